@@ -1,0 +1,61 @@
+# Everything Trireme links, found once. cmake/dependencies.sh names the packages that provide it.
+find_package(MPI REQUIRED COMPONENTS CXX)
+set(HDF5_PREFER_PARALLEL ON)
+find_package(HDF5 REQUIRED COMPONENTS C)
+if(NOT HDF5_IS_PARALLEL)
+  message(FATAL_ERROR "This HDF5 is serial; Trireme needs a parallel one (Debian: libhdf5-openmpi-dev).")
+endif()
+add_library(trireme_hdf5 INTERFACE)
+target_include_directories(trireme_hdf5 SYSTEM INTERFACE ${HDF5_C_INCLUDE_DIRS})
+target_link_libraries(trireme_hdf5 INTERFACE ${HDF5_C_LIBRARIES} MPI::MPI_CXX)
+
+find_package(OpenMP REQUIRED COMPONENTS CXX)
+find_package(Threads REQUIRED)
+find_package(ZLIB REQUIRED)
+find_package(yaml-cpp REQUIRED)
+if(NOT TARGET yaml-cpp::yaml-cpp)  # yaml-cpp before 0.8 has the plain name
+  add_library(yaml-cpp::yaml-cpp INTERFACE IMPORTED)
+  target_link_libraries(yaml-cpp::yaml-cpp INTERFACE yaml-cpp)
+endif()
+find_package(Boost REQUIRED COMPONENTS program_options)
+find_package(fmt REQUIRED)
+find_package(nlohmann_json REQUIRED)
+find_package(ICU REQUIRED COMPONENTS uc i18n data)
+
+find_package(PkgConfig REQUIRED)
+pkg_check_modules(PCRE2 REQUIRED IMPORTED_TARGET libpcre2-8)
+
+find_library(TRIREME_SENTENCEPIECE_LIBRARY sentencepiece REQUIRED)
+find_library(TRIREME_SENTENCEPIECE_TRAIN_LIBRARY sentencepiece_train REQUIRED)
+find_path(TRIREME_SENTENCEPIECE_INCLUDE sentencepiece_processor.h REQUIRED)
+add_library(trireme_sentencepiece INTERFACE)
+target_include_directories(trireme_sentencepiece SYSTEM INTERFACE ${TRIREME_SENTENCEPIECE_INCLUDE})
+target_link_libraries(trireme_sentencepiece INTERFACE
+  ${TRIREME_SENTENCEPIECE_TRAIN_LIBRARY} ${TRIREME_SENTENCEPIECE_LIBRARY})
+
+find_library(TRIREME_OPENBLAS_LIBRARY openblas REQUIRED)
+find_path(TRIREME_OPENBLAS_INCLUDE cblas.h REQUIRED
+  PATH_SUFFIXES openblas openblas-pthread x86_64-linux-gnu/openblas-pthread x86_64-linux-gnu)
+add_library(trireme_openblas INTERFACE)
+target_include_directories(trireme_openblas SYSTEM INTERFACE ${TRIREME_OPENBLAS_INCLUDE})
+target_link_libraries(trireme_openblas INTERFACE ${TRIREME_OPENBLAS_LIBRARY})
+
+if(TRIREME_TESTS)
+  find_package(GTest REQUIRED)
+endif()
+find_package(benchmark REQUIRED)
+
+# The CUDA backend is not built yet: ON is refused rather than accepted and ignored.
+set(TRIREME_BACKENDS "host")
+if(TRIREME_CUDA STREQUAL "ON")
+  message(FATAL_ERROR "TRIREME_CUDA=ON: the CUDA backend is not built yet; use AUTO or OFF (host only).")
+endif()
+if(TRIREME_CUDA STREQUAL "AUTO")
+  find_package(CUDAToolkit QUIET)
+  find_library(TRIREME_NCCL_LIBRARY nccl HINTS ${CUDAToolkit_LIBRARY_DIR} ${CUDAToolkit_LIBRARY_ROOT}/lib)
+  if(CUDAToolkit_FOUND AND TRIREME_NCCL_LIBRARY)
+    set(TRIREME_BACKENDS "host (CUDA ${CUDAToolkit_VERSION} and NCCL were found; the CUDA backend is not built yet)")
+  else()
+    set(TRIREME_BACKENDS "host (no CUDA toolkit with NCCL was found)")
+  endif()
+endif()

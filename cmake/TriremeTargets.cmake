@@ -1,0 +1,87 @@
+# The few commands the build files use: one library per module, one program per main, one test program per module.
+
+# Flags that every Trireme target compiles with.
+add_library(trireme_flags INTERFACE)
+target_compile_options(trireme_flags INTERFACE
+  $<$<COMPILE_LANGUAGE:CXX>:-Wall -Wextra>
+  $<$<AND:$<COMPILE_LANGUAGE:CXX>,$<BOOL:${TRIREME_WERROR}>>:-Werror>)
+if(TRIREME_ARCH AND CMAKE_SYSTEM_PROCESSOR MATCHES "x86_64|AMD64")
+  target_compile_options(trireme_flags INTERFACE $<$<COMPILE_LANGUAGE:CXX>:-march=${TRIREME_ARCH}>)
+endif()
+if(TRIREME_SANITIZE)
+  target_compile_options(trireme_flags INTERFACE
+    $<$<COMPILE_LANGUAGE:CXX>:-fsanitize=address,undefined -fno-sanitize-recover=all -fno-omit-frame-pointer -O1>)
+  target_link_options(trireme_flags INTERFACE -fsanitize=address,undefined)
+endif()
+target_include_directories(trireme_flags INTERFACE ${CMAKE_SOURCE_DIR}/src)
+
+# trireme_module(NAME SOURCES... DEPENDS...): the static library trireme::NAME. A module links only
+# the modules named in DEPENDS, all of them above it in the list of src/CMakeLists.txt.
+function(trireme_module name)
+  cmake_parse_arguments(arg "" "" "SOURCES;DEPENDS" ${ARGN})
+  add_library(trireme_${name} STATIC ${arg_SOURCES})
+  add_library(trireme::${name} ALIAS trireme_${name})
+  target_link_libraries(trireme_${name} PUBLIC trireme_flags ${arg_DEPENDS})
+endfunction()
+
+# trireme_app(NAME DEPENDS...): the program NAME from apps/NAME.cpp.
+function(trireme_app name)
+  cmake_parse_arguments(arg "" "" "DEPENDS" ${ARGN})
+  add_executable(${name} ${name}.cpp)
+  target_link_libraries(${name} PRIVATE trireme_flags ${arg_DEPENDS})
+  install(TARGETS ${name} RUNTIME)
+endfunction()
+
+# trireme_test(NAME SOURCES... DEPENDS... [RANKS n] [LABELS...] [TIMEOUT s] [THREADS n]): the GoogleTest program test_NAME,
+# run once as one CTest test; under mpirun on n ranks when RANKS is given (label mpi), alone otherwise (label unit).
+function(trireme_test name)
+  cmake_parse_arguments(arg "" "RANKS;TIMEOUT;THREADS" "SOURCES;DEPENDS;LABELS" ${ARGN})
+  if(NOT TARGET test_${name})
+    add_executable(test_${name} ${arg_SOURCES})
+    target_link_libraries(test_${name} PRIVATE trireme_flags ${arg_DEPENDS} GTest::gtest)
+    target_compile_definitions(test_${name} PRIVATE
+      TRIREME_SOURCE_DIR="${CMAKE_SOURCE_DIR}" TRIREME_BINARY_DIR="${CMAKE_BINARY_DIR}")
+    if(arg_RANKS)
+      target_link_libraries(test_${name} PRIVATE trireme_mpi_test_main)
+    else()
+      target_link_libraries(test_${name} PRIVATE GTest::gtest_main)
+    endif()
+  endif()
+  if(NOT arg_TIMEOUT)
+    set(arg_TIMEOUT 300)
+  endif()
+  if(arg_RANKS)
+    set(test ${name}_${arg_RANKS}_ranks)
+    add_test(NAME ${test} COMMAND ${MPIEXEC_EXECUTABLE} --oversubscribe --bind-to none
+             ${MPIEXEC_NUMPROC_FLAG} ${arg_RANKS} $<TARGET_FILE:test_${name}>)
+    list(APPEND arg_LABELS mpi)
+    set(processors ${arg_RANKS})
+    if(processors GREATER 2)
+      set(processors 2)
+    endif()
+  else()
+    set(test ${name})
+    add_test(NAME ${test} COMMAND test_${name})
+    if(NOT arg_LABELS)
+      set(arg_LABELS unit)
+    endif()
+    set(processors 1)
+  endif()
+  set_tests_properties(${test} PROPERTIES
+    LABELS "${arg_LABELS}" TIMEOUT ${arg_TIMEOUT} PROCESSORS ${processors}
+    ENVIRONMENT "OMPI_ALLOW_RUN_AS_ROOT=1;OMPI_ALLOW_RUN_AS_ROOT_CONFIRM=1;OMPI_MCA_btl_vader_single_copy_mechanism=none;OMPI_MCA_rmaps_base_oversubscribe=1")
+endfunction()
+
+function(trireme_print_summary)
+  message(STATUS "")
+  message(STATUS "Trireme ${PROJECT_VERSION}")
+  message(STATUS "  build type       ${CMAKE_BUILD_TYPE}")
+  message(STATUS "  compiler         ${CMAKE_CXX_COMPILER_ID} ${CMAKE_CXX_COMPILER_VERSION}, -march=${TRIREME_ARCH}")
+  message(STATUS "  MPI              ${MPI_CXX_VERSION} (${MPIEXEC_EXECUTABLE})")
+  message(STATUS "  HDF5             ${HDF5_VERSION}, parallel: ${HDF5_IS_PARALLEL}")
+  message(STATUS "  OpenBLAS         ${TRIREME_OPENBLAS_LIBRARY}")
+  message(STATUS "  SentencePiece    ${TRIREME_SENTENCEPIECE_LIBRARY}")
+  message(STATUS "  yaml-cpp ${yaml-cpp_VERSION}, Boost ${Boost_VERSION_STRING}, fmt ${fmt_VERSION}, nlohmann-json ${nlohmann_json_VERSION}")
+  message(STATUS "  backends         ${TRIREME_BACKENDS}")
+  message(STATUS "")
+endfunction()

@@ -1,0 +1,31 @@
+// Wall-clock time.
+#pragma once
+
+#include <chrono>
+#include <string>
+
+namespace trireme {
+
+/// Measures elapsed time from its making or its last reset.
+class Stopwatch {
+ public:
+  double seconds() const { return std::chrono::duration<double>(Clock::now() - start_).count(); }
+  double milliseconds() const { return seconds() * 1e3; }
+  void reset() { start_ = Clock::now(); }
+
+ private:
+  using Clock = std::chrono::steady_clock;
+  Clock::time_point start_ = Clock::now();
+};
+
+/// Seconds since 1970, with a fraction.
+double unix_time();
+
+/// "1h07m", "3m20s", "12s": a duration for people.
+std::string human_duration(double seconds);
+
+/// Seconds in "HH:MM:SS", "MM:SS" or "D-HH:MM:SS" (Slurm's forms); throws UsageError when `text` is
+/// none of them.
+double parse_duration(const std::string& text);
+
+}  // namespace trireme

@@ -1,0 +1,40 @@
+#include "core/signals.hpp"
+
+#include <csignal>
+#include <initializer_list>
+
+namespace trireme {
+namespace {
+
+volatile std::sig_atomic_t received = 0;
+
+void remember(int signal) {
+  if (received != 0 && signal != SIGUSR1) {
+    std::signal(signal, SIG_DFL);
+    std::raise(signal);
+  }
+  received = signal;
+}
+
+}  // namespace
+
+void catch_stop_signals() {
+  for (int signal : {SIGUSR1, SIGTERM, SIGINT}) std::signal(signal, remember);
+}
+
+int stop_signal() { return received; }
+
+const char* signal_name(int signal) {
+  switch (signal) {
+    case SIGUSR1:
+      return "SIGUSR1";
+    case SIGTERM:
+      return "SIGTERM";
+    case SIGINT:
+      return "SIGINT";
+    default:
+      return "a signal";
+  }
+}
+
+}  // namespace trireme

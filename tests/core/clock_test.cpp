@@ -1,0 +1,27 @@
+#include "core/clock.hpp"
+
+#include <gtest/gtest.h>
+
+#include "core/error.hpp"
+
+namespace trireme {
+namespace {
+
+TEST(Clock, ParsesSlurmDurations) {
+  EXPECT_EQ(parse_duration("01:02:03"), 3723);
+  EXPECT_EQ(parse_duration("90:00"), 5400);
+  EXPECT_EQ(parse_duration("1-00:00:10"), 86410);
+  for (const char* bad : {"", "90", "1h", "-1:00", "00:00:00:00", "1:2:3x"})
+    EXPECT_THROW(parse_duration(bad), UsageError) << bad;
+}
+
+TEST(Clock, PrintsDurations) {
+  EXPECT_EQ(human_duration(12.4), "12s");
+  EXPECT_EQ(human_duration(200), "3m20s");
+  EXPECT_EQ(human_duration(4020), "1h07m");
+  EXPECT_EQ(human_duration(90000), "1d01h");
+  EXPECT_EQ(human_duration(-5), "0s");
+}
+
+}  // namespace
+}  // namespace trireme

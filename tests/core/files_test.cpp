@@ -1,0 +1,60 @@
+#include "core/files.hpp"
+
+#include <gtest/gtest.h>
+#include <unistd.h>
+
+#include <cstring>
+
+#include "core/error.hpp"
+
+namespace trireme {
+namespace {
+
+class FilesTest : public testing::Test {
+ protected:
+  void SetUp() override {
+    folder_ = std::filesystem::temp_directory_path() /
+              ("trireme_files_test_" + std::to_string(::getpid()));
+    std::filesystem::create_directories(folder_);
+  }
+  void TearDown() override { std::filesystem::remove_all(folder_); }
+  std::filesystem::path folder_;
+};
+
+TEST_F(FilesTest, AtomicWriteReplacesAndLeavesNoPart) {
+  write_file_atomically(folder_ / "a", "one");
+  write_file_atomically(folder_ / "a", std::string("two\0three", 9));
+  EXPECT_EQ(read_file(folder_ / "a"), std::string("two\0three", 9));
+  EXPECT_FALSE(std::filesystem::exists(folder_ / "a.part"));
+}
+
+TEST_F(FilesTest, ErrorsNameTheFile) {
+  try {
+    read_file(folder_ / "absent");
+    FAIL();
+  } catch (const IoError& error) {
+    EXPECT_NE(std::string(error.what()).find("absent': No such file"), std::string::npos)
+        << error.what();
+    EXPECT_EQ(error.code(), ExitCode::io);
+  }
+  EXPECT_THROW(write_file_atomically(folder_ / "no" / "such", "x"), IoError);
+}
+
+TEST_F(FilesTest, MapsWholeFilesAndEmptyOnes) {
+  write_file_atomically(folder_ / "a", "hello");
+  write_file_atomically(folder_ / "empty", "");
+  MappedFile map(folder_ / "a");
+  ASSERT_EQ(map.size(), 5u);
+  EXPECT_EQ(std::memcmp(map.data(), "hello", 5), 0);
+  EXPECT_EQ(MappedFile(folder_ / "empty").size(), 0u);
+  EXPECT_THROW(MappedFile{folder_}, IoError);
+}
+
+TEST(HumanBytes, Scales) {
+  EXPECT_EQ(human_bytes(512), "512 B");
+  EXPECT_EQ(human_bytes(4096), "4.0 KiB");
+  EXPECT_EQ(human_bytes(1.5 * 1024 * 1024 * 1024), "1.5 GiB");
+}
+
+}  // namespace
+}  // namespace trireme
