@@ -1,0 +1,81 @@
+// The backend interface: memory and the short list of operations that a transformer needs. The host
+// backend is the executable specification; every other backend is tested against it. The contract
+// of each operation stands in its header in kernels/.
+#pragma once
+
+#include <cstddef>
+#include <memory>
+#include <string>
+
+#include "device/tensor.hpp"
+#include "kernels/adamw.hpp"
+#include "kernels/attention.hpp"
+#include "kernels/bias_gelu.hpp"
+#include "kernels/cross_entropy.hpp"
+#include "kernels/dropout.hpp"
+#include "kernels/embedding.hpp"
+#include "kernels/gemm.hpp"
+#include "kernels/layernorm.hpp"
+
+namespace trireme::device {
+
+/// Memory of a backend, freed with its last owner.
+using Buffer = std::shared_ptr<void>;
+
+/// What computes: one per rank. Operations may run asynchronously in call order; synchronize()
+/// waits for all of them.
+class Backend {
+ public:
+  virtual ~Backend() = default;
+
+  /// "host" or "cuda".
+  virtual std::string name() const = 0;
+
+  /// `bytes` of zeroed memory, aligned to 256 bytes or more. Throws Error (exit 1) naming `purpose`
+  /// when there is not enough.
+  virtual Buffer allocate(std::size_t bytes, const char* purpose) = 0;
+  /// Writes zeros over `tensor`.
+  virtual void zero(const Tensor& tensor) = 0;
+  /// Copies `bytes` from one place of this backend's memory to another; the two do not overlap.
+  virtual void copy(void* destination, const void* source, std::size_t bytes) = 0;
+  /// Copies host memory to the backend's.
+  virtual void upload(void* destination, const void* host_source, std::size_t bytes) = 0;
+  /// Copies the backend's memory to the host, after everything called before is done.
+  virtual void download(void* host_destination, const void* source, std::size_t bytes) = 0;
+  /// Waits until everything called before is done.
+  virtual void synchronize() = 0;
+
+  virtual void gemm(const kernels::Gemm& args) = 0;
+  virtual void embedding_forward(const kernels::EmbeddingForward& args) = 0;
+  virtual void embedding_backward(const kernels::EmbeddingBackward& args) = 0;
+  virtual void position_dropout(const kernels::PositionDropout& args) = 0;
+  virtual void position_backward(const kernels::PositionBackward& args) = 0;
+  virtual void layernorm_forward(const kernels::LayerNormForward& args) = 0;
+  virtual void layernorm_backward(const kernels::LayerNormBackward& args) = 0;
+  virtual void add_bias(const kernels::AddBias& args) = 0;
+  virtual void bias_gradient(const kernels::BiasGradient& args) = 0;
+  virtual void bias_gelu_forward(const kernels::BiasGeluForward& args) = 0;
+  virtual void gelu_backward(const kernels::GeluBackward& args) = 0;
+  virtual void bias_dropout_residual(const kernels::BiasDropoutResidual& args) = 0;
+  virtual void dropout_backward(const kernels::DropoutBackward& args) = 0;
+  virtual void attention_forward(const kernels::AttentionForward& args) = 0;
+  virtual void attention_backward(const kernels::AttentionBackward& args) = 0;
+  virtual void attention_cached(const kernels::AttentionCached& args) = 0;
+  virtual void cross_entropy_max(const kernels::CrossEntropyMax& args) = 0;
+  virtual void cross_entropy_sum(const kernels::CrossEntropySum& args) = 0;
+  virtual void cross_entropy_loss(const kernels::CrossEntropyLoss& args) = 0;
+  virtual void cross_entropy_backward(const kernels::CrossEntropyBackward& args) = 0;
+  virtual void adamw(const kernels::AdamW& args) = 0;
+  virtual void squared_sum(const kernels::SquaredSum& args) = 0;
+  virtual void scale(const kernels::Scale& args) = 0;
+};
+
+/// The host backend: CPU threads and OpenBLAS. `threads` workers compute each operation; results do
+/// not depend on their number.
+std::unique_ptr<Backend> make_host_backend(int threads);
+
+/// Threads this rank should use: the cores in its affinity mask, shared evenly among the `sharing`
+/// ranks that have the same mask; at least 1. OMP_NUM_THREADS, when set, wins.
+int threads_for_rank(int sharing);
+
+}  // namespace trireme::device

@@ -1,0 +1,30 @@
+#include "grid/layout.hpp"
+
+#include <algorithm>
+#include <numeric>
+
+#include "core/error.hpp"
+
+namespace trireme::grid {
+
+int Layout::rank_of(const Coordinates& place) const {
+  return place.tensor + tensor * (place.data + data * place.pipeline);
+}
+
+Coordinates Layout::coordinates_of(int rank) const {
+  TRIREME_CHECK(rank >= 0 && rank < ranks(), "rank {} of {}", rank, ranks());
+  return {rank % tensor, rank / tensor % data, rank / (tensor * data)};
+}
+
+LayerRange Layout::layers_of(int stage) const {
+  TRIREME_CHECK(stage >= 0 && stage < pipeline && std::ssize(partition) == pipeline,
+                "stage {} of {}, partition of {}", stage, pipeline, partition.size());
+  return {std::accumulate(partition.begin(), partition.begin() + stage, 0), partition[stage]};
+}
+
+ShardRange padded_shard(std::int64_t total, int shards, int index) {
+  const std::int64_t padded = (total + shards - 1) / shards;
+  return {std::min(total, index * padded), std::min(total, (index + 1) * padded), padded};
+}
+
+}  // namespace trireme::grid

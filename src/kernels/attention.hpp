@@ -1,0 +1,55 @@
+// Causal self-attention.
+#pragma once
+
+#include <cstdint>
+
+#include "device/tensor.hpp"
+#include "kernels/dropout.hpp"
+
+namespace trireme::kernels {
+
+/// Writes out = dropout(softmax(causal(q k^T / sqrt(d)))) v for each sample and local head, and the
+/// log-sum-exp of each row, from which the backward pass recomputes the probabilities. Any head
+/// dimension d and sequence length. qkv [s, b, 3 * heads * d] (q of all local heads, then k, then
+/// v), out [s, b, heads * d], lse [b, heads, s]. `first_head` is the global index of local head 0:
+/// dropout is keyed by the global head. Source: Dao, "FlashAttention-2" (2023), section 3 (what is
+/// saved and recomputed).
+struct AttentionForward {
+  Tensor qkv;
+  Tensor out;
+  Tensor lse;
+  std::int64_t heads = 1;
+  std::int64_t first_head = 0;
+  Dropout dropout;
+};
+
+/// Writes dqkv, the gradient of qkv. Shapes as in AttentionForward.
+struct AttentionBackward {
+  Tensor dout;
+  Tensor qkv;
+  Tensor out;
+  Tensor lse;
+  Tensor dqkv;
+  std::int64_t heads = 1;
+  std::int64_t first_head = 0;
+  Dropout dropout;
+};
+
+/// Attention of t new positions over `past` cached ones, for generation; no dropout. Appends the
+/// new keys and values to the caches at positions past .. past + t - 1, then writes out. qkv [t, b,
+/// 3 * heads * d], keys and values [b, heads, capacity, d], out [t, b, heads * d].
+struct AttentionCached {
+  Tensor qkv;
+  Tensor keys;
+  Tensor values;
+  Tensor out;
+  std::int64_t heads = 1;
+  std::int64_t past = 0;
+};
+
+namespace host {
+void attention_forward(const AttentionForward& args);
+void attention_backward(const AttentionBackward& args);
+void attention_cached(const AttentionCached& args);
+}  // namespace host
+}  // namespace trireme::kernels

@@ -1,0 +1,52 @@
+// Word and position embeddings.
+#pragma once
+
+#include <cstdint>
+
+#include "device/tensor.hpp"
+#include "kernels/dropout.hpp"
+
+namespace trireme::kernels {
+
+/// Vocabulary-parallel look-up: writes out[t] = table[ids[t] - first_row], or zeros for ids of
+/// other shards; the sum over the tensor group is the embedding. ids [T] int32 in the backend's
+/// memory, table [rows, h], out [T, h]. Source: Megatron-LM (Shoeybi et al. 2019), section 3.
+struct EmbeddingForward {
+  const std::int32_t* ids = nullptr;
+  Tensor table;
+  std::int64_t first_row = 0;
+  Tensor out;
+};
+
+/// Adds dout[t] to dtable[ids[t] - first_row] for the ids of this shard; tokens are added in order,
+/// so the sum is deterministic. dout [T, h], dtable [rows, h].
+struct EmbeddingBackward {
+  const std::int32_t* ids = nullptr;
+  Tensor dout;
+  std::int64_t first_row = 0;
+  Tensor dtable;
+};
+
+/// Writes x = dropout(x + position[first_position + i]) in place for x[i, j, :].
+/// x [s, b, h], position [positions, h].
+struct PositionDropout {
+  Tensor x;
+  Tensor position;
+  std::int64_t first_position = 0;
+  Dropout dropout;
+};
+
+/// Adds the sum over the batch of dout[i, :, :] to dposition[i]. dout [s, b, h], dposition
+/// [positions, h].
+struct PositionBackward {
+  Tensor dout;
+  Tensor dposition;
+};
+
+namespace host {
+void embedding_forward(const EmbeddingForward& args);
+void embedding_backward(const EmbeddingBackward& args);
+void position_dropout(const PositionDropout& args);
+void position_backward(const PositionBackward& args);
+}  // namespace host
+}  // namespace trireme::kernels

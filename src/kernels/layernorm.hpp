@@ -1,0 +1,38 @@
+// Layer normalisation.
+#pragma once
+
+#include "device/tensor.hpp"
+
+namespace trireme::kernels {
+
+/// Writes out = (x - mean) * rstd * weight + bias over the last axis, and the statistics for the
+/// backward pass. x, out [T, h]; weight, bias [h]; mean, rstd [T]. Statistics are accumulated in
+/// double on the host. Source: Ba, Kiros, Hinton, "Layer normalization" (2016).
+struct LayerNormForward {
+  Tensor x;
+  Tensor weight;
+  Tensor bias;
+  Tensor out;
+  Tensor mean;
+  Tensor rstd;
+  double eps = 1e-5;
+};
+
+/// Adds the input gradient to dx (which already holds the gradient of the residual branch), and
+/// adds to dweight and dbias. dout, x, dx [T, h]; mean, rstd [T]; weight, dweight, dbias [h].
+struct LayerNormBackward {
+  Tensor dout;
+  Tensor x;
+  Tensor weight;
+  Tensor mean;
+  Tensor rstd;
+  Tensor dx;
+  Tensor dweight;
+  Tensor dbias;
+};
+
+namespace host {
+void layernorm_forward(const LayerNormForward& args);
+void layernorm_backward(const LayerNormBackward& args);
+}  // namespace host
+}  // namespace trireme::kernels

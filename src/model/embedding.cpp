@@ -1,0 +1,78 @@
+#include "model/embedding.hpp"
+
+namespace trireme::model {
+
+Embedding::Activations Embedding::Activations::take(Arena& arena, const LayerSizes& sizes) {
+  if (!sizes.config.embedding_layernorm) return {};
+  const std::int64_t tokens = sizes.tokens();
+  return {.words = arena.take(sizes.dtype,
+                              {sizes.config.sequence, sizes.micro_batch, sizes.config.hidden}),
+          .mean = arena.take(sizes.dtype, {tokens}),
+          .rstd = arena.take(sizes.dtype, {tokens})};
+}
+
+Embedding::Embedding(const ParameterStore& parameters, const ModelConfig& config)
+    : word_(parameters["embedding/word"]), position_(parameters["embedding/position"]) {
+  if (!config.embedding_layernorm) return;
+  norm_weight_ = parameters["embedding/norm/weight"];
+  norm_bias_ = parameters["embedding/norm/bias"];
+}
+
+std::int64_t Embedding::first_row(const LayerContext& context) const {
+  return context.tensor.rank() * word_.weight.shape[0];
+}
+
+void Embedding::forward(const LayerContext& context, const PassInfo& pass, const std::int32_t* ids,
+                        std::int64_t first_position, const Activations& saved,
+                        const Tensor& output) const {
+  const Tensor words = saved.words ? saved.words : output;
+  const Shape rows{context.tokens(), context.config.hidden};
+  context.backend.embedding_forward({.ids = ids,
+                                     .table = word_.weight,
+                                     .first_row = first_row(context),
+                                     .out = words.view(rows)});
+  context.tensor.all_reduce(words.data, words.size(), words.dtype, comm::Reduce::sum);
+  if (saved.words)
+    context.backend.layernorm_forward({.x = words.view(rows),
+                                       .weight = norm_weight_.weight,
+                                       .bias = norm_bias_.weight,
+                                       .out = output.view(rows),
+                                       .mean = saved.mean,
+                                       .rstd = saved.rstd,
+                                       .eps = context.config.layernorm_eps});
+  context.backend.position_dropout(
+      {.x = output,
+       .position = position_.weight,
+       .first_position = first_position,
+       .dropout = dropout_at(context.config, pass, 0, DropoutSite::embedding)});
+}
+
+void Embedding::backward(const LayerContext& context, const PassInfo& pass, const std::int32_t* ids,
+                         const Activations& saved, const Tensor& gradient,
+                         const Tensor& scratch) const {
+  const Shape rows{context.tokens(), context.config.hidden};
+  context.backend.dropout_backward(
+      {.dout = gradient,
+       .dx = gradient,
+       .dropout = dropout_at(context.config, pass, 0, DropoutSite::embedding)});
+  context.backend.position_backward({.dout = gradient, .dposition = position_.gradient});
+  Tensor dwords = gradient;
+  if (saved.words) {
+    dwords = scratch;
+    context.backend.zero(dwords);
+    context.backend.layernorm_backward({.dout = gradient.view(rows),
+                                        .x = saved.words.view(rows),
+                                        .weight = norm_weight_.weight,
+                                        .mean = saved.mean,
+                                        .rstd = saved.rstd,
+                                        .dx = dwords.view(rows),
+                                        .dweight = norm_weight_.gradient,
+                                        .dbias = norm_bias_.gradient});
+  }
+  context.backend.embedding_backward({.ids = ids,
+                                      .dout = dwords.view(rows),
+                                      .first_row = first_row(context),
+                                      .dtable = word_.gradient});
+}
+
+}  // namespace trireme::model

@@ -1,0 +1,36 @@
+// The first stage's part: word and position embeddings, split over tensor ranks by vocabulary.
+#pragma once
+
+#include "model/transformer_layer.hpp"
+
+namespace trireme::model {
+
+/// Word embedding, optional layer normalisation of it, position embedding, dropout.
+class Embedding {
+ public:
+  /// What the embedding keeps for its backward pass; only with `embedding_layernorm`.
+  struct Activations {
+    Tensor words;       ///< [s, b, h] before the normalisation
+    Tensor mean, rstd;  ///< [T]
+    static Activations take(Arena& arena, const LayerSizes& sizes);
+  };
+
+  Embedding(const ParameterStore& parameters, const ModelConfig& config);
+
+  /// Writes output [s, b, h] from ids [T] (sequence-major, in the backend's memory); the ids stand
+  /// at positions `first_position` and on. Collective over the tensor group.
+  void forward(const LayerContext& context, const PassInfo& pass, const std::int32_t* ids,
+               std::int64_t first_position, const Activations& saved, const Tensor& output) const;
+
+  /// Adds the gradients of the embeddings. `gradient` [s, b, h] of the output is overwritten;
+  /// `scratch` [s, b, h].
+  void backward(const LayerContext& context, const PassInfo& pass, const std::int32_t* ids,
+                const Activations& saved, const Tensor& gradient, const Tensor& scratch) const;
+
+ private:
+  std::int64_t first_row(const LayerContext& context) const;
+
+  WeightGradient word_, position_, norm_weight_, norm_bias_;
+};
+
+}  // namespace trireme::model

@@ -1,0 +1,102 @@
+// One pipeline stage of a GPT: the embedding if it is the first, its transformer layers, the head
+// if it is the last.
+#pragma once
+
+#include <optional>
+#include <span>
+#include <vector>
+
+#include "model/embedding.hpp"
+#include "model/head.hpp"
+
+namespace trireme::model {
+
+/// Host memory of one micro-batch. Token (i, j), position i of sample j, stands at [i * micro_batch
+/// + j].
+struct MicroBatch {
+  std::span<const std::int32_t> ids;     ///< [s * b]
+  std::span<const std::int32_t> labels;  ///< [s * b], -1 where the token does not count
+  std::uint64_t first_sample = 0;        ///< index in the run of sample 0; keys dropout
+};
+
+/// Bytes of a stage's memory beside weights, gradients and optimizer.
+struct StageMemory {
+  std::size_t activations = 0;
+  std::size_t workspace = 0;
+};
+
+/// A stage with memory for `slots` micro-batches between their forward and their backward.
+/// Allocates everything when made.
+class GptStage {
+ public:
+  /// `parameters` must hold the stage's weights and outlive it, as must the backend and group of
+  /// `context`.
+  GptStage(const LayerContext& context, const ParameterStore& parameters,
+           const grid::Layout& layout, int stage, int slots);
+
+  /// The memory a stage will take, without making it.
+  static StageMemory plan(const LayerSizes& sizes, const grid::Layout& layout, int stage,
+                          int slots);
+
+  /// Where the activations from the previous stage belong: [s, b, h]. Not used by the first stage.
+  Tensor input(int slot) const { return slots_[slot].streams.front(); }
+  /// What the next stage gets: [s, b, h].
+  Tensor output(int slot) const { return slots_[slot].streams.back(); }
+  /// The two places where the gradient of output() may be received; backward() turns it into that
+  /// of input().
+  Tensor gradient(int which) const { return scratch_.gradients[which]; }
+
+  /// Uploads the tokens of a micro-batch where this stage needs them: ids on the first stage,
+  /// labels on the last.
+  void load(int slot, const MicroBatch& batch);
+
+  /// Runs the micro-batch in `slot` forward. On the last stage the loss is added to loss_sum().
+  /// Collective over the tensor group.
+  void forward(int slot, bool training);
+
+  /// Runs it backward. The last stage starts from `loss_scale` times its summed loss; others find
+  /// the gradient of output() in `gradient`. Leaves the gradient of input() in `gradient`. Adds to
+  /// the weight gradients. Collective over the tensor group.
+  void backward(int slot, const Tensor& gradient, double loss_scale);
+
+  /// The loss summed over the tokens of all micro-batches since reset_loss(); 0 but on the last
+  /// stage.
+  double loss_sum();
+  void reset_loss();
+
+  bool is_first() const { return embedding_.has_value(); }
+  bool is_last() const { return head_.has_value(); }
+
+  /// Logits of `slot` after forward() on the last stage: [T, local vocabulary columns]. For tests
+  /// and evaluation.
+  Tensor logits(int slot) const { return slots_[slot].head.logits; }
+
+ private:
+  struct Slot {
+    std::int32_t* ids = nullptr;
+    std::int32_t* labels = nullptr;
+    std::uint64_t first_sample = 0;
+    Embedding::Activations embedding;
+    std::vector<LayerActivations> layers;
+    std::vector<Tensor> streams;  ///< input of each layer, then the output of the last
+    Head::Activations head;
+    static Slot take(Arena& arena, const LayerSizes& sizes, int layers, bool first, bool last);
+  };
+  struct Scratch {
+    LayerWorkspace layer;
+    Tensor gradients[2];
+    Tensor loss;
+    static Scratch take(Arena& arena, const LayerSizes& sizes);
+  };
+
+  LayerContext context_;
+  std::optional<Embedding> embedding_;
+  std::vector<TransformerLayer> layers_;
+  std::optional<Head> head_;
+  device::Buffer activation_memory_;
+  device::Buffer workspace_memory_;
+  std::vector<Slot> slots_;
+  Scratch scratch_;
+};
+
+}  // namespace trireme::model

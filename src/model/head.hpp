@@ -1,0 +1,45 @@
+// The last stage's part: final layer normalisation, tied output projection, vocabulary-parallel
+// cross entropy.
+#pragma once
+
+#include "model/transformer_layer.hpp"
+
+namespace trireme::model {
+
+/// From the residual stream to the loss.
+class Head {
+ public:
+  /// What the head keeps for its backward pass. V is the vocabulary padded to a multiple of the
+  /// tensor ranks.
+  struct Activations {
+    Tensor mean, rstd;        ///< [T]
+    Tensor norm;              ///< [T, h]
+    Tensor logits;            ///< [T, V / t]; the backward pass writes their gradient over them
+    Tensor max, sum, target;  ///< [T], of the softmax, reduced over the tensor group
+    static Activations take(Arena& arena, const LayerSizes& sizes);
+  };
+
+  Head(const ParameterStore& parameters);
+
+  /// Writes the logits of stream [s, b, h] into saved.logits.
+  void logits(const LayerContext& context, const Tensor& stream, const Activations& saved) const;
+
+  /// logits(), then adds the summed loss of the labels that count to `loss` [1] f64. labels [T], -1
+  /// ignored. The loss is the same on every rank of the tensor group. Collective over it.
+  void forward(const LayerContext& context, const Tensor& stream, const std::int32_t* labels,
+               const Activations& saved, const Tensor& loss) const;
+
+  /// Writes the gradient of `scale` times the summed loss with respect to stream into `gradient`
+  /// [s, b, h] and adds the weight gradients. `scratch` [s, b, h]. Collective over the tensor
+  /// group.
+  void backward(const LayerContext& context, const Tensor& stream, const std::int32_t* labels,
+                double scale, const Activations& saved, const Tensor& gradient,
+                const Tensor& scratch) const;
+
+ private:
+  grid::ShardRange columns(const LayerContext& context) const;
+
+  WeightGradient norm_weight_, norm_bias_, word_;
+};
+
+}  // namespace trireme::model

@@ -1,0 +1,77 @@
+#include "model/parameter_store.hpp"
+
+#include "core/philox.hpp"
+
+namespace trireme::model {
+namespace {
+
+/// The initial values of a rank's part of one parameter, in memory order, padding zero.
+template <typename T>
+std::vector<T> initial_values(const LocalParameter& local, std::uint64_t seed) {
+  const Parameter& parameter = *local.parameter;
+  std::vector<T> values(local.shape.size(), T{0});
+  const std::int64_t row_size = parameter.shape.rank() == 2 ? parameter.shape[1] : 1;
+  const std::uint64_t stream = name_hash(parameter.name.c_str());
+  std::int64_t start = 0;
+  for (const Box& box : local.boxes) {
+#pragma omp parallel for schedule(static)
+    for (std::int64_t i = 0; i < box.size(); ++i) {
+      const std::int64_t index =
+          (box.row + i / box.columns) * row_size + box.column + i % box.columns;
+      values[start + i] =
+          parameter.init == Init::ones
+              ? T{1}
+              : static_cast<T>(parameter.init_std * philox_normal(seed, stream, index));
+    }
+    start += box.size();
+  }
+  return values;
+}
+
+}  // namespace
+
+ParameterStore::ParameterStore(device::Backend& backend, std::vector<Parameter> table,
+                               const grid::Layout& layout, const grid::Coordinates& place,
+                               DType dtype, bool with_gradients)
+    : backend_(backend),
+      table_(std::move(table)),
+      placement_(place_parameters(table_, layout, place)) {
+  const std::size_t bytes = placement_.size * size_of(dtype);
+  weight_memory_ = backend.allocate(bytes, "weights");
+  weights_ = {weight_memory_.get(), dtype, {placement_.size}};
+  if (!with_gradients) return;
+  gradient_memory_ = backend.allocate(bytes, "gradients");
+  gradients_ = {gradient_memory_.get(), dtype, {placement_.size}};
+}
+
+void ParameterStore::initialize(std::uint64_t seed) {
+  for (const LocalParameter& local : placement_.parameters) {
+    if (local.parameter->init == Init::zeros) continue;
+    dispatch(dtype(), [&](auto element) {
+      const auto values = initial_values<decltype(element)>(local, seed);
+      backend_.upload(slice(weights_, local).data, values.data(), values.size() * sizeof(element));
+    });
+  }
+}
+
+const LocalParameter* ParameterStore::find(const std::string& name) const {
+  for (const LocalParameter& local : placement_.parameters)
+    if (local.parameter->name == name) return &local;
+  return nullptr;
+}
+
+bool ParameterStore::holds(const std::string& name) const { return find(name) != nullptr; }
+
+WeightGradient ParameterStore::operator[](const std::string& name) const {
+  const LocalParameter* local = find(name);
+  TRIREME_CHECK(local, "this rank does not hold parameter '{}'", name);
+  return {slice(weights_, *local), gradients_ ? slice(gradients_, *local) : Tensor{}};
+}
+
+void ParameterStore::zero_gradients() { backend_.zero(gradients_); }
+
+Tensor slice(const Tensor& flat, const LocalParameter& local) {
+  return flat.rows(local.offset, local.shape.size()).view(local.shape);
+}
+
+}  // namespace trireme::model

@@ -1,0 +1,94 @@
+// The parameter table: each parameter of the model described once. Allocation, initialisation,
+// optimizer shards, the gradient norm, checkpoints and the memory plan all read it; nothing else
+// decides by name.
+#pragma once
+
+#include <cstdint>
+#include <string>
+#include <vector>
+
+#include "core/shape.hpp"
+#include "grid/layout.hpp"
+#include "model/config.hpp"
+
+namespace trireme::model {
+
+/// How initial values are drawn: constants, or normal with mean 0 and the parameter's `init_std`.
+enum class Init { zeros, ones, normal };
+
+/// Which pipeline stage owns a parameter: the first, the one with its layer, or the last.
+enum class Home { first_stage, layer, last_stage };
+
+/// How tensor ranks share a parameter: all hold a copy; or one axis is cut into equal parts; a
+/// vocabulary axis is cut into equal parts of ceil(V / T) rows, the last of which may end in
+/// padding.
+enum class Split { none, rows, columns, vocabulary };
+
+/// One logical parameter: independent of the layout.
+struct Parameter {
+  std::string name;  ///< logical name, such as "layers/3/mlp/up/weight"
+  Shape shape;       ///< logical shape, one or two axes
+  Init init = Init::zeros;
+  double init_std = 0.0;
+  bool weight_decay = false;  ///< matrices decay; biases and norms do not
+  Home home = Home::layer;
+  int layer = 0;  ///< for Home::layer
+  Split split = Split::none;
+  int blocks = 1;  ///< Split::rows cuts each of `blocks` equal row blocks: q, k and v of the fused
+                   ///< projection
+  bool tied = false;  ///< the last stage holds a copy as well, its output projection
+};
+
+/// All parameters of a GPT in checkpoint order. Shapes and names: the checkpoint format. Output
+/// projections are initialised with init_std / sqrt(2 layers) (Radford et al. 2019, section 2.3).
+std::vector<Parameter> gpt_parameters(const ModelConfig& config);
+
+/// A rectangle of a logical tensor; a 1-D tensor is one column wide.
+struct Box {
+  std::int64_t row = 0;
+  std::int64_t rows = 0;
+  std::int64_t column = 0;
+  std::int64_t columns = 1;
+  std::int64_t size() const { return rows * columns; }
+  bool operator==(const Box&) const = default;
+};
+
+/// The boxes of elements [begin, end) of the concatenation of `boxes`, each box in row-major order.
+std::vector<Box> cut_boxes(const std::vector<Box>& boxes, std::int64_t begin, std::int64_t end);
+
+/// A rank's part of one parameter, placed in the rank's flat buffers.
+struct LocalParameter {
+  const Parameter* parameter = nullptr;
+  Shape shape;  ///< local shape, padding included
+  std::int64_t offset =
+      0;  ///< first element in the flat buffers; a multiple of kParameterAlignment
+  std::vector<Box>
+      boxes;  ///< what it holds of the logical tensor, in memory order; padding follows
+  bool shared =
+      false;  ///< the last stage's copy of the tied embedding: not updated here but received
+  bool primary =
+      true;  ///< false where tensor rank 0 holds an identical copy: counted and saved there
+
+  /// Elements that are part of the logical tensor.
+  std::int64_t elements() const;
+};
+
+/// Elements to which every parameter's place in the flat buffers is aligned: 64 bytes of fp32.
+inline constexpr std::int64_t kParameterAlignment = 16;
+
+/// What one rank holds of the table.
+struct Placement {
+  std::vector<LocalParameter> parameters;  ///< shared copies last
+  std::int64_t owned_size = 0;  ///< elements before the shared copies: what is updated here
+  std::int64_t size = 0;        ///< elements of the flat buffers
+};
+
+/// The parts of `table` that the rank at `place` holds. `table` must outlive the result. `size` and
+/// `owned_size` are rounded up so that `owned_size` divides by layout.data * kParameterAlignment.
+Placement place_parameters(const std::vector<Parameter>& table, const grid::Layout& layout,
+                           const grid::Coordinates& place);
+
+/// Elements of all logical parameters, each counted once.
+std::int64_t count_elements(const std::vector<Parameter>& table);
+
+}  // namespace trireme::model

@@ -1,0 +1,245 @@
+#include "model/transformer_layer.hpp"
+
+#include <algorithm>
+
+namespace trireme::model {
+namespace {
+
+/// [s, b, n] or [T, n] as [T, n].
+Tensor as_rows(const Tensor& tensor) {
+  const std::int64_t width = tensor.shape[tensor.shape.rank() - 1];
+  return tensor.view({tensor.size() / width, width});
+}
+
+/// The head of a workspace tensor, with the wanted shape.
+Tensor front(const Tensor& tensor, Shape shape) {
+  return tensor.view({tensor.size()}).rows(0, shape.size()).view(shape);
+}
+
+void sum_over(comm::Communicator& group, const Tensor& tensor) {
+  group.all_reduce(tensor.data, tensor.size(), tensor.dtype, comm::Reduce::sum);
+}
+
+}  // namespace
+
+void linear_forward(device::Backend& backend, const Tensor& x, const Tensor& weight,
+                    const Tensor& y) {
+  backend.gemm({.a = x, .b = weight, .c = y, .transpose_b = true});
+}
+
+void linear_weight_gradient(device::Backend& backend, const Tensor& x, const Tensor& dy,
+                            const Tensor& dweight) {
+  backend.gemm({.a = dy, .b = x, .c = dweight, .transpose_a = true, .beta = 1.0});
+}
+
+void linear_input_gradient(device::Backend& backend, const Tensor& dy, const Tensor& weight,
+                           const Tensor& dx) {
+  backend.gemm({.a = dy, .b = weight, .c = dx});
+}
+
+kernels::Dropout dropout_at(const ModelConfig& config, const PassInfo& pass, int layer,
+                            DropoutSite site) {
+  const double probability =
+      site == DropoutSite::attention ? config.attention_dropout : config.hidden_dropout;
+  return {.probability = pass.training ? probability : 0.0,
+          .seed = config.seed,
+          .first_sample = pass.first_sample,
+          .layer = static_cast<std::uint32_t>(layer),
+          .site = site};
+}
+
+LayerActivations LayerActivations::take(Arena& arena, const LayerSizes& sizes) {
+  const std::int64_t s = sizes.config.sequence, b = sizes.micro_batch, T = sizes.tokens();
+  const std::int64_t h = sizes.config.hidden, local_h = sizes.local_hidden(), f = sizes.local_ffn();
+  const auto take = [&](Shape shape) { return arena.take(sizes.dtype, shape); };
+  LayerActivations a;
+  a.mean1 = take({T});
+  a.rstd1 = take({T});
+  a.norm1 = take({T, h});
+  a.qkv = take({s, b, 3 * local_h});
+  a.lse = take({b, sizes.local_heads(), s});
+  a.context = take({s, b, local_h});
+  a.middle = take({s, b, h});
+  a.mean2 = take({T});
+  a.rstd2 = take({T});
+  a.norm2 = take({T, h});
+  a.up = take({T, f});
+  a.activated = take({T, f});
+  return a;
+}
+
+LayerWorkspace LayerWorkspace::take(Arena& arena, const LayerSizes& sizes) {
+  const std::int64_t s = sizes.config.sequence, b = sizes.micro_batch;
+  LayerWorkspace w;
+  w.stream = arena.take(sizes.dtype, {s, b, sizes.config.hidden});
+  w.wide = arena.take(sizes.dtype, {s * b, std::max(3 * sizes.local_hidden(), sizes.local_ffn())});
+  w.narrow = arena.take(sizes.dtype, {s, b, sizes.local_hidden()});
+  return w;
+}
+
+TransformerLayer::TransformerLayer(const ParameterStore& parameters, int layer) : layer_(layer) {
+  const auto get = [&](const char* name) {
+    return parameters[fmt::format("layers/{}/{}", layer, name)];
+  };
+  norm1_weight_ = get("norm1/weight");
+  norm1_bias_ = get("norm1/bias");
+  qkv_weight_ = get("attention/qkv/weight");
+  qkv_bias_ = get("attention/qkv/bias");
+  projection_weight_ = get("attention/projection/weight");
+  projection_bias_ = get("attention/projection/bias");
+  norm2_weight_ = get("norm2/weight");
+  norm2_bias_ = get("norm2/bias");
+  up_weight_ = get("mlp/up/weight");
+  up_bias_ = get("mlp/up/bias");
+  down_weight_ = get("mlp/down/weight");
+  down_bias_ = get("mlp/down/bias");
+}
+
+void TransformerLayer::forward(const LayerContext& context, const LayerWorkspace& workspace,
+                               const PassInfo& pass, const Tensor& input,
+                               const LayerActivations& saved, const Tensor& output) const {
+  device::Backend& backend = context.backend;
+  const ModelConfig& config = context.config;
+  backend.layernorm_forward({.x = as_rows(input),
+                             .weight = norm1_weight_.weight,
+                             .bias = norm1_bias_.weight,
+                             .out = saved.norm1,
+                             .mean = saved.mean1,
+                             .rstd = saved.rstd1,
+                             .eps = config.layernorm_eps});
+  linear_forward(backend, saved.norm1, qkv_weight_.weight, as_rows(saved.qkv));
+  backend.add_bias({.x = as_rows(saved.qkv), .bias = qkv_bias_.weight});
+  backend.attention_forward({.qkv = saved.qkv,
+                             .out = saved.context,
+                             .lse = saved.lse,
+                             .heads = context.local_heads(),
+                             .first_head = context.tensor.rank() * context.local_heads(),
+                             .dropout = dropout_at(config, pass, layer_, DropoutSite::attention)});
+  linear_forward(backend, as_rows(saved.context), projection_weight_.weight,
+                 as_rows(workspace.stream));
+  sum_over(context.tensor, workspace.stream);
+  backend.bias_dropout_residual(
+      {.x = workspace.stream,
+       .bias = projection_bias_.weight,
+       .residual = input,
+       .out = saved.middle,
+       .dropout = dropout_at(config, pass, layer_, DropoutSite::projection)});
+  mlp_forward(context, workspace, pass, saved, output);
+}
+
+void TransformerLayer::mlp_forward(const LayerContext& context, const LayerWorkspace& workspace,
+                                   const PassInfo& pass, const LayerActivations& saved,
+                                   const Tensor& output) const {
+  device::Backend& backend = context.backend;
+  backend.layernorm_forward({.x = as_rows(saved.middle),
+                             .weight = norm2_weight_.weight,
+                             .bias = norm2_bias_.weight,
+                             .out = saved.norm2,
+                             .mean = saved.mean2,
+                             .rstd = saved.rstd2,
+                             .eps = context.config.layernorm_eps});
+  linear_forward(backend, saved.norm2, up_weight_.weight, saved.up);
+  backend.bias_gelu_forward({.x = saved.up, .bias = up_bias_.weight, .out = saved.activated});
+  linear_forward(backend, saved.activated, down_weight_.weight, as_rows(workspace.stream));
+  sum_over(context.tensor, workspace.stream);
+  backend.bias_dropout_residual(
+      {.x = workspace.stream,
+       .bias = down_bias_.weight,
+       .residual = saved.middle,
+       .out = output,
+       .dropout = dropout_at(context.config, pass, layer_, DropoutSite::mlp)});
+}
+
+void TransformerLayer::backward(const LayerContext& context, const LayerWorkspace& workspace,
+                                const PassInfo& pass, const Tensor& input,
+                                const LayerActivations& saved, const Tensor& gradient) const {
+  device::Backend& backend = context.backend;
+  const ModelConfig& config = context.config;
+  const Tensor beside =
+      workspace.stream;  // the gradient of a sublayer, beside the residual stream's
+  const Tensor beside_rows = as_rows(beside);
+
+  // ---- MLP
+  backend.dropout_backward({.dout = gradient,
+                            .dx = beside,
+                            .dropout = dropout_at(config, pass, layer_, DropoutSite::mlp)});
+  backend.bias_gradient({.dout = beside_rows, .dbias = down_bias_.gradient});
+  linear_weight_gradient(backend, saved.activated, beside_rows, down_weight_.gradient);
+  const Tensor dup = front(workspace.wide, saved.up.shape);
+  linear_input_gradient(backend, beside_rows, down_weight_.weight, dup);
+  backend.gelu_backward({.dout = dup, .x = saved.up, .dx = dup});
+  backend.bias_gradient({.dout = dup, .dbias = up_bias_.gradient});
+  linear_weight_gradient(backend, saved.norm2, dup, up_weight_.gradient);
+  linear_input_gradient(backend, dup, up_weight_.weight, beside_rows);
+  sum_over(context.tensor, beside);
+  backend.layernorm_backward({.dout = beside_rows,
+                              .x = as_rows(saved.middle),
+                              .weight = norm2_weight_.weight,
+                              .mean = saved.mean2,
+                              .rstd = saved.rstd2,
+                              .dx = as_rows(gradient),
+                              .dweight = norm2_weight_.gradient,
+                              .dbias = norm2_bias_.gradient});
+
+  // ---- attention
+  backend.dropout_backward({.dout = gradient,
+                            .dx = beside,
+                            .dropout = dropout_at(config, pass, layer_, DropoutSite::projection)});
+  backend.bias_gradient({.dout = beside_rows, .dbias = projection_bias_.gradient});
+  linear_weight_gradient(backend, as_rows(saved.context), beside_rows, projection_weight_.gradient);
+  linear_input_gradient(backend, beside_rows, projection_weight_.weight, as_rows(workspace.narrow));
+  const Tensor dqkv = front(workspace.wide, saved.qkv.shape);
+  backend.attention_backward({.dout = workspace.narrow,
+                              .qkv = saved.qkv,
+                              .out = saved.context,
+                              .lse = saved.lse,
+                              .dqkv = dqkv,
+                              .heads = context.local_heads(),
+                              .first_head = context.tensor.rank() * context.local_heads(),
+                              .dropout = dropout_at(config, pass, layer_, DropoutSite::attention)});
+  backend.bias_gradient({.dout = as_rows(dqkv), .dbias = qkv_bias_.gradient});
+  linear_weight_gradient(backend, saved.norm1, as_rows(dqkv), qkv_weight_.gradient);
+  linear_input_gradient(backend, as_rows(dqkv), qkv_weight_.weight, beside_rows);
+  sum_over(context.tensor, beside);
+  backend.layernorm_backward({.dout = beside_rows,
+                              .x = as_rows(input),
+                              .weight = norm1_weight_.weight,
+                              .mean = saved.mean1,
+                              .rstd = saved.rstd1,
+                              .dx = as_rows(gradient),
+                              .dweight = norm1_weight_.gradient,
+                              .dbias = norm1_bias_.gradient});
+}
+
+void TransformerLayer::forward_cached(const LayerContext& context, const LayerWorkspace& workspace,
+                                      const LayerActivations& saved, const Tensor& stream,
+                                      const Tensor& keys, const Tensor& values,
+                                      std::int64_t past) const {
+  device::Backend& backend = context.backend;
+  const PassInfo pass{.training = false};
+  backend.layernorm_forward({.x = as_rows(stream),
+                             .weight = norm1_weight_.weight,
+                             .bias = norm1_bias_.weight,
+                             .out = saved.norm1,
+                             .mean = saved.mean1,
+                             .rstd = saved.rstd1,
+                             .eps = context.config.layernorm_eps});
+  linear_forward(backend, saved.norm1, qkv_weight_.weight, as_rows(saved.qkv));
+  backend.add_bias({.x = as_rows(saved.qkv), .bias = qkv_bias_.weight});
+  backend.attention_cached({.qkv = saved.qkv,
+                            .keys = keys,
+                            .values = values,
+                            .out = saved.context,
+                            .heads = context.local_heads(),
+                            .past = past});
+  linear_forward(backend, as_rows(saved.context), projection_weight_.weight,
+                 as_rows(workspace.stream));
+  sum_over(context.tensor, workspace.stream);
+  backend.bias_dropout_residual({.x = workspace.stream,
+                                 .bias = projection_bias_.weight,
+                                 .residual = stream,
+                                 .out = saved.middle});
+  mlp_forward(context, workspace, pass, saved, stream);
+}
+
+}  // namespace trireme::model

@@ -1,0 +1,116 @@
+// One pre-norm transformer layer, split over tensor ranks: forward and backward.
+// Source: Shoeybi et al., "Megatron-LM" (2019), section 3 (column- then row-parallel products).
+// Letters: s sequence, b micro-batch, T = s b tokens, h hidden, f ffn, t tensor ranks.
+#pragma once
+
+#include "comm/communicator.hpp"
+#include "model/arena.hpp"
+#include "model/config.hpp"
+#include "model/parameter_store.hpp"
+
+namespace trireme::model {
+
+/// The sizes that a rank's layers work with: enough to plan their memory.
+struct LayerSizes {
+  ModelConfig config;
+  std::int64_t micro_batch = 1;
+  int tensor_ranks = 1;
+  DType dtype = DType::f32;
+
+  std::int64_t tokens() const { return config.sequence * micro_batch; }
+  std::int64_t local_heads() const { return config.heads / tensor_ranks; }
+  std::int64_t local_hidden() const { return config.hidden / tensor_ranks; }
+  std::int64_t local_ffn() const { return config.ffn / tensor_ranks; }
+  std::int64_t local_vocab() const {
+    return grid::padded_shard(config.vocab, tensor_ranks, 0).padded;
+  }
+};
+
+/// The sizes with what computes and communicates.
+struct LayerContext : LayerSizes {
+  LayerContext(const LayerSizes& sizes, device::Backend& backend_in, comm::Communicator& tensor_in)
+      : LayerSizes(sizes), backend(backend_in), tensor(tensor_in) {}
+
+  device::Backend& backend;
+  comm::Communicator& tensor;  ///< the tensor-parallel group
+};
+
+/// How a forward pass treats one micro-batch: dropout is on when training, keyed by the first
+/// sample's index in the run.
+struct PassInfo {
+  bool training = true;
+  std::uint64_t first_sample = 0;
+};
+
+/// The dropout of one site under `pass`.
+kernels::Dropout dropout_at(const ModelConfig& config, const PassInfo& pass, int layer,
+                            DropoutSite site);
+
+/// What a layer keeps of a forward pass for its backward pass. All sequence-major.
+struct LayerActivations {
+  Tensor mean1, rstd1;  ///< [T]
+  Tensor norm1;         ///< [T, h]
+  Tensor qkv;           ///< [s, b, 3 h / t]
+  Tensor lse;           ///< [b, heads / t, s]
+  Tensor context;       ///< [s, b, h / t], the heads' outputs
+  Tensor middle;        ///< [s, b, h], the stream after attention
+  Tensor mean2, rstd2;  ///< [T]
+  Tensor norm2;         ///< [T, h]
+  Tensor up;            ///< [T, f / t], before GELU, bias included
+  Tensor activated;     ///< [T, f / t], after GELU
+
+  static LayerActivations take(Arena& arena, const LayerSizes& sizes);
+};
+
+/// Scratch of a rank, shared by all its layers and micro-batches.
+struct LayerWorkspace {
+  Tensor stream;  ///< [s, b, h]: a product before its tensor-parallel sum, or a gradient beside the
+                  ///< stream
+  Tensor wide;    ///< [T, max(3 h, f) / t]: gradients inside a sublayer
+  Tensor narrow;  ///< [s, b, h / t]: gradient of the heads' outputs
+
+  static LayerWorkspace take(Arena& arena, const LayerSizes& sizes);
+};
+
+/// The layer with logical number `layer`; its weights live in a ParameterStore.
+class TransformerLayer {
+ public:
+  TransformerLayer(const ParameterStore& parameters, int layer);
+
+  /// Writes output [s, b, h] and `saved` from input [s, b, h]. Collective over the tensor group.
+  void forward(const LayerContext& context, const LayerWorkspace& workspace, const PassInfo& pass,
+               const Tensor& input, const LayerActivations& saved, const Tensor& output) const;
+
+  /// Turns `gradient` [s, b, h], that of the output, into that of the input, in place, and adds the
+  /// weight gradients. Collective over the tensor group.
+  void backward(const LayerContext& context, const LayerWorkspace& workspace, const PassInfo& pass,
+                const Tensor& input, const LayerActivations& saved, const Tensor& gradient) const;
+
+  /// forward() of t new positions over `past` cached ones, without dropout; keys, values [b, heads,
+  /// capacity, head_dim]. input and output are `stream` [t, b, h], in place; `saved` is scratch
+  /// here.
+  void forward_cached(const LayerContext& context, const LayerWorkspace& workspace,
+                      const LayerActivations& saved, const Tensor& stream, const Tensor& keys,
+                      const Tensor& values, std::int64_t past) const;
+
+ private:
+  void mlp_forward(const LayerContext& context, const LayerWorkspace& workspace,
+                   const PassInfo& pass, const LayerActivations& saved, const Tensor& output) const;
+
+  int layer_;
+  WeightGradient norm1_weight_, norm1_bias_, qkv_weight_, qkv_bias_, projection_weight_,
+      projection_bias_;
+  WeightGradient norm2_weight_, norm2_bias_, up_weight_, up_bias_, down_weight_, down_bias_;
+};
+
+/// Writes y = x weight^T: x [T, in], weight [out, in], y [T, out].
+void linear_forward(device::Backend& backend, const Tensor& x, const Tensor& weight,
+                    const Tensor& y);
+/// Adds dy^T x to the weight's gradient.
+void linear_weight_gradient(device::Backend& backend, const Tensor& x, const Tensor& dy,
+                            const Tensor& dweight);
+/// Writes dx = dy weight.
+void linear_input_gradient(device::Backend& backend, const Tensor& dy, const Tensor& weight,
+                           const Tensor& dx);
+
+}  // namespace trireme::model
