@@ -12,6 +12,10 @@ class Stopwatch {
   double seconds() const { return std::chrono::duration<double>(Clock::now() - start_).count(); }
   double milliseconds() const { return seconds() * 1e3; }
   void reset() { start_ = Clock::now(); }
+  /// Leaves `seconds` that have passed out of the measurement.
+  void exclude(double seconds) {
+    start_ += std::chrono::duration_cast<Clock::duration>(std::chrono::duration<double>(seconds));
+  }
 
  private:
   using Clock = std::chrono::steady_clock;

@@ -1,0 +1,16 @@
+// Memory of this process, as the system sees it.
+#pragma once
+
+#include <cstdint>
+
+namespace trireme {
+
+/// Resident bytes now and at their highest; 0 where the system does not tell (no /proc).
+struct ProcessMemory {
+  std::int64_t resident = 0;
+  std::int64_t peak = 0;
+};
+
+ProcessMemory process_memory();
+
+}  // namespace trireme
