@@ -1,0 +1,80 @@
+// What the launcher gave: hosts, cores, and whether the ranks see each other.
+#include <unistd.h>
+
+#include <algorithm>
+#include <array>
+#include <cstdlib>
+
+#include "comm/mpi/mpi_communicator.hpp"
+#include "core/error.hpp"
+#include "core/files.hpp"
+
+namespace trireme::comm {
+namespace {
+
+/// The number in an environment variable, 0 when it is absent or no number.
+long number_from_environment(const char* name) {
+  const char* text = std::getenv(name);
+  return text ? std::strtol(text, nullptr, 10) : 0;
+}
+
+/// The cores that the kernel lets this process run on, as a list such as "0-3,8".
+std::string allowed_cores() {
+  const std::string key = "Cpus_allowed_list:";
+  const std::string status = read_file("/proc/self/status");
+  const std::size_t begin = status.find(key);
+  TRIREME_CHECK(begin != std::string::npos, "/proc/self/status does not list the allowed cores");
+  return status.substr(begin + key.size(), status.find('\n', begin) - begin - key.size());
+}
+
+}  // namespace
+
+std::string host_name() {
+  std::array<char, 256> name{};
+  if (::gethostname(name.data(), name.size() - 1) != 0) return "unknown host";
+  return name.data();
+}
+
+void abort_all(int code) {
+  int initialized = 0;
+  int finalized = 0;
+  MPI_Initialized(&initialized);
+  MPI_Finalized(&finalized);
+  if (initialized && !finalized) MPI_Abort(MPI_COMM_WORLD, code);
+  std::_Exit(code);
+}
+
+void check_launcher(int size) {
+  if (size > 1) return;
+  // mpirun's word counts before Slurm's: `mpirun -n 1` inside a larger Slurm job is no mistake.
+  if (const long ranks = number_from_environment("OMPI_COMM_WORLD_SIZE"); ranks > 0) {
+    if (ranks == 1) return;
+    throw Error(ExitCode::failure,
+                fmt::format("mpirun started {} ranks (OMPI_COMM_WORLD_SIZE), but MPI sees only "
+                            "this one: every rank would train alone. This program was built "
+                            "against another MPI than that mpirun's; start it with the mpirun of "
+                            "the MPI that it was built with",
+                            ranks));
+  }
+  if (const long ranks = number_from_environment("SLURM_NTASKS"); ranks > 1)
+    throw Error(ExitCode::failure,
+                fmt::format("Slurm gave {} tasks (SLURM_NTASKS), but MPI sees only this one: every "
+                            "rank would train alone. Start it with 'srun --mpi=pmix'; in a "
+                            "container, install enroot's hook 50-slurm-pmi.sh as well",
+                            ranks));
+  if (const long ranks = number_from_environment("PMI_SIZE"); ranks > 1)
+    throw Error(ExitCode::failure,
+                fmt::format("the launcher started {} ranks (PMI_SIZE), but MPI sees only this one: "
+                            "every rank would train alone. That launcher belongs to another MPI "
+                            "than this program was built with; use the mpirun of the latter, or "
+                            "'srun --mpi=pmix'",
+                            ranks));
+}
+
+int ranks_sharing_cores(MpiCommunicator& world) {
+  const std::string mine = host_name() + " " + allowed_cores();
+  const std::vector<std::string> all = world.all_gather_text(mine);
+  return static_cast<int>(std::count(all.begin(), all.end(), mine));
+}
+
+}  // namespace trireme::comm

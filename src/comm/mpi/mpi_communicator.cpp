@@ -1,0 +1,202 @@
+#include "comm/mpi/mpi_communicator.hpp"
+
+#include <exception>
+#include <utility>
+
+#include "comm/mpi/chunks.hpp"
+#include "core/error.hpp"
+
+namespace trireme::comm {
+namespace {
+
+std::string error_text(int code) {
+  char text[MPI_MAX_ERROR_STRING];
+  int length = 0;
+  if (MPI_Error_string(code, text, &length) != MPI_SUCCESS)
+    return fmt::format("MPI error {}", code);
+  return std::string(text, static_cast<std::size_t>(length));
+}
+
+/// Throws InternalError naming the group unless `code` is MPI_SUCCESS.
+void check_in_group(int code, const char* expression, const std::string& group, int rank) {
+  if (code == MPI_SUCCESS) [[likely]]
+    return;
+  throw InternalError("{} failed in group '{}', rank {} of it, on {}: {}", expression, group, rank,
+                      host_name(), error_text(code));
+}
+#define TRIREME_MPI_IN_GROUP(call) check_in_group((call), #call, name_, rank_)
+
+MPI_Datatype type_of(DType dtype) { return dtype == DType::f64 ? MPI_DOUBLE : MPI_FLOAT; }
+
+MPI_Op op_of(Reduce op) {
+  switch (op) {
+    case Reduce::sum:
+      return MPI_SUM;
+    case Reduce::max:
+      return MPI_MAX;
+    case Reduce::min:
+      return MPI_MIN;
+  }
+  throw InternalError("unknown reduction {}", static_cast<int>(op));
+}
+
+/// One message, in as many MPI messages as its length takes: MPI keeps those of one tag in order.
+class MpiRequest final : public Request {
+ public:
+  MpiRequest(std::string name, int rank) : name_(std::move(name)), rank_(rank) {}
+
+  MPI_Request* add() { return &parts_.emplace_back(MPI_REQUEST_NULL); }
+
+  void wait() override {
+    // MPI_Wait sets a finished request to MPI_REQUEST_NULL, on which it returns at once.
+    for (MPI_Request& part : parts_) TRIREME_MPI_IN_GROUP(MPI_Wait(&part, MPI_STATUS_IGNORE));
+  }
+
+ private:
+  std::vector<MPI_Request> parts_;
+  std::string name_;
+  int rank_;
+};
+
+}  // namespace
+
+void check_mpi(int code, const char* expression, const char* file, int line) {
+  if (code == MPI_SUCCESS) [[likely]]
+    return;
+  int rank = -1;
+  MPI_Comm_rank(MPI_COMM_WORLD, &rank);
+  throw InternalError("{}:{}: {} failed on rank {}, {}: {}", file, line, expression, rank,
+                      host_name(), error_text(code));
+}
+
+// ---------------------------------------------------------------------------- MPI's life
+
+MpiEnvironment::MpiEnvironment() {
+  int provided = MPI_THREAD_SINGLE;
+  TRIREME_MPI(MPI_Init_thread(nullptr, nullptr, MPI_THREAD_MULTIPLE, &provided));
+  TRIREME_CHECK(provided == MPI_THREAD_MULTIPLE, "this MPI library does not support threads");
+  TRIREME_MPI(MPI_Comm_set_errhandler(MPI_COMM_WORLD, MPI_ERRORS_RETURN));
+}
+
+MpiEnvironment::~MpiEnvironment() {
+  // A rank that leaves because of an exception must not wait here for the others.
+  if (std::uncaught_exceptions() == 0) MPI_Finalize();
+}
+
+// ---------------------------------------------------------------------------- groups
+
+MpiCommunicator::MpiCommunicator(MPI_Comm handle, std::string name)
+    : handle_(handle), name_(std::move(name)) {
+  TRIREME_MPI(MPI_Comm_set_errhandler(handle_, MPI_ERRORS_RETURN));
+  TRIREME_MPI(MPI_Comm_rank(handle_, &rank_));
+  TRIREME_MPI(MPI_Comm_size(handle_, &size_));
+}
+
+MpiCommunicator::~MpiCommunicator() {
+  int finalized = 0;
+  MPI_Finalized(&finalized);
+  if (handle_ != MPI_COMM_WORLD && !finalized) MPI_Comm_free(&handle_);
+}
+
+std::unique_ptr<MpiCommunicator> MpiCommunicator::world() {
+  return std::make_unique<MpiCommunicator>(MPI_COMM_WORLD, "world");
+}
+
+std::unique_ptr<MpiCommunicator> MpiCommunicator::split(int color, int key,
+                                                        std::string name) const {
+  MPI_Comm part = MPI_COMM_NULL;
+  TRIREME_MPI_IN_GROUP(MPI_Comm_split(handle_, color < 0 ? MPI_UNDEFINED : color, key, &part));
+  if (part == MPI_COMM_NULL) return nullptr;
+  return std::make_unique<MpiCommunicator>(part, std::move(name));
+}
+
+// ---------------------------------------------------------------------------- collectives
+
+void MpiCommunicator::all_reduce(void* data, std::size_t count, DType dtype, Reduce op) {
+  if (size_ == 1) return;
+  for_each_chunk(count, kMaxCount, [&](std::size_t offset, int n) {
+    TRIREME_MPI_IN_GROUP(MPI_Allreduce(MPI_IN_PLACE,
+                                       static_cast<std::byte*>(data) + offset * size_of(dtype), n,
+                                       type_of(dtype), op_of(op), handle_));
+  });
+}
+
+// The next two go part by part: parts are strided in memory, so that pieces of all parts could not
+// travel in one MPI call, and pipelined trees move the same bytes as MPI's own ring would.
+
+void MpiCommunicator::reduce_scatter(void* data, std::size_t count, DType dtype) {
+  if (size_ == 1) return;
+  for (int owner = 0; owner < size_; ++owner) {
+    for_each_chunk(count, kMaxCount, [&](std::size_t offset, int n) {
+      std::byte* part = static_cast<std::byte*>(data) + (owner * count + offset) * size_of(dtype);
+      TRIREME_MPI_IN_GROUP(MPI_Reduce(rank_ == owner ? MPI_IN_PLACE : part,
+                                      rank_ == owner ? part : nullptr, n, type_of(dtype), MPI_SUM,
+                                      owner, handle_));
+    });
+  }
+}
+
+void MpiCommunicator::all_gather(void* data, std::size_t count, DType dtype) {
+  const std::size_t bytes = count * size_of(dtype);
+  for (int owner = 0; owner < size_; ++owner)
+    broadcast(static_cast<std::byte*>(data) + owner * bytes, bytes, owner);
+}
+
+void MpiCommunicator::broadcast(void* data, std::size_t bytes, int root) {
+  if (size_ == 1) return;
+  for_each_chunk(bytes, kMaxCount, [&](std::size_t offset, int n) {
+    TRIREME_MPI_IN_GROUP(
+        MPI_Bcast(static_cast<std::byte*>(data) + offset, n, MPI_BYTE, root, handle_));
+  });
+}
+
+void MpiCommunicator::barrier() {
+  if (size_ > 1) TRIREME_MPI_IN_GROUP(MPI_Barrier(handle_));
+}
+
+void MpiCommunicator::all_reduce_sum(std::uint64_t* data, std::size_t count) {
+  if (size_ == 1) return;
+  for_each_chunk(count, kMaxCount, [&](std::size_t offset, int n) {
+    TRIREME_MPI_IN_GROUP(
+        MPI_Allreduce(MPI_IN_PLACE, data + offset, n, MPI_UINT64_T, MPI_SUM, handle_));
+  });
+}
+
+std::vector<std::string> MpiCommunicator::all_gather_text(const std::string& text) {
+  if (size_ == 1) return {text};
+  std::vector<int> lengths(static_cast<std::size_t>(size_));
+  lengths[static_cast<std::size_t>(rank_)] = static_cast<int>(text.size());
+  TRIREME_MPI_IN_GROUP(
+      MPI_Allgather(MPI_IN_PLACE, 0, MPI_DATATYPE_NULL, lengths.data(), 1, MPI_INT, handle_));
+  std::vector<std::string> texts;
+  for (int owner = 0; owner < size_; ++owner) {
+    std::string& copy = texts.emplace_back(owner == rank_ ? text : std::string());
+    copy.resize(static_cast<std::size_t>(lengths[static_cast<std::size_t>(owner)]));
+    broadcast(copy.data(), copy.size(), owner);
+  }
+  return texts;
+}
+
+// ---------------------------------------------------------------------------- messages
+
+std::unique_ptr<Request> MpiCommunicator::send(const void* data, std::size_t bytes, int peer,
+                                               int tag) {
+  auto request = std::make_unique<MpiRequest>(name_, rank_);
+  for_each_chunk(bytes, kMaxCount, [&](std::size_t offset, int n) {
+    TRIREME_MPI_IN_GROUP(MPI_Isend(static_cast<const std::byte*>(data) + offset, n, MPI_BYTE, peer,
+                                   tag, handle_, request->add()));
+  });
+  return request;
+}
+
+std::unique_ptr<Request> MpiCommunicator::receive(void* data, std::size_t bytes, int peer,
+                                                  int tag) {
+  auto request = std::make_unique<MpiRequest>(name_, rank_);
+  for_each_chunk(bytes, kMaxCount, [&](std::size_t offset, int n) {
+    TRIREME_MPI_IN_GROUP(MPI_Irecv(static_cast<std::byte*>(data) + offset, n, MPI_BYTE, peer, tag,
+                                   handle_, request->add()));
+  });
+  return request;
+}
+
+}  // namespace trireme::comm

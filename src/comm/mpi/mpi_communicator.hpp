@@ -1,0 +1,79 @@
+// MPI: start-up, communicators over host memory, and what the launcher gave.
+#pragma once
+
+#include <mpi.h>
+
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "comm/communicator.hpp"
+
+namespace trireme::comm {
+
+/// Throws InternalError with MPI's own text, the expression, rank and host unless `code` is MPI_SUCCESS.
+void check_mpi(int code, const char* expression, const char* file, int line);
+#define TRIREME_MPI(call) ::trireme::comm::check_mpi((call), #call, __FILE__, __LINE__)
+
+/// Initialises MPI for the life of the program and makes its errors exceptions. Made once, in main().
+class MpiEnvironment {
+ public:
+  MpiEnvironment();
+  ~MpiEnvironment();
+  MpiEnvironment(const MpiEnvironment&) = delete;
+  MpiEnvironment& operator=(const MpiEnvironment&) = delete;
+};
+
+/// A communicator over host memory. Owns its MPI_Comm unless it is MPI_COMM_WORLD.
+class MpiCommunicator final : public Communicator {
+ public:
+  using Communicator::all_reduce;
+
+  /// Takes over `handle`; `name` appears in messages.
+  MpiCommunicator(MPI_Comm handle, std::string name);
+  ~MpiCommunicator() override;
+
+  /// MPI_COMM_WORLD.
+  static std::unique_ptr<MpiCommunicator> world();
+  /// The ranks that pass the same `color`, ordered by `key`; null where color is negative. Collective over this group.
+  std::unique_ptr<MpiCommunicator> split(int color, int key, std::string name) const;
+
+  const std::string& name() const override { return name_; }
+  int rank() const override { return rank_; }
+  int size() const override { return size_; }
+  void all_reduce(void* data, std::size_t count, DType dtype, Reduce op) override;
+  void reduce_scatter(void* data, std::size_t count, DType dtype) override;
+  void all_gather(void* data, std::size_t count, DType dtype) override;
+  void broadcast(void* data, std::size_t bytes, int root) override;
+  std::unique_ptr<Request> send(const void* data, std::size_t bytes, int peer, int tag) override;
+  std::unique_ptr<Request> receive(void* data, std::size_t bytes, int peer, int tag) override;
+  void barrier() override;
+
+  /// The MPI handle, for libraries that speak MPI (HDF5).
+  MPI_Comm handle() const { return handle_; }
+  /// Sums 64-bit integers modulo 2^64, in place. Collective.
+  void all_reduce_sum(std::uint64_t* data, std::size_t count);
+  /// The texts of all ranks, in rank order, on every rank. Collective.
+  std::vector<std::string> all_gather_text(const std::string& text);
+
+ private:
+  MPI_Comm handle_;
+  std::string name_;
+  int rank_ = 0;
+  int size_ = 1;
+};
+
+/// This host's name.
+std::string host_name();
+
+/// Ends all ranks with `code` at once (MPI_Abort), or just this process when MPI is not running.
+[[noreturn]] void abort_all(int code);
+
+/// Throws Error (exit 1) naming the fix when the launcher (Slurm, Open MPI, PMI) promised more ranks than MPI sees: every rank would
+/// train alone. `size` is the size of MPI_COMM_WORLD.
+void check_launcher(int size);
+
+/// The number of ranks of `world` on this host that have this rank's CPU affinity mask, this rank included. Collective.
+int ranks_sharing_cores(MpiCommunicator& world);
+
+}  // namespace trireme::comm
