@@ -1,0 +1,133 @@
+#include <sched.h>
+#include <sys/mman.h>
+
+#include <algorithm>
+#include <cstdlib>
+#include <cstring>
+
+#include "core/error.hpp"
+#include "core/files.hpp"
+#include "device/backend.hpp"
+#include "kernels/host/threads.hpp"
+
+namespace trireme::device {
+namespace {
+
+namespace host = kernels::host;
+
+// Operations run at once on the calling thread's OpenMP team, so nothing is ever pending.
+class HostBackend final : public Backend {
+ public:
+  explicit HostBackend(int threads) { host::use_threads(threads); }
+
+  std::string name() const override { return "host"; }
+
+  Buffer allocate(std::size_t bytes, const char* purpose) override {
+    const std::size_t mapped = std::max<std::size_t>(bytes, 1);
+    void* memory =
+        mmap(nullptr, mapped, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+    if (memory == MAP_FAILED)
+      throw CodedError<ExitCode::failure>("no memory for {}: the system refused {}", purpose,
+                                          human_bytes(static_cast<double>(bytes)));
+    return Buffer(memory, [mapped](void* address) { munmap(address, mapped); });
+  }
+
+  void zero(const Tensor& tensor) override {
+    if (tensor.bytes() > 0) std::memset(tensor.data, 0, tensor.bytes());
+  }
+  void copy(void* destination, const void* source, std::size_t bytes) override {
+    if (bytes > 0) std::memcpy(destination, source, bytes);
+  }
+  void upload(void* destination, const void* host_source, std::size_t bytes) override {
+    copy(destination, host_source, bytes);
+  }
+  void download(void* host_destination, const void* source, std::size_t bytes) override {
+    copy(host_destination, source, bytes);
+  }
+  void synchronize() override {}
+
+  void gemm(const kernels::Gemm& args) override { host::gemm(args); }
+  void embedding_forward(const kernels::EmbeddingForward& args) override {
+    host::embedding_forward(args);
+  }
+  void embedding_backward(const kernels::EmbeddingBackward& args) override {
+    host::embedding_backward(args);
+  }
+  void position_dropout(const kernels::PositionDropout& args) override {
+    host::position_dropout(args);
+  }
+  void position_backward(const kernels::PositionBackward& args) override {
+    host::position_backward(args);
+  }
+  void layernorm_forward(const kernels::LayerNormForward& args) override {
+    host::layernorm_forward(args);
+  }
+  void layernorm_backward(const kernels::LayerNormBackward& args) override {
+    host::layernorm_backward(args);
+  }
+  void add_bias(const kernels::AddBias& args) override { host::add_bias(args); }
+  void bias_gradient(const kernels::BiasGradient& args) override { host::bias_gradient(args); }
+  void bias_gelu_forward(const kernels::BiasGeluForward& args) override {
+    host::bias_gelu_forward(args);
+  }
+  void gelu_backward(const kernels::GeluBackward& args) override { host::gelu_backward(args); }
+  void bias_dropout_residual(const kernels::BiasDropoutResidual& args) override {
+    host::bias_dropout_residual(args);
+  }
+  void dropout_backward(const kernels::DropoutBackward& args) override {
+    host::dropout_backward(args);
+  }
+  void attention_forward(const kernels::AttentionForward& args) override {
+    host::attention_forward(args);
+  }
+  void attention_backward(const kernels::AttentionBackward& args) override {
+    host::attention_backward(args);
+  }
+  void attention_cached(const kernels::AttentionCached& args) override {
+    host::attention_cached(args);
+  }
+  void cross_entropy_max(const kernels::CrossEntropyMax& args) override {
+    host::cross_entropy_max(args);
+  }
+  void cross_entropy_sum(const kernels::CrossEntropySum& args) override {
+    host::cross_entropy_sum(args);
+  }
+  void cross_entropy_loss(const kernels::CrossEntropyLoss& args) override {
+    host::cross_entropy_loss(args);
+  }
+  void cross_entropy_backward(const kernels::CrossEntropyBackward& args) override {
+    host::cross_entropy_backward(args);
+  }
+  void adamw(const kernels::AdamW& args) override { host::adamw(args); }
+  void squared_sum(const kernels::SquaredSum& args) override { host::squared_sum(args); }
+  void scale(const kernels::Scale& args) override { host::scale(args); }
+};
+
+// Cores in the affinity mask of this process.
+int cores_in_mask() {
+  constexpr int kMaxCores = 16384;
+  cpu_set_t* mask = CPU_ALLOC(kMaxCores);
+  const std::size_t size = CPU_ALLOC_SIZE(kMaxCores);
+  const int cores =
+      mask != nullptr && sched_getaffinity(0, size, mask) == 0 ? CPU_COUNT_S(size, mask) : 1;
+  CPU_FREE(mask);
+  return cores;
+}
+
+}  // namespace
+
+std::unique_ptr<Backend> make_host_backend(int threads) {
+  TRIREME_CHECK(threads >= 1, "make_host_backend: {} threads", threads);
+  return std::make_unique<HostBackend>(threads);
+}
+
+int threads_for_rank(int sharing) {
+  TRIREME_CHECK(sharing >= 1, "threads_for_rank: shared by {} ranks", sharing);
+  // A list such as "4,2" is one number per nesting level; ours is the first.
+  if (const char* wanted = std::getenv("OMP_NUM_THREADS"))
+    if (const long threads = std::strtol(wanted, nullptr, 10); threads >= 1)
+      return static_cast<int>(std::min(threads, 1024L));
+  return std::max(1, cores_in_mask() / sharing);
+}
+
+}  // namespace trireme::device

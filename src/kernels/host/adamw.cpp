@@ -1,0 +1,94 @@
+#include "kernels/adamw.hpp"
+
+#include <algorithm>
+#include <cmath>
+
+#include "kernels/host/checks.hpp"
+#include "kernels/host/math.hpp"
+#include "kernels/host/scratch.hpp"
+#include "kernels/host/threads.hpp"
+
+namespace trireme::kernels::host {
+namespace {
+
+constexpr std::int64_t kBlock = 16384;
+
+template <typename T>
+void update(const AdamW& args) {
+  T* weight = args.weight.as<T>();
+  const T* gradient = args.gradient.as<T>();
+  T* m = args.m.as<T>();
+  T* v = args.v.as<T>();
+  const double step = static_cast<double>(args.step);
+  const T beta1 = static_cast<T>(args.beta1), rest1 = static_cast<T>(1.0 - args.beta1);
+  const T beta2 = static_cast<T>(args.beta2), rest2 = static_cast<T>(1.0 - args.beta2);
+  const T scale = static_cast<T>(args.gradient_scale), eps = static_cast<T>(args.eps);
+  const T rate = static_cast<T>(args.learning_rate / (1.0 - std::pow(args.beta1, step)));
+  const T correction = static_cast<T>(1.0 / std::sqrt(1.0 - std::pow(args.beta2, step)));
+  const T decay = static_cast<T>(args.learning_rate * args.weight_decay);
+  parallel_blocks(args.weight.size(), kBlock, [&](std::int64_t begin, std::int64_t end) {
+#pragma omp simd
+    for (std::int64_t i = begin; i < end; ++i) {
+      const T g = gradient[i] * scale;
+      const T mean = beta1 * m[i] + rest1 * g;
+      const T square = beta2 * v[i] + rest2 * (g * g);
+      m[i] = mean;
+      v[i] = square;
+      weight[i] -= rate * (mean / (std::sqrt(square) * correction + eps)) + decay * weight[i];
+    }
+  });
+}
+
+struct BlockSums;
+
+template <typename T>
+double sum_of_squares(const T* x, std::int64_t size) {
+  const std::int64_t blocks = (size + kBlock - 1) / kBlock;
+  double* sums = scratch<double, BlockSums>(blocks);
+  parallel_for(blocks, [&](std::int64_t block) {
+    const T* begin = x + block * kBlock;
+    sums[block] = sum_of(std::min(kBlock, size - block * kBlock), [&](std::int64_t i) {
+      return static_cast<double>(begin[i]) * static_cast<double>(begin[i]);
+    });
+  });
+  double total = 0.0;
+  for (std::int64_t block = 0; block < blocks; ++block) total += sums[block];
+  return total;
+}
+
+}  // namespace
+
+void adamw(const AdamW& args) {
+  const DType dtype = args.weight.dtype;
+  const std::int64_t size = args.weight.size();
+  check_vector("adamw", "weight", args.weight, dtype, size);
+  check_vector("adamw", "gradient", args.gradient, dtype, size);
+  check_vector("adamw", "m", args.m, dtype, size);
+  check_vector("adamw", "v", args.v, dtype, size);
+  TRIREME_CHECK(args.step >= 1, "adamw: step {}, but updates count from 1", args.step);
+  dispatch(dtype, [&](auto zero) { update<decltype(zero)>(args); });
+}
+
+void squared_sum(const SquaredSum& args) {
+  check_vector("squared_sum", "x", args.x, args.x.dtype, args.x.size());
+  check_vector("squared_sum", "out", args.out, DType::f64, 1);
+  *args.out.as<double>() += dispatch(args.x.dtype, [&](auto zero) {
+    using T = decltype(zero);
+    return sum_of_squares(args.x.as<T>(), args.x.size());
+  });
+}
+
+void scale(const Scale& args) {
+  check_vector("scale", "x", args.x, args.x.dtype, args.x.size());
+  dispatch(args.x.dtype, [&](auto zero) {
+    using T = decltype(zero);
+    T* x = args.x.as<T>();
+    const T factor = static_cast<T>(args.factor);
+    parallel_blocks(args.x.size(), kBlock, [&](std::int64_t begin, std::int64_t end) {
+#pragma omp simd
+      for (std::int64_t i = begin; i < end; ++i) x[i] *= factor;
+    });
+  });
+}
+
+}  // namespace trireme::kernels::host

@@ -1,0 +1,299 @@
+#include "kernels/attention.hpp"
+
+#include <algorithm>
+#include <cmath>
+
+#include "kernels/host/blas.hpp"
+#include "kernels/host/checks.hpp"
+#include "kernels/host/dropout_mask.hpp"
+#include "kernels/host/math.hpp"
+#include "kernels/host/scratch.hpp"
+#include "kernels/host/threads.hpp"
+
+// s queries, b samples, d head dimension. A task is one head of one sample; it walks over blocks of
+// query rows, whose products with all earlier keys are small BLAS calls directly on the strided
+// activations. Key blocks wholly above the diagonal are never touched.
+namespace trireme::kernels::host {
+namespace {
+
+constexpr std::int64_t kQueryBlock = 64;
+
+// A matrix of one head: row t starts at data + t * stride.
+template <typename T>
+struct Strided {
+  T* data;
+  std::int64_t stride;
+
+  T* row(std::int64_t t) const { return data + t * stride; }
+};
+
+// The mask of one head of one sample, as factors of probabilities.
+struct HeadDropout {
+  DropoutMask mask;
+  std::uint64_t head;
+  std::uint64_t s;
+
+  // Factors of keys 0 .. count - 1 for `query`.
+  template <typename T>
+  void draw(std::int64_t query, std::int64_t count, T* factors) const {
+    mask.draw((head * s + static_cast<std::uint64_t>(query)) * s, count, factors);
+  }
+};
+
+// Where head i of sample j lies in qkv [s, b, 3 * heads * d], by its part: 0 q, 1 k, 2 v.
+template <typename T>
+struct HeadLayout {
+  std::int64_t s, b, heads, d;
+
+  Strided<T> part(T* qkv, std::int64_t j, std::int64_t i, std::int64_t part) const {
+    return {qkv + (j * 3 + part) * heads * d + i * d, b * 3 * heads * d};
+  }
+  Strided<T> merged(T* out, std::int64_t j, std::int64_t i) const {
+    return {out + (j * heads + i) * d, b * heads * d};
+  }
+};
+
+// Scores of `count` queries against the first `keys` keys: scores [count, keys] = q k^T / sqrt(d).
+template <typename T>
+void score(Strided<const T> q, Strided<const T> k, std::int64_t count, std::int64_t keys,
+           std::int64_t d, T* scores) {
+  const T scale = static_cast<T>(1.0 / std::sqrt(static_cast<double>(d)));
+  blas_gemm(false, true, count, keys, d, scale, q.data, q.stride, k.data, k.stride, T{0}, scores,
+            keys);
+}
+
+// Replaces the first `valid` scores of a row by their softmax and the rest of `keys` by zeros;
+// returns the log-sum-exp.
+template <typename T>
+double softmax_row(T* row, std::int64_t valid, std::int64_t keys) {
+  const T largest = largest_of(row, valid);
+#pragma omp simd
+  for (std::int64_t i = 0; i < valid; ++i) row[i] = exponential(row[i] - largest);
+  const double sum = sum_of(valid, [&](std::int64_t i) { return row[i]; });
+  const T factor = static_cast<T>(1.0 / sum);
+#pragma omp simd
+  for (std::int64_t i = 0; i < valid; ++i) row[i] *= factor;
+  std::fill(row + valid, row + keys, T{0});
+  return static_cast<double>(largest) + std::log(sum);
+}
+
+struct ForwardScratch;
+struct BackwardScratch;
+
+// Attention of `queries` rows, the first of which follows `past` keys. `lse` and `dropout` may be
+// null.
+template <typename T>
+void attend(Strided<const T> q, Strided<const T> k, Strided<const T> v, Strided<T> out,
+            std::int64_t queries, std::int64_t past, std::int64_t d, T* lse,
+            const HeadDropout* dropout) {
+  const std::int64_t all_keys = past + queries;
+  T* scores = scratch<T, ForwardScratch>((kQueryBlock + 1) * all_keys);
+  T* factors = scores + kQueryBlock * all_keys;
+  for (std::int64_t begin = 0; begin < queries; begin += kQueryBlock) {
+    const std::int64_t count = std::min(kQueryBlock, queries - begin);
+    const std::int64_t keys = past + begin + count;
+    score({q.row(begin), q.stride}, k, count, keys, d, scores);
+    for (std::int64_t r = 0; r < count; ++r) {
+      T* row = scores + r * keys;
+      const std::int64_t valid = past + begin + r + 1;
+      const double row_lse = softmax_row(row, valid, keys);
+      if (lse != nullptr) lse[begin + r] = static_cast<T>(row_lse);
+      if (dropout != nullptr) {
+        dropout->draw(begin + r, valid, factors);
+#pragma omp simd
+        for (std::int64_t i = 0; i < valid; ++i) row[i] *= factors[i];
+      }
+    }
+    blas_gemm(false, false, count, d, keys, T{1}, scores, keys, v.data, v.stride, T{0},
+              out.row(begin), out.stride);
+  }
+}
+
+// The matrices of one head in the backward pass.
+template <typename T>
+struct HeadGradient {
+  Strided<const T> q, k, v, out, dout;
+  Strided<T> dq, dk, dv;
+  const T* lse;
+  std::int64_t s, d;
+};
+
+// For one query: turns its scores into probabilities times dropout (in `p`) and the gradient of the
+// probabilities (in `dp`) into that of the scores. `factors` holds the dropout factors or is null.
+template <typename T>
+void backward_row(const HeadGradient<T>& head, std::int64_t query, std::int64_t keys,
+                  const T* factors, T* p, T* dp) {
+  const std::int64_t valid = query + 1;
+  const T* out = head.out.row(query);
+  const T* dout = head.dout.row(query);
+  const T lse = head.lse[query];
+  // sum over keys of p dp, by way of the output.
+  const auto along = static_cast<T>(
+      sum_of(head.d, [&](std::int64_t i) { return static_cast<double>(out[i]) * dout[i]; }));
+  if (factors != nullptr) {
+#pragma omp simd
+    for (std::int64_t i = 0; i < valid; ++i) {
+      const T probability = exponential(p[i] - lse);
+      dp[i] = probability * (dp[i] * factors[i] - along);
+      p[i] = probability * factors[i];
+    }
+  } else {
+#pragma omp simd
+    for (std::int64_t i = 0; i < valid; ++i) {
+      const T probability = exponential(p[i] - lse);
+      dp[i] = probability * (dp[i] - along);
+      p[i] = probability;
+    }
+  }
+  std::fill(p + valid, p + keys, T{0});
+  std::fill(dp + valid, dp + keys, T{0});
+}
+
+template <typename T>
+void backward_head(const HeadGradient<T>& head, const HeadDropout* dropout) {
+  const std::int64_t s = head.s, d = head.d;
+  const T scale = static_cast<T>(1.0 / std::sqrt(static_cast<double>(d)));
+  T* p = scratch<T, BackwardScratch>((2 * kQueryBlock + 1) * s);
+  T* dp = p + kQueryBlock * s;
+  T* factors = dropout != nullptr ? dp + kQueryBlock * s : nullptr;
+  // The last block first: it alone reaches every key, so it writes dk and dv and the others add.
+  T beta = 0;
+  for (std::int64_t begin = (s - 1) / kQueryBlock * kQueryBlock; begin >= 0; begin -= kQueryBlock) {
+    const std::int64_t count = std::min(kQueryBlock, s - begin);
+    const std::int64_t keys = begin + count;
+    const T* q = head.q.row(begin);
+    const T* dout = head.dout.row(begin);
+    score<T>({q, head.q.stride}, head.k, count, keys, d, p);
+    blas_gemm(false, true, count, keys, d, T{1}, dout, head.dout.stride, head.v.data, head.v.stride,
+              T{0}, dp, keys);
+    for (std::int64_t r = 0; r < count; ++r) {
+      if (dropout != nullptr) dropout->draw(begin + r, begin + r + 1, factors);
+      backward_row<T>(head, begin + r, keys, factors, p + r * keys, dp + r * keys);
+    }
+    blas_gemm(false, false, count, d, keys, scale, dp, keys, head.k.data, head.k.stride, T{0},
+              head.dq.row(begin), head.dq.stride);
+    blas_gemm(true, false, keys, d, count, scale, dp, keys, q, head.q.stride, beta, head.dk.data,
+              head.dk.stride);
+    blas_gemm(true, false, keys, d, count, T{1}, p, keys, dout, head.dout.stride, beta,
+              head.dv.data, head.dv.stride);
+    beta = 1;
+  }
+}
+
+// Checks qkv [s, b, 3 * heads * d] and returns its extents.
+template <typename T>
+HeadLayout<T> layout_of(const Tensor& qkv, std::int64_t heads) {
+  return {qkv.shape[0], qkv.shape[1], heads, qkv.shape[2] / (3 * heads)};
+}
+
+void check_qkv(const char* op, const Tensor& qkv, const Tensor& out, std::int64_t heads) {
+  TRIREME_CHECK(
+      heads > 0 && qkv.shape.rank() == 3 && qkv.shape[2] > 0 && qkv.shape[2] % (3 * heads) == 0,
+      "{}: qkv is {}, expected [s, b, 3 * heads * d] with {} heads", op, to_string(qkv.shape),
+      heads);
+  check_shape(op, "qkv", qkv, qkv.dtype, qkv.shape);
+  check_shape(op, "out", out, qkv.dtype, {qkv.shape[0], qkv.shape[1], qkv.shape[2] / 3});
+}
+
+template <typename T>
+void forward(const AttentionForward& args) {
+  const auto layout = layout_of<const T>(args.qkv, args.heads);
+  const auto out_layout = layout_of<T>(args.qkv, args.heads);
+  const T* qkv = args.qkv.as<T>();
+  parallel_for(layout.b * layout.heads, [&](std::int64_t task) {
+    const std::int64_t j = task / layout.heads, i = task % layout.heads;
+    const HeadDropout dropout{DropoutMask(args.dropout, j),
+                              static_cast<std::uint64_t>(args.first_head + i),
+                              static_cast<std::uint64_t>(layout.s)};
+    attend<T>(layout.part(qkv, j, i, 0), layout.part(qkv, j, i, 1), layout.part(qkv, j, i, 2),
+              out_layout.merged(args.out.as<T>(), j, i), layout.s, 0, layout.d,
+              args.lse.as<T>() + task * layout.s,
+              args.dropout.probability > 0.0 ? &dropout : nullptr);
+  });
+}
+
+template <typename T>
+void backward(const AttentionBackward& args) {
+  const auto in = layout_of<const T>(args.qkv, args.heads);
+  const auto gradient = layout_of<T>(args.qkv, args.heads);
+  const T* qkv = args.qkv.as<T>();
+  T* dqkv = args.dqkv.as<T>();
+  parallel_for(in.b * in.heads, [&](std::int64_t task) {
+    const std::int64_t j = task / in.heads, i = task % in.heads;
+    const HeadDropout dropout{DropoutMask(args.dropout, j),
+                              static_cast<std::uint64_t>(args.first_head + i),
+                              static_cast<std::uint64_t>(in.s)};
+    const HeadGradient<T> head{.q = in.part(qkv, j, i, 0),
+                               .k = in.part(qkv, j, i, 1),
+                               .v = in.part(qkv, j, i, 2),
+                               .out = in.merged(args.out.as<T>(), j, i),
+                               .dout = in.merged(args.dout.as<T>(), j, i),
+                               .dq = gradient.part(dqkv, j, i, 0),
+                               .dk = gradient.part(dqkv, j, i, 1),
+                               .dv = gradient.part(dqkv, j, i, 2),
+                               .lse = args.lse.as<T>() + task * in.s,
+                               .s = in.s,
+                               .d = in.d};
+    backward_head(head, args.dropout.probability > 0.0 ? &dropout : nullptr);
+  });
+}
+
+template <typename T>
+void cached(const AttentionCached& args) {
+  const auto layout = layout_of<const T>(args.qkv, args.heads);
+  const auto out_layout = layout_of<T>(args.qkv, args.heads);
+  const std::int64_t d = layout.d, capacity = args.keys.shape[2];
+  const T* qkv = args.qkv.as<T>();
+  parallel_for(layout.b * layout.heads, [&](std::int64_t task) {
+    const std::int64_t j = task / layout.heads, i = task % layout.heads;
+    T* keys = args.keys.as<T>() + task * capacity * d;
+    T* values = args.values.as<T>() + task * capacity * d;
+    const Strided<const T> k = layout.part(qkv, j, i, 1), v = layout.part(qkv, j, i, 2);
+    for (std::int64_t t = 0; t < layout.s; ++t) {
+      std::copy_n(k.row(t), d, keys + (args.past + t) * d);
+      std::copy_n(v.row(t), d, values + (args.past + t) * d);
+    }
+    attend<T>(layout.part(qkv, j, i, 0), {keys, d}, {values, d},
+              out_layout.merged(args.out.as<T>(), j, i), layout.s, args.past, d, nullptr, nullptr);
+  });
+}
+
+}  // namespace
+
+void attention_forward(const AttentionForward& args) {
+  const char* op = "attention_forward";
+  const DType dtype = args.qkv.dtype;
+  check_qkv(op, args.qkv, args.out, args.heads);
+  check_shape(op, "lse", args.lse, dtype, {args.qkv.shape[1], args.heads, args.qkv.shape[0]});
+  check_dropout(op, args.dropout);
+  dispatch(dtype, [&](auto zero) { forward<decltype(zero)>(args); });
+}
+
+void attention_backward(const AttentionBackward& args) {
+  const char* op = "attention_backward";
+  const DType dtype = args.qkv.dtype;
+  check_qkv(op, args.qkv, args.out, args.heads);
+  check_shape(op, "dout", args.dout, dtype, args.out.shape);
+  check_shape(op, "dqkv", args.dqkv, dtype, args.qkv.shape);
+  check_shape(op, "lse", args.lse, dtype, {args.qkv.shape[1], args.heads, args.qkv.shape[0]});
+  check_dropout(op, args.dropout);
+  dispatch(dtype, [&](auto zero) { backward<decltype(zero)>(args); });
+}
+
+void attention_cached(const AttentionCached& args) {
+  const char* op = "attention_cached";
+  const DType dtype = args.qkv.dtype;
+  check_qkv(op, args.qkv, args.out, args.heads);
+  TRIREME_CHECK(args.keys.shape.rank() == 4, "{}: keys is {}, expected [b, heads, capacity, d]", op,
+                to_string(args.keys.shape));
+  const std::int64_t capacity = args.keys.shape[2];
+  const Shape cache{args.qkv.shape[1], args.heads, capacity, args.qkv.shape[2] / (3 * args.heads)};
+  check_shape(op, "keys", args.keys, dtype, cache);
+  check_shape(op, "values", args.values, dtype, cache);
+  TRIREME_CHECK(args.past >= 0 && args.past + args.qkv.shape[0] <= capacity,
+                "{}: {} past and {} new positions exceed the cache of {}", op, args.past,
+                args.qkv.shape[0], capacity);
+  dispatch(dtype, [&](auto zero) { cached<decltype(zero)>(args); });
+}
+
+}  // namespace trireme::kernels::host

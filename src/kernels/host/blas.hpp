@@ -1,0 +1,26 @@
+// OpenBLAS products by element type, row-major.
+#pragma once
+
+#include <cblas.h>
+
+#include <cstdint>
+
+namespace trireme::kernels::host {
+
+/// C = alpha op(A) op(B) + beta C with op(A) [m, k], op(B) [k, n] and leading dimensions as stored.
+inline void blas_gemm(bool transpose_a, bool transpose_b, std::int64_t m, std::int64_t n,
+                      std::int64_t k, float alpha, const float* a, std::int64_t lda, const float* b,
+                      std::int64_t ldb, float beta, float* c, std::int64_t ldc) {
+  cblas_sgemm(CblasRowMajor, transpose_a ? CblasTrans : CblasNoTrans,
+              transpose_b ? CblasTrans : CblasNoTrans, m, n, k, alpha, a, lda, b, ldb, beta, c,
+              ldc);
+}
+inline void blas_gemm(bool transpose_a, bool transpose_b, std::int64_t m, std::int64_t n,
+                      std::int64_t k, double alpha, const double* a, std::int64_t lda,
+                      const double* b, std::int64_t ldb, double beta, double* c, std::int64_t ldc) {
+  cblas_dgemm(CblasRowMajor, transpose_a ? CblasTrans : CblasNoTrans,
+              transpose_b ? CblasTrans : CblasNoTrans, m, n, k, alpha, a, lda, b, ldb, beta, c,
+              ldc);
+}
+
+}  // namespace trireme::kernels::host

@@ -1,0 +1,127 @@
+#include "kernels/cross_entropy.hpp"
+
+#include <algorithm>
+#include <cmath>
+
+#include "kernels/host/checks.hpp"
+#include "kernels/host/math.hpp"
+#include "kernels/host/threads.hpp"
+
+namespace trireme::kernels::host {
+namespace {
+
+template <typename T>
+void exponential_sums(const CrossEntropySum& args, std::int64_t rows, std::int64_t stride) {
+  const T* max = args.max.as<T>();
+  T* sum = args.sum.as<T>();
+  T* target = args.target.as<T>();
+  parallel_for(rows, [&](std::int64_t t) {
+    const T* logits = args.logits.as<T>() + t * stride;
+    const T largest = max[t];
+    sum[t] = static_cast<T>(
+        sum_of(args.columns, [&](std::int64_t i) { return exponential(logits[i] - largest); }));
+    const std::int64_t column = args.labels[t] - args.first_column;
+    const bool here = args.labels[t] >= 0 && column >= 0 && column < args.columns;
+    target[t] = here ? logits[column] : T{0};
+  });
+}
+
+template <typename T>
+void add_losses(const CrossEntropyLoss& args) {
+  const T* max = args.max.as<T>();
+  const T* sum = args.sum.as<T>();
+  const T* target = args.target.as<T>();
+  double loss = 0.0;
+  for (std::int64_t t = 0; t < args.max.size(); ++t)
+    if (args.labels[t] >= 0)
+      loss += std::log(static_cast<double>(sum[t])) + static_cast<double>(max[t]) -
+              static_cast<double>(target[t]);
+  *args.loss.as<double>() += loss;
+}
+
+template <typename T>
+void logit_gradient(const CrossEntropyBackward& args, std::int64_t rows, std::int64_t stride) {
+  const T* max = args.max.as<T>();
+  const T* sum = args.sum.as<T>();
+  parallel_for(rows, [&](std::int64_t t) {
+    T* logits = args.logits.as<T>() + t * stride;
+    const bool counts = args.labels[t] >= 0;
+    const T largest = max[t];
+    const T factor = static_cast<T>(args.scale / static_cast<double>(sum[t]));
+    const std::int64_t columns = counts ? args.columns : 0;
+#pragma omp simd
+    for (std::int64_t i = 0; i < columns; ++i)
+      logits[i] = exponential(logits[i] - largest) * factor;
+    std::fill(logits + columns, logits + stride, T{0});
+    const std::int64_t column = args.labels[t] - args.first_column;
+    if (counts && column >= 0 && column < args.columns)
+      logits[column] -= static_cast<T>(args.scale);
+  });
+}
+
+// Rows and stored columns of the logits, after checking that the shard's columns fit.
+Extents check_logits(const char* op, const Tensor& logits, std::int64_t columns) {
+  const Extents extents = extents_of(op, "logits", logits);
+  check_matrix(op, "logits", logits, logits.dtype, extents.rows, extents.columns);
+  TRIREME_CHECK(columns >= 0 && columns <= extents.columns, "{}: {} columns of {} stored ones", op,
+                columns, extents.columns);
+  return extents;
+}
+
+void check_labels(const char* op, const std::int32_t* labels, std::int64_t rows) {
+  TRIREME_CHECK(labels != nullptr || rows == 0, "{}: labels has no memory", op);
+}
+
+}  // namespace
+
+void cross_entropy_max(const CrossEntropyMax& args) {
+  const char* op = "cross_entropy_max";
+  const auto [rows, stride] = check_logits(op, args.logits, args.columns);
+  check_vector(op, "max", args.max, args.logits.dtype, rows);
+  dispatch(args.logits.dtype, [&, rows = rows, stride = stride](auto zero) {
+    using T = decltype(zero);
+    const T* logits = args.logits.as<T>();
+    T* max = args.max.as<T>();
+    parallel_for(rows,
+                 [&](std::int64_t t) { max[t] = largest_of(logits + t * stride, args.columns); });
+  });
+}
+
+void cross_entropy_sum(const CrossEntropySum& args) {
+  const char* op = "cross_entropy_sum";
+  const DType dtype = args.logits.dtype;
+  const auto [rows, stride] = check_logits(op, args.logits, args.columns);
+  check_labels(op, args.labels, rows);
+  check_vector(op, "max", args.max, dtype, rows);
+  check_vector(op, "sum", args.sum, dtype, rows);
+  check_vector(op, "target", args.target, dtype, rows);
+  dispatch(dtype, [&, rows = rows, stride = stride](auto zero) {
+    exponential_sums<decltype(zero)>(args, rows, stride);
+  });
+}
+
+void cross_entropy_loss(const CrossEntropyLoss& args) {
+  const char* op = "cross_entropy_loss";
+  const DType dtype = args.max.dtype;
+  const std::int64_t rows = args.max.size();
+  check_labels(op, args.labels, rows);
+  check_vector(op, "max", args.max, dtype, rows);
+  check_vector(op, "sum", args.sum, dtype, rows);
+  check_vector(op, "target", args.target, dtype, rows);
+  check_vector(op, "loss", args.loss, DType::f64, 1);
+  dispatch(dtype, [&](auto zero) { add_losses<decltype(zero)>(args); });
+}
+
+void cross_entropy_backward(const CrossEntropyBackward& args) {
+  const char* op = "cross_entropy_backward";
+  const DType dtype = args.logits.dtype;
+  const auto [rows, stride] = check_logits(op, args.logits, args.columns);
+  check_labels(op, args.labels, rows);
+  check_vector(op, "max", args.max, dtype, rows);
+  check_vector(op, "sum", args.sum, dtype, rows);
+  dispatch(dtype, [&, rows = rows, stride = stride](auto zero) {
+    logit_gradient<decltype(zero)>(args, rows, stride);
+  });
+}
+
+}  // namespace trireme::kernels::host

@@ -1,0 +1,90 @@
+#include "kernels/dropout.hpp"
+
+#include <cstring>
+
+#include "kernels/host/checks.hpp"
+#include "kernels/host/dropout_mask.hpp"
+#include "kernels/host/scratch.hpp"
+#include "kernels/host/threads.hpp"
+
+namespace trireme::kernels::host {
+
+void check_dropout(const char* op, const Dropout& dropout) {
+  TRIREME_CHECK(dropout.probability >= 0.0 && dropout.probability < 1.0,
+                "{}: dropout probability {} is not in [0, 1)", op, dropout.probability);
+}
+
+namespace {
+
+struct RowFactors;
+
+template <typename T>
+void scale_gradient(const DropoutBackward& args) {
+  const std::int64_t b = args.dout.shape[1], h = args.dout.shape[2];
+  const T* dout = args.dout.as<T>();
+  T* dx = args.dx.as<T>();
+  if (args.dropout.probability == 0.0) {
+    if (dx != dout)
+      parallel_for(args.dout.shape[0], [&](std::int64_t i) {
+        std::memcpy(dx + i * b * h, dout + i * b * h, b * h * sizeof(T));
+      });
+    return;
+  }
+  parallel_for(args.dout.shape[0] * b, [&](std::int64_t t) {
+    T* factors = scratch<T, RowFactors>(h);
+    DropoutMask(args.dropout, t % b).draw(t / b * h, h, factors);
+    const T* in = dout + t * h;
+    T* out = dx + t * h;
+#pragma omp simd
+    for (std::int64_t i = 0; i < h; ++i) out[i] = in[i] * factors[i];
+  });
+}
+
+template <typename T>
+void add_to_residual(const BiasDropoutResidual& args) {
+  const std::int64_t b = args.x.shape[1], h = args.x.shape[2];
+  const T* bias = args.bias.as<T>();
+  const bool drops = args.dropout.probability > 0.0;
+  parallel_for(args.x.shape[0] * b, [&](std::int64_t t) {
+    const T* x = args.x.as<T>() + t * h;
+    const T* residual = args.residual.as<T>() + t * h;
+    T* out = args.out.as<T>() + t * h;
+    if (drops) {
+      T* factors = scratch<T, RowFactors>(h);
+      DropoutMask(args.dropout, t % b).draw(t / b * h, h, factors);
+#pragma omp simd
+      for (std::int64_t i = 0; i < h; ++i) out[i] = residual[i] + (x[i] + bias[i]) * factors[i];
+    } else {
+#pragma omp simd
+      for (std::int64_t i = 0; i < h; ++i) out[i] = residual[i] + (x[i] + bias[i]);
+    }
+  });
+}
+
+}  // namespace
+
+void dropout_backward(const DropoutBackward& args) {
+  const char* op = "dropout_backward";
+  const DType dtype = args.dout.dtype;
+  TRIREME_CHECK(args.dout.shape.rank() == 3, "{}: dout is {}, expected [s, b, h]", op,
+                to_string(args.dout.shape));
+  check_shape(op, "dout", args.dout, dtype, args.dout.shape);
+  check_shape(op, "dx", args.dx, dtype, args.dout.shape);
+  check_dropout(op, args.dropout);
+  dispatch(dtype, [&](auto zero) { scale_gradient<decltype(zero)>(args); });
+}
+
+void bias_dropout_residual(const BiasDropoutResidual& args) {
+  const char* op = "bias_dropout_residual";
+  const DType dtype = args.x.dtype;
+  TRIREME_CHECK(args.x.shape.rank() == 3, "{}: x is {}, expected [s, b, h]", op,
+                to_string(args.x.shape));
+  check_shape(op, "x", args.x, dtype, args.x.shape);
+  check_shape(op, "residual", args.residual, dtype, args.x.shape);
+  check_shape(op, "out", args.out, dtype, args.x.shape);
+  check_vector(op, "bias", args.bias, dtype, args.x.shape[2]);
+  check_dropout(op, args.dropout);
+  dispatch(dtype, [&](auto zero) { add_to_residual<decltype(zero)>(args); });
+}
+
+}  // namespace trireme::kernels::host

@@ -1,0 +1,66 @@
+// Dropout masks, drawn many elements at a time.
+#pragma once
+
+#include <algorithm>
+#include <array>
+#include <cstdint>
+
+#include "core/philox.hpp"
+#include "kernels/dropout.hpp"
+
+namespace trireme::kernels::host {
+
+/// The dropout mask of one site for one sample of a micro-batch.
+class DropoutMask {
+ public:
+  DropoutMask(const Dropout& dropout, std::int64_t sample_in_batch)
+      : stream_{.seed = dropout.seed,
+                .sample = dropout.first_sample + static_cast<std::uint64_t>(sample_in_batch),
+                .layer = dropout.layer,
+                .site = dropout.site},
+        threshold_(dropout_threshold(dropout.probability)),
+        kept_(1.0 / (1.0 - dropout.probability)) {}
+
+  /// Writes the factors of elements first .. first + count - 1 of the stream to `factors`: 0 where
+  /// dropped, 1 / (1 - p) where kept.
+  template <typename T>
+  void draw(std::uint64_t first, std::int64_t count, T* factors) const {
+    const T kept = static_cast<T>(kept_);
+    while (count > 0) {
+      const std::int64_t offset = first % 4;
+      const std::int64_t taken = std::min<std::int64_t>(count, 4 * kBlocks - offset);
+      std::array<std::uint32_t, 4 * kBlocks> words;
+      draw_words(first / 4, (offset + taken + 3) / 4, words.data());
+#pragma omp simd
+      for (std::int64_t i = 0; i < taken; ++i)
+        factors[i] = words[offset + i] < threshold_ ? T{0} : kept;
+      first += taken;
+      factors += taken;
+      count -= taken;
+    }
+  }
+
+ private:
+  static constexpr std::int64_t kBlocks = 256;  // 4 KiB of words: they stay in the first cache
+
+  void draw_words(std::uint64_t first_block, std::int64_t blocks, std::uint32_t* words) const {
+    const DropoutStream stream = stream_;
+#pragma omp simd
+    for (std::int64_t i = 0; i < blocks; ++i) {
+      const Philox4 four = stream.words(first_block + i);
+      words[4 * i] = four.x;
+      words[4 * i + 1] = four.y;
+      words[4 * i + 2] = four.z;
+      words[4 * i + 3] = four.w;
+    }
+  }
+
+  DropoutStream stream_;
+  std::uint32_t threshold_;
+  double kept_;
+};
+
+/// Throws InternalError unless the probability lies in [0, 1).
+void check_dropout(const char* op, const Dropout& dropout);
+
+}  // namespace trireme::kernels::host

@@ -1,0 +1,130 @@
+#include "kernels/embedding.hpp"
+
+#include <cstring>
+
+#include "kernels/host/checks.hpp"
+#include "kernels/host/columns.hpp"
+#include "kernels/host/dropout_mask.hpp"
+#include "kernels/host/scratch.hpp"
+#include "kernels/host/threads.hpp"
+
+namespace trireme::kernels::host {
+namespace {
+
+struct RowFactors;
+
+template <typename T>
+void look_up(const EmbeddingForward& args, std::int64_t tokens, std::int64_t h) {
+  const std::int64_t rows = args.table.shape[0];
+  parallel_for(tokens, [&](std::int64_t t) {
+    T* out = args.out.as<T>() + t * h;
+    const std::int64_t row = args.ids[t] - args.first_row;
+    if (row >= 0 && row < rows)
+      std::memcpy(out, args.table.as<T>() + row * h, h * sizeof(T));
+    else
+      std::memset(out, 0, h * sizeof(T));
+  });
+}
+
+template <typename T>
+void add_gradient(const EmbeddingBackward& args, std::int64_t tokens, std::int64_t h) {
+  const std::int64_t rows = args.dtable.shape[0];
+  // A task owns columns, not tokens: two tokens with one id never meet in two threads.
+  parallel_blocks(h, kColumnBlock, [&](std::int64_t begin, std::int64_t end) {
+    for (std::int64_t t = 0; t < tokens; ++t) {
+      const std::int64_t row = args.ids[t] - args.first_row;
+      if (row < 0 || row >= rows) continue;
+      const T* dout = args.dout.as<T>() + t * h;
+      T* dtable = args.dtable.as<T>() + row * h;
+#pragma omp simd
+      for (std::int64_t i = begin; i < end; ++i) dtable[i] += dout[i];
+    }
+  });
+}
+
+template <typename T>
+void add_position(const PositionDropout& args) {
+  const std::int64_t b = args.x.shape[1], h = args.x.shape[2];
+  const bool drops = args.dropout.probability > 0.0;
+  parallel_for(args.x.shape[0] * b, [&](std::int64_t t) {
+    T* x = args.x.as<T>() + t * h;
+    const std::int64_t first = (args.first_position + t / b) * h;
+    const T* position = args.position.as<T>() + first;
+    if (drops) {
+      T* factors = scratch<T, RowFactors>(h);
+      DropoutMask(args.dropout, t % b).draw(first, h, factors);
+#pragma omp simd
+      for (std::int64_t i = 0; i < h; ++i) x[i] = (x[i] + position[i]) * factors[i];
+    } else {
+#pragma omp simd
+      for (std::int64_t i = 0; i < h; ++i) x[i] += position[i];
+    }
+  });
+}
+
+template <typename T>
+void add_position_gradient(const PositionBackward& args) {
+  const std::int64_t b = args.dout.shape[1], h = args.dout.shape[2];
+  parallel_for(args.dout.shape[0], [&](std::int64_t i) {
+    T* dposition = args.dposition.as<T>() + i * h;
+    for (std::int64_t j = 0; j < b; ++j) {
+      const T* dout = args.dout.as<T>() + (i * b + j) * h;
+#pragma omp simd
+      for (std::int64_t k = 0; k < h; ++k) dposition[k] += dout[k];
+    }
+  });
+}
+
+}  // namespace
+
+void embedding_forward(const EmbeddingForward& args) {
+  const char* op = "embedding_forward";
+  const DType dtype = args.table.dtype;
+  const auto [rows, h] = extents_of(op, "table", args.table);
+  const std::int64_t tokens = args.out.size() / h;
+  check_shape(op, "table", args.table, dtype, {rows, h});
+  check_matrix(op, "out", args.out, dtype, tokens, h);
+  TRIREME_CHECK(args.ids != nullptr || tokens == 0, "{}: ids has no memory", op);
+  dispatch(dtype, [&, h = h](auto zero) { look_up<decltype(zero)>(args, tokens, h); });
+}
+
+void embedding_backward(const EmbeddingBackward& args) {
+  const char* op = "embedding_backward";
+  const DType dtype = args.dtable.dtype;
+  const auto [rows, h] = extents_of(op, "dtable", args.dtable);
+  const std::int64_t tokens = args.dout.size() / h;
+  check_shape(op, "dtable", args.dtable, dtype, {rows, h});
+  check_matrix(op, "dout", args.dout, dtype, tokens, h);
+  TRIREME_CHECK(args.ids != nullptr || tokens == 0, "{}: ids has no memory", op);
+  dispatch(dtype, [&, h = h](auto zero) { add_gradient<decltype(zero)>(args, tokens, h); });
+}
+
+void position_dropout(const PositionDropout& args) {
+  const char* op = "position_dropout";
+  const DType dtype = args.x.dtype;
+  TRIREME_CHECK(args.x.shape.rank() == 3, "{}: x is {}, expected [s, b, h]", op,
+                to_string(args.x.shape));
+  const auto [positions, h] = extents_of(op, "position", args.position);
+  check_shape(op, "x", args.x, dtype, {args.x.shape[0], args.x.shape[1], h});
+  check_shape(op, "position", args.position, dtype, {positions, h});
+  TRIREME_CHECK(args.first_position >= 0 && args.first_position + args.x.shape[0] <= positions,
+                "{}: positions {} to {} of a table of {}", op, args.first_position,
+                args.first_position + args.x.shape[0] - 1, positions);
+  check_dropout(op, args.dropout);
+  dispatch(dtype, [&](auto zero) { add_position<decltype(zero)>(args); });
+}
+
+void position_backward(const PositionBackward& args) {
+  const char* op = "position_backward";
+  const DType dtype = args.dout.dtype;
+  TRIREME_CHECK(args.dout.shape.rank() == 3, "{}: dout is {}, expected [s, b, h]", op,
+                to_string(args.dout.shape));
+  const auto [positions, h] = extents_of(op, "dposition", args.dposition);
+  check_shape(op, "dout", args.dout, dtype, {args.dout.shape[0], args.dout.shape[1], h});
+  check_shape(op, "dposition", args.dposition, dtype, {positions, h});
+  TRIREME_CHECK(args.dout.shape[0] <= positions, "{}: {} positions, but a table of {}", op,
+                args.dout.shape[0], positions);
+  dispatch(dtype, [&](auto zero) { add_position_gradient<decltype(zero)>(args); });
+}
+
+}  // namespace trireme::kernels::host

@@ -1,0 +1,61 @@
+#include "kernels/gemm.hpp"
+
+#include <bit>
+#include <limits>
+
+#include "kernels/host/blas.hpp"
+#include "kernels/host/checks.hpp"
+#include "kernels/host/threads.hpp"
+
+namespace trireme::kernels::host {
+namespace {
+
+// Length of the pieces that the longer side of C is cut into: a power of two of pieces, so that
+// they spread evenly, each of 256 or more, so that packing the shared operand again for each piece
+// stays below a few percent. The cut depends on the shape alone: OpenBLAS rounds an element
+// differently in another place of another piece.
+std::int64_t piece_length(std::int64_t length) {
+  const std::uint64_t pieces =
+      std::bit_floor(static_cast<std::uint64_t>(length < 256 ? 1 : length / 256));
+  const std::int64_t even = (length + pieces - 1) / pieces;
+  return (even + 31) / 32 * 32;
+}
+
+template <typename T>
+void multiply(const Gemm& args, std::int64_t m, std::int64_t n, std::int64_t k) {
+  const T* a = args.a.as<T>();
+  const T* b = args.b.as<T>();
+  T* c = args.c.as<T>();
+  const std::int64_t lda = args.transpose_a ? m : k;
+  const std::int64_t ldb = args.transpose_b ? k : n;
+  const T beta = static_cast<T>(args.beta);
+  const bool cut_rows = m >= n;
+  const std::int64_t length = cut_rows ? m : n;
+  parallel_blocks(length, piece_length(length), [&](std::int64_t begin, std::int64_t end) {
+    const std::int64_t row = cut_rows ? begin : 0;
+    const std::int64_t column = cut_rows ? 0 : begin;
+    const std::int64_t rows = cut_rows ? end - begin : m;
+    const std::int64_t columns = cut_rows ? n : end - begin;
+    blas_gemm(args.transpose_a, args.transpose_b, rows, columns, k, T{1},
+              a + (args.transpose_a ? row : row * lda), lda,
+              b + (args.transpose_b ? column * ldb : column), ldb, beta, c + row * n + column, n);
+  });
+}
+
+}  // namespace
+
+void gemm(const Gemm& args) {
+  const DType dtype = args.c.dtype;
+  const auto [m, n] = extents_of("gemm", "c", args.c);
+  const Extents a = extents_of("gemm", "a", args.a);
+  const std::int64_t k = args.transpose_a ? a.rows : a.columns;
+  TRIREME_CHECK(m <= std::numeric_limits<int>::max() && k <= std::numeric_limits<int>::max(),
+                "gemm: {} rows by {}: a side exceeds OpenBLAS's 32-bit sizes", m, k);
+  if (m == 0) return;
+  check_matrix("gemm", "a", args.a, dtype, args.transpose_a ? k : m, args.transpose_a ? m : k);
+  check_matrix("gemm", "b", args.b, dtype, args.transpose_b ? n : k, args.transpose_b ? k : n);
+  check_matrix("gemm", "c", args.c, dtype, m, n);
+  dispatch(dtype, [&, m = m, n = n](auto zero) { multiply<decltype(zero)>(args, m, n, k); });
+}
+
+}  // namespace trireme::kernels::host

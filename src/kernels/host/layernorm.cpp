@@ -1,0 +1,108 @@
+#include "kernels/layernorm.hpp"
+
+#include <cmath>
+
+#include "kernels/host/checks.hpp"
+#include "kernels/host/columns.hpp"
+#include "kernels/host/math.hpp"
+#include "kernels/host/threads.hpp"
+
+namespace trireme::kernels::host {
+namespace {
+
+template <typename T>
+void normalize(const LayerNormForward& args, std::int64_t rows, std::int64_t h) {
+  const T* weight = args.weight.as<T>();
+  const T* bias = args.bias.as<T>();
+  T* mean = args.mean.as<T>();
+  T* rstd = args.rstd.as<T>();
+  parallel_for(rows, [&](std::int64_t t) {
+    const T* x = args.x.as<T>() + t * h;
+    T* out = args.out.as<T>() + t * h;
+    const double average = sum_of(h, [&](std::int64_t i) { return x[i]; }) / h;
+    const double variance = sum_of(h,
+                                   [&](std::int64_t i) {
+                                     const double distance = x[i] - average;
+                                     return distance * distance;
+                                   }) /
+                            h;
+    mean[t] = static_cast<T>(average);
+    rstd[t] = static_cast<T>(1.0 / std::sqrt(variance + args.eps));
+    const T center = mean[t], scale = rstd[t];
+#pragma omp simd
+    for (std::int64_t i = 0; i < h; ++i) out[i] = (x[i] - center) * scale * weight[i] + bias[i];
+  });
+}
+
+template <typename T>
+void add_input_gradient(const LayerNormBackward& args, std::int64_t rows, std::int64_t h) {
+  const T* weight = args.weight.as<T>();
+  parallel_for(rows, [&](std::int64_t t) {
+    const T* x = args.x.as<T>() + t * h;
+    const T* dout = args.dout.as<T>() + t * h;
+    T* dx = args.dx.as<T>() + t * h;
+    const T center = args.mean.as<T>()[t], scale = args.rstd.as<T>()[t];
+    // Means over the row of g = dout * weight and of g * normalized x, which the statistics' own
+    // dependence on x takes out of the gradient.
+    const auto plain = static_cast<T>(
+        sum_of(h, [&](std::int64_t i) { return static_cast<double>(dout[i]) * weight[i]; }) / h);
+    const auto along = static_cast<T>(sum_of(h,
+                                             [&](std::int64_t i) {
+                                               return static_cast<double>(dout[i]) * weight[i] *
+                                                      ((x[i] - center) * scale);
+                                             }) /
+                                      h);
+#pragma omp simd
+    for (std::int64_t i = 0; i < h; ++i)
+      dx[i] += scale * (dout[i] * weight[i] - plain - (x[i] - center) * scale * along);
+  });
+}
+
+template <typename T>
+void add_parameter_gradients(const LayerNormBackward& args, std::int64_t rows, std::int64_t h) {
+  const T* x = args.x.as<T>();
+  const T* dout = args.dout.as<T>();
+  const T* mean = args.mean.as<T>();
+  const T* rstd = args.rstd.as<T>();
+  add_column_sums(rows, h, args.dbias.as<T>(),
+                  [&](std::int64_t t, std::int64_t i) { return dout[t * h + i]; });
+  add_column_sums(rows, h, args.dweight.as<T>(), [&](std::int64_t t, std::int64_t i) {
+    return dout[t * h + i] * ((x[t * h + i] - mean[t]) * rstd[t]);
+  });
+}
+
+}  // namespace
+
+void layernorm_forward(const LayerNormForward& args) {
+  const char* op = "layernorm_forward";
+  const DType dtype = args.x.dtype;
+  const auto [rows, h] = extents_of(op, "x", args.x);
+  check_matrix(op, "x", args.x, dtype, rows, h);
+  check_matrix(op, "out", args.out, dtype, rows, h);
+  check_vector(op, "weight", args.weight, dtype, h);
+  check_vector(op, "bias", args.bias, dtype, h);
+  check_vector(op, "mean", args.mean, dtype, rows);
+  check_vector(op, "rstd", args.rstd, dtype, rows);
+  dispatch(dtype, [&, rows = rows, h = h](auto zero) { normalize<decltype(zero)>(args, rows, h); });
+}
+
+void layernorm_backward(const LayerNormBackward& args) {
+  const char* op = "layernorm_backward";
+  const DType dtype = args.x.dtype;
+  const auto [rows, h] = extents_of(op, "x", args.x);
+  check_matrix(op, "x", args.x, dtype, rows, h);
+  check_matrix(op, "dout", args.dout, dtype, rows, h);
+  check_matrix(op, "dx", args.dx, dtype, rows, h);
+  check_vector(op, "weight", args.weight, dtype, h);
+  check_vector(op, "dweight", args.dweight, dtype, h);
+  check_vector(op, "dbias", args.dbias, dtype, h);
+  check_vector(op, "mean", args.mean, dtype, rows);
+  check_vector(op, "rstd", args.rstd, dtype, rows);
+  dispatch(dtype, [&, rows = rows, h = h](auto zero) {
+    using T = decltype(zero);
+    add_input_gradient<T>(args, rows, h);
+    add_parameter_gradients<T>(args, rows, h);
+  });
+}
+
+}  // namespace trireme::kernels::host
