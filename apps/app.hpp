@@ -1,0 +1,93 @@
+// What the programs share: parsing options, turning an error into one message and an exit code.
+#pragma once
+
+#include <boost/program_options.hpp>
+#include <csignal>
+#include <cstdio>
+#include <functional>
+#include <new>
+#include <sstream>
+#include <string>
+#include <string_view>
+
+#include "core/error.hpp"
+
+namespace trireme {
+
+namespace po = boost::program_options;
+
+/// Parses the command line; abbreviated options are not guessed. Positional words are an error
+/// unless `positional` takes them. Throws boost's po::error, which run_app turns into exit code 2.
+inline po::variables_map parse_options(int argc, char** argv,
+                                       const po::options_description& options,
+                                       const po::positional_options_description& positional = {}) {
+  const auto style = po::command_line_style::unix_style & ~po::command_line_style::allow_guessing;
+  po::variables_map values;
+  po::store(po::command_line_parser(argc, argv)
+                .options(options)
+                .positional(positional)
+                .style(style)
+                .run(),
+            values);
+  po::notify(values);
+  return values;
+}
+
+/// Writes `text` to standard output. A failure shows when run_app flushes.
+inline void print_out(const std::string& text) { std::fwrite(text.data(), 1, text.size(), stdout); }
+
+/// Prints `program` and the version this build has.
+inline void print_version(const char* program) {
+  print_out(fmt::format("{} {}\n", program, TRIREME_VERSION));
+}
+
+/// True when the command line asks for --help or --version, which is then printed; other options
+/// need not be right. `usage` comes before the list of `options`.
+inline bool answers_help_or_version(int argc, char** argv, const char* program, const char* usage,
+                                    const po::options_description& options) {
+  for (int i = 1; i < argc; ++i) {
+    const std::string_view argument = argv[i];
+    if (argument == "--version") {
+      print_version(program);
+      return true;
+    }
+    if (argument == "--help" || argument == "-h") {
+      std::ostringstream text;
+      text << usage << options;
+      print_out(text.str());
+      return true;
+    }
+  }
+  return false;
+}
+
+/// The one try of a program: runs `body`, prints an error once as `program: message` on standard
+/// error, and returns the exit code. Output that standard output did not take is an IoError; a
+/// closed pipe is reported that way instead of by SIGPIPE. An MPI program whose other ranks still
+/// run calls MPI_Abort with what this returns.
+inline int run_app(const char* program, int argc, char** argv,
+                   const std::function<ExitCode(int, char**)>& body) {
+  std::signal(SIGPIPE, SIG_IGN);
+  const auto report = [&](ExitCode code, const char* message) {
+    std::string text = fmt::format("{}: {}\n", program, message);
+    if (code == ExitCode::usage) text += fmt::format("'{} --help' lists the options.\n", program);
+    std::fputs(text.c_str(), stderr);
+    return static_cast<int>(code);
+  };
+  try {
+    const ExitCode code = body(argc, argv);
+    if (std::fflush(stdout) != 0 || std::ferror(stdout) != 0)
+      throw IoError("cannot write to standard output");
+    return static_cast<int>(code);
+  } catch (const Error& error) {
+    return report(error.code(), error.what());
+  } catch (const po::error& error) {
+    return report(ExitCode::usage, error.what());
+  } catch (const std::bad_alloc&) {
+    return report(ExitCode::failure, "out of memory");
+  } catch (const std::exception& error) {
+    return report(ExitCode::failure, error.what());
+  }
+}
+
+}  // namespace trireme

@@ -1,0 +1,1 @@
+trireme_app(trireme-preprocess DEPENDS trireme::tokenizer Boost::program_options)

@@ -1,0 +1,1 @@
+trireme_app(trireme-tokenizer DEPENDS trireme::tokenizer Boost::program_options)

@@ -1,0 +1,120 @@
+// trireme-tokenizer: text to ids, ids to text, and training a SentencePiece model.
+#include <algorithm>
+#include <iostream>
+#include <nlohmann/json.hpp>
+#include <sstream>
+
+#include "app.hpp"
+#include "core/clock.hpp"
+#include "core/files.hpp"
+#include "tokenizer/sentencepiece_training.hpp"
+#include "tokenizer_options.hpp"
+
+namespace trireme {
+namespace {
+
+constexpr const char* kProgram = "trireme-tokenizer";
+constexpr const char* kUsage =
+    "Usage: trireme-tokenizer encode --tokenizer TYPE [options]\n"
+    "       trireme-tokenizer decode --tokenizer TYPE [options]\n"
+    "       trireme-tokenizer train --input FILE... --output FILE --size N [options]\n"
+    "encode reads lines of text and prints a JSON list of ids for each; decode does the reverse;\n"
+    "train makes a SentencePiece model.\n\n";
+
+/// Applies `convert` to each line of standard input and prints what it returns, line by line, until
+/// one of the two ends. `convert` throws DataError without a place.
+void for_each_line(const std::function<std::string(const std::string&)>& convert) {
+  std::ios::sync_with_stdio(false);
+  std::string line;
+  for (std::uint64_t number = 1; std::getline(std::cin, line) && !std::ferror(stdout); ++number) {
+    try {
+      print_out(convert(line) + "\n");
+    } catch (const DataError& error) {
+      throw DataError("standard input:{}: {}", number, error.what());
+    }
+  }
+  if (std::cin.bad()) throw IoError("cannot read standard input");
+}
+
+std::vector<std::int32_t> parse_ids(const std::string& line) {
+  const auto json = nlohmann::json::parse(line, nullptr, /*allow_exceptions=*/false);
+  const auto is_id = [](const nlohmann::json& id) {
+    return id.is_number_unsigned() && id.get<std::uint64_t>() <= INT32_MAX;
+  };
+  if (!json.is_array() || !std::all_of(json.begin(), json.end(), is_id))
+    throw DataError("expected a JSON list of ids, such as [464, 3290]");
+  return json.get<std::vector<std::int32_t>>();
+}
+
+void train(const po::variables_map& values) {
+  const Stopwatch clock;
+  std::vector<std::string> lines;
+  std::uint64_t bytes = 0;
+  tokenizer::DocumentSource source = documents_of(values);
+  tokenizer::DocumentReader reader(source);
+  tokenizer::DocumentBatch batch;
+  while (reader.read(batch)) {
+    for (const auto& record : batch.records) {
+      // The library takes sentences: a document of several lines is several.
+      std::istringstream document(tokenizer::document_text(batch, record, source.key));
+      for (std::string line; std::getline(document, line);) {
+        bytes += line.size();
+        if (!line.empty()) lines.push_back(line);
+      }
+    }
+  }
+  const tokenizer::SentencePieceTraining training{values["size"].as<int>(),
+                                                  values["model-type"].as<std::string>()};
+  const std::string model = tokenizer::train_sentencepiece(lines, training);
+  const auto output = values["output"].as<std::string>();
+  write_file_atomically(output, model);
+  print_out(fmt::format("{}: {} pieces ({}) from {} lines, {} bytes, in {:.1f} s\n", output,
+                        training.size, training.model_type, lines.size(), bytes, clock.seconds()));
+}
+
+po::options_description training_options() {
+  po::options_description options("Training");
+  options.add_options()                                                                           //
+      ("output", po::value<std::string>()->required()->value_name("FILE"), "the model to write")  //
+      ("size", po::value<int>()->required()->value_name("N"), "pieces in all")                    //
+      ("model-type", po::value<std::string>()->default_value("unigram")->value_name("TYPE"),
+       "unigram or bpe");
+  return options;
+}
+
+ExitCode run(int argc, char** argv) {
+  po::options_description general("General");
+  general.add_options()("help,h", "print this and exit")("version", "print the version and exit");
+  po::options_description all;
+  all.add(tokenizer_options()).add(document_options()).add(training_options()).add(general);
+  if (answers_help_or_version(argc, argv, kProgram, kUsage, all)) return ExitCode::success;
+
+  const std::string command = argc > 1 ? argv[1] : "";
+  const auto parse = [&](const po::options_description& options) {
+    return parse_options(argc - 1, argv + 1, options);
+  };
+  if (command == "train") {
+    po::options_description options;
+    train(parse(options.add(document_options()).add(training_options())));
+  } else if (command == "encode") {
+    const auto tokenizer = tokenizer_of(parse(tokenizer_options()));
+    for_each_line([&](const std::string& line) {
+      return fmt::format("[{}]", fmt::join(tokenizer->encode(line), ", "));
+    });
+  } else if (command == "decode") {
+    const auto tokenizer = tokenizer_of(parse(tokenizer_options()));
+    for_each_line([&](const std::string& line) { return tokenizer->decode(parse_ids(line)); });
+  } else if (command.empty()) {
+    throw UsageError("expected a command: encode, decode or train");
+  } else {
+    throw UsageError("unknown command '{}': expected encode, decode or train", command);
+  }
+  return ExitCode::success;
+}
+
+}  // namespace
+}  // namespace trireme
+
+int main(int argc, char** argv) {
+  return trireme::run_app(trireme::kProgram, argc, argv, trireme::run);
+}

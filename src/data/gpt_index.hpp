@@ -1,0 +1,65 @@
+// Megatron-LM's document, sample and shuffle indices for GPT: which tokens make up sample i. In the
+// words of these indices a "document" is one sequence of the indexed dataset.
+#pragma once
+
+#include <cstdint>
+#include <optional>
+#include <span>
+#include <string>
+
+#include "data/npy.hpp"
+#include "data/split.hpp"
+
+namespace trireme::data {
+
+/// How often the documents of a part are repeated, and how the repetitions are shuffled.
+struct EpochPlan {
+  std::int64_t epochs = 1;
+  std::int64_t samples = 0;          ///< samples that the epochs hold: at least the wanted number
+  bool separate_last_epoch = false;  ///< the last epoch is shuffled by itself, being used in part
+  std::int64_t samples_before_last_epoch = 0;  ///< meaningful when the last epoch is separate
+};
+
+/// Plans samples of `sequence` + 1 tokens (neighbours share one token) out of an epoch of
+/// `tokens_per_epoch` > 0 tokens: the fewest epochs that give `wanted` samples, one epoch when
+/// `wanted` is absent. Throws DeckError when the numbers leave 64 bits.
+EpochPlan plan_epochs(std::int64_t tokens_per_epoch, std::optional<std::int64_t> wanted,
+                      std::int64_t sequence);
+
+/// The three indices. Sample i consists of the `sequence` + 1 tokens that begin at row j =
+/// shuffle(i) of the sample index: (slot, offset) in the stream of documents
+/// document(0), document(1), ...
+struct GptIndex {
+  NpyArray document;  ///< [epochs * documents] int32: document ids in shuffled order
+  NpyArray sample;    ///< [samples + 1, 2] int32 or int64: slot in `document`, token offset there
+  NpyArray shuffle;   ///< [samples] uint32 or int64: permutation of the samples
+
+  std::int64_t samples() const { return shuffle.rows(); }
+};
+
+/// Element type of the sample index: int64 when slots or lengths do not fit int32.
+IntegerType sample_index_type(std::int64_t slots, std::int64_t longest_document);
+
+/// Element type of the shuffle index: int64 from 2^32 - 2 samples on.
+IntegerType shuffle_index_type(std::int64_t samples);
+
+/// The sample index [samples + 1, 2]: row k is where token k * sequence of the stream lies.
+/// `lengths` are those of all sequences of the dataset. The stream holds more than
+/// samples * sequence tokens.
+NpyArray build_sample_index(IntegerType type, const NpyArray& document,
+                            std::span<const std::int32_t> lengths, std::int64_t sequence,
+                            std::int64_t samples);
+
+/// All three indices, equal to Megatron-LM's for the same seed. The tokens of `documents` are more
+/// than none.
+GptIndex build_gpt_index(std::span<const std::int32_t> lengths, SequenceRange documents,
+                         std::optional<std::int64_t> wanted, std::int64_t sequence,
+                         std::uint32_t seed);
+
+/// Checks indices that were read from files against the dataset: shapes, document ids, that the
+/// sample index is the one that the document index, `lengths` and `sequence` give, and that the
+/// shuffle index is a permutation. Throws DataError that begins with `name`.
+void check_gpt_index(const GptIndex& index, std::span<const std::int32_t> lengths,
+                     std::int64_t sequence, const std::string& name);
+
+}  // namespace trireme::data

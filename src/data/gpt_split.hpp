@@ -1,0 +1,68 @@
+// From the deck's data section to a dataset that can be sampled: open, split, index, cache.
+#pragma once
+
+#include <cstdint>
+#include <filesystem>
+#include <functional>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "data/gpt_dataset.hpp"
+#include "data/split.hpp"
+
+namespace trireme::data {
+
+/// All that decides the samples of one part of a dataset.
+struct GptSplitConfig {
+  std::filesystem::path prefix;       ///< data.train, with or without ".bin" or ".idx"
+  std::vector<double> split_weights;  ///< data.split: of train, valid and test
+  Split split = Split::train;
+  std::optional<std::int64_t> samples;  ///< samples the run takes; absent: one epoch
+  std::int64_t seed = 1234;             ///< data.seed, 0 .. 2^32 - 1 as numpy takes it
+  SampleFormat format;
+  std::filesystem::path index_cache;  ///< data.index_cache; empty: default_index_cache(prefix)
+  /// data.index_files: stems of existing PREFIX_SPLIT_indexmap_..._{doc,sample,shuffle}_idx.npy
+  /// files, separated by commas. The one that names this part is used instead of building; parts
+  /// not named are built.
+  std::string index_files;
+};
+
+/// Who builds indices when several processes open the same part.
+struct IndexBuilder {
+  bool builds = true;                     ///< true in exactly one process
+  std::function<void()> barrier = [] {};  ///< collective over all processes that open the part
+};
+
+/// Documents, tokens and epochs of one part: what `--check` shows.
+struct SplitSummary {
+  SequenceRange documents;
+  std::int64_t tokens = 0;   ///< in one epoch
+  std::int64_t epochs = 0;   ///< needed for the samples wanted; 0 when no number of them suffices
+  std::int64_t samples = 0;  ///< that those epochs give
+};
+
+/// Where indices are kept unless the deck says otherwise: cache/trireme_indices in the folder of
+/// the dataset.
+std::filesystem::path default_index_cache(const std::filesystem::path& prefix);
+
+/// Describes a part without building anything. Reads the .idx file only once, in milliseconds per
+/// million documents. Throws as IndexedDataset and normalize_weights do.
+SplitSummary summarize_split(const GptSplitConfig& config);
+
+/// Throws DeckError, naming the part, its documents, tokens and epochs, when it cannot give one
+/// sample.
+void require_samples(const GptSplitConfig& config, const SplitSummary& summary);
+
+/// Builds the indices of a part in memory, without cache or files. Throws as summarize_split and
+/// require_samples do.
+GptIndex build_split_index(const GptSplitConfig& config);
+
+/// Opens a part. Collective: every process calls it with the same configuration and its own
+/// `builder`; the one that builds writes the indices to the cache if they are not there yet, the
+/// others wait at the barrier, then all map them. Throws IoError that names data.index_cache when
+/// the cache cannot be written, DeckError for bad keys and DataError for bad files; a process that
+/// throws does not reach the barrier, so the caller must end the others.
+GptDataset open_gpt_split(const GptSplitConfig& config, const IndexBuilder& builder = {});
+
+}  // namespace trireme::data

@@ -1,0 +1,57 @@
+// Sample indices in files: Trireme's cache, and the .npy files that Megatron-LM left.
+#pragma once
+
+#include <cstdint>
+#include <filesystem>
+#include <optional>
+#include <span>
+#include <string>
+#include <string_view>
+
+#include "data/gpt_index.hpp"
+
+namespace trireme::data {
+
+/// All that the indices of one part depend on.
+struct IndexKey {
+  Split split = Split::train;
+  SequenceRange documents;
+  std::optional<std::int64_t> samples;  ///< wanted; absent: one epoch
+  std::int64_t sequence = 0;
+  std::uint32_t seed = 0;
+  std::uint64_t lengths_hash = 0;  ///< hash_lengths of the documents
+};
+
+/// A hash of documents' lengths in their order: indices outlive a dataset that was made anew.
+std::uint64_t hash_lengths(std::span<const std::int32_t> lengths);
+
+/// The key for people, one "name: value" a line.
+std::string describe(const IndexKey& key);
+
+/// Three .npy files that belong together.
+struct IndexFiles {
+  std::filesystem::path document, sample, shuffle;
+  std::string stem;  ///< what names them in messages
+};
+
+/// FOLDER/STEM-{document,sample,shuffle}_index.npy, where STEM is
+/// <hash>-<part>-<samples>samples-<sequence>sequence-<seed>seed with the hash of describe(key).
+IndexFiles cache_files(const std::filesystem::path& folder, const IndexKey& key);
+
+/// STEM_{doc,sample,shuffle}_idx.npy, as Megatron-LM before its core wrote them.
+IndexFiles indexmap_files(const std::string& stem);
+
+/// The stem among `stems`, separated by commas, that names the part, as PREFIX_train_indexmap_...
+/// does; nothing when none does. A whole file name is taken for its stem. Throws DeckError, naming
+/// data.index_files, for a stem that names no part at all and when two name the same one.
+std::optional<std::string> indexmap_stem(std::string_view stems, Split split);
+
+/// Maps and checks (check_gpt_index) the three files. Throws IoError and DataError.
+GptIndex map_index(const IndexFiles& files, std::span<const std::int32_t> lengths,
+                   std::int64_t sequence);
+
+/// Writes the three files and the key's description beside them; makes the folder. Several programs
+/// may write the same files at once: each appears whole. Throws IoError.
+void write_index(const IndexFiles& files, const IndexKey& key, const GptIndex& index);
+
+}  // namespace trireme::data

@@ -1,0 +1,99 @@
+// Reading of Megatron's indexed datasets: PREFIX.bin holds tokens back to back, PREFIX.idx says
+// where each sequence and each document begins.
+#pragma once
+
+#include <cstdint>
+#include <cstring>
+#include <filesystem>
+#include <span>
+#include <string_view>
+#include <vector>
+
+#include "core/files.hpp"
+
+namespace trireme::data {
+
+/// What one element of a .bin file is; the values are the codes of the .idx header.
+enum class TokenType : std::uint8_t {
+  uint8 = 1,
+  int8 = 2,
+  int16 = 3,
+  int32 = 4,
+  int64 = 5,
+  float64 = 6,
+  float32 = 7,
+  uint16 = 8,
+};
+
+/// "uint16" and so on.
+std::string_view name_of(TokenType type);
+
+/// Bytes of one element.
+std::size_t size_of(TokenType type);
+
+/// The prefix that names a dataset: `path` without an ending ".bin" or ".idx".
+std::filesystem::path dataset_prefix(const std::filesystem::path& path);
+
+/// A memory-mapped, wholly validated dataset. A document is a run of consecutive sequences (one, as
+/// GPT preprocessing writes them); either may be empty.
+class IndexedDataset {
+ public:
+  /// Maps PREFIX.idx and PREFIX.bin and checks all of the index: afterwards nothing in it can lead
+  /// outside the files. Throws IoError when a file cannot be opened, and DataError, naming the
+  /// file, when it is truncated, foreign or inconsistent. Header code 7 is float32, or float64 when
+  /// only that agrees with the size of the .bin file (Megatron 23.04 wrote 7 for float64).
+  explicit IndexedDataset(const std::filesystem::path& prefix);
+
+  const std::filesystem::path& prefix() const { return prefix_; }
+  TokenType type() const { return type_; }
+  std::int64_t sequences() const { return sequences_; }
+  std::int64_t documents() const { return documents_; }
+  std::int64_t tokens() const { return tokens_; }
+
+  /// Tokens in a sequence, 0 <= sequence < sequences().
+  std::int32_t length(std::int64_t sequence) const {
+    return load<std::int32_t>(lengths_ + sequence * sizeof(std::int32_t));
+  }
+
+  /// Lengths of all sequences, copied: [sequences()].
+  std::vector<std::int32_t> lengths() const;
+
+  /// The first sequence of a document, 0 <= document <= documents(); the last value is sequences().
+  std::int64_t first_sequence(std::int64_t document) const {
+    return load<std::int64_t>(first_sequences_ + document * sizeof(std::int64_t));
+  }
+
+  /// The document that a sequence belongs to.
+  std::int64_t document_of(std::int64_t sequence) const;
+
+  /// Fills `tokens` with the sequence's tokens from `offset` on; `offset + tokens.size()` is at
+  /// most length(sequence). Floating-point elements must be whole numbers. Throws DataError when an
+  /// element is not, or does not fit Integer (int32_t or int64_t).
+  template <typename Integer>
+  void read(std::int64_t sequence, std::int64_t offset, std::span<Integer> tokens) const;
+
+ private:
+  // The arrays of an .idx file are not aligned.
+  template <typename T>
+  static T load(const std::byte* at) {
+    T value;
+    std::memcpy(&value, at, sizeof value);
+    return value;
+  }
+
+  void open_header(const std::filesystem::path& name);
+  void resolve_type();
+  void check_sequences(const std::filesystem::path& name) const;
+  void check_documents(const std::filesystem::path& name) const;
+
+  std::filesystem::path prefix_;
+  MappedFile idx_, bin_;
+  TokenType type_ = TokenType::uint8;
+  std::int64_t sequences_ = 0, documents_ = 0, tokens_ = 0;
+  // Arrays inside idx_: lengths in tokens, byte offsets in .bin, first sequence of each document.
+  const std::byte* lengths_ = nullptr;
+  const std::byte* pointers_ = nullptr;
+  const std::byte* first_sequences_ = nullptr;
+};
+
+}  // namespace trireme::data

@@ -1,0 +1,57 @@
+// Division of a dataset into train, valid and test parts, and how many samples a run takes of each.
+#pragma once
+
+#include <array>
+#include <cstdint>
+#include <span>
+#include <string_view>
+#include <vector>
+
+namespace trireme::data {
+
+/// The three parts of a dataset.
+enum class Split { train = 0, valid = 1, test = 2 };
+
+/// "train", "valid" or "test".
+std::string_view name_of(Split split);
+
+/// "train", "valid" or "test" read back; throws UsageError for anything else.
+Split parse_split(std::string_view text);
+
+/// Sequences [begin, end) of a dataset.
+struct SequenceRange {
+  std::int64_t begin = 0;
+  std::int64_t end = 0;
+  std::int64_t size() const { return end - begin; }
+  bool operator==(const SequenceRange&) const = default;
+};
+
+/// The weights of train, valid and test divided by their sum.
+using SplitWeights = std::array<double, 3>;
+
+/// Divides one to three weights, missing ones being 0, by their sum. Throws DeckError, naming
+/// data.split, when there are more, when one is negative or not finite, or when all are 0.
+SplitWeights normalize_weights(std::span<const double> weights);
+
+/// Reads "969,30,1": numbers separated by commas, slashes or spaces. Throws DeckError, naming
+/// data.split, when a word is not a plain decimal number.
+std::vector<double> parse_split_weights(std::string_view text);
+
+/// The sequences of a part: boundaries are the running sums of the weights times `sequences`,
+/// rounded half to even, as Megatron-LM does it.
+SequenceRange split_range(const SplitWeights& weights, Split split, std::int64_t sequences);
+
+/// How long a run trains and how often it evaluates.
+struct RunLength {
+  std::int64_t train_samples = 0;  ///< iterations * global batch when that is what is counted
+  std::int64_t global_batch = 1;
+  std::int64_t evaluate_every = 0;       ///< iterations between evaluations; 0 when only at the end
+  std::int64_t evaluate_iterations = 0;  ///< global batches of one evaluation
+};
+
+/// Samples that a run takes of a part: train: its own; valid: (iterations / every + 1) evaluations;
+/// test: one evaluation. An evaluation takes evaluate_iterations * global_batch samples, and there
+/// are train_samples / global_batch iterations; both quotients are rounded down.
+std::int64_t samples_wanted(Split split, const RunLength& run);
+
+}  // namespace trireme::data

@@ -1,0 +1,162 @@
+#include "tokenizer/byte_pair_encoder.hpp"
+
+#include <algorithm>
+#include <cstring>
+#include <queue>
+
+#include "core/error.hpp"
+#include "core/files.hpp"
+#include "tokenizer/utf8.hpp"
+
+namespace trireme::tokenizer {
+namespace {
+
+/// The character that GPT-2's files write for each byte: itself where Latin-1 has a visible one,
+/// otherwise the next of U+0100, U+0101, ... (bytes_to_unicode of OpenAI's encoder.py).
+constexpr std::array<char32_t, 256> kByteCharacters = [] {
+  std::array<char32_t, 256> characters{};
+  char32_t next = 0x100;
+  for (char32_t byte = 0; byte < 256; ++byte) {
+    const bool visible = (byte >= '!' && byte <= '~') || (byte >= 0xA1 && byte <= 0xAC) ||
+                         (byte >= 0xAE && byte <= 0xFF);
+    characters[byte] = visible ? byte : next++;
+  }
+  return characters;
+}();
+
+std::uint64_t pair_key(std::int32_t left, std::int32_t right) {
+  return static_cast<std::uint64_t>(left) << 32 | static_cast<std::uint32_t>(right);
+}
+
+/// A piece of the word being merged, in a doubly linked list; -1 where the list ends.
+struct Symbol {
+  std::int32_t id, previous, next;
+};
+
+/// A merge that was possible when it was queued.
+struct Candidate {
+  std::int32_t rank, position, left, right, merged;
+  bool operator>(const Candidate& other) const {
+    return rank != other.rank ? rank > other.rank : position > other.position;
+  }
+};
+
+}  // namespace
+
+BytePairEncoder::BytePairEncoder(const Vocabulary& vocabulary,
+                                 const std::filesystem::path& merges) {
+  for (std::size_t byte = 0; byte < 256; ++byte) {
+    std::string character;
+    append_utf8(character, kByteCharacters[byte]);
+    const auto id = vocabulary.find(character);
+    if (!id)
+      throw DataError("{}: the vocabulary has no token '{}' for byte {}",
+                      vocabulary.path().string(), character, byte);
+    byte_ids_[byte] = *id;
+  }
+
+  const std::string content = read_file(merges);
+  std::string_view rest = content;
+  std::int32_t rank = 0;
+  for (int number = 1; !rest.empty(); ++number) {
+    std::string_view line = rest.substr(0, rest.find('\n'));
+    rest.remove_prefix(std::min(rest.size(), line.size() + 1));
+    if (line.ends_with('\r')) line.remove_suffix(1);
+    if (line.empty() || (number == 1 && line.starts_with("#version"))) continue;
+    const std::size_t blank = line.find(' ');
+    if (blank == std::string_view::npos || line.find(' ', blank + 1) != std::string_view::npos)
+      throw DataError("{}:{}: expected two tokens, got '{}'", merges.string(), number,
+                      replace_invalid_utf8(line));
+    const std::string left(line.substr(0, blank)), right(line.substr(blank + 1));
+    const auto id = [&](const std::string& token) {
+      const auto found = vocabulary.find(token);
+      if (!found)
+        throw DataError(
+            "{}:{}: token '{}' is not in the vocabulary; do the two files belong together?",
+            merges.string(), number, replace_invalid_utf8(token));
+      return *found;
+    };
+    merges_.emplace(pair_key(id(left), id(right)), Merge{rank++, id(left + right)});
+  }
+}
+
+const BytePairEncoder::Merge* BytePairEncoder::find(std::int32_t left, std::int32_t right) const {
+  const auto found = merges_.find(pair_key(left, right));
+  return found == merges_.end() ? nullptr : &found->second;
+}
+
+void BytePairEncoder::encode(std::string_view word, std::vector<std::int32_t>& ids) const {
+  const auto length = static_cast<std::int32_t>(word.size());
+  std::vector<Symbol> symbols(word.size());
+  std::priority_queue<Candidate, std::vector<Candidate>, std::greater<>> queue;
+  const auto at = [&](std::int32_t position) -> Symbol& {
+    return symbols[static_cast<std::size_t>(position)];
+  };
+  const auto propose = [&](std::int32_t position) {
+    if (position < 0 || at(position).next < 0) return;
+    const std::int32_t left = at(position).id, right = at(at(position).next).id;
+    if (const Merge* merge = find(left, right))
+      queue.push({merge->rank, position, left, right, merge->id});
+  };
+
+  for (std::int32_t i = 0; i < length; ++i)
+    at(i) = {byte_ids_[static_cast<std::uint8_t>(word[static_cast<std::size_t>(i)])], i - 1,
+             i + 1 < length ? i + 1 : -1};
+  for (std::int32_t i = 0; i < length; ++i) propose(i);
+
+  while (!queue.empty()) {
+    const Candidate best = queue.top();
+    queue.pop();
+    Symbol& left = at(best.position);
+    // A symbol merged away has id -1; one that grew has another id.
+    if (left.id != best.left || left.next < 0 || at(left.next).id != best.right) continue;
+    Symbol& right = at(left.next);
+    left.id = best.merged;
+    left.next = right.next;
+    if (right.next >= 0) at(right.next).previous = best.position;
+    right.id = -1;
+    propose(left.previous);
+    propose(best.position);
+  }
+
+  for (std::int32_t i = length > 0 ? 0 : -1; i >= 0; i = at(i).next) ids.push_back(at(i).id);
+}
+
+void WordCache::encode(const BytePairEncoder& encoder, std::string_view word,
+                       std::vector<std::int32_t>& ids) {
+  if (word.size() > Entry{}.word.size()) return encoder.encode(word, ids);
+  Entry& entry = entries_[std::hash<std::string_view>{}(word) % entries_.size()];
+  if (entry.length == word.size() &&
+      std::memcmp(entry.word.data(), word.data(), word.size()) == 0) {
+    ids.insert(ids.end(), entry.ids.begin(), entry.ids.begin() + entry.count);
+    return;
+  }
+  const std::size_t before = ids.size();
+  encoder.encode(word, ids);
+  const std::size_t count = ids.size() - before;
+  if (count > entry.ids.size()) return;
+  std::copy(word.begin(), word.end(), entry.word.begin());
+  std::copy(ids.begin() + static_cast<std::ptrdiff_t>(before), ids.end(), entry.ids.begin());
+  entry.length = static_cast<std::uint8_t>(word.size());
+  entry.count = static_cast<std::uint8_t>(count);
+}
+
+std::optional<std::string> bytes_of_token(std::string_view token) {
+  static const auto bytes = [] {
+    std::unordered_map<char32_t, char> map;
+    for (std::size_t byte = 0; byte < 256; ++byte)
+      map.emplace(kByteCharacters[byte], static_cast<char>(byte));
+    return map;
+  }();
+  std::string result;
+  for (std::size_t position = 0; position < token.size();) {
+    const Utf8Step step = read_utf8(token, position);
+    const auto found = bytes.find(step.code_point);
+    if (found == bytes.end()) return std::nullopt;
+    result.push_back(found->second);
+    position += step.length;
+  }
+  return result;
+}
+
+}  // namespace trireme::tokenizer

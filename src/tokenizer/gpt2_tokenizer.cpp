@@ -1,0 +1,98 @@
+#include <limits>
+#include <mutex>
+
+#include "core/error.hpp"
+#include "tokenizer/byte_pair_encoder.hpp"
+#include "tokenizer/gpt2_words.hpp"
+#include "tokenizer/implementations.hpp"
+#include "tokenizer/utf8.hpp"
+#include "tokenizer/vocabulary.hpp"
+
+namespace trireme::tokenizer {
+namespace {
+
+class Gpt2Tokenizer : public Tokenizer {
+ public:
+  Gpt2Tokenizer(const std::filesystem::path& vocab, const std::filesystem::path& merges)
+      : Gpt2Tokenizer(Vocabulary(vocab), merges) {}
+
+  std::string_view name() const override { return "gpt2"; }
+  std::int32_t vocab_size() const override { return static_cast<std::int32_t>(bytes_.size()); }
+  std::optional<std::int32_t> eod() const override { return eod_; }
+
+  std::vector<std::int32_t> encode(std::string_view text) const override {
+    if (text.size() > std::numeric_limits<std::int32_t>::max())
+      throw DataError("a document of {} bytes is too long: the limit is 2 GiB", text.size());
+    if (valid_utf8_prefix(text) != text.size()) return encode_valid(replace_invalid_utf8(text));
+    return encode_valid(text);
+  }
+
+  std::string decode(std::span<const std::int32_t> ids) const override {
+    std::string text;
+    for (const std::int32_t id : ids) {
+      check_id(name(), id, vocab_size());
+      text += bytes_[static_cast<std::size_t>(id)];
+    }
+    return text;
+  }
+
+ private:
+  /// What one encoding thread needs for itself.
+  struct Workspace {
+    Gpt2Words words;
+    WordCache cache;
+  };
+
+  Gpt2Tokenizer(const Vocabulary& vocabulary, const std::filesystem::path& merges)
+      : encoder_(vocabulary, merges), eod_(vocabulary.find(kEndOfText)) {
+    for (std::int32_t id = 0; id < vocabulary.size(); ++id) {
+      const std::string& token = vocabulary.token(id);
+      const auto bytes = bytes_of_token(token);
+      if (!bytes)
+        throw DataError("{}: token '{}' is not written in GPT-2's byte alphabet",
+                        vocabulary.path().string(), token);
+      bytes_.push_back(*bytes);
+    }
+  }
+
+  std::vector<std::int32_t> encode_valid(std::string_view text) const {
+    std::unique_ptr<Workspace> workspace = take_workspace();
+    std::vector<std::int32_t> ids;
+    ids.reserve(text.size() / 4);  // English has somewhat more than four bytes a token
+    for (std::size_t begin = 0; begin < text.size();) {
+      const std::size_t end = workspace->words.end_of_word(text, begin);
+      workspace->cache.encode(encoder_, text.substr(begin, end - begin), ids);
+      begin = end;
+    }
+    const std::lock_guard lock(mutex_);
+    idle_.push_back(std::move(workspace));
+    return ids;
+  }
+
+  std::unique_ptr<Workspace> take_workspace() const {
+    {
+      const std::lock_guard lock(mutex_);
+      if (!idle_.empty()) {
+        std::unique_ptr<Workspace> workspace = std::move(idle_.back());
+        idle_.pop_back();
+        return workspace;
+      }
+    }
+    return std::make_unique<Workspace>();
+  }
+
+  BytePairEncoder encoder_;
+  std::vector<std::string> bytes_;
+  std::optional<std::int32_t> eod_;
+  mutable std::mutex mutex_;
+  mutable std::vector<std::unique_ptr<Workspace>> idle_;
+};
+
+}  // namespace
+
+std::unique_ptr<Tokenizer> make_gpt2_tokenizer(const std::filesystem::path& vocab,
+                                               const std::filesystem::path& merges) {
+  return std::make_unique<Gpt2Tokenizer>(vocab, merges);
+}
+
+}  // namespace trireme::tokenizer

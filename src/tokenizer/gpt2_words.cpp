@@ -1,0 +1,99 @@
+#define PCRE2_CODE_UNIT_WIDTH 8
+#include "tokenizer/gpt2_words.hpp"
+
+#include <pcre2.h>
+
+#include <array>
+#include <cstdint>
+#include <string>
+
+#include "core/error.hpp"
+
+namespace trireme::tokenizer {
+namespace {
+
+// White_Space written out: PCRE2's \s has U+180E besides, which left that property in Unicode 6.3.
+#define WHITE_SPACE                                                                             \
+  "\\x{09}-\\x{0D}\\x{20}\\x{85}\\x{A0}\\x{1680}\\x{2000}-\\x{200A}\\x{2028}\\x{2029}\\x{202F}" \
+  "\\x{205F}\\x{3000}"
+constexpr const char* kPattern =
+    "'s|'t|'re|'ve|'m|'ll|'d| ?\\p{L}+| ?\\p{N}+| ?[^" WHITE_SPACE "\\p{L}\\p{N}]+|[" WHITE_SPACE
+    "]+(?![^" WHITE_SPACE "])|[" WHITE_SPACE "]+";
+#undef WHITE_SPACE
+
+/// What the pattern tells apart; bytes of longer characters are left to PCRE2.
+enum class Kind : std::uint8_t { letter, number, space, symbol, unknown };
+
+constexpr std::array<Kind, 256> kKinds = [] {
+  std::array<Kind, 256> kinds{};
+  for (int c = 0; c < 256; ++c) {
+    const bool letter = (c >= 'a' && c <= 'z') || (c >= 'A' && c <= 'Z');
+    const bool space = c == ' ' || (c >= '\t' && c <= '\r');
+    kinds[static_cast<std::size_t>(c)] = c >= 0x80              ? Kind::unknown
+                                         : letter               ? Kind::letter
+                                         : c >= '0' && c <= '9' ? Kind::number
+                                         : space                ? Kind::space
+                                                                : Kind::symbol;
+  }
+  return kinds;
+}();
+
+Kind kind_of(char c) { return kKinds[static_cast<std::uint8_t>(c)]; }
+
+constexpr std::size_t kUndecided = std::string_view::npos;
+
+/// Length of the contraction that `text` starts with, 0 when none.
+std::size_t contraction_length(std::string_view text) {
+  if (text.size() < 2 || text[0] != '\'') return 0;
+  if (text[1] == 's' || text[1] == 't' || text[1] == 'm' || text[1] == 'd') return 2;
+  const std::string_view two = text.substr(1, 2);
+  return two == "re" || two == "ve" || two == "ll" ? 3 : 0;
+}
+
+/// The pattern by hand as far as ASCII decides; kUndecided when a longer character has a say.
+std::size_t end_of_ascii_word(std::string_view text, std::size_t begin) {
+  if (const std::size_t length = contraction_length(text.substr(begin))) return begin + length;
+
+  std::size_t end = begin;
+  if (text[begin] == ' ' && begin + 1 < text.size() && kind_of(text[begin + 1]) != Kind::space)
+    ++end;
+  const Kind kind = kind_of(text[end]);
+  if (kind == Kind::unknown) return kUndecided;
+  while (end < text.size() && kind_of(text[end]) == kind) ++end;
+  if (end == text.size()) return end;
+  if (kind_of(text[end]) == Kind::unknown) return kUndecided;
+  // White space before a word leaves its last character to that word.
+  if (kind == Kind::space && end - begin > 1) return end - 1;
+  return end;
+}
+
+}  // namespace
+
+void Gpt2Words::Free::operator()(pcre2_code* code) const { pcre2_code_free(code); }
+void Gpt2Words::Free::operator()(pcre2_match_data* match) const { pcre2_match_data_free(match); }
+
+Gpt2Words::Gpt2Words() {
+  int error = 0;
+  PCRE2_SIZE offset = 0;
+  code_.reset(pcre2_compile(reinterpret_cast<PCRE2_SPTR>(kPattern), PCRE2_ZERO_TERMINATED,
+                            PCRE2_UTF | PCRE2_UCP | PCRE2_ANCHORED, &error, &offset, nullptr));
+  TRIREME_CHECK(code_, "PCRE2 error {} at {} of the GPT-2 pattern", error, offset);
+  // Without JIT support the interpreter matches the same, slower.
+  pcre2_jit_compile(code_.get(), PCRE2_JIT_COMPLETE);
+  match_.reset(pcre2_match_data_create_from_pattern(code_.get(), nullptr));
+  if (!match_) throw std::bad_alloc();
+}
+
+std::size_t Gpt2Words::end_of_word(std::string_view text, std::size_t begin) {
+  const std::size_t end = end_of_ascii_word(text, begin);
+  return end != kUndecided ? end : end_of_word_by_pattern(text, begin);
+}
+
+std::size_t Gpt2Words::end_of_word_by_pattern(std::string_view text, std::size_t begin) {
+  const int matched = pcre2_match(code_.get(), reinterpret_cast<PCRE2_SPTR>(text.data()),
+                                  text.size(), begin, PCRE2_NO_UTF_CHECK, match_.get(), nullptr);
+  TRIREME_CHECK(matched > 0, "PCRE2 error {} at byte {} of {}", matched, begin, text.size());
+  return pcre2_get_ovector_pointer(match_.get())[1];
+}
+
+}  // namespace trireme::tokenizer

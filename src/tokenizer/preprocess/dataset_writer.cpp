@@ -1,0 +1,122 @@
+#include "tokenizer/preprocess/dataset_writer.hpp"
+
+#include <unistd.h>
+
+#include <bit>
+#include <cerrno>
+#include <cstring>
+
+#include "core/error.hpp"
+#include "core/files.hpp"
+
+namespace trireme::tokenizer {
+namespace {
+
+static_assert(std::endian::native == std::endian::little, "the format is little endian");
+
+constexpr std::int32_t kNarrowVocabulary = 65500;  // DType.optimal_dtype of Megatron-LM
+
+std::filesystem::path folder_of(const std::filesystem::path& path) {
+  return path.has_parent_path() ? path.parent_path() : std::filesystem::path(".");
+}
+
+std::filesystem::path with_suffix(const std::filesystem::path& prefix, const char* suffix) {
+  const std::filesystem::path path = prefix.string() + suffix;
+  std::error_code error;
+  std::filesystem::create_directories(folder_of(path), error);
+  if (error)
+    throw IoError("cannot create folder '{}': {}", folder_of(path).string(), error.message());
+  return path;
+}
+
+template <typename T>
+void write_value(PartFile& file, T value) {
+  file.write(&value, sizeof value);
+}
+
+template <typename T>
+void write_array(PartFile& file, const std::vector<T>& values) {
+  file.write(values.data(), values.size() * sizeof(T));
+}
+
+}  // namespace
+
+PartFile::PartFile(std::filesystem::path path)
+    : path_(std::move(path)),
+      part_(path_.string() + ".part"),
+      file_(std::fopen(part_.c_str(), "wb")) {
+  if (!file_) throw IoError("cannot create '{}': {}", part_.string(), std::strerror(errno));
+}
+
+PartFile::~PartFile() {
+  std::error_code ignored;
+  if (!part_.empty()) std::filesystem::remove(part_, ignored);
+}
+
+void PartFile::write(const void* data, std::size_t bytes) {
+  if (std::fwrite(data, 1, bytes, file_.get()) != bytes)
+    throw IoError("cannot write '{}': {}", part_.string(), std::strerror(errno));
+}
+
+void PartFile::close() {
+  const bool flushed = std::fflush(file_.get()) == 0 && ::fsync(::fileno(file_.get())) == 0;
+  if (!flushed || std::fclose(file_.release()) != 0)
+    throw IoError("cannot write '{}': {}", part_.string(), std::strerror(errno));
+}
+
+void PartFile::publish() {
+  if (std::rename(part_.c_str(), path_.c_str()) != 0)
+    throw IoError("cannot rename '{}' to '{}': {}", part_.string(), path_.string(),
+                  std::strerror(errno));
+  part_.clear();
+}
+
+DatasetWriter::DatasetWriter(const std::filesystem::path& prefix, std::int32_t vocab_size)
+    : narrow_(vocab_size < kNarrowVocabulary),
+      index_path_(with_suffix(prefix, ".idx")),
+      tokens_(with_suffix(prefix, ".bin")),
+      index_(index_path_) {}
+
+void DatasetWriter::add_document(std::span<const std::int32_t> ids) {
+  if (!ids.empty()) {
+    if (narrow_) {
+      narrowed_.assign(ids.begin(), ids.end());
+      write_array(tokens_, narrowed_);
+    } else {
+      tokens_.write(ids.data(), ids.size_bytes());
+    }
+    lengths_.push_back(static_cast<std::int32_t>(ids.size()));
+  }
+  document_indices_.push_back(static_cast<std::int64_t>(lengths_.size()));
+}
+
+void DatasetWriter::finish() {
+  tokens_.close();
+  write_index();
+  index_.close();
+  // An older index must not be found beside the new tokens, should we be stopped in between.
+  std::error_code error;
+  std::filesystem::remove(index_path_, error);
+  if (error) throw IoError("cannot remove '{}': {}", index_path_.string(), error.message());
+  tokens_.publish();
+  index_.publish();
+  sync_path(folder_of(index_path_));
+}
+
+void DatasetWriter::write_index() {
+  constexpr char kMagic[] = "MMIDIDX\0";  // nine bytes with the literal's own zero
+  index_.write(kMagic, sizeof kMagic);
+  write_value(index_, std::uint64_t{1});
+  write_value(index_, std::uint8_t{narrow_ ? std::uint8_t{8} : std::uint8_t{4}});
+  write_value(index_, std::uint64_t{lengths_.size()});
+  write_value(index_, std::uint64_t{document_indices_.size()});
+  write_array(index_, lengths_);
+  std::int64_t offset = 0;
+  for (const std::int32_t length : lengths_) {
+    write_value(index_, offset);
+    offset += static_cast<std::int64_t>(length) * static_cast<std::int64_t>(token_bytes());
+  }
+  write_array(index_, document_indices_);
+}
+
+}  // namespace trireme::tokenizer

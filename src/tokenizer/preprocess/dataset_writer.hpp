@@ -1,0 +1,70 @@
+// Writing Megatron-LM's indexed datasets.
+#pragma once
+
+#include <cstdint>
+#include <cstdio>
+#include <filesystem>
+#include <memory>
+#include <span>
+#include <vector>
+
+namespace trireme::tokenizer {
+
+/// A new file that gets its name only when it is complete: written beside it as `<path>.part`.
+class PartFile {
+ public:
+  /// Creates the part. Throws IoError.
+  explicit PartFile(std::filesystem::path path);
+  PartFile(const PartFile&) = delete;
+  PartFile& operator=(const PartFile&) = delete;
+  /// Removes the part unless it was published.
+  ~PartFile();
+
+  /// Appends bytes. Throws IoError.
+  void write(const void* data, std::size_t bytes);
+
+  /// Flushes to the disk and closes. Throws IoError.
+  void close();
+
+  /// Gives the closed part its name, replacing what had it. Throws IoError.
+  void publish();
+
+ private:
+  struct Close {
+    void operator()(std::FILE* file) const { std::fclose(file); }
+  };
+  std::filesystem::path path_;
+  std::filesystem::path part_;
+  std::unique_ptr<std::FILE, Close> file_;
+};
+
+/// Writes `<prefix>.bin` and `<prefix>.idx` byte for byte as Megatron-LM's IndexedDatasetBuilder.
+/// Neither name is touched before finish(); a writer destroyed without it leaves no trace.
+class DatasetWriter {
+ public:
+  /// Ids are stored in 16 bits when vocab_size < 65500 (Megatron's limit), else in 32. Makes the
+  /// folder if need be. Throws IoError.
+  DatasetWriter(const std::filesystem::path& prefix, std::int32_t vocab_size);
+
+  /// Appends a document of one sequence; without ids it is a document of no sequence. Throws
+  /// IoError.
+  void add_document(std::span<const std::int32_t> ids);
+
+  /// Syncs and publishes both files, the index last: a dataset that has one is whole. Throws
+  /// IoError.
+  void finish();
+
+ private:
+  void write_index();
+  std::size_t token_bytes() const { return narrow_ ? 2 : 4; }
+
+  bool narrow_;
+  std::filesystem::path index_path_;
+  PartFile tokens_;
+  PartFile index_;
+  std::vector<std::uint16_t> narrowed_;
+  std::vector<std::int32_t> lengths_;
+  std::vector<std::int64_t> document_indices_ = {0};
+};
+
+}  // namespace trireme::tokenizer

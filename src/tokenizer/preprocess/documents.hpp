@@ -1,0 +1,74 @@
+// Reading documents from text files, JSON lines, gzip and standard input.
+#pragma once
+
+#include <zlib.h>
+
+#include <cstdint>
+#include <memory>
+#include <string>
+#include <vector>
+
+namespace trireme::tokenizer {
+
+/// How an input is cut into documents.
+enum class DocumentFormat {
+  by_name,     ///< text_lines for *.txt and *.txt.gz, otherwise json_lines
+  json_lines,  ///< a JSON object a line, the text under a key
+  text_lines,  ///< a line a document; blank lines are left out
+  text_files,  ///< a file a document
+};
+
+/// Which documents to read.
+struct DocumentSource {
+  std::vector<std::string> inputs;  ///< files, gzip or not; "-" is standard input
+  DocumentFormat format = DocumentFormat::by_name;
+  std::string key = "text";  ///< of the text in JSON lines
+};
+
+/// Some consecutive documents of one input, as they lie there.
+struct DocumentBatch {
+  /// Where a document lies in `bytes`.
+  struct Record {
+    std::size_t offset, size;
+    std::uint64_t line;  ///< from 1; 0 when the document is the whole input
+  };
+  std::string input;  ///< the input's name for messages
+  bool json = false;
+  std::string bytes;
+  std::vector<Record> records;
+};
+
+/// Reads a source from its first document to its last. The batches do not depend on who asks.
+class DocumentReader {
+ public:
+  /// Throws IoError when an input file cannot be read, UsageError when there is none or standard
+  /// input is named twice.
+  explicit DocumentReader(DocumentSource source);
+
+  /// Reads about a megabyte, or a whole document if it is longer. False at the end. Throws IoError;
+  /// DataError for a broken gzip stream.
+  bool read(DocumentBatch& batch);
+
+ private:
+  struct Close {
+    void operator()(gzFile_s* file) const { gzclose(file); }
+  };
+  void open_next();
+  bool fill(std::string& bytes);
+  void cut(DocumentBatch& batch);
+
+  DocumentSource source_;
+  std::size_t next_ = 0;
+  std::unique_ptr<gzFile_s, Close> file_;
+  std::string name_;
+  DocumentFormat format_ = DocumentFormat::json_lines;
+  std::uint64_t line_ = 0;
+  std::string rest_;  ///< the beginning of a line whose end is still to be read
+};
+
+/// The text of one record: valid UTF-8. `key` names it in JSON lines. Throws DataError
+/// "input:line: reason" when the record is not JSON, has no such key, is not UTF-8.
+std::string document_text(const DocumentBatch& batch, const DocumentBatch::Record& record,
+                          const std::string& key);
+
+}  // namespace trireme::tokenizer

@@ -1,0 +1,40 @@
+// Documents to an indexed dataset.
+#pragma once
+
+#include <cstdint>
+#include <cstdio>
+#include <filesystem>
+#include <string>
+
+#include "tokenizer/preprocess/documents.hpp"
+#include "tokenizer/tokenizer.hpp"
+
+namespace trireme::tokenizer {
+
+/// What to preprocess and how.
+struct PreprocessOptions {
+  DocumentSource source;
+  std::string output;        ///< prefix of the files' names
+  bool append_eod = false;   ///< end each document that is not empty with the tokenizer's eod
+  bool skip_bad = false;     ///< leave bad documents out instead of stopping
+  int workers = 1;           ///< threads that tokenize; one more reads and writes
+  std::FILE* log = nullptr;  ///< takes progress, at most once a second, and bad lines; may be null
+};
+
+/// What was done.
+struct PreprocessSummary {
+  std::filesystem::path dataset;  ///< prefix of .bin and .idx
+  std::uint64_t documents = 0;
+  std::uint64_t tokens = 0;
+  std::uint64_t bytes = 0;    ///< of input, after decompression
+  std::uint64_t skipped = 0;  ///< bad documents left out
+  double seconds = 0;
+};
+
+/// Writes <output>_<key>_document.{bin,idx}, the same bytes for any number of workers. Throws what
+/// reading, tokenizing and writing throw, the first in the input's order; DataError when no
+/// document is left; UsageError when the tokenizer has no eod to append. Then these names are as
+/// they were before.
+PreprocessSummary preprocess(const Tokenizer& tokenizer, const PreprocessOptions& options);
+
+}  // namespace trireme::tokenizer

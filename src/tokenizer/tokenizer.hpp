@@ -1,0 +1,52 @@
+// Text to token ids and back.
+#pragma once
+
+#include <cstdint>
+#include <filesystem>
+#include <memory>
+#include <optional>
+#include <span>
+#include <string>
+#include <string_view>
+#include <vector>
+
+namespace trireme::tokenizer {
+
+/// A fixed vocabulary. Every member may be called from several threads at once.
+class Tokenizer {
+ public:
+  virtual ~Tokenizer() = default;
+
+  /// The type's name in decks and on command lines: "gpt2", "sentencepiece", "whitespace", "bytes".
+  virtual std::string_view name() const = 0;
+
+  /// Number of ids; they run from 0.
+  virtual std::int32_t vocab_size() const = 0;
+
+  /// The id that ends a document; none when the vocabulary has no such token.
+  virtual std::optional<std::int32_t> eod() const = 0;
+
+  /// Ids of `text`. Bytes that are not UTF-8 become U+FFFD as Python's errors='replace' has it
+  /// (except for "bytes", which keeps them). Special tokens written out in the text are ordinary
+  /// text.
+  virtual std::vector<std::int32_t> encode(std::string_view text) const = 0;
+
+  /// Text of `ids`: the very bytes, so a list cut inside a character ends in a part of it.
+  /// Throws DataError for an id outside the vocabulary.
+  virtual std::string decode(std::span<const std::int32_t> ids) const = 0;
+};
+
+/// Which tokenizer, and the files it needs.
+struct TokenizerSpec {
+  std::string type;              ///< gpt2, sentencepiece, whitespace or bytes
+  std::filesystem::path vocab;   ///< JSON {"token": id}: gpt2, whitespace
+  std::filesystem::path merges;  ///< one merge a line, best first: gpt2
+  std::filesystem::path model;   ///< SentencePiece model: sentencepiece
+};
+
+/// Makes the tokenizer of `spec`. Throws UsageError for an unknown type, a file that is missing
+/// from the spec or does not belong to the type; IoError for a file that cannot be read; DataError
+/// for one that is malformed. All name the file and the reason.
+std::unique_ptr<Tokenizer> make_tokenizer(const TokenizerSpec& spec);
+
+}  // namespace trireme::tokenizer

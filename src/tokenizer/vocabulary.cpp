@@ -1,0 +1,44 @@
+#include "tokenizer/vocabulary.hpp"
+
+#include <nlohmann/json.hpp>
+
+#include "core/error.hpp"
+#include "core/files.hpp"
+
+namespace trireme::tokenizer {
+
+Vocabulary::Vocabulary(const std::filesystem::path& path) : path_(path) {
+  const std::string content = read_file(path);
+  const nlohmann::json json = nlohmann::json::parse(content, nullptr, /*allow_exceptions=*/false);
+  if (!json.is_object())
+    throw DataError("{}: not a vocabulary: expected one JSON object {{\"token\": id, ...}}",
+                    path.string());
+  if (json.empty()) throw DataError("{}: the vocabulary is empty", path.string());
+  tokens_.resize(json.size());
+  std::vector<bool> seen(json.size());
+  for (const auto& [token, id] : json.items()) {
+    if (!id.is_number_unsigned() || id.get<std::uint64_t>() >= json.size())
+      throw DataError("{}: the id of '{}' is {}; expected the whole numbers 0 to {}, each once",
+                      path.string(), token, id.dump(), json.size() - 1);
+    const auto index = id.get<std::size_t>();
+    if (seen[index])
+      throw DataError("{}: '{}' and '{}' have the same id {}", path.string(), tokens_[index], token,
+                      index);
+    seen[index] = true;
+    tokens_[index] = token;
+    ids_.emplace(token, static_cast<std::int32_t>(index));
+  }
+}
+
+std::optional<std::int32_t> Vocabulary::find(std::string_view token) const {
+  const auto found = ids_.find(token);
+  return found == ids_.end() ? std::nullopt : std::optional(found->second);
+}
+
+void check_id(std::string_view tokenizer, std::int32_t id, std::int32_t vocab_size) {
+  if (id < 0 || id >= vocab_size)
+    throw DataError("{} tokenizer: there is no id {}; the vocabulary has ids 0 to {}", tokenizer,
+                    id, vocab_size - 1);
+}
+
+}  // namespace trireme::tokenizer

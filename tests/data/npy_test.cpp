@@ -1,0 +1,84 @@
+#include "data/npy.hpp"
+
+#include <limits>
+
+#include "dataset_files.hpp"
+
+namespace trireme::data {
+namespace {
+
+class NpyTest : public ScratchTest {
+ protected:
+  NpyArray map(const std::string& bytes) {
+    write_file_atomically(folder_ / "a.npy", bytes);
+    return NpyArray::map(folder_ / "a.npy");
+  }
+  // A version 1.0 file with this dictionary, unpadded.
+  static std::string file(const std::string& dictionary, std::size_t data_bytes) {
+    std::string bytes("\x93NUMPY\1\0", 8);
+    append(bytes, static_cast<std::uint16_t>(dictionary.size()));
+    return bytes + dictionary + std::string(data_bytes, '\2');
+  }
+  void expect_refused(const std::string& bytes, const std::string& text) {
+    expect_error(ExitCode::data, text, [&] { map(bytes); });
+  }
+};
+
+TEST_F(NpyTest, WritesNumpysBytes) {
+  for (const char* name : {"document", "sample", "shuffle"}) {
+    const auto path = golden(fmt::format("megatron/gpt_sep_final_{}_index.npy", name));
+    EXPECT_EQ(NpyArray::map(path).serialize(), read_file(path)) << name;
+  }
+}
+
+TEST_F(NpyTest, RoundTrip) {
+  const std::int64_t big = std::numeric_limits<std::int64_t>::min();
+  const NpyArray wide = map(NpyArray(std::vector<std::int64_t>{1, big, 3, 4}, 2).serialize());
+  EXPECT_EQ(wide.type(), IntegerType::int64);
+  EXPECT_EQ(wide.shape(), (std::vector<std::int64_t>{2, 2}));
+  EXPECT_EQ(wide(0, 1), big);
+  EXPECT_EQ(wide(1, 0), 3);
+  const NpyArray natural = map(NpyArray(std::vector<std::uint32_t>{4294967295u}).serialize());
+  EXPECT_EQ(natural(0), 4294967295);
+  const NpyArray whole = map(NpyArray(std::vector<std::int32_t>{-7, 8}).serialize());
+  EXPECT_EQ(whole.columns(), 1);
+  EXPECT_EQ(whole(0), -7);
+  EXPECT_EQ(map(NpyArray(std::vector<std::int32_t>{}).serialize()).rows(), 0);
+}
+
+TEST_F(NpyTest, ReadsUnalignedDataAndOtherVersions) {
+  const std::string dictionary = "{'descr': '<i4', 'fortran_order': False, 'shape': (3,), }\n";
+  EXPECT_EQ(map(file(dictionary, 12))(2), 0x02020202);
+  std::string second = file(dictionary, 12);
+  second[6] = 2;
+  second.insert(10, 2, '\0');
+  EXPECT_EQ(map(second)(2), 0x02020202);
+}
+
+TEST_F(NpyTest, RefusesWhatItCannotRead) {
+  const auto dictionary = [](const char* descr, const char* fortran, const char* shape) {
+    return fmt::format("{{'descr': {}, 'fortran_order': {}, 'shape': {}, }}\n", descr, fortran,
+                       shape);
+  };
+  expect_refused("", "a.npy': not a .npy file");
+  expect_refused("PK\3\4 a zip archive", "not a .npy file");
+  expect_refused(file(dictionary("'<i4'", "False", "(3,)"), 0).substr(0, 40),
+                 "truncated: its header needs");
+  expect_refused(file(dictionary("'<f8'", "False", "(3,)"), 24),
+                 "elements of type '<f8'; expected '<i4', '<i8' or '<u4'");
+  expect_refused(file(dictionary("'>i4'", "False", "(3,)"), 12), "elements of type '>i4'");
+  expect_refused(file(dictionary("'<i4'", "True", "(3, 2)"), 24),
+                 "not a row-major array of one or two axes");
+  expect_refused(file(dictionary("'<i4'", "False", "(1, 2, 3)"), 24), "not a row-major array");
+  expect_refused(file(dictionary("'<i4'", "False", "()"), 4), "not a row-major array");
+  expect_refused(file(dictionary("'<i4'", "False", "(-1,)"), 4), "not a row-major array");
+  expect_refused(file("{'descr': '<i4'}\n", 4), "not a row-major array");
+  expect_refused(file("{'descr': '<i4', 'shape': (", 4), "not a row-major array");
+  expect_refused(file(dictionary("'<i4'", "False", "(3,)"), 11),
+                 "promises 12 bytes of data, the file has 11");
+  expect_refused(file(dictionary("'<i8'", "False", "(4611686018427387904, 4)"), 11),
+                 "more elements than any file holds");
+}
+
+}  // namespace
+}  // namespace trireme::data
