@@ -1,0 +1,277 @@
+#include "deck/checks.hpp"
+
+#include <fmt/format.h>
+#include <fmt/ranges.h>
+
+#include <algorithm>
+#include <cmath>
+#include <functional>
+#include <initializer_list>
+#include <numeric>
+#include <string_view>
+#include <vector>
+
+#include "deck/schema.hpp"
+#include "deck/value.hpp"
+
+namespace trireme::deck {
+namespace {
+
+// "try 1, 2, 4 or 8": divisors of `number`, those nearest to `near` where there are many.
+std::string try_divisors(std::int64_t number, std::int64_t near) {
+  constexpr std::size_t kMost = 6;
+  std::vector<std::int64_t> divisors;
+  for (std::int64_t low = 1; low * low <= number; ++low) {
+    if (number % low != 0) continue;
+    divisors.push_back(low);
+    if (low * low != number) divisors.push_back(number / low);
+  }
+  const auto distance = [near](std::int64_t divisor) {
+    return std::abs(std::log(static_cast<double>(divisor) / static_cast<double>(near)));
+  };
+  std::sort(divisors.begin(), divisors.end());
+  std::stable_sort(divisors.begin(), divisors.end(),
+                   [&](std::int64_t a, std::int64_t b) { return distance(a) < distance(b); });
+  divisors.resize(std::min(divisors.size(), kMost));
+  std::sort(divisors.begin(), divisors.end());
+  std::vector<std::string> words;
+  for (const std::int64_t divisor : divisors) words.push_back(fmt::format("{}", divisor));
+  return "try " + alternatives(words);
+}
+
+// `layers` over `stages`, as equal as can be: "3-3-2-2".
+std::string even_partition(std::int64_t layers, std::int64_t stages) {
+  std::vector<std::int64_t> parts(stages, layers / stages);
+  std::for_each_n(parts.begin(), layers % stages, [](std::int64_t& part) { ++part; });
+  return fmt::format("{}", fmt::join(parts, "-"));
+}
+
+class Checker {
+ public:
+  Checker(const Deck& deck, const Given& given, Problems& problems)
+      : deck_(deck), given_(given), problems_(problems) {}
+
+  void model();
+  void layout();
+  void batch_and_length();
+  void schedule();
+  void tokenizer();
+  void data(const LoadOptions& options);
+  void checkpoints();
+
+ private:
+  using Paths = std::initializer_list<std::string_view>;
+
+  // The override that gives one of `paths`, else the first of them that the deck gives.
+  Place place_of(Paths paths) const {
+    Place place;
+    for (const std::string_view path : paths) {
+      const auto given = given_.places.find(path);
+      if (given == given_.places.end()) continue;
+      if (place.line == 0 || given->second.source > 0) place = given->second;
+      if (place.source > 0) break;
+    }
+    return place;
+  }
+
+  // Reports `message` unless the rule holds or one of the keys is bad by itself.
+  void require(bool holds, Paths paths, const std::function<std::string()>& message) {
+    const auto is_bad = [&](std::string_view path) { return given_.bad.contains(path); };
+    if (holds || std::any_of(paths.begin(), paths.end(), is_bad)) return;
+    problems_.add(place_of(paths), message());
+  }
+
+  const Deck& deck_;
+  const Given& given_;
+  Problems& problems_;
+};
+
+void Checker::model() {
+  const Model& model = deck_.model;
+  require(model.heads == 0 || model.hidden % model.heads == 0, {"model.heads", "model.hidden"},
+          [&] {
+            return fmt::format("model.heads = {} does not divide model.hidden = {} ({})",
+                               model.heads, model.hidden, try_divisors(model.hidden, model.heads));
+          });
+  require(model.positions >= model.sequence, {"model.positions", "model.sequence"}, [&] {
+    return fmt::format("model.positions = {} is less than model.sequence = {} (try {})",
+                       model.positions, model.sequence, model.sequence);
+  });
+}
+
+void Checker::layout() {
+  const Model& model = deck_.model;
+  const Parallel& parallel = deck_.parallel;
+  const std::int64_t tensor = std::max<std::int64_t>(parallel.tensor, 1);
+  const std::int64_t stages = std::max<std::int64_t>(parallel.pipeline, 1);
+  const std::int64_t common = std::gcd(model.heads, model.ffn);
+  require(model.heads % tensor == 0, {"parallel.tensor", "model.heads"}, [&] {
+    return fmt::format("parallel.tensor = {} does not divide model.heads = {} ({})", tensor,
+                       model.heads, try_divisors(common > 0 ? common : model.heads, tensor));
+  });
+  require(model.heads % tensor != 0 || model.ffn % tensor == 0,
+          {"parallel.tensor", "model.ffn", "model.hidden", "model.heads"}, [&] {
+            return fmt::format("parallel.tensor = {} does not divide model.ffn = {} ({})", tensor,
+                               model.ffn, try_divisors(common > 0 ? common : model.ffn, tensor));
+          });
+  if (!parallel.partition) {
+    require(model.layers % stages == 0, {"parallel.pipeline", "model.layers", "parallel.partition"},
+            [&] {
+              return fmt::format(
+                  "parallel.pipeline = {} does not divide model.layers = {} ({}, or "
+                  "parallel.partition: {})",
+                  stages, model.layers, try_divisors(model.layers, stages),
+                  even_partition(model.layers, stages));
+            });
+    return;
+  }
+  const std::string written = Codec<std::vector<std::int64_t>>::write(*parallel.partition);
+  const auto parts = static_cast<std::int64_t>(parallel.partition->size());
+  const std::int64_t sum =
+      std::accumulate(parallel.partition->begin(), parallel.partition->end(), std::int64_t{0});
+  require(parts == stages, {"parallel.partition", "parallel.pipeline", "model.layers"}, [&] {
+    return fmt::format("parallel.partition = {} has {} parts, but parallel.pipeline = {} (try {})",
+                       written, parts, stages, even_partition(model.layers, stages));
+  });
+  require(parts != stages || sum == model.layers, {"parallel.partition", "model.layers"}, [&] {
+    return fmt::format("parallel.partition = {} has {} layers, but model.layers = {} (try {})",
+                       written, sum, model.layers, even_partition(model.layers, stages));
+  });
+}
+
+void Checker::batch_and_length() {
+  const Train& train = deck_.train;
+  const Batch& batch = deck_.batch;
+  const bool both = train.iterations && train.samples;
+  require(!both, {"train.samples", "train.iterations"}, [&] {
+    return fmt::format(
+        "train.iterations = {} and train.samples = {} both say how long to train; give one",
+        *train.iterations, *train.samples);
+  });
+  require(!train.samples || *train.samples >= batch.global, {"train.samples", "batch.global"}, [&] {
+    return fmt::format("train.samples = {} is less than batch.global = {} (try {})", *train.samples,
+                       batch.global, batch.global);
+  });
+  const std::string problem = batch_problem(deck_, deck_.parallel.data.value_or(1));
+  require(problem.empty(), {"batch.global", "batch.micro", "parallel.data"},
+          [&] { return problem; });
+}
+
+void Checker::schedule() {
+  const Schedule& schedule = deck_.schedule;
+  require(schedule.minimum <= schedule.peak, {"schedule.minimum", "schedule.peak"}, [&] {
+    return fmt::format("schedule.minimum = {} is above schedule.peak = {} (try 0)",
+                       schedule.minimum, schedule.peak);
+  });
+  const std::int64_t warmup = in_samples(schedule.warmup, deck_);
+  const std::int64_t decay = in_samples(schedule.decay, deck_);
+  require(
+      warmup < decay,
+      {"schedule.warmup", "schedule.decay", "train.iterations", "train.samples", "batch.global"},
+      [&] {
+        return fmt::format(
+            "schedule.warmup = {} is not shorter than schedule.decay = {} (try 0.01, a "
+            "fraction of decay)",
+            write_length(schedule.warmup), write_length(schedule.decay));
+      });
+}
+
+void Checker::tokenizer() {
+  const Tokenizer& tokenizer = deck_.data.tokenizer;
+  const auto is = [&](TokenizerType type) { return tokenizer.type == type; };
+  struct File {
+    std::string_view path;
+    bool given;
+    bool used;
+  };
+  const bool gpt2 = is(TokenizerType::gpt2);
+  const File files[] = {
+      {"data.tokenizer.vocab", tokenizer.vocab.has_value(), gpt2 || is(TokenizerType::whitespace)},
+      {"data.tokenizer.merges", tokenizer.merges.has_value(), gpt2},
+      {"data.tokenizer.model", tokenizer.model.has_value(), is(TokenizerType::sentencepiece)},
+  };
+  for (const auto& [path, given, used] : files) {
+    require(given || !used, {"data.tokenizer.type", path}, [&, path = path] {
+      return fmt::format("data.tokenizer.type = {} needs '{}'", name_of(*tokenizer.type), path);
+    });
+    require(!given || used, {path, "data.tokenizer.type"}, [&, path = path] {
+      return tokenizer.type ? fmt::format("data.tokenizer.type = {} has no use for '{}'",
+                                          name_of(*tokenizer.type), path)
+                            : fmt::format("'{}' needs data.tokenizer.type", path);
+    });
+  }
+  require(deck_.model.vocab || tokenizer.type,
+          {"model.vocab", "data.tokenizer.type", "data.tokenizer", "data"}, [] {
+            return "missing key 'data.tokenizer.type': give it, or the size of the vocabulary in "
+                   "'model.vocab'";
+          });
+}
+
+void Checker::data(const LoadOptions& options) {
+  require(deck_.data.train || !options.need_data, {"data.train"},
+          [] { return fmt::format("missing key 'data.train': {}", find_key("data.train")->help); });
+  const std::vector<double>& split = deck_.data.split;
+  const double sum = std::accumulate(split.begin(), split.end(), 0.0);
+  const std::string written = Codec<std::vector<double>>::write(split);
+  require(split.size() <= 3 && sum > 0 && std::isfinite(sum), {"data.split"}, [&] {
+    return fmt::format(
+        "data.split = {}: give at most three weights, for train, valid and test, that do not sum "
+        "to 0 (try 969,30,1)",
+        written);
+  });
+  const bool valid = split.size() > 1 && split[1] > 0;
+  require(valid || !deck_.evaluate.every, {"evaluate.every", "data.split"}, [&] {
+    return fmt::format(
+        "evaluate.every = {} has nothing to evaluate: data.split = {} has no validation part (try "
+        "969,30,1)",
+        write_length(*deck_.evaluate.every), written);
+  });
+  require(valid || !deck_.evaluate.at_end, {"evaluate.at_end", "data.split"}, [&] {
+    return fmt::format(
+        "evaluate.at_end = true has nothing to evaluate: data.split = {} has no validation part "
+        "(try 969,30,1)",
+        written);
+  });
+}
+
+void Checker::checkpoints() {
+  const Checkpoint& checkpoint = deck_.checkpoint;
+  require(
+      !checkpoint.keep_every || checkpoint.keep, {"checkpoint.keep_every", "checkpoint.keep"}, [&] {
+        return fmt::format(
+            "checkpoint.keep_every = {} has no effect while checkpoint.keep = all (try keep: 2)",
+            write_length(*checkpoint.keep_every));
+      });
+}
+
+}  // namespace
+
+std::string batch_problem(const Deck& deck, std::int64_t data) {
+  const auto& [micro, global] = deck.batch;
+  const std::int64_t unit = micro * data;
+  if (unit == 0 || global % unit == 0) return "";
+  const std::int64_t above = (global / unit + 1) * unit;
+  const std::string values =
+      above == unit ? fmt::format("{}", above) : fmt::format("{} or {}", above - unit, above);
+  if (data == 1) {
+    return fmt::format("batch.global = {} is not a multiple of batch.micro = {} (try {})", global,
+                       micro, values);
+  }
+  return fmt::format(
+      "batch.global = {} is not a multiple of batch.micro * parallel.data = {} * {} = {} (try {})",
+      global, micro, data, unit, values);
+}
+
+void check_together(const Deck& deck, const Given& given, const LoadOptions& options,
+                    Problems& problems) {
+  Checker checker(deck, given, problems);
+  checker.model();
+  checker.layout();
+  checker.batch_and_length();
+  checker.schedule();
+  checker.tokenizer();
+  checker.data(options);
+  checker.checkpoints();
+}
+
+}  // namespace trireme::deck

@@ -1,0 +1,56 @@
+#include "deck/deck.hpp"
+
+#include <cmath>
+
+#include "core/error.hpp"
+
+namespace trireme::deck {
+
+std::int64_t total_iterations(const Deck& deck) {
+  return deck.train.samples ? *deck.train.samples / deck.batch.global : *deck.train.iterations;
+}
+
+std::int64_t total_samples(const Deck& deck) { return total_iterations(deck) * deck.batch.global; }
+
+std::int64_t in_samples(const Length& length, const Deck& deck) {
+  switch (length.unit) {
+    case Unit::samples:
+      return static_cast<std::int64_t>(length.value);
+    case Unit::iterations:
+      return static_cast<std::int64_t>(length.value) * deck.batch.global;
+    case Unit::fraction: {
+      const auto decay = static_cast<double>(in_samples(deck.schedule.decay, deck));
+      return static_cast<std::int64_t>(length.value * decay);
+    }
+    case Unit::seconds:
+    case Unit::minutes:
+    case Unit::hours:
+      break;
+  }
+  throw InternalError("{} {} is a time, not a number of samples", length.value,
+                      name_of(length.unit));
+}
+
+std::int64_t in_iterations(const Length& length, const Deck& deck) {
+  if (length.unit == Unit::iterations) return static_cast<std::int64_t>(length.value);
+  const std::int64_t global = deck.batch.global;
+  return (in_samples(length, deck) + global - 1) / global;
+}
+
+double in_seconds(const Length& length) {
+  TRIREME_CHECK(
+      length.unit == Unit::seconds || length.unit == Unit::minutes || length.unit == Unit::hours,
+      "{} {} is not a time", length.value, name_of(length.unit));
+  const double seconds_each = length.unit == Unit::hours     ? 3600
+                              : length.unit == Unit::minutes ? 60
+                                                             : 1;
+  return length.value * seconds_each;
+}
+
+std::vector<std::int64_t> layers_per_stage(const Deck& deck) {
+  if (deck.parallel.partition) return *deck.parallel.partition;
+  const std::int64_t stages = deck.parallel.pipeline;
+  return std::vector<std::int64_t>(stages, deck.model.layers / stages);
+}
+
+}  // namespace trireme::deck

@@ -1,0 +1,296 @@
+// The deck as the program sees it: one struct per section, each member named exactly like its key.
+//
+// A Deck is made by load() or parse() (load.hpp), which leave every default filled in and every
+// value checked. Keys whose feature is not built have no member: setting them is an error. Units,
+// ranges, defaults and one line of help for every key are in the table of keys.cpp.
+#pragma once
+
+#include <array>
+#include <cstdint>
+#include <optional>
+#include <string>
+#include <string_view>
+#include <vector>
+
+namespace trireme::deck {
+
+enum class Device { automatic, host, cuda };
+enum class Family { gpt, bert };
+enum class PipelineSchedule { one_f_one_b, interleaved, zero_bubble };
+enum class Compute { fp32, bf16, fp16 };
+enum class GradientPrecision { fp32, same };
+enum class Granularity { none, selective, full };
+enum class OptimizerType { adamw, adam, sgd, lamb };
+enum class ScheduleType {
+  cosine,
+  linear,
+  constant,
+  exponential,
+  inverse_square_root,
+  lr_range_test
+};
+enum class ScheduleDialect { megatron, v1 };
+enum class TokenizerType { gpt2, sentencepiece, wordpiece, whitespace, bytes };
+enum class TensorboardDialect { trireme, megatron, bigscience };
+
+/// The words of each enumeration as the deck writes them, in the order of the enumerators.
+constexpr auto names_of(Device) {
+  return std::to_array<std::string_view>({"auto", "host", "cuda"});
+}
+constexpr auto names_of(Family) { return std::to_array<std::string_view>({"gpt", "bert"}); }
+constexpr auto names_of(PipelineSchedule) {
+  return std::to_array<std::string_view>({"1f1b", "interleaved", "zero-bubble"});
+}
+constexpr auto names_of(Compute) {
+  return std::to_array<std::string_view>({"fp32", "bf16", "fp16"});
+}
+constexpr auto names_of(GradientPrecision) {
+  return std::to_array<std::string_view>({"fp32", "same"});
+}
+constexpr auto names_of(Granularity) {
+  return std::to_array<std::string_view>({"none", "selective", "full"});
+}
+constexpr auto names_of(OptimizerType) {
+  return std::to_array<std::string_view>({"adamw", "adam", "sgd", "lamb"});
+}
+constexpr auto names_of(ScheduleType) {
+  return std::to_array<std::string_view>(
+      {"cosine", "linear", "constant", "exponential", "inverse-square-root", "lr-range-test"});
+}
+constexpr auto names_of(ScheduleDialect) {
+  return std::to_array<std::string_view>({"megatron", "v1"});
+}
+constexpr auto names_of(TokenizerType) {
+  return std::to_array<std::string_view>(
+      {"gpt2", "sentencepiece", "wordpiece", "whitespace", "bytes"});
+}
+constexpr auto names_of(TensorboardDialect) {
+  return std::to_array<std::string_view>({"trireme", "megatron", "bigscience"});
+}
+
+/// The word of one enumerator: name_of(Device::automatic) is "auto".
+template <typename Enum>
+constexpr std::string_view name_of(Enum value) {
+  return names_of(value)[static_cast<std::size_t>(value)];
+}
+
+/// What a Length counts. A fraction is of schedule.decay.
+enum class Unit { iterations, samples, seconds, minutes, hours, fraction };
+
+constexpr auto names_of(Unit) {
+  return std::to_array<std::string_view>(
+      {"iterations", "samples", "seconds", "minutes", "hours", "fraction"});
+}
+
+/// A number with its unit, such as `2000 iterations` or `90 minutes`. A bare number of the deck has
+/// already got the unit that `train` counts in.
+struct Length {
+  double value = 0;
+  Unit unit = Unit::iterations;
+
+  bool operator==(const Length&) const = default;
+};
+
+struct Run {
+  std::string name;
+  std::string output;
+  std::int64_t seed = 0;
+  Device device{};  ///< `automatic` means the host in a build without CUDA
+  bool deterministic = false;
+
+  bool operator==(const Run&) const = default;
+};
+
+struct Dropout {
+  double attention = 0;
+  double hidden = 0;
+
+  bool operator==(const Dropout&) const = default;
+};
+
+struct Model {
+  Family family{};
+  std::int64_t layers = 0;
+  std::int64_t hidden = 0;
+  std::int64_t heads = 0;
+  std::int64_t ffn = 0;
+  std::int64_t sequence = 0;
+  std::int64_t positions = 0;
+  std::optional<std::int64_t> vocab;  ///< unset: the tokenizer's
+  Dropout dropout;
+  double init_std = 0;
+  double layernorm_eps = 0;
+  bool embedding_layernorm = false;
+  bool tie_embeddings = false;
+
+  bool operator==(const Model&) const = default;
+};
+
+struct Parallel {
+  std::int64_t tensor = 0;
+  std::int64_t pipeline = 0;
+  std::optional<std::int64_t> data;                    ///< unset (`auto`) until resolve_world_size
+  std::optional<std::vector<std::int64_t>> partition;  ///< unset (`auto`): layers / pipeline each
+  PipelineSchedule schedule{};
+  std::int64_t interleave = 0;
+  bool sequence = false;
+  std::int64_t zero = 0;
+  std::int64_t bucket = 0;
+
+  bool operator==(const Parallel&) const = default;
+};
+
+struct Batch {
+  std::int64_t micro = 0;
+  std::int64_t global = 0;
+
+  bool operator==(const Batch&) const = default;
+};
+
+struct Precision {
+  Compute compute{};
+  GradientPrecision gradients{};
+
+  bool operator==(const Precision&) const = default;
+};
+
+struct Recompute {
+  Granularity granularity{};
+  bool partition = false;
+  bool offload = false;
+  bool contiguous = false;
+
+  bool operator==(const Recompute&) const = default;
+};
+
+struct Optimizer {
+  OptimizerType type{};
+  double beta1 = 0;
+  double beta2 = 0;
+  double eps = 0;
+  double weight_decay = 0;
+  double clip = 0;  ///< 0: no clipping
+
+  bool operator==(const Optimizer&) const = default;
+};
+
+struct Schedule {
+  ScheduleType type{};
+  ScheduleDialect dialect{};
+  double peak = 0;
+  double minimum = 0;
+  Length warmup;
+  Length decay;
+
+  bool operator==(const Schedule&) const = default;
+};
+
+struct Tokenizer {
+  std::optional<TokenizerType> type;
+  std::optional<std::string> vocab;
+  std::optional<std::string> merges;
+  std::optional<std::string> model;
+
+  bool operator==(const Tokenizer&) const = default;
+};
+
+struct Data {
+  std::optional<std::string> train;  ///< set whenever the program asked for data
+  std::vector<double> split;         ///< weights of train, valid and test
+  std::int64_t seed = 0;
+  Tokenizer tokenizer;
+  std::optional<std::string> index_cache;
+  std::optional<std::string> index_files;
+  bool reset_positions = false;
+  bool reset_attention = false;
+  bool eod_loss = false;
+
+  bool operator==(const Data&) const = default;
+};
+
+struct Train {
+  std::optional<std::int64_t> iterations;  ///< exactly one of iterations and samples is set
+  std::optional<std::int64_t> samples;
+  std::optional<Length> exit_interval;
+  std::optional<Length> exit_duration;
+  std::optional<std::string> kill_switch;
+
+  bool operator==(const Train&) const = default;
+};
+
+struct Evaluate {
+  std::optional<Length> every;
+  std::int64_t iterations = 0;
+  bool at_end = false;
+
+  bool operator==(const Evaluate&) const = default;
+};
+
+struct Checkpoint {
+  std::optional<Length> every;
+  bool at_end = false;
+  std::optional<std::int64_t> keep;  ///< unset: all
+  std::optional<Length> keep_every;
+  bool async = false;
+  std::optional<std::string> load;
+
+  bool operator==(const Checkpoint&) const = default;
+};
+
+struct Tensorboard {
+  bool enable = false;
+  TensorboardDialect dialect{};
+  std::int64_t flush_every = 0;
+
+  bool operator==(const Tensorboard&) const = default;
+};
+
+struct Log {
+  std::int64_t every = 0;
+  Tensorboard tensorboard;
+  bool timers = false;
+  bool memory = false;
+  bool norms = false;
+  bool rank_files = false;
+
+  bool operator==(const Log&) const = default;
+};
+
+struct Deck {
+  Run run;
+  Model model;
+  Parallel parallel;
+  Batch batch;
+  Precision precision;
+  Recompute recompute;
+  Optimizer optimizer;
+  Schedule schedule;
+  Data data;
+  Train train;
+  Evaluate evaluate;
+  Checkpoint checkpoint;
+  Log log;
+
+  bool operator==(const Deck&) const = default;
+};
+
+/// Iterations of the whole run. A last batch that train.samples does not fill is dropped.
+std::int64_t total_iterations(const Deck& deck);
+
+/// Samples of the whole run: total_iterations * batch.global.
+std::int64_t total_samples(const Deck& deck);
+
+/// `length` in iterations of batch.global samples, rounded up. `length` must not be a time.
+std::int64_t in_iterations(const Length& length, const Deck& deck);
+
+/// `length` in samples. A fraction is of schedule.decay, rounded down; `length` must not be a time.
+std::int64_t in_samples(const Length& length, const Deck& deck);
+
+/// `length`, which must be a time, in seconds.
+double in_seconds(const Length& length);
+
+/// Transformer layers of each pipeline stage: parallel.partition, or equal parts where it is
+/// `auto`.
+std::vector<std::int64_t> layers_per_stage(const Deck& deck);
+
+}  // namespace trireme::deck

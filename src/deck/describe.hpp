@@ -1,0 +1,24 @@
+// The deck in words: the effective deck, and help for every key, both from the table of keys.
+#pragma once
+
+#include <string>
+#include <string_view>
+
+#include "deck/deck.hpp"
+
+namespace trireme::deck {
+
+/// The effective deck as YAML, which parse() reads back to an equal Deck. Values that leaving the
+/// key out would give end in `# default`; optional keys that are not set appear as comments. The
+/// text depends on the values alone, so printing what was parsed back gives the same text.
+std::string print_deck(const Deck& deck);
+
+/// Help on `topic`: "deck" (one line for each key), "deck.section" or "deck.section.key" (type,
+/// default, range, allowed values, what a restart may do). Throws UsageError, with a suggestion,
+/// when there is no such section or key.
+std::string help(std::string_view topic);
+
+/// The table of all keys in Markdown.
+std::string reference_markdown();
+
+}  // namespace trireme::deck

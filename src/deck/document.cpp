@@ -1,0 +1,225 @@
+#include "deck/document.hpp"
+
+#include <fmt/format.h>
+#include <yaml-cpp/eventhandler.h>
+#include <yaml-cpp/exceptions.h>
+#include <yaml-cpp/parser.h>
+
+#include <algorithm>
+#include <cstdint>
+#include <optional>
+#include <sstream>
+#include <utility>
+
+namespace trireme::deck {
+namespace {
+
+constexpr std::size_t kMaxBytes = std::size_t{1} << 20;
+constexpr std::size_t kMaxDepth = 64;
+
+Place to_place(const YAML::Mark& mark, int source) {
+  if (mark.is_null()) return {source, 0, 0};
+  return {source, mark.line + 1, mark.column + 1};
+}
+
+// Builds the tree of items. Containers that are still open wait on the stack.
+class TreeBuilder : public YAML::EventHandler {
+ public:
+  TreeBuilder(int source, Problems& problems) : source_(source), problems_(problems) {}
+
+  Item take_root() { return std::move(root_); }
+
+  void OnDocumentStart(const YAML::Mark&) override {}
+  void OnDocumentEnd() override {}
+
+  void OnNull(const YAML::Mark& mark, YAML::anchor_t anchor) override {
+    attach(make(Item::Kind::null, mark, "", anchor));
+  }
+
+  void OnAlias(const YAML::Mark& mark, YAML::anchor_t) override {
+    refuse(mark, "an alias ('*name') has no place in a deck; write the value out");
+    attach(make(Item::Kind::refused, mark, "", YAML::NullAnchor));
+  }
+
+  void OnScalar(const YAML::Mark& mark, const std::string& tag, YAML::anchor_t anchor,
+                const std::string& value) override {
+    Item item = make(Item::Kind::scalar, mark, tag, anchor);
+    item.text = value;
+    item.quoted = tag == "!";
+    attach(std::move(item));
+  }
+
+  void OnSequenceStart(const YAML::Mark& mark, const std::string& tag, YAML::anchor_t anchor,
+                       YAML::EmitterStyle::value) override {
+    open(mark, make(Item::Kind::list, mark, tag, anchor));
+  }
+  void OnSequenceEnd() override { close(); }
+
+  void OnMapStart(const YAML::Mark& mark, const std::string& tag, YAML::anchor_t anchor,
+                  YAML::EmitterStyle::value) override {
+    open(mark, make(Item::Kind::mapping, mark, tag, anchor));
+  }
+  void OnMapEnd() override { close(); }
+
+ private:
+  void refuse(const YAML::Mark& mark, const char* message) {
+    problems_.add(to_place(mark, source_), message);
+  }
+
+  // A tag of "" or "?" means that none was written, "!" that the scalar was quoted.
+  Item make(Item::Kind kind, const YAML::Mark& mark, const std::string& tag,
+            YAML::anchor_t anchor) {
+    Item item;
+    item.kind = kind;
+    item.place = to_place(mark, source_);
+    const bool tagged = !tag.empty() && tag != "?" && tag != "!";
+    if (tagged) refuse(mark, "a tag ('!name') has no place in a deck; leave it out");
+    if (anchor != YAML::NullAnchor) {
+      refuse(mark, "an anchor ('&name') has no place in a deck; leave it out");
+    }
+    return item;
+  }
+
+  void open(const YAML::Mark& mark, Item item) {
+    // yaml-cpp recurses once per level; stop long before the stack does.
+    if (open_.size() == kMaxDepth) {
+      throw YAML::ParserException(mark, fmt::format("nested deeper than {} levels", kMaxDepth));
+    }
+    open_.push_back(std::move(item));
+  }
+
+  void close() {
+    Item item = std::move(open_.back());
+    open_.pop_back();
+    attach(std::move(item));
+  }
+
+  void attach(Item item) {
+    if (open_.empty()) {
+      root_ = std::move(item);
+      return;
+    }
+    Item& parent = open_.back();
+    const bool is_key =
+        parent.kind == Item::Kind::mapping && parent.keys.size() == parent.items.size();
+    (is_key ? parent.keys : parent.items).push_back(std::move(item));
+  }
+
+  int source_;
+  Problems& problems_;
+  std::vector<Item> open_;
+  Item root_;
+};
+
+// Length of the UTF-8 sequence at the head of `text`, 0 when it is not one.
+std::size_t utf8_length(std::string_view text) {
+  const auto byte = [&](std::size_t i) { return static_cast<std::uint8_t>(text[i]); };
+  const std::uint8_t lead = byte(0);
+  if (lead < 0x80) return 1;
+  const std::size_t length = lead >= 0xF0 ? 4 : lead >= 0xE0 ? 3 : 2;
+  if (lead < 0xC2 || lead > 0xF4 || text.size() < length) return 0;
+  for (std::size_t i = 1; i < length; ++i) {
+    if ((byte(i) & 0xC0) != 0x80) return 0;
+  }
+  const bool overlong = (lead == 0xE0 && byte(1) < 0xA0) || (lead == 0xF0 && byte(1) < 0x90);
+  const bool surrogate = lead == 0xED && byte(1) > 0x9F;
+  const bool beyond = lead == 0xF4 && byte(1) > 0x8F;
+  return overlong || surrogate || beyond ? 0 : length;
+}
+
+// yaml-cpp takes byte 4 for the end of the text and guesses UTF-16 from zeros, so text must be
+// clean before it gets there.
+std::optional<std::pair<Place, std::string>> find_bad_byte(std::string_view text, int source) {
+  Place place{source, 1, 1};
+  for (std::size_t at = 0; at < text.size();) {
+    const auto byte = static_cast<std::uint8_t>(text[at]);
+    const std::size_t length = utf8_length(text.substr(at));
+    if (length == 0) return std::pair(place, fmt::format("byte 0x{:02x} is not UTF-8", byte));
+    const bool control = byte < 0x20 && byte != '\t' && byte != '\n' && byte != '\r';
+    if (control || byte == 0x7F) {
+      return std::pair(place, fmt::format("control character 0x{:02x}", byte));
+    }
+    if (byte == '\n') {
+      ++place.line;
+      place.column = 0;
+    }
+    ++place.column;
+    at += length;
+  }
+  return std::nullopt;
+}
+
+// Tabs in the indentation are the error that YAML parsers explain worst.
+std::string tab_hint(std::string_view text) {
+  int line = 0;
+  while (!text.empty()) {
+    ++line;
+    const std::size_t end = std::min(text.find('\n'), text.size() - 1);
+    const std::string_view indent = text.substr(0, text.find_first_not_of(" \t"));
+    if (indent.find('\t') < end) {
+      return fmt::format(" (line {} is indented with a tab; use spaces)", line);
+    }
+    text.remove_prefix(end + 1);
+  }
+  return "";
+}
+
+}  // namespace
+
+std::string printable(std::string_view text) {
+  constexpr std::size_t kLongest = 80;
+  std::size_t length = std::min(text.size(), kLongest);
+  // Do not cut inside a UTF-8 sequence.
+  while (length < text.size() && length > 0 && (text[length] & 0xC0) == 0x80) --length;
+  std::string line(text.substr(0, length));
+  std::replace_if(
+      line.begin(), line.end(), [](char c) { return c >= 0 && c < 0x20; }, ' ');
+  return length < text.size() ? line + "..." : line;
+}
+
+std::string found(const Item& item) {
+  switch (item.kind) {
+    case Item::Kind::scalar:
+      return item.quoted ? '"' + printable(item.text) + '"' : printable(item.text);
+    case Item::Kind::list:
+      return "a list";
+    case Item::Kind::mapping:
+      return "a section";
+    case Item::Kind::null:
+    case Item::Kind::refused:
+      break;
+  }
+  return "nothing";
+}
+
+Item read_yaml(std::string_view text, int source, Problems& problems) {
+  Item refused;
+  refused.kind = Item::Kind::refused;
+  if (text.size() > kMaxBytes) {
+    problems.add({source, 0, 0},
+                 fmt::format("{} bytes are too many for a deck (at most 1 MiB)", text.size()));
+    return refused;
+  }
+  if (const auto bad = find_bad_byte(text, source)) {
+    problems.add(bad->first, bad->second);
+    return refused;
+  }
+  TreeBuilder builder(source, problems);
+  try {
+    std::istringstream stream{std::string(text)};
+    YAML::Parser parser(stream);
+    parser.HandleNextDocument(builder);
+    Item root = builder.take_root();
+    TreeBuilder second(source, problems);
+    if (parser.HandleNextDocument(second)) {
+      problems.add(second.take_root().place, "a second YAML document; a deck is only one");
+    }
+    return root;
+  } catch (const YAML::Exception& error) {
+    problems.add(to_place(error.mark, source),
+                 fmt::format("not valid YAML: {}{}", error.msg, tab_hint(text)));
+  }
+  return refused;
+}
+
+}  // namespace trireme::deck

@@ -1,0 +1,681 @@
+// One row per key. A row that names a member is bound to it; a row that names a path only has no
+// feature yet.
+#include <algorithm>
+
+#include "deck/schema.hpp"
+
+// The path of a key is the spelling of its member.
+#define TRIREME_MEMBER(member) \
+#member, [](auto& deck) -> auto& { return deck.member; }
+
+namespace trireme::deck {
+namespace {
+
+template <typename T>
+struct Optional : std::false_type {
+  using Value = T;
+};
+template <typename T>
+struct Optional<std::optional<T>> : std::true_type {
+  using Value = T;
+};
+
+// Builds a row; each method sets what its name says.
+class Row {
+ public:
+  explicit Row(Key key) : key_(std::move(key)) {}
+  operator Key() && { return std::move(key_); }  // NOLINT: a row is a key under construction
+
+  Row&& help(std::string text) && {
+    key_.help = std::move(text);
+    return std::move(*this);
+  }
+  Row&& unit(std::string text) && {
+    key_.unit = std::move(text);
+    return std::move(*this);
+  }
+  Row&& required() && {
+    key_.required = true;
+    return std::move(*this);
+  }
+  Row&& by_default(std::string yaml) && {
+    key_.fallback = std::move(yaml);
+    return std::move(*this);
+  }
+  Row&& derived(std::string words, std::function<void(Deck&)> derive) && {
+    key_.fallback_words = std::move(words);
+    key_.derive = std::move(derive);
+    return std::move(*this);
+  }
+  Row&& from(double low, double high) && {
+    key_.rules.range = {low, high, false, false};
+    return std::move(*this);
+  }
+  Row&& at_least(double low) && {
+    key_.rules.range.low = low;
+    return std::move(*this);
+  }
+  Row&& above(double low) && {
+    key_.rules.range.low = low;
+    key_.rules.range.low_open = true;
+    return std::move(*this);
+  }
+  Row&& below(double high) && {
+    key_.rules.range.high = high;
+    key_.rules.range.high_open = true;
+    return std::move(*this);
+  }
+  Row&& units(std::vector<Unit> units) && {
+    key_.rules.units = std::move(units);
+    return std::move(*this);
+  }
+  Row&& unset_word(std::string word) && {
+    key_.rules.word = word;
+    key_.fallback_words = std::move(word);
+    return std::move(*this);
+  }
+  Row&& built(std::vector<std::string> values) && {
+    key_.built = std::move(values);
+    return std::move(*this);
+  }
+  Row&& no_list(std::string reason) && {
+    key_.no_list = std::move(reason);
+    return std::move(*this);
+  }
+  Row&& because(std::string reason) && {
+    key_.reason = std::move(reason);
+    return std::move(*this);
+  }
+  Row&& noted() && {
+    key_.restart = RestartRule::noted;
+    return std::move(*this);
+  }
+  Row&& fixed() && {
+    key_.restart = RestartRule::fixed;
+    return std::move(*this);
+  }
+
+ private:
+  Key key_;
+};
+
+template <typename Member>
+Row key(std::string path, Member member) {
+  using Stored = std::remove_reference_t<decltype(member(std::declval<Deck&>()))>;
+  using Value = typename Optional<Stored>::Value;
+  Key key;
+  key.path = std::move(path);
+  key.type = Codec<Value>::kType;
+  if constexpr (std::is_enum_v<Value>) {
+    const auto names = names_of(Value{});
+    key.rules.list.assign(names.begin(), names.end());
+  }
+  key.read = [member](Deck& deck, const Item& item, const Rules& rules) {
+    if constexpr (Optional<Stored>::value) {
+      if (item.kind == Item::Kind::scalar && item.text == rules.word && !rules.word.empty()) {
+        member(deck).reset();
+        return;
+      }
+    }
+    member(deck) = Codec<Value>::read(item, rules);
+  };
+  key.write = [member](const Deck& deck) -> std::string {
+    if constexpr (Optional<Stored>::value) {
+      return member(deck) ? Codec<Value>::write(*member(deck)) : "";
+    } else {
+      return Codec<Value>::write(member(deck));
+    }
+  };
+  return Row(std::move(key));
+}
+
+// A key whose feature is not built: no member holds it.
+Row later(std::string path, std::string type) {
+  Key key;
+  key.path = std::move(path);
+  key.type = std::move(type);
+  key.unbuilt = true;
+  return Row(std::move(key));
+}
+
+// Bounds that keep every product of the program within 64 bits.
+constexpr double kMostLayers = 10'000;
+constexpr double kMostWidth = 1 << 20;
+constexpr double kMostSequence = 1 << 24;
+constexpr double kMostVocab = 1 << 30;
+constexpr double kMostRanks = 1 << 20;
+constexpr double kMostBatch = 1 << 22;
+constexpr double kMostSteps = 1e12;
+constexpr double kMostSeed = 4294967295.0;
+
+std::vector<Unit> counts() { return {Unit::iterations, Unit::samples}; }
+std::vector<Unit> times() { return {Unit::seconds, Unit::minutes, Unit::hours}; }
+
+void run_keys(std::vector<Key>& rows) {
+  rows.insert(rows.end(),
+              {
+                  key(TRIREME_MEMBER(run.name))
+                      .derived("the deck file's name", {})
+                      .help("Name of the run."),
+                  key(TRIREME_MEMBER(run.output))
+                      .derived("runs/<run.name>",
+                               [](Deck& deck) { deck.run.output = "runs/" + deck.run.name; })
+                      .help("Folder of the run: logs and checkpoints."),
+                  key(TRIREME_MEMBER(run.seed))
+                      .by_default("1234")
+                      .from(0, kMostSeed)
+                      .fixed()
+                      .help("Seed of initial weights and dropout."),
+                  key(TRIREME_MEMBER(run.device))
+                      .by_default("auto")
+                      .built({"auto", "host"})
+                      .because("this build has the host backend only")
+                      .noted()
+                      .help("Where to compute; auto takes what is there."),
+                  key(TRIREME_MEMBER(run.deterministic))
+                      .by_default("true")
+                      .built({"true"})
+                      .because("the host backend is always deterministic")
+                      .noted()
+                      .help("Equal runs give equal bits."),
+              });
+}
+
+void model_keys(std::vector<Key>& rows) {
+  rows.insert(rows.end(),
+              {
+                  key(TRIREME_MEMBER(model.family))
+                      .by_default("gpt")
+                      .built({"gpt"})
+                      .fixed()
+                      .help("Kind of model."),
+                  key(TRIREME_MEMBER(model.layers))
+                      .required()
+                      .from(1, kMostLayers)
+                      .fixed()
+                      .help("Transformer layers."),
+                  key(TRIREME_MEMBER(model.hidden))
+                      .required()
+                      .from(1, kMostWidth)
+                      .fixed()
+                      .help("Width of the residual stream."),
+                  key(TRIREME_MEMBER(model.heads))
+                      .required()
+                      .from(1, kMostWidth)
+                      .fixed()
+                      .help("Attention heads; divides model.hidden."),
+                  key(TRIREME_MEMBER(model.ffn))
+                      .derived("4 * model.hidden",
+                               [](Deck& deck) { deck.model.ffn = 4 * deck.model.hidden; })
+                      .from(1, 4 * kMostWidth)
+                      .fixed()
+                      .help("Width of the MLP."),
+                  key(TRIREME_MEMBER(model.sequence))
+                      .required()
+                      .from(1, kMostSequence)
+                      .unit("tokens")
+                      .fixed()
+                      .help("Tokens of a training sample."),
+                  key(TRIREME_MEMBER(model.positions))
+                      .derived("model.sequence",
+                               [](Deck& deck) { deck.model.positions = deck.model.sequence; })
+                      .from(1, kMostSequence)
+                      .unit("tokens")
+                      .fixed()
+                      .help("Rows of the position embedding: the longest sequence."),
+                  key(TRIREME_MEMBER(model.vocab))
+                      .derived("the tokenizer's", {})
+                      .from(1, kMostVocab)
+                      .unit("tokens")
+                      .fixed()
+                      .help("Size of the vocabulary, unpadded."),
+                  key(TRIREME_MEMBER(model.dropout.attention))
+                      .by_default("0.1")
+                      .at_least(0)
+                      .below(1)
+                      .noted()
+                      .help("Dropout of attention probabilities."),
+                  key(TRIREME_MEMBER(model.dropout.hidden))
+                      .by_default("0.1")
+                      .at_least(0)
+                      .below(1)
+                      .noted()
+                      .help("Dropout of embeddings and of each block's outputs."),
+                  key(TRIREME_MEMBER(model.init_std))
+                      .by_default("0.02")
+                      .above(0)
+                      .noted()
+                      .help("Standard deviation of initial weights."),
+                  key(TRIREME_MEMBER(model.layernorm_eps))
+                      .by_default("1e-05")
+                      .above(0)
+                      .fixed()
+                      .help("Added to the variance in layer norms."),
+                  key(TRIREME_MEMBER(model.embedding_layernorm))
+                      .by_default("false")
+                      .fixed()
+                      .help("A layer norm on the word embedding."),
+                  key(TRIREME_MEMBER(model.tie_embeddings))
+                      .by_default("true")
+                      .built({"true"})
+                      .fixed()
+                      .help("The head uses the word embedding's weights."),
+                  later("model.bert.binary_head", "true or false")
+                      .by_default("true")
+                      .help("BERT: the head that judges sentence pairs."),
+                  later("model.bert.post_norm", "true or false")
+                      .by_default("false")
+                      .help("BERT: layer norms after the residual sums."),
+                  later("model.bert.deep_init", "true or false")
+                      .by_default("false")
+                      .help("BERT: initial weights scaled for deep models."),
+              });
+}
+
+void parallel_keys(std::vector<Key>& rows) {
+  rows.insert(rows.end(),
+              {
+                  key(TRIREME_MEMBER(parallel.tensor))
+                      .by_default("1")
+                      .from(1, kMostRanks)
+                      .noted()
+                      .help("Ranks that share each layer; divides model.heads and model.ffn."),
+                  key(TRIREME_MEMBER(parallel.pipeline))
+                      .by_default("1")
+                      .from(1, kMostRanks)
+                      .noted()
+                      .help("Stages that the layers are cut into."),
+                  key(TRIREME_MEMBER(parallel.data))
+                      .unset_word("auto")
+                      .from(1, kMostRanks)
+                      .noted()
+                      .help("Copies of the model; auto: ranks / (tensor * pipeline)."),
+                  key(TRIREME_MEMBER(parallel.partition))
+                      .unset_word("auto")
+                      .from(0, kMostLayers)
+                      .unit("layers")
+                      .noted()
+                      .help("Layers of each stage, as a list or 0-11-8-8-5-0; auto: equal parts."),
+                  key(TRIREME_MEMBER(parallel.schedule))
+                      .by_default("1f1b")
+                      .built({"1f1b"})
+                      .noted()
+                      .help("Order of forward and backward passes in the pipeline."),
+                  key(TRIREME_MEMBER(parallel.interleave))
+                      .by_default("1")
+                      .at_least(1)
+                      .built({"1"})
+                      .noted()
+                      .help("Chunks of layers on each stage."),
+                  key(TRIREME_MEMBER(parallel.sequence))
+                      .by_default("false")
+                      .built({"false"})
+                      .noted()
+                      .help("Sequence parallelism between tensor ranks."),
+                  key(TRIREME_MEMBER(parallel.zero))
+                      .by_default("1")
+                      .from(0, 3)
+                      .built({"0", "1"})
+                      .noted()
+                      .help("ZeRO stage; 1 cuts the optimizer's state over data ranks."),
+                  key(TRIREME_MEMBER(parallel.bucket))
+                      .by_default("25e6")
+                      .from(1, 1e12)
+                      .unit("elements")
+                      .noted()
+                      .help("Gradients that data ranks reduce at a time."),
+                  later("parallel.overlap.gradients", "true or false")
+                      .by_default("true")
+                      .because("the host backend never overlaps")
+                      .help("Reduce gradients while the backward pass runs."),
+                  later("parallel.overlap.parameters", "true or false")
+                      .by_default("true")
+                      .because("the host backend never overlaps")
+                      .help("Gather parameters while the forward pass runs."),
+                  later("parallel.overlap.pipeline", "true or false")
+                      .by_default("true")
+                      .because("the host backend never overlaps")
+                      .help("Send between stages while both compute."),
+              });
+}
+
+void arithmetic_keys(std::vector<Key>& rows) {
+  rows.insert(
+      rows.end(),
+      {
+          key(TRIREME_MEMBER(batch.micro))
+              .required()
+              .from(1, kMostBatch)
+              .unit("samples")
+              .noted()
+              .help("Samples that a rank computes at a time."),
+          key(TRIREME_MEMBER(batch.global))
+              .required()
+              .from(1, kMostBatch)
+              .unit("samples")
+              .noted()
+              .help("Samples of an iteration; a multiple of micro * parallel.data."),
+          later("batch.rampup.start", "whole number").help("First global batch of a ramp-up."),
+          later("batch.rampup.step", "whole number").help("Growth of the global batch."),
+          later("batch.rampup.samples", "whole number").help("Samples that the ramp-up lasts."),
+          key(TRIREME_MEMBER(precision.compute))
+              .by_default("fp32")
+              .built({"fp32"})
+              .because("the host backend computes in fp32")
+              .noted()
+              .help("Type of weights and activations."),
+          key(TRIREME_MEMBER(precision.gradients))
+              .by_default("fp32")
+              .noted()
+              .help("Type in which gradients are summed; same: that of precision.compute."),
+          later("precision.loss_scale.value", "dynamic or a number").help("Loss scale for fp16."),
+          later("precision.loss_scale.initial", "number").help("First dynamic loss scale."),
+          later("precision.loss_scale.window", "whole number")
+              .help("Good iterations before the scale grows."),
+          later("precision.loss_scale.hysteresis", "whole number")
+              .help("Overflows before the scale shrinks."),
+          later("precision.loss_scale.minimum", "number").help("Least dynamic loss scale."),
+          later("precision.loss_scale.dialect", "megatron or deepspeed")
+              .help("Whose rules the dynamic scale follows."),
+          key(TRIREME_MEMBER(recompute.granularity))
+              .by_default("none")
+              .built({"none"})
+              .noted()
+              .help("What the backward pass computes again instead of keeping."),
+          later("recompute.method", "uniform or block").help("How layers are chosen."),
+          later("recompute.layers", "whole number").help("Layers of one recomputed group."),
+          key(TRIREME_MEMBER(recompute.partition))
+              .by_default("false")
+              .built({"false"})
+              .noted()
+              .help("Tensor ranks share the kept activations."),
+          key(TRIREME_MEMBER(recompute.offload))
+              .by_default("false")
+              .built({"false"})
+              .noted()
+              .help("Kept activations go to host memory."),
+          key(TRIREME_MEMBER(recompute.contiguous))
+              .by_default("false")
+              .built({"false"})
+              .noted()
+              .help("Kept activations lie in one buffer."),
+      });
+}
+
+void optimizer_keys(std::vector<Key>& rows) {
+  rows.insert(
+      rows.end(),
+      {
+          key(TRIREME_MEMBER(optimizer.type))
+              .by_default("adamw")
+              .built({"adamw"})
+              .noted()
+              .help("Update rule."),
+          key(TRIREME_MEMBER(optimizer.beta1))
+              .by_default("0.9")
+              .at_least(0)
+              .below(1)
+              .noted()
+              .help("Decay of the mean of gradients."),
+          key(TRIREME_MEMBER(optimizer.beta2))
+              .by_default("0.999")
+              .at_least(0)
+              .below(1)
+              .noted()
+              .help("Decay of the mean of squared gradients."),
+          key(TRIREME_MEMBER(optimizer.eps))
+              .by_default("1e-08")
+              .above(0)
+              .noted()
+              .help("Added to the root of the second moment."),
+          key(TRIREME_MEMBER(optimizer.weight_decay))
+              .by_default("0.01")
+              .at_least(0)
+              .noted()
+              .help("Decoupled weight decay; biases and norms have none."),
+          key(TRIREME_MEMBER(optimizer.clip))
+              .by_default("1")
+              .at_least(0)
+              .noted()
+              .help("Largest global norm of the gradient; 0 does not clip."),
+          key(TRIREME_MEMBER(schedule.type))
+              .by_default("cosine")
+              .built({"cosine", "linear", "constant"})
+              .noted()
+              .help("Course of the learning rate after the warm-up."),
+          key(TRIREME_MEMBER(schedule.dialect))
+              .by_default("megatron")
+              .noted()
+              .help(
+                  "megatron counts samples; v1 has Megatron-LM 1.1.5's formulas over iterations."),
+          key(TRIREME_MEMBER(schedule.peak))
+              .required()
+              .above(0)
+              .noted()
+              .help("Largest learning rate."),
+          key(TRIREME_MEMBER(schedule.minimum))
+              .by_default("0")
+              .at_least(0)
+              .noted()
+              .help("Least learning rate after the warm-up."),
+          key(TRIREME_MEMBER(schedule.warmup))
+              .by_default("0 iterations")
+              .from(0, kMostSteps)
+              .units({Unit::iterations, Unit::samples, Unit::fraction})
+              .noted()
+              .help("Linear rise from 0 to the peak; a number below 1 is a fraction of decay."),
+          key(TRIREME_MEMBER(schedule.decay))
+              .derived("the run's length",
+                       [](Deck& deck) {
+                         const Train& train = deck.train;
+                         const Unit unit = train.samples ? Unit::samples : Unit::iterations;
+                         const std::int64_t length =
+                             train.samples ? *train.samples : train.iterations.value_or(0);
+                         deck.schedule.decay = {static_cast<double>(length), unit};
+                       })
+              .from(1, kMostSteps)
+              .units(counts())
+              .noted()
+              .help("From the start until the minimum is reached; may be shorter than the run."),
+          later("schedule.weight_decay.end", "number").help("Last weight decay of a ramp."),
+          later("schedule.weight_decay.type", "constant, linear or cosine")
+              .help("Shape of the ramp of weight decay."),
+          later("schedule.range_test.step", "whole number")
+              .help("Iterations of a step of the range test."),
+          later("schedule.range_test.rate", "number").help("Growth per step of the range test."),
+          later("schedule.range_test.staircase", "true or false")
+              .help("The range test grows in steps."),
+      });
+}
+
+void data_keys(std::vector<Key>& rows) {
+  rows.insert(
+      rows.end(),
+      {
+          key(TRIREME_MEMBER(data.train))
+              .derived("needed to train", {})
+              .no_list("blends of datasets are not built yet")
+              .noted()
+              .help("Indexed dataset: the path of its .bin and .idx without the ending."),
+          later("data.valid", "text").help("A dataset of its own for validation."),
+          later("data.test", "text").help("A dataset of its own for tests."),
+          key(TRIREME_MEMBER(data.split))
+              .by_default("969,30,1")
+              .at_least(0)
+              .fixed()
+              .help("Weights of train, valid and test in data.train."),
+          key(TRIREME_MEMBER(data.seed))
+              .derived("run.seed", [](Deck& deck) { deck.data.seed = deck.run.seed; })
+              .from(0, kMostSeed)
+              .fixed()
+              .help("Seed of the order of samples."),
+          key(TRIREME_MEMBER(data.tokenizer.type))
+              .built({"gpt2", "sentencepiece", "whitespace", "bytes"})
+              .fixed()
+              .help("Tokenizer; may be left out where model.vocab is given."),
+          key(TRIREME_MEMBER(data.tokenizer.vocab))
+              .noted()
+              .help("Vocabulary file (gpt2, whitespace)."),
+          key(TRIREME_MEMBER(data.tokenizer.merges)).noted().help("Merges file (gpt2)."),
+          key(TRIREME_MEMBER(data.tokenizer.model)).noted().help("Model file (sentencepiece)."),
+          later("data.corpora", "section of alias: prefix").help("Names for datasets."),
+          key(TRIREME_MEMBER(data.index_cache))
+              .derived("beside the dataset", {})
+              .help("Folder that keeps the sample indices."),
+          key(TRIREME_MEMBER(data.index_files))
+              .noted()
+              .help("Common stem of existing Megatron index files (.npy) to use."),
+          key(TRIREME_MEMBER(data.reset_positions))
+              .by_default("false")
+              .built({"false"})
+              .fixed()
+              .help("Positions start again after each end of document."),
+          key(TRIREME_MEMBER(data.reset_attention))
+              .by_default("false")
+              .built({"false"})
+              .fixed()
+              .help("Attention stays within a document."),
+          key(TRIREME_MEMBER(data.eod_loss))
+              .by_default("true")
+              .noted()
+              .help("Count the loss at end-of-document tokens."),
+          later("data.bert.mask_probability", "number")
+              .by_default("0.15")
+              .help("BERT: share of masked tokens."),
+          later("data.bert.max_predictions", "whole number").help("BERT: most masked tokens."),
+          later("data.bert.short_sequence", "number")
+              .by_default("0.1")
+              .help("BERT: share of short samples."),
+          later("data.bert.sentence_task", "order or next").help("BERT: task of sentence pairs."),
+      });
+}
+
+void train_keys(std::vector<Key>& rows) {
+  rows.insert(
+      rows.end(),
+      {
+          key(TRIREME_MEMBER(train.iterations))
+              .from(1, kMostSteps)
+              .unit("iterations")
+              .noted()
+              .help("Length of the run; give this or train.samples."),
+          key(TRIREME_MEMBER(train.samples))
+              .from(1, kMostSteps)
+              .unit("samples")
+              .noted()
+              .help("Length of the run; a last batch that is not full is dropped."),
+          key(TRIREME_MEMBER(train.exit_interval))
+              .from(1, kMostSteps)
+              .units(counts())
+              .help("Stop, with a checkpoint, at each multiple of this."),
+          key(TRIREME_MEMBER(train.exit_duration))
+              .above(0)
+              .units(times())
+              .help("Stop, with a checkpoint, after this time."),
+          key(TRIREME_MEMBER(train.kill_switch))
+              .help("Stop, with a checkpoint, when this file appears."),
+          later("train.skip", "list of A-B").help("Iterations whose data is skipped."),
+          key(TRIREME_MEMBER(evaluate.every))
+              .from(1, kMostSteps)
+              .units(counts())
+              .help("Evaluate on the validation split at each multiple of this."),
+          key(TRIREME_MEMBER(evaluate.iterations))
+              .by_default("10")
+              .from(1, 1e6)
+              .unit("iterations")
+              .help("Batches of one evaluation."),
+          key(TRIREME_MEMBER(evaluate.at_end))
+              .derived("true where data.split has a validation part",
+                       [](Deck& deck) {
+                         const auto& split = deck.data.split;
+                         deck.evaluate.at_end = split.size() > 1 && split[1] > 0;
+                       })
+              .help("Evaluate when the run has finished."),
+          key(TRIREME_MEMBER(checkpoint.every))
+              .from(1, kMostSteps)
+              .units(counts())
+              .help("Write a checkpoint at each multiple of this."),
+          key(TRIREME_MEMBER(checkpoint.at_end))
+              .by_default("true")
+              .help("Write a checkpoint when the run has finished."),
+          key(TRIREME_MEMBER(checkpoint.keep))
+              .unset_word("all")
+              .at_least(1)
+              .unit("checkpoints")
+              .help("How many of the newest to keep."),
+          key(TRIREME_MEMBER(checkpoint.keep_every))
+              .from(1, kMostSteps)
+              .units(counts())
+              .help("Beside the newest, keep those at each multiple of this."),
+          key(TRIREME_MEMBER(checkpoint.async))
+              .by_default("false")
+              .built({"false"})
+              .help("Write while training goes on."),
+          key(TRIREME_MEMBER(checkpoint.load)).help("Checkpoint that a fresh run starts from."),
+      });
+}
+
+void log_keys(std::vector<Key>& rows) {
+  rows.insert(
+      rows.end(),
+      {
+          later("comm.timeout", "number with a unit")
+              .by_default("10 minutes")
+              .help("Longest wait of a collective."),
+          later("comm.nccl_debug", "text").help("Value of NCCL_DEBUG."),
+          key(TRIREME_MEMBER(log.every))
+              .by_default("10")
+              .from(1, kMostSteps)
+              .unit("iterations")
+              .help("Iterations between training lines."),
+          key(TRIREME_MEMBER(log.tensorboard.enable))
+              .by_default("true")
+              .help("Write TensorBoard event files."),
+          key(TRIREME_MEMBER(log.tensorboard.dialect))
+              .by_default("trireme")
+              .built({"trireme"})
+              .help("Names of the TensorBoard tags."),
+          key(TRIREME_MEMBER(log.tensorboard.flush_every))
+              .by_default("10")
+              .from(1, kMostSteps)
+              .unit("events")
+              .help("TensorBoard events between flushes."),
+          key(TRIREME_MEMBER(log.timers))
+              .by_default("false")
+              .built({"false"})
+              .help("Log the time of each part of an iteration."),
+          key(TRIREME_MEMBER(log.memory)).by_default("true").help("Log the memory in use."),
+          key(TRIREME_MEMBER(log.norms))
+              .by_default("false")
+              .built({"false"})
+              .help("Log the norms of parameters."),
+          later("log.gpu_every", "whole number").help("Iterations between lines about GPUs."),
+          key(TRIREME_MEMBER(log.rank_files))
+              .by_default("false")
+              .built({"false"})
+              .help("Files of each node's output."),
+          later("log.trace.iterations", "list of whole numbers")
+              .help("Iterations whose timeline is recorded."),
+          later("sweep", "section of key: [values]").help("Values that a sweep tries."),
+      });
+}
+
+}  // namespace
+
+const std::vector<Key>& keys() {
+  static const std::vector<Key> table = [] {
+    std::vector<Key> rows;
+    run_keys(rows);
+    model_keys(rows);
+    parallel_keys(rows);
+    arithmetic_keys(rows);
+    optimizer_keys(rows);
+    data_keys(rows);
+    train_keys(rows);
+    log_keys(rows);
+    return rows;
+  }();
+  return table;
+}
+
+}  // namespace trireme::deck

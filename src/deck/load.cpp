@@ -1,0 +1,278 @@
+#include "deck/load.hpp"
+
+#include <fmt/ranges.h>
+
+#include <algorithm>
+#include <map>
+#include <optional>
+#include <set>
+#include <utility>
+
+#include "core/error.hpp"
+#include "core/files.hpp"
+#include "deck/checks.hpp"
+#include "deck/document.hpp"
+#include "deck/problems.hpp"
+#include "deck/schema.hpp"
+
+namespace trireme::deck {
+namespace {
+
+// One value with the key it belongs to.
+struct Setting {
+  const Key* key = nullptr;
+  Item item;
+  Place place;
+};
+
+// Finds which key each item of the deck and its overrides belongs to.
+class Collector {
+ public:
+  explicit Collector(Problems& problems) : problems_(problems) {}
+
+  void read_deck(std::string_view text);
+  void read_override(const std::string& text, int source);
+
+  const std::map<std::string, Setting, std::less<>>& settings() const { return settings_; }
+  bool readable() const { return readable_; }
+
+  const std::map<std::string, Place, std::less<>>& sections() const { return sections_; }
+
+  // Where a key that is missing belongs: its section, or nowhere in particular.
+  Place place_of_section(std::string_view path) const {
+    const auto section = sections_.find(path.substr(0, path.rfind('.')));
+    return section == sections_.end() ? Place{} : section->second;
+  }
+
+ private:
+  void put(const std::string& path, const Item& item, const Place& place);
+  void put_section(const std::string& path, const Item& mapping);
+  bool is_new_name(const std::string& path, const Item& key, std::map<std::string, Place>& seen);
+
+  Problems& problems_;
+  std::map<std::string, Setting, std::less<>> settings_;
+  std::map<std::string, Place, std::less<>> sections_;
+  bool readable_ = true;
+};
+
+void Collector::read_deck(std::string_view text) {
+  const Item root = read_yaml(text, 0, problems_);
+  if (root.kind == Item::Kind::refused) {
+    readable_ = false;
+  } else if (root.kind == Item::Kind::mapping) {
+    put_section("", root);
+  } else if (root.kind != Item::Kind::null) {
+    readable_ = false;
+    problems_.add(root.place, fmt::format("a deck is made of sections such as 'model:', found {}",
+                                          found(root)));
+  }
+}
+
+void Collector::read_override(const std::string& text, int source) {
+  const Place place{source, 0, 0};
+  const std::size_t equals = text.find('=');
+  if (equals == std::string::npos || equals == 0) {
+    problems_.add(place, "an override is written key=value, such as model.layers=12");
+    return;
+  }
+  const std::string path = text.substr(0, equals);
+  if (equals + 1 == text.size() && find_key(path) != nullptr) {
+    settings_.erase(path);
+    return;
+  }
+  put(path, read_yaml(std::string_view(text).substr(equals + 1), source, problems_), place);
+}
+
+// Reports a name that is not a plain word or that its section has already.
+bool Collector::is_new_name(const std::string& path, const Item& key,
+                            std::map<std::string, Place>& seen) {
+  if (key.kind == Item::Kind::refused) return false;
+  if (key.kind != Item::Kind::scalar) {
+    problems_.add(key.place, fmt::format("a key must be a word, found {}", found(key)));
+    return false;
+  }
+  if (key.text == "<<") {
+    problems_.add(key.place, "merge keys ('<<') have no place in a deck; write the keys out");
+    return false;
+  }
+  const auto [first, is_new] = seen.try_emplace(key.text, key.place);
+  if (is_new) return true;
+  const Place& place = first->second;
+  problems_.add(key.place, place.source > 0 ? fmt::format("repeated key '{}'", printable(path))
+                                            : fmt::format("repeated key '{}' (first in line {})",
+                                                          printable(path), place.line));
+  return false;
+}
+
+void Collector::put_section(const std::string& path, const Item& mapping) {
+  std::map<std::string, Place> seen;
+  for (std::size_t i = 0; i < mapping.keys.size(); ++i) {
+    const Item& key = mapping.keys[i];
+    const std::string child = path.empty() ? key.text : path + "." + key.text;
+    if (!is_new_name(child, key, seen)) {
+      // What a repeated section holds is not missing as well.
+      const bool section = mapping.items[i].kind == Item::Kind::mapping && is_section(child);
+      if (section && key.kind == Item::Kind::scalar) put_section(child, mapping.items[i]);
+      continue;
+    }
+    const bool dotted = key.text.find('.') != std::string::npos;
+    if (dotted && (find_key(child) != nullptr || is_section(child))) {
+      const std::size_t dot = key.text.find('.');
+      problems_.add(key.place, fmt::format("write '{}' as '{}' inside the section '{}:'", key.text,
+                                           key.text.substr(dot + 1), key.text.substr(0, dot)));
+      continue;
+    }
+    // Inside an override every place is the override.
+    const Place place = key.place.source > 0 ? Place{key.place.source, 0, 0} : key.place;
+    put(child, mapping.items[i], place);
+  }
+}
+
+void Collector::put(const std::string& path, const Item& item, const Place& place) {
+  if (item.kind == Item::Kind::refused) return;
+  if (const Key* key = find_key(path)) {
+    settings_[path] = {key, item, place};
+  } else if (!is_section(path)) {
+    problems_.add(place, fmt::format("unknown key '{}'{}", printable(path), suggestion(path)));
+  } else if (item.kind == Item::Kind::mapping) {
+    sections_.try_emplace(path, place);
+    put_section(path, item);
+  } else if (item.kind == Item::Kind::null && place.source == 0) {
+    sections_.try_emplace(path, place);
+  } else {
+    const auto names = children(path);
+    problems_.add(place, fmt::format("'{}' is a section with the keys {}; found {}", path,
+                                     fmt::join(names, ", "), found(item)));
+  }
+}
+
+std::string bad_value(const Key& key, const Item& item, const std::string& message) {
+  switch (item.kind) {
+    case Item::Kind::scalar:
+      return fmt::format("{} = {}: {}", key.path, found(item), message);
+    case Item::Kind::null:
+      return fmt::format("{} has no value; give one or leave the key out", key.path);
+    default:
+      break;
+  }
+  const bool explained = item.kind == Item::Kind::list && !key.no_list.empty();
+  return fmt::format("{}: {}{}", key.path, message,
+                     explained ? fmt::format(" ({})", key.no_list) : "");
+}
+
+std::string not_built(const Key& key, const std::string& value) {
+  const std::string reason = key.reason.empty() ? "" : ": " + key.reason;
+  if (key.unbuilt) {
+    return fmt::format("'{}' is not built yet{}; leave it out", key.path, reason);
+  }
+  std::vector<std::string> quoted;
+  for (const std::string& word : key.built) quoted.push_back("'" + word + "'");
+  return fmt::format("'{}: {}' is not built yet{}; leave it out or write {}", key.path, value,
+                     reason, alternatives(quoted));
+}
+
+// Reads one setting into the deck. Returns what is wrong with it, if anything.
+std::optional<std::string> apply(const Setting& setting, Unit bare, Deck& deck) {
+  const Key& key = *setting.key;
+  if (key.unbuilt) return not_built(key, "");
+  Rules rules = key.rules;
+  rules.bare = bare;
+  try {
+    key.read(deck, setting.item, rules);
+  } catch (const BadValue& error) {
+    return bad_value(key, setting.item, error.what());
+  }
+  const std::string value = key.write(deck);
+  const bool is_built =
+      key.built.empty() || std::find(key.built.begin(), key.built.end(), value) != key.built.end();
+  if (!is_built) return not_built(key, value);
+  return std::nullopt;
+}
+
+// Fills the deck: fixed defaults, what was given, then defaults that depend on other keys.
+Deck fill(const Collector& collector, const std::string& filename, Given& given,
+          Problems& problems) {
+  Deck deck = fixed_defaults();
+  deck.run.name = std::filesystem::path(filename).stem().string();
+  given.places = collector.sections();
+  const auto& settings = collector.settings();
+  const Unit bare = settings.contains("train.samples") ? Unit::samples : Unit::iterations;
+  for (const auto& [path, setting] : settings) {
+    given.places[path] = setting.place;
+    const auto problem = apply(setting, bare, deck);
+    if (!problem) continue;
+    problems.add(setting.place, *problem);
+    given.bad.insert(path);
+  }
+  for (const Key& key : keys()) {
+    if (settings.contains(key.path)) continue;
+    if (key.derive) key.derive(deck);
+    if (!key.required) continue;
+    problems.add(collector.place_of_section(key.path),
+                 fmt::format("missing key '{}': {}", key.path, key.help));
+    given.bad.insert(key.path);
+  }
+  if (!settings.contains("train.iterations") && !settings.contains("train.samples")) {
+    problems.add(collector.place_of_section("train.iterations"),
+                 "missing key 'train.iterations' or 'train.samples': how long to train");
+    given.bad.insert("train.iterations");
+  }
+  return deck;
+}
+
+}  // namespace
+
+Deck load(const std::filesystem::path& path, const std::vector<std::string>& overrides,
+          const LoadOptions& options) {
+  return parse(read_file(path), path.string(), overrides, options);
+}
+
+Deck parse(std::string_view text, const std::string& filename,
+           const std::vector<std::string>& overrides, const LoadOptions& options) {
+  std::vector<std::string> shown;
+  for (const std::string& each : overrides) shown.push_back(printable(each));
+  Problems problems(filename, shown);
+  Collector collector(problems);
+  collector.read_deck(text);
+  for (std::size_t i = 0; i < overrides.size(); ++i) {
+    collector.read_override(overrides[i], static_cast<int>(i) + 1);
+  }
+  // What a deck that cannot be read lacks is not known.
+  if (!collector.readable()) problems.raise();
+  Given given;
+  const Deck deck = fill(collector, filename, given, problems);
+  check_together(deck, given, options, problems);
+  problems.raise_if_any();
+  return deck;
+}
+
+void resolve_world_size(Deck& deck, std::int64_t ranks) {
+  const std::int64_t tensor = deck.parallel.tensor;
+  const std::int64_t pipeline = deck.parallel.pipeline;
+  const std::int64_t model = tensor * pipeline;
+  const bool fits = ranks % model == 0;
+  const std::int64_t data = deck.parallel.data.value_or(ranks / model);
+  const auto refuse = [](const std::string& line) {
+    throw DeckError("{}\n{}", line, closing_line(1));
+  };
+  if (!deck.parallel.data && (!fits || data == 0)) {
+    const std::int64_t above = (ranks / model + 1) * model;
+    refuse(fmt::format(
+        "parallel: tensor * pipeline = {} * {} = {} does not divide the {} ranks that were started "
+        "(try {} ranks)",
+        tensor, pipeline, model, ranks,
+        above == model ? fmt::format("{}", above) : fmt::format("{} or {}", above - model, above)));
+  }
+  if (model * data != ranks) {
+    refuse(fmt::format(
+        "parallel: tensor * pipeline * data = {} * {} * {} = {}, but {} ranks were started (try "
+        "{}{} ranks)",
+        tensor, pipeline, data, model * data, ranks,
+        fits && ranks > 0 ? fmt::format("data: {}, or ", ranks / model) : "", model * data));
+  }
+  const std::string problem = batch_problem(deck, data);
+  if (!problem.empty()) refuse(problem);
+  deck.parallel.data = data;
+}
+
+}  // namespace trireme::deck

@@ -1,0 +1,64 @@
+// The table of keys. Parsing, checking, help, printing and restarts all read it.
+#pragma once
+
+#include <functional>
+#include <optional>
+#include <string>
+#include <string_view>
+#include <type_traits>
+#include <utility>
+#include <vector>
+
+#include "deck/deck.hpp"
+#include "deck/restart.hpp"
+#include "deck/value.hpp"
+
+namespace trireme::deck {
+
+/// One key: what help says about it and how it is bound to its member of Deck.
+struct Key {
+  std::string path;  ///< "model.dropout.attention"
+  std::string type;  ///< for people
+  std::string help;  ///< one line
+  RestartRule restart = RestartRule::free;
+  Rules rules;
+  std::string unit;                ///< of a plain number
+  bool required = false;           ///< an error when missing
+  std::string fallback;            ///< the default as YAML; "" where there is none
+  std::string fallback_words;      ///< the default in words, where it is no fixed value
+  std::vector<std::string> built;  ///< the values whose feature is built; empty: all of them
+  bool unbuilt = false;            ///< the key has no feature, and so no member, yet
+  std::string reason;              ///< why something is not built, where there is more to say
+  std::string no_list;             ///< why a list is refused, where there is more to say
+
+  /// Reads `item` into the member, with a Length's bare unit from `rules`. Throws BadValue.
+  std::function<void(Deck&, const Item&, const Rules&)> read;
+  /// The member as YAML; "" when an optional is not set and has no word for that.
+  std::function<std::string(const Deck&)> write;
+  /// Sets the member to a default that depends on other members.
+  std::function<void(Deck&)> derive;
+};
+
+/// All keys, in the order in which the effective deck is printed.
+const std::vector<Key>& keys();
+
+/// The key called `path`, or nullptr.
+const Key* find_key(std::string_view path);
+
+/// Whether `path` is a section: some key's path continues it.
+bool is_section(std::string_view path);
+
+/// The names directly under `section` ("" for the deck itself), in order, each once.
+std::vector<std::string_view> children(std::string_view section);
+
+/// " — did you mean 'x'?" for the key or section nearest to the unknown
+/// `path`, looking first beside it and then for its last name in other sections; or "".
+std::string suggestion(std::string_view path);
+
+/// The default of every key that has a fixed one; all else is empty.
+const Deck& fixed_defaults();
+
+/// "a, b or c".
+std::string alternatives(const std::vector<std::string>& words);
+
+}  // namespace trireme::deck

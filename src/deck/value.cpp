@@ -1,0 +1,294 @@
+#include "deck/value.hpp"
+
+#include <fmt/ranges.h>
+
+#include <algorithm>
+#include <array>
+#include <charconv>
+#include <cmath>
+#include <utility>
+
+#include "deck/suggest.hpp"
+
+namespace trireme::deck {
+namespace {
+
+bool is_digit(char c) { return c >= '0' && c <= '9'; }
+
+// A decimal number taken apart: sign, digits without point, and the power of ten of the last digit.
+struct Decimal {
+  bool negative = false;
+  std::string digits;
+  int exponent = 0;
+};
+
+// Takes digits from the head of `text`, with single underscores between digits.
+std::string take_digits(std::string_view& text) {
+  std::string digits;
+  while (!text.empty()) {
+    const bool separator =
+        text[0] == '_' && !digits.empty() && text.size() > 1 && is_digit(text[1]);
+    if (!is_digit(text[0]) && !separator) break;
+    if (!separator) digits += text[0];
+    text.remove_prefix(1);
+  }
+  return digits;
+}
+
+std::optional<Decimal> read_decimal(std::string_view text) {
+  Decimal number;
+  if (!text.empty() && (text[0] == '-' || text[0] == '+')) {
+    number.negative = text[0] == '-';
+    text.remove_prefix(1);
+  }
+  const std::string whole = take_digits(text);
+  std::string fraction;
+  if (!text.empty() && text[0] == '.') {
+    text.remove_prefix(1);
+    fraction = take_digits(text);
+  }
+  if (whole.empty() && fraction.empty()) return std::nullopt;
+  if (!text.empty() && (text[0] == 'e' || text[0] == 'E')) {
+    text.remove_prefix(1);
+    if (!text.empty() && text[0] == '+') text.remove_prefix(1);
+    const auto [end, error] =
+        std::from_chars(text.data(), text.data() + text.size(), number.exponent);
+    // Beyond +-9999 no number fits anyway; the bound keeps the sums below from overflowing.
+    if (error == std::errc::invalid_argument) return std::nullopt;
+    if (error != std::errc() || std::abs(number.exponent) > 9999) {
+      throw BadValue("the exponent is out of range");
+    }
+    text.remove_prefix(end - text.data());
+  }
+  if (!text.empty()) return std::nullopt;
+  if (whole.size() > 1 && whole[0] == '0') {
+    throw BadValue("a number does not start with 0 (YAML would read it as octal)");
+  }
+  number.digits = whole + fraction;
+  number.exponent -= static_cast<int>(fraction.size());
+  return number;
+}
+
+std::string_view scalar_text(const Item& item, std::string_view expected) {
+  if (item.kind != Item::Kind::scalar) {
+    throw BadValue(fmt::format("expected {}, found {}", expected, found(item)));
+  }
+  return item.text;
+}
+
+// A number or flag in quotes is a text to YAML.
+std::string_view plain_text(const Item& item, std::string_view expected) {
+  const std::string_view text = scalar_text(item, expected);
+  if (item.quoted) throw BadValue(fmt::format("expected {}; take away the quotes", expected));
+  return text;
+}
+
+std::int64_t whole_of(std::string_view text) {
+  const auto bad = [] { return BadValue("expected a whole number"); };
+  const std::optional<Decimal> number = read_decimal(text);
+  if (!number) throw bad();
+  std::string digits = number->digits;
+  digits.erase(0, std::min(digits.find_first_not_of('0'), digits.size()));
+  if (digits.empty()) return 0;
+  for (int exponent = number->exponent; exponent < 0; ++exponent) {
+    if (digits.empty() || digits.back() != '0') throw bad();
+    digits.pop_back();
+  }
+  constexpr std::size_t kMostDigits = std::numeric_limits<std::int64_t>::digits10 + 1;
+  const std::size_t zeros = std::max(number->exponent, 0);
+  std::int64_t value = 0;
+  if (digits.size() + zeros <= kMostDigits) {
+    digits.append(zeros, '0');
+    const auto [end, error] = std::from_chars(digits.data(), digits.data() + digits.size(), value);
+    if (error == std::errc()) return number->negative ? -value : value;
+  }
+  throw BadValue("too large for a 64-bit number");
+}
+
+double real_of(std::string_view text) {
+  const std::optional<Decimal> number = read_decimal(text);
+  if (!number) throw BadValue("expected a number");
+  const std::string plain = fmt::format("{}e{}", number->digits, number->exponent);
+  double value = 0;
+  const auto [end, error] = std::from_chars(plain.data(), plain.data() + plain.size(), value);
+  if (error != std::errc()) throw BadValue("out of the range of floating-point numbers");
+  return number->negative ? -value : value;
+}
+
+std::string_view trimmed(std::string_view text) {
+  while (!text.empty() && text.front() == ' ') text.remove_prefix(1);
+  while (!text.empty() && text.back() == ' ') text.remove_suffix(1);
+  return text;
+}
+
+// A list item, or the parts of a scalar such as `1-2-3`.
+template <typename Read>
+auto read_list(const Item& item, char separator, std::string_view expected, Read read) {
+  std::vector<decltype(read(std::string_view()))> values;
+  if (item.kind == Item::Kind::list) {
+    for (const Item& element : item.items) values.push_back(read(plain_text(element, expected)));
+    return values;
+  }
+  std::string_view rest = scalar_text(item, expected);
+  while (true) {
+    const std::size_t end = std::min(rest.find(separator), rest.size());
+    values.push_back(read(trimmed(rest.substr(0, end))));
+    if (end == rest.size()) return values;
+    rest.remove_prefix(end + 1);
+  }
+}
+
+// Unit words, singular and plural. A fraction is a number below 1 without a unit.
+std::optional<Unit> unit_of(std::string_view word) {
+  for (const Unit unit :
+       {Unit::iterations, Unit::samples, Unit::seconds, Unit::minutes, Unit::hours}) {
+    const std::string_view plural = name_of(unit);
+    if (word == plural || word == plural.substr(0, plural.size() - 1)) return unit;
+  }
+  return std::nullopt;
+}
+
+bool is_count(Unit unit) { return unit == Unit::iterations || unit == Unit::samples; }
+
+bool allows(const Rules& rules, Unit unit) {
+  return std::find(rules.units.begin(), rules.units.end(), unit) != rules.units.end();
+}
+
+// "expected a number and its unit (iterations, samples)"
+std::string expected_length(const Rules& rules) {
+  std::vector<std::string_view> words;
+  for (const Unit unit : rules.units) {
+    if (unit != Unit::fraction) words.push_back(name_of(unit));
+  }
+  return fmt::format("expected a number and its unit ({}{})", fmt::join(words, ", "),
+                     allows(rules, Unit::fraction) ? ", or a fraction below 1" : "");
+}
+
+}  // namespace
+
+bool Range::contains(double value) const {
+  return (low_open ? value > low : value >= low) && (high_open ? value < high : value <= high);
+}
+
+std::string Range::text() const {
+  const bool below = std::isfinite(high);
+  if (!std::isfinite(low)) return below ? fmt::format("at most {}", high) : "";
+  if (!below) return fmt::format("{} {}", low_open ? "above" : "at least", low);
+  return fmt::format("from {}{} to {}{}", low_open ? "above " : "", low, high_open ? "below " : "",
+                     high);
+}
+
+void require_in(const Range& range, double value) {
+  if (!range.contains(value)) throw BadValue(fmt::format("must be {}", range.text()));
+}
+
+std::int64_t read_whole(const Item& item) { return whole_of(plain_text(item, "a whole number")); }
+
+double read_real(const Item& item) { return real_of(plain_text(item, "a number")); }
+
+std::string read_text(const Item& item) {
+  const std::string_view text = scalar_text(item, "text");
+  if (text.empty()) throw BadValue("must not be empty");
+  if (std::any_of(text.begin(), text.end(), [](char c) { return c >= 0 && c < 0x20; })) {
+    throw BadValue("must be one line without control characters");
+  }
+  return std::string(text);
+}
+
+Length read_length(const Item& item, const Rules& rules) {
+  const std::string expected = expected_length(rules);
+  const std::string_view text = trimmed(scalar_text(item, "a number with a unit"));
+  const std::size_t space = std::min(text.find(' '), text.size());
+  const std::string_view word = trimmed(text.substr(space));
+  if (!read_decimal(text.substr(0, space))) throw BadValue(expected);
+  const double number = real_of(text.substr(0, space));
+  Unit unit = rules.bare;
+  if (word.empty()) {
+    if (allows(rules, Unit::fraction) && number > 0 && number < 1) unit = Unit::fraction;
+  } else {
+    const std::optional<Unit> named = unit_of(word);
+    if (!named) throw BadValue(expected);
+    unit = *named;
+  }
+  if (!allows(rules, unit)) throw BadValue(expected);
+  require_in(rules.range, number);
+  if (!is_count(unit)) return {number, unit};
+  // A count is a whole number; double holds it exactly up to 2^53.
+  const auto count = static_cast<double>(whole_of(text.substr(0, space)));
+  return {count, unit};
+}
+
+std::size_t read_choice(const Item& item, const std::vector<std::string_view>& words) {
+  const std::string_view text = scalar_text(item, "one word");
+  const auto match = std::find(words.begin(), words.end(), text);
+  if (match != words.end()) return match - words.begin();
+  const std::string_view meant = nearest(text, words);
+  throw BadValue(fmt::format("allowed are {}{}", fmt::join(words, ", "),
+                             meant.empty() ? "" : fmt::format(" — did you mean '{}'?", meant)));
+}
+
+std::string write_text(const std::string& text) {
+  static constexpr std::string_view kSafe =
+      "ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789_./+-";
+  static constexpr std::array<std::string_view, 3> kNulls = {"null", "Null", "NULL"};
+  const bool safe = text.find_first_not_of(kSafe) == std::string::npos && text[0] != '-' &&
+                    std::find(kNulls.begin(), kNulls.end(), text) == kNulls.end();
+  if (safe) return text;
+  std::string quoted = "\"";
+  for (const char c : text) {
+    if (c == '"' || c == '\\') quoted += '\\';
+    quoted += c;
+  }
+  return quoted + "\"";
+}
+
+std::string write_length(const Length& length) {
+  if (length.unit == Unit::fraction) return fmt::format("{}", length.value);
+  std::string_view word = name_of(length.unit);
+  if (length.value == 1) word.remove_suffix(1);
+  if (is_count(length.unit)) {
+    return fmt::format("{} {}", static_cast<std::int64_t>(length.value), word);
+  }
+  return fmt::format("{} {}", length.value, word);
+}
+
+std::int64_t Codec<std::int64_t>::read(const Item& item, const Rules& rules) {
+  const std::int64_t value = read_whole(item);
+  require_in(rules.range, static_cast<double>(value));
+  return value;
+}
+
+double Codec<double>::read(const Item& item, const Rules& rules) {
+  const double value = read_real(item);
+  require_in(rules.range, value);
+  return value;
+}
+
+bool Codec<bool>::read(const Item& item, const Rules&) {
+  const std::string_view text = plain_text(item, "true or false");
+  if (text != "true" && text != "false") throw BadValue("expected true or false");
+  return text == "true";
+}
+
+std::vector<std::int64_t> Codec<std::vector<std::int64_t>>::read(const Item& item,
+                                                                 const Rules& rules) {
+  auto values = read_list(item, '-', "whole numbers", whole_of);
+  for (const std::int64_t value : values) require_in(rules.range, static_cast<double>(value));
+  return values;
+}
+
+std::string Codec<std::vector<std::int64_t>>::write(const std::vector<std::int64_t>& value) {
+  return fmt::format("{}", fmt::join(value, "-"));
+}
+
+std::vector<double> Codec<std::vector<double>>::read(const Item& item, const Rules& rules) {
+  auto values = read_list(item, ',', "numbers", real_of);
+  for (const double value : values) require_in(rules.range, value);
+  return values;
+}
+
+std::string Codec<std::vector<double>>::write(const std::vector<double>& value) {
+  return fmt::format("{}", fmt::join(value, ","));
+}
+
+}  // namespace trireme::deck

@@ -1,0 +1,137 @@
+// Values of a deck: from items to C++ types and back, one Codec per type.
+//
+// Reading throws BadValue, whose message continues "model.layers = 'x': ". Writing gives YAML that
+// reads back to the same value.
+#pragma once
+
+#include <fmt/format.h>
+
+#include <cstdint>
+#include <limits>
+#include <optional>
+#include <stdexcept>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "deck/deck.hpp"
+#include "deck/document.hpp"
+
+namespace trireme::deck {
+
+/// What is wrong with one value, without its key or place.
+struct BadValue : std::runtime_error {
+  using std::runtime_error::runtime_error;
+};
+
+/// The numbers that a key allows.
+struct Range {
+  double low = -std::numeric_limits<double>::infinity();
+  double high = std::numeric_limits<double>::infinity();
+  bool low_open = false;   ///< `low` itself is outside
+  bool high_open = false;  ///< `high` itself is outside
+
+  bool contains(double value) const;
+  /// "at least 1", "above 0", "from 0 to 3", "from 0 to below 1"; "" when nothing is excluded.
+  std::string text() const;
+};
+
+/// What reading one value depends on beside the value.
+struct Rules {
+  Range range;
+  std::vector<Unit> units;             ///< those a Length may have
+  std::string word;                    ///< stands for "not set" of an optional, such as `auto`
+  std::vector<std::string_view> list;  ///< the words of an enumeration
+  Unit bare = Unit::iterations;        ///< the unit of a Length without one
+};
+
+/// A whole number: `12`, `1_000`, `1.5e9`. Throws BadValue when it is none, has a leading zero, or
+/// does not fit into 64 bits.
+std::int64_t read_whole(const Item& item);
+
+/// A finite number. Throws BadValue.
+double read_real(const Item& item);
+
+/// A text that is not empty. Throws BadValue.
+std::string read_text(const Item& item);
+
+/// A Length whose unit is one of `rules.units`. Throws BadValue.
+Length read_length(const Item& item, const Rules& rules);
+
+/// Throws BadValue unless `value` lies in the range.
+void require_in(const Range& range, double value);
+
+/// One of the words of an enumeration, as its index. Throws BadValue that lists them.
+std::size_t read_choice(const Item& item, const std::vector<std::string_view>& words);
+
+/// `text` as a YAML scalar, quoted where it has to be.
+std::string write_text(const std::string& text);
+
+/// "2000 iterations", "1 sample", "0.01" for a fraction.
+std::string write_length(const Length& length);
+
+template <typename T>
+struct Codec;
+
+template <>
+struct Codec<std::int64_t> {
+  static constexpr const char* kType = "whole number";
+  static std::int64_t read(const Item& item, const Rules& rules);
+  static std::string write(std::int64_t value) { return fmt::format("{}", value); }
+};
+
+template <>
+struct Codec<double> {
+  static constexpr const char* kType = "number";
+  static double read(const Item& item, const Rules& rules);
+  static std::string write(double value) { return fmt::format("{}", value); }
+};
+
+template <>
+struct Codec<bool> {
+  static constexpr const char* kType = "true or false";
+  static bool read(const Item& item, const Rules& rules);
+  static std::string write(bool value) { return value ? "true" : "false"; }
+};
+
+template <>
+struct Codec<std::string> {
+  static constexpr const char* kType = "text";
+  static std::string read(const Item& item, const Rules&) { return read_text(item); }
+  static std::string write(const std::string& value) { return write_text(value); }
+};
+
+template <>
+struct Codec<Length> {
+  static constexpr const char* kType = "number with a unit";
+  static Length read(const Item& item, const Rules& rules) { return read_length(item, rules); }
+  static std::string write(const Length& value) { return write_length(value); }
+};
+
+/// Layers per stage: a list, or `0-11-8-8-5-0`.
+template <>
+struct Codec<std::vector<std::int64_t>> {
+  static constexpr const char* kType = "list of whole numbers";
+  static std::vector<std::int64_t> read(const Item& item, const Rules& rules);
+  static std::string write(const std::vector<std::int64_t>& value);
+};
+
+/// Weights: a list, or `969,30,1`.
+template <>
+struct Codec<std::vector<double>> {
+  static constexpr const char* kType = "list of numbers";
+  static std::vector<double> read(const Item& item, const Rules& rules);
+  static std::string write(const std::vector<double>& value);
+};
+
+template <typename Enum>
+requires std::is_enum_v<Enum>
+struct Codec<Enum> {
+  static constexpr const char* kType = "choice";
+  static Enum read(const Item& item, const Rules& rules) {
+    return static_cast<Enum>(read_choice(item, rules.list));
+  }
+  static std::string write(Enum value) { return std::string(name_of(value)); }
+};
+
+}  // namespace trireme::deck
