@@ -27,9 +27,9 @@ GptStage::Slot GptStage::Slot::take(Arena& arena, const LayerSizes& sizes, int l
 GptStage::Scratch GptStage::Scratch::take(Arena& arena, const LayerSizes& sizes) {
   Scratch scratch;
   scratch.layer = LayerWorkspace::take(arena, sizes);
+  scratch.loss = arena.take(DType::f64, {1});
   for (Tensor& gradient : scratch.gradients)
     gradient = arena.take(sizes.dtype, scratch.layer.stream.shape);
-  scratch.loss = arena.take(DType::f64, {1});
   return scratch;
 }
 
@@ -39,8 +39,9 @@ StageMemory GptStage::plan(const LayerSizes& sizes, const grid::Layout& layout, 
   for (int slot = 0; slot < slots; ++slot)
     Slot::take(activations, sizes, layout.layers_of(stage).count, layout.is_first(stage),
                layout.is_last(stage));
-  Scratch::take(workspace, sizes);
-  return {activations.bytes(), workspace.bytes()};
+  const Scratch scratch = Scratch::take(workspace, sizes);
+  const std::size_t exchanged = 2 * scratch.gradients[0].bytes();
+  return {activations.bytes(), workspace.bytes() - exchanged, exchanged};
 }
 
 GptStage::GptStage(const LayerContext& context, const ParameterStore& parameters,
@@ -54,7 +55,8 @@ GptStage::GptStage(const LayerContext& context, const ParameterStore& parameters
 
   const StageMemory memory = plan(context, layout, stage, slots);
   activation_memory_ = context.backend.allocate(memory.activations, "activations");
-  workspace_memory_ = context.backend.allocate(memory.workspace, "workspace");
+  workspace_memory_ =
+      context.backend.allocate(memory.workspace + memory.communication, "workspace");
   Arena activations(activation_memory_.get()), workspace(workspace_memory_.get());
   for (int slot = 0; slot < slots; ++slot)
     slots_.push_back(Slot::take(activations, context, range.count, is_first(), is_last()));

@@ -23,6 +23,7 @@ struct MicroBatch {
 struct StageMemory {
   std::size_t activations = 0;
   std::size_t workspace = 0;
+  std::size_t communication = 0;  ///< gradients exchanged with other stages
 };
 
 /// A stage with memory for `slots` micro-batches between their forward and their backward.
@@ -84,8 +85,8 @@ class GptStage {
   };
   struct Scratch {
     LayerWorkspace layer;
-    Tensor gradients[2];
     Tensor loss;
+    Tensor gradients[2];  ///< last: what is exchanged with other stages
     static Scratch take(Arena& arena, const LayerSizes& sizes);
   };
 

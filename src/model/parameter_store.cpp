@@ -13,7 +13,7 @@ std::vector<T> initial_values(const LocalParameter& local, std::uint64_t seed) {
   const std::int64_t row_size = parameter.shape.rank() == 2 ? parameter.shape[1] : 1;
   const std::uint64_t stream = name_hash(parameter.name.c_str());
   std::int64_t start = 0;
-  for (const Box& box : local.boxes) {
+  for (const grid::Box& box : local.boxes) {
 #pragma omp parallel for schedule(static)
     for (std::int64_t i = 0; i < box.size(); ++i) {
       const std::int64_t index =

@@ -136,36 +136,6 @@ std::vector<Parameter> gpt_parameters(const ModelConfig& config) {
   return std::move(builder.table);
 }
 
-std::vector<Box> cut_boxes(const std::vector<Box>& boxes, std::int64_t begin, std::int64_t end) {
-  std::vector<Box> parts;
-  std::int64_t start = 0;  // of the current box in the concatenation
-  for (const Box& box : boxes) {
-    std::int64_t from = std::max(begin - start, std::int64_t{0});
-    const std::int64_t to = std::min(end - start, box.size());
-    while (from < to) {
-      const std::int64_t row = from / box.columns;
-      const std::int64_t column = from % box.columns;
-      if (column == 0 && to - from >= box.columns) {
-        const std::int64_t rows = (to - from) / box.columns;
-        parts.push_back({box.row + row, rows, box.column, box.columns});
-        from += rows * box.columns;
-      } else {
-        const std::int64_t columns = std::min(box.columns - column, to - from);
-        parts.push_back({box.row + row, 1, box.column + column, columns});
-        from += columns;
-      }
-    }
-    start += box.size();
-  }
-  return parts;
-}
-
-std::int64_t LocalParameter::elements() const {
-  std::int64_t sum = 0;
-  for (const Box& box : boxes) sum += box.size();
-  return sum;
-}
-
 Placement place_parameters(const std::vector<Parameter>& table, const grid::Layout& layout,
                            const grid::Coordinates& place) {
   Placement placement;

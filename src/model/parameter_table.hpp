@@ -8,6 +8,7 @@
 #include <vector>
 
 #include "core/shape.hpp"
+#include "grid/boxes.hpp"
 #include "grid/layout.hpp"
 #include "model/config.hpp"
 
@@ -43,34 +44,17 @@ struct Parameter {
 /// projections are initialised with init_std / sqrt(2 layers) (Radford et al. 2019, section 2.3).
 std::vector<Parameter> gpt_parameters(const ModelConfig& config);
 
-/// A rectangle of a logical tensor; a 1-D tensor is one column wide.
-struct Box {
-  std::int64_t row = 0;
-  std::int64_t rows = 0;
-  std::int64_t column = 0;
-  std::int64_t columns = 1;
-  std::int64_t size() const { return rows * columns; }
-  bool operator==(const Box&) const = default;
-};
-
-/// The boxes of elements [begin, end) of the concatenation of `boxes`, each box in row-major order.
-std::vector<Box> cut_boxes(const std::vector<Box>& boxes, std::int64_t begin, std::int64_t end);
-
 /// A rank's part of one parameter, placed in the rank's flat buffers.
 struct LocalParameter {
   const Parameter* parameter = nullptr;
-  Shape shape;  ///< local shape, padding included
-  std::int64_t offset =
-      0;  ///< first element in the flat buffers; a multiple of kParameterAlignment
-  std::vector<Box>
-      boxes;  ///< what it holds of the logical tensor, in memory order; padding follows
-  bool shared =
-      false;  ///< the last stage's copy of the tied embedding: not updated here but received
-  bool primary =
-      true;  ///< false where tensor rank 0 holds an identical copy: counted and saved there
+  Shape shape;              ///< local shape, padding included
+  std::int64_t offset = 0;  ///< in the flat buffers; a multiple of kParameterAlignment
+  grid::Boxes boxes;        ///< its part of the logical tensor in memory order; then padding
+  bool shared = false;      ///< the last stage's copy of the tied embedding: received, not updated
+  bool primary = true;      ///< false where tensor rank 0 holds an identical copy and counts it
 
   /// Elements that are part of the logical tensor.
-  std::int64_t elements() const;
+  std::int64_t elements() const { return grid::count_elements(boxes); }
 };
 
 /// Elements to which every parameter's place in the flat buffers is aligned: 64 bytes of fp32.

@@ -1,0 +1,78 @@
+#include "pipeline/stage_runner.hpp"
+
+#include <algorithm>
+
+namespace trireme::pipeline {
+
+StageRunner::StageRunner(comm::Groups& groups, const model::LayerContext& context,
+                         const model::ParameterStore& parameters, int slots)
+    : groups_(groups),
+      stage_(context, parameters, groups.layout, groups.place.pipeline, slots),
+      sequence_(context.config.sequence),
+      slots_(slots),
+      tokens_(slots) {
+  for (auto* buffers : {&rows_, &sequential_})
+    for (auto& buffer : *buffers) buffer.resize(context.tokens());
+}
+
+LossSum StageRunner::train(const data::GptDataset& dataset, const data::Sampler& sampler,
+                           std::int64_t consumed, const StageSchedule& schedule) {
+  return run(dataset, sampler, consumed, schedule, /*training=*/true);
+}
+
+LossSum StageRunner::evaluate(const data::GptDataset& dataset, const data::Sampler& sampler,
+                              std::int64_t consumed) {
+  const auto schedule = forward_only(groups_.layout.pipeline, groups_.place.pipeline,
+                                     static_cast<int>(sampler.micro_batches()), slots_);
+  return run(dataset, sampler, consumed, schedule, /*training=*/false);
+}
+
+LossSum StageRunner::run(const data::GptDataset& dataset, const data::Sampler& sampler,
+                         std::int64_t consumed, const StageSchedule& schedule, bool training) {
+  dataset_ = &dataset;
+  sampler_ = sampler;
+  consumed_ = consumed;
+  training_ = training;
+  tokens_sum_ = 0.0;
+  stage_.reset_loss();
+  execute(schedule, *this, *groups_.pipeline);
+
+  // The last stage knows the loss, every tensor rank of it the same one.
+  const bool counts = stage_.is_last() && groups_.place.tensor == 0;
+  double sums[2] = {counts ? stage_.loss_sum() : 0.0, counts ? tokens_sum_ : 0.0};
+  groups_.world->all_reduce(sums, 2, DType::f64, comm::Reduce::sum);
+  return {sums[0], sums[1]};
+}
+
+void StageRunner::forward(int micro_batch, int slot) {
+  load(micro_batch, slot);
+  stage_.forward(slot, training_);
+}
+
+void StageRunner::backward(int, int slot, const Tensor& gradient) {
+  // The batch's loss is the mean over its micro-batches of their mean over tokens, as in
+  // Megatron-LM.
+  const double micro_batches = static_cast<double>(sampler_.micro_batches() * sampler_.data_ranks);
+  stage_.backward(slot, gradient, 1.0 / (std::max(1.0, tokens_[slot]) * micro_batches));
+}
+
+void StageRunner::load(int micro_batch, int slot) {
+  model::MicroBatch batch{
+      .first_sample = static_cast<std::uint64_t>(sampler_.first_sample(consumed_, micro_batch))};
+  if (stage_.is_first() || stage_.is_last()) {
+    data::fill_micro_batch(*dataset_, sampler_, consumed_, micro_batch, rows_[0], rows_[1]);
+    for (int which : {0, 1})
+      for (std::int64_t j = 0; j < sampler_.micro_batch; ++j)
+        for (std::int64_t i = 0; i < sequence_; ++i)
+          sequential_[which][i * sampler_.micro_batch + j] = rows_[which][j * sequence_ + i];
+    batch.ids = sequential_[0];
+    batch.labels = sequential_[1];
+    const auto ignored =
+        std::count(sequential_[1].begin(), sequential_[1].end(), data::kIgnoredLabel);
+    tokens_[slot] = static_cast<double>(std::ssize(sequential_[1]) - ignored);
+    tokens_sum_ += tokens_[slot];
+  }
+  stage_.load(slot, batch);
+}
+
+}  // namespace trireme::pipeline

@@ -1,0 +1,148 @@
+// The optimizer over ranks: gradient norm, ZeRO-1, buckets, the tied embedding.
+#include <gtest/gtest.h>
+
+#include <cstring>
+
+#include "../model/ranked_gpt.hpp"
+
+namespace trireme::test {
+namespace {
+
+constexpr int kSteps = 3;
+constexpr double kLearningRate = 1e-2;
+
+std::unique_ptr<comm::MpiCommunicator> world() { return comm::MpiCommunicator::world(); }
+
+/// An eps above rounding noise: where a gradient is zero but for rounding, as that of the key bias,
+/// Adam must not make whole steps of noise.
+optim::OptimizerConfig smooth() { return {.eps = 1e-3}; }
+
+std::vector<grid::Layout> layouts() { return layouts_of(world()->size()); }
+
+LogicalTensors train(const grid::Layout& layout, const optim::OptimizerConfig& config) {
+  RankedGpt gpt(world(), layout, config);
+  for (int step = 0; step < kSteps; ++step) gpt.step(kLearningRate);
+  return gpt.weights();
+}
+
+/// Every tensor to `tolerance` of its norm.
+void expect_close(const LogicalTensors& ours, const LogicalTensors& expected, double tolerance) {
+  for (const auto& [name, tensor] : ours)
+    EXPECT_LE(distance(tensor, expected.at(name)), tolerance * norm(expected.at(name))) << name;
+}
+
+TEST(OptimizerRanks, NormCountsEachElementOnce) {
+  const auto serial = RankedGpt::serial();
+  serial->compute_gradients(0);
+  const double expected = serial->optimizer().gradient_norm();
+  for (const grid::Layout& layout : layouts()) {
+    for (const bool shard_state : {false, true}) {
+      SCOPED_TRACE(to_string(layout) + (shard_state ? ", ZeRO-1" : ", ZeRO-0"));
+      RankedGpt gpt(world(), layout, {.shard_state = shard_state});
+      gpt.compute_gradients(0);
+      const double norm = gpt.optimizer().gradient_norm();
+      EXPECT_NEAR(norm, expected, 1e-6 * expected);
+      EXPECT_EQ(norm, world()->all_reduce(norm, comm::Reduce::max)) << "ranks disagree";
+    }
+  }
+}
+
+TEST(OptimizerRanks, WeightsAfterStepsEqualTheSerialOnes) {
+  const auto serial = RankedGpt::serial(smooth());
+  const LogicalTensors start = serial->weights();
+  for (int step = 0; step < kSteps; ++step) serial->step(kLearningRate);
+  const LogicalTensors expected = serial->weights();
+  EXPECT_GT(distance(expected.at("embedding/word"), start.at("embedding/word")),
+            0.01 * norm(start.at("embedding/word")));
+  for (const grid::Layout& layout : layouts()) {
+    SCOPED_TRACE(to_string(layout));
+    const LogicalTensors weights = train(layout, smooth());
+    for (const auto& [name, tensor] : weights)
+      EXPECT_LE(distance(tensor, expected.at(name)),
+                2e-5 * distance(expected.at(name), start.at(name)) + 1e-7 * norm(expected.at(name)))
+          << name;
+  }
+}
+
+// The sum of two numbers does not depend on their order, so that two data ranks give the same bits;
+// a norm far below `clip` does not scale them.
+TEST(OptimizerRanks, ShardedStateGivesTheWeightsOfWholeState) {
+  for (const grid::Layout& layout : layouts()) {
+    SCOPED_TRACE(to_string(layout));
+    optim::OptimizerConfig config = smooth();
+    config.clip = 1e3;
+    const LogicalTensors sharded = train(layout, config);
+    config.shard_state = false;
+    const LogicalTensors whole = train(layout, config);
+    if (layout.data <= 2)
+      EXPECT_EQ(sharded, whole);
+    else
+      expect_close(sharded, whole, 1e-6);
+  }
+}
+
+TEST(OptimizerRanks, ShardedMomentsAreTheWholeOnes) {
+  for (const grid::Layout& layout : layouts()) {
+    SCOPED_TRACE(to_string(layout));
+    LogicalTensors momentum[2];
+    for (const bool shard_state : {false, true}) {
+      RankedGpt gpt(world(), layout, {.shard_state = shard_state});
+      gpt.step(kLearningRate);
+      momentum[shard_state] = gpt.momentum();
+      const std::int64_t owned = gpt.parameters().placement().owned_size;
+      EXPECT_EQ(gpt.optimizer().momentum().size(), shard_state ? owned / layout.data : owned);
+    }
+    for (auto& [name, tensor] : momentum[1])
+      EXPECT_LE(distance(without_key(name, tensor), without_key(name, momentum[0].at(name))),
+                1e-5 * norm(without_key(name, momentum[0].at(name))))
+          << name;
+  }
+}
+
+TEST(OptimizerRanks, SmallBucketsGiveTheWeightsOfOneBucket) {
+  for (const grid::Layout& layout : layouts()) {
+    for (const bool shard_state : {false, true}) {
+      SCOPED_TRACE(to_string(layout) + (shard_state ? ", ZeRO-1" : ", ZeRO-0"));
+      optim::OptimizerConfig config = smooth();
+      config.shard_state = shard_state;
+      config.clip = 1e3;
+      const LogicalTensors one = train(layout, config);
+      config.bucket = 64;
+      const LogicalTensors many = train(layout, config);
+      if (layout.data <= 2)
+        EXPECT_EQ(many, one);
+      else
+        expect_close(many, one, 1e-6);
+    }
+  }
+}
+
+TEST(OptimizerRanks, TiedCopiesStayEqual) {
+  int checked = 0;
+  for (const grid::Layout& layout : layouts()) {
+    if (layout.pipeline == 1) continue;
+    SCOPED_TRACE(to_string(layout));
+    RankedGpt gpt(world(), layout);
+    for (int step = 0; step < kSteps; ++step) gpt.step(kLearningRate);
+    gpt.parameters().zero_gradients();
+    gpt.compute_gradients(0);
+    comm::Communicator* stages = gpt.groups().embedding.get();
+    if (!stages) continue;
+    const auto [weight, gradient] = gpt.parameters()["embedding/word"];
+    // Only the first stage reduces over data ranks: there the gradients differ afterwards.
+    std::vector<Tensor> copies{weight};
+    if (layout.data == 1) copies.push_back(gradient);
+    for (const Tensor& copy : copies) {
+      const std::vector<double> own = to_doubles(copy);
+      std::vector<double> first = own;
+      stages->broadcast(first.data(), first.size() * sizeof(double), /*root=*/0);
+      EXPECT_EQ(own, first);
+      EXPECT_GT(norm(own), 0.0);
+      ++checked;
+    }
+  }
+  EXPECT_GT(world()->all_reduce(checked, comm::Reduce::max), 0);
+}
+
+}  // namespace
+}  // namespace trireme::test

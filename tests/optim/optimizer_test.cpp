@@ -1,0 +1,148 @@
+// One rank's optimizer against the formulas in double.
+#include "optim/optimizer.hpp"
+
+#include <gtest/gtest.h>
+
+#include <random>
+
+#include "../model/gather.hpp"
+#include "comm/serial_communicator.hpp"
+
+namespace trireme::test {
+namespace {
+
+const model::ModelConfig kModel{
+    .layers = 2, .hidden = 8, .heads = 2, .ffn = 12, .sequence = 4, .positions = 4, .vocab = 13};
+
+/// Algorithm 2 of Loshchilov and Hutter with clipping by global norm, in double.
+struct Reference {
+  LogicalTensors weight, m, v;
+
+  void update(const std::vector<model::Parameter>& table, const LogicalTensors& gradient,
+              const optim::OptimizerConfig& config, double rate, int step) {
+    double squares = 0.0;
+    for (const auto& [name, g] : gradient) squares += norm(g) * norm(g);
+    const double scale =
+        config.clip > 0 ? std::min(1.0, config.clip / (std::sqrt(squares) + 1e-6)) : 1.0;
+    for (const model::Parameter& parameter : table) {
+      const std::string& name = parameter.name;
+      const double decay = parameter.shape.rank() == 2 ? config.weight_decay : 0.0;
+      for (std::size_t i = 0; i < weight[name].size(); ++i) {
+        const double g = gradient.at(name)[i] * scale;
+        m[name][i] = config.beta1 * m[name][i] + (1 - config.beta1) * g;
+        v[name][i] = config.beta2 * v[name][i] + (1 - config.beta2) * g * g;
+        const double mean = m[name][i] / (1 - std::pow(config.beta1, step));
+        const double variance = v[name][i] / (1 - std::pow(config.beta2, step));
+        weight[name][i] -=
+            rate * (mean / (std::sqrt(variance) + config.eps) + decay * weight[name][i]);
+      }
+    }
+  }
+};
+
+/// A model's weights and optimizer on this rank alone.
+struct Fixture {
+  Fixture(const optim::OptimizerConfig& config, DType dtype)
+      : parameters(*backend, model::gpt_parameters(kModel), {1, 1, 1, {2}}, {}, dtype,
+                   /*with_gradients=*/true),
+        optimizer(*backend, parameters, {alone, alone, nullptr}, config) {
+    parameters.initialize(1);
+  }
+
+  LogicalTensors gathered(const Tensor& flat, Flat kind) {
+    return gather(optimizer, parameters.table(), flat, kind, alone);
+  }
+
+  /// Random gradients of a standard deviation that differs from one parameter to the next.
+  LogicalTensors draw_gradients(std::mt19937_64& random) {
+    LogicalTensors tensors;
+    for (const model::Parameter& parameter : parameters.table()) {
+      std::normal_distribution<double> normal(0.0, 1e-3 * static_cast<double>(1 + random() % 20));
+      std::vector<double> values(parameter.shape.size());
+      for (double& value : values) value = normal(random);
+      const Tensor gradient = parameters[parameter.name].gradient;
+      assign(gradient, values);
+      tensors[parameter.name] = to_doubles(gradient);
+    }
+    return tensors;
+  }
+
+  std::unique_ptr<device::Backend> backend = device::make_host_backend(1);
+  comm::SerialCommunicator alone;
+  model::ParameterStore parameters;
+  optim::Optimizer optimizer;
+};
+
+class AdamW : public ::testing::TestWithParam<std::tuple<DType, double, std::int64_t>> {};
+
+TEST_P(AdamW, FollowsTheFormulas) {
+  const auto [dtype, clip, bucket] = GetParam();
+  const double tolerance = dtype == DType::f64 ? 1e-13 : 1e-6;
+  const optim::OptimizerConfig config{.beta1 = 0.8,
+                                      .beta2 = 0.95,
+                                      .eps = 1e-5,
+                                      .weight_decay = 0.1,
+                                      .clip = clip,
+                                      .bucket = bucket};
+  Fixture run(config, dtype);
+  const auto& table = run.parameters.table();
+  Reference reference{run.gathered(run.parameters.weights(), Flat::parameters), zeros(table),
+                      zeros(table)};
+  std::mt19937_64 random(8);
+  for (int step = 1; step <= 6; ++step) {
+    const double rate = 1e-2 / step;
+    const LogicalTensors gradient = run.draw_gradients(random);
+    reference.update(table, gradient, config, rate, step);
+    run.optimizer.reduce_gradients();
+    run.optimizer.update(rate, run.optimizer.gradient_norm());
+    EXPECT_EQ(run.optimizer.step(), step);
+    const LogicalTensors weights = run.gathered(run.parameters.weights(), Flat::parameters);
+    const LogicalTensors m = run.gathered(run.optimizer.momentum(), Flat::moments);
+    const LogicalTensors v = run.gathered(run.optimizer.variance(), Flat::moments);
+    for (const model::Parameter& parameter : table) {
+      const std::string& name = parameter.name;
+      const auto close = [&](const LogicalTensors& ours, const LogicalTensors& expected) {
+        return distance(ours.at(name), expected.at(name)) <= tolerance * norm(expected.at(name));
+      };
+      EXPECT_TRUE(close(weights, reference.weight)) << name << ", step " << step;
+      EXPECT_TRUE(close(m, reference.m)) << "momentum of " << name << ", step " << step;
+      EXPECT_TRUE(close(v, reference.v)) << "variance of " << name << ", step " << step;
+    }
+  }
+}
+
+INSTANTIATE_TEST_SUITE_P(PrecisionClipBucket, AdamW,
+                         ::testing::Combine(::testing::Values(DType::f64, DType::f32),
+                                            ::testing::Values(0.0, 0.05, 1e9),
+                                            ::testing::Values(64, 25'000'000)));
+
+TEST(Optimizer, DecaysMatricesAlone) {
+  Fixture run({.weight_decay = 0.5}, DType::f64);
+  for (const char* name : {"final_norm/bias", "layers/0/mlp/up/bias", "layers/1/mlp/up/weight"}) {
+    const Tensor weight = run.parameters[name].weight;
+    assign(weight, std::vector<double>(weight.size(), 3.0));
+  }
+  run.optimizer.update(/*learning_rate=*/0.1, /*gradient_norm=*/0.0);  // all gradients are zero
+  EXPECT_EQ(run.parameters["final_norm/bias"].weight.as<double>()[0], 3.0);
+  EXPECT_EQ(run.parameters["final_norm/weight"].weight.as<double>()[0], 1.0);
+  EXPECT_EQ(run.parameters["layers/0/mlp/up/bias"].weight.as<double>()[0], 3.0);
+  EXPECT_NEAR(run.parameters["layers/1/mlp/up/weight"].weight.as<double>()[0], 3.0 * 0.95, 1e-15);
+}
+
+TEST(Optimizer, NormIsThatOfAllGradients) {
+  Fixture run({}, DType::f64);
+  std::mt19937_64 random(9);
+  double squares = 0.0;
+  for (const auto& [name, gradient] : run.draw_gradients(random))
+    squares += norm(gradient) * norm(gradient);
+  EXPECT_NEAR(run.optimizer.gradient_norm(), std::sqrt(squares), 1e-14 * std::sqrt(squares));
+}
+
+TEST(Optimizer, TakesTheBytesThatWerePlanned) {
+  Fixture run({}, DType::f32);
+  EXPECT_EQ(run.optimizer.momentum().bytes() + run.optimizer.variance().bytes(),
+            optim::Optimizer::planned_bytes(run.parameters.placement(), 1, true, DType::f32));
+}
+
+}  // namespace
+}  // namespace trireme::test

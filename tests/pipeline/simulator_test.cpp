@@ -1,0 +1,221 @@
+#include "pipeline/simulator.hpp"
+
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <functional>
+
+#include "core/error.hpp"
+
+namespace trireme::pipeline {
+namespace {
+
+using Schedule = std::vector<StageSchedule>;
+
+Schedule one_f_one_b_of_all(int stages, int micro_batches) {
+  Schedule schedule;
+  for (int stage = 0; stage < stages; ++stage)
+    schedule.push_back(one_f_one_b(stages, stage, micro_batches));
+  return schedule;
+}
+
+/// All forwards, then all backwards, every micro-batch in its own slot.
+Schedule all_forward_then_backward(int stages, int micro_batches) {
+  Schedule schedule = one_f_one_b_of_all(stages, micro_batches);
+  for (StageSchedule& steps : schedule) {
+    std::stable_sort(steps.begin(), steps.end(),
+                     [](const Step& a, const Step& b) { return a.kind < b.kind; });
+    for (Step& step : steps) step.slot = step.micro_batch;
+  }
+  return schedule;
+}
+
+/// The message of the InternalError that the simulation ends in; empty when it succeeds.
+std::string failure_of(const Schedule& schedule, int micro_batches,
+                       SendRule rule = SendRule::buffered) {
+  try {
+    simulate(schedule, micro_batches, {}, rule);
+    return "";
+  } catch (const InternalError& error) {
+    return error.what();
+  }
+}
+
+/// Calls `visit` for 1F1B on every stage count to 4 and micro-batch count to 6.
+void for_small_pipelines(const std::function<void(const Schedule&, int)>& visit) {
+  for (int stages = 1; stages <= 4; ++stages)
+    for (int micro_batches = 1; micro_batches <= 6; ++micro_batches)
+      visit(one_f_one_b_of_all(stages, micro_batches), micro_batches);
+}
+
+TEST(Simulator, ProvesOneFOneB) {
+  for (int stages = 1; stages <= 8; ++stages)
+    for (int micro_batches = 1; micro_batches <= 32; ++micro_batches) {
+      SCOPED_TRACE(fmt::format("{} stages, {} micro-batches", stages, micro_batches));
+      const Schedule schedule = one_f_one_b_of_all(stages, micro_batches);
+      const Simulation result = simulate(schedule, micro_batches);
+      for (int stage = 0; stage < stages; ++stage)
+        EXPECT_EQ(result.peak_activations[stage], std::min(stages - stage, micro_batches));
+      EXPECT_DOUBLE_EQ(result.makespan, 2.0 * (micro_batches + stages - 1));
+      EXPECT_NEAR(result.bubble, (stages - 1.0) / (micro_batches + stages - 1.0), 1e-12);
+      EXPECT_EQ(failure_of(schedule, micro_batches, SendRule::one_in_flight), "");
+    }
+}
+
+TEST(Simulator, BackwardMayCostMoreThanForward) {
+  const Simulation result = simulate(one_f_one_b_of_all(4, 8), 8, {.forward = 1, .backward = 2});
+  EXPECT_DOUBLE_EQ(result.makespan, 33);
+  EXPECT_NEAR(result.bubble, 3.0 / 11.0, 1e-12);
+}
+
+TEST(Simulator, TimesStepsAndTransfers) {
+  const Simulation result = simulate(one_f_one_b_of_all(2, 1), 1, {1, 2, 0.5});
+  EXPECT_DOUBLE_EQ(result.times[0][0].end, 1);
+  EXPECT_DOUBLE_EQ(result.times[1][0].start, 1.5);
+  EXPECT_DOUBLE_EQ(result.times[1][1].start, 2.5);
+  EXPECT_DOUBLE_EQ(result.times[0][1].start, 5);
+  EXPECT_DOUBLE_EQ(result.makespan, 7);
+  EXPECT_NEAR(result.bubble, 1 - 6.0 / 14.0, 1e-12);
+}
+
+TEST(Simulator, SynchronousSendsDeadlockOneFOneBOnly) {
+  EXPECT_EQ(failure_of(one_f_one_b_of_all(2, 1), 1, SendRule::synchronous), "");
+  EXPECT_NE(
+      failure_of(one_f_one_b_of_all(2, 2), 2, SendRule::synchronous)
+          .find("stage 0, step 1 (forward of micro-batch 1) waits for ever to send to stage 1"),
+      std::string::npos);
+  EXPECT_EQ(failure_of(all_forward_then_backward(4, 8), 8, SendRule::synchronous), "");
+}
+
+TEST(Simulator, OneSendInFlightHoldsTheSenderBack) {
+  // The second message leaves when stage 1 has taken the first, at 11; only then does stage 0 begin
+  // its third forward.
+  const Schedule schedule = all_forward_then_backward(2, 3);
+  const StepCosts costs{.forward = 1, .backward = 1, .transfer = 10};
+  const Simulation buffered = simulate(schedule, 3, costs);
+  const Simulation held = simulate(schedule, 3, costs, SendRule::one_in_flight);
+  EXPECT_DOUBLE_EQ(buffered.times[0][2].start, 2);
+  EXPECT_DOUBLE_EQ(held.times[0][2].start, 11);
+  EXPECT_GT(held.makespan, buffered.makespan);
+}
+
+TEST(Simulator, CountsAllForwardThenBackward) {
+  const Simulation result = simulate(all_forward_then_backward(4, 8), 8);
+  EXPECT_EQ(result.peak_activations, std::vector<int>({8, 8, 8, 8}));
+  EXPECT_DOUBLE_EQ(result.makespan, 22);
+}
+
+TEST(Simulator, RunsChunksAroundTheRing) {
+  // Two stages of two chunks: the chain is 0, 1, 0, 1.
+  const auto step = [](StepKind kind, int chunk, int from, int to) {
+    return Step{kind, 0, chunk, chunk, from, to};
+  };
+  const auto F = StepKind::forward, B = StepKind::backward;
+  const Schedule schedule = {
+      {step(F, 0, kNoStage, 1), step(F, 1, 1, 1), step(B, 1, 1, 1), step(B, 0, 1, kNoStage)},
+      {step(F, 0, 0, 0), step(F, 1, 0, kNoStage), step(B, 1, kNoStage, 0), step(B, 0, 0, 0)}};
+  const Simulation result = simulate(schedule, 1);
+  EXPECT_DOUBLE_EQ(result.makespan, 8);
+  EXPECT_EQ(result.peak_activations, std::vector<int>({2, 2}));
+}
+
+TEST(Simulator, CatchesEveryDroppedStep) {
+  for_small_pipelines([](const Schedule& schedule, int micro_batches) {
+    for (std::size_t stage = 0; stage < schedule.size(); ++stage)
+      for (std::size_t i = 0; i < schedule[stage].size(); ++i) {
+        Schedule mutant = schedule;
+        mutant[stage].erase(mutant[stage].begin() + static_cast<std::ptrdiff_t>(i));
+        EXPECT_NE(failure_of(mutant, micro_batches), "") << "stage " << stage << ", step " << i;
+      }
+  });
+}
+
+TEST(Simulator, CatchesEveryDuplicatedStep) {
+  for_small_pipelines([](const Schedule& schedule, int micro_batches) {
+    for (std::size_t stage = 0; stage < schedule.size(); ++stage)
+      for (std::size_t i = 0; i < schedule[stage].size(); ++i) {
+        Schedule mutant = schedule;
+        mutant[stage].push_back(schedule[stage][i]);
+        EXPECT_NE(failure_of(mutant, micro_batches), "") << "stage " << stage << ", step " << i;
+      }
+  });
+}
+
+TEST(Simulator, CatchesSwappedSteps) {
+  // Two steps of one kind in the wrong order meet the wrong messages. A forward and a backward may
+  // change places and leave a schedule that runs, but never one that is faster.
+  int caught = 0, slower = 0;
+  for_small_pipelines([&](const Schedule& schedule, int micro_batches) {
+    const double makespan = simulate(schedule, micro_batches).makespan;
+    for (std::size_t stage = 0; stage < schedule.size(); ++stage)
+      for (std::size_t i = 0; i < schedule[stage].size(); ++i)
+        for (std::size_t j = i + 1; j < schedule[stage].size(); ++j) {
+          Schedule mutant = schedule;
+          std::swap(mutant[stage][i], mutant[stage][j]);
+          if (!failure_of(mutant, micro_batches).empty()) {
+            ++caught;
+            continue;
+          }
+          EXPECT_NE(schedule[stage][i].kind, schedule[stage][j].kind);
+          EXPECT_GE(simulate(mutant, micro_batches).makespan, makespan);
+          ++slower;
+        }
+  });
+  EXPECT_GT(caught, 10 * slower);
+}
+
+TEST(Simulator, CatchesSwappedSends) {
+  for_small_pipelines([](const Schedule& schedule, int micro_batches) {
+    for (std::size_t stage = 0; stage < schedule.size(); ++stage)
+      for (std::size_t i = 0; i + 1 < schedule[stage].size(); ++i) {
+        Schedule mutant = schedule;
+        std::swap(mutant[stage][i].send_to, mutant[stage][i + 1].send_to);
+        if (mutant == schedule) continue;
+        EXPECT_NE(failure_of(mutant, micro_batches).find("sends to"), std::string::npos);
+      }
+  });
+}
+
+TEST(Simulator, NamesTheDeadlockedStep) {
+  Schedule schedule = {one_f_one_b(2, 0, 2), all_forward_then_backward(2, 2)[1]};
+  std::swap(schedule[0][1], schedule[0][2]);  // F0 B0 F1 B1 against F0 F1 B0 B1
+  EXPECT_EQ(failure_of(schedule, 2),
+            "pipeline schedule: stage 0, step 1 (backward of micro-batch 0) waits for ever to "
+            "receive from stage 1");
+}
+
+TEST(Simulator, NamesWhatIsWrong) {
+  const Schedule good = one_f_one_b_of_all(2, 4);
+  const auto failure = [&](const std::function<void(Schedule&)>& mutate) {
+    Schedule mutant = good;
+    mutate(mutant);
+    return failure_of(mutant, 4);
+  };
+  EXPECT_EQ(failure([](Schedule& s) { s[0][1].slot = 0; }),
+            "pipeline schedule: stage 0, step 1 (forward of micro-batch 1) takes slot 0, which the "
+            "forward of micro-batch 0 still holds");
+  EXPECT_EQ(
+      failure([](Schedule& s) { s[0][2].slot = 1; }),
+      "pipeline schedule: stage 0, step 2 (backward of micro-batch 0) reads slot 1, which its "
+      "forward did not take");
+  EXPECT_EQ(failure([](Schedule& s) { std::swap(s[1][0], s[1][1]); }),
+            "pipeline schedule: stage 1, step 0 (backward of micro-batch 0) comes before its "
+            "forward");
+  EXPECT_EQ(failure([](Schedule& s) { s[0].pop_back(); }),
+            "pipeline schedule: stage 0 has no backward of micro-batch 3");
+  EXPECT_EQ(failure([](Schedule& s) { s[1][0].receive_from = kNoStage; }),
+            "pipeline schedule: stage 1, step 0 (forward of micro-batch 0) receives from no stage, "
+            "not from stage 0");
+  EXPECT_EQ(failure([](Schedule& s) { s[0].push_back({.micro_batch = 4, .send_to = 1}); }),
+            "pipeline schedule: stage 0, step 8 (forward of micro-batch 4) is not one of 4 "
+            "micro-batches");
+  EXPECT_EQ(failure([](Schedule& s) {
+              std::swap(s[0][0].micro_batch, s[0][1].micro_batch);
+              std::swap(s[0][0].slot, s[0][1].slot);
+            }),
+            "pipeline schedule: stage 1, step 0 (forward of micro-batch 0) meets the message of "
+            "micro-batch 1 from stage 0");
+}
+
+}  // namespace
+}  // namespace trireme::pipeline
