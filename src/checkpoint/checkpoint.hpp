@@ -1,0 +1,63 @@
+// Checkpoints: one HDF5 file of full logical tensors, written by all ranks at once, independent of
+// the layout that wrote it.
+//
+// The file: attributes of `/` hold the run's state that is no tensor, `/deck` the effective deck as
+// text, every other dataset is one tensor under its logical name ("model/embedding/word",
+// "optimizer/m/embedding/word") with an attribute `checksum`. Metadata is in HDF5's checksummed
+// form (1.8 and later), so that damage anywhere is found.
+#pragma once
+
+#include <cstdint>
+#include <filesystem>
+#include <string>
+#include <vector>
+
+#include "checkpoint/boxes.hpp"
+#include "checkpoint/reader.hpp"
+#include "comm/mpi/mpi_communicator.hpp"
+#include "core/dtype.hpp"
+#include "core/shape.hpp"
+
+namespace trireme::checkpoint {
+
+/// Part of a tensor in this rank's memory.
+struct Piece {
+  Boxes boxes;           ///< where the elements belong; see Boxes for the order
+  void* data = nullptr;  ///< count_elements(boxes) elements; save() only reads them
+  bool owner = true;     ///< false on replicas: they are read by load() and not written by save()
+};
+
+/// A logical tensor and what this rank holds of it: nothing, or one or more pieces.
+struct LocalTensor {
+  std::string name;  ///< path in the file, without a leading slash
+  Shape shape;       ///< global shape, one or two axes
+  DType dtype = DType::f32;
+  std::vector<Piece> pieces;
+};
+
+/// Writes a checkpoint and publishes it: writes `path`.part, syncs it, renames it to `path`, and
+/// only then names it in the file `latest` beside it. A kill at any instant leaves the checkpoint
+/// that `latest` names intact. Removes .part files that killed runs left in the folder, which is
+/// made when absent. `attributes` gains `format_version`; attributes and deck of rank 0 are
+/// written.
+///
+/// Collective over `ranks`; every rank passes the same tensors in the same order, each element of a
+/// tensor in a piece of exactly one owner. Throws, on every rank, IoError when the file cannot be
+/// written (the previous checkpoint stays), InternalError naming the tensor when ownership is
+/// wrong.
+void save(const std::filesystem::path& path, comm::MpiCommunicator& ranks,
+          const Attributes& attributes, const std::string& deck,
+          const std::vector<LocalTensor>& tensors);
+
+/// Fills the pieces of `tensors` from the file, written at any layout, and returns its header.
+/// The file must have exactly these tensors in the top-level groups that they name ("model",
+/// "optimizer"), with these shapes and types; groups that no tensor names are not read.
+///
+/// Collective over `ranks`; the owners' pieces cover each tensor once, as for save(), and any rank
+/// may have replicas. Throws, on every rank, DataError naming the file and the tensor when it is
+/// truncated, foreign, newer than this program, of another model, or a checksum does not match;
+/// IoError when it cannot be read.
+Header load(const std::filesystem::path& path, comm::MpiCommunicator& ranks,
+            const std::vector<LocalTensor>& tensors);
+
+}  // namespace trireme::checkpoint

@@ -1,0 +1,112 @@
+#include "checkpoint/folder.hpp"
+
+#include <algorithm>
+#include <regex>
+#include <system_error>
+
+#include "checkpoint/reader.hpp"
+#include "core/error.hpp"
+#include "core/files.hpp"
+
+namespace trireme::checkpoint {
+namespace {
+
+/// The entries of `folder`; none when it does not exist.
+std::vector<std::filesystem::path> list_files(const std::filesystem::path& folder) {
+  std::vector<std::filesystem::path> files;
+  std::error_code error;
+  if (!std::filesystem::exists(folder, error)) return files;
+  for (std::filesystem::directory_iterator entry(folder, error), end; !error && entry != end;
+       entry.increment(error))
+    files.push_back(entry->path());
+  if (error) throw IoError("cannot list '{}': {}", folder.string(), error.message());
+  return files;
+}
+
+void remove_file(const std::filesystem::path& path) {
+  std::error_code error;
+  std::filesystem::remove(path, error);
+  if (error) throw IoError("cannot delete '{}': {}", path.string(), error.message());
+}
+
+/// What `folder`/latest names, without the folder; empty when there is no such file.
+std::string latest_name(const std::filesystem::path& folder) {
+  const std::filesystem::path file = folder / "latest";
+  if (!std::filesystem::exists(file)) return "";
+  const std::string text = read_file(file);
+  return text.substr(0, text.find_last_not_of(" \r\n") + 1);
+}
+
+/// Empty when the checkpoint at `path` can be opened, else why not.
+std::string problem_with(const std::filesystem::path& path) {
+  try {
+    const Reader reader(path);
+    return "";
+  } catch (const Error& error) {
+    return error.what();
+  }
+}
+
+}  // namespace
+
+std::filesystem::path step_path(const std::filesystem::path& folder, std::int64_t iteration) {
+  return folder / fmt::format("step-{:08}.h5", iteration);
+}
+
+std::vector<Step> list_steps(const std::filesystem::path& folder) {
+  static const std::regex pattern(R"(step-(\d{8,18})\.h5)");
+  std::vector<Step> steps;
+  for (const std::filesystem::path& file : list_files(folder)) {
+    std::smatch match;
+    const std::string name = file.filename().string();
+    if (std::regex_match(name, match, pattern)) steps.push_back({std::stoll(match[1]), file});
+  }
+  std::sort(steps.begin(), steps.end(),
+            [](const Step& a, const Step& b) { return a.iteration < b.iteration; });
+  return steps;
+}
+
+std::optional<Latest> find_latest(const std::filesystem::path& folder) {
+  const std::string named = latest_name(folder);
+  std::string problem = fmt::format("'{}' has no file 'latest'", folder.string());
+  if (!named.empty()) {
+    problem = problem_with(folder / named);
+    if (problem.empty()) return Latest{folder / named, ""};
+  }
+  const std::vector<Step> steps = list_steps(folder);
+  for (auto step = steps.rbegin(); step != steps.rend(); ++step) {
+    if (step->path.filename() == named || !problem_with(step->path).empty()) continue;
+    return Latest{step->path, fmt::format("{}: using '{}', the newest complete checkpoint", problem,
+                                          step->path.filename().string())};
+  }
+  if (named.empty() && steps.empty()) return std::nullopt;
+  throw DataError("no checkpoint in '{}' can be opened: {}", folder.string(), problem);
+}
+
+std::vector<std::filesystem::path> retain(const std::filesystem::path& folder,
+                                          std::optional<std::int64_t> keep,
+                                          std::optional<std::int64_t> keep_every) {
+  std::vector<std::filesystem::path> deleted;
+  if (!keep) return deleted;
+  const std::string named = latest_name(folder);
+  const std::vector<Step> steps = list_steps(folder);
+  for (std::size_t i = 0; i < steps.size(); ++i) {
+    const bool newest = static_cast<std::int64_t>(steps.size() - i) <= *keep;
+    const bool milestone = keep_every && steps[i].iteration % *keep_every == 0;
+    if (newest || milestone || steps[i].path.filename() == named) continue;
+    remove_file(steps[i].path);
+    deleted.push_back(steps[i].path);
+  }
+  return deleted;
+}
+
+void publish(const std::filesystem::path& path) {
+  write_file_atomically(path.parent_path() / "latest", path.filename().string() + "\n");
+}
+
+void remove_unfinished(const std::filesystem::path& folder) {
+  for (const std::filesystem::path& file : list_files(folder))
+    if (file.extension() == ".part") remove_file(file);
+}
+
+}  // namespace trireme::checkpoint

@@ -1,0 +1,49 @@
+// The folder of a run's checkpoints: which there are, which one to restart from, which to delete.
+#pragma once
+
+#include <cstdint>
+#include <filesystem>
+#include <optional>
+#include <string>
+#include <vector>
+
+namespace trireme::checkpoint {
+
+/// `folder`/step-00001000.h5 for iteration 1000.
+std::filesystem::path step_path(const std::filesystem::path& folder, std::int64_t iteration);
+
+/// A published checkpoint file. Its iteration is taken from its name.
+struct Step {
+  std::int64_t iteration = 0;
+  std::filesystem::path path;
+};
+
+/// The step files of `folder`, oldest iteration first; files still being written (.part) are not
+/// among them. Empty when the folder does not exist. Throws IoError.
+std::vector<Step> list_steps(const std::filesystem::path& folder);
+
+/// Where to restart from.
+struct Latest {
+  std::filesystem::path path;
+  std::string note;  ///< empty, or a sentence that says why it is not what `latest` names
+};
+
+/// The checkpoint that `folder`/latest names. When there is no such file, or what it names is
+/// missing or damaged, the newest step file that can be opened, with a note. Empty when the folder
+/// has no checkpoint at all. Throws DataError when it has some and none can be opened.
+std::optional<Latest> find_latest(const std::filesystem::path& folder);
+
+/// Deletes the step files that are neither among the `keep` newest, nor of an iteration divisible
+/// by `keep_every`, nor named by `latest`; without `keep` deletes nothing. Called by one rank after
+/// a save that succeeded. Returns the deleted files. Throws IoError.
+std::vector<std::filesystem::path> retain(const std::filesystem::path& folder,
+                                          std::optional<std::int64_t> keep,
+                                          std::optional<std::int64_t> keep_every);
+
+/// Names `path` in the file `latest` beside it, atomically. Throws IoError.
+void publish(const std::filesystem::path& path);
+
+/// Deletes the unfinished files (.part) of `folder`. Throws IoError.
+void remove_unfinished(const std::filesystem::path& folder);
+
+}  // namespace trireme::checkpoint

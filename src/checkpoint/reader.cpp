@@ -1,0 +1,262 @@
+#include "checkpoint/reader.hpp"
+
+#include <unistd.h>
+
+#include <algorithm>
+#include <array>
+#include <cerrno>
+#include <cstring>
+#include <utility>
+
+#include "checkpoint/checksum.hpp"
+#include "checkpoint/hdf5.hpp"
+#include "core/error.hpp"
+
+namespace trireme::checkpoint {
+
+using hdf5::Handle;
+
+struct Reader::File {
+  Handle handle;
+};
+
+namespace {
+
+/// Runs `function`; a failed HDF5 call in it becomes a DataError that names the file.
+template <typename Function>
+decltype(auto) naming(const std::filesystem::path& path, Function&& function) {
+  try {
+    return function();
+  } catch (const hdf5::Failure& failure) {
+    throw DataError("'{}' is not a readable checkpoint: {}", path.string(), failure.what());
+  }
+}
+
+/// Orders names with the numbers in them by value: "layers/2" before "layers/10".
+bool comes_before(const TensorInfo& left, const TensorInfo& right) {
+  const auto number = [](const std::string& text, std::size_t begin) {
+    return text.substr(begin, text.find_first_not_of("0123456789", begin) - begin);
+  };
+  const std::string& a = left.name;
+  const std::string& b = right.name;
+  std::size_t i = 0;
+  std::size_t j = 0;
+  while (i < a.size() && j < b.size()) {
+    const std::string m = number(a, i);
+    const std::string n = number(b, j);
+    const bool numbers = !m.empty() && !n.empty();
+    if (numbers && m.size() != n.size()) return m.size() < n.size();
+    if (numbers && m != n) return m < n;
+    if (!numbers && a[i] != b[j]) return a[i] < b[j];
+    i += numbers ? m.size() : 1;
+    j += numbers ? n.size() : 1;
+  }
+  return a.size() - i < b.size() - j;
+}
+
+// ---------------------------------------------------------------------------- attributes and deck
+
+/// Reads text of a fixed-length string type with `read(memory type, buffer)`.
+template <typename Read>
+std::string read_text(hid_t type, Read&& read) {
+  std::string text(H5Tget_size(type), '\0');
+  read(hdf5::string_type(text.size()), text.data());
+  text.resize(std::min(text.find('\0'), text.size()));
+  return text;
+}
+
+bool is_fixed_text(hid_t type) {
+  return H5Tget_class(type) == H5T_STRING && H5Tis_variable_str(type) == 0;
+}
+
+bool is_single(hid_t space) { return H5Sget_simple_extent_npoints(space) == 1; }
+
+Attribute read_attribute(hid_t object, const std::string& name) {
+  const Handle attribute = TRIREME_HDF5_OPEN(H5Aclose, H5Aopen, object, name.c_str(), H5P_DEFAULT);
+  const Handle type = TRIREME_HDF5_OPEN(H5Tclose, H5Aget_type, attribute.get());
+  const Handle space = TRIREME_HDF5_OPEN(H5Sclose, H5Aget_space, attribute.get());
+  if (is_single(space.get())) {
+    if (H5Tget_class(type.get()) == H5T_INTEGER) {
+      std::int64_t value = 0;
+      TRIREME_HDF5(H5Aread, attribute.get(), H5T_NATIVE_INT64, &value);
+      return value;
+    }
+    if (H5Tget_class(type.get()) == H5T_FLOAT) {
+      double value = 0;
+      TRIREME_HDF5(H5Aread, attribute.get(), H5T_NATIVE_DOUBLE, &value);
+      return value;
+    }
+    if (is_fixed_text(type.get()))
+      return read_text(type.get(), [&](const Handle& memory, char* text) {
+        TRIREME_HDF5(H5Aread, attribute.get(), memory.get(), text);
+      });
+  }
+  throw hdf5::Failure(fmt::format(
+      "its attribute '{}' is neither a whole number, nor a number, nor a text of fixed length",
+      name));
+}
+
+Attributes read_attributes(hid_t file) {
+  std::vector<std::string> names;
+  const auto collect = [](hid_t, const char* name, const H5A_info_t*, void* data) -> herr_t {
+    static_cast<std::vector<std::string>*>(data)->emplace_back(name);
+    return 0;
+  };
+  TRIREME_HDF5(H5Aiterate2, file, H5_INDEX_NAME, H5_ITER_NATIVE, nullptr, collect, &names);
+  Attributes attributes;
+  for (const std::string& name : names) attributes[name] = read_attribute(file, name);
+  return attributes;
+}
+
+void check_version(const Attributes& attributes, const std::filesystem::path& path) {
+  const auto found = attributes.find("format_version");
+  const auto* version =
+      found == attributes.end() ? nullptr : std::get_if<std::int64_t>(&found->second);
+  if (!version)
+    throw DataError(
+        "'{}' is not a checkpoint of Trireme: it has no attribute 'format_version' (or it is no "
+        "whole number)",
+        path.string());
+  if (*version > kFormatVersion)
+    throw DataError(
+        "'{}' has format version {}; this program reads versions up to {}: use a newer program",
+        path.string(), *version, kFormatVersion);
+}
+
+std::string read_deck(hid_t file) {
+  const Handle dataset = TRIREME_HDF5_OPEN(H5Dclose, H5Dopen2, file, "deck", H5P_DEFAULT);
+  const Handle type = TRIREME_HDF5_OPEN(H5Tclose, H5Dget_type, dataset.get());
+  const Handle space = TRIREME_HDF5_OPEN(H5Sclose, H5Dget_space, dataset.get());
+  if (!is_fixed_text(type.get()) || !is_single(space.get()))
+    throw hdf5::Failure("its dataset 'deck' is not one text");
+  return read_text(type.get(), [&](const Handle& memory, char* text) {
+    TRIREME_HDF5(H5Dread, dataset.get(), memory.get(), H5S_ALL, H5S_ALL, H5P_DEFAULT, text);
+  });
+}
+
+// ---------------------------------------------------------------------------- tensors
+
+/// The names of all datasets but the deck.
+std::vector<std::string> list_tensors(hid_t file) {
+  std::vector<std::string> names;
+  const auto collect = [](hid_t, const char* name, const H5O_info_t* info, void* data) -> herr_t {
+    if (info->type == H5O_TYPE_DATASET && std::strcmp(name, "deck") != 0)
+      static_cast<std::vector<std::string>*>(data)->emplace_back(name);
+    return 0;
+  };
+#if H5_VERSION_GE(1, 12, 0)
+  TRIREME_HDF5(H5Ovisit3, file, H5_INDEX_NAME, H5_ITER_NATIVE, collect, &names, H5O_INFO_BASIC);
+#else
+  TRIREME_HDF5(H5Ovisit2, file, H5_INDEX_NAME, H5_ITER_NATIVE, collect, &names, H5O_INFO_BASIC);
+#endif
+  return names;
+}
+
+TensorInfo read_info(hid_t file, const std::string& name) {
+  const Handle dataset = TRIREME_HDF5_OPEN(H5Dclose, H5Dopen2, file, name.c_str(), H5P_DEFAULT);
+  const Handle type = TRIREME_HDF5_OPEN(H5Tclose, H5Dget_type, dataset.get());
+  const Handle space = TRIREME_HDF5_OPEN(H5Sclose, H5Dget_space, dataset.get());
+  TensorInfo info;
+  info.name = name;
+  if (H5Tequal(type.get(), hdf5::file_type(DType::f64)) > 0)
+    info.dtype = DType::f64;
+  else if (H5Tequal(type.get(), hdf5::file_type(DType::f32)) <= 0)
+    throw hdf5::Failure(fmt::format("its dataset '{}' is neither fp32 nor fp64", name));
+
+  const int rank = TRIREME_HDF5(H5Sget_simple_extent_ndims, space.get());
+  std::array<hsize_t, 2> extents{};
+  if (rank < 1 || rank > 2)
+    throw hdf5::Failure(fmt::format("its dataset '{}' has {} axes, not 1 or 2", name, rank));
+  TRIREME_HDF5(H5Sget_simple_extent_dims, space.get(), extents.data(), nullptr);
+  const auto extent = [&](int axis) { return static_cast<std::int64_t>(extents[axis]); };
+  info.shape = rank == 1 ? Shape{extent(0)} : Shape{extent(0), extent(1)};
+
+  // Also keeps a foreign file from asking for more memory than it is long.
+  const double expected = static_cast<double>(extents[0]) *
+                          (rank == 2 ? static_cast<double>(extents[1]) : 1.0) *
+                          static_cast<double>(size_of(info.dtype));
+  const hsize_t stored = H5Dget_storage_size(dataset.get());
+  if (static_cast<double>(stored) != expected)
+    throw hdf5::Failure(fmt::format("its dataset '{}' {} stores {} bytes instead of {:.0f}", name,
+                                    to_string(info.shape), stored, expected));
+
+  const Handle checksum =
+      TRIREME_HDF5_OPEN(H5Aclose, H5Aopen, dataset.get(), "checksum", H5P_DEFAULT);
+  const Handle checksum_space = TRIREME_HDF5_OPEN(H5Sclose, H5Aget_space, checksum.get());
+  if (!is_single(checksum_space.get()))
+    throw hdf5::Failure(fmt::format("the checksum of '{}' is not one number", name));
+  TRIREME_HDF5(H5Aread, checksum.get(), H5T_NATIVE_UINT64, &info.checksum);
+  return info;
+}
+
+}  // namespace
+
+Reader::Reader(const std::filesystem::path& path) : file_(std::make_unique<File>()), path_(path) {
+  hdf5::silence();
+  if (::access(path.c_str(), R_OK) != 0)
+    throw IoError("cannot open '{}': {}", path.string(), std::strerror(errno));
+  naming(path, [&] {
+    file_->handle = TRIREME_HDF5_OPEN(H5Fclose, H5Fopen, path.c_str(), H5F_ACC_RDONLY,
+                                      hdf5::file_access().get());
+    const hid_t file = file_->handle.get();
+    header_.attributes = read_attributes(file);
+    check_version(header_.attributes, path);
+    header_.deck = read_deck(file);
+    for (const std::string& name : list_tensors(file))
+      header_.tensors.push_back(read_info(file, name));
+  });
+  std::sort(header_.tensors.begin(), header_.tensors.end(), comes_before);
+}
+
+Reader::~Reader() = default;
+Reader::Reader(Reader&&) noexcept = default;
+Reader& Reader::operator=(Reader&&) noexcept = default;
+
+void Reader::read(const TensorInfo& tensor, const Boxes& boxes, void* data) const {
+  if (boxes.empty()) return;
+  check_boxes(tensor.name, tensor.shape, boxes);
+  naming(path_, [&] {
+    const Handle dataset = TRIREME_HDF5_OPEN(H5Dclose, H5Dopen2, file_->handle.get(),
+                                             tensor.name.c_str(), H5P_DEFAULT);
+    const Handle file_space = hdf5::space_of(tensor.shape);
+    hdf5::select(file_space.get(), tensor.shape, boxes);
+    const Handle memory_space = hdf5::memory_space(count_elements(boxes));
+    TRIREME_HDF5(H5Dread, dataset.get(), hdf5::memory_type(tensor.dtype), memory_space.get(),
+                 file_space.get(), H5P_DEFAULT, data);
+  });
+}
+
+void Reader::read_whole(const std::string& name, DType dtype, void* data) const {
+  const TensorInfo* tensor = header_.find(name);
+  if (!tensor) throw DataError("'{}' has no tensor '{}'", path_.string(), name);
+  if (tensor->dtype != dtype)
+    throw DataError("'{}': tensor '{}' is {}, not {}", path_.string(), name, name_of(tensor->dtype),
+                    name_of(dtype));
+  const Boxes all = {whole(tensor->shape)};
+  read(*tensor, all, data);
+  if (checksum(tensor->shape, dtype, all, data) != tensor->checksum)
+    throw DataError("'{}': tensor '{}' is damaged: its checksum does not match", path_.string(),
+                    name);
+}
+
+template <typename T>
+const T& Header::get(const std::string& name) const {
+  const auto found = attributes.find(name);
+  if (found == attributes.end()) throw DataError("the checkpoint has no attribute '{}'", name);
+  const T* value = std::get_if<T>(&found->second);
+  if (!value) throw DataError("the checkpoint's attribute '{}' has another type", name);
+  return *value;
+}
+template const std::int64_t& Header::get(const std::string&) const;
+template const double& Header::get(const std::string&) const;
+template const std::string& Header::get(const std::string&) const;
+
+const TensorInfo* Header::find(const std::string& name) const {
+  const auto found = std::find_if(tensors.begin(), tensors.end(),
+                                  [&](const TensorInfo& tensor) { return tensor.name == name; });
+  return found == tensors.end() ? nullptr : &*found;
+}
+
+Header read_header(const std::filesystem::path& path) { return Reader(path).header(); }
+
+}  // namespace trireme::checkpoint

@@ -1,0 +1,203 @@
+// Saving in three steps: rank 0 writes everything but the elements and reserves the space; all
+// ranks write their elements at once; rank 0 syncs, renames and publishes.
+#include <fcntl.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <cerrno>
+#include <cstring>
+#include <functional>
+#include <system_error>
+
+#include "checkpoint/checkpoint.hpp"
+#include "checkpoint/folder.hpp"
+#include "checkpoint/hdf5.hpp"
+#include "checkpoint/skeleton.hpp"
+#include "checkpoint/table.hpp"
+#include "comm/mpi/agree.hpp"
+#include "core/error.hpp"
+#include "core/files.hpp"
+
+namespace trireme::checkpoint {
+
+using hdf5::Handle;
+
+namespace {
+
+/// The most bytes of a rank in one collective write: it bounds MPI-IO's buffers, and MPI counts
+/// stay far from what an int can hold.
+constexpr std::int64_t kTransferBytes = std::int64_t{64} << 20;
+
+// ---------------------------------------------------------------------------- rank 0: room
+
+void make_folder(const std::filesystem::path& folder) {
+  std::error_code error;
+  std::filesystem::create_directories(folder, error);
+  if (error) throw IoError("cannot make '{}': {}", folder.string(), error.message());
+}
+
+/// Takes disk blocks for `bytes` of the file, so that a full disk or a quota is found as one clear
+/// error before anything is written, and not by a write among many. File systems that cannot do it
+/// find it then.
+void reserve_space(const std::filesystem::path& path, std::int64_t bytes) {
+  const int file = ::open(path.c_str(), O_WRONLY | O_CREAT | O_CLOEXEC, 0644);
+  if (file < 0) throw IoError("cannot open '{}': {}", path.string(), std::strerror(errno));
+  int error = 0;
+  do {
+    error = ::fallocate(file, 0, 0, bytes) == 0 ? 0 : errno;
+  } while (error == EINTR);
+  ::close(file);
+  if (error != 0 && error != EOPNOTSUPP && error != ENOSYS)
+    throw IoError("cannot reserve {} for '{}': {}", human_bytes(static_cast<double>(bytes)),
+                  path.string(), std::strerror(error));
+}
+
+/// At least the bytes of a checkpoint of `tensors`: a tensor's metadata and its share of the groups
+/// take less than 2 KiB.
+std::int64_t upper_size(const std::string& deck, const std::vector<LocalTensor>& tensors) {
+  std::int64_t bytes = 65536 + static_cast<std::int64_t>(deck.size());
+  for (const LocalTensor& tensor : tensors)
+    bytes += tensor.shape.size() * static_cast<std::int64_t>(size_of(tensor.dtype)) + 2048;
+  return bytes;
+}
+
+// ---------------------------------------------------------------------------- all ranks: elements
+
+/// What one rank writes of one tensor in one collective call.
+struct Transfer {
+  Boxes boxes;
+  const void* data = nullptr;
+};
+
+/// This rank's part of `tensor` in transfers of at most kTransferBytes.
+std::vector<Transfer> transfers_of(const LocalTensor& tensor) {
+  std::vector<Transfer> transfers;
+  const auto width = static_cast<std::int64_t>(size_of(tensor.dtype));
+  const std::int64_t step = kTransferBytes / width;
+  for (const Piece& piece : tensor.pieces) {
+    if (!piece.owner) continue;
+    const std::int64_t count = count_elements(piece.boxes);
+    for (std::int64_t begin = 0; begin < count; begin += step)
+      transfers.push_back({cut_boxes(piece.boxes, begin, std::min(begin + step, count)),
+                           static_cast<const std::byte*>(piece.data) + begin * width});
+  }
+  return transfers;
+}
+
+/// Runs `step` on every rank; a failed HDF5 call in it becomes an IoError that names the file, on
+/// every rank.
+void agree_to_write(const std::filesystem::path& path, comm::MpiCommunicator& ranks,
+                    const std::function<void()>& step) {
+  comm::agree(ranks, [&] {
+    try {
+      step();
+    } catch (const hdf5::Failure& failure) {
+      throw IoError("cannot write '{}': {}", path.string(), failure.what());
+    }
+  });
+}
+
+void write_elements(const std::filesystem::path& path, comm::MpiCommunicator& ranks,
+                    const std::vector<LocalTensor>& tensors) {
+  std::vector<std::vector<Transfer>> transfers;
+  std::vector<double> rounds;  // of the rank that has most
+  for (const LocalTensor& tensor : tensors) {
+    transfers.push_back(transfers_of(tensor));
+    rounds.push_back(static_cast<double>(transfers.back().size()));
+  }
+  ranks.all_reduce(rounds.data(), rounds.size(), DType::f64, comm::Reduce::max);
+
+  Handle file;
+  Handle collective;
+  std::vector<Handle> datasets;
+  agree_to_write(path, ranks, [&] {
+    const Handle access = hdf5::file_access();
+    TRIREME_HDF5(H5Pset_fapl_mpio, access.get(), ranks.handle(), MPI_INFO_NULL);
+    TRIREME_HDF5(H5Pset_all_coll_metadata_ops, access.get(), true);
+    file = TRIREME_HDF5_OPEN(H5Fclose, H5Fopen, path.c_str(), H5F_ACC_RDWR, access.get());
+    collective = TRIREME_HDF5_OPEN(H5Pclose, H5Pcreate, H5P_DATASET_XFER);
+    TRIREME_HDF5(H5Pset_dxpl_mpio, collective.get(), H5FD_MPIO_COLLECTIVE);
+    for (const LocalTensor& tensor : tensors)
+      datasets.push_back(
+          TRIREME_HDF5_OPEN(H5Dclose, H5Dopen2, file.get(), tensor.name.c_str(), H5P_DEFAULT));
+  });
+
+  // A rank whose write fails makes all its other writes too, because the others wait for it in
+  // each; the first problem is told once all have closed the file.
+  std::string problem;
+  const auto attempt = [&](auto&& step) {
+    try {
+      step();
+    } catch (const hdf5::Failure& failure) {
+      if (problem.empty()) problem = failure.what();
+    }
+  };
+  for (std::size_t i = 0; i < tensors.size(); ++i) {
+    const LocalTensor& tensor = tensors[i];
+    transfers[i].resize(static_cast<std::size_t>(rounds[i]));
+    for (const Transfer& transfer : transfers[i]) {
+      const Handle file_space = hdf5::space_of(tensor.shape);
+      hdf5::select(file_space.get(), tensor.shape, transfer.boxes);
+      const Handle memory_space = hdf5::memory_space(count_elements(transfer.boxes));
+      attempt([&] {
+        TRIREME_HDF5(H5Dwrite, datasets[i].get(), hdf5::memory_type(tensor.dtype),
+                     memory_space.get(), file_space.get(), collective.get(), transfer.data);
+      });
+    }
+  }
+  datasets.clear();
+  attempt([&] { TRIREME_HDF5(H5Fflush, file.get(), H5F_SCOPE_GLOBAL); });
+  attempt([&] { file.close(); });
+  agree_to_write(path, ranks, [&] {
+    if (!problem.empty()) throw hdf5::Failure(problem);
+  });
+}
+
+/// Gives the finished file its name and tells `latest`.
+void rename_and_publish(const std::filesystem::path& unfinished,
+                        const std::filesystem::path& path) {
+  sync_path(unfinished);
+  std::error_code error;
+  std::filesystem::rename(unfinished, path, error);
+  if (error)
+    throw IoError("cannot rename '{}' to '{}': {}", unfinished.string(), path.string(),
+                  error.message());
+  sync_path(path.parent_path());
+  publish(path);
+}
+
+}  // namespace
+
+void save(const std::filesystem::path& path, comm::MpiCommunicator& ranks,
+          const Attributes& attributes, const std::string& deck,
+          const std::vector<LocalTensor>& tensors) {
+  hdf5::silence();
+  check_tensors(ranks, tensors);
+  const std::vector<std::uint64_t> checksums = total_checksums(ranks, tensors);
+  const std::filesystem::path target = std::filesystem::absolute(path);
+  const std::filesystem::path unfinished = target.string() + ".part";
+  const auto on_first_rank = [&](const std::function<void()>& step) {
+    agree_to_write(unfinished, ranks, [&] {
+      if (ranks.rank() == 0) step();
+    });
+  };
+  try {
+    on_first_rank([&] {
+      make_folder(target.parent_path());
+      remove_unfinished(target.parent_path());
+      // First a trial, because HDF5 1.10 cannot close a file whose metadata found no space; making
+      // the file gives the blocks back, and then it takes what it really needs.
+      reserve_space(unfinished, upper_size(deck, tensors));
+      write_skeleton(unfinished, attributes, deck, tensors, checksums);
+      reserve_space(unfinished, static_cast<std::int64_t>(std::filesystem::file_size(unfinished)));
+    });
+    write_elements(unfinished, ranks, tensors);
+    on_first_rank([&] { rename_and_publish(unfinished, target); });
+  } catch (...) {
+    std::error_code ignored;
+    if (ranks.rank() == 0) std::filesystem::remove(unfinished, ignored);
+    throw;
+  }
+}
+
+}  // namespace trireme::checkpoint
