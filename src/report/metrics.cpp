@@ -1,0 +1,120 @@
+#include "report/metrics.hpp"
+
+#include <algorithm>
+#include <cmath>
+#include <nlohmann/json.hpp>
+#include <string_view>
+
+#include "core/error.hpp"
+#include "core/files.hpp"
+
+namespace trireme::report {
+namespace {
+
+using Json = nlohmann::ordered_json;
+
+/// The keys that every line begins with; milliseconds are as fine as `time` needs to be.
+Json line_of(const char* kind, double time) {
+  return {{"kind", kind}, {"time", std::round(time * 1e3) / 1e3}};
+}
+
+/// One line; bytes that are not UTF-8 (a path may hold them) become U+FFFD.
+std::string dump(const Json& json) {
+  return json.dump(-1, ' ', false, Json::error_handler_t::replace);
+}
+
+}  // namespace
+
+// The smaller of the two in this order keeps a NaN.
+double perplexity(double loss) { return std::exp(std::min(loss, 20.0)); }
+
+std::string json_line(const StartEvent& event, double time) {
+  Json json = line_of("start", time);
+  json["program"] = event.program;
+  json["version"] = event.version;
+  json["layout"] = {{"tensor", event.layout.tensor},
+                    {"pipeline", event.layout.pipeline},
+                    {"data", event.layout.data},
+                    {"partition", event.partition}};
+  json["hosts"] = event.hosts;
+  json["parameters"] = event.parameters;
+  return dump(json);
+}
+
+std::string json_line(const TrainEvent& event, double time) {
+  Json json = line_of("train", time);
+  json["iteration"] = event.iteration;
+  json["consumed_samples"] = event.consumed_samples;
+  json["consumed_tokens"] = event.consumed_tokens;
+  json["loss"] = event.loss;
+  json["grad_norm"] = event.grad_norm;
+  json["learning_rate"] = event.learning_rate;
+  json["loss_scale"] = event.loss_scale;
+  json["global_batch"] = event.global_batch;
+  json["ms"] = event.ms;
+  json["tokens_per_second"] = event.tokens_per_second;
+  json["model_tflops_per_rank"] = event.model_tflops_per_rank;
+  json["mfu"] = event.mfu ? Json(*event.mfu) : Json(nullptr);
+  json["skipped"] = event.skipped;
+  json["nan"] = event.nan;
+  return dump(json);
+}
+
+std::string json_line(const EvalEvent& event, double time) {
+  Json json = line_of("eval", time);
+  json["iteration"] = event.iteration;
+  json["split"] = event.split;
+  json["loss"] = event.loss;
+  json["perplexity"] = perplexity(event.loss);
+  return dump(json);
+}
+
+std::string json_line(const CheckpointEvent& event, double time) {
+  Json json = line_of("checkpoint", time);
+  json["iteration"] = event.iteration;
+  json["path"] = event.path;
+  json["bytes"] = event.bytes;
+  json["seconds"] = event.seconds;
+  return dump(json);
+}
+
+std::string json_line(const MemoryEvent& event, double time) {
+  Json json = line_of("memory", time);
+  json["iteration"] = event.iteration;
+  json["planned_bytes"] = event.planned_bytes;
+  json["resident_bytes"] = event.resident_bytes;
+  json["peak_bytes"] = event.peak_bytes;
+  return dump(json);
+}
+
+std::string json_line(const StopEvent& event, double time) {
+  Json json = line_of("stop", time);
+  json["reason"] = event.reason;
+  json["iteration"] = event.iteration;
+  json["exit_code"] = event.exit_code;
+  return dump(json);
+}
+
+void truncate_metrics_after(const std::filesystem::path& path, std::int64_t iteration) {
+  std::error_code unreadable;  // opening the file will say why
+  if (!std::filesystem::exists(path, unreadable)) return;
+  const std::string content = read_file(path);
+  std::size_t kept = 0;
+  for (int number = 1;; ++number) {
+    const std::size_t end = content.find('\n', kept);
+    if (end == std::string::npos) break;
+    const Json line = Json::parse(content.begin() + static_cast<std::ptrdiff_t>(kept),
+                                  content.begin() + static_cast<std::ptrdiff_t>(end), nullptr,
+                                  /*allow_exceptions=*/false);
+    if (!line.is_object())
+      throw DataError("{}:{}: not a JSON object; move the file away to restart without it",
+                      path.string(), number);
+    const auto found = line.find("iteration");
+    if (found != line.end() && found->is_number_integer() && found->get<std::int64_t>() > iteration)
+      break;
+    kept = end + 1;
+  }
+  if (kept < content.size()) write_file_atomically(path, std::string_view(content).substr(0, kept));
+}
+
+}  // namespace trireme::report

@@ -1,0 +1,54 @@
+#include "report/reporter.hpp"
+
+#include "core/clock.hpp"
+#include "report/tensorboard.hpp"
+
+namespace trireme::report {
+namespace {
+
+OutputFile::Mode mode_of(const ReporterOptions& options) {
+  return options.restart ? OutputFile::Mode::resume : OutputFile::Mode::fresh;
+}
+
+OutputFile open_metrics(const ReporterOptions& options) {
+  const std::filesystem::path path = options.folder / "metrics.jsonl";
+  if (options.restart) truncate_metrics_after(path, *options.restart);
+  return OutputFile(path, mode_of(options));
+}
+
+}  // namespace
+
+Reporter::Reporter(const ReporterOptions& options)
+    : total_iterations_(options.total_iterations),
+      metrics_(open_metrics(options)),
+      console_(options.folder / "console.log", mode_of(options)) {
+  if (!options.tensorboard) return;
+  tensorboard_.emplace(options.folder / "tensorboard", options.flush_every);
+  if (options.restart) tensorboard_->restarted(*options.restart + 1, unix_time());
+}
+
+template <typename Event>
+void Reporter::emit(const Event& event, const std::string& text) {
+  const double now = unix_time();
+  metrics_.line(json_line(event, now));
+  console_.print(text);
+  if constexpr (requires(EventFile & file) { add_scalars(file, event, now); })
+    if (tensorboard_) add_scalars(*tensorboard_, event, now);
+}
+
+void Reporter::on(const StartEvent& event) { emit(event, start_line(event)); }
+
+void Reporter::on(const TrainEvent& event) { emit(event, training_line(event, total_iterations_)); }
+
+void Reporter::on(const EvalEvent& event) { emit(event, validation_lines(event)); }
+
+void Reporter::on(const CheckpointEvent& event) { emit(event, checkpoint_line(event)); }
+
+void Reporter::on(const MemoryEvent& event) { emit(event, memory_line(event)); }
+
+void Reporter::on(const StopEvent& event) {
+  emit(event, stop_line(event));
+  if (tensorboard_) tensorboard_->flush();
+}
+
+}  // namespace trireme::report

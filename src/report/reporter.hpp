@@ -1,0 +1,55 @@
+// The one place a run reports to: an event goes to metrics.jsonl, the console and TensorBoard.
+#pragma once
+
+#include <cstdint>
+#include <filesystem>
+#include <optional>
+#include <string>
+#include <string_view>
+
+#include "report/console.hpp"
+#include "report/event_file.hpp"
+#include "report/metrics.hpp"
+#include "report/output_file.hpp"
+
+namespace trireme::report {
+
+/// What a Reporter writes and where.
+struct ReporterOptions {
+  std::filesystem::path folder = {};         ///< the run folder; made where needed
+  std::int64_t total_iterations = 0;         ///< the whole run's, for the console and the time left
+  std::optional<std::int64_t> restart = {};  ///< iteration of the checkpoint that the run continues
+                                             ///< from; absent in a fresh run
+  bool tensorboard = true;                   ///< write event files
+  int flush_every = 100;                     ///< scalars between two flushes of the event file
+};
+
+/// Takes the run's events. Rank 0 alone makes one. A fresh run begins metrics.jsonl and console.log
+/// anew; a restarted one cuts metrics.jsonl back to its checkpoint and continues both. Each run has
+/// its own event file. Every member throws IoError when a file cannot be written.
+class Reporter {
+ public:
+  explicit Reporter(const ReporterOptions& options);
+
+  void on(const StartEvent& event);
+  void on(const TrainEvent& event);
+  void on(const EvalEvent& event);
+  void on(const CheckpointEvent& event);
+  void on(const MemoryEvent& event);
+  void on(const StopEvent& event);  ///< also flushes the event file
+
+  /// Text for people that is not an event: tables at start-up, how to continue.
+  void print(std::string_view text) { console_.print(text); }
+
+ private:
+  /// Sends an event to every view; `text` is what the console says of it.
+  template <typename Event>
+  void emit(const Event& event, const std::string& text);
+
+  std::int64_t total_iterations_;
+  OutputFile metrics_;
+  Console console_;
+  std::optional<EventFile> tensorboard_;
+};
+
+}  // namespace trireme::report

@@ -1,0 +1,121 @@
+#include "report/console.hpp"
+
+#include <gtest/gtest.h>
+
+#include <limits>
+
+#include "core/error.hpp"
+#include "core/files.hpp"
+#include "scratch_folder.hpp"
+
+namespace trireme::report {
+namespace {
+
+TrainEvent example() {
+  return {.iteration = 30,
+          .consumed_samples = 1920,
+          .consumed_tokens = 1920 * 1024,
+          .loss = 10.17721,
+          .grad_norm = 16.666,
+          .learning_rate = 7.03125e-7,
+          .loss_scale = 262144,
+          .global_batch = 64,
+          .ms = 1423.84,
+          .tokens_per_second = 46028.6,
+          .model_tflops_per_rank = 38.1234,
+          .mfu = 0.3812};
+}
+
+TEST(TrainingLine, IsMegatronsByteForByte) {
+  EXPECT_EQ(
+      training_line(example(), 50),
+      " iteration       30/      50 | consumed samples:         1920 | elapsed time per "
+      "iteration (ms): 1423.8 | learning rate: 7.031E-07 | global batch size:    64 | lm "
+      "loss: 1.017721E+01 | loss scale: 262144.0 | grad norm: 16.666 | number of skipped "
+      "iterations:   0 | number of nan iterations:   0 |"
+      " tokens per second: 46028.6 | model TFLOP/s per GPU: 38.123 | MFU: 38.1% | ETA: 28s |");
+}
+
+TEST(TrainingLine, SaysSoWithoutAPeakAndWithoutALoss) {
+  TrainEvent event = example();
+  event.mfu.reset();
+  event.loss = std::numeric_limits<double>::quiet_NaN();
+  event.grad_norm = std::numeric_limits<double>::infinity();
+  event.skipped = 2;
+  event.nan = 10;
+  const std::string line = training_line(event, 50);
+  EXPECT_NE(line.find("| lm loss: NAN | loss scale: 262144.0 | grad norm: inf | number of skipped "
+                      "iterations:   2 | number of nan iterations:  10 |"),
+            std::string::npos)
+      << line;
+  EXPECT_NE(line.find("| MFU: - | ETA:"), std::string::npos) << line;
+}
+
+TEST(TrainingLine, CountsTheTimeLeft) {
+  TrainEvent event = example();
+  event.ms = 3600;
+  EXPECT_NE(training_line(event, 5030).find("| ETA: 5h00m |"), std::string::npos);
+  EXPECT_NE(training_line(event, 30).find("| ETA: 0s |"), std::string::npos);
+}
+
+TEST(ValidationLines, AreMegatrons) {
+  const std::string line =
+      " validation loss at iteration 100 | lm loss value: 3.123456E+00 | lm loss PPL: 2.272478E+01 "
+      "| ";
+  const std::string rule(line.size() + 1, '-');
+  EXPECT_EQ(validation_lines({.iteration = 100, .split = "valid", .loss = 3.123456}),
+            rule + "\n" + line + "\n" + rule);
+  EXPECT_NE(validation_lines({.iteration = 7, .split = "test", .loss = 1})
+                .find("\n validation loss at iteration 7 on test set | lm loss value: "),
+            std::string::npos);
+}
+
+TEST(OtherLines, SayWhatHappened) {
+  EXPECT_EQ(start_line({.program = "trireme-pretrain",
+                        .version = "0.1.0",
+                        .layout = {.tensor = 2, .pipeline = 2, .data = 1},
+                        .partition = "2-2",
+                        .hosts = {"a", "b"},
+                        .parameters = 1234}),
+            "trireme-pretrain 0.1.0 | 4 ranks on a, b | tensor 2 x pipeline 2 x data 1 | 1234 "
+            "parameters");
+  EXPECT_EQ(checkpoint_line({.iteration = 10, .path = "c/x.h5", .bytes = 4096, .seconds = 1.25}),
+            "  successfully saved checkpoint at iteration      10 to c/x.h5 (4.0 KiB in 1.2 s)");
+  EXPECT_EQ(
+      memory_line(
+          {.iteration = 1, .planned_bytes = 4096, .resident_bytes = 2048, .peak_bytes = 3072}),
+      " memory of the fullest rank after iteration 1 | planned: 4.0 KiB | resident: 2.0 KiB | "
+      "peak: 3.0 KiB |");
+  EXPECT_EQ(stop_line({.reason = "time limit", .iteration = 12, .exit_code = 75}),
+            "stopped after iteration 12: time limit (exit code 75)");
+}
+
+TEST(Console, PrintsToBothAndFlushes) {
+  const ScratchFolder folder;
+  const auto path = folder.path() / "run" / "console.log";
+  testing::internal::CaptureStdout();
+  Console console(path, OutputFile::Mode::fresh);
+  console.print("one");
+  EXPECT_EQ(read_file(path), "one\n");
+  Console(path, OutputFile::Mode::resume).print("two\nthree");
+  EXPECT_EQ(testing::internal::GetCapturedStdout(), "one\ntwo\nthree\n");
+  EXPECT_EQ(read_file(path), "one\ntwo\nthree\n");
+  Console anew(path, OutputFile::Mode::fresh);
+  EXPECT_EQ(read_file(path), "");
+}
+
+TEST(Console, NamesAFileThatCannotBeWritten) {
+  try {
+    Console console("/dev/null/console.log", OutputFile::Mode::fresh);
+    FAIL();
+  } catch (const IoError& error) {
+    EXPECT_EQ(std::string(error.what()).find("cannot make folder '/dev/null'"), 0u) << error.what();
+  }
+  Console full("/dev/full", OutputFile::Mode::fresh);
+  testing::internal::CaptureStdout();
+  EXPECT_THROW(full.print("text"), IoError);
+  testing::internal::GetCapturedStdout();
+}
+
+}  // namespace
+}  // namespace trireme::report

@@ -1,0 +1,24 @@
+#include "report/flops.hpp"
+
+#include <gtest/gtest.h>
+
+namespace trireme::report {
+namespace {
+
+TEST(ModelFlops, EqualsThePublishedForm) {
+  for (const double s : {128.0, 1024.0}) {
+    const double l = 12, h = 768, v = 50257;
+    EXPECT_DOUBLE_EQ(model_flops_per_token(12, 768, static_cast<std::int64_t>(s), 50257),
+                     72 * l * h * h * (1 + s / (12 * h) + v / (12 * l * h)));
+  }
+}
+
+TEST(ModelFlops, CountsMultiplicationsOfATinyModel) {
+  // Forward per token: matrices 4 h^2 + 8 h^2, scores and values over half of s keys, the head.
+  const double l = 2, h = 8, s = 16, v = 32;
+  const double forward = 2 * (l * (12 * h * h + 2 * (s / 2) * h) + h * v);
+  EXPECT_DOUBLE_EQ(model_flops_per_token(2, 8, 16, 32), 3 * forward);
+}
+
+}  // namespace
+}  // namespace trireme::report

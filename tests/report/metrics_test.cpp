@@ -1,0 +1,166 @@
+#include "report/metrics.hpp"
+
+#include <gtest/gtest.h>
+
+#include <cmath>
+#include <limits>
+#include <nlohmann/json.hpp>
+#include <random>
+
+#include "core/error.hpp"
+#include "core/files.hpp"
+#include "scratch_folder.hpp"
+
+namespace trireme::report {
+namespace {
+
+constexpr double kNan = std::numeric_limits<double>::quiet_NaN();
+
+TEST(Perplexity, IsCutAtTwentyAndKeepsNan) {
+  EXPECT_DOUBLE_EQ(perplexity(1), std::exp(1.0));
+  EXPECT_DOUBLE_EQ(perplexity(50), std::exp(20.0));
+  EXPECT_TRUE(std::isnan(perplexity(kNan)));
+}
+
+TEST(JsonLine, Start) {
+  EXPECT_EQ(
+      json_line(StartEvent{.program = "trireme-pretrain",
+                           .version = "0.1.0",
+                           .layout = {2, 2, 1},
+                           .partition = "3-1",
+                           .hosts = {"a", "b"},
+                           .parameters = 1234},
+                1700000000.12345),
+      R"({"kind":"start","time":1700000000.123,"program":"trireme-pretrain","version":"0.1.0",)"
+      R"("layout":{"tensor":2,"pipeline":2,"data":1,"partition":"3-1"},)"
+      R"("hosts":["a","b"],"parameters":1234})");
+}
+
+TEST(JsonLine, Train) {
+  EXPECT_EQ(json_line(TrainEvent{.iteration = 30,
+                                 .consumed_samples = 1920,
+                                 .consumed_tokens = 1966080,
+                                 .loss = 10.17721,
+                                 .grad_norm = 16.666,
+                                 .learning_rate = 7.03125e-7,
+                                 .loss_scale = 262144,
+                                 .global_batch = 64,
+                                 .ms = 1423.8,
+                                 .tokens_per_second = 46028.5,
+                                 .model_tflops_per_rank = 38.5,
+                                 .mfu = 0.25,
+                                 .skipped = 1,
+                                 .nan = 2},
+                      0.5),
+            R"({"kind":"train","time":0.5,"iteration":30,"consumed_samples":1920,)"
+            R"("consumed_tokens":1966080,"loss":10.17721,"grad_norm":16.666,)"
+            R"("learning_rate":7.03125e-07,"loss_scale":262144.0,"global_batch":64,"ms":1423.8,)"
+            R"("tokens_per_second":46028.5,"model_tflops_per_rank":38.5,"mfu":0.25,"skipped":1,)"
+            R"("nan":2})");
+}
+
+TEST(JsonLine, OtherKinds) {
+  EXPECT_EQ(
+      json_line(EvalEvent{.iteration = 7, .split = "valid", .loss = 0}, 1),
+      R"({"kind":"eval","time":1.0,"iteration":7,"split":"valid","loss":0.0,"perplexity":1.0})");
+  EXPECT_EQ(json_line(CheckpointEvent{7, "checkpoints/x.h5", 4096, 1.5}, 1),
+            R"({"kind":"checkpoint","time":1.0,"iteration":7,"path":"checkpoints/x.h5",)"
+            R"("bytes":4096,"seconds":1.5})");
+  EXPECT_EQ(json_line(MemoryEvent{1, 30, 20, 25}, 1),
+            R"({"kind":"memory","time":1.0,"iteration":1,"planned_bytes":30,"resident_bytes":20,)"
+            R"("peak_bytes":25})");
+  EXPECT_EQ(json_line(StopEvent{"time limit", 12, 75}, 1),
+            R"({"kind":"stop","time":1.0,"reason":"time limit","iteration":12,"exit_code":75})");
+}
+
+TEST(JsonLine, IsValidJsonWhateverTheValues) {
+  const auto train = nlohmann::json::parse(json_line(
+      TrainEvent{.loss = kNan, .grad_norm = std::numeric_limits<double>::infinity()}, kNan));
+  EXPECT_TRUE(train["loss"].is_null());
+  EXPECT_TRUE(train["grad_norm"].is_null());
+  EXPECT_TRUE(train["mfu"].is_null());
+  const std::string line = json_line(StopEvent{"a\n\"b\" \xff", 0, 0}, 0);
+  EXPECT_EQ(line.find('\n'), std::string::npos);
+  EXPECT_EQ(nlohmann::json::parse(line)["reason"], "a\n\"b\" \xEF\xBF\xBD");
+}
+
+TEST(JsonLine, LossesSurviveExactly) {
+  std::mt19937_64 random(1);
+  for (int i = 0; i < 1000; ++i) {
+    const double loss =
+        std::ldexp(static_cast<double>(random()), static_cast<int>(random() % 80) - 100);
+    const auto json =
+        nlohmann::json::parse(json_line(EvalEvent{.split = "valid", .loss = loss}, 0));
+    EXPECT_EQ(json["loss"].get<double>(), loss);
+  }
+}
+
+class TruncateTest : public testing::Test {
+ protected:
+  /// The file after truncation of `content`.
+  std::string truncated(const std::string& content, std::int64_t iteration) {
+    write_file_atomically(path_, content);
+    truncate_metrics_after(path_, iteration);
+    return read_file(path_);
+  }
+
+  const ScratchFolder folder_;
+  const std::filesystem::path path_ = folder_.path() / "metrics.jsonl";
+  const std::string start_ = json_line(StartEvent{}, 0) + "\n";
+  const std::string train10_ = json_line(TrainEvent{.iteration = 10}, 0) + "\n";
+  const std::string save10_ = json_line(CheckpointEvent{.iteration = 10}, 0) + "\n";
+  const std::string train20_ = json_line(TrainEvent{.iteration = 20}, 0) + "\n";
+};
+
+TEST_F(TruncateTest, DropsWhatCameAfterTheCheckpoint) {
+  EXPECT_EQ(truncated(start_ + train10_ + save10_ + train20_, 10), start_ + train10_ + save10_);
+  EXPECT_EQ(truncated(start_ + train10_ + save10_ + train20_, 15), start_ + train10_ + save10_);
+  EXPECT_EQ(truncated(start_ + train10_ + save10_ + train20_, 9), start_);
+  EXPECT_EQ(truncated(start_ + train10_ + train20_ + start_ + save10_, 10), start_ + train10_);
+}
+
+TEST_F(TruncateTest, KeepsAFileWithNothingToDrop) {
+  EXPECT_EQ(truncated(start_ + train10_, 10), start_ + train10_);
+  EXPECT_EQ(truncated("", 10), "");
+}
+
+TEST_F(TruncateTest, DropsAHalfWrittenLastLineWhereverItEnds) {
+  for (std::size_t cut = 0; cut < train10_.size(); ++cut)
+    EXPECT_EQ(truncated(start_ + train10_.substr(0, cut), 10), start_);
+  EXPECT_EQ(truncated(start_ + std::string(100, '\0'), 10), start_);
+}
+
+TEST_F(TruncateTest, NamesABrokenLine) {
+  try {
+    truncated(start_ + "{\"kind\":\n" + train10_, 10);
+    FAIL();
+  } catch (const DataError& error) {
+    EXPECT_EQ(error.what(), path_.string() +
+                                ":2: not a JSON object; move the file away to restart "
+                                "without it");
+  }
+  EXPECT_EQ(truncated(start_ + train20_ + "nonsense\n", 10), start_) << "dropped unread";
+}
+
+TEST_F(TruncateTest, LeavesAnAbsentFileAbsent) {
+  truncate_metrics_after(path_, 10);
+  EXPECT_FALSE(std::filesystem::exists(path_));
+}
+
+TEST_F(TruncateTest, NeverCrashesOnMutatedFiles) {
+  std::mt19937 random(2);
+  const std::string good = start_ + train10_ + save10_ + train20_;
+  for (int i = 0; i < 2000; ++i) {
+    std::string content = good;
+    for (int change = 0; change < 3; ++change)
+      content[random() % content.size()] = static_cast<char>(random());
+    try {
+      EXPECT_LE(truncated(content, 10).size(), content.size());
+    } catch (const DataError&) {
+      EXPECT_EQ(read_file(path_), content);
+    }
+  }
+}
+
+}  // namespace
+}  // namespace trireme::report

@@ -1,0 +1,121 @@
+#include "report/reporter.hpp"
+
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <map>
+#include <nlohmann/json.hpp>
+#include <sstream>
+
+#include "core/files.hpp"
+#include "event_decoder.hpp"
+#include "scratch_folder.hpp"
+
+namespace trireme::report {
+namespace {
+
+class ReporterTest : public testing::Test {
+ protected:
+  void SetUp() override { testing::internal::CaptureStdout(); }
+  void TearDown() override { testing::internal::GetCapturedStdout(); }
+
+  /// "start train:10 ...": the lines of metrics.jsonl.
+  std::string kinds() const {
+    std::istringstream lines(read_file(folder_.path() / "metrics.jsonl"));
+    std::string text;
+    for (std::string line; std::getline(lines, line);) {
+      const auto json = nlohmann::json::parse(line);
+      EXPECT_GT(json["time"].get<double>(), 1.7e9);
+      text += (text.empty() ? "" : " ") + json["kind"].get<std::string>();
+      if (json.contains("iteration")) text += ":" + std::to_string(json["iteration"].get<int>());
+    }
+    return text;
+  }
+
+  /// The event files, oldest first.
+  std::vector<std::filesystem::path> event_files() const {
+    std::vector<std::filesystem::path> files;
+    for (const auto& entry : std::filesystem::directory_iterator(folder_.path() / "tensorboard"))
+      files.push_back(entry.path());
+    std::sort(files.begin(), files.end());
+    return files;
+  }
+
+  const ScratchFolder folder_;
+  const ReporterOptions fresh_{.folder = folder_.path(), .total_iterations = 20};
+};
+
+TEST_F(ReporterTest, EveryEventReachesEveryView) {
+  {
+    Reporter reporter(fresh_);
+    reporter.on(StartEvent{.program = "p", .version = "1", .hosts = {"a"}});
+    reporter.print("free text");
+    reporter.on(TrainEvent{.iteration = 10, .loss = 2.5, .learning_rate = 0.5, .mfu = 0.25});
+    reporter.on(EvalEvent{.iteration = 10, .split = "valid", .loss = 0});
+    reporter.on(MemoryEvent{.iteration = 10, .peak_bytes = 1 << 20});
+    reporter.on(CheckpointEvent{.iteration = 10, .path = "c", .seconds = 2});
+    reporter.on(StopEvent{.reason = "finished", .iteration = 10});
+  }
+  EXPECT_EQ(kinds(), "start train:10 eval:10 memory:10 checkpoint:10 stop:10");
+
+  const std::string console = read_file(folder_.path() / "console.log");
+  EXPECT_EQ(console.find("p 1 | 1 rank on a | "), 0u) << console;
+  EXPECT_NE(console.find("\nfree text\n iteration       10/      20 | "), std::string::npos);
+  EXPECT_NE(console.find("\n validation loss at iteration 10 | "), std::string::npos);
+  EXPECT_NE(console.find("\nstopped after iteration 10: finished (exit code 0)\n"),
+            std::string::npos);
+
+  ASSERT_EQ(event_files().size(), 1u);
+  std::map<std::string, float> values;
+  for (const DecodedEvent& event : decode_event_file(read_file(event_files()[0]))) {
+    if (!event.value) continue;
+    EXPECT_EQ(event.step, 10);
+    EXPECT_TRUE(values.emplace(event.tag, *event.value).second) << event.tag << " twice";
+  }
+  EXPECT_EQ(values.size(), 18u);
+  EXPECT_EQ(values.at("train/loss"), 2.5f);
+  EXPECT_EQ(values.at("train/learning_rate"), 0.5f);
+  EXPECT_EQ(values.at("train/mfu"), 0.25f);
+  EXPECT_EQ(values.at("valid/loss"), 0.0f);
+  EXPECT_EQ(values.at("valid/perplexity"), 1.0f);
+  EXPECT_EQ(values.at("memory/peak_bytes"), 1048576.0f);
+  EXPECT_EQ(values.at("checkpoint/seconds"), 2.0f);
+}
+
+TEST_F(ReporterTest, ARestartCutsBackAndContinues) {
+  {
+    Reporter reporter(fresh_);
+    reporter.on(StartEvent{});
+    for (int i = 5; i <= 15; i += 5) reporter.on(TrainEvent{.iteration = i});
+  }
+  ReporterOptions again = fresh_;
+  again.restart = 10;
+  {
+    Reporter reporter(again);
+    reporter.on(StartEvent{});
+    reporter.on(TrainEvent{.iteration = 15});
+  }
+  EXPECT_EQ(kinds(), "start train:5 train:10 start train:15");
+  const std::string console = read_file(folder_.path() / "console.log");
+  EXPECT_EQ(std::count(console.begin(), console.end(), '\n'), 6) << "console.log keeps everything";
+  ASSERT_EQ(event_files().size(), 2u);
+  const auto events = decode_event_file(read_file(event_files()[1]));
+  EXPECT_EQ(events[1].session_status, 1);
+  EXPECT_EQ(events[1].step, 11);
+}
+
+TEST_F(ReporterTest, AFreshRunBeginsAnew) {
+  Reporter(fresh_).on(TrainEvent{.iteration = 5});
+  Reporter(fresh_).on(TrainEvent{.iteration = 1});
+  EXPECT_EQ(kinds(), "train:1");
+}
+
+TEST_F(ReporterTest, WritesNoEventFileWhenNotAsked) {
+  ReporterOptions options = fresh_;
+  options.tensorboard = false;
+  Reporter(options).on(TrainEvent{.iteration = 1});
+  EXPECT_FALSE(std::filesystem::exists(folder_.path() / "tensorboard"));
+}
+
+}  // namespace
+}  // namespace trireme::report
