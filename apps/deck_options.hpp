@@ -1,0 +1,127 @@
+// The options of programs that run a deck: DECK [key=value ...] and what needs neither mpirun nor a
+// GPU.
+#pragma once
+
+#include <algorithm>
+#include <cstdlib>
+#include <optional>
+#include <vector>
+
+#include "app.hpp"
+#include "deck/deck.hpp"
+#include "deck/describe.hpp"
+#include "deck/load.hpp"
+#include "plan/run_plan.hpp"
+#include "plan/setup.hpp"
+#include "train/startup.hpp"
+
+namespace trireme {
+
+/// A deck on the command line.
+struct DeckArguments {
+  std::string path;
+  std::vector<std::string> overrides;
+  po::variables_map values;
+};
+
+/// The options that every program with a deck has.
+inline po::options_description deck_options() {
+  po::options_description options("Deck");
+  options.add_options()  //
+      ("set", po::value<std::vector<std::string>>()->composing()->value_name("KEY=VALUE"),
+       "override a key of the deck; a bare KEY=VALUE does the same")                            //
+      ("output", po::value<std::string>()->value_name("FOLDER"), "the run folder: run.output")  //
+      ("check", "check the deck, its tokenizer and its data, and exit")                         //
+      ("plan", "print layout, parameters, memory per rank and pipeline bubble, and exit")       //
+      ("ranks", po::value<std::int64_t>()->value_name("N"),
+       "number of ranks for --check and --plan")                            //
+      ("print-deck", "print the effective deck and exit")                   //
+      ("help", "this text; --help deck[.SECTION[.KEY]] explains the deck")  //
+      ("version", "print the version");
+  return options;
+}
+
+/// Whether this process should print where every rank would say the same, before MPI tells the
+/// rank.
+inline bool prints_before_mpi() {
+  for (const char* variable : {"OMPI_COMM_WORLD_RANK", "PMIX_RANK", "PMI_RANK", "SLURM_PROCID"})
+    if (const char* rank = std::getenv(variable)) return std::string_view(rank) == "0";
+  return true;
+}
+
+/// Answers --help [deck...] and --version; true when there is nothing else to do.
+inline bool answers_deck_help(int argc, char** argv, const char* program, const char* usage,
+                              const po::options_description& options) {
+  for (int i = 1; i < argc; ++i) {
+    const bool topic = i + 1 < argc && std::string_view(argv[i + 1]).substr(0, 4) == "deck" &&
+                       (argv[i + 1][4] == '\0' || argv[i + 1][4] == '.');
+    if (std::string_view(argv[i]) != "--help" || !topic) continue;
+    if (prints_before_mpi()) print_out(deck::help(argv[i + 1]));
+    return true;
+  }
+  if (!prints_before_mpi()) {
+    return std::any_of(argv + 1, argv + argc, [](std::string_view argument) {
+      return argument == "--help" || argument == "-h" || argument == "--version";
+    });
+  }
+  return answers_help_or_version(argc, argv, program, usage, options);
+}
+
+/// Parses DECK [KEY=VALUE ...] and `options`.
+inline DeckArguments parse_deck_options(int argc, char** argv, po::options_description options) {
+  po::options_description all;
+  all.add(options).add_options()("deck", po::value<std::vector<std::string>>());
+  DeckArguments arguments{
+      .values =
+          parse_options(argc, argv, all, po::positional_options_description().add("deck", -1))};
+  const auto list = [&](const char* name) {
+    return arguments.values.count(name) ? arguments.values[name].as<std::vector<std::string>>()
+                                        : std::vector<std::string>();
+  };
+  const std::vector<std::string> words = list("deck");
+  if (words.empty()) throw UsageError("no deck is given");
+  if (words.front().find('=') != std::string::npos && !std::filesystem::exists(words.front()))
+    throw UsageError("the deck comes first, then '{}'", words.front());
+  arguments.path = words.front();
+  arguments.overrides.assign(words.begin() + 1, words.end());
+  for (const std::string& word : list("set")) arguments.overrides.push_back(word);
+  if (arguments.values.count("output"))
+    arguments.overrides.push_back("run.output=" + arguments.values["output"].as<std::string>());
+  return arguments;
+}
+
+/// Fits the deck to --ranks, or without it to the fewest ranks it can run on.
+inline deck::Deck load_for_planning(const DeckArguments& arguments, bool need_data) {
+  deck::Deck deck = deck::load(arguments.path, arguments.overrides, {.need_data = need_data});
+  const std::int64_t model_ranks = deck.parallel.tensor * deck.parallel.pipeline;
+  const std::int64_t ranks = arguments.values.count("ranks")
+                                 ? arguments.values["ranks"].as<std::int64_t>()
+                                 : model_ranks * deck.parallel.data.value_or(1);
+  deck::resolve_world_size(deck, ranks);
+  return deck;
+}
+
+/// Answers --check, --plan and --print-deck; true when there is nothing else to do.
+inline bool answers_deck_questions(const DeckArguments& arguments) {
+  const auto asked = [&](const char* option) { return arguments.values.count(option) > 0; };
+  if (!asked("check") && !asked("plan") && !asked("print-deck")) return false;
+  if (!prints_before_mpi()) return true;
+  if (asked("print-deck"))
+    print_out(
+        deck::print_deck(deck::load(arguments.path, arguments.overrides, {.need_data = false})));
+  if (asked("plan")) {
+    const deck::Deck deck = load_for_planning(arguments, /*need_data=*/false);
+    print_out(plan::to_text(plan::plan_run(deck, plan::vocabulary(deck).size)));
+  }
+  if (asked("check")) {
+    const deck::Deck deck = load_for_planning(arguments, /*need_data=*/true);
+    const plan::Vocabulary vocabulary = plan::vocabulary(deck);
+    print_out(train::describe_data(deck, vocabulary));
+    print_out(fmt::format("{}: no errors; {} ranks, {} iterations, vocabulary {}\n", arguments.path,
+                          plan::layout(deck).ranks(), deck::total_iterations(deck),
+                          vocabulary.size));
+  }
+  return true;
+}
+
+}  // namespace trireme

@@ -1,0 +1,1 @@
+trireme_app(trireme-pretrain DEPENDS trireme::train Boost::program_options)

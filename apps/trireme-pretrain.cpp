@@ -1,0 +1,171 @@
+// trireme-pretrain: trains the model of a deck.
+#include <fmt/ranges.h>
+
+#include "core/files.hpp"
+#include "core/memory.hpp"
+#include "core/signals.hpp"
+#include "deck_options.hpp"
+#include "mpi_app.hpp"
+#include "train/trainer.hpp"
+
+namespace trireme {
+namespace {
+
+constexpr const char* kProgram = "trireme-pretrain";
+constexpr const char* kUsage =
+    "Usage: trireme-pretrain DECK [KEY=VALUE ...] [options]\n"
+    "Trains the model that a deck describes; mpirun or srun starts the ranks.\n\n";
+
+po::options_description all_options() {
+  po::options_description options = deck_options();
+  options.add_options()  //
+      ("restart",
+       po::value<std::string>()->default_value("latest")->value_name("latest|never|PATH"),
+       "where to start: the run folder's newest checkpoint (or fresh when it has none), a fresh "
+       "model, or a checkpoint")  //
+      ("time-limit", po::value<std::string>()->value_name("HH:MM:SS"),
+       "save and stop with exit code 75 before this much time has passed");
+  return options;
+}
+
+/// Everything about the start that rank 0 decides and prints.
+struct Start {
+  std::unique_ptr<train::FolderLock> lock;
+  train::RestartPoint restart;
+  std::unique_ptr<report::Reporter> reporter;
+};
+
+/// The command as it was typed; without --restart it is the one that continues the run.
+std::string command_line(int argc, char** argv, int ranks, bool with_restart) {
+  std::string text = ranks > 1 ? fmt::format("mpirun -n {}", ranks) : "";
+  for (int i = 0; i < argc; ++i) {
+    const std::string word = argv[i];
+    if (!with_restart && word.starts_with("--restart")) {
+      i += word == "--restart";
+      continue;
+    }
+    const bool plain = word.find_first_of(" \t'\"$&;|<>*?()[]{}#~\\") == std::string::npos;
+    text += (text.empty() ? "" : " ") + (plain ? word : "'" + word + "'");
+  }
+  return text;
+}
+
+std::string host_list(const std::vector<std::string>& hosts, std::vector<std::string>& distinct) {
+  for (const std::string& host : hosts)
+    if (std::find(distinct.begin(), distinct.end(), host) == distinct.end())
+      distinct.push_back(host);
+  std::string text;
+  for (const std::string& host : distinct)
+    text += fmt::format("{}{} ({} ranks)", text.empty() ? "" : ", ", host,
+                        std::count(hosts.begin(), hosts.end(), host));
+  return text;
+}
+
+/// Prints program, command, hosts, layout, memory, data and run folder.
+void introduce(Start& start, const deck::Deck& deck, const plan::Vocabulary& vocabulary,
+               const std::string& command, const std::vector<std::string>& hosts, int threads) {
+  const plan::RunPlan plan = plan::plan_run(deck, vocabulary.size);
+  std::vector<std::string> distinct;
+  const std::string host_text = host_list(hosts, distinct);
+  report::Reporter& reporter = *start.reporter;
+  reporter.print(
+      fmt::format("{} {}\ncommand    {}\nhosts      {}, {} thread{} a rank, host backend", kProgram,
+                  TRIREME_VERSION, command, host_text, threads, threads == 1 ? "" : "s"));
+  std::string text = plan::to_text(plan) + train::describe_data(deck, vocabulary);
+  text += fmt::format("run folder {}\n", deck.run.output);
+  text += start.restart.checkpoint
+              ? fmt::format("restart    from {}, iteration {}", start.restart.checkpoint->string(),
+                            start.restart.iteration)
+              : "restart    no checkpoint: a fresh model";
+  for (const std::string& note : start.restart.notes) text += "\nrestart    " + note;
+  reporter.print(text);
+  reporter.on(
+      report::StartEvent{.program = kProgram,
+                         .version = TRIREME_VERSION,
+                         .layout = {.tensor = plan.layout.tensor,
+                                    .pipeline = plan.layout.pipeline,
+                                    .data = plan.layout.data},
+                         .partition = fmt::format("{}", fmt::join(plan.layout.partition, "-")),
+                         .hosts = distinct,
+                         .parameters = plan.parameters});
+}
+
+/// Prints why the run stopped and how to go on.
+void conclude(report::Reporter& reporter, train::StopReason stop, const train::Trainer& trainer,
+              const deck::Deck& deck, const std::string& command, double seconds) {
+  reporter.on(report::StopEvent{.reason = describe(stop),
+                                .iteration = trainer.state().iteration,
+                                .exit_code = static_cast<int>(exit_code(stop))});
+  std::string text =
+      fmt::format("{} of {} iterations are done; this run took {} and {} at most on rank 0",
+                  trainer.state().iteration, deck::total_iterations(deck), human_duration(seconds),
+                  human_bytes(static_cast<double>(process_memory().peak)));
+  if (trainer.last_checkpoint())
+    text += fmt::format("\ncheckpoint {}", trainer.last_checkpoint()->string());
+  if (stop != train::StopReason::finished)
+    text += "\ncontinue   " + command;
+  else
+    text += fmt::format("\ncontinue   {} train.iterations={}", command,
+                        2 * deck::total_iterations(deck));
+  reporter.print(text);
+}
+
+ExitCode pretrain(int argc, char** argv, const DeckArguments& arguments,
+                  train::TrainerOptions options, std::unique_ptr<comm::MpiCommunicator> world) {
+  catch_stop_signals();
+  const auto [deck, vocabulary] =
+      train::prepare_deck(*world, arguments.path, arguments.overrides, deck::resolve_world_size);
+
+  const std::vector<std::string> hosts = world->all_gather_text(comm::host_name());
+  const int threads = device::threads_for_rank(comm::ranks_sharing_cores(*world));
+  const std::string command = command_line(argc, argv, world->size(), /*with_restart=*/true);
+  const std::string again = command_line(argc, argv, world->size(), /*with_restart=*/false);
+  Start start;
+  const std::string found = train::on_rank_zero(*world, [&] {
+    train::describe_data(
+        deck, vocabulary);  // before anything is written: throws when a split is too small
+    start.restart = train::find_restart(deck, arguments.values["restart"].as<std::string>());
+    start.lock = std::make_unique<train::FolderLock>(deck.run.output);
+    write_file_atomically(std::filesystem::path(deck.run.output) / "deck.yaml",
+                          deck::print_deck(deck));
+    const auto& point = start.restart;
+    start.reporter = std::make_unique<report::Reporter>(report::ReporterOptions{
+        .folder = deck.run.output,
+        .total_iterations = deck::total_iterations(deck),
+        .restart = point.checkpoint ? std::optional(point.iteration) : std::nullopt,
+        .tensorboard = deck.log.tensorboard.enable,
+        .flush_every = static_cast<int>(deck.log.tensorboard.flush_every)});
+    introduce(start, deck, vocabulary, command, hosts, threads);
+    return point.checkpoint ? point.checkpoint->string() : std::string();
+  });
+  options.restart = start.restart;
+  if (!found.empty()) options.restart.checkpoint = found;
+
+  comm::Groups groups = comm::make_groups(std::move(world), plan::layout(deck));
+  const auto backend = device::make_host_backend(threads);
+  train::Trainer trainer(deck, vocabulary, groups, *backend, start.reporter.get(), options);
+  const train::StopReason stop = trainer.run();
+  if (start.reporter)
+    conclude(*start.reporter, stop, trainer, deck, again, options.since_start.seconds());
+  return exit_code(stop);
+}
+
+ExitCode run(int argc, char** argv) {
+  const po::options_description options = all_options();
+  if (answers_deck_help(argc, argv, kProgram, kUsage, options)) return ExitCode::success;
+  const DeckArguments arguments = parse_deck_options(argc, argv, options);
+  train::TrainerOptions trainer_options;
+  if (arguments.values.count("time-limit"))
+    trainer_options.time_limit = parse_duration(arguments.values["time-limit"].as<std::string>());
+  if (answers_deck_questions(arguments)) return ExitCode::success;
+  return run_on_ranks(kProgram, [&](auto world) {
+    return pretrain(argc, argv, arguments, trainer_options, std::move(world));
+  });
+}
+
+}  // namespace
+}  // namespace trireme
+
+int main(int argc, char** argv) {
+  return trireme::run_app("trireme-pretrain", argc, argv, trireme::run);
+}

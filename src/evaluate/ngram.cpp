@@ -1,0 +1,57 @@
+#include "evaluate/ngram.hpp"
+
+#include <cmath>
+#include <unordered_map>
+#include <vector>
+
+namespace trireme::evaluate {
+namespace {
+
+/// Calls `visit(previous, token)` for every label of the dataset that counts.
+template <typename Visit>
+void for_each_pair(const data::GptDataset& dataset, Visit&& visit) {
+  const std::int64_t sequence = dataset.format().sequence;
+  std::vector<std::int32_t> inputs(sequence), labels(sequence);
+  for (std::int64_t sample = 0; sample < dataset.samples(); ++sample) {
+    dataset.fill(sample, inputs, labels);
+    for (std::int64_t i = 0; i < sequence; ++i)
+      if (labels[i] != data::kIgnoredLabel) visit(inputs[i], labels[i]);
+  }
+}
+
+}  // namespace
+
+NgramLoss ngram_loss(const data::GptDataset& train, const data::GptDataset& held_out,
+                     std::int64_t vocab) {
+  std::vector<double> counts(vocab, 0.0), contexts(vocab, 0.0), followers(vocab, 0.0);
+  std::unordered_map<std::uint64_t, double> pairs;
+  double total = 0.0;
+  const auto pair_key = [&](std::int32_t a, std::int32_t b) {
+    return static_cast<std::uint64_t>(a) * vocab + b;
+  };
+  for_each_pair(train, [&](std::int32_t a, std::int32_t b) {
+    ++total;
+    ++counts[b];
+    ++contexts[a];
+    if (++pairs[pair_key(a, b)] == 1.0) ++followers[a];
+  });
+
+  NgramLoss loss;
+  for_each_pair(held_out, [&](std::int32_t a, std::int32_t b) {
+    const double unigram = (counts[b] + 1.0) / (total + static_cast<double>(vocab));
+    const auto found = pairs.find(pair_key(a, b));
+    const double pair = found == pairs.end() ? 0.0 : found->second;
+    const double weight = contexts[a] + followers[a];
+    const double bigram = weight > 0.0 ? (pair + followers[a] * unigram) / weight : unigram;
+    loss.unigram -= std::log(unigram);
+    loss.bigram -= std::log(bigram);
+    ++loss.tokens;
+  });
+  if (loss.tokens > 0) {
+    loss.unigram /= static_cast<double>(loss.tokens);
+    loss.bigram /= static_cast<double>(loss.tokens);
+  }
+  return loss;
+}
+
+}  // namespace trireme::evaluate

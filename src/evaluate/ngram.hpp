@@ -1,0 +1,25 @@
+// Counted baselines: what a model must beat to have learnt more than frequencies.
+#pragma once
+
+#include <cstdint>
+
+#include "data/gpt_dataset.hpp"
+
+namespace trireme::evaluate {
+
+/// Mean negative log-likelihood per token in nats of counted models, the same labels as a GPT's
+/// loss.
+struct NgramLoss {
+  double unigram = 0.0;
+  double bigram = 0.0;
+  std::int64_t tokens = 0;
+};
+
+/// Counts tokens and pairs of `train` (each of its samples once) and scores `held_out`. The unigram
+/// has one added to each count; the bigram is interpolated with it by Witten-Bell: P(b|a) = (c(a,b)
+/// + T(a) P(b)) / (c(a) + T(a)), T(a) the number of different followers of a. Source: Chen,
+/// Goodman, "An empirical study of smoothing techniques for language modeling" (1998), section 2.4.
+NgramLoss ngram_loss(const data::GptDataset& train, const data::GptDataset& held_out,
+                     std::int64_t vocab);
+
+}  // namespace trireme::evaluate

@@ -1,0 +1,16 @@
+// The loss of a model over a whole split.
+#pragma once
+
+#include <cstdint>
+
+#include "pipeline/stage_runner.hpp"
+
+namespace trireme::evaluate {
+
+/// Mean loss over every sample of `dataset`, each once, in micro-batches spread over the data
+/// ranks. The last samples, too few for a micro-batch on every data rank, are left out; the count
+/// of tokens says how many were scored. Collective over all ranks.
+pipeline::LossSum whole_split(pipeline::StageRunner& runner, const data::GptDataset& dataset,
+                              std::int64_t micro_batch, const comm::Groups& groups);
+
+}  // namespace trireme::evaluate

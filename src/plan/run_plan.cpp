@@ -1,0 +1,102 @@
+#include "plan/run_plan.hpp"
+
+#include <fmt/ranges.h>
+
+#include <algorithm>
+
+#include "core/files.hpp"
+#include "model/gpt_stage.hpp"
+#include "pipeline/simulator.hpp"
+#include "plan/setup.hpp"
+
+namespace trireme::plan {
+namespace {
+
+// Resident memory of a rank that has started MPI, OpenBLAS and HDF5 and holds no model: measured
+// with Open MPI 4.1 and OpenBLAS 0.3.21 on Debian 12, two threads.
+constexpr std::size_t kLibraryBytes = 90u << 20;
+
+StagePlan plan_stage(const deck::Deck& deck, const grid::Layout& layout,
+                     const model::ModelConfig& config, const std::vector<model::Parameter>& table,
+                     int stage) {
+  const DType dtype = DType::f32;
+  const model::LayerSizes sizes{config, deck.batch.micro, layout.tensor, dtype};
+  StagePlan plan{.layers = layout.layers_of(stage),
+                 .slots = pipeline::one_f_one_b_slots(layout.pipeline, stage, micro_batches(deck))};
+  const model::Placement placement = model::place_parameters(table, layout, {.pipeline = stage});
+  for (const model::LocalParameter& local : placement.parameters)
+    plan.parameters += local.shape.size();
+  const model::StageMemory memory = model::GptStage::plan(sizes, layout, stage, plan.slots);
+  plan.memory = {.weights = placement.size * size_of(dtype),
+                 .gradients = placement.size * size_of(dtype),
+                 .optimizer = optim::Optimizer::planned_bytes(placement, layout.data,
+                                                              deck.parallel.zero >= 1, dtype),
+                 .activations = memory.activations,
+                 .workspace = memory.workspace,
+                 .communication = memory.communication,
+                 .libraries = kLibraryBytes};
+  return plan;
+}
+
+double bubble_fraction(int stages, int micro_batches) {
+  std::vector<pipeline::StageSchedule> schedule;
+  for (int stage = 0; stage < stages; ++stage)
+    schedule.push_back(pipeline::one_f_one_b(stages, stage, micro_batches));
+  return pipeline::simulate(schedule, micro_batches, {.forward = 1, .backward = 2}).bubble;
+}
+
+std::string layer_text(const grid::LayerRange& layers) {
+  if (layers.count == 0) return "-";
+  return layers.count == 1 ? fmt::format("{}", layers.first)
+                           : fmt::format("{}-{}", layers.first, layers.first + layers.count - 1);
+}
+
+}  // namespace
+
+const StagePlan& RunPlan::largest() const {
+  return *std::max_element(
+      stages.begin(), stages.end(),
+      [](const StagePlan& a, const StagePlan& b) { return a.memory.total() < b.memory.total(); });
+}
+
+RunPlan plan_run(const deck::Deck& deck, std::int64_t vocab) {
+  const model::ModelConfig config = model_config(deck, vocab);
+  const std::vector<model::Parameter> table = model::gpt_parameters(config);
+  RunPlan plan{.layout = layout(deck),
+               .parameters = model::count_elements(table),
+               .iterations = deck::total_iterations(deck),
+               .tokens_per_step = deck.batch.global * deck.model.sequence,
+               .micro_batches = micro_batches(deck)};
+  plan.bubble = bubble_fraction(plan.layout.pipeline, plan.micro_batches);
+  for (int stage = 0; stage < plan.layout.pipeline; ++stage)
+    plan.stages.push_back(plan_stage(deck, plan.layout, config, table, stage));
+  return plan;
+}
+
+std::string to_text(const RunPlan& plan) {
+  const grid::Layout& layout = plan.layout;
+  std::string text = fmt::format(
+      "layout     {} ranks = tensor {} x pipeline {} x data {}, layers per stage {}\n"
+      "parameters {:.2f} M, {} iterations of {} tokens in {} micro-batches per data rank, pipeline "
+      "bubble {:.1f} %\n"
+      "memory per rank\n"
+      "{:>6} {:>8} {:>12} {:>6} {:>10} {:>10} {:>10} {:>12} {:>10} {:>10} {:>10} {:>10}\n",
+      layout.ranks(), layout.tensor, layout.pipeline, layout.data, fmt::join(layout.partition, "-"),
+      plan.parameters / 1e6, plan.iterations, plan.tokens_per_step, plan.micro_batches,
+      100.0 * plan.bubble, "stage", "layers", "parameters", "slots", "weights", "gradients",
+      "optimizer", "activations", "workspace", "transfers", "libraries", "total");
+  for (std::size_t stage = 0; stage < plan.stages.size(); ++stage) {
+    const StagePlan& part = plan.stages[stage];
+    const MemoryPlan& memory = part.memory;
+    const auto bytes = [](std::size_t value) { return human_bytes(static_cast<double>(value)); };
+    text += fmt::format(
+        "{:>6} {:>8} {:>12} {:>6} {:>10} {:>10} {:>10} {:>12} {:>10} {:>10} {:>10} {:>10}\n", stage,
+        layer_text(part.layers), part.parameters, part.slots, bytes(memory.weights),
+        bytes(memory.gradients), bytes(memory.optimizer), bytes(memory.activations),
+        bytes(memory.workspace), bytes(memory.communication), bytes(memory.libraries),
+        bytes(memory.total()));
+  }
+  return text;
+}
+
+}  // namespace trireme::plan

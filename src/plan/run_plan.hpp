@@ -1,0 +1,59 @@
+// The plan of a run: who holds what, what it costs in memory, how long the pipeline idles. Pure:
+// needs neither MPI nor a GPU.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <string>
+#include <vector>
+
+#include "deck/deck.hpp"
+#include "grid/layout.hpp"
+
+namespace trireme::plan {
+
+/// Bytes of one rank by purpose.
+struct MemoryPlan {
+  std::size_t weights = 0;
+  std::size_t gradients = 0;
+  std::size_t optimizer = 0;
+  std::size_t activations = 0;
+  std::size_t workspace = 0;
+  std::size_t communication = 0;  ///< gradients received from and sent to other stages
+  std::size_t libraries = 0;  ///< what MPI, OpenBLAS, HDF5 and the program itself take, as measured
+
+  std::size_t total() const {
+    return weights + gradients + optimizer + activations + workspace + communication + libraries;
+  }
+};
+
+/// A pipeline stage: all its ranks are alike.
+struct StagePlan {
+  grid::LayerRange layers;
+  std::int64_t parameters = 0;  ///< elements that each rank holds
+  int slots = 0;                ///< micro-batches alive at once
+  MemoryPlan memory;
+};
+
+/// The whole run.
+struct RunPlan {
+  grid::Layout layout;
+  std::int64_t parameters = 0;  ///< of the logical model
+  std::int64_t iterations = 0;
+  std::int64_t tokens_per_step = 0;
+  int micro_batches = 0;
+  double bubble =
+      0.0;  ///< share of the time in which a stage idles, when a backward costs two forwards
+  std::vector<StagePlan> stages;
+
+  /// The stage whose ranks need most memory.
+  const StagePlan& largest() const;
+};
+
+/// Plans a run; parallel.data must be resolved.
+RunPlan plan_run(const deck::Deck& deck, std::int64_t vocab);
+
+/// The plan as the table that `--plan` prints.
+std::string to_text(const RunPlan& plan);
+
+}  // namespace trireme::plan

@@ -1,0 +1,143 @@
+#include "plan/setup.hpp"
+
+#include "core/error.hpp"
+
+namespace trireme::plan {
+namespace {
+
+optim::DecayType decay_type(deck::ScheduleType type) {
+  switch (type) {
+    case deck::ScheduleType::cosine:
+      return optim::DecayType::cosine;
+    case deck::ScheduleType::linear:
+      return optim::DecayType::linear;
+    case deck::ScheduleType::constant:
+      return optim::DecayType::constant;
+    default:
+      throw InternalError("schedule.type {} is not built", name_of(type));
+  }
+}
+
+}  // namespace
+
+std::optional<tokenizer::TokenizerSpec> tokenizer_spec(const deck::Deck& deck) {
+  const deck::Tokenizer& keys = deck.data.tokenizer;
+  if (!keys.type) return std::nullopt;
+  return tokenizer::TokenizerSpec{.type = std::string(name_of(*keys.type)),
+                                  .vocab = keys.vocab.value_or(""),
+                                  .merges = keys.merges.value_or(""),
+                                  .model = keys.model.value_or("")};
+}
+
+Vocabulary vocabulary(const deck::Deck& deck) {
+  const auto spec = tokenizer_spec(deck);
+  if (!spec) {
+    if (!deck.model.vocab)
+      throw DeckError(
+          "model.vocab: give the size of the vocabulary, or data.tokenizer, which has one");
+    return {.size = *deck.model.vocab, .eod = std::nullopt};
+  }
+  const auto tokenizer = tokenizer::make_tokenizer(*spec);
+  const std::int64_t size = deck.model.vocab.value_or(tokenizer->vocab_size());
+  if (size < tokenizer->vocab_size())
+    throw DeckError(
+        "model.vocab = {} is smaller than the {} ids of data.tokenizer; leave model.vocab out or "
+        "give {} or more",
+        size, tokenizer->vocab_size(), tokenizer->vocab_size());
+  return {.size = size, .eod = tokenizer->eod()};
+}
+
+grid::Layout layout(const deck::Deck& deck) {
+  TRIREME_CHECK(deck.parallel.data.has_value(), "parallel.data is not resolved");
+  const auto stages = deck::layers_per_stage(deck);
+  return {.tensor = static_cast<int>(deck.parallel.tensor),
+          .data = static_cast<int>(*deck.parallel.data),
+          .pipeline = static_cast<int>(deck.parallel.pipeline),
+          .partition = {stages.begin(), stages.end()}};
+}
+
+model::ModelConfig model_config(const deck::Deck& deck, std::int64_t vocab) {
+  const deck::Model& model = deck.model;
+  return {.layers = model.layers,
+          .hidden = model.hidden,
+          .heads = model.heads,
+          .ffn = model.ffn,
+          .sequence = model.sequence,
+          .positions = model.positions,
+          .vocab = vocab,
+          .attention_dropout = model.dropout.attention,
+          .hidden_dropout = model.dropout.hidden,
+          .init_std = model.init_std,
+          .layernorm_eps = model.layernorm_eps,
+          .embedding_layernorm = model.embedding_layernorm,
+          .seed = static_cast<std::uint64_t>(deck.run.seed)};
+}
+
+optim::OptimizerConfig optimizer_config(const deck::Deck& deck) {
+  return {.beta1 = deck.optimizer.beta1,
+          .beta2 = deck.optimizer.beta2,
+          .eps = deck.optimizer.eps,
+          .weight_decay = deck.optimizer.weight_decay,
+          .clip = deck.optimizer.clip,
+          .shard_state = deck.parallel.zero >= 1,
+          .bucket = deck.parallel.bucket};
+}
+
+optim::LearningRateSchedule learning_rate(const deck::Deck& deck) {
+  const deck::Schedule& schedule = deck.schedule;
+  const bool by_samples = schedule.dialect == deck::ScheduleDialect::megatron;
+  const auto length = [&](const deck::Length& value) {
+    return by_samples ? deck::in_samples(value, deck) : deck::in_iterations(value, deck);
+  };
+  return optim::LearningRateSchedule(
+      {.type = decay_type(schedule.type),
+       .dialect = by_samples ? optim::ScheduleDialect::megatron : optim::ScheduleDialect::v1,
+       .peak = schedule.peak,
+       .minimum = schedule.minimum,
+       .warmup = length(schedule.warmup),
+       .decay = length(schedule.decay)});
+}
+
+int micro_batches(const deck::Deck& deck) {
+  return static_cast<int>(deck.batch.global / (deck.batch.micro * deck.parallel.data.value()));
+}
+
+data::GptSplitConfig split_config(const deck::Deck& deck, data::Split split,
+                                  const Vocabulary& vocabulary,
+                                  std::optional<std::int64_t> samples) {
+  return {.prefix = deck.data.train.value(),
+          .split_weights = deck.data.split,
+          .split = split,
+          .samples = samples,
+          .seed = deck.data.seed,
+          .format = {.sequence = deck.model.sequence,
+                     .vocab = vocabulary.size,
+                     .eod = vocabulary.eod,
+                     .eod_loss = deck.data.eod_loss},
+          .index_cache = deck.data.index_cache.value_or(""),
+          .index_files = deck.data.index_files.value_or("")};
+}
+
+data::RunLength run_length(const deck::Deck& deck) {
+  return {
+      .train_samples = deck.train.samples.value_or(deck::total_samples(deck)),
+      .global_batch = deck.batch.global,
+      .evaluate_every = deck.evaluate.every ? deck::in_iterations(*deck.evaluate.every, deck) : 0,
+      .evaluate_iterations = deck.evaluate.iterations};
+}
+
+bool uses_split(const deck::Deck& deck, data::Split split) {
+  const std::size_t index = static_cast<std::size_t>(split);
+  if (index >= deck.data.split.size() || deck.data.split[index] <= 0.0) return false;
+  switch (split) {
+    case data::Split::train:
+      return true;
+    case data::Split::valid:
+      return deck.evaluate.every.has_value() || deck.evaluate.at_end;
+    case data::Split::test:
+      return deck.evaluate.at_end;
+  }
+  return false;
+}
+
+}  // namespace trireme::plan

@@ -1,0 +1,55 @@
+// What the deck's sections mean to the modules below: the one place that translates.
+#pragma once
+
+#include <cstdint>
+#include <optional>
+
+#include "data/gpt_split.hpp"
+#include "deck/deck.hpp"
+#include "grid/layout.hpp"
+#include "model/config.hpp"
+#include "optim/lr_schedule.hpp"
+#include "optim/optimizer.hpp"
+#include "tokenizer/tokenizer.hpp"
+
+namespace trireme::plan {
+
+/// Size of the vocabulary, and the id that ends a document where one is known.
+struct Vocabulary {
+  std::int64_t size = 0;
+  std::optional<std::int32_t> eod;
+};
+
+/// The tokenizer files that the deck names; nothing when it names no type.
+std::optional<tokenizer::TokenizerSpec> tokenizer_spec(const deck::Deck& deck);
+
+/// model.vocab, or the size of the tokenizer's vocabulary. Reads the tokenizer's files when the
+/// deck names them. Throws DeckError when neither is given or model.vocab is smaller than the
+/// tokenizer's, and as make_tokenizer does.
+Vocabulary vocabulary(const deck::Deck& deck);
+
+/// The layout; parallel.data must be resolved.
+grid::Layout layout(const deck::Deck& deck);
+
+model::ModelConfig model_config(const deck::Deck& deck, std::int64_t vocab);
+optim::OptimizerConfig optimizer_config(const deck::Deck& deck);
+
+/// The learning rate by samples (megatron) or iterations (v1): see optim::LearningRateSchedule.
+optim::LearningRateSchedule learning_rate(const deck::Deck& deck);
+
+/// Micro-batches of one iteration on each data rank; parallel.data must be resolved.
+int micro_batches(const deck::Deck& deck);
+
+/// How one part of the dataset is sampled. `samples` absent: one epoch.
+data::GptSplitConfig split_config(const deck::Deck& deck, data::Split split,
+                                  const Vocabulary& vocabulary,
+                                  std::optional<std::int64_t> samples);
+
+/// Iterations and evaluations of the whole run, as data::samples_wanted() counts them.
+data::RunLength run_length(const deck::Deck& deck);
+
+/// Whether a run of this deck reads `split`: train always, valid when it evaluates, test when it
+/// evaluates at the end; never a split of weight 0.
+bool uses_split(const deck::Deck& deck, data::Split split);
+
+}  // namespace trireme::plan

@@ -1,0 +1,103 @@
+#include "train/restart.hpp"
+
+#include <fcntl.h>
+#include <sys/file.h>
+#include <unistd.h>
+
+#include <cerrno>
+#include <cstring>
+
+#include "checkpoint/folder.hpp"
+#include "checkpoint/reader.hpp"
+#include "core/error.hpp"
+#include "deck/load.hpp"
+#include "deck/restart.hpp"
+
+namespace trireme::train {
+namespace {
+
+namespace fs = std::filesystem;
+
+/// The deck of a checkpoint against this run's: notes, or DeckError.
+void compare_decks(const deck::Deck& deck, const checkpoint::Header& header, RestartPoint& point) {
+  const deck::Deck before =
+      deck::parse(header.deck, point.checkpoint->string() + ":/deck", {}, {.need_data = false});
+  const auto changes = deck::compare_for_restart(before, deck);
+  deck::refuse_fixed_changes(changes);
+  for (const deck::Change& change : changes)
+    if (change.rule != deck::RestartRule::free)
+      point.notes.push_back("changed: " + describe(change));
+}
+
+/// Renames an old run folder, unless a run is using it, to the first free of <folder>.1,
+/// <folder>.2, ...
+std::string move_aside(const fs::path& folder) {
+  const FolderLock lock(folder);
+  for (int number = 1;; ++number) {
+    const fs::path target = fmt::format("{}.{}", folder.string(), number);
+    if (fs::exists(target)) continue;
+    std::error_code error;
+    fs::rename(folder, target, error);
+    if (error) throw IoError("cannot move '{}' aside: {}", folder.string(), error.message());
+    return fmt::format("moved the old run folder to '{}'", target.string());
+  }
+}
+
+}  // namespace
+
+fs::path checkpoint_folder(const deck::Deck& deck) {
+  return fs::path(deck.run.output) / "checkpoints";
+}
+
+fs::path resolve_checkpoint(const fs::path& path) {
+  if (!fs::exists(path)) throw IoError("there is no checkpoint '{}'", path.string());
+  if (!fs::is_directory(path)) return path;
+  const fs::path inner = path / "checkpoints";
+  const auto latest = checkpoint::find_latest(fs::is_directory(inner) ? inner : path);
+  if (!latest) throw IoError("there is no checkpoint in '{}'", path.string());
+  return latest->path;
+}
+
+RestartPoint find_restart(const deck::Deck& deck, const std::string& restart) {
+  RestartPoint point;
+  if (restart == "never") {
+    if (fs::exists(fs::path(deck.run.output) / "metrics.jsonl"))
+      point.notes.push_back(move_aside(deck.run.output));
+  } else if (restart == "latest") {
+    if (const auto latest = checkpoint::find_latest(checkpoint_folder(deck))) {
+      point.checkpoint = latest->path;
+      if (!latest->note.empty()) point.notes.push_back(latest->note);
+    }
+  } else {
+    point.checkpoint = resolve_checkpoint(restart);
+  }
+  if (!point.checkpoint && deck.checkpoint.load)
+    point.checkpoint = resolve_checkpoint(*deck.checkpoint.load);
+  if (!point.checkpoint) return point;
+
+  const checkpoint::Header header = checkpoint::read_header(*point.checkpoint);
+  point.iteration = header.get<std::int64_t>("iteration");
+  compare_decks(deck, header, point);
+  return point;
+}
+
+FolderLock::FolderLock(const fs::path& folder) {
+  std::error_code error;
+  fs::create_directories(folder, error);
+  if (error) throw IoError("cannot make the run folder '{}': {}", folder.string(), error.message());
+  const fs::path path = folder / ".lock";
+  fd_ = ::open(path.c_str(), O_RDWR | O_CREAT | O_CLOEXEC, 0644);
+  if (fd_ < 0) throw IoError("cannot open '{}': {}", path.string(), std::strerror(errno));
+  if (::flock(fd_, LOCK_EX | LOCK_NB) == 0) return;
+  const int reason = errno;
+  ::close(fd_);
+  if (reason == EWOULDBLOCK)
+    throw IoError(
+        "another run is using the run folder '{}'; wait for it, or choose another run.output",
+        folder.string());
+  throw IoError("cannot lock '{}': {}", path.string(), std::strerror(reason));
+}
+
+FolderLock::~FolderLock() { ::close(fd_); }
+
+}  // namespace trireme::train

@@ -1,0 +1,47 @@
+// Where a run starts from: a fresh model, its own newest checkpoint, or one that was named.
+#pragma once
+
+#include <filesystem>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "deck/deck.hpp"
+
+namespace trireme::train {
+
+/// The checkpoint to start from, if any, and what to tell the user about it.
+struct RestartPoint {
+  std::optional<std::filesystem::path> checkpoint;
+  std::int64_t iteration = 0;
+  std::vector<std::string> notes;
+};
+
+/// The run folder's checkpoints.
+std::filesystem::path checkpoint_folder(const deck::Deck& deck);
+
+/// What `path` names: a checkpoint file, a run folder, or a folder of checkpoints (the newest of
+/// it). Throws IoError when there is none.
+std::filesystem::path resolve_checkpoint(const std::filesystem::path& path);
+
+/// Decides where to start. `restart` is "latest" (the newest checkpoint of the run folder; else
+/// checkpoint.load; else fresh), "never" (checkpoint.load or fresh; an old run folder is moved
+/// aside to <output>.1, .2, ...) or a path. Compares the checkpoint's deck with this one: notes
+/// what changed, throws DeckError for what must not. Called by rank 0 alone, before the run folder
+/// is written.
+RestartPoint find_restart(const deck::Deck& deck, const std::string& restart);
+
+/// Holds the run folder for one run at a time: the second is refused with IoError that names the
+/// folder.
+class FolderLock {
+ public:
+  explicit FolderLock(const std::filesystem::path& folder);
+  ~FolderLock();
+  FolderLock(const FolderLock&) = delete;
+  FolderLock& operator=(const FolderLock&) = delete;
+
+ private:
+  int fd_ = -1;
+};
+
+}  // namespace trireme::train

@@ -1,0 +1,43 @@
+// From the command line to a run that can start: the same on every rank, or one error for all.
+#pragma once
+
+#include <cstdint>
+#include <functional>
+#include <string>
+#include <vector>
+
+#include "comm/mpi/mpi_communicator.hpp"
+#include "core/error.hpp"
+#include "deck/deck.hpp"
+#include "plan/setup.hpp"
+#include "train/restart.hpp"
+
+namespace trireme::train {
+
+/// An error that every rank throws alike: one of them prints it, all return its code.
+class CollectiveError : public Error {
+ public:
+  using Error::Error;
+};
+
+/// Runs `work` on rank 0 and returns its text on every rank. What it throws becomes a
+/// CollectiveError with the same message and code on every rank. Collective over `world`.
+std::string on_rank_zero(comm::MpiCommunicator& world, const std::function<std::string()>& work);
+
+/// A deck checked against the number of ranks, with its vocabulary.
+struct PreparedDeck {
+  deck::Deck deck;
+  plan::Vocabulary vocabulary;
+};
+
+/// Loads and checks the deck and the tokenizer on rank 0, and resolves the layout by `resolve`
+/// (which gets the deck and the number of ranks). Collective; throws CollectiveError.
+PreparedDeck prepare_deck(comm::MpiCommunicator& world, const std::string& path,
+                          const std::vector<std::string>& overrides,
+                          const std::function<void(deck::Deck&, std::int64_t)>& resolve);
+
+/// Throws DataError or DeckError when a split that the run needs cannot give a sample; otherwise
+/// one line for each split that is used: documents, tokens, epochs.
+std::string describe_data(const deck::Deck& deck, const plan::Vocabulary& vocabulary);
+
+}  // namespace trireme::train

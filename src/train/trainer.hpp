@@ -1,0 +1,96 @@
+// The training run of one rank: everything it holds, and the loop.
+#pragma once
+
+#include <memory>
+#include <optional>
+
+#include "core/clock.hpp"
+#include "deck/deck.hpp"
+#include "pipeline/stage_runner.hpp"
+#include "plan/run_plan.hpp"
+#include "plan/setup.hpp"
+#include "report/reporter.hpp"
+#include "train/restart.hpp"
+#include "train/run_state.hpp"
+#include "train/stop.hpp"
+
+namespace trireme::train {
+
+/// What the command line adds to the deck.
+struct TrainerOptions {
+  std::optional<double> time_limit;  ///< seconds from the program's start
+  Stopwatch since_start;             ///< running since the program's start
+  RestartPoint restart;
+};
+
+/// A run in progress. Making one allocates everything; run() allocates nothing of size.
+class Trainer {
+ public:
+  /// Opens the data, builds the model, loads the checkpoint to restart from. `reporter` is null but
+  /// on rank 0. All must outlive this. Collective over all ranks.
+  Trainer(const deck::Deck& deck, const plan::Vocabulary& vocabulary, comm::Groups& groups,
+          device::Backend& backend, report::Reporter* reporter, const TrainerOptions& options);
+
+  /// Trains until the deck's last iteration or until something asks to stop; saves and evaluates as
+  /// the deck says. Collective over all ranks, and every rank returns the same reason.
+  StopReason run();
+
+  const RunState& state() const { return state_; }
+  /// The newest checkpoint of this run, if one was written or restarted from.
+  const std::optional<std::filesystem::path>& last_checkpoint() const { return last_checkpoint_; }
+
+  /// For tests and benchmarks: one iteration, without reports, saves or stops.
+  struct StepResult {
+    double loss = 0.0;
+    double gradient_norm = 0.0;
+    double learning_rate = 0.0;  ///< the next iteration's, as Megatron-LM prints it
+    bool applied = false;
+  };
+  StepResult step();
+  const model::ParameterStore& parameters() const { return parameters_; }
+
+ private:
+  /// What has been summed since the last report.
+  struct Interval {
+    Stopwatch watch;
+    double loss = 0.0;
+    std::int64_t iterations = 0, skipped = 0, nan = 0;
+  };
+
+  data::GptDataset open(data::Split split);
+  void load(const RestartPoint& restart);
+  void report(const StepResult& result);
+  void report_memory();
+  void evaluate_if_due(bool at_end);
+  void evaluate(data::Split split, const data::GptDataset& dataset, std::int64_t first_sample);
+  void save();
+  bool sees_kill_switch() const;
+  StopReason stop_before_start();
+  StopReason stop_after_step();
+
+  deck::Deck deck_;
+  plan::Vocabulary vocabulary_;
+  plan::RunPlan plan_;
+  comm::Groups& groups_;
+  device::Backend& backend_;
+  report::Reporter* reporter_;
+  TrainerOptions options_;
+  std::int64_t total_iterations_;
+  data::Sampler sampler_;
+  optim::LearningRateSchedule learning_rate_;
+  model::ParameterStore parameters_;
+  optim::Optimizer optimizer_;
+  pipeline::StageSchedule schedule_;
+  pipeline::StageRunner runner_;
+  data::GptDataset train_data_;
+  std::optional<data::GptDataset> valid_data_, test_data_;
+  RunState state_;
+  Interval interval_;
+  double longest_step_ = 0.0;  ///< seconds
+  double last_save_ = 0.0;     ///< seconds that the last save took
+  bool memory_reported_ = false;
+  std::optional<std::filesystem::path> last_checkpoint_;
+  std::int64_t saved_iteration_ = 0;  ///< of last_checkpoint_; a fresh model is never saved
+};
+
+}  // namespace trireme::train
