@@ -12,19 +12,18 @@
 namespace trireme::checkpoint::hdf5 {
 namespace {
 
-/// The error stack as "outermost: ... : innermost", repeated texts left out.
+/// The error stack's outermost and innermost texts: what failed, and why.
 std::string error_stack_text() {
   std::vector<std::string> texts;
   const auto collect = [](unsigned, const H5E_error2_t* error, void* data) -> herr_t {
     auto& found = *static_cast<std::vector<std::string>*>(data);
-    const std::string text = error->desc ? error->desc : "";
-    if (!text.empty() && std::find(found.begin(), found.end(), text) == found.end())
-      found.push_back(text);
+    if (error->desc && *error->desc) found.emplace_back(error->desc);
     return 0;
   };
   H5Ewalk2(H5E_DEFAULT, H5E_WALK_DOWNWARD, collect, &texts);
   H5Eclear2(H5E_DEFAULT);
-  return texts.empty() ? "no explanation" : fmt::format("{}", fmt::join(texts, ": "));
+  if (texts.empty()) return "no explanation";
+  return texts.size() == 1 ? texts[0] : texts.front() + ": " + texts.back();
 }
 
 }  // namespace
@@ -90,12 +89,6 @@ void select(hid_t space, const Shape& shape, const Boxes& boxes) {
     TRIREME_HDF5(H5Sselect_hyperslab, space, H5S_SELECT_OR, begin.data(), nullptr, count.data(),
                  nullptr);
   }
-}
-
-Handle memory_space(std::int64_t count) {
-  Handle space = space_of({std::max<std::int64_t>(count, 1)});
-  if (count == 0) TRIREME_HDF5(H5Sselect_none, space.get());
-  return space;
 }
 
 Handle string_type(std::size_t length) {

@@ -64,9 +64,6 @@ Handle space_of(const Shape& shape);
 /// Selects `boxes` in `space`, which has the extents of `shape`; nothing when there are none.
 void select(hid_t space, const Shape& shape, const Boxes& boxes);
 
-/// A one-dimensional dataspace of `count` elements in memory; nothing selected when count is 0.
-Handle memory_space(std::int64_t count);
-
 /// A string type of fixed length, UTF-8, padded with zeros.
 Handle string_type(std::size_t length);
 

@@ -220,7 +220,7 @@ void Reader::read(const TensorInfo& tensor, const Boxes& boxes, void* data) cons
                                              tensor.name.c_str(), H5P_DEFAULT);
     const Handle file_space = hdf5::space_of(tensor.shape);
     hdf5::select(file_space.get(), tensor.shape, boxes);
-    const Handle memory_space = hdf5::memory_space(count_elements(boxes));
+    const Handle memory_space = hdf5::space_of({count_elements(boxes)});
     TRIREME_HDF5(H5Dread, dataset.get(), hdf5::memory_type(tensor.dtype), memory_space.get(),
                  file_space.get(), H5P_DEFAULT, data);
   });

@@ -24,8 +24,7 @@ using hdf5::Handle;
 
 namespace {
 
-/// The most bytes of a rank in one collective write: it bounds MPI-IO's buffers, and MPI counts
-/// stay far from what an int can hold.
+/// The most bytes in one write: MPI's counts and the kernel's writes end at 2 GiB.
 constexpr std::int64_t kTransferBytes = std::int64_t{64} << 20;
 
 // ---------------------------------------------------------------------------- rank 0: room
@@ -63,27 +62,6 @@ std::int64_t upper_size(const std::string& deck, const std::vector<LocalTensor>&
 
 // ---------------------------------------------------------------------------- all ranks: elements
 
-/// What one rank writes of one tensor in one collective call.
-struct Transfer {
-  Boxes boxes;
-  const void* data = nullptr;
-};
-
-/// This rank's part of `tensor` in transfers of at most kTransferBytes.
-std::vector<Transfer> transfers_of(const LocalTensor& tensor) {
-  std::vector<Transfer> transfers;
-  const auto width = static_cast<std::int64_t>(size_of(tensor.dtype));
-  const std::int64_t step = kTransferBytes / width;
-  for (const Piece& piece : tensor.pieces) {
-    if (!piece.owner) continue;
-    const std::int64_t count = count_elements(piece.boxes);
-    for (std::int64_t begin = 0; begin < count; begin += step)
-      transfers.push_back({cut_boxes(piece.boxes, begin, std::min(begin + step, count)),
-                           static_cast<const std::byte*>(piece.data) + begin * width});
-  }
-  return transfers;
-}
-
 /// Runs `step` on every rank; a failed HDF5 call in it becomes an IoError that names the file, on
 /// every rank.
 void agree_to_write(const std::filesystem::path& path, comm::MpiCommunicator& ranks,
@@ -92,38 +70,52 @@ void agree_to_write(const std::filesystem::path& path, comm::MpiCommunicator& ra
     try {
       step();
     } catch (const hdf5::Failure& failure) {
-      throw IoError("cannot write '{}': {}", path.string(), failure.what());
+      // MPI-IO does not tell the system's reason, which mostly is this one.
+      std::error_code ignored;
+      const auto room = std::filesystem::space(path.parent_path(), ignored);
+      throw IoError("cannot write '{}': {} ({} free there)", path.string(), failure.what(),
+                    human_bytes(static_cast<double>(room.available)));
     }
   });
 }
 
+/// Writes this rank's part of `tensor`.
+void write_part(hid_t dataset, const LocalTensor& tensor) {
+  const auto width = static_cast<std::int64_t>(size_of(tensor.dtype));
+  const std::int64_t step = kTransferBytes / width;
+  for (const Piece& piece : tensor.pieces) {
+    if (!piece.owner) continue;
+    const std::int64_t count = count_elements(piece.boxes);
+    for (std::int64_t begin = 0; begin < count; begin += step) {
+      const Boxes boxes = cut_boxes(piece.boxes, begin, std::min(begin + step, count));
+      const Handle file_space = hdf5::space_of(tensor.shape);
+      hdf5::select(file_space.get(), tensor.shape, boxes);
+      const Handle memory_space = hdf5::space_of({count_elements(boxes)});
+      TRIREME_HDF5(H5Dwrite, dataset, hdf5::memory_type(tensor.dtype), memory_space.get(),
+                   file_space.get(), H5P_DEFAULT,
+                   static_cast<const std::byte*>(piece.data) + begin * width);
+    }
+  }
+}
+
+/// Opens the file on all ranks, writes each rank's parts, and closes it.
+///
+/// The ranks write at once but not in collective transfers: Open MPI's collective write leaves the
+/// other ranks waiting for ever when one rank's part of it finds the disk full, and is slower where
+/// the rows of a shard are kilobytes long.
 void write_elements(const std::filesystem::path& path, comm::MpiCommunicator& ranks,
                     const std::vector<LocalTensor>& tensors) {
-  std::vector<std::vector<Transfer>> transfers;
-  std::vector<double> rounds;  // of the rank that has most
-  for (const LocalTensor& tensor : tensors) {
-    transfers.push_back(transfers_of(tensor));
-    rounds.push_back(static_cast<double>(transfers.back().size()));
-  }
-  ranks.all_reduce(rounds.data(), rounds.size(), DType::f64, comm::Reduce::max);
-
   Handle file;
-  Handle collective;
   std::vector<Handle> datasets;
   agree_to_write(path, ranks, [&] {
     const Handle access = hdf5::file_access();
     TRIREME_HDF5(H5Pset_fapl_mpio, access.get(), ranks.handle(), MPI_INFO_NULL);
     TRIREME_HDF5(H5Pset_all_coll_metadata_ops, access.get(), true);
     file = TRIREME_HDF5_OPEN(H5Fclose, H5Fopen, path.c_str(), H5F_ACC_RDWR, access.get());
-    collective = TRIREME_HDF5_OPEN(H5Pclose, H5Pcreate, H5P_DATASET_XFER);
-    TRIREME_HDF5(H5Pset_dxpl_mpio, collective.get(), H5FD_MPIO_COLLECTIVE);
     for (const LocalTensor& tensor : tensors)
       datasets.push_back(
           TRIREME_HDF5_OPEN(H5Dclose, H5Dopen2, file.get(), tensor.name.c_str(), H5P_DEFAULT));
   });
-
-  // A rank whose write fails makes all its other writes too, because the others wait for it in
-  // each; the first problem is told once all have closed the file.
   std::string problem;
   const auto attempt = [&](auto&& step) {
     try {
@@ -132,19 +124,10 @@ void write_elements(const std::filesystem::path& path, comm::MpiCommunicator& ra
       if (problem.empty()) problem = failure.what();
     }
   };
-  for (std::size_t i = 0; i < tensors.size(); ++i) {
-    const LocalTensor& tensor = tensors[i];
-    transfers[i].resize(static_cast<std::size_t>(rounds[i]));
-    for (const Transfer& transfer : transfers[i]) {
-      const Handle file_space = hdf5::space_of(tensor.shape);
-      hdf5::select(file_space.get(), tensor.shape, transfer.boxes);
-      const Handle memory_space = hdf5::memory_space(count_elements(transfer.boxes));
-      attempt([&] {
-        TRIREME_HDF5(H5Dwrite, datasets[i].get(), hdf5::memory_type(tensor.dtype),
-                     memory_space.get(), file_space.get(), collective.get(), transfer.data);
-      });
-    }
-  }
+  attempt([&] {
+    for (std::size_t i = 0; i < tensors.size(); ++i) write_part(datasets[i].get(), tensors[i]);
+  });
+  // Flushing and closing are collective: a rank whose write failed takes part.
   datasets.clear();
   attempt([&] { TRIREME_HDF5(H5Fflush, file.get(), H5F_SCOPE_GLOBAL); });
   attempt([&] { file.close(); });

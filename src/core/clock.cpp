@@ -1,6 +1,7 @@
 #include "core/clock.hpp"
 
-#include <regex>
+#include <algorithm>
+#include <string_view>
 
 #include "core/error.hpp"
 
@@ -19,14 +20,25 @@ std::string human_duration(double seconds) {
 }
 
 double parse_duration(const std::string& text) {
-  static const std::regex pattern(R"((?:(\d{1,6})-)?(?:(\d{1,6}):)?(\d{1,6}):(\d{1,2}))");
-  std::smatch match;
-  if (!std::regex_match(text, match, pattern))
-    throw UsageError("'{}' is not a duration; write HH:MM:SS", text);
-  const auto number = [&](int group) {
-    return match[group].matched ? std::stod(match[group]) : 0.0;
+  const auto fail = [&] { return UsageError("'{}' is not a duration; write HH:MM:SS", text); };
+  constexpr const char* kDigits = "0123456789";
+  std::string_view rest = text;
+  // Takes a number of at most six digits that ends before `separator`, or at the end of the text.
+  const auto take_number = [&](char separator) {
+    const std::size_t length = std::min(rest.find_first_not_of(kDigits), rest.size());
+    const bool ends = length == rest.size() ? separator == '\0' : rest[length] == separator;
+    if (length == 0 || length > 6 || !ends) throw fail();
+    const double value = std::stod(std::string(rest.substr(0, length)));
+    rest.remove_prefix(std::min(length + 1, rest.size()));
+    return value;
   };
-  return ((number(1) * 24 + number(2)) * 60 + number(3)) * 60 + number(4);
+  double seconds = 0;
+  if (rest.find('-') != std::string_view::npos) seconds = take_number('-') * 24;
+  const auto colons = std::count(rest.begin(), rest.end(), ':');
+  if (colons != 1 && colons != 2) throw fail();
+  if (colons == 2) seconds += take_number(':');
+  seconds = (seconds * 60 + take_number(':')) * 60;
+  return seconds + take_number('\0');
 }
 
 }  // namespace trireme

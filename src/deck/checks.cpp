@@ -208,7 +208,7 @@ void Checker::tokenizer() {
 }
 
 void Checker::data(const LoadOptions& options) {
-  require(deck_.data.train || !options.need_data, {"data.train"},
+  require(deck_.data.train || !options.need_data, {"data.train", "data"},
           [] { return fmt::format("missing key 'data.train': {}", find_key("data.train")->help); });
   const std::vector<double>& split = deck_.data.split;
   const double sum = std::accumulate(split.begin(), split.end(), 0.0);

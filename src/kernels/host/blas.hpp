@@ -23,4 +23,12 @@ inline void blas_gemm(bool transpose_a, bool transpose_b, std::int64_t m, std::i
               ldc);
 }
 
+/// y += A x with A [m, n], both contiguous.
+inline void blas_gemv(std::int64_t m, std::int64_t n, const float* a, const float* x, float* y) {
+  cblas_sgemv(CblasRowMajor, CblasNoTrans, m, n, 1.0f, a, n, x, 1, 1.0f, y, 1);
+}
+inline void blas_gemv(std::int64_t m, std::int64_t n, const double* a, const double* x, double* y) {
+  cblas_dgemv(CblasRowMajor, CblasNoTrans, m, n, 1.0, a, n, x, 1, 1.0, y, 1);
+}
+
 }  // namespace trireme::kernels::host

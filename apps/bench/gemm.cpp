@@ -1,0 +1,42 @@
+#include <iostream>
+
+#include "app.hpp"
+#include "bench/commands.hpp"
+#include "bench/gpt2.hpp"
+
+namespace trireme::bench {
+
+void measure_products(Meter& meter) {
+  device::Backend& backend = meter.backend();
+  for (const Linear& linear : kLinears) {
+    const Tensor x = meter.tensor({kTokens, linear.in}), y = meter.tensor({kTokens, linear.out});
+    const Tensor weight = meter.tensor({linear.out, linear.in});
+    const double flops = 2.0 * kTokens * linear.in * linear.out;
+    const auto name = [&](const char* part) {
+      return fmt::format("{} {}: {} -> {}", linear.name, part, linear.in, linear.out);
+    };
+    meter.product(name("forward"), flops, linear.count,
+                  [&] { backend.gemm({.a = x, .b = weight, .c = y, .transpose_b = true}); });
+    meter.product(name("input gradient"), flops, linear.count,
+                  [&] { backend.gemm({.a = y, .b = weight, .c = x}); });
+    meter.product(name("weight gradient"), flops, linear.count, [&] {
+      backend.gemm({.a = y, .b = x, .c = weight, .transpose_a = true, .beta = 1.0});
+    });
+    meter.clear();
+  }
+}
+
+ExitCode run_gemm(int argc, char** argv) {
+  const po::options_description options = settings_options();
+  const po::variables_map values = parse_options(argc, argv, options);
+  if (values.count("help") > 0) {
+    std::cout << "Usage: trireme-bench gemm [options]\n\n" << options;
+    return ExitCode::success;
+  }
+  Meter meter(read_settings(values));
+  measure_products(meter);
+  meter.print();
+  return ExitCode::success;
+}
+
+}  // namespace trireme::bench

@@ -1,0 +1,153 @@
+#include "bench/table.hpp"
+
+#include <cblas.h>
+
+#include <algorithm>
+#include <nlohmann/json.hpp>
+
+#include "core/clock.hpp"
+#include "core/error.hpp"
+#include "kernels/host/threads.hpp"
+
+namespace trireme::bench {
+namespace {
+
+namespace po = boost::program_options;
+
+constexpr std::int64_t kSide = 1024;               // of the reference product
+constexpr std::int64_t kTriad = 16 * 1024 * 1024;  // elements of each array of the triad
+
+double median(std::vector<double> values) {
+  if (values.empty()) return 0.0;
+  std::nth_element(values.begin(), values.begin() + values.size() / 2, values.end());
+  return values[values.size() / 2];
+}
+
+}  // namespace
+
+po::options_description settings_options() {
+  po::options_description options("Options");
+  options.add_options()("help,h", "print this help")(
+      "threads", po::value<int>()->default_value(device::threads_for_rank(1)),
+      "threads that compute")("repeats", po::value<int>()->default_value(7),
+                              "calls of each operation; the median counts")(
+      "json", po::bool_switch(), "print JSON instead of a table");
+  return options;
+}
+
+Settings read_settings(const po::variables_map& values) {
+  const Settings settings{.threads = values["threads"].as<int>(),
+                          .repeats = values["repeats"].as<int>(),
+                          .json = values["json"].as<bool>()};
+  if (settings.threads < 1) throw UsageError("--threads {}: at least 1", settings.threads);
+  if (settings.repeats < 1) throw UsageError("--repeats {}: at least 1", settings.repeats);
+  return settings;
+}
+
+Meter::Meter(const Settings& settings)
+    : settings_(settings), backend_(device::make_host_backend(settings.threads)) {
+  references_ = backend_->allocate(3 * kTriad * sizeof(float), "the references");
+  float* values = static_cast<float*>(references_.get());
+  std::fill(values, values + 3 * kTriad, 0.5f);
+}
+
+Meter::~Meter() = default;
+
+Tensor Meter::tensor(const Shape& shape, DType dtype) {
+  const std::size_t bytes = static_cast<std::size_t>(shape.size()) * size_of(dtype);
+  buffers_.push_back(backend_->allocate(bytes, "a benchmark's tensor"));
+  const Tensor tensor{buffers_.back().get(), dtype, shape};
+  dispatch(dtype, [&](auto zero) {
+    using T = decltype(zero);
+    for (std::int64_t i = 0; i < tensor.size(); ++i)
+      tensor.as<T>()[i] = static_cast<T>(((i * 2654435761) >> 8 & 1023) / 1024.0 - 0.4995);
+  });
+  return tensor;
+}
+
+double Meter::time_sgemm() {
+  const float* a = static_cast<const float*>(references_.get());
+  float* c = static_cast<float*>(references_.get()) + 2 * kTriad;
+  openblas_set_num_threads(settings_.threads);
+  const Stopwatch watch;
+  cblas_sgemm(CblasRowMajor, CblasNoTrans, CblasNoTrans, kSide, kSide, kSide, 1.0f, a, kSide,
+              a + kSide * kSide, kSide, 0.0f, c, kSide);
+  const double seconds = watch.seconds();
+  openblas_set_num_threads(1);
+  return 2e-9 * kSide * kSide * kSide / seconds;
+}
+
+double Meter::time_triad() {
+  float* a = static_cast<float*>(references_.get());
+  const float* b = a + kTriad;
+  const float* c = b + kTriad;
+  const Stopwatch watch;
+  kernels::host::parallel_blocks(kTriad, 16384, [&](std::int64_t begin, std::int64_t end) {
+    for (std::int64_t i = begin; i < end; ++i) a[i] = b[i] + 1.5f * c[i];
+  });
+  return 1e-9 * 3 * kTriad * sizeof(float) / watch.seconds();
+}
+
+void Meter::measure(Row row, double work, const std::function<void()>& call,
+                    const std::function<double()>& reference_rate, std::vector<double>& rates) {
+  call();
+  reference_rate();
+  std::vector<double> seconds, references;
+  for (int i = 0; i < settings_.repeats; ++i) {
+    const Stopwatch watch;
+    call();
+    seconds.push_back(watch.seconds());
+    references.push_back(reference_rate());
+  }
+  row.ms = 1e3 * median(seconds);
+  row.rate = 1e-9 * work / median(seconds);
+  row.fraction = row.rate / median(references);
+  rates.insert(rates.end(), references.begin(), references.end());
+  rows_.push_back(std::move(row));
+}
+
+void Meter::product(const std::string& name, double flops, double count,
+                    const std::function<void()>& call) {
+  measure(
+      {.name = name, .count = count, .product = true}, flops, call, [this] { return time_sgemm(); },
+      sgemm_rates_);
+}
+
+void Meter::stream(const std::string& name, double bytes, double count,
+                   const std::function<void()>& call) {
+  measure(
+      {.name = name, .count = count}, bytes, call, [this] { return time_triad(); }, triad_rates_);
+}
+
+double Meter::sgemm_rate() const { return median(sgemm_rates_); }
+double Meter::triad_rate() const { return median(triad_rates_); }
+
+void Meter::print() const {
+  if (settings_.json) {
+    nlohmann::json rows = nlohmann::json::array();
+    for (const Row& row : rows_)
+      rows.push_back({{"name", row.name},
+                      {"ms", row.ms},
+                      {row.product ? "gflops" : "gbps", row.rate},
+                      {"fraction", row.fraction},
+                      {"calls_per_step", row.count}});
+    const nlohmann::json all = {{"threads", settings_.threads},
+                                {"sgemm_gflops", sgemm_rate()},
+                                {"triad_gbps", triad_rate()},
+                                {"rows", rows}};
+    fmt::print("{}\n", all.dump(2));
+    return;
+  }
+  fmt::print("{:<44} {:>9} {:>15} {:>9} {:>6} {:>10}\n", "operation", "ms", "rate", "of best",
+             "calls", "ms a step");
+  for (const Row& row : rows_)
+    fmt::print("{:<44} {:>9.3f} {:>7.1f} {:<7} {:>7.1f} % {:>6.0f} {:>10.1f}\n", row.name, row.ms,
+               row.rate, row.product ? "GFLOP/s" : "GB/s", 100 * row.fraction, row.count,
+               row.ms * row.count);
+  fmt::print("\nbest on {} threads, timed between the calls:", settings_.threads);
+  if (sgemm_rate() > 0.0) fmt::print(" OpenBLAS sgemm {}^3 {:.1f} GFLOP/s;", kSide, sgemm_rate());
+  if (triad_rate() > 0.0) fmt::print(" triad {:.1f} GB/s;", triad_rate());
+  fmt::print(" medians of {}\n", settings_.repeats);
+}
+
+}  // namespace trireme::bench

@@ -1,0 +1,141 @@
+// trireme-evaluate: scores a checkpoint on a split of the deck's data.
+#include <nlohmann/json.hpp>
+
+#include "checkpoint/model_tensors.hpp"
+#include "core/clock.hpp"
+#include "deck_options.hpp"
+#include "evaluate/ngram.hpp"
+#include "evaluate/perplexity.hpp"
+#include "mpi_app.hpp"
+#include "report/metrics.hpp"
+#include "train/restart.hpp"
+
+namespace trireme {
+namespace {
+
+constexpr const char* kProgram = "trireme-evaluate";
+constexpr const char* kUsage =
+    "Usage: trireme-evaluate DECK [KEY=VALUE ...] [options]\n"
+    "Scores a checkpoint on a whole split of the deck's data, on any number of ranks.\n\n";
+
+po::options_description all_options() {
+  po::options_description options = deck_options();
+  options.add_options()  //
+      ("checkpoint", po::value<std::string>()->value_name("PATH"),
+       "a checkpoint or a run folder; by default the newest of the deck's run")  //
+      ("task", po::value<std::string>()->default_value("perplexity")->value_name("TASK"),
+       "perplexity; or ngram, counted baselines that need no checkpoint")  //
+      ("split", po::value<std::string>()->default_value("valid")->value_name("SPLIT"),
+       "train, valid or test")  //
+      ("json", "print one JSON object");
+  return options;
+}
+
+/// The deck's tensor and pipeline ranks where they divide the ranks there are, else data ranks
+/// only: the score is the same.
+void resolve_layout(deck::Deck& deck, std::int64_t ranks) {
+  if (ranks % (deck.parallel.tensor * deck.parallel.pipeline) != 0) {
+    deck.parallel.tensor = deck.parallel.pipeline = 1;
+    deck.parallel.partition.reset();
+  }
+  deck.parallel.data = ranks / (deck.parallel.tensor * deck.parallel.pipeline);
+  deck.batch.global = deck.batch.micro * *deck.parallel.data;
+}
+
+data::GptDataset open_whole(const train::PreparedDeck& prepared, data::Split split,
+                            comm::MpiCommunicator& world) {
+  return data::open_gpt_split(
+      plan::split_config(prepared.deck, split, prepared.vocabulary, std::nullopt),
+      {.builds = world.rank() == 0, .barrier = [&world] { world.barrier(); }});
+}
+
+void print_result(const po::variables_map& values, const nlohmann::ordered_json& result) {
+  if (values.count("json")) return print_out(result.dump() + "\n");
+  std::string text;
+  for (const auto& [key, value] : result.items())
+    text +=
+        fmt::format("{:<12}{}\n", key, value.is_string() ? value.get<std::string>() : value.dump());
+  print_out(text);
+}
+
+nlohmann::ordered_json perplexity(const DeckArguments& arguments,
+                                  const train::PreparedDeck& prepared, data::Split split,
+                                  std::unique_ptr<comm::MpiCommunicator> world) {
+  const Stopwatch watch;
+  const auto& [deck, vocabulary] = prepared;
+  const std::string path = train::on_rank_zero(*world, [&] {
+    const auto& values = arguments.values;
+    return train::resolve_checkpoint(values.count("checkpoint")
+                                         ? values["checkpoint"].as<std::string>()
+                                         : deck.run.output)
+        .string();
+  });
+  const auto backend =
+      device::make_host_backend(device::threads_for_rank(comm::ranks_sharing_cores(*world)));
+  const data::GptDataset dataset = open_whole(prepared, split, *world);
+  comm::Groups groups = comm::make_groups(std::move(world), plan::layout(deck));
+  const model::ModelConfig config = plan::model_config(deck, vocabulary.size);
+  const model::ParameterStore parameters(*backend, model::gpt_parameters(config), groups.layout,
+                                         groups.place, DType::f32, /*with_gradients=*/false);
+  const checkpoint::Header header = checkpoint::load(
+      path, *groups.world, checkpoint::weight_tensors(parameters, groups.place.data == 0));
+
+  const model::LayerContext context({config, deck.batch.micro, groups.layout.tensor, DType::f32},
+                                    *backend, *groups.tensor);
+  const int slots = groups.layout.pipeline > 1 ? 2 : 1;  // one is computed while the other is sent
+  pipeline::StageRunner runner(groups, context, parameters, slots);
+  const pipeline::LossSum sum = evaluate::whole_split(runner, dataset, deck.batch.micro, groups);
+  if (sum.tokens == 0.0)
+    throw train::CollectiveError(
+        ExitCode::data,
+        fmt::format(
+            "the {} split has {} samples, fewer than the {} of one micro-batch on every data rank",
+            name_of(split), dataset.samples(), deck.batch.global));
+  return {{"task", "perplexity"},
+          {"split", data::name_of(split)},
+          {"checkpoint", path},
+          {"iteration", header.get<std::int64_t>("iteration")},
+          {"loss", sum.mean()},
+          {"perplexity", report::perplexity(sum.mean())},
+          {"tokens", static_cast<std::int64_t>(sum.tokens)},
+          {"seconds", watch.seconds()}};
+}
+
+nlohmann::ordered_json ngram(const train::PreparedDeck& prepared, data::Split split,
+                             comm::MpiCommunicator& world) {
+  const data::GptDataset train = open_whole(prepared, data::Split::train, world);
+  const data::GptDataset held_out = open_whole(prepared, split, world);
+  const evaluate::NgramLoss loss = evaluate::ngram_loss(train, held_out, prepared.vocabulary.size);
+  return {{"task", "ngram"},
+          {"split", data::name_of(split)},
+          {"unigram", loss.unigram},
+          {"bigram", loss.bigram},
+          {"tokens", loss.tokens}};
+}
+
+ExitCode run(int argc, char** argv) {
+  const po::options_description options = all_options();
+  if (answers_deck_help(argc, argv, kProgram, kUsage, options)) return ExitCode::success;
+  const DeckArguments arguments = parse_deck_options(argc, argv, options);
+  const std::string task = arguments.values["task"].as<std::string>();
+  if (task != "perplexity" && task != "ngram")
+    throw UsageError("--task {}: perplexity and ngram are built", task);
+  const data::Split split = data::parse_split(arguments.values["split"].as<std::string>());
+  if (answers_deck_questions(arguments)) return ExitCode::success;
+  return run_on_ranks(kProgram, [&](auto world) {
+    const train::PreparedDeck prepared =
+        train::prepare_deck(*world, arguments.path, arguments.overrides, resolve_layout);
+    const bool prints = world->rank() == 0;
+    const auto result = task == "ngram" ? ngram(prepared, split, *world)
+                                        : perplexity(arguments, prepared, split, std::move(world));
+    if (prints) print_result(arguments.values, result);
+    return ExitCode::success;
+  });
+}
+
+}  // namespace
+}  // namespace trireme
+
+int main(int argc, char** argv) {
+  return trireme::run_app(trireme::kProgram, argc, argv, trireme::run);
+}

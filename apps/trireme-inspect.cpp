@@ -1,0 +1,192 @@
+// trireme-inspect: what is in a checkpoint or a dataset, and the sample order of a run.
+#include <algorithm>
+#include <nlohmann/json.hpp>
+
+#include "app.hpp"
+#include "checkpoint/inspect.hpp"
+#include "core/files.hpp"
+#include "data/gpt_split.hpp"
+
+namespace trireme {
+namespace {
+
+constexpr const char* kProgram = "trireme-inspect";
+constexpr const char* kUsage =
+    "Usage: trireme-inspect CHECKPOINT.h5 [--json]\n"
+    "       trireme-inspect PREFIX [--json]              PREFIX.bin and PREFIX.idx: a dataset\n"
+    "       trireme-inspect PREFIX --index train|valid|test --sequence L [--samples N] [--seed S]\n"
+    "                       [--split A,B,C] --output DIR\n"
+    "                                                    writes the sample indices of a run as\n"
+    "                                                    document_index.npy, sample_index.npy and\n"
+    "                                                    shuffle_index.npy\n\n";
+
+// Tokens of a document that are shown.
+constexpr std::int64_t kShown = 16;
+
+/// A document's number of tokens and its first ids; null where the elements are no token ids.
+nlohmann::ordered_json document_json(const data::IndexedDataset& dataset, std::int64_t document) {
+  nlohmann::ordered_json begins = nlohmann::ordered_json::array();
+  std::int64_t length = 0;
+  for (std::int64_t sequence = dataset.first_sequence(document);
+       sequence < dataset.first_sequence(document + 1); ++sequence) {
+    const std::int64_t wanted = kShown - std::min(kShown, length);
+    std::vector<std::int64_t> tokens(std::min<std::int64_t>(wanted, dataset.length(sequence)));
+    length += dataset.length(sequence);
+    try {
+      dataset.read<std::int64_t>(sequence, 0, tokens);
+    } catch (const DataError&) {
+      tokens.clear();
+      begins = nullptr;
+    }
+    for (const std::int64_t token : tokens)
+      if (!begins.is_null()) begins.push_back(token);
+  }
+  return {{"document", document}, {"tokens", length}, {"begins", begins}};
+}
+
+nlohmann::ordered_json dataset_json(const data::IndexedDataset& dataset) {
+  std::vector<std::int32_t> lengths = dataset.lengths();
+  std::sort(lengths.begin(), lengths.end());
+  const std::size_t count = lengths.size();
+  nlohmann::ordered_json summary = {{"kind", "dataset"},
+                                    {"prefix", dataset.prefix().string()},
+                                    {"type", data::name_of(dataset.type())},
+                                    {"documents", dataset.documents()},
+                                    {"sequences", dataset.sequences()},
+                                    {"tokens", dataset.tokens()}};
+  if (count > 0)
+    summary["length"] = {
+        {"shortest", lengths.front()},
+        {"median", lengths[count / 2]},
+        {"mean", static_cast<double>(dataset.tokens()) / static_cast<double>(count)},
+        {"longest", lengths.back()},
+        {"empty", std::ranges::count(lengths, 0)}};
+  if (dataset.documents() > 0) {
+    summary["first"] = document_json(dataset, 0);
+    summary["last"] = document_json(dataset, dataset.documents() - 1);
+  }
+  return summary;
+}
+
+std::string dataset_text(const nlohmann::ordered_json& summary) {
+  const auto number = [](const nlohmann::ordered_json& value) { return value.dump(); };
+  std::string text = fmt::format(
+      "{}: dataset of {} tokens\n  documents  {}\n  sequences  {}\n  tokens     {}\n",
+      summary["prefix"].get<std::string>(), summary["type"].get<std::string>(),
+      number(summary["documents"]), number(summary["sequences"]), number(summary["tokens"]));
+  if (const auto length = summary.find("length"); length != summary.end())
+    text += fmt::format("  sequence lengths: {} to {}, median {}, mean {:.1f}, {} empty\n",
+                        number((*length)["shortest"]), number((*length)["longest"]),
+                        number((*length)["median"]), (*length)["mean"].get<double>(),
+                        number((*length)["empty"]));
+  for (const char* which : {"first", "last"}) {
+    const auto document = summary.find(which);
+    if (document == summary.end()) continue;
+    const auto tokens = (*document)["tokens"].get<std::int64_t>();
+    const auto& begins = (*document)["begins"];
+    text += fmt::format(
+        "  document {} ({} tokens): {}{}\n", number((*document)["document"]), tokens,
+        begins.is_null()
+            ? "not token ids"
+            : fmt::format("{}", fmt::join(begins.get<std::vector<std::int64_t>>(), " ")),
+        tokens > kShown && !begins.is_null() ? " ..." : "");
+  }
+  return text;
+}
+
+void write_index(const po::variables_map& values) {
+  for (const char* needed : {"sequence", "output"})
+    if (values.count(needed) == 0) throw UsageError("--index needs --{}", needed);
+  data::GptSplitConfig config;
+  config.prefix = values["path"].as<std::string>();
+  config.split = data::parse_split(values["index"].as<std::string>());
+  config.split_weights = data::parse_split_weights(values["split"].as<std::string>());
+  config.seed = values["seed"].as<std::int64_t>();
+  config.format.sequence = values["sequence"].as<std::int64_t>();
+  if (values.count("samples") > 0) config.samples = values["samples"].as<std::int64_t>();
+  if (config.format.sequence < 1 || config.samples.value_or(1) < 1)
+    throw UsageError("--sequence and --samples are at least 1");
+
+  const data::SplitSummary summary = data::summarize_split(config);
+  const data::GptIndex index = data::build_split_index(config);
+  const std::filesystem::path folder = values["output"].as<std::string>();
+  std::error_code error;
+  std::filesystem::create_directories(folder, error);
+  if (error) throw IoError("cannot make the folder '{}': {}", folder.string(), error.message());
+  write_file_atomically(folder / "document_index.npy", index.document.serialize());
+  write_file_atomically(folder / "sample_index.npy", index.sample.serialize());
+  write_file_atomically(folder / "shuffle_index.npy", index.shuffle.serialize());
+  const nlohmann::ordered_json report = {{"kind", "index"},
+                                         {"part", data::name_of(config.split)},
+                                         {"first_sequence", summary.documents.begin},
+                                         {"end_sequence", summary.documents.end},
+                                         {"tokens_per_epoch", summary.tokens},
+                                         {"epochs", summary.epochs},
+                                         {"samples", index.samples()},
+                                         {"output", folder.string()}};
+  print_out(values["json"].as<bool>()
+                ? report.dump(2) + "\n"
+                : fmt::format("{}: {} samples of {} tokens from sequences {} to {} ({} tokens an "
+                              "epoch, {} epochs), in {}\n",
+                              data::name_of(config.split), index.samples(), config.format.sequence,
+                              summary.documents.begin, summary.documents.end - 1, summary.tokens,
+                              summary.epochs, folder.string()));
+}
+
+po::options_description index_options() {
+  po::options_description options("Options");
+  options.add_options()                                     //
+      ("json", po::bool_switch(), "print one JSON object")  //
+      ("index", po::value<std::string>()->value_name("PART"),
+       "write the sample indices of train, valid or test")                               //
+      ("sequence", po::value<std::int64_t>()->value_name("L"), "tokens the model sees")  //
+      ("samples", po::value<std::int64_t>()->value_name("N"),
+       "samples the run takes; without it one epoch")                                         //
+      ("seed", po::value<std::int64_t>()->default_value(1234)->value_name("S"), "data.seed")  //
+      ("split", po::value<std::string>()->default_value("969,30,1")->value_name("A,B,C"),
+       "data.split: weights of train, valid and test")                                        //
+      ("output", po::value<std::string>()->value_name("DIR"), "folder for the three arrays")  //
+      ("help,h", "print this and exit")                                                       //
+      ("version", "print the version and exit");
+  return options;
+}
+
+// Options of --index mean nothing without it.
+void refuse_stray_options(const po::variables_map& values) {
+  for (const char* option : {"sequence", "samples", "seed", "split", "output"})
+    if (values.count(option) > 0 && !values[option].defaulted())
+      throw UsageError("--{} needs --index", option);
+}
+
+ExitCode run(int argc, char** argv) {
+  const po::options_description shown = index_options();
+  if (answers_help_or_version(argc, argv, kProgram, kUsage, shown)) return ExitCode::success;
+  po::options_description options;
+  options.add(shown).add_options()("path", po::value<std::string>());
+  po::positional_options_description positional;
+  positional.add("path", 1);
+  const po::variables_map values = parse_options(argc, argv, options, positional);
+  if (values.count("path") == 0) throw UsageError("name a checkpoint or a dataset's prefix");
+
+  if (values.count("index") > 0) {
+    write_index(values);
+    return ExitCode::success;
+  }
+  refuse_stray_options(values);
+  const std::filesystem::path path = values["path"].as<std::string>();
+  const bool json = values["json"].as<bool>();
+  if (path.extension() == ".h5") {
+    print_out(checkpoint::describe(path, json));
+    return ExitCode::success;
+  }
+  const auto summary = dataset_json(data::IndexedDataset(data::dataset_prefix(path)));
+  print_out(json ? summary.dump(2) + "\n" : dataset_text(summary));
+  return ExitCode::success;
+}
+
+}  // namespace
+}  // namespace trireme
+
+int main(int argc, char** argv) {
+  return trireme::run_app(trireme::kProgram, argc, argv, trireme::run);
+}

@@ -1,0 +1,58 @@
+#include "generate/checkpoint_model.hpp"
+
+#include <vector>
+
+#include "core/error.hpp"
+#include "grid/layout.hpp"
+
+namespace trireme::generate {
+namespace {
+
+constexpr const char* kGroup = "model/";
+constexpr const char* kWordEmbedding = "model/embedding/word";
+
+}  // namespace
+
+checkpoint::Latest locate_checkpoint(const std::filesystem::path& path) {
+  namespace fs = std::filesystem;
+  std::error_code ignored;
+  if (!fs::is_directory(path, ignored)) return {.path = path, .note = ""};
+  const fs::path inside = path / "checkpoints";
+  const fs::path folder = fs::is_directory(inside, ignored) ? inside : path;
+  if (auto latest = checkpoint::find_latest(folder)) return *latest;
+  throw IoError("'{}' has no checkpoint: expected files such as '{}'", path.string(),
+                checkpoint::step_path(folder, 1000).string());
+}
+
+CheckpointModel::CheckpointModel(const std::filesystem::path& path) : path_(path), reader_(path) {}
+
+const checkpoint::TensorInfo& CheckpointModel::tensor(const std::string& name) const {
+  const checkpoint::TensorInfo* found = header().find(name);
+  if (!found) throw DataError("'{}' has no tensor '{}'", path_.string(), name);
+  return *found;
+}
+
+std::int64_t CheckpointModel::vocab() const { return tensor(kWordEmbedding).shape[0]; }
+
+std::unique_ptr<model::ParameterStore> CheckpointModel::weights(const model::ModelConfig& config,
+                                                                device::Backend& backend) const {
+  const DType dtype = tensor(kWordEmbedding).dtype;
+  const grid::Layout layout{.partition = {static_cast<int>(config.layers)}};
+  auto parameters = std::make_unique<model::ParameterStore>(backend, model::gpt_parameters(config),
+                                                            layout, grid::Coordinates{}, dtype,
+                                                            /*with_gradients=*/false);
+  std::vector<std::byte> values;
+  for (const model::LocalParameter& local : parameters->placement().parameters) {
+    const std::string name = kGroup + local.parameter->name;
+    if (const Shape& stored = tensor(name).shape; stored != local.shape)
+      throw DataError("'{}': tensor '{}' has shape {}, but its deck's model needs {}",
+                      path_.string(), name, to_string(stored), to_string(local.shape));
+    const Tensor weight = model::slice(parameters->weights(), local);
+    values.resize(weight.bytes());
+    reader_.read_whole(name, dtype, values.data());
+    backend.upload(weight.data, values.data(), values.size());
+  }
+  return parameters;
+}
+
+}  // namespace trireme::generate

@@ -1,0 +1,45 @@
+// The model of a checkpoint, read in one process for inference.
+#pragma once
+
+#include <filesystem>
+#include <memory>
+#include <string>
+
+#include "checkpoint/folder.hpp"
+#include "checkpoint/reader.hpp"
+#include "device/backend.hpp"
+#include "model/config.hpp"
+#include "model/parameter_store.hpp"
+
+namespace trireme::generate {
+
+/// The checkpoint that `path` means: itself when it is a file, the newest one when it is a run's
+/// folder or the `checkpoints` folder in it. Throws IoError when there is none, and as
+/// checkpoint::find_latest does.
+checkpoint::Latest locate_checkpoint(const std::filesystem::path& path);
+
+/// An open checkpoint with a GPT in it, written at any layout. Needs no MPI.
+class CheckpointModel {
+ public:
+  /// Throws as checkpoint::Reader does.
+  explicit CheckpointModel(const std::filesystem::path& path);
+
+  const checkpoint::Header& header() const { return reader_.header(); }
+
+  /// Rows of the word embedding. Throws DataError when the checkpoint holds no GPT.
+  std::int64_t vocab() const;
+
+  /// All weights in `backend`'s memory, in the type they are stored in, their checksums verified.
+  /// Throws DataError naming the file and the tensor when one is missing, damaged or not of the
+  /// shape that `config` gives it.
+  std::unique_ptr<model::ParameterStore> weights(const model::ModelConfig& config,
+                                                 device::Backend& backend) const;
+
+ private:
+  const checkpoint::TensorInfo& tensor(const std::string& name) const;
+
+  std::filesystem::path path_;
+  checkpoint::Reader reader_;
+};
+
+}  // namespace trireme::generate

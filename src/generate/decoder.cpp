@@ -1,0 +1,127 @@
+#include "generate/decoder.hpp"
+
+#include <algorithm>
+
+namespace trireme::generate {
+namespace {
+
+/// A prompt is read in pieces of this many tokens: long enough for the matrix products to run at
+/// full speed, short enough for the activations to stay small.
+constexpr std::int64_t kPromptChunk = 512;
+
+}  // namespace
+
+Decoder::Scratch Decoder::Scratch::take(model::Arena& arena, const model::LayerSizes& sizes) {
+  model::LayerSizes last = sizes;
+  last.config.sequence = 1;
+  Scratch scratch;
+  scratch.head = model::Head::Activations::take(arena, last);
+  scratch.ids = arena.take_ints(sizes.tokens());
+  scratch.stream = arena.take(sizes.dtype, {sizes.config.sequence, 1, sizes.config.hidden});
+  scratch.embedding = model::Embedding::Activations::take(arena, sizes);
+  scratch.layer = model::LayerActivations::take(arena, sizes);
+  scratch.workspace = model::LayerWorkspace::take(arena, sizes);
+  return scratch;
+}
+
+Decoder::Decoder(device::Backend& backend, const model::ParameterStore& parameters,
+                 const model::ModelConfig& config, Cache cache)
+    : backend_(backend),
+      config_(config),
+      dtype_(parameters.dtype()),
+      cache_(cache),
+      embedding_(parameters, config),
+      head_(parameters),
+      logits_(config.vocab) {
+  for (int layer = 0; layer < config.layers; ++layer) layers_.emplace_back(parameters, layer);
+  model::Arena count;
+  Scratch::take(count, sizes(longest_pass()));
+  scratch_memory_ = backend.allocate(count.bytes(), "activations");
+  if (cache_ == Cache::keys_and_values) allocate_cache();
+}
+
+std::int64_t Decoder::longest_pass() const {
+  return cache_ == Cache::none ? capacity() : std::min(capacity(), kPromptChunk);
+}
+
+model::LayerSizes Decoder::sizes(std::int64_t tokens) const {
+  model::LayerSizes sizes{.config = config_, .dtype = dtype_};
+  sizes.config.sequence = tokens;
+  return sizes;
+}
+
+model::LayerContext Decoder::context(std::int64_t tokens) {
+  return {sizes(tokens), backend_, serial_};
+}
+
+void Decoder::allocate_cache() {
+  const auto cut = [&](model::Arena arena) {
+    for (std::vector<Tensor>* tensors : {&keys_, &values_}) {
+      tensors->clear();
+      for (std::int64_t layer = 0; layer < config_.layers; ++layer)
+        tensors->push_back(
+            arena.take(dtype_, {1, config_.heads, config_.positions, config_.head_dim()}));
+    }
+    return arena.bytes();
+  };
+  cache_memory_ = backend_.allocate(cut(model::Arena()), "key and value cache");
+  cut(model::Arena(cache_memory_.get()));
+  cached_.reserve(capacity());
+}
+
+std::span<const double> Decoder::logits(std::span<const std::int32_t> context) {
+  const auto size = static_cast<std::int64_t>(context.size());
+  TRIREME_CHECK(size >= 1 && size <= capacity(), "a context of {} tokens, the model holds {}", size,
+                capacity());
+  for (const std::int32_t id : context)
+    TRIREME_CHECK(id >= 0 && id < vocab(), "id {} in a vocabulary of {}", id, vocab());
+
+  // The last token is always run: its logits are what is asked for.
+  const auto differs =
+      std::mismatch(context.begin(), context.end() - 1, cached_.begin(), cached_.end());
+  std::int64_t done = differs.first - context.begin();
+  cached_.resize(done);
+  Tensor stream;
+  while (done < size) {
+    const auto ids = context.subspan(done, std::min(size - done, longest_pass()));
+    stream = run(ids, done);
+    done += static_cast<std::int64_t>(ids.size());
+  }
+  if (cache_ == Cache::keys_and_values) cached_.assign(context.begin(), context.end());
+  compute_logits(stream);
+  return logits_;
+}
+
+Tensor Decoder::run(std::span<const std::int32_t> ids, std::int64_t past) {
+  const auto tokens = static_cast<std::int64_t>(ids.size());
+  const model::LayerContext context = this->context(tokens);
+  const model::PassInfo pass{.training = false};
+  model::Arena arena(scratch_memory_.get());
+  const Scratch scratch = Scratch::take(arena, context);
+  const Tensor& stream = scratch.stream;
+  backend_.upload(scratch.ids, ids.data(), ids.size_bytes());
+  embedding_.forward(context, pass, scratch.ids, past, scratch.embedding, stream);
+  for (std::size_t i = 0; i < layers_.size(); ++i) {
+    if (cache_ == Cache::keys_and_values)
+      layers_[i].forward_cached(context, scratch.workspace, scratch.layer, stream, keys_[i],
+                                values_[i], past);
+    else
+      layers_[i].forward(context, scratch.workspace, pass, stream, scratch.layer, stream);
+  }
+  return stream.rows(tokens - 1, 1);
+}
+
+void Decoder::compute_logits(const Tensor& stream) {
+  const model::LayerContext context = this->context(1);
+  model::Arena arena(scratch_memory_.get());
+  // The head's part comes first in the scratch memory, wherever `stream` lies behind it.
+  const model::Head::Activations head = model::Head::Activations::take(arena, context);
+  head_.logits(context, stream, head);
+  dispatch(dtype_, [&](auto element) {
+    std::vector<decltype(element)> values(logits_.size());
+    backend_.download(values.data(), head.logits.data, values.size() * sizeof(element));
+    std::copy(values.begin(), values.end(), logits_.begin());
+  });
+}
+
+}  // namespace trireme::generate
