@@ -1,4 +1,4 @@
-trireme_app(trireme-bench DEPENDS trireme::device Boost::program_options
+trireme_app(trireme-bench DEPENDS trireme::train trireme::device Boost::program_options
             nlohmann_json::nlohmann_json)
-target_sources(trireme-bench PRIVATE bench/gemm.cpp bench/kernels.cpp bench/table.cpp)
+target_sources(trireme-bench PRIVATE bench/gemm.cpp bench/kernels.cpp bench/step.cpp bench/table.cpp)
 target_include_directories(trireme-bench PRIVATE ${CMAKE_CURRENT_SOURCE_DIR})

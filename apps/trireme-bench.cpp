@@ -17,6 +17,7 @@ struct Command {
 constexpr std::array kCommands = {
     Command{"gemm", "matrix products of GPT-2 124M against OpenBLAS's own sgemm", run_gemm},
     Command{"kernels", "every operation of a GPT-2 124M training step", run_kernels},
+    Command{"step", "whole training steps of a deck, and its memory against the plan", run_step},
 };
 
 void print_help() {

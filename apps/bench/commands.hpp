@@ -11,4 +11,7 @@ ExitCode run_gemm(int argc, char** argv);
 /// `trireme-bench kernels`: every operation of a GPT-2 124M step.
 ExitCode run_kernels(int argc, char** argv);
 
+/// `trireme-bench step DECK`: whole training steps, and memory against the plan.
+ExitCode run_step(int argc, char** argv);
+
 }  // namespace trireme::bench

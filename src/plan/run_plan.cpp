@@ -14,7 +14,7 @@ namespace {
 
 // Resident memory of a rank that has started MPI, OpenBLAS and HDF5 and holds no model: measured
 // with Open MPI 4.1 and OpenBLAS 0.3.21 on Debian 12, two threads.
-constexpr std::size_t kLibraryBytes = 90u << 20;
+constexpr std::size_t kLibraryBytes = 40u << 20;
 
 StagePlan plan_stage(const deck::Deck& deck, const grid::Layout& layout,
                      const model::ModelConfig& config, const std::vector<model::Parameter>& table,

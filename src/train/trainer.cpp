@@ -258,7 +258,10 @@ StopReason Trainer::stop_before_start() {
 
 StopReason Trainer::stop_after_step() {
   const double elapsed = options_.since_start.seconds();
-  const double needed = elapsed + longest_step_ + last_save_;
+  // Before the first save its time is guessed from a disk of 500 MB/s and fp32 weights and moments.
+  const double save =
+      last_save_ > 0.0 ? last_save_ : 12.0 * static_cast<double>(plan_.parameters) / 500e6;
+  const double needed = elapsed + longest_step_ + save;
   double asked[4] = {static_cast<double>(stop_signal()),
                      static_cast<double>(options_.time_limit && needed >= *options_.time_limit),
                      static_cast<double>(deck_.train.exit_duration &&

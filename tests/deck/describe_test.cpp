@@ -1,0 +1,129 @@
+#include "deck/describe.hpp"
+
+#include <gtest/gtest.h>
+
+#include "deck/schema.hpp"
+#include "decks.hpp"
+
+namespace trireme::deck {
+namespace {
+
+void expect_round_trip(const Deck& deck) {
+  const std::string text = print_deck(deck);
+  const Deck back = parse(text, "printed.yaml");
+  EXPECT_TRUE(back == deck) << text;
+  EXPECT_EQ(print_deck(back), text);
+}
+
+TEST(PrintDeck, ReadsBackToTheSameDeck) {
+  expect_round_trip(small_deck());
+  expect_round_trip(small_deck({"run.name=\"a: 'b' \\\"c\\\" \\\\ #\"",
+                                "run.output=null/ü x",
+                                "run.seed=4294967295",
+                                "model.vocab=50257",
+                                "model.init_std=0.1234567890123456",
+                                "parallel.pipeline=4",
+                                "parallel.partition=0-3-1-0",
+                                "parallel.data=2",
+                                "schedule.warmup=0.01",
+                                "schedule.type=linear",
+                                "schedule.dialect=v1",
+                                "data.split=[0.8, 0.15, 0.05]",
+                                "train.iterations=",
+                                "train.samples=1.5e9",
+                                "train.exit_duration=90 minutes",
+                                "train.kill_switch=/tmp/stop",
+                                "checkpoint.every=2000 iterations",
+                                "checkpoint.keep=3",
+                                "checkpoint.keep_every=64000 samples",
+                                "checkpoint.load=\"null\"",
+                                "log.memory=false"}));
+}
+
+TEST(PrintDeck, MarksDefaultsAndWhatIsNotSet) {
+  const std::string text = print_deck(small_deck({"optimizer.beta2=0.95"}));
+  for (const std::string line :
+       {"\n  layers: 4\n", "\n  ffn: 256  # default\n", "\n  # vocab: not set\n",
+        "\n    attention: 0.1  # default\n", "\n  beta1: 0.9  # default\n", "\n  beta2: 0.95\n",
+        "\n  data: auto  # default\n", "\n  keep: all  # default\n",
+        "\n  decay: 100 iterations  # default\n"}) {
+    EXPECT_NE(text.find(line), std::string::npos) << line << text;
+  }
+  EXPECT_EQ(text.find("overlap"), std::string::npos) << "a key that is not built was printed";
+}
+
+TEST(Help, CoversEveryKey) {
+  const std::string all = help("deck");
+  for (const Key& key : keys()) {
+    EXPECT_FALSE(key.help.empty()) << key.path;
+    EXPECT_NE(all.find(key.path + " "), std::string::npos) << key.path;
+    const std::string text = help("deck." + key.path);
+    EXPECT_EQ(text.rfind(key.path + ": " + key.help, 0), 0) << text;
+    EXPECT_NE(text.find("\n  default  "), std::string::npos) << text;
+  }
+}
+
+TEST(Help, SaysAllOfAKey) {
+  EXPECT_EQ(help("deck.schedule.type"),
+            "schedule.type: Course of the learning rate after the warm-up.\n"
+            "  type     choice\n"
+            "  default  cosine\n"
+            "  allowed  cosine, linear, constant; not built yet: exponential, "
+            "inverse-square-root, lr-range-test\n"
+            "  restart  may change it, and says so\n");
+  EXPECT_EQ(help("deck.model.hidden"),
+            "model.hidden: Width of the residual stream.\n"
+            "  type     whole number\n"
+            "  default  required\n"
+            "  range    from 1 to 1048576\n"
+            "  restart  must not change it\n");
+  EXPECT_EQ(help("deck.train.exit_duration"),
+            "train.exit_duration: Stop, with a checkpoint, after this time.\n"
+            "  type     number with a unit\n"
+            "  default  not set\n"
+            "  range    above 0\n"
+            "  unit     seconds, minutes, hours\n"
+            "  restart  may change it\n");
+  EXPECT_EQ(help("deck.parallel.overlap.gradients"),
+            "parallel.overlap.gradients: Reduce gradients while the backward pass runs.\n"
+            "  type     true or false\n"
+            "  default  true\n"
+            "  built    not built yet: the host backend never overlaps\n");
+}
+
+TEST(Help, ListsASection) {
+  EXPECT_EQ(help("deck.model.dropout"),
+            "model.dropout.attention          Dropout of attention probabilities. (0.1)\n"
+            "model.dropout.hidden             Dropout of embeddings and of each block's outputs. "
+            "(0.1)\n");
+}
+
+TEST(Help, SuggestsATopic) {
+  try {
+    help("deck.schedule.tpe");
+    FAIL() << "help on an unknown key";
+  } catch (const UsageError& error) {
+    EXPECT_STREQ(error.what(),
+                 "the deck has no section or key 'schedule.tpe' — did you mean 'type'?");
+  }
+}
+
+TEST(Reference, HasARowForEveryKey) {
+  const std::string table = reference_markdown();
+  for (const Key& key : keys()) {
+    EXPECT_NE(table.find("\n| `" + key.path + "` | "), std::string::npos) << key.path;
+  }
+}
+
+TEST(Keys, HaveUniquePathsAndGoodDefaults) {
+  for (std::size_t i = 0; i < keys().size(); ++i) {
+    const Key& key = keys()[i];
+    EXPECT_EQ(find_key(key.path), &key);
+    EXPECT_FALSE(is_section(key.path)) << key.path << " is a key and a section";
+    if (key.unbuilt || key.fallback.empty()) continue;
+    EXPECT_EQ(errors_of(kSmallDeck, {key.path + "=" + key.fallback}), "");
+  }
+}
+
+}  // namespace
+}  // namespace trireme::deck

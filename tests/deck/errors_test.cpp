@@ -1,0 +1,365 @@
+// Every error of a deck by its text.
+#include <gtest/gtest.h>
+
+#include <string>
+#include <vector>
+
+#include "decks.hpp"
+
+namespace trireme::deck {
+namespace {
+
+const std::string kOneError =
+    "\n1 error; nothing was started. 'trireme-pretrain --help deck' lists every key.";
+
+// A change to the small deck and the one line that it leads to.
+struct Case {
+  std::string from;
+  std::string to;
+  std::string line;
+};
+
+void expect_lines(const std::vector<Case>& cases) {
+  for (const auto& [from, to, line] : cases) {
+    EXPECT_EQ(errors_of(changed(from, to)), line + kOneError) << "after writing " << to;
+  }
+}
+
+TEST(DeckErrors, KeysThatDoNotExist) {
+  expect_lines({
+      {"  peak: 3e-4\n", "  peak: 3e-4\noptimizer:\n  weight_decy: 0.1\n",
+       "bad.yaml:10:3: unknown key 'optimizer.weight_decy' — did you mean 'weight_decay'?"},
+      {"  peak: 3e-4\n", "  peak: 3e-4\n  tensor: 2\n",
+       "bad.yaml:9:3: unknown key 'schedule.tensor' — did you mean 'parallel.tensor'?"},
+      {"train:\n  it", "optimiser: {beta1: 0.9}\ntrain:\n  it",
+       "bad.yaml:12:1: unknown key 'optimiser' — did you mean 'optimizer'?"},
+      {"train:\n  it", "frobnicate: 3\ntrain:\n  it", "bad.yaml:12:1: unknown key 'frobnicate'"},
+      {"batch:", "model.dropout.attention: 0\nbatch:",
+       "bad.yaml:6:1: write 'model.dropout.attention' as 'dropout.attention' inside the section "
+       "'model:'"},
+      {"batch:", "[a]: 0\nbatch:", "bad.yaml:6:1: a key must be a word, found a list"},
+  });
+}
+
+TEST(DeckErrors, RepeatedKeys) {
+  expect_lines({
+      {"  heads: 8\n", "  heads: 8\n  heads: 4\n",
+       "bad.yaml:5:3: repeated key 'model.heads' (first in line 4)"},
+      {"  hidden: 64\n", "  hidden: 64\nrun: {}\nmodel:\n",
+       "bad.yaml:5:1: repeated key 'model' (first in line 1)"},
+  });
+}
+
+TEST(DeckErrors, Types) {
+  expect_lines({
+      {"layers: 4", "layers: four", "bad.yaml:2:3: model.layers = four: expected a whole number"},
+      {"layers: 4", "layers: \"4\"",
+       "bad.yaml:2:3: model.layers = \"4\": expected a whole number; take away the quotes"},
+      {"layers: 4", "layers: 4.5", "bad.yaml:2:3: model.layers = 4.5: expected a whole number"},
+      {"layers: 4", "layers: 0x4", "bad.yaml:2:3: model.layers = 0x4: expected a whole number"},
+      {"layers: 4", "layers: 4_", "bad.yaml:2:3: model.layers = 4_: expected a whole number"},
+      {"layers: 4", "layers: 010",
+       "bad.yaml:2:3: model.layers = 010: a number does not start with 0 (YAML would read it as "
+       "octal)"},
+      {"layers: 4", "layers: 9223372036854775808",
+       "bad.yaml:2:3: model.layers = 9223372036854775808: too large for a 64-bit number"},
+      {"layers: 4", "layers: 1e99999",
+       "bad.yaml:2:3: model.layers = 1e99999: the exponent is out of range"},
+      {"layers: 4", "layers: [4]",
+       "bad.yaml:2:3: model.layers: expected a whole number, found a list"},
+      {"layers: 4", "layers: {a: 4}",
+       "bad.yaml:2:3: model.layers: expected a whole number, found a section"},
+      {"layers: 4",
+       "layers:", "bad.yaml:2:3: model.layers has no value; give one or leave the key out"},
+      {"layers: 4", "layers: 4\n  dropout: 0.1",
+       "bad.yaml:3:3: 'model.dropout' is a section with the keys attention, hidden; found 0.1"},
+      {"peak: 3e-4", "peak: high", "bad.yaml:8:3: schedule.peak = high: expected a number"},
+      {"peak: 3e-4", "peak: .nan", "bad.yaml:8:3: schedule.peak = .nan: expected a number"},
+      {"peak: 3e-4", "peak: .inf", "bad.yaml:8:3: schedule.peak = .inf: expected a number"},
+      {"peak: 3e-4", "peak: 1e999",
+       "bad.yaml:8:3: schedule.peak = 1e999: out of the range of floating-point numbers"},
+      {"corpus_text_document", "[a, b]",
+       "bad.yaml:10:3: data.train: expected text, found a list (blends of datasets are not built "
+       "yet)"},
+      {"  train: c", "  eod_loss: yes\n  train: c",
+       "bad.yaml:10:3: data.eod_loss = yes: expected true or false"},
+      {"batch:", "run: {name: \"\"}\nbatch:", "bad.yaml:6:7: run.name = \"\": must not be empty"},
+      {"batch:", "run: {name: \"a\\nb\"}\nbatch:",
+       "bad.yaml:6:7: run.name = \"a b\": must be one line without control characters"},
+  });
+}
+
+TEST(DeckErrors, RangesAndAllowedValues) {
+  expect_lines({
+      {"layers: 4", "layers: 0", "bad.yaml:2:3: model.layers = 0: must be from 1 to 10000"},
+      {"layers: 4", "layers: -1", "bad.yaml:2:3: model.layers = -1: must be from 1 to 10000"},
+      {"layers: 4", "layers: 4\n  dropout: {attention: 1}",
+       "bad.yaml:3:13: model.dropout.attention = 1: must be from 0 to below 1"},
+      {"peak: 3e-4", "peak: 0", "bad.yaml:8:3: schedule.peak = 0: must be above 0"},
+      {"peak: 3e-4", "peak: 3e-4\n  minimum: -1",
+       "bad.yaml:9:3: schedule.minimum = -1: must be at least 0"},
+      {"peak: 3e-4", "peak: 3e-4\n  type: cosin",
+       "bad.yaml:9:3: schedule.type = cosin: allowed are cosine, linear, constant, exponential, "
+       "inverse-square-root, lr-range-test — did you mean 'cosine'?"},
+      {"peak: 3e-4", "peak: 3e-4\n  dialect: deepspeed",
+       "bad.yaml:9:3: schedule.dialect = deepspeed: allowed are megatron, v1"},
+      {"peak: 3e-4", "peak: 3e-4\n  warmup: 5 minutes",
+       "bad.yaml:9:3: schedule.warmup = 5 minutes: expected a number and its unit (iterations, "
+       "samples, or a fraction below 1)"},
+      {"peak: 3e-4", "peak: 3e-4\n  warmup: 1.5",
+       "bad.yaml:9:3: schedule.warmup = 1.5: expected a whole number"},
+      {"peak: 3e-4", "peak: 3e-4\n  decay: 0.5",
+       "bad.yaml:9:3: schedule.decay = 0.5: must be from 1 to 1000000000000"},
+      {"iterations: 100", "iterations: 100\n  exit_duration: 90",
+       "bad.yaml:14:3: train.exit_duration = 90: expected a number and its unit (seconds, minutes, "
+       "hours)"},
+      {"iterations: 100", "iterations: 100\n  exit_interval: 5 parsecs",
+       "bad.yaml:14:3: train.exit_interval = 5 parsecs: expected a number and its unit "
+       "(iterations, samples)"},
+      {"data:\n", "data:\n  split: 1,2,-3\n",
+       "bad.yaml:10:3: data.split = 1,2,-3: must be at least 0"},
+      {"data:\n", "data:\n  split: [1, 2, 3, 4]\n",
+       "bad.yaml:10:3: data.split = 1,2,3,4: give at most three weights, for train, valid and "
+       "test, that do not sum to 0 (try 969,30,1)"},
+      {"batch:", "parallel: {partition: 1-x}\nbatch:",
+       "bad.yaml:6:12: parallel.partition = 1-x: expected a whole number"},
+  });
+}
+
+TEST(DeckErrors, NotBuiltYet) {
+  expect_lines({
+      {"batch:", "run: {device: cuda}\nbatch:",
+       "bad.yaml:6:7: 'run.device: cuda' is not built yet: this build has the host backend only; "
+       "leave it out or write 'auto' or 'host'"},
+      {"batch:", "parallel: {zero: 2}\nbatch:",
+       "bad.yaml:6:12: 'parallel.zero: 2' is not built yet; leave it out or write '0' or '1'"},
+      {"batch:", "parallel: {interleave: 2}\nbatch:",
+       "bad.yaml:6:12: 'parallel.interleave: 2' is not built yet; leave it out or write '1'"},
+      {"batch:", "parallel: {sequence: true}\nbatch:",
+       "bad.yaml:6:12: 'parallel.sequence: true' is not built yet; leave it out or write 'false'"},
+      {"batch:", "parallel: {schedule: zero-bubble}\nbatch:",
+       "bad.yaml:6:12: 'parallel.schedule: zero-bubble' is not built yet; leave it out or write "
+       "'1f1b'"},
+      {"batch:", "parallel: {overlap: {gradients: true}}\nbatch:",
+       "bad.yaml:6:22: 'parallel.overlap.gradients' is not built yet: the host backend never "
+       "overlaps; leave it out"},
+      {"batch:", "recompute: {granularity: full}\nbatch:",
+       "bad.yaml:6:13: 'recompute.granularity: full' is not built yet; leave it out or write "
+       "'none'"},
+      {"batch:", "precision: {compute: bf16}\nbatch:",
+       "bad.yaml:6:13: 'precision.compute: bf16' is not built yet: the host backend computes in "
+       "fp32; leave it out or write 'fp32'"},
+      {"batch:", "optimizer: {type: lamb}\nbatch:",
+       "bad.yaml:6:13: 'optimizer.type: lamb' is not built yet; leave it out or write 'adamw'"},
+      {"batch:", "sweep: {optimizer.beta1: [0.9, 0.95]}\nbatch:",
+       "bad.yaml:6:1: 'sweep' is not built yet; leave it out"},
+      {"peak: 3e-4", "peak: 3e-4\n  type: exponential",
+       "bad.yaml:9:3: 'schedule.type: exponential' is not built yet; leave it out or write "
+       "'cosine', 'linear' or 'constant'"},
+      {"iterations: 100", "iterations: 100\n  skip: [1-2]",
+       "bad.yaml:14:3: 'train.skip' is not built yet; leave it out"},
+      {"layers: 4", "layers: 4\n  family: bert",
+       "bad.yaml:3:3: 'model.family: bert' is not built yet; leave it out or write 'gpt'"},
+      {"sentencepiece, model", "wordpiece, vocab",
+       "bad.yaml:11:15: 'data.tokenizer.type: wordpiece' is not built yet; leave it out or write "
+       "'gpt2', 'sentencepiece', 'whitespace' or 'bytes'"},
+  });
+}
+
+TEST(DeckErrors, ModelAndLayoutMustFit) {
+  expect_lines({
+      {"hidden: 64", "hidden: 66",
+       "bad.yaml:4:3: model.heads = 8 does not divide model.hidden = 66 (try 2, 3, 6, 11, 22 or "
+       "33)"},
+      {"hidden: 64", "hidden: 64\n  positions: 16",
+       "bad.yaml:4:3: model.positions = 16 is less than model.sequence = 32 (try 32)"},
+      {"batch:", "parallel:\n  tensor: 5\nbatch:",
+       "bad.yaml:7:3: parallel.tensor = 5 does not divide model.heads = 8 (try 1, 2, 4 or 8)"},
+      {"  sequence: 32\n", "  sequence: 32\n  ffn: 100\nparallel: {tensor: 8}\n",
+       "bad.yaml:7:12: parallel.tensor = 8 does not divide model.ffn = 100 (try 1, 2 or 4)"},
+      {"batch:", "parallel:\n  pipeline: 3\nbatch:",
+       "bad.yaml:7:3: parallel.pipeline = 3 does not divide model.layers = 4 (try 1, 2 or 4, or "
+       "parallel.partition: 2-1-1)"},
+      {"batch:", "parallel:\n  pipeline: 2\n  partition: 0-2-2-0\nbatch:",
+       "bad.yaml:8:3: parallel.partition = 0-2-2-0 has 4 parts, but parallel.pipeline = 2 (try "
+       "2-2)"},
+      {"batch:", "parallel:\n  pipeline: 4\n  partition: [0, 3, 2, 0]\nbatch:",
+       "bad.yaml:8:3: parallel.partition = 0-3-2-0 has 5 layers, but model.layers = 4 (try "
+       "1-1-1-1)"},
+  });
+}
+
+TEST(DeckErrors, BatchScheduleAndLengthMustFit) {
+  expect_lines({
+      {"micro: 2", "micro: 3",
+       "bad.yaml:6:19: batch.global = 16 is not a multiple of batch.micro = 3 (try 15 or 18)"},
+      {"micro: 2", "micro: 32",
+       "bad.yaml:6:20: batch.global = 16 is not a multiple of batch.micro = 32 (try 32)"},
+      {"schedule:", "parallel: {data: 3}\nschedule:",
+       "bad.yaml:6:19: batch.global = 16 is not a multiple of batch.micro * parallel.data = 2 * 3 "
+       "= 6 (try 12 or 18)"},
+      {"peak: 3e-4", "peak: 3e-4\n  minimum: 1",
+       "bad.yaml:9:3: schedule.minimum = 1 is above schedule.peak = 0.0003 (try 0)"},
+      {"peak: 3e-4", "peak: 3e-4\n  warmup: 100",
+       "bad.yaml:9:3: schedule.warmup = 100 iterations is not shorter than schedule.decay = 100 "
+       "iterations (try 0.01, a fraction of decay)"},
+      {"iterations: 100", "iterations: 100\n  samples: 3200",
+       "bad.yaml:14:3: train.iterations = 100 and train.samples = 3200 both say how long to train; "
+       "give one"},
+      {"iterations: 100", "samples: 3",
+       "bad.yaml:13:3: train.samples = 3 is less than batch.global = 16 (try 16)"},
+      {"train:\n  it", "checkpoint: {keep_every: 100}\ntrain:\n  it",
+       "bad.yaml:12:14: checkpoint.keep_every = 100 iterations has no effect while checkpoint.keep "
+       "= all (try keep: 2)"},
+  });
+}
+
+TEST(DeckErrors, DataAndTokenizerMustFit) {
+  expect_lines({
+      {"type: sentencepiece, model: m", "type: gpt2, vocab: v.json",
+       "bad.yaml:11:15: data.tokenizer.type = gpt2 needs 'data.tokenizer.merges'"},
+      {"type: sentencepiece, model: m", "type: bytes, model: m",
+       "bad.yaml:11:28: data.tokenizer.type = bytes has no use for 'data.tokenizer.model'"},
+      {"  tokenizer: {type: sentencepiece, model: m}\n", "",
+       "bad.yaml:9:1: missing key 'data.tokenizer.type': give it, or the size of the vocabulary in "
+       "'model.vocab'"},
+      {"data:\n", "evaluate: {every: 10}\ndata:\n  split: 1\n",
+       "bad.yaml:9:12: evaluate.every = 10 iterations has nothing to evaluate: data.split = 1 has "
+       "no validation part (try 969,30,1)"},
+      {"data:\n", "evaluate: {at_end: true}\ndata:\n  split: 1,0,1\n",
+       "bad.yaml:9:12: evaluate.at_end = true has nothing to evaluate: data.split = 1,0,1 has no "
+       "validation part (try 969,30,1)"},
+  });
+}
+
+TEST(DeckErrors, MissingKeys) {
+  expect_lines({
+      {"  layers: 4\n", "", "bad.yaml:1:1: missing key 'model.layers': Transformer layers."},
+      {"  iterations: 100\n", "  kill_switch: stop\n",
+       "bad.yaml:12:1: missing key 'train.iterations' or 'train.samples': how long to train"},
+      {"schedule:\n  peak: 3e-4\n", "",
+       "bad.yaml: missing key 'schedule.peak': Largest learning rate."},
+      {"  train: corpus_text_document\n", "",
+       "bad.yaml:9:1: missing key 'data.train': Indexed dataset: the path of its .bin and .idx "
+       "without the ending."},
+  });
+  const std::string without_data = changed("  train: corpus_text_document\n", "");
+  EXPECT_EQ(errors_of(without_data, {}, {.need_data = false}), "");
+  EXPECT_EQ(errors_of("", {}, {.need_data = false}).substr(0, 65),
+            "bad.yaml: missing key 'model.layers': Transformer layers.\nbad.yam");
+}
+
+TEST(DeckErrors, WhatYamlAllowsAndADeckDoesNot) {
+  expect_lines({
+      {"batch:", "run: {name: !!str x}\nbatch:",
+       "bad.yaml:6:13: a tag ('!name') has no place in a deck; leave it out"},
+      {"micro: 2", "micro: &two 2",
+       "bad.yaml:6:16: an anchor ('&name') has no place in a deck; leave it out"},
+      {"batch:", "run: {<<: {seed: 1}}\nbatch:",
+       "bad.yaml:6:7: merge keys ('<<') have no place in a deck; write the keys out"},
+      {"  iterations: 100\n", "  iterations: 100\n---\na: 1\n",
+       "bad.yaml:15:1: a second YAML document; a deck is only one"},
+      {"corpus", "corpus\xff", "bad.yaml:10:16: byte 0xff is not UTF-8"},
+      {"corpus", "corpus\x04", "bad.yaml:10:16: control character 0x04"},
+      {"global: 16}", "global: 16", "bad.yaml:7:9: not valid YAML: end of map flow not found"},
+      {"  layers", "\tlayers",
+       "bad.yaml:2:8: not valid YAML: illegal map value (line 2 is indented with a tab; use "
+       "spaces)"},
+  });
+  EXPECT_EQ(errors_of(changed("global: 16", "global: &a 16, micro: *a")),
+            "bad.yaml:6:27: an anchor ('&name') has no place in a deck; leave it out\n"
+            "bad.yaml:6:34: repeated key 'batch.micro' (first in line 6)\n"
+            "bad.yaml:6:41: an alias ('*name') has no place in a deck; write the value out\n"
+            "3 errors; nothing was started. 'trireme-pretrain --help deck' lists every key.");
+  EXPECT_EQ(errors_of("- a\n- b\n"),
+            "bad.yaml:1:1: a deck is made of sections such as 'model:', found a list" + kOneError);
+}
+
+TEST(DeckErrors, HugeAndDeepDocuments) {
+  for (const std::string piece : {"[", "{a: ", "- ", "? ", "a: [", "[a: "}) {
+    std::string deep;
+    for (int level = 0; level < 50'000; ++level) deep += piece;
+    EXPECT_NE(errors_of(deep).find(": nested deeper than 64 levels\n1 error;"), std::string::npos)
+        << piece << errors_of(deep);
+  }
+  EXPECT_EQ(errors_of(std::string((1 << 20) + 1, ' ')),
+            "bad.yaml: 1048577 bytes are too many for a deck (at most 1 MiB)" + kOneError);
+}
+
+TEST(DeckErrors, AreAllReportedInTheOrderOfTheFile) {
+  const std::string text =
+      "train: {iterations: 10}\n"
+      "model:\n"
+      "  layers: none\n"
+      "  hidden: 64\n"
+      "  heads: 8\n"
+      "  sequence: 0\n"
+      "  vocab: 100\n"
+      "batch: {micro: 2, global: 15, size: 3}\n";
+  EXPECT_EQ(errors_of(text, {"log.every=often"}),
+            "bad.yaml:3:3: model.layers = none: expected a whole number\n"
+            "bad.yaml:6:3: model.sequence = 0: must be from 1 to 16777216\n"
+            "bad.yaml:8:19: batch.global = 15 is not a multiple of batch.micro = 2 (try 14 or 16)\n"
+            "bad.yaml:8:31: unknown key 'batch.size'\n"
+            "bad.yaml: missing key 'schedule.peak': Largest learning rate.\n"
+            "bad.yaml: missing key 'data.train': Indexed dataset: the path of its .bin and .idx "
+            "without the ending.\n"
+            "--set log.every=often: log.every = often: expected a whole number\n"
+            "7 errors; nothing was started. 'trireme-pretrain --help deck' lists every key.");
+}
+
+TEST(DeckErrors, OverridesAreCheckedLikeTheFile) {
+  const std::vector<std::pair<std::string, std::string>> cases = {
+      {"=3", "an override is written key=value, such as model.layers=12"},
+      {"model.layers", "an override is written key=value, such as model.layers=12"},
+      {"model.layres=3", "unknown key 'model.layres' — did you mean 'layers'?"},
+      {"model.layers=x", "model.layers = x: expected a whole number"},
+      {"model={layers: 2, layers: 3}", "repeated key 'model.layers'"},
+      {"model.dropout=3", "'model.dropout' is a section with the keys attention, hidden; found 3"},
+      {"parallel.tensor=3",
+       "parallel.tensor = 3 does not divide model.heads = 8 (try 1, 2, 4 or 8)"},
+      {"batch.micro=5", "batch.global = 16 is not a multiple of batch.micro = 5 (try 15 or 20)"},
+      {"parallel.zero=3", "'parallel.zero: 3' is not built yet; leave it out or write '0' or '1'"},
+      {"run.output=[", "not valid YAML: end of sequence flow not found"},
+  };
+  for (const auto& [override_text, message] : cases) {
+    EXPECT_EQ(errors_of(kSmallDeck, {override_text}),
+              "--set " + override_text + ": " + message + kOneError);
+  }
+}
+
+TEST(DeckErrors, RanksMustFitTheLayout) {
+  const auto error_of = [](std::int64_t ranks, const std::vector<std::string>& overrides) {
+    Deck deck = small_deck(overrides);
+    try {
+      resolve_world_size(deck, ranks);
+    } catch (const DeckError& error) {
+      EXPECT_EQ(error.code(), ExitCode::deck);
+      return std::string(error.what());
+    }
+    return std::string();
+  };
+  EXPECT_EQ(error_of(12, {"parallel.tensor=2", "parallel.pipeline=4", "parallel.data=2"}),
+            "parallel: tensor * pipeline * data = 2 * 4 * 2 = 16, but 12 ranks were started (try "
+            "16 ranks)" +
+                kOneError);
+  EXPECT_EQ(error_of(8, {"parallel.tensor=2", "parallel.data=2"}),
+            "parallel: tensor * pipeline * data = 2 * 1 * 2 = 4, but 8 ranks were started (try "
+            "data: 4, or 4 ranks)" +
+                kOneError);
+  EXPECT_EQ(error_of(12, {"parallel.tensor=2", "parallel.pipeline=4"}),
+            "parallel: tensor * pipeline = 2 * 4 = 8 does not divide the 12 ranks that were "
+            "started (try 8 or 16 ranks)" +
+                kOneError);
+  EXPECT_EQ(error_of(2, {"parallel.tensor=2", "parallel.pipeline=4"}),
+            "parallel: tensor * pipeline = 2 * 4 = 8 does not divide the 2 ranks that were "
+            "started (try 8 ranks)" +
+                kOneError);
+  EXPECT_EQ(error_of(6, {"parallel.tensor=2"}),
+            "batch.global = 16 is not a multiple of batch.micro * parallel.data = 2 * 3 = 6 (try "
+            "12 or 18)" +
+                kOneError);
+}
+
+}  // namespace
+}  // namespace trireme::deck

@@ -1,0 +1,133 @@
+#include "deck/load.hpp"
+
+#include <gtest/gtest.h>
+
+#include <filesystem>
+#include <fstream>
+
+#include "decks.hpp"
+
+namespace trireme::deck {
+namespace {
+
+TEST(Load, FillsInDefaults) {
+  const Deck deck = small_deck();
+  EXPECT_EQ(deck.run.name, "small");
+  EXPECT_EQ(deck.run.output, "runs/small");
+  EXPECT_EQ(deck.run.seed, 1234);
+  EXPECT_EQ(deck.run.device, Device::automatic);
+  EXPECT_EQ(deck.model.ffn, 256);
+  EXPECT_EQ(deck.model.positions, 32);
+  EXPECT_EQ(deck.model.vocab, std::nullopt);
+  EXPECT_EQ(deck.model.dropout.attention, 0.1);
+  EXPECT_EQ(deck.model.layernorm_eps, 1e-5);
+  EXPECT_TRUE(deck.model.tie_embeddings);
+  EXPECT_EQ(deck.parallel.tensor, 1);
+  EXPECT_EQ(deck.parallel.data, std::nullopt);
+  EXPECT_EQ(deck.parallel.partition, std::nullopt);
+  EXPECT_EQ(deck.parallel.zero, 1);
+  EXPECT_EQ(deck.parallel.bucket, 25'000'000);
+  EXPECT_EQ(deck.optimizer.beta2, 0.999);
+  EXPECT_EQ(deck.optimizer.clip, 1);
+  EXPECT_EQ(deck.schedule.type, ScheduleType::cosine);
+  EXPECT_EQ(deck.schedule.warmup, (Length{0, Unit::iterations}));
+  EXPECT_EQ(deck.schedule.decay, (Length{100, Unit::iterations}));
+  EXPECT_EQ(deck.data.train, "corpus_text_document");
+  EXPECT_EQ(deck.data.split, (std::vector<double>{969, 30, 1}));
+  EXPECT_EQ(deck.data.seed, 1234);
+  EXPECT_EQ(deck.data.tokenizer.type, TokenizerType::sentencepiece);
+  EXPECT_TRUE(deck.evaluate.at_end);
+  EXPECT_EQ(deck.checkpoint.keep, std::nullopt);
+  EXPECT_EQ(deck.log.every, 10);
+}
+
+TEST(Load, DefaultsFollowOtherKeys) {
+  const Deck deck = small_deck({"run.seed=7", "run.name=x", "model.hidden=128", "data.split=1"});
+  EXPECT_EQ(deck.data.seed, 7);
+  EXPECT_EQ(deck.run.output, "runs/x");
+  EXPECT_EQ(deck.model.ffn, 512);
+  EXPECT_FALSE(deck.evaluate.at_end);
+}
+
+TEST(Load, NumbersMayBeWrittenInSeveralWays) {
+  EXPECT_EQ(small_deck({"parallel.bucket=1.5e9"}).parallel.bucket, 1'500'000'000);
+  EXPECT_EQ(small_deck({"parallel.bucket=1_000"}).parallel.bucket, 1000);
+  EXPECT_EQ(small_deck({"parallel.bucket=1200e-2"}).parallel.bucket, 12);
+  EXPECT_EQ(small_deck({"parallel.bucket=+5"}).parallel.bucket, 5);
+  EXPECT_EQ(small_deck({"schedule.peak=.5"}).schedule.peak, 0.5);
+  EXPECT_EQ(small_deck({"schedule.peak=1_0.2_5E-1"}).schedule.peak, 1.025);
+}
+
+TEST(Load, LengthsHaveUnits) {
+  const Deck deck = small_deck({"schedule.warmup=0.25", "schedule.decay=1280 samples",
+                                "train.exit_interval=50", "train.exit_duration=1.5 hours",
+                                "checkpoint.every=1 iteration", "checkpoint.keep=2"});
+  EXPECT_EQ(deck.schedule.warmup, (Length{0.25, Unit::fraction}));
+  EXPECT_EQ(in_samples(deck.schedule.warmup, deck), 320);
+  EXPECT_EQ(in_iterations(deck.schedule.warmup, deck), 20);
+  EXPECT_EQ(in_samples(*deck.train.exit_interval, deck), 50 * 16);
+  EXPECT_EQ(in_seconds(*deck.train.exit_duration), 5400);
+  EXPECT_EQ(in_iterations(*deck.checkpoint.every, deck), 1);
+  EXPECT_THROW(in_samples(*deck.train.exit_duration, deck), InternalError);
+  EXPECT_THROW(in_seconds(*deck.checkpoint.every), InternalError);
+}
+
+TEST(Load, BareLengthsCountWhatTrainCounts) {
+  const Deck deck = small_deck({"train.iterations=", "train.samples=1_000", "evaluate.every=100"});
+  EXPECT_EQ(*deck.evaluate.every, (Length{100, Unit::samples}));
+  EXPECT_EQ(in_iterations(*deck.evaluate.every, deck), 7);
+  EXPECT_EQ(deck.schedule.decay, (Length{1000, Unit::samples}));
+  EXPECT_EQ(total_iterations(deck), 62);
+  EXPECT_EQ(total_samples(deck), 62 * 16);
+}
+
+TEST(Load, PartitionsAreListsOrDashed) {
+  const std::vector<std::int64_t> expected = {0, 2, 2, 0};
+  for (const std::string text : {"0-2-2-0", "[0, 2, 2, 0]", "'0-2-2-0'"}) {
+    const Deck deck = small_deck({"parallel.pipeline=4", "parallel.partition=" + text});
+    EXPECT_EQ(layers_per_stage(deck), expected) << text;
+  }
+  EXPECT_EQ(layers_per_stage(small_deck({"parallel.pipeline=2"})),
+            (std::vector<std::int64_t>{2, 2}));
+}
+
+TEST(Load, TheLastOverrideHoldsAndAnEmptyOneGivesTheDefault) {
+  EXPECT_EQ(small_deck({"model.layers=2", "model.layers=6"}).model.layers, 6);
+  EXPECT_EQ(small_deck({"run.seed=2", "run.seed="}).run.seed, 1234);
+  const Deck deck = small_deck({"model={layers: 2, dropout: {attention: 0}}"});
+  EXPECT_EQ(deck.model.layers, 2);
+  EXPECT_EQ(deck.model.dropout.attention, 0);
+  EXPECT_EQ(deck.model.hidden, 64);
+}
+
+TEST(Load, AnOverrideReplacesABadValue) {
+  EXPECT_EQ(parse(changed("layers: 4", "layers: four"), "a.yaml", {"model.layers=8"}).model.layers,
+            8);
+}
+
+TEST(Load, EmptySectionsAreFine) {
+  const Deck deck = parse(kSmallDeck + "log:\n  # every: 5\ncheckpoint:\n", "a.yaml");
+  EXPECT_EQ(deck.log.every, 10);
+}
+
+TEST(Load, ReadsAFileAndNamesAMissingOne) {
+  const auto path = std::filesystem::path(testing::TempDir()) / "tiny-run.yaml";
+  std::ofstream(path) << kSmallDeck;
+  EXPECT_EQ(load(path).run.name, "tiny-run");
+  std::filesystem::remove(path);
+  try {
+    load(path);
+    FAIL() << "a missing deck was loaded";
+  } catch (const IoError& error) {
+    EXPECT_NE(std::string(error.what()).find(path.string()), std::string::npos) << error.what();
+  }
+}
+
+TEST(Load, RanksGiveTheNumberOfCopies) {
+  Deck deck = small_deck({"parallel.tensor=2", "parallel.pipeline=2"});
+  resolve_world_size(deck, 8);
+  EXPECT_EQ(deck.parallel.data, 2);
+}
+
+}  // namespace
+}  // namespace trireme::deck
