@@ -1,6 +1,7 @@
 // The backend interface: memory and the short list of operations that a transformer needs. The host
 // backend is the executable specification; every other backend is tested against it. The contract
-// of each operation stands in its header in kernels/.
+// of each operation stands in its header in kernels/; [T, n] there stands for any shape with a last
+// axis of n and T rows above it, such as [s, b, n].
 #pragma once
 
 #include <cstddef>

@@ -27,8 +27,8 @@ struct EmbeddingBackward {
   Tensor dtable;
 };
 
-/// Writes x = dropout(x + position[first_position + i]) in place for x[i, j, :].
-/// x [s, b, h], position [positions, h].
+/// Writes x = dropout(x + position[first_position + i]) in place for x[i, j, :]; the mask is that
+/// of the position first_position + i. x [s, b, h], position [positions, h].
 struct PositionDropout {
   Tensor x;
   Tensor position;

@@ -7,7 +7,7 @@ namespace trireme::kernels {
 
 /// C = op(A) op(B) + beta C, with op(X) = X or its transpose. Writes C when beta is 0 (C is not
 /// read), adds when 1. op(A) [m, k], op(B) [k, n], C [m, n], all of one type; accumulates in that
-/// type.
+/// type. Tensors of more than two axes fold their leading axes into rows.
 struct Gemm {
   Tensor a;
   Tensor b;

@@ -180,7 +180,7 @@ void backward_head(const HeadGradient<T>& head, const HeadDropout* dropout) {
   }
 }
 
-// Checks qkv [s, b, 3 * heads * d] and returns its extents.
+// The layout of the heads in qkv [s, b, 3 * heads * d].
 template <typename T>
 HeadLayout<T> layout_of(const Tensor& qkv, std::int64_t heads) {
   return {qkv.shape[0], qkv.shape[1], heads, qkv.shape[2] / (3 * heads)};

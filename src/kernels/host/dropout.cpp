@@ -4,7 +4,6 @@
 
 #include "kernels/host/checks.hpp"
 #include "kernels/host/dropout_mask.hpp"
-#include "kernels/host/scratch.hpp"
 #include "kernels/host/threads.hpp"
 
 namespace trireme::kernels::host {
@@ -15,8 +14,6 @@ void check_dropout(const char* op, const Dropout& dropout) {
 }
 
 namespace {
-
-struct RowFactors;
 
 template <typename T>
 void scale_gradient(const DropoutBackward& args) {
@@ -31,8 +28,7 @@ void scale_gradient(const DropoutBackward& args) {
     return;
   }
   parallel_for(args.dout.shape[0] * b, [&](std::int64_t t) {
-    T* factors = scratch<T, RowFactors>(h);
-    DropoutMask(args.dropout, t % b).draw(t / b * h, h, factors);
+    const T* factors = draw_row<T>(args.dropout, t / b, t % b, h);
     const T* in = dout + t * h;
     T* out = dx + t * h;
 #pragma omp simd
@@ -50,8 +46,7 @@ void add_to_residual(const BiasDropoutResidual& args) {
     const T* residual = args.residual.as<T>() + t * h;
     T* out = args.out.as<T>() + t * h;
     if (drops) {
-      T* factors = scratch<T, RowFactors>(h);
-      DropoutMask(args.dropout, t % b).draw(t / b * h, h, factors);
+      const T* factors = draw_row<T>(args.dropout, t / b, t % b, h);
 #pragma omp simd
       for (std::int64_t i = 0; i < h; ++i) out[i] = residual[i] + (x[i] + bias[i]) * factors[i];
     } else {

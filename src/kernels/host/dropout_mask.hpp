@@ -7,6 +7,7 @@
 
 #include "core/philox.hpp"
 #include "kernels/dropout.hpp"
+#include "kernels/host/scratch.hpp"
 
 namespace trireme::kernels::host {
 
@@ -59,6 +60,16 @@ class DropoutMask {
   std::uint32_t threshold_;
   double kept_;
 };
+
+/// The factors of one row of h features, position `position` of sample `sample_in_batch`, in memory
+/// that this thread's next call reuses.
+template <typename T>
+const T* draw_row(const Dropout& dropout, std::int64_t position, std::int64_t sample_in_batch,
+                  std::int64_t h) {
+  T* factors = scratch<T, DropoutMask>(h);
+  DropoutMask(dropout, sample_in_batch).draw(position * h, h, factors);
+  return factors;
+}
 
 /// Throws InternalError unless the probability lies in [0, 1).
 void check_dropout(const char* op, const Dropout& dropout);

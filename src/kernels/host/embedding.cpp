@@ -5,13 +5,10 @@
 #include "kernels/host/checks.hpp"
 #include "kernels/host/columns.hpp"
 #include "kernels/host/dropout_mask.hpp"
-#include "kernels/host/scratch.hpp"
 #include "kernels/host/threads.hpp"
 
 namespace trireme::kernels::host {
 namespace {
-
-struct RowFactors;
 
 template <typename T>
 void look_up(const EmbeddingForward& args, std::int64_t tokens, std::int64_t h) {
@@ -48,11 +45,10 @@ void add_position(const PositionDropout& args) {
   const bool drops = args.dropout.probability > 0.0;
   parallel_for(args.x.shape[0] * b, [&](std::int64_t t) {
     T* x = args.x.as<T>() + t * h;
-    const std::int64_t first = (args.first_position + t / b) * h;
-    const T* position = args.position.as<T>() + first;
+    const std::int64_t place = args.first_position + t / b;
+    const T* position = args.position.as<T>() + place * h;
     if (drops) {
-      T* factors = scratch<T, RowFactors>(h);
-      DropoutMask(args.dropout, t % b).draw(first, h, factors);
+      const T* factors = draw_row<T>(args.dropout, place, t % b, h);
 #pragma omp simd
       for (std::int64_t i = 0; i < h; ++i) x[i] = (x[i] + position[i]) * factors[i];
     } else {

@@ -1,0 +1,198 @@
+#include "kernels/attention.hpp"
+
+#include "kernel_testing.hpp"
+
+namespace trireme::kernels {
+namespace {
+
+struct Case {
+  std::int64_t s, b, heads, d;
+};
+
+constexpr std::int64_t kFirstHead = 3;
+
+Dropout dropout_of(double probability) { return {probability, 11, 500, 2, DropoutSite::attention}; }
+
+// Factor of one probability, straight from the definition of DropoutStream.
+double factor(const Dropout& dropout, std::int64_t s, std::int64_t j, std::int64_t head,
+              std::int64_t query, std::int64_t key) {
+  if (dropout.probability == 0.0) return 1.0;
+  const DropoutStream stream{dropout.seed, dropout.first_sample + static_cast<std::uint64_t>(j),
+                             dropout.layer, dropout.site};
+  const auto element = static_cast<std::uint64_t>((head * s + query) * s + key);
+  const Philox4 words = stream.words(element / 4);
+  const std::uint32_t word = std::array{words.x, words.y, words.z, words.w}[element % 4];
+  return word < dropout_threshold(dropout.probability) ? 0.0 : 1.0 / (1.0 - dropout.probability);
+}
+
+template <typename T>
+struct Problem {
+  Case size;
+  Dropout dropout;
+  Owned<T> qkv, out, lse, dout, dqkv;
+
+  Problem(Case size, double probability)
+      : size(size),
+        dropout(dropout_of(probability)),
+        qkv(Owned<T>::random({size.s, size.b, 3 * size.heads * size.d}, 1)),
+        out({size.s, size.b, size.heads * size.d}),
+        lse({size.b, size.heads, size.s}),
+        dout(Owned<T>::random({size.s, size.b, size.heads * size.d}, 2)),
+        dqkv({size.s, size.b, 3 * size.heads * size.d}) {}
+
+  void forward() {
+    host::attention_forward(
+        {qkv.tensor(), out.tensor(), lse.tensor(), size.heads, kFirstHead, dropout});
+  }
+  void backward() {
+    host::attention_backward({dout.tensor(), qkv.tensor(), out.tensor(), lse.tensor(),
+                              dqkv.tensor(), size.heads, kFirstHead, dropout});
+  }
+
+  // Index of element c of `part` (0 q, 1 k, 2 v) of position t.
+  std::int64_t at(std::int64_t t, std::int64_t j, std::int64_t i, int part, std::int64_t c) const {
+    return ((t * size.b + j) * 3 + part) * size.heads * size.d + i * size.d + c;
+  }
+};
+
+struct Expected {
+  std::vector<double> out, lse, dqkv;
+};
+
+// Plain attention with all probabilities of a row at hand, and its gradient by the chain rule.
+template <typename T>
+Expected reference(const Problem<T>& p) {
+  const auto [s, b, heads, d] = p.size;
+  Expected e{std::vector<double>(s * b * heads * d), std::vector<double>(b * heads * s),
+             std::vector<double>(3 * s * b * heads * d)};
+  const double scale = 1 / std::sqrt(static_cast<double>(d));
+  for (std::int64_t j = 0; j < b; ++j)
+    for (std::int64_t i = 0; i < heads; ++i)
+      for (std::int64_t q = 0; q < s; ++q) {
+        std::vector<double> score(q + 1), probability(q + 1), dprobability(q + 1);
+        double sum = 0, along = 0;
+        for (std::int64_t k = 0; k <= q; ++k) {
+          for (std::int64_t c = 0; c < d; ++c)
+            score[k] += p.qkv[p.at(q, j, i, 0, c)] * p.qkv[p.at(k, j, i, 1, c)] * scale;
+          sum += std::exp(score[k]);
+        }
+        e.lse[(j * heads + i) * s + q] = std::log(sum);
+        for (std::int64_t k = 0; k <= q; ++k) {
+          probability[k] = std::exp(score[k]) / sum;
+          const double mask = factor(p.dropout, s, j, kFirstHead + i, q, k);
+          for (std::int64_t c = 0; c < d; ++c) {
+            const std::int64_t o = (q * b + j) * heads * d + i * d + c, v = p.at(k, j, i, 2, c);
+            e.out[o] += probability[k] * mask * p.qkv[v];
+            e.dqkv[v] += probability[k] * mask * p.dout[o];
+            dprobability[k] += mask * p.dout[o] * p.qkv[v];
+          }
+          along += probability[k] * dprobability[k];
+        }
+        for (std::int64_t k = 0; k <= q; ++k)
+          for (std::int64_t c = 0; c < d; ++c) {
+            const double dscore = probability[k] * (dprobability[k] - along) * scale;
+            e.dqkv[p.at(q, j, i, 0, c)] += dscore * p.qkv[p.at(k, j, i, 1, c)];
+            e.dqkv[p.at(k, j, i, 1, c)] += dscore * p.qkv[p.at(q, j, i, 0, c)];
+          }
+      }
+  return e;
+}
+
+template <typename T>
+class AttentionTest : public ::testing::Test {};
+TYPED_TEST_SUITE(AttentionTest, StorageTypes);
+
+TYPED_TEST(AttentionTest, MatchesPlainAttention) {
+  using T = TypeParam;
+  for (const Case size : {Case{1, 1, 1, 1}, Case{7, 2, 3, 5}, Case{33, 3, 1, 80}, Case{64, 1, 2, 8},
+                          Case{130, 1, 2, 16}})
+    for (const double probability : {0.0, 0.2}) {
+      Problem<T> p(size, probability);
+      const Expected e = reference(p);
+      p.forward();
+      p.backward();
+      expect_close("out", p.out, e.out, tolerance<T>(1e-6));
+      expect_close("lse", p.lse, e.lse, tolerance<T>(1e-6));
+      expect_close("dqkv", p.dqkv, e.dqkv, tolerance<T>(3e-6));
+    }
+}
+
+TYPED_TEST(AttentionTest, ThreadsChangeNothing) {
+  using T = TypeParam;
+  expect_threads_change_nothing<T>("out", [] {
+    Problem<T> p({70, 2, 3, 12}, 0.2);
+    p.forward();
+    return p.out;
+  });
+  expect_threads_change_nothing<T>("dqkv", [] {
+    Problem<T> p({70, 2, 3, 12}, 0.2);
+    p.forward();
+    p.backward();
+    return p.dqkv;
+  });
+}
+
+TEST(Attention, GradientMatchesFiniteDifferences) {
+  for (const Case size : {Case{1, 1, 1, 1}, Case{6, 2, 2, 3}, Case{67, 1, 1, 2}})
+    for (const double probability : {0.0, 0.3}) {
+      Problem<double> p(size, probability);
+      p.forward();
+      p.backward();
+      if (size.s == 1) {  // one key: its probability is 1 whatever the scores
+        EXPECT_NEAR(p.dqkv[0], 0.0, 1e-12);
+        EXPECT_NEAR(p.dqkv[1], 0.0, 1e-12);
+      }
+      expect_gradient("dqkv", p.qkv, p.dqkv, [&] {
+        p.forward();
+        return dot(p.out, p.dout);
+      });
+    }
+}
+
+TYPED_TEST(AttentionTest, StaysFiniteForExtremeScores) {
+  using T = TypeParam;
+  Problem<T> p({33, 1, 1, 4}, 0.0);
+  for (std::int64_t i = 0; i < p.qkv.size(); ++i) p.qkv[i] *= T{100};
+  p.forward();
+  p.backward();
+  for (std::int64_t i = 0; i < p.out.size(); ++i) ASSERT_TRUE(std::isfinite(p.out[i])) << i;
+  for (std::int64_t i = 0; i < p.dqkv.size(); ++i) ASSERT_TRUE(std::isfinite(p.dqkv[i])) << i;
+}
+
+TYPED_TEST(AttentionTest, CachedStepsEqualTheWholeSequence) {
+  using T = TypeParam;
+  const Case size{70, 2, 3, 5};
+  Problem<T> p(size, 0.0);
+  p.forward();
+  // A prompt, single tokens, and a last stretch: together they cover the sequence.
+  const std::int64_t capacity = size.s + 4;
+  Owned<T> keys({size.b, size.heads, capacity, size.d}), values = keys, out = p.out;
+  out = Owned<T>({size.s, size.b, size.heads * size.d});
+  std::int64_t past = 0;
+  for (const std::int64_t steps : {66, 1, 1, 2}) {
+    host::attention_cached({p.qkv.tensor().rows(past, steps), keys.tensor(), values.tensor(),
+                            out.tensor().rows(past, steps), size.heads, past});
+    past += steps;
+  }
+  std::vector<double> expected;
+  for (std::int64_t i = 0; i < p.out.size(); ++i) expected.push_back(std::as_const(p.out)[i]);
+  expect_close("out", out, expected, tolerance<T>(1e-6));
+}
+
+TEST(Attention, RefusesAFullCacheAndUnevenHeads) {
+  Owned<float> qkv({2, 1, 12}, 0.0), out({2, 1, 4}, 0.0), keys({1, 2, 5, 2}, 0.0), values = keys;
+  try {
+    host::attention_cached({qkv.tensor(), keys.tensor(), values.tensor(), out.tensor(), 2, 4});
+    FAIL() << "accepted";
+  } catch (const InternalError& error) {
+    EXPECT_NE(std::string(error.what()).find("4 past and 2 new positions exceed the cache of 5"),
+              std::string::npos)
+        << error.what();
+  }
+  Owned<float> lse({1, 3, 2});
+  EXPECT_THROW(host::attention_forward({qkv.tensor(), out.tensor(), lse.tensor(), 3}),
+               InternalError);
+}
+
+}  // namespace
+}  // namespace trireme::kernels

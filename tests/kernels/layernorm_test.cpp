@@ -1,0 +1,142 @@
+#include "kernels/layernorm.hpp"
+
+#include "kernel_testing.hpp"
+
+namespace trireme::kernels {
+namespace {
+
+template <typename T>
+struct Problem {
+  Owned<T> x, weight, bias, out, mean, rstd, dout, dx, dweight, dbias;
+
+  Problem(std::int64_t rows, std::int64_t h)
+      : x(Owned<T>::random({rows, h}, 1, 2.0)),
+        weight(Owned<T>::random({h}, 2)),
+        bias(Owned<T>::random({h}, 3)),
+        out({rows, h}),
+        mean({rows}),
+        rstd({rows}),
+        dout(Owned<T>::random({rows, h}, 4)),
+        dx(Owned<T>::random({rows, h}, 5)),
+        dweight(Owned<T>::random({h}, 6)),
+        dbias(Owned<T>::random({h}, 7)) {
+    for (std::int64_t i = 0; i < x.size(); ++i) x[i] += T{3};
+  }
+
+  void forward() {
+    host::layernorm_forward({x.tensor(), weight.tensor(), bias.tensor(), out.tensor(),
+                             mean.tensor(), rstd.tensor(), 1e-5});
+  }
+  void backward() {
+    host::layernorm_backward({dout.tensor(), x.tensor(), weight.tensor(), mean.tensor(),
+                              rstd.tensor(), dx.tensor(), dweight.tensor(), dbias.tensor()});
+  }
+};
+
+struct Expected {
+  std::vector<double> out, dx, dweight, dbias;
+};
+
+// The formulas of the paper, in double; gradients are added to what `p` holds.
+template <typename T>
+Expected reference(const Problem<T>& p, std::int64_t rows, std::int64_t h) {
+  Expected e{std::vector<double>(rows * h), std::vector<double>(rows * h), {}, {}};
+  for (std::int64_t i = 0; i < h; ++i) {
+    e.dweight.push_back(p.dweight[i]);
+    e.dbias.push_back(p.dbias[i]);
+  }
+  for (std::int64_t t = 0; t < rows; ++t) {
+    double mean = 0, variance = 0, plain = 0, along = 0;
+    for (std::int64_t i = 0; i < h; ++i) mean += p.x[t * h + i] / h;
+    for (std::int64_t i = 0; i < h; ++i) variance += std::pow(p.x[t * h + i] - mean, 2) / h;
+    const double rstd = 1 / std::sqrt(variance + 1e-5);
+    for (std::int64_t i = 0; i < h; ++i) {
+      const double normal = (p.x[t * h + i] - mean) * rstd, g = p.dout[t * h + i];
+      e.out[t * h + i] = normal * p.weight[i] + p.bias[i];
+      e.dweight[i] += g * normal;
+      e.dbias[i] += g;
+      plain += g * p.weight[i] / h;
+      along += g * p.weight[i] * normal / h;
+    }
+    for (std::int64_t i = 0; i < h; ++i)
+      e.dx[t * h + i] = p.dx[t * h + i] + rstd * (p.dout[t * h + i] * p.weight[i] - plain -
+                                                  (p.x[t * h + i] - mean) * rstd * along);
+  }
+  return e;
+}
+
+template <typename T>
+class LayerNormTest : public ::testing::Test {};
+TYPED_TEST_SUITE(LayerNormTest, StorageTypes);
+
+TYPED_TEST(LayerNormTest, MatchesTheFormulas) {
+  using T = TypeParam;
+  for (const auto& [rows, h] : {std::pair{1, 5}, {7, 33}, {130, 80}, {3, 1030}}) {
+    Problem<T> p(rows, h);
+    const Expected e = reference(p, rows, h);
+    p.forward();
+    p.backward();
+    expect_close("out", p.out, e.out, tolerance<T>(1e-6));
+    expect_close("dx", p.dx, e.dx, tolerance<T>(2e-6));
+    expect_close("dweight", p.dweight, e.dweight, tolerance<T>(2e-6));
+    expect_close("dbias", p.dbias, e.dbias, tolerance<T>(1e-6));
+  }
+}
+
+TYPED_TEST(LayerNormTest, ThreadsChangeNothing) {
+  using T = TypeParam;
+  Problem<T> fresh(37, 201);
+  fresh.forward();
+  expect_threads_change_nothing<T>("out", [&] {
+    Problem<T> p = fresh;
+    p.forward();
+    return p.out;
+  });
+  for (Owned<T> Problem<T>::*result : {&Problem<T>::dx, &Problem<T>::dweight, &Problem<T>::dbias})
+    expect_threads_change_nothing<T>("gradient", [&] {
+      Problem<T> p = fresh;
+      p.backward();
+      return p.*result;
+    });
+}
+
+TEST(LayerNorm, GradientsMatchFiniteDifferences) {
+  for (const auto& [rows, h] : {std::pair{1, 5}, {4, 13}}) {
+    Problem<double> p(rows, h);
+    p.dx = Owned<double>({rows, h}, 0.0);
+    p.dweight = p.dbias = Owned<double>({h}, 0.0);
+    p.forward();
+    p.backward();
+    const auto loss = [&] {
+      p.forward();
+      return dot(p.out, p.dout);
+    };
+    expect_gradient("dx", p.x, p.dx, loss);
+    expect_gradient("dweight", p.weight, p.dweight, loss);
+    expect_gradient("dbias", p.bias, p.dbias, loss);
+  }
+}
+
+TEST(LayerNorm, SurvivesAConstantRow) {
+  Problem<float> p(2, 8);
+  p.x = Owned<float>({2, 8}, 1e4);
+  p.forward();
+  for (std::int64_t i = 0; i < p.out.size(); ++i) EXPECT_EQ(p.out[i], p.bias[i % 8]);
+}
+
+TEST(LayerNorm, NamesTheWrongOperand) {
+  Problem<float> p(2, 8);
+  p.weight = Owned<float>({7}, 1.0);
+  try {
+    p.forward();
+    FAIL() << "accepted";
+  } catch (const InternalError& error) {
+    EXPECT_NE(
+        std::string(error.what()).find("layernorm_forward: weight is [7], expected 8 elements"),
+        std::string::npos)
+        << error.what();
+  }
+}
+
+}  // namespace
+}  // namespace trireme::kernels
