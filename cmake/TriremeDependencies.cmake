@@ -42,8 +42,8 @@ target_link_libraries(trireme_openblas INTERFACE ${TRIREME_OPENBLAS_LIBRARY})
 
 if(TRIREME_TESTS)
   find_package(GTest REQUIRED)
+  find_package(benchmark REQUIRED)
 endif()
-find_package(benchmark REQUIRED)
 
 # The CUDA backend is not built yet: ON is refused rather than accepted and ignored.
 set(TRIREME_BACKENDS "host")
