@@ -8,7 +8,7 @@
 namespace trireme::test {
 namespace {
 
-constexpr int kSteps = 3;
+constexpr int kSteps = 2;
 constexpr double kLearningRate = 1e-2;
 
 std::unique_ptr<comm::MpiCommunicator> world() { return comm::MpiCommunicator::world(); }
@@ -18,6 +18,12 @@ std::unique_ptr<comm::MpiCommunicator> world() { return comm::MpiCommunicator::w
 optim::OptimizerConfig smooth() { return {.eps = 1e-3}; }
 
 std::vector<grid::Layout> layouts() { return layouts_of(world()->size()); }
+
+std::vector<grid::Layout> layouts_with_data_ranks() {
+  std::vector<grid::Layout> all = layouts();
+  std::erase_if(all, [](const grid::Layout& layout) { return layout.data == 1; });
+  return all;
+}
 
 LogicalTensors train(const grid::Layout& layout, const optim::OptimizerConfig& config) {
   RankedGpt gpt(world(), layout, config);
@@ -67,7 +73,7 @@ TEST(OptimizerRanks, WeightsAfterStepsEqualTheSerialOnes) {
 // The sum of two numbers does not depend on their order, so that two data ranks give the same bits;
 // a norm far below `clip` does not scale them.
 TEST(OptimizerRanks, ShardedStateGivesTheWeightsOfWholeState) {
-  for (const grid::Layout& layout : layouts()) {
+  for (const grid::Layout& layout : layouts_with_data_ranks()) {
     SCOPED_TRACE(to_string(layout));
     optim::OptimizerConfig config = smooth();
     config.clip = 1e3;
@@ -82,7 +88,7 @@ TEST(OptimizerRanks, ShardedStateGivesTheWeightsOfWholeState) {
 }
 
 TEST(OptimizerRanks, ShardedMomentsAreTheWholeOnes) {
-  for (const grid::Layout& layout : layouts()) {
+  for (const grid::Layout& layout : layouts_with_data_ranks()) {
     SCOPED_TRACE(to_string(layout));
     LogicalTensors momentum[2];
     for (const bool shard_state : {false, true}) {
@@ -100,14 +106,14 @@ TEST(OptimizerRanks, ShardedMomentsAreTheWholeOnes) {
 }
 
 TEST(OptimizerRanks, SmallBucketsGiveTheWeightsOfOneBucket) {
-  for (const grid::Layout& layout : layouts()) {
+  for (const grid::Layout& layout : layouts_with_data_ranks()) {
     for (const bool shard_state : {false, true}) {
       SCOPED_TRACE(to_string(layout) + (shard_state ? ", ZeRO-1" : ", ZeRO-0"));
       optim::OptimizerConfig config = smooth();
       config.shard_state = shard_state;
       config.clip = 1e3;
       const LogicalTensors one = train(layout, config);
-      config.bucket = 64;
+      config.bucket = 300;
       const LogicalTensors many = train(layout, config);
       if (layout.data <= 2)
         EXPECT_EQ(many, one);
@@ -124,7 +130,6 @@ TEST(OptimizerRanks, TiedCopiesStayEqual) {
     SCOPED_TRACE(to_string(layout));
     RankedGpt gpt(world(), layout);
     for (int step = 0; step < kSteps; ++step) gpt.step(kLearningRate);
-    gpt.parameters().zero_gradients();
     gpt.compute_gradients(0);
     comm::Communicator* stages = gpt.groups().embedding.get();
     if (!stages) continue;

@@ -30,7 +30,8 @@ double gradient_out_of_stage(int stages, int stage, int micro_batch) {
   return gradient;
 }
 
-/// A stage that does arithmetic on whole tensors, checks what it finds, and takes its time.
+/// A stage that does arithmetic on whole tensors, checks what it finds, and takes a random time;
+/// one stage takes much longer than the others, so that they run ahead of it as far as they can.
 class Arithmetic final : public StageWork {
  public:
   /// Element i of a tensor is its value plus i * `kRamp`, so that truncation shows.
@@ -38,8 +39,12 @@ class Arithmetic final : public StageWork {
 
   /// With `one_buffer`, input and output of a slot are the same memory, as in a stage without
   /// layers.
-  Arithmetic(int stages, int stage, int slots, int size, bool one_buffer)
-      : stages_(stages), stage_(stage), size_(size), random_(100 * stages + stage) {
+  Arithmetic(int stages, int stage, int slots, int size, bool one_buffer, int slow_stage)
+      : stages_(stages),
+        stage_(stage),
+        size_(size),
+        longest_(stage == slow_stage ? 6000 : 500),
+        random_(100 * stages + stage) {
     for (int slot = 0; slot < slots; ++slot) {
       inputs_.emplace_back(size);
       outputs_.emplace_back(one_buffer ? 0 : size);
@@ -91,11 +96,12 @@ class Arithmetic final : public StageWork {
 
   void dawdle() {
     std::this_thread::sleep_for(
-        std::chrono::microseconds(std::uniform_int_distribution(0, 2000)(random_)));
+        std::chrono::microseconds(std::uniform_int_distribution(longest_ / 2, longest_)(random_)));
   }
 
   int stages_, stage_;
   std::int64_t size_;
+  int longest_;  ///< microseconds
   std::mt19937 random_;
   std::vector<std::vector<double>> inputs_, outputs_;
   std::vector<double> gradients_[2];
@@ -116,12 +122,15 @@ TEST(Executor, EveryMicroBatchPassesEveryStage) {
   for (const int size : kSizes) {
     for (const bool one_buffer : {false, true}) {
       for (const int micro_batches : {1, 2, 3, 8}) {
-        SCOPED_TRACE(fmt::format("{} elements, {} micro-batches", size, micro_batches));
-        Arithmetic work(stages, stage, one_f_one_b_slots(stages, stage, micro_batches), size,
-                        one_buffer);
-        execute(one_f_one_b(stages, stage, micro_batches), work, *world);
-        EXPECT_EQ(work.forwards, first_numbers(micro_batches));
-        EXPECT_EQ(work.backwards, first_numbers(micro_batches));
+        for (const int slow_stage : {0, stages - 1}) {
+          SCOPED_TRACE(fmt::format("{} elements, {} micro-batches, stage {} is slow", size,
+                                   micro_batches, slow_stage));
+          Arithmetic work(stages, stage, one_f_one_b_slots(stages, stage, micro_batches), size,
+                          one_buffer, slow_stage);
+          execute(one_f_one_b(stages, stage, micro_batches), work, *world);
+          EXPECT_EQ(work.forwards, first_numbers(micro_batches));
+          EXPECT_EQ(work.backwards, first_numbers(micro_batches));
+        }
       }
     }
   }
@@ -132,7 +141,8 @@ TEST(Executor, ForwardOnlyReusesItsSlots) {
   const int stages = world->size(), stage = world->rank();
   for (const int size : kSizes) {
     for (const int slots : {1, 2}) {
-      Arithmetic work(stages, stage, slots, size, /*one_buffer=*/false);
+      SCOPED_TRACE(fmt::format("{} elements, {} slots", size, slots));
+      Arithmetic work(stages, stage, slots, size, /*one_buffer=*/false, /*slow_stage=*/stages - 1);
       execute(forward_only(stages, stage, 8, slots), work, *world);
       EXPECT_EQ(work.forwards, first_numbers(8));
       EXPECT_TRUE(work.backwards.empty());

@@ -115,8 +115,10 @@ def run(w, ids, labels):
                                           ("ln_2", "mlp.c_fc", gelu, "mlp.c_proj")):
             steps = []
             y = x
-            for step in (lambda y: layernorm(y, w, grad, f"h.{l}.{norm}"), lambda y: linear(y, w, grad, f"h.{l}.{first}"),
-                         middle, lambda y: linear(y, w, grad, f"h.{l}.{last}")):
+            for step in (lambda y: layernorm(y, w, grad, f"h.{l}.{norm}"),
+                         lambda y: linear(y, w, grad, f"h.{l}.{first}"),
+                         middle,
+                         lambda y: linear(y, w, grad, f"h.{l}.{last}")):
                 y, backward = step(y)
                 steps.append(backward)
             x = x + y
@@ -167,8 +169,9 @@ def check_transformers(w, ids, labels, logits, loss, grad):
     import jax.numpy as jnp
     from transformers import FlaxGPT2LMHeadModel, GPT2Config
 
-    model = FlaxGPT2LMHeadModel(GPT2Config(vocab_size=VOCAB, n_positions=POSITIONS, n_embd=HIDDEN, n_layer=LAYERS, n_head=HEADS,
-                                           layer_norm_epsilon=EPS, resid_pdrop=0, embd_pdrop=0, attn_pdrop=0), dtype=jnp.float64)
+    config = GPT2Config(vocab_size=VOCAB, n_positions=POSITIONS, n_embd=HIDDEN, n_layer=LAYERS, n_head=HEADS,
+                        layer_norm_epsilon=EPS, resid_pdrop=0, embd_pdrop=0, attn_pdrop=0)
+    model = FlaxGPT2LMHeadModel(config, dtype=jnp.float64)
 
     def flax_parameters(w):
         tree = {}
@@ -189,8 +192,10 @@ def check_transformers(w, ids, labels, logits, loss, grad):
         picked = jnp.take_along_axis(jax.nn.log_softmax(logits), labels.clip(0)[..., None], -1)[..., 0]
         return -picked[labels != IGNORED].mean(), logits
 
-    (flax_loss, flax_logits), flax_grad = jax.value_and_grad(mean_loss, has_aux=True)({k: jnp.array(x) for k, x in w.items()})
-    worst = max(abs(flax_loss - loss), np.abs(flax_logits - logits).max(), *(np.abs(flax_grad[k] - grad[k]).max() for k in w))
+    differentiate = jax.value_and_grad(mean_loss, has_aux=True)
+    (flax_loss, flax_logits), flax_grad = differentiate({name: jnp.array(x) for name, x in w.items()})
+    worst = max(abs(flax_loss - loss), np.abs(flax_logits - logits).max(),
+                *(np.abs(flax_grad[name] - grad[name]).max() for name in w))
     print(f"largest difference from transformers' FlaxGPT2LMHeadModel: {worst:.1e}")
     assert worst < 1e-12
 

@@ -1,0 +1,60 @@
+// The logical tensors of a model that is spread over ranks, whole on every rank.
+#pragma once
+
+#include <map>
+#include <string>
+#include <vector>
+
+#include "comm/communicator.hpp"
+#include "optim/optimizer.hpp"
+#include "tensors.hpp"
+
+namespace trireme::test {
+
+/// Whole tensors by logical name, row-major.
+using LogicalTensors = std::map<std::string, std::vector<double>>;
+
+/// The tensors of `table`, all zeros.
+inline LogicalTensors zeros(const std::vector<model::Parameter>& table) {
+  LogicalTensors tensors;
+  for (const model::Parameter& parameter : table)
+    tensors[parameter.name].resize(parameter.shape.size());
+  return tensors;
+}
+
+/// Calls function(memory index, logical index) for the elements of `boxes` in memory order; the
+/// memory index starts at 0, the logical one is row-major in `shape`.
+template <typename Function>
+void for_each_element(const grid::Boxes& boxes, const Shape& shape, Function&& function) {
+  const std::int64_t row_size = shape.rank() == 2 ? shape[1] : 1;
+  std::int64_t at = 0;
+  for (const grid::Box& box : boxes)
+    for (std::int64_t row = box.row; row < box.row + box.rows; ++row)
+      for (std::int64_t column = box.column; column < box.column + box.columns; ++column)
+        function(at++, row * row_size + column);
+}
+
+/// What a flat tensor holds: weights and gradients share one order, the moments another.
+enum class Flat { parameters, moments };
+
+/// Puts together what each rank's optimizer owns of `flat`: gradients after reduce_gradients(),
+/// weights or moments. Collective over `world`.
+inline LogicalTensors gather(const optim::Optimizer& optimizer,
+                             const std::vector<model::Parameter>& table, const Tensor& flat,
+                             Flat kind, comm::Communicator& world) {
+  LogicalTensors tensors = zeros(table);
+  const std::vector<double> values = to_doubles(flat);
+  for (const optim::OwnedPart& part : optimizer.owned_parts()) {
+    if (!part.primary) continue;
+    const std::int64_t offset = kind == Flat::moments ? part.state_offset : part.weight_offset;
+    std::vector<double>& tensor = tensors[part.parameter->name];
+    for_each_element(part.boxes, part.parameter->shape, [&](std::int64_t at, std::int64_t index) {
+      tensor[index] += values[offset + at];
+    });
+  }
+  for (auto& [name, tensor] : tensors)
+    world.all_reduce(tensor.data(), tensor.size(), DType::f64, comm::Reduce::sum);
+  return tensors;
+}
+
+}  // namespace trireme::test

@@ -1,0 +1,112 @@
+// The whole model's gradient against finite differences, in fp64.
+#include <gtest/gtest.h>
+
+#include <random>
+
+#include "serial_gpt.hpp"
+#include "tensors.hpp"
+
+namespace trireme::test {
+namespace {
+
+/// Small enough to run thousands of times; no two extents are equal, so that no transposition goes
+/// unnoticed.
+model::ModelConfig tiny(double dropout, bool embedding_layernorm) {
+  return {.layers = 2,
+          .hidden = 12,
+          .heads = 3,
+          .ffn = 20,
+          .sequence = 6,
+          .positions = 8,
+          .vocab = 11,
+          .attention_dropout = dropout,
+          .hidden_dropout = dropout,
+          .embedding_layernorm = embedding_layernorm};
+}
+
+class Gradient : public ::testing::TestWithParam<std::pair<double, bool>> {};
+
+TEST_P(Gradient, AgreesWithFiniteDifferences) {
+  constexpr int kBatch = 2;
+  constexpr int kElements = 16;   // of each tensor
+  constexpr double kStep = 2e-3;  // error of the quotient about step^4 + 1e-16 / step
+  constexpr double kTolerance = 1e-7;
+  const model::ModelConfig config = tiny(GetParam().first, GetParam().second);
+  SerialGpt gpt(config, kBatch, DType::f64);
+  std::mt19937_64 random(20);
+  std::normal_distribution<double> normal(0.0, 0.3);
+  for (double& weight :
+       std::span(gpt.parameters().weights().as<double>(), gpt.parameters().placement().size))
+    weight = normal(random);
+
+  std::vector<std::int32_t> ids, labels;
+  std::uniform_int_distribution<std::int32_t> token(0, static_cast<int>(config.vocab) - 1);
+  for (int t = 0; t < config.sequence * kBatch; ++t) {
+    ids.push_back(token(random));
+    labels.push_back(t % 5 == 3 ? -1 : token(random));
+  }
+  const model::MicroBatch batch{.ids = ids, .labels = labels, .first_sample = 7};
+  gpt.forward(batch);
+  gpt.backward(batch);
+
+  for (const model::Parameter& parameter : gpt.parameters().table()) {
+    const auto [weight, gradient_view] = gpt.parameters()[parameter.name];
+    const std::vector<double> gradient = to_doubles(gradient_view);
+    double scale = 0.0;
+    for (double value : gradient) scale = std::max(scale, std::abs(value));
+    EXPECT_GT(scale, 1e-4) << parameter.name << " has no gradient to speak of";
+    std::uniform_int_distribution<std::int64_t> pick(0, weight.size() - 1);
+    for (int i = 0; i < kElements; ++i) {
+      const std::int64_t index = pick(random);
+      double& element = weight.as<double>()[index];
+      const double original = element;
+      const auto loss = [&](double steps) {
+        element = original + steps * kStep;
+        return gpt.forward(batch);
+      };
+      const double slope = (8 * (loss(1) - loss(-1)) - (loss(2) - loss(-2))) / (12 * kStep);
+      element = original;
+      EXPECT_NEAR(gradient[index], slope, kTolerance * scale)
+          << parameter.name << "[" << index << "]";
+    }
+  }
+}
+
+INSTANTIATE_TEST_SUITE_P(Configurations, Gradient,
+                         ::testing::Values(std::pair{0.0, false}, std::pair{0.1, false},
+                                           std::pair{0.1, true}));
+
+TEST(Gradient, AddsToWhatIsThere) {
+  const model::ModelConfig config = tiny(0.0, false);
+  SerialGpt gpt(config, 1, DType::f64);
+  gpt.parameters().initialize(3);
+  const std::vector<std::int32_t> ids{1, 2, 3, 4, 5, 6}, labels{2, 3, 4, 5, 6, 7};
+  const model::MicroBatch batch{.ids = ids, .labels = labels};
+  gpt.forward(batch);
+  gpt.backward(batch);
+  const std::vector<double> once = to_doubles(gpt.parameters().gradients());
+  gpt.forward(batch);
+  gpt.stage().backward(0, gpt.stage().gradient(1), 1.0 / 6);
+  std::vector<double> half = to_doubles(gpt.parameters().gradients());
+  for (double& value : half) value /= 2;
+  EXPECT_LT(distance(half, once), 1e-14 * norm(once));
+}
+
+TEST(Dropout, FollowsTheSampleAndIsOffInEvaluation) {
+  SerialGpt gpt(tiny(0.1, false), 1, DType::f64);
+  gpt.parameters().initialize(3);
+  const std::vector<std::int32_t> ids{1, 2, 3, 4, 5, 6}, labels{2, 3, 4, 5, 6, 7};
+  const auto loss = [&](std::uint64_t sample, bool training) {
+    gpt.stage().reset_loss();
+    gpt.stage().load(0, {.ids = ids, .labels = labels, .first_sample = sample});
+    gpt.stage().forward(0, training);
+    return gpt.stage().loss_sum();
+  };
+  EXPECT_EQ(loss(5, true), loss(5, true));
+  EXPECT_NE(loss(5, true), loss(6, true));
+  EXPECT_EQ(loss(5, false), loss(6, false));
+  EXPECT_NE(loss(5, true), loss(5, false));
+}
+
+}  // namespace
+}  // namespace trireme::test

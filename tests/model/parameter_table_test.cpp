@@ -1,0 +1,275 @@
+#include "model/parameter_table.hpp"
+
+#include <gtest/gtest.h>
+
+#include <cmath>
+#include <numeric>
+#include <random>
+
+#include "gather.hpp"
+#include "model/parameter_store.hpp"
+
+namespace trireme::test {
+namespace {
+
+using grid::Boxes;
+using model::LocalParameter;
+using model::Parameter;
+using model::Placement;
+
+model::ModelConfig small() {
+  return {.layers = 4,
+          .hidden = 24,
+          .heads = 4,
+          .ffn = 40,
+          .sequence = 8,
+          .positions = 9,
+          .vocab = 61,
+          .embedding_layernorm = true};
+}
+
+/// Tensor, data and pipeline extents with partitions of four layers, empty stages among them.
+const std::vector<grid::Layout>& layouts() {
+  static const std::vector<grid::Layout> all = {
+      {1, 1, 1, {4}},          {2, 1, 1, {4}},          {4, 1, 1, {4}},
+      {1, 3, 1, {4}},          {1, 1, 2, {1, 3}},       {2, 2, 2, {2, 2}},
+      {1, 1, 4, {0, 2, 2, 0}}, {4, 2, 4, {0, 2, 2, 0}}, {2, 1, 5, {0, 4, 0, 0, 0}}};
+  return all;
+}
+
+const LocalParameter& find(const Placement& placement, const std::string& name) {
+  for (const LocalParameter& local : placement.parameters)
+    if (local.parameter->name == name) return local;
+  throw InternalError("no '{}'", name);
+}
+
+TEST(ParameterTable, CountsGpt2) {
+  model::ModelConfig config{
+      .layers = 12, .hidden = 768, .heads = 12, .ffn = 3072, .positions = 1024, .vocab = 50257};
+  EXPECT_EQ(count_elements(gpt_parameters(config)), 124'439'808);
+}
+
+TEST(ParameterTable, NamesShapesAndDecay) {
+  const auto table = gpt_parameters(small());
+  EXPECT_EQ(table.size(), 4u + 4 * 12 + 2);
+  for (const Parameter& parameter : table) {
+    EXPECT_EQ(parameter.weight_decay, parameter.shape.rank() == 2) << parameter.name;
+    EXPECT_EQ(parameter.tied, parameter.name == "embedding/word") << parameter.name;
+  }
+  const auto shape = [&](const std::string& name) -> Shape {
+    for (const Parameter& parameter : table)
+      if (parameter.name == name) return parameter.shape;
+    throw InternalError("no '{}'", name);
+  };
+  EXPECT_EQ(shape("embedding/word"), Shape({61, 24}));
+  EXPECT_EQ(shape("embedding/position"), Shape({9, 24}));
+  EXPECT_EQ(shape("layers/3/attention/qkv/weight"), Shape({72, 24}));
+  EXPECT_EQ(shape("layers/3/attention/qkv/bias"), Shape({72}));
+  EXPECT_EQ(shape("layers/0/attention/projection/weight"), Shape({24, 24}));
+  EXPECT_EQ(shape("layers/0/mlp/up/weight"), Shape({40, 24}));
+  EXPECT_EQ(shape("layers/0/mlp/down/weight"), Shape({24, 40}));
+  EXPECT_EQ(shape("layers/0/norm2/bias"), Shape({24}));
+  EXPECT_EQ(shape("final_norm/weight"), Shape({24}));
+}
+
+TEST(Placement, HoldsEachElementOnceAsPrimary) {
+  const auto table = gpt_parameters(small());
+  for (const grid::Layout& layout : layouts()) {
+    SCOPED_TRACE(
+        fmt::format("tensor {} data {} pipeline {}", layout.tensor, layout.data, layout.pipeline));
+    LogicalTensors held = zeros(table);
+    for (int rank = 0; rank < layout.ranks(); ++rank) {
+      const grid::Coordinates place = layout.coordinates_of(rank);
+      if (place.data > 0) continue;
+      for (const LocalParameter& local : place_parameters(table, layout, place).parameters)
+        if (local.primary)
+          for_each_element(local.boxes, local.parameter->shape, [&](std::int64_t, std::int64_t i) {
+            held[local.parameter->name].at(i) += 1;
+          });
+    }
+    for (const auto& [name, counts] : held)
+      EXPECT_TRUE(std::all_of(counts.begin(), counts.end(), [](double n) { return n == 1; }))
+          << name;
+  }
+}
+
+TEST(Placement, DataRanksHoldTheSame) {
+  const auto table = gpt_parameters(small());
+  const grid::Layout layout{2, 3, 2, {2, 2}};
+  const Placement first = place_parameters(table, layout, {1, 0, 1});
+  const Placement other = place_parameters(table, layout, {1, 2, 1});
+  ASSERT_EQ(first.parameters.size(), other.parameters.size());
+  for (std::size_t i = 0; i < first.parameters.size(); ++i) {
+    EXPECT_EQ(first.parameters[i].boxes, other.parameters[i].boxes);
+    EXPECT_EQ(first.parameters[i].offset, other.parameters[i].offset);
+  }
+}
+
+TEST(Placement, CutsQueryKeyAndValueByHeads) {
+  const auto table = gpt_parameters(small());
+  const Placement placement = place_parameters(table, {4, 1, 1, {4}}, {2, 0, 0});
+  const LocalParameter& weight = find(placement, "layers/1/attention/qkv/weight");
+  EXPECT_EQ(weight.boxes, (Boxes{{12, 6, 0, 24}, {36, 6, 0, 24}, {60, 6, 0, 24}}));
+  EXPECT_EQ(weight.shape, Shape({18, 24}));
+  const LocalParameter& bias = find(placement, "layers/1/attention/qkv/bias");
+  EXPECT_EQ(bias.boxes, (Boxes{{12, 6, 0, 1}, {36, 6, 0, 1}, {60, 6, 0, 1}}));
+  EXPECT_EQ(bias.shape, Shape({18}));
+}
+
+TEST(Placement, CutsRowsColumnsAndVocabulary) {
+  const auto table = gpt_parameters(small());
+  const Placement placement = place_parameters(table, {4, 1, 1, {4}}, {3, 0, 0});
+  const auto boxes = [&](const std::string& name) { return find(placement, name).boxes; };
+  EXPECT_EQ(boxes("layers/0/mlp/up/weight"), (Boxes{{30, 10, 0, 24}}));
+  EXPECT_EQ(boxes("layers/0/mlp/up/bias"), (Boxes{{30, 10, 0, 1}}));
+  EXPECT_EQ(boxes("layers/0/mlp/down/weight"), (Boxes{{0, 24, 30, 10}}));
+  EXPECT_EQ(boxes("layers/0/mlp/down/bias"), (Boxes{{0, 24, 0, 1}}));
+  EXPECT_EQ(boxes("layers/0/attention/projection/weight"), (Boxes{{0, 24, 18, 6}}));
+  // 61 rows over four ranks: 16 each, the last with 13 and three rows of padding.
+  EXPECT_EQ(boxes("embedding/word"), (Boxes{{48, 13, 0, 24}}));
+  EXPECT_EQ(find(placement, "embedding/word").shape, Shape({16, 24}));
+  EXPECT_FALSE(find(placement, "layers/0/mlp/down/bias").primary);
+  EXPECT_TRUE(find(placement, "layers/0/mlp/up/bias").primary);
+}
+
+TEST(Placement, SharesTheTiedEmbeddingWithTheLastStage) {
+  const auto table = gpt_parameters(small());
+  const grid::Layout layout{1, 1, 4, {0, 2, 2, 0}};
+  const Placement first = place_parameters(table, layout, {0, 0, 0});
+  const Placement middle = place_parameters(table, layout, {0, 0, 1});
+  const Placement last = place_parameters(table, layout, {0, 0, 3});
+  EXPECT_FALSE(find(first, "embedding/word").shared);
+  EXPECT_THROW(find(middle, "embedding/word"), InternalError);
+  EXPECT_TRUE(find(last, "embedding/word").shared);
+  EXPECT_GE(find(last, "embedding/word").offset, last.owned_size);
+  EXPECT_EQ(last.parameters.size(), 3u);  // the final norm's two and the copy
+}
+
+TEST(Placement, AlignsAndDoesNotOverlap) {
+  const auto table = gpt_parameters(small());
+  for (const grid::Layout& layout : layouts()) {
+    for (int rank = 0; rank < layout.ranks(); ++rank) {
+      const Placement placement = place_parameters(table, layout, layout.coordinates_of(rank));
+      EXPECT_EQ(placement.owned_size % (layout.data * model::kParameterAlignment), 0);
+      std::int64_t end = 0;
+      for (const LocalParameter& local : placement.parameters) {
+        EXPECT_EQ(local.offset % model::kParameterAlignment, 0);
+        EXPECT_GE(local.offset, end);
+        EXPECT_LE(local.elements(), local.shape.size());
+        end = local.offset + local.shape.size();
+        EXPECT_LE(end, local.shared ? placement.size : placement.owned_size);
+      }
+    }
+  }
+}
+
+TEST(CutBoxes, PiecesAreTheElementsInOrder) {
+  const auto table = gpt_parameters(small());
+  const Placement placement = place_parameters(table, {2, 1, 1, {4}}, {1, 0, 0});
+  std::mt19937 random(4);
+  for (const LocalParameter& local : placement.parameters) {
+    const auto list = [&](const Boxes& boxes, std::vector<std::int64_t>& out) {
+      for_each_element(boxes, local.parameter->shape,
+                       [&](std::int64_t, std::int64_t index) { out.push_back(index); });
+    };
+    std::vector<std::int64_t> expected;
+    list(local.boxes, expected);
+    std::uniform_int_distribution<std::int64_t> cut(0, local.elements());
+    for (int round = 0; round < 20; ++round) {
+      std::vector<std::int64_t> cuts{0, cut(random), cut(random), cut(random), local.elements()};
+      std::sort(cuts.begin(), cuts.end());
+      std::vector<std::int64_t> pieces;
+      for (std::size_t i = 0; i + 1 < cuts.size(); ++i) {
+        const Boxes boxes = grid::cut_boxes(local.boxes, cuts[i], cuts[i + 1]);
+        EXPECT_EQ(grid::count_elements(boxes), cuts[i + 1] - cuts[i]);
+        grid::check_boxes(local.parameter->name, local.parameter->shape, boxes);
+        list(boxes, pieces);
+      }
+      EXPECT_EQ(pieces, expected) << local.parameter->name;
+    }
+  }
+}
+
+// ---------------------------------------------------------------------------- initial weights
+
+/// The initial weights of all ranks of a layout put together; checks that padding is zero and that
+/// copies are equal.
+LogicalTensors initial_weights(const grid::Layout& layout) {
+  const auto backend = device::make_host_backend(1);
+  const auto table = gpt_parameters(small());
+  LogicalTensors tensors = zeros(table);
+  for (int rank = 0; rank < layout.ranks(); ++rank) {
+    model::ParameterStore store(*backend, table, layout, layout.coordinates_of(rank), DType::f32,
+                                /*with_gradients=*/false);
+    store.initialize(1234);
+    for (const LocalParameter& local : store.placement().parameters) {
+      const std::vector<double> values = to_doubles(slice(store.weights(), local));
+      std::vector<double>& tensor = tensors[local.parameter->name];
+      for_each_element(local.boxes, local.parameter->shape, [&](std::int64_t at, std::int64_t i) {
+        EXPECT_TRUE(tensor[i] == 0.0 || tensor[i] == values[at]) << local.parameter->name;
+        tensor[i] = values[at];
+      });
+      for (std::size_t i = local.elements(); i < values.size(); ++i)
+        EXPECT_EQ(values[i], 0.0) << "padding of " << local.parameter->name;
+    }
+  }
+  return tensors;
+}
+
+TEST(InitialWeights, DoNotDependOnTheLayout) {
+  const LogicalTensors serial = initial_weights(layouts().front());
+  for (const grid::Layout& layout : layouts()) EXPECT_EQ(initial_weights(layout), serial);
+}
+
+TEST(InitialWeights, HaveTheStatedMoments) {
+  const LogicalTensors weights = initial_weights(layouts().front());
+  for (const Parameter& parameter : gpt_parameters(small())) {
+    const std::vector<double>& values = weights.at(parameter.name);
+    const double count = static_cast<double>(values.size());
+    const double mean = std::accumulate(values.begin(), values.end(), 0.0) / count;
+    if (parameter.init != model::Init::normal) {
+      const double constant = parameter.name.ends_with("weight") ? 1.0 : 0.0;
+      for (double value : values) EXPECT_EQ(value, constant) << parameter.name;
+      continue;
+    }
+    const bool output = parameter.name.find("projection") != std::string::npos ||
+                        parameter.name.find("down") != std::string::npos;
+    const double std = output ? 0.02 / std::sqrt(2.0 * 4) : 0.02;
+    EXPECT_NEAR(mean, 0.0, 5 * std / std::sqrt(count)) << parameter.name;
+    EXPECT_NEAR(norm(values) / std::sqrt(count), std, 5 * std / std::sqrt(2 * count))
+        << parameter.name;
+  }
+}
+
+TEST(InitialWeights, DifferBetweenParametersAndSeeds) {
+  const auto backend = device::make_host_backend(1);
+  model::ParameterStore store(*backend, gpt_parameters(small()), {1, 1, 1, {4}}, {}, DType::f32,
+                              /*with_gradients=*/false);
+  const auto qkv = [&](int layer) {
+    return to_doubles(store[fmt::format("layers/{}/attention/qkv/weight", layer)].weight);
+  };
+  store.initialize(1);
+  const std::vector<double> first = qkv(0);
+  EXPECT_NE(first, qkv(1));
+  store.initialize(2);
+  EXPECT_NE(first, qkv(0));
+}
+
+TEST(ParameterStore, RefusesNamesItDoesNotHold) {
+  const auto backend = device::make_host_backend(1);
+  const model::ParameterStore store(*backend, gpt_parameters(small()), {1, 1, 2, {2, 2}}, {0, 0, 1},
+                                    DType::f32, /*with_gradients=*/false);
+  EXPECT_FALSE(store.holds("layers/1/norm1/bias"));
+  EXPECT_TRUE(store.holds("layers/2/norm1/bias"));
+  try {
+    store["layers/1/norm1/bias"];
+    FAIL() << "found a parameter of another stage";
+  } catch (const InternalError& error) {
+    EXPECT_NE(std::string(error.what()).find("does not hold parameter 'layers/1/norm1/bias'"),
+              std::string::npos)
+        << error.what();
+  }
+}
+
+}  // namespace
+}  // namespace trireme::test

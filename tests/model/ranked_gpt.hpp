@@ -1,0 +1,177 @@
+// A GPT spread over the ranks of a layout, with invented data: what the tests of parallelism run.
+#pragma once
+
+#include <algorithm>
+#include <memory>
+
+#include "comm/mpi/groups.hpp"
+#include "gather.hpp"
+#include "model/gpt_stage.hpp"
+#include "pipeline/executor.hpp"
+
+namespace trireme::test {
+
+/// A model that every layout of up to eight ranks can cut: four heads and layers, an odd
+/// vocabulary.
+inline model::ModelConfig small_gpt() {
+  return {.layers = 4,
+          .hidden = 32,
+          .heads = 4,
+          .ffn = 64,
+          .sequence = 16,
+          .positions = 20,
+          .vocab = 61,
+          .attention_dropout = 0.1,
+          .hidden_dropout = 0.1,
+          .init_std = 0.1,
+          .embedding_layernorm = true};
+}
+
+/// The layouts of `ranks` ranks that the tests go through, zero-layer stages among them.
+inline std::vector<grid::Layout> layouts_of(int ranks) {
+  switch (ranks) {
+    case 2:
+      return {{2, 1, 1, {4}}, {1, 2, 1, {4}}, {1, 1, 2, {1, 3}}, {1, 1, 2, {4, 0}}};
+    case 4:
+      return {{4, 1, 1, {4}}, {1, 4, 1, {4}},    {1, 1, 4, {1, 1, 1, 1}}, {1, 1, 4, {0, 2, 2, 0}},
+              {2, 2, 1, {4}}, {2, 1, 2, {2, 2}}, {1, 2, 2, {2, 2}}};
+    case 8:
+      return {{2, 2, 2, {2, 2}}, {2, 1, 4, {0, 2, 2, 0}}};
+  }
+  throw InternalError("no layouts of {} ranks", ranks);
+}
+
+/// "tensor 2, data 1, pipeline 2 (2-2)".
+inline std::string to_string(const grid::Layout& layout) {
+  return fmt::format("tensor {}, data {}, pipeline {} ({})", layout.tensor, layout.data,
+                     layout.pipeline, fmt::join(layout.partition, "-"));
+}
+
+/// The model of this rank with its optimizer. A step trains on kMicroBatches micro-batches of
+/// kMicroBatch samples whose tokens depend on the sample's number alone, so that every layout sees
+/// the same batch.
+class RankedGpt final : public pipeline::StageWork {
+ public:
+  static constexpr int kMicroBatches = 4;
+  static constexpr int kMicroBatch = 2;
+
+  /// Weights are initialised. Collective over `world`, which must have layout.ranks() ranks.
+  RankedGpt(std::unique_ptr<comm::MpiCommunicator> world, const grid::Layout& layout,
+            const optim::OptimizerConfig& optimizer = {},
+            const model::ModelConfig& config = small_gpt(), DType dtype = DType::f32)
+      : config_(config),
+        groups_(comm::make_groups(std::move(world), layout)),
+        parameters_(*backend_, model::gpt_parameters(config), layout, groups_.place, dtype,
+                    /*with_gradients=*/true),
+        schedule_(pipeline::one_f_one_b(layout.pipeline, groups_.place.pipeline,
+                                        kMicroBatches / layout.data)),
+        stage_({{.config = config,
+                 .micro_batch = kMicroBatch,
+                 .tensor_ranks = layout.tensor,
+                 .dtype = dtype},
+                *backend_,
+                *groups_.tensor},
+               parameters_, layout, groups_.place.pipeline,
+               pipeline::one_f_one_b_slots(layout.pipeline, groups_.place.pipeline,
+                                           kMicroBatches / layout.data)),
+        optimizer_(*backend_, parameters_, {*groups_.world, *groups_.data, groups_.embedding.get()},
+                   optimizer) {
+    parameters_.initialize(config.seed);
+  }
+
+  /// The same model whole on this rank. Collective over the world of all ranks.
+  static std::unique_ptr<RankedGpt> serial(const optim::OptimizerConfig& optimizer = {},
+                                           DType dtype = DType::f32) {
+    const auto world = comm::MpiCommunicator::world();
+    const model::ModelConfig config = small_gpt();
+    return std::make_unique<RankedGpt>(world->split(world->rank(), 0, "serial"),
+                                       grid::Layout{.partition = {static_cast<int>(config.layers)}},
+                                       optimizer, config, dtype);
+  }
+
+  /// Forward and backward of the batch that starts after `consumed` samples, then reduces the
+  /// gradients of the mean loss. Returns that loss. Collective over the model's world.
+  double compute_gradients(std::int64_t consumed) {
+    consumed_ = consumed;
+    parameters_.zero_gradients();
+    stage_.reset_loss();
+    pipeline::execute(schedule_, *this, *groups_.pipeline);
+    optimizer_.reduce_gradients();
+    const bool knows_loss = groups_.is_last_stage() && groups_.place.tensor == 0;
+    return groups_.world->all_reduce(knows_loss ? stage_.loss_sum() : 0.0, comm::Reduce::sum) *
+           loss_scale();
+  }
+
+  /// One step of training. Returns the loss before it. Collective over the model's world.
+  double step(double learning_rate) {
+    const double loss = compute_gradients(optimizer_.step() * kMicroBatches * kMicroBatch);
+    optimizer_.update(learning_rate, optimizer_.gradient_norm());
+    return loss;
+  }
+
+  /// The logical tensors, whole on every rank. Collective over the model's world.
+  LogicalTensors gradients() { return gathered(parameters_.gradients(), Flat::parameters); }
+  LogicalTensors weights() { return gathered(parameters_.weights(), Flat::parameters); }
+  LogicalTensors momentum() { return gathered(optimizer_.momentum(), Flat::moments); }
+
+  comm::Groups& groups() { return groups_; }
+  model::ParameterStore& parameters() { return parameters_; }
+  optim::Optimizer& optimizer() { return optimizer_; }
+
+  Tensor input(int slot) override { return stage_.input(slot); }
+  Tensor output(int slot) override { return stage_.output(slot); }
+  Tensor gradient(int which) override { return stage_.gradient(which); }
+
+  void forward(int micro_batch, int slot) override {
+    const std::int64_t first =
+        consumed_ + (micro_batch * groups_.layout.data + groups_.place.data) * kMicroBatch;
+    std::vector<std::int32_t> ids, labels;
+    for (std::int64_t i = 0; i < config_.sequence; ++i)
+      for (std::int64_t sample = first; sample < first + kMicroBatch; ++sample) {
+        ids.push_back(token(sample, i));
+        labels.push_back(token(sample, i + 1));
+      }
+    stage_.load(slot,
+                {.ids = ids, .labels = labels, .first_sample = static_cast<std::uint64_t>(first)});
+    stage_.forward(slot, /*training=*/true);
+  }
+
+  void backward(int, int slot, const Tensor& gradient) override {
+    stage_.backward(slot, gradient, loss_scale());
+  }
+
+ private:
+  std::int32_t token(std::int64_t sample, std::int64_t position) const {
+    return static_cast<std::int32_t>(philox_uniform(5, sample, position) *
+                                     static_cast<double>(config_.vocab));
+  }
+
+  double loss_scale() const {
+    return 1.0 / static_cast<double>(config_.sequence * kMicroBatch * kMicroBatches);
+  }
+
+  LogicalTensors gathered(const Tensor& flat, Flat kind) {
+    return gather(optimizer_, parameters_.table(), flat, kind, *groups_.world);
+  }
+
+  model::ModelConfig config_;
+  std::unique_ptr<device::Backend> backend_ = device::make_host_backend(1);
+  comm::Groups groups_;
+  model::ParameterStore parameters_;
+  pipeline::StageSchedule schedule_;
+  model::GptStage stage_;
+  optim::Optimizer optimizer_;
+  std::int64_t consumed_ = 0;
+};
+
+/// The fused projection's bias without its key third, whose exact gradient is zero: the softmax
+/// does not see what is added to all keys.
+inline std::vector<double> without_key(const std::string& name, const std::vector<double>& tensor) {
+  if (!name.ends_with("qkv/bias")) return tensor;
+  const auto third = std::ssize(tensor) / 3;
+  std::vector<double> rest(tensor.begin(), tensor.begin() + third);
+  rest.insert(rest.end(), tensor.begin() + 2 * third, tensor.end());
+  return rest;
+}
+
+}  // namespace trireme::test

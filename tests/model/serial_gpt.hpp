@@ -1,0 +1,52 @@
+// A whole GPT on one rank, for tests that compare its numbers.
+#pragma once
+
+#include <algorithm>
+#include <memory>
+
+#include "comm/serial_communicator.hpp"
+#include "model/gpt_stage.hpp"
+
+namespace trireme::test {
+
+/// The model with room for one micro-batch; weights are zero until set or initialised.
+class SerialGpt {
+ public:
+  SerialGpt(const model::ModelConfig& config, std::int64_t micro_batch, DType dtype)
+      : layout_{.partition = {static_cast<int>(config.layers)}},
+        parameters_(*backend_, model::gpt_parameters(config), layout_, {}, dtype,
+                    /*with_gradients=*/true),
+        stage_({{.config = config, .micro_batch = micro_batch, .dtype = dtype}, *backend_, alone_},
+               parameters_, layout_, /*stage=*/0, /*slots=*/1) {}
+
+  model::ParameterStore& parameters() { return parameters_; }
+  model::GptStage& stage() { return stage_; }
+
+  /// Runs the batch forward, with dropout. Returns the mean loss over the labels that count.
+  double forward(const model::MicroBatch& batch) {
+    stage_.reset_loss();
+    stage_.load(0, batch);
+    stage_.forward(0, /*training=*/true);
+    return stage_.loss_sum() / counted(batch);
+  }
+
+  /// After forward() of `batch`: writes the gradients of its mean loss.
+  void backward(const model::MicroBatch& batch) {
+    parameters_.zero_gradients();
+    stage_.backward(0, stage_.gradient(0), 1.0 / counted(batch));
+  }
+
+ private:
+  static double counted(const model::MicroBatch& batch) {
+    return static_cast<double>(
+        std::count_if(batch.labels.begin(), batch.labels.end(), [](auto id) { return id >= 0; }));
+  }
+
+  std::unique_ptr<device::Backend> backend_ = device::make_host_backend(1);
+  comm::SerialCommunicator alone_;
+  grid::Layout layout_;
+  model::ParameterStore parameters_;
+  model::GptStage stage_;
+};
+
+}  // namespace trireme::test
