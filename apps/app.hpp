@@ -69,7 +69,9 @@ inline int run_app(const char* program, int argc, char** argv,
                    const std::function<ExitCode(int, char**)>& body) {
   std::signal(SIGPIPE, SIG_IGN);
   const auto report = [&](ExitCode code, const char* message) {
-    std::string text = fmt::format("{}: {}\n", program, message);
+    // The lines of a deck's errors begin with their place in it, for editors that jump there.
+    std::string text = code == ExitCode::deck ? fmt::format("{}\n", message)
+                                              : fmt::format("{}: {}\n", program, message);
     if (code == ExitCode::usage) text += fmt::format("'{} --help' lists the options.\n", program);
     std::fputs(text.c_str(), stderr);
     return static_cast<int>(code);

@@ -117,8 +117,8 @@ inline bool answers_deck_questions(const DeckArguments& arguments) {
     const deck::Deck deck = load_for_planning(arguments, /*need_data=*/true);
     const plan::Vocabulary vocabulary = plan::vocabulary(deck);
     print_out(train::describe_data(deck, vocabulary));
-    print_out(fmt::format("{}: no errors; {} ranks, {} iterations, vocabulary {}\n", arguments.path,
-                          plan::layout(deck).ranks(), deck::total_iterations(deck),
+    print_out(fmt::format("{}: no errors; ranks: {}, iterations: {}, vocabulary: {}\n",
+                          arguments.path, plan::layout(deck).ranks(), deck::total_iterations(deck),
                           vocabulary.size));
   }
   return true;

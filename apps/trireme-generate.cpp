@@ -63,7 +63,10 @@ po::options_description sampling_options() {
       ("top-p", po::value<double>()->default_value(defaults.top_p)->value_name("P"),
        "then keep the most likely tokens up to the one that takes their probability above P; 1 "
        "keeps all")  //
-      ("seed", po::value<std::int64_t>()->default_value(static_cast<std::int64_t>(defaults.seed)),
+      ("seed",
+       po::value<std::int64_t>()
+           ->default_value(static_cast<std::int64_t>(defaults.seed))
+           ->value_name("S"),
        "of the random numbers, which depend on it, the sample and the position alone")  //
       ("recompute", po::bool_switch(),
        "compute all positions again for each token, without the cache of keys and values");

@@ -56,7 +56,7 @@ std::string host_list(const std::vector<std::string>& hosts, std::vector<std::st
       distinct.push_back(host);
   std::string text;
   for (const std::string& host : distinct)
-    text += fmt::format("{}{} ({} ranks)", text.empty() ? "" : ", ", host,
+    text += fmt::format("{}{} (ranks: {})", text.empty() ? "" : ", ", host,
                         std::count(hosts.begin(), hosts.end(), host));
   return text;
 }

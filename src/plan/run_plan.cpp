@@ -76,7 +76,7 @@ RunPlan plan_run(const deck::Deck& deck, std::int64_t vocab) {
 std::string to_text(const RunPlan& plan) {
   const grid::Layout& layout = plan.layout;
   std::string text = fmt::format(
-      "layout     {} ranks = tensor {} x pipeline {} x data {}, layers per stage {}\n"
+      "ranks      {} = tensor {} x pipeline {} x data {}, layers per stage {}\n"
       "parameters {:.2f} M, {} iterations of {} tokens in {} micro-batches per data rank, pipeline "
       "bubble {:.1f} %\n"
       "memory per rank\n"
