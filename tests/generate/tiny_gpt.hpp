@@ -1,0 +1,48 @@
+// A small GPT with random weights.
+#pragma once
+
+#include <memory>
+
+#include "core/philox.hpp"
+#include "device/backend.hpp"
+#include "model/parameter_store.hpp"
+
+namespace trireme::generate {
+
+/// The model with its weights. All of them are random, biases too, and so large that the logits
+/// differ clearly from one context to the next.
+struct TinyGpt {
+  explicit TinyGpt(const model::ModelConfig& config_in = default_config(), DType dtype = DType::f32)
+      : config(config_in),
+        layout{.partition = {static_cast<int>(config.layers)}},
+        backend(device::make_host_backend(1)),
+        parameters(*backend, model::gpt_parameters(config), layout, {}, dtype, false) {
+    parameters.initialize(config.seed);
+    dispatch(dtype, [&](auto element) {
+      auto* weights = parameters.weights().as<decltype(element)>();
+      for (std::int64_t i = 0; i < parameters.weights().size(); ++i)
+        weights[i] += static_cast<decltype(element)>(0.1 * philox_normal(7, 0, i));
+    });
+  }
+
+  static model::ModelConfig default_config() {
+    return {.layers = 2,
+            .hidden = 24,
+            .heads = 3,
+            .ffn = 40,
+            .sequence = 16,
+            .positions = 24,
+            .vocab = 37,
+            .attention_dropout = 0.1,
+            .hidden_dropout = 0.1,
+            .init_std = 0.3,
+            .seed = 5};
+  }
+
+  model::ModelConfig config;
+  grid::Layout layout;
+  std::unique_ptr<device::Backend> backend;
+  model::ParameterStore parameters;
+};
+
+}  // namespace trireme::generate
