@@ -1,0 +1,180 @@
+#include "tokenizer/preprocess/preprocess.hpp"
+
+#include <fcntl.h>
+#include <gtest/gtest.h>
+#include <unistd.h>
+
+#include <cstring>
+#include <nlohmann/json.hpp>
+#include <random>
+
+#include "fixture.hpp"
+
+namespace trireme::tokenizer {
+namespace {
+
+/// Standard input read from a file while this lives.
+class StandardInput {
+ public:
+  explicit StandardInput(const std::string& file) : saved_(::dup(STDIN_FILENO)) {
+    const int descriptor = ::open(file.c_str(), O_RDONLY);
+    ::dup2(descriptor, STDIN_FILENO);
+    ::close(descriptor);
+  }
+  ~StandardInput() {
+    ::dup2(saved_, STDIN_FILENO);
+    ::close(saved_);
+  }
+
+ private:
+  int saved_;
+};
+
+class PreprocessTest : public FolderTest {
+ protected:
+  PreprocessOptions options(const std::string& input) const {
+    PreprocessOptions options;
+    options.source.inputs = {input};
+    options.output = (folder_ / "out").string();
+    return options;
+  }
+  std::string bin() const { return read_file(folder_ / "out_text_document.bin"); }
+  std::string idx() const { return read_file(folder_ / "out_text_document.idx"); }
+  std::vector<std::uint16_t> tokens() const {
+    const std::string bytes = bin();
+    std::vector<std::uint16_t> tokens(bytes.size() / 2);
+    std::memcpy(tokens.data(), bytes.data(), bytes.size());
+    return tokens;
+  }
+  bool wrote_nothing() const {
+    for (const auto& entry : std::filesystem::directory_iterator(folder_))
+      if (entry.path().filename().string().starts_with("out")) return false;
+    return true;
+  }
+
+  const std::unique_ptr<Tokenizer> bytes_ = make_tokenizer({"bytes", "", "", ""});
+};
+
+using Tokens = std::vector<std::uint16_t>;
+
+TEST_F(PreprocessTest, AppendsTheEndOfDocument) {
+  PreprocessOptions work =
+      options(write("a.jsonl", "{\"text\": \"ab\"}\n{\"text\": \"\"}\n{\"text\": \"c\"}\n"));
+  auto summary = preprocess(*bytes_, work);
+  EXPECT_EQ(tokens(), (Tokens{'a', 'b', 'c'}));
+  EXPECT_EQ(summary.dataset, folder_ / "out_text_document");
+  EXPECT_EQ(summary.documents, 3u);
+  EXPECT_EQ(summary.tokens, 3u);
+  EXPECT_EQ(summary.bytes, 42u);
+
+  work.append_eod = true;
+  summary = preprocess(*bytes_, work);
+  // As in Megatron-LM an empty document gets no end and no sequence.
+  EXPECT_EQ(tokens(), (Tokens{'a', 'b', 256, 'c', 256}));
+  EXPECT_EQ(summary.tokens, 5u);
+  EXPECT_EQ(idx().size(), 34u + 12 * 2 + 8 * 4);
+}
+
+TEST_F(PreprocessTest, NamesCarryTheKey) {
+  PreprocessOptions work = options(write("a.jsonl", "{\"body\": \"ab\"}\n"));
+  work.source.key = "body";
+  preprocess(*bytes_, work);
+  EXPECT_TRUE(std::filesystem::exists(folder_ / "out_body_document.idx"));
+}
+
+TEST_F(PreprocessTest, AnyNumberOfWorkersWritesTheSameBytes) {
+  std::mt19937 random(21);
+  std::string lines;
+  while (lines.size() < 6'000'000) {
+    std::string text;
+    for (unsigned words = random() % 200; words > 0; --words)
+      text += fmt::format("w{}{}", random() % 5000, random() % 9 ? " " : " é\n");
+    lines += nlohmann::json{{"text", text}}.dump() + "\n";
+  }
+  PreprocessOptions work = options(write("a.jsonl", lines));
+  work.append_eod = true;
+  std::string first_bin, first_idx;
+  for (const int workers : {1, 2, 4}) {
+    work.workers = workers;
+    preprocess(gpt2(), work);
+    if (workers == 1) {
+      first_bin = bin();
+      first_idx = idx();
+      continue;
+    }
+    EXPECT_TRUE(bin() == first_bin) << workers << " workers";
+    EXPECT_TRUE(idx() == first_idx) << workers << " workers";
+  }
+  // And they are the ids of the documents in their order.
+  const auto text = nlohmann::json::parse(lines.substr(0, lines.find('\n')))["text"];
+  std::vector<std::int32_t> expected = gpt2().encode(text.get<std::string>());
+  expected.push_back(50256);
+  const Tokens all = tokens();
+  EXPECT_TRUE(std::equal(expected.begin(), expected.end(), all.begin()));
+}
+
+TEST_F(PreprocessTest, ReadsStandardInput) {
+  const StandardInput input(write("a", "one\n\ntwo\n"));
+  PreprocessOptions work = options("-");
+  work.source.format = DocumentFormat::text_lines;
+  EXPECT_EQ(preprocess(*bytes_, work).documents, 2u);
+  EXPECT_EQ(tokens(), (Tokens{'o', 'n', 'e', 't', 'w', 'o'}));
+}
+
+TEST_F(PreprocessTest, ABadLineStopsAndLeavesNothing) {
+  std::string lines;
+  for (int i = 1; i <= 100000; ++i)
+    lines += i == 60001 || i == 60007 || i == 90000 ? "bad\n"
+                                                    : "{\"text\": \"document of a few bytes\"}\n";
+  const std::string file = write("a.jsonl", lines);
+  for (const int workers : {1, 4}) {
+    PreprocessOptions work = options(file);
+    work.workers = workers;
+    const std::string message = message_of<DataError>([&] { preprocess(*bytes_, work); });
+    EXPECT_EQ(message.find(file + ":60001: not JSON at byte 1: "), 0u) << message;
+    EXPECT_TRUE(wrote_nothing());
+  }
+}
+
+TEST_F(PreprocessTest, SkippedLinesAreCountedAndShown) {
+  std::string lines = "{\"text\": \"a\"}\n";
+  for (int i = 0; i < 12; ++i) lines += "{\"text\": 7}\n";
+  const std::string file = write("a.jsonl", lines + "{\"text\": \"b\"}\n");
+  PreprocessOptions work = options(file);
+  work.skip_bad = true;
+  work.log = std::fopen((folder_ / "log").c_str(), "w");
+  const auto summary = preprocess(*bytes_, work);
+  std::fclose(work.log);
+  EXPECT_EQ(summary.skipped, 12u);
+  EXPECT_EQ(summary.documents, 2u);
+  EXPECT_EQ(tokens(), (Tokens{'a', 'b'}));
+  const std::string log = read_file(folder_ / "log");
+  EXPECT_EQ(log.find("skipped: " + file + ":2: 'text' is a number, not a string\n"), 0u) << log;
+  EXPECT_NE(log.find(":11: "), std::string::npos);
+  EXPECT_EQ(log.find(":12: "), std::string::npos);
+  EXPECT_TRUE(log.ends_with("further bad documents are only counted\n")) << log;
+}
+
+TEST_F(PreprocessTest, RefusesWhatCannotBe) {
+  PreprocessOptions work = options(write("blank.txt", "\n \n"));
+  EXPECT_EQ(message_of<DataError>([&] { preprocess(*bytes_, work); }), "the input has no document");
+  EXPECT_TRUE(wrote_nothing());
+  work.workers = 0;
+  EXPECT_THROW(preprocess(*bytes_, work), UsageError);
+
+  // A vocabulary cut down to the bytes has no end of document.
+  auto vocabulary = nlohmann::json::parse(read_file(test_data("gpt2/vocab.json")));
+  for (auto token = vocabulary.begin(); token != vocabulary.end();)
+    token = token->get<int>() < 256 ? std::next(token) : vocabulary.erase(token);
+  const auto tokenizer =
+      make_tokenizer({"gpt2", write("v", vocabulary.dump()), write("m", "#version: 0.2\n"), ""});
+  work = options(write("a.txt", "a\n"));
+  work.append_eod = true;
+  EXPECT_EQ(message_of<UsageError>([&] { preprocess(*tokenizer, work); }),
+            "this gpt2 vocabulary has no token to append at the end of a document "
+            "('<|endoftext|>')");
+  EXPECT_TRUE(wrote_nothing());
+}
+
+}  // namespace
+}  // namespace trireme::tokenizer

@@ -1,0 +1,130 @@
+// trireme-preprocess and trireme-tokenizer as they are called.
+#include <gtest/gtest.h>
+#include <sys/wait.h>
+
+#include <cstdlib>
+
+#include "fixture.hpp"
+
+namespace trireme::tokenizer {
+namespace {
+
+class ProgramsTest : public FolderTest {
+ protected:
+  /// Runs `command` (a program of the build and its options, through the shell); keeps what it
+  /// printed and returns its exit code.
+  int run(const std::string& command) {
+    const std::size_t blank = std::min(command.find(' '), command.size());
+    const std::string line =
+        fmt::format("cd '{}' && exec >out 2>err && '{}/bin/{}'{}", folder_.string(),
+                    TRIREME_BINARY_DIR, command.substr(0, blank), command.substr(blank));
+    const int status = std::system(line.c_str());
+    out_ = read_file(folder_ / "out");
+    err_ = read_file(folder_ / "err");
+    return WIFEXITED(status) ? WEXITSTATUS(status) : -WTERMSIG(status);
+  }
+
+  std::string out_, err_;
+};
+
+TEST_F(ProgramsTest, PreprocessWritesADatasetAndSaysSo) {
+  write("a.txt", "ab\nc\n");
+  EXPECT_EQ(run("trireme-preprocess --input a.txt --output x/y --tokenizer bytes --append-eod"), 0)
+      << err_;
+  EXPECT_EQ(out_.find("x/y_text_document.{bin,idx}: 2 documents, 5 tokens from 5 bytes in "), 0u)
+      << out_;
+  EXPECT_EQ(read_file(folder_ / "x/y_text_document.bin").size(), 10u);
+  EXPECT_EQ(run("trireme-preprocess --input - --format text --output z --tokenizer bytes <a.txt"),
+            0);
+  EXPECT_EQ(read_file(folder_ / "z_text_document.bin").size(), 6u);
+}
+
+TEST_F(ProgramsTest, PreprocessErrorsHaveTheirExitCodes) {
+  const std::string good = "trireme-preprocess --output y --tokenizer bytes --input ";
+  write("a.txt", "a\n");
+  write("bad.jsonl", "{\"text\": \"a\"}\nnonsense\n");
+  EXPECT_EQ(run(good + "bad.jsonl"), 65);
+  EXPECT_EQ(err_.find("trireme-preprocess: bad.jsonl:2: not JSON at byte 2: "), 0u) << err_;
+  EXPECT_FALSE(std::filesystem::exists(folder_ / "y_text_document.bin.part"));
+  EXPECT_EQ(run(good + "bad.jsonl --skip-bad"), 0);
+  EXPECT_TRUE(out_.ends_with(" 1 bad documents skipped\n")) << out_;
+  EXPECT_EQ(run(good + "absent.txt"), 74);
+  EXPECT_EQ(err_, "trireme-preprocess: cannot open 'absent.txt': No such file or directory\n");
+  const std::pair<const char*, const char*> usage[] = {
+      {"a.txt --work 3", "unrecognised option '--work'"},
+      {"a.txt --workers 0", "at least one worker is needed"},
+      {"a.txt --split-sentences", "--split-sentences is not built yet"},
+      {"a.txt --keep-newlines", "--keep-newlines is not built yet"},
+      {"a.txt --document page", "--document page: expected line or file"},
+      {"a.txt --format csv", "--format csv: expected jsonl or text"},
+      {"a.txt --format jsonl --document file",
+       "--document file is for plain text, not for --format jsonl"},
+      {"a.txt --model m", "the bytes tokenizer has no use for a 'model' file ('m')"}};
+  for (const auto& [options, message] : usage) {
+    EXPECT_EQ(run(good + options), 2) << options;
+    EXPECT_EQ(err_, fmt::format(
+                        "trireme-preprocess: {}\n'trireme-preprocess --help' lists the options.\n",
+                        message));
+  }
+  EXPECT_EQ(run("trireme-preprocess --input a.txt --output y --tokenizer wordpiece"), 2);
+  EXPECT_NE(err_.find("the wordpiece tokenizer is not built yet"), std::string::npos) << err_;
+}
+
+TEST_F(ProgramsTest, TokenizerEncodesAndDecodes) {
+  const std::string gpt2_options =
+      fmt::format("--tokenizer gpt2 --vocab '{}' --merges '{}'",
+                  test_data("gpt2/vocab.json").string(), test_data("gpt2/merges.txt").string());
+  write("in", "Hello world\n\nit's 日");
+  EXPECT_EQ(run("trireme-tokenizer encode " + gpt2_options + " <in"), 0) << err_;
+  EXPECT_EQ(out_, "[15496, 995]\n[]\n[270, 338, 10545, 245, 98]\n");
+  write("ids", out_);
+  EXPECT_EQ(run("trireme-tokenizer decode " + gpt2_options + " <ids"), 0) << err_;
+  EXPECT_EQ(out_, "Hello world\n\nit's 日\n");
+  for (const char* line : {"[1, -1]", "[1", "{\"a\": 1}", "7", "", "[1.5]", "[[1]]"}) {
+    write("ids", std::string("[1]\n") + line + "\n");
+    EXPECT_EQ(run("trireme-tokenizer decode --tokenizer bytes <ids"), 65) << line;
+    EXPECT_EQ(
+        err_,
+        "trireme-tokenizer: standard input:2: expected a JSON list of ids, such as [464, 3290]\n");
+  }
+  write("ids", "[257]\n");
+  EXPECT_EQ(run("trireme-tokenizer decode --tokenizer bytes <ids"), 65);
+  EXPECT_EQ(run("trireme-tokenizer"), 2);
+  EXPECT_EQ(run("trireme-tokenizer guess"), 2);
+  EXPECT_EQ(
+      err_.find("trireme-tokenizer: unknown command 'guess': expected encode, decode or train\n"),
+      0u)
+      << err_;
+}
+
+TEST_F(ProgramsTest, TokenizerTrains) {
+  std::string lines;
+  for (int i = 0; i < 300; ++i) lines += fmt::format("the number {} and its square {}\n", i, i * i);
+  write("a.txt", lines);
+  EXPECT_EQ(run("trireme-tokenizer train --input a.txt --output a.model --size 330"), 0) << err_;
+  EXPECT_EQ(out_.find("a.model: 330 pieces (unigram) from 300 lines, "), 0u) << out_;
+  EXPECT_EQ(err_, "");
+  EXPECT_EQ(
+      run("trireme-preprocess --input a.txt --output y --tokenizer sentencepiece --model a.model"),
+      0);
+  EXPECT_EQ(run("trireme-tokenizer train --input a.txt --output b.model --size 100000"), 65);
+  EXPECT_NE(err_.find("Vocabulary size too high"), std::string::npos) << err_;
+  EXPECT_FALSE(std::filesystem::exists(folder_ / "b.model"));
+}
+
+TEST_F(ProgramsTest, HelpAndVersionNeedNothingElse) {
+  for (const std::string program : {"trireme-preprocess", "trireme-tokenizer"}) {
+    EXPECT_EQ(run(program + " --help"), 0);
+    EXPECT_EQ(out_.find("Usage: " + program), 0u);
+    EXPECT_EQ(run(program + " --version"), 0);
+    EXPECT_EQ(out_.find(program + " "), 0u);
+  }
+}
+
+TEST_F(ProgramsTest, OutputThatIsNotTakenIsAnError) {
+  if (!std::filesystem::exists("/dev/full")) GTEST_SKIP() << "there is no /dev/full";
+  EXPECT_EQ(run("trireme-preprocess --help >/dev/full"), 74);
+}
+
+}  // namespace
+}  // namespace trireme::tokenizer

@@ -1,0 +1,88 @@
+#include <gtest/gtest.h>
+
+#include <random>
+
+#include "fixture.hpp"
+#include "tokenizer/sentencepiece_training.hpp"
+
+namespace trireme::tokenizer {
+namespace {
+
+using Ids = std::vector<std::int32_t>;
+
+/// Sentences of a small made-up language: words of two or three syllables.
+std::vector<std::string> corpus() {
+  std::mt19937 random(3);
+  const auto pick = [&](std::initializer_list<const char*> choices) {
+    return std::string(choices.begin()[random() % choices.size()]);
+  };
+  std::vector<std::string> sentences;
+  for (int i = 0; i < 2000; ++i) {
+    std::string sentence;
+    for (int word = 0; word < 8; ++word) {
+      for (unsigned syllable = 0; syllable < 2 + random() % 2; ++syllable)
+        sentence += pick({"b", "d", "k", "st", "tr", "m"}) + pick({"a", "e", "ir", "on", "u"});
+      sentence += pick({" ", " ", ", ", ". "});
+    }
+    sentences.push_back(sentence);
+  }
+  return sentences;
+}
+
+class SentencePieceTest : public FolderTest, public testing::WithParamInterface<const char*> {};
+
+TEST_P(SentencePieceTest, TrainsAndRoundTrips) {
+  const std::string model = train_sentencepiece(corpus(), {400, GetParam()});
+  EXPECT_EQ(train_sentencepiece(corpus(), {400, GetParam()}), model) << "not deterministic";
+  const auto tokenizer = make_tokenizer({"sentencepiece", "", "", write("m.model", model)});
+  EXPECT_EQ(tokenizer->name(), "sentencepiece");
+  EXPECT_EQ(tokenizer->vocab_size(), 400);
+  EXPECT_EQ(tokenizer->eod(), 1);
+
+  const std::string known = "stakir tronmu, badu. ";
+  EXPECT_LT(tokenizer->encode(known).size(), known.size() * 2 / 3);
+  for (const std::string text : {known.c_str(), "", "a", "  two  blanks ", "line\nline\r\n\n",
+                                 "日本 😀 é\u0301", "<|endoftext|>", "<unk>"})
+    EXPECT_EQ(tokenizer->decode(tokenizer->encode(text)), text);
+  for (const std::int32_t id : tokenizer->encode("x<|endoftext|>")) EXPECT_GT(id, 1);
+  EXPECT_EQ(tokenizer->encode("a\xFF"
+                              "b"),
+            tokenizer->encode("a\uFFFD"
+                              "b"));
+  EXPECT_THROW(tokenizer->decode(Ids{400}), DataError);
+  EXPECT_THROW(tokenizer->decode(Ids{-1}), DataError);
+}
+
+INSTANTIATE_TEST_SUITE_P(Models, SentencePieceTest, testing::Values("unigram", "bpe"));
+
+TEST_F(FolderTest, SentencePieceErrorsAreClear) {
+  const auto too_much = [](std::int32_t size) {
+    return message_of<DataError>([&] { train_sentencepiece({"a small corpus"}, {size}); });
+  };
+  EXPECT_EQ(too_much(5000).find("SentencePiece cannot train a model of 5000 pieces on this corpus: "
+                                "Vocabulary size too high (5000). Please set it to a value <= "),
+            0u)
+      << too_much(5000);
+  EXPECT_EQ(too_much(100).find("SentencePiece cannot train a model of 100 pieces on this corpus: "
+                               "Vocabulary size is smaller than required_chars."),
+            0u)
+      << too_much(100);
+  EXPECT_EQ(message_of<DataError>([] { train_sentencepiece({}, {400}); }),
+            "there is no text to train on");
+  EXPECT_EQ(message_of<UsageError>([] {
+              train_sentencepiece({"a"}, {400, "word"});
+            }),
+            "unknown model type 'word': expected unigram or bpe");
+  EXPECT_THROW(train_sentencepiece({"a"}, {0}), UsageError);
+
+  const std::string file = write("no.model", "not a model");
+  const std::string message = message_of<DataError>([&] {
+    make_tokenizer({"sentencepiece", "", "", file});
+  });
+  EXPECT_EQ(message.find(file + ": not a SentencePiece model"), 0u) << message;
+  EXPECT_THROW(make_tokenizer({"sentencepiece", "", "", folder_ / "absent"}), IoError);
+  EXPECT_THROW(make_tokenizer({"sentencepiece", "", "", write("empty", "")}), DataError);
+}
+
+}  // namespace
+}  // namespace trireme::tokenizer

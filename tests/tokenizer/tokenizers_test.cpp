@@ -1,0 +1,77 @@
+// The choice of a tokenizer, and the simple ones.
+#include <gtest/gtest.h>
+
+#include "fixture.hpp"
+
+namespace trireme::tokenizer {
+namespace {
+
+using Ids = std::vector<std::int32_t>;
+
+std::string usage_error(const TokenizerSpec& spec) {
+  return message_of<UsageError>([&] { make_tokenizer(spec); });
+}
+
+TEST(MakeTokenizer, ErrorsSayWhatIsWrong) {
+  EXPECT_EQ(usage_error({"wordpiece", "v", "", ""}),
+            "the wordpiece tokenizer is not built yet; there are gpt2, sentencepiece, whitespace "
+            "and bytes");
+  EXPECT_EQ(usage_error({"gpt3", "", "", ""}),
+            "unknown tokenizer 'gpt3': expected gpt2, sentencepiece, whitespace or bytes");
+  EXPECT_EQ(usage_error({"gpt2", "v", "", ""}), "the gpt2 tokenizer needs a 'merges' file");
+  EXPECT_EQ(usage_error({"gpt2", "", "m", ""}), "the gpt2 tokenizer needs a 'vocab' file");
+  EXPECT_EQ(usage_error({"sentencepiece", "", "", ""}),
+            "the sentencepiece tokenizer needs a 'model' file");
+  EXPECT_EQ(usage_error({"whitespace", "", "", ""}),
+            "the whitespace tokenizer needs a 'vocab' file");
+  EXPECT_EQ(usage_error({"bytes", "", "", "m"}),
+            "the bytes tokenizer has no use for a 'model' file ('m')");
+}
+
+TEST(BytesTokenizer, KeepsAnyBytes) {
+  const auto tokenizer = make_tokenizer({"bytes", "", "", ""});
+  EXPECT_EQ(tokenizer->vocab_size(), 257);
+  EXPECT_EQ(tokenizer->eod(), 256);
+  std::string all;
+  for (int byte = 0; byte < 256; ++byte) all.push_back(static_cast<char>(byte));
+  const Ids ids = tokenizer->encode(all);
+  ASSERT_EQ(ids.size(), 256u);
+  for (int byte = 0; byte < 256; ++byte) EXPECT_EQ(ids[static_cast<std::size_t>(byte)], byte);
+  EXPECT_EQ(tokenizer->decode(ids), all);
+  EXPECT_EQ(tokenizer->decode(Ids{'a', 256, 'b'}), "ab");
+  EXPECT_THROW(tokenizer->decode(Ids{257}), DataError);
+}
+
+class WhitespaceTest : public FolderTest {};
+
+TEST_F(WhitespaceTest, LooksWordsUpWhole) {
+  const auto tokenizer = make_tokenizer(
+      {"whitespace", write("v", R"({"<unk>": 0, "ACGT": 1, "é": 2, "<|endoftext|>": 3})"), "", ""});
+  EXPECT_EQ(tokenizer->vocab_size(), 4);
+  EXPECT_EQ(tokenizer->eod(), 3);
+  EXPECT_EQ(tokenizer->encode(""), Ids{});
+  EXPECT_EQ(tokenizer->encode(" \n\t "), Ids{});
+  EXPECT_EQ(tokenizer->encode("  ACGT\u00a0é\u3000ACGTA\x1c"
+                              "ACGT\n<|endoftext|>"),
+            (Ids{1, 2, 0, 1, 3}));
+  EXPECT_EQ(tokenizer->encode("ACGT\u200bé"), Ids{0});
+  EXPECT_EQ(tokenizer->encode("\xFF ACGT"), (Ids{0, 1}));
+  EXPECT_EQ(tokenizer->decode(Ids{1, 0, 2}), "ACGT <unk> é");
+  EXPECT_THROW(tokenizer->decode(Ids{4}), DataError);
+}
+
+TEST_F(WhitespaceTest, NeedsItsSpecialTokens) {
+  const auto error = [&](const char* vocabulary) {
+    return message_of<DataError>([&] {
+      make_tokenizer({"whitespace", write("v", vocabulary), "", ""});
+    });
+  };
+  const std::string file = (folder_ / "v").string();
+  EXPECT_EQ(error(R"({"a": 0, "<|endoftext|>": 1})"),
+            file + ": a whitespace vocabulary needs the token '<unk>'");
+  EXPECT_EQ(error(R"({"a": 0, "<unk>": 1})"),
+            file + ": a whitespace vocabulary needs the token '<|endoftext|>'");
+}
+
+}  // namespace
+}  // namespace trireme::tokenizer
