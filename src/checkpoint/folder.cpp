@@ -1,7 +1,7 @@
 #include "checkpoint/folder.hpp"
 
 #include <algorithm>
-#include <regex>
+#include <charconv>
 #include <system_error>
 
 #include "checkpoint/reader.hpp"
@@ -47,6 +47,20 @@ std::string problem_with(const std::filesystem::path& path) {
   }
 }
 
+/// The number in "step-<number>.h5"; empty for any other name.
+std::optional<std::int64_t> iteration_of(const std::string& name) {
+  const std::string prefix = "step-";
+  const std::string suffix = ".h5";
+  if (name.size() <= prefix.size() + suffix.size() || !name.starts_with(prefix) ||
+      !name.ends_with(suffix))
+    return std::nullopt;
+  const char* const end = name.data() + name.size() - suffix.size();
+  std::int64_t iteration = 0;
+  const auto [stop, error] = std::from_chars(name.data() + prefix.size(), end, iteration);
+  if (error != std::errc() || stop != end || iteration < 0) return std::nullopt;
+  return iteration;
+}
+
 }  // namespace
 
 std::filesystem::path step_path(const std::filesystem::path& folder, std::int64_t iteration) {
@@ -54,13 +68,10 @@ std::filesystem::path step_path(const std::filesystem::path& folder, std::int64_
 }
 
 std::vector<Step> list_steps(const std::filesystem::path& folder) {
-  static const std::regex pattern(R"(step-(\d{8,18})\.h5)");
   std::vector<Step> steps;
-  for (const std::filesystem::path& file : list_files(folder)) {
-    std::smatch match;
-    const std::string name = file.filename().string();
-    if (std::regex_match(name, match, pattern)) steps.push_back({std::stoll(match[1]), file});
-  }
+  for (const std::filesystem::path& file : list_files(folder))
+    if (const auto iteration = iteration_of(file.filename().string()))
+      steps.push_back({*iteration, file});
   std::sort(steps.begin(), steps.end(),
             [](const Step& a, const Step& b) { return a.iteration < b.iteration; });
   return steps;

@@ -11,6 +11,7 @@
 #include "checkpoint/checksum.hpp"
 #include "checkpoint/hdf5.hpp"
 #include "core/error.hpp"
+#include "core/philox.hpp"
 
 namespace trireme::checkpoint {
 
@@ -123,15 +124,28 @@ void check_version(const Attributes& attributes, const std::filesystem::path& pa
         path.string(), *version, kFormatVersion);
 }
 
+std::uint64_t read_checksum(hid_t dataset, const std::string& name) {
+  const Handle attribute = TRIREME_HDF5_OPEN(H5Aclose, H5Aopen, dataset, "checksum", H5P_DEFAULT);
+  const Handle space = TRIREME_HDF5_OPEN(H5Sclose, H5Aget_space, attribute.get());
+  if (!is_single(space.get()))
+    throw hdf5::Failure(fmt::format("the checksum of '{}' is not one number", name));
+  std::uint64_t value = 0;
+  TRIREME_HDF5(H5Aread, attribute.get(), H5T_NATIVE_UINT64, &value);
+  return value;
+}
+
 std::string read_deck(hid_t file) {
   const Handle dataset = TRIREME_HDF5_OPEN(H5Dclose, H5Dopen2, file, "deck", H5P_DEFAULT);
   const Handle type = TRIREME_HDF5_OPEN(H5Tclose, H5Dget_type, dataset.get());
   const Handle space = TRIREME_HDF5_OPEN(H5Sclose, H5Dget_space, dataset.get());
   if (!is_fixed_text(type.get()) || !is_single(space.get()))
-    throw hdf5::Failure("its dataset 'deck' is not one text");
-  return read_text(type.get(), [&](const Handle& memory, char* text) {
+    throw hdf5::Failure("its dataset 'deck' is not one text of fixed length");
+  const std::string deck = read_text(type.get(), [&](const Handle& memory, char* text) {
     TRIREME_HDF5(H5Dread, dataset.get(), memory.get(), H5S_ALL, H5S_ALL, H5P_DEFAULT, text);
   });
+  if (read_checksum(dataset.get(), "deck") != name_hash(deck.c_str()))
+    throw hdf5::Failure("its dataset 'deck' is damaged: its checksum does not match");
+  return deck;
 }
 
 // ---------------------------------------------------------------------------- tensors
@@ -180,12 +194,7 @@ TensorInfo read_info(hid_t file, const std::string& name) {
     throw hdf5::Failure(fmt::format("its dataset '{}' {} stores {} bytes instead of {:.0f}", name,
                                     to_string(info.shape), stored, expected));
 
-  const Handle checksum =
-      TRIREME_HDF5_OPEN(H5Aclose, H5Aopen, dataset.get(), "checksum", H5P_DEFAULT);
-  const Handle checksum_space = TRIREME_HDF5_OPEN(H5Sclose, H5Aget_space, checksum.get());
-  if (!is_single(checksum_space.get()))
-    throw hdf5::Failure(fmt::format("the checksum of '{}' is not one number", name));
-  TRIREME_HDF5(H5Aread, checksum.get(), H5T_NATIVE_UINT64, &info.checksum);
+  info.checksum = read_checksum(dataset.get(), name);
   return info;
 }
 

@@ -3,6 +3,7 @@
 #include <set>
 
 #include "checkpoint/hdf5.hpp"
+#include "core/philox.hpp"
 
 namespace trireme::checkpoint {
 
@@ -37,6 +38,10 @@ void write_attribute(hid_t object, const std::string& name, const Attribute& val
   }
 }
 
+void write_checksum(hid_t dataset, std::uint64_t checksum) {
+  write_attribute(dataset, "checksum", H5T_STD_U64LE, H5T_NATIVE_UINT64, &checksum);
+}
+
 void write_deck(hid_t file, const std::string& deck) {
   const Handle space = TRIREME_HDF5_OPEN(H5Sclose, H5Screate, H5S_SCALAR);
   const Handle type = hdf5::string_type(deck.size());
@@ -44,6 +49,7 @@ void write_deck(hid_t file, const std::string& deck) {
       TRIREME_HDF5_OPEN(H5Dclose, H5Dcreate2, file, "deck", type.get(), space.get(), H5P_DEFAULT,
                         timeless(H5P_DATASET_CREATE).get(), H5P_DEFAULT);
   TRIREME_HDF5(H5Dwrite, dataset.get(), type.get(), H5S_ALL, H5S_ALL, H5P_DEFAULT, deck.c_str());
+  write_checksum(dataset.get(), name_hash(deck.c_str()));
 }
 
 /// Makes the groups on the way to `name` that `made` does not have yet, and notes them there.
@@ -79,7 +85,7 @@ void write_skeleton(const std::filesystem::path& path, const Attributes& attribu
     const Handle dataset = TRIREME_HDF5_OPEN(H5Dclose, H5Dcreate2, file.get(), tensor.name.c_str(),
                                              hdf5::file_type(tensor.dtype), space.get(),
                                              H5P_DEFAULT, creation.get(), H5P_DEFAULT);
-    write_attribute(dataset.get(), "checksum", H5T_STD_U64LE, H5T_NATIVE_UINT64, &checksums[i]);
+    write_checksum(dataset.get(), checksums[i]);
   }
   file.close();
 }

@@ -1,0 +1,101 @@
+#include "checkpoint/folder.hpp"
+
+#include "core/error.hpp"
+#include "core/files.hpp"
+#include "one_rank.hpp"
+
+namespace trireme::checkpoint {
+namespace {
+
+class FolderTest : public OneRankTest {
+ protected:
+  std::vector<std::int64_t> iterations() const {
+    std::vector<std::int64_t> found;
+    for (const Step& step : list_steps(folder_)) found.push_back(step.iteration);
+    return found;
+  }
+};
+
+TEST_F(FolderTest, NothingIsFoundWhereNothingIs) {
+  EXPECT_TRUE(list_steps(folder_).empty());
+  EXPECT_FALSE(find_latest(folder_).has_value());
+  std::filesystem::create_directories(folder_);
+  EXPECT_FALSE(find_latest(folder_).has_value());
+  EXPECT_TRUE(retain(folder_, 1, std::nullopt).empty());
+}
+
+TEST_F(FolderTest, NamesSortByIteration) {
+  EXPECT_EQ(step_path("c", 1000), std::filesystem::path("c/step-00001000.h5"));
+  std::filesystem::create_directories(folder_);
+  for (const char* name :
+       {"step-123456789.h5", "step-00000020.h5", "step-00000100.h5", "step-00000030.h5.part",
+        "notes.h5", "step-x.h5", "step-.h5", "step--5.h5", "step-99999999999999999999.h5"})
+    write_file_atomically(folder_ / name, "");
+  EXPECT_EQ(iterations(), (std::vector<std::int64_t>{20, 100, 123456789}));
+}
+
+TEST_F(FolderTest, LatestIsWhatTheFileNames) {
+  const std::filesystem::path older = save_step(10);
+  const std::filesystem::path newer = save_step(20);
+  EXPECT_EQ(find_latest(folder_)->path, newer);
+  EXPECT_EQ(find_latest(folder_)->note, "");
+  publish(older);
+  EXPECT_EQ(find_latest(folder_)->path, older);
+}
+
+TEST_F(FolderTest, WithoutLatestTheNewestCompleteOneIsTaken) {
+  save_step(10);
+  const std::filesystem::path newest = save_step(20);
+  write_file_atomically(folder_ / "step-00000030.h5", "damaged");
+  write_file_atomically(folder_ / "step-00000040.h5.part", "unfinished");
+  std::filesystem::remove(folder_ / "latest");
+  const std::optional<Latest> found = find_latest(folder_);
+  ASSERT_TRUE(found.has_value());
+  EXPECT_EQ(found->path, newest);
+  EXPECT_NE(found->note.find("no file 'latest': using 'step-00000020.h5'"), std::string::npos)
+      << found->note;
+}
+
+TEST_F(FolderTest, ADamagedLatestIsReplacedAndNamed) {
+  const std::filesystem::path older = save_step(10);
+  const std::filesystem::path newer = save_step(20);
+  std::filesystem::resize_file(newer, 1000);
+  const std::optional<Latest> found = find_latest(folder_);
+  ASSERT_TRUE(found.has_value());
+  EXPECT_EQ(found->path, older);
+  EXPECT_NE(found->note.find(newer.string()), std::string::npos) << found->note;
+  std::filesystem::remove(older);
+  EXPECT_THROW(find_latest(folder_), DataError);
+}
+
+TEST_F(FolderTest, ALatestThatNamesNothingIsNotAFreshStart) {
+  std::filesystem::create_directories(folder_);
+  write_file_atomically(folder_ / "latest", "step-00000010.h5\n");
+  EXPECT_THROW(find_latest(folder_), DataError);
+}
+
+TEST_F(FolderTest, RetentionKeepsNewestMilestonesAndLatest) {
+  std::filesystem::create_directories(folder_);
+  for (std::int64_t iteration = 10; iteration <= 80; iteration += 10)
+    write_file_atomically(step_path(folder_, iteration), "");
+  publish(step_path(folder_, 20));
+  EXPECT_TRUE(retain(folder_, std::nullopt, 40).empty());
+  const std::vector<std::filesystem::path> deleted = retain(folder_, 2, 40);
+  EXPECT_EQ(iterations(), (std::vector<std::int64_t>{20, 40, 70, 80}));
+  EXPECT_EQ(deleted.size(), 4u);
+  EXPECT_EQ(deleted[0], step_path(folder_, 10));
+  retain(folder_, 1, std::nullopt);
+  EXPECT_EQ(iterations(), (std::vector<std::int64_t>{20, 80}));
+}
+
+TEST_F(FolderTest, UnfinishedFilesAreRemoved) {
+  std::filesystem::create_directories(folder_);
+  write_file_atomically(folder_ / "step-00000010.h5", "");
+  write_file_atomically(folder_ / "step-00000020.h5.part", "");
+  remove_unfinished(folder_);
+  EXPECT_FALSE(std::filesystem::exists(folder_ / "step-00000020.h5.part"));
+  EXPECT_TRUE(std::filesystem::exists(folder_ / "step-00000010.h5"));
+}
+
+}  // namespace
+}  // namespace trireme::checkpoint

@@ -1,0 +1,151 @@
+#include "checkpoint/reader.hpp"
+
+#include <hdf5.h>
+
+#include <fstream>
+#include <random>
+
+#include "core/error.hpp"
+#include "core/files.hpp"
+#include "one_rank.hpp"
+
+namespace trireme::checkpoint {
+namespace {
+
+class ReaderTest : public OneRankTest {
+ protected:
+  /// Expects that opening `path` throws DataError with `part` in its text.
+  static void expect_refused(const std::filesystem::path& path, const std::string& part) {
+    try {
+      const Reader reader(path);
+      FAIL() << "was opened";
+    } catch (const DataError& error) {
+      const std::string text = error.what();
+      EXPECT_NE(text.find(part), std::string::npos) << "'" << part << "' is not in: " << text;
+      EXPECT_NE(text.find(path.string()), std::string::npos) << text;
+    }
+  }
+
+  /// Writes a file without syncing it: these tests write many.
+  static void write_quickly(const std::filesystem::path& path, const std::string& content) {
+    std::ofstream(path, std::ios::binary) << content;
+  }
+
+  /// Opens `path` for writing with HDF5 and runs `change` on it.
+  template <typename Change>
+  static void edit(const std::filesystem::path& path, Change&& change) {
+    const hid_t file = H5Fopen(path.c_str(), H5F_ACC_RDWR, H5P_DEFAULT);
+    ASSERT_GE(file, 0);
+    change(file);
+    H5Fclose(file);
+  }
+
+  /// Reads every tensor of `path` and returns whether all have the known values of `version`.
+  static bool reads_as(const std::filesystem::path& path, std::int64_t version) {
+    const Reader reader(path);
+    Holding holding(small_model(), Cut::first_rank, 0, 1);
+    const Attributes attributes = {{"format_version", kFormatVersion},
+                                   {"iteration", version},
+                                   {"program", std::string("trireme")}};
+    if (reader.header().tensors.size() != holding.tensors.size() ||
+        reader.header().attributes != attributes || reader.header().deck != kOneRankDeck)
+      return false;
+    for (const LocalTensor& tensor : holding.tensors)
+      reader.read_whole(tensor.name, tensor.dtype, tensor.pieces[0].data);
+    return holding.first_difference(version).empty();
+  }
+};
+
+TEST_F(ReaderTest, ReadsWholeTensorsAndParts) {
+  const std::filesystem::path path = save_step(3);
+  EXPECT_TRUE(reads_as(path, 3));
+  const Reader reader(path);
+  const TensorInfo* word = reader.header().find("model/embedding/word");
+  ASSERT_NE(word, nullptr);
+  std::vector<float> part(6);
+  reader.read(*word, {{4, 1, 10, 2}, {5, 2, 0, 2}}, part.data());
+  const std::int64_t indices[] = {58, 59, 60, 61, 72, 73};
+  for (std::size_t i = 0; i < part.size(); ++i)
+    EXPECT_EQ(part[i], static_cast<float>(known_value(word->name, indices[i], 3)));
+  EXPECT_THROW(reader.read_whole("model/absent", DType::f32, part.data()), DataError);
+  EXPECT_THROW(reader.read_whole("model/embedding/word", DType::f64, part.data()), DataError);
+}
+
+TEST_F(ReaderTest, NewerVersionsAreRefused) {
+  const std::filesystem::path path = save_step(3);
+  edit(path, [](hid_t file) {
+    const hid_t attribute = H5Aopen(file, "format_version", H5P_DEFAULT);
+    const std::int64_t version = 99;
+    EXPECT_GE(H5Awrite(attribute, H5T_NATIVE_INT64, &version), 0);
+    H5Aclose(attribute);
+  });
+  expect_refused(path, "has format version 99; this program reads versions up to 1");
+}
+
+TEST_F(ReaderTest, ForeignHdf5FilesAreRefused) {
+  const std::filesystem::path path = save_step(3);
+  edit(path, [](hid_t file) { H5Adelete(file, "format_version"); });
+  expect_refused(path, "not a checkpoint of Trireme: it has no attribute 'format_version'");
+  save_step(3);
+  edit(path, [](hid_t file) { H5Ldelete(file, "deck", H5P_DEFAULT); });
+  expect_refused(path, "'deck'");
+  save_step(3);
+  edit(path, [](hid_t file) {
+    H5Adelete_by_name(file, "model/embedding/word", "checksum", H5P_DEFAULT);
+  });
+  expect_refused(path, "'checksum'");
+  save_step(3);
+  edit(path, [](hid_t file) {
+    const hsize_t extents[] = {2, 2, 2};
+    const hid_t space = H5Screate_simple(3, extents, nullptr);
+    H5Dclose(
+        H5Dcreate2(file, "cube", H5T_IEEE_F32LE, space, H5P_DEFAULT, H5P_DEFAULT, H5P_DEFAULT));
+    H5Sclose(space);
+  });
+  expect_refused(path, "'cube' has 3 axes, not 1 or 2");
+  save_step(3);
+  edit(path, [](hid_t file) {
+    const hsize_t extents[] = {std::uint64_t{1} << 40, 1024};
+    const hid_t space = H5Screate_simple(2, extents, nullptr);
+    H5Dclose(
+        H5Dcreate2(file, "vast", H5T_IEEE_F32LE, space, H5P_DEFAULT, H5P_DEFAULT, H5P_DEFAULT));
+    H5Sclose(space);
+  });
+  expect_refused(path, "'vast' [1099511627776, 1024] stores 0 bytes");
+}
+
+TEST_F(ReaderTest, NoFlippedByteGoesUnnoticed) {
+  const std::filesystem::path path = save_step(3);
+  const std::string good = read_file(path);
+  const std::filesystem::path bad = folder_ / "bad.h5";
+  std::mt19937 random(20240917);
+  int refused = 0;
+  const int trials = 1000;
+  for (int trial = 0; trial < trials; ++trial) {
+    std::string content = good;
+    const std::size_t at = random() % content.size();
+    const auto flip = static_cast<char>(1 + random() % 255);
+    content[at] = static_cast<char>(content[at] ^ flip);
+    write_quickly(bad, content);
+    try {
+      // Bytes that nothing uses may differ; then everything must read as it was written.
+      EXPECT_TRUE(reads_as(bad, 3)) << "byte " << at << " of " << good.size();
+    } catch (const DataError&) {
+      ++refused;
+    }
+  }
+  EXPECT_GT(refused, trials / 4);
+}
+
+TEST_F(ReaderTest, NoTruncationGoesUnnoticed) {
+  const std::filesystem::path path = save_step(3);
+  const std::string good = read_file(path);
+  const std::filesystem::path bad = folder_ / "bad.h5";
+  for (std::size_t size = 0; size < good.size(); size += 1 + good.size() / 100) {
+    write_quickly(bad, good.substr(0, size));
+    EXPECT_THROW(Reader{bad}, DataError) << size << " of " << good.size() << " bytes";
+  }
+}
+
+}  // namespace
+}  // namespace trireme::checkpoint

@@ -1,0 +1,81 @@
+#include <gtest/gtest.h>
+
+#include <cstdlib>
+#include <optional>
+
+#include "comm/mpi/mpi_communicator.hpp"
+#include "core/error.hpp"
+
+namespace trireme::comm {
+namespace {
+
+/// Sets or removes an environment variable for the life of the object.
+class ScopedVariable {
+ public:
+  ScopedVariable(const char* name, const char* value) : name_(name) {
+    if (const char* old = std::getenv(name)) old_ = old;
+    set(value);
+  }
+  ~ScopedVariable() { set(old_ ? old_->c_str() : nullptr); }
+
+ private:
+  void set(const char* value) {
+    if (value)
+      ::setenv(name_, value, 1);
+    else
+      ::unsetenv(name_);
+  }
+  const char* name_;
+  std::optional<std::string> old_;
+};
+
+std::string complaint(int size) {
+  try {
+    check_launcher(size);
+    return "";
+  } catch (const Error& error) {
+    EXPECT_EQ(error.code(), ExitCode::failure);
+    return error.what();
+  }
+}
+
+class LauncherTest : public testing::Test {
+ private:
+  ScopedVariable ompi_{"OMPI_COMM_WORLD_SIZE", nullptr};
+  ScopedVariable slurm_{"SLURM_NTASKS", nullptr};
+  ScopedVariable pmi_{"PMI_SIZE", nullptr};
+};
+
+TEST_F(LauncherTest, AloneWithoutALauncherIsFine) { EXPECT_EQ(complaint(1), ""); }
+
+TEST_F(LauncherTest, SlurmWithoutPmixIsNamed) {
+  const ScopedVariable slurm("SLURM_NTASKS", "8");
+  EXPECT_EQ(complaint(8), "");
+  const std::string text = complaint(1);
+  for (const char* part : {"8 tasks", "SLURM_NTASKS", "srun --mpi=pmix", "50-slurm-pmi.sh"})
+    EXPECT_NE(text.find(part), std::string::npos) << part << " is not in: " << text;
+}
+
+TEST_F(LauncherTest, AnotherMpiIsNamed) {
+  {
+    const ScopedVariable ompi("OMPI_COMM_WORLD_SIZE", "4");
+    EXPECT_EQ(complaint(4), "");
+    EXPECT_NE(complaint(1).find("built against another MPI"), std::string::npos);
+  }
+  const ScopedVariable pmi("PMI_SIZE", "4");
+  EXPECT_NE(complaint(1).find("4 ranks (PMI_SIZE)"), std::string::npos);
+}
+
+TEST_F(LauncherTest, OneRankOfMpirunInALargerSlurmJobIsFine) {
+  const ScopedVariable slurm("SLURM_NTASKS", "8");
+  const ScopedVariable ompi("OMPI_COMM_WORLD_SIZE", "1");
+  EXPECT_EQ(complaint(1), "");
+}
+
+TEST(RanksSharingCores, CountsUnboundRanksOfThisHost) {
+  const auto world = MpiCommunicator::world();
+  EXPECT_EQ(ranks_sharing_cores(*world), world->size());
+}
+
+}  // namespace
+}  // namespace trireme::comm
