@@ -9,6 +9,7 @@
 
 #include "app.hpp"
 #include "comm/mpi/mpi_communicator.hpp"
+#include "deck_options.hpp"
 #include "train/startup.hpp"
 
 namespace trireme {
@@ -45,6 +46,24 @@ inline ExitCode run_on_ranks(
     fail(ExitCode::failure, error.what());
   }
   return ExitCode::failure;
+}
+
+/// run_app for programs whose `body` calls run_on_ranks. What is wrong with the command line is
+/// found by every rank before MPI starts, and only the first says it.
+inline int run_mpi_app(const char* program, int argc, char** argv,
+                       const std::function<ExitCode(int, char**)>& body) {
+  return run_app(program, argc, argv, [&](int count, char** words) {
+    try {
+      return body(count, words);
+    } catch (const UsageError&) {
+      if (prints_before_mpi()) throw;
+    } catch (const po::error&) {
+      if (prints_before_mpi()) throw;
+    }
+    // A launcher ends the job when its first rank ends: that one must have spoken.
+    std::this_thread::sleep_for(std::chrono::seconds(1));
+    return ExitCode::usage;
+  });
 }
 
 }  // namespace trireme

@@ -32,7 +32,7 @@ po::options_description all_options() {
 }
 
 /// The deck's tensor and pipeline ranks where they divide the ranks there are, else data ranks
-/// only: the score is the same.
+/// only: no layout changes the score of a sample.
 void resolve_layout(deck::Deck& deck, std::int64_t ranks) {
   if (ranks % (deck.parallel.tensor * deck.parallel.pipeline) != 0) {
     deck.parallel.tensor = deck.parallel.pipeline = 1;
@@ -65,10 +65,10 @@ nlohmann::ordered_json perplexity(const DeckArguments& arguments,
   const auto& [deck, vocabulary] = prepared;
   const std::string path = train::on_rank_zero(*world, [&] {
     const auto& values = arguments.values;
-    return train::resolve_checkpoint(values.count("checkpoint")
-                                         ? values["checkpoint"].as<std::string>()
-                                         : deck.run.output)
-        .string();
+    const auto checkpoint = train::resolve_checkpoint(
+        values.count("checkpoint") ? values["checkpoint"].as<std::string>() : deck.run.output);
+    train::require_same_model(deck, checkpoint);
+    return checkpoint.string();
   });
   const auto backend =
       device::make_host_backend(device::threads_for_rank(comm::ranks_sharing_cores(*world)));
@@ -137,5 +137,5 @@ ExitCode run(int argc, char** argv) {
 }  // namespace trireme
 
 int main(int argc, char** argv) {
-  return trireme::run_app(trireme::kProgram, argc, argv, trireme::run);
+  return trireme::run_mpi_app(trireme::kProgram, argc, argv, trireme::run);
 }

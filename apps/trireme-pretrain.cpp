@@ -50,6 +50,7 @@ std::string command_line(int argc, char** argv, int ranks, bool with_restart) {
   return text;
 }
 
+/// "a (4 ranks), b (4 ranks)"; `distinct` gets each host once, in rank order.
 std::string host_list(const std::vector<std::string>& hosts, std::vector<std::string>& distinct) {
   for (const std::string& host : hosts)
     if (std::find(distinct.begin(), distinct.end(), host) == distinct.end())
@@ -98,15 +99,14 @@ void conclude(report::Reporter& reporter, train::StopReason stop, const train::T
                                 .exit_code = static_cast<int>(exit_code(stop))});
   std::string text =
       fmt::format("{} of {} iterations are done; this run took {} and {} at most on rank 0",
-                  trainer.state().iteration, deck::total_iterations(deck), human_duration(seconds),
+                  trainer.state().iteration, trainer.total_iterations(), human_duration(seconds),
                   human_bytes(static_cast<double>(process_memory().peak)));
   if (trainer.last_checkpoint())
     text += fmt::format("\ncheckpoint {}", trainer.last_checkpoint()->string());
-  if (stop != train::StopReason::finished)
-    text += "\ncontinue   " + command;
-  else
-    text += fmt::format("\ncontinue   {} train.iterations={}", command,
-                        2 * deck::total_iterations(deck));
+  text += "\ncontinue   " + command;
+  if (stop == train::StopReason::finished)
+    text += deck.train.samples ? fmt::format(" train.samples={}", 2 * *deck.train.samples)
+                               : fmt::format(" train.iterations={}", 2 * *deck.train.iterations);
   reporter.print(text);
 }
 
@@ -122,8 +122,8 @@ ExitCode pretrain(int argc, char** argv, const DeckArguments& arguments,
   const std::string again = command_line(argc, argv, world->size(), /*with_restart=*/false);
   Start start;
   const std::string found = train::on_rank_zero(*world, [&] {
-    train::describe_data(
-        deck, vocabulary);  // before anything is written: throws when a split is too small
+    // Before anything is written: throws when a split is too small.
+    train::describe_data(deck, vocabulary);
     start.restart = train::find_restart(deck, arguments.values["restart"].as<std::string>());
     start.lock = std::make_unique<train::FolderLock>(deck.run.output);
     write_file_atomically(std::filesystem::path(deck.run.output) / "deck.yaml",
@@ -134,7 +134,7 @@ ExitCode pretrain(int argc, char** argv, const DeckArguments& arguments,
         .total_iterations = deck::total_iterations(deck),
         .restart = point.checkpoint ? std::optional(point.iteration) : std::nullopt,
         .tensorboard = deck.log.tensorboard.enable,
-        .flush_every = static_cast<int>(deck.log.tensorboard.flush_every)});
+        .flush_every = deck.log.tensorboard.flush_every});
     introduce(start, deck, vocabulary, command, hosts, threads);
     return point.checkpoint ? point.checkpoint->string() : std::string();
   });
@@ -167,5 +167,5 @@ ExitCode run(int argc, char** argv) {
 }  // namespace trireme
 
 int main(int argc, char** argv) {
-  return trireme::run_app("trireme-pretrain", argc, argv, trireme::run);
+  return trireme::run_mpi_app(trireme::kProgram, argc, argv, trireme::run);
 }

@@ -29,8 +29,11 @@ class Communicator {
  public:
   virtual ~Communicator() = default;
 
+  /// The group's name, for messages.
   virtual const std::string& name() const = 0;
+  /// This rank's number in the group, 0 .. size() - 1.
   virtual int rank() const = 0;
+  /// The number of ranks.
   virtual int size() const = 0;
 
   /// Combines `count` elements in place; every rank gets the same bits.

@@ -6,12 +6,11 @@
 
 namespace trireme {
 
-/// Measures elapsed time from its making or its last reset.
+/// Measures elapsed time from its making on.
 class Stopwatch {
  public:
+  /// Seconds passed so far, less what was excluded.
   double seconds() const { return std::chrono::duration<double>(Clock::now() - start_).count(); }
-  double milliseconds() const { return seconds() * 1e3; }
-  void reset() { start_ = Clock::now(); }
   /// Leaves `seconds` that have passed out of the measurement.
   void exclude(double seconds) {
     start_ += std::chrono::duration_cast<Clock::duration>(std::chrono::duration<double>(seconds));

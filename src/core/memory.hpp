@@ -11,6 +11,7 @@ struct ProcessMemory {
   std::int64_t peak = 0;
 };
 
+/// Reads it from the system.
 ProcessMemory process_memory();
 
 }  // namespace trireme

@@ -44,8 +44,8 @@ enum class DropoutSite : std::uint32_t { embedding = 0, attention = 1, projectio
 /// elements are scaled by 1 / (1 - probability).
 struct DropoutStream {
   std::uint64_t seed = 0;
-  std::uint64_t sample =
-      0;  ///< index of the sample in the run (consumed samples before it), below 2^48
+  /// Index of the sample in the run (consumed samples before it), below 2^48.
+  std::uint64_t sample = 0;
   std::uint32_t layer = 0;  ///< logical layer; 0 for the embedding
   DropoutSite site = DropoutSite::embedding;
 

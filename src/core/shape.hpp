@@ -11,7 +11,9 @@ namespace trireme {
 /// Extents of a row-major tensor, outermost first. At most four.
 class Shape {
  public:
+  /// No axes: one element.
   Shape() = default;
+  /// Throws InternalError for more than four extents.
   Shape(std::initializer_list<std::int64_t> extents);
 
   int rank() const { return rank_; }

@@ -24,17 +24,4 @@ void catch_stop_signals() {
 
 int stop_signal() { return received; }
 
-const char* signal_name(int signal) {
-  switch (signal) {
-    case SIGUSR1:
-      return "SIGUSR1";
-    case SIGTERM:
-      return "SIGTERM";
-    case SIGINT:
-      return "SIGINT";
-    default:
-      return "a signal";
-  }
-}
-
 }  // namespace trireme

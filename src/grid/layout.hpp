@@ -2,7 +2,6 @@
 #pragma once
 
 #include <cstdint>
-#include <string>
 #include <vector>
 
 namespace trireme::grid {
@@ -33,17 +32,19 @@ struct Layout {
 
   /// rank = tensor + T * (data + D * pipeline).
   int rank_of(const Coordinates& place) const;
+  /// The place of `rank`: rank_of() backwards. Throws InternalError for ranks that do not exist.
   Coordinates coordinates_of(int rank) const;
 
-  /// The layers of a stage.
+  /// The layers of a stage. Throws InternalError for stages that do not exist.
   LayerRange layers_of(int stage) const;
 
   bool is_first(int stage) const { return stage == 0; }
   bool is_last(int stage) const { return stage == pipeline - 1; }
 };
 
-/// `total` elements cut for `shards` ranks: shard r holds [begin, end) and, when the count does not
-/// divide, the last shards have fewer elements than `padded`, the equal size that is allocated.
+/// One rank's elements [begin, end) of a total that is cut into equal parts. When the total does
+/// not divide, the last parts have fewer elements than `padded`, the size that every rank
+/// allocates.
 struct ShardRange {
   std::int64_t begin = 0;
   std::int64_t end = 0;
@@ -51,8 +52,7 @@ struct ShardRange {
   std::int64_t size() const { return end - begin; }
 };
 
-/// The range of shard `index` of `shards` when `total` is cut into equal padded parts of ceil(total
-/// / shards).
+/// The range of shard `index` when `total` is cut into `shards` parts of ceil(total / shards).
 ShardRange padded_shard(std::int64_t total, int shards, int index);
 
 }  // namespace trireme::grid

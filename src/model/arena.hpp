@@ -28,6 +28,7 @@ class Arena {
     return static_cast<std::int32_t*>(take(DType::f32, {count}).data);
   }
 
+  /// Bytes handed out so far, alignment included.
   std::size_t bytes() const { return bytes_; }
 
  private:

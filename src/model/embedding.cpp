@@ -18,10 +18,6 @@ Embedding::Embedding(const ParameterStore& parameters, const ModelConfig& config
   norm_bias_ = parameters["embedding/norm/bias"];
 }
 
-std::int64_t Embedding::first_row(const LayerContext& context) const {
-  return context.tensor.rank() * word_.weight.shape[0];
-}
-
 void Embedding::forward(const LayerContext& context, const PassInfo& pass, const std::int32_t* ids,
                         std::int64_t first_position, const Activations& saved,
                         const Tensor& output) const {
@@ -29,7 +25,7 @@ void Embedding::forward(const LayerContext& context, const PassInfo& pass, const
   const Shape rows{context.tokens(), context.config.hidden};
   context.backend.embedding_forward({.ids = ids,
                                      .table = word_.weight,
-                                     .first_row = first_row(context),
+                                     .first_row = context.vocabulary_shard().begin,
                                      .out = words.view(rows)});
   context.tensor.all_reduce(words.data, words.size(), words.dtype, comm::Reduce::sum);
   if (saved.words)
@@ -71,7 +67,7 @@ void Embedding::backward(const LayerContext& context, const PassInfo& pass, cons
   }
   context.backend.embedding_backward({.ids = ids,
                                       .dout = dwords.view(rows),
-                                      .first_row = first_row(context),
+                                      .first_row = context.vocabulary_shard().begin,
                                       .dtable = word_.gradient});
 }
 

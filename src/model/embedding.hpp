@@ -15,6 +15,7 @@ class Embedding {
     static Activations take(Arena& arena, const LayerSizes& sizes);
   };
 
+  /// `parameters` must hold the first stage's and outlive this.
   Embedding(const ParameterStore& parameters, const ModelConfig& config);
 
   /// Writes output [s, b, h] from ids [T] (sequence-major, in the backend's memory); the ids stand
@@ -28,8 +29,6 @@ class Embedding {
                 const Activations& saved, const Tensor& gradient, const Tensor& scratch) const;
 
  private:
-  std::int64_t first_row(const LayerContext& context) const;
-
   WeightGradient word_, position_, norm_weight_, norm_bias_;
 };
 

@@ -52,7 +52,7 @@ class GptStage {
   void load(int slot, const MicroBatch& batch);
 
   /// Runs the micro-batch in `slot` forward. On the last stage the loss is added to loss_sum().
-  /// Collective over the tensor group.
+  /// `training` turns dropout on. Collective over the tensor group.
   void forward(int slot, bool training);
 
   /// Runs it backward. The last stage starts from `loss_scale` times its summed loss; others find
@@ -63,6 +63,7 @@ class GptStage {
   /// The loss summed over the tokens of all micro-batches since reset_loss(); 0 but on the last
   /// stage.
   double loss_sum();
+  /// Sets loss_sum() to 0.
   void reset_loss();
 
   bool is_first() const { return embedding_.has_value(); }

@@ -21,10 +21,6 @@ Head::Head(const ParameterStore& parameters)
       norm_bias_(parameters["final_norm/bias"]),
       word_(parameters["embedding/word"]) {}
 
-grid::ShardRange Head::columns(const LayerContext& context) const {
-  return grid::padded_shard(context.config.vocab, context.tensor.size(), context.tensor.rank());
-}
-
 void Head::logits(const LayerContext& context, const Tensor& stream,
                   const Activations& saved) const {
   context.backend.layernorm_forward({.x = stream.view({context.tokens(), context.config.hidden}),
@@ -40,7 +36,7 @@ void Head::logits(const LayerContext& context, const Tensor& stream,
 void Head::forward(const LayerContext& context, const Tensor& stream, const std::int32_t* labels,
                    const Activations& saved, const Tensor& loss) const {
   logits(context, stream, saved);
-  const grid::ShardRange shard = columns(context);
+  const grid::ShardRange shard = context.vocabulary_shard();
   const auto reduce = [&](const Tensor& tensor, comm::Reduce op) {
     context.tensor.all_reduce(tensor.data, tensor.size(), tensor.dtype, op);
   };
@@ -63,7 +59,7 @@ void Head::forward(const LayerContext& context, const Tensor& stream, const std:
 void Head::backward(const LayerContext& context, const Tensor& stream, const std::int32_t* labels,
                     double scale, const Activations& saved, const Tensor& gradient,
                     const Tensor& scratch) const {
-  const grid::ShardRange shard = columns(context);
+  const grid::ShardRange shard = context.vocabulary_shard();
   const Shape rows{context.tokens(), context.config.hidden};
   context.backend.cross_entropy_backward({.logits = saved.logits,
                                           .first_column = shard.begin,

@@ -19,7 +19,8 @@ class Head {
     static Activations take(Arena& arena, const LayerSizes& sizes);
   };
 
-  Head(const ParameterStore& parameters);
+  /// `parameters` must hold the last stage's and outlive this.
+  explicit Head(const ParameterStore& parameters);
 
   /// Writes the logits of stream [s, b, h] into saved.logits.
   void logits(const LayerContext& context, const Tensor& stream, const Activations& saved) const;
@@ -37,8 +38,6 @@ class Head {
                 const Tensor& scratch) const;
 
  private:
-  grid::ShardRange columns(const LayerContext& context) const;
-
   WeightGradient norm_weight_, norm_bias_, word_;
 };
 

@@ -31,6 +31,7 @@ class ParameterStore {
 
   /// The tensors of a logical name; throws InternalError when this rank does not hold it.
   WeightGradient operator[](const std::string& name) const;
+  /// Whether this rank holds a logical name.
   bool holds(const std::string& name) const;
 
   const std::vector<Parameter>& table() const { return table_; }

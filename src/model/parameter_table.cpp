@@ -1,6 +1,5 @@
 #include "model/parameter_table.hpp"
 
-#include <algorithm>
 #include <cmath>
 
 #include "core/error.hpp"

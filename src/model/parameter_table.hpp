@@ -35,8 +35,8 @@ struct Parameter {
   Home home = Home::layer;
   int layer = 0;  ///< for Home::layer
   Split split = Split::none;
-  int blocks = 1;  ///< Split::rows cuts each of `blocks` equal row blocks: q, k and v of the fused
-                   ///< projection
+  /// Split::rows cuts each of `blocks` equal row blocks: q, k and v of the fused projection.
+  int blocks = 1;
   bool tied = false;  ///< the last stage holds a copy as well, its output projection
 };
 

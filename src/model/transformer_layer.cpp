@@ -98,33 +98,60 @@ TransformerLayer::TransformerLayer(const ParameterStore& parameters, int layer) 
 void TransformerLayer::forward(const LayerContext& context, const LayerWorkspace& workspace,
                                const PassInfo& pass, const Tensor& input,
                                const LayerActivations& saved, const Tensor& output) const {
+  project_qkv(context, input, saved);
+  context.backend.attention_forward(
+      {.qkv = saved.qkv,
+       .out = saved.context,
+       .lse = saved.lse,
+       .heads = context.local_heads(),
+       .first_head = context.tensor.rank() * context.local_heads(),
+       .dropout = dropout_at(context.config, pass, layer_, DropoutSite::attention)});
+  finish_attention(context, workspace, pass, input, saved);
+  mlp_forward(context, workspace, pass, saved, output);
+}
+
+void TransformerLayer::forward_cached(const LayerContext& context, const LayerWorkspace& workspace,
+                                      const LayerActivations& saved, const Tensor& stream,
+                                      const Tensor& keys, const Tensor& values,
+                                      std::int64_t past) const {
+  const PassInfo pass{.training = false};
+  project_qkv(context, stream, saved);
+  context.backend.attention_cached({.qkv = saved.qkv,
+                                    .keys = keys,
+                                    .values = values,
+                                    .out = saved.context,
+                                    .heads = context.local_heads(),
+                                    .past = past});
+  finish_attention(context, workspace, pass, stream, saved);
+  mlp_forward(context, workspace, pass, saved, stream);
+}
+
+void TransformerLayer::project_qkv(const LayerContext& context, const Tensor& input,
+                                   const LayerActivations& saved) const {
   device::Backend& backend = context.backend;
-  const ModelConfig& config = context.config;
   backend.layernorm_forward({.x = as_rows(input),
                              .weight = norm1_weight_.weight,
                              .bias = norm1_bias_.weight,
                              .out = saved.norm1,
                              .mean = saved.mean1,
                              .rstd = saved.rstd1,
-                             .eps = config.layernorm_eps});
+                             .eps = context.config.layernorm_eps});
   linear_forward(backend, saved.norm1, qkv_weight_.weight, as_rows(saved.qkv));
   backend.add_bias({.x = as_rows(saved.qkv), .bias = qkv_bias_.weight});
-  backend.attention_forward({.qkv = saved.qkv,
-                             .out = saved.context,
-                             .lse = saved.lse,
-                             .heads = context.local_heads(),
-                             .first_head = context.tensor.rank() * context.local_heads(),
-                             .dropout = dropout_at(config, pass, layer_, DropoutSite::attention)});
-  linear_forward(backend, as_rows(saved.context), projection_weight_.weight,
+}
+
+void TransformerLayer::finish_attention(const LayerContext& context,
+                                        const LayerWorkspace& workspace, const PassInfo& pass,
+                                        const Tensor& input, const LayerActivations& saved) const {
+  linear_forward(context.backend, as_rows(saved.context), projection_weight_.weight,
                  as_rows(workspace.stream));
   sum_over(context.tensor, workspace.stream);
-  backend.bias_dropout_residual(
+  context.backend.bias_dropout_residual(
       {.x = workspace.stream,
        .bias = projection_bias_.weight,
        .residual = input,
        .out = saved.middle,
-       .dropout = dropout_at(config, pass, layer_, DropoutSite::projection)});
-  mlp_forward(context, workspace, pass, saved, output);
+       .dropout = dropout_at(context.config, pass, layer_, DropoutSite::projection)});
 }
 
 void TransformerLayer::mlp_forward(const LayerContext& context, const LayerWorkspace& workspace,
@@ -153,16 +180,19 @@ void TransformerLayer::mlp_forward(const LayerContext& context, const LayerWorks
 void TransformerLayer::backward(const LayerContext& context, const LayerWorkspace& workspace,
                                 const PassInfo& pass, const Tensor& input,
                                 const LayerActivations& saved, const Tensor& gradient) const {
-  device::Backend& backend = context.backend;
-  const ModelConfig& config = context.config;
-  const Tensor beside =
-      workspace.stream;  // the gradient of a sublayer, beside the residual stream's
-  const Tensor beside_rows = as_rows(beside);
+  mlp_backward(context, workspace, pass, saved, gradient);
+  attention_backward(context, workspace, pass, input, saved, gradient);
+}
 
-  // ---- MLP
+void TransformerLayer::mlp_backward(const LayerContext& context, const LayerWorkspace& workspace,
+                                    const PassInfo& pass, const LayerActivations& saved,
+                                    const Tensor& gradient) const {
+  device::Backend& backend = context.backend;
+  // The gradient inside the sublayer, beside that of the residual stream.
+  const Tensor beside = workspace.stream, beside_rows = as_rows(beside);
   backend.dropout_backward({.dout = gradient,
                             .dx = beside,
-                            .dropout = dropout_at(config, pass, layer_, DropoutSite::mlp)});
+                            .dropout = dropout_at(context.config, pass, layer_, DropoutSite::mlp)});
   backend.bias_gradient({.dout = beside_rows, .dbias = down_bias_.gradient});
   linear_weight_gradient(backend, saved.activated, beside_rows, down_weight_.gradient);
   const Tensor dup = front(workspace.wide, saved.up.shape);
@@ -180,8 +210,15 @@ void TransformerLayer::backward(const LayerContext& context, const LayerWorkspac
                               .dx = as_rows(gradient),
                               .dweight = norm2_weight_.gradient,
                               .dbias = norm2_bias_.gradient});
+}
 
-  // ---- attention
+void TransformerLayer::attention_backward(const LayerContext& context,
+                                          const LayerWorkspace& workspace, const PassInfo& pass,
+                                          const Tensor& input, const LayerActivations& saved,
+                                          const Tensor& gradient) const {
+  device::Backend& backend = context.backend;
+  const ModelConfig& config = context.config;
+  const Tensor beside = workspace.stream, beside_rows = as_rows(beside);
   backend.dropout_backward({.dout = gradient,
                             .dx = beside,
                             .dropout = dropout_at(config, pass, layer_, DropoutSite::projection)});
@@ -209,37 +246,6 @@ void TransformerLayer::backward(const LayerContext& context, const LayerWorkspac
                               .dx = as_rows(gradient),
                               .dweight = norm1_weight_.gradient,
                               .dbias = norm1_bias_.gradient});
-}
-
-void TransformerLayer::forward_cached(const LayerContext& context, const LayerWorkspace& workspace,
-                                      const LayerActivations& saved, const Tensor& stream,
-                                      const Tensor& keys, const Tensor& values,
-                                      std::int64_t past) const {
-  device::Backend& backend = context.backend;
-  const PassInfo pass{.training = false};
-  backend.layernorm_forward({.x = as_rows(stream),
-                             .weight = norm1_weight_.weight,
-                             .bias = norm1_bias_.weight,
-                             .out = saved.norm1,
-                             .mean = saved.mean1,
-                             .rstd = saved.rstd1,
-                             .eps = context.config.layernorm_eps});
-  linear_forward(backend, saved.norm1, qkv_weight_.weight, as_rows(saved.qkv));
-  backend.add_bias({.x = as_rows(saved.qkv), .bias = qkv_bias_.weight});
-  backend.attention_cached({.qkv = saved.qkv,
-                            .keys = keys,
-                            .values = values,
-                            .out = saved.context,
-                            .heads = context.local_heads(),
-                            .past = past});
-  linear_forward(backend, as_rows(saved.context), projection_weight_.weight,
-                 as_rows(workspace.stream));
-  sum_over(context.tensor, workspace.stream);
-  backend.bias_dropout_residual({.x = workspace.stream,
-                                 .bias = projection_bias_.weight,
-                                 .residual = stream,
-                                 .out = saved.middle});
-  mlp_forward(context, workspace, pass, saved, stream);
 }
 
 }  // namespace trireme::model

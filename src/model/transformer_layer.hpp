@@ -21,6 +21,7 @@ struct LayerSizes {
   std::int64_t local_heads() const { return config.heads / tensor_ranks; }
   std::int64_t local_hidden() const { return config.hidden / tensor_ranks; }
   std::int64_t local_ffn() const { return config.ffn / tensor_ranks; }
+  /// Rows of the vocabulary that every tensor rank allocates, padding included.
   std::int64_t local_vocab() const {
     return grid::padded_shard(config.vocab, tensor_ranks, 0).padded;
   }
@@ -33,6 +34,11 @@ struct LayerContext : LayerSizes {
 
   device::Backend& backend;
   comm::Communicator& tensor;  ///< the tensor-parallel group
+
+  /// The rows of the vocabulary that this rank holds.
+  grid::ShardRange vocabulary_shard() const {
+    return grid::padded_shard(config.vocab, tensor_ranks, tensor.rank());
+  }
 };
 
 /// How a forward pass treats one micro-batch: dropout is on when training, keyed by the first
@@ -64,8 +70,7 @@ struct LayerActivations {
 
 /// Scratch of a rank, shared by all its layers and micro-batches.
 struct LayerWorkspace {
-  Tensor stream;  ///< [s, b, h]: a product before its tensor-parallel sum, or a gradient beside the
-                  ///< stream
+  Tensor stream;  ///< [s, b, h]: a product before its tensor-parallel sum, a sublayer's gradient
   Tensor wide;    ///< [T, max(3 h, f) / t]: gradients inside a sublayer
   Tensor narrow;  ///< [s, b, h / t]: gradient of the heads' outputs
 
@@ -75,6 +80,7 @@ struct LayerWorkspace {
 /// The layer with logical number `layer`; its weights live in a ParameterStore.
 class TransformerLayer {
  public:
+  /// `parameters` must hold the layer and outlive this.
   TransformerLayer(const ParameterStore& parameters, int layer);
 
   /// Writes output [s, b, h] and `saved` from input [s, b, h]. Collective over the tensor group.
@@ -88,14 +94,29 @@ class TransformerLayer {
 
   /// forward() of t new positions over `past` cached ones, without dropout; keys, values [b, heads,
   /// capacity, head_dim]. input and output are `stream` [t, b, h], in place; `saved` is scratch
-  /// here.
+  /// here. Collective over the tensor group.
   void forward_cached(const LayerContext& context, const LayerWorkspace& workspace,
                       const LayerActivations& saved, const Tensor& stream, const Tensor& keys,
                       const Tensor& values, std::int64_t past) const;
 
  private:
+  /// Writes saved.qkv: what attention starts from.
+  void project_qkv(const LayerContext& context, const Tensor& input,
+                   const LayerActivations& saved) const;
+  /// From the heads' outputs to saved.middle, the stream after attention.
+  void finish_attention(const LayerContext& context, const LayerWorkspace& workspace,
+                        const PassInfo& pass, const Tensor& input,
+                        const LayerActivations& saved) const;
+  /// From saved.middle to `output`.
   void mlp_forward(const LayerContext& context, const LayerWorkspace& workspace,
                    const PassInfo& pass, const LayerActivations& saved, const Tensor& output) const;
+  /// The two halves of backward(), last first.
+  void mlp_backward(const LayerContext& context, const LayerWorkspace& workspace,
+                    const PassInfo& pass, const LayerActivations& saved,
+                    const Tensor& gradient) const;
+  void attention_backward(const LayerContext& context, const LayerWorkspace& workspace,
+                          const PassInfo& pass, const Tensor& input, const LayerActivations& saved,
+                          const Tensor& gradient) const;
 
   int layer_;
   WeightGradient norm1_weight_, norm1_bias_, qkv_weight_, qkv_bias_, projection_weight_,

@@ -3,7 +3,6 @@
 #pragma once
 
 #include <cstdint>
-#include <string>
 #include <vector>
 
 #include "comm/communicator.hpp"
@@ -27,9 +26,10 @@ struct OptimizerConfig {
 /// The groups that an optimizer reduces over.
 struct OptimizerGroups {
   comm::Communicator& world;
-  comm::Communicator& data;       ///< ranks with the same shard of the model
-  comm::Communicator* embedding;  ///< first and last stage when they are different ones and this
-                                  ///< rank is on one of them; rank 0 is the first
+  comm::Communicator& data;  ///< ranks with the same shard of the model
+  /// First and last stage when they are different ones and this rank is on one of them, else null;
+  /// rank 0 is the first.
+  comm::Communicator* embedding;
 };
 
 /// A stretch of this rank's flat buffers that belongs to one parameter: what a checkpoint saves and

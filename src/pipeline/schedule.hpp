@@ -18,10 +18,11 @@ inline constexpr int kNoStage = -1;
 struct Step {
   StepKind kind = StepKind::forward;
   int micro_batch = 0;
-  int chunk = 0;  ///< which of the stage's pieces of the model; chunk c of stage s among p stages
-                  ///< is link c * p + s of the chain that a micro-batch passes
-  int slot = 0;   ///< which of the stage's activation slots holds the micro-batch from its forward
-                  ///< to its backward
+  /// Which of the stage's pieces of the model; chunk c of stage s among p stages is link c * p + s
+  /// of the chain that a micro-batch passes.
+  int chunk = 0;
+  /// Which of the stage's activation slots holds the micro-batch from its forward to its backward.
+  int slot = 0;
   int receive_from = kNoStage;  ///< stage whose message the step waits for before it computes
   int send_to = kNoStage;       ///< stage that gets the step's result
 

@@ -19,10 +19,11 @@ struct StepCosts {
 /// When a step that sends may go on. Receives always block; messages between two stages arrive in
 /// the order in which they were sent, activations and gradients apart.
 enum class SendRule {
-  buffered,       ///< at once: any number of messages may be on their way
-  one_in_flight,  ///< once the stage's previous message of the same kind to the same stage has been
-                  ///< received; stricter than the executor, which waits for an earlier message
-  synchronous,    ///< once its own message has been received
+  buffered,  ///< at once: any number of messages may be on their way
+  /// Once the stage's previous message of the same kind to the same stage has been received;
+  /// stricter than the executor, which waits for an earlier message.
+  one_in_flight,
+  synchronous,  ///< once its own message has been received
 };
 
 /// Start and end of a step's computation.

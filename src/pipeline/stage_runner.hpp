@@ -12,24 +12,28 @@ namespace trireme::pipeline {
 
 /// Summed over the whole global batch.
 struct LossSum {
-  double loss = 0.0;
+  double loss = 0.0;    ///< negative log-likelihood in nats
   double tokens = 0.0;  ///< labels that counted
+  /// Loss per token; 0 when no label counted.
   double mean() const { return tokens > 0.0 ? loss / tokens : 0.0; }
 };
 
-/// The stage of this rank with the memory for a global batch's token ids.
+/// The stage of this rank, fed with micro-batches of token ids.
 class StageRunner final : public StageWork {
  public:
-  /// Makes the stage; every argument must outlive this.
+  /// Makes the stage, with memory for `slots` micro-batches; the groups, the parameters and what
+  /// `context` refers to must outlive this.
   StageRunner(comm::Groups& groups, const model::LayerContext& context,
               const model::ParameterStore& parameters, int slots);
 
   /// Forward and backward of the global batch that starts after `consumed` samples: adds the
-  /// gradient of the batch's mean loss to the parameters' gradients. Collective over all ranks.
+  /// gradient of the mean over micro-batches of their mean loss per token to the parameters'
+  /// gradients. Not yet summed over data ranks. Collective over all ranks. Throws as
+  /// data::fill_micro_batch, on the ranks that read tokens.
   LossSum train(const data::GptDataset& dataset, const data::Sampler& sampler,
                 std::int64_t consumed, const StageSchedule& schedule);
 
-  /// Forward alone, without dropout. Collective over all ranks.
+  /// Forward alone, without dropout. Collective over all ranks; throws as train().
   LossSum evaluate(const data::GptDataset& dataset, const data::Sampler& sampler,
                    std::int64_t consumed);
 
@@ -38,8 +42,6 @@ class StageRunner final : public StageWork {
   Tensor gradient(int which) override { return stage_.gradient(which); }
   void forward(int micro_batch, int slot) override;
   void backward(int micro_batch, int slot, const Tensor& gradient) override;
-
-  model::GptStage& stage() { return stage_; }
 
  private:
   LossSum run(const data::GptDataset& dataset, const data::Sampler& sampler, std::int64_t consumed,

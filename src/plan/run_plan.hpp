@@ -20,7 +20,7 @@ struct MemoryPlan {
   std::size_t activations = 0;
   std::size_t workspace = 0;
   std::size_t communication = 0;  ///< gradients received from and sent to other stages
-  std::size_t libraries = 0;  ///< what MPI, OpenBLAS, HDF5 and the program itself take, as measured
+  std::size_t libraries = 0;      ///< MPI, OpenBLAS, HDF5 and the program itself, as measured
 
   std::size_t total() const {
     return weights + gradients + optimizer + activations + workspace + communication + libraries;
@@ -41,9 +41,9 @@ struct RunPlan {
   std::int64_t parameters = 0;  ///< of the logical model
   std::int64_t iterations = 0;
   std::int64_t tokens_per_step = 0;
-  int micro_batches = 0;
-  double bubble =
-      0.0;  ///< share of the time in which a stage idles, when a backward costs two forwards
+  int micro_batches = 0;  ///< of one iteration on each data rank
+  /// Share of the time in which a stage idles when a backward costs two forwards, 0 to 1.
+  double bubble = 0.0;
   std::vector<StagePlan> stages;
 
   /// The stage whose ranks need most memory.

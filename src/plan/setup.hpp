@@ -31,7 +31,9 @@ Vocabulary vocabulary(const deck::Deck& deck);
 /// The layout; parallel.data must be resolved.
 grid::Layout layout(const deck::Deck& deck);
 
+/// The model section, with `vocab` tokens.
 model::ModelConfig model_config(const deck::Deck& deck, std::int64_t vocab);
+/// The optimizer section, and parallel.zero and parallel.bucket.
 optim::OptimizerConfig optimizer_config(const deck::Deck& deck);
 
 /// The learning rate by samples (megatron) or iterations (v1): see optim::LearningRateSchedule.

@@ -96,7 +96,7 @@ std::uint32_t crc32c(std::string_view bytes) {
   return ~crc;
 }
 
-EventFile::EventFile(const std::filesystem::path& folder, int flush_every)
+EventFile::EventFile(const std::filesystem::path& folder, std::int64_t flush_every)
     : file_(folder / new_file_name(), OutputFile::Mode::exclusive), flush_every_(flush_every) {
   TRIREME_CHECK(flush_every >= 1, "flush every {} scalars", flush_every);
   record(field_double(kEventWallTime, unix_time()) +

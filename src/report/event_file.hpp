@@ -17,7 +17,7 @@ class EventFile {
  public:
   /// Makes events.out.tfevents.<time>.<host>.<pid> in `folder`. Records reach the file after every
   /// `flush_every` scalars and at the end. Throws IoError; InternalError unless flush_every >= 1.
-  EventFile(const std::filesystem::path& folder, int flush_every);
+  EventFile(const std::filesystem::path& folder, std::int64_t flush_every);
 
   /// Tells TensorBoard that a restarted run begins with `step`: what older files of the folder hold
   /// from that step on is no longer shown. Flushes. `time` in seconds since 1970. Throws IoError.
@@ -35,8 +35,8 @@ class EventFile {
   void record(std::string_view event);
 
   OutputFile file_;
-  int flush_every_;
-  int unflushed_ = 0;
+  std::int64_t flush_every_;
+  std::int64_t unflushed_ = 0;
 };
 
 }  // namespace trireme::report

@@ -40,8 +40,8 @@ struct TrainEvent {
   double ms = 0;  ///< per iteration, mean since the last event
   double tokens_per_second = 0;
   double model_tflops_per_rank = 0;
-  std::optional<double> mfu =
-      {};                    ///< share of the device's peak, 0 to 1; absent when no peak is known
+  /// Share of the device's peak, 0 to 1; absent when no peak is known.
+  std::optional<double> mfu = {};
   std::int64_t skipped = 0;  ///< iterations since the last event whose update was not applied
   std::int64_t nan = 0;      ///< iterations since the last event whose loss was not finite
 };

@@ -16,12 +16,12 @@ namespace trireme::report {
 
 /// What a Reporter writes and where.
 struct ReporterOptions {
-  std::filesystem::path folder = {};         ///< the run folder; made where needed
-  std::int64_t total_iterations = 0;         ///< the whole run's, for the console and the time left
-  std::optional<std::int64_t> restart = {};  ///< iteration of the checkpoint that the run continues
-                                             ///< from; absent in a fresh run
-  bool tensorboard = true;                   ///< write event files
-  int flush_every = 100;                     ///< scalars between two flushes of the event file
+  std::filesystem::path folder = {};  ///< the run folder; made where needed
+  std::int64_t total_iterations = 0;  ///< the whole run's, for the console and the time left
+  /// Iteration of the checkpoint that the run continues from; absent in a fresh run.
+  std::optional<std::int64_t> restart = {};
+  bool tensorboard = true;         ///< write event files
+  std::int64_t flush_every = 100;  ///< scalars between two flushes of the event file
 };
 
 /// Takes the run's events. Rank 0 alone makes one. A fresh run begins metrics.jsonl and console.log

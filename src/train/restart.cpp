@@ -18,15 +18,12 @@ namespace {
 
 namespace fs = std::filesystem;
 
-/// The deck of a checkpoint against this run's: notes, or DeckError.
-void compare_decks(const deck::Deck& deck, const checkpoint::Header& header, RestartPoint& point) {
+/// What this run's deck has changed since the deck in the checkpoint at `path`.
+std::vector<deck::Change> changes_since(const checkpoint::Header& header, const fs::path& path,
+                                        const deck::Deck& deck) {
   const deck::Deck before =
-      deck::parse(header.deck, point.checkpoint->string() + ":/deck", {}, {.need_data = false});
-  const auto changes = deck::compare_for_restart(before, deck);
-  deck::refuse_fixed_changes(changes);
-  for (const deck::Change& change : changes)
-    if (change.rule != deck::RestartRule::free)
-      point.notes.push_back("changed: " + describe(change));
+      deck::parse(header.deck, path.string() + ":/deck", {}, {.need_data = false});
+  return deck::compare_for_restart(before, deck);
 }
 
 /// Renames an old run folder, unless a run is using it, to the first free of <folder>.1,
@@ -77,8 +74,20 @@ RestartPoint find_restart(const deck::Deck& deck, const std::string& restart) {
 
   const checkpoint::Header header = checkpoint::read_header(*point.checkpoint);
   point.iteration = header.get<std::int64_t>("iteration");
-  compare_decks(deck, header, point);
+  const auto changes = changes_since(header, *point.checkpoint, deck);
+  deck::refuse_fixed_changes(changes);
+  for (const deck::Change& change : changes)
+    if (change.rule != deck::RestartRule::free)
+      point.notes.push_back("changed: " + describe(change));
   return point;
+}
+
+void require_same_model(const deck::Deck& deck, const fs::path& checkpoint) {
+  auto changes = changes_since(checkpoint::read_header(checkpoint), checkpoint, deck);
+  std::erase_if(changes, [](const deck::Change& change) {
+    return !change.key.starts_with("model.") || change.key == "model.sequence";
+  });
+  deck::refuse_fixed_changes(changes);
 }
 
 FolderLock::FolderLock(const fs::path& folder) {

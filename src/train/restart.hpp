@@ -31,10 +31,16 @@ std::filesystem::path resolve_checkpoint(const std::filesystem::path& path);
 /// is written.
 RestartPoint find_restart(const deck::Deck& deck, const std::string& restart);
 
+/// Throws DeckError, naming both values, when the checkpoint at `checkpoint` holds another model
+/// than `deck` describes, such as one with other heads: tensors of the right shape do not show
+/// that. Sequences of another length are another question to the same model.
+void require_same_model(const deck::Deck& deck, const std::filesystem::path& checkpoint);
+
 /// Holds the run folder for one run at a time: the second is refused with IoError that names the
 /// folder.
 class FolderLock {
  public:
+  /// Makes `folder` where needed. Throws IoError.
   explicit FolderLock(const std::filesystem::path& folder);
   ~FolderLock();
   FolderLock(const FolderLock&) = delete;

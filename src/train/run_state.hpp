@@ -11,12 +11,13 @@ namespace trireme::train {
 struct RunState {
   std::int64_t iteration = 0;
   std::int64_t consumed_samples = 0;
-  std::int64_t applied_iterations =
-      0;  ///< whose update was applied: the schedule's position in iterations
-  std::int64_t applied_samples = 0;  ///< of those iterations: the schedule's position in samples
-  std::int64_t skipped = 0;          ///< iterations whose update was not applied
-  std::int64_t nan = 0;              ///< iterations whose loss was not finite
+  /// Iterations whose update was applied, and their samples: the schedule's position.
+  std::int64_t applied_iterations = 0;
+  std::int64_t applied_samples = 0;
+  std::int64_t skipped = 0;  ///< iterations whose update was not applied
+  std::int64_t nan = 0;      ///< iterations whose loss was not finite
 
+  /// As a checkpoint stores it.
   checkpoint::Attributes attributes() const;
   /// Throws DataError when an attribute is missing.
   static RunState from(const checkpoint::Header& header);

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <cmath>
+#include <iterator>
 
 #include "checkpoint/folder.hpp"
 #include "checkpoint/model_tensors.hpp"
@@ -32,6 +33,20 @@ bool due(const std::optional<deck::Length>& every, std::int64_t iteration, const
   return every && iteration > 0 && iteration % deck::in_iterations(*every, deck) == 0;
 }
 
+/// What a run starts with: the state of a checkpoint, or that of a fresh model.
+RunState starting_state(const RestartPoint& restart) {
+  if (!restart.checkpoint) return {};
+  return RunState::from(checkpoint::read_header(*restart.checkpoint));
+}
+
+/// Iterations at the end of a run that goes on from `start`, whose batches may have been of another
+/// size than the deck's are now.
+std::int64_t iterations_from(const RunState& start, const deck::Deck& deck) {
+  if (!deck.train.samples) return deck::total_iterations(deck);
+  const std::int64_t left = std::max<std::int64_t>(*deck.train.samples - start.consumed_samples, 0);
+  return start.iteration + left / deck.batch.global;
+}
+
 }  // namespace
 
 Trainer::Trainer(const deck::Deck& deck, const plan::Vocabulary& vocabulary, comm::Groups& groups,
@@ -41,10 +56,10 @@ Trainer::Trainer(const deck::Deck& deck, const plan::Vocabulary& vocabulary, com
       vocabulary_(vocabulary),
       plan_(plan::plan_run(deck, vocabulary.size)),
       groups_(groups),
-      backend_(backend),
       reporter_(reporter),
       options_(options),
-      total_iterations_(deck::total_iterations(deck)),
+      state_(starting_state(options.restart)),
+      total_iterations_(iterations_from(state_, deck)),
       sampler_(sampler(deck, groups)),
       learning_rate_(plan::learning_rate(deck)),
       parameters_(backend, model::gpt_parameters(plan::model_config(deck, vocabulary.size)),
@@ -60,25 +75,29 @@ Trainer::Trainer(const deck::Deck& deck, const plan::Vocabulary& vocabulary, com
   if (plan::uses_split(deck_, data::Split::valid)) valid_data_ = open(data::Split::valid);
   if (plan::uses_split(deck_, data::Split::test)) test_data_ = open(data::Split::test);
   if (options_.restart.checkpoint)
-    load(options_.restart);
+    load();
   else
     parameters_.initialize(static_cast<std::uint64_t>(deck_.run.seed));
 }
 
 data::GptDataset Trainer::open(data::Split split) {
-  const std::int64_t samples = data::samples_wanted(split, plan::run_length(deck_));
+  data::RunLength length = plan::run_length(deck_);
+  const std::int64_t left = (total_iterations_ - state_.iteration) * deck_.batch.global;
+  length.train_samples = split == data::Split::train
+                             ? std::max(length.train_samples, state_.consumed_samples + left)
+                             : total_iterations_ * deck_.batch.global;
+  const std::int64_t samples = data::samples_wanted(split, length);
   return data::open_gpt_split(
       plan::split_config(deck_, split, vocabulary_, samples),
       {.builds = groups_.world->rank() == 0, .barrier = [this] { groups_.world->barrier(); }});
 }
 
-void Trainer::load(const RestartPoint& restart) {
-  const checkpoint::Header header = checkpoint::load(
-      *restart.checkpoint, *groups_.world, checkpoint::checkpoint_tensors(parameters_, optimizer_));
-  state_ = RunState::from(header);
+void Trainer::load() {
+  checkpoint::load(*options_.restart.checkpoint, *groups_.world,
+                   checkpoint::checkpoint_tensors(parameters_, optimizer_));
   optimizer_.set_step(state_.applied_iterations);
   optimizer_.gather_weights();
-  last_checkpoint_ = restart.checkpoint;
+  last_checkpoint_ = options_.restart.checkpoint;
   saved_iteration_ = state_.iteration;
 }
 
@@ -90,16 +109,15 @@ StopReason Trainer::run() {
   const std::int64_t first_iteration = state_.iteration;
   while (stop == StopReason::none && state_.iteration < total_iterations_) {
     report(step());
-    evaluate_if_due(/*at_end=*/false);
+    evaluate_if_due();
     if (due(deck_.checkpoint.every, state_.iteration, deck_)) save();
     stop = stop_after_step();
   }
-  if (stop == StopReason::none) {
-    stop = StopReason::finished;
-    if (state_.iteration > first_iteration) evaluate_if_due(/*at_end=*/true);
-  }
-  const bool wanted = deck_.checkpoint.at_end || exit_code(stop) == ExitCode::stopped_early;
+  if (stop == StopReason::none) stop = StopReason::finished;
+  // Before the last evaluation, which may be long: who kills the run there loses nothing.
+  const bool wanted = stop != StopReason::finished || deck_.checkpoint.at_end;
   if (wanted && saved_iteration_ != state_.iteration) save();
+  if (stop == StopReason::finished && state_.iteration > first_iteration) evaluate_at_end();
   return stop;
 }
 
@@ -154,7 +172,7 @@ void Trainer::report(const StepResult& result) {
         .consumed_samples = state_.consumed_samples,
         .consumed_tokens = state_.consumed_samples * model.sequence,
         .loss = counted > 0 ? interval_.loss / static_cast<double>(counted) : std::nan(""),
-        .grad_norm = result.gradient_norm,
+        .grad_norm = std::abs(result.gradient_norm),  // a NaN must show no sign
         .learning_rate = result.learning_rate,
         .global_batch = deck_.batch.global,
         .ms = seconds * 1e3,
@@ -169,8 +187,7 @@ void Trainer::report(const StepResult& result) {
 void Trainer::report_memory() {
   memory_reported_ = true;
   const ProcessMemory memory = process_memory();
-  // The rank furthest above or nearest to its plan is of no interest; the largest one decides
-  // whether the job fits.
+  // The largest rank decides whether the job fits.
   const auto largest = [&](std::int64_t bytes) {
     return static_cast<std::int64_t>(
         groups_.world->all_reduce(static_cast<double>(bytes), comm::Reduce::max));
@@ -185,20 +202,25 @@ void Trainer::report_memory() {
 
 // ---- evaluation
 
-void Trainer::evaluate_if_due(bool at_end) {
-  const std::int64_t window = deck_.evaluate.iterations * deck_.batch.global;
-  if (at_end) {
-    if (!deck_.evaluate.at_end) return;
-    const bool just_done = due(deck_.evaluate.every, state_.iteration, deck_);
-    if (valid_data_ && !just_done) {
-      const std::int64_t every = plan::run_length(deck_).evaluate_every;
-      evaluate(data::Split::valid, *valid_data_, every ? state_.iteration / every * window : 0);
-    }
-    if (test_data_) evaluate(data::Split::test, *test_data_, 0);
-  } else if (valid_data_ && due(deck_.evaluate.every, state_.iteration, deck_)) {
-    const std::int64_t count = state_.iteration / deck::in_iterations(*deck_.evaluate.every, deck_);
-    evaluate(data::Split::valid, *valid_data_, (count - 1) * window);
+// Each evaluation of the validation split takes the samples after those of the one before.
+
+void Trainer::evaluate_if_due() {
+  if (!valid_data_ || !due(deck_.evaluate.every, state_.iteration, deck_)) return;
+  const std::int64_t before =
+      state_.iteration / deck::in_iterations(*deck_.evaluate.every, deck_) - 1;
+  evaluate(data::Split::valid, *valid_data_,
+           before * deck_.evaluate.iterations * deck_.batch.global);
+}
+
+void Trainer::evaluate_at_end() {
+  if (!deck_.evaluate.at_end) return;
+  if (valid_data_ && !due(deck_.evaluate.every, state_.iteration, deck_)) {
+    const std::int64_t every = plan::run_length(deck_).evaluate_every;
+    const std::int64_t before = every > 0 ? state_.iteration / every : 0;
+    evaluate(data::Split::valid, *valid_data_,
+             before * deck_.evaluate.iterations * deck_.batch.global);
   }
+  if (test_data_) evaluate(data::Split::test, *test_data_, 0);
 }
 
 void Trainer::evaluate(data::Split split, const data::GptDataset& dataset,
@@ -247,8 +269,9 @@ void Trainer::save() {
 
 bool Trainer::sees_kill_switch() const {
   // Rank 0 alone looks: on a shared file system the others might see another answer.
+  std::error_code unreadable;  // what cannot be looked at does not stop the run
   return groups_.world->rank() == 0 && deck_.train.kill_switch &&
-         std::filesystem::exists(*deck_.train.kill_switch);
+         std::filesystem::exists(*deck_.train.kill_switch, unreadable);
 }
 
 StopReason Trainer::stop_before_start() {
@@ -256,23 +279,33 @@ StopReason Trainer::stop_before_start() {
   return kill ? StopReason::kill_switch : StopReason::none;
 }
 
+double Trainer::next_iteration_seconds() const {
+  const std::int64_t next = state_.iteration + 1;
+  const bool evaluates = due(deck_.evaluate.every, next, deck_) ||
+                         (deck_.evaluate.at_end && next == total_iterations_);
+  // A batch of an evaluation is a forward pass, a third of a step: a step's time for each covers
+  // the validation and the test split.
+  return longest_step_ * static_cast<double>(1 + (evaluates ? deck_.evaluate.iterations : 0));
+}
+
 StopReason Trainer::stop_after_step() {
   const double elapsed = options_.since_start.seconds();
   // Before the first save its time is guessed from a disk of 500 MB/s and fp32 weights and moments.
   const double save =
       last_save_ > 0.0 ? last_save_ : 12.0 * static_cast<double>(plan_.parameters) / 500e6;
-  const double needed = elapsed + longest_step_ + save;
-  double asked[4] = {static_cast<double>(stop_signal()),
-                     static_cast<double>(options_.time_limit && needed >= *options_.time_limit),
-                     static_cast<double>(deck_.train.exit_duration &&
-                                         elapsed >= deck::in_seconds(*deck_.train.exit_duration)),
-                     static_cast<double>(sees_kill_switch())};
-  groups_.world->all_reduce(asked, 4, DType::f64, comm::Reduce::max);
+  const double needed = elapsed + next_iteration_seconds() + save;
+  const bool time_limit = options_.time_limit && needed >= *options_.time_limit;
+  const bool exit_duration =
+      deck_.train.exit_duration && elapsed >= deck::in_seconds(*deck_.train.exit_duration);
+  // What any rank saw holds for all.
+  double seen[] = {stop_signal() != 0 ? 1.0 : 0.0, sees_kill_switch() ? 1.0 : 0.0,
+                   exit_duration ? 1.0 : 0.0, time_limit ? 1.0 : 0.0};
+  groups_.world->all_reduce(seen, std::size(seen), DType::f64, comm::Reduce::max);
   if (state_.iteration == total_iterations_) return StopReason::none;
-  if (asked[0] > 0.0) return StopReason::signal;
-  if (asked[3] > 0.0) return StopReason::kill_switch;
-  if (asked[2] > 0.0) return StopReason::exit_duration;
-  if (asked[1] > 0.0) return StopReason::time_limit;
+  if (seen[0] > 0.0) return StopReason::signal;
+  if (seen[1] > 0.0) return StopReason::kill_switch;
+  if (seen[2] > 0.0) return StopReason::exit_duration;
+  if (seen[3] > 0.0) return StopReason::time_limit;
   if (due(deck_.train.exit_interval, state_.iteration, deck_)) return StopReason::exit_interval;
   return StopReason::none;
 }

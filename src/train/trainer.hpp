@@ -1,7 +1,8 @@
 // The training run of one rank: everything it holds, and the loop.
 #pragma once
 
-#include <memory>
+#include <cstdint>
+#include <filesystem>
 #include <optional>
 
 #include "core/clock.hpp"
@@ -36,16 +37,19 @@ class Trainer {
   StopReason run();
 
   const RunState& state() const { return state_; }
+  /// Iterations at the end of the run, those before a restart included.
+  std::int64_t total_iterations() const { return total_iterations_; }
   /// The newest checkpoint of this run, if one was written or restarted from.
   const std::optional<std::filesystem::path>& last_checkpoint() const { return last_checkpoint_; }
 
-  /// For tests and benchmarks: one iteration, without reports, saves or stops.
+  /// What an iteration did; the same on every rank.
   struct StepResult {
-    double loss = 0.0;
-    double gradient_norm = 0.0;
+    double loss = 0.0;           ///< mean over the batch's tokens
+    double gradient_norm = 0.0;  ///< before clipping
     double learning_rate = 0.0;  ///< the next iteration's, as Megatron-LM prints it
-    bool applied = false;
+    bool applied = false;        ///< false when the gradient was not finite: no update
   };
+  /// One iteration, without reports, saves or stops. Collective over all ranks.
   StepResult step();
   const model::ParameterStore& parameters() const { return parameters_; }
 
@@ -58,13 +62,21 @@ class Trainer {
   };
 
   data::GptDataset open(data::Split split);
-  void load(const RestartPoint& restart);
+  /// Loads weights and moments of the checkpoint that the run goes on from.
+  void load();
+  /// Adds an iteration to the interval and reports it where log.every says.
   void report(const StepResult& result);
   void report_memory();
-  void evaluate_if_due(bool at_end);
+  void evaluate_if_due();
+  void evaluate_at_end();
+  /// Evaluates on evaluate.iterations batches from sample `first_sample` on.
   void evaluate(data::Split split, const data::GptDataset& dataset, std::int64_t first_sample);
+  /// Writes a checkpoint and deletes those that are not kept.
   void save();
   bool sees_kill_switch() const;
+  /// What one more iteration takes at most, its evaluation included.
+  double next_iteration_seconds() const;
+  /// Whether to stop, the same on every rank; `none` to go on.
   StopReason stop_before_start();
   StopReason stop_after_step();
 
@@ -72,9 +84,9 @@ class Trainer {
   plan::Vocabulary vocabulary_;
   plan::RunPlan plan_;
   comm::Groups& groups_;
-  device::Backend& backend_;
   report::Reporter* reporter_;
   TrainerOptions options_;
+  RunState state_;
   std::int64_t total_iterations_;
   data::Sampler sampler_;
   optim::LearningRateSchedule learning_rate_;
@@ -84,7 +96,6 @@ class Trainer {
   pipeline::StageRunner runner_;
   data::GptDataset train_data_;
   std::optional<data::GptDataset> valid_data_, test_data_;
-  RunState state_;
   Interval interval_;
   double longest_step_ = 0.0;  ///< seconds
   double last_save_ = 0.0;     ///< seconds that the last save took

@@ -1,7 +1,6 @@
 #include "comm/mpi/agree.hpp"
 
 #include <string>
-#include <vector>
 
 #include "core/error.hpp"
 

@@ -1,5 +1,7 @@
 #include "comm/mpi/groups.hpp"
 
+#include <utility>
+
 #include "core/error.hpp"
 
 namespace trireme::comm {

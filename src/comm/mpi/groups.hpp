@@ -15,10 +15,10 @@ struct Groups {
   std::unique_ptr<MpiCommunicator> world;
   std::unique_ptr<MpiCommunicator> tensor;  ///< same data and pipeline coordinate
   std::unique_ptr<MpiCommunicator> data;    ///< same tensor and pipeline coordinate
-  std::unique_ptr<MpiCommunicator>
-      pipeline;  ///< same tensor and data coordinate; rank r is stage r
-  std::unique_ptr<MpiCommunicator>
-      embedding;  ///< first and last stage; null elsewhere and where they are one
+  /// Same tensor and data coordinate; rank r is stage r.
+  std::unique_ptr<MpiCommunicator> pipeline;
+  /// First and last stage; null elsewhere, and where they are one.
+  std::unique_ptr<MpiCommunicator> embedding;
 
   bool is_first_stage() const { return layout.is_first(place.pipeline); }
   bool is_last_stage() const { return layout.is_last(place.pipeline); }

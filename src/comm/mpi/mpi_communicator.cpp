@@ -95,7 +95,9 @@ MpiCommunicator::MpiCommunicator(MPI_Comm handle, std::string name)
 MpiCommunicator::~MpiCommunicator() {
   int finalized = 0;
   MPI_Finalized(&finalized);
-  if (handle_ != MPI_COMM_WORLD && !finalized) MPI_Comm_free(&handle_);
+  // Freeing is collective: a rank that leaves because of an exception must not wait here either.
+  if (handle_ != MPI_COMM_WORLD && !finalized && std::uncaught_exceptions() == 0)
+    MPI_Comm_free(&handle_);
 }
 
 std::unique_ptr<MpiCommunicator> MpiCommunicator::world() {

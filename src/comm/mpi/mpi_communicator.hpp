@@ -11,14 +11,18 @@
 
 namespace trireme::comm {
 
-/// Throws InternalError with MPI's own text, the expression, rank and host unless `code` is MPI_SUCCESS.
+/// Throws InternalError with MPI's own text, the expression, rank and host unless `code` is
+/// MPI_SUCCESS.
 void check_mpi(int code, const char* expression, const char* file, int line);
 #define TRIREME_MPI(call) ::trireme::comm::check_mpi((call), #call, __FILE__, __LINE__)
 
-/// Initialises MPI for the life of the program and makes its errors exceptions. Made once, in main().
+/// Initialises MPI for the life of the program and makes its errors exceptions. Made once, in
+/// main().
 class MpiEnvironment {
  public:
+  /// Throws InternalError when the library has no full support of threads.
   MpiEnvironment();
+  /// Finalises MPI, unless an exception is on its way: other ranks need not have seen it.
   ~MpiEnvironment();
   MpiEnvironment(const MpiEnvironment&) = delete;
   MpiEnvironment& operator=(const MpiEnvironment&) = delete;
@@ -35,7 +39,8 @@ class MpiCommunicator final : public Communicator {
 
   /// MPI_COMM_WORLD.
   static std::unique_ptr<MpiCommunicator> world();
-  /// The ranks that pass the same `color`, ordered by `key`; null where color is negative. Collective over this group.
+  /// The ranks that pass the same `color`, ordered by `key`; null where color is negative.
+  /// Collective over this group.
   std::unique_ptr<MpiCommunicator> split(int color, int key, std::string name) const;
 
   const std::string& name() const override { return name_; }
@@ -69,11 +74,12 @@ std::string host_name();
 /// Ends all ranks with `code` at once (MPI_Abort), or just this process when MPI is not running.
 [[noreturn]] void abort_all(int code);
 
-/// Throws Error (exit 1) naming the fix when the launcher (Slurm, Open MPI, PMI) promised more ranks than MPI sees: every rank would
-/// train alone. `size` is the size of MPI_COMM_WORLD.
+/// Throws Error (exit 1) naming the fix when the launcher (Slurm, Open MPI, PMI) promised more
+/// ranks than MPI sees: every rank would train alone. `size` is the size of MPI_COMM_WORLD.
 void check_launcher(int size);
 
-/// The number of ranks of `world` on this host that have this rank's CPU affinity mask, this rank included. Collective.
+/// The number of ranks of `world` on this host that have this rank's CPU affinity mask, this rank
+/// included. Collective.
 int ranks_sharing_cores(MpiCommunicator& world);
 
 }  // namespace trireme::comm

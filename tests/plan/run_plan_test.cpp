@@ -1,0 +1,111 @@
+#include "plan/run_plan.hpp"
+
+#include <gtest/gtest.h>
+
+#include <numeric>
+
+#include "decks.hpp"
+
+namespace trireme::plan {
+namespace {
+
+constexpr std::int64_t kVocab = 50257;
+constexpr std::int64_t kHidden = 768;
+constexpr std::int64_t kGpt2Parameters = 124'439'808;  // as published for GPT-2 small
+
+RunPlan plan_gpt2(const std::vector<std::string>& overrides = {}, std::int64_t ranks = 1) {
+  return plan_run(gpt2_deck(overrides, ranks), kVocab);
+}
+
+TEST(RunPlan, CountsGpt2) {
+  const RunPlan plan = plan_gpt2();
+  EXPECT_EQ(plan.parameters, kGpt2Parameters);
+  ASSERT_EQ(plan.stages.size(), 1u);
+  EXPECT_EQ(plan.stages[0].parameters, kGpt2Parameters);
+  EXPECT_EQ(plan.iterations, 1000);
+  EXPECT_EQ(plan.tokens_per_step, 64 * 1024);
+  EXPECT_EQ(plan.micro_batches, 16);
+  EXPECT_EQ(plan.bubble, 0.0);
+}
+
+TEST(RunPlan, TensorRanksShareMatricesAndCopyTheRest) {
+  const RunPlan plan = plan_gpt2({"parallel.tensor=2"}, 2);
+  EXPECT_EQ(plan.parameters, kGpt2Parameters);
+  const std::int64_t h = kHidden;
+  const std::int64_t layer = (3 * h * h + 3 * h) / 2 + (h * h / 2 + h) + (4 * h * h + 4 * h) / 2 +
+                             (4 * h * h / 2 + h) + 4 * h;
+  const std::int64_t padded_vocabulary = (kVocab + 1) / 2;
+  EXPECT_EQ(plan.stages[0].parameters, 12 * layer + (padded_vocabulary + 1024) * h + 2 * h);
+}
+
+TEST(RunPlan, StagesHoldTheModelOnceAndTheTiedEmbeddingTwice) {
+  const RunPlan plan =
+      plan_gpt2({"parallel.pipeline=4", "parallel.partition=0-5-7-0"}, /*ranks=*/4);
+  std::int64_t held = 0;
+  for (const StagePlan& stage : plan.stages) held += stage.parameters;
+  EXPECT_EQ(held, kGpt2Parameters + kVocab * kHidden);
+  EXPECT_EQ(plan.stages[0].layers, (grid::LayerRange{0, 0}));
+  EXPECT_EQ(plan.stages[1].layers, (grid::LayerRange{0, 5}));
+  EXPECT_EQ(plan.stages[2].layers, (grid::LayerRange{5, 7}));
+  EXPECT_EQ(plan.stages[3].parameters, kVocab * kHidden + 2 * kHidden);
+}
+
+TEST(RunPlan, BubbleAndSlotsOfOneForwardOneBackward) {
+  for (const int stages : {2, 3, 4, 6, 12}) {
+    for (const int micro_batches : {1, 2, 4, 16}) {
+      const RunPlan plan =
+          plan_gpt2({"parallel.pipeline=" + std::to_string(stages), "parallel.data=1",
+                     "batch.global=" + std::to_string(4 * micro_batches)},
+                    stages);
+      EXPECT_EQ(plan.micro_batches, micro_batches);
+      EXPECT_NEAR(plan.bubble, (stages - 1.0) / (micro_batches + stages - 1.0), 1e-12)
+          << stages << " stages, " << micro_batches << " micro-batches";
+      for (int stage = 0; stage < stages; ++stage)
+        EXPECT_EQ(plan.stages[stage].slots, std::min(stages - stage, micro_batches));
+    }
+  }
+}
+
+TEST(RunPlan, MemoryByPurpose) {
+  const MemoryPlan whole = plan_gpt2({"parallel.zero=0"}).stages[0].memory;
+  const auto fp32 = static_cast<double>(4 * kGpt2Parameters);
+  EXPECT_NEAR(whole.weights, fp32, 1e-3 * fp32);  // parameters are aligned
+  EXPECT_EQ(whole.gradients, whole.weights);
+  EXPECT_EQ(whole.optimizer, 2 * whole.weights);
+  EXPECT_EQ(whole.total(), whole.weights + whole.gradients + whole.optimizer + whole.activations +
+                               whole.workspace + whole.communication + whole.libraries);
+  // What one layer must keep of a micro-batch for its backward pass, at the very least: its input,
+  // q, k, v, the attention's output and the MLP's inner activation.
+  EXPECT_GT(whole.activations, 12u * 4 * (4 * 1024 * kHidden * (1 + 3 + 1 + 4)));
+}
+
+TEST(RunPlan, ZeroCutsTheOptimizerOverDataRanks) {
+  const std::size_t whole = plan_gpt2({"parallel.zero=0"}, 4).stages[0].memory.optimizer;
+  const std::size_t shard = plan_gpt2({"parallel.zero=1"}, 4).stages[0].memory.optimizer;
+  EXPECT_NEAR(static_cast<double>(shard), whole / 4.0, 1e-3 * static_cast<double>(whole));
+}
+
+TEST(RunPlan, LargestStageDecides) {
+  const RunPlan plan = plan_gpt2({"parallel.pipeline=2", "parallel.partition=2-10"}, 2);
+  for (const StagePlan& stage : plan.stages)
+    EXPECT_LE(stage.memory.total(), plan.largest().memory.total());
+}
+
+TEST(RunPlan, TextShowsEveryStage) {
+  const std::string text = to_text(plan_gpt2(
+      {"parallel.tensor=2", "parallel.pipeline=3", "batch.global=32", "parallel.partition=0-1-11"},
+      12));
+  EXPECT_NE(text.find("12 = tensor 2 x pipeline 3 x data 2, layers per stage 0-1-11"),
+            std::string::npos)
+      << text;
+  EXPECT_NE(text.find("124.44 M, 1000 iterations of 32768 tokens in 4 micro-batches"),
+            std::string::npos)
+      << text;
+  EXPECT_NE(text.find("bubble 33.3 %"), std::string::npos) << text;
+  EXPECT_NE(text.find("\n     0        - "), std::string::npos) << text;
+  EXPECT_NE(text.find("\n     1        0 "), std::string::npos) << text;
+  EXPECT_NE(text.find("\n     2     1-11 "), std::string::npos) << text;
+}
+
+}  // namespace
+}  // namespace trireme::plan

@@ -1,0 +1,157 @@
+#include "plan/setup.hpp"
+
+#include <gtest/gtest.h>
+
+#include "core/error.hpp"
+#include "decks.hpp"
+
+namespace trireme::plan {
+namespace {
+
+TEST(Vocabulary, IsTheTokenizersUnlessTheDeckGivesMore) {
+  const Vocabulary bytes = vocabulary(gpt2_deck({"data.tokenizer.type=bytes", "model.vocab="}));
+  EXPECT_EQ(bytes.size, 257);
+  EXPECT_EQ(bytes.eod, 256);
+  const Vocabulary wider = vocabulary(gpt2_deck({"data.tokenizer.type=bytes", "model.vocab=300"}));
+  EXPECT_EQ(wider.size, 300);
+  EXPECT_EQ(wider.eod, 256);
+}
+
+TEST(Vocabulary, MustHoldTheTokenizers) {
+  try {
+    vocabulary(gpt2_deck({"data.tokenizer.type=bytes", "model.vocab=100"}));
+    FAIL();
+  } catch (const DeckError& error) {
+    EXPECT_NE(std::string(error.what())
+                  .find("model.vocab = 100 is smaller than the 257 ids of data.tokenizer; leave "
+                        "model.vocab out or give 257 or more"),
+              std::string::npos)
+        << error.what();
+  }
+}
+
+TEST(Vocabulary, WithoutTokenizerIsTheDecks) {
+  const Vocabulary given = vocabulary(gpt2_deck());
+  EXPECT_EQ(given.size, 50257);
+  EXPECT_FALSE(given.eod.has_value());
+  deck::Deck neither = gpt2_deck();
+  neither.model.vocab.reset();
+  EXPECT_THROW(vocabulary(neither), DeckError);
+}
+
+TEST(Setup, TokenizerFiles) {
+  EXPECT_FALSE(tokenizer_spec(gpt2_deck()).has_value());
+  const auto spec = tokenizer_spec(
+      gpt2_deck({"data.tokenizer.type=gpt2", "data.tokenizer.vocab=v", "data.tokenizer.merges=m"}));
+  ASSERT_TRUE(spec.has_value());
+  EXPECT_EQ(spec->type, "gpt2");
+  EXPECT_EQ(spec->vocab, "v");
+  EXPECT_EQ(spec->merges, "m");
+  EXPECT_EQ(spec->model, "");
+}
+
+TEST(Setup, Layout) {
+  const grid::Layout found = layout(
+      gpt2_deck({"parallel.tensor=2", "parallel.pipeline=4", "parallel.partition=0-6-6-0"}, 16));
+  EXPECT_EQ(found.tensor, 2);
+  EXPECT_EQ(found.pipeline, 4);
+  EXPECT_EQ(found.data, 2);
+  EXPECT_EQ(found.partition, (std::vector<int>{0, 6, 6, 0}));
+  deck::Deck unresolved = gpt2_deck();
+  unresolved.parallel.data.reset();
+  EXPECT_THROW(layout(unresolved), InternalError);
+}
+
+TEST(Setup, MicroBatches) {
+  EXPECT_EQ(micro_batches(gpt2_deck({}, 1)), 16);
+  EXPECT_EQ(micro_batches(gpt2_deck({"parallel.tensor=2"}, 8)), 4);
+}
+
+TEST(Setup, ModelAndOptimizer) {
+  const auto model =
+      model_config(gpt2_deck({"model.positions=2048", "model.dropout.attention=0.25", "run.seed=7",
+                              "model.embedding_layernorm=true", "model.layernorm_eps=1e-6"}),
+                   50304);
+  EXPECT_EQ(model.vocab, 50304);
+  EXPECT_EQ(model.ffn, 4 * 768);
+  EXPECT_EQ(model.positions, 2048);
+  EXPECT_EQ(model.attention_dropout, 0.25);
+  EXPECT_EQ(model.hidden_dropout, 0.1);
+  EXPECT_EQ(model.seed, 7u);
+  EXPECT_EQ(model.layernorm_eps, 1e-6);
+  EXPECT_TRUE(model.embedding_layernorm);
+  const auto optimizer = optimizer_config(gpt2_deck(
+      {"optimizer.beta2=0.95", "optimizer.clip=0.5", "parallel.zero=0", "parallel.bucket=1000"}));
+  EXPECT_EQ(optimizer.beta1, 0.9);
+  EXPECT_EQ(optimizer.beta2, 0.95);
+  EXPECT_EQ(optimizer.clip, 0.5);
+  EXPECT_FALSE(optimizer.shard_state);
+  EXPECT_EQ(optimizer.bucket, 1000);
+}
+
+TEST(Setup, LearningRateCountsWhatTheDialectCounts) {
+  const auto megatron = learning_rate(gpt2_deck());  // 64 samples an iteration
+  EXPECT_EQ(megatron.at(0), 0.0);
+  EXPECT_DOUBLE_EQ(megatron.at(50 * 64), 3e-4);
+  EXPECT_DOUBLE_EQ(megatron.at(100 * 64), 6e-4);
+  EXPECT_NEAR(megatron.at(1000 * 64), 0.0, 1e-18);
+  const auto v1 = learning_rate(gpt2_deck({"schedule.dialect=v1", "schedule.type=linear"}));
+  EXPECT_DOUBLE_EQ(v1.at(50), 3e-4);
+  EXPECT_DOUBLE_EQ(v1.at(100), 6e-4);
+}
+
+// The printed learning rates of a Megatron-LM run: warm-up over 1 % of 320,000 iterations of 64
+// samples, the schedule held back by the 15 iterations that overflowed.
+TEST(Setup, LearningRateOfAPublishedLog) {
+  const auto rate = learning_rate(
+      gpt2_deck({"schedule.peak=1.5e-4", "schedule.decay=320000", "schedule.warmup=0.01"}));
+  EXPECT_NEAR(rate.at((30 - 15) * 64), 7.031e-7, 5e-11);
+  EXPECT_NEAR(rate.at((40 - 15) * 64), 1.172e-6, 5e-10);
+  EXPECT_NEAR(rate.at((50 - 15) * 64), 1.641e-6, 5e-10);
+}
+
+TEST(Setup, SplitsThatARunReads) {
+  const auto uses = [](const std::vector<std::string>& overrides) {
+    const deck::Deck deck = gpt2_deck(overrides);
+    std::string used;
+    for (const auto split : {data::Split::train, data::Split::valid, data::Split::test})
+      if (uses_split(deck, split)) used += std::string(data::name_of(split)) + " ";
+    return used;
+  };
+  EXPECT_EQ(uses({}), "train valid test ");
+  EXPECT_EQ(uses({"data.split=90,10,0"}), "train valid ");
+  EXPECT_EQ(uses({"data.split=100"}), "train ");
+  EXPECT_EQ(uses({"evaluate.at_end=false"}), "train ");
+  EXPECT_EQ(uses({"evaluate.at_end=false", "evaluate.every=10"}), "train valid ");
+}
+
+TEST(Setup, RunLength) {
+  const auto length = run_length(gpt2_deck({"evaluate.every=6400 samples"}));
+  EXPECT_EQ(length.train_samples, 64'000);
+  EXPECT_EQ(length.global_batch, 64);
+  EXPECT_EQ(length.evaluate_every, 100);
+  EXPECT_EQ(length.evaluate_iterations, 10);
+  const auto samples = run_length(gpt2_deck({"train.iterations=", "train.samples=10000"}));
+  EXPECT_EQ(samples.train_samples, 10'000);
+  EXPECT_EQ(samples.evaluate_every, 0);
+}
+
+TEST(Setup, SplitConfig) {
+  const auto config =
+      split_config(gpt2_deck({"data.train=corpus", "data.split=8,1,1", "data.seed=5",
+                              "data.eod_loss=false", "data.index_cache=cache"}),
+                   data::Split::valid, {.size = 300, .eod = 256}, 77);
+  EXPECT_EQ(config.prefix, "corpus");
+  EXPECT_EQ(config.split_weights, (std::vector<double>{8, 1, 1}));
+  EXPECT_EQ(config.split, data::Split::valid);
+  EXPECT_EQ(config.samples, 77);
+  EXPECT_EQ(config.seed, 5);
+  EXPECT_EQ(config.format.sequence, 1024);
+  EXPECT_EQ(config.format.vocab, 300);
+  EXPECT_EQ(config.format.eod, 256);
+  EXPECT_FALSE(config.format.eod_loss);
+  EXPECT_EQ(config.index_cache, "cache");
+}
+
+}  // namespace
+}  // namespace trireme::plan

@@ -1,0 +1,90 @@
+// What decides about a run folder before there is any checkpoint.
+#include <gtest/gtest.h>
+
+#include <functional>
+#include <optional>
+
+#include "core/error.hpp"
+#include "core/files.hpp"
+#include "decks.hpp"
+#include "scratch_folder.hpp"
+#include "train/restart.hpp"
+
+namespace trireme::train {
+namespace {
+
+class FolderTest : public testing::Test {
+ protected:
+  ScratchFolder scratch_{"train_folder"};
+  std::filesystem::path run_ = scratch_.path() / "run";
+
+  template <typename Error>
+  static std::string message_of(const std::function<void()>& action) {
+    try {
+      action();
+    } catch (const Error& error) {
+      return error.what();
+    }
+    return "nothing was thrown";
+  }
+};
+
+TEST_F(FolderTest, OneRunAtATime) {
+  std::optional<FolderLock> first(run_);
+  EXPECT_EQ(message_of<IoError>([&] { FolderLock second(run_); }),
+            "another run is using the run folder '" + run_.string() +
+                "'; wait for it, or choose another run.output");
+  FolderLock elsewhere(scratch_.path() / "other");
+  first.reset();
+  EXPECT_NO_THROW(FolderLock third(run_));
+}
+
+TEST_F(FolderTest, LockSaysWhyItCannotBeTaken) {
+  write_file_atomically(run_, "a file");
+  EXPECT_NE(message_of<IoError>([&] { FolderLock lock(run_); }).find(run_.string()),
+            std::string::npos);
+}
+
+TEST_F(FolderTest, FreshWithoutCheckpoints) {
+  for (const char* restart : {"latest", "never"}) {
+    const RestartPoint point = find_restart(tiny_deck(run_), restart);
+    EXPECT_FALSE(point.checkpoint.has_value());
+    EXPECT_EQ(point.iteration, 0);
+    EXPECT_TRUE(point.notes.empty());
+  }
+  EXPECT_FALSE(std::filesystem::exists(run_));
+}
+
+TEST_F(FolderTest, NamedCheckpointMustExist) {
+  const std::string absent = (scratch_.path() / "absent").string();
+  EXPECT_EQ(message_of<IoError>([&] { resolve_checkpoint(absent); }),
+            "there is no checkpoint '" + absent + "'");
+  std::filesystem::create_directories(run_);
+  EXPECT_EQ(message_of<IoError>([&] { resolve_checkpoint(run_); }),
+            "there is no checkpoint in '" + run_.string() + "'");
+  EXPECT_THROW(find_restart(tiny_deck(run_), absent), IoError);
+  EXPECT_THROW(find_restart(tiny_deck(run_, {"checkpoint.load=" + absent}), "latest"), IoError);
+}
+
+TEST_F(FolderTest, NeverMovesAnOldRunToTheFirstFreeName) {
+  for (const std::string expected : {"run.1", "run.2"}) {
+    std::filesystem::create_directories(run_);
+    write_file_atomically(run_ / "metrics.jsonl", expected);
+    const RestartPoint point = find_restart(tiny_deck(run_), "never");
+    ASSERT_EQ(point.notes.size(), 1u);
+    EXPECT_EQ(point.notes[0],
+              "moved the old run folder to '" + (scratch_.path() / expected).string() + "'");
+    EXPECT_FALSE(std::filesystem::exists(run_));
+    EXPECT_EQ(read_file(scratch_.path() / expected / "metrics.jsonl"), expected);
+  }
+}
+
+TEST_F(FolderTest, NeverLeavesARunningRunAlone) {
+  const FolderLock running(run_);
+  write_file_atomically(run_ / "metrics.jsonl", "");
+  EXPECT_THROW(find_restart(tiny_deck(run_), "never"), IoError);
+  EXPECT_TRUE(std::filesystem::exists(run_ / "metrics.jsonl"));
+}
+
+}  // namespace
+}  // namespace trireme::train

@@ -1,0 +1,118 @@
+// Where a run starts when there are checkpoints: written by all ranks, decided on by rank 0.
+#include "train/restart.hpp"
+
+#include <gtest/gtest.h>
+
+#include "checkpoint/checkpoint.hpp"
+#include "checkpoint/folder.hpp"
+#include "core/error.hpp"
+#include "deck/describe.hpp"
+#include "decks.hpp"
+#include "scratch_folder.hpp"
+#include "train/run_state.hpp"
+#include "train/startup.hpp"
+
+namespace trireme::train {
+namespace {
+
+namespace fs = std::filesystem;
+
+class RestartTest : public testing::Test {
+ protected:
+  void SetUp() override {
+    // All ranks write to the folder of rank 0.
+    run_ = on_rank_zero(*world_, [&] { return (scratch_.path() / "run").string(); });
+    other_ = run_.parent_path() / "other";
+  }
+  void TearDown() override { world_->barrier(); }
+
+  bool decides() const { return world_->rank() == 0; }
+
+  /// Saves a checkpoint of one small tensor, as a run of `deck` in `folder` would at `iteration`.
+  fs::path save(const fs::path& folder, std::int64_t iteration,
+                const std::vector<std::string>& overrides = {}) {
+    const fs::path path = checkpoint::step_path(folder / "checkpoints", iteration);
+    float value = 1.0f;
+    checkpoint::LocalTensor tensor{.name = "model/scale", .shape = {1}};
+    if (decides()) tensor.pieces.push_back({.boxes = {{0, 1, 0, 1}}, .data = &value});
+    checkpoint::save(path, *world_, RunState{.iteration = iteration}.attributes(),
+                     deck::print_deck(tiny_deck(folder, overrides)), {tensor});
+    return path;
+  }
+
+  std::unique_ptr<comm::MpiCommunicator> world_ = comm::MpiCommunicator::world();
+  ScratchFolder scratch_{"train_restart"};
+  fs::path run_, other_;
+};
+
+TEST_F(RestartTest, PathsThatNameACheckpoint) {
+  const fs::path older = save(run_, 10);
+  const fs::path newer = save(run_, 20);
+  if (!decides()) return;
+  EXPECT_EQ(resolve_checkpoint(run_), newer);
+  EXPECT_EQ(resolve_checkpoint(run_ / "checkpoints"), newer);
+  EXPECT_EQ(resolve_checkpoint(older), older);
+}
+
+TEST_F(RestartTest, LatestOfTheRunComesBeforeTheDecksCheckpoint) {
+  const fs::path loaded = save(other_, 5);
+  const std::string load = "checkpoint.load=" + other_.string();
+  if (decides()) {
+    const RestartPoint point = find_restart(tiny_deck(run_, {load}), "latest");
+    EXPECT_EQ(point.checkpoint, loaded);
+    EXPECT_EQ(point.iteration, 5);
+  }
+  const fs::path own = save(run_, 20);
+  if (!decides()) return;
+  const RestartPoint point = find_restart(tiny_deck(run_, {load}), "latest");
+  EXPECT_EQ(point.checkpoint, own);
+  EXPECT_EQ(point.iteration, 20);
+  EXPECT_EQ(find_restart(tiny_deck(run_, {load}), "never").checkpoint, loaded);
+}
+
+TEST_F(RestartTest, NotesWhatChangesTheCourseOfTraining) {
+  save(run_, 10);
+  if (!decides()) return;
+  const RestartPoint point =
+      find_restart(tiny_deck(run_, {"schedule.peak=2e-3", "log.every=3"}), "latest");
+  ASSERT_EQ(point.notes.size(), 1u);
+  EXPECT_EQ(point.notes[0], "changed: schedule.peak: 0.001 in the checkpoint, 0.002 now");
+}
+
+TEST_F(RestartTest, RefusesWhatMustNotChangeAllAtOnce) {
+  const fs::path path = save(run_, 10);
+  if (!decides()) return;
+  for (const std::string& restart : {std::string("latest"), path.string()}) {
+    try {
+      find_restart(tiny_deck(run_, {"model.heads=4", "run.seed=5", "data.seed=1234"}), restart);
+      FAIL();
+    } catch (const DeckError& error) {
+      const std::string text = error.what();
+      EXPECT_NE(text.find("model.heads = 4, but the checkpoint was written with 2"),
+                std::string::npos)
+          << text;
+      EXPECT_NE(text.find("run.seed = 5, but the checkpoint was written with 1234"),
+                std::string::npos)
+          << text;
+      EXPECT_NE(text.find("2 errors; nothing was started."), std::string::npos) << text;
+    }
+  }
+}
+
+TEST_F(RestartTest, SaysWhyItIsNotWhatLatestNames) {
+  const fs::path older = save(run_, 10);
+  const fs::path newer = save(run_, 20);
+  if (!decides()) return;
+  fs::resize_file(newer, fs::file_size(newer) / 2);
+  const RestartPoint point = find_restart(tiny_deck(run_), "latest");
+  EXPECT_EQ(point.checkpoint, older);
+  EXPECT_EQ(point.iteration, 10);
+  ASSERT_EQ(point.notes.size(), 1u);
+  EXPECT_NE(point.notes[0].find(newer.string()), std::string::npos) << point.notes[0];
+  EXPECT_NE(point.notes[0].find("using 'step-00000010.h5'"), std::string::npos) << point.notes[0];
+  fs::resize_file(older, 100);
+  EXPECT_THROW(find_restart(tiny_deck(run_), "latest"), DataError);
+}
+
+}  // namespace
+}  // namespace trireme::train

@@ -1,0 +1,53 @@
+#include "train/run_state.hpp"
+
+#include <gtest/gtest.h>
+
+#include "core/error.hpp"
+#include "train/stop.hpp"
+
+namespace trireme::train {
+namespace {
+
+TEST(RunState, ComesBackFromACheckpoint) {
+  const RunState state{.iteration = 12,
+                       .consumed_samples = 96,
+                       .applied_iterations = 10,
+                       .applied_samples = 80,
+                       .skipped = 2,
+                       .nan = 1};
+  checkpoint::Header header;
+  header.attributes = state.attributes();
+  const RunState back = RunState::from(header);
+  EXPECT_EQ(back.iteration, 12);
+  EXPECT_EQ(back.consumed_samples, 96);
+  EXPECT_EQ(back.applied_iterations, 10);
+  EXPECT_EQ(back.applied_samples, 80);
+  EXPECT_EQ(back.skipped, 2);
+  EXPECT_EQ(back.nan, 1);
+}
+
+TEST(RunState, NamesAMissingAttribute) {
+  for (const char* name : {"iteration", "consumed_samples", "applied_samples", "skipped"}) {
+    checkpoint::Header header;
+    header.attributes = RunState().attributes();
+    header.attributes.erase(name);
+    try {
+      RunState::from(header);
+      FAIL() << name;
+    } catch (const DataError& error) {
+      EXPECT_NE(std::string(error.what()).find(name), std::string::npos) << error.what();
+    }
+  }
+}
+
+TEST(Stop, OnlyStopsThatNobodyAskedForAreQueuedAgain) {
+  for (const StopReason reason :
+       {StopReason::finished, StopReason::exit_interval, StopReason::kill_switch})
+    EXPECT_EQ(exit_code(reason), ExitCode::success) << describe(reason);
+  for (const StopReason reason :
+       {StopReason::exit_duration, StopReason::time_limit, StopReason::signal})
+    EXPECT_EQ(exit_code(reason), ExitCode::stopped_early) << describe(reason);
+}
+
+}  // namespace
+}  // namespace trireme::train
