@@ -16,21 +16,32 @@ namespace trireme {
 
 namespace po = boost::program_options;
 
-/// Parses the command line; abbreviated options are not guessed. Positional words are an error
-/// unless `positional` takes them. Throws boost's po::error, which run_app turns into exit code 2.
+/// The words of the command line, in order; abbreviated options are not guessed. Positional words
+/// are an error unless `positional` takes them. Throws boost's po::error, which run_app turns into
+/// exit code 2.
+inline po::parsed_options parse_words(int argc, char** argv, const po::options_description& options,
+                                      const po::positional_options_description& positional = {}) {
+  const auto style = po::command_line_style::unix_style & ~po::command_line_style::allow_guessing;
+  return po::command_line_parser(argc, argv)
+      .options(options)
+      .positional(positional)
+      .style(style)
+      .run();
+}
+
+/// The values of the options. Throws boost's po::error.
+inline po::variables_map values_of(const po::parsed_options& words) {
+  po::variables_map values;
+  po::store(words, values);
+  po::notify(values);
+  return values;
+}
+
+/// The values of the options of a command line. Throws as parse_words does.
 inline po::variables_map parse_options(int argc, char** argv,
                                        const po::options_description& options,
                                        const po::positional_options_description& positional = {}) {
-  const auto style = po::command_line_style::unix_style & ~po::command_line_style::allow_guessing;
-  po::variables_map values;
-  po::store(po::command_line_parser(argc, argv)
-                .options(options)
-                .positional(positional)
-                .style(style)
-                .run(),
-            values);
-  po::notify(values);
-  return values;
+  return values_of(parse_words(argc, argv, options, positional));
 }
 
 /// Writes `text` to standard output. A failure shows when run_app flushes.

@@ -71,22 +71,23 @@ inline bool answers_deck_help(int argc, char** argv, const char* program, const 
 inline DeckArguments parse_deck_options(int argc, char** argv, po::options_description options) {
   po::options_description all;
   all.add(options).add_options()("deck", po::value<std::vector<std::string>>());
-  DeckArguments arguments{
-      .values =
-          parse_options(argc, argv, all, po::positional_options_description().add("deck", -1))};
-  const auto list = [&](const char* name) {
-    return arguments.values.count(name) ? arguments.values[name].as<std::vector<std::string>>()
-                                        : std::vector<std::string>();
-  };
-  const std::vector<std::string> words = list("deck");
-  if (words.empty()) throw UsageError("no deck is given");
-  if (words.front().find('=') != std::string::npos && !std::filesystem::exists(words.front()))
-    throw UsageError("the deck comes first, then '{}'", words.front());
-  arguments.path = words.front();
-  arguments.overrides.assign(words.begin() + 1, words.end());
-  for (const std::string& word : list("set")) arguments.overrides.push_back(word);
-  if (arguments.values.count("output"))
-    arguments.overrides.push_back("run.output=" + arguments.values["output"].as<std::string>());
+  const po::parsed_options words =
+      parse_words(argc, argv, all, po::positional_options_description().add("deck", -1));
+  DeckArguments arguments{.values = values_of(words)};
+  // In the order in which they were typed: of several overrides of one key the last holds.
+  for (const po::option& word : words.options) {
+    for (const std::string& value : word.value) {
+      if (word.string_key == "deck" && arguments.path.empty())
+        arguments.path = value;
+      else if (word.string_key == "deck" || word.string_key == "set")
+        arguments.overrides.push_back(value);
+      else if (word.string_key == "output")
+        arguments.overrides.push_back("run.output=" + value);
+    }
+  }
+  if (arguments.path.empty()) throw UsageError("no deck is given");
+  if (arguments.path.find('=') != std::string::npos && !std::filesystem::exists(arguments.path))
+    throw UsageError("the deck comes first, then '{}'", arguments.path);
   return arguments;
 }
 

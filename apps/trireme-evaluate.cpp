@@ -86,11 +86,8 @@ nlohmann::ordered_json perplexity(const DeckArguments& arguments,
   pipeline::StageRunner runner(groups, context, parameters, slots);
   const pipeline::LossSum sum = evaluate::whole_split(runner, dataset, deck.batch.micro, groups);
   if (sum.tokens == 0.0)
-    throw train::CollectiveError(
-        ExitCode::data,
-        fmt::format(
-            "the {} split has {} samples, fewer than the {} of one micro-batch on every data rank",
-            name_of(split), dataset.samples(), deck.batch.global));
+    throw train::CollectiveError(ExitCode::data,
+                                 fmt::format("the {} split has no token to score", name_of(split)));
   return {{"task", "perplexity"},
           {"split", data::name_of(split)},
           {"checkpoint", path},

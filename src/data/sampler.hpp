@@ -17,6 +17,7 @@ struct Sampler {
   std::int64_t micro_batch = 1;
   std::int64_t data_ranks = 1;
   std::int64_t data_rank = 0;
+  bool past_end = false;  ///< samples past the dataset's end are empty: id 0, no labels
 
   /// Micro-batches in an iteration; global_batch is a multiple of micro_batch * data_ranks.
   std::int64_t micro_batches() const { return global_batch / (micro_batch * data_ranks); }
@@ -29,7 +30,8 @@ struct Sampler {
 
 /// Fills this rank's micro-batch k of the iteration that starts after `consumed` samples: inputs
 /// and labels [micro_batch, sequence] row-major, labels kIgnoredLabel where the loss must not look.
-/// Throws InternalError when the dataset has too few samples, and as GptDataset::read does.
+/// Throws InternalError when the dataset has too few samples and sampler.past_end is false, and as
+/// GptDataset::read does.
 void fill_micro_batch(const GptDataset& dataset, const Sampler& sampler, std::int64_t consumed,
                       std::int64_t k, std::span<std::int32_t> inputs,
                       std::span<std::int32_t> labels);

@@ -163,10 +163,13 @@ void Checker::schedule() {
     return fmt::format("schedule.minimum = {} is above schedule.peak = {} (try 0)",
                        schedule.minimum, schedule.peak);
   });
-  const std::int64_t warmup = in_samples(schedule.warmup, deck_);
-  const std::int64_t decay = in_samples(schedule.decay, deck_);
+  // In what the dialect counts: lengths that differ in samples may be one number of iterations.
+  const auto length = [&](const Length& value) {
+    return schedule.dialect == ScheduleDialect::v1 ? in_iterations(value, deck_)
+                                                   : in_samples(value, deck_);
+  };
   require(
-      warmup < decay,
+      length(schedule.warmup) < length(schedule.decay),
       {"schedule.warmup", "schedule.decay", "train.iterations", "train.samples", "batch.global"},
       [&] {
         return fmt::format(

@@ -94,8 +94,8 @@ void model_keys(std::vector<Key>& rows) {
                       .derived("the tokenizer's", {})
                       .from(1, kMostVocab)
                       .unit("tokens")
-                      .fixed()
-                      .help("Size of the vocabulary, unpadded."),
+                      .noted()
+                      .help("Size of the vocabulary, unpadded; a checkpoint fits one size only."),
                   key(TRIREME_MEMBER(model.dropout.attention))
                       .by_default("0.1")
                       .at_least(0)

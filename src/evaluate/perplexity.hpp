@@ -7,9 +7,8 @@
 
 namespace trireme::evaluate {
 
-/// Mean loss over every sample of `dataset`, each once, in micro-batches spread over the data
-/// ranks. The last samples, too few for a micro-batch on every data rank, are left out; the count
-/// of tokens says how many were scored. Collective over all ranks.
+/// The loss of every sample of `dataset`, each once, in micro-batches spread over the data ranks:
+/// on any layout the same samples. Collective over all ranks.
 pipeline::LossSum whole_split(pipeline::StageRunner& runner, const data::GptDataset& dataset,
                               std::int64_t micro_batch, const comm::Groups& groups);
 

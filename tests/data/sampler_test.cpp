@@ -58,6 +58,15 @@ TEST(Sampler, FillsAMicroBatchRowByRow) {
   expect_error(ExitCode::internal, "samples 20 to 21 of 21", [&] {
     fill_micro_batch(dataset, {2, 2, 1, 0}, 20, 0, inputs, labels);
   });
+
+  // Past the end, only where that is asked for: one sample that is there and one that is empty.
+  fill_micro_batch(dataset, {2, 2, 1, 0, /*past_end=*/true}, 20, 0, inputs, labels);
+  dataset.read(20, sample);
+  for (std::int64_t t = 0; t < 16; ++t) {
+    EXPECT_EQ(labels[t], sample[t + 1]);
+    EXPECT_EQ(inputs[16 + t], 0);
+    EXPECT_EQ(labels[16 + t], kIgnoredLabel);
+  }
 }
 
 }  // namespace
