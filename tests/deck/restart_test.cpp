@@ -15,14 +15,14 @@ TEST(Restart, TheSameDeckHasNoChanges) {
 
 TEST(Restart, ChangesCarryBothValuesAndTheRule) {
   const auto changes = compare_for_restart(
-      small_deck(),
-      small_deck({"checkpoint.keep=2", "parallel.tensor=2", "model.vocab=100", "run.seed=5"}));
+      small_deck(), small_deck({"checkpoint.keep=2", "parallel.tensor=2", "model.vocab=100",
+                                "model.layernorm_eps=1e-6"}));
   ASSERT_EQ(changes.size(), 4u);
-  EXPECT_EQ(describe(changes[0]), "run.seed: 1234 in the checkpoint, 5 now");
-  EXPECT_EQ(changes[0].rule, RestartRule::fixed);
   // Unset is the tokenizer's size, which may be the same; loading refuses another size.
-  EXPECT_EQ(describe(changes[1]), "model.vocab: not set in the checkpoint, 100 now");
-  EXPECT_EQ(changes[1].rule, RestartRule::noted);
+  EXPECT_EQ(describe(changes[0]), "model.vocab: not set in the checkpoint, 100 now");
+  EXPECT_EQ(changes[0].rule, RestartRule::noted);
+  EXPECT_EQ(describe(changes[1]), "model.layernorm_eps: 1e-05 in the checkpoint, 1e-06 now");
+  EXPECT_EQ(changes[1].rule, RestartRule::fixed);
   EXPECT_EQ(describe(changes[2]), "parallel.tensor: 1 in the checkpoint, 2 now");
   EXPECT_EQ(changes[2].rule, RestartRule::noted);
   EXPECT_EQ(describe(changes[3]), "checkpoint.keep: all in the checkpoint, 2 now");
