@@ -1,0 +1,153 @@
+#!/usr/bin/env bash
+# From nothing to generated text: installs what is missing, builds the programs, makes a corpus, a
+# tokenizer and a dataset, pretrains inputs/quickstart.yaml on 4 MPI ranks, evaluates, generates.
+# Run again, it does only what is not done: a training run that was stopped goes on, an edited deck
+# or corpus is taken up.
+#
+#   jobs/local/quickstart.sh              the King James Bible, from Debian's bible-kjv
+#   CORPUS=FILE jobs/local/quickstart.sh  another text: *.txt a document a line, else JSON lines with
+#                                         the key "text"; either may be gzipped (.gz)
+set -euo pipefail
+corpus=${CORPUS:+$(realpath -- "$CORPUS")}
+# shellcheck source=jobs/local/common.sh
+source "$(dirname "${BASH_SOURCE[0]}")/common.sh"
+
+readonly deck=inputs/quickstart.yaml ranks=4 vocabulary=2048
+readonly programs=build/release/bin
+
+# Where things go. The deck names the first pair of folders; another corpus gets its own.
+if [ -z "$corpus" ]; then
+  data=data/quickstart run=runs/quickstart overrides=()
+  corpus=$data/corpus.txt prompt="And it came to pass"
+else
+  [ -r "$corpus" ] || refuse "CORPUS=$CORPUS cannot be read"
+  name=$(basename "$corpus" | sed 's/\.gz$//; s/\.[^.]*$//; s/[^A-Za-z0-9_-]/_/g')
+  data=data/quickstart-$name run=runs/quickstart-$name prompt=""
+  overrides=("run.output=$run" "data.train=$data/corpus_text_document"
+    "data.tokenizer.model=$data/tokenizer.model")
+fi
+readonly data run corpus prompt model=$data/tokenizer.model dataset=$data/corpus_text_document
+readonly metrics=$run/metrics.jsonl latest=$run/checkpoints/latest
+
+install_packages() {
+  if [ -n "${CORPUS:-}" ]; then cmake/dependencies.sh; else cmake/dependencies.sh --with-corpus; fi
+}
+
+# The tests are left out of a fresh build folder; one that is there already is taken as it is.
+build_programs() {
+  mkdir -p build
+  if [ ! -e build/release/build.ninja ]; then
+    cmake --preset release -DTRIREME_TESTS=OFF -Wno-dev | sed -n '/^-- Trireme/,$p'
+  fi
+  build release
+}
+
+# A chapter a line, without the marks of the verses ("Ge1:1 In the beginning"). bible also prints
+# prompts, which have no such mark, and the first verse once more in front, as a greeting. The
+# chapters are shuffled, the same way every time, so that the split's parts are of one kind.
+make_bible() {
+  if [ -e "$corpus" ]; then return; fi
+  echo gen1:1-rev22:21 | bible -f |
+    sed -n 's/^\([1-9]\{0,1\}[A-Z][A-Za-z]*[0-9]*:[0-9]*\) /\1 /p' |
+    awk '{ verse = chapter = $1; sub(/:.*/, "", chapter); sub(/^[^ ]* /, "") }
+         verse == last_verse { next }
+         { printf "%s%s", (NR == 1 ? "" : chapter == last_chapter ? " " : "\n"), $0 }
+         { last_verse = verse; last_chapter = chapter }
+         END { print "" }' >"$corpus.chapters"
+  [ "$(wc -l <"$corpus.chapters")" -eq 1189 ] ||
+    refuse "bible printed $(wc -l <"$corpus.chapters") chapters, not the 1189 there are"
+  shuf --random-source="$corpus.chapters" "$corpus.chapters" >"$corpus.shuffled"
+  mv "$corpus.shuffled" "$corpus"
+  rm "$corpus.chapters"
+  echo "$corpus: $(wc -l <"$corpus") chapters, $(wc -c <"$corpus") bytes"
+}
+
+# The tokenizer sees the held-out documents, too: it learns how words are cut, not what follows what.
+make_dataset() {
+  if ! up_to_date "$model" "$corpus"; then
+    "$programs/trireme-tokenizer" train --input "$corpus" --output "$model" --size "$vocabulary"
+  fi
+  if ! up_to_date "$dataset.idx" "$corpus" "$model"; then
+    "$programs/trireme-preprocess" --input "$corpus" --output "$data/corpus" \
+      --tokenizer sentencepiece --model "$model" --append-eod
+  fi
+}
+
+trireme_mpi() {
+  mpirun -n "$ranks" --oversubscribe --bind-to none "$@"
+}
+
+# Not needed again when the last thing that the run said, after deck and dataset were made, is that it
+# had finished.
+pretrain() {
+  if [ -e "$metrics" ] && [ "$dataset.idx" -nt "$run/deck.yaml" ]; then
+    refuse "$run was trained on an older $dataset: move it away to train again"
+  fi
+  if up_to_date "$metrics" "$deck" && tail -n 1 "$metrics" | grep -q '"reason":"finished"'; then
+    echo "$run has finished before"
+    return
+  fi
+  local code=0
+  trireme_mpi "$programs/trireme-pretrain" "$deck" "${overrides[@]}" || code=$?
+  if [ $code -eq 75 ]; then refuse "stopped early, with a checkpoint: run this again to go on" 75; fi
+  return $code
+}
+
+evaluate() {
+  if ! up_to_date "$run/evaluation.txt" "$latest"; then
+    trireme_mpi "$programs/trireme-evaluate" "$deck" "${overrides[@]}" --task perplexity \
+      --split valid >"$run/evaluation.tmp"
+    "$programs/trireme-evaluate" "$deck" "${overrides[@]}" --task ngram \
+      --split valid >>"$run/evaluation.tmp"
+    mv "$run/evaluation.tmp" "$run/evaluation.txt"
+  fi
+  cat "$run/evaluation.txt"
+}
+
+generate() {
+  if ! up_to_date "$run/sample.txt" "$latest"; then
+    "$programs/trireme-generate" --checkpoint "$run" --prompt "$prompt" --tokens 100 \
+      --temperature 0.7 --top-p 0.9 --seed 1 >"$run/sample.tmp"
+    mv "$run/sample.tmp" "$run/sample.txt"
+  fi
+  cat "$run/sample.txt"
+}
+
+# losses_of_training: the first and the last training loss of the run.
+losses_of_training() {
+  sed -n 's/^{"kind":"train".*"iteration":\([0-9]*\),.*"loss":\([^,]*\),.*/\1 \2/p' "$metrics" |
+    awk 'NR == 1 { printf "%.3f in iterations 1-%d, ", $2, $1; every = $1 }
+         { iteration = $1; loss = $2 }
+         END { printf "%.3f in iterations %d-%d\n", loss, iteration - every + 1, iteration }'
+}
+
+# evaluated KEY: a number of evaluation.txt, rounded.
+evaluated() {
+  awk -v key="$1" '$1 == key { value = $2 } END { printf "%.3f", value }' "$run/evaluation.txt"
+}
+
+summarize() {
+  local continuation
+  continuation=$(sed -n 's/^continue  *mpirun -n [0-9]* //p' "$run/console.log" | tail -n 1)
+  cat <<SUMMARY
+
+What was done, in $SECONDS s:
+training loss    $(losses_of_training)
+held-out text    loss $(evaluated loss), perplexity $(evaluated perplexity)
+to compare       counted on the training text: unigram $(evaluated unigram), bigram $(evaluated bigram);
+                 knowing nothing: $(awk "BEGIN { printf \"%.3f\", log($vocabulary) }")
+sample           $run/sample.txt
+checkpoint       $run/checkpoints/$(cat "$latest")
+continue it      mpirun -n $ranks --oversubscribe --bind-to none $continuation
+SUMMARY
+}
+
+mkdir -p "$data" runs
+stage "installing what is missing" install_packages
+stage "building" build_programs
+if [ -z "${CORPUS:-}" ]; then stage "making the corpus" make_bible; fi
+stage "making tokenizer and dataset" make_dataset
+stage "pretraining" pretrain
+stage "evaluating" evaluate
+stage "generating" generate
+summarize

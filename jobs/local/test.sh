@@ -1,0 +1,45 @@
+#!/usr/bin/env bash
+# Installs, builds and tests everything: format, warnings as errors, all tests with CTest, and the unit
+# tests once more under the address and undefined-behaviour sanitizers.
+#
+#   jobs/local/test.sh
+set -euo pipefail
+# shellcheck source=jobs/local/common.sh
+source "$(dirname "${BASH_SOURCE[0]}")/common.sh"
+
+check_format() {
+  find src apps tests \( -name '*.cpp' -o -name '*.hpp' \) -print0 |
+    xargs -0 clang-format-14 --dry-run --Werror
+}
+
+check_scripts() {
+  shellcheck --external-sources .ci/run cmake/*.sh jobs/local/*.sh
+}
+
+build_ci() {
+  cmake --preset ci -Wno-dev >build/ci-configure.log || { cat build/ci-configure.log && return 1; }
+  build ci
+}
+
+run_tests() {
+  ctest --preset ci --parallel "$(nproc)"
+}
+
+# CTest's test NAME is the program test_NAME; only those of label unit are built.
+run_unit_tests_sanitized() {
+  cmake --preset asan >build/asan-configure.log || { cat build/asan-configure.log && return 1; }
+  local targets
+  mapfile -t targets < <(ctest --preset asan --show-only --label-regex '^unit$' |
+    sed -n 's/^ *Test *#[0-9]*: /test_/p')
+  build asan "${targets[@]}"
+  ctest --preset asan --label-regex '^unit$' --parallel "$(nproc)"
+}
+
+mkdir -p build
+stage "installing what is missing" cmake/dependencies.sh --with-tests
+stage "checking the format" check_format
+stage "checking the scripts" check_scripts
+stage "building" build_ci
+stage "testing" run_tests
+stage "testing under the sanitizers" run_unit_tests_sanitized
+printf '\n%s: everything passed in %d s\n' "$program" "$SECONDS"

@@ -1,0 +1,121 @@
+"""What is wrong is said once, with the right exit code, before anything is started; and what the
+programs answer without a launcher."""
+
+import shutil
+import unittest
+
+from runs import DATA, DECK, FINISHED, IO, USAGE, RunTest, dataset, run
+
+
+class Errors(RunTest):
+    def fails(self, code, text, *words, ranks=1):
+        """The run ends with `code`, says `text` exactly once and leaves no run folder."""
+        result = self.pretrain("run", *words, ranks=ranks, code=code)
+        self.assertEqual(result.err.count(text), 1, result)
+        self.assertEqual(result.out, "")
+        self.assertFalse((self.folder / "run").exists())
+        return result
+
+    def test_deck_errors_are_said_once_and_together(self):
+        result = self.fails(DECK, "unknown key 'model.layrs'", "model.layrs=3",
+                            "parallel.tensor=3", ranks=2)
+        self.assertEqual(result.err.count("parallel.tensor = 3 does not divide model.heads = 4"), 1)
+        self.assertEqual(result.err.count("2 errors; nothing was started."), 1)
+
+    def test_layout_for_another_number_of_ranks(self):
+        self.fails(DECK, "tensor * pipeline * data = 1 * 1 * 4 = 4, but 2 ranks were started",
+                   "parallel.data=4", ranks=2)
+        self.fails(DECK, "tensor * pipeline = 2 * 2 = 4 does not divide the 2 ranks",
+                   "parallel.tensor=2", "parallel.pipeline=2", ranks=2)
+        self.fails(DECK, "batch.global = 8 is not a multiple of batch.micro * parallel.data",
+                   ranks=3)
+
+    def test_missing_files(self):
+        missing = self.folder / "missing"
+        self.fails(IO, f"cannot open '{missing}.idx': No such file", f"data.train={missing}",
+                   ranks=2)
+        deck = run("trireme-pretrain", f"{missing}.yaml", ranks=2)
+        self.assertEqual(deck.code, IO, deck)
+        self.assertEqual(deck.err.count(f"cannot open '{missing}.yaml': No such file"), 1, deck)
+
+    def test_damaged_dataset(self):
+        damaged = self.folder / "damaged"
+        for ending in (".bin", ".idx"):
+            shutil.copy(f"{dataset()}{ending}", f"{damaged}{ending}")
+        with open(f"{damaged}.bin", "r+b") as file:
+            file.truncate(100)
+        self.fails(DATA, f"{damaged}.bin", f"data.train={damaged}", ranks=2)
+
+    def test_split_too_small(self):
+        text = "the valid part of"
+        result = self.fails(DECK, text, "data.split=999999,1,0", "evaluate.at_end=true", ranks=2)
+        self.assertIn("is too small for one sample of 33 tokens", result.err)
+        check = self.pretrain("run", "data.split=999999,1,0", "evaluate.at_end=true", "--check",
+                              code=DECK)
+        self.assertIn(text, check.err)
+
+    def test_command_lines(self):
+        for ranks in (1, 2):
+            self.fails(USAGE, "unrecognised option '--frobnicate'", "--frobnicate", ranks=ranks)
+            self.fails(USAGE, "'soon' is not a duration", "--time-limit", "soon", ranks=ranks)
+        nothing = run("trireme-pretrain", ranks=2)
+        self.assertEqual(nothing.code, USAGE, nothing)
+        self.assertEqual(nothing.err.count("no deck is given"), 1, nothing)
+        bare = run("trireme-pretrain", "model.layers=2")
+        self.assertEqual(bare.code, USAGE, bare)
+        self.assertIn("the deck comes first, then 'model.layers=2'", bare.err)
+
+
+class Questions(RunTest):
+    def answers(self, *words, program="trireme-pretrain"):
+        result = run(program, *words)
+        self.assertEqual((result.code, result.err), (FINISHED, ""), result)
+        self.assertFalse((self.folder / "run").exists())
+        return result.out
+
+    def test_help_and_version(self):
+        self.assertRegex(self.answers("--version"), r"^trireme-pretrain \d+\.\d+\.\d+\n$")
+        for option in ("--restart", "--time-limit", "--check", "--plan", "--print-deck"):
+            self.assertIn(option, self.answers("--help"))
+        deck = self.answers("--help", "deck")
+        self.assertIn("model.layers", deck)
+        self.assertIn("log.tensorboard.enable", deck)
+        self.assertIn("schedule.peak", self.answers("--help", "deck.schedule"))
+        self.assertIn("Transformer layers.", self.answers("--help", "deck.model.layers"))
+        self.assertIn("--split", self.answers("--help", program="trireme-evaluate"))
+        wrong = run("trireme-pretrain", "--help", "deck.modle")
+        self.assertEqual(wrong.code, USAGE, wrong)
+        self.assertIn("did you mean 'model'?", wrong.err)
+
+    def test_check_and_plan(self):
+        words = self.deck_words("run", "parallel.tensor=2", "parallel.pipeline=2")
+        checked = self.answers(*words, "--check", "--ranks", "8")
+        self.assertIn("no errors; ranks: 8, iterations: 20, vocabulary: 257", checked)
+        self.assertIn("documents", checked)
+        plan = self.answers(*words, "--plan", "--ranks", "8")
+        self.assertIn("8 = tensor 2 x pipeline 2 x data 2, layers per stage 2-2", plan)
+        self.assertIn("pipeline bubble 20.0 %", plan)
+
+    def test_questions_under_the_launcher_are_answered_once(self):
+        for words, line in [(["--version"], "trireme-pretrain "), (["--help"], "Usage: "),
+                            (self.deck_words("run", "--check"), "no errors; ")]:
+            result = run("trireme-pretrain", *words, ranks=2)
+            self.assertEqual(result.code, FINISHED, result)
+            self.assertEqual(result.out.count(line), 1, result)
+
+    def test_printed_deck_reads_back(self):
+        printed = self.answers(*self.deck_words("run", "--print-deck"))
+        self.assertIn("# default", printed)
+        copy = self.folder / "tiny.yaml"
+        copy.write_text(printed)
+        self.assertEqual(self.answers(copy, "--print-deck"), printed)
+
+    def test_stored_deck_continues_the_run(self):
+        self.pretrain("stored", "train.iterations=2")
+        again = run("trireme-pretrain", self.folder / "stored" / "deck.yaml", "train.iterations=3")
+        self.assertEqual(again.code, FINISHED, again)
+        self.assertEqual(len(self.losses("stored")), 3)
+
+
+if __name__ == "__main__":
+    unittest.main(verbosity=2)

@@ -1,0 +1,121 @@
+"""What the programs do with a run: evaluate, generate, inspect, h5py; and a run that overflows."""
+
+import json
+import math
+import unittest
+
+from runs import DECK, FINISHED, IO, RunTest, run
+
+try:
+    import h5py
+    import numpy
+except ImportError:
+    h5py = None
+
+
+class AfterTraining(RunTest):
+    def setUp(self):
+        super().setUp()
+        self.pretrain("run", "parallel.tensor=2", "parallel.data=2", ranks=4)
+
+    @unittest.skipUnless(h5py, "python3-h5py is not installed")
+    def test_h5py_sees_full_logical_tensors(self):
+        path = self.latest("run")
+        listed = {tensor["name"]: tensor for tensor in self.inspect(path)["tensors"]}
+        with h5py.File(path, "r") as file:
+            found = {}
+            file.visititems(lambda name, item: found.update({name: item})
+                            if isinstance(item, h5py.Dataset) and name != "deck" else None)
+            self.assertEqual(set(found), set(listed))
+            for name, tensor in found.items():
+                self.assertEqual(list(tensor.shape), listed[name]["shape"], name)
+                squares = float(numpy.sum(numpy.square(tensor[()], dtype=numpy.float64)))
+                self.assertTrue(
+                    math.isclose(squares, listed[name]["sum_of_squares"], rel_tol=1e-12), name)
+            hidden = 32
+            shapes = {"embedding/word": (257, hidden), "embedding/position": (32, hidden),
+                      "layers/3/attention/qkv/weight": (3 * hidden, hidden),
+                      "layers/0/mlp/up/weight": (4 * hidden, hidden),
+                      "layers/0/mlp/down/weight": (hidden, 4 * hidden), "final_norm/bias": (hidden,)}
+            for group in ("model", "optimizer/m", "optimizer/v"):
+                for name, shape in shapes.items():
+                    self.assertEqual(file[f"{group}/{name}"].shape, shape)
+            self.assertEqual(file.attrs["iteration"], 20)
+            self.assertEqual(file.attrs["consumed_samples"], 160)
+            self.assertIn("layers: 4", file["deck"].asstr()[()])
+
+    def evaluate(self, *words, ranks=1):
+        result = run("trireme-evaluate", *self.deck_words("run", "--json", *words), ranks=ranks)
+        self.assertEqual(result.code, FINISHED, result)
+        return json.loads(result.out)
+
+    def test_evaluate_gives_one_loss_on_every_layout(self):
+        reference = self.evaluate()
+        self.assertEqual(reference["iteration"], 20)
+        self.assertLess(reference["loss"], 0.9 * math.log(257))
+        self.assertAlmostEqual(reference["perplexity"], math.exp(reference["loss"]), places=6)
+        for ranks, *words in [(2, "parallel.tensor=2"), (2,), (4, "parallel.pipeline=4"),
+                              (4, "parallel.tensor=2")]:
+            found = self.evaluate(*words, ranks=ranks)
+            self.assertEqual(found["tokens"], reference["tokens"], (ranks, words))
+            self.assertTrue(math.isclose(found["loss"], reference["loss"], rel_tol=1e-6),
+                            (ranks, words, found, reference))
+        # Three ranks are three copies of the model; what does not fill a batch of them is left out.
+        odd = self.evaluate("parallel.tensor=2", ranks=3)
+        self.assertEqual(odd["tokens"], reference["tokens"] // 32 // 3 * 3 * 32)
+
+    def test_evaluate_counts_baselines(self):
+        found = self.evaluate("--task", "ngram")
+        self.assertLess(found["bigram"], found["unigram"])
+        self.assertLess(found["unigram"], math.log(257))
+
+    def test_evaluate_refuses_what_is_wrong(self):
+        absent = run("trireme-evaluate", *self.deck_words("absent"))
+        self.assertEqual(absent.code, IO, absent)
+        self.assertIn("there is no checkpoint", absent.err)
+        small = run("trireme-evaluate", *self.deck_words("run", "--split", "test"))
+        self.assertEqual(small.code, DECK, small)
+        self.assertIn("the test part of", small.err)
+        other = run("trireme-evaluate", *self.deck_words("run", "model.hidden=64"))
+        self.assertEqual(other.code, DECK, other)
+        self.assertIn("model.hidden = 64, but the checkpoint was written with 32", other.err)
+
+    def test_greedy_generation_repeats_itself(self):
+        words = ["--checkpoint", self.folder / "run", "--prompt", "Licensed under the", "--greedy",
+                 "--tokens", 12]
+        first = run("trireme-generate", *words)
+        self.assertEqual(first.code, FINISHED, first)
+        self.assertGreater(len(first.out), len("Licensed under the"))
+        self.assertEqual(run("trireme-generate", *words).out, first.out)
+
+
+class Overflow(RunTest):
+    def check(self, ranks, *words):
+        result = self.pretrain("run", "schedule.peak=1e30", "schedule.warmup=0", "optimizer.clip=0",
+                               *words, ranks=ranks)
+        events = self.events("run", "train")
+        self.assertEqual(len(events), 20)
+        self.assertEqual((events[0]["skipped"], events[0]["nan"]), (0, 0))
+        self.assertIsNone(events[-1]["loss"])
+        attributes = self.inspect(self.latest("run"))["attributes"]
+        self.assertEqual(attributes["iteration"], 20)
+        self.assertEqual(attributes["consumed_samples"], 160)
+        self.assertGreater(attributes["skipped"], 0)
+        self.assertEqual(attributes["skipped"], sum(event["skipped"] for event in events))
+        self.assertEqual(attributes["nan"], sum(event["nan"] for event in events))
+        self.assertEqual(attributes["applied_iterations"], 20 - attributes["skipped"])
+        self.assertIn("number of skipped iterations:   1 | number of nan iterations:   1 |",
+                      result.out)
+
+    def test_one_rank(self):
+        self.check(1)
+
+    def test_two_stages(self):
+        self.check(2, "parallel.pipeline=2")
+
+    def test_two_shards(self):
+        self.check(2, "parallel.data=2")
+
+
+if __name__ == "__main__":
+    unittest.main(verbosity=2)

@@ -1,0 +1,167 @@
+"""What the run-level tests share: starting programs, a dataset, a deck, reading what a run wrote.
+
+The environment names the folder of the programs (TRIREME_BIN), a folder for what the tests write
+(TRIREME_SCRATCH) and the launcher (TRIREME_MPIEXEC).
+"""
+
+import contextlib
+import functools
+import json
+import os
+import shutil
+import signal
+import subprocess
+import time
+import unittest
+from pathlib import Path
+
+HERE = Path(__file__).resolve().parent
+BIN = Path(os.environ["TRIREME_BIN"])
+SCRATCH = Path(os.environ["TRIREME_SCRATCH"])
+MPIEXEC = os.environ["TRIREME_MPIEXEC"]
+
+# Seconds that no step of these tests comes near to: what takes longer hangs.
+PATIENCE = 150
+
+FINISHED, USAGE, DATA, IO, STOPPED_EARLY, DECK = 0, 2, 65, 74, 75, 78
+
+
+class Result:
+    """How a program ended: its exit code, standard output and standard error."""
+
+    def __init__(self, command, code, out, err):
+        self.command, self.code, self.out, self.err = command, code, out, err
+
+    def __str__(self):
+        return f"{' '.join(map(str, self.command))}\nended with {self.code}\n{self.out}\n{self.err}"
+
+
+def command_line(program, *arguments, ranks=1):
+    """The words that start `program` on `ranks` ranks; without a launcher on one."""
+    launcher = [MPIEXEC, "--oversubscribe", "--bind-to", "none", "-n", str(ranks)]
+    return [*(launcher if ranks > 1 else []), str(BIN / program), *map(str, arguments)]
+
+
+class Started:
+    """A program that runs in a process group of its own; the group dies with the `with` block."""
+
+    def __init__(self, command):
+        self.command = command
+        self.process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE,
+                                        text=True, start_new_session=True)
+
+    def __enter__(self):
+        return self
+
+    def __exit__(self, *_):
+        with contextlib.suppress(ProcessLookupError):
+            os.killpg(self.process.pid, signal.SIGKILL)
+        self.process.communicate()
+
+    def finish(self, patience=PATIENCE):
+        """Waits for the end."""
+        out, err = self.process.communicate(timeout=patience)
+        return Result(self.command, self.process.returncode, out, err)
+
+    def running(self):
+        return self.process.poll() is None
+
+    def children(self):
+        """The processes that this one has started itself: the ranks of a launcher."""
+        tasks = Path(f"/proc/{self.process.pid}/task").glob("*/children")
+        return [int(child) for task in tasks for child in task.read_text().split()]
+
+
+def run(program, *arguments, ranks=1):
+    with Started(command_line(program, *arguments, ranks=ranks)) as started:
+        return started.finish()
+
+
+@functools.lru_cache(maxsize=None)
+def dataset():
+    """The prefix of a dataset of bytes, made of the licence: a document for each line."""
+    prefix = SCRATCH / "licence"
+    text = SCRATCH / "licence.txt"
+    SCRATCH.mkdir(parents=True, exist_ok=True)
+    shutil.copy(HERE.parents[1] / "LICENSE", text)
+    made = run("trireme-preprocess", "--input", text, "--output", prefix, "--tokenizer", "bytes",
+               "--append-eod")
+    if made.code != 0:
+        raise RuntimeError(str(made))
+    return Path(f"{prefix}_text_document")
+
+
+class RunTest(unittest.TestCase):
+    """A test with an empty folder of its own, where `pretrain` makes run folders."""
+
+    longMessage = True
+    maxDiff = None
+
+    def setUp(self):
+        self.folder = SCRATCH / type(self).__name__ / self._testMethodName
+        shutil.rmtree(self.folder, ignore_errors=True)
+        self.folder.mkdir(parents=True)
+
+    def deck_words(self, name, *words):
+        """The deck of the run `name`, then its overrides and options."""
+        return [HERE / "tiny.yaml", f"data.train={dataset()}", f"run.output={self.folder / name}",
+                *words]
+
+    def pretrain(self, name, *words, ranks=1, code=FINISHED):
+        """Trains in the run folder `name` and checks the exit code."""
+        result = run("trireme-pretrain", *self.deck_words(name, *words), ranks=ranks)
+        self.assertEqual(result.code, code, result)
+        return result
+
+    def start(self, name, *words, ranks=1):
+        """Starts a training run and returns at once."""
+        return Started(
+            command_line("trireme-pretrain", *self.deck_words(name, *words), ranks=ranks))
+
+    def wait_until(self, condition, started):
+        """Waits until `condition()` holds; fails when the program has ended before."""
+        deadline = time.monotonic() + PATIENCE
+        while not condition():
+            if not started.running() or time.monotonic() > deadline:
+                self.fail(f"waited in vain\n{started.finish(patience=1)}")
+            time.sleep(0.01)
+
+    def events(self, name, kind):
+        """The objects of one kind in a run's metrics.jsonl; a line under way is left out."""
+        path = self.folder / name / "metrics.jsonl"
+        lines = path.read_text().split("\n")[:-1] if path.exists() else []
+        return [event for event in map(json.loads, lines) if event["kind"] == kind]
+
+    def losses(self, name):
+        """The loss of every iteration, first checking that there is one line for each."""
+        train = self.events(name, "train")
+        self.assertEqual([event["iteration"] for event in train], list(range(1, len(train) + 1)))
+        return [event["loss"] for event in train]
+
+    def stop_event(self, name):
+        return self.events(name, "stop")[-1]
+
+    def checkpoints(self, name):
+        """The names of a run's checkpoint files, oldest first."""
+        return sorted(path.name for path in (self.folder / name / "checkpoints").glob("*.h5"))
+
+    def latest(self, name):
+        """The checkpoint that a run's file `latest` names."""
+        folder = self.folder / name / "checkpoints"
+        return folder / (folder / "latest").read_text().strip()
+
+    def inspect(self, path):
+        """What trireme-inspect says about a checkpoint, all of whose checksums it verifies."""
+        result = run("trireme-inspect", path, "--json")
+        self.assertEqual(result.code, 0, result)
+        return json.loads(result.out)
+
+    def assert_close(self, losses, reference, tolerance, label):
+        """Every loss within a relative tolerance of the reference's; prints the largest distance."""
+        self.assertEqual(len(losses), len(reference), label)
+        distances = [abs(a - b) / abs(b) for a, b in zip(losses, reference)]
+        largest = max(distances)
+        print(f"\n  {label}: largest relative difference {largest:.1e}", end=" ", flush=True)
+        step = distances.index(largest)
+        self.assertLessEqual(largest, tolerance,
+                             f"{label}, iteration {step + 1}: {losses[step]} and {reference[step]}")
