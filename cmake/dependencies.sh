@@ -17,9 +17,8 @@ build_packages=(
   libfmt-dev nlohmann-json3-dev     # text and JSON
   libpcre2-dev libicu-dev           # words and normal forms of text
   libsentencepiece-dev zlib1g-dev   # tokenizing, gzip
-  libbenchmark-dev                  # trireme-bench
 )
-test_packages=(libgtest-dev python3-numpy python3-h5py clang-format-14 shellcheck)
+test_packages=(libgtest-dev libbenchmark-dev python3-numpy python3-h5py clang-format-14 shellcheck)
 corpus_packages=(bible-kjv bible-kjv-text)
 
 packages=("${build_packages[@]}")

@@ -13,7 +13,8 @@ check_format() {
 }
 
 check_scripts() {
-  shellcheck --external-sources .ci/run cmake/*.sh jobs/local/*.sh
+  find cmake jobs tests .ci \( -name '*.sh' -o -path .ci/run \) -print0 |
+    xargs -0 shellcheck --external-sources
 }
 
 build_ci() {
@@ -25,13 +26,9 @@ run_tests() {
   ctest --preset ci --parallel "$(nproc)"
 }
 
-# CTest's test NAME is the program test_NAME; only those of label unit are built.
 run_unit_tests_sanitized() {
   cmake --preset asan >build/asan-configure.log || { cat build/asan-configure.log && return 1; }
-  local targets
-  mapfile -t targets < <(ctest --preset asan --show-only --label-regex '^unit$' |
-    sed -n 's/^ *Test *#[0-9]*: /test_/p')
-  build asan "${targets[@]}"
+  build asan unit_tests
   ctest --preset asan --label-regex '^unit$' --parallel "$(nproc)"
 }
 
