@@ -3,6 +3,7 @@
 
 #include <chrono>
 #include <cstdio>
+#include <cstdlib>
 #include <functional>
 #include <memory>
 #include <thread>
@@ -30,6 +31,7 @@ inline ExitCode run_on_ranks(
     const std::string where =
         size > 1 ? fmt::format("rank {} on {}: ", rank, comm::host_name()) : "";
     std::fputs(fmt::format("{}: {}{}\n", program, where, message).c_str(), stderr);
+    if (size == 1) std::_Exit(static_cast<int>(code));  // nobody else to stop, and no more to say
     comm::abort_all(static_cast<int>(code));
   };
   try {

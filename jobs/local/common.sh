@@ -33,6 +33,11 @@ refuse() {
   exit "${2:-1}"
 }
 
+# HDF5's compiler wrapper, which CMake asks for flags, takes a path apart at its spaces.
+case $PWD in
+  *[[:space:]]*) refuse "cannot build in '$PWD': move the tree to a path without spaces" ;;
+esac
+
 # up_to_date FILE SOURCE...: whether FILE exists and is no older than any source.
 up_to_date() {
   local file=$1 source

@@ -48,7 +48,7 @@ build_programs() {
 make_bible() {
   if [ -e "$corpus" ]; then return; fi
   echo gen1:1-rev22:21 | bible -f |
-    sed -n 's/^\([1-9]\{0,1\}[A-Z][A-Za-z]*[0-9]*:[0-9]*\) /\1 /p' |
+    grep -E '^[1-9]?[A-Z][A-Za-z]*[0-9]+:[0-9]+ ' |
     awk '{ verse = chapter = $1; sub(/:.*/, "", chapter); sub(/^[^ ]* /, "") }
          verse == last_verse { next }
          { printf "%s%s", (NR == 1 ? "" : chapter == last_chapter ? " " : "\n"), $0 }
@@ -107,7 +107,7 @@ evaluate() {
 generate() {
   if ! up_to_date "$run/sample.txt" "$latest"; then
     "$programs/trireme-generate" --checkpoint "$run" --prompt "$prompt" --tokens 100 \
-      --temperature 0.7 --top-p 0.9 --seed 1 >"$run/sample.tmp"
+      --temperature 0.8 --top-p 0.9 --seed 1 >"$run/sample.tmp"
     mv "$run/sample.tmp" "$run/sample.txt"
   fi
   cat "$run/sample.txt"
