@@ -106,8 +106,8 @@ void print_result(const Settings& settings, const Meter& meter, const deck::Deck
 
 ExitCode measure(const DeckArguments& arguments, const Settings& settings,
                  std::unique_ptr<comm::MpiCommunicator> world) {
-  const TemporaryFolder folder;  // named by rank 0 alone, see below
-  const std::int64_t steps = settings.repeats + 2;
+  const TemporaryFolder folder;                         // named by rank 0 alone, see below
+  const std::int64_t steps = 2 * settings.repeats + 2;  // each timed one follows a warm-up
   DeckArguments shortened = arguments;
   if (world->rank() == 0)
     shortened.overrides = short_run(arguments, steps, folder, /*writes=*/true);
