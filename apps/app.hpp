@@ -2,6 +2,7 @@
 #pragma once
 
 #include <boost/program_options.hpp>
+#include <cerrno>
 #include <csignal>
 #include <cstdio>
 #include <functional>
@@ -74,8 +75,8 @@ inline bool answers_help_or_version(int argc, char** argv, const char* program, 
 
 /// The one try of a program: runs `body`, prints an error once as `program: message` on standard
 /// error, and returns the exit code. Output that standard output did not take is an IoError; a
-/// closed pipe is reported that way instead of by SIGPIPE. An MPI program whose other ranks still
-/// run calls MPI_Abort with what this returns.
+/// closed pipe gives its exit code without a message, and no SIGPIPE. An MPI program whose other
+/// ranks still run calls MPI_Abort with what this returns.
 inline int run_app(const char* program, int argc, char** argv,
                    const std::function<ExitCode(int, char**)>& body) {
   std::signal(SIGPIPE, SIG_IGN);
@@ -89,9 +90,11 @@ inline int run_app(const char* program, int argc, char** argv,
   };
   try {
     const ExitCode code = body(argc, argv);
-    if (std::fflush(stdout) != 0 || std::ferror(stdout) != 0)
-      throw IoError("cannot write to standard output");
-    return static_cast<int>(code);
+    errno = 0;
+    if (std::fflush(stdout) == 0 && std::ferror(stdout) == 0) return static_cast<int>(code);
+    // Who closed the pipe, as `head` does, has read enough and wants no message.
+    if (errno == EPIPE) return static_cast<int>(ExitCode::io);
+    throw IoError("cannot write to standard output");
   } catch (const Error& error) {
     return report(error.code(), error.what());
   } catch (const po::error& error) {
