@@ -10,6 +10,7 @@
 
 #include "app.hpp"
 #include "comm/mpi/mpi_communicator.hpp"
+#include "core/identity.hpp"
 #include "deck_options.hpp"
 #include "train/startup.hpp"
 
@@ -28,8 +29,7 @@ inline ExitCode run_on_ranks(
   const auto fail = [&](ExitCode code, const char* message) {
     // Rank 0 speaks first: when all fail of one cause, it is said once.
     if (rank != 0) std::this_thread::sleep_for(std::chrono::seconds(1));
-    const std::string where =
-        size > 1 ? fmt::format("rank {} on {}: ", rank, comm::host_name()) : "";
+    const std::string where = size > 1 ? fmt::format("rank {} on {}: ", rank, host_name()) : "";
     std::fputs(fmt::format("{}: {}{}\n", program, where, message).c_str(), stderr);
     if (size == 1) std::_Exit(static_cast<int>(code));  // nobody else to stop, and no more to say
     comm::abort_all(static_cast<int>(code));

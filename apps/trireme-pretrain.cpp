@@ -116,7 +116,7 @@ ExitCode pretrain(int argc, char** argv, const DeckArguments& arguments,
   const auto [deck, vocabulary] =
       train::prepare_deck(*world, arguments.path, arguments.overrides, deck::resolve_world_size);
 
-  const std::vector<std::string> hosts = world->all_gather_text(comm::host_name());
+  const std::vector<std::string> hosts = world->all_gather_text(host_name());
   const int threads = device::threads_for_rank(comm::ranks_sharing_cores(*world));
   const std::string command = command_line(argc, argv, world->size(), /*with_restart=*/true);
   const std::string again = command_line(argc, argv, world->size(), /*with_restart=*/false);

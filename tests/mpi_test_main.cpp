@@ -1,9 +1,14 @@
 // main() of test programs that run under mpirun: every rank runs every test; only rank 0 prints,
-// unless a rank fails.
+// unless a rank fails. With TRIREME_TESTS_NEED_GPUS every rank gets a GPU of its own; where there
+// are too few, the tests are skipped, loudly, and never pass.
 #include <gtest/gtest.h>
 #include <mpi.h>
 
 #include <cstdio>
+
+#ifdef TRIREME_TESTS_NEED_GPUS
+#include "rank_gpu.hpp"
+#endif
 
 namespace {
 
@@ -29,6 +34,13 @@ int main(int argc, char** argv) {
   MPI_Init_thread(&argc, &argv, MPI_THREAD_MULTIPLE, &provided);
   int rank = 0;
   MPI_Comm_rank(MPI_COMM_WORLD, &rank);
+#ifdef TRIREME_TESTS_NEED_GPUS
+  if (const std::string missing = trireme::take_gpu_of_rank(); !missing.empty()) {
+    if (rank == 0) std::printf("SKIPPED: %s\n", missing.c_str());
+    MPI_Finalize();
+    return 77;
+  }
+#endif
   testing::InitGoogleTest(&argc, argv);
   if (rank != 0) {
     auto& listeners = testing::UnitTest::GetInstance()->listeners();

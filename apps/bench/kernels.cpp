@@ -78,15 +78,11 @@ void measure_mlp(Meter& meter) {
   const Tensor x = meter.tensor({kTokens, kFfn}), y = meter.tensor({kTokens, kFfn});
   const Tensor bias = meter.tensor({kFfn});
   const double bytes = kFloat * kTokens * kFfn;
-  meter.stream("bias gelu forward", 3 * bytes, kLayers,
-               [&] { backend.bias_gelu_forward({.x = x, .bias = bias, .out = y}); });
-  meter.stream("gelu backward", 3 * bytes, kLayers,
-               [&] { backend.gelu_backward({.dout = y, .x = x, .dx = y}); });
-  meter.stream("bias gradient of 3072", bytes, kLayers,
-               [&] { backend.bias_gradient({.dout = x, .dbias = bias}); });
+  meter.stream("gelu forward", 2 * bytes, kLayers,
+               [&] { backend.gelu_forward({.x = x, .out = y}); });
+  meter.stream("gelu backward", 4 * bytes, kLayers,
+               [&] { backend.gelu_backward({.dout = y, .x = x, .dx = y, .dbias = bias}); });
   const Tensor qkv = meter.tensor({kTokens, 3 * kHidden}), qkv_bias = meter.tensor({3 * kHidden});
-  meter.stream("add bias of 2304", 2 * bytes * 3 / 4, kLayers,
-               [&] { backend.add_bias({.x = qkv, .bias = qkv_bias}); });
   meter.stream("bias gradient of 2304", bytes * 3 / 4, kLayers,
                [&] { backend.bias_gradient({.dout = qkv, .dbias = qkv_bias}); });
   meter.clear();
@@ -116,16 +112,13 @@ void measure_ends(Meter& meter, double probability) {
   const Tensor max = meter.tensor({kTokens}), sum = meter.tensor({kTokens});
   const Tensor target = meter.tensor({kTokens}), loss = meter.tensor({1}, DType::f64);
   const double all = kFloat * kTokens * kPaddedVocabulary;
-  meter.stream("cross entropy max", all, 1, [&] {
-    backend.cross_entropy_max({.logits = logits, .columns = kVocabulary, .max = max});
-  });
-  meter.stream("cross entropy sum", all, 1, [&] {
-    backend.cross_entropy_sum({.logits = logits,
-                               .columns = kVocabulary,
-                               .labels = ids.data(),
-                               .max = max,
-                               .sum = sum,
-                               .target = target});
+  meter.stream("cross entropy statistics", 2 * all, 1, [&] {
+    backend.cross_entropy_statistics({.logits = logits,
+                                      .columns = kVocabulary,
+                                      .labels = ids.data(),
+                                      .max = max,
+                                      .sum = sum,
+                                      .target = target});
   });
   meter.stream("cross entropy loss", 3 * kFloat * kTokens, 1, [&] {
     backend.cross_entropy_loss(
@@ -154,8 +147,6 @@ void measure_optimizer(Meter& meter) {
   });
   meter.stream("squared sum of 16e6", bytes, count,
                [&] { backend.squared_sum({.x = gradient, .out = sum}); });
-  meter.stream("scale of 16e6", 2 * bytes, 0,
-               [&] { backend.scale({.x = gradient, .factor = 0.999}); });
   meter.stream("zero of 16e6", bytes, count, [&] { backend.zero(gradient); });
   meter.clear();
 }

@@ -7,14 +7,16 @@
 #include <cstddef>
 #include <memory>
 #include <string>
+#include <vector>
 
 #include "device/tensor.hpp"
 #include "kernels/adamw.hpp"
 #include "kernels/attention.hpp"
-#include "kernels/bias_gelu.hpp"
+#include "kernels/bias.hpp"
 #include "kernels/cross_entropy.hpp"
 #include "kernels/dropout.hpp"
 #include "kernels/embedding.hpp"
+#include "kernels/gelu.hpp"
 #include "kernels/gemm.hpp"
 #include "kernels/layernorm.hpp"
 
@@ -46,6 +48,17 @@ class Backend {
   /// Waits until everything called before is done.
   virtual void synchronize() = 0;
 
+  /// Memory in use and there at all, in bytes: of the GPU on CUDA, zero on the host.
+  struct Memory {
+    std::size_t used = 0;
+    std::size_t total = 0;
+  };
+  virtual Memory memory() const { return {}; }
+  /// Makes room for the scratch memory of the largest operation to come; before the first one.
+  virtual void reserve_workspace(std::size_t bytes) = 0;
+  /// The CUDA stream that operations are queued on; null on the host.
+  virtual CUstream_st* stream() const { return nullptr; }
+
   virtual void gemm(const kernels::Gemm& args) = 0;
   virtual void embedding_forward(const kernels::EmbeddingForward& args) = 0;
   virtual void embedding_backward(const kernels::EmbeddingBackward& args) = 0;
@@ -53,23 +66,42 @@ class Backend {
   virtual void position_backward(const kernels::PositionBackward& args) = 0;
   virtual void layernorm_forward(const kernels::LayerNormForward& args) = 0;
   virtual void layernorm_backward(const kernels::LayerNormBackward& args) = 0;
-  virtual void add_bias(const kernels::AddBias& args) = 0;
   virtual void bias_gradient(const kernels::BiasGradient& args) = 0;
-  virtual void bias_gelu_forward(const kernels::BiasGeluForward& args) = 0;
+  virtual void gelu_forward(const kernels::GeluForward& args) = 0;
   virtual void gelu_backward(const kernels::GeluBackward& args) = 0;
   virtual void bias_dropout_residual(const kernels::BiasDropoutResidual& args) = 0;
+  virtual void bias_dropout_residual_norm(const kernels::BiasDropoutResidualNorm& args) = 0;
   virtual void dropout_backward(const kernels::DropoutBackward& args) = 0;
   virtual void attention_forward(const kernels::AttentionForward& args) = 0;
   virtual void attention_backward(const kernels::AttentionBackward& args) = 0;
   virtual void attention_cached(const kernels::AttentionCached& args) = 0;
-  virtual void cross_entropy_max(const kernels::CrossEntropyMax& args) = 0;
-  virtual void cross_entropy_sum(const kernels::CrossEntropySum& args) = 0;
+  virtual void cross_entropy_statistics(const kernels::CrossEntropyStatistics& args) = 0;
+  virtual void cross_entropy_rescale(const kernels::CrossEntropyRescale& args) = 0;
   virtual void cross_entropy_loss(const kernels::CrossEntropyLoss& args) = 0;
   virtual void cross_entropy_backward(const kernels::CrossEntropyBackward& args) = 0;
   virtual void adamw(const kernels::AdamW& args) = 0;
   virtual void squared_sum(const kernels::SquaredSum& args) = 0;
-  virtual void scale(const kernels::Scale& args) = 0;
+  virtual void cast(const kernels::Cast& args) = 0;
 };
+
+/// A GPU that this process sees.
+struct Gpu {
+  std::string name;
+  int capability = 0;  ///< 10 * major + minor
+  std::size_t memory_bytes = 0;
+};
+
+/// The GPUs that this process sees, in CUDA's order; empty when there are none.
+std::vector<Gpu> visible_gpus();
+/// Why visible_gpus() is empty, for messages: "this build has no CUDA backend", or the driver's own
+/// text.
+std::string why_no_gpu();
+
+/// The CUDA backend on GPU `index` of visible_gpus(): one compute stream, kernels for compute
+/// capability 8.0 and newer, products through cuBLASLt. `gemm_cache` names the file in which the
+/// timed choice of product kernels is kept between runs; empty keeps none. Throws Error (exit 1)
+/// saying what is missing: no CUDA in this build, no such GPU, a GPU that is too old, no cuBLASLt.
+std::unique_ptr<Backend> make_cuda_backend(int index, const std::string& gemm_cache = "");
 
 /// The host backend: CPU threads and OpenBLAS. `threads` workers compute each operation; results do
 /// not depend on their number.

@@ -4,20 +4,32 @@
 #include <cstdint>
 
 #include "device/tensor.hpp"
+#include "kernels/cuda/context.hpp"
 
 namespace trireme::kernels {
+
+/// Which elements of a flat buffer an operation concerns: those with an odd number of bounds at or
+/// below their index; every element when there are no bounds. bounds [count], ascending, in the
+/// backend's memory.
+struct Stretches {
+  const std::int64_t* bounds = nullptr;
+  std::int64_t count = 0;
+};
 
 /// One AdamW update of n elements, in place. The gradient is first multiplied by `gradient_scale`
 /// (clipping).
 ///   m = beta1 m + (1 - beta1) g;  v = beta2 v + (1 - beta2) g^2
 ///   w -= lr (m / (1 - beta1^step) / (sqrt(v / (1 - beta2^step)) + eps) + weight_decay w)
-/// weight, gradient, m, v [n] of one type; `step` counts updates from 1.
-/// Source: Loshchilov, Hutter, "Decoupled weight decay regularization" (2019), algorithm 2.
+/// weight, gradient, m, v [n] of one wide type; `decayed` elements decay, the others as if
+/// weight_decay were 0. `copy` [n], when given, receives the new weights rounded to its half type.
+/// `step` counts updates from 1. Source: Loshchilov, Hutter, "Decoupled weight decay
+/// regularization" (2019), algorithm 2.
 struct AdamW {
   Tensor weight;
   Tensor gradient;
   Tensor m;
   Tensor v;
+  Tensor copy;
   double learning_rate = 0.0;
   double beta1 = 0.9;
   double beta2 = 0.999;
@@ -25,24 +37,32 @@ struct AdamW {
   double weight_decay = 0.0;
   double gradient_scale = 1.0;
   std::int64_t step = 1;
+  Stretches decayed;
 };
 
-/// Adds the sum of squares of x [n] to out [1] f64. Sums in double, the same for any number of
-/// threads.
+/// Adds the sum of squares of the `counted` elements of x [n], of a wide type, to out [1] f64. Sums
+/// in double in a fixed order.
 struct SquaredSum {
   Tensor x;
   Tensor out;
+  Stretches counted;
 };
 
-/// Writes x *= factor. x of any shape.
-struct Scale {
+/// Writes out = x rounded to the type of out. x, out [n]; x of the wide type of out.
+struct Cast {
   Tensor x;
-  double factor = 1.0;
+  Tensor out;
 };
 
 namespace host {
 void adamw(const AdamW& args);
 void squared_sum(const SquaredSum& args);
-void scale(const Scale& args);
+void cast(const Cast& args);
 }  // namespace host
+
+namespace cuda {
+void adamw(const AdamW& args, const Context& context);
+void squared_sum(const SquaredSum& args, const Context& context);
+void cast(const Cast& args, const Context& context);
+}  // namespace cuda
 }  // namespace trireme::kernels

@@ -4,6 +4,7 @@
 #include <cstdint>
 
 #include "device/tensor.hpp"
+#include "kernels/cuda/context.hpp"
 #include "kernels/dropout.hpp"
 
 namespace trireme::kernels {
@@ -11,9 +12,9 @@ namespace trireme::kernels {
 /// Writes out = dropout(softmax(causal(q k^T / sqrt(d)))) v for each sample and local head, and the
 /// log-sum-exp of each row, from which the backward pass recomputes the probabilities. Any head
 /// dimension d and sequence length. qkv [s, b, 3 * heads * d] (q of all local heads, then k, then
-/// v), out [s, b, heads * d], lse [b, heads, s]. `first_head` is the global index of local head 0:
-/// dropout is keyed by the global head. Source: Dao, "FlashAttention-2" (2023), section 3 (what is
-/// saved and recomputed).
+/// v), out [s, b, heads * d], lse [b, heads, s] of the wide type. `first_head` is the global index
+/// of local head 0: dropout is keyed by the global head. Source: Dao, "FlashAttention-2" (2023),
+/// section 3 (what is saved and recomputed).
 struct AttentionForward {
   Tensor qkv;
   Tensor out;
@@ -52,4 +53,10 @@ void attention_forward(const AttentionForward& args);
 void attention_backward(const AttentionBackward& args);
 void attention_cached(const AttentionCached& args);
 }  // namespace host
+
+namespace cuda {
+void attention_forward(const AttentionForward& args, const Context& context);
+void attention_backward(const AttentionBackward& args, const Context& context);
+void attention_cached(const AttentionCached& args, const Context& context);
+}  // namespace cuda
 }  // namespace trireme::kernels

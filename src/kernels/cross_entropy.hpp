@@ -1,27 +1,22 @@
-// Vocabulary-parallel cross entropy in three local steps; the caller reduces over the tensor group
+// Vocabulary-parallel cross entropy in local steps; the caller reduces over the tensor group
 // between them. Source: Megatron-LM (Shoeybi et al. 2019), section 3. Shard columns: the local
 // logits hold columns first_column .. first_column + columns - 1 of the vocabulary, then padding
 // columns, which never enter the softmax. logits [T, local columns with padding]; max, sum, target
-// [T] of the logits' type; labels [T] int32 in the backend's memory, -1 where a token is ignored.
+// [T] of the wide type; labels [T] int32 in the backend's memory, -1 where a token is ignored.
 #pragma once
 
 #include <cstdint>
 
 #include "device/tensor.hpp"
+#include "kernels/cuda/context.hpp"
 
 namespace trireme::kernels {
 
-/// Writes max[t], the largest logit of the shard's columns (-infinity when it has none). All-reduce
-/// with max afterwards.
-struct CrossEntropyMax {
-  Tensor logits;
-  std::int64_t columns = 0;
-  Tensor max;
-};
-
-/// Writes sum[t] = sum over the shard's columns of exp(logit - max[t]), and target[t] =
-/// logit[label] when the label's column is here, else 0. All-reduce both with sum afterwards.
-struct CrossEntropySum {
+/// Writes max[t], the largest logit of the shard's columns (-infinity when it has none), sum[t] =
+/// sum over them of exp(logit - max[t]) (0 when it has none), and target[t] = logit[label] when the
+/// label's column is here, else 0. One shard alone is then done; several go on with
+/// CrossEntropyRescale.
+struct CrossEntropyStatistics {
   Tensor logits;
   std::int64_t first_column = 0;
   std::int64_t columns = 0;
@@ -29,6 +24,14 @@ struct CrossEntropySum {
   Tensor max;
   Tensor sum;
   Tensor target;
+};
+
+/// Writes sum[t] *= exp(local_max[t] - max[t]), with max the largest of all shards' local_max.
+/// All-reduce sum and target with sum afterwards.
+struct CrossEntropyRescale {
+  Tensor local_max;
+  Tensor max;
+  Tensor sum;
 };
 
 /// Adds the loss of the tokens that count, sum of log(sum[t]) + max[t] - target[t], to loss [1]
@@ -54,9 +57,16 @@ struct CrossEntropyBackward {
 };
 
 namespace host {
-void cross_entropy_max(const CrossEntropyMax& args);
-void cross_entropy_sum(const CrossEntropySum& args);
+void cross_entropy_statistics(const CrossEntropyStatistics& args);
+void cross_entropy_rescale(const CrossEntropyRescale& args);
 void cross_entropy_loss(const CrossEntropyLoss& args);
 void cross_entropy_backward(const CrossEntropyBackward& args);
 }  // namespace host
+
+namespace cuda {
+void cross_entropy_statistics(const CrossEntropyStatistics& args, const Context& context);
+void cross_entropy_rescale(const CrossEntropyRescale& args, const Context& context);
+void cross_entropy_loss(const CrossEntropyLoss& args, const Context& context);
+void cross_entropy_backward(const CrossEntropyBackward& args, const Context& context);
+}  // namespace cuda
 }  // namespace trireme::kernels

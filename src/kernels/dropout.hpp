@@ -5,6 +5,7 @@
 
 #include "core/philox.hpp"
 #include "device/tensor.hpp"
+#include "kernels/cuda/context.hpp"
 
 namespace trireme::kernels {
 
@@ -37,8 +38,28 @@ struct BiasDropoutResidual {
   Dropout dropout;
 };
 
+/// BiasDropoutResidual, then the layer normalisation of its result (LayerNormForward): writes out
+/// and norm = (out - mean) * rstd * weight + norm_bias. weight, norm_bias [h]; norm like out; mean,
+/// rstd [s b] of the wide type.
+struct BiasDropoutResidualNorm {
+  BiasDropoutResidual sum;
+  Tensor weight;
+  Tensor norm_bias;
+  Tensor norm;
+  Tensor mean;
+  Tensor rstd;
+  double eps = 1e-5;
+};
+
 namespace host {
 void dropout_backward(const DropoutBackward& args);
 void bias_dropout_residual(const BiasDropoutResidual& args);
+void bias_dropout_residual_norm(const BiasDropoutResidualNorm& args);
 }  // namespace host
+
+namespace cuda {
+void dropout_backward(const DropoutBackward& args, const Context& context);
+void bias_dropout_residual(const BiasDropoutResidual& args, const Context& context);
+void bias_dropout_residual_norm(const BiasDropoutResidualNorm& args, const Context& context);
+}  // namespace cuda
 }  // namespace trireme::kernels

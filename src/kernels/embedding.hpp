@@ -4,6 +4,7 @@
 #include <cstdint>
 
 #include "device/tensor.hpp"
+#include "kernels/cuda/context.hpp"
 #include "kernels/dropout.hpp"
 
 namespace trireme::kernels {
@@ -19,7 +20,7 @@ struct EmbeddingForward {
 };
 
 /// Adds dout[t] to dtable[ids[t] - first_row] for the ids of this shard; tokens are added in order,
-/// so the sum is deterministic. dout [T, h], dtable [rows, h].
+/// so the sum is deterministic. dout [T, h], dtable [rows, h] of the wide type; `ids` as above.
 struct EmbeddingBackward {
   const std::int32_t* ids = nullptr;
   Tensor dout;
@@ -37,7 +38,7 @@ struct PositionDropout {
 };
 
 /// Adds the sum over the batch of dout[i, :, :] to dposition[i]. dout [s, b, h], dposition
-/// [positions, h].
+/// [positions, h] of the wide type.
 struct PositionBackward {
   Tensor dout;
   Tensor dposition;
@@ -49,4 +50,11 @@ void embedding_backward(const EmbeddingBackward& args);
 void position_dropout(const PositionDropout& args);
 void position_backward(const PositionBackward& args);
 }  // namespace host
+
+namespace cuda {
+void embedding_forward(const EmbeddingForward& args, const Context& context);
+void embedding_backward(const EmbeddingBackward& args, const Context& context);
+void position_dropout(const PositionDropout& args, const Context& context);
+void position_backward(const PositionBackward& args, const Context& context);
+}  // namespace cuda
 }  // namespace trireme::kernels

@@ -2,12 +2,14 @@
 #pragma once
 
 #include "device/tensor.hpp"
+#include "kernels/cuda/context.hpp"
 
 namespace trireme::kernels {
 
 /// Writes out = (x - mean) * rstd * weight + bias over the last axis, and the statistics for the
-/// backward pass. x, out [T, h]; weight, bias [h]; mean, rstd [T]. Statistics are accumulated in
-/// double on the host. Source: Ba, Kiros, Hinton, "Layer normalization" (2016).
+/// backward pass. x, out [T, h]; weight, bias [h]; mean, rstd [T] of the wide type.
+/// Statistics are accumulated in double on the host. Source: Ba, Kiros, Hinton, "Layer
+/// normalization" (2016).
 struct LayerNormForward {
   Tensor x;
   Tensor weight;
@@ -19,7 +21,8 @@ struct LayerNormForward {
 };
 
 /// Adds the input gradient to dx (which already holds the gradient of the residual branch), and
-/// adds to dweight and dbias. dout, x, dx [T, h]; mean, rstd [T]; weight, dweight, dbias [h].
+/// adds to dweight and dbias. dout, x, dx [T, h]; mean, rstd [T], dweight, dbias [h] of the wide
+/// type; weight [h]. The order of all sums is fixed.
 struct LayerNormBackward {
   Tensor dout;
   Tensor x;
@@ -35,4 +38,9 @@ namespace host {
 void layernorm_forward(const LayerNormForward& args);
 void layernorm_backward(const LayerNormBackward& args);
 }  // namespace host
+
+namespace cuda {
+void layernorm_forward(const LayerNormForward& args, const Context& context);
+void layernorm_backward(const LayerNormBackward& args, const Context& context);
+}  // namespace cuda
 }  // namespace trireme::kernels

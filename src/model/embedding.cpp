@@ -5,10 +5,11 @@ namespace trireme::model {
 Embedding::Activations Embedding::Activations::take(Arena& arena, const LayerSizes& sizes) {
   if (!sizes.config.embedding_layernorm) return {};
   const std::int64_t tokens = sizes.tokens();
+  const DType statistics = wide(sizes.dtype);
   return {.words = arena.take(sizes.dtype,
                               {sizes.config.sequence, sizes.micro_batch, sizes.config.hidden}),
-          .mean = arena.take(sizes.dtype, {tokens}),
-          .rstd = arena.take(sizes.dtype, {tokens})};
+          .mean = arena.take(statistics, {tokens}),
+          .rstd = arena.take(statistics, {tokens})};
 }
 
 Embedding::Embedding(const ParameterStore& parameters, const ModelConfig& config)
@@ -47,10 +48,9 @@ void Embedding::backward(const LayerContext& context, const PassInfo& pass, cons
                          const Activations& saved, const Tensor& gradient,
                          const Tensor& scratch) const {
   const Shape rows{context.tokens(), context.config.hidden};
-  context.backend.dropout_backward(
-      {.dout = gradient,
-       .dx = gradient,
-       .dropout = dropout_at(context.config, pass, 0, DropoutSite::embedding)});
+  const kernels::Dropout dropout = dropout_at(context.config, pass, 0, DropoutSite::embedding);
+  if (dropout.probability > 0.0)
+    context.backend.dropout_backward({.dout = gradient, .dx = gradient, .dropout = dropout});
   context.backend.position_backward({.dout = gradient, .dposition = position_.gradient});
   Tensor dwords = gradient;
   if (saved.words) {

@@ -5,14 +5,16 @@ namespace trireme::model {
 Head::Activations Head::Activations::take(Arena& arena, const LayerSizes& sizes) {
   const std::int64_t T = sizes.tokens();
   const auto take = [&](Shape shape) { return arena.take(sizes.dtype, shape); };
+  const auto take_statistics = [&] { return arena.take(wide(sizes.dtype), {T}); };
   Activations a;
-  a.mean = take({T});
-  a.rstd = take({T});
+  a.mean = take_statistics();
+  a.rstd = take_statistics();
   a.norm = take({T, sizes.config.hidden});
   a.logits = take({T, sizes.local_vocab()});
-  a.max = take({T});
-  a.sum = take({T});
-  a.target = take({T});
+  a.max = take_statistics();
+  a.sum = take_statistics();
+  a.target = take_statistics();
+  if (sizes.tensor_ranks > 1) a.local_max = take_statistics();
   return a;
 }
 
@@ -40,18 +42,22 @@ void Head::forward(const LayerContext& context, const Tensor& stream, const std:
   const auto reduce = [&](const Tensor& tensor, comm::Reduce op) {
     context.tensor.all_reduce(tensor.data, tensor.size(), tensor.dtype, op);
   };
-  context.backend.cross_entropy_max(
-      {.logits = saved.logits, .columns = shard.size(), .max = saved.max});
-  reduce(saved.max, comm::Reduce::max);
-  context.backend.cross_entropy_sum({.logits = saved.logits,
-                                     .first_column = shard.begin,
-                                     .columns = shard.size(),
-                                     .labels = labels,
-                                     .max = saved.max,
-                                     .sum = saved.sum,
-                                     .target = saved.target});
-  reduce(saved.sum, comm::Reduce::sum);
-  reduce(saved.target, comm::Reduce::sum);
+  const bool sharded = context.tensor_ranks > 1;
+  context.backend.cross_entropy_statistics({.logits = saved.logits,
+                                            .first_column = shard.begin,
+                                            .columns = shard.size(),
+                                            .labels = labels,
+                                            .max = sharded ? saved.local_max : saved.max,
+                                            .sum = saved.sum,
+                                            .target = saved.target});
+  if (sharded) {
+    context.backend.copy(saved.max.data, saved.local_max.data, saved.max.bytes());
+    reduce(saved.max, comm::Reduce::max);
+    context.backend.cross_entropy_rescale(
+        {.local_max = saved.local_max, .max = saved.max, .sum = saved.sum});
+    reduce(saved.sum, comm::Reduce::sum);
+    reduce(saved.target, comm::Reduce::sum);
+  }
   context.backend.cross_entropy_loss(
       {.labels = labels, .max = saved.max, .sum = saved.sum, .target = saved.target, .loss = loss});
 }

@@ -16,6 +16,7 @@ class Head {
     Tensor norm;              ///< [T, h]
     Tensor logits;            ///< [T, V / t]; the backward pass writes their gradient over them
     Tensor max, sum, target;  ///< [T], of the softmax, reduced over the tensor group
+    Tensor local_max;         ///< [T], of this rank's columns; only with several tensor ranks
     static Activations take(Arena& arena, const LayerSizes& sizes);
   };
 

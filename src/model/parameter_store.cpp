@@ -40,8 +40,8 @@ ParameterStore::ParameterStore(device::Backend& backend, std::vector<Parameter> 
   weight_memory_ = backend.allocate(bytes, "weights");
   weights_ = {weight_memory_.get(), dtype, {placement_.size}};
   if (!with_gradients) return;
-  gradient_memory_ = backend.allocate(bytes, "gradients");
-  gradients_ = {gradient_memory_.get(), dtype, {placement_.size}};
+  gradient_memory_ = backend.allocate(placement_.size * size_of(wide(dtype)), "gradients");
+  gradients_ = {gradient_memory_.get(), wide(dtype), {placement_.size}};
 }
 
 void ParameterStore::initialize(std::uint64_t seed) {

@@ -20,11 +20,20 @@ void sum_over(comm::Communicator& group, const Tensor& tensor) {
   group.all_reduce(tensor.data, tensor.size(), tensor.dtype, comm::Reduce::sum);
 }
 
+/// The gradient of what a dropout received, given that of its result: `gradient` itself without
+/// dropout, else written to `scratch`.
+Tensor before_dropout(device::Backend& backend, const Tensor& gradient, const Tensor& scratch,
+                      const kernels::Dropout& dropout) {
+  if (dropout.probability == 0.0) return gradient;
+  backend.dropout_backward({.dout = gradient, .dx = scratch, .dropout = dropout});
+  return scratch;
+}
+
 }  // namespace
 
 void linear_forward(device::Backend& backend, const Tensor& x, const Tensor& weight,
-                    const Tensor& y) {
-  backend.gemm({.a = x, .b = weight, .c = y, .transpose_b = true});
+                    const Tensor& y, const Tensor& bias) {
+  backend.gemm({.a = x, .b = weight, .c = y, .transpose_b = true, .bias = bias});
 }
 
 void linear_weight_gradient(device::Backend& backend, const Tensor& x, const Tensor& dy,
@@ -52,16 +61,17 @@ LayerActivations LayerActivations::take(Arena& arena, const LayerSizes& sizes) {
   const std::int64_t s = sizes.config.sequence, b = sizes.micro_batch, T = sizes.tokens();
   const std::int64_t h = sizes.config.hidden, local_h = sizes.local_hidden(), f = sizes.local_ffn();
   const auto take = [&](Shape shape) { return arena.take(sizes.dtype, shape); };
+  const auto take_statistics = [&](Shape shape) { return arena.take(wide(sizes.dtype), shape); };
   LayerActivations a;
-  a.mean1 = take({T});
-  a.rstd1 = take({T});
+  a.mean1 = take_statistics({T});
+  a.rstd1 = take_statistics({T});
   a.norm1 = take({T, h});
   a.qkv = take({s, b, 3 * local_h});
-  a.lse = take({b, sizes.local_heads(), s});
+  a.lse = take_statistics({b, sizes.local_heads(), s});
   a.context = take({s, b, local_h});
   a.middle = take({s, b, h});
-  a.mean2 = take({T});
-  a.rstd2 = take({T});
+  a.mean2 = take_statistics({T});
+  a.rstd2 = take_statistics({T});
   a.norm2 = take({T, h});
   a.up = take({T, f});
   a.activated = take({T, f});
@@ -136,8 +146,7 @@ void TransformerLayer::project_qkv(const LayerContext& context, const Tensor& in
                              .mean = saved.mean1,
                              .rstd = saved.rstd1,
                              .eps = context.config.layernorm_eps});
-  linear_forward(backend, saved.norm1, qkv_weight_.weight, as_rows(saved.qkv));
-  backend.add_bias({.x = as_rows(saved.qkv), .bias = qkv_bias_.weight});
+  linear_forward(backend, saved.norm1, qkv_weight_.weight, as_rows(saved.qkv), qkv_bias_.weight);
 }
 
 void TransformerLayer::finish_attention(const LayerContext& context,
@@ -146,27 +155,26 @@ void TransformerLayer::finish_attention(const LayerContext& context,
   linear_forward(context.backend, as_rows(saved.context), projection_weight_.weight,
                  as_rows(workspace.stream));
   sum_over(context.tensor, workspace.stream);
-  context.backend.bias_dropout_residual(
-      {.x = workspace.stream,
-       .bias = projection_bias_.weight,
-       .residual = input,
-       .out = saved.middle,
-       .dropout = dropout_at(context.config, pass, layer_, DropoutSite::projection)});
+  context.backend.bias_dropout_residual_norm(
+      {.sum = {.x = workspace.stream,
+               .bias = projection_bias_.weight,
+               .residual = input,
+               .out = saved.middle,
+               .dropout = dropout_at(context.config, pass, layer_, DropoutSite::projection)},
+       .weight = norm2_weight_.weight,
+       .norm_bias = norm2_bias_.weight,
+       .norm = saved.norm2,
+       .mean = saved.mean2,
+       .rstd = saved.rstd2,
+       .eps = context.config.layernorm_eps});
 }
 
 void TransformerLayer::mlp_forward(const LayerContext& context, const LayerWorkspace& workspace,
                                    const PassInfo& pass, const LayerActivations& saved,
                                    const Tensor& output) const {
   device::Backend& backend = context.backend;
-  backend.layernorm_forward({.x = as_rows(saved.middle),
-                             .weight = norm2_weight_.weight,
-                             .bias = norm2_bias_.weight,
-                             .out = saved.norm2,
-                             .mean = saved.mean2,
-                             .rstd = saved.rstd2,
-                             .eps = context.config.layernorm_eps});
-  linear_forward(backend, saved.norm2, up_weight_.weight, saved.up);
-  backend.bias_gelu_forward({.x = saved.up, .bias = up_bias_.weight, .out = saved.activated});
+  linear_forward(backend, saved.norm2, up_weight_.weight, saved.up, up_bias_.weight);
+  backend.gelu_forward({.x = saved.up, .out = saved.activated});
   linear_forward(backend, saved.activated, down_weight_.weight, as_rows(workspace.stream));
   sum_over(context.tensor, workspace.stream);
   backend.bias_dropout_residual(
@@ -190,15 +198,13 @@ void TransformerLayer::mlp_backward(const LayerContext& context, const LayerWork
   device::Backend& backend = context.backend;
   // The gradient inside the sublayer, beside that of the residual stream.
   const Tensor beside = workspace.stream, beside_rows = as_rows(beside);
-  backend.dropout_backward({.dout = gradient,
-                            .dx = beside,
-                            .dropout = dropout_at(context.config, pass, layer_, DropoutSite::mlp)});
-  backend.bias_gradient({.dout = beside_rows, .dbias = down_bias_.gradient});
-  linear_weight_gradient(backend, saved.activated, beside_rows, down_weight_.gradient);
+  const Tensor ddown = as_rows(before_dropout(
+      backend, gradient, beside, dropout_at(context.config, pass, layer_, DropoutSite::mlp)));
+  backend.bias_gradient({.dout = ddown, .dbias = down_bias_.gradient});
+  linear_weight_gradient(backend, saved.activated, ddown, down_weight_.gradient);
   const Tensor dup = front(workspace.wide, saved.up.shape);
-  linear_input_gradient(backend, beside_rows, down_weight_.weight, dup);
-  backend.gelu_backward({.dout = dup, .x = saved.up, .dx = dup});
-  backend.bias_gradient({.dout = dup, .dbias = up_bias_.gradient});
+  linear_input_gradient(backend, ddown, down_weight_.weight, dup);
+  backend.gelu_backward({.dout = dup, .x = saved.up, .dx = dup, .dbias = up_bias_.gradient});
   linear_weight_gradient(backend, saved.norm2, dup, up_weight_.gradient);
   linear_input_gradient(backend, dup, up_weight_.weight, beside_rows);
   sum_over(context.tensor, beside);
@@ -219,12 +225,11 @@ void TransformerLayer::attention_backward(const LayerContext& context,
   device::Backend& backend = context.backend;
   const ModelConfig& config = context.config;
   const Tensor beside = workspace.stream, beside_rows = as_rows(beside);
-  backend.dropout_backward({.dout = gradient,
-                            .dx = beside,
-                            .dropout = dropout_at(config, pass, layer_, DropoutSite::projection)});
-  backend.bias_gradient({.dout = beside_rows, .dbias = projection_bias_.gradient});
-  linear_weight_gradient(backend, as_rows(saved.context), beside_rows, projection_weight_.gradient);
-  linear_input_gradient(backend, beside_rows, projection_weight_.weight, as_rows(workspace.narrow));
+  const Tensor dprojection = as_rows(before_dropout(
+      backend, gradient, beside, dropout_at(config, pass, layer_, DropoutSite::projection)));
+  backend.bias_gradient({.dout = dprojection, .dbias = projection_bias_.gradient});
+  linear_weight_gradient(backend, as_rows(saved.context), dprojection, projection_weight_.gradient);
+  linear_input_gradient(backend, dprojection, projection_weight_.weight, as_rows(workspace.narrow));
   const Tensor dqkv = front(workspace.wide, saved.qkv.shape);
   backend.attention_backward({.dout = workspace.narrow,
                               .qkv = saved.qkv,

@@ -103,11 +103,11 @@ class TransformerLayer {
   /// Writes saved.qkv: what attention starts from.
   void project_qkv(const LayerContext& context, const Tensor& input,
                    const LayerActivations& saved) const;
-  /// From the heads' outputs to saved.middle, the stream after attention.
+  /// From the heads' outputs to saved.middle, the stream after attention, and saved.norm2.
   void finish_attention(const LayerContext& context, const LayerWorkspace& workspace,
                         const PassInfo& pass, const Tensor& input,
                         const LayerActivations& saved) const;
-  /// From saved.middle to `output`.
+  /// From saved.norm2 and saved.middle to `output`.
   void mlp_forward(const LayerContext& context, const LayerWorkspace& workspace,
                    const PassInfo& pass, const LayerActivations& saved, const Tensor& output) const;
   /// The two halves of backward(), last first.
@@ -124,9 +124,9 @@ class TransformerLayer {
   WeightGradient norm2_weight_, norm2_bias_, up_weight_, up_bias_, down_weight_, down_bias_;
 };
 
-/// Writes y = x weight^T: x [T, in], weight [out, in], y [T, out].
+/// Writes y = x weight^T + bias: x [T, in], weight [out, in], y [T, out], bias [out] or nothing.
 void linear_forward(device::Backend& backend, const Tensor& x, const Tensor& weight,
-                    const Tensor& y);
+                    const Tensor& y, const Tensor& bias = {});
 /// Adds dy^T x to the weight's gradient.
 void linear_weight_gradient(device::Backend& backend, const Tensor& x, const Tensor& dy,
                             const Tensor& dweight);

@@ -8,6 +8,7 @@
 
 #include "comm/mpi/chunks.hpp"
 #include "core/error.hpp"
+#include "core/identity.hpp"
 
 namespace trireme::comm {
 namespace {

@@ -86,23 +86,40 @@ TYPED_TEST(AdamWTest, ThreadsChangeNothing) {
   });
 }
 
-TYPED_TEST(AdamWTest, SquaredSumAddsAndScaleMultiplies) {
+TYPED_TEST(AdamWTest, SquaredSumAdds) {
   using T = TypeParam;
   for (const std::int64_t n : {0, 1, 5, 50001}) {
     Owned<T> x = Owned<T>::random({n}, 1);
     Owned<double> sum({1}, 2.0);
     double expected = 2.0;
-    std::vector<double> scaled;
     for (std::int64_t i = 0; i < n; ++i) {
       const double value = std::as_const(x)[i];
       expected += value * value;
-      scaled.push_back(static_cast<T>(value * static_cast<T>(0.1)));
     }
     host::squared_sum({x.tensor(), sum.tensor()});
     EXPECT_NEAR(sum[0], expected, 1e-12 * expected);
-    host::scale({x.tensor(), 0.1});
-    expect_close("x", x, scaled, tolerance<T>(1e-7));
   }
+}
+
+TYPED_TEST(AdamWTest, StretchesChooseWhatDecaysAndWhatCounts) {
+  using T = TypeParam;
+  const std::vector<std::int64_t> bounds = {0, 3, 40, 40, 50, 90};
+  const auto inside = [](std::int64_t i) { return i < 3 || (i >= 50 && i < 90); };
+  State<T> state(100), decays(100), keeps(100);
+  AdamW args = state.step(1), all = decays.step(1), none = keeps.step(1);
+  args.decayed = {bounds.data(), 6};
+  none.weight_decay = 0.0;
+  host::adamw(args);
+  host::adamw(all);
+  host::adamw(none);
+  double expected = 0.0;
+  for (std::int64_t i = 0; i < 100; ++i) {
+    EXPECT_EQ(state.weight[i], inside(i) ? decays.weight[i] : keeps.weight[i]) << i;
+    if (inside(i)) expected += state.gradient[i] * state.gradient[i];
+  }
+  Owned<double> sum({1}, 0.0);
+  host::squared_sum({state.gradient.tensor(), sum.tensor(), {bounds.data(), 6}});
+  EXPECT_NEAR(sum[0], expected, 1e-12 * expected);
 }
 
 TEST(AdamW, CountsStepsFromOne) {

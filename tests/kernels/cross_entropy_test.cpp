@@ -13,7 +13,7 @@ struct Shard {
 };
 
 // Cuts logits [rows, vocabulary] into `count` shards of equal stored width, the padding poisoned,
-// and takes the three steps of the loss with plain reductions between them.
+// and takes the steps of the loss with plain reductions between them.
 template <typename T>
 struct Parallel {
   std::vector<std::int32_t> labels;
@@ -36,12 +36,17 @@ struct Parallel {
   }
 
   void forward() {
-    for (Shard<T>& shard : shards)
-      host::cross_entropy_max({shard.logits.tensor(), shard.columns, shard.max.tensor()});
+    std::vector<Owned<T>> local_max;
+    for (Shard<T>& shard : shards) {
+      host::cross_entropy_statistics({shard.logits.tensor(), shard.first, shard.columns,
+                                      labels.data(), shard.max.tensor(), shard.sum.tensor(),
+                                      shard.target.tensor()});
+      local_max.push_back(shard.max);
+    }
     all_reduce(&Shard<T>::max, [](T a, T b) { return std::max(a, b); });
-    for (Shard<T>& shard : shards)
-      host::cross_entropy_sum({shard.logits.tensor(), shard.first, shard.columns, labels.data(),
-                               shard.max.tensor(), shard.sum.tensor(), shard.target.tensor()});
+    for (std::size_t i = 0; i < shards.size(); ++i)
+      host::cross_entropy_rescale(
+          {local_max[i].tensor(), shards[i].max.tensor(), shards[i].sum.tensor()});
     all_reduce(&Shard<T>::sum, std::plus<T>());
     all_reduce(&Shard<T>::target, std::plus<T>());
     Owned<double> total({1}, 1.5);
@@ -171,8 +176,11 @@ TEST(CrossEntropy, GradientMatchesFiniteDifferences) {
 }
 
 TEST(CrossEntropy, RefusesMoreColumnsThanStored) {
-  Owned<float> logits({2, 4}, 0.0), max({2});
-  EXPECT_THROW(host::cross_entropy_max({logits.tensor(), 5, max.tensor()}), InternalError);
+  Owned<float> logits({2, 4}, 0.0), max({2}), sum({2}), target({2});
+  const std::int32_t labels[] = {0, 1};
+  EXPECT_THROW(host::cross_entropy_statistics(
+                   {logits.tensor(), 0, 5, labels, max.tensor(), sum.tensor(), target.tensor()}),
+               InternalError);
 }
 
 }  // namespace

@@ -2,12 +2,12 @@
 #include <unistd.h>
 
 #include <algorithm>
-#include <array>
 #include <cstdlib>
 
 #include "comm/mpi/mpi_communicator.hpp"
 #include "core/error.hpp"
 #include "core/files.hpp"
+#include "core/identity.hpp"
 
 namespace trireme::comm {
 namespace {
@@ -28,12 +28,6 @@ std::string allowed_cores() {
 }
 
 }  // namespace
-
-std::string host_name() {
-  std::array<char, 256> name{};
-  if (::gethostname(name.data(), name.size() - 1) != 0) return "unknown host";
-  return name.data();
-}
 
 void abort_all(int code) {
   int initialized = 0;

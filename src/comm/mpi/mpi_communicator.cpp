@@ -5,6 +5,7 @@
 
 #include "comm/mpi/chunks.hpp"
 #include "core/error.hpp"
+#include "core/identity.hpp"
 
 namespace trireme::comm {
 namespace {
@@ -26,7 +27,10 @@ void check_in_group(int code, const char* expression, const std::string& group, 
 }
 #define TRIREME_MPI_IN_GROUP(call) check_in_group((call), #call, name_, rank_)
 
-MPI_Datatype type_of(DType dtype) { return dtype == DType::f64 ? MPI_DOUBLE : MPI_FLOAT; }
+MPI_Datatype type_of(DType dtype) {
+  TRIREME_CHECK(dtype == wide(dtype), "MPI does not reduce {}", name_of(dtype));
+  return dtype == DType::f64 ? MPI_DOUBLE : MPI_FLOAT;
+}
 
 MPI_Op op_of(Reduce op) {
   switch (op) {
@@ -101,7 +105,9 @@ MpiCommunicator::~MpiCommunicator() {
 }
 
 std::unique_ptr<MpiCommunicator> MpiCommunicator::world() {
-  return std::make_unique<MpiCommunicator>(MPI_COMM_WORLD, "world");
+  auto world = std::make_unique<MpiCommunicator>(MPI_COMM_WORLD, "world");
+  set_process_rank(world->rank());
+  return world;
 }
 
 std::unique_ptr<MpiCommunicator> MpiCommunicator::split(int color, int key,

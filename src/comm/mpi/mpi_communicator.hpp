@@ -68,9 +68,6 @@ class MpiCommunicator final : public Communicator {
   int size_ = 1;
 };
 
-/// This host's name.
-std::string host_name();
-
 /// Ends all ranks with `code` at once (MPI_Abort), or just this process when MPI is not running.
 [[noreturn]] void abort_all(int code);
 

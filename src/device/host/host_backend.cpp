@@ -45,6 +45,7 @@ class HostBackend final : public Backend {
     copy(host_destination, source, bytes);
   }
   void synchronize() override {}
+  void reserve_workspace(std::size_t) override {}
 
   void gemm(const kernels::Gemm& args) override { host::gemm(args); }
   void embedding_forward(const kernels::EmbeddingForward& args) override {
@@ -65,14 +66,14 @@ class HostBackend final : public Backend {
   void layernorm_backward(const kernels::LayerNormBackward& args) override {
     host::layernorm_backward(args);
   }
-  void add_bias(const kernels::AddBias& args) override { host::add_bias(args); }
   void bias_gradient(const kernels::BiasGradient& args) override { host::bias_gradient(args); }
-  void bias_gelu_forward(const kernels::BiasGeluForward& args) override {
-    host::bias_gelu_forward(args);
-  }
+  void gelu_forward(const kernels::GeluForward& args) override { host::gelu_forward(args); }
   void gelu_backward(const kernels::GeluBackward& args) override { host::gelu_backward(args); }
   void bias_dropout_residual(const kernels::BiasDropoutResidual& args) override {
     host::bias_dropout_residual(args);
+  }
+  void bias_dropout_residual_norm(const kernels::BiasDropoutResidualNorm& args) override {
+    host::bias_dropout_residual_norm(args);
   }
   void dropout_backward(const kernels::DropoutBackward& args) override {
     host::dropout_backward(args);
@@ -86,11 +87,11 @@ class HostBackend final : public Backend {
   void attention_cached(const kernels::AttentionCached& args) override {
     host::attention_cached(args);
   }
-  void cross_entropy_max(const kernels::CrossEntropyMax& args) override {
-    host::cross_entropy_max(args);
+  void cross_entropy_statistics(const kernels::CrossEntropyStatistics& args) override {
+    host::cross_entropy_statistics(args);
   }
-  void cross_entropy_sum(const kernels::CrossEntropySum& args) override {
-    host::cross_entropy_sum(args);
+  void cross_entropy_rescale(const kernels::CrossEntropyRescale& args) override {
+    host::cross_entropy_rescale(args);
   }
   void cross_entropy_loss(const kernels::CrossEntropyLoss& args) override {
     host::cross_entropy_loss(args);
@@ -100,7 +101,7 @@ class HostBackend final : public Backend {
   }
   void adamw(const kernels::AdamW& args) override { host::adamw(args); }
   void squared_sum(const kernels::SquaredSum& args) override { host::squared_sum(args); }
-  void scale(const kernels::Scale& args) override { host::scale(args); }
+  void cast(const kernels::Cast& args) override { host::cast(args); }
 };
 
 // Cores in the affinity mask of this process.

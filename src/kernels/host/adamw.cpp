@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <cmath>
+#include <cstring>
 
 #include "kernels/host/checks.hpp"
 #include "kernels/host/math.hpp"
@@ -13,8 +14,21 @@ namespace {
 
 constexpr std::int64_t kBlock = 16384;
 
+/// Calls function(begin, end, inside) for the consecutive stretches of n elements.
+template <typename Function>
+void for_stretches(const Stretches& stretches, std::int64_t n, const Function& function) {
+  std::int64_t begin = 0;
+  bool inside = stretches.count == 0;
+  for (std::int64_t i = 0; i <= stretches.count; ++i) {
+    const std::int64_t end = i < stretches.count ? std::min(stretches.bounds[i], n) : n;
+    if (begin < end) function(begin, end, inside);
+    begin = std::max(begin, end);
+    inside = !inside;
+  }
+}
+
 template <typename T>
-void update(const AdamW& args) {
+void update(const AdamW& args, std::int64_t first, std::int64_t last, bool decays) {
   T* weight = args.weight.as<T>();
   const T* gradient = args.gradient.as<T>();
   T* m = args.m.as<T>();
@@ -25,10 +39,10 @@ void update(const AdamW& args) {
   const T scale = static_cast<T>(args.gradient_scale), eps = static_cast<T>(args.eps);
   const T rate = static_cast<T>(args.learning_rate / (1.0 - std::pow(args.beta1, step)));
   const T correction = static_cast<T>(1.0 / std::sqrt(1.0 - std::pow(args.beta2, step)));
-  const T decay = static_cast<T>(args.learning_rate * args.weight_decay);
-  parallel_blocks(args.weight.size(), kBlock, [&](std::int64_t begin, std::int64_t end) {
+  const T decay = static_cast<T>(decays ? args.learning_rate * args.weight_decay : 0.0);
+  parallel_blocks(last - first, kBlock, [&](std::int64_t begin, std::int64_t end) {
 #pragma omp simd
-    for (std::int64_t i = begin; i < end; ++i) {
+    for (std::int64_t i = first + begin; i < first + end; ++i) {
       const T g = gradient[i] * scale;
       const T mean = beta1 * m[i] + rest1 * g;
       const T square = beta2 * v[i] + rest2 * (g * g);
@@ -66,29 +80,29 @@ void adamw(const AdamW& args) {
   check_vector("adamw", "m", args.m, dtype, size);
   check_vector("adamw", "v", args.v, dtype, size);
   TRIREME_CHECK(args.step >= 1, "adamw: step {}, but updates count from 1", args.step);
-  dispatch(dtype, [&](auto zero) { update<decltype(zero)>(args); });
+  TRIREME_CHECK(!args.copy, "adamw: the host keeps no rounded copy of the weights");
+  for_stretches(args.decayed, size, [&](std::int64_t begin, std::int64_t end, bool decays) {
+    dispatch(dtype, [&](auto zero) { update<decltype(zero)>(args, begin, end, decays); });
+  });
 }
 
 void squared_sum(const SquaredSum& args) {
   check_vector("squared_sum", "x", args.x, args.x.dtype, args.x.size());
   check_vector("squared_sum", "out", args.out, DType::f64, 1);
-  *args.out.as<double>() += dispatch(args.x.dtype, [&](auto zero) {
-    using T = decltype(zero);
-    return sum_of_squares(args.x.as<T>(), args.x.size());
-  });
+  for_stretches(args.counted, args.x.size(),
+                [&](std::int64_t begin, std::int64_t end, bool counts) {
+                  if (!counts) return;
+                  *args.out.as<double>() += dispatch(args.x.dtype, [&](auto zero) {
+                    using T = decltype(zero);
+                    return sum_of_squares(args.x.as<T>() + begin, end - begin);
+                  });
+                });
 }
 
-void scale(const Scale& args) {
-  check_vector("scale", "x", args.x, args.x.dtype, args.x.size());
-  dispatch(args.x.dtype, [&](auto zero) {
-    using T = decltype(zero);
-    T* x = args.x.as<T>();
-    const T factor = static_cast<T>(args.factor);
-    parallel_blocks(args.x.size(), kBlock, [&](std::int64_t begin, std::int64_t end) {
-#pragma omp simd
-      for (std::int64_t i = begin; i < end; ++i) x[i] *= factor;
-    });
-  });
+void cast(const Cast& args) {
+  check_vector("cast", "x", args.x, args.x.dtype, args.x.size());
+  check_vector("cast", "out", args.out, args.x.dtype, args.x.size());
+  std::memcpy(args.out.data, args.x.data, args.x.bytes());
 }
 
 }  // namespace trireme::kernels::host

@@ -11,13 +11,14 @@ namespace trireme::kernels::host {
 namespace {
 
 template <typename T>
-void exponential_sums(const CrossEntropySum& args, std::int64_t rows, std::int64_t stride) {
-  const T* max = args.max.as<T>();
+void statistics(const CrossEntropyStatistics& args, std::int64_t rows, std::int64_t stride) {
+  T* max = args.max.as<T>();
   T* sum = args.sum.as<T>();
   T* target = args.target.as<T>();
   parallel_for(rows, [&](std::int64_t t) {
     const T* logits = args.logits.as<T>() + t * stride;
-    const T largest = max[t];
+    const T largest = largest_of(logits, args.columns);
+    max[t] = largest;
     sum[t] = static_cast<T>(
         sum_of(args.columns, [&](std::int64_t i) { return exponential(logits[i] - largest); }));
     const std::int64_t column = args.labels[t] - args.first_column;
@@ -74,21 +75,8 @@ void check_labels(const char* op, const std::int32_t* labels, std::int64_t rows)
 
 }  // namespace
 
-void cross_entropy_max(const CrossEntropyMax& args) {
-  const char* op = "cross_entropy_max";
-  const auto [rows, stride] = check_logits(op, args.logits, args.columns);
-  check_vector(op, "max", args.max, args.logits.dtype, rows);
-  dispatch(args.logits.dtype, [&, rows = rows, stride = stride](auto zero) {
-    using T = decltype(zero);
-    const T* logits = args.logits.as<T>();
-    T* max = args.max.as<T>();
-    parallel_for(rows,
-                 [&](std::int64_t t) { max[t] = largest_of(logits + t * stride, args.columns); });
-  });
-}
-
-void cross_entropy_sum(const CrossEntropySum& args) {
-  const char* op = "cross_entropy_sum";
+void cross_entropy_statistics(const CrossEntropyStatistics& args) {
+  const char* op = "cross_entropy_statistics";
   const DType dtype = args.logits.dtype;
   const auto [rows, stride] = check_logits(op, args.logits, args.columns);
   check_labels(op, args.labels, rows);
@@ -96,7 +84,27 @@ void cross_entropy_sum(const CrossEntropySum& args) {
   check_vector(op, "sum", args.sum, dtype, rows);
   check_vector(op, "target", args.target, dtype, rows);
   dispatch(dtype, [&, rows = rows, stride = stride](auto zero) {
-    exponential_sums<decltype(zero)>(args, rows, stride);
+    statistics<decltype(zero)>(args, rows, stride);
+  });
+}
+
+void cross_entropy_rescale(const CrossEntropyRescale& args) {
+  const char* op = "cross_entropy_rescale";
+  const DType dtype = args.max.dtype;
+  const std::int64_t rows = args.max.size();
+  check_vector(op, "local_max", args.local_max, dtype, rows);
+  check_vector(op, "max", args.max, dtype, rows);
+  check_vector(op, "sum", args.sum, dtype, rows);
+  dispatch(dtype, [&](auto zero) {
+    using T = decltype(zero);
+    const T* local_max = args.local_max.as<T>();
+    const T* max = args.max.as<T>();
+    T* sum = args.sum.as<T>();
+    // A shard without columns, or with -infinity alone, adds nothing.
+    for (std::int64_t t = 0; t < rows; ++t)
+      sum[t] = std::isinf(local_max[t]) && local_max[t] < 0
+                   ? T{0}
+                   : sum[t] * std::exp(local_max[t] - max[t]);
   });
 }
 

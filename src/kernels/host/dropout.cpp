@@ -5,6 +5,7 @@
 #include "kernels/host/checks.hpp"
 #include "kernels/host/dropout_mask.hpp"
 #include "kernels/host/threads.hpp"
+#include "kernels/layernorm.hpp"
 
 namespace trireme::kernels::host {
 
@@ -80,6 +81,17 @@ void bias_dropout_residual(const BiasDropoutResidual& args) {
   check_vector(op, "bias", args.bias, dtype, args.x.shape[2]);
   check_dropout(op, args.dropout);
   dispatch(dtype, [&](auto zero) { add_to_residual<decltype(zero)>(args); });
+}
+
+void bias_dropout_residual_norm(const BiasDropoutResidualNorm& args) {
+  bias_dropout_residual(args.sum);
+  layernorm_forward({.x = args.sum.out,
+                     .weight = args.weight,
+                     .bias = args.norm_bias,
+                     .out = args.norm,
+                     .mean = args.mean,
+                     .rstd = args.rstd,
+                     .eps = args.eps});
 }
 
 }  // namespace trireme::kernels::host

@@ -22,6 +22,15 @@ std::int64_t piece_length(std::int64_t length) {
 }
 
 template <typename T>
+void add_bias(const T* bias, T* c, std::int64_t rows, std::int64_t columns, std::int64_t stride) {
+  for (std::int64_t t = 0; t < rows; ++t) {
+    T* row = c + t * stride;
+#pragma omp simd
+    for (std::int64_t i = 0; i < columns; ++i) row[i] += bias[i];
+  }
+}
+
+template <typename T>
 void multiply(const Gemm& args, std::int64_t m, std::int64_t n, std::int64_t k) {
   const T* a = args.a.as<T>();
   const T* b = args.b.as<T>();
@@ -39,6 +48,7 @@ void multiply(const Gemm& args, std::int64_t m, std::int64_t n, std::int64_t k) 
     blas_gemm(args.transpose_a, args.transpose_b, rows, columns, k, T{1},
               a + (args.transpose_a ? row : row * lda), lda,
               b + (args.transpose_b ? column * ldb : column), ldb, beta, c + row * n + column, n);
+    if (args.bias) add_bias(args.bias.as<T>() + column, c + row * n + column, rows, columns, n);
   });
 }
 
@@ -52,6 +62,7 @@ void multiply_row(const Gemm& args, std::int64_t n, std::int64_t k) {
   parallel_blocks(n, piece_length(n), [&](std::int64_t begin, std::int64_t end) {
     for (std::int64_t i = begin; i < end; ++i) c[i] = beta == 0 ? T{0} : beta * c[i];
     blas_gemv(end - begin, k, b + begin * k, args.a.as<T>(), c + begin);
+    if (args.bias) add_bias(args.bias.as<T>() + begin, c + begin, 1, end - begin, n);
   });
 }
 
@@ -68,6 +79,8 @@ void gemm(const Gemm& args) {
   check_matrix("gemm", "a", args.a, dtype, args.transpose_a ? k : m, args.transpose_a ? m : k);
   check_matrix("gemm", "b", args.b, dtype, args.transpose_b ? n : k, args.transpose_b ? k : n);
   check_matrix("gemm", "c", args.c, dtype, m, n);
+  if (args.bias) check_vector("gemm", "bias", args.bias, dtype, n);
+  TRIREME_CHECK(!args.bias || args.beta == 0.0, "gemm: a bias is added with beta 0 only");
   dispatch(dtype, [&, m = m, n = n](auto zero) {
     using T = decltype(zero);
     if (m == 1 && args.transpose_b)

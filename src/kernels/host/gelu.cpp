@@ -1,7 +1,7 @@
-#include "kernels/bias_gelu.hpp"
+#include "kernels/gelu.hpp"
 
+#include "kernels/bias.hpp"
 #include "kernels/host/checks.hpp"
-#include "kernels/host/columns.hpp"
 #include "kernels/host/math.hpp"
 #include "kernels/host/threads.hpp"
 
@@ -28,25 +28,10 @@ struct Gelu {
 };
 
 template <typename T>
-void add_bias_to_rows(T* x, const T* bias, std::int64_t rows, std::int64_t n) {
-  parallel_for(rows, [&](std::int64_t t) {
-    T* row = x + t * n;
+void gelu_elements(const T* x, T* out, std::int64_t size) {
+  parallel_blocks(size, 16384, [&](std::int64_t begin, std::int64_t end) {
 #pragma omp simd
-    for (std::int64_t i = 0; i < n; ++i) row[i] += bias[i];
-  });
-}
-
-template <typename T>
-void bias_gelu_rows(T* x, const T* bias, T* out, std::int64_t rows, std::int64_t n) {
-  parallel_for(rows, [&](std::int64_t t) {
-    T* row = x + t * n;
-    T* result = out + t * n;
-#pragma omp simd
-    for (std::int64_t i = 0; i < n; ++i) {
-      const T value = row[i] + bias[i];
-      row[i] = value;
-      result[i] = value * Gelu<T>(value).s;
-    }
+    for (std::int64_t i = begin; i < end; ++i) out[i] = x[i] * Gelu<T>(x[i]).s;
   });
 }
 
@@ -60,42 +45,17 @@ void gelu_gradient(const T* dout, const T* x, T* dx, std::int64_t size) {
 
 }  // namespace
 
-void add_bias(const AddBias& args) {
-  const DType dtype = args.x.dtype;
-  const auto [rows, n] = extents_of("add_bias", "x", args.x);
-  check_matrix("add_bias", "x", args.x, dtype, rows, n);
-  check_vector("add_bias", "bias", args.bias, dtype, n);
-  dispatch(dtype, [&, rows = rows, n = n](auto zero) {
-    using T = decltype(zero);
-    add_bias_to_rows(args.x.as<T>(), args.bias.as<T>(), rows, n);
-  });
-}
-
-void bias_gradient(const BiasGradient& args) {
-  const DType dtype = args.dout.dtype;
-  const auto [rows, n] = extents_of("bias_gradient", "dout", args.dout);
-  check_matrix("bias_gradient", "dout", args.dout, dtype, rows, n);
-  check_vector("bias_gradient", "dbias", args.dbias, dtype, n);
-  dispatch(dtype, [&, rows = rows, n = n](auto zero) {
-    using T = decltype(zero);
-    const T* dout = args.dout.as<T>();
-    add_column_sums(rows, n, args.dbias.as<T>(),
-                    [&](std::int64_t t, std::int64_t i) { return dout[t * n + i]; });
-  });
-}
-
-void bias_gelu_forward(const BiasGeluForward& args) {
-  const char* op = "bias_gelu_forward";
+void gelu_forward(const GeluForward& args) {
+  const char* op = "gelu_forward";
   const DType dtype = args.x.dtype;
   const auto [rows, n] = extents_of(op, "x", args.x);
   check_matrix(op, "x", args.x, dtype, rows, n);
   check_matrix(op, "out", args.out, dtype, rows, n);
-  check_vector(op, "bias", args.bias, dtype, n);
   TRIREME_CHECK(args.out.data != args.x.data || rows == 0, "{}: out may not be x, which is kept",
                 op);
-  dispatch(dtype, [&, rows = rows, n = n](auto zero) {
+  dispatch(dtype, [&](auto zero) {
     using T = decltype(zero);
-    bias_gelu_rows(args.x.as<T>(), args.bias.as<T>(), args.out.as<T>(), rows, n);
+    gelu_elements(args.x.as<T>(), args.out.as<T>(), args.x.size());
   });
 }
 
@@ -106,10 +66,12 @@ void gelu_backward(const GeluBackward& args) {
   check_matrix(op, "x", args.x, dtype, rows, n);
   check_matrix(op, "dout", args.dout, dtype, rows, n);
   check_matrix(op, "dx", args.dx, dtype, rows, n);
+  check_vector(op, "dbias", args.dbias, dtype, n);
   dispatch(dtype, [&](auto zero) {
     using T = decltype(zero);
     gelu_gradient(args.dout.as<T>(), args.x.as<T>(), args.dx.as<T>(), args.x.size());
   });
+  bias_gradient({.dout = args.dx, .dbias = args.dbias});
 }
 
 }  // namespace trireme::kernels::host

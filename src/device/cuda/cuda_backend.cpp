@@ -1,0 +1,161 @@
+#include <nvtx3/nvToolsExt.h>
+
+#include "core/cuda/check.hpp"
+#include "core/files.hpp"
+#include "core/identity.hpp"
+#include "device/backend.hpp"
+#include "device/cuda/staging.hpp"
+#include "kernels/cuda/gemm.hpp"
+#include "kernels/cuda/workspace.hpp"
+
+namespace trireme::device {
+namespace {
+
+namespace kernels_on_gpu = kernels::cuda;
+
+constexpr int kOldestCapability = 80;
+
+/// Selects the GPU, after making sure that it is there and can run the kernels.
+void use_gpu(int index) {
+  const std::vector<Gpu> gpus = visible_gpus();
+  if (gpus.empty()) throw CodedError<ExitCode::failure>("run.device = cuda: {}", why_no_gpu());
+  if (index >= static_cast<int>(gpus.size()))
+    throw CodedError<ExitCode::failure>(
+        "run.device = cuda: {} ranks run on {}, which has {} GPU{}; start at most {} there",
+        index + 1, host_name(), gpus.size(), gpus.size() == 1 ? "" : "s", gpus.size());
+  const Gpu& gpu = gpus[index];
+  if (gpu.capability < kOldestCapability)
+    throw CodedError<ExitCode::failure>(
+        "run.device = cuda: GPU {} of {}, {}, has compute capability {}.{}; Trireme needs 8.0 or "
+        "newer",
+        index, host_name(), gpu.name, gpu.capability / 10, gpu.capability % 10);
+  TRIREME_CUDA(cudaSetDevice(index));
+}
+
+/// A range in NVIDIA's timeline for the length of a scope.
+class Range {
+ public:
+  explicit Range(const char* name) { nvtxRangePushA(name); }
+  ~Range() { nvtxRangePop(); }
+};
+
+// Operations are queued on one stream; the host runs ahead.
+class CudaBackend final : public Backend {
+ public:
+  CudaBackend(int index, const std::string& gemm_cache) : gemm_(gemm_cache) {
+    int multiprocessors = 0, major = 0, minor = 0, shared = 0;
+    TRIREME_CUDA(cudaDeviceGetAttribute(&multiprocessors, cudaDevAttrMultiProcessorCount, index));
+    TRIREME_CUDA(cudaDeviceGetAttribute(&major, cudaDevAttrComputeCapabilityMajor, index));
+    TRIREME_CUDA(cudaDeviceGetAttribute(&minor, cudaDevAttrComputeCapabilityMinor, index));
+    TRIREME_CUDA(cudaDeviceGetAttribute(&shared, cudaDevAttrMaxSharedMemoryPerBlockOptin, index));
+    context_ = {.stream = stream_.get(),
+                .multiprocessors = multiprocessors,
+                .capability = 10 * major + minor,
+                .shared_memory_bytes = shared};
+    reserve_workspace(kernels_on_gpu::kGemmWorkspace);
+  }
+
+  std::string name() const override { return "cuda"; }
+
+  Buffer allocate(std::size_t bytes, const char* purpose) override {
+    void* memory = nullptr;
+    const cudaError_t code = cudaMalloc(&memory, std::max<std::size_t>(bytes, 1));
+    if (code == cudaErrorMemoryAllocation) {
+      cudaGetLastError();  // not to be reported again by the next launch
+      const Memory now = this->memory();
+      throw CodedError<ExitCode::failure>("no memory for {}: {} asked for on {}, {} of {} are free",
+                                          purpose, human_bytes(static_cast<double>(bytes)),
+                                          process_identity(),
+                                          human_bytes(static_cast<double>(now.total - now.used)),
+                                          human_bytes(static_cast<double>(now.total)));
+    }
+    TRIREME_CUDA(code);
+    TRIREME_CUDA(cudaMemsetAsync(memory, 0, std::max<std::size_t>(bytes, 1), context_.stream));
+    return Buffer(memory, [](void* address) { cudaFree(address); });
+  }
+
+  void zero(const Tensor& tensor) override {
+    if (tensor.bytes() > 0)
+      TRIREME_CUDA(cudaMemsetAsync(tensor.data, 0, tensor.bytes(), context_.stream));
+  }
+  void copy(void* destination, const void* source, std::size_t bytes) override {
+    if (bytes > 0)
+      TRIREME_CUDA(
+          cudaMemcpyAsync(destination, source, bytes, cudaMemcpyDeviceToDevice, context_.stream));
+  }
+  void upload(void* destination, const void* host_source, std::size_t bytes) override {
+    staging_.upload(destination, host_source, bytes, context_.stream);
+  }
+  void download(void* host_destination, const void* source, std::size_t bytes) override {
+    if (bytes > 0)
+      TRIREME_CUDA(cudaMemcpyAsync(host_destination, source, bytes, cudaMemcpyDeviceToHost,
+                                   context_.stream));
+    synchronize();
+  }
+  void synchronize() override { TRIREME_CUDA(cudaStreamSynchronize(context_.stream)); }
+
+  Memory memory() const override {
+    Memory memory;
+    std::size_t free = 0;
+    TRIREME_CUDA(cudaMemGetInfo(&free, &memory.total));
+    memory.used = memory.total - free;
+    return memory;
+  }
+  void reserve_workspace(std::size_t bytes) override {
+    if (bytes <= context_.workspace_bytes) return;
+    workspace_.reset();
+    workspace_ = allocate(bytes, "workspace of kernels");
+    context_.workspace = static_cast<std::byte*>(workspace_.get());
+    context_.workspace_bytes = bytes;
+  }
+  CUstream_st* stream() const override { return context_.stream; }
+
+  void gemm(const kernels::Gemm& args) override {
+    const Range range("gemm");
+    gemm_(args, context_);
+  }
+#define TRIREME_CUDA_OPERATION(operation, Arguments)        \
+  void operation(const kernels::Arguments& args) override { \
+    const Range range(#operation);                          \
+    kernels_on_gpu::operation(args, context_);              \
+  }
+  TRIREME_CUDA_OPERATION(embedding_forward, EmbeddingForward)
+  TRIREME_CUDA_OPERATION(embedding_backward, EmbeddingBackward)
+  TRIREME_CUDA_OPERATION(position_dropout, PositionDropout)
+  TRIREME_CUDA_OPERATION(position_backward, PositionBackward)
+  TRIREME_CUDA_OPERATION(layernorm_forward, LayerNormForward)
+  TRIREME_CUDA_OPERATION(layernorm_backward, LayerNormBackward)
+  TRIREME_CUDA_OPERATION(bias_gradient, BiasGradient)
+  TRIREME_CUDA_OPERATION(gelu_forward, GeluForward)
+  TRIREME_CUDA_OPERATION(gelu_backward, GeluBackward)
+  TRIREME_CUDA_OPERATION(bias_dropout_residual, BiasDropoutResidual)
+  TRIREME_CUDA_OPERATION(bias_dropout_residual_norm, BiasDropoutResidualNorm)
+  TRIREME_CUDA_OPERATION(dropout_backward, DropoutBackward)
+  TRIREME_CUDA_OPERATION(attention_forward, AttentionForward)
+  TRIREME_CUDA_OPERATION(attention_backward, AttentionBackward)
+  TRIREME_CUDA_OPERATION(attention_cached, AttentionCached)
+  TRIREME_CUDA_OPERATION(cross_entropy_statistics, CrossEntropyStatistics)
+  TRIREME_CUDA_OPERATION(cross_entropy_rescale, CrossEntropyRescale)
+  TRIREME_CUDA_OPERATION(cross_entropy_loss, CrossEntropyLoss)
+  TRIREME_CUDA_OPERATION(cross_entropy_backward, CrossEntropyBackward)
+  TRIREME_CUDA_OPERATION(adamw, AdamW)
+  TRIREME_CUDA_OPERATION(squared_sum, SquaredSum)
+  TRIREME_CUDA_OPERATION(cast, Cast)
+#undef TRIREME_CUDA_OPERATION
+
+ private:
+  cuda::Stream stream_;
+  Staging staging_;
+  kernels_on_gpu::GemmRunner gemm_;
+  kernels_on_gpu::Context context_;
+  Buffer workspace_;
+};
+
+}  // namespace
+
+std::unique_ptr<Backend> make_cuda_backend(int index, const std::string& gemm_cache) {
+  use_gpu(index);
+  return std::make_unique<CudaBackend>(index, gemm_cache);
+}
+
+}  // namespace trireme::device

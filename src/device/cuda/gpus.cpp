@@ -1,0 +1,28 @@
+#include <cuda_runtime_api.h>
+
+#include "device/backend.hpp"
+
+namespace trireme::device {
+
+std::vector<Gpu> visible_gpus() {
+  int count = 0;
+  if (cudaGetDeviceCount(&count) != cudaSuccess) return {};
+  std::vector<Gpu> gpus;
+  for (int index = 0; index < count; ++index) {
+    cudaDeviceProp properties;
+    if (cudaGetDeviceProperties(&properties, index) != cudaSuccess) return {};
+    gpus.push_back({.name = properties.name,
+                    .capability = 10 * properties.major + properties.minor,
+                    .memory_bytes = properties.totalGlobalMem});
+  }
+  return gpus;
+}
+
+std::string why_no_gpu() {
+  int count = 0;
+  const cudaError_t code = cudaGetDeviceCount(&count);
+  if (code == cudaSuccess && count == 0) return "CUDA sees no GPU";
+  return fmt::format("CUDA says: {}", cudaGetErrorString(code));
+}
+
+}  // namespace trireme::device

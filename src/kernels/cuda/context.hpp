@@ -1,0 +1,22 @@
+// What a CUDA launcher works with. Declared here without CUDA's headers, so that the contracts can
+// be read by programs built without CUDA.
+#pragma once
+
+#include <cstddef>
+
+struct CUstream_st;
+
+namespace trireme::kernels::cuda {
+
+/// The stream that a launcher queues its kernels on, scratch memory that is free between two
+/// launches of that stream, and the GPU's properties.
+struct Context {
+  CUstream_st* stream = nullptr;
+  std::byte* workspace = nullptr;  ///< aligned to 256 bytes
+  std::size_t workspace_bytes = 0;
+  int multiprocessors = 1;
+  int capability = 80;          ///< 10 * major + minor
+  int shared_memory_bytes = 0;  ///< the most that one block may ask for
+};
+
+}  // namespace trireme::kernels::cuda

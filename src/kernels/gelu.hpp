@@ -1,0 +1,35 @@
+// The GELU of the MLP.
+#pragma once
+
+#include "device/tensor.hpp"
+#include "kernels/cuda/context.hpp"
+
+namespace trireme::kernels {
+
+/// Writes out = gelu(x), the tanh form: gelu(x) = x/2 (1 + tanh(sqrt(2/pi) (x + 0.044715 x^3))).
+/// x, out [T, n]; x is kept for the backward pass. Source: Hendrycks, Gimpel, "Gaussian error
+/// linear units" (2016), section 2.
+struct GeluForward {
+  Tensor x;
+  Tensor out;
+};
+
+/// Writes dx = dout * gelu'(x) and adds its column sums to dbias, the gradient of the bias that
+/// became part of x. dx may be dout. dout, x, dx [T, n]; dbias [n] of the wide type.
+struct GeluBackward {
+  Tensor dout;
+  Tensor x;
+  Tensor dx;
+  Tensor dbias;
+};
+
+namespace host {
+void gelu_forward(const GeluForward& args);
+void gelu_backward(const GeluBackward& args);
+}  // namespace host
+
+namespace cuda {
+void gelu_forward(const GeluForward& args, const Context& context);
+void gelu_backward(const GeluBackward& args, const Context& context);
+}  // namespace cuda
+}  // namespace trireme::kernels

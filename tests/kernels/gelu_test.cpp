@@ -1,0 +1,95 @@
+#include "kernels/gelu.hpp"
+
+#include "kernel_testing.hpp"
+#include "kernels/bias.hpp"
+
+namespace trireme::kernels {
+namespace {
+
+double gelu(double x) {
+  return x / 2 * (1 + std::tanh(std::sqrt(2 / M_PI) * (x + 0.044715 * x * x * x)));
+}
+
+template <typename T>
+class GeluTest : public ::testing::Test {};
+TYPED_TEST_SUITE(GeluTest, StorageTypes);
+
+TYPED_TEST(GeluTest, ForwardFollowsTheFormula) {
+  using T = TypeParam;
+  for (const auto& [rows, n] : {std::pair{1, 1}, {3, 7}, {33, 130}}) {
+    Owned<T> x = Owned<T>::random({rows, n}, 1, 2.0), out({rows, n});
+    std::vector<double> expected;
+    for (std::int64_t i = 0; i < x.size(); ++i) expected.push_back(gelu(x[i]));
+    host::gelu_forward({x.tensor(), out.tensor()});
+    expect_close("out", out, expected, tolerance<T>(3e-7));
+  }
+}
+
+TYPED_TEST(GeluTest, BiasGradientAddsColumnSums) {
+  using T = TypeParam;
+  for (const auto& [rows, n] : {std::pair{1, 1}, {130, 7}, {33, 130}}) {
+    Owned<T> x = Owned<T>::random({rows, n}, 1), dbias = Owned<T>::random({n}, 3);
+    std::vector<double> gradient;
+    for (std::int64_t i = 0; i < n; ++i) gradient.push_back(dbias[i]);
+    for (std::int64_t i = 0; i < x.size(); ++i) gradient[i % n] += x[i];
+    host::bias_gradient({x.tensor(), dbias.tensor()});
+    expect_close("dbias", dbias, gradient, tolerance<T>(1e-7));
+  }
+}
+
+TYPED_TEST(GeluTest, ThreadsChangeNothing) {
+  using T = TypeParam;
+  Owned<T> x = Owned<T>::random({37, 1001}, 1), dout = Owned<T>::random({37, 1001}, 2);
+  expect_threads_change_nothing<T>("dx", [&] {
+    Owned<T> dx({37, 1001}), dbias({1001}, 0.0);
+    host::gelu_backward({dout.tensor(), x.tensor(), dx.tensor(), dbias.tensor()});
+    return dx;
+  });
+  expect_threads_change_nothing<T>("out", [&] {
+    Owned<T> out({37, 1001});
+    host::gelu_forward({x.tensor(), out.tensor()});
+    return out;
+  });
+  expect_threads_change_nothing<T>("dbias", [&] {
+    Owned<T> dbias({1001}, 0.0);
+    host::bias_gradient({dout.tensor(), dbias.tensor()});
+    return dbias;
+  });
+}
+
+TEST(GeluBackward, MatchesFiniteDifferencesAlsoInPlace) {
+  Owned<double> x = Owned<double>::random({3, 17}, 1, 2.0);
+  Owned<double> dout = Owned<double>::random({3, 17}, 2), dx({3, 17}), dbias({17}, 0.5);
+  host::gelu_backward({dout.tensor(), x.tensor(), dx.tensor(), dbias.tensor()});
+  expect_gradient("dx", x, dx, [&] {
+    Owned<double> out({3, 17});
+    host::gelu_forward({x.tensor(), out.tensor()});
+    return dot(out, dout);
+  });
+  std::vector<double> sums(17, 0.5);
+  for (std::int64_t i = 0; i < dx.size(); ++i) sums[i % 17] += dx[i];
+  expect_close("dbias", dbias, sums, 1e-14);
+  host::gelu_backward({dout.tensor(), x.tensor(), dout.tensor(), dbias.tensor()});
+  expect_same_bits("dx in place", dout, dx);
+}
+
+TYPED_TEST(GeluTest, StaysFiniteFarFromZero) {
+  using T = TypeParam;
+  const std::vector<double> at = {-1e4, -50, -12, 12, 50, 1e4};
+  Owned<T> x({1, 6}), out({1, 6}), ones({1, 6}, 1.0), dx({1, 6}), dbias({6}, 0.0);
+  for (int i = 0; i < 6; ++i) x[i] = static_cast<T>(at[i]);
+  host::gelu_forward({x.tensor(), out.tensor()});
+  host::gelu_backward({ones.tensor(), x.tensor(), dx.tensor(), dbias.tensor()});
+  for (int i = 0; i < 6; ++i) {
+    EXPECT_NEAR(out[i], at[i] > 0 ? at[i] : 0.0, 1e-20) << at[i];
+    EXPECT_NEAR(dx[i], at[i] > 0 ? 1.0 : 0.0, 1e-20) << at[i];
+  }
+}
+
+TEST(GeluForward, RefusesToOverwriteWhatItKeeps) {
+  Owned<float> x({2, 4}, 1.0);
+  EXPECT_THROW(host::gelu_forward({x.tensor(), x.tensor()}), InternalError);
+}
+
+}  // namespace
+}  // namespace trireme::kernels
