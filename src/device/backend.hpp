@@ -33,6 +33,8 @@ class Backend {
 
   /// "host" or "cuda".
   virtual std::string name() const = 0;
+  /// Whether the host may read and write this backend's memory itself.
+  virtual bool is_host_memory() const = 0;
 
   /// `bytes` of zeroed memory, aligned to 256 bytes or more. Throws Error (exit 1) naming `purpose`
   /// when there is not enough.
@@ -54,6 +56,8 @@ class Backend {
     std::size_t total = 0;
   };
   virtual Memory memory() const { return {}; }
+  /// The GPU's name; "" on the host.
+  virtual std::string gpu_name() const { return ""; }
   /// Makes room for the scratch memory of the largest operation to come; before the first one.
   virtual void reserve_workspace(std::size_t bytes) = 0;
   /// The CUDA stream that operations are queued on; null on the host.
@@ -90,6 +94,10 @@ struct Gpu {
   int capability = 0;  ///< 10 * major + minor
   std::size_t memory_bytes = 0;
 };
+
+/// Dense matrix products of `dtype` that a GPU of this name can do per second, by its maker's data
+/// sheet; 0 when it is not known.
+double peak_flops(const std::string& gpu, DType dtype);
 
 /// The GPUs that this process sees, in CUDA's order; empty when there are none.
 std::vector<Gpu> visible_gpus();

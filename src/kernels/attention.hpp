@@ -1,4 +1,4 @@
-// Causal self-attention.
+// Self-attention, causal or full.
 #pragma once
 
 #include <cstdint>
@@ -9,12 +9,13 @@
 
 namespace trireme::kernels {
 
-/// Writes out = dropout(softmax(causal(q k^T / sqrt(d)))) v for each sample and local head, and the
-/// log-sum-exp of each row, from which the backward pass recomputes the probabilities. Any head
-/// dimension d and sequence length. qkv [s, b, 3 * heads * d] (q of all local heads, then k, then
-/// v), out [s, b, heads * d], lse [b, heads, s] of the wide type. `first_head` is the global index
-/// of local head 0: dropout is keyed by the global head. Source: Dao, "FlashAttention-2" (2023),
-/// section 3 (what is saved and recomputed).
+/// Writes out = dropout(softmax(mask(q k^T / sqrt(d)))) v for each sample and local head, and the
+/// log-sum-exp of each row, from which the backward pass recomputes the probabilities. The mask
+/// lets a query attend to keys up to its own position when `causal`, to all otherwise. Any sequence
+/// length and head dimension d (on CUDA up to 256). qkv [s, b, 3 * heads * d] (q of all local
+/// heads, then k, then v), out [s, b, heads * d], lse [b, heads, s] of the wide type. `first_head`
+/// is the global index of local head 0: dropout is keyed by the global head. Source: Dao,
+/// "FlashAttention-2" (2023), section 3 (what is saved and recomputed).
 struct AttentionForward {
   Tensor qkv;
   Tensor out;
@@ -22,6 +23,7 @@ struct AttentionForward {
   std::int64_t heads = 1;
   std::int64_t first_head = 0;
   Dropout dropout;
+  bool causal = true;
 };
 
 /// Writes dqkv, the gradient of qkv. Shapes as in AttentionForward.
@@ -34,11 +36,12 @@ struct AttentionBackward {
   std::int64_t heads = 1;
   std::int64_t first_head = 0;
   Dropout dropout;
+  bool causal = true;
 };
 
-/// Attention of t new positions over `past` cached ones, for generation; no dropout. Appends the
-/// new keys and values to the caches at positions past .. past + t - 1, then writes out. qkv [t, b,
-/// 3 * heads * d], keys and values [b, heads, capacity, d], out [t, b, heads * d].
+/// Causal attention of t new positions over `past` cached ones, for generation; no dropout. Appends
+/// the new keys and values to the caches at positions past .. past + t - 1, then writes out. qkv
+/// [t, b, 3 * heads * d], keys and values [b, heads, capacity, d], out [t, b, heads * d].
 struct AttentionCached {
   Tensor qkv;
   Tensor keys;

@@ -115,7 +115,8 @@ TYPED_TEST(AdamWTest, StretchesChooseWhatDecaysAndWhatCounts) {
   double expected = 0.0;
   for (std::int64_t i = 0; i < 100; ++i) {
     EXPECT_EQ(state.weight[i], inside(i) ? decays.weight[i] : keeps.weight[i]) << i;
-    if (inside(i)) expected += state.gradient[i] * state.gradient[i];
+    const double gradient = std::as_const(state.gradient)[i];
+    if (inside(i)) expected += gradient * gradient;
   }
   Owned<double> sum({1}, 0.0);
   host::squared_sum({state.gradient.tensor(), sum.tensor(), {bounds.data(), 6}});

@@ -29,11 +29,13 @@ template <typename T>
 struct Problem {
   Case size;
   Dropout dropout;
+  bool causal;
   Owned<T> qkv, out, lse, dout, dqkv;
 
-  Problem(Case size, double probability)
+  Problem(Case size, double probability, bool causal = true)
       : size(size),
         dropout(dropout_of(probability)),
+        causal(causal),
         qkv(Owned<T>::random({size.s, size.b, 3 * size.heads * size.d}, 1)),
         out({size.s, size.b, size.heads * size.d}),
         lse({size.b, size.heads, size.s}),
@@ -42,11 +44,11 @@ struct Problem {
 
   void forward() {
     host::attention_forward(
-        {qkv.tensor(), out.tensor(), lse.tensor(), size.heads, kFirstHead, dropout});
+        {qkv.tensor(), out.tensor(), lse.tensor(), size.heads, kFirstHead, dropout, causal});
   }
   void backward() {
     host::attention_backward({dout.tensor(), qkv.tensor(), out.tensor(), lse.tensor(),
-                              dqkv.tensor(), size.heads, kFirstHead, dropout});
+                              dqkv.tensor(), size.heads, kFirstHead, dropout, causal});
   }
 
   // Index of element c of `part` (0 q, 1 k, 2 v) of position t.
@@ -69,15 +71,16 @@ Expected reference(const Problem<T>& p) {
   for (std::int64_t j = 0; j < b; ++j)
     for (std::int64_t i = 0; i < heads; ++i)
       for (std::int64_t q = 0; q < s; ++q) {
-        std::vector<double> score(q + 1), probability(q + 1), dprobability(q + 1);
+        const std::int64_t keys = p.causal ? q + 1 : s;
+        std::vector<double> score(keys), probability(keys), dprobability(keys);
         double sum = 0, along = 0;
-        for (std::int64_t k = 0; k <= q; ++k) {
+        for (std::int64_t k = 0; k < keys; ++k) {
           for (std::int64_t c = 0; c < d; ++c)
             score[k] += p.qkv[p.at(q, j, i, 0, c)] * p.qkv[p.at(k, j, i, 1, c)] * scale;
           sum += std::exp(score[k]);
         }
         e.lse[(j * heads + i) * s + q] = std::log(sum);
-        for (std::int64_t k = 0; k <= q; ++k) {
+        for (std::int64_t k = 0; k < keys; ++k) {
           probability[k] = std::exp(score[k]) / sum;
           const double mask = factor(p.dropout, s, j, kFirstHead + i, q, k);
           for (std::int64_t c = 0; c < d; ++c) {
@@ -88,7 +91,7 @@ Expected reference(const Problem<T>& p) {
           }
           along += probability[k] * dprobability[k];
         }
-        for (std::int64_t k = 0; k <= q; ++k)
+        for (std::int64_t k = 0; k < keys; ++k)
           for (std::int64_t c = 0; c < d; ++c) {
             const double dscore = probability[k] * (dprobability[k] - along) * scale;
             e.dqkv[p.at(q, j, i, 0, c)] += dscore * p.qkv[p.at(k, j, i, 1, c)];
@@ -106,15 +109,16 @@ TYPED_TEST(AttentionTest, MatchesPlainAttention) {
   using T = TypeParam;
   for (const Case size : {Case{1, 1, 1, 1}, Case{7, 2, 3, 5}, Case{33, 3, 1, 80}, Case{64, 1, 2, 8},
                           Case{130, 1, 2, 16}})
-    for (const double probability : {0.0, 0.2}) {
-      Problem<T> p(size, probability);
-      const Expected e = reference(p);
-      p.forward();
-      p.backward();
-      expect_close("out", p.out, e.out, tolerance<T>(1e-6));
-      expect_close("lse", p.lse, e.lse, tolerance<T>(1e-6));
-      expect_close("dqkv", p.dqkv, e.dqkv, tolerance<T>(3e-6));
-    }
+    for (const double probability : {0.0, 0.2})
+      for (const bool causal : {true, false}) {
+        Problem<T> p(size, probability, causal);
+        const Expected e = reference(p);
+        p.forward();
+        p.backward();
+        expect_close("out", p.out, e.out, tolerance<T>(1e-6));
+        expect_close("lse", p.lse, e.lse, tolerance<T>(1e-6));
+        expect_close("dqkv", p.dqkv, e.dqkv, tolerance<T>(3e-6));
+      }
 }
 
 TYPED_TEST(AttentionTest, ThreadsChangeNothing) {
@@ -134,19 +138,20 @@ TYPED_TEST(AttentionTest, ThreadsChangeNothing) {
 
 TEST(Attention, GradientMatchesFiniteDifferences) {
   for (const Case size : {Case{1, 1, 1, 1}, Case{6, 2, 2, 3}, Case{67, 1, 1, 2}})
-    for (const double probability : {0.0, 0.3}) {
-      Problem<double> p(size, probability);
-      p.forward();
-      p.backward();
-      if (size.s == 1) {  // one key: its probability is 1 whatever the scores
-        EXPECT_NEAR(p.dqkv[0], 0.0, 1e-12);
-        EXPECT_NEAR(p.dqkv[1], 0.0, 1e-12);
-      }
-      expect_gradient("dqkv", p.qkv, p.dqkv, [&] {
+    for (const double probability : {0.0, 0.3})
+      for (const bool causal : {true, false}) {
+        Problem<double> p(size, probability, causal);
         p.forward();
-        return dot(p.out, p.dout);
-      });
-    }
+        p.backward();
+        if (size.s == 1) {  // one key: its probability is 1 whatever the scores
+          EXPECT_NEAR(p.dqkv[0], 0.0, 1e-12);
+          EXPECT_NEAR(p.dqkv[1], 0.0, 1e-12);
+        }
+        expect_gradient("dqkv", p.qkv, p.dqkv, [&] {
+          p.forward();
+          return dot(p.out, p.dout);
+        });
+      }
 }
 
 TYPED_TEST(AttentionTest, StaysFiniteForExtremeScores) {

@@ -42,7 +42,8 @@ class Range {
 // Operations are queued on one stream; the host runs ahead.
 class CudaBackend final : public Backend {
  public:
-  CudaBackend(int index, const std::string& gemm_cache) : gemm_(gemm_cache) {
+  CudaBackend(int index, const std::string& gemm_cache)
+      : gpu_name_(visible_gpus()[index].name), gemm_(gemm_cache) {
     int multiprocessors = 0, major = 0, minor = 0, shared = 0;
     TRIREME_CUDA(cudaDeviceGetAttribute(&multiprocessors, cudaDevAttrMultiProcessorCount, index));
     TRIREME_CUDA(cudaDeviceGetAttribute(&major, cudaDevAttrComputeCapabilityMajor, index));
@@ -56,6 +57,7 @@ class CudaBackend final : public Backend {
   }
 
   std::string name() const override { return "cuda"; }
+  bool is_host_memory() const override { return false; }
 
   Buffer allocate(std::size_t bytes, const char* purpose) override {
     void* memory = nullptr;
@@ -94,6 +96,7 @@ class CudaBackend final : public Backend {
   }
   void synchronize() override { TRIREME_CUDA(cudaStreamSynchronize(context_.stream)); }
 
+  std::string gpu_name() const override { return gpu_name_; }
   Memory memory() const override {
     Memory memory;
     std::size_t free = 0;
@@ -144,6 +147,7 @@ class CudaBackend final : public Backend {
 #undef TRIREME_CUDA_OPERATION
 
  private:
+  std::string gpu_name_;
   cuda::Stream stream_;
   Staging staging_;
   kernels_on_gpu::GemmRunner gemm_;

@@ -21,6 +21,7 @@ class HostBackend final : public Backend {
   explicit HostBackend(int threads) { host::use_threads(threads); }
 
   std::string name() const override { return "host"; }
+  bool is_host_memory() const override { return true; }
 
   Buffer allocate(std::size_t bytes, const char* purpose) override {
     const std::size_t mapped = std::max<std::size_t>(bytes, 1);

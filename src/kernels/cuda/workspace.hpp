@@ -10,4 +10,43 @@ namespace trireme::kernels::cuda {
 /// What cuBLASLt may use: enough for split-K on Hopper.
 inline constexpr std::size_t kGemmWorkspace = std::size_t{64} << 20;
 
+/// Blocks that gather column sums at most; each leaves one row of a strip of at most 256 columns.
+inline constexpr int kMaxColumnBlocks = 1024;
+constexpr std::size_t column_sums_workspace(std::int64_t columns) {
+  return sizeof(float) * static_cast<std::size_t>(
+                             columns > 256 * kMaxColumnBlocks ? columns : 256 * kMaxColumnBlocks);
+}
+constexpr std::size_t bias_gradient_workspace(std::int64_t n) { return column_sums_workspace(n); }
+constexpr std::size_t gelu_backward_workspace(std::int64_t n) { return column_sums_workspace(n); }
+
+/// Blocks of layernorm_backward at most; each leaves its sums for dweight and dbias.
+inline constexpr int kMaxNormBlocks = 512;
+constexpr std::size_t layernorm_backward_workspace(std::int64_t h) {
+  return sizeof(float) * static_cast<std::size_t>(2 * h * kMaxNormBlocks);
+}
+
+/// embedding_backward keeps the sorted tokens, twice, what the sort itself needs, and two sums
+/// [hidden] for every kEmbeddingChunk tokens.
+inline constexpr std::int64_t kEmbeddingChunk = 64;
+/// Of the tokens and rows that are sorted: 2 x 2 arrays of 4 bytes, each aligned to 256 bytes.
+constexpr std::size_t embedding_pairs_workspace(std::int64_t tokens) {
+  return 4 * ((sizeof(std::int32_t) * static_cast<std::size_t>(tokens) + 255) / 256 * 256);
+}
+/// A bound on what CUB's radix sort asks for besides: counters of 256 digits for each block of at
+/// least 1024 tokens, and for each block that the largest GPU runs at once.
+constexpr std::size_t embedding_sort_workspace(std::int64_t tokens) {
+  return (std::size_t{8} << 20) + static_cast<std::size_t>(tokens) / 256 * 256;
+}
+constexpr std::size_t embedding_backward_workspace(std::int64_t tokens, std::int64_t h) {
+  const std::int64_t chunks = (tokens + kEmbeddingChunk - 1) / kEmbeddingChunk;
+  return embedding_pairs_workspace(tokens) + embedding_sort_workspace(tokens) +
+         sizeof(float) * static_cast<std::size_t>(2 * chunks * h);
+}
+
+/// Blocks of sums of doubles over a whole buffer; each leaves one. A fixed number, so that the
+/// result is the same on every GPU.
+inline constexpr int kSumBlocks = 1024;
+constexpr std::size_t squared_sum_workspace() { return sizeof(double) * kSumBlocks; }
+constexpr std::size_t cross_entropy_loss_workspace() { return sizeof(double) * kSumBlocks; }
+
 }  // namespace trireme::kernels::cuda

@@ -11,8 +11,9 @@
 #include "kernels/host/threads.hpp"
 
 // s queries, b samples, d head dimension. A task is one head of one sample; it walks over blocks of
-// query rows, whose products with all earlier keys are small BLAS calls directly on the strided
-// activations. Key blocks wholly above the diagonal are never touched.
+// query rows, whose products with all keys that they attend to are small BLAS calls directly on the
+// strided activations. With the causal mask, key blocks wholly above the diagonal are never
+// touched.
 namespace trireme::kernels::host {
 namespace {
 
@@ -80,22 +81,22 @@ double softmax_row(T* row, std::int64_t valid, std::int64_t keys) {
 struct ForwardScratch;
 struct BackwardScratch;
 
-// Attention of `queries` rows, the first of which follows `past` keys. `lse` and `dropout` may be
-// null.
+// Attention of `queries` rows, the first of which follows `past` keys, to those keys and the rows'
+// own: up to the row's when `causal`. `lse` and `dropout` may be null.
 template <typename T>
 void attend(Strided<const T> q, Strided<const T> k, Strided<const T> v, Strided<T> out,
-            std::int64_t queries, std::int64_t past, std::int64_t d, T* lse,
+            std::int64_t queries, std::int64_t past, std::int64_t d, bool causal, T* lse,
             const HeadDropout* dropout) {
   const std::int64_t all_keys = past + queries;
   T* scores = scratch<T, ForwardScratch>((kQueryBlock + 1) * all_keys);
   T* factors = scores + kQueryBlock * all_keys;
   for (std::int64_t begin = 0; begin < queries; begin += kQueryBlock) {
     const std::int64_t count = std::min(kQueryBlock, queries - begin);
-    const std::int64_t keys = past + begin + count;
+    const std::int64_t keys = causal ? past + begin + count : all_keys;
     score({q.row(begin), q.stride}, k, count, keys, d, scores);
     for (std::int64_t r = 0; r < count; ++r) {
       T* row = scores + r * keys;
-      const std::int64_t valid = past + begin + r + 1;
+      const std::int64_t valid = causal ? past + begin + r + 1 : all_keys;
       const double row_lse = softmax_row(row, valid, keys);
       if (lse != nullptr) lse[begin + r] = static_cast<T>(row_lse);
       if (dropout != nullptr) {
@@ -116,6 +117,10 @@ struct HeadGradient {
   Strided<T> dq, dk, dv;
   const T* lse;
   std::int64_t s, d;
+  bool causal;
+
+  // How many keys `query` attends to.
+  std::int64_t keys_of(std::int64_t query) const { return causal ? query + 1 : s; }
 };
 
 // For one query: turns its scores into probabilities times dropout (in `p`) and the gradient of the
@@ -123,7 +128,7 @@ struct HeadGradient {
 template <typename T>
 void backward_row(const HeadGradient<T>& head, std::int64_t query, std::int64_t keys,
                   const T* factors, T* p, T* dp) {
-  const std::int64_t valid = query + 1;
+  const std::int64_t valid = head.keys_of(query);
   const T* out = head.out.row(query);
   const T* dout = head.dout.row(query);
   const T lse = head.lse[query];
@@ -156,18 +161,18 @@ void backward_head(const HeadGradient<T>& head, const HeadDropout* dropout) {
   T* p = scratch<T, BackwardScratch>((2 * kQueryBlock + 1) * s);
   T* dp = p + kQueryBlock * s;
   T* factors = dropout != nullptr ? dp + kQueryBlock * s : nullptr;
-  // The last block first: it alone reaches every key, so it writes dk and dv and the others add.
+  // The last block first: it always reaches every key, so it writes dk and dv and the others add.
   T beta = 0;
   for (std::int64_t begin = (s - 1) / kQueryBlock * kQueryBlock; begin >= 0; begin -= kQueryBlock) {
     const std::int64_t count = std::min(kQueryBlock, s - begin);
-    const std::int64_t keys = begin + count;
+    const std::int64_t keys = head.keys_of(begin + count - 1);
     const T* q = head.q.row(begin);
     const T* dout = head.dout.row(begin);
     score<T>({q, head.q.stride}, head.k, count, keys, d, p);
     blas_gemm(false, true, count, keys, d, T{1}, dout, head.dout.stride, head.v.data, head.v.stride,
               T{0}, dp, keys);
     for (std::int64_t r = 0; r < count; ++r) {
-      if (dropout != nullptr) dropout->draw(begin + r, begin + r + 1, factors);
+      if (dropout != nullptr) dropout->draw(begin + r, head.keys_of(begin + r), factors);
       backward_row<T>(head, begin + r, keys, factors, p + r * keys, dp + r * keys);
     }
     blas_gemm(false, false, count, d, keys, scale, dp, keys, head.k.data, head.k.stride, T{0},
@@ -206,7 +211,7 @@ void forward(const AttentionForward& args) {
                               static_cast<std::uint64_t>(args.first_head + i),
                               static_cast<std::uint64_t>(layout.s)};
     attend<T>(layout.part(qkv, j, i, 0), layout.part(qkv, j, i, 1), layout.part(qkv, j, i, 2),
-              out_layout.merged(args.out.as<T>(), j, i), layout.s, 0, layout.d,
+              out_layout.merged(args.out.as<T>(), j, i), layout.s, 0, layout.d, args.causal,
               args.lse.as<T>() + task * layout.s,
               args.dropout.probability > 0.0 ? &dropout : nullptr);
   });
@@ -233,7 +238,8 @@ void backward(const AttentionBackward& args) {
                                .dv = gradient.part(dqkv, j, i, 2),
                                .lse = args.lse.as<T>() + task * in.s,
                                .s = in.s,
-                               .d = in.d};
+                               .d = in.d,
+                               .causal = args.causal};
     backward_head(head, args.dropout.probability > 0.0 ? &dropout : nullptr);
   });
 }
@@ -254,7 +260,8 @@ void cached(const AttentionCached& args) {
       std::copy_n(v.row(t), d, values + (args.past + t) * d);
     }
     attend<T>(layout.part(qkv, j, i, 0), {keys, d}, {values, d},
-              out_layout.merged(args.out.as<T>(), j, i), layout.s, args.past, d, nullptr, nullptr);
+              out_layout.merged(args.out.as<T>(), j, i), layout.s, args.past, d, true, nullptr,
+              nullptr);
   });
 }
 

@@ -1,0 +1,35 @@
+#include <array>
+
+#include "device/backend.hpp"
+
+namespace trireme::device {
+namespace {
+
+/// TFLOP/s without sparsity, from NVIDIA's data sheets.
+struct Peak {
+  std::string_view word;  ///< in the GPU's name
+  double half;            ///< bf16 and fp16
+  double single;          ///< fp32 outside the tensor cores
+};
+
+// Of two words that a name contains, the first here counts.
+constexpr auto kPeaks = std::to_array<Peak>({
+    {"H100 PCIe", 756.0, 51.0}, {"H100 NVL", 835.5, 60.0}, {"H200 NVL", 835.5, 60.0},
+    {"H100", 989.4, 66.9},      {"H200", 989.4, 66.9},     {"GH200", 989.4, 66.9},
+    {"H800", 989.4, 66.9},      {"A100", 312.0, 19.5},     {"A800", 312.0, 19.5},
+    {"A30", 165.0, 10.3},       {"A40", 149.7, 37.4},      {"A10G", 70.0, 35.0},
+    {"A10", 125.0, 31.2},       {"A6000", 154.8, 38.7},    {"L40S", 362.0, 91.6},
+    {"L40", 181.0, 90.5},       {"L4", 121.0, 30.3},       {"RTX 3090", 71.0, 35.6},
+    {"RTX 4090", 165.2, 82.6},
+});
+
+}  // namespace
+
+double peak_flops(const std::string& gpu, DType dtype) {
+  for (const Peak& peak : kPeaks)
+    if (gpu.find(peak.word) != std::string::npos)
+      return 1e12 * (size_of(dtype) == 2 ? peak.half : peak.single);
+  return 0.0;
+}
+
+}  // namespace trireme::device

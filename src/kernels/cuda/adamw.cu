@@ -1,0 +1,211 @@
+// Bound by bytes: an update reads 16 bytes of state a parameter and writes 12, and 2 more with a
+// half-precision copy; the sum of squares reads 4. The doubles of the latter are few enough for the
+// GPUs that compute them at a half rate, and about as fast as memory on the others.
+#include "kernels/adamw.hpp"
+
+#include <algorithm>
+#include <cmath>
+
+#include "kernels/cuda/common/elements.cuh"
+#include "kernels/cuda/common/partials.hpp"
+#include "kernels/cuda/common/reductions.cuh"
+#include "kernels/cuda/stretches.hpp"
+#include "kernels/cuda/workspace.hpp"
+
+namespace trireme::kernels::cuda {
+namespace {
+
+constexpr int kThreads = 256;
+
+/// Elements that one block searches the stretches for at once.
+constexpr std::int64_t kChunk = 8192;
+
+/// The numbers of one update, as the host computes them.
+struct Update {
+  float beta1, rest1, beta2, rest2;
+  float gradient_scale, eps;
+  float rate;        // learning rate over the first moment's bias
+  float correction;  // one over the root of the second moment's bias
+  float decay;
+
+  explicit Update(const AdamW& args)
+      : beta1(static_cast<float>(args.beta1)),
+        rest1(static_cast<float>(1.0 - args.beta1)),
+        beta2(static_cast<float>(args.beta2)),
+        rest2(static_cast<float>(1.0 - args.beta2)),
+        gradient_scale(static_cast<float>(args.gradient_scale)),
+        eps(static_cast<float>(args.eps)),
+        rate(static_cast<float>(args.learning_rate /
+                                (1.0 - std::pow(args.beta1, static_cast<double>(args.step))))),
+        correction(static_cast<float>(
+            1.0 / std::sqrt(1.0 - std::pow(args.beta2, static_cast<double>(args.step))))),
+        decay(static_cast<float>(args.learning_rate * args.weight_decay)) {}
+
+  __device__ void apply(float& weight, float gradient, float& m, float& v, bool decays) const {
+    const float g = gradient * gradient_scale;
+    m = beta1 * m + rest1 * g;
+    v = beta2 * v + rest2 * (g * g);
+    weight -= rate * (m / (sqrtf(v) * correction + eps)) + (decays ? decay : 0.0f) * weight;
+  }
+};
+
+template <typename Copy>
+struct State {
+  float* weight;
+  const float* gradient;
+  float* m;
+  float* v;
+  Copy* copy;  // null: none
+  std::int64_t size;
+};
+
+/// kWidth parameters and what belongs to them.
+template <int kWidth>
+struct Parameters {
+  Elements<float, kWidth> weight, gradient, m, v;
+
+  template <typename Copy>
+  __device__ void read(const State<Copy>& state, std::int64_t i) {
+    weight = load<kWidth>(state.weight + i);
+    gradient = load<kWidth>(state.gradient + i);
+    m = load<kWidth>(state.m + i);
+    v = load<kWidth>(state.v + i);
+  }
+
+  template <typename Copy>
+  __device__ void update(const Update& update, const ChunkStretches& decayed,
+                         const State<Copy>& state, std::int64_t i) const {
+    const Values<kWidth> g = widen(gradient);
+    Values<kWidth> w = widen(weight), mean = widen(m), square = widen(v);
+#pragma unroll
+    for (int k = 0; k < kWidth; ++k)
+      update.apply(w[k], g[k], mean[k], square[k], decayed.contains(i + k));
+    store(state.weight + i, narrow<float>(w));
+    store(state.m + i, narrow<float>(mean));
+    store(state.v + i, narrow<float>(square));
+    if (state.copy != nullptr) store(state.copy + i, narrow<Copy>(w));
+  }
+};
+
+template <typename Copy, int kWidth>
+__global__ void __launch_bounds__(kThreads)
+    update_parameters(Update update, State<Copy> state, Stretches decayed) {
+  constexpr int kUnroll = 2;
+  constexpr int kStep = kThreads * kWidth;
+  const std::int64_t begin = std::int64_t{blockIdx.x} * kChunk;
+  const std::int64_t end = min(state.size, begin + kChunk);
+  const std::int64_t whole = end - (end - begin) % kWidth;
+  const ChunkStretches stretches(decayed, begin, end);
+  for (std::int64_t first = begin + threadIdx.x * kWidth; first < whole; first += kStep * kUnroll) {
+    Parameters<kWidth> parameters[kUnroll];
+#pragma unroll
+    for (int u = 0; u < kUnroll; ++u)
+      if (first + u * kStep < whole) parameters[u].read(state, first + u * kStep);
+#pragma unroll
+    for (int u = 0; u < kUnroll; ++u)
+      if (first + u * kStep < whole)
+        parameters[u].update(update, stretches, state, first + u * kStep);
+  }
+  if (whole + threadIdx.x < end) {
+    Parameters<1> last;
+    last.read(state, whole + threadIdx.x);
+    last.update(update, stretches, state, whole + threadIdx.x);
+  }
+}
+
+/// The sum of the squares of those values that count.
+template <int kWidth>
+__device__ double squares_of(const Elements<float, kWidth>& elements, const ChunkStretches& counted,
+                             std::int64_t i) {
+  const Values<kWidth> values = widen(elements);
+  double sum = 0.0;
+#pragma unroll
+  for (int k = 0; k < kWidth; ++k) {
+    const double value = counted.contains(i + k) ? values[k] : 0.0f;
+    sum += value * value;
+  }
+  return sum;
+}
+
+template <int kWidth>
+__global__ void __launch_bounds__(kThreads)
+    sum_squares(const float* x, std::int64_t size, Stretches counted, double* partials) {
+  constexpr int kUnroll = 4;
+  constexpr int kStep = kThreads * kWidth;
+  double sum = 0.0;
+  for (std::int64_t begin = blockIdx.x * kChunk; begin < size; begin += kSumBlocks * kChunk) {
+    const std::int64_t end = min(size, begin + kChunk);
+    const std::int64_t whole = end - (end - begin) % kWidth;
+    const ChunkStretches stretches(counted, begin, end);
+    if (stretches.uniform() && !stretches.contains(begin)) continue;
+    for (std::int64_t first = begin + threadIdx.x * kWidth; first < whole;
+         first += kStep * kUnroll) {
+      Elements<float, kWidth> elements[kUnroll];
+#pragma unroll
+      for (int u = 0; u < kUnroll; ++u)
+        if (first + u * kStep < whole) elements[u] = load<kWidth>(x + first + u * kStep);
+#pragma unroll
+      for (int u = 0; u < kUnroll; ++u)
+        if (first + u * kStep < whole) sum += squares_of(elements[u], stretches, first + u * kStep);
+    }
+    if (whole + threadIdx.x < end)
+      sum += squares_of(load<1>(x + whole + threadIdx.x), stretches, whole + threadIdx.x);
+  }
+  sum = block_sum<kThreads>(sum);
+  if (threadIdx.x == 0) partials[blockIdx.x] = sum;
+}
+
+template <typename Copy>
+void launch_update(const AdamW& args, Copy* copy, const Context& context) {
+  const State<Copy> state{args.weight.as<float>(),
+                          args.gradient.as<float>(),
+                          args.m.as<float>(),
+                          args.v.as<float>(),
+                          copy,
+                          args.weight.size()};
+  const auto blocks = static_cast<unsigned>((state.size + kChunk - 1) / kChunk);
+  const auto launch = [&](auto width) {
+    update_parameters<Copy, width>
+        <<<blocks, kThreads, 0, context.stream>>>(Update(args), state, args.decayed);
+    TRIREME_CUDA_LAUNCHED(update_parameters);
+  };
+  const bool vectors = aligned16(state.weight) && aligned16(state.gradient) && aligned16(state.m) &&
+                       aligned16(state.v) &&
+                       reinterpret_cast<std::uintptr_t>(copy) % sizeof(Elements<Copy, 4>) == 0;
+  dispatch_width<float>(vectors, launch);
+}
+
+}  // namespace
+
+void adamw(const AdamW& args, const Context& context) {
+  const std::int64_t size = args.weight.size();
+  check_vector("adamw", "weight", args.weight, DType::f32, size);
+  check_vector("adamw", "gradient", args.gradient, DType::f32, size);
+  check_vector("adamw", "m", args.m, DType::f32, size);
+  check_vector("adamw", "v", args.v, DType::f32, size);
+  if (args.copy) check_vector("adamw", "copy", args.copy, args.copy.dtype, size);
+  TRIREME_CHECK(args.step >= 1, "adamw: step {}, but updates count from 1", args.step);
+  if (size == 0) return;
+  dispatch_cuda(args.copy ? args.copy.dtype : DType::f32, [&](auto zero) {
+    using Copy = decltype(zero);
+    launch_update(args, args.copy ? args.copy.as<Copy>() : nullptr, context);
+  });
+}
+
+void squared_sum(const SquaredSum& args, const Context& context) {
+  const std::int64_t size = args.x.size();
+  check_vector("squared_sum", "x", args.x, DType::f32, size);
+  check_vector("squared_sum", "out", args.out, DType::f64, 1);
+  check_workspace("squared_sum", context, squared_sum_workspace());
+  if (size == 0) return;
+  const float* x = args.x.as<float>();
+  auto* partials = reinterpret_cast<double*>(context.workspace);
+  dispatch_width<float>(aligned16(x), [&](auto width) {
+    sum_squares<width>
+        <<<kSumBlocks, kThreads, 0, context.stream>>>(x, size, args.counted, partials);
+    TRIREME_CUDA_LAUNCHED(sum_squares);
+  });
+  add_partial_sum(partials, kSumBlocks, args.out.as<double>(), context);
+}
+
+}  // namespace trireme::kernels::cuda

@@ -1,0 +1,103 @@
+#include "kernels/attention.hpp"
+
+#include <type_traits>
+
+#include "kernels/cuda/attention/launchers.hpp"
+#include "kernels/cuda/attention_workspace.hpp"
+#include "kernels/cuda/preconditions.hpp"
+#include "kernels/cuda/types.cuh"
+
+namespace trireme::kernels::cuda {
+namespace {
+
+// Throws unless qkv is [s, b, 3 * heads * d] with a d that the kernels take and out is [s, b, heads
+// * d] of the same type.
+void check_qkv(const char* op, const Tensor& qkv, const Tensor& out, std::int64_t heads) {
+  TRIREME_CHECK(
+      heads > 0 && qkv.shape.rank() == 3 && qkv.shape[2] > 0 && qkv.shape[2] % (3 * heads) == 0,
+      "{}: qkv is {}, expected [s, b, 3 * heads * d] with {} heads", op, to_string(qkv.shape),
+      heads);
+  const std::int64_t rows = qkv.shape[0] * qkv.shape[1], columns = qkv.shape[2];
+  TRIREME_CHECK(columns / (3 * heads) <= kMaxHead, "{}: heads of {}, at most {} are possible", op,
+                columns / (3 * heads), kMaxHead);
+  check_matrix(op, "qkv", qkv, qkv.dtype, {rows, columns});
+  check_matrix(op, "out", out, qkv.dtype, {rows, columns / 3});
+}
+
+void check_probability(const char* op, const Dropout& dropout) {
+  TRIREME_CHECK(dropout.probability >= 0.0 && dropout.probability < 1.0,
+                "{}: dropout probability {} is not in [0, 1)", op, dropout.probability);
+}
+
+// Calls function(integral_constant D) with what heads of d are padded to.
+template <typename Function>
+void dispatch_head(std::int64_t d, Function&& function) {
+  switch (padded_head(d)) {
+    case 32:
+      return function(std::integral_constant<int, 32>());
+    case 64:
+      return function(std::integral_constant<int, 64>());
+    case 80:
+      return function(std::integral_constant<int, 80>());
+    case 96:
+      return function(std::integral_constant<int, 96>());
+    case 112:
+      return function(std::integral_constant<int, 112>());
+    case 128:
+      return function(std::integral_constant<int, 128>());
+    default:
+      return function(std::integral_constant<int, 256>());
+  }
+}
+
+}  // namespace
+
+void attention_forward(const AttentionForward& args, const Context& context) {
+  const char* op = "attention_forward";
+  check_qkv(op, args.qkv, args.out, args.heads);
+  const std::int64_t s = args.qkv.shape[0], b = args.qkv.shape[1];
+  check_vector(op, "lse", args.lse, DType::f32, b * args.heads * s);
+  check_probability(op, args.dropout);
+  if (args.qkv.size() == 0) return;
+  if (args.qkv.dtype == DType::f32) return launch_plain_forward(args, context);
+  dispatch_head(args.qkv.shape[2] / (3 * args.heads),
+                [&](auto padded) { launch_forward<decltype(padded)::value>(args, context); });
+}
+
+void attention_backward(const AttentionBackward& args, const Context& context) {
+  const char* op = "attention_backward";
+  check_qkv(op, args.qkv, args.out, args.heads);
+  const std::int64_t s = args.qkv.shape[0], b = args.qkv.shape[1];
+  const std::int64_t d = args.qkv.shape[2] / (3 * args.heads);
+  check_matrix(op, "dout", args.dout, args.qkv.dtype, {s * b, args.heads * d});
+  check_matrix(op, "dqkv", args.dqkv, args.qkv.dtype, {s * b, 3 * args.heads * d});
+  check_vector(op, "lse", args.lse, DType::f32, b * args.heads * s);
+  check_probability(op, args.dropout);
+  const AttentionBackwardLayout layout =
+      attention_backward_layout(args.qkv.dtype, s, b, args.heads, d);
+  check_workspace(op, context, layout.end);
+  if (args.qkv.size() == 0) return;
+  launch_statistics(args, context);
+  if (args.qkv.dtype == DType::f32) return launch_plain_backward(args, context);
+  TRIREME_CUDA(
+      cudaMemsetAsync(context.workspace + layout.turns, 0, layout.turns_bytes, context.stream));
+  dispatch_head(d, [&](auto padded) { launch_backward<decltype(padded)::value>(args, context); });
+}
+
+void attention_cached(const AttentionCached& args, const Context& context) {
+  const char* op = "attention_cached";
+  check_qkv(op, args.qkv, args.out, args.heads);
+  TRIREME_CHECK(args.keys.shape.rank() == 4, "{}: keys is {}, expected [b, heads, capacity, d]", op,
+                to_string(args.keys.shape));
+  const std::int64_t t = args.qkv.shape[0], capacity = args.keys.shape[2];
+  const Extents cache{args.qkv.shape[1] * args.heads * capacity,
+                      args.qkv.shape[2] / (3 * args.heads)};
+  check_matrix(op, "keys", args.keys, args.qkv.dtype, cache);
+  check_matrix(op, "values", args.values, args.qkv.dtype, cache);
+  TRIREME_CHECK(args.past >= 0 && args.past + t <= capacity,
+                "{}: {} past and {} new positions exceed the cache of {}", op, args.past, t,
+                capacity);
+  if (args.qkv.size() > 0) launch_cached(args, context);
+}
+
+}  // namespace trireme::kernels::cuda

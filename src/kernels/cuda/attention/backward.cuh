@@ -1,0 +1,244 @@
+// The backward pass on tensor cores: mma.sync, for compute capability 8.0 and newer. A block owns
+// keys and walks over tiles of queries; scores are computed with keys as rows, so that P^T and dS^T
+// go from accumulators to operands without leaving registers. Source: Dao, "FlashAttention-2"
+// (2023), algorithm 2; the fixed order in which dQ is summed is ours. Bound by products: 10 s^2 d
+// flops a head (half of it with the mask).
+#pragma once
+
+#include <cmath>
+#include <type_traits>
+
+#include "kernels/attention.hpp"
+#include "kernels/cuda/attention/dropout.cuh"
+#include "kernels/cuda/attention/launch.cuh"
+#include "kernels/cuda/attention/parameters.cuh"
+#include "kernels/cuda/attention/products.cuh"
+#include "kernels/cuda/attention/query_gradient.cuh"
+#include "kernels/cuda/attention/rows.cuh"
+
+namespace trireme::kernels::cuda {
+
+/// Starts copying the statistics of kQueries rows; zeros from `rows` on, which with zero rows of Q
+/// and dO leave dK and dV as they are.
+template <int kThreads, int kQueries>
+__device__ __forceinline__ void load_statistics(RowStatistics* shared, const RowStatistics* global,
+                                                int rows) {
+  static_assert(kQueries <= kThreads);
+  const int row = threadIdx.x;
+  if (row < kQueries) copy_async<8>(shared + row, row < rows ? global + row : global, row < rows);
+}
+
+/// One block per kKeys keys of one head.
+template <typename T, int D, bool kDropout, bool kCompact>
+__global__ void __launch_bounds__(BackwardTile<D, kCompact>::kThreads,
+                                  BackwardTile<D, kCompact>::kBlocksPerProcessor)
+    attend_tiles_backward(const AttentionBackwardParameters<T> p) {
+  using Tile = BackwardTile<D, kCompact>;
+  constexpr int kStride = Tile::kStride, kKeyTiles = Tile::kKeyTiles;
+  constexpr int kPartTiles = Tile::kPart / 8, kColumnTiles = D / 8 / Tile::kSplit;
+  constexpr int kTileElements = Tile::kQueries * kStride;
+
+  const BackwardMemory<T, D, kCompact> memory;
+  const AttentionSizes& sizes = p.sizes;
+  const int s = sizes.s, lane = threadIdx.x % 32, warp = threadIdx.x / 32;
+  // ---- which keys: blocks take tickets, so that one waits only for such as have begun before ----
+  if (threadIdx.x == 0) *memory.ticket = atomicAdd(p.ticket, 1u);
+  __syncthreads();
+  const int ticket = static_cast<int>(*memory.ticket);
+  const int blocks = tiles_of(s, Tile::kKeys), tiles = tiles_of(s, Tile::kQueries);
+  const int task = ticket / blocks, block = blocks - 1 - ticket % blocks;
+  const int key_begin = block * Tile::kKeys;
+  const int warp_row = warp / Tile::kSplit * Tile::kWarpKeys;  // within the block's keys
+  const int warp_column = warp % Tile::kSplit * 8 * kColumnTiles;
+
+  const std::int64_t stride = sizes.qkv_stride(), out_stride = sizes.out_stride();
+  const T* q = p.qkv + sizes.qkv_offset(task, 0);
+  const T* dout = p.dout + sizes.out_offset(task);
+  const RowStatistics* statistics = p.statistics + std::int64_t{task} * s;
+  unsigned* turns = p.turns + std::int64_t{task} * tiles;
+  float* partial_dq = p.partial_dq + std::int64_t{task} * tiles * Tile::kQueries * D;
+
+  const auto load_tile = [&](int tile, int stage) {
+    const int begin = tile * Tile::kQueries;
+    load_rows<Tile::kThreads, Tile::kQueries, D>(memory.queries + stage * kTileElements,
+                                                 q + begin * stride, stride, s - begin, sizes);
+    load_rows<Tile::kThreads, Tile::kQueries, D>(memory.douts + stage * kTileElements,
+                                                 dout + begin * out_stride, out_stride, s - begin,
+                                                 sizes);
+    load_statistics<Tile::kThreads, Tile::kQueries>(memory.statistics + stage * Tile::kQueries,
+                                                    statistics + begin, s - begin);
+  };
+
+  const int first_tile = first_query_tile(key_begin, Tile::kQueries, sizes.causal);
+  for (const int part : {1, 2}) {
+    load_rows<Tile::kThreads, Tile::kKeys, D>(
+        part == 1 ? memory.keys : memory.values,
+        p.qkv + sizes.qkv_offset(task, part) + key_begin * stride, stride, s - key_begin, sizes);
+  }
+  load_tile(first_tile, 0);
+  commit_copies();
+
+  float dk[kKeyTiles][kColumnTiles][4] = {}, dv[kKeyTiles][kColumnTiles][4] = {};
+
+  // ---- tiles of queries -----------------------------------------------------------------------
+  for (int tile = first_tile, stage = 0; tile < tiles; ++tile) {
+    const int turn = turn_of(tile, block, Tile::kQueries, Tile::kKeys, s, sizes.causal);
+    wait_copies<0>();
+    __syncthreads();
+    if (threadIdx.x == 0 && tile > first_tile) {
+      pass_turn(turns + tile - 1,
+                1 + turn_of(tile - 1, block, Tile::kQueries, Tile::kKeys, s, sizes.causal));
+    }
+    if (Tile::kStages == 2 && tile + 1 < tiles) load_tile(tile + 1, stage ^ 1);
+    commit_copies();
+
+    const T* queries = memory.queries + stage * kTileElements;
+    const T* douts = memory.douts + stage * kTileElements;
+#pragma unroll 1
+    for (int part = 0; part < Tile::kQueries; part += Tile::kPart) {
+      const int query_begin = tile * Tile::kQueries + part;
+      T* to = memory.dscores + warp_row * Tile::kScoreStride + part;
+      if (all_masked(query_begin, Tile::kPart, key_begin + warp_row, s, sizes.causal)) {
+        constexpr float kZeros[kPartTiles][4] = {};
+#pragma unroll
+        for (int r = 0; r < kKeyTiles; ++r)
+          store_fragments<T>(to + 16 * r * Tile::kScoreStride, Tile::kScoreStride, kZeros, 0.0f,
+                             0.0f, lane);
+        continue;
+      }
+      const float4* rows = reinterpret_cast<const float4*>(
+          memory.statistics + stage * Tile::kQueries + part + fragment_column(lane));
+
+      // P^T, without the dropped probabilities once dP^T needs them no more.
+      float scores[kKeyTiles][kPartTiles][4] = {};
+      multiply_rows<T, D>(scores, memory.keys + warp_row * kStride, queries + part * kStride, lane);
+      if (needs_mask(query_begin, key_begin + warp_row, Tile::kWarpKeys, s, sizes.causal)) {
+#pragma unroll
+        for (int r = 0; r < kKeyTiles; ++r)
+#pragma unroll
+          for (int n = 0; n < kPartTiles; ++n)
+#pragma unroll
+            for (int e = 0; e < 4; ++e) {
+              const int key = key_begin + warp_row + 16 * r + fragment_row(lane) + 8 * (e / 2);
+              const int query = query_begin + 8 * n + fragment_column(lane) + e % 2;
+              if (!attends(query, key, s, sizes.causal)) scores[r][n][e] = -INFINITY;
+            }
+      }
+#pragma unroll
+      for (int n = 0; n < kPartTiles; ++n) {
+        const float4 two = rows[4 * n];
+#pragma unroll
+        for (int r = 0; r < kKeyTiles; ++r)
+#pragma unroll
+          for (int e = 0; e < 4; ++e)
+            scores[r][n][e] = exp2_approximate(
+                fmaf(scores[r][n][e], p.scale * kLog2E, e % 2 == 0 ? -two.x : -two.z));
+      }
+
+      // dS^T = P^T (dP^T - along), dP^T with the factors of dropout.
+      float dscores[kKeyTiles][kPartTiles][4] = {};
+      multiply_rows<T, D>(dscores, memory.values + warp_row * kStride, douts + part * kStride,
+                          lane);
+      std::uint32_t kept[kKeyTiles][4];
+      if constexpr (kDropout) {
+        const HeadDropout dropout(p.dropout, task / sizes.heads, task % sizes.heads, s);
+#pragma unroll
+        for (int r = 0; r < kKeyTiles; ++r)
+          draw_keys<kPartTiles>(kept[r], dropout, query_begin, key_begin + warp_row + 16 * r, lane);
+      }
+#pragma unroll
+      for (int n = 0; n < kPartTiles; ++n) {
+        const float4 two = rows[4 * n];
+#pragma unroll
+        for (int r = 0; r < kKeyTiles; ++r)
+#pragma unroll
+          for (int e = 0; e < 4; ++e) {
+            const float probability = scores[r][n][e];
+            float dprobability = dscores[r][n][e];
+            if constexpr (kDropout) {
+              const bool keep = kept[r][e] >> 4 * n & 1;
+              dprobability = keep ? dprobability * p.dropout.kept : 0.0f;
+              if (!keep) scores[r][n][e] = 0.0f;
+            }
+            dscores[r][n][e] = probability * (dprobability - (e % 2 == 0 ? two.y : two.w));
+          }
+      }
+      if (warp % Tile::kSplit == 0) {
+#pragma unroll
+        for (int r = 0; r < kKeyTiles; ++r)
+          store_fragments<T>(to + 16 * r * Tile::kScoreStride, Tile::kScoreStride, dscores[r], 1.0f,
+                             1.0f, lane);
+      }
+      multiply_weights<T, kStride>(dv, scores, douts + part * kStride + warp_column, lane);
+      multiply_weights<T, kStride>(dk, dscores, queries + part * kStride + warp_column, lane);
+    }
+
+    // ---- dQ of the tile, after the blocks whose turn comes before -----------------------------
+    if (threadIdx.x == 0 && turn > 0) wait_for_turn(turns + tile, turn);
+    __syncthreads();
+    if (Tile::kStages == 1) {
+      if (tile + 1 < tiles) load_tile(tile + 1, 0);
+      commit_copies();
+    }
+    float* partial = partial_dq + std::int64_t{tile} * Tile::kQueries * D;
+    QueryGradient<T, D, kCompact> before, dq;
+    if (turn > 0) before.load(partial);  // under way during the products
+    dq.multiply(memory, warp, lane);
+    dq.add(before);
+    if (block == 0) {
+      const int begin = tile * Tile::kQueries;
+      dq.finish(p.dqkv + sizes.qkv_offset(task, 0) + begin * stride, stride, s - begin, p.scale,
+                sizes, warp, lane);
+    } else {
+      dq.store(partial);
+    }
+    if (Tile::kStages == 2) stage ^= 1;
+  }
+
+  // ---- dK and dV, staged where K and V were ---------------------------------------------------
+  __syncthreads();
+  if (threadIdx.x == 0) {
+    pass_turn(turns + tiles - 1,
+              1 + turn_of(tiles - 1, block, Tile::kQueries, Tile::kKeys, s, sizes.causal));
+  }
+  const float kept = kDropout ? p.dropout.kept : 1.0f;
+#pragma unroll
+  for (int r = 0; r < kKeyTiles; ++r) {
+    const int at = (warp_row + 16 * r) * kStride + warp_column;
+    store_fragments<T>(memory.keys + at, kStride, dk[r], p.scale, p.scale, lane);
+    store_fragments<T>(memory.values + at, kStride, dv[r], kept, kept, lane);
+  }
+  __syncthreads();
+  for (const int part : {1, 2}) {
+    store_rows<Tile::kThreads, Tile::kKeys, D>(
+        p.dqkv + sizes.qkv_offset(task, part) + key_begin * stride,
+        part == 1 ? memory.keys : memory.values, stride, s - key_begin, sizes, threadIdx.x);
+  }
+}
+
+/// attention_backward for half types and heads padded to D, after the row statistics.
+template <int D>
+void launch_backward(const AttentionBackward& args, const Context& context) {
+  // Heads up to 64 fit everywhere; above, compute capability 8.6 takes smaller tiles.
+  const bool compact = D > 64 && context.shared_memory_bytes < BackwardTile<D, false>::kSharedBytes;
+  const auto queue = [&](auto zero, auto is_compact) {
+    using T = decltype(zero);
+    constexpr bool kCompact = decltype(is_compact)::value;
+    using Tile = BackwardTile<D, kCompact>;
+    const auto p = backward_parameters<T>(args, context);
+    const std::int64_t blocks =
+        std::int64_t{p.sizes.b} * p.sizes.heads * tiles_of(p.sizes.s, Tile::kKeys);
+    launch(args.dropout.probability > 0.0 ? attend_tiles_backward<T, D, true, kCompact>
+                                          : attend_tiles_backward<T, D, false, kCompact>,
+           blocks, Tile::kThreads, Tile::kSharedBytes, context, p);
+  };
+  dispatch_half(args.qkv.dtype, [&](auto zero) {
+    if (compact) {
+      queue(zero, std::bool_constant<(D > 64)>());
+    } else {
+      queue(zero, std::false_type());
+    }
+  });
+}
+
+}  // namespace trireme::kernels::cuda

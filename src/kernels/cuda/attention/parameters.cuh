@@ -1,0 +1,108 @@
+// What the attention kernels are given.
+#pragma once
+
+#include <cmath>
+
+#include "kernels/attention.hpp"
+#include "kernels/cuda/attention/dropout.cuh"
+#include "kernels/cuda/attention/rows.cuh"
+#include "kernels/cuda/attention_workspace.hpp"
+
+namespace trireme::kernels::cuda {
+
+inline constexpr float kLog2E = 1.4426950408889634f;
+
+/// AttentionForward as its kernels see it.
+template <typename T>
+struct AttentionForwardParameters {
+  const T* qkv;
+  T* out;
+  float* lse;
+  AttentionSizes sizes;
+  float scale;  ///< 1 / sqrt(d)
+  AttentionDropout dropout;
+};
+
+/// What the backward pass needs of a row beside q and dout.
+struct alignas(8) RowStatistics {
+  float lse2;   ///< log-sum-exp in base 2
+  float along;  ///< sum of out * dout, which is that of P * dP
+};
+
+/// AttentionBackward as its kernels see it.
+template <typename T>
+struct AttentionBackwardParameters {
+  const T* dout;
+  const T* qkv;
+  T* dqkv;
+  const RowStatistics* statistics;  ///< [b, heads, s]
+  unsigned* ticket;                 ///< how many blocks have begun
+  unsigned* turns;                  ///< [b * heads, tiles]: blocks that have added to the tile
+  float* partial_dq;                ///< [b * heads, tiles, kQueries * D]
+  AttentionSizes sizes;
+  float scale;
+  AttentionDropout dropout;
+};
+
+/// The sizes of an operation on qkv [s, b, 3 * heads * d], whose other operands lie as `aligned`
+/// says.
+inline AttentionSizes attention_sizes(const Tensor& qkv, std::int64_t heads, bool causal,
+                                      bool aligned) {
+  const std::int64_t d = qkv.shape[2] / (3 * heads);
+  return {.s = static_cast<int>(qkv.shape[0]),
+          .b = static_cast<int>(qkv.shape[1]),
+          .heads = static_cast<int>(heads),
+          .d = static_cast<int>(d),
+          .access_bytes = !aligned     ? 2
+                          : d % 8 == 0 ? 16
+                          : d % 4 == 0 ? 8
+                                       : 2,
+          .causal = causal};
+}
+
+inline AttentionDropout attention_dropout(const Dropout& dropout, std::int64_t first_head) {
+  return {.stream = {.seed = dropout.seed,
+                     .sample = dropout.first_sample,
+                     .layer = dropout.layer,
+                     .site = dropout.site},
+          .first_head = first_head,
+          .threshold = dropout_threshold(dropout.probability),
+          .kept = static_cast<float>(1.0 / (1.0 - dropout.probability))};
+}
+
+template <typename T>
+AttentionForwardParameters<T> forward_parameters(const AttentionForward& args) {
+  const bool aligned = aligned16(args.qkv.data) && aligned16(args.out.data);
+  const AttentionSizes sizes = attention_sizes(args.qkv, args.heads, args.causal, aligned);
+  return {.qkv = args.qkv.as<T>(),
+          .out = args.out.as<T>(),
+          .lse = args.lse.as<float>(),
+          .sizes = sizes,
+          .scale = static_cast<float>(1.0 / std::sqrt(static_cast<double>(sizes.d))),
+          .dropout = attention_dropout(args.dropout, args.first_head)};
+}
+
+/// Takes the scratch memory apart as attention_backward_layout says.
+template <typename T>
+AttentionBackwardParameters<T> backward_parameters(const AttentionBackward& args,
+                                                   const Context& context) {
+  const bool aligned =
+      aligned16(args.qkv.data) && aligned16(args.dout.data) && aligned16(args.dqkv.data);
+  const AttentionSizes sizes = attention_sizes(args.qkv, args.heads, args.causal, aligned);
+  const AttentionBackwardLayout layout =
+      attention_backward_layout(args.qkv.dtype, sizes.s, sizes.b, sizes.heads, sizes.d);
+  std::byte* const scratch = context.workspace;
+  unsigned* const ticket = reinterpret_cast<unsigned*>(scratch + layout.turns);
+  return {.dout = args.dout.as<T>(),
+          .qkv = args.qkv.as<T>(),
+          .dqkv = args.dqkv.as<T>(),
+          .statistics = reinterpret_cast<const RowStatistics*>(scratch + layout.statistics),
+          .ticket = ticket,
+          .turns = ticket + 1,
+          .partial_dq = reinterpret_cast<float*>(scratch + layout.partial_dq),
+          .sizes = sizes,
+          .scale = static_cast<float>(1.0 / std::sqrt(static_cast<double>(sizes.d))),
+          .dropout = attention_dropout(args.dropout, args.first_head)};
+}
+
+}  // namespace trireme::kernels::cuda

@@ -1,0 +1,179 @@
+#include "kernels/cuda/attention/plain.cuh"
+
+#include "kernels/cuda/attention/launch.cuh"
+#include "kernels/cuda/attention/launchers.hpp"
+#include "kernels/cuda/attention/parameters.cuh"
+
+namespace trireme::kernels::cuda {
+namespace {
+
+__device__ HeadRows<const float> qkv_rows(const float* qkv, const AttentionSizes& sizes, int task,
+                                          int part) {
+  return {qkv + sizes.qkv_offset(task, part), sizes.qkv_stride(), sizes.s, sizes.d};
+}
+
+__device__ int plain_task(const AttentionSizes& sizes) {
+  return static_cast<int>(blockIdx.x) / tiles_of(sizes.s, kPlainTile);
+}
+__device__ int plain_begin(const AttentionSizes& sizes) {
+  return static_cast<int>(blockIdx.x) % tiles_of(sizes.s, kPlainTile) * kPlainTile;
+}
+
+// What a probability is multiplied by.
+template <bool kDropout>
+__device__ auto plain_factor(const AttentionDropout& dropout, const AttentionSizes& sizes,
+                             int task) {
+  if constexpr (kDropout) {
+    const HeadDropout head(dropout, task / sizes.heads, task % sizes.heads, sizes.s);
+    return [head, kept = dropout.kept](int query, int key) {
+      return head.keeps(query, key) ? kept : 0.0f;
+    };
+  } else {
+    return [](int, int) { return 1.0f; };
+  }
+}
+
+template <int kColumns, bool kDropout>
+__global__ void __launch_bounds__(kPlainThreads)
+    plain_forward(const AttentionForwardParameters<float> p) {
+  __shared__ PlainMemory memory;
+  const AttentionSizes& sizes = p.sizes;
+  const int task = plain_task(sizes);
+  float* lse = p.lse + std::int64_t{task} * sizes.s;
+  plain_attend<float, kColumns>(
+      qkv_rows(p.qkv, sizes, task, 0), qkv_rows(p.qkv, sizes, task, 1),
+      qkv_rows(p.qkv, sizes, task, 2),
+      {p.out + sizes.out_offset(task), sizes.out_stride(), sizes.s, sizes.d}, plain_begin(sizes), 0,
+      sizes.causal, p.scale, memory, plain_factor<kDropout>(p.dropout, sizes, task),
+      [&](int query, float value) { lse[query] = value; });
+}
+
+// P with dropout and dS for one element: P = exp(score - lse), dS = P (dP - along).
+template <typename Factor>
+__device__ void plain_gradient(float& p, float& ds, const RowStatistics* statistics, int query,
+                               int key, const AttentionSizes& sizes, float scale,
+                               const Factor& factor) {
+  if (query >= sizes.s || !attends(query, key, sizes.s, sizes.causal)) {
+    p = ds = 0.0f;
+    return;
+  }
+  const RowStatistics row = statistics[query];
+  const float probability = exp2f(fmaf(p, scale * kLog2E, -row.lse2)), kept = factor(query, key);
+  ds = probability * (ds * kept - row.along);
+  p = probability * kept;
+}
+
+// dQ of 64 queries.
+template <int kColumns, bool kDropout>
+__global__ void __launch_bounds__(kPlainThreads)
+    plain_query_gradient(const AttentionBackwardParameters<float> p) {
+  __shared__ PlainMemory memory;
+  const AttentionSizes& sizes = p.sizes;
+  const int task = plain_task(sizes), query_begin = plain_begin(sizes);
+  const PlainPlace place;
+  const HeadRows<const float> q = qkv_rows(p.qkv, sizes, task, 0).from(query_begin),
+                              k = qkv_rows(p.qkv, sizes, task, 1),
+                              v = qkv_rows(p.qkv, sizes, task, 2),
+                              dout = HeadRows<const float>{p.dout + sizes.out_offset(task),
+                                                           sizes.out_stride(), sizes.s, sizes.d}
+                                         .from(query_begin);
+  const RowStatistics* statistics = p.statistics + std::int64_t{task} * sizes.s;
+  const auto factor = plain_factor<kDropout>(p.dropout, sizes, task);
+  float dq[4][kColumns] = {};
+  const int end = keys_end(sizes.s, query_begin + kPlainTile, sizes.causal);
+  for (int key_begin = 0; key_begin < end; key_begin += kPlainTile) {
+    float probabilities[4][4], dscores[4][4];
+    plain_products<float>(probabilities, q, k.from(key_begin), memory);
+    plain_products<float>(dscores, dout, v.from(key_begin), memory);
+#pragma unroll
+    for (int i = 0; i < 4; ++i)
+#pragma unroll
+      for (int j = 0; j < 4; ++j)
+        plain_gradient(probabilities[i][j], dscores[i][j], statistics, query_begin + place.row + i,
+                       key_begin + place.column + 16 * j, sizes, p.scale, factor);
+    plain_add_weighted<float>(dq, dscores, k.from(key_begin), memory);
+  }
+  float* to = p.dqkv + sizes.qkv_offset(task, 0);
+#pragma unroll
+  for (int i = 0; i < 4; ++i)
+#pragma unroll
+    for (int c = 0; c < kColumns; ++c) {
+      const int query = query_begin + place.row + i, column = place.column + 16 * c;
+      if (query < sizes.s && column < sizes.d)
+        to[query * sizes.qkv_stride() + column] = dq[i][c] * p.scale;
+    }
+}
+
+// dK and dV of 64 keys; scores are computed with keys as rows.
+template <int kColumns, bool kDropout>
+__global__ void __launch_bounds__(kPlainThreads)
+    plain_key_gradient(const AttentionBackwardParameters<float> p) {
+  __shared__ PlainMemory memory;
+  const AttentionSizes& sizes = p.sizes;
+  const int task = plain_task(sizes), key_begin = plain_begin(sizes);
+  const PlainPlace place;
+  const HeadRows<const float> q = qkv_rows(p.qkv, sizes, task, 0),
+                              k = qkv_rows(p.qkv, sizes, task, 1).from(key_begin),
+                              v = qkv_rows(p.qkv, sizes, task, 2).from(key_begin),
+                              dout = {p.dout + sizes.out_offset(task), sizes.out_stride(), sizes.s,
+                                      sizes.d};
+  const RowStatistics* statistics = p.statistics + std::int64_t{task} * sizes.s;
+  const auto factor = plain_factor<kDropout>(p.dropout, sizes, task);
+  float dk[4][kColumns] = {}, dv[4][kColumns] = {};
+  for (int tile = first_query_tile(key_begin, kPlainTile, sizes.causal);
+       tile < tiles_of(sizes.s, kPlainTile); ++tile) {
+    const int query_begin = tile * kPlainTile;
+    float probabilities[4][4], dscores[4][4];
+    plain_products<float>(probabilities, k, q.from(query_begin), memory);
+    plain_products<float>(dscores, v, dout.from(query_begin), memory);
+#pragma unroll
+    for (int i = 0; i < 4; ++i)
+#pragma unroll
+      for (int j = 0; j < 4; ++j)
+        plain_gradient(probabilities[i][j], dscores[i][j], statistics,
+                       query_begin + place.column + 16 * j, key_begin + place.row + i, sizes,
+                       p.scale, factor);
+    plain_add_weighted<float>(dv, probabilities, dout.from(query_begin), memory);
+    plain_add_weighted<float>(dk, dscores, q.from(query_begin), memory);
+  }
+  const std::int64_t stride = sizes.qkv_stride();
+#pragma unroll
+  for (int i = 0; i < 4; ++i)
+#pragma unroll
+    for (int c = 0; c < kColumns; ++c) {
+      const int key = key_begin + place.row + i, column = place.column + 16 * c;
+      if (key >= sizes.s || column >= sizes.d) continue;
+      p.dqkv[sizes.qkv_offset(task, 1) + key * stride + column] = dk[i][c] * p.scale;
+      p.dqkv[sizes.qkv_offset(task, 2) + key * stride + column] = dv[i][c];
+    }
+}
+
+std::int64_t plain_blocks(const AttentionSizes& sizes) {
+  return std::int64_t{sizes.b} * sizes.heads * tiles_of(sizes.s, kPlainTile);
+}
+
+}  // namespace
+
+void launch_plain_forward(const AttentionForward& args, const Context& context) {
+  const auto p = forward_parameters<float>(args);
+  dispatch_columns(p.sizes.d, [&](auto columns) {
+    constexpr int kColumns = decltype(columns)::value;
+    launch(args.dropout.probability > 0.0 ? plain_forward<kColumns, true>
+                                          : plain_forward<kColumns, false>,
+           plain_blocks(p.sizes), kPlainThreads, 0, context, p);
+  });
+}
+
+void launch_plain_backward(const AttentionBackward& args, const Context& context) {
+  const auto p = backward_parameters<float>(args, context);
+  dispatch_columns(p.sizes.d, [&](auto columns) {
+    constexpr int kColumns = decltype(columns)::value;
+    const bool dropout = args.dropout.probability > 0.0;
+    launch(dropout ? plain_query_gradient<kColumns, true> : plain_query_gradient<kColumns, false>,
+           plain_blocks(p.sizes), kPlainThreads, 0, context, p);
+    launch(dropout ? plain_key_gradient<kColumns, true> : plain_key_gradient<kColumns, false>,
+           plain_blocks(p.sizes), kPlainThreads, 0, context, p);
+  });
+}
+
+}  // namespace trireme::kernels::cuda

@@ -1,0 +1,146 @@
+// The tiles of the attention kernels: sizes, which tiles meet, and who holds which element. Pure
+// arithmetic, checked on the CPU.
+#pragma once
+
+#include <cstdint>
+
+#include "core/philox.hpp"
+
+namespace trireme::kernels::cuda {
+
+/// The largest head dimension that the kernels take.
+inline constexpr int kMaxHead = 256;
+
+/// The head dimension that the tensor-core kernels work with for one of `d`: columns beyond d are
+/// zeros in shared memory.
+constexpr int padded_head(std::int64_t d) {
+  for (const int padded : {32, 64, 80, 96, 112, 128})
+    if (d <= padded) return padded;
+  return kMaxHead;
+}
+
+/// Elements from one row of a tile in shared memory to the next. An odd number of 16-byte units:
+/// eight rows of one column lie in eight different groups of banks.
+constexpr int tile_stride(int columns) { return columns + 8; }
+
+/// The forward pass for heads padded to D: a block owns kQueries queries, each warp 16 * kRowTiles
+/// of them, and walks over tiles of kKeys keys, kStages of which are in shared memory.
+/// A warp with 32 rows uses each fragment of K and V twice: with 16, reading shared memory would
+/// take longer than the products.
+template <int D>
+struct ForwardTile {
+  static constexpr int kWarps = 4;
+  static constexpr int kThreads = 32 * kWarps;
+  static constexpr int kRowTiles = D <= 128 ? 2 : 1;
+  static constexpr int kWarpQueries = 16 * kRowTiles;
+  static constexpr int kQueries = kWarps * kWarpQueries;
+  static constexpr int kKeys = 64;
+  static constexpr int kStages = D <= 96 ? 2 : 1;
+  static constexpr bool kQueriesInRegisters = D <= 64;
+  static constexpr int kStride = tile_stride(D);
+  static constexpr int kSharedBytes = 2 * (kQueries + 2 * kStages * kKeys) * kStride;
+  static_assert(D % 16 == 0 && kSharedBytes <= 99 << 10, "has to fit compute capability 8.6");
+};
+
+/// The backward pass for heads padded to D: a block owns kKeys keys and walks over tiles of
+/// kQueries queries. A warp owns 16 * kKeyTiles keys; kSplit warps share them, each with its part
+/// of the columns of dK and dV. The queries of a tile are worked on kPart at a time. The products
+/// for dQ are spread over kQueryWarps x kColumnWarps warps. kCompact: for 99 KB of shared memory.
+template <int D, bool kCompact = false>
+struct BackwardTile {
+  static constexpr int kKeyTiles = D <= 64 ? 2 : 1;
+  static constexpr int kSplit = D <= 128 ? 1 : 2;
+  static constexpr int kWarps = D <= 64 || kCompact ? 4 : 8;
+  static constexpr int kThreads = 32 * kWarps;
+  static constexpr int kBlocksPerProcessor = kThreads <= 128 ? 2 : 1;
+  static constexpr int kWarpKeys = 16 * kKeyTiles;
+  static constexpr int kKeys = kWarps / kSplit * kWarpKeys;
+  static constexpr int kQueries = D <= 128 ? 64 : 32;
+  static constexpr int kPart = kKeyTiles == 2 ? 32 : kQueries;
+  static constexpr int kStages = kCompact ? 1 : 2;
+  static constexpr int kColumnWarps = D > 128 ? kWarps : (kWarps == 8 && D / 8 % 4 == 0 ? 4 : 2);
+  static constexpr int kQueryWarps = kWarps / kColumnWarps;
+  static constexpr int kStride = tile_stride(D);
+  static constexpr int kScoreStride = tile_stride(kQueries);
+  static constexpr int kSharedBytes = 2 * (2 * kKeys + 2 * kStages * kQueries) * kStride +
+                                      2 * kKeys * kScoreStride + 8 * kStages * kQueries + 16;
+  static_assert(kKeys % kQueries == 0, "a block's first tile begins with its first key");
+  static_assert(D / 8 % kColumnWarps == 0 && kQueries / 16 % kQueryWarps == 0);
+  static_assert(kSharedBytes <= ((kCompact || D <= 64) ? 99 : 163) << 10);
+};
+
+/// Number of tiles of `size` that cover `count`.
+TRIREME_HOST_DEVICE constexpr int tiles_of(int count, int size) {
+  return (count + size - 1) / size;
+}
+
+/// The keys that queries before `query_end` attend to are those before this one.
+TRIREME_HOST_DEVICE constexpr int keys_end(int s, int query_end, bool causal) {
+  return causal && query_end < s ? query_end : s;
+}
+
+/// Whether no query of [query_begin, query_begin + queries) attends to a key from `key_begin` on.
+TRIREME_HOST_DEVICE constexpr bool all_masked(int query_begin, int queries, int key_begin, int s,
+                                              bool causal) {
+  return key_begin >= s || (causal && key_begin > query_begin + queries - 1);
+}
+
+/// Whether some query from `query_begin` on does not attend to all keys of [key_begin, key_begin +
+/// keys).
+TRIREME_HOST_DEVICE constexpr bool needs_mask(int query_begin, int key_begin, int keys, int s,
+                                              bool causal) {
+  return key_begin + keys > s || (causal && key_begin + keys - 1 > query_begin);
+}
+
+/// Whether `query` attends to `key`.
+TRIREME_HOST_DEVICE constexpr bool attends(int query, int key, int s, bool causal) {
+  return key < s && (!causal || key <= query);
+}
+
+/// The first tile of `queries` queries that attends to the block of keys that begins at
+/// `key_begin`.
+TRIREME_HOST_DEVICE constexpr int first_query_tile(int key_begin, int queries, bool causal) {
+  return causal ? key_begin / queries : 0;
+}
+
+/// How many blocks of `keys` keys add to dQ of tile `tile` before block `block`: they come in
+/// descending order. With the mask, block j begins at the diagonal and reaches a tile one diagonal
+/// step after block j + 1 does, so that blocks that run side by side hardly wait for each other.
+TRIREME_HOST_DEVICE constexpr int turn_of(int tile, int block, int queries, int keys, int s,
+                                          bool causal) {
+  return (keys_end(s, (tile + 1) * queries, causal) - 1) / keys - block;
+}
+
+/// Where a thread's elements of a 16 x 8 accumulator lie: element e of lane `lane` is in row
+/// fragment_row(lane) + 8 * (e / 2), column fragment_column(lane) + e % 2.
+TRIREME_HOST_DEVICE constexpr int fragment_row(int lane) { return lane / 4; }
+TRIREME_HOST_DEVICE constexpr int fragment_column(int lane) { return lane % 4 * 2; }
+
+/// Four consecutive keys of one query: what one draw of random words decides.
+struct KeyQuad {
+  int query;
+  int key;
+};
+
+/// Dropout of a 16 x 8 tile with queries as rows: each lane draws one quad, lane pairs (2i, 2i + 1)
+/// share the two quads that their elements are in. The decision of element e is bit
+/// `forward_bit(lane, e)` of what lane `forward_source(lane, e)` drew.
+TRIREME_HOST_DEVICE constexpr KeyQuad forward_quad(int lane) {
+  return {fragment_row(lane) + 8 * (lane % 2), lane % 4 / 2 * 4};
+}
+TRIREME_HOST_DEVICE constexpr int forward_source(int lane, int e) { return lane / 2 * 2 + e / 2; }
+TRIREME_HOST_DEVICE constexpr int forward_bit(int lane, int e) { return lane % 2 * 2 + e % 2; }
+
+/// The same with keys as rows: the four lanes whose rows make a quad share the four quads that
+/// their elements are in. The decision of element e is bit `backward_bit(lane)` of what lane
+/// `backward_source(lane, e)` drew.
+TRIREME_HOST_DEVICE constexpr KeyQuad backward_quad(int lane) {
+  const int rank = lane / 4 % 4;
+  return {fragment_column(lane) + rank % 2, rank / 2 * 8 + lane / 16 * 4};
+}
+TRIREME_HOST_DEVICE constexpr int backward_source(int lane, int e) {
+  return lane / 16 * 16 + e * 4 + lane % 4;
+}
+TRIREME_HOST_DEVICE constexpr int backward_bit(int lane) { return lane / 4 % 4; }
+
+}  // namespace trireme::kernels::cuda

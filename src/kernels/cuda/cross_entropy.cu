@@ -1,0 +1,268 @@
+// One block a row of the logits. Bound by bytes: the statistics read each logit once (2 bytes in
+// half precision: the largest logit so far and the sum relative to it are kept together), the
+// backward pass reads and writes it once, in place. The loss is a sum over tokens alone.
+#include "kernels/cross_entropy.hpp"
+
+#include "kernels/cuda/common/elements.cuh"
+#include "kernels/cuda/common/math.cuh"
+#include "kernels/cuda/common/partials.hpp"
+#include "kernels/cuda/common/reductions.cuh"
+#include "kernels/cuda/context.hpp"
+#include "kernels/cuda/workspace.hpp"
+
+namespace trireme::kernels::cuda {
+namespace {
+
+constexpr int kThreads = 256;
+constexpr int kUnroll = 4;
+
+__device__ constexpr float kNothing = -std::numeric_limits<float>::infinity();
+
+/// The largest of the values so far, and the sum of exp(value - max). T tells how exact.
+template <typename T>
+struct OnlineSum {
+  float max = kNothing;
+  float sum = 0.0f;
+
+  template <int kWidth>
+  __device__ void add(const Values<kWidth>& values) {
+    float largest = values[0];
+#pragma unroll
+    for (int i = 1; i < kWidth; ++i) largest = fmaxf(largest, values[i]);
+    if (largest > max) {
+      sum *= exponential<T>(max - largest);
+      max = largest;
+    }
+    const float center = max == kNothing ? 0.0f : max;  // not -infinity - -infinity
+    Values<kWidth> terms;
+#pragma unroll
+    for (int i = 0; i < kWidth; ++i) terms[i] = exponential<T>(values[i] - center);
+      // A tree: eight additions one after the other would be waited for.
+#pragma unroll
+    for (int step = 1; step < kWidth; step *= 2) {
+#pragma unroll
+      for (int i = 0; i < kWidth; i += 2 * step) terms[i] += terms[i + step];
+    }
+    sum += terms[0];
+  }
+
+  __device__ void merge(const OnlineSum& other) {
+    const float largest = fmaxf(max, other.max);
+    if (largest != kNothing)
+      sum = sum * exponential<T>(max - largest) + other.sum * exponential<T>(other.max - largest);
+    else
+      sum += other.sum;
+    max = largest;
+  }
+};
+
+template <typename T>
+struct Rows {
+  T* logits;
+  const std::int32_t* labels;
+  std::int64_t stride;  // stored columns of a row
+  std::int64_t first_column;
+  std::int64_t columns;
+
+  /// The label of `row` as one of this shard's columns, or -1.
+  __device__ std::int64_t own_label(std::int64_t row) const {
+    const std::int64_t column = labels[row] - first_column;
+    return labels[row] >= 0 && column >= 0 && column < columns ? column : -1;
+  }
+};
+
+template <typename T, int kWidth>
+__global__ void __launch_bounds__(kThreads)
+    row_statistics(Rows<T> rows, float* max, float* sum, float* target) {
+  const std::int64_t row = blockIdx.x;
+  const T* logits = rows.logits + row * rows.stride;
+  OnlineSum<T> total;
+  const std::int64_t groups = rows.columns / kWidth;
+  for (std::int64_t first = threadIdx.x; first < groups; first += kThreads * kUnroll) {
+    Elements<T, kWidth> elements[kUnroll];
+#pragma unroll
+    for (int u = 0; u < kUnroll; ++u)
+      if (first + u * kThreads < groups)
+        elements[u] = load<kWidth>(logits + (first + u * kThreads) * kWidth);
+#pragma unroll
+    for (int u = 0; u < kUnroll; ++u)
+      if (first + u * kThreads < groups) total.add(widen(elements[u]));
+  }
+  if (groups * kWidth + threadIdx.x < rows.columns)
+    total.add(widen(load<1>(logits + groups * kWidth + threadIdx.x)));
+
+  const auto merge_lanes = [&](int lanes) {
+    for (int distance = lanes / 2; distance > 0; distance /= 2) {
+      OnlineSum<T> other;
+      other.max = __shfl_xor_sync(0xFFFFFFFFu, total.max, distance);
+      other.sum = __shfl_xor_sync(0xFFFFFFFFu, total.sum, distance);
+      total.merge(other);
+    }
+  };
+  constexpr int kWarps = kThreads / 32;
+  __shared__ float maxima[kWarps], sums[kWarps];
+  merge_lanes(32);
+  if (threadIdx.x % 32 == 0) {
+    maxima[threadIdx.x / 32] = total.max;
+    sums[threadIdx.x / 32] = total.sum;
+  }
+  __syncthreads();
+  if (threadIdx.x >= 32) return;
+  total.max = maxima[threadIdx.x % kWarps];
+  total.sum = sums[threadIdx.x % kWarps];
+  merge_lanes(kWarps);
+  if (threadIdx.x != 0) return;
+  max[row] = total.max;
+  sum[row] = total.sum;
+  const std::int64_t label = rows.own_label(row);
+  target[row] = label >= 0 ? to_float(logits[label]) : 0.0f;
+}
+
+template <typename T, int kWidth>
+__global__ void __launch_bounds__(kThreads)
+    logit_gradients(Rows<T> rows, const float* max, const float* sum, float scale) {
+  const std::int64_t row = blockIdx.x;
+  T* logits = rows.logits + row * rows.stride;
+  const bool counts = rows.labels[row] >= 0;
+  const std::int64_t columns = counts ? rows.columns : 0;
+  const std::int64_t label = rows.own_label(row);
+  const float largest = max[row];
+  const float factor = scale / sum[row];
+  const std::int64_t groups = rows.stride / kWidth;
+  for (std::int64_t first = threadIdx.x; first < groups; first += kThreads * kUnroll) {
+    Elements<T, kWidth> elements[kUnroll] = {};
+#pragma unroll
+    for (int u = 0; u < kUnroll; ++u) {
+      const std::int64_t column = (first + u * kThreads) * kWidth;
+      if (column < columns) elements[u] = load<kWidth>(logits + column);
+    }
+#pragma unroll
+    for (int u = 0; u < kUnroll; ++u) {
+      const std::int64_t group = first + u * kThreads;
+      if (group >= groups) break;
+      Values<kWidth> values = widen(elements[u]);
+#pragma unroll
+      for (int i = 0; i < kWidth; ++i) values[i] = exponential<T>(values[i] - largest) * factor;
+      // Few groups hold the label or padding.
+      const auto rest = static_cast<int>(min(columns - group * kWidth, std::int64_t{kWidth}));
+      const std::int64_t here = label - group * kWidth;
+      if (rest < kWidth || (here >= 0 && here < kWidth)) {
+#pragma unroll
+        for (int i = 0; i < kWidth; ++i)
+          values[i] = i < rest ? values[i] - (i == here ? scale : 0.0f) : 0.0f;
+      }
+      store(logits + group * kWidth, narrow<T>(values));
+    }
+  }
+}
+
+__global__ void __launch_bounds__(kThreads)
+    rescale_sums(const float* local_max, const float* max, float* sum, std::int64_t rows) {
+  const std::int64_t t = std::int64_t{blockIdx.x} * kThreads + threadIdx.x;
+  // A shard without columns, or with -infinity alone, adds nothing.
+  if (t < rows) sum[t] = local_max[t] == kNothing ? 0.0f : sum[t] * expf(local_max[t] - max[t]);
+}
+
+__global__ void __launch_bounds__(kThreads)
+    sum_losses(const std::int32_t* labels, const float* max, const float* sum, const float* target,
+               std::int64_t rows, double* partials) {
+  double loss = 0.0;
+  const std::int64_t stride = std::int64_t{gridDim.x} * kThreads;
+  for (std::int64_t t = std::int64_t{blockIdx.x} * kThreads + threadIdx.x; t < rows; t += stride)
+    if (labels[t] >= 0)
+      loss += log(static_cast<double>(sum[t])) + static_cast<double>(max[t]) -
+              static_cast<double>(target[t]);
+  loss = block_sum<kThreads>(loss);
+  if (threadIdx.x == 0) partials[blockIdx.x] = loss;
+}
+
+/// Rows and stored columns of the logits, after checking that the shard's columns fit.
+Extents check_logits(const char* op, const Tensor& logits, std::int64_t columns) {
+  const Extents extents = extents_of(op, "logits", logits);
+  check_matrix(op, "logits", logits, logits.dtype, extents);
+  TRIREME_CHECK(columns >= 0 && columns <= extents.columns, "{}: {} columns of {} stored ones", op,
+                columns, extents.columns);
+  return extents;
+}
+
+void check_labels(const char* op, const std::int32_t* labels, std::int64_t rows) {
+  TRIREME_CHECK(labels != nullptr || rows == 0, "{}: labels has no memory", op);
+}
+
+}  // namespace
+
+void cross_entropy_statistics(const CrossEntropyStatistics& args, const Context& context) {
+  const char* op = "cross_entropy_statistics";
+  const Extents extents = check_logits(op, args.logits, args.columns);
+  check_labels(op, args.labels, extents.rows);
+  check_vector(op, "max", args.max, DType::f32, extents.rows);
+  check_vector(op, "sum", args.sum, DType::f32, extents.rows);
+  check_vector(op, "target", args.target, DType::f32, extents.rows);
+  if (extents.rows == 0) return;
+  dispatch_cuda(args.logits.dtype, [&](auto zero) {
+    using T = decltype(zero);
+    const Rows<T> rows{args.logits.as<T>(), args.labels, extents.columns, args.first_column,
+                       args.columns};
+    dispatch_width<T>(rows_aligned16<T>(rows.stride, rows.logits), [&](auto width) {
+      row_statistics<T, width>
+          <<<static_cast<unsigned>(extents.rows), kThreads, 0, context.stream>>>(
+              rows, args.max.as<float>(), args.sum.as<float>(), args.target.as<float>());
+      TRIREME_CUDA_LAUNCHED(row_statistics);
+    });
+  });
+}
+
+void cross_entropy_rescale(const CrossEntropyRescale& args, const Context& context) {
+  const char* op = "cross_entropy_rescale";
+  const std::int64_t rows = args.max.size();
+  check_vector(op, "local_max", args.local_max, DType::f32, rows);
+  check_vector(op, "max", args.max, DType::f32, rows);
+  check_vector(op, "sum", args.sum, DType::f32, rows);
+  if (rows == 0) return;
+  const auto blocks = static_cast<unsigned>((rows + kThreads - 1) / kThreads);
+  rescale_sums<<<blocks, kThreads, 0, context.stream>>>(
+      args.local_max.as<float>(), args.max.as<float>(), args.sum.as<float>(), rows);
+  TRIREME_CUDA_LAUNCHED(rescale_sums);
+}
+
+void cross_entropy_loss(const CrossEntropyLoss& args, const Context& context) {
+  const char* op = "cross_entropy_loss";
+  const std::int64_t rows = args.max.size();
+  check_labels(op, args.labels, rows);
+  check_vector(op, "max", args.max, DType::f32, rows);
+  check_vector(op, "sum", args.sum, DType::f32, rows);
+  check_vector(op, "target", args.target, DType::f32, rows);
+  check_vector(op, "loss", args.loss, DType::f64, 1);
+  check_workspace(op, context, cross_entropy_loss_workspace());
+  if (rows == 0) return;
+  const auto blocks =
+      static_cast<unsigned>(std::min<std::int64_t>((rows + kThreads - 1) / kThreads, kSumBlocks));
+  auto* partials = reinterpret_cast<double*>(context.workspace);
+  sum_losses<<<blocks, kThreads, 0, context.stream>>>(args.labels, args.max.as<float>(),
+                                                      args.sum.as<float>(), args.target.as<float>(),
+                                                      rows, partials);
+  TRIREME_CUDA_LAUNCHED(sum_losses);
+  add_partial_sum(partials, static_cast<int>(blocks), args.loss.as<double>(), context);
+}
+
+void cross_entropy_backward(const CrossEntropyBackward& args, const Context& context) {
+  const char* op = "cross_entropy_backward";
+  const Extents extents = check_logits(op, args.logits, args.columns);
+  check_labels(op, args.labels, extents.rows);
+  check_vector(op, "max", args.max, DType::f32, extents.rows);
+  check_vector(op, "sum", args.sum, DType::f32, extents.rows);
+  if (extents.rows == 0) return;
+  dispatch_cuda(args.logits.dtype, [&](auto zero) {
+    using T = decltype(zero);
+    const Rows<T> rows{args.logits.as<T>(), args.labels, extents.columns, args.first_column,
+                       args.columns};
+    dispatch_width<T>(rows_aligned16<T>(rows.stride, rows.logits), [&](auto width) {
+      logit_gradients<T, width>
+          <<<static_cast<unsigned>(extents.rows), kThreads, 0, context.stream>>>(
+              rows, args.max.as<float>(), args.sum.as<float>(), static_cast<float>(args.scale));
+      TRIREME_CUDA_LAUNCHED(logit_gradients);
+    });
+  });
+}
+
+}  // namespace trireme::kernels::cuda

@@ -1,0 +1,120 @@
+// The tanh form of the GELU, in the shape that the host backend computes it in: with
+// u = sqrt(2/pi) (x + 0.044715 x^3), gelu(x) = x/2 (1 + tanh(u)) = x s, where s = 1 / (1 + e) and
+// e = exp(-2u): one exponential, and no cancellation for negative x.
+//
+// Both passes are bound by bytes: forward reads and writes an element (4 bytes in half precision),
+// backward reads two and writes one (6); the column sums for dbias are made on the way.
+#include "kernels/gelu.hpp"
+
+#include "kernels/cuda/common/columns.cuh"
+#include "kernels/cuda/common/elementwise.cuh"
+#include "kernels/cuda/common/math.cuh"
+
+namespace trireme::kernels::cuda {
+namespace {
+
+constexpr float kSlope = 1.5957691216057307f;  // 2 sqrt(2/pi)
+constexpr float kCubic = 0.044715f;
+
+/// e and s for results that are rounded to T.
+template <typename T>
+struct Gelu {
+  float square, e, s;
+
+  __device__ explicit Gelu(float x) : square(x * x) {
+    // Kept finite, so that e * s is 1 and not infinity * 0 far left, where gelu' is 0 anyway.
+    constexpr float kScale = -kSlope * kLog2E;
+    e = power_of_two<T>(fminf(x * (kScale + kScale * kCubic * square), 115.0f));
+    s = reciprocal<T>(1.0f + e);
+  }
+
+  __device__ float derivative(float x) const {
+    return s + e * s * s * (x * (kSlope + 3.0f * kSlope * kCubic * square));
+  }
+};
+
+template <typename T, int kWidth>
+struct GeluElements {
+  static constexpr int kUnroll = 4;
+  using Inputs = Elements<T, kWidth>;
+
+  const T* x;
+  T* out;
+
+  __device__ Inputs load(std::int64_t i) const { return cuda::load<kWidth>(x + i * kWidth); }
+  __device__ void store(std::int64_t i, const Inputs& inputs) const {
+    Values<kWidth> values = widen(inputs);
+#pragma unroll
+    for (float& value : values.values) value *= Gelu<T>(value).s;
+    cuda::store(out + i * kWidth, narrow<T>(values));
+  }
+};
+
+/// Writes dx, and hands it on to the column sums before it is rounded.
+template <typename T, int kWidth>
+struct GeluGradient {
+  static constexpr int kUnroll = 3;
+  struct Inputs {
+    Elements<T, kWidth> dout, x;
+  };
+
+  const T* dout;
+  const T* x;
+  T* dx;
+
+  __device__ Inputs load(std::int64_t offset) const {
+    return {cuda::load<kWidth>(dout + offset), cuda::load<kWidth>(x + offset)};
+  }
+  __device__ Values<kWidth> compute(std::int64_t offset, const Inputs& inputs) const {
+    Values<kWidth> gradient = widen(inputs.dout);
+    const Values<kWidth> values = widen(inputs.x);
+#pragma unroll
+    for (int i = 0; i < kWidth; ++i) gradient[i] *= Gelu<T>(values[i]).derivative(values[i]);
+    cuda::store(dx + offset, narrow<T>(gradient));
+    return gradient;
+  }
+};
+
+}  // namespace
+
+void gelu_forward(const GeluForward& args, const Context& context) {
+  const char* op = "gelu_forward";
+  const DType dtype = args.x.dtype;
+  const Extents extents = extents_of(op, "x", args.x);
+  check_matrix(op, "x", args.x, dtype, extents);
+  check_matrix(op, "out", args.out, dtype, extents);
+  const std::int64_t size = args.x.size();
+  TRIREME_CHECK(args.out.data != args.x.data || size == 0, "{}: out may not be x, which is kept",
+                op);
+  dispatch_cuda(dtype, [&](auto zero) {
+    using T = decltype(zero);
+    const T* x = args.x.as<T>();
+    T* out = args.out.as<T>();
+    dispatch_width<T>(rows_aligned16<T>(size, x, out), [&](auto width) {
+      launch_elements(GeluElements<T, width>{x, out}, size / width, context);
+    });
+  });
+}
+
+void gelu_backward(const GeluBackward& args, const Context& context) {
+  const char* op = "gelu_backward";
+  const DType dtype = args.x.dtype;
+  const Extents extents = extents_of(op, "x", args.x);
+  check_matrix(op, "x", args.x, dtype, extents);
+  check_matrix(op, "dout", args.dout, dtype, extents);
+  check_matrix(op, "dx", args.dx, dtype, extents);
+  check_vector(op, "dbias", args.dbias, DType::f32, extents.columns);
+  check_workspace(op, context, gelu_backward_workspace(extents.columns));
+  dispatch_cuda(dtype, [&](auto zero) {
+    using T = decltype(zero);
+    const T* dout = args.dout.as<T>();
+    const T* x = args.x.as<T>();
+    T* dx = args.dx.as<T>();
+    dispatch_width<T>(rows_aligned16<T>(extents.columns, dout, x, dx), [&](auto width) {
+      add_column_sums<width>(GeluGradient<T, width>{dout, x, dx}, extents, args.dbias.as<float>(),
+                             context);
+    });
+  });
+}
+
+}  // namespace trireme::kernels::cuda

@@ -1,0 +1,127 @@
+#include "kernels/cuda/gemm/matmul.hpp"
+
+#include <array>
+#include <bit>
+
+#include "kernels/cuda/workspace.hpp"
+
+namespace trireme::kernels::cuda {
+namespace {
+
+static_assert(sizeof(Algorithm) == sizeof(cublasLtMatmulAlgo_t));
+
+constexpr int kCandidates = 24;
+
+cudaDataType_t cuda_type(DType dtype) {
+  switch (dtype) {
+    case DType::bf16:
+      return CUDA_R_16BF;
+    case DType::f16:
+      return CUDA_R_16F;
+    default:
+      return CUDA_R_32F;
+  }
+}
+
+}  // namespace
+
+Matmul::Matmul(const CublasLt& library, const Product& product)
+    : library_(library),
+      product_(product),
+      description_(nullptr, library.MatmulDescDestroy),
+      first_(product.transpose_b ? layout(product.operands, product.k, product.n)
+                                 : layout(product.operands, product.n, product.k)),
+      second_(product.transpose_a ? layout(product.operands, product.m, product.k)
+                                  : layout(product.operands, product.k, product.m)),
+      result_(layout(product.result, product.n, product.m)) {
+  // Sums in fp32, and fp32 operands as they are: never rounded to TF32.
+  cublasLtMatmulDesc_t description = nullptr;
+  TRIREME_CUBLASLT(library_, MatmulDescCreate(&description, CUBLAS_COMPUTE_32F, CUDA_R_32F));
+  description_.reset(description);
+  const auto operation = [](bool transpose) { return transpose ? CUBLAS_OP_T : CUBLAS_OP_N; };
+  describe(CUBLASLT_MATMUL_DESC_TRANSA, operation(product.transpose_b));
+  describe(CUBLASLT_MATMUL_DESC_TRANSB, operation(product.transpose_a));
+  if (product.bias) {
+    describe(CUBLASLT_MATMUL_DESC_EPILOGUE, CUBLASLT_EPILOGUE_BIAS);
+    describe(CUBLASLT_MATMUL_DESC_BIAS_DATA_TYPE, cuda_type(product.operands));
+    // Until run() sets it, the pointer tells the alignment alone; nothing follows it.
+    describe(CUBLASLT_MATMUL_DESC_BIAS_POINTER, reinterpret_cast<const void*>(kLargestAlignment));
+  }
+}
+
+Matmul::Layout Matmul::layout(DType dtype, std::int64_t rows, std::int64_t columns) const {
+  cublasLtMatrixLayout_t created = nullptr;
+  TRIREME_CUBLASLT(library_, MatrixLayoutCreate(&created, cuda_type(dtype), rows, columns, rows));
+  return Layout(created, library_.MatrixLayoutDestroy);
+}
+
+template <typename Value>
+void Matmul::describe(cublasLtMatmulDescAttributes_t attribute, const Value& value) const {
+  TRIREME_CUBLASLT(library_,
+                   MatmulDescSetAttribute(description_.get(), attribute, &value, sizeof(value)));
+}
+
+std::vector<Algorithm> Matmul::candidates() const {
+  cublasLtMatmulPreference_t created = nullptr;
+  TRIREME_CUBLASLT(library_, MatmulPreferenceCreate(&created));
+  const Owned<cublasLtMatmulPreferenceOpaque_t> preference(created,
+                                                           library_.MatmulPreferenceDestroy);
+  const auto prefer = [&](cublasLtMatmulPreferenceAttributes_t attribute, const auto& value) {
+    TRIREME_CUBLASLT(
+        library_, MatmulPreferenceSetAttribute(preference.get(), attribute, &value, sizeof(value)));
+  };
+  prefer(CUBLASLT_MATMUL_PREF_MAX_WORKSPACE_BYTES, std::uint64_t{kGemmWorkspace});
+  // Sums over parts of k may be added up in fp32 by a step of its own. In place, no order of them
+  // is promised; in the type of the result, they are rounded too often.
+  prefer(CUBLASLT_MATMUL_PREF_REDUCTION_SCHEME_MASK,
+         std::uint32_t{CUBLASLT_REDUCTION_SCHEME_COMPUTE_TYPE});
+  prefer(CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_A_BYTES, std::uint32_t{product_.alignment_b});
+  prefer(CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_B_BYTES, std::uint32_t{product_.alignment_a});
+  prefer(CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_C_BYTES, std::uint32_t{product_.alignment_c});
+  prefer(CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_D_BYTES, std::uint32_t{product_.alignment_c});
+
+  std::array<cublasLtMatmulHeuristicResult_t, kCandidates> results{};
+  int found = 0;
+  const cublasStatus_t status = library_.MatmulAlgoGetHeuristic(
+      library_.handle, description_.get(), first_.get(), second_.get(), result_.get(),
+      result_.get(), preference.get(), kCandidates, results.data(), &found);
+  if (status == CUBLAS_STATUS_NOT_SUPPORTED) return {};
+  library_.check(status, "cublasLtMatmulAlgoGetHeuristic", __FILE__, __LINE__);
+  std::vector<Algorithm> candidates;
+  for (int i = 0; i < found; ++i)
+    if (results[i].state == CUBLAS_STATUS_SUCCESS && deterministic(results[i]))
+      candidates.push_back(std::bit_cast<Algorithm>(results[i].algo));
+  return candidates;
+}
+
+bool Matmul::deterministic(const cublasLtMatmulHeuristicResult_t& result) const {
+  std::uint32_t scheme = CUBLASLT_REDUCTION_SCHEME_INPLACE;
+  std::size_t written = 0;
+  const cublasStatus_t status = library_.MatmulAlgoConfigGetAttribute(
+      &result.algo, CUBLASLT_ALGO_CONFIG_REDUCTION_SCHEME, &scheme, sizeof(scheme), &written);
+  return status == CUBLAS_STATUS_SUCCESS && result.workspaceSize <= kGemmWorkspace &&
+         (scheme == CUBLASLT_REDUCTION_SCHEME_NONE ||
+          scheme == CUBLASLT_REDUCTION_SCHEME_COMPUTE_TYPE);
+}
+
+bool Matmul::usable(const Algorithm& algorithm) const {
+  cublasLtMatmulHeuristicResult_t result{};
+  result.algo = std::bit_cast<cublasLtMatmulAlgo_t>(algorithm);
+  const cublasStatus_t status =
+      library_.MatmulAlgoCheck(library_.handle, description_.get(), first_.get(), second_.get(),
+                               result_.get(), result_.get(), &result.algo, &result);
+  return status == CUBLAS_STATUS_SUCCESS && deterministic(result);
+}
+
+cublasStatus_t Matmul::run(const Algorithm& algorithm, const Operands& operands,
+                           const Context& context) const {
+  if (product_.bias) describe(CUBLASLT_MATMUL_DESC_BIAS_POINTER, operands.bias);
+  const auto algo = std::bit_cast<cublasLtMatmulAlgo_t>(algorithm);
+  const float one = 1.0f;
+  return library_.Matmul(library_.handle, description_.get(), &one, operands.b, first_.get(),
+                         operands.a, second_.get(), &operands.beta, operands.c, result_.get(),
+                         operands.c, result_.get(), &algo, context.workspace, kGemmWorkspace,
+                         context.stream);
+}
+
+}  // namespace trireme::kernels::cuda

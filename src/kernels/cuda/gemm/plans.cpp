@@ -1,0 +1,127 @@
+#include "kernels/cuda/gemm/plans.hpp"
+
+#include <fcntl.h>
+#include <fmt/format.h>
+#include <sys/file.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <charconv>
+#include <filesystem>
+
+namespace trireme::kernels::cuda {
+namespace {
+
+constexpr char kSeparator = '\t';
+
+/// The file, held by this process alone while it is open, where the file system can lock.
+class LockedFile {
+ public:
+  LockedFile(const std::string& path, int flags, int lock)
+      : fd_(path.empty() ? -1 : ::open(path.c_str(), flags | O_CLOEXEC, 0644)) {
+    if (fd_ >= 0) ::flock(fd_, lock);
+  }
+  LockedFile(const LockedFile&) = delete;
+  ~LockedFile() {
+    if (fd_ >= 0) ::close(fd_);
+  }
+
+  /// All of it; empty when it could not be opened.
+  std::string read() const {
+    std::string content;
+    char buffer[1 << 14];
+    ssize_t got = 0;
+    while (fd_ >= 0 && (got = ::read(fd_, buffer, sizeof buffer)) > 0) content.append(buffer, got);
+    return content;
+  }
+
+  /// In one piece, so that lines stay whole even where locks do nothing. A disk that is full costs
+  /// a timing in the next run, no more.
+  void append(const std::string& text) const {
+    if (fd_ < 0) return;
+    const ssize_t put = ::write(fd_, text.data(), text.size());
+    static_cast<void>(put);
+  }
+
+ private:
+  int fd_;
+};
+
+std::optional<Algorithm> latest_plan(std::string_view content, std::string_view machine,
+                                     std::string_view product) {
+  std::optional<Algorithm> latest;
+  while (!content.empty()) {
+    const std::size_t end = std::min(content.find('\n'), content.size());
+    if (const auto plan = parse_plan(content.substr(0, end), machine, product)) latest = plan;
+    content.remove_prefix(std::min(end + 1, content.size()));
+  }
+  return latest;
+}
+
+/// Removes `expected` from the head of `text`, if it is there.
+bool consume(std::string_view& text, std::string_view expected) {
+  if (!text.starts_with(expected)) return false;
+  text.remove_prefix(expected.size());
+  return true;
+}
+
+}  // namespace
+
+std::uint32_t alignment_of(const void* pointer) {
+  const std::uintptr_t address = reinterpret_cast<std::uintptr_t>(pointer) | kLargestAlignment;
+  return static_cast<std::uint32_t>(address & -address);
+}
+
+std::string to_string(const Product& product) {
+  return fmt::format("{}x{}x{} {}{} {} to {}{}{} align {} {} {}", product.m, product.n, product.k,
+                     product.transpose_a ? 'T' : 'N', product.transpose_b ? 'T' : 'N',
+                     name_of(product.operands), name_of(product.result), product.adds ? " add" : "",
+                     product.bias ? " bias" : "", product.alignment_a, product.alignment_b,
+                     product.alignment_c);
+}
+
+std::string format_plan(std::string_view machine, std::string_view product,
+                        const Algorithm& algorithm) {
+  std::string line = fmt::format("{}{}{}{}", machine, kSeparator, product, kSeparator);
+  for (const std::uint64_t word : algorithm) line += fmt::format("{:016x}", word);
+  return line;
+}
+
+std::optional<Algorithm> parse_plan(std::string_view line, std::string_view machine,
+                                    std::string_view product) {
+  const std::string_view separator(&kSeparator, 1);
+  if (!consume(line, machine) || !consume(line, separator) || !consume(line, product) ||
+      !consume(line, separator))
+    return std::nullopt;
+  constexpr std::size_t kDigits = 2 * sizeof(std::uint64_t);
+  Algorithm algorithm{};
+  if (line.size() != algorithm.size() * kDigits) return std::nullopt;
+  for (std::uint64_t& word : algorithm) {
+    const auto [end, error] = std::from_chars(line.data(), line.data() + kDigits, word, 16);
+    if (error != std::errc() || end != line.data() + kDigits) return std::nullopt;
+    line.remove_prefix(kDigits);
+  }
+  return algorithm;
+}
+
+GemmPlans::GemmPlans(std::string path, std::string machine)
+    : path_(std::move(path)), machine_(std::move(machine)) {}
+
+std::optional<Algorithm> GemmPlans::find(const Product& product) const {
+  const LockedFile file(path_, O_RDONLY, LOCK_SH);
+  return latest_plan(file.read(), machine_, to_string(product));
+}
+
+Algorithm GemmPlans::settle(const Product& product, const Algorithm& mine,
+                            const std::function<bool(const Algorithm&)>& usable) const {
+  const std::string name = to_string(product);
+  const LockedFile file(path_, O_RDWR | O_CREAT | O_APPEND, LOCK_EX);
+  const std::string content = file.read();
+  const auto theirs = latest_plan(content, machine_, name);
+  if (theirs && usable(*theirs)) return *theirs;
+  const bool cut_off = !content.empty() && content.back() != '\n';
+  file.append(fmt::format("{}{}\n", cut_off ? "\n" : "", format_plan(machine_, name, mine)));
+  return mine;
+}
+
+}  // namespace trireme::kernels::cuda

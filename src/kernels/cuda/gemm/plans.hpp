@@ -1,0 +1,78 @@
+// The file that keeps which cuBLASLt algorithm was the fastest for which product. Plain host code,
+// tested where there is no GPU.
+#pragma once
+
+#include <array>
+#include <compare>
+#include <cstdint>
+#include <functional>
+#include <optional>
+#include <string>
+#include <string_view>
+
+#include "core/dtype.hpp"
+
+namespace trireme::kernels::cuda {
+
+/// Alignment in bytes beyond which none is of use to a product.
+inline constexpr std::uint32_t kLargestAlignment = 16;
+
+/// The alignment of `pointer`, at most kLargestAlignment.
+std::uint32_t alignment_of(const void* pointer);
+
+/// All that the choice of an algorithm depends on: C [m, n] = op(A) [m, k] op(B) [k, n].
+struct Product {
+  std::int64_t m = 0;
+  std::int64_t n = 0;
+  std::int64_t k = 0;
+  bool transpose_a = false;
+  bool transpose_b = false;
+  DType operands = DType::f32;  ///< of A, B and the bias
+  DType result = DType::f32;    ///< of C
+  bool adds = false;            ///< whether beta is other than 0
+  bool bias = false;
+  std::uint32_t alignment_a = kLargestAlignment;
+  std::uint32_t alignment_b = kLargestAlignment;
+  std::uint32_t alignment_c = kLargestAlignment;
+
+  auto operator<=>(const Product&) const = default;
+};
+
+/// "16384x2304x768 NT bf16 to fp32 add bias align 16 16 16": the product's name in the file.
+std::string to_string(const Product& product);
+
+/// A configured algorithm, as cuBLASLt allows it to be stored (cublasLtMatmulAlgo_t).
+using Algorithm = std::array<std::uint64_t, 8>;
+
+/// One line of the file, without its end: machine, product and algorithm.
+std::string format_plan(std::string_view machine, std::string_view product,
+                        const Algorithm& algorithm);
+
+/// The algorithm of `line` if it is a plan for this product on this machine.
+std::optional<Algorithm> parse_plan(std::string_view line, std::string_view machine,
+                                    std::string_view product);
+
+/// The file of plans, which any number of processes read and extend at the same time. A file that
+/// cannot be read or written is done without; lines that are damaged or of other machines are
+/// left alone.
+class GemmPlans {
+ public:
+  /// `machine` names GPU and library version: plans are kept apart by it. An empty path keeps
+  /// nothing.
+  GemmPlans(std::string path, std::string machine);
+
+  /// The latest plan for `product`, as the file is now.
+  std::optional<Algorithm> find(const Product& product) const;
+
+  /// Adds `mine` as the plan for `product`, unless another process has added one meanwhile that
+  /// is `usable`; returns the one that holds. So all processes run the same algorithm, and get the
+  /// same bits, though each of them may have timed another one as the fastest.
+  Algorithm settle(const Product& product, const Algorithm& mine,
+                   const std::function<bool(const Algorithm&)>& usable) const;
+
+ private:
+  std::string path_;
+  std::string machine_;
+};
+
+}  // namespace trireme::kernels::cuda

@@ -1,0 +1,268 @@
+#include "kernels/attention.hpp"
+
+#include <array>
+
+#include "device_testing.hpp"
+#include "kernels/cuda/attention_workspace.hpp"
+
+namespace trireme::kernels {
+namespace {
+
+struct Case {
+  std::int64_t s, b, heads, d;
+};
+
+constexpr std::int64_t kFirstHead = 3;
+
+Dropout dropout_of(double probability) { return {probability, 11, 500, 2, DropoutSite::attention}; }
+
+std::string text_of(const Case& c, DType dtype, double probability, bool causal) {
+  return std::string(name_of(dtype)) + " s " + std::to_string(c.s) + " b " + std::to_string(c.b) +
+         " heads " + std::to_string(c.heads) + " d " + std::to_string(c.d) +
+         (probability > 0.0 ? " dropout" : "") + (causal ? " causal" : " full");
+}
+
+struct Results {
+  std::vector<double> out, lse, dqkv;
+};
+
+struct Problem {
+  Case size;
+  DType dtype;
+  Dropout dropout;
+  bool causal;
+  std::vector<double> qkv, dout;
+
+  Problem(Case size, DType dtype, double probability, bool causal)
+      : size(size),
+        dtype(dtype),
+        dropout(dropout_of(probability)),
+        causal(causal),
+        qkv(random_values(3 * elements(), 1, dtype)),
+        dout(random_values(elements(), 2, dtype)) {}
+
+  std::int64_t elements() const { return size.s * size.b * size.heads * size.d; }
+  Shape qkv_shape() const { return {size.s, size.b, 3 * size.heads * size.d}; }
+  Shape out_shape() const { return {size.s, size.b, size.heads * size.d}; }
+  Shape lse_shape() const { return {size.b, size.heads, size.s}; }
+  std::size_t workspace() const {
+    return cuda::attention_backward_workspace(dtype, size.s, size.b, size.heads, size.d);
+  }
+
+  // The host operation in double.
+  Results exact() {
+    Results r{std::vector<double>(elements()), std::vector<double>(size.b * size.heads * size.s),
+              std::vector<double>(3 * elements())};
+    const auto tensor = [](std::vector<double>& values, Shape shape) {
+      return Tensor{values.data(), DType::f64, shape};
+    };
+    const Tensor in = tensor(qkv, qkv_shape()), out = tensor(r.out, out_shape()),
+                 lse = tensor(r.lse, lse_shape());
+    host::attention_forward({in, out, lse, size.heads, kFirstHead, dropout, causal});
+    host::attention_backward({tensor(dout, out_shape()), in, out, lse, tensor(r.dqkv, qkv_shape()),
+                              size.heads, kFirstHead, dropout, causal});
+    return r;
+  }
+
+  // A plain version that stores out, P and dS in the precision of the operands.
+  Results plain() const;
+
+  // The CUDA operations; with `context`, its launchers.
+  Results on_gpu(const cuda::Context* context = nullptr) const {
+    gpu().reserve_workspace(workspace());
+    const OnGpu in(qkv_shape(), dtype, qkv), out(out_shape(), dtype), lse(lse_shape(), DType::f32),
+        gradient(out_shape(), dtype, dout), dqkv(qkv_shape(), dtype);
+    const AttentionForward forward{in.tensor(), out.tensor(), lse.tensor(), size.heads,
+                                   kFirstHead,  dropout,      causal};
+    const AttentionBackward backward{gradient.tensor(), in.tensor(),   out.tensor(),
+                                     lse.tensor(),      dqkv.tensor(), size.heads,
+                                     kFirstHead,        dropout,       causal};
+    if (context) {
+      cuda::attention_forward(forward, *context);
+      cuda::attention_backward(backward, *context);
+    } else {
+      gpu().attention_forward(forward);
+      gpu().attention_backward(backward);
+    }
+    return {out.read(), lse.read(), dqkv.read()};
+  }
+};
+
+Results Problem::plain() const {
+  const auto [s, b, heads, d] = size;
+  const auto stored = [&](double value) {
+    const float narrow = static_cast<float>(value);
+    if (dtype == DType::bf16) return static_cast<double>(from_bf16(to_bf16(narrow)));
+    if (dtype == DType::f16) return static_cast<double>(from_f16(to_f16(narrow)));
+    return static_cast<double>(narrow);
+  };
+  Results r{std::vector<double>(elements()), std::vector<double>(b * heads * s),
+            std::vector<double>(3 * elements())};
+  const double scale = 1 / std::sqrt(static_cast<double>(d));
+  const double kept = 1 / (1 - dropout.probability);
+  std::vector<double> probability(s), factor(s, 1.0);
+  for (std::int64_t j = 0; j < b; ++j)
+    for (std::int64_t i = 0; i < heads; ++i)
+      for (std::int64_t q = 0; q < s; ++q) {
+        const auto at = [&, j = j, i = i](std::int64_t t, int part) {
+          return ((t * b + j) * 3 + part) * heads * d + i * d;
+        };
+        const std::int64_t keys = causal ? q + 1 : s, o = ((q * b + j) * heads + i) * d;
+        double largest = -std::numeric_limits<double>::infinity(), sum = 0, along = 0;
+        for (std::int64_t k = 0; k < keys; ++k) {
+          double score = 0;
+          for (std::int64_t c = 0; c < d; ++c) score += qkv[at(q, 0) + c] * qkv[at(k, 1) + c];
+          probability[k] = score * scale;
+          largest = std::max(largest, probability[k]);
+          if (dropout.probability > 0.0) {
+            const DropoutStream stream{dropout.seed,
+                                       dropout.first_sample + static_cast<std::uint64_t>(j),
+                                       dropout.layer, dropout.site};
+            const auto element = static_cast<std::uint64_t>(((kFirstHead + i) * s + q) * s + k);
+            const Philox4 words = stream.words(element / 4);
+            const std::uint32_t word = std::array{words.x, words.y, words.z, words.w}[element % 4];
+            factor[k] = word < dropout_threshold(dropout.probability) ? 0.0 : kept;
+          }
+        }
+        for (std::int64_t k = 0; k < keys; ++k) sum += std::exp(probability[k] - largest);
+        r.lse[(j * heads + i) * s + q] = largest + std::log(sum);
+        for (std::int64_t k = 0; k < keys; ++k) {
+          probability[k] = std::exp(probability[k] - largest) / sum;
+          const double weight = stored(probability[k] * factor[k]);
+          for (std::int64_t c = 0; c < d; ++c) r.out[o + c] += weight * qkv[at(k, 2) + c];
+        }
+        for (std::int64_t c = 0; c < d; ++c) {
+          r.out[o + c] = stored(r.out[o + c]);
+          along += r.out[o + c] * dout[o + c];
+        }
+        for (std::int64_t k = 0; k < keys; ++k) {
+          double dprobability = 0;
+          for (std::int64_t c = 0; c < d; ++c) dprobability += dout[o + c] * qkv[at(k, 2) + c];
+          const double weight = stored(probability[k] * factor[k]);
+          const double dscore = stored(probability[k] * (dprobability * factor[k] - along)) * scale;
+          for (std::int64_t c = 0; c < d; ++c) {
+            r.dqkv[at(k, 2) + c] += weight * dout[o + c];
+            r.dqkv[at(q, 0) + c] += dscore * qkv[at(k, 1) + c];
+            r.dqkv[at(k, 1) + c] += dscore * qkv[at(q, 0) + c];
+          }
+        }
+      }
+  for (double& value : r.dqkv) value = stored(value);
+  return r;
+}
+
+// The elements of one part (0 q, 1 k, 2 v) of a qkv tensor.
+std::vector<double> part_of(const std::vector<double>& qkv, const Case& size, int part) {
+  std::vector<double> elements;
+  for (std::size_t i = 0; i < qkv.size(); ++i)
+    if (static_cast<int>(i / (size.heads * size.d) % 3) == part) elements.push_back(qkv[i]);
+  return elements;
+}
+
+void expect_near(Problem& problem, const std::string& name,
+                 const cuda::Context* context = nullptr) {
+  const Results exact = problem.exact(), plain = problem.plain(), found = problem.on_gpu(context);
+  expect_as_near("out, " + name, found.out, plain.out, exact.out);
+  expect_as_near("lse, " + name, found.lse, exact.lse, exact.lse);
+  expect_as_near("dqkv, " + name, found.dqkv, plain.dqkv, exact.dqkv);
+  if (problem.size.s == 1) return;  // dq and dk are zero: a relative error has no meaning
+  for (int part = 0; part < 3; ++part)
+    expect_as_near(std::string(1, "qkv"[part]) + " of dqkv, " + name,
+                   part_of(found.dqkv, problem.size, part), part_of(plain.dqkv, problem.size, part),
+                   part_of(exact.dqkv, problem.size, part));
+}
+
+class AttentionOnGpu : public ::testing::TestWithParam<DType> {};
+
+TEST_P(AttentionOnGpu, IsAsNearAsAPlainVersion) {
+  constexpr Case kCases[] = {
+      {1, 2, 3, 4},     {7, 3, 1, 16},    {64, 1, 3, 24},   {65, 2, 3, 64},
+      {127, 1, 3, 80},  {200, 3, 1, 96},  {333, 1, 1, 100}, {65, 1, 3, 104},
+      {200, 1, 3, 128}, {127, 1, 1, 256}, {64, 3, 1, 33},   {333, 2, 1, 64},
+      {129, 1, 2, 72},  {70, 1, 1, 200},  {1024, 1, 1, 64}, {260, 1, 1, 112}};
+  for (const Case& size : kCases)
+    for (const double probability : {0.0, 0.2})
+      for (const bool causal : {true, false}) {
+        Problem problem(size, GetParam(), probability, causal);
+        expect_near(problem, text_of(size, GetParam(), probability, causal));
+      }
+}
+
+// Compute capability 8.6 has less shared memory: other tiles.
+TEST_P(AttentionOnGpu, FitsTheSmallestSharedMemory) {
+  for (const Case& size : {Case{200, 1, 1, 80}, Case{333, 1, 1, 96}, Case{127, 1, 1, 100},
+                           Case{260, 1, 1, 128}, Case{132, 1, 1, 256}})
+    for (const double probability : {0.0, 0.2}) {
+      Problem problem(size, GetParam(), probability, true);
+      const device::Buffer workspace = gpu().allocate(problem.workspace(), "a test");
+      const cuda::Context context{.stream = gpu().stream(),
+                                  .workspace = static_cast<std::byte*>(workspace.get()),
+                                  .workspace_bytes = problem.workspace(),
+                                  .capability = 86,
+                                  .shared_memory_bytes = 99 << 10};
+      expect_near(problem, text_of(size, GetParam(), probability, true) + ", 99 KB", &context);
+    }
+}
+
+TEST_P(AttentionOnGpu, GivesTheSameBitsTwice) {
+  for (const Case& size :
+       {Case{1024, 3, 11, 64}, Case{520, 2, 9, 128}, Case{777, 3, 5, 80}, Case{300, 2, 5, 256}})
+    for (const bool causal : {true, false}) {
+      const Problem problem(size, GetParam(), 0.1, causal);
+      const Results first = problem.on_gpu(), second = problem.on_gpu();
+      const std::string name = text_of(size, GetParam(), 0.1, causal);
+      EXPECT_EQ(first.out, second.out) << name;
+      EXPECT_EQ(first.lse, second.lse) << name;
+      EXPECT_EQ(first.dqkv, second.dqkv) << name;
+    }
+}
+
+// Large scores: one key takes all the probability.
+TEST_P(AttentionOnGpu, StaysFiniteForExtremeScores) {
+  Problem problem({200, 1, 2, 64}, GetParam(), 0.0, true);
+  for (double& value : problem.qkv) value *= 32.0;
+  const Results found = problem.on_gpu();
+  for (const double value : found.out) ASSERT_TRUE(std::isfinite(value));
+  for (const double value : found.dqkv) ASSERT_TRUE(std::isfinite(value));
+}
+
+TEST_P(AttentionOnGpu, CachedStepsEqualTheWholeSequence) {
+  const DType dtype = GetParam();
+  for (const Case& size :
+       {Case{170, 2, 3, 64}, Case{70, 1, 3, 5}, Case{90, 1, 1, 256}, Case{77, 3, 1, 100}}) {
+    Problem problem(size, dtype, 0.0, true);
+    const Results exact = problem.exact();
+    const OnGpu in(problem.qkv_shape(), dtype, problem.qkv), out(problem.out_shape(), dtype);
+    const Shape cache{size.b, size.heads, size.s + 4, size.d};
+    const std::vector<double> nothing(cache.size());
+    const OnGpu keys(cache, dtype, nothing), values(cache, dtype, nothing);
+    std::int64_t past = 0;
+    for (const std::int64_t steps :
+         {size.s - 16, std::int64_t{1}, std::int64_t{1}, std::int64_t{3}, std::int64_t{11}}) {
+      gpu().attention_cached({in.tensor().rows(past, steps), keys.tensor(), values.tensor(),
+                              out.tensor().rows(past, steps), size.heads, past});
+      past += steps;
+    }
+    expect_as_near("cached, " + text_of(size, dtype, 0.0, true), out.read(),
+                   rounded(exact.out, dtype), exact.out);
+    // Behind the sequence the caches are untouched.
+    const std::vector<double> left = keys.read();
+    for (std::int64_t c = 0; c < 4 * size.d; ++c) EXPECT_EQ(left[size.s * size.d + c], 0.0);
+  }
+}
+
+INSTANTIATE_TEST_SUITE_P(Types, AttentionOnGpu,
+                         ::testing::Values(DType::f32, DType::bf16, DType::f16),
+                         [](const auto& info) { return std::string(name_of(info.param)); });
+
+TEST(AttentionPreconditions, RefusesWhatItCannotCompute) {
+  const OnGpu qkv({2, 1, 3 * 257}, DType::f32), out({2, 1, 257}, DType::f32),
+      lse({1, 1, 2}, DType::f32);
+  EXPECT_THROW(gpu().attention_forward({qkv.tensor(), out.tensor(), lse.tensor(), 1}),
+               InternalError);
+  EXPECT_THROW(gpu().attention_forward({qkv.tensor(), out.tensor(), lse.tensor(), 2}),
+               InternalError);
+}
+
+}  // namespace
+}  // namespace trireme::kernels

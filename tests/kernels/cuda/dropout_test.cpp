@@ -1,0 +1,102 @@
+#include "workbench.hpp"
+
+namespace trireme::kernels {
+namespace {
+
+const Shape kShapes[] = {{1, 1, 1},      {3, 2, 7},  {5, 3, 768},
+                         {129, 4, 1600}, {2, 3, 12}, {3, 2, 5001}};
+
+// A micro-batch far into a run.
+Dropout dropout_of(double probability) {
+  return {.probability = probability,
+          .seed = 0x123456789ABCDEF0ull,
+          .first_sample = (std::uint64_t{1} << 33) + 5,
+          .layer = 7,
+          .site = DropoutSite::mlp};
+}
+
+TEST(Dropout, DrawsTheMasksOfTheHost) {
+  for (const DType dtype : kStorageTypes) {
+    for (const Shape& shape : kShapes) {
+      for (const double probability : {0.0, 0.1, 0.75}) {
+        for (const bool in_place : {false, true}) {
+          expect_as_on_host("dropout gradient of " + to_string(shape), dtype,
+                            [&](Workbench& bench) -> std::vector<Output> {
+                              const Tensor dout = bench.random(shape, 1);
+                              const Tensor dx = in_place ? dout : bench.poisoned(shape);
+                              bench.backend().dropout_backward(
+                                  {.dout = dout, .dx = dx, .dropout = dropout_of(probability)});
+                              return {{"dx", dx}};
+                            });
+        }
+      }
+    }
+  }
+}
+
+TEST(BiasDropoutResidual, AgreesWithTheHost) {
+  for (const DType dtype : kStorageTypes) {
+    for (const Shape& shape : kShapes) {
+      for (const double probability : {0.0, 0.3}) {
+        for (const bool in_place : {false, true}) {
+          expect_as_on_host(
+              "bias dropout residual of " + to_string(shape), dtype,
+              [&](Workbench& bench) -> std::vector<Output> {
+                const Tensor residual = bench.random(shape, 1);
+                const Tensor out = in_place ? residual : bench.poisoned(shape);
+                bench.backend().bias_dropout_residual({.x = bench.random(shape, 2),
+                                                       .bias = bench.random({shape[2]}, 3),
+                                                       .residual = residual,
+                                                       .out = out,
+                                                       .dropout = dropout_of(probability)});
+                return {{"out", out}};
+              });
+        }
+      }
+    }
+  }
+}
+
+// The fused pass against the two that it stands for, bit by bit: those have references of their
+// own.
+TEST(BiasDropoutResidualNorm, IsTheSumAndTheNormalization) {
+  for (const DType dtype : kStorageTypes) {
+    for (const Shape& shape : kShapes) {
+      for (const double probability : {0.0, 0.3}) {
+        const std::int64_t h = shape[2], rows = shape[0] * shape[1];
+        Workbench bench(true, dtype, dtype);
+        const Tensor weight = bench.random({h}, 4), bias = bench.random({h}, 5);
+        const BiasDropoutResidual sum{.x = bench.random(shape, 2),
+                                      .bias = bench.random({h}, 3),
+                                      .residual = bench.random(shape, 1),
+                                      .out = bench.poisoned(shape),
+                                      .dropout = dropout_of(probability)};
+        BiasDropoutResidual fused_sum = sum;
+        fused_sum.out = bench.poisoned(shape);
+        const LayerNormForward norm{.x = sum.out,
+                                    .weight = weight,
+                                    .bias = bias,
+                                    .out = bench.poisoned(shape),
+                                    .mean = bench.wide_poisoned({rows}),
+                                    .rstd = bench.wide_poisoned({rows})};
+        const BiasDropoutResidualNorm fused{.sum = fused_sum,
+                                            .weight = weight,
+                                            .norm_bias = bias,
+                                            .norm = bench.poisoned(shape),
+                                            .mean = bench.wide_poisoned({rows}),
+                                            .rstd = bench.wide_poisoned({rows})};
+        gpu().bias_dropout_residual(sum);
+        gpu().layernorm_forward(norm);
+        gpu().bias_dropout_residual_norm(fused);
+        const std::string name = to_string(shape) + ", " + std::string(name_of(dtype));
+        EXPECT_EQ(bench.read(fused.sum.out), bench.read(sum.out)) << name;
+        EXPECT_EQ(bench.read(fused.norm), bench.read(norm.out)) << name;
+        EXPECT_EQ(bench.read(fused.mean), bench.read(norm.mean)) << name;
+        EXPECT_EQ(bench.read(fused.rstd), bench.read(norm.rstd)) << name;
+      }
+    }
+  }
+}
+
+}  // namespace
+}  // namespace trireme::kernels

@@ -1,0 +1,97 @@
+#include "workbench.hpp"
+
+namespace trireme::kernels {
+namespace {
+
+// Narrow and wide rows, rows of one warp and of many, with and without 16-byte alignment; the last
+// ones are wider than the backward pass keeps in registers.
+const Shape kShapes[] = {{1, 1},     {3, 7},     {5, 3, 40},  {777, 768}, {300, 1600},
+                         {41, 2560}, {19, 1027}, {1501, 256}, {17, 4096}, {5, 12288},
+                         {3, 3001},  {7, 8192},  {2, 16384}};
+
+TEST(LayerNorm, AgreesWithTheHost) {
+  for (const DType dtype : kStorageTypes) {
+    for (const Shape& shape : kShapes) {
+      expect_as_on_host("layernorm of " + to_string(shape), dtype,
+                        [&](Workbench& bench) -> std::vector<Output> {
+                          const std::int64_t h = shape[shape.rank() - 1], rows = shape.size() / h;
+                          const Tensor out = bench.poisoned(shape);
+                          const Tensor mean = bench.wide_poisoned({rows});
+                          const Tensor rstd = bench.wide_poisoned({rows});
+                          bench.backend().layernorm_forward({.x = bench.random(shape, 1, 3.0),
+                                                             .weight = bench.random({h}, 2),
+                                                             .bias = bench.random({h}, 3),
+                                                             .out = out,
+                                                             .mean = mean,
+                                                             .rstd = rstd});
+                          return {{"out", out}, {"mean", mean}, {"rstd", rstd}};
+                        });
+    }
+  }
+}
+
+TEST(LayerNorm, KeepsItsPrecisionFarFromZero) {
+  std::vector<double> x = random_values(100 * 768, 1, DType::f32);
+  for (double& value : x) value += 1000.0;
+  x = rounded(x, DType::f32);
+  expect_as_on_host(
+      "layernorm around 1000", DType::f32,
+      [&](Workbench& bench) -> std::vector<Output> {
+        const Tensor out = bench.poisoned({100, 768});
+        bench.backend().layernorm_forward({.x = bench.given({100, 768}, x),
+                                           .weight = bench.random({768}, 2),
+                                           .bias = bench.random({768}, 3),
+                                           .out = out,
+                                           .mean = bench.wide_poisoned({100}),
+                                           .rstd = bench.wide_poisoned({100})});
+        return {{"out", out}};
+      },
+      1e-4);
+}
+
+// The statistics of rows, as a forward pass left them.
+struct Statistics {
+  std::vector<double> mean, rstd;
+
+  Statistics(const std::vector<double>& x, std::int64_t h) {
+    for (std::size_t begin = 0; begin < x.size(); begin += h) {
+      double sum = 0.0, squares = 0.0;
+      for (std::int64_t i = 0; i < h; ++i) sum += x[begin + i];
+      for (std::int64_t i = 0; i < h; ++i)
+        squares += (x[begin + i] - sum / h) * (x[begin + i] - sum / h);
+      mean.push_back(sum / h);
+      rstd.push_back(1.0 / std::sqrt(squares / h + 1e-5));
+    }
+    mean = rounded(mean, DType::f32);
+    rstd = rounded(rstd, DType::f32);
+  }
+};
+
+TEST(LayerNormBackward, AgreesWithTheHost) {
+  for (const DType dtype : kStorageTypes) {
+    for (const Shape& shape : kShapes) {
+      const std::int64_t h = shape[shape.rank() - 1], rows = shape.size() / h;
+      const std::vector<double> x = random_values(shape.size(), 1, dtype, 3.0);
+      const Statistics statistics(x, h);
+      expect_as_on_host(
+          "layernorm gradient of " + to_string(shape), dtype,
+          [&](Workbench& bench) -> std::vector<Output> {
+            const Tensor dx = bench.random(shape, 2);
+            const Tensor dweight = bench.wide_random({h}, 3);
+            const Tensor dbias = bench.wide_random({h}, 4);
+            bench.backend().layernorm_backward({.dout = bench.random(shape, 5),
+                                                .x = bench.given(shape, x),
+                                                .weight = bench.random({h}, 6),
+                                                .mean = bench.wide_given({rows}, statistics.mean),
+                                                .rstd = bench.wide_given({rows}, statistics.rstd),
+                                                .dx = dx,
+                                                .dweight = dweight,
+                                                .dbias = dbias});
+            return {{"dx", dx}, {"dweight", dweight}, {"dbias", dbias}};
+          });
+    }
+  }
+}
+
+}  // namespace
+}  // namespace trireme::kernels
