@@ -13,18 +13,26 @@ namespace trireme::comm {
 /// How values are combined.
 enum class Reduce { sum, max, min };
 
-/// A send or receive under way. Its buffer must stay valid until wait() returned.
+/// A message or collective under way. Its buffer must not be touched until wait() returned.
 class Request {
  public:
   virtual ~Request() = default;
-  /// Blocks until the message has been sent or received; a second call does nothing.
+  /// Over host memory, blocks until the operation is done. Over a GPU's, makes the work that the
+  /// compute stream is asked from now on wait for it; the host goes on. A second call does nothing.
   virtual void wait() = 0;
+};
+
+/// What an operation that is already done returns.
+class FinishedRequest final : public Request {
+ public:
+  void wait() override {}
 };
 
 /// A group of ranks. Every method but send and receive is collective over the group: all its ranks
 /// call it, in the same order, with equal counts and types. Buffers lie in the memory of the
-/// backend that the implementation serves (host memory for MPI). Failures throw InternalError with
-/// the library's text, the group's name, the rank and the host.
+/// backend that the implementation serves: host memory for MPI, a GPU's for NCCL, whose operations
+/// take their place among what the compute stream is asked. Failures throw InternalError with the
+/// library's text, the group's name, the rank and the host.
 class Communicator {
  public:
   virtual ~Communicator() = default;
@@ -46,15 +54,32 @@ class Communicator {
   virtual void all_gather(void* data, std::size_t count, DType dtype) = 0;
   /// Copies `bytes` of `root` to every rank.
   virtual void broadcast(void* data, std::size_t bytes, int root) = 0;
-  /// Starts sending `bytes` to `peer`.
+  /// Starts sending `bytes` to `peer`. Messages of one tag between two ranks keep their order.
   virtual std::unique_ptr<Request> send(const void* data, std::size_t bytes, int peer, int tag) = 0;
   /// Starts receiving `bytes` from `peer`.
   virtual std::unique_ptr<Request> receive(void* data, std::size_t bytes, int peer, int tag) = 0;
-  /// Returns when every rank has called it.
+  /// Returns when every rank has called it, and the work it had queued before is done.
   virtual void barrier() = 0;
 
-  /// The sum, maximum or minimum of one value over the group.
-  double all_reduce(double value, Reduce op) {
+  /// all_reduce, reduce_scatter and all_gather beside the work that is queued after them, until
+  /// wait(). Over host memory they are done when these return.
+  virtual std::unique_ptr<Request> start_all_reduce(void* data, std::size_t count, DType dtype,
+                                                    Reduce op) {
+    all_reduce(data, count, dtype, op);
+    return std::make_unique<FinishedRequest>();
+  }
+  virtual std::unique_ptr<Request> start_reduce_scatter(void* data, std::size_t count,
+                                                        DType dtype) {
+    reduce_scatter(data, count, dtype);
+    return std::make_unique<FinishedRequest>();
+  }
+  virtual std::unique_ptr<Request> start_all_gather(void* data, std::size_t count, DType dtype) {
+    all_gather(data, count, dtype);
+    return std::make_unique<FinishedRequest>();
+  }
+
+  /// The sum, maximum or minimum of one value of the host over the group.
+  virtual double all_reduce(double value, Reduce op) {
     all_reduce(&value, 1, DType::f64, op);
     return value;
   }

@@ -77,5 +77,11 @@ TEST(RanksSharingCores, CountsUnboundRanksOfThisHost) {
   EXPECT_EQ(ranks_sharing_cores(*world), world->size());
 }
 
+TEST(NodeLocalRank, NumbersTheRanksOfThisHost) {
+  const auto world = MpiCommunicator::world();
+  EXPECT_EQ(node_local_rank(*world), world->rank());
+  EXPECT_EQ(node_local_size(*world), world->size());
+}
+
 }  // namespace
 }  // namespace trireme::comm

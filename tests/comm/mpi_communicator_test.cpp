@@ -81,6 +81,22 @@ TEST_F(MpiCommunicatorTest, AllGatherFillsEveryPart) {
                 10.0 * owner + static_cast<double>(i));
 }
 
+TEST_F(MpiCommunicatorTest, StartedCollectivesAreDoneAtOnce) {
+  std::vector<float> data(static_cast<std::size_t>(size_), 1.0f + static_cast<float>(rank_));
+  const auto total = static_cast<float>(size_ * (size_ + 1) / 2);
+  const auto own = static_cast<std::size_t>(rank_);
+  const auto scattered = world_->start_reduce_scatter(data.data(), 1, DType::f32);
+  EXPECT_EQ(data[own], total);
+  scattered->wait();
+  data[own] = static_cast<float>(rank_);
+  world_->start_all_gather(data.data(), 1, DType::f32)->wait();
+  for (int rank = 0; rank < size_; ++rank)
+    EXPECT_EQ(data[static_cast<std::size_t>(rank)], static_cast<float>(rank));
+  data[0] = 1.0f;
+  world_->start_all_reduce(data.data(), 1, DType::f32, Reduce::sum)->wait();
+  EXPECT_EQ(data[0], static_cast<float>(size_));
+}
+
 TEST_F(MpiCommunicatorTest, BroadcastCopiesAnyRoot) {
   for (int root = 0; root < size_; ++root) {
     std::string text(7, static_cast<char>('a' + rank_));

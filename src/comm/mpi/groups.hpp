@@ -1,6 +1,7 @@
 // One communicator per axis of the layout.
 #pragma once
 
+#include <functional>
 #include <memory>
 
 #include "comm/mpi/mpi_communicator.hpp"
@@ -8,23 +9,30 @@
 
 namespace trireme::comm {
 
-/// This rank's place and its groups.
+/// This rank's place and its groups. `world` carries values of the host; the others carry tensors,
+/// in the memory of the backend that computes.
 struct Groups {
   grid::Layout layout;
   grid::Coordinates place;
   std::unique_ptr<MpiCommunicator> world;
-  std::unique_ptr<MpiCommunicator> tensor;  ///< same data and pipeline coordinate
-  std::unique_ptr<MpiCommunicator> data;    ///< same tensor and pipeline coordinate
+  std::unique_ptr<Communicator> tensor;  ///< same data and pipeline coordinate
+  std::unique_ptr<Communicator> data;    ///< same tensor and pipeline coordinate
   /// Same tensor and data coordinate; rank r is stage r.
-  std::unique_ptr<MpiCommunicator> pipeline;
+  std::unique_ptr<Communicator> pipeline;
   /// First and last stage; null elsewhere, and where they are one.
-  std::unique_ptr<MpiCommunicator> embedding;
+  std::unique_ptr<Communicator> embedding;
 
   bool is_first_stage() const { return layout.is_first(place.pipeline); }
   bool is_last_stage() const { return layout.is_last(place.pipeline); }
 };
 
-/// Splits `world`, which must have layout.ranks() ranks. Collective over it.
-Groups make_groups(std::unique_ptr<MpiCommunicator> world, const grid::Layout& layout);
+/// Makes a communicator over a backend's memory from one of the same ranks over the host's.
+/// Collective over its ranks.
+using Connect = std::function<std::unique_ptr<Communicator>(std::unique_ptr<MpiCommunicator>)>;
+
+/// Splits `world`, which must have layout.ranks() ranks; each group but the world is what `connect`
+/// makes of it, itself when there is none. Collective over the world.
+Groups make_groups(std::unique_ptr<MpiCommunicator> world, const grid::Layout& layout,
+                   const Connect& connect = {});
 
 }  // namespace trireme::comm

@@ -71,4 +71,8 @@ int ranks_sharing_cores(MpiCommunicator& world) {
   return static_cast<int>(std::count(all.begin(), all.end(), mine));
 }
 
+int node_local_rank(const MpiCommunicator& world) { return world.split_by_node()->rank(); }
+
+int node_local_size(const MpiCommunicator& world) { return world.split_by_node()->size(); }
+
 }  // namespace trireme::comm

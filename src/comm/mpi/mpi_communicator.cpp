@@ -118,6 +118,13 @@ std::unique_ptr<MpiCommunicator> MpiCommunicator::split(int color, int key,
   return std::make_unique<MpiCommunicator>(part, std::move(name));
 }
 
+std::unique_ptr<MpiCommunicator> MpiCommunicator::split_by_node() const {
+  MPI_Comm part = MPI_COMM_NULL;
+  TRIREME_MPI_IN_GROUP(
+      MPI_Comm_split_type(handle_, MPI_COMM_TYPE_SHARED, rank_, MPI_INFO_NULL, &part));
+  return std::make_unique<MpiCommunicator>(part, "node");
+}
+
 // ---------------------------------------------------------------------------- collectives
 
 void MpiCommunicator::all_reduce(void* data, std::size_t count, DType dtype, Reduce op) {

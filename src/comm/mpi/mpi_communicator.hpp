@@ -42,6 +42,8 @@ class MpiCommunicator final : public Communicator {
   /// The ranks that pass the same `color`, ordered by `key`; null where color is negative.
   /// Collective over this group.
   std::unique_ptr<MpiCommunicator> split(int color, int key, std::string name) const;
+  /// The ranks that share memory with this one, in this group's order. Collective over this group.
+  std::unique_ptr<MpiCommunicator> split_by_node() const;
 
   const std::string& name() const override { return name_; }
   int rank() const override { return rank_; }
@@ -78,5 +80,10 @@ void check_launcher(int size);
 /// The number of ranks of `world` on this host that have this rank's CPU affinity mask, this rank
 /// included. Collective.
 int ranks_sharing_cores(MpiCommunicator& world);
+
+/// This rank's number among the ranks of `world` on its node (that share memory with it), in
+/// `world`'s order, and how many there are. Collective.
+int node_local_rank(const MpiCommunicator& world);
+int node_local_size(const MpiCommunicator& world);
 
 }  // namespace trireme::comm

@@ -1,0 +1,56 @@
+#include "comm/nccl/nccl.hpp"
+
+#include <fmt/format.h>
+
+#include "comm/nccl/device_communicator.hpp"
+#include "core/shared_library.hpp"
+
+namespace trireme::comm {
+namespace {
+
+Nccl load() {
+  const SharedLibrary library(
+      {"libnccl.so.2"},
+      "several GPUs need NCCL 2.18 or newer: install it (package libnccl2 of NVIDIA's repository), "
+      "or name its folder in LD_LIBRARY_PATH");
+  Nccl nccl{};
+#define TRIREME_LOAD(member, name) nccl.member = library.function<decltype(name)>(#name)
+  TRIREME_LOAD(get_version, ncclGetVersion);
+  TRIREME_LOAD(get_error_string, ncclGetErrorString);
+  TRIREME_LOAD(get_last_error, ncclGetLastError);
+  TRIREME_LOAD(get_unique_id, ncclGetUniqueId);
+  TRIREME_LOAD(comm_init_rank_config, ncclCommInitRankConfig);
+  TRIREME_LOAD(comm_destroy, ncclCommDestroy);
+  TRIREME_LOAD(comm_abort, ncclCommAbort);
+  TRIREME_LOAD(comm_get_async_error, ncclCommGetAsyncError);
+  TRIREME_LOAD(all_reduce, ncclAllReduce);
+  TRIREME_LOAD(reduce_scatter, ncclReduceScatter);
+  TRIREME_LOAD(all_gather, ncclAllGather);
+  TRIREME_LOAD(broadcast, ncclBroadcast);
+  TRIREME_LOAD(send, ncclSend);
+  TRIREME_LOAD(recv, ncclRecv);
+#undef TRIREME_LOAD
+  return nccl;
+}
+
+}  // namespace
+
+const Nccl& nccl() {
+  static const Nccl loaded = load();
+  return loaded;
+}
+
+std::string nccl_version() {
+  int version = 0;
+  nccl().get_version(&version);
+  return fmt::format("{}.{}.{}", version / 10000, version / 100 % 100, version % 100);
+}
+
+std::string nccl_text(ncclResult_t code, ncclComm_t handle) {
+  std::string text = nccl().get_error_string(code);
+  const char* last = nccl().get_last_error(handle);
+  if (last && *last) text += fmt::format(" (last error: {})", last);
+  return text;
+}
+
+}  // namespace trireme::comm

@@ -1,0 +1,286 @@
+#include "comm/nccl/nccl_communicator.hpp"
+
+#include <algorithm>
+#include <cstdlib>
+#include <exception>
+#include <utility>
+
+#include "comm/serial_communicator.hpp"
+
+namespace trireme::comm {
+namespace {
+
+/// Thread blocks of a message. Each keeps a multiprocessor from computing while a send waits for
+/// its receiver; even a few move a message in a small part of the time that a stage computes.
+constexpr int kMessageBlocks = 4;
+
+ncclDataType_t type_of(DType dtype) {
+  switch (dtype) {
+    case DType::f32:
+      return ncclFloat32;
+    case DType::f64:
+      return ncclFloat64;
+    case DType::bf16:
+      return ncclBfloat16;
+    case DType::f16:
+      return ncclFloat16;
+  }
+  throw InternalError("unknown element type {}", static_cast<int>(dtype));
+}
+
+ncclRedOp_t op_of(Reduce op) {
+  switch (op) {
+    case Reduce::sum:
+      return ncclSum;
+    case Reduce::max:
+      return ncclMax;
+    case Reduce::min:
+      return ncclMin;
+  }
+  throw InternalError("unknown reduction {}", static_cast<int>(op));
+}
+
+ncclUniqueId make_id(const std::string& where) {
+  ncclUniqueId id;
+  if (const ncclResult_t code = nccl().get_unique_id(&id); code != ncclSuccess)
+    throw InternalError("{} could not start NCCL: {}", where, nccl_text(code, nullptr));
+  return id;
+}
+
+constexpr std::size_t kFirstMessageBytes = 256;
+
+void* allocate_message() {
+  void* memory = nullptr;
+  TRIREME_CUDA(cudaMalloc(&memory, kFirstMessageBytes));
+  return memory;
+}
+
+Watched::Clock::duration duration_of(const NcclOptions& options) {
+  return std::chrono::duration_cast<Watched::Clock::duration>(
+      std::chrono::duration<double>(options.timeout_seconds));
+}
+
+/// "group 'data', rank 2 of 8".
+std::string describe(const std::string& name, const MpiCommunicator& ranks) {
+  return fmt::format("group '{}', rank {} of {}", name, ranks.rank(), ranks.size());
+}
+
+/// An operation on a stream beside the compute stream.
+class StreamRequest final : public Request {
+ public:
+  StreamRequest(std::shared_ptr<cuda::Event> done, cudaStream_t compute)
+      : done_(std::move(done)), compute_(compute) {}
+
+  void wait() override {
+    if (!done_) return;
+    done_->hold(compute_);
+    done_.reset();
+  }
+
+ private:
+  std::shared_ptr<cuda::Event> done_;
+  cudaStream_t compute_;
+};
+
+}  // namespace
+
+// ---------------------------------------------------------------------------- life
+
+NcclCommunicator::NcclCommunicator(MpiCommunicator& ranks, const std::string& name,
+                                   cudaStream_t stream, const NcclOptions& options)
+    : name_(name),
+      ranks_(ranks.split(0, ranks.rank(), name)),
+      compute_(stream),
+      timeout_(duration_of(options)) {
+  group_ = open_group();
+  open_ways(options.routes);
+}
+
+NcclCommunicator::~NcclCommunicator() {
+  // A rank that leaves because of an exception must not wait here for the others.
+  if (std::uncaught_exceptions() > 0) return;
+  const WatchedCall call(*watchdog_, description() + ": finishing its last operations", timeout_);
+  cudaStreamSynchronize(compute_);
+  if (side_) cudaStreamSynchronize(side_->get());
+  for (const auto& way : ways_) cudaStreamSynchronize(way->stream.get());
+}
+
+std::string NcclCommunicator::description() const { return describe(name_, *ranks_); }
+
+std::unique_ptr<NcclChannel> NcclCommunicator::open_group() {
+  ncclUniqueId id{};
+  if (rank() == 0) id = make_id(description());
+  ranks_->broadcast(&id, sizeof id, 0);
+  return std::make_unique<NcclChannel>(
+      id, NcclChannel::Settings{
+              .name = description(), .rank = rank(), .size = size(), .timeout = timeout_});
+}
+
+// All ranks go through the routes in the same order: no circle of ranks can wait for each other.
+// The first message of a NCCL communicator waits on the host until both ends have asked for it, so
+// it is sent here; later ones do not wait.
+void NcclCommunicator::open_ways(const std::vector<Route>& routes) {
+  const std::unique_ptr<void, decltype(&cudaFree)> message(allocate_message(), &cudaFree);
+  for (const Route& route : routes) {
+    const bool sends = route.source == rank();
+    if (!sends && route.destination != rank()) continue;
+    ncclUniqueId id{};
+    if (sends) {
+      id = make_id(description());
+      ranks_->send(&id, sizeof id, route.destination, route.tag)->wait();
+    } else {
+      ranks_->receive(&id, sizeof id, route.source, route.tag)->wait();
+    }
+    auto way = std::make_unique<Way>();
+    way->route = route;
+    way->channel = std::make_unique<NcclChannel>(
+        id, NcclChannel::Settings{.name = fmt::format("{}: route {} -> {}", description(),
+                                                      route.source, route.destination),
+                                  .rank = sends ? 0 : 1,
+                                  .size = 2,
+                                  .most_blocks = kMessageBlocks,
+                                  .timeout = timeout_});
+    ways_.push_back(std::move(way));
+    if (sends)
+      send(message.get(), kFirstMessageBytes, route.destination, route.tag);
+    else
+      receive(message.get(), kFirstMessageBytes, route.source, route.tag);
+    TRIREME_CUDA(cudaStreamSynchronize(ways_.back()->stream.get()));
+  }
+}
+
+// ---------------------------------------------------------------------------- streams
+
+template <typename Queue>
+std::unique_ptr<Request> NcclCommunicator::start(cudaStream_t stream, Queue&& queue) {
+  asked_.record(compute_);
+  asked_.hold(stream);
+  return std::make_unique<StreamRequest>(queue(stream), compute_);
+}
+
+cudaStream_t NcclCommunicator::side() {
+  if (!side_) side_.emplace(/*high_priority=*/true);
+  return side_->get();
+}
+
+// ---------------------------------------------------------------------------- collectives
+
+NcclCommunicator::Done NcclCommunicator::queue_all_reduce(void* data, std::size_t count,
+                                                          DType dtype, Reduce op,
+                                                          cudaStream_t stream) {
+  return group_->queue("all-reduce", count * size_of(dtype), stream, [&](ncclComm_t handle) {
+    return nccl().all_reduce(data, data, count, type_of(dtype), op_of(op), handle, stream);
+  });
+}
+
+NcclCommunicator::Done NcclCommunicator::queue_reduce_scatter(void* data, std::size_t count,
+                                                              DType dtype, cudaStream_t stream) {
+  const std::size_t part = count * size_of(dtype);
+  return group_->queue("reduce-scatter", size() * part, stream, [&](ncclComm_t handle) {
+    return nccl().reduce_scatter(data, static_cast<std::byte*>(data) + rank() * part, count,
+                                 type_of(dtype), ncclSum, handle, stream);
+  });
+}
+
+NcclCommunicator::Done NcclCommunicator::queue_all_gather(void* data, std::size_t count,
+                                                          DType dtype, cudaStream_t stream) {
+  const std::size_t part = count * size_of(dtype);
+  return group_->queue("all-gather", size() * part, stream, [&](ncclComm_t handle) {
+    return nccl().all_gather(static_cast<std::byte*>(data) + rank() * part, data, count,
+                             type_of(dtype), handle, stream);
+  });
+}
+
+void NcclCommunicator::all_reduce(void* data, std::size_t count, DType dtype, Reduce op) {
+  queue_all_reduce(data, count, dtype, op, compute_);
+}
+
+void NcclCommunicator::reduce_scatter(void* data, std::size_t count, DType dtype) {
+  queue_reduce_scatter(data, count, dtype, compute_);
+}
+
+void NcclCommunicator::all_gather(void* data, std::size_t count, DType dtype) {
+  queue_all_gather(data, count, dtype, compute_);
+}
+
+void NcclCommunicator::broadcast(void* data, std::size_t bytes, int root) {
+  group_->queue("broadcast", bytes, compute_, [&](ncclComm_t handle) {
+    return nccl().broadcast(data, data, bytes, ncclChar, root, handle, compute_);
+  });
+}
+
+std::unique_ptr<Request> NcclCommunicator::start_all_reduce(void* data, std::size_t count,
+                                                            DType dtype, Reduce op) {
+  return start(side(), [&](cudaStream_t stream) {
+    return queue_all_reduce(data, count, dtype, op, stream);
+  });
+}
+
+std::unique_ptr<Request> NcclCommunicator::start_reduce_scatter(void* data, std::size_t count,
+                                                                DType dtype) {
+  return start(side(), [&](cudaStream_t stream) {
+    return queue_reduce_scatter(data, count, dtype, stream);
+  });
+}
+
+std::unique_ptr<Request> NcclCommunicator::start_all_gather(void* data, std::size_t count,
+                                                            DType dtype) {
+  return start(side(),
+               [&](cudaStream_t stream) { return queue_all_gather(data, count, dtype, stream); });
+}
+
+void NcclCommunicator::barrier() {
+  TRIREME_CUDA(cudaStreamSynchronize(compute_));
+  ranks_->barrier();
+}
+
+double NcclCommunicator::all_reduce(double value, Reduce op) {
+  return ranks_->all_reduce(value, op);
+}
+
+// ---------------------------------------------------------------------------- messages
+
+NcclCommunicator::Way& NcclCommunicator::way(const Route& route) {
+  const auto found =
+      std::find_if(ways_.begin(), ways_.end(), [&](auto& way) { return way->route == route; });
+  TRIREME_CHECK(found != ways_.end(), "{}: no route {} -> {} of tag {} was asked for",
+                description(), route.source, route.destination, route.tag);
+  return **found;
+}
+
+std::unique_ptr<Request> NcclCommunicator::send(const void* data, std::size_t bytes, int peer,
+                                                int tag) {
+  Way& to = way({.source = rank(), .destination = peer, .tag = tag});
+  return start(to.stream.get(), [&](cudaStream_t stream) {
+    return to.channel->queue("send", bytes, stream, [&](ncclComm_t handle) {
+      return nccl().send(data, bytes, ncclChar, /*peer=*/1, handle, stream);
+    });
+  });
+}
+
+std::unique_ptr<Request> NcclCommunicator::receive(void* data, std::size_t bytes, int peer,
+                                                   int tag) {
+  Way& from = way({.source = peer, .destination = rank(), .tag = tag});
+  return start(from.stream.get(), [&](cudaStream_t stream) {
+    return from.channel->queue("receive", bytes, stream, [&](ncclComm_t handle) {
+      return nccl().recv(data, bytes, ncclChar, /*peer=*/0, handle, stream);
+    });
+  });
+}
+
+// ---------------------------------------------------------------------------- factory
+
+std::unique_ptr<Communicator> make_device_communicator(MpiCommunicator& ranks,
+                                                       const std::string& name, CUstream_st* stream,
+                                                       const NcclOptions& options) {
+  if (ranks.size() == 1) return std::make_unique<SerialCommunicator>();
+  if (!options.debug.empty()) ::setenv("NCCL_DEBUG", options.debug.c_str(), /*overwrite=*/1);
+  nccl();  // before anything collective: where it is missing, every rank says so
+  const auto watchdog = Watchdog::shared();
+  const WatchedCall call(*watchdog,
+                         describe(name, ranks) + ": starting NCCL, which every rank must join,",
+                         duration_of(options));
+  return std::make_unique<NcclCommunicator>(ranks, name, stream, options);
+}
+
+}  // namespace trireme::comm

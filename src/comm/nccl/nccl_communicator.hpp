@@ -1,0 +1,73 @@
+// The communicator over the memory of GPUs: make_device_communicator() makes it.
+#pragma once
+
+#include <memory>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "comm/nccl/device_communicator.hpp"
+#include "comm/nccl/nccl_channel.hpp"
+
+namespace trireme::comm {
+
+/// See make_device_communicator().
+class NcclCommunicator final : public Communicator {
+ public:
+  NcclCommunicator(MpiCommunicator& ranks, const std::string& name, cudaStream_t stream,
+                   const NcclOptions& options);
+  ~NcclCommunicator() override;
+
+  const std::string& name() const override { return name_; }
+  int rank() const override { return ranks_->rank(); }
+  int size() const override { return ranks_->size(); }
+  void all_reduce(void* data, std::size_t count, DType dtype, Reduce op) override;
+  void reduce_scatter(void* data, std::size_t count, DType dtype) override;
+  void all_gather(void* data, std::size_t count, DType dtype) override;
+  void broadcast(void* data, std::size_t bytes, int root) override;
+  std::unique_ptr<Request> send(const void* data, std::size_t bytes, int peer, int tag) override;
+  std::unique_ptr<Request> receive(void* data, std::size_t bytes, int peer, int tag) override;
+  void barrier() override;
+  std::unique_ptr<Request> start_all_reduce(void* data, std::size_t count, DType dtype,
+                                            Reduce op) override;
+  std::unique_ptr<Request> start_reduce_scatter(void* data, std::size_t count,
+                                                DType dtype) override;
+  std::unique_ptr<Request> start_all_gather(void* data, std::size_t count, DType dtype) override;
+  double all_reduce(double value, Reduce op) override;
+
+ private:
+  using Done = std::shared_ptr<cuda::Event>;
+
+  /// The NCCL communicator and the stream of one route that begins or ends here.
+  struct Way {
+    Route route;
+    cuda::Stream stream{/*high_priority=*/true};
+    std::unique_ptr<NcclChannel> channel;
+  };
+
+  std::string description() const;
+  std::unique_ptr<NcclChannel> open_group();
+  void open_ways(const std::vector<Route>& routes);
+  Way& way(const Route& route);
+
+  Done queue_all_reduce(void* data, std::size_t count, DType dtype, Reduce op, cudaStream_t stream);
+  Done queue_reduce_scatter(void* data, std::size_t count, DType dtype, cudaStream_t stream);
+  Done queue_all_gather(void* data, std::size_t count, DType dtype, cudaStream_t stream);
+  /// Makes `stream` wait for what the compute stream was asked so far, calls `queue(stream)`.
+  template <typename Queue>
+  std::unique_ptr<Request> start(cudaStream_t stream, Queue&& queue);
+  /// The stream of collectives that run beside the compute stream.
+  cudaStream_t side();
+
+  const std::string name_;
+  const std::unique_ptr<MpiCommunicator> ranks_;
+  const cudaStream_t compute_;
+  const Watched::Clock::duration timeout_;
+  const std::shared_ptr<Watchdog> watchdog_ = Watchdog::shared();
+  cuda::Event asked_;  ///< what the compute stream was asked before the latest start()
+  std::optional<cuda::Stream> side_;
+  std::unique_ptr<NcclChannel> group_;
+  std::vector<std::unique_ptr<Way>> ways_;
+};
+
+}  // namespace trireme::comm

@@ -1,0 +1,35 @@
+#include "comm/routes.hpp"
+
+#include <gtest/gtest.h>
+
+#include <algorithm>
+
+namespace trireme::comm {
+namespace {
+
+TEST(PipelineRoutes, ActivationsGoOnAndGradientsBack) {
+  for (int stages = 1; stages <= 9; ++stages) {
+    const std::vector<Route> routes = pipeline_routes(stages);
+    EXPECT_EQ(routes.size(), 2u * (stages - 1));
+    for (int stage = 0; stage + 1 < stages; ++stage) {
+      EXPECT_EQ(std::count(routes.begin(), routes.end(), Route{stage, stage + 1, kActivationTag}),
+                1);
+      EXPECT_EQ(std::count(routes.begin(), routes.end(), Route{stage + 1, stage, kGradientTag}), 1);
+    }
+  }
+}
+
+// Opened in order, each by its two ranks together, all routes take four turns whatever the length.
+TEST(PipelineRoutes, ManyCanBeOpenedAtOnce) {
+  for (int stages = 3; stages <= 64; ++stages) {
+    std::vector<int> turn(stages, 0);
+    for (const Route& route : pipeline_routes(stages)) {
+      const int next = std::max(turn[route.source], turn[route.destination]) + 1;
+      turn[route.source] = turn[route.destination] = next;
+    }
+    EXPECT_EQ(*std::max_element(turn.begin(), turn.end()), 4) << stages;
+  }
+}
+
+}  // namespace
+}  // namespace trireme::comm
