@@ -13,6 +13,7 @@
 #include "deck/load.hpp"
 #include "plan/run_plan.hpp"
 #include "plan/setup.hpp"
+#include "train/devices.hpp"
 #include "train/startup.hpp"
 
 namespace trireme {
@@ -93,7 +94,8 @@ inline DeckArguments parse_deck_options(int argc, char** argv, po::options_descr
 
 /// Fits the deck to --ranks, or without it to the fewest ranks it can run on.
 inline deck::Deck load_for_planning(const DeckArguments& arguments, bool need_data) {
-  deck::Deck deck = deck::load(arguments.path, arguments.overrides, {.need_data = need_data});
+  deck::Deck deck = deck::load(arguments.path, arguments.overrides,
+                               {.need_data = need_data, .automatic = train::automatic_device()});
   const std::int64_t model_ranks = deck.parallel.tensor * deck.parallel.pipeline;
   const std::int64_t ranks = arguments.values.count("ranks")
                                  ? arguments.values["ranks"].as<std::int64_t>()
@@ -109,7 +111,8 @@ inline bool answers_deck_questions(const DeckArguments& arguments) {
   if (!prints_before_mpi()) return true;
   if (asked("print-deck"))
     print_out(
-        deck::print_deck(deck::load(arguments.path, arguments.overrides, {.need_data = false})));
+        deck::print_deck(deck::load(arguments.path, arguments.overrides,
+                                    {.need_data = false, .automatic = train::automatic_device()})));
   if (asked("plan")) {
     const deck::Deck deck = load_for_planning(arguments, /*need_data=*/false);
     print_out(plan::to_text(plan::plan_run(deck, plan::vocabulary(deck).size)));

@@ -2,6 +2,7 @@
 #pragma once
 
 #include <chrono>
+#include <csignal>
 #include <cstdio>
 #include <cstdlib>
 #include <functional>
@@ -27,8 +28,12 @@ inline ExitCode run_on_ranks(
   const int rank = world->rank();
   const int size = world->size();
   const auto fail = [&](ExitCode code, const char* message) {
-    // Rank 0 speaks first: when all fail of one cause, it is said once.
-    if (rank != 0) std::this_thread::sleep_for(std::chrono::seconds(1));
+    // Rank 0 speaks first: when all fail of one cause, it is said once. The launcher ends the others
+    // meanwhile, with the signal that training catches.
+    if (rank != 0) {
+      std::signal(SIGTERM, SIG_DFL);
+      std::this_thread::sleep_for(std::chrono::seconds(1));
+    }
     const std::string where = size > 1 ? fmt::format("rank {} on {}: ", rank, host_name()) : "";
     std::fputs(fmt::format("{}: {}{}\n", program, where, message).c_str(), stderr);
     if (size == 1) std::_Exit(static_cast<int>(code));  // nobody else to stop, and no more to say

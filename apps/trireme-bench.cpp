@@ -15,8 +15,9 @@ struct Command {
 };
 
 constexpr std::array kCommands = {
-    Command{"gemm", "matrix products of GPT-2 124M against OpenBLAS's own sgemm", run_gemm},
-    Command{"kernels", "every operation of a GPT-2 124M training step", run_kernels},
+    Command{"comm", "what ranks send each other, over MPI or NCCL; run it with mpirun", run_comm},
+    Command{"gemm", "matrix products of GPTs against what the host or the GPU can do", run_gemm},
+    Command{"kernels", "every operation of a GPT's training step", run_kernels},
     Command{"step", "whole training steps of a deck, and its memory against the plan", run_step},
 };
 

@@ -8,6 +8,7 @@
 #include "evaluate/perplexity.hpp"
 #include "mpi_app.hpp"
 #include "report/metrics.hpp"
+#include "train/devices.hpp"
 #include "train/restart.hpp"
 
 namespace trireme {
@@ -58,6 +59,23 @@ void print_result(const po::variables_map& values, const nlohmann::ordered_json&
   print_out(text);
 }
 
+/// Loads the weights of the checkpoint at `path`, rounded to the type of `parameters`. Collective.
+checkpoint::Header load_weights(const std::string& path, comm::Groups& groups,
+                                device::Backend& backend, model::ParameterStore& parameters) {
+  const auto load_into = [&](const model::ParameterStore& store) {
+    return checkpoint::load(path, *groups.world,
+                            checkpoint::weight_tensors(store, groups.place.data == 0), &backend);
+  };
+  const DType dtype = parameters.dtype();
+  if (dtype == wide(dtype)) return load_into(parameters);
+  const model::ParameterStore exact(backend, parameters.table(), groups.layout, groups.place,
+                                    wide(dtype), /*with_gradients=*/false);
+  const checkpoint::Header header = load_into(exact);
+  backend.cast({.x = exact.weights(), .out = parameters.weights()});
+  backend.synchronize();
+  return header;
+}
+
 nlohmann::ordered_json perplexity(const DeckArguments& arguments,
                                   const train::PreparedDeck& prepared, data::Split split,
                                   std::unique_ptr<comm::MpiCommunicator> world) {
@@ -70,18 +88,17 @@ nlohmann::ordered_json perplexity(const DeckArguments& arguments,
     train::require_same_model(deck, checkpoint);
     return checkpoint.string();
   });
-  const auto backend =
-      device::make_host_backend(device::threads_for_rank(comm::ranks_sharing_cores(*world)));
   const data::GptDataset dataset = open_whole(prepared, split, *world);
-  comm::Groups groups = comm::make_groups(std::move(world), plan::layout(deck));
-  const model::ModelConfig config = plan::model_config(deck, vocabulary.size);
-  const model::ParameterStore parameters(*backend, model::gpt_parameters(config), groups.layout,
-                                         groups.place, DType::f32, /*with_gradients=*/false);
-  const checkpoint::Header header = checkpoint::load(
-      path, *groups.world, checkpoint::weight_tensors(parameters, groups.place.data == 0));
+  train::Devices devices = train::make_devices(deck, std::move(world));
+  comm::Groups& groups = devices.groups;
+  const model::LayerSizes sizes = plan::layer_sizes(deck, vocabulary.size);
+  devices.backend->reserve_workspace(model::kernel_workspace_bytes(sizes));
+  model::ParameterStore parameters(*devices.backend, model::gpt_parameters(sizes.config),
+                                   groups.layout, groups.place, sizes.dtype,
+                                   /*with_gradients=*/false);
+  const checkpoint::Header header = load_weights(path, groups, *devices.backend, parameters);
 
-  const model::LayerContext context({config, deck.batch.micro, groups.layout.tensor, DType::f32},
-                                    *backend, *groups.tensor);
+  const model::LayerContext context(sizes, *devices.backend, *groups.tensor);
   const int slots = groups.layout.pipeline > 1 ? 2 : 1;  // one is computed while the other is sent
   pipeline::StageRunner runner(groups, context, parameters, slots);
   const pipeline::LossSum sum = evaluate::whole_split(runner, dataset, deck.batch.micro, groups);

@@ -2,10 +2,12 @@
 #include <fmt/ranges.h>
 
 #include "core/files.hpp"
+#include "core/identity.hpp"
 #include "core/memory.hpp"
 #include "core/signals.hpp"
 #include "deck_options.hpp"
 #include "mpi_app.hpp"
+#include "train/devices.hpp"
 #include "train/trainer.hpp"
 
 namespace trireme {
@@ -64,14 +66,14 @@ std::string host_list(const std::vector<std::string>& hosts, std::vector<std::st
 
 /// Prints program, command, hosts, layout, memory, data and run folder.
 void introduce(Start& start, const deck::Deck& deck, const plan::Vocabulary& vocabulary,
-               const std::string& command, const std::vector<std::string>& hosts, int threads) {
+               const std::string& command, const std::vector<std::string>& hosts,
+               const std::string& devices) {
   const plan::RunPlan plan = plan::plan_run(deck, vocabulary.size);
   std::vector<std::string> distinct;
   const std::string host_text = host_list(hosts, distinct);
   report::Reporter& reporter = *start.reporter;
-  reporter.print(
-      fmt::format("{} {}\ncommand    {}\nhosts      {}, {} thread{} a rank, host backend", kProgram,
-                  TRIREME_VERSION, command, host_text, threads, threads == 1 ? "" : "s"));
+  reporter.print(fmt::format("{} {}\ncommand    {}\nhosts      {}, {}", kProgram, TRIREME_VERSION,
+                             command, host_text, devices));
   std::string text = plan::to_text(plan) + train::describe_data(deck, vocabulary);
   text += fmt::format("run folder {}\n", deck.run.output);
   text += start.restart.checkpoint
@@ -116,12 +118,14 @@ ExitCode pretrain(int argc, char** argv, const DeckArguments& arguments,
   const auto [deck, vocabulary] =
       train::prepare_deck(*world, arguments.path, arguments.overrides, deck::resolve_world_size);
 
-  const std::vector<std::string> hosts = world->all_gather_text(host_name());
-  const int threads = device::threads_for_rank(comm::ranks_sharing_cores(*world));
   const std::string command = command_line(argc, argv, world->size(), /*with_restart=*/true);
   const std::string again = command_line(argc, argv, world->size(), /*with_restart=*/false);
+  const std::vector<std::string> hosts = world->all_gather_text(host_name());
+  // What the machine lacks is found before anything is written.
+  train::Devices devices = train::make_devices(deck, std::move(world));
+  train::require_memory(deck, vocabulary.size, *devices.backend);
   Start start;
-  const std::string found = train::on_rank_zero(*world, [&] {
+  const std::string found = train::on_rank_zero(*devices.groups.world, [&] {
     // Before anything is written: throws when a split is too small.
     train::describe_data(deck, vocabulary);
     start.restart = train::find_restart(deck, arguments.values["restart"].as<std::string>());
@@ -135,15 +139,14 @@ ExitCode pretrain(int argc, char** argv, const DeckArguments& arguments,
         .restart = point.checkpoint ? std::optional(point.iteration) : std::nullopt,
         .tensorboard = deck.log.tensorboard.enable,
         .flush_every = deck.log.tensorboard.flush_every});
-    introduce(start, deck, vocabulary, command, hosts, threads);
+    introduce(start, deck, vocabulary, command, hosts, devices.description);
     return point.checkpoint ? point.checkpoint->string() : std::string();
   });
   options.restart = start.restart;
   if (!found.empty()) options.restart.checkpoint = found;
 
-  comm::Groups groups = comm::make_groups(std::move(world), plan::layout(deck));
-  const auto backend = device::make_host_backend(threads);
-  train::Trainer trainer(deck, vocabulary, groups, *backend, start.reporter.get(), options);
+  train::Trainer trainer(deck, vocabulary, devices.groups, *devices.backend, start.reporter.get(),
+                         options);
   const train::StopReason stop = trainer.run();
   if (start.reporter)
     conclude(*start.reporter, stop, trainer, deck, again, options.since_start.seconds());

@@ -5,10 +5,14 @@
 
 namespace trireme::bench {
 
-/// `trireme-bench gemm`: the products of a transformer against OpenBLAS's own sgemm.
+/// `trireme-bench comm`: what ranks send each other, over MPI or NCCL.
+ExitCode run_comm(int argc, char** argv);
+
+/// `trireme-bench gemm`: the products of transformers, on the host against OpenBLAS's own sgemm, on
+/// a GPU cuBLASLt's first choice against the fastest.
 ExitCode run_gemm(int argc, char** argv);
 
-/// `trireme-bench kernels`: every operation of a GPT-2 124M step.
+/// `trireme-bench kernels`: every operation of a training step.
 ExitCode run_kernels(int argc, char** argv);
 
 /// `trireme-bench step DECK`: whole training steps, and memory against the plan.

@@ -3,6 +3,7 @@
 #include "app.hpp"
 #include "bench/commands.hpp"
 #include "bench/gpt2.hpp"
+#include "bench/gpu/commands.hpp"
 
 namespace trireme::bench {
 
@@ -33,7 +34,12 @@ ExitCode run_gemm(int argc, char** argv) {
     std::cout << "Usage: trireme-bench gemm [options]\n\n" << options;
     return ExitCode::success;
   }
-  Meter meter(read_settings(values));
+  const Settings settings = read_settings(values);
+  if (settings.cuda) {
+    gpu::measure_products(settings);
+    return ExitCode::success;
+  }
+  Meter meter(settings);
   measure_products(meter);
   meter.print();
   return ExitCode::success;

@@ -4,6 +4,7 @@
 #include "app.hpp"
 #include "bench/commands.hpp"
 #include "bench/gpt2.hpp"
+#include "bench/gpu/commands.hpp"
 
 namespace trireme::bench {
 namespace {
@@ -180,6 +181,10 @@ ExitCode run_kernels(int argc, char** argv) {
   if (!(probability >= 0.0 && probability < 1.0))
     throw UsageError("--dropout {}: expected a number in [0, 1)", probability);
   const Settings settings = read_settings(values);
+  if (settings.cuda) {
+    gpu::measure_kernels(settings, probability);
+    return ExitCode::success;
+  }
   Meter meter(settings);
   measure_products(meter);
   measure_attention(meter, probability);
@@ -188,7 +193,7 @@ ExitCode run_kernels(int argc, char** argv) {
   measure_ends(meter, probability);
   measure_optimizer(meter);
   meter.print();
-  if (!settings.json) print_step(meter);
+  if (!settings.json && settings.only.empty()) print_step(meter);
   return ExitCode::success;
 }
 

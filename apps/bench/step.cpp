@@ -11,6 +11,7 @@
 #include "mpi_app.hpp"
 #include "report/flops.hpp"
 #include "tokenizer/preprocess/dataset_writer.hpp"
+#include "train/devices.hpp"
 #include "train/trainer.hpp"
 
 namespace trireme::bench {
@@ -19,8 +20,9 @@ namespace {
 constexpr const char* kProgram = "trireme-bench step";
 constexpr const char* kUsage =
     "Usage: trireme-bench step DECK [KEY=VALUE ...] [options]\n"
-    "Times whole training steps of a deck (forward, backward, AdamW) against OpenBLAS's own "
-    "sgemm.\n"
+    "Times whole training steps of a deck (forward, backward, AdamW): on the host against "
+    "OpenBLAS's "
+    "own sgemm, on GPUs against their peak.\n"
     "A deck without data.train trains on random tokens.\n\n";
 
 /// A folder that is gone with this.
@@ -58,7 +60,8 @@ std::vector<std::string> short_run(const DeckArguments& arguments, std::int64_t 
                           "evaluate.every=", "evaluate.at_end=false"})
     overrides.push_back(key);
   overrides.push_back(fmt::format("train.iterations={}", steps));
-  const deck::Deck deck = deck::load(arguments.path, overrides, {.need_data = false});
+  const deck::Deck deck = deck::load(arguments.path, overrides,
+                                     {.need_data = false, .automatic = train::automatic_device()});
   if (deck.data.train) return overrides;
   const std::filesystem::path prefix = folder.path() / "random";
   if (writes)
@@ -69,65 +72,160 @@ std::vector<std::string> short_run(const DeckArguments& arguments, std::int64_t 
   return overrides;
 }
 
-void print_result(const Settings& settings, const Meter& meter, const deck::Deck& deck,
-                  const plan::RunPlan& plan, std::int64_t peak_bytes) {
+/// Everything that is known about the timed steps.
+struct Measured {
+  const deck::Deck& deck;
+  const plan::RunPlan& plan;
+  double flops = 0.0;           ///< of a step on each rank, by the model's formula
+  double ms = 0.0;              ///< median
+  std::int64_t peak_bytes = 0;  ///< of the fullest rank
+
+  double tokens_per_second() const { return 1e3 * static_cast<double>(plan.tokens_per_step) / ms; }
+  double planned() const { return static_cast<double>(plan.largest().memory.total()); }
+  double memory_ratio() const { return static_cast<double>(peak_bytes) / planned(); }
+
+  nlohmann::ordered_json json() const {
+    return {{"deck", deck.run.name},
+            {"device", name_of(deck.run.device)},
+            {"compute", name_of(deck.precision.compute)},
+            {"ranks", plan.layout.ranks()},
+            {"parameters", plan.parameters},
+            {"tokens_per_step", plan.tokens_per_step},
+            {"ms", ms},
+            {"tokens_per_second", tokens_per_second()},
+            {"planned_bytes", planned()},
+            {"peak_bytes", peak_bytes},
+            {"memory_ratio", memory_ratio()}};
+  }
+  std::string head() const {
+    return fmt::format("{}: {:.2f} M parameters, {} tokens a step, {} ranks\n", deck.run.name,
+                       plan.parameters / 1e6, plan.tokens_per_step, plan.layout.ranks());
+  }
+  std::string memory_line() const {
+    return fmt::format("memory    {} at most, planned {}: {:+.1f} %\n",
+                       human_bytes(static_cast<double>(peak_bytes)), human_bytes(planned()),
+                       100 * (memory_ratio() - 1));
+  }
+};
+
+// ---- the host, against OpenBLAS's own sgemm
+
+void measure_host(const Settings& settings, Measured measured, train::Trainer& trainer,
+                  bool prints) {
+  Meter meter(settings);
+  meter.product("step", measured.flops, 1, [&] { trainer.step(); });
+  if (!prints) return;
   const Row& row = meter.rows().front();
-  const double tokens_per_second = 1e3 * static_cast<double>(plan.tokens_per_step) / row.ms;
-  const double planned = static_cast<double>(plan.largest().memory.total());
-  const double memory_ratio = static_cast<double>(peak_bytes) / planned;
+  measured.ms = row.ms;
   if (settings.json) {
-    const nlohmann::ordered_json result{{"deck", deck.run.name},
-                                        {"ranks", plan.layout.ranks()},
-                                        {"threads", settings.threads},
-                                        {"parameters", plan.parameters},
-                                        {"tokens_per_step", plan.tokens_per_step},
-                                        {"ms", row.ms},
-                                        {"tokens_per_second", tokens_per_second},
-                                        {"model_gflops", row.rate},
-                                        {"sgemm_gflops", meter.sgemm_rate()},
-                                        {"fraction_of_sgemm", row.fraction},
-                                        {"planned_bytes", planned},
-                                        {"peak_bytes", peak_bytes},
-                                        {"memory_ratio", memory_ratio}};
+    nlohmann::ordered_json result = measured.json();
+    result.update({{"threads", settings.threads},
+                   {"model_gflops", row.rate},
+                   {"sgemm_gflops", meter.sgemm_rate()},
+                   {"fraction_of_sgemm", row.fraction}});
     return print_out(result.dump(2) + "\n");
   }
-  print_out(fmt::format(
-      "{}: {:.2f} M parameters, {} tokens a step, {} ranks, {} threads a rank\n"
-      "step      {:.0f} ms, median of {}: {:.1f} tokens/s\n"
-      "rate      {:.1f} GFLOP/s a rank by the model's FLOPs\n"
-      "sgemm     {:.1f} GFLOP/s, OpenBLAS's own 1024^3 timed between the steps\n"
-      "ratio     {:.1f} %\n"
-      "memory    {} at most, planned {}: {:+.1f} %\n",
-      deck.run.name, plan.parameters / 1e6, plan.tokens_per_step, plan.layout.ranks(),
-      settings.threads, row.ms, settings.repeats, tokens_per_second, row.rate, meter.sgemm_rate(),
-      100 * row.fraction, human_bytes(static_cast<double>(peak_bytes)), human_bytes(planned),
-      100 * (memory_ratio - 1)));
+  print_out(measured.head() +
+            fmt::format("step      {:.0f} ms, median of {}, {} threads a rank: {:.1f} tokens/s\n"
+                        "rate      {:.1f} GFLOP/s a rank by the model's FLOPs\n"
+                        "sgemm     {:.1f} GFLOP/s, OpenBLAS's own 1024^3 timed between the steps\n"
+                        "ratio     {:.1f} %\n",
+                        row.ms, settings.repeats, settings.threads, measured.tokens_per_second(),
+                        row.rate, meter.sgemm_rate(), 100 * row.fraction) +
+            measured.memory_line());
+}
+
+// ---- GPUs, against the data sheet's peak
+
+void measure_gpus(const Settings& settings, Measured measured, train::Trainer& trainer,
+                  const device::Backend& backend, bool prints) {
+  std::vector<double> ms, passes, reduction, update, forward;
+  for (int i = 0; i < settings.repeats; ++i) {
+    const Stopwatch watch;
+    trainer.step();
+    ms.push_back(1e3 * watch.seconds());
+  }
+  for (int i = 0; i < settings.repeats; ++i) {
+    train::Trainer::PhaseSeconds phases;
+    trainer.step(&phases);
+    passes.push_back(1e3 * phases.passes);
+    reduction.push_back(1e3 * phases.reduction);
+    update.push_back(1e3 * phases.update);
+    const Stopwatch watch;
+    trainer.forward_only();
+    forward.push_back(1e3 * watch.seconds());
+  }
+  if (!prints) return;
+  measured.ms = median(ms);
+  const double tflops = measured.flops / measured.ms / 1e9;
+  const double peak =
+      device::peak_flops(backend.gpu_name(), plan::compute_dtype(measured.deck)) / 1e12;
+  const double mfu = peak > 0.0 ? tflops / peak : 0.0;
+  const double whole = median(passes), ahead = median(forward);
+  const plan::MemoryPlan& memory = measured.plan.largest().memory;
+  if (settings.json) {
+    nlohmann::ordered_json result = measured.json();
+    result.update({{"gpu", backend.gpu_name()},
+                   {"model_tflops", tflops},
+                   {"peak_tflops", peak},
+                   {"mfu", mfu},
+                   {"forward_ms", ahead},
+                   {"backward_ms", whole - ahead},
+                   {"reduction_ms", median(reduction)},
+                   {"update_ms", median(update)}});
+    return print_out(result.dump(2) + "\n");
+  }
+  const auto bytes = [](std::size_t value) { return human_bytes(static_cast<double>(value)); };
+  print_out(
+      measured.head() +
+      fmt::format("step      {:.2f} ms, median of {} on {}, {}: {:.0f} tokens/s\n"
+                  "rate      {:.1f} TFLOP/s a GPU by the model's FLOPs{}\n"
+                  "phases    forward {:.2f} ms, backward {:.2f}, reduction {:.2f}, update {:.2f} "
+                  "(each waited for)\n",
+                  measured.ms, settings.repeats, backend.gpu_name(),
+                  name_of(measured.deck.precision.compute), measured.tokens_per_second(), tflops,
+                  peak > 0.0 ? fmt::format(", MFU {:.1f} % of {:.1f}", 100 * mfu, peak) : "", ahead,
+                  whole - ahead, median(reduction), median(update)) +
+      measured.memory_line() +
+      fmt::format("planned   weights {}, gradients {}, optimizer {}, activations {}, workspace {}, "
+                  "transfers {}, libraries {}\n",
+                  bytes(memory.weights), bytes(memory.gradients), bytes(memory.optimizer),
+                  bytes(memory.activations), bytes(memory.workspace), bytes(memory.communication),
+                  bytes(memory.libraries)));
 }
 
 ExitCode measure(const DeckArguments& arguments, const Settings& settings,
                  std::unique_ptr<comm::MpiCommunicator> world) {
   const TemporaryFolder folder;                         // named by rank 0 alone, see below
-  const std::int64_t steps = 2 * settings.repeats + 2;  // each timed one follows a warm-up
+  const std::int64_t steps = 3 * settings.repeats + 4;  // timed ones and their warm-ups
   DeckArguments shortened = arguments;
   if (world->rank() == 0)
     shortened.overrides = short_run(arguments, steps, folder, /*writes=*/true);
   const auto [deck, vocabulary] =
       train::prepare_deck(*world, arguments.path, shortened.overrides, deck::resolve_world_size);
   const plan::RunPlan plan = plan::plan_run(deck, vocabulary.size);
-  comm::Groups groups = comm::make_groups(std::move(world), plan::layout(deck));
-  const auto backend = device::make_host_backend(settings.threads);
-  train::Trainer trainer(deck, vocabulary, groups, *backend, /*reporter=*/nullptr, {});
-  trainer.step();  // touches all memory, before the meter takes some of its own
-  const double peak =
-      groups.world->all_reduce(static_cast<double>(process_memory().peak), comm::Reduce::max);
-
-  Meter meter(settings);
-  const double flops = static_cast<double>(plan.tokens_per_step) / plan.layout.ranks() *
-                       report::model_flops_per_token(deck.model.layers, deck.model.hidden,
-                                                     deck.model.sequence, vocabulary.size);
-  meter.product("step", flops, 1, [&] { trainer.step(); });
-  if (groups.world->rank() == 0)
-    print_result(settings, meter, deck, plan, static_cast<std::int64_t>(peak));
+  train::Devices devices = train::make_devices(deck, std::move(world));
+  train::require_memory(deck, vocabulary.size, *devices.backend);
+  comm::Groups& groups = devices.groups;
+  train::Trainer trainer(deck, vocabulary, groups, *devices.backend, /*reporter=*/nullptr, {});
+  // Touches all memory, before a meter takes some of its own, and chooses product kernels.
+  for (int warm_up = 0; warm_up < 2; ++warm_up) trainer.step();
+  const std::size_t on_gpu = devices.backend->memory().used;
+  const double peak = groups.world->all_reduce(
+      on_gpu > 0 ? static_cast<double>(on_gpu) : static_cast<double>(process_memory().peak),
+      comm::Reduce::max);
+  const Measured measured{
+      .deck = deck,
+      .plan = plan,
+      .flops = static_cast<double>(plan.tokens_per_step) / plan.layout.ranks() *
+               report::model_flops_per_token(deck.model.layers, deck.model.hidden,
+                                             deck.model.sequence, vocabulary.size),
+      .peak_bytes = static_cast<std::int64_t>(peak)};
+  const bool prints = groups.world->rank() == 0;
+  if (deck.run.device == deck::Device::cuda)
+    measure_gpus(settings, measured, trainer, *devices.backend, prints);
+  else
+    measure_host(settings, measured, trainer, prints);
   return ExitCode::success;
 }
 

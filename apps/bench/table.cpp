@@ -19,32 +19,57 @@ namespace po = boost::program_options;
 constexpr std::int64_t kSide = 1024;               // of the reference product
 constexpr std::int64_t kTriad = 16 * 1024 * 1024;  // elements of each array of the triad
 
+/// OpenMP's threads spin for a while after their work, and so do OpenBLAS's own (2^26 cycles), on
+/// the cores that the others need next.
+void let_threads_rest() { std::this_thread::sleep_for(std::chrono::milliseconds(60)); }
+
+/// Whether the GPU is to be measured: as --device says, else whether there is one.
+bool asks_for_cuda(const po::variables_map& values) {
+  if (values.count("device") == 0) return !device::visible_gpus().empty();
+  const std::string& name = values["device"].as<std::string>();
+  if (name != "host" && name != "cuda")
+    throw UsageError("--device {}: expected host or cuda", name);
+  if (name == "cuda" && device::visible_gpus().empty())
+    throw CodedError<ExitCode::failure>("--device cuda: {}", device::why_no_gpu());
+  return name == "cuda";
+}
+
+DType type_named(const std::string& name) {
+  for (const DType dtype : {DType::bf16, DType::f16, DType::f32})
+    if (name == name_of(dtype)) return dtype;
+  throw UsageError("--type {}: expected bf16, fp16 or fp32", name);
+}
+
+}  // namespace
+
 double median(std::vector<double> values) {
   if (values.empty()) return 0.0;
   std::nth_element(values.begin(), values.begin() + values.size() / 2, values.end());
   return values[values.size() / 2];
 }
 
-/// OpenMP's threads spin for a while after their work, and so do OpenBLAS's own (2^26 cycles), on
-/// the cores that the others need next.
-void let_threads_rest() { std::this_thread::sleep_for(std::chrono::milliseconds(60)); }
-
-}  // namespace
-
 po::options_description settings_options() {
   po::options_description options("Options");
   options.add_options()("help,h", "print this help")(
+      "device", po::value<std::string>(), "host or cuda; by default cuda where there is a GPU")(
       "threads", po::value<int>()->default_value(device::threads_for_rank(1)),
-      "threads that compute")("repeats", po::value<int>()->default_value(7),
-                              "calls of each operation; the median counts")(
-      "json", po::bool_switch(), "print JSON instead of a table");
+      "threads that compute on the host")("type", po::value<std::string>()->default_value("bf16"),
+                                          "bf16, fp16 or fp32: what cuda computes with")(
+      "only", po::value<std::string>()->default_value(""),
+      "measure operations whose names contain this")(
+      "repeats", po::value<int>()->default_value(7),
+      "times that each operation is measured; the median counts")("json", po::bool_switch(),
+                                                                  "print JSON instead of a table");
   return options;
 }
 
 Settings read_settings(const po::variables_map& values) {
   const Settings settings{.threads = values["threads"].as<int>(),
                           .repeats = values["repeats"].as<int>(),
-                          .json = values["json"].as<bool>()};
+                          .json = values["json"].as<bool>(),
+                          .cuda = asks_for_cuda(values),
+                          .dtype = type_named(values["type"].as<std::string>()),
+                          .only = values["only"].as<std::string>()};
   if (settings.threads < 1) throw UsageError("--threads {}: at least 1", settings.threads);
   if (settings.repeats < 1) throw UsageError("--repeats {}: at least 1", settings.repeats);
   return settings;
@@ -102,6 +127,7 @@ double Meter::time_triad() {
 
 void Meter::measure(Row row, double work, const std::function<void()>& call,
                     const std::function<double()>& reference_rate, std::vector<double>& rates) {
+  if (!settings_.wants(row.name)) return;
   call();
   reference_rate();
   std::vector<double> seconds, references;

@@ -17,13 +17,21 @@ struct Settings {
   int threads = 1;
   int repeats = 7;
   bool json = false;
+  bool cuda = false;          ///< measure the GPU, else the host
+  DType dtype = DType::bf16;  ///< of the activations and weights on the GPU
+  std::string only;           ///< names of the operations to measure contain this
+
+  bool wants(const std::string& name) const { return name.find(only) != std::string::npos; }
 };
 
 /// The options for Settings.
 boost::program_options::options_description settings_options();
 
-/// Reads Settings from parsed options; throws UsageError for numbers below 1.
+/// Reads Settings from parsed options; throws UsageError for what they cannot be.
 Settings read_settings(const boost::program_options::variables_map& values);
+
+/// The middle one of `values`; 0 when there are none.
+double median(std::vector<double> values);
 
 /// One measured operation.
 struct Row {
@@ -31,13 +39,14 @@ struct Row {
   double ms = 0.0;        ///< median of one call
   double rate = 0.0;      ///< GFLOP/s of a product, GB/s of anything else
   double fraction = 0.0;  ///< of the reference rate, measured between the calls
-  double count = 0.0;     ///< calls in a training step
+  double count = 0.0;     ///< calls in a training step, where that is known
   bool product = false;
 };
 
-/// Times operations. Between any two calls of an operation it times a reference, so that other work
-/// on the machine slows both and their ratio stands: for products OpenBLAS's own sgemm of
-/// 1024 x 1024 x 1024 on all the threads, for the rest the triad a = b + 1.5 c over 3 x 64 MiB.
+/// Times operations of the host. Between any two calls of an operation it times a reference, so
+/// that other work on the machine slows both and their ratio stands: for products OpenBLAS's own
+/// sgemm of 1024 x 1024 x 1024 on all the threads, for the rest the triad a = b + 1.5 c over 3 x 64
+/// MiB.
 class Meter {
  public:
   explicit Meter(const Settings& settings);

@@ -17,14 +17,17 @@
 #include "comm/mpi/mpi_communicator.hpp"
 #include "core/dtype.hpp"
 #include "core/shape.hpp"
+#include "device/backend.hpp"
 
 namespace trireme::checkpoint {
 
 /// Part of a tensor in this rank's memory.
 struct Piece {
-  Boxes boxes;           ///< where the elements belong; see Boxes for the order
-  void* data = nullptr;  ///< count_elements(boxes) elements; save() only reads them
-  bool owner = true;     ///< false on replicas: they are read by load() and not written by save()
+  Boxes boxes;  ///< where the elements belong; see Boxes for the order
+  /// count_elements(boxes) elements, in host memory or that of the backend that save() and load()
+  /// are told; save() only reads them
+  void* data = nullptr;
+  bool owner = true;  ///< false on replicas: they are read by load() and not written by save()
 };
 
 /// A logical tensor and what this rank holds of it: nothing, or one or more pieces.
@@ -39,7 +42,7 @@ struct LocalTensor {
 /// only then names it in the file `latest` beside it. A kill at any instant leaves the checkpoint
 /// that `latest` names intact. Removes .part files that killed runs left in the folder, which is
 /// made when absent. `attributes` gains `format_version`; attributes and deck of rank 0 are
-/// written.
+/// written. The pieces lie in the memory of `memory`, null for the host's.
 ///
 /// Collective over `ranks`; every rank passes the same tensors in the same order, each element of a
 /// tensor in a piece of exactly one owner. Throws, on every rank, IoError when the file cannot be
@@ -47,7 +50,7 @@ struct LocalTensor {
 /// wrong.
 void save(const std::filesystem::path& path, comm::MpiCommunicator& ranks,
           const Attributes& attributes, const std::string& deck,
-          const std::vector<LocalTensor>& tensors);
+          const std::vector<LocalTensor>& tensors, device::Backend* memory = nullptr);
 
 /// Fills the pieces of `tensors` from the file, written at any layout, and returns its header.
 /// The file must have exactly these tensors in the top-level groups that they name ("model",
@@ -58,6 +61,6 @@ void save(const std::filesystem::path& path, comm::MpiCommunicator& ranks,
 /// truncated, foreign, newer than this program, of another model, or a checksum does not match;
 /// IoError when it cannot be read.
 Header load(const std::filesystem::path& path, comm::MpiCommunicator& ranks,
-            const std::vector<LocalTensor>& tensors);
+            const std::vector<LocalTensor>& tensors, device::Backend* memory = nullptr);
 
 }  // namespace trireme::checkpoint

@@ -38,8 +38,9 @@ void check_against(const Header& header, const std::vector<LocalTensor>& tensors
 }  // namespace
 
 Header load(const std::filesystem::path& path, comm::MpiCommunicator& ranks,
-            const std::vector<LocalTensor>& tensors) {
+            const std::vector<LocalTensor>& tensors, device::Backend* memory) {
   check_tensors(ranks, tensors);
+  HostView view(memory);
   Header header;
   // Each rank reads what it needs through a file of its own: nothing collective can hang on a
   // damaged file.
@@ -48,10 +49,12 @@ Header load(const std::filesystem::path& path, comm::MpiCommunicator& ranks,
     check_against(reader.header(), tensors, path.string());
     for (const LocalTensor& tensor : tensors)
       for (const Piece& piece : tensor.pieces)
-        reader.read(*reader.header().find(tensor.name), piece.boxes, piece.data);
+        view.write(piece.boxes, tensor.dtype, piece.data, [&](const Boxes& boxes, void* data) {
+          reader.read(*reader.header().find(tensor.name), boxes, data);
+        });
     header = reader.header();
   });
-  const std::vector<std::uint64_t> sums = total_checksums(ranks, tensors);
+  const std::vector<std::uint64_t> sums = total_checksums(ranks, tensors, view);
   for (std::size_t i = 0; i < tensors.size(); ++i)
     if (sums[i] != header.find(tensors[i].name)->checksum)
       throw DataError("'{}': tensor '{}' is damaged: its checksum does not match", path.string(),

@@ -8,8 +8,9 @@ std::vector<LocalTensor> empty_tensors(const model::ParameterStore& parameters,
                                        const std::string& prefix) {
   std::vector<LocalTensor> tensors;
   for (const model::Parameter& parameter : parameters.table())
-    tensors.push_back(
-        {.name = prefix + parameter.name, .shape = parameter.shape, .dtype = parameters.dtype()});
+    tensors.push_back({.name = prefix + parameter.name,
+                       .shape = parameter.shape,
+                       .dtype = wide(parameters.dtype())});
   return tensors;
 }
 
@@ -28,7 +29,7 @@ std::vector<LocalTensor> checkpoint_tensors(const model::ParameterStore& paramet
     const auto add = [&](std::vector<LocalTensor>& tensors, void* data) {
       tensors[index].pieces.push_back({.boxes = part.boxes, .data = data, .owner = part.primary});
     };
-    add(weights, element(parameters.weights(), part.weight_offset));
+    add(weights, optimizer.master(part).data);
     add(momentum, element(optimizer.momentum(), part.state_offset));
     add(variance, element(optimizer.variance(), part.state_offset));
   }
@@ -40,6 +41,8 @@ std::vector<LocalTensor> checkpoint_tensors(const model::ParameterStore& paramet
 
 std::vector<LocalTensor> weight_tensors(const model::ParameterStore& parameters,
                                         bool first_data_rank) {
+  TRIREME_CHECK(parameters.dtype() == wide(parameters.dtype()),
+                "{} weights are not what a checkpoint holds", name_of(parameters.dtype()));
   std::vector<LocalTensor> tensors = empty_tensors(parameters, "model/");
   const model::Parameter* first = parameters.table().data();
   for (const model::LocalParameter& local : parameters.placement().parameters)

@@ -24,9 +24,6 @@ using hdf5::Handle;
 
 namespace {
 
-/// The most bytes in one write: MPI's counts and the kernel's writes end at 2 GiB.
-constexpr std::int64_t kTransferBytes = std::int64_t{64} << 20;
-
 // ---------------------------------------------------------------------------- rank 0: room
 
 void make_folder(const std::filesystem::path& folder) {
@@ -80,21 +77,16 @@ void agree_to_write(const std::filesystem::path& path, comm::MpiCommunicator& ra
 }
 
 /// Writes this rank's part of `tensor`.
-void write_part(hid_t dataset, const LocalTensor& tensor) {
-  const auto width = static_cast<std::int64_t>(size_of(tensor.dtype));
-  const std::int64_t step = kTransferBytes / width;
+void write_part(hid_t dataset, const LocalTensor& tensor, HostView& view) {
   for (const Piece& piece : tensor.pieces) {
     if (!piece.owner) continue;
-    const std::int64_t count = count_elements(piece.boxes);
-    for (std::int64_t begin = 0; begin < count; begin += step) {
-      const Boxes boxes = cut_boxes(piece.boxes, begin, std::min(begin + step, count));
+    view.read(piece.boxes, tensor.dtype, piece.data, [&](const Boxes& boxes, const void* data) {
       const Handle file_space = hdf5::space_of(tensor.shape);
       hdf5::select(file_space.get(), tensor.shape, boxes);
       const Handle memory_space = hdf5::space_of({count_elements(boxes)});
       TRIREME_HDF5(H5Dwrite, dataset, hdf5::memory_type(tensor.dtype), memory_space.get(),
-                   file_space.get(), H5P_DEFAULT,
-                   static_cast<const std::byte*>(piece.data) + begin * width);
-    }
+                   file_space.get(), H5P_DEFAULT, data);
+    });
   }
 }
 
@@ -104,7 +96,7 @@ void write_part(hid_t dataset, const LocalTensor& tensor) {
 /// other ranks waiting for ever when one rank's part of it finds the disk full, and is slower where
 /// the rows of a shard are kilobytes long.
 void write_elements(const std::filesystem::path& path, comm::MpiCommunicator& ranks,
-                    const std::vector<LocalTensor>& tensors) {
+                    const std::vector<LocalTensor>& tensors, HostView& view) {
   Handle file;
   std::vector<Handle> datasets;
   agree_to_write(path, ranks, [&] {
@@ -125,7 +117,8 @@ void write_elements(const std::filesystem::path& path, comm::MpiCommunicator& ra
     }
   };
   attempt([&] {
-    for (std::size_t i = 0; i < tensors.size(); ++i) write_part(datasets[i].get(), tensors[i]);
+    for (std::size_t i = 0; i < tensors.size(); ++i)
+      write_part(datasets[i].get(), tensors[i], view);
   });
   // Flushing and closing are collective: a rank whose write failed takes part.
   datasets.clear();
@@ -153,10 +146,11 @@ void rename_and_publish(const std::filesystem::path& unfinished,
 
 void save(const std::filesystem::path& path, comm::MpiCommunicator& ranks,
           const Attributes& attributes, const std::string& deck,
-          const std::vector<LocalTensor>& tensors) {
+          const std::vector<LocalTensor>& tensors, device::Backend* memory) {
   hdf5::silence();
+  HostView view(memory);
   check_tensors(ranks, tensors);
-  const std::vector<std::uint64_t> checksums = total_checksums(ranks, tensors);
+  const std::vector<std::uint64_t> checksums = total_checksums(ranks, tensors, view);
   const std::filesystem::path target = std::filesystem::absolute(path);
   const std::filesystem::path unfinished = target.string() + ".part";
   const auto on_first_rank = [&](const std::function<void()>& step) {
@@ -174,7 +168,7 @@ void save(const std::filesystem::path& path, comm::MpiCommunicator& ranks,
       write_skeleton(unfinished, attributes, deck, tensors, checksums);
       reserve_space(unfinished, static_cast<std::int64_t>(std::filesystem::file_size(unfinished)));
     });
-    write_elements(unfinished, ranks, tensors);
+    write_elements(unfinished, ranks, tensors, view);
     on_first_rank([&] { rename_and_publish(unfinished, target); });
   } catch (...) {
     std::error_code ignored;

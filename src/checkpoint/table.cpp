@@ -29,14 +29,17 @@ void check_tensors(comm::MpiCommunicator& ranks, const std::vector<LocalTensor>&
 }
 
 std::vector<std::uint64_t> total_checksums(comm::MpiCommunicator& ranks,
-                                           const std::vector<LocalTensor>& tensors) {
+                                           const std::vector<LocalTensor>& tensors,
+                                           HostView& view) {
   const std::size_t n = tensors.size();
   std::vector<std::uint64_t> sums(3 * n);  // checksums, then counts, then moments
   for (std::size_t i = 0; i < n; ++i) {
     const LocalTensor& tensor = tensors[i];
     for (const Piece& piece : tensor.pieces) {
       if (!piece.owner) continue;
-      sums[i] += checksum(tensor.shape, tensor.dtype, piece.boxes, piece.data);
+      view.read(piece.boxes, tensor.dtype, piece.data, [&](const Boxes& boxes, const void* data) {
+        sums[i] += checksum(tensor.shape, tensor.dtype, boxes, data);
+      });
       sums[n + i] += static_cast<std::uint64_t>(count_elements(piece.boxes));
       sums[2 * n + i] += index_moment(tensor.shape, piece.boxes);
     }

@@ -58,6 +58,7 @@ class Checker {
   void tokenizer();
   void data(const LoadOptions& options);
   void checkpoints();
+  void device();
 
  private:
   using Paths = std::initializer_list<std::string_view>;
@@ -247,6 +248,28 @@ void Checker::checkpoints() {
       });
 }
 
+void Checker::device() {
+  const bool on_host = deck_.run.device == Device::host;
+  const Precision& precision = deck_.precision;
+  require(!on_host || precision.compute == Compute::fp32, {"precision.compute", "run.device"}, [&] {
+    return fmt::format(
+        "precision.compute = {} needs run.device = cuda: the host computes in fp32 (try "
+        "precision.compute: fp32)",
+        name_of(precision.compute));
+  });
+  require(precision.compute == Compute::fp32 || precision.gradients == GradientPrecision::fp32,
+          {"precision.gradients", "precision.compute"}, [&] {
+            return fmt::format(
+                "precision.gradients = same with precision.compute = {} is not built yet (try "
+                "precision.gradients: fp32)",
+                name_of(precision.compute));
+          });
+  require(!on_host || !deck_.comm.nccl_debug, {"comm.nccl_debug", "run.device"}, [&] {
+    return fmt::format("comm.nccl_debug = {} needs run.device = cuda; leave it out",
+                       *deck_.comm.nccl_debug);
+  });
+}
+
 }  // namespace
 
 std::string batch_problem(const Deck& deck, std::int64_t data) {
@@ -275,6 +298,7 @@ void check_together(const Deck& deck, const Given& given, const LoadOptions& opt
   checker.tokenizer();
   checker.data(options);
   checker.checkpoints();
+  checker.device();
 }
 
 }  // namespace trireme::deck

@@ -95,7 +95,7 @@ struct Run {
   std::string name;
   std::string output;
   std::int64_t seed = 0;
-  Device device{};  ///< `automatic` means the host in a build without CUDA
+  Device device{};  ///< never `automatic` in a loaded deck: see LoadOptions
   bool deterministic = false;
 
   bool operator==(const Run&) const = default;
@@ -126,6 +126,14 @@ struct Model {
   bool operator==(const Model&) const = default;
 };
 
+struct Overlap {
+  bool gradients = false;
+  bool parameters = false;
+  bool pipeline = false;
+
+  bool operator==(const Overlap&) const = default;
+};
+
 struct Parallel {
   std::int64_t tensor = 0;
   std::int64_t pipeline = 0;
@@ -136,6 +144,7 @@ struct Parallel {
   bool sequence = false;
   std::int64_t zero = 0;
   std::int64_t bucket = 0;
+  Overlap overlap;
 
   bool operator==(const Parallel&) const = default;
 };
@@ -245,6 +254,13 @@ struct Tensorboard {
   bool operator==(const Tensorboard&) const = default;
 };
 
+struct Comm {
+  Length timeout;
+  std::optional<std::string> nccl_debug;
+
+  bool operator==(const Comm&) const = default;
+};
+
 struct Log {
   std::int64_t every = 0;
   Tensorboard tensorboard;
@@ -269,6 +285,7 @@ struct Deck {
   Train train;
   Evaluate evaluate;
   Checkpoint checkpoint;
+  Comm comm;
   Log log;
 
   bool operator==(const Deck&) const = default;

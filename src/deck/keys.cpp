@@ -35,14 +35,12 @@ void run_keys(std::vector<Key>& rows) {
                       .help("Seed of initial weights and dropout."),
                   key(TRIREME_MEMBER(run.device))
                       .by_default("auto")
-                      .built({"auto", "host"})
-                      .because("this build has the host backend only")
                       .noted()
-                      .help("Where to compute; auto takes what is there."),
+                      .help("Where to compute; auto takes GPUs where there are any."),
                   key(TRIREME_MEMBER(run.deterministic))
                       .by_default("true")
                       .built({"true"})
-                      .because("the host backend is always deterministic")
+                      .because("every backend is deterministic")
                       .noted()
                       .help("Equal runs give equal bits."),
               });
@@ -191,17 +189,15 @@ void parallel_keys(std::vector<Key>& rows) {
                       .unit("elements")
                       .noted()
                       .help("Gradients that data ranks reduce at a time."),
-                  later("parallel.overlap.gradients", "true or false")
+                  key(TRIREME_MEMBER(parallel.overlap.gradients))
                       .by_default("true")
-                      .because("the host backend never overlaps")
                       .help("Reduce gradients while the backward pass runs."),
-                  later("parallel.overlap.parameters", "true or false")
+                  key(TRIREME_MEMBER(parallel.overlap.parameters))
                       .by_default("true")
-                      .because("the host backend never overlaps")
                       .help("Gather parameters while the forward pass runs."),
-                  later("parallel.overlap.pipeline", "true or false")
+                  key(TRIREME_MEMBER(parallel.overlap.pipeline))
                       .by_default("true")
-                      .because("the host backend never overlaps")
+                      .built({"true"})
                       .help("Send between stages while both compute."),
               });
 }
@@ -226,9 +222,13 @@ void arithmetic_keys(std::vector<Key>& rows) {
           later("batch.rampup.step", "whole number").help("Growth of the global batch."),
           later("batch.rampup.samples", "whole number").help("Samples that the ramp-up lasts."),
           key(TRIREME_MEMBER(precision.compute))
-              .by_default("fp32")
-              .built({"fp32"})
-              .because("the host backend computes in fp32")
+              .derived("bf16 on cuda, fp32 on host",
+                       [](Deck& deck) {
+                         deck.precision.compute =
+                             deck.run.device == Device::cuda ? Compute::bf16 : Compute::fp32;
+                       })
+              .built({"fp32", "bf16"})
+              .because("it needs loss scaling")
               .noted()
               .help("Type of weights and activations."),
           key(TRIREME_MEMBER(precision.gradients))
@@ -486,10 +486,13 @@ void log_keys(std::vector<Key>& rows) {
   rows.insert(
       rows.end(),
       {
-          later("comm.timeout", "number with a unit")
+          key(TRIREME_MEMBER(comm.timeout))
               .by_default("10 minutes")
-              .help("Longest wait of a collective."),
-          later("comm.nccl_debug", "text").help("Value of NCCL_DEBUG."),
+              .above(0)
+              .units(times())
+              .help("Longest wait for other ranks in one operation; then the job ends."),
+          key(TRIREME_MEMBER(comm.nccl_debug))
+              .help("What NCCL prints about itself: WARN, INFO (its NCCL_DEBUG)."),
           key(TRIREME_MEMBER(log.every))
               .by_default("10")
               .from(1, kMostSteps)

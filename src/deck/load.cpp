@@ -190,8 +190,8 @@ std::optional<std::string> apply(const Setting& setting, Unit bare, Deck& deck) 
 }
 
 // Fills the deck: fixed defaults, what was given, then defaults that depend on other keys.
-Deck fill(const Collector& collector, const std::string& filename, Given& given,
-          Problems& problems) {
+Deck fill(const Collector& collector, const std::string& filename, const LoadOptions& options,
+          Given& given, Problems& problems) {
   Deck deck = fixed_defaults();
   deck.run.name = std::filesystem::path(filename).stem().string();
   given.places = collector.sections();
@@ -204,6 +204,7 @@ Deck fill(const Collector& collector, const std::string& filename, Given& given,
     problems.add(setting.place, *problem);
     given.bad.insert(path);
   }
+  if (deck.run.device == Device::automatic) deck.run.device = options.automatic;
   for (const Key& key : keys()) {
     if (settings.contains(key.path)) continue;
     if (key.derive) key.derive(deck);
@@ -240,7 +241,7 @@ Deck parse(std::string_view text, const std::string& filename,
   // What a deck that cannot be read lacks is not known.
   if (!collector.readable()) problems.raise();
   Given given;
-  const Deck deck = fill(collector, filename, given, problems);
+  const Deck deck = fill(collector, filename, options, given, problems);
   check_together(deck, given, options, problems);
   problems.raise_if_any();
   return deck;

@@ -16,7 +16,8 @@ namespace trireme::deck {
 
 /// What the program that loads a deck needs from it.
 struct LoadOptions {
-  bool need_data = true;  ///< data.train must be given
+  bool need_data = true;            ///< data.train must be given
+  Device automatic = Device::host;  ///< what `run.device: auto` stands for on this machine
 };
 
 /// Reads, checks and completes the deck in the file `path`. Each override is `key=value`, with the

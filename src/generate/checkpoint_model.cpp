@@ -44,13 +44,14 @@ std::unique_ptr<model::ParameterStore> CheckpointModel::weights(const model::Mod
   std::vector<std::byte> values;
   for (const model::LocalParameter& local : parameters->placement().parameters) {
     const std::string name = kGroup + local.parameter->name;
-    if (const Shape& stored = tensor(name).shape; stored != local.shape)
+    const Shape& shape = local.parameter->shape;
+    if (const Shape& stored = tensor(name).shape; stored != shape)
       throw DataError("'{}': tensor '{}' has shape {}, but its deck's model needs {}",
-                      path_.string(), name, to_string(stored), to_string(local.shape));
-    const Tensor weight = model::slice(parameters->weights(), local);
-    values.resize(weight.bytes());
+                      path_.string(), name, to_string(stored), to_string(shape));
+    // The rows that pad the vocabulary come last and stay zero.
+    values.resize(shape.size() * size_of(dtype));
     reader_.read_whole(name, dtype, values.data());
-    backend.upload(weight.data, values.data(), values.size());
+    backend.upload(model::slice(parameters->weights(), local).data, values.data(), values.size());
   }
   return parameters;
 }

@@ -1,6 +1,7 @@
 #include "grid/layout.hpp"
 
 #include <algorithm>
+#include <bit>
 #include <numeric>
 
 #include "core/error.hpp"
@@ -23,7 +24,10 @@ LayerRange Layout::layers_of(int stage) const {
 }
 
 ShardRange padded_shard(std::int64_t total, int shards, int index) {
-  const std::int64_t padded = (total + shards - 1) / shards;
+  const std::int64_t even = (total + shards - 1) / shards;
+  const auto multiple = static_cast<std::int64_t>(std::bit_floor(
+      static_cast<std::uint64_t>(even < 256 ? 1 : std::min<std::int64_t>(even / 8, 128))));
+  const std::int64_t padded = (even + multiple - 1) / multiple * multiple;
   return {std::min(total, index * padded), std::min(total, (index + 1) * padded), padded};
 }
 

@@ -1,5 +1,7 @@
 #include "model/gpt_stage.hpp"
 
+#include <algorithm>
+
 #include "core/error.hpp"
 
 namespace trireme::model {
@@ -53,6 +55,20 @@ GptStage::GptStage(const LayerContext& context, const ParameterStore& parameters
     layers_.emplace_back(parameters, layer);
   if (layout.is_last(stage)) head_.emplace(parameters);
 
+  const Placement& placement = parameters.placement();
+  embedding_range_ = head_range_ = {0, placement.owned_size};
+  layer_ranges_.assign(range.count, {placement.owned_size, 0});
+  for (const LocalParameter& local : placement.parameters) {
+    if (local.parameter->home != Home::layer) continue;
+    FlatRange& layer = layer_ranges_[local.parameter->layer - range.first];
+    layer.begin = std::min(layer.begin, local.offset);
+    layer.end = std::max(layer.end, local.offset + local.shape.size());
+  }
+  if (!layer_ranges_.empty()) {
+    embedding_range_.end = layer_ranges_.front().begin;
+    head_range_.begin = layer_ranges_.back().end;
+  }
+
   const StageMemory memory = plan(context, layout, stage, slots);
   activation_memory_ = context.backend.allocate(memory.activations, "activations");
   workspace_memory_ =
@@ -74,23 +90,32 @@ void GptStage::load(int slot_index, const MicroBatch& batch) {
 void GptStage::forward(int slot_index, bool training) {
   const Slot& slot = slots_[slot_index];
   const PassInfo pass{.training = training, .first_sample = slot.first_sample};
-  if (embedding_)
+  if (embedding_) {
+    before_reading(embedding_range_);
     embedding_->forward(context_, pass, slot.ids, 0, slot.embedding, slot.streams.front());
-  for (std::size_t i = 0; i < layers_.size(); ++i)
+  }
+  for (std::size_t i = 0; i < layers_.size(); ++i) {
+    before_reading(layer_ranges_[i]);
     layers_[i].forward(context_, scratch_.layer, pass, slot.streams[i], slot.layers[i],
                        slot.streams[i + 1]);
-  if (head_) head_->forward(context_, slot.streams.back(), slot.labels, slot.head, scratch_.loss);
+  }
+  if (head_) {
+    before_reading(head_range_);
+    head_->forward(context_, slot.streams.back(), slot.labels, slot.head, scratch_.loss);
+  }
 }
 
-void GptStage::backward(int slot_index, const Tensor& gradient, double loss_scale) {
+void GptStage::backward(int slot_index, const Tensor& gradient, double loss_scale, bool last) {
   const Slot& slot = slots_[slot_index];
   const PassInfo pass{.training = true, .first_sample = slot.first_sample};
   const Tensor beside = scratch_.layer.stream;
   if (head_)
     head_->backward(context_, slot.streams.back(), slot.labels, loss_scale, slot.head, gradient,
                     beside);
-  for (std::size_t i = layers_.size(); i-- > 0;)
+  for (std::size_t i = layers_.size(); i-- > 0;) {
     layers_[i].backward(context_, scratch_.layer, pass, slot.streams[i], slot.layers[i], gradient);
+    if (last && observer_) observer_->gradients_complete_from(layer_ranges_[i].begin);
+  }
   if (embedding_) embedding_->backward(context_, pass, slot.ids, slot.embedding, gradient, beside);
 }
 

@@ -8,6 +8,7 @@
 
 #include "model/embedding.hpp"
 #include "model/head.hpp"
+#include "model/pass_observer.hpp"
 
 namespace trireme::model {
 
@@ -57,8 +58,12 @@ class GptStage {
 
   /// Runs it backward. The last stage starts from `loss_scale` times its summed loss; others find
   /// the gradient of output() in `gradient`. Leaves the gradient of input() in `gradient`. Adds to
-  /// the weight gradients. Collective over the tensor group.
-  void backward(int slot, const Tensor& gradient, double loss_scale);
+  /// the weight gradients; `last` says that no other pass of this step will. Collective over the
+  /// tensor group.
+  void backward(int slot, const Tensor& gradient, double loss_scale, bool last = false);
+
+  /// Lets `observer` know about all passes from now on; null ends that. It must outlive them.
+  void set_observer(PassObserver* observer) { observer_ = observer; }
 
   /// The loss summed over the tokens of all micro-batches since reset_loss(); 0 but on the last
   /// stage.
@@ -91,7 +96,19 @@ class GptStage {
     static Scratch take(Arena& arena, const LayerSizes& sizes);
   };
 
+  /// Where a layer's parameters lie in the flat buffers.
+  struct FlatRange {
+    std::int64_t begin = 0;
+    std::int64_t end = 0;
+  };
+  void before_reading(const FlatRange& range) const {
+    if (observer_) observer_->before_reading(range.begin, range.end);
+  }
+
   LayerContext context_;
+  PassObserver* observer_ = nullptr;
+  FlatRange embedding_range_, head_range_;
+  std::vector<FlatRange> layer_ranges_;
   std::optional<Embedding> embedding_;
   std::vector<TransformerLayer> layers_;
   std::optional<Head> head_;

@@ -3,17 +3,15 @@
 #include "core/philox.hpp"
 
 namespace trireme::model {
-namespace {
-
-/// The initial values of a rank's part of one parameter, in memory order, padding zero.
 template <typename T>
-std::vector<T> initial_values(const LocalParameter& local, std::uint64_t seed) {
-  const Parameter& parameter = *local.parameter;
-  std::vector<T> values(local.shape.size(), T{0});
+std::vector<T> initial_values(const Parameter& parameter, const grid::Boxes& boxes,
+                              std::uint64_t seed) {
+  std::vector<T> values(grid::count_elements(boxes), T{0});
+  if (parameter.init == Init::zeros) return values;
   const std::int64_t row_size = parameter.shape.rank() == 2 ? parameter.shape[1] : 1;
   const std::uint64_t stream = name_hash(parameter.name.c_str());
   std::int64_t start = 0;
-  for (const grid::Box& box : local.boxes) {
+  for (const grid::Box& box : boxes) {
 #pragma omp parallel for schedule(static)
     for (std::int64_t i = 0; i < box.size(); ++i) {
       const std::int64_t index =
@@ -28,7 +26,8 @@ std::vector<T> initial_values(const LocalParameter& local, std::uint64_t seed) {
   return values;
 }
 
-}  // namespace
+template std::vector<float> initial_values(const Parameter&, const grid::Boxes&, std::uint64_t);
+template std::vector<double> initial_values(const Parameter&, const grid::Boxes&, std::uint64_t);
 
 ParameterStore::ParameterStore(device::Backend& backend, std::vector<Parameter> table,
                                const grid::Layout& layout, const grid::Coordinates& place,
@@ -45,13 +44,11 @@ ParameterStore::ParameterStore(device::Backend& backend, std::vector<Parameter> 
 }
 
 void ParameterStore::initialize(std::uint64_t seed) {
-  for (const LocalParameter& local : placement_.parameters) {
-    if (local.parameter->init == Init::zeros) continue;
+  for (const LocalParameter& local : placement_.parameters)
     dispatch(dtype(), [&](auto element) {
-      const auto values = initial_values<decltype(element)>(local, seed);
+      const auto values = initial_values<decltype(element)>(*local.parameter, local.boxes, seed);
       backend_.upload(slice(weights_, local).data, values.data(), values.size() * sizeof(element));
     });
-  }
 }
 
 const LocalParameter* ParameterStore::find(const std::string& name) const {

@@ -9,7 +9,14 @@
 
 namespace trireme::model {
 
-/// A parameter's weight and the gradient that backward passes add to, both of the local shape.
+/// The initial values of the elements of `boxes` of a parameter, in memory order: each drawn from
+/// the parameter's name and the element's global index.
+template <typename T>
+std::vector<T> initial_values(const Parameter& parameter, const grid::Boxes& boxes,
+                              std::uint64_t seed);
+
+/// A parameter's weight and the gradient that backward passes add to, of its wide type; both of the
+/// local shape.
 struct WeightGradient {
   Tensor weight;
   Tensor gradient;
@@ -19,7 +26,8 @@ struct WeightGradient {
 /// evaluated.
 class ParameterStore {
  public:
-  /// Allocates and zeroes the flat buffers of the rank at `place`. `table` is copied.
+  /// Allocates and zeroes the flat buffers of the rank at `place`: weights of `dtype`, gradients of
+  /// its wide type. `table` is copied.
   ParameterStore(device::Backend& backend, std::vector<Parameter> table, const grid::Layout& layout,
                  const grid::Coordinates& place, DType dtype, bool with_gradients);
   ParameterStore(const ParameterStore&) = delete;

@@ -2,6 +2,9 @@
 
 #include <algorithm>
 
+#include "kernels/cuda/attention_workspace.hpp"
+#include "kernels/cuda/workspace.hpp"
+
 namespace trireme::model {
 namespace {
 
@@ -44,6 +47,19 @@ void linear_weight_gradient(device::Backend& backend, const Tensor& x, const Ten
 void linear_input_gradient(device::Backend& backend, const Tensor& dy, const Tensor& weight,
                            const Tensor& dx) {
   backend.gemm({.a = dy, .b = weight, .c = dx});
+}
+
+std::size_t kernel_workspace_bytes(const LayerSizes& sizes) {
+  const ModelConfig& config = sizes.config;
+  const std::int64_t widest =
+      std::max({3 * sizes.local_hidden(), sizes.local_ffn(), config.hidden});
+  return std::max(
+      {kernels::cuda::kGemmWorkspace, kernels::cuda::column_sums_workspace(widest),
+       kernels::cuda::layernorm_backward_workspace(config.hidden),
+       kernels::cuda::embedding_backward_workspace(sizes.tokens(), config.hidden),
+       kernels::cuda::squared_sum_workspace(), kernels::cuda::cross_entropy_loss_workspace(),
+       kernels::cuda::attention_backward_workspace(sizes.dtype, config.sequence, sizes.micro_batch,
+                                                   sizes.local_heads(), config.head_dim())});
 }
 
 kernels::Dropout dropout_at(const ModelConfig& config, const PassInfo& pass, int layer,

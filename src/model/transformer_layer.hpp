@@ -41,6 +41,10 @@ struct LayerContext : LayerSizes {
   }
 };
 
+/// Scratch memory that the CUDA kernels need for passes of these sizes, at most one operation at a
+/// time.
+std::size_t kernel_workspace_bytes(const LayerSizes& sizes);
+
 /// How a forward pass treats one micro-batch: dropout is on when training, keyed by the first
 /// sample's index in the run.
 struct PassInfo {

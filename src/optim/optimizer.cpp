@@ -11,11 +11,23 @@ int shard_count(int data_ranks, bool shard_state) { return shard_state ? data_ra
 /// The part of a flat tensor at `range`.
 Tensor part(const Tensor& flat, const Range& range) { return flat.rows(range.begin, range.size()); }
 
+/// Copies of the owned weights that the optimizer keeps: two moments, and a master copy.
+int copies(DType weights) { return weights == wide(weights) ? 2 : 3; }
+
+/// Appends a stretch to ascending bounds, joined with the one before when they touch.
+void add_stretch(std::vector<std::int64_t>& bounds, const Range& stretch) {
+  if (!bounds.empty() && bounds.back() == stretch.begin)
+    bounds.back() = stretch.end;
+  else
+    bounds.insert(bounds.end(), {stretch.begin, stretch.end});
+}
+
 }  // namespace
 
 std::size_t Optimizer::planned_bytes(const model::Placement& placement, int data_ranks,
                                      bool shard_state, DType dtype) {
-  return 2 * placement.owned_size / shard_count(data_ranks, shard_state) * size_of(dtype);
+  return copies(dtype) * placement.owned_size / shard_count(data_ranks, shard_state) *
+         size_of(wide(dtype));
 }
 
 Optimizer::Optimizer(device::Backend& backend, model::ParameterStore& parameters,
@@ -27,14 +39,16 @@ Optimizer::Optimizer(device::Backend& backend, model::ParameterStore& parameters
       shards_(parameters.placement().owned_size, config.bucket,
               shard_count(groups.data.size(), config.shard_state)) {
   const std::int64_t owned = parameters.placement().owned_size / shards_.count();
-  const DType dtype = parameters.dtype();
-  const std::size_t bytes = 2 * owned * size_of(dtype);
-  memory_ = backend.allocate(bytes + sizeof(double), "optimizer state");
+  const DType dtype = wide(parameters.dtype());
+  const std::size_t bytes = owned * size_of(dtype);
+  const int count = copies(parameters.dtype());
+  memory_ = backend.allocate(count * bytes + sizeof(double), "optimizer state");
   auto* base = static_cast<std::byte*>(memory_.get());
+  norm_ = {base + count * bytes, DType::f64, {1}};
   momentum_ = {base, dtype, {owned}};
-  variance_ = {base + bytes / 2, dtype, {owned}};
-  norm_ = {base + bytes, DType::f64, {1}};
-  build_segments();
+  variance_ = {base + bytes, dtype, {owned}};
+  if (count == 3) master_ = {base + 2 * bytes, dtype, {owned}};
+  build_ranges();
 }
 
 std::vector<OwnedPart> Optimizer::owned_parts() const {
@@ -59,14 +73,61 @@ std::vector<OwnedPart> Optimizer::owned_parts() const {
   return parts;
 }
 
-void Optimizer::build_segments() {
-  for (const OwnedPart& part : owned_parts()) {
-    const std::int64_t size = grid::count_elements(part.boxes);
-    segments_.push_back({.range = {part.weight_offset, part.weight_offset + size},
-                         .state_offset = part.state_offset,
-                         .weight_decay = part.parameter->weight_decay,
-                         .counted = part.primary});
+Tensor Optimizer::master(const OwnedPart& owned) const {
+  const std::int64_t size = grid::count_elements(owned.boxes);
+  return has_master_copy() ? master_.rows(owned.state_offset, size)
+                           : parameters_.weights().rows(owned.weight_offset, size);
+}
+
+void Optimizer::build_ranges() {
+  const std::vector<OwnedPart> parts = owned_parts();
+  std::vector<std::int64_t> bounds;  // of all ranges, uploaded as one
+  struct Place {
+    std::size_t decayed, counted, end;
+  };
+  std::vector<Place> places;
+  std::int64_t state_offset = 0;
+  for (const Range& range : shards_.owned(shards_.count() == 1 ? 0 : groups_.data.rank())) {
+    std::vector<std::int64_t> decayed, counted;
+    for (const OwnedPart& part : parts) {
+      if (part.weight_offset < range.begin || part.weight_offset >= range.end) continue;
+      const std::int64_t begin = part.weight_offset - range.begin;
+      const Range stretch{begin, begin + grid::count_elements(part.boxes)};
+      if (part.parameter->weight_decay) add_stretch(decayed, stretch);
+      if (part.primary) add_stretch(counted, stretch);
+    }
+    // No bounds would mean every element: an empty stretch stands for none.
+    for (auto* list : {&decayed, &counted})
+      if (list->empty()) *list = {0, 0};
+    places.push_back({bounds.size(), bounds.size() + decayed.size(),
+                      bounds.size() + decayed.size() + counted.size()});
+    bounds.insert(bounds.end(), decayed.begin(), decayed.end());
+    bounds.insert(bounds.end(), counted.begin(), counted.end());
+    ranges_.push_back({.range = range, .state_offset = state_offset});
+    state_offset += range.size();
   }
+  bounds_memory_ = backend_.allocate(bounds.size() * sizeof bounds[0], "optimizer bounds");
+  backend_.upload(bounds_memory_.get(), bounds.data(), bounds.size() * sizeof bounds[0]);
+  const auto* uploaded = static_cast<const std::int64_t*>(bounds_memory_.get());
+  const auto stretches = [&](std::size_t begin, std::size_t end) {
+    return kernels::Stretches{uploaded + begin, static_cast<std::int64_t>(end - begin)};
+  };
+  for (std::size_t i = 0; i < ranges_.size(); ++i) {
+    ranges_[i].decayed = stretches(places[i].decayed, places[i].counted);
+    ranges_[i].counted = stretches(places[i].counted, places[i].end);
+  }
+}
+
+void Optimizer::initialize(std::uint64_t seed) {
+  for (const OwnedPart& owned : owned_parts()) {
+    const Tensor values = master(owned);
+    dispatch(values.dtype, [&](auto element) {
+      const auto drawn =
+          model::initial_values<decltype(element)>(*owned.parameter, owned.boxes, seed);
+      backend_.upload(values.data, drawn.data(), drawn.size() * sizeof(element));
+    });
+  }
+  gather_weights();
 }
 
 void Optimizer::reduce_gradients() {
@@ -80,21 +141,35 @@ void Optimizer::reduce_gradients() {
                                     comm::Reduce::sum);
     }
   }
+  start_reductions(0);
+  for (const auto& reduction : reductions_) reduction->wait();
+  reductions_.clear();
+}
+
+void Optimizer::start_reductions(std::int64_t begin) {
   if (groups_.data.size() == 1) return;
-  for (const Range& bucket : shards_.buckets()) {
+  const std::vector<Range>& buckets = shards_.buckets();
+  for (std::size_t left = buckets.size() - reductions_.size(); left > 0; --left) {
+    const Range& bucket = buckets[left - 1];
+    if (bucket.begin < begin) return;
     const Tensor gradient = part(parameters_.gradients(), bucket);
-    if (shards_.count() > 1)
-      groups_.data.reduce_scatter(gradient.data, bucket.size() / shards_.count(), gradient.dtype);
-    else
-      groups_.data.all_reduce(gradient.data, gradient.size(), gradient.dtype, comm::Reduce::sum);
+    reductions_.push_back(shards_.count() > 1
+                              ? groups_.data.start_reduce_scatter(
+                                    gradient.data, bucket.size() / shards_.count(), gradient.dtype)
+                              : groups_.data.start_all_reduce(gradient.data, gradient.size(),
+                                                              gradient.dtype, comm::Reduce::sum));
   }
+}
+
+void Optimizer::gradients_complete_from(std::int64_t begin) {
+  if (config_.overlap_gradients) start_reductions(begin);
 }
 
 double Optimizer::gradient_norm() {
   backend_.zero(norm_);
-  for (const Segment& segment : segments_)
-    if (segment.counted)
-      backend_.squared_sum({.x = part(parameters_.gradients(), segment.range), .out = norm_});
+  for (const OwnedRange& owned : ranges_)
+    backend_.squared_sum(
+        {.x = part(parameters_.gradients(), owned.range), .out = norm_, .counted = owned.counted});
   double squares = 0.0;
   backend_.download(&squares, norm_.data, sizeof squares);
   return std::sqrt(groups_.world.all_reduce(squares, comm::Reduce::sum));
@@ -104,34 +179,63 @@ void Optimizer::update(double learning_rate, double gradient_norm) {
   ++step_;
   const double scale =
       config_.clip > 0.0 ? std::min(1.0, config_.clip / (gradient_norm + 1e-6)) : 1.0;
-  for (const Segment& segment : segments_) {
-    const Range state{segment.state_offset, segment.state_offset + segment.range.size()};
-    backend_.adamw({.weight = part(parameters_.weights(), segment.range),
-                    .gradient = part(parameters_.gradients(), segment.range),
-                    .m = part(momentum_, state),
-                    .v = part(variance_, state),
+  for (std::size_t i = 0; i < ranges_.size(); ++i) {
+    const OwnedRange& owned = ranges_[i];
+    const Tensor weights = part(parameters_.weights(), owned.range);
+    backend_.adamw({.weight = has_master_copy() ? part(master_, owned.state()) : weights,
+                    .gradient = part(parameters_.gradients(), owned.range),
+                    .m = part(momentum_, owned.state()),
+                    .v = part(variance_, owned.state()),
+                    .copy = has_master_copy() ? weights : Tensor{},
                     .learning_rate = learning_rate,
                     .beta1 = config_.beta1,
                     .beta2 = config_.beta2,
                     .eps = config_.eps,
-                    .weight_decay = segment.weight_decay ? config_.weight_decay : 0.0,
+                    .weight_decay = config_.weight_decay,
                     .gradient_scale = scale,
-                    .step = step_});
+                    .step = step_,
+                    .decayed = owned.decayed});
+    start_gathering(i);
   }
-  gather_weights();
+  finish_gathering();
 }
 
 void Optimizer::gather_weights() {
-  if (shards_.count() > 1) {
-    for (const Range& bucket : shards_.buckets()) {
-      const Tensor weights = part(parameters_.weights(), bucket);
-      groups_.data.all_gather(weights.data, bucket.size() / shards_.count(), weights.dtype);
-    }
+  for (std::size_t i = 0; i < ranges_.size(); ++i) {
+    const OwnedRange& owned = ranges_[i];
+    if (has_master_copy())
+      backend_.cast(
+          {.x = part(master_, owned.state()), .out = part(parameters_.weights(), owned.range)});
+    start_gathering(i);
   }
+  finish_gathering();
+}
+
+void Optimizer::start_gathering(std::size_t index) {
+  if (shards_.count() == 1) return;
+  const Range& bucket = shards_.buckets()[index];
+  const Tensor weights = part(parameters_.weights(), bucket);
+  gathers_.resize(shards_.buckets().size());
+  gathers_[index] =
+      groups_.data.start_all_gather(weights.data, bucket.size() / shards_.count(), weights.dtype);
+}
+
+void Optimizer::before_reading(std::int64_t begin, std::int64_t end) {
+  for (std::size_t i = 0; i < gathers_.size(); ++i) {
+    const Range& bucket = shards_.buckets()[i];
+    if (!gathers_[i] || bucket.end <= begin || bucket.begin >= end) continue;
+    gathers_[i]->wait();
+    gathers_[i].reset();
+  }
+}
+
+void Optimizer::finish_gathering() {
+  if (!config_.overlap_parameters) before_reading(0, parameters_.placement().size);
   if (!groups_.embedding) return;
   for (const model::LocalParameter& local : parameters_.placement().parameters) {
     if (!local.parameter->tied) continue;
     const Tensor weight = slice(parameters_.weights(), local);
+    if (!local.shared) before_reading(local.offset, local.offset + weight.size());
     groups_.embedding->broadcast(weight.data, weight.bytes(), /*root=*/0);
   }
 }

@@ -3,11 +3,13 @@
 #pragma once
 
 #include <cstdint>
+#include <memory>
 #include <vector>
 
 #include "comm/communicator.hpp"
 #include "device/backend.hpp"
 #include "model/parameter_store.hpp"
+#include "model/pass_observer.hpp"
 #include "optim/shards.hpp"
 
 namespace trireme::optim {
@@ -21,6 +23,8 @@ struct OptimizerConfig {
   double clip = 1.0;        ///< largest global gradient norm; 0 leaves gradients as they are
   bool shard_state = true;  ///< ZeRO-1: each data rank keeps and updates its shard
   std::int64_t bucket = 25'000'000;  ///< elements reduced at a time
+  bool overlap_gradients = true;     ///< reduce them beside the last backward pass
+  bool overlap_parameters = true;    ///< gather weights beside the next forward pass
 };
 
 /// The groups that an optimizer reduces over.
@@ -38,20 +42,34 @@ struct OwnedPart {
   const model::Parameter* parameter = nullptr;
   grid::Boxes boxes;               ///< of the logical tensor, in memory order
   std::int64_t weight_offset = 0;  ///< into ParameterStore::weights()
-  std::int64_t state_offset = 0;   ///< into momentum() and variance()
+  std::int64_t state_offset = 0;   ///< into momentum(), variance() and a separate master copy
   bool primary = true;             ///< exactly one rank holds each element as primary
 };
 
-/// AdamW over the owned part of a rank's flat buffers.
-class Optimizer {
+/// AdamW over the owned part of a rank's flat buffers. Weights of a half type have a master copy of
+/// the owned part in fp32, which is updated and then rounded into them.
+///
+/// As observer of the passes it starts the reduction of a bucket of gradients as soon as it is
+/// complete, and lets a pass wait for the weights that it needs.
+class Optimizer final : public model::PassObserver {
  public:
-  /// Allocates the moments. `parameters` and the groups must outlive it.
+  /// Allocates the moments and the master copy. `parameters` and the groups must outlive it.
   Optimizer(device::Backend& backend, model::ParameterStore& parameters,
             const OptimizerGroups& groups, const OptimizerConfig& config);
 
-  /// Bytes of the moments of a rank that places `placement`.
+  /// Bytes of the moments, and of the master copy where weights are of a half type, of a rank that
+  /// places `placement`; `dtype` is that of the weights.
   static std::size_t planned_bytes(const model::Placement& placement, int data_ranks,
                                    bool shard_state, DType dtype);
+
+  /// Draws the initial weights (ParameterStore::initialize) of the owned parts into the master copy
+  /// and gathers them. Collective as update().
+  void initialize(std::uint64_t seed);
+
+  /// Starts the reduction of the buckets that are complete, over the data group.
+  void gradients_complete_from(std::int64_t begin) override;
+  /// Waits for the weights [begin, end) where they are still being gathered.
+  void before_reading(std::int64_t begin, std::int64_t end) override;
 
   /// Sums the gradients over the data ranks, and the tied embedding's over first and last stage.
   /// Under ZeRO-1 only the owned shard of each bucket is valid afterwards. Collective over the data
@@ -67,8 +85,8 @@ class Optimizer {
   /// the coefficient: torch.nn.utils.clip_grad_norm_.
   void update(double learning_rate, double gradient_norm);
 
-  /// Copies the weights that other ranks own here: after loading a checkpoint's owned parts.
-  /// Collective as update().
+  /// Rounds the master copy into the weights, and copies here those that other ranks own: after the
+  /// owned parts were loaded from a checkpoint. Collective as update().
   void gather_weights();
 
   /// Updates so far; part of a checkpoint.
@@ -82,24 +100,41 @@ class Optimizer {
   /// What this rank owns, parameter by parameter.
   std::vector<OwnedPart> owned_parts() const;
 
+  /// The weights of `part` in the precision of updates: what a checkpoint holds.
+  Tensor master(const OwnedPart& part) const;
+
  private:
-  /// A stretch that one kernel call updates.
-  struct Segment {
+  /// A range of the flat buffers that one call updates.
+  struct OwnedRange {
     Range range;
     std::int64_t state_offset = 0;
-    bool weight_decay = false;
-    bool counted = false;  ///< enters the norm here
+    kernels::Stretches decayed;
+    kernels::Stretches counted;  ///< in the norm
+    Range state() const { return {state_offset, state_offset + range.size()}; }
   };
 
-  void build_segments();
+  /// The ranges that this rank owns, and where in them weight decay and norm apply.
+  void build_ranges();
+  bool has_master_copy() const { return static_cast<bool>(master_); }
+  /// Starts the reduction of all buckets from element `begin` on that is not under way.
+  void start_reductions(std::int64_t begin);
+  /// Starts to gather bucket `index` from the ranks that own its parts.
+  void start_gathering(std::size_t index);
+  /// After the last bucket: waits unless that is left to the next pass, and copies the tied
+  /// embedding.
+  void finish_gathering();
 
   device::Backend& backend_;
   model::ParameterStore& parameters_;
   OptimizerGroups groups_;
   OptimizerConfig config_;
   Shards shards_;
-  std::vector<Segment> segments_;
+  std::vector<OwnedRange> ranges_;
+  std::vector<std::unique_ptr<comm::Request>> reductions_;  ///< of the last buckets, last first
+  std::vector<std::unique_ptr<comm::Request>> gathers_;     ///< by bucket; null when waited for
   device::Buffer memory_;
+  device::Buffer bounds_memory_;
+  Tensor master_;  ///< only with weights of a half type
   Tensor momentum_;
   Tensor variance_;
   Tensor norm_;

@@ -3,11 +3,14 @@
 #include <map>
 #include <memory>
 
-namespace trireme::pipeline {
-namespace {
+#include "comm/routes.hpp"
 
-constexpr int kActivationTag = 0;
-constexpr int kGradientTag = 1;
+namespace trireme::pipeline {
+
+using comm::kActivationTag;
+using comm::kGradientTag;
+
+namespace {
 
 /// The sends under way, by the buffer they read.
 class PendingSends {

@@ -34,6 +34,7 @@ LossSum StageRunner::run(const data::GptDataset& dataset, const data::Sampler& s
   consumed_ = consumed;
   training_ = training;
   tokens_sum_ = 0.0;
+  backwards_left_ = sampler.micro_batches();
   stage_.reset_loss();
   execute(schedule, *this, *groups_.pipeline);
 
@@ -53,7 +54,8 @@ void StageRunner::backward(int, int slot, const Tensor& gradient) {
   // The batch's loss is the mean over its micro-batches of their mean over tokens, as in
   // Megatron-LM.
   const double micro_batches = static_cast<double>(sampler_.micro_batches() * sampler_.data_ranks);
-  stage_.backward(slot, gradient, 1.0 / (std::max(1.0, tokens_[slot]) * micro_batches));
+  stage_.backward(slot, gradient, 1.0 / (std::max(1.0, tokens_[slot]) * micro_batches),
+                  /*last=*/--backwards_left_ == 0);
 }
 
 void StageRunner::load(int micro_batch, int slot) {

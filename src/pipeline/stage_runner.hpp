@@ -26,6 +26,9 @@ class StageRunner final : public StageWork {
   StageRunner(comm::Groups& groups, const model::LayerContext& context,
               const model::ParameterStore& parameters, int slots);
 
+  /// Lets `observer` know about all passes from now on.
+  void set_observer(model::PassObserver* observer) { stage_.set_observer(observer); }
+
   /// Forward and backward of the global batch that starts after `consumed` samples: adds the
   /// gradient of the mean over micro-batches of their mean loss per token to the parameters'
   /// gradients. Not yet summed over data ranks. Collective over all ranks. Throws as
@@ -57,6 +60,7 @@ class StageRunner final : public StageWork {
   data::Sampler sampler_;
   std::int64_t consumed_ = 0;
   bool training_ = true;
+  std::int64_t backwards_left_ = 0;          ///< of the batch under way
   std::vector<std::int32_t> rows_[2];        ///< ids and labels [b, s], as the dataset gives them
   std::vector<std::int32_t> sequential_[2];  ///< the same as [s, b]
   std::vector<double> tokens_;               ///< counted labels of the micro-batch in each slot

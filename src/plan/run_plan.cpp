@@ -15,26 +15,29 @@ namespace {
 // Resident memory of a rank that has started MPI, OpenBLAS and HDF5 and holds no model: measured
 // with Open MPI 4.1 and OpenBLAS 0.3.21 on Debian 12, two threads.
 constexpr std::size_t kLibraryBytes = 40u << 20;
+// Memory of a GPU with a CUDA context, the kernels and cuBLASLt, and no model: measured on an H200.
+constexpr std::size_t kGpuLibraryBytes = 600u << 20;
 
 StagePlan plan_stage(const deck::Deck& deck, const grid::Layout& layout,
-                     const model::ModelConfig& config, const std::vector<model::Parameter>& table,
+                     const model::LayerSizes& sizes, const std::vector<model::Parameter>& table,
                      int stage) {
-  const DType dtype = DType::f32;
-  const model::LayerSizes sizes{config, deck.batch.micro, layout.tensor, dtype};
+  const DType dtype = sizes.dtype;
+  const bool on_gpu = deck.run.device == deck::Device::cuda;
   StagePlan plan{.layers = layout.layers_of(stage),
                  .slots = pipeline::one_f_one_b_slots(layout.pipeline, stage, micro_batches(deck))};
   const model::Placement placement = model::place_parameters(table, layout, {.pipeline = stage});
   for (const model::LocalParameter& local : placement.parameters)
     plan.parameters += local.shape.size();
   const model::StageMemory memory = model::GptStage::plan(sizes, layout, stage, plan.slots);
-  plan.memory = {.weights = placement.size * size_of(dtype),
-                 .gradients = placement.size * size_of(dtype),
-                 .optimizer = optim::Optimizer::planned_bytes(placement, layout.data,
-                                                              deck.parallel.zero >= 1, dtype),
-                 .activations = memory.activations,
-                 .workspace = memory.workspace,
-                 .communication = memory.communication,
-                 .libraries = kLibraryBytes};
+  plan.memory = {
+      .weights = placement.size * size_of(dtype),
+      .gradients = placement.size * size_of(wide(dtype)),
+      .optimizer =
+          optim::Optimizer::planned_bytes(placement, layout.data, deck.parallel.zero >= 1, dtype),
+      .activations = memory.activations,
+      .workspace = memory.workspace + (on_gpu ? model::kernel_workspace_bytes(sizes) : 0),
+      .communication = memory.communication,
+      .libraries = on_gpu ? kGpuLibraryBytes : kLibraryBytes};
   return plan;
 }
 
@@ -60,8 +63,8 @@ const StagePlan& RunPlan::largest() const {
 }
 
 RunPlan plan_run(const deck::Deck& deck, std::int64_t vocab) {
-  const model::ModelConfig config = model_config(deck, vocab);
-  const std::vector<model::Parameter> table = model::gpt_parameters(config);
+  const model::LayerSizes sizes = layer_sizes(deck, vocab);
+  const std::vector<model::Parameter> table = model::gpt_parameters(sizes.config);
   RunPlan plan{.layout = layout(deck),
                .parameters = model::count_elements(table),
                .iterations = deck::total_iterations(deck),
@@ -69,7 +72,7 @@ RunPlan plan_run(const deck::Deck& deck, std::int64_t vocab) {
                .micro_batches = micro_batches(deck)};
   plan.bubble = bubble_fraction(plan.layout.pipeline, plan.micro_batches);
   for (int stage = 0; stage < plan.layout.pipeline; ++stage)
-    plan.stages.push_back(plan_stage(deck, plan.layout, config, table, stage));
+    plan.stages.push_back(plan_stage(deck, plan.layout, sizes, table, stage));
   return plan;
 }
 

@@ -56,6 +56,23 @@ grid::Layout layout(const deck::Deck& deck) {
           .partition = {stages.begin(), stages.end()}};
 }
 
+DType compute_dtype(const deck::Deck& deck) {
+  switch (deck.precision.compute) {
+    case deck::Compute::fp32:
+      return DType::f32;
+    case deck::Compute::bf16:
+      return DType::bf16;
+    case deck::Compute::fp16:
+      return DType::f16;
+  }
+  throw InternalError("unknown precision.compute");
+}
+
+model::LayerSizes layer_sizes(const deck::Deck& deck, std::int64_t vocab) {
+  return {model_config(deck, vocab), deck.batch.micro, static_cast<int>(deck.parallel.tensor),
+          compute_dtype(deck)};
+}
+
 model::ModelConfig model_config(const deck::Deck& deck, std::int64_t vocab) {
   const deck::Model& model = deck.model;
   return {.layers = model.layers,
@@ -80,7 +97,9 @@ optim::OptimizerConfig optimizer_config(const deck::Deck& deck) {
           .weight_decay = deck.optimizer.weight_decay,
           .clip = deck.optimizer.clip,
           .shard_state = deck.parallel.zero >= 1,
-          .bucket = deck.parallel.bucket};
+          .bucket = deck.parallel.bucket,
+          .overlap_gradients = deck.parallel.overlap.gradients,
+          .overlap_parameters = deck.parallel.overlap.parameters};
 }
 
 optim::LearningRateSchedule learning_rate(const deck::Deck& deck) {

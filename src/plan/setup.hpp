@@ -8,6 +8,7 @@
 #include "deck/deck.hpp"
 #include "grid/layout.hpp"
 #include "model/config.hpp"
+#include "model/transformer_layer.hpp"
 #include "optim/lr_schedule.hpp"
 #include "optim/optimizer.hpp"
 #include "tokenizer/tokenizer.hpp"
@@ -30,6 +31,13 @@ Vocabulary vocabulary(const deck::Deck& deck);
 
 /// The layout; parallel.data must be resolved.
 grid::Layout layout(const deck::Deck& deck);
+
+/// The type of weights and activations.
+DType compute_dtype(const deck::Deck& deck);
+
+/// What a rank's layers work with: the model section with `vocab` tokens, micro-batch, tensor ranks
+/// and type.
+model::LayerSizes layer_sizes(const deck::Deck& deck, std::int64_t vocab);
 
 /// The model section, with `vocab` tokens.
 model::ModelConfig model_config(const deck::Deck& deck, std::int64_t vocab);

@@ -56,9 +56,10 @@ std::string checkpoint_line(const CheckpointEvent& event) {
 std::string memory_line(const MemoryEvent& event) {
   const auto bytes = [](std::int64_t count) { return human_bytes(static_cast<double>(count)); };
   return fmt::format(
-      " memory of the fullest rank after iteration {} | planned: {} | resident: {} | peak: {} |",
-      event.iteration, bytes(event.planned_bytes), bytes(event.resident_bytes),
-      bytes(event.peak_bytes));
+      " memory of the fullest rank after iteration {} | planned: {} |{} resident: {} | peak: {} |",
+      event.iteration, bytes(event.planned_bytes),
+      event.gpu_bytes > 0 ? fmt::format(" GPU: {} |", bytes(event.gpu_bytes)) : "",
+      bytes(event.resident_bytes), bytes(event.peak_bytes));
 }
 
 std::string stop_line(const StopEvent& event) {

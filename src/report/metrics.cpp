@@ -84,6 +84,7 @@ std::string json_line(const MemoryEvent& event, double time) {
   json["planned_bytes"] = event.planned_bytes;
   json["resident_bytes"] = event.resident_bytes;
   json["peak_bytes"] = event.peak_bytes;
+  if (event.gpu_bytes > 0) json["gpu_bytes"] = event.gpu_bytes;
   return dump(json);
 }
 

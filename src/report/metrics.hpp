@@ -67,6 +67,7 @@ struct MemoryEvent {
   std::int64_t planned_bytes = 0;   ///< as `--plan` computed it
   std::int64_t resident_bytes = 0;  ///< now
   std::int64_t peak_bytes = 0;      ///< resident, since the program began
+  std::int64_t gpu_bytes = 0;       ///< in use on the GPU, which is what is planned; 0 on the host
 };
 
 /// The run ended.

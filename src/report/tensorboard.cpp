@@ -42,6 +42,8 @@ void add_scalars(EventFile& file, const EvalEvent& event, double time) {
 void add_scalars(EventFile& file, const MemoryEvent& event, double time) {
   file.scalar("memory/resident_bytes", event.iteration, real(event.resident_bytes), time);
   file.scalar("memory/peak_bytes", event.iteration, real(event.peak_bytes), time);
+  if (event.gpu_bytes > 0)
+    file.scalar("memory/gpu_bytes", event.iteration, real(event.gpu_bytes), time);
 }
 
 void add_scalars(EventFile& file, const CheckpointEvent& event, double time) {

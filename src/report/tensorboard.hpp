@@ -5,8 +5,8 @@
 //   train/iteration_ms, train/tokens_per_second, train/model_tflops_per_rank, train/mfu,
 //   train/consumed_samples, train/consumed_tokens, train/skipped, train/nan   (TrainEvent)
 //   <split>/loss, <split>/perplexity                                           (EvalEvent)
-//   memory/resident_bytes, memory/peak_bytes                                   (MemoryEvent)
-//   checkpoint/seconds                                                         (CheckpointEvent)
+//   memory/resident_bytes, memory/peak_bytes, memory/gpu_bytes (MemoryEvent) checkpoint/seconds
+//   (CheckpointEvent)
 #pragma once
 
 #include "report/event_file.hpp"

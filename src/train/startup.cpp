@@ -4,6 +4,7 @@
 
 #include "deck/describe.hpp"
 #include "deck/load.hpp"
+#include "train/devices.hpp"
 
 namespace trireme::train {
 namespace {
@@ -43,7 +44,7 @@ PreparedDeck prepare_deck(comm::MpiCommunicator& world, const std::string& path,
                           const std::vector<std::string>& overrides,
                           const std::function<void(deck::Deck&, std::int64_t)>& resolve) {
   const std::string text = on_rank_zero(world, [&] {
-    deck::Deck deck = deck::load(path, overrides);
+    deck::Deck deck = deck::load(path, overrides, {.automatic = automatic_device()});
     resolve(deck, world.size());
     const plan::Vocabulary vocabulary = plan::vocabulary(deck);
     nlohmann::json message{{"deck", deck::print_deck(deck)}, {"vocab", vocabulary.size}};

@@ -16,9 +16,7 @@ namespace {
 
 model::LayerContext layer_context(const deck::Deck& deck, const plan::Vocabulary& vocabulary,
                                   comm::Groups& groups, device::Backend& backend) {
-  const model::LayerSizes sizes{plan::model_config(deck, vocabulary.size), deck.batch.micro,
-                                groups.layout.tensor, DType::f32};
-  return {sizes, backend, *groups.tensor};
+  return {plan::layer_sizes(deck, vocabulary.size), backend, *groups.tensor};
 }
 
 data::Sampler sampler(const deck::Deck& deck, const comm::Groups& groups) {
@@ -56,6 +54,7 @@ Trainer::Trainer(const deck::Deck& deck, const plan::Vocabulary& vocabulary, com
       vocabulary_(vocabulary),
       plan_(plan::plan_run(deck, vocabulary.size)),
       groups_(groups),
+      backend_(backend),
       reporter_(reporter),
       options_(options),
       state_(starting_state(options.restart)),
@@ -63,7 +62,7 @@ Trainer::Trainer(const deck::Deck& deck, const plan::Vocabulary& vocabulary, com
       sampler_(sampler(deck, groups)),
       learning_rate_(plan::learning_rate(deck)),
       parameters_(backend, model::gpt_parameters(plan::model_config(deck, vocabulary.size)),
-                  groups.layout, groups.place, DType::f32, /*with_gradients=*/true),
+                  groups.layout, groups.place, plan::compute_dtype(deck), /*with_gradients=*/true),
       optimizer_(backend, parameters_, {*groups.world, *groups.data, groups.embedding.get()},
                  plan::optimizer_config(deck)),
       schedule_(pipeline::one_f_one_b(groups.layout.pipeline, groups.place.pipeline,
@@ -72,12 +71,15 @@ Trainer::Trainer(const deck::Deck& deck, const plan::Vocabulary& vocabulary, com
               pipeline::one_f_one_b_slots(groups.layout.pipeline, groups.place.pipeline,
                                           plan::micro_batches(deck))),
       train_data_(open(data::Split::train)) {
+  runner_.set_observer(&optimizer_);
+  backend.reserve_workspace(
+      model::kernel_workspace_bytes(plan::layer_sizes(deck, vocabulary.size)));
   if (plan::uses_split(deck_, data::Split::valid)) valid_data_ = open(data::Split::valid);
   if (plan::uses_split(deck_, data::Split::test)) test_data_ = open(data::Split::test);
   if (options_.restart.checkpoint)
     load();
   else
-    parameters_.initialize(static_cast<std::uint64_t>(deck_.run.seed));
+    optimizer_.initialize(static_cast<std::uint64_t>(deck_.run.seed));
 }
 
 data::GptDataset Trainer::open(data::Split split) {
@@ -94,7 +96,7 @@ data::GptDataset Trainer::open(data::Split split) {
 
 void Trainer::load() {
   checkpoint::load(*options_.restart.checkpoint, *groups_.world,
-                   checkpoint::checkpoint_tensors(parameters_, optimizer_));
+                   checkpoint::checkpoint_tensors(parameters_, optimizer_), &backend_);
   optimizer_.set_step(state_.applied_iterations);
   optimizer_.gather_weights();
   last_checkpoint_ = options_.restart.checkpoint;
@@ -121,12 +123,19 @@ StopReason Trainer::run() {
   return stop;
 }
 
-Trainer::StepResult Trainer::step() {
+Trainer::StepResult Trainer::step(PhaseSeconds* phases) {
   const Stopwatch watch;
+  double passes = 0.0, reduction = 0.0;
+  const auto mark = [&] {
+    if (phases) backend_.synchronize();
+    return watch.seconds();
+  };
   parameters_.zero_gradients();
   const pipeline::LossSum loss =
       runner_.train(train_data_, sampler_, state_.consumed_samples, schedule_);
+  passes = mark();
   optimizer_.reduce_gradients();
+  reduction = mark();
   const double norm = optimizer_.gradient_norm();
 
   const bool by_samples = deck_.schedule.dialect == deck::ScheduleDialect::megatron;
@@ -146,9 +155,13 @@ Trainer::StepResult Trainer::step() {
   if (!std::isfinite(loss.mean())) ++state_.nan;
   ++state_.iteration;
   state_.consumed_samples += deck_.batch.global;
-  longest_step_ = std::max(longest_step_, watch.seconds());
+  const double total = mark();
+  if (phases) *phases = {passes, reduction - passes, total - reduction};
+  longest_step_ = std::max(longest_step_, total);
   return {.loss = loss.mean(), .gradient_norm = norm, .learning_rate = rate(), .applied = applied};
 }
+
+void Trainer::forward_only() { runner_.evaluate(train_data_, sampler_, state_.consumed_samples); }
 
 // ---- reports
 
@@ -165,6 +178,8 @@ void Trainer::report(const StepResult& result) {
   const deck::Model& model = deck_.model;
   const double flops = tokens * report::model_flops_per_token(model.layers, model.hidden,
                                                               model.sequence, vocabulary_.size);
+  const double flops_per_rank = flops / seconds / groups_.layout.ranks();
+  const double peak = device::peak_flops(backend_.gpu_name(), parameters_.dtype());
   const std::int64_t counted = interval_.iterations - interval_.nan;
   if (reporter_)
     reporter_->on(report::TrainEvent{
@@ -177,7 +192,8 @@ void Trainer::report(const StepResult& result) {
         .global_batch = deck_.batch.global,
         .ms = seconds * 1e3,
         .tokens_per_second = tokens / seconds,
-        .model_tflops_per_rank = flops / seconds / 1e12 / groups_.layout.ranks(),
+        .model_tflops_per_rank = flops_per_rank / 1e12,
+        .mfu = peak > 0.0 ? std::optional(flops_per_rank / peak) : std::nullopt,
         .skipped = interval_.skipped,
         .nan = interval_.nan});
   if (deck_.log.memory && !memory_reported_) report_memory();
@@ -196,7 +212,8 @@ void Trainer::report_memory() {
       .iteration = state_.iteration,
       .planned_bytes = static_cast<std::int64_t>(plan_.largest().memory.total()),
       .resident_bytes = largest(memory.resident),
-      .peak_bytes = largest(memory.peak)};
+      .peak_bytes = largest(memory.peak),
+      .gpu_bytes = largest(static_cast<std::int64_t>(backend_.memory().used))};
   if (reporter_) reporter_->on(event);
 }
 
@@ -247,7 +264,7 @@ void Trainer::save() {
   const std::filesystem::path folder = checkpoint_folder(deck_);
   const std::filesystem::path path = checkpoint::step_path(folder, state_.iteration);
   checkpoint::save(path, *groups_.world, state_.attributes(), deck::print_deck(deck_),
-                   checkpoint::checkpoint_tensors(parameters_, optimizer_));
+                   checkpoint::checkpoint_tensors(parameters_, optimizer_), &backend_);
   last_checkpoint_ = path;
   saved_iteration_ = state_.iteration;
   last_save_ = watch.seconds();

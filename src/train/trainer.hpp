@@ -49,8 +49,17 @@ class Trainer {
     double learning_rate = 0.0;  ///< the next iteration's, as Megatron-LM prints it
     bool applied = false;        ///< false when the gradient was not finite: no update
   };
-  /// One iteration, without reports, saves or stops. Collective over all ranks.
-  StepResult step();
+  /// Seconds of an iteration by phase, the backend waited for at the end of each.
+  struct PhaseSeconds {
+    double passes = 0.0;     ///< forward and backward of all micro-batches
+    double reduction = 0.0;  ///< of gradients over ranks, as far as it is not hidden in the passes
+    double update = 0.0;     ///< norm, AdamW, gathering of weights
+  };
+  /// One iteration, without reports, saves or stops. Fills `phases` when given, at the cost of
+  /// waiting between them. Collective over all ranks.
+  StepResult step(PhaseSeconds* phases = nullptr);
+  /// One global batch of the training data forward alone. Collective over all ranks.
+  void forward_only();
   const model::ParameterStore& parameters() const { return parameters_; }
 
  private:
@@ -84,6 +93,7 @@ class Trainer {
   plan::Vocabulary vocabulary_;
   plan::RunPlan plan_;
   comm::Groups& groups_;
+  device::Backend& backend_;
   report::Reporter* reporter_;
   TrainerOptions options_;
   RunState state_;

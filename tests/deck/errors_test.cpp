@@ -126,11 +126,18 @@ TEST(DeckErrors, RangesAndAllowedValues) {
   });
 }
 
+TEST(DeckErrors, WhatNeedsAGpu) {
+  expect_lines({
+      {"batch:", "precision: {compute: bf16}\nbatch:",
+       "bad.yaml:6:13: precision.compute = bf16 needs run.device = cuda: the host computes in fp32 "
+       "(try precision.compute: fp32)"},
+      {"batch:", "comm: {nccl_debug: INFO}\nbatch:",
+       "bad.yaml:6:8: comm.nccl_debug = INFO needs run.device = cuda; leave it out"},
+  });
+}
+
 TEST(DeckErrors, NotBuiltYet) {
   expect_lines({
-      {"batch:", "run: {device: cuda}\nbatch:",
-       "bad.yaml:6:7: 'run.device: cuda' is not built yet: this build has the host backend only; "
-       "leave it out or write 'auto' or 'host'"},
       {"batch:", "parallel: {zero: 2}\nbatch:",
        "bad.yaml:6:12: 'parallel.zero: 2' is not built yet; leave it out or write '0' or '1'"},
       {"batch:", "parallel: {interleave: 2}\nbatch:",
@@ -140,15 +147,18 @@ TEST(DeckErrors, NotBuiltYet) {
       {"batch:", "parallel: {schedule: zero-bubble}\nbatch:",
        "bad.yaml:6:12: 'parallel.schedule: zero-bubble' is not built yet; leave it out or write "
        "'1f1b'"},
-      {"batch:", "parallel: {overlap: {gradients: true}}\nbatch:",
-       "bad.yaml:6:22: 'parallel.overlap.gradients' is not built yet: the host backend never "
-       "overlaps; leave it out"},
+      {"batch:", "parallel: {overlap: {pipeline: false}}\nbatch:",
+       "bad.yaml:6:22: 'parallel.overlap.pipeline: false' is not built yet; leave it out or write "
+       "'true'"},
       {"batch:", "recompute: {granularity: full}\nbatch:",
        "bad.yaml:6:13: 'recompute.granularity: full' is not built yet; leave it out or write "
        "'none'"},
-      {"batch:", "precision: {compute: bf16}\nbatch:",
-       "bad.yaml:6:13: 'precision.compute: bf16' is not built yet: the host backend computes in "
-       "fp32; leave it out or write 'fp32'"},
+      {"batch:", "precision: {compute: fp16}\nbatch:",
+       "bad.yaml:6:13: 'precision.compute: fp16' is not built yet: it needs loss scaling; leave it "
+       "out or write 'fp32' or 'bf16'"},
+      {"batch:", "precision: {compute: bf16, gradients: same}\nrun: {device: cuda}\nbatch:",
+       "bad.yaml:6:28: precision.gradients = same with precision.compute = bf16 is not built yet "
+       "(try precision.gradients: fp32)"},
       {"batch:", "optimizer: {type: lamb}\nbatch:",
        "bad.yaml:6:13: 'optimizer.type: lamb' is not built yet; leave it out or write 'adamw'"},
       {"batch:", "sweep: {optimizer.beta1: [0.9, 0.95]}\nbatch:",

@@ -15,7 +15,7 @@ TEST(Load, FillsInDefaults) {
   EXPECT_EQ(deck.run.name, "small");
   EXPECT_EQ(deck.run.output, "runs/small");
   EXPECT_EQ(deck.run.seed, 1234);
-  EXPECT_EQ(deck.run.device, Device::automatic);
+  EXPECT_EQ(deck.run.device, Device::host);
   EXPECT_EQ(deck.model.ffn, 256);
   EXPECT_EQ(deck.model.positions, 32);
   EXPECT_EQ(deck.model.vocab, std::nullopt);

@@ -10,6 +10,7 @@ namespace trireme::plan {
 namespace {
 
 constexpr std::int64_t kVocab = 50257;
+constexpr std::int64_t kPadded = 50304;  // the next multiple of 128
 constexpr std::int64_t kHidden = 768;
 constexpr std::int64_t kGpt2Parameters = 124'439'808;  // as published for GPT-2 small
 
@@ -21,7 +22,7 @@ TEST(RunPlan, CountsGpt2) {
   const RunPlan plan = plan_gpt2();
   EXPECT_EQ(plan.parameters, kGpt2Parameters);
   ASSERT_EQ(plan.stages.size(), 1u);
-  EXPECT_EQ(plan.stages[0].parameters, kGpt2Parameters);
+  EXPECT_EQ(plan.stages[0].parameters, kGpt2Parameters + (kPadded - kVocab) * kHidden);
   EXPECT_EQ(plan.iterations, 1000);
   EXPECT_EQ(plan.tokens_per_step, 64 * 1024);
   EXPECT_EQ(plan.micro_batches, 16);
@@ -34,8 +35,8 @@ TEST(RunPlan, TensorRanksShareMatricesAndCopyTheRest) {
   const std::int64_t h = kHidden;
   const std::int64_t layer = (3 * h * h + 3 * h) / 2 + (h * h / 2 + h) + (4 * h * h + 4 * h) / 2 +
                              (4 * h * h / 2 + h) + 4 * h;
-  const std::int64_t padded_vocabulary = (kVocab + 1) / 2;
-  EXPECT_EQ(plan.stages[0].parameters, 12 * layer + (padded_vocabulary + 1024) * h + 2 * h);
+  const std::int64_t half_vocabulary = 197 * 128;  // 25,129 rounded up
+  EXPECT_EQ(plan.stages[0].parameters, 12 * layer + (half_vocabulary + 1024) * h + 2 * h);
 }
 
 TEST(RunPlan, StagesHoldTheModelOnceAndTheTiedEmbeddingTwice) {
@@ -43,11 +44,11 @@ TEST(RunPlan, StagesHoldTheModelOnceAndTheTiedEmbeddingTwice) {
       plan_gpt2({"parallel.pipeline=4", "parallel.partition=0-5-7-0"}, /*ranks=*/4);
   std::int64_t held = 0;
   for (const StagePlan& stage : plan.stages) held += stage.parameters;
-  EXPECT_EQ(held, kGpt2Parameters + kVocab * kHidden);
+  EXPECT_EQ(held, kGpt2Parameters + (2 * kPadded - kVocab) * kHidden);
   EXPECT_EQ(plan.stages[0].layers, (grid::LayerRange{0, 0}));
   EXPECT_EQ(plan.stages[1].layers, (grid::LayerRange{0, 5}));
   EXPECT_EQ(plan.stages[2].layers, (grid::LayerRange{5, 7}));
-  EXPECT_EQ(plan.stages[3].parameters, kVocab * kHidden + 2 * kHidden);
+  EXPECT_EQ(plan.stages[3].parameters, kPadded * kHidden + 2 * kHidden);
 }
 
 TEST(RunPlan, BubbleAndSlotsOfOneForwardOneBackward) {

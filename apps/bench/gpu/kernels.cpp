@@ -1,0 +1,281 @@
+// One row for each operation and shape: the bytes that it must move, or the products that it must
+// compute, and how to call it.
+#include <array>
+
+#include "bench/gpu/commands.hpp"
+#include "bench/gpu/meter.hpp"
+
+namespace trireme::bench::gpu {
+namespace {
+
+constexpr std::int64_t kVocabulary = 50257, kPaddedVocabulary = 50304;
+constexpr double kWide = 4.0;  // bytes of fp32
+
+/// A GPT's layer and its micro-batch, 16384 tokens in each.
+struct Model {
+  const char* name;
+  std::int64_t hidden, heads, sequence, batch;
+
+  std::int64_t tokens() const { return sequence * batch; }
+};
+constexpr std::array<Model, 4> kModels = {{{"124M", 768, 12, 1024, 16},
+                                           {"760M", 1536, 16, 2048, 8},
+                                           {"1.5B", 1600, 25, 1024, 16},
+                                           {"6.7B", 4096, 32, 2048, 8}}};
+
+/// The rows of one model. Tensors are named as in the operations' contracts.
+class Rows {
+ public:
+  Rows(Meter& meter, const Model& model, DType dtype, double dropout)
+      : meter_(meter),
+        backend_(meter.backend()),
+        model_(model),
+        dtype_(dtype),
+        probability_(dropout),
+        activation_{model.sequence, model.batch, model.hidden},
+        activation_bytes_(static_cast<double>(activation_.size() * size_of(dtype))) {}
+
+  void attention();
+  void norms();
+  void dropouts();
+  void mlp();
+  void embeddings();
+  void cross_entropy();
+
+ private:
+  std::string name(const char* operation) const {
+    return fmt::format("{} {}", model_.name, operation);
+  }
+  kernels::Dropout dropout(DropoutSite site) const {
+    return {.probability = probability_, .seed = 1, .layer = 1, .site = site};
+  }
+  Tensor activation() { return meter_.random(activation_, dtype_); }
+  Tensor weight() { return meter_.random({model_.hidden}, dtype_); }
+  Tensor gradient() { return meter_.zeros({model_.hidden}, wide(dtype_)); }
+  Tensor per_token() { return meter_.random({model_.tokens()}, wide(dtype_)); }
+
+  Meter& meter_;
+  device::Backend& backend_;
+  const Model& model_;
+  const DType dtype_;
+  const double probability_;
+  const Shape activation_;
+  const double activation_bytes_;
+};
+
+void Rows::attention() {
+  // Two products forward and five backward, half of each masked.
+  const double product =
+      static_cast<double>(model_.tokens()) * static_cast<double>(model_.sequence * model_.hidden);
+  const auto forward = [this] {
+    const auto& [label, hidden, heads, sequence, batch] = model_;
+    return kernels::AttentionForward{.qkv = meter_.random({sequence, batch, 3 * hidden}, dtype_),
+                                     .out = meter_.zeros(activation_, dtype_),
+                                     .lse = meter_.zeros({batch, heads, sequence}, wide(dtype_)),
+                                     .heads = heads,
+                                     .dropout = dropout(DropoutSite::attention)};
+  };
+  meter_.product(name("attention forward"), 2 * product, [=, this]() -> Call {
+    return [this, args = forward()] { backend_.attention_forward(args); };
+  });
+  meter_.product(name("attention backward"), 5 * product, [=, this]() -> Call {
+    const kernels::AttentionForward saved = forward();
+    backend_.attention_forward(saved);
+    const kernels::AttentionBackward args{.dout = activation(),
+                                          .qkv = saved.qkv,
+                                          .out = saved.out,
+                                          .lse = saved.lse,
+                                          .dqkv = meter_.zeros(saved.qkv.shape, dtype_),
+                                          .heads = saved.heads,
+                                          .dropout = saved.dropout};
+    return [this, args] { backend_.attention_backward(args); };
+  });
+  // One new token for each sample; the caches are read once.
+  meter_.stream(name("attention cached"), 2 * activation_bytes_, [=, this]() -> Call {
+    const Shape cache{model_.batch, model_.heads, model_.sequence, model_.hidden / model_.heads};
+    const kernels::AttentionCached args{
+        .qkv = meter_.random({1, model_.batch, 3 * model_.hidden}, dtype_),
+        .keys = meter_.random(cache, dtype_),
+        .values = meter_.random(cache, dtype_),
+        .out = meter_.zeros({1, model_.batch, model_.hidden}, dtype_),
+        .heads = model_.heads,
+        .past = model_.sequence - 1};
+    return [this, args] { backend_.attention_cached(args); };
+  });
+}
+
+void Rows::norms() {
+  meter_.stream(name("layernorm forward"), 2 * activation_bytes_, [this]() -> Call {
+    const kernels::LayerNormForward args{.x = activation(),
+                                         .weight = weight(),
+                                         .bias = weight(),
+                                         .out = activation(),
+                                         .mean = per_token(),
+                                         .rstd = per_token()};
+    return [this, args] { backend_.layernorm_forward(args); };
+  });
+  meter_.stream(name("layernorm backward"), 4 * activation_bytes_, [this]() -> Call {
+    const kernels::LayerNormBackward args{.dout = activation(),
+                                          .x = activation(),
+                                          .weight = weight(),
+                                          .mean = per_token(),
+                                          .rstd = per_token(),
+                                          .dx = activation(),
+                                          .dweight = gradient(),
+                                          .dbias = gradient()};
+    return [this, args] { backend_.layernorm_backward(args); };
+  });
+}
+
+void Rows::dropouts() {
+  const auto sum = [this] {
+    return kernels::BiasDropoutResidual{.x = activation(),
+                                        .bias = weight(),
+                                        .residual = activation(),
+                                        .out = activation(),
+                                        .dropout = dropout(DropoutSite::mlp)};
+  };
+  meter_.stream(name("bias dropout residual"), 3 * activation_bytes_, [=, this]() -> Call {
+    return [this, args = sum()] { backend_.bias_dropout_residual(args); };
+  });
+  meter_.stream(name("bias dropout residual norm"), 4 * activation_bytes_, [=, this]() -> Call {
+    const kernels::BiasDropoutResidualNorm args{.sum = sum(),
+                                                .weight = weight(),
+                                                .norm_bias = weight(),
+                                                .norm = activation(),
+                                                .mean = per_token(),
+                                                .rstd = per_token()};
+    return [this, args] { backend_.bias_dropout_residual_norm(args); };
+  });
+  meter_.stream(name("dropout backward"), 2 * activation_bytes_, [this]() -> Call {
+    const kernels::DropoutBackward args{
+        .dout = activation(), .dx = activation(), .dropout = dropout(DropoutSite::mlp)};
+    return [this, args] { backend_.dropout_backward(args); };
+  });
+  meter_.stream(name("bias gradient"), activation_bytes_, [this]() -> Call {
+    const kernels::BiasGradient args{.dout = activation(), .dbias = gradient()};
+    return [this, args] { backend_.bias_gradient(args); };
+  });
+}
+
+void Rows::mlp() {
+  const Shape wider{model_.tokens(), 4 * model_.hidden};
+  meter_.stream(name("gelu forward"), 8 * activation_bytes_, [=, this]() -> Call {
+    const kernels::GeluForward args{.x = meter_.random(wider, dtype_),
+                                    .out = meter_.zeros(wider, dtype_)};
+    return [this, args] { backend_.gelu_forward(args); };
+  });
+  meter_.stream(name("gelu backward"), 12 * activation_bytes_, [=, this]() -> Call {
+    const kernels::GeluBackward args{.dout = meter_.random(wider, dtype_),
+                                     .x = meter_.random(wider, dtype_),
+                                     .dx = meter_.zeros(wider, dtype_),
+                                     .dbias = meter_.zeros({wider[1]}, wide(dtype_))};
+    return [this, args] { backend_.gelu_backward(args); };
+  });
+}
+
+void Rows::embeddings() {
+  const Shape table{kPaddedVocabulary, model_.hidden}, positions{model_.sequence, model_.hidden};
+  const double wide_bytes = kWide * static_cast<double>(activation_.size());
+  meter_.stream(name("embedding forward"), 2 * activation_bytes_, [=, this]() -> Call {
+    const kernels::EmbeddingForward args{.ids = meter_.ids(model_.tokens(), kVocabulary),
+                                         .table = meter_.random(table, dtype_),
+                                         .out = activation()};
+    return [this, args] { backend_.embedding_forward(args); };
+  });
+  meter_.stream(
+      name("embedding backward"), activation_bytes_ + 2 * wide_bytes, [=, this]() -> Call {
+        const kernels::EmbeddingBackward args{.ids = meter_.ids(model_.tokens(), kVocabulary),
+                                              .dout = activation(),
+                                              .dtable = meter_.zeros(table, wide(dtype_))};
+        return [this, args] { backend_.embedding_backward(args); };
+      });
+  meter_.stream(name("position and dropout"), 2 * activation_bytes_, [=, this]() -> Call {
+    const kernels::PositionDropout args{.x = activation(),
+                                        .position = meter_.random(positions, dtype_),
+                                        .dropout = dropout(DropoutSite::embedding)};
+    return [this, args] { backend_.position_dropout(args); };
+  });
+  meter_.stream(name("position backward"), activation_bytes_, [=, this]() -> Call {
+    const kernels::PositionBackward args{.dout = activation(),
+                                         .dposition = meter_.zeros(positions, wide(dtype_))};
+    return [this, args] { backend_.position_backward(args); };
+  });
+}
+
+// Of every model alike: the logits do not depend on its width.
+void Rows::cross_entropy() {
+  const Shape shape{model_.tokens(), kPaddedVocabulary};
+  const double bytes = static_cast<double>(shape.size() * size_of(dtype_));
+  const auto statistics = [=, this] {
+    return kernels::CrossEntropyStatistics{.logits = meter_.random(shape, dtype_),
+                                           .columns = kVocabulary,
+                                           .labels = meter_.ids(model_.tokens(), kVocabulary),
+                                           .max = per_token(),
+                                           .sum = per_token(),
+                                           .target = per_token()};
+  };
+  meter_.stream("cross entropy statistics", bytes, [=, this]() -> Call {
+    return [this, args = statistics()] { backend_.cross_entropy_statistics(args); };
+  });
+  meter_.stream("cross entropy backward", 2 * bytes, [=, this]() -> Call {
+    const kernels::CrossEntropyStatistics known = statistics();
+    backend_.cross_entropy_statistics(known);
+    const kernels::CrossEntropyBackward args{.logits = known.logits,
+                                             .columns = known.columns,
+                                             .labels = known.labels,
+                                             .max = known.max,
+                                             .sum = known.sum};
+    return [this, args] { backend_.cross_entropy_backward(args); };
+  });
+}
+
+// Over 64 million parameters.
+void optimizer(Meter& meter, DType dtype) {
+  device::Backend& backend = meter.backend();
+  constexpr std::int64_t kCount = 64'000'000;
+  const Shape shape{kCount};
+  const double copy = dtype == DType::f32 ? 0.0 : static_cast<double>(size_of(dtype));
+  meter.stream("adamw of 64e6", kCount * (7 * kWide + copy), [&]() -> Call {
+    const kernels::AdamW args{.weight = meter.random(shape, DType::f32),
+                              .gradient = meter.random(shape, DType::f32),
+                              .m = meter.zeros(shape, DType::f32),
+                              .v = meter.zeros(shape, DType::f32),
+                              .copy = copy > 0 ? meter.zeros(shape, dtype) : Tensor{},
+                              .learning_rate = 1e-6};
+    return [&backend, args] { backend.adamw(args); };
+  });
+  meter.stream("squared sum of 64e6", kCount * kWide, [&]() -> Call {
+    const kernels::SquaredSum args{.x = meter.random(shape, DType::f32),
+                                   .out = meter.zeros({1}, DType::f64)};
+    return [&backend, args] { backend.squared_sum(args); };
+  });
+  meter.stream("cast of 64e6", kCount * (kWide + static_cast<double>(size_of(dtype))),
+               [&]() -> Call {
+                 const kernels::Cast args{.x = meter.random(shape, DType::f32),
+                                          .out = meter.zeros(shape, dtype)};
+                 return [&backend, args] { backend.cast(args); };
+               });
+  meter.stream("zero of 64e6", kCount * kWide, [&]() -> Call {
+    return [&backend, x = meter.zeros(shape, DType::f32)] { backend.zero(x); };
+  });
+}
+
+}  // namespace
+
+void measure_kernels(const Settings& settings, double dropout) {
+  Meter meter(settings);
+  for (const Model& model : kModels) {
+    Rows rows(meter, model, settings.dtype, dropout);
+    rows.attention();
+    rows.norms();
+    rows.dropouts();
+    rows.mlp();
+    rows.embeddings();
+    if (&model == &kModels.front()) rows.cross_entropy();
+  }
+  optimizer(meter, settings.dtype);
+  meter.print();
+}
+
+}  // namespace trireme::bench::gpu

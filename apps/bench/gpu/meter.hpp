@@ -1,0 +1,67 @@
+// Timing of a GPU's operations with events, on operands that its cache does not hold.
+#pragma once
+
+#include <functional>
+#include <map>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "bench/table.hpp"
+#include "device/backend.hpp"
+
+namespace trireme::bench::gpu {
+
+/// Queues one operation.
+using Call = std::function<void()>;
+/// Gives an operation new operands, from the meter's tensors, and returns the call on them.
+using Make = std::function<Call()>;
+
+/// Times operations on GPU 0 against its ceilings, which are measured first: a product of 8192 x
+/// 8192 x 8192 and a copy of 1 GiB within its memory. An operation is called on several sets of
+/// operands in turn, together several times the L2 cache, so that it reads them from memory.
+class Meter {
+ public:
+  explicit Meter(const Settings& settings);
+
+  device::Backend& backend() { return *backend_; }
+  const device::Gpu& gpu() const { return gpu_; }
+
+  /// Operands, which last until the operation has been measured: numbers between -1 and 1, zeros,
+  /// and `count` numbers from 0 to `below`, less 1.
+  Tensor random(const Shape& shape, DType dtype);
+  Tensor zeros(const Shape& shape, DType dtype);
+  const std::int32_t* ids(std::int64_t count, std::int64_t below);
+
+  /// Milliseconds of one call: the median of the settings' repeats, each of them milliseconds long.
+  double time(const Make& make);
+  /// Adds a row for an operation that computes `flops`, if the settings want it.
+  void product(const std::string& name, double flops, const Make& make);
+  /// The same for an operation that moves `bytes` at least.
+  void stream(const std::string& name, double bytes, const Make& make);
+
+  /// The ceilings, in GFLOP/s and GB/s (read and written).
+  double product_rate() const { return product_rate_; }
+  double copy_rate() const { return copy_rate_; }
+
+  /// Prints the rows, as a table or as JSON.
+  void print() const;
+
+ private:
+  void* take(std::size_t bytes);
+  void* pattern(DType dtype);
+  void measure(Row row, double work, double ceiling, const Make& make);
+
+  Settings settings_;
+  std::unique_ptr<device::Backend> backend_;
+  device::Gpu gpu_;
+  std::size_t rotation_bytes_ = 0;
+  std::map<DType, device::Buffer> patterns_;  ///< random elements
+  std::vector<device::Buffer> buffers_;
+  std::size_t buffer_bytes_ = 0;
+  double product_rate_ = 0.0;
+  double copy_rate_ = 0.0;
+  std::vector<Row> rows_;
+};
+
+}  // namespace trireme::bench::gpu

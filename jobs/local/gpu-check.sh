@@ -1,0 +1,287 @@
+#!/usr/bin/env bash
+# Does Trireme work on this machine's GPUs, and how fast? Prints what is there, runs the tests that need
+# a GPU, measures kernels and communication, trains a minute on one GPU and on all, and ends with one
+# line a check: OK, FAILED or SKIPPED. The exit code is 0 when nothing failed.
+#
+#   jobs/local/gpu-check.sh           builds build/release first, unless the programs are there
+#   jobs/local/gpu-check.sh FOLDER    a build made elsewhere: programs and tests are in FOLDER/bin, or
+#                                     in FOLDER itself
+#   GPUS=4 jobs/local/gpu-check.sh    takes so many GPUs instead of all
+set -euo pipefail
+given=${1:+$(realpath -- "$1")}
+# shellcheck source=jobs/local/common.sh
+source "$(dirname "${BASH_SOURCE[0]}")/common.sh"
+
+readonly deck=inputs/gpu-check.yaml runs=runs/gpu-check data=data/gpu-check
+readonly oldest_capability=8.0
+
+# ---- how a check is run
+
+verdicts=() failed=0
+
+# verdict OK|FAILED|SKIPPED WHAT WHY
+verdict() {
+  verdicts+=("$(printf '%-8s %s%s' "$1" "$2" "${3:+: $3}")")
+  if [ "$1" = FAILED ]; then failed=1; fi
+}
+
+# within SECONDS COMMAND...: the command, ended when it takes longer.
+within() {
+  timeout --foreground --kill-after=10 "$@"
+}
+
+# check WHAT COMMAND...: runs the command, keeps its output, and adds a verdict. A command that ends
+# with 77 says in its last line why it was skipped; any that fails says in its last line why.
+check() {
+  local what=$1 start=$SECONDS code=0 log last
+  shift
+  log=$runs/$(tr -c '[:alnum:]\n' '-' <<<"$what").log
+  printf '\n== %s\n' "$what"
+  "$@" 2>&1 | tee "$log" || code=$?
+  last=$(grep -v '^ *$' "$log" | tail -n 1 || true)
+  case $code in
+    0) verdict OK "$what" "$((SECONDS - start)) s" ;;
+    77) verdict SKIPPED "$what" "${last#SKIPPED: }" ;;
+    124 | 137) verdict FAILED "$what" "did not end in time; see $log" ;;
+    *) verdict FAILED "$what" "exit code $code, '$last'; see $log" ;;
+  esac
+}
+
+# launch SECONDS RANKS COMMAND...: under mpirun, unless one rank is enough.
+launch() {
+  local limit=$1 ranks=$2 mpi=()
+  shift 2
+  if [ "$ranks" -gt 1 ]; then mpi=(mpirun -n "$ranks" --oversubscribe --bind-to none); fi
+  within "$limit" "${mpi[@]}" "$@"
+}
+
+# ---- what is there
+
+# The number of GPUs that programs see.
+count_gpus() {
+  local visible
+  visible=$(nvidia-smi -L 2>/dev/null | grep -c '^GPU' || true)
+  if [ -n "${CUDA_VISIBLE_DEVICES+set}" ]; then
+    visible=$(tr ',' '\n' <<<"$CUDA_VISIBLE_DEVICES" | grep -c '[0-9]' || true)
+  fi
+  echo "${GPUS:-$visible}"
+}
+
+show_machine() {
+  echo "host        $(hostname), $(nproc) cores, $(free -g | awk '/^Mem/ { print $2 }') GiB, kernel $(uname -r)"
+  echo "driver      $( (nvidia-smi --query-gpu=driver_version --format=csv,noheader 2>/dev/null ||
+    echo "nvidia-smi does not run here") | head -n 1)"
+  nvidia-smi --query-gpu=index,name,memory.total,compute_cap --format=csv,noheader 2>/dev/null |
+    sed 's/^/GPU         /' || true
+  echo "visible     $gpus (CUDA_VISIBLE_DEVICES=${CUDA_VISIBLE_DEVICES-not set})"
+  echo "NCCL        $(ldconfig -p 2>/dev/null | awk '/libnccl\.so\.2/ { print $NF; exit }')" \
+    "LD_LIBRARY_PATH=${LD_LIBRARY_PATH-not set} $(env | grep '^NCCL_' | tr '\n' ' ')"
+  echo "MPI         $(mpirun --version 2>&1 | head -n 1)"
+  echo "programs    $programs, $("$programs/trireme-pretrain" --version 2>&1 | tail -n 1)"
+  if [ "$gpus" -gt 1 ]; then
+    echo "links"
+    nvidia-smi topo -m 2>/dev/null | sed 's/\x1b\[[0-9;]*m//g' || echo "(nvidia-smi topo -m tells nothing)"
+  fi
+}
+
+check_gpus() {
+  if [ "$gpus" -eq 0 ]; then
+    echo "no GPU is visible"
+    return 1
+  fi
+  nvidia-smi --query-gpu=index,compute_cap --format=csv,noheader |
+    awk -F ', *' -v oldest="$oldest_capability" '
+      $2 + 0 < oldest + 0 { printf "GPU %s has compute capability %s, below %s\n", $1, $2, oldest; bad = 1 }
+      END { exit bad }'
+}
+
+# ---- tests
+
+# CTest's, in a build folder that stands where it was made.
+build_folder() {
+  local folder
+  for folder in "$programs" "$programs/.."; do
+    if grep -qsx "CMAKE_CACHEFILE_DIR:INTERNAL=$(realpath "$folder")" "$folder/CMakeCache.txt" &&
+      [ -e "$folder/CTestTestfile.cmake" ]; then
+      realpath "$folder"
+      return
+    fi
+  done
+  return 1
+}
+
+run_ctest() {
+  local output=$runs/ctest.txt
+  within 1800 ctest --test-dir "$1" --label-regex '^gpu$' --output-on-failure \
+    --output-log "$output" || return
+  if ! grep -q ' Passed ' "$output"; then
+    echo "SKIPPED: none could run here"
+    return 77
+  fi
+}
+
+# run_test SECONDS RANKS PROGRAM: a skipped test prints why before MPI has its say; its reason is to be
+# the last line.
+run_test() {
+  local code=0 output=$runs/test.txt
+  launch "$@" 2>&1 | tee "$output" || code=$?
+  if [ "$code" -eq 77 ]; then grep -m 1 '^SKIPPED' "$output"; fi
+  return "$code"
+}
+
+# Without CTest the tests are known by their names: *_cuda is one process, *_nccl is several ranks.
+run_tests() {
+  local folder test name ranks found=0
+  if folder=$(build_folder) && command -v ctest >/dev/null; then
+    check "tests on the GPU" run_ctest "$folder"
+    return
+  fi
+  for test in "$programs"/test_*_cuda "$programs"/test_*_nccl; do
+    [ -x "$test" ] || continue
+    found=1
+    name=$(basename "$test")
+    case $name in
+      *_cuda) check "$name" run_test 600 1 "$test" ;;
+      *)
+        for ranks in 2 4; do
+          if [ "$ranks" -le "$gpus" ]; then
+            check "$name on $ranks ranks" run_test 300 "$ranks" "$test"
+          else
+            verdict SKIPPED "$name on $ranks ranks" "GPUs: $gpus"
+          fi
+        done
+        ;;
+    esac
+  done
+  if [ -x "$programs/nccl_stall" ] && [ "$gpus" -gt 1 ]; then
+    check "ranks that stall" within 300 tests/comm/nccl_stall_test.sh "$programs/nccl_stall"
+  fi
+  if [ $found -eq 0 ]; then verdict SKIPPED "tests on the GPU" "there are none in $programs"; fi
+}
+
+# ---- training
+
+# Sentences of 600 made-up words, the more frequent the shorter; the same on every run.
+make_text() {
+  awk 'BEGIN {
+    srand(7)
+    split("a e i o u ai ou ea", vowel, " ")
+    split("b d f g k l m n p r s t v sh th tr", consonant, " ")
+    for (i = 1; i <= 600; ++i)
+      for (syllable = 0; syllable * syllable * 60 < i; ++syllable)
+        word[i] = word[i] consonant[1 + int(16 * rand())] vowel[1 + int(8 * rand())]
+    for (line = 0; line < 24000; ++line) {
+      text = ""
+      for (sentence = 0; sentence < 8; ++sentence)
+        for (left = 4 + int(8 * rand()); left > 0; --left)
+          text = text word[1 + int(600 * rand() ^ 3)] (left > 1 ? " " : ". ")
+      print text
+    }
+  }'
+}
+
+make_dataset() {
+  make_text >"$data/text.txt"
+  within 300 "$programs/trireme-preprocess" --input "$data/text.txt" --output "$data/text" \
+    --tokenizer bytes --append-eod
+}
+
+# loss_at RUN ITERATION: of the training line for that iteration; the last one for "last".
+loss_at() {
+  sed -n 's/^{"kind":"train".*"iteration":\([0-9]*\),.*"loss":\([^,]*\),.*/\1 \2/p' "$1/metrics.jsonl" |
+    awk -v iteration="$2" '{ last = $2 } $1 == iteration { loss = $2 }
+                           END { print iteration == "last" ? last : loss }'
+}
+
+# near A B: whether two losses differ no more than sums of bf16 in another order make them.
+near() {
+  awk -v a="$1" -v b="$2" 'BEGIN { exit !(a > 0 && b > 0 && (a - b) ^ 2 < 0.05 ^ 2) }'
+}
+
+# train RUN GPUS KEY=VALUE...: trains into the folder RUN.
+train() {
+  local run=$1 ranks=$2
+  shift 2
+  rm -rf "$run"
+  launch 600 "$ranks" "$programs/trireme-pretrain" "$deck" --restart never "run.output=$run" \
+    "data.train=$data/text_text_document" "$@"
+}
+
+train_on_one() {
+  local first last
+  train "$runs/one" 1 || return
+  first=$(loss_at "$runs/one" 10)
+  last=$(loss_at "$runs/one" last)
+  echo "loss $first in the first 10 iterations, $last in the last"
+  if ! awk -v a="$first" -v b="$last" 'BEGIN { exit !(b > 0 && b < 0.6 * a) }'; then
+    echo "the loss did not fall from $first to less than 0.6 of it: $last"
+    return 1
+  fi
+}
+
+# train_like_one RUN GPUS KEY=VALUE...: at least 50 iterations, whose losses must be those of one GPU.
+train_like_one() {
+  local run=$1 iteration here there
+  train "$@" || return
+  for iteration in 10 50; do
+    there=$(loss_at "$runs/one" "$iteration")
+    here=$(loss_at "$run" "$iteration")
+    if ! near "$there" "$here"; then
+      echo "the loss of iteration $iteration is $here, but $there on one GPU"
+      return 1
+    fi
+  done
+  echo "loss $here in iteration 50, $there on one GPU"
+}
+
+# On a power of two of GPUs, among which the batch of 64 can be shared.
+train_on_several() {
+  local ranks=2
+  while [ $((2 * ranks)) -le "$gpus" ] && [ $((2 * ranks)) -le 64 ]; do ranks=$((2 * ranks)); done
+  check "training on $ranks of $gpus GPUs" train_like_one "$runs/several" "$ranks" \
+    "batch.micro=$((ranks > 8 ? 64 / ranks : 8))"
+  check "training with tensor parallelism" train_like_one "$runs/tensor" 2 \
+    parallel.tensor=2 train.iterations=50
+  check "training with pipeline parallelism" train_like_one "$runs/pipeline" 2 \
+    parallel.pipeline=2 train.iterations=50
+}
+
+# ---- all of it
+
+programs=${given:-build/release}
+if [ -z "$given" ] && [ ! -x build/release/bin/trireme-pretrain ]; then
+  stage "installing what is missing" cmake/dependencies.sh --with-tests
+  mkdir -p build
+  cmake --preset release -DTRIREME_CUDA=ON -Wno-dev | sed -n '/^-- Trireme/,$p'
+  stage "building" build release
+fi
+if [ -d "$programs/bin" ]; then programs=$programs/bin; fi
+[ -x "$programs/trireme-pretrain" ] || refuse "there is no trireme-pretrain in $programs"
+gpus=$(count_gpus)
+readonly programs gpus
+
+mkdir -p "$runs" "$data"
+show_machine
+check "GPUs" check_gpus
+if [ "$gpus" -gt 0 ]; then
+  run_tests
+  check "speed of products" within 600 "$programs/trireme-bench" gemm
+  check "speed of kernels" within 600 "$programs/trireme-bench" kernels
+  if [ "$gpus" -gt 1 ]; then
+    check "speed of communication" launch 300 "$gpus" "$programs/trireme-bench" comm --device cuda
+  else
+    verdict SKIPPED "speed of communication" "there is one GPU"
+  fi
+  check "making a dataset" make_dataset
+  check "training on one GPU" train_on_one
+  if [ "$gpus" -gt 1 ]; then
+    train_on_several
+  else
+    verdict SKIPPED "training on several GPUs" "there is one"
+  fi
+fi
+
+printf '\n== verdict on %s, after %d s\n' "$(hostname)" "$SECONDS"
+printf '%s\n' "${verdicts[@]}"
+trap - EXIT
+[ "$failed" -eq 0 ]

@@ -1,0 +1,109 @@
+#include "train/devices.hpp"
+
+#include <cstdlib>
+#include <filesystem>
+
+#include "comm/nccl/device_communicator.hpp"
+#include "core/files.hpp"
+#include "core/identity.hpp"
+#include "deck/checks.hpp"
+#include "plan/run_plan.hpp"
+#include "plan/setup.hpp"
+
+namespace trireme::train {
+namespace {
+
+/// Where timed choices of product kernels are kept between runs: the user's cache folder; "" when
+/// there is none.
+std::string gemm_cache() {
+  const char* cache = std::getenv("XDG_CACHE_HOME");
+  const char* home = std::getenv("HOME");
+  std::filesystem::path folder = cache  ? std::filesystem::path(cache)
+                                 : home ? std::filesystem::path(home) / ".cache"
+                                        : std::filesystem::path();
+  if (folder.empty()) return "";
+  folder /= "trireme";
+  std::error_code error;
+  std::filesystem::create_directories(folder, error);
+  return error ? "" : (folder / "products.txt").string();
+}
+
+Devices make_host(const deck::Deck& deck, std::unique_ptr<comm::MpiCommunicator> world) {
+  const int threads = device::threads_for_rank(comm::ranks_sharing_cores(*world));
+  return {.backend = device::make_host_backend(threads),
+          .groups = comm::make_groups(std::move(world), plan::layout(deck)),
+          .description =
+              fmt::format("{} thread{} a rank, host backend", threads, threads == 1 ? "" : "s")};
+}
+
+Devices make_cuda(const deck::Deck& deck, std::unique_ptr<comm::MpiCommunicator> world) {
+  const int index = comm::node_local_rank(*world);
+  const auto gpus = device::visible_gpus();
+  auto backend = device::make_cuda_backend(index, gemm_cache());
+  const auto connect = [&](std::unique_ptr<comm::MpiCommunicator> ranks) {
+    const std::string name = ranks->name();
+    comm::NcclOptions options{.timeout_seconds = deck::in_seconds(deck.comm.timeout),
+                              .debug = deck.comm.nccl_debug.value_or("")};
+    if (name == "pipeline") options.routes = comm::pipeline_routes(ranks->size());
+    return comm::make_device_communicator(*ranks, name, backend->stream(), options);
+  };
+  comm::Groups groups = comm::make_groups(std::move(world), plan::layout(deck), connect);
+  return {.backend = std::move(backend),
+          .groups = std::move(groups),
+          .description = fmt::format("cuda backend on {}, {}", gpus[index].name,
+                                     name_of(plan::compute_dtype(deck)))};
+}
+
+/// "optimizer", the purpose of a plan that takes most.
+std::string largest_purpose(const plan::MemoryPlan& memory) {
+  const std::pair<const char*, std::size_t> purposes[] = {
+      {"weights", memory.weights},     {"gradients", memory.gradients},
+      {"optimizer", memory.optimizer}, {"activations", memory.activations},
+      {"workspace", memory.workspace}, {"transfers", memory.communication},
+      {"libraries", memory.libraries}};
+  const auto* largest = std::max_element(std::begin(purposes), std::end(purposes),
+                                         [](auto& a, auto& b) { return a.second < b.second; });
+  return fmt::format("{} take {}", largest->first,
+                     human_bytes(static_cast<double>(largest->second)));
+}
+
+}  // namespace
+
+deck::Device automatic_device() {
+  return device::visible_gpus().empty() ? deck::Device::host : deck::Device::cuda;
+}
+
+Devices make_devices(const deck::Deck& deck, std::unique_ptr<comm::MpiCommunicator> world) {
+  return deck.run.device == deck::Device::cuda ? make_cuda(deck, std::move(world))
+                                               : make_host(deck, std::move(world));
+}
+
+void require_memory(const deck::Deck& deck, std::int64_t vocab, const device::Backend& backend) {
+  const device::Backend::Memory memory = backend.memory();
+  if (memory.total == 0) return;
+  const auto needed = [&](const deck::Deck& candidate) {
+    const plan::MemoryPlan& plan = plan::plan_run(candidate, vocab).largest().memory;
+    return plan.total() - plan.libraries;  // which are loaded already
+  };
+  const std::size_t free = memory.total - memory.used;
+  if (needed(deck) <= free) return;
+
+  deck::Deck smaller = deck;
+  while (smaller.batch.micro > 1) {
+    smaller.batch.micro /= 2;
+    if (deck::batch_problem(smaller, *smaller.parallel.data).empty() && needed(smaller) <= free)
+      break;
+  }
+  const std::string advice =
+      needed(smaller) <= free && smaller.batch.micro < deck.batch.micro
+          ? fmt::format("batch.micro = {} would fit", smaller.batch.micro)
+          : "no smaller batch.micro fits; cut the model over more ranks (parallel.tensor, "
+            "parallel.pipeline) or its state (parallel.zero with more data ranks)";
+  throw CodedError<ExitCode::failure>(
+      "{}: the plan needs {} of GPU memory, {} of {} are free; {}; {}", process_identity(),
+      human_bytes(static_cast<double>(needed(deck))), human_bytes(static_cast<double>(free)),
+      human_bytes(static_cast<double>(memory.total)),
+      largest_purpose(plan::plan_run(deck, vocab).largest().memory), advice);
+}
+
+}  // namespace trireme::train

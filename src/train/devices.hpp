@@ -1,0 +1,35 @@
+// What a run computes on: the backend of each rank, and communicators over its memory.
+#pragma once
+
+#include <memory>
+#include <string>
+
+#include "comm/mpi/groups.hpp"
+#include "deck/deck.hpp"
+#include "device/backend.hpp"
+
+namespace trireme::train {
+
+/// What `run.device: auto` stands for on this machine: cuda when this build has the CUDA backend
+/// and there is a GPU.
+deck::Device automatic_device();
+
+/// What a rank computes and communicates with. The groups must be gone before the backend, whose
+/// memory they use.
+struct Devices {
+  std::unique_ptr<device::Backend> backend;
+  comm::Groups groups;
+  std::string description;  ///< "2 threads a rank, host backend", for rank 0's introduction
+};
+
+/// The deck's device for every rank: host threads, or the GPU whose number is the rank's among
+/// those of its node; and the groups of the deck's layout, over MPI or NCCL. Collective over
+/// `world`. Throws Error (exit 1) saying what is missing: GPUs, NCCL.
+Devices make_devices(const deck::Deck& deck, std::unique_ptr<comm::MpiCommunicator> world);
+
+/// Throws Error (exit 1) unless the backend's free memory holds what the plan of `deck` says the
+/// fullest rank needs: names the largest purpose and a micro-batch that would fit. The host's
+/// memory is not checked.
+void require_memory(const deck::Deck& deck, std::int64_t vocab, const device::Backend& backend);
+
+}  // namespace trireme::train
