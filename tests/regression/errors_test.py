@@ -1,21 +1,15 @@
 """What is wrong is said once, with the right exit code, before anything is started; and what the
 programs answer without a launcher."""
 
+import os
 import shutil
 import unittest
+import unittest.mock
 
-from runs import DATA, DECK, FINISHED, IO, USAGE, RunTest, dataset, run
+from runs import DATA, DECK, FAILED, FINISHED, IO, USAGE, RunTest, dataset, run
 
 
 class Errors(RunTest):
-    def fails(self, code, text, *words, ranks=1):
-        """The run ends with `code`, says `text` exactly once and leaves no run folder."""
-        result = self.pretrain("run", *words, ranks=ranks, code=code)
-        self.assertEqual(result.err.count(text), 1, result)
-        self.assertEqual(result.out, "")
-        self.assertFalse((self.folder / "run").exists())
-        return result
-
     def test_deck_errors_are_said_once_and_together(self):
         result = self.fails(DECK, "unknown key 'model.layrs'", "model.layrs=3",
                             "parallel.tensor=3", ranks=2)
@@ -64,6 +58,28 @@ class Errors(RunTest):
         bare = run("trireme-pretrain", "model.layers=2")
         self.assertEqual(bare.code, USAGE, bare)
         self.assertIn("the deck comes first, then 'model.layers=2'", bare.err)
+
+
+class NoGpu(RunTest):
+    """Where no GPU is visible, or the build has no CUDA backend."""
+
+    def setUp(self):
+        super().setUp()
+        hidden = unittest.mock.patch.dict(os.environ, CUDA_VISIBLE_DEVICES="")
+        hidden.start()
+        self.addCleanup(hidden.stop)
+
+    def test_cuda_says_why_not(self):
+        reason = r"run\.device = cuda: (this build has no CUDA backend|CUDA (says: |sees no )).*\n"
+        alone = self.fails(FAILED, "run.device = cuda", "run.device=cuda")
+        self.assertRegex(alone.err, rf"\Atrireme-pretrain: {reason}\Z")
+        ranks = self.fails(FAILED, "run.device = cuda", "run.device=cuda", "parallel.tensor=2",
+                           ranks=2)
+        self.assertRegex(ranks.err, rf"(?m)^trireme-pretrain: rank 0 on \S+: {reason}")
+
+    def test_auto_takes_the_host(self):
+        result = self.pretrain("run", "run.device=auto", "train.iterations=1")
+        self.assertIn("host backend", result.out)
 
 
 class Questions(RunTest):

@@ -1,6 +1,5 @@
 """What the programs do with a run: evaluate, generate, inspect, h5py; and a run that overflows."""
 
-import json
 import math
 import unittest
 
@@ -44,26 +43,21 @@ class AfterTraining(RunTest):
             self.assertEqual(file.attrs["consumed_samples"], 160)
             self.assertIn("layers: 4", file["deck"].asstr()[()])
 
-    def evaluate(self, *words, ranks=1):
-        result = run("trireme-evaluate", *self.deck_words("run", "--json", *words), ranks=ranks)
-        self.assertEqual(result.code, FINISHED, result)
-        return json.loads(result.out)
-
     def test_evaluate_gives_one_loss_on_every_layout(self):
-        reference = self.evaluate()
+        reference = self.evaluate("run")
         self.assertEqual(reference["iteration"], 20)
         self.assertLess(reference["loss"], 0.9 * math.log(257))
         self.assertAlmostEqual(reference["perplexity"], math.exp(reference["loss"]), places=6)
         for ranks, *words in [(2, "parallel.tensor=2"), (2,), (4, "parallel.pipeline=4"),
                               (4, "parallel.tensor=2"), (3, "parallel.tensor=2"),
                               (2, "batch.micro=5", "batch.global=5")]:
-            found = self.evaluate(*words, ranks=ranks)
+            found = self.evaluate("run", *words, ranks=ranks)
             self.assertEqual(found["tokens"], reference["tokens"], (ranks, words))
             self.assertTrue(math.isclose(found["loss"], reference["loss"], rel_tol=1e-6),
                             (ranks, words, found, reference))
 
     def test_evaluate_counts_baselines(self):
-        found = self.evaluate("--task", "ngram")
+        found = self.evaluate("run", "--task", "ngram")
         self.assertLess(found["bigram"], found["unigram"])
         self.assertLess(found["unigram"], math.log(257))
 

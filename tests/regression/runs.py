@@ -1,12 +1,14 @@
 """What the run-level tests share: starting programs, a dataset, a deck, reading what a run wrote.
 
 The environment names the folder of the programs (TRIREME_BIN), a folder for what the tests write
-(TRIREME_SCRATCH) and the launcher (TRIREME_MPIEXEC).
+(TRIREME_SCRATCH), the launcher (TRIREME_MPIEXEC) and, where it is not to be the host, what the
+programs compute on (TRIREME_DEVICE).
 """
 
 import contextlib
 import functools
 import json
+import math
 import os
 import shutil
 import signal
@@ -19,11 +21,12 @@ HERE = Path(__file__).resolve().parent
 BIN = Path(os.environ["TRIREME_BIN"])
 SCRATCH = Path(os.environ["TRIREME_SCRATCH"])
 MPIEXEC = os.environ["TRIREME_MPIEXEC"]
+DEVICE = os.environ.get("TRIREME_DEVICE", "host")
 
 # Seconds that no step of these tests comes near to: what takes longer hangs.
 PATIENCE = 150
 
-FINISHED, USAGE, DATA, IO, STOPPED_EARLY, DECK = 0, 2, 65, 74, 75, 78
+FINISHED, FAILED, USAGE, DATA, IO, STOPPED_EARLY, DECK = 0, 1, 2, 65, 74, 75, 78
 
 
 class Result:
@@ -91,6 +94,11 @@ def dataset():
     return Path(f"{prefix}_text_document")
 
 
+def layout_words(tensor, pipeline, data):
+    """The overrides that lay a run out."""
+    return [f"parallel.tensor={tensor}", f"parallel.pipeline={pipeline}", f"parallel.data={data}"]
+
+
 class RunTest(unittest.TestCase):
     """A test with an empty folder of its own, where `pretrain` makes run folders."""
 
@@ -103,15 +111,30 @@ class RunTest(unittest.TestCase):
         self.folder.mkdir(parents=True)
 
     def deck_words(self, name, *words):
-        """The deck of the run `name`, then its overrides and options."""
+        """The deck of the run `name`, then its overrides and options: of two for one key the later
+        holds."""
         return [HERE / "tiny.yaml", f"data.train={dataset()}", f"run.output={self.folder / name}",
-                *words]
+                f"run.device={DEVICE}", *words]
 
     def pretrain(self, name, *words, ranks=1, code=FINISHED):
         """Trains in the run folder `name` and checks the exit code."""
         result = run("trireme-pretrain", *self.deck_words(name, *words), ranks=ranks)
         self.assertEqual(result.code, code, result)
         return result
+
+    def fails(self, code, text, *words, ranks=1):
+        """Training ends with `code`, says `text` exactly once and leaves no run folder."""
+        result = self.pretrain("run", *words, ranks=ranks, code=code)
+        self.assertEqual(result.err.count(text), 1, result)
+        self.assertEqual(result.out, "")
+        self.assertFalse((self.folder / "run").exists())
+        return result
+
+    def evaluate(self, name, *words, ranks=1):
+        """What trireme-evaluate says about the newest checkpoint of the run `name`."""
+        result = run("trireme-evaluate", *self.deck_words(name, "--json", *words), ranks=ranks)
+        self.assertEqual(result.code, FINISHED, result)
+        return json.loads(result.out)
 
     def start(self, name, *words, ranks=1):
         """Starts a training run and returns at once."""
@@ -155,6 +178,22 @@ class RunTest(unittest.TestCase):
         result = run("trireme-inspect", path, "--json")
         self.assertEqual(result.code, 0, result)
         return json.loads(result.out)
+
+    def assert_learns(self, losses):
+        self.assertLess(losses[-1], 0.9 * losses[0], "the model learns nothing")
+
+    def check_layout(self, reference, tolerance, layout, *words):
+        """Trains on `layout`, the numbers of tensor, pipeline and data ranks: the losses are those of
+        `reference` within a relative tolerance."""
+        label = " ".join(["tensor {} pipeline {} data {}".format(*layout), *words])
+        with self.subTest(label):
+            name = label.replace(" ", "-")
+            self.pretrain(name, *layout_words(*layout), "checkpoint.at_end=false", *words,
+                          ranks=math.prod(layout))
+            started = self.events(name, "start")[0]["layout"]
+            self.assertEqual(tuple(started[axis] for axis in ("tensor", "pipeline", "data")),
+                             layout)
+            self.assert_close(self.losses(name), reference, tolerance, label)
 
     def assert_close(self, losses, reference, tolerance, label):
         """Every loss within a relative tolerance of the reference's; prints the largest distance."""

@@ -1,0 +1,246 @@
+"""Runs on GPUs: the host's loss curve in fp32 and bf16, one curve on every layout, restarts that
+change nothing, errors that are said before anything is started.
+
+Tests that need more GPUs than there are, or a dataset that is not there, are skipped; without any
+GPU the script says so and ends with 77.
+"""
+
+import os
+import subprocess
+import sys
+import unittest
+
+from runs import FAILED, FINISHED, HERE, SCRATCH, RunTest, layout_words, run
+
+ROOT = HERE.parents[1]
+QUICKSTART = ROOT / "data" / "quickstart"
+
+CUDA = "run.device=cuda"
+FP32 = [CUDA, "precision.compute=fp32"]
+BF16 = [CUDA, "precision.compute=bf16"]
+# Precisions, each with how far two layouts of the GPUs, and the GPU and the host, may be apart.
+PRECISIONS = [("fp32", FP32, 2e-6, 1e-4), ("bf16", BF16, 2e-2, 2e-2)]
+
+# The products' timed choices: the tests neither use nor change the user's.
+os.environ["XDG_CACHE_HOME"] = str(SCRATCH / "cache")
+
+
+def count_gpus():
+    """The number of visible GPUs, and why there is none."""
+    try:
+        listed = subprocess.run(["nvidia-smi", "-L"], capture_output=True, text=True, check=False)
+    except OSError as error:
+        return 0, f"nvidia-smi cannot be started: {error.strerror}"
+    count = sum(line.startswith("GPU ") for line in listed.stdout.splitlines())
+    if count == 0:
+        return 0, f"nvidia-smi -L says: {(listed.stdout + listed.stderr).strip() or 'nothing'}"
+    visible = os.environ.get("CUDA_VISIBLE_DEVICES")
+    if visible is None:
+        return count, ""
+    return min(count, sum(map(bool, visible.split(",")))), f"CUDA_VISIBLE_DEVICES is '{visible}'"
+
+
+GPUS, WHY_NO_GPU = count_gpus()
+
+
+def needs(count):
+    return unittest.skipUnless(GPUS >= count, f"needs {count} GPUs, and {GPUS} can be seen")
+
+
+class GpuTest(RunTest):
+    def pretrain(self, name, *words, **options):
+        """RunTest's; also checks that the run computed where its last run.device says."""
+        result = super().pretrain(name, *words, **options)
+        if result.code == FINISHED:
+            self.assertIn("cuda backend on" if CUDA in words else "host backend", result.out)
+        return result
+
+    def check_host_curve(self, *words):
+        """Twenty iterations give the losses that the host computes."""
+        self.pretrain("host", *words)
+        host = self.losses("host")
+        self.assertEqual(len(host), 20)
+        self.assert_learns(host)
+        for precision, gpu, _, tolerance in PRECISIONS:
+            with self.subTest(precision):
+                self.pretrain(precision, *words, *gpu)
+                self.assert_close(self.losses(precision), host, tolerance, precision)
+
+
+class Tiny(GpuTest):
+    def test_host_curve_with_dropout(self):
+        self.check_host_curve("checkpoint.at_end=false")
+
+
+@unittest.skipUnless(QUICKSTART.exists(),
+                     f"needs {QUICKSTART}, made by jobs/local/quickstart.sh")
+class Quickstart(GpuTest):
+    def deck_words(self, name, *words):
+        return [ROOT / "inputs" / "quickstart.yaml", f"run.output={self.folder / name}",
+                f"data.train={QUICKSTART / 'corpus_text_document'}",
+                f"data.tokenizer.model={QUICKSTART / 'tokenizer.model'}",
+                f"data.index_cache={SCRATCH / 'quickstart'}", "parallel.tensor=1",
+                "parallel.pipeline=1", "log.every=1", "run.device=host", *words]
+
+    def test_host_curve_of_the_first_iterations(self):
+        self.check_host_curve("train.exit_interval=20")
+
+    def test_whole_run_in_both_precisions(self):
+        found = {}
+        for precision, gpu, *_ in PRECISIONS:
+            self.pretrain(precision, *gpu)
+            self.assert_learns(self.losses(precision))
+            last = self.events(precision, "eval")[-1]
+            self.assertEqual((last["iteration"], last["split"]), (800, "valid"))
+            found[precision] = last["loss"]
+        self.assert_close([found["bf16"]], [found["fp32"]], 1e-2, "validation loss, bf16")
+
+
+class Layouts(GpuTest):
+    """Every layout gives the losses of one GPU."""
+
+    def check(self, *layouts):
+        """Checks every (tensor, pipeline, data, further words ...) in every precision."""
+        for precision, gpu, tolerance, _ in PRECISIONS:
+            self.pretrain(precision, *gpu, "checkpoint.at_end=false")
+            reference = self.losses(precision)
+            self.assertEqual(len(reference), 20)
+            self.assert_learns(reference)
+            for tensor, pipeline, data, *words in layouts:
+                self.check_layout(reference, tolerance, (tensor, pipeline, data), *words, *gpu)
+
+    @needs(2)
+    def test_two_gpus(self):
+        self.check((2, 1, 1), (1, 2, 1), (1, 1, 2, "parallel.zero=0"), (1, 1, 2, "parallel.zero=1"))
+
+    @needs(4)
+    def test_four_gpus_along_one_axis(self):
+        self.check((4, 1, 1), (1, 4, 1), (1, 4, 1, "parallel.partition=0-2-2-0"),
+                   (1, 1, 4, "parallel.zero=0"), (1, 1, 4, "parallel.zero=1"))
+
+    @needs(4)
+    def test_four_gpus_along_two_axes(self):
+        self.check((2, 2, 1), (1, 2, 2), (2, 1, 2, "parallel.zero=0", "parallel.bucket=1000"),
+                   (2, 1, 2, "parallel.zero=1", "parallel.bucket=1000"))
+
+
+class Restart(GpuTest):
+    def check_same_bits(self, *words, ranks=1):
+        """A run of twelve iterations gives the bits of one that starts again after six."""
+        words = ["train.iterations=12", *words]
+        self.pretrain("whole", *words, ranks=ranks)
+        self.pretrain("halves", *words, "train.exit_interval=6", ranks=ranks)
+        second = self.pretrain("halves", *words, "train.exit_interval=6", ranks=ranks)
+        self.assertIn("step-00000006.h5, iteration 6", second.out)
+        self.assertEqual(len(self.losses("whole")), 12)
+        self.assertEqual(self.losses("halves"), self.losses("whole"))
+        tensors = [self.inspect(self.latest(name))["tensors"] for name in ("halves", "whole")]
+        self.assertEqual(*tensors)
+
+    def test_same_bits_in_fp32(self):
+        self.check_same_bits(*FP32)
+
+    def test_same_bits_in_bf16(self):
+        self.check_same_bits(*BF16)
+
+    @needs(2)
+    def test_same_bits_on_two_stages(self):
+        self.check_same_bits(*BF16, "parallel.pipeline=2", ranks=2)
+
+    @needs(4)
+    def test_same_bits_on_four_gpus_with_sharded_optimizer(self):
+        self.check_same_bits(*BF16, *layout_words(2, 1, 2), "parallel.zero=1", ranks=4)
+
+    def check_chain(self, name, reference, tolerance, legs):
+        """Trains the run `name` for twenty iterations, an equal part of them on each of `legs`,
+        (ranks, words): the losses are those of the run `reference`."""
+        for ranks, words in legs:
+            self.pretrain(name, f"train.exit_interval={20 // len(legs)}", *words, ranks=ranks)
+        losses = self.losses(name)
+        self.assertEqual(len(losses), 20)
+        self.assert_close(losses, self.losses(reference), tolerance, name)
+
+    def test_from_host_to_gpu_and_back(self):
+        self.pretrain("serial", "checkpoint.at_end=false")
+        several = min(GPUS, 2)
+        for precision, gpu, _, tolerance in PRECISIONS:
+            with self.subTest(precision):
+                name = f"host-{precision}-host"
+                self.check_chain(name, "serial", tolerance, [
+                    (4, layout_words(2, 1, 2)), (1, gpu),
+                    (several, [*gpu, *layout_words(1, 1, several)]), (2, layout_words(1, 2, 1))])
+                log = (self.folder / name / "console.log").read_text()
+                for before, after in [("host", "cuda"), ("cuda", "host")]:
+                    note = f"changed: run.device: {before} in the checkpoint, {after} now"
+                    self.assertEqual(log.count(note), 1, note)
+
+    def check_layouts_in_turn(self, *legs):
+        for precision, gpu, tolerance, _ in PRECISIONS:
+            with self.subTest(precision):
+                reference = f"serial-{precision}"
+                self.pretrain(reference, *gpu, "checkpoint.at_end=false")
+                self.check_chain(f"{len(legs)}-layouts-{precision}", reference, tolerance,
+                                 [(ranks, [*gpu, *words]) for ranks, words in legs])
+
+    @needs(2)
+    def test_layouts_of_two_gpus_in_turn(self):
+        self.check_layouts_in_turn((2, layout_words(2, 1, 1)), (1, layout_words(1, 1, 1)),
+                                   (2, layout_words(1, 2, 1)), (2, layout_words(1, 1, 2)),
+                                   (1, ["batch.micro=2"]))
+
+    @needs(4)
+    def test_layouts_of_four_gpus_in_turn(self):
+        self.check_layouts_in_turn(
+            (4, layout_words(2, 2, 1)), (4, [*layout_words(1, 1, 4), "parallel.zero=1"]),
+            (4, [*layout_words(1, 4, 1), "parallel.partition=0-2-2-0"]),
+            (4, [*layout_words(2, 1, 2), "parallel.zero=0"]), (1, ["batch.micro=2"]))
+
+
+class Errors(GpuTest):
+    def test_more_ranks_than_gpus(self):
+        ranks = GPUS + 1
+        result = self.fails(FAILED, f"{ranks} ranks run on", CUDA, f"batch.global={ranks}",
+                            ranks=ranks)
+        self.assertRegex(result.err, rf"which has {GPUS} GPUs?; start at most {GPUS} there")
+
+    def test_a_plan_that_cannot_fit_names_the_largest_purpose(self):
+        result = self.fails(FAILED, "the plan needs ", *BF16, "model.layers=48",
+                            "model.hidden=4096", "model.heads=32", "model.sequence=2048",
+                            "model.vocab=50257", "batch.micro=512", "batch.global=512")
+        self.assertRegex(result.err, r"are free; activations take [0-9.]+ [TP]i?B; ")
+
+    def test_a_plan_that_would_fit_with_a_smaller_batch(self):
+        result = self.fails(FAILED, "the plan needs ", *BF16, "model.layers=12",
+                            "model.hidden=768", "model.heads=12", "model.sequence=1024",
+                            "model.vocab=50257", "batch.micro=65536", "batch.global=65536")
+        self.assertRegex(result.err, r"activations take .*; batch\.micro = \d+ would fit")
+
+
+class AfterTraining(GpuTest):
+    def setUp(self):
+        super().setUp()
+        self.pretrain("run", *BF16)
+
+    def test_evaluate_agrees_with_the_host(self):
+        host = self.evaluate("run", "run.device=host", "precision.compute=fp32")
+        cases = [(1, FP32, 1e-5), (1, BF16, 1e-2)]
+        if GPUS >= 2:
+            cases += [(2, [*FP32, "parallel.tensor=2"], 1e-5), (2, FP32, 1e-5)]
+        for ranks, words, tolerance in cases:
+            found = self.evaluate("run", *words, ranks=ranks)
+            self.assertEqual((found["iteration"], found["tokens"]), (20, host["tokens"]))
+            self.assert_close([found["loss"]], [host["loss"]], tolerance,
+                              " ".join(["evaluate on", str(ranks), *words]))
+
+    def test_generate_reads_the_checkpoint(self):
+        result = run("trireme-generate", "--checkpoint", self.folder / "run", "--prompt",
+                     "Licensed under the", "--greedy", "--tokens", 12)
+        self.assertEqual(result.code, FINISHED, result)
+        self.assertGreater(len(result.out), len("Licensed under the"))
+
+
+if __name__ == "__main__":
+    if GPUS == 0:
+        print(f"SKIPPED: these tests need a GPU, and {WHY_NO_GPU}")
+        sys.exit(77)
+    unittest.main(verbosity=2)
