@@ -28,8 +28,8 @@ inline ExitCode run_on_ranks(
   const int rank = world->rank();
   const int size = world->size();
   const auto fail = [&](ExitCode code, const char* message) {
-    // Rank 0 speaks first: when all fail of one cause, it is said once. The launcher ends the others
-    // meanwhile, with the signal that training catches.
+    // Rank 0 speaks first: when all fail of one cause, it is said once. The launcher ends the
+    // others meanwhile, with the signal that training catches.
     if (rank != 0) {
       std::signal(SIGTERM, SIG_DFL);
       std::this_thread::sleep_for(std::chrono::seconds(1));

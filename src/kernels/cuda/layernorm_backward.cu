@@ -180,10 +180,11 @@ void layernorm_backward(const LayerNormBackward& args, const Context& context) {
     const bool vectors =
         rows_aligned16<T>(h, gradients.dout, gradients.x, gradients.weight, gradients.dx);
     dispatch_width<T>(vectors, [&](auto width) {
+      constexpr int kMiddle = width == 8 ? kHeldColumns : 8;  // others lack the registers
       if (h <= 8 * block_threads(8))
         blocks = launch_gradients<width, 8>(gradients, context);
-      else if (width == 8 && h <= 16 * block_threads(16))
-        blocks = launch_gradients < width, width == 8 ? 16 : kRowColumns > (gradients, context);
+      else if (h <= kMiddle * block_threads(kMiddle))
+        blocks = launch_gradients<width, kMiddle>(gradients, context);
       else
         blocks = launch_gradients<width, kRowColumns>(gradients, context);
     });
