@@ -80,6 +80,8 @@ class Backend {
   virtual void attention_backward(const kernels::AttentionBackward& args) = 0;
   virtual void attention_cached(const kernels::AttentionCached& args) = 0;
   virtual void cross_entropy_statistics(const kernels::CrossEntropyStatistics& args) = 0;
+  virtual void cross_entropy_statistics_backward(
+      const kernels::CrossEntropyStatisticsBackward& args) = 0;
   virtual void cross_entropy_rescale(const kernels::CrossEntropyRescale& args) = 0;
   virtual void cross_entropy_loss(const kernels::CrossEntropyLoss& args) = 0;
   virtual void cross_entropy_backward(const kernels::CrossEntropyBackward& args) = 0;

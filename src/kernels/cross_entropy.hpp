@@ -56,7 +56,15 @@ struct CrossEntropyBackward {
   double scale = 1.0;
 };
 
+/// CrossEntropyStatistics, and then CrossEntropyBackward with its results: for a shard that is the
+/// whole vocabulary.
+struct CrossEntropyStatisticsBackward {
+  CrossEntropyStatistics statistics;
+  double scale = 1.0;
+};
+
 namespace host {
+void cross_entropy_statistics_backward(const CrossEntropyStatisticsBackward& args);
 void cross_entropy_statistics(const CrossEntropyStatistics& args);
 void cross_entropy_rescale(const CrossEntropyRescale& args);
 void cross_entropy_loss(const CrossEntropyLoss& args);
@@ -64,6 +72,8 @@ void cross_entropy_backward(const CrossEntropyBackward& args);
 }  // namespace host
 
 namespace cuda {
+void cross_entropy_statistics_backward(const CrossEntropyStatisticsBackward& args,
+                                       const Context& context);
 void cross_entropy_statistics(const CrossEntropyStatistics& args, const Context& context);
 void cross_entropy_rescale(const CrossEntropyRescale& args, const Context& context);
 void cross_entropy_loss(const CrossEntropyLoss& args, const Context& context);

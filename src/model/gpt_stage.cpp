@@ -87,7 +87,7 @@ void GptStage::load(int slot_index, const MicroBatch& batch) {
   if (slot.labels) context_.backend.upload(slot.labels, batch.labels.data(), bytes);
 }
 
-void GptStage::forward(int slot_index, bool training) {
+void GptStage::forward(int slot_index, bool training, std::optional<double> loss_scale) {
   const Slot& slot = slots_[slot_index];
   const PassInfo pass{.training = training, .first_sample = slot.first_sample};
   if (embedding_) {
@@ -101,17 +101,16 @@ void GptStage::forward(int slot_index, bool training) {
   }
   if (head_) {
     before_reading(head_range_);
-    head_->forward(context_, slot.streams.back(), slot.labels, slot.head, scratch_.loss);
+    head_->forward(context_, slot.streams.back(), slot.labels, loss_scale, slot.head,
+                   scratch_.loss);
   }
 }
 
-void GptStage::backward(int slot_index, const Tensor& gradient, double loss_scale, bool last) {
+void GptStage::backward(int slot_index, const Tensor& gradient, bool last) {
   const Slot& slot = slots_[slot_index];
   const PassInfo pass{.training = true, .first_sample = slot.first_sample};
   const Tensor beside = scratch_.layer.stream;
-  if (head_)
-    head_->backward(context_, slot.streams.back(), slot.labels, loss_scale, slot.head, gradient,
-                    beside);
+  if (head_) head_->backward(context_, slot.streams.back(), slot.head, gradient, beside);
   for (std::size_t i = layers_.size(); i-- > 0;) {
     layers_[i].backward(context_, scratch_.layer, pass, slot.streams[i], slot.layers[i], gradient);
     if (last && observer_) observer_->gradients_complete_from(layer_ranges_[i].begin);

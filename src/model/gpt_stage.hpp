@@ -53,14 +53,15 @@ class GptStage {
   void load(int slot, const MicroBatch& batch);
 
   /// Runs the micro-batch in `slot` forward. On the last stage the loss is added to loss_sum().
-  /// `training` turns dropout on. Collective over the tensor group.
-  void forward(int slot, bool training);
+  /// `training` turns dropout on. A `loss_scale` says that backward() follows; the logits are then
+  /// gone. Collective over the tensor group.
+  void forward(int slot, bool training, std::optional<double> loss_scale = std::nullopt);
 
-  /// Runs it backward. The last stage starts from `loss_scale` times its summed loss; others find
+  /// Runs it backward. The last stage starts from loss_scale times its summed loss; others find
   /// the gradient of output() in `gradient`. Leaves the gradient of input() in `gradient`. Adds to
   /// the weight gradients; `last` says that no other pass of this step will. Collective over the
   /// tensor group.
-  void backward(int slot, const Tensor& gradient, double loss_scale, bool last = false);
+  void backward(int slot, const Tensor& gradient, bool last = false);
 
   /// Lets `observer` know about all passes from now on; null ends that. It must outlive them.
   void set_observer(PassObserver* observer) { observer_ = observer; }
@@ -74,8 +75,8 @@ class GptStage {
   bool is_first() const { return embedding_.has_value(); }
   bool is_last() const { return head_.has_value(); }
 
-  /// Logits of `slot` after forward() on the last stage: [T, local vocabulary columns]. For tests
-  /// and evaluation.
+  /// Logits of `slot` after forward() without a loss scale on the last stage: [T, local vocabulary
+  /// columns]. For tests and evaluation.
   Tensor logits(int slot) const { return slots_[slot].head.logits; }
 
  private:

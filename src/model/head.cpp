@@ -1,6 +1,22 @@
 #include "model/head.hpp"
 
 namespace trireme::model {
+namespace {
+
+/// From the statistics of each rank's columns to those of the whole vocabulary.
+void reduce_statistics(const LayerContext& context, const Head::Activations& saved) {
+  const auto reduce = [&](const Tensor& tensor, comm::Reduce op) {
+    context.tensor.all_reduce(tensor.data, tensor.size(), tensor.dtype, op);
+  };
+  context.backend.copy(saved.max.data, saved.local_max.data, saved.max.bytes());
+  reduce(saved.max, comm::Reduce::max);
+  context.backend.cross_entropy_rescale(
+      {.local_max = saved.local_max, .max = saved.max, .sum = saved.sum});
+  reduce(saved.sum, comm::Reduce::sum);
+  reduce(saved.target, comm::Reduce::sum);
+}
+
+}  // namespace
 
 Head::Activations Head::Activations::take(Arena& arena, const LayerSizes& sizes) {
   const std::int64_t T = sizes.tokens();
@@ -36,44 +52,39 @@ void Head::logits(const LayerContext& context, const Tensor& stream,
 }
 
 void Head::forward(const LayerContext& context, const Tensor& stream, const std::int32_t* labels,
-                   const Activations& saved, const Tensor& loss) const {
+                   std::optional<double> scale, const Activations& saved,
+                   const Tensor& loss) const {
   logits(context, stream, saved);
   const grid::ShardRange shard = context.vocabulary_shard();
-  const auto reduce = [&](const Tensor& tensor, comm::Reduce op) {
-    context.tensor.all_reduce(tensor.data, tensor.size(), tensor.dtype, op);
-  };
   const bool sharded = context.tensor_ranks > 1;
-  context.backend.cross_entropy_statistics({.logits = saved.logits,
-                                            .first_column = shard.begin,
-                                            .columns = shard.size(),
-                                            .labels = labels,
-                                            .max = sharded ? saved.local_max : saved.max,
-                                            .sum = saved.sum,
-                                            .target = saved.target});
-  if (sharded) {
-    context.backend.copy(saved.max.data, saved.local_max.data, saved.max.bytes());
-    reduce(saved.max, comm::Reduce::max);
-    context.backend.cross_entropy_rescale(
-        {.local_max = saved.local_max, .max = saved.max, .sum = saved.sum});
-    reduce(saved.sum, comm::Reduce::sum);
-    reduce(saved.target, comm::Reduce::sum);
+  const kernels::CrossEntropyStatistics statistics{.logits = saved.logits,
+                                                   .first_column = shard.begin,
+                                                   .columns = shard.size(),
+                                                   .labels = labels,
+                                                   .max = sharded ? saved.local_max : saved.max,
+                                                   .sum = saved.sum,
+                                                   .target = saved.target};
+  if (scale && !sharded) {
+    context.backend.cross_entropy_statistics_backward({.statistics = statistics, .scale = *scale});
+  } else {
+    context.backend.cross_entropy_statistics(statistics);
+    if (sharded) reduce_statistics(context, saved);
+    if (scale)
+      context.backend.cross_entropy_backward({.logits = saved.logits,
+                                              .first_column = shard.begin,
+                                              .columns = shard.size(),
+                                              .labels = labels,
+                                              .max = saved.max,
+                                              .sum = saved.sum,
+                                              .scale = *scale});
   }
   context.backend.cross_entropy_loss(
       {.labels = labels, .max = saved.max, .sum = saved.sum, .target = saved.target, .loss = loss});
 }
 
-void Head::backward(const LayerContext& context, const Tensor& stream, const std::int32_t* labels,
-                    double scale, const Activations& saved, const Tensor& gradient,
-                    const Tensor& scratch) const {
-  const grid::ShardRange shard = context.vocabulary_shard();
+void Head::backward(const LayerContext& context, const Tensor& stream, const Activations& saved,
+                    const Tensor& gradient, const Tensor& scratch) const {
   const Shape rows{context.tokens(), context.config.hidden};
-  context.backend.cross_entropy_backward({.logits = saved.logits,
-                                          .first_column = shard.begin,
-                                          .columns = shard.size(),
-                                          .labels = labels,
-                                          .max = saved.max,
-                                          .sum = saved.sum,
-                                          .scale = scale});
   linear_weight_gradient(context.backend, saved.norm, saved.logits, word_.gradient);
   linear_input_gradient(context.backend, saved.logits, word_.weight, scratch.view(rows));
   context.tensor.all_reduce(scratch.data, scratch.size(), scratch.dtype, comm::Reduce::sum);

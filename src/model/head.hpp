@@ -2,6 +2,8 @@
 // cross entropy.
 #pragma once
 
+#include <optional>
+
 #include "model/transformer_layer.hpp"
 
 namespace trireme::model {
@@ -27,16 +29,17 @@ class Head {
   void logits(const LayerContext& context, const Tensor& stream, const Activations& saved) const;
 
   /// logits(), then adds the summed loss of the labels that count to `loss` [1] f64. labels [T], -1
-  /// ignored. The loss is the same on every rank of the tensor group. Collective over it.
+  /// ignored. With a `scale`, the gradient of `scale` times that loss is written over the logits,
+  /// where backward() expects it. The loss is the same on every rank of the tensor group.
+  /// Collective over it.
   void forward(const LayerContext& context, const Tensor& stream, const std::int32_t* labels,
-               const Activations& saved, const Tensor& loss) const;
+               std::optional<double> scale, const Activations& saved, const Tensor& loss) const;
 
-  /// Writes the gradient of `scale` times the summed loss with respect to stream into `gradient`
-  /// [s, b, h] and adds the weight gradients. `scratch` [s, b, h]. Collective over the tensor
-  /// group.
-  void backward(const LayerContext& context, const Tensor& stream, const std::int32_t* labels,
-                double scale, const Activations& saved, const Tensor& gradient,
-                const Tensor& scratch) const;
+  /// Writes the gradient of the scaled loss with respect to stream into `gradient` [s, b, h] and
+  /// adds the weight gradients, after forward() with a scale. `scratch` [s, b, h]. Collective over
+  /// the tensor group.
+  void backward(const LayerContext& context, const Tensor& stream, const Activations& saved,
+                const Tensor& gradient, const Tensor& scratch) const;
 
  private:
   WeightGradient norm_weight_, norm_bias_, word_;

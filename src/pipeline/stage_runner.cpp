@@ -47,15 +47,15 @@ LossSum StageRunner::run(const data::GptDataset& dataset, const data::Sampler& s
 
 void StageRunner::forward(int micro_batch, int slot) {
   load(micro_batch, slot);
-  stage_.forward(slot, training_);
-}
-
-void StageRunner::backward(int, int slot, const Tensor& gradient) {
+  if (!training_) return stage_.forward(slot, /*training=*/false);
   // The batch's loss is the mean over its micro-batches of their mean over tokens, as in
   // Megatron-LM.
   const double micro_batches = static_cast<double>(sampler_.micro_batches() * sampler_.data_ranks);
-  stage_.backward(slot, gradient, 1.0 / (std::max(1.0, tokens_[slot]) * micro_batches),
-                  /*last=*/--backwards_left_ == 0);
+  stage_.forward(slot, /*training=*/true, 1.0 / (std::max(1.0, tokens_[slot]) * micro_batches));
+}
+
+void StageRunner::backward(int, int slot, const Tensor& gradient) {
+  stage_.backward(slot, gradient, /*last=*/--backwards_left_ == 0);
 }
 
 void StageRunner::load(int micro_batch, int slot) {

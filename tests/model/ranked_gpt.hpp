@@ -133,12 +133,10 @@ class RankedGpt final : public pipeline::StageWork {
       }
     stage_.load(slot,
                 {.ids = ids, .labels = labels, .first_sample = static_cast<std::uint64_t>(first)});
-    stage_.forward(slot, /*training=*/true);
+    stage_.forward(slot, /*training=*/true, loss_scale());
   }
 
-  void backward(int, int slot, const Tensor& gradient) override {
-    stage_.backward(slot, gradient, loss_scale());
-  }
+  void backward(int, int slot, const Tensor& gradient) override { stage_.backward(slot, gradient); }
 
  private:
   std::int32_t token(std::int64_t sample, std::int64_t position) const {

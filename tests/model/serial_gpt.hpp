@@ -30,10 +30,17 @@ class SerialGpt {
     return stage_.loss_sum() / counted(batch);
   }
 
-  /// After forward() of `batch`: writes the gradients of its mean loss.
+  /// Runs the batch forward and backward: writes the gradients of its mean loss.
   void backward(const model::MicroBatch& batch) {
     parameters_.zero_gradients();
-    stage_.backward(0, stage_.gradient(0), 1.0 / counted(batch));
+    add_gradients(batch, 0);
+  }
+
+  /// As backward(), but adds to the gradients; `which` of the stage's gradient buffers it uses.
+  void add_gradients(const model::MicroBatch& batch, int which) {
+    stage_.load(0, batch);
+    stage_.forward(0, /*training=*/true, 1.0 / counted(batch));
+    stage_.backward(0, stage_.gradient(which));
   }
 
  private:

@@ -228,6 +228,10 @@ void Rows::cross_entropy() {
                                              .sum = known.sum};
     return [this, args] { backend_.cross_entropy_backward(args); };
   });
+  meter_.stream("cross entropy, both", 2 * bytes, [=, this]() -> Call {
+    const kernels::CrossEntropyStatisticsBackward args{.statistics = statistics(), .scale = 1e-3};
+    return [this, args] { backend_.cross_entropy_statistics_backward(args); };
+  });
 }
 
 // Over 64 million parameters.

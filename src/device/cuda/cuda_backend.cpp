@@ -138,6 +138,7 @@ class CudaBackend final : public Backend {
   TRIREME_CUDA_OPERATION(attention_backward, AttentionBackward)
   TRIREME_CUDA_OPERATION(attention_cached, AttentionCached)
   TRIREME_CUDA_OPERATION(cross_entropy_statistics, CrossEntropyStatistics)
+  TRIREME_CUDA_OPERATION(cross_entropy_statistics_backward, CrossEntropyStatisticsBackward)
   TRIREME_CUDA_OPERATION(cross_entropy_rescale, CrossEntropyRescale)
   TRIREME_CUDA_OPERATION(cross_entropy_loss, CrossEntropyLoss)
   TRIREME_CUDA_OPERATION(cross_entropy_backward, CrossEntropyBackward)

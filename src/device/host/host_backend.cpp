@@ -91,6 +91,10 @@ class HostBackend final : public Backend {
   void cross_entropy_statistics(const kernels::CrossEntropyStatistics& args) override {
     host::cross_entropy_statistics(args);
   }
+  void cross_entropy_statistics_backward(
+      const kernels::CrossEntropyStatisticsBackward& args) override {
+    host::cross_entropy_statistics_backward(args);
+  }
   void cross_entropy_rescale(const kernels::CrossEntropyRescale& args) override {
     host::cross_entropy_rescale(args);
   }

@@ -1,6 +1,7 @@
 // One block a row of the logits. Bound by bytes: the statistics read each logit once (2 bytes in
 // half precision: the largest logit so far and the sum relative to it are kept together), the
-// backward pass reads and writes it once, in place. The loss is a sum over tokens alone.
+// backward pass reads and writes it once, in place; both at once read it from memory once and again
+// from the second cache. The loss is a sum over tokens alone.
 #include "kernels/cross_entropy.hpp"
 
 #include "kernels/cuda/common/elements.cuh"
@@ -71,24 +72,22 @@ struct Rows {
   }
 };
 
-template <typename T, int kWidth>
-__global__ void __launch_bounds__(kThreads)
-    row_statistics(Rows<T> rows, float* max, float* sum, float* target) {
-  const std::int64_t row = blockIdx.x;
-  const T* logits = rows.logits + row * rows.stride;
+/// The statistics of one row, in every thread of a block of kBlock.
+template <int kWidth, int kBlock, typename T>
+__device__ OnlineSum<T> row_total(const T* logits, std::int64_t columns) {
   OnlineSum<T> total;
-  const std::int64_t groups = rows.columns / kWidth;
-  for (std::int64_t first = threadIdx.x; first < groups; first += kThreads * kUnroll) {
+  const std::int64_t groups = columns / kWidth;
+  for (std::int64_t first = threadIdx.x; first < groups; first += kBlock * kUnroll) {
     Elements<T, kWidth> elements[kUnroll];
 #pragma unroll
     for (int u = 0; u < kUnroll; ++u)
-      if (first + u * kThreads < groups)
-        elements[u] = load<kWidth>(logits + (first + u * kThreads) * kWidth);
+      if (first + u * kBlock < groups)
+        elements[u] = load<kWidth>(logits + (first + u * kBlock) * kWidth);
 #pragma unroll
     for (int u = 0; u < kUnroll; ++u)
-      if (first + u * kThreads < groups) total.add(widen(elements[u]));
+      if (first + u * kBlock < groups) total.add(widen(elements[u]));
   }
-  if (groups * kWidth + threadIdx.x < rows.columns)
+  if (groups * kWidth + threadIdx.x < columns)
     total.add(widen(load<1>(logits + groups * kWidth + threadIdx.x)));
 
   const auto merge_lanes = [&](int lanes) {
@@ -99,7 +98,7 @@ __global__ void __launch_bounds__(kThreads)
       total.merge(other);
     }
   };
-  constexpr int kWarps = kThreads / 32;
+  constexpr int kWarps = kBlock / 32;
   __shared__ float maxima[kWarps], sums[kWarps];
   merge_lanes(32);
   if (threadIdx.x % 32 == 0) {
@@ -107,38 +106,27 @@ __global__ void __launch_bounds__(kThreads)
     sums[threadIdx.x / 32] = total.sum;
   }
   __syncthreads();
-  if (threadIdx.x >= 32) return;
   total.max = maxima[threadIdx.x % kWarps];
   total.sum = sums[threadIdx.x % kWarps];
   merge_lanes(kWarps);
-  if (threadIdx.x != 0) return;
-  max[row] = total.max;
-  sum[row] = total.sum;
-  const std::int64_t label = rows.own_label(row);
-  target[row] = label >= 0 ? to_float(logits[label]) : 0.0f;
+  return total;
 }
 
-template <typename T, int kWidth>
-__global__ void __launch_bounds__(kThreads)
-    logit_gradients(Rows<T> rows, const float* max, const float* sum, float scale) {
-  const std::int64_t row = blockIdx.x;
-  T* logits = rows.logits + row * rows.stride;
-  const bool counts = rows.labels[row] >= 0;
-  const std::int64_t columns = counts ? rows.columns : 0;
-  const std::int64_t label = rows.own_label(row);
-  const float largest = max[row];
-  const float factor = scale / sum[row];
-  const std::int64_t groups = rows.stride / kWidth;
-  for (std::int64_t first = threadIdx.x; first < groups; first += kThreads * kUnroll) {
+/// Writes the gradient of one row over its logits; `label` is one of the shard's columns or -1.
+template <int kWidth, int kBlock, typename T>
+__device__ void write_gradient(T* logits, std::int64_t columns, std::int64_t stride,
+                               std::int64_t label, float largest, float factor, float scale) {
+  const std::int64_t groups = stride / kWidth;
+  for (std::int64_t first = threadIdx.x; first < groups; first += kBlock * kUnroll) {
     Elements<T, kWidth> elements[kUnroll] = {};
 #pragma unroll
     for (int u = 0; u < kUnroll; ++u) {
-      const std::int64_t column = (first + u * kThreads) * kWidth;
+      const std::int64_t column = (first + u * kBlock) * kWidth;
       if (column < columns) elements[u] = load<kWidth>(logits + column);
     }
 #pragma unroll
     for (int u = 0; u < kUnroll; ++u) {
-      const std::int64_t group = first + u * kThreads;
+      const std::int64_t group = first + u * kBlock;
       if (group >= groups) break;
       Values<kWidth> values = widen(elements[u]);
 #pragma unroll
@@ -154,6 +142,56 @@ __global__ void __launch_bounds__(kThreads)
       store(logits + group * kWidth, narrow<T>(values));
     }
   }
+}
+
+/// Where the statistics of the rows go.
+struct Statistics {
+  float* max;
+  float* sum;
+  float* target;
+
+  template <typename T>
+  __device__ void write(std::int64_t row, const OnlineSum<T>& total, float at_label) const {
+    max[row] = total.max;
+    sum[row] = total.sum;
+    target[row] = at_label;
+  }
+};
+
+template <typename T, int kWidth>
+__global__ void __launch_bounds__(kThreads) row_statistics(Rows<T> rows, Statistics statistics) {
+  const std::int64_t row = blockIdx.x;
+  const T* logits = rows.logits + row * rows.stride;
+  const OnlineSum<T> total = row_total<kWidth, kThreads>(logits, rows.columns);
+  if (threadIdx.x != 0) return;
+  const std::int64_t label = rows.own_label(row);
+  statistics.write(row, total, label >= 0 ? to_float(logits[label]) : 0.0f);
+}
+
+template <typename T, int kWidth>
+__global__ void __launch_bounds__(kThreads)
+    logit_gradients(Rows<T> rows, const float* max, const float* sum, float scale) {
+  const std::int64_t row = blockIdx.x;
+  const std::int64_t columns = rows.labels[row] >= 0 ? rows.columns : 0;
+  write_gradient<kWidth, kThreads>(rows.logits + row * rows.stride, columns, rows.stride,
+                                   rows.own_label(row), max[row], scale / sum[row], scale);
+}
+
+// Few, large blocks: the rows at work stay in the second cache until they are read again.
+constexpr int kFusedThreads = 1024;
+
+template <typename T, int kWidth>
+__global__ void __launch_bounds__(kFusedThreads, 1)
+    row_statistics_and_gradient(Rows<T> rows, Statistics statistics, float scale) {
+  const std::int64_t row = blockIdx.x;
+  T* logits = rows.logits + row * rows.stride;
+  const std::int64_t label = rows.own_label(row);
+  const float at_label = label >= 0 ? to_float(logits[label]) : 0.0f;
+  const OnlineSum<T> total = row_total<kWidth, kFusedThreads>(logits, rows.columns);
+  __syncthreads();  // all have read the label's logit before one overwrites it
+  if (threadIdx.x == 0) statistics.write(row, total, at_label);
+  write_gradient<kWidth, kFusedThreads>(logits, rows.labels[row] >= 0 ? rows.columns : 0,
+                                        rows.stride, label, total.max, scale / total.sum, scale);
 }
 
 __global__ void __launch_bounds__(kThreads)
@@ -206,8 +244,32 @@ void cross_entropy_statistics(const CrossEntropyStatistics& args, const Context&
     dispatch_width<T>(rows_aligned16<T>(rows.stride, rows.logits), [&](auto width) {
       row_statistics<T, width>
           <<<static_cast<unsigned>(extents.rows), kThreads, 0, context.stream>>>(
-              rows, args.max.as<float>(), args.sum.as<float>(), args.target.as<float>());
+              rows, {args.max.as<float>(), args.sum.as<float>(), args.target.as<float>()});
       TRIREME_CUDA_LAUNCHED(row_statistics);
+    });
+  });
+}
+
+void cross_entropy_statistics_backward(const CrossEntropyStatisticsBackward& both,
+                                       const Context& context) {
+  const char* op = "cross_entropy_statistics_backward";
+  const CrossEntropyStatistics& args = both.statistics;
+  const Extents extents = check_logits(op, args.logits, args.columns);
+  check_labels(op, args.labels, extents.rows);
+  check_vector(op, "max", args.max, DType::f32, extents.rows);
+  check_vector(op, "sum", args.sum, DType::f32, extents.rows);
+  check_vector(op, "target", args.target, DType::f32, extents.rows);
+  if (extents.rows == 0) return;
+  dispatch_cuda(args.logits.dtype, [&](auto zero) {
+    using T = decltype(zero);
+    const Rows<T> rows{args.logits.as<T>(), args.labels, extents.columns, args.first_column,
+                       args.columns};
+    dispatch_width<T>(rows_aligned16<T>(rows.stride, rows.logits), [&](auto width) {
+      row_statistics_and_gradient<T, width>
+          <<<static_cast<unsigned>(extents.rows), kFusedThreads, 0, context.stream>>>(
+              rows, {args.max.as<float>(), args.sum.as<float>(), args.target.as<float>()},
+              static_cast<float>(both.scale));
+      TRIREME_CUDA_LAUNCHED(row_statistics_and_gradient);
     });
   });
 }

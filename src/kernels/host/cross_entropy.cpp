@@ -132,4 +132,16 @@ void cross_entropy_backward(const CrossEntropyBackward& args) {
   });
 }
 
+void cross_entropy_statistics_backward(const CrossEntropyStatisticsBackward& args) {
+  const CrossEntropyStatistics& statistics = args.statistics;
+  cross_entropy_statistics(statistics);
+  cross_entropy_backward({.logits = statistics.logits,
+                          .first_column = statistics.first_column,
+                          .columns = statistics.columns,
+                          .labels = statistics.labels,
+                          .max = statistics.max,
+                          .sum = statistics.sum,
+                          .scale = args.scale});
+}
+
 }  // namespace trireme::kernels::host

@@ -79,6 +79,33 @@ TEST(CrossEntropy, AgreesWithTheHost) {
   }
 }
 
+TEST(CrossEntropy, BothPassesAtOnceAgreeWithTheHost) {
+  for (const DType dtype : kStorageTypes) {
+    for (const Size& size : kSizes) {
+      if (size.columns == 0) continue;
+      const std::vector<std::int32_t> labels = labels_of(size, 0);
+      expect_as_on_host(
+          fmt::format("both passes over {} columns", size.columns), dtype,
+          [&](Workbench& bench) -> std::vector<Output> {
+            const Tensor logits = bench.given({size.rows, size.stored}, logits_of(size, dtype, 1));
+            const Tensor max = bench.wide_poisoned({size.rows});
+            const Tensor sum = bench.wide_poisoned({size.rows});
+            const Tensor target = bench.wide_poisoned({size.rows});
+            bench.backend().cross_entropy_statistics_backward(
+                {.statistics = {.logits = logits,
+                                .columns = size.columns,
+                                .labels = bench.integers(labels),
+                                .max = max,
+                                .sum = sum,
+                                .target = target},
+                 .scale = 0.125});
+            return {{"logits", logits}, {"max", max}, {"sum", sum}, {"target", target}};
+          },
+          kStatisticsFloor);
+    }
+  }
+}
+
 TEST(CrossEntropy, OfNoColumnsHasNoMass) {
   Workbench bench(true, DType::bf16, DType::bf16);
   const Tensor max = bench.wide_poisoned({2}), sum = bench.wide_poisoned({2});
