@@ -9,14 +9,15 @@
 namespace trireme::kernels::cuda {
 namespace {
 
-// Calls of a product are timed together for half a millisecond, far above the resolution of
-// events, in rounds over all candidates, so that a change of the GPU's clock hits all alike.
-constexpr int kRounds = 5;
-constexpr float kSampleMs = 0.5f;
-constexpr int kMostCalls = 20;
-constexpr float kWarmUpMs = 5.0f;
+// Calls of a product are timed together for two milliseconds, in rounds over all candidates, so
+// that a change of the GPU's clock hits all alike; after a tenth of a second of load, because in
+// training the GPU runs at the clock that its power allows under load, where other kernels win.
+constexpr int kRounds = 7;
+constexpr float kSampleMs = 2.0f;
+constexpr int kMostCalls = 50;
+constexpr float kWarmUpMs = 100.0f;
 // Candidates whose quickest call took more than this many of the fastest one's are out.
-constexpr float kHopeless = 1.4f;
+constexpr float kHopeless = 1.15f;
 // Among candidates as near as this, the library's order decides: less depends on chance.
 constexpr float kEqual = 1.005f;
 
@@ -84,7 +85,7 @@ std::vector<Contender> qualify(Race& race, const std::vector<Algorithm>& candida
   for (const Algorithm& algorithm : candidates)
     if (race.runs(algorithm)) contenders.push_back({.algorithm = algorithm});
   float best = HUGE_VALF, spent = 0.0f;
-  for (int pass = 0; pass < 2 || (pass < kMostCalls && spent < kWarmUpMs); ++pass)
+  for (int pass = 0; pass < 3 || (pass < 20 * kMostCalls && spent < kWarmUpMs); ++pass)
     for (Contender& contender : contenders) {
       const float ms = race.time(contender.algorithm, 1);
       contender.call_ms = std::min(contender.call_ms, ms);
