@@ -74,6 +74,7 @@ deck::Device automatic_device() {
 }
 
 Devices make_devices(const deck::Deck& deck, std::unique_ptr<comm::MpiCommunicator> world) {
+  world->set_timeout(deck::in_seconds(deck.comm.timeout));
   return deck.run.device == deck::Device::cuda ? make_cuda(deck, std::move(world))
                                                : make_host(deck, std::move(world));
 }

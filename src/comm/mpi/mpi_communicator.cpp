@@ -25,7 +25,12 @@ void check_in_group(int code, const char* expression, const std::string& group, 
   throw InternalError("{} failed in group '{}', rank {} of it, on {}: {}", expression, group, rank,
                       host_name(), error_text(code));
 }
-#define TRIREME_MPI_IN_GROUP(call) check_in_group((call), #call, name_, rank_)
+// The call in its group, under the eyes of the watchdog where a time-out is set.
+#define TRIREME_MPI_IN_GROUP(call)                             \
+  do {                                                         \
+    const auto watched = patience_.watch(#call, name_, rank_); \
+    check_in_group((call), #call, name_, rank_);               \
+  } while (false)
 
 MPI_Datatype type_of(DType dtype) {
   TRIREME_CHECK(dtype == wide(dtype), "MPI does not reduce {}", name_of(dtype));
@@ -47,7 +52,8 @@ MPI_Op op_of(Reduce op) {
 /// One message, in as many MPI messages as its length takes: MPI keeps those of one tag in order.
 class MpiRequest final : public Request {
  public:
-  MpiRequest(std::string name, int rank) : name_(std::move(name)), rank_(rank) {}
+  MpiRequest(std::string name, int rank, Patience patience)
+      : name_(std::move(name)), rank_(rank), patience_(std::move(patience)) {}
 
   MPI_Request* add() { return &parts_.emplace_back(MPI_REQUEST_NULL); }
 
@@ -60,9 +66,19 @@ class MpiRequest final : public Request {
   std::vector<MPI_Request> parts_;
   std::string name_;
   int rank_;
+  Patience patience_;
 };
 
 }  // namespace
+
+std::unique_ptr<WatchedCall> Patience::watch(std::string_view call, const std::string& group,
+                                             int rank) const {
+  if (!watchdog) return nullptr;
+  return std::make_unique<WatchedCall>(
+      *watchdog,
+      fmt::format("{} in group '{}', rank {} of it,", call.substr(0, call.find('(')), group, rank),
+      timeout);
+}
 
 void check_mpi(int code, const char* expression, const char* file, int line) {
   if (code == MPI_SUCCESS) [[likely]]
@@ -104,6 +120,11 @@ MpiCommunicator::~MpiCommunicator() {
     MPI_Comm_free(&handle_);
 }
 
+void MpiCommunicator::set_timeout(double seconds) {
+  patience_ = {Watchdog::shared(), std::chrono::duration_cast<Watched::Clock::duration>(
+                                       std::chrono::duration<double>(seconds))};
+}
+
 std::unique_ptr<MpiCommunicator> MpiCommunicator::world() {
   auto world = std::make_unique<MpiCommunicator>(MPI_COMM_WORLD, "world");
   set_process_rank(world->rank());
@@ -115,7 +136,9 @@ std::unique_ptr<MpiCommunicator> MpiCommunicator::split(int color, int key,
   MPI_Comm part = MPI_COMM_NULL;
   TRIREME_MPI_IN_GROUP(MPI_Comm_split(handle_, color < 0 ? MPI_UNDEFINED : color, key, &part));
   if (part == MPI_COMM_NULL) return nullptr;
-  return std::make_unique<MpiCommunicator>(part, std::move(name));
+  auto group = std::make_unique<MpiCommunicator>(part, std::move(name));
+  group->patience_ = patience_;
+  return group;
 }
 
 std::unique_ptr<MpiCommunicator> MpiCommunicator::split_by_node() const {
@@ -166,7 +189,8 @@ void MpiCommunicator::broadcast(void* data, std::size_t bytes, int root) {
 }
 
 void MpiCommunicator::barrier() {
-  if (size_ > 1) TRIREME_MPI_IN_GROUP(MPI_Barrier(handle_));
+  if (size_ == 1) return;
+  TRIREME_MPI_IN_GROUP(MPI_Barrier(handle_));
 }
 
 void MpiCommunicator::all_reduce_sum(std::uint64_t* data, std::size_t count) {
@@ -196,7 +220,7 @@ std::vector<std::string> MpiCommunicator::all_gather_text(const std::string& tex
 
 std::unique_ptr<Request> MpiCommunicator::send(const void* data, std::size_t bytes, int peer,
                                                int tag) {
-  auto request = std::make_unique<MpiRequest>(name_, rank_);
+  auto request = std::make_unique<MpiRequest>(name_, rank_, patience_);
   for_each_chunk(bytes, kMaxCount, [&](std::size_t offset, int n) {
     TRIREME_MPI_IN_GROUP(MPI_Isend(static_cast<const std::byte*>(data) + offset, n, MPI_BYTE, peer,
                                    tag, handle_, request->add()));
@@ -206,7 +230,7 @@ std::unique_ptr<Request> MpiCommunicator::send(const void* data, std::size_t byt
 
 std::unique_ptr<Request> MpiCommunicator::receive(void* data, std::size_t bytes, int peer,
                                                   int tag) {
-  auto request = std::make_unique<MpiRequest>(name_, rank_);
+  auto request = std::make_unique<MpiRequest>(name_, rank_, patience_);
   for_each_chunk(bytes, kMaxCount, [&](std::size_t offset, int n) {
     TRIREME_MPI_IN_GROUP(MPI_Irecv(static_cast<std::byte*>(data) + offset, n, MPI_BYTE, peer, tag,
                                    handle_, request->add()));

@@ -5,9 +5,11 @@
 
 #include <memory>
 #include <string>
+#include <string_view>
 #include <vector>
 
 #include "comm/communicator.hpp"
+#include "comm/watchdog.hpp"
 
 namespace trireme::comm {
 
@@ -28,6 +30,16 @@ class MpiEnvironment {
   MpiEnvironment& operator=(const MpiEnvironment&) = delete;
 };
 
+/// How long calls may wait for other ranks: without a watchdog, for ever.
+struct Patience {
+  std::shared_ptr<Watchdog> watchdog;
+  Watched::Clock::duration timeout{};
+
+  /// Watches `call` while the result lives.
+  std::unique_ptr<WatchedCall> watch(std::string_view call, const std::string& group,
+                                     int rank) const;
+};
+
 /// A communicator over host memory. Owns its MPI_Comm unless it is MPI_COMM_WORLD.
 class MpiCommunicator final : public Communicator {
  public:
@@ -44,6 +56,10 @@ class MpiCommunicator final : public Communicator {
   std::unique_ptr<MpiCommunicator> split(int color, int key, std::string name) const;
   /// The ranks that share memory with this one, in this group's order. Collective over this group.
   std::unique_ptr<MpiCommunicator> split_by_node() const;
+
+  /// From now on a call that waits longer than this for the other ranks, here and in groups that
+  /// are split off later, ends the job with exit code 70.
+  void set_timeout(double seconds);
 
   const std::string& name() const override { return name_; }
   int rank() const override { return rank_; }
@@ -68,6 +84,7 @@ class MpiCommunicator final : public Communicator {
   std::string name_;
   int rank_ = 0;
   int size_ = 1;
+  Patience patience_;
 };
 
 /// Ends all ranks with `code` at once (MPI_Abort), or just this process when MPI is not running.

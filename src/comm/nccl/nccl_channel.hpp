@@ -9,7 +9,7 @@
 
 #include "comm/nccl/nccl.hpp"
 #include "comm/nccl/operation_queue.hpp"
-#include "comm/nccl/watchdog.hpp"
+#include "comm/watchdog.hpp"
 #include "core/cuda/check.hpp"
 
 namespace trireme::comm {

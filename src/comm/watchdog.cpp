@@ -1,4 +1,4 @@
-#include "comm/nccl/watchdog.hpp"
+#include "comm/watchdog.hpp"
 
 #include <cerrno>
 #include <cstdio>
