@@ -17,6 +17,19 @@ namespace {
 constexpr std::size_t kLibraryBytes = 40u << 20;
 // Memory of a GPU with a CUDA context, the kernels and cuBLASLt, and no model: measured on an H200.
 constexpr std::size_t kGpuLibraryBytes = 600u << 20;
+// NCCL 2.28's own memory, on 4 H200s: what its first communicator takes, and each one.
+constexpr std::size_t kNcclBytes = 512u << 20, kNcclCommunicatorBytes = 185u << 20;
+
+/// What NCCL takes on a rank of `stage`: a communicator for each axis of more than one rank and for
+/// the tied embedding, and one for each route to and from a neighbouring stage.
+std::size_t nccl_bytes(const grid::Layout& layout, int stage) {
+  int communicators = (layout.tensor > 1) + (layout.data > 1);
+  if (layout.pipeline > 1) {
+    const bool at_an_end = layout.is_first(stage) || layout.is_last(stage);
+    communicators += 1 + (at_an_end ? 1 + 2 : 4);
+  }
+  return communicators == 0 ? 0 : kNcclBytes + communicators * kNcclCommunicatorBytes;
+}
 
 StagePlan plan_stage(const deck::Deck& deck, const grid::Layout& layout,
                      const model::LayerSizes& sizes, const std::vector<model::Parameter>& table,
@@ -37,7 +50,7 @@ StagePlan plan_stage(const deck::Deck& deck, const grid::Layout& layout,
       .activations = memory.activations,
       .workspace = memory.workspace + (on_gpu ? model::kernel_workspace_bytes(sizes) : 0),
       .communication = memory.communication,
-      .libraries = on_gpu ? kGpuLibraryBytes : kLibraryBytes};
+      .libraries = on_gpu ? kGpuLibraryBytes + nccl_bytes(layout, stage) : kLibraryBytes};
   return plan;
 }
 

@@ -86,6 +86,24 @@ TEST(RunPlan, ZeroCutsTheOptimizerOverDataRanks) {
   EXPECT_NEAR(static_cast<double>(shard), whole / 4.0, 1e-3 * static_cast<double>(whole));
 }
 
+TEST(RunPlan, OnGpusWeightsAreHalvesWithAMasterCopy) {
+  const MemoryPlan host = plan_gpt2().stages[0].memory;
+  const MemoryPlan gpu = plan_gpt2({"run.device=cuda"}).stages[0].memory;
+  EXPECT_EQ(2 * gpu.weights, host.weights);
+  EXPECT_EQ(gpu.gradients, host.gradients);
+  EXPECT_EQ(2 * gpu.optimizer, 3 * host.optimizer);
+  EXPECT_LT(gpu.activations, 6 * host.activations / 10);
+  EXPECT_GT(gpu.libraries, host.libraries);
+  // NCCL is not needed by one rank, and takes memory for every axis.
+  const auto libraries = [](const std::vector<std::string>& words, std::int64_t ranks) {
+    std::vector<std::string> all = words;
+    all.push_back("run.device=cuda");
+    return plan_gpt2(all, ranks).stages[0].memory.libraries;
+  };
+  EXPECT_LT(gpu.libraries, libraries({}, 2));
+  EXPECT_LT(libraries({}, 2), libraries({"parallel.tensor=2"}, 4));
+}
+
 TEST(RunPlan, LargestStageDecides) {
   const RunPlan plan = plan_gpt2({"parallel.pipeline=2", "parallel.partition=2-10"}, 2);
   for (const StagePlan& stage : plan.stages)
