@@ -1,0 +1,287 @@
+"""What the compiler says of the hot kernels: registers, spills, and no matrix product of Hopper
+that runs by itself because the compiler could not let it overlap.
+
+ptxas says such things in notes that fail no build. The device halves of the files below are
+compiled again as the build compiles them, with its report on. TRIREME_COMPILE_COMMANDS names the
+build's compile_commands.json. Needs a CUDA toolkit, but no GPU.
+"""
+
+import concurrent.futures
+import fnmatch
+import json
+import os
+import re
+import shlex
+import subprocess
+import tempfile
+import textwrap
+import unittest
+from pathlib import Path
+from typing import NamedTuple
+
+ARCHITECTURES = ("sm_80", "sm_90a")
+KERNELS = "src/kernels/cuda/"
+
+# The bytes that may be spilled are this compiler's; another one spills others, and is held only to
+# spilling none where none are allowed.
+MEASURED_WITH = "13.0"
+
+NONE, ANY = (0, 0), (1 << 20, 1 << 20)
+
+
+class Bound(NamedTuple):
+    """What the kernels whose names start with a pattern may take on each architecture."""
+
+    kernel: str  # a regular expression
+    registers: int  # the most a thread may use: with more, fewer threads are resident
+    sm_80: tuple = NONE  # bytes of spill stores and loads
+    sm_90a: tuple = NONE
+
+
+# The first bound that a kernel matches holds; what matches none may not spill. Each bound must
+# match on both architectures: a kernel that got another name would go unwatched.
+BOUNDS = {
+    "adamw.cu": [Bound(r"update_parameters<", 64), Bound(r"sum_squares<", 48)],
+    "bias.cu": [Bound(r"sum_columns<", 64)],
+    "cross_entropy.cu": [
+        Bound(r"row_statistics_and_gradient<", 64),
+        Bound(r"row_statistics<", 40),
+        Bound(r"logit_gradients<", 40),
+    ],
+    "dropout.cu": [
+        Bound(r"normalize_rows<float, 4, ResidualSum", 112),
+        Bound(r"normalize_rows<\w+, 8, ResidualSum", 80),
+        # Rows that are not a whole number of 16 bytes: it is enough that they work.
+        Bound(r"normalize_rows<\w+, 1, ResidualSum", 128, sm_80=(116, 228)),
+        Bound(r"compute_elements<ByRow<(ResidualSum|ScaleGradient)", 48),
+    ],
+    "gelu.cu": [
+        Bound(r"compute_elements<GeluElements", 32),
+        Bound(r"sum_columns<\d, GeluGradient", 64),
+    ],
+    "layernorm.cu": [
+        Bound(r"normalize_rows<float, 4, PlainRows", 64),
+        Bound(r"normalize_rows<\w+, 8, PlainRows", 40),
+        Bound(r"normalize_rows<\w+, 1, PlainRows", 72),
+    ],
+    "layernorm_backward.cu": [
+        Bound(r"norm_gradients<\w+, [48], ", 128),
+        # Rows that are not a whole number of 16 bytes: it is enough that they work.
+        Bound(r"norm_gradients<\w+, 1, ", 128, ANY, ANY),
+    ],
+    # <type, head, dropout, compact>. Their accumulators leave little of the 255 registers that a
+    # thread can have; spilled are addresses that do not change, read again once a tile.
+    "attention/head_64.cu": [
+        Bound(r"attend_tiles<\w+, 64, ", 255),
+        Bound(r"attend_tiles_backward<\w+, 64, false, false>", 255, (12, 24), (84, 192)),
+        Bound(r"attend_tiles_backward<\w+, 64, true, false>", 255, (64, 112), (20, 28)),
+    ],
+    "attention/head_128.cu": [
+        Bound(r"attend_tiles<\w+, 128, false>", 255, (136, 232), (40, 40)),
+        Bound(r"attend_tiles<\w+, 128, true>", 255, (56, 72), (188, 164)),
+        Bound(r"attend_tiles_backward<\w+, 128, false, false>", 255, (36, 104), (48, 96)),
+        Bound(r"attend_tiles_backward<\w+, 128, true, false>", 255, (28, 48)),
+        Bound(r"attend_tiles_backward<\w+, 128, false, true>", 255, (36, 120), (4, 24)),
+        Bound(r"attend_tiles_backward<\w+, 128, true, true>", 255, (36, 72), (4, 12)),
+    ],
+}
+
+
+class Kernel:
+    """An entry function of one architecture; spills of functions that it calls count as its own."""
+
+    def __init__(self, name, architecture):
+        self.name, self.architecture = name, architecture
+        self.registers = self.stack = self.stores = self.loads = 0
+
+    def __str__(self):
+        spills = f"{self.stores} + {self.loads}"
+        return f"{self.architecture:7}{self.registers:4}{self.stack:7}{spills:>12}  {self.name}"
+
+
+ENTRY = re.compile(r"Compiling entry function '(\S+)' for '(\S+)'")
+MEMORY = re.compile(r"(\d+) bytes stack frame, (\d+) bytes spill stores, (\d+) bytes spill loads")
+REGISTERS = re.compile(r"Used (\d+) registers")
+# C7508 says that setmaxnreg is ignored, C7510 and those after it that wgmma is serialized or made
+# to wait; older compilers give the text without a number.
+COMPLAINT = re.compile(r"\(C75\d\d\)|Potential Performance Loss")
+
+
+def parse(report):
+    """The kernels in a report of `ptxas -v`, their names mangled, and the lines that complain."""
+    kernels, complaints = [], []
+    for line in report.splitlines():
+        if COMPLAINT.search(line):
+            complaints.append(line)
+        elif entry := ENTRY.search(line):
+            kernels.append(Kernel(*entry.groups()))
+        elif kernels and (memory := MEMORY.search(line)):
+            stack, stores, loads = map(int, memory.groups())
+            kernels[-1].stack = max(kernels[-1].stack, stack)
+            kernels[-1].stores += stores
+            kernels[-1].loads += loads
+        elif kernels and (registers := REGISTERS.search(line)):
+            kernels[-1].registers = int(registers[1])
+    return kernels, complaints
+
+
+def demangle(kernels):
+    """Replaces mangled names by those of the sources, with template arguments but no others."""
+    names = subprocess.run(["c++filt"], input="\n".join(kernel.name for kernel in kernels),
+                           capture_output=True, text=True, check=True).stdout.splitlines()
+    for kernel, name in zip(kernels, names, strict=True):
+        for noise in ("void ", "trireme::kernels::cuda::", "(anonymous namespace)::"):
+            name = name.replace(noise, "")
+        kernel.name = name.partition("(")[0]
+
+
+def faults(kernels, complaints, bounds, exact=True):
+    """What is wrong, a sentence each. With exact, spills that are allowed are counted, too."""
+    found = list(complaints)
+    unmatched = {(bound.kernel, architecture) for bound in bounds for architecture in ARCHITECTURES}
+    for kernel in kernels:
+        bound = next((bound for bound in bounds if re.match(bound.kernel, kernel.name)),
+                     Bound("", 255))
+        unmatched.discard((bound.kernel, kernel.architecture))
+        where = f"{kernel.name} on {kernel.architecture}"
+        if kernel.registers > bound.registers:
+            found.append(f"{where} uses {kernel.registers} registers, not {bound.registers}")
+        stores, loads = getattr(bound, kernel.architecture)
+        if not exact and stores + loads > 0:
+            continue
+        if kernel.stores > stores or kernel.loads > loads:
+            found.append(f"{where} spills {kernel.stores} and reloads {kernel.loads} bytes, "
+                         f"not {stores} and {loads}")
+        elif kernel.stack > (stores + 7) // 8 * 8:  # what is spilled lies there, in steps of 8
+            found.append(f"{where} has a stack frame of {kernel.stack} bytes")
+    found += [f"no kernel matches {name} on {architecture}"
+              for name, architecture in sorted(unmatched)]
+    return found
+
+
+def compile_again(entry):
+    """ptxas's report on a file of compile_commands.json, in place of the object that it names."""
+    command = entry.get("arguments") or shlex.split(entry["command"])
+    # One architecture after the other, lest their reports mix; files are compiled side by side.
+    command = [word for word in command if not word.startswith("--threads")]
+    with tempfile.TemporaryDirectory() as folder:
+        command[command.index("-o") + 1] = f"{folder}/kernels.fatbin"
+        command[command.index("-c")] = "-fatbin"  # the code for the GPUs without the host's
+        result = subprocess.run([*command, "-Xptxas", "-v"], cwd=entry["directory"],
+                                capture_output=True, text=True)
+    report = result.stdout + result.stderr
+    if result.returncode != 0:
+        raise AssertionError(f"{shlex.join(command)}\nended with {result.returncode}\n"
+                             f"{report[:2000]}")
+    return report
+
+
+def release(entry):
+    """The compiler's release, as in 13.0."""
+    compiler = (entry.get("arguments") or shlex.split(entry["command"]))[0]
+    version = subprocess.run([compiler, "--version"], capture_output=True, text=True, check=True)
+    return re.search(r"release (\d+\.\d+)", version.stdout)[1]
+
+
+class Kernels(unittest.TestCase):
+    def test_bounds(self):
+        commands = json.loads(Path(os.environ["TRIREME_COMPILE_COMMANDS"]).read_text())
+        entries = {entry["file"].partition(KERNELS)[2]: entry for entry in commands
+                   if KERNELS in entry["file"] and entry["file"].endswith(".cu")}
+        named = {pattern: fnmatch.filter(entries, pattern) for pattern in BOUNDS}
+        files = [file for matches in named.values() for file in matches]
+        with concurrent.futures.ThreadPoolExecutor(os.cpu_count()) as pool:
+            reports = {file: pool.submit(compile_again, entries[file]) for file in files}
+        for pattern, matches in named.items():
+            with self.subTest(pattern):
+                self.assertTrue(matches, f"the build compiles no {KERNELS}{pattern}")
+            for file in matches:
+                with self.subTest(file):
+                    report, compiler = reports[file].result(), release(entries[file])
+                    self.check(file, report, BOUNDS[pattern], compiler)
+
+    def check(self, file, report, bounds, compiler):
+        kernels, complaints = parse(report)
+        demangle(kernels)
+        print(f"\n{file}, CUDA {compiler}: registers, stack, bytes spilled + reloaded")
+        print("\n".join(map(str, kernels)), flush=True)
+        found = faults(kernels, complaints, bounds, exact=compiler == MEASURED_WITH)
+        if found:
+            self.fail("\n".join(["", *found]))
+
+
+class Reports(unittest.TestCase):
+    """A report is read as it is meant, and each fault is seen."""
+
+    NAME = "_ZN7trireme7kernels4cuda12_GLOBAL__N_14normIfLi4EEEvPT_i"
+    REPORT = textwrap.dedent(f"""\
+        ptxas info    : 4 bytes gmem, 8 bytes cmem[4]
+        ptxas info    : Compiling entry function '{NAME}' for 'sm_80'
+        ptxas info    : Function properties for {NAME}
+            0 bytes stack frame, 0 bytes spill stores, 0 bytes spill loads
+        ptxas info    : Used 48 registers, used 1 barriers, 1024 bytes smem, 408 bytes cmem[0]
+        ptxas info    : Compile time = 27.847 ms
+        ptxas info    : 0 bytes gmem
+        ptxas info    : Compiling entry function '{NAME}' for 'sm_90a'
+        ptxas info    : Function properties for {NAME}
+            0 bytes stack frame, 0 bytes spill stores, 0 bytes spill loads
+        ptxas info    : Used 40 registers, used 1 barriers
+        ptxas info    : Compile time = 12.209 ms
+        """)
+    CLEAN = "0 bytes stack frame, 0 bytes spill stores, 0 bytes spill loads"
+    SERIALIZED = (
+        "ptxas info    : (C7510) Potential Performance Loss: wgmma.mma_async instructions are "
+        "serialized due to insufficient register resources for the wgmma pipeline in the function")
+
+    def faults(self, report, *bounds, exact=True):
+        kernels, complaints = parse(report)
+        demangle(kernels)
+        return faults(kernels, complaints, bounds or [Bound("norm<float", 48)], exact)
+
+    def spilling(self, memory):
+        """The report where the kernel for sm_90a, the last one, has other properties."""
+        before, _, after = self.REPORT.rpartition(self.CLEAN)
+        return before + memory + after
+
+    def test_clean(self):
+        self.assertEqual(self.faults(self.REPORT), [])
+        kernels, _ = parse(self.REPORT)
+        demangle(kernels)
+        self.assertEqual([(k.name, k.architecture, k.registers) for k in kernels],
+                         [("norm<float, 4>", "sm_80", 48), ("norm<float, 4>", "sm_90a", 40)])
+
+    def test_serialized(self):
+        self.assertEqual(self.faults(f"{self.SERIALIZED}\n{self.REPORT}"), [self.SERIALIZED])
+
+    def test_spill(self):
+        report = self.spilling("8 bytes stack frame, 4 bytes spill stores, 12 bytes spill loads")
+        fault = "norm<float, 4> on sm_90a spills 4 and reloads 12 bytes, not 0 and 0"
+        self.assertEqual(self.faults(report), [fault])
+        # Also of a kernel that has no bound, and where spills are not compared byte by byte.
+        other = [f"no kernel matches other on {architecture}" for architecture in ARCHITECTURES]
+        self.assertEqual(self.faults(report, Bound("other", 9)), [fault, *other])
+        self.assertEqual(self.faults(report, exact=False), [fault])
+
+    def test_allowed_spill(self):
+        report = self.spilling("8 bytes stack frame, 4 bytes spill stores, 12 bytes spill loads")
+        less = Bound("norm", 48, sm_90a=(4, 8))
+        self.assertEqual(self.faults(report, Bound("norm", 48, sm_90a=(4, 12))), [])
+        self.assertEqual(len(self.faults(report, less)), 1)
+        self.assertEqual(self.faults(report, less, exact=False), [])
+
+    def test_stack_frame(self):
+        report = self.spilling("16 bytes stack frame, 0 bytes spill stores, 0 bytes spill loads")
+        self.assertEqual(self.faults(report),
+                         ["norm<float, 4> on sm_90a has a stack frame of 16 bytes"])
+
+    def test_registers(self):
+        self.assertEqual(self.faults(self.REPORT, Bound("norm", 40)),
+                         ["norm<float, 4> on sm_80 uses 48 registers, not 40"])
+
+    def test_kernel_of_one_architecture(self):
+        one = self.REPORT[:self.REPORT.index("ptxas info    : 0 bytes gmem")]
+        self.assertEqual(self.faults(one), ["no kernel matches norm<float on sm_90a"])
+
+
+if __name__ == "__main__":
+    unittest.main(verbosity=2)
