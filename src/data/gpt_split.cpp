@@ -91,7 +91,7 @@ void require_samples(const GptSplitConfig& config, const SplitSummary& summary) 
       "the {} part of '{}' is too small for one sample of {} tokens: data.split = {} gives it {} "
       "documents with {} tokens, and {}; give it more weight or more data",
       name_of(config.split), config.prefix.string(), config.format.sequence + 1,
-      fmt::join(config.split_weights, ","), summary.documents.size(), summary.tokens,
+      to_text(config.split_weights), summary.documents.size(), summary.tokens,
       summary.tokens == 0 ? "no number of epochs changes that" : "1 epoch holds none");
 }
 

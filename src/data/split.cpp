@@ -30,8 +30,14 @@ Split parse_split(std::string_view text) {
   throw UsageError("'{}' is not a part of a dataset: write train, valid or test", text);
 }
 
+std::string to_text(std::span<const double> weights) {
+  std::string text;
+  for (const double weight : weights) text += fmt::format("{}{}", text.empty() ? "" : ",", weight);
+  return text;
+}
+
 SplitWeights normalize_weights(std::span<const double> weights) {
-  const auto text = [&] { return fmt::format("{}", fmt::join(weights, ",")); };
+  const auto text = [&] { return to_text(weights); };
   SplitWeights fractions{};
   if (weights.size() > fractions.size())
     throw DeckError("data.split = {} has more than three weights (train, valid, test)", text());

@@ -4,6 +4,7 @@
 #include <array>
 #include <cstdint>
 #include <span>
+#include <string>
 #include <string_view>
 #include <vector>
 
@@ -32,6 +33,9 @@ using SplitWeights = std::array<double, 3>;
 /// Divides one to three weights, missing ones being 0, by their sum. Throws DeckError, naming
 /// data.split, when there are more, when one is negative or not finite, or when all are 0.
 SplitWeights normalize_weights(std::span<const double> weights);
+
+/// Weights as a deck writes them: "969,30,1".
+std::string to_text(std::span<const double> weights);
 
 /// Reads "969,30,1": numbers separated by commas, slashes or spaces. Throws DeckError, naming
 /// data.split, when a word is not a plain decimal number.

@@ -108,10 +108,10 @@ TEST(Placement, DataRanksHoldTheSame) {
 TEST(Placement, CutsQueryKeyAndValueByHeads) {
   const auto table = gpt_parameters(small());
   const Placement placement = place_parameters(table, {4, 1, 1, {4}}, {2, 0, 0});
-  const LocalParameter& weight = find(placement, "layers/1/attention/qkv/weight");
+  const LocalParameter weight = find(placement, "layers/1/attention/qkv/weight");
   EXPECT_EQ(weight.boxes, (Boxes{{12, 6, 0, 24}, {36, 6, 0, 24}, {60, 6, 0, 24}}));
   EXPECT_EQ(weight.shape, Shape({18, 24}));
-  const LocalParameter& bias = find(placement, "layers/1/attention/qkv/bias");
+  const LocalParameter bias = find(placement, "layers/1/attention/qkv/bias");
   EXPECT_EQ(bias.boxes, (Boxes{{12, 6, 0, 1}, {36, 6, 0, 1}, {60, 6, 0, 1}}));
   EXPECT_EQ(bias.shape, Shape({18}));
 }
