@@ -9,6 +9,9 @@
 
 namespace trireme::kernels::cuda {
 
+/// Bytes of scratch memory that attention_forward needs: a counter.
+constexpr std::size_t attention_forward_workspace() { return sizeof(unsigned); }
+
 /// Where the parts of attention_backward's scratch memory begin, in bytes: the statistics of each
 /// row (float2 [b, heads, s]), the turns of the tiles of dQ with the ticket before them, and the
 /// partial sums of dQ (float, in the order of the kernel's fragments).
@@ -30,9 +33,9 @@ constexpr AttentionBackwardLayout attention_backward_layout(DType dtype, std::in
   layout.turns = aligned(8 * rows);
   layout.end = layout.turns;
   if (dtype == DType::f32) return layout;
-  // The smallest tiles are of 32 queries, the largest of 64.
+  // The smallest tiles are of 32 queries, the largest of 128.
   const auto task_tiles = static_cast<std::size_t>((s + 31) / 32);
-  const auto task_rows = static_cast<std::size_t>((s + 63) / 64 * 64);
+  const auto task_rows = static_cast<std::size_t>((s + 127) / 128 * 128);
   const auto tasks = static_cast<std::size_t>(b * heads);
   layout.turns_bytes = sizeof(unsigned) * (1 + tasks * task_tiles);
   layout.partial_dq = layout.turns + aligned(layout.turns_bytes);
@@ -42,7 +45,7 @@ constexpr AttentionBackwardLayout attention_backward_layout(DType dtype, std::in
 }
 
 /// Bytes of scratch memory that attention_backward needs for qkv of `dtype` and shape [s, b, 3 *
-/// heads * d]. The forward passes need none.
+/// heads * d]. attention_cached needs none.
 constexpr std::size_t attention_backward_workspace(DType dtype, std::int64_t s, std::int64_t b,
                                                    std::int64_t heads, std::int64_t d) {
   return attention_backward_layout(dtype, s, b, heads, d).end;

@@ -1,7 +1,10 @@
 #include "kernels/attention.hpp"
 
+#include <algorithm>
+#include <initializer_list>
 #include <type_traits>
 
+#include "kernels/cuda/attention/hopper/tiles.hpp"
 #include "kernels/cuda/attention/launchers.hpp"
 #include "kernels/cuda/attention_workspace.hpp"
 #include "kernels/cuda/preconditions.hpp"
@@ -27,6 +30,31 @@ void check_qkv(const char* op, const Tensor& qkv, const Tensor& out, std::int64_
 void check_probability(const char* op, const Dropout& dropout) {
   TRIREME_CHECK(dropout.probability >= 0.0 && dropout.probability < 1.0,
                 "{}: dropout probability {} is not in [0, 1)", op, dropout.probability);
+}
+
+// Whether the kernels for Hopper take the operation: tensors at `data` with heads of d.
+bool takes_boxes(DType dtype, std::int64_t d, const Dropout& dropout,
+                 std::initializer_list<const void*> data, const Context& context) {
+  const bool aligned = std::all_of(data.begin(), data.end(), aligned16);
+  return context.capability == 90 && dtype != DType::f32 && dropout.probability == 0.0 &&
+         fits_boxes(d, aligned);
+}
+
+// dispatch_head for the d that fits_boxes.
+template <typename Function>
+void dispatch_box_head(std::int64_t d, Function&& function) {
+  switch (padded_head(d)) {
+    case 64:
+      return function(std::integral_constant<int, 64>());
+    case 80:
+      return function(std::integral_constant<int, 80>());
+    case 96:
+      return function(std::integral_constant<int, 96>());
+    case 112:
+      return function(std::integral_constant<int, 112>());
+    default:
+      return function(std::integral_constant<int, 128>());
+  }
 }
 
 // Calls function(integral_constant D) with what heads of d are padded to.
@@ -58,10 +86,15 @@ void attention_forward(const AttentionForward& args, const Context& context) {
   const std::int64_t s = args.qkv.shape[0], b = args.qkv.shape[1];
   check_vector(op, "lse", args.lse, DType::f32, b * args.heads * s);
   check_probability(op, args.dropout);
+  check_workspace(op, context, attention_forward_workspace());
   if (args.qkv.size() == 0) return;
   if (args.qkv.dtype == DType::f32) return launch_plain_forward(args, context);
-  dispatch_head(args.qkv.shape[2] / (3 * args.heads),
-                [&](auto padded) { launch_forward<decltype(padded)::value>(args, context); });
+  const std::int64_t d = args.qkv.shape[2] / (3 * args.heads);
+  if (takes_boxes(args.qkv.dtype, d, args.dropout, {args.qkv.data, args.out.data}, context)) {
+    return dispatch_box_head(
+        d, [&](auto padded) { launch_box_forward<decltype(padded)::value>(args, context); });
+  }
+  dispatch_head(d, [&](auto padded) { launch_forward<decltype(padded)::value>(args, context); });
 }
 
 void attention_backward(const AttentionBackward& args, const Context& context) {
@@ -81,6 +114,11 @@ void attention_backward(const AttentionBackward& args, const Context& context) {
   if (args.qkv.dtype == DType::f32) return launch_plain_backward(args, context);
   TRIREME_CUDA(
       cudaMemsetAsync(context.workspace + layout.turns, 0, layout.turns_bytes, context.stream));
+  if (takes_boxes(args.qkv.dtype, d, args.dropout, {args.qkv.data, args.dout.data, args.dqkv.data},
+                  context)) {
+    if (padded_head(d) == 64) return launch_box_backward<64>(args, context);
+    if (padded_head(d) == 128) return launch_box_backward<128>(args, context);
+  }
   dispatch_head(d, [&](auto padded) { launch_backward<decltype(padded)::value>(args, context); });
 }
 

@@ -7,17 +7,9 @@
 
 #include <cstdint>
 
+#include "kernels/cuda/common/async_copies.cuh"
+
 namespace trireme::kernels::cuda {
-
-/// The block's dynamic shared memory.
-__device__ __forceinline__ unsigned char* shared_memory() {
-  extern __shared__ __align__(128) unsigned char memory[];
-  return memory;
-}
-
-__device__ __forceinline__ unsigned shared_address(const void* pointer) {
-  return static_cast<unsigned>(__cvta_generic_to_shared(pointer));
-}
 
 /// Four 8 x 8 matrices; lane l gives the address of row l % 8 of matrix l / 8, and gets elements
 /// 2 (l % 4) and the next of row l / 4 of each.
@@ -85,32 +77,6 @@ __device__ __forceinline__ float exp2_approximate(float x) {
   float y;
   asm("ex2.approx.ftz.f32 %0, %1;" : "=f"(y) : "f"(x));
   return y;
-}
-
-/// Starts copying kBytes (4, 8 or 16, aligned to as much) to shared memory; zeros when not `valid`,
-/// without reading.
-template <int kBytes>
-__device__ __forceinline__ void copy_async(void* shared, const void* global, bool valid) {
-  static_assert(kBytes == 4 || kBytes == 8 || kBytes == 16);
-  const int read = valid ? kBytes : 0;
-  if constexpr (kBytes == 16) {
-    asm volatile("cp.async.cg.shared.global [%0], [%1], 16, %2;" ::"r"(shared_address(shared)),
-                 "l"(global), "r"(read)
-                 : "memory");
-  } else {
-    asm volatile("cp.async.ca.shared.global [%0], [%1], %2, %3;" ::"r"(shared_address(shared)),
-                 "l"(global), "n"(kBytes), "r"(read)
-                 : "memory");
-  }
-}
-/// Closes a group of copies.
-__device__ __forceinline__ void commit_copies() {
-  asm volatile("cp.async.commit_group;" ::: "memory");
-}
-/// Waits until at most kLeft of this thread's groups are under way.
-template <int kLeft>
-__device__ __forceinline__ void wait_copies() {
-  asm volatile("cp.async.wait_group %0;" ::"n"(kLeft) : "memory");
 }
 
 /// Waits until another block has set `*turn` to `expected`; sees what that block wrote before.

@@ -1,0 +1,287 @@
+// The backward pass on Hopper: wgmma, for compute capability 9.0. As in backward.cuh scores have
+// keys as rows, so that P^T and dS^T go from accumulators to operands without leaving registers;
+// dS^T also goes through shared memory, for dQ, whose parts are added in a fixed order. Source:
+// Dao, "FlashAttention-2" (2023), algorithm 2; Shah et al., "FlashAttention-3" (2024), section 3,
+// for who does what. Bound by products: 10 s^2 d flops a head (half of it with the mask).
+#pragma once
+
+#include <cmath>
+#include <type_traits>
+
+#include "kernels/attention.hpp"
+#include "kernels/cuda/attention/hopper/backward_copies.cuh"
+#include "kernels/cuda/attention/hopper/backward_gradient.cuh"
+#include "kernels/cuda/attention/launch.cuh"
+#include "kernels/cuda/hopper/products.cuh"
+#include "kernels/cuda/hopper/tensor_map.hpp"
+
+namespace trireme::kernels::cuda {
+
+/// Rounds a 64 x (2 kCount) accumulator times `factor` as operand A.
+template <typename T, int kCount>
+__device__ __forceinline__ void round_operand(std::uint32_t (&a)[kCount / 8][4],
+                                              const float (&from)[kCount], float factor) {
+#pragma unroll
+  for (int k = 0; k < kCount / 8; ++k)
+#pragma unroll
+    for (int i = 0; i < 4; ++i)
+      a[k][i] = pack_pair<T>(from[8 * k + 2 * i] * factor, from[8 * k + 2 * i + 1] * factor);
+}
+
+/// Writes operand A of a warpgroup to rows `row` .. row + 63 of a tile of kRows rows in shared
+/// memory.
+template <int kRows, int kSteps>
+__device__ __forceinline__ void store_operand(unsigned char* tile, int row,
+                                              const std::uint32_t (&a)[kSteps][4]) {
+  const int lane = threadIdx.x % 32;
+  row += threadIdx.x % 128 / 32 * 16 + lane % 16;
+#pragma unroll
+  for (int k = 0; k < kSteps; ++k)
+    store_matrices(tile + tile_unit(kRows, row, 2 * k + lane / 16), a[k]);
+}
+
+#if defined(__CUDA_ARCH_FEAT_SM90_ALL)
+
+/// The products of one block of keys and all between them, for a warpgroup. `place` is that of the
+/// next tile of queries in its ring, `turn_parity` that of the next turn to add to dQ.
+template <typename T, int D>
+__device__ __forceinline__ void multiply_block(const AttentionBackwardParameters<T>& p,
+                                               const BoxBackwardMemory<T, D>& memory,
+                                               const BoxBackwardWork<D>& work, int block_stage,
+                                               RingPlace<BoxBackwardTile<D>::kStages>& place,
+                                               unsigned& turn_parity) {
+  using Tile = BoxBackwardTile<D>;
+  constexpr int kQueries = Tile::kQueries, kKeys = Tile::kKeys;
+  constexpr int kScores = kQueries / 2, kColumns = D / 2;  // accumulators a thread
+  constexpr int kTogether = 1;                             // the barrier of all that multiply
+  const AttentionSizes& sizes = p.sizes;
+  const int thread = threadIdx.x % 128, lane = threadIdx.x % 32;
+  const int warpgroup = threadIdx.x / 128 - 1;
+  const int warpgroup_row = 64 * warpgroup;  // within the block's keys
+  const int key_begin = work.key_begin + warpgroup_row;
+  const std::uint32_t keys = shared_address(memory.keys(block_stage));
+  const std::uint64_t own_keys = matrix_descriptor(keys + warpgroup_row * kPanelRowBytes, 0);
+  const std::uint64_t own_values = matrix_descriptor(
+      shared_address(memory.values(block_stage)) + warpgroup_row * kPanelRowBytes, 0);
+  const BoxGradientShare<T, D> share(p, work, warpgroup, thread);
+  const std::uint64_t gradient_keys =
+      matrix_descriptor(keys + share.column / kPanelColumns * kKeys * kPanelRowBytes, 0);
+  float dk[kColumns] = {}, dv[kColumns] = {}, scores[kScores];
+  // Starts K Q^T of the tile at `at`.
+  const auto start_scores = [&](const RingPlace<Tile::kStages>& at) {
+    const std::uint64_t queries = matrix_descriptor(shared_address(memory.queries(at.stage)), 0);
+    wait(memory.queries_full(at.stage), at.parity);
+    open_products();
+#pragma unroll
+    for (int k = 0; k < D / 16; ++k)
+      start_product<T, 0, 0>(scores, advanced(own_keys, column_step(kKeys, k)),
+                             advanced(queries, column_step(kQueries, k)), k > 0);
+    close_products();
+  };
+
+  // `ahead`: the scores of the next tile are multiplied while dQ of this one is written.
+  const auto multiply_tile = [&](int tile, auto ahead) {
+    constexpr bool kAhead = decltype(ahead)::value;
+    const int stage = place.stage, query_begin = tile * kQueries;
+    // K and V times these, and P^T and dS^T times these: with k along and down the columns.
+    const std::uint64_t queries =
+        matrix_descriptor(shared_address(memory.queries(stage)), kQueries * kPanelRowBytes);
+    const std::uint64_t douts =
+        matrix_descriptor(shared_address(memory.douts(stage)), kQueries * kPanelRowBytes);
+
+    // ---- P^T and dS^T -----------------------------------------------------------------------
+    float dscores[kScores];
+    if (!Tile::kAhead) start_scores(place);
+    wait(memory.douts_full(stage), place.parity);
+    open_products();
+#pragma unroll
+    for (int k = 0; k < D / 16; ++k)
+      start_product<T, 0, 0>(dscores, advanced(own_values, column_step(kKeys, k)),
+                             advanced(douts, column_step(kQueries, k)), k > 0);
+    close_products();
+
+    if (!Tile::kAhead) {
+      wait_products<1>();
+      hold(scores);
+    }
+    if (needs_mask(query_begin, key_begin, 64, sizes.s, sizes.causal)) {
+#pragma unroll
+      for (int e = 0; e < kScores; ++e)
+        if (!attends(query_begin + accumulator_column(thread, e),
+                     key_begin + accumulator_row(thread, e), sizes.s, sizes.causal))
+          scores[e] = -INFINITY;
+    }
+    const auto* lse2 = reinterpret_cast<const float2*>(memory.lse2(stage) + lane % 4 * 2);
+#pragma unroll
+    for (int n = 0; n < kScores / 4; ++n) {
+      const float2 two = lse2[4 * n];
+#pragma unroll
+      for (int e = 0; e < 4; ++e)
+        scores[4 * n + e] = exp2_approximate(
+            fmaf(scores[4 * n + e], p.scale * kLog2E, e % 2 == 0 ? -two.x : -two.y));
+    }
+
+    hold(scores);  // while dP^T is multiplied
+    wait_products<0>();
+    hold(dscores);
+    const auto* along = reinterpret_cast<const float2*>(memory.along(stage) + lane % 4 * 2);
+#pragma unroll
+    for (int n = 0; n < kScores / 4; ++n) {
+      const float2 two = along[4 * n];
+#pragma unroll
+      for (int e = 0; e < 4; ++e)
+        dscores[4 * n + e] =
+            scores[4 * n + e] * (dscores[4 * n + e] - (e % 2 == 0 ? two.x : two.y));
+    }
+    std::uint32_t weights[kScores / 8][4], dweights[kScores / 8][4];
+    round_operand<T>(weights, scores, 1.0f);
+    round_operand<T>(dweights, dscores, 1.0f);
+
+    // ---- dV += P^T dO, dQ = dS K, dK += dS^T Q ------------------------------------------------
+    open_products();
+#pragma unroll
+    for (int k = 0; k < kQueries / 16; ++k)
+      start_product<T, 1>(dv, weights[k], advanced(douts, row_step(k)));
+    close_products();
+    // The other warpgroup is at most one tile behind: it does not read this buffer any more.
+    store_operand<kKeys>(memory.dscores(stage), warpgroup_row, dweights);
+    publish_shared();
+    meet(kTogether, Tile::kConsumers);
+
+    float dq[32];
+    const std::uint64_t scores_of_queries = matrix_descriptor(
+        shared_address(memory.dscores(stage)) + share.row / kPanelColumns * kKeys * kPanelRowBytes,
+        0);
+    open_products();
+#pragma unroll
+    for (int k = 0; k < kKeys / 16; ++k)
+      start_product<T, 1, 1>(dq, advanced(scores_of_queries, row_step(k)),
+                             advanced(gradient_keys, row_step(k)), k > 0);
+    close_products();
+    wait_products<1>();
+    hold(weights);
+    open_products();
+#pragma unroll
+    for (int k = 0; k < kQueries / 16; ++k)
+      start_product<T, 1>(dk, dweights[k], advanced(queries, row_step(k)));
+    close_products();
+    if constexpr (kAhead) {
+      RingPlace<Tile::kStages> next = place;
+      next.advance();
+      start_scores(next);
+    }
+
+    wait_products<kAhead ? 2 : 1>();
+    hold(dq);
+    wait(memory.turn_come(), turn_parity);
+    turn_parity ^= 1;
+    share.add(dq, tile);
+    __syncwarp();
+    if (lane == 0) arrive(memory.turn_taken());
+
+    wait_products<kAhead ? 1 : 0>();
+    hold(dweights);
+    __syncwarp();
+    if (lane == 0) arrive(memory.tile_empty(stage));
+    if constexpr (kAhead) {
+      wait_products<0>();  // the compiler wants none under way at the end of a loop's body
+      hold(scores);
+    }
+    place.advance();
+  };
+
+  if constexpr (Tile::kAhead) {
+    start_scores(place);
+    wait_products<0>();
+    hold(scores);
+    for (int tile = work.first_tile; tile + 1 < work.tiles; ++tile)
+      multiply_tile(tile, std::true_type());
+    multiply_tile(work.tiles - 1, std::false_type());
+  } else {
+    for (int tile = work.first_tile; tile < work.tiles; ++tile)
+      multiply_tile(tile, std::false_type());
+  }
+
+  // ---- dK and dV, staged where K and V were -------------------------------------------------
+  hold(dk);
+  hold(dv);
+  std::uint32_t rounded[kColumns / 8][4];
+  round_operand<T>(rounded, dv, 1.0f);
+  store_operand<kKeys>(memory.values(block_stage), warpgroup_row, rounded);
+  meet(kTogether, Tile::kConsumers);  // both have multiplied all of K
+  round_operand<T>(rounded, dk, p.scale);
+  store_operand<kKeys>(memory.keys(block_stage), warpgroup_row, rounded);
+  publish_shared();
+  __syncwarp();
+  if (lane == 0) arrive(memory.block_done(block_stage));
+}
+
+/// The warpgroups that multiply.
+template <typename T, int D>
+__device__ __forceinline__ void multiply_blocks(const AttentionBackwardParameters<T>& p,
+                                                const BoxBackwardMemory<T, D>& memory) {
+  RingPlace<BoxBackwardTile<D>::kStages> place;
+  unsigned turn_parity = 0;
+  for_each_block<T, D>(memory, p.sizes, [&](const BoxBackwardWork<D>& work, int stage) {
+    multiply_block<T, D>(p, memory, work, stage, place, turn_parity);
+  });
+}
+
+#endif
+
+/// As many blocks of threads as there are processors.
+template <typename T, int D>
+__global__ void __launch_bounds__(BoxBackwardTile<D>::kThreads, 1)
+    attend_boxes_backward(const AttentionBackwardParameters<T> p,
+                          const __grid_constant__ BoxBackwardMaps maps) {
+#if defined(__CUDA_ARCH_FEAT_SM90_ALL)
+  using Tile = BoxBackwardTile<D>;
+  const BoxBackwardMemory<T, D> memory;
+  if (threadIdx.x == 0) memory.make_barriers();
+  __syncthreads();
+  if (threadIdx.x < 128) {
+    release_registers<Tile::kCopyRegisters>();
+    const int warp = threadIdx.x / 32;
+    if (warp == 0) {
+      load_blocks<T, D>(p, maps, memory);
+    } else if (threadIdx.x % 32 == 0) {
+      if (warp == 1) store_blocks<T, D>(p, maps, memory);
+      if (warp == 2) await_turns<T, D>(p, memory);
+      if (warp == 3) pass_turns<T, D>(p, memory);
+    }
+  } else {
+    claim_registers<Tile::kMultiplyRegisters>();
+    multiply_blocks<T, D>(p, memory);
+  }
+#endif
+}
+
+/// attention_backward without dropout for heads padded to D, after the row statistics.
+template <int D>
+void launch_box_backward(const AttentionBackward& args, const Context& context) {
+  using Tile = BoxBackwardTile<D>;
+  dispatch_half(args.qkv.dtype, [&](auto zero) {
+    using T = decltype(zero);
+    const auto p = backward_parameters<T>(args, context);
+    const std::int64_t s = p.sizes.s, b = p.sizes.b, heads = p.sizes.heads, d = p.sizes.d;
+    const auto map = [&](const Tensor& tensor, std::int64_t parts) {
+      return make_tensor_map<4>(args.qkv.dtype, tensor.data,
+                                {{{d, 1, kPanelColumns},
+                                  {parts * heads, d, 1},
+                                  {b, parts * heads * d, 1},
+                                  {s, b * parts * heads * d, 64}}});
+    };
+    const BoxBackwardMaps maps{
+        .qkv = map(args.qkv, 3),
+        .dout = map(args.dout, 1),
+        .dqkv = make_tensor_map<3>(
+            args.qkv.dtype, args.dqkv.data,
+            {{{d, 1, kPanelColumns}, {b * 3 * heads, d, 1}, {s, b * 3 * heads * d, 64}}})};
+    const std::int64_t works = b * heads * tiles_of(p.sizes.s, Tile::kKeys);
+    launch(attend_boxes_backward<T, D>,
+           works < context.multiprocessors ? works : context.multiprocessors, Tile::kThreads,
+           Tile::kSharedBytes, context, p, maps);
+  });
+}
+
+}  // namespace trireme::kernels::cuda

@@ -1,0 +1,333 @@
+// The forward pass for compute capability 9.0: wgmma fed by bulk copies. A warpgroup computes the
+// scores of its next tile, and adds the values of its last, while it takes the softmax of the one
+// between. Blocks stay and take items as they get free: the first copies of one run while the one
+// before it is finished.
+// Source: Shah et al., "FlashAttention-3" (2024), algorithm 2. Bound by products for heads of 128,
+// by exponentials as much for heads of 64: a multiprocessor does 16 of them, or 4096 flops, a
+// cycle.
+#pragma once
+
+#include "kernels/cuda/attention/hopper/softmax.cuh"
+#include "kernels/cuda/attention/hopper/tiles.hpp"
+#include "kernels/cuda/attention/launch.cuh"
+#include "kernels/cuda/attention/parameters.cuh"
+#include "kernels/cuda/hopper/copies.cuh"
+#include "kernels/cuda/hopper/products.cuh"
+#include "kernels/cuda/hopper/tensor_map.hpp"
+
+namespace trireme::kernels::cuda {
+
+/// A block's shared memory. `full` barriers end a phase when a copy has arrived, `empty` ones when
+/// every consumer warp is done with it.
+template <int D>
+struct BoxForwardMemory {
+  using Tile = BoxForwardTile<D>;
+  struct alignas(kPanelAlignment) Rows {
+    unsigned char bytes[Tile::kTileBytes];
+  };
+
+  Rows queries, result, keys[Tile::kStages], values[Tile::kStages];
+  int item;  ///< index in the schedule, beyond its end when there is no more; comes with Q
+  Barrier queries_full, queries_empty;
+  Barrier keys_full[Tile::kStages], keys_empty[Tile::kStages];
+  Barrier values_full[Tile::kStages], values_empty[Tile::kStages];
+};
+
+/// AttentionForward as the kernel sees it, beside the maps of qkv and out.
+struct BoxForwardParameters {
+  float* lse;
+  unsigned* taken;  ///< items that were taken by blocks after their first
+  AttentionSizes sizes;
+  float scale2;  ///< scale of the scores in base 2
+  float scale;
+  BoxForwardSchedule schedule;
+};
+
+#if defined(__CUDA_ARCH_FEAT_SM90_ALL)
+
+/// Copies Q, K and V of this block's items, by one thread.
+template <int D>
+__device__ __forceinline__ void copy_items(BoxForwardMemory<D>& memory, const CUtensorMap& qkv,
+                                           const BoxForwardParameters& p) {
+  using Tile = BoxForwardTile<D>;
+  const auto load = [&](auto& to, Barrier& full, int part, int task, int row) {
+    arrive_expecting(&full, Tile::kTileBytes);
+#pragma unroll
+    for (int panel = 0; panel < Tile::kPanels; ++panel)
+      load_box(to.bytes + panel * Tile::kKeys * kPanelRowBytes, qkv, &full, panel * kPanelColumns,
+               part * p.sizes.heads + task % p.sizes.heads, task / p.sizes.heads, row);
+  };
+  RingPlace<Tile::kStages> place;
+  int index = static_cast<int>(blockIdx.x);
+  for (unsigned round = 0;; ++round) {
+    wait(&memory.queries_empty, ~round & 1);
+    memory.item = index;
+    if (index >= p.schedule.items()) {
+      arrive(&memory.queries_full);
+      break;
+    }
+    const auto [task, block] = p.schedule.item(index);
+    const int query_end = (block + 1) * Tile::kQueries;
+    index = static_cast<int>(gridDim.x + atomicAdd(p.taken, 1u));
+    load(memory.queries, memory.queries_full, 0, task, block * Tile::kQueries);
+    for (int tile = tiles_of(keys_end(p.sizes.s, query_end, p.sizes.causal), Tile::kKeys) - 1;
+         tile >= 0; --tile) {
+      const int stage = place.stage;
+      wait(&memory.keys_empty[stage], place.parity ^ 1);
+      load(memory.keys[stage], memory.keys_full[stage], 1, task, tile * Tile::kKeys);
+      wait(&memory.values_empty[stage], place.parity ^ 1);
+      load(memory.values[stage], memory.values_full[stage], 2, task, tile * Tile::kKeys);
+      place.advance();
+    }
+  }
+}
+
+/// Consumer `consumer` of a block: its 64 queries of each item.
+template <typename T, int D>
+struct BoxForwardConsumer {
+  using Tile = BoxForwardTile<D>;
+  static constexpr int kSteps = Tile::kKeys / 16;
+
+  BoxForwardMemory<D>& memory;
+  const BoxForwardParameters& p;
+  const int consumer, thread, warp, lane;
+  RingPlace<Tile::kStages> place;  // of the tile whose scores were taken last
+  float out[D / 2];
+  std::uint32_t weights[kSteps][4];  // of that tile, rounded
+  RowPairSoftmax softmax;
+
+  __device__ BoxForwardConsumer(BoxForwardMemory<D>& memory, const BoxForwardParameters& p,
+                                int consumer)
+      : memory(memory),
+        p(p),
+        consumer(consumer),
+        thread(threadIdx.x % 128),
+        warp(thread / 32),
+        lane(thread % 32) {}
+
+  // One arrival a warp: this one is done with what the barrier guards.
+  __device__ __forceinline__ void release(Barrier* empty) const {
+    if (lane == 0) arrive(empty);
+  }
+
+  // Starts S = Q K^T for the keys at `stage`.
+  __device__ __forceinline__ void start_scores(float (&scores)[Tile::kKeys / 2], int stage) const {
+    const std::uint64_t queries =
+        matrix_descriptor(shared_address(memory.queries.bytes) + consumer * 64 * kPanelRowBytes, 0);
+    const std::uint64_t keys = matrix_descriptor(shared_address(memory.keys[stage].bytes), 0);
+    open_products();
+#pragma unroll
+    for (int k = 0; k < D / 16; ++k)
+      start_product<T, 0, 0>(scores, advanced(queries, column_step(Tile::kQueries, k)),
+                             advanced(keys, column_step(Tile::kKeys, k)), k > 0);
+    close_products();
+  }
+
+  // Starts out += P V for the values at `stage`.
+  __device__ __forceinline__ void start_values(int stage) {
+    const std::uint64_t values =
+        matrix_descriptor(shared_address(memory.values[stage].bytes), Tile::kKeys * kPanelRowBytes);
+    hold(out);
+    hold(weights);
+    open_products();
+#pragma unroll
+    for (int k = 0; k < kSteps; ++k)
+      start_product<T, 1>(out, weights[k], advanced(values, row_step(k)));
+    close_products();
+  }
+
+  __device__ __forceinline__ void mask(float (&scores)[Tile::kKeys / 2], int query_begin,
+                                       int key_begin) const {
+    if (!needs_mask(query_begin, key_begin, Tile::kKeys, p.sizes.s, p.sizes.causal)) return;
+#pragma unroll
+    for (int e = 0; e < Tile::kKeys / 2; ++e)
+      if (!attends(query_begin + accumulator_row(thread, e),
+                   key_begin + accumulator_column(thread, e), p.sizes.s, p.sizes.causal))
+        scores[e] = -INFINITY;
+  }
+
+  // The consumers take turns in starting products, so that one computes its softmax while the
+  // tensor cores work for the other.
+  __device__ __forceinline__ void await_turn() const {
+    if constexpr (Tile::kTurns) meet(kTurnBarrier + consumer, 256);
+  }
+  __device__ __forceinline__ void pass_turn() const {
+    if constexpr (Tile::kTurns) announce(kTurnBarrier + (consumer ^ 1), 256);
+  }
+
+  __device__ __forceinline__ void attend(int query_begin, int tiles) {
+    float scores[Tile::kKeys / 2], correction[2];
+    softmax = RowPairSoftmax();
+#pragma unroll
+    for (float& c : out) c = 0.0f;
+
+    // ---- the last tile of keys, the only one with a mask --------------------------------------
+    int tile = tiles - 1;
+    wait(&memory.keys_full[place.stage], place.parity);
+    start_scores(scores, place.stage);
+    wait_products<0>();
+    hold(scores);
+    release(&memory.keys_empty[place.stage]);
+    if (tile == 0) release(&memory.queries_empty);
+    mask(scores, query_begin, tile * Tile::kKeys);
+    softmax.update(scores, p.scale2, correction);
+    wait(&memory.values_full[place.stage], place.parity);
+    pack_rows<T>(weights, scores);
+
+    // ---- the others ---------------------------------------------------------------------------
+    while (tile > 0) {
+      --tile;
+      const int last = place.stage;
+      place.advance();
+      wait(&memory.keys_full[place.stage], place.parity);
+      await_turn();
+      start_scores(scores, place.stage);
+      start_values(last);
+      pass_turn();
+      wait_products<1>();
+      hold(scores);
+      release(&memory.keys_empty[place.stage]);
+      if (tile == 0) release(&memory.queries_empty);
+      softmax.update(scores, p.scale2, correction);
+      // Here rather than in the next round: the assembler would move the softmax behind the
+      // products if no branch kept them apart.
+      hold(scores);
+      wait(&memory.values_full[place.stage], place.parity);
+      wait_products<0>();
+      hold(out);
+      hold(weights);
+      release(&memory.values_empty[last]);
+      scale_rows(out, correction);
+      pack_rows<T>(weights, scores);
+    }
+    start_values(place.stage);
+    wait_products<0>();
+    hold(out);
+    release(&memory.values_empty[place.stage]);
+    place.advance();
+  }
+
+  // Writes the results of attend.
+  __device__ __forceinline__ void finish(const CUtensorMap& map, int task, int query_begin) {
+    const int s = p.sizes.s;
+    float factors[2];
+#pragma unroll
+    for (int h = 0; h < 2; ++h) {
+      const float total = softmax.total(h);
+      const int query = query_begin + accumulator_row(thread, 2 * h);
+      if (lane % 4 == 0 && query < s)
+        p.lse[std::int64_t{task} * s + query] = softmax.largest[h] * p.scale + logf(total);
+      factors[h] = 1.0f / total;
+    }
+    scale_rows(out, factors);
+    std::uint32_t rounded[D / 16][4];
+    pack_rows<T>(rounded, out);
+    // The rows of the item before have left by now, or nearly.
+    if (thread == 0) wait_stores_read();
+    meet(kResultBarrier + consumer, 128);
+    unsigned char* rows = memory.result.bytes + consumer * 64 * kPanelRowBytes;
+#pragma unroll
+    for (int k = 0; k < D / 16; ++k)
+      store_matrices(rows + tile_unit(Tile::kQueries, 16 * warp + lane % 16, 2 * k + lane / 16),
+                     rounded[k]);
+    publish_shared();
+    meet(kResultBarrier + consumer, 128);
+    if (thread == 0 && query_begin < s) {
+#pragma unroll
+      for (int panel = 0; panel < Tile::kPanels; ++panel)
+        store_box(map, rows + panel * Tile::kQueries * kPanelRowBytes, panel * kPanelColumns, task,
+                  query_begin);
+      commit_stores();
+    }
+  }
+
+  static constexpr int kResultBarrier = 1, kTurnBarrier = kResultBarrier + Tile::kConsumers;
+};
+
+#endif
+
+/// One block per multiprocessor.
+template <typename T, int D>
+__global__ void __launch_bounds__(BoxForwardTile<D>::kThreads, 1)
+    attend_boxes(const __grid_constant__ CUtensorMap qkv, const __grid_constant__ CUtensorMap out,
+                 const __grid_constant__ BoxForwardParameters p) {
+#if defined(__CUDA_ARCH_FEAT_SM90_ALL)
+  using Tile = BoxForwardTile<D>;
+  auto& memory = *reinterpret_cast<BoxForwardMemory<D>*>(aligned_shared_memory());
+  if (threadIdx.x == 0) {
+    prefetch_map(qkv);
+    prefetch_map(out);
+    make_barrier(&memory.queries_full, 1);
+    make_barrier(&memory.queries_empty, 4 * Tile::kConsumers);
+    for (int stage = 0; stage < Tile::kStages; ++stage) {
+      make_barrier(&memory.keys_full[stage], 1);
+      make_barrier(&memory.keys_empty[stage], 4 * Tile::kConsumers);
+      make_barrier(&memory.values_full[stage], 1);
+      make_barrier(&memory.values_empty[stage], 4 * Tile::kConsumers);
+    }
+    publish_barriers();
+  }
+  __syncthreads();
+
+  // The same in all lanes of a warp, which the compiler would not know otherwise.
+  const int warpgroup = __shfl_sync(~0u, static_cast<int>(threadIdx.x / 128), 0);
+  if (warpgroup == 0) {
+    release_registers<24>();
+    if (threadIdx.x == 0) copy_items<D>(memory, qkv, p);
+  } else {
+    claim_registers<240>();
+    BoxForwardConsumer<T, D> consumer(memory, p, warpgroup - 1);
+    if (warpgroup == 2) consumer.pass_turn();
+    for (unsigned round = 0;; ++round) {
+      wait(&memory.queries_full, round & 1);
+      const int index = memory.item;
+      if (index >= p.schedule.items()) break;
+      const auto [task, block] = p.schedule.item(index);
+      const int query_end = (block + 1) * Tile::kQueries;
+      const int query_begin = block * Tile::kQueries + 64 * consumer.consumer;
+      consumer.attend(query_begin,
+                      tiles_of(keys_end(p.sizes.s, query_end, p.sizes.causal), Tile::kKeys));
+      consumer.finish(out, task, query_begin);
+    }
+    if (consumer.thread == 0) wait_stores_read();
+  }
+#endif
+}
+
+/// attention_forward without dropout on compute capability 9.0, for half types and heads padded to
+/// D, for which fits_boxes.
+template <int D>
+void launch_box_forward(const AttentionForward& args, const Context& context) {
+  dispatch_half(args.qkv.dtype, [&](auto zero) {
+    using T = decltype(zero);
+    using Tile = BoxForwardTile<D>;
+    const AttentionSizes sizes = attention_sizes(args.qkv, args.heads, args.causal, true);
+    const double scale = 1.0 / std::sqrt(static_cast<double>(sizes.d));
+    const BoxForwardParameters p{
+        .lse = args.lse.as<float>(),
+        .taken = reinterpret_cast<unsigned*>(context.workspace),
+        .sizes = sizes,
+        .scale2 = static_cast<float>(scale) * kLog2E,
+        .scale = static_cast<float>(scale),
+        .schedule = box_forward_schedule<D>(sizes.b * sizes.heads, sizes.s)};
+    const std::int64_t d = sizes.d, parts = std::int64_t{3} * sizes.heads;
+    const std::int64_t tasks = std::int64_t{sizes.b} * sizes.heads;
+    const CUtensorMap qkv = make_tensor_map<4>(
+        args.qkv.dtype, args.qkv.data,
+        {{{.size = d, .stride = 1, .box = kPanelColumns},
+          {.size = parts, .stride = d, .box = 1},
+          {.size = sizes.b, .stride = parts * d, .box = 1},
+          {.size = sizes.s, .stride = sizes.b * parts * d, .box = Tile::kKeys}}});
+    const CUtensorMap out =
+        make_tensor_map<3>(args.out.dtype, args.out.data,
+                           {{{.size = d, .stride = 1, .box = kPanelColumns},
+                             {.size = tasks, .stride = d, .box = 1},
+                             {.size = sizes.s, .stride = tasks * d, .box = 64}}});
+    TRIREME_CUDA(cudaMemsetAsync(p.taken, 0, sizeof(unsigned), context.stream));
+    const int blocks = std::min(context.multiprocessors, p.schedule.items());
+    launch(attend_boxes<T, D>, blocks, Tile::kThreads, sizeof(BoxForwardMemory<D>), context, qkv,
+           out, p);
+  });
+}
+
+}  // namespace trireme::kernels::cuda

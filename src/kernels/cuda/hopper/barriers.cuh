@@ -1,0 +1,88 @@
+// How the warps of a Hopper kernel wait for copies and for each other. Source: PTX ISA,
+// "Parallel Synchronization and Communication Instructions".
+#pragma once
+
+#include <cstdint>
+
+#include "kernels/cuda/attention/primitives.cuh"
+
+namespace trireme::kernels::cuda {
+
+/// A barrier in shared memory: its phase ends, and the next begins, when as many threads as it was
+/// made for have arrived and the bytes they announced have been copied.
+using Barrier = std::uint64_t;
+
+__device__ __forceinline__ void make_barrier(Barrier* barrier, int arrivals) {
+  asm volatile("mbarrier.init.shared::cta.b64 [%0], %1;" ::"r"(shared_address(barrier)),
+               "r"(arrivals)
+               : "memory");
+}
+/// Lets bulk copies see the barriers that this thread made; a __syncthreads has to follow.
+__device__ __forceinline__ void publish_barriers() {
+  asm volatile("fence.mbarrier_init.release.cluster;" ::: "memory");
+}
+
+__device__ __forceinline__ void arrive(Barrier* barrier) {
+  asm volatile("mbarrier.arrive.shared::cta.b64 _, [%0];" ::"r"(shared_address(barrier))
+               : "memory");
+}
+/// Arrives and announces `bytes`, which copies that are started next will bring.
+__device__ __forceinline__ void arrive_expecting(Barrier* barrier, int bytes) {
+  asm volatile(
+      "mbarrier.arrive.expect_tx.shared::cta.b64 _, [%0], %1;" ::"r"(shared_address(barrier)),
+      "r"(bytes)
+      : "memory");
+}
+/// Waits until the phase of parity `parity` has ended: 0, 1, 0 ... from the first on; the phase
+/// before the first, of parity 1, counts as ended.
+__device__ __forceinline__ void wait(Barrier* barrier, unsigned parity) {
+  unsigned done;
+  do {
+    asm volatile(
+        "{\n"
+        ".reg .pred done;\n"
+        "mbarrier.try_wait.parity.shared::cta.b64 done, [%1], %2;\n"
+        "selp.u32 %0, 1, 0, done;\n"
+        "}"
+        : "=r"(done)
+        : "r"(shared_address(barrier)), "r"(parity)
+        : "memory");
+  } while (!done);
+}
+
+/// A place in a ring of kStages buffers and the parity of the turn around it.
+template <int kStages>
+struct RingPlace {
+  int stage = 0;
+  unsigned parity = 0;
+
+  __device__ void advance() {
+    if (++stage == kStages) {
+      stage = 0;
+      parity ^= 1;
+    }
+  }
+};
+
+/// Barrier `id` (1 .. 15) of the block, for `threads` threads, whole warps: all of them arrive, and
+/// those that call meet() wait for the others.
+__device__ __forceinline__ void meet(int id, int threads) {
+  asm volatile("bar.sync %0, %1;" ::"r"(id), "r"(threads) : "memory");
+}
+__device__ __forceinline__ void announce(int id, int threads) {
+  asm volatile("bar.arrive %0, %1;" ::"r"(id), "r"(threads) : "memory");
+}
+
+#if defined(__CUDA_ARCH_FEAT_SM90_ALL)
+/// Registers a thread may use from here on, a multiple of 8; the whole warpgroup calls it.
+template <int kRegisters>
+__device__ __forceinline__ void release_registers() {
+  asm volatile("setmaxnreg.dec.sync.aligned.u32 %0;" ::"n"(kRegisters));
+}
+template <int kRegisters>
+__device__ __forceinline__ void claim_registers() {
+  asm volatile("setmaxnreg.inc.sync.aligned.u32 %0;" ::"n"(kRegisters));
+}
+#endif
+
+}  // namespace trireme::kernels::cuda

@@ -1,0 +1,74 @@
+#include "kernels/cuda/attention/hopper/backward_tiles.hpp"
+
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <vector>
+
+#include "kernels/cuda/attention_workspace.hpp"
+
+namespace trireme::kernels::cuda {
+namespace {
+
+TEST(BoxBackwardTiles, TicketsCoverEachBlockOnceLaterKeysFirst) {
+  for (const int tasks : {1, 3, kTasksPerGroup, kTasksPerGroup + 1, 3 * kTasksPerGroup - 1})
+    for (const int blocks : {1, 2, 7}) {
+      std::vector<int> next(tasks, blocks - 1);
+      for (int ticket = 0; ticket < tasks * blocks; ++ticket) {
+        const KeyBlock drawn = key_block(ticket, tasks, blocks);
+        ASSERT_GE(drawn.task, 0);
+        ASSERT_LT(drawn.task, tasks);
+        ASSERT_EQ(drawn.block, next[drawn.task]--) << ticket << " of " << tasks << " x " << blocks;
+      }
+      EXPECT_EQ(next, std::vector<int>(tasks, -1));
+    }
+}
+
+// Walks as attend_boxes_backward does: each pair that attends is met once, unmasked, and the turns
+// of each tile of dQ count from 0, the last of them key block 0's.
+template <int D>
+void expect_covers(int s, bool causal) {
+  using Tile = BoxBackwardTile<D>;
+  const int blocks = tiles_of(s, Tile::kKeys), tiles = tiles_of(s, Tile::kQueries);
+  std::vector<int> met(s * s), turns(tiles), last(tiles, -1);
+  for (int ticket = 0; ticket < blocks; ++ticket) {
+    const int block = key_block(ticket, 1, blocks).block;
+    const int first = first_query_tile(block * Tile::kKeys, Tile::kQueries, causal);
+    ASSERT_LT(first, tiles) << "a block without a tile would leave dK and dV unwritten";
+    for (int tile = first; tile < tiles; ++tile) {
+      ASSERT_EQ(turn_of(tile, block, Tile::kQueries, Tile::kKeys, s, causal), turns[tile]++);
+      last[tile] = block;
+      for (int warpgroup = 0; warpgroup < Tile::kWarpgroups; ++warpgroup) {
+        const int key_begin = block * Tile::kKeys + 64 * warpgroup;
+        const int query_begin = tile * Tile::kQueries;
+        const bool masked = needs_mask(query_begin, key_begin, 64, s, causal);
+        for (int query = query_begin; query < std::min(s, query_begin + Tile::kQueries); ++query)
+          for (int key = key_begin; key < key_begin + 64; ++key) {
+            if (masked && !attends(query, key, s, causal)) continue;
+            ASSERT_TRUE(attends(query, key, s, causal)) << query << ", " << key << " of " << s;
+            ++met[query * s + key];
+          }
+      }
+    }
+  }
+  EXPECT_EQ(last, std::vector<int>(tiles, 0));
+  for (int query = 0; query < s; ++query)
+    for (int key = 0; key < s; ++key)
+      ASSERT_EQ(met[query * s + key], attends(query, key, s, causal))
+          << query << ", " << key << " of " << s;
+  // The partial sums of dQ fit the workspace.
+  const auto layout = attention_backward_layout(DType::bf16, s, 3, 5, D);
+  EXPECT_GE(layout.end - layout.partial_dq, sizeof(float) * 15 * tiles * Tile::kQueries * D);
+  EXPECT_GE(layout.turns_bytes, sizeof(unsigned) * (1 + 15 * tiles));
+}
+
+TEST(BoxBackwardTiles, MeetEachPairOnceAndInTurn) {
+  for (const int s : {1, 7, 63, 64, 65, 127, 128, 129, 200, 256, 333, 512})
+    for (const bool causal : {true, false}) {
+      expect_covers<64>(s, causal);
+      expect_covers<128>(s, causal);
+    }
+}
+
+}  // namespace
+}  // namespace trireme::kernels::cuda
