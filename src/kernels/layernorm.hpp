@@ -22,7 +22,9 @@ struct LayerNormForward {
 
 /// Adds the input gradient to dx (which already holds the gradient of the residual branch), and
 /// adds to dweight and dbias. dout, x, dx [T, h]; mean, rstd [T], dweight, dbias [h] of the wide
-/// type; weight [h]. The order of all sums is fixed.
+/// type; weight [h]. When given, dx_sum [h] of the wide type gets the column sums of the new dx
+/// added, before they are rounded: the gradient of a bias that was added to x. The order of all
+/// sums is fixed.
 struct LayerNormBackward {
   Tensor dout;
   Tensor x;
@@ -32,6 +34,7 @@ struct LayerNormBackward {
   Tensor dx;
   Tensor dweight;
   Tensor dbias;
+  Tensor dx_sum;
 };
 
 namespace host {

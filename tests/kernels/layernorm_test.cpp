@@ -7,7 +7,7 @@ namespace {
 
 template <typename T>
 struct Problem {
-  Owned<T> x, weight, bias, out, mean, rstd, dout, dx, dweight, dbias;
+  Owned<T> x, weight, bias, out, mean, rstd, dout, dx, dweight, dbias, dx_sum;
 
   Problem(std::int64_t rows, std::int64_t h)
       : x(Owned<T>::random({rows, h}, 1, 2.0)),
@@ -19,7 +19,8 @@ struct Problem {
         dout(Owned<T>::random({rows, h}, 4)),
         dx(Owned<T>::random({rows, h}, 5)),
         dweight(Owned<T>::random({h}, 6)),
-        dbias(Owned<T>::random({h}, 7)) {
+        dbias(Owned<T>::random({h}, 7)),
+        dx_sum(Owned<T>::random({h}, 8)) {
     for (std::int64_t i = 0; i < x.size(); ++i) x[i] += T{3};
   }
 
@@ -29,21 +30,23 @@ struct Problem {
   }
   void backward() {
     host::layernorm_backward({dout.tensor(), x.tensor(), weight.tensor(), mean.tensor(),
-                              rstd.tensor(), dx.tensor(), dweight.tensor(), dbias.tensor()});
+                              rstd.tensor(), dx.tensor(), dweight.tensor(), dbias.tensor(),
+                              dx_sum.tensor()});
   }
 };
 
 struct Expected {
-  std::vector<double> out, dx, dweight, dbias;
+  std::vector<double> out, dx, dweight, dbias, dx_sum;
 };
 
 // The formulas of the paper, in double; gradients are added to what `p` holds.
 template <typename T>
 Expected reference(const Problem<T>& p, std::int64_t rows, std::int64_t h) {
-  Expected e{std::vector<double>(rows * h), std::vector<double>(rows * h), {}, {}};
+  Expected e{std::vector<double>(rows * h), std::vector<double>(rows * h), {}, {}, {}};
   for (std::int64_t i = 0; i < h; ++i) {
     e.dweight.push_back(p.dweight[i]);
     e.dbias.push_back(p.dbias[i]);
+    e.dx_sum.push_back(p.dx_sum[i]);
   }
   for (std::int64_t t = 0; t < rows; ++t) {
     double mean = 0, variance = 0, plain = 0, along = 0;
@@ -58,9 +61,11 @@ Expected reference(const Problem<T>& p, std::int64_t rows, std::int64_t h) {
       plain += g * p.weight[i] / h;
       along += g * p.weight[i] * normal / h;
     }
-    for (std::int64_t i = 0; i < h; ++i)
+    for (std::int64_t i = 0; i < h; ++i) {
       e.dx[t * h + i] = p.dx[t * h + i] + rstd * (p.dout[t * h + i] * p.weight[i] - plain -
                                                   (p.x[t * h + i] - mean) * rstd * along);
+      e.dx_sum[i] += e.dx[t * h + i];
+    }
   }
   return e;
 }
@@ -80,6 +85,7 @@ TYPED_TEST(LayerNormTest, MatchesTheFormulas) {
     expect_close("dx", p.dx, e.dx, tolerance<T>(2e-6));
     expect_close("dweight", p.dweight, e.dweight, tolerance<T>(2e-6));
     expect_close("dbias", p.dbias, e.dbias, tolerance<T>(1e-6));
+    expect_close("dx_sum", p.dx_sum, e.dx_sum, tolerance<T>(2e-6));
   }
 }
 
@@ -92,7 +98,8 @@ TYPED_TEST(LayerNormTest, ThreadsChangeNothing) {
     p.forward();
     return p.out;
   });
-  for (Owned<T> Problem<T>::*result : {&Problem<T>::dx, &Problem<T>::dweight, &Problem<T>::dbias})
+  for (Owned<T> Problem<T>::*result :
+       {&Problem<T>::dx, &Problem<T>::dweight, &Problem<T>::dbias, &Problem<T>::dx_sum})
     expect_threads_change_nothing<T>("gradient", [&] {
       Problem<T> p = fresh;
       p.backward();
@@ -115,6 +122,19 @@ TEST(LayerNorm, GradientsMatchFiniteDifferences) {
     expect_gradient("dweight", p.weight, p.dweight, loss);
     expect_gradient("dbias", p.bias, p.dbias, loss);
   }
+}
+
+TEST(LayerNorm, SumsTheColumnsOfDxOnlyWhenAsked) {
+  Problem<double> p(7, 33), plain = p;
+  p.forward();
+  plain.forward();
+  p.backward();
+  const Owned<double> before = plain.dx_sum;
+  host::layernorm_backward({plain.dout.tensor(), plain.x.tensor(), plain.weight.tensor(),
+                            plain.mean.tensor(), plain.rstd.tensor(), plain.dx.tensor(),
+                            plain.dweight.tensor(), plain.dbias.tensor()});
+  for (std::int64_t i = 0; i < p.dx.size(); ++i) EXPECT_EQ(plain.dx[i], p.dx[i]);
+  for (std::int64_t i = 0; i < before.size(); ++i) EXPECT_EQ(plain.dx_sum[i], before[i]);
 }
 
 TEST(LayerNorm, SurvivesAConstantRow) {

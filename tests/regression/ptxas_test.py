@@ -65,9 +65,9 @@ BOUNDS = {
         Bound(r"normalize_rows<\w+, 1, PlainRows", 72),
     ],
     "layernorm_backward.cu": [
-        Bound(r"norm_gradients<\w+, [48], ", 128),
-        # Rows that are not a whole number of 16 bytes: it is enough that they work.
-        Bound(r"norm_gradients<\w+, 1, ", 128, ANY, ANY),
+        Bound(r"norm_gradients<NormPlan<\w+, [48], \d, 256, ", 255),
+        # Wide rows, and rows that are not a whole number of 16 bytes: it is enough that they work.
+        Bound(r"norm_gradients<NormPlan<\w+, \d, \d+, 512, ", 128, ANY, ANY),
     ],
     # <type, head, dropout, compact>. Their accumulators leave little of the 255 registers that a
     # thread can have; spilled are addresses that do not change, read again once a tile.

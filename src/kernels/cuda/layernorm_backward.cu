@@ -1,153 +1,215 @@
 // Bound by bytes: dout, x and dx are read once, dx is written once (8 bytes an element in half
-// precision). The gradients of the parameters, sums over the rows, are gathered in registers by
-// teams of warps that take row after row, merged in a block, and added by a second small kernel.
+// precision). The arithmetic of a row waits for memory and then for sums over the row; so that
+// memory never waits for arithmetic, a thread asks for rows several turns ahead, into shared
+// memory. Column sums, over the rows, are gathered in registers by teams of warps that take row
+// after row, merged in a block, and added by a second small kernel.
 #include "kernels/layernorm.hpp"
 
-#include "kernels/cuda/common/normalize.cuh"
 #include "kernels/cuda/common/partials.hpp"
+#include "kernels/cuda/layernorm_rows.cuh"
 #include "kernels/cuda/workspace.hpp"
 
 namespace trireme::kernels::cuda {
 namespace {
 
-template <typename T>
-struct Gradients {
-  const T* dout;
-  const T* x;
-  const T* weight;
-  const float* mean;
-  const float* rstd;
-  T* dx;
-  float* partials;  // [blocks, 2 h]: of dweight, then of dbias
-  std::int64_t rows;
-  int h;
-};
+/// A team takes one row at a time.
+template <typename P>
+__global__ void __launch_bounds__(P::kBlockThreads, P::kResidentBlocks)
+    norm_gradients(NormGradients<typename P::T> args) {
+  using T = typename P::T;
+  constexpr int kWidth = P::kWidth, kGroups = P::kGroups, kSums = P::kSums;
+  constexpr bool kStaged = P::kStaged, kHoldsWeight = P::kHoldsWeight;
+  __shared__ float sums_of_rows[2][P::kWarps][2];
+  const int h = args.h, team_threads = args.team_threads, teams = P::kBlockThreads / team_threads;
+  const int team = threadIdx.x / team_threads;
+  const NormShare<P> own{team_threads, static_cast<int>(threadIdx.x) - team * team_threads, h};
+  const std::int64_t begin = args.rows * blockIdx.x / gridDim.x;
+  const std::int64_t end = args.rows * (blockIdx.x + 1) / gridDim.x;
 
-/// What a thread reads of a row.
-template <typename T, int kWidth>
-struct RowGroup {
-  Elements<T, kWidth> x, dout, dx;
-};
-
-/// Rows of up to kHeldColumns columns a thread stay in registers until their sums are known; wider
-/// ones are read again, then from the second cache.
-constexpr int kHeldColumns = 16;
-
-/// Threads of a block at most, and blocks of a multiprocessor: 64 registers a thread for 8 columns.
-constexpr int block_threads(int columns) { return columns <= kHeldColumns ? 320 : kRowThreads; }
-constexpr int resident_blocks(int width, int columns) {
-  if (columns > kHeldColumns) return 1;
-  return width == 8 && columns == 8 ? 3 : 2;
-}
-
-/// Shared memory that a block gets without asking.
-constexpr std::size_t kSharedBytes = 48 << 10;
-
-/// A team takes one row at a time; a thread holds kColumns columns of the sums over the rows.
-template <typename T, int kWidth, int kColumns>
-__global__ void __launch_bounds__(block_threads(kColumns), resident_blocks(kWidth, kColumns))
-    norm_gradients(Gradients<T> args, int team_threads) {
-  constexpr int kGroups = kColumns / kWidth;
-  constexpr bool kHeld = kColumns <= kHeldColumns;
-  __shared__ TeamSums<2> sums_of_rows[2];
-  extern __shared__ float merged[];  // [2 h], with several teams
-  const Team team(team_threads);
-  const int teams = blockDim.x / team_threads;
-  const int h = args.h;
-  const auto column_of = [&](int g) { return (g * team.threads + team.member) * kWidth; };
-
-  Values<kWidth> dweight[kGroups] = {}, dbias[kGroups] = {};
-  const std::int64_t stride = std::int64_t{gridDim.x} * teams;
-  int turn = 0;
-  for (std::int64_t row = std::int64_t{blockIdx.x} * teams + team.index; row < args.rows;
-       row += stride, turn ^= 1) {
-    const auto read = [&](int g) {
-      const std::int64_t offset = row * h + column_of(g);
-      return RowGroup<T, kWidth>{load<kWidth>(args.x + offset), load<kWidth>(args.dout + offset),
-                                 load<kWidth>(args.dx + offset)};
-    };
-    RowGroup<T, kWidth> held[kHeld ? kGroups : 1];
-    if constexpr (kHeld) {
+  StagedNormRows<P> staged(own);
+  if constexpr (kStaged) {
+    for (int stage = 0; stage < args.stages; ++stage)
+      staged.ask(args, stage, begin + team + stage * teams, end);
+    staged.clear(args.stages);
+  }
+  const auto read_weight = [&](int g) {
+    return own.has(g) ? load<kWidth>(args.weight + own.column(g)) : typename P::Group{};
+  };
+  typename P::Group weights[kHoldsWeight ? kGroups : 1] = {};
+  if constexpr (kHoldsWeight) {
 #pragma unroll
-      for (int g = 0; g < kGroups; ++g)
-        if (column_of(g) < h) held[g] = read(g);
-    }
-    const float mean = args.mean[row], rstd = args.rstd[row];
+    for (int g = 0; g < kGroups; ++g) weights[g] = read_weight(g);
+  }
+  const auto weight_of = [&](int g) {
+    return widen(kHoldsWeight ? weights[kHoldsWeight ? g : 0] : read_weight(g));
+  };
+  const auto mean_of = [&](std::int64_t row) { return row < end ? args.mean[row] : 0.0f; };
+  const auto rstd_of = [&](std::int64_t row) { return row < end ? args.rstd[row] : 0.0f; };
+
+  Values<kWidth> columns[kSums][kGroups] = {};  // sums of dweight, dbias, and dx
+  float next_mean = mean_of(begin + team), next_rstd = rstd_of(begin + team);
+  int stage = 0, turn = 0;
+  for (std::int64_t first = begin; first < end; first += teams, turn ^= 1) {
+    const std::int64_t row = first + team;
+    const bool has_row = row < end;
+    const float mean = next_mean, rstd = next_rstd;
+    next_mean = mean_of(row + teams);
+    next_rstd = rstd_of(row + teams);
+    if constexpr (kStaged) staged.wait(args.stages);
+    const auto read = [&](int g, NormOperand operand) {
+      if constexpr (kStaged) {
+        return staged.read(stage, g, operand);
+      } else {
+        const T* from = operand == kX ? args.x : operand == kDout ? args.dout : args.dx;
+        return widen(load<kWidth>(from + row * h + own.column(g)));
+      }
+    };
 
     // Sums over the row of g = dout * weight and of g * normalized x, which the statistics' own
     // dependence on x takes out of the gradient.
     float sums[2] = {};
-#pragma unroll
-    for (int g = 0; g < kGroups; ++g) {
-      if (column_of(g) >= h) break;
-      const RowGroup<T, kWidth> group = kHeld ? held[kHeld ? g : 0] : read(g);
-      const Values<kWidth> x = widen(group.x), dout = widen(group.dout);
-      const Values<kWidth> weight = widen(load<kWidth>(args.weight + column_of(g)));
-#pragma unroll
-      for (int i = 0; i < kWidth; ++i) {
-        const float normalized = (x[i] - mean) * rstd;
-        dweight[g][i] += dout[i] * normalized;
-        dbias[g][i] += dout[i];
-        sums[0] += dout[i] * weight[i];
-        sums[1] += dout[i] * weight[i] * normalized;
-      }
-    }
-    team_sum(team, sums, sums_of_rows[turn]);
-    const float plain = sums[0] / static_cast<float>(h);
-    const float along = sums[1] / static_cast<float>(h);
-
-#pragma unroll
-    for (int g = 0; g < kGroups; ++g) {
-      if (column_of(g) >= h) break;
-      const RowGroup<T, kWidth> group = kHeld ? held[kHeld ? g : 0] : read(g);
-      const Values<kWidth> x = widen(group.x), dout = widen(group.dout);
-      const Values<kWidth> weight = widen(load<kWidth>(args.weight + column_of(g)));
-      Values<kWidth> dx = widen(group.dx);
-#pragma unroll
-      for (int i = 0; i < kWidth; ++i)
-        dx[i] += rstd * (dout[i] * weight[i] - plain - (x[i] - mean) * rstd * along);
-      store(args.dx + row * h + column_of(g), narrow<T>(dx));
-    }
-  }
-
-  // ---- one team after the other adds its sums; the last one leaves them
-  float* partials = args.partials + std::int64_t{blockIdx.x} * 2 * h;
-  for (int adds = 0; adds < teams; ++adds) {
-    if (team.index == adds) {
-      float* out = adds == teams - 1 ? partials : merged;
+    if (has_row) {
 #pragma unroll
       for (int g = 0; g < kGroups; ++g) {
-        const int column = column_of(g);
-        if (column >= h) break;
+        if (!kStaged && !own.has(g)) break;
+        const Values<kWidth> x = read(g, kX), dout = read(g, kDout), weight = weight_of(g);
 #pragma unroll
         for (int i = 0; i < kWidth; ++i) {
-          const float before = adds > 0 ? merged[column + i] : 0.0f;
-          const float before_bias = adds > 0 ? merged[h + column + i] : 0.0f;
-          out[column + i] = before + dweight[g][i];
-          out[h + column + i] = before_bias + dbias[g][i];
+          const float normalized = (x[i] - mean) * rstd;
+          columns[0][g][i] += dout[i] * normalized;
+          columns[1][g][i] += dout[i];
+          sums[0] += dout[i] * weight[i];
+          sums[1] += dout[i] * weight[i] * normalized;
         }
       }
     }
+    row_sums(sums, team_threads, sums_of_rows[turn]);
+    const float plain = sums[0] / static_cast<float>(h);
+    const float along = sums[1] / static_cast<float>(h);
+
+    if (has_row) {
+#pragma unroll
+      for (int g = 0; g < kGroups; ++g) {
+        if (!kStaged && !own.has(g)) break;
+        const Values<kWidth> x = read(g, kX), dout = read(g, kDout), weight = weight_of(g);
+        Values<kWidth> dx = read(g, kDx);
+#pragma unroll
+        for (int i = 0; i < kWidth; ++i) {
+          dx[i] += rstd * (dout[i] * weight[i] - plain - (x[i] - mean) * rstd * along);
+          if constexpr (P::kSumsDx) columns[2][g][i] += dx[i];
+        }
+        if (own.has(g)) store(args.dx + row * h + own.column(g), narrow<T>(dx));
+      }
+    }
+    if constexpr (kStaged) {
+      staged.ask(args, stage, row + std::int64_t{args.stages} * teams, end);
+      stage = stage + 1 == args.stages ? 0 : stage + 1;
+    }
+  }
+
+  // ---- half of the teams hand their sums to the other half, until one has them all
+  auto* handed = reinterpret_cast<float*>(shared_memory());
+  const auto place = [&](int to, int s, int g, int i) -> float& {
+    return handed[(((to * kSums + s) * kGroups + g) * kWidth + i) * team_threads + own.member];
+  };
+  for (int takers = teams / 2; takers > 0; takers /= 2) {
+    __syncthreads();  // what was there is used: rows at first, then sums
+    if (team >= takers && team < 2 * takers) {
+#pragma unroll
+      for (int s = 0; s < kSums; ++s)
+#pragma unroll
+        for (int g = 0; g < kGroups; ++g)
+#pragma unroll
+          for (int i = 0; i < kWidth; ++i) place(team - takers, s, g, i) = columns[s][g][i];
+    }
     __syncthreads();
+    if (team < takers) {
+#pragma unroll
+      for (int s = 0; s < kSums; ++s)
+#pragma unroll
+        for (int g = 0; g < kGroups; ++g)
+#pragma unroll
+          for (int i = 0; i < kWidth; ++i) columns[s][g][i] += place(team, s, g, i);
+    }
+  }
+  if (team > 0) return;
+#pragma unroll
+  for (int s = 0; s < kSums; ++s) {
+#pragma unroll
+    for (int g = 0; g < kGroups; ++g) {
+      if (!own.has(g)) break;
+      store(args.partials + (std::int64_t{blockIdx.x} * kSums + s) * h + own.column(g),
+            narrow<float>(columns[s][g]));
+    }
   }
 }
 
-/// Queues norm_gradients; returns the number of its blocks, which is that of rows of partials.
-template <int kWidth, int kColumns, typename T>
-std::int64_t launch_gradients(const Gradients<T>& args, const Context& context) {
-  constexpr int kResidentThreads = resident_blocks(kWidth, kColumns) * block_threads(kColumns);
-  const std::size_t merged = sizeof(float) * 2 * args.h;
-  const RowTeams teams(args.h, kColumns, merged <= kSharedBytes ? block_threads(kColumns) : 0);
-  const std::int64_t needed = (args.rows + teams.teams - 1) / teams.teams;
-  const std::int64_t resident =
-      std::int64_t{context.multiprocessors} * (kResidentThreads / teams.threads());
+/// Threads of a team, at most `most`, when each takes at most `columns` columns.
+int team_threads_for(std::int64_t h, int columns, int most) {
+  int threads = 32;
+  while (threads < most && threads * columns < h) threads *= 2;
+  return threads;
+}
+
+/// Calls function(integral_constant<int, groups>{}) with the fewest groups, up to kGroups, that
+/// suffice.
+template <int kGroups, typename Function>
+void dispatch_groups(std::int64_t groups, const Function& function) {
+  if constexpr (kGroups > 1) {
+    if (groups < kGroups) return dispatch_groups<kGroups - 1>(groups, function);
+  }
+  function(std::integral_constant<int, kGroups>{});
+}
+
+/// Rows that a team can have under way in the shared memory of a block.
+template <typename P>
+int stages_of(const Context& context) {
+  constexpr int kSystem = 1 << 10;  // of each block
+  const int bytes = (context.shared_memory_bytes + kSystem) / P::kResidentBlocks - kSystem -
+                    static_cast<int>(sizeof(float[2][P::kWarps][2]));
+  return std::min(kMostNormStages, bytes / P::kStageBytes);
+}
+
+/// Queues norm_gradients; returns the number of its blocks.
+template <typename P>
+std::int64_t launch_gradients(NormGradients<typename P::T> args, const Context& context) {
+  if constexpr (P::kStaged) args.stages = stages_of<P>(context);
+  const int teams = P::kBlockThreads / args.team_threads;
+  const int columns = P::kGroups * P::kWidth * args.team_threads;
+  const int handed = teams / 2 * P::kSums * columns * static_cast<int>(sizeof(float));
+  const int shared = std::max(args.stages * P::kStageBytes, handed);
+  // Beyond 48 KiB a kernel has to ask, what it declares itself counted in.
+  if (shared > 40 << 10)
+    TRIREME_CUDA(cudaFuncSetAttribute(norm_gradients<P>,
+                                      cudaFuncAttributeMaxDynamicSharedMemorySize, shared));
+  const std::int64_t needed = (args.rows + teams - 1) / teams;
+  const std::int64_t resident = std::int64_t{context.multiprocessors} * P::kResidentBlocks;
   const auto blocks =
       static_cast<unsigned>(std::min<std::int64_t>({needed, resident, kMaxNormBlocks}));
-  const std::size_t shared = teams.teams > 1 ? merged : 0;
-  norm_gradients<T, kWidth, kColumns>
-      <<<blocks, teams.threads(), shared, context.stream>>>(args, teams.team_threads);
+  norm_gradients<P><<<blocks, P::kBlockThreads, shared, context.stream>>>(args);
   TRIREME_CUDA_LAUNCHED(norm_gradients);
   return blocks;
+}
+
+/// Chooses how to work on rows of this width, and queues norm_gradients.
+template <typename T, bool kSumsDx>
+std::int64_t queue_gradients(NormGradients<T> args, const Context& context) {
+  constexpr int kWidth = 16 / sizeof(T);
+  using Wide = NormPlan<T, kWidth, kWideNormColumns / kWidth, kWideNormThreads, kSumsDx>;
+  const bool vectors = rows_aligned16<T>(args.h, args.dout, args.x, args.weight, args.dx);
+  if (vectors && args.h <= kNormThreads * kMostNormGroups * kWidth) {
+    args.team_threads = team_threads_for(args.h, kMostNormGroups * kWidth, kNormThreads);
+    const int columns = args.team_threads * kWidth;
+    std::int64_t blocks = 0;
+    dispatch_groups<kMostNormGroups>((args.h + columns - 1) / columns, [&](auto groups) {
+      blocks = launch_gradients<NormPlan<T, kWidth, groups, kNormThreads, kSumsDx>>(args, context);
+    });
+    return blocks;
+  }
+  args.team_threads = team_threads_for(args.h, kWideNormColumns, kWideNormThreads);
+  if (vectors && stages_of<Wide>(context) > 0) return launch_gradients<Wide>(args, context);
+  return launch_gradients<NormPlan<T, 1, kWideNormColumns, kWideNormThreads, kSumsDx>>(args,
+                                                                                       context);
 }
 
 }  // namespace
@@ -162,35 +224,29 @@ void layernorm_backward(const LayerNormBackward& args, const Context& context) {
   check_normalization(op, dtype, extents, args.weight, args.weight, args.dx, args.mean, args.rstd);
   check_vector(op, "dweight", args.dweight, DType::f32, h);
   check_vector(op, "dbias", args.dbias, DType::f32, h);
+  if (args.dx_sum) check_vector(op, "dx_sum", args.dx_sum, DType::f32, h);
   check_workspace(op, context, layernorm_backward_workspace(h));
   if (extents.rows == 0) return;
   auto* partials = reinterpret_cast<float*>(context.workspace);
+  std::int64_t blocks = 0;
   dispatch_cuda(dtype, [&](auto zero) {
     using T = decltype(zero);
-    const Gradients<T> gradients{args.dout.as<T>(),
-                                 args.x.as<T>(),
-                                 args.weight.as<T>(),
-                                 args.mean.as<float>(),
-                                 args.rstd.as<float>(),
-                                 args.dx.as<T>(),
-                                 partials,
-                                 extents.rows,
-                                 static_cast<int>(h)};
-    std::int64_t blocks = 0;
-    const bool vectors =
-        rows_aligned16<T>(h, gradients.dout, gradients.x, gradients.weight, gradients.dx);
-    dispatch_width<T>(vectors, [&](auto width) {
-      constexpr int kMiddle = width == 8 ? kHeldColumns : 8;  // others lack the registers
-      if (h <= 8 * block_threads(8))
-        blocks = launch_gradients<width, 8>(gradients, context);
-      else if (h <= kMiddle * block_threads(kMiddle))
-        blocks = launch_gradients<width, kMiddle>(gradients, context);
-      else
-        blocks = launch_gradients<width, kRowColumns>(gradients, context);
-    });
-    add_partial_columns(partials, blocks, 2 * h, args.dweight.as<float>(), h,
-                        args.dbias.as<float>(), context);
+    const NormGradients<T> gradients{.dout = args.dout.as<T>(),
+                                     .x = args.x.as<T>(),
+                                     .weight = args.weight.as<T>(),
+                                     .mean = args.mean.as<float>(),
+                                     .rstd = args.rstd.as<float>(),
+                                     .dx = args.dx.as<T>(),
+                                     .partials = partials,
+                                     .rows = extents.rows,
+                                     .h = static_cast<int>(h)};
+    blocks = args.dx_sum ? queue_gradients<T, true>(gradients, context)
+                         : queue_gradients<T, false>(gradients, context);
   });
+  PartialTargets targets{
+      .width = h, .count = 2, .vectors = {args.dweight.as<float>(), args.dbias.as<float>()}};
+  if (args.dx_sum) targets.vectors[targets.count++] = args.dx_sum.as<float>();
+  add_partial_columns(partials, blocks, targets, context);
 }
 
 }  // namespace trireme::kernels::cuda

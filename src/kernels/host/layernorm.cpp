@@ -96,12 +96,17 @@ void layernorm_backward(const LayerNormBackward& args) {
   check_vector(op, "weight", args.weight, dtype, h);
   check_vector(op, "dweight", args.dweight, dtype, h);
   check_vector(op, "dbias", args.dbias, dtype, h);
+  if (args.dx_sum) check_vector(op, "dx_sum", args.dx_sum, dtype, h);
   check_vector(op, "mean", args.mean, dtype, rows);
   check_vector(op, "rstd", args.rstd, dtype, rows);
   dispatch(dtype, [&, rows = rows, h = h](auto zero) {
     using T = decltype(zero);
     add_input_gradient<T>(args, rows, h);
     add_parameter_gradients<T>(args, rows, h);
+    if (!args.dx_sum) return;
+    const T* dx = args.dx.as<T>();
+    add_column_sums(rows, h, args.dx_sum.as<T>(),
+                    [=, h = h](std::int64_t t, std::int64_t i) { return dx[t * h + i]; });
   });
 }
 

@@ -3,10 +3,11 @@
 namespace trireme::kernels {
 namespace {
 
-// Narrow and wide rows, rows of one warp and of many, with and without 16-byte alignment; the last
-// ones are wider than the backward pass keeps in registers.
-const Shape kShapes[] = {{1, 1},     {3, 7},     {5, 3, 40},  {777, 768}, {300, 1600},
-                         {41, 2560}, {19, 1027}, {1501, 256}, {17, 4096}, {5, 12288},
+// Narrow and wide rows, rows of one warp and of many, with and without 16-byte alignment, in every
+// number of groups a thread, with more rows than are under way at once and with fewer.
+const Shape kShapes[] = {{1, 1},     {3, 7},     {5, 3, 40},  {777, 768},  {300, 1600},
+                         {41, 2560}, {19, 1027}, {1501, 256}, {1203, 504}, {99, 1024},
+                         {83, 1280}, {17, 4096}, {4500, 768}, {11, 5120},  {5, 12288},
                          {3, 3001},  {7, 8192},  {2, 16384}};
 
 TEST(LayerNorm, AgreesWithTheHost) {
@@ -67,30 +68,38 @@ struct Statistics {
   }
 };
 
+void expect_gradients_as_on_host(const Shape& shape, DType dtype, bool sums_dx) {
+  const std::int64_t h = shape[shape.rank() - 1], rows = shape.size() / h;
+  const std::vector<double> x = random_values(shape.size(), 1, dtype, 3.0);
+  const Statistics statistics(x, h);
+  expect_as_on_host("layernorm gradient of " + to_string(shape), dtype,
+                    [&](Workbench& bench) -> std::vector<Output> {
+                      const LayerNormBackward args{
+                          .dout = bench.random(shape, 5),
+                          .x = bench.given(shape, x),
+                          .weight = bench.random({h}, 6),
+                          .mean = bench.wide_given({rows}, statistics.mean),
+                          .rstd = bench.wide_given({rows}, statistics.rstd),
+                          .dx = bench.random(shape, 2),
+                          .dweight = bench.wide_random({h}, 3),
+                          .dbias = bench.wide_random({h}, 4),
+                          .dx_sum = sums_dx ? bench.wide_random({h}, 7) : Tensor()};
+                      bench.backend().layernorm_backward(args);
+                      std::vector<Output> outputs{
+                          {"dx", args.dx}, {"dweight", args.dweight}, {"dbias", args.dbias}};
+                      if (sums_dx) outputs.push_back({"dx_sum", args.dx_sum});
+                      return outputs;
+                    });
+}
+
 TEST(LayerNormBackward, AgreesWithTheHost) {
-  for (const DType dtype : kStorageTypes) {
-    for (const Shape& shape : kShapes) {
-      const std::int64_t h = shape[shape.rank() - 1], rows = shape.size() / h;
-      const std::vector<double> x = random_values(shape.size(), 1, dtype, 3.0);
-      const Statistics statistics(x, h);
-      expect_as_on_host(
-          "layernorm gradient of " + to_string(shape), dtype,
-          [&](Workbench& bench) -> std::vector<Output> {
-            const Tensor dx = bench.random(shape, 2);
-            const Tensor dweight = bench.wide_random({h}, 3);
-            const Tensor dbias = bench.wide_random({h}, 4);
-            bench.backend().layernorm_backward({.dout = bench.random(shape, 5),
-                                                .x = bench.given(shape, x),
-                                                .weight = bench.random({h}, 6),
-                                                .mean = bench.wide_given({rows}, statistics.mean),
-                                                .rstd = bench.wide_given({rows}, statistics.rstd),
-                                                .dx = dx,
-                                                .dweight = dweight,
-                                                .dbias = dbias});
-            return {{"dx", dx}, {"dweight", dweight}, {"dbias", dbias}};
-          });
-    }
-  }
+  for (const DType dtype : kStorageTypes)
+    for (const Shape& shape : kShapes) expect_gradients_as_on_host(shape, dtype, false);
+}
+
+TEST(LayerNormBackward, SumsTheColumnsOfDx) {
+  for (const DType dtype : kStorageTypes)
+    for (const Shape& shape : kShapes) expect_gradients_as_on_host(shape, dtype, true);
 }
 
 }  // namespace

@@ -81,7 +81,7 @@ void add_column_sums(const Function& function, const Extents& extents, float* ou
   sum_columns<kWidth><<<grid, kColumnLanes * kColumnWarps, 0, context.stream>>>(
       function, extents.rows, extents.columns, rows_per_chunk, partials);
   TRIREME_CUDA_LAUNCHED(sum_columns);
-  add_partial_columns(partials, chunks, extents.columns, out, extents.columns, nullptr, context);
+  add_partial_columns(partials, chunks, {.width = extents.columns, .vectors = {out}}, context);
 }
 
 }  // namespace trireme::kernels::cuda

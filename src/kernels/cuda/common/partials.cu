@@ -8,25 +8,35 @@ namespace {
 
 constexpr int kColumns = 32;  // of a block: a cache line of each partial row
 constexpr int kRows = 16;
+constexpr int kBatch = 16;  // loads of a thread under way: those of 256 partial rows at once
 constexpr int kSumThreads = 256;
 
 __global__ void __launch_bounds__(kColumns* kRows)
-    sum_partial_columns(const float* partials, std::int64_t count, std::int64_t columns,
-                        float* first, std::int64_t split, float* second) {
+    sum_partial_columns(const float* partials, std::int64_t count, PartialTargets targets) {
   __shared__ float sums[kRows][kColumns];
+  const std::int64_t columns = targets.count * targets.width;
   const std::int64_t column = std::int64_t{blockIdx.x} * kColumns + threadIdx.x;
   float sum = 0.0f;
-  if (column < columns) {
-#pragma unroll 8
-    for (std::int64_t i = threadIdx.y; i < count; i += kRows) sum += partials[i * columns + column];
+  for (std::int64_t first = threadIdx.y; first < count && column < columns;
+       first += kRows * kBatch) {
+    float values[kBatch];
+#pragma unroll
+    for (int i = 0; i < kBatch; ++i) {
+      const std::int64_t row = first + i * kRows;
+      values[i] = row < count ? partials[row * columns + column] : 0.0f;
+    }
+#pragma unroll
+    for (int i = 0; i < kBatch; ++i) sum += values[i];
   }
   sums[threadIdx.y][threadIdx.x] = sum;
   __syncthreads();
   if (threadIdx.y != 0 || column >= columns) return;
 #pragma unroll
   for (int i = 1; i < kRows; ++i) sum += sums[i][threadIdx.x];
-  float* out = column < split ? first + column : second + (column - split);
-  *out += sum;
+  const int target = static_cast<int>(column / targets.width);
+#pragma unroll
+  for (int i = 0; i < 3; ++i)
+    if (i == target) targets.vectors[i][column - i * targets.width] += sum;
 }
 
 __global__ void __launch_bounds__(kSumThreads)
@@ -39,11 +49,12 @@ __global__ void __launch_bounds__(kSumThreads)
 
 }  // namespace
 
-void add_partial_columns(const float* partials, std::int64_t count, std::int64_t columns,
-                         float* first, std::int64_t split, float* second, const Context& context) {
+void add_partial_columns(const float* partials, std::int64_t count, const PartialTargets& targets,
+                         const Context& context) {
+  const std::int64_t columns = targets.count * targets.width;
   const auto blocks = static_cast<unsigned>((columns + kColumns - 1) / kColumns);
-  sum_partial_columns<<<blocks, dim3(kColumns, kRows), 0, context.stream>>>(
-      partials, count, columns, first, split, second);
+  sum_partial_columns<<<blocks, dim3(kColumns, kRows), 0, context.stream>>>(partials, count,
+                                                                            targets);
   TRIREME_CUDA_LAUNCHED(sum_partial_columns);
 }
 

@@ -8,10 +8,16 @@
 
 namespace trireme::kernels::cuda {
 
-/// Adds the column sums of partials [count, columns] to out: column i to first[i] when below
-/// `split`, else to second[i - split].
-void add_partial_columns(const float* partials, std::int64_t count, std::int64_t columns,
-                         float* first, std::int64_t split, float* second, const Context& context);
+/// Vectors of `width` elements each, to which as many columns of partial sums belong.
+struct PartialTargets {
+  std::int64_t width = 0;
+  int count = 1;
+  float* vectors[3] = {};
+};
+
+/// Adds the column sums of partials [count, targets.count * targets.width] to the targets.
+void add_partial_columns(const float* partials, std::int64_t count, const PartialTargets& targets,
+                         const Context& context);
 
 /// Adds the sum of partials [count] to out [1].
 void add_partial_sum(const double* partials, int count, double* out, const Context& context);
