@@ -44,7 +44,7 @@ BOUNDS = {
     "adamw.cu": [Bound(r"update_parameters<", 64), Bound(r"sum_squares<", 48)],
     "bias.cu": [Bound(r"sum_columns<", 64)],
     "cross_entropy.cu": [
-        Bound(r"row_statistics_and_gradient<", 64),
+        Bound(r"(staged|row)_statistics_and_gradient<", 64),
         Bound(r"row_statistics<", 40),
         Bound(r"logit_gradients<", 40),
     ],

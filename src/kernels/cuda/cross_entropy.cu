@@ -1,9 +1,11 @@
 // One block a row of the logits. Bound by bytes: the statistics read each logit once (2 bytes in
 // half precision: the largest logit so far and the sum relative to it are kept together), the
-// backward pass reads and writes it once, in place; both at once read it from memory once and again
-// from the second cache. The loss is a sum over tokens alone.
+// backward pass reads and writes it once, in place; both at once do no more: a row waits in shared
+// memory, while the next one comes, or, where two do not fit, in the second cache. The loss is a
+// sum over tokens alone.
 #include "kernels/cross_entropy.hpp"
 
+#include "kernels/cuda/common/async_copies.cuh"
 #include "kernels/cuda/common/elements.cuh"
 #include "kernels/cuda/common/math.cuh"
 #include "kernels/cuda/common/partials.hpp"
@@ -72,6 +74,35 @@ struct Rows {
   }
 };
 
+/// What the warps of a block of kBlock threads tell each other of a row.
+template <int kBlock>
+struct WarpSums {
+  float max[kBlock / 32], sum[kBlock / 32];
+};
+
+/// Merges what the threads of a block of kBlock know of a row, in every one of them.
+template <int kBlock, typename T>
+__device__ void merge_threads(OnlineSum<T>& total, WarpSums<kBlock>& warps) {
+  const auto merge_lanes = [&](int lanes) {
+    for (int distance = lanes / 2; distance > 0; distance /= 2) {
+      OnlineSum<T> other;
+      other.max = __shfl_xor_sync(0xFFFFFFFFu, total.max, distance);
+      other.sum = __shfl_xor_sync(0xFFFFFFFFu, total.sum, distance);
+      total.merge(other);
+    }
+  };
+  constexpr int kWarps = kBlock / 32;
+  merge_lanes(32);
+  if (threadIdx.x % 32 == 0) {
+    warps.max[threadIdx.x / 32] = total.max;
+    warps.sum[threadIdx.x / 32] = total.sum;
+  }
+  __syncthreads();
+  total.max = warps.max[threadIdx.x % kWarps];
+  total.sum = warps.sum[threadIdx.x % kWarps];
+  merge_lanes(kWarps);
+}
+
 /// The statistics of one row, in every thread of a block of kBlock.
 template <int kWidth, int kBlock, typename T>
 __device__ OnlineSum<T> row_total(const T* logits, std::int64_t columns) {
@@ -89,27 +120,27 @@ __device__ OnlineSum<T> row_total(const T* logits, std::int64_t columns) {
   }
   if (groups * kWidth + threadIdx.x < columns)
     total.add(widen(load<1>(logits + groups * kWidth + threadIdx.x)));
-
-  const auto merge_lanes = [&](int lanes) {
-    for (int distance = lanes / 2; distance > 0; distance /= 2) {
-      OnlineSum<T> other;
-      other.max = __shfl_xor_sync(0xFFFFFFFFu, total.max, distance);
-      other.sum = __shfl_xor_sync(0xFFFFFFFFu, total.sum, distance);
-      total.merge(other);
-    }
-  };
-  constexpr int kWarps = kBlock / 32;
-  __shared__ float maxima[kWarps], sums[kWarps];
-  merge_lanes(32);
-  if (threadIdx.x % 32 == 0) {
-    maxima[threadIdx.x / 32] = total.max;
-    sums[threadIdx.x / 32] = total.sum;
-  }
-  __syncthreads();
-  total.max = maxima[threadIdx.x % kWarps];
-  total.sum = sums[threadIdx.x % kWarps];
-  merge_lanes(kWarps);
+  __shared__ WarpSums<kBlock> warps;
+  merge_threads(total, warps);
   return total;
+}
+
+/// Turns the logits of group `group` of a row into gradients; `rest` of them are columns, and
+/// `label` is one of the shard's columns or -1.
+template <typename T, int kWidth>
+__device__ __forceinline__ void to_gradient(Values<kWidth>& values, std::int64_t group,
+                                            std::int64_t columns, std::int64_t label, float largest,
+                                            float factor, float scale) {
+#pragma unroll
+  for (int i = 0; i < kWidth; ++i) values[i] = exponential<T>(values[i] - largest) * factor;
+  // Few groups hold the label or padding.
+  const auto rest = static_cast<int>(min(columns - group * kWidth, std::int64_t{kWidth}));
+  const std::int64_t here = label - group * kWidth;
+  if (rest < kWidth || (here >= 0 && here < kWidth)) {
+#pragma unroll
+    for (int i = 0; i < kWidth; ++i)
+      values[i] = i < rest ? values[i] - (i == here ? scale : 0.0f) : 0.0f;
+  }
 }
 
 /// Writes the gradient of one row over its logits; `label` is one of the shard's columns or -1.
@@ -129,16 +160,7 @@ __device__ void write_gradient(T* logits, std::int64_t columns, std::int64_t str
       const std::int64_t group = first + u * kBlock;
       if (group >= groups) break;
       Values<kWidth> values = widen(elements[u]);
-#pragma unroll
-      for (int i = 0; i < kWidth; ++i) values[i] = exponential<T>(values[i] - largest) * factor;
-      // Few groups hold the label or padding.
-      const auto rest = static_cast<int>(min(columns - group * kWidth, std::int64_t{kWidth}));
-      const std::int64_t here = label - group * kWidth;
-      if (rest < kWidth || (here >= 0 && here < kWidth)) {
-#pragma unroll
-        for (int i = 0; i < kWidth; ++i)
-          values[i] = i < rest ? values[i] - (i == here ? scale : 0.0f) : 0.0f;
-      }
+      to_gradient<T>(values, group, columns, label, largest, factor, scale);
       store(logits + group * kWidth, narrow<T>(values));
     }
   }
@@ -192,6 +214,63 @@ __global__ void __launch_bounds__(kFusedThreads, 1)
   if (threadIdx.x == 0) statistics.write(row, total, at_label);
   write_gradient<kWidth, kFusedThreads>(logits, rows.labels[row] >= 0 ? rows.columns : 0,
                                         rows.stride, label, total.max, scale / total.sum, scale);
+}
+
+/// The same for rows of which two fit into shared memory. Blocks stay and take every so many
+/// rows; while they work on one the next comes. A thread copies and reads its own groups only.
+template <typename T>
+__global__ void __launch_bounds__(kFusedThreads, 1)
+    staged_statistics_and_gradient(Rows<T> rows, Statistics statistics, float scale,
+                                   std::int64_t count) {
+  constexpr int kWidth = 16 / sizeof(T);
+  using Group = Elements<T, kWidth>;
+  __shared__ WarpSums<kFusedThreads> warps[2];
+  const int groups = static_cast<int>(rows.stride / kWidth);
+  const auto staged = [&](int stage) {
+    return reinterpret_cast<Group*>(shared_memory()) + stage * groups;
+  };
+  const auto ask = [&](std::int64_t row, int stage) {
+    if (row < count)
+      for (int group = threadIdx.x; group < groups; group += kFusedThreads)
+        copy_async<16>(staged(stage) + group, rows.logits + row * rows.stride + group * kWidth,
+                       true);
+    commit_copies();
+  };
+
+  int stage = 0;
+  ask(blockIdx.x, 0);
+  for (std::int64_t row = blockIdx.x; row < count; row += gridDim.x, stage ^= 1) {
+    ask(row + gridDim.x, stage ^ 1);
+    const bool counts = rows.labels[row] >= 0;
+    const std::int64_t label = rows.own_label(row);
+    wait_copies<1>();
+    Group* const logits = staged(stage);
+    OnlineSum<T> total;
+#pragma unroll 4
+    for (int group = threadIdx.x; group < groups; group += kFusedThreads) {
+      Values<kWidth> values = widen(logits[group]);
+      const std::int64_t rest = rows.columns - std::int64_t{group} * kWidth;
+      if (rest < kWidth) {
+#pragma unroll
+        for (int i = 0; i < kWidth; ++i) values[i] = i < rest ? values[i] : kNothing;
+      }
+      total.add(values);
+    }
+    merge_threads(total, warps[stage]);
+
+    if (threadIdx.x == (label < 0 ? 0 : label / kWidth % kFusedThreads))
+      statistics.write(row, total,
+                       label < 0 ? 0.0f : to_float(reinterpret_cast<const T*>(logits)[label]));
+    T* const out = rows.logits + row * rows.stride;
+    const std::int64_t columns = counts ? rows.columns : 0;
+    const float factor = scale / total.sum;
+#pragma unroll 4
+    for (int group = threadIdx.x; group < groups; group += kFusedThreads) {
+      Values<kWidth> values = widen(logits[group]);
+      to_gradient<T>(values, group, columns, label, total.max, factor, scale);
+      store(out + std::int64_t{group} * kWidth, narrow<T>(values));
+    }
+  }
 }
 
 __global__ void __launch_bounds__(kThreads)
@@ -264,11 +343,27 @@ void cross_entropy_statistics_backward(const CrossEntropyStatisticsBackward& bot
     using T = decltype(zero);
     const Rows<T> rows{args.logits.as<T>(), args.labels, extents.columns, args.first_column,
                        args.columns};
-    dispatch_width<T>(rows_aligned16<T>(rows.stride, rows.logits), [&](auto width) {
+    const Statistics statistics{args.max.as<float>(), args.sum.as<float>(),
+                                args.target.as<float>()};
+    const auto scale = static_cast<float>(both.scale);
+    const bool aligned = rows_aligned16<T>(rows.stride, rows.logits);
+    const std::int64_t two_rows = 2 * rows.stride * std::int64_t{sizeof(T)};
+    if (aligned && two_rows + std::int64_t{sizeof(WarpSums<kFusedThreads>[2])} <=
+                       context.shared_memory_bytes) {
+      const auto shared = static_cast<int>(two_rows);
+      TRIREME_CUDA(cudaFuncSetAttribute(staged_statistics_and_gradient<T>,
+                                        cudaFuncAttributeMaxDynamicSharedMemorySize, shared));
+      const auto blocks = static_cast<unsigned>(
+          std::min<std::int64_t>(extents.rows, std::int64_t{context.multiprocessors}));
+      staged_statistics_and_gradient<T><<<blocks, kFusedThreads, shared, context.stream>>>(
+          rows, statistics, scale, extents.rows);
+      TRIREME_CUDA_LAUNCHED(staged_statistics_and_gradient);
+      return;
+    }
+    dispatch_width<T>(aligned, [&](auto width) {
       row_statistics_and_gradient<T, width>
           <<<static_cast<unsigned>(extents.rows), kFusedThreads, 0, context.stream>>>(
-              rows, {args.max.as<float>(), args.sum.as<float>(), args.target.as<float>()},
-              static_cast<float>(both.scale));
+              rows, statistics, scale);
       TRIREME_CUDA_LAUNCHED(row_statistics_and_gradient);
     });
   });
