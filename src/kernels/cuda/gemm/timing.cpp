@@ -11,11 +11,13 @@ namespace {
 
 // Calls of a product are timed together for two milliseconds, in rounds over all candidates, so
 // that a change of the GPU's clock hits all alike; after a tenth of a second of load, because in
-// training the GPU runs at the clock that its power allows under load, where other kernels win.
-constexpr int kRounds = 7;
+// training the GPU runs at the clock that its power allows under load, where other kernels win. A
+// GPU that has just timed another product needs no more than to fill its pipelines.
+constexpr int kRounds = 5;
 constexpr float kSampleMs = 2.0f;
 constexpr int kMostCalls = 50;
 constexpr float kWarmUpMs = 100.0f;
+constexpr float kStillWarmUpMs = 10.0f;
 // Candidates whose quickest call took more than this many of the fastest one's are out.
 constexpr float kHopeless = 1.15f;
 // Among candidates as near as this, the library's order decides: less depends on chance.
@@ -78,14 +80,15 @@ class Race {
   trireme::cuda::Event begin_{/*timed=*/true}, end_{/*timed=*/true};
 };
 
-/// Those that run, less the hopeless ones, after calls that load their code and raise the clock of
-/// a GPU that was idle.
-std::vector<Contender> qualify(Race& race, const std::vector<Algorithm>& candidates) {
+/// Those that run, less the hopeless ones, after calls that load their code and put the GPU under
+/// load for `warm_up_ms`.
+std::vector<Contender> qualify(Race& race, const std::vector<Algorithm>& candidates,
+                               float warm_up_ms) {
   std::vector<Contender> contenders;
   for (const Algorithm& algorithm : candidates)
     if (race.runs(algorithm)) contenders.push_back({.algorithm = algorithm});
   float best = HUGE_VALF, spent = 0.0f;
-  for (int pass = 0; pass < 3 || (pass < 20 * kMostCalls && spent < kWarmUpMs); ++pass)
+  for (int pass = 0; pass < 3 || (pass < 20 * kMostCalls && spent < warm_up_ms); ++pass)
     for (Contender& contender : contenders) {
       const float ms = race.time(contender.algorithm, 1);
       contender.call_ms = std::min(contender.call_ms, ms);
@@ -99,7 +102,7 @@ std::vector<Contender> qualify(Race& race, const std::vector<Algorithm>& candida
 }  // namespace
 
 std::optional<Algorithm> fastest(const Matmul& matmul, const std::vector<Algorithm>& candidates,
-                                 const Gemm& args, const Context& context) {
+                                 const Gemm& args, const Context& context, bool warm) {
   if (candidates.empty()) return std::nullopt;
   TRIREME_CUDA(cudaStreamSynchronize(context.stream));
   const RandomTensor a(args.a, 1, context), b(args.b, 2, context), c(args.c, 3, context);
@@ -112,7 +115,7 @@ std::optional<Algorithm> fastest(const Matmul& matmul, const std::vector<Algorit
              .beta = static_cast<float>(args.beta)},
             context);
 
-  std::vector<Contender> contenders = qualify(race, candidates);
+  std::vector<Contender> contenders = qualify(race, candidates, warm ? kStillWarmUpMs : kWarmUpMs);
   if (contenders.empty()) return std::nullopt;
   for (int round = 0; round < kRounds; ++round)
     for (Contender& contender : contenders) {
