@@ -21,21 +21,24 @@ struct Dropout {
 };
 
 /// Writes dx = mask * dout / (1 - p), the same mask as the forward pass drew. dx may be dout.
-/// dout, dx [s, b, h].
+/// dout, dx [s, b, h]: positions first_position .. first_position + s - 1 of each sample.
 struct DropoutBackward {
   Tensor dout;
   Tensor dx;
   Dropout dropout;
+  std::int64_t first_position = 0;
 };
 
 /// Writes out = residual + dropout(x + bias): the end of a transformer sublayer. out may be
-/// residual. x, residual, out [s, b, h]; bias [h].
+/// residual. x, residual, out [s, b, h]: positions first_position .. first_position + s - 1 of each
+/// sample; bias [h].
 struct BiasDropoutResidual {
   Tensor x;
   Tensor bias;
   Tensor residual;
   Tensor out;
   Dropout dropout;
+  std::int64_t first_position = 0;
 };
 
 /// BiasDropoutResidual, then the layer normalisation of its result (LayerNormForward): writes out

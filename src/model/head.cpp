@@ -85,9 +85,11 @@ void Head::forward(const LayerContext& context, const Tensor& stream, const std:
 void Head::backward(const LayerContext& context, const Tensor& stream, const Activations& saved,
                     const Tensor& gradient, const Tensor& scratch) const {
   const Shape rows{context.tokens(), context.config.hidden};
-  linear_weight_gradient(context.backend, saved.norm, saved.logits, word_.gradient);
   linear_input_gradient(context.backend, saved.logits, word_.weight, scratch.view(rows));
-  context.tensor.all_reduce(scratch.data, scratch.size(), scratch.dtype, comm::Reduce::sum);
+  const auto sum = context.tensor.start_all_reduce(scratch.data, scratch.size(), scratch.dtype,
+                                                   comm::Reduce::sum);
+  linear_weight_gradient(context.backend, saved.norm, saved.logits, word_.gradient);
+  sum->wait();
   context.backend.zero(gradient);
   context.backend.layernorm_backward({.dout = scratch.view(rows),
                                       .x = stream.view(rows),

@@ -23,6 +23,11 @@ void sum_over(comm::Communicator& group, const Tensor& tensor) {
   group.all_reduce(tensor.data, tensor.size(), tensor.dtype, comm::Reduce::sum);
 }
 
+/// The same beside what is queued next.
+std::unique_ptr<comm::Request> start_sum_over(comm::Communicator& group, const Tensor& tensor) {
+  return group.start_all_reduce(tensor.data, tensor.size(), tensor.dtype, comm::Reduce::sum);
+}
+
 /// The gradient of what a dropout received, given that of its result: `gradient` itself without
 /// dropout, else written to `scratch`.
 Tensor before_dropout(device::Backend& backend, const Tensor& gradient, const Tensor& scratch,
@@ -221,9 +226,10 @@ void TransformerLayer::mlp_backward(const LayerContext& context, const LayerWork
   const Tensor dup = front(workspace.wide, saved.up.shape);
   linear_input_gradient(backend, ddown, down_weight_.weight, dup);
   backend.gelu_backward({.dout = dup, .x = saved.up, .dx = dup, .dbias = up_bias_.gradient});
-  linear_weight_gradient(backend, saved.norm2, dup, up_weight_.gradient);
   linear_input_gradient(backend, dup, up_weight_.weight, beside_rows);
-  sum_over(context.tensor, beside);
+  const auto sum = start_sum_over(context.tensor, beside);
+  linear_weight_gradient(backend, saved.norm2, dup, up_weight_.gradient);
+  sum->wait();
   backend.layernorm_backward({.dout = beside_rows,
                               .x = as_rows(saved.middle),
                               .weight = norm2_weight_.weight,
@@ -255,10 +261,11 @@ void TransformerLayer::attention_backward(const LayerContext& context,
                               .heads = context.local_heads(),
                               .first_head = context.tensor.rank() * context.local_heads(),
                               .dropout = dropout_at(config, pass, layer_, DropoutSite::attention)});
+  linear_input_gradient(backend, as_rows(dqkv), qkv_weight_.weight, beside_rows);
+  const auto sum = start_sum_over(context.tensor, beside);
   backend.bias_gradient({.dout = as_rows(dqkv), .dbias = qkv_bias_.gradient});
   linear_weight_gradient(backend, saved.norm1, as_rows(dqkv), qkv_weight_.gradient);
-  linear_input_gradient(backend, as_rows(dqkv), qkv_weight_.weight, beside_rows);
-  sum_over(context.tensor, beside);
+  sum->wait();
   backend.layernorm_backward({.dout = beside_rows,
                               .x = as_rows(input),
                               .weight = norm1_weight_.weight,

@@ -11,22 +11,23 @@
 namespace trireme::kernels::cuda {
 namespace {
 
-/// Draws the mask of rows (position, sample) of h features.
+/// Draws the mask of rows (position, sample) of h features, from position `first` on.
 struct RowMask {
   DropoutMask mask;
   Divisor batch;
-  std::uint32_t h;
+  std::uint32_t h, first;
 
-  RowMask(const Dropout& dropout, const Shape& shape)
+  RowMask(const Dropout& dropout, const Shape& shape, std::int64_t first_position)
       : mask(dropout),
         batch(static_cast<std::uint32_t>(shape[1])),
-        h(static_cast<std::uint32_t>(shape[2])) {}
+        h(static_cast<std::uint32_t>(shape[2])),
+        first(static_cast<std::uint32_t>(first_position)) {}
 
   template <int kWidth>
   __device__ void apply(Values<kWidth>& values, std::uint32_t row, std::uint32_t column) const {
     const std::uint32_t position = batch.quotient(row);
     const std::uint32_t sample = row - position * batch.divisor();
-    mask.apply(values.values, sample, std::uint64_t{position} * h + column);
+    mask.apply(values.values, sample, (std::uint64_t{first} + position) * h + column);
   }
 };
 
@@ -115,7 +116,7 @@ bool residual_sum_aligned(const BiasDropoutResidual& args, std::int64_t columns)
 template <typename T, int kWidth>
 ResidualSum<T, kWidth> residual_sum(const BiasDropoutResidual& args) {
   return {args.x.as<T>(), args.bias.as<T>(), args.residual.as<T>(), args.out.as<T>(),
-          RowMask(args.dropout, args.x.shape)};
+          RowMask(args.dropout, args.x.shape, args.first_position)};
 }
 
 }  // namespace
@@ -137,7 +138,7 @@ void dropout_backward(const DropoutBackward& args, const Context& context) {
     const T* dout = args.dout.as<T>();
     T* dx = args.dx.as<T>();
     dispatch_width<T>(rows_aligned16<T>(extents.columns, dout, dx), [&](auto width) {
-      const RowMask mask(args.dropout, args.dout.shape);
+      const RowMask mask(args.dropout, args.dout.shape, args.first_position);
       launch_rows<width>(op, ScaleGradient<T, width>{dout, dx, mask}, extents, context);
     });
   });

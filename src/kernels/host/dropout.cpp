@@ -29,7 +29,7 @@ void scale_gradient(const DropoutBackward& args) {
     return;
   }
   parallel_for(args.dout.shape[0] * b, [&](std::int64_t t) {
-    const T* factors = draw_row<T>(args.dropout, t / b, t % b, h);
+    const T* factors = draw_row<T>(args.dropout, args.first_position + t / b, t % b, h);
     const T* in = dout + t * h;
     T* out = dx + t * h;
 #pragma omp simd
@@ -47,7 +47,7 @@ void add_to_residual(const BiasDropoutResidual& args) {
     const T* residual = args.residual.as<T>() + t * h;
     T* out = args.out.as<T>() + t * h;
     if (drops) {
-      const T* factors = draw_row<T>(args.dropout, t / b, t % b, h);
+      const T* factors = draw_row<T>(args.dropout, args.first_position + t / b, t % b, h);
 #pragma omp simd
       for (std::int64_t i = 0; i < h; ++i) out[i] = residual[i] + (x[i] + bias[i]) * factors[i];
     } else {

@@ -20,14 +20,17 @@ TEST(Dropout, DrawsTheMasksOfTheHost) {
     for (const Shape& shape : kShapes) {
       for (const double probability : {0.0, 0.1, 0.75}) {
         for (const bool in_place : {false, true}) {
-          expect_as_on_host("dropout gradient of " + to_string(shape), dtype,
-                            [&](Workbench& bench) -> std::vector<Output> {
-                              const Tensor dout = bench.random(shape, 1);
-                              const Tensor dx = in_place ? dout : bench.poisoned(shape);
-                              bench.backend().dropout_backward(
-                                  {.dout = dout, .dx = dx, .dropout = dropout_of(probability)});
-                              return {{"dx", dx}};
-                            });
+          expect_as_on_host(
+              "dropout gradient of " + to_string(shape), dtype,
+              [&](Workbench& bench) -> std::vector<Output> {
+                const Tensor dout = bench.random(shape, 1);
+                const Tensor dx = in_place ? dout : bench.poisoned(shape);
+                bench.backend().dropout_backward({.dout = dout,
+                                                  .dx = dx,
+                                                  .dropout = dropout_of(probability),
+                                                  .first_position = in_place ? 0 : 517});
+                return {{"dx", dx}};
+              });
         }
       }
     }
@@ -48,7 +51,8 @@ TEST(BiasDropoutResidual, AgreesWithTheHost) {
                                                        .bias = bench.random({shape[2]}, 3),
                                                        .residual = residual,
                                                        .out = out,
-                                                       .dropout = dropout_of(probability)});
+                                                       .dropout = dropout_of(probability),
+                                                       .first_position = in_place ? 0 : 517});
                 return {{"out", out}};
               });
         }
