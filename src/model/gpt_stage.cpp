@@ -110,7 +110,7 @@ void GptStage::backward(int slot_index, const Tensor& gradient, bool last) {
   const Slot& slot = slots_[slot_index];
   const PassInfo pass{.training = true, .first_sample = slot.first_sample};
   const Tensor beside = scratch_.layer.stream;
-  if (head_) head_->backward(context_, slot.streams.back(), slot.head, gradient, beside);
+  if (head_) head_->backward(context_, slot.streams.back(), slot.head, gradient);
   for (std::size_t i = layers_.size(); i-- > 0;) {
     layers_[i].backward(context_, scratch_.layer, pass, slot.streams[i], slot.layers[i], gradient);
     if (last && observer_) observer_->gradients_complete_from(layer_ranges_[i].begin);

@@ -1,5 +1,7 @@
 #include "model/head.hpp"
 
+#include <algorithm>
+
 namespace trireme::model {
 namespace {
 
@@ -16,21 +18,32 @@ void reduce_statistics(const LayerContext& context, const Head::Activations& sav
   reduce(saved.target, comm::Reduce::sum);
 }
 
+/// `count` tokens of `saved` from `first` on, of which its scratch tensors hold as many.
+Head::Activations tokens_of(const Head::Activations& saved, std::int64_t first,
+                            std::int64_t count) {
+  Head::Activations part = saved;
+  for (Tensor* kept : {&part.mean, &part.rstd, &part.norm, &part.gradient})
+    *kept = kept->rows(first, count);
+  for (Tensor* scratch : {&part.logits, &part.max, &part.sum, &part.target, &part.local_max})
+    if (*scratch) *scratch = scratch->rows(0, count);
+  return part;
+}
+
 }  // namespace
 
 Head::Activations Head::Activations::take(Arena& arena, const LayerSizes& sizes) {
-  const std::int64_t T = sizes.tokens();
-  const auto take = [&](Shape shape) { return arena.take(sizes.dtype, shape); };
-  const auto take_statistics = [&] { return arena.take(wide(sizes.dtype), {T}); };
+  const std::int64_t T = sizes.tokens(), C = sizes.loss_tokens(), h = sizes.config.hidden;
+  const DType statistics = wide(sizes.dtype);
   Activations a;
-  a.mean = take_statistics();
-  a.rstd = take_statistics();
-  a.norm = take({T, sizes.config.hidden});
-  a.logits = take({T, sizes.local_vocab()});
-  a.max = take_statistics();
-  a.sum = take_statistics();
-  a.target = take_statistics();
-  if (sizes.tensor_ranks > 1) a.local_max = take_statistics();
+  a.mean = arena.take(statistics, {T});
+  a.rstd = arena.take(statistics, {T});
+  a.norm = arena.take(sizes.dtype, {T, h});
+  a.gradient = arena.take(sizes.dtype, {T, h});
+  a.logits = arena.take(sizes.dtype, {C, sizes.local_vocab()});
+  a.max = arena.take(statistics, {C});
+  a.sum = arena.take(statistics, {C});
+  a.target = arena.take(statistics, {C});
+  if (sizes.tensor_ranks > 1) a.local_max = arena.take(statistics, {C});
   return a;
 }
 
@@ -39,8 +52,8 @@ Head::Head(const ParameterStore& parameters)
       norm_bias_(parameters["final_norm/bias"]),
       word_(parameters["embedding/word"]) {}
 
-void Head::logits(const LayerContext& context, const Tensor& stream,
-                  const Activations& saved) const {
+void Head::normalize(const LayerContext& context, const Tensor& stream,
+                     const Activations& saved) const {
   context.backend.layernorm_forward({.x = stream.view({context.tokens(), context.config.hidden}),
                                      .weight = norm_weight_.weight,
                                      .bias = norm_bias_.weight,
@@ -48,13 +61,28 @@ void Head::logits(const LayerContext& context, const Tensor& stream,
                                      .mean = saved.mean,
                                      .rstd = saved.rstd,
                                      .eps = context.config.layernorm_eps});
+}
+
+void Head::logits(const LayerContext& context, const Tensor& stream,
+                  const Activations& saved) const {
+  normalize(context, stream, saved);
   linear_forward(context.backend, saved.norm, word_.weight, saved.logits);
 }
 
 void Head::forward(const LayerContext& context, const Tensor& stream, const std::int32_t* labels,
                    std::optional<double> scale, const Activations& saved,
                    const Tensor& loss) const {
-  logits(context, stream, saved);
+  normalize(context, stream, saved);
+  for (std::int64_t first = 0; first < context.tokens(); first += context.loss_tokens()) {
+    const std::int64_t count = std::min(context.loss_tokens(), context.tokens() - first);
+    add_loss(context, labels + first, scale, tokens_of(saved, first, count), loss);
+  }
+}
+
+void Head::add_loss(const LayerContext& context, const std::int32_t* labels,
+                    std::optional<double> scale, const Activations& saved,
+                    const Tensor& loss) const {
+  linear_forward(context.backend, saved.norm, word_.weight, saved.logits);
   const grid::ShardRange shard = context.vocabulary_shard();
   const bool sharded = context.tensor_ranks > 1;
   const kernels::CrossEntropyStatistics statistics{.logits = saved.logits,
@@ -80,18 +108,18 @@ void Head::forward(const LayerContext& context, const Tensor& stream, const std:
   }
   context.backend.cross_entropy_loss(
       {.labels = labels, .max = saved.max, .sum = saved.sum, .target = saved.target, .loss = loss});
+  if (!scale) return;
+  linear_input_gradient(context.backend, saved.logits, word_.weight, saved.gradient);
+  linear_weight_gradient(context.backend, saved.norm, saved.logits, word_.gradient);
 }
 
 void Head::backward(const LayerContext& context, const Tensor& stream, const Activations& saved,
-                    const Tensor& gradient, const Tensor& scratch) const {
+                    const Tensor& gradient) const {
   const Shape rows{context.tokens(), context.config.hidden};
-  linear_input_gradient(context.backend, saved.logits, word_.weight, scratch.view(rows));
-  const auto sum = context.tensor.start_all_reduce(scratch.data, scratch.size(), scratch.dtype,
-                                                   comm::Reduce::sum);
-  linear_weight_gradient(context.backend, saved.norm, saved.logits, word_.gradient);
-  sum->wait();
+  context.tensor.all_reduce(saved.gradient.data, saved.gradient.size(), saved.gradient.dtype,
+                            comm::Reduce::sum);
   context.backend.zero(gradient);
-  context.backend.layernorm_backward({.dout = scratch.view(rows),
+  context.backend.layernorm_backward({.dout = saved.gradient,
                                       .x = stream.view(rows),
                                       .weight = norm_weight_.weight,
                                       .mean = saved.mean,

@@ -28,6 +28,11 @@ std::unique_ptr<comm::Request> start_sum_over(comm::Communicator& group, const T
   return group.start_all_reduce(tensor.data, tensor.size(), tensor.dtype, comm::Reduce::sum);
 }
 
+/// Whether sublayers end in a dropout.
+bool drops(const LayerContext& context, const PassInfo& pass) {
+  return pass.training && context.config.hidden_dropout > 0.0;
+}
+
 /// The gradient of what a dropout received, given that of its result: `gradient` itself without
 /// dropout, else written to `scratch`.
 Tensor before_dropout(device::Backend& backend, const Tensor& gradient, const Tensor& scratch,
@@ -230,14 +235,18 @@ void TransformerLayer::mlp_backward(const LayerContext& context, const LayerWork
   const auto sum = start_sum_over(context.tensor, beside);
   linear_weight_gradient(backend, saved.norm2, dup, up_weight_.gradient);
   sum->wait();
-  backend.layernorm_backward({.dout = beside_rows,
-                              .x = as_rows(saved.middle),
-                              .weight = norm2_weight_.weight,
-                              .mean = saved.mean2,
-                              .rstd = saved.rstd2,
-                              .dx = as_rows(gradient),
-                              .dweight = norm2_weight_.gradient,
-                              .dbias = norm2_bias_.gradient});
+  backend.layernorm_backward(
+      {.dout = beside_rows,
+       .x = as_rows(saved.middle),
+       .weight = norm2_weight_.weight,
+       .mean = saved.mean2,
+       .rstd = saved.rstd2,
+       .dx = as_rows(gradient),
+       .dweight = norm2_weight_.gradient,
+       .dbias = norm2_bias_.gradient,
+       // Without dropout the projection's bias has the gradient of the
+       // stream, which is complete here.
+       .dx_sum = drops(context, pass) ? Tensor() : projection_bias_.gradient});
 }
 
 void TransformerLayer::attention_backward(const LayerContext& context,
@@ -249,7 +258,8 @@ void TransformerLayer::attention_backward(const LayerContext& context,
   const Tensor beside = workspace.stream, beside_rows = as_rows(beside);
   const Tensor dprojection = as_rows(before_dropout(
       backend, gradient, beside, dropout_at(config, pass, layer_, DropoutSite::projection)));
-  backend.bias_gradient({.dout = dprojection, .dbias = projection_bias_.gradient});
+  if (drops(context, pass))
+    backend.bias_gradient({.dout = dprojection, .dbias = projection_bias_.gradient});
   linear_weight_gradient(backend, as_rows(saved.context), dprojection, projection_weight_.gradient);
   linear_input_gradient(backend, dprojection, projection_weight_.weight, as_rows(workspace.narrow));
   const Tensor dqkv = front(workspace.wide, saved.qkv.shape);

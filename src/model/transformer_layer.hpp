@@ -16,8 +16,16 @@ struct LayerSizes {
   std::int64_t micro_batch = 1;
   int tensor_ranks = 1;
   DType dtype = DType::f32;
+  /// Tokens whose logits may be in memory at once. Many, since each time the gradient of the whole
+  /// word embedding is read and written.
+  std::int64_t most_loss_tokens = 16384;
 
   std::int64_t tokens() const { return config.sequence * micro_batch; }
+  /// Tokens whose logits are worked on at a time.
+  std::int64_t loss_tokens() const {
+    const std::int64_t times = (tokens() + most_loss_tokens - 1) / most_loss_tokens;
+    return times > 1 ? (tokens() + times - 1) / times : tokens();
+  }
   std::int64_t local_heads() const { return config.heads / tensor_ranks; }
   std::int64_t local_hidden() const { return config.hidden / tensor_ranks; }
   std::int64_t local_ffn() const { return config.ffn / tensor_ranks; }

@@ -24,15 +24,21 @@ model::ModelConfig tiny(double dropout, bool embedding_layernorm) {
           .embedding_layernorm = embedding_layernorm};
 }
 
-class Gradient : public ::testing::TestWithParam<std::pair<double, bool>> {};
+struct Configuration {
+  double dropout = 0.0;
+  bool embedding_layernorm = false;
+  std::int64_t most_loss_tokens = 1000;
+};
+
+class Gradient : public ::testing::TestWithParam<Configuration> {};
 
 TEST_P(Gradient, AgreesWithFiniteDifferences) {
   constexpr int kBatch = 2;
   constexpr int kElements = 16;   // of each tensor
   constexpr double kStep = 2e-3;  // error of the quotient about step^4 + 1e-16 / step
   constexpr double kTolerance = 1e-7;
-  const model::ModelConfig config = tiny(GetParam().first, GetParam().second);
-  SerialGpt gpt(config, kBatch, DType::f64);
+  const model::ModelConfig config = tiny(GetParam().dropout, GetParam().embedding_layernorm);
+  SerialGpt gpt(config, kBatch, DType::f64, GetParam().most_loss_tokens);
   std::mt19937_64 random(20);
   std::normal_distribution<double> normal(0.0, 0.3);
   for (double& weight :
@@ -72,8 +78,8 @@ TEST_P(Gradient, AgreesWithFiniteDifferences) {
 }
 
 INSTANTIATE_TEST_SUITE_P(Configurations, Gradient,
-                         ::testing::Values(std::pair{0.0, false}, std::pair{0.1, false},
-                                           std::pair{0.1, true}));
+                         ::testing::Values(Configuration{}, Configuration{0.1, false},
+                                           Configuration{0.1, true}, Configuration{0.0, false, 5}));
 
 TEST(Gradient, AddsToWhatIsThere) {
   const model::ModelConfig config = tiny(0.0, false);

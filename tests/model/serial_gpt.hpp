@@ -12,11 +12,17 @@ namespace trireme::test {
 /// The model with room for one micro-batch; weights are zero until set or initialised.
 class SerialGpt {
  public:
-  SerialGpt(const model::ModelConfig& config, std::int64_t micro_batch, DType dtype)
+  SerialGpt(const model::ModelConfig& config, std::int64_t micro_batch, DType dtype,
+            std::int64_t most_loss_tokens = 1000)
       : layout_{.partition = {static_cast<int>(config.layers)}},
         parameters_(*backend_, model::gpt_parameters(config), layout_, {}, dtype,
                     /*with_gradients=*/true),
-        stage_({{.config = config, .micro_batch = micro_batch, .dtype = dtype}, *backend_, alone_},
+        stage_({{.config = config,
+                 .micro_batch = micro_batch,
+                 .dtype = dtype,
+                 .most_loss_tokens = most_loss_tokens},
+                *backend_,
+                alone_},
                parameters_, layout_, /*stage=*/0, /*slots=*/1) {}
 
   model::ParameterStore& parameters() { return parameters_; }
