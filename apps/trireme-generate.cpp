@@ -42,6 +42,8 @@ po::options_description work_options() {
        "continuations of each prompt")  //
       ("output", po::value<std::string>()->value_name("FILE"),
        "write there instead of to standard output")  //
+      ("device", po::value<std::string>()->default_value("auto")->value_name("WHERE"),
+       "host, cuda (the first GPU, in fp32), or auto: cuda where there is a GPU")  //
       ("json", po::bool_switch(),
        "a JSON object a line for each continuation: prompt, text (what was added), tokens (its "
        "ids), finished (whether the document ended), stop (eod, tokens or context)")  //
@@ -82,6 +84,19 @@ po::options_description tokenizer_override_options() {
       ("merges", text("FILE"), "merges (gpt2)")                                //
       ("model", text("FILE"), "model (sentencepiece)");
   return options;
+}
+
+/// Where --device says to compute.
+std::unique_ptr<device::Backend> backend_of(const po::variables_map& values) {
+  const auto where = values["device"].as<std::string>();
+  if (where != "auto" && where != "host" && where != "cuda")
+    throw UsageError("--device {}: expected auto, host or cuda", where);
+  const bool gpu = where != "host" && !device::visible_gpus().empty();
+  if (where == "cuda" && !gpu)
+    throw CodedError<ExitCode::failure>("--device cuda: {}", device::why_no_gpu());
+  // Products are of every length that a context passes through, and each is seldom taken.
+  return gpu ? device::make_cuda_backend(0, "", device::ProductChoice::at_once)
+             : device::make_host_backend(device::threads_for_rank(1));
 }
 
 std::int64_t at_least_one(const po::variables_map& values, const char* option) {
@@ -293,7 +308,7 @@ ExitCode run(int argc, char** argv) {
   request.vocab = tokenizer->vocab_size();
   request.eod = tokenizer->eod();
 
-  const auto backend = device::make_host_backend(device::threads_for_rank(1));
+  const auto backend = backend_of(values);
   const model::ModelConfig config = plan::model_config(deck, model.vocab());
   const auto parameters = model.weights(config, *backend);
   generate::Decoder decoder(

@@ -107,11 +107,16 @@ std::vector<Gpu> visible_gpus();
 /// text.
 std::string why_no_gpu();
 
+/// How kernels for matrix products are chosen: by timing, which pays when a product is taken
+/// thousands of times, or at once, the first that cuBLASLt proposes.
+enum class ProductChoice { timed, at_once };
+
 /// The CUDA backend on GPU `index` of visible_gpus(): one compute stream, kernels for compute
 /// capability 8.0 and newer, products through cuBLASLt. `gemm_cache` names the file in which the
 /// timed choice of product kernels is kept between runs; empty keeps none. Throws Error (exit 1)
 /// saying what is missing: no CUDA in this build, no such GPU, a GPU that is too old, no cuBLASLt.
-std::unique_ptr<Backend> make_cuda_backend(int index, const std::string& gemm_cache = "");
+std::unique_ptr<Backend> make_cuda_backend(int index, const std::string& gemm_cache = "",
+                                           ProductChoice choice = ProductChoice::timed);
 
 /// The host backend: CPU threads and OpenBLAS. `threads` workers compute each operation; results do
 /// not depend on their number.

@@ -37,6 +37,7 @@ Decoder::Decoder(device::Backend& backend, const model::ParameterStore& paramete
   model::Arena count;
   Scratch::take(count, sizes(longest_pass()));
   scratch_memory_ = backend.allocate(count.bytes(), "activations");
+  backend.reserve_workspace(model::kernel_workspace_bytes(sizes(longest_pass())));
   if (cache_ == Cache::keys_and_values) allocate_cache();
 }
 

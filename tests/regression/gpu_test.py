@@ -232,11 +232,16 @@ class AfterTraining(GpuTest):
             self.assert_close([found["loss"]], [host["loss"]], tolerance,
                               " ".join(["evaluate on", str(ranks), *words]))
 
-    def test_generate_reads_the_checkpoint(self):
-        result = run("trireme-generate", "--checkpoint", self.folder / "run", "--prompt",
-                     "Licensed under the", "--greedy", "--tokens", 12)
-        self.assertEqual(result.code, FINISHED, result)
-        self.assertGreater(len(result.out), len("Licensed under the"))
+    def test_generate_gives_the_text_of_the_host(self):
+        words = ["--checkpoint", self.folder / "run", "--prompt", "Licensed under the", "--greedy",
+                 "--tokens", 12]
+        host = run("trireme-generate", *words, "--device", "host")
+        self.assertEqual(host.code, FINISHED, host)
+        self.assertGreater(len(host.out), len("Licensed under the"))
+        for more in [], ["--device", "cuda"], ["--device", "cuda", "--recompute"]:
+            with self.subTest(more):
+                result = run("trireme-generate", *words, *more)
+                self.assertEqual((result.code, result.out), (FINISHED, host.out), result)
 
 
 if __name__ == "__main__":

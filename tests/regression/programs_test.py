@@ -3,7 +3,7 @@
 import math
 import unittest
 
-from runs import DECK, FINISHED, IO, RunTest, run
+from runs import DECK, FINISHED, IO, USAGE, RunTest, run
 
 try:
     import h5py
@@ -79,6 +79,9 @@ class AfterTraining(RunTest):
         self.assertEqual(first.code, FINISHED, first)
         self.assertGreater(len(first.out), len("Licensed under the"))
         self.assertEqual(run("trireme-generate", *words).out, first.out)
+        refused = run("trireme-generate", *words, "--device", "gpu")
+        self.assertEqual(refused.code, USAGE, refused)
+        self.assertIn("--device gpu: expected auto, host or cuda", refused.err)
 
 
 class Overflow(RunTest):

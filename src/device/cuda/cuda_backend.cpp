@@ -42,8 +42,10 @@ class Range {
 // Operations are queued on one stream; the host runs ahead.
 class CudaBackend final : public Backend {
  public:
-  CudaBackend(int index, const std::string& gemm_cache)
-      : gpu_name_(visible_gpus()[index].name), gemm_(gemm_cache) {
+  CudaBackend(int index, const std::string& gemm_cache, ProductChoice choice)
+      : gpu_name_(visible_gpus()[index].name),
+        gemm_(gemm_cache, choice == ProductChoice::timed ? kernels_on_gpu::GemmChoice::timed
+                                                         : kernels_on_gpu::GemmChoice::first) {
     int multiprocessors = 0, major = 0, minor = 0, shared = 0;
     TRIREME_CUDA(cudaDeviceGetAttribute(&multiprocessors, cudaDevAttrMultiProcessorCount, index));
     TRIREME_CUDA(cudaDeviceGetAttribute(&major, cudaDevAttrComputeCapabilityMajor, index));
@@ -158,9 +160,10 @@ class CudaBackend final : public Backend {
 
 }  // namespace
 
-std::unique_ptr<Backend> make_cuda_backend(int index, const std::string& gemm_cache) {
+std::unique_ptr<Backend> make_cuda_backend(int index, const std::string& gemm_cache,
+                                           ProductChoice choice) {
   use_gpu(index);
-  return std::make_unique<CudaBackend>(index, gemm_cache);
+  return std::make_unique<CudaBackend>(index, gemm_cache, choice);
 }
 
 }  // namespace trireme::device
