@@ -13,6 +13,7 @@ namespace trireme::kernels::cuda {
 namespace {
 
 constexpr char kSeparator = '\t';
+constexpr std::string_view kSeparateText = "separate";
 
 /// The file, held by this process alone while it is open, where the file system can lock.
 class LockedFile {
@@ -58,6 +59,18 @@ std::optional<Algorithm> latest_plan(std::string_view content, std::string_view 
   return latest;
 }
 
+std::string_view name_of(Epilogue epilogue) {
+  switch (epilogue) {
+    case Epilogue::gelu:
+      return " gelu";
+    case Epilogue::gelu_gradient:
+      return " gelu-gradient";
+    case Epilogue::none:
+      break;
+  }
+  return "";
+}
+
 /// Removes `expected` from the head of `text`, if it is there.
 bool consume(std::string_view& text, std::string_view expected) {
   if (!text.starts_with(expected)) return false;
@@ -73,16 +86,17 @@ std::uint32_t alignment_of(const void* pointer) {
 }
 
 std::string to_string(const Product& product) {
-  return fmt::format("{}x{}x{} {}{} {} to {}{}{} align {} {} {}", product.m, product.n, product.k,
+  return fmt::format("{}x{}x{} {}{} {} to {}{}{}{} align {} {} {}", product.m, product.n, product.k,
                      product.transpose_a ? 'T' : 'N', product.transpose_b ? 'T' : 'N',
                      name_of(product.operands), name_of(product.result), product.adds ? " add" : "",
-                     product.bias ? " bias" : "", product.alignment_a, product.alignment_b,
-                     product.alignment_c);
+                     product.bias ? " bias" : "", name_of(product.epilogue), product.alignment_a,
+                     product.alignment_b, product.alignment_c);
 }
 
 std::string format_plan(std::string_view machine, std::string_view product,
                         const Algorithm& algorithm) {
   std::string line = fmt::format("{}{}{}{}", machine, kSeparator, product, kSeparator);
+  if (algorithm == kSeparate) return line.append(kSeparateText);
   for (const std::uint64_t word : algorithm) line += fmt::format("{:016x}", word);
   return line;
 }
@@ -93,6 +107,7 @@ std::optional<Algorithm> parse_plan(std::string_view line, std::string_view mach
   if (!consume(line, machine) || !consume(line, separator) || !consume(line, product) ||
       !consume(line, separator))
     return std::nullopt;
+  if (line == kSeparateText) return kSeparate;
   constexpr std::size_t kDigits = 2 * sizeof(std::uint64_t);
   Algorithm algorithm{};
   if (line.size() != algorithm.size() * kDigits) return std::nullopt;

@@ -20,6 +20,13 @@ inline constexpr std::uint32_t kLargestAlignment = 16;
 /// The alignment of `pointer`, at most kLargestAlignment.
 std::uint32_t alignment_of(const void* pointer);
 
+/// What cuBLASLt makes of each element of C before it is stored.
+enum class Epilogue {
+  none,
+  gelu,           ///< its gelu, after the bias; what it was goes to another matrix like C
+  gelu_gradient,  ///< its product with gelu' of another matrix like C
+};
+
 /// All that the choice of an algorithm depends on: C [m, n] = op(A) [m, k] op(B) [k, n].
 struct Product {
   std::int64_t m = 0;
@@ -31,6 +38,7 @@ struct Product {
   DType result = DType::f32;    ///< of C
   bool adds = false;            ///< whether beta is other than 0
   bool bias = false;
+  Epilogue epilogue = Epilogue::none;
   std::uint32_t alignment_a = kLargestAlignment;
   std::uint32_t alignment_b = kLargestAlignment;
   std::uint32_t alignment_c = kLargestAlignment;
@@ -43,6 +51,10 @@ std::string to_string(const Product& product);
 
 /// A configured algorithm, as cuBLASLt allows it to be stored (cublasLtMatmulAlgo_t).
 using Algorithm = std::array<std::uint64_t, 8>;
+
+/// In place of an algorithm: kernels of their own for the product and for what its epilogue would
+/// do are faster.
+inline constexpr Algorithm kSeparate = {~std::uint64_t{0}};
 
 /// One line of the file, without its end: machine, product and algorithm.
 std::string format_plan(std::string_view machine, std::string_view product,

@@ -41,6 +41,12 @@ TEST(GemmPlan, NamesProductsForPeople) {
                               .adds = true,
                               .alignment_b = 2}),
             "768x3072x9 TN bf16 to fp32 add align 16 2 16");
+  Product fused = kProduct;
+  fused.epilogue = Epilogue::gelu;
+  EXPECT_EQ(to_string(fused), "16384x2304x768 NT fp32 to fp32 bias gelu align 16 16 16");
+  fused.epilogue = Epilogue::gelu_gradient;
+  fused.bias = false;
+  EXPECT_EQ(to_string(fused), "16384x2304x768 NT fp32 to fp32 gelu-gradient align 16 16 16");
 }
 
 TEST(GemmPlan, ALineComesBack) {
@@ -51,12 +57,21 @@ TEST(GemmPlan, ALineComesBack) {
   EXPECT_EQ(parse_plan(line, "another GPU", "a product"), std::nullopt);
 }
 
+TEST(GemmPlan, SaysInWordsThatTheSeparateFormWins) {
+  const std::string line = format_plan(kMachine, "a product", kSeparate);
+  EXPECT_EQ(line, std::string(kMachine) + "\ta product\tseparate");
+  EXPECT_EQ(parse_plan(line, kMachine, "a product"), kSeparate);
+  EXPECT_EQ(parse_plan(line, kMachine, "another"), std::nullopt);
+}
+
 TEST(GemmPlan, DamagedLinesAreNoPlans) {
-  const std::string line = format_plan(kMachine, "a product", kAlgorithm);
-  for (std::size_t size = 0; size < line.size(); ++size)
-    EXPECT_EQ(parse_plan(line.substr(0, size), kMachine, "a product"), std::nullopt) << size;
-  EXPECT_EQ(parse_plan(line + "0", kMachine, "a product"), std::nullopt);
-  std::string damaged = line;
+  for (const Algorithm& algorithm : {kAlgorithm, kSeparate}) {
+    const std::string line = format_plan(kMachine, "a product", algorithm);
+    for (std::size_t size = 0; size < line.size(); ++size)
+      EXPECT_EQ(parse_plan(line.substr(0, size), kMachine, "a product"), std::nullopt) << size;
+    EXPECT_EQ(parse_plan(line + "0", kMachine, "a product"), std::nullopt);
+  }
+  std::string damaged = format_plan(kMachine, "a product", kAlgorithm);
   damaged.back() = 'x';
   EXPECT_EQ(parse_plan(damaged, kMachine, "a product"), std::nullopt);
   damaged.back() = '-';
@@ -85,6 +100,19 @@ TEST_F(GemmPlansTest, WhatOneProcessSettlesAnotherFinds) {
   other.alignment_c = 8;
   EXPECT_EQ(another.find(other), std::nullopt);
   EXPECT_EQ(GemmPlans(path_, "another GPU").find(kProduct), std::nullopt);
+}
+
+// A product with an epilogue is another one than the same product without.
+TEST_F(GemmPlansTest, TheSeparateFormIsSettledLikeAnAlgorithm) {
+  Product fused = kProduct;
+  fused.epilogue = Epilogue::gelu;
+  plans_.settle(kProduct, kAlgorithm, kAnything);
+  EXPECT_EQ(plans_.find(fused), std::nullopt);
+  EXPECT_EQ(plans_.settle(fused, kSeparate, kAnything), kSeparate);
+  const GemmPlans another(path_, kMachine);
+  EXPECT_EQ(another.settle(fused, kOther, kAnything), kSeparate) << "the first one holds";
+  EXPECT_EQ(another.find(fused), kSeparate);
+  EXPECT_EQ(another.find(kProduct), kAlgorithm);
 }
 
 TEST_F(GemmPlansTest, APlanThatCannotBeUsedIsReplaced) {
