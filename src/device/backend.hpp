@@ -19,6 +19,7 @@
 #include "kernels/gelu.hpp"
 #include "kernels/gemm.hpp"
 #include "kernels/layernorm.hpp"
+#include "kernels/linear_gelu.hpp"
 
 namespace trireme::device {
 
@@ -73,6 +74,8 @@ class Backend {
   virtual void bias_gradient(const kernels::BiasGradient& args) = 0;
   virtual void gelu_forward(const kernels::GeluForward& args) = 0;
   virtual void gelu_backward(const kernels::GeluBackward& args) = 0;
+  virtual void linear_gelu(const kernels::LinearGelu& args) = 0;
+  virtual void linear_gelu_gradient(const kernels::LinearGeluGradient& args) = 0;
   virtual void bias_dropout_residual(const kernels::BiasDropoutResidual& args) = 0;
   virtual void bias_dropout_residual_norm(const kernels::BiasDropoutResidualNorm& args) = 0;
   virtual void dropout_backward(const kernels::DropoutBackward& args) = 0;

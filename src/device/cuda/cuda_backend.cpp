@@ -119,6 +119,14 @@ class CudaBackend final : public Backend {
     const Range range("gemm");
     gemm_(args, context_);
   }
+  void linear_gelu(const kernels::LinearGelu& args) override {
+    const Range range("linear_gelu");
+    gemm_.linear_gelu(args, context_);
+  }
+  void linear_gelu_gradient(const kernels::LinearGeluGradient& args) override {
+    const Range range("linear_gelu_gradient");
+    gemm_.linear_gelu_gradient(args, context_);
+  }
 #define TRIREME_CUDA_OPERATION(operation, Arguments)        \
   void operation(const kernels::Arguments& args) override { \
     const Range range(#operation);                          \

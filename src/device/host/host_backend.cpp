@@ -70,6 +70,10 @@ class HostBackend final : public Backend {
   void bias_gradient(const kernels::BiasGradient& args) override { host::bias_gradient(args); }
   void gelu_forward(const kernels::GeluForward& args) override { host::gelu_forward(args); }
   void gelu_backward(const kernels::GeluBackward& args) override { host::gelu_backward(args); }
+  void linear_gelu(const kernels::LinearGelu& args) override { host::linear_gelu(args); }
+  void linear_gelu_gradient(const kernels::LinearGeluGradient& args) override {
+    host::linear_gelu_gradient(args);
+  }
   void bias_dropout_residual(const kernels::BiasDropoutResidual& args) override {
     host::bias_dropout_residual(args);
   }

@@ -6,6 +6,7 @@
 
 #include "kernels/cuda/context.hpp"
 #include "kernels/gemm.hpp"
+#include "kernels/linear_gelu.hpp"
 
 namespace trireme::kernels::cuda {
 
@@ -15,18 +16,34 @@ enum class GemmChoice {
   first,  ///< the candidate that cuBLASLt's heuristic puts first; to compare with
 };
 
+/// Where the GELU beside a product is computed.
+enum class Fusion {
+  timed,   ///< in the product's kernel if that is faster, timed on this GPU; if products are timed
+  always,  ///< in the product's kernel wherever cuBLASLt has one; to compare with
+  never,   ///< in a kernel of its own; to compare with
+};
+
+class Chooser;
+
 /// Runs products with kernels that were chosen by timing: the first time that a product of given
 /// shape, transposes, types, alignment, beta and bias is asked for, cuBLASLt's candidates are timed
 /// on this GPU, and the fastest is kept in memory and in a file, keyed by GPU and library version.
 /// A kernel gives the same bits each time, two kernels for one product need not: runs that are to
 /// agree bit by bit share a file. Products that cuBLASLt has no kernel for, and those with a bias
 /// not aligned to 16 bytes, run on a plain one.
+///
+/// A GELU beside a product is timed, and its choice kept, in the same way: in the product's kernel,
+/// as its epilogue, against the fastest kernel for the product and one for the GELU after it. The
+/// latter is all there is in fp32, for rows that are no multiple of 8 elements, and for operands
+/// not aligned to 16 bytes.
 class GemmRunner {
  public:
   /// Loads cuBLASLt for the current GPU. `cache_path` names the file of choices, which processes
   /// may share while they run; empty keeps them in memory alone, as does a file that cannot be
-  /// written. Throws Error (exit 1) when there is no cuBLASLt.
-  explicit GemmRunner(std::string cache_path, GemmChoice choice = GemmChoice::timed);
+  /// written, and Fusion::always, whose choices are none for others. Throws Error (exit 1) when
+  /// there is no cuBLASLt.
+  explicit GemmRunner(std::string cache_path, GemmChoice choice = GemmChoice::timed,
+                      Fusion fusion = Fusion::timed);
   ~GemmRunner();
   GemmRunner(const GemmRunner&) = delete;
   GemmRunner& operator=(const GemmRunner&) = delete;
@@ -35,12 +52,21 @@ class GemmRunner {
   /// of a new product waits for the stream while candidates are timed, on memory of its own.
   void operator()(const Gemm& args, const Context& context);
 
+  /// Makes the choice for a product, if it is new, without running it on `args`.
+  void prepare(const Gemm& args, const Context& context);
+
+  /// As operator(), for a product and the GELU beside it. Need workspace for bias_gradient and
+  /// gelu_backward, too.
+  void linear_gelu(const LinearGelu& args, const Context& context);
+  void linear_gelu_gradient(const LinearGeluGradient& args, const Context& context);
+
   /// How many products were timed so far, rather than found in the file.
   int timed_products() const;
+  /// How many products were chosen to have their GELU in their kernel so far.
+  int fused_products() const;
 
  private:
-  struct State;
-  std::unique_ptr<State> state_;
+  std::unique_ptr<Chooser> chooser_;
 };
 
 }  // namespace trireme::kernels::cuda

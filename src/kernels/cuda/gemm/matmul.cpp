@@ -3,6 +3,7 @@
 #include <array>
 #include <bit>
 
+#include "kernels/cuda/preconditions.hpp"
 #include "kernels/cuda/workspace.hpp"
 
 namespace trireme::kernels::cuda {
@@ -23,7 +24,58 @@ cudaDataType_t cuda_type(DType dtype) {
   }
 }
 
+// GELU is that of a linear layer, which has a bias.
+cublasLtEpilogue_t epilogue_of(const Product& product) {
+  switch (product.epilogue) {
+    case Epilogue::gelu:
+      return CUBLASLT_EPILOGUE_GELU_AUX_BIAS;
+    case Epilogue::gelu_gradient:
+      return CUBLASLT_EPILOGUE_DGELU;
+    case Epilogue::none:
+      break;
+  }
+  return product.bias ? CUBLASLT_EPILOGUE_BIAS : CUBLASLT_EPILOGUE_DEFAULT;
+}
+
 }  // namespace
+
+Product product_of(const Gemm& args) {
+  const DType dtype = args.a.dtype;
+  const auto [m, n] = extents_of("gemm", "c", args.c);
+  const Extents a = extents_of("gemm", "a", args.a);
+  const std::int64_t k = args.transpose_a ? a.rows : a.columns;
+  TRIREME_CHECK(dtype != DType::f64, "gemm: CUDA kernels do not compute in fp64");
+  const DType result = args.c.dtype == wide(dtype) ? wide(dtype) : dtype;
+  check_matrix("gemm", "a", args.a, dtype, args.transpose_a ? Extents{k, m} : Extents{m, k});
+  check_matrix("gemm", "b", args.b, dtype, args.transpose_b ? Extents{n, k} : Extents{k, n});
+  check_matrix("gemm", "c", args.c, result, {m, n});
+  if (args.bias) {
+    check_vector("gemm", "bias", args.bias, dtype, n);
+    TRIREME_CHECK(args.beta == 0.0, "gemm: a bias is added with beta 0 only");
+    TRIREME_CHECK(result == dtype, "gemm: a bias of {} cannot be added to a result of {}",
+                  name_of(dtype), name_of(result));
+  }
+  return {.m = m,
+          .n = n,
+          .k = k,
+          .transpose_a = args.transpose_a,
+          .transpose_b = args.transpose_b,
+          .operands = dtype,
+          .result = result,
+          .adds = args.beta != 0.0,
+          .bias = static_cast<bool>(args.bias),
+          .alignment_a = alignment_of(args.a.data),
+          .alignment_b = alignment_of(args.b.data),
+          .alignment_c = alignment_of(args.c.data)};
+}
+
+Operands operands_of(const Gemm& args) {
+  return {.a = args.a.data,
+          .b = args.b.data,
+          .c = args.c.data,
+          .bias = args.bias.data,
+          .beta = static_cast<float>(args.beta)};
+}
 
 Matmul::Matmul(const CublasLt& library, const Product& product)
     : library_(library),
@@ -41,11 +93,16 @@ Matmul::Matmul(const CublasLt& library, const Product& product)
   const auto operation = [](bool transpose) { return transpose ? CUBLAS_OP_T : CUBLAS_OP_N; };
   describe(CUBLASLT_MATMUL_DESC_TRANSA, operation(product.transpose_b));
   describe(CUBLASLT_MATMUL_DESC_TRANSB, operation(product.transpose_a));
+  describe(CUBLASLT_MATMUL_DESC_EPILOGUE, epilogue_of(product));
+  // Until run() sets them, pointers tell the alignment alone; nothing follows them.
+  const auto* const aligned = reinterpret_cast<const void*>(kLargestAlignment);
   if (product.bias) {
-    describe(CUBLASLT_MATMUL_DESC_EPILOGUE, CUBLASLT_EPILOGUE_BIAS);
     describe(CUBLASLT_MATMUL_DESC_BIAS_DATA_TYPE, cuda_type(product.operands));
-    // Until run() sets it, the pointer tells the alignment alone; nothing follows it.
-    describe(CUBLASLT_MATMUL_DESC_BIAS_POINTER, reinterpret_cast<const void*>(kLargestAlignment));
+    describe(CUBLASLT_MATMUL_DESC_BIAS_POINTER, aligned);
+  }
+  if (product.epilogue != Epilogue::none) {
+    describe(CUBLASLT_MATMUL_DESC_EPILOGUE_AUX_LD, product.n);
+    describe(CUBLASLT_MATMUL_DESC_EPILOGUE_AUX_POINTER, aligned);
   }
 }
 
@@ -116,6 +173,8 @@ bool Matmul::usable(const Algorithm& algorithm) const {
 cublasStatus_t Matmul::run(const Algorithm& algorithm, const Operands& operands,
                            const Context& context) const {
   if (product_.bias) describe(CUBLASLT_MATMUL_DESC_BIAS_POINTER, operands.bias);
+  if (product_.epilogue != Epilogue::none)
+    describe(CUBLASLT_MATMUL_DESC_EPILOGUE_AUX_POINTER, operands.aux);
   const auto algo = std::bit_cast<cublasLtMatmulAlgo_t>(algorithm);
   const float one = 1.0f;
   return library_.Matmul(library_.handle, description_.get(), &one, operands.b, first_.get(),

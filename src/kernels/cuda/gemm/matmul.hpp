@@ -8,18 +8,26 @@
 #include "kernels/cuda/context.hpp"
 #include "kernels/cuda/gemm/cublaslt.hpp"
 #include "kernels/cuda/gemm/plans.hpp"
+#include "kernels/gemm.hpp"
 
 namespace trireme::kernels::cuda {
 
-/// Where the matrices of one product lie. `bias` is null without one; beta is 0 or the factor of
-/// what C holds.
+/// The product that `args` asks for, without an epilogue. Throws InternalError, in words, when the
+/// tensors are none that can be multiplied.
+Product product_of(const Gemm& args);
+
+/// Where the matrices of one product lie. `bias` is null without one, `aux`, the other matrix of
+/// the epilogue, without an epilogue; beta is 0 or the factor of what C holds.
 struct Operands {
   const void* a = nullptr;
   const void* b = nullptr;
   void* c = nullptr;
   const void* bias = nullptr;
   float beta = 0.0f;
+  void* aux = nullptr;
 };
+
+Operands operands_of(const Gemm& args);
 
 /// A product described to cuBLASLt, which stores matrices by columns: a matrix of ours is the
 /// transpose of what it sees in the same memory, so that it is asked for C^T = op(B)^T op(A)^T,

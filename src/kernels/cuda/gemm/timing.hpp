@@ -1,20 +1,38 @@
-// Which of cuBLASLt's candidates is the fastest, found by running them.
+// Which of several ways to the same result is the fastest, found by running them.
 #pragma once
 
+#include <cstddef>
+#include <functional>
+#include <limits>
+#include <memory>
 #include <optional>
 #include <vector>
 
-#include "kernels/cuda/gemm/matmul.hpp"
-#include "kernels/gemm.hpp"
+#include "device/tensor.hpp"
+#include "kernels/cuda/context.hpp"
 
 namespace trireme::kernels::cuda {
 
-/// The fastest of `candidates` for a product of the shapes of `args`, on random operands in memory
-/// of its own; where that is not to be had, A and B are those of `args`, and so is C if it is to
-/// be overwritten anyway. Without memory for a C that is added to, the first candidate, untimed.
-/// Nothing when none runs. `warm`: the GPU has been under load until now. Waits for
-/// context.stream.
-std::optional<Algorithm> fastest(const Matmul& matmul, const std::vector<Algorithm>& candidates,
-                                 const Gemm& args, const Context& context, bool warm);
+/// Operands to time with: random numbers in memory of their own.
+class StandIns {
+ public:
+  explicit StandIns(const Context& context) : context_(context) {}
+
+  /// A tensor like `tensor`, which lasts as long as this; `tensor` itself where there is no memory
+  /// for it.
+  Tensor instead_of(const Tensor& tensor);
+
+ private:
+  const Context& context_;
+  std::vector<std::shared_ptr<void>> memory_;
+};
+
+/// The fastest of `count` ways, the first of them that are as fast as it; nothing when none runs.
+/// `run(i)` queues way i on context.stream, and returns whether it could. Those `longest` that do
+/// best in a few calls are timed at length. `warm`: the GPU has been under load until now. Waits
+/// for context.stream.
+std::optional<std::size_t> fastest(std::size_t count, const std::function<bool(std::size_t)>& run,
+                                   const Context& context, bool warm,
+                                   std::size_t longest = std::numeric_limits<std::size_t>::max());
 
 }  // namespace trireme::kernels::cuda
