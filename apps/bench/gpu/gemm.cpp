@@ -2,16 +2,13 @@
 #include <nlohmann/json.hpp>
 
 #include "bench/gpu/commands.hpp"
-#include "bench/gpu/meter.hpp"
-#include "core/cuda/check.hpp"
-#include "kernels/cuda/gemm.hpp"
-#include "kernels/cuda/workspace.hpp"
+#include "bench/gpu/gelu.hpp"
+#include "bench/gpu/runner.hpp"
 
 namespace trireme::bench::gpu {
 namespace {
 
 using kernels::cuda::GemmChoice;
-using kernels::cuda::GemmRunner;
 
 constexpr std::int64_t kTokens = 16384;
 constexpr std::int64_t kPaddedVocabulary = 50304;
@@ -74,43 +71,24 @@ struct Measured {
   double first = 0.0, fastest = 0.0;  ///< TFLOP/s
 };
 
-/// Runs products with a choice of its own, apart from the backend's.
-class Runner {
- public:
-  Runner(Meter& meter, GemmChoice choice) : meter_(meter), run_("", choice) {
-    workspace_ = meter.backend().allocate(kernels::cuda::kGemmWorkspace, "workspace of products");
-    context_ = {.stream = meter.backend().stream(),
-                .workspace = static_cast<std::byte*>(workspace_.get()),
-                .workspace_bytes = kernels::cuda::kGemmWorkspace};
-    TRIREME_CUDA(
-        cudaDeviceGetAttribute(&context_.multiprocessors, cudaDevAttrMultiProcessorCount, 0));
-  }
+double tflops(Meter& meter, Runner& runner, const Product& product, DType dtype) {
+  const double ms = meter.time([&]() -> Call {
+    const auto& [name, m, n, k, ta, tb, weight_gradient, bias] = product;
+    const kernels::Gemm args{.a = meter.random(ta ? Shape{k, m} : Shape{m, k}, dtype),
+                             .b = meter.random(tb ? Shape{n, k} : Shape{k, n}, dtype),
+                             .c = meter.zeros({m, n}, weight_gradient ? wide(dtype) : dtype),
+                             .transpose_a = ta,
+                             .transpose_b = tb,
+                             .beta = weight_gradient ? 1.0 : 0.0,
+                             .bias = bias ? meter.random({n}, dtype) : Tensor{}};
+    return [&runner, args] { runner.run(args, runner.context); };
+  });
+  return 1e-9 * 2.0 * static_cast<double>(product.m) * static_cast<double>(product.n) *
+         static_cast<double>(product.k) / ms;
+}
 
-  /// TFLOP/s.
-  double rate(const Product& product, DType dtype) {
-    const double ms = meter_.time([&]() -> Call {
-      const auto& [name, m, n, k, ta, tb, weight_gradient, bias] = product;
-      const kernels::Gemm args{.a = meter_.random(ta ? Shape{k, m} : Shape{m, k}, dtype),
-                               .b = meter_.random(tb ? Shape{n, k} : Shape{k, n}, dtype),
-                               .c = meter_.zeros({m, n}, weight_gradient ? wide(dtype) : dtype),
-                               .transpose_a = ta,
-                               .transpose_b = tb,
-                               .beta = weight_gradient ? 1.0 : 0.0,
-                               .bias = bias ? meter_.random({n}, dtype) : Tensor{}};
-      return [this, args] { run_(args, context_); };
-    });
-    return 1e-9 * 2.0 * static_cast<double>(product.m) * static_cast<double>(product.n) *
-           static_cast<double>(product.k) / ms;
-  }
-
- private:
-  Meter& meter_;
-  GemmRunner run_;
-  device::Buffer workspace_;
-  kernels::cuda::Context context_;
-};
-
-void print(const Meter& meter, const Settings& settings, const std::vector<Measured>& rows) {
+void print(const Meter& meter, const Settings& settings, const std::vector<Measured>& rows,
+           const std::vector<WithGelu>& gelu) {
   if (settings.json) {
     nlohmann::ordered_json list = nlohmann::ordered_json::array();
     for (const auto& [product, first, fastest] : rows)
@@ -123,7 +101,8 @@ void print(const Meter& meter, const Settings& settings, const std::vector<Measu
     const nlohmann::ordered_json all = {{"gpu", meter.gpu().name},
                                         {"type", name_of(settings.dtype)},
                                         {"product_gflops", meter.product_rate()},
-                                        {"rows", list}};
+                                        {"rows", list},
+                                        {"gelu", to_json(gelu)}};
     fmt::print("{}\n", all.dump(2));
     return;
   }
@@ -133,6 +112,7 @@ void print(const Meter& meter, const Settings& settings, const std::vector<Measu
     fmt::print("{:<28} {:<20} {:>7.0f} {:>7.0f} {:>6.1f} % {:>7.1f} %\n", product.name,
                fmt::format("{} x {} x {}", product.m, product.n, product.k), first, fastest,
                100 * (fastest / first - 1), 100 * 1e3 * fastest / meter.product_rate());
+  print(gelu);
   fmt::print(
       "\nTFLOP/s in {} on {}: the kernel that cuBLASLt's heuristic puts first, and the fastest of "
       "its candidates;\nthe product of 8192^3 runs at {:.0f} TFLOP/s; medians of {}\n",
@@ -145,12 +125,16 @@ void measure_products(const Settings& settings) {
   Meter meter(settings);
   Runner first(meter, GemmChoice::first), fastest(meter, GemmChoice::timed);
   std::vector<Measured> rows;
-  for (const Model& model : kModels)
+  std::vector<WithGelu> gelu;
+  for (const Model& model : kModels) {
     for (const Product& product : products_of(model))
       if (settings.wants(product.name))
-        rows.push_back(
-            {product, first.rate(product, settings.dtype), fastest.rate(product, settings.dtype)});
-  print(meter, settings, rows);
+        rows.push_back({product, tflops(meter, first, product, settings.dtype),
+                        tflops(meter, fastest, product, settings.dtype)});
+    const auto more = measure_gelu(meter, settings, model.name, kTokens, model.hidden);
+    gelu.insert(gelu.end(), more.begin(), more.end());
+  }
+  print(meter, settings, rows, gelu);
 }
 
 }  // namespace trireme::bench::gpu

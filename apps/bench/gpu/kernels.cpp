@@ -172,6 +172,25 @@ void Rows::mlp() {
                                      .dbias = meter_.zeros({wider[1]}, wide(dtype_))};
     return [this, args] { backend_.gelu_backward(args); };
   });
+  // In the form that is faster: trireme-bench gemm tells which.
+  const double flops = 2.0 * static_cast<double>(wider.size()) * static_cast<double>(model_.hidden);
+  const Shape narrow{model_.tokens(), model_.hidden};
+  meter_.product(name("linear gelu"), flops, [=, this]() -> Call {
+    const kernels::LinearGelu args{.x = meter_.random(narrow, dtype_),
+                                   .weight = meter_.random({wider[1], narrow[1]}, dtype_),
+                                   .bias = meter_.random({wider[1]}, dtype_),
+                                   .up = meter_.zeros(wider, dtype_),
+                                   .activated = meter_.zeros(wider, dtype_)};
+    return [this, args] { backend_.linear_gelu(args); };
+  });
+  meter_.product(name("linear gelu gradient"), flops, [=, this]() -> Call {
+    const kernels::LinearGeluGradient args{.dy = meter_.random(narrow, dtype_),
+                                           .weight = meter_.random({narrow[1], wider[1]}, dtype_),
+                                           .up = meter_.random(wider, dtype_),
+                                           .dup = meter_.zeros(wider, dtype_),
+                                           .dbias = meter_.zeros({wider[1]}, wide(dtype_))};
+    return [this, args] { backend_.linear_gelu_gradient(args); };
+  });
 }
 
 void Rows::embeddings() {
