@@ -69,6 +69,9 @@ TEST(GeluBackward, MatchesFiniteDifferencesAlsoInPlace) {
   std::vector<double> sums(17, 0.5);
   for (std::int64_t i = 0; i < dx.size(); ++i) sums[i % 17] += dx[i];
   expect_close("dbias", dbias, sums, 1e-14);
+  Owned<double> over = x;
+  host::gelu_backward({dout.tensor(), over.tensor(), over.tensor(), dbias.tensor()});
+  expect_same_bits("dx over x", over, dx);
   host::gelu_backward({dout.tensor(), x.tensor(), dout.tensor(), dbias.tensor()});
   expect_same_bits("dx in place", dout, dx);
 }

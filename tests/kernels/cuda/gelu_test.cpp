@@ -16,13 +16,15 @@ TEST(Gelu, AgreesWithTheHost) {
                           bench.backend().gelu_forward({.x = x, .out = out});
                           return {{"out", out}};
                         });
-      for (const bool in_place : {false, true}) {
+      for (const char* place : {"apart", "over dout", "over x"}) {
         expect_as_on_host(
-            "gelu gradient of " + to_string(shape), dtype,
+            fmt::format("gelu gradient of {}, {}", to_string(shape), place), dtype,
             [&](Workbench& bench) -> std::vector<Output> {
               const std::int64_t n = shape[shape.rank() - 1];
               const Tensor dout = bench.random(shape, 2), x = bench.random(shape, 1, 2.0);
-              const Tensor dx = in_place ? dout : bench.poisoned(shape);
+              const Tensor dx = place == std::string("over dout") ? dout
+                                : place == std::string("over x")  ? x
+                                                                  : bench.poisoned(shape);
               const Tensor dbias = bench.wide_random({n}, 3);
               bench.backend().gelu_backward({.dout = dout, .x = x, .dx = dx, .dbias = dbias});
               return {{"dx", dx}, {"dbias", dbias}};
