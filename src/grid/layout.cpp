@@ -17,10 +17,14 @@ Coordinates Layout::coordinates_of(int rank) const {
   return {rank % tensor, rank / tensor % data, rank / (tensor * data)};
 }
 
-LayerRange Layout::layers_of(int stage) const {
+LayerRange Layout::layers_of(int stage, int chunk) const {
   TRIREME_CHECK(stage >= 0 && stage < pipeline && std::ssize(partition) == pipeline,
                 "stage {} of {}, partition of {}", stage, pipeline, partition.size());
-  return {std::accumulate(partition.begin(), partition.begin() + stage, 0), partition[stage]};
+  TRIREME_CHECK(chunk >= 0 && chunk < chunks && partition[stage] % chunks == 0,
+                "chunk {} of {} of {} layers", chunk, chunks, partition[stage]);
+  const int per_round = std::accumulate(partition.begin(), partition.end(), 0) / chunks;
+  const int before = std::accumulate(partition.begin(), partition.begin() + stage, 0) / chunks;
+  return {chunk * per_round + before, partition[stage] / chunks};
 }
 
 ShardRange padded_shard(std::int64_t total, int shards, int index) {

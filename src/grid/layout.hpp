@@ -18,15 +18,19 @@ struct Coordinates {
 struct LayerRange {
   int first = 0;
   int count = 0;
+  bool contains(int layer) const { return layer >= first && layer < first + count; }
   bool operator==(const LayerRange&) const = default;
 };
 
-/// The extents of the three axes and the transformer layers of each pipeline stage.
+/// The extents of the three axes and the transformer layers of each pipeline stage. A stage's
+/// layers come in `chunks` equal pieces: chunk c of stage s among p stages is link c * p + s of the
+/// chain that a sample passes.
 struct Layout {
   int tensor = 1;
   int data = 1;
   int pipeline = 1;
   std::vector<int> partition;  ///< layers per stage, `pipeline` entries, zero allowed
+  int chunks = 1;              ///< divides each entry of `partition`
 
   int ranks() const { return tensor * data * pipeline; }
 
@@ -35,8 +39,8 @@ struct Layout {
   /// The place of `rank`: rank_of() backwards. Throws InternalError for ranks that do not exist.
   Coordinates coordinates_of(int rank) const;
 
-  /// The layers of a stage. Throws InternalError for stages that do not exist.
-  LayerRange layers_of(int stage) const;
+  /// The layers of a stage's chunk. Throws InternalError for stages and chunks that do not exist.
+  LayerRange layers_of(int stage, int chunk = 0) const;
 
   bool is_first(int stage) const { return stage == 0; }
   bool is_last(int stage) const { return stage == pipeline - 1; }

@@ -64,10 +64,9 @@ class TableBuilder {
 int stage_of(const Parameter& parameter, const grid::Layout& layout) {
   if (parameter.home == Home::first_stage) return 0;
   if (parameter.home == Home::last_stage) return layout.pipeline - 1;
-  for (int stage = 0; stage < layout.pipeline; ++stage) {
-    const grid::LayerRange range = layout.layers_of(stage);
-    if (parameter.layer >= range.first && parameter.layer < range.first + range.count) return stage;
-  }
+  for (int stage = 0; stage < layout.pipeline; ++stage)
+    for (int chunk = 0; chunk < layout.chunks; ++chunk)
+      if (layout.layers_of(stage, chunk).contains(parameter.layer)) return stage;
   throw InternalError("no stage holds layer {}", parameter.layer);
 }
 

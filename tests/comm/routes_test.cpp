@@ -19,6 +19,18 @@ TEST(PipelineRoutes, ActivationsGoOnAndGradientsBack) {
   }
 }
 
+TEST(PipelineRoutes, SeveralChunksCloseTheRing) {
+  for (int stages = 2; stages <= 9; ++stages) {
+    const std::vector<Route> routes = pipeline_routes(stages, /*chunks=*/2);
+    EXPECT_EQ(routes.size(), 2u * stages);
+    for (int stage = 0; stage < stages; ++stage) {
+      const int next = (stage + 1) % stages;
+      EXPECT_EQ(std::count(routes.begin(), routes.end(), Route{stage, next, kActivationTag}), 1);
+      EXPECT_EQ(std::count(routes.begin(), routes.end(), Route{next, stage, kGradientTag}), 1);
+    }
+  }
+}
+
 // Opened in order, each by its two ranks together, all routes take four turns whatever the length.
 TEST(PipelineRoutes, ManyCanBeOpenedAtOnce) {
   for (int stages = 3; stages <= 64; ++stages) {

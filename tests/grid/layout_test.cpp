@@ -29,6 +29,16 @@ TEST(Layout, StagesMayHaveNoLayers) {
   EXPECT_THROW(layout.layers_of(8), InternalError);
 }
 
+TEST(Layout, ChunksGoRoundTheStages) {
+  const Layout layout{.pipeline = 2, .partition = {4, 4}, .chunks = 2};
+  EXPECT_EQ(layout.layers_of(0, 0), (LayerRange{0, 2}));
+  EXPECT_EQ(layout.layers_of(1, 0), (LayerRange{2, 2}));
+  EXPECT_EQ(layout.layers_of(0, 1), (LayerRange{4, 2}));
+  EXPECT_EQ(layout.layers_of(1, 1), (LayerRange{6, 2}));
+  EXPECT_THROW(layout.layers_of(0, 2), InternalError);
+  EXPECT_THROW((Layout{.partition = {3}, .chunks = 2}.layers_of(0, 1)), InternalError);
+}
+
 TEST(PaddedShard, CoversEverythingOnce) {
   for (std::int64_t total : {0, 1, 5, 2048, 50257})
     for (int shards : {1, 2, 3, 4, 8}) {

@@ -31,9 +31,11 @@ model::ModelConfig small() {
 /// Tensor, data and pipeline extents with partitions of four layers, empty stages among them.
 const std::vector<grid::Layout>& layouts() {
   static const std::vector<grid::Layout> all = {
-      {1, 1, 1, {4}},          {2, 1, 1, {4}},          {4, 1, 1, {4}},
-      {1, 3, 1, {4}},          {1, 1, 2, {1, 3}},       {2, 2, 2, {2, 2}},
-      {1, 1, 4, {0, 2, 2, 0}}, {4, 2, 4, {0, 2, 2, 0}}, {2, 1, 5, {0, 4, 0, 0, 0}}};
+      {1, 1, 1, {4}},          {2, 1, 1, {4}},
+      {4, 1, 1, {4}},          {1, 3, 1, {4}},
+      {1, 1, 2, {1, 3}},       {2, 2, 2, {2, 2}},
+      {2, 2, 2, {2, 2}, 2},    {1, 1, 4, {0, 2, 2, 0}},
+      {4, 2, 4, {0, 2, 2, 0}}, {2, 1, 5, {0, 4, 0, 0, 0}}};
   return all;
 }
 
