@@ -6,8 +6,7 @@
 
 namespace trireme::model {
 
-GptStage::Slot GptStage::Slot::take(Arena& arena, const LayerSizes& sizes, int layers, bool first,
-                                    bool last) {
+GptStage::Slot GptStage::Slot::take(Arena& arena, const LayerSizes& sizes, int layers, bool first) {
   Slot slot;
   const Shape stream{sizes.config.sequence, sizes.micro_batch, sizes.config.hidden};
   if (first) {
@@ -19,11 +18,14 @@ GptStage::Slot GptStage::Slot::take(Arena& arena, const LayerSizes& sizes, int l
     slot.layers.push_back(LayerActivations::take(arena, sizes));
     slot.streams.push_back(arena.take(sizes.dtype, stream));
   }
-  if (last) {
-    slot.labels = arena.take_ints(sizes.tokens());
-    slot.head = Head::Activations::take(arena, sizes);
-  }
   return slot;
+}
+
+GptStage::Ending GptStage::Ending::take(Arena& arena, const LayerSizes& sizes) {
+  Ending ending;
+  ending.labels = arena.take_ints(sizes.tokens());
+  ending.head = Head::Activations::take(arena, sizes);
+  return ending;
 }
 
 GptStage::Scratch GptStage::Scratch::take(Arena& arena, const LayerSizes& sizes) {
@@ -39,34 +41,41 @@ StageMemory GptStage::plan(const LayerSizes& sizes, const grid::Layout& layout, 
                            int slots) {
   Arena activations, workspace;
   for (int slot = 0; slot < slots; ++slot)
-    Slot::take(activations, sizes, layout.layers_of(stage).count, layout.is_first(stage),
-               layout.is_last(stage));
+    Slot::take(activations, sizes, layout.layers_of(stage).count, layout.is_first(stage));
+  if (layout.is_last(stage)) Ending::take(activations, sizes);
   const Scratch scratch = Scratch::take(workspace, sizes);
   const std::size_t exchanged = 2 * scratch.gradients[0].bytes();
   return {activations.bytes(), workspace.bytes() - exchanged, exchanged};
 }
 
-GptStage::GptStage(const LayerContext& context, const ParameterStore& parameters,
-                   const grid::Layout& layout, int stage, int slots)
-    : context_(context) {
-  const grid::LayerRange range = layout.layers_of(stage);
-  if (layout.is_first(stage)) embedding_.emplace(parameters, context.config);
+GptStage::Chunk GptStage::make_chunk(const ParameterStore& parameters,
+                                     const grid::LayerRange& range) const {
+  Chunk chunk;
   for (int layer = range.first; layer < range.first + range.count; ++layer)
-    layers_.emplace_back(parameters, layer);
-  if (layout.is_last(stage)) head_.emplace(parameters);
-
+    chunk.layers.emplace_back(parameters, layer);
   const Placement& placement = parameters.placement();
-  embedding_range_ = head_range_ = {0, placement.owned_size};
-  layer_ranges_.assign(range.count, {placement.owned_size, 0});
+  chunk.ranges.assign(range.count, {placement.owned_size, 0});
   for (const LocalParameter& local : placement.parameters) {
-    if (local.parameter->home != Home::layer) continue;
-    FlatRange& layer = layer_ranges_[local.parameter->layer - range.first];
+    if (local.parameter->home != Home::layer || !range.contains(local.parameter->layer)) continue;
+    FlatRange& layer = chunk.ranges[local.parameter->layer - range.first];
     layer.begin = std::min(layer.begin, local.offset);
     layer.end = std::max(layer.end, local.offset + local.shape.size());
   }
-  if (!layer_ranges_.empty()) {
-    embedding_range_.end = layer_ranges_.front().begin;
-    head_range_.begin = layer_ranges_.back().end;
+  return chunk;
+}
+
+GptStage::GptStage(const LayerContext& context, const ParameterStore& parameters,
+                   const grid::Layout& layout, int stage, int slots)
+    : context_(context) {
+  if (layout.is_first(stage)) embedding_.emplace(parameters, context.config);
+  for (int chunk = 0; chunk < layout.chunks; ++chunk)
+    chunks_.push_back(make_chunk(parameters, layout.layers_of(stage, chunk)));
+  if (layout.is_last(stage)) head_.emplace(parameters);
+
+  embedding_range_ = head_range_ = {0, parameters.placement().owned_size};
+  if (!chunks_.front().ranges.empty()) {
+    embedding_range_.end = chunks_.front().ranges.front().begin;
+    head_range_.begin = chunks_.back().ranges.back().end;
   }
 
   const StageMemory memory = plan(context, layout, stage, slots);
@@ -75,47 +84,77 @@ GptStage::GptStage(const LayerContext& context, const ParameterStore& parameters
       context.backend.allocate(memory.workspace + memory.communication, "workspace");
   Arena activations(activation_memory_.get()), workspace(workspace_memory_.get());
   for (int slot = 0; slot < slots; ++slot)
-    slots_.push_back(Slot::take(activations, context, range.count, is_first(), is_last()));
+    slots_.push_back(Slot::take(activations, context, layout.layers_of(stage).count, is_first()));
+  if (is_last()) ending_ = Ending::take(activations, context);
   scratch_ = Scratch::take(workspace, context);
 }
 
-void GptStage::load(int slot_index, const MicroBatch& batch) {
+void GptStage::load(int slot_index, const MicroBatch& batch, int chunk) {
   Slot& slot = slots_[slot_index];
   const std::size_t bytes = context_.tokens() * sizeof(std::int32_t);
+  slot.chunk = chunk;
   slot.first_sample = batch.first_sample;
-  if (slot.ids) context_.backend.upload(slot.ids, batch.ids.data(), bytes);
-  if (slot.labels) context_.backend.upload(slot.labels, batch.labels.data(), bytes);
+  if (has_embedding(chunk)) context_.backend.upload(slot.ids, batch.ids.data(), bytes);
+  if (has_head(chunk)) context_.backend.upload(ending_.labels, batch.labels.data(), bytes);
 }
 
 void GptStage::forward(int slot_index, bool training, std::optional<double> loss_scale) {
   const Slot& slot = slots_[slot_index];
+  const Chunk& chunk = chunks_[slot.chunk];
   const PassInfo pass{.training = training, .first_sample = slot.first_sample};
-  if (embedding_) {
+  if (has_embedding(slot.chunk)) {
     before_reading(embedding_range_);
     embedding_->forward(context_, pass, slot.ids, 0, slot.embedding, slot.streams.front());
   }
-  for (std::size_t i = 0; i < layers_.size(); ++i) {
-    before_reading(layer_ranges_[i]);
-    layers_[i].forward(context_, scratch_.layer, pass, slot.streams[i], slot.layers[i],
-                       slot.streams[i + 1]);
+  for (std::size_t i = 0; i < chunk.layers.size(); ++i) {
+    before_reading(chunk.ranges[i]);
+    chunk.layers[i].forward(context_, scratch_.layer, pass, slot.streams[i], slot.layers[i],
+                            slot.streams[i + 1]);
   }
-  if (head_) {
+  if (has_head(slot.chunk)) {
     before_reading(head_range_);
-    head_->forward(context_, slot.streams.back(), slot.labels, loss_scale, slot.head,
+    ending_.slot = slot_index;
+    head_->forward(context_, slot.streams.back(), ending_.labels, loss_scale, ending_.head,
                    scratch_.loss);
   }
 }
 
-void GptStage::backward(int slot_index, const Tensor& gradient, bool last) {
+void GptStage::backward(int slot, const Tensor& gradient, bool last) {
+  run_backward(slot, gradient, /*with_weights=*/true, last);
+}
+
+void GptStage::backward_input(int slot, const Tensor& gradient) {
+  run_backward(slot, gradient, /*with_weights=*/false, /*last=*/false);
+}
+
+void GptStage::run_backward(int slot_index, const Tensor& gradient, bool with_weights, bool last) {
   const Slot& slot = slots_[slot_index];
+  const Chunk& chunk = chunks_[slot.chunk];
   const PassInfo pass{.training = true, .first_sample = slot.first_sample};
   const Tensor beside = scratch_.layer.stream;
-  if (head_) head_->backward(context_, slot.streams.back(), slot.head, gradient);
-  for (std::size_t i = layers_.size(); i-- > 0;) {
-    layers_[i].backward(context_, scratch_.layer, pass, slot.streams[i], slot.layers[i], gradient);
-    if (last && observer_) observer_->gradients_complete_from(layer_ranges_[i].begin);
+  if (has_head(slot.chunk)) {
+    TRIREME_CHECK(ending_.slot == slot_index, "the head keeps slot {}, not {}", ending_.slot,
+                  slot_index);
+    head_->backward(context_, slot.streams.back(), ending_.head, gradient);
   }
-  if (embedding_) embedding_->backward(context_, pass, slot.ids, slot.embedding, gradient, beside);
+  for (std::size_t i = chunk.layers.size(); i-- > 0;) {
+    const auto kept = ProductGradients::over(slot.layers[i], slot.streams[i + 1]);
+    chunk.layers[i].backward(context_, scratch_.layer, pass, slot.streams[i], slot.layers[i],
+                             gradient, with_weights ? nullptr : &kept);
+    if (last) layer_is_complete(chunk, i);
+  }
+  if (has_embedding(slot.chunk))
+    embedding_->backward(context_, pass, slot.ids, slot.embedding, gradient, beside);
+}
+
+void GptStage::backward_weights(int slot_index, bool last) {
+  const Slot& slot = slots_[slot_index];
+  const Chunk& chunk = chunks_[slot.chunk];
+  for (std::size_t i = chunk.layers.size(); i-- > 0;) {
+    chunk.layers[i].backward_weights(context_, slot.layers[i],
+                                     ProductGradients::over(slot.layers[i], slot.streams[i + 1]));
+    if (last) layer_is_complete(chunk, i);
+  }
 }
 
 double GptStage::loss_sum() {

@@ -1,5 +1,5 @@
-// One pipeline stage of a GPT: the embedding if it is the first, its transformer layers, the head
-// if it is the last.
+// One pipeline stage of a GPT: the embedding if it is the first, its transformer layers in one or
+// more chunks, the head if it is the last.
 #pragma once
 
 #include <optional>
@@ -27,8 +27,8 @@ struct StageMemory {
   std::size_t communication = 0;  ///< gradients exchanged with other stages
 };
 
-/// A stage with memory for `slots` micro-batches between their forward and their backward.
-/// Allocates everything when made.
+/// A stage with memory for `slots` micro-batches between their forward and their backward through
+/// one of its chunks; but the head keeps one micro-batch at a time. Allocates everything when made.
 class GptStage {
  public:
   /// `parameters` must hold the stage's weights and outlive it, as must the backend and group of
@@ -40,28 +40,33 @@ class GptStage {
   static StageMemory plan(const LayerSizes& sizes, const grid::Layout& layout, int stage,
                           int slots);
 
-  /// Where the activations from the previous stage belong: [s, b, h]. Not used by the first stage.
+  /// Where the activations from the previous link belong: [s, b, h]. Not used by the first one.
   Tensor input(int slot) const { return slots_[slot].streams.front(); }
-  /// What the next stage gets: [s, b, h].
+  /// What the next link gets: [s, b, h].
   Tensor output(int slot) const { return slots_[slot].streams.back(); }
   /// The two places where the gradient of output() may be received; backward() turns it into that
   /// of input().
   Tensor gradient(int which) const { return scratch_.gradients[which]; }
 
-  /// Uploads the tokens of a micro-batch where this stage needs them: ids on the first stage,
-  /// labels on the last.
-  void load(int slot, const MicroBatch& batch);
+  /// Assigns `slot` to a micro-batch on its way through `chunk`. Uploads its tokens where they are
+  /// needed: ids for the embedding, labels for the head.
+  void load(int slot, const MicroBatch& batch, int chunk = 0);
 
-  /// Runs the micro-batch in `slot` forward. On the last stage the loss is added to loss_sum().
+  /// Runs the micro-batch in `slot` forward. Where the head is, the loss is added to loss_sum().
   /// `training` turns dropout on. A `loss_scale` says that backward() follows; the logits are then
   /// gone. Collective over the tensor group.
   void forward(int slot, bool training, std::optional<double> loss_scale = std::nullopt);
 
-  /// Runs it backward. The last stage starts from loss_scale times its summed loss; others find
-  /// the gradient of output() in `gradient`. Leaves the gradient of input() in `gradient`. Adds to
-  /// the weight gradients; `last` says that no other pass of this step will. Collective over the
-  /// tensor group.
+  /// Runs it backward. The head, whose latest forward this must have been, starts from loss_scale
+  /// times its summed loss; others find the gradient of output() in `gradient`. Leaves the gradient
+  /// of input() in `gradient`. Adds to the weight gradients; `last` says that no other pass of this
+  /// step will to those of this chunk or a later one. Collective over the tensor group.
   void backward(int slot, const Tensor& gradient, bool last = false);
+
+  /// backward() in two parts: backward_input() does all but the gradients of the layers' weight
+  /// matrices, which backward_weights() adds.
+  void backward_input(int slot, const Tensor& gradient);
+  void backward_weights(int slot, bool last = false);
 
   /// Lets `observer` know about all passes from now on; null ends that. It must outlive them.
   void set_observer(PassObserver* observer) { observer_ = observer; }
@@ -74,21 +79,30 @@ class GptStage {
 
   bool is_first() const { return embedding_.has_value(); }
   bool is_last() const { return head_.has_value(); }
+  /// Whether `chunk` begins with the embedding, and whether it ends with the head.
+  bool has_embedding(int chunk) const { return embedding_ && chunk == 0; }
+  bool has_head(int chunk) const { return head_ && chunk + 1 == std::ssize(chunks_); }
 
-  /// Logits of `slot` after forward() without a loss scale on the last stage: [T, local vocabulary
-  /// columns]. For tests and evaluation.
-  Tensor logits(int slot) const { return slots_[slot].head.logits; }
+  /// Logits after a forward() without a loss scale through the head: [T, local vocabulary columns].
+  /// For tests and evaluation.
+  Tensor logits() const { return ending_.head.logits; }
 
  private:
   struct Slot {
+    int chunk = 0;
     std::int32_t* ids = nullptr;
-    std::int32_t* labels = nullptr;
     std::uint64_t first_sample = 0;
     Embedding::Activations embedding;
     std::vector<LayerActivations> layers;
     std::vector<Tensor> streams;  ///< input of each layer, then the output of the last
+    static Slot take(Arena& arena, const LayerSizes& sizes, int layers, bool first);
+  };
+  /// What the head keeps of the micro-batch in `slot`.
+  struct Ending {
+    int slot = -1;
+    std::int32_t* labels = nullptr;
     Head::Activations head;
-    static Slot take(Arena& arena, const LayerSizes& sizes, int layers, bool first, bool last);
+    static Ending take(Arena& arena, const LayerSizes& sizes);
   };
   struct Scratch {
     LayerWorkspace layer;
@@ -102,6 +116,19 @@ class GptStage {
     std::int64_t begin = 0;
     std::int64_t end = 0;
   };
+  /// Consecutive layers.
+  struct Chunk {
+    std::vector<TransformerLayer> layers;
+    std::vector<FlatRange> ranges;  ///< of each layer
+  };
+
+  Chunk make_chunk(const ParameterStore& parameters, const grid::LayerRange& range) const;
+  /// backward(), with or without the weight matrices.
+  void run_backward(int slot, const Tensor& gradient, bool with_weights, bool last);
+  /// Tells the observer that the gradients of `layer` and all behind it are complete.
+  void layer_is_complete(const Chunk& chunk, std::size_t layer) const {
+    if (observer_) observer_->gradients_complete_from(chunk.ranges[layer].begin);
+  }
   void before_reading(const FlatRange& range) const {
     if (observer_) observer_->before_reading(range.begin, range.end);
   }
@@ -109,13 +136,13 @@ class GptStage {
   LayerContext context_;
   PassObserver* observer_ = nullptr;
   FlatRange embedding_range_, head_range_;
-  std::vector<FlatRange> layer_ranges_;
   std::optional<Embedding> embedding_;
-  std::vector<TransformerLayer> layers_;
+  std::vector<Chunk> chunks_;
   std::optional<Head> head_;
   device::Buffer activation_memory_;
   device::Buffer workspace_memory_;
   std::vector<Slot> slots_;
+  Ending ending_;
   Scratch scratch_;
 };
 

@@ -33,11 +33,11 @@ bool drops(const LayerContext& context, const PassInfo& pass) {
   return pass.training && context.config.hidden_dropout > 0.0;
 }
 
-/// The gradient of what a dropout received, given that of its result: `gradient` itself without
-/// dropout, else written to `scratch`.
+/// The gradient of what a dropout received, given that of its result: written to `scratch`, but
+/// where there is no dropout and it need not be `kept`, `gradient` itself.
 Tensor before_dropout(device::Backend& backend, const Tensor& gradient, const Tensor& scratch,
-                      const kernels::Dropout& dropout) {
-  if (dropout.probability == 0.0) return gradient;
+                      const kernels::Dropout& dropout, bool kept) {
+  if (dropout.probability == 0.0 && !kept) return gradient;
   backend.dropout_backward({.dout = gradient, .dx = scratch, .dropout = dropout});
   return scratch;
 }
@@ -213,27 +213,41 @@ void TransformerLayer::mlp_forward(const LayerContext& context, const LayerWorks
 
 void TransformerLayer::backward(const LayerContext& context, const LayerWorkspace& workspace,
                                 const PassInfo& pass, const Tensor& input,
-                                const LayerActivations& saved, const Tensor& gradient) const {
-  mlp_backward(context, workspace, pass, saved, gradient);
-  attention_backward(context, workspace, pass, input, saved, gradient);
+                                const LayerActivations& saved, const Tensor& gradient,
+                                const ProductGradients* kept) const {
+  mlp_backward(context, workspace, pass, saved, gradient, kept);
+  attention_backward(context, workspace, pass, input, saved, gradient, kept);
+}
+
+void TransformerLayer::backward_weights(const LayerContext& context, const LayerActivations& saved,
+                                        const ProductGradients& kept) const {
+  const auto add = [&](const Tensor& x, const Tensor& dy, const Tensor& dweight) {
+    linear_weight_gradient(context.backend, as_rows(x), as_rows(dy), dweight);
+  };
+  add(saved.activated, kept.down, down_weight_.gradient);
+  add(saved.norm2, kept.up, up_weight_.gradient);
+  add(saved.context, kept.projection, projection_weight_.gradient);
+  add(saved.norm1, kept.qkv, qkv_weight_.gradient);
 }
 
 void TransformerLayer::mlp_backward(const LayerContext& context, const LayerWorkspace& workspace,
                                     const PassInfo& pass, const LayerActivations& saved,
-                                    const Tensor& gradient) const {
+                                    const Tensor& gradient, const ProductGradients* kept) const {
   device::Backend& backend = context.backend;
   // The gradient inside the sublayer, beside that of the residual stream.
   const Tensor beside = workspace.stream, beside_rows = as_rows(beside);
-  const Tensor ddown = as_rows(before_dropout(
-      backend, gradient, beside, dropout_at(context.config, pass, layer_, DropoutSite::mlp)));
+  const Tensor ddown = as_rows(
+      before_dropout(backend, gradient, kept ? kept->down : beside,
+                     dropout_at(context.config, pass, layer_, DropoutSite::mlp), kept != nullptr));
   backend.bias_gradient({.dout = ddown, .dbias = down_bias_.gradient});
-  linear_weight_gradient(backend, saved.activated, ddown, down_weight_.gradient);
-  const Tensor dup = front(workspace.wide, saved.up.shape);
-  linear_input_gradient(backend, ddown, down_weight_.weight, dup);
-  backend.gelu_backward({.dout = dup, .x = saved.up, .dx = dup, .dbias = up_bias_.gradient});
+  if (!kept) linear_weight_gradient(backend, saved.activated, ddown, down_weight_.gradient);
+  const Tensor dactivated = front(workspace.wide, saved.up.shape);
+  linear_input_gradient(backend, ddown, down_weight_.weight, dactivated);
+  const Tensor dup = kept ? kept->up : dactivated;
+  backend.gelu_backward({.dout = dactivated, .x = saved.up, .dx = dup, .dbias = up_bias_.gradient});
   linear_input_gradient(backend, dup, up_weight_.weight, beside_rows);
   const auto sum = start_sum_over(context.tensor, beside);
-  linear_weight_gradient(backend, saved.norm2, dup, up_weight_.gradient);
+  if (!kept) linear_weight_gradient(backend, saved.norm2, dup, up_weight_.gradient);
   sum->wait();
   backend.layernorm_backward(
       {.dout = beside_rows,
@@ -252,15 +266,19 @@ void TransformerLayer::mlp_backward(const LayerContext& context, const LayerWork
 void TransformerLayer::attention_backward(const LayerContext& context,
                                           const LayerWorkspace& workspace, const PassInfo& pass,
                                           const Tensor& input, const LayerActivations& saved,
-                                          const Tensor& gradient) const {
+                                          const Tensor& gradient,
+                                          const ProductGradients* kept) const {
   device::Backend& backend = context.backend;
   const ModelConfig& config = context.config;
   const Tensor beside = workspace.stream, beside_rows = as_rows(beside);
-  const Tensor dprojection = as_rows(before_dropout(
-      backend, gradient, beside, dropout_at(config, pass, layer_, DropoutSite::projection)));
+  const Tensor dprojection = as_rows(
+      before_dropout(backend, gradient, kept ? kept->projection : beside,
+                     dropout_at(config, pass, layer_, DropoutSite::projection), kept != nullptr));
   if (drops(context, pass))
     backend.bias_gradient({.dout = dprojection, .dbias = projection_bias_.gradient});
-  linear_weight_gradient(backend, as_rows(saved.context), dprojection, projection_weight_.gradient);
+  if (!kept)
+    linear_weight_gradient(backend, as_rows(saved.context), dprojection,
+                           projection_weight_.gradient);
   linear_input_gradient(backend, dprojection, projection_weight_.weight, as_rows(workspace.narrow));
   const Tensor dqkv = front(workspace.wide, saved.qkv.shape);
   backend.attention_backward({.dout = workspace.narrow,
@@ -274,7 +292,10 @@ void TransformerLayer::attention_backward(const LayerContext& context,
   linear_input_gradient(backend, as_rows(dqkv), qkv_weight_.weight, beside_rows);
   const auto sum = start_sum_over(context.tensor, beside);
   backend.bias_gradient({.dout = as_rows(dqkv), .dbias = qkv_bias_.gradient});
-  linear_weight_gradient(backend, saved.norm1, as_rows(dqkv), qkv_weight_.gradient);
+  if (kept)
+    backend.copy(kept->qkv.data, dqkv.data, dqkv.bytes());
+  else
+    linear_weight_gradient(backend, saved.norm1, as_rows(dqkv), qkv_weight_.gradient);
   sum->wait();
   backend.layernorm_backward({.dout = beside_rows,
                               .x = as_rows(input),

@@ -89,6 +89,21 @@ struct LayerWorkspace {
   static LayerWorkspace take(Arena& arena, const LayerSizes& sizes);
 };
 
+/// The gradients of the outputs of a layer's four products. With the products' inputs, which a
+/// forward pass saves, they give the gradients of the weight matrices.
+struct ProductGradients {
+  Tensor qkv;         ///< [s, b, 3 h / t]
+  Tensor projection;  ///< [s, b, h]
+  Tensor up;          ///< [T, f / t]
+  Tensor down;        ///< [s, b, h]
+
+  /// Places over what no pass reads any more once the backward pass has come to them: they take no
+  /// memory of their own. `output` is the layer's.
+  static ProductGradients over(const LayerActivations& saved, const Tensor& output) {
+    return {saved.qkv, saved.middle, saved.up, output};
+  }
+};
+
 /// The layer with logical number `layer`; its weights live in a ParameterStore.
 class TransformerLayer {
  public:
@@ -100,9 +115,15 @@ class TransformerLayer {
                const Tensor& input, const LayerActivations& saved, const Tensor& output) const;
 
   /// Turns `gradient` [s, b, h], that of the output, into that of the input, in place, and adds the
-  /// weight gradients. Collective over the tensor group.
+  /// weight gradients; with `kept` those of the weight matrices are left to backward_weights(), and
+  /// what that needs is written there. Collective over the tensor group.
   void backward(const LayerContext& context, const LayerWorkspace& workspace, const PassInfo& pass,
-                const Tensor& input, const LayerActivations& saved, const Tensor& gradient) const;
+                const Tensor& input, const LayerActivations& saved, const Tensor& gradient,
+                const ProductGradients* kept = nullptr) const;
+
+  /// Adds the gradients of the weight matrices, after a backward() that left them.
+  void backward_weights(const LayerContext& context, const LayerActivations& saved,
+                        const ProductGradients& kept) const;
 
   /// forward() of t new positions over `past` cached ones, without dropout; keys, values [b, heads,
   /// capacity, head_dim]. input and output are `stream` [t, b, h], in place; `saved` is scratch
@@ -124,11 +145,11 @@ class TransformerLayer {
                    const PassInfo& pass, const LayerActivations& saved, const Tensor& output) const;
   /// The two halves of backward(), last first.
   void mlp_backward(const LayerContext& context, const LayerWorkspace& workspace,
-                    const PassInfo& pass, const LayerActivations& saved,
-                    const Tensor& gradient) const;
+                    const PassInfo& pass, const LayerActivations& saved, const Tensor& gradient,
+                    const ProductGradients* kept) const;
   void attention_backward(const LayerContext& context, const LayerWorkspace& workspace,
                           const PassInfo& pass, const Tensor& input, const LayerActivations& saved,
-                          const Tensor& gradient) const;
+                          const Tensor& gradient, const ProductGradients* kept) const;
 
   int layer_;
   WeightGradient norm1_weight_, norm1_bias_, qkv_weight_, qkv_bias_, projection_weight_,

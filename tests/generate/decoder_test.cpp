@@ -27,7 +27,7 @@ std::vector<double> stage_logits(TinyGpt& gpt, const std::vector<std::int32_t>& 
   const std::vector<std::int32_t> labels(ids.size(), -1);
   stage.load(0, {.ids = ids, .labels = labels});
   stage.forward(0, /*training=*/false);
-  const Tensor logits = stage.logits(0);
+  const Tensor logits = stage.logits();
   return dispatch(logits.dtype, [&](auto element) {
     const auto* values = logits.as<decltype(element)>();
     return std::vector<double>(values, values + logits.size());
