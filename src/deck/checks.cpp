@@ -17,8 +17,9 @@
 namespace trireme::deck {
 namespace {
 
-// "try 1, 2, 4 or 8": divisors of `number`, those nearest to `near` where there are many.
-std::string try_divisors(std::int64_t number, std::int64_t near) {
+// "1, 2, 4 or 8": divisors of `number` from `least` on, those nearest to `near` where there are
+// many.
+std::string divisor_list(std::int64_t number, std::int64_t near, std::int64_t least = 1) {
   constexpr std::size_t kMost = 6;
   std::vector<std::int64_t> divisors;
   for (std::int64_t low = 1; low * low <= number; ++low) {
@@ -29,6 +30,7 @@ std::string try_divisors(std::int64_t number, std::int64_t near) {
   const auto distance = [near](std::int64_t divisor) {
     return std::abs(std::log(static_cast<double>(divisor) / static_cast<double>(near)));
   };
+  std::erase_if(divisors, [least](std::int64_t divisor) { return divisor < least; });
   std::sort(divisors.begin(), divisors.end());
   std::stable_sort(divisors.begin(), divisors.end(),
                    [&](std::int64_t a, std::int64_t b) { return distance(a) < distance(b); });
@@ -36,7 +38,11 @@ std::string try_divisors(std::int64_t number, std::int64_t near) {
   std::sort(divisors.begin(), divisors.end());
   std::vector<std::string> words;
   for (const std::int64_t divisor : divisors) words.push_back(fmt::format("{}", divisor));
-  return "try " + alternatives(words);
+  return alternatives(words);
+}
+
+std::string try_divisors(std::int64_t number, std::int64_t near) {
+  return "try " + divisor_list(number, near);
 }
 
 // `layers` over `stages`, as equal as can be: "3-3-2-2".
@@ -53,6 +59,7 @@ class Checker {
 
   void model();
   void layout();
+  void pipeline();
   void batch_and_length();
   void schedule();
   void tokenizer();
@@ -116,8 +123,9 @@ void Checker::layout() {
                                model.ffn, try_divisors(common > 0 ? common : model.ffn, tensor));
           });
   if (!parallel.partition) {
-    require(model.layers % stages == 0, {"parallel.pipeline", "model.layers", "parallel.partition"},
-            [&] {
+    // What interleaves is cut finer: see pipeline().
+    require(parallel.interleave > 1 || model.layers % stages == 0,
+            {"parallel.pipeline", "model.layers", "parallel.partition"}, [&] {
               return fmt::format(
                   "parallel.pipeline = {} does not divide model.layers = {} ({}, or "
                   "parallel.partition: {})",
@@ -140,6 +148,56 @@ void Checker::layout() {
   });
 }
 
+void Checker::pipeline() {
+  const Parallel& parallel = deck_.parallel;
+  const std::int64_t stages = std::max<std::int64_t>(parallel.pipeline, 1);
+  const std::int64_t chunks = std::max<std::int64_t>(parallel.interleave, 1);
+  const std::string_view name = name_of(parallel.schedule);
+  const bool interleaved = parallel.schedule == PipelineSchedule::interleaved;
+  require(stages > 1 || parallel.schedule == PipelineSchedule::one_f_one_b,
+          {"parallel.schedule", "parallel.pipeline"}, [&] {
+            return fmt::format(
+                "parallel.schedule = {} needs parallel.pipeline of 2 or more, not {} (try "
+                "parallel.schedule: 1f1b)",
+                name, stages);
+          });
+  require(interleaved || chunks == 1, {"parallel.interleave", "parallel.schedule"}, [&] {
+    return fmt::format(
+        "parallel.interleave = {} has no effect while parallel.schedule = {} (try "
+        "parallel.schedule: interleaved)",
+        chunks, name);
+  });
+  if (!interleaved) return;
+  require(chunks > 1, {"parallel.schedule", "parallel.interleave"}, [&] {
+    return fmt::format(
+        "parallel.schedule = interleaved needs chunks of layers to interleave (try "
+        "parallel.interleave: 2)");
+  });
+  const std::int64_t links = stages * chunks;
+  require(deck_.model.layers % links == 0,
+          {"parallel.interleave", "parallel.pipeline", "model.layers"}, [&] {
+            const std::int64_t layers = deck_.model.layers;
+            const bool whole_stages = layers % stages == 0 && layers > stages;
+            return fmt::format(
+                "parallel.pipeline * parallel.interleave = {} * {} = {} does not divide "
+                "model.layers = {} (try {})",
+                stages, chunks, links, layers,
+                whole_stages
+                    ? "parallel.interleave: " + divisor_list(layers / stages, chunks, /*least=*/2)
+                    : fmt::format("model.layers: {}", (layers / links + 1) * links));
+          });
+  require(!parallel.partition, {"parallel.partition", "parallel.schedule"}, [&] {
+    return fmt::format(
+        "parallel.partition = {} with parallel.schedule = interleaved, which cuts the layers into "
+        "equal chunks; leave parallel.partition out",
+        Codec<std::vector<std::int64_t>>::write(*parallel.partition));
+  });
+  require(parallel.overlap.pipeline, {"parallel.overlap.pipeline", "parallel.schedule"}, [] {
+    return "parallel.overlap.pipeline = false with parallel.schedule = interleaved: stages in a "
+           "ring would wait for each other (try parallel.overlap.pipeline: true)";
+  });
+}
+
 void Checker::batch_and_length() {
   const Train& train = deck_.train;
   const Batch& batch = deck_.batch;
@@ -154,7 +212,7 @@ void Checker::batch_and_length() {
                        batch.global, batch.global);
   });
   const std::string problem = batch_problem(deck_, deck_.parallel.data.value_or(1));
-  require(problem.empty(), {"batch.global", "batch.micro", "parallel.data"},
+  require(problem.empty(), {"batch.global", "batch.micro", "parallel.data", "parallel.schedule"},
           [&] { return problem; });
 }
 
@@ -270,12 +328,31 @@ void Checker::device() {
   });
 }
 
+// Interleaved stages take micro-batches in groups of as many as there are stages.
+std::string interleave_problem(const Deck& deck, std::int64_t data) {
+  const std::int64_t stages = deck.parallel.pipeline;
+  const std::int64_t unit = deck.batch.micro * data;
+  const std::int64_t micro_batches = deck.batch.global / unit;
+  if (deck.parallel.schedule != PipelineSchedule::interleaved || stages == 0 ||
+      micro_batches % stages == 0)
+    return "";
+  const std::int64_t above = (micro_batches / stages + 1) * stages;
+  const std::string values = above == stages
+                                 ? fmt::format("{}", above * unit)
+                                 : fmt::format("{} or {}", (above - stages) * unit, above * unit);
+  return fmt::format(
+      "batch.global = {} makes {} micro-batches on each data rank; parallel.schedule = interleaved "
+      "needs a multiple of parallel.pipeline = {} (try {})",
+      deck.batch.global, micro_batches, stages, values);
+}
+
 }  // namespace
 
 std::string batch_problem(const Deck& deck, std::int64_t data) {
   const auto& [micro, global] = deck.batch;
   const std::int64_t unit = micro * data;
-  if (unit == 0 || global % unit == 0) return "";
+  if (unit == 0) return "";
+  if (global % unit == 0) return interleave_problem(deck, data);
   const std::int64_t above = (global / unit + 1) * unit;
   const std::string values =
       above == unit ? fmt::format("{}", above) : fmt::format("{} or {}", above - unit, above);
@@ -293,6 +370,7 @@ void check_together(const Deck& deck, const Given& given, const LoadOptions& opt
   Checker checker(deck, given, problems);
   checker.model();
   checker.layout();
+  checker.pipeline();
   checker.batch_and_length();
   checker.schedule();
   checker.tokenizer();

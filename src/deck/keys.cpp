@@ -163,15 +163,13 @@ void parallel_keys(std::vector<Key>& rows) {
                       .help("Layers of each stage, as a list or 0-11-8-8-5-0; auto: equal parts."),
                   key(TRIREME_MEMBER(parallel.schedule))
                       .by_default("1f1b")
-                      .built({"1f1b"})
                       .noted()
                       .help("Order of forward and backward passes in the pipeline."),
                   key(TRIREME_MEMBER(parallel.interleave))
                       .by_default("1")
-                      .at_least(1)
-                      .built({"1"})
+                      .from(1, kMostLayers)
                       .noted()
-                      .help("Chunks of layers on each stage."),
+                      .help("Chunks of layers on each stage, for schedule: interleaved."),
                   key(TRIREME_MEMBER(parallel.sequence))
                       .by_default("false")
                       .built({"false"})
@@ -197,7 +195,6 @@ void parallel_keys(std::vector<Key>& rows) {
                       .help("Gather parameters while the forward pass runs."),
                   key(TRIREME_MEMBER(parallel.overlap.pipeline))
                       .by_default("true")
-                      .built({"true"})
                       .help("Send between stages while both compute."),
               });
 }

@@ -2,6 +2,7 @@
 
 #include <map>
 #include <memory>
+#include <vector>
 
 #include "comm/routes.hpp"
 
@@ -39,31 +40,80 @@ class PendingSends {
   std::map<const void*, std::unique_ptr<comm::Request>> pending_;
 };
 
-}  // namespace
+/// A schedule under way.
+class Execution {
+ public:
+  Execution(const StageSchedule& schedule, StageWork& work, comm::Communicator& pipeline)
+      : schedule_(schedule), work_(work), pipeline_(pipeline), sends_(pipeline) {
+    int gradients = 0;
+    for (const Step& step : schedule)
+      which_.push_back(step.passes_gradient() ? gradients++ % 2 : 0);
+  }
 
-void execute(const StageSchedule& schedule, StageWork& work, comm::Communicator& pipeline) {
-  PendingSends sends(pipeline);
-  const auto receive = [&](const Tensor& tensor, const Step& step, int tag) {
-    if (step.receives())
-      pipeline.receive(tensor.data, tensor.bytes(), step.receive_from, tag)->wait();
-  };
-  int backwards = 0;
-  for (const Step& step : schedule) {
+  void run(bool overlap) {
+    for (std::size_t i = 0; i < schedule_.size(); ++i) {
+      if (!arriving_) start_receive(i);
+      if (arriving_) arriving_->wait();
+      arriving_.reset();
+      if (overlap && next_buffer_is_free(i)) start_receive(i + 1);
+      compute(i);
+      if (overlap) continue;
+      // Both at once: two stages that send to each other must not wait for each other.
+      start_receive(i + 1);
+      sends_.finish_all();
+    }
+    sends_.finish_all();
+  }
+
+ private:
+  /// Whether step `i` + 1 receives into memory that step `i` leaves alone.
+  bool next_buffer_is_free(std::size_t i) const {
+    if (i + 1 == schedule_.size()) return false;
+    const Step &present = schedule_[i], &next = schedule_[i + 1];
+    return next.kind != StepKind::forward || next.slot != present.slot ||
+           present.kind == StepKind::weight_gradient;
+  }
+
+  /// Starts the receive of step `i` if there is one.
+  void start_receive(std::size_t i) {
+    if (i == schedule_.size() || !schedule_[i].receives()) return;
+    const Step& step = schedule_[i];
+    const bool forward = step.kind == StepKind::forward;
+    const Tensor into = forward ? work_.input(step.slot) : work_.gradient(which_[i]);
+    sends_.finish(into);
+    arriving_ = pipeline_.receive(into.data, into.bytes(), step.receive_from,
+                                  forward ? kActivationTag : kGradientTag);
+  }
+
+  void compute(std::size_t i) {
+    const Step& step = schedule_[i];
+    if (step.kind == StepKind::weight_gradient) return work_.weight_gradient(step);
+    const Tensor output = work_.output(step.slot);
+    sends_.finish(output);
     if (step.kind == StepKind::forward) {
-      const Tensor output = work.output(step.slot);
-      sends.finish(output);
-      receive(work.input(step.slot), step, kActivationTag);
-      work.forward(step.micro_batch, step.slot);
-      if (step.sends()) sends.start(output, step.send_to, kActivationTag);
+      work_.forward(step);
+      if (step.sends()) sends_.start(output, step.send_to, kActivationTag);
     } else {
-      const Tensor gradient = work.gradient(backwards++ % 2);
-      sends.finish(gradient);
-      receive(gradient, step, kGradientTag);
-      work.backward(step.micro_batch, step.slot, gradient);
-      if (step.sends()) sends.start(gradient, step.send_to, kGradientTag);
+      const Tensor gradient = work_.gradient(which_[i]);
+      sends_.finish(gradient);
+      work_.backward(step, gradient);
+      if (step.sends()) sends_.start(gradient, step.send_to, kGradientTag);
     }
   }
-  sends.finish_all();
+
+  const StageSchedule& schedule_;
+  StageWork& work_;
+  comm::Communicator& pipeline_;
+  PendingSends sends_;
+  std::vector<int> which_;                   ///< gradient buffer of each step that passes one
+  std::unique_ptr<comm::Request> arriving_;  ///< what the next step waits for
+};
+
+}  // namespace
+
+void execute(const StageSchedule& schedule, StageWork& work, comm::Communicator& pipeline,
+             bool overlap) {
+  Execution(schedule, work, pipeline).run(overlap);
 }
 
 }  // namespace trireme::pipeline

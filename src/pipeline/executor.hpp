@@ -12,21 +12,26 @@ class StageWork {
  public:
   virtual ~StageWork() = default;
 
-  /// Where the previous stage's activations belong, and the result of forward(). Both stay as they
-  /// are until the slot is used again.
+  /// Where the previous link's activations belong, and the result of forward(). Both stay as they
+  /// are until backward() of the slot; weight_gradient() leaves the input alone.
   virtual Tensor input(int slot) = 0;
   virtual Tensor output(int slot) = 0;
   /// One of two buffers for gradients of output(); backward() turns its content into the gradient
   /// of input().
   virtual Tensor gradient(int which) = 0;
 
-  virtual void forward(int micro_batch, int slot) = 0;
-  virtual void backward(int micro_batch, int slot, const Tensor& gradient) = 0;
+  virtual void forward(const Step& step) = 0;
+  /// For steps of kind backward; and input_gradient, which leave the rest to weight_gradient().
+  virtual void backward(const Step& step, const Tensor& gradient) = 0;
+  virtual void weight_gradient(const Step& step) = 0;
 };
 
-/// Runs `schedule` to its end. Sends are asynchronous and are waited for before their buffer is
-/// used again. Collective over `pipeline`, whose rank r is stage r. Messages of one direction
-/// between two stages are matched in order.
-void execute(const StageSchedule& schedule, StageWork& work, comm::Communicator& pipeline);
+/// Runs `schedule` to its end. Collective over `pipeline`, whose rank r is stage r. Messages of one
+/// direction between two stages are matched in order. With `overlap`, messages travel while stages
+/// compute: a send is waited for before its buffer is used again, and the receive of the next step
+/// is under way beside the present one unless that still uses the buffer. Without, every message is
+/// waited for between two steps.
+void execute(const StageSchedule& schedule, StageWork& work, comm::Communicator& pipeline,
+             bool overlap = true);
 
 }  // namespace trireme::pipeline

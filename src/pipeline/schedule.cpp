@@ -3,63 +3,67 @@
 #include <algorithm>
 
 #include "core/error.hpp"
+#include "pipeline/schedule_builder.hpp"
 
 namespace trireme::pipeline {
 namespace {
 
-/// A forward receives from the previous stage and sends to the next, a backward the other way.
-Step make_step(StepKind kind, int stages, int stage, int micro_batch, int slots) {
-  const int previous = stage > 0 ? stage - 1 : kNoStage;
-  const int next = stage + 1 < stages ? stage + 1 : kNoStage;
-  const bool forward = kind == StepKind::forward;
-  return {.kind = kind,
-          .micro_batch = micro_batch,
-          .slot = micro_batch % slots,
-          .receive_from = forward ? previous : next,
-          .send_to = forward ? next : previous};
-}
-
-void check_stage(int stages, int stage, int micro_batches) {
-  TRIREME_CHECK(stage >= 0 && stage < stages, "stage {} of {}", stage, stages);
-  TRIREME_CHECK(micro_batches >= 1, "{} micro-batches", micro_batches);
+const char* name_of(StepKind kind) {
+  switch (kind) {
+    case StepKind::forward:
+      return "forward";
+    case StepKind::backward:
+      return "backward";
+    case StepKind::input_gradient:
+      return "input gradient";
+    case StepKind::weight_gradient:
+      return "weight gradient";
+  }
+  throw InternalError("unknown step {}", static_cast<int>(kind));
 }
 
 }  // namespace
 
 std::string to_string(const Step& step) {
-  const char* kind = step.kind == StepKind::forward ? "forward" : "backward";
-  const std::string text = fmt::format("{} of micro-batch {}", kind, step.micro_batch);
+  const std::string text =
+      fmt::format("{} of micro-batch {}", name_of(step.kind), step.micro_batch);
   return step.chunk == 0 ? text : fmt::format("{} in chunk {}", text, step.chunk);
 }
 
-int one_f_one_b_slots(int stages, int stage, int micro_batches) {
-  check_stage(stages, stage, micro_batches);
-  return std::min(stages - stage, micro_batches);
+int count_slots(const StageSchedule& schedule) {
+  int slots = 0;
+  for (const Step& step : schedule) slots = std::max(slots, step.slot + 1);
+  return slots;
 }
 
-StageSchedule one_f_one_b(int stages, int stage, int micro_batches) {
-  const int slots = one_f_one_b_slots(stages, stage, micro_batches);
-  const int warmup = std::min(stages - stage - 1, micro_batches);
-  StageSchedule schedule;
-  const auto append = [&](StepKind kind, int micro_batch) {
-    schedule.push_back(make_step(kind, stages, stage, micro_batch, slots));
-  };
-  for (int m = 0; m < warmup; ++m) append(StepKind::forward, m);
-  for (int m = warmup; m < micro_batches; ++m) {
-    append(StepKind::forward, m);
-    append(StepKind::backward, m - warmup);
-  }
-  for (int m = micro_batches - warmup; m < micro_batches; ++m) append(StepKind::backward, m);
-  return schedule;
-}
-
-StageSchedule forward_only(int stages, int stage, int micro_batches, int slots) {
-  check_stage(stages, stage, micro_batches);
+StageSchedule forward_only(int stages, int stage, int chunks, int micro_batches, int slots) {
   TRIREME_CHECK(slots >= 1, "{} activation slots", slots);
-  StageSchedule schedule;
-  for (int m = 0; m < micro_batches; ++m)
-    schedule.push_back(make_step(StepKind::forward, stages, stage, m, slots));
-  return schedule;
+  ScheduleBuilder builder(stages, stage, chunks, micro_batches);
+  int step = 0;
+  for (const Passage& passage : forward_order(stages, chunks, micro_batches))
+    builder.forward_in(step++ % slots, passage);
+  return builder.take();
+}
+
+StageSchedule make_schedule(const PipelineShape& shape, int stage) {
+  TRIREME_CHECK(shape.chunks == 1 || shape.kind == ScheduleKind::interleaved,
+                "{} chunks in a schedule that does not interleave", shape.chunks);
+  switch (shape.kind) {
+    case ScheduleKind::one_f_one_b:
+      return one_f_one_b(shape.stages, stage, shape.micro_batches);
+    case ScheduleKind::interleaved:
+      return interleaved(shape.stages, stage, shape.chunks, shape.micro_batches);
+    case ScheduleKind::zero_bubble:
+      return zero_bubble(shape.stages, stage, shape.micro_batches);
+  }
+  throw InternalError("unknown schedule {}", static_cast<int>(shape.kind));
+}
+
+std::vector<StageSchedule> make_schedules(const PipelineShape& shape) {
+  std::vector<StageSchedule> schedules;
+  for (int stage = 0; stage < shape.stages; ++stage)
+    schedules.push_back(make_schedule(shape, stage));
+  return schedules;
 }
 
 }  // namespace trireme::pipeline

@@ -7,27 +7,34 @@
 
 namespace trireme::pipeline {
 
-enum class StepKind { forward, backward };
+/// What a step computes. A backward is done whole, or in two steps: the gradient of the input,
+/// which the stage before waits for, and later that of the weights, which nobody waits for.
+enum class StepKind { forward, backward, input_gradient, weight_gradient };
 
 /// "no stage": this step receives or sends nothing.
 inline constexpr int kNoStage = -1;
 
 /// One micro-batch's forward or backward through one chunk of a stage's layers. A forward receives
-/// activations and sends activations; a backward receives the gradient of what its forward sent and
-/// sends the gradient of what its forward received.
+/// activations and sends activations; a backward or input gradient receives the gradient of what
+/// its forward sent and sends the gradient of what its forward received.
 struct Step {
   StepKind kind = StepKind::forward;
   int micro_batch = 0;
   /// Which of the stage's pieces of the model; chunk c of stage s among p stages is link c * p + s
   /// of the chain that a micro-batch passes.
   int chunk = 0;
-  /// Which of the stage's activation slots holds the micro-batch from its forward to its backward.
+  /// Which of the stage's activation slots holds the micro-batch from its forward to the end of its
+  /// backward.
   int slot = 0;
   int receive_from = kNoStage;  ///< stage whose message the step waits for before it computes
   int send_to = kNoStage;       ///< stage that gets the step's result
 
   bool receives() const { return receive_from != kNoStage; }
   bool sends() const { return send_to != kNoStage; }
+  /// Whether it turns the gradient of its chunk's output into that of the input.
+  bool passes_gradient() const {
+    return kind == StepKind::backward || kind == StepKind::input_gradient;
+  }
   bool operator==(const Step&) const = default;
 };
 
@@ -37,17 +44,45 @@ using StageSchedule = std::vector<Step>;
 /// "forward of micro-batch 3", with the chunk when it is not 0.
 std::string to_string(const Step& step);
 
-/// Number of activation slots that a stage needs under 1F1B: min(stages - stage, micro_batches).
-int one_f_one_b_slots(int stages, int stage, int micro_batches);
+/// Number of activation slots that the steps use.
+int count_slots(const StageSchedule& schedule);
 
 /// 1F1B of one stage: forwards until the pipeline is full, then one forward and one backward in
-/// turn, then the remaining backwards. Micro-batch m lives in slot m modulo the number of slots.
-/// Throws InternalError unless 0 <= stage < stages and micro_batches >= 1.
+/// turn, then the remaining backwards. Throws InternalError unless 0 <= stage < stages and
+/// micro_batches >= 1, as all that follow.
 /// Source: Narayanan et al., "Memory-efficient pipeline-parallel DNN training" (ICML 2021).
 StageSchedule one_f_one_b(int stages, int stage, int micro_batches);
 
-/// Forwards alone, for evaluation: micro-batch m lives in slot m modulo `slots`.
-/// Throws InternalError unless 0 <= stage < stages, micro_batches >= 1 and slots >= 1.
-StageSchedule forward_only(int stages, int stage, int micro_batches, int slots);
+/// Interleaved 1F1B: each stage has `chunks` pieces of the model, so that the pipeline fills and
+/// drains in smaller steps. `micro_batches` must be a multiple of `stages`.
+/// Source: Narayanan et al., "Efficient large-scale language model training on GPU clusters using
+/// Megatron-LM" (SC 2021), section 2.2.
+StageSchedule interleaved(int stages, int stage, int chunks, int micro_batches);
+
+/// ZB-H1: 1F1B whose weight gradients are put off, on stage r by r micro-batches, into the time
+/// that the stage would wait while the pipeline drains. No stage holds more micro-batches than the
+/// first does under 1F1B.
+/// Source: Qi et al., "Zero bubble pipeline parallelism" (2023), section 2.
+StageSchedule zero_bubble(int stages, int stage, int micro_batches);
+
+/// Forwards alone, for evaluation, through `chunks` pieces a stage: the n-th step uses slot n
+/// modulo `slots`. Any number of micro-batches.
+StageSchedule forward_only(int stages, int stage, int chunks, int micro_batches, int slots);
+
+/// The kinds of schedules that training can choose from.
+enum class ScheduleKind { one_f_one_b, interleaved, zero_bubble };
+
+/// What a training schedule is made for.
+struct PipelineShape {
+  ScheduleKind kind = ScheduleKind::one_f_one_b;
+  int stages = 1;
+  int chunks = 1;  ///< pieces of the model on each stage; 1 unless interleaved
+  int micro_batches = 1;
+};
+
+/// The schedule of one stage.
+StageSchedule make_schedule(const PipelineShape& shape, int stage);
+/// The schedules of all stages.
+std::vector<StageSchedule> make_schedules(const PipelineShape& shape);
 
 }  // namespace trireme::pipeline

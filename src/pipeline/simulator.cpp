@@ -35,7 +35,7 @@ struct Chain {
 /// Checks one stage's list by itself: links, slots, order and completeness. Returns the most
 /// micro-batches alive at once.
 int check_stage(const StageSchedule& steps, int stage, int micro_batches, const Chain& chain) {
-  enum class Progress { none, forward, backward };
+  enum class Progress { none, forward, input_gradient, backward };
   std::map<std::pair<int, int>, Progress> progress;  // by micro-batch and chunk
   std::map<int, const Step*> slots;                  // the forward that took each slot
   std::size_t peak = 0;
@@ -47,8 +47,9 @@ int check_stage(const StageSchedule& steps, int stage, int micro_batches, const 
     if (step.chunk < 0) fail(stage, i, step, "has no chunk");
 
     const int link = chain.link(stage, step.chunk);
-    const int before = chain.stage_of(forward ? link - 1 : link + 1);
-    const int after = chain.stage_of(forward ? link + 1 : link - 1);
+    const bool alone = step.kind == StepKind::weight_gradient;
+    const int before = alone ? kNoStage : chain.stage_of(forward ? link - 1 : link + 1);
+    const int after = alone ? kNoStage : chain.stage_of(forward ? link + 1 : link - 1);
     if (step.receive_from != before)
       fail(stage, i, step,
            fmt::format("receives from {}, not from {}", stage_name(step.receive_from),
@@ -69,25 +70,28 @@ int check_stage(const StageSchedule& steps, int stage, int micro_batches, const 
       done = Progress::forward;
     } else {
       if (done == Progress::none) fail(stage, i, step, "comes before its forward");
-      if (done == Progress::backward) fail(stage, i, step, "is there twice");
+      if (alone && done == Progress::forward)
+        fail(stage, i, step, "comes before its input gradient");
+      if (done == Progress::backward || (!alone && done == Progress::input_gradient))
+        fail(stage, i, step, "is there twice");
       const auto slot = slots.find(step.slot);
       if (slot == slots.end() || slot->second->micro_batch != step.micro_batch ||
           slot->second->chunk != step.chunk)
         fail(stage, i, step,
              fmt::format("reads slot {}, which its forward did not take", step.slot));
-      slots.erase(slot);
-      done = Progress::backward;
+      done = step.kind == StepKind::input_gradient ? Progress::input_gradient : Progress::backward;
+      if (done == Progress::backward) slots.erase(slot);
     }
   }
   for (int m = 0; m < micro_batches; ++m)
     for (int chunk = 0; chunk < chain.chunks; ++chunk) {
-      const auto found = progress.find({m, chunk});
-      if (found == progress.end() || found->second != Progress::backward)
-        throw InternalError(
-            "pipeline schedule: stage {} has no {}", stage,
-            to_string(Step{.kind = found == progress.end() ? StepKind::forward : StepKind::backward,
-                           .micro_batch = m,
-                           .chunk = chunk}));
+      const Progress done = progress[{m, chunk}];
+      if (done == Progress::backward) continue;
+      const StepKind missing = done == Progress::none      ? StepKind::forward
+                               : done == Progress::forward ? StepKind::backward
+                                                           : StepKind::weight_gradient;
+      throw InternalError("pipeline schedule: stage {} has no {}", stage,
+                          to_string(Step{.kind = missing, .micro_batch = m, .chunk = chunk}));
     }
   return static_cast<int>(peak);
 }
@@ -95,6 +99,7 @@ int check_stage(const StageSchedule& steps, int stage, int micro_batches, const 
 /// Messages of one kind from one stage to another, in the order sent.
 struct Channel {
   struct Message {
+    std::size_t from_step;
     int micro_batch;
     int to_link;
     double arrival;
@@ -103,12 +108,39 @@ struct Channel {
   double last_received = 0;
 };
 
+/// For each step of a stage the earlier steps whose messages must have left before it computes,
+/// because it or, with the receive that is under way beside it, the next one needs their buffer:
+/// each slot has a buffer for its output, and gradients take turns in two.
+std::vector<std::vector<std::size_t>> buffer_users(const StageSchedule& steps) {
+  std::vector<std::vector<std::size_t>> users(steps.size());
+  std::map<int, std::size_t> outputs;  // by slot, the last step that sent from there
+  std::vector<std::size_t> gradients;
+  for (std::size_t i = 0; i < steps.size(); ++i) {
+    const Step& step = steps[i];
+    if (const auto found = outputs.find(step.slot); found != outputs.end()) {
+      users[i].push_back(found->second);
+      outputs.erase(found);
+    }
+    if (step.kind == StepKind::forward && step.sends()) outputs[step.slot] = i;
+    if (!step.passes_gradient()) continue;
+    if (gradients.size() >= 2) {
+      const std::size_t user = gradients[gradients.size() - 2];
+      if (steps[user].sends()) users[step.receives() ? i - 1 : i].push_back(user);
+    }
+    gradients.push_back(i);
+  }
+  return users;
+}
+
 /// All stages running at once, each blocking where its steps must wait.
 class Machine {
  public:
   Machine(const std::vector<StageSchedule>& schedule, const Chain& chain, const StepCosts& costs,
           SendRule rule)
-      : schedule_(schedule), chain_(chain), costs_(costs), rule_(rule), stages_(schedule.size()) {}
+      : schedule_(schedule), chain_(chain), costs_(costs), rule_(rule), stages_(schedule.size()) {
+    for (int stage = 0; stage < chain_.stages; ++stage)
+      stages_[stage].buffer_users = buffer_users(schedule_[stage]);
+  }
 
   /// Each step's times. Stages only ever wait for messages, so the order in which they are tried
   /// does not change the result.
@@ -128,12 +160,16 @@ class Machine {
   }
 
  private:
-  enum class Phase { receive, send, hand_over };
+  enum class Phase { receive, compute, send, receive_next, hand_over };
   struct State {
     std::size_t next = 0;
     Phase phase = Phase::receive;
+    bool received_early = false;  ///< whether receive_next took the current step's message
     double clock = 0;
+    double computed = 0;  ///< when the current step's computation ended
     std::vector<StepTime> times;
+    std::map<std::size_t, double> received;  ///< when each step's message was
+    std::vector<std::vector<std::size_t>> buffer_users;
   };
 
   /// Takes the stage's current step one phase further; false when it must wait or all is done.
@@ -141,46 +177,96 @@ class Machine {
     State& state = stages_[stage];
     if (state.next == schedule_[stage].size()) return false;
     const Step& step = schedule_[stage][state.next];
-    if (state.phase == Phase::receive) {
-      if (!receive(stage, step)) return false;
-      compute(state, step);
-      state.phase = Phase::send;
-    } else if (state.phase == Phase::send) {
-      if (!send(stage, step)) return false;
-      state.phase = Phase::hand_over;
-    } else {
-      if (step.sends() && rule_ == SendRule::synchronous) {
-        const Channel& channel = channel_to(stage, step);
-        if (!channel.waiting.empty()) return false;
-        state.clock = std::max(state.clock, channel.last_received);
-      }
-      state.phase = Phase::receive;
-      ++state.next;
+    switch (state.phase) {
+      case Phase::receive:
+        if (!state.received_early && !receive(stage, state.next, state.clock)) return false;
+        state.received_early = false;
+        state.phase = Phase::compute;
+        return true;
+      case Phase::compute:
+        if (rule_ == SendRule::overlapped && !buffers_are_free(state)) return false;
+        compute(state, step);
+        state.phase = Phase::send;
+        return true;
+      case Phase::send:
+        if (!send(stage, step)) return false;
+        state.phase = Phase::receive_next;
+        return true;
+      case Phase::receive_next:
+        if (rule_ == SendRule::exchanged && state.next + 1 < schedule_[stage].size()) {
+          if (!receive(stage, state.next + 1, state.computed)) return false;
+          state.received_early = true;
+        }
+        state.phase = Phase::hand_over;
+        return true;
+      case Phase::hand_over:
+        if (!hand_over(stage, step)) return false;
+        state.phase = Phase::receive;
+        ++state.next;
+        return true;
     }
-    return true;
+    throw InternalError("unknown phase");
   }
 
-  bool receive(int stage, const Step& step) {
+  /// Takes the message that step `index` waits for since `posted`; true when it waits for none.
+  bool receive(int stage, std::size_t index, double posted) {
+    const Step& step = schedule_[stage][index];
     if (!step.receives()) return true;
     State& state = stages_[stage];
-    Channel& channel = channels_[{step.receive_from, stage, step.kind}];
+    Channel& channel = channels_[{step.receive_from, stage, direction(step)}];
     if (channel.waiting.empty()) return false;
     const Channel::Message message = channel.waiting.front();
     channel.waiting.pop_front();
     if (message.micro_batch != step.micro_batch ||
         message.to_link != chain_.link(stage, step.chunk))
-      fail(stage, static_cast<int>(state.next), step,
+      fail(stage, static_cast<int>(index), step,
            fmt::format("meets the message of micro-batch {} from stage {}", message.micro_batch,
                        step.receive_from));
-    state.clock = std::max(state.clock, message.arrival);
-    channel.last_received = state.clock;
+    channel.last_received = std::max(posted, message.arrival);
+    stages_[step.receive_from].received[message.from_step] = channel.last_received;
+    state.clock = std::max(state.clock, channel.last_received);
     return true;
   }
 
+  /// Whether the messages have left that the current step's buffers were last used for.
+  bool buffers_are_free(State& state) const {
+    for (const std::size_t user : state.buffer_users[state.next]) {
+      const auto received = state.received.find(user);
+      if (received == state.received.end()) return false;
+      state.clock = std::max(state.clock, received->second);
+    }
+    return true;
+  }
+
+  /// Whether the step's own message has been received where that must be.
+  bool hand_over(int stage, const Step& step) {
+    if (!step.sends() || (rule_ != SendRule::synchronous && rule_ != SendRule::exchanged))
+      return true;
+    const Channel& channel = channel_to(stage, step);
+    if (!channel.waiting.empty()) return false;
+    State& state = stages_[stage];
+    state.clock = std::max(state.clock, channel.last_received);
+    return true;
+  }
+
+  double cost_of(const Step& step) const {
+    switch (step.kind) {
+      case StepKind::forward:
+        return costs_.forward;
+      case StepKind::backward:
+        return costs_.backward;
+      case StepKind::input_gradient:
+        return costs_.backward * (1 - costs_.weight_share);
+      case StepKind::weight_gradient:
+        return costs_.backward * costs_.weight_share;
+    }
+    throw InternalError("unknown step {}", static_cast<int>(step.kind));
+  }
+
   void compute(State& state, const Step& step) const {
-    const double cost = step.kind == StepKind::forward ? costs_.forward : costs_.backward;
-    state.times.push_back({state.clock, state.clock + cost});
-    state.clock += cost;
+    state.computed = state.clock + cost_of(step);
+    state.times.push_back({state.clock, state.computed});
+    state.clock = state.computed;
   }
 
   bool send(int stage, const Step& step) {
@@ -192,21 +278,27 @@ class Machine {
       state.clock = std::max(state.clock, channel.last_received);
     }
     const int link = chain_.link(stage, step.chunk) + (step.kind == StepKind::forward ? 1 : -1);
-    channel.waiting.push_back({step.micro_batch, link, state.clock + costs_.transfer});
+    channel.waiting.push_back({state.next, step.micro_batch, link, state.clock + costs_.transfer});
     return true;
   }
 
+  /// Which way a step's messages go: both kinds of backward share one way.
+  static StepKind direction(const Step& step) {
+    return step.kind == StepKind::forward ? StepKind::forward : StepKind::backward;
+  }
   Channel& channel_to(int stage, const Step& step) {
-    return channels_[{stage, step.send_to, step.kind}];
+    return channels_[{stage, step.send_to, direction(step)}];
   }
 
   [[noreturn]] void fail_stuck(int stage) const {
     const State& state = stages_[stage];
-    const Step& step = schedule_[stage][state.next];
-    const bool receiving = state.phase == Phase::receive;
-    fail(stage, static_cast<int>(state.next), step,
-         fmt::format("waits for ever to {} stage {}", receiving ? "receive from" : "send to",
-                     receiving ? step.receive_from : step.send_to));
+    const std::size_t index = state.next + (state.phase == Phase::receive_next ? 1 : 0);
+    const Step& step = schedule_[stage][index];
+    std::string what = fmt::format("to send to stage {}", step.send_to);
+    if (state.phase == Phase::receive || state.phase == Phase::receive_next)
+      what = fmt::format("to receive from stage {}", step.receive_from);
+    if (state.phase == Phase::compute) what = "until its buffers have been sent";
+    fail(stage, static_cast<int>(index), step, "waits for ever " + what);
   }
 
   const std::vector<StageSchedule>& schedule_;
@@ -214,7 +306,7 @@ class Machine {
   const StepCosts costs_;
   const SendRule rule_;
   std::vector<State> stages_;
-  std::map<std::tuple<int, int, StepKind>, Channel> channels_;  // by sender, receiver and kind
+  std::map<std::tuple<int, int, StepKind>, Channel> channels_;  // by sender, receiver and way
 };
 
 }  // namespace

@@ -12,17 +12,23 @@ namespace trireme::pipeline {
 /// nothing.
 struct StepCosts {
   double forward = 1;
-  double backward = 1;
+  double backward = 1;  ///< of both gradients together
   double transfer = 0;
+  double weight_share = 0.5;  ///< of `backward`: the weight gradient
 };
 
 /// When a step that sends may go on. Receives always block; messages between two stages arrive in
 /// the order in which they were sent, activations and gradients apart.
 enum class SendRule {
   buffered,  ///< at once: any number of messages may be on their way
-  /// Once the stage's previous message of the same kind to the same stage has been received;
-  /// stricter than the executor, which waits for an earlier message.
+  /// Once the stage's previous message of the same kind to the same stage has been received.
   one_in_flight,
+  /// Once nothing reads the buffers that the next step computes in, and the one after it receives
+  /// into: what the executor does with overlap.
+  overlapped,
+  /// Once its own message has been received, and that of the next step has arrived, for which the
+  /// stage waits at the same time: what the executor does without overlap.
+  exchanged,
   synchronous,  ///< once its own message has been received
 };
 
@@ -42,9 +48,9 @@ struct Simulation {
 
 /// Simulates `schedule` (one list per stage). Throws InternalError that names the stage and the
 /// step unless all of this holds: each of `micro_batches` micro-batches goes forward once and then
-/// backward once through every chunk of every stage; messages pass between neighbours of the chain
-/// only; each receive meets the message of its own micro-batch; no slot is taken twice; no step
-/// waits for ever under `rule`.
+/// backward once, whole or in its two steps, through every chunk of every stage; messages pass
+/// between neighbours of the chain only; each receive meets the message of its own micro-batch; no
+/// slot is taken twice; no step waits for ever under `rule`.
 Simulation simulate(const std::vector<StageSchedule>& schedule, int micro_batches,
                     const StepCosts& costs = {}, SendRule rule = SendRule::buffered);
 

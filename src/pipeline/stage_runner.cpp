@@ -5,12 +5,12 @@
 namespace trireme::pipeline {
 
 StageRunner::StageRunner(comm::Groups& groups, const model::LayerContext& context,
-                         const model::ParameterStore& parameters, int slots)
+                         const model::ParameterStore& parameters, int slots, bool overlap)
     : groups_(groups),
       stage_(context, parameters, groups.layout, groups.place.pipeline, slots),
       sequence_(context.config.sequence),
       slots_(slots),
-      tokens_(slots) {
+      overlap_(overlap) {
   for (auto* buffers : {&rows_, &sequential_})
     for (auto& buffer : *buffers) buffer.resize(context.tokens());
 }
@@ -22,8 +22,9 @@ LossSum StageRunner::train(const data::GptDataset& dataset, const data::Sampler&
 
 LossSum StageRunner::evaluate(const data::GptDataset& dataset, const data::Sampler& sampler,
                               std::int64_t consumed) {
-  const auto schedule = forward_only(groups_.layout.pipeline, groups_.place.pipeline,
-                                     static_cast<int>(sampler.micro_batches()), slots_);
+  const auto schedule =
+      forward_only(groups_.layout.pipeline, groups_.place.pipeline, groups_.layout.chunks,
+                   static_cast<int>(sampler.micro_batches()), slots_);
   return run(dataset, sampler, consumed, schedule, /*training=*/false);
 }
 
@@ -34,9 +35,9 @@ LossSum StageRunner::run(const data::GptDataset& dataset, const data::Sampler& s
   consumed_ = consumed;
   training_ = training;
   tokens_sum_ = 0.0;
-  backwards_left_ = sampler.micro_batches();
+  passes_left_.assign(groups_.layout.chunks, sampler.micro_batches());
   stage_.reset_loss();
-  execute(schedule, *this, *groups_.pipeline);
+  execute(schedule, *this, *groups_.pipeline, overlap_);
 
   // The last stage knows the loss, every tensor rank of it the same one.
   const bool counts = stage_.is_last() && groups_.place.tensor == 0;
@@ -45,24 +46,31 @@ LossSum StageRunner::run(const data::GptDataset& dataset, const data::Sampler& s
   return {sums[0], sums[1]};
 }
 
-void StageRunner::forward(int micro_batch, int slot) {
-  load(micro_batch, slot);
-  if (!training_) return stage_.forward(slot, /*training=*/false);
+void StageRunner::forward(const Step& step) {
+  load(step);
+  if (!training_) return stage_.forward(step.slot, /*training=*/false);
   // The batch's loss is the mean over its micro-batches of their mean over tokens, as in
   // Megatron-LM.
   const double micro_batches = static_cast<double>(sampler_.micro_batches() * sampler_.data_ranks);
-  stage_.forward(slot, /*training=*/true, 1.0 / (std::max(1.0, tokens_[slot]) * micro_batches));
+  stage_.forward(step.slot, /*training=*/true, 1.0 / (std::max(1.0, tokens_) * micro_batches));
 }
 
-void StageRunner::backward(int, int slot, const Tensor& gradient) {
-  stage_.backward(slot, gradient, /*last=*/--backwards_left_ == 0);
+void StageRunner::backward(const Step& step, const Tensor& gradient) {
+  if (step.kind == StepKind::input_gradient)
+    stage_.backward_input(step.slot, gradient);
+  else
+    stage_.backward(step.slot, gradient, is_last_pass(step.chunk));
 }
 
-void StageRunner::load(int micro_batch, int slot) {
-  model::MicroBatch batch{
-      .first_sample = static_cast<std::uint64_t>(sampler_.first_sample(consumed_, micro_batch))};
-  if (stage_.is_first() || stage_.is_last()) {
-    data::fill_micro_batch(*dataset_, sampler_, consumed_, micro_batch, rows_[0], rows_[1]);
+void StageRunner::weight_gradient(const Step& step) {
+  stage_.backward_weights(step.slot, is_last_pass(step.chunk));
+}
+
+void StageRunner::load(const Step& step) {
+  model::MicroBatch batch{.first_sample = static_cast<std::uint64_t>(
+                              sampler_.first_sample(consumed_, step.micro_batch))};
+  if (stage_.has_embedding(step.chunk) || stage_.has_head(step.chunk)) {
+    data::fill_micro_batch(*dataset_, sampler_, consumed_, step.micro_batch, rows_[0], rows_[1]);
     for (int which : {0, 1})
       for (std::int64_t j = 0; j < sampler_.micro_batch; ++j)
         for (std::int64_t i = 0; i < sequence_; ++i)
@@ -71,10 +79,10 @@ void StageRunner::load(int micro_batch, int slot) {
     batch.labels = sequential_[1];
     const auto ignored =
         std::count(sequential_[1].begin(), sequential_[1].end(), data::kIgnoredLabel);
-    tokens_[slot] = static_cast<double>(std::ssize(sequential_[1]) - ignored);
-    tokens_sum_ += tokens_[slot];
+    tokens_ = static_cast<double>(std::ssize(sequential_[1]) - ignored);
+    if (stage_.has_head(step.chunk)) tokens_sum_ += tokens_;
   }
-  stage_.load(slot, batch);
+  stage_.load(step.slot, batch, step.chunk);
 }
 
 }  // namespace trireme::pipeline

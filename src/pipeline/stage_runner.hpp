@@ -21,10 +21,10 @@ struct LossSum {
 /// The stage of this rank, fed with micro-batches of token ids.
 class StageRunner final : public StageWork {
  public:
-  /// Makes the stage, with memory for `slots` micro-batches; the groups, the parameters and what
-  /// `context` refers to must outlive this.
+  /// Makes the stage, with memory for `slots` micro-batches; `overlap` as of execute(). The groups,
+  /// the parameters and what `context` refers to must outlive this.
   StageRunner(comm::Groups& groups, const model::LayerContext& context,
-              const model::ParameterStore& parameters, int slots);
+              const model::ParameterStore& parameters, int slots, bool overlap = true);
 
   /// Lets `observer` know about all passes from now on.
   void set_observer(model::PassObserver* observer) { stage_.set_observer(observer); }
@@ -43,27 +43,31 @@ class StageRunner final : public StageWork {
   Tensor input(int slot) override { return stage_.input(slot); }
   Tensor output(int slot) override { return stage_.output(slot); }
   Tensor gradient(int which) override { return stage_.gradient(which); }
-  void forward(int micro_batch, int slot) override;
-  void backward(int micro_batch, int slot, const Tensor& gradient) override;
+  void forward(const Step& step) override;
+  void backward(const Step& step, const Tensor& gradient) override;
+  void weight_gradient(const Step& step) override;
 
  private:
   LossSum run(const data::GptDataset& dataset, const data::Sampler& sampler, std::int64_t consumed,
               const StageSchedule& schedule, bool training);
-  void load(int micro_batch, int slot);
+  void load(const Step& step);
+  /// Counts a micro-batch's last pass through a chunk; whether no other comes in this batch.
+  bool is_last_pass(int chunk) { return --passes_left_[chunk] == 0; }
 
   comm::Groups& groups_;
   model::GptStage stage_;
   std::int64_t sequence_;
   int slots_;
+  bool overlap_;
   // The batch under way.
   const data::GptDataset* dataset_ = nullptr;
   data::Sampler sampler_;
   std::int64_t consumed_ = 0;
   bool training_ = true;
-  std::int64_t backwards_left_ = 0;          ///< of the batch under way
+  std::vector<std::int64_t> passes_left_;    ///< micro-batches yet to leave each chunk
   std::vector<std::int32_t> rows_[2];        ///< ids and labels [b, s], as the dataset gives them
   std::vector<std::int32_t> sequential_[2];  ///< the same as [s, b]
-  std::vector<double> tokens_;               ///< counted labels of the micro-batch in each slot
+  double tokens_ = 0.0;                      ///< counted labels of the micro-batch loaded last
   double tokens_sum_ = 0.0;
 };
 

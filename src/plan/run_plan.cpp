@@ -21,12 +21,14 @@ constexpr std::size_t kGpuLibraryBytes = 600u << 20;
 constexpr std::size_t kNcclBytes = 512u << 20, kNcclCommunicatorBytes = 185u << 20;
 
 /// What NCCL takes on a rank of `stage`: a communicator for each axis of more than one rank and for
-/// the tied embedding, and one for each route to and from a neighbouring stage.
+/// the tied embedding, and one for each route to and from a neighbour in the chain of stages, which
+/// is a ring when it goes round more than once.
 std::size_t nccl_bytes(const grid::Layout& layout, int stage) {
   int communicators = (layout.tensor > 1) + (layout.data > 1);
   if (layout.pipeline > 1) {
     const bool at_an_end = layout.is_first(stage) || layout.is_last(stage);
-    communicators += 1 + (at_an_end ? 1 + 2 : 4);
+    const int routes = at_an_end && layout.chunks == 1 ? 2 : 4;
+    communicators += 1 + routes + (at_an_end ? 1 : 0);
   }
   return communicators == 0 ? 0 : kNcclBytes + communicators * kNcclCommunicatorBytes;
 }
@@ -36,8 +38,10 @@ StagePlan plan_stage(const deck::Deck& deck, const grid::Layout& layout,
                      int stage) {
   const DType dtype = sizes.dtype;
   const bool on_gpu = deck.run.device == deck::Device::cuda;
-  StagePlan plan{.layers = layout.layers_of(stage),
-                 .slots = pipeline::one_f_one_b_slots(layout.pipeline, stage, micro_batches(deck))};
+  StagePlan plan{.slots =
+                     pipeline::count_slots(pipeline::make_schedule(pipeline_shape(deck), stage))};
+  for (int chunk = 0; chunk < layout.chunks; ++chunk)
+    plan.chunks.push_back(layout.layers_of(stage, chunk));
   const model::Placement placement = model::place_parameters(table, layout, {.pipeline = stage});
   for (const model::LocalParameter& local : placement.parameters)
     plan.parameters += local.shape.size();
@@ -54,17 +58,24 @@ StagePlan plan_stage(const deck::Deck& deck, const grid::Layout& layout,
   return plan;
 }
 
-double bubble_fraction(int stages, int micro_batches) {
-  std::vector<pipeline::StageSchedule> schedule;
-  for (int stage = 0; stage < stages; ++stage)
-    schedule.push_back(pipeline::one_f_one_b(stages, stage, micro_batches));
-  return pipeline::simulate(schedule, micro_batches, {.forward = 1, .backward = 2}).bubble;
+double bubble_fraction(const pipeline::PipelineShape& shape) {
+  return pipeline::simulate(pipeline::make_schedules(shape), shape.micro_batches,
+                            {.forward = 1, .backward = 2})
+      .bubble;
 }
 
-std::string layer_text(const grid::LayerRange& layers) {
-  if (layers.count == 0) return "-";
-  return layers.count == 1 ? fmt::format("{}", layers.first)
-                           : fmt::format("{}-{}", layers.first, layers.first + layers.count - 1);
+/// "0-1,4-5": the layers of each chunk.
+std::string layer_text(const std::vector<grid::LayerRange>& chunks) {
+  std::vector<std::string> words;
+  for (const grid::LayerRange& layers : chunks) {
+    if (layers.count == 0)
+      words.push_back("-");
+    else if (layers.count == 1)
+      words.push_back(fmt::format("{}", layers.first));
+    else
+      words.push_back(fmt::format("{}-{}", layers.first, layers.first + layers.count - 1));
+  }
+  return fmt::format("{}", fmt::join(words, ","));
 }
 
 }  // namespace
@@ -82,8 +93,9 @@ RunPlan plan_run(const deck::Deck& deck, std::int64_t vocab) {
                .parameters = model::count_elements(table),
                .iterations = deck::total_iterations(deck),
                .tokens_per_step = deck.batch.global * deck.model.sequence,
-               .micro_batches = micro_batches(deck)};
-  plan.bubble = bubble_fraction(plan.layout.pipeline, plan.micro_batches);
+               .micro_batches = micro_batches(deck),
+               .schedule = std::string(name_of(deck.parallel.schedule)),
+               .bubble = bubble_fraction(pipeline_shape(deck))};
   for (int stage = 0; stage < plan.layout.pipeline; ++stage)
     plan.stages.push_back(plan_stage(deck, plan.layout, sizes, table, stage));
   return plan;
@@ -91,23 +103,26 @@ RunPlan plan_run(const deck::Deck& deck, std::int64_t vocab) {
 
 std::string to_text(const RunPlan& plan) {
   const grid::Layout& layout = plan.layout;
+  std::size_t width = 8;  // of the column of layers
+  for (const StagePlan& part : plan.stages) width = std::max(width, layer_text(part.chunks).size());
   std::string text = fmt::format(
       "ranks      {} = tensor {} x pipeline {} x data {}, layers per stage {}\n"
       "parameters {:.2f} M, {} iterations of {} tokens in {} micro-batches per data rank, pipeline "
-      "bubble {:.1f} %\n"
+      "bubble {:.1f} % ({})\n"
       "memory per rank\n"
-      "{:>6} {:>8} {:>12} {:>6} {:>10} {:>10} {:>10} {:>12} {:>10} {:>10} {:>10} {:>10}\n",
+      "{:>6} {:>{}} {:>12} {:>6} {:>10} {:>10} {:>10} {:>12} {:>10} {:>10} {:>10} {:>10}\n",
       layout.ranks(), layout.tensor, layout.pipeline, layout.data, fmt::join(layout.partition, "-"),
       plan.parameters / 1e6, plan.iterations, plan.tokens_per_step, plan.micro_batches,
-      100.0 * plan.bubble, "stage", "layers", "parameters", "slots", "weights", "gradients",
-      "optimizer", "activations", "workspace", "transfers", "libraries", "total");
+      100.0 * plan.bubble, plan.schedule, "stage", "layers", width, "parameters", "slots",
+      "weights", "gradients", "optimizer", "activations", "workspace", "transfers", "libraries",
+      "total");
   for (std::size_t stage = 0; stage < plan.stages.size(); ++stage) {
     const StagePlan& part = plan.stages[stage];
     const MemoryPlan& memory = part.memory;
     const auto bytes = [](std::size_t value) { return human_bytes(static_cast<double>(value)); };
     text += fmt::format(
-        "{:>6} {:>8} {:>12} {:>6} {:>10} {:>10} {:>10} {:>12} {:>10} {:>10} {:>10} {:>10}\n", stage,
-        layer_text(part.layers), part.parameters, part.slots, bytes(memory.weights),
+        "{:>6} {:>{}} {:>12} {:>6} {:>10} {:>10} {:>10} {:>12} {:>10} {:>10} {:>10} {:>10}\n",
+        stage, layer_text(part.chunks), width, part.parameters, part.slots, bytes(memory.weights),
         bytes(memory.gradients), bytes(memory.optimizer), bytes(memory.activations),
         bytes(memory.workspace), bytes(memory.communication), bytes(memory.libraries),
         bytes(memory.total()));

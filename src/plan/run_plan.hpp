@@ -29,9 +29,9 @@ struct MemoryPlan {
 
 /// A pipeline stage: all its ranks are alike.
 struct StagePlan {
-  grid::LayerRange layers;
-  std::int64_t parameters = 0;  ///< elements that each rank holds
-  int slots = 0;                ///< micro-batches alive at once
+  std::vector<grid::LayerRange> chunks;  ///< its layers
+  std::int64_t parameters = 0;           ///< elements that each rank holds
+  int slots = 0;                         ///< micro-batches alive at once, each in one chunk
   MemoryPlan memory;
 };
 
@@ -42,7 +42,9 @@ struct RunPlan {
   std::int64_t iterations = 0;
   std::int64_t tokens_per_step = 0;
   int micro_batches = 0;  ///< of one iteration on each data rank
-  /// Share of the time in which a stage idles when a backward costs two forwards, 0 to 1.
+  std::string schedule;   ///< the deck's word for it
+  /// Share of the time in which the stages idle, by the simulator, when the gradient of the input
+  /// and that of the weights take as long as a forward each, 0 to 1.
   double bubble = 0.0;
   std::vector<StagePlan> stages;
 

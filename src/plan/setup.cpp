@@ -18,6 +18,18 @@ optim::DecayType decay_type(deck::ScheduleType type) {
   }
 }
 
+pipeline::ScheduleKind schedule_kind(deck::PipelineSchedule schedule) {
+  switch (schedule) {
+    case deck::PipelineSchedule::one_f_one_b:
+      return pipeline::ScheduleKind::one_f_one_b;
+    case deck::PipelineSchedule::interleaved:
+      return pipeline::ScheduleKind::interleaved;
+    case deck::PipelineSchedule::zero_bubble:
+      return pipeline::ScheduleKind::zero_bubble;
+  }
+  throw InternalError("unknown parallel.schedule");
+}
+
 }  // namespace
 
 std::optional<tokenizer::TokenizerSpec> tokenizer_spec(const deck::Deck& deck) {
@@ -53,7 +65,8 @@ grid::Layout layout(const deck::Deck& deck) {
   return {.tensor = static_cast<int>(deck.parallel.tensor),
           .data = static_cast<int>(*deck.parallel.data),
           .pipeline = static_cast<int>(deck.parallel.pipeline),
-          .partition = {stages.begin(), stages.end()}};
+          .partition = {stages.begin(), stages.end()},
+          .chunks = static_cast<int>(deck.parallel.interleave)};
 }
 
 DType compute_dtype(const deck::Deck& deck) {
@@ -119,6 +132,13 @@ optim::LearningRateSchedule learning_rate(const deck::Deck& deck) {
 
 int micro_batches(const deck::Deck& deck) {
   return static_cast<int>(deck.batch.global / (deck.batch.micro * deck.parallel.data.value()));
+}
+
+pipeline::PipelineShape pipeline_shape(const deck::Deck& deck) {
+  return {.kind = schedule_kind(deck.parallel.schedule),
+          .stages = static_cast<int>(deck.parallel.pipeline),
+          .chunks = static_cast<int>(deck.parallel.interleave),
+          .micro_batches = micro_batches(deck)};
 }
 
 data::GptSplitConfig split_config(const deck::Deck& deck, data::Split split,

@@ -11,6 +11,7 @@
 #include "model/transformer_layer.hpp"
 #include "optim/lr_schedule.hpp"
 #include "optim/optimizer.hpp"
+#include "pipeline/schedule.hpp"
 #include "tokenizer/tokenizer.hpp"
 
 namespace trireme::plan {
@@ -49,6 +50,9 @@ optim::LearningRateSchedule learning_rate(const deck::Deck& deck);
 
 /// Micro-batches of one iteration on each data rank; parallel.data must be resolved.
 int micro_batches(const deck::Deck& deck);
+
+/// What the pipeline's schedule is made for; parallel.data must be resolved.
+pipeline::PipelineShape pipeline_shape(const deck::Deck& deck);
 
 /// How one part of the dataset is sampled. `samples` absent: one epoch.
 data::GptSplitConfig split_config(const deck::Deck& deck, data::Split split,

@@ -40,14 +40,15 @@ Devices make_cuda(const deck::Deck& deck, std::unique_ptr<comm::MpiCommunicator>
   const int index = comm::node_local_rank(*world);
   const auto gpus = device::visible_gpus();
   auto backend = device::make_cuda_backend(index, gemm_cache());
+  const grid::Layout layout = plan::layout(deck);
   const auto connect = [&](std::unique_ptr<comm::MpiCommunicator> ranks) {
     const std::string name = ranks->name();
     comm::NcclOptions options{.timeout_seconds = deck::in_seconds(deck.comm.timeout),
                               .debug = deck.comm.nccl_debug.value_or("")};
-    if (name == "pipeline") options.routes = comm::pipeline_routes(ranks->size());
+    if (name == "pipeline") options.routes = comm::pipeline_routes(ranks->size(), layout.chunks);
     return comm::make_device_communicator(*ranks, name, backend->stream(), options);
   };
-  comm::Groups groups = comm::make_groups(std::move(world), plan::layout(deck), connect);
+  comm::Groups groups = comm::make_groups(std::move(world), layout, connect);
   return {.backend = std::move(backend),
           .groups = std::move(groups),
           .description = fmt::format("cuda backend on {}, {}", gpus[index].name,

@@ -65,11 +65,9 @@ Trainer::Trainer(const deck::Deck& deck, const plan::Vocabulary& vocabulary, com
                   groups.layout, groups.place, plan::compute_dtype(deck), /*with_gradients=*/true),
       optimizer_(backend, parameters_, {*groups.world, *groups.data, groups.embedding.get()},
                  plan::optimizer_config(deck)),
-      schedule_(pipeline::one_f_one_b(groups.layout.pipeline, groups.place.pipeline,
-                                      plan::micro_batches(deck))),
+      schedule_(pipeline::make_schedule(plan::pipeline_shape(deck), groups.place.pipeline)),
       runner_(groups, layer_context(deck, vocabulary, groups, backend), parameters_,
-              pipeline::one_f_one_b_slots(groups.layout.pipeline, groups.place.pipeline,
-                                          plan::micro_batches(deck))),
+              pipeline::count_slots(schedule_), deck.parallel.overlap.pipeline),
       train_data_(open(data::Split::train)) {
   runner_.set_observer(&optimizer_);
   backend.reserve_workspace(

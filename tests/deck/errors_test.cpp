@@ -140,16 +140,8 @@ TEST(DeckErrors, NotBuiltYet) {
   expect_lines({
       {"batch:", "parallel: {zero: 2}\nbatch:",
        "bad.yaml:6:12: 'parallel.zero: 2' is not built yet; leave it out or write '0' or '1'"},
-      {"batch:", "parallel: {interleave: 2}\nbatch:",
-       "bad.yaml:6:12: 'parallel.interleave: 2' is not built yet; leave it out or write '1'"},
       {"batch:", "parallel: {sequence: true}\nbatch:",
        "bad.yaml:6:12: 'parallel.sequence: true' is not built yet; leave it out or write 'false'"},
-      {"batch:", "parallel: {schedule: zero-bubble}\nbatch:",
-       "bad.yaml:6:12: 'parallel.schedule: zero-bubble' is not built yet; leave it out or write "
-       "'1f1b'"},
-      {"batch:", "parallel: {overlap: {pipeline: false}}\nbatch:",
-       "bad.yaml:6:22: 'parallel.overlap.pipeline: false' is not built yet; leave it out or write "
-       "'true'"},
       {"batch:", "recompute: {granularity: full}\nbatch:",
        "bad.yaml:6:13: 'recompute.granularity: full' is not built yet; leave it out or write "
        "'none'"},
@@ -196,6 +188,51 @@ TEST(DeckErrors, ModelAndLayoutMustFit) {
       {"batch:", "parallel:\n  pipeline: 4\n  partition: [0, 3, 2, 0]\nbatch:",
        "bad.yaml:8:3: parallel.partition = 0-3-2-0 has 5 layers, but model.layers = 4 (try "
        "1-1-1-1)"},
+  });
+}
+
+TEST(DeckErrors, PipelineScheduleMustFit) {
+  expect_lines({
+      {"batch:", "parallel: {schedule: zero-bubble}\nbatch:",
+       "bad.yaml:6:12: parallel.schedule = zero-bubble needs parallel.pipeline of 2 or more, not 1 "
+       "(try parallel.schedule: 1f1b)"},
+      {"batch:", "parallel: {schedule: interleaved, interleave: 2}\nbatch:",
+       "bad.yaml:6:12: parallel.schedule = interleaved needs parallel.pipeline of 2 or more, not 1 "
+       "(try parallel.schedule: 1f1b)"},
+      {"batch:", "parallel: {schedule: interleaved, pipeline: 2}\nbatch:",
+       "bad.yaml:6:12: parallel.schedule = interleaved needs chunks of layers to interleave (try "
+       "parallel.interleave: 2)"},
+      {"batch:", "parallel: {interleave: 2, pipeline: 2}\nbatch:",
+       "bad.yaml:6:12: parallel.interleave = 2 has no effect while parallel.schedule = 1f1b (try "
+       "parallel.schedule: interleaved)"},
+      {"batch:", "parallel: {interleave: 2, pipeline: 2, schedule: zero-bubble}\nbatch:",
+       "bad.yaml:6:12: parallel.interleave = 2 has no effect while parallel.schedule = zero-bubble "
+       "(try parallel.schedule: interleaved)"},
+      {"batch:", "parallel: {interleave: 3, pipeline: 2, schedule: interleaved}\nbatch:",
+       "bad.yaml:6:12: parallel.pipeline * parallel.interleave = 2 * 3 = 6 does not divide "
+       "model.layers = 4 (try parallel.interleave: 2)"},
+      {"batch:", "parallel: {interleave: 2, pipeline: 4, schedule: interleaved}\nbatch:",
+       "bad.yaml:6:12: parallel.pipeline * parallel.interleave = 4 * 2 = 8 does not divide "
+       "model.layers = 4 (try model.layers: 8)"},
+      {"batch:",
+       "parallel:\n  {interleave: 2, pipeline: 2, schedule: interleaved, partition: 2-2}\nbatch:",
+       "bad.yaml:7:55: parallel.partition = 2-2 with parallel.schedule = interleaved, which cuts "
+       "the layers into equal chunks; leave parallel.partition out"},
+      {"batch:",
+       "parallel:\n  {interleave: 2, pipeline: 2, schedule: interleaved, overlap: {pipeline: "
+       "false}}\nbatch:",
+       "bad.yaml:7:65: parallel.overlap.pipeline = false with parallel.schedule = interleaved: "
+       "stages in a ring would wait for each other (try parallel.overlap.pipeline: true)"},
+      {"batch: {micro: 2, global: 16}",
+       "parallel: {interleave: 2, pipeline: 2, schedule: interleaved}\n"
+       "batch: {micro: 2, global: 6}",
+       "bad.yaml:7:19: batch.global = 6 makes 3 micro-batches on each data rank; "
+       "parallel.schedule = interleaved needs a multiple of parallel.pipeline = 2 (try 4 or 8)"},
+      {"batch: {micro: 2, global: 16}",
+       "parallel: {interleave: 2, pipeline: 2, schedule: interleaved, data: 4}\n"
+       "batch: {micro: 2, global: 8}",
+       "bad.yaml:7:19: batch.global = 8 makes 1 micro-batches on each data rank; "
+       "parallel.schedule = interleaved needs a multiple of parallel.pipeline = 2 (try 16)"},
   });
 }
 

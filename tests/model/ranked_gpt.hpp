@@ -27,24 +27,29 @@ inline model::ModelConfig small_gpt() {
           .embedding_layernorm = true};
 }
 
-/// The layouts of `ranks` ranks that the tests go through, zero-layer stages among them.
+/// The layouts of `ranks` ranks that the tests go through, zero-layer stages and stages of several
+/// chunks among them.
 inline std::vector<grid::Layout> layouts_of(int ranks) {
   switch (ranks) {
     case 2:
-      return {{2, 1, 1, {4}}, {1, 2, 1, {4}}, {1, 1, 2, {1, 3}}, {1, 1, 2, {4, 0}}};
+      return {{2, 1, 1, {4}},
+              {1, 2, 1, {4}},
+              {1, 1, 2, {1, 3}},
+              {1, 1, 2, {4, 0}},
+              {1, 1, 2, {2, 2}, 2}};
     case 4:
       return {{4, 1, 1, {4}}, {1, 4, 1, {4}},    {1, 1, 4, {1, 1, 1, 1}}, {1, 1, 4, {0, 2, 2, 0}},
-              {2, 2, 1, {4}}, {2, 1, 2, {2, 2}}, {1, 2, 2, {2, 2}}};
+              {2, 2, 1, {4}}, {2, 1, 2, {2, 2}}, {1, 2, 2, {2, 2}},       {1, 2, 2, {2, 2}, 2}};
     case 8:
-      return {{2, 2, 2, {2, 2}}, {2, 1, 4, {0, 2, 2, 0}}};
+      return {{2, 2, 2, {2, 2}, 2}, {2, 1, 4, {0, 2, 2, 0}}};
   }
   throw InternalError("no layouts of {} ranks", ranks);
 }
 
-/// "tensor 2, data 1, pipeline 2 (2-2)".
+/// "tensor 2, data 1, pipeline 2 (2-2 in 1 chunks)".
 inline std::string to_string(const grid::Layout& layout) {
-  return fmt::format("tensor {}, data {}, pipeline {} ({})", layout.tensor, layout.data,
-                     layout.pipeline, fmt::join(layout.partition, "-"));
+  return fmt::format("tensor {}, data {}, pipeline {} ({} in {} chunks)", layout.tensor,
+                     layout.data, layout.pipeline, fmt::join(layout.partition, "-"), layout.chunks);
 }
 
 /// The model of this rank with its optimizer. A step trains on kMicroBatches micro-batches of
@@ -55,16 +60,28 @@ class RankedGpt final : public pipeline::StageWork {
   static constexpr int kMicroBatches = 4;
   static constexpr int kMicroBatch = 2;
 
+  /// The schedule that fits a layout: interleaved where stages have chunks.
+  static pipeline::ScheduleKind schedule_for(const grid::Layout& layout) {
+    return layout.chunks > 1 ? pipeline::ScheduleKind::interleaved
+                             : pipeline::ScheduleKind::one_f_one_b;
+  }
+
   /// Weights are initialised. Collective over `world`, which must have layout.ranks() ranks.
   RankedGpt(std::unique_ptr<comm::MpiCommunicator> world, const grid::Layout& layout,
             const optim::OptimizerConfig& optimizer = {},
+            const model::ModelConfig& config = small_gpt(), DType dtype = DType::f32)
+      : RankedGpt(std::move(world), layout, schedule_for(layout), optimizer, config, dtype) {}
+  /// The same under a schedule of the caller's choice.
+  RankedGpt(std::unique_ptr<comm::MpiCommunicator> world, const grid::Layout& layout,
+            pipeline::ScheduleKind schedule, const optim::OptimizerConfig& optimizer,
             const model::ModelConfig& config = small_gpt(), DType dtype = DType::f32)
       : config_(config),
         groups_(comm::make_groups(std::move(world), layout)),
         parameters_(*backend_, model::gpt_parameters(config), layout, groups_.place, dtype,
                     /*with_gradients=*/true),
-        schedule_(pipeline::one_f_one_b(layout.pipeline, groups_.place.pipeline,
-                                        kMicroBatches / layout.data)),
+        schedule_(pipeline::make_schedule(
+            {schedule, layout.pipeline, layout.chunks, kMicroBatches / layout.data},
+            groups_.place.pipeline)),
         stage_({{.config = config,
                  .micro_batch = kMicroBatch,
                  .tensor_ranks = layout.tensor,
@@ -72,9 +89,7 @@ class RankedGpt final : public pipeline::StageWork {
                  .most_loss_tokens = 7},
                 *backend_,
                 *groups_.tensor},
-               parameters_, layout, groups_.place.pipeline,
-               pipeline::one_f_one_b_slots(layout.pipeline, groups_.place.pipeline,
-                                           kMicroBatches / layout.data)),
+               parameters_, layout, groups_.place.pipeline, pipeline::count_slots(schedule_)),
         optimizer_(*backend_, parameters_, {*groups_.world, *groups_.data, groups_.embedding.get()},
                    optimizer) {
     parameters_.initialize(config.seed);
@@ -123,21 +138,28 @@ class RankedGpt final : public pipeline::StageWork {
   Tensor output(int slot) override { return stage_.output(slot); }
   Tensor gradient(int which) override { return stage_.gradient(which); }
 
-  void forward(int micro_batch, int slot) override {
+  void forward(const pipeline::Step& step) override {
     const std::int64_t first =
-        consumed_ + (micro_batch * groups_.layout.data + groups_.place.data) * kMicroBatch;
+        consumed_ + (step.micro_batch * groups_.layout.data + groups_.place.data) * kMicroBatch;
     std::vector<std::int32_t> ids, labels;
     for (std::int64_t i = 0; i < config_.sequence; ++i)
       for (std::int64_t sample = first; sample < first + kMicroBatch; ++sample) {
         ids.push_back(token(sample, i));
         labels.push_back(token(sample, i + 1));
       }
-    stage_.load(slot,
-                {.ids = ids, .labels = labels, .first_sample = static_cast<std::uint64_t>(first)});
-    stage_.forward(slot, /*training=*/true, loss_scale());
+    stage_.load(step.slot,
+                {.ids = ids, .labels = labels, .first_sample = static_cast<std::uint64_t>(first)},
+                step.chunk);
+    stage_.forward(step.slot, /*training=*/true, loss_scale());
   }
 
-  void backward(int, int slot, const Tensor& gradient) override { stage_.backward(slot, gradient); }
+  void backward(const pipeline::Step& step, const Tensor& gradient) override {
+    if (step.kind == pipeline::StepKind::input_gradient)
+      stage_.backward_input(step.slot, gradient);
+    else
+      stage_.backward(step.slot, gradient);
+  }
+  void weight_gradient(const pipeline::Step& step) override { stage_.backward_weights(step.slot); }
 
  private:
   std::int32_t token(std::int64_t sample, std::int64_t position) const {

@@ -1,10 +1,10 @@
-// The executor under 1F1B: every micro-batch's value and gradient arrives where it belongs.
+// The executor: every micro-batch's value and gradient arrives where it belongs, under every
+// schedule.
 #include "pipeline/executor.hpp"
 
 #include <gtest/gtest.h>
 
 #include <chrono>
-#include <numeric>
 #include <random>
 #include <thread>
 #include <vector>
@@ -14,19 +14,19 @@
 namespace trireme::pipeline {
 namespace {
 
-// Stage s turns a micro-batch's value x into (s + 2) x + s, so that the order of stages shows; the
-// first stage's x is the micro-batch's number plus 1.
-double into_stage(int stage, int micro_batch) {
+// Link n turns a micro-batch's value x into (n + 2) x + n, so that the order of links shows; the
+// first link's x is the micro-batch's number plus 1.
+double into_link(int link, int micro_batch) {
   double x = micro_batch + 1;
-  for (int s = 0; s < stage; ++s) x = (s + 2) * x + s;
+  for (int n = 0; n < link; ++n) x = (n + 2) * x + n;
   return x;
 }
 
-// The last stage starts from the gradient 1 / (micro-batch + 1); every stage multiplies by its
-// derivative s + 2.
-double gradient_out_of_stage(int stages, int stage, int micro_batch) {
+// The last link starts from the gradient 1 / (micro-batch + 1); every link multiplies by its
+// derivative n + 2.
+double gradient_out_of_link(int links, int link, int micro_batch) {
   double gradient = 1.0 / (micro_batch + 1);
-  for (int s = stages - 1; s >= stage; --s) gradient *= s + 2;
+  for (int n = links - 1; n >= link; --n) gradient *= n + 2;
   return gradient;
 }
 
@@ -39,12 +39,13 @@ class Arithmetic final : public StageWork {
 
   /// With `one_buffer`, input and output of a slot are the same memory, as in a stage without
   /// layers.
-  Arithmetic(int stages, int stage, int slots, int size, bool one_buffer, int slow_stage)
-      : stages_(stages),
+  Arithmetic(const PipelineShape& shape, int stage, int slots, int size, bool one_buffer,
+             int slow_stage)
+      : shape_(shape),
         stage_(stage),
         size_(size),
-        longest_(stage == slow_stage ? 6000 : 500),
-        random_(100 * stages + stage) {
+        longest_(stage == slow_stage ? 2000 : 200),
+        random_(100 * shape.stages + stage) {
     for (int slot = 0; slot < slots; ++slot) {
       inputs_.emplace_back(size);
       outputs_.emplace_back(one_buffer ? 0 : size);
@@ -58,28 +59,43 @@ class Arithmetic final : public StageWork {
   }
   Tensor gradient(int which) override { return view(gradients_[which]); }
 
-  void forward(int micro_batch, int slot) override {
+  void forward(const Step& step) override {
     dawdle();
-    if (stage_ == 0) fill(input(slot), into_stage(0, micro_batch));
-    expect(input(slot), into_stage(stage_, micro_batch), "input", micro_batch);
-    fill(output(slot), into_stage(stage_ + 1, micro_batch));
-    forwards.push_back(micro_batch);
+    const int link = link_of(step);
+    if (link == 0) fill(input(step.slot), into_link(0, step.micro_batch));
+    expect(input(step.slot), into_link(link, step.micro_batch), "input", step);
+    fill(output(step.slot), into_link(link + 1, step.micro_batch));
+    done.push_back(step);
   }
 
-  void backward(int micro_batch, int slot, const Tensor& gradient) override {
+  void backward(const Step& step, const Tensor& gradient) override {
     dawdle();
-    if (stage_ == stages_ - 1) fill(gradient, 1.0 / (micro_batch + 1));
-    expect(output(slot), into_stage(stage_ + 1, micro_batch), "kept output", micro_batch);
-    expect(gradient,
-           gradient_out_of_stage(stages_, stage_, micro_batch) / static_cast<double>(stage_ + 2),
-           "gradient", micro_batch);
-    fill(gradient, gradient_out_of_stage(stages_, stage_, micro_batch));
-    backwards.push_back(micro_batch);
+    const int link = link_of(step);
+    const double leaving = gradient_out_of_link(links(), link, step.micro_batch);
+    if (link == links() - 1) fill(gradient, 1.0 / (step.micro_batch + 1));
+    expect(output(step.slot), into_link(link + 1, step.micro_batch), "kept output", step);
+    expect(gradient, leaving / static_cast<double>(link + 2), "gradient", step);
+    fill(gradient, leaving);
+    // The rest of the backward finds what this one leaves over the output.
+    fill(output(step.slot), leaving);
+    done.push_back(step);
   }
 
-  std::vector<int> forwards, backwards;  ///< micro-batches in the order in which they came
+  void weight_gradient(const Step& step) override {
+    dawdle();
+    // A single buffer may be receiving already.
+    if (!outputs_[step.slot].empty())
+      expect(output(step.slot), gradient_out_of_link(links(), link_of(step), step.micro_batch),
+             "kept gradient", step);
+    done.push_back(step);
+  }
+
+  StageSchedule done;
 
  private:
+  int links() const { return shape_.stages * shape_.chunks; }
+  int link_of(const Step& step) const { return step.chunk * shape_.stages + stage_; }
+
   Tensor view(std::vector<double>& buffer) const { return {buffer.data(), DType::f64, {size_}}; }
 
   void fill(const Tensor& tensor, double value) const {
@@ -87,11 +103,10 @@ class Arithmetic final : public StageWork {
       tensor.as<double>()[i] = value + static_cast<double>(i) * kRamp;
   }
 
-  void expect(const Tensor& tensor, double value, const char* what, int micro_batch) const {
+  void expect(const Tensor& tensor, double value, const char* what, const Step& step) const {
     for (std::int64_t i = 0; i < size_; ++i)
       ASSERT_NEAR(tensor.as<double>()[i], value + static_cast<double>(i) * kRamp, 1e-9 * value)
-          << what << " of micro-batch " << micro_batch << " on stage " << stage_ << ", element "
-          << i;
+          << what << " of the " << to_string(step) << " on stage " << stage_ << ", element " << i;
   }
 
   void dawdle() {
@@ -99,7 +114,8 @@ class Arithmetic final : public StageWork {
         std::chrono::microseconds(std::uniform_int_distribution(longest_ / 2, longest_)(random_)));
   }
 
-  int stages_, stage_;
+  PipelineShape shape_;
+  int stage_;
   std::int64_t size_;
   int longest_;  ///< microseconds
   std::mt19937 random_;
@@ -110,44 +126,55 @@ class Arithmetic final : public StageWork {
 /// Elements of a message that MPI sends at once, and of one that waits for its receiver.
 constexpr int kSizes[] = {1, 5000};
 
-std::vector<int> first_numbers(int count) {
-  std::vector<int> numbers(count);
-  std::iota(numbers.begin(), numbers.end(), 0);
-  return numbers;
+/// Every kind of schedule for `stages` stages; those that run without overlap, too, if not
+/// `overlap`.
+std::vector<PipelineShape> shapes(int stages, bool overlap) {
+  std::vector<PipelineShape> all;
+  for (const int micro_batches : {1, 3, 8}) {
+    all.push_back({ScheduleKind::one_f_one_b, stages, 1, micro_batches});
+    all.push_back({ScheduleKind::zero_bubble, stages, 1, micro_batches});
+  }
+  if (!overlap) return all;
+  for (const int chunks : {2, 3})
+    for (const int groups : {1, 3})
+      all.push_back({ScheduleKind::interleaved, stages, chunks, groups * stages});
+  return all;
 }
 
-TEST(Executor, EveryMicroBatchPassesEveryStage) {
+TEST(Executor, EveryMicroBatchPassesEveryLink) {
   const auto world = comm::MpiCommunicator::world();
   const int stages = world->size(), stage = world->rank();
-  for (const int size : kSizes) {
-    for (const bool one_buffer : {false, true}) {
-      for (const int micro_batches : {1, 2, 3, 8}) {
-        for (const int slow_stage : {0, stages - 1}) {
-          SCOPED_TRACE(fmt::format("{} elements, {} micro-batches, stage {} is slow", size,
-                                   micro_batches, slow_stage));
-          Arithmetic work(stages, stage, one_f_one_b_slots(stages, stage, micro_batches), size,
-                          one_buffer, slow_stage);
-          execute(one_f_one_b(stages, stage, micro_batches), work, *world);
-          EXPECT_EQ(work.forwards, first_numbers(micro_batches));
-          EXPECT_EQ(work.backwards, first_numbers(micro_batches));
-        }
-      }
+  for (const bool overlap : {true, false})
+    for (const PipelineShape& shape : shapes(stages, overlap)) {
+      const StageSchedule schedule = make_schedule(shape, stage);
+      for (const int size : kSizes)
+        for (const bool one_buffer : {false, true})
+          for (const int slow_stage : {0, stages - 1}) {
+            SCOPED_TRACE(fmt::format(
+                "schedule {} of {} chunks, {} elements, {} micro-batches, stage {} is slow{}",
+                static_cast<int>(shape.kind), shape.chunks, size, shape.micro_batches, slow_stage,
+                overlap ? "" : ", no overlap"));
+            Arithmetic work(shape, stage, count_slots(schedule), size, one_buffer, slow_stage);
+            execute(schedule, work, *world, overlap);
+            EXPECT_EQ(work.done, schedule);
+          }
     }
-  }
 }
 
 TEST(Executor, ForwardOnlyReusesItsSlots) {
   const auto world = comm::MpiCommunicator::world();
   const int stages = world->size(), stage = world->rank();
-  for (const int size : kSizes) {
-    for (const int slots : {1, 2}) {
-      SCOPED_TRACE(fmt::format("{} elements, {} slots", size, slots));
-      Arithmetic work(stages, stage, slots, size, /*one_buffer=*/false, /*slow_stage=*/stages - 1);
-      execute(forward_only(stages, stage, 8, slots), work, *world);
-      EXPECT_EQ(work.forwards, first_numbers(8));
-      EXPECT_TRUE(work.backwards.empty());
-    }
-  }
+  for (const int chunks : {1, 2})
+    for (const int size : kSizes)
+      for (const int slots : {1, 2}) {
+        SCOPED_TRACE(fmt::format("{} chunks, {} elements, {} slots", chunks, size, slots));
+        const PipelineShape shape{.stages = stages, .chunks = chunks, .micro_batches = 7};
+        const StageSchedule schedule = forward_only(stages, stage, chunks, 7, slots);
+        Arithmetic work(shape, stage, slots, size, /*one_buffer=*/false,
+                        /*slow_stage=*/stages - 1);
+        execute(schedule, work, *world, /*overlap=*/chunks > 1 || slots == 2);
+        EXPECT_EQ(work.done, schedule);
+      }
 }
 
 }  // namespace

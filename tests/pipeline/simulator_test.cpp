@@ -41,11 +41,26 @@ std::string failure_of(const Schedule& schedule, int micro_batches,
   }
 }
 
-/// Calls `visit` for 1F1B on every stage count to 4 and micro-batch count to 6.
+/// Calls `visit` for every kind of schedule on some small pipelines.
 void for_small_pipelines(const std::function<void(const Schedule&, int)>& visit) {
-  for (int stages = 1; stages <= 4; ++stages)
+  for (int stages = 1; stages <= 4; ++stages) {
     for (int micro_batches = 1; micro_batches <= 6; ++micro_batches)
       visit(one_f_one_b_of_all(stages, micro_batches), micro_batches);
+    visit(make_schedules({ScheduleKind::interleaved, stages, 2, stages}), stages);
+    visit(make_schedules({ScheduleKind::zero_bubble, stages, 1, 4}), 4);
+  }
+}
+
+/// No step of `schedule` waits for ever, whether the executor overlaps or, where `exchanges`, not;
+/// with overlap none waits longer than under buffered sends.
+void expect_runs(const Schedule& schedule, int micro_batches, bool exchanges = true) {
+  EXPECT_EQ(failure_of(schedule, micro_batches, SendRule::one_in_flight), "");
+  EXPECT_EQ(failure_of(schedule, micro_batches, SendRule::overlapped), "");
+  EXPECT_DOUBLE_EQ(simulate(schedule, micro_batches, {}, SendRule::overlapped).makespan,
+                   simulate(schedule, micro_batches).makespan);
+  if (exchanges) {
+    EXPECT_EQ(failure_of(schedule, micro_batches, SendRule::exchanged), "");
+  }
 }
 
 TEST(Simulator, ProvesOneFOneB) {
@@ -58,8 +73,67 @@ TEST(Simulator, ProvesOneFOneB) {
         EXPECT_EQ(result.peak_activations[stage], std::min(stages - stage, micro_batches));
       EXPECT_DOUBLE_EQ(result.makespan, 2.0 * (micro_batches + stages - 1));
       EXPECT_NEAR(result.bubble, (stages - 1.0) / (micro_batches + stages - 1.0), 1e-12);
-      EXPECT_EQ(failure_of(schedule, micro_batches, SendRule::one_in_flight), "");
+      expect_runs(schedule, micro_batches);
     }
+}
+
+TEST(Simulator, ProvesInterleaved) {
+  for (int stages = 1; stages <= 8; ++stages)
+    for (int chunks = 1; chunks <= 4; ++chunks)
+      for (int groups = 1; groups <= 4; ++groups) {
+        const int micro_batches = groups * stages;
+        SCOPED_TRACE(
+            fmt::format("{} stages, {} chunks, {} micro-batches", stages, chunks, micro_batches));
+        const Schedule schedule =
+            make_schedules({ScheduleKind::interleaved, stages, chunks, micro_batches});
+        const Simulation result = simulate(schedule, micro_batches, {.forward = 1, .backward = 2});
+        for (int stage = 0; stage < stages; ++stage)
+          EXPECT_EQ(result.peak_activations[stage],
+                    std::min(2 * (stages - stage - 1) + (chunks - 1) * stages + 1,
+                             chunks * micro_batches));
+        EXPECT_DOUBLE_EQ(result.makespan, 3.0 * (chunks * micro_batches + stages - 1));
+        EXPECT_NEAR(result.bubble, (stages - 1.0) / (chunks * micro_batches + stages - 1.0), 1e-12);
+        expect_runs(schedule, micro_batches, /*exchanges=*/false);
+      }
+}
+
+TEST(Simulator, InterleavedNeedsOverlap) {
+  const Schedule schedule = make_schedules({ScheduleKind::interleaved, 4, 2, 8});
+  EXPECT_NE(failure_of(schedule, 8, SendRule::exchanged).find("waits for ever to "),
+            std::string::npos);
+}
+
+TEST(Simulator, ProvesZeroBubble) {
+  const StepCosts costs{.forward = 1, .backward = 2};
+  for (int stages = 1; stages <= 8; ++stages)
+    for (int micro_batches = 1; micro_batches <= 32; ++micro_batches) {
+      SCOPED_TRACE(fmt::format("{} stages, {} micro-batches", stages, micro_batches));
+      const Schedule schedule =
+          make_schedules({ScheduleKind::zero_bubble, stages, 1, micro_batches});
+      const Simulation result = simulate(schedule, micro_batches, costs);
+      // On every stage what 1F1B holds on the first.
+      for (int stage = 0; stage < stages; ++stage)
+        EXPECT_EQ(result.peak_activations[stage], std::min(stages, micro_batches));
+      const Simulation plain =
+          simulate(one_f_one_b_of_all(stages, micro_batches), micro_batches, costs);
+      EXPECT_LE(result.makespan, plain.makespan);
+      if (micro_batches >= stages) {
+        // A third of 1F1B's bubble: (p - 1) (F + I - W) against (p - 1) (F + I + W).
+        EXPECT_DOUBLE_EQ(result.makespan, 3.0 * micro_batches + stages - 1);
+        EXPECT_DOUBLE_EQ(plain.makespan, 3.0 * (micro_batches + stages - 1));
+      }
+      expect_runs(schedule, micro_batches);
+    }
+}
+
+TEST(Simulator, WeightGradientsMayCostMoreOrLess) {
+  const Schedule schedule = make_schedules({ScheduleKind::zero_bubble, 4, 1, 12});
+  for (const double share : {0.3, 0.4, 0.5}) {
+    const double F = 1, I = 2 * (1 - share), W = 2 * share;
+    const StepCosts costs{.forward = F, .backward = I + W, .weight_share = share};
+    EXPECT_NEAR(simulate(schedule, 12, costs).makespan, 12 * (F + I + W) + 3 * (F + I - W), 1e-9)
+        << share;
+  }
 }
 
 TEST(Simulator, BackwardMayCostMoreThanForward) {
@@ -142,8 +216,9 @@ TEST(Simulator, CatchesEveryDuplicatedStep) {
 }
 
 TEST(Simulator, CatchesSwappedSteps) {
-  // Two steps of one kind in the wrong order meet the wrong messages. A forward and a backward may
-  // change places and leave a schedule that runs, but never one that is faster.
+  // Two steps of one kind in the wrong order meet the wrong messages, but for weight gradients,
+  // which have none. Steps of different kinds may change places and leave a schedule that runs, but
+  // never one that is faster.
   int caught = 0, slower = 0;
   for_small_pipelines([&](const Schedule& schedule, int micro_batches) {
     const double makespan = simulate(schedule, micro_batches).makespan;
@@ -156,7 +231,8 @@ TEST(Simulator, CatchesSwappedSteps) {
             ++caught;
             continue;
           }
-          EXPECT_NE(schedule[stage][i].kind, schedule[stage][j].kind);
+          const Step &a = schedule[stage][i], &b = schedule[stage][j];
+          EXPECT_TRUE(a.kind != b.kind || a.kind == StepKind::weight_gradient) << to_string(a);
           EXPECT_GE(simulate(mutant, micro_batches).makespan, makespan);
           ++slower;
         }
@@ -203,6 +279,12 @@ TEST(Simulator, NamesWhatIsWrong) {
             "forward");
   EXPECT_EQ(failure([](Schedule& s) { s[0].pop_back(); }),
             "pipeline schedule: stage 0 has no backward of micro-batch 3");
+  EXPECT_EQ(failure([](Schedule& s) { s[0].back().kind = StepKind::input_gradient; }),
+            "pipeline schedule: stage 0 has no weight gradient of micro-batch 3");
+  EXPECT_EQ(
+      failure([](Schedule& s) { s[1][1] = {.kind = StepKind::weight_gradient, .micro_batch = 0}; }),
+      "pipeline schedule: stage 1, step 1 (weight gradient of micro-batch 0) comes before "
+      "its input gradient");
   EXPECT_EQ(failure([](Schedule& s) { s[1][0].receive_from = kNoStage; }),
             "pipeline schedule: stage 1, step 0 (forward of micro-batch 0) receives from no stage, "
             "not from stage 0");

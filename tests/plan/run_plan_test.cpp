@@ -45,9 +45,9 @@ TEST(RunPlan, StagesHoldTheModelOnceAndTheTiedEmbeddingTwice) {
   std::int64_t held = 0;
   for (const StagePlan& stage : plan.stages) held += stage.parameters;
   EXPECT_EQ(held, kGpt2Parameters + (2 * kPadded - kVocab) * kHidden);
-  EXPECT_EQ(plan.stages[0].layers, (grid::LayerRange{0, 0}));
-  EXPECT_EQ(plan.stages[1].layers, (grid::LayerRange{0, 5}));
-  EXPECT_EQ(plan.stages[2].layers, (grid::LayerRange{5, 7}));
+  EXPECT_EQ(plan.stages[0].chunks, (std::vector<grid::LayerRange>{{0, 0}}));
+  EXPECT_EQ(plan.stages[1].chunks, (std::vector<grid::LayerRange>{{0, 5}}));
+  EXPECT_EQ(plan.stages[2].chunks, (std::vector<grid::LayerRange>{{5, 7}}));
   EXPECT_EQ(plan.stages[3].parameters, kPadded * kHidden + 2 * kHidden);
 }
 
@@ -64,6 +64,47 @@ TEST(RunPlan, BubbleAndSlotsOfOneForwardOneBackward) {
       for (int stage = 0; stage < stages; ++stage)
         EXPECT_EQ(plan.stages[stage].slots, std::min(stages - stage, micro_batches));
     }
+  }
+}
+
+TEST(RunPlan, InterleavedStagesHoldTheModelInChunks) {
+  const std::vector<std::string> words = {"parallel.pipeline=4", "parallel.data=1",
+                                          "batch.global=32"};
+  const auto with = [&](std::vector<std::string> more) {
+    more.insert(more.end(), words.begin(), words.end());
+    return plan_gpt2(more, 4);
+  };
+  const RunPlan plan = with({"parallel.schedule=interleaved", "parallel.interleave=3"});
+  const RunPlan plain = with({});
+  EXPECT_NEAR(plan.bubble, 3.0 / (3 * 8 + 3), 1e-12);
+  EXPECT_EQ(plan.stages[1].chunks, (std::vector<grid::LayerRange>{{1, 1}, {5, 1}, {9, 1}}));
+  for (int stage = 0; stage < 4; ++stage) {
+    EXPECT_EQ(plan.stages[stage].parameters, plain.stages[stage].parameters);
+    EXPECT_EQ(plan.stages[stage].slots, 2 * (4 - stage - 1) + 2 * 4 + 1);
+  }
+  // Fifteen slots of one layer against four of three; the head keeps one micro-batch either way.
+  EXPECT_NEAR(static_cast<double>(plan.stages[0].memory.activations),
+              15.0 / 12 * static_cast<double>(plain.stages[0].memory.activations),
+              0.05 * static_cast<double>(plain.stages[0].memory.activations));
+  EXPECT_NE(to_text(plan).find("pipeline bubble 11.1 % (interleaved)"), std::string::npos);
+  EXPECT_NE(to_text(plan).find("\n     1    1,5,9 "), std::string::npos) << to_text(plan);
+}
+
+TEST(RunPlan, ZeroBubbleTakesNoMoreThanTheFullestStage) {
+  const std::vector<std::string> words = {"parallel.pipeline=4", "parallel.data=1",
+                                          "batch.global=32"};
+  const RunPlan plain = plan_gpt2(words, 4);
+  std::vector<std::string> more = words;
+  more.push_back("parallel.schedule=zero-bubble");
+  const RunPlan plan = plan_gpt2(more, 4);
+  EXPECT_NEAR(plan.bubble, 1.0 / 9, 1e-12);
+  EXPECT_NEAR(plain.bubble, 3.0 / 11, 1e-12);
+  EXPECT_EQ(plan.stages[0].memory.total(), plain.stages[0].memory.total());
+  const std::size_t head =
+      plain.stages[3].memory.activations - plain.stages[2].memory.activations / 2;
+  for (const StagePlan& stage : plan.stages) {
+    EXPECT_EQ(stage.slots, 4);
+    EXPECT_LE(stage.memory.activations, plain.stages[0].memory.activations + head);
   }
 }
 
@@ -102,6 +143,10 @@ TEST(RunPlan, OnGpusWeightsAreHalvesWithAMasterCopy) {
   };
   EXPECT_LT(gpu.libraries, libraries({}, 2));
   EXPECT_LT(libraries({}, 2), libraries({"parallel.tensor=2"}, 4));
+  EXPECT_LT(
+      libraries({"parallel.pipeline=2"}, 2),
+      libraries({"parallel.pipeline=2", "parallel.schedule=interleaved", "parallel.interleave=2"},
+                2));
 }
 
 TEST(RunPlan, LargestStageDecides) {
@@ -120,7 +165,7 @@ TEST(RunPlan, TextShowsEveryStage) {
   EXPECT_NE(text.find("124.44 M, 1000 iterations of 32768 tokens in 4 micro-batches"),
             std::string::npos)
       << text;
-  EXPECT_NE(text.find("bubble 33.3 %"), std::string::npos) << text;
+  EXPECT_NE(text.find("bubble 33.3 % (1f1b)"), std::string::npos) << text;
   EXPECT_NE(text.find("\n     0        - "), std::string::npos) << text;
   EXPECT_NE(text.find("\n     1        0 "), std::string::npos) << text;
   EXPECT_NE(text.find("\n     2     1-11 "), std::string::npos) << text;

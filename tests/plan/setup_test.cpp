@@ -57,9 +57,26 @@ TEST(Setup, Layout) {
   EXPECT_EQ(found.pipeline, 4);
   EXPECT_EQ(found.data, 2);
   EXPECT_EQ(found.partition, (std::vector<int>{0, 6, 6, 0}));
+  EXPECT_EQ(found.chunks, 1);
   deck::Deck unresolved = gpt2_deck();
   unresolved.parallel.data.reset();
   EXPECT_THROW(layout(unresolved), InternalError);
+}
+
+TEST(Setup, PipelineShape) {
+  const auto plain = pipeline_shape(gpt2_deck({"parallel.pipeline=4"}, 8));
+  EXPECT_EQ(plain.kind, pipeline::ScheduleKind::one_f_one_b);
+  EXPECT_EQ(plain.stages, 4);
+  EXPECT_EQ(plain.chunks, 1);
+  EXPECT_EQ(plain.micro_batches, 8);
+  const auto zero = gpt2_deck({"parallel.pipeline=4", "parallel.schedule=zero-bubble"}, 8);
+  EXPECT_EQ(pipeline_shape(zero).kind, pipeline::ScheduleKind::zero_bubble);
+  const auto deck = gpt2_deck(
+      {"parallel.pipeline=4", "parallel.schedule=interleaved", "parallel.interleave=3"}, 8);
+  EXPECT_EQ(pipeline_shape(deck).kind, pipeline::ScheduleKind::interleaved);
+  EXPECT_EQ(pipeline_shape(deck).chunks, 3);
+  EXPECT_EQ(layout(deck).chunks, 3);
+  EXPECT_EQ(layout(deck).partition, (std::vector<int>{3, 3, 3, 3}));
 }
 
 TEST(Setup, MicroBatches) {

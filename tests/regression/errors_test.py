@@ -23,6 +23,9 @@ class Errors(RunTest):
                    "parallel.tensor=2", "parallel.pipeline=2", ranks=2)
         self.fails(DECK, "batch.global = 8 is not a multiple of batch.micro * parallel.data",
                    ranks=3)
+        self.fails(DECK, "batch.global = 6 makes 3 micro-batches on each data rank",
+                   "batch.global=6", "parallel.pipeline=2", "parallel.schedule=interleaved",
+                   "parallel.interleave=2", ranks=2)
 
     def test_missing_files(self):
         missing = self.folder / "missing"
@@ -110,7 +113,10 @@ class Questions(RunTest):
         self.assertIn("documents", checked)
         plan = self.answers(*words, "--plan", "--ranks", "8")
         self.assertIn("8 = tensor 2 x pipeline 2 x data 2, layers per stage 2-2", plan)
-        self.assertIn("pipeline bubble 20.0 %", plan)
+        self.assertIn("pipeline bubble 20.0 % (1f1b)", plan)
+        plan = self.answers(*words, "--plan", "--ranks", "8", "parallel.schedule=interleaved",
+                            "parallel.interleave=2")
+        self.assertIn("pipeline bubble 11.1 % (interleaved)", plan)
 
     def test_questions_under_the_launcher_are_answered_once(self):
         for words, line in [(["--version"], "trireme-pretrain "), (["--help"], "Usage: "),

@@ -21,6 +21,9 @@ BF16 = [CUDA, "precision.compute=bf16"]
 # Precisions, each with how far two layouts of the GPUs, and the GPU and the host, may be apart.
 PRECISIONS = [("fp32", FP32, 2e-6, 1e-4), ("bf16", BF16, 2e-2, 2e-2)]
 
+INTERLEAVED = ["parallel.schedule=interleaved", "parallel.interleave=2"]
+ZERO_BUBBLE = ["parallel.schedule=zero-bubble"]
+
 # The products' timed choices: the tests neither use nor change the user's.
 os.environ["XDG_CACHE_HOME"] = str(SCRATCH / "cache")
 
@@ -112,6 +115,17 @@ class Layouts(GpuTest):
     @needs(2)
     def test_two_gpus(self):
         self.check((2, 1, 1), (1, 2, 1), (1, 1, 2, "parallel.zero=0"), (1, 1, 2, "parallel.zero=1"))
+
+    @needs(2)
+    def test_two_stages_under_every_schedule(self):
+        self.check((1, 2, 1, *INTERLEAVED), (1, 2, 1, *ZERO_BUBBLE),
+                   (1, 2, 1, *ZERO_BUBBLE, "parallel.overlap.pipeline=false"),
+                   (1, 2, 1, "parallel.overlap.pipeline=false"))
+
+    @needs(4)
+    def test_four_gpus_under_every_schedule(self):
+        self.check((2, 2, 1, *INTERLEAVED), (1, 2, 2, *INTERLEAVED), (1, 4, 1, *ZERO_BUBBLE),
+                   (2, 2, 1, *ZERO_BUBBLE), (1, 2, 2, *ZERO_BUBBLE, "parallel.bucket=1000"))
 
     @needs(4)
     def test_four_gpus_along_one_axis(self):

@@ -5,6 +5,8 @@ import unittest
 from runs import RunTest
 
 TOLERANCE = 2e-6
+INTERLEAVED = ["parallel.schedule=interleaved", "parallel.interleave=2"]
+ZERO_BUBBLE = ["parallel.schedule=zero-bubble"]
 
 
 class Layouts(RunTest):
@@ -32,11 +34,33 @@ class Layouts(RunTest):
         self.check(reference, (2, 1, 2), "parallel.zero=0", "parallel.bucket=1000")
         self.check(reference, (2, 1, 2), "parallel.zero=1", "parallel.bucket=1000")
 
+    def test_pipeline_schedules(self):
+        words = ["model.layers=8"]
+        reference = self.serial(*words)
+        small_buckets = ["parallel.bucket=1000"]
+        for layout, *more in [[(1, 2, 1)], [(1, 4, 1)], [(2, 2, 1)], [(1, 2, 2), *small_buckets],
+                              [(1, 2, 2), "parallel.zero=0"]]:
+            for schedule in [INTERLEAVED, ZERO_BUBBLE]:
+                self.check(reference, layout, *words, *schedule, *more)
+        self.check(reference, (1, 4, 1), *words, *ZERO_BUBBLE, "parallel.partition=0-5-3-0")
+        for schedule in [[], ZERO_BUBBLE]:
+            self.check(reference, (1, 4, 1), *words, *schedule, "parallel.overlap.pipeline=false")
+
+    def test_zero_bubble_changes_no_bit(self):
+        for dropout in [0, 0.1]:
+            words = ["parallel.pipeline=2", "checkpoint.at_end=false",
+                     f"model.dropout.attention={dropout}", f"model.dropout.hidden={dropout}"]
+            self.pretrain(f"plain-{dropout}", *words, ranks=2)
+            self.pretrain(f"zero-{dropout}", *words, *ZERO_BUBBLE, ranks=2)
+            self.assertEqual(self.losses(f"zero-{dropout}"), self.losses(f"plain-{dropout}"))
+
     def test_embedding_layernorm(self):
         words = ["model.embedding_layernorm=true", "optimizer.clip=0.1"]
         reference = self.serial(*words)
         self.check(reference, (2, 2, 1), *words)
         self.check(reference, (1, 2, 2), "parallel.partition=1-3", *words)
+        self.check(reference, (1, 2, 1), *INTERLEAVED, *words)
+        self.check(reference, (1, 2, 1), *ZERO_BUBBLE, *words)
 
 
 if __name__ == "__main__":

@@ -8,6 +8,9 @@ import unittest
 from runs import DATA, DECK, IO, STOPPED_EARLY, RunTest
 
 
+INTERLEAVED = ["parallel.schedule=interleaved", "parallel.interleave=2"]
+
+
 class SameLayout(RunTest):
     def check(self, ranks, *words):
         self.pretrain("whole", "train.iterations=12", *words, ranks=ranks)
@@ -33,6 +36,9 @@ class SameLayout(RunTest):
 
     def test_four_ranks_with_sharded_optimizer(self):
         self.check(4, "parallel.tensor=2", "parallel.data=2", "parallel.zero=1")
+
+    def test_interleaved_stages_with_sharded_optimizer(self):
+        self.check(4, "parallel.pipeline=2", "parallel.data=2", *INTERLEAVED)
 
     def test_samples_are_counted_through_a_change_of_batch(self):
         words = ["train.iterations=", "train.samples=160", "schedule.decay=480 samples",
@@ -68,6 +74,27 @@ class OtherLayout(RunTest):
         losses = self.losses("chain")
         self.assertEqual(len(losses), 20)
         self.assert_close(losses, self.losses("serial"), 2e-6, "five layouts in turn")
+
+    def test_chain_of_schedules(self):
+        self.pretrain("serial", "checkpoint.at_end=false")
+        chain = [
+            (2, ["parallel.pipeline=2", *INTERLEAVED]),
+            (4, ["parallel.pipeline=4", "parallel.schedule=zero-bubble"]),
+            (4, ["parallel.pipeline=2", "parallel.data=2", *INTERLEAVED]),
+            (2, ["parallel.pipeline=2"]),
+            (2, ["parallel.pipeline=2", "parallel.schedule=zero-bubble"]),
+        ]
+        for ranks, words in chain:
+            result = self.pretrain("chain", "train.exit_interval=4", *words, ranks=ranks)
+        self.assertIn("changed: parallel.schedule: 1f1b in the checkpoint, zero-bubble now",
+                      result.out)
+        losses = self.losses("chain")
+        self.assertEqual(len(losses), 20)
+        self.assert_close(losses, self.losses("serial"), 2e-6, "five schedules in turn")
+        # A layout of its own, and one of the run's stages where there are as many ranks.
+        scores = [self.evaluate("chain", *INTERLEAVED, "parallel.pipeline=2", ranks=ranks)["loss"]
+                  for ranks in (1, 2)]
+        self.assert_close(scores[1:], scores[:1], 2e-6, "evaluated by interleaved stages")
 
 
 class Rules(RunTest):
