@@ -199,8 +199,11 @@ void TransformerLayer::mlp_forward(const LayerContext& context, const LayerWorks
                                    const PassInfo& pass, const LayerActivations& saved,
                                    const Tensor& output) const {
   device::Backend& backend = context.backend;
-  linear_forward(backend, saved.norm2, up_weight_.weight, saved.up, up_bias_.weight);
-  backend.gelu_forward({.x = saved.up, .out = saved.activated});
+  backend.linear_gelu({.x = saved.norm2,
+                       .weight = up_weight_.weight,
+                       .bias = up_bias_.weight,
+                       .up = saved.up,
+                       .activated = saved.activated});
   linear_forward(backend, saved.activated, down_weight_.weight, as_rows(workspace.stream));
   sum_over(context.tensor, workspace.stream);
   backend.bias_dropout_residual(
@@ -241,13 +244,18 @@ void TransformerLayer::mlp_backward(const LayerContext& context, const LayerWork
                      dropout_at(context.config, pass, layer_, DropoutSite::mlp), kept != nullptr));
   backend.bias_gradient({.dout = ddown, .dbias = down_bias_.gradient});
   if (!kept) linear_weight_gradient(backend, saved.activated, ddown, down_weight_.gradient);
-  const Tensor dactivated = front(workspace.wide, saved.up.shape);
-  linear_input_gradient(backend, ddown, down_weight_.weight, dactivated);
-  const Tensor dup = kept ? kept->up : dactivated;
-  backend.gelu_backward({.dout = dactivated, .x = saved.up, .dx = dup, .dbias = up_bias_.gradient});
+  const Tensor dup = front(workspace.wide, saved.up.shape);
+  backend.linear_gelu_gradient({.dy = ddown,
+                                .weight = down_weight_.weight,
+                                .up = saved.up,
+                                .dup = dup,
+                                .dbias = up_bias_.gradient});
   linear_input_gradient(backend, dup, up_weight_.weight, beside_rows);
   const auto sum = start_sum_over(context.tensor, beside);
-  if (!kept) linear_weight_gradient(backend, saved.norm2, dup, up_weight_.gradient);
+  if (kept)
+    backend.copy(kept->up.data, dup.data, dup.bytes());
+  else
+    linear_weight_gradient(backend, saved.norm2, dup, up_weight_.gradient);
   sum->wait();
   backend.layernorm_backward(
       {.dout = beside_rows,
