@@ -1,6 +1,7 @@
 // Scratch memory of the attention kernels: pure arithmetic, for plans on machines without a GPU.
 #pragma once
 
+#include <algorithm>
 #include <cstddef>
 #include <cstdint>
 
@@ -36,11 +37,14 @@ constexpr AttentionBackwardLayout attention_backward_layout(DType dtype, std::in
   // The smallest tiles are of 32 queries, the largest of 128.
   const auto task_tiles = static_cast<std::size_t>((s + 31) / 32);
   const auto task_rows = static_cast<std::size_t>((s + 127) / 128 * 128);
+  // Kernels for Hopper pad heads to 64 or 128.
+  const std::int64_t columns =
+      padded_head(d) > 64 ? std::max<std::int64_t>(padded_head(d), 128) : 64;
   const auto tasks = static_cast<std::size_t>(b * heads);
   layout.turns_bytes = sizeof(unsigned) * (1 + tasks * task_tiles);
   layout.partial_dq = layout.turns + aligned(layout.turns_bytes);
-  layout.end = layout.partial_dq + aligned(sizeof(float) * tasks * task_rows *
-                                           static_cast<std::size_t>(padded_head(d)));
+  layout.end = layout.partial_dq +
+               aligned(sizeof(float) * tasks * task_rows * static_cast<std::size_t>(columns));
   return layout;
 }
 
