@@ -36,10 +36,12 @@ po::options_description all_options() {
 /// only: no layout changes the score of a sample.
 void resolve_layout(deck::Deck& deck, std::int64_t ranks) {
   if (ranks % (deck.parallel.tensor * deck.parallel.pipeline) != 0) {
-    deck.parallel.tensor = deck.parallel.pipeline = deck.parallel.interleave = 1;
-    deck.parallel.schedule = deck::PipelineSchedule::one_f_one_b;
+    deck.parallel.tensor = deck.parallel.pipeline = 1;
     deck.parallel.partition.reset();
   }
+  // Forward passes alone gain nothing from a schedule.
+  deck.parallel.schedule = deck::PipelineSchedule::one_f_one_b;
+  deck.parallel.interleave = 1;
   deck.parallel.data = ranks / (deck.parallel.tensor * deck.parallel.pipeline);
   deck.batch.global = deck.batch.micro * *deck.parallel.data;
 }

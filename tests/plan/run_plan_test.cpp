@@ -82,10 +82,10 @@ TEST(RunPlan, InterleavedStagesHoldTheModelInChunks) {
     EXPECT_EQ(plan.stages[stage].parameters, plain.stages[stage].parameters);
     EXPECT_EQ(plan.stages[stage].slots, 2 * (4 - stage - 1) + 2 * 4 + 1);
   }
-  // Fifteen slots of one layer against four of three; the head keeps one micro-batch either way.
+  // Fifteen slots of one layer, each with its input and output, against four of three layers.
   EXPECT_NEAR(static_cast<double>(plan.stages[0].memory.activations),
               15.0 / 12 * static_cast<double>(plain.stages[0].memory.activations),
-              0.05 * static_cast<double>(plain.stages[0].memory.activations));
+              0.06 * static_cast<double>(plain.stages[0].memory.activations));
   EXPECT_NE(to_text(plan).find("pipeline bubble 11.1 % (interleaved)"), std::string::npos);
   EXPECT_NE(to_text(plan).find("\n     1    1,5,9 "), std::string::npos) << to_text(plan);
 }

@@ -23,8 +23,8 @@ class Errors(RunTest):
                    "parallel.tensor=2", "parallel.pipeline=2", ranks=2)
         self.fails(DECK, "batch.global = 8 is not a multiple of batch.micro * parallel.data",
                    ranks=3)
-        self.fails(DECK, "batch.global = 6 makes 3 micro-batches on each data rank",
-                   "batch.global=6", "parallel.pipeline=2", "parallel.schedule=interleaved",
+        self.fails(DECK, "batch.global = 7 makes 7 micro-batches on each data rank",
+                   "batch.global=7", "parallel.pipeline=2", "parallel.schedule=interleaved",
                    "parallel.interleave=2", ranks=2)
 
     def test_missing_files(self):
