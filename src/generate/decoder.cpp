@@ -101,7 +101,8 @@ Tensor Decoder::run(std::span<const std::int32_t> ids, std::int64_t past) {
   const Scratch scratch = Scratch::take(arena, context);
   const Tensor& stream = scratch.stream;
   backend_.upload(scratch.ids, ids.data(), ids.size_bytes());
-  embedding_.forward(context, pass, scratch.ids, past, scratch.embedding, stream);
+  embedding_.forward(context, pass, {.ids = scratch.ids, .first_position = past}, scratch.embedding,
+                     stream);
   for (std::size_t i = 0; i < layers_.size(); ++i) {
     if (cache_ == Cache::keys_and_values)
       layers_[i].forward_cached(context, scratch.workspace, scratch.layer, stream, keys_[i],

@@ -11,7 +11,9 @@ namespace trireme::kernels {
 
 /// Writes out = dropout(softmax(mask(q k^T / sqrt(d)))) v for each sample and local head, and the
 /// log-sum-exp of each row, from which the backward pass recomputes the probabilities. The mask
-/// lets a query attend to keys up to its own position when `causal`, to all otherwise. Any sequence
+/// lets a query attend to keys up to its own position when `causal`, to all otherwise; and where
+/// `document_start` [b, s] int32 (in the backend's memory) is given, only to keys from
+/// document_start[query] <= query on, which the CUDA backend has not yet. Any sequence
 /// length and head dimension d (on CUDA up to 256). qkv [s, b, 3 * heads * d] (q of all local
 /// heads, then k, then v), out [s, b, heads * d], lse [b, heads, s] of the wide type. `first_head`
 /// is the global index of local head 0: dropout is keyed by the global head. Source: Dao,
@@ -24,6 +26,7 @@ struct AttentionForward {
   std::int64_t first_head = 0;
   Dropout dropout;
   bool causal = true;
+  const std::int32_t* document_start = nullptr;
 };
 
 /// Writes dqkv, the gradient of qkv. Shapes as in AttentionForward.
@@ -37,6 +40,7 @@ struct AttentionBackward {
   std::int64_t first_head = 0;
   Dropout dropout;
   bool causal = true;
+  const std::int32_t* document_start = nullptr;
 };
 
 /// Causal attention of t new positions over `past` cached ones, for generation; no dropout. Appends

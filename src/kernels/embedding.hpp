@@ -28,17 +28,21 @@ struct EmbeddingBackward {
   Tensor dtable;
 };
 
-/// Writes x = dropout(x + position[first_position + i]) in place for x[i, j, :]; the mask is that
-/// of the position first_position + i. x [s, b, h], position [positions, h].
+/// Writes x = dropout(x + position[row]) in place for x[i, j, :], where row is rows[i * b + j] if
+/// `rows` is given and first_position + i otherwise; the mask is that of the position
+/// first_position + i in both cases. x [s, b, h], position [positions, h], rows [s, b] int32 in the
+/// backend's memory.
 struct PositionDropout {
   Tensor x;
   Tensor position;
   std::int64_t first_position = 0;
   Dropout dropout;
+  const std::int32_t* rows = nullptr;
 };
 
 /// Adds the sum over the batch of dout[i, :, :] to dposition[i]. dout [s, b, h], dposition
-/// [positions, h] of the wide type.
+/// [positions, h] of the wide type. Where PositionDropout had `rows`, EmbeddingBackward of them is
+/// the gradient.
 struct PositionBackward {
   Tensor dout;
   Tensor dposition;

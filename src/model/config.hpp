@@ -2,6 +2,7 @@
 #pragma once
 
 #include <cstdint>
+#include <optional>
 
 namespace trireme::model {
 
@@ -19,7 +20,10 @@ struct ModelConfig {
   double init_std = 0.02;
   double layernorm_eps = 1e-5;
   bool embedding_layernorm = false;
-  std::uint64_t seed = 1234;  ///< of the initial weights and of dropout
+  bool reset_positions = false;     ///< positions start again behind each `eod`
+  bool reset_attention = false;     ///< attention stays within a document
+  std::optional<std::int32_t> eod;  ///< ends a document; given where one of the two is true
+  std::uint64_t seed = 1234;        ///< of the initial weights and of dropout
 
   std::int64_t head_dim() const { return hidden / heads; }
 };

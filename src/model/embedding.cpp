@@ -19,12 +19,11 @@ Embedding::Embedding(const ParameterStore& parameters, const ModelConfig& config
   norm_bias_ = parameters["embedding/norm/bias"];
 }
 
-void Embedding::forward(const LayerContext& context, const PassInfo& pass, const std::int32_t* ids,
-                        std::int64_t first_position, const Activations& saved,
-                        const Tensor& output) const {
+void Embedding::forward(const LayerContext& context, const PassInfo& pass, const Tokens& tokens,
+                        const Activations& saved, const Tensor& output) const {
   const Tensor words = saved.words ? saved.words : output;
   const Shape rows{context.tokens(), context.config.hidden};
-  context.backend.embedding_forward({.ids = ids,
+  context.backend.embedding_forward({.ids = tokens.ids,
                                      .table = word_.weight,
                                      .first_row = context.vocabulary_shard().begin,
                                      .out = words.view(rows)});
@@ -40,18 +39,25 @@ void Embedding::forward(const LayerContext& context, const PassInfo& pass, const
   context.backend.position_dropout(
       {.x = output,
        .position = position_.weight,
-       .first_position = first_position,
-       .dropout = dropout_at(context.config, pass, 0, DropoutSite::embedding)});
+       .first_position = tokens.first_position,
+       .dropout = dropout_at(context.config, pass, 0, DropoutSite::embedding),
+       .rows = tokens.positions});
 }
 
-void Embedding::backward(const LayerContext& context, const PassInfo& pass, const std::int32_t* ids,
+void Embedding::backward(const LayerContext& context, const PassInfo& pass, const Tokens& tokens,
                          const Activations& saved, const Tensor& gradient,
                          const Tensor& scratch) const {
   const Shape rows{context.tokens(), context.config.hidden};
   const kernels::Dropout dropout = dropout_at(context.config, pass, 0, DropoutSite::embedding);
   if (dropout.probability > 0.0)
     context.backend.dropout_backward({.dout = gradient, .dx = gradient, .dropout = dropout});
-  context.backend.position_backward({.dout = gradient, .dposition = position_.gradient});
+  if (tokens.positions)
+    context.backend.embedding_backward({.ids = tokens.positions,
+                                        .dout = gradient.view(rows),
+                                        .first_row = 0,
+                                        .dtable = position_.gradient});
+  else
+    context.backend.position_backward({.dout = gradient, .dposition = position_.gradient});
   Tensor dwords = gradient;
   if (saved.words) {
     dwords = scratch;
@@ -65,7 +71,7 @@ void Embedding::backward(const LayerContext& context, const PassInfo& pass, cons
                                         .dweight = norm_weight_.gradient,
                                         .dbias = norm_bias_.gradient});
   }
-  context.backend.embedding_backward({.ids = ids,
+  context.backend.embedding_backward({.ids = tokens.ids,
                                       .dout = dwords.view(rows),
                                       .first_row = context.vocabulary_shard().begin,
                                       .dtable = word_.gradient});

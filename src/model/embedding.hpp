@@ -18,14 +18,20 @@ class Embedding {
   /// `parameters` must hold the first stage's and outlive this.
   Embedding(const ParameterStore& parameters, const ModelConfig& config);
 
-  /// Writes output [s, b, h] from ids [T] (sequence-major, in the backend's memory); the ids stand
-  /// at positions `first_position` and on. Collective over the tensor group.
-  void forward(const LayerContext& context, const PassInfo& pass, const std::int32_t* ids,
-               std::int64_t first_position, const Activations& saved, const Tensor& output) const;
+  /// Tokens in the backend's memory.
+  struct Tokens {
+    const std::int32_t* ids = nullptr;        ///< [T], sequence-major
+    const std::int32_t* positions = nullptr;  ///< [T]; null: first_position and on
+    std::int64_t first_position = 0;
+  };
+
+  /// Writes output [s, b, h]. Collective over the tensor group.
+  void forward(const LayerContext& context, const PassInfo& pass, const Tokens& tokens,
+               const Activations& saved, const Tensor& output) const;
 
   /// Adds the gradients of the embeddings. `gradient` [s, b, h] of the output is overwritten;
   /// `scratch` [s, b, h].
-  void backward(const LayerContext& context, const PassInfo& pass, const std::int32_t* ids,
+  void backward(const LayerContext& context, const PassInfo& pass, const Tokens& tokens,
                 const Activations& saved, const Tensor& gradient, const Tensor& scratch) const;
 
  private:

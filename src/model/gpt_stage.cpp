@@ -3,6 +3,7 @@
 #include <algorithm>
 
 #include "core/error.hpp"
+#include "model/documents.hpp"
 
 namespace trireme::model {
 
@@ -11,8 +12,10 @@ GptStage::Slot GptStage::Slot::take(Arena& arena, const LayerSizes& sizes, int l
   const Shape stream{sizes.config.sequence, sizes.micro_batch, sizes.config.hidden};
   if (first) {
     slot.ids = arena.take_ints(sizes.tokens());
+    if (sizes.config.reset_positions) slot.positions = arena.take_ints(sizes.tokens());
     slot.embedding = Embedding::Activations::take(arena, sizes);
   }
+  if (sizes.config.reset_attention) slot.document_start = arena.take_ints(sizes.tokens());
   slot.streams.push_back(arena.take(sizes.dtype, stream));
   for (int layer = 0; layer < layers; ++layer) {
     slot.layers.push_back(LayerActivations::take(arena, sizes));
@@ -87,6 +90,12 @@ GptStage::GptStage(const LayerContext& context, const ParameterStore& parameters
     slots_.push_back(Slot::take(activations, context, layout.layers_of(stage).count, is_first()));
   if (is_last()) ending_ = Ending::take(activations, context);
   scratch_ = Scratch::take(workspace, context);
+
+  const bool resets = context.config.reset_positions || context.config.reset_attention;
+  TRIREME_CHECK(!resets || context.config.eod, "documents' ends are not known");
+  if (!resets) return;
+  starts_.resize(context.tokens());
+  positions_.resize(context.tokens());
 }
 
 void GptStage::load(int slot_index, const MicroBatch& batch, int chunk) {
@@ -96,15 +105,27 @@ void GptStage::load(int slot_index, const MicroBatch& batch, int chunk) {
   slot.first_sample = batch.first_sample;
   if (has_embedding(chunk)) context_.backend.upload(slot.ids, batch.ids.data(), bytes);
   if (has_head(chunk)) context_.backend.upload(ending_.labels, batch.labels.data(), bytes);
+  const bool positions = slot.positions && has_embedding(chunk);
+  if (positions || slot.document_start) load_documents(slot, batch.ids, positions);
+}
+
+void GptStage::load_documents(const Slot& slot, std::span<const std::int32_t> ids, bool positions) {
+  const std::size_t bytes = starts_.size() * sizeof(std::int32_t);
+  find_document_starts(ids, context_.micro_batch, *context_.config.eod, starts_);
+  if (slot.document_start) context_.backend.upload(slot.document_start, starts_.data(), bytes);
+  if (!positions) return;
+  positions_in_documents(starts_, context_.micro_batch, positions_);
+  context_.backend.upload(slot.positions, positions_.data(), bytes);
 }
 
 void GptStage::forward(int slot_index, bool training, std::optional<double> loss_scale) {
   const Slot& slot = slots_[slot_index];
   const Chunk& chunk = chunks_[slot.chunk];
-  const PassInfo pass{.training = training, .first_sample = slot.first_sample};
+  const PassInfo pass = pass_of(slot, training);
   if (has_embedding(slot.chunk)) {
     before_reading(embedding_range_);
-    embedding_->forward(context_, pass, slot.ids, 0, slot.embedding, slot.streams.front());
+    embedding_->forward(context_, pass, {.ids = slot.ids, .positions = slot.positions},
+                        slot.embedding, slot.streams.front());
   }
   for (std::size_t i = 0; i < chunk.layers.size(); ++i) {
     before_reading(chunk.ranges[i]);
@@ -130,7 +151,7 @@ void GptStage::backward_input(int slot, const Tensor& gradient) {
 void GptStage::run_backward(int slot_index, const Tensor& gradient, bool with_weights, bool last) {
   const Slot& slot = slots_[slot_index];
   const Chunk& chunk = chunks_[slot.chunk];
-  const PassInfo pass{.training = true, .first_sample = slot.first_sample};
+  const PassInfo pass = pass_of(slot, /*training=*/true);
   const Tensor beside = scratch_.layer.stream;
   if (has_head(slot.chunk)) {
     TRIREME_CHECK(ending_.slot == slot_index, "the head keeps slot {}, not {}", ending_.slot,
@@ -144,7 +165,8 @@ void GptStage::run_backward(int slot_index, const Tensor& gradient, bool with_we
     if (last) layer_is_complete(chunk, i);
   }
   if (has_embedding(slot.chunk))
-    embedding_->backward(context_, pass, slot.ids, slot.embedding, gradient, beside);
+    embedding_->backward(context_, pass, {.ids = slot.ids, .positions = slot.positions},
+                         slot.embedding, gradient, beside);
 }
 
 void GptStage::backward_weights(int slot_index, bool last) {

@@ -15,7 +15,7 @@ namespace trireme::model {
 /// Host memory of one micro-batch. Token (i, j), position i of sample j, stands at [i * micro_batch
 /// + j].
 struct MicroBatch {
-  std::span<const std::int32_t> ids;     ///< [s * b]
+  std::span<const std::int32_t> ids;     ///< [s * b]; all stages need it for reset_attention
   std::span<const std::int32_t> labels;  ///< [s * b], -1 where the token does not count
   std::uint64_t first_sample = 0;        ///< index in the run of sample 0; keys dropout
 };
@@ -91,6 +91,8 @@ class GptStage {
   struct Slot {
     int chunk = 0;
     std::int32_t* ids = nullptr;
+    std::int32_t* positions = nullptr;       ///< [s * b], with reset_positions on the first stage
+    std::int32_t* document_start = nullptr;  ///< [b * s], with reset_attention
     std::uint64_t first_sample = 0;
     Embedding::Activations embedding;
     std::vector<LayerActivations> layers;
@@ -110,6 +112,14 @@ class GptStage {
     Tensor gradients[2];  ///< last: what is exchanged with other stages
     static Scratch take(Arena& arena, const LayerSizes& sizes);
   };
+
+  /// Uploads what depends on where documents begin; the positions only if asked to.
+  void load_documents(const Slot& slot, std::span<const std::int32_t> ids, bool positions);
+  PassInfo pass_of(const Slot& slot, bool training) const {
+    return {.training = training,
+            .first_sample = slot.first_sample,
+            .document_start = slot.document_start};
+  }
 
   /// Where a layer's parameters lie in the flat buffers.
   struct FlatRange {
@@ -144,6 +154,7 @@ class GptStage {
   std::vector<Slot> slots_;
   Ending ending_;
   Scratch scratch_;
+  std::vector<std::int32_t> starts_, positions_;  ///< on the host, of the micro-batch being loaded
 };
 
 }  // namespace trireme::model

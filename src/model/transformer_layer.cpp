@@ -141,7 +141,8 @@ void TransformerLayer::forward(const LayerContext& context, const LayerWorkspace
        .lse = saved.lse,
        .heads = context.local_heads(),
        .first_head = context.tensor.rank() * context.local_heads(),
-       .dropout = dropout_at(context.config, pass, layer_, DropoutSite::attention)});
+       .dropout = dropout_at(context.config, pass, layer_, DropoutSite::attention),
+       .document_start = pass.document_start});
   finish_attention(context, workspace, pass, input, saved);
   mlp_forward(context, workspace, pass, saved, output);
 }
@@ -296,7 +297,8 @@ void TransformerLayer::attention_backward(const LayerContext& context,
                               .dqkv = dqkv,
                               .heads = context.local_heads(),
                               .first_head = context.tensor.rank() * context.local_heads(),
-                              .dropout = dropout_at(config, pass, layer_, DropoutSite::attention)});
+                              .dropout = dropout_at(config, pass, layer_, DropoutSite::attention),
+                              .document_start = pass.document_start});
   linear_input_gradient(backend, as_rows(dqkv), qkv_weight_.weight, beside_rows);
   const auto sum = start_sum_over(context.tensor, beside);
   backend.bias_gradient({.dout = as_rows(dqkv), .dbias = qkv_bias_.gradient});

@@ -58,6 +58,9 @@ std::size_t kernel_workspace_bytes(const LayerSizes& sizes);
 struct PassInfo {
   bool training = true;
   std::uint64_t first_sample = 0;
+  /// Where each token's document begins: [b, s] in the backend's memory; null: attention ignores
+  /// documents.
+  const std::int32_t* document_start = nullptr;
 };
 
 /// The dropout of one site under `pass`.

@@ -30,6 +30,7 @@ struct Problem {
   Case size;
   Dropout dropout;
   bool causal;
+  std::vector<std::int32_t> document_start;  // [b, s], or empty
   Owned<T> qkv, out, lse, dout, dqkv;
 
   Problem(Case size, double probability, bool causal = true)
@@ -43,12 +44,26 @@ struct Problem {
         dqkv({size.s, size.b, 3 * size.heads * size.d}) {}
 
   void forward() {
-    host::attention_forward(
-        {qkv.tensor(), out.tensor(), lse.tensor(), size.heads, kFirstHead, dropout, causal});
+    host::attention_forward({qkv.tensor(), out.tensor(), lse.tensor(), size.heads, kFirstHead,
+                             dropout, causal, starts()});
   }
   void backward() {
     host::attention_backward({dout.tensor(), qkv.tensor(), out.tensor(), lse.tensor(),
-                              dqkv.tensor(), size.heads, kFirstHead, dropout, causal});
+                              dqkv.tensor(), size.heads, kFirstHead, dropout, causal, starts()});
+  }
+  const std::int32_t* starts() const {
+    return document_start.empty() ? nullptr : document_start.data();
+  }
+  std::int64_t first_key(std::int64_t j, std::int64_t query) const {
+    return document_start.empty() ? 0 : document_start[j * size.s + query];
+  }
+  // Documents of `length` tokens, each sample's shifted by its number.
+  void cut_documents(std::int64_t length) {
+    document_start.clear();
+    for (std::int64_t j = 0; j < size.b; ++j)
+      for (std::int64_t q = 0; q < size.s; ++q)
+        document_start.push_back(
+            static_cast<std::int32_t>(std::max<std::int64_t>(0, q - (q + j) % length)));
   }
 
   // Index of element c of `part` (0 q, 1 k, 2 v) of position t.
@@ -71,16 +86,16 @@ Expected reference(const Problem<T>& p) {
   for (std::int64_t j = 0; j < b; ++j)
     for (std::int64_t i = 0; i < heads; ++i)
       for (std::int64_t q = 0; q < s; ++q) {
-        const std::int64_t keys = p.causal ? q + 1 : s;
+        const std::int64_t first = p.first_key(j, q), keys = p.causal ? q + 1 : s;
         std::vector<double> score(keys), probability(keys), dprobability(keys);
         double sum = 0, along = 0;
-        for (std::int64_t k = 0; k < keys; ++k) {
+        for (std::int64_t k = first; k < keys; ++k) {
           for (std::int64_t c = 0; c < d; ++c)
             score[k] += p.qkv[p.at(q, j, i, 0, c)] * p.qkv[p.at(k, j, i, 1, c)] * scale;
           sum += std::exp(score[k]);
         }
         e.lse[(j * heads + i) * s + q] = std::log(sum);
-        for (std::int64_t k = 0; k < keys; ++k) {
+        for (std::int64_t k = first; k < keys; ++k) {
           probability[k] = std::exp(score[k]) / sum;
           const double mask = factor(p.dropout, s, j, kFirstHead + i, q, k);
           for (std::int64_t c = 0; c < d; ++c) {
@@ -91,7 +106,7 @@ Expected reference(const Problem<T>& p) {
           }
           along += probability[k] * dprobability[k];
         }
-        for (std::int64_t k = 0; k < keys; ++k)
+        for (std::int64_t k = first; k < keys; ++k)
           for (std::int64_t c = 0; c < d; ++c) {
             const double dscore = probability[k] * (dprobability[k] - along) * scale;
             e.dqkv[p.at(q, j, i, 0, c)] += dscore * p.qkv[p.at(k, j, i, 1, c)];
@@ -112,6 +127,22 @@ TYPED_TEST(AttentionTest, MatchesPlainAttention) {
     for (const double probability : {0.0, 0.2})
       for (const bool causal : {true, false}) {
         Problem<T> p(size, probability, causal);
+        const Expected e = reference(p);
+        p.forward();
+        p.backward();
+        expect_close("out", p.out, e.out, tolerance<T>(1e-6));
+        expect_close("lse", p.lse, e.lse, tolerance<T>(1e-6));
+        expect_close("dqkv", p.dqkv, e.dqkv, tolerance<T>(3e-6));
+      }
+}
+
+TYPED_TEST(AttentionTest, StaysWithinDocuments) {
+  using T = TypeParam;
+  for (const Case size : {Case{7, 2, 3, 5}, Case{130, 3, 2, 16}})
+    for (const std::int64_t length : {1, 3, 70})
+      for (const bool causal : {true, false}) {
+        Problem<T> p(size, 0.2, causal);
+        p.cut_documents(length);
         const Expected e = reference(p);
         p.forward();
         p.backward();

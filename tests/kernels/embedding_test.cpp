@@ -71,6 +71,22 @@ TYPED_TEST(EmbeddingTest, PositionsAreAddedThenDropped) {
     }
 }
 
+TYPED_TEST(EmbeddingTest, PositionsMayBeGivenByToken) {
+  using T = TypeParam;
+  const std::vector<std::int32_t> rows = {0, 0, 1, 5, 0, 6, 1, 0};
+  const Dropout dropout{0.25, 9, 77, 0, DropoutSite::embedding};
+  Owned<T> x = Owned<T>::random({4, 2, 33}, 1), position = Owned<T>::random({8, 33}, 2);
+  std::vector<double> expected;
+  for (std::int64_t e = 0; e < x.size(); ++e) {
+    const std::int64_t t = e / 33, k = e % 33;
+    double factor = 1.0;  // of the token's place, not of its row
+    host::DropoutMask(dropout, t % 2).draw(static_cast<std::uint64_t>(t / 2 * 33 + k), 1, &factor);
+    expected.push_back((x[e] + position[rows[t] * 33 + k]) * factor);
+  }
+  host::position_dropout({x.tensor(), position.tensor(), 0, dropout, rows.data()});
+  expect_close("x", x, expected, tolerance<T>(2e-7));
+}
+
 TYPED_TEST(EmbeddingTest, PositionGradientSumsTheBatch) {
   using T = TypeParam;
   Owned<T> dout = Owned<T>::random({7, 3, 33}, 1), start = Owned<T>::random({9, 33}, 2);

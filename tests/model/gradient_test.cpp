@@ -24,9 +24,15 @@ model::ModelConfig tiny(double dropout, bool embedding_layernorm) {
           .embedding_layernorm = embedding_layernorm};
 }
 
+/// The same, told where documents end.
+model::ModelConfig with_resets(model::ModelConfig config) {
+  config.reset_positions = config.reset_attention = true;
+  config.eod = 4;
+  return config;
+}
+
 struct Configuration {
-  double dropout = 0.0;
-  bool embedding_layernorm = false;
+  model::ModelConfig model;
   std::int64_t most_loss_tokens = 1000;
 };
 
@@ -37,7 +43,7 @@ TEST_P(Gradient, AgreesWithFiniteDifferences) {
   constexpr int kElements = 16;   // of each tensor
   constexpr double kStep = 2e-3;  // error of the quotient about step^4 + 1e-16 / step
   constexpr double kTolerance = 1e-7;
-  const model::ModelConfig config = tiny(GetParam().dropout, GetParam().embedding_layernorm);
+  const model::ModelConfig config = GetParam().model;
   SerialGpt gpt(config, kBatch, DType::f64, GetParam().most_loss_tokens);
   std::mt19937_64 random(20);
   std::normal_distribution<double> normal(0.0, 0.3);
@@ -78,8 +84,11 @@ TEST_P(Gradient, AgreesWithFiniteDifferences) {
 }
 
 INSTANTIATE_TEST_SUITE_P(Configurations, Gradient,
-                         ::testing::Values(Configuration{}, Configuration{0.1, false},
-                                           Configuration{0.1, true}, Configuration{0.0, false, 5}));
+                         ::testing::Values(Configuration{tiny(0.0, false)},
+                                           Configuration{tiny(0.1, false)},
+                                           Configuration{tiny(0.1, true)},
+                                           Configuration{tiny(0.0, false), 5},
+                                           Configuration{with_resets(tiny(0.1, false))}));
 
 TEST(Gradient, AddsToWhatIsThere) {
   const model::ModelConfig config = tiny(0.0, false);
@@ -93,6 +102,26 @@ TEST(Gradient, AddsToWhatIsThere) {
   std::vector<double> half = to_doubles(gpt.parameters().gradients());
   for (double& value : half) value /= 2;
   EXPECT_LT(distance(half, once), 1e-14 * norm(once));
+}
+
+TEST(Documents, AreAsIfAlone) {
+  // Documents 1 2 4 and 3 5 1 in one sample; then the second in a sample of its own.
+  const auto losses = [](const model::ModelConfig& config) {
+    SerialGpt gpt(config, 1, DType::f64);
+    gpt.parameters().initialize(3);
+    const std::vector<std::int32_t> together{1, 2, 4, 3, 5, 1}, alone{3, 5, 1, 9, 9, 9};
+    return std::pair{
+        gpt.forward({.ids = together, .labels = std::vector<std::int32_t>{-1, -1, -1, 5, 1, 7}}),
+        gpt.forward({.ids = alone, .labels = std::vector<std::int32_t>{5, 1, 7, -1, -1, -1}})};
+  };
+  const auto [reset, expected] = losses(with_resets(tiny(0.0, false)));
+  EXPECT_NEAR(reset, expected, 1e-13);
+  model::ModelConfig one = with_resets(tiny(0.0, false));
+  one.reset_positions = false;
+  EXPECT_GT(std::abs(losses(one).first - expected), 1e-6);
+  one = with_resets(tiny(0.0, false));
+  one.reset_attention = false;
+  EXPECT_GT(std::abs(losses(one).first - expected), 1e-6);
 }
 
 TEST(Dropout, FollowsTheSampleAndIsOffInEvaluation) {

@@ -35,6 +35,7 @@ struct AddPosition {
 
   T* x;
   const T* position;
+  const std::int32_t* rows;
   DropoutMask mask;
   Divisor batch;
   std::uint32_t first_position;
@@ -45,12 +46,13 @@ struct AddPosition {
   }
   __device__ void store(std::uint32_t row, std::uint32_t column, const Inputs& inputs) const {
     const std::uint32_t i = batch.quotient(row);
-    const std::int64_t element = std::int64_t{first_position + i} * h + column;
+    const std::int64_t place = first_position + i, table_row = rows ? rows[row] : place;
     Values<kWidth> values = widen(inputs);
-    const Values<kWidth> shift = widen(cuda::load<kWidth>(position + element));
+    const Values<kWidth> shift = widen(cuda::load<kWidth>(position + table_row * h + column));
 #pragma unroll
     for (int k = 0; k < kWidth; ++k) values[k] += shift[k];
-    mask.apply(values.values, row - i * batch.divisor(), static_cast<std::uint64_t>(element));
+    mask.apply(values.values, row - i * batch.divisor(),
+               static_cast<std::uint64_t>(place * h + column));
     cuda::store(x + row * h + column, narrow<T>(values));
   }
 };
@@ -130,6 +132,7 @@ void position_dropout(const PositionDropout& args, const Context& context) {
     dispatch_width<T>(rows_aligned16<T>(extents.columns, x, position), [&](auto width) {
       const AddPosition<T, width> add{x,
                                       position,
+                                      args.rows,
                                       DropoutMask(args.dropout),
                                       Divisor(static_cast<std::uint32_t>(args.x.shape[1])),
                                       static_cast<std::uint32_t>(args.first_position),

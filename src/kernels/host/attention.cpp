@@ -63,10 +63,22 @@ void score(Strided<const T> q, Strided<const T> k, std::int64_t count, std::int6
             keys);
 }
 
-// Replaces the first `valid` scores of a row by their softmax and the rest of `keys` by zeros;
-// returns the log-sum-exp.
+// The keys [begin, end) that a query attends to.
+struct KeyRange {
+  std::int64_t begin, end;
+  std::int64_t size() const { return end - begin; }
+};
+
+// Zeros in the `keys` elements of a row outside the range.
 template <typename T>
-double softmax_row(T* row, std::int64_t valid, std::int64_t keys) {
+void clear_outside(const KeyRange& range, std::int64_t keys, T* row) {
+  std::fill(row, row + range.begin, T{0});
+  std::fill(row + range.end, row + keys, T{0});
+}
+
+// Replaces `valid` scores by their softmax; returns the log-sum-exp.
+template <typename T>
+double softmax_row(T* row, std::int64_t valid) {
   const T largest = largest_of(row, valid);
 #pragma omp simd
   for (std::int64_t i = 0; i < valid; ++i) row[i] = exponential(row[i] - largest);
@@ -74,7 +86,6 @@ double softmax_row(T* row, std::int64_t valid, std::int64_t keys) {
   const T factor = static_cast<T>(1.0 / sum);
 #pragma omp simd
   for (std::int64_t i = 0; i < valid; ++i) row[i] *= factor;
-  std::fill(row + valid, row + keys, T{0});
   return static_cast<double>(largest) + std::log(sum);
 }
 
@@ -82,11 +93,12 @@ struct ForwardScratch;
 struct BackwardScratch;
 
 // Attention of `queries` rows, the first of which follows `past` keys, to those keys and the rows'
-// own: up to the row's when `causal`. `lse` and `dropout` may be null.
+// own: up to the row's when `causal`, and from first_keys[row] on if that is given. `lse` and
+// `dropout` may be null.
 template <typename T>
 void attend(Strided<const T> q, Strided<const T> k, Strided<const T> v, Strided<T> out,
-            std::int64_t queries, std::int64_t past, std::int64_t d, bool causal, T* lse,
-            const HeadDropout* dropout) {
+            std::int64_t queries, std::int64_t past, std::int64_t d, bool causal,
+            const std::int32_t* first_keys, T* lse, const HeadDropout* dropout) {
   const std::int64_t all_keys = past + queries;
   T* scores = scratch<T, ForwardScratch>((kQueryBlock + 1) * all_keys);
   T* factors = scores + kQueryBlock * all_keys;
@@ -96,13 +108,15 @@ void attend(Strided<const T> q, Strided<const T> k, Strided<const T> v, Strided<
     score({q.row(begin), q.stride}, k, count, keys, d, scores);
     for (std::int64_t r = 0; r < count; ++r) {
       T* row = scores + r * keys;
-      const std::int64_t valid = causal ? past + begin + r + 1 : all_keys;
-      const double row_lse = softmax_row(row, valid, keys);
+      const KeyRange range{first_keys ? first_keys[begin + r] : 0,
+                           causal ? past + begin + r + 1 : all_keys};
+      const double row_lse = softmax_row(row + range.begin, range.size());
+      clear_outside(range, keys, row);
       if (lse != nullptr) lse[begin + r] = static_cast<T>(row_lse);
       if (dropout != nullptr) {
-        dropout->draw(begin + r, valid, factors);
+        dropout->draw(begin + r, range.end, factors);
 #pragma omp simd
-        for (std::int64_t i = 0; i < valid; ++i) row[i] *= factors[i];
+        for (std::int64_t i = range.begin; i < range.end; ++i) row[i] *= factors[i];
       }
     }
     blas_gemm(false, false, count, d, keys, T{1}, scores, keys, v.data, v.stride, T{0},
@@ -118,9 +132,11 @@ struct HeadGradient {
   const T* lse;
   std::int64_t s, d;
   bool causal;
+  const std::int32_t* first_keys;  // of each query; may be null
 
-  // How many keys `query` attends to.
-  std::int64_t keys_of(std::int64_t query) const { return causal ? query + 1 : s; }
+  KeyRange keys_of(std::int64_t query) const {
+    return {first_keys ? first_keys[query] : 0, causal ? query + 1 : s};
+  }
 };
 
 // For one query: turns its scores into probabilities times dropout (in `p`) and the gradient of the
@@ -128,7 +144,7 @@ struct HeadGradient {
 template <typename T>
 void backward_row(const HeadGradient<T>& head, std::int64_t query, std::int64_t keys,
                   const T* factors, T* p, T* dp) {
-  const std::int64_t valid = head.keys_of(query);
+  const KeyRange range = head.keys_of(query);
   const T* out = head.out.row(query);
   const T* dout = head.dout.row(query);
   const T lse = head.lse[query];
@@ -137,21 +153,21 @@ void backward_row(const HeadGradient<T>& head, std::int64_t query, std::int64_t 
       sum_of(head.d, [&](std::int64_t i) { return static_cast<double>(out[i]) * dout[i]; }));
   if (factors != nullptr) {
 #pragma omp simd
-    for (std::int64_t i = 0; i < valid; ++i) {
+    for (std::int64_t i = range.begin; i < range.end; ++i) {
       const T probability = exponential(p[i] - lse);
       dp[i] = probability * (dp[i] * factors[i] - along);
       p[i] = probability * factors[i];
     }
   } else {
 #pragma omp simd
-    for (std::int64_t i = 0; i < valid; ++i) {
+    for (std::int64_t i = range.begin; i < range.end; ++i) {
       const T probability = exponential(p[i] - lse);
       dp[i] = probability * (dp[i] - along);
       p[i] = probability;
     }
   }
-  std::fill(p + valid, p + keys, T{0});
-  std::fill(dp + valid, dp + keys, T{0});
+  clear_outside(range, keys, p);
+  clear_outside(range, keys, dp);
 }
 
 template <typename T>
@@ -165,14 +181,14 @@ void backward_head(const HeadGradient<T>& head, const HeadDropout* dropout) {
   T beta = 0;
   for (std::int64_t begin = (s - 1) / kQueryBlock * kQueryBlock; begin >= 0; begin -= kQueryBlock) {
     const std::int64_t count = std::min(kQueryBlock, s - begin);
-    const std::int64_t keys = head.keys_of(begin + count - 1);
+    const std::int64_t keys = head.keys_of(begin + count - 1).end;
     const T* q = head.q.row(begin);
     const T* dout = head.dout.row(begin);
     score<T>({q, head.q.stride}, head.k, count, keys, d, p);
     blas_gemm(false, true, count, keys, d, T{1}, dout, head.dout.stride, head.v.data, head.v.stride,
               T{0}, dp, keys);
     for (std::int64_t r = 0; r < count; ++r) {
-      if (dropout != nullptr) dropout->draw(begin + r, head.keys_of(begin + r), factors);
+      if (dropout != nullptr) dropout->draw(begin + r, head.keys_of(begin + r).end, factors);
       backward_row<T>(head, begin + r, keys, factors, p + r * keys, dp + r * keys);
     }
     blas_gemm(false, false, count, d, keys, scale, dp, keys, head.k.data, head.k.stride, T{0},
@@ -200,6 +216,12 @@ void check_qkv(const char* op, const Tensor& qkv, const Tensor& out, std::int64_
   check_shape(op, "out", out, qkv.dtype, {qkv.shape[0], qkv.shape[1], qkv.shape[2] / 3});
 }
 
+// The part of document_start [b, s] that belongs to sample j.
+const std::int32_t* first_keys_of(const std::int32_t* document_start, std::int64_t j,
+                                  std::int64_t s) {
+  return document_start ? document_start + j * s : nullptr;
+}
+
 template <typename T>
 void forward(const AttentionForward& args) {
   const auto layout = layout_of<const T>(args.qkv, args.heads);
@@ -212,7 +234,7 @@ void forward(const AttentionForward& args) {
                               static_cast<std::uint64_t>(layout.s)};
     attend<T>(layout.part(qkv, j, i, 0), layout.part(qkv, j, i, 1), layout.part(qkv, j, i, 2),
               out_layout.merged(args.out.as<T>(), j, i), layout.s, 0, layout.d, args.causal,
-              args.lse.as<T>() + task * layout.s,
+              first_keys_of(args.document_start, j, layout.s), args.lse.as<T>() + task * layout.s,
               args.dropout.probability > 0.0 ? &dropout : nullptr);
   });
 }
@@ -239,7 +261,8 @@ void backward(const AttentionBackward& args) {
                                .lse = args.lse.as<T>() + task * in.s,
                                .s = in.s,
                                .d = in.d,
-                               .causal = args.causal};
+                               .causal = args.causal,
+                               .first_keys = first_keys_of(args.document_start, j, in.s)};
     backward_head(head, args.dropout.probability > 0.0 ? &dropout : nullptr);
   });
 }
@@ -261,7 +284,7 @@ void cached(const AttentionCached& args) {
     }
     attend<T>(layout.part(qkv, j, i, 0), {keys, d}, {values, d},
               out_layout.merged(args.out.as<T>(), j, i), layout.s, args.past, d, true, nullptr,
-              nullptr);
+              nullptr, nullptr);
   });
 }
 

@@ -46,7 +46,7 @@ void add_position(const PositionDropout& args) {
   parallel_for(args.x.shape[0] * b, [&](std::int64_t t) {
     T* x = args.x.as<T>() + t * h;
     const std::int64_t place = args.first_position + t / b;
-    const T* position = args.position.as<T>() + place * h;
+    const T* position = args.position.as<T>() + (args.rows ? args.rows[t] : place) * h;
     if (drops) {
       const T* factors = draw_row<T>(args.dropout, place, t % b, h);
 #pragma omp simd

@@ -85,6 +85,19 @@ TEST(Position, AgreesWithTheHost) {
                             return {{"x", x}};
                           });
       }
+      expect_as_on_host("position by token of " + to_string(shape), dtype,
+                        [&](Workbench& bench) -> std::vector<Output> {
+                          std::vector<std::int32_t> rows(shape[0] * shape[1]);
+                          for (std::size_t t = 0; t < rows.size(); ++t)
+                            rows[t] = static_cast<std::int32_t>(t * 7 % (shape[0] + 11));
+                          const Tensor x = bench.random(shape, 1);
+                          bench.backend().position_dropout(
+                              {.x = x,
+                               .position = bench.random({shape[0] + 11, shape[2]}, 2),
+                               .dropout = {.probability = 0.2, .seed = 5},
+                               .rows = bench.integers(rows)});
+                          return {{"x", x}};
+                        });
       expect_as_on_host("position gradient of " + to_string(shape), dtype,
                         [&](Workbench& bench) -> std::vector<Output> {
                           const Tensor dposition = bench.wide_random({shape[0] + 2, shape[2]}, 2);
