@@ -48,7 +48,7 @@ void resolve_layout(deck::Deck& deck, std::int64_t ranks) {
 
 data::GptDataset open_whole(const train::PreparedDeck& prepared, data::Split split,
                             comm::MpiCommunicator& world) {
-  return data::open_gpt_split(
+  return data::open_gpt_blend(
       plan::split_config(prepared.deck, split, prepared.vocabulary, std::nullopt),
       {.builds = world.rank() == 0, .barrier = [&world] { world.barrier(); }});
 }
@@ -94,7 +94,7 @@ nlohmann::ordered_json perplexity(const DeckArguments& arguments,
   const data::GptDataset dataset = open_whole(prepared, split, *world);
   train::Devices devices = train::make_devices(deck, std::move(world));
   comm::Groups& groups = devices.groups;
-  const model::LayerSizes sizes = plan::layer_sizes(deck, vocabulary.size);
+  const model::LayerSizes sizes = plan::layer_sizes(deck, vocabulary);
   devices.backend->reserve_workspace(model::kernel_workspace_bytes(sizes));
   model::ParameterStore parameters(*devices.backend, model::gpt_parameters(sizes.config),
                                    groups.layout, groups.place, sizes.dtype,

@@ -309,7 +309,7 @@ ExitCode run(int argc, char** argv) {
   request.eod = tokenizer->eod();
 
   const auto backend = backend_of(values);
-  const model::ModelConfig config = plan::model_config(deck, model.vocab());
+  const model::ModelConfig config = plan::model_config(deck, {.size = model.vocab()});
   const auto parameters = model.weights(config, *backend);
   generate::Decoder decoder(
       *backend, *parameters, config,

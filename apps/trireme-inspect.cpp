@@ -1,11 +1,15 @@
 // trireme-inspect: what is in a checkpoint or a dataset, and the sample order of a run.
 #include <algorithm>
+#include <cstdlib>
+#include <initializer_list>
 #include <nlohmann/json.hpp>
+#include <optional>
+#include <utility>
 
 #include "app.hpp"
 #include "checkpoint/inspect.hpp"
 #include "core/files.hpp"
-#include "data/gpt_split.hpp"
+#include "data/gpt_blend.hpp"
 
 namespace trireme {
 namespace {
@@ -15,10 +19,18 @@ constexpr const char* kUsage =
     "Usage: trireme-inspect CHECKPOINT.h5 [--json]\n"
     "       trireme-inspect PREFIX [--json]              PREFIX.bin and PREFIX.idx: a dataset\n"
     "       trireme-inspect PREFIX --index train|valid|test --sequence L [--samples N] [--seed S]\n"
-    "                       [--split A,B,C] --output DIR\n"
+    "                       [--split A,B,C|whole] --output DIR\n"
     "                                                    writes the sample indices of a run as\n"
     "                                                    document_index.npy, sample_index.npy and\n"
-    "                                                    shuffle_index.npy\n\n";
+    "                                                    shuffle_index.npy\n"
+    "       trireme-inspect WEIGHT PREFIX WEIGHT PREFIX ... --index ...\n"
+    "       trireme-inspect PREFIX PREFIX ... --index ...\n"
+    "                                                    those of a blend as dataset_index.npy "
+    "and\n"
+    "                                                    dataset_sample_index.npy, and those of "
+    "each\n"
+    "                                                    of its datasets in the folders 0, 1, "
+    "...\n\n";
 
 // Tokens of a document that are shown.
 constexpr std::int64_t kShown = 16;
@@ -94,43 +106,115 @@ std::string dataset_text(const nlohmann::ordered_json& summary) {
   return text;
 }
 
-void write_index(const po::variables_map& values) {
+/// The datasets that `words` name: weights and prefixes in turn where every second word, from the
+/// first on, is a number; prefixes alone otherwise.
+data::GptBlendConfig datasets_of(const std::vector<std::string>& words) {
+  const auto number = [](const std::string& word) {
+    char* end = nullptr;
+    const double value = std::strtod(word.c_str(), &end);
+    return *end == '\0' && end != word.c_str() ? std::optional(value) : std::nullopt;
+  };
+  bool weighted = words.size() % 2 == 0;
+  for (std::size_t i = 0; i < words.size(); i += 2) weighted = weighted && number(words[i]);
+  data::GptBlendConfig config;
+  for (std::size_t i = 0; i < words.size(); ++i)
+    if (weighted && i % 2 == 0)
+      config.weights.push_back(*number(words[i]));
+    else
+      config.prefixes.push_back(words[i]);
+  return config;
+}
+
+data::GptBlendConfig index_config(const po::variables_map& values) {
   for (const char* needed : {"sequence", "output"})
     if (values.count(needed) == 0) throw UsageError("--index needs --{}", needed);
-  data::GptSplitConfig config;
-  config.prefix = values["path"].as<std::string>();
-  config.split = data::parse_split(values["index"].as<std::string>());
-  config.split_weights = data::parse_split_weights(values["split"].as<std::string>());
-  config.seed = values["seed"].as<std::int64_t>();
-  config.format.sequence = values["sequence"].as<std::int64_t>();
-  if (values.count("samples") > 0) config.samples = values["samples"].as<std::int64_t>();
-  if (config.format.sequence < 1 || config.samples.value_or(1) < 1)
+  data::GptBlendConfig config = datasets_of(values["path"].as<std::vector<std::string>>());
+  data::GptSplitConfig& common = config.common;
+  common.split = data::parse_split(values["index"].as<std::string>());
+  const auto split = values["split"].as<std::string>();
+  if (split != "whole") common.split_weights = data::parse_split_weights(split);
+  common.seed = values["seed"].as<std::int64_t>();
+  common.format.sequence = values["sequence"].as<std::int64_t>();
+  if (values.count("samples") > 0) common.samples = values["samples"].as<std::int64_t>();
+  if (common.format.sequence < 1 || common.samples.value_or(1) < 1)
     throw UsageError("--sequence and --samples are at least 1");
+  return config;
+}
 
-  const data::SplitSummary summary = data::summarize_split(config);
-  const data::GptIndex index = data::build_split_index(config);
-  const std::filesystem::path folder = values["output"].as<std::string>();
+/// Writes arrays into `folder`, which is made.
+void write_arrays(const std::filesystem::path& folder,
+                  std::initializer_list<std::pair<const char*, const data::NpyArray&>> arrays) {
   std::error_code error;
   std::filesystem::create_directories(folder, error);
   if (error) throw IoError("cannot make the folder '{}': {}", folder.string(), error.message());
-  write_file_atomically(folder / "document_index.npy", index.document.serialize());
-  write_file_atomically(folder / "sample_index.npy", index.sample.serialize());
-  write_file_atomically(folder / "shuffle_index.npy", index.shuffle.serialize());
-  const nlohmann::ordered_json report = {{"kind", "index"},
-                                         {"part", data::name_of(config.split)},
-                                         {"first_sequence", summary.documents.begin},
-                                         {"end_sequence", summary.documents.end},
-                                         {"tokens_per_epoch", summary.tokens},
-                                         {"epochs", summary.epochs},
-                                         {"samples", index.samples()},
-                                         {"output", folder.string()}};
-  print_out(values["json"].as<bool>()
-                ? report.dump(2) + "\n"
-                : fmt::format("{}: {} samples of {} tokens from sequences {} to {} ({} tokens an "
-                              "epoch, {} epochs), in {}\n",
-                              data::name_of(config.split), index.samples(), config.format.sequence,
-                              summary.documents.begin, summary.documents.end - 1, summary.tokens,
-                              summary.epochs, folder.string()));
+  for (const auto& [name, array] : arrays) write_file_atomically(folder / name, array.serialize());
+}
+
+/// Writes the indices of one dataset and reports them.
+nlohmann::ordered_json write_dataset_index(const data::GptSplitConfig& config,
+                                           const std::filesystem::path& folder) {
+  const data::SplitSummary summary = data::summarize_split(config);
+  const data::GptIndex index = data::build_split_index(config);
+  write_arrays(folder, {{"document_index.npy", index.document},
+                        {"sample_index.npy", index.sample},
+                        {"shuffle_index.npy", index.shuffle}});
+  return {{"kind", "index"},
+          {"part", data::name_of(config.split)},
+          {"first_sequence", summary.documents.begin},
+          {"end_sequence", summary.documents.end},
+          {"tokens_per_epoch", summary.tokens},
+          {"epochs", summary.epochs},
+          {"samples", index.samples()},
+          {"output", folder.string()}};
+}
+
+/// Writes the indices of a blend and of its datasets, and reports them.
+nlohmann::ordered_json write_blend_index(const data::GptBlendConfig& config,
+                                         const std::filesystem::path& folder) {
+  const data::BlendIndex index = data::build_blend_index(config);
+  write_arrays(folder,
+               {{"dataset_index.npy", index.dataset}, {"dataset_sample_index.npy", index.sample}});
+  nlohmann::ordered_json report = {{"kind", "blend"},
+                                   {"part", data::name_of(config.common.split)},
+                                   {"samples", index.samples()},
+                                   {"output", folder.string()},
+                                   {"datasets", nlohmann::ordered_json::array()}};
+  std::vector<std::int64_t> taken(config.prefixes.size(), 0);
+  for (std::int64_t i = 0; i < index.samples(); ++i) ++taken[index.dataset(i)];
+  for (std::size_t i = 0; i < config.prefixes.size(); ++i) {
+    auto dataset = write_dataset_index(data::dataset_config(config, i), folder / std::to_string(i));
+    dataset["prefix"] = config.prefixes[i].string();
+    dataset["taken"] = taken[i];
+    report["datasets"].push_back(std::move(dataset));
+  }
+  return report;
+}
+
+std::string index_text(const nlohmann::ordered_json& report, std::int64_t sequence) {
+  const auto number = [&](const char* key) { return report[key].get<std::int64_t>(); };
+  const auto text = [&](const char* key) { return report[key].get<std::string>(); };
+  if (report["kind"] == "index")
+    return fmt::format(
+        "{}: {} samples of {} tokens from sequences {} to {} ({} tokens an epoch, {} epochs), in "
+        "{}\n",
+        text("part"), number("samples"), sequence, number("first_sequence"),
+        number("end_sequence") - 1, number("tokens_per_epoch"), number("epochs"), text("output"));
+  std::string lines =
+      fmt::format("{}: {} samples of {} tokens from {} datasets, in {}\n", text("part"),
+                  number("samples"), sequence, report["datasets"].size(), text("output"));
+  for (const auto& dataset : report["datasets"])
+    lines += fmt::format("  {}: {} samples taken\n  {}", dataset["prefix"].get<std::string>(),
+                         dataset["taken"].get<std::int64_t>(), index_text(dataset, sequence));
+  return lines;
+}
+
+void write_index(const po::variables_map& values) {
+  const data::GptBlendConfig config = index_config(values);
+  const std::filesystem::path folder = values["output"].as<std::string>();
+  const auto report = config.single() ? write_dataset_index(data::dataset_config(config, 0), folder)
+                                      : write_blend_index(config, folder);
+  print_out(values["json"].as<bool>() ? report.dump(2) + "\n"
+                                      : index_text(report, config.common.format.sequence));
 }
 
 po::options_description index_options() {
@@ -144,9 +228,9 @@ po::options_description index_options() {
        "samples the run takes; without it one epoch")                                         //
       ("seed", po::value<std::int64_t>()->default_value(1234)->value_name("S"), "data.seed")  //
       ("split", po::value<std::string>()->default_value("969,30,1")->value_name("A,B,C"),
-       "data.split: weights of train, valid and test")                                        //
-      ("output", po::value<std::string>()->value_name("DIR"), "folder for the three arrays")  //
-      ("help,h", "print this and exit")                                                       //
+       "data.split: weights of train, valid and test; whole for data.valid and data.test")  //
+      ("output", po::value<std::string>()->value_name("DIR"), "folder for the arrays")      //
+      ("help,h", "print this and exit")                                                     //
       ("version", "print the version and exit");
   return options;
 }
@@ -162,9 +246,9 @@ ExitCode run(int argc, char** argv) {
   const po::options_description shown = index_options();
   if (answers_help_or_version(argc, argv, kProgram, kUsage, shown)) return ExitCode::success;
   po::options_description options;
-  options.add(shown).add_options()("path", po::value<std::string>());
+  options.add(shown).add_options()("path", po::value<std::vector<std::string>>());
   po::positional_options_description positional;
-  positional.add("path", 1);
+  positional.add("path", -1);
   const po::variables_map values = parse_options(argc, argv, options, positional);
   if (values.count("path") == 0) throw UsageError("name a checkpoint or a dataset's prefix");
 
@@ -173,7 +257,9 @@ ExitCode run(int argc, char** argv) {
     return ExitCode::success;
   }
   refuse_stray_options(values);
-  const std::filesystem::path path = values["path"].as<std::string>();
+  const auto& words = values["path"].as<std::vector<std::string>>();
+  if (words.size() > 1) throw UsageError("several datasets ('{}' ...) need --index", words[0]);
+  const std::filesystem::path path = words.front();
   const bool json = values["json"].as<bool>();
   if (path.extension() == ".h5") {
     print_out(checkpoint::describe(path, json));

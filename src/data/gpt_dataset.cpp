@@ -8,33 +8,43 @@
 
 namespace trireme::data {
 
-GptDataset::GptDataset(std::shared_ptr<const IndexedDataset> tokens, GptIndex index,
-                       SampleFormat format)
-    : tokens_(std::move(tokens)), index_(std::move(index)), format_(format) {
+GptDataset::GptDataset(GptCorpus corpus, SampleFormat format) : format_(format) {
+  corpora_.push_back(std::move(corpus));
   if (!format_.eod_loss && !format_.eod)
     throw DeckError(
         "data.eod_loss = false needs the end-of-document token: give data.tokenizer one that has "
         "it");
 }
 
+GptDataset::GptDataset(std::vector<GptCorpus> corpora, BlendIndex blend, SampleFormat format,
+                       const std::string& name)
+    : GptDataset(corpora.front(), format) {
+  corpora_ = std::move(corpora);
+  std::vector<std::int64_t> sizes;
+  for (const GptCorpus& corpus : corpora_) sizes.push_back(corpus.index.samples());
+  check_blend_index(blend, sizes, name);
+  blend_ = std::move(blend);
+}
+
 void GptDataset::read(std::int64_t sample, std::span<std::int32_t> tokens) const {
   TRIREME_CHECK(sample >= 0 && sample < samples(), "sample {} of {}", sample, samples());
   TRIREME_CHECK(std::ssize(tokens) == format_.sequence + 1, "{} tokens wanted, sequence is {}",
                 tokens.size(), format_.sequence);
-  const std::int64_t row = index_.shuffle(sample);
-  std::int64_t slot = index_.sample(row, 0), offset = index_.sample(row, 1);
+  const auto& [corpus, index] = corpora_[blend_ ? blend_->dataset(sample) : 0];
+  const std::int64_t row = index.shuffle(blend_ ? blend_->sample(sample) : sample);
+  std::int64_t slot = index.sample(row, 0), offset = index.sample(row, 1);
   while (!tokens.empty()) {
-    const std::int64_t sequence = index_.document(slot++);
-    const std::int64_t rest = tokens_->length(sequence) - offset;
+    const std::int64_t sequence = index.document(slot++);
+    const std::int64_t rest = corpus->length(sequence) - offset;
     const auto part = tokens.first(std::min<std::size_t>(tokens.size(), rest));
-    tokens_->read(sequence, offset, part);
-    check_ids(sequence, offset, part);
+    corpus->read(sequence, offset, part);
+    check_ids(*corpus, sequence, offset, part);
     tokens = tokens.subspan(part.size());
     offset = 0;
   }
 }
 
-void GptDataset::check_ids(std::int64_t sequence, std::int64_t offset,
+void GptDataset::check_ids(const IndexedDataset& corpus, std::int64_t sequence, std::int64_t offset,
                            std::span<const std::int32_t> tokens) const {
   const auto bad = std::ranges::find_if(
       tokens, [vocab = format_.vocab](std::int32_t id) { return id < 0 || id >= vocab; });
@@ -42,7 +52,7 @@ void GptDataset::check_ids(std::int64_t sequence, std::int64_t offset,
   throw DataError(
       "'{}': token id {} in document {} (sequence {}, token {}) is outside the vocabulary: "
       "model.vocab = {}",
-      tokens_->prefix().string(), *bad, tokens_->document_of(sequence), sequence,
+      corpus.prefix().string(), *bad, corpus.document_of(sequence), sequence,
       offset + (bad - tokens.begin()), format_.vocab);
 }
 

@@ -5,7 +5,10 @@
 #include <memory>
 #include <optional>
 #include <span>
+#include <string>
+#include <vector>
 
+#include "data/blend_index.hpp"
 #include "data/gpt_index.hpp"
 #include "data/indexed_dataset.hpp"
 
@@ -22,16 +25,32 @@ struct SampleFormat {
   bool eod_loss = true;             ///< false: positions whose input is `eod` have no label
 };
 
-/// One part of a dataset as a run sees it: numbered samples. Immutable and cheap to copy.
+/// Tokens, and the index that cuts samples from them. Immutable and cheap to copy.
+struct GptCorpus {
+  std::shared_ptr<const IndexedDataset> tokens;
+  GptIndex index;
+};
+
+/// One part of a run's data: the numbered samples of a corpus, or of several that are mixed.
+/// Immutable and cheap to copy.
 class GptDataset {
  public:
   /// Throws DeckError when format.eod_loss is false and there is no format.eod.
-  GptDataset(std::shared_ptr<const IndexedDataset> tokens, GptIndex index, SampleFormat format);
+  GptDataset(GptCorpus corpus, SampleFormat format);
+
+  /// Sample i is the one of `corpora` that `blend` says. Throws like the above, and DataError that
+  /// begins with `name` when the blend does not fit the corpora (check_blend_index).
+  GptDataset(std::vector<GptCorpus> corpora, BlendIndex blend, SampleFormat format,
+             const std::string& name);
 
   /// Number of samples: at least as many as the run wants.
-  std::int64_t samples() const { return index_.samples(); }
+  std::int64_t samples() const {
+    return blend_ ? blend_->samples() : corpora_.front().index.samples();
+  }
   const SampleFormat& format() const { return format_; }
-  const GptIndex& index() const { return index_; }
+  const std::vector<GptCorpus>& corpora() const { return corpora_; }
+  /// How the corpora are mixed; nothing when there is one alone.
+  const std::optional<BlendIndex>& blend() const { return blend_; }
 
   /// The tokens of a sample, 0 <= sample < samples(): tokens [sequence + 1]. Throws DataError that
   /// names the id, its document and the vocabulary when an id is negative or not below
@@ -44,11 +63,11 @@ class GptDataset {
             std::span<std::int32_t> labels) const;
 
  private:
-  void check_ids(std::int64_t sequence, std::int64_t offset,
+  void check_ids(const IndexedDataset& corpus, std::int64_t sequence, std::int64_t offset,
                  std::span<const std::int32_t> tokens) const;
 
-  std::shared_ptr<const IndexedDataset> tokens_;
-  GptIndex index_;
+  std::vector<GptCorpus> corpora_;
+  std::optional<BlendIndex> blend_;
   SampleFormat format_;
 };
 

@@ -25,8 +25,10 @@ std::span<const std::int32_t> part_of(std::span<const std::int32_t> lengths, Seq
 
 SplitSummary summarize(const GptSplitConfig& config, std::span<const std::int32_t> lengths) {
   SplitSummary summary;
-  summary.documents =
-      split_range(normalize_weights(config.split_weights), config.split, std::ssize(lengths));
+  summary.documents = {0, std::ssize(lengths)};
+  if (!config.split_weights.empty())
+    summary.documents =
+        split_range(normalize_weights(config.split_weights), config.split, std::ssize(lengths));
   const auto part = part_of(lengths, summary.documents);
   summary.tokens = std::accumulate(part.begin(), part.end(), std::int64_t{0});
   if (summary.tokens == 0) return summary;
@@ -63,14 +65,7 @@ GptIndex open_or_build(const GptSplitConfig& config, const SplitSummary& summary
   } catch (const Error&) {
   }
   GptIndex index = build(config, summary, lengths);
-  try {
-    write_index(files, key, index);
-  } catch (const IoError& error) {
-    throw IoError(
-        "the sample indices cannot be kept: {}; name a folder that can be written in "
-        "data.index_cache",
-        error.what());
-  }
+  write_index(files, key, index);
   return index;
 }
 
@@ -87,12 +82,15 @@ SplitSummary summarize_split(const GptSplitConfig& config) {
 
 void require_samples(const GptSplitConfig& config, const SplitSummary& summary) {
   if (summary.samples > 0) return;
+  const bool whole = config.split_weights.empty();
   throw DeckError(
-      "the {} part of '{}' is too small for one sample of {} tokens: data.split = {} gives it {} "
-      "documents with {} tokens, and {}; give it more weight or more data",
+      "the {} part of '{}' is too small for one sample of {} tokens: {} {} documents with {} "
+      "tokens, and {}; give it {}more data",
       name_of(config.split), config.prefix.string(), config.format.sequence + 1,
-      to_text(config.split_weights), summary.documents.size(), summary.tokens,
-      summary.tokens == 0 ? "no number of epochs changes that" : "1 epoch holds none");
+      whole ? "it has" : fmt::format("data.split = {} gives it", to_text(config.split_weights)),
+      summary.documents.size(), summary.tokens,
+      summary.tokens == 0 ? "no number of epochs changes that" : "1 epoch holds none",
+      whole ? "" : "more weight or ");
 }
 
 GptIndex build_split_index(const GptSplitConfig& config) {
@@ -103,12 +101,12 @@ GptIndex build_split_index(const GptSplitConfig& config) {
   return build(config, summary, lengths);
 }
 
-GptDataset open_gpt_split(const GptSplitConfig& config, const IndexBuilder& builder) {
+GptCorpus open_gpt_split(const GptSplitConfig& config, const IndexBuilder& builder) {
   const std::filesystem::path prefix = dataset_prefix(config.prefix);
   auto dataset = std::make_shared<const IndexedDataset>(prefix);
   const std::vector<std::int32_t> lengths = dataset->lengths();
   if (const auto stem = indexmap_stem(config.index_files, config.split))
-    return {std::move(dataset), open_named(config, *stem, lengths), config.format};
+    return {std::move(dataset), open_named(config, *stem, lengths)};
 
   const SplitSummary summary = summarize(config, lengths);
   require_samples(config, summary);
@@ -124,7 +122,7 @@ GptDataset open_gpt_split(const GptSplitConfig& config, const IndexBuilder& buil
   if (builder.builds) index = open_or_build(config, summary, key, files, lengths);
   builder.barrier();
   if (!builder.builds) index = map_index(files, lengths, config.format.sequence);
-  return {std::move(dataset), std::move(index), config.format};
+  return {std::move(dataset), std::move(index)};
 }
 
 }  // namespace trireme::data

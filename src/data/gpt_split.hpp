@@ -1,4 +1,4 @@
-// From the deck's data section to a dataset that can be sampled: open, split, index, cache.
+// From one dataset's files to samples of a part of it: open, split, index, cache.
 #pragma once
 
 #include <cstdint>
@@ -15,8 +15,8 @@ namespace trireme::data {
 
 /// All that decides the samples of one part of a dataset.
 struct GptSplitConfig {
-  std::filesystem::path prefix;       ///< data.train, with or without ".bin" or ".idx"
-  std::vector<double> split_weights;  ///< data.split: of train, valid and test
+  std::filesystem::path prefix;       ///< with or without ".bin" or ".idx"
+  std::vector<double> split_weights;  ///< of train, valid and test; empty: the part is all of it
   Split split = Split::train;
   std::optional<std::int64_t> samples;  ///< samples the run takes; absent: one epoch
   std::int64_t seed = 1234;             ///< data.seed, 0 .. 2^32 - 1 as numpy takes it
@@ -63,6 +63,6 @@ GptIndex build_split_index(const GptSplitConfig& config);
 /// others wait at the barrier, then all map them. Throws IoError that names data.index_cache when
 /// the cache cannot be written, DeckError for bad keys and DataError for bad files; a process that
 /// throws does not reach the barrier, so the caller must end the others.
-GptDataset open_gpt_split(const GptSplitConfig& config, const IndexBuilder& builder = {});
+GptCorpus open_gpt_split(const GptSplitConfig& config, const IndexBuilder& builder = {});
 
 }  // namespace trireme::data

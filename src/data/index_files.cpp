@@ -1,9 +1,11 @@
 #include "data/index_files.hpp"
 
+#include <fmt/ranges.h>
 #include <unistd.h>
 
 #include <algorithm>
 #include <array>
+#include <initializer_list>
 #include <string_view>
 
 #include "core/error.hpp"
@@ -31,8 +33,27 @@ void publish(const std::filesystem::path& path, std::string_view content) {
   if (error) throw IoError("cannot rename '{}': {}", own.string(), error.message());
 }
 
-std::filesystem::path description_file(const IndexFiles& files) {
-  return files.stem + "-description.txt";
+struct NamedArray {
+  const std::filesystem::path& path;
+  const NpyArray& array;
+};
+
+// Writes the arrays and, beside them, what they are.
+void publish_all(const std::string& stem, const std::string& description,
+                 std::initializer_list<NamedArray> arrays) {
+  const std::filesystem::path folder = std::filesystem::path(stem).parent_path();
+  try {
+    std::error_code error;
+    std::filesystem::create_directories(folder, error);
+    if (error) throw IoError("cannot make the folder '{}': {}", folder.string(), error.message());
+    publish(stem + "-description.txt", description);
+    for (const auto& [path, array] : arrays) publish(path, array.serialize());
+  } catch (const IoError& error) {
+    throw IoError(
+        "the sample indices cannot be kept: {}; name a folder that can be written in "
+        "data.index_cache",
+        error.what());
+  }
 }
 
 }  // namespace
@@ -102,14 +123,37 @@ GptIndex map_index(const IndexFiles& files, std::span<const std::int32_t> length
 }
 
 void write_index(const IndexFiles& files, const IndexKey& key, const GptIndex& index) {
-  const std::filesystem::path folder = files.document.parent_path();
-  std::error_code error;
-  std::filesystem::create_directories(folder, error);
-  if (error) throw IoError("cannot make the folder '{}': {}", folder.string(), error.message());
-  publish(description_file(files), describe(key));
-  publish(files.document, index.document.serialize());
-  publish(files.sample, index.sample.serialize());
-  publish(files.shuffle, index.shuffle.serialize());
+  publish_all(files.stem, describe(key),
+              {{files.document, index.document},
+               {files.sample, index.sample},
+               {files.shuffle, index.shuffle}});
+}
+
+// ---- blends
+
+std::string describe(const BlendKey& key) {
+  const std::string datasets =
+      key.weights.empty() ? fmt::format("sizes of the datasets: {}", fmt::join(key.sizes, ", "))
+                          : fmt::format("weights: {}", fmt::join(key.weights, ", "));
+  return fmt::format("class: blend index\npart: {}\n{}\nsamples: {}\n", name_of(key.split),
+                     datasets, key.samples);
+}
+
+BlendFiles cache_files(const std::filesystem::path& folder, const BlendKey& key) {
+  const std::string name =
+      fmt::format("{:016x}-{}-{}samples-blend", name_hash(describe(key).c_str()),
+                  name_of(key.split), key.samples);
+  const std::string stem = (folder / name).string();
+  return {stem + "-dataset_index.npy", stem + "-dataset_sample_index.npy", stem};
+}
+
+BlendIndex map_index(const BlendFiles& files) {
+  return {.dataset = NpyArray::map(files.dataset), .sample = NpyArray::map(files.sample)};
+}
+
+void write_index(const BlendFiles& files, const BlendKey& key, const BlendIndex& index) {
+  publish_all(files.stem, describe(key),
+              {{files.dataset, index.dataset}, {files.sample, index.sample}});
 }
 
 }  // namespace trireme::data

@@ -7,7 +7,9 @@
 #include <span>
 #include <string>
 #include <string_view>
+#include <vector>
 
+#include "data/blend_index.hpp"
 #include "data/gpt_index.hpp"
 
 namespace trireme::data {
@@ -27,6 +29,30 @@ std::uint64_t hash_lengths(std::span<const std::int32_t> lengths);
 
 /// The key for people, one "name: value" a line.
 std::string describe(const IndexKey& key);
+
+/// All that a blend index depends on.
+struct BlendKey {
+  Split split = Split::train;
+  std::int64_t samples = 0;         ///< wanted
+  std::vector<double> weights;      ///< normalised; empty: every dataset by its size
+  std::vector<std::int64_t> sizes;  ///< samples of each dataset; only without weights
+};
+
+/// The key for people, one "name: value" a line.
+std::string describe(const BlendKey& key);
+
+/// The .npy files of a blend index.
+struct BlendFiles {
+  std::filesystem::path dataset, sample;
+  std::string stem;  ///< what names them in messages
+};
+
+/// FOLDER/STEM-{dataset,dataset_sample}_index.npy, where STEM is
+/// <hash>-<part>-<samples>samples-blend with the hash of describe(key).
+BlendFiles cache_files(const std::filesystem::path& folder, const BlendKey& key);
+
+/// Maps the two files. Throws IoError and DataError.
+BlendIndex map_index(const BlendFiles& files);
 
 /// Three .npy files that belong together.
 struct IndexFiles {
@@ -50,8 +76,9 @@ std::optional<std::string> indexmap_stem(std::string_view stems, Split split);
 GptIndex map_index(const IndexFiles& files, std::span<const std::int32_t> lengths,
                    std::int64_t sequence);
 
-/// Writes the three files and the key's description beside them; makes the folder. Several programs
-/// may write the same files at once: each appears whole. Throws IoError.
+/// Writes the files and the key's description beside them; makes the folder. Several programs may
+/// write the same files at once: each appears whole. Throws IoError that names data.index_cache.
 void write_index(const IndexFiles& files, const IndexKey& key, const GptIndex& index);
+void write_index(const BlendFiles& files, const BlendKey& key, const BlendIndex& index);
 
 }  // namespace trireme::data

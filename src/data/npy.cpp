@@ -21,14 +21,16 @@ struct TypeRow {
   std::int64_t bytes;
 };
 
-constexpr std::array<TypeRow, 3> kTypes = {{{IntegerType::int32, "<i4", 4},
+constexpr std::array<TypeRow, 4> kTypes = {{{IntegerType::int32, "<i4", 4},
                                             {IntegerType::int64, "<i8", 8},
-                                            {IntegerType::uint32, "<u4", 4}}};
+                                            {IntegerType::uint32, "<u4", 4},
+                                            {IntegerType::int16, "<i2", 2}}};
 
 const TypeRow& row_of(IntegerType type) { return kTypes[static_cast<std::size_t>(type)]; }
 
 template <typename T>
 constexpr IntegerType type_of() {
+  if constexpr (std::is_same_v<T, std::int16_t>) return IntegerType::int16;
   if constexpr (std::is_same_v<T, std::int32_t>) return IntegerType::int32;
   if constexpr (std::is_same_v<T, std::uint32_t>) return IntegerType::uint32;
   return IntegerType::int64;
@@ -97,6 +99,7 @@ NpyArray::NpyArray(std::vector<T> values, std::int64_t columns) : NpyArray(std::
   shape_ = {shape_[0] / columns, columns};
 }
 
+template NpyArray::NpyArray(std::vector<std::int16_t>);
 template NpyArray::NpyArray(std::vector<std::int32_t>);
 template NpyArray::NpyArray(std::vector<std::int64_t>);
 template NpyArray::NpyArray(std::vector<std::uint32_t>);
@@ -116,7 +119,8 @@ NpyArray NpyArray::map(const std::filesystem::path& path) {
     return descriptor == fmt::format("'{}'", row.descriptor);
   });
   if (type == kTypes.end())
-    throw DataError("'{}': elements of type {}; expected '<i4', '<i8' or '<u4'", name, descriptor);
+    throw DataError("'{}': elements of type {}; expected '<i2', '<i4', '<i8' or '<u4'", name,
+                    descriptor);
   const auto shape = parse_shape(value_of(header, "shape"));
   const bool fortran = value_of(header, "fortran_order").starts_with("True");
   if (!shape || (fortran && shape->size() > 1))

@@ -11,7 +11,7 @@
 namespace trireme::data {
 
 /// Element types of the arrays that indices are kept in; little endian.
-enum class IntegerType { int32, int64, uint32 };
+enum class IntegerType { int32, int64, uint32, int16 };
 
 /// A read-only array of one or two axes, row-major, in memory or mapped from an .npy file. Copies
 /// share the elements.
@@ -19,7 +19,8 @@ class NpyArray {
  public:
   NpyArray() = default;
 
-  /// An array of one axis that takes over `values`: int32_t, int64_t or uint32_t.
+  /// An array of one axis that takes over `values`: int16_t, int32_t, int64_t or
+  /// uint32_t.
   template <typename T>
   explicit NpyArray(std::vector<T> values);
 
@@ -45,6 +46,8 @@ class NpyArray {
         return load<std::int32_t>(index);
       case IntegerType::uint32:
         return load<std::uint32_t>(index);
+      case IntegerType::int16:
+        return load<std::int16_t>(index);
       default:
         return load<std::int64_t>(index);
     }

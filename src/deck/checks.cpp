@@ -122,6 +122,14 @@ void Checker::layout() {
             return fmt::format("parallel.tensor = {} does not divide model.ffn = {} ({})", tensor,
                                model.ffn, try_divisors(common > 0 ? common : model.ffn, tensor));
           });
+  // Only what begins or ends the pipeline reads tokens.
+  require((stages <= 2 && parallel.interleave <= 1) || !deck_.data.reset_attention,
+          {"data.reset_attention", "parallel.pipeline"}, [&] {
+            return fmt::format(
+                "data.reset_attention = true is built for at most two stages, not interleaved, but "
+                "parallel.pipeline = {} and parallel.interleave = {} (try parallel.pipeline: 2)",
+                stages, parallel.interleave);
+          });
   if (!parallel.partition) {
     // What interleaves is cut finer: see pipeline().
     require(parallel.interleave > 1 || model.layers % stages == 0,
@@ -281,19 +289,34 @@ void Checker::data(const LoadOptions& options) {
         "to 0 (try 969,30,1)",
         written);
   });
-  const bool valid = split.size() > 1 && split[1] > 0;
+  const bool valid = deck_.data.valid || (split.size() > 1 && split[1] > 0);
   require(valid || !deck_.evaluate.every, {"evaluate.every", "data.split"}, [&] {
     return fmt::format(
         "evaluate.every = {} has nothing to evaluate: data.split = {} has no validation part (try "
-        "969,30,1)",
+        "969,30,1, or give data.valid)",
         write_length(*deck_.evaluate.every), written);
   });
   require(valid || !deck_.evaluate.at_end, {"evaluate.at_end", "data.split"}, [&] {
     return fmt::format(
         "evaluate.at_end = true has nothing to evaluate: data.split = {} has no validation part "
-        "(try 969,30,1)",
+        "(try 969,30,1, or give data.valid)",
         written);
   });
+  struct Part {
+    std::string_view path;
+    const std::optional<Datasets>& datasets;
+  };
+  for (const auto& [path, datasets] : {Part{"data.train", deck_.data.train},
+                                       {"data.valid", deck_.data.valid},
+                                       {"data.test", deck_.data.test}}) {
+    const bool mixed = datasets && (datasets->names.size() > 1 || !datasets->weights.empty());
+    require(!mixed || !deck_.data.index_files, {"data.index_files", path}, [&, path = path] {
+      return fmt::format(
+          "data.index_files gives the indices of one dataset, but {} mixes {}; leave "
+          "data.index_files out",
+          path, datasets->names.size());
+    });
+  }
 }
 
 void Checker::checkpoints() {
@@ -322,6 +345,11 @@ void Checker::device() {
                 "precision.gradients: fp32)",
                 name_of(precision.compute));
           });
+  require(on_host || !deck_.data.reset_attention, {"data.reset_attention", "run.device"}, [] {
+    return "data.reset_attention = true needs run.device = host: attention on GPUs does not stop "
+           "at "
+           "documents' ends yet (try data.reset_attention: false)";
+  });
   require(!on_host || !deck_.comm.nccl_debug, {"comm.nccl_debug", "run.device"}, [&] {
     return fmt::format("comm.nccl_debug = {} needs run.device = cuda; leave it out",
                        *deck_.comm.nccl_debug);

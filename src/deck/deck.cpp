@@ -12,6 +12,13 @@ std::int64_t total_iterations(const Deck& deck) {
 
 std::int64_t total_samples(const Deck& deck) { return total_iterations(deck) * deck.batch.global; }
 
+std::vector<double> effective_split(const Deck& deck) {
+  std::vector<double> split = deck.data.split;
+  if (deck.data.valid && split.size() > 1) split[1] = 0;
+  if (deck.data.test && split.size() > 2) split[2] = 0;
+  return split;
+}
+
 std::int64_t in_samples(const Length& length, const Deck& deck) {
   switch (length.unit) {
     case Unit::samples:

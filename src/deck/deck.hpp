@@ -7,6 +7,8 @@
 
 #include <array>
 #include <cstdint>
+#include <functional>
+#include <map>
 #include <optional>
 #include <string>
 #include <string_view>
@@ -203,11 +205,29 @@ struct Tokenizer {
   bool operator==(const Tokenizer&) const = default;
 };
 
+/// One dataset, or several that are mixed.
+struct Datasets {
+  std::vector<std::string> names;  ///< prefixes or names of data.corpora, at least one
+  std::vector<double> weights;     ///< one for each name, or none
+
+  bool operator==(const Datasets&) const = default;
+};
+
+/// Names for datasets.
+struct Corpora {
+  std::map<std::string, std::string, std::less<>> prefixes;  ///< by name
+
+  bool operator==(const Corpora&) const = default;
+};
+
 struct Data {
-  std::optional<std::string> train;  ///< set whenever the program asked for data
-  std::vector<double> split;         ///< weights of train, valid and test
+  std::optional<Datasets> train;  ///< set whenever the program asked for data
+  std::optional<Datasets> valid;  ///< unset: a part of train
+  std::optional<Datasets> test;   ///< unset: a part of train
+  std::vector<double> split;      ///< weights of train, valid and test in data.train
   std::int64_t seed = 0;
   Tokenizer tokenizer;
+  std::optional<Corpora> corpora;
   std::optional<std::string> index_cache;
   std::optional<std::string> index_files;
   bool reset_positions = false;
@@ -305,6 +325,10 @@ std::int64_t in_samples(const Length& length, const Deck& deck);
 
 /// `length`, which must be a time, in seconds.
 double in_seconds(const Length& length);
+
+/// The weights of the parts of data.train: data.split without those that have datasets of their
+/// own, and so no part in data.train.
+std::vector<double> effective_split(const Deck& deck);
 
 /// Transformer layers of each pipeline stage: parallel.partition, or equal parts where it is
 /// `auto`.

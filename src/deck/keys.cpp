@@ -358,16 +358,25 @@ void data_keys(std::vector<Key>& rows) {
       {
           key(TRIREME_MEMBER(data.train))
               .derived("needed to train", {})
-              .no_list("blends of datasets are not built yet")
               .noted()
-              .help("Indexed dataset: the path of its .bin and .idx without the ending."),
-          later("data.valid", "text").help("A dataset of its own for validation."),
-          later("data.test", "text").help("A dataset of its own for tests."),
+              .help("Indexed dataset: the path of its .bin and .idx without the ending; [0.3, a, "
+                    "0.7, "
+                    "b] mixes two."),
+          key(TRIREME_MEMBER(data.valid))
+              .derived("a part of data.train", {})
+              .noted()
+              .help("Datasets of their own for validation, written like data.train."),
+          key(TRIREME_MEMBER(data.test))
+              .derived("a part of data.train", {})
+              .noted()
+              .help("Datasets of their own for tests, written like data.train."),
           key(TRIREME_MEMBER(data.split))
               .by_default("969,30,1")
               .at_least(0)
               .fixed()
-              .help("Weights of train, valid and test in data.train."),
+              .help(
+                  "Weights of train, valid and test in data.train; a part with datasets of its own "
+                  "has none."),
           key(TRIREME_MEMBER(data.seed))
               .derived("run.seed", [](Deck& deck) { deck.data.seed = deck.run.seed; })
               .from(0, kMostSeed)
@@ -382,7 +391,10 @@ void data_keys(std::vector<Key>& rows) {
               .help("Vocabulary file (gpt2, whitespace)."),
           key(TRIREME_MEMBER(data.tokenizer.merges)).noted().help("Merges file (gpt2)."),
           key(TRIREME_MEMBER(data.tokenizer.model)).noted().help("Model file (sentencepiece)."),
-          later("data.corpora", "section of alias: prefix").help("Names for datasets."),
+          key(TRIREME_MEMBER(data.corpora))
+              .noted()
+              .help("Names of datasets for data.train, valid and test: {wiki: "
+                    "data/wiki_text_document}."),
           key(TRIREME_MEMBER(data.index_cache))
               .derived("beside the dataset", {})
               .help("Folder that keeps the sample indices."),
@@ -391,12 +403,10 @@ void data_keys(std::vector<Key>& rows) {
               .help("Common stem of existing Megatron index files (.npy) to use."),
           key(TRIREME_MEMBER(data.reset_positions))
               .by_default("false")
-              .built({"false"})
               .fixed()
               .help("Positions start again after each end of document."),
           key(TRIREME_MEMBER(data.reset_attention))
               .by_default("false")
-              .built({"false"})
               .fixed()
               .help("Attention stays within a document."),
           key(TRIREME_MEMBER(data.eod_loss))
@@ -449,10 +459,11 @@ void train_keys(std::vector<Key>& rows) {
               .unit("iterations")
               .help("Batches of one evaluation."),
           key(TRIREME_MEMBER(evaluate.at_end))
-              .derived("true where data.split has a validation part",
+              .derived("true where there is a validation part",
                        [](Deck& deck) {
                          const auto& split = deck.data.split;
-                         deck.evaluate.at_end = split.size() > 1 && split[1] > 0;
+                         deck.evaluate.at_end =
+                             deck.data.valid || (split.size() > 1 && split[1] > 0);
                        })
               .help("Evaluate when the run has finished."),
           key(TRIREME_MEMBER(checkpoint.every))

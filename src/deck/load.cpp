@@ -155,9 +155,7 @@ std::string bad_value(const Key& key, const Item& item, const std::string& messa
     default:
       break;
   }
-  const bool explained = item.kind == Item::Kind::list && !key.no_list.empty();
-  return fmt::format("{}: {}{}", key.path, message,
-                     explained ? fmt::format(" ({})", key.no_list) : "");
+  return fmt::format("{}: {}", key.path, message);
 }
 
 std::string not_built(const Key& key, const std::string& value) {

@@ -84,10 +84,6 @@ class Row {
     key_.built = std::move(values);
     return std::move(*this);
   }
-  Row&& no_list(std::string reason) && {
-    key_.no_list = std::move(reason);
-    return std::move(*this);
-  }
   Row&& because(std::string reason) && {
     key_.reason = std::move(reason);
     return std::move(*this);

@@ -29,7 +29,6 @@ struct Key {
   std::vector<std::string> built;  ///< the values whose feature is built; empty: all of them
   bool unbuilt = false;            ///< the key has no feature, and so no member, yet
   std::string reason;              ///< why something is not built, where there is more to say
-  std::string no_list;             ///< why a list is refused, where there is more to say
 
   /// Reads `item` into the member, with a Length's bare unit from `rules`. Throws BadValue.
   std::function<void(Deck&, const Item&, const Rules&)> read;

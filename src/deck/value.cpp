@@ -138,6 +138,22 @@ auto read_list(const Item& item, char separator, std::string_view expected, Read
   }
 }
 
+// A number where a list has both numbers and texts.
+bool is_number(const Item& item) {
+  if (item.kind != Item::Kind::scalar || item.quoted) return false;
+  try {
+    return read_decimal(item.text).has_value();
+  } catch (const BadValue&) {
+    return true;  // meant as one
+  }
+}
+
+// A text between texts and numbers, inside brackets.
+std::string write_element(const std::string& text) {
+  const Item plain{.kind = Item::Kind::scalar, .text = text};
+  return is_number(plain) ? '"' + text + '"' : write_text(text);
+}
+
 // Unit words, singular and plural. A fraction is a number below 1 without a unit.
 std::optional<Unit> unit_of(std::string_view word) {
   for (const Unit unit :
@@ -289,6 +305,61 @@ std::vector<double> Codec<std::vector<double>>::read(const Item& item, const Rul
 
 std::string Codec<std::vector<double>>::write(const std::vector<double>& value) {
   return fmt::format("{}", fmt::join(value, ","));
+}
+
+Datasets Codec<Datasets>::read(const Item& item, const Rules&) {
+  if (item.kind != Item::Kind::list) return {.names = {read_text(item)}};
+  const auto numbers = std::count_if(item.items.begin(), item.items.end(), is_number);
+  const std::size_t step = numbers > 0 ? 2 : 1;
+  const auto bad = [] {
+    return BadValue(
+        "expected datasets, [a, b, ...], or each with its weight, [0.3, a, 0.7, b, ...] (quote the "
+        "name of a dataset that is a number)");
+  };
+  if (item.items.empty() || item.items.size() % step != 0 ||
+      (step == 2 && 2 * numbers != std::ssize(item.items)))
+    throw bad();
+  Datasets datasets;
+  for (std::size_t i = 0; i < item.items.size(); i += step) {
+    if (step == 2 && (!is_number(item.items[i]) || is_number(item.items[i + 1]))) throw bad();
+    datasets.names.push_back(read_text(item.items[i + step - 1]));
+    if (step == 1) continue;
+    datasets.weights.push_back(read_real(item.items[i]));
+    if (datasets.weights.back() <= 0)
+      throw BadValue(fmt::format("the weight {} of '{}' must be above 0", item.items[i].text,
+                                 datasets.names.back()));
+  }
+  return datasets;
+}
+
+std::string Codec<Datasets>::write(const Datasets& value) {
+  if (value.names.size() == 1 && value.weights.empty()) return write_text(value.names.front());
+  std::vector<std::string> elements;
+  for (std::size_t i = 0; i < value.names.size(); ++i) {
+    if (!value.weights.empty()) elements.push_back(fmt::format("{}", value.weights[i]));
+    elements.push_back(write_element(value.names[i]));
+  }
+  return fmt::format("[{}]", fmt::join(elements, ", "));
+}
+
+Corpora Codec<Corpora>::read(const Item& item, const Rules&) {
+  if (item.kind != Item::Kind::mapping)
+    throw BadValue(
+        fmt::format("expected names of datasets, {{name: prefix}}, found {}", found(item)));
+  Corpora corpora;
+  for (std::size_t i = 0; i < item.keys.size(); ++i) {
+    const std::string name = read_text(item.keys[i]);
+    if (!corpora.prefixes.try_emplace(name, read_text(item.items[i])).second)
+      throw BadValue(fmt::format("repeated name '{}'", printable(name)));
+  }
+  return corpora;
+}
+
+std::string Codec<Corpora>::write(const Corpora& value) {
+  std::vector<std::string> entries;
+  for (const auto& [name, prefix] : value.prefixes)
+    entries.push_back(write_element(name) + ": " + write_element(prefix));
+  return fmt::format("{{{}}}", fmt::join(entries, ", "));
 }
 
 }  // namespace trireme::deck

@@ -124,6 +124,22 @@ struct Codec<std::vector<double>> {
   static std::string write(const std::vector<double>& value);
 };
 
+/// Datasets: a prefix, or a list of weights and prefixes in turn, or of prefixes alone.
+template <>
+struct Codec<Datasets> {
+  static constexpr const char* kType = "text, or list of weight, text, ...";
+  static Datasets read(const Item& item, const Rules& rules);
+  static std::string write(const Datasets& value);
+};
+
+/// Names of datasets: a section of `name: prefix`.
+template <>
+struct Codec<Corpora> {
+  static constexpr const char* kType = "section of name: text";
+  static Corpora read(const Item& item, const Rules& rules);
+  static std::string write(const Corpora& value);
+};
+
 template <typename Enum>
 requires std::is_enum_v<Enum>
 struct Codec<Enum> {

@@ -87,7 +87,7 @@ const StagePlan& RunPlan::largest() const {
 }
 
 RunPlan plan_run(const deck::Deck& deck, std::int64_t vocab) {
-  const model::LayerSizes sizes = layer_sizes(deck, vocab);
+  const model::LayerSizes sizes = layer_sizes(deck, {.size = vocab});
   const std::vector<model::Parameter> table = model::gpt_parameters(sizes.config);
   RunPlan plan{.layout = layout(deck),
                .parameters = model::count_elements(table),

@@ -30,6 +30,39 @@ pipeline::ScheduleKind schedule_kind(deck::PipelineSchedule schedule) {
   throw InternalError("unknown parallel.schedule");
 }
 
+/// The datasets that `split` has for itself, if any.
+const std::optional<deck::Datasets>& own_datasets(const deck::Deck& deck, data::Split split) {
+  static const std::optional<deck::Datasets> none;
+  switch (split) {
+    case data::Split::valid:
+      return deck.data.valid;
+    case data::Split::test:
+      return deck.data.test;
+    case data::Split::train:
+      break;
+  }
+  return none;
+}
+
+/// What data.corpora calls `name`, else `name` itself.
+std::string prefix_of(const deck::Deck& deck, const std::string& name) {
+  if (!deck.data.corpora) return name;
+  const auto corpus = deck.data.corpora->prefixes.find(name);
+  return corpus == deck.data.corpora->prefixes.end() ? name : corpus->second;
+}
+
+/// Throws DeckError, naming the key, when one asks where documents end.
+void require_no_eod(const deck::Deck& deck) {
+  const deck::Data& data = deck.data;
+  const char* key = data.reset_positions   ? "reset_positions = true"
+                    : data.reset_attention ? "reset_attention = true"
+                    : data.eod_loss        ? nullptr
+                                           : "eod_loss = false";
+  if (key)
+    throw DeckError("data.{} needs the end-of-document token: give data.tokenizer one that has it",
+                    key);
+}
+
 }  // namespace
 
 std::optional<tokenizer::TokenizerSpec> tokenizer_spec(const deck::Deck& deck) {
@@ -41,7 +74,9 @@ std::optional<tokenizer::TokenizerSpec> tokenizer_spec(const deck::Deck& deck) {
                                   .model = keys.model.value_or("")};
 }
 
-Vocabulary vocabulary(const deck::Deck& deck) {
+namespace {
+
+Vocabulary size_and_eod(const deck::Deck& deck) {
   const auto spec = tokenizer_spec(deck);
   if (!spec) {
     if (!deck.model.vocab)
@@ -57,6 +92,14 @@ Vocabulary vocabulary(const deck::Deck& deck) {
         "give {} or more",
         size, tokenizer->vocab_size(), tokenizer->vocab_size());
   return {.size = size, .eod = tokenizer->eod()};
+}
+
+}  // namespace
+
+Vocabulary vocabulary(const deck::Deck& deck) {
+  const Vocabulary found = size_and_eod(deck);
+  if (!found.eod) require_no_eod(deck);
+  return found;
 }
 
 grid::Layout layout(const deck::Deck& deck) {
@@ -81,12 +124,12 @@ DType compute_dtype(const deck::Deck& deck) {
   throw InternalError("unknown precision.compute");
 }
 
-model::LayerSizes layer_sizes(const deck::Deck& deck, std::int64_t vocab) {
-  return {model_config(deck, vocab), deck.batch.micro, static_cast<int>(deck.parallel.tensor),
+model::LayerSizes layer_sizes(const deck::Deck& deck, const Vocabulary& vocabulary) {
+  return {model_config(deck, vocabulary), deck.batch.micro, static_cast<int>(deck.parallel.tensor),
           compute_dtype(deck)};
 }
 
-model::ModelConfig model_config(const deck::Deck& deck, std::int64_t vocab) {
+model::ModelConfig model_config(const deck::Deck& deck, const Vocabulary& vocabulary) {
   const deck::Model& model = deck.model;
   return {.layers = model.layers,
           .hidden = model.hidden,
@@ -94,12 +137,15 @@ model::ModelConfig model_config(const deck::Deck& deck, std::int64_t vocab) {
           .ffn = model.ffn,
           .sequence = model.sequence,
           .positions = model.positions,
-          .vocab = vocab,
+          .vocab = vocabulary.size,
           .attention_dropout = model.dropout.attention,
           .hidden_dropout = model.dropout.hidden,
           .init_std = model.init_std,
           .layernorm_eps = model.layernorm_eps,
           .embedding_layernorm = model.embedding_layernorm,
+          .reset_positions = deck.data.reset_positions,
+          .reset_attention = deck.data.reset_attention,
+          .eod = vocabulary.eod,
           .seed = static_cast<std::uint64_t>(deck.run.seed)};
 }
 
@@ -141,20 +187,25 @@ pipeline::PipelineShape pipeline_shape(const deck::Deck& deck) {
           .micro_batches = micro_batches(deck)};
 }
 
-data::GptSplitConfig split_config(const deck::Deck& deck, data::Split split,
+data::GptBlendConfig split_config(const deck::Deck& deck, data::Split split,
                                   const Vocabulary& vocabulary,
                                   std::optional<std::int64_t> samples) {
-  return {.prefix = deck.data.train.value(),
-          .split_weights = deck.data.split,
-          .split = split,
-          .samples = samples,
-          .seed = deck.data.seed,
-          .format = {.sequence = deck.model.sequence,
-                     .vocab = vocabulary.size,
-                     .eod = vocabulary.eod,
-                     .eod_loss = deck.data.eod_loss},
-          .index_cache = deck.data.index_cache.value_or(""),
-          .index_files = deck.data.index_files.value_or("")};
+  const auto& own = own_datasets(deck, split);
+  const deck::Datasets& datasets = own ? *own : deck.data.train.value();
+  data::GptBlendConfig config{
+      .weights = datasets.weights,
+      .common = {.split_weights = own ? std::vector<double>{} : deck::effective_split(deck),
+                 .split = split,
+                 .samples = samples,
+                 .seed = deck.data.seed,
+                 .format = {.sequence = deck.model.sequence,
+                            .vocab = vocabulary.size,
+                            .eod = vocabulary.eod,
+                            .eod_loss = deck.data.eod_loss},
+                 .index_cache = deck.data.index_cache.value_or(""),
+                 .index_files = deck.data.index_files.value_or("")}};
+  for (const std::string& name : datasets.names) config.prefixes.push_back(prefix_of(deck, name));
+  return config;
 }
 
 data::RunLength run_length(const deck::Deck& deck) {
@@ -167,7 +218,8 @@ data::RunLength run_length(const deck::Deck& deck) {
 
 bool uses_split(const deck::Deck& deck, data::Split split) {
   const std::size_t index = static_cast<std::size_t>(split);
-  if (index >= deck.data.split.size() || deck.data.split[index] <= 0.0) return false;
+  const bool has_part = index < deck.data.split.size() && deck.data.split[index] > 0.0;
+  if (!has_part && !own_datasets(deck, split)) return false;
   switch (split) {
     case data::Split::train:
       return true;

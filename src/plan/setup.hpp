@@ -4,7 +4,7 @@
 #include <cstdint>
 #include <optional>
 
-#include "data/gpt_split.hpp"
+#include "data/gpt_blend.hpp"
 #include "deck/deck.hpp"
 #include "grid/layout.hpp"
 #include "model/config.hpp"
@@ -27,7 +27,8 @@ std::optional<tokenizer::TokenizerSpec> tokenizer_spec(const deck::Deck& deck);
 
 /// model.vocab, or the size of the tokenizer's vocabulary. Reads the tokenizer's files when the
 /// deck names them. Throws DeckError when neither is given or model.vocab is smaller than the
-/// tokenizer's, and as make_tokenizer does.
+/// tokenizer's, or when a key of `data` needs the id that ends a document and there is none; and as
+/// make_tokenizer does.
 Vocabulary vocabulary(const deck::Deck& deck);
 
 /// The layout; parallel.data must be resolved.
@@ -36,12 +37,13 @@ grid::Layout layout(const deck::Deck& deck);
 /// The type of weights and activations.
 DType compute_dtype(const deck::Deck& deck);
 
-/// What a rank's layers work with: the model section with `vocab` tokens, micro-batch, tensor ranks
-/// and type.
-model::LayerSizes layer_sizes(const deck::Deck& deck, std::int64_t vocab);
+/// What a rank's layers work with: model_config(), micro-batch, tensor ranks and type.
+model::LayerSizes layer_sizes(const deck::Deck& deck, const Vocabulary& vocabulary);
 
-/// The model section, with `vocab` tokens.
-model::ModelConfig model_config(const deck::Deck& deck, std::int64_t vocab);
+/// The model section, with this vocabulary, and what data.reset_positions and data.reset_attention
+/// ask of the model.
+model::ModelConfig model_config(const deck::Deck& deck, const Vocabulary& vocabulary);
+
 /// The optimizer section, and parallel.zero and parallel.bucket.
 optim::OptimizerConfig optimizer_config(const deck::Deck& deck);
 
@@ -54,8 +56,8 @@ int micro_batches(const deck::Deck& deck);
 /// What the pipeline's schedule is made for; parallel.data must be resolved.
 pipeline::PipelineShape pipeline_shape(const deck::Deck& deck);
 
-/// How one part of the dataset is sampled. `samples` absent: one epoch.
-data::GptSplitConfig split_config(const deck::Deck& deck, data::Split split,
+/// How one part of the data is sampled. `samples` absent: one epoch.
+data::GptBlendConfig split_config(const deck::Deck& deck, data::Split split,
                                   const Vocabulary& vocabulary,
                                   std::optional<std::int64_t> samples);
 
@@ -63,7 +65,7 @@ data::GptSplitConfig split_config(const deck::Deck& deck, data::Split split,
 data::RunLength run_length(const deck::Deck& deck);
 
 /// Whether a run of this deck reads `split`: train always, valid when it evaluates, test when it
-/// evaluates at the end; never a split of weight 0.
+/// evaluates at the end; never a split of weight 0, unless it has datasets of its own.
 bool uses_split(const deck::Deck& deck, data::Split split);
 
 }  // namespace trireme::plan

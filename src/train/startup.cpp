@@ -63,12 +63,16 @@ std::string describe_data(const deck::Deck& deck, const plan::Vocabulary& vocabu
   for (const data::Split split : {data::Split::train, data::Split::valid, data::Split::test}) {
     if (!plan::uses_split(deck, split)) continue;
     const std::int64_t samples = data::samples_wanted(split, plan::run_length(deck));
-    const data::GptSplitConfig config = plan::split_config(deck, split, vocabulary, samples);
-    const data::SplitSummary summary = data::summarize_split(config);
-    data::require_samples(config, summary);
-    text += fmt::format("{:<10} {} documents, {} tokens; {} samples wanted: {} epoch{}\n",
-                        data::name_of(split), summary.documents.size(), summary.tokens, samples,
-                        summary.epochs, summary.epochs == 1 ? "" : "s");
+    const data::GptBlendConfig config = plan::split_config(deck, split, vocabulary, samples);
+    const data::BlendSummary summary = data::summarize_blend(config);
+    for (std::size_t i = 0; i < summary.datasets.size(); ++i) {
+      const data::SplitSummary& dataset = summary.datasets[i];
+      text += fmt::format("{:<10} {} documents, {} tokens; {} samples wanted: {} epoch{}{}\n",
+                          data::name_of(split), dataset.documents.size(), dataset.tokens,
+                          data::dataset_config(config, i).samples.value_or(dataset.samples),
+                          dataset.epochs, dataset.epochs == 1 ? "" : "s",
+                          config.single() ? "" : " of " + config.prefixes[i].string());
+    }
   }
   return text;
 }

@@ -16,7 +16,7 @@ namespace {
 
 model::LayerContext layer_context(const deck::Deck& deck, const plan::Vocabulary& vocabulary,
                                   comm::Groups& groups, device::Backend& backend) {
-  return {plan::layer_sizes(deck, vocabulary.size), backend, *groups.tensor};
+  return {plan::layer_sizes(deck, vocabulary), backend, *groups.tensor};
 }
 
 data::Sampler sampler(const deck::Deck& deck, const comm::Groups& groups) {
@@ -61,7 +61,7 @@ Trainer::Trainer(const deck::Deck& deck, const plan::Vocabulary& vocabulary, com
       total_iterations_(iterations_from(state_, deck)),
       sampler_(sampler(deck, groups)),
       learning_rate_(plan::learning_rate(deck)),
-      parameters_(backend, model::gpt_parameters(plan::model_config(deck, vocabulary.size)),
+      parameters_(backend, model::gpt_parameters(plan::model_config(deck, vocabulary)),
                   groups.layout, groups.place, plan::compute_dtype(deck), /*with_gradients=*/true),
       optimizer_(backend, parameters_, {*groups.world, *groups.data, groups.embedding.get()},
                  plan::optimizer_config(deck)),
@@ -70,8 +70,7 @@ Trainer::Trainer(const deck::Deck& deck, const plan::Vocabulary& vocabulary, com
               pipeline::count_slots(schedule_), deck.parallel.overlap.pipeline),
       train_data_(open(data::Split::train)) {
   runner_.set_observer(&optimizer_);
-  backend.reserve_workspace(
-      model::kernel_workspace_bytes(plan::layer_sizes(deck, vocabulary.size)));
+  backend.reserve_workspace(model::kernel_workspace_bytes(plan::layer_sizes(deck, vocabulary)));
   if (plan::uses_split(deck_, data::Split::valid)) valid_data_ = open(data::Split::valid);
   if (plan::uses_split(deck_, data::Split::test)) test_data_ = open(data::Split::test);
   if (options_.restart.checkpoint)
@@ -87,7 +86,7 @@ data::GptDataset Trainer::open(data::Split split) {
                              ? std::max(length.train_samples, state_.consumed_samples + left)
                              : total_iterations_ * deck_.batch.global;
   const std::int64_t samples = data::samples_wanted(split, length);
-  return data::open_gpt_split(
+  return data::open_gpt_blend(
       plan::split_config(deck_, split, vocabulary_, samples),
       {.builds = groups_.world->rank() == 0, .barrier = [this] { groups_.world->barrier(); }});
 }

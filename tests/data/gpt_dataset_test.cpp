@@ -15,7 +15,7 @@ class GptDatasetTest : public ScratchTest {
     write_dataset<std::uint16_t>(folder_ / "d", lengths, TokenType::uint16);
     auto tokens = std::make_shared<const IndexedDataset>(folder_ / "d");
     GptIndex index = build_gpt_index(lengths, {0, std::ssize(lengths)}, wanted, format.sequence, 3);
-    return GptDataset(tokens, index, format);
+    return GptDataset({tokens, index}, format);
   }
 };
 
@@ -23,8 +23,9 @@ TEST_F(GptDatasetTest, FirstSampleEqualsMegatrons) {
   const auto golden_json = nlohmann::json::parse(read_file(golden("megatron/golden.json")));
   auto tokens = std::make_shared<const IndexedDataset>(golden("megatron/a"));
   for (const auto& [name, wanted] : {std::pair{"gpt_one_epoch", 20}, {"gpt_sep_final", 75}}) {
-    const GptDataset dataset(tokens, build_gpt_index(tokens->lengths(), {0, 18}, wanted, 16, 1234),
-                             {.sequence = 16, .vocab = 64});
+    const GptDataset dataset(
+        {tokens, build_gpt_index(tokens->lengths(), {0, 18}, wanted, 16, 1234)},
+        {.sequence = 16, .vocab = 64});
     std::vector<std::int32_t> inputs(16), labels(16);
     dataset.fill(0, inputs, labels);
     EXPECT_EQ(inputs, golden_json[name]["sample0_tokens"].get<std::vector<std::int32_t>>());
@@ -35,17 +36,18 @@ TEST_F(GptDatasetTest, FirstSampleEqualsMegatrons) {
 TEST_F(GptDatasetTest, SamplesAreCutsOfTheDocumentStream) {
   const std::vector<std::int32_t> lengths = {4, 0, 11, 1, 0, 6, 2};
   const GptDataset dataset = counting(lengths, 20, {.sequence = 5, .vocab = 1000});
+  const GptIndex& index = dataset.corpora().front().index;
   std::vector<std::int32_t> starts(lengths.size()), stream;
   std::exclusive_scan(lengths.begin(), lengths.end(), starts.begin(), 0);
-  for (std::int64_t slot = 0; slot < dataset.index().document.rows(); ++slot) {
-    const auto document = dataset.index().document(slot);
+  for (std::int64_t slot = 0; slot < index.document.rows(); ++slot) {
+    const auto document = index.document(slot);
     for (std::int32_t t = 0; t < lengths[document]; ++t) stream.push_back(starts[document] + t);
   }
   ASSERT_GE(dataset.samples(), 20);
   std::vector<std::int32_t> tokens(6);
   for (std::int64_t sample = 0; sample < dataset.samples(); ++sample) {
     dataset.read(sample, tokens);
-    const auto first = stream.begin() + dataset.index().shuffle(sample) * 5;
+    const auto first = stream.begin() + index.shuffle(sample) * 5;
     EXPECT_EQ(tokens, std::vector<std::int32_t>(first, first + 6)) << "sample " << sample;
   }
 }
@@ -74,7 +76,7 @@ TEST_F(GptDatasetTest, IdsOutsideTheVocabularyAreNamed) {
                [&] { dataset.read(0, tokens); });
   write_dataset<std::int8_t>(folder_ / "n", {9}, TokenType::int8, -1);
   auto negative = std::make_shared<const IndexedDataset>(folder_ / "n");
-  const GptDataset other(negative, build_gpt_index(negative->lengths(), {0, 1}, 1, 8, 3),
+  const GptDataset other({negative, build_gpt_index(negative->lengths(), {0, 1}, 1, 8, 3)},
                          {.sequence = 8, .vocab = 8});
   expect_error(ExitCode::data, "token id -1 in document 0", [&] { other.read(0, tokens); });
 }

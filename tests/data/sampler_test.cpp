@@ -44,7 +44,7 @@ TEST(Sampler, ResumingContinuesWhereTheRunStopped) {
 TEST(Sampler, FillsAMicroBatchRowByRow) {
   auto tokens = std::make_shared<const IndexedDataset>(golden("megatron/a"));
   const GptIndex index = build_gpt_index(tokens->lengths(), {0, 18}, 20, 16, 1234);
-  const GptDataset dataset(tokens, index, {.sequence = 16, .vocab = 64});
+  const GptDataset dataset({tokens, index}, {.sequence = 16, .vocab = 64});
   const Sampler sampler{8, 2, 2, 1};
   std::vector<std::int32_t> inputs(32), labels(32), sample(17);
   fill_micro_batch(dataset, sampler, 8, 1, inputs, labels);

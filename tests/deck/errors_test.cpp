@@ -51,6 +51,9 @@ TEST(DeckErrors, RepeatedKeys) {
 }
 
 TEST(DeckErrors, Types) {
+  const std::string kNoDatasets =
+      "bad.yaml:10:3: data.train: expected datasets, [a, b, ...], or each with its weight, [0.3, "
+      "a, 0.7, b, ...] (quote the name of a dataset that is a number)";
   expect_lines({
       {"layers: 4", "layers: four", "bad.yaml:2:3: model.layers = four: expected a whole number"},
       {"layers: 4", "layers: \"4\"",
@@ -78,9 +81,23 @@ TEST(DeckErrors, Types) {
       {"peak: 3e-4", "peak: .inf", "bad.yaml:8:3: schedule.peak = .inf: expected a number"},
       {"peak: 3e-4", "peak: 1e999",
        "bad.yaml:8:3: schedule.peak = 1e999: out of the range of floating-point numbers"},
-      {"corpus_text_document", "[a, b]",
-       "bad.yaml:10:3: data.train: expected text, found a list (blends of datasets are not built "
-       "yet)"},
+      {"corpus_text_document", "[]", kNoDatasets},
+      {"corpus_text_document", "[0.3, a, b]", kNoDatasets},
+      {"corpus_text_document", "[a, 0.3, b, 0.7]", kNoDatasets},
+      {"corpus_text_document", "[0.3, a, 0.7, [b]]",
+       "bad.yaml:10:3: data.train: expected text, found a list"},
+      {"corpus_text_document", "[0.3, a, 0, b]",
+       "bad.yaml:10:3: data.train: the weight 0 of 'b' must be above 0"},
+      {"corpus_text_document", "{a: b}",
+       "bad.yaml:10:3: data.train: expected text, found a section"},
+      {"corpus_text_document", "[a, b]\n  index_files: x_train_indexmap_1ns",
+       "bad.yaml:11:3: data.index_files gives the indices of one dataset, but data.train mixes 2; "
+       "leave data.index_files out"},
+      {"  train: c", "  corpora: wiki\n  train: c",
+       "bad.yaml:10:3: data.corpora = wiki: expected names of datasets, {name: prefix}, found "
+       "wiki"},
+      {"  train: c", "  corpora: {wiki: a, wiki: b}\n  train: c",
+       "bad.yaml:10:3: data.corpora: repeated name 'wiki'"},
       {"  train: c", "  eod_loss: yes\n  train: c",
        "bad.yaml:10:3: data.eod_loss = yes: expected true or false"},
       {"batch:", "run: {name: \"\"}\nbatch:", "bad.yaml:6:7: run.name = \"\": must not be empty"},
@@ -272,11 +289,23 @@ TEST(DeckErrors, DataAndTokenizerMustFit) {
        "'model.vocab'"},
       {"data:\n", "evaluate: {every: 10}\ndata:\n  split: 1\n",
        "bad.yaml:9:12: evaluate.every = 10 iterations has nothing to evaluate: data.split = 1 has "
-       "no validation part (try 969,30,1)"},
+       "no validation part (try 969,30,1, or give data.valid)"},
       {"data:\n", "evaluate: {at_end: true}\ndata:\n  split: 1,0,1\n",
        "bad.yaml:9:12: evaluate.at_end = true has nothing to evaluate: data.split = 1,0,1 has no "
-       "validation part (try 969,30,1)"},
+       "validation part (try 969,30,1, or give data.valid)"},
   });
+}
+
+TEST(DeckErrors, ResetAttentionHasItsLimits) {
+  EXPECT_EQ(errors_of(changed("data:\n", "data:\n  reset_attention: true\n"), {},
+                      {.automatic = Device::cuda}),
+            "bad.yaml:10:3: data.reset_attention = true needs run.device = host: attention on GPUs "
+            "does not stop at documents' ends yet (try data.reset_attention: false)\n1 error; "
+            "nothing was started. 'trireme-pretrain --help deck' lists every key.");
+  expect_lines({{"data:\n", "parallel: {pipeline: 4}\ndata:\n  reset_attention: true\n",
+                 "bad.yaml:11:3: data.reset_attention = true is built for at most two stages, not "
+                 "interleaved, but parallel.pipeline = 4 and parallel.interleave = 1 (try "
+                 "parallel.pipeline: 2)"}});
 }
 
 TEST(DeckErrors, MissingKeys) {
@@ -288,7 +317,7 @@ TEST(DeckErrors, MissingKeys) {
        "bad.yaml: missing key 'schedule.peak': Largest learning rate."},
       {"  train: corpus_text_document\n", "",
        "bad.yaml:9:1: missing key 'data.train': Indexed dataset: the path of its .bin and .idx "
-       "without the ending."},
+       "without the ending; [0.3, a, 0.7, b] mixes two."},
   });
   const std::string without_data = changed("  train: corpus_text_document\n", "");
   EXPECT_EQ(errors_of(without_data, {}, {.need_data = false}), "");
@@ -350,7 +379,7 @@ TEST(DeckErrors, AreAllReportedInTheOrderOfTheFile) {
             "bad.yaml:8:31: unknown key 'batch.size'\n"
             "bad.yaml: missing key 'schedule.peak': Largest learning rate.\n"
             "bad.yaml: missing key 'data.train': Indexed dataset: the path of its .bin and .idx "
-            "without the ending.\n"
+            "without the ending; [0.3, a, 0.7, b] mixes two.\n"
             "--set log.every=often: log.every = often: expected a whole number\n"
             "7 errors; nothing was started. 'trireme-pretrain --help deck' lists every key.");
 }

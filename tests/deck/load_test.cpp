@@ -32,7 +32,8 @@ TEST(Load, FillsInDefaults) {
   EXPECT_EQ(deck.schedule.type, ScheduleType::cosine);
   EXPECT_EQ(deck.schedule.warmup, (Length{0, Unit::iterations}));
   EXPECT_EQ(deck.schedule.decay, (Length{100, Unit::iterations}));
-  EXPECT_EQ(deck.data.train, "corpus_text_document");
+  EXPECT_EQ(deck.data.train, (Datasets{.names = {"corpus_text_document"}}));
+  EXPECT_EQ(deck.data.valid, std::nullopt);
   EXPECT_EQ(deck.data.split, (std::vector<double>{969, 30, 1}));
   EXPECT_EQ(deck.data.seed, 1234);
   EXPECT_EQ(deck.data.tokenizer.type, TokenizerType::sentencepiece);
@@ -47,6 +48,28 @@ TEST(Load, DefaultsFollowOtherKeys) {
   EXPECT_EQ(deck.run.output, "runs/x");
   EXPECT_EQ(deck.model.ffn, 512);
   EXPECT_FALSE(deck.evaluate.at_end);
+  EXPECT_TRUE(small_deck({"data.split=1", "data.valid=other"}).evaluate.at_end);
+}
+
+TEST(Load, DatasetsAreOneOrSeveral) {
+  const auto train = [](const std::string& value) {
+    return *small_deck({"data.train=" + value}).data.train;
+  };
+  EXPECT_EQ(train("a"), (Datasets{{"a"}, {}}));
+  EXPECT_EQ(train("7"), (Datasets{{"7"}, {}}));
+  EXPECT_EQ(train("[a, b]"), (Datasets{{"a", "b"}, {}}));
+  EXPECT_EQ(train("[1_0, a, .5, \"7\"]"), (Datasets{{"a", "7"}, {10, 0.5}}));
+  EXPECT_EQ(train("[1, a]"), (Datasets{{"a"}, {1}}));
+  const Deck deck = small_deck({"data.corpora={wiki: data/wiki, \"7\": b c}"});
+  EXPECT_EQ(deck.data.corpora->prefixes.at("wiki"), "data/wiki");
+  EXPECT_EQ(deck.data.corpora->prefixes.at("7"), "b c");
+}
+
+TEST(Load, APartWithItsOwnDatasetsHasNoneInTheOthers) {
+  EXPECT_EQ(effective_split(small_deck()), (std::vector<double>{969, 30, 1}));
+  EXPECT_EQ(effective_split(small_deck({"data.valid=v"})), (std::vector<double>{969, 0, 1}));
+  EXPECT_EQ(effective_split(small_deck({"data.valid=v", "data.test=t", "data.split=8,2"})),
+            (std::vector<double>{8, 0}));
 }
 
 TEST(Load, NumbersMayBeWrittenInSeveralWays) {

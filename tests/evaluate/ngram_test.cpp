@@ -6,7 +6,7 @@
 #include <cmath>
 #include <filesystem>
 
-#include "data/gpt_split.hpp"
+#include "data/gpt_blend.hpp"
 #include "tokenizer/preprocess/dataset_writer.hpp"
 
 namespace trireme::evaluate {
@@ -27,9 +27,9 @@ class NgramTest : public testing::Test {
     tokenizer::DatasetWriter writer(folder_ / name, vocab);
     writer.add_document(tokens);
     writer.finish();
-    return data::open_gpt_split({.prefix = folder_ / name,
-                                 .split_weights = {1.0, 0.0, 0.0},
-                                 .format = {.sequence = std::ssize(tokens) - 1, .vocab = vocab}});
+    return data::open_gpt_blend(
+        {.prefixes = {folder_ / name},
+         .common = {.format = {.sequence = std::ssize(tokens) - 1, .vocab = vocab}}});
   }
 
   std::filesystem::path folder_;

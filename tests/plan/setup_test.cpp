@@ -39,6 +39,26 @@ TEST(Vocabulary, WithoutTokenizerIsTheDecks) {
   EXPECT_THROW(vocabulary(neither), DeckError);
 }
 
+TEST(Vocabulary, MustSayWhereDocumentsEndWhenAKeyAsks) {
+  for (const std::string key : {"reset_positions=true", "reset_attention=true", "eod_loss=false"}) {
+    const std::vector<std::string> words = {"run.device=host", "precision.compute=fp32",
+                                            "data." + key};
+    try {
+      vocabulary(gpt2_deck(words));
+      FAIL() << key;
+    } catch (const DeckError& error) {
+      std::string written = key;
+      written.replace(written.find('='), 1, " = ");
+      EXPECT_EQ(error.what(), "data." + written +
+                                  " needs the end-of-document token: give data.tokenizer one that "
+                                  "has it");
+    }
+    auto with_tokenizer = words;
+    with_tokenizer.insert(with_tokenizer.end(), {"data.tokenizer.type=bytes", "model.vocab="});
+    EXPECT_EQ(model_config(gpt2_deck(with_tokenizer), {.size = 257, .eod = 256}).eod, 256);
+  }
+}
+
 TEST(Setup, TokenizerFiles) {
   EXPECT_FALSE(tokenizer_spec(gpt2_deck()).has_value());
   const auto spec = tokenizer_spec(
@@ -88,13 +108,18 @@ TEST(Setup, ModelAndOptimizer) {
   const auto model =
       model_config(gpt2_deck({"model.positions=2048", "model.dropout.attention=0.25", "run.seed=7",
                               "model.embedding_layernorm=true", "model.layernorm_eps=1e-6"}),
-                   50304);
+                   {.size = 50304, .eod = 256});
   EXPECT_EQ(model.vocab, 50304);
   EXPECT_EQ(model.ffn, 4 * 768);
   EXPECT_EQ(model.positions, 2048);
   EXPECT_EQ(model.attention_dropout, 0.25);
   EXPECT_EQ(model.hidden_dropout, 0.1);
   EXPECT_EQ(model.seed, 7u);
+  EXPECT_FALSE(model.reset_positions || model.reset_attention);
+  const auto reset = model_config(
+      gpt2_deck({"data.reset_positions=true", "data.reset_attention=true", "run.device=host"}),
+      {.size = 257, .eod = 256});
+  EXPECT_TRUE(reset.reset_positions && reset.reset_attention);
   EXPECT_EQ(model.layernorm_eps, 1e-6);
   EXPECT_TRUE(model.embedding_layernorm);
   const auto optimizer = optimizer_config(gpt2_deck(
@@ -138,6 +163,8 @@ TEST(Setup, SplitsThatARunReads) {
   EXPECT_EQ(uses({}), "train valid test ");
   EXPECT_EQ(uses({"data.split=90,10,0"}), "train valid ");
   EXPECT_EQ(uses({"data.split=100"}), "train ");
+  EXPECT_EQ(uses({"data.split=100", "data.valid=held_out"}), "train valid ");
+  EXPECT_EQ(uses({"data.split=90,10", "data.test=held_out"}), "train valid test ");
   EXPECT_EQ(uses({"evaluate.at_end=false"}), "train ");
   EXPECT_EQ(uses({"evaluate.at_end=false", "evaluate.every=10"}), "train valid ");
 }
@@ -158,16 +185,38 @@ TEST(Setup, SplitConfig) {
       split_config(gpt2_deck({"data.train=corpus", "data.split=8,1,1", "data.seed=5",
                               "data.eod_loss=false", "data.index_cache=cache"}),
                    data::Split::valid, {.size = 300, .eod = 256}, 77);
-  EXPECT_EQ(config.prefix, "corpus");
-  EXPECT_EQ(config.split_weights, (std::vector<double>{8, 1, 1}));
-  EXPECT_EQ(config.split, data::Split::valid);
-  EXPECT_EQ(config.samples, 77);
-  EXPECT_EQ(config.seed, 5);
-  EXPECT_EQ(config.format.sequence, 1024);
-  EXPECT_EQ(config.format.vocab, 300);
-  EXPECT_EQ(config.format.eod, 256);
-  EXPECT_FALSE(config.format.eod_loss);
-  EXPECT_EQ(config.index_cache, "cache");
+  EXPECT_TRUE(config.single());
+  EXPECT_EQ(config.prefixes.front(), "corpus");
+  EXPECT_EQ(config.common.split_weights, (std::vector<double>{8, 1, 1}));
+  EXPECT_EQ(config.common.split, data::Split::valid);
+  EXPECT_EQ(config.common.samples, 77);
+  EXPECT_EQ(config.common.seed, 5);
+  EXPECT_EQ(config.common.format.sequence, 1024);
+  EXPECT_EQ(config.common.format.vocab, 300);
+  EXPECT_EQ(config.common.format.eod, 256);
+  EXPECT_FALSE(config.common.format.eod_loss);
+  EXPECT_EQ(config.common.index_cache, "cache");
+}
+
+TEST(Setup, DatasetsHaveNamesWeightsAndPartsOfTheirOwn) {
+  const deck::Deck deck =
+      gpt2_deck({"data.train=[0.3, wiki, 0.7, other/web]", "data.valid=[held, wiki]",
+                 "data.corpora={wiki: data/wiki, held: data/held}", "data.split=8,1,1"});
+  const auto config = [&](data::Split split) {
+    return split_config(deck, split, {.size = 300, .eod = 256}, 77);
+  };
+  using Prefixes = std::vector<std::filesystem::path>;
+  const data::GptBlendConfig train = config(data::Split::train);
+  EXPECT_EQ(train.prefixes, (Prefixes{"data/wiki", "other/web"}));
+  EXPECT_EQ(train.weights, (std::vector<double>{0.3, 0.7}));
+  // The part that has datasets of its own has none in data.train; the others keep theirs.
+  EXPECT_EQ(train.common.split_weights, (std::vector<double>{8, 0, 1}));
+  EXPECT_EQ(config(data::Split::test).prefixes, train.prefixes);
+  EXPECT_EQ(config(data::Split::test).common.split_weights, (std::vector<double>{8, 0, 1}));
+  const data::GptBlendConfig valid = config(data::Split::valid);
+  EXPECT_EQ(valid.prefixes, (Prefixes{"data/held", "data/wiki"}));
+  EXPECT_TRUE(valid.weights.empty());
+  EXPECT_TRUE(valid.common.split_weights.empty());
 }
 
 }  // namespace
