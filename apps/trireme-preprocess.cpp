@@ -1,10 +1,5 @@
-// trireme-preprocess: documents to a dataset of token ids.
-#include "tokenizer/preprocess/preprocess.hpp"
-
-#include <thread>
-
-#include "app.hpp"
-#include "tokenizer_options.hpp"
+// trireme-preprocess: documents to a dataset of token ids, datasets to one, documents to parts.
+#include "preprocess/commands.hpp"
 
 namespace trireme {
 namespace {
@@ -12,48 +7,35 @@ namespace {
 constexpr const char* kProgram = "trireme-preprocess";
 constexpr const char* kUsage =
     "Usage: trireme-preprocess --input FILE... --output PREFIX --tokenizer TYPE [options]\n"
-    "Writes PREFIX_<key>_document.bin and .idx, a dataset in Megatron-LM's format.\n\n";
-
-po::options_description output_options() {
-  const int cores = static_cast<int>(std::max(1u, std::thread::hardware_concurrency()));
-  po::options_description options("Output");
-  options.add_options()  //
-      ("output", po::value<std::string>()->required()->value_name("PREFIX"),
-       "what the files' names begin with")                                                   //
-      ("append-eod", po::bool_switch(), "end each document with the end-of-document token")  //
-      ("skip-bad", po::bool_switch(),
-       "leave out lines that cannot be read and count them, instead of stopping at the first")  //
-      ("workers", po::value<int>()->default_value(cores)->value_name("N"),
-       "tokenizing threads; any number gives the same files")  //
-      ("split-sentences", po::bool_switch(), "not built yet")  //
-      ("keep-newlines", po::bool_switch(), "not built yet")    //
-      ("help,h", "print this and exit")                        //
-      ("version", "print the version and exit");
-  return options;
-}
+    "       trireme-preprocess merge --output PREFIX PREFIX...\n"
+    "       trireme-preprocess split --input FILE... --output DIR --fractions A,B,C [--seed N]\n"
+    "Without a command writes PREFIX_<key>_document.bin and .idx, a dataset in Megatron-LM's\n"
+    "format. merge appends datasets to one; split divides JSON lines at random into train, valid\n"
+    "and test. Inputs may be packed by gzip, bzip2, xz or zstd, or be tar archives of *.txt,\n"
+    "*.json and *.jsonl.\n\n";
 
 ExitCode run(int argc, char** argv) {
-  po::options_description options;
-  options.add(document_options()).add(tokenizer_options()).add(output_options());
-  if (answers_help_or_version(argc, argv, kProgram, kUsage, options)) return ExitCode::success;
-  const po::variables_map values = parse_options(argc, argv, options);
-  for (const char* option : {"split-sentences", "keep-newlines"})
-    if (values[option].as<bool>()) throw UsageError("--{} is not built yet", option);
+  po::options_description all;
+  all.add(preprocess::encode_options())
+      .add(preprocess::merge_options())
+      .add(preprocess::split_options())
+      .add(preprocess::general_options());
+  if (answers_help_or_version(argc, argv, kProgram, kUsage, all)) return ExitCode::success;
 
-  tokenizer::PreprocessOptions work;
-  work.source = documents_of(values);
-  work.output = values["output"].as<std::string>();
-  work.append_eod = values["append-eod"].as<bool>();
-  work.skip_bad = values["skip-bad"].as<bool>();
-  work.workers = values["workers"].as<int>();
-  work.log = stderr;
-  const auto summary = tokenizer::preprocess(*tokenizer_of(values), work);
-  const double megabytes = 1e-6 * static_cast<double>(summary.bytes);
-  print_out(fmt::format(
-      "{}.{{bin,idx}}: {} documents, {} tokens from {} bytes in {:.2f} s ({:.1f} MB/s), "
-      "{} bad documents skipped\n",
-      summary.dataset.string(), summary.documents, summary.tokens, summary.bytes, summary.seconds,
-      megabytes / std::max(summary.seconds, 1e-9), summary.skipped));
+  const std::string command = argc > 1 && argv[1][0] != '-' ? argv[1] : "";
+  if (command == "merge") {
+    po::options_description options = preprocess::merge_options();
+    options.add_options()("words", po::value<std::vector<std::string>>());
+    po::positional_options_description positional;
+    positional.add("words", -1);
+    preprocess::merge(parse_options(argc - 1, argv + 1, options, positional));
+  } else if (command == "split") {
+    preprocess::split(parse_options(argc - 1, argv + 1, preprocess::split_options()));
+  } else if (command.empty()) {
+    preprocess::encode(parse_options(argc, argv, preprocess::encode_options()));
+  } else {
+    throw UsageError("unknown command '{}': expected merge or split, or options", command);
+  }
   return ExitCode::success;
 }
 

@@ -12,6 +12,7 @@ target_link_libraries(trireme_hdf5 INTERFACE ${HDF5_C_LIBRARIES} MPI::MPI_CXX)
 find_package(OpenMP REQUIRED COMPONENTS CXX)
 find_package(Threads REQUIRED)
 find_package(ZLIB REQUIRED)
+find_package(LibArchive REQUIRED)
 find_package(yaml-cpp REQUIRED)
 if(NOT TARGET yaml-cpp::yaml-cpp)  # yaml-cpp before 0.8 has the plain name
   add_library(yaml-cpp::yaml-cpp INTERFACE IMPORTED)

@@ -16,7 +16,8 @@ build_packages=(
   libboost-program-options-dev      # command lines
   libfmt-dev nlohmann-json3-dev     # text and JSON
   libpcre2-dev libicu-dev           # words and normal forms of text
-  libsentencepiece-dev zlib1g-dev   # tokenizing, gzip
+  libsentencepiece-dev              # tokenizing
+  zlib1g-dev libarchive-dev         # packed inputs
 )
 test_packages=(libgtest-dev libbenchmark-dev python3-numpy python3-h5py clang-format-14 shellcheck)
 corpus_packages=(bible-kjv bible-kjv-text)

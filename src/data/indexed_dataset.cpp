@@ -61,6 +61,18 @@ void dispatch(TokenType type, Function&& function) {
   }
 }
 
+// Texts and Megatron-LM v0's lazy folders are named where datasets belong.
+const std::filesystem::path& checked_prefix(const std::filesystem::path& prefix) {
+  std::error_code ignored;
+  if (std::filesystem::exists(prefix, ignored) &&
+      !std::filesystem::exists(with_ending(prefix, ".idx"), ignored))
+    throw DataError(
+        "'{}' is not an indexed dataset, which is a pair of files PREFIX.bin and PREFIX.idx; make "
+        "one of the text with trireme-preprocess",
+        prefix.string());
+  return prefix;
+}
+
 // Whether `value` is a token id that Integer holds.
 template <typename Integer, typename Element>
 bool holds(Element value) {
@@ -86,7 +98,9 @@ std::filesystem::path dataset_prefix(const std::filesystem::path& path) {
 }
 
 IndexedDataset::IndexedDataset(const std::filesystem::path& prefix)
-    : prefix_(prefix), idx_(with_ending(prefix, ".idx")), bin_(with_ending(prefix, ".bin")) {
+    : prefix_(checked_prefix(prefix)),
+      idx_(with_ending(prefix, ".idx")),
+      bin_(with_ending(prefix, ".bin")) {
   const std::filesystem::path idx_name = with_ending(prefix, ".idx");
   open_header(idx_name);
   for (std::int64_t sequence = 0; sequence < sequences_; ++sequence)

@@ -40,8 +40,9 @@ class IndexedDataset {
  public:
   /// Maps PREFIX.idx and PREFIX.bin and checks all of the index: afterwards nothing in it can lead
   /// outside the files. Throws IoError when a file cannot be opened, and DataError, naming the
-  /// file, when it is truncated, foreign or inconsistent. Header code 7 is float32, or float64 when
-  /// only that agrees with the size of the .bin file (Megatron 23.04 wrote 7 for float64).
+  /// file, when it is truncated, foreign or inconsistent, or when `prefix` itself is one. Header
+  /// code 7 is float32, or float64 when only that agrees with the size of the .bin file
+  /// (Megatron 23.04 wrote 7 for float64).
   explicit IndexedDataset(const std::filesystem::path& prefix);
 
   const std::filesystem::path& prefix() const { return prefix_; }
@@ -61,6 +62,14 @@ class IndexedDataset {
   /// The first sequence of a document, 0 <= document <= documents(); the last value is sequences().
   std::int64_t first_sequence(std::int64_t document) const {
     return load<std::int64_t>(first_sequences_ + document * sizeof(std::int64_t));
+  }
+
+  /// All elements as they lie in the .bin file, sequence after sequence: [tokens()] of type().
+  std::span<const std::byte> elements() const { return {bin_.data(), bin_.size()}; }
+
+  /// Whether the .idx file ends with the modes of a multimodal dataset, which are not read.
+  bool has_modes() const {
+    return first_sequences_ + (documents_ + 1) * sizeof(std::int64_t) != idx_.data() + idx_.size();
   }
 
   /// The document that a sequence belongs to.

@@ -115,6 +115,17 @@ TEST_F(IndexedDatasetTest, MissingFilesAreNamed) {
   expect_error(ExitCode::io, "d.bin': No such file", [&] { IndexedDataset{folder_ / "d"}; });
 }
 
+TEST_F(IndexedDatasetTest, TextsAreNoDatasets) {
+  write_file_atomically(folder_ / "corpus.json", "{}");
+  std::filesystem::create_directory(folder_ / "corpus.lazy");
+  for (const char* name : {"corpus.json", "corpus.lazy"})
+    expect_error(ExitCode::data,
+                 std::string(name) +
+                     "' is not an indexed dataset, which is a pair of files PREFIX.bin and "
+                     "PREFIX.idx; make one of the text with trireme-preprocess",
+                 [&] { IndexedDataset{folder_ / name}; });
+}
+
 TEST_F(IndexedDatasetTest, PrefixMayCarryAnEnding) {
   EXPECT_EQ(dataset_prefix("a/b.c_document.bin"), "a/b.c_document");
   EXPECT_EQ(dataset_prefix("a/b.c_document.idx"), "a/b.c_document");

@@ -1,10 +1,12 @@
 #include "tokenizer/preprocess/documents.hpp"
 
 #include <gtest/gtest.h>
+#include <zlib.h>
 
 #include <random>
 
 #include "fixture.hpp"
+#include "packed.hpp"
 
 namespace trireme::tokenizer {
 namespace {
@@ -125,6 +127,29 @@ TEST_F(DocumentsTest, BrokenGzipIsAnError) {
               read_all({{damaged}});
             }).find(damaged + ": broken gzip stream: "),
             0u);
+}
+
+TEST_F(DocumentsTest, MembersOfArchivesAreInputs) {
+  const std::string archive = (folder_ / "a.tar.xz").string();
+  write_tar(archive, ARCHIVE_FILTER_XZ,
+            {{"b.txt", "one\n\ntwo"}, {"a.json", "{\"text\": \"three\"}\n"}, {"c.txt", "four"}});
+  const std::string text = write("d.txt", "five\n");
+  EXPECT_EQ(read_all({{archive, text}}), (Texts{"one", "two", "three", "four", "five"}));
+  EXPECT_EQ(read_all({{archive}, DocumentFormat::text_files}),
+            (Texts{"one\n\ntwo", "{\"text\": \"three\"}\n", "four"}));
+  write_tar(archive, ARCHIVE_FILTER_XZ, {{"b.txt", "one"}, {"a.jsonl", "{\"text\": \"x\"}\n{}\n"}});
+  EXPECT_EQ(message_of<DataError>([&] { read_all({{archive}}); }),
+            archive + ":a.jsonl:2: there is no key 'text'");
+}
+
+TEST_F(DocumentsTest, TheLazyLoadersFilesAreRefused) {
+  std::filesystem::create_directories(folder_ / "wiki.lazy");
+  write("wiki.lazy/text", "no boundaries");
+  for (const char* input : {"wiki.lazy", "wiki.lazy/", "wiki.lazy/text", "text.len.pkl"})
+    EXPECT_EQ(message_of<DataError>([&] { DocumentReader({{(folder_ / input).string()}}); }),
+              "'" + (folder_ / input).string() +
+                  "' belongs to a folder of Megatron-LM v0's lazy loader, which cannot be read: "
+                  "give the JSON lines that it was made of");
 }
 
 TEST_F(DocumentsTest, InputsAreCheckedBeforeAnyIsRead) {

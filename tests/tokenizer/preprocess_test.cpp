@@ -57,6 +57,43 @@ class PreprocessTest : public FolderTest {
 
 using Tokens = std::vector<std::uint16_t>;
 
+TEST_F(PreprocessTest, PresplitSentencesAreSequences) {
+  PreprocessOptions work = options(write(
+      "a.jsonl", "{\"text\": \"ab\\r\\n\\n  \\nc\"}\n{\"text\": \"\\n\"}\n{\"text\": \"d\\n\"}\n"));
+  work.presplit_sentences = true;
+  work.append_eod = true;
+  const PreprocessSummary summary = preprocess(*bytes_, work);
+  EXPECT_EQ(summary.documents, 3u);
+  EXPECT_EQ(summary.tokens, 6u);
+  const std::string bin = read_file(folder_ / "out_text_sentence.bin");
+  Tokens tokens(bin.size() / 2);
+  std::memcpy(tokens.data(), bin.data(), bin.size());
+  EXPECT_EQ(tokens, (Tokens{'a', 'b', 'c', 256, 'd', 256}));
+  // Sequences of 2, 2 and 2 tokens; documents of 2, 0 and 1 sequences.
+  const std::string idx = read_file(folder_ / "out_text_sentence.idx");
+  const auto number = [&](std::size_t at, auto value) {
+    std::memcpy(&value, idx.data() + at, sizeof value);
+    return value;
+  };
+  ASSERT_EQ(number(18, std::uint64_t{}), 3u);
+  ASSERT_EQ(number(26, std::uint64_t{}), 4u);
+  for (int i = 0; i < 3; ++i) EXPECT_EQ(number(34 + 4 * i, std::int32_t{}), 2);
+  const std::int64_t boundaries[] = {0, 2, 2, 3};
+  for (int i = 0; i < 4; ++i)
+    EXPECT_EQ(number(34 + 12 * 3 + 8 * i, std::int64_t{}), boundaries[i]) << i;
+}
+
+TEST_F(PreprocessTest, PresplitSentencesNeedDocumentsOfSeveralLines) {
+  PreprocessOptions work = options(write("a.txt", "one\ntwo\n"));
+  work.presplit_sentences = true;
+  EXPECT_EQ(message_of<UsageError>([&] { preprocess(*bytes_, work); }),
+            "--presplit-sentences: a document of '" + (folder_ / "a.txt").string() +
+                "' is one line; give --document file, or JSON lines");
+  EXPECT_TRUE(wrote_nothing());
+  work.source.format = DocumentFormat::text_files;
+  EXPECT_EQ(preprocess(*bytes_, work).documents, 1u);
+}
+
 TEST_F(PreprocessTest, AppendsTheEndOfDocument) {
   PreprocessOptions work =
       options(write("a.jsonl", "{\"text\": \"ab\"}\n{\"text\": \"\"}\n{\"text\": \"c\"}\n"));

@@ -15,6 +15,7 @@ namespace {
 static_assert(std::endian::native == std::endian::little, "the format is little endian");
 
 constexpr std::int32_t kNarrowVocabulary = 65500;  // DType.optimal_dtype of Megatron-LM
+constexpr ElementType kInt32 = {4, 4}, kUint16 = {8, 2};
 
 std::filesystem::path folder_of(const std::filesystem::path& path) {
   return path.has_parent_path() ? path.parent_path() : std::filesystem::path(".");
@@ -72,22 +73,29 @@ void PartFile::publish() {
 }
 
 DatasetWriter::DatasetWriter(const std::filesystem::path& prefix, std::int32_t vocab_size)
-    : narrow_(vocab_size < kNarrowVocabulary),
+    : DatasetWriter(prefix, vocab_size < kNarrowVocabulary ? kUint16 : kInt32) {}
+
+DatasetWriter::DatasetWriter(const std::filesystem::path& prefix, ElementType type)
+    : type_(type),
       index_path_(with_suffix(prefix, ".idx")),
       tokens_(with_suffix(prefix, ".bin")),
       index_(index_path_) {}
 
+void DatasetWriter::add_sequence(std::span<const std::int32_t> ids) {
+  if (type_.code == kInt32.code) return add_elements(std::as_bytes(ids));
+  TRIREME_CHECK(type_.code == kUint16.code, "ids in a dataset of element code {}", type_.code);
+  narrowed_.assign(ids.begin(), ids.end());
+  add_elements(std::as_bytes(std::span<const std::uint16_t>(narrowed_)));
+}
+
+void DatasetWriter::add_elements(std::span<const std::byte> elements) {
+  tokens_.write(elements.data(), elements.size());
+  lengths_.push_back(static_cast<std::int32_t>(elements.size() / type_.bytes));
+}
+
 void DatasetWriter::add_document(std::span<const std::int32_t> ids) {
-  if (!ids.empty()) {
-    if (narrow_) {
-      narrowed_.assign(ids.begin(), ids.end());
-      write_array(tokens_, narrowed_);
-    } else {
-      tokens_.write(ids.data(), ids.size_bytes());
-    }
-    lengths_.push_back(static_cast<std::int32_t>(ids.size()));
-  }
-  document_indices_.push_back(static_cast<std::int64_t>(lengths_.size()));
+  if (!ids.empty()) add_sequence(ids);
+  end_document();
 }
 
 void DatasetWriter::finish() {
@@ -107,14 +115,14 @@ void DatasetWriter::write_index() {
   constexpr char kMagic[] = "MMIDIDX\0";  // nine bytes with the literal's own zero
   index_.write(kMagic, sizeof kMagic);
   write_value(index_, std::uint64_t{1});
-  write_value(index_, std::uint8_t{narrow_ ? std::uint8_t{8} : std::uint8_t{4}});
+  write_value(index_, type_.code);
   write_value(index_, std::uint64_t{lengths_.size()});
   write_value(index_, std::uint64_t{document_indices_.size()});
   write_array(index_, lengths_);
   std::int64_t offset = 0;
   for (const std::int32_t length : lengths_) {
     write_value(index_, offset);
-    offset += static_cast<std::int64_t>(length) * static_cast<std::int64_t>(token_bytes());
+    offset += static_cast<std::int64_t>(length) * static_cast<std::int64_t>(type_.bytes);
   }
   write_array(index_, document_indices_);
 }

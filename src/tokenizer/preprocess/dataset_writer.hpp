@@ -1,6 +1,7 @@
 // Writing Megatron-LM's indexed datasets.
 #pragma once
 
+#include <cstddef>
 #include <cstdint>
 #include <cstdio>
 #include <filesystem>
@@ -38,6 +39,12 @@ class PartFile {
   std::unique_ptr<std::FILE, Close> file_;
 };
 
+/// What one element of a dataset is: its code in the .idx header, and its bytes.
+struct ElementType {
+  std::uint8_t code = 0;
+  std::size_t bytes = 0;
+};
+
 /// Writes `<prefix>.bin` and `<prefix>.idx` byte for byte as Megatron-LM's IndexedDatasetBuilder.
 /// Neither name is touched before finish(); a writer destroyed without it leaves no trace.
 class DatasetWriter {
@@ -45,6 +52,19 @@ class DatasetWriter {
   /// Ids are stored in 16 bits when vocab_size < 65500 (Megatron's limit), else in 32. Makes the
   /// folder if need be. Throws IoError.
   DatasetWriter(const std::filesystem::path& prefix, std::int32_t vocab_size);
+
+  /// Elements are of `type`. Throws IoError.
+  DatasetWriter(const std::filesystem::path& prefix, ElementType type);
+
+  /// Appends a sequence of ids to the document under way. Only for a writer that was made with a
+  /// vocabulary. Throws IoError.
+  void add_sequence(std::span<const std::int32_t> ids);
+
+  /// Appends a sequence of whole elements to the document under way. Throws IoError.
+  void add_elements(std::span<const std::byte> elements);
+
+  /// Ends the document under way, which may have no sequence.
+  void end_document() { document_indices_.push_back(static_cast<std::int64_t>(lengths_.size())); }
 
   /// Appends a document of one sequence; without ids it is a document of no sequence. Throws
   /// IoError.
@@ -56,9 +76,8 @@ class DatasetWriter {
 
  private:
   void write_index();
-  std::size_t token_bytes() const { return narrow_ ? 2 : 4; }
 
-  bool narrow_;
+  ElementType type_;
   std::filesystem::path index_path_;
   PartFile tokens_;
   PartFile index_;

@@ -1,11 +1,11 @@
 #include "tokenizer/preprocess/documents.hpp"
 
-#include <fcntl.h>
 #include <unistd.h>
 
 #include <algorithm>
 #include <cerrno>
 #include <cstring>
+#include <filesystem>
 #include <nlohmann/json.hpp>
 #include <optional>
 #include <string_view>
@@ -101,8 +101,19 @@ bool is_blank(std::string_view line) {
 }
 
 DocumentFormat format_of(const std::string& name) {
-  const bool text = name.ends_with(".txt") || name.ends_with(".txt.gz");
-  return text ? DocumentFormat::text_lines : DocumentFormat::json_lines;
+  return name.ends_with(".txt") ? DocumentFormat::text_lines : DocumentFormat::json_lines;
+}
+
+// <stem>.lazy/text and text.len.pkl are texts without boundaries and a Python pickle of them.
+void refuse_lazy(const std::string& input) {
+  const std::filesystem::path path = input;
+  const bool lazy = path.extension() == ".lazy" || path.parent_path().extension() == ".lazy" ||
+                    path.filename().string().ends_with(".len.pkl");
+  if (lazy)
+    throw DataError(
+        "'{}' belongs to a folder of Megatron-LM v0's lazy loader, which cannot be read: give the "
+        "JSON lines that it was made of",
+        input);
 }
 
 }  // namespace
@@ -111,53 +122,39 @@ DocumentReader::DocumentReader(DocumentSource source) : source_(std::move(source
   if (source_.inputs.empty()) throw UsageError("no input is named");
   if (std::count(source_.inputs.begin(), source_.inputs.end(), "-") > 1)
     throw UsageError("standard input ('-') can be read only once");
-  for (const std::string& input : source_.inputs)
+  for (const std::string& input : source_.inputs) {
+    refuse_lazy(input);
     if (input != "-" && ::access(input.c_str(), R_OK) != 0)
       throw IoError("cannot open '{}': {}", input, std::strerror(errno));
+  }
 }
 
-void DocumentReader::open_next() {
-  const std::string& input = source_.inputs[next_++];
-  const bool standard_input = input == "-";
-  name_ = standard_input ? "standard input" : input;
-  format_ = source_.format == DocumentFormat::by_name ? format_of(input) : source_.format;
-  line_ = 0;
-  const int descriptor =
-      standard_input ? ::dup(STDIN_FILENO) : ::open(input.c_str(), O_RDONLY | O_CLOEXEC);
-  if (descriptor < 0) throw IoError("cannot open '{}': {}", name_, std::strerror(errno));
-  // zlib tells gzip by its magic bytes and hands other files through as they are.
-  file_.reset(gzdopen(descriptor, "rb"));
-  if (!file_) {
-    ::close(descriptor);
-    throw std::bad_alloc();
+bool DocumentReader::open_next() {
+  while (!input_ || !input_->next()) {
+    input_.reset();
+    if (next_ == source_.inputs.size()) return false;
+    input_ = std::make_unique<InputStream>(source_.inputs[next_++]);
   }
-  gzbuffer(file_.get(), 1 << 17);
+  format_ =
+      source_.format == DocumentFormat::by_name ? format_of(input_->plain_name()) : source_.format;
+  line_ = 0;
+  return true;
 }
 
 bool DocumentReader::fill(std::string& bytes) {
   const std::size_t before = bytes.size();
   bytes.resize(before + kBatchBytes);
-  errno = 0;
-  const int got = gzread(file_.get(), bytes.data() + before, kBatchBytes);
-  int code = Z_OK;
-  const char* message = gzerror(file_.get(), &code);
-  if (code == Z_ERRNO) throw IoError("cannot read '{}': {}", name_, std::strerror(errno));
-  if (got < 0 || (code != Z_OK && code != Z_STREAM_END)) {
-    // zlib puts the descriptor's number before its reason: "<fd:3>: ".
-    const std::string_view reason = message;
-    const std::size_t prefix = reason.find(">: ");
-    throw DataError("{}: broken gzip stream: {}", name_,
-                    reason.substr(prefix == std::string_view::npos ? 0 : prefix + 3));
-  }
-  bytes.resize(before + static_cast<std::size_t>(got));
+  const std::size_t got = input_->read(bytes.data() + before, kBatchBytes);
+  bytes.resize(before + got);
   return got > 0;
 }
 
 bool DocumentReader::read(DocumentBatch& batch) {
-  while (file_ || next_ < source_.inputs.size()) {
-    const bool first = !file_;
-    if (first) open_next();
-    batch.input = name_;
+  while (true) {
+    const bool first = !in_text_;
+    if (first && !open_next()) return false;
+    in_text_ = true;
+    batch.input = input_->name();
     batch.json = format_ == DocumentFormat::json_lines;
     batch.bytes = std::exchange(rest_, {});
     batch.records.clear();
@@ -166,7 +163,7 @@ bool DocumentReader::read(DocumentBatch& batch) {
     while (end == std::string::npos) {
       const std::size_t before = batch.bytes.size();
       if (!fill(batch.bytes)) {
-        file_.reset();
+        in_text_ = false;
         end = batch.bytes.size();
       } else if (format_ != DocumentFormat::text_files) {
         const std::size_t newline = std::string_view(batch.bytes).substr(before).rfind('\n');
@@ -179,7 +176,6 @@ bool DocumentReader::read(DocumentBatch& batch) {
     cut(batch);
     if (!batch.records.empty()) return true;
   }
-  return false;
 }
 
 void DocumentReader::cut(DocumentBatch& batch) {

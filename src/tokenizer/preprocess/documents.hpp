@@ -1,18 +1,18 @@
-// Reading documents from text files, JSON lines, gzip and standard input.
+// Reading documents from text files and JSON lines, packed or not.
 #pragma once
-
-#include <zlib.h>
 
 #include <cstdint>
 #include <memory>
 #include <string>
 #include <vector>
 
+#include "tokenizer/preprocess/input_stream.hpp"
+
 namespace trireme::tokenizer {
 
 /// How an input is cut into documents.
 enum class DocumentFormat {
-  by_name,     ///< text_lines for *.txt and *.txt.gz, otherwise json_lines
+  by_name,     ///< text_lines for *.txt, packed or not, otherwise json_lines
   json_lines,  ///< a JSON object a line, the text under a key
   text_lines,  ///< a line a document; blank lines are left out
   text_files,  ///< a file a document
@@ -20,7 +20,7 @@ enum class DocumentFormat {
 
 /// Which documents to read.
 struct DocumentSource {
-  std::vector<std::string> inputs;  ///< files, gzip or not; "-" is standard input
+  std::vector<std::string> inputs;  ///< as InputStream takes them
   DocumentFormat format = DocumentFormat::by_name;
   std::string key = "text";  ///< of the text in JSON lines
 };
@@ -42,25 +42,22 @@ struct DocumentBatch {
 class DocumentReader {
  public:
   /// Throws IoError when an input file cannot be read, UsageError when there is none or standard
-  /// input is named twice.
+  /// input is named twice, DataError for the text of Megatron-LM v0's lazy loader.
   explicit DocumentReader(DocumentSource source);
 
-  /// Reads about a megabyte, or a whole document if it is longer. False at the end. Throws IoError;
-  /// DataError for a broken gzip stream.
+  /// Reads about a megabyte, or a whole document if it is longer. False at the end. Throws as
+  /// InputStream does.
   bool read(DocumentBatch& batch);
 
  private:
-  struct Close {
-    void operator()(gzFile_s* file) const { gzclose(file); }
-  };
-  void open_next();
+  bool open_next();
   bool fill(std::string& bytes);
   void cut(DocumentBatch& batch);
 
   DocumentSource source_;
   std::size_t next_ = 0;
-  std::unique_ptr<gzFile_s, Close> file_;
-  std::string name_;
+  std::unique_ptr<InputStream> input_;
+  bool in_text_ = false;  ///< of input_
   DocumentFormat format_ = DocumentFormat::json_lines;
   std::uint64_t line_ = 0;
   std::string rest_;  ///< the beginning of a line whose end is still to be read

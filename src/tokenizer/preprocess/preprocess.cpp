@@ -1,8 +1,11 @@
 #include "tokenizer/preprocess/preprocess.hpp"
 
+#include <algorithm>
 #include <deque>
 #include <future>
 #include <semaphore>
+#include <string_view>
+#include <vector>
 
 #include "core/clock.hpp"
 #include "core/error.hpp"
@@ -14,30 +17,66 @@ namespace {
 
 constexpr std::uint64_t kBadLinesShown = 10;
 
+using Ids = std::vector<std::int32_t>;
+
 /// A batch's documents as ids.
 struct EncodedBatch {
-  std::vector<std::int32_t> ids;     ///< of all documents
-  std::vector<std::size_t> lengths;  ///< of each
-  std::vector<std::string> bad;      ///< messages of those left out
+  Ids ids;                             ///< of all documents
+  std::vector<std::size_t> lengths;    ///< of each sequence
+  std::vector<std::size_t> sequences;  ///< of each document
+  std::vector<std::string> bad;        ///< messages of those left out
   std::uint64_t bytes = 0;
 };
+
+std::vector<Ids> encode_sentences(const Tokenizer& tokenizer, std::string_view text) {
+  std::vector<Ids> sentences;
+  while (!text.empty()) {
+    std::string_view line = text.substr(0, text.find('\n'));
+    text.remove_prefix(std::min(line.size() + 1, text.size()));
+    if (line.ends_with('\r')) line.remove_suffix(1);
+    if (line.find_first_not_of(" \t") == std::string_view::npos) continue;
+    Ids ids = tokenizer.encode(line);
+    if (!ids.empty()) sentences.push_back(std::move(ids));
+  }
+  return sentences;
+}
+
+/// The sequences of a document.
+std::vector<Ids> encode_document(const Tokenizer& tokenizer, const PreprocessOptions& options,
+                                 const std::string& text) {
+  std::vector<Ids> sequences;
+  if (options.presplit_sentences)
+    sequences = encode_sentences(tokenizer, text);
+  else if (Ids ids = tokenizer.encode(text); !ids.empty())
+    sequences.push_back(std::move(ids));
+  if (options.append_eod && !sequences.empty()) sequences.back().push_back(*tokenizer.eod());
+  return sequences;
+}
 
 EncodedBatch encode_batch(const Tokenizer& tokenizer, const PreprocessOptions& options,
                           const DocumentBatch& batch) {
   EncodedBatch encoded;
   encoded.bytes = batch.bytes.size();
   for (const DocumentBatch::Record& record : batch.records) {
-    std::vector<std::int32_t> ids;
+    if (options.presplit_sentences && !batch.json && record.line > 0)
+      throw UsageError(
+          "--presplit-sentences: a document of '{}' is one line; give --document file, or JSON "
+          "lines",
+          batch.input);
+    std::vector<Ids> sequences;
     try {
-      ids = tokenizer.encode(document_text(batch, record, options.source.key));
+      sequences =
+          encode_document(tokenizer, options, document_text(batch, record, options.source.key));
     } catch (const DataError& error) {
       if (!options.skip_bad) throw;
       encoded.bad.emplace_back(error.what());
       continue;
     }
-    if (options.append_eod && !ids.empty()) ids.push_back(*tokenizer.eod());
-    encoded.ids.insert(encoded.ids.end(), ids.begin(), ids.end());
-    encoded.lengths.push_back(ids.size());
+    for (const Ids& ids : sequences) {
+      encoded.ids.insert(encoded.ids.end(), ids.begin(), ids.end());
+      encoded.lengths.push_back(ids.size());
+    }
+    encoded.sequences.push_back(sequences.size());
   }
   return encoded;
 }
@@ -52,12 +91,16 @@ class Collector {
 
   void take(const EncodedBatch& batch) {
     std::span<const std::int32_t> rest = batch.ids;
-    for (const std::size_t length : batch.lengths) {
-      writer_.add_document(rest.first(length));
-      rest = rest.subspan(length);
+    auto length = batch.lengths.begin();
+    for (std::size_t sequences : batch.sequences) {
+      for (; sequences > 0; --sequences, ++length) {
+        writer_.add_sequence(rest.first(*length));
+        rest = rest.subspan(*length);
+      }
+      writer_.end_document();
     }
     for (const std::string& message : batch.bad) report_bad(message);
-    summary_.documents += batch.lengths.size();
+    summary_.documents += batch.sequences.size();
     summary_.tokens += batch.ids.size();
     summary_.bytes += batch.bytes;
     report_progress();
@@ -72,7 +115,8 @@ class Collector {
 
  private:
   static std::string dataset_prefix(const PreprocessOptions& options) {
-    return fmt::format("{}_{}_document", options.output, options.source.key);
+    return fmt::format("{}_{}_{}", options.output, options.source.key,
+                       options.presplit_sentences ? "sentence" : "document");
   }
 
   // A log that cannot be written to any more is no reason to give up the work.

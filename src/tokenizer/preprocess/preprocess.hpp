@@ -14,10 +14,11 @@ namespace trireme::tokenizer {
 /// What to preprocess and how.
 struct PreprocessOptions {
   DocumentSource source;
-  std::string output;        ///< prefix of the files' names
-  bool append_eod = false;   ///< end each document that is not empty with the tokenizer's eod
-  bool skip_bad = false;     ///< leave bad documents out instead of stopping
-  int workers = 1;           ///< threads that tokenize; one more reads and writes
+  std::string output;       ///< prefix of the files' names
+  bool append_eod = false;  ///< end each document that is not empty with the tokenizer's eod
+  bool presplit_sentences = false;  ///< a document's lines are its sentences, a sequence each
+  bool skip_bad = false;            ///< leave bad documents out instead of stopping
+  int workers = 1;                  ///< threads that tokenize; one more reads and writes
   std::FILE* log = nullptr;  ///< takes progress, at most once a second, and bad lines; may be null
 };
 
@@ -31,10 +32,12 @@ struct PreprocessSummary {
   double seconds = 0;
 };
 
-/// Writes <output>_<key>_document.{bin,idx}, the same bytes for any number of workers. Throws what
-/// reading, tokenizing and writing throw, the first in the input's order; DataError when no
-/// document is left; UsageError when the tokenizer has no eod to append. Then these names are as
-/// they were before.
+/// Writes <output>_<key>_document.{bin,idx}, or <output>_<key>_sentence.{bin,idx} with
+/// presplit_sentences, the same bytes for any number of workers. Sentences without tokens are left
+/// out; the eod goes to the last sentence. Throws what reading, tokenizing and writing throw, the
+/// first in the input's order; DataError when no document is left; UsageError when the tokenizer
+/// has no eod to append, or when presplit_sentences meets documents of one line. Then these names
+/// are as they were before.
 PreprocessSummary preprocess(const Tokenizer& tokenizer, const PreprocessOptions& options);
 
 }  // namespace trireme::tokenizer

@@ -1,0 +1,24 @@
+// Several indexed datasets appended to one.
+#pragma once
+
+#include <cstdint>
+#include <filesystem>
+#include <vector>
+
+namespace trireme::data {
+
+/// What a merge has written.
+struct MergeSummary {
+  std::int64_t documents = 0;
+  std::int64_t sequences = 0;
+  std::int64_t tokens = 0;
+};
+
+/// Writes OUTPUT.bin and OUTPUT.idx: the documents of `inputs` in the order given, elements as they
+/// are. Neither name is touched before all is written. Throws UsageError when there is no input or
+/// the output is one of them; DataError when an input is damaged, has elements of another type than
+/// the first, or has modes, which would be lost; IoError.
+MergeSummary merge_datasets(const std::vector<std::filesystem::path>& inputs,
+                            const std::filesystem::path& output);
+
+}  // namespace trireme::data

@@ -1,0 +1,35 @@
+// JSON lines divided at random into files for training, validation and tests.
+#pragma once
+
+#include <array>
+#include <cstdint>
+#include <filesystem>
+#include <string>
+#include <vector>
+
+namespace trireme::data {
+
+/// What to divide and how.
+struct LineSplitOptions {
+  std::vector<std::string> inputs;  ///< JSON lines, as tokenizer::InputStream takes them
+  std::filesystem::path folder;     ///< of the output
+  std::vector<double> fractions;    ///< of train, valid and test; divided by their sum
+  std::int64_t seed = 1234;         ///< 0 .. 2^32 - 1
+};
+
+/// Lines of train, valid and test.
+using LineCounts = std::array<std::int64_t, 3>;
+
+/// How `lines` are shared out: the whole part of lines * fraction plus what the parts before have
+/// left over, as Megatron-LM v0 counts.
+LineCounts count_split(std::int64_t lines, const std::vector<double>& fractions);
+
+/// Writes FOLDER/{train,valid,test}.jsonl, but none for a fraction of 0, and beside each a file
+/// .lines that says where each line came from, as INPUT:LINE. Which line goes where is decided by
+/// one numpy shuffle of all of them; within a file they keep the inputs' order. Reads the inputs
+/// twice and keeps a few bytes per line. Returns the counts. Throws UsageError for standard input,
+/// fractions that are none, a seed out of range; DataError for a line that is no JSON object and
+/// when a part gets no line; IoError. Then no file was touched.
+LineCounts split_lines(const LineSplitOptions& options);
+
+}  // namespace trireme::data

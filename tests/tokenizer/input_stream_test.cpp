@@ -1,0 +1,130 @@
+#include "tokenizer/preprocess/input_stream.hpp"
+
+#include <random>
+
+#include "fixture.hpp"
+#include "packed.hpp"
+
+namespace trireme::tokenizer {
+namespace {
+
+using Texts = std::vector<Member>;  // names and contents
+
+Texts read_all(const std::string& input) {
+  InputStream stream(input);
+  Texts texts;
+  std::string buffer(1000, '\0');
+  while (stream.next()) {
+    texts.emplace_back(stream.name(), "");
+    while (const std::size_t got = stream.read(buffer.data(), buffer.size()))
+      texts.back().second.append(buffer, 0, got);
+  }
+  return texts;
+}
+
+struct Packing {
+  const char* ending;
+  int filter;
+};
+constexpr Packing kPackings[] = {{".gz", ARCHIVE_FILTER_GZIP},
+                                 {".bz2", ARCHIVE_FILTER_BZIP2},
+                                 {".xz", ARCHIVE_FILTER_XZ},
+                                 {".zst", ARCHIVE_FILTER_ZSTD}};
+
+class InputStreamTest : public FolderTest {
+ protected:
+  InputStreamTest() {
+    std::mt19937 random(3);
+    for (int i = 0; i < 100'000; ++i) text_ += fmt::format("{}\n", random());
+  }
+  std::string path(const std::string& name) const { return (folder_ / name).string(); }
+  std::string text_;  // a megabyte that does not pack well
+};
+
+TEST_F(InputStreamTest, UnpacksWhatItFinds) {
+  EXPECT_EQ(read_all(write("plain.txt", text_)), (Texts{{path("plain.txt"), text_}}));
+  EXPECT_EQ(read_all(write("empty.txt", "")), Texts{});
+  for (const auto& [ending, filter] : kPackings) {
+    const std::string name = path(std::string("a.txt") + ending);
+    write_packed(name, filter, text_);
+    EXPECT_EQ(read_all(name), (Texts{{name, text_}})) << ending;
+    EXPECT_EQ(InputStream(name).plain_name(), path("a.txt"));
+    // The name is no matter.
+    std::filesystem::rename(name, path("other"));
+    EXPECT_EQ(read_all(path("other")), (Texts{{path("other"), text_}})) << ending;
+  }
+}
+
+TEST_F(InputStreamTest, ReadsTheTextsOfAnArchiveInOrder) {
+  const std::vector<Member> members = {{"b/", ""},           {"README.md", "not a text"},
+                                       {"b/2.txt", "two\n"}, {"a.jsonl", text_},
+                                       {"c.json", ""},       {"skip.txt.bak", "x"}};
+  for (const auto& [ending, filter] :
+       {Packing{"", ARCHIVE_FILTER_NONE}, kPackings[0], kPackings[2], kPackings[3]}) {
+    const std::string name = path(std::string("a.tar") + ending);
+    write_tar(name, filter, members);
+    EXPECT_EQ(
+        read_all(name),
+        (Texts{{name + ":b/2.txt", "two\n"}, {name + ":a.jsonl", text_}, {name + ":c.json", ""}}))
+        << ending;
+  }
+  write_tar(path("none.tar"), ARCHIVE_FILTER_NONE, {{"README.md", "x"}});
+  EXPECT_EQ(message_of<DataError>([&] { read_all(path("none.tar")); }),
+            path("none.tar") + ": the archive has no member *.txt, *.json or *.jsonl");
+}
+
+TEST_F(InputStreamTest, TruncatedInputsAreErrors) {
+  for (const bool tar : {false, true})
+    for (const auto& [ending, filter] : kPackings) {
+      const std::string whole = path("whole"), cut = path(std::string("cut") + ending);
+      if (tar)
+        write_tar(whole, filter, {{"a.txt", text_}});
+      else
+        write_packed(whole, filter, text_);
+      const std::string bytes = read_file(whole);
+      for (const std::size_t left : {bytes.size() / 2, bytes.size() - 5}) {
+        write_file_atomically(cut, bytes.substr(0, left));
+        const std::string message = message_of<DataError>([&] { read_all(cut); });
+        EXPECT_EQ(message.find(cut), 0u) << message;
+        EXPECT_NE(message.find(": broken "), std::string::npos) << message;
+      }
+    }
+  write_tar(path("whole"), ARCHIVE_FILTER_NONE, {{"a.txt", text_}});
+  const std::string cut = write("cut.tar", read_file(path("whole")).substr(0, 1000));
+  EXPECT_EQ(
+      message_of<DataError>([&] { read_all(cut); }).find(cut + ":a.txt: broken tar archive: "), 0u);
+}
+
+TEST_F(InputStreamTest, DamagedInputsAreErrors) {
+  for (const auto& [ending, filter] : kPackings) {
+    // zstd writes its checksum only where it is asked to.
+    if (filter == ARCHIVE_FILTER_ZSTD) continue;
+    const std::string name = path(std::string("a") + ending);
+    write_packed(name, filter, text_);
+    std::string bytes = read_file(name);
+    for (const std::size_t at : {bytes.size() / 3, bytes.size() / 2, bytes.size() - 6}) {
+      std::string damaged = bytes;
+      damaged[at] = static_cast<char>(damaged[at] ^ 0x55);
+      write_file_atomically(name, damaged);
+      const std::string message = message_of<DataError>([&] { read_all(name); });
+      EXPECT_EQ(message.find(name + ": broken "), 0u) << ending << " at " << at << ": " << message;
+    }
+  }
+  // The checksum of an archive's packing is verified behind its last text, too.
+  write_tar(path("a.tar.gz"), ARCHIVE_FILTER_GZIP, {{"a.txt", "one"}, {"b.bin", text_}});
+  std::string bytes = read_file(path("a.tar.gz"));
+  bytes[bytes.size() - 6] = static_cast<char>(bytes[bytes.size() - 6] ^ 0x55);
+  write_file_atomically(path("a.tar.gz"), bytes);
+  EXPECT_EQ(message_of<DataError>([&] { read_all(path("a.tar.gz")); }),
+            path("a.tar.gz") + ": broken gzip stream: incorrect data check");
+}
+
+TEST_F(InputStreamTest, WhatCannotBeReadIsAnIoError) {
+  EXPECT_EQ(message_of<IoError>([&] { InputStream(path("absent")); }),
+            "cannot open '" + path("absent") + "': No such file or directory");
+  EXPECT_EQ(message_of<IoError>([&] { read_all(folder_.string()); }),
+            "cannot read '" + folder_.string() + "': Is a directory");
+}
+
+}  // namespace
+}  // namespace trireme::tokenizer
