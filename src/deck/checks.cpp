@@ -62,6 +62,7 @@ class Checker {
   void pipeline();
   void batch_and_length();
   void schedule();
+  void range_test();
   void tokenizer();
   void data(const LoadOptions& options);
   void checkpoints();
@@ -226,9 +227,33 @@ void Checker::batch_and_length() {
 
 void Checker::schedule() {
   const Schedule& schedule = deck_.schedule;
-  require(schedule.minimum <= schedule.peak, {"schedule.minimum", "schedule.peak"}, [&] {
+  const WeightDecay& decay = schedule.weight_decay;
+  require(decay.type != RampType::constant || decay.end == deck_.optimizer.weight_decay,
+          {"schedule.weight_decay.end", "schedule.weight_decay.type", "optimizer.weight_decay"},
+          [&] {
+            return fmt::format(
+                "schedule.weight_decay.end = {} is not optimizer.weight_decay = {}, but "
+                "schedule.weight_decay.type = constant (try type: linear)",
+                decay.end, deck_.optimizer.weight_decay);
+          });
+  if (schedule.type == ScheduleType::lr_range_test) return range_test();
+  const RangeTest& test = schedule.range_test;
+  const auto belongs_to_range_test = [&](bool left_out, std::string_view path) {
+    require(left_out, {path, "schedule.type"}, [&, path] {
+      return fmt::format("'{}' needs schedule.type = lr-range-test, but it is {}; leave it out",
+                         path, name_of(schedule.type));
+    });
+  };
+  belongs_to_range_test(!test.step, "schedule.range_test.step");
+  belongs_to_range_test(!test.rate, "schedule.range_test.rate");
+  belongs_to_range_test(!test.staircase, "schedule.range_test.staircase");
+  require(schedule.peak.has_value(), {"schedule.peak", "schedule"}, [] {
+    return fmt::format("missing key 'schedule.peak': {}", find_key("schedule.peak")->help);
+  });
+  const double peak = schedule.peak.value_or(schedule.minimum);
+  require(schedule.minimum <= peak, {"schedule.minimum", "schedule.peak"}, [&] {
     return fmt::format("schedule.minimum = {} is above schedule.peak = {} (try 0)",
-                       schedule.minimum, schedule.peak);
+                       schedule.minimum, peak);
   });
   // In what the dialect counts: lengths that differ in samples may be one number of iterations.
   const auto length = [&](const Length& value) {
@@ -244,6 +269,22 @@ void Checker::schedule() {
             "fraction of decay)",
             write_length(schedule.warmup), write_length(schedule.decay));
       });
+}
+
+// A range test has a start and a slope, and none of the other schedules' lengths.
+void Checker::range_test() {
+  const Schedule& schedule = deck_.schedule;
+  require(schedule.minimum > 0, {"schedule.minimum", "schedule.type"}, [] {
+    return "schedule.type = lr-range-test starts from schedule.minimum, which is 0 (try 1e-5)";
+  });
+  const auto unused = [&](bool left_out, std::string_view path) {
+    require(left_out, {path, "schedule.type"}, [path] {
+      return fmt::format("schedule.type = lr-range-test has no use for '{}'; leave it out", path);
+    });
+  };
+  unused(!schedule.peak, "schedule.peak");
+  unused(schedule.warmup.value == 0, "schedule.warmup");
+  unused(in_iterations(schedule.decay, deck_) == total_iterations(deck_), "schedule.decay");
 }
 
 void Checker::tokenizer() {

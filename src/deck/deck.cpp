@@ -54,6 +54,10 @@ double in_seconds(const Length& length) {
   return length.value * seconds_each;
 }
 
+bool is_dynamic(const Precision& precision) {
+  return precision.compute == Compute::fp16 && !precision.loss_scale.value;
+}
+
 std::vector<std::int64_t> layers_per_stage(const Deck& deck) {
   if (deck.parallel.partition) return *deck.parallel.partition;
   const std::int64_t stages = deck.parallel.pipeline;

@@ -32,6 +32,8 @@ enum class ScheduleType {
   lr_range_test
 };
 enum class ScheduleDialect { megatron, v1 };
+enum class RampType { constant, linear, cosine };
+enum class LossScaleDialect { megatron, deepspeed };
 enum class TokenizerType { gpt2, sentencepiece, wordpiece, whitespace, bytes };
 enum class TensorboardDialect { trireme, megatron, bigscience };
 
@@ -61,6 +63,12 @@ constexpr auto names_of(ScheduleType) {
 }
 constexpr auto names_of(ScheduleDialect) {
   return std::to_array<std::string_view>({"megatron", "v1"});
+}
+constexpr auto names_of(RampType) {
+  return std::to_array<std::string_view>({"constant", "linear", "cosine"});
+}
+constexpr auto names_of(LossScaleDialect) {
+  return std::to_array<std::string_view>({"megatron", "deepspeed"});
 }
 constexpr auto names_of(TokenizerType) {
   return std::to_array<std::string_view>(
@@ -158,9 +166,22 @@ struct Batch {
   bool operator==(const Batch&) const = default;
 };
 
+/// Those but `value` are set only where the scale is dynamic: see is_dynamic.
+struct LossScale {
+  std::optional<double> value;  ///< unset: `dynamic`
+  std::optional<LossScaleDialect> dialect;
+  std::optional<double> initial;
+  std::optional<std::int64_t> window;
+  std::optional<std::int64_t> hysteresis;
+  std::optional<double> minimum;
+
+  bool operator==(const LossScale&) const = default;
+};
+
 struct Precision {
   Compute compute{};
   GradientPrecision gradients{};
+  LossScale loss_scale;
 
   bool operator==(const Precision&) const = default;
 };
@@ -179,19 +200,38 @@ struct Optimizer {
   double beta1 = 0;
   double beta2 = 0;
   double eps = 0;
+  std::optional<double> momentum;  ///< set for sgd alone
   double weight_decay = 0;
   double clip = 0;  ///< 0: no clipping
 
   bool operator==(const Optimizer&) const = default;
 };
 
+struct WeightDecay {
+  double end = 0;
+  RampType type{};
+
+  bool operator==(const WeightDecay&) const = default;
+};
+
+/// Set for schedule.type lr-range-test alone.
+struct RangeTest {
+  std::optional<Length> step;
+  std::optional<double> rate;
+  std::optional<bool> staircase;
+
+  bool operator==(const RangeTest&) const = default;
+};
+
 struct Schedule {
   ScheduleType type{};
   ScheduleDialect dialect{};
-  double peak = 0;
+  std::optional<double> peak;  ///< set but for a range test
   double minimum = 0;
   Length warmup;
   Length decay;
+  WeightDecay weight_decay;
+  RangeTest range_test;
 
   bool operator==(const Schedule&) const = default;
 };
@@ -329,6 +369,9 @@ double in_seconds(const Length& length);
 /// The weights of the parts of data.train: data.split without those that have datasets of their
 /// own, and so no part in data.train.
 std::vector<double> effective_split(const Deck& deck);
+
+/// Whether the loss scale follows overflows: that of fp16, unless the deck gives a number.
+bool is_dynamic(const Precision& precision);
 
 /// Transformer layers of each pipeline stage: parallel.partition, or equal parts where it is
 /// `auto`.

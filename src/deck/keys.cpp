@@ -304,7 +304,6 @@ void optimizer_keys(std::vector<Key>& rows) {
               .help("Largest global norm of the gradient; 0 does not clip."),
           key(TRIREME_MEMBER(schedule.type))
               .by_default("cosine")
-              .built({"cosine", "linear", "constant"})
               .noted()
               .help("Course of the learning rate after the warm-up."),
           key(TRIREME_MEMBER(schedule.dialect))
@@ -313,7 +312,7 @@ void optimizer_keys(std::vector<Key>& rows) {
               .help(
                   "megatron counts samples; v1 has Megatron-LM 1.1.5's formulas over iterations."),
           key(TRIREME_MEMBER(schedule.peak))
-              .required()
+              .derived("needed, but for lr-range-test", {})
               .above(0)
               .noted()
               .help("Largest learning rate."),
@@ -321,7 +320,7 @@ void optimizer_keys(std::vector<Key>& rows) {
               .by_default("0")
               .at_least(0)
               .noted()
-              .help("Least learning rate after the warm-up."),
+              .help("Least learning rate after the warm-up; lr-range-test starts here."),
           key(TRIREME_MEMBER(schedule.warmup))
               .by_default("0 iterations")
               .from(0, kMostSteps)
@@ -341,14 +340,44 @@ void optimizer_keys(std::vector<Key>& rows) {
               .units(counts())
               .noted()
               .help("From the start until the minimum is reached; may be shorter than the run."),
-          later("schedule.weight_decay.end", "number").help("Last weight decay of a ramp."),
-          later("schedule.weight_decay.type", "constant, linear or cosine")
-              .help("Shape of the ramp of weight decay."),
-          later("schedule.range_test.step", "whole number")
-              .help("Iterations of a step of the range test."),
-          later("schedule.range_test.rate", "number").help("Growth per step of the range test."),
-          later("schedule.range_test.staircase", "true or false")
-              .help("The range test grows in steps."),
+          key(TRIREME_MEMBER(schedule.weight_decay.end))
+              .derived(
+                  "optimizer.weight_decay",
+                  [](Deck& deck) { deck.schedule.weight_decay.end = deck.optimizer.weight_decay; })
+              .at_least(0)
+              .noted()
+              .help("Weight decay at the end of the run, which starts with optimizer's."),
+          key(TRIREME_MEMBER(schedule.weight_decay.type))
+              .by_default("constant")
+              .noted()
+              .help("Course of the weight decay between the two."),
+          key(TRIREME_MEMBER(schedule.range_test.step))
+              .derived("2000 iterations with lr-range-test",
+                       [](Deck& deck) {
+                         if (deck.schedule.type == ScheduleType::lr_range_test)
+                           deck.schedule.range_test.step = {2000, Unit::iterations};
+                       })
+              .from(1, kMostSteps)
+              .units(counts())
+              .noted()
+              .help("A step of lr-range-test, over which the rate grows once."),
+          key(TRIREME_MEMBER(schedule.range_test.rate))
+              .derived("1 with lr-range-test",
+                       [](Deck& deck) {
+                         if (deck.schedule.type == ScheduleType::lr_range_test)
+                           deck.schedule.range_test.rate = 1;
+                       })
+              .at_least(0)
+              .noted()
+              .help("Growth of a step of lr-range-test, in units of schedule.minimum."),
+          key(TRIREME_MEMBER(schedule.range_test.staircase))
+              .derived("false with lr-range-test",
+                       [](Deck& deck) {
+                         if (deck.schedule.type == ScheduleType::lr_range_test)
+                           deck.schedule.range_test.staircase = false;
+                       })
+              .noted()
+              .help("lr-range-test grows at the end of each step only."),
       });
 }
 

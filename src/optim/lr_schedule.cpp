@@ -7,9 +7,21 @@
 #include "core/error.hpp"
 
 namespace trireme::optim {
+namespace {
+
+/// Megatron-LM v1.1.5's rounded ln 2: the exponential decay halves the peak.
+constexpr double kHalving = 0.693;
+
+}  // namespace
 
 LearningRateSchedule::LearningRateSchedule(const LearningRateParameters& parameters)
     : parameters_(parameters) {
+  if (parameters.type == DecayType::range_test) {
+    TRIREME_CHECK(parameters.minimum > 0 && parameters.range_test.step >= 1,
+                  "range test from {} in steps of {}", parameters.minimum,
+                  parameters.range_test.step);
+    return;
+  }
   TRIREME_CHECK(parameters.warmup >= 0 && parameters.warmup < parameters.decay,
                 "learning-rate warm-up of {} with a decay of {}", parameters.warmup,
                 parameters.decay);
@@ -19,32 +31,60 @@ LearningRateSchedule::LearningRateSchedule(const LearningRateParameters& paramet
 
 double LearningRateSchedule::at(std::int64_t position) const {
   TRIREME_CHECK(position >= 0, "position {} of the learning-rate schedule", position);
+  if (parameters_.type == DecayType::range_test) return range_test(position);
   return parameters_.dialect == ScheduleDialect::megatron ? megatron(position) : v1(position);
 }
 
 double LearningRateSchedule::megatron(std::int64_t position) const {
-  const auto& [type, dialect, peak, minimum, warmup, decay] = parameters_;
+  const auto& [type, dialect, peak, minimum, warmup, decay, test] = parameters_;
   if (warmup > 0 && position <= warmup)
     return peak * static_cast<double>(position) / static_cast<double>(warmup);
   if (type == DecayType::constant) return peak;
   if (position > decay) return minimum;
   const double ratio = static_cast<double>(position - warmup) / static_cast<double>(decay - warmup);
-  const double remaining =
-      type == DecayType::linear ? 1 - ratio : 0.5 * (std::cos(std::numbers::pi * ratio) + 1);
-  return minimum + remaining * (peak - minimum);
+  switch (type) {
+    case DecayType::inverse_square_root:
+      return inverse_square_root(position);
+    case DecayType::exponential:
+      return std::max(peak * std::exp(-kHalving * ratio), minimum);
+    case DecayType::linear:
+      return minimum + (1 - ratio) * (peak - minimum);
+    default:
+      return minimum + 0.5 * (std::cos(std::numbers::pi * ratio) + 1) * (peak - minimum);
+  }
 }
 
 double LearningRateSchedule::v1(std::int64_t position) const {
-  const auto& [type, dialect, peak, minimum, warmup, decay] = parameters_;
-  const double reached = static_cast<double>(std::min(position, decay - warmup));
-  if (warmup > 0 && position <= warmup) return peak * reached / static_cast<double>(warmup);
+  const auto& [type, dialect, peak, minimum, warmup, decay, test] = parameters_;
+  const std::int64_t reached = std::min(position, decay - warmup);
+  if (warmup > 0 && position <= warmup)
+    return peak * static_cast<double>(reached) / static_cast<double>(warmup);
   if (type == DecayType::constant) return peak;
-  const double end = static_cast<double>(decay);
-  const double since = reached - static_cast<double>(warmup);
-  const double rate = type == DecayType::linear
-                          ? peak * (end - since) / end
-                          : peak / 2 * (std::cos(std::numbers::pi * since / end) + 1);
-  return std::max(rate, minimum);
+  const double since = static_cast<double>(reached - warmup), end = static_cast<double>(decay);
+  switch (type) {
+    case DecayType::inverse_square_root:
+      return inverse_square_root(reached);
+    case DecayType::exponential:
+      return std::max(peak * std::exp(-kHalving * since / end), minimum);
+    case DecayType::linear:
+      return std::max(peak * (end - since) / end, minimum);
+    default:
+      return std::max(peak / 2 * (std::cos(std::numbers::pi * since / end) + 1), minimum);
+  }
+}
+
+double LearningRateSchedule::inverse_square_root(std::int64_t position) const {
+  const auto root = [](std::int64_t count) {
+    return std::sqrt(static_cast<double>(std::max<std::int64_t>(count, 1)));
+  };
+  return std::max(parameters_.peak * root(parameters_.warmup) / root(position),
+                  parameters_.minimum);
+}
+
+double LearningRateSchedule::range_test(std::int64_t position) const {
+  const RangeTest& test = parameters_.range_test;
+  const double steps = static_cast<double>(position) / static_cast<double>(test.step);
+  return parameters_.minimum * (1 + test.rate * (test.staircase ? std::floor(steps) : steps));
 }
 
 }  // namespace trireme::optim

@@ -5,27 +5,41 @@
 
 namespace trireme::optim {
 
-enum class DecayType { constant, linear, cosine };
+enum class DecayType { constant, linear, cosine, exponential, inverse_square_root, range_test };
 
 /// Whose formulas: today's Megatron-LM, or Megatron-LM v1.1.5, whose decay is stretched over the
-/// warm-up too and therefore does not reach the minimum by itself.
+/// warm-up too and therefore does not reach the minimum by itself. Only v1.1.5 has the exponential
+/// decay and only today's has the inverse square root; each is carried over to the other dialect
+/// with that dialect's progress and end.
 enum class ScheduleDialect { megatron, v1 };
+
+/// A test of learning rates: minimum * (1 + rate * position / step), the quotient rounded down when
+/// `staircase`. Source: DeepSpeed, LRRangeTest; Smith, "Cyclical learning rates for training neural
+/// networks" (2017), section 3.3.
+struct RangeTest {
+  std::int64_t step = 1;
+  double rate = 1;
+  bool staircase = false;
+};
 
 /// Lengths count samples in the megatron dialect and iterations in the v1 dialect.
 struct LearningRateParameters {
   DecayType type = DecayType::cosine;
   ScheduleDialect dialect = ScheduleDialect::megatron;
-  double peak = 0;
+  double peak = 0;  ///< a range test has none
   double minimum = 0;
   std::int64_t warmup = 0;  ///< length of the linear rise from 0 to the peak; below `decay`
   std::int64_t decay = 0;   ///< where the decay ends, counted from the start of the run
+  RangeTest range_test = {};
 };
 
-/// Warm-up followed by decay. The position advances only when an update was applied: skipped
-/// iterations do not count. The first iteration runs with at(0), which is 0 under warm-up.
+/// Warm-up followed by decay, or a range test. The position advances only when an update was
+/// applied: skipped iterations do not count. The first iteration runs with at(0), which is 0 under
+/// warm-up.
 class LearningRateSchedule {
  public:
-  /// Throws InternalError unless 0 <= warmup < decay and 0 <= minimum <= peak.
+  /// Throws InternalError unless 0 <= warmup < decay and 0 <= minimum <= peak; of a range test,
+  /// unless minimum > 0 and step >= 1.
   explicit LearningRateSchedule(const LearningRateParameters& parameters);
 
   /// The rate after `position` samples (megatron) or iterations (v1) whose updates were applied.
@@ -35,6 +49,9 @@ class LearningRateSchedule {
  private:
   double megatron(std::int64_t position) const;
   double v1(std::int64_t position) const;
+  double range_test(std::int64_t position) const;
+  /// The peak, falling by the square root of the position since the end of the warm-up.
+  double inverse_square_root(std::int64_t position) const;
 
   LearningRateParameters parameters_;
 };

@@ -165,20 +165,20 @@ void Optimizer::gradients_complete_from(std::int64_t begin) {
   if (config_.overlap_gradients) start_reductions(begin);
 }
 
-double Optimizer::gradient_norm() {
+double Optimizer::gradient_norm(double loss_scale) {
   backend_.zero(norm_);
   for (const OwnedRange& owned : ranges_)
     backend_.squared_sum(
         {.x = part(parameters_.gradients(), owned.range), .out = norm_, .counted = owned.counted});
   double squares = 0.0;
   backend_.download(&squares, norm_.data, sizeof squares);
-  return std::sqrt(groups_.world.all_reduce(squares, comm::Reduce::sum));
+  return std::sqrt(groups_.world.all_reduce(squares, comm::Reduce::sum)) / loss_scale;
 }
 
-void Optimizer::update(double learning_rate, double gradient_norm) {
+void Optimizer::update(const UpdateStep& step) {
   ++step_;
-  const double scale =
-      config_.clip > 0.0 ? std::min(1.0, config_.clip / (gradient_norm + 1e-6)) : 1.0;
+  const double clip =
+      config_.clip > 0.0 ? std::min(1.0, config_.clip / (step.gradient_norm + 1e-6)) : 1.0;
   for (std::size_t i = 0; i < ranges_.size(); ++i) {
     const OwnedRange& owned = ranges_[i];
     const Tensor weights = part(parameters_.weights(), owned.range);
@@ -187,12 +187,12 @@ void Optimizer::update(double learning_rate, double gradient_norm) {
                     .m = part(momentum_, owned.state()),
                     .v = part(variance_, owned.state()),
                     .copy = has_master_copy() ? weights : Tensor{},
-                    .learning_rate = learning_rate,
+                    .learning_rate = step.learning_rate,
                     .beta1 = config_.beta1,
                     .beta2 = config_.beta2,
                     .eps = config_.eps,
-                    .weight_decay = config_.weight_decay,
-                    .gradient_scale = scale,
+                    .weight_decay = step.weight_decay,
+                    .gradient_scale = clip / step.loss_scale,
                     .step = step_,
                     .decayed = owned.decayed});
     start_gathering(i);

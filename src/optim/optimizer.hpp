@@ -19,12 +19,19 @@ struct OptimizerConfig {
   double beta1 = 0.9;
   double beta2 = 0.999;
   double eps = 1e-8;
-  double weight_decay = 0.01;
   double clip = 1.0;        ///< largest global gradient norm; 0 leaves gradients as they are
   bool shard_state = true;  ///< ZeRO-1: each data rank keeps and updates its shard
   std::int64_t bucket = 25'000'000;  ///< elements reduced at a time
   bool overlap_gradients = true;     ///< reduce them beside the last backward pass
   bool overlap_parameters = true;    ///< gather weights beside the next forward pass
+};
+
+/// What one update goes by.
+struct UpdateStep {
+  double learning_rate = 0.0;
+  double weight_decay = 0.0;
+  double gradient_norm = 0.0;  ///< of gradient_norm()
+  double loss_scale = 1.0;     ///< that the gradients carry
 };
 
 /// The groups that an optimizer reduces over.
@@ -76,14 +83,16 @@ class Optimizer final : public model::PassObserver {
   /// and embedding groups.
   void reduce_gradients();
 
-  /// L2 norm of the whole model's gradient, each logical element counted once. Collective over the
-  /// world; the same bits everywhere.
-  double gradient_norm();
+  /// L2 norm of the whole model's gradient, each logical element counted once, after division by
+  /// the loss scale that the gradients carry. Not finite where any gradient is not. Collective over
+  /// the world; the same bits everywhere.
+  double gradient_norm(double loss_scale = 1.0);
 
-  /// One update with the reduced gradients, scaled by min(1, clip / (norm + 1e-6)), then the new
-  /// weights to all ranks that hold them. Collective over the data and embedding groups. Source of
-  /// the coefficient: torch.nn.utils.clip_grad_norm_.
-  void update(double learning_rate, double gradient_norm);
+  /// One update with the reduced gradients, divided by the loss scale and scaled by
+  /// min(1, clip / (norm + 1e-6)), then the new weights to all ranks that hold them. Collective
+  /// over the data and embedding groups. Source of the coefficient:
+  /// torch.nn.utils.clip_grad_norm_.
+  void update(const UpdateStep& step);
 
   /// Rounds the master copy into the weights, and copies here those that other ranks own: after the
   /// owned parts were loaded from a checkpoint. Collective as update().

@@ -13,9 +13,31 @@ optim::DecayType decay_type(deck::ScheduleType type) {
       return optim::DecayType::linear;
     case deck::ScheduleType::constant:
       return optim::DecayType::constant;
-    default:
-      throw InternalError("schedule.type {} is not built", name_of(type));
+    case deck::ScheduleType::exponential:
+      return optim::DecayType::exponential;
+    case deck::ScheduleType::inverse_square_root:
+      return optim::DecayType::inverse_square_root;
+    case deck::ScheduleType::lr_range_test:
+      return optim::DecayType::range_test;
   }
+  throw InternalError("unknown schedule.type");
+}
+
+optim::RampType ramp_type(deck::RampType type) {
+  switch (type) {
+    case deck::RampType::constant:
+      return optim::RampType::constant;
+    case deck::RampType::linear:
+      return optim::RampType::linear;
+    case deck::RampType::cosine:
+      return optim::RampType::cosine;
+  }
+  throw InternalError("unknown schedule.weight_decay.type");
+}
+
+/// `length` in what the schedule's dialect counts.
+std::int64_t schedule_length(const deck::Length& length, const deck::Deck& deck) {
+  return counts_samples(deck) ? deck::in_samples(length, deck) : deck::in_iterations(length, deck);
 }
 
 pipeline::ScheduleKind schedule_kind(deck::PipelineSchedule schedule) {
@@ -153,7 +175,6 @@ optim::OptimizerConfig optimizer_config(const deck::Deck& deck) {
   return {.beta1 = deck.optimizer.beta1,
           .beta2 = deck.optimizer.beta2,
           .eps = deck.optimizer.eps,
-          .weight_decay = deck.optimizer.weight_decay,
           .clip = deck.optimizer.clip,
           .shard_state = deck.parallel.zero >= 1,
           .bucket = deck.parallel.bucket,
@@ -161,19 +182,32 @@ optim::OptimizerConfig optimizer_config(const deck::Deck& deck) {
           .overlap_parameters = deck.parallel.overlap.parameters};
 }
 
+bool counts_samples(const deck::Deck& deck) {
+  return deck.schedule.dialect == deck::ScheduleDialect::megatron;
+}
+
 optim::LearningRateSchedule learning_rate(const deck::Deck& deck) {
   const deck::Schedule& schedule = deck.schedule;
-  const bool by_samples = schedule.dialect == deck::ScheduleDialect::megatron;
-  const auto length = [&](const deck::Length& value) {
-    return by_samples ? deck::in_samples(value, deck) : deck::in_iterations(value, deck);
-  };
+  const deck::RangeTest& test = schedule.range_test;
   return optim::LearningRateSchedule(
       {.type = decay_type(schedule.type),
-       .dialect = by_samples ? optim::ScheduleDialect::megatron : optim::ScheduleDialect::v1,
-       .peak = schedule.peak,
+       .dialect =
+           counts_samples(deck) ? optim::ScheduleDialect::megatron : optim::ScheduleDialect::v1,
+       .peak = schedule.peak.value_or(0),
        .minimum = schedule.minimum,
-       .warmup = length(schedule.warmup),
-       .decay = length(schedule.decay)});
+       .warmup = schedule_length(schedule.warmup, deck),
+       .decay = schedule_length(schedule.decay, deck),
+       .range_test = {.step = test.step ? schedule_length(*test.step, deck) : 1,
+                      .rate = test.rate.value_or(1),
+                      .staircase = test.staircase.value_or(false)}});
+}
+
+optim::WeightDecaySchedule weight_decay(const deck::Deck& deck) {
+  return optim::WeightDecaySchedule(
+      {.type = ramp_type(deck.schedule.weight_decay.type),
+       .start = deck.optimizer.weight_decay,
+       .end = deck.schedule.weight_decay.end,
+       .length = counts_samples(deck) ? deck::total_samples(deck) : deck::total_iterations(deck)});
 }
 
 int micro_batches(const deck::Deck& deck) {

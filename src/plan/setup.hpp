@@ -11,6 +11,7 @@
 #include "model/transformer_layer.hpp"
 #include "optim/lr_schedule.hpp"
 #include "optim/optimizer.hpp"
+#include "optim/weight_decay_schedule.hpp"
 #include "pipeline/schedule.hpp"
 #include "tokenizer/tokenizer.hpp"
 
@@ -47,8 +48,12 @@ model::ModelConfig model_config(const deck::Deck& deck, const Vocabulary& vocabu
 /// The optimizer section, and parallel.zero and parallel.bucket.
 optim::OptimizerConfig optimizer_config(const deck::Deck& deck);
 
+/// Whether schedules advance by samples, as in Megatron-LM, and not by iterations.
+bool counts_samples(const deck::Deck& deck);
 /// The learning rate by samples (megatron) or iterations (v1): see optim::LearningRateSchedule.
 optim::LearningRateSchedule learning_rate(const deck::Deck& deck);
+/// The weight decay, from optimizer.weight_decay to schedule.weight_decay.end over the run.
+optim::WeightDecaySchedule weight_decay(const deck::Deck& deck);
 
 /// Micro-batches of one iteration on each data rank; parallel.data must be resolved.
 int micro_batches(const deck::Deck& deck);

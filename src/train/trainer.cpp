@@ -61,6 +61,7 @@ Trainer::Trainer(const deck::Deck& deck, const plan::Vocabulary& vocabulary, com
       total_iterations_(iterations_from(state_, deck)),
       sampler_(sampler(deck, groups)),
       learning_rate_(plan::learning_rate(deck)),
+      weight_decay_(plan::weight_decay(deck)),
       parameters_(backend, model::gpt_parameters(plan::model_config(deck, vocabulary)),
                   groups.layout, groups.place, plan::compute_dtype(deck), /*with_gradients=*/true),
       optimizer_(backend, parameters_, {*groups.world, *groups.data, groups.embedding.get()},
@@ -135,15 +136,16 @@ Trainer::StepResult Trainer::step(PhaseSeconds* phases) {
   reduction = mark();
   const double norm = optimizer_.gradient_norm();
 
-  const bool by_samples = deck_.schedule.dialect == deck::ScheduleDialect::megatron;
-  const auto rate = [&] {
-    return learning_rate_.at(by_samples ? state_.applied_samples : state_.applied_iterations);
+  const auto position = [&] {
+    return plan::counts_samples(deck_) ? state_.applied_samples : state_.applied_iterations;
   };
   // A gradient that is not finite would spoil the weights for good: the step is skipped and
   // counted.
   const bool applied = std::isfinite(norm);
   if (applied) {
-    optimizer_.update(rate(), norm);
+    optimizer_.update({.learning_rate = learning_rate_.at(position()),
+                       .weight_decay = weight_decay_.at(position()),
+                       .gradient_norm = norm});
     ++state_.applied_iterations;
     state_.applied_samples += deck_.batch.global;
   } else {
@@ -155,7 +157,10 @@ Trainer::StepResult Trainer::step(PhaseSeconds* phases) {
   const double total = mark();
   if (phases) *phases = {passes, reduction - passes, total - reduction};
   longest_step_ = std::max(longest_step_, total);
-  return {.loss = loss.mean(), .gradient_norm = norm, .learning_rate = rate(), .applied = applied};
+  return {.loss = loss.mean(),
+          .gradient_norm = norm,
+          .learning_rate = learning_rate_.at(position()),
+          .applied = applied};
 }
 
 void Trainer::forward_only() { runner_.evaluate(train_data_, sampler_, state_.consumed_samples); }

@@ -100,6 +100,7 @@ class Trainer {
   std::int64_t total_iterations_;
   data::Sampler sampler_;
   optim::LearningRateSchedule learning_rate_;
+  optim::WeightDecaySchedule weight_decay_;
   model::ParameterStore parameters_;
   optim::Optimizer optimizer_;
   pipeline::StageSchedule schedule_;

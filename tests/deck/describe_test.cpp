@@ -67,12 +67,11 @@ TEST(Help, CoversEveryKey) {
 }
 
 TEST(Help, SaysAllOfAKey) {
-  EXPECT_EQ(help("deck.schedule.type"),
-            "schedule.type: Course of the learning rate after the warm-up.\n"
+  EXPECT_EQ(help("deck.parallel.schedule"),
+            "parallel.schedule: Order of forward and backward passes in the pipeline.\n"
             "  type     choice\n"
-            "  default  cosine\n"
-            "  allowed  cosine, linear, constant; not built yet: exponential, "
-            "inverse-square-root, lr-range-test\n"
+            "  default  1f1b\n"
+            "  allowed  1f1b; not built yet: interleaved, zero-bubble\n"
             "  restart  may change it, and says so\n");
   EXPECT_EQ(help("deck.model.hidden"),
             "model.hidden: Width of the residual stream.\n"

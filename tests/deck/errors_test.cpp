@@ -172,9 +172,6 @@ TEST(DeckErrors, NotBuiltYet) {
        "bad.yaml:6:13: 'optimizer.type: lamb' is not built yet; leave it out or write 'adamw'"},
       {"batch:", "sweep: {optimizer.beta1: [0.9, 0.95]}\nbatch:",
        "bad.yaml:6:1: 'sweep' is not built yet; leave it out"},
-      {"peak: 3e-4", "peak: 3e-4\n  type: exponential",
-       "bad.yaml:9:3: 'schedule.type: exponential' is not built yet; leave it out or write "
-       "'cosine', 'linear' or 'constant'"},
       {"iterations: 100", "iterations: 100\n  skip: [1-2]",
        "bad.yaml:14:3: 'train.skip' is not built yet; leave it out"},
       {"layers: 4", "layers: 4\n  family: bert",
@@ -267,6 +264,25 @@ TEST(DeckErrors, BatchScheduleAndLengthMustFit) {
       {"peak: 3e-4", "peak: 3e-4\n  warmup: 100",
        "bad.yaml:9:3: schedule.warmup = 100 iterations is not shorter than schedule.decay = 100 "
        "iterations (try 0.01, a fraction of decay)"},
+      {"peak: 3e-4", "minimum: 1e-4",
+       "bad.yaml:7:1: missing key 'schedule.peak': Largest learning rate."},
+      {"peak: 3e-4", "type: lr-range-test",
+       "bad.yaml:8:3: schedule.type = lr-range-test starts from schedule.minimum, which is 0 (try "
+       "1e-5)"},
+      {"peak: 3e-4", "type: lr-range-test\n  minimum: 1e-4\n  peak: 1e-3",
+       "bad.yaml:10:3: schedule.type = lr-range-test has no use for 'schedule.peak'; leave it out"},
+      {"peak: 3e-4", "type: lr-range-test\n  minimum: 1e-4\n  warmup: 10",
+       "bad.yaml:10:3: schedule.type = lr-range-test has no use for 'schedule.warmup'; leave it "
+       "out"},
+      {"peak: 3e-4", "type: lr-range-test\n  minimum: 1e-4\n  decay: 10",
+       "bad.yaml:10:3: schedule.type = lr-range-test has no use for 'schedule.decay'; leave it "
+       "out"},
+      {"peak: 3e-4", "peak: 3e-4\n  range_test: {staircase: true}",
+       "bad.yaml:9:16: 'schedule.range_test.staircase' needs schedule.type = lr-range-test, but it "
+       "is cosine; leave it out"},
+      {"peak: 3e-4", "peak: 3e-4\n  weight_decay: {end: 0.1}",
+       "bad.yaml:9:18: schedule.weight_decay.end = 0.1 is not optimizer.weight_decay = 0.01, but "
+       "schedule.weight_decay.type = constant (try type: linear)"},
       {"iterations: 100", "iterations: 100\n  samples: 3200",
        "bad.yaml:14:3: train.iterations = 100 and train.samples = 3200 both say how long to train; "
        "give one"},

@@ -121,7 +121,9 @@ class RankedGpt final : public pipeline::StageWork {
   /// One step of training. Returns the loss before it. Collective over the model's world.
   double step(double learning_rate) {
     const double loss = compute_gradients(optimizer_.step() * kMicroBatches * kMicroBatch);
-    optimizer_.update(learning_rate, optimizer_.gradient_norm());
+    optimizer_.update({.learning_rate = learning_rate,
+                       .weight_decay = 0.01,
+                       .gradient_norm = optimizer_.gradient_norm()});
     return loss;
   }
 

@@ -3,6 +3,8 @@
 #include <fmt/format.h>
 #include <gtest/gtest.h>
 
+#include <cmath>
+
 #include "core/error.hpp"
 
 namespace trireme::optim {
@@ -71,6 +73,57 @@ TEST(LearningRate, V1DividesByTheWholeLengthAndStopsAWarmupEarly) {
   EXPECT_NEAR(linear.at(1000), 5.4545454545454546e-05, 1e-18);
   EXPECT_DOUBLE_EQ(linear.at(5000), linear.at(1000));
   EXPECT_DOUBLE_EQ(cosine.at(1000), kMinimum) << "cosine reaches 2.38e-05, below the minimum";
+}
+
+// The next two: values computed in Python from Megatron-LM v1.1.5's AnnealingLR and today's
+// OptimizerParamScheduler.
+TEST(LearningRate, ExponentialIsThatOfV1) {
+  const LearningRateSchedule v1(parameters(DecayType::exponential, ScheduleDialect::v1));
+  EXPECT_DOUBLE_EQ(v1.at(600), 0.00021893666228071704);
+  EXPECT_DOUBLE_EQ(v1.at(1000), 0.0001701673687280652);
+  EXPECT_DOUBLE_EQ(v1.at(5000), v1.at(1000));
+  // In today's dialect over the decay alone, and at the minimum after it.
+  const LearningRateSchedule megatron(parameters(DecayType::exponential));
+  EXPECT_DOUBLE_EQ(megatron.at(600), 0.00021214764578618138);
+  EXPECT_DOUBLE_EQ(megatron.at(1100), kPeak * std::exp(-0.693));
+  EXPECT_EQ(megatron.at(1101), kMinimum);
+}
+
+TEST(LearningRate, InverseSquareRootIsThatOfMegatron) {
+  const LearningRateSchedule megatron(parameters(DecayType::inverse_square_root));
+  EXPECT_DOUBLE_EQ(megatron.at(50), kPeak / 2);
+  EXPECT_DOUBLE_EQ(megatron.at(101), 0.0002985111570629967);
+  EXPECT_DOUBLE_EQ(megatron.at(400), 0.00015);
+  EXPECT_DOUBLE_EQ(megatron.at(1100), 9.045340337332907e-05);
+  EXPECT_EQ(megatron.at(1101), kMinimum);
+  LearningRateParameters low = parameters(DecayType::inverse_square_root);
+  low.minimum = 2e-4;
+  EXPECT_EQ(LearningRateSchedule(low).at(400), 2e-4);
+  low.warmup = 0;
+  EXPECT_EQ(LearningRateSchedule(low).at(0), kPeak);
+  const LearningRateSchedule v1(parameters(DecayType::inverse_square_root, ScheduleDialect::v1));
+  EXPECT_DOUBLE_EQ(v1.at(400), 0.00015);
+  EXPECT_DOUBLE_EQ(v1.at(5000), v1.at(1000));
+}
+
+// Values computed in Python from DeepSpeed's LRRangeTest: after n steps its last_batch_iteration is
+// n - 1.
+TEST(LearningRate, RangeTestRisesFromTheMinimum) {
+  LearningRateParameters test{
+      .type = DecayType::range_test, .minimum = 1e-5, .range_test = {.step = 2000, .rate = 5}};
+  const LearningRateSchedule line(test);
+  EXPECT_EQ(line.at(0), 1e-5);
+  EXPECT_DOUBLE_EQ(line.at(1), 1.0025e-05);
+  EXPECT_DOUBLE_EQ(line.at(500), 2.25e-05);
+  EXPECT_DOUBLE_EQ(line.at(7000), 0.000185);
+  test.range_test.staircase = true;
+  const LearningRateSchedule stairs(test);
+  EXPECT_EQ(stairs.at(1999), 1e-5);
+  EXPECT_DOUBLE_EQ(stairs.at(2000), 6e-5);
+  EXPECT_DOUBLE_EQ(stairs.at(3000), 6e-5);
+  EXPECT_DOUBLE_EQ(stairs.at(7000), 0.00016);
+  test.minimum = 0;
+  EXPECT_THROW(LearningRateSchedule{test}, InternalError);
 }
 
 TEST(LearningRate, RefusesNonsense) {

@@ -3,6 +3,8 @@
 
 #include <gtest/gtest.h>
 
+#include <cmath>
+#include <limits>
 #include <random>
 
 #include "../model/gather.hpp"
@@ -19,14 +21,14 @@ struct Reference {
   LogicalTensors weight, m, v;
 
   void update(const std::vector<model::Parameter>& table, const LogicalTensors& gradient,
-              const optim::OptimizerConfig& config, double rate, int step) {
+              const optim::OptimizerConfig& config, double rate, double weight_decay, int step) {
     double squares = 0.0;
     for (const auto& [name, g] : gradient) squares += norm(g) * norm(g);
     const double scale =
         config.clip > 0 ? std::min(1.0, config.clip / (std::sqrt(squares) + 1e-6)) : 1.0;
     for (const model::Parameter& parameter : table) {
       const std::string& name = parameter.name;
-      const double decay = parameter.shape.rank() == 2 ? config.weight_decay : 0.0;
+      const double decay = parameter.shape.rank() == 2 ? weight_decay : 0.0;
       for (std::size_t i = 0; i < weight[name].size(); ++i) {
         const double g = gradient.at(name)[i] * scale;
         m[name][i] = config.beta1 * m[name][i] + (1 - config.beta1) * g;
@@ -78,23 +80,21 @@ class AdamW : public ::testing::TestWithParam<std::tuple<DType, double, std::int
 TEST_P(AdamW, FollowsTheFormulas) {
   const auto [dtype, clip, bucket] = GetParam();
   const double tolerance = dtype == DType::f64 ? 1e-13 : 1e-6;
-  const optim::OptimizerConfig config{.beta1 = 0.8,
-                                      .beta2 = 0.95,
-                                      .eps = 1e-5,
-                                      .weight_decay = 0.1,
-                                      .clip = clip,
-                                      .bucket = bucket};
+  const optim::OptimizerConfig config{
+      .beta1 = 0.8, .beta2 = 0.95, .eps = 1e-5, .clip = clip, .bucket = bucket};
   Fixture run(config, dtype);
   const auto& table = run.parameters.table();
   Reference reference{run.gathered(run.parameters.weights(), Flat::parameters), zeros(table),
                       zeros(table)};
   std::mt19937_64 random(8);
   for (int step = 1; step <= 6; ++step) {
-    const double rate = 1e-2 / step;
+    const double rate = 1e-2 / step, decay = 0.1 * step;
     const LogicalTensors gradient = run.draw_gradients(random);
-    reference.update(table, gradient, config, rate, step);
+    reference.update(table, gradient, config, rate, decay, step);
     run.optimizer.reduce_gradients();
-    run.optimizer.update(rate, run.optimizer.gradient_norm());
+    run.optimizer.update({.learning_rate = rate,
+                          .weight_decay = decay,
+                          .gradient_norm = run.optimizer.gradient_norm()});
     EXPECT_EQ(run.optimizer.step(), step);
     const LogicalTensors weights = run.gathered(run.parameters.weights(), Flat::parameters);
     const LogicalTensors m = run.gathered(run.optimizer.momentum(), Flat::moments);
@@ -117,12 +117,12 @@ INSTANTIATE_TEST_SUITE_P(PrecisionClipBucket, AdamW,
                                             ::testing::Values(64, 25'000'000)));
 
 TEST(Optimizer, DecaysMatricesAlone) {
-  Fixture run({.weight_decay = 0.5}, DType::f64);
+  Fixture run({}, DType::f64);
   for (const char* name : {"final_norm/bias", "layers/0/mlp/up/bias", "layers/1/mlp/up/weight"}) {
     const Tensor weight = run.parameters[name].weight;
     assign(weight, std::vector<double>(weight.size(), 3.0));
   }
-  run.optimizer.update(/*learning_rate=*/0.1, /*gradient_norm=*/0.0);  // all gradients are zero
+  run.optimizer.update({.learning_rate = 0.1, .weight_decay = 0.5});  // all gradients are zero
   EXPECT_EQ(run.parameters["final_norm/bias"].weight.as<double>()[0], 3.0);
   EXPECT_EQ(run.parameters["final_norm/weight"].weight.as<double>()[0], 1.0);
   EXPECT_EQ(run.parameters["layers/0/mlp/up/bias"].weight.as<double>()[0], 3.0);
@@ -136,6 +136,31 @@ TEST(Optimizer, NormIsThatOfAllGradients) {
   for (const auto& [name, gradient] : run.draw_gradients(random))
     squares += norm(gradient) * norm(gradient);
   EXPECT_NEAR(run.optimizer.gradient_norm(), std::sqrt(squares), 1e-14 * std::sqrt(squares));
+}
+
+TEST(Optimizer, TakesTheLossScaleOutOfTheGradient) {
+  constexpr double kScale = 65536;  // a power of two: scaling rounds nothing
+  Fixture plain({.clip = 0.02}, DType::f64), scaled({.clip = 0.02}, DType::f64);
+  std::mt19937_64 random(10);
+  for (const auto& [name, gradient] : plain.draw_gradients(random)) {
+    std::vector<double> values = gradient;
+    for (double& value : values) value *= kScale;
+    assign(scaled.parameters[name].gradient, values);
+  }
+  const double norm = plain.optimizer.gradient_norm();
+  EXPECT_EQ(scaled.optimizer.gradient_norm(kScale), norm);
+  plain.optimizer.update({.learning_rate = 0.1, .gradient_norm = norm});
+  scaled.optimizer.update({.learning_rate = 0.1, .gradient_norm = norm, .loss_scale = kScale});
+  EXPECT_EQ(scaled.gathered(scaled.parameters.weights(), Flat::parameters),
+            plain.gathered(plain.parameters.weights(), Flat::parameters));
+}
+
+TEST(Optimizer, NormOfAGradientThatOverflowedIsNotFinite) {
+  for (const float bad : {std::numeric_limits<float>::infinity(), std::nanf("")}) {
+    Fixture run({}, DType::f32);
+    run.parameters["layers/1/norm2/bias"].gradient.as<float>()[3] = bad;
+    EXPECT_FALSE(std::isfinite(run.optimizer.gradient_norm(1024)));
+  }
 }
 
 TEST(Optimizer, TakesTheBytesThatWerePlanned) {

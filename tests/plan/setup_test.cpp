@@ -142,6 +142,30 @@ TEST(Setup, LearningRateCountsWhatTheDialectCounts) {
   EXPECT_DOUBLE_EQ(v1.at(100), 6e-4);
 }
 
+TEST(Setup, RangeTestAndWeightDecayCountWhatTheDialectCounts) {
+  const std::vector<std::string> range{"schedule.type=lr-range-test",
+                                       "schedule.peak=",
+                                       "schedule.decay=",
+                                       "schedule.warmup=",
+                                       "schedule.minimum=1e-4",
+                                       "schedule.range_test.step=10",
+                                       "schedule.range_test.rate=3"};
+  const std::vector<std::string> ramp{"optimizer.weight_decay=0.1", "schedule.weight_decay.end=0.3",
+                                      "schedule.weight_decay.type=linear"};
+  for (const auto& [dialect, unit] : {std::pair("megatron", 64), std::pair("v1", 1)}) {
+    const std::string choice = std::string("schedule.dialect=") + dialect;
+    auto overrides = range;
+    overrides.push_back(choice);
+    EXPECT_DOUBLE_EQ(learning_rate(gpt2_deck(overrides)).at(5 * unit), 2.5e-4);
+    overrides.push_back("schedule.range_test.staircase=true");
+    EXPECT_DOUBLE_EQ(learning_rate(gpt2_deck(overrides)).at(15 * unit), 4e-4);
+    overrides = ramp;
+    overrides.push_back(choice);
+    EXPECT_DOUBLE_EQ(weight_decay(gpt2_deck(overrides)).at(500 * unit), 0.2);
+  }
+  EXPECT_EQ(weight_decay(gpt2_deck()).at(77), 0.01);
+}
+
 // The printed learning rates of a Megatron-LM run: warm-up over 1 % of 320,000 iterations of 64
 // samples, the schedule held back by the 15 iterations that overflowed.
 TEST(Setup, LearningRateOfAPublishedLog) {
