@@ -9,7 +9,7 @@
 namespace trireme {
 
 /// Storage type of a tensor's elements. f64 serves gradient checks; f32 trains on the host; bf16
-/// and f16 hold activations and weights on GPUs.
+/// and f16, the half types, hold activations and weights on GPUs, and on the host in tests.
 enum class DType { f32, f64, bf16, f16 };
 
 /// Bytes of one element.
@@ -41,8 +41,8 @@ template <>
 inline constexpr DType dtype_of<double> = DType::f64;
 
 /// Calls `function(T{})` with the C++ type of `dtype`, fp32 or fp64: the one place where run-time
-/// types become templates on the host. Throws InternalError for the half types, which the host does
-/// not compute in.
+/// types become templates on the host. Throws InternalError for the half types, in which the host
+/// stores but does not compute.
 template <typename Function>
 decltype(auto) dispatch(DType dtype, Function&& function) {
   TRIREME_CHECK(dtype == DType::f32 || dtype == DType::f64, "the host does not compute in {}",

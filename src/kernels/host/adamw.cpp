@@ -4,28 +4,17 @@
 #include <cmath>
 #include <cstring>
 
+#include "core/half.hpp"
 #include "kernels/host/checks.hpp"
 #include "kernels/host/math.hpp"
 #include "kernels/host/scratch.hpp"
+#include "kernels/host/stretches.hpp"
 #include "kernels/host/threads.hpp"
 
 namespace trireme::kernels::host {
 namespace {
 
 constexpr std::int64_t kBlock = 16384;
-
-/// Calls function(begin, end, inside) for the consecutive stretches of n elements.
-template <typename Function>
-void for_stretches(const Stretches& stretches, std::int64_t n, const Function& function) {
-  std::int64_t begin = 0;
-  bool inside = stretches.count == 0;
-  for (std::int64_t i = 0; i <= stretches.count; ++i) {
-    const std::int64_t end = i < stretches.count ? std::min(stretches.bounds[i], n) : n;
-    if (begin < end) function(begin, end, inside);
-    begin = std::max(begin, end);
-    inside = !inside;
-  }
-}
 
 template <typename T>
 void update(const AdamW& args, std::int64_t first, std::int64_t last, bool decays) {
@@ -80,10 +69,10 @@ void adamw(const AdamW& args) {
   check_vector("adamw", "m", args.m, dtype, size);
   check_vector("adamw", "v", args.v, dtype, size);
   TRIREME_CHECK(args.step >= 1, "adamw: step {}, but updates count from 1", args.step);
-  TRIREME_CHECK(!args.copy, "adamw: the host keeps no rounded copy of the weights");
   for_stretches(args.decayed, size, [&](std::int64_t begin, std::int64_t end, bool decays) {
     dispatch(dtype, [&](auto zero) { update<decltype(zero)>(args, begin, end, decays); });
   });
+  if (args.copy) cast({.x = args.weight, .out = args.copy});
 }
 
 void squared_sum(const SquaredSum& args) {
@@ -101,8 +90,13 @@ void squared_sum(const SquaredSum& args) {
 
 void cast(const Cast& args) {
   check_vector("cast", "x", args.x, args.x.dtype, args.x.size());
-  check_vector("cast", "out", args.out, args.x.dtype, args.x.size());
-  std::memcpy(args.out.data, args.x.data, args.x.bytes());
+  check_vector("cast", "out", args.out, args.out.dtype, args.x.size());
+  TRIREME_CHECK(args.x.dtype == wide(args.out.dtype), "cast: {} to {}", name_of(args.x.dtype),
+                name_of(args.out.dtype));
+  if (args.out.dtype == args.x.dtype)
+    std::memcpy(args.out.data, args.x.data, args.x.bytes());
+  else
+    convert_from_float(args.x.as<float>(), args.x.size(), args.out.dtype, args.out.data);
 }
 
 }  // namespace trireme::kernels::host

@@ -6,6 +6,7 @@
 #include "kernels/host/blas.hpp"
 #include "kernels/host/checks.hpp"
 #include "kernels/host/dropout_mask.hpp"
+#include "kernels/host/half_storage.hpp"
 #include "kernels/host/math.hpp"
 #include "kernels/host/scratch.hpp"
 #include "kernels/host/threads.hpp"
@@ -222,6 +223,10 @@ const std::int32_t* first_keys_of(const std::int32_t* document_start, std::int64
   return document_start ? document_start + j * s : nullptr;
 }
 
+void check_lse(const char* op, const Tensor& lse, const Tensor& qkv, std::int64_t heads) {
+  check_shape(op, "lse", lse, wide(qkv.dtype), {qkv.shape[1], heads, qkv.shape[0]});
+}
+
 template <typename T>
 void forward(const AttentionForward& args) {
   const auto layout = layout_of<const T>(args.qkv, args.heads);
@@ -294,9 +299,11 @@ void attention_forward(const AttentionForward& args) {
   const char* op = "attention_forward";
   const DType dtype = args.qkv.dtype;
   check_qkv(op, args.qkv, args.out, args.heads);
-  check_shape(op, "lse", args.lse, dtype, {args.qkv.shape[1], args.heads, args.qkv.shape[0]});
+  check_lse(op, args.lse, args.qkv, args.heads);
   check_dropout(op, args.dropout);
-  dispatch(dtype, [&](auto zero) { forward<decltype(zero)>(args); });
+  using Args = AttentionForward;
+  compute(args, dtype, {&Args::qkv}, {&Args::out},
+          [](const Args& a, auto zero) { forward<decltype(zero)>(a); });
 }
 
 void attention_backward(const AttentionBackward& args) {
@@ -305,9 +312,11 @@ void attention_backward(const AttentionBackward& args) {
   check_qkv(op, args.qkv, args.out, args.heads);
   check_shape(op, "dout", args.dout, dtype, args.out.shape);
   check_shape(op, "dqkv", args.dqkv, dtype, args.qkv.shape);
-  check_shape(op, "lse", args.lse, dtype, {args.qkv.shape[1], args.heads, args.qkv.shape[0]});
+  check_lse(op, args.lse, args.qkv, args.heads);
   check_dropout(op, args.dropout);
-  dispatch(dtype, [&](auto zero) { backward<decltype(zero)>(args); });
+  using Args = AttentionBackward;
+  compute(args, dtype, {&Args::dout, &Args::qkv, &Args::out}, {&Args::dqkv},
+          [](const Args& a, auto zero) { backward<decltype(zero)>(a); });
 }
 
 void attention_cached(const AttentionCached& args) {
@@ -323,7 +332,10 @@ void attention_cached(const AttentionCached& args) {
   TRIREME_CHECK(args.past >= 0 && args.past + args.qkv.shape[0] <= capacity,
                 "{}: {} past and {} new positions exceed the cache of {}", op, args.past,
                 args.qkv.shape[0], capacity);
-  dispatch(dtype, [&](auto zero) { cached<decltype(zero)>(args); });
+  using Args = AttentionCached;
+  compute(args, dtype, {&Args::qkv, &Args::keys, &Args::values},
+          {&Args::keys, &Args::values, &Args::out},
+          [](const Args& a, auto zero) { cached<decltype(zero)>(a); });
 }
 
 }  // namespace trireme::kernels::host

@@ -4,6 +4,7 @@
 #include <cmath>
 
 #include "kernels/host/checks.hpp"
+#include "kernels/host/half_storage.hpp"
 #include "kernels/host/math.hpp"
 #include "kernels/host/threads.hpp"
 
@@ -80,12 +81,14 @@ void cross_entropy_statistics(const CrossEntropyStatistics& args) {
   const DType dtype = args.logits.dtype;
   const auto [rows, stride] = check_logits(op, args.logits, args.columns);
   check_labels(op, args.labels, rows);
-  check_vector(op, "max", args.max, dtype, rows);
-  check_vector(op, "sum", args.sum, dtype, rows);
-  check_vector(op, "target", args.target, dtype, rows);
-  dispatch(dtype, [&, rows = rows, stride = stride](auto zero) {
-    statistics<decltype(zero)>(args, rows, stride);
-  });
+  check_vector(op, "max", args.max, wide(dtype), rows);
+  check_vector(op, "sum", args.sum, wide(dtype), rows);
+  check_vector(op, "target", args.target, wide(dtype), rows);
+  using Args = CrossEntropyStatistics;
+  compute(args, dtype, {&Args::logits}, {},
+          [rows = rows, stride = stride](const Args& a, auto zero) {
+            statistics<decltype(zero)>(a, rows, stride);
+          });
 }
 
 void cross_entropy_rescale(const CrossEntropyRescale& args) {
@@ -125,11 +128,13 @@ void cross_entropy_backward(const CrossEntropyBackward& args) {
   const DType dtype = args.logits.dtype;
   const auto [rows, stride] = check_logits(op, args.logits, args.columns);
   check_labels(op, args.labels, rows);
-  check_vector(op, "max", args.max, dtype, rows);
-  check_vector(op, "sum", args.sum, dtype, rows);
-  dispatch(dtype, [&, rows = rows, stride = stride](auto zero) {
-    logit_gradient<decltype(zero)>(args, rows, stride);
-  });
+  check_vector(op, "max", args.max, wide(dtype), rows);
+  check_vector(op, "sum", args.sum, wide(dtype), rows);
+  using Args = CrossEntropyBackward;
+  compute(args, dtype, {&Args::logits}, {&Args::logits},
+          [rows = rows, stride = stride](const Args& a, auto zero) {
+            logit_gradient<decltype(zero)>(a, rows, stride);
+          });
 }
 
 void cross_entropy_statistics_backward(const CrossEntropyStatisticsBackward& args) {

@@ -4,6 +4,7 @@
 
 #include "kernels/host/checks.hpp"
 #include "kernels/host/dropout_mask.hpp"
+#include "kernels/host/half_storage.hpp"
 #include "kernels/host/threads.hpp"
 #include "kernels/layernorm.hpp"
 
@@ -67,7 +68,9 @@ void dropout_backward(const DropoutBackward& args) {
   check_shape(op, "dout", args.dout, dtype, args.dout.shape);
   check_shape(op, "dx", args.dx, dtype, args.dout.shape);
   check_dropout(op, args.dropout);
-  dispatch(dtype, [&](auto zero) { scale_gradient<decltype(zero)>(args); });
+  using Args = DropoutBackward;
+  compute(args, dtype, {&Args::dout}, {&Args::dx},
+          [](const Args& a, auto zero) { scale_gradient<decltype(zero)>(a); });
 }
 
 void bias_dropout_residual(const BiasDropoutResidual& args) {
@@ -80,7 +83,9 @@ void bias_dropout_residual(const BiasDropoutResidual& args) {
   check_shape(op, "out", args.out, dtype, args.x.shape);
   check_vector(op, "bias", args.bias, dtype, args.x.shape[2]);
   check_dropout(op, args.dropout);
-  dispatch(dtype, [&](auto zero) { add_to_residual<decltype(zero)>(args); });
+  using Args = BiasDropoutResidual;
+  compute(args, dtype, {&Args::x, &Args::bias, &Args::residual}, {&Args::out},
+          [](const Args& a, auto zero) { add_to_residual<decltype(zero)>(a); });
 }
 
 void bias_dropout_residual_norm(const BiasDropoutResidualNorm& args) {

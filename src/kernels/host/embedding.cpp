@@ -5,21 +5,22 @@
 #include "kernels/host/checks.hpp"
 #include "kernels/host/columns.hpp"
 #include "kernels/host/dropout_mask.hpp"
+#include "kernels/host/half_storage.hpp"
 #include "kernels/host/threads.hpp"
 
 namespace trireme::kernels::host {
 namespace {
 
-template <typename T>
 void look_up(const EmbeddingForward& args, std::int64_t tokens, std::int64_t h) {
   const std::int64_t rows = args.table.shape[0];
+  const std::size_t row_bytes = h * size_of(args.table.dtype);
   parallel_for(tokens, [&](std::int64_t t) {
-    T* out = args.out.as<T>() + t * h;
+    std::byte* out = static_cast<std::byte*>(args.out.data) + t * row_bytes;
     const std::int64_t row = args.ids[t] - args.first_row;
     if (row >= 0 && row < rows)
-      std::memcpy(out, args.table.as<T>() + row * h, h * sizeof(T));
+      std::memcpy(out, static_cast<const std::byte*>(args.table.data) + row * row_bytes, row_bytes);
     else
-      std::memset(out, 0, h * sizeof(T));
+      std::memset(out, 0, row_bytes);
   });
 }
 
@@ -81,18 +82,21 @@ void embedding_forward(const EmbeddingForward& args) {
   check_shape(op, "table", args.table, dtype, {rows, h});
   check_matrix(op, "out", args.out, dtype, tokens, h);
   TRIREME_CHECK(args.ids != nullptr || tokens == 0, "{}: ids has no memory", op);
-  dispatch(dtype, [&, h = h](auto zero) { look_up<decltype(zero)>(args, tokens, h); });
+  look_up(args, tokens, h);
 }
 
 void embedding_backward(const EmbeddingBackward& args) {
   const char* op = "embedding_backward";
-  const DType dtype = args.dtable.dtype;
+  const DType dtype = args.dout.dtype;
   const auto [rows, h] = extents_of(op, "dtable", args.dtable);
   const std::int64_t tokens = args.dout.size() / h;
-  check_shape(op, "dtable", args.dtable, dtype, {rows, h});
+  check_shape(op, "dtable", args.dtable, wide(dtype), {rows, h});
   check_matrix(op, "dout", args.dout, dtype, tokens, h);
   TRIREME_CHECK(args.ids != nullptr || tokens == 0, "{}: ids has no memory", op);
-  dispatch(dtype, [&, h = h](auto zero) { add_gradient<decltype(zero)>(args, tokens, h); });
+  using Args = EmbeddingBackward;
+  compute(args, dtype, {&Args::dout}, {}, [tokens, h = h](const Args& a, auto zero) {
+    add_gradient<decltype(zero)>(a, tokens, h);
+  });
 }
 
 void position_dropout(const PositionDropout& args) {
@@ -107,7 +111,9 @@ void position_dropout(const PositionDropout& args) {
                 "{}: positions {} to {} of a table of {}", op, args.first_position,
                 args.first_position + args.x.shape[0] - 1, positions);
   check_dropout(op, args.dropout);
-  dispatch(dtype, [&](auto zero) { add_position<decltype(zero)>(args); });
+  using Args = PositionDropout;
+  compute(args, dtype, {&Args::x, &Args::position}, {&Args::x},
+          [](const Args& a, auto zero) { add_position<decltype(zero)>(a); });
 }
 
 void position_backward(const PositionBackward& args) {
@@ -117,10 +123,12 @@ void position_backward(const PositionBackward& args) {
                 to_string(args.dout.shape));
   const auto [positions, h] = extents_of(op, "dposition", args.dposition);
   check_shape(op, "dout", args.dout, dtype, {args.dout.shape[0], args.dout.shape[1], h});
-  check_shape(op, "dposition", args.dposition, dtype, {positions, h});
+  check_shape(op, "dposition", args.dposition, wide(dtype), {positions, h});
   TRIREME_CHECK(args.dout.shape[0] <= positions, "{}: {} positions, but a table of {}", op,
                 args.dout.shape[0], positions);
-  dispatch(dtype, [&](auto zero) { add_position_gradient<decltype(zero)>(args); });
+  using Args = PositionBackward;
+  compute(args, dtype, {&Args::dout}, {},
+          [](const Args& a, auto zero) { add_position_gradient<decltype(zero)>(a); });
 }
 
 }  // namespace trireme::kernels::host

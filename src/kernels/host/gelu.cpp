@@ -2,6 +2,7 @@
 
 #include "kernels/bias.hpp"
 #include "kernels/host/checks.hpp"
+#include "kernels/host/half_storage.hpp"
 #include "kernels/host/math.hpp"
 #include "kernels/host/threads.hpp"
 
@@ -53,9 +54,10 @@ void gelu_forward(const GeluForward& args) {
   check_matrix(op, "out", args.out, dtype, rows, n);
   TRIREME_CHECK(args.out.data != args.x.data || rows == 0, "{}: out may not be x, which is kept",
                 op);
-  dispatch(dtype, [&](auto zero) {
+  using Args = GeluForward;
+  compute(args, dtype, {&Args::x}, {&Args::out}, [](const Args& a, auto zero) {
     using T = decltype(zero);
-    gelu_elements(args.x.as<T>(), args.out.as<T>(), args.x.size());
+    gelu_elements(a.x.as<T>(), a.out.as<T>(), a.x.size());
   });
 }
 
@@ -66,10 +68,11 @@ void gelu_backward(const GeluBackward& args) {
   check_matrix(op, "x", args.x, dtype, rows, n);
   check_matrix(op, "dout", args.dout, dtype, rows, n);
   check_matrix(op, "dx", args.dx, dtype, rows, n);
-  check_vector(op, "dbias", args.dbias, dtype, n);
-  dispatch(dtype, [&](auto zero) {
+  check_vector(op, "dbias", args.dbias, wide(dtype), n);
+  using Args = GeluBackward;
+  compute(args, dtype, {&Args::dout, &Args::x}, {&Args::dx}, [](const Args& a, auto zero) {
     using T = decltype(zero);
-    gelu_gradient(args.dout.as<T>(), args.x.as<T>(), args.dx.as<T>(), args.x.size());
+    gelu_gradient(a.dout.as<T>(), a.x.as<T>(), a.dx.as<T>(), a.x.size());
   });
   bias_gradient({.dout = args.dx, .dbias = args.dbias});
 }

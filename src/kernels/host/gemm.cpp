@@ -5,6 +5,7 @@
 
 #include "kernels/host/blas.hpp"
 #include "kernels/host/checks.hpp"
+#include "kernels/host/half_storage.hpp"
 #include "kernels/host/threads.hpp"
 
 namespace trireme::kernels::host {
@@ -69,7 +70,7 @@ void multiply_row(const Gemm& args, std::int64_t n, std::int64_t k) {
 }  // namespace
 
 void gemm(const Gemm& args) {
-  const DType dtype = args.c.dtype;
+  const DType dtype = args.a.dtype;
   const auto [m, n] = extents_of("gemm", "c", args.c);
   const Extents a = extents_of("gemm", "a", args.a);
   const std::int64_t k = args.transpose_a ? a.rows : a.columns;
@@ -78,16 +79,17 @@ void gemm(const Gemm& args) {
   if (m == 0) return;
   check_matrix("gemm", "a", args.a, dtype, args.transpose_a ? k : m, args.transpose_a ? m : k);
   check_matrix("gemm", "b", args.b, dtype, args.transpose_b ? n : k, args.transpose_b ? k : n);
-  check_matrix("gemm", "c", args.c, dtype, m, n);
+  check_matrix("gemm", "c", args.c, args.c.dtype == dtype ? dtype : wide(dtype), m, n);
   if (args.bias) check_vector("gemm", "bias", args.bias, dtype, n);
   TRIREME_CHECK(!args.bias || args.beta == 0.0, "gemm: a bias is added with beta 0 only");
-  dispatch(dtype, [&, m = m, n = n](auto zero) {
-    using T = decltype(zero);
-    if (m == 1 && args.transpose_b)
-      multiply_row<T>(args, n, k);
-    else
-      multiply<T>(args, m, n, k);
-  });
+  compute(args, dtype, {&Gemm::a, &Gemm::b, &Gemm::bias, &Gemm::c}, {&Gemm::c},
+          [k, m = m, n = n](const Gemm& product, auto zero) {
+            using T = decltype(zero);
+            if (m == 1 && product.transpose_b)
+              multiply_row<T>(product, n, k);
+            else
+              multiply<T>(product, m, n, k);
+          });
 }
 
 }  // namespace trireme::kernels::host

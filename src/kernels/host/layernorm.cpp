@@ -4,6 +4,7 @@
 
 #include "kernels/host/checks.hpp"
 #include "kernels/host/columns.hpp"
+#include "kernels/host/half_storage.hpp"
 #include "kernels/host/math.hpp"
 #include "kernels/host/threads.hpp"
 
@@ -81,9 +82,12 @@ void layernorm_forward(const LayerNormForward& args) {
   check_matrix(op, "out", args.out, dtype, rows, h);
   check_vector(op, "weight", args.weight, dtype, h);
   check_vector(op, "bias", args.bias, dtype, h);
-  check_vector(op, "mean", args.mean, dtype, rows);
-  check_vector(op, "rstd", args.rstd, dtype, rows);
-  dispatch(dtype, [&, rows = rows, h = h](auto zero) { normalize<decltype(zero)>(args, rows, h); });
+  check_vector(op, "mean", args.mean, wide(dtype), rows);
+  check_vector(op, "rstd", args.rstd, wide(dtype), rows);
+  using Args = LayerNormForward;
+  compute(
+      args, dtype, {&Args::x, &Args::weight, &Args::bias}, {&Args::out},
+      [rows = rows, h = h](const Args& a, auto zero) { normalize<decltype(zero)>(a, rows, h); });
 }
 
 void layernorm_backward(const LayerNormBackward& args) {
@@ -94,20 +98,22 @@ void layernorm_backward(const LayerNormBackward& args) {
   check_matrix(op, "dout", args.dout, dtype, rows, h);
   check_matrix(op, "dx", args.dx, dtype, rows, h);
   check_vector(op, "weight", args.weight, dtype, h);
-  check_vector(op, "dweight", args.dweight, dtype, h);
-  check_vector(op, "dbias", args.dbias, dtype, h);
-  if (args.dx_sum) check_vector(op, "dx_sum", args.dx_sum, dtype, h);
-  check_vector(op, "mean", args.mean, dtype, rows);
-  check_vector(op, "rstd", args.rstd, dtype, rows);
-  dispatch(dtype, [&, rows = rows, h = h](auto zero) {
-    using T = decltype(zero);
-    add_input_gradient<T>(args, rows, h);
-    add_parameter_gradients<T>(args, rows, h);
-    if (!args.dx_sum) return;
-    const T* dx = args.dx.as<T>();
-    add_column_sums(rows, h, args.dx_sum.as<T>(),
-                    [=, h = h](std::int64_t t, std::int64_t i) { return dx[t * h + i]; });
-  });
+  check_vector(op, "dweight", args.dweight, wide(dtype), h);
+  check_vector(op, "dbias", args.dbias, wide(dtype), h);
+  if (args.dx_sum) check_vector(op, "dx_sum", args.dx_sum, wide(dtype), h);
+  check_vector(op, "mean", args.mean, wide(dtype), rows);
+  check_vector(op, "rstd", args.rstd, wide(dtype), rows);
+  using Args = LayerNormBackward;
+  compute(args, dtype, {&Args::dout, &Args::x, &Args::weight, &Args::dx}, {&Args::dx},
+          [rows = rows, h = h](const Args& a, auto zero) {
+            using T = decltype(zero);
+            add_input_gradient<T>(a, rows, h);
+            add_parameter_gradients<T>(a, rows, h);
+            if (!a.dx_sum) return;
+            const T* dx = a.dx.template as<T>();
+            add_column_sums(rows, h, a.dx_sum.template as<T>(),
+                            [=](std::int64_t t, std::int64_t i) { return dx[t * h + i]; });
+          });
 }
 
 }  // namespace trireme::kernels::host
