@@ -8,6 +8,7 @@
 
 #include "comm/mpi/chunks.hpp"
 #include "core/error.hpp"
+#include "core/half.hpp"
 #include "core/identity.hpp"
 
 namespace trireme::comm {
@@ -44,6 +45,23 @@ TEST_F(MpiCommunicatorTest, AllReduceCombines) {
   world_->all_reduce(&value, 1, DType::f32, Reduce::max);
   EXPECT_EQ(value, static_cast<float>(size_ - 1));
   EXPECT_EQ(world_->all_reduce(5.0 + rank_, Reduce::min), 5.0);
+}
+
+TEST_F(MpiCommunicatorTest, AllReduceRoundsHalfTypesOnce) {
+  for (const DType dtype : {DType::bf16, DType::f16}) {
+    // bf16 would lose the small part if each addition were rounded.
+    const float value = 1.0f + 0x1p-7f;
+    std::uint16_t elements[3];
+    convert_from_float(std::vector<float>(3, value).data(), 3, dtype, elements);
+    world_->all_reduce(elements, 3, dtype, Reduce::sum);
+    float sums[3];
+    convert_to_float(elements, 3, dtype, sums);
+    std::uint16_t rounded;
+    float expected = static_cast<float>(size_) * value;
+    convert_from_float(&expected, 1, dtype, &rounded);
+    convert_to_float(&rounded, 1, dtype, &expected);
+    for (const float sum : sums) EXPECT_EQ(sum, expected);
+  }
 }
 
 TEST_F(MpiCommunicatorTest, AllReduceGivesEveryRankTheSameBits) {

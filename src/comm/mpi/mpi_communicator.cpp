@@ -5,6 +5,7 @@
 
 #include "comm/mpi/chunks.hpp"
 #include "core/error.hpp"
+#include "core/half.hpp"
 #include "core/identity.hpp"
 
 namespace trireme::comm {
@@ -152,6 +153,13 @@ std::unique_ptr<MpiCommunicator> MpiCommunicator::split_by_node() const {
 
 void MpiCommunicator::all_reduce(void* data, std::size_t count, DType dtype, Reduce op) {
   if (size_ == 1) return;
+  if (dtype != wide(dtype)) {  // MPI knows no half types
+    widened_.resize(count);
+    convert_to_float(data, count, dtype, widened_.data());
+    all_reduce(widened_.data(), count, DType::f32, op);
+    convert_from_float(widened_.data(), count, dtype, data);
+    return;
+  }
   for_each_chunk(count, kMaxCount, [&](std::size_t offset, int n) {
     TRIREME_MPI_IN_GROUP(MPI_Allreduce(MPI_IN_PLACE,
                                        static_cast<std::byte*>(data) + offset * size_of(dtype), n,
