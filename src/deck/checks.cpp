@@ -67,6 +67,7 @@ class Checker {
   void data(const LoadOptions& options);
   void checkpoints();
   void device();
+  void loss_scale();
 
  private:
   using Paths = std::initializer_list<std::string_view>;
@@ -373,12 +374,6 @@ void Checker::checkpoints() {
 void Checker::device() {
   const bool on_host = deck_.run.device == Device::host;
   const Precision& precision = deck_.precision;
-  require(!on_host || precision.compute == Compute::fp32, {"precision.compute", "run.device"}, [&] {
-    return fmt::format(
-        "precision.compute = {} needs run.device = cuda: the host computes in fp32 (try "
-        "precision.compute: fp32)",
-        name_of(precision.compute));
-  });
   require(precision.compute == Compute::fp32 || precision.gradients == GradientPrecision::fp32,
           {"precision.gradients", "precision.compute"}, [&] {
             return fmt::format(
@@ -395,6 +390,39 @@ void Checker::device() {
     return fmt::format("comm.nccl_debug = {} needs run.device = cuda; leave it out",
                        *deck_.comm.nccl_debug);
   });
+}
+
+void Checker::loss_scale() {
+  const Precision& precision = deck_.precision;
+  const LossScale& scale = precision.loss_scale;
+  const auto belongs_to_dynamic = [&](bool left_out, std::string_view path) {
+    require(left_out || is_dynamic(precision),
+            {path, "precision.loss_scale.value", "precision.compute"}, [&, path] {
+              return scale.value
+                         ? fmt::format(
+                               "'{}' has no use beside precision.loss_scale.value = {}; leave one "
+                               "of them out",
+                               path, *scale.value)
+                         : fmt::format(
+                               "'{}' needs precision.compute = fp16, but it is {}; leave "
+                               "it out",
+                               path, name_of(precision.compute));
+            });
+  };
+  belongs_to_dynamic(!scale.dialect, "precision.loss_scale.dialect");
+  belongs_to_dynamic(!scale.initial, "precision.loss_scale.initial");
+  belongs_to_dynamic(!scale.window, "precision.loss_scale.window");
+  belongs_to_dynamic(!scale.hysteresis, "precision.loss_scale.hysteresis");
+  belongs_to_dynamic(!scale.minimum, "precision.loss_scale.minimum");
+  if (!is_dynamic(precision)) return;
+  const double initial = scale.initial.value(), minimum = scale.minimum.value();
+  require(initial >= minimum, {"precision.loss_scale.minimum", "precision.loss_scale.initial"},
+          [&] {
+            return fmt::format(
+                "precision.loss_scale.minimum = {} is above precision.loss_scale.initial = {} (try "
+                "{})",
+                minimum, initial, std::min(1.0, initial));
+          });
 }
 
 // Interleaved stages take micro-batches in groups of as many as there are stages.
@@ -446,6 +474,7 @@ void check_together(const Deck& deck, const Given& given, const LoadOptions& opt
   checker.data(options);
   checker.checkpoints();
   checker.device();
+  checker.loss_scale();
 }
 
 }  // namespace trireme::deck

@@ -18,6 +18,13 @@ constexpr double kMostSeed = 4294967295.0;
 std::vector<Unit> counts() { return {Unit::iterations, Unit::samples}; }
 std::vector<Unit> times() { return {Unit::seconds, Unit::minutes, Unit::hours}; }
 
+/// Sets a default of the keys that only a dynamic loss scale has.
+std::function<void(Deck&)> if_dynamic(void (*set)(LossScale&)) {
+  return [set](Deck& deck) {
+    if (is_dynamic(deck.precision)) set(deck.precision.loss_scale);
+  };
+}
+
 void run_keys(std::vector<Key>& rows) {
   rows.insert(rows.end(),
               {
@@ -224,23 +231,48 @@ void arithmetic_keys(std::vector<Key>& rows) {
                          deck.precision.compute =
                              deck.run.device == Device::cuda ? Compute::bf16 : Compute::fp32;
                        })
-              .built({"fp32", "bf16"})
-              .because("it needs loss scaling")
               .noted()
               .help("Type of weights and activations."),
           key(TRIREME_MEMBER(precision.gradients))
               .by_default("fp32")
               .noted()
               .help("Type in which gradients are summed; same: that of precision.compute."),
-          later("precision.loss_scale.value", "dynamic or a number").help("Loss scale for fp16."),
-          later("precision.loss_scale.initial", "number").help("First dynamic loss scale."),
-          later("precision.loss_scale.window", "whole number")
-              .help("Good iterations before the scale grows."),
-          later("precision.loss_scale.hysteresis", "whole number")
-              .help("Overflows before the scale shrinks."),
-          later("precision.loss_scale.minimum", "number").help("Least dynamic loss scale."),
-          later("precision.loss_scale.dialect", "megatron or deepspeed")
-              .help("Whose rules the dynamic scale follows."),
+          key(TRIREME_MEMBER(precision.loss_scale.value))
+              .unset_word("dynamic")
+              .above(0)
+              .noted()
+              .help("Factor on the loss; dynamic follows fp16's overflows, and is 1 without fp16."),
+          key(TRIREME_MEMBER(precision.loss_scale.dialect))
+              .derived("megatron, where the scale is dynamic", if_dynamic([](LossScale& scale) {
+                         scale.dialect = LossScaleDialect::megatron;
+                       }))
+              .noted()
+              .help("Whose defaults and rules: deepspeed gives up at the least scale."),
+          key(TRIREME_MEMBER(precision.loss_scale.initial))
+              .derived("2^32 (megatron) or 2^16 (deepspeed)", if_dynamic([](LossScale& scale) {
+                         scale.initial =
+                             scale.dialect == LossScaleDialect::deepspeed ? 65536 : 4294967296;
+                       }))
+              .above(0)
+              .noted()
+              .help("First dynamic scale of a fresh run."),
+          key(TRIREME_MEMBER(precision.loss_scale.window))
+              .derived("1000", if_dynamic([](LossScale& scale) { scale.window = 1000; }))
+              .from(1, kMostSteps)
+              .unit("iterations")
+              .noted()
+              .help("Good iterations before the scale doubles."),
+          key(TRIREME_MEMBER(precision.loss_scale.hysteresis))
+              .derived("2", if_dynamic([](LossScale& scale) { scale.hysteresis = 2; }))
+              .from(1, kMostSteps)
+              .unit("iterations")
+              .noted()
+              .help("Overflows before the scale halves; filled up again when it doubles."),
+          key(TRIREME_MEMBER(precision.loss_scale.minimum))
+              .derived("1", if_dynamic([](LossScale& scale) { scale.minimum = 1; }))
+              .above(0)
+              .noted()
+              .help("Least dynamic scale."),
           key(TRIREME_MEMBER(recompute.granularity))
               .by_default("none")
               .built({"none"})

@@ -52,7 +52,8 @@ void StageRunner::forward(const Step& step) {
   // The batch's loss is the mean over its micro-batches of their mean over tokens, as in
   // Megatron-LM.
   const double micro_batches = static_cast<double>(sampler_.micro_batches() * sampler_.data_ranks);
-  stage_.forward(step.slot, /*training=*/true, 1.0 / (std::max(1.0, tokens_) * micro_batches));
+  stage_.forward(step.slot, /*training=*/true,
+                 loss_scale_ / (std::max(1.0, tokens_) * micro_batches));
 }
 
 void StageRunner::backward(const Step& step, const Tensor& gradient) {

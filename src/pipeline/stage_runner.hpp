@@ -29,6 +29,9 @@ class StageRunner final : public StageWork {
   /// Lets `observer` know about all passes from now on.
   void set_observer(model::PassObserver* observer) { stage_.set_observer(observer); }
 
+  /// Multiplies the loss of which train() adds the gradient; 1 at first.
+  void set_loss_scale(double scale) { loss_scale_ = scale; }
+
   /// Forward and backward of the global batch that starts after `consumed` samples: adds the
   /// gradient of the mean over micro-batches of their mean loss per token to the parameters'
   /// gradients. Not yet summed over data ranks. Collective over all ranks. Throws as
@@ -64,6 +67,7 @@ class StageRunner final : public StageWork {
   data::Sampler sampler_;
   std::int64_t consumed_ = 0;
   bool training_ = true;
+  double loss_scale_ = 1.0;
   std::vector<std::int64_t> passes_left_;    ///< micro-batches yet to leave each chunk
   std::vector<std::int32_t> rows_[2];        ///< ids and labels [b, s], as the dataset gives them
   std::vector<std::int32_t> sequential_[2];  ///< the same as [s, b]

@@ -33,6 +33,15 @@ std::size_t nccl_bytes(const grid::Layout& layout, int stage) {
   return communicators == 0 ? 0 : kNcclBytes + communicators * kNcclCommunicatorBytes;
 }
 
+/// fp32 copies that the host makes of the tensors of one product in a half type; the head's and the
+/// MLP's are the largest.
+std::size_t widened_bytes(const model::LayerSizes& sizes) {
+  if (sizes.dtype == wide(sizes.dtype)) return 0;
+  const std::int64_t T = sizes.tokens(), h = sizes.config.hidden;
+  const std::int64_t n = std::max(sizes.local_vocab(), sizes.local_ffn());
+  return (T * h + n * h + T * n) * sizeof(float);
+}
+
 StagePlan plan_stage(const deck::Deck& deck, const grid::Layout& layout,
                      const model::LayerSizes& sizes, const std::vector<model::Parameter>& table,
                      int stage) {
@@ -52,7 +61,8 @@ StagePlan plan_stage(const deck::Deck& deck, const grid::Layout& layout,
       .optimizer =
           optim::Optimizer::planned_bytes(placement, layout.data, deck.parallel.zero >= 1, dtype),
       .activations = memory.activations,
-      .workspace = memory.workspace + (on_gpu ? model::kernel_workspace_bytes(sizes) : 0),
+      .workspace =
+          memory.workspace + (on_gpu ? model::kernel_workspace_bytes(sizes) : widened_bytes(sizes)),
       .communication = memory.communication,
       .libraries = on_gpu ? kGpuLibraryBytes + nccl_bytes(layout, stage) : kLibraryBytes};
   return plan;

@@ -202,6 +202,20 @@ optim::LearningRateSchedule learning_rate(const deck::Deck& deck) {
                       .staircase = test.staircase.value_or(false)}});
 }
 
+optim::LossScaler loss_scaler(const deck::Deck& deck) {
+  const deck::LossScale& scale = deck.precision.loss_scale;
+  if (!deck::is_dynamic(deck.precision))
+    return optim::LossScaler({.initial = scale.value.value_or(1.0)});
+  return optim::LossScaler({.dynamic = true,
+                            .dialect = scale.dialect == deck::LossScaleDialect::deepspeed
+                                           ? optim::LossScaleDialect::deepspeed
+                                           : optim::LossScaleDialect::megatron,
+                            .initial = scale.initial.value(),
+                            .minimum = scale.minimum.value(),
+                            .window = scale.window.value(),
+                            .hysteresis = scale.hysteresis.value()});
+}
+
 optim::WeightDecaySchedule weight_decay(const deck::Deck& deck) {
   return optim::WeightDecaySchedule(
       {.type = ramp_type(deck.schedule.weight_decay.type),

@@ -9,6 +9,7 @@
 #include "grid/layout.hpp"
 #include "model/config.hpp"
 #include "model/transformer_layer.hpp"
+#include "optim/loss_scaler.hpp"
 #include "optim/lr_schedule.hpp"
 #include "optim/optimizer.hpp"
 #include "optim/weight_decay_schedule.hpp"
@@ -54,6 +55,9 @@ bool counts_samples(const deck::Deck& deck);
 optim::LearningRateSchedule learning_rate(const deck::Deck& deck);
 /// The weight decay, from optimizer.weight_decay to schedule.weight_decay.end over the run.
 optim::WeightDecaySchedule weight_decay(const deck::Deck& deck);
+
+/// The precision.loss_scale section: a constant 1 without fp16 and a number.
+optim::LossScaler loss_scaler(const deck::Deck& deck);
 
 /// Micro-batches of one iteration on each data rank; parallel.data must be resolved.
 int micro_batches(const deck::Deck& deck);

@@ -32,8 +32,8 @@ Devices make_host(const deck::Deck& deck, std::unique_ptr<comm::MpiCommunicator>
   const int threads = device::threads_for_rank(comm::ranks_sharing_cores(*world));
   return {.backend = device::make_host_backend(threads),
           .groups = comm::make_groups(std::move(world), plan::layout(deck)),
-          .description =
-              fmt::format("{} thread{} a rank, host backend", threads, threads == 1 ? "" : "s")};
+          .description = fmt::format("{} thread{} a rank, host backend, {}", threads,
+                                     threads == 1 ? "" : "s", name_of(plan::compute_dtype(deck)))};
 }
 
 Devices make_cuda(const deck::Deck& deck, std::unique_ptr<comm::MpiCommunicator> world) {

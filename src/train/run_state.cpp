@@ -9,8 +9,24 @@ checkpoint::Attributes RunState::attributes() const {
           {"applied_samples", applied_samples},
           {"skipped", skipped},
           {"nan", nan},
-          {"loss_scale", 1.0}};
+          {"loss_scale", loss_scale.scale},
+          {"loss_scale_good_iterations", loss_scale.good_iterations},
+          {"loss_scale_hysteresis_left", loss_scale.hysteresis_left}};
 }
+
+namespace {
+
+/// Checkpoints from before there was a scaler have its scale alone.
+optim::LossScaleState loss_scale_of(const checkpoint::Header& header) {
+  optim::LossScaleState state{.scale = header.get<double>("loss_scale")};
+  if (header.attributes.contains("loss_scale_hysteresis_left")) {
+    state.good_iterations = header.get<std::int64_t>("loss_scale_good_iterations");
+    state.hysteresis_left = header.get<std::int64_t>("loss_scale_hysteresis_left");
+  }
+  return state;
+}
+
+}  // namespace
 
 RunState RunState::from(const checkpoint::Header& header) {
   const auto number = [&](const char* name) { return header.get<std::int64_t>(name); };
@@ -19,7 +35,8 @@ RunState RunState::from(const checkpoint::Header& header) {
           .applied_iterations = number("applied_iterations"),
           .applied_samples = number("applied_samples"),
           .skipped = number("skipped"),
-          .nan = number("nan")};
+          .nan = number("nan"),
+          .loss_scale = loss_scale_of(header)};
 }
 
 }  // namespace trireme::train

@@ -4,6 +4,7 @@
 #include <cstdint>
 
 #include "checkpoint/reader.hpp"
+#include "optim/loss_scaler.hpp"
 
 namespace trireme::train {
 
@@ -16,6 +17,7 @@ struct RunState {
   std::int64_t applied_samples = 0;
   std::int64_t skipped = 0;  ///< iterations whose update was not applied
   std::int64_t nan = 0;      ///< iterations whose loss was not finite
+  optim::LossScaleState loss_scale = {};
 
   /// As a checkpoint stores it.
   checkpoint::Attributes attributes() const;

@@ -10,6 +10,7 @@
 #include "core/signals.hpp"
 #include "deck/describe.hpp"
 #include "report/flops.hpp"
+#include "train/startup.hpp"
 
 namespace trireme::train {
 namespace {
@@ -62,6 +63,7 @@ Trainer::Trainer(const deck::Deck& deck, const plan::Vocabulary& vocabulary, com
       sampler_(sampler(deck, groups)),
       learning_rate_(plan::learning_rate(deck)),
       weight_decay_(plan::weight_decay(deck)),
+      loss_scaler_(plan::loss_scaler(deck)),
       parameters_(backend, model::gpt_parameters(plan::model_config(deck, vocabulary)),
                   groups.layout, groups.place, plan::compute_dtype(deck), /*with_gradients=*/true),
       optimizer_(backend, parameters_, {*groups.world, *groups.data, groups.embedding.get()},
@@ -70,6 +72,8 @@ Trainer::Trainer(const deck::Deck& deck, const plan::Vocabulary& vocabulary, com
       runner_(groups, layer_context(deck, vocabulary, groups, backend), parameters_,
               pipeline::count_slots(schedule_), deck.parallel.overlap.pipeline),
       train_data_(open(data::Split::train)) {
+  loss_scaler_.restore(state_.loss_scale);
+  state_.loss_scale = loss_scaler_.state();
   runner_.set_observer(&optimizer_);
   backend.reserve_workspace(model::kernel_workspace_bytes(plan::layer_sizes(deck, vocabulary)));
   if (plan::uses_split(deck_, data::Split::valid)) valid_data_ = open(data::Split::valid);
@@ -129,12 +133,14 @@ Trainer::StepResult Trainer::step(PhaseSeconds* phases) {
     return watch.seconds();
   };
   parameters_.zero_gradients();
+  const double loss_scale = loss_scaler_.scale();
+  runner_.set_loss_scale(loss_scale);
   const pipeline::LossSum loss =
       runner_.train(train_data_, sampler_, state_.consumed_samples, schedule_);
   passes = mark();
   optimizer_.reduce_gradients();
   reduction = mark();
-  const double norm = optimizer_.gradient_norm();
+  const double norm = optimizer_.gradient_norm(loss_scale);
 
   const auto position = [&] {
     return plan::counts_samples(deck_) ? state_.applied_samples : state_.applied_iterations;
@@ -145,12 +151,14 @@ Trainer::StepResult Trainer::step(PhaseSeconds* phases) {
   if (applied) {
     optimizer_.update({.learning_rate = learning_rate_.at(position()),
                        .weight_decay = weight_decay_.at(position()),
-                       .gradient_norm = norm});
+                       .gradient_norm = norm,
+                       .loss_scale = loss_scale});
     ++state_.applied_iterations;
     state_.applied_samples += deck_.batch.global;
   } else {
     ++state_.skipped;
   }
+  update_loss_scale(applied);
   if (!std::isfinite(loss.mean())) ++state_.nan;
   ++state_.iteration;
   state_.consumed_samples += deck_.batch.global;
@@ -160,7 +168,18 @@ Trainer::StepResult Trainer::step(PhaseSeconds* phases) {
   return {.loss = loss.mean(),
           .gradient_norm = norm,
           .learning_rate = learning_rate_.at(position()),
-          .applied = applied};
+          .applied = applied,
+          .loss_scale = loss_scaler_.scale()};
+}
+
+void Trainer::update_loss_scale(bool applied) {
+  // The norm is the same on every rank, and so is what follows from it.
+  try {
+    loss_scaler_.update(/*overflow=*/!applied);
+  } catch (const Error& error) {
+    throw CollectiveError(error.code(), error.what());
+  }
+  state_.loss_scale = loss_scaler_.state();
 }
 
 void Trainer::forward_only() { runner_.evaluate(train_data_, sampler_, state_.consumed_samples); }
@@ -191,6 +210,7 @@ void Trainer::report(const StepResult& result) {
         .loss = counted > 0 ? interval_.loss / static_cast<double>(counted) : std::nan(""),
         .grad_norm = std::abs(result.gradient_norm),  // a NaN must show no sign
         .learning_rate = result.learning_rate,
+        .loss_scale = result.loss_scale,
         .global_batch = deck_.batch.global,
         .ms = seconds * 1e3,
         .tokens_per_second = tokens / seconds,

@@ -48,6 +48,7 @@ class Trainer {
     double gradient_norm = 0.0;  ///< before clipping
     double learning_rate = 0.0;  ///< the next iteration's, as Megatron-LM prints it
     bool applied = false;        ///< false when the gradient was not finite: no update
+    double loss_scale = 1.0;     ///< the next iteration's
   };
   /// Seconds of an iteration by phase, the backend waited for at the end of each.
   struct PhaseSeconds {
@@ -56,7 +57,7 @@ class Trainer {
     double update = 0.0;     ///< norm, AdamW, gathering of weights
   };
   /// One iteration, without reports, saves or stops. Fills `phases` when given, at the cost of
-  /// waiting between them. Collective over all ranks.
+  /// waiting between them. Collective over all ranks. Throws CollectiveError as LossScaler::update.
   StepResult step(PhaseSeconds* phases = nullptr);
   /// One global batch of the training data forward alone. Collective over all ranks.
   void forward_only();
@@ -73,6 +74,8 @@ class Trainer {
   data::GptDataset open(data::Split split);
   /// Loads weights and moments of the checkpoint that the run goes on from.
   void load();
+  /// Ends an iteration's loss scale: halves or doubles it where that is due.
+  void update_loss_scale(bool applied);
   /// Adds an iteration to the interval and reports it where log.every says.
   void report(const StepResult& result);
   void report_memory();
@@ -101,6 +104,7 @@ class Trainer {
   data::Sampler sampler_;
   optim::LearningRateSchedule learning_rate_;
   optim::WeightDecaySchedule weight_decay_;
+  optim::LossScaler loss_scaler_;
   model::ParameterStore parameters_;
   optim::Optimizer optimizer_;
   pipeline::StageSchedule schedule_;

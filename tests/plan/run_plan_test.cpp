@@ -149,6 +149,16 @@ TEST(RunPlan, OnGpusWeightsAreHalvesWithAMasterCopy) {
                 2));
 }
 
+TEST(RunPlan, HalfTypesOnTheHostNeedCopiesToComputeWith) {
+  const MemoryPlan fp32 = plan_gpt2().stages[0].memory;
+  const MemoryPlan fp16 = plan_gpt2({"precision.compute=fp16"}).stages[0].memory;
+  EXPECT_EQ(2 * fp16.weights, fp32.weights);
+  EXPECT_EQ(fp16.gradients, fp32.gradients);
+  // The head's product of 4 * 1024 tokens: its input, the embedding and the logits.
+  const std::int64_t T = 4 * 1024, V = 50257;
+  EXPECT_GT(fp16.workspace, 4u * (T * kHidden + V * kHidden + T * V));
+}
+
 TEST(RunPlan, LargestStageDecides) {
   const RunPlan plan = plan_gpt2({"parallel.pipeline=2", "parallel.partition=2-10"}, 2);
   for (const StagePlan& stage : plan.stages)

@@ -131,6 +131,25 @@ TEST(Setup, ModelAndOptimizer) {
   EXPECT_EQ(optimizer.bucket, 1000);
 }
 
+TEST(Setup, LossScaleHasTheDialectsDefaults) {
+  const auto scaler = [](std::vector<std::string> words, const char* compute = "fp16") {
+    words.push_back(std::string("precision.compute=") + compute);
+    return loss_scaler(gpt2_deck(words));
+  };
+  EXPECT_EQ(scaler({}).scale(), 4294967296.0);
+  EXPECT_TRUE(scaler({}).is_dynamic());
+  EXPECT_EQ(scaler({}).state().hysteresis_left, 2);
+  EXPECT_EQ(scaler({"precision.loss_scale.dialect=deepspeed"}).scale(), 65536.0);
+  EXPECT_EQ(scaler({"precision.loss_scale.initial=4096"}).scale(), 4096.0);
+  EXPECT_EQ(scaler({"precision.loss_scale.value=128"}).scale(), 128.0);
+  EXPECT_FALSE(scaler({"precision.loss_scale.value=128"}).is_dynamic());
+  for (const char* compute : {"bf16", "fp32"}) {
+    EXPECT_EQ(scaler({}, compute).scale(), 1.0);
+    EXPECT_FALSE(scaler({"precision.loss_scale.value=dynamic"}, compute).is_dynamic());
+    EXPECT_EQ(scaler({"precision.loss_scale.value=64"}, compute).scale(), 64.0);
+  }
+}
+
 TEST(Setup, LearningRateCountsWhatTheDialectCounts) {
   const auto megatron = learning_rate(gpt2_deck());  // 64 samples an iteration
   EXPECT_EQ(megatron.at(0), 0.0);

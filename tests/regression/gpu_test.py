@@ -1,4 +1,4 @@
-"""Runs on GPUs: the host's loss curve in fp32 and bf16, one curve on every layout, restarts that
+"""Runs on GPUs: the host's loss curve in fp32, bf16 and fp16, one curve on every layout, restarts that
 change nothing, errors that are said before anything is started.
 
 Tests that need more GPUs than there are, or a dataset that is not there, are skipped; without any
@@ -18,8 +18,11 @@ QUICKSTART = ROOT / "data" / "quickstart"
 CUDA = "run.device=cuda"
 FP32 = [CUDA, "precision.compute=fp32"]
 BF16 = [CUDA, "precision.compute=bf16"]
+# From a scale at which nothing overflows.
+FP16 = [CUDA, "precision.compute=fp16", "precision.loss_scale.initial=1024"]
 # Precisions, each with how far two layouts of the GPUs, and the GPU and the host, may be apart.
-PRECISIONS = [("fp32", FP32, 2e-6, 1e-4), ("bf16", BF16, 2e-2, 2e-2)]
+PRECISIONS = [("fp32", FP32, 2e-6, 1e-4), ("bf16", BF16, 2e-2, 2e-2),
+              ("fp16", FP16, 2e-2, 2e-2)]
 
 INTERLEAVED = ["parallel.schedule=interleaved", "parallel.interleave=2"]
 ZERO_BUBBLE = ["parallel.schedule=zero-bubble"]
@@ -74,6 +77,15 @@ class Tiny(GpuTest):
     def test_host_curve_with_dropout(self):
         self.check_host_curve("checkpoint.at_end=false")
 
+    def test_overflows_are_skipped_and_halve_the_scale(self):
+        self.pretrain("run", CUDA, "precision.compute=fp16")
+        train = self.events("run", "train")
+        skipped = sum(event["skipped"] for event in train)
+        self.assertGreater(skipped, 8)
+        self.assertEqual(sum(event["nan"] for event in train), 0)
+        # The first overflow takes from the hysteresis alone.
+        self.assertEqual(train[-1]["loss_scale"], 2.0 ** (32 - (skipped - 1)))
+
 
 @unittest.skipUnless(QUICKSTART.exists(),
                      f"needs {QUICKSTART}, made by jobs/local/quickstart.sh")
@@ -88,7 +100,7 @@ class Quickstart(GpuTest):
     def test_host_curve_of_the_first_iterations(self):
         self.check_host_curve("train.exit_interval=20")
 
-    def test_whole_run_in_both_precisions(self):
+    def test_whole_run_in_every_precision(self):
         found = {}
         for precision, gpu, *_ in PRECISIONS:
             self.pretrain(precision, *gpu)
@@ -96,7 +108,8 @@ class Quickstart(GpuTest):
             last = self.events(precision, "eval")[-1]
             self.assertEqual((last["iteration"], last["split"]), (800, "valid"))
             found[precision] = last["loss"]
-        self.assert_close([found["bf16"]], [found["fp32"]], 1e-2, "validation loss, bf16")
+        for half in ("bf16", "fp16"):
+            self.assert_close([found[half]], [found["fp32"]], 1e-2, f"validation loss, {half}")
 
 
 class Layouts(GpuTest):
@@ -156,6 +169,9 @@ class Restart(GpuTest):
 
     def test_same_bits_in_bf16(self):
         self.check_same_bits(*BF16)
+
+    def test_same_bits_in_the_midst_of_overflows(self):
+        self.check_same_bits(CUDA, "precision.compute=fp16", "precision.loss_scale.window=3")
 
     @needs(2)
     def test_same_bits_on_two_stages(self):

@@ -14,7 +14,8 @@ TEST(RunState, ComesBackFromACheckpoint) {
                        .applied_iterations = 10,
                        .applied_samples = 80,
                        .skipped = 2,
-                       .nan = 1};
+                       .nan = 1,
+                       .loss_scale = {2048, 7, 1}};
   checkpoint::Header header;
   header.attributes = state.attributes();
   const RunState back = RunState::from(header);
@@ -24,6 +25,15 @@ TEST(RunState, ComesBackFromACheckpoint) {
   EXPECT_EQ(back.applied_samples, 80);
   EXPECT_EQ(back.skipped, 2);
   EXPECT_EQ(back.nan, 1);
+  EXPECT_EQ(back.loss_scale, state.loss_scale);
+}
+
+TEST(RunState, OfACheckpointWithoutScalerHasAConstantScale) {
+  checkpoint::Header header;
+  header.attributes = RunState().attributes();
+  header.attributes.erase("loss_scale_good_iterations");
+  header.attributes.erase("loss_scale_hysteresis_left");
+  EXPECT_EQ(RunState::from(header).loss_scale, optim::LossScaleState{});
 }
 
 TEST(RunState, NamesAMissingAttribute) {

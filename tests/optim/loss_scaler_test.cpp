@@ -1,0 +1,137 @@
+#include "optim/loss_scaler.hpp"
+
+#include <gtest/gtest.h>
+
+#include <string>
+#include <vector>
+
+#include "core/error.hpp"
+
+namespace trireme::optim {
+namespace {
+
+/// The scales after each iteration of `overflows`, '1' for one that overflows.
+std::vector<double> scales(LossScaler& scaler, const std::string& overflows) {
+  std::vector<double> result;
+  for (const char overflow : overflows) {
+    scaler.update(overflow == '1');
+    result.push_back(scaler.scale());
+  }
+  return result;
+}
+
+constexpr auto kBoth = {LossScaleDialect::megatron, LossScaleDialect::deepspeed};
+
+LossScaler small_scaler(LossScaleDialect dialect) {
+  return LossScaler({.dynamic = true,
+                     .dialect = dialect,
+                     .initial = 64,
+                     .minimum = 16,
+                     .window = 3,
+                     .hysteresis = 2});
+}
+
+// A printed log of Megatron-LM: 15 iterations overflow from 2^32 on, the first of which only takes
+// from the hysteresis.
+TEST(LossScaler, EqualsMegatronsPrintedLog) {
+  LossScaler scaler({.dynamic = true, .initial = 4294967296});
+  EXPECT_EQ(scales(scaler, std::string(15, '1')).back(), 262144);
+  EXPECT_EQ(scales(scaler, std::string(35, '0')).back(), 262144);
+}
+
+TEST(LossScaler, HysteresisIsFilledUpByGrowthAlone) {
+  for (const auto dialect : kBoth) {
+    LossScaler scaler = small_scaler(dialect);
+    const std::vector<double> expected = {64, 64, 32, 32, 32, 64, 64, 32};
+    EXPECT_EQ(scales(scaler, "10100011"), expected);
+  }
+}
+
+TEST(LossScaler, AnOverflowStartsTheWindowAgain) {
+  for (const auto dialect : kBoth) {
+    LossScaler scaler = small_scaler(dialect);
+    const std::vector<double> expected = {64, 64, 64, 64, 64, 128, 128, 128, 256};
+    EXPECT_EQ(scales(scaler, "001000000"), expected);
+  }
+}
+
+TEST(LossScaler, HysteresisOfOneHalvesAtOnce) {
+  for (const auto dialect : kBoth) {
+    LossScaler scaler(
+        {.dynamic = true, .dialect = dialect, .initial = 64, .window = 3, .hysteresis = 1});
+    EXPECT_EQ(scales(scaler, "11").back(), 16);
+  }
+}
+
+TEST(LossScaler, AtTheMinimumMegatronStaysAndDeepSpeedGivesUp) {
+  LossScaler megatron = small_scaler(LossScaleDialect::megatron);
+  EXPECT_EQ(scales(megatron, "11111").back(), 16);
+  LossScaler deepspeed = small_scaler(LossScaleDialect::deepspeed);
+  EXPECT_EQ(scales(deepspeed, "111").back(), 16);
+  try {
+    deepspeed.update(true);
+    FAIL() << "went on at " << deepspeed.scale();
+  } catch (const Error& error) {
+    EXPECT_EQ(error.code(), ExitCode::failure);
+    EXPECT_STREQ(error.what(),
+                 "Current loss scale already at minimum - cannot decrease scale anymore. Exiting "
+                 "run. (precision.loss_scale.minimum = 16)");
+  }
+}
+
+// What DeepSpeed raises at is the minimum itself: a scale that a halving would take below it is set
+// to it first.
+TEST(LossScaler, StopsAtAMinimumThatIsNoPowerOfTwo) {
+  LossScaler scaler({.dynamic = true,
+                     .dialect = LossScaleDialect::deepspeed,
+                     .initial = 64,
+                     .minimum = 50,
+                     .hysteresis = 1});
+  EXPECT_EQ(scales(scaler, "1").back(), 50);
+  EXPECT_THROW(scaler.update(true), Error);
+}
+
+TEST(LossScaler, GoesOnFromItsState) {
+  const std::string course = "1001000100011000000";
+  for (const auto dialect : kBoth) {
+    LossScaler whole = small_scaler(dialect);
+    const std::vector<double> expected = scales(whole, course);
+    for (std::size_t cut = 0; cut <= course.size(); ++cut) {
+      LossScaler first = small_scaler(dialect), second = small_scaler(dialect);
+      std::vector<double> found = scales(first, course.substr(0, cut));
+      second.restore(first.state());
+      for (const double scale : scales(second, course.substr(cut))) found.push_back(scale);
+      EXPECT_EQ(found, expected) << "cut after " << cut;
+      EXPECT_EQ(second.state(), whole.state());
+    }
+  }
+}
+
+TEST(LossScaler, AWindowMadeShorterEndsAsTheDialectSays) {
+  const LossScaleState state{.scale = 64, .good_iterations = 4, .hysteresis_left = 1};
+  LossScaler megatron = small_scaler(LossScaleDialect::megatron);
+  megatron.restore(state);
+  EXPECT_EQ(scales(megatron, std::string(50, '0')).back(), 64);
+  LossScaler deepspeed = small_scaler(LossScaleDialect::deepspeed);
+  deepspeed.restore(state);
+  EXPECT_EQ(scales(deepspeed, "00").back(), 128);
+}
+
+TEST(LossScaler, AConstantScaleStays) {
+  LossScaler scaler({.initial = 128});
+  EXPECT_EQ(scales(scaler, "1111000").back(), 128);
+  scaler.restore({.scale = 64, .hysteresis_left = 2});
+  EXPECT_EQ(scaler.scale(), 128);
+  LossScaler dynamic({.dynamic = true, .initial = 512});
+  dynamic.restore(scaler.state());
+  EXPECT_EQ(dynamic.scale(), 512) << "the state of a constant scale says nothing to a dynamic one";
+}
+
+TEST(LossScaler, RefusesNonsense) {
+  EXPECT_THROW(LossScaler({.initial = 0}), InternalError);
+  EXPECT_THROW(LossScaler({.dynamic = true, .window = 0}), InternalError);
+  EXPECT_THROW(LossScaler({.dynamic = true, .hysteresis = 0}), InternalError);
+}
+
+}  // namespace
+}  // namespace trireme::optim

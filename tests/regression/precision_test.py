@@ -1,0 +1,121 @@
+"""Half precision on the host: the loss curve of fp32, real overflows, a loss scale that follows them on
+every layout and through restarts."""
+
+import math
+import re
+import unittest
+
+from runs import FAILED, RunTest, layout_words, run
+
+FP16 = ["precision.compute=fp16"]
+BF16 = ["precision.compute=bf16"]
+
+
+class LossScale(RunTest):
+    def scales(self, name):
+        """Loss scale, skipped iterations and learning rate after every iteration."""
+        return [(event["loss_scale"], event["skipped"], event["learning_rate"])
+                for event in self.events(name, "train")]
+
+    def test_the_printed_log_of_megatron(self):
+        """Megatron-LM's log of 50 iterations with its default scaler: 15 overflow, from 2^32 down to
+        262144, and hold the warm-up of 3200 iterations back by as many. Every sample is the same, so
+        that every iteration has the same gradients; with this deviation of initial weights (from 4 to 6
+        will do) they are just so large that 2^19 overflows in fp16 and 2^18 does not."""
+        text = self.folder / "text.txt"
+        text.write_text("a\n" * 8000)
+        run("trireme-preprocess", "--input", text, "--output", self.folder / "same", "--tokenizer",
+            "bytes", "--append-eod")
+        result = self.pretrain(
+            "run", *FP16, f"data.train={self.folder / 'same'}_text_document", "model.layers=2",
+            "model.sequence=2", "model.init_std=5", "model.dropout={attention: 0, hidden: 0}",
+            "batch={micro: 64, global: 64}", "schedule.peak=1.5e-4", "schedule.minimum=1e-5",
+            "schedule.warmup=0.01", "schedule.decay=320000", "train.iterations=50", "log.every=10",
+            "checkpoint.at_end=false")
+        lines = [line for line in result.out.split("\n") if line.startswith(" iteration ")]
+        number = r"[-+.0-9E]+"
+        for line, (iteration, rate, scale, norm, skipped) in zip(lines, [
+                (10, "0.000E+00", "8388608.0", "(inf|nan)", 10),
+                (20, "2.344E-07", "262144.0", number, 5),
+                (30, "7.031E-07", "262144.0", number, 0),
+                (40, "1.172E-06", "262144.0", number, 0),
+                (50, "1.641E-06", "262144.0", number, 0)], strict=True):
+            self.assertRegex(
+                line,
+                rf"^ iteration {iteration:8d}/      50 \| consumed samples: {64 * iteration:12d} \| "
+                rf"elapsed time per iteration \(ms\): {number} \| learning rate: {re.escape(rate)} \| "
+                rf"global batch size:    64 \| lm loss: {number} \| loss scale: {scale} \| "
+                rf"grad norm: {norm} \| number of skipped iterations: {skipped:3d} \| "
+                r"number of nan iterations:   0 \|")
+
+    def test_every_layout_skips_the_same(self):
+        """An overflow on one rank is one on all, with a sharded optimizer as well."""
+        words = [*FP16, "checkpoint.at_end=false", "precision.loss_scale.window=3"]
+        self.pretrain("serial", *words)
+        reference = self.scales("serial")
+        self.assertGreater(sum(skipped for _, skipped, _ in reference), 8)
+        for layout in [(2, 1, 1), (1, 2, 1), (1, 1, 2), (2, 2, 1)]:
+            with self.subTest(layout):
+                name = "-".join(map(str, layout))
+                self.pretrain(name, *layout_words(*layout), *words, ranks=math.prod(layout))
+                self.assertEqual(self.scales(name), reference)
+                self.assert_close(self.losses(name), self.losses("serial"), 1e-4, name)
+
+    def test_restart_in_the_midst_of_overflows(self):
+        words = [*FP16, "train.iterations=24", "precision.loss_scale.window=3"]
+        self.pretrain("whole", *words)
+        for _ in range(4):
+            self.pretrain("parts", *words, "train.exit_interval=7")
+        self.assertEqual(len(self.losses("parts")), 24)
+        self.assertEqual(self.scales("parts"), self.scales("whole"))
+        self.assertEqual(self.losses("parts"), self.losses("whole"))
+        first, second = (self.inspect(self.latest(name)) for name in ("whole", "parts"))
+        self.assertEqual(first["tensors"], second["tensors"])
+        scales = [scale for scale, *_ in self.scales("whole")]
+        self.assertIn(2.0, [after / before for before, after in zip(scales, scales[1:])],
+                      "the scale never grew")
+
+    def test_deepspeed_gives_up_at_the_least_scale(self):
+        words = [*FP16, "precision.loss_scale.dialect=deepspeed", "precision.loss_scale.initial=4294967296",
+                 "precision.loss_scale.minimum=1073741824"]
+        for ranks in (1, 2):
+            with self.subTest(f"{ranks} ranks"):
+                result = self.pretrain(f"{ranks}", *words, f"parallel.data={ranks}", ranks=ranks,
+                                       code=FAILED)
+                message = "Current loss scale already at minimum - cannot decrease scale anymore. Exiting run."
+                self.assertEqual(result.err.count(message), 1, result)
+                # The first takes from the hysteresis, two halve the scale, the fourth is too much.
+                self.assertEqual([scale for scale, *_ in self.scales(f"{ranks}")],
+                                 [4294967296, 2147483648, 1073741824])
+
+    def test_a_constant_scale_of_fp32_changes_nothing(self):
+        self.pretrain("plain")
+        self.pretrain("scaled", "precision.loss_scale.value=1024")
+        self.assertEqual(self.losses("scaled"), self.losses("plain"))
+        self.assertEqual({scale for scale, *_ in self.scales("scaled")}, {1024})
+
+
+class HalfTypes(RunTest):
+    def test_learn_as_fp32_does(self):
+        self.pretrain("fp32")
+        losses = self.losses("fp32")
+        self.assert_learns(losses)
+        # From a scale at which nothing overflows, so that all take the same steps.
+        for name, words in [("fp16", [*FP16, "precision.loss_scale.initial=1024"]), ("bf16", BF16)]:
+            result = self.pretrain(name, *words)
+            self.assertIn(f"host backend, {name}", result.out)
+            self.assertEqual({(event["loss_scale"], event["skipped"])
+                              for event in self.events(name, "train")},
+                             {(1024 if name == "fp16" else 1, 0)})
+            self.assert_close(self.losses(name), losses, 1e-2, name)
+
+    def test_a_checkpoint_goes_on_in_another_type(self):
+        self.pretrain("run", "train.iterations=20", "train.exit_interval=10")
+        result = self.pretrain("run", *BF16, "train.iterations=20")
+        self.assertIn("changed: precision.compute: fp32 in the checkpoint, bf16 now", result.out)
+        self.pretrain("fp32")
+        self.assert_close(self.losses("run"), self.losses("fp32"), 1e-2, "fp32, then bf16")
+
+
+if __name__ == "__main__":
+    unittest.main(verbosity=2)
