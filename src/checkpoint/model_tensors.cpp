@@ -20,23 +20,20 @@ void* element(const Tensor& flat, std::int64_t index) { return flat.rows(index, 
 
 std::vector<LocalTensor> checkpoint_tensors(const model::ParameterStore& parameters,
                                             const optim::Optimizer& optimizer) {
-  std::vector<LocalTensor> weights = empty_tensors(parameters, "model/");
-  std::vector<LocalTensor> momentum = empty_tensors(parameters, "optimizer/m/");
-  std::vector<LocalTensor> variance = empty_tensors(parameters, "optimizer/v/");
-  const model::Parameter* first = parameters.table().data();
-  for (const optim::OwnedPart& part : optimizer.owned_parts()) {
-    const std::ptrdiff_t index = part.parameter - first;
-    const auto add = [&](std::vector<LocalTensor>& tensors, void* data) {
-      tensors[index].pieces.push_back({.boxes = part.boxes, .data = data, .owner = part.primary});
-    };
-    add(weights, optimizer.master(part).data);
-    add(momentum, element(optimizer.momentum(), part.state_offset));
-    add(variance, element(optimizer.variance(), part.state_offset));
-  }
-  for (auto* moments : {&momentum, &variance})
-    weights.insert(weights.end(), std::make_move_iterator(moments->begin()),
-                   std::make_move_iterator(moments->end()));
-  return weights;
+  std::vector<LocalTensor> all;
+  const auto add = [&](const std::string& group, const auto& data_of) {
+    std::vector<LocalTensor> tensors = empty_tensors(parameters, group + "/");
+    for (const optim::OwnedPart& part : optimizer.owned_parts())
+      tensors[part.parameter - parameters.table().data()].pieces.push_back(
+          {.boxes = part.boxes, .data = data_of(part), .owner = part.primary});
+    all.insert(all.end(), std::make_move_iterator(tensors.begin()),
+               std::make_move_iterator(tensors.end()));
+  };
+  add("model", [&](const optim::OwnedPart& part) { return optimizer.master(part).data; });
+  for (const optim::OptimizerState& state : optimizer.states())
+    add("optimizer/" + state.name,
+        [&](const optim::OwnedPart& part) { return element(state.tensor, part.state_offset); });
+  return all;
 }
 
 std::vector<LocalTensor> weight_tensors(const model::ParameterStore& parameters,

@@ -9,8 +9,8 @@
 
 namespace trireme::checkpoint {
 
-/// Every logical tensor of a checkpoint with this rank's part of it: weights under model/, moments
-/// under optimizer/m/ and optimizer/v/. Views of the live buffers.
+/// Every logical tensor of a checkpoint with this rank's part of it: weights under model/, what the
+/// optimizer keeps under optimizer/m/ and optimizer/v/. Views of the live buffers.
 std::vector<LocalTensor> checkpoint_tensors(const model::ParameterStore& parameters,
                                             const optim::Optimizer& optimizer);
 

@@ -67,6 +67,7 @@ class Checker {
   void data(const LoadOptions& options);
   void checkpoints();
   void device();
+  void optimizer();
   void loss_scale();
 
  private:
@@ -392,6 +393,24 @@ void Checker::device() {
   });
 }
 
+void Checker::optimizer() {
+  const Optimizer& optimizer = deck_.optimizer;
+  const auto refuse = [&](bool left_out, std::string_view path) {
+    require(left_out, {path, "optimizer.type"}, [&, path] {
+      return fmt::format("optimizer.type = {} has no use for '{}'; leave it out",
+                         name_of(optimizer.type), path);
+    });
+  };
+  if (optimizer.type != OptimizerType::sgd) {
+    refuse(!optimizer.momentum, "optimizer.momentum");
+    return;
+  }
+  const Optimizer& usual = fixed_defaults().optimizer;
+  refuse(optimizer.beta1 == usual.beta1, "optimizer.beta1");
+  refuse(optimizer.beta2 == usual.beta2, "optimizer.beta2");
+  refuse(optimizer.eps == usual.eps, "optimizer.eps");
+}
+
 void Checker::loss_scale() {
   const Precision& precision = deck_.precision;
   const LossScale& scale = precision.loss_scale;
@@ -474,6 +493,7 @@ void check_together(const Deck& deck, const Given& given, const LoadOptions& opt
   checker.data(options);
   checker.checkpoints();
   checker.device();
+  checker.optimizer();
   checker.loss_scale();
 }
 

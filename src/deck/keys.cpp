@@ -302,33 +302,38 @@ void optimizer_keys(std::vector<Key>& rows) {
   rows.insert(
       rows.end(),
       {
-          key(TRIREME_MEMBER(optimizer.type))
-              .by_default("adamw")
-              .built({"adamw"})
-              .noted()
-              .help("Update rule."),
+          key(TRIREME_MEMBER(optimizer.type)).by_default("adamw").fixed().help("Update rule."),
           key(TRIREME_MEMBER(optimizer.beta1))
               .by_default("0.9")
               .at_least(0)
               .below(1)
               .noted()
-              .help("Decay of the mean of gradients."),
+              .help("Decay of the mean of gradients; not with sgd."),
           key(TRIREME_MEMBER(optimizer.beta2))
               .by_default("0.999")
               .at_least(0)
               .below(1)
               .noted()
-              .help("Decay of the mean of squared gradients."),
+              .help("Decay of the mean of squared gradients; not with sgd."),
           key(TRIREME_MEMBER(optimizer.eps))
               .by_default("1e-08")
               .above(0)
               .noted()
               .help("Added to the root of the second moment."),
+          key(TRIREME_MEMBER(optimizer.momentum))
+              .derived("0 with sgd",
+                       [](Deck& deck) {
+                         if (deck.optimizer.type == OptimizerType::sgd) deck.optimizer.momentum = 0;
+                       })
+              .at_least(0)
+              .below(1)
+              .fixed()
+              .help("Momentum of sgd; 0 keeps none."),
           key(TRIREME_MEMBER(optimizer.weight_decay))
               .by_default("0.01")
               .at_least(0)
               .noted()
-              .help("Decoupled weight decay; biases and norms have none."),
+              .help("Weight decay, in the gradient with adam and sgd; biases and norms have none."),
           key(TRIREME_MEMBER(optimizer.clip))
               .by_default("1")
               .at_least(0)

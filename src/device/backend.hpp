@@ -18,8 +18,10 @@
 #include "kernels/embedding.hpp"
 #include "kernels/gelu.hpp"
 #include "kernels/gemm.hpp"
+#include "kernels/lamb.hpp"
 #include "kernels/layernorm.hpp"
 #include "kernels/linear_gelu.hpp"
+#include "kernels/sgd.hpp"
 
 namespace trireme::device {
 
@@ -89,6 +91,8 @@ class Backend {
   virtual void cross_entropy_loss(const kernels::CrossEntropyLoss& args) = 0;
   virtual void cross_entropy_backward(const kernels::CrossEntropyBackward& args) = 0;
   virtual void adamw(const kernels::AdamW& args) = 0;
+  virtual void sgd(const kernels::Sgd& args) = 0;
+  virtual void lamb_direction(const kernels::LambDirection& args) = 0;
   virtual void squared_sum(const kernels::SquaredSum& args) = 0;
   virtual void cast(const kernels::Cast& args) = 0;
 };

@@ -17,10 +17,11 @@ struct Stretches {
 };
 
 /// One AdamW update of n elements, in place. The gradient is first multiplied by `gradient_scale`
-/// (clipping).
+/// (clipping, and the loss scale taken out).
 ///   m = beta1 m + (1 - beta1) g;  v = beta2 v + (1 - beta2) g^2
 ///   w -= lr (m / (1 - beta1^step) / (sqrt(v / (1 - beta2^step)) + eps) + weight_decay w)
-/// weight, gradient, m, v [n] of one wide type; `decayed` elements decay, the others as if
+/// With `decay_in_gradient` it is Adam with L2 regularization: weight_decay w is added to g
+/// instead. weight, gradient, m, v [n] of one wide type; `decayed` elements decay, the others as if
 /// weight_decay were 0. `copy` [n], when given, receives the new weights rounded to its half type.
 /// `step` counts updates from 1. Source: Loshchilov, Hutter, "Decoupled weight decay
 /// regularization" (2019), algorithm 2.
@@ -35,6 +36,7 @@ struct AdamW {
   double beta2 = 0.999;
   double eps = 1e-8;
   double weight_decay = 0.0;
+  bool decay_in_gradient = false;
   double gradient_scale = 1.0;
   std::int64_t step = 1;
   Stretches decayed;

@@ -8,11 +8,16 @@ namespace {
 
 int shard_count(int data_ranks, bool shard_state) { return shard_state ? data_ranks : 1; }
 
-/// The part of a flat tensor at `range`.
-Tensor part(const Tensor& flat, const Range& range) { return flat.rows(range.begin, range.size()); }
+/// Tensors like the owned weights that the rule keeps.
+int state_count(const OptimizerConfig& config) {
+  if (config.type == OptimizerType::sgd) return config.momentum > 0.0 ? 1 : 0;
+  return 2;
+}
 
-/// Copies of the owned weights that the optimizer keeps: two moments, and a master copy.
-int copies(DType weights) { return weights == wide(weights) ? 2 : 3; }
+/// Those, and a master copy of the weights where they are of a half type.
+int copies(const OptimizerConfig& config, DType weights) {
+  return state_count(config) + (weights == wide(weights) ? 0 : 1);
+}
 
 /// Appends a stretch to ascending bounds, joined with the one before when they touch.
 void add_stretch(std::vector<std::int64_t>& bounds, const Range& stretch) {
@@ -25,9 +30,9 @@ void add_stretch(std::vector<std::int64_t>& bounds, const Range& stretch) {
 }  // namespace
 
 std::size_t Optimizer::planned_bytes(const model::Placement& placement, int data_ranks,
-                                     bool shard_state, DType dtype) {
-  return copies(dtype) * placement.owned_size / shard_count(data_ranks, shard_state) *
-         size_of(wide(dtype));
+                                     const OptimizerConfig& config, DType dtype) {
+  return copies(config, dtype) * placement.owned_size /
+         shard_count(data_ranks, config.shard_state) * size_of(wide(dtype));
 }
 
 Optimizer::Optimizer(device::Backend& backend, model::ParameterStore& parameters,
@@ -38,17 +43,26 @@ Optimizer::Optimizer(device::Backend& backend, model::ParameterStore& parameters
       config_(config),
       shards_(parameters.placement().owned_size, config.bucket,
               shard_count(groups.data.size(), config.shard_state)) {
-  const std::int64_t owned = parameters.placement().owned_size / shards_.count();
-  const DType dtype = wide(parameters.dtype());
-  const std::size_t bytes = owned * size_of(dtype);
-  const int count = copies(parameters.dtype());
-  memory_ = backend.allocate(count * bytes + sizeof(double), "optimizer state");
-  auto* base = static_cast<std::byte*>(memory_.get());
-  norm_ = {base + count * bytes, DType::f64, {1}};
-  momentum_ = {base, dtype, {owned}};
-  variance_ = {base + bytes, dtype, {owned}};
-  if (count == 3) master_ = {base + 2 * bytes, dtype, {owned}};
+  allocate_state();
+  parts_ = owned_parts();
   build_ranges();
+}
+
+void Optimizer::allocate_state() {
+  constexpr const char* kNames[] = {"m", "v"};
+  const std::int64_t owned = parameters_.placement().owned_size / shards_.count();
+  const DType dtype = wide(parameters_.dtype());
+  const std::size_t bytes = owned * size_of(dtype);
+  const int states = state_count(config_), all = copies(config_, parameters_.dtype());
+  const auto sums = static_cast<std::int64_t>(
+      config_.type == OptimizerType::lamb ? 2 * parameters_.table().size() : 0);
+  memory_ = backend_.allocate(all * bytes + (1 + sums) * sizeof(double), "optimizer state");
+  auto* base = static_cast<std::byte*>(memory_.get());
+  for (int i = 0; i < states; ++i)
+    states_.push_back({kNames[i], {base + i * bytes, dtype, {owned}}});
+  if (all > states) master_ = {base + states * bytes, dtype, {owned}};
+  norm_ = {base + all * bytes, DType::f64, {1}};
+  if (sums > 0) squares_ = {base + all * bytes + sizeof(double), DType::f64, {sums}};
 }
 
 std::vector<OwnedPart> Optimizer::owned_parts() const {
@@ -80,7 +94,6 @@ Tensor Optimizer::master(const OwnedPart& owned) const {
 }
 
 void Optimizer::build_ranges() {
-  const std::vector<OwnedPart> parts = owned_parts();
   std::vector<std::int64_t> bounds;  // of all ranges, uploaded as one
   struct Place {
     std::size_t decayed, counted, end;
@@ -89,8 +102,8 @@ void Optimizer::build_ranges() {
   std::int64_t state_offset = 0;
   for (const Range& range : shards_.owned(shards_.count() == 1 ? 0 : groups_.data.rank())) {
     std::vector<std::int64_t> decayed, counted;
-    for (const OwnedPart& part : parts) {
-      if (part.weight_offset < range.begin || part.weight_offset >= range.end) continue;
+    for (const OwnedPart& part : parts_) {
+      if (!range.contains(part.weight_offset)) continue;
       const std::int64_t begin = part.weight_offset - range.begin;
       const Range stretch{begin, begin + grid::count_elements(part.boxes)};
       if (part.parameter->weight_decay) add_stretch(decayed, stretch);
@@ -173,31 +186,6 @@ double Optimizer::gradient_norm(double loss_scale) {
   double squares = 0.0;
   backend_.download(&squares, norm_.data, sizeof squares);
   return std::sqrt(groups_.world.all_reduce(squares, comm::Reduce::sum)) / loss_scale;
-}
-
-void Optimizer::update(const UpdateStep& step) {
-  ++step_;
-  const double clip =
-      config_.clip > 0.0 ? std::min(1.0, config_.clip / (step.gradient_norm + 1e-6)) : 1.0;
-  for (std::size_t i = 0; i < ranges_.size(); ++i) {
-    const OwnedRange& owned = ranges_[i];
-    const Tensor weights = part(parameters_.weights(), owned.range);
-    backend_.adamw({.weight = has_master_copy() ? part(master_, owned.state()) : weights,
-                    .gradient = part(parameters_.gradients(), owned.range),
-                    .m = part(momentum_, owned.state()),
-                    .v = part(variance_, owned.state()),
-                    .copy = has_master_copy() ? weights : Tensor{},
-                    .learning_rate = step.learning_rate,
-                    .beta1 = config_.beta1,
-                    .beta2 = config_.beta2,
-                    .eps = config_.eps,
-                    .weight_decay = step.weight_decay,
-                    .gradient_scale = clip / step.loss_scale,
-                    .step = step_,
-                    .decayed = owned.decayed});
-    start_gathering(i);
-  }
-  finish_gathering();
 }
 
 void Optimizer::gather_weights() {

@@ -1,9 +1,10 @@
 // From the gradients of a step to the weights of the next: reduction over ranks, global norm,
-// clipping, AdamW.
+// clipping, the update.
 #pragma once
 
 #include <cstdint>
 #include <memory>
+#include <string>
 #include <vector>
 
 #include "comm/communicator.hpp"
@@ -14,11 +15,17 @@
 
 namespace trireme::optim {
 
+/// The update rules; see the kernels AdamW, Sgd and LambDirection for their formulas. Adam is AdamW
+/// with the weight decay in the gradient.
+enum class OptimizerType { adamw, adam, sgd, lamb };
+
 /// The deck's `optimizer` section and how its state is spread.
 struct OptimizerConfig {
+  OptimizerType type = OptimizerType::adamw;
   double beta1 = 0.9;
   double beta2 = 0.999;
   double eps = 1e-8;
+  double momentum = 0.0;    ///< of sgd
   double clip = 1.0;        ///< largest global gradient norm; 0 leaves gradients as they are
   bool shard_state = true;  ///< ZeRO-1: each data rank keeps and updates its shard
   std::int64_t bucket = 25'000'000;  ///< elements reduced at a time
@@ -49,25 +56,36 @@ struct OwnedPart {
   const model::Parameter* parameter = nullptr;
   grid::Boxes boxes;               ///< of the logical tensor, in memory order
   std::int64_t weight_offset = 0;  ///< into ParameterStore::weights()
-  std::int64_t state_offset = 0;   ///< into momentum(), variance() and a separate master copy
+  std::int64_t state_offset = 0;   ///< into states() and a separate master copy
   bool primary = true;             ///< exactly one rank holds each element as primary
 };
 
-/// AdamW over the owned part of a rank's flat buffers. Weights of a half type have a master copy of
-/// the owned part in fp32, which is updated and then rounded into them.
+/// The part of a flat tensor at `range`.
+inline Tensor part(const Tensor& flat, const Range& range) {
+  return flat.rows(range.begin, range.size());
+}
+
+/// What an update rule keeps of every parameter.
+struct OptimizerState {
+  std::string name;  ///< "m" or "v", its group in a checkpoint
+  Tensor tensor;     ///< of the owned ranges, one after another
+};
+
+/// An update rule over the owned part of a rank's flat buffers. Weights of a half type have a
+/// master copy of the owned part in fp32, which is updated and then rounded into them.
 ///
 /// As observer of the passes it starts the reduction of a bucket of gradients as soon as it is
 /// complete, and lets a pass wait for the weights that it needs.
 class Optimizer final : public model::PassObserver {
  public:
-  /// Allocates the moments and the master copy. `parameters` and the groups must outlive it.
+  /// Allocates the state and the master copy. `parameters` and the groups must outlive it.
   Optimizer(device::Backend& backend, model::ParameterStore& parameters,
             const OptimizerGroups& groups, const OptimizerConfig& config);
 
-  /// Bytes of the moments, and of the master copy where weights are of a half type, of a rank that
+  /// Bytes of the state, and of the master copy where weights are of a half type, of a rank that
   /// places `placement`; `dtype` is that of the weights.
   static std::size_t planned_bytes(const model::Placement& placement, int data_ranks,
-                                   bool shard_state, DType dtype);
+                                   const OptimizerConfig& config, DType dtype);
 
   /// Draws the initial weights (ParameterStore::initialize) of the owned parts into the master copy
   /// and gathers them. Collective as update().
@@ -90,8 +108,8 @@ class Optimizer final : public model::PassObserver {
 
   /// One update with the reduced gradients, divided by the loss scale and scaled by
   /// min(1, clip / (norm + 1e-6)), then the new weights to all ranks that hold them. Collective
-  /// over the data and embedding groups. Source of the coefficient:
-  /// torch.nn.utils.clip_grad_norm_.
+  /// over the data and embedding groups, LAMB's over the world. The gradients are not kept. Source
+  /// of the coefficient: torch.nn.utils.clip_grad_norm_.
   void update(const UpdateStep& step);
 
   /// Rounds the master copy into the weights, and copies here those that other ranks own: after the
@@ -102,9 +120,9 @@ class Optimizer final : public model::PassObserver {
   std::int64_t step() const { return step_; }
   void set_step(std::int64_t step) { step_ = step; }
 
-  /// First and second moments, the owned ranges one after another.
-  Tensor momentum() const { return momentum_; }
-  Tensor variance() const { return variance_; }
+  /// What the update rule keeps: the first moment or momentum "m", the second moment "v"; without
+  /// momentum, gradient descent keeps nothing.
+  const std::vector<OptimizerState>& states() const { return states_; }
 
   /// What this rank owns, parameter by parameter.
   std::vector<OwnedPart> owned_parts() const;
@@ -122,6 +140,16 @@ class Optimizer final : public model::PassObserver {
     Range state() const { return {state_offset, state_offset + range.size()}; }
   };
 
+  /// Allocates what the update rule keeps.
+  void allocate_state();
+  /// A range by AdamW, Adam or gradient descent.
+  void update_range(const OwnedRange& owned, const UpdateStep& step, double gradient_scale);
+  /// LAMB's direction of a range, over its gradient.
+  void direct_range(const OwnedRange& owned, const UpdateStep& step, double gradient_scale);
+  /// LAMB's step of the parameters in a range along their directions.
+  void step_range(const OwnedRange& owned, double learning_rate, const std::vector<double>& trust);
+  /// |w| / |u| of every parameter of the table, 1 where either is 0. Collective over the world.
+  std::vector<double> trust_ratios();
   /// The ranges that this rank owns, and where in them weight decay and norm apply.
   void build_ranges();
   bool has_master_copy() const { return static_cast<bool>(master_); }
@@ -144,9 +172,10 @@ class Optimizer final : public model::PassObserver {
   device::Buffer memory_;
   device::Buffer bounds_memory_;
   Tensor master_;  ///< only with weights of a half type
-  Tensor momentum_;
-  Tensor variance_;
+  std::vector<OptimizerState> states_;
   Tensor norm_;
+  std::vector<OwnedPart> parts_;  ///< owned_parts(), which LAMB's norms go over
+  Tensor squares_;                ///< of LAMB: those of w of every parameter, then those of u
   std::int64_t step_ = 0;
 };
 

@@ -13,6 +13,7 @@ struct Range {
   std::int64_t begin = 0;
   std::int64_t end = 0;
   std::int64_t size() const { return end - begin; }
+  bool contains(std::int64_t element) const { return begin <= element && element < end; }
   bool operator==(const Range&) const = default;
 };
 

@@ -37,9 +37,12 @@ std::size_t nccl_bytes(const grid::Layout& layout, int stage) {
 /// MLP's are the largest.
 std::size_t widened_bytes(const model::LayerSizes& sizes) {
   if (sizes.dtype == wide(sizes.dtype)) return 0;
-  const std::int64_t T = sizes.tokens(), h = sizes.config.hidden;
-  const std::int64_t n = std::max(sizes.local_vocab(), sizes.local_ffn());
-  return (T * h + n * h + T * n) * sizeof(float);
+  const auto product = [&](std::int64_t tokens, std::int64_t columns) {
+    const std::int64_t h = sizes.config.hidden;
+    return (tokens * h + columns * h + tokens * columns) * sizeof(float);
+  };
+  return std::max(product(sizes.loss_tokens(), sizes.local_vocab()),
+                  product(sizes.tokens(), sizes.local_ffn()));
 }
 
 StagePlan plan_stage(const deck::Deck& deck, const grid::Layout& layout,
@@ -59,7 +62,7 @@ StagePlan plan_stage(const deck::Deck& deck, const grid::Layout& layout,
       .weights = placement.size * size_of(dtype),
       .gradients = placement.size * size_of(wide(dtype)),
       .optimizer =
-          optim::Optimizer::planned_bytes(placement, layout.data, deck.parallel.zero >= 1, dtype),
+          optim::Optimizer::planned_bytes(placement, layout.data, optimizer_config(deck), dtype),
       .activations = memory.activations,
       .workspace =
           memory.workspace + (on_gpu ? model::kernel_workspace_bytes(sizes) : widened_bytes(sizes)),

@@ -23,6 +23,20 @@ optim::DecayType decay_type(deck::ScheduleType type) {
   throw InternalError("unknown schedule.type");
 }
 
+optim::OptimizerType optimizer_type(deck::OptimizerType type) {
+  switch (type) {
+    case deck::OptimizerType::adamw:
+      return optim::OptimizerType::adamw;
+    case deck::OptimizerType::adam:
+      return optim::OptimizerType::adam;
+    case deck::OptimizerType::sgd:
+      return optim::OptimizerType::sgd;
+    case deck::OptimizerType::lamb:
+      return optim::OptimizerType::lamb;
+  }
+  throw InternalError("unknown optimizer.type");
+}
+
 optim::RampType ramp_type(deck::RampType type) {
   switch (type) {
     case deck::RampType::constant:
@@ -172,9 +186,11 @@ model::ModelConfig model_config(const deck::Deck& deck, const Vocabulary& vocabu
 }
 
 optim::OptimizerConfig optimizer_config(const deck::Deck& deck) {
-  return {.beta1 = deck.optimizer.beta1,
+  return {.type = optimizer_type(deck.optimizer.type),
+          .beta1 = deck.optimizer.beta1,
           .beta2 = deck.optimizer.beta2,
           .eps = deck.optimizer.eps,
+          .momentum = deck.optimizer.momentum.value_or(0.0),
           .clip = deck.optimizer.clip,
           .shard_state = deck.parallel.zero >= 1,
           .bucket = deck.parallel.bucket,

@@ -162,8 +162,6 @@ TEST(DeckErrors, NotBuiltYet) {
       {"batch:", "precision: {compute: bf16, gradients: same}\nrun: {device: cuda}\nbatch:",
        "bad.yaml:6:28: precision.gradients = same with precision.compute = bf16 is not built yet "
        "(try precision.gradients: fp32)"},
-      {"batch:", "optimizer: {type: lamb}\nbatch:",
-       "bad.yaml:6:13: 'optimizer.type: lamb' is not built yet; leave it out or write 'adamw'"},
       {"batch:", "sweep: {optimizer.beta1: [0.9, 0.95]}\nbatch:",
        "bad.yaml:6:1: 'sweep' is not built yet; leave it out"},
       {"iterations: 100", "iterations: 100\n  skip: [1-2]",
@@ -282,6 +280,10 @@ TEST(DeckErrors, BatchScheduleAndLengthMustFit) {
        "give one"},
       {"iterations: 100", "samples: 3",
        "bad.yaml:13:3: train.samples = 3 is less than batch.global = 16 (try 16)"},
+      {"batch:", "optimizer: {momentum: 0.9}\nbatch:",
+       "bad.yaml:6:13: optimizer.type = adamw has no use for 'optimizer.momentum'; leave it out"},
+      {"batch:", "optimizer: {type: sgd, beta2: 0.95}\nbatch:",
+       "bad.yaml:6:24: optimizer.type = sgd has no use for 'optimizer.beta2'; leave it out"},
       {"batch:", "precision: {loss_scale: {window: 500}}\nbatch:",
        "bad.yaml:6:26: 'precision.loss_scale.window' needs precision.compute = fp16, but it is "
        "fp32; "

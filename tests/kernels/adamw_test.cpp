@@ -57,6 +57,23 @@ TYPED_TEST(AdamWTest, FollowsTheAlgorithm) {
   }
 }
 
+TYPED_TEST(AdamWTest, DecaysInTheGradientWhereTold) {
+  using T = TypeParam;
+  State<T> state(1000);
+  std::vector<double> weight(1000), v(1000);
+  for (std::int64_t i = 0; i < 1000; ++i) {
+    const double w = std::as_const(state.weight)[i];
+    const double g = 0.5 * std::as_const(state.gradient)[i] + 0.1 * w;
+    v[i] = 0.05 * g * g;
+    weight[i] = w - 1e-2 * g / (std::abs(g) + 1e-8);  // the first step's moments are g and g^2
+  }
+  AdamW args = state.step(1);
+  args.decay_in_gradient = true;
+  host::adamw(args);
+  expect_close("weight", state.weight, weight, tolerance<T>(3e-7));
+  expect_close("v", state.v, v, tolerance<T>(5e-7));
+}
+
 TYPED_TEST(AdamWTest, PiecesOfABufferUpdateLikeTheWhole) {
   using T = TypeParam;
   State<T> whole(20011), pieces(20011);

@@ -130,7 +130,7 @@ class RankedGpt final : public pipeline::StageWork {
   /// The logical tensors, whole on every rank. Collective over the model's world.
   LogicalTensors gradients() { return gathered(parameters_.gradients(), Flat::parameters); }
   LogicalTensors weights() { return gathered(parameters_.weights(), Flat::parameters); }
-  LogicalTensors momentum() { return gathered(optimizer_.momentum(), Flat::moments); }
+  LogicalTensors momentum() { return gathered(optimizer_.states()[0].tensor, Flat::moments); }
 
   comm::Groups& groups() { return groups_; }
   model::ParameterStore& parameters() { return parameters_; }

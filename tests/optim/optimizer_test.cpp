@@ -13,6 +13,8 @@
 namespace trireme::test {
 namespace {
 
+using optim::OptimizerType;
+
 const model::ModelConfig kModel{
     .layers = 2, .hidden = 8, .heads = 2, .ffn = 12, .sequence = 4, .positions = 4, .vocab = 13};
 
@@ -29,15 +31,27 @@ struct Reference {
     for (const model::Parameter& parameter : table) {
       const std::string& name = parameter.name;
       const double decay = parameter.shape.rank() == 2 ? weight_decay : 0.0;
-      for (std::size_t i = 0; i < weight[name].size(); ++i) {
-        const double g = gradient.at(name)[i] * scale;
+      std::vector<double>& w = weight[name];
+      std::vector<double> direction(w.size());
+      const bool in_gradient =
+          config.type == OptimizerType::adam || config.type == OptimizerType::sgd;
+      for (std::size_t i = 0; i < w.size(); ++i) {
+        const double g = gradient.at(name)[i] * scale + (in_gradient ? decay * w[i] : 0.0);
+        if (config.type == OptimizerType::sgd) {
+          direction[i] = m[name][i] = config.momentum * m[name][i] + g;
+          continue;
+        }
         m[name][i] = config.beta1 * m[name][i] + (1 - config.beta1) * g;
         v[name][i] = config.beta2 * v[name][i] + (1 - config.beta2) * g * g;
         const double mean = m[name][i] / (1 - std::pow(config.beta1, step));
         const double variance = v[name][i] / (1 - std::pow(config.beta2, step));
-        weight[name][i] -=
-            rate * (mean / (std::sqrt(variance) + config.eps) + decay * weight[name][i]);
+        direction[i] =
+            mean / (std::sqrt(variance) + config.eps) + (in_gradient ? 0.0 : decay * w[i]);
       }
+      const bool by_trust =
+          config.type == OptimizerType::lamb && norm(w) > 0 && norm(direction) > 0;
+      const double length = by_trust ? rate * norm(w) / norm(direction) : rate;
+      for (std::size_t i = 0; i < w.size(); ++i) w[i] -= length * direction[i];
     }
   }
 };
@@ -48,7 +62,7 @@ struct Fixture {
       : parameters(*backend, model::gpt_parameters(kModel), {1, 1, 1, {2}}, {}, dtype,
                    /*with_gradients=*/true),
         optimizer(*backend, parameters, {alone, alone, nullptr}, config) {
-    parameters.initialize(1);
+    if (dtype == wide(dtype)) parameters.initialize(1);
   }
 
   LogicalTensors gathered(const Tensor& flat, Flat kind) {
@@ -75,13 +89,19 @@ struct Fixture {
   optim::Optimizer optimizer;
 };
 
-class AdamW : public ::testing::TestWithParam<std::tuple<DType, double, std::int64_t>> {};
+class UpdateRule
+    : public ::testing::TestWithParam<std::tuple<OptimizerType, DType, double, std::int64_t>> {};
 
-TEST_P(AdamW, FollowsTheFormulas) {
-  const auto [dtype, clip, bucket] = GetParam();
+TEST_P(UpdateRule, FollowsTheFormulas) {
+  const auto [type, dtype, clip, bucket] = GetParam();
   const double tolerance = dtype == DType::f64 ? 1e-13 : 1e-6;
-  const optim::OptimizerConfig config{
-      .beta1 = 0.8, .beta2 = 0.95, .eps = 1e-5, .clip = clip, .bucket = bucket};
+  const optim::OptimizerConfig config{.type = type,
+                                      .beta1 = 0.8,
+                                      .beta2 = 0.95,
+                                      .eps = 1e-5,
+                                      .momentum = 0.7,
+                                      .clip = clip,
+                                      .bucket = bucket};
   Fixture run(config, dtype);
   const auto& table = run.parameters.table();
   Reference reference{run.gathered(run.parameters.weights(), Flat::parameters), zeros(table),
@@ -97,8 +117,10 @@ TEST_P(AdamW, FollowsTheFormulas) {
                           .gradient_norm = run.optimizer.gradient_norm()});
     EXPECT_EQ(run.optimizer.step(), step);
     const LogicalTensors weights = run.gathered(run.parameters.weights(), Flat::parameters);
-    const LogicalTensors m = run.gathered(run.optimizer.momentum(), Flat::moments);
-    const LogicalTensors v = run.gathered(run.optimizer.variance(), Flat::moments);
+    const auto& states = run.optimizer.states();
+    const LogicalTensors m = run.gathered(states[0].tensor, Flat::moments);
+    const LogicalTensors v =
+        states.size() > 1 ? run.gathered(states[1].tensor, Flat::moments) : zeros(table);
     for (const model::Parameter& parameter : table) {
       const std::string& name = parameter.name;
       const auto close = [&](const LogicalTensors& ours, const LogicalTensors& expected) {
@@ -111,10 +133,12 @@ TEST_P(AdamW, FollowsTheFormulas) {
   }
 }
 
-INSTANTIATE_TEST_SUITE_P(PrecisionClipBucket, AdamW,
-                         ::testing::Combine(::testing::Values(DType::f64, DType::f32),
-                                            ::testing::Values(0.0, 0.05, 1e9),
-                                            ::testing::Values(64, 25'000'000)));
+INSTANTIATE_TEST_SUITE_P(
+    TypePrecisionClipBucket, UpdateRule,
+    ::testing::Combine(::testing::Values(OptimizerType::adamw, OptimizerType::adam,
+                                         OptimizerType::sgd, OptimizerType::lamb),
+                       ::testing::Values(DType::f64, DType::f32), ::testing::Values(0.0, 0.05, 1e9),
+                       ::testing::Values(64, 25'000'000)));
 
 TEST(Optimizer, DecaysMatricesAlone) {
   Fixture run({}, DType::f64);
@@ -164,9 +188,18 @@ TEST(Optimizer, NormOfAGradientThatOverflowedIsNotFinite) {
 }
 
 TEST(Optimizer, TakesTheBytesThatWerePlanned) {
-  Fixture run({}, DType::f32);
-  EXPECT_EQ(run.optimizer.momentum().bytes() + run.optimizer.variance().bytes(),
-            optim::Optimizer::planned_bytes(run.parameters.placement(), 1, true, DType::f32));
+  const auto check = [](const optim::OptimizerConfig& config, std::size_t states, DType dtype) {
+    Fixture run(config, dtype);
+    std::size_t bytes = dtype == DType::f16 ? 2 * run.parameters.weights().bytes() : 0;
+    for (const optim::OptimizerState& state : run.optimizer.states()) bytes += state.tensor.bytes();
+    EXPECT_EQ(run.optimizer.states().size(), states);
+    EXPECT_EQ(bytes, optim::Optimizer::planned_bytes(run.parameters.placement(), 1, config, dtype));
+  };
+  check({}, 2, DType::f32);
+  check({}, 2, DType::f16);
+  check({.type = optim::OptimizerType::lamb}, 2, DType::f32);
+  check({.type = optim::OptimizerType::sgd, .momentum = 0.9}, 1, DType::f32);
+  check({.type = optim::OptimizerType::sgd}, 0, DType::f32);
 }
 
 }  // namespace

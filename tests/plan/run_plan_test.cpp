@@ -159,6 +159,16 @@ TEST(RunPlan, HalfTypesOnTheHostNeedCopiesToComputeWith) {
   EXPECT_GT(fp16.workspace, 4u * (T * kHidden + V * kHidden + T * V));
 }
 
+TEST(RunPlan, OptimizersTakeWhatTheyKeep) {
+  const auto optimizer = [](const std::vector<std::string>& words) {
+    return plan_gpt2(words).stages[0].memory.optimizer;
+  };
+  const std::size_t adamw = optimizer({});
+  EXPECT_EQ(optimizer({"optimizer.type=lamb"}), adamw);
+  EXPECT_EQ(2 * optimizer({"optimizer.type=sgd", "optimizer.momentum=0.9"}), adamw);
+  EXPECT_EQ(optimizer({"optimizer.type=sgd"}), 0u);
+}
+
 TEST(RunPlan, LargestStageDecides) {
   const RunPlan plan = plan_gpt2({"parallel.pipeline=2", "parallel.partition=2-10"}, 2);
   for (const StagePlan& stage : plan.stages)

@@ -129,6 +129,10 @@ TEST(Setup, ModelAndOptimizer) {
   EXPECT_EQ(optimizer.clip, 0.5);
   EXPECT_FALSE(optimizer.shard_state);
   EXPECT_EQ(optimizer.bucket, 1000);
+  EXPECT_EQ(optimizer.type, optim::OptimizerType::adamw);
+  const auto sgd = optimizer_config(gpt2_deck({"optimizer.type=sgd", "optimizer.momentum=0.9"}));
+  EXPECT_EQ(sgd.type, optim::OptimizerType::sgd);
+  EXPECT_EQ(sgd.momentum, 0.9);
 }
 
 TEST(Setup, LossScaleHasTheDialectsDefaults) {

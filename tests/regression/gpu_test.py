@@ -77,6 +77,12 @@ class Tiny(GpuTest):
     def test_host_curve_with_dropout(self):
         self.check_host_curve("checkpoint.at_end=false")
 
+    def test_host_curve_of_every_optimizer(self):
+        for words in [["optimizer.type=adam"], ["optimizer.type=lamb", "schedule.peak=2e-2"],
+                      ["optimizer.type=sgd", "optimizer.momentum=0.9", "schedule.peak=0.3"]]:
+            with self.subTest(words[0]):
+                self.check_host_curve("checkpoint.at_end=false", *words, "--restart", "never")
+
     def test_overflows_are_skipped_and_halve_the_scale(self):
         self.pretrain("run", CUDA, "precision.compute=fp16")
         train = self.events("run", "train")

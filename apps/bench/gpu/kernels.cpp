@@ -268,6 +268,22 @@ void optimizer(Meter& meter, DType dtype) {
                               .learning_rate = 1e-6};
     return [&backend, args] { backend.adamw(args); };
   });
+  meter.stream("sgd of 64e6", kCount * (5 * kWide + copy), [&]() -> Call {
+    const kernels::Sgd args{.weight = meter.random(shape, DType::f32),
+                            .gradient = meter.random(shape, DType::f32),
+                            .m = meter.zeros(shape, DType::f32),
+                            .copy = copy > 0 ? meter.zeros(shape, dtype) : Tensor{},
+                            .learning_rate = 1e-6,
+                            .momentum = 0.9};
+    return [&backend, args] { backend.sgd(args); };
+  });
+  meter.stream("lamb direction of 64e6", kCount * 7 * kWide, [&]() -> Call {
+    const kernels::LambDirection args{.weight = meter.random(shape, DType::f32),
+                                      .gradient = meter.random(shape, DType::f32),
+                                      .m = meter.zeros(shape, DType::f32),
+                                      .v = meter.zeros(shape, DType::f32)};
+    return [&backend, args] { backend.lamb_direction(args); };
+  });
   meter.stream("squared sum of 64e6", kCount * kWide, [&]() -> Call {
     const kernels::SquaredSum args{.x = meter.random(shape, DType::f32),
                                    .out = meter.zeros({1}, DType::f64)};

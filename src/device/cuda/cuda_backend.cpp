@@ -153,6 +153,8 @@ class CudaBackend final : public Backend {
   TRIREME_CUDA_OPERATION(cross_entropy_loss, CrossEntropyLoss)
   TRIREME_CUDA_OPERATION(cross_entropy_backward, CrossEntropyBackward)
   TRIREME_CUDA_OPERATION(adamw, AdamW)
+  TRIREME_CUDA_OPERATION(sgd, Sgd)
+  TRIREME_CUDA_OPERATION(lamb_direction, LambDirection)
   TRIREME_CUDA_OPERATION(squared_sum, SquaredSum)
   TRIREME_CUDA_OPERATION(cast, Cast)
 #undef TRIREME_CUDA_OPERATION

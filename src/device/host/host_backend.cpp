@@ -109,6 +109,8 @@ class HostBackend final : public Backend {
     host::cross_entropy_backward(args);
   }
   void adamw(const kernels::AdamW& args) override { host::adamw(args); }
+  void sgd(const kernels::Sgd& args) override { host::sgd(args); }
+  void lamb_direction(const kernels::LambDirection& args) override { host::lamb_direction(args); }
   void squared_sum(const kernels::SquaredSum& args) override { host::squared_sum(args); }
   void cast(const kernels::Cast& args) override { host::cast(args); }
 };

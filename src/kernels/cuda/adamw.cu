@@ -27,6 +27,7 @@ struct Update {
   float rate;        // learning rate over the first moment's bias
   float correction;  // one over the root of the second moment's bias
   float decay;
+  float pull;  // the part of the weight that is added to the gradient
 
   explicit Update(const AdamW& args)
       : beta1(static_cast<float>(args.beta1)),
@@ -39,10 +40,12 @@ struct Update {
                                 (1.0 - std::pow(args.beta1, static_cast<double>(args.step))))),
         correction(static_cast<float>(
             1.0 / std::sqrt(1.0 - std::pow(args.beta2, static_cast<double>(args.step))))),
-        decay(static_cast<float>(args.learning_rate * args.weight_decay)) {}
+        decay(static_cast<float>(args.decay_in_gradient ? 0.0
+                                                        : args.learning_rate * args.weight_decay)),
+        pull(static_cast<float>(args.decay_in_gradient ? args.weight_decay : 0.0)) {}
 
   __device__ void apply(float& weight, float gradient, float& m, float& v, bool decays) const {
-    const float g = gradient * gradient_scale;
+    const float g = gradient * gradient_scale + (decays ? pull : 0.0f) * weight;
     m = beta1 * m + rest1 * g;
     v = beta2 * v + rest2 * (g * g);
     weight -= rate * (m / (sqrtf(v) * correction + eps)) + (decays ? decay : 0.0f) * weight;

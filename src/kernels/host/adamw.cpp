@@ -14,8 +14,6 @@
 namespace trireme::kernels::host {
 namespace {
 
-constexpr std::int64_t kBlock = 16384;
-
 template <typename T>
 void update(const AdamW& args, std::int64_t first, std::int64_t last, bool decays) {
   T* weight = args.weight.as<T>();
@@ -28,11 +26,13 @@ void update(const AdamW& args, std::int64_t first, std::int64_t last, bool decay
   const T scale = static_cast<T>(args.gradient_scale), eps = static_cast<T>(args.eps);
   const T rate = static_cast<T>(args.learning_rate / (1.0 - std::pow(args.beta1, step)));
   const T correction = static_cast<T>(1.0 / std::sqrt(1.0 - std::pow(args.beta2, step)));
-  const T decay = static_cast<T>(decays ? args.learning_rate * args.weight_decay : 0.0);
-  parallel_blocks(last - first, kBlock, [&](std::int64_t begin, std::int64_t end) {
+  const bool decoupled = !args.decay_in_gradient;
+  const T decay = static_cast<T>(decays && decoupled ? args.learning_rate * args.weight_decay : 0);
+  const T pull = static_cast<T>(decays && !decoupled ? args.weight_decay : 0);
+  parallel_blocks(last - first, kFlatBlock, [&](std::int64_t begin, std::int64_t end) {
 #pragma omp simd
     for (std::int64_t i = first + begin; i < first + end; ++i) {
-      const T g = gradient[i] * scale;
+      const T g = gradient[i] * scale + pull * weight[i];
       const T mean = beta1 * m[i] + rest1 * g;
       const T square = beta2 * v[i] + rest2 * (g * g);
       m[i] = mean;
@@ -46,11 +46,11 @@ struct BlockSums;
 
 template <typename T>
 double sum_of_squares(const T* x, std::int64_t size) {
-  const std::int64_t blocks = (size + kBlock - 1) / kBlock;
+  const std::int64_t blocks = (size + kFlatBlock - 1) / kFlatBlock;
   double* sums = scratch<double, BlockSums>(blocks);
   parallel_for(blocks, [&](std::int64_t block) {
-    const T* begin = x + block * kBlock;
-    sums[block] = sum_of(std::min(kBlock, size - block * kBlock), [&](std::int64_t i) {
+    const T* begin = x + block * kFlatBlock;
+    sums[block] = sum_of(std::min(kFlatBlock, size - block * kFlatBlock), [&](std::int64_t i) {
       return static_cast<double>(begin[i]) * static_cast<double>(begin[i]);
     });
   });

@@ -8,6 +8,9 @@
 
 namespace trireme::kernels::host {
 
+/// Elements of a flat buffer that one task updates.
+inline constexpr std::int64_t kFlatBlock = 16384;
+
 /// Calls function(begin, end, inside) for the consecutive stretches of n elements.
 template <typename Function>
 void for_stretches(const Stretches& stretches, std::int64_t n, const Function& function) {

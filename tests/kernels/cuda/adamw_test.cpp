@@ -50,6 +50,9 @@ TEST(AdamW, AgreesWithTheHost) {
               if (stretches)
                 decayed = {bench.bounds(kBounds), static_cast<std::int64_t>(kBounds.size())};
               bench.backend().adamw(state.step(first, decayed));
+              AdamW with_l2 = state.step(first, decayed);
+              with_l2.decay_in_gradient = true;
+              bench.backend().adamw(with_l2);
               return {{"weight", state.weight}, {"m", state.m}, {"v", state.v}};
             });
       }
