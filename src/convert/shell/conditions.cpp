@@ -1,0 +1,85 @@
+#include "convert/shell/conditions.hpp"
+
+#include <algorithm>
+#include <charconv>
+#include <cstdint>
+#include <filesystem>
+
+#include "convert/shell/unknown.hpp"
+
+namespace trireme::convert::shell {
+namespace {
+
+std::optional<std::int64_t> whole(const std::string& text) {
+  std::int64_t value = 0;
+  const char* end = text.data() + text.size();
+  const auto [stop, error] = std::from_chars(text.data(), end, value);
+  return error == std::errc() && stop == end ? std::optional(value) : std::nullopt;
+}
+
+Status compare(const std::string& left, const std::string& operation, const std::string& right) {
+  if (operation == "=" || operation == "==") return left == right;
+  if (operation == "!=") return left != right;
+  const auto a = whole(left), b = whole(right);
+  if (!a || !b) return std::nullopt;
+  if (operation == "-eq") return *a == *b;
+  if (operation == "-ne") return *a != *b;
+  if (operation == "-lt") return *a < *b;
+  if (operation == "-le") return *a <= *b;
+  if (operation == "-gt") return *a > *b;
+  if (operation == "-ge") return *a >= *b;
+  return std::nullopt;
+}
+
+}  // namespace
+
+Status test(std::vector<std::string> words) {
+  if (!words.empty() && (words.back() == "]" || words.back() == "]]")) words.pop_back();
+  if (!words.empty()) words.erase(words.begin());
+  if (std::any_of(words.begin(), words.end(), [](const auto& word) { return has_unknown(word); }))
+    return std::nullopt;
+  bool inverted = false;
+  while (!words.empty() && words[0] == "!") {
+    inverted = !inverted;
+    words.erase(words.begin());
+  }
+  Status status;
+  if (words.size() == 3)
+    status = compare(words[0], words[1], words[2]);
+  else if (words.size() == 2 && words[0] == "-z")
+    status = words[1].empty();
+  else if (words.size() == 2 && words[0] == "-n")
+    status = !words[1].empty();
+  else if (words.size() == 1)
+    status = !words[0].empty() && words[0] != "-n";  // an empty, unquoted variable leaves no word
+  else if (words.empty())
+    status = false;
+  if (status && inverted) status = !*status;
+  return status;
+}
+
+void Branches::then(Status status) {
+  if (frames_.empty()) return;
+  Frame& frame = frames_.back();
+  if (frame.kind != Kind::condition || frame.mode == Mode::skip) return;
+  if (!status) {
+    frame.mode = weaker(frame.outer);
+    frame.done = std::nullopt;
+  } else if (!*status) {
+    frame.mode = Mode::skip;
+  } else {
+    frame.mode = frame.done ? frame.outer : weaker(frame.outer);
+    frame.done = true;
+  }
+}
+
+void Branches::otherwise() {
+  if (frames_.empty() || frames_.back().kind != Kind::condition) return;
+  Frame& frame = frames_.back();
+  if (!frame.done)
+    frame.mode = weaker(frame.outer);
+  else
+    frame.mode = *frame.done ? Mode::skip : frame.outer;
+}
+
+}  // namespace trireme::convert::shell

@@ -1,0 +1,53 @@
+// The conditions of a script: tests whose answer may be unknown, and the branches that hang on
+// them.
+#pragma once
+
+#include <optional>
+#include <string>
+#include <vector>
+
+namespace trireme::convert::shell {
+
+/// Whether a command succeeds; empty where nobody can tell.
+using Status = std::optional<bool>;
+
+/// The answer of `[ ... ]`, `[[ ... ]]` or `test ...`, whose expanded words these are.
+Status test(std::vector<std::string> words);
+
+/// How commands at one place of the script are to be taken.
+enum class Mode { run, maybe, skip };
+
+/// The open `if`, `case` and loops around a place of the script.
+class Branches {
+ public:
+  /// Of the innermost place.
+  Mode mode() const { return frames_.empty() ? Mode::run : frames_.back().mode; }
+
+  void open_if() { frames_.push_back({Kind::condition, mode(), mode(), false}); }
+  /// `then`, after a condition that ended with `status`.
+  void then(Status status);
+  /// `else`, or the `elif` whose condition comes next.
+  void otherwise();
+  /// A loop's body runs, as far as one can tell; a case's branches may.
+  void open_loop() { frames_.push_back({Kind::loop, mode(), mode(), false}); }
+  void open_case() { frames_.push_back({Kind::choice, mode(), weaker(mode()), false}); }
+  /// `fi`, `done` or `esac`; one too many changes nothing.
+  void close() {
+    if (!frames_.empty()) frames_.pop_back();
+  }
+
+ private:
+  enum class Kind { condition, loop, choice };
+  struct Frame {
+    Kind kind;
+    Mode outer;   ///< of the place around it
+    Mode mode;    ///< of the branch being read
+    Status done;  ///< whether an earlier branch was the one
+  };
+
+  static Mode weaker(Mode mode) { return mode == Mode::run ? Mode::maybe : mode; }
+
+  std::vector<Frame> frames_;
+};
+
+}  // namespace trireme::convert::shell

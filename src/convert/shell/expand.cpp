@@ -1,0 +1,220 @@
+#include "convert/shell/expand.hpp"
+
+#include <algorithm>
+#include <cctype>
+
+#include "convert/shell/arithmetic.hpp"
+#include "convert/shell/lexer.hpp"
+#include "convert/shell/unknown.hpp"
+#include "core/error.hpp"
+
+namespace trireme::convert::shell {
+namespace {
+
+constexpr std::size_t kNone = std::string_view::npos;
+
+// Longer than any command line that a kernel would start.
+constexpr std::size_t kLongest = std::size_t{4} << 20;
+
+bool is_name(char c) { return std::isalnum(static_cast<unsigned char>(c)) || c == '_'; }
+bool is_blank(char c) { return c == ' ' || c == '\t' || c == '\n' || c == '\r'; }
+
+// The length of the variable's name at the front of `text`: a name, or one sign such as `@`.
+std::size_t name_length(std::string_view text) {
+  if (text.empty()) return 0;
+  if (!is_name(text[0])) return std::string_view("@*#?$!-").find(text[0]) == kNone ? 0 : 1;
+  if (std::isdigit(static_cast<unsigned char>(text[0]))) return 1;
+  std::size_t length = 0;
+  while (length < text.size() && is_name(text[length])) ++length;
+  return length;
+}
+
+}  // namespace
+
+std::vector<std::string> Expander::words(std::string_view raw) {
+  expand(raw, Quotes::split);
+  return std::move(words_);
+}
+
+std::string Expander::text(std::string_view raw) {
+  expand(raw, Quotes::join);
+  return words_.empty() ? "" : std::move(words_[0]);
+}
+
+std::string Expander::here_text(std::string_view raw) {
+  expand(raw, Quotes::here);
+  return words_.empty() ? "" : std::move(words_[0]);
+}
+
+void Expander::put(char c) {
+  if (++size_ > kLongest)
+    throw DataError("a word of the script grows beyond {} MiB", kLongest >> 20);
+  word_ += c;
+  has_word_ = true;
+}
+
+void Expander::end_word() {
+  if (has_word_) words_.push_back(std::move(word_));
+  word_.clear();
+  has_word_ = false;
+}
+
+void Expander::put_value(std::string_view value, bool quoted) {
+  bool marked = false;
+  for (const char c : value) {
+    if (c == kUnknownBegin || c == kUnknownEnd) marked = c == kUnknownBegin;
+    if (!quoted && !marked && quotes_ == Quotes::split && is_blank(c))
+      end_word();
+    else
+      put(c);
+  }
+}
+
+void Expander::put_array(const std::vector<std::string>& values, bool quoted) {
+  // "$@" without arguments is no word, not an empty one.
+  if (values.empty() && word_.empty()) has_word_ = false;
+  for (std::size_t i = 0; i < values.size(); ++i) {
+    if (i > 0 && quotes_ == Quotes::split) end_word();
+    if (i > 0 && quotes_ != Quotes::split) put(' ');
+    if (quoted) has_word_ = true;
+    put_value(values[i], quoted);
+  }
+}
+
+std::optional<std::vector<std::string>> Expander::find(std::string_view name) const {
+  const auto found = variables_.find(name);
+  if (found == variables_.end()) return std::nullopt;
+  return found->second;
+}
+
+std::string Expander::arithmetic(std::string_view expression) {
+  // `$NAME` and `${NAME}` in it are texts; bare names are looked up by evaluate().
+  Expander inner(variables_, output_of_);
+  const std::string text = inner.text(expression);
+  const auto value_of = [&](std::string_view name) -> std::optional<std::string> {
+    const auto values = find(name);
+    if (!values) return std::nullopt;
+    return values->empty() ? "0" : (*values)[0];
+  };
+  const auto value = evaluate(text, value_of);
+  return value ? fmt::format("{}", *value) : unknown(fmt::format("$(({}))", expression));
+}
+
+// `inside` stands between `${` and `}`.
+void Expander::expand_braces(std::string_view inside, bool quoted) {
+  const std::size_t length = name_length(inside);
+  const std::string_view name = inside.substr(0, length);
+  std::string_view rest = inside.substr(length);
+  const auto values = find(name);
+  const auto mark = [&] { put_value(unknown(fmt::format("${{{}}}", inside)), true); };
+  if (rest.empty()) {
+    if (name == "@" || name == "*")
+      return put_array(values.value_or(std::vector<std::string>()), quoted);
+    return values && !values->empty() ? put_value((*values)[0], quoted) : values ? void() : mark();
+  }
+  if (rest == "[@]" || rest == "[*]") return values ? put_array(*values, quoted) : mark();
+  if (rest[0] == '[') {
+    const std::size_t close = rest.find(']');
+    const auto index = evaluate(rest.substr(1, close - 1),
+                                [](std::string_view) { return std::optional<std::string>(); });
+    const bool known = values && index && close + 1 == rest.size() && *index >= 0 &&
+                       *index < static_cast<std::int64_t>(values->size());
+    return known ? put_value((*values)[static_cast<std::size_t>(*index)], quoted) : mark();
+  }
+  // A default: NAME:-word, NAME-word, NAME:=word, NAME=word, NAME:+word, NAME+word.
+  const bool or_empty = rest[0] == ':';
+  if (or_empty) rest.remove_prefix(1);
+  const char kind = rest.empty() ? '\0' : rest[0];
+  if (kind != '-' && kind != '=' && kind != '+') return mark();
+  const bool is_set = values && !(or_empty && (values->empty() || (*values)[0].empty()));
+  if (is_set != (kind == '+')) {
+    if (is_set) put_value(values->empty() ? "" : (*values)[0], quoted);
+    return;
+  }
+  Expander inner(variables_, output_of_);
+  put_value(inner.text(rest.substr(1)), quoted);
+}
+
+// Expands what begins with the `$` at `at`; returns the place behind it.
+std::size_t Expander::expand_dollar(std::string_view raw, std::size_t at, bool quoted) {
+  const std::string_view rest = raw.substr(at + 1);
+  if (rest.starts_with("((")) {
+    const std::size_t end = end_of_brackets(raw, at + 1);
+    if (end != kNone && end >= at + 5 && raw[end - 2] == ')') {
+      put_value(arithmetic(raw.substr(at + 3, end - at - 5)), quoted);
+      return end;
+    }
+  }
+  if (rest.starts_with("(")) {
+    const std::size_t end = std::min(end_of_brackets(raw, at + 1), raw.size());
+    const std::string source(raw.substr(at + 2, end - at - 3));
+    put_value(output_of_(source).value_or(unknown("$(" + source + ")")), quoted);
+    return end;
+  }
+  if (rest.starts_with("{")) {
+    const std::size_t end = std::min(raw.find('}', at), raw.size());
+    expand_braces(raw.substr(at + 2, end - at - 2), quoted);
+    return std::min(end + 1, raw.size());
+  }
+  const std::size_t length = name_length(rest);
+  if (length == 0) {
+    put('$');
+    return at + 1;
+  }
+  const std::string_view name = rest.substr(0, length);
+  const auto values = find(name);
+  if (name == "@" || name == "*") {
+    put_array(values.value_or(std::vector<std::string>()), quoted);
+  } else if (values) {
+    if (!values->empty()) put_value((*values)[0], quoted);
+  } else {
+    put_value(unknown(fmt::format("${}", name)), true);
+  }
+  return at + 1 + length;
+}
+
+void Expander::expand(std::string_view raw, Quotes quotes) {
+  quotes_ = quotes;
+  words_.clear();
+  word_.clear();
+  has_word_ = false;
+  size_ = 0;
+  bool in_quotes = false;
+  for (std::size_t i = 0; i < raw.size();) {
+    const char c = raw[i];
+    const bool literal = in_quotes || quotes == Quotes::here;
+    if (c == kUnknownBegin) {
+      const std::size_t end = std::min(raw.find(kUnknownEnd, i), raw.size() - 1) + 1;
+      put_value(raw.substr(i, end - i), true);
+      i = end;
+    } else if (c == '\\' && i + 1 < raw.size()) {
+      const char next = raw[i + 1];
+      const bool escapes = !literal || std::string_view("$`\"\\\n").find(next) != kNone;
+      if (!escapes) put(c);
+      if (next != '\n') put(next);
+      i += 2;
+    } else if (c == '"' && quotes != Quotes::here) {
+      in_quotes = !in_quotes;
+      if (in_quotes) has_word_ = true;
+      ++i;
+    } else if (c == '\'' && !literal) {
+      const std::size_t end = std::min(raw.find('\'', i + 1), raw.size());
+      put_value(raw.substr(i + 1, end - i - 1), true);
+      has_word_ = true;
+      i = std::min(end + 1, raw.size());
+    } else if (c == '$') {
+      i = expand_dollar(raw, i, in_quotes);
+    } else if (c == '`') {
+      const std::size_t end = std::min(raw.find('`', i + 1), raw.size());
+      const std::string source(raw.substr(i + 1, end - i - 1));
+      put_value(output_of_(source).value_or(unknown("`" + source + "`")), in_quotes);
+      i = std::min(end + 1, raw.size());
+    } else {
+      put(c);
+      ++i;
+    }
+  }
+  end_word();
+}
+
+}  // namespace trireme::convert::shell

@@ -1,0 +1,307 @@
+#include "convert/shell/lexer.hpp"
+
+#include <algorithm>
+#include <cctype>
+
+#include "convert/shell/unknown.hpp"
+#include "core/error.hpp"
+
+namespace trireme::convert::shell {
+namespace {
+
+constexpr std::size_t kNone = std::string_view::npos;
+
+bool is_name(char c) { return std::isalnum(static_cast<unsigned char>(c)) || c == '_'; }
+bool is_blank(char c) { return c == ' ' || c == '\t' || c == '\r'; }
+
+// The end, one past it, of the mark that begins at `at`: a value that is not known is not read.
+std::size_t end_of_mark(std::string_view text, std::size_t at) {
+  return std::min(text.find(kUnknownEnd, at), text.size() - 1) + 1;
+}
+
+// The end, one past it, of the quote that opens at `open`; npos when it is not closed.
+std::size_t end_of_quote(std::string_view text, std::size_t open) {
+  const char quote = text[open];
+  for (std::size_t i = open + 1; i < text.size(); ++i) {
+    if (text[i] == quote) return i + 1;
+    if (quote == '\'') continue;
+    if (text[i] == kUnknownBegin) {
+      i = end_of_mark(text, i) - 1;
+    } else if (text[i] == '\\') {
+      ++i;
+    } else if (quote == '"' && text.substr(i, 2) == "$(") {
+      const std::size_t end = end_of_brackets(text, i + 1);
+      if (end == kNone) return kNone;
+      i = end - 1;
+    }
+  }
+  return kNone;
+}
+
+// What `<<` announces: the word that ends the document, and how the document is read.
+struct HereMark {
+  std::string word;
+  bool expands = true;
+  bool strips_tabs = false;
+};
+
+// Reads the mark after `<<` and moves `at` behind it.
+HereMark read_here_mark(std::string_view text, std::size_t& at) {
+  HereMark mark;
+  if (at < text.size() && text[at] == '-') {
+    mark.strips_tabs = true;
+    ++at;
+  }
+  while (at < text.size() && is_blank(text[at])) ++at;
+  for (; at < text.size() && (is_name(text[at]) || text[at] == '"' || text[at] == '\''); ++at) {
+    if (is_name(text[at]))
+      mark.word += text[at];
+    else
+      mark.expands = false;
+  }
+  return mark;
+}
+
+// The lines from `at` to the mark's word, and moves `at` behind that line.
+std::string read_here_text(std::string_view text, const HereMark& mark, std::size_t& at) {
+  std::string body;
+  while (at < text.size()) {
+    const std::size_t end = std::min(text.find('\n', at), text.size());
+    std::string_view line = text.substr(at, end - at);
+    at = std::min(end + 1, text.size());
+    while (mark.strips_tabs && !line.empty() && line[0] == '\t') line.remove_prefix(1);
+    if (line == mark.word) break;
+    body.append(line).append("\n");
+  }
+  return body;
+}
+
+class Lexer {
+ public:
+  Lexer(std::string_view text, const std::string& file, int line)
+      : text_(text), file_(file), line_(line) {}
+
+  std::vector<Command> read() {
+    while (at_ < text_.size()) step();
+    finish(Link::next);
+    return std::move(commands_);
+  }
+
+ private:
+  void step();
+  void comment();
+  void word();
+  void redirect();
+  void brackets();
+  void end_line();
+  void finish(Link following);
+
+  [[noreturn]] void unclosed(const char* what) const {
+    throw DataError("{}:{}: {} is not closed", file_, line_, what);
+  }
+  bool sees(std::string_view words) const { return text_.substr(at_, words.size()) == words; }
+  void advance(std::size_t end) {
+    line_ += static_cast<int>(std::count(text_.begin() + at_, text_.begin() + end, '\n'));
+    at_ = end;
+  }
+
+  std::string_view text_;
+  const std::string& file_;
+  int line_;
+  std::size_t at_ = 0;
+  Command command_;
+  std::vector<HereMark> here_;  // announced on this line
+  std::vector<Command> commands_;
+};
+
+void Lexer::finish(Link following) {
+  if (!command_.words.empty() || command_.here) commands_.push_back(std::move(command_));
+  command_ = {};
+  command_.link = following;
+}
+
+void Lexer::step() {
+  const char c = text_[at_];
+  if (is_blank(c)) {
+    ++at_;
+  } else if (sees("\\\n") || sees("\\\r\n")) {
+    advance(at_ + (text_[at_ + 1] == '\r' ? 3 : 2));
+  } else if (c == '#') {
+    comment();
+  } else if (c == '\n') {
+    end_line();
+  } else if (sees("&&") || sees("||")) {
+    finish(c == '&' ? Link::if_succeeded : Link::if_failed);
+    at_ += 2;
+  } else if (c == '<' || c == '>' || sees("&>")) {
+    redirect();
+  } else if (c == ';' || c == '&' || c == '|') {
+    finish(c == '|' ? Link::pipe : Link::next);
+    ++at_;
+  } else if (c == '(' || c == ')') {
+    brackets();
+  } else {
+    word();
+  }
+}
+
+void Lexer::comment() {
+  const std::size_t end = std::min(text_.find('\n', at_), text_.size());
+  const std::string_view line = text_.substr(at_, end - at_);
+  at_ = end;
+  if (!line.starts_with("#SBATCH ")) return;
+  // Its words are read like a command's.
+  for (Command& words : read_commands(line.substr(1), file_, line_)) {
+    if (words.words.empty()) continue;
+    words.words[0] = words.words[0] == "SBATCH" ? "#SBATCH" : words.words[0];
+    commands_.push_back(std::move(words));
+  }
+}
+
+void Lexer::end_line() {
+  ++at_;
+  ++line_;
+  for (const HereMark& mark : here_) {
+    const std::size_t begin = at_;
+    std::size_t end = at_;
+    command_.here = HereDocument{read_here_text(text_, mark, end), mark.expands};
+    at_ = begin;
+    advance(end);
+  }
+  here_.clear();
+  // `a &&` goes on in the next line.
+  if (!command_.words.empty() || command_.here) finish(Link::next);
+}
+
+void Lexer::redirect() {
+  // The digit of `2>` is no argument.
+  const bool numbered = !command_.words.empty() && at_ > 0 && text_[at_] != '&' &&
+                        (text_[at_ - 1] == '1' || text_[at_ - 1] == '2') &&
+                        command_.words.back().size() == 1;
+  if (numbered) command_.words.pop_back();
+  const bool output = text_[at_] != '<';
+  if (sees("<<<")) {
+    at_ += 3;
+  } else if (sees("<<")) {
+    at_ += 2;
+    here_.push_back(read_here_mark(text_, at_));
+    return;
+  } else {
+    while (at_ < text_.size() && (text_[at_] == '>' || text_[at_] == '<' || text_[at_] == '&'))
+      ++at_;
+  }
+  while (at_ < text_.size() && is_blank(text_[at_])) ++at_;
+  const std::size_t words = command_.words.size();
+  if (at_ < text_.size() && text_[at_] != '\n') word();
+  if (command_.words.size() == words) return;
+  if (output && !numbered) command_.written_to = command_.words.back();
+  command_.words.pop_back();
+}
+
+void Lexer::brackets() {
+  // `name ( )` begins a function; else a bracket only groups commands.
+  std::size_t next = at_ + 1;
+  while (next < text_.size() && is_blank(text_[next])) ++next;
+  const bool empty = text_[at_] == '(' && next < text_.size() && text_[next] == ')';
+  auto& words = command_.words;
+  if (empty && !words.empty()) {
+    if (words.size() == 1) words.insert(words.begin(), "function");
+    at_ = next + 1;
+    return;
+  }
+  finish(Link::next);
+  ++at_;
+}
+
+void Lexer::word() {
+  if (command_.words.empty()) command_.line = line_;
+  const std::size_t begin = at_;
+  std::size_t i = at_;
+  while (i < text_.size()) {
+    const char c = text_[i];
+    if (is_blank(c) || c == '\n' || c == ';' || c == '&' || c == '|' || c == '<' || c == '>' ||
+        c == ')')
+      break;
+    if (c == kUnknownBegin) {
+      i = end_of_mark(text_, i);
+    } else if (c == '\\') {
+      i += 2;
+    } else if (c == '\'' || c == '"' || c == '`') {
+      const std::size_t end = end_of_quote(text_, i);
+      if (end == kNone) unclosed("a quote");
+      i = end;
+    } else if (text_.substr(i, 2) == "${") {
+      const std::size_t end = text_.find('}', i);
+      if (end == kNone) unclosed("'${'");
+      i = end + 1;
+    } else if (c == '(') {
+      const std::string_view so_far = text_.substr(begin, i - begin);
+      const auto equals = assignment_at(so_far);
+      const bool array = equals && *equals + 1 == so_far.size();
+      if (!array && (i == begin || text_[i - 1] != '$')) break;
+      const std::size_t end = end_of_brackets(text_, i);
+      if (end == kNone) unclosed("'('");
+      i = end;
+    } else {
+      ++i;
+    }
+  }
+  i = std::min(i, text_.size());
+  command_.words.emplace_back(text_.substr(begin, i - begin));
+  advance(i);
+}
+
+}  // namespace
+
+std::size_t end_of_brackets(std::string_view text, std::size_t open) {
+  int depth = 0;
+  bool word_begins = true;
+  std::vector<HereMark> here;
+  for (std::size_t i = open; i < text.size(); ++i) {
+    const char c = text[i];
+    const bool begins = word_begins;
+    word_begins = is_blank(c) || c == '\n';
+    if (c == kUnknownBegin) {
+      i = end_of_mark(text, i) - 1;
+    } else if (c == '\\') {
+      ++i;
+    } else if (c == '\'' || c == '"') {
+      const std::size_t end = end_of_quote(text, i);
+      if (end == kNone) return kNone;
+      i = end - 1;
+    } else if (c == '#' && begins) {
+      i = std::min(text.find('\n', i), text.size()) - 1;
+    } else if (text.substr(i, 2) == "<<" && text.substr(i, 3) != "<<<") {
+      i += 2;
+      here.push_back(read_here_mark(text, i));
+      --i;
+    } else if (c == '\n' && !here.empty()) {
+      ++i;
+      for (const HereMark& mark : here) read_here_text(text, mark, i);
+      here.clear();
+      --i;
+    } else if (c == '(') {
+      ++depth;
+    } else if (c == ')' && --depth == 0) {
+      return i + 1;
+    }
+  }
+  return kNone;
+}
+
+std::optional<std::size_t> assignment_at(std::string_view text) {
+  if (text.empty() || !is_name(text[0]) || std::isdigit(static_cast<unsigned char>(text[0])))
+    return std::nullopt;
+  std::size_t i = 0;
+  while (i < text.size() && is_name(text[i])) ++i;
+  if (i < text.size() && text[i] == '[') i = std::min(text.find(']', i), text.size() - 1) + 1;
+  if (text.substr(i, 2) == "+=") ++i;
+  if (i < text.size() && text[i] == '=') return i;
+  return std::nullopt;
+}
+
+std::vector<Command> read_commands(std::string_view text, const std::string& file, int first_line) {
+  return Lexer(text, file, first_line).read();
+}
+
+}  // namespace trireme::convert::shell

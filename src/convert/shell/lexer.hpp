@@ -1,0 +1,43 @@
+// Shell text as a list of simple commands, before anything is expanded.
+#pragma once
+
+#include <optional>
+#include <string>
+#include <string_view>
+#include <vector>
+
+namespace trireme::convert::shell {
+
+/// How a command follows the one before it.
+enum class Link { next, if_succeeded, if_failed, pipe };
+
+/// Text that a command reads from the lines after it.
+struct HereDocument {
+  std::string text;
+  bool expands = true;  ///< false where the end word is quoted
+};
+
+/// One simple command. Words keep their quotes and variables; `NAME=( ... )` is one word.
+struct Command {
+  std::vector<std::string> words;
+  Link link = Link::next;
+  int line = 0;            ///< counted from 1
+  std::string written_to;  ///< the word after `>` or `>>`, "" without one
+  std::optional<HereDocument> here;
+};
+
+/// The commands of `text` in order. `if`, `then`, `{` and the like stay words of the command that
+/// they begin. A comment line `#SBATCH words` becomes a command that begins with "#SBATCH". Lines
+/// count from `first_line`. Throws DataError, with the line, for a quote or a bracket that is not
+/// closed.
+std::vector<Command> read_commands(std::string_view text, const std::string& file,
+                                   int first_line = 1);
+
+/// Whether `text` begins with `NAME=`, `NAME+=` or `NAME[...]=`; then the place of the `=`.
+std::optional<std::size_t> assignment_at(std::string_view text);
+
+/// The end, one past `)`, of the `$( ... )` or `( ... )` whose `(` stands at `open`; npos when it
+/// is not closed. Quotes and here-documents within may hold brackets.
+std::size_t end_of_brackets(std::string_view text, std::size_t open);
+
+}  // namespace trireme::convert::shell

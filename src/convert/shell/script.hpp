@@ -1,0 +1,40 @@
+// What a shell script would run, found by following it without running anything.
+//
+// Followed are assignments, arrays, quotes, arithmetic, defaults, functions, `source`,
+// here-documents and conditions on what is known; loops are followed once. What the environment or
+// another program would tell is marked (unknown.hpp), and so is what only an undecided condition
+// sets.
+#pragma once
+
+#include <filesystem>
+#include <map>
+#include <string>
+#include <string_view>
+#include <vector>
+
+namespace trireme::convert::shell {
+
+/// A command with its words expanded.
+struct RunCommand {
+  std::vector<std::string> words;
+  std::string file;
+  int line = 0;  ///< in `file`
+};
+
+/// What a script would do.
+struct Run {
+  std::vector<RunCommand> commands;          ///< all but the shell's own
+  std::map<std::string, std::string> files;  ///< those that `cat << END > name` would write
+  std::vector<std::string> sbatch;           ///< the words of its #SBATCH lines
+};
+
+/// Variables that are given beside the script: they win over its own assignments.
+using Definitions = std::map<std::string, std::string, std::less<>>;
+
+/// Follows the script `text`, which errors call `file`; sourced files are looked for beside it. Of
+/// `bash -c "..."` and `eval` the commands within are followed. Throws DataError where the text is
+/// no shell script, or goes deeper than any script does.
+Run follow(std::string_view text, const std::filesystem::path& file,
+           const Definitions& definitions = {});
+
+}  // namespace trireme::convert::shell

@@ -1,0 +1,115 @@
+#include <fmt/ranges.h>
+
+#include "convert/shell/arithmetic.hpp"
+#include "convert/shell/script.hpp"
+#include "convert/shell/unknown.hpp"
+#include "core/error.hpp"
+#include "scratch_folder.hpp"
+
+namespace trireme::convert::shell {
+namespace {
+
+/// The commands that `text` runs, words joined by `|`, commands by a newline, marks as {source}.
+std::string commands_of(std::string_view text, const Definitions& definitions = {}) {
+  std::string lines;
+  for (const RunCommand& command : follow(text, "test.sh", definitions).commands)
+    lines += fmt::format("{}\n", fmt::join(command.words, "|"));
+  for (char& c : lines) c = c == kUnknownBegin ? '{' : c == kUnknownEnd ? '}' : c;
+  return lines;
+}
+
+TEST(Shell, ReadsQuotesAndContinuedLines) {
+  EXPECT_EQ(commands_of("run a 'b c' \"d  e\" f\\ g \\\n  h # i\n"), "run|a|b c|d  e|f g|h\n");
+  EXPECT_EQ(commands_of("run \"a \\\"b\\\" \\$c\" '' \"\""), "run|a \"b\" $c||\n");
+  EXPECT_EQ(commands_of("run a#b; go > log 2>&1 | tee x & stop"), "run|a#b\ngo\nstop\n");
+}
+
+TEST(Shell, ExpandsVariables) {
+  EXPECT_EQ(commands_of("A=1\nB=${A}2\nrun $A ${B} \"$A $B\" '$A'"), "run|1|12|1 12|$A\n");
+  EXPECT_EQ(commands_of("A='x  y'; run $A \"$A\""), "run|x|y|x  y\n");
+  EXPECT_EQ(commands_of("A=\"--x 1\"; A=\"$A --y 2\"; A+=' --z'; run $A"), "run|--x|1|--y|2|--z\n");
+  EXPECT_EQ(commands_of("run ${A:-7} ${B-8} ${C:=9}; D=; run ${D:-0}${D-1}${D:+2}"),
+            "run|7|8|9\nrun|0\n");
+  EXPECT_EQ(commands_of("export A=1 B=2; declare -r C=3; run $A$B$C"), "run|123\n");
+}
+
+TEST(Shell, ExpandsArrays) {
+  EXPECT_EQ(commands_of("A=(\n  a   # one\n  'b c'\n)\nA+=(d)\nrun \"${A[@]}\" ${A[1]}"),
+            "run|a|b c|d|b|c\n");
+  EXPECT_EQ(commands_of("A=(); run \"${A[@]}\" \"$@\" end"), "run|end\n");
+}
+
+TEST(Shell, Calculates) {
+  EXPECT_EQ(commands_of("A=3; B=4; run $((A*B)) $(($A * ($B+1) % 4)) $((2**10/3)) $((-A))"),
+            "run|12|3|341|-3\n");
+  EXPECT_EQ(commands_of("run $((1/0)) $((X*2)) $((9223372036854775807+1))"),
+            "run|{$((1/0))}|{$((X*2))}|{$((9223372036854775807+1))}\n");
+}
+
+TEST(Shell, MarksWhatIsUnknown) {
+  EXPECT_EQ(commands_of("run $HOME/x $(hostname -f | head -1) `date +%s` $1"),
+            "run|{$HOME}/x|{$(hostname -f | head -1)}|{`date +%s`}|{$1}\n");
+  EXPECT_EQ(commands_of("HOME=a; run $HOME $B", {{"HOME", "b"}, {"B", "c"}}), "run|b|c\n");
+  EXPECT_EQ(shown(unknown("$A")), "$A");
+}
+
+TEST(Shell, FollowsConditions) {
+  const std::string script =
+      "if [ \"$A\" = yes ]; then X=1\nelif [[ $A -gt 3 ]]; then\n  X=2\nelse\n  X=3\nfi\nrun $X";
+  EXPECT_EQ(commands_of("A=yes\n" + script), "run|1\n");
+  EXPECT_EQ(commands_of("A=4\n" + script), "run|2\n");
+  EXPECT_EQ(commands_of("A=2\n" + script), "run|3\n");
+  EXPECT_EQ(commands_of(script), "run|{$X (line 5 sets it under a condition)}\n");
+  EXPECT_EQ(commands_of("A=true\nif $A; then run 1; else run 2; fi"), "run|1\n");
+  EXPECT_EQ(commands_of("A=; [ -z \"$A\" ] && run 1 || run 2; [ -n \"$A\" ] && run 3"), "run|1\n");
+  EXPECT_EQ(commands_of("if have x; then A=1; fi; have y || B=1; run $A $B"),
+            "have|x\nhave|y\nrun|{$A (line 1 sets it under a condition)}|{$B}\n");
+  EXPECT_EQ(commands_of("if [ 1 -eq 2 ]; then if true; then run 1; fi; run 2; fi; run 3"),
+            "run|3\n");
+  EXPECT_EQ(commands_of("for A in 1 2; do run $A; done; for B in 5; do run $B; done"),
+            "run|{$A}\nrun|5\n");
+}
+
+TEST(Shell, FollowsFunctionsAndInnerCommands) {
+  EXPECT_EQ(commands_of("f() { run $1 \"$@\"; }\nfunction g {\n f $1 2\n}\ng 1"), "run|1|1|2\n");
+  EXPECT_EQ(commands_of("A='run a'; eval $A b; srun -n 2 bash -c \"x $A \\$R\""),
+            "run|a|b\nsrun|-n|2|x|run|a|{$R}\n");
+  EXPECT_EQ(commands_of("A=$(cat << END\nrun 'it(s' \"$B\"\nEND\n)\nB=1\n$A"),
+            "run|'it(s'|\"{$B}\"\n");
+  EXPECT_EQ(commands_of("echo run; cd x || exit 1; run $(dirname a/b.sh)/$(basename $0)"),
+            "run|a/test.sh\n");
+}
+
+TEST(Shell, KeepsWrittenFilesAndJobOptions) {
+  const auto run = follow(
+      "#SBATCH --nodes=2 -n 4\nN=3\ncat <<EOT > a.json\n{\"x\": $N}\nEOT\n"
+      "cat > b.json <<'EOT'\n$N\nEOT\n",
+      "test.sh");
+  EXPECT_EQ(run.files.at("a.json"), "{\"x\": 3}\n");
+  EXPECT_EQ(run.files.at("b.json"), "$N\n");
+  EXPECT_EQ(run.sbatch, (std::vector<std::string>{"--nodes=2", "-n", "4"}));
+}
+
+TEST(Shell, RefusesWhatIsNoScript) {
+  const auto problem = [](const char* text) {
+    return message_of<DataError>([&] { follow(text, "bad.sh"); });
+  };
+  EXPECT_EQ(problem("run\nrun 'a"), "bad.sh:2: a quote is not closed");
+  EXPECT_EQ(problem("A=(1 2"), "bad.sh:1: '(' is not closed");
+  EXPECT_EQ(problem("f() {\nrun"), "bad.sh:1: the function 'f' is not closed");
+  EXPECT_EQ(problem("f() { f; }; f"), "bad.sh: it calls itself");
+  EXPECT_EQ(problem("A=xxxxxxxxxxxxxxxx\nf() { A=$A$A$A$A; }\n"
+                    "f; f; f; f; f; f; f; f; f; f; f; f; f"),
+            "a word of the script grows beyond 4 MiB");
+}
+
+TEST(Shell, SurvivesEveryPrefixOfAScript) {
+  const std::string script =
+      "#SBATCH -n 2\nA=(a 'b' \"c ${D:-x}\")\nf() { x $1; }\nif [ $A ]; then y `z`; else\n"
+      "cat <<E > g\n$((1+(2)))\nE\nfi; case $A in a) b;; esac; w \"$(v \"u\")\" ${A[0]} 2>&1 | t";
+  for (std::size_t length = 0; length <= script.size(); ++length)
+    message_of<DataError>([&] { follow(script.substr(0, length), "part.sh"); });
+}
+
+}  // namespace
+}  // namespace trireme::convert::shell
