@@ -1,0 +1,188 @@
+#include "convert/flags/arguments.hpp"
+
+#include <fmt/format.h>
+#include <fmt/ranges.h>
+
+#include <algorithm>
+#include <cctype>
+#include <nlohmann/json.hpp>
+
+#include "convert/shell/unknown.hpp"
+#include "core/error.hpp"
+
+namespace trireme::convert::flags {
+namespace {
+
+using shell::has_unknown;
+using shell::shown;
+
+bool is_name(char c) { return std::isalnum(static_cast<unsigned char>(c)) || c == '_'; }
+
+/// Whether `word` begins a flag rather than being a value such as -1.
+bool is_flag(const std::string& word) {
+  return word.size() > 1 && word[0] == '-' && !std::isdigit(static_cast<unsigned char>(word[1])) &&
+         word[1] != '.';
+}
+
+/// Flags whose value matters only by being there, or is found in other ways.
+bool may_be_unknown(const Flag& flag) {
+  return flag.fate == Fate::dropped || flag.name == "deepspeed-config" ||
+         flag.name == "tensorboard-dir";
+}
+
+/// `--define NAME=...` for the variable that the mark `source` names; "" for other sources.
+std::string definition_of(std::string_view source) {
+  std::string_view name = source.substr(1);
+  if (name.starts_with("{")) name.remove_prefix(1);
+  const auto end = std::find_if_not(name.begin(), name.end(), is_name);
+  name = name.substr(0, end - name.begin());
+  if (name.empty() || source[0] != '$') return "";
+  return fmt::format("give --define {}=...", name);
+}
+
+class Parser {
+ public:
+  Parser(const std::string& place, const std::set<std::string>& ignored)
+      : place_(place), ignored_(ignored) {}
+
+  void parse(const std::vector<std::string>& words) {
+    for (at_ = 0; at_ < words.size();) {
+      const std::string& word = words[at_++];
+      if (is_flag(word))
+        one_flag(word, words);
+      else
+        stray(word);
+    }
+  }
+
+  Parsed parsed;
+
+ private:
+  void one_flag(const std::string& word, const std::vector<std::string>& words);
+  void stray(const std::string& word);
+  void error(std::string message) { parsed.errors.push_back({place_, std::move(message)}); }
+  void note(std::string message) { parsed.notes.push_back({place_, std::move(message)}); }
+
+  const std::string& place_;
+  const std::set<std::string>& ignored_;
+  std::size_t at_ = 0;
+};
+
+void Parser::stray(const std::string& word) {
+  if (has_unknown(word))
+    note(fmt::format("{} is left out: {}", shown(word), unknown_values(word)));
+  else if (!word.empty())
+    error(fmt::format("'{}' belongs to no flag", word));
+}
+
+void Parser::one_flag(const std::string& word, const std::vector<std::string>& words) {
+  const std::size_t equals = word.find('=');
+  Given given{.name = word.substr(0, equals), .place = place_};
+  if (equals != std::string::npos) given.values.push_back(word.substr(equals + 1));
+  const std::string bare = given.name.substr(given.name.find_first_not_of('-'));
+  const bool ignored = ignored_.contains(bare);
+  given.flag = find_flag(command_flags(), bare);
+  const Takes takes = ignored || !given.flag ? Takes::several : given.flag->takes;
+  while (at_ < words.size() && !is_flag(words[at_])) {
+    if (takes == Takes::nothing || (takes == Takes::one && !given.values.empty())) break;
+    given.values.push_back(words[at_++]);
+  }
+  if (ignored) {
+    note(fmt::format("{} is left out, as --ignore says", shown(given.text())));
+    return;
+  }
+  if (!given.flag) {
+    error(fmt::format("unknown flag '{}'{} (--ignore {} leaves it out)", given.name,
+                      suggestion(command_flags(), bare, "--"), bare));
+    return;
+  }
+  const std::string text = given.text();
+  const bool unknown = has_unknown(text) && !may_be_unknown(*given.flag);
+  if (takes == Takes::nothing && !given.values.empty())
+    return error(fmt::format("{} takes no value", shown(text)));
+  if (takes != Takes::nothing && given.values.empty())
+    return error(fmt::format("{} has no value", given.name));
+  if (unknown) return error(fmt::format("{}: {}", shown(text), unknown_values(text)));
+  if (const Given* before = parsed.arguments.find(given.flag->name);
+      before && before->values != given.values)
+    note(fmt::format("{} wins over {}, which stands before it", shown(given.text()),
+                     shown(before->text())));
+  parsed.arguments.add(std::move(given));
+}
+
+/// Adds what is under `value`, the key `path` of the JSON file.
+void add_json(const nlohmann::json& value, const std::string& path, const std::string& name,
+              const std::set<std::string>& ignored, Parsed& parsed) {
+  const std::string shown_path = fmt::format("\"{}\"", path);
+  if (ignored.contains(path)) {
+    parsed.notes.push_back({name, shown_path + " is left out, as --ignore says"});
+    return;
+  }
+  const Flag* flag = find_flag(json_keys(), path);
+  if (!flag && value.is_object()) {
+    for (const auto& [key, inner] : value.items())
+      add_json(inner, path.empty() ? key : path + "." + key, name, ignored, parsed);
+    return;
+  }
+  if (!flag) {
+    parsed.errors.push_back(
+        {name, fmt::format("unknown key {}{} (--ignore {} leaves it out)", shown_path,
+                           suggestion(json_keys(), path, ""), path)});
+    return;
+  }
+  const std::string text = value.is_string() ? value.get<std::string>() : value.dump();
+  if (text == "auto") return;  // the command line says it
+  if (flag->fate != Fate::dropped && value.is_structured() && flag->fate != Fate::refused)
+    parsed.errors.push_back({name, fmt::format("{} is not a single value", shown_path)});
+  else
+    parsed.arguments.add({flag, shown_path + ":", {value.is_structured() ? "..." : text}, name});
+}
+
+}  // namespace
+
+std::string Given::text() const {
+  return values.empty() ? name : fmt::format("{} {}", name, fmt::join(values, " "));
+}
+
+void Arguments::add(Given given) {
+  std::erase_if(given_, [&](const Given& other) { return other.flag == given.flag; });
+  given_.push_back(std::move(given));
+}
+
+const Given* Arguments::find(std::string_view name) const {
+  const auto found = std::find_if(given_.begin(), given_.end(),
+                                  [&](const Given& given) { return given.flag->name == name; });
+  return found == given_.end() ? nullptr : &*found;
+}
+
+Parsed parse_flags(const std::vector<std::string>& words, const std::string& place,
+                   const std::set<std::string>& ignored) {
+  Parser parser(place, ignored);
+  parser.parse(words);
+  return std::move(parser.parsed);
+}
+
+Parsed parse_json(const std::string& text, const std::string& name,
+                  const std::set<std::string>& ignored) {
+  const nlohmann::json root = nlohmann::json::parse(text, nullptr, /*allow_exceptions=*/false,
+                                                    /*ignore_comments=*/true);
+  if (!root.is_object()) throw DataError("'{}' is not a JSON object", name);
+  Parsed parsed;
+  add_json(root, "", name, ignored, parsed);
+  return parsed;
+}
+
+std::string unknown_values(std::string_view text) {
+  std::vector<std::string> sources;
+  for (std::size_t at = 0; (at = text.find(shell::kUnknownBegin, at)) != std::string_view::npos;) {
+    const std::size_t end = std::min(text.find(shell::kUnknownEnd, at), text.size());
+    const std::string source(text.substr(at + 1, end - at - 1));
+    const std::string define = definition_of(source);
+    sources.push_back(fmt::format("the script does not say what {} is ({})", source,
+                                  define.empty() ? "write the value in its place" : define));
+    at = end;
+  }
+  return fmt::format("{}", fmt::join(sources, "; "));
+}
+
+}  // namespace trireme::convert::flags

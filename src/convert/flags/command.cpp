@@ -1,0 +1,171 @@
+#include "convert/flags/command.hpp"
+
+#include <fmt/format.h>
+#include <fmt/ranges.h>
+
+#include <algorithm>
+#include <charconv>
+#include <initializer_list>
+#include <string_view>
+
+#include "convert/shell/unknown.hpp"
+#include "core/error.hpp"
+
+namespace trireme::convert::flags {
+namespace {
+
+using Words = std::vector<std::string>;
+
+/// `words` cut at its program, the first *.py; or flags alone.
+std::optional<TrainingCommand> cut(const shell::RunCommand& command) {
+  const Words& words = command.words;
+  const auto is_program = [](const std::string& word) { return word.ends_with(".py"); };
+  const auto program = std::find_if(words.begin(), words.end(), is_program);
+  TrainingCommand found;
+  found.place = command.line > 0 ? fmt::format("{}:{}", command.file, command.line) : command.file;
+  if (program != words.end()) {
+    found.launcher.assign(words.begin(), program);
+    found.program = program->substr(program->rfind('/') + 1);
+    found.flags.assign(program + 1, words.end());
+  } else if (!words.empty() && words[0].starts_with("--")) {
+    found.flags = words;
+  } else {
+    return std::nullopt;
+  }
+  return found;
+}
+
+bool trains(const TrainingCommand& command) {
+  return std::any_of(command.flags.begin(), command.flags.end(), [](const std::string& word) {
+    return word.starts_with("--num-layers") || word.starts_with("--num_layers") ||
+           word.starts_with("--encoder-num-layers");
+  });
+}
+
+std::optional<std::int64_t> whole(std::string_view text) {
+  std::int64_t value = 0;
+  const char* end = text.data() + text.size();
+  const auto [stop, error] = std::from_chars(text.data(), end, value);
+  return error == std::errc() && stop == end && value > 0 ? std::optional(value) : std::nullopt;
+}
+
+/// Whether one of `words` is the program `name`, whatever its folder.
+bool has_program(const Words& words, std::string_view name) {
+  return std::any_of(words.begin(), words.end(), [&](const std::string& word) {
+    return std::string_view(word).substr(word.rfind('/') + 1) == name;
+  });
+}
+
+/// The value of the first of `names` among `words`: `--name value`, `--name=value`, or `-n4`.
+std::optional<std::string> value_of(const Words& words,
+                                    std::initializer_list<std::string_view> names) {
+  for (std::size_t i = 0; i < words.size(); ++i)
+    for (const std::string_view name : names) {
+      if (words[i] == name && i + 1 < words.size()) return words[i + 1];
+      const bool is_long = name.starts_with("--");
+      if (is_long && words[i].starts_with(fmt::format("{}=", name)))
+        return words[i].substr(name.size() + 1);
+      if (!is_long && words[i].starts_with(name) && whole(words[i].substr(name.size())))
+        return words[i].substr(name.size());
+    }
+  return std::nullopt;
+}
+
+std::optional<std::int64_t> number_of(const Words& words,
+                                      std::initializer_list<std::string_view> names) {
+  const auto text = value_of(words, names);
+  return text ? whole(*text) : std::nullopt;
+}
+
+/// The GPUs that DeepSpeed's `-i host:4,5@host2:4,5` names; empty when a host has no list.
+std::optional<std::int64_t> count_included(std::string_view text) {
+  std::int64_t count = 0;
+  while (!text.empty()) {
+    const std::string_view host = text.substr(0, text.find('@'));
+    text.remove_prefix(std::min(host.size() + 1, text.size()));
+    const std::size_t colon = host.find(':');
+    if (colon == std::string_view::npos) return std::nullopt;
+    count += 1 + std::count(host.begin() + static_cast<std::ptrdiff_t>(colon), host.end(), ',');
+  }
+  return count > 0 ? std::optional(count) : std::nullopt;
+}
+
+std::optional<Ranks> torch_ranks(const Words& launcher) {
+  const auto processes = number_of(launcher, {"--nproc_per_node", "--nproc-per-node"});
+  const auto written = value_of(launcher, {"--nnodes"});
+  const auto nodes = written ? whole(*written) : std::optional<std::int64_t>(1);
+  if (!processes || !nodes) return std::nullopt;
+  return Ranks{*processes * *nodes,
+               fmt::format("--nproc_per_node {} --nnodes {}", *processes, *nodes)};
+}
+
+std::optional<Ranks> deepspeed_ranks(const Words& launcher) {
+  if (const auto list = value_of(launcher, {"-i", "--include"})) {
+    const auto count = count_included(*list);
+    return count ? std::optional(Ranks{*count, "deepspeed --include " + *list}) : std::nullopt;
+  }
+  const auto nodes = value_of(launcher, {"--num_nodes", "--num-nodes"});
+  const auto count = nodes ? whole(*nodes) : std::optional<std::int64_t>(1);
+  const auto gpus = number_of(launcher, {"--num_gpus", "--num-gpus"});
+  const bool one_node = nodes || !value_of(launcher, {"-H", "--hostfile"});
+  if (!count || !gpus || !one_node) return std::nullopt;
+  return Ranks{*count * *gpus,
+               fmt::format("deepspeed --num_nodes {} --num_gpus {}", *count, *gpus)};
+}
+
+std::optional<Ranks> srun_ranks(Words words, const Words& sbatch) {
+  // srun's own options win over the job's.
+  words.insert(words.end(), sbatch.begin(), sbatch.end());
+  if (const auto tasks = number_of(words, {"-n", "--ntasks"}))
+    return Ranks{*tasks, fmt::format("srun --ntasks {}", *tasks)};
+  const auto nodes = number_of(words, {"-N", "--nodes"});
+  const auto each = number_of(words, {"--ntasks-per-node"});
+  if (!nodes || !each) return std::nullopt;
+  return Ranks{*nodes * *each, fmt::format("srun --nodes {} --ntasks-per-node {}", *nodes, *each)};
+}
+
+}  // namespace
+
+TrainingCommand find_training_command(const shell::Run& run, const std::string& file,
+                                      std::optional<int> line) {
+  std::vector<TrainingCommand> found;
+  std::vector<std::string> places;
+  std::size_t programs = 0;
+  for (const shell::RunCommand& command : run.commands) {
+    auto candidate = cut(command);
+    if (!candidate) continue;
+    ++programs;
+    if (!trains(*candidate) || (line && command.line != *line)) continue;
+    const bool is_new = std::none_of(found.begin(), found.end(), [&](const auto& other) {
+      return other.program == candidate->program && other.flags == candidate->flags;
+    });
+    if (!is_new) continue;
+    found.push_back(std::move(*candidate));
+    places.push_back(fmt::format("{}", command.line));
+  }
+  if (found.size() == 1) return found[0];
+  if (found.empty())
+    throw DataError(
+        "'{}' has no training command{}: expected a program such as pretrain_gpt.py with "
+        "--num-layers{}",
+        file, line ? fmt::format(" in line {}", *line) : "",
+        programs > 0 ? fmt::format("; it runs {} other programs", programs) : "");
+  throw DataError("'{}' has {} training commands, in lines {}: choose one with --line", file,
+                  found.size(), fmt::join(places, ", "));
+}
+
+std::optional<Ranks> count_ranks(const Words& launcher, const Words& sbatch) {
+  const auto has = [&](std::string_view name) { return has_program(launcher, name); };
+  if (has("torchrun") || has("torch.distributed.launch") || has("torch.distributed.run"))
+    return torch_ranks(launcher);
+  if (has("deepspeed")) return deepspeed_ranks(launcher);
+  if (has("srun")) return srun_ranks(launcher, sbatch);
+  if (has("mpirun") || has("mpiexec")) {
+    const auto count = number_of(launcher, {"-n", "-np", "--np"});
+    return count ? std::optional(Ranks{*count, fmt::format("mpirun -n {}", *count)}) : std::nullopt;
+  }
+  if (has("python") || has("python3")) return Ranks{1, "one process, without a launcher"};
+  return std::nullopt;
+}
+
+}  // namespace trireme::convert::flags

@@ -1,0 +1,37 @@
+// The training command of a script, and the number of ranks that its launcher starts.
+#pragma once
+
+#include <cstdint>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "convert/shell/script.hpp"
+
+namespace trireme::convert::flags {
+
+/// A command line cut at its program.
+struct TrainingCommand {
+  std::vector<std::string> launcher;  ///< the words before the program
+  std::string program;                ///< "pretrain_gpt.py", "" where only flags are given
+  std::vector<std::string> flags;     ///< the words after it
+  std::string place;                  ///< "train.sh:12"
+};
+
+/// The command of `run` that trains: a Python program with --num-layers. Where there are several
+/// that differ, `line` says which. Throws DataError that lists what there is.
+TrainingCommand find_training_command(const shell::Run& run, const std::string& file,
+                                      std::optional<int> line);
+
+/// How many ranks there are, and what says so.
+struct Ranks {
+  std::int64_t count = 0;
+  std::string source;  ///< "torchrun --nproc_per_node 8 --nnodes 2"
+};
+
+/// The ranks that the words before the program start; empty when they do not tell. `sbatch` are the
+/// words of the script's #SBATCH lines, which count under srun.
+std::optional<Ranks> count_ranks(const std::vector<std::string>& launcher,
+                                 const std::vector<std::string>& sbatch);
+
+}  // namespace trireme::convert::flags

@@ -1,0 +1,155 @@
+#include "convert/flags/convert.hpp"
+
+#include <fmt/format.h>
+
+#include <system_error>
+
+#include "convert/flags/rules/rules.hpp"
+#include "convert/shell/unknown.hpp"
+#include "core/error.hpp"
+#include "core/files.hpp"
+
+namespace trireme::convert::flags {
+namespace {
+
+namespace fs = std::filesystem;
+
+constexpr const char* kCommandLine = "command line";
+
+shell::Run read_script(const Request& request) {
+  if (!request.file.empty())
+    return shell::follow(read_file(request.file), request.file, request.definitions);
+  return {.commands = {{request.words, kCommandLine, 0}}};
+}
+
+/// The DeepSpeed configuration: what --ds-config names, else what the command line names, which the
+/// script may write itself, and whose folder may not be known.
+struct Configuration {
+  std::string name;
+  std::string text;
+};
+
+Configuration find_configuration(const Request& request, const shell::Run& run,
+                                 const Given& given) {
+  if (!request.ds_config.empty()) return {request.ds_config.string(), read_file(request.ds_config)};
+  const std::string& path = given.values[0];
+  if (const auto written = run.files.find(path); written != run.files.end()) {
+    if (shell::has_unknown(written->second))
+      throw DataError("{}: {}: {}", given.place, shell::shown(path),
+                      unknown_values(written->second));
+    return {shell::shown(path), written->second};
+  }
+  const fs::path beside = request.file.parent_path() / fs::path(path).filename();
+  std::error_code ignored;
+  for (const fs::path& candidate : {fs::path(path), beside})
+    if (fs::is_regular_file(candidate, ignored)) return {candidate.string(), read_file(candidate)};
+  throw DataError("{}: there is no file '{}': give it with --ds-config", given.place,
+                  shell::shown(path));
+}
+
+void take_remarks(Recipe& recipe, const Parsed& parsed) {
+  for (const Remark& remark : parsed.errors) recipe.draft.error(remark.place, remark.message);
+  for (const Remark& remark : parsed.notes) recipe.draft.note(remark.place, remark.message);
+}
+
+/// Flags whose row says all there is: keys, what is left out, what cannot be.
+void apply_rows(Recipe& recipe, const Arguments& arguments) {
+  for (const Given& given : arguments.all()) {
+    const Flag& flag = *given.flag;
+    if (flag.fate == Fate::dropped)
+      recipe.draft.leave_out(given, flag.note);
+    else if (flag.fate == Fate::refused)
+      recipe.draft.error(given, flag.note);
+    else if (flag.fate == Fate::key && flag.takes == Takes::nothing)
+      recipe.draft.set(flag.key, std::string(flag.word), given);
+    else if (flag.fate == Fate::key)
+      recipe.copy(given, flag.key, flag.word);
+  }
+}
+
+void apply_rules(Recipe& recipe) {
+  apply_model_rules(recipe);
+  apply_layout_rules(recipe);
+  apply_recompute_rules(recipe);
+  apply_batch_rules(recipe);
+  apply_precision_rules(recipe);
+  apply_schedule_rules(recipe);
+  apply_data_rules(recipe);
+  apply_output_rules(recipe);
+}
+
+Recipe read_recipe(const Request& request) {
+  const shell::Run run = read_script(request);
+  const std::string file = request.file.empty() ? kCommandLine : request.file.string();
+  const TrainingCommand command = find_training_command(run, file, request.line);
+  Recipe recipe{.place = command.place,
+                .program = command.program.empty() ? "pretrain_gpt.py" : command.program};
+  recipe.ranks =
+      request.ranks ? Ranks{*request.ranks, "--ranks"} : count_ranks(command.launcher, run.sbatch);
+  Parsed parsed = parse_flags(command.flags, command.place, request.ignored);
+  take_remarks(recipe, parsed);
+  recipe.flags = std::move(parsed.arguments);
+  recipe.deepspeed = recipe.flags.has("deepspeed");
+  const Given* given = recipe.flags.find("deepspeed-config");
+  if (!given && !request.ds_config.empty())
+    throw UsageError("--ds-config: the command line has no --deepspeed_config");
+  if (given) {
+    const Configuration configuration = find_configuration(request, run, *given);
+    Parsed json = parse_json(configuration.text, configuration.name, request.ignored);
+    take_remarks(recipe, json);
+    recipe.json = std::move(json.arguments);
+    if (!recipe.deepspeed)
+      recipe.draft.note(command.place,
+                        fmt::format("{} has no say without --deepspeed", configuration.name));
+  }
+  return recipe;
+}
+
+[[noreturn]] void refuse(const std::vector<Remark>& errors) {
+  std::string text;
+  for (const Remark& remark : errors) text += fmt::format("{}: {}\n", remark.place, remark.message);
+  throw DeckError("{}{} error{}; no deck was written.", text, errors.size(),
+                  errors.size() == 1 ? "" : "s");
+}
+
+std::string title_of(Recipe& recipe) {
+  std::string text = fmt::format("# Made by trireme-convert from {}.\n", recipe.place);
+  if (recipe.ranks && recipe.data())
+    text += fmt::format(
+        "# Its ranks: {} = tensor {} x pipeline {} x data {}; the deck runs on other "
+        "numbers as well.\n",
+        recipe.ranks->count, recipe.tensor(), recipe.pipeline(), *recipe.data());
+  return text;
+}
+
+}  // namespace
+
+Result convert(const Request& request) {
+  Recipe recipe = read_recipe(request);
+  apply_rows(recipe, recipe.flags);
+  if (recipe.deepspeed) apply_rows(recipe, recipe.json);
+  apply_rules(recipe);
+  recipe.draft.check_deck(recipe.place, recipe.data() ? recipe.ranks->count : 0);
+  if (!recipe.draft.errors().empty()) refuse(recipe.draft.errors());
+  Result result{.deck = recipe.draft.render(title_of(recipe)), .unbuilt = recipe.draft.unbuilt()};
+  for (const Remark& remark : recipe.draft.notes())
+    result.notes.push_back(fmt::format("{}: {}", remark.place, remark.message));
+  return result;
+}
+
+std::string describe_flags() {
+  std::string text;
+  for (const Flag& flag : command_flags()) {
+    const std::string fate = flag.fate == Fate::dropped   ? fmt::format("left out: {}", flag.note)
+                             : flag.fate == Fate::refused ? fmt::format("refused: {}", flag.note)
+                             : flag.key.empty()           ? "checked"
+                             : flag.word.empty()
+                                 ? std::string(flag.key)
+                                 : fmt::format("{}: {}{}", flag.key,
+                                               flag.takes == Takes::nothing ? "" : "N ", flag.word);
+    text += fmt::format("--{:<42} {}\n", flag.name, fate);
+  }
+  return text;
+}
+
+}  // namespace trireme::convert::flags

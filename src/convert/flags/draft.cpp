@@ -1,0 +1,160 @@
+#include "convert/flags/draft.hpp"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+
+#include "convert/shell/unknown.hpp"
+#include "core/error.hpp"
+#include "deck/document.hpp"
+#include "deck/load.hpp"
+#include "deck/problems.hpp"
+#include "deck/schema.hpp"
+
+namespace trireme::convert::flags {
+namespace {
+
+// Where comments stand, unless a value is longer.
+constexpr int kCommentColumn = 36;
+
+/// Whether the feature behind `key` is there for this value.
+bool is_built(const deck::Key& key, const deck::Item& item) {
+  if (key.unbuilt) return false;
+  if (item.kind == deck::Item::Kind::list && !key.no_list.empty()) return false;
+  return key.built.empty() ||
+         std::find(key.built.begin(), key.built.end(), item.text) != key.built.end();
+}
+
+/// The message of one line "file:line:column: message" of a deck's errors.
+std::string without_place(const std::string& line) {
+  const std::size_t colon = line.find(": ");
+  return line.starts_with(':') && colon != std::string::npos ? line.substr(colon + 2) : line;
+}
+
+/// Indents the path's last name, and writes the sections on the way that `before` was not in.
+std::string heading(std::string_view path, std::string_view before) {
+  std::string text;
+  int depth = 0;
+  for (std::size_t end = path.find('.'); end != std::string_view::npos;
+       end = path.find('.', end + 1), ++depth) {
+    const std::string_view section = path.substr(0, end + 1);
+    if (before.starts_with(section)) continue;
+    if (depth == 0 && !before.empty()) text += "\n";
+    const std::size_t dot = path.rfind('.', end - 1);
+    const std::size_t begin = dot == std::string_view::npos ? 0 : dot + 1;
+    text += fmt::format("{:{}}{}:\n", "", 2 * depth, path.substr(begin, end - begin));
+  }
+  return text + fmt::format("{:{}}{}", "", 2 * depth, path.substr(path.rfind('.') + 1));
+}
+
+}  // namespace
+
+void Draft::set(std::string_view key, const std::string& yaml, const Given& given) {
+  put(key, yaml, given.text(), given.place);
+}
+
+void Draft::set(std::string_view key, const std::string& yaml, const std::string& why) {
+  put(key, yaml, why, why);
+}
+
+void Draft::put(std::string_view key, const std::string& yaml, const std::string& origin,
+                const std::string& place) {
+  const deck::Key* row = deck::find_key(key);
+  TRIREME_CHECK(row != nullptr, "'{}' is no key of the deck", key);
+  deck::Problems ignored("", {});
+  const deck::Item item = deck::read_yaml(yaml, 0, ignored);
+  const bool built = is_built(*row, item);
+  const bool readable = !row->unbuilt && (built || item.kind == deck::Item::Kind::scalar);
+  if (readable) {
+    try {
+      deck::Deck scratch;
+      row->read(scratch, item, row->rules);
+    } catch (const deck::BadValue& problem) {
+      error(place, fmt::format("{}: {} = {}: {}", shell::shown(origin), key, deck::found(item),
+                               problem.what()));
+      return;
+    }
+  }
+  settings_[std::string(key)] = {yaml, origin, built};
+}
+
+void Draft::leave_out(const Given& given, std::string_view reason) {
+  left_out_.push_back({shell::shown(given.text()), std::string(reason)});
+}
+
+void Draft::error(const std::string& place, std::string message) {
+  const bool told = std::any_of(errors_.begin(), errors_.end(), [&](const Remark& other) {
+    return other.place == place && other.message == message;
+  });
+  if (!told) errors_.push_back({place, std::move(message)});
+}
+
+void Draft::error(const Given& given, std::string_view message) {
+  error(given.place, fmt::format("{}: {}", shell::shown(given.text()), message));
+}
+
+void Draft::note(const std::string& place, std::string message) {
+  notes_.push_back({place, std::move(message)});
+}
+
+void Draft::check_deck(const std::string& place, std::int64_t ranks) {
+  // The size of the vocabulary is the tokenizer's, whose files need not be here.
+  std::vector<std::string> overrides;
+  if (!has("model.vocab")) overrides.push_back("model.vocab=1");
+  try {
+    deck::Deck deck = deck::parse(body(/*with_unbuilt=*/false), "", overrides,
+                                  {.need_data = false, .automatic = deck::Device::cuda});
+    if (ranks > 0) deck::resolve_world_size(deck, ranks);
+  } catch (const DeckError& problem) {
+    // A key may be missing because its flag is one of the errors already.
+    const bool may_miss = !errors_.empty();
+    std::string_view text = problem.what();
+    // The last line counts the errors.
+    for (std::size_t end; (end = text.find('\n')) != std::string_view::npos;
+         text.remove_prefix(end + 1)) {
+      std::string message = without_place(std::string(text.substr(0, end)));
+      if (!may_miss || !message.starts_with("missing key")) error(place, std::move(message));
+    }
+  }
+}
+
+std::vector<std::string> Draft::unbuilt() const {
+  std::vector<std::string> lines;
+  for (const deck::Key& key : deck::keys()) {
+    const auto found = settings_.find(key.path);
+    if (found != settings_.end() && !found->second.built)
+      lines.push_back(fmt::format("{}: {} ({})", key.path, found->second.yaml,
+                                  shell::shown(found->second.origin)));
+  }
+  return lines;
+}
+
+std::string Draft::body(bool with_unbuilt) const {
+  std::string text;
+  std::string_view before;
+  for (const deck::Key& key : deck::keys()) {
+    const auto found = settings_.find(key.path);
+    if (found == settings_.end() || (!found->second.built && !with_unbuilt)) continue;
+    const Setting& setting = found->second;
+    text += heading(key.path, before);
+    const std::size_t line = text.rfind('\n') + 1;
+    text += ": " + setting.yaml;
+    const auto width = static_cast<int>(text.size() - line);
+    text += fmt::format("{:{}}  # {}{}\n", "", std::max(kCommentColumn - width, 0),
+                        shell::shown(setting.origin), setting.built ? "" : "; not built yet");
+    before = key.path;
+  }
+  return text;
+}
+
+std::string Draft::render(const std::string& title) const {
+  std::string text = title + "\n" + body(/*with_unbuilt=*/true);
+  if (!left_out_.empty()) text += "\n# Left out:\n";
+  for (const Remark& remark : left_out_)
+    text += fmt::format("#   {}: {}\n", remark.place, remark.message);
+  if (!notes_.empty()) text += "\n# To know:\n";
+  for (const Remark& remark : notes_) text += fmt::format("#   {}\n", remark.message);
+  return text;
+}
+
+}  // namespace trireme::convert::flags

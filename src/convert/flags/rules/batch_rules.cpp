@@ -1,0 +1,154 @@
+// Batches, ramp-up, the run's length.
+#include <fmt/format.h>
+#include <fmt/ranges.h>
+
+#include "convert/flags/rules/rules.hpp"
+#include "deck/value.hpp"
+
+namespace trireme::convert::flags {
+namespace {
+
+/// The parts of an iteration's samples: global = micro * steps * data.
+struct Batch {
+  std::optional<std::int64_t> micro, steps, data, global;
+};
+
+/// Gives `part` the value that `given` names; an error where it is set to another already.
+void agree(Recipe& recipe, std::optional<std::int64_t>& part, const Given* given,
+           std::string_view before) {
+  const auto value = recipe.whole(given);
+  if (!value) return;
+  if (part && *part != *value)
+    recipe.draft.error(*given, fmt::format("{} says {}; write the same in both, or leave it out of "
+                                           "the file",
+                                           before, *part));
+  else
+    part = value;
+}
+
+std::string factors(const Recipe& recipe, const Batch& batch) {
+  const std::string where =
+      recipe.ranks ? fmt::format(" ({} ranks: {})", recipe.ranks->count, recipe.ranks->source) : "";
+  return fmt::format("micro-batch {} * accumulation steps {} * data ranks {}{}", *batch.micro,
+                     *batch.steps, *batch.data, where);
+}
+
+/// What DeepSpeed asserts: train_batch_size is the product of its parts.
+void check_train_batch(Recipe& recipe, Batch& batch) {
+  const Given* given = recipe.deepspeed ? recipe.json.find("train_batch_size") : nullptr;
+  const auto total = recipe.whole(given);
+  if (!total) return;
+  // Two of three are enough: steps or the number of ranks may follow from the others.
+  const std::int64_t known = batch.micro.value_or(0) * batch.steps.value_or(1);
+  const bool divides = known > 0 && *total % known == 0;
+  if (!batch.data && batch.micro && batch.steps && divides) batch.data = *total / known;
+  if (batch.global && *batch.global != *total) {
+    const bool known = batch.micro && batch.steps && batch.data;
+    recipe.draft.error(
+        *given,
+        fmt::format("the command line makes {}{}; write {} there, or leave "
+                    "it out of the file",
+                    *batch.global, known ? " = " + factors(recipe, batch) : "", *batch.global));
+  }
+  if (!batch.global) batch.global = total;
+}
+
+/// Sets the global batch, computed where no flag says it.
+void apply_global(Recipe& recipe, Batch& batch) {
+  Draft& draft = recipe.draft;
+  // Without --global-batch-size an iteration is one step, or as many as are given.
+  if (!batch.global && batch.micro && !batch.steps &&
+      (batch.data || recipe.flags.has("batch-size")))
+    batch.steps = 1;
+  if (!batch.global && batch.micro && batch.data)
+    batch.global = *batch.micro * *batch.data * *batch.steps;
+  check_train_batch(recipe, batch);
+  if (!batch.global) {
+    if (batch.micro)
+      draft.error(recipe.place,
+                  "the global batch is micro-batch * data ranks, and the launcher does not say how "
+                  "many ranks there are; give --ranks N");
+    return;
+  }
+  const std::string value = fmt::format("{}", *batch.global);
+  if (const Given* given = recipe.flags.find("global-batch-size"))
+    draft.set("batch.global", value, *given);
+  else if (batch.micro && batch.data)
+    draft.set("batch.global", value,
+              fmt::format("micro-batch {} * accumulation steps {} * data ranks {}", *batch.micro,
+                          batch.steps.value_or(1), *batch.data));
+  else
+    draft.set("batch.global", value, *recipe.json.find("train_batch_size"));
+}
+
+void apply_rampup(Recipe& recipe, const Batch& batch) {
+  const Given* given = recipe.flags.find("rampup-batch-size");
+  if (!given) return;
+  Draft& draft = recipe.draft;
+  if (given->values.size() != 3) {
+    draft.error(*given, "needs three numbers: first batch, its growth, samples");
+    return;
+  }
+  if (!recipe.flags.has("train-samples"))
+    draft.error(*given, "goes with --train-samples; Megatron-LM refuses it with --train-iters");
+  std::int64_t numbers[3];
+  for (int i = 0; i < 3; ++i) {
+    Given one = *given;
+    one.values = {given->values[static_cast<std::size_t>(i)]};
+    const auto value = recipe.whole(&one);
+    if (!value) return;
+    numbers[i] = *value;
+  }
+  const auto [start, step, samples] = numbers;
+  if (batch.global && (step <= 0 || *batch.global < start || (*batch.global - start) % step != 0))
+    draft.error(*given, fmt::format("steps of {} do not lead from {} to the global batch {}", step,
+                                    start, *batch.global));
+  draft.set("batch.rampup.start", given->values[0], *given);
+  draft.set("batch.rampup.step", given->values[1], *given);
+  draft.set("batch.rampup.samples", given->values[2], *given);
+}
+
+void apply_length(Recipe& recipe) {
+  Draft& draft = recipe.draft;
+  const Given* iterations = recipe.flags.find("train-iters");
+  const Given* samples = recipe.flags.find("train-samples");
+  if (iterations && samples)
+    draft.error(*samples,
+                fmt::format("'{}' says how long to train as well; keep one", iterations->text()));
+  if (iterations && recipe.whole(iterations) == 0)
+    draft.error(*iterations, "only evaluates; do that with trireme-evaluate");
+  else if (iterations)
+    recipe.copy(*iterations, "train.iterations");
+  else if (samples)
+    recipe.copy(*samples, "train.samples");
+  if (const Given* skip = recipe.flags.find("skip-train-iteration-range"))
+    draft.set("train.skip", fmt::format("[{}]", fmt::join(skip->values, ", ")), *skip);
+}
+
+}  // namespace
+
+void apply_batch_rules(Recipe& recipe) {
+  Batch batch;
+  const Given* micro = recipe.one_of("micro-batch-size", "batch-size");
+  const Given* json_micro =
+      recipe.deepspeed ? recipe.json.find("train_micro_batch_size_per_gpu") : nullptr;
+  batch.micro = recipe.whole(micro);
+  agree(recipe, batch.micro, json_micro, micro ? micro->text() : "");
+  if (micro || json_micro) recipe.copy(micro ? *micro : *json_micro, "batch.micro");
+
+  const Given* steps = recipe.one_of("gas", "gradient-accumulation-steps");
+  batch.steps = recipe.whole(steps);
+  if (recipe.deepspeed)
+    agree(recipe, batch.steps, recipe.json.find("gradient_accumulation_steps"),
+          steps ? steps->text() : "");
+  batch.data = recipe.data();
+  batch.global = recipe.whole("global-batch-size");
+  if (batch.global && batch.micro && batch.data && !batch.steps &&
+      *batch.global % (*batch.micro * *batch.data) == 0)
+    batch.steps = *batch.global / (*batch.micro * *batch.data);
+  apply_global(recipe, batch);
+  apply_rampup(recipe, batch);
+  apply_length(recipe);
+}
+
+}  // namespace trireme::convert::flags

@@ -1,0 +1,175 @@
+// Network, layout, recomputation.
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <initializer_list>
+#include <string_view>
+
+#include "convert/flags/rules/rules.hpp"
+
+namespace trireme::convert::flags {
+namespace {
+
+/// Leaves `name` out where its value is one of `harmless`; else it is an error with `message`.
+void allow_only(Recipe& recipe, std::string_view name,
+                std::initializer_list<std::string_view> harmless, std::string_view message) {
+  const Given* given = recipe.flags.find(name);
+  if (!given) return;
+  if (std::find(harmless.begin(), harmless.end(), given->values[0]) == harmless.end())
+    recipe.draft.error(*given, message);
+  else
+    recipe.draft.leave_out(*given, "is what Trireme does");
+}
+
+void apply_family(Recipe& recipe) {
+  const std::string& program = recipe.program;
+  const auto names = [&](std::string_view word) { return program.find(word) != std::string::npos; };
+  const bool bert = names("bert");
+  if (bert) recipe.draft.set("model.family", "bert", program);
+  for (const std::string_view other : {"t5", "ict", "vit", "retro", "multimodal"})
+    if (names(other))
+      recipe.draft.error(recipe.place, fmt::format("{} trains a model that Trireme does not have: "
+                                                   "it trains GPT and BERT",
+                                                   program));
+  for (const std::string_view name :
+       {"apply-residual-connection-post-layernorm", "bert-no-binary-head", "deep-init"})
+    if (const Given* given = recipe.flags.find(name); given && !bert)
+      recipe.draft.error(*given, "is for BERT; leave it out");
+}
+
+void apply_zero(Recipe& recipe) {
+  Draft& draft = recipe.draft;
+  const Given* file = recipe.deepspeed ? recipe.json.find("zero_optimization.stage") : nullptr;
+  const Given* flag = recipe.flags.find("zero-stage");
+  const Given* sharded = recipe.flags.find("use-distributed-optimizer");
+  if (file && flag && file->values != flag->values)
+    draft.note(flag->place,
+               fmt::format("{} wins over {}: DeepSpeed takes the stage from its JSON file",
+                           file->text(), flag->text()));
+  const Given* stage = file ? file : flag;
+  if (sharded && stage)
+    draft.error(*sharded, fmt::format("'{}' asks for another ZeRO; keep one", stage->text()));
+  else if (sharded)
+    draft.set("parallel.zero", "1", *sharded);
+  if (!stage) return;
+  if (recipe.deepspeed && recipe.whole(stage).value_or(0) >= 2 && recipe.pipeline() > 1)
+    draft.error(*stage, fmt::format("DeepSpeed does not pipeline with ZeRO 2 and 3, but the "
+                                    "recipe has {} stages (write stage 1)",
+                                    recipe.pipeline()));
+  recipe.copy(*stage, "parallel.zero");
+}
+
+/// Interleaving: of `flag`'s layers, or of its chunks.
+void apply_interleaving(Recipe& recipe) {
+  const Given* layers = recipe.flags.find("num-layers-per-virtual-pipeline-stage");
+  const Given* chunks = recipe.one_of("num-virtual-stages-per-pipeline-rank",
+                                      "num-layers-per-virtual-pipeline-stage");
+  if (!chunks) return;
+  std::int64_t count = recipe.whole(chunks).value_or(1);
+  if (chunks == layers) {
+    const std::int64_t all = recipe.whole("num-layers").value_or(0);
+    const std::int64_t chunk = recipe.pipeline() * std::max<std::int64_t>(count, 1);
+    if (all % chunk != 0) {
+      recipe.draft.error(*chunks, fmt::format("--num-layers {} is not a multiple of {} stages * {} "
+                                              "layers = {}",
+                                              all, recipe.pipeline(), count, chunk));
+      return;
+    }
+    count = all / chunk;
+  }
+  recipe.draft.set("parallel.schedule", "interleaved", *chunks);
+  recipe.draft.set("parallel.interleave", fmt::format("{}", count), *chunks);
+}
+
+}  // namespace
+
+void apply_model_rules(Recipe& recipe) {
+  apply_family(recipe);
+  constexpr std::string_view kNetwork =
+      "Trireme's network is GPT-2's: learned positions and layer norms";
+  allow_only(recipe, "position-embedding-type", {"absolute", "learned_absolute"}, kNetwork);
+  allow_only(recipe, "normalization", {"LayerNorm"}, kNetwork);
+  allow_only(recipe, "context-parallel-size", {"1"}, "samples are not cut; raise tensor ranks");
+  allow_only(recipe, "expert-model-parallel-size", {"1"}, "there is no mixture of experts");
+  if (const Given* channels = recipe.flags.find("kv-channels")) {
+    const std::int64_t heads = recipe.whole("num-attention-heads").value_or(0);
+    const std::int64_t hidden = recipe.whole("hidden-size").value_or(0);
+    if (recipe.whole(channels).value_or(0) * heads != hidden)
+      recipe.draft.error(*channels,
+                         fmt::format("times --num-attention-heads {} is not --hidden-size {}: a "
+                                     "head has hidden / heads channels",
+                                     heads, hidden));
+    else
+      recipe.draft.leave_out(*channels, "is hidden / heads");
+  }
+}
+
+void apply_layout_rules(Recipe& recipe) {
+  Draft& draft = recipe.draft;
+  if (const Given* given = recipe.one_of("tensor-model-parallel-size", "model-parallel-size"))
+    recipe.copy(*given, "parallel.tensor");
+  if (const Given* given = recipe.one_of("pipeline-model-parallel-size", "pipe-parallel-size"))
+    draft.set("parallel.pipeline", fmt::format("{}", recipe.pipeline()), *given);
+  if (const Given* given = recipe.flags.find("balance")) recipe.copy(*given, "parallel.partition");
+  apply_interleaving(recipe);
+  apply_zero(recipe);
+  const std::int64_t model = recipe.tensor() * recipe.pipeline();
+  if (recipe.ranks && model > 0 && recipe.ranks->count % model != 0)
+    draft.error(recipe.place,
+                fmt::format("{} ranks ({}) are not a multiple of tensor * pipeline = {} * {} = {}",
+                            recipe.ranks->count, recipe.ranks->source, recipe.tensor(),
+                            recipe.pipeline(), model));
+}
+
+void apply_recompute_rules(Recipe& recipe) {
+  Draft& draft = recipe.draft;
+  const Arguments& flags = recipe.flags;
+  const Given* old = flags.find("checkpoint-activations");
+  const Given* selective = flags.find("recompute-activations");
+  const Given* granularity = flags.find("recompute-granularity");
+  const Given* method = recipe.one_of("recompute-method", "activations-checkpoint-method");
+  if (granularity)
+    recipe.copy(*granularity, "recompute.granularity");
+  else if (selective)
+    draft.set("recompute.granularity", "selective", *selective);
+  else if (old || method)
+    draft.set("recompute.granularity", "full", old ? *old : *method);
+  const bool recomputes = old || selective || granularity || method;
+  const bool full = old || method || (granularity && granularity->values[0] == "full");
+  const Given* layers = recipe.one_of("recompute-num-layers", "activations-checkpoint-num-layers");
+  if (!layers) layers = flags.find("checkpoint-num-layers");
+  if (full) {
+    if (method)
+      recipe.copy(*method, "recompute.method");
+    else
+      draft.set("recompute.method", "uniform", kMegatronDefault);
+    if (layers)
+      recipe.copy(*layers, "recompute.layers");
+    else
+      draft.set("recompute.layers", "1", kMegatronDefault);
+  } else if (layers) {
+    draft.leave_out(*layers, "has no effect without full recomputation");
+  }
+
+  constexpr std::pair<std::string_view, std::string_view> kWhere[] = {
+      {"distribute-checkpointed-activations", "recompute.partition"},
+      {"distribute-saved-activations", "recompute.partition"},
+      {"partition-activations", "recompute.partition"},
+      {"checkpoint-in-cpu", "recompute.offload"},
+      {"contigious-checkpointing", "recompute.contiguous"}};
+  for (const auto& [name, key] : kWhere) {
+    const Given* given = flags.find(name);
+    if (!given) continue;
+    if (!recomputes)
+      draft.leave_out(*given, "has no effect without --checkpoint-activations");
+    else if (key == "recompute.partition" && recipe.tensor() == 1)
+      draft.leave_out(*given, "one tensor rank has nobody to share with");
+    else
+      draft.set(key, "true", *given);
+  }
+  if (const Given* given = flags.find("contigious-checkpointing");
+      given && recomputes && !flags.has("partition-activations"))
+    draft.error(*given, "DeepSpeed needs --partition-activations with it; give both or none");
+}
+
+}  // namespace trireme::convert::flags

@@ -1,0 +1,95 @@
+// Checkpoints, evaluation, logs.
+#include <fmt/format.h>
+
+#include <cstdlib>
+#include <filesystem>
+#include <string>
+
+#include "convert/flags/rules/rules.hpp"
+#include "deck/value.hpp"
+
+namespace trireme::convert::flags {
+namespace {
+
+/// The run's folder, in which checkpoints are in a folder `checkpoints`.
+std::string run_folder(const std::string& save) {
+  const std::filesystem::path path(save);
+  const bool inner = path.filename() == "checkpoints" && path.has_parent_path();
+  return inner ? path.parent_path().string() : save;
+}
+
+void apply_checkpoints(Recipe& recipe) {
+  Draft& draft = recipe.draft;
+  const Given* save = recipe.flags.find("save");
+  const Given* load = recipe.flags.find("load");
+  const Given* every = recipe.flags.find("save-interval");
+  if (save) {
+    draft.set("run.output", deck::write_text(run_folder(save->values[0])), *save);
+    if (every) recipe.copy(*every, "checkpoint.every", "iterations");
+  } else {
+    if (every) draft.leave_out(*every, "saves nothing without --save");
+    draft.set("checkpoint.at_end", "false", std::string("no --save"));
+  }
+  if (!load) return;
+  if (save && save->values == load->values) {
+    draft.leave_out(*load, "a run goes on from the newest checkpoint of run.output by itself");
+    return;
+  }
+  recipe.copy(*load, "checkpoint.load");
+  draft.note(load->place, fmt::format("{} is a checkpoint of Megatron-LM: name one of Trireme in "
+                                      "checkpoint.load, or delete the key to begin anew",
+                                      load->text()));
+}
+
+/// Whether anything is kept for validation.
+bool has_validation(const Recipe& recipe) {
+  if (recipe.draft.has("data.valid")) return true;
+  const Given* split = recipe.flags.find("split");
+  if (!split) return true;
+  const std::string& weights = split->values[0];
+  const std::size_t comma = weights.find(',');
+  return comma != std::string::npos && std::strtod(weights.c_str() + comma + 1, nullptr) > 0;
+}
+
+void apply_evaluation(Recipe& recipe) {
+  Draft& draft = recipe.draft;
+  const Given* every = recipe.flags.find("eval-interval");
+  const Given* iterations = recipe.flags.find("eval-iters");
+  const bool none = iterations && iterations->values[0] == "0";
+  if (none || !has_validation(recipe)) {
+    const std::string reason =
+        none ? "--eval-iters 0 evaluates nothing" : "--split keeps nothing for validation";
+    for (const Given* given : {every, iterations})
+      if (given) draft.leave_out(*given, reason);
+    if (none) draft.set("evaluate.at_end", "false", *iterations);
+    return;
+  }
+  recipe.copy_or("eval-interval", "evaluate.every", "1000", "iterations");
+  recipe.copy_or("eval-iters", "evaluate.iterations", "100");
+}
+
+void apply_logs(Recipe& recipe) {
+  Draft& draft = recipe.draft;
+  recipe.copy_or("log-interval", "log.every", "100");
+  if (const Given* folder = recipe.flags.find("tensorboard-dir")) {
+    draft.set("log.tensorboard.enable", "true", *folder);
+    const bool bigscience = recipe.deepspeed && !recipe.before_version_2();
+    draft.set("log.tensorboard.dialect", bigscience ? "bigscience" : "megatron",
+              std::string("the tags that the recipe's program writes"));
+    draft.note(folder->place, "event files go to run.output/tensorboard");
+  } else {
+    draft.set("log.tensorboard.enable", "false", std::string("no --tensorboard-dir"));
+  }
+  if (const Given* level = recipe.flags.find("timing-log-level"))
+    draft.set("log.timers", recipe.whole(level).value_or(0) > 0 ? "true" : "false", *level);
+}
+
+}  // namespace
+
+void apply_output_rules(Recipe& recipe) {
+  apply_checkpoints(recipe);
+  apply_evaluation(recipe);
+  apply_logs(recipe);
+}
+
+}  // namespace trireme::convert::flags

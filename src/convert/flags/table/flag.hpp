@@ -1,0 +1,70 @@
+// The table of flags: everything known about the flags of Megatron-LM (first release to core), of
+// its DeepSpeed and BigScience forks, and of the keys of a ds_config.json.
+#pragma once
+
+#include <string>
+#include <string_view>
+#include <vector>
+
+namespace trireme::convert::flags {
+
+/// How many words follow a flag.
+enum class Takes { nothing, one, several };
+
+/// What becomes of a flag.
+enum class Fate {
+  key,      ///< its value is the value of `key`
+  rule,     ///< it has a say in one or more keys, together with other flags: rules.hpp
+  dropped,  ///< Trireme needs no such flag; `note` says why
+  refused,  ///< Trireme cannot do what it asks for; `note` says what to do
+};
+
+/// One row of the table.
+struct Flag {
+  std::string_view name;  ///< without dashes, words joined by `-`; of a JSON key its path
+  Takes takes = Takes::one;
+  Fate fate = Fate::dropped;
+  std::string_view key;   ///< of the deck; for Fate::key, and for readers of Fate::rule
+  std::string_view word;  ///< a switch: the value it stands for; else the unit of its number
+  std::string_view note;
+};
+
+/// All flags of the command line.
+const std::vector<Flag>& command_flags();
+
+/// All keys of a ds_config.json. A row for "optimizer" stands for all that is under it.
+const std::vector<Flag>& json_keys();
+
+/// The flag called `name`, written with `-` or `_`; null when there is none.
+const Flag* find_flag(const std::vector<Flag>& table, std::string_view name);
+
+/// "; did you mean '--num-layers'?" for the known name nearest to `name`, or "".
+std::string suggestion(const std::vector<Flag>& table, std::string_view name,
+                       std::string_view dashes);
+
+// ---------------------------------------------------------------------------- rows
+
+constexpr Flag to_key(std::string_view name, std::string_view key, std::string_view unit = "") {
+  return {name, Takes::one, Fate::key, key, unit, ""};
+}
+constexpr Flag turns(std::string_view name, std::string_view key, std::string_view value,
+                     std::string_view note = "") {
+  return {name, Takes::nothing, Fate::key, key, value, note};
+}
+constexpr Flag to_rule(std::string_view name, std::string_view key, Takes takes = Takes::one) {
+  return {name, takes, Fate::rule, key, "", ""};
+}
+constexpr Flag drop(std::string_view name, Takes takes, std::string_view reason) {
+  return {name, takes, Fate::dropped, "", "", reason};
+}
+constexpr Flag refuse(std::string_view name, Takes takes, std::string_view way_out) {
+  return {name, takes, Fate::refused, "", "", way_out};
+}
+
+/// The parts of the table, in the order of Megatron's own groups.
+std::vector<Flag> model_flags();
+std::vector<Flag> training_flags();
+std::vector<Flag> data_flags();
+std::vector<Flag> system_flags();
+
+}  // namespace trireme::convert::flags

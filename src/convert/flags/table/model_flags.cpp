@@ -1,0 +1,118 @@
+// Rows: the network, its initial values, dropout, types of numbers.
+#include "convert/flags/table/flag.hpp"
+
+namespace trireme::convert::flags {
+namespace {
+
+constexpr auto kOne = Takes::one;
+constexpr auto kNone = Takes::nothing;
+
+constexpr std::string_view kOtherNetwork =
+    "Trireme's GPT is GPT-2's: learned positions, layer norms, GELU, biases; there is no key for "
+    "it";
+constexpr std::string_view kFused = "how kernels are fused is not the deck's business";
+constexpr std::string_view kSameResult = "changes no result: Trireme's attention is stable without";
+constexpr std::string_view kWidths = "layer norms, residual sums and the loss are in fp32 anyway";
+constexpr std::string_view kPadding = "padding columns of the vocabulary never enter the softmax";
+constexpr std::string_view kOtherTask = "belongs to a model that Trireme does not train";
+
+}  // namespace
+
+std::vector<Flag> model_flags() {
+  return {
+      // Shape.
+      to_key("num-layers", "model.layers"),
+      to_key("encoder-num-layers", "model.layers"),
+      to_key("hidden-size", "model.hidden"),
+      to_key("ffn-hidden-size", "model.ffn"),
+      to_key("intermediate-size", "model.ffn"),
+      to_key("num-attention-heads", "model.heads"),
+      to_rule("kv-channels", "model.heads"),
+      to_key("seq-length", "model.sequence"),
+      to_key("encoder-seq-length", "model.sequence"),
+      to_key("max-position-embeddings", "model.positions"),
+      to_key("layernorm-epsilon", "model.layernorm_eps"),
+      to_key("norm-epsilon", "model.layernorm_eps"),
+      turns("embed-layernorm", "model.embedding_layernorm", "true"),
+      turns("untie-embeddings-and-output-weights", "model.tie_embeddings", "false"),
+      turns("apply-residual-connection-post-layernorm", "model.bert.post_norm", "true"),
+      turns("bert-no-binary-head", "model.bert.binary_head", "false"),
+      turns("deep-init", "model.bert.deep_init", "true"),
+      drop("make-vocab-size-divisible-by", kOne, kPadding),
+      drop("padded-vocab-size", kOne, kPadding),
+      drop("openai-gelu", kNone, "Trireme's GELU is that formula"),
+      drop("onnx-safe", kOne, "there is no ONNX export"),
+      drop("use-mcore-models", kNone, "there is one implementation"),
+      drop("use-legacy-models", kNone, "there is one implementation"),
+      drop("transformer-impl", kOne, "there is one implementation"),
+      drop("add-position-embedding", kNone, "GPT-2 has it"),
+      to_rule("position-embedding-type", ""),
+      to_rule("normalization", ""),
+      refuse("use-rotary-position-embeddings", kNone, kOtherNetwork),
+      refuse("no-position-embedding", kNone, kOtherNetwork),
+      refuse("rotary-percent", kOne, kOtherNetwork),
+      refuse("rotary-base", kOne, kOtherNetwork),
+      refuse("swiglu", kNone, kOtherNetwork),
+      refuse("glu-activation", kOne, kOtherNetwork),
+      refuse("squared-relu", kNone, kOtherNetwork),
+      refuse("disable-bias-linear", kNone, kOtherNetwork),
+      refuse("group-query-attention", kNone, kOtherNetwork),
+      refuse("num-query-groups", kOne, kOtherNetwork),
+      refuse("multi-latent-attention", kNone, kOtherNetwork),
+      refuse("apply-layernorm-1p", kNone, kOtherNetwork),
+      refuse("qk-layernorm", kNone, kOtherNetwork),
+      refuse("num-experts", kOne, "Trireme has no mixture of experts; train the dense model"),
+      refuse("pretrained-bert", kNone,
+             "convert the weights with 'trireme-convert hf' and load them by checkpoint.load"),
+      refuse("decoder-num-layers", kOne, kOtherTask),
+      refuse("decoder-seq-length", kOne, kOtherTask),
+      drop("retriever-seq-length", kOne, kOtherTask),
+      drop("vocab-extra-ids", kOne, kOtherTask),
+
+      // Initial values and dropout.
+      to_key("seed", "run.seed"),
+      to_key("init-method-std", "model.init_std"),
+      refuse("init-method-xavier-uniform", kNone,
+             "initial weights are normal; give --init-method-std"),
+      refuse("data-parallel-random-init", kNone, "all copies of a model begin equal"),
+      drop("use-cpu-initialization", kNone,
+           "initial weights are drawn by logical position, the same on every layout"),
+      drop("perform-initialization", kNone, "always done"),
+      to_key("attention-dropout", "model.dropout.attention"),
+      to_key("hidden-dropout", "model.dropout.hidden"),
+
+      // Types of numbers and loss scaling.
+      to_rule("fp16", "precision.compute", kNone),
+      to_rule("bf16", "precision.compute", kNone),
+      to_rule("loss-scale", "precision.loss_scale.value"),
+      to_rule("initial-loss-scale", "precision.loss_scale.initial"),
+      to_rule("loss-scale-window", "precision.loss_scale.window"),
+      to_rule("hysteresis", "precision.loss_scale.hysteresis"),
+      to_rule("min-loss-scale", "precision.loss_scale.minimum"),
+      to_rule("min-scale", "precision.loss_scale.minimum"),
+      turns("accumulate-allreduce-grads-in-fp32", "precision.gradients", "fp32"),
+      turns("fp32-allreduce", "precision.gradients", "fp32"),
+      drop("dynamic-loss-scale", kNone, "a loss scale is dynamic where --loss-scale is not given"),
+      drop("fp32-residual-connection", kNone, kWidths),
+      drop("fp32-embedding", kNone, kWidths),
+      drop("fp32-layernorm", kNone, kWidths),
+      drop("fp32-tokentypes", kNone, kWidths),
+      drop("attention-softmax-in-fp32", kNone, kWidths),
+      drop("fp16-lm-cross-entropy", kNone, kWidths),
+      drop("apply-query-key-layer-scaling", kNone, kSameResult),
+      drop("no-query-key-layer-scaling", kNone, kSameResult),
+      drop("attention-backend", kOne, "there is one attention"),
+      drop("use-flash-attn", kNone, "there is one attention, and it keeps no matrix of scores"),
+      drop("no-masked-softmax-fusion", kNone, kFused),
+      drop("no-bias-gelu-fusion", kNone, kFused),
+      drop("no-bias-dropout-fusion", kNone, kFused),
+      drop("no-gradient-accumulation-fusion", kNone, kFused),
+      drop("no-persist-layer-norm", kNone, kFused),
+      drop("bias-gelu-fusion", kNone, kFused),
+      drop("masked-softmax-fusion", kNone, kFused),
+      refuse("fp8-format", kOne, "there is no fp8; use --bf16"),
+      refuse("fp8-hybrid", kNone, "there is no fp8; use --bf16"),
+  };
+}
+
+}  // namespace trireme::convert::flags

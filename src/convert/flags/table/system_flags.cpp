@@ -1,0 +1,123 @@
+// Rows: parallelism, DeepSpeed, and the keys of ds_config.json.
+#include "convert/flags/table/flag.hpp"
+
+namespace trireme::convert::flags {
+namespace {
+
+constexpr auto kOne = Takes::one;
+constexpr auto kNone = Takes::nothing;
+
+constexpr std::string_view kBackend = "NCCL on GPUs, MPI on the host";
+constexpr std::string_view kTransport = "how data ranks reduce is not the deck's business";
+constexpr std::string_view kLauncher = "mpirun or srun starts the ranks";
+constexpr std::string_view kZeroDetail = "how ZeRO moves data is not the deck's business";
+constexpr std::string_view kPrinted = "what is printed is the deck's section log";
+constexpr std::string_view kOffload = "there is no offload; remove it from the recipe";
+constexpr std::string_view kJsonRules = "DeepSpeed takes it from its JSON file, and so is it here";
+constexpr std::string_view kClientOptimizer =
+    "DeepSpeed takes the optimizer that the program makes from its flags";
+
+}  // namespace
+
+std::vector<Flag> system_flags() {
+  return {
+      to_rule("tensor-model-parallel-size", "parallel.tensor"),
+      to_rule("model-parallel-size", "parallel.tensor"),
+      to_rule("pipeline-model-parallel-size", "parallel.pipeline"),
+      to_rule("pipe-parallel-size", "parallel.pipeline"),
+      to_rule("num-layers-per-virtual-pipeline-stage", "parallel.interleave"),
+      to_rule("num-virtual-stages-per-pipeline-rank", "parallel.interleave"),
+      to_rule("balance", "parallel.partition"),
+      turns("sequence-parallel", "parallel.sequence", "true"),
+      to_rule("use-distributed-optimizer", "parallel.zero", kNone),
+      turns("overlap-grad-reduce", "parallel.overlap.gradients", "true"),
+      turns("overlap-param-gather", "parallel.overlap.parameters", "true"),
+      turns("no-overlap-p2p-communication", "parallel.overlap.pipeline", "false"),
+      to_key("ddp-bucket-size", "parallel.bucket"),
+      to_rule("context-parallel-size", ""),
+      to_rule("expert-model-parallel-size", ""),
+      to_key("distributed-timeout-minutes", "comm.timeout", "minutes"),
+      drop("distributed-backend", kOne, kBackend),
+      drop("DDP-impl", kOne, kTransport),
+      drop("use-contiguous-buffers-in-ddp", kNone, kTransport),
+      drop("use-contiguous-buffers-in-local-ddp", kNone, kTransport),
+      drop("no-contiguous-buffers-in-local-ddp", kNone, kTransport),
+      drop("no-scatter-gather-tensors-in-pipeline", kNone, kTransport),
+      drop("no-async-tensor-model-parallel-allreduce", kNone, kTransport),
+      drop("empty-unused-memory-level", kOne, "memory is planned, and allocated once"),
+      drop("lazy-mpu-init", kOne, kLauncher),
+      drop("world-size", kOne, kLauncher),
+      drop("local-rank", kOne, kLauncher),
+      drop("local-world-size", kOne, kLauncher),
+
+      // DeepSpeed.
+      to_rule("deepspeed", "", kNone),
+      to_rule("deepspeed-config", ""),
+      drop("deepspeed-mpi", kNone, kLauncher),
+      to_rule("zero-stage", "parallel.zero"),
+      drop("zero-reduce-scatter", kNone, kJsonRules),
+      drop("zero-contigious-gradients", kNone, kJsonRules),
+      drop("zero-reduce-bucket-size", kOne, kJsonRules),
+      drop("zero-allgather-bucket-size", kOne, kJsonRules),
+      drop("no-pipeline-parallel", kNone, "parallel.pipeline is 1 where nothing is said"),
+      refuse("remote-device", kOne, kOffload),
+      drop("use-pin-memory", kNone, kZeroDetail),
+      drop("scattered-embeddings", kNone, "activations are planned: see --plan"),
+      drop("split-transformers", kNone, "activations are planned: see --plan"),
+      drop("memory-centric-tiled-linear", kNone, "activations are planned: see --plan"),
+      drop("tile-factor", kOne, "activations are planned: see --plan"),
+  };
+}
+
+const std::vector<Flag>& json_keys() {
+  static const std::vector<Flag> table = {
+      to_rule("train_batch_size", "batch.global"),
+      to_rule("train_micro_batch_size_per_gpu", "batch.micro"),
+      to_rule("gradient_accumulation_steps", "batch.global"),
+      to_rule("gradient_clipping", "optimizer.clip"),
+      to_rule("fp16.enabled", "precision.compute"),
+      to_rule("fp16.loss_scale", "precision.loss_scale.value"),
+      to_rule("fp16.initial_scale_power", "precision.loss_scale.initial"),
+      to_rule("fp16.loss_scale_window", "precision.loss_scale.window"),
+      to_rule("fp16.hysteresis", "precision.loss_scale.hysteresis"),
+      to_rule("fp16.min_loss_scale", "precision.loss_scale.minimum"),
+      to_rule("bf16.enabled", "precision.compute"),
+      to_rule("bfloat16.enabled", "precision.compute"),
+      to_rule("zero_optimization.stage", "parallel.zero"),
+      to_key("zero_optimization.reduce_bucket_size", "parallel.bucket"),
+      to_key("zero_optimization.overlap_comm", "parallel.overlap.gradients"),
+      drop("zero_optimization.allgather_bucket_size", kOne, kZeroDetail),
+      drop("zero_optimization.allgather_partitions", kOne, kZeroDetail),
+      drop("zero_optimization.reduce_scatter", kOne, kZeroDetail),
+      drop("zero_optimization.contiguous_gradients", kOne, kZeroDetail),
+      drop("zero_optimization.round_robin_gradients", kOne, kZeroDetail),
+      drop("zero_optimization.elastic_checkpoint", kOne, "every checkpoint loads at any layout"),
+      refuse("zero_optimization.cpu_offload", kOne, kOffload),
+      refuse("zero_optimization.offload_optimizer", kOne, kOffload),
+      refuse("zero_optimization.offload_param", kOne, kOffload),
+      drop("zero_allow_untested_optimizer", kOne, "there are no untested ones"),
+      drop("optimizer", kOne, kClientOptimizer),
+      to_rule("scheduler.type", "schedule.type"),
+      to_rule("scheduler.params.lr_range_test_min_lr", "schedule.minimum"),
+      to_rule("scheduler.params.lr_range_test_step_size", "schedule.range_test.step"),
+      to_rule("scheduler.params.lr_range_test_step_rate", "schedule.range_test.rate"),
+      to_rule("scheduler.params.lr_range_test_staircase", "schedule.range_test.staircase"),
+      drop("steps_per_print", kOne, kPrinted),
+      drop("wall_clock_breakdown", kOne, kPrinted),
+      drop("dump_state", kOne, kPrinted),
+      drop("memory_breakdown", kOne, kPrinted),
+      drop("tensorboard", kOne, kPrinted),
+      drop("comms_logger", kOne, kPrinted),
+      drop("flops_profiler", kOne, kPrinted),
+      drop("activation_checkpointing", kOne, "the flags of the command line say it"),
+      drop("prescale_gradients", kOne, kTransport),
+      drop("gradient_predivide_factor", kOne, kTransport),
+      drop("communication_data_type", kOne, kTransport),
+      drop("data_types", kOne, kTransport),
+      refuse("curriculum_learning", kOne, "sequences have one length"),
+      refuse("sparse_attention", kOne, "attention is dense"),
+  };
+  return table;
+}
+
+}  // namespace trireme::convert::flags

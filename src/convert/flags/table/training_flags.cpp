@@ -1,0 +1,169 @@
+// Rows: batches, length, learning rate, optimizer, recomputation, checkpoints, evaluation, logs.
+#include "convert/flags/table/flag.hpp"
+
+namespace trireme::convert::flags {
+namespace {
+
+constexpr auto kOne = Takes::one;
+constexpr auto kNone = Takes::nothing;
+constexpr auto kSeveral = Takes::several;
+
+constexpr std::string_view kLogged = "always logged";
+constexpr std::string_view kPartState =
+    "a checkpoint has the whole state, so that a run goes on bit by bit";
+constexpr std::string_view kNewRun =
+    "a checkpoint continues its run; 'trireme-convert hf' there and back makes one of iteration 0";
+constexpr std::string_view kOneScheduler =
+    "the schedule is the deck's; 'trireme-pretrain --restart' says what changed";
+constexpr std::string_view kTokens = "counts tokens; give samples: tokens / --seq-length";
+constexpr std::string_view kWhenEvaluating = "for trireme-evaluate, which has its own options";
+constexpr std::string_view kWhenGenerating = "for trireme-generate, which has its own options";
+
+}  // namespace
+
+std::vector<Flag> training_flags() {
+  return {
+      // Batches and length.
+      to_rule("micro-batch-size", "batch.micro"),
+      to_rule("batch-size", "batch.micro"),
+      to_rule("gas", "batch.global"),
+      to_rule("gradient-accumulation-steps", "batch.global"),
+      to_rule("global-batch-size", "batch.global"),
+      to_rule("rampup-batch-size", "batch.rampup.start", kSeveral),
+      to_rule("train-iters", "train.iterations"),
+      to_rule("train-samples", "train.samples"),
+      refuse("train-tokens", kOne, kTokens),
+      to_key("exit-interval", "train.exit_interval", "iterations"),
+      to_key("exit-duration-in-mins", "train.exit_duration", "minutes"),
+      to_key("kill-switch-path", "train.kill_switch"),
+      to_rule("skip-train-iteration-range", "train.skip", kSeveral),
+      refuse("eval-only", kOne, "evaluate a checkpoint with trireme-evaluate"),
+      drop("exit-signal-handler", kNone, "SIGUSR1 and SIGTERM always stop a run with a checkpoint"),
+      drop("manual-gc", kNone, "there is no garbage to collect"),
+      drop("manual-gc-interval", kOne, "there is no garbage to collect"),
+      drop("check-for-nan-in-loss-and-grad", kNone, "always checked: such an update is skipped"),
+      drop("no-check-for-nan-in-loss-and-grad", kNone, "always checked"),
+      refuse("calculate-per-token-loss", kNone,
+             "the loss is a mean over micro-batches; leave the flag out where no token is masked"),
+
+      // Learning rate.
+      to_key("lr", "schedule.peak"),
+      to_key("min-lr", "schedule.minimum"),
+      to_rule("lr-decay-style", "schedule.type"),
+      to_rule("lr-decay-iters", "schedule.decay"),
+      to_rule("lr-decay-samples", "schedule.decay"),
+      refuse("lr-decay-tokens", kOne, kTokens),
+      to_rule("lr-warmup-fraction", "schedule.warmup"),
+      to_rule("lr-warmup-iters", "schedule.warmup"),
+      to_rule("lr-warmup-samples", "schedule.warmup"),
+      to_rule("warmup", "schedule.warmup"),
+      to_rule("lr-warmup-init", "schedule.warmup"),
+      refuse("lr-decay-ratio", kOne, "give --lr-decay-iters and --min-lr"),
+      refuse("lr-wsd-decay-style", kOne, "there is no warm-up, stable, decay schedule"),
+      drop("override-lr-scheduler", kNone, kOneScheduler),
+      drop("override-opt-param-scheduler", kNone, kOneScheduler),
+      drop("use-checkpoint-lr-scheduler", kNone, kOneScheduler),
+      drop("use-checkpoint-opt-param-scheduler", kNone, kOneScheduler),
+
+      // Optimizer.
+      to_rule("optimizer", "optimizer.type"),
+      to_rule("weight-decay", "optimizer.weight_decay"),
+      to_rule("start-weight-decay", "optimizer.weight_decay"),
+      to_key("end-weight-decay", "schedule.weight_decay.end"),
+      to_key("weight-decay-incr-style", "schedule.weight_decay.type"),
+      to_key("clip-grad", "optimizer.clip"),
+      to_key("adam-beta1", "optimizer.beta1"),
+      to_key("adam-beta2", "optimizer.beta2"),
+      to_key("adam-eps", "optimizer.eps"),
+      refuse("sgd-momentum", kOne, "there is no key for the momentum of SGD"),
+      refuse("use-bnb-optimizer", kNone, "moments are fp32; leave the flag out"),
+      refuse("optimizer-cpu-offload", kNone, "moments stay on the GPU; use --zero-stage 1"),
+      refuse("cpu-optimizer", kNone, "moments stay on the GPU; use --zero-stage 1"),
+      refuse("cpu-torch-adam", kNone, "moments stay on the GPU; use --zero-stage 1"),
+
+      // Recomputation of activations.
+      to_rule("checkpoint-activations", "recompute.granularity", kNone),
+      to_rule("checkpoint-num-layers", "recompute.layers"),
+      to_rule("activations-checkpoint-method", "recompute.method"),
+      to_rule("activations-checkpoint-num-layers", "recompute.layers"),
+      to_rule("recompute-activations", "recompute.granularity", kNone),
+      to_rule("recompute-granularity", "recompute.granularity"),
+      to_rule("recompute-method", "recompute.method"),
+      to_rule("recompute-num-layers", "recompute.layers"),
+      to_rule("distribute-checkpointed-activations", "recompute.partition", kNone),
+      to_rule("distribute-saved-activations", "recompute.partition", kNone),
+      to_rule("partition-activations", "recompute.partition", kNone),
+      to_rule("checkpoint-in-cpu", "recompute.offload", kNone),
+      to_rule("contigious-checkpointing", "recompute.contiguous", kNone),
+      drop("deepspeed-activation-checkpointing", kNone, "there is one way to recompute"),
+      drop("synchronize-each-layer", kNone, "for debugging DeepSpeed: waiting changes no result"),
+      drop("profile-backward", kNone, "'trireme-bench step' shows where a step's time goes"),
+
+      // Checkpoints.
+      to_rule("save", "run.output"),
+      to_rule("load", "checkpoint.load"),
+      to_rule("save-interval", "checkpoint.every"),
+      turns("async-save", "checkpoint.async", "true"),
+      refuse("finetune", kNone, kNewRun),
+      refuse("no-load-optim", kNone, kNewRun),
+      refuse("no-load-rng", kNone, kNewRun),
+      drop("no-save-optim", kNone, kPartState),
+      drop("no-save-rng", kNone, kPartState),
+      drop("ckpt-format", kOne, "a checkpoint is one HDF5 file of the logical model"),
+      drop("use-dist-ckpt", kNone, "a checkpoint is one HDF5 file of the logical model"),
+      drop("auto-detect-ckpt-format", kNone, "a checkpoint is one HDF5 file"),
+      drop("universal-checkpoint", kNone, "every checkpoint loads at any layout"),
+      drop("resume-dataloader", kNone, kPartState),
+      drop("adlr-autoresume", kNone, "a requeued job goes on by itself: exit code 75"),
+      drop("adlr-autoresume-interval", kOne, "a requeued job goes on by itself: exit code 75"),
+
+      // Evaluation.
+      to_rule("eval-interval", "evaluate.every"),
+      to_rule("eval-iters", "evaluate.iterations"),
+      drop("eval-batch-size", kOne, kWhenEvaluating),
+      drop("eval-seq-length", kOne, kWhenEvaluating),
+      drop("eval-max-preds-per-seq", kOne, kWhenEvaluating),
+      drop("overlapping-eval", kOne, kWhenEvaluating),
+      refuse("cloze-eval", kNone, kWhenEvaluating),
+      drop("strict-lambada", kNone, kWhenEvaluating),
+      drop("temperature", kOne, kWhenGenerating),
+      drop("top-p", kOne, kWhenGenerating),
+      drop("top-k", kOne, kWhenGenerating),
+      drop("greedy", kNone, kWhenGenerating),
+      drop("out-seq-length", kOne, kWhenGenerating),
+
+      // Logs.
+      to_rule("log-interval", "log.every"),
+      to_rule("tensorboard-dir", "log.tensorboard.enable"),
+      to_key("tensorboard-queue-size", "log.tensorboard.flush_every"),
+      turns("log-params-norm", "log.norms", "true"),
+      turns("log-timers-to-tensorboard", "log.timers", "true"),
+      to_rule("timing-log-level", "log.timers"),
+      drop("timing-log-option", kOne, "log.timers has the times of all ranks"),
+      drop("tensorboard-log-interval", kOne, "an event for every logged iteration: log.every"),
+      drop("log-batch-size-to-tensorboard", kNone, kLogged),
+      drop("log-validation-ppl-to-tensorboard", kNone, kLogged),
+      drop("log-memory-to-tensorboard", kNone, kLogged),
+      drop("log-world-size-to-tensorboard", kNone, kLogged),
+      drop("log-learning-rate-to-tensorboard", kNone, kLogged),
+      drop("log-loss-scale-to-tensorboard", kNone, kLogged),
+      drop("no-log-learnig-rate-to-tensorboard", kNone, kLogged),
+      drop("no-log-loss-scale-to-tensorboard", kNone, kLogged),
+      drop("log-throughput", kNone, kLogged),
+      drop("log-progress", kNone, "metrics.jsonl has every event"),
+      drop("log-num-zeros-in-grad", kNone, "not logged"),
+      drop("log-level", kOne, "there is one level"),
+      drop("log-level-replica", kOne, "there is one level"),
+      drop("log-path", kOne, "logs go to run.output"),
+      drop("codecarbon-dir", kOne, "not measured"),
+      drop("wandb-project", kOne, "metrics.jsonl has what Weights & Biases would show"),
+      drop("wandb-exp-name", kOne, "metrics.jsonl has what Weights & Biases would show"),
+      drop("wandb-save-dir", kOne, "metrics.jsonl has what Weights & Biases would show"),
+      drop("profile", kNone, "'trireme-bench step' shows where a step's time goes"),
+      drop("profile-step-start", kOne, "'trireme-bench step' shows where a step's time goes"),
+      drop("profile-step-end", kOne, "'trireme-bench step' shows where a step's time goes"),
+      drop("profile-ranks", kSeveral, "'trireme-bench step' shows where a step's time goes"),
+  };
+}
+
+}  // namespace trireme::convert::flags

@@ -1,0 +1,218 @@
+// What has no counterpart or contradicts, by its text.
+#include <sstream>
+
+#include "convert/flags/convert.hpp"
+#include "core/error.hpp"
+#include "scratch_folder.hpp"
+
+namespace trireme::convert::flags {
+namespace {
+
+namespace fs = std::filesystem;
+
+/// The words of a short command line, then `more`.
+std::vector<std::string> words_with(const std::string& more,
+                                    const std::string& launcher = "python pretrain_gpt.py") {
+  std::istringstream text(
+      launcher +
+      " --num-layers 4 --hidden-size 64 --num-attention-heads 4 --seq-length 32 "
+      "--max-position-embeddings 32 --lr 1e-3 --train-iters 10 --data-path d --tokenizer-type "
+      "NullTokenizer --vocab-size 100 " +
+      more);
+  std::vector<std::string> words;
+  for (std::string word; text >> word;) words.push_back(word);
+  return words;
+}
+
+std::string errors_of(const Request& request) {
+  return message_of<DeckError>([&] { convert(request); });
+}
+
+/// The only error that `more` leads to, without its place.
+std::string error_of(const std::string& more,
+                     const std::string& launcher = "python pretrain_gpt.py") {
+  const std::string text = errors_of(
+      {.words = words_with("--micro-batch-size 2 --global-batch-size 8 " + more, launcher)});
+  const std::string begin = "command line: ", end = "\n1 error; no deck was written.";
+  if (!text.starts_with(begin) || !text.ends_with(end)) return text;
+  return text.substr(begin.size(), text.size() - begin.size() - end.size());
+}
+
+TEST(Contradictions, ShortCommandLineIsGood) { EXPECT_EQ(error_of(""), ""); }
+
+TEST(Contradictions, JsonBatchOfDeepSpeedsExample) {
+  const fs::path data = fs::path(TRIREME_SOURCE_DIR) / "tests/data/flags";
+  EXPECT_EQ(errors_of({.file = data / "r0_deepspeed_3d.sh"}),
+            (data / "r0_ds_config.json").string() +
+                ": \"train_batch_size\": 2048: the command line makes 144 = micro-batch 9 * "
+                "accumulation steps 16 * data ranks 1 (8 ranks: deepspeed --num_nodes 1 --num_gpus "
+                "8); write 144 there, or leave it out of the file\n"
+                "1 error; no deck was written.");
+}
+
+TEST(Contradictions, NamesUnknownFlags) {
+  EXPECT_EQ(error_of("--num-layer 3"),
+            "unknown flag '--num-layer'; did you mean '--num-layers'? (--ignore num-layer leaves "
+            "it out)");
+  EXPECT_EQ(error_of("--zzzzzzzzz 3"),
+            "unknown flag '--zzzzzzzzz' (--ignore zzzzzzzzz leaves it out)");
+  EXPECT_EQ(errors_of({.words = words_with("--micro-batch-size 2 --zzzz 3 4 --fp8-hybrid"),
+                       .ignored = {"zzzz", "fp8-hybrid"}}),
+            "");
+}
+
+TEST(Contradictions, WhatHasNoCounterpart) {
+  EXPECT_EQ(error_of("--swiglu"),
+            "--swiglu: Trireme's GPT is GPT-2's: learned positions, layer norms, GELU, biases; "
+            "there is no key for it");
+  EXPECT_EQ(error_of("--position-embedding-type rope"),
+            "--position-embedding-type rope: Trireme's network is GPT-2's: learned positions and "
+            "layer norms");
+  EXPECT_EQ(error_of("--train-tokens 5"),
+            "--train-tokens 5: counts tokens; give samples: tokens / --seq-length");
+  EXPECT_EQ(error_of("", "python pretrain_t5.py"),
+            "pretrain_t5.py trains a model that Trireme does not have: it trains GPT and BERT");
+}
+
+TEST(Contradictions, Values) {
+  EXPECT_EQ(error_of("--seed"), "--seed has no value");
+  EXPECT_EQ(error_of("--fp16 3"), "'3' belongs to no flag");
+  EXPECT_EQ(error_of("--seed x"), "--seed x: run.seed = x: expected a whole number");
+  EXPECT_EQ(error_of("--hidden-dropout 1.5"),
+            "--hidden-dropout 1.5: model.dropout.hidden = 1.5: must be from 0 to below 1");
+  EXPECT_EQ(error_of("--lr-decay-style WSD").substr(0, 54),
+            "--lr-decay-style WSD: schedule.type = WSD: allowed are");
+}
+
+TEST(Contradictions, Layout) {
+  EXPECT_EQ(error_of("--tensor-model-parallel-size 3", "pretrain_gpt.py"),
+            "parallel.tensor = 3 does not divide model.heads = 4 (try 1, 2 or 4)");
+  EXPECT_EQ(error_of("--pipeline-model-parallel-size 3", "pretrain_gpt.py"),
+            "parallel.pipeline = 3 does not divide model.layers = 4 (try 1, 2 or 4, or "
+            "parallel.partition: 2-1-1)");
+  EXPECT_EQ(error_of("--tensor-model-parallel-size 2 --pipeline-model-parallel-size 2",
+                     "torchrun --nproc_per_node 6 pretrain_gpt.py"),
+            "6 ranks (--nproc_per_node 6 --nnodes 1) are not a multiple of tensor * pipeline = 2 * "
+            "2 = 4");
+  EXPECT_EQ(error_of("", "srun -N 2 --ntasks-per-node=3 python pretrain_gpt.py"),
+            "batch.global = 8 is not a multiple of batch.micro * parallel.data = 2 * 6 = 12 (try "
+            "12)");
+  EXPECT_EQ(error_of("--pipeline-model-parallel-size 2 --num-layers-per-virtual-pipeline-stage 3",
+                     "pretrain_gpt.py"),
+            "--num-layers-per-virtual-pipeline-stage 3: --num-layers 4 is not a multiple of 2 "
+            "stages * 3 layers = 6");
+  EXPECT_EQ(error_of("--balance 1-2"),
+            "parallel.partition = 1-2 has 2 parts, but parallel.pipeline = 1 (try 4)");
+}
+
+TEST(Contradictions, TwoWordsForOneThing) {
+  EXPECT_EQ(error_of("--lr-warmup-fraction .1 --lr-warmup-iters 2"),
+            "--lr-warmup-iters 2: '--lr-warmup-fraction .1' says the same length; keep one");
+  EXPECT_EQ(error_of("--batch-size 2"),
+            "--batch-size 2: '--micro-batch-size 2' says the same in another version's words; keep "
+            "one");
+  EXPECT_EQ(error_of("--train-samples 80"),
+            "--train-samples 80: '--train-iters 10' says how long to train as well; keep one");
+  EXPECT_EQ(error_of("--fp16 --bf16"), "--bf16: '--fp16' says another type; keep one");
+  EXPECT_EQ(error_of("--lr-decay-samples 60"),
+            "--lr-decay-samples 60: counts samples, but '--train-iters' counts iterations; "
+            "Megatron-LM refuses the two together");
+}
+
+TEST(Contradictions, Batch) {
+  EXPECT_EQ(errors_of({.words = words_with("--micro-batch-size 2", "pretrain_gpt.py")}),
+            "command line: the global batch is micro-batch * data ranks, and the launcher does not "
+            "say how many ranks there are; give --ranks N\n1 error; no deck was written.");
+  EXPECT_EQ(errors_of({.words = words_with("--micro-batch-size 2", "pretrain_gpt.py"), .ranks = 4}),
+            "");
+  EXPECT_EQ(error_of("--rampup-batch-size 2 4 100 --train-iters 10"),
+            "command line: --rampup-batch-size 2 4 100: goes with --train-samples; Megatron-LM "
+            "refuses it with --train-iters\ncommand line: --rampup-batch-size 2 4 100: steps of 4 "
+            "do not lead from 2 to the global batch 8\n2 errors; no deck was written.");
+}
+
+class WithJson : public ScratchFolder {
+ protected:
+  /// What converting with this ds_config.json gives.
+  Result convert_with(const std::string& json, const std::string& more) const {
+    return convert(
+        {.words = words_with("--micro-batch-size 2 --deepspeed --deepspeed_config x " + more,
+                             "deepspeed --num_gpus 4 pretrain_gpt.py"),
+         .ds_config = file("ds.json", json)});
+  }
+  /// The errors, without the path of the JSON file.
+  std::string errors_with(const std::string& json, const std::string& more = "") const {
+    std::string text = message_of<Error>([&] { convert_with(json, more); });
+    const std::string path = folder_.string() + "/";
+    for (std::size_t at; (at = text.find(path)) != std::string::npos;) text.erase(at, path.size());
+    return text;
+  }
+};
+
+TEST_F(WithJson, BatchesThatDoNotFit) {
+  EXPECT_EQ(errors_with(R"({"train_batch_size": 8})"), "");
+  EXPECT_EQ(errors_with(R"({"train_batch_size": 9})").substr(0, 117),
+            "ds.json: \"train_batch_size\": 9: the command line makes 8 = micro-batch 2 * "
+            "accumulation steps 1 * data ranks 4 (4 ran");
+  EXPECT_EQ(errors_with(R"({"train_micro_batch_size_per_gpu": 3})"),
+            "ds.json: \"train_micro_batch_size_per_gpu\": 3: --micro-batch-size 2 says 2; write "
+            "the same in both, or leave it out of the file\n1 error; no deck was written.");
+}
+
+TEST_F(WithJson, ItsTypeRules) {
+  const Result result = convert_with(
+      R"({"fp16": {"enabled": true, "loss_scale": 0, "initial_scale_power": 12}})", "");
+  ASSERT_EQ(result.notes.size(), 2u);
+  EXPECT_EQ(result.notes[0],
+            "command line: the command line says fp32, " + (folder_ / "ds.json").string() +
+                " \"fp16.enabled\": true says fp16: DeepSpeed takes the type from its JSON file");
+  EXPECT_NE(result.deck.find("compute: fp16"), std::string::npos);
+  EXPECT_NE(result.deck.find("initial: 4096"), std::string::npos);
+  EXPECT_NE(result.deck.find("dialect: deepspeed"), std::string::npos);
+}
+
+TEST_F(WithJson, ZeroAndPipelines) {
+  EXPECT_EQ(
+      errors_with(R"({"zero_optimization": {"stage": 2}})", "--pipeline-model-parallel-size 2"),
+      "ds.json: \"zero_optimization.stage\": 2: DeepSpeed does not pipeline with ZeRO 2 and "
+      "3, but the recipe has 2 stages (write stage 1)\n1 error; no deck was written.");
+}
+
+TEST_F(WithJson, ItsScheduleWins) {
+  const Result result = convert_with(
+      R"({"scheduler": {"type": "LRRangeTest", "params": {"lr_range_test_step_size": 5}}})",
+      "--lr-decay-style cosine");
+  EXPECT_NE(result.deck.find("type: lr-range-test"), std::string::npos);
+  EXPECT_NE(result.deck.find("    step: 5 "), std::string::npos);
+  EXPECT_NE(result.deck.find("    rate: 1 "), std::string::npos);
+  EXPECT_NE(result.deck.find("#   --lr-decay-style cosine: DeepSpeed's scheduler"),
+            std::string::npos);
+  EXPECT_NE(errors_with(R"({"scheduler": {"type": "OneCycle"}})").find("only LRRangeTest"),
+            std::string::npos);
+}
+
+TEST_F(WithJson, UnknownAndBadFiles) {
+  EXPECT_EQ(errors_with(R"({"train_batch_sise": 8})"),
+            "ds.json: unknown key \"train_batch_sise\"; did you mean 'train_batch_size'? (--ignore "
+            "train_batch_sise leaves it out)\n1 error; no deck was written.");
+  EXPECT_EQ(errors_with("[1]"), "'ds.json' is not a JSON object");
+  EXPECT_EQ(errors_with("{"), "'ds.json' is not a JSON object");
+}
+
+TEST_F(WithJson, VariablesThatTheScriptDoesNotSet) {
+  const fs::path script =
+      file("train.sh",
+           "python pretrain_gpt.py --num-layers $L --hidden-size 64 --num-attention-heads 4 \\\n"
+           " --micro-batch-size 2 --seq-length 8 --lr 1 --train-iters 1 --save $(date)/x \\\n"
+           " --tokenizer-type NullTokenizer --vocab-size 9 $MORE --num-workers $W");
+  EXPECT_EQ(errors_of({.file = script}),
+            script.string() +
+                ":1: --num-layers $L: the script does not say what $L is (give --define L=...)\n" +
+                script.string() +
+                ":1: --save $(date)/x: the script does not say what $(date) is (write the value in "
+                "its place)\n2 errors; no deck was written.");
+  EXPECT_EQ(errors_of({.file = script, .definitions = {{"L", "2"}}, .ignored = {"save"}}), "");
+}
+
+}  // namespace
+}  // namespace trireme::convert::flags

@@ -1,0 +1,144 @@
+// The recipes of tests/data/flags: each becomes the deck beside it.
+#include <algorithm>
+#include <sstream>
+
+#include "convert/flags/convert.hpp"
+#include "core/error.hpp"
+#include "core/files.hpp"
+#include "deck/document.hpp"
+#include "deck/problems.hpp"
+#include "deck/schema.hpp"
+#include "scratch_folder.hpp"
+
+namespace trireme::convert::flags {
+namespace {
+
+namespace fs = std::filesystem;
+
+const fs::path kData = fs::path(TRIREME_SOURCE_DIR) / "tests/data/flags";
+
+/// `deck` without comments and empty lines: what does not change as features are built.
+std::string values_of(const std::string& deck) {
+  std::istringstream lines(deck);
+  std::string values;
+  for (std::string line; std::getline(lines, line);) {
+    line.resize(std::min(line.find('#'), line.size()));
+    while (line.ends_with(' ')) line.pop_back();
+    if (!line.empty()) values += line + "\n";
+  }
+  return values;
+}
+
+/// Every key of `item`, under `path`, is one of the deck's.
+void check_keys(const deck::Item& item, const std::string& path) {
+  for (std::size_t i = 0; i < item.keys.size(); ++i) {
+    const std::string key = path + item.keys[i].text;
+    if (item.items[i].kind == deck::Item::Kind::mapping)
+      check_keys(item.items[i], key + ".");
+    else
+      EXPECT_NE(deck::find_key(key), nullptr) << key;
+  }
+}
+
+void expect_deck(const Result& result, const std::string& name) {
+  EXPECT_EQ(values_of(result.deck), values_of(read_file(kData / name)));
+  deck::Problems problems(name, {});
+  const deck::Item root = deck::read_yaml(result.deck, 0, problems);
+  problems.raise_if_any();
+  check_keys(root, "");
+}
+
+TEST(Recipes, DeepSpeedsExampleOf3dParallelism) {
+  // As it stands its JSON file contradicts its script: see contradictions_test.cpp.
+  const Result result = convert({.file = kData / "r0_deepspeed_3d.sh",
+                                 .definitions = {{"steps", "32"}, {"each", "64"}},
+                                 .ignored = {"gradient_accumulation_steps"}});
+  expect_deck(result, "r0.yaml");
+}
+
+TEST(Recipes, BigScience) {
+  const Result result =
+      convert({.file = kData / "r1_bigscience.sh", .definitions = {{"SLURM_NNODES", "2"}}});
+  expect_deck(result, "r1.yaml");
+  EXPECT_NE(result.deck.find("8 = tensor 2 x pipeline 2 x data 2"), std::string::npos);
+}
+
+TEST(Recipes, BigScienceWithoutItsJob) {
+  const Result result = convert({.file = kData / "r1_bigscience.sh"});
+  expect_deck(result, "r1.yaml");
+  EXPECT_EQ(result.deck.find("Its ranks"), std::string::npos);
+}
+
+TEST(Recipes, FirstMegatron) {
+  const Result result = convert({.file = kData / "r2_first_release.sh"});
+  expect_deck(result, "r2.yaml");
+  ASSERT_EQ(result.notes.size(), 1u);
+  EXPECT_NE(result.notes[0].find("make datasets with trireme-preprocess"), std::string::npos);
+}
+
+TEST(Recipes, UnevenPipeline) {
+  const Result result = convert({.file = kData / "r3_uneven_pipeline.sh"});
+  expect_deck(result, "r3.yaml");
+  EXPECT_NE(result.deck.find("32 = tensor 1 x pipeline 8 x data 4"), std::string::npos);
+}
+
+TEST(Recipes, BenchmarkOfLayouts) {
+  const fs::path script = kData / "r4_benchmark.sh";
+  EXPECT_EQ(message_of<DataError>([&] { convert({.file = script}); }),
+            fmt::format("'{}' has 3 training commands, in lines 33, 36, 41: choose one with --line",
+                        script.string()));
+  expect_deck(convert({.file = script, .line = 33}), "r4_data.yaml");
+  expect_deck(convert({.file = script, .line = 36}), "r4_tensor.yaml");
+  expect_deck(convert({.file = script, .line = 41}), "r4_pipeline.yaml");
+}
+
+TEST(Recipes, SaysWhereEachKeyComesFrom) {
+  const Result result = convert({.words = {"mpirun",
+                                           "-n",
+                                           "2",
+                                           "python3",
+                                           "pretrain_gpt.py",
+                                           "--num-layers=2",
+                                           "--hidden-size",
+                                           "64",
+                                           "--num-attention-heads",
+                                           "4",
+                                           "--seq_length",
+                                           "32",
+                                           "--micro-batch-size",
+                                           "4",
+                                           "--lr",
+                                           ".001",
+                                           "--train-iters",
+                                           "10",
+                                           "--tokenizer-type",
+                                           "NullTokenizer",
+                                           "--vocab-size",
+                                           "100",
+                                           "--num-workers",
+                                           "2",
+                                           "--recompute-activations",
+                                           "--eval-iters",
+                                           "0"}});
+  const auto has = [&](const char* text) {
+    EXPECT_NE(result.deck.find(text), std::string::npos) << text << "\n" << result.deck;
+  };
+  has("  layers: 2                           # --num-layers 2\n");
+  has("  peak: 0.001                         # --lr .001\n");
+  has("  global: 8                           # micro-batch 4 * accumulation steps 1 * data ranks "
+      "2");
+  has("  type: linear                        # the default of Megatron-LM\n");
+  has("  compute: fp32                       # the default of Megatron-LM\n");
+  has("  vocab: 100                          # --vocab-size 100\n");
+  has("#   --num-workers 2: samples are read by memory mapping\n");
+  const deck::Key* key = deck::find_key("recompute.granularity");
+  const bool built = key->built.empty() || std::find(key->built.begin(), key->built.end(),
+                                                     "selective") != key->built.end();
+  const std::string unbuilt = "recompute.granularity: selective (--recompute-activations)";
+  EXPECT_EQ(
+      std::find(result.unbuilt.begin(), result.unbuilt.end(), unbuilt) == result.unbuilt.end(),
+      built);
+}
+
+}  // namespace
+}  // namespace trireme::convert::flags
