@@ -1,0 +1,1 @@
+trireme_app(trireme-convert DEPENDS trireme::convert Boost::program_options)

@@ -1,0 +1,160 @@
+// trireme-convert: recipes of Megatron-LM and DeepSpeed into decks, checkpoints from and to Hugging
+// Face's transformers.
+#include <algorithm>
+
+#include "app.hpp"
+#include "convert/flags/convert.hpp"
+#include "convert/huggingface/convert.hpp"
+#include "core/files.hpp"
+
+namespace trireme {
+namespace {
+
+constexpr const char* kProgram = "trireme-convert";
+constexpr const char* kUsage =
+    "Usage: trireme-convert flags [options] SCRIPT\n"
+    "       trireme-convert flags [options] -- COMMAND LINE\n"
+    "           turns a command line of Megatron-LM or DeepSpeed, or the shell script around it, "
+    "into\n"
+    "           a deck; the script is followed, nothing of it is run\n"
+    "       trireme-convert hf CHECKPOINT FOLDER\n"
+    "           writes a checkpoint (or the newest of a run's folder) as a GPT2LMHeadModel of\n"
+    "           Hugging Face's transformers: model.safetensors and config.json, fp32\n"
+    "       trireme-convert hf [--deck DECK [key=value ...]] FOLDER CHECKPOINT.h5\n"
+    "           writes such a folder, or its .safetensors file, as a checkpoint of iteration 0\n\n";
+
+po::options_description flags_options() {
+  using Texts = std::vector<std::string>;
+  po::options_description options("Options of flags");
+  options.add_options()  //
+      ("output", po::value<std::string>()->value_name("DECK"),
+       "write the deck there instead of to standard output")  //
+      ("ds-config", po::value<std::string>()->value_name("FILE"),
+       "the DeepSpeed configuration, where --deepspeed_config does not lead to it")  //
+      ("define", po::value<Texts>()->composing()->value_name("NAME=VALUE"),
+       "a variable that the script takes from outside; wins over its own assignments")  //
+      ("ranks", po::value<std::int64_t>()->value_name("N"),
+       "the number of ranks, where the launcher does not say it")  //
+      ("line", po::value<int>()->value_name("N"),
+       "the line of the training command, where the script has several")  //
+      ("ignore", po::value<Texts>()->composing()->value_name("FLAG"),
+       "leave this flag (without dashes) or key of the JSON file out")  //
+      ("list", "print what becomes of every flag, and exit");
+  return options;
+}
+
+po::options_description hf_options() {
+  po::options_description options("Options of hf");
+  options.add_options()("deck", po::value<std::string>()->value_name("DECK"),
+                        "the deck of the run that will start from the checkpoint; without it one "
+                        "with the model and no more");
+  return options;
+}
+
+/// `NAME=VALUE` texts as definitions. Throws UsageError.
+convert::shell::Definitions definitions_of(const po::variables_map& values) {
+  convert::shell::Definitions definitions;
+  if (values.count("define") == 0) return definitions;
+  for (const std::string& text : values["define"].as<std::vector<std::string>>()) {
+    const std::size_t equals = text.find('=');
+    if (equals == 0 || equals == std::string::npos)
+      throw UsageError("--define {}: expected NAME=VALUE", text);
+    definitions[text.substr(0, equals)] = text.substr(equals + 1);
+  }
+  return definitions;
+}
+
+/// The request of `values`, and of the `words` behind `--`.
+convert::flags::Request request_of(const po::variables_map& values,
+                                   std::vector<std::string> words) {
+  convert::flags::Request request{.words = std::move(words), .definitions = definitions_of(values)};
+  if (values.count("script")) request.file = values["script"].as<std::string>();
+  if (request.file.empty() == request.words.empty())
+    throw UsageError("give a script, or a command line after --");
+  if (values.count("ds-config")) request.ds_config = values["ds-config"].as<std::string>();
+  if (values.count("ignore"))
+    for (const std::string& flag : values["ignore"].as<std::vector<std::string>>())
+      request.ignored.insert(flag.substr(std::min(flag.find_first_not_of('-'), flag.size())));
+  if (values.count("ranks")) request.ranks = values["ranks"].as<std::int64_t>();
+  if (request.ranks.value_or(1) < 1)
+    throw UsageError("--ranks {}: expected 1 or more", *request.ranks);
+  if (values.count("line")) request.line = values["line"].as<int>();
+  return request;
+}
+
+void convert_flags(int argc, char** argv) {
+  // What stands behind `--` is the recipe's, whatever it looks like.
+  char** const end = argv + argc;
+  char** const dashes = std::find_if(argv, end, [](std::string_view word) { return word == "--"; });
+  std::vector<std::string> words(dashes == end ? end : dashes + 1, end);
+  po::options_description options;
+  options.add(flags_options()).add_options()("script", po::value<std::string>());
+  po::positional_options_description positional;
+  positional.add("script", 1);
+  const po::variables_map values =
+      parse_options(static_cast<int>(dashes - argv), argv, options, positional);
+  if (values.count("list")) return print_out(convert::flags::describe_flags());
+
+  const convert::flags::Result result =
+      convert::flags::convert(request_of(values, std::move(words)));
+  std::string said;
+  for (const std::string& note : result.notes) said += fmt::format("note: {}\n", note);
+  for (const std::string& key : result.unbuilt) said += fmt::format("not built yet: {}\n", key);
+  std::fputs(said.c_str(), stderr);
+  if (values.count("output"))
+    write_file_atomically(values["output"].as<std::string>(), result.deck);
+  else
+    print_out(result.deck);
+}
+
+void convert_hf(int argc, char** argv) {
+  po::options_description options;
+  options.add(hf_options()).add_options()("words", po::value<std::vector<std::string>>());
+  const po::variables_map values =
+      parse_options(argc, argv, options, po::positional_options_description().add("words", -1));
+  std::vector<std::string> words;
+  if (values.count("words")) words = values["words"].as<std::vector<std::string>>();
+  if (words.size() < 2) throw UsageError("hf needs two paths: from and to");
+  const std::filesystem::path from = words[0], to = words[1];
+  convert::huggingface::ImportOptions import;
+  if (values.count("deck")) import.deck = values["deck"].as<std::string>();
+  import.overrides.assign(words.begin() + 2, words.end());
+
+  if (from.extension() == ".h5" && to.extension() == ".h5")
+    throw UsageError("'{}' and '{}' are both checkpoints: name a folder", words[0], words[1]);
+  if (to.extension() == ".h5") {
+    print_out(convert::huggingface::import_model(from, to, import));
+    return;
+  }
+  if (!import.deck.empty() || !import.overrides.empty())
+    throw UsageError("a deck is for hf FOLDER CHECKPOINT.h5; '{}' is no .h5 file", to.string());
+  print_out(convert::huggingface::export_model(from, to));
+}
+
+ExitCode run(int argc, char** argv) {
+  po::options_description general("General");
+  general.add_options()("help,h", "print this and exit")("version", "print the version and exit");
+  po::options_description all;
+  all.add(flags_options()).add(hf_options()).add(general);
+  const auto dashes = static_cast<int>(
+      std::find_if(argv, argv + argc, [](std::string_view word) { return word == "--"; }) - argv);
+  if (answers_help_or_version(dashes, argv, kProgram, kUsage, all)) return ExitCode::success;
+
+  const std::string command = argc > 1 ? argv[1] : "";
+  if (command == "flags")
+    convert_flags(argc - 1, argv + 1);
+  else if (command == "hf")
+    convert_hf(argc - 1, argv + 1);
+  else if (command.empty())
+    throw UsageError("expected a command: flags or hf");
+  else
+    throw UsageError("unknown command '{}': expected flags or hf", command);
+  return ExitCode::success;
+}
+
+}  // namespace
+}  // namespace trireme
+
+int main(int argc, char** argv) {
+  return trireme::run_app(trireme::kProgram, argc, argv, trireme::run);
+}

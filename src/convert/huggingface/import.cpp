@@ -1,0 +1,159 @@
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <cmath>
+#include <set>
+#include <system_error>
+
+#include "checkpoint/writer.hpp"
+#include "convert/huggingface/convert.hpp"
+#include "convert/huggingface/gpt2.hpp"
+#include "convert/huggingface/safetensors.hpp"
+#include "core/error.hpp"
+#include "deck/describe.hpp"
+#include "deck/load.hpp"
+#include "deck/value.hpp"
+#include "train/run_state.hpp"
+
+namespace trireme::convert::huggingface {
+namespace {
+
+namespace fs = std::filesystem;
+
+/// The files of a model.
+struct Source {
+  fs::path weights;
+  fs::path folder;
+};
+
+Source find_source(const fs::path& from) {
+  if (!fs::is_directory(from)) return {from, from.parent_path()};
+  const fs::path weights = from / "model.safetensors";
+  if (!fs::exists(weights) && fs::exists(from / "model.safetensors.index.json"))
+    throw DataError(
+        "'{}' is cut into several files: write it as one, with save_pretrained(..., "
+        "max_shard_size=\"100GB\")",
+        from.string());
+  if (!fs::exists(weights))
+    throw IoError(
+        "'{}' has no model.safetensors: write it with save_pretrained(..., "
+        "safe_serialization=True)",
+        from.string());
+  return {weights, from};
+}
+
+/// A deck that has the model and is otherwise as short as can be.
+deck::Deck plain_deck(const model::ModelConfig& config, const Source& source,
+                      const std::vector<std::string>& overrides) {
+  std::string text = fmt::format(
+      "model:\n  layers: {}\n  hidden: {}\n  heads: {}\n  ffn: {}\n  sequence: {}\n"
+      "  positions: {}\n  vocab: {}\n  dropout: {{attention: {}, hidden: {}}}\n"
+      "  init_std: {}\n  layernorm_eps: {}\n"
+      "batch: {{micro: 1, global: 1}}\nschedule: {{peak: 1e-4}}\ntrain: {{iterations: 1}}\n",
+      config.layers, config.hidden, config.heads, config.ffn, config.sequence, config.positions,
+      config.vocab, config.attention_dropout, config.hidden_dropout, config.init_std,
+      config.layernorm_eps);
+  const fs::path vocab = source.folder / "vocab.json", merges = source.folder / "merges.txt";
+  if (fs::exists(vocab) && fs::exists(merges))
+    text += fmt::format("data: {{tokenizer: {{type: gpt2, vocab: {}, merges: {}}}}}\n",
+                        deck::write_text(vocab.string()), deck::write_text(merges.string()));
+  return deck::parse(text, "imported", overrides, {.need_data = false});
+}
+
+/// Throws DataError unless `deck` describes the model of `config`.
+void check_model(const deck::Deck& deck, const model::ModelConfig& config, const fs::path& file) {
+  const auto check = [&](const char* key, auto of_deck, auto of_config) {
+    if (of_deck != of_config)
+      throw DataError("the deck says {} = {}, but '{}' is of a model with {}", key, of_deck,
+                      file.string(), of_config);
+  };
+  check("model.layers", deck.model.layers, config.layers);
+  check("model.hidden", deck.model.hidden, config.hidden);
+  check("model.heads", deck.model.heads, config.heads);
+  check("model.ffn", deck.model.ffn, config.ffn);
+  check("model.positions", deck.model.positions, config.positions);
+  check("model.vocab", deck.model.vocab.value_or(config.vocab), config.vocab);
+  check("model.layernorm_eps", deck.model.layernorm_eps, config.layernorm_eps);
+  check("model.embedding_layernorm", deck.model.embedding_layernorm, false);
+}
+
+/// The tensor called `name` with or without the prefix; null when there is none.
+const TensorEntry* find(const SafetensorsReader& reader, const std::string& name) {
+  const TensorEntry* entry = reader.find(kPrefix + name);
+  return entry ? entry : reader.find(name);
+}
+
+/// Throws DataError unless the file has the tensors of `parts` with their shapes, and besides only
+/// causal masks and an output projection that equals the word embedding.
+void check_tensors(const SafetensorsReader& reader, const std::vector<Counterpart>& parts) {
+  const std::string file = fmt::format("'{}'", reader.path().string());
+  std::set<std::string> known = {"lm_head.weight"};
+  for (const Counterpart& part : parts) {
+    const TensorEntry* entry = find(reader, part.name);
+    if (!entry) throw DataError("{} has no tensor '{}{}'", file, kPrefix, part.name);
+    if (entry->shape != part.shape())
+      throw DataError("{}: tensor '{}' has shape {}, but config.json's model needs {}", file,
+                      entry->name, to_string(entry->shape), to_string(part.shape()));
+    known.insert(entry->name);
+  }
+  for (const TensorEntry& entry : reader.entries()) {
+    const bool prefixed = entry.name.starts_with(kPrefix);
+    const std::string bare = prefixed ? entry.name.substr(std::string(kPrefix).size()) : entry.name;
+    if (!known.contains(entry.name) && !is_mask(bare))
+      throw DataError("{} has a tensor '{}' {}, which config.json's model does not have", file,
+                      entry.name, to_string(entry.shape));
+  }
+  const TensorEntry* head = reader.find("lm_head.weight");
+  if (!head) return;
+  const TensorEntry* words = find(reader, "wte.weight");
+  const auto same = [](float a, float b) { return a == b || (std::isnan(a) && std::isnan(b)); };
+  const std::vector<float> a = reader.read(*head), b = reader.read(*words);
+  if (head->shape != words->shape || !std::equal(a.begin(), a.end(), b.begin(), b.end(), same))
+    throw DataError("{}: 'lm_head.weight' is not 'wte.weight': untied embeddings are not built yet",
+                    file);
+}
+
+}  // namespace
+
+std::string import_model(const fs::path& from, const fs::path& to, const ImportOptions& options) {
+  if (fs::exists(to))
+    throw IoError("'{}' is there already: remove it, or name another file", to.string());
+  const Source source = find_source(from);
+  const fs::path config_file = source.folder / "config.json";
+  const model::ModelConfig config = read_config(config_file);
+  const deck::Deck deck = options.deck.empty()
+                              ? plain_deck(config, source, options.overrides)
+                              : deck::load(options.deck, options.overrides, {.need_data = false});
+  check_model(deck, config, source.weights);
+  const SafetensorsReader reader(source.weights);
+  const std::vector<Counterpart> parts = counterparts(config);
+  check_tensors(reader, parts);
+
+  std::vector<std::vector<float>> weights;
+  std::size_t largest = 0;
+  std::int64_t elements = 0;
+  for (const Counterpart& part : parts) {
+    const Shape& shape = part.parameter.shape;
+    std::vector<float> values = reader.read(*find(reader, part.name));
+    weights.push_back(part.transposed ? transpose(values, shape[1], shape[0]) : std::move(values));
+    largest = std::max(largest, weights.back().size());
+    elements += shape.size();
+  }
+  // All moments are zero: one buffer serves them.
+  const std::vector<float> zeros(largest);
+  std::vector<checkpoint::WholeTensor> tensors;
+  for (std::size_t i = 0; i < parts.size(); ++i)
+    tensors.push_back(
+        {"model/" + parts[i].parameter.name, parts[i].parameter.shape, weights[i].data()});
+  for (const char* moment : {"optimizer/m/", "optimizer/v/"})
+    for (const Counterpart& part : parts)
+      tensors.push_back({moment + part.parameter.name, part.parameter.shape, zeros.data()});
+  checkpoint::write_checkpoint(to, train::RunState{}.attributes(), deck::print_deck(deck), tensors);
+  return fmt::format(
+      "{}: {} tensors, {} elements, from '{}'\nThere is no optimizer state in it: a run that "
+      "starts "
+      "here begins at iteration 0 with moments of zero\n",
+      to.string(), parts.size(), elements, source.weights.string());
+}
+
+}  // namespace trireme::convert::huggingface

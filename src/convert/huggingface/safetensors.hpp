@@ -1,0 +1,87 @@
+// The safetensors format: eight bytes with the length of a JSON header, the header with name, type,
+// shape and place of each tensor, padded with blanks, then the elements, little-endian, row-major,
+// without gaps. Source: github.com/huggingface/safetensors, README, "Format".
+#pragma once
+
+#include <cstdint>
+#include <filesystem>
+#include <fstream>
+#include <span>
+#include <string>
+#include <vector>
+
+#include "core/files.hpp"
+
+namespace trireme::convert::huggingface {
+
+/// What a header says of one tensor.
+struct TensorEntry {
+  std::string name;
+  std::string dtype;                ///< "F32", "F16", "BF16", "F64", or one that is not read here
+  std::vector<std::int64_t> shape;  ///< of any rank
+  std::uint64_t begin = 0;          ///< of its bytes, counted from the end of the header
+  std::uint64_t end = 0;
+
+  std::int64_t elements() const;
+};
+
+/// "[3, 4]".
+std::string to_string(const std::vector<std::int64_t>& shape);
+
+/// A file of tensors, mapped into memory.
+class SafetensorsReader {
+ public:
+  /// Checks the whole header. Throws DataError that names the file and the tensor when it is
+  /// truncated, no safetensors file, or its offsets leave gaps, overlap or do not fit the shapes;
+  /// IoError when it cannot be read.
+  explicit SafetensorsReader(const std::filesystem::path& path);
+
+  /// All tensors, in the order of their bytes.
+  const std::vector<TensorEntry>& entries() const { return entries_; }
+  /// The tensor `name`; null when there is none.
+  const TensorEntry* find(const std::string& name) const;
+  /// Its elements as fp32: exact from fp16, bf16 and fp32, rounded from fp64. Throws DataError for
+  /// other types.
+  std::vector<float> read(const TensorEntry& entry) const;
+
+  const std::filesystem::path& path() const { return path_; }
+
+ private:
+  std::filesystem::path path_;
+  MappedFile file_;
+  std::size_t data_at_ = 0;
+  std::vector<TensorEntry> entries_;
+};
+
+/// Writes a file of fp32 tensors, one at a time, under a temporary name; finish() publishes it.
+class SafetensorsWriter {
+ public:
+  /// A tensor to come.
+  struct Tensor {
+    std::string name;
+    std::vector<std::int64_t> shape;
+  };
+
+  /// Writes the header of `tensors`. Throws IoError.
+  SafetensorsWriter(const std::filesystem::path& path, std::vector<Tensor> tensors);
+  /// Removes what was not finished.
+  ~SafetensorsWriter();
+  SafetensorsWriter(const SafetensorsWriter&) = delete;
+
+  /// Writes the elements of the next tensor. Throws IoError; InternalError when their number is not
+  /// its shape's.
+  void write(std::span<const float> elements);
+  /// Syncs the file and gives it its name. Throws IoError; InternalError when a tensor is missing.
+  void finish();
+
+ private:
+  void check() const;
+
+  std::filesystem::path path_;
+  std::filesystem::path unfinished_;
+  std::vector<Tensor> tensors_;
+  std::size_t written_ = 0;
+  std::ofstream file_;
+};
+
+}  // namespace trireme::convert::huggingface

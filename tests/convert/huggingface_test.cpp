@@ -1,0 +1,259 @@
+// Checkpoints there and back, and what is refused.
+#include <bit>
+#include <cstring>
+#include <nlohmann/json.hpp>
+
+#include "checkpoint/writer.hpp"
+#include "convert/huggingface/convert.hpp"
+#include "convert/huggingface/gpt2.hpp"
+#include "convert/huggingface/safetensors.hpp"
+#include "core/error.hpp"
+#include "core/files.hpp"
+#include "core/philox.hpp"
+#include "scratch_folder.hpp"
+#include "train/run_state.hpp"
+
+namespace trireme::convert::huggingface {
+namespace {
+
+namespace fs = std::filesystem;
+
+constexpr const char* kDeck =
+    "model: {layers: 2, hidden: 6, heads: 3, ffn: 10, sequence: 4, positions: 5, vocab: 7,\n"
+    "        layernorm_eps: 1e-6}\n"
+    "batch: {micro: 1, global: 1}\nschedule: {peak: 1e-3}\ntrain: {iterations: 3}\n";
+
+model::ModelConfig small_config() {
+  return {
+      .layers = 2, .hidden = 6, .heads = 3, .ffn = 10, .sequence = 4, .positions = 5, .vocab = 7};
+}
+
+/// Elements of one tensor: all bits may occur.
+std::vector<float> elements(std::int64_t count, std::uint64_t stream) {
+  std::vector<float> values;
+  for (std::int64_t i = 0; i < count; ++i)
+    values.push_back(static_cast<float>(philox_normal(3, stream, static_cast<std::uint64_t>(i))));
+  values[0] = std::bit_cast<float>(0x7FC12345u);
+  return values;
+}
+
+class HuggingFaceTest : public ScratchFolder {
+ protected:
+  /// A checkpoint of the small model at iteration 3.
+  fs::path checkpoint(const std::string& deck = kDeck) {
+    std::vector<std::vector<float>> values;
+    std::vector<checkpoint::WholeTensor> tensors;
+    for (const model::Parameter& parameter : model::gpt_parameters(small_config()))
+      values.push_back(elements(parameter.shape.size(), values.size()));
+    std::size_t i = 0;
+    for (const model::Parameter& parameter : model::gpt_parameters(small_config()))
+      tensors.push_back({"model/" + parameter.name, parameter.shape, values[i++].data()});
+    checkpoint::write_checkpoint(folder_ / "run.h5", train::RunState{.iteration = 3}.attributes(),
+                                 deck, tensors);
+    return folder_ / "run.h5";
+  }
+
+  /// A folder that holds the small model.
+  fs::path exported() {
+    export_model(checkpoint(), folder_ / "out");
+    return folder_ / "out";
+  }
+
+  /// Changes the config.json in `out`.
+  void configure(const char* key, const nlohmann::json& value) const {
+    nlohmann::json config = nlohmann::json::parse(read_file(folder_ / "out/config.json"));
+    config[key] = value;
+    file("out/config.json", config.dump());
+  }
+
+  /// Writes the tensors of `out` again, after `change` has had its way with names and elements.
+  template <typename Change>
+  void rewrite(const Change& change) const {
+    std::vector<SafetensorsWriter::Tensor> tensors;
+    std::vector<std::vector<float>> values;
+    {
+      const SafetensorsReader reader(folder_ / "out/model.safetensors");
+      for (const TensorEntry& entry : reader.entries()) {
+        tensors.push_back({entry.name, entry.shape});
+        values.push_back(reader.read(entry));
+      }
+    }
+    change(tensors, values);
+    SafetensorsWriter writer(folder_ / "out/model.safetensors", tensors);
+    for (const auto& each : values) writer.write(each);
+    writer.finish();
+  }
+
+  std::string import_problem(const ImportOptions& options = {}) const {
+    std::string text =
+        message_of<DataError>([&] { import_model(folder_ / "out", folder_ / "bad.h5", options); });
+    EXPECT_FALSE(fs::exists(folder_ / "bad.h5"));
+    const std::string path = folder_.string() + "/";
+    for (std::size_t at; (at = text.find(path)) != std::string::npos;) text.erase(at, path.size());
+    return text;
+  }
+};
+
+TEST_F(HuggingFaceTest, NamesAndTurnsTheTensors) {
+  const fs::path out = exported();
+  const checkpoint::Reader ours(folder_ / "run.h5");
+  const SafetensorsReader theirs(out / "model.safetensors");
+  EXPECT_EQ(theirs.entries().size(), 2u + 2u * 12u + 2u);
+  const auto compare = [&](const char* our_name, const char* their_name, std::int64_t rows,
+                           std::int64_t columns) {
+    const TensorEntry* entry = theirs.find(their_name);
+    ASSERT_NE(entry, nullptr) << their_name;
+    EXPECT_EQ(entry->shape, (std::vector<std::int64_t>{columns, rows})) << their_name;
+    std::vector<float> a(static_cast<std::size_t>(rows * columns));
+    ours.read_whole(std::string("model/") + our_name, DType::f32, a.data());
+    const std::vector<float> b = theirs.read(*entry);
+    for (std::int64_t r = 0; r < rows; ++r)
+      for (std::int64_t c = 0; c < columns; ++c)
+        EXPECT_EQ(std::bit_cast<std::uint32_t>(a[static_cast<std::size_t>(r * columns + c)]),
+                  std::bit_cast<std::uint32_t>(b[static_cast<std::size_t>(c * rows + r)]))
+            << their_name << " [" << c << ", " << r << "]";
+  };
+  compare("layers/1/attention/qkv/weight", "transformer.h.1.attn.c_attn.weight", 18, 6);
+  compare("layers/0/attention/projection/weight", "transformer.h.0.attn.c_proj.weight", 6, 6);
+  compare("layers/1/mlp/up/weight", "transformer.h.1.mlp.c_fc.weight", 10, 6);
+  compare("layers/0/mlp/down/weight", "transformer.h.0.mlp.c_proj.weight", 6, 10);
+  EXPECT_EQ(theirs.find("transformer.wte.weight")->shape, (std::vector<std::int64_t>{7, 6}));
+  EXPECT_EQ(theirs.find("transformer.wpe.weight")->shape, (std::vector<std::int64_t>{5, 6}));
+  EXPECT_NE(theirs.find("transformer.ln_f.bias"), nullptr);
+  const auto config = nlohmann::json::parse(read_file(out / "config.json"));
+  EXPECT_EQ(config["n_head"], 3);
+  EXPECT_EQ(config["n_inner"], 10);
+  EXPECT_EQ(config["n_positions"], 5);
+  EXPECT_EQ(config["layer_norm_epsilon"], 1e-6);
+  EXPECT_TRUE(config["eos_token_id"].is_null());
+}
+
+TEST_F(HuggingFaceTest, GoesThereAndBackBitForBit) {
+  const fs::path out = exported();
+  import_model(out, folder_ / "back.h5", {});
+  const checkpoint::Reader before(folder_ / "run.h5"), after(folder_ / "back.h5");
+  for (const checkpoint::TensorInfo& tensor : before.header().tensors) {
+    ASSERT_NE(after.header().find(tensor.name), nullptr) << tensor.name;
+    EXPECT_EQ(after.header().find(tensor.name)->checksum, tensor.checksum) << tensor.name;
+    std::vector<float> values(static_cast<std::size_t>(tensor.shape.size()));
+    after.read_whole(tensor.name, DType::f32, values.data());
+  }
+  EXPECT_EQ(after.header().tensors.size(), 3 * before.header().tensors.size());
+  EXPECT_EQ(after.header().get<std::int64_t>("iteration"), 0);
+  const auto* moment = after.header().find("optimizer/m/embedding/word");
+  ASSERT_NE(moment, nullptr);
+  std::vector<float> zeros(42, 1.0f);
+  after.read_whole(moment->name, DType::f32, zeros.data());
+  EXPECT_EQ(zeros, std::vector<float>(42, 0.0f));
+  export_model(folder_ / "back.h5", folder_ / "again");
+  EXPECT_EQ(read_file(out / "model.safetensors"), read_file(folder_ / "again/model.safetensors"));
+}
+
+TEST_F(HuggingFaceTest, ReadsWhatTransformersWrites) {
+  exported();
+  // Old files have no prefix, but causal masks; tied output projections may be written out.
+  rewrite([](auto& tensors, auto& values) {
+    for (auto& tensor : tensors) tensor.name = tensor.name.substr(std::string(kPrefix).size());
+    tensors.push_back({"h.0.attn.bias", {1, 1, 2, 2}});
+    values.push_back({1, 0, 1, 1});
+    tensors.push_back({"lm_head.weight", tensors[0].shape});
+    values.push_back(values[0]);
+  });
+  import_model(folder_ / "out", folder_ / "old.h5", {});
+  export_model(folder_ / "old.h5", folder_ / "new");
+  export_model(folder_ / "run.h5", folder_ / "first");
+  EXPECT_EQ(read_file(folder_ / "new/model.safetensors"),
+            read_file(folder_ / "first/model.safetensors"));
+}
+
+TEST_F(HuggingFaceTest, RefusesOtherTensors) {
+  exported();
+  const fs::path good = folder_ / "good";
+  fs::copy(folder_ / "out", good);
+  const auto changed = [&](const auto& change) {
+    fs::copy(good, folder_ / "out",
+             fs::copy_options::recursive | fs::copy_options::overwrite_existing);
+    rewrite(change);
+    return import_problem();
+  };
+  EXPECT_EQ(changed([](auto& tensors, auto& values) {
+              tensors.pop_back();
+              values.pop_back();
+            }),
+            "'out/model.safetensors' has no tensor 'transformer.ln_f.bias'");
+  EXPECT_EQ(changed([](auto& tensors, auto&) {
+              tensors[0].shape = {6, 7};
+            }),
+            "'out/model.safetensors': tensor 'transformer.wte.weight' has shape [6, 7], but "
+            "config.json's model needs [7, 6]");
+  EXPECT_EQ(changed([](auto& tensors, auto& values) {
+              tensors.push_back({"transformer.h.2.ln_1.bias", {1}});
+              values.push_back({1});
+            }),
+            "'out/model.safetensors' has a tensor 'transformer.h.2.ln_1.bias' [1], which "
+            "config.json's model does not have");
+  EXPECT_EQ(changed([](auto& tensors, auto& values) {
+              tensors.push_back({"lm_head.weight", tensors[0].shape});
+              values.push_back(values[0]);
+              values.back()[3] += 1;
+            }),
+            "'out/model.safetensors': 'lm_head.weight' is not 'wte.weight': untied embeddings are "
+            "not built yet");
+}
+
+TEST_F(HuggingFaceTest, RefusesOtherModels) {
+  exported();
+  const std::string good = read_file(folder_ / "out/config.json");
+  const auto changed = [&](const char* key, const nlohmann::json& value) {
+    file("out/config.json", good);
+    configure(key, value);
+    return import_problem();
+  };
+  EXPECT_EQ(changed("model_type", "llama"),
+            "'out/config.json': \"model_type\" is \"llama\"; only GPT-2 is read");
+  EXPECT_EQ(changed("activation_function", "relu"),
+            "'out/config.json': \"activation_function\" is \"relu\"; Trireme's GELU is the tanh "
+            "form, \"gelu_new\"");
+  EXPECT_EQ(changed("n_head", nullptr), "'out/config.json': \"n_head\" is missing or no size");
+  EXPECT_EQ(changed("n_head", 4), "'out/config.json': \"n_head\" 4 does not divide \"n_embd\" 6");
+  EXPECT_EQ(changed("n_layer", 1).substr(0, 47), "'out/model.safetensors' has a tensor 'transform");
+  file("out/config.json", good);
+  const fs::path deck = file("other.yaml", kDeck);
+  EXPECT_EQ(import_problem({.deck = deck, .overrides = {"model.heads=2"}}),
+            "the deck says model.heads = 2, but 'out/model.safetensors' is of a model with 3");
+}
+
+TEST_F(HuggingFaceTest, RefusesModelsWithoutCounterpart) {
+  std::string deck = kDeck;
+  deck.replace(deck.find("vocab: 7"), 8, "vocab: 7, embedding_layernorm: true");
+  const fs::path path = checkpoint(deck);
+  EXPECT_EQ(message_of<DataError>([&] { export_model(path, folder_ / "out"); }),
+            "GPT-2 has no counterpart of 'embedding/norm/weight': this model has no form there");
+  EXPECT_FALSE(fs::exists(folder_ / "out"));
+}
+
+TEST_F(HuggingFaceTest, OverwritesNothing) {
+  const fs::path out = exported();
+  EXPECT_NE(message_of<IoError>([&] {
+              export_model(folder_ / "run.h5", out);
+            }).find("is there already: remove it, or name another folder"),
+            std::string::npos);
+  EXPECT_NE(message_of<IoError>([&] {
+              import_model(out, folder_ / "run.h5", {});
+            }).find("is there already: remove it, or name another file"),
+            std::string::npos);
+}
+
+TEST(Transpose, TurnsBlocksOfAnySize) {
+  for (const auto& [rows, columns] : {std::pair{1, 1}, {3, 70}, {33, 32}, {64, 65}}) {
+    const std::vector<float> values = elements(rows * columns, 9);
+    const std::vector<float> turned = transpose(values, rows, columns);
+    for (int r = 0; r < rows; ++r)
+      for (int c = 0; c < columns; ++c)
+        EXPECT_EQ(std::bit_cast<std::uint32_t>(turned[static_cast<std::size_t>(c * rows + r)]),
+                  std::bit_cast<std::uint32_t>(values[static_cast<std::size_t>(r * columns + c)]));
+  }
+}
+
+}  // namespace
+}  // namespace trireme::convert::huggingface
