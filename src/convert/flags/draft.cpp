@@ -20,7 +20,6 @@ constexpr int kCommentColumn = 36;
 /// Whether the feature behind `key` is there for this value.
 bool is_built(const deck::Key& key, const deck::Item& item) {
   if (key.unbuilt) return false;
-  if (item.kind == deck::Item::Kind::list && !key.no_list.empty()) return false;
   return key.built.empty() ||
          std::find(key.built.begin(), key.built.end(), item.text) != key.built.end();
 }

@@ -83,7 +83,7 @@ std::string export_model(const fs::path& from, const fs::path& to) {
   if (!words) throw DataError("'{}' has no tensor 'model/embedding/word'", file.string());
   const deck::Deck deck =
       deck::parse(reader.header().deck, file.string() + ":deck", {}, {.need_data = false});
-  const model::ModelConfig config = plan::model_config(deck, words->shape[0]);
+  const model::ModelConfig config = plan::model_config(deck, {.size = words->shape[0], .eod = {}});
   const std::vector<Counterpart> parts = counterparts(config);
 
   make_folder(to);
