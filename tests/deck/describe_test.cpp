@@ -71,7 +71,7 @@ TEST(Help, SaysAllOfAKey) {
             "parallel.schedule: Order of forward and backward passes in the pipeline.\n"
             "  type     choice\n"
             "  default  1f1b\n"
-            "  allowed  1f1b; not built yet: interleaved, zero-bubble\n"
+            "  allowed  1f1b, interleaved, zero-bubble\n"
             "  restart  may change it, and says so\n");
   EXPECT_EQ(help("deck.model.hidden"),
             "model.hidden: Width of the residual stream.\n"

@@ -85,8 +85,8 @@ bool apply_deepspeed_schedule(Recipe& recipe) {
       draft.set(key, std::string(fallback), std::string("the default of DeepSpeed"));
   }
   for (const std::string_view name :
-       {"lr-decay-style", "lr-decay-iters", "lr-decay-samples", "lr-warmup-fraction",
-        "lr-warmup-iters", "lr-warmup-samples", "warmup"})
+       {"lr", "min-lr", "lr-decay-style", "lr-decay-iters", "lr-decay-samples",
+        "lr-warmup-fraction", "lr-warmup-iters", "lr-warmup-samples", "warmup"})
     if (const Given* given = recipe.flags.find(name))
       draft.leave_out(*given, "DeepSpeed's scheduler, LRRangeTest, wins");
   return true;
@@ -123,6 +123,8 @@ void apply_schedule_rules(Recipe& recipe) {
     recipe.draft.set("schedule.dialect", "v1",
                      std::string("the formulas of Megatron-LM before 2.0"));
   if (apply_deepspeed_schedule(recipe)) return;
+  for (const auto& [name, key] : {std::pair{"lr", "schedule.peak"}, {"min-lr", "schedule.minimum"}})
+    if (const Given* given = recipe.flags.find(name)) recipe.copy(*given, key);
   recipe.copy_or("lr-decay-style", "schedule.type", "linear");
   if (const Given* given = only_one(recipe, {"lr-decay-iters", "lr-decay-samples"}))
     set_length(recipe, *given, "schedule.decay");

@@ -47,8 +47,8 @@ std::vector<Flag> training_flags() {
              "the loss is a mean over micro-batches; leave the flag out where no token is masked"),
 
       // Learning rate.
-      to_key("lr", "schedule.peak"),
-      to_key("min-lr", "schedule.minimum"),
+      to_rule("lr", "schedule.peak"),
+      to_rule("min-lr", "schedule.minimum"),
       to_rule("lr-decay-style", "schedule.type"),
       to_rule("lr-decay-iters", "schedule.decay"),
       to_rule("lr-decay-samples", "schedule.decay"),
