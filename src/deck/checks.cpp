@@ -125,6 +125,14 @@ void Checker::layout() {
             return fmt::format("parallel.tensor = {} does not divide model.ffn = {} ({})", tensor,
                                model.ffn, try_divisors(common > 0 ? common : model.ffn, tensor));
           });
+  require(!parallel.sequence || model.heads % tensor != 0 || model.sequence % tensor == 0,
+          {"parallel.tensor", "parallel.sequence", "model.sequence", "model.heads"}, [&] {
+            return fmt::format(
+                "parallel.tensor = {} does not divide model.sequence = {}, which parallel.sequence "
+                "cuts ({}, or parallel.sequence: false)",
+                tensor, model.sequence,
+                try_divisors(std::gcd(common > 0 ? common : model.heads, model.sequence), tensor));
+          });
   // Only what begins or ends the pipeline reads tokens.
   require((stages <= 2 && parallel.interleave <= 1) || !deck_.data.reset_attention,
           {"data.reset_attention", "parallel.pipeline"}, [&] {

@@ -179,9 +179,9 @@ void parallel_keys(std::vector<Key>& rows) {
                       .help("Chunks of layers on each stage, for schedule: interleaved."),
                   key(TRIREME_MEMBER(parallel.sequence))
                       .by_default("false")
-                      .built({"false"})
                       .noted()
-                      .help("Sequence parallelism between tensor ranks."),
+                      .help("Between products each tensor rank has a part of the positions; with "
+                            "tensor 1 it does nothing."),
                   key(TRIREME_MEMBER(parallel.zero))
                       .by_default("1")
                       .from(0, 3)

@@ -10,8 +10,8 @@ class Embedding {
  public:
   /// What the embedding keeps for its backward pass; only with `embedding_layernorm`.
   struct Activations {
-    Tensor words;       ///< [s, b, h] before the normalisation
-    Tensor mean, rstd;  ///< [T]
+    Tensor words;       ///< [S, b, h] before the normalisation
+    Tensor mean, rstd;  ///< [U]
     static Activations take(Arena& arena, const LayerSizes& sizes);
   };
 
@@ -25,12 +25,13 @@ class Embedding {
     std::int64_t first_position = 0;
   };
 
-  /// Writes output [s, b, h]. Collective over the tensor group.
+  /// Writes output [S, b, h]. `scratch` [s, b, h] is used only where the stream is cut. Collective
+  /// over the tensor group.
   void forward(const LayerContext& context, const PassInfo& pass, const Tokens& tokens,
-               const Activations& saved, const Tensor& output) const;
+               const Activations& saved, const Tensor& output, const Tensor& scratch = {}) const;
 
-  /// Adds the gradients of the embeddings. `gradient` [s, b, h] of the output is overwritten;
-  /// `scratch` [s, b, h].
+  /// Adds the gradients of the embeddings, as TransformerLayer::backward(). `gradient` [S, b, h] of
+  /// the output is overwritten; `scratch` [s, b, h]. Collective over the tensor group.
   void backward(const LayerContext& context, const PassInfo& pass, const Tokens& tokens,
                 const Activations& saved, const Tensor& gradient, const Tensor& scratch) const;
 

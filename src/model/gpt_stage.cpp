@@ -9,7 +9,7 @@ namespace trireme::model {
 
 GptStage::Slot GptStage::Slot::take(Arena& arena, const LayerSizes& sizes, int layers, bool first) {
   Slot slot;
-  const Shape stream{sizes.config.sequence, sizes.micro_batch, sizes.config.hidden};
+  const Shape stream = sizes.stream_shape();
   if (first) {
     slot.ids = arena.take_ints(sizes.tokens());
     if (sizes.config.reset_positions) slot.positions = arena.take_ints(sizes.tokens());
@@ -36,7 +36,7 @@ GptStage::Scratch GptStage::Scratch::take(Arena& arena, const LayerSizes& sizes)
   scratch.layer = LayerWorkspace::take(arena, sizes);
   scratch.loss = arena.take(DType::f64, {1});
   for (Tensor& gradient : scratch.gradients)
-    gradient = arena.take(sizes.dtype, scratch.layer.stream.shape);
+    gradient = arena.take(sizes.dtype, sizes.stream_shape());
   return scratch;
 }
 
@@ -125,7 +125,7 @@ void GptStage::forward(int slot_index, bool training, std::optional<double> loss
   if (has_embedding(slot.chunk)) {
     before_reading(embedding_range_);
     embedding_->forward(context_, pass, {.ids = slot.ids, .positions = slot.positions},
-                        slot.embedding, slot.streams.front());
+                        slot.embedding, slot.streams.front(), scratch_.layer.stream);
   }
   for (std::size_t i = 0; i < chunk.layers.size(); ++i) {
     before_reading(chunk.ranges[i]);
@@ -173,7 +173,7 @@ void GptStage::backward_weights(int slot_index, bool last) {
   const Slot& slot = slots_[slot_index];
   const Chunk& chunk = chunks_[slot.chunk];
   for (std::size_t i = chunk.layers.size(); i-- > 0;) {
-    chunk.layers[i].backward_weights(context_, slot.layers[i],
+    chunk.layers[i].backward_weights(context_, scratch_.layer, slot.layers[i],
                                      ProductGradients::over(slot.layers[i], slot.streams[i + 1]));
     if (last) layer_is_complete(chunk, i);
   }

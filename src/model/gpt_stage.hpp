@@ -40,9 +40,10 @@ class GptStage {
   static StageMemory plan(const LayerSizes& sizes, const grid::Layout& layout, int stage,
                           int slots);
 
-  /// Where the activations from the previous link belong: [s, b, h]. Not used by the first one.
+  /// Where the activations from the previous link belong: [S, b, h], this rank's part of the
+  /// residual stream. Not used by the first one.
   Tensor input(int slot) const { return slots_[slot].streams.front(); }
-  /// What the next link gets: [s, b, h].
+  /// What the next link gets: [S, b, h].
   Tensor output(int slot) const { return slots_[slot].streams.back(); }
   /// The two places where the gradient of output() may be received; backward() turns it into that
   /// of input().
@@ -64,7 +65,7 @@ class GptStage {
   void backward(int slot, const Tensor& gradient, bool last = false);
 
   /// backward() in two parts: backward_input() does all but the gradients of the layers' weight
-  /// matrices, which backward_weights() adds.
+  /// matrices, which backward_weights() adds. Both are collective over the tensor group.
   void backward_input(int slot, const Tensor& gradient);
   void backward_weights(int slot, bool last = false);
 

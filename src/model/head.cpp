@@ -2,6 +2,8 @@
 
 #include <algorithm>
 
+#include "model/residual_stream.hpp"
+
 namespace trireme::model {
 namespace {
 
@@ -18,12 +20,12 @@ void reduce_statistics(const LayerContext& context, const Head::Activations& sav
   reduce(saved.target, comm::Reduce::sum);
 }
 
-/// `count` tokens of `saved` from `first` on, of which its scratch tensors hold as many.
+/// What works on `count` tokens of `saved` from `first` on, of which its scratch tensors hold as
+/// many.
 Head::Activations tokens_of(const Head::Activations& saved, std::int64_t first,
                             std::int64_t count) {
   Head::Activations part = saved;
-  for (Tensor* kept : {&part.mean, &part.rstd, &part.norm, &part.gradient})
-    *kept = kept->rows(first, count);
+  for (Tensor* kept : {&part.norm, &part.gradient}) *kept = kept->rows(first, count);
   for (Tensor* scratch : {&part.logits, &part.max, &part.sum, &part.target, &part.local_max})
     if (*scratch) *scratch = scratch->rows(0, count);
   return part;
@@ -35,8 +37,8 @@ Head::Activations Head::Activations::take(Arena& arena, const LayerSizes& sizes)
   const std::int64_t T = sizes.tokens(), C = sizes.loss_tokens(), h = sizes.config.hidden;
   const DType statistics = wide(sizes.dtype);
   Activations a;
-  a.mean = arena.take(statistics, {T});
-  a.rstd = arena.take(statistics, {T});
+  a.mean = arena.take(statistics, {sizes.stream_rows()[0]});
+  a.rstd = arena.take(statistics, {sizes.stream_rows()[0]});
   a.norm = arena.take(sizes.dtype, {T, h});
   a.gradient = arena.take(sizes.dtype, {T, h});
   a.logits = arena.take(sizes.dtype, {C, sizes.local_vocab()});
@@ -54,13 +56,14 @@ Head::Head(const ParameterStore& parameters)
 
 void Head::normalize(const LayerContext& context, const Tensor& stream,
                      const Activations& saved) const {
-  context.backend.layernorm_forward({.x = stream.view({context.tokens(), context.config.hidden}),
+  context.backend.layernorm_forward({.x = stream.view(context.stream_rows()),
                                      .weight = norm_weight_.weight,
                                      .bias = norm_bias_.weight,
-                                     .out = saved.norm,
+                                     .out = own_part(context, saved.norm),
                                      .mean = saved.mean,
                                      .rstd = saved.rstd,
                                      .eps = context.config.layernorm_eps});
+  gather(context, saved.norm);
 }
 
 void Head::logits(const LayerContext& context, const Tensor& stream,
@@ -115,11 +118,10 @@ void Head::add_loss(const LayerContext& context, const std::int32_t* labels,
 
 void Head::backward(const LayerContext& context, const Tensor& stream, const Activations& saved,
                     const Tensor& gradient) const {
-  const Shape rows{context.tokens(), context.config.hidden};
-  context.tensor.all_reduce(saved.gradient.data, saved.gradient.size(), saved.gradient.dtype,
-                            comm::Reduce::sum);
+  const Shape rows = context.stream_rows();
+  sum_partial(context, saved.gradient);
   context.backend.zero(gradient);
-  context.backend.layernorm_backward({.dout = saved.gradient,
+  context.backend.layernorm_backward({.dout = own_part(context, saved.gradient),
                                       .x = stream.view(rows),
                                       .weight = norm_weight_.weight,
                                       .mean = saved.mean,

@@ -15,7 +15,7 @@ class Head {
   /// What the head keeps for its backward pass, and its scratch memory. V is the vocabulary padded
   /// to a multiple of the tensor ranks, C LayerSizes::loss_tokens().
   struct Activations {
-    Tensor mean, rstd;        ///< [T]
+    Tensor mean, rstd;        ///< [U]
     Tensor norm;              ///< [T, h]
     Tensor gradient;          ///< [T, h], of norm: this rank's part
     Tensor logits;            ///< [C, V / t], then their gradient
@@ -27,7 +27,8 @@ class Head {
   /// `parameters` must hold the last stage's and outlive this.
   explicit Head(const ParameterStore& parameters);
 
-  /// Writes the logits of stream [s, b, h], of at most C tokens, into saved.logits.
+  /// Writes the logits of stream [S, b, h], of at most C tokens, into saved.logits. Collective over
+  /// the tensor group.
   void logits(const LayerContext& context, const Tensor& stream, const Activations& saved) const;
 
   /// Adds the summed loss of the labels that count to `loss` [1] f64. labels [T], -1 ignored. With
@@ -37,15 +38,16 @@ class Head {
   void forward(const LayerContext& context, const Tensor& stream, const std::int32_t* labels,
                std::optional<double> scale, const Activations& saved, const Tensor& loss) const;
 
-  /// Writes the gradient of the scaled loss with respect to stream into `gradient` [s, b, h] and
-  /// adds those of the layer normalisation, after forward() with a scale. Collective over the
-  /// tensor group.
+  /// Writes the gradient of the scaled loss with respect to stream into `gradient` [S, b, h] and
+  /// adds those of the layer normalisation, as TransformerLayer::backward(), after forward() with a
+  /// scale. Collective over the tensor group.
   void backward(const LayerContext& context, const Tensor& stream, const Activations& saved,
                 const Tensor& gradient) const;
 
  private:
+  /// Writes saved.norm, of all ranks' tokens.
   void normalize(const LayerContext& context, const Tensor& stream, const Activations& saved) const;
-  /// From saved.norm to the loss and saved.gradient; all of `saved` for the same tokens.
+  /// From saved.norm to the loss and saved.gradient, which hold the same tokens.
   void add_loss(const LayerContext& context, const std::int32_t* labels,
                 std::optional<double> scale, const Activations& saved, const Tensor& loss) const;
 

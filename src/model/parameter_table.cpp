@@ -16,12 +16,12 @@ class TableBuilder {
   }
 
   void norm(const std::string& name, std::int64_t size) {
-    add({.name = name + "/weight", .shape = {size}, .init = Init::ones});
-    add({.name = name + "/bias", .shape = {size}});
+    add({.name = name + "/weight", .shape = {size}, .init = Init::ones, .of_stream = true});
+    add({.name = name + "/bias", .shape = {size}, .of_stream = true});
   }
 
   /// weight [out, in] and bias [out]; cutting the columns of the weight leaves the bias whole on
-  /// every tensor rank.
+  /// every tensor rank, which adds it to the stream.
   void linear(const std::string& name, std::int64_t out, std::int64_t in, double std, Split split,
               int blocks = 1) {
     add({.name = name + "/weight",
@@ -34,7 +34,8 @@ class TableBuilder {
     add({.name = name + "/bias",
          .shape = {out},
          .split = split == Split::rows ? Split::rows : Split::none,
-         .blocks = blocks});
+         .blocks = blocks,
+         .of_stream = split == Split::columns});
   }
 
   void embedding(const std::string& name, std::int64_t rows, std::int64_t hidden, double std,
@@ -45,7 +46,8 @@ class TableBuilder {
          .init_std = std,
          .weight_decay = true,
          .split = split,
-         .tied = tied});
+         .tied = tied,
+         .of_stream = split == Split::none});
   }
 
   std::vector<Parameter> table;

@@ -38,6 +38,9 @@ struct Parameter {
   /// Split::rows cuts each of `blocks` equal row blocks: q, k and v of the fused projection.
   int blocks = 1;
   bool tied = false;  ///< the last stage holds a copy as well, its output projection
+  /// Applied to the residual stream: where that is cut among tensor ranks, each has the gradient of
+  /// its own positions alone, and the parameter's is their sum.
+  bool of_stream = false;
 };
 
 /// All parameters of a GPT in checkpoint order. Shapes and names: the checkpoint format. Output

@@ -4,6 +4,7 @@
 
 #include "kernels/cuda/attention_workspace.hpp"
 #include "kernels/cuda/workspace.hpp"
+#include "model/residual_stream.hpp"
 
 namespace trireme::model {
 namespace {
@@ -19,26 +20,21 @@ Tensor front(const Tensor& tensor, Shape shape) {
   return tensor.view({tensor.size()}).rows(0, shape.size()).view(shape);
 }
 
-void sum_over(comm::Communicator& group, const Tensor& tensor) {
-  group.all_reduce(tensor.data, tensor.size(), tensor.dtype, comm::Reduce::sum);
-}
-
-/// The same beside what is queued next.
-std::unique_ptr<comm::Request> start_sum_over(comm::Communicator& group, const Tensor& tensor) {
-  return group.start_all_reduce(tensor.data, tensor.size(), tensor.dtype, comm::Reduce::sum);
-}
-
 /// Whether sublayers end in a dropout.
 bool drops(const LayerContext& context, const PassInfo& pass) {
   return pass.training && context.config.hidden_dropout > 0.0;
 }
 
-/// The gradient of what a dropout received, given that of its result: written to `scratch`, but
-/// where there is no dropout and it need not be `kept`, `gradient` itself.
-Tensor before_dropout(device::Backend& backend, const Tensor& gradient, const Tensor& scratch,
+/// The gradient of what a dropout received, given that of its result, on this rank's part of the
+/// stream: written to `scratch`, but where there is no dropout and it need not be `kept`,
+/// `gradient` itself.
+Tensor before_dropout(const LayerContext& context, const Tensor& gradient, const Tensor& scratch,
                       const kernels::Dropout& dropout, bool kept) {
   if (dropout.probability == 0.0 && !kept) return gradient;
-  backend.dropout_backward({.dout = gradient, .dx = scratch, .dropout = dropout});
+  context.backend.dropout_backward({.dout = gradient,
+                                    .dx = scratch,
+                                    .dropout = dropout,
+                                    .first_position = context.first_position()});
   return scratch;
 }
 
@@ -85,19 +81,20 @@ kernels::Dropout dropout_at(const ModelConfig& config, const PassInfo& pass, int
 
 LayerActivations LayerActivations::take(Arena& arena, const LayerSizes& sizes) {
   const std::int64_t s = sizes.config.sequence, b = sizes.micro_batch, T = sizes.tokens();
+  const std::int64_t U = sizes.stream_rows()[0];
   const std::int64_t h = sizes.config.hidden, local_h = sizes.local_hidden(), f = sizes.local_ffn();
   const auto take = [&](Shape shape) { return arena.take(sizes.dtype, shape); };
   const auto take_statistics = [&](Shape shape) { return arena.take(wide(sizes.dtype), shape); };
   LayerActivations a;
-  a.mean1 = take_statistics({T});
-  a.rstd1 = take_statistics({T});
+  a.mean1 = take_statistics({U});
+  a.rstd1 = take_statistics({U});
   a.norm1 = take({T, h});
   a.qkv = take({s, b, 3 * local_h});
   a.lse = take_statistics({b, sizes.local_heads(), s});
   a.context = take({s, b, local_h});
-  a.middle = take({s, b, h});
-  a.mean2 = take_statistics({T});
-  a.rstd2 = take_statistics({T});
+  a.middle = take(sizes.stream_shape());
+  a.mean2 = take_statistics({U});
+  a.rstd2 = take_statistics({U});
   a.norm2 = take({T, h});
   a.up = take({T, f});
   a.activated = take({T, f});
@@ -169,10 +166,11 @@ void TransformerLayer::project_qkv(const LayerContext& context, const Tensor& in
   backend.layernorm_forward({.x = as_rows(input),
                              .weight = norm1_weight_.weight,
                              .bias = norm1_bias_.weight,
-                             .out = saved.norm1,
+                             .out = own_part(context, saved.norm1),
                              .mean = saved.mean1,
                              .rstd = saved.rstd1,
                              .eps = context.config.layernorm_eps});
+  gather(context, saved.norm1);
   linear_forward(backend, saved.norm1, qkv_weight_.weight, as_rows(saved.qkv), qkv_bias_.weight);
 }
 
@@ -181,16 +179,17 @@ void TransformerLayer::finish_attention(const LayerContext& context,
                                         const Tensor& input, const LayerActivations& saved) const {
   linear_forward(context.backend, as_rows(saved.context), projection_weight_.weight,
                  as_rows(workspace.stream));
-  sum_over(context.tensor, workspace.stream);
+  sum_partial(context, workspace.stream);
   context.backend.bias_dropout_residual_norm(
-      {.sum = {.x = workspace.stream,
+      {.sum = {.x = own_part(context, workspace.stream),
                .bias = projection_bias_.weight,
                .residual = input,
                .out = saved.middle,
-               .dropout = dropout_at(context.config, pass, layer_, DropoutSite::projection)},
+               .dropout = dropout_at(context.config, pass, layer_, DropoutSite::projection),
+               .first_position = context.first_position()},
        .weight = norm2_weight_.weight,
        .norm_bias = norm2_bias_.weight,
-       .norm = saved.norm2,
+       .norm = own_part(context, saved.norm2),
        .mean = saved.mean2,
        .rstd = saved.rstd2,
        .eps = context.config.layernorm_eps});
@@ -200,19 +199,21 @@ void TransformerLayer::mlp_forward(const LayerContext& context, const LayerWorks
                                    const PassInfo& pass, const LayerActivations& saved,
                                    const Tensor& output) const {
   device::Backend& backend = context.backend;
+  gather(context, saved.norm2);
   backend.linear_gelu({.x = saved.norm2,
                        .weight = up_weight_.weight,
                        .bias = up_bias_.weight,
                        .up = saved.up,
                        .activated = saved.activated});
   linear_forward(backend, saved.activated, down_weight_.weight, as_rows(workspace.stream));
-  sum_over(context.tensor, workspace.stream);
+  sum_partial(context, workspace.stream);
   backend.bias_dropout_residual(
-      {.x = workspace.stream,
+      {.x = own_part(context, workspace.stream),
        .bias = down_bias_.weight,
        .residual = saved.middle,
        .out = output,
-       .dropout = dropout_at(context.config, pass, layer_, DropoutSite::mlp)});
+       .dropout = dropout_at(context.config, pass, layer_, DropoutSite::mlp),
+       .first_position = context.first_position()});
 }
 
 void TransformerLayer::backward(const LayerContext& context, const LayerWorkspace& workspace,
@@ -223,14 +224,17 @@ void TransformerLayer::backward(const LayerContext& context, const LayerWorkspac
   attention_backward(context, workspace, pass, input, saved, gradient, kept);
 }
 
-void TransformerLayer::backward_weights(const LayerContext& context, const LayerActivations& saved,
+void TransformerLayer::backward_weights(const LayerContext& context,
+                                        const LayerWorkspace& workspace,
+                                        const LayerActivations& saved,
                                         const ProductGradients& kept) const {
   const auto add = [&](const Tensor& x, const Tensor& dy, const Tensor& dweight) {
     linear_weight_gradient(context.backend, as_rows(x), as_rows(dy), dweight);
   };
-  add(saved.activated, kept.down, down_weight_.gradient);
+  add(saved.activated, gather(context, kept.down, workspace.stream), down_weight_.gradient);
   add(saved.norm2, kept.up, up_weight_.gradient);
-  add(saved.context, kept.projection, projection_weight_.gradient);
+  add(saved.context, gather(context, kept.projection, workspace.stream),
+      projection_weight_.gradient);
   add(saved.norm1, kept.qkv, qkv_weight_.gradient);
 }
 
@@ -240,10 +244,11 @@ void TransformerLayer::mlp_backward(const LayerContext& context, const LayerWork
   device::Backend& backend = context.backend;
   // The gradient inside the sublayer, beside that of the residual stream.
   const Tensor beside = workspace.stream, beside_rows = as_rows(beside);
-  const Tensor ddown = as_rows(
-      before_dropout(backend, gradient, kept ? kept->down : beside,
-                     dropout_at(context.config, pass, layer_, DropoutSite::mlp), kept != nullptr));
-  backend.bias_gradient({.dout = ddown, .dbias = down_bias_.gradient});
+  const Tensor own_ddown =
+      before_dropout(context, gradient, kept ? kept->down : own_part(context, beside),
+                     dropout_at(context.config, pass, layer_, DropoutSite::mlp), kept != nullptr);
+  backend.bias_gradient({.dout = as_rows(own_ddown), .dbias = down_bias_.gradient});
+  const Tensor ddown = as_rows(gather(context, own_ddown, beside));
   if (!kept) linear_weight_gradient(backend, saved.activated, ddown, down_weight_.gradient);
   const Tensor dup = front(workspace.wide, saved.up.shape);
   backend.linear_gelu_gradient({.dy = ddown,
@@ -252,14 +257,14 @@ void TransformerLayer::mlp_backward(const LayerContext& context, const LayerWork
                                 .dup = dup,
                                 .dbias = up_bias_.gradient});
   linear_input_gradient(backend, dup, up_weight_.weight, beside_rows);
-  const auto sum = start_sum_over(context.tensor, beside);
+  const auto sum = start_sum_partial(context, beside);
   if (kept)
     backend.copy(kept->up.data, dup.data, dup.bytes());
   else
     linear_weight_gradient(backend, saved.norm2, dup, up_weight_.gradient);
   sum->wait();
   backend.layernorm_backward(
-      {.dout = beside_rows,
+      {.dout = own_part(context, beside_rows),
        .x = as_rows(saved.middle),
        .weight = norm2_weight_.weight,
        .mean = saved.mean2,
@@ -280,11 +285,12 @@ void TransformerLayer::attention_backward(const LayerContext& context,
   device::Backend& backend = context.backend;
   const ModelConfig& config = context.config;
   const Tensor beside = workspace.stream, beside_rows = as_rows(beside);
-  const Tensor dprojection = as_rows(
-      before_dropout(backend, gradient, kept ? kept->projection : beside,
-                     dropout_at(config, pass, layer_, DropoutSite::projection), kept != nullptr));
+  const Tensor own_dprojection =
+      before_dropout(context, gradient, kept ? kept->projection : own_part(context, beside),
+                     dropout_at(config, pass, layer_, DropoutSite::projection), kept != nullptr);
   if (drops(context, pass))
-    backend.bias_gradient({.dout = dprojection, .dbias = projection_bias_.gradient});
+    backend.bias_gradient({.dout = as_rows(own_dprojection), .dbias = projection_bias_.gradient});
+  const Tensor dprojection = as_rows(gather(context, own_dprojection, beside));
   if (!kept)
     linear_weight_gradient(backend, as_rows(saved.context), dprojection,
                            projection_weight_.gradient);
@@ -300,14 +306,14 @@ void TransformerLayer::attention_backward(const LayerContext& context,
                               .dropout = dropout_at(config, pass, layer_, DropoutSite::attention),
                               .document_start = pass.document_start});
   linear_input_gradient(backend, as_rows(dqkv), qkv_weight_.weight, beside_rows);
-  const auto sum = start_sum_over(context.tensor, beside);
+  const auto sum = start_sum_partial(context, beside);
   backend.bias_gradient({.dout = as_rows(dqkv), .dbias = qkv_bias_.gradient});
   if (kept)
     backend.copy(kept->qkv.data, dqkv.data, dqkv.bytes());
   else
     linear_weight_gradient(backend, saved.norm1, as_rows(dqkv), qkv_weight_.gradient);
   sum->wait();
-  backend.layernorm_backward({.dout = beside_rows,
+  backend.layernorm_backward({.dout = own_part(context, beside_rows),
                               .x = as_rows(input),
                               .weight = norm1_weight_.weight,
                               .mean = saved.mean1,

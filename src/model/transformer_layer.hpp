@@ -1,6 +1,7 @@
 // One pre-norm transformer layer, split over tensor ranks: forward and backward.
 // Source: Shoeybi et al., "Megatron-LM" (2019), section 3 (column- then row-parallel products).
-// Letters: s sequence, b micro-batch, T = s b tokens, h hidden, f ffn, t tensor ranks.
+// Letters: s sequence, b micro-batch, T = s b tokens, h hidden, f ffn, t tensor ranks; S and U are
+// the parts of s and T that a rank has of the residual stream (residual_stream.hpp).
 #pragma once
 
 #include "comm/communicator.hpp"
@@ -19,6 +20,7 @@ struct LayerSizes {
   /// Tokens whose logits may be in memory at once. Many, since each time the gradient of the whole
   /// word embedding is read and written.
   std::int64_t most_loss_tokens = 16384;
+  bool cut_sequence = false;  ///< between products each tensor rank has a part of the positions
 
   std::int64_t tokens() const { return config.sequence * micro_batch; }
   /// Tokens whose logits are worked on at a time.
@@ -26,6 +28,14 @@ struct LayerSizes {
     const std::int64_t times = (tokens() + most_loss_tokens - 1) / most_loss_tokens;
     return times > 1 ? (tokens() + times - 1) / times : tokens();
   }
+  /// Parts into which the tensor ranks cut the residual stream.
+  int stream_parts() const { return cut_sequence ? tensor_ranks : 1; }
+  /// A rank's part of the stream: [S, b, h].
+  Shape stream_shape() const {
+    return {config.sequence / stream_parts(), micro_batch, config.hidden};
+  }
+  /// The same in rows, one for each token: [U, h].
+  Shape stream_rows() const { return {tokens() / stream_parts(), config.hidden}; }
   std::int64_t local_heads() const { return config.heads / tensor_ranks; }
   std::int64_t local_hidden() const { return config.hidden / tensor_ranks; }
   std::int64_t local_ffn() const { return config.ffn / tensor_ranks; }
@@ -43,6 +53,10 @@ struct LayerContext : LayerSizes {
   device::Backend& backend;
   comm::Communicator& tensor;  ///< the tensor-parallel group
 
+  /// The first position of this rank's part of the residual stream.
+  std::int64_t first_position() const {
+    return stream_parts() == 1 ? 0 : tensor.rank() * stream_shape()[0];
+  }
   /// The rows of the vocabulary that this rank holds.
   grid::ShardRange vocabulary_shard() const {
     return grid::padded_shard(config.vocab, tensor_ranks, tensor.rank());
@@ -69,13 +83,13 @@ kernels::Dropout dropout_at(const ModelConfig& config, const PassInfo& pass, int
 
 /// What a layer keeps of a forward pass for its backward pass. All sequence-major.
 struct LayerActivations {
-  Tensor mean1, rstd1;  ///< [T]
+  Tensor mean1, rstd1;  ///< [U]
   Tensor norm1;         ///< [T, h]
   Tensor qkv;           ///< [s, b, 3 h / t]
   Tensor lse;           ///< [b, heads / t, s]
   Tensor context;       ///< [s, b, h / t], the heads' outputs
-  Tensor middle;        ///< [s, b, h], the stream after attention
-  Tensor mean2, rstd2;  ///< [T]
+  Tensor middle;        ///< [S, b, h], the stream after attention
+  Tensor mean2, rstd2;  ///< [U]
   Tensor norm2;         ///< [T, h]
   Tensor up;            ///< [T, f / t], before GELU, bias included
   Tensor activated;     ///< [T, f / t], after GELU
@@ -93,12 +107,13 @@ struct LayerWorkspace {
 };
 
 /// The gradients of the outputs of a layer's four products. With the products' inputs, which a
-/// forward pass saves, they give the gradients of the weight matrices.
+/// forward pass saves, they give the gradients of the weight matrices. Of those that are gathered
+/// from the residual stream, this rank's part.
 struct ProductGradients {
   Tensor qkv;         ///< [s, b, 3 h / t]
-  Tensor projection;  ///< [s, b, h]
+  Tensor projection;  ///< [S, b, h]
   Tensor up;          ///< [T, f / t]
-  Tensor down;        ///< [s, b, h]
+  Tensor down;        ///< [S, b, h]
 
   /// Places over what no pass reads any more once the backward pass has come to them: they take no
   /// memory of their own. `output` is the layer's.
@@ -113,20 +128,22 @@ class TransformerLayer {
   /// `parameters` must hold the layer and outlive this.
   TransformerLayer(const ParameterStore& parameters, int layer);
 
-  /// Writes output [s, b, h] and `saved` from input [s, b, h]. Collective over the tensor group.
+  /// Writes output [S, b, h] and `saved` from input [S, b, h]. Collective over the tensor group.
   void forward(const LayerContext& context, const LayerWorkspace& workspace, const PassInfo& pass,
                const Tensor& input, const LayerActivations& saved, const Tensor& output) const;
 
-  /// Turns `gradient` [s, b, h], that of the output, into that of the input, in place, and adds the
-  /// weight gradients; with `kept` those of the weight matrices are left to backward_weights(), and
+  /// Turns `gradient` [S, b, h], that of the output, into that of the input, in place, and adds the
+  /// weight gradients: where the stream is cut, those of Parameter::of_stream are of this rank's
+  /// positions alone. With `kept` those of the weight matrices are left to backward_weights(), and
   /// what that needs is written there. Collective over the tensor group.
   void backward(const LayerContext& context, const LayerWorkspace& workspace, const PassInfo& pass,
                 const Tensor& input, const LayerActivations& saved, const Tensor& gradient,
                 const ProductGradients* kept = nullptr) const;
 
-  /// Adds the gradients of the weight matrices, after a backward() that left them.
-  void backward_weights(const LayerContext& context, const LayerActivations& saved,
-                        const ProductGradients& kept) const;
+  /// Adds the gradients of the weight matrices, after a backward() that left them. Collective over
+  /// the tensor group.
+  void backward_weights(const LayerContext& context, const LayerWorkspace& workspace,
+                        const LayerActivations& saved, const ProductGradients& kept) const;
 
   /// forward() of t new positions over `past` cached ones, without dropout; keys, values [b, heads,
   /// capacity, head_dim]. input and output are `stream` [t, b, h], in place; `saved` is scratch

@@ -27,6 +27,21 @@ void add_stretch(std::vector<std::int64_t>& bounds, const Range& stretch) {
     bounds.insert(bounds.end(), {stretch.begin, stretch.end});
 }
 
+/// Where the parameters of the residual stream lie, those that follow each other as one.
+std::vector<Range> ranges_of_stream(const model::Placement& placement) {
+  std::vector<Range> ranges;
+  bool follows = false;
+  for (const model::LocalParameter& local : placement.parameters) {
+    const Range range{local.offset, local.offset + local.shape.size()};
+    if (local.parameter->of_stream && follows)
+      ranges.back().end = range.end;
+    else if (local.parameter->of_stream)
+      ranges.push_back(range);
+    follows = local.parameter->of_stream;
+  }
+  return ranges;
+}
+
 }  // namespace
 
 std::size_t Optimizer::planned_bytes(const model::Placement& placement, int data_ranks,
@@ -46,6 +61,8 @@ Optimizer::Optimizer(device::Backend& backend, model::ParameterStore& parameters
   allocate_state();
   parts_ = owned_parts();
   build_ranges();
+  unreduced_ = shards_.buckets().size();
+  if (groups.stream) stream_ranges_ = ranges_of_stream(parameters.placement());
 }
 
 void Optimizer::allocate_state() {
@@ -157,20 +174,32 @@ void Optimizer::reduce_gradients() {
   start_reductions(0);
   for (const auto& reduction : reductions_) reduction->wait();
   reductions_.clear();
+  unreduced_ = shards_.buckets().size();
 }
 
+// A bucket's sum over the tensor ranks takes its place in the compute stream before the sum over
+// the data ranks starts beside it.
 void Optimizer::start_reductions(std::int64_t begin) {
-  if (groups_.data.size() == 1) return;
-  const std::vector<Range>& buckets = shards_.buckets();
-  for (std::size_t left = buckets.size() - reductions_.size(); left > 0; --left) {
-    const Range& bucket = buckets[left - 1];
+  for (; unreduced_ > 0; --unreduced_) {
+    const Range& bucket = shards_.buckets()[unreduced_ - 1];
     if (bucket.begin < begin) return;
+    sum_stream_gradients(bucket);
+    if (groups_.data.size() == 1) continue;
     const Tensor gradient = part(parameters_.gradients(), bucket);
     reductions_.push_back(shards_.count() > 1
                               ? groups_.data.start_reduce_scatter(
                                     gradient.data, bucket.size() / shards_.count(), gradient.dtype)
                               : groups_.data.start_all_reduce(gradient.data, gradient.size(),
                                                               gradient.dtype, comm::Reduce::sum));
+  }
+}
+
+void Optimizer::sum_stream_gradients(const Range& bucket) {
+  for (const Range& range : stream_ranges_) {
+    const Range common{std::max(range.begin, bucket.begin), std::min(range.end, bucket.end)};
+    if (common.size() <= 0) continue;
+    const Tensor gradient = part(parameters_.gradients(), common);
+    groups_.stream->all_reduce(gradient.data, gradient.size(), gradient.dtype, comm::Reduce::sum);
   }
 }
 

@@ -48,6 +48,9 @@ struct OptimizerGroups {
   /// First and last stage when they are different ones and this rank is on one of them, else null;
   /// rank 0 is the first.
   comm::Communicator* embedding;
+  /// The tensor ranks when they cut the residual stream among them (LayerSizes::cut_sequence), else
+  /// null.
+  comm::Communicator* stream = nullptr;
 };
 
 /// A stretch of this rank's flat buffers that belongs to one parameter: what a checkpoint saves and
@@ -91,14 +94,14 @@ class Optimizer final : public model::PassObserver {
   /// and gathers them. Collective as update().
   void initialize(std::uint64_t seed);
 
-  /// Starts the reduction of the buckets that are complete, over the data group.
+  /// Starts the reduction of the buckets that are complete. Collective as reduce_gradients().
   void gradients_complete_from(std::int64_t begin) override;
   /// Waits for the weights [begin, end) where they are still being gathered.
   void before_reading(std::int64_t begin, std::int64_t end) override;
 
-  /// Sums the gradients over the data ranks, and the tied embedding's over first and last stage.
-  /// Under ZeRO-1 only the owned shard of each bucket is valid afterwards. Collective over the data
-  /// and embedding groups.
+  /// Sums the gradients over the data ranks, the tied embedding's over first and last stage, and
+  /// those that are parts over the tensor ranks. Under ZeRO-1 only the owned shard of each bucket
+  /// is valid afterwards. Collective over the data, embedding and stream groups.
   void reduce_gradients();
 
   /// L2 norm of the whole model's gradient, each logical element counted once, after division by
@@ -155,6 +158,8 @@ class Optimizer final : public model::PassObserver {
   bool has_master_copy() const { return static_cast<bool>(master_); }
   /// Starts the reduction of all buckets from element `begin` on that is not under way.
   void start_reductions(std::int64_t begin);
+  /// Sums over the tensor ranks what of `bucket` is the gradient of each one's positions alone.
+  void sum_stream_gradients(const Range& bucket);
   /// Starts to gather bucket `index` from the ranks that own its parts.
   void start_gathering(std::size_t index);
   /// After the last bucket: waits unless that is left to the next pass, and copies the tied
@@ -167,8 +172,10 @@ class Optimizer final : public model::PassObserver {
   OptimizerConfig config_;
   Shards shards_;
   std::vector<OwnedRange> ranges_;
-  std::vector<std::unique_ptr<comm::Request>> reductions_;  ///< of the last buckets, last first
-  std::vector<std::unique_ptr<comm::Request>> gathers_;     ///< by bucket; null when waited for
+  std::vector<Range> stream_ranges_;  ///< of the flat buffers: Parameter::of_stream, ascending
+  std::size_t unreduced_ = 0;         ///< buckets, the first ones, that are not being reduced
+  std::vector<std::unique_ptr<comm::Request>> reductions_;
+  std::vector<std::unique_ptr<comm::Request>> gathers_;  ///< by bucket; null when waited for
   device::Buffer memory_;
   device::Buffer bounds_memory_;
   Tensor master_;  ///< only with weights of a half type

@@ -161,8 +161,11 @@ DType compute_dtype(const deck::Deck& deck) {
 }
 
 model::LayerSizes layer_sizes(const deck::Deck& deck, const Vocabulary& vocabulary) {
-  return {model_config(deck, vocabulary), deck.batch.micro, static_cast<int>(deck.parallel.tensor),
-          compute_dtype(deck)};
+  return {.config = model_config(deck, vocabulary),
+          .micro_batch = deck.batch.micro,
+          .tensor_ranks = static_cast<int>(deck.parallel.tensor),
+          .dtype = compute_dtype(deck),
+          .cut_sequence = deck.parallel.sequence};
 }
 
 model::ModelConfig model_config(const deck::Deck& deck, const Vocabulary& vocabulary) {

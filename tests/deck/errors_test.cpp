@@ -154,8 +154,6 @@ TEST(DeckErrors, NotBuiltYet) {
   expect_lines({
       {"batch:", "parallel: {zero: 2}\nbatch:",
        "bad.yaml:6:12: 'parallel.zero: 2' is not built yet; leave it out or write '0' or '1'"},
-      {"batch:", "parallel: {sequence: true}\nbatch:",
-       "bad.yaml:6:12: 'parallel.sequence: true' is not built yet; leave it out or write 'false'"},
       {"batch:", "recompute: {granularity: full}\nbatch:",
        "bad.yaml:6:13: 'recompute.granularity: full' is not built yet; leave it out or write "
        "'none'"},
@@ -185,6 +183,9 @@ TEST(DeckErrors, ModelAndLayoutMustFit) {
        "bad.yaml:7:3: parallel.tensor = 5 does not divide model.heads = 8 (try 1, 2, 4 or 8)"},
       {"  sequence: 32\n", "  sequence: 32\n  ffn: 100\nparallel: {tensor: 8}\n",
        "bad.yaml:7:12: parallel.tensor = 8 does not divide model.ffn = 100 (try 1, 2 or 4)"},
+      {"  sequence: 32\n", "  sequence: 30\nparallel: {tensor: 4, sequence: true}\n",
+       "bad.yaml:6:12: parallel.tensor = 4 does not divide model.sequence = 30, which "
+       "parallel.sequence cuts (try 1 or 2, or parallel.sequence: false)"},
       {"batch:", "parallel:\n  pipeline: 3\nbatch:",
        "bad.yaml:7:3: parallel.pipeline = 3 does not divide model.layers = 4 (try 1, 2 or 4, or "
        "parallel.partition: 2-1-1)"},

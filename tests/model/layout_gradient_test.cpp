@@ -9,14 +9,19 @@ namespace {
 constexpr double kTolerance = 1e-5;  // of each tensor's norm, in fp32
 constexpr std::int64_t kConsumed = 40;
 
-TEST(LayoutGradient, EqualsTheSerialOne) {
+/// Compares with the serial gradients those of every layout of the ranks there are that has more
+/// than `above` tensor ranks.
+void expect_serial_gradients(int above, const optim::OptimizerConfig& optimizer,
+                             bool cut_sequence) {
   const auto serial = RankedGpt::serial();
   const double serial_loss = serial->compute_gradients(kConsumed);
   const LogicalTensors expected = serial->gradients();
   const int ranks = comm::MpiCommunicator::world()->size();
   for (const grid::Layout& layout : layouts_of(ranks)) {
+    if (layout.tensor <= above) continue;
     SCOPED_TRACE(to_string(layout));
-    RankedGpt gpt(comm::MpiCommunicator::world(), layout, {.shard_state = false});
+    RankedGpt gpt(comm::MpiCommunicator::world(), layout, RankedGpt::schedule_for(layout),
+                  optimizer, small_gpt(), DType::f32, cut_sequence);
     EXPECT_NEAR(gpt.compute_gradients(kConsumed), serial_loss, 1e-6 * serial_loss);
     for (const auto& [name, gradient] : gpt.gradients())
       EXPECT_LT(distance(without_key(name, gradient), without_key(name, expected.at(name))),
@@ -25,14 +30,54 @@ TEST(LayoutGradient, EqualsTheSerialOne) {
   }
 }
 
+TEST(LayoutGradient, EqualsTheSerialOne) {
+  expect_serial_gradients(0, {.shard_state = false}, /*cut_sequence=*/false);
+}
+
+TEST(LayoutGradient, EqualsTheSerialOneWithTheSequenceCut) {
+  expect_serial_gradients(1, {.shard_state = false}, /*cut_sequence=*/true);
+}
+
+// Buckets so small that many are reduced over data ranks beside the last backward pass: each must
+// have been summed over the tensor ranks before.
+TEST(LayoutGradient, EqualsTheSerialOneWithTheSequenceCutAndManyBuckets) {
+  for (const bool shard_state : {false, true})
+    for (const bool overlap : {false, true}) {
+      SCOPED_TRACE(fmt::format("ZeRO-{}, overlap {}", int{shard_state}, overlap));
+      expect_serial_gradients(
+          1, {.shard_state = shard_state, .bucket = 1000, .overlap_gradients = overlap},
+          /*cut_sequence=*/true);
+    }
+}
+
+TEST(LayoutGradient, WithTheSequenceCutIsTheSameOnAllTensorRanks) {
+  const int ranks = comm::MpiCommunicator::world()->size();
+  for (const grid::Layout& layout : layouts_of(ranks)) {
+    if (layout.tensor == 1) continue;
+    SCOPED_TRACE(to_string(layout));
+    RankedGpt gpt(comm::MpiCommunicator::world(), layout, RankedGpt::schedule_for(layout),
+                  {.shard_state = false}, small_gpt(), DType::f32, /*cut_sequence=*/true);
+    gpt.compute_gradients(kConsumed);
+    for (const model::LocalParameter& local : gpt.parameters().placement().parameters) {
+      if (local.parameter->split != model::Split::none) continue;
+      const std::vector<double> own = to_doubles(slice(gpt.parameters().gradients(), local));
+      std::vector<double> first = own;
+      gpt.groups().tensor->broadcast(first.data(), first.size() * sizeof(double), /*root=*/0);
+      EXPECT_EQ(own, first) << local.parameter->name;
+      EXPECT_GT(norm(own), 0.0) << local.parameter->name;
+    }
+  }
+}
+
 // Each weight's gradient is summed over micro-batches in the same order; only the order of other
 // work changes.
 TEST(LayoutGradient, IsTheSameBitByBitUnderEverySchedule) {
-  const auto gradients = [](const grid::Layout& layout, pipeline::ScheduleKind kind,
-                            double dropout) {
+  const auto gradients = [](const grid::Layout& layout, pipeline::ScheduleKind kind, double dropout,
+                            bool cut_sequence) {
     model::ModelConfig config = small_gpt();
     config.attention_dropout = config.hidden_dropout = dropout;
-    RankedGpt gpt(comm::MpiCommunicator::world(), layout, kind, {.shard_state = false}, config);
+    RankedGpt gpt(comm::MpiCommunicator::world(), layout, kind, {.shard_state = false}, config,
+                  DType::f32, cut_sequence);
     gpt.compute_gradients(kConsumed);
     return gpt.gradients();
   };
@@ -41,15 +86,20 @@ TEST(LayoutGradient, IsTheSameBitByBitUnderEverySchedule) {
     if (layout.pipeline == 1) continue;
     SCOPED_TRACE(to_string(layout));
     const int chunks = std::exchange(layout.chunks, 1);
+    const auto expect_same = [&](double dropout, bool cut_sequence) {
+      using enum pipeline::ScheduleKind;
+      const LogicalTensors plain = gradients(layout, one_f_one_b, dropout, cut_sequence);
+      EXPECT_EQ(gradients(layout, zero_bubble, dropout, cut_sequence), plain);
+      if (chunks == 1) return;
+      grid::Layout in_chunks = layout;
+      in_chunks.chunks = chunks;
+      EXPECT_EQ(gradients(in_chunks, interleaved, dropout, cut_sequence), plain);
+    };
+    expect_same(0.1, /*cut_sequence=*/false);
     // Without dropout the gradient itself is copied, on any number of ranks.
-    for (const double dropout : ranks == 2 ? std::vector{0.0, 0.1} : std::vector{0.1}) {
-      const LogicalTensors plain = gradients(layout, pipeline::ScheduleKind::one_f_one_b, dropout);
-      EXPECT_EQ(gradients(layout, pipeline::ScheduleKind::zero_bubble, dropout), plain);
-      if (chunks == 1) continue;
-      grid::Layout interleaved = layout;
-      interleaved.chunks = chunks;
-      EXPECT_EQ(gradients(interleaved, pipeline::ScheduleKind::interleaved, dropout), plain);
-    }
+    if (ranks == 2) expect_same(0.0, /*cut_sequence=*/false);
+    if (layout.tensor == 1) continue;
+    for (const double dropout : {0.0, 0.1}) expect_same(dropout, /*cut_sequence=*/true);
   }
 }
 

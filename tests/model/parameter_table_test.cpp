@@ -57,6 +57,7 @@ TEST(ParameterTable, NamesShapesAndDecay) {
   for (const Parameter& parameter : table) {
     EXPECT_EQ(parameter.weight_decay, parameter.shape.rank() == 2) << parameter.name;
     EXPECT_EQ(parameter.tied, parameter.name == "embedding/word") << parameter.name;
+    EXPECT_EQ(parameter.of_stream, parameter.split == model::Split::none) << parameter.name;
   }
   const auto shape = [&](const std::string& name) -> Shape {
     for (const Parameter& parameter : table)

@@ -71,10 +71,11 @@ class RankedGpt final : public pipeline::StageWork {
             const optim::OptimizerConfig& optimizer = {},
             const model::ModelConfig& config = small_gpt(), DType dtype = DType::f32)
       : RankedGpt(std::move(world), layout, schedule_for(layout), optimizer, config, dtype) {}
-  /// The same under a schedule of the caller's choice.
+  /// The same under a schedule of the caller's choice; `cut_sequence` as in LayerSizes.
   RankedGpt(std::unique_ptr<comm::MpiCommunicator> world, const grid::Layout& layout,
             pipeline::ScheduleKind schedule, const optim::OptimizerConfig& optimizer,
-            const model::ModelConfig& config = small_gpt(), DType dtype = DType::f32)
+            const model::ModelConfig& config = small_gpt(), DType dtype = DType::f32,
+            bool cut_sequence = false)
       : config_(config),
         groups_(comm::make_groups(std::move(world), layout)),
         parameters_(*backend_, model::gpt_parameters(config), layout, groups_.place, dtype,
@@ -86,13 +87,19 @@ class RankedGpt final : public pipeline::StageWork {
                  .micro_batch = kMicroBatch,
                  .tensor_ranks = layout.tensor,
                  .dtype = dtype,
-                 .most_loss_tokens = 7},
+                 .most_loss_tokens = 7,
+                 .cut_sequence = cut_sequence},
                 *backend_,
                 *groups_.tensor},
                parameters_, layout, groups_.place.pipeline, pipeline::count_slots(schedule_)),
-        optimizer_(*backend_, parameters_, {*groups_.world, *groups_.data, groups_.embedding.get()},
+        optimizer_(*backend_, parameters_,
+                   {.world = *groups_.world,
+                    .data = *groups_.data,
+                    .embedding = groups_.embedding.get(),
+                    .stream = cut_sequence ? groups_.tensor.get() : nullptr},
                    optimizer) {
     parameters_.initialize(config.seed);
+    stage_.set_observer(&optimizer_);
   }
 
   /// The same model whole on this rank. Collective over the world of all ranks.
@@ -109,6 +116,7 @@ class RankedGpt final : public pipeline::StageWork {
   /// gradients of the mean loss. Returns that loss. Collective over the model's world.
   double compute_gradients(std::int64_t consumed) {
     consumed_ = consumed;
+    passes_left_.assign(groups_.layout.chunks, kMicroBatches / groups_.layout.data);
     parameters_.zero_gradients();
     stage_.reset_loss();
     pipeline::execute(schedule_, *this, *groups_.pipeline);
@@ -159,11 +167,15 @@ class RankedGpt final : public pipeline::StageWork {
     if (step.kind == pipeline::StepKind::input_gradient)
       stage_.backward_input(step.slot, gradient);
     else
-      stage_.backward(step.slot, gradient);
+      stage_.backward(step.slot, gradient, is_last_pass(step.chunk));
   }
-  void weight_gradient(const pipeline::Step& step) override { stage_.backward_weights(step.slot); }
+  void weight_gradient(const pipeline::Step& step) override {
+    stage_.backward_weights(step.slot, is_last_pass(step.chunk));
+  }
 
  private:
+  bool is_last_pass(int chunk) { return --passes_left_[chunk] == 0; }
+
   std::int32_t token(std::int64_t sample, std::int64_t position) const {
     return static_cast<std::int32_t>(philox_uniform(5, sample, position) *
                                      static_cast<double>(config_.vocab));
@@ -185,6 +197,7 @@ class RankedGpt final : public pipeline::StageWork {
   model::GptStage stage_;
   optim::Optimizer optimizer_;
   std::int64_t consumed_ = 0;
+  std::vector<int> passes_left_;  ///< micro-batches yet to leave each chunk
 };
 
 /// The fused projection's bias without its key third, whose exact gradient is zero: the softmax

@@ -149,6 +149,22 @@ TEST(RunPlan, OnGpusWeightsAreHalvesWithAMasterCopy) {
                 2));
 }
 
+TEST(RunPlan, CuttingTheSequenceHalvesTheStream) {
+  const std::vector<std::string> words = {"parallel.tensor=2", "parallel.pipeline=2"};
+  std::vector<std::string> cut_words = words;
+  cut_words.push_back("parallel.sequence=true");
+  const MemoryPlan whole = plan_gpt2(words, 4).stages[0].memory;
+  const MemoryPlan cut = plan_gpt2(cut_words, 4).stages[0].memory;
+  EXPECT_EQ(2 * cut.communication, whole.communication);
+  EXPECT_EQ(cut.workspace, whole.workspace);
+  // Of each of two micro-batches: the stage's input, and of each of six layers the stream after
+  // attention and after the MLP, with two means and two reciprocal deviations of each token.
+  const std::size_t halved = 2 * 4 * 4 * 1024 * (kHidden * (1 + 6 * 2) + 6 * 4);
+  EXPECT_EQ(whole.activations - cut.activations, halved / 2);
+  const MemoryPlan serial = plan_gpt2().stages[0].memory;
+  EXPECT_EQ(plan_gpt2({"parallel.sequence=true"}).stages[0].memory.total(), serial.total());
+}
+
 TEST(RunPlan, HalfTypesOnTheHostNeedCopiesToComputeWith) {
   const MemoryPlan fp32 = plan_gpt2().stages[0].memory;
   const MemoryPlan fp16 = plan_gpt2({"precision.compute=fp16"}).stages[0].memory;

@@ -137,6 +137,7 @@ class Documents(RunTest):
         self.assert_learns(reference)
         for layout in [(2, 1, 1), (1, 2, 1), (1, 1, 2)]:
             self.check_layout(reference, 1e-5, layout, *self.RESETS)
+        self.check_layout(reference, 1e-5, (2, 1, 1), *self.RESETS, "parallel.sequence=true")
         self.check_layout(reference, 1e-5, (1, 2, 1), *self.RESETS, "parallel.schedule=zero-bubble")
         losses = [reference]
         for name, words in [("neither", ()), ("positions", self.RESETS[:1]),

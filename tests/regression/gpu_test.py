@@ -133,7 +133,8 @@ class Layouts(GpuTest):
 
     @needs(2)
     def test_two_gpus(self):
-        self.check((2, 1, 1), (1, 2, 1), (1, 1, 2, "parallel.zero=0"), (1, 1, 2, "parallel.zero=1"))
+        self.check((2, 1, 1), (2, 1, 1, "parallel.sequence=true"), (1, 2, 1),
+                   (1, 1, 2, "parallel.zero=0"), (1, 1, 2, "parallel.zero=1"))
 
     @needs(2)
     def test_two_stages_under_every_schedule(self):
@@ -148,12 +149,15 @@ class Layouts(GpuTest):
 
     @needs(4)
     def test_four_gpus_along_one_axis(self):
-        self.check((4, 1, 1), (1, 4, 1), (1, 4, 1, "parallel.partition=0-2-2-0"),
+        self.check((4, 1, 1), (4, 1, 1, "parallel.sequence=true"), (1, 4, 1),
+                   (1, 4, 1, "parallel.partition=0-2-2-0"),
                    (1, 1, 4, "parallel.zero=0"), (1, 1, 4, "parallel.zero=1"))
 
     @needs(4)
     def test_four_gpus_along_two_axes(self):
-        self.check((2, 2, 1), (1, 2, 2), (2, 1, 2, "parallel.zero=0", "parallel.bucket=1000"),
+        self.check((2, 2, 1), (1, 2, 2), (2, 2, 1, "parallel.sequence=true"),
+                   (2, 1, 2, "parallel.sequence=true", "parallel.bucket=1000"),
+                   (2, 1, 2, "parallel.zero=0", "parallel.bucket=1000"),
                    (2, 1, 2, "parallel.zero=1", "parallel.bucket=1000"))
 
 

@@ -54,10 +54,22 @@ class Layouts(RunTest):
             self.pretrain(f"zero-{dropout}", *words, *ZERO_BUBBLE, ranks=2)
             self.assertEqual(self.losses(f"zero-{dropout}"), self.losses(f"plain-{dropout}"))
 
+    def test_sequence_cut(self):
+        cut = "parallel.sequence=true"
+        reference = self.serial()
+        for layout in [(1, 1, 1), (2, 1, 1), (4, 1, 1), (2, 2, 1), (2, 2, 2)]:
+            self.check(reference, layout, cut)
+        for words in [["parallel.partition=0-4"], INTERLEAVED, ZERO_BUBBLE]:
+            self.check(reference, (2, 2, 1), cut, *words)
+        self.check(reference, (2, 1, 2), cut, "parallel.zero=1", "parallel.bucket=1000")
+        self.check(reference, (2, 1, 2), cut, "parallel.zero=0", "parallel.bucket=1000",
+                   "parallel.overlap.gradients=false")
+
     def test_embedding_layernorm(self):
         words = ["model.embedding_layernorm=true", "optimizer.clip=0.1"]
         reference = self.serial(*words)
         self.check(reference, (2, 2, 1), *words)
+        self.check(reference, (2, 2, 1), "parallel.sequence=true", *words)
         self.check(reference, (1, 2, 2), "parallel.partition=1-3", *words)
         self.check(reference, (1, 2, 1), *INTERLEAVED, *words)
         self.check(reference, (1, 2, 1), *ZERO_BUBBLE, *words)

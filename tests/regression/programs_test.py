@@ -49,6 +49,7 @@ class AfterTraining(RunTest):
         self.assertLess(reference["loss"], 0.9 * math.log(257))
         self.assertAlmostEqual(reference["perplexity"], math.exp(reference["loss"]), places=6)
         for ranks, *words in [(2, "parallel.tensor=2"), (2,), (4, "parallel.pipeline=4"),
+                              (4, "parallel.tensor=4", "parallel.sequence=true"),
                               (4, "parallel.tensor=2"), (3, "parallel.tensor=2"),
                               (2, "batch.micro=5", "batch.global=5")]:
             found = self.evaluate("run", *words, ranks=ranks)

@@ -40,6 +40,9 @@ class SameLayout(RunTest):
     def test_interleaved_stages_with_sharded_optimizer(self):
         self.check(4, "parallel.pipeline=2", "parallel.data=2", *INTERLEAVED)
 
+    def test_four_ranks_with_the_sequence_cut(self):
+        self.check(4, "parallel.tensor=2", "parallel.data=2", "parallel.sequence=true")
+
     def test_samples_are_counted_through_a_change_of_batch(self):
         words = ["train.iterations=", "train.samples=160", "schedule.decay=480 samples",
                  "schedule.warmup=40 samples"]
@@ -63,11 +66,11 @@ class OtherLayout(RunTest):
     def test_chain_of_layouts(self):
         self.pretrain("serial", "checkpoint.at_end=false")
         chain = [
-            (4, ["parallel.tensor=2", "parallel.pipeline=2"]),
+            (4, ["parallel.tensor=2", "parallel.pipeline=2", "parallel.sequence=true"]),
             (2, ["parallel.data=2"]),
             (4, ["parallel.pipeline=4", "parallel.partition=0-2-2-0", "parallel.zero=0"]),
             (1, ["batch.micro=2"]),
-            (4, ["parallel.tensor=2", "parallel.data=2", "parallel.zero=1"]),
+            (4, ["parallel.tensor=4", "parallel.sequence=true", "parallel.zero=1"]),
         ]
         for ranks, words in chain:
             self.pretrain("chain", "train.exit_interval=4", *words, ranks=ranks)
