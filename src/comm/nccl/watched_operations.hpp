@@ -1,0 +1,77 @@
+// The operations of one communicator on the GPU, and what watches over them.
+#pragma once
+
+#include <functional>
+#include <memory>
+#include <mutex>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "comm/nccl/operation_queue.hpp"
+#include "comm/watchdog.hpp"
+#include "core/cuda/check.hpp"
+
+namespace trireme::comm {
+
+/// Events that are used again once their last owner has let go of them.
+class EventPool {
+ public:
+  std::shared_ptr<cuda::Event> take();
+
+ private:
+  struct Free {
+    std::mutex mutex;
+    std::vector<std::unique_ptr<cuda::Event>> events;
+  };
+  std::shared_ptr<Free> free_ = std::make_shared<Free>();
+};
+
+/// Operations that run in the order in which they are queued. The watchdog ends the job when one of
+/// them has been the oldest for the timeout, or when something has failed that no call returned.
+class WatchedOperations final : public Watched {
+ public:
+  /// `name` is for messages: "group 'data', rank 2 of 8". `failure`, called by the watchdog's
+  /// thread, says what else has failed, "" while nothing has.
+  WatchedOperations(std::string name, Clock::duration timeout,
+                    std::function<std::string()> failure = {});
+  ~WatchedOperations() override;
+  WatchedOperations(const WatchedOperations&) = delete;
+  WatchedOperations& operator=(const WatchedOperations&) = delete;
+
+  /// Queues on `stream` the operation that `call()` asks for, which throws when it cannot be; the
+  /// event is done when the operation is. `what` and `bytes` say in messages what it was.
+  template <typename Call>
+  std::shared_ptr<cuda::Event> queue(const char* what, std::size_t bytes, cudaStream_t stream,
+                                     Call&& call) {
+    begin(what, bytes);
+    try {
+      call();
+    } catch (...) {
+      failed();
+      throw;
+    }
+    return end(stream);
+  }
+
+  std::string complaint(Clock::time_point now) override;
+
+ private:
+  void begin(const char* what, std::size_t bytes);
+  void failed();
+  std::shared_ptr<cuda::Event> end(cudaStream_t stream);
+  /// What has failed at `now`; retires what is done.
+  std::string failure(Clock::time_point now);
+
+  const std::string name_;
+  const Clock::duration timeout_;
+  const std::function<std::string()> failure_;
+  const std::shared_ptr<Watchdog> watchdog_ = Watchdog::shared();
+  int device_ = 0;
+  EventPool events_;
+  std::mutex mutex_;  ///< of what follows, which the watchdog reads
+  OperationQueue<cuda::Event> operations_;
+  std::optional<Clock::time_point> failed_since_;
+};
+
+}  // namespace trireme::comm
