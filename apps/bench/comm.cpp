@@ -15,7 +15,7 @@ constexpr const char* kProgram = "trireme-bench comm";
 constexpr const char* kUsage =
     "Usage: mpirun -n RANKS trireme-bench comm [options]\n"
     "Times what the ranks of a run send each other, over NCCL where each has a GPU, else over "
-    "MPI.\n\n";
+    "MPI; and where GPUs reach each other, what goes through peer memory.\n\n";
 
 constexpr std::size_t kMiB = std::size_t{1} << 20;
 
@@ -30,7 +30,7 @@ struct CommSettings {
 /// what nccl-tests calls bus bandwidth, to be compared with the hardware's whatever the number of
 /// ranks.
 struct Operation {
-  const char* name;
+  std::string name;
   double bus;
   std::function<void(std::size_t bytes)> call;
 };
@@ -64,6 +64,10 @@ class CommMeter {
         kMiB * *std::max_element(settings.sizes.begin(), settings.sizes.end());
     data_ = backend_->allocate(bytes, "a benchmark's buffer");
     received_ = backend_->allocate(bytes, "a benchmark's buffer");
+    if (!settings.cuda) return;
+    peer_group_ = comm::make_device_communicator(world, "bench peers", backend_->stream(),
+                                                 {.through_peers = true});
+    shared_ = peer_group_->share(data_.get(), bytes);
   }
 
   void measure() {
@@ -88,10 +92,10 @@ class CommMeter {
       return print_out(all.dump(2) + "\n");
     }
     std::string text =
-        fmt::format("{} ranks, {}, {}\n{:<16} {:>8} {:>10} {:>9} {:>9}\n", world_.size(), where,
+        fmt::format("{} ranks, {}, {}\n{:<20} {:>8} {:>10} {:>9} {:>9}\n", world_.size(), where,
                     name_of(dtype_), "operation", "MiB", "ms", "GB/s", "bus GB/s");
     for (const CommRow& row : rows_)
-      text += fmt::format("{:<16} {:>8} {:>10.3f} {:>9.1f} {:>9.1f}\n", row.name, row.mib, row.ms,
+      text += fmt::format("{:<20} {:>8} {:>10.3f} {:>9.1f} {:>9.1f}\n", row.name, row.mib, row.ms,
                           row.rate, row.bus_rate);
     print_out(text);
   }
@@ -100,26 +104,33 @@ class CommMeter {
   comm::Communicator& group() { return device_group_ ? *device_group_ : world_; }
 
   std::vector<Operation> operations() {
-    const double ranks = world_.size();
-    const double all_but_own = (ranks - 1.0) / ranks;
-    const auto count = [this](std::size_t bytes) { return bytes / size_of(dtype_); };
-    const auto part = [this, count](std::size_t bytes) { return count(bytes) / world_.size(); };
-    return {
-        {"all-reduce", 2.0 * all_but_own,
-         [=, this](std::size_t bytes) {
-           group().all_reduce(data_.get(), count(bytes), dtype_, comm::Reduce::sum);
-         }},
-        {"reduce-scatter", all_but_own,
-         [=, this](std::size_t bytes) {
-           group().reduce_scatter(data_.get(), part(bytes), dtype_);
-         }},
-        {"all-gather", all_but_own,
-         [=, this](std::size_t bytes) { group().all_gather(data_.get(), part(bytes), dtype_); }},
+    std::vector<Operation> all = collectives(group(), "");
+    if (shared_) std::ranges::copy(collectives(*peer_group_, "peer "), std::back_inserter(all));
+    all.push_back(
         {"send and receive", 1.0, [this](std::size_t bytes) {
            const auto sent = group().send(data_.get(), bytes, next_, comm::kActivationTag);
            group().receive(received_.get(), bytes, previous_, comm::kActivationTag)->wait();
            sent->wait();
-         }}};
+         }});
+    return all;
+  }
+
+  std::vector<Operation> collectives(comm::Communicator& group, const std::string& prefix) {
+    const double ranks = world_.size();
+    const double all_but_own = (ranks - 1.0) / ranks;
+    const auto count = [this](std::size_t bytes) { return bytes / size_of(dtype_); };
+    const auto part = [this, count](std::size_t bytes) { return count(bytes) / world_.size(); };
+    return {{prefix + "all-reduce", 2.0 * all_but_own,
+             [=, this, &group](std::size_t bytes) {
+               group.all_reduce(data_.get(), count(bytes), dtype_, comm::Reduce::sum);
+             }},
+            {prefix + "reduce-scatter", all_but_own,
+             [=, this, &group](std::size_t bytes) {
+               group.reduce_scatter(data_.get(), part(bytes), dtype_);
+             }},
+            {prefix + "all-gather", all_but_own, [=, this, &group](std::size_t bytes) {
+               group.all_gather(data_.get(), part(bytes), dtype_);
+             }}};
   }
 
   CommRow measure(const Operation& operation, std::size_t mib) {
@@ -151,7 +162,9 @@ class CommMeter {
   const DType dtype_;
   std::unique_ptr<device::Backend> backend_;
   std::unique_ptr<comm::Communicator> device_group_;
+  std::unique_ptr<comm::Communicator> peer_group_;
   device::Buffer data_, received_;
+  std::unique_ptr<comm::SharedMemory> shared_;  ///< data_ through peer memory; null where it cannot
   int next_ = 0, previous_ = 0;
   std::vector<CommRow> rows_;
 };

@@ -28,6 +28,12 @@ class FinishedRequest final : public Request {
   void wait() override {}
 };
 
+/// Memory that the ranks of a group may reach directly, while this lives.
+class SharedMemory {
+ public:
+  virtual ~SharedMemory() = default;
+};
+
 /// A group of ranks. Every method but send and receive is collective over the group: all its ranks
 /// call it, in the same order, with equal counts and types. Buffers lie in the memory of the
 /// backend that the implementation serves: host memory for MPI, a GPU's for NCCL, whose operations
@@ -60,6 +66,16 @@ class Communicator {
   virtual std::unique_ptr<Request> receive(void* data, std::size_t bytes, int peer, int tag) = 0;
   /// Returns when every rank has called it, and the work it had queued before is done.
   virtual void barrier() = 0;
+
+  /// Says that buffers of collectives will lie in [base, base + bytes), memory which every rank has
+  /// taken alike, and uses alike: the buffers of one operation lie at the same offset everywhere.
+  /// Ranks that reach each other's memory then exchange without copies. Destroying the result ends
+  /// that and is collective, too; it must be gone before the memory is freed and before the group.
+  /// Null where nothing is gained.
+  virtual std::unique_ptr<SharedMemory> share(void* base, std::size_t bytes) {
+    (void)base, (void)bytes;
+    return nullptr;
+  }
 
   /// all_reduce, reduce_scatter and all_gather beside the work that is queued after them, until
   /// wait(). Over host memory they are done when these return.

@@ -85,6 +85,9 @@ GptStage::GptStage(const LayerContext& context, const ParameterStore& parameters
   activation_memory_ = context.backend.allocate(memory.activations, "activations");
   workspace_memory_ =
       context.backend.allocate(memory.workspace + memory.communication, "workspace");
+  shared_activations_ = context.tensor.share(activation_memory_.get(), memory.activations);
+  shared_workspace_ =
+      context.tensor.share(workspace_memory_.get(), memory.workspace + memory.communication);
   Arena activations(activation_memory_.get()), workspace(workspace_memory_.get());
   for (int slot = 0; slot < slots; ++slot)
     slots_.push_back(Slot::take(activations, context, layout.layers_of(stage).count, is_first()));

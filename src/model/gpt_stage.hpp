@@ -2,6 +2,7 @@
 // more chunks, the head if it is the last.
 #pragma once
 
+#include <memory>
 #include <optional>
 #include <span>
 #include <vector>
@@ -29,6 +30,7 @@ struct StageMemory {
 
 /// A stage with memory for `slots` micro-batches between their forward and their backward through
 /// one of its chunks; but the head keeps one micro-batch at a time. Allocates everything when made.
+/// Making and destroying one is collective over the tensor group.
 class GptStage {
  public:
   /// `parameters` must hold the stage's weights and outlive it, as must the backend and group of
@@ -152,6 +154,7 @@ class GptStage {
   std::optional<Head> head_;
   device::Buffer activation_memory_;
   device::Buffer workspace_memory_;
+  std::unique_ptr<comm::SharedMemory> shared_activations_, shared_workspace_;  ///< gone before them
   std::vector<Slot> slots_;
   Ending ending_;
   Scratch scratch_;

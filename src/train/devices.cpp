@@ -46,6 +46,7 @@ Devices make_cuda(const deck::Deck& deck, std::unique_ptr<comm::MpiCommunicator>
     comm::NcclOptions options{.timeout_seconds = deck::in_seconds(deck.comm.timeout),
                               .debug = deck.comm.nccl_debug.value_or("")};
     if (name == "pipeline") options.routes = comm::pipeline_routes(ranks->size(), layout.chunks);
+    options.through_peers = name == "tensor";
     return comm::make_device_communicator(*ranks, name, backend->stream(), options);
   };
   comm::Groups groups = comm::make_groups(std::move(world), layout, connect);

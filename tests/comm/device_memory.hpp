@@ -30,7 +30,8 @@ class DeviceArray {
  public:
   DeviceArray(const std::vector<double>& values, DType dtype, cudaStream_t stream)
       : dtype_(dtype), count_(values.size()), stream_(stream), host_(as_elements(values, dtype)) {
-    TRIREME_CUDA(cudaMalloc(&data_, host_.size() + 1));
+    constexpr std::size_t kGranule = std::size_t{2} << 20;  // what CUDA IPC shares at least
+    TRIREME_CUDA(cudaMalloc(&data_, (host_.size() / kGranule + 1) * kGranule));
     fill(values);
   }
   ~DeviceArray() {

@@ -1,5 +1,5 @@
 // Two ranks of which one stalls or fails while the other waits for it on the GPU.
-//   mpirun -n 2 nccl_stall slow|absent|stall|call|fail
+//   mpirun -n 2 nccl_stall slow|absent|stall|peer|call|fail
 #include <cstdio>
 #include <cstring>
 #include <exception>
@@ -24,10 +24,13 @@ void run(std::string_view scenario, MpiCommunicator& world) {
   const bool guilty = world.rank() == 1;
   const cuda::Stream stream;
   if (scenario == "absent" && guilty) sleep_for(10 * kTimeout);
-  const auto group = make_device_communicator(
-      world, "data", stream.get(), {.timeout_seconds = scenario == "fail" ? 600.0 : kTimeout});
+  const auto group =
+      make_device_communicator(world, "data", stream.get(),
+                               {.timeout_seconds = scenario == "fail" ? 600.0 : kTimeout,
+                                .through_peers = scenario == "peer"});
   const std::vector<double> ones(1000, 1.0);
   const DeviceArray array(ones, DType::f32, stream.get());
+  const auto shared = group->share(array.data(), 1000 * sizeof(float));
   const auto reduce = [&] { group->all_reduce(array.data(), 1000, DType::f32, Reduce::sum); };
   reduce();
   TRIREME_CHECK(array.read()[0] == 2.0, "wrong sum");
@@ -38,7 +41,7 @@ void run(std::string_view scenario, MpiCommunicator& world) {
     world.barrier();
     reduce();
     TRIREME_CHECK(array.read()[0] == 4.0, "wrong sum");
-  } else if (scenario == "stall") {
+  } else if (scenario == "stall" || scenario == "peer") {
     reduce();
     if (guilty) sleep_for(10 * kTimeout);
     reduce();

@@ -22,6 +22,9 @@ struct NcclOptions {
   std::string debug;
   /// The routes that messages may take, the same list on all ranks; see pipeline_routes().
   std::vector<Route> routes;
+  /// Sums, reduce-scatters and all-gathers in memory that was given to share() go through peer
+  /// memory where 2, 4 or 8 ranks of one node reach each other's GPUs, instead of through NCCL.
+  bool through_peers = false;
 };
 
 /// A communicator of the ranks of `ranks` over the memory of the GPUs that they have selected, one

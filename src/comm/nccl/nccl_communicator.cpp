@@ -94,6 +94,7 @@ NcclCommunicator::NcclCommunicator(MpiCommunicator& ranks, const std::string& na
       timeout_(duration_of(options)) {
   group_ = open_group();
   open_ways(options.routes);
+  if (options.through_peers) peers_ = PeerExchange::make(*ranks_, description(), timeout_);
 }
 
 NcclCommunicator::~NcclCommunicator() {
@@ -165,10 +166,26 @@ cudaStream_t NcclCommunicator::side() {
 
 // ---------------------------------------------------------------------------- collectives
 
+std::unique_ptr<SharedMemory> NcclCommunicator::share(void* base, std::size_t bytes) {
+  return peers_ ? peers_->share(base, bytes) : nullptr;
+}
+
+NcclCommunicator::Done NcclCommunicator::queue_to_peers(PeerKind kind, void* data,
+                                                        std::size_t part_bytes, DType dtype,
+                                                        cudaStream_t stream) {
+  if (!peers_) return nullptr;
+  const PeerLane lane = stream == compute_ ? PeerLane::compute : PeerLane::beside;
+  return peers_->queue(kind, data, part_bytes, dtype, lane, stream);
+}
+
 NcclCommunicator::Done NcclCommunicator::queue_all_reduce(void* data, std::size_t count,
                                                           DType dtype, Reduce op,
                                                           cudaStream_t stream) {
-  return group_->queue("all-reduce", count * size_of(dtype), stream, [&](ncclComm_t handle) {
+  const std::size_t bytes = count * size_of(dtype);
+  if (op == Reduce::sum && bytes % size() == 0)
+    if (Done done = queue_to_peers(PeerKind::all_reduce, data, bytes / size(), dtype, stream))
+      return done;
+  return group_->queue("all-reduce", bytes, stream, [&](ncclComm_t handle) {
     return nccl().all_reduce(data, data, count, type_of(dtype), op_of(op), handle, stream);
   });
 }
@@ -176,6 +193,7 @@ NcclCommunicator::Done NcclCommunicator::queue_all_reduce(void* data, std::size_
 NcclCommunicator::Done NcclCommunicator::queue_reduce_scatter(void* data, std::size_t count,
                                                               DType dtype, cudaStream_t stream) {
   const std::size_t part = count * size_of(dtype);
+  if (Done done = queue_to_peers(PeerKind::reduce_scatter, data, part, dtype, stream)) return done;
   return group_->queue("reduce-scatter", size() * part, stream, [&](ncclComm_t handle) {
     return nccl().reduce_scatter(data, static_cast<std::byte*>(data) + rank() * part, count,
                                  type_of(dtype), ncclSum, handle, stream);
@@ -185,6 +203,7 @@ NcclCommunicator::Done NcclCommunicator::queue_reduce_scatter(void* data, std::s
 NcclCommunicator::Done NcclCommunicator::queue_all_gather(void* data, std::size_t count,
                                                           DType dtype, cudaStream_t stream) {
   const std::size_t part = count * size_of(dtype);
+  if (Done done = queue_to_peers(PeerKind::all_gather, data, part, dtype, stream)) return done;
   return group_->queue("all-gather", size() * part, stream, [&](ncclComm_t handle) {
     return nccl().all_gather(static_cast<std::byte*>(data) + rank() * part, data, count,
                              type_of(dtype), handle, stream);

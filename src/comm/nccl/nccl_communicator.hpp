@@ -8,6 +8,7 @@
 
 #include "comm/nccl/device_communicator.hpp"
 #include "comm/nccl/nccl_channel.hpp"
+#include "comm/peer/peer_exchange.hpp"
 
 namespace trireme::comm {
 
@@ -34,6 +35,7 @@ class NcclCommunicator final : public Communicator {
                                                 DType dtype) override;
   std::unique_ptr<Request> start_all_gather(void* data, std::size_t count, DType dtype) override;
   double all_reduce(double value, Reduce op) override;
+  std::unique_ptr<SharedMemory> share(void* base, std::size_t bytes) override;
 
  private:
   using Done = std::shared_ptr<cuda::Event>;
@@ -50,6 +52,9 @@ class NcclCommunicator final : public Communicator {
   void open_ways(const std::vector<Route>& routes);
   Way& way(const Route& route);
 
+  /// The operation through peer memory; null where it is for NCCL.
+  Done queue_to_peers(PeerKind kind, void* data, std::size_t part_bytes, DType dtype,
+                      cudaStream_t stream);
   Done queue_all_reduce(void* data, std::size_t count, DType dtype, Reduce op, cudaStream_t stream);
   Done queue_reduce_scatter(void* data, std::size_t count, DType dtype, cudaStream_t stream);
   Done queue_all_gather(void* data, std::size_t count, DType dtype, cudaStream_t stream);
@@ -67,6 +72,7 @@ class NcclCommunicator final : public Communicator {
   cuda::Event asked_;  ///< what the compute stream was asked before the latest start()
   std::optional<cuda::Stream> side_;
   std::unique_ptr<NcclChannel> group_;
+  std::unique_ptr<PeerExchange> peers_;  ///< null where the ranks do not reach each other
   std::vector<std::unique_ptr<Way>> ways_;
 };
 

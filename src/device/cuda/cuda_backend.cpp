@@ -14,6 +14,9 @@ namespace {
 namespace kernels_on_gpu = kernels::cuda;
 
 constexpr int kOldestCapability = 80;
+/// What cudaMalloc() cuts smaller allocations from. Ours are whole ones, since memory that other
+/// processes map (CUDA IPC) is mapped in whole ones, with whatever else lies there.
+constexpr std::size_t kGranule = std::size_t{2} << 20;
 
 /// Selects the GPU, after making sure that it is there and can run the kernels.
 void use_gpu(int index) {
@@ -63,7 +66,9 @@ class CudaBackend final : public Backend {
 
   Buffer allocate(std::size_t bytes, const char* purpose) override {
     void* memory = nullptr;
-    const cudaError_t code = cudaMalloc(&memory, std::max<std::size_t>(bytes, 1));
+    const std::size_t whole =
+        (std::max<std::size_t>(bytes, 1) + kGranule - 1) / kGranule * kGranule;
+    const cudaError_t code = cudaMalloc(&memory, whole);
     if (code == cudaErrorMemoryAllocation) {
       cudaGetLastError();  // not to be reported again by the next launch
       const Memory now = this->memory();
@@ -74,7 +79,7 @@ class CudaBackend final : public Backend {
                                           human_bytes(static_cast<double>(now.total)));
     }
     TRIREME_CUDA(code);
-    TRIREME_CUDA(cudaMemsetAsync(memory, 0, std::max<std::size_t>(bytes, 1), context_.stream));
+    TRIREME_CUDA(cudaMemsetAsync(memory, 0, whole, context_.stream));
     return Buffer(memory, [](void* address) { cudaFree(address); });
   }
 

@@ -1,0 +1,175 @@
+// Bound by the links between GPUs: of a buffer of n bytes on t ranks, n (t - 1) / t come in for a
+// reduce-scatter and go out for an all-gather; an all-reduce does both at once.
+#include <cuda_bf16.h>
+#include <cuda_fp16.h>
+
+#include "comm/peer/peer_kernels.hpp"
+#include "core/cuda/check.hpp"
+
+namespace trireme::comm {
+namespace {
+
+// ---------------------------------------------------------------------------- barrier
+
+__device__ __forceinline__ void store_release(std::uint32_t* flag, std::uint32_t value) {
+  asm volatile("st.release.sys.global.u32 [%0], %1;" ::"l"(__cvta_generic_to_global(flag)),
+               "r"(value)
+               : "memory");
+}
+
+__device__ __forceinline__ std::uint32_t load_acquire(const std::uint32_t* flag) {
+  std::uint32_t value;
+  asm volatile("ld.acquire.sys.global.u32 %0, [%1];"
+               : "=r"(value)
+               : "l"(__cvta_generic_to_global(flag))
+               : "memory");
+  return value;
+}
+
+/// Waits until the same block of every rank has come to `epoch`. One thread for each peer tells it
+/// and waits for it. __syncthreads() orders what the block's other threads did before the release,
+/// which is cumulative, and what they do afterwards behind the acquire; the release also covers the
+/// kernels before this one, which were done when it started.
+template <int kRanks>
+__device__ __forceinline__ void barrier(const PeerOperation& operation, std::uint32_t epoch) {
+  __syncthreads();
+  const int peer = static_cast<int>(threadIdx.x);
+  if (peer < kRanks && peer != operation.rank) {
+    const int block = static_cast<int>(blockIdx.x);
+    store_release(operation.flags[peer] + peer_flag(operation.lane, block, operation.rank), epoch);
+    const std::uint32_t* heard =
+        operation.flags[operation.rank] + peer_flag(operation.lane, block, peer);
+    // Without an end of its own: a rank that never comes is the watchdog's business.
+    while (!peer_reached(load_acquire(heard), epoch)) __nanosleep(20);
+  }
+  __syncthreads();
+}
+
+// ---------------------------------------------------------------------------- sums
+
+__device__ __forceinline__ float widen(float x) { return x; }
+__device__ __forceinline__ double widen(double x) { return x; }
+__device__ __forceinline__ float widen(__nv_bfloat16 x) { return __bfloat162float(x); }
+__device__ __forceinline__ float widen(__half x) { return __half2float(x); }
+__device__ __forceinline__ void round_to(float& x, float sum) { x = sum; }
+__device__ __forceinline__ void round_to(double& x, double sum) { x = sum; }
+__device__ __forceinline__ void round_to(__nv_bfloat16& x, float sum) {
+  x = __float2bfloat16_rn(sum);
+}
+__device__ __forceinline__ void round_to(__half& x, float sum) { x = __float2half_rn(sum); }
+
+/// The element-wise sum of one vector of each rank, in rank order.
+template <typename T, int kRanks>
+__device__ __forceinline__ uint4 sum_of(const uint4 (&vectors)[kRanks]) {
+  constexpr int kElements = kPeerVectorBytes / sizeof(T);
+  uint4 result;
+#pragma unroll
+  for (int i = 0; i < kElements; ++i) {
+    auto sum = widen(reinterpret_cast<const T*>(&vectors[0])[i]);
+#pragma unroll
+    for (int p = 1; p < kRanks; ++p) sum += widen(reinterpret_cast<const T*>(&vectors[p])[i]);
+    round_to(reinterpret_cast<T*>(&result)[i], sum);
+  }
+  return result;
+}
+
+// ---------------------------------------------------------------------------- exchange
+
+/// A thread's vectors in flight: eight loads, of which a sum takes one from each rank.
+template <int kRanks, bool kSums>
+inline constexpr int kUnroll = kSums ? 8 / kRanks : 4;
+
+template <typename T, int kRanks, bool kSums, bool kSpreads>
+__global__ void __launch_bounds__(kPeerThreads) exchange(const PeerOperation operation) {
+  constexpr int kBatch = kUnroll<kRanks, kSums>;
+  const int rank = operation.rank;
+  const std::int64_t vectors = operation.vectors;
+  const auto part = [&](int p) {
+    return reinterpret_cast<uint4*>(operation.data[p]) + rank * vectors;
+  };
+  barrier<kRanks>(operation, operation.epoch);
+  for_each_batch<kBatch>(blockIdx.x, gridDim.x, threadIdx.x, vectors, [&](std::int64_t first) {
+    // ---- all loads before the first store
+    uint4 loaded[kBatch][kSums ? kRanks : 1];
+#pragma unroll
+    for (int u = 0; u < kBatch; ++u) {
+      const std::int64_t at = first + u * kPeerThreads;
+      if (at >= vectors) break;
+      if constexpr (kSums) {
+#pragma unroll
+        for (int p = 0; p < kRanks; ++p) loaded[u][p] = part(p)[at];
+      } else {
+        loaded[u][0] = part(rank)[at];
+      }
+    }
+#pragma unroll
+    for (int u = 0; u < kBatch; ++u) {
+      const std::int64_t at = first + u * kPeerThreads;
+      if (at >= vectors) break;
+      const uint4 result = [&] {
+        if constexpr (kSums)
+          return sum_of<T, kRanks>(loaded[u]);
+        else
+          return loaded[u][0];
+      }();
+      if constexpr (kSums) part(rank)[at] = result;
+      if constexpr (kSpreads) {
+        // Each rank starts with its neighbour: not all with the same.
+#pragma unroll
+        for (int i = 1; i < kRanks; ++i) part((rank + i) % kRanks)[at] = result;
+      }
+    }
+  });
+  barrier<kRanks>(operation, operation.epoch + 1);
+}
+
+template <typename T, int kRanks, bool kSums, bool kSpreads>
+void launch(const PeerOperation& operation, cudaStream_t stream) {
+  const int blocks = peer_blocks(operation.lane, operation.vectors, kUnroll<kRanks, kSums>);
+  exchange<T, kRanks, kSums, kSpreads><<<blocks, kPeerThreads, 0, stream>>>(operation);
+  TRIREME_CUDA_LAUNCHED(exchange);
+}
+
+template <typename T, int kRanks>
+void launch_of_type(PeerKind kind, const PeerOperation& operation, cudaStream_t stream) {
+  if (kind == PeerKind::reduce_scatter)
+    launch<T, kRanks, /*kSums=*/true, /*kSpreads=*/false>(operation, stream);
+  else
+    launch<T, kRanks, /*kSums=*/true, /*kSpreads=*/true>(operation, stream);
+}
+
+template <int kRanks>
+void launch_of_ranks(PeerKind kind, const PeerOperation& operation, DType dtype,
+                     cudaStream_t stream) {
+  // Copies know no type.
+  if (kind == PeerKind::all_gather)
+    return launch<float, kRanks, /*kSums=*/false, /*kSpreads=*/true>(operation, stream);
+  switch (dtype) {
+    case DType::f32:
+      return launch_of_type<float, kRanks>(kind, operation, stream);
+    case DType::f64:
+      return launch_of_type<double, kRanks>(kind, operation, stream);
+    case DType::bf16:
+      return launch_of_type<__nv_bfloat16, kRanks>(kind, operation, stream);
+    case DType::f16:
+      return launch_of_type<__half, kRanks>(kind, operation, stream);
+  }
+  throw InternalError("unknown element type {}", static_cast<int>(dtype));
+}
+
+}  // namespace
+
+void launch_peer_operation(PeerKind kind, const PeerOperation& operation, DType dtype,
+                           cudaStream_t stream) {
+  switch (operation.ranks) {
+    case 2:
+      return launch_of_ranks<2>(kind, operation, dtype, stream);
+    case 4:
+      return launch_of_ranks<4>(kind, operation, dtype, stream);
+    case 8:
+      return launch_of_ranks<8>(kind, operation, dtype, stream);
+  }
+  throw InternalError("an exchange through peer memory of {} ranks", operation.ranks);
+}
+
+}  // namespace trireme::comm

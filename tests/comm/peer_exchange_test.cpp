@@ -1,0 +1,261 @@
+// Collectives through peer memory. Skipped where the GPUs of the ranks do not reach each other.
+#include <gtest/gtest.h>
+
+#include <cmath>
+
+#include "comm/nccl/device_communicator.hpp"
+#include "core/error.hpp"
+#include "device_memory.hpp"
+
+namespace trireme::comm {
+namespace {
+
+constexpr DType kTypes[] = {DType::f32, DType::f64, DType::bf16, DType::f16};
+/// Elements of a part: one block and less, and more than all blocks move at a time.
+constexpr std::size_t kCounts[] = {8, 4096, 100'008, 3'000'008};
+
+/// An array that the ranks of a group reach; `shared` is null where they do not.
+struct SharedArray {
+  SharedArray(Communicator& group, const std::vector<double>& values, DType dtype,
+              cudaStream_t stream)
+      : array(values, dtype, stream),
+        shared(group.share(array.data(), values.size() * size_of(dtype))) {}
+
+  DeviceArray array;
+  std::unique_ptr<SharedMemory> shared;
+};
+
+class PeerExchangeTest : public testing::Test {
+ protected:
+  struct Shared {
+    std::unique_ptr<MpiCommunicator> world = MpiCommunicator::world();
+    cuda::Stream stream;
+    std::unique_ptr<Communicator> group = make_device_communicator(
+        *world, "test", stream.get(), {.timeout_seconds = 60.0, .through_peers = true});
+    bool reach = SharedArray(*group, {1.0}, DType::f32, stream.get()).shared != nullptr;
+  };
+  static void SetUpTestSuite() { shared_ = std::make_unique<Shared>(); }
+  static void TearDownTestSuite() { shared_.reset(); }
+  void SetUp() override {
+    if (!shared_->reach) GTEST_SKIP() << "the GPUs of these ranks do not reach each other's memory";
+  }
+
+  /// Small whole numbers, whose sums every type holds: number `i` of rank `rank`.
+  static double value(std::size_t i, int rank) { return static_cast<double>(i % 7) + rank; }
+  double sum(std::size_t i) const { return size_ * value(i, 0) + size_ * (size_ - 1) / 2.0; }
+
+  std::vector<double> values(std::size_t count) const {
+    std::vector<double> result(count);
+    for (std::size_t i = 0; i < count; ++i) result[i] = value(i, rank_);
+    return result;
+  }
+  /// -1, and this rank's values in its own part.
+  std::vector<double> own_values(std::size_t count, double shift = 0.0) const {
+    std::vector<double> result(count * size_, -1.0);
+    for (std::size_t i = 0; i < count; ++i) result[count * rank_ + i] = value(i, rank_) + shift;
+    return result;
+  }
+
+  MpiCommunicator& world_ = *shared_->world;
+  Communicator& group_ = *shared_->group;
+  const cudaStream_t stream_ = shared_->stream.get();
+  const int rank_ = world_.rank();
+  const int size_ = world_.size();
+
+ private:
+  static inline std::unique_ptr<Shared> shared_;
+};
+
+TEST_F(PeerExchangeTest, ReduceScatterLeavesTheSumInOwnPart) {
+  for (const DType dtype : kTypes) {
+    for (const std::size_t count : kCounts) {
+      for (const bool beside : {false, true}) {
+        const SharedArray data(group_, values(count * size_), dtype, stream_);
+        if (beside)
+          group_.start_reduce_scatter(data.array.data(), count, dtype)->wait();
+        else
+          group_.reduce_scatter(data.array.data(), count, dtype);
+        const std::vector<double> found = data.array.read();
+        for (std::size_t i = count * rank_; i < count * (rank_ + 1); ++i)
+          ASSERT_EQ(found[i], sum(i)) << name_of(dtype) << "[" << i << "] of " << count;
+      }
+    }
+  }
+}
+
+TEST_F(PeerExchangeTest, AllGatherFillsEveryPart) {
+  for (const DType dtype : kTypes) {
+    for (const std::size_t count : kCounts) {
+      for (const bool beside : {false, true}) {
+        const SharedArray data(group_, own_values(count), dtype, stream_);
+        if (beside)
+          group_.start_all_gather(data.array.data(), count, dtype)->wait();
+        else
+          group_.all_gather(data.array.data(), count, dtype);
+        const std::vector<double> found = data.array.read();
+        for (std::size_t i = 0; i < found.size(); ++i)
+          ASSERT_EQ(found[i], value(i % count, static_cast<int>(i / count)))
+              << name_of(dtype) << "[" << i << "] of " << count;
+      }
+    }
+  }
+}
+
+TEST_F(PeerExchangeTest, AllReduceSumsEverything) {
+  for (const DType dtype : kTypes) {
+    for (const std::size_t part : kCounts) {
+      const std::size_t count = part * size_;
+      const SharedArray data(group_, values(count), dtype, stream_);
+      group_.all_reduce(data.array.data(), count, dtype, Reduce::sum);
+      const std::vector<double> found = data.array.read();
+      for (std::size_t i = 0; i < count; ++i)
+        ASSERT_EQ(found[i], sum(i)) << name_of(dtype) << "[" << i << "] of " << count;
+    }
+  }
+}
+
+TEST_F(PeerExchangeTest, SumsAreTakenInRankOrderAndRoundedOnce) {
+  const std::size_t count = 100'000 * size_;
+  const auto number = [](std::size_t i, int rank) {
+    return static_cast<float>(std::sin(static_cast<double>(i) * (rank + 1.1)) *
+                              std::pow(10.0, rank % 4));
+  };
+  for (const DType dtype : {DType::f32, DType::bf16, DType::f16}) {
+    // What each rank holds, rounded to the type; the sum in fp32; and that rounded.
+    std::vector<float> sums(count, 0.0f), rounded(count);
+    std::vector<double> mine(count);
+    for (int rank = 0; rank < size_; ++rank) {
+      for (std::size_t i = 0; i < count; ++i) rounded[i] = number(i, rank);
+      std::vector<std::byte> elements(count * size_of(dtype));
+      convert_from_float(rounded.data(), count, dtype, elements.data());
+      convert_to_float(elements.data(), count, dtype, rounded.data());
+      for (std::size_t i = 0; i < count; ++i)
+        sums[i] = rank == 0 ? rounded[i] : sums[i] + rounded[i];
+      if (rank == rank_) mine.assign(rounded.begin(), rounded.end());
+    }
+    std::vector<std::byte> expected(count * size_of(dtype));
+    convert_from_float(sums.data(), count, dtype, expected.data());
+
+    const SharedArray data(group_, mine, dtype, stream_);
+    group_.all_reduce(data.array.data(), count, dtype, Reduce::sum);
+    EXPECT_TRUE(data.array.bytes() == expected) << name_of(dtype);
+  }
+}
+
+TEST_F(PeerExchangeTest, OtherSizesAndOperationsAreRightToo) {
+  for (const std::size_t count : {1, 5, 7}) {
+    const SharedArray sums(group_, values(count * size_), DType::bf16, stream_);
+    group_.reduce_scatter(sums.array.data(), count, DType::bf16);
+    const std::vector<double> found = sums.array.read();
+    for (std::size_t i = count * rank_; i < count * (rank_ + 1); ++i) EXPECT_EQ(found[i], sum(i));
+    const SharedArray parts(group_, own_values(count), DType::bf16, stream_);
+    group_.all_gather(parts.array.data(), count, DType::bf16);
+    EXPECT_EQ(parts.array.read().back(), value(count - 1, size_ - 1));
+  }
+  const SharedArray largest(group_, values(800), DType::f32, stream_);
+  group_.all_reduce(largest.array.data(), 800, DType::f32, Reduce::max);
+  EXPECT_EQ(largest.array.read()[3], value(3, size_ - 1));
+}
+
+TEST_F(PeerExchangeTest, TakesAPartOfWhatIsShared) {
+  const std::size_t before = 16, count = 4000;
+  const SharedArray data(group_, values(before + count * size_ + 8), DType::f32, stream_);
+  group_.all_reduce(data.array.data(before), count * size_, DType::f32, Reduce::sum);
+  const std::vector<double> found = data.array.read();
+  for (std::size_t i = 0; i < found.size(); ++i) {
+    const bool inside = i >= before && i < before + count * size_;
+    ASSERT_EQ(found[i], inside ? sum(i) : value(i, rank_)) << i;
+  }
+}
+
+// ---- order
+
+// Each time another rank comes late. All overwrite their buffers right behind the operation: those
+// who come late must have had what they need, and nobody may have written too early.
+TEST_F(PeerExchangeTest, RanksMayComeLate) {
+  const std::size_t count = 400'000;
+  const std::size_t bytes = count * size_ * sizeof(float);
+  SharedArray data(group_, std::vector<double>(count * size_), DType::f32, stream_);
+  const DeviceArray copy(std::vector<double>(count * size_), DType::f32, stream_);
+  const auto copy_and_overwrite = [&] {
+    TRIREME_CUDA(
+        cudaMemcpyAsync(copy.data(), data.array.data(), bytes, cudaMemcpyDeviceToDevice, stream_));
+    TRIREME_CUDA(cudaMemsetAsync(data.array.data(), 0x7F, bytes, stream_));
+  };
+  for (int round = 0; round < 4 * size_; ++round) {
+    SCOPED_TRACE(round);
+    std::vector<double> mine = values(count * size_);
+    for (double& number : mine) number += round;
+    data.array.fill(mine);
+    if (round % size_ == rank_) delay_stream(stream_);
+    group_.reduce_scatter(data.array.data(), count, DType::f32);
+    copy_and_overwrite();
+    std::vector<double> found = copy.read();
+    for (std::size_t i = count * rank_; i < count * (rank_ + 1); ++i)
+      ASSERT_EQ(found[i], sum(i) + size_ * round) << i;
+
+    data.array.fill(own_values(count, round));
+    if (round % size_ == rank_) delay_stream(stream_);
+    group_.all_gather(data.array.data(), count, DType::f32);
+    copy_and_overwrite();
+    found = copy.read();
+    for (std::size_t i = 0; i < found.size(); ++i)
+      ASSERT_EQ(found[i], value(i % count, static_cast<int>(i / count)) + round) << i;
+  }
+}
+
+// Many operations behind each other without the host in between, each one's input the one's before.
+TEST_F(PeerExchangeTest, FollowEachOtherWithoutTheHost) {
+  const std::size_t count = 50'000;
+  const SharedArray data(group_, std::vector<double>(count * size_, 1.0), DType::f64, stream_);
+  constexpr int kRounds = 100;  // 8^100 is below the largest double, and a power of two
+  for (int round = 0; round < kRounds; ++round) {
+    group_.reduce_scatter(data.array.data(), count, DType::f64);
+    group_.all_gather(data.array.data(), count, DType::f64);
+  }
+  const double expected = std::pow(static_cast<double>(size_), kRounds);
+  for (const double number : data.array.read()) ASSERT_EQ(number, expected);
+}
+
+// What runs beside the compute stream has flags of its own.
+TEST_F(PeerExchangeTest, TwoOperationsRunAtOnce) {
+  const std::size_t count = 1'000'000;
+  for (int round = 0; round < 10; ++round) {
+    const SharedArray sums(group_, values(count * size_), DType::f32, stream_);
+    const SharedArray parts(group_, own_values(count), DType::bf16, stream_);
+    const auto reduced = group_.start_reduce_scatter(sums.array.data(), count, DType::f32);
+    if (round % size_ == rank_) delay_stream(stream_);
+    group_.all_gather(parts.array.data(), count, DType::bf16);
+    reduced->wait();
+    const std::vector<double> found = sums.array.read(), gathered = parts.array.read();
+    for (std::size_t i = 0; i < count; ++i) {
+      ASSERT_EQ(found[count * rank_ + i], sum(count * rank_ + i)) << i;
+      ASSERT_EQ(gathered[count * (size_ - 1) + i], value(i, size_ - 1)) << i;
+    }
+  }
+}
+
+// ---- life
+
+TEST_F(PeerExchangeTest, MemoryIsFreeAgainWhenSharingEnds) {
+  const std::size_t count = 8 * 1024;
+  for (int round = 0; round < 20; ++round) {
+    SharedArray data(group_, values(count * size_), DType::f32, stream_);
+    group_.all_reduce(data.array.data(), count * size_, DType::f32, Reduce::sum);
+    if (round % 2 == 1) {  // through NCCL
+      data.shared.reset();
+      data.array.fill(values(count * size_));
+      group_.all_reduce(data.array.data(), count * size_, DType::f32, Reduce::sum);
+    }
+    EXPECT_EQ(data.array.read()[5], sum(5)) << round;
+  }
+}
+
+TEST_F(PeerExchangeTest, GroupsThatDidNotAskForItShareNothing) {
+  const auto plain = make_device_communicator(world_, "plain", stream_, {});
+  const SharedArray data(*plain, values(8), DType::f32, stream_);
+  EXPECT_EQ(data.shared, nullptr);
+}
+
+}  // namespace
+}  // namespace trireme::comm
