@@ -1,0 +1,21 @@
+// What the backward pass of a linear layer leaves for its parameters.
+#pragma once
+
+#include "device/tensor.hpp"
+
+namespace trireme::kernels {
+
+/// The gradients of weight and bias of y = x weight^T + bias: adds dy^T x to dweight and the column
+/// sums of dy to dbias, as Gemm and BiasGradient do. x [T, in], dy [T, out], of one type; dweight
+/// [out, in] and dbias [out] of the wide type.
+struct LinearWeightGradient {
+  Tensor x;
+  Tensor dy;
+  Tensor dweight;
+  Tensor dbias;
+};
+
+namespace host {
+void linear_weight_gradient(const LinearWeightGradient& args);
+}
+}  // namespace trireme::kernels
