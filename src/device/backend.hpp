@@ -21,6 +21,7 @@
 #include "kernels/lamb.hpp"
 #include "kernels/layernorm.hpp"
 #include "kernels/linear_gelu.hpp"
+#include "kernels/linear_weight_gradient.hpp"
 #include "kernels/sgd.hpp"
 
 namespace trireme::device {
@@ -78,6 +79,7 @@ class Backend {
   virtual void gelu_backward(const kernels::GeluBackward& args) = 0;
   virtual void linear_gelu(const kernels::LinearGelu& args) = 0;
   virtual void linear_gelu_gradient(const kernels::LinearGeluGradient& args) = 0;
+  virtual void linear_weight_gradient(const kernels::LinearWeightGradient& args) = 0;
   virtual void bias_dropout_residual(const kernels::BiasDropoutResidual& args) = 0;
   virtual void bias_dropout_residual_norm(const kernels::BiasDropoutResidualNorm& args) = 0;
   virtual void dropout_backward(const kernels::DropoutBackward& args) = 0;

@@ -132,6 +132,10 @@ class CudaBackend final : public Backend {
     const Range range("linear_gelu_gradient");
     gemm_.linear_gelu_gradient(args, context_);
   }
+  void linear_weight_gradient(const kernels::LinearWeightGradient& args) override {
+    const Range range("linear_weight_gradient");
+    gemm_.linear_weight_gradient(args, context_);
+  }
 #define TRIREME_CUDA_OPERATION(operation, Arguments)        \
   void operation(const kernels::Arguments& args) override { \
     const Range range(#operation);                          \

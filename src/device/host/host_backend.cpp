@@ -74,6 +74,9 @@ class HostBackend final : public Backend {
   void linear_gelu_gradient(const kernels::LinearGeluGradient& args) override {
     host::linear_gelu_gradient(args);
   }
+  void linear_weight_gradient(const kernels::LinearWeightGradient& args) override {
+    host::linear_weight_gradient(args);
+  }
   void bias_dropout_residual(const kernels::BiasDropoutResidual& args) override {
     host::bias_dropout_residual(args);
   }

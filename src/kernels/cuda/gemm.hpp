@@ -7,6 +7,7 @@
 #include "kernels/cuda/context.hpp"
 #include "kernels/gemm.hpp"
 #include "kernels/linear_gelu.hpp"
+#include "kernels/linear_weight_gradient.hpp"
 
 namespace trireme::kernels::cuda {
 
@@ -16,7 +17,7 @@ enum class GemmChoice {
   first,  ///< the candidate that cuBLASLt's heuristic puts first; to compare with
 };
 
-/// Where the GELU beside a product is computed.
+/// Where the GELU or the bias's gradient beside a product is computed.
 enum class Fusion {
   timed,   ///< in the product's kernel if that is faster, timed on this GPU; if products are timed
   always,  ///< in the product's kernel wherever cuBLASLt has one; to compare with
@@ -32,10 +33,10 @@ class Chooser;
 /// agree bit by bit share a file. Products that cuBLASLt has no kernel for, and those with a bias
 /// not aligned to 16 bytes, run on a plain one.
 ///
-/// A GELU beside a product is timed, and its choice kept, in the same way: in the product's kernel,
-/// as its epilogue, against the fastest kernel for the product and one for the GELU after it. The
-/// latter is all there is in fp32, for rows that are no multiple of 8 elements, and for operands
-/// not aligned to 16 bytes.
+/// A GELU or a bias's gradient beside a product is timed, and its choice kept, in the same way: in
+/// the product's kernel, as its epilogue, against the fastest kernel for the product and one of its
+/// own after it. The latter is all there is in fp32, for rows that are no multiple of 8 elements,
+/// and for operands not aligned to 16 bytes.
 class GemmRunner {
  public:
   /// Loads cuBLASLt for the current GPU. `cache_path` names the file of choices, which processes
@@ -59,10 +60,13 @@ class GemmRunner {
   /// gelu_backward, too.
   void linear_gelu(const LinearGelu& args, const Context& context);
   void linear_gelu_gradient(const LinearGeluGradient& args, const Context& context);
+  /// The same for a product and the bias's gradient beside it. Needs workspace for both at a time:
+  /// kGemmWorkspace + bias_gradient_workspace(out) bytes.
+  void linear_weight_gradient(const LinearWeightGradient& args, const Context& context);
 
   /// How many products were timed so far, rather than found in the file.
   int timed_products() const;
-  /// How many products were chosen to have their GELU in their kernel so far.
+  /// How many products were chosen to have what is beside them in their kernel so far.
   int fused_products() const;
 
  private:

@@ -24,17 +24,25 @@ cudaDataType_t cuda_type(DType dtype) {
   }
 }
 
-// GELU is that of a linear layer, which has a bias.
+// GELU is that of a linear layer, which has a bias. Our A is cuBLASLt's B.
 cublasLtEpilogue_t epilogue_of(const Product& product) {
   switch (product.epilogue) {
     case Epilogue::gelu:
       return CUBLASLT_EPILOGUE_GELU_AUX_BIAS;
     case Epilogue::gelu_gradient:
       return CUBLASLT_EPILOGUE_DGELU;
+    case Epilogue::bias_gradient:
+      return CUBLASLT_EPILOGUE_BGRADB;
     case Epilogue::none:
       break;
   }
   return product.bias ? CUBLASLT_EPILOGUE_BIAS : CUBLASLT_EPILOGUE_DEFAULT;
+}
+
+/// Where the epilogue is told of its other operand.
+cublasLtMatmulDescAttributes_t aux_pointer(Epilogue epilogue) {
+  return epilogue == Epilogue::bias_gradient ? CUBLASLT_MATMUL_DESC_BIAS_POINTER
+                                             : CUBLASLT_MATMUL_DESC_EPILOGUE_AUX_POINTER;
 }
 
 }  // namespace
@@ -100,10 +108,11 @@ Matmul::Matmul(const CublasLt& library, const Product& product)
     describe(CUBLASLT_MATMUL_DESC_BIAS_DATA_TYPE, cuda_type(product.operands));
     describe(CUBLASLT_MATMUL_DESC_BIAS_POINTER, aligned);
   }
-  if (product.epilogue != Epilogue::none) {
+  if (product.epilogue == Epilogue::bias_gradient)
+    describe(CUBLASLT_MATMUL_DESC_BIAS_DATA_TYPE, cuda_type(DType::f32));
+  else if (product.epilogue != Epilogue::none)
     describe(CUBLASLT_MATMUL_DESC_EPILOGUE_AUX_LD, product.n);
-    describe(CUBLASLT_MATMUL_DESC_EPILOGUE_AUX_POINTER, aligned);
-  }
+  if (product.epilogue != Epilogue::none) describe(aux_pointer(product.epilogue), aligned);
 }
 
 Matmul::Layout Matmul::layout(DType dtype, std::int64_t rows, std::int64_t columns) const {
@@ -173,8 +182,7 @@ bool Matmul::usable(const Algorithm& algorithm) const {
 cublasStatus_t Matmul::run(const Algorithm& algorithm, const Operands& operands,
                            const Context& context) const {
   if (product_.bias) describe(CUBLASLT_MATMUL_DESC_BIAS_POINTER, operands.bias);
-  if (product_.epilogue != Epilogue::none)
-    describe(CUBLASLT_MATMUL_DESC_EPILOGUE_AUX_POINTER, operands.aux);
+  if (product_.epilogue != Epilogue::none) describe(aux_pointer(product_.epilogue), operands.aux);
   const auto algo = std::bit_cast<cublasLtMatmulAlgo_t>(algorithm);
   const float one = 1.0f;
   return library_.Matmul(library_.handle, description_.get(), &one, operands.b, first_.get(),

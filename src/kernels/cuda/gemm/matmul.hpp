@@ -16,8 +16,8 @@ namespace trireme::kernels::cuda {
 /// tensors are none that can be multiplied.
 Product product_of(const Gemm& args);
 
-/// Where the matrices of one product lie. `bias` is null without one, `aux`, the other matrix of
-/// the epilogue, without an epilogue; beta is 0 or the factor of what C holds.
+/// Where the matrices of one product lie. `bias` is null without one, `aux`, the other matrix or
+/// vector of the epilogue, without an epilogue; beta is 0 or the factor of what C holds.
 struct Operands {
   const void* a = nullptr;
   const void* b = nullptr;

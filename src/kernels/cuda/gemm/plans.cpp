@@ -65,6 +65,8 @@ std::string_view name_of(Epilogue epilogue) {
       return " gelu";
     case Epilogue::gelu_gradient:
       return " gelu-gradient";
+    case Epilogue::bias_gradient:
+      return " bias-gradient";
     case Epilogue::none:
       break;
   }

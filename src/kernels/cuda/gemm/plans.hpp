@@ -20,11 +20,12 @@ inline constexpr std::uint32_t kLargestAlignment = 16;
 /// The alignment of `pointer`, at most kLargestAlignment.
 std::uint32_t alignment_of(const void* pointer);
 
-/// What cuBLASLt makes of each element of C before it is stored.
+/// What cuBLASLt does besides the product.
 enum class Epilogue {
   none,
-  gelu,           ///< its gelu, after the bias; what it was goes to another matrix like C
-  gelu_gradient,  ///< its product with gelu' of another matrix like C
+  gelu,           ///< stores gelu of C, after the bias, and what it was in another matrix like C
+  gelu_gradient,  ///< stores the product of C and gelu' of another matrix like C
+  bias_gradient,  ///< writes the sums of op(A) over k to a vector [m] of fp32
 };
 
 /// All that the choice of an algorithm depends on: C [m, n] = op(A) [m, k] op(B) [k, n].

@@ -47,6 +47,15 @@ TEST(GemmPlan, NamesProductsForPeople) {
   fused.epilogue = Epilogue::gelu_gradient;
   fused.bias = false;
   EXPECT_EQ(to_string(fused), "16384x2304x768 NT fp32 to fp32 gelu-gradient align 16 16 16");
+  EXPECT_EQ(to_string(Product{.m = 2304,
+                              .n = 768,
+                              .k = 16384,
+                              .transpose_a = true,
+                              .operands = DType::bf16,
+                              .result = DType::f32,
+                              .adds = true,
+                              .epilogue = Epilogue::bias_gradient}),
+            "2304x768x16384 TN bf16 to fp32 add bias-gradient align 16 16 16");
 }
 
 TEST(GemmPlan, ALineComesBack) {

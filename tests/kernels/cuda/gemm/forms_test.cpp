@@ -1,14 +1,15 @@
-#include "kernels/linear_gelu.hpp"
-
+// The operations that run as a product with an epilogue or as two kernels, in either form.
 #include <unistd.h>
 
 #include <filesystem>
 #include <fstream>
 
+#include "../workbench.hpp"
 #include "core/files.hpp"
 #include "kernels/cuda/gemm.hpp"
 #include "kernels/cuda/workspace.hpp"
-#include "workbench.hpp"
+#include "kernels/linear_gelu.hpp"
+#include "kernels/linear_weight_gradient.hpp"
 
 namespace trireme::kernels {
 namespace {
@@ -17,10 +18,12 @@ using cuda::Fusion;
 using cuda::GemmChoice;
 using cuda::GemmRunner;
 
-// As for the GELU alone: what the hardware's exponential leaves in sums over rows.
-constexpr double kFloor = 5e-6;
+// What the hardware's exponential leaves in sums over rows, and what tensor cores lose, which
+// truncate as they add up, over 384 terms.
+constexpr double kFloor = 6e-6;
 
-/// The sizes of an MLP's half.
+/// The sizes of a product with an epilogue: of an MLP's half, or of a layer of k features in and n
+/// out.
 struct Sizes {
   std::int64_t tokens, k, n;
 };
@@ -48,12 +51,28 @@ LinearGeluGradient make(const LinearGeluGradient&, Workbench& bench, const Sizes
           .dbias = bench.wide_random({n}, 4)};
 }
 
+LinearWeightGradient make(const LinearWeightGradient&, Workbench& bench, const Sizes& sizes) {
+  const auto [tokens, k, n] = sizes;
+  return {.x = bench.random({tokens, k}, 1),
+          .dy = bench.random({tokens, n}, 2),
+          .dweight = bench.wide_random({n, k}, 3),
+          .dbias = bench.wide_random({n}, 4)};
+}
+
 std::vector<Output> outputs(const LinearGelu& args) {
   return {{"up", args.up}, {"activated", args.activated}};
 }
 std::vector<Output> outputs(const LinearGeluGradient& args) {
   return {{"dup", args.dup}, {"dbias", args.dbias}};
 }
+std::vector<Output> outputs(const LinearWeightGradient& args) {
+  return {{"dweight", args.dweight}, {"dbias", args.dbias}};
+}
+
+/// An operand that all outputs depend on, or one of them.
+Tensor& operand(LinearGelu& args) { return args.up; }
+Tensor& operand(LinearGeluGradient& args) { return args.up; }
+Tensor& operand(LinearWeightGradient& args) { return args.dy; }
 
 /// Rounds a tensor in the host's memory as storage of `dtype` does.
 void round_to(const Tensor& tensor, DType dtype) {
@@ -76,18 +95,29 @@ void run_plainly(device::Backend& host, const LinearGeluGradient& args, DType st
   host.gelu_backward({.dout = args.dup, .x = args.up, .dx = args.dup, .dbias = args.dbias});
   round_to(args.dup, storage);
 }
+// It stores nothing between the two.
+void run_plainly(device::Backend& host, const LinearWeightGradient& args, DType) {
+  host.gemm({.a = args.dy, .b = args.x, .c = args.dweight, .transpose_a = true, .beta = 1.0});
+  host.bias_gradient({.dout = args.dy, .dbias = args.dbias});
+}
 
 void run_exactly(device::Backend& host, const LinearGelu& args) { host.linear_gelu(args); }
 void run_exactly(device::Backend& host, const LinearGeluGradient& args) {
   host.linear_gelu_gradient(args);
 }
+void run_exactly(device::Backend& host, const LinearWeightGradient& args) {
+  host.linear_weight_gradient(args);
+}
 
-/// Runs one of the two operations with a runner of the test's own.
+// For the last operation, on the widest of the sizes.
+constexpr std::size_t kWorkspace = cuda::kGemmWorkspace + cuda::bias_gradient_workspace(3072);
+
+/// Runs one of the operations with a runner of the test's own.
 template <typename Args>
-class CudaLinearGelu : public ::testing::Test {
+class CudaForms : public ::testing::Test {
  protected:
-  CudaLinearGelu() { std::filesystem::remove(path_); }
-  ~CudaLinearGelu() override { std::filesystem::remove(path_); }
+  CudaForms() { std::filesystem::remove(path_); }
+  ~CudaForms() override { std::filesystem::remove(path_); }
 
   using Results = std::vector<std::vector<double>>;
 
@@ -102,6 +132,9 @@ class CudaLinearGelu : public ::testing::Test {
   }
   void queue(GemmRunner& runner, const LinearGeluGradient& args) const {
     runner.linear_gelu_gradient(args, context_);
+  }
+  void queue(GemmRunner& runner, const LinearWeightGradient& args) const {
+    runner.linear_weight_gradient(args, context_);
   }
 
   Results on_gpu(GemmRunner& runner, const Sizes& sizes, DType storage) const {
@@ -127,18 +160,18 @@ class CudaLinearGelu : public ::testing::Test {
   }
 
   const std::string path_ =
-      ::testing::TempDir() + "linear_gelu_" + std::to_string(::getpid()) + ".txt";
-  const device::Buffer workspace_ = gpu().allocate(cuda::kGemmWorkspace, "a test");
+      ::testing::TempDir() + "gemm_forms_" + std::to_string(::getpid()) + ".txt";
+  const device::Buffer workspace_ = gpu().allocate(kWorkspace, "a test");
   const cuda::Context context_{.stream = gpu().stream(),
                                .workspace = static_cast<std::byte*>(workspace_.get()),
-                               .workspace_bytes = cuda::kGemmWorkspace,
+                               .workspace_bytes = kWorkspace,
                                .multiprocessors = 16};
 };
 
-using BothOperations = ::testing::Types<LinearGelu, LinearGeluGradient>;
-TYPED_TEST_SUITE(CudaLinearGelu, BothOperations);
+using Operations = ::testing::Types<LinearGelu, LinearGeluGradient, LinearWeightGradient>;
+TYPED_TEST_SUITE(CudaForms, Operations);
 
-TYPED_TEST(CudaLinearGelu, MatchesTheHostInOneKernel) {
+TYPED_TEST(CudaForms, MatchesTheHostInOneKernel) {
   for (const GemmChoice choice : {GemmChoice::first, GemmChoice::timed}) {
     GemmRunner runner("", choice, Fusion::always);
     int products = 0;
@@ -150,22 +183,22 @@ TYPED_TEST(CudaLinearGelu, MatchesTheHostInOneKernel) {
   }
 }
 
-TYPED_TEST(CudaLinearGelu, MatchesTheHostInTwoKernels) {
+TYPED_TEST(CudaForms, MatchesTheHostInTwoKernels) {
   GemmRunner runner("", GemmChoice::first, Fusion::never);
   for (const DType storage : kStorageTypes)
     for (const Sizes& sizes : kFusable) this->expect_right(runner, sizes, storage);
   EXPECT_EQ(runner.fused_products(), 0);
 }
 
-// Timing the two forms adds nothing to dbias.
-TYPED_TEST(CudaLinearGelu, MatchesTheHostInTheFasterForm) {
+// Timing the two forms adds nothing to what is added to.
+TYPED_TEST(CudaForms, MatchesTheHostInTheFasterForm) {
   GemmRunner runner("");
   for (const Sizes& sizes : kFusable) this->expect_right(runner, sizes, DType::bf16);
   EXPECT_EQ(runner.timed_products(), 2 * static_cast<int>(std::size(kFusable)))
       << "each time the plain product, and the two forms";
 }
 
-TYPED_TEST(CudaLinearGelu, OddSizesAndFp32TakeTwoKernels) {
+TYPED_TEST(CudaForms, OddSizesAndFp32TakeTwoKernels) {
   GemmRunner runner("", GemmChoice::first, Fusion::always);
   for (const Sizes& sizes : kOdd)
     for (const DType storage : kStorageTypes) this->expect_right(runner, sizes, storage);
@@ -173,34 +206,36 @@ TYPED_TEST(CudaLinearGelu, OddSizesAndFp32TakeTwoKernels) {
   EXPECT_EQ(runner.fused_products(), 0);
 }
 
-TYPED_TEST(CudaLinearGelu, OperandsAtAnyElementTakeTwoKernels) {
+TYPED_TEST(CudaForms, OperandsAtAnyElementTakeTwoKernels) {
   const Sizes sizes = kFusable[0];
   GemmRunner fused("", GemmChoice::first, Fusion::always);
   Workbench bench(true, DType::bf16, DType::bf16);
   TypeParam args = make(TypeParam{}, bench, sizes), shifted = args;
   // One element further on than allocated.
-  std::vector<double> up = bench.read(args.up);
-  up.insert(up.begin(), 7.0);
-  const Tensor longer = bench.given({static_cast<std::int64_t>(up.size())}, up);
-  shifted.up = longer.rows(1, args.up.size()).view(args.up.shape);
+  std::vector<double> values = bench.read(operand(args));
+  values.insert(values.begin(), 7.0);
+  const Tensor longer = bench.given({static_cast<std::int64_t>(values.size())}, values);
+  operand(shifted) = longer.rows(1, operand(args).size()).view(operand(args).shape);
   this->queue(fused, shifted);
   EXPECT_EQ(fused.fused_products(), 0);
   EXPECT_EQ(bench.read(longer).front(), 7.0);
-  const std::string name = outputs(args).back().name;
-  const std::vector<double> actual = bench.read(outputs(args).back().tensor);
   GemmRunner separate("", GemmChoice::first, Fusion::never);
-  const std::vector<double> expected = this->on_gpu(separate, sizes, DType::bf16).back();
-  EXPECT_LE(relative_error(actual, expected), 0.01) << name;
+  const auto expected = this->on_gpu(separate, sizes, DType::bf16);
+  const std::vector<Output> named = outputs(args);
+  for (std::size_t i = 0; i < named.size(); ++i) {
+    if (named[i].tensor.data == operand(args).data) continue;  // written where it was shifted to
+    EXPECT_LE(relative_error(bench.read(named[i].tensor), expected[i]), 0.01) << named[i].name;
+  }
 }
 
-TYPED_TEST(CudaLinearGelu, NoRowsAreNoWork) {
+TYPED_TEST(CudaForms, NoRowsAreNoWork) {
   GemmRunner runner("", GemmChoice::first, Fusion::always);
   Workbench bench(true, DType::bf16, DType::bf16);
   this->queue(runner, make(TypeParam{}, bench, {0, 16, 32}));
   gpu().synchronize();
 }
 
-TYPED_TEST(CudaLinearGelu, TheChoiceIsKeptInMemoryAndInTheFile) {
+TYPED_TEST(CudaForms, TheChoiceIsKeptInMemoryAndInTheFile) {
   const Sizes sizes = kFusable[0];
   GemmRunner timing(this->path_);
   const auto first = this->on_gpu(timing, sizes, DType::bf16);
@@ -214,14 +249,14 @@ TYPED_TEST(CudaLinearGelu, TheChoiceIsKeptInMemoryAndInTheFile) {
   EXPECT_EQ(reading.timed_products(), 0);
 }
 
-TYPED_TEST(CudaLinearGelu, TheFileMaySayThatTwoKernelsAreFaster) {
+TYPED_TEST(CudaForms, TheFileMaySayThatTwoKernelsAreFaster) {
   const Sizes sizes = kFusable[0];
   GemmRunner timing(this->path_);
   this->on_gpu(timing, sizes, DType::bf16);
   std::string content;
   std::ifstream file(this->path_);
   for (std::string line; std::getline(file, line);) {
-    if (line.find(" gelu") != std::string::npos)
+    if (line.find(" gelu") != std::string::npos || line.find(" bias-gradient") != std::string::npos)
       line = line.substr(0, line.rfind('\t') + 1) + "separate";
     content += line + "\n";
   }
@@ -233,31 +268,39 @@ TYPED_TEST(CudaLinearGelu, TheFileMaySayThatTwoKernelsAreFaster) {
   EXPECT_EQ(reading.timed_products(), 0);
 }
 
-TYPED_TEST(CudaLinearGelu, ForcedFormsAreKeptOutOfTheFile) {
+TYPED_TEST(CudaForms, ForcedFormsAreKeptOutOfTheFile) {
   GemmRunner forced(this->path_, GemmChoice::timed, Fusion::always);
   this->on_gpu(forced, kFusable[0], DType::bf16);
   EXPECT_EQ(forced.timed_products(), 1);
   EXPECT_FALSE(std::filesystem::exists(this->path_));
 }
 
-TEST(LinearGelu, TheBackendRunsBoth) {
+TEST(Forms, TheBackendRunsAll) {
+  gpu().reserve_workspace(kWorkspace);
   for (const DType storage : kStorageTypes) {
     Workbench bench(true, storage, storage);
     const LinearGelu forward = make(LinearGelu{}, bench, {64, 32, 96});
     gpu().linear_gelu(forward);
     const LinearGeluGradient backward = make(LinearGeluGradient{}, bench, {64, 32, 96});
     gpu().linear_gelu_gradient(backward);
+    const LinearWeightGradient weight = make(LinearWeightGradient{}, bench, {64, 32, 96});
+    gpu().linear_weight_gradient(weight);
     Workbench host(false, DType::f64, storage);
     const LinearGelu exact = make(LinearGelu{}, host, {64, 32, 96});
     host.backend().linear_gelu(exact);
     const LinearGeluGradient exact_backward = make(LinearGeluGradient{}, host, {64, 32, 96});
     host.backend().linear_gelu_gradient(exact_backward);
+    const LinearWeightGradient exact_weight = make(LinearWeightGradient{}, host, {64, 32, 96});
+    host.backend().linear_weight_gradient(exact_weight);
     EXPECT_LE(relative_error(bench.read(forward.activated), host.read(exact.activated)), 0.01);
     EXPECT_LE(relative_error(bench.read(backward.dup), host.read(exact_backward.dup)), 0.01);
+    EXPECT_LE(relative_error(bench.read(weight.dweight), host.read(exact_weight.dweight)), 1e-5);
+    EXPECT_LE(relative_error(bench.read(weight.dbias), host.read(exact_weight.dbias)), 1e-5);
   }
 }
 
-TEST(LinearGelu, RefusesShapesAndTypesThatDoNotMeet) {
+TEST(Forms, ShapesAndTypesThatDoNotMeetAreRefused) {
+  gpu().reserve_workspace(kWorkspace);
   Workbench bench(true, DType::bf16, DType::bf16);
   const LinearGelu forward = make(LinearGelu{}, bench, {16, 8, 24});
   LinearGelu args = forward;
@@ -276,6 +319,32 @@ TEST(LinearGelu, RefusesShapesAndTypesThatDoNotMeet) {
   gradient = backward;
   gradient.dbias = bench.given({24}, std::vector<double>(24, 0.0));
   EXPECT_THROW(gpu().linear_gelu_gradient(gradient), InternalError);
+  const LinearWeightGradient both = make(LinearWeightGradient{}, bench, {16, 8, 24});
+  LinearWeightGradient weight = both;
+  weight.x = weight.x.rows(0, 15);
+  EXPECT_THROW(gpu().linear_weight_gradient(weight), InternalError);
+  weight = both;
+  weight.dbias = {};
+  EXPECT_THROW(gpu().linear_weight_gradient(weight), InternalError);
+  weight = both;
+  weight.dweight = bench.given({24, 8}, std::vector<double>(24 * 8, 0.0));
+  EXPECT_THROW(gpu().linear_weight_gradient(weight), InternalError);
+}
+
+// Also where cuBLASLt would not need it: whether it does depends on timing.
+TEST(Forms, TheWeightGradientNeedsItsWorkspace) {
+  const std::size_t bytes = cuda::kGemmWorkspace + cuda::bias_gradient_workspace(24);
+  const device::Buffer workspace = gpu().allocate(bytes, "a test");
+  const cuda::Context small{.stream = gpu().stream(),
+                            .workspace = static_cast<std::byte*>(workspace.get()),
+                            .workspace_bytes = bytes - 1,
+                            .multiprocessors = 16};
+  Workbench bench(true, DType::bf16, DType::bf16);
+  const LinearWeightGradient args = make(LinearWeightGradient{}, bench, {16, 8, 24});
+  for (const Fusion fusion : {Fusion::always, Fusion::never}) {
+    GemmRunner runner("", GemmChoice::first, fusion);
+    EXPECT_THROW(runner.linear_weight_gradient(args, small), InternalError);
+  }
 }
 
 }  // namespace
