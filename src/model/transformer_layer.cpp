@@ -46,8 +46,11 @@ void linear_forward(device::Backend& backend, const Tensor& x, const Tensor& wei
 }
 
 void linear_weight_gradient(device::Backend& backend, const Tensor& x, const Tensor& dy,
-                            const Tensor& dweight) {
-  backend.gemm({.a = dy, .b = x, .c = dweight, .transpose_a = true, .beta = 1.0});
+                            const Tensor& dweight, const Tensor& dbias) {
+  if (dbias)
+    backend.linear_weight_gradient({.x = x, .dy = dy, .dweight = dweight, .dbias = dbias});
+  else
+    backend.gemm({.a = dy, .b = x, .c = dweight, .transpose_a = true, .beta = 1.0});
 }
 
 void linear_input_gradient(device::Backend& backend, const Tensor& dy, const Tensor& weight,
@@ -60,7 +63,8 @@ std::size_t kernel_workspace_bytes(const LayerSizes& sizes) {
   const std::int64_t widest =
       std::max({3 * sizes.local_hidden(), sizes.local_ffn(), config.hidden});
   return std::max(
-      {kernels::cuda::kGemmWorkspace, kernels::cuda::column_sums_workspace(widest),
+      {kernels::cuda::kGemmWorkspace + kernels::cuda::bias_gradient_workspace(widest),
+       kernels::cuda::column_sums_workspace(widest),
        kernels::cuda::layernorm_backward_workspace(config.hidden),
        kernels::cuda::embedding_backward_workspace(sizes.tokens(), config.hidden),
        kernels::cuda::squared_sum_workspace(), kernels::cuda::cross_entropy_loss_workspace(),
@@ -247,9 +251,13 @@ void TransformerLayer::mlp_backward(const LayerContext& context, const LayerWork
   const Tensor own_ddown =
       before_dropout(context, gradient, kept ? kept->down : own_part(context, beside),
                      dropout_at(context.config, pass, layer_, DropoutSite::mlp), kept != nullptr);
-  backend.bias_gradient({.dout = as_rows(own_ddown), .dbias = down_bias_.gradient});
+  // A rank that has some of the positions adds their part of the bias's gradient.
+  const bool apart = kept || context.stream_parts() > 1;
+  if (apart) backend.bias_gradient({.dout = as_rows(own_ddown), .dbias = down_bias_.gradient});
   const Tensor ddown = as_rows(gather(context, own_ddown, beside));
-  if (!kept) linear_weight_gradient(backend, saved.activated, ddown, down_weight_.gradient);
+  if (!kept)
+    linear_weight_gradient(backend, saved.activated, ddown, down_weight_.gradient,
+                           apart ? Tensor() : down_bias_.gradient);
   const Tensor dup = front(workspace.wide, saved.up.shape);
   backend.linear_gelu_gradient({.dy = ddown,
                                 .weight = down_weight_.weight,
@@ -307,11 +315,13 @@ void TransformerLayer::attention_backward(const LayerContext& context,
                               .document_start = pass.document_start});
   linear_input_gradient(backend, as_rows(dqkv), qkv_weight_.weight, beside_rows);
   const auto sum = start_sum_partial(context, beside);
-  backend.bias_gradient({.dout = as_rows(dqkv), .dbias = qkv_bias_.gradient});
-  if (kept)
+  if (kept) {
+    backend.bias_gradient({.dout = as_rows(dqkv), .dbias = qkv_bias_.gradient});
     backend.copy(kept->qkv.data, dqkv.data, dqkv.bytes());
-  else
-    linear_weight_gradient(backend, saved.norm1, as_rows(dqkv), qkv_weight_.gradient);
+  } else {
+    linear_weight_gradient(backend, saved.norm1, as_rows(dqkv), qkv_weight_.gradient,
+                           qkv_bias_.gradient);
+  }
   sum->wait();
   backend.layernorm_backward({.dout = own_part(context, beside_rows),
                               .x = as_rows(input),

@@ -180,9 +180,9 @@ class TransformerLayer {
 /// Writes y = x weight^T + bias: x [T, in], weight [out, in], y [T, out], bias [out] or nothing.
 void linear_forward(device::Backend& backend, const Tensor& x, const Tensor& weight,
                     const Tensor& y, const Tensor& bias = {});
-/// Adds dy^T x to the weight's gradient.
+/// Adds dy^T x to the weight's gradient and, given the bias's, the column sums of dy to that.
 void linear_weight_gradient(device::Backend& backend, const Tensor& x, const Tensor& dy,
-                            const Tensor& dweight);
+                            const Tensor& dweight, const Tensor& dbias = {});
 /// Writes dx = dy weight.
 void linear_input_gradient(device::Backend& backend, const Tensor& dy, const Tensor& weight,
                            const Tensor& dx);
