@@ -2,7 +2,7 @@
 #include <nlohmann/json.hpp>
 
 #include "bench/gpu/commands.hpp"
-#include "bench/gpu/gelu.hpp"
+#include "bench/gpu/epilogues.hpp"
 #include "bench/gpu/runner.hpp"
 
 namespace trireme::bench::gpu {
@@ -88,7 +88,7 @@ double tflops(Meter& meter, Runner& runner, const Product& product, DType dtype)
 }
 
 void print(const Meter& meter, const Settings& settings, const std::vector<Measured>& rows,
-           const std::vector<WithGelu>& gelu) {
+           const std::vector<WithEpilogue>& epilogues) {
   if (settings.json) {
     nlohmann::ordered_json list = nlohmann::ordered_json::array();
     for (const auto& [product, first, fastest] : rows)
@@ -102,7 +102,7 @@ void print(const Meter& meter, const Settings& settings, const std::vector<Measu
                                         {"type", name_of(settings.dtype)},
                                         {"product_gflops", meter.product_rate()},
                                         {"rows", list},
-                                        {"gelu", to_json(gelu)}};
+                                        {"epilogues", to_json(epilogues)}};
     fmt::print("{}\n", all.dump(2));
     return;
   }
@@ -112,7 +112,7 @@ void print(const Meter& meter, const Settings& settings, const std::vector<Measu
     fmt::print("{:<28} {:<20} {:>7.0f} {:>7.0f} {:>6.1f} % {:>7.1f} %\n", product.name,
                fmt::format("{} x {} x {}", product.m, product.n, product.k), first, fastest,
                100 * (fastest / first - 1), 100 * 1e3 * fastest / meter.product_rate());
-  print(gelu);
+  print(epilogues);
   fmt::print(
       "\nTFLOP/s in {} on {}: the kernel that cuBLASLt's heuristic puts first, and the fastest of "
       "its candidates;\nthe product of 8192^3 runs at {:.0f} TFLOP/s; medians of {}\n",
@@ -125,16 +125,16 @@ void measure_products(const Settings& settings) {
   Meter meter(settings);
   Runner first(meter, GemmChoice::first), fastest(meter, GemmChoice::timed);
   std::vector<Measured> rows;
-  std::vector<WithGelu> gelu;
+  std::vector<WithEpilogue> epilogues;
   for (const Model& model : kModels) {
     for (const Product& product : products_of(model))
       if (settings.wants(product.name))
         rows.push_back({product, tflops(meter, first, product, settings.dtype),
                         tflops(meter, fastest, product, settings.dtype)});
-    const auto more = measure_gelu(meter, settings, model.name, kTokens, model.hidden);
-    gelu.insert(gelu.end(), more.begin(), more.end());
+    const auto more = measure_epilogues(meter, settings, model.name, kTokens, model.hidden);
+    epilogues.insert(epilogues.end(), more.begin(), more.end());
   }
-  print(meter, settings, rows, gelu);
+  print(meter, settings, rows, epilogues);
 }
 
 }  // namespace trireme::bench::gpu

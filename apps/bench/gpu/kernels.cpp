@@ -191,6 +191,14 @@ void Rows::mlp() {
                                            .dbias = meter_.zeros({wider[1]}, wide(dtype_))};
     return [this, args] { backend_.linear_gelu_gradient(args); };
   });
+  meter_.product(name("linear weight gradient"), flops, [=, this]() -> Call {
+    const kernels::LinearWeightGradient args{
+        .x = meter_.random(wider, dtype_),
+        .dy = meter_.random(narrow, dtype_),
+        .dweight = meter_.zeros({narrow[1], wider[1]}, wide(dtype_)),
+        .dbias = gradient()};
+    return [this, args] { backend_.linear_weight_gradient(args); };
+  });
 }
 
 void Rows::embeddings() {
