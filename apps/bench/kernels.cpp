@@ -148,6 +148,8 @@ void measure_optimizer(Meter& meter) {
   });
   meter.stream("squared sum of 16e6", bytes, count,
                [&] { backend.squared_sum({.x = gradient, .out = sum}); });
+  meter.stream("zero count of 16e6", bytes, 0,
+               [&] { backend.zero_count({.x = gradient, .out = sum}); });
   meter.stream("zero of 16e6", bytes, count, [&] { backend.zero(gradient); });
   meter.clear();
 }

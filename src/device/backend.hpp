@@ -23,6 +23,7 @@
 #include "kernels/linear_gelu.hpp"
 #include "kernels/linear_weight_gradient.hpp"
 #include "kernels/sgd.hpp"
+#include "kernels/zero_count.hpp"
 
 namespace trireme::device {
 
@@ -97,6 +98,7 @@ class Backend {
   virtual void lamb_direction(const kernels::LambDirection& args) = 0;
   virtual void squared_sum(const kernels::SquaredSum& args) = 0;
   virtual void cast(const kernels::Cast& args) = 0;
+  virtual void zero_count(const kernels::ZeroCount& args) = 0;
 };
 
 /// A GPU that this process sees.

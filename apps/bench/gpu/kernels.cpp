@@ -297,6 +297,11 @@ void optimizer(Meter& meter, DType dtype) {
                                    .out = meter.zeros({1}, DType::f64)};
     return [&backend, args] { backend.squared_sum(args); };
   });
+  meter.stream("zero count of 64e6", kCount * kWide, [&]() -> Call {
+    const kernels::ZeroCount args{.x = meter.random(shape, DType::f32),
+                                  .out = meter.zeros({1}, DType::f64)};
+    return [&backend, args] { backend.zero_count(args); };
+  });
   meter.stream("cast of 64e6", kCount * (kWide + static_cast<double>(size_of(dtype))),
                [&]() -> Call {
                  const kernels::Cast args{.x = meter.random(shape, DType::f32),

@@ -186,3 +186,4 @@ std::unique_ptr<Backend> make_cuda_backend(int index, const std::string& gemm_ca
 }
 
 }  // namespace trireme::device
+  TRIREME_CUDA_OPERATION(zero_count, ZeroCount)

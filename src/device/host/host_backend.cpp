@@ -131,6 +131,7 @@ int cores_in_mask() {
 
 }  // namespace
 
+  void zero_count(const kernels::ZeroCount& args) override { host::zero_count(args); }
 std::unique_ptr<Backend> make_host_backend(int threads) {
   TRIREME_CHECK(threads >= 1, "make_host_backend: {} threads", threads);
   return std::make_unique<HostBackend>(threads);
