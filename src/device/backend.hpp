@@ -30,6 +30,17 @@ namespace trireme::device {
 /// Memory of a backend, freed with its last owner.
 using Buffer = std::shared_ptr<void>;
 
+/// A point in a backend's work, which can be set again and again.
+class Mark {
+ public:
+  virtual ~Mark() = default;
+  /// Marks everything asked of the backend so far.
+  virtual void set() = 0;
+  /// Milliseconds from `earlier`, a mark of the same backend, to this one; both have been set.
+  /// Waits until the work before this one is done.
+  virtual double milliseconds_since(const Mark& earlier) const = 0;
+};
+
 /// What computes: one per rank. Operations may run asynchronously in call order; synchronize()
 /// waits for all of them.
 class Backend {
@@ -55,10 +66,15 @@ class Backend {
   /// Waits until everything called before is done.
   virtual void synchronize() = 0;
 
-  /// Memory in use and there at all, in bytes: of the GPU on CUDA, zero on the host.
+  /// A mark that is not set yet. The backend must outlive it.
+  virtual std::unique_ptr<Mark> make_mark() = 0;
+
+  /// Memory in bytes: of the GPU on CUDA, zero on the host.
   struct Memory {
-    std::size_t used = 0;
+    std::size_t used = 0;  ///< by anything: libraries and other programs, too
     std::size_t total = 0;
+    std::size_t allocated = 0;      ///< by allocate(), and not freed yet
+    std::size_t max_allocated = 0;  ///< at its highest
   };
   virtual Memory memory() const { return {}; }
   /// The GPU's name; "" on the host.

@@ -1,5 +1,7 @@
 #include <nvtx3/nvToolsExt.h>
 
+#include <algorithm>
+
 #include "core/cuda/check.hpp"
 #include "core/files.hpp"
 #include "core/identity.hpp"
@@ -42,6 +44,28 @@ class Range {
   ~Range() { nvtxRangePop(); }
 };
 
+/// An event in the stream, which the host does not wait for.
+class EventMark final : public Mark {
+ public:
+  explicit EventMark(cudaStream_t stream) : stream_(stream) {}
+
+  void set() override { event_.record(stream_); }
+  double milliseconds_since(const Mark& earlier) const override {
+    event_.synchronize();
+    return cuda::Event::milliseconds(static_cast<const EventMark&>(earlier).event_, event_);
+  }
+
+ private:
+  cudaStream_t stream_;
+  cuda::Event event_{/*timed=*/true};
+};
+
+/// Bytes that buffers hold, which may outlive their backend.
+struct Allocated {
+  std::size_t now = 0;
+  std::size_t highest = 0;
+};
+
 // Operations are queued on one stream; the host runs ahead.
 class CudaBackend final : public Backend {
  public:
@@ -80,7 +104,12 @@ class CudaBackend final : public Backend {
     }
     TRIREME_CUDA(code);
     TRIREME_CUDA(cudaMemsetAsync(memory, 0, whole, context_.stream));
-    return Buffer(memory, [](void* address) { cudaFree(address); });
+    allocated_->now += whole;
+    allocated_->highest = std::max(allocated_->highest, allocated_->now);
+    return Buffer(memory, [whole, allocated = allocated_](void* address) {
+      allocated->now -= whole;
+      cudaFree(address);
+    });
   }
 
   void zero(const Tensor& tensor) override {
@@ -105,7 +134,7 @@ class CudaBackend final : public Backend {
 
   std::string gpu_name() const override { return gpu_name_; }
   Memory memory() const override {
-    Memory memory;
+    Memory memory{.allocated = allocated_->now, .max_allocated = allocated_->highest};
     std::size_t free = 0;
     TRIREME_CUDA(cudaMemGetInfo(&free, &memory.total));
     memory.used = memory.total - free;
@@ -117,6 +146,9 @@ class CudaBackend final : public Backend {
     workspace_ = allocate(bytes, "workspace of kernels");
     context_.workspace = static_cast<std::byte*>(workspace_.get());
     context_.workspace_bytes = bytes;
+  }
+  std::unique_ptr<Mark> make_mark() override {
+    return std::make_unique<EventMark>(context_.stream);
   }
   CUstream_st* stream() const override { return context_.stream; }
 
@@ -166,10 +198,12 @@ class CudaBackend final : public Backend {
   TRIREME_CUDA_OPERATION(lamb_direction, LambDirection)
   TRIREME_CUDA_OPERATION(squared_sum, SquaredSum)
   TRIREME_CUDA_OPERATION(cast, Cast)
+  TRIREME_CUDA_OPERATION(zero_count, ZeroCount)
 #undef TRIREME_CUDA_OPERATION
 
  private:
   std::string gpu_name_;
+  std::shared_ptr<Allocated> allocated_ = std::make_shared<Allocated>();
   cuda::Stream stream_;
   Staging staging_;
   kernels_on_gpu::GemmRunner gemm_;
@@ -186,4 +220,3 @@ std::unique_ptr<Backend> make_cuda_backend(int index, const std::string& gemm_ca
 }
 
 }  // namespace trireme::device
-  TRIREME_CUDA_OPERATION(zero_count, ZeroCount)

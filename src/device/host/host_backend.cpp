@@ -5,6 +5,7 @@
 #include <cstdlib>
 #include <cstring>
 
+#include "core/clock.hpp"
 #include "core/error.hpp"
 #include "core/files.hpp"
 #include "device/backend.hpp"
@@ -14,6 +15,19 @@ namespace trireme::device {
 namespace {
 
 namespace host = kernels::host;
+
+/// The time at which it was set: all that was asked before is done by then.
+class HostMark final : public Mark {
+ public:
+  void set() override { since_set_ = {}; }
+  double milliseconds_since(const Mark& earlier) const override {
+    const Stopwatch& begin = static_cast<const HostMark&>(earlier).since_set_;
+    return 1e3 * (begin.seconds() - since_set_.seconds());
+  }
+
+ private:
+  Stopwatch since_set_;
+};
 
 // Operations run at once on the calling thread's OpenMP team, so nothing is ever pending.
 class HostBackend final : public Backend {
@@ -47,6 +61,7 @@ class HostBackend final : public Backend {
   }
   void synchronize() override {}
   void reserve_workspace(std::size_t) override {}
+  std::unique_ptr<Mark> make_mark() override { return std::make_unique<HostMark>(); }
 
   void gemm(const kernels::Gemm& args) override { host::gemm(args); }
   void embedding_forward(const kernels::EmbeddingForward& args) override {
@@ -116,6 +131,7 @@ class HostBackend final : public Backend {
   void lamb_direction(const kernels::LambDirection& args) override { host::lamb_direction(args); }
   void squared_sum(const kernels::SquaredSum& args) override { host::squared_sum(args); }
   void cast(const kernels::Cast& args) override { host::cast(args); }
+  void zero_count(const kernels::ZeroCount& args) override { host::zero_count(args); }
 };
 
 // Cores in the affinity mask of this process.
@@ -131,7 +147,6 @@ int cores_in_mask() {
 
 }  // namespace
 
-  void zero_count(const kernels::ZeroCount& args) override { host::zero_count(args); }
 std::unique_ptr<Backend> make_host_backend(int threads) {
   TRIREME_CHECK(threads >= 1, "make_host_backend: {} threads", threads);
   return std::make_unique<HostBackend>(threads);

@@ -1,0 +1,94 @@
+// Where the time of an iteration goes.
+#pragma once
+
+#include <array>
+#include <memory>
+#include <optional>
+#include <string_view>
+#include <type_traits>
+#include <utility>
+#include <vector>
+
+#include "core/clock.hpp"
+#include "device/backend.hpp"
+
+namespace trireme::device {
+
+/// The parts of a run that are timed. Parts may lie within others.
+enum class Phase {
+  forward_backward,  ///< all passes of an iteration, waiting for other stages included
+  forward,           ///< forward passes, the making of their micro-batches included
+  backward,
+  batch,       ///< making micro-batches of token ids; work of the host
+  grads_sync,  ///< sums of gradients over ranks, as far as passes do not hide them
+  gradient_norm,
+  update,
+  optimizer,  ///< gradient_norm, update and what is between them
+  evaluate,
+  save,  ///< writing a checkpoint; work of the host
+};
+inline constexpr std::size_t kPhases = static_cast<std::size_t>(Phase::save) + 1;
+
+/// The name of Megatron-LM's timer for it, by which logs are read: "forward-compute".
+std::string_view name_of(Phase phase);
+
+/// Adds up the time of phases on one rank. On a GPU that is the time between two points of the
+/// compute stream, read after the work is done, so that timing makes nobody wait; phases that are
+/// work of the host are timed on the host.
+class Timers {
+ public:
+  /// `backend` must outlive this.
+  explicit Timers(Backend& backend) : backend_(backend) {}
+
+  /// A phase begins and ends; it does not lie within itself.
+  void begin(Phase phase);
+  void end(Phase phase);
+
+  /// Called once an iteration: reads the marks that were set before the call before this one, whose
+  /// work is done by now, so that their number stays bounded.
+  void settle();
+
+  /// Milliseconds of `phase` since it was last taken; nothing when it did not run. Waits for the
+  /// backend.
+  std::optional<double> take(Phase phase);
+
+ private:
+  struct Interval {
+    Phase phase{};
+    std::unique_ptr<Mark> begin, end;
+  };
+  struct Total {
+    double ms = 0.0;
+    bool ran = false;
+  };
+
+  std::unique_ptr<Mark> set_mark();
+  void add(Phase phase, double ms);
+  /// Adds the first `count` intervals that are not read yet.
+  void read(std::size_t count);
+
+  Backend& backend_;
+  std::array<Total, kPhases> totals_{};
+  std::array<std::unique_ptr<Mark>, kPhases> open_;  ///< begin of phases that run
+  std::array<Stopwatch, kPhases> host_open_;
+  std::vector<Interval> unread_;
+  std::size_t settled_ = 0;  ///< of unread_: there at the last settle()
+  std::vector<std::unique_ptr<Mark>> spare_;
+};
+
+/// Calls `work` and returns what it returns; times it where there are timers.
+template <typename Work>
+auto timed(Timers* timers, Phase phase, Work&& work) {
+  if (timers == nullptr) return std::forward<Work>(work)();
+  timers->begin(phase);
+  if constexpr (std::is_void_v<decltype(work())>) {
+    std::forward<Work>(work)();
+    timers->end(phase);
+  } else {
+    auto result = std::forward<Work>(work)();
+    timers->end(phase);
+    return result;
+  }
+}
+
+}  // namespace trireme::device
