@@ -207,14 +207,40 @@ void Optimizer::gradients_complete_from(std::int64_t begin) {
   if (config_.overlap_gradients) start_reductions(begin);
 }
 
-double Optimizer::gradient_norm(double loss_scale) {
+template <typename Add>
+double Optimizer::sum_over_owned(const Add& add) {
   backend_.zero(norm_);
-  for (const OwnedRange& owned : ranges_)
-    backend_.squared_sum(
-        {.x = part(parameters_.gradients(), owned.range), .out = norm_, .counted = owned.counted});
-  double squares = 0.0;
-  backend_.download(&squares, norm_.data, sizeof squares);
-  return std::sqrt(groups_.world.all_reduce(squares, comm::Reduce::sum)) / loss_scale;
+  for (const OwnedRange& owned : ranges_) add(owned, norm_);
+  double sum = 0.0;
+  backend_.download(&sum, norm_.data, sizeof sum);
+  return groups_.world.all_reduce(sum, comm::Reduce::sum);
+}
+
+double Optimizer::gradient_norm(double loss_scale) {
+  return std::sqrt(sum_over_owned([&](const OwnedRange& owned, const Tensor& sum) {
+           backend_.squared_sum({.x = part(parameters_.gradients(), owned.range),
+                                 .out = sum,
+                                 .counted = owned.counted});
+         })) /
+         loss_scale;
+}
+
+std::int64_t Optimizer::gradient_zeros() {
+  return static_cast<std::int64_t>(sum_over_owned([&](const OwnedRange& owned, const Tensor& sum) {
+    backend_.zero_count(
+        {.x = part(parameters_.gradients(), owned.range), .out = sum, .counted = owned.counted});
+  }));
+}
+
+double Optimizer::parameter_norm() {
+  return std::sqrt(sum_over_owned([&](const OwnedRange& owned, const Tensor& sum) {
+    backend_.squared_sum({.x = master(owned), .out = sum, .counted = owned.counted});
+  }));
+}
+
+Tensor Optimizer::master(const OwnedRange& owned) const {
+  return has_master_copy() ? part(master_, owned.state())
+                           : part(parameters_.weights(), owned.range);
 }
 
 void Optimizer::gather_weights() {

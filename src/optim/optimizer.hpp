@@ -109,6 +109,12 @@ class Optimizer final : public model::PassObserver {
   /// the world; the same bits everywhere.
   double gradient_norm(double loss_scale = 1.0);
 
+  /// The number of zeros in the whole model's reduced gradient, before update(), and the L2 norm of
+  /// its weights in the precision of updates; each logical element counted once. Collective over
+  /// the world; the same everywhere.
+  std::int64_t gradient_zeros();
+  double parameter_norm();
+
   /// One update with the reduced gradients, divided by the loss scale and scaled by
   /// min(1, clip / (norm + 1e-6)), then the new weights to all ranks that hold them. Collective
   /// over the data and embedding groups, LAMB's over the world. The gradients are not kept. Source
@@ -155,6 +161,11 @@ class Optimizer final : public model::PassObserver {
   std::vector<double> trust_ratios();
   /// The ranges that this rank owns, and where in them weight decay and norm apply.
   void build_ranges();
+  /// What `add(range, sum)` adds to `sum` [1] f64 for the ranges owned here, summed over the world.
+  template <typename Add>
+  double sum_over_owned(const Add& add);
+  /// The weights of a range in the precision of updates.
+  Tensor master(const OwnedRange& owned) const;
   bool has_master_copy() const { return static_cast<bool>(master_); }
   /// Starts the reduction of all buckets from element `begin` on that is not under way.
   void start_reductions(std::int64_t begin);

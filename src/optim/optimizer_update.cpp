@@ -30,12 +30,11 @@ void Optimizer::update(const UpdateStep& step) {
 void Optimizer::update_range(const OwnedRange& owned, const UpdateStep& step,
                              double gradient_scale) {
   const Tensor rounded = part(parameters_.weights(), owned.range);
-  const Tensor weights = has_master_copy() ? part(master_, owned.state()) : rounded;
   const Tensor copy = has_master_copy() ? rounded : Tensor{};
   const Tensor gradient = part(parameters_.gradients(), owned.range);
   const auto state = [&](std::size_t index) { return part(states_[index].tensor, owned.state()); };
   if (config_.type == OptimizerType::sgd) {
-    backend_.sgd({.weight = weights,
+    backend_.sgd({.weight = master(owned),
                   .gradient = gradient,
                   .m = states_.empty() ? Tensor{} : state(0),
                   .copy = copy,
@@ -45,7 +44,7 @@ void Optimizer::update_range(const OwnedRange& owned, const UpdateStep& step,
                   .gradient_scale = gradient_scale,
                   .decayed = owned.decayed});
   } else {
-    backend_.adamw({.weight = weights,
+    backend_.adamw({.weight = master(owned),
                     .gradient = gradient,
                     .m = state(0),
                     .v = state(1),
@@ -66,8 +65,7 @@ void Optimizer::update_range(const OwnedRange& owned, const UpdateStep& step,
 
 void Optimizer::direct_range(const OwnedRange& owned, const UpdateStep& step,
                              double gradient_scale) {
-  backend_.lamb_direction({.weight = part(has_master_copy() ? master_ : parameters_.weights(),
-                                          has_master_copy() ? owned.state() : owned.range),
+  backend_.lamb_direction({.weight = master(owned),
                            .gradient = part(parameters_.gradients(), owned.range),
                            .m = part(states_[0].tensor, owned.state()),
                            .v = part(states_[1].tensor, owned.state()),
