@@ -47,6 +47,10 @@ LossSum StageRunner::run(const data::GptDataset& dataset, const data::Sampler& s
 }
 
 void StageRunner::forward(const Step& step) {
+  device::timed(timers(), device::Phase::forward, [&] { run_forward(step); });
+}
+
+void StageRunner::run_forward(const Step& step) {
   load(step);
   if (!training_) return stage_.forward(step.slot, /*training=*/false);
   // The batch's loss is the mean over its micro-batches of their mean over tokens, as in
@@ -57,33 +61,40 @@ void StageRunner::forward(const Step& step) {
 }
 
 void StageRunner::backward(const Step& step, const Tensor& gradient) {
-  if (step.kind == StepKind::input_gradient)
-    stage_.backward_input(step.slot, gradient);
-  else
-    stage_.backward(step.slot, gradient, is_last_pass(step.chunk));
+  device::timed(timers(), device::Phase::backward, [&] {
+    if (step.kind == StepKind::input_gradient)
+      stage_.backward_input(step.slot, gradient);
+    else
+      stage_.backward(step.slot, gradient, is_last_pass(step.chunk));
+  });
 }
 
 void StageRunner::weight_gradient(const Step& step) {
-  stage_.backward_weights(step.slot, is_last_pass(step.chunk));
+  device::timed(timers(), device::Phase::backward,
+                [&] { stage_.backward_weights(step.slot, is_last_pass(step.chunk)); });
 }
 
 void StageRunner::load(const Step& step) {
   model::MicroBatch batch{.first_sample = static_cast<std::uint64_t>(
                               sampler_.first_sample(consumed_, step.micro_batch))};
   if (stage_.has_embedding(step.chunk) || stage_.has_head(step.chunk)) {
-    data::fill_micro_batch(*dataset_, sampler_, consumed_, step.micro_batch, rows_[0], rows_[1]);
-    for (int which : {0, 1})
-      for (std::int64_t j = 0; j < sampler_.micro_batch; ++j)
-        for (std::int64_t i = 0; i < sequence_; ++i)
-          sequential_[which][i * sampler_.micro_batch + j] = rows_[which][j * sequence_ + i];
+    device::timed(timers(), device::Phase::batch, [&] { make_micro_batch(step.micro_batch); });
     batch.ids = sequential_[0];
     batch.labels = sequential_[1];
-    const auto ignored =
-        std::count(sequential_[1].begin(), sequential_[1].end(), data::kIgnoredLabel);
-    tokens_ = static_cast<double>(std::ssize(sequential_[1]) - ignored);
     if (stage_.has_head(step.chunk)) tokens_sum_ += tokens_;
   }
   stage_.load(step.slot, batch, step.chunk);
+}
+
+void StageRunner::make_micro_batch(int micro_batch) {
+  data::fill_micro_batch(*dataset_, sampler_, consumed_, micro_batch, rows_[0], rows_[1]);
+  for (int which : {0, 1})
+    for (std::int64_t j = 0; j < sampler_.micro_batch; ++j)
+      for (std::int64_t i = 0; i < sequence_; ++i)
+        sequential_[which][i * sampler_.micro_batch + j] = rows_[which][j * sequence_ + i];
+  const auto ignored =
+      std::count(sequential_[1].begin(), sequential_[1].end(), data::kIgnoredLabel);
+  tokens_ = static_cast<double>(std::ssize(sequential_[1]) - ignored);
 }
 
 }  // namespace trireme::pipeline

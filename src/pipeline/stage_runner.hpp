@@ -5,6 +5,7 @@
 
 #include "comm/mpi/groups.hpp"
 #include "data/sampler.hpp"
+#include "device/timers.hpp"
 #include "model/gpt_stage.hpp"
 #include "pipeline/executor.hpp"
 
@@ -28,6 +29,8 @@ class StageRunner final : public StageWork {
 
   /// Lets `observer` know about all passes from now on.
   void set_observer(model::PassObserver* observer) { stage_.set_observer(observer); }
+  /// Times all training passes from now on; null ends that. `timers` must outlive them.
+  void set_timers(device::Timers* timers) { timers_ = timers; }
 
   /// Multiplies the loss of which train() adds the gradient; 1 at first.
   void set_loss_scale(double scale) { loss_scale_ = scale; }
@@ -53,7 +56,12 @@ class StageRunner final : public StageWork {
  private:
   LossSum run(const data::GptDataset& dataset, const data::Sampler& sampler, std::int64_t consumed,
               const StageSchedule& schedule, bool training);
+  /// The timers while a batch trains, else null.
+  device::Timers* timers() const { return training_ ? timers_ : nullptr; }
+  void run_forward(const Step& step);
   void load(const Step& step);
+  /// Fills sequential_ and tokens_ with the tokens of a micro-batch.
+  void make_micro_batch(int micro_batch);
   /// Counts a micro-batch's last pass through a chunk; whether no other comes in this batch.
   bool is_last_pass(int chunk) { return --passes_left_[chunk] == 0; }
 
@@ -62,6 +70,7 @@ class StageRunner final : public StageWork {
   std::int64_t sequence_;
   int slots_;
   bool overlap_;
+  device::Timers* timers_ = nullptr;
   // The batch under way.
   const data::GptDataset* dataset_ = nullptr;
   data::Sampler sampler_;
