@@ -1,6 +1,7 @@
 #include "core/clock.hpp"
 
 #include <algorithm>
+#include <ctime>
 #include <string_view>
 
 #include "core/error.hpp"
@@ -9,6 +10,14 @@ namespace trireme {
 
 double unix_time() {
   return std::chrono::duration<double>(std::chrono::system_clock::now().time_since_epoch()).count();
+}
+
+std::string local_date_time(double unix_seconds) {
+  const auto whole = static_cast<std::time_t>(unix_seconds);
+  std::tm parts{};
+  localtime_r(&whole, &parts);
+  char text[32];
+  return {text, std::strftime(text, sizeof text, "%Y-%m-%d %H:%M:%S", &parts)};
 }
 
 std::string human_duration(double seconds) {

@@ -24,6 +24,9 @@ class Stopwatch {
 /// Seconds since 1970, with a fraction.
 double unix_time();
 
+/// "2023-06-14 16:08:12": seconds since 1970 as a date and time of this machine's time zone.
+std::string local_date_time(double unix_seconds);
+
 /// "1h07m", "3m20s", "12s": a duration for people.
 std::string human_duration(double seconds);
 

@@ -11,8 +11,13 @@ ProcessMemory process_memory() {
   for (std::string word; status >> word;) {
     if (word == "VmRSS:") status >> memory.resident;
     if (word == "VmHWM:") status >> memory.peak;
+    if (word == "VmSize:") status >> memory.address_space;
+    if (word == "VmPeak:") status >> memory.peak_address_space;
   }
-  return {memory.resident * 1024, memory.peak * 1024};
+  for (std::int64_t* figure :
+       {&memory.resident, &memory.peak, &memory.address_space, &memory.peak_address_space})
+    *figure *= 1024;
+  return memory;
 }
 
 }  // namespace trireme

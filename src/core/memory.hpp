@@ -5,10 +5,13 @@
 
 namespace trireme {
 
-/// Resident bytes now and at their highest; 0 where the system does not tell (no /proc).
+/// Bytes now and at their highest; 0 where the system does not tell (no /proc).
 struct ProcessMemory {
   std::int64_t resident = 0;
-  std::int64_t peak = 0;
+  std::int64_t peak = 0;  ///< of resident
+  /// Of addresses, whether memory stands behind them or not.
+  std::int64_t address_space = 0;
+  std::int64_t peak_address_space = 0;
 };
 
 /// Reads it from the system.

@@ -9,6 +9,37 @@
 #include "core/files.hpp"
 
 namespace trireme::report {
+namespace {
+
+/// The fields of log.norms, as Megatron-LM prints them; "" without.
+std::string norm_fields(const TrainEvent& event) {
+  std::string text;
+  // A count, but Megatron-LM holds it in a floating-point number.
+  if (event.gradient_zeros)
+    text += fmt::format(" num zeros: {:.1f} |", static_cast<double>(*event.gradient_zeros));
+  if (event.parameter_norm) text += fmt::format(" params norm: {:.3f} |", *event.parameter_norm);
+  return text;
+}
+
+/// As Python prints a float: the shortest digits that read back as `value`, and ".0" behind a whole
+/// number.
+std::string python_float(double value) {
+  const std::string text = fmt::format("{}", value);
+  return text.find_first_not_of("-0123456789") == std::string::npos ? text + ".0" : text;
+}
+
+std::string rank_memory_line(const RankMemory& memory, std::int64_t iteration) {
+  const auto megabytes = [](std::int64_t bytes) {
+    return python_float(static_cast<double>(bytes) / (1024.0 * 1024.0));
+  };
+  return fmt::format(
+      "[Rank {}] (after {} iterations) memory (MB) | allocated: {} | max allocated: {} |"
+      " reserved: {} | max reserved: {}",
+      memory.rank, iteration, megabytes(memory.allocated), megabytes(memory.max_allocated),
+      megabytes(memory.reserved), megabytes(memory.max_reserved));
+}
+
+}  // namespace
 
 std::string training_line(const TrainEvent& event, std::int64_t total_iterations) {
   const double seconds_left =
@@ -17,11 +48,11 @@ std::string training_line(const TrainEvent& event, std::int64_t total_iterations
              " iteration {:8d}/{:8d} | consumed samples: {:12d} |"
              " elapsed time per iteration (ms): {:.1f} | learning rate: {:.3E} |"
              " global batch size: {:5d} | lm loss: {:.6E} | loss scale: {:.1f} |"
-             " grad norm: {:.3f} | number of skipped iterations: {:3d} |"
+             " grad norm: {:.3f} |{} number of skipped iterations: {:3d} |"
              " number of nan iterations: {:3d} |",
              event.iteration, total_iterations, event.consumed_samples, event.ms,
              event.learning_rate, event.global_batch, event.loss, event.loss_scale, event.grad_norm,
-             event.skipped, event.nan) +
+             norm_fields(event), event.skipped, event.nan) +
          fmt::format(
              " tokens per second: {:.1f} | model TFLOP/s per GPU: {:.3f} | MFU: {} | ETA: {} |",
              event.tokens_per_second, event.model_tflops_per_rank,
@@ -30,36 +61,56 @@ std::string training_line(const TrainEvent& event, std::int64_t total_iterations
 }
 
 std::string validation_lines(const EvalEvent& event) {
+  const std::string_view set =
+      event.split == "valid" ? "validation" : std::string_view(event.split);
   const std::string line = fmt::format(
       " validation loss at iteration {}{} | lm loss value: {:.6E} | lm loss PPL: {:.6E} | ",
-      event.iteration, event.split == "valid" ? "" : fmt::format(" on {} set", event.split),
-      event.loss, perplexity(event.loss));
+      event.iteration, event.at_end ? fmt::format(" on {} set", set) : "", event.loss,
+      perplexity(event.loss));
   const std::string rule(line.size() + 1, '-');
   return rule + '\n' + line + '\n' + rule;
 }
 
-std::string start_line(const StartEvent& event) {
+std::string timers_lines(const TimersEvent& event) {
+  std::string text = "(min, max) time across ranks (ms):";
+  for (const TimerValue& timer : event.timers)
+    text += fmt::format("\n    {:.<48}: ({:.2f}, {:.2f})", timer.name + " ", timer.min_ms,
+                        timer.max_ms);
+  return text;
+}
+
+std::string memory_lines(const MemoryEvent& event) {
+  std::string text;
+  for (const RankMemory& rank : event.ranks) text += rank_memory_line(rank, event.iteration) + "\n";
+  const auto bytes = [](std::int64_t count) { return human_bytes(static_cast<double>(count)); };
+  return text +
+         fmt::format(
+             " memory of the fullest rank after iteration {} | planned: {} |{} resident: {} |"
+             " peak: {} |",
+             event.iteration, bytes(event.planned_bytes),
+             event.gpu_bytes > 0 ? fmt::format(" GPU: {} |", bytes(event.gpu_bytes)) : "",
+             bytes(event.resident_bytes), bytes(event.peak_bytes));
+}
+
+std::string datetime_line(std::string_view what, double time) {
+  return fmt::format("[{}] datetime: {} ", what, local_date_time(time));
+}
+
+std::string start_lines(const StartEvent& event) {
   const RunLayout& layout = event.layout;
-  const int ranks = layout.tensor * layout.pipeline * layout.data;
-  return fmt::format("{} {} | {} rank{} on {} | tensor {} x pipeline {} x data {} | {} parameters",
-                     event.program, event.version, ranks, ranks == 1 ? "" : "s",
-                     fmt::join(event.hosts, ", "), layout.tensor, layout.pipeline, layout.data,
-                     event.parameters);
+  return fmt::format(
+      "{} {} | {} rank{} on {} | tensor {} x pipeline {} x data {} | {} parameters\n"
+      "model FLOPs {:.4E} a token = 72 l h^2 (1 + s / (12 h) + V / (12 l h)): forward and "
+      "backward, causal attention as half, no recomputation",
+      event.program, event.version, layout.ranks(), layout.ranks() == 1 ? "" : "s",
+      fmt::join(event.hosts, ", "), layout.tensor, layout.pipeline, layout.data, event.parameters,
+      event.model.flops_per_token);
 }
 
 std::string checkpoint_line(const CheckpointEvent& event) {
   return fmt::format("  successfully saved checkpoint at iteration {:7d} to {} ({} in {:.1f} s)",
                      event.iteration, event.path, human_bytes(static_cast<double>(event.bytes)),
                      event.seconds);
-}
-
-std::string memory_line(const MemoryEvent& event) {
-  const auto bytes = [](std::int64_t count) { return human_bytes(static_cast<double>(count)); };
-  return fmt::format(
-      " memory of the fullest rank after iteration {} | planned: {} |{} resident: {} | peak: {} |",
-      event.iteration, bytes(event.planned_bytes),
-      event.gpu_bytes > 0 ? fmt::format(" GPU: {} |", bytes(event.gpu_bytes)) : "",
-      bytes(event.resident_bytes), bytes(event.peak_bytes));
 }
 
 std::string stop_line(const StopEvent& event) {

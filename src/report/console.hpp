@@ -11,17 +11,31 @@
 
 namespace trireme::report {
 
-/// Megatron-LM's training line, byte for byte, followed by tokens per second, TFLOP/s, MFU ("-"
-/// when the device's peak is not known) and the time left until `total_iterations`.
+/// Megatron-LM's training line, byte for byte, with its optional fields for norms, followed by
+/// tokens per second, TFLOP/s, MFU ("-" when the device's peak is not known) and the time left
+/// until `total_iterations`.
 std::string training_line(const TrainEvent& event, std::int64_t total_iterations);
 
-/// Megatron-LM's validation line between its two rules of dashes: three lines.
+/// Megatron-LM's validation line between its two rules of dashes: three lines. At the end of a run
+/// it names the split.
 std::string validation_lines(const EvalEvent& event);
 
+/// Megatron-LM's list of timers: the smallest and the largest time over ranks of each.
+std::string timers_lines(const TimersEvent& event);
+
+/// Megatron-LM's line about memory for each of the event's ranks, numbers printed as Python prints
+/// them, and one about the fullest rank and the plan.
+std::string memory_lines(const MemoryEvent& event);
+
+/// Megatron-LM's "[before the start of training step] datetime: 2023-06-14 16:08:12 ", with the
+/// space at its end; `time` in seconds since 1970, shown in local time.
+std::string datetime_line(std::string_view what, double time);
+
+/// What runs where, and by which rule its floating-point operations are counted: two lines.
+std::string start_lines(const StartEvent& event);
+
 /// One line each for the other events.
-std::string start_line(const StartEvent& event);
 std::string checkpoint_line(const CheckpointEvent& event);
-std::string memory_line(const MemoryEvent& event);
 std::string stop_line(const StopEvent& event);
 
 /// Prints to standard output and to console.log, flushed line by line.

@@ -38,6 +38,14 @@ std::string json_line(const StartEvent& event, double time) {
                     {"partition", event.partition}};
   json["hosts"] = event.hosts;
   json["parameters"] = event.parameters;
+  json["model"] = {{"layers", event.model.layers},
+                   {"hidden", event.model.hidden},
+                   {"sequence", event.model.sequence},
+                   {"vocab", event.model.vocab},
+                   {"parameters_without_embeddings", event.model.parameters_without_embeddings},
+                   {"flops_per_token", event.model.flops_per_token},
+                   {"recomputes", event.model.recomputes}};
+  json["iteration"] = event.iteration;
   return dump(json);
 }
 
@@ -48,6 +56,8 @@ std::string json_line(const TrainEvent& event, double time) {
   json["consumed_tokens"] = event.consumed_tokens;
   json["loss"] = event.loss;
   json["grad_norm"] = event.grad_norm;
+  if (event.parameter_norm) json["parameter_norm"] = *event.parameter_norm;
+  if (event.gradient_zeros) json["gradient_zeros"] = *event.gradient_zeros;
   json["learning_rate"] = event.learning_rate;
   json["loss_scale"] = event.loss_scale;
   json["global_batch"] = event.global_batch;
@@ -63,9 +73,22 @@ std::string json_line(const TrainEvent& event, double time) {
 std::string json_line(const EvalEvent& event, double time) {
   Json json = line_of("eval", time);
   json["iteration"] = event.iteration;
+  json["consumed_samples"] = event.consumed_samples;
+  json["consumed_tokens"] = event.consumed_tokens;
   json["split"] = event.split;
   json["loss"] = event.loss;
   json["perplexity"] = perplexity(event.loss);
+  json["at_end"] = event.at_end;
+  return dump(json);
+}
+
+std::string json_line(const TimersEvent& event, double time) {
+  Json json = line_of("timers", time);
+  json["iteration"] = event.iteration;
+  Json timers = Json::object();
+  for (const TimerValue& timer : event.timers)
+    timers[timer.name] = {{"min_ms", timer.min_ms}, {"max_ms", timer.max_ms}};
+  json["timers"] = timers;
   return dump(json);
 }
 
@@ -85,6 +108,14 @@ std::string json_line(const MemoryEvent& event, double time) {
   json["resident_bytes"] = event.resident_bytes;
   json["peak_bytes"] = event.peak_bytes;
   if (event.gpu_bytes > 0) json["gpu_bytes"] = event.gpu_bytes;
+  Json ranks = Json::array();
+  for (const RankMemory& rank : event.ranks)
+    ranks.push_back({{"rank", rank.rank},
+                     {"allocated", rank.allocated},
+                     {"max_allocated", rank.max_allocated},
+                     {"reserved", rank.reserved},
+                     {"max_reserved", rank.max_reserved}});
+  json["ranks"] = ranks;
   return dump(json);
 }
 

@@ -15,6 +15,18 @@ struct RunLayout {
   int tensor = 1;
   int pipeline = 1;
   int data = 1;
+  int ranks() const { return tensor * pipeline * data; }
+};
+
+/// What is known of the model for as long as it trains.
+struct ModelFacts {
+  std::int64_t layers = 0;
+  std::int64_t hidden = 0;
+  std::int64_t sequence = 0;
+  std::int64_t vocab = 0;
+  std::int64_t parameters_without_embeddings = 0;
+  double flops_per_token = 0;  ///< by model_flops_per_token()
+  bool recomputes = false;     ///< whole layers, in the backward pass
 };
 
 /// A program began or continued a run.
@@ -25,6 +37,8 @@ struct StartEvent {
   std::string partition = {};           ///< transformer layers per stage: "2-2"
   std::vector<std::string> hosts = {};  ///< each host once
   std::int64_t parameters = 0;          ///< of the whole model, each logical parameter once
+  ModelFacts model = {};
+  std::int64_t iteration = 0;  ///< that the run goes on from: 0 when fresh
 };
 
 /// Training since the previous TrainEvent, up to and including `iteration`.
@@ -32,8 +46,12 @@ struct TrainEvent {
   std::int64_t iteration = 0;
   std::int64_t consumed_samples = 0;
   std::int64_t consumed_tokens = 0;
-  double loss = 0;           ///< mean over the iterations since the last event; may be NaN
-  double grad_norm = 0;      ///< before clipping
+  double loss = 0;       ///< mean over the iterations since the last event; may be NaN
+  double grad_norm = 0;  ///< before clipping
+  /// With log.norms: L2 norm of all weights after the iteration, and how many elements of its
+  /// gradient were zero.
+  std::optional<double> parameter_norm = {};
+  std::optional<std::int64_t> gradient_zeros = {};
   double learning_rate = 0;  ///< after the schedule stepped: the next iteration's, as Megatron's
   double loss_scale = 1;
   std::int64_t global_batch = 0;
@@ -49,8 +67,25 @@ struct TrainEvent {
 /// The loss over part of a split.
 struct EvalEvent {
   std::int64_t iteration = 0;
+  std::int64_t consumed_samples = 0;
+  std::int64_t consumed_tokens = 0;
   std::string split = {};  ///< "valid" or "test"
   double loss = 0;
+  bool at_end = false;  ///< of the run
+};
+
+/// The time of one part of the work, over the ranks that do it.
+struct TimerValue {
+  std::string name = {};  ///< Megatron-LM's: "forward-compute"
+  double min_ms = 0;
+  double max_ms = 0;
+};
+
+/// Where the time went since the last event of these timers: of each iteration on average, or of
+/// the evaluation or checkpoint just done.
+struct TimersEvent {
+  std::int64_t iteration = 0;
+  std::vector<TimerValue> timers = {};
 };
 
 /// A checkpoint was published.
@@ -61,13 +96,26 @@ struct CheckpointEvent {
   double seconds = 0;
 };
 
-/// Memory of the rank that uses most.
+/// Bytes of one rank. On a GPU `allocated` is what the backend's buffers hold and `reserved` all
+/// that is in use, libraries and other programs included; `max_reserved` is the same, for a GPU
+/// does not tell its highest value. On the host they are the process's resident set (VmRSS, VmHWM)
+/// and its address space (VmSize, VmPeak).
+struct RankMemory {
+  int rank = 0;
+  std::int64_t allocated = 0;
+  std::int64_t max_allocated = 0;
+  std::int64_t reserved = 0;
+  std::int64_t max_reserved = 0;
+};
+
+/// Memory of the rank that uses most, and of the ranks that hold the first copy of the model.
 struct MemoryEvent {
   std::int64_t iteration = 0;
   std::int64_t planned_bytes = 0;   ///< as `--plan` computed it
   std::int64_t resident_bytes = 0;  ///< now
   std::int64_t peak_bytes = 0;      ///< resident, since the program began
   std::int64_t gpu_bytes = 0;       ///< in use on the GPU, which is what is planned; 0 on the host
+  std::vector<RankMemory> ranks = {};
 };
 
 /// The run ended.
@@ -85,6 +133,7 @@ double perplexity(double loss);
 std::string json_line(const StartEvent& event, double time);
 std::string json_line(const TrainEvent& event, double time);
 std::string json_line(const EvalEvent& event, double time);
+std::string json_line(const TimersEvent& event, double time);
 std::string json_line(const CheckpointEvent& event, double time);
 std::string json_line(const MemoryEvent& event, double time);
 std::string json_line(const StopEvent& event, double time);

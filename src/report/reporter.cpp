@@ -1,7 +1,6 @@
 #include "report/reporter.hpp"
 
 #include "core/clock.hpp"
-#include "report/tensorboard.hpp"
 
 namespace trireme::report {
 namespace {
@@ -21,7 +20,8 @@ OutputFile open_metrics(const ReporterOptions& options) {
 Reporter::Reporter(const ReporterOptions& options)
     : total_iterations_(options.total_iterations),
       metrics_(open_metrics(options)),
-      console_(options.folder / "console.log", mode_of(options)) {
+      console_(options.folder / "console.log", mode_of(options)),
+      curves_(make_curves(options.dialect)) {
   if (!options.tensorboard) return;
   tensorboard_.emplace(options.folder / "tensorboard", options.flush_every);
   if (options.restart) tensorboard_->restarted(*options.restart + 1, unix_time());
@@ -32,19 +32,22 @@ void Reporter::emit(const Event& event, const std::string& text) {
   const double now = unix_time();
   metrics_.line(json_line(event, now));
   console_.print(text);
-  if constexpr (requires(EventFile & file) { add_scalars(file, event, now); })
-    if (tensorboard_) add_scalars(*tensorboard_, event, now);
+  if constexpr (requires { curves_->of(event); })
+    if (tensorboard_)
+      for (const auto& [tag, x, y] : curves_->of(event)) tensorboard_->scalar(tag, x, y, now);
 }
 
-void Reporter::on(const StartEvent& event) { emit(event, start_line(event)); }
+void Reporter::on(const StartEvent& event) { emit(event, start_lines(event)); }
 
 void Reporter::on(const TrainEvent& event) { emit(event, training_line(event, total_iterations_)); }
 
 void Reporter::on(const EvalEvent& event) { emit(event, validation_lines(event)); }
 
+void Reporter::on(const TimersEvent& event) { emit(event, timers_lines(event)); }
+
 void Reporter::on(const CheckpointEvent& event) { emit(event, checkpoint_line(event)); }
 
-void Reporter::on(const MemoryEvent& event) { emit(event, memory_line(event)); }
+void Reporter::on(const MemoryEvent& event) { emit(event, memory_lines(event)); }
 
 void Reporter::on(const StopEvent& event) {
   emit(event, stop_line(event));

@@ -3,11 +3,13 @@
 
 #include <cstdint>
 #include <filesystem>
+#include <memory>
 #include <optional>
 #include <string>
 #include <string_view>
 
 #include "report/console.hpp"
+#include "report/curves/curves.hpp"
 #include "report/event_file.hpp"
 #include "report/metrics.hpp"
 #include "report/output_file.hpp"
@@ -20,7 +22,8 @@ struct ReporterOptions {
   std::int64_t total_iterations = 0;  ///< the whole run's, for the console and the time left
   /// Iteration of the checkpoint that the run continues from; absent in a fresh run.
   std::optional<std::int64_t> restart = {};
-  bool tensorboard = true;         ///< write event files
+  bool tensorboard = true;                                               ///< write event files
+  deck::TensorboardDialect dialect = deck::TensorboardDialect::trireme;  ///< their tags
   std::int64_t flush_every = 100;  ///< scalars between two flushes of the event file
 };
 
@@ -34,6 +37,7 @@ class Reporter {
   void on(const StartEvent& event);
   void on(const TrainEvent& event);
   void on(const EvalEvent& event);
+  void on(const TimersEvent& event);
   void on(const CheckpointEvent& event);
   void on(const MemoryEvent& event);
   void on(const StopEvent& event);  ///< also flushes the event file
@@ -49,6 +53,7 @@ class Reporter {
   std::int64_t total_iterations_;
   OutputFile metrics_;
   Console console_;
+  std::unique_ptr<Curves> curves_;
   std::optional<EventFile> tensorboard_;
 };
 

@@ -2,6 +2,9 @@
 
 #include <gtest/gtest.h>
 
+#include <cstdlib>
+#include <ctime>
+
 #include "core/error.hpp"
 
 namespace trireme {
@@ -13,6 +16,15 @@ TEST(Clock, ParsesSlurmDurations) {
   EXPECT_EQ(parse_duration("1-00:00:10"), 86410);
   for (const char* bad : {"", "90", "1h", "-1:00", "00:00:00:00", "1:2:3x"})
     EXPECT_THROW(parse_duration(bad), UsageError) << bad;
+}
+
+TEST(Clock, PrintsLocalDatesAndTimes) {
+  ::setenv("TZ", "CET-1", 1);
+  ::tzset();
+  EXPECT_EQ(local_date_time(1686758892.99), "2023-06-14 17:08:12");
+  ::setenv("TZ", "UTC", 1);
+  ::tzset();
+  EXPECT_EQ(local_date_time(0), "1970-01-01 00:00:00");
 }
 
 TEST(Clock, PrintsDurations) {

@@ -14,6 +14,9 @@ TEST(ProcessMemory, SeesWhatIsTouched) {
   const ProcessMemory after = process_memory();
   EXPECT_GT(after.resident, before.resident + (60 << 20));
   EXPECT_GE(after.peak, after.resident);
+  EXPECT_GE(after.address_space, before.address_space + (60 << 20));
+  EXPECT_GE(after.address_space, after.resident);
+  EXPECT_GE(after.peak_address_space, after.address_space);
   EXPECT_EQ(block.back(), 1);
 }
 

@@ -2,6 +2,8 @@
 
 #include <gtest/gtest.h>
 
+#include <cstdlib>
+#include <ctime>
 #include <limits>
 
 #include "core/error.hpp"
@@ -36,6 +38,16 @@ TEST(TrainingLine, IsMegatronsByteForByte) {
       " tokens per second: 46028.6 | model TFLOP/s per GPU: 38.123 | MFU: 38.1% | ETA: 28s |");
 }
 
+TEST(TrainingLine, HasMegatronsFieldsForNorms) {
+  TrainEvent event = example();
+  event.parameter_norm = 206.12345;
+  event.gradient_zeros = 40960;
+  EXPECT_NE(training_line(event, 50).find(
+                "| loss scale: 262144.0 | grad norm: 16.666 | num zeros: 40960.0 | params "
+                "norm: 206.123 | number of skipped iterations:   0 |"),
+            std::string::npos);
+}
+
 TEST(TrainingLine, SaysSoWithoutAPeakAndWithoutALoss) {
   TrainEvent event = example();
   event.mfu.reset();
@@ -65,27 +77,72 @@ TEST(ValidationLines, AreMegatrons) {
   const std::string rule(line.size() + 1, '-');
   EXPECT_EQ(validation_lines({.iteration = 100, .split = "valid", .loss = 3.123456}),
             rule + "\n" + line + "\n" + rule);
-  EXPECT_NE(validation_lines({.iteration = 7, .split = "test", .loss = 1})
+}
+
+TEST(ValidationLines, NameTheSplitAtTheEnd) {
+  const std::string line =
+      " validation loss at iteration 7 on validation set | lm loss value: 1.000000E+00 | lm loss "
+      "PPL: 2.718282E+00 | ";
+  const std::string rule(line.size() + 1, '-');
+  EXPECT_EQ(validation_lines({.iteration = 7, .split = "valid", .loss = 1, .at_end = true}),
+            rule + "\n" + line + "\n" + rule);
+  EXPECT_NE(validation_lines({.iteration = 7, .split = "test", .loss = 1, .at_end = true})
                 .find("\n validation loss at iteration 7 on test set | lm loss value: "),
             std::string::npos);
 }
 
+TEST(TimersLines, AreMegatrons) {
+  EXPECT_EQ(
+      timers_lines({.iteration = 20,
+                    .timers = {{.name = "forward-compute", .min_ms = 12.345, .max_ms = 1234.5},
+                               {.name = "optimizer", .min_ms = 0, .max_ms = 0.004}}}),
+      "(min, max) time across ranks (ms):\n"
+      "    forward-compute ................................: (12.35, 1234.50)\n"
+      "    optimizer ......................................: (0.00, 0.00)");
+}
+
+TEST(MemoryLines, AreMegatronsWithPythonsNumbers) {
+  constexpr std::int64_t kMegabyte = 1 << 20;
+  EXPECT_EQ(
+      memory_lines({.iteration = 20,
+                    .planned_bytes = 4096,
+                    .resident_bytes = 2048,
+                    .peak_bytes = 3072,
+                    .ranks = {{.rank = 0,
+                               .allocated = 1647071744,
+                               .max_allocated = 1571 * kMegabyte,
+                               .reserved = 0,
+                               .max_reserved = 1},
+                              {.rank = 4, .allocated = 100000, .reserved = 80'000'000'001}}}),
+      "[Rank 0] (after 20 iterations) memory (MB) | allocated: 1570.77001953125 | max allocated: "
+      "1571.0 | reserved: 0.0 | max reserved: 9.5367431640625e-07\n"
+      "[Rank 4] (after 20 iterations) memory (MB) | allocated: 0.095367431640625 | max allocated: "
+      "0.0 | reserved: 76293.94531345367 | max reserved: 0.0\n"
+      " memory of the fullest rank after iteration 20 | planned: 4.0 KiB | resident: 2.0 KiB | "
+      "peak: 3.0 KiB |");
+}
+
+TEST(DatetimeLine, IsMegatrons) {
+  ::setenv("TZ", "UTC", 1);
+  ::tzset();
+  EXPECT_EQ(datetime_line("before the start of training step", 1686758892.75),
+            "[before the start of training step] datetime: 2023-06-14 16:08:12 ");
+}
+
 TEST(OtherLines, SayWhatHappened) {
-  EXPECT_EQ(start_line({.program = "trireme-pretrain",
-                        .version = "0.1.0",
-                        .layout = {.tensor = 2, .pipeline = 2, .data = 1},
-                        .partition = "2-2",
-                        .hosts = {"a", "b"},
-                        .parameters = 1234}),
+  EXPECT_EQ(start_lines({.program = "trireme-pretrain",
+                         .version = "0.1.0",
+                         .layout = {.tensor = 2, .pipeline = 2, .data = 1},
+                         .partition = "2-2",
+                         .hosts = {"a", "b"},
+                         .parameters = 1234,
+                         .model = {.flops_per_token = 8.5e8}}),
             "trireme-pretrain 0.1.0 | 4 ranks on a, b | tensor 2 x pipeline 2 x data 1 | 1234 "
-            "parameters");
+            "parameters\n"
+            "model FLOPs 8.5000E+08 a token = 72 l h^2 (1 + s / (12 h) + V / (12 l h)): forward "
+            "and backward, causal attention as half, no recomputation");
   EXPECT_EQ(checkpoint_line({.iteration = 10, .path = "c/x.h5", .bytes = 4096, .seconds = 1.25}),
             "  successfully saved checkpoint at iteration      10 to c/x.h5 (4.0 KiB in 1.2 s)");
-  EXPECT_EQ(
-      memory_line(
-          {.iteration = 1, .planned_bytes = 4096, .resident_bytes = 2048, .peak_bytes = 3072}),
-      " memory of the fullest rank after iteration 1 | planned: 4.0 KiB | resident: 2.0 KiB | "
-      "peak: 3.0 KiB |");
   EXPECT_EQ(stop_line({.reason = "time limit", .iteration = 12, .exit_code = 75}),
             "stopped after iteration 12: time limit (exit code 75)");
 }

@@ -29,11 +29,22 @@ TEST(JsonLine, Start) {
                            .layout = {2, 2, 1},
                            .partition = "3-1",
                            .hosts = {"a", "b"},
-                           .parameters = 1234},
+                           .parameters = 1234,
+                           .model = {.layers = 4,
+                                     .hidden = 32,
+                                     .sequence = 16,
+                                     .vocab = 61,
+                                     .parameters_without_embeddings = 1000,
+                                     .flops_per_token = 2.5e5,
+                                     .recomputes = true},
+                           .iteration = 7},
                 1700000000.12345),
       R"({"kind":"start","time":1700000000.123,"program":"trireme-pretrain","version":"0.1.0",)"
       R"("layout":{"tensor":2,"pipeline":2,"data":1,"partition":"3-1"},)"
-      R"("hosts":["a","b"],"parameters":1234})");
+      R"("hosts":["a","b"],"parameters":1234,)"
+      R"("model":{"layers":4,"hidden":32,"sequence":16,"vocab":61,)"
+      R"("parameters_without_embeddings":1000,"flops_per_token":250000.0,"recomputes":true},)"
+      R"("iteration":7})");
 }
 
 TEST(JsonLine, Train) {
@@ -59,16 +70,35 @@ TEST(JsonLine, Train) {
             R"("nan":2})");
 }
 
+TEST(JsonLine, TrainHasNormsWhereTheyAreLogged) {
+  const std::string line =
+      json_line(TrainEvent{.grad_norm = 1, .parameter_norm = 2.5, .gradient_zeros = 3}, 0);
+  EXPECT_NE(line.find(R"("grad_norm":1.0,"parameter_norm":2.5,"gradient_zeros":3,)"),
+            std::string::npos)
+      << line;
+}
+
 TEST(JsonLine, OtherKinds) {
-  EXPECT_EQ(
-      json_line(EvalEvent{.iteration = 7, .split = "valid", .loss = 0}, 1),
-      R"({"kind":"eval","time":1.0,"iteration":7,"split":"valid","loss":0.0,"perplexity":1.0})");
+  EXPECT_EQ(json_line(EvalEvent{.iteration = 7,
+                                .consumed_samples = 14,
+                                .consumed_tokens = 140,
+                                .split = "valid",
+                                .loss = 0,
+                                .at_end = true},
+                      1),
+            R"({"kind":"eval","time":1.0,"iteration":7,"consumed_samples":14,)"
+            R"("consumed_tokens":140,"split":"valid","loss":0.0,"perplexity":1.0,"at_end":true})");
+  EXPECT_EQ(json_line(TimersEvent{7, {{"forward-compute", 1.5, 2}, {"optimizer", 3, 4}}}, 1),
+            R"({"kind":"timers","time":1.0,"iteration":7,"timers":{)"
+            R"("forward-compute":{"min_ms":1.5,"max_ms":2.0},)"
+            R"("optimizer":{"min_ms":3.0,"max_ms":4.0}}})");
   EXPECT_EQ(json_line(CheckpointEvent{7, "checkpoints/x.h5", 4096, 1.5}, 1),
             R"({"kind":"checkpoint","time":1.0,"iteration":7,"path":"checkpoints/x.h5",)"
             R"("bytes":4096,"seconds":1.5})");
-  EXPECT_EQ(json_line(MemoryEvent{1, 30, 20, 25}, 1),
+  EXPECT_EQ(json_line(MemoryEvent{1, 30, 20, 25, 0, {{2, 3, 4, 5, 6}}}, 1),
             R"({"kind":"memory","time":1.0,"iteration":1,"planned_bytes":30,"resident_bytes":20,)"
-            R"("peak_bytes":25})");
+            R"("peak_bytes":25,"ranks":[{"rank":2,"allocated":3,"max_allocated":4,"reserved":5,)"
+            R"("max_reserved":6}]})");
   EXPECT_EQ(json_line(StopEvent{"time limit", 12, 75}, 1),
             R"({"kind":"stop","time":1.0,"reason":"time limit","iteration":12,"exit_code":75})");
 }

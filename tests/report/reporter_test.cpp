@@ -51,12 +51,13 @@ TEST_F(ReporterTest, EveryEventReachesEveryView) {
     reporter.on(StartEvent{.program = "p", .version = "1", .hosts = {"a"}});
     reporter.print("free text");
     reporter.on(TrainEvent{.iteration = 10, .loss = 2.5, .learning_rate = 0.5, .mfu = 0.25});
+    reporter.on(TimersEvent{.iteration = 10, .timers = {{.name = "optimizer", .max_ms = 4}}});
     reporter.on(EvalEvent{.iteration = 10, .split = "valid", .loss = 0});
     reporter.on(MemoryEvent{.iteration = 10, .peak_bytes = 1 << 20});
     reporter.on(CheckpointEvent{.iteration = 10, .path = "c", .seconds = 2});
     reporter.on(StopEvent{.reason = "finished", .iteration = 10});
   }
-  EXPECT_EQ(kinds(), "start train:10 eval:10 memory:10 checkpoint:10 stop:10");
+  EXPECT_EQ(kinds(), "start:0 train:10 timers:10 eval:10 memory:10 checkpoint:10 stop:10");
 
   const std::string console = read_file(folder_.path() / "console.log");
   EXPECT_EQ(console.find("p 1 | 1 rank on a | "), 0u) << console;
@@ -72,7 +73,8 @@ TEST_F(ReporterTest, EveryEventReachesEveryView) {
     EXPECT_EQ(event.step, 10);
     EXPECT_TRUE(values.emplace(event.tag, *event.value).second) << event.tag << " twice";
   }
-  EXPECT_EQ(values.size(), 18u);
+  EXPECT_EQ(values.size(), 19u);
+  EXPECT_EQ(values.at("timers/optimizer_ms"), 4.0f);
   EXPECT_EQ(values.at("train/loss"), 2.5f);
   EXPECT_EQ(values.at("train/learning_rate"), 0.5f);
   EXPECT_EQ(values.at("train/mfu"), 0.25f);
@@ -92,12 +94,12 @@ TEST_F(ReporterTest, ARestartCutsBackAndContinues) {
   again.restart = 10;
   {
     Reporter reporter(again);
-    reporter.on(StartEvent{});
+    reporter.on(StartEvent{.iteration = 10});
     reporter.on(TrainEvent{.iteration = 15});
   }
-  EXPECT_EQ(kinds(), "start train:5 train:10 start train:15");
+  EXPECT_EQ(kinds(), "start:0 train:5 train:10 start:10 train:15");
   const std::string console = read_file(folder_.path() / "console.log");
-  EXPECT_EQ(std::count(console.begin(), console.end(), '\n'), 6) << "console.log keeps everything";
+  EXPECT_EQ(std::count(console.begin(), console.end(), '\n'), 8) << "console.log keeps everything";
   ASSERT_EQ(event_files().size(), 2u);
   const auto events = decode_event_file(read_file(event_files()[1]));
   EXPECT_EQ(events[1].session_status, 1);
@@ -108,6 +110,22 @@ TEST_F(ReporterTest, AFreshRunBeginsAnew) {
   Reporter(fresh_).on(TrainEvent{.iteration = 5});
   Reporter(fresh_).on(TrainEvent{.iteration = 1});
   EXPECT_EQ(kinds(), "train:1");
+}
+
+TEST_F(ReporterTest, WritesTheTagsOfItsDialect) {
+  ReporterOptions options = fresh_;
+  options.dialect = deck::TensorboardDialect::bigscience;
+  {
+    Reporter reporter(options);
+    reporter.on(StartEvent{.layout = {.data = 2}});
+    reporter.on(EvalEvent{.iteration = 5, .consumed_samples = 40, .split = "valid", .loss = 1});
+  }
+  std::map<std::string, std::int64_t> steps;
+  for (const DecodedEvent& event : decode_event_file(read_file(event_files()[0])))
+    if (event.value) steps[event.tag] = event.step;
+  EXPECT_EQ(steps.at("iteration-time/world_size"), 1);
+  EXPECT_EQ(steps.at("lm-loss-validation/lm loss validation"), 5);
+  EXPECT_EQ(steps.at("lm-loss-validation/lm loss validation vs samples"), 40);
 }
 
 TEST_F(ReporterTest, WritesNoEventFileWhenNotAsked) {

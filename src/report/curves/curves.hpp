@@ -1,0 +1,81 @@
+// The curves that TensorBoard shows: the same events as metrics.jsonl, under the tags of a dialect.
+#pragma once
+
+#include <cstdint>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "deck/deck.hpp"
+#include "report/metrics.hpp"
+
+namespace trireme::report {
+
+/// One point of the curve `tag`.
+struct Point {
+  std::string tag;
+  std::int64_t x = 0;
+  double y = 0;
+  bool operator==(const Point&) const = default;
+};
+
+/// Turns a run's events, told in their order, into points.
+class Curves {
+ public:
+  virtual ~Curves() = default;
+  virtual std::vector<Point> of(const StartEvent&) { return {}; }
+  virtual std::vector<Point> of(const TrainEvent& event) = 0;
+  virtual std::vector<Point> of(const EvalEvent& event) = 0;
+  virtual std::vector<Point> of(const TimersEvent& event) = 0;
+  virtual std::vector<Point> of(const MemoryEvent&) { return {}; }
+  virtual std::vector<Point> of(const CheckpointEvent&) { return {}; }
+};
+
+/// The tags of this program:
+///   train/loss, train/grad_norm, train/learning_rate, train/loss_scale, train/global_batch,
+///   train/iteration_ms, train/tokens_per_second, train/model_tflops_per_rank, train/mfu,
+///   train/consumed_samples, train/consumed_tokens, train/skipped, train/nan, and with log.norms
+///   train/parameter_norm, train/gradient_zeros                               (TrainEvent)
+///   <split>/loss, <split>/perplexity                                          (EvalEvent)
+///   timers/<timer>_ms, of the slowest rank                                    (TimersEvent)
+///   memory/resident_bytes, memory/peak_bytes, memory/gpu_bytes                (MemoryEvent)
+///   checkpoint/seconds                                                        (CheckpointEvent)
+/// The x axis of all of them is the iteration.
+std::unique_ptr<Curves> trireme_curves();
+
+/// Megatron-LM's tags of 2023:
+///   learning-rate, batch-size, lm loss, loss-scale, world-size, grad-norm, and with log.norms
+///   num-zeros, params-norm; each also as '<tag> vs samples'                   (TrainEvent)
+///   iteration-time, in seconds                                                (TrainEvent)
+///   lm loss validation, lm loss validation ppl; each also ' vs samples'       (EvalEvent)
+///   <timer>-time, in seconds, of the slowest rank                             (TimersEvent)
+/// The x axis is the iteration, or the consumed samples. Points stand where training lines do,
+/// log.every iterations apart. Left out: the test split, which Megatron-LM adds to the validation
+/// curve, and its command line as text, which this program does not have.
+std::unique_ptr<Curves> megatron_curves();
+
+/// The tags of BigScience's Megatron-DeepSpeed:
+///   steps-vs-samples/y=steps,x=samples, steps-vs-samples/y=samples,x=steps, the same with tokens
+///   learning-rate/learning-rate, loss-scale/loss-scale, grad-norm/grad-norm, and with log.norms
+///   num-zeros/num-zeros, params-norm/params-norm; each also ' vs samples' and ' vs tokens'
+///   batch-size/batch-size, also ' vs samples'
+///   lm-loss-training/lm loss, also ' vs samples', ' vs tokens' and
+///   ' vs gigaflos (without embeddings)'
+///   iteration-time/iteration-time, in seconds, also ' vs samples' and ' vs tokens'
+///   iteration-time/samples per second, iteration-time/tokens per second; each also ' per replica'
+///   iteration-time/TFLOPs per gpu (estimated)                                 (TrainEvent)
+///   lm-loss-validation/lm loss validation, ... validation ppl; each also ' vs samples', ' vs
+///   tokens' and ' vs gigaflos (without embeddings)'; of the test split under
+///   lm-loss-validation/test                                                   (EvalEvent)
+///   time/<timer>-time, in seconds, of the slowest rank                        (TimersEvent)
+///   iteration-time/world_size: at every start the ranks, then 0               (StartEvent)
+/// A gigaflo is 6 * tokens * parameters without embeddings / 1e9. The estimate of TFLOPs is
+/// BigScience's own: 24 * (4 with full recomputation, else 3) * B s l h^2 (1 + s / (6 h) + V / (16
+/// l h)); it counts causal attention in full, unlike the console's figure. Left out: the sequence
+/// length of a curriculum, which this program does not have, and the command line as text.
+std::unique_ptr<Curves> bigscience_curves();
+
+/// The curves of log.tensorboard.dialect.
+std::unique_ptr<Curves> make_curves(deck::TensorboardDialect dialect);
+
+}  // namespace trireme::report
