@@ -7,6 +7,7 @@
 #include "core/signals.hpp"
 #include "deck_options.hpp"
 #include "mpi_app.hpp"
+#include "report/flops.hpp"
 #include "train/devices.hpp"
 #include "train/trainer.hpp"
 
@@ -64,6 +65,19 @@ std::string host_list(const std::vector<std::string>& hosts, std::vector<std::st
   return text;
 }
 
+report::ModelFacts model_facts(const deck::Deck& deck, const plan::Vocabulary& vocabulary,
+                               const plan::RunPlan& plan) {
+  const deck::Model& model = deck.model;
+  return {.layers = model.layers,
+          .hidden = model.hidden,
+          .sequence = model.sequence,
+          .vocab = vocabulary.size,
+          .parameters_without_embeddings = plan.parameters_without_embeddings,
+          .flops_per_token = report::model_flops_per_token(model.layers, model.hidden,
+                                                           model.sequence, vocabulary.size),
+          .recomputes = deck.recompute.granularity == deck::Granularity::full};
+}
+
 /// Prints program, command, hosts, layout, memory, data and run folder.
 void introduce(Start& start, const deck::Deck& deck, const plan::Vocabulary& vocabulary,
                const std::string& command, const std::vector<std::string>& hosts,
@@ -90,7 +104,9 @@ void introduce(Start& start, const deck::Deck& deck, const plan::Vocabulary& voc
                                     .data = plan.layout.data},
                          .partition = fmt::format("{}", fmt::join(plan.layout.partition, "-")),
                          .hosts = distinct,
-                         .parameters = plan.parameters});
+                         .parameters = plan.parameters,
+                         .model = model_facts(deck, vocabulary, plan),
+                         .iteration = start.restart.iteration});
 }
 
 /// Prints why the run stopped and how to go on.
@@ -138,6 +154,7 @@ ExitCode pretrain(int argc, char** argv, const DeckArguments& arguments,
         .total_iterations = deck::total_iterations(deck),
         .restart = point.checkpoint ? std::optional(point.iteration) : std::nullopt,
         .tensorboard = deck.log.tensorboard.enable,
+        .dialect = deck.log.tensorboard.dialect,
         .flush_every = deck.log.tensorboard.flush_every});
     introduce(start, deck, vocabulary, command, hosts, devices.description);
     return point.checkpoint ? point.checkpoint->string() : std::string();

@@ -577,8 +577,7 @@ void log_keys(std::vector<Key>& rows) {
               .help("Write TensorBoard event files."),
           key(TRIREME_MEMBER(log.tensorboard.dialect))
               .by_default("trireme")
-              .built({"trireme"})
-              .help("Names of the TensorBoard tags."),
+              .help("Whose names the TensorBoard tags have."),
           key(TRIREME_MEMBER(log.tensorboard.flush_every))
               .by_default("10")
               .from(1, kMostSteps)
@@ -586,13 +585,13 @@ void log_keys(std::vector<Key>& rows) {
               .help("TensorBoard events between flushes."),
           key(TRIREME_MEMBER(log.timers))
               .by_default("false")
-              .built({"false"})
-              .help("Log the time of each part of an iteration."),
-          key(TRIREME_MEMBER(log.memory)).by_default("true").help("Log the memory in use."),
+              .help("Log the time of each part of an iteration, over the ranks."),
+          key(TRIREME_MEMBER(log.memory))
+              .by_default("true")
+              .help("Log the memory in use after the first training line."),
           key(TRIREME_MEMBER(log.norms))
               .by_default("false")
-              .built({"false"})
-              .help("Log the norms of parameters."),
+              .help("Log the norm of the parameters and the zeros in the gradient."),
           later("log.gpu_every", "whole number").help("Iterations between lines about GPUs."),
           key(TRIREME_MEMBER(log.rank_files))
               .by_default("false")

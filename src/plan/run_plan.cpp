@@ -91,6 +91,14 @@ std::string layer_text(const std::vector<grid::LayerRange>& chunks) {
   return fmt::format("{}", fmt::join(words, ","));
 }
 
+/// Elements of the parameters behind the embeddings, which are the first stage's.
+std::int64_t count_without_embeddings(const std::vector<model::Parameter>& table) {
+  std::int64_t count = 0;
+  for (const model::Parameter& parameter : table)
+    if (parameter.home != model::Home::first_stage) count += parameter.shape.size();
+  return count;
+}
+
 }  // namespace
 
 const StagePlan& RunPlan::largest() const {
@@ -104,6 +112,7 @@ RunPlan plan_run(const deck::Deck& deck, std::int64_t vocab) {
   const std::vector<model::Parameter> table = model::gpt_parameters(sizes.config);
   RunPlan plan{.layout = layout(deck),
                .parameters = model::count_elements(table),
+               .parameters_without_embeddings = count_without_embeddings(table),
                .iterations = deck::total_iterations(deck),
                .tokens_per_step = deck.batch.global * deck.model.sequence,
                .micro_batches = micro_batches(deck),

@@ -39,6 +39,7 @@ struct StagePlan {
 struct RunPlan {
   grid::Layout layout;
   std::int64_t parameters = 0;  ///< of the logical model
+  std::int64_t parameters_without_embeddings = 0;
   std::int64_t iterations = 0;
   std::int64_t tokens_per_step = 0;
   int micro_batches = 0;  ///< of one iteration on each data rank

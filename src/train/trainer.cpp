@@ -6,14 +6,24 @@
 
 #include "checkpoint/folder.hpp"
 #include "checkpoint/model_tensors.hpp"
-#include "core/memory.hpp"
 #include "core/signals.hpp"
 #include "deck/describe.hpp"
 #include "report/flops.hpp"
+#include "train/measurements.hpp"
 #include "train/startup.hpp"
 
 namespace trireme::train {
 namespace {
+
+using device::Phase;
+using device::timed;
+
+/// The timers that are reported with each training line, in Megatron-LM's order.
+constexpr Phase kIterationPhases[] = {
+    Phase::forward_backward, Phase::forward,       Phase::backward, Phase::batch,
+    Phase::grads_sync,       Phase::gradient_norm, Phase::update,   Phase::optimizer};
+constexpr Phase kEvaluationPhase[] = {Phase::evaluate};
+constexpr Phase kSavePhase[] = {Phase::save};
 
 model::LayerContext layer_context(const deck::Deck& deck, const plan::Vocabulary& vocabulary,
                                   comm::Groups& groups, device::Backend& backend) {
@@ -79,6 +89,7 @@ Trainer::Trainer(const deck::Deck& deck, const plan::Vocabulary& vocabulary, com
   loss_scaler_.restore(state_.loss_scale);
   state_.loss_scale = loss_scaler_.state();
   runner_.set_observer(&optimizer_);
+  if (deck_.log.timers) runner_.set_timers(&timers_.emplace(backend_));
   backend.reserve_workspace(model::kernel_workspace_bytes(plan::layer_sizes(deck, vocabulary)));
   if (plan::uses_split(deck_, data::Split::valid)) valid_data_ = open(data::Split::valid);
   if (plan::uses_split(deck_, data::Split::test)) test_data_ = open(data::Split::test);
@@ -113,6 +124,8 @@ void Trainer::load() {
 
 StopReason Trainer::run() {
   StopReason stop = stop_before_start();
+  if (reporter_)
+    reporter_->print(report::datetime_line("before the start of training step", unix_time()));
   interval_ = {};
   const std::int64_t first_iteration = state_.iteration;
   while (stop == StopReason::none && state_.iteration < total_iterations_) {
@@ -131,7 +144,6 @@ StopReason Trainer::run() {
 
 Trainer::StepResult Trainer::step(PhaseSeconds* phases) {
   const Stopwatch watch;
-  double passes = 0.0, reduction = 0.0;
   const auto mark = [&] {
     if (phases) backend_.synchronize();
     return watch.seconds();
@@ -139,41 +151,52 @@ Trainer::StepResult Trainer::step(PhaseSeconds* phases) {
   parameters_.zero_gradients();
   const double loss_scale = loss_scaler_.scale();
   runner_.set_loss_scale(loss_scale);
-  const pipeline::LossSum loss =
-      runner_.train(train_data_, sampler_, state_.consumed_samples, schedule_);
-  passes = mark();
-  optimizer_.reduce_gradients();
-  reduction = mark();
-  const double norm = optimizer_.gradient_norm(loss_scale);
+  const pipeline::LossSum loss = timed(timers(), Phase::forward_backward, [&] {
+    return runner_.train(train_data_, sampler_, state_.consumed_samples, schedule_);
+  });
+  const double passes = mark();
+  timed(timers(), Phase::grads_sync, [&] { optimizer_.reduce_gradients(); });
+  const double reduction = mark();
+  StepResult result = timed(timers(), Phase::optimizer, [&] { return update_weights(loss_scale); });
+  result.loss = loss.mean();
+  if (!std::isfinite(result.loss)) ++state_.nan;
+  ++state_.iteration;
+  state_.consumed_samples += deck_.batch.global;
+  const double total = mark();
+  if (phases) *phases = {passes, reduction - passes, total - reduction};
+  if (timers_) timers_->settle();
+  longest_step_ = std::max(longest_step_, total);
+  return result;
+}
 
+Trainer::StepResult Trainer::update_weights(double loss_scale) {
+  StepResult result;
+  result.gradient_norm =
+      timed(timers(), Phase::gradient_norm, [&] { return optimizer_.gradient_norm(loss_scale); });
+  if (deck_.log.norms && reports_at(state_.iteration + 1))
+    result.gradient_zeros = optimizer_.gradient_zeros();
   const auto position = [&] {
     return plan::counts_samples(deck_) ? state_.applied_samples : state_.applied_iterations;
   };
   // A gradient that is not finite would spoil the weights for good: the step is skipped and
   // counted.
-  const bool applied = std::isfinite(norm);
-  if (applied) {
-    optimizer_.update({.learning_rate = learning_rate_.at(position()),
-                       .weight_decay = weight_decay_.at(position()),
-                       .gradient_norm = norm,
-                       .loss_scale = loss_scale});
+  result.applied = std::isfinite(result.gradient_norm);
+  if (result.applied) {
+    timed(timers(), Phase::update, [&] {
+      optimizer_.update({.learning_rate = learning_rate_.at(position()),
+                         .weight_decay = weight_decay_.at(position()),
+                         .gradient_norm = result.gradient_norm,
+                         .loss_scale = loss_scale});
+    });
     ++state_.applied_iterations;
     state_.applied_samples += deck_.batch.global;
   } else {
     ++state_.skipped;
   }
-  update_loss_scale(applied);
-  if (!std::isfinite(loss.mean())) ++state_.nan;
-  ++state_.iteration;
-  state_.consumed_samples += deck_.batch.global;
-  const double total = mark();
-  if (phases) *phases = {passes, reduction - passes, total - reduction};
-  longest_step_ = std::max(longest_step_, total);
-  return {.loss = loss.mean(),
-          .gradient_norm = norm,
-          .learning_rate = learning_rate_.at(position()),
-          .applied = applied,
-          .loss_scale = loss_scaler_.scale()};
+  update_loss_scale(result.applied);
+  result.learning_rate = learning_rate_.at(position());
+  result.loss_scale = loss_scaler_.scale();
+  return result;
 }
 
 void Trainer::update_loss_scale(bool applied) {
@@ -190,14 +213,27 @@ void Trainer::forward_only() { runner_.evaluate(train_data_, sampler_, state_.co
 
 // ---- reports
 
+bool Trainer::reports_at(std::int64_t iteration) const {
+  return iteration % deck_.log.every == 0 || iteration == total_iterations_;
+}
+
 void Trainer::report(const StepResult& result) {
   const bool finite = std::isfinite(result.loss);
   interval_.loss += finite ? result.loss : 0.0;
   interval_.nan += !finite;
   interval_.skipped += !result.applied;
   ++interval_.iterations;
-  if (state_.iteration % deck_.log.every != 0 && state_.iteration != total_iterations_) return;
+  if (!reports_at(state_.iteration)) return;
 
+  report::TrainEvent event = train_event(result);
+  if (deck_.log.norms) event.parameter_norm = optimizer_.parameter_norm();
+  if (reporter_) reporter_->on(event);
+  if (deck_.log.memory && !memory_reported_) report_memory();
+  report_timers(kIterationPhases, interval_.iterations);
+  interval_ = {};
+}
+
+report::TrainEvent Trainer::train_event(const StepResult& result) const {
   const double seconds = interval_.watch.seconds() / static_cast<double>(interval_.iterations);
   const double tokens = static_cast<double>(plan_.tokens_per_step);
   const deck::Model& model = deck_.model;
@@ -206,40 +242,36 @@ void Trainer::report(const StepResult& result) {
   const double flops_per_rank = flops / seconds / groups_.layout.ranks();
   const double peak = device::peak_flops(backend_.gpu_name(), parameters_.dtype());
   const std::int64_t counted = interval_.iterations - interval_.nan;
-  if (reporter_)
-    reporter_->on(report::TrainEvent{
-        .iteration = state_.iteration,
-        .consumed_samples = state_.consumed_samples,
-        .consumed_tokens = state_.consumed_samples * model.sequence,
-        .loss = counted > 0 ? interval_.loss / static_cast<double>(counted) : std::nan(""),
-        .grad_norm = std::abs(result.gradient_norm),  // a NaN must show no sign
-        .learning_rate = result.learning_rate,
-        .loss_scale = result.loss_scale,
-        .global_batch = deck_.batch.global,
-        .ms = seconds * 1e3,
-        .tokens_per_second = tokens / seconds,
-        .model_tflops_per_rank = flops_per_rank / 1e12,
-        .mfu = peak > 0.0 ? std::optional(flops_per_rank / peak) : std::nullopt,
-        .skipped = interval_.skipped,
-        .nan = interval_.nan});
-  if (deck_.log.memory && !memory_reported_) report_memory();
-  interval_ = {};
+  return {.iteration = state_.iteration,
+          .consumed_samples = state_.consumed_samples,
+          .consumed_tokens = state_.consumed_samples * model.sequence,
+          .loss = counted > 0 ? interval_.loss / static_cast<double>(counted) : std::nan(""),
+          .grad_norm = std::abs(result.gradient_norm),  // a NaN must show no sign
+          .gradient_zeros = result.gradient_zeros,
+          .learning_rate = result.learning_rate,
+          .loss_scale = result.loss_scale,
+          .global_batch = deck_.batch.global,
+          .ms = seconds * 1e3,
+          .tokens_per_second = tokens / seconds,
+          .model_tflops_per_rank = flops_per_rank / 1e12,
+          .mfu = peak > 0.0 ? std::optional(flops_per_rank / peak) : std::nullopt,
+          .skipped = interval_.skipped,
+          .nan = interval_.nan};
 }
 
 void Trainer::report_memory() {
   memory_reported_ = true;
-  const ProcessMemory memory = process_memory();
-  // The largest rank decides whether the job fits.
-  const auto largest = [&](std::int64_t bytes) {
-    return static_cast<std::int64_t>(
-        groups_.world->all_reduce(static_cast<double>(bytes), comm::Reduce::max));
-  };
-  const report::MemoryEvent event{
+  report::MemoryEvent event = memory_in_use(backend_, groups_);
+  event.iteration = state_.iteration;
+  event.planned_bytes = static_cast<std::int64_t>(plan_.largest().memory.total());
+  if (reporter_) reporter_->on(event);
+}
+
+void Trainer::report_timers(std::span<const Phase> phases, std::int64_t iterations) {
+  if (!timers_) return;
+  const report::TimersEvent event{
       .iteration = state_.iteration,
-      .planned_bytes = static_cast<std::int64_t>(plan_.largest().memory.total()),
-      .resident_bytes = largest(memory.resident),
-      .peak_bytes = largest(memory.peak),
-      .gpu_bytes = largest(static_cast<std::int64_t>(backend_.memory().used))};
+      .timers = timer_values(*timers_, phases, static_cast<double>(iterations), *groups_.world)};
   if (reporter_) reporter_->on(event);
 }
 
@@ -261,25 +293,32 @@ void Trainer::evaluate_at_end() {
     const std::int64_t every = plan::run_length(deck_).evaluate_every;
     const std::int64_t before = every > 0 ? state_.iteration / every : 0;
     evaluate(data::Split::valid, *valid_data_,
-             before * deck_.evaluate.iterations * deck_.batch.global);
+             before * deck_.evaluate.iterations * deck_.batch.global, /*at_end=*/true);
   }
-  if (test_data_) evaluate(data::Split::test, *test_data_, 0);
+  if (test_data_) evaluate(data::Split::test, *test_data_, 0, /*at_end=*/true);
 }
 
 void Trainer::evaluate(data::Split split, const data::GptDataset& dataset,
-                       std::int64_t first_sample) {
+                       std::int64_t first_sample, bool at_end) {
   const Stopwatch watch;
   pipeline::LossSum sum;
-  for (std::int64_t i = 0; i < deck_.evaluate.iterations; ++i) {
-    const pipeline::LossSum batch =
-        runner_.evaluate(dataset, sampler_, first_sample + i * deck_.batch.global);
-    sum.loss += batch.loss;
-    sum.tokens += batch.tokens;
-  }
+  timed(timers(), Phase::evaluate, [&] {
+    for (std::int64_t i = 0; i < deck_.evaluate.iterations; ++i) {
+      const pipeline::LossSum batch =
+          runner_.evaluate(dataset, sampler_, first_sample + i * deck_.batch.global);
+      sum.loss += batch.loss;
+      sum.tokens += batch.tokens;
+    }
+  });
+  report_timers(kEvaluationPhase);
   if (reporter_)
-    reporter_->on(report::EvalEvent{.iteration = state_.iteration,
-                                    .split = std::string(data::name_of(split)),
-                                    .loss = sum.mean()});
+    reporter_->on(
+        report::EvalEvent{.iteration = state_.iteration,
+                          .consumed_samples = state_.consumed_samples,
+                          .consumed_tokens = state_.consumed_samples * deck_.model.sequence,
+                          .split = std::string(data::name_of(split)),
+                          .loss = sum.mean(),
+                          .at_end = at_end});
   interval_.watch.exclude(watch.seconds());
 }
 
@@ -289,8 +328,10 @@ void Trainer::save() {
   const Stopwatch watch;
   const std::filesystem::path folder = checkpoint_folder(deck_);
   const std::filesystem::path path = checkpoint::step_path(folder, state_.iteration);
-  checkpoint::save(path, *groups_.world, state_.attributes(), deck::print_deck(deck_),
-                   checkpoint::checkpoint_tensors(parameters_, optimizer_), &backend_);
+  timed(timers(), Phase::save, [&] {
+    checkpoint::save(path, *groups_.world, state_.attributes(), deck::print_deck(deck_),
+                     checkpoint::checkpoint_tensors(parameters_, optimizer_), &backend_);
+  });
   last_checkpoint_ = path;
   saved_iteration_ = state_.iteration;
   last_save_ = watch.seconds();
@@ -305,6 +346,7 @@ void Trainer::save() {
       keep_every = deck::in_iterations(*deck_.checkpoint.keep_every, deck_);
     checkpoint::retain(folder, deck_.checkpoint.keep, keep_every);
   }
+  report_timers(kSavePhase);
   interval_.watch.exclude(watch.seconds());
 }
 

@@ -4,9 +4,11 @@
 #include <cstdint>
 #include <filesystem>
 #include <optional>
+#include <span>
 
 #include "core/clock.hpp"
 #include "deck/deck.hpp"
+#include "device/timers.hpp"
 #include "pipeline/stage_runner.hpp"
 #include "plan/run_plan.hpp"
 #include "plan/setup.hpp"
@@ -49,6 +51,7 @@ class Trainer {
     double learning_rate = 0.0;  ///< the next iteration's, as Megatron-LM prints it
     bool applied = false;        ///< false when the gradient was not finite: no update
     double loss_scale = 1.0;     ///< the next iteration's
+    std::optional<std::int64_t> gradient_zeros = {};  ///< with log.norms, where a report is due
   };
   /// Seconds of an iteration by phase, the backend waited for at the end of each.
   struct PhaseSeconds {
@@ -74,18 +77,30 @@ class Trainer {
   data::GptDataset open(data::Split split);
   /// Loads weights and moments of the checkpoint that the run goes on from.
   void load();
+  /// From the reduced gradient to new weights, or to none where it is not finite. All of the result
+  /// but the loss.
+  StepResult update_weights(double loss_scale);
   /// Ends an iteration's loss scale: halves or doubles it where that is due.
   void update_loss_scale(bool applied);
+  /// Whether log.every asks for a report after `iteration`.
+  bool reports_at(std::int64_t iteration) const;
   /// Adds an iteration to the interval and reports it where log.every says.
   void report(const StepResult& result);
+  /// The interval's TrainEvent.
+  report::TrainEvent train_event(const StepResult& result) const;
   void report_memory();
+  /// The timers of `phases`, where log.timers is on, as means over `iterations`.
+  void report_timers(std::span<const device::Phase> phases, std::int64_t iterations = 1);
   void evaluate_if_due();
   void evaluate_at_end();
   /// Evaluates on evaluate.iterations batches from sample `first_sample` on.
-  void evaluate(data::Split split, const data::GptDataset& dataset, std::int64_t first_sample);
+  void evaluate(data::Split split, const data::GptDataset& dataset, std::int64_t first_sample,
+                bool at_end = false);
   /// Writes a checkpoint and deletes those that are not kept.
   void save();
   bool sees_kill_switch() const;
+  /// Null where log.timers is off.
+  device::Timers* timers() { return timers_ ? &*timers_ : nullptr; }
   /// What one more iteration takes at most, its evaluation included.
   double next_iteration_seconds() const;
   /// Whether to stop, the same on every rank; `none` to go on.
@@ -111,6 +126,7 @@ class Trainer {
   pipeline::StageRunner runner_;
   data::GptDataset train_data_;
   std::optional<data::GptDataset> valid_data_, test_data_;
+  std::optional<device::Timers> timers_;
   Interval interval_;
   double longest_step_ = 0.0;  ///< seconds
   double last_save_ = 0.0;     ///< seconds that the last save took

@@ -120,6 +120,12 @@ TEST(DeckErrors, RangesAndAllowedValues) {
        "inverse-square-root, lr-range-test — did you mean 'cosine'?"},
       {"peak: 3e-4", "peak: 3e-4\n  dialect: deepspeed",
        "bad.yaml:9:3: schedule.dialect = deepspeed: allowed are megatron, v1"},
+      {"batch:", "log: {tensorboard: {dialect: bigscence}}\nbatch:",
+       "bad.yaml:6:21: log.tensorboard.dialect = bigscence: allowed are trireme, megatron, "
+       "bigscience — did you mean 'bigscience'?"},
+      {"batch:", "log: {timers: minmax}\nbatch:",
+       "bad.yaml:6:7: log.timers = minmax: expected true or false"},
+      {"batch:", "log: {norms: 2}\nbatch:", "bad.yaml:6:7: log.norms = 2: expected true or false"},
       {"peak: 3e-4", "peak: 3e-4\n  warmup: 5 minutes",
        "bad.yaml:9:3: schedule.warmup = 5 minutes: expected a number and its unit (iterations, "
        "samples, or a fraction below 1)"},
@@ -152,6 +158,10 @@ TEST(DeckErrors, WhatNeedsAGpu) {
 
 TEST(DeckErrors, NotBuiltYet) {
   expect_lines({
+      {"batch:", "log: {rank_files: true}\nbatch:",
+       "bad.yaml:6:7: 'log.rank_files: true' is not built yet; leave it out or write 'false'"},
+      {"batch:", "log: {gpu_every: 10}\nbatch:",
+       "bad.yaml:6:7: 'log.gpu_every' is not built yet; leave it out"},
       {"batch:", "parallel: {zero: 2}\nbatch:",
        "bad.yaml:6:12: 'parallel.zero: 2' is not built yet; leave it out or write '0' or '1'"},
       {"batch:", "recompute: {granularity: full}\nbatch:",

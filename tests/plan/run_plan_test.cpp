@@ -21,6 +21,7 @@ RunPlan plan_gpt2(const std::vector<std::string>& overrides = {}, std::int64_t r
 TEST(RunPlan, CountsGpt2) {
   const RunPlan plan = plan_gpt2();
   EXPECT_EQ(plan.parameters, kGpt2Parameters);
+  EXPECT_EQ(plan.parameters_without_embeddings, kGpt2Parameters - (kVocab + 1024) * kHidden);
   ASSERT_EQ(plan.stages.size(), 1u);
   EXPECT_EQ(plan.stages[0].parameters, kGpt2Parameters + (kPadded - kVocab) * kHidden);
   EXPECT_EQ(plan.iterations, 1000);

@@ -1,0 +1,81 @@
+#include "train/measurements.hpp"
+
+#include <algorithm>
+#include <iterator>
+#include <limits>
+
+#include "core/memory.hpp"
+
+namespace trireme::train {
+namespace {
+
+/// This rank's memory as report::RankMemory defines it.
+report::RankMemory rank_memory(const device::Backend& backend, int rank) {
+  const device::Backend::Memory gpu = backend.memory();
+  if (gpu.total > 0) {
+    const auto bytes = [](std::size_t value) { return static_cast<std::int64_t>(value); };
+    return {rank, bytes(gpu.allocated), bytes(gpu.max_allocated), bytes(gpu.used), bytes(gpu.used)};
+  }
+  const ProcessMemory process = process_memory();
+  return {rank, process.resident, process.peak, process.address_space, process.peak_address_space};
+}
+
+/// That of the ranks with the first copy of the model. Collective over the world.
+std::vector<report::RankMemory> memory_of_first_copy(const device::Backend& backend,
+                                                     const comm::Groups& groups) {
+  const report::RankMemory own = rank_memory(backend, groups.world->rank());
+  // Each rank's five figures: a zero in the first, a copy's number, tells the first copy.
+  constexpr int kFigures = 5;
+  std::vector<double> all(groups.world->size() * kFigures);
+  double* mine = all.data() + groups.world->rank() * kFigures;
+  mine[0] = groups.place.data;
+  mine[1] = static_cast<double>(own.allocated);
+  mine[2] = static_cast<double>(own.max_allocated);
+  mine[3] = static_cast<double>(own.reserved);
+  mine[4] = static_cast<double>(own.max_reserved);
+  groups.world->all_gather(all.data(), kFigures, DType::f64);
+  std::vector<report::RankMemory> ranks;
+  for (int rank = 0; rank < groups.world->size(); ++rank) {
+    const double* figures = all.data() + rank * kFigures;
+    const auto bytes = [&](int i) { return static_cast<std::int64_t>(figures[i]); };
+    if (figures[0] == 0.0) ranks.push_back({rank, bytes(1), bytes(2), bytes(3), bytes(4)});
+  }
+  return ranks;
+}
+
+}  // namespace
+
+std::vector<report::TimerValue> timer_values(device::Timers& timers,
+                                             std::span<const device::Phase> phases,
+                                             double iterations, comm::Communicator& world) {
+  // The largest of the negative times is the smallest time; ranks without one are below all.
+  constexpr double kNone = -std::numeric_limits<double>::infinity();
+  std::vector<double> extremes;
+  for (const device::Phase phase : phases) {
+    const std::optional<double> ms = timers.take(phase);
+    extremes.push_back(ms ? -*ms / iterations : kNone);
+    extremes.push_back(ms ? *ms / iterations : kNone);
+  }
+  world.all_reduce(extremes.data(), extremes.size(), DType::f64, comm::Reduce::max);
+  std::vector<report::TimerValue> values;
+  for (std::size_t i = 0; i < phases.size(); ++i)
+    if (extremes[2 * i] != kNone)
+      values.push_back(
+          {std::string(device::name_of(phases[i])), -extremes[2 * i], extremes[2 * i + 1]});
+  return values;
+}
+
+report::MemoryEvent memory_in_use(const device::Backend& backend, const comm::Groups& groups) {
+  const ProcessMemory process = process_memory();
+  // The largest rank decides whether the job fits.
+  const auto largest = [&](std::int64_t bytes) {
+    return static_cast<std::int64_t>(
+        groups.world->all_reduce(static_cast<double>(bytes), comm::Reduce::max));
+  };
+  return {.resident_bytes = largest(process.resident),
+          .peak_bytes = largest(process.peak),
+          .gpu_bytes = largest(static_cast<std::int64_t>(backend.memory().used)),
+          .ranks = memory_of_first_copy(backend, groups)};
+}
+
+}  // namespace trireme::train

@@ -1,0 +1,144 @@
+"""What a run says about itself: Megatron-LM's lines on the console, norms, timers, TensorBoard's tags."""
+
+import math
+import re
+import unittest
+
+from runs import RunTest, layout_words
+
+NUMBER = r"\d+\.\d+"
+# With more positions than tokens in a sample the last rows of the position embedding get no gradient.
+UNUSED_POSITIONS, HIDDEN = 8, 32
+POSITIONS = f"model.positions={32 + UNUSED_POSITIONS}"
+
+# The timers of an iteration, in Megatron-LM's order.
+TIMERS = ["forward-backward", "forward-compute", "backward-compute", "batch-generator",
+          "all-grads-sync", "optimizer-clip-main-grad", "optimizer-inner-step", "optimizer"]
+
+
+def timer_lines(*names):
+    """What the list of timers looks like."""
+    lines = [r"\(min, max\) time across ranks \(ms\):"]
+    for name in names:
+        lines.append("    " + re.escape((name + " ").ljust(48, ".")) + rf": \({NUMBER}, {NUMBER}\)")
+    return "\n".join(lines)
+
+
+class Monitor(RunTest):
+    def console(self, name):
+        return (self.folder / name / "console.log").read_text()
+
+    def test_console_reads_like_megatrons(self):
+        self.pretrain("run", *layout_words(2, 2, 1), "log.timers=true", "log.norms=true",
+                      "log.every=10", "evaluate.every=10", "evaluate.at_end=true",
+                      "data.split=80,10,10", "checkpoint.every=15", ranks=4)
+        text = self.console("run")
+        training = (r" iteration {:8d}/      20 \| consumed samples: {:12d} \| elapsed time per "
+                    rf"iteration \(ms\): {NUMBER} \| learning rate: \d\.\d{{{{3}}}}E-03 \| global "
+                    rf"batch size:     8 \| lm loss: \d\.\d{{{{6}}}}E\+00 \| loss scale: 1\.0 \| "
+                    rf"grad norm: {NUMBER} \| num zeros: \d+\.0 \| params norm: {NUMBER} \| number "
+                    r"of skipped iterations:   0 \| number of nan iterations:   0 \| tokens per "
+                    r"second: .*")
+        memory = "".join(
+            rf"\[Rank {rank}\] \(after 10 iterations\) memory \(MB\) \| allocated: {NUMBER} \| max "
+            rf"allocated: {NUMBER} \| reserved: {NUMBER} \| max reserved: {NUMBER}\n"
+            for rank in range(4))
+        evaluated = (r"-{{40,}}\n validation loss at iteration {} \| lm loss value: \d\.\d{{6}}E\+00 "
+                     r"\| lm loss PPL: \d\.\d{{6}}E\+0\d \| \n-{{40,}}\n")
+        saved = r"  successfully saved checkpoint at iteration {:7d} to .*\n"
+        self.assertRegex(text, "".join([
+            r"\nmodel FLOPs \d\.\d{4}E\+05 a token = 72 l h\^2 .*\n",
+            r"\[before the start of training step\] datetime: \d{4}-\d\d-\d\d \d\d:\d\d:\d\d \n",
+            training.format(10, 80), "\n", memory, r" memory of the fullest rank .*\n",
+            timer_lines(*TIMERS), "\n", timer_lines("evaluate"), "\n", evaluated.format(10),
+            saved.format(15), timer_lines("save-checkpoint"), "\n", training.format(20, 160), "\n",
+            timer_lines(*TIMERS), "\n", timer_lines("evaluate"), "\n", evaluated.format(20),
+            saved.format(20), timer_lines("save-checkpoint"), "\n", timer_lines("evaluate"), "\n",
+            evaluated.format("20 on test set")]))
+        evaluations = self.events("run", "eval")
+        self.assertEqual([(event["split"], event["at_end"]) for event in evaluations],
+                         [("valid", False), ("valid", False), ("test", True)])
+
+    def test_validation_at_the_end_names_the_split(self):
+        self.pretrain("run", "evaluate.every=15", "evaluate.at_end=true")
+        self.assertIn("\n validation loss at iteration 15 | ", self.console("run"))
+        self.assertIn("\n validation loss at iteration 20 on validation set | ", self.console("run"))
+
+    def test_timers_add_up(self):
+        self.pretrain("run", "log.timers=true", "log.every=5", "model.hidden=64")
+        events = [event for event in self.events("run", "timers")
+                  if "forward-backward" in event["timers"]]
+        self.assertEqual([event["iteration"] for event in events], [5, 10, 15, 20])
+        for event, train in zip(events, self.events("run", "train")):
+            times = event["timers"]
+            self.assertEqual(list(times), TIMERS)
+            for name, time in times.items():
+                self.assertEqual(time["min_ms"], time["max_ms"], f"{name} on one rank")
+                self.assertGreaterEqual(time["min_ms"], 0, name)
+            ms = {name: time["max_ms"] for name, time in times.items()}
+            self.assertGreater(ms["backward-compute"], 0)
+            self.assertLessEqual(ms["batch-generator"], ms["forward-compute"])
+            self.assertLessEqual(ms["forward-compute"] + ms["backward-compute"],
+                                 ms["forward-backward"])
+            self.assertLessEqual(ms["optimizer-clip-main-grad"] + ms["optimizer-inner-step"],
+                                 ms["optimizer"])
+            whole = ms["forward-backward"] + ms["all-grads-sync"] + ms["optimizer"]
+            self.assertLessEqual(whole, train["ms"])
+            self.assertGreater(whole, 0.5 * train["ms"], "where is the rest of the time?")
+
+    def test_what_is_not_asked_for_is_not_logged(self):
+        self.pretrain("run", "log.memory=false")
+        self.assertEqual(self.events("run", "timers") + self.events("run", "memory"), [])
+        for word in ("time across ranks", "params norm", "num zeros", "memory (MB)"):
+            self.assertNotIn(word, self.console("run"))
+        self.assertNotIn("parameter_norm", self.events("run", "train")[0])
+
+    def test_norms_are_those_of_the_logical_model_on_every_layout(self):
+        found = {}
+        for layout in [(1, 1, 1), (2, 1, 1), (1, 2, 1), (1, 1, 2), (2, 2, 1), (1, 2, 2)]:
+            for zero in (0, 1) if layout[2] > 1 else (1,):
+                name = "{}-{}-{}-zero{}".format(*layout, zero)
+                self.pretrain(name, *layout_words(*layout), f"parallel.zero={zero}",
+                              "log.norms=true", POSITIONS, "train.iterations=6",
+                              ranks=math.prod(layout))
+                found[name] = self.events(name, "train")
+                tensors = self.inspect(self.latest(name))["tensors"]
+                squares = sum(tensor["sum_of_squares"] for tensor in tensors
+                              if tensor["name"].startswith("model/"))
+                self.assertAlmostEqual(found[name][-1]["parameter_norm"], math.sqrt(squares),
+                                       delta=1e-6 * math.sqrt(squares), msg=name)
+        reference = found["1-1-1-zero1"]
+        for name, events in found.items():
+            for event, expected in zip(events, reference):
+                self.assertAlmostEqual(event["parameter_norm"], expected["parameter_norm"],
+                                       delta=1e-5 * expected["parameter_norm"], msg=name)
+                # Rounding may make another one zero, but no layout counts any twice.
+                zeros = event["gradient_zeros"] - UNUSED_POSITIONS * HIDDEN
+                self.assertIn(zeros, range(64), name)
+
+    def test_tensorboard_has_the_tags_of_the_dialect(self):
+        tags = {
+            "trireme": ["train/loss", "train/parameter_norm", "timers/optimizer_ms", "valid/loss",
+                        "memory/peak_bytes"],
+            "megatron": ["lm loss", "lm loss vs samples", "params-norm vs samples", "world-size",
+                         "optimizer-time", "lm loss validation ppl vs samples"],
+            "bigscience": ["lm-loss-training/lm loss vs gigaflos (without embeddings)",
+                           "steps-vs-tokens/y=tokens,x=steps", "time/optimizer-time",
+                           "iteration-time/TFLOPs per gpu (estimated)",
+                           "lm-loss-validation/lm loss validation vs tokens"],
+        }
+        for dialect in tags:
+            self.pretrain(dialect, f"log.tensorboard.dialect={dialect}", "log.timers=true",
+                          "log.norms=true", "log.tensorboard.enable=true", "train.iterations=4",
+                          "evaluate.every=2")
+            [path] = (self.folder / dialect / "tensorboard").iterdir()
+            content = path.read_bytes()
+            for name, words in tags.items():
+                for tag in words:
+                    # A tag stands between its length and the key of its value.
+                    found = bytes([len(tag)]) + tag.encode() + b"\x15" in content
+                    self.assertEqual(found, name == dialect, f"{dialect}: {tag}")
+
+
+if __name__ == "__main__":
+    unittest.main(verbosity=2)

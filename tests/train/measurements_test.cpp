@@ -1,0 +1,69 @@
+#include "train/measurements.hpp"
+
+#include <gtest/gtest.h>
+
+#include <chrono>
+#include <thread>
+
+namespace trireme::train {
+namespace {
+
+using device::Phase;
+
+class MeasurementsTest : public testing::Test {
+ protected:
+  comm::Groups groups_ =
+      comm::make_groups(comm::MpiCommunicator::world(),
+                        {.data = comm::MpiCommunicator::world()->size(), .partition = {1}});
+  const std::unique_ptr<device::Backend> backend_ = device::make_host_backend(1);
+};
+
+TEST_F(MeasurementsTest, TimersSpanTheRanksThatRanThem) {
+  device::Timers timers(*backend_);
+  const int rank = groups_.world->rank(), last = groups_.world->size() - 1;
+  const auto work = [&](Phase phase, int ms) {
+    timed(&timers, phase, [&] { std::this_thread::sleep_for(std::chrono::milliseconds(ms)); });
+  };
+  work(Phase::forward, 20 + 60 * rank);
+  if (rank == last) work(Phase::batch, 40);
+  const Phase phases[] = {Phase::forward, Phase::backward, Phase::batch};
+  const auto values = timer_values(timers, phases, 2.0, *groups_.world);
+  ASSERT_EQ(values.size(), 2u) << "no rank ran a backward pass";
+  EXPECT_EQ(values[0].name, "forward-compute");
+  EXPECT_GE(values[0].min_ms, 10.0);
+  EXPECT_GE(values[0].max_ms, 10.0 + 30.0 * last);
+  if (last > 0) {
+    EXPECT_LT(values[0].min_ms, values[0].max_ms);
+  }
+  EXPECT_EQ(values[1].name, "batch-generator");
+  EXPECT_GE(values[1].min_ms, 20.0) << "the ranks that make no batch do not count";
+  EXPECT_TRUE(timer_values(timers, phases, 2.0, *groups_.world).empty());
+}
+
+TEST_F(MeasurementsTest, MemoryIsThatOfTheProcessOnTheHost) {
+  const report::MemoryEvent event = memory_in_use(*backend_, groups_);
+  EXPECT_EQ(event.gpu_bytes, 0);
+  ASSERT_EQ(event.ranks.size(), 1u) << "the other ranks hold copies";
+  const report::RankMemory& first = event.ranks[0];
+  EXPECT_EQ(first.rank, 0);
+  EXPECT_GT(first.allocated, 1 << 20);
+  EXPECT_GE(first.max_allocated, first.allocated);
+  EXPECT_GT(first.reserved, first.allocated) << "of addresses there are more";
+  EXPECT_GE(first.max_reserved, first.reserved);
+  EXPECT_GE(event.peak_bytes, first.max_allocated);
+}
+
+TEST_F(MeasurementsTest, MemoryIsToldOfEveryPartOfTheModel) {
+  const int size = groups_.world->size();
+  const comm::Groups parts =
+      comm::make_groups(comm::MpiCommunicator::world(), {.tensor = size, .partition = {1}});
+  const report::MemoryEvent event = memory_in_use(*backend_, parts);
+  ASSERT_EQ(static_cast<int>(event.ranks.size()), size);
+  for (int rank = 0; rank < size; ++rank) {
+    EXPECT_EQ(event.ranks[rank].rank, rank);
+    EXPECT_GT(event.ranks[rank].allocated, 1 << 20);
+  }
+}
+
+}  // namespace
+}  // namespace trireme::train
