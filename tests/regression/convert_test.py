@@ -79,7 +79,7 @@ def logits(tensors, config, ids):
 class HuggingFace(RunTest):
     def setUp(self):
         super().setUp()
-        self.pretrain("run", "parallel.tensor=2", ranks=2)
+        self.pretrain("run")
         self.exported = self.folder / "gpt2"
         result = convert("hf", self.folder / "run", self.exported)
         self.assertEqual(result.code, FINISHED, result)
