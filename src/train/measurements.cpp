@@ -66,6 +66,8 @@ std::vector<report::TimerValue> timer_values(device::Timers& timers,
 }
 
 report::MemoryEvent memory_in_use(const device::Backend& backend, const comm::Groups& groups) {
+  // Before the peak is read: no rank's figure is above it.
+  std::vector<report::RankMemory> ranks = memory_of_first_copy(backend, groups);
   const ProcessMemory process = process_memory();
   // The largest rank decides whether the job fits.
   const auto largest = [&](std::int64_t bytes) {
@@ -75,7 +77,7 @@ report::MemoryEvent memory_in_use(const device::Backend& backend, const comm::Gr
   return {.resident_bytes = largest(process.resident),
           .peak_bytes = largest(process.peak),
           .gpu_bytes = largest(static_cast<std::int64_t>(backend.memory().used)),
-          .ranks = memory_of_first_copy(backend, groups)};
+          .ranks = std::move(ranks)};
 }
 
 }  // namespace trireme::train
