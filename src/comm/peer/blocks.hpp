@@ -12,9 +12,10 @@ namespace trireme::comm {
 inline constexpr int kMostPeers = 8;
 inline constexpr int kPeerThreads = 512;
 /// Blocks of an exchange on the compute stream, which has the GPU to itself, and of one beside it,
-/// which takes its multiprocessors from a product.
+/// which takes its multiprocessors from a product. With fewer the exchange outlasts the product: 8
+/// cost 18 % of a step of 1.5B's shapes on two H200s.
 inline constexpr int kPeerBlocks = 32;
-inline constexpr int kPeerBlocksBeside = 8;
+inline constexpr int kPeerBlocksBeside = 32;
 /// What a thread moves at a time.
 inline constexpr std::int64_t kPeerVectorBytes = 16;
 
