@@ -11,35 +11,13 @@
 #include <string_view>
 #include <vector>
 
+#include "deck/batch_problems.hpp"
+#include "deck/divisors.hpp"
 #include "deck/schema.hpp"
 #include "deck/value.hpp"
 
 namespace trireme::deck {
 namespace {
-
-// "1, 2, 4 or 8": divisors of `number` from `least` on, those nearest to `near` where there are
-// many.
-std::string divisor_list(std::int64_t number, std::int64_t near, std::int64_t least = 1) {
-  constexpr std::size_t kMost = 6;
-  std::vector<std::int64_t> divisors;
-  for (std::int64_t low = 1; low * low <= number; ++low) {
-    if (number % low != 0) continue;
-    divisors.push_back(low);
-    if (low * low != number) divisors.push_back(number / low);
-  }
-  const auto distance = [near](std::int64_t divisor) {
-    return std::abs(std::log(static_cast<double>(divisor) / static_cast<double>(near)));
-  };
-  std::erase_if(divisors, [least](std::int64_t divisor) { return divisor < least; });
-  std::sort(divisors.begin(), divisors.end());
-  std::stable_sort(divisors.begin(), divisors.end(),
-                   [&](std::int64_t a, std::int64_t b) { return distance(a) < distance(b); });
-  divisors.resize(std::min(divisors.size(), kMost));
-  std::sort(divisors.begin(), divisors.end());
-  std::vector<std::string> words;
-  for (const std::int64_t divisor : divisors) words.push_back(fmt::format("{}", divisor));
-  return alternatives(words);
-}
 
 std::string try_divisors(std::int64_t number, std::int64_t near) {
   return "try " + divisor_list(number, near);
@@ -61,6 +39,8 @@ class Checker {
   void layout();
   void pipeline();
   void batch_and_length();
+  void rampup();
+  void skipped_data();
   void schedule();
   void range_test();
   void tokenizer();
@@ -201,9 +181,9 @@ void Checker::pipeline() {
                 "parallel.pipeline * parallel.interleave = {} * {} = {} does not divide "
                 "model.layers = {} (try {})",
                 stages, chunks, links, layers,
-                whole_stages
-                    ? "parallel.interleave: " + divisor_list(layers / stages, chunks, /*least=*/2)
-                    : fmt::format("model.layers: {}", (layers / links + 1) * links));
+                whole_stages ? "parallel.interleave: " +
+                                   divisor_list(layers / stages, chunks, /*factor=*/1, /*least=*/2)
+                             : fmt::format("model.layers: {}", (layers / links + 1) * links));
           });
   require(!parallel.partition, {"parallel.partition", "parallel.schedule"}, [&] {
     return fmt::format(
@@ -226,13 +206,40 @@ void Checker::batch_and_length() {
         "train.iterations = {} and train.samples = {} both say how long to train; give one",
         *train.iterations, *train.samples);
   });
-  require(!train.samples || *train.samples >= batch.global, {"train.samples", "batch.global"}, [&] {
-    return fmt::format("train.samples = {} is less than batch.global = {} (try {})", *train.samples,
-                       batch.global, batch.global);
-  });
-  const std::string problem = batch_problem(deck_, deck_.parallel.data.value_or(1));
-  require(problem.empty(), {"batch.global", "batch.micro", "parallel.data", "parallel.schedule"},
-          [&] { return problem; });
+  const std::int64_t first = batch.rampup.start.value_or(batch.global);
+  require(!train.samples || *train.samples >= first,
+          {"train.samples", "batch.global", "batch.rampup.start"}, [&] {
+            return fmt::format("train.samples = {} is less than {} = {} (try {})", *train.samples,
+                               batch.rampup.start ? "batch.rampup.start" : "batch.global", first,
+                               first);
+          });
+  const auto problem = batch_problem(deck_, deck_.parallel.data.value_or(1));
+  require(!problem,
+          {problem ? problem->key : "", "batch.global", "batch.rampup.start", "batch.rampup.step",
+           "batch.micro", "parallel.data", "parallel.schedule", "train.iterations"},
+          [&] { return problem->text; });
+}
+
+void Checker::rampup() {
+  const Rampup& ramp = deck_.batch.rampup;
+  if (!ramp.start && !ramp.step && !ramp.samples) return;
+  const auto needed = [&](bool given, std::string_view path) {
+    require(given, {path, "batch.rampup"},
+            [path] { return fmt::format("missing key '{}': {}", path, find_key(path)->help); });
+  };
+  needed(ramp.start.has_value(), "batch.rampup.start");
+  needed(ramp.step.has_value(), "batch.rampup.step");
+  needed(ramp.samples.has_value(), "batch.rampup.samples");
+}
+
+void Checker::skipped_data() {
+  const auto& ranges = deck_.train.skip;
+  const std::int64_t iterations = total_iterations(deck_);
+  require(ranges.empty() || ranges.back().first <= iterations,
+          {"train.skip", "train.iterations", "train.samples", "batch.global"}, [&] {
+            return fmt::format("train.skip = {} begins after the last iteration, {}; leave it out",
+                               write_range(ranges.back()), iterations);
+          });
 }
 
 void Checker::schedule() {
@@ -294,7 +301,9 @@ void Checker::range_test() {
   };
   unused(!schedule.peak, "schedule.peak");
   unused(schedule.warmup.value == 0, "schedule.warmup");
-  unused(in_iterations(schedule.decay, deck_) == total_iterations(deck_), "schedule.decay");
+  Deck without = deck_;
+  find_key("schedule.decay")->derive(without);
+  unused(schedule.decay == without.schedule.decay, "schedule.decay");
 }
 
 void Checker::tokenizer() {
@@ -452,42 +461,7 @@ void Checker::loss_scale() {
           });
 }
 
-// Interleaved stages take micro-batches in groups of as many as there are stages.
-std::string interleave_problem(const Deck& deck, std::int64_t data) {
-  const std::int64_t stages = deck.parallel.pipeline;
-  const std::int64_t unit = deck.batch.micro * data;
-  const std::int64_t micro_batches = deck.batch.global / unit;
-  if (deck.parallel.schedule != PipelineSchedule::interleaved || stages == 0 ||
-      micro_batches % stages == 0)
-    return "";
-  const std::int64_t above = (micro_batches / stages + 1) * stages;
-  const std::string values = above == stages
-                                 ? fmt::format("{}", above * unit)
-                                 : fmt::format("{} or {}", (above - stages) * unit, above * unit);
-  return fmt::format(
-      "batch.global = {} makes {} micro-batches on each data rank; parallel.schedule = interleaved "
-      "needs a multiple of parallel.pipeline = {} (try {})",
-      deck.batch.global, micro_batches, stages, values);
-}
-
 }  // namespace
-
-std::string batch_problem(const Deck& deck, std::int64_t data) {
-  const auto& [micro, global] = deck.batch;
-  const std::int64_t unit = micro * data;
-  if (unit == 0) return "";
-  if (global % unit == 0) return interleave_problem(deck, data);
-  const std::int64_t above = (global / unit + 1) * unit;
-  const std::string values =
-      above == unit ? fmt::format("{}", above) : fmt::format("{} or {}", above - unit, above);
-  if (data == 1) {
-    return fmt::format("batch.global = {} is not a multiple of batch.micro = {} (try {})", global,
-                       micro, values);
-  }
-  return fmt::format(
-      "batch.global = {} is not a multiple of batch.micro * parallel.data = {} * {} = {} (try {})",
-      global, micro, data, unit, values);
-}
 
 void check_together(const Deck& deck, const Given& given, const LoadOptions& options,
                     Problems& problems) {
@@ -496,6 +470,8 @@ void check_together(const Deck& deck, const Given& given, const LoadOptions& opt
   checker.layout();
   checker.pipeline();
   checker.batch_and_length();
+  checker.rampup();
+  checker.skipped_data();
   checker.schedule();
   checker.tokenizer();
   checker.data(options);

@@ -20,7 +20,4 @@ struct Given {
 void check_together(const Deck& deck, const Given& given, const LoadOptions& options,
                     Problems& problems);
 
-/// Why batch.global does not fit `data` copies of the model; "" when it does.
-std::string batch_problem(const Deck& deck, std::int64_t data);
-
 }  // namespace trireme::deck

@@ -3,14 +3,13 @@
 #include <cmath>
 
 #include "core/error.hpp"
+#include "deck/batch_sizes.hpp"
 
 namespace trireme::deck {
 
-std::int64_t total_iterations(const Deck& deck) {
-  return deck.train.samples ? *deck.train.samples / deck.batch.global : *deck.train.iterations;
-}
+std::int64_t total_iterations(const Deck& deck) { return end_of_run(deck).iteration; }
 
-std::int64_t total_samples(const Deck& deck) { return total_iterations(deck) * deck.batch.global; }
+std::int64_t total_samples(const Deck& deck) { return end_of_run(deck).samples; }
 
 std::vector<double> effective_split(const Deck& deck) {
   std::vector<double> split = deck.data.split;
@@ -24,7 +23,7 @@ std::int64_t in_samples(const Length& length, const Deck& deck) {
     case Unit::samples:
       return static_cast<std::int64_t>(length.value);
     case Unit::iterations:
-      return static_cast<std::int64_t>(length.value) * deck.batch.global;
+      return BatchSizes(deck.batch).advance({}, static_cast<std::int64_t>(length.value)).samples;
     case Unit::fraction: {
       const auto decay = static_cast<double>(in_samples(deck.schedule.decay, deck));
       return static_cast<std::int64_t>(length.value * decay);
@@ -40,8 +39,7 @@ std::int64_t in_samples(const Length& length, const Deck& deck) {
 
 std::int64_t in_iterations(const Length& length, const Deck& deck) {
   if (length.unit == Unit::iterations) return static_cast<std::int64_t>(length.value);
-  const std::int64_t global = deck.batch.global;
-  return (in_samples(length, deck) + global - 1) / global;
+  return BatchSizes(deck.batch).reach({}, in_samples(length, deck)).iteration;
 }
 
 double in_seconds(const Length& length) {

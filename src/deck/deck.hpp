@@ -159,9 +159,19 @@ struct Parallel {
   bool operator==(const Parallel&) const = default;
 };
 
+/// All of it set, or nothing.
+struct Rampup {
+  std::optional<std::int64_t> start;
+  std::optional<std::int64_t> step;
+  std::optional<std::int64_t> samples;
+
+  bool operator==(const Rampup&) const = default;
+};
+
 struct Batch {
   std::int64_t micro = 0;
   std::int64_t global = 0;
+  Rampup rampup;
 
   bool operator==(const Batch&) const = default;
 };
@@ -277,12 +287,21 @@ struct Data {
   bool operator==(const Data&) const = default;
 };
 
+/// Iterations from `first` to `last`, both included.
+struct IterationRange {
+  std::int64_t first = 0;
+  std::int64_t last = 0;
+
+  bool operator==(const IterationRange&) const = default;
+};
+
 struct Train {
   std::optional<std::int64_t> iterations;  ///< exactly one of iterations and samples is set
   std::optional<std::int64_t> samples;
   std::optional<Length> exit_interval;
   std::optional<Length> exit_duration;
   std::optional<std::string> kill_switch;
+  std::vector<IterationRange> skip;  ///< in order, without overlaps
 
   bool operator==(const Train&) const = default;
 };
@@ -354,13 +373,14 @@ struct Deck {
 /// Iterations of the whole run. A last batch that train.samples does not fill is dropped.
 std::int64_t total_iterations(const Deck& deck);
 
-/// Samples of the whole run: total_iterations * batch.global.
+/// Samples of all iterations of the run.
 std::int64_t total_samples(const Deck& deck);
 
-/// `length` in iterations of batch.global samples, rounded up. `length` must not be a time.
+/// `length` in iterations from the start of the run, rounded up. `length` must not be a time.
 std::int64_t in_iterations(const Length& length, const Deck& deck);
 
-/// `length` in samples. A fraction is of schedule.decay, rounded down; `length` must not be a time.
+/// `length`, from the start of the run, in samples. A fraction is of schedule.decay, rounded down;
+/// `length` must not be a time.
 std::int64_t in_samples(const Length& length, const Deck& deck);
 
 /// `length`, which must be a time, in seconds.

@@ -222,9 +222,21 @@ void arithmetic_keys(std::vector<Key>& rows) {
               .unit("samples")
               .noted()
               .help("Samples of an iteration; a multiple of micro * parallel.data."),
-          later("batch.rampup.start", "whole number").help("First global batch of a ramp-up."),
-          later("batch.rampup.step", "whole number").help("Growth of the global batch."),
-          later("batch.rampup.samples", "whole number").help("Samples that the ramp-up lasts."),
+          key(TRIREME_MEMBER(batch.rampup.start))
+              .from(1, kMostBatch)
+              .unit("samples")
+              .noted()
+              .help("First size of a global batch that grows; a multiple of micro * data."),
+          key(TRIREME_MEMBER(batch.rampup.step))
+              .from(1, kMostBatch)
+              .unit("samples")
+              .noted()
+              .help("Growth of the global batch at a time; a multiple of micro * data."),
+          key(TRIREME_MEMBER(batch.rampup.samples))
+              .from(1, kMostSteps)
+              .unit("samples")
+              .noted()
+              .help("Samples until the global batch is batch.global, in equal parts."),
           key(TRIREME_MEMBER(precision.compute))
               .derived("bf16 on cuda, fp32 on host",
                        [](Deck& deck) {
@@ -514,7 +526,11 @@ void train_keys(std::vector<Key>& rows) {
               .help("Stop, with a checkpoint, after this time."),
           key(TRIREME_MEMBER(train.kill_switch))
               .help("Stop, with a checkpoint, when this file appears."),
-          later("train.skip", "list of A-B").help("Iterations whose data is skipped."),
+          key(TRIREME_MEMBER(train.skip))
+              .from(1, kMostSteps)
+              .unit("iterations")
+              .noted()
+              .help("Iterations whose data is passed over: they take the data that follows."),
           key(TRIREME_MEMBER(evaluate.every))
               .from(1, kMostSteps)
               .units(counts())

@@ -10,6 +10,7 @@
 
 #include "core/error.hpp"
 #include "core/files.hpp"
+#include "deck/batch_problems.hpp"
 #include "deck/checks.hpp"
 #include "deck/document.hpp"
 #include "deck/problems.hpp"
@@ -269,8 +270,7 @@ void resolve_world_size(Deck& deck, std::int64_t ranks) {
         tensor, pipeline, data, model * data, ranks,
         fits && ranks > 0 ? fmt::format("data: {}, or ", ranks / model) : "", model * data));
   }
-  const std::string problem = batch_problem(deck, data);
-  if (!problem.empty()) refuse(problem);
+  if (const auto problem = batch_problem(deck, data)) refuse(problem->text);
   deck.parallel.data = data;
 }
 

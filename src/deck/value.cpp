@@ -164,6 +164,19 @@ std::optional<Unit> unit_of(std::string_view word) {
   return std::nullopt;
 }
 
+// "101-200"
+IterationRange range_of(std::string_view text) {
+  const std::size_t dash = text.find('-', 1);
+  if (dash == std::string_view::npos)
+    throw BadValue("expected a first and a last iteration, such as 101-200");
+  const IterationRange range{whole_of(trimmed(text.substr(0, dash))),
+                             whole_of(trimmed(text.substr(dash + 1)))};
+  if (range.first > range.last)
+    throw BadValue(fmt::format("{} ends before it begins (try {}-{})", write_range(range),
+                               range.last, range.first));
+  return range;
+}
+
 bool is_count(Unit unit) { return unit == Unit::iterations || unit == Unit::samples; }
 
 bool allows(const Rules& rules, Unit unit) {
@@ -268,6 +281,10 @@ std::string write_length(const Length& length) {
   return fmt::format("{} {}", length.value, word);
 }
 
+std::string write_range(const IterationRange& range) {
+  return fmt::format("{}-{}", range.first, range.last);
+}
+
 std::int64_t Codec<std::int64_t>::read(const Item& item, const Rules& rules) {
   const std::int64_t value = read_whole(item);
   require_in(rules.range, static_cast<double>(value));
@@ -360,6 +377,29 @@ std::string Codec<Corpora>::write(const Corpora& value) {
   for (const auto& [name, prefix] : value.prefixes)
     entries.push_back(write_element(name) + ": " + write_element(prefix));
   return fmt::format("{{{}}}", fmt::join(entries, ", "));
+}
+
+std::vector<IterationRange> Codec<std::vector<IterationRange>>::read(const Item& item,
+                                                                     const Rules& rules) {
+  auto ranges = read_list(item, ',', "ranges of iterations", range_of);
+  std::sort(ranges.begin(), ranges.end(),
+            [](const IterationRange& a, const IterationRange& b) { return a.first < b.first; });
+  std::vector<IterationRange> merged;
+  for (const IterationRange& range : ranges) {
+    require_in(rules.range, static_cast<double>(range.first));
+    require_in(rules.range, static_cast<double>(range.last));
+    if (!merged.empty() && range.first <= merged.back().last)
+      merged.back().last = std::max(merged.back().last, range.last);
+    else
+      merged.push_back(range);
+  }
+  return merged;
+}
+
+std::string Codec<std::vector<IterationRange>>::write(const std::vector<IterationRange>& value) {
+  std::vector<std::string> words;
+  for (const IterationRange& range : value) words.push_back(write_range(range));
+  return fmt::format("{}", fmt::join(words, ","));
 }
 
 }  // namespace trireme::deck

@@ -70,6 +70,9 @@ std::string write_text(const std::string& text);
 /// "2000 iterations", "1 sample", "0.01" for a fraction.
 std::string write_length(const Length& length);
 
+/// "101-200".
+std::string write_range(const IterationRange& range);
+
 template <typename T>
 struct Codec;
 
@@ -138,6 +141,14 @@ struct Codec<Corpora> {
   static constexpr const char* kType = "section of name: text";
   static Corpora read(const Item& item, const Rules& rules);
   static std::string write(const Corpora& value);
+};
+
+/// Ranges of iterations: a list, or `101-200,251-300`. Sorted; those that overlap become one.
+template <>
+struct Codec<std::vector<IterationRange>> {
+  static constexpr const char* kType = "list of A-B";
+  static std::vector<IterationRange> read(const Item& item, const Rules& rules);
+  static std::string write(const std::vector<IterationRange>& value);
 };
 
 template <typename Enum>

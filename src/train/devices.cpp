@@ -6,7 +6,7 @@
 #include "comm/nccl/device_communicator.hpp"
 #include "core/files.hpp"
 #include "core/identity.hpp"
-#include "deck/checks.hpp"
+#include "deck/batch_problems.hpp"
 #include "plan/run_plan.hpp"
 #include "plan/setup.hpp"
 
@@ -94,8 +94,7 @@ void require_memory(const deck::Deck& deck, std::int64_t vocab, const device::Ba
   deck::Deck smaller = deck;
   while (smaller.batch.micro > 1) {
     smaller.batch.micro /= 2;
-    if (deck::batch_problem(smaller, *smaller.parallel.data).empty() && needed(smaller) <= free)
-      break;
+    if (!deck::batch_problem(smaller, *smaller.parallel.data) && needed(smaller) <= free) break;
   }
   const std::string advice =
       needed(smaller) <= free && smaller.batch.micro < deck.batch.micro

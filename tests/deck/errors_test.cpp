@@ -172,8 +172,6 @@ TEST(DeckErrors, NotBuiltYet) {
        "(try precision.gradients: fp32)"},
       {"batch:", "sweep: {optimizer.beta1: [0.9, 0.95]}\nbatch:",
        "bad.yaml:6:1: 'sweep' is not built yet; leave it out"},
-      {"iterations: 100", "iterations: 100\n  skip: [1-2]",
-       "bad.yaml:14:3: 'train.skip' is not built yet; leave it out"},
       {"layers: 4", "layers: 4\n  family: bert",
        "bad.yaml:3:3: 'model.family: bert' is not built yet; leave it out or write 'gpt'"},
       {"sentencepiece, model", "wordpiece, vocab",
@@ -311,6 +309,75 @@ TEST(DeckErrors, BatchScheduleAndLengthMustFit) {
       {"train:\n  it", "checkpoint: {keep_every: 100}\ntrain:\n  it",
        "bad.yaml:12:14: checkpoint.keep_every = 100 iterations has no effect while checkpoint.keep "
        "= all (try keep: 2)"},
+  });
+}
+
+// The small deck with a ramp-up, on train.samples.
+std::string ramped(const std::string& rampup, const std::string& rest = "") {
+  std::string text = changed("global: 16", "global: 16, rampup: {" + rampup + "}" + rest);
+  return text.replace(text.find("iterations: 100"), 15, "samples: 10_000");
+}
+
+TEST(DeckErrors, ARampUpMustLeadToTheGlobalBatch) {
+  const std::vector<std::pair<std::string, std::string>> cases = {
+      {"start: 2, step: 2",
+       "6:31: missing key 'batch.rampup.samples': Samples until the global "
+       "batch is batch.global, in equal parts."},
+      {"start: 3, step: 2, samples: 1000",
+       "6:40: batch.rampup.start = 3 is not a multiple of batch.micro = 2 (try 2 or 4)"},
+      {"start: 2, step: 1, samples: 1000",
+       "6:50: batch.rampup.step = 1 is not a multiple of batch.micro = 2 (try 2)"},
+      {"start: 4, step: 8, samples: 1000",
+       "6:50: batch.rampup.step = 8 does not divide batch.global - batch.rampup.start = 16 - 4 = "
+       "12 (try 2, 4, 6 or 12)"},
+      {"start: 16, step: 2, samples: 1000",
+       "6:40: batch.rampup.start = 16 is not less than batch.global = 16 (try 2)"},
+      {"start: 0, step: 2, samples: 1000",
+       "6:40: batch.rampup.start = 0: must be from 1 to 4194304"},
+  };
+  for (const auto& [rampup, line] : cases)
+    EXPECT_EQ(errors_of(ramped(rampup)), "bad.yaml:" + line + kOneError) << rampup;
+  EXPECT_EQ(errors_of(ramped("start: 2, step: 2, samples: 1000")), "");
+
+  const std::string copies = "}\nparallel: {data: 2";
+  EXPECT_EQ(errors_of(ramped("start: 2, step: 4, samples: 1000", copies)),
+            "bad.yaml:6:40: batch.rampup.start = 2 is not a multiple of batch.micro * "
+            "parallel.data = 2 * 2 = 4 (try 4)" +
+                kOneError);
+  const std::string chunks = "}\nparallel: {pipeline: 2, interleave: 2, schedule: interleaved";
+  EXPECT_EQ(errors_of(ramped("start: 4, step: 2, samples: 1000", chunks)),
+            "bad.yaml:6:50: batch.rampup.step = 2 is not a multiple of batch.micro * "
+            "parallel.pipeline = 2 * 2 = 4 (try 4)" +
+                kOneError);
+  Deck deck = parse(ramped("start: 2, step: 2, samples: 1000"), "bad.yaml");
+  EXPECT_THROW(resolve_world_size(deck, 2), DeckError);
+}
+
+TEST(DeckErrors, ARampUpCountsSamples) {
+  expect_lines({
+      {"global: 16", "global: 16, rampup: {start: 2, step: 2, samples: 1000}",
+       "bad.yaml:6:31: batch.rampup needs train.samples: train.iterations = 100 does not say how "
+       "much is trained while batches grow (try train.samples: 1600)"},
+  });
+  std::string text = ramped("start: 4, step: 2, samples: 1000");
+  text.replace(text.find("10_000"), 6, "3");
+  EXPECT_EQ(
+      errors_of(text),
+      "bad.yaml:13:3: train.samples = 3 is less than batch.rampup.start = 4 (try 4)" + kOneError);
+}
+
+TEST(DeckErrors, SkippedDataIsThatOfTheRun) {
+  expect_lines({
+      {"iterations: 100", "iterations: 100\n  skip: [7]",
+       "bad.yaml:14:3: train.skip: expected a first and a last iteration, such as 101-200"},
+      {"iterations: 100", "iterations: 100\n  skip: 9-5",
+       "bad.yaml:14:3: train.skip = 9-5: 9-5 ends before it begins (try 5-9)"},
+      {"iterations: 100", "iterations: 100\n  skip: 0-5",
+       "bad.yaml:14:3: train.skip = 0-5: must be from 1 to 1000000000000"},
+      {"iterations: 100", "iterations: 100\n  skip: 5-x",
+       "bad.yaml:14:3: train.skip = 5-x: expected a whole number"},
+      {"iterations: 100", "iterations: 100\n  skip: [5-6, 101-110]",
+       "bad.yaml:14:3: train.skip = 101-110 begins after the last iteration, 100; leave it out"},
   });
 }
 

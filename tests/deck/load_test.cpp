@@ -5,6 +5,7 @@
 #include <filesystem>
 #include <fstream>
 
+#include "deck/describe.hpp"
 #include "decks.hpp"
 
 namespace trireme::deck {
@@ -112,6 +113,17 @@ TEST(Load, PartitionsAreListsOrDashed) {
   }
   EXPECT_EQ(layers_per_stage(small_deck({"parallel.pipeline=2"})),
             (std::vector<std::int64_t>{2, 2}));
+}
+
+TEST(Load, RangesThatOverlapBecomeOne) {
+  const std::vector<IterationRange> expected = {{2, 2}, {4, 9}, {10, 12}};
+  for (const std::string text :
+       {"[4-7, 2-2, 6-9, 10-12]", "2-2,4-9,10-12", "[2-2, 4-9, 5-6, 10 - 12]"})
+    EXPECT_EQ(small_deck({"train.skip=" + text}).train.skip, expected) << text;
+  const Deck deck = small_deck({"train.skip=[4-7, 6-9]"});
+  EXPECT_NE(print_deck(deck).find("skip: 4-9\n"), std::string::npos) << print_deck(deck);
+  EXPECT_EQ(parse(print_deck(deck), "again.yaml"), deck);
+  EXPECT_TRUE(small_deck().train.skip.empty());
 }
 
 TEST(Load, TheLastOverrideHoldsAndAnEmptyOneGivesTheDefault) {
