@@ -33,7 +33,8 @@ po::options_description all_options() {
 }
 
 /// The deck's tensor and pipeline ranks where they divide the ranks there are, else data ranks
-/// only: no layout changes the score of a sample.
+/// only: no layout changes the score of a sample. The batch is one micro-batch a copy, and what
+/// depends on the training batches is left out.
 void resolve_layout(deck::Deck& deck, std::int64_t ranks) {
   if (ranks % (deck.parallel.tensor * deck.parallel.pipeline) != 0) {
     deck.parallel.tensor = deck.parallel.pipeline = 1;
@@ -44,6 +45,8 @@ void resolve_layout(deck::Deck& deck, std::int64_t ranks) {
   deck.parallel.interleave = 1;
   deck.parallel.data = ranks / (deck.parallel.tensor * deck.parallel.pipeline);
   deck.batch.global = deck.batch.micro * *deck.parallel.data;
+  deck.batch.rampup = {};
+  deck.train.skip.clear();
 }
 
 data::GptDataset open_whole(const train::PreparedDeck& prepared, data::Split split,

@@ -92,7 +92,7 @@ void introduce(Start& start, const deck::Deck& deck, const plan::Vocabulary& voc
   text += fmt::format("run folder {}\n", deck.run.output);
   text += start.restart.checkpoint
               ? fmt::format("restart    from {}, iteration {}", start.restart.checkpoint->string(),
-                            start.restart.iteration)
+                            start.restart.progress.iteration)
               : "restart    no checkpoint: a fresh model";
   for (const std::string& note : start.restart.notes) text += "\nrestart    " + note;
   reporter.print(text);
@@ -149,10 +149,11 @@ ExitCode pretrain(int argc, char** argv, const DeckArguments& arguments,
     write_file_atomically(std::filesystem::path(deck.run.output) / "deck.yaml",
                           deck::print_deck(deck));
     const auto& point = start.restart;
+    const deck::Progress end = deck::end_of_run(deck, point.progress);
     start.reporter = std::make_unique<report::Reporter>(report::ReporterOptions{
         .folder = deck.run.output,
-        .total_iterations = deck::total_iterations(deck),
-        .restart = point.checkpoint ? std::optional(point.iteration) : std::nullopt,
+        .run = {.iterations = end.iteration, .samples = end.samples},
+        .restart = point.checkpoint ? std::optional(point.progress.iteration) : std::nullopt,
         .tensorboard = deck.log.tensorboard.enable,
         .dialect = deck.log.tensorboard.dialect,
         .flush_every = deck.log.tensorboard.flush_every});

@@ -56,8 +56,9 @@ void write_random_dataset(const std::filesystem::path& prefix, std::int64_t voca
 std::vector<std::string> short_run(const DeckArguments& arguments, std::int64_t steps,
                                    const TemporaryFolder& folder, bool writes) {
   std::vector<std::string> overrides = arguments.overrides;
-  for (const char* key : {"train.samples=", "schedule.decay=", "schedule.warmup=0",
-                          "evaluate.every=", "evaluate.at_end=false"})
+  for (const char* key : {"train.samples=", "train.skip=", "batch.rampup.start=",
+                          "batch.rampup.step=", "batch.rampup.samples=", "schedule.decay=",
+                          "schedule.warmup=0", "evaluate.every=", "evaluate.at_end=false"})
     overrides.push_back(key);
   overrides.push_back(fmt::format("train.iterations={}", steps));
   const deck::Deck deck = deck::load(arguments.path, overrides,

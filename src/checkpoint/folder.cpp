@@ -96,15 +96,14 @@ std::optional<Latest> find_latest(const std::filesystem::path& folder) {
 
 std::vector<std::filesystem::path> retain(const std::filesystem::path& folder,
                                           std::optional<std::int64_t> keep,
-                                          std::optional<std::int64_t> keep_every) {
+                                          const std::function<bool(std::int64_t)>& is_milestone) {
   std::vector<std::filesystem::path> deleted;
   if (!keep) return deleted;
   const std::string named = latest_name(folder);
   const std::vector<Step> steps = list_steps(folder);
   for (std::size_t i = 0; i < steps.size(); ++i) {
     const bool newest = static_cast<std::int64_t>(steps.size() - i) <= *keep;
-    const bool milestone = keep_every && steps[i].iteration % *keep_every == 0;
-    if (newest || milestone || steps[i].path.filename() == named) continue;
+    if (newest || is_milestone(steps[i].iteration) || steps[i].path.filename() == named) continue;
     remove_file(steps[i].path);
     deleted.push_back(steps[i].path);
   }

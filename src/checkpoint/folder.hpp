@@ -3,6 +3,7 @@
 
 #include <cstdint>
 #include <filesystem>
+#include <functional>
 #include <optional>
 #include <string>
 #include <vector>
@@ -33,12 +34,12 @@ struct Latest {
 /// has no checkpoint at all. Throws DataError when it has some and none can be opened.
 std::optional<Latest> find_latest(const std::filesystem::path& folder);
 
-/// Deletes the step files that are neither among the `keep` newest, nor of an iteration divisible
-/// by `keep_every`, nor named by `latest`; without `keep` deletes nothing. Called by one rank after
-/// a save that succeeded. Returns the deleted files. Throws IoError.
-std::vector<std::filesystem::path> retain(const std::filesystem::path& folder,
-                                          std::optional<std::int64_t> keep,
-                                          std::optional<std::int64_t> keep_every);
+/// Deletes the step files that are neither among the `keep` newest, nor of an iteration that is a
+/// milestone, nor named by `latest`; without `keep` deletes nothing. Called by one rank after a
+/// save that succeeded. Returns the deleted files. Throws IoError.
+std::vector<std::filesystem::path> retain(
+    const std::filesystem::path& folder, std::optional<std::int64_t> keep,
+    const std::function<bool(std::int64_t)>& is_milestone = [](std::int64_t) { return false; });
 
 /// Names `path` in the file `latest` beside it, atomically. Throws IoError.
 void publish(const std::filesystem::path& path);

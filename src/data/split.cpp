@@ -77,11 +77,8 @@ SequenceRange split_range(const SplitWeights& weights, Split split, std::int64_t
 }
 
 std::int64_t samples_wanted(Split split, const RunLength& run) {
-  const std::int64_t evaluation = run.evaluate_iterations * run.global_batch;
   if (split == Split::train) return run.train_samples;
-  if (split == Split::test) return evaluation;
-  const std::int64_t iterations = run.train_samples / run.global_batch;
-  return ((run.evaluate_every > 0 ? iterations / run.evaluate_every : 0) + 1) * evaluation;
+  return (split == Split::valid ? run.evaluations + 1 : 1) * run.evaluation_samples;
 }
 
 }  // namespace trireme::data

@@ -47,15 +47,13 @@ SequenceRange split_range(const SplitWeights& weights, Split split, std::int64_t
 
 /// How long a run trains and how often it evaluates.
 struct RunLength {
-  std::int64_t train_samples = 0;  ///< iterations * global batch when that is what is counted
-  std::int64_t global_batch = 1;
-  std::int64_t evaluate_every = 0;       ///< iterations between evaluations; 0 when only at the end
-  std::int64_t evaluate_iterations = 0;  ///< global batches of one evaluation
+  std::int64_t train_samples = 0;
+  std::int64_t evaluations = 0;         ///< while it trains, those at the end not counted
+  std::int64_t evaluation_samples = 0;  ///< of one evaluation
 };
 
-/// Samples that a run takes of a part: train: its own; valid: (iterations / every + 1) evaluations;
-/// test: one evaluation. An evaluation takes evaluate_iterations * global_batch samples, and there
-/// are train_samples / global_batch iterations; both quotients are rounded down.
+/// Samples that a run takes of a part: train: its own; valid: its evaluations and the one at the
+/// end, even where that is the last of them, as in Megatron-LM; test: one evaluation.
 std::int64_t samples_wanted(Split split, const RunLength& run);
 
 }  // namespace trireme::data

@@ -5,6 +5,7 @@
 #include <algorithm>
 
 #include "core/files.hpp"
+#include "deck/batch_sizes.hpp"
 #include "model/gpt_stage.hpp"
 #include "pipeline/simulator.hpp"
 #include "plan/setup.hpp"
@@ -78,6 +79,14 @@ double bubble_fraction(const pipeline::PipelineShape& shape) {
 }
 
 /// "0-1,4-5": the layers of each chunk.
+std::string rampup_text(const deck::Deck& deck) {
+  const auto& [start, step, samples] = deck.batch.rampup;
+  if (!samples) return "";
+  const deck::Progress end = deck::BatchSizes(deck.batch).reach({}, *samples + 1);
+  return fmt::format("batches of {} to {} samples, by {}, in the first {} iterations: {} samples",
+                     *start, deck.batch.global, *step, end.iteration, end.samples);
+}
+
 std::string layer_text(const std::vector<grid::LayerRange>& chunks) {
   std::vector<std::string> words;
   for (const grid::LayerRange& layers : chunks) {
@@ -116,6 +125,7 @@ RunPlan plan_run(const deck::Deck& deck, std::int64_t vocab) {
                .iterations = deck::total_iterations(deck),
                .tokens_per_step = deck.batch.global * deck.model.sequence,
                .micro_batches = micro_batches(deck),
+               .rampup = rampup_text(deck),
                .schedule = std::string(name_of(deck.parallel.schedule)),
                .bubble = bubble_fraction(pipeline_shape(deck))};
   for (int stage = 0; stage < plan.layout.pipeline; ++stage)
@@ -131,13 +141,15 @@ std::string to_text(const RunPlan& plan) {
       "ranks      {} = tensor {} x pipeline {} x data {}, layers per stage {}\n"
       "parameters {:.2f} M, {} iterations of {} tokens in {} micro-batches per data rank, pipeline "
       "bubble {:.1f} % ({})\n"
+      "{}"
       "memory per rank\n"
       "{:>6} {:>{}} {:>12} {:>6} {:>10} {:>10} {:>10} {:>12} {:>10} {:>10} {:>10} {:>10}\n",
       layout.ranks(), layout.tensor, layout.pipeline, layout.data, fmt::join(layout.partition, "-"),
       plan.parameters / 1e6, plan.iterations, plan.tokens_per_step, plan.micro_batches,
-      100.0 * plan.bubble, plan.schedule, "stage", "layers", width, "parameters", "slots",
-      "weights", "gradients", "optimizer", "activations", "workspace", "transfers", "libraries",
-      "total");
+      100.0 * plan.bubble, plan.schedule,
+      plan.rampup.empty() ? "" : fmt::format("ramp-up    {}\n", plan.rampup), "stage", "layers",
+      width, "parameters", "slots", "weights", "gradients", "optimizer", "activations", "workspace",
+      "transfers", "libraries", "total");
   for (std::size_t stage = 0; stage < plan.stages.size(); ++stage) {
     const StagePlan& part = plan.stages[stage];
     const MemoryPlan& memory = part.memory;

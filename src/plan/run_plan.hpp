@@ -41,9 +41,10 @@ struct RunPlan {
   std::int64_t parameters = 0;  ///< of the logical model
   std::int64_t parameters_without_embeddings = 0;
   std::int64_t iterations = 0;
-  std::int64_t tokens_per_step = 0;
-  int micro_batches = 0;  ///< of one iteration on each data rank
-  std::string schedule;   ///< the deck's word for it
+  std::int64_t tokens_per_step = 0;  ///< with the largest batch
+  int micro_batches = 0;             ///< of the largest batch on each data rank
+  std::string rampup;                ///< how the batch grows, in words; "" when it does not
+  std::string schedule;              ///< the deck's word for it
   /// Share of the time in which the stages idle, by the simulator, when the gradient of the input
   /// and that of the weights take as long as a forward each, 0 to 1.
   double bubble = 0.0;

@@ -1,6 +1,7 @@
 #include "plan/setup.hpp"
 
 #include "core/error.hpp"
+#include "deck/batch_sizes.hpp"
 
 namespace trireme::plan {
 namespace {
@@ -276,11 +277,11 @@ data::GptBlendConfig split_config(const deck::Deck& deck, data::Split split,
 }
 
 data::RunLength run_length(const deck::Deck& deck) {
-  return {
-      .train_samples = deck.train.samples.value_or(deck::total_samples(deck)),
-      .global_batch = deck.batch.global,
-      .evaluate_every = deck.evaluate.every ? deck::in_iterations(*deck.evaluate.every, deck) : 0,
-      .evaluate_iterations = deck.evaluate.iterations};
+  const deck::Progress end = deck::end_of_run(deck);
+  const auto& every = deck.evaluate.every;
+  return {.train_samples = deck.train.samples.value_or(end.samples),
+          .evaluations = every ? deck::BatchSizes(deck.batch).times_reached(*every, end) : 0,
+          .evaluation_samples = deck.evaluate.iterations * deck.batch.global};
 }
 
 bool uses_split(const deck::Deck& deck, data::Split split) {

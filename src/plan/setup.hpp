@@ -59,7 +59,8 @@ optim::WeightDecaySchedule weight_decay(const deck::Deck& deck);
 /// The precision.loss_scale section: a constant 1 without fp16 and a number.
 optim::LossScaler loss_scaler(const deck::Deck& deck);
 
-/// Micro-batches of one iteration on each data rank; parallel.data must be resolved.
+/// Micro-batches of batch.global, the largest batch, on each data rank; parallel.data must be
+/// resolved.
 int micro_batches(const deck::Deck& deck);
 
 /// What the pipeline's schedule is made for; parallel.data must be resolved.
@@ -70,7 +71,8 @@ data::GptBlendConfig split_config(const deck::Deck& deck, data::Split split,
                                   const Vocabulary& vocabulary,
                                   std::optional<std::int64_t> samples);
 
-/// Iterations and evaluations of the whole run, as data::samples_wanted() counts them.
+/// What data::samples_wanted() asks of the whole run. An evaluation always takes batches of
+/// batch.global samples, so that each says as much as any other.
 data::RunLength run_length(const deck::Deck& deck);
 
 /// Whether a run of this deck reads `split`: train always, valid when it evaluates, test when it

@@ -2,6 +2,7 @@
 
 #include <fmt/format.h>
 
+#include <algorithm>
 #include <cstdio>
 #include <cstdlib>
 
@@ -41,23 +42,32 @@ std::string rank_memory_line(const RankMemory& memory, std::int64_t iteration) {
 
 }  // namespace
 
-std::string training_line(const TrainEvent& event, std::int64_t total_iterations) {
-  const double seconds_left =
-      static_cast<double>(total_iterations - event.iteration) * event.ms / 1e3;
+std::string training_line(const TrainEvent& event, const RunLength& run) {
+  // By samples: iterations may grow.
+  const double samples_per_second =
+      event.tokens_per_second * static_cast<double>(event.consumed_samples) /
+      static_cast<double>(std::max<std::int64_t>(event.consumed_tokens, 1));
+  const auto samples_left = static_cast<double>(run.samples - event.consumed_samples);
+  const double seconds_left = samples_per_second > 0 ? samples_left / samples_per_second : 0;
   return fmt::format(
              " iteration {:8d}/{:8d} | consumed samples: {:12d} |"
              " elapsed time per iteration (ms): {:.1f} | learning rate: {:.3E} |"
              " global batch size: {:5d} | lm loss: {:.6E} | loss scale: {:.1f} |"
              " grad norm: {:.3f} |{} number of skipped iterations: {:3d} |"
              " number of nan iterations: {:3d} |",
-             event.iteration, total_iterations, event.consumed_samples, event.ms,
-             event.learning_rate, event.global_batch, event.loss, event.loss_scale, event.grad_norm,
-             norm_fields(event), event.skipped, event.nan) +
+             event.iteration, run.iterations, event.consumed_samples, event.ms, event.learning_rate,
+             event.global_batch, event.loss, event.loss_scale, event.grad_norm, norm_fields(event),
+             event.skipped, event.nan) +
          fmt::format(
              " tokens per second: {:.1f} | model TFLOP/s per GPU: {:.3f} | MFU: {} | ETA: {} |",
              event.tokens_per_second, event.model_tflops_per_rank,
              event.mfu ? fmt::format("{:.1f}%", *event.mfu * 100) : "-",
              human_duration(seconds_left));
+}
+
+std::string skip_line(const SkipEvent& event) {
+  return fmt::format(" skipped the data of iterations {} to {} ({} samples) due to train.skip",
+                     event.first, event.last, event.samples);
 }
 
 std::string validation_lines(const EvalEvent& event) {

@@ -13,8 +13,8 @@ namespace trireme::report {
 
 /// Megatron-LM's training line, byte for byte, with its optional fields for norms, followed by
 /// tokens per second, TFLOP/s, MFU ("-" when the device's peak is not known) and the time left
-/// until `total_iterations`.
-std::string training_line(const TrainEvent& event, std::int64_t total_iterations);
+/// until the end of `run`.
+std::string training_line(const TrainEvent& event, const RunLength& run);
 
 /// Megatron-LM's validation line between its two rules of dashes: three lines. At the end of a run
 /// it names the split.
@@ -35,6 +35,7 @@ std::string datetime_line(std::string_view what, double time);
 std::string start_lines(const StartEvent& event);
 
 /// One line each for the other events.
+std::string skip_line(const SkipEvent& event);
 std::string checkpoint_line(const CheckpointEvent& event);
 std::string stop_line(const StopEvent& event);
 

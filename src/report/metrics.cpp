@@ -70,6 +70,15 @@ std::string json_line(const TrainEvent& event, double time) {
   return dump(json);
 }
 
+std::string json_line(const SkipEvent& event, double time) {
+  Json json = line_of("skip", time);
+  json["iteration"] = event.iteration;
+  json["first"] = event.first;
+  json["last"] = event.last;
+  json["samples"] = event.samples;
+  return dump(json);
+}
+
 std::string json_line(const EvalEvent& event, double time) {
   Json json = line_of("eval", time);
   json["iteration"] = event.iteration;

@@ -29,6 +29,12 @@ struct ModelFacts {
   bool recomputes = false;     ///< whole layers, in the backward pass
 };
 
+/// Where a run ends.
+struct RunLength {
+  std::int64_t iterations = 0;
+  std::int64_t samples = 0;  ///< of all iterations
+};
+
 /// A program began or continued a run.
 struct StartEvent {
   std::string program = {};
@@ -62,6 +68,14 @@ struct TrainEvent {
   std::optional<double> mfu = {};
   std::int64_t skipped = 0;  ///< iterations since the last event whose update was not applied
   std::int64_t nan = 0;      ///< iterations since the last event whose loss was not finite
+};
+
+/// Training data was passed over, as train.skip says.
+struct SkipEvent {
+  std::int64_t iteration = 0;  ///< the next one, which takes the data that follows
+  std::int64_t first = 0;      ///< the data was that of this iteration ...
+  std::int64_t last = 0;       ///< ... to this one
+  std::int64_t samples = 0;
 };
 
 /// The loss over part of a split.
@@ -132,6 +146,7 @@ double perplexity(double loss);
 /// event's fields under their own names. Numbers that are not finite, and absent ones, are null.
 std::string json_line(const StartEvent& event, double time);
 std::string json_line(const TrainEvent& event, double time);
+std::string json_line(const SkipEvent& event, double time);
 std::string json_line(const EvalEvent& event, double time);
 std::string json_line(const TimersEvent& event, double time);
 std::string json_line(const CheckpointEvent& event, double time);

@@ -18,7 +18,7 @@ OutputFile open_metrics(const ReporterOptions& options) {
 }  // namespace
 
 Reporter::Reporter(const ReporterOptions& options)
-    : total_iterations_(options.total_iterations),
+    : run_(options.run),
       metrics_(open_metrics(options)),
       console_(options.folder / "console.log", mode_of(options)),
       curves_(make_curves(options.dialect)) {
@@ -39,7 +39,9 @@ void Reporter::emit(const Event& event, const std::string& text) {
 
 void Reporter::on(const StartEvent& event) { emit(event, start_lines(event)); }
 
-void Reporter::on(const TrainEvent& event) { emit(event, training_line(event, total_iterations_)); }
+void Reporter::on(const TrainEvent& event) { emit(event, training_line(event, run_)); }
+
+void Reporter::on(const SkipEvent& event) { emit(event, skip_line(event)); }
 
 void Reporter::on(const EvalEvent& event) { emit(event, validation_lines(event)); }
 

@@ -19,7 +19,7 @@ namespace trireme::report {
 /// What a Reporter writes and where.
 struct ReporterOptions {
   std::filesystem::path folder = {};  ///< the run folder; made where needed
-  std::int64_t total_iterations = 0;  ///< the whole run's, for the console and the time left
+  RunLength run = {};                 ///< for the console and the time left
   /// Iteration of the checkpoint that the run continues from; absent in a fresh run.
   std::optional<std::int64_t> restart = {};
   bool tensorboard = true;                                               ///< write event files
@@ -36,6 +36,7 @@ class Reporter {
 
   void on(const StartEvent& event);
   void on(const TrainEvent& event);
+  void on(const SkipEvent& event);
   void on(const EvalEvent& event);
   void on(const TimersEvent& event);
   void on(const CheckpointEvent& event);
@@ -50,7 +51,7 @@ class Reporter {
   template <typename Event>
   void emit(const Event& event, const std::string& text);
 
-  std::int64_t total_iterations_;
+  RunLength run_;
   OutputFile metrics_;
   Console console_;
   std::unique_ptr<Curves> curves_;

@@ -12,6 +12,7 @@
 #include "core/error.hpp"
 #include "deck/load.hpp"
 #include "deck/restart.hpp"
+#include "train/run_state.hpp"
 
 namespace trireme::train {
 namespace {
@@ -73,7 +74,7 @@ RestartPoint find_restart(const deck::Deck& deck, const std::string& restart) {
   if (!point.checkpoint) return point;
 
   const checkpoint::Header header = checkpoint::read_header(*point.checkpoint);
-  point.iteration = header.get<std::int64_t>("iteration");
+  point.progress = RunState::from(header).progress();
   const auto changes = changes_since(header, *point.checkpoint, deck);
   deck::refuse_fixed_changes(changes);
   for (const deck::Change& change : changes)

@@ -6,6 +6,7 @@
 #include <string>
 #include <vector>
 
+#include "deck/batch_sizes.hpp"
 #include "deck/deck.hpp"
 
 namespace trireme::train {
@@ -13,7 +14,7 @@ namespace trireme::train {
 /// The checkpoint to start from, if any, and what to tell the user about it.
 struct RestartPoint {
   std::optional<std::filesystem::path> checkpoint;
-  std::int64_t iteration = 0;
+  deck::Progress progress;  ///< of the checkpoint
   std::vector<std::string> notes;
 };
 

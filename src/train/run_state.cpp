@@ -11,7 +11,9 @@ checkpoint::Attributes RunState::attributes() const {
           {"nan", nan},
           {"loss_scale", loss_scale.scale},
           {"loss_scale_good_iterations", loss_scale.good_iterations},
-          {"loss_scale_hysteresis_left", loss_scale.hysteresis_left}};
+          {"loss_scale_hysteresis_left", loss_scale.hysteresis_left},
+          {"passed_samples", passed_samples},
+          {"passed_through", passed_through}};
 }
 
 namespace {
@@ -30,13 +32,19 @@ optim::LossScaleState loss_scale_of(const checkpoint::Header& header) {
 
 RunState RunState::from(const checkpoint::Header& header) {
   const auto number = [&](const char* name) { return header.get<std::int64_t>(name); };
+  // Checkpoints from before there was train.skip have passed over nothing.
+  const auto number_or_zero = [&](const char* name) {
+    return header.attributes.contains(name) ? number(name) : 0;
+  };
   return {.iteration = number("iteration"),
           .consumed_samples = number("consumed_samples"),
           .applied_iterations = number("applied_iterations"),
           .applied_samples = number("applied_samples"),
           .skipped = number("skipped"),
           .nan = number("nan"),
-          .loss_scale = loss_scale_of(header)};
+          .loss_scale = loss_scale_of(header),
+          .passed_samples = number_or_zero("passed_samples"),
+          .passed_through = number_or_zero("passed_through")};
 }
 
 }  // namespace trireme::train

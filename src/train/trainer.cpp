@@ -9,6 +9,7 @@
 #include "core/signals.hpp"
 #include "deck/describe.hpp"
 #include "report/flops.hpp"
+#include "train/data_skip.hpp"
 #include "train/measurements.hpp"
 #include "train/startup.hpp"
 
@@ -37,23 +38,10 @@ data::Sampler sampler(const deck::Deck& deck, const comm::Groups& groups) {
           .data_rank = groups.place.data};
 }
 
-/// Whether iteration `iteration` is a multiple of an optional interval.
-bool due(const std::optional<deck::Length>& every, std::int64_t iteration, const deck::Deck& deck) {
-  return every && iteration > 0 && iteration % deck::in_iterations(*every, deck) == 0;
-}
-
 /// What a run starts with: the state of a checkpoint, or that of a fresh model.
 RunState starting_state(const RestartPoint& restart) {
   if (!restart.checkpoint) return {};
   return RunState::from(checkpoint::read_header(*restart.checkpoint));
-}
-
-/// Iterations at the end of a run that goes on from `start`, whose batches may have been of another
-/// size than the deck's are now.
-std::int64_t iterations_from(const RunState& start, const deck::Deck& deck) {
-  if (!deck.train.samples) return deck::total_iterations(deck);
-  const std::int64_t left = std::max<std::int64_t>(*deck.train.samples - start.consumed_samples, 0);
-  return start.iteration + left / deck.batch.global;
 }
 
 }  // namespace
@@ -69,7 +57,8 @@ Trainer::Trainer(const deck::Deck& deck, const plan::Vocabulary& vocabulary, com
       reporter_(reporter),
       options_(options),
       state_(starting_state(options.restart)),
-      total_iterations_(iterations_from(state_, deck)),
+      batches_(deck.batch),
+      end_(deck::end_of_run(deck, state_.progress())),
       sampler_(sampler(deck, groups)),
       learning_rate_(plan::learning_rate(deck)),
       weight_decay_(plan::weight_decay(deck)),
@@ -83,6 +72,7 @@ Trainer::Trainer(const deck::Deck& deck, const plan::Vocabulary& vocabulary, com
                   .stream = deck.parallel.sequence ? groups.tensor.get() : nullptr},
                  plan::optimizer_config(deck)),
       schedule_(pipeline::make_schedule(plan::pipeline_shape(deck), groups.place.pipeline)),
+      scheduled_(plan::micro_batches(deck)),
       runner_(groups, layer_context(deck, vocabulary, groups, backend), parameters_,
               pipeline::count_slots(schedule_), deck.parallel.overlap.pipeline),
       train_data_(open(data::Split::train)) {
@@ -101,11 +91,18 @@ Trainer::Trainer(const deck::Deck& deck, const plan::Vocabulary& vocabulary, com
 
 data::GptDataset Trainer::open(data::Split split) {
   data::RunLength length = plan::run_length(deck_);
-  const std::int64_t left = (total_iterations_ - state_.iteration) * deck_.batch.global;
-  length.train_samples = split == data::Split::train
-                             ? std::max(length.train_samples, state_.consumed_samples + left)
-                             : total_iterations_ * deck_.batch.global;
-  const std::int64_t samples = data::samples_wanted(split, length);
+  if (deck_.evaluate.every)
+    length.evaluations = batches_.times_reached(*deck_.evaluate.every, end_);
+  data::GptDataset dataset = open(split, data::samples_wanted(split, length));
+  if (split != data::Split::train) return dataset;
+  // The order of samples depends on how many are asked for: what is passed over, or was trained on
+  // in larger batches before a restart, comes out of the last epoch's rest where that is enough.
+  const std::int64_t needed =
+      end_.samples + state_.passed_samples + samples_to_skip(deck_, state_, end_.iteration);
+  return dataset.samples() < needed ? open(split, needed) : std::move(dataset);
+}
+
+data::GptDataset Trainer::open(data::Split split, std::int64_t samples) {
   return data::open_gpt_blend(
       plan::split_config(deck_, split, vocabulary_, samples),
       {.builds = groups_.world->rank() == 0, .barrier = [this] { groups_.world->barrier(); }});
@@ -128,10 +125,11 @@ StopReason Trainer::run() {
     reporter_->print(report::datetime_line("before the start of training step", unix_time()));
   interval_ = {};
   const std::int64_t first_iteration = state_.iteration;
-  while (stop == StopReason::none && state_.iteration < total_iterations_) {
+  while (stop == StopReason::none && state_.iteration < end_.iteration) {
+    skip_data_if_due();
     report(step());
     evaluate_if_due();
-    if (due(deck_.checkpoint.every, state_.iteration, deck_)) save();
+    if (due(deck_.checkpoint.every)) save();
     stop = stop_after_step();
   }
   if (stop == StopReason::none) stop = StopReason::finished;
@@ -142,26 +140,59 @@ StopReason Trainer::run() {
   return stop;
 }
 
+void Trainer::skip_data_if_due() {
+  const auto range = data_to_skip(deck_, state_);
+  if (!range) return;
+  const std::int64_t samples = skip_data(deck_, *range, state_);
+  if (reporter_)
+    reporter_->on(report::SkipEvent{.iteration = state_.iteration + 1,
+                                    .first = range->first,
+                                    .last = range->last,
+                                    .samples = samples});
+}
+
+data::Sampler Trainer::next_batch() const {
+  data::Sampler batch = sampler_;
+  batch.global_batch = batches_.at(state_.consumed_samples);
+  return batch;
+}
+
+void Trainer::schedule(std::int64_t micro_batches) {
+  if (micro_batches == scheduled_) return;
+  pipeline::PipelineShape shape = plan::pipeline_shape(deck_);
+  shape.micro_batches = static_cast<int>(micro_batches);
+  schedule_ = pipeline::make_schedule(shape, groups_.place.pipeline);
+  scheduled_ = micro_batches;
+}
+
+bool Trainer::due(const std::optional<deck::Length>& every) const {
+  return every && deck::reaches(*every, previous_, state_.progress());
+}
+
 Trainer::StepResult Trainer::step(PhaseSeconds* phases) {
   const Stopwatch watch;
   const auto mark = [&] {
     if (phases) backend_.synchronize();
     return watch.seconds();
   };
+  const data::Sampler batch = next_batch();
+  schedule(batch.micro_batches());
   parameters_.zero_gradients();
   const double loss_scale = loss_scaler_.scale();
   runner_.set_loss_scale(loss_scale);
   const pipeline::LossSum loss = timed(timers(), Phase::forward_backward, [&] {
-    return runner_.train(train_data_, sampler_, state_.consumed_samples, schedule_);
+    return runner_.train(train_data_, batch, state_.next_sample(), schedule_);
   });
   const double passes = mark();
   timed(timers(), Phase::grads_sync, [&] { optimizer_.reduce_gradients(); });
   const double reduction = mark();
-  StepResult result = timed(timers(), Phase::optimizer, [&] { return update_weights(loss_scale); });
+  StepResult result = timed(timers(), Phase::optimizer,
+                            [&] { return update_weights(loss_scale, batch.global_batch); });
   result.loss = loss.mean();
   if (!std::isfinite(result.loss)) ++state_.nan;
+  previous_ = state_.progress();
   ++state_.iteration;
-  state_.consumed_samples += deck_.batch.global;
+  state_.consumed_samples += batch.global_batch;
   const double total = mark();
   if (phases) *phases = {passes, reduction - passes, total - reduction};
   if (timers_) timers_->settle();
@@ -169,8 +200,8 @@ Trainer::StepResult Trainer::step(PhaseSeconds* phases) {
   return result;
 }
 
-Trainer::StepResult Trainer::update_weights(double loss_scale) {
-  StepResult result;
+Trainer::StepResult Trainer::update_weights(double loss_scale, std::int64_t samples) {
+  StepResult result{.samples = samples};
   result.gradient_norm =
       timed(timers(), Phase::gradient_norm, [&] { return optimizer_.gradient_norm(loss_scale); });
   if (deck_.log.norms && reports_at(state_.iteration + 1))
@@ -189,7 +220,7 @@ Trainer::StepResult Trainer::update_weights(double loss_scale) {
                          .loss_scale = loss_scale});
     });
     ++state_.applied_iterations;
-    state_.applied_samples += deck_.batch.global;
+    state_.applied_samples += samples;
   } else {
     ++state_.skipped;
   }
@@ -209,12 +240,12 @@ void Trainer::update_loss_scale(bool applied) {
   state_.loss_scale = loss_scaler_.state();
 }
 
-void Trainer::forward_only() { runner_.evaluate(train_data_, sampler_, state_.consumed_samples); }
+void Trainer::forward_only() { runner_.evaluate(train_data_, next_batch(), state_.next_sample()); }
 
 // ---- reports
 
 bool Trainer::reports_at(std::int64_t iteration) const {
-  return iteration % deck_.log.every == 0 || iteration == total_iterations_;
+  return iteration % deck_.log.every == 0 || iteration == end_.iteration;
 }
 
 void Trainer::report(const StepResult& result) {
@@ -223,6 +254,7 @@ void Trainer::report(const StepResult& result) {
   interval_.nan += !finite;
   interval_.skipped += !result.applied;
   ++interval_.iterations;
+  interval_.samples += result.samples;
   if (!reports_at(state_.iteration)) return;
 
   report::TrainEvent event = train_event(result);
@@ -234,9 +266,9 @@ void Trainer::report(const StepResult& result) {
 }
 
 report::TrainEvent Trainer::train_event(const StepResult& result) const {
-  const double seconds = interval_.watch.seconds() / static_cast<double>(interval_.iterations);
-  const double tokens = static_cast<double>(plan_.tokens_per_step);
+  const double seconds = interval_.watch.seconds();
   const deck::Model& model = deck_.model;
+  const double tokens = static_cast<double>(interval_.samples * model.sequence);
   const double flops = tokens * report::model_flops_per_token(model.layers, model.hidden,
                                                               model.sequence, vocabulary_.size);
   const double flops_per_rank = flops / seconds / groups_.layout.ranks();
@@ -250,8 +282,8 @@ report::TrainEvent Trainer::train_event(const StepResult& result) const {
           .gradient_zeros = result.gradient_zeros,
           .learning_rate = result.learning_rate,
           .loss_scale = result.loss_scale,
-          .global_batch = deck_.batch.global,
-          .ms = seconds * 1e3,
+          .global_batch = result.samples,
+          .ms = 1e3 * seconds / static_cast<double>(interval_.iterations),
           .tokens_per_second = tokens / seconds,
           .model_tflops_per_rank = flops_per_rank / 1e12,
           .mfu = peak > 0.0 ? std::optional(flops_per_rank / peak) : std::nullopt,
@@ -280,32 +312,31 @@ void Trainer::report_timers(std::span<const Phase> phases, std::int64_t iteratio
 // Each evaluation of the validation split takes the samples after those of the one before.
 
 void Trainer::evaluate_if_due() {
-  if (!valid_data_ || !due(deck_.evaluate.every, state_.iteration, deck_)) return;
-  const std::int64_t before =
-      state_.iteration / deck::in_iterations(*deck_.evaluate.every, deck_) - 1;
-  evaluate(data::Split::valid, *valid_data_,
-           before * deck_.evaluate.iterations * deck_.batch.global);
+  if (!valid_data_ || !due(deck_.evaluate.every)) return;
+  evaluate(data::Split::valid, *valid_data_, evaluations() - 1);
 }
 
 void Trainer::evaluate_at_end() {
   if (!deck_.evaluate.at_end) return;
-  if (valid_data_ && !due(deck_.evaluate.every, state_.iteration, deck_)) {
-    const std::int64_t every = plan::run_length(deck_).evaluate_every;
-    const std::int64_t before = every > 0 ? state_.iteration / every : 0;
-    evaluate(data::Split::valid, *valid_data_,
-             before * deck_.evaluate.iterations * deck_.batch.global, /*at_end=*/true);
-  }
+  if (valid_data_ && !due(deck_.evaluate.every))
+    evaluate(data::Split::valid, *valid_data_, evaluations(), /*at_end=*/true);
   if (test_data_) evaluate(data::Split::test, *test_data_, 0, /*at_end=*/true);
 }
 
-void Trainer::evaluate(data::Split split, const data::GptDataset& dataset,
-                       std::int64_t first_sample, bool at_end) {
+std::int64_t Trainer::evaluations() const {
+  const auto& every = deck_.evaluate.every;
+  return every ? batches_.times_reached(*every, state_.progress()) : 0;
+}
+
+void Trainer::evaluate(data::Split split, const data::GptDataset& dataset, std::int64_t before,
+                       bool at_end) {
   const Stopwatch watch;
+  const std::int64_t first_batch = before * deck_.evaluate.iterations;
   pipeline::LossSum sum;
   timed(timers(), Phase::evaluate, [&] {
     for (std::int64_t i = 0; i < deck_.evaluate.iterations; ++i) {
       const pipeline::LossSum batch =
-          runner_.evaluate(dataset, sampler_, first_sample + i * deck_.batch.global);
+          runner_.evaluate(dataset, sampler_, (first_batch + i) * deck_.batch.global);
       sum.loss += batch.loss;
       sum.tokens += batch.tokens;
     }
@@ -341,10 +372,11 @@ void Trainer::save() {
         .path = path.string(),
         .bytes = static_cast<std::int64_t>(std::filesystem::file_size(path)),
         .seconds = last_save_});
-    std::optional<std::int64_t> keep_every;
-    if (deck_.checkpoint.keep_every)
-      keep_every = deck::in_iterations(*deck_.checkpoint.keep_every, deck_);
-    checkpoint::retain(folder, deck_.checkpoint.keep, keep_every);
+    checkpoint::retain(folder, deck_.checkpoint.keep, [&](std::int64_t iteration) {
+      const auto& every = deck_.checkpoint.keep_every;
+      return every && deck::reaches(*every, batches_.advance({}, iteration - 1),
+                                    batches_.advance({}, iteration));
+    });
   }
   report_timers(kSavePhase);
   interval_.watch.exclude(watch.seconds());
@@ -365,12 +397,16 @@ StopReason Trainer::stop_before_start() {
 }
 
 double Trainer::next_iteration_seconds() const {
-  const std::int64_t next = state_.iteration + 1;
-  const bool evaluates = due(deck_.evaluate.every, next, deck_) ||
-                         (deck_.evaluate.at_end && next == total_iterations_);
+  const deck::Progress now = state_.progress(), next = batches_.advance(now, 1);
+  const auto& every = deck_.evaluate.every;
+  const bool evaluates = (every && deck::reaches(*every, now, next)) ||
+                         (deck_.evaluate.at_end && next.iteration == end_.iteration);
   // A batch of an evaluation is a forward pass, a third of a step: a step's time for each covers
   // the validation and the test split.
-  return longest_step_ * static_cast<double>(1 + (evaluates ? deck_.evaluate.iterations : 0));
+  const std::int64_t samples =
+      next.samples - now.samples + (evaluates ? deck_.evaluate.iterations * deck_.batch.global : 0);
+  return longest_step_ * static_cast<double>(samples) /
+         static_cast<double>(now.samples - previous_.samples);
 }
 
 StopReason Trainer::stop_after_step() {
@@ -386,12 +422,12 @@ StopReason Trainer::stop_after_step() {
   double seen[] = {stop_signal() != 0 ? 1.0 : 0.0, sees_kill_switch() ? 1.0 : 0.0,
                    exit_duration ? 1.0 : 0.0, time_limit ? 1.0 : 0.0};
   groups_.world->all_reduce(seen, std::size(seen), DType::f64, comm::Reduce::max);
-  if (state_.iteration == total_iterations_) return StopReason::none;
+  if (state_.iteration == end_.iteration) return StopReason::none;
   if (seen[0] > 0.0) return StopReason::signal;
   if (seen[1] > 0.0) return StopReason::kill_switch;
   if (seen[2] > 0.0) return StopReason::exit_duration;
   if (seen[3] > 0.0) return StopReason::time_limit;
-  if (due(deck_.train.exit_interval, state_.iteration, deck_)) return StopReason::exit_interval;
+  if (due(deck_.train.exit_interval)) return StopReason::exit_interval;
   return StopReason::none;
 }
 

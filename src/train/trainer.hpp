@@ -7,6 +7,7 @@
 #include <span>
 
 #include "core/clock.hpp"
+#include "deck/batch_sizes.hpp"
 #include "deck/deck.hpp"
 #include "device/timers.hpp"
 #include "pipeline/stage_runner.hpp"
@@ -40,7 +41,7 @@ class Trainer {
 
   const RunState& state() const { return state_; }
   /// Iterations at the end of the run, those before a restart included.
-  std::int64_t total_iterations() const { return total_iterations_; }
+  std::int64_t total_iterations() const { return end_.iteration; }
   /// The newest checkpoint of this run, if one was written or restarted from.
   const std::optional<std::filesystem::path>& last_checkpoint() const { return last_checkpoint_; }
 
@@ -49,6 +50,7 @@ class Trainer {
     double loss = 0.0;           ///< mean over the batch's tokens
     double gradient_norm = 0.0;  ///< before clipping
     double learning_rate = 0.0;  ///< the next iteration's, as Megatron-LM prints it
+    std::int64_t samples = 0;    ///< the global batch
     bool applied = false;        ///< false when the gradient was not finite: no update
     double loss_scale = 1.0;     ///< the next iteration's
     std::optional<std::int64_t> gradient_zeros = {};  ///< with log.norms, where a report is due
@@ -71,17 +73,26 @@ class Trainer {
   struct Interval {
     Stopwatch watch;
     double loss = 0.0;
-    std::int64_t iterations = 0, skipped = 0, nan = 0;
+    std::int64_t iterations = 0, samples = 0, skipped = 0, nan = 0;
   };
 
   data::GptDataset open(data::Split split);
+  data::GptDataset open(data::Split split, std::int64_t samples);
   /// Loads weights and moments of the checkpoint that the run goes on from.
   void load();
   /// From the reduced gradient to new weights, or to none where it is not finite. All of the result
-  /// but the loss.
-  StepResult update_weights(double loss_scale);
+  /// but the loss; `samples` is the global batch.
+  StepResult update_weights(double loss_scale, std::int64_t samples);
   /// Ends an iteration's loss scale: halves or doubles it where that is due.
   void update_loss_scale(bool applied);
+  /// Passes over the data that train.skip leaves out before the next iteration.
+  void skip_data_if_due();
+  /// This rank's part of the next iteration's batch.
+  data::Sampler next_batch() const;
+  /// Makes the schedule fit `micro_batches`, which change while the batch ramps up.
+  void schedule(std::int64_t micro_batches);
+  /// Whether the last iteration came to a multiple of `every`.
+  bool due(const std::optional<deck::Length>& every) const;
   /// Whether log.every asks for a report after `iteration`.
   bool reports_at(std::int64_t iteration) const;
   /// Adds an iteration to the interval and reports it where log.every says.
@@ -93,8 +104,10 @@ class Trainer {
   void report_timers(std::span<const device::Phase> phases, std::int64_t iterations = 1);
   void evaluate_if_due();
   void evaluate_at_end();
-  /// Evaluates on evaluate.iterations batches from sample `first_sample` on.
-  void evaluate(data::Split split, const data::GptDataset& dataset, std::int64_t first_sample,
+  /// How many evaluations of the validation split have been due so far.
+  std::int64_t evaluations() const;
+  /// Evaluates on the evaluate.iterations batches that follow on those of `before` evaluations.
+  void evaluate(data::Split split, const data::GptDataset& dataset, std::int64_t before,
                 bool at_end = false);
   /// Writes a checkpoint and deletes those that are not kept.
   void save();
@@ -115,14 +128,17 @@ class Trainer {
   report::Reporter* reporter_;
   TrainerOptions options_;
   RunState state_;
-  std::int64_t total_iterations_;
-  data::Sampler sampler_;
+  deck::BatchSizes batches_;
+  deck::Progress end_;            ///< of the run
+  deck::Progress previous_ = {};  ///< before the last iteration
+  data::Sampler sampler_;         ///< of batch.global, the largest batch
   optim::LearningRateSchedule learning_rate_;
   optim::WeightDecaySchedule weight_decay_;
   optim::LossScaler loss_scaler_;
   model::ParameterStore parameters_;
   optim::Optimizer optimizer_;
   pipeline::StageSchedule schedule_;
+  std::int64_t scheduled_;  ///< micro-batches of schedule_
   pipeline::StageRunner runner_;
   data::GptDataset train_data_;
   std::optional<data::GptDataset> valid_data_, test_data_;

@@ -21,7 +21,7 @@ TEST_F(FolderTest, NothingIsFoundWhereNothingIs) {
   EXPECT_FALSE(find_latest(folder_).has_value());
   std::filesystem::create_directories(folder_);
   EXPECT_FALSE(find_latest(folder_).has_value());
-  EXPECT_TRUE(retain(folder_, 1, std::nullopt).empty());
+  EXPECT_TRUE(retain(folder_, 1).empty());
 }
 
 TEST_F(FolderTest, NamesSortByIteration) {
@@ -79,12 +79,13 @@ TEST_F(FolderTest, RetentionKeepsNewestMilestonesAndLatest) {
   for (std::int64_t iteration = 10; iteration <= 80; iteration += 10)
     write_file_atomically(step_path(folder_, iteration), "");
   publish(step_path(folder_, 20));
-  EXPECT_TRUE(retain(folder_, std::nullopt, 40).empty());
-  const std::vector<std::filesystem::path> deleted = retain(folder_, 2, 40);
+  const auto is_milestone = [](std::int64_t iteration) { return iteration % 40 == 0; };
+  EXPECT_TRUE(retain(folder_, std::nullopt, is_milestone).empty());
+  const std::vector<std::filesystem::path> deleted = retain(folder_, 2, is_milestone);
   EXPECT_EQ(iterations(), (std::vector<std::int64_t>{20, 40, 70, 80}));
   EXPECT_EQ(deleted.size(), 4u);
   EXPECT_EQ(deleted[0], step_path(folder_, 10));
-  retain(folder_, 1, std::nullopt);
+  retain(folder_, 1);
   EXPECT_EQ(iterations(), (std::vector<std::int64_t>{20, 80}));
 }
 

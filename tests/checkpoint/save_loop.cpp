@@ -25,7 +25,7 @@ int main(int argc, char** argv) {
       fill_quickly(holding, step);
       save(step_path(folder / "checkpoints", step), *world, {{"iteration", step}}, "",
            holding.tensors);
-      if (world->rank() == 0) retain(folder / "checkpoints", 2, std::nullopt);
+      if (world->rank() == 0) retain(folder / "checkpoints", 2);
     }
   } catch (const Error& error) {
     std::fprintf(stderr, "%s\n", error.what());

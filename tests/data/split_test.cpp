@@ -43,13 +43,12 @@ TEST(Split, BadWeightsAreNamed) {
 }
 
 TEST(Split, SamplesThatARunTakes) {
-  const RunLength run{
-      .train_samples = 107 * 8, .global_batch = 8, .evaluate_every = 25, .evaluate_iterations = 3};
+  const RunLength run{.train_samples = 107 * 8, .evaluations = 4, .evaluation_samples = 3 * 8};
   EXPECT_EQ(samples_wanted(Split::train, run), 856);
   EXPECT_EQ(samples_wanted(Split::valid, run), 5 * 3 * 8);
   EXPECT_EQ(samples_wanted(Split::test, run), 3 * 8);
   RunLength only_at_end = run;
-  only_at_end.evaluate_every = 0;
+  only_at_end.evaluations = 0;
   EXPECT_EQ(samples_wanted(Split::valid, only_at_end), 3 * 8);
 }
 

@@ -91,6 +91,21 @@ TEST(RunPlan, InterleavedStagesHoldTheModelInChunks) {
   EXPECT_NE(to_text(plan).find("\n     1    1,5,9 "), std::string::npos) << to_text(plan);
 }
 
+// BigScience's GPT-2 recipe, by hand: 72 x 2, 36 x 4, 24 x 6, 18 x 8, 14 x 10, 12 x 12, 10 x 14 and
+// 1 x 16 samples; then 561 batches of 16 fit into what is left.
+TEST(RunPlan, CountsTheIterationsOfARampUp) {
+  const RunPlan plan = plan_gpt2({"train.iterations=", "train.samples=10000", "batch.micro=1",
+                                  "batch.global=16", "batch.rampup.start=2", "batch.rampup.step=2",
+                                  "batch.rampup.samples=1000", "schedule.decay=10000"});
+  EXPECT_EQ(plan.iterations, 187 + 561);
+  EXPECT_EQ(plan.micro_batches, 16);
+  EXPECT_NE(to_text(plan).find("\nramp-up    batches of 2 to 16 samples, by 2, in the first 187 "
+                               "iterations: 1016 samples\n"),
+            std::string::npos)
+      << to_text(plan);
+  EXPECT_EQ(to_text(plan_gpt2()).find("ramp-up"), std::string::npos);
+}
+
 TEST(RunPlan, ZeroBubbleTakesNoMoreThanTheFullestStage) {
   const std::vector<std::string> words = {"parallel.pipeline=4", "parallel.data=1",
                                           "batch.global=32"};

@@ -219,12 +219,49 @@ TEST(Setup, SplitsThatARunReads) {
 TEST(Setup, RunLength) {
   const auto length = run_length(gpt2_deck({"evaluate.every=6400 samples"}));
   EXPECT_EQ(length.train_samples, 64'000);
-  EXPECT_EQ(length.global_batch, 64);
-  EXPECT_EQ(length.evaluate_every, 100);
-  EXPECT_EQ(length.evaluate_iterations, 10);
+  EXPECT_EQ(length.evaluations, 10);
+  EXPECT_EQ(length.evaluation_samples, 10 * 64);
   const auto samples = run_length(gpt2_deck({"train.iterations=", "train.samples=10000"}));
   EXPECT_EQ(samples.train_samples, 10'000);
-  EXPECT_EQ(samples.evaluate_every, 0);
+  EXPECT_EQ(samples.evaluations, 0);
+}
+
+TEST(Setup, RunLengthWithARampUp) {
+  const std::vector<std::string> ramp = {"train.iterations=",    "train.samples=10000",
+                                         "batch.micro=1",        "batch.global=16",
+                                         "batch.rampup.start=2", "batch.rampup.step=2",
+                                         "schedule.decay=10000", "batch.rampup.samples=1000"};
+  const auto evaluations = [&](const std::string& every) {
+    auto overrides = ramp;
+    overrides.push_back("evaluate.every=" + every);
+    return run_length(gpt2_deck(overrides)).evaluations;
+  };
+  EXPECT_EQ(run_length(gpt2_deck(ramp)).train_samples, 10'000);
+  EXPECT_EQ(run_length(gpt2_deck(ramp)).evaluation_samples, 10 * 16);
+  EXPECT_EQ(evaluations("100 iterations"), 7) << "of 748";
+  EXPECT_EQ(evaluations("1000 samples"), 9) << "9992 samples";
+  EXPECT_EQ(evaluations("1 sample"), 748) << "in each iteration, once";
+}
+
+// Memory is planned for the largest batch: smaller ones need no more slots.
+TEST(Setup, SmallerBatchesOfARampUpNeedNoMoreSlots) {
+  for (const std::string schedule : {"1f1b", "interleaved", "zero-bubble"}) {
+    const bool interleaved = schedule == "interleaved";
+    const std::string chunks = interleaved ? "3" : "1";
+    const int group = interleaved ? 4 : 1;
+    auto shape = pipeline_shape(gpt2_deck(
+        {"parallel.pipeline=4", "parallel.schedule=" + schedule, "parallel.interleave=" + chunks},
+        4));
+    for (int stage = 0; stage < 4; ++stage) {
+      int slots = 0;
+      for (int micro_batches = group; micro_batches <= 16; micro_batches += group) {
+        shape.micro_batches = micro_batches;
+        const int needed = pipeline::count_slots(pipeline::make_schedule(shape, stage));
+        EXPECT_GE(needed, slots) << schedule << ", stage " << stage << ", " << micro_batches;
+        slots = needed;
+      }
+    }
+  }
 }
 
 TEST(Setup, SplitConfig) {

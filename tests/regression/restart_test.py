@@ -47,7 +47,8 @@ class SameLayout(RunTest):
         words = ["train.iterations=", "train.samples=160", "schedule.decay=480 samples",
                  "schedule.warmup=40 samples"]
         self.pretrain("run", *words, "train.exit_interval=10 iterations")
-        self.pretrain("run", *words, "batch.global=16")
+        result = self.pretrain("run", *words, "batch.global=16")
+        self.assertIn(" iteration       11/      15 |", result.out)
         train = self.events("run", "train")
         self.assertEqual([event["consumed_samples"] for event in train],
                          [8 * step for step in range(1, 11)] + [96, 112, 128, 144, 160])

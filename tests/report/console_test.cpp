@@ -28,9 +28,11 @@ TrainEvent example() {
           .mfu = 0.3812};
 }
 
+constexpr RunLength kRun{.iterations = 50, .samples = 50 * 64};
+
 TEST(TrainingLine, IsMegatronsByteForByte) {
   EXPECT_EQ(
-      training_line(example(), 50),
+      training_line(example(), kRun),
       " iteration       30/      50 | consumed samples:         1920 | elapsed time per "
       "iteration (ms): 1423.8 | learning rate: 7.031E-07 | global batch size:    64 | lm "
       "loss: 1.017721E+01 | loss scale: 262144.0 | grad norm: 16.666 | number of skipped "
@@ -42,7 +44,7 @@ TEST(TrainingLine, HasMegatronsFieldsForNorms) {
   TrainEvent event = example();
   event.parameter_norm = 206.12345;
   event.gradient_zeros = 40960;
-  EXPECT_NE(training_line(event, 50).find(
+  EXPECT_NE(training_line(event, kRun).find(
                 "| loss scale: 262144.0 | grad norm: 16.666 | num zeros: 40960.0 | params "
                 "norm: 206.123 | number of skipped iterations:   0 |"),
             std::string::npos);
@@ -55,7 +57,7 @@ TEST(TrainingLine, SaysSoWithoutAPeakAndWithoutALoss) {
   event.grad_norm = std::numeric_limits<double>::infinity();
   event.skipped = 2;
   event.nan = 10;
-  const std::string line = training_line(event, 50);
+  const std::string line = training_line(event, kRun);
   EXPECT_NE(line.find("| lm loss: NAN | loss scale: 262144.0 | grad norm: inf | number of skipped "
                       "iterations:   2 | number of nan iterations:  10 |"),
             std::string::npos)
@@ -63,11 +65,16 @@ TEST(TrainingLine, SaysSoWithoutAPeakAndWithoutALoss) {
   EXPECT_NE(line.find("| MFU: - | ETA:"), std::string::npos) << line;
 }
 
-TEST(TrainingLine, CountsTheTimeLeft) {
+TEST(TrainingLine, CountsTheTimeLeftBySamples) {
   TrainEvent event = example();
-  event.ms = 3600;
-  EXPECT_NE(training_line(event, 5030).find("| ETA: 5h00m |"), std::string::npos);
-  EXPECT_NE(training_line(event, 30).find("| ETA: 0s |"), std::string::npos);
+  event.tokens_per_second = 1024;  // a sample a second
+  const auto left = [&](std::int64_t samples) {
+    return training_line(event, {.iterations = 5030, .samples = 1920 + samples});
+  };
+  EXPECT_NE(left(5 * 3600).find("| ETA: 5h00m |"), std::string::npos) << left(5 * 3600);
+  EXPECT_NE(left(0).find("| ETA: 0s |"), std::string::npos) << left(0);
+  event.tokens_per_second = 0;
+  EXPECT_NE(left(64).find("| ETA: 0s |"), std::string::npos) << left(64);
 }
 
 TEST(ValidationLines, AreMegatrons) {

@@ -79,6 +79,8 @@ TEST(JsonLine, TrainHasNormsWhereTheyAreLogged) {
 }
 
 TEST(JsonLine, OtherKinds) {
+  EXPECT_EQ(json_line(SkipEvent{.iteration = 5, .first = 5, .last = 8, .samples = 32}, 1),
+            R"({"kind":"skip","time":1.0,"iteration":5,"first":5,"last":8,"samples":32})");
   EXPECT_EQ(json_line(EvalEvent{.iteration = 7,
                                 .consumed_samples = 14,
                                 .consumed_tokens = 140,

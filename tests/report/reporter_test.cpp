@@ -42,7 +42,7 @@ class ReporterTest : public testing::Test {
   }
 
   const ScratchFolder folder_;
-  const ReporterOptions fresh_{.folder = folder_.path(), .total_iterations = 20};
+  const ReporterOptions fresh_{.folder = folder_.path(), .run = {.iterations = 20, .samples = 80}};
 };
 
 TEST_F(ReporterTest, EveryEventReachesEveryView) {
@@ -50,6 +50,7 @@ TEST_F(ReporterTest, EveryEventReachesEveryView) {
     Reporter reporter(fresh_);
     reporter.on(StartEvent{.program = "p", .version = "1", .hosts = {"a"}});
     reporter.print("free text");
+    reporter.on(SkipEvent{.iteration = 10, .first = 10, .last = 12, .samples = 24});
     reporter.on(TrainEvent{.iteration = 10, .loss = 2.5, .learning_rate = 0.5, .mfu = 0.25});
     reporter.on(TimersEvent{.iteration = 10, .timers = {{.name = "optimizer", .max_ms = 4}}});
     reporter.on(EvalEvent{.iteration = 10, .split = "valid", .loss = 0});
@@ -57,11 +58,14 @@ TEST_F(ReporterTest, EveryEventReachesEveryView) {
     reporter.on(CheckpointEvent{.iteration = 10, .path = "c", .seconds = 2});
     reporter.on(StopEvent{.reason = "finished", .iteration = 10});
   }
-  EXPECT_EQ(kinds(), "start:0 train:10 timers:10 eval:10 memory:10 checkpoint:10 stop:10");
+  EXPECT_EQ(kinds(), "start:0 skip:10 train:10 timers:10 eval:10 memory:10 checkpoint:10 stop:10");
 
   const std::string console = read_file(folder_.path() / "console.log");
   EXPECT_EQ(console.find("p 1 | 1 rank on a | "), 0u) << console;
-  EXPECT_NE(console.find("\nfree text\n iteration       10/      20 | "), std::string::npos);
+  EXPECT_NE(
+      console.find("\nfree text\n skipped the data of iterations 10 to 12 (24 samples) due to "
+                   "train.skip\n iteration       10/      20 | "),
+      std::string::npos);
   EXPECT_NE(console.find("\n validation loss at iteration 10 | "), std::string::npos);
   EXPECT_NE(console.find("\nstopped after iteration 10: finished (exit code 0)\n"),
             std::string::npos);

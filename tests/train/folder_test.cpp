@@ -49,7 +49,7 @@ TEST_F(FolderTest, FreshWithoutCheckpoints) {
   for (const char* restart : {"latest", "never"}) {
     const RestartPoint point = find_restart(tiny_deck(run_), restart);
     EXPECT_FALSE(point.checkpoint.has_value());
-    EXPECT_EQ(point.iteration, 0);
+    EXPECT_EQ(point.progress.iteration, 0);
     EXPECT_TRUE(point.notes.empty());
   }
   EXPECT_FALSE(std::filesystem::exists(run_));

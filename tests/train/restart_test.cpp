@@ -60,13 +60,13 @@ TEST_F(RestartTest, LatestOfTheRunComesBeforeTheDecksCheckpoint) {
   if (decides()) {
     const RestartPoint point = find_restart(tiny_deck(run_, {load}), "latest");
     EXPECT_EQ(point.checkpoint, loaded);
-    EXPECT_EQ(point.iteration, 5);
+    EXPECT_EQ(point.progress.iteration, 5);
   }
   const fs::path own = save(run_, 20);
   if (!decides()) return;
   const RestartPoint point = find_restart(tiny_deck(run_, {load}), "latest");
   EXPECT_EQ(point.checkpoint, own);
-  EXPECT_EQ(point.iteration, 20);
+  EXPECT_EQ(point.progress.iteration, 20);
   EXPECT_EQ(find_restart(tiny_deck(run_, {load}), "never").checkpoint, loaded);
 }
 
@@ -106,7 +106,7 @@ TEST_F(RestartTest, SaysWhyItIsNotWhatLatestNames) {
   fs::resize_file(newer, fs::file_size(newer) / 2);
   const RestartPoint point = find_restart(tiny_deck(run_), "latest");
   EXPECT_EQ(point.checkpoint, older);
-  EXPECT_EQ(point.iteration, 10);
+  EXPECT_EQ(point.progress.iteration, 10);
   ASSERT_EQ(point.notes.size(), 1u);
   EXPECT_NE(point.notes[0].find(newer.string()), std::string::npos) << point.notes[0];
   EXPECT_NE(point.notes[0].find("using 'step-00000010.h5'"), std::string::npos) << point.notes[0];

@@ -15,7 +15,9 @@ TEST(RunState, ComesBackFromACheckpoint) {
                        .applied_samples = 80,
                        .skipped = 2,
                        .nan = 1,
-                       .loss_scale = {2048, 7, 1}};
+                       .loss_scale = {2048, 7, 1},
+                       .passed_samples = 24,
+                       .passed_through = 7};
   checkpoint::Header header;
   header.attributes = state.attributes();
   const RunState back = RunState::from(header);
@@ -26,6 +28,10 @@ TEST(RunState, ComesBackFromACheckpoint) {
   EXPECT_EQ(back.skipped, 2);
   EXPECT_EQ(back.nan, 1);
   EXPECT_EQ(back.loss_scale, state.loss_scale);
+  EXPECT_EQ(back.passed_samples, 24);
+  EXPECT_EQ(back.passed_through, 7);
+  EXPECT_EQ(back.progress(), (deck::Progress{12, 96}));
+  EXPECT_EQ(back.next_sample(), 120);
 }
 
 TEST(RunState, OfACheckpointWithoutScalerHasAConstantScale) {
@@ -34,6 +40,14 @@ TEST(RunState, OfACheckpointWithoutScalerHasAConstantScale) {
   header.attributes.erase("loss_scale_good_iterations");
   header.attributes.erase("loss_scale_hysteresis_left");
   EXPECT_EQ(RunState::from(header).loss_scale, optim::LossScaleState{});
+}
+
+TEST(RunState, CheckpointsFromBeforeThereWasTrainSkip) {
+  checkpoint::Header header;
+  header.attributes = RunState{.iteration = 3, .consumed_samples = 12}.attributes();
+  header.attributes.erase("passed_samples");
+  header.attributes.erase("passed_through");
+  EXPECT_EQ(RunState::from(header).next_sample(), 12);
 }
 
 TEST(RunState, NamesAMissingAttribute) {
