@@ -106,7 +106,7 @@ void introduce(Start& start, const deck::Deck& deck, const plan::Vocabulary& voc
                          .hosts = distinct,
                          .parameters = plan.parameters,
                          .model = model_facts(deck, vocabulary, plan),
-                         .iteration = start.restart.iteration});
+                         .iteration = start.restart.progress.iteration});
 }
 
 /// Prints why the run stopped and how to go on.

@@ -78,7 +78,7 @@ double bubble_fraction(const pipeline::PipelineShape& shape) {
       .bubble;
 }
 
-/// "0-1,4-5": the layers of each chunk.
+/// How the batch grows, in words; "" when it does not.
 std::string rampup_text(const deck::Deck& deck) {
   const auto& [start, step, samples] = deck.batch.rampup;
   if (!samples) return "";
@@ -87,6 +87,7 @@ std::string rampup_text(const deck::Deck& deck) {
                      *start, deck.batch.global, *step, end.iteration, end.samples);
 }
 
+/// "0-1,4-5": the layers of each chunk.
 std::string layer_text(const std::vector<grid::LayerRange>& chunks) {
   std::vector<std::string> words;
   for (const grid::LayerRange& layers : chunks) {
