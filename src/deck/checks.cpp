@@ -49,6 +49,7 @@ class Checker {
   void device();
   void optimizer();
   void loss_scale();
+  void recompute();
 
  private:
   using Paths = std::initializer_list<std::string_view>;
@@ -461,6 +462,31 @@ void Checker::loss_scale() {
           });
 }
 
+void Checker::recompute() {
+  const Recompute& recompute = deck_.recompute;
+  const std::string_view granularity = name_of(recompute.granularity);
+  const auto belongs_to_full = [&](bool left_out, std::string_view path) {
+    require(left_out || recompute.granularity == Granularity::full, {path, "recompute.granularity"},
+            [&, path] {
+              return fmt::format(
+                  "'{}' needs recompute.granularity = full, but it is {}; leave it out", path,
+                  granularity);
+            });
+  };
+  belongs_to_full(!recompute.method, "recompute.method");
+  belongs_to_full(!recompute.layers, "recompute.layers");
+  // It keeps gradients where the activations were, which are not a micro-batch's own.
+  require(recompute.granularity == Granularity::none ||
+              deck_.parallel.schedule != PipelineSchedule::zero_bubble,
+          {"recompute.granularity", "parallel.schedule"}, [&] {
+            return fmt::format(
+                "recompute.granularity = {} with parallel.schedule = zero-bubble, whose weight "
+                "gradients need the activations longer (try parallel.schedule: 1f1b, or "
+                "recompute.granularity: none)",
+                granularity);
+          });
+}
+
 }  // namespace
 
 void check_together(const Deck& deck, const Given& given, const LoadOptions& options,
@@ -479,6 +505,7 @@ void check_together(const Deck& deck, const Given& given, const LoadOptions& opt
   checker.device();
   checker.optimizer();
   checker.loss_scale();
+  checker.recompute();
 }
 
 }  // namespace trireme::deck

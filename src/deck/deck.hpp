@@ -22,6 +22,7 @@ enum class PipelineSchedule { one_f_one_b, interleaved, zero_bubble };
 enum class Compute { fp32, bf16, fp16 };
 enum class GradientPrecision { fp32, same };
 enum class Granularity { none, selective, full };
+enum class RecomputeMethod { uniform, block };
 enum class OptimizerType { adamw, adam, sgd, lamb };
 enum class ScheduleType {
   cosine,
@@ -53,6 +54,9 @@ constexpr auto names_of(GradientPrecision) {
 }
 constexpr auto names_of(Granularity) {
   return std::to_array<std::string_view>({"none", "selective", "full"});
+}
+constexpr auto names_of(RecomputeMethod) {
+  return std::to_array<std::string_view>({"uniform", "block"});
 }
 constexpr auto names_of(OptimizerType) {
   return std::to_array<std::string_view>({"adamw", "adam", "sgd", "lamb"});
@@ -198,6 +202,8 @@ struct Precision {
 
 struct Recompute {
   Granularity granularity{};
+  std::optional<RecomputeMethod> method;  ///< set for full alone, as is `layers`
+  std::optional<std::int64_t> layers;
   bool partition = false;
   bool offload = false;
   bool contiguous = false;

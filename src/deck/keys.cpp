@@ -25,6 +25,13 @@ std::function<void(Deck&)> if_dynamic(void (*set)(LossScale&)) {
   };
 }
 
+/// Sets a default of the keys that only full recomputation has.
+std::function<void(Deck&)> if_full(void (*set)(Recompute&)) {
+  return [set](Deck& deck) {
+    if (deck.recompute.granularity == Granularity::full) set(deck.recompute);
+  };
+}
+
 void run_keys(std::vector<Key>& rows) {
   rows.insert(rows.end(),
               {
@@ -287,11 +294,21 @@ void arithmetic_keys(std::vector<Key>& rows) {
               .help("Least dynamic scale."),
           key(TRIREME_MEMBER(recompute.granularity))
               .by_default("none")
-              .built({"none"})
               .noted()
-              .help("What the backward pass computes again instead of keeping."),
-          later("recompute.method", "uniform or block").help("How layers are chosen."),
-          later("recompute.layers", "whole number").help("Layers of one recomputed group."),
+              .help("What the backward pass computes again instead of keeping: layer norms "
+                    "(selective) or layers (full)."),
+          key(TRIREME_MEMBER(recompute.method))
+              .derived("uniform if full", if_full([](Recompute& recompute) {
+                         recompute.method = RecomputeMethod::uniform;
+                       }))
+              .noted()
+              .help("Which layers: all, in groups (uniform), or the first of each stage's chunk "
+                    "(block)."),
+          key(TRIREME_MEMBER(recompute.layers))
+              .derived("1 if full", if_full([](Recompute& recompute) { recompute.layers = 1; }))
+              .from(1, kMostLayers)
+              .noted()
+              .help("Layers of a group (uniform), or how many are computed again (block)."),
           key(TRIREME_MEMBER(recompute.partition))
               .by_default("false")
               .built({"false"})

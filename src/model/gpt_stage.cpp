@@ -1,26 +1,60 @@
 #include "model/gpt_stage.hpp"
 
 #include <algorithm>
+#include <utility>
 
 #include "core/error.hpp"
 #include "model/documents.hpp"
 
 namespace trireme::model {
 
-GptStage::Slot GptStage::Slot::take(Arena& arena, const LayerSizes& sizes, int layers, bool first) {
+namespace {
+
+/// Where a layer reads or writes: [S, b, h].
+Tensor take_stream(Arena& arena, const LayerSizes& sizes) {
+  return arena.take(sizes.dtype, sizes.stream_shape());
+}
+
+/// How the chunks of a stage are cut: all have as many layers.
+std::vector<Segment> segments_of(const LayerSizes& sizes, const grid::Layout& layout, int stage) {
+  return cut_into_segments(layout.layers_of(stage).count, sizes.recompute);
+}
+
+}  // namespace
+
+GptStage::Again GptStage::Again::take(Arena& arena, const LayerSizes& sizes,
+                                      const std::vector<Segment>& segments) {
+  int longest = 0;
+  for (const Segment& segment : segments)
+    if (segment.again) longest = std::max(longest, segment.count);
+  Again again;
+  for (int layer = 0; layer < longest; ++layer) {
+    if (layer > 0) again.streams.push_back(take_stream(arena, sizes));
+    again.layers.push_back(LayerActivations::take(arena, sizes));
+  }
+  if (sizes.recompute.what == Recompute::What::norms)
+    again.norm = LayerActivations::take_norm(arena, sizes);
+  return again;
+}
+
+GptStage::Slot GptStage::Slot::take(Arena& arena, const LayerSizes& sizes,
+                                    const std::vector<Segment>& segments, const Again& again,
+                                    bool first) {
   Slot slot;
-  const Shape stream = sizes.stream_shape();
   if (first) {
     slot.ids = arena.take_ints(sizes.tokens());
     if (sizes.config.reset_positions) slot.positions = arena.take_ints(sizes.tokens());
     slot.embedding = Embedding::Activations::take(arena, sizes);
   }
   if (sizes.config.reset_attention) slot.document_start = arena.take_ints(sizes.tokens());
-  slot.streams.push_back(arena.take(sizes.dtype, stream));
-  for (int layer = 0; layer < layers; ++layer) {
-    slot.layers.push_back(LayerActivations::take(arena, sizes));
-    slot.streams.push_back(arena.take(sizes.dtype, stream));
-  }
+  slot.streams.push_back(take_stream(arena, sizes));
+  for (const Segment& segment : segments)
+    for (int layer = 0; layer < segment.count; ++layer) {
+      const bool inside = segment.again && layer + 1 < segment.count;
+      slot.layers.push_back(segment.again ? again.layers[layer]
+                                          : LayerActivations::take(arena, sizes, again.norm));
+      slot.streams.push_back(inside ? again.streams[layer] : take_stream(arena, sizes));
+    }
   return slot;
 }
 
@@ -29,6 +63,18 @@ GptStage::Ending GptStage::Ending::take(Arena& arena, const LayerSizes& sizes) {
   ending.labels = arena.take_ints(sizes.tokens());
   ending.head = Head::Activations::take(arena, sizes);
   return ending;
+}
+
+GptStage::Activations GptStage::Activations::take(Arena& arena, const LayerSizes& sizes,
+                                                  const grid::Layout& layout, int stage,
+                                                  int slots) {
+  const std::vector<Segment> segments = segments_of(sizes, layout, stage);
+  const Again again = Again::take(arena, sizes, segments);
+  Activations all;
+  for (int slot = 0; slot < slots; ++slot)
+    all.slots.push_back(Slot::take(arena, sizes, segments, again, layout.is_first(stage)));
+  if (layout.is_last(stage)) all.ending = Ending::take(arena, sizes);
+  return all;
 }
 
 GptStage::Scratch GptStage::Scratch::take(Arena& arena, const LayerSizes& sizes) {
@@ -43,9 +89,7 @@ GptStage::Scratch GptStage::Scratch::take(Arena& arena, const LayerSizes& sizes)
 StageMemory GptStage::plan(const LayerSizes& sizes, const grid::Layout& layout, int stage,
                            int slots) {
   Arena activations, workspace;
-  for (int slot = 0; slot < slots; ++slot)
-    Slot::take(activations, sizes, layout.layers_of(stage).count, layout.is_first(stage));
-  if (layout.is_last(stage)) Ending::take(activations, sizes);
+  Activations::take(activations, sizes, layout, stage, slots);
   const Scratch scratch = Scratch::take(workspace, sizes);
   const std::size_t exchanged = 2 * scratch.gradients[0].bytes();
   return {activations.bytes(), workspace.bytes() - exchanged, exchanged};
@@ -69,7 +113,7 @@ GptStage::Chunk GptStage::make_chunk(const ParameterStore& parameters,
 
 GptStage::GptStage(const LayerContext& context, const ParameterStore& parameters,
                    const grid::Layout& layout, int stage, int slots)
-    : context_(context) {
+    : context_(context), segments_(segments_of(context, layout, stage)) {
   if (layout.is_first(stage)) embedding_.emplace(parameters, context.config);
   for (int chunk = 0; chunk < layout.chunks; ++chunk)
     chunks_.push_back(make_chunk(parameters, layout.layers_of(stage, chunk)));
@@ -89,9 +133,9 @@ GptStage::GptStage(const LayerContext& context, const ParameterStore& parameters
   shared_workspace_ =
       context.tensor.share(workspace_memory_.get(), memory.workspace + memory.communication);
   Arena activations(activation_memory_.get()), workspace(workspace_memory_.get());
-  for (int slot = 0; slot < slots; ++slot)
-    slots_.push_back(Slot::take(activations, context, layout.layers_of(stage).count, is_first()));
-  if (is_last()) ending_ = Ending::take(activations, context);
+  Activations all = Activations::take(activations, context, layout, stage, slots);
+  slots_ = std::move(all.slots);
+  ending_ = all.ending;
   scratch_ = Scratch::take(workspace, context);
 
   const bool resets = context.config.reset_positions || context.config.reset_attention;
@@ -148,6 +192,8 @@ void GptStage::backward(int slot, const Tensor& gradient, bool last) {
 }
 
 void GptStage::backward_input(int slot, const Tensor& gradient) {
+  TRIREME_CHECK(context_.recompute.what == Recompute::What::nothing,
+                "weight gradients are put off, but what they need is not kept");
   run_backward(slot, gradient, /*with_weights=*/false, /*last=*/false);
 }
 
@@ -161,15 +207,28 @@ void GptStage::run_backward(int slot_index, const Tensor& gradient, bool with_we
                   slot_index);
     head_->backward(context_, slot.streams.back(), ending_.head, gradient);
   }
-  for (std::size_t i = chunk.layers.size(); i-- > 0;) {
-    const auto kept = ProductGradients::over(slot.layers[i], slot.streams[i + 1]);
-    chunk.layers[i].backward(context_, scratch_.layer, pass, slot.streams[i], slot.layers[i],
-                             gradient, with_weights ? nullptr : &kept);
-    if (last) layer_is_complete(chunk, i);
+  for (auto segment = segments_.rbegin(); segment != segments_.rend(); ++segment) {
+    if (segment->again) forward_again(slot, *segment, pass);
+    for (int i = segment->end(); i-- > segment->first;) {
+      const auto kept = ProductGradients::over(slot.layers[i], slot.streams[i + 1]);
+      chunk.layers[i].backward(context_, scratch_.layer, pass, slot.streams[i], slot.layers[i],
+                               gradient, with_weights ? nullptr : &kept);
+      if (last) layer_is_complete(chunk, i);
+    }
   }
   if (has_embedding(slot.chunk))
     embedding_->backward(context_, pass, {.ids = slot.ids, .positions = slot.positions},
                          slot.embedding, gradient, beside);
+}
+
+void GptStage::forward_again(const Slot& slot, const Segment& segment, const PassInfo& pass) const {
+  const Chunk& chunk = chunks_[slot.chunk];
+  for (int i = segment.first; i < segment.end(); ++i) {
+    // What the segment puts out is there: it is the next one's input, or the chunk's output.
+    const Tensor output = i + 1 < segment.end() ? slot.streams[i + 1] : Tensor();
+    chunk.layers[i].forward(context_, scratch_.layer, pass, slot.streams[i], slot.layers[i],
+                            output);
+  }
 }
 
 void GptStage::backward_weights(int slot_index, bool last) {

@@ -29,8 +29,10 @@ struct StageMemory {
 };
 
 /// A stage with memory for `slots` micro-batches between their forward and their backward through
-/// one of its chunks; but the head keeps one micro-batch at a time. Allocates everything when made.
-/// Making and destroying one is collective over the tensor group.
+/// one of its chunks; but the head keeps one micro-batch at a time. A chunk is a list of segments,
+/// see Recompute: a slot has the activations of those that are kept, all slots share those of one
+/// that is computed again. Allocates everything when made. Making and destroying one is collective
+/// over the tensor group.
 class GptStage {
  public:
   /// `parameters` must hold the stage's weights and outlive it, as must the backend and group of
@@ -67,7 +69,8 @@ class GptStage {
   void backward(int slot, const Tensor& gradient, bool last = false);
 
   /// backward() in two parts: backward_input() does all but the gradients of the layers' weight
-  /// matrices, which backward_weights() adds. Both are collective over the tensor group.
+  /// matrices, which backward_weights() adds. Not with layers that are computed again. Both are
+  /// collective over the tensor group.
   void backward_input(int slot, const Tensor& gradient);
   void backward_weights(int slot, bool last = false);
 
@@ -91,6 +94,13 @@ class GptStage {
   Tensor logits() const { return ending_.head.logits; }
 
  private:
+  /// Memory that all slots use in turn for what is computed again.
+  struct Again {
+    std::vector<LayerActivations> layers;  ///< of the longest such segment
+    std::vector<Tensor> streams;           ///< between its layers
+    std::optional<Tensor> norm;            ///< of every layer, where none keeps its own
+    static Again take(Arena& arena, const LayerSizes& sizes, const std::vector<Segment>& segments);
+  };
   struct Slot {
     int chunk = 0;
     std::int32_t* ids = nullptr;
@@ -100,7 +110,9 @@ class GptStage {
     Embedding::Activations embedding;
     std::vector<LayerActivations> layers;
     std::vector<Tensor> streams;  ///< input of each layer, then the output of the last
-    static Slot take(Arena& arena, const LayerSizes& sizes, int layers, bool first);
+    /// What `again` has is not taken anew.
+    static Slot take(Arena& arena, const LayerSizes& sizes, const std::vector<Segment>& segments,
+                     const Again& again, bool first);
   };
   /// What the head keeps of the micro-batch in `slot`.
   struct Ending {
@@ -108,6 +120,13 @@ class GptStage {
     std::int32_t* labels = nullptr;
     Head::Activations head;
     static Ending take(Arena& arena, const LayerSizes& sizes);
+  };
+  /// All of StageMemory::activations.
+  struct Activations {
+    std::vector<Slot> slots;
+    Ending ending;
+    static Activations take(Arena& arena, const LayerSizes& sizes, const grid::Layout& layout,
+                            int stage, int slots);
   };
   struct Scratch {
     LayerWorkspace layer;
@@ -138,6 +157,8 @@ class GptStage {
   Chunk make_chunk(const ParameterStore& parameters, const grid::LayerRange& range) const;
   /// backward(), with or without the weight matrices.
   void run_backward(int slot, const Tensor& gradient, bool with_weights, bool last);
+  /// Makes what the backward pass through `segment` needs, from the input of its first layer.
+  void forward_again(const Slot& slot, const Segment& segment, const PassInfo& pass) const;
   /// Tells the observer that the gradients of `layer` and all behind it are complete.
   void layer_is_complete(const Chunk& chunk, std::size_t layer) const {
     if (observer_) observer_->gradients_complete_from(chunk.ranges[layer].begin);
@@ -151,6 +172,7 @@ class GptStage {
   FlatRange embedding_range_, head_range_;
   std::optional<Embedding> embedding_;
   std::vector<Chunk> chunks_;
+  std::vector<Segment> segments_;  ///< of each chunk: all have as many layers
   std::optional<Head> head_;
   device::Buffer activation_memory_;
   device::Buffer workspace_memory_;

@@ -83,23 +83,29 @@ kernels::Dropout dropout_at(const ModelConfig& config, const PassInfo& pass, int
           .site = site};
 }
 
-LayerActivations LayerActivations::take(Arena& arena, const LayerSizes& sizes) {
+Tensor LayerActivations::take_norm(Arena& arena, const LayerSizes& sizes) {
+  return arena.take(sizes.dtype, {sizes.tokens(), sizes.config.hidden});
+}
+
+LayerActivations LayerActivations::take(Arena& arena, const LayerSizes& sizes,
+                                        const std::optional<Tensor>& norm) {
   const std::int64_t s = sizes.config.sequence, b = sizes.micro_batch, T = sizes.tokens();
   const std::int64_t U = sizes.stream_rows()[0];
-  const std::int64_t h = sizes.config.hidden, local_h = sizes.local_hidden(), f = sizes.local_ffn();
+  const std::int64_t local_h = sizes.local_hidden(), f = sizes.local_ffn();
   const auto take = [&](Shape shape) { return arena.take(sizes.dtype, shape); };
   const auto take_statistics = [&](Shape shape) { return arena.take(wide(sizes.dtype), shape); };
   LayerActivations a;
+  a.keeps_norms = !norm;
   a.mean1 = take_statistics({U});
   a.rstd1 = take_statistics({U});
-  a.norm1 = take({T, h});
+  a.norm1 = norm ? *norm : take_norm(arena, sizes);
   a.qkv = take({s, b, 3 * local_h});
   a.lse = take_statistics({b, sizes.local_heads(), s});
   a.context = take({s, b, local_h});
   a.middle = take(sizes.stream_shape());
   a.mean2 = take_statistics({U});
   a.rstd2 = take_statistics({U});
-  a.norm2 = take({T, h});
+  a.norm2 = norm ? *norm : take_norm(arena, sizes);
   a.up = take({T, f});
   a.activated = take({T, f});
   return a;
@@ -166,16 +172,33 @@ void TransformerLayer::forward_cached(const LayerContext& context, const LayerWo
 
 void TransformerLayer::project_qkv(const LayerContext& context, const Tensor& input,
                                    const LayerActivations& saved) const {
-  device::Backend& backend = context.backend;
-  backend.layernorm_forward({.x = as_rows(input),
-                             .weight = norm1_weight_.weight,
-                             .bias = norm1_bias_.weight,
-                             .out = own_part(context, saved.norm1),
-                             .mean = saved.mean1,
-                             .rstd = saved.rstd1,
-                             .eps = context.config.layernorm_eps});
+  normalize1(context, input, saved);
+  linear_forward(context.backend, saved.norm1, qkv_weight_.weight, as_rows(saved.qkv),
+                 qkv_bias_.weight);
+}
+
+void TransformerLayer::normalize1(const LayerContext& context, const Tensor& input,
+                                  const LayerActivations& saved) const {
+  context.backend.layernorm_forward({.x = as_rows(input),
+                                     .weight = norm1_weight_.weight,
+                                     .bias = norm1_bias_.weight,
+                                     .out = own_part(context, saved.norm1),
+                                     .mean = saved.mean1,
+                                     .rstd = saved.rstd1,
+                                     .eps = context.config.layernorm_eps});
   gather(context, saved.norm1);
-  linear_forward(backend, saved.norm1, qkv_weight_.weight, as_rows(saved.qkv), qkv_bias_.weight);
+}
+
+void TransformerLayer::normalize2(const LayerContext& context,
+                                  const LayerActivations& saved) const {
+  context.backend.layernorm_forward({.x = as_rows(saved.middle),
+                                     .weight = norm2_weight_.weight,
+                                     .bias = norm2_bias_.weight,
+                                     .out = own_part(context, saved.norm2),
+                                     .mean = saved.mean2,
+                                     .rstd = saved.rstd2,
+                                     .eps = context.config.layernorm_eps});
+  gather(context, saved.norm2);
 }
 
 void TransformerLayer::finish_attention(const LayerContext& context,
@@ -209,6 +232,7 @@ void TransformerLayer::mlp_forward(const LayerContext& context, const LayerWorks
                        .bias = up_bias_.weight,
                        .up = saved.up,
                        .activated = saved.activated});
+  if (!output) return;
   linear_forward(backend, saved.activated, down_weight_.weight, as_rows(workspace.stream));
   sum_partial(context, workspace.stream);
   backend.bias_dropout_residual(
@@ -265,6 +289,7 @@ void TransformerLayer::mlp_backward(const LayerContext& context, const LayerWork
                                 .dup = dup,
                                 .dbias = up_bias_.gradient});
   linear_input_gradient(backend, dup, up_weight_.weight, beside_rows);
+  if (!saved.keeps_norms) normalize2(context, saved);
   const auto sum = start_sum_partial(context, beside);
   if (kept)
     backend.copy(kept->up.data, dup.data, dup.bytes());
@@ -314,6 +339,7 @@ void TransformerLayer::attention_backward(const LayerContext& context,
                               .dropout = dropout_at(config, pass, layer_, DropoutSite::attention),
                               .document_start = pass.document_start});
   linear_input_gradient(backend, as_rows(dqkv), qkv_weight_.weight, beside_rows);
+  if (!saved.keeps_norms) normalize1(context, input, saved);
   const auto sum = start_sum_partial(context, beside);
   if (kept) {
     backend.bias_gradient({.dout = as_rows(dqkv), .dbias = qkv_bias_.gradient});

@@ -4,10 +4,13 @@
 // the parts of s and T that a rank has of the residual stream (residual_stream.hpp).
 #pragma once
 
+#include <optional>
+
 #include "comm/communicator.hpp"
 #include "model/arena.hpp"
 #include "model/config.hpp"
 #include "model/parameter_store.hpp"
+#include "model/recompute.hpp"
 
 namespace trireme::model {
 
@@ -21,6 +24,7 @@ struct LayerSizes {
   /// word embedding is read and written.
   std::int64_t most_loss_tokens = 16384;
   bool cut_sequence = false;  ///< between products each tensor rank has a part of the positions
+  Recompute recompute;
 
   std::int64_t tokens() const { return config.sequence * micro_batch; }
   /// Tokens whose logits are worked on at a time.
@@ -81,7 +85,7 @@ struct PassInfo {
 kernels::Dropout dropout_at(const ModelConfig& config, const PassInfo& pass, int layer,
                             DropoutSite site);
 
-/// What a layer keeps of a forward pass for its backward pass. All sequence-major.
+/// What a layer needs of a forward pass in its backward pass. All sequence-major.
 struct LayerActivations {
   Tensor mean1, rstd1;  ///< [U]
   Tensor norm1;         ///< [T, h]
@@ -94,7 +98,16 @@ struct LayerActivations {
   Tensor up;            ///< [T, f / t], before GELU, bias included
   Tensor activated;     ///< [T, f / t], after GELU
 
-  static LayerActivations take(Arena& arena, const LayerSizes& sizes);
+  /// Whether norm1 and norm2 stay what the forward pass wrote; if not, the backward pass makes them
+  /// again. The other cheap output, `activated`, is kept always: see kernels::LinearGelu, which
+  /// need not make it from `up` as it is stored.
+  bool keeps_norms = true;
+
+  /// With `norm` [T, h], norm1 and norm2 are that tensor, which other layers use as well.
+  static LayerActivations take(Arena& arena, const LayerSizes& sizes,
+                               const std::optional<Tensor>& norm = std::nullopt);
+  /// Such a tensor.
+  static Tensor take_norm(Arena& arena, const LayerSizes& sizes);
 };
 
 /// Scratch of a rank, shared by all its layers and micro-batches.
@@ -116,7 +129,8 @@ struct ProductGradients {
   Tensor down;        ///< [S, b, h]
 
   /// Places over what no pass reads any more once the backward pass has come to them: they take no
-  /// memory of their own. `output` is the layer's.
+  /// memory of their own. `output` is the layer's. Not for layers that are computed again, fully or
+  /// in part.
   static ProductGradients over(const LayerActivations& saved, const Tensor& output) {
     return {saved.qkv, saved.middle, saved.up, output};
   }
@@ -128,7 +142,9 @@ class TransformerLayer {
   /// `parameters` must hold the layer and outlive this.
   TransformerLayer(const ParameterStore& parameters, int layer);
 
-  /// Writes output [S, b, h] and `saved` from input [S, b, h]. Collective over the tensor group.
+  /// Writes output [S, b, h] and `saved` from input [S, b, h]; without an output it writes `saved`
+  /// alone, what backward() needs, and leaves out the last product. Collective over the tensor
+  /// group.
   void forward(const LayerContext& context, const LayerWorkspace& workspace, const PassInfo& pass,
                const Tensor& input, const LayerActivations& saved, const Tensor& output) const;
 
@@ -160,7 +176,11 @@ class TransformerLayer {
   void finish_attention(const LayerContext& context, const LayerWorkspace& workspace,
                         const PassInfo& pass, const Tensor& input,
                         const LayerActivations& saved) const;
-  /// From saved.norm2 and saved.middle to `output`.
+  /// Writes saved.norm1, and saved.norm2 again from saved.middle, with their statistics.
+  void normalize1(const LayerContext& context, const Tensor& input,
+                  const LayerActivations& saved) const;
+  void normalize2(const LayerContext& context, const LayerActivations& saved) const;
+  /// From saved.norm2 and saved.middle to `output`, or to what backward() needs alone.
   void mlp_forward(const LayerContext& context, const LayerWorkspace& workspace,
                    const PassInfo& pass, const LayerActivations& saved, const Tensor& output) const;
   /// The two halves of backward(), last first.

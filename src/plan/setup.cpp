@@ -166,7 +166,22 @@ model::LayerSizes layer_sizes(const deck::Deck& deck, const Vocabulary& vocabula
           .micro_batch = deck.batch.micro,
           .tensor_ranks = static_cast<int>(deck.parallel.tensor),
           .dtype = compute_dtype(deck),
-          .cut_sequence = deck.parallel.sequence};
+          .cut_sequence = deck.parallel.sequence,
+          .recompute = recompute(deck)};
+}
+
+model::Recompute recompute(const deck::Deck& deck) {
+  using What = model::Recompute::What;
+  switch (deck.recompute.granularity) {
+    case deck::Granularity::none:
+      return {};
+    case deck::Granularity::selective:
+      return {What::norms};
+    case deck::Granularity::full:
+      break;
+  }
+  const bool block = deck.recompute.method == deck::RecomputeMethod::block;
+  return {block ? What::block : What::uniform, static_cast<int>(*deck.recompute.layers)};
 }
 
 model::ModelConfig model_config(const deck::Deck& deck, const Vocabulary& vocabulary) {

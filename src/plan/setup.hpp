@@ -39,12 +39,15 @@ grid::Layout layout(const deck::Deck& deck);
 /// The type of weights and activations.
 DType compute_dtype(const deck::Deck& deck);
 
-/// What a rank's layers work with: model_config(), micro-batch, tensor ranks and type.
+/// What a rank's layers work with: model_config(), micro-batch, tensor ranks, type and recompute().
 model::LayerSizes layer_sizes(const deck::Deck& deck, const Vocabulary& vocabulary);
 
 /// The model section, with this vocabulary, and what data.reset_positions and data.reset_attention
 /// ask of the model.
 model::ModelConfig model_config(const deck::Deck& deck, const Vocabulary& vocabulary);
+
+/// The recompute section.
+model::Recompute recompute(const deck::Deck& deck);
 
 /// The optimizer section, and parallel.zero and parallel.bucket.
 optim::OptimizerConfig optimizer_config(const deck::Deck& deck);

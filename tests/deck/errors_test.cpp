@@ -164,9 +164,15 @@ TEST(DeckErrors, NotBuiltYet) {
        "bad.yaml:6:7: 'log.gpu_every' is not built yet; leave it out"},
       {"batch:", "parallel: {zero: 2}\nbatch:",
        "bad.yaml:6:12: 'parallel.zero: 2' is not built yet; leave it out or write '0' or '1'"},
-      {"batch:", "recompute: {granularity: full}\nbatch:",
-       "bad.yaml:6:13: 'recompute.granularity: full' is not built yet; leave it out or write "
-       "'none'"},
+      {"batch:", "recompute: {granularity: full, partition: true}\nbatch:",
+       "bad.yaml:6:32: 'recompute.partition: true' is not built yet; leave it out or write "
+       "'false'"},
+      {"batch:", "recompute: {granularity: full, offload: true}\nbatch:",
+       "bad.yaml:6:32: 'recompute.offload: true' is not built yet; leave it out or write "
+       "'false'"},
+      {"batch:", "recompute: {granularity: full, contiguous: true}\nbatch:",
+       "bad.yaml:6:32: 'recompute.contiguous: true' is not built yet; leave it out or write "
+       "'false'"},
       {"batch:", "precision: {compute: bf16, gradients: same}\nrun: {device: cuda}\nbatch:",
        "bad.yaml:6:28: precision.gradients = same with precision.compute = bf16 is not built yet "
        "(try precision.gradients: fp32)"},
@@ -306,6 +312,20 @@ TEST(DeckErrors, BatchScheduleAndLengthMustFit) {
        "(try 1)"},
       {"batch:", "precision: {compute: fp16, loss_scale: {value: 0}}\nbatch:",
        "bad.yaml:6:41: precision.loss_scale.value = 0: must be above 0"},
+      {"batch:", "recompute: {granularity: selective, layers: 2}\nbatch:",
+       "bad.yaml:6:37: 'recompute.layers' needs recompute.granularity = full, but it is selective; "
+       "leave it out"},
+      {"batch:", "recompute: {method: block}\nbatch:",
+       "bad.yaml:6:13: 'recompute.method' needs recompute.granularity = full, but it is none; "
+       "leave it out"},
+      {"batch:", "recompute: {granularity: full, layers: 0}\nbatch:",
+       "bad.yaml:6:32: recompute.layers = 0: must be from 1 to 10000"},
+      {"batch:",
+       "recompute: {granularity: selective}\nparallel: {pipeline: 2, schedule: "
+       "zero-bubble}\nbatch:",
+       "bad.yaml:6:13: recompute.granularity = selective with parallel.schedule = zero-bubble, "
+       "whose weight gradients need the activations longer (try parallel.schedule: 1f1b, or "
+       "recompute.granularity: none)"},
       {"train:\n  it", "checkpoint: {keep_every: 100}\ntrain:\n  it",
        "bad.yaml:12:14: checkpoint.keep_every = 100 iterations has no effect while checkpoint.keep "
        "= all (try keep: 2)"},

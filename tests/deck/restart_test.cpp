@@ -29,6 +29,16 @@ TEST(Restart, ChangesCarryBothValuesAndTheRule) {
   EXPECT_EQ(changes[3].rule, RestartRule::free);
 }
 
+TEST(Restart, RecomputationIsNotedAndAllowed) {
+  const auto changes =
+      compare_for_restart(small_deck(), small_deck({"recompute.granularity=full"}));
+  ASSERT_EQ(changes.size(), 3u);
+  EXPECT_EQ(describe(changes[0]), "recompute.granularity: none in the checkpoint, full now");
+  EXPECT_EQ(describe(changes[1]), "recompute.method: not set in the checkpoint, uniform now");
+  EXPECT_EQ(describe(changes[2]), "recompute.layers: not set in the checkpoint, 1 now");
+  for (const Change& change : changes) EXPECT_EQ(change.rule, RestartRule::noted);
+}
+
 TEST(Restart, ALongerRunIsNotedAndAllowed) {
   const auto changes = compare_for_restart(small_deck(), small_deck({"train.iterations=200"}));
   ASSERT_EQ(changes.size(), 2u);

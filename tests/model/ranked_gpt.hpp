@@ -71,11 +71,12 @@ class RankedGpt final : public pipeline::StageWork {
             const optim::OptimizerConfig& optimizer = {},
             const model::ModelConfig& config = small_gpt(), DType dtype = DType::f32)
       : RankedGpt(std::move(world), layout, schedule_for(layout), optimizer, config, dtype) {}
-  /// The same under a schedule of the caller's choice; `cut_sequence` as in LayerSizes.
+  /// The same under a schedule of the caller's choice; `cut_sequence` and `recompute` as in
+  /// LayerSizes.
   RankedGpt(std::unique_ptr<comm::MpiCommunicator> world, const grid::Layout& layout,
             pipeline::ScheduleKind schedule, const optim::OptimizerConfig& optimizer,
             const model::ModelConfig& config = small_gpt(), DType dtype = DType::f32,
-            bool cut_sequence = false)
+            bool cut_sequence = false, const model::Recompute& recompute = {})
       : config_(config),
         groups_(comm::make_groups(std::move(world), layout)),
         parameters_(*backend_, model::gpt_parameters(config), layout, groups_.place, dtype,
@@ -88,7 +89,8 @@ class RankedGpt final : public pipeline::StageWork {
                  .tensor_ranks = layout.tensor,
                  .dtype = dtype,
                  .most_loss_tokens = 7,
-                 .cut_sequence = cut_sequence},
+                 .cut_sequence = cut_sequence,
+                 .recompute = recompute},
                 *backend_,
                 *groups_.tensor},
                parameters_, layout, groups_.place.pipeline, pipeline::count_slots(schedule_)),
@@ -98,7 +100,7 @@ class RankedGpt final : public pipeline::StageWork {
                     .embedding = groups_.embedding.get(),
                     .stream = cut_sequence ? groups_.tensor.get() : nullptr},
                    optimizer) {
-    parameters_.initialize(config.seed);
+    optimizer_.initialize(config.seed);
     stage_.set_observer(&optimizer_);
   }
 

@@ -13,14 +13,15 @@ namespace trireme::test {
 class SerialGpt {
  public:
   SerialGpt(const model::ModelConfig& config, std::int64_t micro_batch, DType dtype,
-            std::int64_t most_loss_tokens = 1000)
+            std::int64_t most_loss_tokens = 1000, const model::Recompute& recompute = {})
       : layout_{.partition = {static_cast<int>(config.layers)}},
         parameters_(*backend_, model::gpt_parameters(config), layout_, {}, dtype,
                     /*with_gradients=*/true),
         stage_({{.config = config,
                  .micro_batch = micro_batch,
                  .dtype = dtype,
-                 .most_loss_tokens = most_loss_tokens},
+                 .most_loss_tokens = most_loss_tokens,
+                 .recompute = recompute},
                 *backend_,
                 alone_},
                parameters_, layout_, /*stage=*/0, /*slots=*/1) {}

@@ -124,6 +124,37 @@ TEST(RunPlan, ZeroBubbleTakesNoMoreThanTheFullestStage) {
   }
 }
 
+TEST(RunPlan, RecomputedLayersAreInputsInEachSlotAndOneSetForAll) {
+  const auto with = [](std::vector<std::string> words) {
+    words.insert(words.end(), {"parallel.pipeline=4", "parallel.data=1", "batch.global=32"});
+    return plan_gpt2(words, 4);
+  };
+  const RunPlan kept = with({});
+  const RunPlan full = with({"recompute.granularity=full"});
+  // A stage of three layers, without the head: four streams a slot, and one layer for all slots.
+  const std::size_t stream = 4ul * 4 * 1024 * kHidden;
+  const std::size_t tokens = 4ul * 4 * 1024;
+  const std::size_t layer =
+      (1 + 3 + 1 + 1 + 1 + 4 + 4) * stream + (4 + 12) * tokens;  // tensors, and their statistics
+  EXPECT_EQ(kept.stages[1].memory.activations, 3 * (4 * stream + 3 * layer));
+  EXPECT_EQ(full.stages[1].memory.activations, 3 * 4 * stream + layer);
+  EXPECT_EQ(full.stages[1].memory.workspace, kept.stages[1].memory.workspace);
+  const RunPlan block =
+      with({"recompute.granularity=full", "recompute.method=block", "recompute.layers=2"});
+  EXPECT_EQ(block.stages[1].memory.activations, 3 * (4 * stream + layer) + layer);
+  const RunPlan selective = with({"recompute.granularity=selective"});
+  EXPECT_EQ(selective.stages[1].memory.activations,
+            kept.stages[1].memory.activations - (3 * 3 * 2 - 1) * stream);
+  const auto row_has = [](const RunPlan& plan, const std::string& memory) {
+    const std::string text = to_text(plan);
+    const std::size_t row = text.find("\n     1      3-5 ");
+    ASSERT_NE(row, std::string::npos) << text;
+    EXPECT_LT(text.find(" " + memory + " ", row), text.find('\n', row + 1)) << text;
+  };
+  row_has(kept, "1.7 GiB");
+  row_has(full, "324.2 MiB");
+}
+
 TEST(RunPlan, MemoryByPurpose) {
   const MemoryPlan whole = plan_gpt2({"parallel.zero=0"}).stages[0].memory;
   const auto fp32 = static_cast<double>(4 * kGpt2Parameters);

@@ -99,6 +99,21 @@ TEST(Setup, PipelineShape) {
   EXPECT_EQ(layout(deck).partition, (std::vector<int>{3, 3, 3, 3}));
 }
 
+TEST(Setup, Recompute) {
+  using What = model::Recompute::What;
+  const auto found = [](const std::vector<std::string>& words) {
+    return layer_sizes(gpt2_deck(words), {.size = 50257}).recompute;
+  };
+  EXPECT_EQ(found({}).what, What::nothing);
+  EXPECT_EQ(found({"recompute.granularity=selective"}).what, What::norms);
+  EXPECT_EQ(found({"recompute.granularity=full"}).what, What::uniform);
+  EXPECT_EQ(found({"recompute.granularity=full"}).layers, 1);
+  const auto block =
+      found({"recompute.granularity=full", "recompute.method=block", "recompute.layers=5"});
+  EXPECT_EQ(block.what, What::block);
+  EXPECT_EQ(block.layers, 5);
+}
+
 TEST(Setup, MicroBatches) {
   EXPECT_EQ(micro_batches(gpt2_deck({}, 1)), 16);
   EXPECT_EQ(micro_batches(gpt2_deck({"parallel.tensor=2"}, 8)), 4);

@@ -1,8 +1,9 @@
 """The layout never changes the mathematics: twenty steps with dropout give the serial loss curve."""
 
+import math
 import unittest
 
-from runs import RunTest
+from runs import RunTest, layout_words
 
 TOLERANCE = 2e-6
 INTERLEAVED = ["parallel.schedule=interleaved", "parallel.interleave=2"]
@@ -64,6 +65,22 @@ class Layouts(RunTest):
         self.check(reference, (2, 1, 2), cut, "parallel.zero=1", "parallel.bucket=1000")
         self.check(reference, (2, 1, 2), cut, "parallel.zero=0", "parallel.bucket=1000",
                    "parallel.overlap.gradients=false")
+
+    def test_recomputation_changes_no_bit(self):
+        """Of any iteration, where gradients and weights travel while layers are computed again, too."""
+        full = ["recompute.granularity=full"]
+        for name, layout, *words in [("tensor", (2, 1, 1), "parallel.sequence=true"),
+                                     ("chunks", (1, 2, 2), *INTERLEAVED),
+                                     ("bf16", (1, 2, 1), "precision.compute=bf16")]:
+            words = [*layout_words(*layout), *words, "checkpoint.at_end=false"]
+            run = lambda kind, *more: self.pretrain(f"{name}-{kind}", *words, *more,
+                                                    ranks=math.prod(layout))
+            run("kept")
+            run("uniform", *full)
+            run("block", *full, "recompute.method=block", "recompute.layers=1")
+            run("selective", "recompute.granularity=selective")
+            for kind in ["uniform", "block", "selective"]:
+                self.assertEqual(self.losses(f"{name}-{kind}"), self.losses(f"{name}-kept"), kind)
 
     def test_embedding_layernorm(self):
         words = ["model.embedding_layernorm=true", "optimizer.clip=0.1"]

@@ -1,0 +1,38 @@
+// Gradients of layers that are computed again against those of layers that are kept, over ranks.
+#include <gtest/gtest.h>
+
+#include "ranked_gpt.hpp"
+
+namespace trireme::test {
+namespace {
+
+using model::Recompute;
+using What = Recompute::What;
+
+/// Trains one batch on `layout`, keeping everything and computing everything again.
+void expect_same_bits(const grid::Layout& layout, DType dtype, bool cut_sequence) {
+  SCOPED_TRACE(fmt::format("{} in {}{}", to_string(layout), name_of(dtype),
+                           cut_sequence ? ", the sequence cut" : ""));
+  const auto run = [&](const Recompute& recompute) {
+    RankedGpt gpt(comm::MpiCommunicator::world(), layout, RankedGpt::schedule_for(layout),
+                  {.shard_state = false}, small_gpt(), dtype, cut_sequence, recompute);
+    const double loss = gpt.compute_gradients(/*consumed=*/40);
+    return std::pair(loss, gpt.gradients());
+  };
+  const auto kept = run({});
+  for (const Recompute& recompute : {Recompute{What::norms}, Recompute{What::uniform, 1},
+                                     Recompute{What::uniform, 3}, Recompute{What::block, 1}})
+    EXPECT_EQ(run(recompute), kept)
+        << "method " << static_cast<int>(recompute.what) << " of " << recompute.layers << " layers";
+}
+
+TEST(RecomputeLayouts, ChangesNoBitOfLossOrGradient) {
+  for (const grid::Layout& layout : layouts_of(comm::MpiCommunicator::world()->size())) {
+    expect_same_bits(layout, DType::f32, /*cut_sequence=*/false);
+    expect_same_bits(layout, DType::bf16, /*cut_sequence=*/false);
+    if (layout.tensor > 1) expect_same_bits(layout, DType::f32, /*cut_sequence=*/true);
+  }
+}
+
+}  // namespace
+}  // namespace trireme::test

@@ -1,0 +1,119 @@
+// Which layers are computed again, and what that costs and saves on one rank.
+#include "model/recompute.hpp"
+
+#include <gtest/gtest.h>
+
+#include <random>
+
+#include "core/half.hpp"
+#include "serial_gpt.hpp"
+#include "tensors.hpp"
+
+namespace trireme::test {
+namespace {
+
+using model::Recompute;
+using model::Segment;
+using What = Recompute::What;
+
+TEST(Segments, AreGroupsOrTheFirstLayersOrOne) {
+  using Segments = std::vector<Segment>;
+  const auto cut = [](int layers, const Recompute& recompute) {
+    return cut_into_segments(layers, recompute);
+  };
+  EXPECT_EQ(cut(3, {}), (Segments{{0, 3, false}}));
+  EXPECT_EQ(cut(3, {What::norms}), (Segments{{0, 3, false}}));
+  EXPECT_EQ(cut(3, {What::uniform, 1}), (Segments{{0, 1, true}, {1, 1, true}, {2, 1, true}}));
+  EXPECT_EQ(cut(5, {What::uniform, 2}), (Segments{{0, 2, true}, {2, 2, true}, {4, 1, true}}));
+  EXPECT_EQ(cut(2, {What::uniform, 7}), (Segments{{0, 2, true}}));
+  EXPECT_EQ(cut(4, {What::block, 2}), (Segments{{0, 1, true}, {1, 1, true}, {2, 2, false}}));
+  EXPECT_EQ(cut(2, {What::block, 7}), (Segments{{0, 1, true}, {1, 1, true}}));
+  for (const What what : {What::nothing, What::norms, What::uniform, What::block})
+    EXPECT_TRUE(cut(0, {what, 1}).empty());
+}
+
+model::ModelConfig with_documents() {
+  return {.layers = 3,
+          .hidden = 12,
+          .heads = 3,
+          .ffn = 20,
+          .sequence = 6,
+          .positions = 8,
+          .vocab = 11,
+          .attention_dropout = 0.2,
+          .hidden_dropout = 0.2,
+          .reset_positions = true,
+          .reset_attention = true,
+          .eod = 4};
+}
+
+TEST(Recompute, ChangesNoBitOfTheGradient) {
+  constexpr int kBatch = 2;
+  const model::ModelConfig config = with_documents();
+  std::vector<std::int32_t> ids, labels;
+  for (int t = 0; t < config.sequence * kBatch; ++t) {
+    ids.push_back((5 * t + 4) % 11);
+    labels.push_back(t % 5 == 3 ? -1 : 3 * t % 11);
+  }
+  const model::MicroBatch batch{.ids = ids, .labels = labels, .first_sample = 7};
+  for (const DType dtype : {DType::f32, DType::bf16, DType::f16}) {
+    const auto gradients = [&](const Recompute& recompute) {
+      SerialGpt gpt(config, kBatch, dtype, /*most_loss_tokens=*/1000, recompute);
+      std::mt19937_64 random(3);
+      std::normal_distribution<float> normal(0.0f, 0.3f);
+      std::vector<float> weights(gpt.parameters().placement().size);
+      for (float& weight : weights) weight = normal(random);
+      convert_from_float(weights.data(), weights.size(), dtype, gpt.parameters().weights().data);
+      gpt.backward(batch);
+      return to_doubles(gpt.parameters().gradients());
+    };
+    const std::vector<double> kept = gradients({});
+    EXPECT_GT(norm(kept), 0.0);
+    for (const Recompute& recompute :
+         {Recompute{What::norms}, Recompute{What::uniform, 1}, Recompute{What::uniform, 2},
+          Recompute{What::uniform, 3}, Recompute{What::block, 1}, Recompute{What::block, 2}})
+      EXPECT_EQ(gradients(recompute), kept)
+          << name_of(dtype) << ", method " << static_cast<int>(recompute.what) << " of "
+          << recompute.layers << " layers";
+  }
+}
+
+TEST(Recompute, RefusesToPutWeightGradientsOff) {
+  SerialGpt gpt(with_documents(), 2, DType::f32, 1000, {What::uniform, 1});
+  EXPECT_THROW(gpt.stage().backward_input(0, gpt.stage().gradient(0)), InternalError);
+}
+
+// The activations of one slot are streams and layers; what all slots share comes once.
+TEST(Recompute, ActivationsAreInputsAndOneSetToWorkOn) {
+  model::LayerSizes sizes{.config = {.layers = 6,
+                                     .hidden = 128,
+                                     .heads = 2,
+                                     .ffn = 512,
+                                     .sequence = 64,
+                                     .positions = 64,
+                                     .vocab = 100},
+                          .micro_batch = 2,
+                          .dtype = DType::bf16};
+  // The second of three stages, which has neither an embedding nor a head.
+  const grid::Layout layout{.pipeline = 3, .partition = {0, 6, 0}};
+  const auto activations = [&](const Recompute& recompute, int slots) {
+    sizes.recompute = recompute;
+    return model::GptStage::plan(sizes, layout, /*stage=*/1, slots).activations;
+  };
+  model::Arena count;
+  model::LayerActivations::take(count, sizes);
+  const std::size_t layer = count.bytes();
+  const std::size_t stream = sizes.tokens() * 128 * size_of(DType::bf16);
+  for (const std::size_t slots : {1, 4}) {
+    const int n = static_cast<int>(slots);
+    EXPECT_EQ(activations({}, n), slots * (7 * stream + 6 * layer));
+    EXPECT_EQ(activations({What::norms}, n),
+              stream + slots * (7 * stream + 6 * (layer - 2 * stream)));
+    EXPECT_EQ(activations({What::uniform, 1}, n), layer + slots * 7 * stream);
+    EXPECT_EQ(activations({What::uniform, 4}, n), 4 * layer + 3 * stream + slots * 3 * stream);
+    EXPECT_EQ(activations({What::block, 2}, n), layer + slots * (7 * stream + 4 * layer));
+  }
+}
+
+}  // namespace
+}  // namespace trireme::test
