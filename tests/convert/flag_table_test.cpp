@@ -36,5 +36,14 @@ TEST(FlagTable, FindsBothSpellings) {
   EXPECT_EQ(suggestion(command_flags(), "zzzzzzzz", "--"), "");
 }
 
+TEST(FlagTable, BothNormsOfMegatronsLogAreOneKey) {
+  for (const char* name : {"log-params-norm", "log-num-zeros-in-grad"}) {
+    const Flag* flag = find_flag(command_flags(), name);
+    ASSERT_NE(flag, nullptr) << name;
+    EXPECT_EQ(flag->key, "log.norms") << name;
+    EXPECT_EQ(flag->word, "true") << name;
+  }
+}
+
 }  // namespace
 }  // namespace trireme::convert::flags
