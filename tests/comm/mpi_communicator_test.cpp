@@ -47,20 +47,36 @@ TEST_F(MpiCommunicatorTest, AllReduceCombines) {
   EXPECT_EQ(world_->all_reduce(5.0 + rank_, Reduce::min), 5.0);
 }
 
-TEST_F(MpiCommunicatorTest, AllReduceRoundsHalfTypesOnce) {
+TEST_F(MpiCommunicatorTest, HalfTypesAreRoundedOnce) {
+  constexpr std::size_t kCount = 3;
+  const std::size_t size = static_cast<std::size_t>(size_), own = rank_ * kCount;
   for (const DType dtype : {DType::bf16, DType::f16}) {
-    // bf16 would lose the small part if each addition were rounded.
-    const float value = 1.0f + 0x1p-7f;
-    std::uint16_t elements[3];
-    convert_from_float(std::vector<float>(3, value).data(), 3, dtype, elements);
-    world_->all_reduce(elements, 3, dtype, Reduce::sum);
-    float sums[3];
-    convert_to_float(elements, 3, dtype, sums);
-    std::uint16_t rounded;
-    float expected = static_cast<float>(size_) * value;
-    convert_from_float(&expected, 1, dtype, &rounded);
-    convert_to_float(&rounded, 1, dtype, &expected);
-    for (const float sum : sums) EXPECT_EQ(sum, expected);
+    // bf16 would lose the small parts if each addition were rounded.
+    std::vector<float> values(size * kCount), expected(values.size()), sums(values.size());
+    for (std::size_t i = 0; i < values.size(); ++i)
+      values[i] = static_cast<float>(i + 1) * (1.0f + 0x1p-7f);
+    std::vector<std::uint16_t> elements(values.size());
+    const auto store = [&](const std::vector<float>& source) {
+      convert_from_float(source.data(), source.size(), dtype, elements.data());
+    };
+    const auto load = [&](std::vector<float>& target) {
+      convert_to_float(elements.data(), target.size(), dtype, target.data());
+    };
+    store(values);
+    load(values);  // as the type stores them
+    for (std::size_t i = 0; i < values.size(); ++i)
+      expected[i] = static_cast<float>(size_) * values[i];
+    store(expected);
+    load(expected);
+
+    store(values);
+    world_->all_reduce(elements.data(), elements.size(), dtype, Reduce::sum);
+    load(sums);
+    EXPECT_EQ(sums, expected) << name_of(dtype);
+    store(values);
+    world_->reduce_scatter(elements.data(), kCount, dtype);
+    load(sums);
+    for (std::size_t i = own; i < own + kCount; ++i) EXPECT_EQ(sums[i], expected[i]) << i;
   }
 }
 

@@ -54,10 +54,12 @@ class LossScale(RunTest):
         self.pretrain("serial", *words)
         reference = self.scales("serial")
         self.assertGreater(sum(skipped for _, skipped, _ in reference), 8)
-        for layout in [(2, 1, 1), (1, 2, 1), (1, 1, 2), (2, 2, 1)]:
-            with self.subTest(layout):
-                name = "-".join(map(str, layout))
-                self.pretrain(name, *layout_words(*layout), *words, ranks=math.prod(layout))
+        for layout, *more in [((2, 1, 1),), ((2, 1, 1), "parallel.sequence=true"), ((1, 2, 1),),
+                              ((1, 2, 1), "parallel.schedule=zero-bubble"), ((1, 1, 2),),
+                              ((2, 2, 1),)]:
+            with self.subTest(layout, more=more):
+                name = "-".join([*map(str, layout), *more])
+                self.pretrain(name, *layout_words(*layout), *words, *more, ranks=math.prod(layout))
                 self.assertEqual(self.scales(name), reference)
                 self.assert_close(self.losses(name), self.losses("serial"), 1e-4, name)
 

@@ -172,6 +172,15 @@ void MpiCommunicator::all_reduce(void* data, std::size_t count, DType dtype, Red
 
 void MpiCommunicator::reduce_scatter(void* data, std::size_t count, DType dtype) {
   if (size_ == 1) return;
+  if (dtype != wide(dtype)) {
+    const std::size_t own = rank_ * count;
+    widened_.resize(size_ * count);
+    convert_to_float(data, size_ * count, dtype, widened_.data());
+    reduce_scatter(widened_.data(), count, DType::f32);
+    convert_from_float(widened_.data() + own, count, dtype,
+                       static_cast<std::byte*>(data) + own * size_of(dtype));
+    return;
+  }
   for (int owner = 0; owner < size_; ++owner) {
     for_each_chunk(count, kMaxCount, [&](std::size_t offset, int n) {
       std::byte* part = static_cast<std::byte*>(data) + (owner * count + offset) * size_of(dtype);

@@ -64,7 +64,7 @@ class MpiCommunicator final : public Communicator {
   const std::string& name() const override { return name_; }
   int rank() const override { return rank_; }
   int size() const override { return size_; }
-  /// Half types are combined in fp32 and rounded once.
+  /// Half types are combined in fp32 and rounded once, here and in reduce_scatter.
   void all_reduce(void* data, std::size_t count, DType dtype, Reduce op) override;
   void reduce_scatter(void* data, std::size_t count, DType dtype) override;
   void all_gather(void* data, std::size_t count, DType dtype) override;
@@ -86,7 +86,7 @@ class MpiCommunicator final : public Communicator {
   int rank_ = 0;
   int size_ = 1;
   Patience patience_;
-  std::vector<float> widened_;  ///< working memory of all_reduce
+  std::vector<float> widened_;  ///< working memory of reductions of half types
 };
 
 /// Ends all ranks with `code` at once (MPI_Abort), or just this process when MPI is not running.
