@@ -89,7 +89,8 @@ void apply_rampup(Recipe& recipe, const Batch& batch) {
     draft.error(*given, "needs three numbers: first batch, its growth, samples");
     return;
   }
-  if (!recipe.flags.has("train-samples"))
+  const bool by_samples = recipe.flags.has("train-samples");
+  if (!by_samples)
     draft.error(*given, "goes with --train-samples; Megatron-LM refuses it with --train-iters");
   std::int64_t numbers[3];
   for (int i = 0; i < 3; ++i) {
@@ -100,9 +101,13 @@ void apply_rampup(Recipe& recipe, const Batch& batch) {
     numbers[i] = *value;
   }
   const auto [start, step, samples] = numbers;
-  if (batch.global && (step <= 0 || *batch.global < start || (*batch.global - start) % step != 0))
+  const bool leads_there =
+      !batch.global || (step > 0 && start <= *batch.global && (*batch.global - start) % step == 0);
+  if (!leads_there)
     draft.error(*given, fmt::format("steps of {} do not lead from {} to the global batch {}", step,
                                     start, *batch.global));
+  // The deck's checks would say the same once more.
+  if (!by_samples || !leads_there) return;
   draft.set("batch.rampup.start", given->values[0], *given);
   draft.set("batch.rampup.step", given->values[1], *given);
   draft.set("batch.rampup.samples", given->values[2], *given);
