@@ -475,7 +475,7 @@ void Checker::recompute() {
   };
   belongs_to_full(!recompute.method, "recompute.method");
   belongs_to_full(!recompute.layers, "recompute.layers");
-  // It keeps gradients where the activations were, which are not a micro-batch's own.
+  // Zero-bubble keeps gradients where activations were: here those are not a micro-batch's own.
   require(recompute.granularity == Granularity::none ||
               deck_.parallel.schedule != PipelineSchedule::zero_bubble,
           {"recompute.granularity", "parallel.schedule"}, [&] {
