@@ -44,9 +44,9 @@ TEST(TrainingLine, HasMegatronsFieldsForNorms) {
   TrainEvent event = example();
   event.parameter_norm = 206.12345;
   event.gradient_zeros = 40960;
-  EXPECT_NE(training_line(event, kRun).find(
-                "| loss scale: 262144.0 | grad norm: 16.666 | num zeros: 40960.0 | params "
-                "norm: 206.123 | number of skipped iterations:   0 |"),
+  EXPECT_NE(training_line(event, kRun)
+                .find("| loss scale: 262144.0 | grad norm: 16.666 | num zeros: 40960.0 | params "
+                      "norm: 206.123 | number of skipped iterations:   0 |"),
             std::string::npos);
 }
 
