@@ -7,6 +7,7 @@
 #include "core/files.hpp"
 #include "core/identity.hpp"
 #include "deck/batch_problems.hpp"
+#include "kernels/host/threads.hpp"
 #include "plan/run_plan.hpp"
 #include "plan/setup.hpp"
 
@@ -39,6 +40,8 @@ Devices make_host(const deck::Deck& deck, std::unique_ptr<comm::MpiCommunicator>
 Devices make_cuda(const deck::Deck& deck, std::unique_ptr<comm::MpiCommunicator> world) {
   const int index = comm::node_local_rank(*world);
   const auto gpus = device::visible_gpus();
+  // The host draws the initial weights: not each rank with all cores.
+  kernels::host::use_threads(device::threads_for_rank(comm::ranks_sharing_cores(*world)));
   auto backend = device::make_cuda_backend(index, gemm_cache());
   const grid::Layout layout = plan::layout(deck);
   const auto connect = [&](std::unique_ptr<comm::MpiCommunicator> ranks) {
