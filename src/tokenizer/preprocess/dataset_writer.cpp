@@ -55,6 +55,7 @@ PartFile::~PartFile() {
 }
 
 void PartFile::write(const void* data, std::size_t bytes) {
+  if (bytes == 0) return;  // of an empty vector, whose data is null
   if (std::fwrite(data, 1, bytes, file_.get()) != bytes)
     throw IoError("cannot write '{}': {}", part_.string(), std::strerror(errno));
 }
