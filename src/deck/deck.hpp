@@ -2,7 +2,7 @@
 //
 // A Deck is made by load() or parse() (load.hpp), which leave every default filled in and every
 // value checked. Keys whose feature is not built have no member: setting them is an error. Units,
-// ranges, defaults and one line of help for every key are in the table of keys.cpp.
+// ranges, defaults and one line of help for every key are in one table (schema.hpp, keys/).
 #pragma once
 
 #include <array>

@@ -1,0 +1,121 @@
+// Data, checkpoints and the device.
+#include "deck/checks/checker.hpp"
+
+#include <fmt/format.h>
+
+#include <cmath>
+#include <numeric>
+#include <optional>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "deck/schema.hpp"
+
+namespace trireme::deck {
+
+void Checker::tokenizer() {
+  const Tokenizer& tokenizer = deck_.data.tokenizer;
+  const auto is = [&](TokenizerType type) { return tokenizer.type == type; };
+  struct File {
+    std::string_view path;
+    bool given;
+    bool used;
+  };
+  const bool gpt2 = is(TokenizerType::gpt2);
+  const File files[] = {
+      {"data.tokenizer.vocab", tokenizer.vocab.has_value(), gpt2 || is(TokenizerType::whitespace)},
+      {"data.tokenizer.merges", tokenizer.merges.has_value(), gpt2},
+      {"data.tokenizer.model", tokenizer.model.has_value(), is(TokenizerType::sentencepiece)},
+  };
+  for (const auto& [path, given, used] : files) {
+    require(given || !used, {"data.tokenizer.type", path}, [&, path = path] {
+      return fmt::format("data.tokenizer.type = {} needs '{}'", name_of(*tokenizer.type), path);
+    });
+    require(!given || used, {path, "data.tokenizer.type"}, [&, path = path] {
+      return tokenizer.type ? fmt::format("data.tokenizer.type = {} has no use for '{}'",
+                                          name_of(*tokenizer.type), path)
+                            : fmt::format("'{}' needs data.tokenizer.type", path);
+    });
+  }
+  require(deck_.model.vocab || tokenizer.type,
+          {"model.vocab", "data.tokenizer.type", "data.tokenizer", "data"}, [] {
+            return "missing key 'data.tokenizer.type': give it, or the size of the vocabulary in "
+                   "'model.vocab'";
+          });
+}
+
+void Checker::data(const LoadOptions& options) {
+  require(deck_.data.train || !options.need_data, {"data.train", "data"},
+          [] { return fmt::format("missing key 'data.train': {}", find_key("data.train")->help); });
+  const std::vector<double>& split = deck_.data.split;
+  const double sum = std::accumulate(split.begin(), split.end(), 0.0);
+  const std::string written = Codec<std::vector<double>>::write(split);
+  require(split.size() <= 3 && sum > 0 && std::isfinite(sum), {"data.split"}, [&] {
+    return fmt::format(
+        "data.split = {}: give at most three weights, for train, valid and test, that do not sum "
+        "to 0 (try 969,30,1)",
+        written);
+  });
+  const bool valid = deck_.data.valid || (split.size() > 1 && split[1] > 0);
+  require(valid || !deck_.evaluate.every, {"evaluate.every", "data.split"}, [&] {
+    return fmt::format(
+        "evaluate.every = {} has nothing to evaluate: data.split = {} has no validation part (try "
+        "969,30,1, or give data.valid)",
+        write_length(*deck_.evaluate.every), written);
+  });
+  require(valid || !deck_.evaluate.at_end, {"evaluate.at_end", "data.split"}, [&] {
+    return fmt::format(
+        "evaluate.at_end = true has nothing to evaluate: data.split = {} has no validation part "
+        "(try 969,30,1, or give data.valid)",
+        written);
+  });
+  struct Part {
+    std::string_view path;
+    const std::optional<Datasets>& datasets;
+  };
+  for (const auto& [path, datasets] : {Part{"data.train", deck_.data.train},
+                                       {"data.valid", deck_.data.valid},
+                                       {"data.test", deck_.data.test}}) {
+    const bool mixed = datasets && (datasets->names.size() > 1 || !datasets->weights.empty());
+    require(!mixed || !deck_.data.index_files, {"data.index_files", path}, [&, path = path] {
+      return fmt::format(
+          "data.index_files gives the indices of one dataset, but {} mixes {}; leave "
+          "data.index_files out",
+          path, datasets->names.size());
+    });
+  }
+}
+
+void Checker::checkpoints() {
+  const Checkpoint& checkpoint = deck_.checkpoint;
+  require(
+      !checkpoint.keep_every || checkpoint.keep, {"checkpoint.keep_every", "checkpoint.keep"}, [&] {
+        return fmt::format(
+            "checkpoint.keep_every = {} has no effect while checkpoint.keep = all (try keep: 2)",
+            write_length(*checkpoint.keep_every));
+      });
+}
+
+void Checker::device() {
+  const bool on_host = deck_.run.device == Device::host;
+  const Precision& precision = deck_.precision;
+  require(precision.compute == Compute::fp32 || precision.gradients == GradientPrecision::fp32,
+          {"precision.gradients", "precision.compute"}, [&] {
+            return fmt::format(
+                "precision.gradients = same with precision.compute = {} is not built yet (try "
+                "precision.gradients: fp32)",
+                name_of(precision.compute));
+          });
+  require(on_host || !deck_.data.reset_attention, {"data.reset_attention", "run.device"}, [] {
+    return "data.reset_attention = true needs run.device = host: attention on GPUs does not stop "
+           "at "
+           "documents' ends yet (try data.reset_attention: false)";
+  });
+  require(!on_host || !deck_.comm.nccl_debug, {"comm.nccl_debug", "run.device"}, [&] {
+    return fmt::format("comm.nccl_debug = {} needs run.device = cuda; leave it out",
+                       *deck_.comm.nccl_debug);
+  });
+}
+
+}  // namespace trireme::deck

@@ -1,0 +1,152 @@
+// Model, layout and pipeline.
+#include "deck/checks/checker.hpp"
+
+#include <fmt/format.h>
+#include <fmt/ranges.h>
+
+#include <algorithm>
+#include <cstdint>
+#include <numeric>
+#include <string>
+#include <vector>
+
+#include "deck/divisors.hpp"
+#include "deck/value.hpp"
+
+namespace trireme::deck {
+namespace {
+
+std::string try_divisors(std::int64_t number, std::int64_t near) {
+  return "try " + divisor_list(number, near);
+}
+
+// `layers` over `stages`, as equal as can be: "3-3-2-2".
+std::string even_partition(std::int64_t layers, std::int64_t stages) {
+  std::vector<std::int64_t> parts(stages, layers / stages);
+  std::for_each_n(parts.begin(), layers % stages, [](std::int64_t& part) { ++part; });
+  return fmt::format("{}", fmt::join(parts, "-"));
+}
+
+}  // namespace
+
+void Checker::model() {
+  const Model& model = deck_.model;
+  require(model.heads == 0 || model.hidden % model.heads == 0, {"model.heads", "model.hidden"},
+          [&] {
+            return fmt::format("model.heads = {} does not divide model.hidden = {} ({})",
+                               model.heads, model.hidden, try_divisors(model.hidden, model.heads));
+          });
+  require(model.positions >= model.sequence, {"model.positions", "model.sequence"}, [&] {
+    return fmt::format("model.positions = {} is less than model.sequence = {} (try {})",
+                       model.positions, model.sequence, model.sequence);
+  });
+}
+
+void Checker::layout() {
+  const Model& model = deck_.model;
+  const Parallel& parallel = deck_.parallel;
+  const std::int64_t tensor = std::max<std::int64_t>(parallel.tensor, 1);
+  const std::int64_t stages = std::max<std::int64_t>(parallel.pipeline, 1);
+  const std::int64_t common = std::gcd(model.heads, model.ffn);
+  require(model.heads % tensor == 0, {"parallel.tensor", "model.heads"}, [&] {
+    return fmt::format("parallel.tensor = {} does not divide model.heads = {} ({})", tensor,
+                       model.heads, try_divisors(common > 0 ? common : model.heads, tensor));
+  });
+  require(model.heads % tensor != 0 || model.ffn % tensor == 0,
+          {"parallel.tensor", "model.ffn", "model.hidden", "model.heads"}, [&] {
+            return fmt::format("parallel.tensor = {} does not divide model.ffn = {} ({})", tensor,
+                               model.ffn, try_divisors(common > 0 ? common : model.ffn, tensor));
+          });
+  require(!parallel.sequence || model.heads % tensor != 0 || model.sequence % tensor == 0,
+          {"parallel.tensor", "parallel.sequence", "model.sequence", "model.heads"}, [&] {
+            return fmt::format(
+                "parallel.tensor = {} does not divide model.sequence = {}, which parallel.sequence "
+                "cuts ({}, or parallel.sequence: false)",
+                tensor, model.sequence,
+                try_divisors(std::gcd(common > 0 ? common : model.heads, model.sequence), tensor));
+          });
+  // Only what begins or ends the pipeline reads tokens.
+  require((stages <= 2 && parallel.interleave <= 1) || !deck_.data.reset_attention,
+          {"data.reset_attention", "parallel.pipeline"}, [&] {
+            return fmt::format(
+                "data.reset_attention = true is built for at most two stages, not interleaved, but "
+                "parallel.pipeline = {} and parallel.interleave = {} (try parallel.pipeline: 2)",
+                stages, parallel.interleave);
+          });
+  if (!parallel.partition) {
+    // What interleaves is cut finer: see pipeline().
+    require(parallel.interleave > 1 || model.layers % stages == 0,
+            {"parallel.pipeline", "model.layers", "parallel.partition"}, [&] {
+              return fmt::format(
+                  "parallel.pipeline = {} does not divide model.layers = {} ({}, or "
+                  "parallel.partition: {})",
+                  stages, model.layers, try_divisors(model.layers, stages),
+                  even_partition(model.layers, stages));
+            });
+    return;
+  }
+  const std::string written = Codec<std::vector<std::int64_t>>::write(*parallel.partition);
+  const auto parts = static_cast<std::int64_t>(parallel.partition->size());
+  const std::int64_t sum =
+      std::accumulate(parallel.partition->begin(), parallel.partition->end(), std::int64_t{0});
+  require(parts == stages, {"parallel.partition", "parallel.pipeline", "model.layers"}, [&] {
+    return fmt::format("parallel.partition = {} has {} parts, but parallel.pipeline = {} (try {})",
+                       written, parts, stages, even_partition(model.layers, stages));
+  });
+  require(parts != stages || sum == model.layers, {"parallel.partition", "model.layers"}, [&] {
+    return fmt::format("parallel.partition = {} has {} layers, but model.layers = {} (try {})",
+                       written, sum, model.layers, even_partition(model.layers, stages));
+  });
+}
+
+void Checker::pipeline() {
+  const Parallel& parallel = deck_.parallel;
+  const std::int64_t stages = std::max<std::int64_t>(parallel.pipeline, 1);
+  const std::int64_t chunks = std::max<std::int64_t>(parallel.interleave, 1);
+  const std::string_view name = name_of(parallel.schedule);
+  const bool interleaved = parallel.schedule == PipelineSchedule::interleaved;
+  require(stages > 1 || parallel.schedule == PipelineSchedule::one_f_one_b,
+          {"parallel.schedule", "parallel.pipeline"}, [&] {
+            return fmt::format(
+                "parallel.schedule = {} needs parallel.pipeline of 2 or more, not {} (try "
+                "parallel.schedule: 1f1b)",
+                name, stages);
+          });
+  require(interleaved || chunks == 1, {"parallel.interleave", "parallel.schedule"}, [&] {
+    return fmt::format(
+        "parallel.interleave = {} has no effect while parallel.schedule = {} (try "
+        "parallel.schedule: interleaved)",
+        chunks, name);
+  });
+  if (!interleaved) return;
+  require(chunks > 1, {"parallel.schedule", "parallel.interleave"}, [&] {
+    return fmt::format(
+        "parallel.schedule = interleaved needs chunks of layers to interleave (try "
+        "parallel.interleave: 2)");
+  });
+  const std::int64_t links = stages * chunks;
+  require(deck_.model.layers % links == 0,
+          {"parallel.interleave", "parallel.pipeline", "model.layers"}, [&] {
+            const std::int64_t layers = deck_.model.layers;
+            const bool whole_stages = layers % stages == 0 && layers > stages;
+            return fmt::format(
+                "parallel.pipeline * parallel.interleave = {} * {} = {} does not divide "
+                "model.layers = {} (try {})",
+                stages, chunks, links, layers,
+                whole_stages ? "parallel.interleave: " +
+                                   divisor_list(layers / stages, chunks, /*factor=*/1, /*least=*/2)
+                             : fmt::format("model.layers: {}", (layers / links + 1) * links));
+          });
+  require(!parallel.partition, {"parallel.partition", "parallel.schedule"}, [&] {
+    return fmt::format(
+        "parallel.partition = {} with parallel.schedule = interleaved, which cuts the layers into "
+        "equal chunks; leave parallel.partition out",
+        Codec<std::vector<std::int64_t>>::write(*parallel.partition));
+  });
+  require(parallel.overlap.pipeline, {"parallel.overlap.pipeline", "parallel.schedule"}, [] {
+    return "parallel.overlap.pipeline = false with parallel.schedule = interleaved: stages in a "
+           "ring would wait for each other (try parallel.overlap.pipeline: true)";
+  });
+}
+
+}  // namespace trireme::deck

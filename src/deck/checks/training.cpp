@@ -1,0 +1,201 @@
+// The length of a run, its schedule and its optimizer.
+#include "deck/checks/checker.hpp"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <cstdint>
+#include <string_view>
+
+#include "deck/batch_problems.hpp"
+#include "deck/schema.hpp"
+#include "deck/value.hpp"
+
+namespace trireme::deck {
+
+void Checker::batch_and_length() {
+  const Train& train = deck_.train;
+  const Batch& batch = deck_.batch;
+  const bool both = train.iterations && train.samples;
+  require(!both, {"train.samples", "train.iterations"}, [&] {
+    return fmt::format(
+        "train.iterations = {} and train.samples = {} both say how long to train; give one",
+        *train.iterations, *train.samples);
+  });
+  const std::int64_t first = batch.rampup.start.value_or(batch.global);
+  require(!train.samples || *train.samples >= first,
+          {"train.samples", "batch.global", "batch.rampup.start"}, [&] {
+            return fmt::format("train.samples = {} is less than {} = {} (try {})", *train.samples,
+                               batch.rampup.start ? "batch.rampup.start" : "batch.global", first,
+                               first);
+          });
+  const auto problem = batch_problem(deck_, deck_.parallel.data.value_or(1));
+  require(!problem,
+          {problem ? problem->key : "", "batch.global", "batch.rampup.start", "batch.rampup.step",
+           "batch.micro", "parallel.data", "parallel.schedule", "train.iterations"},
+          [&] { return problem->text; });
+}
+
+void Checker::rampup() {
+  const Rampup& ramp = deck_.batch.rampup;
+  if (!ramp.start && !ramp.step && !ramp.samples) return;
+  const auto needed = [&](bool given, std::string_view path) {
+    require(given, {path, "batch.rampup"},
+            [path] { return fmt::format("missing key '{}': {}", path, find_key(path)->help); });
+  };
+  needed(ramp.start.has_value(), "batch.rampup.start");
+  needed(ramp.step.has_value(), "batch.rampup.step");
+  needed(ramp.samples.has_value(), "batch.rampup.samples");
+}
+
+void Checker::skipped_data() {
+  const auto& ranges = deck_.train.skip;
+  const std::int64_t iterations = total_iterations(deck_);
+  require(ranges.empty() || ranges.back().first <= iterations,
+          {"train.skip", "train.iterations", "train.samples", "batch.global"}, [&] {
+            return fmt::format("train.skip = {} begins after the last iteration, {}; leave it out",
+                               write_range(ranges.back()), iterations);
+          });
+}
+
+void Checker::schedule() {
+  const Schedule& schedule = deck_.schedule;
+  const WeightDecay& decay = schedule.weight_decay;
+  require(decay.type != RampType::constant || decay.end == deck_.optimizer.weight_decay,
+          {"schedule.weight_decay.end", "schedule.weight_decay.type", "optimizer.weight_decay"},
+          [&] {
+            return fmt::format(
+                "schedule.weight_decay.end = {} is not optimizer.weight_decay = {}, but "
+                "schedule.weight_decay.type = constant (try type: linear)",
+                decay.end, deck_.optimizer.weight_decay);
+          });
+  if (schedule.type == ScheduleType::lr_range_test) return range_test();
+  const RangeTest& test = schedule.range_test;
+  const auto belongs_to_range_test = [&](bool left_out, std::string_view path) {
+    require(left_out, {path, "schedule.type"}, [&, path] {
+      return fmt::format("'{}' needs schedule.type = lr-range-test, but it is {}; leave it out",
+                         path, name_of(schedule.type));
+    });
+  };
+  belongs_to_range_test(!test.step, "schedule.range_test.step");
+  belongs_to_range_test(!test.rate, "schedule.range_test.rate");
+  belongs_to_range_test(!test.staircase, "schedule.range_test.staircase");
+  require(schedule.peak.has_value(), {"schedule.peak", "schedule"}, [] {
+    return fmt::format("missing key 'schedule.peak': {}", find_key("schedule.peak")->help);
+  });
+  const double peak = schedule.peak.value_or(schedule.minimum);
+  require(schedule.minimum <= peak, {"schedule.minimum", "schedule.peak"}, [&] {
+    return fmt::format("schedule.minimum = {} is above schedule.peak = {} (try 0)",
+                       schedule.minimum, peak);
+  });
+  // In what the dialect counts: lengths that differ in samples may be one number of iterations.
+  const auto length = [&](const Length& value) {
+    return schedule.dialect == ScheduleDialect::v1 ? in_iterations(value, deck_)
+                                                   : in_samples(value, deck_);
+  };
+  require(
+      length(schedule.warmup) < length(schedule.decay),
+      {"schedule.warmup", "schedule.decay", "train.iterations", "train.samples", "batch.global"},
+      [&] {
+        return fmt::format(
+            "schedule.warmup = {} is not shorter than schedule.decay = {} (try 0.01, a "
+            "fraction of decay)",
+            write_length(schedule.warmup), write_length(schedule.decay));
+      });
+}
+
+// A range test has a start and a slope, and none of the other schedules' lengths.
+void Checker::range_test() {
+  const Schedule& schedule = deck_.schedule;
+  require(schedule.minimum > 0, {"schedule.minimum", "schedule.type"}, [] {
+    return "schedule.type = lr-range-test starts from schedule.minimum, which is 0 (try 1e-5)";
+  });
+  const auto unused = [&](bool left_out, std::string_view path) {
+    require(left_out, {path, "schedule.type"}, [path] {
+      return fmt::format("schedule.type = lr-range-test has no use for '{}'; leave it out", path);
+    });
+  };
+  unused(!schedule.peak, "schedule.peak");
+  unused(schedule.warmup.value == 0, "schedule.warmup");
+  Deck without = deck_;
+  find_key("schedule.decay")->derive(without);
+  unused(schedule.decay == without.schedule.decay, "schedule.decay");
+}
+
+void Checker::optimizer() {
+  const Optimizer& optimizer = deck_.optimizer;
+  const auto refuse = [&](bool left_out, std::string_view path) {
+    require(left_out, {path, "optimizer.type"}, [&, path] {
+      return fmt::format("optimizer.type = {} has no use for '{}'; leave it out",
+                         name_of(optimizer.type), path);
+    });
+  };
+  if (optimizer.type != OptimizerType::sgd) {
+    refuse(!optimizer.momentum, "optimizer.momentum");
+    return;
+  }
+  const Optimizer& usual = fixed_defaults().optimizer;
+  refuse(optimizer.beta1 == usual.beta1, "optimizer.beta1");
+  refuse(optimizer.beta2 == usual.beta2, "optimizer.beta2");
+  refuse(optimizer.eps == usual.eps, "optimizer.eps");
+}
+
+void Checker::loss_scale() {
+  const Precision& precision = deck_.precision;
+  const LossScale& scale = precision.loss_scale;
+  const auto belongs_to_dynamic = [&](bool left_out, std::string_view path) {
+    require(left_out || is_dynamic(precision),
+            {path, "precision.loss_scale.value", "precision.compute"}, [&, path] {
+              return scale.value
+                         ? fmt::format(
+                               "'{}' has no use beside precision.loss_scale.value = {}; leave one "
+                               "of them out",
+                               path, *scale.value)
+                         : fmt::format(
+                               "'{}' needs precision.compute = fp16, but it is {}; leave "
+                               "it out",
+                               path, name_of(precision.compute));
+            });
+  };
+  belongs_to_dynamic(!scale.dialect, "precision.loss_scale.dialect");
+  belongs_to_dynamic(!scale.initial, "precision.loss_scale.initial");
+  belongs_to_dynamic(!scale.window, "precision.loss_scale.window");
+  belongs_to_dynamic(!scale.hysteresis, "precision.loss_scale.hysteresis");
+  belongs_to_dynamic(!scale.minimum, "precision.loss_scale.minimum");
+  if (!is_dynamic(precision)) return;
+  const double initial = scale.initial.value(), minimum = scale.minimum.value();
+  require(initial >= minimum, {"precision.loss_scale.minimum", "precision.loss_scale.initial"},
+          [&] {
+            return fmt::format(
+                "precision.loss_scale.minimum = {} is above precision.loss_scale.initial = {} (try "
+                "{})",
+                minimum, initial, std::min(1.0, initial));
+          });
+}
+
+void Checker::recompute() {
+  const Recompute& recompute = deck_.recompute;
+  const std::string_view granularity = name_of(recompute.granularity);
+  const auto belongs_to_full = [&](bool left_out, std::string_view path) {
+    require(left_out || recompute.granularity == Granularity::full, {path, "recompute.granularity"},
+            [&, path] {
+              return fmt::format(
+                  "'{}' needs recompute.granularity = full, but it is {}; leave it out", path,
+                  granularity);
+            });
+  };
+  belongs_to_full(!recompute.method, "recompute.method");
+  belongs_to_full(!recompute.layers, "recompute.layers");
+  // Zero-bubble keeps gradients where activations were: here those are not a micro-batch's own.
+  require(recompute.granularity == Granularity::none ||
+              deck_.parallel.schedule != PipelineSchedule::zero_bubble,
+          {"recompute.granularity", "parallel.schedule"}, [&] {
+            return fmt::format(
+                "recompute.granularity = {} with parallel.schedule = zero-bubble, whose weight "
+                "gradients need the activations longer (try parallel.schedule: 1f1b, or "
+                "recompute.granularity: none)",
+                granularity);
+          });
+}
+
+}  // namespace trireme::deck

@@ -1,0 +1,126 @@
+// The keys of the optimizer and of its schedule.
+#include "deck/keys/groups.hpp"
+
+namespace trireme::deck {
+
+void optimizer_keys(std::vector<Key>& rows) {
+  rows.insert(
+      rows.end(),
+      {
+          key(TRIREME_MEMBER(optimizer.type)).by_default("adamw").fixed().help("Update rule."),
+          key(TRIREME_MEMBER(optimizer.beta1))
+              .by_default("0.9")
+              .at_least(0)
+              .below(1)
+              .noted()
+              .help("Decay of the mean of gradients; not with sgd."),
+          key(TRIREME_MEMBER(optimizer.beta2))
+              .by_default("0.999")
+              .at_least(0)
+              .below(1)
+              .noted()
+              .help("Decay of the mean of squared gradients; not with sgd."),
+          key(TRIREME_MEMBER(optimizer.eps))
+              .by_default("1e-08")
+              .above(0)
+              .noted()
+              .help("Added to the root of the second moment."),
+          key(TRIREME_MEMBER(optimizer.momentum))
+              .derived("0 with sgd",
+                       [](Deck& deck) {
+                         if (deck.optimizer.type == OptimizerType::sgd) deck.optimizer.momentum = 0;
+                       })
+              .at_least(0)
+              .below(1)
+              .fixed()
+              .help("Momentum of sgd; 0 keeps none."),
+          key(TRIREME_MEMBER(optimizer.weight_decay))
+              .by_default("0.01")
+              .at_least(0)
+              .noted()
+              .help("Weight decay, in the gradient with adam and sgd; biases and norms have none."),
+          key(TRIREME_MEMBER(optimizer.clip))
+              .by_default("1")
+              .at_least(0)
+              .noted()
+              .help("Largest global norm of the gradient; 0 does not clip."),
+          key(TRIREME_MEMBER(schedule.type))
+              .by_default("cosine")
+              .noted()
+              .help("Course of the learning rate after the warm-up."),
+          key(TRIREME_MEMBER(schedule.dialect))
+              .by_default("megatron")
+              .noted()
+              .help(
+                  "megatron counts samples; v1 has Megatron-LM 1.1.5's formulas over iterations."),
+          key(TRIREME_MEMBER(schedule.peak))
+              .derived("needed, but for lr-range-test", {})
+              .above(0)
+              .noted()
+              .help("Largest learning rate."),
+          key(TRIREME_MEMBER(schedule.minimum))
+              .by_default("0")
+              .at_least(0)
+              .noted()
+              .help("Least learning rate after the warm-up; lr-range-test starts here."),
+          key(TRIREME_MEMBER(schedule.warmup))
+              .by_default("0 iterations")
+              .from(0, kMostSteps)
+              .units({Unit::iterations, Unit::samples, Unit::fraction})
+              .noted()
+              .help("Linear rise from 0 to the peak; a number below 1 is a fraction of decay."),
+          key(TRIREME_MEMBER(schedule.decay))
+              .derived("the run's length",
+                       [](Deck& deck) {
+                         const Train& train = deck.train;
+                         const Unit unit = train.samples ? Unit::samples : Unit::iterations;
+                         const std::int64_t length =
+                             train.samples ? *train.samples : train.iterations.value_or(0);
+                         deck.schedule.decay = {static_cast<double>(length), unit};
+                       })
+              .from(1, kMostSteps)
+              .units(counts())
+              .noted()
+              .help("From the start until the minimum is reached; may be shorter than the run."),
+          key(TRIREME_MEMBER(schedule.weight_decay.end))
+              .derived(
+                  "optimizer.weight_decay",
+                  [](Deck& deck) { deck.schedule.weight_decay.end = deck.optimizer.weight_decay; })
+              .at_least(0)
+              .noted()
+              .help("Weight decay at the end of the run, which starts with optimizer's."),
+          key(TRIREME_MEMBER(schedule.weight_decay.type))
+              .by_default("constant")
+              .noted()
+              .help("Course of the weight decay between the two."),
+          key(TRIREME_MEMBER(schedule.range_test.step))
+              .derived("2000 iterations with lr-range-test",
+                       [](Deck& deck) {
+                         if (deck.schedule.type == ScheduleType::lr_range_test)
+                           deck.schedule.range_test.step = {2000, Unit::iterations};
+                       })
+              .from(1, kMostSteps)
+              .units(counts())
+              .noted()
+              .help("A step of lr-range-test, over which the rate grows once."),
+          key(TRIREME_MEMBER(schedule.range_test.rate))
+              .derived("1 with lr-range-test",
+                       [](Deck& deck) {
+                         if (deck.schedule.type == ScheduleType::lr_range_test)
+                           deck.schedule.range_test.rate = 1;
+                       })
+              .at_least(0)
+              .noted()
+              .help("Growth of a step of lr-range-test, in units of schedule.minimum."),
+          key(TRIREME_MEMBER(schedule.range_test.staircase))
+              .derived("false with lr-range-test",
+                       [](Deck& deck) {
+                         if (deck.schedule.type == ScheduleType::lr_range_test)
+                           deck.schedule.range_test.staircase = false;
+                       })
+              .noted()
+              .help("lr-range-test grows at the end of each step only."),
+      });
+}
+
+}  // namespace trireme::deck

@@ -1,0 +1,76 @@
+// The keys of the length of a run, of evaluation and of checkpoints.
+#include "deck/keys/groups.hpp"
+
+namespace trireme::deck {
+
+void train_keys(std::vector<Key>& rows) {
+  rows.insert(
+      rows.end(),
+      {
+          key(TRIREME_MEMBER(train.iterations))
+              .from(1, kMostSteps)
+              .unit("iterations")
+              .noted()
+              .help("Length of the run; give this or train.samples."),
+          key(TRIREME_MEMBER(train.samples))
+              .from(1, kMostSteps)
+              .unit("samples")
+              .noted()
+              .help("Length of the run; a last batch that is not full is dropped."),
+          key(TRIREME_MEMBER(train.exit_interval))
+              .from(1, kMostSteps)
+              .units(counts())
+              .help("Stop, with a checkpoint, at each multiple of this."),
+          key(TRIREME_MEMBER(train.exit_duration))
+              .above(0)
+              .units(times())
+              .help("Stop, with a checkpoint, after this time."),
+          key(TRIREME_MEMBER(train.kill_switch))
+              .help("Stop, with a checkpoint, when this file appears."),
+          key(TRIREME_MEMBER(train.skip))
+              .from(1, kMostSteps)
+              .unit("iterations")
+              .noted()
+              .help("Iterations whose data is passed over: they take the data that follows."),
+          key(TRIREME_MEMBER(evaluate.every))
+              .from(1, kMostSteps)
+              .units(counts())
+              .help("Evaluate on the validation split at each multiple of this."),
+          key(TRIREME_MEMBER(evaluate.iterations))
+              .by_default("10")
+              .from(1, 1e6)
+              .unit("iterations")
+              .help("Batches of one evaluation."),
+          key(TRIREME_MEMBER(evaluate.at_end))
+              .derived("true where there is a validation part",
+                       [](Deck& deck) {
+                         const auto& split = deck.data.split;
+                         deck.evaluate.at_end =
+                             deck.data.valid || (split.size() > 1 && split[1] > 0);
+                       })
+              .help("Evaluate when the run has finished."),
+          key(TRIREME_MEMBER(checkpoint.every))
+              .from(1, kMostSteps)
+              .units(counts())
+              .help("Write a checkpoint at each multiple of this."),
+          key(TRIREME_MEMBER(checkpoint.at_end))
+              .by_default("true")
+              .help("Write a checkpoint when the run has finished."),
+          key(TRIREME_MEMBER(checkpoint.keep))
+              .unset_word("all")
+              .at_least(1)
+              .unit("checkpoints")
+              .help("How many of the newest to keep."),
+          key(TRIREME_MEMBER(checkpoint.keep_every))
+              .from(1, kMostSteps)
+              .units(counts())
+              .help("Beside the newest, keep those at each multiple of this."),
+          key(TRIREME_MEMBER(checkpoint.async))
+              .by_default("false")
+              .built({"false"})
+              .help("Write while training goes on."),
+          key(TRIREME_MEMBER(checkpoint.load)).help("Checkpoint that a fresh run starts from."),
+      });
+}
+
+}  // namespace trireme::deck
