@@ -1,5 +1,7 @@
 #include "core/memory.hpp"
 
+#include <unistd.h>
+
 #include <fstream>
 #include <string>
 
@@ -18,6 +20,10 @@ ProcessMemory process_memory() {
        {&memory.resident, &memory.peak, &memory.address_space, &memory.peak_address_space})
     *figure *= 1024;
   return memory;
+}
+
+std::int64_t host_memory() {
+  return std::int64_t{::sysconf(_SC_PHYS_PAGES)} * ::sysconf(_SC_PAGESIZE);
 }
 
 }  // namespace trireme

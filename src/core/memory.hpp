@@ -17,4 +17,7 @@ struct ProcessMemory {
 /// Reads it from the system.
 ProcessMemory process_memory();
 
+/// Bytes of this host's memory.
+std::int64_t host_memory();
+
 }  // namespace trireme

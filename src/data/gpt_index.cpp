@@ -143,6 +143,13 @@ EpochPlan plan_epochs(std::int64_t tokens_per_epoch, std::optional<std::int64_t>
   return plan;
 }
 
+double index_bytes(const EpochPlan& plan, std::int64_t documents) {
+  const double slots = static_cast<double>(plan.epochs) * static_cast<double>(documents);
+  const double row = slots > std::numeric_limits<std::int32_t>::max() ? 8 : 4;
+  const double place = shuffle_index_type(plan.samples) == IntegerType::int64 ? 8 : 4;
+  return 4 * slots + (2 * row + place) * static_cast<double>(plan.samples);
+}
+
 IntegerType sample_index_type(std::int64_t slots, std::int64_t longest_document) {
   return std::max(slots, longest_document) <= std::numeric_limits<std::int32_t>::max()
              ? IntegerType::int32

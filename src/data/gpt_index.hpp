@@ -37,6 +37,10 @@ struct GptIndex {
   std::int64_t samples() const { return shuffle.rows(); }
 };
 
+/// Bytes of the three indices of `plan` over epochs of `documents`, about: a double, since epochs
+/// without end are counted, too.
+double index_bytes(const EpochPlan& plan, std::int64_t documents);
+
 /// Element type of the sample index: int64 when slots or lengths do not fit int32.
 IntegerType sample_index_type(std::int64_t slots, std::int64_t longest_document);
 

@@ -7,6 +7,8 @@
 #include <utility>
 
 #include "core/error.hpp"
+#include "core/files.hpp"
+#include "core/memory.hpp"
 #include "data/index_files.hpp"
 
 namespace trireme::data {
@@ -35,6 +37,7 @@ SplitSummary summarize(const GptSplitConfig& config, std::span<const std::int32_
   const EpochPlan plan = plan_epochs(summary.tokens, config.samples, config.format.sequence);
   summary.epochs = plan.epochs;
   summary.samples = plan.samples;
+  summary.index_bytes = index_bytes(plan, summary.documents.size());
   return summary;
 }
 
@@ -81,16 +84,25 @@ SplitSummary summarize_split(const GptSplitConfig& config) {
 }
 
 void require_samples(const GptSplitConfig& config, const SplitSummary& summary) {
-  if (summary.samples > 0) return;
   const bool whole = config.split_weights.empty();
-  throw DeckError(
-      "the {} part of '{}' is too small for one sample of {} tokens: {} {} documents with {} "
-      "tokens, and {}; give it {}more data",
-      name_of(config.split), config.prefix.string(), config.format.sequence + 1,
-      whole ? "it has" : fmt::format("data.split = {} gives it", to_text(config.split_weights)),
-      summary.documents.size(), summary.tokens,
-      summary.tokens == 0 ? "no number of epochs changes that" : "1 epoch holds none",
-      whole ? "" : "more weight or ");
+  if (summary.samples == 0)
+    throw DeckError(
+        "the {} part of '{}' is too small for one sample of {} tokens: {} {} documents with {} "
+        "tokens, and {}; give it {}more data",
+        name_of(config.split), config.prefix.string(), config.format.sequence + 1,
+        whole ? "it has" : fmt::format("data.split = {} gives it", to_text(config.split_weights)),
+        summary.documents.size(), summary.tokens,
+        summary.tokens == 0 ? "no number of epochs changes that" : "1 epoch holds none",
+        whole ? "" : "more weight or ");
+  if (summary.index_bytes > static_cast<double>(host_memory()))
+    throw DeckError(
+        "the run takes {} samples of the {} part of '{}', which is {} epochs of {} documents: "
+        "their "
+        "index is {} large, and this host has {} of memory; take fewer samples (train.iterations, "
+        "train.samples, train.skip, evaluate.iterations) or give it more data",
+        summary.samples, name_of(config.split), config.prefix.string(), summary.epochs,
+        summary.documents.size(), human_bytes(summary.index_bytes),
+        human_bytes(static_cast<double>(host_memory())));
 }
 
 GptIndex build_split_index(const GptSplitConfig& config) {

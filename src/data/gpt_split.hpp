@@ -40,6 +40,7 @@ struct SplitSummary {
   std::int64_t tokens = 0;   ///< in one epoch
   std::int64_t epochs = 0;   ///< needed for the samples wanted; 0 when no number of them suffices
   std::int64_t samples = 0;  ///< that those epochs give
+  double index_bytes = 0;    ///< of the indices of those samples, in memory while they are built
 };
 
 /// Where indices are kept unless the deck says otherwise: cache/trireme_indices in the folder of
@@ -51,7 +52,7 @@ std::filesystem::path default_index_cache(const std::filesystem::path& prefix);
 SplitSummary summarize_split(const GptSplitConfig& config);
 
 /// Throws DeckError, naming the part, its documents, tokens and epochs, when it cannot give one
-/// sample.
+/// sample, or gives so many that their index is larger than the host's memory.
 void require_samples(const GptSplitConfig& config, const SplitSummary& summary);
 
 /// Builds the indices of a part in memory, without cache or files. Throws as summarize_split and

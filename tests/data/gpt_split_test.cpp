@@ -140,6 +140,16 @@ TEST_F(GptSplitTest, SummariesNameDocumentsTokensAndEpochs) {
   require_samples(config_, train);
 }
 
+TEST_F(GptSplitTest, AnIndexLargerThanMemoryIsRefusedBeforeItIsBuilt) {
+  config_.samples = std::int64_t{1} << 50;
+  const SplitSummary summary = summarize_split(config_);
+  EXPECT_GT(summary.index_bytes, 1e15);
+  const std::string text =
+      fmt::format("which is {} epochs of 18 documents: their index is", summary.epochs);
+  expect_error(ExitCode::deck, text, [&] { require_samples(config_, summary); });
+  expect_error(ExitCode::deck, text, [&] { open_gpt_split(config_); });
+}
+
 TEST_F(GptSplitTest, APartThatIsTooSmallIsNamed) {
   write_dataset<std::uint16_t>(folder_ / "e", {40, 10, 0, 0}, TokenType::uint16);
   config_ = {.prefix = folder_ / "e",
