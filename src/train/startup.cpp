@@ -4,6 +4,7 @@
 
 #include "deck/describe.hpp"
 #include "deck/load.hpp"
+#include "train/data_skip.hpp"
 #include "train/devices.hpp"
 
 namespace trireme::train {
@@ -16,6 +17,21 @@ std::string broadcast_text(comm::MpiCommunicator& world, std::string text) {
   text.resize(size);
   world.broadcast(text.data(), size, 0);
   return text;
+}
+
+/// What a run from the start takes of a split, and what train.skip passes over where `samples` of
+/// the whole epochs do not hold that, too: as Trainer::open() asks for them.
+data::BlendSummary summarize(const deck::Deck& deck, const plan::Vocabulary& vocabulary,
+                             data::Split split, data::GptBlendConfig& config) {
+  const auto of = [&](std::int64_t samples) {
+    config = plan::split_config(deck, split, vocabulary, samples);
+    return data::summarize_blend(config);
+  };
+  const data::BlendSummary summary = of(data::samples_wanted(split, plan::run_length(deck)));
+  if (split != data::Split::train) return summary;
+  const deck::Progress end = deck::end_of_run(deck);
+  const std::int64_t needed = end.samples + samples_to_skip(deck, RunState{}, end.iteration);
+  return summary.samples < needed ? of(needed) : summary;
 }
 
 }  // namespace
@@ -62,9 +78,8 @@ std::string describe_data(const deck::Deck& deck, const plan::Vocabulary& vocabu
   std::string text;
   for (const data::Split split : {data::Split::train, data::Split::valid, data::Split::test}) {
     if (!plan::uses_split(deck, split)) continue;
-    const std::int64_t samples = data::samples_wanted(split, plan::run_length(deck));
-    const data::GptBlendConfig config = plan::split_config(deck, split, vocabulary, samples);
-    const data::BlendSummary summary = data::summarize_blend(config);
+    data::GptBlendConfig config;
+    const data::BlendSummary summary = summarize(deck, vocabulary, split, config);
     for (std::size_t i = 0; i < summary.datasets.size(); ++i) {
       const data::SplitSummary& dataset = summary.datasets[i];
       text += fmt::format("{:<10} {} documents, {} tokens; {} samples wanted: {} epoch{}{}\n",

@@ -53,7 +53,7 @@ class Errors(RunTest):
 
     def test_more_samples_than_an_index_holds(self):
         for override in ("train.iterations=1e12", "train.skip=[1-1000000000000]"):
-            self.fails(DECK, "take fewer samples", override, "evaluate.every=1e12")
+            self.fails(DECK, "take fewer samples", override, "evaluate.every=1e12", ranks=2)
             self.fails(DECK, "take fewer samples", override, "evaluate.every=1e12", "--check")
 
     def test_command_lines(self):
