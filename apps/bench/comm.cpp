@@ -68,6 +68,8 @@ class CommMeter {
     peer_group_ = comm::make_device_communicator(world, "bench peers", backend_->stream(),
                                                  {.through_peers = true});
     shared_ = peer_group_->share(data_.get(), bytes);
+    shared_scratch_ = peer_group_->share(received_.get(), bytes);
+    if (shared_scratch_) peer_group_->lend(received_.get(), bytes);
   }
 
   void measure() {
@@ -106,6 +108,7 @@ class CommMeter {
   std::vector<Operation> operations() {
     std::vector<Operation> all = collectives(group(), "");
     if (shared_) std::ranges::copy(collectives(*peer_group_, "peer "), std::back_inserter(all));
+    if (shared_scratch_) std::ranges::copy(copies(), std::back_inserter(all));
     all.push_back(
         {"send and receive", 1.0, [this](std::size_t bytes) {
            const auto sent = group().send(data_.get(), bytes, next_, comm::kActivationTag);
@@ -131,6 +134,23 @@ class CommMeter {
             {prefix + "all-gather", all_but_own, [=, this, &group](std::size_t bytes) {
                group.all_gather(data_.get(), part(bytes), dtype_);
              }}};
+  }
+
+  /// Those through peer memory that go beside other work by the copy engines.
+  std::vector<Operation> copies() {
+    const double ranks = world_.size();
+    std::vector<Operation> all = {
+        {"copies reduce-scatter", (ranks - 1.0) / ranks, [=, this](std::size_t bytes) {
+           const std::size_t part = bytes / size_of(dtype_) / world_.size();
+           peer_group_->start_reduce_scatter(data_.get(), part, dtype_)->wait();
+         }}};
+    if (world_.size() == 2)
+      all.push_back(
+          {"copies all-reduce", 1.0, [=, this](std::size_t bytes) {
+             const std::size_t count = bytes / size_of(dtype_);
+             peer_group_->start_all_reduce(data_.get(), count, dtype_, comm::Reduce::sum)->wait();
+           }});
+    return all;
   }
 
   CommRow measure(const Operation& operation, std::size_t mib) {
@@ -164,7 +184,8 @@ class CommMeter {
   std::unique_ptr<comm::Communicator> device_group_;
   std::unique_ptr<comm::Communicator> peer_group_;
   device::Buffer data_, received_;
-  std::unique_ptr<comm::SharedMemory> shared_;  ///< data_ through peer memory; null where it cannot
+  /// Of data_ and received_ through peer memory; null where that cannot be.
+  std::unique_ptr<comm::SharedMemory> shared_, shared_scratch_;
   int next_ = 0, previous_ = 0;
   std::vector<CommRow> rows_;
 };

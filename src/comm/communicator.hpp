@@ -77,6 +77,11 @@ class Communicator {
     return nullptr;
   }
 
+  /// Lends the group scratch memory at `base`, part of what is shared and alike on every rank: what
+  /// start_reduce_scatter() and start_all_reduce() are asked, of at most `bytes`, may go through it
+  /// and then takes less from the work beside it. Until the sharing ends.
+  virtual void lend(void* base, std::size_t bytes) { (void)base, (void)bytes; }
+
   /// all_reduce, reduce_scatter and all_gather beside the work that is queued after them, until
   /// wait(). Over host memory they are done when these return.
   virtual std::unique_ptr<Request> start_all_reduce(void* data, std::size_t count, DType dtype,

@@ -137,6 +137,7 @@ GptStage::GptStage(const LayerContext& context, const ParameterStore& parameters
   slots_ = std::move(all.slots);
   ending_ = all.ending;
   scratch_ = Scratch::take(workspace, context);
+  if (shared_workspace_) context.tensor.lend(scratch_.layer.lent.data, scratch_.layer.lent.bytes());
 
   const bool resets = context.config.reset_positions || context.config.reset_attention;
   TRIREME_CHECK(!resets || context.config.eod, "documents' ends are not known");

@@ -117,6 +117,7 @@ LayerWorkspace LayerWorkspace::take(Arena& arena, const LayerSizes& sizes) {
   w.stream = arena.take(sizes.dtype, {s, b, sizes.config.hidden});
   w.wide = arena.take(sizes.dtype, {s * b, std::max(3 * sizes.local_hidden(), sizes.local_ffn())});
   w.narrow = arena.take(sizes.dtype, {s, b, sizes.local_hidden()});
+  if (sizes.tensor_ranks > 1) w.lent = arena.take(sizes.dtype, w.stream.shape);
   return w;
 }
 

@@ -115,6 +115,7 @@ struct LayerWorkspace {
   Tensor stream;  ///< [s, b, h]: a product before its tensor-parallel sum, a sublayer's gradient
   Tensor wide;    ///< [T, max(3 h, f) / t]: gradients inside a sublayer
   Tensor narrow;  ///< [s, b, h / t]: gradient of the heads' outputs
+  Tensor lent;    ///< like stream: the tensor group's, where there is one
 
   static LayerWorkspace take(Arena& arena, const LayerSizes& sizes);
 };

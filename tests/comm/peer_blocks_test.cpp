@@ -20,6 +20,11 @@ TEST(PeerBlocks, EveryFlagHasAPlaceOfItsOwn) {
         EXPECT_LT(flag, kPeerFlags);
         EXPECT_TRUE(flags.insert(flag).second) << block << ", " << from;
       }
+  for (const CopyFlag what : {CopyFlag::arrived, CopyFlag::consumed})
+    for (int from = 0; from < kMostPeers; ++from) {
+      EXPECT_LT(copy_flag(what, from), kAllFlags);
+      EXPECT_TRUE(flags.insert(copy_flag(what, from)).second) << from;
+    }
 }
 
 TEST(PeerBlocks, EpochsGoOnAfterTheLast) {

@@ -235,6 +235,72 @@ TEST_F(PeerExchangeTest, TwoOperationsRunAtOnce) {
   }
 }
 
+// ---- copies beside the compute stream
+
+/// An array with scratch memory behind it, lent to the group.
+struct LentArray {
+  LentArray(Communicator& group, std::vector<double> values, DType dtype, cudaStream_t stream)
+      : count(values.size()), all(group, twice(std::move(values)), dtype, stream) {
+    const std::size_t bytes = count * size_of(dtype);
+    group.lend(static_cast<std::byte*>(all.array.data()) + bytes, bytes);
+  }
+  static std::vector<double> twice(std::vector<double> values) {
+    values.resize(2 * values.size(), -2.0);
+    return values;
+  }
+
+  std::size_t count;
+  SharedArray all;
+};
+
+TEST_F(PeerExchangeTest, CopiesSumLikeTheKernels) {
+  for (const DType dtype : kTypes) {
+    for (const std::size_t count : kCounts) {
+      const std::size_t all = count * size_;
+      const LentArray parts(group_, values(all), dtype, stream_);
+      group_.start_reduce_scatter(parts.all.array.data(), count, dtype)->wait();
+      const std::vector<double> scattered = parts.all.array.read();
+      for (std::size_t i = count * rank_; i < count * (rank_ + 1); ++i)
+        ASSERT_EQ(scattered[i], sum(i)) << name_of(dtype) << "[" << i << "] of " << count;
+
+      const LentArray whole(group_, values(all), dtype, stream_);
+      group_.start_all_reduce(whole.all.array.data(), all, dtype, Reduce::sum)->wait();
+      const std::vector<double> reduced = whole.all.array.read();
+      for (std::size_t i = 0; i < all; ++i)
+        ASSERT_EQ(reduced[i], sum(i)) << name_of(dtype) << "[" << i << "] of " << count;
+    }
+  }
+}
+
+// The scratch memory is written again only when what it held has been read, however late a rank is,
+// and the data when it has been sent.
+TEST_F(PeerExchangeTest, CopiesWaitForRanksThatComeLate) {
+  const std::size_t count = 1'000'008, all = count * size_;
+  const LentArray data(group_, std::vector<double>(all, 1.0), DType::f64, stream_);
+  constexpr int kRounds = 40;
+  for (int round = 0; round < kRounds; ++round) {
+    if (round % size_ == rank_ && round % 8 < 3) delay_stream(stream_);
+    group_.start_reduce_scatter(data.all.array.data(), count, DType::f64)->wait();
+    group_.all_gather(data.all.array.data(), count, DType::f64);
+  }
+  const double expected = std::pow(static_cast<double>(size_), kRounds);
+  const std::vector<double> found = data.all.array.read();
+  for (std::size_t i = 0; i < all; ++i) ASSERT_EQ(found[i], expected) << i;
+}
+
+TEST_F(PeerExchangeTest, ScratchMemoryIsGivenBackWhenSharingEnds) {
+  for (int round = 0; round < 5; ++round) {
+    {
+      const LentArray data(group_, values(8 * 1024 * size_), DType::f32, stream_);
+      group_.start_reduce_scatter(data.all.array.data(), 8 * 1024, DType::f32)->wait();
+      EXPECT_EQ(data.all.array.read()[8 * 1024 * rank_ + 5], sum(8 * 1024 * rank_ + 5));
+    }
+    const SharedArray data(group_, values(8 * 1024 * size_), DType::f32, stream_);
+    group_.start_reduce_scatter(data.array.data(), 8 * 1024, DType::f32)->wait();
+    EXPECT_EQ(data.array.read()[8 * 1024 * rank_ + 5], sum(8 * 1024 * rank_ + 5));
+  }
+}
+
 // ---- life
 
 TEST_F(PeerExchangeTest, MemoryIsFreeAgainWhenSharingEnds) {

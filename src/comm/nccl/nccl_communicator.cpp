@@ -170,6 +170,10 @@ std::unique_ptr<SharedMemory> NcclCommunicator::share(void* base, std::size_t by
   return peers_ ? peers_->share(base, bytes) : nullptr;
 }
 
+void NcclCommunicator::lend(void* base, std::size_t bytes) {
+  if (peers_) peers_->lend(base, bytes);
+}
+
 NcclCommunicator::Done NcclCommunicator::queue_to_peers(PeerKind kind, void* data,
                                                         std::size_t part_bytes, DType dtype,
                                                         cudaStream_t stream) {

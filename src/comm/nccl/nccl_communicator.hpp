@@ -36,6 +36,7 @@ class NcclCommunicator final : public Communicator {
   std::unique_ptr<Request> start_all_gather(void* data, std::size_t count, DType dtype) override;
   double all_reduce(double value, Reduce op) override;
   std::unique_ptr<SharedMemory> share(void* base, std::size_t bytes) override;
+  void lend(void* base, std::size_t bytes) override;
 
  private:
   using Done = std::shared_ptr<cuda::Event>;

@@ -31,6 +31,16 @@ TRIREME_HOST_DEVICE constexpr int peer_flag(PeerLane lane, int block, int from) 
   return (static_cast<int>(lane) * kPeerBlocks + block) * kMostPeers + from;
 }
 
+/// What a rank says of an exchange by copy engines: that its copy to a rank has arrived there, and
+/// that it has read what a rank had sent.
+enum class CopyFlag { arrived = 0, consumed = 1 };
+inline constexpr int kAllFlags = kPeerFlags + 2 * kMostPeers;
+
+/// The word in which a rank hears that of rank `from`.
+constexpr int copy_flag(CopyFlag what, int from) {
+  return kPeerFlags + static_cast<int>(what) * kMostPeers + from;
+}
+
 /// Whether a flag that shows `shown` has come to `epoch`. Epochs count up and start again at 0
 /// after 2^32; two that are compared are never half of that apart.
 TRIREME_HOST_DEVICE constexpr bool peer_reached(std::uint32_t shown, std::uint32_t epoch) {

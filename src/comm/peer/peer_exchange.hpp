@@ -36,6 +36,12 @@ class PeerExchange {
   /// Communicator::share().
   std::unique_ptr<SharedMemory> share(void* base, std::size_t bytes);
 
+  /// Lets operations beside the compute stream of at most `bytes` go by the copy engines, which
+  /// leave all multiprocessors to what runs there, through the scratch memory at `base`, which is
+  /// shared and lies at the same offset on every rank. Those are reduce-scatters, and all-reduces
+  /// of two ranks: of more, each would receive more than through the kernels.
+  void lend(void* base, std::size_t bytes);
+
   /// Queues an operation on `data`, size() parts of `part_bytes`, on `stream`, always the same one
   /// for a lane. Null when that is not for this path, on all ranks alike: memory that is not
   /// shared, or parts that are no whole number of vectors. The event is done when the operation is.
@@ -54,11 +60,20 @@ class PeerExchange {
 
   PeerExchange(MpiCommunicator& ranks, const std::string& description, Duration timeout);
   const PeerMemory* memory_of(const void* data, std::size_t bytes) const;
+  std::uint32_t* flags_of(int rank) const;
+  bool goes_by_copies(PeerKind kind, std::size_t bytes, PeerLane lane) const;
+  /// Rank p's part of `data`, or all of it, goes to a place in rank p's scratch memory that only
+  /// this rank writes, once rank p has read what came there before; then every rank sums what came.
+  void queue_copies(PeerKind kind, std::byte* data, std::size_t part_bytes, DType dtype,
+                    cudaStream_t stream);
 
   MpiCommunicator& ranks_;
   std::unique_ptr<void, cudaError_t (*)(void*)> flags_{nullptr, &cudaFree};
   std::unique_ptr<PeerMemory> peer_flags_;  ///< gone before the flags
   std::vector<const PeerMemory*> shared_;
+  void* scratch_ = nullptr;
+  std::size_t scratch_bytes_ = 0;
+  std::uint32_t copies_ = 0;  ///< queued so far
   std::array<Lane, kPeerLanes> lanes_;
 };
 

@@ -3,6 +3,8 @@
 #include <cuda_bf16.h>
 #include <cuda_fp16.h>
 
+#include <algorithm>
+
 #include "comm/peer/peer_kernels.hpp"
 #include "core/cuda/check.hpp"
 
@@ -75,6 +77,9 @@ __device__ __forceinline__ uint4 sum_of(const uint4 (&vectors)[kRanks]) {
 
 // ---------------------------------------------------------------------------- exchange
 
+/// Blocks of a sum in this rank's memory: more than run at once.
+constexpr std::int64_t kSumBlocks = 1024;
+
 /// A thread's vectors in flight: eight loads, of which a sum takes one from each rank.
 template <int kRanks, bool kSums>
 inline constexpr int kUnroll = kSums ? 8 / kRanks : 4;
@@ -131,6 +136,18 @@ void launch(const PeerOperation& operation, cudaStream_t stream) {
 }
 
 template <typename T, int kRanks>
+__global__ void __launch_bounds__(kPeerThreads) add_terms(const PeerSum sum) {
+  const std::int64_t stride = std::int64_t{gridDim.x} * kPeerThreads;
+  for (std::int64_t at = std::int64_t{blockIdx.x} * kPeerThreads + threadIdx.x; at < sum.vectors;
+       at += stride) {
+    uint4 loaded[kRanks];
+#pragma unroll
+    for (int p = 0; p < kRanks; ++p) loaded[p] = reinterpret_cast<const uint4*>(sum.terms[p])[at];
+    reinterpret_cast<uint4*>(sum.result)[at] = sum_of<T, kRanks>(loaded);
+  }
+}
+
+template <typename T, int kRanks>
 void launch_of_type(PeerKind kind, const PeerOperation& operation, cudaStream_t stream) {
   if (kind == PeerKind::reduce_scatter)
     launch<T, kRanks, /*kSums=*/true, /*kSpreads=*/false>(operation, stream);
@@ -157,6 +174,30 @@ void launch_of_ranks(PeerKind kind, const PeerOperation& operation, DType dtype,
   throw InternalError("unknown element type {}", static_cast<int>(dtype));
 }
 
+template <typename T, int kRanks>
+void launch_sum_of_type(const PeerSum& sum, cudaStream_t stream) {
+  const std::int64_t blocks = (sum.vectors + kPeerThreads - 1) / kPeerThreads;
+  add_terms<T, kRanks>
+      <<<static_cast<int>(std::min<std::int64_t>(blocks, kSumBlocks)), kPeerThreads, 0, stream>>>(
+          sum);
+  TRIREME_CUDA_LAUNCHED(add_terms);
+}
+
+template <int kRanks>
+void launch_sum(const PeerSum& sum, DType dtype, cudaStream_t stream) {
+  switch (dtype) {
+    case DType::f32:
+      return launch_sum_of_type<float, kRanks>(sum, stream);
+    case DType::f64:
+      return launch_sum_of_type<double, kRanks>(sum, stream);
+    case DType::bf16:
+      return launch_sum_of_type<__nv_bfloat16, kRanks>(sum, stream);
+    case DType::f16:
+      return launch_sum_of_type<__half, kRanks>(sum, stream);
+  }
+  throw InternalError("unknown element type {}", static_cast<int>(dtype));
+}
+
 }  // namespace
 
 void launch_peer_operation(PeerKind kind, const PeerOperation& operation, DType dtype,
@@ -170,6 +211,18 @@ void launch_peer_operation(PeerKind kind, const PeerOperation& operation, DType 
       return launch_of_ranks<8>(kind, operation, dtype, stream);
   }
   throw InternalError("an exchange through peer memory of {} ranks", operation.ranks);
+}
+
+void launch_peer_sum(const PeerSum& sum, DType dtype, cudaStream_t stream) {
+  switch (sum.ranks) {
+    case 2:
+      return launch_sum<2>(sum, dtype, stream);
+    case 4:
+      return launch_sum<4>(sum, dtype, stream);
+    case 8:
+      return launch_sum<8>(sum, dtype, stream);
+  }
+  throw InternalError("a sum of {} ranks", sum.ranks);
 }
 
 }  // namespace trireme::comm

@@ -13,7 +13,7 @@ namespace trireme::comm {
 /// One exchange as a rank sees it. All ranks launch it with the same sizes, lane and epoch.
 struct PeerOperation {
   std::byte* data[kMostPeers] = {};       ///< the whole buffer of every rank
-  std::uint32_t* flags[kMostPeers] = {};  ///< kPeerFlags words of every rank
+  std::uint32_t* flags[kMostPeers] = {};  ///< kAllFlags words of every rank
   int rank = 0;
   int ranks = 1;             ///< 2, 4 or 8
   std::int64_t vectors = 0;  ///< of one rank's part; the buffer has `ranks` parts
@@ -38,5 +38,16 @@ enum class PeerKind {
 /// they wrote.
 void launch_peer_operation(PeerKind kind, const PeerOperation& operation, DType dtype,
                            cudaStream_t stream);
+
+/// Vectors of every rank, which lie in this rank's memory already.
+struct PeerSum {
+  const std::byte* terms[kMostPeers] = {};
+  int ranks = 1;                ///< 2, 4 or 8
+  std::byte* result = nullptr;  ///< may be one of the terms
+  std::int64_t vectors = 0;     ///< of each term
+};
+
+/// Queues the sum on `stream`, with the bits that launch_peer_operation() gives.
+void launch_peer_sum(const PeerSum& sum, DType dtype, cudaStream_t stream);
 
 }  // namespace trireme::comm

@@ -1,30 +1,16 @@
 #include "kernels/cuda/hopper/tensor_map.hpp"
 
-#include <cuda_runtime_api.h>
+#include <fmt/format.h>
 
-#include "core/cuda/check.hpp"
+#include "core/cuda/driver.hpp"
 #include "kernels/cuda/hopper/layouts.hpp"
 
 namespace trireme::kernels::cuda {
 namespace {
 
-// The driver's function, asked for when it is first needed: programs that link the driver would
-// not start on machines without it.
 decltype(&cuTensorMapEncodeTiled) encode_function() {
-  static const auto function = [] {
-    void* address = nullptr;
-    cudaDriverEntryPointQueryResult found = cudaDriverEntryPointSymbolNotFound;
-#if CUDART_VERSION >= 12050
-    TRIREME_CUDA(cudaGetDriverEntryPointByVersion("cuTensorMapEncodeTiled", &address, 12000,
-                                                  cudaEnableDefault, &found));
-#else
-    TRIREME_CUDA(
-        cudaGetDriverEntryPoint("cuTensorMapEncodeTiled", &address, cudaEnableDefault, &found));
-#endif
-    TRIREME_CHECK(found == cudaDriverEntryPointSuccess,
-                  "the driver has no cuTensorMapEncodeTiled: it is older than CUDA 12");
-    return reinterpret_cast<decltype(&cuTensorMapEncodeTiled)>(address);
-  }();
+  static const auto function = reinterpret_cast<decltype(&cuTensorMapEncodeTiled)>(
+      trireme::cuda::driver_function("cuTensorMapEncodeTiled"));
   return function;
 }
 
@@ -48,10 +34,9 @@ CUtensorMap make_tensor_map(DType dtype, void* data, const std::array<MapAxis, k
       static_cast<cuuint32_t>(kAxes), data, sizes.data(), strides.data() + 1, boxes.data(),
       steps.data(), CU_TENSOR_MAP_INTERLEAVE_NONE, CU_TENSOR_MAP_SWIZZLE_128B,
       CU_TENSOR_MAP_L2_PROMOTION_L2_128B, CU_TENSOR_MAP_FLOAT_OOB_FILL_NONE);
-  TRIREME_CHECK(result == CUDA_SUCCESS,
-                "the driver refused to describe a tensor of {} x {} x ... elements, strides {}, "
-                "...: error {}",
-                axes[0].size, axes[1].size, axes[1].stride, static_cast<int>(result));
+  trireme::cuda::check_driver(
+      result, fmt::format("describing a tensor of {} x {} x ... elements, strides {}, ...",
+                          axes[0].size, axes[1].size, axes[1].stride));
   return map;
 }
 

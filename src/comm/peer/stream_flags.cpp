@@ -1,0 +1,26 @@
+#include "comm/peer/stream_flags.hpp"
+
+#include "core/cuda/driver.hpp"
+
+namespace trireme::comm {
+namespace {
+
+CUdeviceptr address_of(const std::uint32_t* flag) { return reinterpret_cast<CUdeviceptr>(flag); }
+
+}  // namespace
+
+void raise_flag(cudaStream_t stream, std::uint32_t* flag, std::uint32_t epoch) {
+  static const auto write = reinterpret_cast<decltype(&cuStreamWriteValue32)>(
+      cuda::driver_function("cuStreamWriteValue32"));
+  cuda::check_driver(write(stream, address_of(flag), epoch, CU_STREAM_WRITE_VALUE_DEFAULT),
+                     "writing a flag from a stream");
+}
+
+void await_flag(cudaStream_t stream, const std::uint32_t* flag, std::uint32_t epoch) {
+  static const auto wait = reinterpret_cast<decltype(&cuStreamWaitValue32)>(
+      cuda::driver_function("cuStreamWaitValue32"));
+  cuda::check_driver(wait(stream, address_of(flag), epoch, CU_STREAM_WAIT_VALUE_GEQ),
+                     "waiting for a flag in a stream");
+}
+
+}  // namespace trireme::comm
