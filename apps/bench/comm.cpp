@@ -49,9 +49,9 @@ class CommMeter {
   CommMeter(const CommSettings& settings, comm::MpiCommunicator& world)
       : settings_(settings), world_(world), dtype_(settings.cuda ? DType::bf16 : DType::f32) {
     const int rank = world.rank(), size = world.size();
+    comm::NcclOptions options;
     if (settings.cuda) {
       backend_ = device::make_cuda_backend(comm::node_local_rank(world));
-      comm::NcclOptions options;
       for (int from = 0; size > 1 && from < size; ++from)
         options.routes.push_back({from, (from + 1) % size, comm::kActivationTag});
       device_group_ = comm::make_device_communicator(world, "bench", backend_->stream(), options);
@@ -65,8 +65,9 @@ class CommMeter {
     data_ = backend_->allocate(bytes, "a benchmark's buffer");
     received_ = backend_->allocate(bytes, "a benchmark's buffer");
     if (!settings.cuda) return;
-    peer_group_ = comm::make_device_communicator(world, "bench peers", backend_->stream(),
-                                                 {.through_peers = true});
+    options.message_bytes = bytes;
+    options.through_peers = true;
+    peer_group_ = comm::make_device_communicator(world, "bench peers", backend_->stream(), options);
     shared_ = peer_group_->share(data_.get(), bytes);
     shared_scratch_ = peer_group_->share(received_.get(), bytes);
     if (shared_scratch_) peer_group_->lend(received_.get(), bytes);
@@ -109,13 +110,18 @@ class CommMeter {
     std::vector<Operation> all = collectives(group(), "");
     if (shared_) std::ranges::copy(collectives(*peer_group_, "peer "), std::back_inserter(all));
     if (shared_scratch_) std::ranges::copy(copies(), std::back_inserter(all));
-    all.push_back(
-        {"send and receive", 1.0, [this](std::size_t bytes) {
-           const auto sent = group().send(data_.get(), bytes, next_, comm::kActivationTag);
-           group().receive(received_.get(), bytes, previous_, comm::kActivationTag)->wait();
-           sent->wait();
-         }});
+    all.push_back(message(group(), ""));
+    if (shared_) all.push_back(message(*peer_group_, "peer "));
     return all;
+  }
+
+  /// To the next rank, while one from the previous comes in.
+  Operation message(comm::Communicator& group, const std::string& prefix) {
+    return {prefix + "send and receive", 1.0, [this, &group](std::size_t bytes) {
+              const auto sent = group.send(data_.get(), bytes, next_, comm::kActivationTag);
+              group.receive(received_.get(), bytes, previous_, comm::kActivationTag)->wait();
+              sent->wait();
+            }};
   }
 
   std::vector<Operation> collectives(comm::Communicator& group, const std::string& prefix) {

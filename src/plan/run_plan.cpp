@@ -4,6 +4,7 @@
 
 #include <algorithm>
 
+#include "comm/peer/blocks.hpp"
 #include "core/files.hpp"
 #include "deck/batch_sizes.hpp"
 #include "model/gpt_stage.hpp"
@@ -21,17 +22,26 @@ constexpr std::size_t kGpuLibraryBytes = 600u << 20;
 // NCCL 2.28's own memory, on 4 H200s: what its first communicator takes, and each one.
 constexpr std::size_t kNcclBytes = 512u << 20, kNcclCommunicatorBytes = 185u << 20;
 
-/// What NCCL takes on a rank of `stage`: a communicator for each axis of more than one rank and for
-/// the tied embedding, and one for each route to and from a neighbour in the chain of stages, which
-/// is a ring when it goes round more than once.
-std::size_t nccl_bytes(const grid::Layout& layout, int stage) {
+// Ranks that are taken to be on one node, where stages reach each other's GPUs.
+constexpr int kNodeRanks = 8;
+
+/// What communication takes on a rank of `stage`: a NCCL communicator for each axis of more than
+/// one rank and for the tied embedding; and for each route to and from a neighbour in the chain of
+/// stages, which is a ring when it goes round more than once, another one or, within a node, a
+/// mailbox for a message of `message` bytes.
+std::size_t communication_bytes(const grid::Layout& layout, int stage, std::size_t message) {
   int communicators = (layout.tensor > 1) + (layout.data > 1);
+  std::size_t mailboxes = 0;
   if (layout.pipeline > 1) {
     const bool at_an_end = layout.is_first(stage) || layout.is_last(stage);
     const int routes = at_an_end && layout.chunks == 1 ? 2 : 4;
-    communicators += 1 + routes + (at_an_end ? 1 : 0);
+    communicators += 1 + (at_an_end ? 1 : 0);
+    if (layout.ranks() <= kNodeRanks)
+      mailboxes = routes * comm::peer_route_bytes(message);
+    else
+      communicators += routes;
   }
-  return communicators == 0 ? 0 : kNcclBytes + communicators * kNcclCommunicatorBytes;
+  return communicators == 0 ? 0 : kNcclBytes + communicators * kNcclCommunicatorBytes + mailboxes;
 }
 
 /// fp32 copies that the host makes of the tensors of one product in a half type; the head's and the
@@ -68,7 +78,9 @@ StagePlan plan_stage(const deck::Deck& deck, const grid::Layout& layout,
       .workspace =
           memory.workspace + (on_gpu ? model::kernel_workspace_bytes(sizes) : widened_bytes(sizes)),
       .communication = memory.communication,
-      .libraries = on_gpu ? kGpuLibraryBytes + nccl_bytes(layout, stage) : kLibraryBytes};
+      .libraries = on_gpu
+                       ? kGpuLibraryBytes + communication_bytes(layout, stage, message_bytes(deck))
+                       : kLibraryBytes};
   return plan;
 }
 

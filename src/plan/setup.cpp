@@ -170,6 +170,11 @@ model::LayerSizes layer_sizes(const deck::Deck& deck, const Vocabulary& vocabula
           .recompute = recompute(deck)};
 }
 
+std::size_t message_bytes(const deck::Deck& deck) {
+  const model::LayerSizes sizes = layer_sizes(deck, {});
+  return static_cast<std::size_t>(sizes.stream_shape().size()) * size_of(sizes.dtype);
+}
+
 model::Recompute recompute(const deck::Deck& deck) {
   using What = model::Recompute::What;
   switch (deck.recompute.granularity) {

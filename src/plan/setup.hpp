@@ -42,6 +42,9 @@ DType compute_dtype(const deck::Deck& deck);
 /// What a rank's layers work with: model_config(), micro-batch, tensor ranks, type and recompute().
 model::LayerSizes layer_sizes(const deck::Deck& deck, const Vocabulary& vocabulary);
 
+/// Bytes of what a stage of the pipeline sends to another for one micro-batch.
+std::size_t message_bytes(const deck::Deck& deck);
+
 /// The model section, with this vocabulary, and what data.reset_positions and data.reset_attention
 /// ask of the model.
 model::ModelConfig model_config(const deck::Deck& deck, const Vocabulary& vocabulary);

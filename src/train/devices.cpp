@@ -48,7 +48,10 @@ Devices make_cuda(const deck::Deck& deck, std::unique_ptr<comm::MpiCommunicator>
     const std::string name = ranks->name();
     comm::NcclOptions options{.timeout_seconds = deck::in_seconds(deck.comm.timeout),
                               .debug = deck.comm.nccl_debug.value_or("")};
-    if (name == "pipeline") options.routes = comm::pipeline_routes(ranks->size(), layout.chunks);
+    if (name == "pipeline") {
+      options.routes = comm::pipeline_routes(ranks->size(), layout.chunks);
+      options.message_bytes = plan::message_bytes(deck);
+    }
     options.through_peers = name == "tensor";
     return comm::make_device_communicator(*ranks, name, backend->stream(), options);
   };

@@ -22,6 +22,9 @@ struct NcclOptions {
   std::string debug;
   /// The routes that messages may take, the same list on all ranks; see pipeline_routes().
   std::vector<Route> routes;
+  /// Messages of at most so many bytes go by the copy engines where the two ends of a route reach
+  /// each other's GPUs, instead of through NCCL. Each end of a route takes memory for one.
+  std::size_t message_bytes = 0;
   /// Sums, reduce-scatters and all-gathers in memory that was given to share() go through peer
   /// memory where 2, 4 or 8 ranks of one node reach each other's GPUs, instead of through NCCL.
   bool through_peers = false;

@@ -93,7 +93,7 @@ NcclCommunicator::NcclCommunicator(MpiCommunicator& ranks, const std::string& na
       compute_(stream),
       timeout_(duration_of(options)) {
   group_ = open_group();
-  open_ways(options.routes);
+  open_ways(options);
   if (options.through_peers) peers_ = PeerExchange::make(*ranks_, description(), timeout_);
 }
 
@@ -118,36 +118,44 @@ std::unique_ptr<NcclChannel> NcclCommunicator::open_group() {
 }
 
 // All ranks go through the routes in the same order: no circle of ranks can wait for each other.
+void NcclCommunicator::open_ways(const NcclOptions& options) {
+  for (const Route& route : options.routes) {
+    const bool ends_here = route.source == rank() || route.destination == rank();
+    const std::string where =
+        fmt::format("{}: route {} -> {}", description(), route.source, route.destination);
+    auto pair = ranks_->split(ends_here ? 0 : -1, rank(), where);
+    if (!ends_here) continue;
+    Way& way = *ways_.emplace_back(std::make_unique<Way>());
+    way.route = route;
+    way.to_peer = PeerRoute::open(std::move(pair), options.message_bytes, where, timeout_);
+    if (!way.to_peer) open_channel(way, where);
+  }
+}
+
 // The first message of a NCCL communicator waits on the host until both ends have asked for it, so
 // it is sent here; later ones do not wait.
-void NcclCommunicator::open_ways(const std::vector<Route>& routes) {
-  const std::unique_ptr<void, decltype(&cudaFree)> message(allocate_message(), &cudaFree);
-  for (const Route& route : routes) {
-    const bool sends = route.source == rank();
-    if (!sends && route.destination != rank()) continue;
-    ncclUniqueId id{};
-    if (sends) {
-      id = make_id(description());
-      ranks_->send(&id, sizeof id, route.destination, route.tag)->wait();
-    } else {
-      ranks_->receive(&id, sizeof id, route.source, route.tag)->wait();
-    }
-    auto way = std::make_unique<Way>();
-    way->route = route;
-    way->channel = std::make_unique<NcclChannel>(
-        id, NcclChannel::Settings{.name = fmt::format("{}: route {} -> {}", description(),
-                                                      route.source, route.destination),
-                                  .rank = sends ? 0 : 1,
-                                  .size = 2,
-                                  .most_blocks = kMessageBlocks,
-                                  .timeout = timeout_});
-    ways_.push_back(std::move(way));
-    if (sends)
-      send(message.get(), kFirstMessageBytes, route.destination, route.tag);
-    else
-      receive(message.get(), kFirstMessageBytes, route.source, route.tag);
-    TRIREME_CUDA(cudaStreamSynchronize(ways_.back()->stream.get()));
+void NcclCommunicator::open_channel(Way& way, const std::string& where) {
+  const auto [source, destination, tag] = way.route;
+  const bool sends = source == rank();
+  ncclUniqueId id{};
+  if (sends) {
+    id = make_id(description());
+    ranks_->send(&id, sizeof id, destination, tag)->wait();
+  } else {
+    ranks_->receive(&id, sizeof id, source, tag)->wait();
   }
+  way.channel =
+      std::make_unique<NcclChannel>(id, NcclChannel::Settings{.name = where,
+                                                              .rank = sends ? 0 : 1,
+                                                              .size = 2,
+                                                              .most_blocks = kMessageBlocks,
+                                                              .timeout = timeout_});
+  const std::unique_ptr<void, decltype(&cudaFree)> message(allocate_message(), &cudaFree);
+  if (sends)
+    send(message.get(), kFirstMessageBytes, destination, tag);
+  else
+    receive(message.get(), kFirstMessageBytes, source, tag);
+  TRIREME_CUDA(cudaStreamSynchronize(way.stream.get()));
 }
 
 // ---------------------------------------------------------------------------- streams
@@ -275,6 +283,7 @@ std::unique_ptr<Request> NcclCommunicator::send(const void* data, std::size_t by
                                                 int tag) {
   Way& to = way({.source = rank(), .destination = peer, .tag = tag});
   return start(to.stream.get(), [&](cudaStream_t stream) {
+    if (to.to_peer) return to.to_peer->send(data, bytes, stream);
     return to.channel->queue("send", bytes, stream, [&](ncclComm_t handle) {
       return nccl().send(data, bytes, ncclChar, /*peer=*/1, handle, stream);
     });
@@ -285,6 +294,7 @@ std::unique_ptr<Request> NcclCommunicator::receive(void* data, std::size_t bytes
                                                    int tag) {
   Way& from = way({.source = peer, .destination = rank(), .tag = tag});
   return start(from.stream.get(), [&](cudaStream_t stream) {
+    if (from.to_peer) return from.to_peer->receive(data, bytes, stream);
     return from.channel->queue("receive", bytes, stream, [&](ncclComm_t handle) {
       return nccl().recv(data, bytes, ncclChar, /*peer=*/0, handle, stream);
     });

@@ -9,6 +9,7 @@
 #include "comm/nccl/device_communicator.hpp"
 #include "comm/nccl/nccl_channel.hpp"
 #include "comm/peer/peer_exchange.hpp"
+#include "comm/peer/peer_route.hpp"
 
 namespace trireme::comm {
 
@@ -41,16 +42,19 @@ class NcclCommunicator final : public Communicator {
  private:
   using Done = std::shared_ptr<cuda::Event>;
 
-  /// The NCCL communicator and the stream of one route that begins or ends here.
+  /// The stream of one route that begins or ends here, and what carries its messages.
   struct Way {
     Route route;
     cuda::Stream stream{/*high_priority=*/true};
-    std::unique_ptr<NcclChannel> channel;
+    std::unique_ptr<PeerRoute> to_peer;    ///< null where the ends do not reach each other
+    std::unique_ptr<NcclChannel> channel;  ///< of two ranks; where there is no other way
   };
 
   std::string description() const;
   std::unique_ptr<NcclChannel> open_group();
-  void open_ways(const std::vector<Route>& routes);
+  void open_ways(const NcclOptions& options);
+  /// Opens the NCCL communicator of a way, described by `where`.
+  void open_channel(Way& way, const std::string& where);
   Way& way(const Route& route);
 
   /// The operation through peer memory; null where it is for NCCL.

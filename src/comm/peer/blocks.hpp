@@ -2,6 +2,7 @@
 // know each other: arithmetic that the host can check.
 #pragma once
 
+#include <cstddef>
 #include <cstdint>
 
 #include "core/philox.hpp"
@@ -39,6 +40,16 @@ inline constexpr int kAllFlags = kPeerFlags + 2 * kMostPeers;
 /// The word in which a rank hears that of rank `from`.
 constexpr int copy_flag(CopyFlag what, int from) {
   return kPeerFlags + static_cast<int>(what) * kMostPeers + from;
+}
+
+/// In front of the mailbox of a PeerRoute: its flag, with a cache line of its own.
+inline constexpr std::size_t kPeerRouteFlagBytes = 256;
+
+/// What each end of a PeerRoute allocates for messages of `most_bytes`: whole blocks of what CUDA
+/// maps at a time.
+constexpr std::size_t peer_route_bytes(std::size_t most_bytes) {
+  constexpr std::size_t kBlock = std::size_t{2} << 20;
+  return (kPeerRouteFlagBytes + most_bytes + kBlock - 1) / kBlock * kBlock;
 }
 
 /// Whether a flag that shows `shown` has come to `epoch`. Epochs count up and start again at 0
