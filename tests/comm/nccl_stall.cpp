@@ -1,5 +1,5 @@
 // Two ranks of which one stalls or fails while the other waits for it on the GPU.
-//   mpirun -n 2 nccl_stall slow|absent|stall|peer|call|fail
+//   mpirun -n 2 nccl_stall slow|absent|stall|peer|copies|message|call|fail
 #include <cstdio>
 #include <cstring>
 #include <exception>
@@ -27,10 +27,13 @@ void run(std::string_view scenario, MpiCommunicator& world) {
   const auto group =
       make_device_communicator(world, "data", stream.get(),
                                {.timeout_seconds = scenario == "fail" ? 600.0 : kTimeout,
-                                .through_peers = scenario == "peer"});
-  const std::vector<double> ones(1000, 1.0);
+                                .routes = pipeline_routes(2),
+                                .message_bytes = scenario == "message" ? 4000u : 0u,
+                                .through_peers = scenario == "peer" || scenario == "copies"});
+  const std::vector<double> ones(2000, 1.0);
   const DeviceArray array(ones, DType::f32, stream.get());
-  const auto shared = group->share(array.data(), 1000 * sizeof(float));
+  const auto shared = group->share(array.data(), 2000 * sizeof(float));
+  if (shared) group->lend(array.data(1000), 1000 * sizeof(float));
   const auto reduce = [&] { group->all_reduce(array.data(), 1000, DType::f32, Reduce::sum); };
   reduce();
   TRIREME_CHECK(array.read()[0] == 2.0, "wrong sum");
@@ -45,6 +48,18 @@ void run(std::string_view scenario, MpiCommunicator& world) {
     reduce();
     if (guilty) sleep_for(10 * kTimeout);
     reduce();
+    array.read();
+  } else if (scenario == "copies") {
+    const auto beside = [&] {
+      group->start_all_reduce(array.data(), 1000, DType::f32, Reduce::sum)->wait();
+    };
+    beside();
+    if (guilty) sleep_for(10 * kTimeout);
+    beside();
+    array.read();
+  } else if (scenario == "message") {
+    if (guilty) sleep_for(10 * kTimeout);
+    group->receive(array.data(), 4000, 1, kGradientTag)->wait();
     array.read();
   } else if (scenario == "call") {
     // The first all-gather connects the ranks anew: the call itself may wait.
