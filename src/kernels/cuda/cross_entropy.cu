@@ -6,165 +6,16 @@
 #include "kernels/cross_entropy.hpp"
 
 #include "kernels/cuda/common/async_copies.cuh"
-#include "kernels/cuda/common/elements.cuh"
-#include "kernels/cuda/common/math.cuh"
 #include "kernels/cuda/common/partials.hpp"
 #include "kernels/cuda/common/reductions.cuh"
 #include "kernels/cuda/context.hpp"
+#include "kernels/cuda/logits_rows.cuh"
 #include "kernels/cuda/workspace.hpp"
 
 namespace trireme::kernels::cuda {
 namespace {
 
 constexpr int kThreads = 256;
-constexpr int kUnroll = 4;
-
-__device__ constexpr float kNothing = -std::numeric_limits<float>::infinity();
-
-/// The largest of the values so far, and the sum of exp(value - max). T tells how exact.
-template <typename T>
-struct OnlineSum {
-  float max = kNothing;
-  float sum = 0.0f;
-
-  template <int kWidth>
-  __device__ void add(const Values<kWidth>& values) {
-    float largest = values[0];
-#pragma unroll
-    for (int i = 1; i < kWidth; ++i) largest = fmaxf(largest, values[i]);
-    if (largest > max) {
-      sum *= exponential<T>(max - largest);
-      max = largest;
-    }
-    const float center = max == kNothing ? 0.0f : max;  // not -infinity - -infinity
-    Values<kWidth> terms;
-#pragma unroll
-    for (int i = 0; i < kWidth; ++i) terms[i] = exponential<T>(values[i] - center);
-      // A tree: eight additions one after the other would be waited for.
-#pragma unroll
-    for (int step = 1; step < kWidth; step *= 2) {
-#pragma unroll
-      for (int i = 0; i < kWidth; i += 2 * step) terms[i] += terms[i + step];
-    }
-    sum += terms[0];
-  }
-
-  __device__ void merge(const OnlineSum& other) {
-    const float largest = fmaxf(max, other.max);
-    if (largest != kNothing)
-      sum = sum * exponential<T>(max - largest) + other.sum * exponential<T>(other.max - largest);
-    else
-      sum += other.sum;
-    max = largest;
-  }
-};
-
-template <typename T>
-struct Rows {
-  T* logits;
-  const std::int32_t* labels;
-  std::int64_t stride;  // stored columns of a row
-  std::int64_t first_column;
-  std::int64_t columns;
-
-  /// The label of `row` as one of this shard's columns, or -1.
-  __device__ std::int64_t own_label(std::int64_t row) const {
-    const std::int64_t column = labels[row] - first_column;
-    return labels[row] >= 0 && column >= 0 && column < columns ? column : -1;
-  }
-};
-
-/// What the warps of a block of kBlock threads tell each other of a row.
-template <int kBlock>
-struct WarpSums {
-  float max[kBlock / 32], sum[kBlock / 32];
-};
-
-/// Merges what the threads of a block of kBlock know of a row, in every one of them.
-template <int kBlock, typename T>
-__device__ void merge_threads(OnlineSum<T>& total, WarpSums<kBlock>& warps) {
-  const auto merge_lanes = [&](int lanes) {
-    for (int distance = lanes / 2; distance > 0; distance /= 2) {
-      OnlineSum<T> other;
-      other.max = __shfl_xor_sync(0xFFFFFFFFu, total.max, distance);
-      other.sum = __shfl_xor_sync(0xFFFFFFFFu, total.sum, distance);
-      total.merge(other);
-    }
-  };
-  constexpr int kWarps = kBlock / 32;
-  merge_lanes(32);
-  if (threadIdx.x % 32 == 0) {
-    warps.max[threadIdx.x / 32] = total.max;
-    warps.sum[threadIdx.x / 32] = total.sum;
-  }
-  __syncthreads();
-  total.max = warps.max[threadIdx.x % kWarps];
-  total.sum = warps.sum[threadIdx.x % kWarps];
-  merge_lanes(kWarps);
-}
-
-/// The statistics of one row, in every thread of a block of kBlock.
-template <int kWidth, int kBlock, typename T>
-__device__ OnlineSum<T> row_total(const T* logits, std::int64_t columns) {
-  OnlineSum<T> total;
-  const std::int64_t groups = columns / kWidth;
-  for (std::int64_t first = threadIdx.x; first < groups; first += kBlock * kUnroll) {
-    Elements<T, kWidth> elements[kUnroll];
-#pragma unroll
-    for (int u = 0; u < kUnroll; ++u)
-      if (first + u * kBlock < groups)
-        elements[u] = load<kWidth>(logits + (first + u * kBlock) * kWidth);
-#pragma unroll
-    for (int u = 0; u < kUnroll; ++u)
-      if (first + u * kBlock < groups) total.add(widen(elements[u]));
-  }
-  if (groups * kWidth + threadIdx.x < columns)
-    total.add(widen(load<1>(logits + groups * kWidth + threadIdx.x)));
-  __shared__ WarpSums<kBlock> warps;
-  merge_threads(total, warps);
-  return total;
-}
-
-/// Turns the logits of group `group` of a row into gradients; `rest` of them are columns, and
-/// `label` is one of the shard's columns or -1.
-template <typename T, int kWidth>
-__device__ __forceinline__ void to_gradient(Values<kWidth>& values, std::int64_t group,
-                                            std::int64_t columns, std::int64_t label, float largest,
-                                            float factor, float scale) {
-#pragma unroll
-  for (int i = 0; i < kWidth; ++i) values[i] = exponential<T>(values[i] - largest) * factor;
-  // Few groups hold the label or padding.
-  const auto rest = static_cast<int>(min(columns - group * kWidth, std::int64_t{kWidth}));
-  const std::int64_t here = label - group * kWidth;
-  if (rest < kWidth || (here >= 0 && here < kWidth)) {
-#pragma unroll
-    for (int i = 0; i < kWidth; ++i)
-      values[i] = i < rest ? values[i] - (i == here ? scale : 0.0f) : 0.0f;
-  }
-}
-
-/// Writes the gradient of one row over its logits; `label` is one of the shard's columns or -1.
-template <int kWidth, int kBlock, typename T>
-__device__ void write_gradient(T* logits, std::int64_t columns, std::int64_t stride,
-                               std::int64_t label, float largest, float factor, float scale) {
-  const std::int64_t groups = stride / kWidth;
-  for (std::int64_t first = threadIdx.x; first < groups; first += kBlock * kUnroll) {
-    Elements<T, kWidth> elements[kUnroll] = {};
-#pragma unroll
-    for (int u = 0; u < kUnroll; ++u) {
-      const std::int64_t column = (first + u * kBlock) * kWidth;
-      if (column < columns) elements[u] = load<kWidth>(logits + column);
-    }
-#pragma unroll
-    for (int u = 0; u < kUnroll; ++u) {
-      const std::int64_t group = first + u * kBlock;
-      if (group >= groups) break;
-      Values<kWidth> values = widen(elements[u]);
-      to_gradient<T>(values, group, columns, label, largest, factor, scale);
-      store(logits + group * kWidth, narrow<T>(values));
-    }
-  }
-}
 
 /// Where the statistics of the rows go.
 struct Statistics {
@@ -181,7 +32,8 @@ struct Statistics {
 };
 
 template <typename T, int kWidth>
-__global__ void __launch_bounds__(kThreads) row_statistics(Rows<T> rows, Statistics statistics) {
+__global__ void __launch_bounds__(kThreads)
+    row_statistics(LogitsRows<T> rows, Statistics statistics) {
   const std::int64_t row = blockIdx.x;
   const T* logits = rows.logits + row * rows.stride;
   const OnlineSum<T> total = row_total<kWidth, kThreads>(logits, rows.columns);
@@ -192,7 +44,7 @@ __global__ void __launch_bounds__(kThreads) row_statistics(Rows<T> rows, Statist
 
 template <typename T, int kWidth>
 __global__ void __launch_bounds__(kThreads)
-    logit_gradients(Rows<T> rows, const float* max, const float* sum, float scale) {
+    logit_gradients(LogitsRows<T> rows, const float* max, const float* sum, float scale) {
   const std::int64_t row = blockIdx.x;
   const std::int64_t columns = rows.labels[row] >= 0 ? rows.columns : 0;
   write_gradient<kWidth, kThreads>(rows.logits + row * rows.stride, columns, rows.stride,
@@ -204,7 +56,7 @@ constexpr int kFusedThreads = 1024;
 
 template <typename T, int kWidth>
 __global__ void __launch_bounds__(kFusedThreads, 1)
-    row_statistics_and_gradient(Rows<T> rows, Statistics statistics, float scale) {
+    row_statistics_and_gradient(LogitsRows<T> rows, Statistics statistics, float scale) {
   const std::int64_t row = blockIdx.x;
   T* logits = rows.logits + row * rows.stride;
   const std::int64_t label = rows.own_label(row);
@@ -220,7 +72,7 @@ __global__ void __launch_bounds__(kFusedThreads, 1)
 /// rows; while they work on one the next comes. A thread copies and reads its own groups only.
 template <typename T>
 __global__ void __launch_bounds__(kFusedThreads, 1)
-    staged_statistics_and_gradient(Rows<T> rows, Statistics statistics, float scale,
+    staged_statistics_and_gradient(LogitsRows<T> rows, Statistics statistics, float scale,
                                    std::int64_t count) {
   constexpr int kWidth = 16 / sizeof(T);
   using Group = Elements<T, kWidth>;
@@ -318,8 +170,8 @@ void cross_entropy_statistics(const CrossEntropyStatistics& args, const Context&
   if (extents.rows == 0) return;
   dispatch_cuda(args.logits.dtype, [&](auto zero) {
     using T = decltype(zero);
-    const Rows<T> rows{args.logits.as<T>(), args.labels, extents.columns, args.first_column,
-                       args.columns};
+    const LogitsRows<T> rows{args.logits.as<T>(), args.labels, extents.columns, args.first_column,
+                             args.columns};
     dispatch_width<T>(rows_aligned16<T>(rows.stride, rows.logits), [&](auto width) {
       row_statistics<T, width>
           <<<static_cast<unsigned>(extents.rows), kThreads, 0, context.stream>>>(
@@ -341,8 +193,8 @@ void cross_entropy_statistics_backward(const CrossEntropyStatisticsBackward& bot
   if (extents.rows == 0) return;
   dispatch_cuda(args.logits.dtype, [&](auto zero) {
     using T = decltype(zero);
-    const Rows<T> rows{args.logits.as<T>(), args.labels, extents.columns, args.first_column,
-                       args.columns};
+    const LogitsRows<T> rows{args.logits.as<T>(), args.labels, extents.columns, args.first_column,
+                             args.columns};
     const Statistics statistics{args.max.as<float>(), args.sum.as<float>(),
                                 args.target.as<float>()};
     const auto scale = static_cast<float>(both.scale);
@@ -411,8 +263,8 @@ void cross_entropy_backward(const CrossEntropyBackward& args, const Context& con
   if (extents.rows == 0) return;
   dispatch_cuda(args.logits.dtype, [&](auto zero) {
     using T = decltype(zero);
-    const Rows<T> rows{args.logits.as<T>(), args.labels, extents.columns, args.first_column,
-                       args.columns};
+    const LogitsRows<T> rows{args.logits.as<T>(), args.labels, extents.columns, args.first_column,
+                             args.columns};
     dispatch_width<T>(rows_aligned16<T>(rows.stride, rows.logits), [&](auto width) {
       logit_gradients<T, width>
           <<<static_cast<unsigned>(extents.rows), kThreads, 0, context.stream>>>(
