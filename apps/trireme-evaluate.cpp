@@ -75,7 +75,7 @@ checkpoint::Header load_weights(const std::string& path, comm::Groups& groups,
   const DType dtype = parameters.dtype();
   if (dtype == wide(dtype)) return load_into(parameters);
   const model::ParameterStore exact(backend, parameters.table(), groups.layout, groups.place,
-                                    wide(dtype), /*with_gradients=*/false);
+                                    wide(dtype));
   const checkpoint::Header header = load_into(exact);
   backend.cast({.x = exact.weights(), .out = parameters.weights()});
   backend.synchronize();
@@ -100,8 +100,7 @@ nlohmann::ordered_json perplexity(const DeckArguments& arguments,
   const model::LayerSizes sizes = plan::layer_sizes(deck, vocabulary);
   devices.backend->reserve_workspace(model::kernel_workspace_bytes(sizes));
   model::ParameterStore parameters(*devices.backend, model::gpt_parameters(sizes.config),
-                                   groups.layout, groups.place, sizes.dtype,
-                                   /*with_gradients=*/false);
+                                   groups.layout, groups.place, sizes.dtype);
   const checkpoint::Header header = load_weights(path, groups, *devices.backend, parameters);
 
   const model::LayerContext context(sizes, *devices.backend, *groups.tensor);

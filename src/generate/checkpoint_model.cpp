@@ -39,8 +39,7 @@ std::unique_ptr<model::ParameterStore> CheckpointModel::weights(const model::Mod
   const DType dtype = tensor(kWordEmbedding).dtype;
   const grid::Layout layout{.partition = {static_cast<int>(config.layers)}};
   auto parameters = std::make_unique<model::ParameterStore>(backend, model::gpt_parameters(config),
-                                                            layout, grid::Coordinates{}, dtype,
-                                                            /*with_gradients=*/false);
+                                                            layout, grid::Coordinates{}, dtype);
   std::vector<std::byte> values;
   for (const model::LocalParameter& local : parameters->placement().parameters) {
     const std::string name = kGroup + local.parameter->name;

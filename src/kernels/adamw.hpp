@@ -50,7 +50,8 @@ struct SquaredSum {
   Stretches counted;
 };
 
-/// Writes out = x rounded to the type of out. x, out [n]; x of the wide type of out.
+/// Writes out = x, rounded or widened to the type of out. x, out [n]; one of the two types is the
+/// wide type of the other.
 struct Cast {
   Tensor x;
   Tensor out;

@@ -6,8 +6,8 @@
 namespace trireme::kernels {
 
 /// The gradients of weight and bias of y = x weight^T + bias: adds dy^T x to dweight and the column
-/// sums of dy to dbias, as Gemm and BiasGradient do. x [T, in], dy [T, out], of one type; dweight
-/// [out, in] and dbias [out] of the wide type.
+/// sums of dy to dbias, as Gemm and BiasGradient do. x [T, in], dy [T, out], of one type; dbias
+/// [out] of the wide type, dweight [out, in] of that or of the same type, as Gemm.
 struct LinearWeightGradient {
   Tensor x;
   Tensor dy;

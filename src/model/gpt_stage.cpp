@@ -95,35 +95,22 @@ StageMemory GptStage::plan(const LayerSizes& sizes, const grid::Layout& layout, 
   return {activations.bytes(), workspace.bytes() - exchanged, exchanged};
 }
 
-GptStage::Chunk GptStage::make_chunk(const ParameterStore& parameters,
-                                     const grid::LayerRange& range) const {
-  Chunk chunk;
-  for (int layer = range.first; layer < range.first + range.count; ++layer)
-    chunk.layers.emplace_back(parameters, layer);
-  const Placement& placement = parameters.placement();
-  chunk.ranges.assign(range.count, {placement.owned_size, 0});
-  for (const LocalParameter& local : placement.parameters) {
-    if (local.parameter->home != Home::layer || !range.contains(local.parameter->layer)) continue;
-    FlatRange& layer = chunk.ranges[local.parameter->layer - range.first];
-    layer.begin = std::min(layer.begin, local.offset);
-    layer.end = std::max(layer.end, local.offset + local.shape.size());
-  }
-  return chunk;
-}
-
 GptStage::GptStage(const LayerContext& context, const ParameterStore& parameters,
                    const grid::Layout& layout, int stage, int slots)
-    : context_(context), segments_(segments_of(context, layout, stage)) {
+    : context_(context),
+      common_{0, parameters.placement().common_size},
+      segments_(segments_of(context, layout, stage)) {
   if (layout.is_first(stage)) embedding_.emplace(parameters, context.config);
-  for (int chunk = 0; chunk < layout.chunks; ++chunk)
-    chunks_.push_back(make_chunk(parameters, layout.layers_of(stage, chunk)));
-  if (layout.is_last(stage)) head_.emplace(parameters);
-
-  embedding_range_ = head_range_ = {0, parameters.placement().owned_size};
-  if (!chunks_.front().ranges.empty()) {
-    embedding_range_.end = chunks_.front().ranges.front().begin;
-    head_range_.begin = chunks_.back().ranges.back().end;
+  auto matrices = parameters.placement().layers.begin();
+  for (int chunk = 0; chunk < layout.chunks; ++chunk) {
+    const auto [first, count] = layout.layers_of(stage, chunk);
+    Chunk& made = chunks_.emplace_back();
+    for (int layer = first; layer < first + count; ++layer) {
+      made.layers.emplace_back(parameters, layer);
+      made.matrices.push_back(*matrices++);
+    }
   }
+  if (layout.is_last(stage)) head_.emplace(parameters);
 
   const StageMemory memory = plan(context, layout, stage, slots);
   activation_memory_ = context.backend.allocate(memory.activations, "activations");
@@ -170,18 +157,18 @@ void GptStage::forward(int slot_index, bool training, std::optional<double> loss
   const Slot& slot = slots_[slot_index];
   const Chunk& chunk = chunks_[slot.chunk];
   const PassInfo pass = pass_of(slot, training);
-  if (has_embedding(slot.chunk)) {
-    before_reading(embedding_range_);
+  if (observer_)
+    observer_->before_reading(common_, chunk.matrices.empty() ? Range{} : chunk.matrices.front());
+  if (has_embedding(slot.chunk))
     embedding_->forward(context_, pass, {.ids = slot.ids, .positions = slot.positions},
                         slot.embedding, slot.streams.front(), scratch_.layer.stream);
-  }
-  for (std::size_t i = 0; i < chunk.layers.size(); ++i) {
-    before_reading(chunk.ranges[i]);
+  const int layers = static_cast<int>(chunk.layers.size());
+  for (int i = 0; i < layers; ++i) {
+    before_reading(chunk, i, i + 1 < layers ? i + 1 : -1);
     chunk.layers[i].forward(context_, scratch_.layer, pass, slot.streams[i], slot.layers[i],
                             slot.streams[i + 1]);
   }
   if (has_head(slot.chunk)) {
-    before_reading(head_range_);
     ending_.slot = slot_index;
     head_->forward(context_, slot.streams.back(), ending_.labels, loss_scale, ending_.head,
                    scratch_.loss);
@@ -211,10 +198,12 @@ void GptStage::run_backward(int slot_index, const Tensor& gradient, bool with_we
   for (auto segment = segments_.rbegin(); segment != segments_.rend(); ++segment) {
     if (segment->again) forward_again(slot, *segment, pass);
     for (int i = segment->end(); i-- > segment->first;) {
+      before_reading(chunk, i, read_after(*segment, i));
+      if (with_weights) before_adding(chunk, i);
       const auto kept = ProductGradients::over(slot.layers[i], slot.streams[i + 1]);
       chunk.layers[i].backward(context_, scratch_.layer, pass, slot.streams[i], slot.layers[i],
                                gradient, with_weights ? nullptr : &kept);
-      if (last) layer_is_complete(chunk, i);
+      if (with_weights) after_adding(chunk, i, last);
     }
   }
   if (has_embedding(slot.chunk))
@@ -225,6 +214,7 @@ void GptStage::run_backward(int slot_index, const Tensor& gradient, bool with_we
 void GptStage::forward_again(const Slot& slot, const Segment& segment, const PassInfo& pass) const {
   const Chunk& chunk = chunks_[slot.chunk];
   for (int i = segment.first; i < segment.end(); ++i) {
+    before_reading(chunk, i, i + 1 < segment.end() ? i + 1 : -1);
     // What the segment puts out is there: it is the next one's input, or the chunk's output.
     const Tensor output = i + 1 < segment.end() ? slot.streams[i + 1] : Tensor();
     chunk.layers[i].forward(context_, scratch_.layer, pass, slot.streams[i], slot.layers[i],
@@ -232,13 +222,22 @@ void GptStage::forward_again(const Slot& slot, const Segment& segment, const Pas
   }
 }
 
+int GptStage::read_after(const Segment& segment, int layer) const {
+  if (layer > segment.first) return layer - 1;
+  if (layer == 0) return -1;
+  const Segment& before = *std::find_if(segments_.begin(), segments_.end(),
+                                        [&](const Segment& s) { return s.end() == layer; });
+  return before.again ? before.first : layer - 1;
+}
+
 void GptStage::backward_weights(int slot_index, bool last) {
   const Slot& slot = slots_[slot_index];
   const Chunk& chunk = chunks_[slot.chunk];
-  for (std::size_t i = chunk.layers.size(); i-- > 0;) {
+  for (int i = static_cast<int>(chunk.layers.size()); i-- > 0;) {
+    before_adding(chunk, i);
     chunk.layers[i].backward_weights(context_, scratch_.layer, slot.layers[i],
                                      ProductGradients::over(slot.layers[i], slot.streams[i + 1]));
-    if (last) layer_is_complete(chunk, i);
+    after_adding(chunk, i, last);
   }
 }
 

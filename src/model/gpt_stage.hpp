@@ -143,33 +143,33 @@ class GptStage {
             .document_start = slot.document_start};
   }
 
-  /// Where a layer's parameters lie in the flat buffers.
-  struct FlatRange {
-    std::int64_t begin = 0;
-    std::int64_t end = 0;
-  };
   /// Consecutive layers.
   struct Chunk {
     std::vector<TransformerLayer> layers;
-    std::vector<FlatRange> ranges;  ///< of each layer
+    std::vector<Range> matrices;  ///< of each layer
   };
 
-  Chunk make_chunk(const ParameterStore& parameters, const grid::LayerRange& range) const;
   /// backward(), with or without the weight matrices.
   void run_backward(int slot, const Tensor& gradient, bool with_weights, bool last);
   /// Makes what the backward pass through `segment` needs, from the input of its first layer.
   void forward_again(const Slot& slot, const Segment& segment, const PassInfo& pass) const;
-  /// Tells the observer that the gradients of `layer` and all behind it are complete.
-  void layer_is_complete(const Chunk& chunk, std::size_t layer) const {
-    if (observer_) observer_->gradients_complete_from(chunk.ranges[layer].begin);
+  /// The layer that a backward pass reads after layer `layer` of `segment`; -1: none.
+  int read_after(const Segment& segment, int layer) const;
+  /// Tells the observer that layer `layer` is about to be read, and `next` after it; -1: unknown.
+  void before_reading(const Chunk& chunk, int layer, int next) const {
+    if (observer_)
+      observer_->before_reading(chunk.matrices[layer], next < 0 ? Range{} : chunk.matrices[next]);
   }
-  void before_reading(const FlatRange& range) const {
-    if (observer_) observer_->before_reading(range.begin, range.end);
+  void before_adding(const Chunk& chunk, int layer) const {
+    if (observer_) observer_->before_adding(chunk.matrices[layer]);
+  }
+  void after_adding(const Chunk& chunk, int layer, bool complete) const {
+    if (observer_) observer_->after_adding(chunk.matrices[layer], complete);
   }
 
   LayerContext context_;
   PassObserver* observer_ = nullptr;
-  FlatRange embedding_range_, head_range_;
+  Range common_;  ///< elements of the parameters that are not layers' matrices
   std::optional<Embedding> embedding_;
   std::vector<Chunk> chunks_;
   std::vector<Segment> segments_;  ///< of each chunk: all have as many layers

@@ -3,6 +3,14 @@
 #include "core/philox.hpp"
 
 namespace trireme::model {
+namespace {
+
+DType gradient_type(DType dtype, const StoreOptions& options) {
+  return options.narrow_gradients ? dtype : wide(dtype);
+}
+
+}  // namespace
+
 template <typename T>
 std::vector<T> initial_values(const Parameter& parameter, const grid::Boxes& boxes,
                               std::uint64_t seed) {
@@ -31,23 +39,34 @@ template std::vector<double> initial_values(const Parameter&, const grid::Boxes&
 
 ParameterStore::ParameterStore(device::Backend& backend, std::vector<Parameter> table,
                                const grid::Layout& layout, const grid::Coordinates& place,
-                               DType dtype, bool with_gradients)
+                               DType dtype, const StoreOptions& options)
     : backend_(backend),
       table_(std::move(table)),
-      placement_(place_parameters(table_, layout, place)) {
-  const std::size_t bytes = placement_.size * size_of(dtype);
-  weight_memory_ = backend.allocate(bytes, "weights");
-  weights_ = {weight_memory_.get(), dtype, {placement_.size}};
-  if (!with_gradients) return;
-  gradient_memory_ = backend.allocate(placement_.size * size_of(wide(dtype)), "gradients");
-  gradients_ = {gradient_memory_.get(), wide(dtype), {placement_.size}};
+      placement_(place_parameters(table_, layout, place)),
+      dtype_(dtype),
+      weights_(backend, placement_, dtype, dtype, {layout.data, options.weight_buffers},
+               "weights") {
+  if (options.gradients)
+    gradients_ = FlatMemory(backend, placement_, wide(dtype), gradient_type(dtype, options),
+                            {layout.data, options.gradient_buffers}, "gradients");
+}
+
+ParameterStore::Bytes ParameterStore::planned_bytes(const Placement& placement, int data_ranks,
+                                                    DType dtype, const StoreOptions& options) {
+  const auto bytes = [&](DType common, DType matrices, int buffers) {
+    return FlatMemory::planned_bytes(placement, common, matrices, {data_ranks, buffers});
+  };
+  return {bytes(dtype, dtype, options.weight_buffers),
+          options.gradients
+              ? bytes(wide(dtype), gradient_type(dtype, options), options.gradient_buffers)
+              : 0};
 }
 
 void ParameterStore::initialize(std::uint64_t seed) {
   for (const LocalParameter& local : placement_.parameters)
     dispatch(dtype(), [&](auto element) {
       const auto values = initial_values<decltype(element)>(*local.parameter, local.boxes, seed);
-      backend_.upload(slice(weights_, local).data, values.data(), values.size() * sizeof(element));
+      backend_.upload(slice(weights(), local).data, values.data(), values.size() * sizeof(element));
     });
 }
 
@@ -65,10 +84,14 @@ WeightGradient ParameterStore::operator[](const std::string& name) const {
   return {slice(weights_, *local), gradients_ ? slice(gradients_, *local) : Tensor{}};
 }
 
-void ParameterStore::zero_gradients() { backend_.zero(gradients_); }
+void ParameterStore::zero_gradients() { gradients_.zero(backend_); }
 
 Tensor slice(const Tensor& flat, const LocalParameter& local) {
   return flat.rows(local.offset, local.shape.size()).view(local.shape);
+}
+
+Tensor slice(const FlatMemory& memory, const LocalParameter& local) {
+  return memory.at({local.offset, local.offset + local.shape.size()}).view(local.shape);
 }
 
 }  // namespace trireme::model

@@ -1,10 +1,11 @@
-// A rank's weights and gradients: two flat buffers and the tensors in them.
+// A rank's weights and gradients, and the tensors in them.
 #pragma once
 
 #include <string>
 #include <vector>
 
 #include "device/backend.hpp"
+#include "model/flat_memory.hpp"
 #include "model/parameter_table.hpp"
 
 namespace trireme::model {
@@ -15,40 +16,58 @@ template <typename T>
 std::vector<T> initial_values(const Parameter& parameter, const grid::Boxes& boxes,
                               std::uint64_t seed);
 
-/// A parameter's weight and the gradient that backward passes add to, of its wide type; both of the
-/// local shape.
+/// A parameter's weight and the gradient that backward passes add to; both of the local shape.
 struct WeightGradient {
   Tensor weight;
   Tensor gradient;
 };
 
-/// The local parts of all parameters of one rank. Gradients may be left out where a model is only
-/// evaluated.
+/// What a store holds beside whole weights.
+struct StoreOptions {
+  bool gradients = false;         ///< left out where a model is only evaluated
+  int weight_buffers = 0;         ///< Holding::buffers of the weights: more than 0 is ZeRO-3
+  int gradient_buffers = 0;       ///< and of the gradients: ZeRO-2
+  bool narrow_gradients = false;  ///< those of matrices have the weights' type, not its wide type
+};
+
+/// The local parts of all parameters of one rank.
 class ParameterStore {
  public:
-  /// Allocates and zeroes the flat buffers of the rank at `place`: weights of `dtype`, gradients of
-  /// its wide type. `table` is copied.
+  /// Allocates and zeroes the memory of the rank at `place`: weights of `dtype`, gradients of its
+  /// wide type. `table` is copied.
   ParameterStore(device::Backend& backend, std::vector<Parameter> table, const grid::Layout& layout,
-                 const grid::Coordinates& place, DType dtype, bool with_gradients);
+                 const grid::Coordinates& place, DType dtype, const StoreOptions& options = {});
   ParameterStore(const ParameterStore&) = delete;
   ParameterStore& operator=(const ParameterStore&) = delete;
 
-  /// Draws the initial weights: each element from its parameter's name and global index, so that
-  /// every layout starts from the same model.
+  /// The bytes that this allocates.
+  struct Bytes {
+    std::size_t weights = 0, gradients = 0;
+  };
+  static Bytes planned_bytes(const Placement& placement, int data_ranks, DType dtype,
+                             const StoreOptions& options);
+
+  /// Draws the initial weights, which must be whole: each element from its parameter's name and
+  /// global index, so that every layout starts from the same model.
   void initialize(std::uint64_t seed);
 
-  /// The tensors of a logical name; throws InternalError when this rank does not hold it.
+  /// The tensors of a logical name; throws InternalError when this rank does not hold it. Where
+  /// matrices are cut, they lie in a layer's buffer.
   WeightGradient operator[](const std::string& name) const;
   /// Whether this rank holds a logical name.
   bool holds(const std::string& name) const;
 
   const std::vector<Parameter>& table() const { return table_; }
   const Placement& placement() const { return placement_; }
-  DType dtype() const { return weights_.dtype; }
+  DType dtype() const { return dtype_; }
 
-  /// The flat buffers, `placement().size` elements each.
-  Tensor weights() const { return weights_; }
-  Tensor gradients() const { return gradients_; }
+  /// All weights and gradients in the placement's order, `placement().size` elements. Throw
+  /// InternalError where they are not held so: see FlatMemory.
+  Tensor weights() const { return weights_.all(); }
+  Tensor gradients() const { return gradients_.all(); }
+  /// How they are held.
+  const FlatMemory& weight_memory() const { return weights_; }
+  const FlatMemory& gradient_memory() const { return gradients_; }
   /// Writes zeros over all gradients.
   void zero_gradients();
 
@@ -58,13 +77,13 @@ class ParameterStore {
   device::Backend& backend_;
   std::vector<Parameter> table_;
   Placement placement_;
-  device::Buffer weight_memory_;
-  device::Buffer gradient_memory_;
-  Tensor weights_;
-  Tensor gradients_;
+  DType dtype_;
+  FlatMemory weights_;
+  FlatMemory gradients_;
 };
 
 /// The part of a flat buffer that holds `local`, with the local shape.
 Tensor slice(const Tensor& flat, const LocalParameter& local);
+Tensor slice(const FlatMemory& memory, const LocalParameter& local);
 
 }  // namespace trireme::model

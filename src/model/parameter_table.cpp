@@ -1,5 +1,6 @@
 #include "model/parameter_table.hpp"
 
+#include <algorithm>
 #include <cmath>
 
 #include "core/error.hpp"
@@ -146,14 +147,42 @@ Placement place_parameters(const std::vector<Parameter>& table, const grid::Layo
     placement.size += round_up(local.shape.size(), kParameterAlignment);
     placement.parameters.push_back(std::move(local));
   };
-  for (const Parameter& parameter : table)
-    if (stage_of(parameter, layout) == place.pipeline) append(parameter, /*shared=*/false);
-  placement.size = round_up(placement.size, layout.data * kParameterAlignment);
+  const auto pad = [&] {
+    placement.size = round_up(placement.size, layout.data * kParameterAlignment);
+  };
+  std::vector<const Parameter*> matrices;  // of layers
+  for (const Parameter& parameter : table) {
+    if (stage_of(parameter, layout) != place.pipeline) continue;
+    if (parameter.home == Home::layer && parameter.shape.rank() == 2)
+      matrices.push_back(&parameter);
+    else
+      append(parameter, /*shared=*/false);
+  }
+  pad();
+  placement.common_size = placement.size;
+  for (std::size_t i = 0; i < matrices.size(); ++i) {
+    if (i == 0 || matrices[i]->layer != matrices[i - 1]->layer)
+      placement.layers.push_back({placement.size, 0});
+    append(*matrices[i], /*shared=*/false);
+    if (i + 1 == matrices.size() || matrices[i + 1]->layer != matrices[i]->layer) {
+      pad();
+      placement.layers.back().end = placement.size;
+    }
+  }
   placement.owned_size = placement.size;
   for (const Parameter& parameter : table)
     if (parameter.tied && layout.is_last(place.pipeline) && !layout.is_first(place.pipeline))
       append(parameter, /*shared=*/true);
   return placement;
+}
+
+std::size_t Placement::layer_at(std::int64_t element) const {
+  const auto found =
+      std::upper_bound(layers.begin(), layers.end(), element,
+                       [](std::int64_t value, const Range& layer) { return value < layer.end; });
+  TRIREME_CHECK(found != layers.end() && found->contains(element), "no layer has element {}",
+                element);
+  return found - layers.begin();
 }
 
 std::int64_t count_elements(const std::vector<Parameter>& table) {

@@ -63,15 +63,34 @@ struct LocalParameter {
 /// Elements to which every parameter's place in the flat buffers is aligned: 64 bytes of fp32.
 inline constexpr std::int64_t kParameterAlignment = 16;
 
-/// What one rank holds of the table.
-struct Placement {
-  std::vector<LocalParameter> parameters;  ///< shared copies last
-  std::int64_t owned_size = 0;  ///< elements before the shared copies: what is updated here
-  std::int64_t size = 0;        ///< elements of the flat buffers
+/// Elements [begin, end).
+struct Range {
+  std::int64_t begin = 0;
+  std::int64_t end = 0;
+  std::int64_t size() const { return end - begin; }
+  bool contains(std::int64_t element) const { return begin <= element && element < end; }
+  bool operator==(const Range&) const = default;
 };
 
-/// The parts of `table` that the rank at `place` holds. `table` must outlive the result. `size` and
-/// `owned_size` are rounded up so that `owned_size` divides by layout.data * kParameterAlignment.
+/// What one rank holds of the table, in the order of the flat buffers: what is needed all the time
+/// or takes little memory, which are the embeddings and all vectors; then the matrices, layer by
+/// layer; then shared copies.
+struct Placement {
+  std::vector<LocalParameter> parameters;
+  std::vector<Range> layers;     ///< the matrices of each layer of this rank, one behind the other
+  std::int64_t common_size = 0;  ///< elements before those matrices
+  std::int64_t owned_size = 0;   ///< elements before the shared copies: what is updated here
+  std::int64_t size = 0;         ///< elements of the flat buffers
+
+  /// Elements of all layers' matrices.
+  std::int64_t layers_size() const { return owned_size - common_size; }
+  /// Which of `layers` has `element`.
+  std::size_t layer_at(std::int64_t element) const;
+};
+
+/// The parts of `table` that the rank at `place` holds. `table` must outlive the result.
+/// `common_size` and the size of each of `layers` are rounded up so that they divide by layout.data
+/// * kParameterAlignment.
 Placement place_parameters(const std::vector<Parameter>& table, const grid::Layout& layout,
                            const grid::Coordinates& place);
 

@@ -42,12 +42,33 @@ std::vector<Range> ranges_of_stream(const model::Placement& placement) {
   return ranges;
 }
 
+/// Elements of the largest range of layers' matrices that a rank owns.
+std::int64_t largest_range(const model::Placement& placement, const Shards& shards) {
+  std::int64_t largest = 0;
+  for (const Range& bucket : shards.buckets_in({placement.common_size, placement.owned_size}))
+    largest = std::max(largest, bucket.size() / shards.count());
+  return largest;
+}
+
+/// Where buckets end: behind what is common to all passes and behind each layer, which are complete
+/// at different times.
+std::vector<std::int64_t> bucket_ends(const model::Placement& placement) {
+  std::vector<std::int64_t> ends{placement.common_size};
+  for (const Range& layer : placement.layers) ends.push_back(layer.end);
+  return ends;
+}
+
 }  // namespace
 
 std::size_t Optimizer::planned_bytes(const model::Placement& placement, int data_ranks,
-                                     const OptimizerConfig& config, DType dtype) {
-  return copies(config, dtype) * placement.owned_size /
-         shard_count(data_ranks, config.shard_state) * size_of(wide(dtype));
+                                     const OptimizerConfig& config, DType dtype,
+                                     bool narrow_gradients) {
+  const int count = shard_count(data_ranks, config.shard_state);
+  const std::int64_t widened =
+      narrow_gradients
+          ? largest_range(placement, Shards(bucket_ends(placement), config.bucket, count))
+          : 0;
+  return (copies(config, dtype) * placement.owned_size / count + widened) * size_of(wide(dtype));
 }
 
 Optimizer::Optimizer(device::Backend& backend, model::ParameterStore& parameters,
@@ -56,12 +77,24 @@ Optimizer::Optimizer(device::Backend& backend, model::ParameterStore& parameters
       parameters_(parameters),
       groups_(groups),
       config_(config),
-      shards_(parameters.placement().owned_size, config.bucket,
+      shards_(bucket_ends(parameters.placement()), config.bucket,
               shard_count(groups.data.size(), config.shard_state)) {
+  const model::FlatMemory &weights = parameters.weight_memory(),
+                          &gradients = parameters.gradient_memory();
+  TRIREME_CHECK(config.shard_state || !(weights.is_cut() || gradients.is_cut()),
+                "a rank that holds a part of a matrix cannot keep the state of all of it");
+  TRIREME_CHECK(config.type != OptimizerType::lamb || !gradients.is_narrow(),
+                "LAMB writes in the place of gradients, which must not be narrow");
+  if (gradients.is_cut())
+    scatter_.emplace(backend, parameters.placement(), gradients, groups.data, shards_,
+                     config.overlap_gradients);
+  if (weights.is_cut())
+    gather_.emplace(backend, parameters.placement(), weights, groups.data, shards_,
+                    config.overlap_parameters);
   allocate_state();
   parts_ = owned_parts();
   build_ranges();
-  unreduced_ = shards_.buckets().size();
+  unreduced_ = buckets_to_reduce();
   if (groups.stream) stream_ranges_ = ranges_of_stream(parameters.placement());
 }
 
@@ -73,13 +106,18 @@ void Optimizer::allocate_state() {
   const int states = state_count(config_), all = copies(config_, parameters_.dtype());
   const auto sums = static_cast<std::int64_t>(
       config_.type == OptimizerType::lamb ? 2 * parameters_.table().size() : 0);
-  memory_ = backend_.allocate(all * bytes + (1 + sums) * sizeof(double), "optimizer state");
+  const std::int64_t widened = parameters_.gradient_memory().is_narrow()
+                                   ? largest_range(parameters_.placement(), shards_)
+                                   : 0;
+  memory_ = backend_.allocate(all * bytes + (1 + sums) * sizeof(double) + widened * size_of(dtype),
+                              "optimizer state");
   auto* base = static_cast<std::byte*>(memory_.get());
   for (int i = 0; i < states; ++i)
     states_.push_back({kNames[i], {base + i * bytes, dtype, {owned}}});
   if (all > states) master_ = {base + states * bytes, dtype, {owned}};
   norm_ = {base + all * bytes, DType::f64, {1}};
   if (sums > 0) squares_ = {base + all * bytes + sizeof(double), DType::f64, {sums}};
+  widened_ = {base + all * bytes + (1 + sums) * sizeof(double), dtype, {widened}};
 }
 
 std::vector<OwnedPart> Optimizer::owned_parts() const {
@@ -102,12 +140,6 @@ std::vector<OwnedPart> Optimizer::owned_parts() const {
     state_offset += range.size();
   }
   return parts;
-}
-
-Tensor Optimizer::master(const OwnedPart& owned) const {
-  const std::int64_t size = grid::count_elements(owned.boxes);
-  return has_master_copy() ? master_.rows(owned.state_offset, size)
-                           : parameters_.weights().rows(owned.weight_offset, size);
 }
 
 void Optimizer::build_ranges() {
@@ -166,7 +198,7 @@ void Optimizer::reduce_gradients() {
   if (groups_.embedding) {
     for (const model::LocalParameter& local : parameters_.placement().parameters) {
       if (!local.parameter->tied) continue;
-      const Tensor gradient = slice(parameters_.gradients(), local);
+      const Tensor gradient = slice(parameters_.gradient_memory(), local);
       groups_.embedding->all_reduce(gradient.data, gradient.size(), gradient.dtype,
                                     comm::Reduce::sum);
     }
@@ -174,7 +206,13 @@ void Optimizer::reduce_gradients() {
   start_reductions(0);
   for (const auto& reduction : reductions_) reduction->wait();
   reductions_.clear();
-  unreduced_ = shards_.buckets().size();
+  unreduced_ = buckets_to_reduce();
+  if (scatter_) scatter_->finish();
+}
+
+std::size_t Optimizer::buckets_to_reduce() const {
+  return scatter_ ? shards_.buckets_in({0, parameters_.placement().common_size}).size()
+                  : shards_.buckets().size();
 }
 
 // A bucket's sum over the tensor ranks takes its place in the compute stream before the sum over
@@ -185,7 +223,7 @@ void Optimizer::start_reductions(std::int64_t begin) {
     if (bucket.begin < begin) return;
     sum_stream_gradients(bucket);
     if (groups_.data.size() == 1) continue;
-    const Tensor gradient = part(parameters_.gradients(), bucket);
+    const Tensor gradient = parameters_.gradient_memory().at(bucket);
     reductions_.push_back(shards_.count() > 1
                               ? groups_.data.start_reduce_scatter(
                                     gradient.data, bucket.size() / shards_.count(), gradient.dtype)
@@ -198,13 +236,28 @@ void Optimizer::sum_stream_gradients(const Range& bucket) {
   for (const Range& range : stream_ranges_) {
     const Range common{std::max(range.begin, bucket.begin), std::min(range.end, bucket.end)};
     if (common.size() <= 0) continue;
-    const Tensor gradient = part(parameters_.gradients(), common);
+    const Tensor gradient = parameters_.gradient_memory().at(common);
     groups_.stream->all_reduce(gradient.data, gradient.size(), gradient.dtype, comm::Reduce::sum);
   }
 }
 
-void Optimizer::gradients_complete_from(std::int64_t begin) {
-  if (config_.overlap_gradients) start_reductions(begin);
+void Optimizer::before_adding(const Range& matrices) {
+  if (scatter_) scatter_->open(matrices);
+}
+
+void Optimizer::after_adding(const Range& matrices, bool complete) {
+  if (scatter_)
+    scatter_->close(matrices);
+  else if (complete && config_.overlap_gradients)
+    start_reductions(matrices.begin);
+}
+
+Tensor Optimizer::gradient(const OwnedRange& owned) const {
+  const Tensor summed = gradient(owned.range, owned.state_offset);
+  if (summed.dtype == wide(summed.dtype)) return summed;
+  const Tensor widened = widened_.rows(0, summed.size());
+  backend_.cast({.x = summed, .out = widened});
+  return widened;
 }
 
 template <typename Add>
@@ -218,17 +271,14 @@ double Optimizer::sum_over_owned(const Add& add) {
 
 double Optimizer::gradient_norm(double loss_scale) {
   return std::sqrt(sum_over_owned([&](const OwnedRange& owned, const Tensor& sum) {
-           backend_.squared_sum({.x = part(parameters_.gradients(), owned.range),
-                                 .out = sum,
-                                 .counted = owned.counted});
+           backend_.squared_sum({.x = gradient(owned), .out = sum, .counted = owned.counted});
          })) /
          loss_scale;
 }
 
 std::int64_t Optimizer::gradient_zeros() {
   return static_cast<std::int64_t>(sum_over_owned([&](const OwnedRange& owned, const Tensor& sum) {
-    backend_.zero_count(
-        {.x = part(parameters_.gradients(), owned.range), .out = sum, .counted = owned.counted});
+    backend_.zero_count({.x = gradient(owned), .out = sum, .counted = owned.counted});
   }));
 }
 
@@ -238,17 +288,10 @@ double Optimizer::parameter_norm() {
   }));
 }
 
-Tensor Optimizer::master(const OwnedRange& owned) const {
-  return has_master_copy() ? part(master_, owned.state())
-                           : part(parameters_.weights(), owned.range);
-}
-
 void Optimizer::gather_weights() {
   for (std::size_t i = 0; i < ranges_.size(); ++i) {
     const OwnedRange& owned = ranges_[i];
-    if (has_master_copy())
-      backend_.cast(
-          {.x = part(master_, owned.state()), .out = part(parameters_.weights(), owned.range)});
+    if (has_master_copy()) backend_.cast({.x = master(owned), .out = weights(owned)});
     start_gathering(i);
   }
   finish_gathering();
@@ -257,13 +300,21 @@ void Optimizer::gather_weights() {
 void Optimizer::start_gathering(std::size_t index) {
   if (shards_.count() == 1) return;
   const Range& bucket = shards_.buckets()[index];
-  const Tensor weights = part(parameters_.weights(), bucket);
+  if (gather_ && bucket.begin >= parameters_.placement().common_size) return gather_->forget();
+  const Tensor weights = parameters_.weight_memory().at(bucket);
   gathers_.resize(shards_.buckets().size());
   gathers_[index] =
       groups_.data.start_all_gather(weights.data, bucket.size() / shards_.count(), weights.dtype);
 }
 
-void Optimizer::before_reading(std::int64_t begin, std::int64_t end) {
+void Optimizer::before_reading(const Range& range, const Range& next) {
+  const bool of_layer = range.begin >= parameters_.placement().common_size;
+  if (gather_ && of_layer) gather_->bring(range);
+  if (gather_) gather_->prefetch(next, of_layer ? range : Range{});
+  finish_gathering(range.begin, range.end);
+}
+
+void Optimizer::finish_gathering(std::int64_t begin, std::int64_t end) {
   for (std::size_t i = 0; i < gathers_.size(); ++i) {
     const Range& bucket = shards_.buckets()[i];
     if (!gathers_[i] || bucket.end <= begin || bucket.begin >= end) continue;
@@ -273,12 +324,12 @@ void Optimizer::before_reading(std::int64_t begin, std::int64_t end) {
 }
 
 void Optimizer::finish_gathering() {
-  if (!config_.overlap_parameters) before_reading(0, parameters_.placement().size);
+  if (!config_.overlap_parameters) finish_gathering(0, parameters_.placement().size);
   if (!groups_.embedding) return;
   for (const model::LocalParameter& local : parameters_.placement().parameters) {
     if (!local.parameter->tied) continue;
-    const Tensor weight = slice(parameters_.weights(), local);
-    if (!local.shared) before_reading(local.offset, local.offset + weight.size());
+    const Tensor weight = slice(parameters_.weight_memory(), local);
+    if (!local.shared) finish_gathering(local.offset, local.offset + weight.size());
     groups_.embedding->broadcast(weight.data, weight.bytes(), /*root=*/0);
   }
 }

@@ -4,6 +4,7 @@
 
 #include <cstdint>
 #include <memory>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -11,7 +12,9 @@
 #include "device/backend.hpp"
 #include "model/parameter_store.hpp"
 #include "model/pass_observer.hpp"
+#include "optim/gradient_scatter.hpp"
 #include "optim/shards.hpp"
+#include "optim/weight_gather.hpp"
 
 namespace trireme::optim {
 
@@ -29,8 +32,8 @@ struct OptimizerConfig {
   double clip = 1.0;        ///< largest global gradient norm; 0 leaves gradients as they are
   bool shard_state = true;  ///< ZeRO-1: each data rank keeps and updates its shard
   std::int64_t bucket = 25'000'000;  ///< elements reduced at a time
-  bool overlap_gradients = true;     ///< reduce them beside the last backward pass
-  bool overlap_parameters = true;    ///< gather weights beside the next forward pass
+  bool overlap_gradients = true;     ///< reduce them beside backward passes
+  bool overlap_parameters = true;    ///< gather weights beside passes
 };
 
 /// What one update goes by.
@@ -58,15 +61,10 @@ struct OptimizerGroups {
 struct OwnedPart {
   const model::Parameter* parameter = nullptr;
   grid::Boxes boxes;               ///< of the logical tensor, in memory order
-  std::int64_t weight_offset = 0;  ///< into ParameterStore::weights()
+  std::int64_t weight_offset = 0;  ///< in the placement, of weight and gradient
   std::int64_t state_offset = 0;   ///< into states() and a separate master copy
   bool primary = true;             ///< exactly one rank holds each element as primary
 };
-
-/// The part of a flat tensor at `range`.
-inline Tensor part(const Tensor& flat, const Range& range) {
-  return flat.rows(range.begin, range.size());
-}
 
 /// What an update rule keeps of every parameter.
 struct OptimizerState {
@@ -78,26 +76,32 @@ struct OptimizerState {
 /// master copy of the owned part in fp32, which is updated and then rounded into them.
 ///
 /// As observer of the passes it starts the reduction of a bucket of gradients as soon as it is
-/// complete, and lets a pass wait for the weights that it needs.
+/// complete, and lets a pass wait for the weights that it needs. Where `parameters` has the layers'
+/// matrices or their gradients cut among the data ranks, it must observe all passes, and passes are
+/// collective over the data ranks.
 class Optimizer final : public model::PassObserver {
  public:
-  /// Allocates the state and the master copy. `parameters` and the groups must outlive it.
+  /// Allocates the state and the master copy. `parameters` and the groups must outlive it. Throws
+  /// InternalError when it is to keep the state of matrices that it holds a part of, and for LAMB
+  /// with narrow gradients, which have no room for what it keeps in their place.
   Optimizer(device::Backend& backend, model::ParameterStore& parameters,
             const OptimizerGroups& groups, const OptimizerConfig& config);
 
-  /// Bytes of the state, and of the master copy where weights are of a half type, of a rank that
-  /// places `placement`; `dtype` is that of the weights.
+  /// Bytes of the state, of the master copy where weights are of a half type, and of what narrow
+  /// gradients are widened to, of a rank that places `placement`; `dtype` is that of the weights.
   static std::size_t planned_bytes(const model::Placement& placement, int data_ranks,
-                                   const OptimizerConfig& config, DType dtype);
+                                   const OptimizerConfig& config, DType dtype,
+                                   bool narrow_gradients = false);
 
   /// Draws the initial weights (ParameterStore::initialize) of the owned parts into the master copy
   /// and gathers them. Collective as update().
   void initialize(std::uint64_t seed);
 
-  /// Starts the reduction of the buckets that are complete. Collective as reduce_gradients().
-  void gradients_complete_from(std::int64_t begin) override;
-  /// Waits for the weights [begin, end) where they are still being gathered.
-  void before_reading(std::int64_t begin, std::int64_t end) override;
+  /// Waits for the weights of `range` where they are still being gathered, or gathers them.
+  void before_reading(const Range& range, const Range& next) override;
+  void before_adding(const Range& matrices) override;
+  /// Starts the reduction of what is complete. Collective as reduce_gradients().
+  void after_adding(const Range& matrices, bool complete) override;
 
   /// Sums the gradients over the data ranks, the tied embedding's over first and last stage, and
   /// those that are parts over the tensor ranks. Under ZeRO-1 only the owned shard of each bucket
@@ -136,8 +140,13 @@ class Optimizer final : public model::PassObserver {
   /// What this rank owns, parameter by parameter.
   std::vector<OwnedPart> owned_parts() const;
 
-  /// The weights of `part` in the precision of updates: what a checkpoint holds.
-  Tensor master(const OwnedPart& part) const;
+  /// The weights of `part` in the precision of updates, which is what a checkpoint holds; its
+  /// weights as passes read them, and its gradient.
+  Tensor master(const OwnedPart& part) const { return master(range_of(part), part.state_offset); }
+  Tensor weights(const OwnedPart& part) const { return weights(range_of(part), part.state_offset); }
+  Tensor gradient(const OwnedPart& part) const {
+    return gradient(range_of(part), part.state_offset);
+  }
 
  private:
   /// A range of the flat buffers that one call updates.
@@ -146,7 +155,8 @@ class Optimizer final : public model::PassObserver {
     std::int64_t state_offset = 0;
     kernels::Stretches decayed;
     kernels::Stretches counted;  ///< in the norm
-    Range state() const { return {state_offset, state_offset + range.size()}; }
+    /// Its part of a tensor of the owned ranges.
+    Tensor in(const Tensor& state) const { return state.rows(state_offset, range.size()); }
   };
 
   /// Allocates what the update rule keeps.
@@ -164,15 +174,40 @@ class Optimizer final : public model::PassObserver {
   /// What `add(range, sum)` adds to `sum` [1] f64 for the ranges owned here, summed over the world.
   template <typename Add>
   double sum_over_owned(const Add& add);
-  /// The weights of a range in the precision of updates.
-  Tensor master(const OwnedRange& owned) const;
+  static Range range_of(const OwnedPart& part) {
+    return {part.weight_offset, part.weight_offset + grid::count_elements(part.boxes)};
+  }
+  /// Of a range that this rank owns, whose state is at `state`: the weights in the precision of
+  /// updates and as passes read them, the gradient.
+  Tensor master(const Range& range, std::int64_t state) const {
+    return has_master_copy() ? master_.rows(state, range.size()) : weights(range, state);
+  }
+  Tensor weights(const Range& range, std::int64_t state) const {
+    return parameters_.weight_memory().own(range, state);
+  }
+  Tensor gradient(const Range& range, std::int64_t state) const {
+    return parameters_.gradient_memory().own(range, state);
+  }
+  Tensor master(const OwnedRange& owned) const { return master(owned.range, owned.state_offset); }
+  Tensor weights(const OwnedRange& owned) const { return weights(owned.range, owned.state_offset); }
+  /// The gradient of a range in the precision of updates; until the next call where passes sum it
+  /// in a narrower type.
+  Tensor gradient(const OwnedRange& owned) const;
   bool has_master_copy() const { return static_cast<bool>(master_); }
-  /// Starts the reduction of all buckets from element `begin` on that is not under way.
+  /// Where weights are rounded to beside the master copy; nothing without one.
+  Tensor rounded(const OwnedRange& owned) const {
+    return has_master_copy() ? weights(owned) : Tensor();
+  }
+  /// The buckets that are reduced at the end of a step.
+  std::size_t buckets_to_reduce() const;
+  /// Starts the reduction of all of them from element `begin` on that is not under way.
   void start_reductions(std::int64_t begin);
   /// Sums over the tensor ranks what of `bucket` is the gradient of each one's positions alone.
   void sum_stream_gradients(const Range& bucket);
-  /// Starts to gather bucket `index` from the ranks that own its parts.
+  /// Starts to gather bucket `index` from the ranks that own its parts, unless passes do.
   void start_gathering(std::size_t index);
+  /// Waits for the buckets in [begin, end) that are being gathered.
+  void finish_gathering(std::int64_t begin, std::int64_t end);
   /// After the last bucket: waits unless that is left to the next pass, and copies the tied
   /// embedding.
   void finish_gathering();
@@ -182,6 +217,8 @@ class Optimizer final : public model::PassObserver {
   OptimizerGroups groups_;
   OptimizerConfig config_;
   Shards shards_;
+  std::optional<GradientScatter> scatter_;  ///< where gradients are cut
+  std::optional<WeightGather> gather_;      ///< where weights are cut
   std::vector<OwnedRange> ranges_;
   std::vector<Range> stream_ranges_;  ///< of the flat buffers: Parameter::of_stream, ascending
   std::size_t unreduced_ = 0;         ///< buckets, the first ones, that are not being reduced
@@ -189,7 +226,8 @@ class Optimizer final : public model::PassObserver {
   std::vector<std::unique_ptr<comm::Request>> gathers_;  ///< by bucket; null when waited for
   device::Buffer memory_;
   device::Buffer bounds_memory_;
-  Tensor master_;  ///< only with weights of a half type
+  Tensor master_;   ///< only with weights of a half type
+  Tensor widened_;  ///< the gradient of the largest range that passes sum in a half type
   std::vector<OptimizerState> states_;
   Tensor norm_;
   std::vector<OwnedPart> parts_;  ///< owned_parts(), which LAMB's norms go over

@@ -29,15 +29,12 @@ void Optimizer::update(const UpdateStep& step) {
 
 void Optimizer::update_range(const OwnedRange& owned, const UpdateStep& step,
                              double gradient_scale) {
-  const Tensor rounded = part(parameters_.weights(), owned.range);
-  const Tensor copy = has_master_copy() ? rounded : Tensor{};
-  const Tensor gradient = part(parameters_.gradients(), owned.range);
-  const auto state = [&](std::size_t index) { return part(states_[index].tensor, owned.state()); };
+  const auto state = [&](std::size_t index) { return owned.in(states_[index].tensor); };
   if (config_.type == OptimizerType::sgd) {
     backend_.sgd({.weight = master(owned),
-                  .gradient = gradient,
+                  .gradient = gradient(owned),
                   .m = states_.empty() ? Tensor{} : state(0),
-                  .copy = copy,
+                  .copy = rounded(owned),
                   .learning_rate = step.learning_rate,
                   .momentum = config_.momentum,
                   .weight_decay = step.weight_decay,
@@ -45,10 +42,10 @@ void Optimizer::update_range(const OwnedRange& owned, const UpdateStep& step,
                   .decayed = owned.decayed});
   } else {
     backend_.adamw({.weight = master(owned),
-                    .gradient = gradient,
+                    .gradient = gradient(owned),
                     .m = state(0),
                     .v = state(1),
-                    .copy = copy,
+                    .copy = rounded(owned),
                     .learning_rate = step.learning_rate,
                     .beta1 = config_.beta1,
                     .beta2 = config_.beta2,
@@ -66,9 +63,9 @@ void Optimizer::update_range(const OwnedRange& owned, const UpdateStep& step,
 void Optimizer::direct_range(const OwnedRange& owned, const UpdateStep& step,
                              double gradient_scale) {
   backend_.lamb_direction({.weight = master(owned),
-                           .gradient = part(parameters_.gradients(), owned.range),
-                           .m = part(states_[0].tensor, owned.state()),
-                           .v = part(states_[1].tensor, owned.state()),
+                           .gradient = gradient(owned),
+                           .m = owned.in(states_[0].tensor),
+                           .v = owned.in(states_[1].tensor),
                            .beta1 = config_.beta1,
                            .beta2 = config_.beta2,
                            .eps = config_.eps,
@@ -84,10 +81,8 @@ std::vector<double> Optimizer::trust_ratios() {
   for (const OwnedPart& owned : parts_) {
     if (!owned.primary) continue;
     const std::int64_t index = owned.parameter - parameters_.table().data();
-    const Tensor weights = master(owned);
-    backend_.squared_sum({.x = weights, .out = squares_.rows(index, 1)});
-    backend_.squared_sum({.x = parameters_.gradients().rows(owned.weight_offset, weights.size()),
-                          .out = squares_.rows(count + index, 1)});
+    backend_.squared_sum({.x = master(owned), .out = squares_.rows(index, 1)});
+    backend_.squared_sum({.x = gradient(owned), .out = squares_.rows(count + index, 1)});
   }
   std::vector<double> squares(2 * count);
   backend_.download(squares.data(), squares_.data, squares_.bytes());
@@ -103,13 +98,10 @@ void Optimizer::step_range(const OwnedRange& owned, double learning_rate,
                            const std::vector<double>& trust) {
   for (const OwnedPart& inner : parts_) {
     if (!owned.range.contains(inner.weight_offset)) continue;
-    const Tensor weights = master(inner);
     const std::int64_t index = inner.parameter - parameters_.table().data();
-    backend_.sgd({.weight = weights,
-                  .gradient = parameters_.gradients().rows(inner.weight_offset, weights.size()),
-                  .copy = has_master_copy()
-                              ? parameters_.weights().rows(inner.weight_offset, weights.size())
-                              : Tensor{},
+    backend_.sgd({.weight = master(inner),
+                  .gradient = gradient(inner),
+                  .copy = has_master_copy() ? weights(inner) : Tensor{},
                   .learning_rate = learning_rate * trust[index]});
   }
 }

@@ -4,32 +4,34 @@
 #pragma once
 
 #include <cstdint>
+#include <span>
 #include <vector>
+
+#include "model/parameter_table.hpp"
 
 namespace trireme::optim {
 
-/// Elements [begin, end).
-struct Range {
-  std::int64_t begin = 0;
-  std::int64_t end = 0;
-  std::int64_t size() const { return end - begin; }
-  bool contains(std::int64_t element) const { return begin <= element && element < end; }
-  bool operator==(const Range&) const = default;
-};
+using model::Range;
 
 /// The buckets of a flat buffer: consecutive, each divisible by the number of shards. Shard r of a
 /// bucket is its r-th equal part.
 class Shards {
  public:
-  /// Cuts `size` elements, a multiple of `count`, into buckets of about `bucket` elements; `count`
-  /// 1 means that every rank owns everything. Throws InternalError when `size` does not divide.
-  Shards(std::int64_t size, std::int64_t bucket, int count);
+  /// Cuts the elements before the last of `ends`, which ascend and are multiples of `count`, into
+  /// buckets of about `bucket` elements, none of which goes past one of `ends`; `count` 1 means
+  /// that every rank owns everything. Throws InternalError when an end does not divide.
+  Shards(const std::vector<std::int64_t>& ends, std::int64_t bucket, int count);
 
   int count() const { return count_; }
   const std::vector<Range>& buckets() const { return buckets_; }
+  /// The buckets in `range`, which begins and ends with buckets.
+  std::span<const Range> buckets_in(const Range& range) const;
 
   /// The ranges that shard `index` owns, one per bucket, in order.
   std::vector<Range> owned(int index) const;
+  /// That of `bucket`, and how many elements of the shard come before it.
+  Range owned_of(const Range& bucket, int index) const;
+  std::int64_t state_offset(const Range& bucket) const { return bucket.begin / count_; }
 
  private:
   int count_;

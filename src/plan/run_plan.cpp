@@ -68,12 +68,15 @@ StagePlan plan_stage(const deck::Deck& deck, const grid::Layout& layout,
   const model::Placement placement = model::place_parameters(table, layout, {.pipeline = stage});
   for (const model::LocalParameter& local : placement.parameters)
     plan.parameters += local.shape.size();
+  const model::StoreOptions store = store_options(deck);
+  const auto [weights, gradients] =
+      model::ParameterStore::planned_bytes(placement, layout.data, dtype, store);
   const model::StageMemory memory = model::GptStage::plan(sizes, layout, stage, plan.slots);
   plan.memory = {
-      .weights = placement.size * size_of(dtype),
-      .gradients = placement.size * size_of(wide(dtype)),
-      .optimizer =
-          optim::Optimizer::planned_bytes(placement, layout.data, optimizer_config(deck), dtype),
+      .weights = weights,
+      .gradients = gradients,
+      .optimizer = optim::Optimizer::planned_bytes(placement, layout.data, optimizer_config(deck),
+                                                   dtype, store.narrow_gradients),
       .activations = memory.activations,
       .workspace =
           memory.workspace + (on_gpu ? model::kernel_workspace_bytes(sizes) : widened_bytes(sizes)),

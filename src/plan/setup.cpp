@@ -209,6 +209,18 @@ model::ModelConfig model_config(const deck::Deck& deck, const Vocabulary& vocabu
           .seed = static_cast<std::uint64_t>(deck.run.seed)};
 }
 
+model::StoreOptions store_options(const deck::Deck& deck) {
+  const deck::Parallel& parallel = deck.parallel;
+  // While passes use one buffer, the other is being filled or emptied.
+  const auto buffers = [&](int stage, bool overlap) {
+    return parallel.zero < stage ? 0 : overlap ? 2 : 1;
+  };
+  return {.gradients = true,
+          .weight_buffers = buffers(3, parallel.overlap.parameters),
+          .gradient_buffers = buffers(2, parallel.overlap.gradients),
+          .narrow_gradients = deck.precision.gradients == deck::GradientPrecision::same};
+}
+
 optim::OptimizerConfig optimizer_config(const deck::Deck& deck) {
   return {.type = optimizer_type(deck.optimizer.type),
           .beta1 = deck.optimizer.beta1,

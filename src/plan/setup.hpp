@@ -52,6 +52,10 @@ model::ModelConfig model_config(const deck::Deck& deck, const Vocabulary& vocabu
 /// The recompute section.
 model::Recompute recompute(const deck::Deck& deck);
 
+/// How training holds weights and gradients: parallel.zero, with as many layers' buffers as
+/// parallel.overlap needs, and precision.gradients.
+model::StoreOptions store_options(const deck::Deck& deck);
+
 /// The optimizer section, and parallel.zero and parallel.bucket.
 optim::OptimizerConfig optimizer_config(const deck::Deck& deck);
 

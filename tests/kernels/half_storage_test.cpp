@@ -219,6 +219,11 @@ TEST_P(HalfStorage, OptimizerKeepsACopy) {
   EXPECT_EQ(std::memcmp(copy.stored().data, rounded.stored().data, 100), 0);
   std::copy_n(weight.stored().as<float>(), 50, rounded.single().as<float>());
   rounded.expect_rounded("copy");
+  // And back: nothing is lost.
+  Twin widened = wide({50});
+  host::cast({.x = copy.stored(), .out = widened.stored()});
+  host::cast({.x = widened.stored(), .out = rounded.stored()});
+  EXPECT_EQ(std::memcmp(copy.stored().data, rounded.stored().data, 100), 0);
 }
 
 INSTANTIATE_TEST_SUITE_P(Types, HalfStorage, ::testing::Values(DType::bf16, DType::f16),

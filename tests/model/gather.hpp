@@ -34,27 +34,35 @@ void for_each_element(const grid::Boxes& boxes, const Shape& shape, Function&& f
         function(at++, row * row_size + column);
 }
 
-/// What a flat tensor holds: weights and gradients share one order, the moments another.
-enum class Flat { parameters, moments };
-
-/// Puts together what each rank's optimizer owns of `flat`: gradients after reduce_gradients(),
-/// weights or moments. Collective over `world`.
-inline LogicalTensors gather(const optim::Optimizer& optimizer,
-                             const std::vector<model::Parameter>& table, const Tensor& flat,
-                             Flat kind, comm::Communicator& world) {
+/// Puts together what each rank's optimizer owns: `values(part)` holds that of a part. Collective
+/// over `world`.
+template <typename Values>
+LogicalTensors gather(const optim::Optimizer& optimizer, const std::vector<model::Parameter>& table,
+                      comm::Communicator& world, const Values& values) {
   LogicalTensors tensors = zeros(table);
-  const std::vector<double> values = to_doubles(flat);
   for (const optim::OwnedPart& part : optimizer.owned_parts()) {
     if (!part.primary) continue;
-    const std::int64_t offset = kind == Flat::moments ? part.state_offset : part.weight_offset;
+    const std::vector<double> own = to_doubles(values(part));
     std::vector<double>& tensor = tensors[part.parameter->name];
-    for_each_element(part.boxes, part.parameter->shape, [&](std::int64_t at, std::int64_t index) {
-      tensor[index] += values[offset + at];
-    });
+    for_each_element(part.boxes, part.parameter->shape,
+                     [&](std::int64_t at, std::int64_t index) { tensor[index] += own[at]; });
   }
   for (auto& [name, tensor] : tensors)
     world.all_reduce(tensor.data(), tensor.size(), DType::f64, comm::Reduce::sum);
   return tensors;
+}
+
+/// What a flat tensor holds: weights and gradients share one order, the moments another.
+enum class Flat { parameters, moments };
+
+/// The same of a flat tensor: gradients after reduce_gradients(), weights or moments.
+inline LogicalTensors gather(const optim::Optimizer& optimizer,
+                             const std::vector<model::Parameter>& table, const Tensor& flat,
+                             Flat kind, comm::Communicator& world) {
+  return gather(optimizer, table, world, [&](const optim::OwnedPart& part) {
+    return flat.rows(kind == Flat::moments ? part.state_offset : part.weight_offset,
+                     grid::count_elements(part.boxes));
+  });
 }
 
 }  // namespace trireme::test

@@ -202,8 +202,7 @@ LogicalTensors initial_weights(const grid::Layout& layout) {
   const auto table = gpt_parameters(small());
   LogicalTensors tensors = zeros(table);
   for (int rank = 0; rank < layout.ranks(); ++rank) {
-    model::ParameterStore store(*backend, table, layout, layout.coordinates_of(rank), DType::f32,
-                                /*with_gradients=*/false);
+    model::ParameterStore store(*backend, table, layout, layout.coordinates_of(rank), DType::f32);
     store.initialize(1234);
     for (const LocalParameter& local : store.placement().parameters) {
       const std::vector<double> values = to_doubles(slice(store.weights(), local));
@@ -246,8 +245,7 @@ TEST(InitialWeights, HaveTheStatedMoments) {
 
 TEST(InitialWeights, DifferBetweenParametersAndSeeds) {
   const auto backend = device::make_host_backend(1);
-  model::ParameterStore store(*backend, gpt_parameters(small()), {1, 1, 1, {4}}, {}, DType::f32,
-                              /*with_gradients=*/false);
+  model::ParameterStore store(*backend, gpt_parameters(small()), {1, 1, 1, {4}}, {}, DType::f32);
   const auto qkv = [&](int layer) {
     return to_doubles(store[fmt::format("layers/{}/attention/qkv/weight", layer)].weight);
   };
@@ -261,7 +259,7 @@ TEST(InitialWeights, DifferBetweenParametersAndSeeds) {
 TEST(ParameterStore, RefusesNamesItDoesNotHold) {
   const auto backend = device::make_host_backend(1);
   const model::ParameterStore store(*backend, gpt_parameters(small()), {1, 1, 2, {2, 2}}, {0, 0, 1},
-                                    DType::f32, /*with_gradients=*/false);
+                                    DType::f32);
   EXPECT_FALSE(store.holds("layers/1/norm1/bias"));
   EXPECT_TRUE(store.holds("layers/2/norm1/bias"));
   try {

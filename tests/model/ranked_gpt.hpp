@@ -69,18 +69,20 @@ class RankedGpt final : public pipeline::StageWork {
   /// Weights are initialised. Collective over `world`, which must have layout.ranks() ranks.
   RankedGpt(std::unique_ptr<comm::MpiCommunicator> world, const grid::Layout& layout,
             const optim::OptimizerConfig& optimizer = {},
-            const model::ModelConfig& config = small_gpt(), DType dtype = DType::f32)
-      : RankedGpt(std::move(world), layout, schedule_for(layout), optimizer, config, dtype) {}
+            const model::ModelConfig& config = small_gpt(), DType dtype = DType::f32,
+            const model::StoreOptions& store = {.gradients = true})
+      : RankedGpt(std::move(world), layout, schedule_for(layout), optimizer, config, dtype,
+                  /*cut_sequence=*/false, {}, store) {}
   /// The same under a schedule of the caller's choice; `cut_sequence` and `recompute` as in
-  /// LayerSizes.
+  /// LayerSizes, `store` with gradients.
   RankedGpt(std::unique_ptr<comm::MpiCommunicator> world, const grid::Layout& layout,
             pipeline::ScheduleKind schedule, const optim::OptimizerConfig& optimizer,
             const model::ModelConfig& config = small_gpt(), DType dtype = DType::f32,
-            bool cut_sequence = false, const model::Recompute& recompute = {})
+            bool cut_sequence = false, const model::Recompute& recompute = {},
+            const model::StoreOptions& store = {.gradients = true})
       : config_(config),
         groups_(comm::make_groups(std::move(world), layout)),
-        parameters_(*backend_, model::gpt_parameters(config), layout, groups_.place, dtype,
-                    /*with_gradients=*/true),
+        parameters_(*backend_, model::gpt_parameters(config), layout, groups_.place, dtype, store),
         schedule_(pipeline::make_schedule(
             {schedule, layout.pipeline, layout.chunks, kMicroBatches / layout.data},
             groups_.place.pipeline)),
@@ -123,9 +125,7 @@ class RankedGpt final : public pipeline::StageWork {
     stage_.reset_loss();
     pipeline::execute(schedule_, *this, *groups_.pipeline);
     optimizer_.reduce_gradients();
-    const bool knows_loss = groups_.is_last_stage() && groups_.place.tensor == 0;
-    return groups_.world->all_reduce(knows_loss ? stage_.loss_sum() : 0.0, comm::Reduce::sum) *
-           loss_scale();
+    return sum_loss();
   }
 
   /// One step of training. Returns the loss before it. Collective over the model's world.
@@ -137,12 +137,35 @@ class RankedGpt final : public pipeline::StageWork {
     return loss;
   }
 
+  /// The loss of the batch that starts after `consumed` samples, forward alone, without dropout.
+  /// Collective over the model's world.
+  double evaluate(std::int64_t consumed) {
+    consumed_ = consumed;
+    training_ = false;
+    stage_.reset_loss();
+    const int slots = pipeline::count_slots(schedule_);
+    pipeline::execute(
+        pipeline::forward_only(groups_.layout.pipeline, groups_.place.pipeline,
+                               groups_.layout.chunks, kMicroBatches / groups_.layout.data, slots),
+        *this, *groups_.pipeline);
+    training_ = true;
+    return sum_loss();
+  }
+
   /// The logical tensors, whole on every rank. Collective over the model's world.
-  LogicalTensors gradients() { return gathered(parameters_.gradients(), Flat::parameters); }
-  LogicalTensors weights() { return gathered(parameters_.weights(), Flat::parameters); }
-  LogicalTensors momentum() { return gathered(optimizer_.states()[0].tensor, Flat::moments); }
+  LogicalTensors gradients() {
+    return gathered([&](const optim::OwnedPart& part) { return optimizer_.gradient(part); });
+  }
+  LogicalTensors weights() {
+    return gathered([&](const optim::OwnedPart& part) { return optimizer_.master(part); });
+  }
+  LogicalTensors momentum() {
+    return gather(optimizer_, parameters_.table(), optimizer_.states()[0].tensor, Flat::moments,
+                  *groups_.world);
+  }
 
   comm::Groups& groups() { return groups_; }
+  const model::ParameterStore& parameters() const { return parameters_; }
   model::ParameterStore& parameters() { return parameters_; }
   optim::Optimizer& optimizer() { return optimizer_; }
 
@@ -162,7 +185,7 @@ class RankedGpt final : public pipeline::StageWork {
     stage_.load(step.slot,
                 {.ids = ids, .labels = labels, .first_sample = static_cast<std::uint64_t>(first)},
                 step.chunk);
-    stage_.forward(step.slot, /*training=*/true, loss_scale());
+    stage_.forward(step.slot, training_, training_ ? std::optional(loss_scale()) : std::nullopt);
   }
 
   void backward(const pipeline::Step& step, const Tensor& gradient) override {
@@ -187,8 +210,16 @@ class RankedGpt final : public pipeline::StageWork {
     return 1.0 / static_cast<double>(config_.sequence * kMicroBatch * kMicroBatches);
   }
 
-  LogicalTensors gathered(const Tensor& flat, Flat kind) {
-    return gather(optimizer_, parameters_.table(), flat, kind, *groups_.world);
+  /// The mean loss of the batch that has passed.
+  double sum_loss() {
+    const bool knows_loss = groups_.is_last_stage() && groups_.place.tensor == 0;
+    return groups_.world->all_reduce(knows_loss ? stage_.loss_sum() : 0.0, comm::Reduce::sum) *
+           loss_scale();
+  }
+
+  template <typename Values>
+  LogicalTensors gathered(const Values& values) {
+    return gather(optimizer_, parameters_.table(), *groups_.world, values);
   }
 
   model::ModelConfig config_;
@@ -198,6 +229,7 @@ class RankedGpt final : public pipeline::StageWork {
   pipeline::StageSchedule schedule_;
   model::GptStage stage_;
   optim::Optimizer optimizer_;
+  bool training_ = true;
   std::int64_t consumed_ = 0;
   std::vector<int> passes_left_;  ///< micro-batches yet to leave each chunk
 };

@@ -16,7 +16,7 @@ class SerialGpt {
             std::int64_t most_loss_tokens = 1000, const model::Recompute& recompute = {})
       : layout_{.partition = {static_cast<int>(config.layers)}},
         parameters_(*backend_, model::gpt_parameters(config), layout_, {}, dtype,
-                    /*with_gradients=*/true),
+                    {.gradients = true}),
         stage_({{.config = config,
                  .micro_batch = micro_batch,
                  .dtype = dtype,

@@ -60,7 +60,7 @@ struct Reference {
 struct Fixture {
   Fixture(const optim::OptimizerConfig& config, DType dtype)
       : parameters(*backend, model::gpt_parameters(kModel), {1, 1, 1, {2}}, {}, dtype,
-                   /*with_gradients=*/true),
+                   {.gradients = true}),
         optimizer(*backend, parameters, {alone, alone, nullptr}, config) {
     if (dtype == wide(dtype)) parameters.initialize(1);
   }

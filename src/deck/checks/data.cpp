@@ -99,14 +99,6 @@ void Checker::checkpoints() {
 
 void Checker::device() {
   const bool on_host = deck_.run.device == Device::host;
-  const Precision& precision = deck_.precision;
-  require(precision.compute == Compute::fp32 || precision.gradients == GradientPrecision::fp32,
-          {"precision.gradients", "precision.compute"}, [&] {
-            return fmt::format(
-                "precision.gradients = same with precision.compute = {} is not built yet (try "
-                "precision.gradients: fp32)",
-                name_of(precision.compute));
-          });
   require(on_host || !deck_.data.reset_attention, {"data.reset_attention", "run.device"}, [] {
     return "data.reset_attention = true needs run.device = host: attention on GPUs does not stop "
            "at "

@@ -124,6 +124,15 @@ void Checker::range_test() {
 
 void Checker::optimizer() {
   const Optimizer& optimizer = deck_.optimizer;
+  const Precision& precision = deck_.precision;
+  require(optimizer.type != OptimizerType::lamb || precision.compute == Compute::fp32 ||
+              precision.gradients == GradientPrecision::fp32,
+          {"precision.gradients", "precision.compute", "optimizer.type"}, [&] {
+            return fmt::format(
+                "precision.gradients = same with precision.compute = {} leaves optimizer.type = "
+                "lamb no fp32 room for its directions (try precision.gradients: fp32)",
+                name_of(precision.compute));
+          });
   const auto refuse = [&](bool left_out, std::string_view path) {
     require(left_out, {path, "optimizer.type"}, [&, path] {
       return fmt::format("optimizer.type = {} has no use for '{}'; leave it out",

@@ -62,7 +62,8 @@ void arithmetic_keys(std::vector<Key>& rows) {
           key(TRIREME_MEMBER(precision.gradients))
               .by_default("fp32")
               .noted()
-              .help("Type in which gradients are summed; same: that of precision.compute."),
+              .help("Type in which the gradients of layers' matrices are summed; same: that of "
+                    "precision.compute."),
           key(TRIREME_MEMBER(precision.loss_scale.value))
               .unset_word("dynamic")
               .above(0)

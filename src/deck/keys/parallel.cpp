@@ -44,21 +44,21 @@ void parallel_keys(std::vector<Key>& rows) {
                   key(TRIREME_MEMBER(parallel.zero))
                       .by_default("1")
                       .from(0, 3)
-                      .built({"0", "1"})
                       .noted()
-                      .help("ZeRO stage; 1 cuts the optimizer's state over data ranks."),
+                      .help("ZeRO stage: data ranks share out the optimizer's state (1), gradients "
+                            "(2), and weights (3)."),
                   key(TRIREME_MEMBER(parallel.bucket))
                       .by_default("25e6")
                       .from(1, 1e12)
                       .unit("elements")
                       .noted()
-                      .help("Gradients that data ranks reduce at a time."),
+                      .help("Gradients that data ranks reduce at a time, of one layer at most."),
                   key(TRIREME_MEMBER(parallel.overlap.gradients))
                       .by_default("true")
                       .help("Reduce gradients while the backward pass runs."),
                   key(TRIREME_MEMBER(parallel.overlap.parameters))
                       .by_default("true")
-                      .help("Gather parameters while the forward pass runs."),
+                      .help("Gather parameters while passes run."),
                   key(TRIREME_MEMBER(parallel.overlap.pipeline))
                       .by_default("true")
                       .help("Send between stages while both compute."),

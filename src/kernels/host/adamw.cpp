@@ -91,10 +91,13 @@ void squared_sum(const SquaredSum& args) {
 void cast(const Cast& args) {
   check_vector("cast", "x", args.x, args.x.dtype, args.x.size());
   check_vector("cast", "out", args.out, args.out.dtype, args.x.size());
-  TRIREME_CHECK(args.x.dtype == wide(args.out.dtype), "cast: {} to {}", name_of(args.x.dtype),
-                name_of(args.out.dtype));
+  const bool widens = args.out.dtype == wide(args.x.dtype);
+  TRIREME_CHECK(widens || args.x.dtype == wide(args.out.dtype), "cast: {} to {}",
+                name_of(args.x.dtype), name_of(args.out.dtype));
   if (args.out.dtype == args.x.dtype)
     std::memcpy(args.out.data, args.x.data, args.x.bytes());
+  else if (widens)
+    convert_to_float(args.x.data, args.x.size(), args.x.dtype, args.out.as<float>());
   else
     convert_from_float(args.x.as<float>(), args.x.size(), args.out.dtype, args.out.data);
 }

@@ -299,6 +299,23 @@ TEST(Forms, TheBackendRunsAll) {
   }
 }
 
+TEST(Forms, WeightGradientsAddInTheirOwnType) {
+  gpu().reserve_workspace(kWorkspace);
+  for (const DType storage : {DType::bf16, DType::f16}) {
+    Workbench bench(true, storage, storage), host(false, DType::f64, storage);
+    LinearWeightGradient weight = make(LinearWeightGradient{}, bench, {64, 32, 96});
+    LinearWeightGradient exact = make(LinearWeightGradient{}, host, {64, 32, 96});
+    const std::vector<double> start(96 * 32, 0.5);
+    weight.dweight = bench.given({96, 32}, start);
+    exact.dweight = host.given({96, 32}, start);
+    gpu().linear_weight_gradient(weight);
+    host.backend().linear_weight_gradient(exact);
+    EXPECT_EQ(weight.dweight.dtype, storage);
+    EXPECT_LE(relative_error(bench.read(weight.dweight), host.read(exact.dweight)), 0.01);
+    EXPECT_LE(relative_error(bench.read(weight.dbias), host.read(exact.dbias)), 1e-5);
+  }
+}
+
 TEST(Forms, ShapesAndTypesThatDoNotMeetAreRefused) {
   gpu().reserve_workspace(kWorkspace);
   Workbench bench(true, DType::bf16, DType::bf16);
@@ -327,7 +344,7 @@ TEST(Forms, ShapesAndTypesThatDoNotMeetAreRefused) {
   weight.dbias = {};
   EXPECT_THROW(gpu().linear_weight_gradient(weight), InternalError);
   weight = both;
-  weight.dweight = bench.given({24, 8}, std::vector<double>(24 * 8, 0.0));
+  weight.dweight = bench.given({8, 24}, std::vector<double>(24 * 8, 0.0));
   EXPECT_THROW(gpu().linear_weight_gradient(weight), InternalError);
 }
 

@@ -1,0 +1,205 @@
+// ZeRO: what data ranks share out changes neither gradients nor weights.
+#include <gtest/gtest.h>
+
+#include "../model/ranked_gpt.hpp"
+
+namespace trireme::test {
+namespace {
+
+using model::StoreOptions;
+using pipeline::ScheduleKind;
+
+constexpr int kSteps = 3;
+
+std::unique_ptr<comm::MpiCommunicator> world() { return comm::MpiCommunicator::world(); }
+
+/// ZeRO 0 to 3, the last two with `buffers` layers' buffers.
+StoreOptions stage_of_zero(int zero, int buffers, bool narrow_gradients = false) {
+  return {.gradients = true,
+          .weight_buffers = zero >= 3 ? buffers : 0,
+          .gradient_buffers = zero >= 2 ? buffers : 0,
+          .narrow_gradients = narrow_gradients};
+}
+
+struct Case {
+  grid::Layout layout;
+  ScheduleKind schedule = ScheduleKind::one_f_one_b;
+  bool cut_sequence = false;
+  model::Recompute recompute = {};
+  DType dtype = DType::f32;
+  bool narrow_gradients = false;
+  std::int64_t bucket = 1000;  // cuts matrices
+};
+
+struct Result {
+  std::vector<double> losses;
+  double validation = 0.0;
+  LogicalTensors weights;
+};
+
+RankedGpt make(const Case& run, int zero, int buffers) {
+  const bool overlap = buffers > 1;
+  return RankedGpt(world(), run.layout, run.schedule,
+                   {.eps = 1e-3,
+                    .shard_state = zero >= 1,
+                    .bucket = run.bucket,
+                    .overlap_gradients = overlap,
+                    .overlap_parameters = overlap},
+                   small_gpt(), run.dtype, run.cut_sequence, run.recompute,
+                   stage_of_zero(zero, buffers, run.narrow_gradients));
+}
+
+Result train(const Case& run, int zero, int buffers = 2) {
+  RankedGpt gpt = make(run, zero, buffers);
+  Result result;
+  for (int step = 0; step < kSteps; ++step) result.losses.push_back(gpt.step(1e-2));
+  result.validation = gpt.evaluate(1000);
+  result.losses.push_back(gpt.step(1e-2));
+  result.weights = gpt.weights();
+  return result;
+}
+
+void expect_close(const Result& ours, const Result& expected, double tolerance) {
+  for (std::size_t i = 0; i < expected.losses.size(); ++i)
+    EXPECT_NEAR(ours.losses[i], expected.losses[i], tolerance * expected.losses[i]);
+  EXPECT_NEAR(ours.validation, expected.validation, tolerance * expected.validation);
+  for (const auto& [name, tensor] : ours.weights)
+    EXPECT_LE(distance(tensor, expected.weights.at(name)), tolerance * norm(tensor)) << name;
+}
+
+void expect_same(const Result& ours, const Result& expected) {
+  EXPECT_EQ(ours.losses, expected.losses);
+  EXPECT_EQ(ours.validation, expected.validation);
+  EXPECT_EQ(ours.weights, expected.weights);
+}
+
+/// Every layout with several data ranks, under every schedule that it can have.
+std::vector<Case> cases() {
+  std::vector<Case> all;
+  for (const grid::Layout& layout : layouts_of(world()->size())) {
+    if (layout.data == 1) continue;
+    all.push_back({.layout = layout, .schedule = RankedGpt::schedule_for(layout)});
+    if (layout.pipeline > 1 && layout.chunks == 1)
+      all.push_back({.layout = layout, .schedule = ScheduleKind::zero_bubble});
+    if (layout.tensor > 1) {
+      all.push_back(all.back());
+      all.back().cut_sequence = true;
+    }
+  }
+  return all;
+}
+
+std::string describe(const Case& run) {
+  return fmt::format("{}, schedule {}, sequence {}", to_string(run.layout),
+                     static_cast<int>(run.schedule), run.cut_sequence ? "cut" : "whole");
+}
+
+// A data rank's micro-batches are summed one by one under ZeRO 2 and 3: another order.
+TEST(Zero, EveryStageGivesTheCurveOfTheOthers) {
+  for (const Case& run : cases()) {
+    SCOPED_TRACE(describe(run));
+    const Result whole = train(run, 0);
+    ASSERT_LT(whole.losses.back(), whole.losses.front());
+    expect_close(train(run, 1), whole, 2e-5);
+    const Result second = train(run, 2);
+    expect_close(second, whole, 2e-5);
+    expect_same(train(run, 3), second);
+    expect_same(train(run, 3, /*buffers=*/1), second);
+    expect_same(train(run, 2, /*buffers=*/1), second);
+  }
+}
+
+// With one micro-batch on each data rank the sums are those of ZeRO-1, bit by bit.
+TEST(Zero, OneMicroBatchGivesTheBitsOfWholeGradients) {
+  for (const Case& run : cases()) {
+    if (run.layout.data != RankedGpt::kMicroBatches) continue;
+    SCOPED_TRACE(describe(run));
+    const Result whole = train(run, 1);
+    expect_same(train(run, 2), whole);
+    expect_same(train(run, 3), whole);
+  }
+}
+
+TEST(Zero, RecomputedLayersReadTheirWeightsAgain) {
+  using What = model::Recompute::What;
+  for (const Case& kept : cases()) {
+    if (kept.schedule == ScheduleKind::zero_bubble) continue;
+    SCOPED_TRACE(describe(kept));
+    const Result expected = train(kept, 2);
+    for (const model::Recompute& recompute :
+         {model::Recompute{What::uniform, 1}, model::Recompute{What::uniform, 3},
+          model::Recompute{What::block, 1}, model::Recompute{What::norms, 1}}) {
+      Case again = kept;
+      again.recompute = recompute;
+      expect_same(train(again, 3), expected);
+      expect_same(train(again, 3, /*buffers=*/1), expected);
+    }
+  }
+}
+
+TEST(Zero, HalfWeightsAreTheSameUnderEveryStage) {
+  for (const DType dtype : {DType::bf16, DType::f16}) {
+    for (Case run : cases()) {
+      run.dtype = dtype;
+      SCOPED_TRACE(describe(run));
+      const Result second = train(run, 2);
+      expect_close(second, train(run, 1), 2e-2);
+      expect_same(train(run, 3), second);
+    }
+  }
+}
+
+TEST(Zero, NarrowGradientsGiveAlmostTheCurveOfWideOnes) {
+  for (const DType dtype : {DType::bf16, DType::f16}) {
+    for (Case run : cases()) {
+      run.dtype = dtype;
+      SCOPED_TRACE(describe(run));
+      const Result wide = train(run, 1);
+      run.narrow_gradients = true;
+      for (const int zero : {0, 1, 2}) expect_close(train(run, zero), wide, 3e-2);
+      expect_same(train(run, 3), train(run, 2));
+      const RankedGpt gpt = make(run, 1, 2);
+      const model::FlatMemory& gradients = gpt.parameters().gradient_memory();
+      for (const model::LocalParameter& local : gpt.parameters().placement().parameters) {
+        const bool of_layer =
+            local.parameter->home == model::Home::layer && local.parameter->shape.rank() == 2;
+        EXPECT_EQ(slice(gradients, local).dtype, of_layer ? dtype : DType::f32);
+      }
+    }
+  }
+}
+
+TEST(Zero, KeepsPartsOfMatricesAlone) {
+  for (const Case& run : cases()) {
+    SCOPED_TRACE(describe(run));
+    const RankedGpt gpt = make(run, 3, 2);
+    const model::ParameterStore& store = gpt.parameters();
+    const model::Placement& placement = store.placement();
+    for (const model::FlatMemory* memory : {&store.weight_memory(), &store.gradient_memory()}) {
+      EXPECT_EQ(memory->is_cut(), !placement.layers.empty());
+      EXPECT_EQ(memory->buffers(), std::min<int>(2, std::ssize(placement.layers)));
+    }
+    if (placement.layers.empty()) continue;
+    EXPECT_THROW(store.weights(), InternalError);
+    // Two layers use one buffer, and none that of its neighbour.
+    const auto at = [&](std::size_t layer) {
+      return store.weight_memory().at(placement.layers[layer]).data;
+    };
+    for (std::size_t layer = 1; layer < placement.layers.size(); ++layer) {
+      EXPECT_NE(at(layer), at(layer - 1));
+      EXPECT_EQ(at(layer), at(layer % 2));
+    }
+  }
+}
+
+TEST(Zero, RefusesTheWholeStateOfParts) {
+  for (const Case& run : cases()) {
+    if (run.layout.pipeline > 1) continue;
+    EXPECT_THROW(RankedGpt(world(), run.layout, {.shard_state = false}, small_gpt(), DType::f32,
+                           stage_of_zero(2, 1)),
+                 InternalError);
+  }
+}
+
+}  // namespace
+}  // namespace trireme::test
