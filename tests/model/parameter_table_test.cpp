@@ -166,6 +166,42 @@ TEST(Placement, AlignsAndDoesNotOverlap) {
   }
 }
 
+TEST(Placement, MatricesComeLayerByLayerBehindAllElse) {
+  const auto table = gpt_parameters(small());
+  for (const grid::Layout& layout : layouts()) {
+    for (int rank = 0; rank < layout.ranks(); ++rank) {
+      const grid::Coordinates place = layout.coordinates_of(rank);
+      const Placement placement = place_parameters(table, layout, place);
+      std::vector<int> layers;  // in the order in which passes come to them
+      for (int chunk = 0; chunk < layout.chunks; ++chunk) {
+        const grid::LayerRange range = layout.layers_of(place.pipeline, chunk);
+        for (int i = 0; i < range.count; ++i) layers.push_back(range.first + i);
+      }
+      ASSERT_EQ(placement.layers.size(), layers.size());
+      std::int64_t end = placement.common_size;
+      for (const Range& matrices : placement.layers) {
+        EXPECT_EQ(matrices.begin, end);
+        EXPECT_EQ(matrices.size() % (layout.data * model::kParameterAlignment), 0);
+        end = matrices.end;
+      }
+      EXPECT_EQ(end, placement.owned_size);
+      EXPECT_EQ(placement.layers_size(), end - placement.common_size);
+      for (const LocalParameter& local : placement.parameters) {
+        const Parameter& parameter = *local.parameter;
+        const bool is_matrix = parameter.home == Home::layer && parameter.shape.rank() == 2;
+        if (!is_matrix) {
+          EXPECT_TRUE(local.shared || local.offset + local.shape.size() <= placement.common_size);
+          EXPECT_THROW(placement.layer_at(local.offset), InternalError);
+          continue;
+        }
+        const std::size_t layer = placement.layer_at(local.offset);
+        EXPECT_EQ(layers[layer], parameter.layer);
+        EXPECT_LE(local.offset + local.shape.size(), placement.layers[layer].end);
+      }
+    }
+  }
+}
+
 TEST(CutBoxes, PiecesAreTheElementsInOrder) {
   const auto table = gpt_parameters(small());
   const Placement placement = place_parameters(table, {2, 1, 1, {4}}, {1, 0, 0});

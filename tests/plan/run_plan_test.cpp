@@ -174,6 +174,54 @@ TEST(RunPlan, ZeroCutsTheOptimizerOverDataRanks) {
   EXPECT_NEAR(static_cast<double>(shard), whole / 4.0, 1e-3 * static_cast<double>(whole));
 }
 
+/// Elements of one layer's matrices, and of all that is not in them: embeddings, norms and biases.
+constexpr std::int64_t kMatrices = 12 * kHidden * kHidden;
+constexpr std::int64_t kCommon = (kPadded + 1024 + 12 * 13 + 2) * kHidden;
+
+TEST(RunPlan, ZeroCutsGradientsAndWeightsOverDataRanks) {
+  const auto memory = [](int stage, std::vector<std::string> words = {}) {
+    words.push_back("parallel.zero=" + std::to_string(stage));
+    return plan_gpt2(words, 4).stages[0].memory;
+  };
+  const std::size_t whole = 4 * (kCommon + 12 * kMatrices);
+  // All that is common to layers, a quarter of their matrices, and room for two layers at a time.
+  const std::size_t part = 4 * (kCommon + 12 * kMatrices / 4 + 2 * kMatrices);
+  EXPECT_EQ(memory(1).gradients, whole);
+  EXPECT_EQ(memory(2).gradients, part);
+  EXPECT_EQ(memory(2).weights, whole);
+  EXPECT_EQ(memory(3).gradients, part);
+  EXPECT_EQ(memory(3).weights, part);
+  for (const int stage : {2, 3}) EXPECT_EQ(memory(stage).optimizer, memory(1).optimizer);
+  // Without overlap, one layer at a time.
+  EXPECT_EQ(memory(3, {"parallel.overlap.gradients=false"}).gradients, part - 4 * kMatrices);
+  EXPECT_EQ(memory(3, {"parallel.overlap.gradients=false"}).weights, part);
+  EXPECT_EQ(memory(3, {"parallel.overlap.parameters=false"}).weights, part - 4 * kMatrices);
+  // A rank without others to share with holds everything.
+  EXPECT_EQ(plan_gpt2({"parallel.zero=3"}).stages[0].memory.weights, whole);
+  // Never room for more layers than there are.
+  const auto stages = plan_gpt2({"parallel.zero=3", "parallel.pipeline=3", "batch.global=32",
+                                 "parallel.partition=0-1-11"},
+                                6)
+                          .stages;
+  EXPECT_EQ(stages[0].memory.weights, 4 * static_cast<std::size_t>((kPadded + 1024) * kHidden));
+  EXPECT_EQ(stages[1].memory.weights,
+            4 * static_cast<std::size_t>(13 * kHidden + kMatrices / 2 + kMatrices));
+}
+
+TEST(RunPlan, NarrowGradientsAreThoseOfMatrices) {
+  const auto memory = [](std::vector<std::string> words) {
+    words.push_back("precision.compute=bf16");
+    return plan_gpt2(words).stages[0].memory;
+  };
+  const MemoryPlan wide = memory({}), narrow = memory({"precision.gradients=same"});
+  EXPECT_EQ(wide.gradients, 4u * (kCommon + 12 * kMatrices));
+  EXPECT_EQ(narrow.gradients, 4u * kCommon + 2u * 12 * kMatrices);
+  // The optimizer widens a bucket at a time, of a layer at most.
+  EXPECT_EQ(narrow.optimizer, wide.optimizer + 4u * kMatrices);
+  EXPECT_EQ(memory({"precision.gradients=same", "parallel.bucket=1e6"}).optimizer,
+            wide.optimizer + 4000000u);
+}
+
 TEST(RunPlan, OnGpusWeightsAreHalvesWithAMasterCopy) {
   const MemoryPlan host = plan_gpt2().stages[0].memory;
   const MemoryPlan gpu = plan_gpt2({"run.device=cuda"}).stages[0].memory;

@@ -134,7 +134,7 @@ class Layouts(GpuTest):
     @needs(2)
     def test_two_gpus(self):
         self.check((2, 1, 1), (2, 1, 1, "parallel.sequence=true"), (1, 2, 1),
-                   (1, 1, 2, "parallel.zero=0"), (1, 1, 2, "parallel.zero=1"))
+                   *[(1, 1, 2, f"parallel.zero={stage}") for stage in range(4)])
 
     @needs(2)
     def test_two_stages_under_every_schedule(self):
@@ -151,14 +151,23 @@ class Layouts(GpuTest):
     def test_four_gpus_along_one_axis(self):
         self.check((4, 1, 1), (4, 1, 1, "parallel.sequence=true"), (1, 4, 1),
                    (1, 4, 1, "parallel.partition=0-2-2-0"),
-                   (1, 1, 4, "parallel.zero=0"), (1, 1, 4, "parallel.zero=1"))
+                   *[(1, 1, 4, f"parallel.zero={stage}") for stage in range(4)])
 
     @needs(4)
     def test_four_gpus_along_two_axes(self):
         self.check((2, 2, 1), (1, 2, 2), (2, 2, 1, "parallel.sequence=true"),
                    (2, 1, 2, "parallel.sequence=true", "parallel.bucket=1000"),
-                   (2, 1, 2, "parallel.zero=0", "parallel.bucket=1000"),
-                   (2, 1, 2, "parallel.zero=1", "parallel.bucket=1000"))
+                   *[(2, 1, 2, f"parallel.zero={stage}", "parallel.bucket=1000")
+                     for stage in range(4)])
+
+    @needs(4)
+    def test_four_gpus_with_weights_in_parts(self):
+        cut = "parallel.zero=3"
+        self.check((1, 2, 2, cut), (1, 2, 2, cut, *INTERLEAVED), (1, 2, 2, cut, *ZERO_BUBBLE),
+                   (2, 1, 2, cut, "parallel.sequence=true"),
+                   (1, 1, 4, cut, "parallel.overlap.gradients=false",
+                    "parallel.overlap.parameters=false"),
+                   (1, 1, 4, cut, "recompute.granularity=full"))
 
 
 class Restart(GpuTest):
@@ -190,6 +199,15 @@ class Restart(GpuTest):
     @needs(4)
     def test_same_bits_on_four_gpus_with_sharded_optimizer(self):
         self.check_same_bits(*BF16, *layout_words(2, 1, 2), "parallel.zero=1", ranks=4)
+
+    @needs(2)
+    def test_same_bits_on_two_gpus_with_weights_in_parts(self):
+        self.check_same_bits(*BF16, *layout_words(1, 1, 2), "parallel.zero=3", ranks=2)
+
+    @needs(2)
+    def test_same_bits_with_gradients_in_half_precision(self):
+        self.check_same_bits(*BF16, *layout_words(1, 1, 2), "parallel.zero=2",
+                             "precision.gradients=same", ranks=2)
 
     def check_chain(self, name, reference, tolerance, legs):
         """Trains the run `name` for twenty iterations, an equal part of them on each of `legs`,

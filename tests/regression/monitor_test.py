@@ -96,7 +96,7 @@ class Monitor(RunTest):
     def test_norms_are_those_of_the_logical_model_on_every_layout(self):
         found = {}
         for layout in [(1, 1, 1), (2, 1, 1), (1, 2, 1), (1, 1, 2), (2, 2, 1), (1, 2, 2)]:
-            for zero in (0, 1) if layout[2] > 1 else (1,):
+            for zero in (0, 1, 2, 3) if layout[2] > 1 else (1,):
                 name = "{}-{}-{}-zero{}".format(*layout, zero)
                 self.pretrain(name, *layout_words(*layout), f"parallel.zero={zero}",
                               "log.norms=true", POSITIONS, "train.iterations=6",
