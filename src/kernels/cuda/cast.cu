@@ -29,7 +29,7 @@ struct Widened {
 
   __device__ Inputs load(std::int64_t i) const { return cuda::load<kWidth>(x + i * kWidth); }
   __device__ void store(std::int64_t i, const Inputs& inputs) const {
-    cuda::store(out + i * kWidth, widen(inputs));
+    cuda::store(out + i * kWidth, narrow<float>(widen(inputs)));
   }
 };
 
