@@ -18,8 +18,9 @@ using model::Range;
 class Shards {
  public:
   /// Cuts the elements before the last of `ends`, which ascend and are multiples of `count`, into
-  /// buckets of about `bucket` elements, none of which goes past one of `ends`; `count` 1 means
-  /// that every rank owns everything. Throws InternalError when an end does not divide.
+  /// buckets of at most `bucket` elements, none of which goes past one of `ends`; those between two
+  /// ends are about equal. `count` 1 means that every rank owns everything. Throws InternalError
+  /// when an end does not divide.
   Shards(const std::vector<std::int64_t>& ends, std::int64_t bucket, int count);
 
   int count() const { return count_; }
