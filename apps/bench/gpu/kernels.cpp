@@ -199,6 +199,14 @@ void Rows::mlp() {
         .dbias = gradient()};
     return [this, args] { backend_.linear_weight_gradient(args); };
   });
+  if (dtype_ == wide(dtype_)) return;
+  meter_.product(name("linear weight gradient, narrow"), flops, [=, this]() -> Call {
+    const kernels::LinearWeightGradient args{.x = meter_.random(wider, dtype_),
+                                             .dy = meter_.random(narrow, dtype_),
+                                             .dweight = meter_.zeros({narrow[1], wider[1]}, dtype_),
+                                             .dbias = gradient()};
+    return [this, args] { backend_.linear_weight_gradient(args); };
+  });
 }
 
 void Rows::embeddings() {
@@ -308,6 +316,12 @@ void optimizer(Meter& meter, DType dtype) {
                                           .out = meter.zeros(shape, dtype)};
                  return [&backend, args] { backend.cast(args); };
                });
+  if (copy > 0)
+    meter.stream("widening cast of 64e6", kCount * (kWide + copy), [&]() -> Call {
+      const kernels::Cast args{.x = meter.random(shape, dtype),
+                               .out = meter.zeros(shape, DType::f32)};
+      return [&backend, args] { backend.cast(args); };
+    });
   meter.stream("zero of 64e6", kCount * kWide, [&]() -> Call {
     return [&backend, x = meter.zeros(shape, DType::f32)] { backend.zero(x); };
   });
