@@ -37,8 +37,8 @@ class StageRunner final : public StageWork {
 
   /// Forward and backward of the global batch that starts after `consumed` samples: adds the
   /// gradient of the mean over micro-batches of their mean loss per token to the parameters'
-  /// gradients. Not yet summed over data ranks. Collective over all ranks. Throws as
-  /// data::fill_micro_batch, on the ranks that read tokens.
+  /// gradients. Summed over data ranks only as far as the observer does. Collective over all
+  /// ranks. Throws as data::fill_micro_batch, on the ranks that read tokens.
   LossSum train(const data::GptDataset& dataset, const data::Sampler& sampler,
                 std::int64_t consumed, const StageSchedule& schedule);
 

@@ -292,6 +292,10 @@ TEST(DeckErrors, BatchScheduleAndLengthMustFit) {
        "bad.yaml:13:3: train.samples = 3 is less than batch.global = 16 (try 16)"},
       {"batch:", "optimizer: {momentum: 0.9}\nbatch:",
        "bad.yaml:6:13: optimizer.type = adamw has no use for 'optimizer.momentum'; leave it out"},
+      {"batch:", "precision: {compute: bf16, gradients: same}\noptimizer: {type: lamb}\nbatch:",
+       "bad.yaml:6:28: precision.gradients = same with precision.compute = bf16 leaves "
+       "optimizer.type "
+       "= lamb no fp32 room for its directions (try precision.gradients: fp32)"},
       {"batch:", "optimizer: {type: sgd, beta2: 0.95}\nbatch:",
        "bad.yaml:6:24: optimizer.type = sgd has no use for 'optimizer.beta2'; leave it out"},
       {"batch:", "precision: {loss_scale: {window: 500}}\nbatch:",

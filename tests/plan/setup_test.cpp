@@ -150,6 +150,28 @@ TEST(Setup, ModelAndOptimizer) {
   EXPECT_EQ(sgd.momentum, 0.9);
 }
 
+TEST(Setup, ZeroSaysWhatComesInPartsAndOverlapHowManyAtATime) {
+  const auto options = [](std::vector<std::string> words) {
+    return store_options(gpt2_deck(words));
+  };
+  const auto expect = [&](std::vector<std::string> words, int weights, int gradients) {
+    SCOPED_TRACE(words.front());
+    const model::StoreOptions store = options(words);
+    EXPECT_TRUE(store.gradients);
+    EXPECT_EQ(store.weight_buffers, weights);
+    EXPECT_EQ(store.gradient_buffers, gradients);
+  };
+  expect({"parallel.zero=0"}, 0, 0);
+  expect({"parallel.zero=1"}, 0, 0);
+  expect({"parallel.zero=2"}, 0, 2);
+  expect({"parallel.zero=3"}, 2, 2);
+  expect({"parallel.zero=3", "parallel.overlap.gradients=false"}, 2, 1);
+  expect({"parallel.zero=3", "parallel.overlap.parameters=false"}, 1, 2);
+  EXPECT_FALSE(options({"precision.compute=bf16"}).narrow_gradients);
+  EXPECT_TRUE(options({"precision.compute=bf16", "precision.gradients=same"}).narrow_gradients);
+  EXPECT_FALSE(options({"precision.compute=fp32", "precision.gradients=same"}).narrow_gradients);
+}
+
 TEST(Setup, LossScaleHasTheDialectsDefaults) {
   const auto scaler = [](std::vector<std::string> words, const char* compute = "fp16") {
     words.push_back(std::string("precision.compute=") + compute);
