@@ -63,6 +63,15 @@ class Backend {
   virtual void upload(void* destination, const void* host_source, std::size_t bytes) = 0;
   /// Copies the backend's memory to the host, after everything called before is done.
   virtual void download(void* host_destination, const void* source, std::size_t bytes) = 0;
+  /// `bytes` of the host's memory for start_copy(): page-locked where that makes copies faster, so
+  /// that it cannot be swapped. Throws as allocate().
+  virtual Buffer allocate_on_host(std::size_t bytes, const char* purpose) = 0;
+  /// Starts a copy from this backend's memory to allocate_on_host()'s, or back: after everything
+  /// called before, beside what is called next. Until finish_copies() nothing may write to either
+  /// place or read the destination. Copies are made one after the other.
+  virtual void start_copy(void* destination, const void* source, std::size_t bytes) = 0;
+  /// What is called next comes after every copy that was started. A second call does nothing.
+  virtual void finish_copies() = 0;
   /// Waits until everything called before is done.
   virtual void synchronize() = 0;
 

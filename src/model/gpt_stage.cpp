@@ -39,7 +39,7 @@ GptStage::Again GptStage::Again::take(Arena& arena, const LayerSizes& sizes,
 
 GptStage::Slot GptStage::Slot::take(Arena& arena, const LayerSizes& sizes,
                                     const std::vector<Segment>& segments, const Again& again,
-                                    bool first) {
+                                    const KeptInputs& inputs, int slot_index, bool first) {
   Slot slot;
   if (first) {
     slot.ids = arena.take_ints(sizes.tokens());
@@ -47,14 +47,16 @@ GptStage::Slot GptStage::Slot::take(Arena& arena, const LayerSizes& sizes,
     slot.embedding = Embedding::Activations::take(arena, sizes);
   }
   if (sizes.config.reset_attention) slot.document_start = arena.take_ints(sizes.tokens());
-  slot.streams.push_back(take_stream(arena, sizes));
-  for (const Segment& segment : segments)
-    for (int layer = 0; layer < segment.count; ++layer) {
-      const bool inside = segment.again && layer + 1 < segment.count;
-      slot.layers.push_back(segment.again ? again.layers[layer]
-                                          : LayerActivations::take(arena, sizes, again.norm));
-      slot.streams.push_back(inside ? again.streams[layer] : take_stream(arena, sizes));
+  for (int i = 0; i < std::ssize(segments); ++i)
+    for (int layer = 0; layer < segments[i].count; ++layer) {
+      const bool computed_again = segments[i].again;
+      slot.streams.push_back(!computed_again ? take_stream(arena, sizes)
+                             : layer == 0    ? inputs.at_hand(slot_index, i)
+                                             : again.streams[layer - 1]);
+      slot.layers.push_back(computed_again ? again.layers[layer]
+                                           : LayerActivations::take(arena, sizes, again.norm));
     }
+  slot.streams.push_back(take_stream(arena, sizes));
   return slot;
 }
 
@@ -65,14 +67,19 @@ GptStage::Ending GptStage::Ending::take(Arena& arena, const LayerSizes& sizes) {
   return ending;
 }
 
-GptStage::Activations GptStage::Activations::take(Arena& arena, const LayerSizes& sizes,
+GptStage::Activations GptStage::Activations::take(Arena& arena, Arena& host,
+                                                  const LayerSizes& sizes,
                                                   const grid::Layout& layout, int stage,
                                                   int slots) {
   const std::vector<Segment> segments = segments_of(sizes, layout, stage);
-  const Again again = Again::take(arena, sizes, segments);
+  const auto again_segments = std::count_if(segments.begin(), segments.end(),
+                                            [](const Segment& segment) { return segment.again; });
   Activations all;
+  all.inputs = KeptInputs::take(arena, host, sizes, static_cast<int>(again_segments), slots);
+  const Again again = Again::take(arena, sizes, segments);
   for (int slot = 0; slot < slots; ++slot)
-    all.slots.push_back(Slot::take(arena, sizes, segments, again, layout.is_first(stage)));
+    all.slots.push_back(
+        Slot::take(arena, sizes, segments, again, all.inputs, slot, layout.is_first(stage)));
   if (layout.is_last(stage)) all.ending = Ending::take(arena, sizes);
   return all;
 }
@@ -88,11 +95,11 @@ GptStage::Scratch GptStage::Scratch::take(Arena& arena, const LayerSizes& sizes)
 
 StageMemory GptStage::plan(const LayerSizes& sizes, const grid::Layout& layout, int stage,
                            int slots) {
-  Arena activations, workspace;
-  Activations::take(activations, sizes, layout, stage, slots);
+  Arena activations, host, workspace;
+  Activations::take(activations, host, sizes, layout, stage, slots);
   const Scratch scratch = Scratch::take(workspace, sizes);
   const std::size_t exchanged = 2 * scratch.gradients[0].bytes();
-  return {activations.bytes(), workspace.bytes() - exchanged, exchanged};
+  return {activations.bytes(), workspace.bytes() - exchanged, exchanged, host.bytes()};
 }
 
 GptStage::GptStage(const LayerContext& context, const ParameterStore& parameters,
@@ -113,14 +120,18 @@ GptStage::GptStage(const LayerContext& context, const ParameterStore& parameters
   if (layout.is_last(stage)) head_.emplace(parameters);
 
   const StageMemory memory = plan(context, layout, stage, slots);
+  if (memory.host > 0)
+    host_memory_ = context.backend.allocate_on_host(memory.host, "activations (recompute.offload)");
   activation_memory_ = context.backend.allocate(memory.activations, "activations");
   workspace_memory_ =
       context.backend.allocate(memory.workspace + memory.communication, "workspace");
   shared_activations_ = context.tensor.share(activation_memory_.get(), memory.activations);
   shared_workspace_ =
       context.tensor.share(workspace_memory_.get(), memory.workspace + memory.communication);
-  Arena activations(activation_memory_.get()), workspace(workspace_memory_.get());
-  Activations all = Activations::take(activations, context, layout, stage, slots);
+  Arena activations(activation_memory_.get()), host(host_memory_.get());
+  Arena workspace(workspace_memory_.get());
+  Activations all = Activations::take(activations, host, context, layout, stage, slots);
+  inputs_ = std::move(all.inputs);
   slots_ = std::move(all.slots);
   ending_ = all.ending;
   scratch_ = Scratch::take(workspace, context);
@@ -163,10 +174,16 @@ void GptStage::forward(int slot_index, bool training, std::optional<double> loss
     embedding_->forward(context_, pass, {.ids = slot.ids, .positions = slot.positions},
                         slot.embedding, slot.streams.front(), scratch_.layer.stream);
   const int layers = static_cast<int>(chunk.layers.size());
-  for (int i = 0; i < layers; ++i) {
-    before_reading(chunk, i, i + 1 < layers ? i + 1 : -1);
-    chunk.layers[i].forward(context_, scratch_.layer, pass, slot.streams[i], slot.layers[i],
-                            slot.streams[i + 1]);
+  const bool keeps = loss_scale.has_value();
+  for (int k = 0; k < std::ssize(segments_); ++k) {
+    const Segment& segment = segments_[k];
+    if (keeps && segment.again) inputs_.start_keeping(context_, slot_index, k);
+    for (int i = segment.first; i < segment.end(); ++i) {
+      before_reading(chunk, i, i + 1 < layers ? i + 1 : -1);
+      chunk.layers[i].forward(context_, scratch_.layer, pass, slot.streams[i], slot.layers[i],
+                              slot.streams[i + 1]);
+    }
+    if (keeps && segment.again) inputs_.finish_keeping(context_);
   }
   if (has_head(slot.chunk)) {
     ending_.slot = slot_index;
@@ -190,15 +207,21 @@ void GptStage::run_backward(int slot_index, const Tensor& gradient, bool with_we
   const Chunk& chunk = chunks_[slot.chunk];
   const PassInfo pass = pass_of(slot, /*training=*/true);
   const Tensor beside = scratch_.layer.stream;
+  inputs_.start_fetching(context_, slot_index, inputs_.segments() - 1);
   if (has_head(slot.chunk)) {
     TRIREME_CHECK(ending_.slot == slot_index, "the head keeps slot {}, not {}", ending_.slot,
                   slot_index);
     head_->backward(context_, slot.streams.back(), ending_.head, gradient);
   }
-  for (auto segment = segments_.rbegin(); segment != segments_.rend(); ++segment) {
-    if (segment->again) forward_again(slot, *segment, pass);
-    for (int i = segment->end(); i-- > segment->first;) {
-      before_reading(chunk, i, read_after(*segment, i));
+  for (int k = static_cast<int>(segments_.size()); k-- > 0;) {
+    const Segment& segment = segments_[k];
+    if (segment.again) {
+      inputs_.finish_fetching(context_, slot_index, k);
+      inputs_.start_fetching(context_, slot_index, k - 1);
+      forward_again(slot, segment, pass);
+    }
+    for (int i = segment.end(); i-- > segment.first;) {
+      before_reading(chunk, i, read_after(segment, i));
       if (with_weights) before_adding(chunk, i);
       const auto kept = ProductGradients::over(slot.layers[i], slot.streams[i + 1]);
       chunk.layers[i].backward(context_, scratch_.layer, pass, slot.streams[i], slot.layers[i],
@@ -215,7 +238,7 @@ void GptStage::forward_again(const Slot& slot, const Segment& segment, const Pas
   const Chunk& chunk = chunks_[slot.chunk];
   for (int i = segment.first; i < segment.end(); ++i) {
     before_reading(chunk, i, i + 1 < segment.end() ? i + 1 : -1);
-    // What the segment puts out is there: it is the next one's input, or the chunk's output.
+    // Nobody needs what the segment puts out: the passes behind it are done.
     const Tensor output = i + 1 < segment.end() ? slot.streams[i + 1] : Tensor();
     chunk.layers[i].forward(context_, scratch_.layer, pass, slot.streams[i], slot.layers[i],
                             output);

@@ -9,6 +9,7 @@
 
 #include "model/embedding.hpp"
 #include "model/head.hpp"
+#include "model/kept_inputs.hpp"
 #include "model/pass_observer.hpp"
 
 namespace trireme::model {
@@ -26,13 +27,14 @@ struct StageMemory {
   std::size_t activations = 0;
   std::size_t workspace = 0;
   std::size_t communication = 0;  ///< gradients exchanged with other stages
+  std::size_t host = 0;           ///< in the host's memory: activations with Recompute::offload
 };
 
 /// A stage with memory for `slots` micro-batches between their forward and their backward through
 /// one of its chunks; but the head keeps one micro-batch at a time. A chunk is a list of segments,
 /// see Recompute: a slot has the activations of those that are kept, all slots share those of one
-/// that is computed again. Allocates everything when made. Making and destroying one is collective
-/// over the tensor group.
+/// that is computed again, of which KeptInputs has each slot's input. Allocates everything when
+/// made. Making and destroying one is collective over the tensor group.
 class GptStage {
  public:
   /// `parameters` must hold the stage's weights and outlive it, as must the backend and group of
@@ -110,9 +112,9 @@ class GptStage {
     Embedding::Activations embedding;
     std::vector<LayerActivations> layers;
     std::vector<Tensor> streams;  ///< input of each layer, then the output of the last
-    /// What `again` has is not taken anew.
+    /// Slot number `slot`. What `again` and `inputs` have is not taken anew.
     static Slot take(Arena& arena, const LayerSizes& sizes, const std::vector<Segment>& segments,
-                     const Again& again, bool first);
+                     const Again& again, const KeptInputs& inputs, int slot, bool first);
   };
   /// What the head keeps of the micro-batch in `slot`.
   struct Ending {
@@ -121,12 +123,13 @@ class GptStage {
     Head::Activations head;
     static Ending take(Arena& arena, const LayerSizes& sizes);
   };
-  /// All of StageMemory::activations.
+  /// All of StageMemory::activations, and of StageMemory::host.
   struct Activations {
+    KeptInputs inputs;
     std::vector<Slot> slots;
     Ending ending;
-    static Activations take(Arena& arena, const LayerSizes& sizes, const grid::Layout& layout,
-                            int stage, int slots);
+    static Activations take(Arena& arena, Arena& host, const LayerSizes& sizes,
+                            const grid::Layout& layout, int stage, int slots);
   };
   struct Scratch {
     LayerWorkspace layer;
@@ -174,9 +177,11 @@ class GptStage {
   std::vector<Chunk> chunks_;
   std::vector<Segment> segments_;  ///< of each chunk: all have as many layers
   std::optional<Head> head_;
+  device::Buffer host_memory_;  ///< gone after the others, which wait for copies
   device::Buffer activation_memory_;
   device::Buffer workspace_memory_;
   std::unique_ptr<comm::SharedMemory> shared_activations_, shared_workspace_;  ///< gone before them
+  KeptInputs inputs_;
   std::vector<Slot> slots_;
   Ending ending_;
   Scratch scratch_;

@@ -18,6 +18,12 @@ struct Recompute {
   };
   What what = What::nothing;
   int layers = 1;  ///< at least 1; of uniform and block
+  /// Each tensor rank keeps a share of a segment's input: not where the stream is cut.
+  bool partition = false;
+  bool offload = false;  ///< segments' inputs are kept in the host's memory
+
+  /// Whether inputs do not stay where passes read them.
+  bool moves_inputs() const { return partition || offload; }
 };
 
 /// Consecutive layers of a chunk that are treated alike.

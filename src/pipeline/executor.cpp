@@ -70,8 +70,8 @@ class Execution {
   bool next_buffer_is_free(std::size_t i) const {
     if (i + 1 == schedule_.size()) return false;
     const Step &present = schedule_[i], &next = schedule_[i + 1];
-    return next.kind != StepKind::forward || next.slot != present.slot ||
-           present.kind == StepKind::weight_gradient;
+    return next.kind != StepKind::forward || present.kind == StepKind::weight_gradient ||
+           work_.input(next.slot).data != work_.input(present.slot).data;
   }
 
   /// Starts the receive of step `i` if there is one.

@@ -12,8 +12,10 @@ class StageWork {
  public:
   virtual ~StageWork() = default;
 
-  /// Where the previous link's activations belong, and the result of forward(). Both stay as they
-  /// are until backward() of the slot; weight_gradient() leaves the input alone.
+  /// Where the previous link's activations belong, and the result of forward(). Until backward() of
+  /// the slot nobody else writes to the output; nor, from its receive to the end of forward() and
+  /// in backward(), to the input, which slots may share: then forward() keeps it elsewhere, and
+  /// backward() writes to its own slot's. weight_gradient() leaves the input alone.
   virtual Tensor input(int slot) = 0;
   virtual Tensor output(int slot) = 0;
   /// One of two buffers for gradients of output(); backward() turns its content into the gradient

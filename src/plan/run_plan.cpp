@@ -77,13 +77,14 @@ StagePlan plan_stage(const deck::Deck& deck, const grid::Layout& layout,
       .gradients = gradients,
       .optimizer = optim::Optimizer::planned_bytes(placement, layout.data, optimizer_config(deck),
                                                    dtype, store.narrow_gradients),
-      .activations = memory.activations,
+      .activations = memory.activations + (on_gpu ? 0 : memory.host),
       .workspace =
           memory.workspace + (on_gpu ? model::kernel_workspace_bytes(sizes) : widened_bytes(sizes)),
       .communication = memory.communication,
       .libraries = on_gpu
                        ? kGpuLibraryBytes + communication_bytes(layout, stage, message_bytes(deck))
-                       : kLibraryBytes};
+                       : kLibraryBytes,
+      .host = on_gpu ? memory.host : 0};
   return plan;
 }
 
@@ -152,30 +153,34 @@ RunPlan plan_run(const deck::Deck& deck, std::int64_t vocab) {
 std::string to_text(const RunPlan& plan) {
   const grid::Layout& layout = plan.layout;
   std::size_t width = 8;  // of the column of layers
-  for (const StagePlan& part : plan.stages) width = std::max(width, layer_text(part.chunks).size());
+  bool on_host = false;
+  for (const StagePlan& part : plan.stages) {
+    width = std::max(width, layer_text(part.chunks).size());
+    on_host |= part.memory.host > 0;
+  }
   std::string text = fmt::format(
       "ranks      {} = tensor {} x pipeline {} x data {}, layers per stage {}\n"
       "parameters {:.2f} M, {} iterations of {} tokens in {} micro-batches per data rank, pipeline "
       "bubble {:.1f} % ({})\n"
       "{}"
       "memory per rank\n"
-      "{:>6} {:>{}} {:>12} {:>6} {:>10} {:>10} {:>10} {:>12} {:>10} {:>10} {:>10} {:>10}\n",
+      "{:>6} {:>{}} {:>12} {:>6} {:>10} {:>10} {:>10} {:>12} {:>10} {:>10} {:>10} {:>10}{}\n",
       layout.ranks(), layout.tensor, layout.pipeline, layout.data, fmt::join(layout.partition, "-"),
       plan.parameters / 1e6, plan.iterations, plan.tokens_per_step, plan.micro_batches,
       100.0 * plan.bubble, plan.schedule,
       plan.rampup.empty() ? "" : fmt::format("ramp-up    {}\n", plan.rampup), "stage", "layers",
       width, "parameters", "slots", "weights", "gradients", "optimizer", "activations", "workspace",
-      "transfers", "libraries", "total");
+      "transfers", "libraries", "total", on_host ? "    on host" : "");
   for (std::size_t stage = 0; stage < plan.stages.size(); ++stage) {
     const StagePlan& part = plan.stages[stage];
     const MemoryPlan& memory = part.memory;
     const auto bytes = [](std::size_t value) { return human_bytes(static_cast<double>(value)); };
     text += fmt::format(
-        "{:>6} {:>{}} {:>12} {:>6} {:>10} {:>10} {:>10} {:>12} {:>10} {:>10} {:>10} {:>10}\n",
+        "{:>6} {:>{}} {:>12} {:>6} {:>10} {:>10} {:>10} {:>12} {:>10} {:>10} {:>10} {:>10}{}\n",
         stage, layer_text(part.chunks), width, part.parameters, part.slots, bytes(memory.weights),
         bytes(memory.gradients), bytes(memory.optimizer), bytes(memory.activations),
         bytes(memory.workspace), bytes(memory.communication), bytes(memory.libraries),
-        bytes(memory.total()));
+        bytes(memory.total()), on_host ? fmt::format(" {:>10}", bytes(memory.host)) : "");
   }
   return text;
 }

@@ -21,6 +21,9 @@ struct MemoryPlan {
   std::size_t workspace = 0;
   std::size_t communication = 0;  ///< gradients received from and sent to other stages
   std::size_t libraries = 0;      ///< MPI, OpenBLAS, HDF5 and the program itself, as measured
+  /// Beside a GPU's memory: page-locked memory of the host, where activations go. Not in total();
+  /// ranks that compute on the host have it among their activations.
+  std::size_t host = 0;
 
   std::size_t total() const {
     return weights + gradients + optimizer + activations + workspace + communication + libraries;

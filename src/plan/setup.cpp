@@ -181,12 +181,15 @@ model::Recompute recompute(const deck::Deck& deck) {
     case deck::Granularity::none:
       return {};
     case deck::Granularity::selective:
-      return {What::norms};
+      return {.what = What::norms};
     case deck::Granularity::full:
       break;
   }
   const bool block = deck.recompute.method == deck::RecomputeMethod::block;
-  return {block ? What::block : What::uniform, static_cast<int>(*deck.recompute.layers)};
+  return {.what = block ? What::block : What::uniform,
+          .layers = static_cast<int>(*deck.recompute.layers),
+          .partition = deck.recompute.partition,
+          .offload = deck.recompute.offload};
 }
 
 model::ModelConfig model_config(const deck::Deck& deck, const Vocabulary& vocabulary) {

@@ -74,6 +74,28 @@ TEST(Contradictions, WhatHasNoCounterpart) {
             "pretrain_t5.py trains a model that Trireme does not have: it trains GPT and BERT");
 }
 
+TEST(Contradictions, KeptInputsThatNobodyShares) {
+  const auto deck_of = [](const std::string& more) {
+    return convert({.words = words_with("--micro-batch-size 2 --global-batch-size 8 "
+                                        "--tensor-model-parallel-size 2 " +
+                                            more,
+                                        "mpirun -n 2 python pretrain_gpt.py")})
+        .deck;
+  };
+  const std::string share = "--distribute-saved-activations";
+  const std::string full = "--recompute-granularity full --recompute-method uniform ";
+  const auto expect = [&](const std::string& more, const std::string& text) {
+    const std::string deck = deck_of(more);
+    EXPECT_NE(deck.find(text), std::string::npos) << deck;
+  };
+  expect(full + share, "  partition: true ");
+  expect(full + "--sequence-parallel " + share,
+         "#   " + share + ": with --sequence-parallel tensor ranks have shares already\n");
+  expect("--recompute-activations " + share,
+         "#   " + share + ": has no effect without full recomputation\n");
+  expect(share, "#   " + share + ": has no effect without --checkpoint-activations\n");
+}
+
 TEST(Contradictions, Values) {
   EXPECT_EQ(error_of("--seed"), "--seed has no value");
   EXPECT_EQ(error_of("--fp16 3"), "'3' belongs to no flag");

@@ -162,15 +162,6 @@ TEST(DeckErrors, NotBuiltYet) {
        "bad.yaml:6:7: 'log.rank_files: true' is not built yet; leave it out or write 'false'"},
       {"batch:", "log: {gpu_every: 10}\nbatch:",
        "bad.yaml:6:7: 'log.gpu_every' is not built yet; leave it out"},
-      {"batch:", "recompute: {granularity: full, partition: true}\nbatch:",
-       "bad.yaml:6:32: 'recompute.partition: true' is not built yet; leave it out or write "
-       "'false'"},
-      {"batch:", "recompute: {granularity: full, offload: true}\nbatch:",
-       "bad.yaml:6:32: 'recompute.offload: true' is not built yet; leave it out or write "
-       "'false'"},
-      {"batch:", "recompute: {granularity: full, contiguous: true}\nbatch:",
-       "bad.yaml:6:32: 'recompute.contiguous: true' is not built yet; leave it out or write "
-       "'false'"},
       {"batch:", "sweep: {optimizer.beta1: [0.9, 0.95]}\nbatch:",
        "bad.yaml:6:1: 'sweep' is not built yet; leave it out"},
       {"layers: 4", "layers: 4\n  family: bert",
@@ -319,6 +310,23 @@ TEST(DeckErrors, BatchScheduleAndLengthMustFit) {
        "leave it out"},
       {"batch:", "recompute: {granularity: full, layers: 0}\nbatch:",
        "bad.yaml:6:32: recompute.layers = 0: must be from 1 to 10000"},
+      {"batch:", "recompute: {partition: true}\nbatch:",
+       "bad.yaml:6:13: 'recompute.partition' needs recompute.granularity = full, but it is none; "
+       "leave it out"},
+      {"batch:", "recompute: {granularity: selective, offload: true}\nbatch:",
+       "bad.yaml:6:37: 'recompute.offload' needs recompute.granularity = full, but it is "
+       "selective; leave it out"},
+      {"batch:", "recompute: {contiguous: true}\nbatch:",
+       "bad.yaml:6:13: 'recompute.contiguous' needs recompute.granularity = full, but it is none; "
+       "leave it out"},
+      {"batch:", "recompute: {granularity: full, partition: true}\nbatch:",
+       "bad.yaml:6:32: recompute.partition = true with parallel.tensor = 1: there is no rank to "
+       "share with; leave it out (recompute.offload: true saves more)"},
+      {"batch:",
+       "recompute: {granularity: full, partition: true}\nparallel: {tensor: 2, sequence: "
+       "true}\nbatch:",
+       "bad.yaml:6:32: recompute.partition = true has no use beside parallel.sequence = true, with "
+       "which each tensor rank has a share of all inputs already; leave it out"},
       {"batch:",
        "recompute: {granularity: selective}\nparallel: {pipeline: 2, schedule: "
        "zero-bubble}\nbatch:",

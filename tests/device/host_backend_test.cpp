@@ -50,6 +50,26 @@ TEST(HostBackend, MovesAndClearsMemory) {
   EXPECT_EQ(result, (std::vector<float>{1, 0, 0, 4}));
 }
 
+// A copy is neither made at once nor at the end alone, and is whole after the end.
+TEST(HostBackend, CopiesBesideOtherWork) {
+  const auto backend = make_host_backend(1);
+  const Buffer memory = backend->allocate(64, "test");
+  const Buffer kept = backend->allocate_on_host(64, "test");
+  auto* from = static_cast<char*>(memory.get());
+  auto* to = static_cast<char*>(kept.get());
+  for (const std::size_t bytes : {std::size_t{0}, std::size_t{1}, std::size_t{63}}) {
+    std::fill_n(from, 64, 'a');
+    std::fill_n(to, 64, 'b');
+    backend->start_copy(to, from, bytes);
+    EXPECT_EQ(std::count(to, to + 64, 'a'), static_cast<std::ptrdiff_t>(bytes / 2));
+    backend->finish_copies();
+    EXPECT_EQ(std::string(to, to + 64), std::string(bytes, 'a') + std::string(64 - bytes, 'b'));
+    std::fill_n(to, 64, 'c');
+    backend->finish_copies();
+    EXPECT_EQ(std::count(to, to + 64, 'c'), 64);
+  }
+}
+
 TEST(HostBackend, RunsOperationsOnItsThreads) {
   const auto backend = make_host_backend(3);
   EXPECT_EQ(omp_get_max_threads(), 3);

@@ -20,10 +20,18 @@ void expect_same_bits(const grid::Layout& layout, DType dtype, bool cut_sequence
     return std::pair(loss, gpt.gradients());
   };
   const auto kept = run({});
-  for (const Recompute& recompute : {Recompute{What::norms}, Recompute{What::uniform, 1},
-                                     Recompute{What::uniform, 3}, Recompute{What::block, 1}})
-    EXPECT_EQ(run(recompute), kept)
-        << "method " << static_cast<int>(recompute.what) << " of " << recompute.layers << " layers";
+  EXPECT_EQ(run({What::norms}), kept);
+  for (const bool partition : {false, true})
+    for (const bool offload : {false, true})
+      for (Recompute recompute :
+           {Recompute{What::uniform, 1}, Recompute{What::uniform, 3}, Recompute{What::block, 1}}) {
+        recompute.partition = partition && layout.tensor > 1 && !cut_sequence;
+        recompute.offload = offload;
+        if (recompute.partition != partition) continue;
+        EXPECT_EQ(run(recompute), kept)
+            << "method " << static_cast<int>(recompute.what) << " of " << recompute.layers
+            << " layers" << (partition ? ", shared" : "") << (offload ? ", on the host" : "");
+      }
 }
 
 TEST(RecomputeLayouts, ChangesNoBitOfLossOrGradient) {

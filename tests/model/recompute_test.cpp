@@ -69,12 +69,15 @@ TEST(Recompute, ChangesNoBitOfTheGradient) {
     };
     const std::vector<double> kept = gradients({});
     EXPECT_GT(norm(kept), 0.0);
-    for (const Recompute& recompute :
-         {Recompute{What::norms}, Recompute{What::uniform, 1}, Recompute{What::uniform, 2},
-          Recompute{What::uniform, 3}, Recompute{What::block, 1}, Recompute{What::block, 2}})
-      EXPECT_EQ(gradients(recompute), kept)
-          << name_of(dtype) << ", method " << static_cast<int>(recompute.what) << " of "
-          << recompute.layers << " layers";
+    for (const bool offload : {false, true})
+      for (const Recompute& recompute :
+           {Recompute{What::norms}, Recompute{What::uniform, 1, false, offload},
+            Recompute{What::uniform, 2, false, offload},
+            Recompute{What::uniform, 3, false, offload}, Recompute{What::block, 1, false, offload},
+            Recompute{What::block, 2, false, offload}})
+        EXPECT_EQ(gradients(recompute), kept)
+            << name_of(dtype) << ", method " << static_cast<int>(recompute.what) << " of "
+            << recompute.layers << " layers" << (offload ? ", on the host" : "");
   }
 }
 
@@ -113,6 +116,74 @@ TEST(Recompute, ActivationsAreInputsAndOneSetToWorkOn) {
     EXPECT_EQ(activations({What::uniform, 4}, n), 4 * layer + 3 * stream + slots * 3 * stream);
     EXPECT_EQ(activations({What::block, 2}, n), layer + slots * (7 * stream + 4 * layer));
   }
+}
+
+// Kept inputs that go elsewhere leave streams at hand that slots share, and each slot's output.
+TEST(Recompute, InputsGoToTensorRanksAndToTheHost) {
+  model::LayerSizes sizes{.config = {.layers = 6,
+                                     .hidden = 128,
+                                     .heads = 2,
+                                     .ffn = 512,
+                                     .sequence = 64,
+                                     .positions = 64,
+                                     .vocab = 100},
+                          .micro_batch = 2,
+                          .tensor_ranks = 2,
+                          .dtype = DType::bf16};
+  const grid::Layout layout{.tensor = 2, .pipeline = 3, .partition = {0, 6, 0}};
+  const auto plan = [&](const Recompute& recompute, int slots) {
+    sizes.recompute = recompute;
+    return model::GptStage::plan(sizes, layout, /*stage=*/1, slots);
+  };
+  model::Arena count;
+  model::LayerActivations::take(count, sizes);
+  const std::size_t layer = count.bytes();
+  const std::size_t stream = sizes.tokens() * 128 * size_of(DType::bf16);
+  for (const std::size_t slots : {1, 4}) {
+    const int n = static_cast<int>(slots);
+    const std::size_t at_hand = (1 + std::min(slots, 2ul)) * stream;
+    const model::StageMemory whole = plan({What::uniform, 1}, n);
+    EXPECT_EQ(whole.activations, layer + slots * 7 * stream);
+    EXPECT_EQ(whole.host, 0u);
+    const model::StageMemory cut = plan({What::uniform, 1, /*partition=*/true}, n);
+    EXPECT_EQ(cut.activations, layer + at_hand + slots * (6 * stream / 2 + stream));
+    EXPECT_EQ(cut.host, 0u);
+    const model::StageMemory away = plan({What::uniform, 1, false, /*offload=*/true}, n);
+    EXPECT_EQ(away.activations, layer + at_hand + slots * stream);
+    EXPECT_EQ(away.host, slots * 6 * stream);
+    const model::StageMemory both = plan({What::uniform, 4, true, true}, n);
+    EXPECT_EQ(both.activations, 4 * layer + 3 * stream + at_hand + slots * stream);
+    EXPECT_EQ(both.host, slots * 2 * stream / 2);
+    const model::StageMemory block = plan({What::block, 2, true, true}, n);
+    EXPECT_EQ(block.activations, layer + at_hand + slots * (5 * stream + 4 * layer));
+    EXPECT_EQ(block.host, slots * 2 * stream / 2);
+  }
+}
+
+// recompute.contiguous: side by side in one block, the chunk's inputs of all slots first.
+TEST(Recompute, KeptInputsLieSideBySide) {
+  model::LayerSizes sizes{.config = with_documents(), .micro_batch = 2, .tensor_ranks = 3};
+  const auto places = [&](const Recompute& recompute, model::Arena& arena, model::Arena& host) {
+    sizes.recompute = recompute;
+    const auto inputs = model::KeptInputs::take(arena, host, sizes, /*segments=*/3, /*slots=*/4);
+    EXPECT_EQ(inputs.segments(), 3);
+    std::vector<const std::byte*> found;
+    for (int slot = 0; slot < 4; ++slot)
+      for (int segment = 0; segment < 3; ++segment)
+        found.push_back(static_cast<const std::byte*>(inputs.kept(slot, segment).data));
+    return found;
+  };
+  std::vector<std::byte> block(1 << 20), on_host(1 << 20);
+  const std::size_t stream = sizes.tokens() * 12 * sizeof(float);
+  const auto aligned = [](std::size_t bytes) { return (bytes + 255) / 256 * 256; };
+  for (const bool partition : {false, true})
+    for (const bool offload : {false, true}) {
+      model::Arena arena(block.data()), host(on_host.data());
+      const auto found = places({What::uniform, 1, partition, offload}, arena, host);
+      const std::byte* first = offload ? on_host.data() : block.data();
+      for (std::size_t i = 0; i < found.size(); ++i)
+        EXPECT_EQ(found[i] - first, i * aligned(partition ? stream / 3 : stream)) << i;
+    }
 }
 
 }  // namespace

@@ -30,6 +30,10 @@ double gradient_out_of_link(int links, int link, int micro_batch) {
   return gradient;
 }
 
+/// How the memory of slots overlaps: not at all; input and output of a slot are the same, as in a
+/// stage without layers; inputs of slots are the same in turn, and passes work with them.
+enum class Memory { apart, one_buffer, shared_inputs };
+
 /// A stage that does arithmetic on whole tensors, checks what it finds, and takes a random time;
 /// one stage takes much longer than the others, so that they run ahead of it as far as they can.
 class Arithmetic final : public StageWork {
@@ -37,25 +41,26 @@ class Arithmetic final : public StageWork {
   /// Element i of a tensor is its value plus i * `kRamp`, so that truncation shows.
   static constexpr double kRamp = 1.0 / 1024;
 
-  /// With `one_buffer`, input and output of a slot are the same memory, as in a stage without
-  /// layers.
-  Arithmetic(const PipelineShape& shape, int stage, int slots, int size, bool one_buffer,
+  Arithmetic(const PipelineShape& shape, int stage, int slots, int size, Memory memory,
              int slow_stage)
       : shape_(shape),
         stage_(stage),
         size_(size),
+        memory_(memory),
         longest_(stage == slow_stage ? 2000 : 200),
         random_(100 * shape.stages + stage) {
     for (int slot = 0; slot < slots; ++slot) {
       inputs_.emplace_back(size);
-      outputs_.emplace_back(one_buffer ? 0 : size);
+      outputs_.emplace_back(memory == Memory::one_buffer ? 0 : size);
     }
     for (auto& gradient : gradients_) gradient.resize(size);
   }
 
-  Tensor input(int slot) override { return view(inputs_[slot]); }
+  Tensor input(int slot) override {
+    return view(inputs_[memory_ == Memory::shared_inputs ? slot % 2 : slot]);
+  }
   Tensor output(int slot) override {
-    return view(outputs_[slot].empty() ? inputs_[slot] : outputs_[slot]);
+    return outputs_[slot].empty() ? input(slot) : view(outputs_[slot]);
   }
   Tensor gradient(int which) override { return view(gradients_[which]); }
 
@@ -65,6 +70,7 @@ class Arithmetic final : public StageWork {
     if (link == 0) fill(input(step.slot), into_link(0, step.micro_batch));
     expect(input(step.slot), into_link(link, step.micro_batch), "input", step);
     fill(output(step.slot), into_link(link + 1, step.micro_batch));
+    if (memory_ == Memory::shared_inputs) fill(input(step.slot), -1.0);
     done.push_back(step);
   }
 
@@ -78,6 +84,7 @@ class Arithmetic final : public StageWork {
     fill(gradient, leaving);
     // The rest of the backward finds what this one leaves over the output.
     fill(output(step.slot), leaving);
+    if (memory_ == Memory::shared_inputs) fill(input(step.slot), -2.0);
     done.push_back(step);
   }
 
@@ -117,6 +124,7 @@ class Arithmetic final : public StageWork {
   PipelineShape shape_;
   int stage_;
   std::int64_t size_;
+  Memory memory_;
   int longest_;  ///< microseconds
   std::mt19937 random_;
   std::vector<std::vector<double>> inputs_, outputs_;
@@ -148,13 +156,14 @@ TEST(Executor, EveryMicroBatchPassesEveryLink) {
     for (const PipelineShape& shape : shapes(stages, overlap)) {
       const StageSchedule schedule = make_schedule(shape, stage);
       for (const int size : kSizes)
-        for (const bool one_buffer : {false, true})
+        for (const Memory memory : {Memory::apart, Memory::one_buffer, Memory::shared_inputs})
           for (const int slow_stage : {0, stages - 1}) {
             SCOPED_TRACE(fmt::format(
-                "schedule {} of {} chunks, {} elements, {} micro-batches, stage {} is slow{}",
-                static_cast<int>(shape.kind), shape.chunks, size, shape.micro_batches, slow_stage,
-                overlap ? "" : ", no overlap"));
-            Arithmetic work(shape, stage, count_slots(schedule), size, one_buffer, slow_stage);
+                "schedule {} of {} chunks, {} elements, {} micro-batches, memory {}, stage {} is "
+                "slow{}",
+                static_cast<int>(shape.kind), shape.chunks, size, shape.micro_batches,
+                static_cast<int>(memory), slow_stage, overlap ? "" : ", no overlap"));
+            Arithmetic work(shape, stage, count_slots(schedule), size, memory, slow_stage);
             execute(schedule, work, *world, overlap);
             EXPECT_EQ(work.done, schedule);
           }
@@ -170,8 +179,7 @@ TEST(Executor, ForwardOnlyReusesItsSlots) {
         SCOPED_TRACE(fmt::format("{} chunks, {} elements, {} slots", chunks, size, slots));
         const PipelineShape shape{.stages = stages, .chunks = chunks, .micro_batches = 7};
         const StageSchedule schedule = forward_only(stages, stage, chunks, 7, slots);
-        Arithmetic work(shape, stage, slots, size, /*one_buffer=*/false,
-                        /*slow_stage=*/stages - 1);
+        Arithmetic work(shape, stage, slots, size, Memory::apart, /*slow_stage=*/stages - 1);
         execute(schedule, work, *world, /*overlap=*/chunks > 1 || slots == 2);
         EXPECT_EQ(work.done, schedule);
       }

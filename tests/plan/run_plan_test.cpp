@@ -3,6 +3,7 @@
 #include <gtest/gtest.h>
 
 #include <numeric>
+#include <tuple>
 
 #include "decks.hpp"
 
@@ -153,6 +154,36 @@ TEST(RunPlan, RecomputedLayersAreInputsInEachSlotAndOneSetForAll) {
   };
   row_has(kept, "1.7 GiB");
   row_has(full, "324.2 MiB");
+}
+
+TEST(RunPlan, OffloadedInputsAreInTheHostsMemory) {
+  const auto with = [](std::vector<std::string> words) {
+    words.insert(words.end(), {"parallel.pipeline=2", "parallel.data=1", "parallel.tensor=2",
+                               "recompute.granularity=full"});
+    return plan_gpt2(words, 4);
+  };
+  const RunPlan plain = with({"run.device=cuda"});
+  const RunPlan away = with({"run.device=cuda", "recompute.offload=true"});
+  const RunPlan both =
+      with({"run.device=cuda", "recompute.offload=true", "recompute.partition=true"});
+  const RunPlan host = with({"recompute.offload=true"});
+  // Two slots of six inputs, for which three streams are at hand.
+  const std::size_t stream = 2ul * 4 * 1024 * kHidden;
+  const auto& [kept, on_host, in_halves] =
+      std::tie(plain.stages[0].memory, away.stages[0].memory, both.stages[0].memory);
+  EXPECT_EQ(kept.host, 0u);
+  EXPECT_EQ(on_host.host, 2 * 6 * stream);
+  EXPECT_EQ(on_host.activations, kept.activations - (2 * 6 - 3) * stream);
+  EXPECT_EQ(on_host.total(), kept.total() - (2 * 6 - 3) * stream);
+  EXPECT_EQ(in_halves.host, 6 * stream);
+  EXPECT_EQ(in_halves.activations, on_host.activations);
+  EXPECT_NE(to_text(away).find("      total    on host\n"), std::string::npos) << to_text(away);
+  EXPECT_NE(to_text(away).find("   72.0 MiB\n"), std::string::npos) << to_text(away);
+  EXPECT_EQ(to_text(plain).find("on host"), std::string::npos) << to_text(plain);
+  // Ranks that compute on the host have all in one memory.
+  EXPECT_EQ(host.stages[0].memory.host, 0u);
+  EXPECT_EQ(host.stages[0].memory.activations,
+            with({}).stages[0].memory.activations + 2 * 3 * stream);
 }
 
 TEST(RunPlan, MemoryByPurpose) {

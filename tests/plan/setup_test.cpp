@@ -101,8 +101,8 @@ TEST(Setup, PipelineShape) {
 
 TEST(Setup, Recompute) {
   using What = model::Recompute::What;
-  const auto found = [](const std::vector<std::string>& words) {
-    return layer_sizes(gpt2_deck(words), {.size = 50257}).recompute;
+  const auto found = [](const std::vector<std::string>& words, std::int64_t ranks = 1) {
+    return layer_sizes(gpt2_deck(words, ranks), {.size = 50257}).recompute;
   };
   EXPECT_EQ(found({}).what, What::nothing);
   EXPECT_EQ(found({"recompute.granularity=selective"}).what, What::norms);
@@ -112,6 +112,11 @@ TEST(Setup, Recompute) {
       found({"recompute.granularity=full", "recompute.method=block", "recompute.layers=5"});
   EXPECT_EQ(block.what, What::block);
   EXPECT_EQ(block.layers, 5);
+  EXPECT_FALSE(block.moves_inputs());
+  const auto moved = found({"recompute.granularity=full", "recompute.partition=true",
+                            "recompute.offload=true", "parallel.tensor=2"},
+                           2);
+  EXPECT_TRUE(moved.partition && moved.offload);
 }
 
 TEST(Setup, MicroBatches) {

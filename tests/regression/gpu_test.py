@@ -170,6 +170,54 @@ class Layouts(GpuTest):
                    (1, 1, 4, cut, "recompute.granularity=full"))
 
 
+class Recompute(GpuTest):
+    """What is computed again, and where its inputs are kept, changes no bit."""
+
+    FULL = ["recompute.granularity=full"]
+    OFFLOAD = [*FULL, "recompute.offload=true"]
+    PARTITION = [*FULL, "recompute.partition=true"]
+    # Copies that take time beside products that do.
+    WIDE = ["model.hidden=1024", "model.heads=16", "model.sequence=512", "model.layers=6",
+            "batch.micro=4", "batch.global=16", "train.iterations=4"]
+
+    def check(self, ranks, words, *kinds):
+        """Runs on `ranks` GPUs with each of `kinds` have the losses of one that keeps everything."""
+        words = [*words, "checkpoint.at_end=false", "--restart", "never"]
+        self.pretrain("kept", *words, ranks=ranks)
+        for number, kind in enumerate(kinds):
+            self.pretrain(f"kind-{number}", *words, *kind, ranks=ranks)
+            self.assertEqual(self.losses(f"kind-{number}"), self.losses("kept"), [*words, *kind])
+
+    def test_one_gpu(self):
+        for words in FP32, BF16, [*BF16, *self.WIDE]:
+            self.check(1, words, ["recompute.granularity=selective"], self.FULL, self.OFFLOAD,
+                       [*self.OFFLOAD, "recompute.layers=3"],
+                       [*self.OFFLOAD, "recompute.method=block", "recompute.layers=2"])
+
+    @needs(2)
+    def test_two_tensor_ranks(self):
+        for words in FP32, BF16, [*BF16, *self.WIDE]:
+            words = [*words, *layout_words(2, 1, 1)]
+            self.check(2, words, ["recompute.granularity=selective"], self.PARTITION,
+                       self.OFFLOAD, [*self.PARTITION, *self.OFFLOAD],
+                       [*self.PARTITION, *self.OFFLOAD, "recompute.layers=3"])
+            self.check(2, [*words, "parallel.sequence=true"],
+                       ["recompute.granularity=selective"], self.OFFLOAD)
+
+    @needs(2)
+    def test_two_stages(self):
+        for words in FP32, [*BF16, *self.WIDE, "model.layers=8"]:
+            for schedule in [], INTERLEAVED:
+                self.check(2, [*words, *layout_words(1, 2, 1), *schedule], self.FULL, self.OFFLOAD,
+                           [*self.OFFLOAD, "recompute.method=block"])
+
+    @needs(4)
+    def test_two_stages_of_two_tensor_ranks(self):
+        for words in FP32, [*BF16, *self.WIDE, "model.layers=8"]:
+            self.check(4, [*words, *layout_words(2, 2, 1), *INTERLEAVED], self.PARTITION,
+                       [*self.PARTITION, *self.OFFLOAD])
+
+
 class Restart(GpuTest):
     def check_same_bits(self, *words, ranks=1):
         """A run of twelve iterations gives the bits of one that starts again after six."""

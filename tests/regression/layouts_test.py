@@ -69,7 +69,8 @@ class Layouts(RunTest):
     def test_recomputation_changes_no_bit(self):
         """Of any iteration, where gradients and weights travel while layers are computed again, too."""
         full = ["recompute.granularity=full"]
-        for name, layout, *words in [("tensor", (2, 1, 1), "parallel.sequence=true"),
+        for name, layout, *words in [("sequence", (2, 1, 1), "parallel.sequence=true"),
+                                     ("tensor", (2, 2, 1), *INTERLEAVED),
                                      ("chunks", (1, 2, 2), *INTERLEAVED),
                                      ("bf16", (1, 2, 1), "precision.compute=bf16")]:
             words = [*layout_words(*layout), *words, "checkpoint.at_end=false"]
@@ -79,7 +80,14 @@ class Layouts(RunTest):
             run("uniform", *full)
             run("block", *full, "recompute.method=block", "recompute.layers=1")
             run("selective", "recompute.granularity=selective")
-            for kind in ["uniform", "block", "selective"]:
+            run("offload", *full, "recompute.offload=true")
+            kinds = ["uniform", "block", "selective", "offload"]
+            if name == "tensor":
+                shared = [*full, "recompute.partition=true", "recompute.contiguous=true"]
+                run("partition", *shared)
+                run("both", *shared, "recompute.offload=true")
+                kinds += ["partition", "both"]
+            for kind in kinds:
                 self.assertEqual(self.losses(f"{name}-{kind}"), self.losses(f"{name}-kept"), kind)
 
     def test_embedding_layernorm(self):

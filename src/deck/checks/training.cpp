@@ -195,6 +195,19 @@ void Checker::recompute() {
   };
   belongs_to_full(!recompute.method, "recompute.method");
   belongs_to_full(!recompute.layers, "recompute.layers");
+  belongs_to_full(!recompute.partition, "recompute.partition");
+  belongs_to_full(!recompute.offload, "recompute.offload");
+  belongs_to_full(!recompute.contiguous, "recompute.contiguous");
+  if (recompute.partition && recompute.granularity == Granularity::full) {
+    require(deck_.parallel.tensor > 1, {"recompute.partition", "parallel.tensor"}, [] {
+      return "recompute.partition = true with parallel.tensor = 1: there is no rank to share with; "
+             "leave it out (recompute.offload: true saves more)";
+    });
+    require(!deck_.parallel.sequence, {"recompute.partition", "parallel.sequence"}, [] {
+      return "recompute.partition = true has no use beside parallel.sequence = true, with which "
+             "each tensor rank has a share of all inputs already; leave it out";
+    });
+  }
   // Zero-bubble keeps gradients where activations were: here those are not a micro-batch's own.
   require(recompute.granularity == Granularity::none ||
               deck_.parallel.schedule != PipelineSchedule::zero_bubble,

@@ -119,19 +119,17 @@ void arithmetic_keys(std::vector<Key>& rows) {
               .help("Layers of a group (uniform), or how many are computed again (block)."),
           key(TRIREME_MEMBER(recompute.partition))
               .by_default("false")
-              .built({"false"})
               .noted()
-              .help("Tensor ranks share the kept activations."),
+              .help("Each tensor rank keeps a share of the inputs of what is computed again."),
           key(TRIREME_MEMBER(recompute.offload))
               .by_default("false")
-              .built({"false"})
               .noted()
-              .help("Kept activations go to host memory."),
+              .help("The inputs of what is computed again go to page-locked host memory."),
           key(TRIREME_MEMBER(recompute.contiguous))
               .by_default("false")
-              .built({"false"})
               .noted()
-              .help("Kept activations lie in one buffer."),
+              .help("true: the inputs of what is computed again lie side by side in one buffer, as "
+                    "they do with false."),
       });
 }
 

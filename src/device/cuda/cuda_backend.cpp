@@ -130,6 +130,26 @@ class CudaBackend final : public Backend {
                                    context_.stream));
     synchronize();
   }
+  Buffer allocate_on_host(std::size_t bytes, const char* purpose) override {
+    void* memory = nullptr;
+    const cudaError_t code = cudaMallocHost(&memory, std::max<std::size_t>(bytes, 1));
+    if (code == cudaErrorMemoryAllocation) {
+      cudaGetLastError();  // not to be reported again by the next launch
+      throw CodedError<ExitCode::failure>(
+          "no memory for {}: the system refused {} of page-locked host memory on {}", purpose,
+          human_bytes(static_cast<double>(bytes)), process_identity());
+    }
+    TRIREME_CUDA(code);
+    return Buffer(memory, [](void* address) { cudaFreeHost(address); });
+  }
+  void start_copy(void* destination, const void* source, std::size_t bytes) override {
+    if (bytes == 0) return;
+    copies_asked_.record(context_.stream);
+    copies_asked_.hold(copies_.get());
+    TRIREME_CUDA(cudaMemcpyAsync(destination, source, bytes, cudaMemcpyDefault, copies_.get()));
+    copies_done_.record(copies_.get());
+  }
+  void finish_copies() override { copies_done_.hold(context_.stream); }
   void synchronize() override { TRIREME_CUDA(cudaStreamSynchronize(context_.stream)); }
 
   std::string gpu_name() const override { return gpu_name_; }
@@ -205,6 +225,8 @@ class CudaBackend final : public Backend {
   std::string gpu_name_;
   std::shared_ptr<Allocated> allocated_ = std::make_shared<Allocated>();
   cuda::Stream stream_;
+  cuda::Stream copies_;  ///< beside it: of start_copy()
+  cuda::Event copies_asked_, copies_done_;
   Staging staging_;
   kernels_on_gpu::GemmRunner gemm_;
   kernels_on_gpu::Context context_;

@@ -59,6 +59,21 @@ class HostBackend final : public Backend {
   void download(void* host_destination, const void* source, std::size_t bytes) override {
     copy(host_destination, source, bytes);
   }
+  Buffer allocate_on_host(std::size_t bytes, const char* purpose) override {
+    return allocate(bytes, purpose);
+  }
+  // A copy that runs beside other work may be anywhere when that work reads or writes: half of it
+  // is made at once and half at the end, so that who relies on either gets wrong results here, too.
+  void start_copy(void* destination, const void* source, std::size_t bytes) override {
+    const std::size_t half = bytes / 2;
+    copy(destination, source, half);
+    late_copies_.push_back({static_cast<std::byte*>(destination) + half,
+                            static_cast<const std::byte*>(source) + half, bytes - half});
+  }
+  void finish_copies() override {
+    for (const Copy& late : late_copies_) copy(late.destination, late.source, late.bytes);
+    late_copies_.clear();
+  }
   void synchronize() override {}
   void reserve_workspace(std::size_t) override {}
   std::unique_ptr<Mark> make_mark() override { return std::make_unique<HostMark>(); }
@@ -132,6 +147,14 @@ class HostBackend final : public Backend {
   void squared_sum(const kernels::SquaredSum& args) override { host::squared_sum(args); }
   void cast(const kernels::Cast& args) override { host::cast(args); }
   void zero_count(const kernels::ZeroCount& args) override { host::zero_count(args); }
+
+ private:
+  struct Copy {
+    void* destination;
+    const void* source;
+    std::size_t bytes;
+  };
+  std::vector<Copy> late_copies_;
 };
 
 // Cores in the affinity mask of this process.

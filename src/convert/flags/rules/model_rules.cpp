@@ -162,8 +162,12 @@ void apply_recompute_rules(Recipe& recipe) {
     if (!given) continue;
     if (!recomputes)
       draft.leave_out(*given, "has no effect without --checkpoint-activations");
+    else if (!full)
+      draft.leave_out(*given, "has no effect without full recomputation");
     else if (key == "recompute.partition" && recipe.tensor() == 1)
       draft.leave_out(*given, "one tensor rank has nobody to share with");
+    else if (key == "recompute.partition" && flags.has("sequence-parallel"))
+      draft.leave_out(*given, "with --sequence-parallel tensor ranks have shares already");
     else
       draft.set(key, "true", *given);
   }
