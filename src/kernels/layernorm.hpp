@@ -24,7 +24,8 @@ struct LayerNormForward {
 /// adds to dweight and dbias. dout, x, dx [T, h]; mean, rstd [T], dweight, dbias [h] of the wide
 /// type; weight [h]. When given, dx_sum [h] of the wide type gets the column sums of the new dx
 /// added, before they are rounded: the gradient of a bias that was added to x. The order of all
-/// sums is fixed.
+/// sums is fixed. When given, out [T, h] gets the result of the forward pass again, bit by bit, for
+/// which bias [h] is needed, too: x is at hand, so that costs a write.
 struct LayerNormBackward {
   Tensor dout;
   Tensor x;
@@ -35,6 +36,8 @@ struct LayerNormBackward {
   Tensor dweight;
   Tensor dbias;
   Tensor dx_sum;
+  Tensor out;
+  Tensor bias;
 };
 
 namespace host {

@@ -1,6 +1,7 @@
 #include "model/transformer_layer.hpp"
 
 #include <algorithm>
+#include <utility>
 
 #include "kernels/cuda/attention_workspace.hpp"
 #include "kernels/cuda/workspace.hpp"
@@ -36,6 +37,28 @@ Tensor before_dropout(const LayerContext& context, const Tensor& gradient, const
                                     .dropout = dropout,
                                     .first_position = context.first_position()});
   return scratch;
+}
+
+/// The end of a sublayer's backward pass, from the gradient `full` of what its norm put out, whose
+/// sum over the tensor ranks is still to come: adds that of the weights that read the norm's output
+/// by add_weights() and what `args` say. With args.out that output is not kept. A rank alone makes
+/// it again with the norm's gradient, almost for nothing; among others normalize() does, and both
+/// that and add_weights() run beside the sum. Collective.
+template <typename Normalize, typename AddWeights>
+void norm_backward(const LayerContext& context, const Tensor& full, kernels::LayerNormBackward args,
+                   const Normalize& normalize, const AddWeights& add_weights) {
+  if (context.tensor_ranks == 1) {
+    context.backend.layernorm_backward(args);
+    return add_weights();
+  }
+  const bool again = static_cast<bool>(std::exchange(args.out, {}));
+  const bool gathers = context.stream_parts() > 1;  // in normalize(), which then goes first
+  if (again && gathers) normalize();
+  const auto sum = start_sum_partial(context, full);
+  if (again && !gathers) normalize();
+  add_weights();
+  sum->wait();
+  context.backend.layernorm_backward(args);
 }
 
 }  // namespace
@@ -290,14 +313,8 @@ void TransformerLayer::mlp_backward(const LayerContext& context, const LayerWork
                                 .dup = dup,
                                 .dbias = up_bias_.gradient});
   linear_input_gradient(backend, dup, up_weight_.weight, beside_rows);
-  if (!saved.keeps_norms) normalize2(context, saved);
-  const auto sum = start_sum_partial(context, beside);
-  if (kept)
-    backend.copy(kept->up.data, dup.data, dup.bytes());
-  else
-    linear_weight_gradient(backend, saved.norm2, dup, up_weight_.gradient);
-  sum->wait();
-  backend.layernorm_backward(
+  norm_backward(
+      context, beside,
       {.dout = own_part(context, beside_rows),
        .x = as_rows(saved.middle),
        .weight = norm2_weight_.weight,
@@ -308,7 +325,16 @@ void TransformerLayer::mlp_backward(const LayerContext& context, const LayerWork
        .dbias = norm2_bias_.gradient,
        // Without dropout the projection's bias has the gradient of the
        // stream, which is complete here.
-       .dx_sum = drops(context, pass) ? Tensor() : projection_bias_.gradient});
+       .dx_sum = drops(context, pass) ? Tensor() : projection_bias_.gradient,
+       .out = saved.keeps_norms ? Tensor() : saved.norm2,
+       .bias = norm2_bias_.weight},
+      [&] { normalize2(context, saved); },
+      [&] {
+        if (kept)
+          backend.copy(kept->up.data, dup.data, dup.bytes());
+        else
+          linear_weight_gradient(backend, saved.norm2, dup, up_weight_.gradient);
+      });
 }
 
 void TransformerLayer::attention_backward(const LayerContext& context,
@@ -340,24 +366,28 @@ void TransformerLayer::attention_backward(const LayerContext& context,
                               .dropout = dropout_at(config, pass, layer_, DropoutSite::attention),
                               .document_start = pass.document_start});
   linear_input_gradient(backend, as_rows(dqkv), qkv_weight_.weight, beside_rows);
-  if (!saved.keeps_norms) normalize1(context, input, saved);
-  const auto sum = start_sum_partial(context, beside);
-  if (kept) {
-    backend.bias_gradient({.dout = as_rows(dqkv), .dbias = qkv_bias_.gradient});
-    backend.copy(kept->qkv.data, dqkv.data, dqkv.bytes());
-  } else {
-    linear_weight_gradient(backend, saved.norm1, as_rows(dqkv), qkv_weight_.gradient,
-                           qkv_bias_.gradient);
-  }
-  sum->wait();
-  backend.layernorm_backward({.dout = own_part(context, beside_rows),
-                              .x = as_rows(input),
-                              .weight = norm1_weight_.weight,
-                              .mean = saved.mean1,
-                              .rstd = saved.rstd1,
-                              .dx = as_rows(gradient),
-                              .dweight = norm1_weight_.gradient,
-                              .dbias = norm1_bias_.gradient});
+  norm_backward(
+      context, beside,
+      {.dout = own_part(context, beside_rows),
+       .x = as_rows(input),
+       .weight = norm1_weight_.weight,
+       .mean = saved.mean1,
+       .rstd = saved.rstd1,
+       .dx = as_rows(gradient),
+       .dweight = norm1_weight_.gradient,
+       .dbias = norm1_bias_.gradient,
+       .out = saved.keeps_norms ? Tensor() : saved.norm1,
+       .bias = norm1_bias_.weight},
+      [&] { normalize1(context, input, saved); },
+      [&] {
+        if (kept) {
+          backend.bias_gradient({.dout = as_rows(dqkv), .dbias = qkv_bias_.gradient});
+          backend.copy(kept->qkv.data, dqkv.data, dqkv.bytes());
+        } else {
+          linear_weight_gradient(backend, saved.norm1, as_rows(dqkv), qkv_weight_.gradient,
+                                 qkv_bias_.gradient);
+        }
+      });
 }
 
 }  // namespace trireme::model

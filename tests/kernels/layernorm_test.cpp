@@ -137,6 +137,27 @@ TEST(LayerNorm, SumsTheColumnsOfDxOnlyWhenAsked) {
   for (std::int64_t i = 0; i < before.size(); ++i) EXPECT_EQ(plain.dx_sum[i], before[i]);
 }
 
+template <typename T>
+void expect_result_again(std::int64_t rows, std::int64_t h) {
+  Problem<T> p(rows, h), plain = p;
+  p.forward();
+  plain.forward();
+  plain.backward();
+  Owned<T> again({rows, h});
+  host::layernorm_backward({p.dout.tensor(), p.x.tensor(), p.weight.tensor(), p.mean.tensor(),
+                            p.rstd.tensor(), p.dx.tensor(), p.dweight.tensor(), p.dbias.tensor(),
+                            p.dx_sum.tensor(), again.tensor(), p.bias.tensor()});
+  for (std::int64_t i = 0; i < again.size(); ++i) {
+    EXPECT_EQ(again[i], p.out[i]) << i;
+    EXPECT_EQ(p.dx[i], plain.dx[i]) << i;
+  }
+}
+
+TEST(LayerNorm, BackwardMakesTheResultAgain) {
+  expect_result_again<float>(7, 33);
+  expect_result_again<double>(3, 64);
+}
+
 TEST(LayerNorm, SurvivesAConstantRow) {
   Problem<float> p(2, 8);
   p.x = Owned<float>({2, 8}, 1e4);

@@ -114,7 +114,7 @@ void Rows::norms() {
                                          .rstd = per_token()};
     return [this, args] { backend_.layernorm_forward(args); };
   });
-  meter_.stream(name("layernorm backward"), 4 * activation_bytes_, [this]() -> Call {
+  const auto backward = [this](bool again) -> Call {
     const kernels::LayerNormBackward args{.dout = activation(),
                                           .x = activation(),
                                           .weight = weight(),
@@ -122,9 +122,14 @@ void Rows::norms() {
                                           .rstd = per_token(),
                                           .dx = activation(),
                                           .dweight = gradient(),
-                                          .dbias = gradient()};
+                                          .dbias = gradient(),
+                                          .out = again ? activation() : Tensor(),
+                                          .bias = again ? weight() : Tensor()};
     return [this, args] { backend_.layernorm_backward(args); };
-  });
+  };
+  meter_.stream(name("layernorm backward"), 4 * activation_bytes_, [=] { return backward(false); });
+  meter_.stream(name("layernorm backward, result again"), 5 * activation_bytes_,
+                [=] { return backward(true); });
 }
 
 void Rows::dropouts() {

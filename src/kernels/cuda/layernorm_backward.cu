@@ -1,8 +1,8 @@
 // Bound by bytes: dout, x and dx are read once, dx is written once (8 bytes an element in half
-// precision). The arithmetic of a row waits for memory and then for sums over the row; so that
-// memory never waits for arithmetic, a thread asks for rows several turns ahead, into shared
-// memory. Column sums, over the rows, are gathered in registers by teams of warps that take row
-// after row, merged in a block, and added by a second small kernel.
+// precision); and so is out, when asked for (10 bytes). The arithmetic of a row waits for memory
+// and then for sums over the row; so that memory never waits for arithmetic, a thread asks for rows
+// several turns ahead, into shared memory. Column sums, over the rows, are gathered in registers by
+// teams of warps that take row after row, merged in a block, and added by a second small kernel.
 #include "kernels/layernorm.hpp"
 
 #include "kernels/cuda/common/partials.hpp"
@@ -98,7 +98,15 @@ __global__ void __launch_bounds__(P::kBlockThreads, P::kResidentBlocks)
           dx[i] += rstd * (dout[i] * weight[i] - plain - (x[i] - mean) * rstd * along);
           if constexpr (P::kSumsDx) columns[2][g][i] += dx[i];
         }
-        if (own.has(g)) store(args.dx + row * h + own.column(g), narrow<T>(dx));
+        if (!own.has(g)) continue;
+        const std::int64_t offset = row * h + own.column(g);
+        store(args.dx + offset, narrow<T>(dx));
+        if (args.out == nullptr) continue;
+        const Values<kWidth> bias = widen(load<kWidth>(args.bias + own.column(g)));
+        Values<kWidth> out;
+#pragma unroll
+        for (int i = 0; i < kWidth; ++i) out[i] = normalized(x[i], mean, rstd, weight[i], bias[i]);
+        store(args.out + offset, narrow<T>(out));
       }
     }
     if constexpr (kStaged) {
@@ -196,7 +204,8 @@ template <typename T, bool kSumsDx>
 std::int64_t queue_gradients(NormGradients<T> args, const Context& context) {
   constexpr int kWidth = 16 / sizeof(T);
   using Wide = NormPlan<T, kWidth, kWideNormColumns / kWidth, kWideNormThreads, kSumsDx>;
-  const bool vectors = rows_aligned16<T>(args.h, args.dout, args.x, args.weight, args.dx);
+  const bool vectors =
+      rows_aligned16<T>(args.h, args.dout, args.x, args.weight, args.dx, args.out, args.bias);
   if (vectors && args.h <= kNormThreads * kMostNormGroups * kWidth) {
     args.team_threads = team_threads_for(args.h, kMostNormGroups * kWidth, kNormThreads);
     const int columns = args.team_threads * kWidth;
@@ -225,6 +234,10 @@ void layernorm_backward(const LayerNormBackward& args, const Context& context) {
   check_vector(op, "dweight", args.dweight, DType::f32, h);
   check_vector(op, "dbias", args.dbias, DType::f32, h);
   if (args.dx_sum) check_vector(op, "dx_sum", args.dx_sum, DType::f32, h);
+  if (args.out) {
+    check_matrix(op, "out", args.out, dtype, extents);
+    check_vector(op, "bias", args.bias, dtype, h);
+  }
   check_workspace(op, context, layernorm_backward_workspace(h));
   if (extents.rows == 0) return;
   auto* partials = reinterpret_cast<float*>(context.workspace);
@@ -237,6 +250,8 @@ void layernorm_backward(const LayerNormBackward& args, const Context& context) {
                                      .mean = args.mean.as<float>(),
                                      .rstd = args.rstd.as<float>(),
                                      .dx = args.dx.as<T>(),
+                                     .out = args.out ? args.out.as<T>() : nullptr,
+                                     .bias = args.out ? args.bias.as<T>() : nullptr,
                                      .partials = partials,
                                      .rows = extents.rows,
                                      .h = static_cast<int>(h)};

@@ -29,6 +29,8 @@ struct NormGradients {
   const float* mean;
   const float* rstd;
   T* dx;
+  T* out;           // null: not asked for
+  const T* bias;    // of the forward pass, for out
   float* partials;  // [blocks, 2 or 3, h]: of dweight, dbias, and dx_sum
   std::int64_t rows;
   int h;

@@ -11,6 +11,14 @@
 namespace trireme::kernels::host {
 namespace {
 
+/// Writes a row of the result from its statistics.
+template <typename T>
+void scale_row(const T* x, T center, T scale, const T* weight, const T* bias, std::int64_t h,
+               T* out) {
+#pragma omp simd
+  for (std::int64_t i = 0; i < h; ++i) out[i] = (x[i] - center) * scale * weight[i] + bias[i];
+}
+
 template <typename T>
 void normalize(const LayerNormForward& args, std::int64_t rows, std::int64_t h) {
   const T* weight = args.weight.as<T>();
@@ -29,9 +37,15 @@ void normalize(const LayerNormForward& args, std::int64_t rows, std::int64_t h) 
                             h;
     mean[t] = static_cast<T>(average);
     rstd[t] = static_cast<T>(1.0 / std::sqrt(variance + args.eps));
-    const T center = mean[t], scale = rstd[t];
-#pragma omp simd
-    for (std::int64_t i = 0; i < h; ++i) out[i] = (x[i] - center) * scale * weight[i] + bias[i];
+    scale_row(x, mean[t], rstd[t], weight, bias, h, out);
+  });
+}
+
+template <typename T>
+void normalize_again(const LayerNormBackward& args, std::int64_t rows, std::int64_t h) {
+  parallel_for(rows, [&](std::int64_t t) {
+    scale_row(args.x.as<T>() + t * h, args.mean.as<T>()[t], args.rstd.as<T>()[t],
+              args.weight.as<T>(), args.bias.as<T>(), h, args.out.as<T>() + t * h);
   });
 }
 
@@ -101,12 +115,17 @@ void layernorm_backward(const LayerNormBackward& args) {
   check_vector(op, "dweight", args.dweight, wide(dtype), h);
   check_vector(op, "dbias", args.dbias, wide(dtype), h);
   if (args.dx_sum) check_vector(op, "dx_sum", args.dx_sum, wide(dtype), h);
+  if (args.out) {
+    check_matrix(op, "out", args.out, dtype, rows, h);
+    check_vector(op, "bias", args.bias, dtype, h);
+  }
   check_vector(op, "mean", args.mean, wide(dtype), rows);
   check_vector(op, "rstd", args.rstd, wide(dtype), rows);
   using Args = LayerNormBackward;
-  compute(args, dtype, {&Args::dout, &Args::x, &Args::weight, &Args::dx}, {&Args::dx},
-          [rows = rows, h = h](const Args& a, auto zero) {
+  compute(args, dtype, {&Args::dout, &Args::x, &Args::weight, &Args::dx, &Args::bias},
+          {&Args::dx, &Args::out}, [rows = rows, h = h](const Args& a, auto zero) {
             using T = decltype(zero);
+            if (a.out) normalize_again<T>(a, rows, h);
             add_input_gradient<T>(a, rows, h);
             add_parameter_gradients<T>(a, rows, h);
             if (!a.dx_sum) return;

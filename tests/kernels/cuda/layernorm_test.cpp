@@ -102,5 +102,37 @@ TEST(LayerNormBackward, SumsTheColumnsOfDx) {
     for (const Shape& shape : kShapes) expect_gradients_as_on_host(shape, dtype, true);
 }
 
+// What is normalised again has the bits of the forward pass.
+TEST(LayerNormBackward, MakesTheResultAgain) {
+  for (const DType dtype : kStorageTypes)
+    for (const Shape& shape : kShapes) {
+      SCOPED_TRACE(fmt::format("{} in {}", to_string(shape), name_of(dtype)));
+      const std::int64_t h = shape[shape.rank() - 1], rows = shape.size() / h;
+      Workbench bench(/*on_gpu=*/true, dtype, dtype);
+      const LayerNormForward forward{.x = bench.random(shape, 1, 3.0),
+                                     .weight = bench.random({h}, 2),
+                                     .bias = bench.random({h}, 3),
+                                     .out = bench.poisoned(shape),
+                                     .mean = bench.wide_poisoned({rows}),
+                                     .rstd = bench.wide_poisoned({rows})};
+      gpu().layernorm_forward(forward);
+      for (const bool sums_dx : {false, true}) {
+        const Tensor again = bench.poisoned(shape);
+        gpu().layernorm_backward({.dout = bench.random(shape, 5),
+                                  .x = forward.x,
+                                  .weight = forward.weight,
+                                  .mean = forward.mean,
+                                  .rstd = forward.rstd,
+                                  .dx = bench.random(shape, 2),
+                                  .dweight = bench.wide_random({h}, 3),
+                                  .dbias = bench.wide_random({h}, 4),
+                                  .dx_sum = sums_dx ? bench.wide_random({h}, 7) : Tensor(),
+                                  .out = again,
+                                  .bias = forward.bias});
+        EXPECT_EQ(bench.read(again), bench.read(forward.out));
+      }
+    }
+}
+
 }  // namespace
 }  // namespace trireme::kernels

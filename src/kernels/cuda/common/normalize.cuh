@@ -42,6 +42,12 @@ struct Normalization {
   float eps;
 };
 
+/// A value of the result. Rounded as written, so that who computes it again gets the same bits.
+__device__ __forceinline__ float normalized(float value, float mean, float rstd, float weight,
+                                            float bias) {
+  return __fmaf_rn(__fmul_rn(__fsub_rn(value, mean), rstd), weight, bias);
+}
+
 /// Normalises rows of h columns; source.load(row, column) and source.finish(row, column, inputs)
 /// make the group of kWidth elements that begins there.
 template <typename T, int kWidth, typename Source>
@@ -105,7 +111,8 @@ __global__ void __launch_bounds__(kRowThreads)
     const Values<kWidth> bias = widen(load<kWidth>(norm.bias + column));
     Values<kWidth> values = widen(groups[g]);
 #pragma unroll
-    for (int i = 0; i < kWidth; ++i) values[i] = (values[i] - mean) * rstd * weight[i] + bias[i];
+    for (int i = 0; i < kWidth; ++i)
+      values[i] = normalized(values[i], mean, rstd, weight[i], bias[i]);
     store(norm.out + row * h + column, narrow<T>(values));
   }
 }
