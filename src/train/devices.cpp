@@ -6,8 +6,8 @@
 #include "comm/nccl/device_communicator.hpp"
 #include "core/files.hpp"
 #include "core/identity.hpp"
-#include "deck/batch_problems.hpp"
 #include "kernels/host/threads.hpp"
+#include "plan/remedies.hpp"
 #include "plan/run_plan.hpp"
 #include "plan/setup.hpp"
 
@@ -90,28 +90,15 @@ Devices make_devices(const deck::Deck& deck, std::unique_ptr<comm::MpiCommunicat
 void require_memory(const deck::Deck& deck, std::int64_t vocab, const device::Backend& backend) {
   const device::Backend::Memory memory = backend.memory();
   if (memory.total == 0) return;
-  const auto needed = [&](const deck::Deck& candidate) {
-    const plan::MemoryPlan& plan = plan::plan_run(candidate, vocab).largest().memory;
-    return plan.total() - plan.libraries;  // which are loaded already
-  };
   const std::size_t free = memory.total - memory.used;
-  if (needed(deck) <= free) return;
-
-  deck::Deck smaller = deck;
-  while (smaller.batch.micro > 1) {
-    smaller.batch.micro /= 2;
-    if (!deck::batch_problem(smaller, *smaller.parallel.data) && needed(smaller) <= free) break;
-  }
-  const std::string advice =
-      needed(smaller) <= free && smaller.batch.micro < deck.batch.micro
-          ? fmt::format("batch.micro = {} would fit", smaller.batch.micro)
-          : "no smaller batch.micro fits; cut the model over more ranks (parallel.tensor, "
-            "parallel.pipeline) or its state (parallel.zero with more data ranks)";
+  const std::size_t needed = plan::needed_bytes(deck, vocab);  // libraries are loaded already
+  if (needed <= free) return;
   throw CodedError<ExitCode::failure>(
       "{}: the plan needs {} of GPU memory, {} of {} are free; {}; {}", process_identity(),
-      human_bytes(static_cast<double>(needed(deck))), human_bytes(static_cast<double>(free)),
+      human_bytes(static_cast<double>(needed)), human_bytes(static_cast<double>(free)),
       human_bytes(static_cast<double>(memory.total)),
-      largest_purpose(plan::plan_run(deck, vocab).largest().memory), advice);
+      largest_purpose(plan::plan_run(deck, vocab).largest().memory),
+      plan::to_text(plan::remedies(deck, vocab, free)));
 }
 
 }  // namespace trireme::train

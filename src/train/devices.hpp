@@ -28,8 +28,8 @@ struct Devices {
 Devices make_devices(const deck::Deck& deck, std::unique_ptr<comm::MpiCommunicator> world);
 
 /// Throws Error (exit 1) unless the backend's free memory holds what the plan of `deck` says the
-/// fullest rank needs: names the largest purpose and a micro-batch that would fit. The host's
-/// memory is not checked.
+/// fullest rank needs: names the largest purpose and plan::remedies(). The host's memory is not
+/// checked.
 void require_memory(const deck::Deck& deck, std::int64_t vocab, const device::Backend& backend);
 
 }  // namespace trireme::train

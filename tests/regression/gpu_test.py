@@ -319,7 +319,7 @@ class Errors(GpuTest):
         result = self.fails(FAILED, "the plan needs ", *BF16, "model.layers=12",
                             "model.hidden=768", "model.heads=12", "model.sequence=1024",
                             "model.vocab=50257", "batch.micro=65536", "batch.global=65536")
-        self.assertRegex(result.err, r"activations take .*; batch\.micro = \d+ would fit")
+        self.assertRegex(result.err, r"activations take .*; batch\.micro=\d+ \([0-9.]+ GiB\) would fit")
 
 
 class AfterTraining(GpuTest):
