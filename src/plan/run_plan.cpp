@@ -72,19 +72,18 @@ StagePlan plan_stage(const deck::Deck& deck, const grid::Layout& layout,
   const auto [weights, gradients] =
       model::ParameterStore::planned_bytes(placement, layout.data, dtype, store);
   const model::StageMemory memory = model::GptStage::plan(sizes, layout, stage, plan.slots);
-  plan.memory = {
-      .weights = weights,
-      .gradients = gradients,
-      .optimizer = optim::Optimizer::planned_bytes(placement, layout.data, optimizer_config(deck),
-                                                   dtype, store.narrow_gradients),
-      .activations = memory.activations + (on_gpu ? 0 : memory.host),
-      .workspace =
-          memory.workspace + (on_gpu ? model::kernel_workspace_bytes(sizes) : widened_bytes(sizes)),
-      .communication = memory.communication,
-      .libraries = on_gpu
-                       ? kGpuLibraryBytes + communication_bytes(layout, stage, message_bytes(deck))
-                       : kLibraryBytes,
-      .host = on_gpu ? memory.host : 0};
+  plan.memory = {.weights = weights,
+                 .gradients = gradients,
+                 .optimizer = optim::Optimizer::planned_bytes(
+                     placement, layout.data, optimizer_config(deck), dtype, store.narrow_gradients),
+                 .activations = memory.activations + (on_gpu ? 0 : memory.host),
+                 .workspace = memory.workspace + (on_gpu ? model::kernel_workspace_bytes(sizes)
+                                                         : widened_bytes(sizes)),
+                 .communication = memory.communication,
+                 .libraries = on_gpu ? kGpuLibraryBytes +
+                                           communication_bytes(layout, stage, message_bytes(deck))
+                                     : kLibraryBytes,
+                 .host = on_gpu ? memory.host : 0};
   return plan;
 }
 
