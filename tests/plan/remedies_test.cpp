@@ -62,7 +62,7 @@ TEST(Remedies, TensorRanksShareBeforeTheHostHelps) {
 }
 
 TEST(Remedies, AllTogetherIfNoneSuffices) {
-  const Overrides all = {"recompute.granularity=full", "recompute.offload=true", "parallel.zero=1"};
+  const Overrides all = {"recompute.granularity=full", "recompute.offload=true", "parallel.zero=3"};
   EXPECT_EQ(overrides_of(found(kCuda, all, 2)), (std::vector<Overrides>{all}));
   Overrides smaller = all;
   smaller.push_back("batch.micro=1");
