@@ -13,9 +13,11 @@ namespace trireme::test {
 namespace {
 
 using grid::Boxes;
+using model::Home;
 using model::LocalParameter;
 using model::Parameter;
 using model::Placement;
+using model::Range;
 
 model::ModelConfig small() {
   return {.layers = 4,
