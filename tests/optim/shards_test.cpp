@@ -63,7 +63,8 @@ TEST(Shards, BucketsBetweenEndsAreEqual) {
   const Shards shards({4 * 1600}, 5000, 4);
   EXPECT_EQ(shards.buckets(), (std::vector<Range>{{0, 3200}, {3200, 6400}}));
   // Shards begin where kernels read 16 bytes at a time.
-  for (const Range& bucket : Shards({64 * 1001}, 20'000, 4).buckets())
+  const Shards aligned({64 * 1001}, 20'000, 4);
+  for (const Range& bucket : aligned.buckets())
     EXPECT_EQ(bucket.size() / 4 % model::kParameterAlignment, 0);
 }
 
