@@ -16,7 +16,7 @@ struct TinyGpt {
       : config(config_in),
         layout{.partition = {static_cast<int>(config.layers)}},
         backend(device::make_host_backend(1)),
-        parameters(*backend, model::gpt_parameters(config), layout, {}, dtype, false) {
+        parameters(*backend, model::gpt_parameters(config), layout, {}, dtype) {
     parameters.initialize(config.seed);
     dispatch(dtype, [&](auto element) {
       auto* weights = parameters.weights().as<decltype(element)>();
