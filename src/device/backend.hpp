@@ -5,6 +5,7 @@
 #pragma once
 
 #include <cstddef>
+#include <functional>
 #include <memory>
 #include <string>
 #include <vector>
@@ -39,6 +40,14 @@ class Mark {
   /// Milliseconds from `earlier`, a mark of the same backend, to this one; both have been set.
   /// Waits until the work before this one is done.
   virtual double milliseconds_since(const Mark& earlier) const = 0;
+};
+
+/// Operations that were recorded, to be asked for as a whole.
+class Recording {
+ public:
+  virtual ~Recording() = default;
+  /// Asks the backend for them, with the arguments that they were recorded with.
+  virtual void replay() = 0;
 };
 
 /// What computes: one per rank. Operations may run asynchronously in call order; synchronize()
@@ -92,6 +101,14 @@ class Backend {
   virtual void reserve_workspace(std::size_t bytes) = 0;
   /// The CUDA stream that operations are queued on; null on the host.
   virtual CUstream_st* stream() const { return nullptr; }
+
+  /// Records what `work()` asks of this backend, without carrying it out: operations alone, each of
+  /// which has been carried out before with arguments of these sizes. Null, `work()` not called,
+  /// where replaying would gain nothing. The backend must outlive the result.
+  virtual std::unique_ptr<Recording> record(const std::function<void()>& work) {
+    (void)work;
+    return nullptr;
+  }
 
   virtual void gemm(const kernels::Gemm& args) = 0;
   virtual void embedding_forward(const kernels::EmbeddingForward& args) = 0;

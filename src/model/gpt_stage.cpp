@@ -8,7 +8,13 @@
 
 namespace trireme::model {
 
+using Pass = LayerRecordings::Pass;
+
 namespace {
+
+/// Tokens of a micro-batch up to which layers are recorded. GPUs compute longer on more than hosts
+/// take to ask.
+constexpr std::int64_t kMostRecordedTokens = 8192;
 
 /// Where a layer reads or writes: [S, b, h].
 Tensor take_stream(Arena& arena, const LayerSizes& sizes) {
@@ -21,6 +27,17 @@ std::vector<Segment> segments_of(const LayerSizes& sizes, const grid::Layout& la
 }
 
 }  // namespace
+
+// Masks differ from micro-batch to micro-batch, and exchanges with other ranks are not recorded.
+template <typename Work>
+void GptStage::run_layer(LayerRecordings::Pass kind, int slot, int layer, const PassInfo& pass,
+                         const void* gradient, const Work& work) {
+  const ModelConfig& config = context_.config;
+  const bool drops =
+      pass.training && (config.hidden_dropout > 0.0 || config.attention_dropout > 0.0);
+  if (context_.tokens() > kMostRecordedTokens || context_.tensor_ranks > 1 || drops) return work();
+  recordings_.run(context_.backend, {kind, slot, slots_[slot].chunk, layer, gradient}, work);
+}
 
 GptStage::Again GptStage::Again::take(Arena& arena, const LayerSizes& sizes,
                                       const std::vector<Segment>& segments) {
@@ -180,8 +197,10 @@ void GptStage::forward(int slot_index, bool training, std::optional<double> loss
     if (keeps && segment.again) inputs_.start_keeping(context_, slot_index, k);
     for (int i = segment.first; i < segment.end(); ++i) {
       before_reading(chunk, i, i + 1 < layers ? i + 1 : -1);
-      chunk.layers[i].forward(context_, scratch_.layer, pass, slot.streams[i], slot.layers[i],
-                              slot.streams[i + 1]);
+      run_layer(Pass::forward, slot_index, i, pass, nullptr, [&] {
+        chunk.layers[i].forward(context_, scratch_.layer, pass, slot.streams[i], slot.layers[i],
+                                slot.streams[i + 1]);
+      });
     }
     if (keeps && segment.again) inputs_.finish_keeping(context_);
   }
@@ -218,14 +237,18 @@ void GptStage::run_backward(int slot_index, const Tensor& gradient, bool with_we
     if (segment.again) {
       inputs_.finish_fetching(context_, slot_index, k);
       inputs_.start_fetching(context_, slot_index, k - 1);
-      forward_again(slot, segment, pass);
+      forward_again(slot_index, segment, pass);
     }
     for (int i = segment.end(); i-- > segment.first;) {
       before_reading(chunk, i, read_after(segment, i));
       if (with_weights) before_adding(chunk, i);
       const auto kept = ProductGradients::over(slot.layers[i], slot.streams[i + 1]);
-      chunk.layers[i].backward(context_, scratch_.layer, pass, slot.streams[i], slot.layers[i],
-                               gradient, with_weights ? nullptr : &kept);
+      run_layer(with_weights ? Pass::backward : Pass::backward_input, slot_index, i, pass,
+                gradient.data, [&] {
+                  chunk.layers[i].backward(context_, scratch_.layer, pass, slot.streams[i],
+                                           slot.layers[i], gradient,
+                                           with_weights ? nullptr : &kept);
+                });
       if (with_weights) after_adding(chunk, i, last);
     }
   }
@@ -234,14 +257,17 @@ void GptStage::run_backward(int slot_index, const Tensor& gradient, bool with_we
                          slot.embedding, gradient, beside);
 }
 
-void GptStage::forward_again(const Slot& slot, const Segment& segment, const PassInfo& pass) const {
+void GptStage::forward_again(int slot_index, const Segment& segment, const PassInfo& pass) {
+  const Slot& slot = slots_[slot_index];
   const Chunk& chunk = chunks_[slot.chunk];
   for (int i = segment.first; i < segment.end(); ++i) {
     before_reading(chunk, i, i + 1 < segment.end() ? i + 1 : -1);
     // Nobody needs what the segment puts out: the passes behind it are done.
     const Tensor output = i + 1 < segment.end() ? slot.streams[i + 1] : Tensor();
-    chunk.layers[i].forward(context_, scratch_.layer, pass, slot.streams[i], slot.layers[i],
-                            output);
+    run_layer(Pass::forward_again, slot_index, i, pass, nullptr, [&] {
+      chunk.layers[i].forward(context_, scratch_.layer, pass, slot.streams[i], slot.layers[i],
+                              output);
+    });
   }
 }
 
@@ -258,8 +284,12 @@ void GptStage::backward_weights(int slot_index, bool last) {
   const Chunk& chunk = chunks_[slot.chunk];
   for (int i = static_cast<int>(chunk.layers.size()); i-- > 0;) {
     before_adding(chunk, i);
-    chunk.layers[i].backward_weights(context_, scratch_.layer, slot.layers[i],
-                                     ProductGradients::over(slot.layers[i], slot.streams[i + 1]));
+    run_layer(Pass::backward_weights, slot_index, i, pass_of(slot, /*training=*/true), nullptr,
+              [&] {
+                chunk.layers[i].backward_weights(
+                    context_, scratch_.layer, slot.layers[i],
+                    ProductGradients::over(slot.layers[i], slot.streams[i + 1]));
+              });
     after_adding(chunk, i, last);
   }
 }

@@ -10,6 +10,7 @@
 #include "model/embedding.hpp"
 #include "model/head.hpp"
 #include "model/kept_inputs.hpp"
+#include "model/layer_recordings.hpp"
 #include "model/pass_observer.hpp"
 
 namespace trireme::model {
@@ -152,10 +153,14 @@ class GptStage {
     std::vector<Range> matrices;  ///< of each layer
   };
 
+  /// Carries out `work`, a pass through layer `layer` in `slot`, recorded where that gains.
+  template <typename Work>
+  void run_layer(LayerRecordings::Pass kind, int slot, int layer, const PassInfo& pass,
+                 const void* gradient, const Work& work);
   /// backward(), with or without the weight matrices.
   void run_backward(int slot, const Tensor& gradient, bool with_weights, bool last);
   /// Makes what the backward pass through `segment` needs, from the input of its first layer.
-  void forward_again(const Slot& slot, const Segment& segment, const PassInfo& pass) const;
+  void forward_again(int slot, const Segment& segment, const PassInfo& pass);
   /// The layer that a backward pass reads after layer `layer` of `segment`; -1: none.
   int read_after(const Segment& segment, int layer) const;
   /// Tells the observer that layer `layer` is about to be read, and `next` after it; -1: unknown.
@@ -185,6 +190,7 @@ class GptStage {
   std::vector<Slot> slots_;
   Ending ending_;
   Scratch scratch_;
+  LayerRecordings recordings_;
   std::vector<std::int32_t> starts_, positions_;  ///< on the host, of the micro-batch being loaded
 };
 

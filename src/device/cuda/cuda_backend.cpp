@@ -6,6 +6,7 @@
 #include "core/files.hpp"
 #include "core/identity.hpp"
 #include "device/backend.hpp"
+#include "device/cuda/recording.hpp"
 #include "device/cuda/staging.hpp"
 #include "kernels/cuda/gemm.hpp"
 #include "kernels/cuda/workspace.hpp"
@@ -171,6 +172,9 @@ class CudaBackend final : public Backend {
     return std::make_unique<EventMark>(context_.stream);
   }
   CUstream_st* stream() const override { return context_.stream; }
+  std::unique_ptr<Recording> record(const std::function<void()>& work) override {
+    return record_stream(context_.stream, work);
+  }
 
   void gemm(const kernels::Gemm& args) override {
     const Range range("gemm");
