@@ -56,8 +56,8 @@ class GptStage {
   /// of input().
   Tensor gradient(int which) const { return scratch_.gradients[which]; }
 
-  /// Assigns `slot` to a micro-batch on its way through `chunk`. Uploads its tokens where they are
-  /// needed: ids for the embedding, labels for the head.
+  /// Assigns `slot` to a micro-batch on its way through `chunk`. Uploads what of its tokens is
+  /// needed: ids for the embedding, labels for the head, where documents begin for attention.
   void load(int slot, const MicroBatch& batch, int chunk = 0);
 
   /// Runs the micro-batch in `slot` forward. Where the head is, the loss is added to loss_sum().
@@ -86,6 +86,10 @@ class GptStage {
   /// Sets loss_sum() to 0.
   void reset_loss();
 
+  /// Whether load() reads the tokens of what comes through `chunk`.
+  bool reads_tokens(int chunk) const {
+    return has_embedding(chunk) || has_head(chunk) || context_.config.reset_attention;
+  }
   bool is_first() const { return embedding_.has_value(); }
   bool is_last() const { return head_.has_value(); }
   /// Whether `chunk` begins with the embedding, and whether it ends with the head.

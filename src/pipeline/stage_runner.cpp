@@ -77,7 +77,7 @@ void StageRunner::weight_gradient(const Step& step) {
 void StageRunner::load(const Step& step) {
   model::MicroBatch batch{.first_sample = static_cast<std::uint64_t>(
                               sampler_.first_sample(consumed_, step.micro_batch))};
-  if (stage_.has_embedding(step.chunk) || stage_.has_head(step.chunk)) {
+  if (stage_.reads_tokens(step.chunk)) {
     device::timed(timers(), device::Phase::batch, [&] { make_micro_batch(step.micro_batch); });
     batch.ids = sequential_[0];
     batch.labels = sequential_[1];

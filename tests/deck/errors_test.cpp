@@ -432,10 +432,6 @@ TEST(DeckErrors, ResetAttentionHasItsLimits) {
             "bad.yaml:10:3: data.reset_attention = true needs run.device = host: attention on GPUs "
             "does not stop at documents' ends yet (try data.reset_attention: false)\n1 error; "
             "nothing was started. 'trireme-pretrain --help deck' lists every key.");
-  expect_lines({{"data:\n", "parallel: {pipeline: 4}\ndata:\n  reset_attention: true\n",
-                 "bad.yaml:11:3: data.reset_attention = true is built for at most two stages, not "
-                 "interleaved, but parallel.pipeline = 4 and parallel.interleave = 1 (try "
-                 "parallel.pipeline: 2)"}});
 }
 
 TEST(DeckErrors, MissingKeys) {

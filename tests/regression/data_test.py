@@ -15,6 +15,7 @@ import numpy
 from runs import DATA, DECK, FINISHED, HERE, SCRATCH, USAGE, RunTest, dataset, run
 
 SEQUENCE, BATCH, ITERATIONS = 32, 8, 20  # of tiny.yaml
+INTERLEAVED = ["parallel.schedule=interleaved", "parallel.interleave=2"]
 
 
 @functools.lru_cache(maxsize=None)
@@ -135,18 +136,22 @@ class Documents(RunTest):
         self.pretrain("serial", *self.RESETS)
         reference = self.losses("serial")
         self.assert_learns(reference)
-        for layout in [(2, 1, 1), (1, 2, 1), (1, 1, 2)]:
+        for layout in [(2, 1, 1), (1, 2, 1), (1, 1, 2), (1, 4, 1)]:
             self.check_layout(reference, 1e-5, layout, *self.RESETS)
         self.check_layout(reference, 1e-5, (2, 1, 1), *self.RESETS, "parallel.sequence=true")
         self.check_layout(reference, 1e-5, (1, 2, 1), *self.RESETS, "parallel.schedule=zero-bubble")
+        self.check_layout(reference, 1e-5, (1, 4, 1), *self.RESETS, "parallel.schedule=zero-bubble")
+        self.check_layout(reference, 1e-5, (1, 2, 2), *self.RESETS, *INTERLEAVED)
+        self.check_layout(reference, 1e-5, (1, 4, 1), *self.RESETS, "parallel.partition=0-2-2-0",
+                          "recompute.granularity=full")
         losses = [reference]
         for name, words in [("neither", ()), ("positions", self.RESETS[:1]),
                             ("attention", self.RESETS[1:])]:
             self.pretrain(name, *words)
             self.assertNotIn(self.losses(name), losses)
             losses.append(self.losses(name))
-        self.check_layout(self.losses("positions"), 1e-5, (1, 2, 1), *self.RESETS[:1],
-                          "parallel.schedule=interleaved", "parallel.interleave=2")
+        self.check_layout(self.losses("positions"), 1e-5, (1, 2, 1), *self.RESETS[:1], *INTERLEAVED)
+        self.check_layout(self.losses("attention"), 1e-5, (1, 4, 1), *self.RESETS[1:])
 
     def test_the_loss_behind_a_document_may_be_left_out(self):
         self.pretrain("run")

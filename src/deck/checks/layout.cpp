@@ -65,14 +65,6 @@ void Checker::layout() {
                 tensor, model.sequence,
                 try_divisors(std::gcd(common > 0 ? common : model.heads, model.sequence), tensor));
           });
-  // Only what begins or ends the pipeline reads tokens.
-  require((stages <= 2 && parallel.interleave <= 1) || !deck_.data.reset_attention,
-          {"data.reset_attention", "parallel.pipeline"}, [&] {
-            return fmt::format(
-                "data.reset_attention = true is built for at most two stages, not interleaved, but "
-                "parallel.pipeline = {} and parallel.interleave = {} (try parallel.pipeline: 2)",
-                stages, parallel.interleave);
-          });
   if (!parallel.partition) {
     // What interleaves is cut finer: see pipeline().
     require(parallel.interleave > 1 || model.layers % stages == 0,
