@@ -2,8 +2,8 @@
 
 #include <algorithm>
 #include <initializer_list>
-#include <type_traits>
 
+#include "kernels/cuda/attention/hopper/backward_tiles.hpp"
 #include "kernels/cuda/attention/hopper/tiles.hpp"
 #include "kernels/cuda/attention/launchers.hpp"
 #include "kernels/cuda/attention_workspace.hpp"
@@ -40,44 +40,6 @@ bool takes_boxes(DType dtype, std::int64_t d, const Dropout& dropout,
          fits_boxes(d, aligned);
 }
 
-// dispatch_head for the d that fits_boxes.
-template <typename Function>
-void dispatch_box_head(std::int64_t d, Function&& function) {
-  switch (padded_head(d)) {
-    case 64:
-      return function(std::integral_constant<int, 64>());
-    case 80:
-      return function(std::integral_constant<int, 80>());
-    case 96:
-      return function(std::integral_constant<int, 96>());
-    case 112:
-      return function(std::integral_constant<int, 112>());
-    default:
-      return function(std::integral_constant<int, 128>());
-  }
-}
-
-// Calls function(integral_constant D) with what heads of d are padded to.
-template <typename Function>
-void dispatch_head(std::int64_t d, Function&& function) {
-  switch (padded_head(d)) {
-    case 32:
-      return function(std::integral_constant<int, 32>());
-    case 64:
-      return function(std::integral_constant<int, 64>());
-    case 80:
-      return function(std::integral_constant<int, 80>());
-    case 96:
-      return function(std::integral_constant<int, 96>());
-    case 112:
-      return function(std::integral_constant<int, 112>());
-    case 128:
-      return function(std::integral_constant<int, 128>());
-    default:
-      return function(std::integral_constant<int, 256>());
-  }
-}
-
 }  // namespace
 
 void attention_forward(const AttentionForward& args, const Context& context) {
@@ -92,10 +54,12 @@ void attention_forward(const AttentionForward& args, const Context& context) {
   if (args.qkv.dtype == DType::f32) return launch_plain_forward(args, context);
   const std::int64_t d = args.qkv.shape[2] / (3 * args.heads);
   if (takes_boxes(args.qkv.dtype, d, args.dropout, {args.qkv.data, args.out.data}, context)) {
-    return dispatch_box_head(
-        d, [&](auto padded) { launch_box_forward<decltype(padded)::value>(args, context); });
+    return dispatch_head(BoxForwardHeads(), d, [&](auto padded) {
+      launch_box_forward<decltype(padded)::value>(args, context);
+    });
   }
-  dispatch_head(d, [&](auto padded) { launch_forward<decltype(padded)::value>(args, context); });
+  dispatch_head(TileHeads(), d,
+                [&](auto padded) { launch_forward<decltype(padded)::value>(args, context); });
 }
 
 void attention_backward(const AttentionBackward& args, const Context& context) {
@@ -118,11 +82,12 @@ void attention_backward(const AttentionBackward& args, const Context& context) {
       cudaMemsetAsync(context.workspace + layout.turns, 0, layout.turns_bytes, context.stream));
   if (takes_boxes(args.qkv.dtype, d, args.dropout, {args.qkv.data, args.dout.data, args.dqkv.data},
                   context)) {
-    // Heads between the two are padded to 128: faster still than without these kernels.
-    return padded_head(d) == 64 ? launch_box_backward<64>(args, context)
-                                : launch_box_backward<128>(args, context);
+    return dispatch_head(BoxBackwardHeads(), d, [&](auto padded) {
+      launch_box_backward<decltype(padded)::value>(args, context);
+    });
   }
-  dispatch_head(d, [&](auto padded) { launch_backward<decltype(padded)::value>(args, context); });
+  dispatch_head(TileHeads(), d,
+                [&](auto padded) { launch_backward<decltype(padded)::value>(args, context); });
 }
 
 void attention_cached(const AttentionCached& args, const Context& context) {

@@ -3,6 +3,7 @@
 #pragma once
 
 #include <cstdint>
+#include <type_traits>
 
 #include "core/philox.hpp"
 
@@ -11,12 +12,25 @@ namespace trireme::kernels::cuda {
 /// The largest head dimension that the kernels take.
 inline constexpr int kMaxHead = 256;
 
-/// The head dimension that the tensor-core kernels work with for one of `d`: columns beyond d are
-/// zeros in shared memory.
+/// Head dimensions that kernels are compiled for, ascending.
+template <int... kSizes>
+struct HeadSizes {};
+
+/// Those of the kernels for every GPU. Columns beyond a head's own are zeros in shared memory.
+using TileHeads = HeadSizes<32, 64, 80, 96, 112, 128, kMaxHead>;
+
+/// Calls function(integral_constant D) with the least D of the sizes that is at least `d`, if any.
+template <int... kSizes, typename Function>
+constexpr void dispatch_head(HeadSizes<kSizes...>, std::int64_t d, const Function& function) {
+  static_cast<void>(
+      ((d <= kSizes && (function(std::integral_constant<int, kSizes>()), true)) || ...));
+}
+
+/// That D for the kernels for every GPU.
 constexpr int padded_head(std::int64_t d) {
-  for (const int padded : {32, 64, 80, 96, 112, 128})
-    if (d <= padded) return padded;
-  return kMaxHead;
+  int padded = kMaxHead;
+  dispatch_head(TileHeads(), d, [&](auto size) { padded = decltype(size)::value; });
+  return padded;
 }
 
 /// Elements from one row of a tile in shared memory to the next. An odd number of 16-byte units:

@@ -7,6 +7,10 @@
 
 namespace trireme::kernels::cuda {
 
+/// What the backward pass pads heads to: those between the two are faster so than without these
+/// kernels.
+using BoxBackwardHeads = HeadSizes<64, 128>;
+
 /// Heads of D: a block of threads takes one block of kKeys keys after the other, each of its
 /// kWarpgroups warpgroups that multiply owns 64 of them, and walks over tiles of kQueries queries.
 /// One more warpgroup copies and waits for other blocks. Offsets are in bytes of shared memory.

@@ -13,6 +13,9 @@ constexpr bool fits_boxes(std::int64_t d, bool aligned) {
   return aligned && d % 8 == 0 && padded_head(d) >= 64 && padded_head(d) <= 128;
 }
 
+/// What the forward pass pads heads to.
+using BoxForwardHeads = HeadSizes<64, 80, 96, 112, 128>;
+
 /// The forward pass for heads padded to D: one warpgroup copies, kConsumers others own 64 queries
 /// each of a block's kQueries and walk together over tiles of kKeys keys, of which a ring of
 /// kStages is in shared memory.
