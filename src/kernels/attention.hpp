@@ -13,11 +13,11 @@ namespace trireme::kernels {
 /// log-sum-exp of each row, from which the backward pass recomputes the probabilities. The mask
 /// lets a query attend to keys up to its own position when `causal`, to all otherwise; and where
 /// `document_start` [b, s] int32 (in the backend's memory) is given, only to keys from
-/// document_start[query] <= query on, which the CUDA backend has not yet. Any sequence
-/// length and head dimension d (on CUDA up to 256). qkv [s, b, 3 * heads * d] (q of all local
-/// heads, then k, then v), out [s, b, heads * d], lse [b, heads, s] of the wide type. `first_head`
-/// is the global index of local head 0: dropout is keyed by the global head. Source: Dao,
-/// "FlashAttention-2" (2023), section 3 (what is saved and recomputed).
+/// document_start[query] <= query on, which must not decrease from query to query of a sample.
+/// Any sequence length and head dimension d (on CUDA up to 256). qkv [s, b, 3 * heads * d] (q of
+/// all local heads, then k, then v), out [s, b, heads * d], lse [b, heads, s] of the wide type.
+/// `first_head` is the global index of local head 0: dropout is keyed by the global head. Source:
+/// Dao, "FlashAttention-2" (2023), section 3 (what is saved and recomputed).
 struct AttentionForward {
   Tensor qkv;
   Tensor out;

@@ -426,14 +426,6 @@ TEST(DeckErrors, DataAndTokenizerMustFit) {
   });
 }
 
-TEST(DeckErrors, ResetAttentionHasItsLimits) {
-  EXPECT_EQ(errors_of(changed("data:\n", "data:\n  reset_attention: true\n"), {},
-                      {.automatic = Device::cuda}),
-            "bad.yaml:10:3: data.reset_attention = true needs run.device = host: attention on GPUs "
-            "does not stop at documents' ends yet (try data.reset_attention: false)\n1 error; "
-            "nothing was started. 'trireme-pretrain --help deck' lists every key.");
-}
-
 TEST(DeckErrors, MissingKeys) {
   expect_lines({
       {"  layers: 4\n", "", "bad.yaml:1:1: missing key 'model.layers': Transformer layers."},

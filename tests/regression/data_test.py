@@ -12,7 +12,7 @@ from pathlib import Path
 
 import numpy
 
-from runs import DATA, DECK, FINISHED, HERE, SCRATCH, USAGE, RunTest, dataset, run
+from runs import DATA, DECK, DEVICE, FINISHED, HERE, SCRATCH, USAGE, RunTest, dataset, run
 
 SEQUENCE, BATCH, ITERATIONS = 32, 8, 20  # of tiny.yaml
 INTERLEAVED = ["parallel.schedule=interleaved", "parallel.interleave=2"]
@@ -115,7 +115,8 @@ class OwnDatasets(RunTest):
         run_folder = self.folder / "run"
         result = run("trireme-pretrain", HERE.parents[1] / "inputs/blend.yaml",
                      f"data.corpora={{licence: {dataset()}, readme: {other()}}}",
-                     f"run.output={run_folder}", "train.iterations=20", "log.every=1")
+                     f"run.output={run_folder}", f"run.device={DEVICE}", "train.iterations=20",
+                     "log.every=1")
         self.assertEqual(result.code, FINISHED, result)
         self.assert_learns(self.losses("run"))
         self.assertEqual([event["split"] for event in self.events("run", "eval")],

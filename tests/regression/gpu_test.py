@@ -24,6 +24,7 @@ FP16 = [CUDA, "precision.compute=fp16", "precision.loss_scale.initial=1024"]
 PRECISIONS = [("fp32", FP32, 2e-6, 1e-4), ("bf16", BF16, 2e-2, 2e-2),
               ("fp16", FP16, 2e-2, 2e-2)]
 
+DOCUMENTS = ["data.reset_positions=true", "data.reset_attention=true"]
 INTERLEAVED = ["parallel.schedule=interleaved", "parallel.interleave=2"]
 ZERO_BUBBLE = ["parallel.schedule=zero-bubble"]
 
@@ -83,6 +84,13 @@ class Tiny(GpuTest):
             with self.subTest(words[0]):
                 self.check_host_curve("checkpoint.at_end=false", *words, "--restart", "never")
 
+    def test_host_curve_of_documents_kept_apart(self):
+        self.check_host_curve("checkpoint.at_end=false", *DOCUMENTS)
+
+    def test_host_curve_of_documents_in_large_tiles(self):
+        self.check_host_curve("checkpoint.at_end=false", *DOCUMENTS, "model.hidden=128",
+                              "model.heads=2", "model.sequence=320", "model.dropout.attention=0")
+
     def test_overflows_are_skipped_and_halve_the_scale(self):
         self.pretrain("run", CUDA, "precision.compute=fp16")
         train = self.events("run", "train")
@@ -121,9 +129,11 @@ class Quickstart(GpuTest):
 class Layouts(GpuTest):
     """Every layout gives the losses of one GPU."""
 
-    def check(self, *layouts):
-        """Checks every (tensor, pipeline, data, further words ...) in every precision."""
+    def check(self, *layouts, common=()):
+        """Checks every (tensor, pipeline, data, further words ...) in every precision; the words in
+        `common` are those of the single GPU, too."""
         for precision, gpu, tolerance, _ in PRECISIONS:
+            gpu = [*gpu, *common]
             self.pretrain(precision, *gpu, "checkpoint.at_end=false")
             reference = self.losses(precision)
             self.assertEqual(len(reference), 20)
@@ -141,6 +151,14 @@ class Layouts(GpuTest):
         self.check((1, 2, 1, *INTERLEAVED), (1, 2, 1, *ZERO_BUBBLE),
                    (1, 2, 1, *ZERO_BUBBLE, "parallel.overlap.pipeline=false"),
                    (1, 2, 1, "parallel.overlap.pipeline=false"))
+
+    @needs(2)
+    def test_documents_on_two_gpus(self):
+        self.check((2, 1, 1), (1, 2, 1), (1, 2, 1, *INTERLEAVED), common=DOCUMENTS)
+
+    @needs(4)
+    def test_documents_on_four_stages(self):
+        self.check((1, 4, 1), common=DOCUMENTS)
 
     @needs(4)
     def test_four_gpus_under_every_schedule(self):

@@ -69,25 +69,34 @@ BOUNDS = {
         # Wide rows, and rows that are not a whole number of 16 bytes: it is enough that they work.
         Bound(r"norm_gradients<NormPlan<\w+, \d, \d+, 512, ", 128, ANY, ANY),
     ],
-    # <type, head, dropout, compact>. Their accumulators leave little of the 255 registers that a
-    # thread can have; spilled are addresses that do not change, read again once a tile.
+    # <type, head, dropout, documents, compact>. Their accumulators leave little of the 255 registers
+    # that a thread can have; spilled are addresses that do not change, read again once a tile.
     "attention/head_64.cu": [
-        Bound(r"attend_tiles<\w+, 64, ", 255),
-        Bound(r"attend_tiles_backward<\w+, 64, false, false>", 255, (12, 24), (84, 192)),
-        Bound(r"attend_tiles_backward<\w+, 64, true, false>", 255, (64, 112), (20, 28)),
+        Bound(r"attend_tiles<\w+, 64, \w+, false>", 255),
+        Bound(r"attend_tiles<\w+, 64, false, true>", 255, (48, 84), (52, 104)),
+        Bound(r"attend_tiles<\w+, 64, true, true>", 255, (44, 56)),
+        Bound(r"attend_tiles_backward<\w+, 64, false, false, false>", 255, (32, 64), (16, 24)),
+        Bound(r"attend_tiles_backward<\w+, 64, true, false, false>", 255, (60, 128), (20, 20)),
+        Bound(r"attend_tiles_backward<\w+, 64, false, true, false>", 255, (88, 192), (52, 96)),
+        Bound(r"attend_tiles_backward<\w+, 64, true, true, false>", 255, (124, 376), (88, 252)),
     ],
     "attention/head_128.cu": [
-        Bound(r"attend_tiles<\w+, 128, false>", 255, (136, 232), (40, 40)),
-        Bound(r"attend_tiles<\w+, 128, true>", 255, (56, 72), (188, 164)),
-        Bound(r"attend_tiles_backward<\w+, 128, false, false>", 255, (36, 104), (48, 96)),
-        Bound(r"attend_tiles_backward<\w+, 128, true, false>", 255, (28, 48)),
-        Bound(r"attend_tiles_backward<\w+, 128, false, true>", 255, (36, 120), (4, 24)),
-        Bound(r"attend_tiles_backward<\w+, 128, true, true>", 255, (36, 72), (4, 12)),
+        Bound(r"attend_tiles<\w+, 128, false, false>", 255, (136, 232), (40, 40)),
+        Bound(r"attend_tiles<\w+, 128, true, false>", 255, (56, 72), (188, 164)),
+        Bound(r"attend_tiles<\w+, 128, false, true>", 255, (132, 220), (348, 336)),
+        Bound(r"attend_tiles<\w+, 128, true, true>", 255, (204, 260), (344, 328)),
+        Bound(r"attend_tiles_backward<\w+, 128, false, false, false>", 255, (48, 120), (56, 84)),
+        Bound(r"attend_tiles_backward<\w+, 128, true, false, \w+>", 255),
+        Bound(r"attend_tiles_backward<\w+, 128, false, false, true>", 255, (8, 32), (16, 16)),
+        Bound(r"attend_tiles_backward<\w+, 128, false, true, false>", 255, (80, 208), (52, 96)),
+        Bound(r"attend_tiles_backward<\w+, 128, true, true, false>", 255, (56, 136), (20, 36)),
+        Bound(r"attend_tiles_backward<\w+, 128, false, true, true>", 255, (64, 144), (36, 48)),
+        Bound(r"attend_tiles_backward<\w+, 128, true, true, true>", 255, (80, 208), (48, 72)),
     ],
     # Empty but on Hopper, where the warps share registers out among themselves.
     "attention/hopper/forward.cu": [Bound(r"attend_boxes<", 168)],
     "attention/hopper/backward_64.cu": [Bound(r"attend_boxes_backward<", 168)],
-    "attention/hopper/backward_128.cu": [Bound(r"attend_boxes_backward<", 168, NONE, (4, 4))],
+    "attention/hopper/backward_128.cu": [Bound(r"attend_boxes_backward<", 168, NONE, (8, 8))],
 }
 
 

@@ -99,11 +99,6 @@ void Checker::checkpoints() {
 
 void Checker::device() {
   const bool on_host = deck_.run.device == Device::host;
-  require(on_host || !deck_.data.reset_attention, {"data.reset_attention", "run.device"}, [] {
-    return "data.reset_attention = true needs run.device = host: attention on GPUs does not stop "
-           "at "
-           "documents' ends yet (try data.reset_attention: false)";
-  });
   require(!on_host || !deck_.comm.nccl_debug, {"comm.nccl_debug", "run.device"}, [&] {
     return fmt::format("comm.nccl_debug = {} needs run.device = cuda; leave it out",
                        *deck_.comm.nccl_debug);

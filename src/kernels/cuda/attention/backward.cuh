@@ -28,8 +28,9 @@ __device__ __forceinline__ void load_statistics(RowStatistics* shared, const Row
   if (row < kQueries) copy_async<8>(shared + row, row < rows ? global + row : global, row < rows);
 }
 
-/// One block per kKeys keys of one head.
-template <typename T, int D, bool kDropout, bool kCompact>
+/// One block per kKeys keys of one head. With documents, it walks on to the last queries of that of
+/// its last key.
+template <typename T, int D, bool kDropout, bool kDocuments, bool kCompact>
 __global__ void __launch_bounds__(BackwardTile<D, kCompact>::kThreads,
                                   BackwardTile<D, kCompact>::kBlocksPerProcessor)
     attend_tiles_backward(const AttentionBackwardParameters<T> p) {
@@ -69,7 +70,13 @@ __global__ void __launch_bounds__(BackwardTile<D, kCompact>::kThreads,
                                                     statistics + begin, s - begin);
   };
 
+  const FirstKeys first_keys = first_keys_of(kDocuments ? p.document_start : nullptr, sizes, task);
   const int first_tile = first_query_tile(key_begin, Tile::kQueries, sizes.causal);
+  int end_tile = tiles;
+  if constexpr (kDocuments)
+    end_tile = query_tiles_end<Tile::kQueries, Tile::kThreads>(
+        first_keys, first_tile, tiles, key_begin + Tile::kKeys, static_cast<int>(threadIdx.x),
+        [](bool reaches) { return __syncthreads_count(reaches); });
   for (const int part : {1, 2}) {
     load_rows<Tile::kThreads, Tile::kKeys, D>(
         part == 1 ? memory.keys : memory.values,
@@ -81,7 +88,7 @@ __global__ void __launch_bounds__(BackwardTile<D, kCompact>::kThreads,
   float dk[kKeyTiles][kColumnTiles][4] = {}, dv[kKeyTiles][kColumnTiles][4] = {};
 
   // ---- tiles of queries -----------------------------------------------------------------------
-  for (int tile = first_tile, stage = 0; tile < tiles; ++tile) {
+  for (int tile = first_tile, stage = 0; tile < end_tile; ++tile) {
     const int turn = turn_of(tile, block, Tile::kQueries, Tile::kKeys, s, sizes.causal);
     wait_copies<0>();
     __syncthreads();
@@ -89,7 +96,7 @@ __global__ void __launch_bounds__(BackwardTile<D, kCompact>::kThreads,
       pass_turn(turns + tile - 1,
                 1 + turn_of(tile - 1, block, Tile::kQueries, Tile::kKeys, s, sizes.causal));
     }
-    if (Tile::kStages == 2 && tile + 1 < tiles) load_tile(tile + 1, stage ^ 1);
+    if (Tile::kStages == 2 && tile + 1 < end_tile) load_tile(tile + 1, stage ^ 1);
     commit_copies();
 
     const T* queries = memory.queries + stage * kTileElements;
@@ -98,7 +105,9 @@ __global__ void __launch_bounds__(BackwardTile<D, kCompact>::kThreads,
     for (int part = 0; part < Tile::kQueries; part += Tile::kPart) {
       const int query_begin = tile * Tile::kQueries + part;
       T* to = memory.dscores + warp_row * Tile::kScoreStride + part;
-      if (all_masked(query_begin, Tile::kPart, key_begin + warp_row, s, sizes.causal)) {
+      const int warp_key = key_begin + warp_row;
+      if (all_masked(query_begin, Tile::kPart, warp_key, s, sizes.causal) ||
+          first_keys.all_behind(query_begin, warp_key + Tile::kWarpKeys)) {
         constexpr float kZeros[kPartTiles][4] = {};
 #pragma unroll
         for (int r = 0; r < kKeyTiles; ++r)
@@ -112,16 +121,18 @@ __global__ void __launch_bounds__(BackwardTile<D, kCompact>::kThreads,
       // P^T, without the dropped probabilities once dP^T needs them no more.
       float scores[kKeyTiles][kPartTiles][4] = {};
       multiply_rows<T, D>(scores, memory.keys + warp_row * kStride, queries + part * kStride, lane);
-      if (needs_mask(query_begin, key_begin + warp_row, Tile::kWarpKeys, s, sizes.causal)) {
+      if (needs_mask(query_begin, warp_key, Tile::kWarpKeys, s, sizes.causal) ||
+          first_keys.cut(query_begin + Tile::kPart, warp_key)) {
 #pragma unroll
         for (int r = 0; r < kKeyTiles; ++r)
 #pragma unroll
           for (int n = 0; n < kPartTiles; ++n)
 #pragma unroll
             for (int e = 0; e < 4; ++e) {
-              const int key = key_begin + warp_row + 16 * r + fragment_row(lane) + 8 * (e / 2);
+              const int key = warp_key + 16 * r + fragment_row(lane) + 8 * (e / 2);
               const int query = query_begin + 8 * n + fragment_column(lane) + e % 2;
-              if (!attends(query, key, s, sizes.causal)) scores[r][n][e] = -INFINITY;
+              if (!attends(query, key, s, sizes.causal) || first_keys.hide(query, key))
+                scores[r][n][e] = -INFINITY;
             }
       }
 #pragma unroll
@@ -144,7 +155,7 @@ __global__ void __launch_bounds__(BackwardTile<D, kCompact>::kThreads,
         const HeadDropout dropout(p.dropout, task / sizes.heads, task % sizes.heads, s);
 #pragma unroll
         for (int r = 0; r < kKeyTiles; ++r)
-          draw_keys<kPartTiles>(kept[r], dropout, query_begin, key_begin + warp_row + 16 * r, lane);
+          draw_keys<kPartTiles>(kept[r], dropout, query_begin, warp_key + 16 * r, lane);
       }
 #pragma unroll
       for (int n = 0; n < kPartTiles; ++n) {
@@ -177,7 +188,7 @@ __global__ void __launch_bounds__(BackwardTile<D, kCompact>::kThreads,
     if (threadIdx.x == 0 && turn > 0) wait_for_turn(turns + tile, turn);
     __syncthreads();
     if (Tile::kStages == 1) {
-      if (tile + 1 < tiles) load_tile(tile + 1, 0);
+      if (tile + 1 < end_tile) load_tile(tile + 1, 0);
       commit_copies();
     }
     float* partial = partial_dq + std::int64_t{tile} * Tile::kQueries * D;
@@ -185,7 +196,7 @@ __global__ void __launch_bounds__(BackwardTile<D, kCompact>::kThreads,
     if (turn > 0) before.load(partial);  // under way during the products
     dq.multiply(memory, warp, lane);
     dq.add(before);
-    if (block == 0) {
+    if (block == first_keys.first_key_tile(tile * Tile::kQueries, Tile::kKeys)) {
       const int begin = tile * Tile::kQueries;
       dq.finish(p.dqkv + sizes.qkv_offset(task, 0) + begin * stride, stride, s - begin, p.scale,
                 sizes, warp, lane);
@@ -198,8 +209,8 @@ __global__ void __launch_bounds__(BackwardTile<D, kCompact>::kThreads,
   // ---- dK and dV, staged where K and V were ---------------------------------------------------
   __syncthreads();
   if (threadIdx.x == 0) {
-    pass_turn(turns + tiles - 1,
-              1 + turn_of(tiles - 1, block, Tile::kQueries, Tile::kKeys, s, sizes.causal));
+    pass_turn(turns + end_tile - 1,
+              1 + turn_of(end_tile - 1, block, Tile::kQueries, Tile::kKeys, s, sizes.causal));
   }
   const float kept = kDropout ? p.dropout.kept : 1.0f;
 #pragma unroll
@@ -228,9 +239,13 @@ void launch_backward(const AttentionBackward& args, const Context& context) {
     const auto p = backward_parameters<T>(args, context);
     const std::int64_t blocks =
         std::int64_t{p.sizes.b} * p.sizes.heads * tiles_of(p.sizes.s, Tile::kKeys);
-    launch(args.dropout.probability > 0.0 ? attend_tiles_backward<T, D, true, kCompact>
-                                          : attend_tiles_backward<T, D, false, kCompact>,
-           blocks, Tile::kThreads, Tile::kSharedBytes, context, p);
+    dispatch_flag(args.dropout.probability > 0.0, [&](auto dropout) {
+      dispatch_flag(args.document_start != nullptr, [&](auto documents) {
+        launch(attend_tiles_backward<T, D, decltype(dropout)::value, decltype(documents)::value,
+                                     kCompact>,
+               blocks, Tile::kThreads, Tile::kSharedBytes, context, p);
+      });
+    });
   };
   dispatch_half(args.qkv.dtype, [&](auto zero) {
     if (compact) {

@@ -132,8 +132,8 @@ __global__ void __launch_bounds__(kPlainThreads) attend_many(const CachedParamet
       {p.qkv + sizes.qkv_offset(task, 0), sizes.qkv_stride(), sizes.s, sizes.d},
       p.cached(p.keys, task), p.cached(p.values, task),
       {p.out + sizes.out_offset(task), sizes.out_stride(), sizes.s, sizes.d},
-      static_cast<int>(blockIdx.x) % blocks * kPlainTile, p.past, true, p.scale, memory,
-      [](int, int) { return 1.0f; }, [](int, float) {});
+      static_cast<int>(blockIdx.x) % blocks * kPlainTile, p.past, true, {nullptr, 0}, p.scale,
+      memory, [](int, int) { return 1.0f; }, [](int, float) {});
 }
 
 }  // namespace

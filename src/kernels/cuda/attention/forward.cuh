@@ -74,8 +74,9 @@ struct RunningSoftmax {
   }
 };
 
-/// One block per 128 queries (64 for heads above 128) of one head.
-template <typename T, int D, bool kDropout>
+/// One block per 128 queries (64 for heads above 128) of one head. With documents, tiles of keys
+/// before those of a block's, or of a warp's, queries are passed over.
+template <typename T, int D, bool kDropout, bool kDocuments>
 __global__ void __launch_bounds__(ForwardTile<D>::kThreads, 2)
     attend_tiles(const AttentionForwardParameters<T> p) {
   using Tile = ForwardTile<D>;
@@ -90,6 +91,8 @@ __global__ void __launch_bounds__(ForwardTile<D>::kThreads, 2)
   const int task = static_cast<int>(blockIdx.x) / blocks;
   const int query_begin = (blocks - 1 - static_cast<int>(blockIdx.x) % blocks) * Tile::kQueries;
   const int warp_query = query_begin + warp * Tile::kWarpQueries;
+  const FirstKeys first_keys = first_keys_of(kDocuments ? p.document_start : nullptr, sizes, task);
+  const int first_tile = first_keys.first_key_tile(query_begin, Tile::kKeys);
   const std::int64_t stride = sizes.qkv_stride();
   const T* q = p.qkv + sizes.qkv_offset(task, 0) + query_begin * stride;
   const T* k = p.qkv + sizes.qkv_offset(task, 1);
@@ -131,14 +134,15 @@ __global__ void __launch_bounds__(ForwardTile<D>::kThreads, 2)
   RunningSoftmax<kRowTiles> softmax;
 
   // ---- tiles of keys, from the last -----------------------------------------------------------
-  for (int stage = 0; tile >= 0; --tile) {
+  for (int stage = 0; tile >= first_tile; --tile) {
     const int key_begin = tile * Tile::kKeys;
-    const bool active = !all_masked(warp_query, Tile::kWarpQueries, key_begin, s, sizes.causal);
+    const bool active = !all_masked(warp_query, Tile::kWarpQueries, key_begin, s, sizes.causal) &&
+                        !first_keys.all_behind(warp_query, key_begin + Tile::kKeys);
     wait_copies<0>();
     __syncthreads();
     if (Tile::kStages == 1) {
       load_tile(values, v, tile, 0);
-    } else if (tile > 0) {
+    } else if (tile > first_tile) {
       load_tile(keys, k, tile - 1, stage ^ 1);
       load_tile(values, v, tile - 1, stage ^ 1);
     }
@@ -166,11 +170,12 @@ __global__ void __launch_bounds__(ForwardTile<D>::kThreads, 2)
     if constexpr (Tile::kStages == 1) {
       wait_copies<0>();
       __syncthreads();
-      if (tile > 0) load_tile(keys, k, tile - 1, 0);
+      if (tile > first_tile) load_tile(keys, k, tile - 1, 0);
       commit_copies();
     }
     if (active) {
-      if (needs_mask(warp_query, key_begin, Tile::kKeys, s, sizes.causal)) {
+      if (needs_mask(warp_query, key_begin, Tile::kKeys, s, sizes.causal) ||
+          first_keys.cut(warp_query + Tile::kWarpQueries, key_begin)) {
 #pragma unroll
         for (int r = 0; r < kRowTiles; ++r)
 #pragma unroll
@@ -179,7 +184,8 @@ __global__ void __launch_bounds__(ForwardTile<D>::kThreads, 2)
             for (int e = 0; e < 4; ++e) {
               const int query = warp_query + 16 * r + fragment_row(lane) + 8 * (e / 2);
               const int key = key_begin + 8 * n + fragment_column(lane) + e % 2;
-              if (!attends(query, key, s, sizes.causal)) scores[r][n][e] = -INFINITY;
+              if (!attends(query, key, s, sizes.causal) || first_keys.hide(query, key))
+                scores[r][n][e] = -INFINITY;
             }
       }
       softmax.update(scores, out, p.scale * kLog2E);
@@ -232,8 +238,12 @@ void launch_forward(const AttentionForward& args, const Context& context) {
     const auto p = forward_parameters<T>(args);
     const std::int64_t blocks =
         std::int64_t{p.sizes.b} * p.sizes.heads * tiles_of(p.sizes.s, Tile::kQueries);
-    launch(args.dropout.probability > 0.0 ? attend_tiles<T, D, true> : attend_tiles<T, D, false>,
-           blocks, Tile::kThreads, Tile::kSharedBytes, context, p);
+    dispatch_flag(args.dropout.probability > 0.0, [&](auto dropout) {
+      dispatch_flag(args.document_start != nullptr, [&](auto documents) {
+        launch(attend_tiles<T, D, decltype(dropout)::value, decltype(documents)::value>, blocks,
+               Tile::kThreads, Tile::kSharedBytes, context, p);
+      });
+    });
   });
 }
 

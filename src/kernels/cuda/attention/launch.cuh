@@ -2,6 +2,7 @@
 #pragma once
 
 #include <cstdint>
+#include <type_traits>
 
 #include "kernels/cuda/context.hpp"
 #include "kernels/cuda/types.cuh"
@@ -22,6 +23,16 @@ void launch(void (*kernel)(Parameters...), std::int64_t blocks, int threads, int
   }
   kernel<<<static_cast<unsigned>(blocks), threads, shared_bytes, context.stream>>>(arguments...);
   TRIREME_CUDA_LAUNCHED(attention);
+}
+
+/// Calls function(std::bool_constant<value>()).
+template <typename Function>
+void dispatch_flag(bool value, Function&& function) {
+  if (value) {
+    function(std::true_type());
+  } else {
+    function(std::false_type());
+  }
 }
 
 /// Calls function(T{}) with the CUDA type of `dtype`, a half type.

@@ -4,6 +4,7 @@
 #include <cmath>
 
 #include "kernels/attention.hpp"
+#include "kernels/cuda/attention/documents.cuh"
 #include "kernels/cuda/attention/dropout.cuh"
 #include "kernels/cuda/attention/rows.cuh"
 #include "kernels/cuda/attention_workspace.hpp"
@@ -21,6 +22,7 @@ struct AttentionForwardParameters {
   AttentionSizes sizes;
   float scale;  ///< 1 / sqrt(d)
   AttentionDropout dropout;
+  const std::int32_t* document_start;  ///< [b, s], or null
 };
 
 /// What the backward pass needs of a row beside q and dout.
@@ -42,6 +44,7 @@ struct AttentionBackwardParameters {
   AttentionSizes sizes;
   float scale;
   AttentionDropout dropout;
+  const std::int32_t* document_start;  ///< [b, s], or null
 };
 
 /// The sizes of an operation on qkv [s, b, 3 * heads * d], whose other operands lie as `aligned`
@@ -79,7 +82,8 @@ AttentionForwardParameters<T> forward_parameters(const AttentionForward& args) {
           .lse = args.lse.as<float>(),
           .sizes = sizes,
           .scale = static_cast<float>(1.0 / std::sqrt(static_cast<double>(sizes.d))),
-          .dropout = attention_dropout(args.dropout, args.first_head)};
+          .dropout = attention_dropout(args.dropout, args.first_head),
+          .document_start = args.document_start};
 }
 
 /// Takes the scratch memory apart as attention_backward_layout says.
@@ -102,7 +106,8 @@ AttentionBackwardParameters<T> backward_parameters(const AttentionBackward& args
           .partial_dq = reinterpret_cast<float*>(scratch + layout.partial_dq),
           .sizes = sizes,
           .scale = static_cast<float>(1.0 / std::sqrt(static_cast<double>(sizes.d))),
-          .dropout = attention_dropout(args.dropout, args.first_head)};
+          .dropout = attention_dropout(args.dropout, args.first_head),
+          .document_start = args.document_start};
 }
 
 }  // namespace trireme::kernels::cuda

@@ -44,16 +44,18 @@ __global__ void __launch_bounds__(kPlainThreads)
       qkv_rows(p.qkv, sizes, task, 0), qkv_rows(p.qkv, sizes, task, 1),
       qkv_rows(p.qkv, sizes, task, 2),
       {p.out + sizes.out_offset(task), sizes.out_stride(), sizes.s, sizes.d}, plain_begin(sizes), 0,
-      sizes.causal, p.scale, memory, plain_factor<kDropout>(p.dropout, sizes, task),
+      sizes.causal, first_keys_of(p.document_start, sizes, task), p.scale, memory,
+      plain_factor<kDropout>(p.dropout, sizes, task),
       [&](int query, float value) { lse[query] = value; });
 }
 
 // P with dropout and dS for one element: P = exp(score - lse), dS = P (dP - along).
 template <typename Factor>
 __device__ void plain_gradient(float& p, float& ds, const RowStatistics* statistics, int query,
-                               int key, const AttentionSizes& sizes, float scale,
-                               const Factor& factor) {
-  if (query >= sizes.s || !attends(query, key, sizes.s, sizes.causal)) {
+                               int key, const AttentionSizes& sizes, const FirstKeys& first_keys,
+                               float scale, const Factor& factor) {
+  if (query >= sizes.s || !attends(query, key, sizes.s, sizes.causal) ||
+      first_keys.hide(query, key)) {
     p = ds = 0.0f;
     return;
   }
@@ -79,9 +81,11 @@ __global__ void __launch_bounds__(kPlainThreads)
                                          .from(query_begin);
   const RowStatistics* statistics = p.statistics + std::int64_t{task} * sizes.s;
   const auto factor = plain_factor<kDropout>(p.dropout, sizes, task);
-  float dq[4][kColumns] = {};
+  const FirstKeys first_keys = first_keys_of(p.document_start, sizes, task);
+  const int first_tile = first_keys.first_key_tile(query_begin, kPlainTile);
   const int end = keys_end(sizes.s, query_begin + kPlainTile, sizes.causal);
-  for (int key_begin = 0; key_begin < end; key_begin += kPlainTile) {
+  float dq[4][kColumns] = {};
+  for (int key_begin = first_tile * kPlainTile; key_begin < end; key_begin += kPlainTile) {
     float probabilities[4][4], dscores[4][4];
     plain_products<float>(probabilities, q, k.from(key_begin), memory);
     plain_products<float>(dscores, dout, v.from(key_begin), memory);
@@ -90,7 +94,7 @@ __global__ void __launch_bounds__(kPlainThreads)
 #pragma unroll
       for (int j = 0; j < 4; ++j)
         plain_gradient(probabilities[i][j], dscores[i][j], statistics, query_begin + place.row + i,
-                       key_begin + place.column + 16 * j, sizes, p.scale, factor);
+                       key_begin + place.column + 16 * j, sizes, first_keys, p.scale, factor);
     plain_add_weighted<float>(dq, dscores, k.from(key_begin), memory);
   }
   float* to = p.dqkv + sizes.qkv_offset(task, 0);
@@ -119,9 +123,12 @@ __global__ void __launch_bounds__(kPlainThreads)
                                       sizes.d};
   const RowStatistics* statistics = p.statistics + std::int64_t{task} * sizes.s;
   const auto factor = plain_factor<kDropout>(p.dropout, sizes, task);
+  const FirstKeys first_keys = first_keys_of(p.document_start, sizes, task);
   float dk[4][kColumns] = {}, dv[4][kColumns] = {};
   for (int tile = first_query_tile(key_begin, kPlainTile, sizes.causal);
-       tile < tiles_of(sizes.s, kPlainTile); ++tile) {
+       tile < tiles_of(sizes.s, kPlainTile) &&
+       first_keys.tile_reaches(tile, kPlainTile, key_begin + kPlainTile);
+       ++tile) {
     const int query_begin = tile * kPlainTile;
     float probabilities[4][4], dscores[4][4];
     plain_products<float>(probabilities, k, q.from(query_begin), memory);
@@ -132,7 +139,7 @@ __global__ void __launch_bounds__(kPlainThreads)
       for (int j = 0; j < 4; ++j)
         plain_gradient(probabilities[i][j], dscores[i][j], statistics,
                        query_begin + place.column + 16 * j, key_begin + place.row + i, sizes,
-                       p.scale, factor);
+                       first_keys, p.scale, factor);
     plain_add_weighted<float>(dv, probabilities, dout.from(query_begin), memory);
     plain_add_weighted<float>(dk, dscores, q.from(query_begin), memory);
   }

@@ -6,6 +6,7 @@
 
 #include <cmath>
 
+#include "kernels/cuda/attention/documents.hpp"
 #include "kernels/cuda/types.cuh"
 
 namespace trireme::kernels::cuda {
@@ -98,13 +99,14 @@ __device__ void plain_add_weighted(float (&sum)[4][kColumns], const float (&tile
 }
 
 /// Attention of the 64 queries of block blockIdx.x % blocks, head blockIdx.x / blocks: online
-/// softmax over tiles of keys. Query i attends to keys 0 .. past + i, or to all. `factor(query,
-/// key)` multiplies probabilities, `finish(query, lse)` takes the log-sum-exp.
+/// softmax over tiles of keys. Query i attends to keys first_keys(i) .. past + i, or to all from
+/// first_keys(i) on. `factor(query, key)` multiplies probabilities, `finish(query, lse)` takes the
+/// log-sum-exp.
 template <typename T, int kColumns, typename Factor, typename Finish>
 __device__ void plain_attend(const HeadRows<const T>& q, const HeadRows<const T>& k,
                              const HeadRows<const T>& v, const HeadRows<T>& out, int query_begin,
-                             int past, bool causal, float scale, PlainMemory& memory,
-                             const Factor& factor, const Finish& finish) {
+                             int past, bool causal, const FirstKeys& first_keys, float scale,
+                             PlainMemory& memory, const Factor& factor, const Finish& finish) {
   const PlainPlace place;
   float largest[4], total[4], sum[4][kColumns] = {};
 #pragma unroll
@@ -113,7 +115,8 @@ __device__ void plain_attend(const HeadRows<const T>& q, const HeadRows<const T>
     total[i] = 0.0f;
   }
   const int end = causal ? min(k.rows, past + query_begin + kPlainTile) : k.rows;
-  for (int key_begin = 0; key_begin < end; key_begin += kPlainTile) {
+  const int first_tile = first_keys.first_key_tile(query_begin, kPlainTile);
+  for (int key_begin = first_tile * kPlainTile; key_begin < end; key_begin += kPlainTile) {
     float tile[4][4];
     plain_products<T>(tile, q.from(query_begin), k.from(key_begin), memory);
 #pragma unroll
@@ -123,21 +126,23 @@ __device__ void plain_attend(const HeadRows<const T>& q, const HeadRows<const T>
 #pragma unroll
       for (int j = 0; j < 4; ++j) {
         const int key = key_begin + place.column + 16 * j;
-        const bool seen = key < k.rows && (!causal || key <= past + query);
+        const bool seen =
+            key < k.rows && (!causal || key <= past + query) && !first_keys.hide(query, key);
         tile[i][j] = seen ? tile[i][j] * scale : -INFINITY;
         most = fmaxf(most, tile[i][j]);
       }
 #pragma unroll
       for (int step = 8; step > 0; step /= 2) most = fmaxf(most, __shfl_xor_sync(~0u, most, step));
-      // Key 0 is in the first tile and seen by every query: `most` is finite.
-      const float correction = expf(largest[i] - most);
+      // A query whose document begins behind this tile has seen nothing yet.
+      const float finite = most == -INFINITY ? 0.0f : most;
+      const float correction = expf(largest[i] - finite);
       largest[i] = most;
       total[i] *= correction;
 #pragma unroll
       for (int c = 0; c < kColumns; ++c) sum[i][c] *= correction;
 #pragma unroll
       for (int j = 0; j < 4; ++j) {
-        const float probability = expf(tile[i][j] - most);
+        const float probability = expf(tile[i][j] - finite);
         total[i] += probability;
         tile[i][j] = probability > 0.0f
                          ? probability * factor(query, key_begin + place.column + 16 * j)

@@ -6,6 +6,8 @@
 #include <tuple>
 #include <vector>
 
+#include "documents_testing.hpp"
+#include "kernels/cuda/attention/documents.hpp"
 #include "kernels/cuda/attention_workspace.hpp"
 
 namespace trireme::kernels::cuda {
@@ -26,10 +28,34 @@ TEST(AttentionTiles, HeadsArePaddedToMultiplesOfSixteen) {
   EXPECT_EQ(padded_head(100), 112);
 }
 
+TEST(AttentionTiles, HeadsGoToTheLeastSizeThatHoldsThem) {
+  const auto chosen = [](std::int64_t d) {
+    std::vector<int> sizes;
+    dispatch_head(HeadSizes<64, 80, 128>(), d,
+                  [&](auto size) { sizes.push_back(decltype(size)::value); });
+    return sizes;
+  };
+  EXPECT_EQ(chosen(1), std::vector{64});
+  EXPECT_EQ(chosen(64), std::vector{64});
+  EXPECT_EQ(chosen(65), std::vector{80});
+  EXPECT_EQ(chosen(100), std::vector{128});
+  EXPECT_EQ(chosen(129), std::vector<int>());
+}
+
+using Starts = std::vector<std::int32_t>;
+
+FirstKeys first_keys_of(const Starts& starts, int s) {
+  return {starts.empty() ? nullptr : starts.data(), s};
+}
+
 // Walks as attend_tiles does, and expects each pair that attends to be met once, unmasked.
 template <int D>
-void expect_forward_covers(int s, bool causal) {
+void expect_forward_covers(int s, bool causal, const Starts& starts) {
   using Tile = ForwardTile<D>;
+  const FirstKeys first_keys = first_keys_of(starts, s);
+  const auto meets = [&](int query, int key) {
+    return attends(query, key, s, causal) && !first_keys.hide(query, key);
+  };
   std::vector<int> met(s * s);
   for (int block = 0; block < tiles_of(s, Tile::kQueries); ++block) {
     const int query_begin = block * Tile::kQueries;
@@ -37,20 +63,23 @@ void expect_forward_covers(int s, bool causal) {
     for (int warp = 0; warp < Tile::kWarps; ++warp) {
       const int warp_query = query_begin + warp * Tile::kWarpQueries;
       bool first = true;
-      for (int tile = tiles_of(end, Tile::kKeys) - 1; tile >= 0; --tile) {
+      const int first_tile = first_keys.first_key_tile(query_begin, Tile::kKeys);
+      for (int tile = tiles_of(end, Tile::kKeys) - 1; tile >= first_tile; --tile) {
         const int key_begin = tile * Tile::kKeys;
-        if (all_masked(warp_query, Tile::kWarpQueries, key_begin, s, causal)) continue;
-        const bool masked = needs_mask(warp_query, key_begin, Tile::kKeys, s, causal);
+        if (all_masked(warp_query, Tile::kWarpQueries, key_begin, s, causal) ||
+            first_keys.all_behind(warp_query, key_begin + Tile::kKeys))
+          continue;
+        const bool masked = needs_mask(warp_query, key_begin, Tile::kKeys, s, causal) ||
+                            first_keys.cut(warp_query + Tile::kWarpQueries, key_begin);
         for (int query = warp_query; query < warp_query + Tile::kWarpQueries; ++query) {
-          if (first) {
-            EXPECT_TRUE(attends(query, key_begin, s, causal))
-                << "query " << query << " of " << s << " begins without a key";
-          }
+          bool any = false;
           for (int key = key_begin; key < key_begin + Tile::kKeys; ++key) {
-            if (masked && !attends(query, key, s, causal)) continue;
-            ASSERT_TRUE(attends(query, key, s, causal)) << query << ", " << key << " of " << s;
+            if (masked && !meets(query, key)) continue;
+            ASSERT_TRUE(meets(query, key)) << query << ", " << key << " of " << s;
+            any = true;
             if (query < s) ++met[query * s + key];
           }
+          ASSERT_TRUE(any || !first) << "query " << query << " of " << s << " begins without a key";
         }
         first = false;
       }
@@ -58,61 +87,75 @@ void expect_forward_covers(int s, bool causal) {
   }
   for (int query = 0; query < s; ++query)
     for (int key = 0; key < s; ++key)
-      ASSERT_EQ(met[query * s + key], attends(query, key, s, causal))
-          << query << ", " << key << " of " << s;
+      ASSERT_EQ(met[query * s + key], meets(query, key)) << query << ", " << key << " of " << s;
 }
 
 TEST(AttentionTiles, ForwardMeetsEachPairOnce) {
   for (const int s : kLengths)
-    for (const bool causal : {true, false}) {
-      expect_forward_covers<64>(s, causal);
-      expect_forward_covers<256>(s, causal);
-    }
+    for (const bool causal : {true, false})
+      for (const Starts& starts : document_cases(s)) {
+        expect_forward_covers<64>(s, causal, starts);
+        expect_forward_covers<256>(s, causal, starts);
+      }
 }
 
 // Walks as attend_tiles_backward does, in the order of tickets, and expects the turns of each tile
-// to count from 0, the last of them key block 0's.
+// to count from 0, the last of them that of the first block that the tile attends to.
 template <int D, bool kCompact>
-void expect_backward_covers(int s, bool causal) {
+void expect_backward_covers(int s, bool causal, const Starts& starts) {
   using Tile = BackwardTile<D, kCompact>;
+  const FirstKeys first_keys = first_keys_of(starts, s);
+  const auto meets = [&](int query, int key) {
+    return attends(query, key, s, causal) && !first_keys.hide(query, key);
+  };
   const int blocks = tiles_of(s, Tile::kKeys), tiles = tiles_of(s, Tile::kQueries);
   std::vector<int> met(s * s), turns(tiles), last(tiles, -1);
   for (int block = blocks - 1; block >= 0; --block) {
     const int key_begin = block * Tile::kKeys;
-    for (int tile = first_query_tile(key_begin, Tile::kQueries, causal); tile < tiles; ++tile) {
+    const int first = first_query_tile(key_begin, Tile::kQueries, causal);
+    ASSERT_TRUE(first_keys.tile_reaches(first, Tile::kQueries, key_begin + Tile::kKeys))
+        << "a block without a tile would leave dK and dV unwritten";
+    int end = first;
+    while (end < tiles && first_keys.tile_reaches(end, Tile::kQueries, key_begin + Tile::kKeys))
+      ++end;
+    for (int tile = first; tile < end; ++tile) {
       ASSERT_EQ(turn_of(tile, block, Tile::kQueries, Tile::kKeys, s, causal), turns[tile]++)
           << "tile " << tile << ", block " << block << ", " << s << " positions";
       last[tile] = block;
       for (int row = 0; row < Tile::kKeys; row += Tile::kWarpKeys)
         for (int part = 0; part < Tile::kQueries; part += Tile::kPart) {
           const int query_begin = tile * Tile::kQueries + part, warp_key = key_begin + row;
-          if (all_masked(query_begin, Tile::kPart, warp_key, s, causal)) continue;
-          const bool masked = needs_mask(query_begin, warp_key, Tile::kWarpKeys, s, causal);
+          if (all_masked(query_begin, Tile::kPart, warp_key, s, causal) ||
+              first_keys.all_behind(query_begin, warp_key + Tile::kWarpKeys))
+            continue;
+          const bool masked = needs_mask(query_begin, warp_key, Tile::kWarpKeys, s, causal) ||
+                              first_keys.cut(query_begin + Tile::kPart, warp_key);
           for (int query = query_begin; query < query_begin + Tile::kPart; ++query)
             for (int key = warp_key; key < warp_key + Tile::kWarpKeys; ++key) {
-              if (masked && !attends(query, key, s, causal)) continue;
-              ASSERT_TRUE(attends(query, key, s, causal)) << query << ", " << key << " of " << s;
+              if (masked && !meets(query, key)) continue;
+              ASSERT_TRUE(meets(query, key)) << query << ", " << key << " of " << s;
               if (query < s) ++met[query * s + key];
             }
         }
     }
   }
-  EXPECT_EQ(last, std::vector<int>(tiles, 0));
+  for (int tile = 0; tile < tiles; ++tile)
+    EXPECT_EQ(last[tile], first_keys.first_key_tile(tile * Tile::kQueries, Tile::kKeys));
   for (int query = 0; query < s; ++query)
     for (int key = 0; key < s; ++key)
-      ASSERT_EQ(met[query * s + key], attends(query, key, s, causal))
-          << query << ", " << key << " of " << s;
+      ASSERT_EQ(met[query * s + key], meets(query, key)) << query << ", " << key << " of " << s;
 }
 
 TEST(AttentionTiles, BackwardMeetsEachPairOnceAndInTurn) {
   for (const int s : kLengths)
-    for (const bool causal : {true, false}) {
-      expect_backward_covers<64, false>(s, causal);
-      expect_backward_covers<128, false>(s, causal);
-      expect_backward_covers<128, true>(s, causal);
-      expect_backward_covers<256, false>(s, causal);
-      expect_backward_covers<256, true>(s, causal);
-    }
+    for (const bool causal : {true, false})
+      for (const Starts& starts : document_cases(s)) {
+        expect_backward_covers<64, false>(s, causal, starts);
+        expect_backward_covers<128, false>(s, causal, starts);
+        expect_backward_covers<128, true>(s, causal, starts);
+        expect_backward_covers<256, false>(s, causal, starts);
+        expect_backward_covers<256, true>(s, causal, starts);
+      }
 }
 
 TEST(AttentionTiles, DropoutBitsAreThoseOfTheElement) {

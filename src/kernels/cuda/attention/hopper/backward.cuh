@@ -44,9 +44,9 @@ __device__ __forceinline__ void store_operand(unsigned char* tile, int row,
 
 /// The products of one block of keys and all between them, for a warpgroup. `place` is that of the
 /// next tile of queries in its ring, `turn_parity` that of the next turn to add to dQ.
-template <typename T, int D>
+template <typename T, int D, bool kDocuments>
 __device__ __forceinline__ void multiply_block(const AttentionBackwardParameters<T>& p,
-                                               const BoxBackwardMemory<T, D>& memory,
+                                               const BoxBackwardMemory<T, D, kDocuments>& memory,
                                                const BoxBackwardWork<D>& work, int block_stage,
                                                RingPlace<BoxBackwardTile<D>::kStages>& place,
                                                unsigned& turn_parity) {
@@ -110,6 +110,15 @@ __device__ __forceinline__ void multiply_block(const AttentionBackwardParameters
         if (!attends(query_begin + accumulator_column(thread, e),
                      key_begin + accumulator_row(thread, e), sizes.s, sizes.causal))
           scores[e] = -INFINITY;
+    }
+    if constexpr (kDocuments) {
+      const int* const first_keys = memory.first_keys(stage);
+      if (first_keys[kQueries - 1] > key_begin) {
+#pragma unroll
+        for (int e = 0; e < kScores; ++e)
+          if (key_begin + accumulator_row(thread, e) < first_keys[accumulator_column(thread, e)])
+            scores[e] = -INFINITY;
+      }
     }
     const auto* lse2 = reinterpret_cast<const float2*>(memory.lse2(stage) + lane % 4 * 2);
 #pragma unroll
@@ -175,7 +184,8 @@ __device__ __forceinline__ void multiply_block(const AttentionBackwardParameters
     hold(dq);
     wait(memory.turn_come(), turn_parity);
     turn_parity ^= 1;
-    share.add(dq, tile);
+    const int last_block = kDocuments ? memory.first_keys(stage)[0] / kKeys : 0;  // to add to dQ
+    share.add(dq, tile, work.block == last_block);
     __syncwarp();
     if (lane == 0) arrive(memory.turn_taken());
 
@@ -194,11 +204,11 @@ __device__ __forceinline__ void multiply_block(const AttentionBackwardParameters
     start_scores(place);
     wait_products<0>();
     hold(scores);
-    for (int tile = work.first_tile; tile + 1 < work.tiles; ++tile)
+    for (int tile = work.first_tile; tile + 1 < work.end_tile; ++tile)
       multiply_tile(tile, std::true_type());
-    multiply_tile(work.tiles - 1, std::false_type());
+    multiply_tile(work.end_tile - 1, std::false_type());
   } else {
-    for (int tile = work.first_tile; tile < work.tiles; ++tile)
+    for (int tile = work.first_tile; tile < work.end_tile; ++tile)
       multiply_tile(tile, std::false_type());
   }
 
@@ -217,41 +227,41 @@ __device__ __forceinline__ void multiply_block(const AttentionBackwardParameters
 }
 
 /// The warpgroups that multiply.
-template <typename T, int D>
+template <typename T, int D, bool kDocuments>
 __device__ __forceinline__ void multiply_blocks(const AttentionBackwardParameters<T>& p,
-                                                const BoxBackwardMemory<T, D>& memory) {
+                                                const BoxBackwardMemory<T, D, kDocuments>& memory) {
   RingPlace<BoxBackwardTile<D>::kStages> place;
   unsigned turn_parity = 0;
-  for_each_block<T, D>(memory, p.sizes, [&](const BoxBackwardWork<D>& work, int stage) {
-    multiply_block<T, D>(p, memory, work, stage, place, turn_parity);
+  for_each_block(memory, p.sizes, [&](const BoxBackwardWork<D>& work, int stage) {
+    multiply_block(p, memory, work, stage, place, turn_parity);
   });
 }
 
 #endif
 
 /// As many blocks of threads as there are processors.
-template <typename T, int D>
+template <typename T, int D, bool kDocuments>
 __global__ void __launch_bounds__(BoxBackwardTile<D>::kThreads, 1)
     attend_boxes_backward(const AttentionBackwardParameters<T> p,
                           const __grid_constant__ BoxBackwardMaps maps) {
 #if defined(__CUDA_ARCH_FEAT_SM90_ALL)
   using Tile = BoxBackwardTile<D>;
-  const BoxBackwardMemory<T, D> memory;
+  const BoxBackwardMemory<T, D, kDocuments> memory;
   if (threadIdx.x == 0) memory.make_barriers();
   __syncthreads();
   if (threadIdx.x < 128) {
     release_registers<Tile::kCopyRegisters>();
     const int warp = threadIdx.x / 32;
     if (warp == 0) {
-      load_blocks<T, D>(p, maps, memory);
+      load_blocks(p, maps, memory);
     } else if (threadIdx.x % 32 == 0) {
-      if (warp == 1) store_blocks<T, D>(p, maps, memory);
-      if (warp == 2) await_turns<T, D>(p, memory);
-      if (warp == 3) pass_turns<T, D>(p, memory);
+      if (warp == 1) store_blocks(p, maps, memory);
+      if (warp == 2) await_turns(p, memory);
+      if (warp == 3) pass_turns(p, memory);
     }
   } else {
     claim_registers<Tile::kMultiplyRegisters>();
-    multiply_blocks<T, D>(p, memory);
+    multiply_blocks(p, memory);
   }
 #endif
 }
@@ -278,9 +288,11 @@ void launch_box_backward(const AttentionBackward& args, const Context& context) 
             args.qkv.dtype, args.dqkv.data,
             {{{d, 1, kPanelColumns}, {b * 3 * heads, d, 1}, {s, b * 3 * heads * d, 64}}})};
     const std::int64_t works = b * heads * tiles_of(p.sizes.s, Tile::kKeys);
-    launch(attend_boxes_backward<T, D>,
-           works < context.multiprocessors ? works : context.multiprocessors, Tile::kThreads,
-           Tile::kSharedBytes, context, p, maps);
+    dispatch_flag(args.document_start != nullptr, [&](auto documents) {
+      launch(attend_boxes_backward<T, D, decltype(documents)::value>,
+             works < context.multiprocessors ? works : context.multiprocessors, Tile::kThreads,
+             Tile::kSharedBytes, context, p, maps);
+    });
   });
 }
 

@@ -6,10 +6,10 @@
 namespace trireme::kernels::cuda {
 
 /// Draws blocks of keys and loads them, and for each its tiles of queries: one warp.
-template <typename T, int D>
+template <typename T, int D, bool kDocuments>
 __device__ __forceinline__ void load_blocks(const AttentionBackwardParameters<T>& p,
                                             const BoxBackwardMaps& maps,
-                                            const BoxBackwardMemory<T, D>& memory) {
+                                            const BoxBackwardMemory<T, D, kDocuments>& memory) {
   using Tile = BoxBackwardTile<D>;
   const AttentionSizes& sizes = p.sizes;
   const int lane = threadIdx.x % 32;
@@ -38,7 +38,15 @@ __device__ __forceinline__ void load_blocks(const AttentionBackwardParameters<T>
       }
       return;
     }
-    const BoxBackwardWork<D> work(ticket, sizes);
+    BoxBackwardWork<D> work(ticket, sizes);
+    const FirstKeys first_keys =
+        first_keys_of(kDocuments ? p.document_start : nullptr, sizes, work.task);
+    if constexpr (kDocuments) {
+      work.end_tile = query_tiles_end<Tile::kQueries, 32>(
+          first_keys, work.first_tile, work.tiles, work.key_begin + Tile::kKeys, lane,
+          [](bool reaches) { return __popc(__ballot_sync(~0u, reaches)); });
+      if (lane == 0) *memory.end_tile(place.stage) = work.end_tile;
+    }
     const int sample = work.task / sizes.heads, head = work.task % sizes.heads;
     if (lane == 0) {
       Barrier* const full = memory.block_full(place.stage);
@@ -50,7 +58,7 @@ __device__ __forceinline__ void load_blocks(const AttentionBackwardParameters<T>
            work.key_begin);
     }
     const RowStatistics* const statistics = p.statistics + std::int64_t{work.task} * sizes.s;
-    for (int tile = work.first_tile; tile < work.tiles; ++tile, tile_place.advance()) {
+    for (int tile = work.first_tile; tile < work.end_tile; ++tile, tile_place.advance()) {
       const int begin = tile * Tile::kQueries, stage = tile_place.stage;
       wait(memory.tile_empty(stage), tile_place.parity ^ 1);
       if (lane == 0) {
@@ -69,6 +77,7 @@ __device__ __forceinline__ void load_blocks(const AttentionBackwardParameters<T>
             begin + row < sizes.s ? statistics[begin + row] : RowStatistics{0.0f, 0.0f};
         memory.lse2(stage)[row] = of_row.lse2;
         memory.along(stage)[row] = of_row.along;
+        if (kDocuments) memory.first_keys(stage)[row] = first_keys(begin + row);
       }
       __syncwarp();
       if (lane == 0) arrive(memory.queries_full(stage));
@@ -77,14 +86,14 @@ __device__ __forceinline__ void load_blocks(const AttentionBackwardParameters<T>
 }
 
 /// Writes dK and dV of each block: one thread.
-template <typename T, int D>
+template <typename T, int D, bool kDocuments>
 __device__ __forceinline__ void store_blocks(const AttentionBackwardParameters<T>& p,
                                              const BoxBackwardMaps& maps,
-                                             const BoxBackwardMemory<T, D>& memory) {
+                                             const BoxBackwardMemory<T, D, kDocuments>& memory) {
   using Tile = BoxBackwardTile<D>;
   const AttentionSizes& sizes = p.sizes;
   RingPlace<Tile::kStages> place;
-  for_each_block<T, D>(memory, sizes, [&](const BoxBackwardWork<D>& work, int stage) {
+  for_each_block(memory, sizes, [&](const BoxBackwardWork<D>& work, int stage) {
     wait(memory.block_done(stage), place.parity);
     const int sample = work.task / sizes.heads, head = work.task % sizes.heads;
     for (const int part : {1, 2}) {
@@ -103,14 +112,14 @@ __device__ __forceinline__ void store_blocks(const AttentionBackwardParameters<T
 }
 
 /// Waits until the blocks before each block in the order of dQ have added theirs: one thread.
-template <typename T, int D>
+template <typename T, int D, bool kDocuments>
 __device__ __forceinline__ void await_turns(const AttentionBackwardParameters<T>& p,
-                                            const BoxBackwardMemory<T, D>& memory) {
+                                            const BoxBackwardMemory<T, D, kDocuments>& memory) {
   const AttentionSizes& sizes = p.sizes;
   unsigned parity = 1;
-  for_each_block<T, D>(memory, sizes, [&](const BoxBackwardWork<D>& work, int stage) {
+  for_each_block(memory, sizes, [&](const BoxBackwardWork<D>& work, int stage) {
     const unsigned* turns = p.turns + std::int64_t{work.task} * work.tiles;
-    for (int tile = work.first_tile; tile < work.tiles; ++tile, parity ^= 1) {
+    for (int tile = work.first_tile; tile < work.end_tile; ++tile, parity ^= 1) {
       const int turn = work.turn(tile, sizes);
       if (turn > 0) wait_for_turn(turns + tile, turn);
       wait(memory.turn_come(), parity);  // the turn before has begun
@@ -122,15 +131,15 @@ __device__ __forceinline__ void await_turns(const AttentionBackwardParameters<T>
 
 /// Tells the next blocks in the order of dQ that this one has added its part: one thread, which
 /// does in peace what takes as long as the writes under way.
-template <typename T, int D>
+template <typename T, int D, bool kDocuments>
 __device__ __forceinline__ void pass_turns(const AttentionBackwardParameters<T>& p,
-                                           const BoxBackwardMemory<T, D>& memory) {
+                                           const BoxBackwardMemory<T, D, kDocuments>& memory) {
   const AttentionSizes& sizes = p.sizes;
   unsigned parity = 0;
   arrive(memory.turn_come());
-  for_each_block<T, D>(memory, sizes, [&](const BoxBackwardWork<D>& work, int stage) {
+  for_each_block(memory, sizes, [&](const BoxBackwardWork<D>& work, int stage) {
     unsigned* turns = p.turns + std::int64_t{work.task} * work.tiles;
-    for (int tile = work.first_tile; tile < work.tiles; ++tile, parity ^= 1) {
+    for (int tile = work.first_tile; tile < work.end_tile; ++tile, parity ^= 1) {
       wait(memory.turn_taken(), parity);
       arrive(memory.turn_come());  // for the next: this phase has been seen
       if (work.block > 0) pass_turn(turns + tile, 1 + work.turn(tile, sizes));

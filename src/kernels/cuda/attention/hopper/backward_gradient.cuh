@@ -25,12 +25,12 @@ struct BoxGradientShare {
         partial_(p.partial_dq + std::int64_t{work.task} * work.tiles * Tile::kQueries * D +
                  4 * (warpgroup * 128 + thread)) {}
 
-  /// Adds `dq` to what the blocks before have added; the last rounds the sum to rows of dq. The
-  /// sums lie in the order of accumulators: 16 bytes a thread, side by side.
-  __device__ __forceinline__ void add(float (&dq)[32], int tile) const {
+  /// Adds `dq` to what the blocks before have added; the last, `is_last`, rounds the sum to rows of
+  /// dq. The sums lie in the order of accumulators: 16 bytes a thread, side by side.
+  __device__ __forceinline__ void add(float (&dq)[32], int tile, bool is_last) const {
     float* const partial = partial_ + std::int64_t{tile} * Tile::kQueries * D;
     const int turn = work_.turn(tile, p_.sizes);
-    if (work_.block == 0) {
+    if (is_last) {
       if (turn > 0) {
 #pragma unroll
         for (int n = 0; n < 8; ++n) {

@@ -18,7 +18,8 @@ struct BoxBackwardMaps {
 };
 
 /// The shared memory of a block of threads. Keys and queries have each a ring of kStages buffers.
-template <typename T, int D>
+/// With kDocuments attention stays within documents.
+template <typename T, int D, bool kDocuments>
 struct BoxBackwardMemory {
   using Tile = BoxBackwardTile<D>;
   static constexpr int kStages = Tile::kStages;
@@ -46,6 +47,10 @@ struct BoxBackwardMemory {
     return reinterpret_cast<float*>(at(Tile::kStatisticsAt, 8 * Tile::kQueries, stage));
   }
   __device__ float* along(int stage) const { return lse2(stage) + Tile::kQueries; }
+  /// With documents, the first key that each query of a tile attends to.
+  __device__ int* first_keys(int stage) const {
+    return reinterpret_cast<int*>(at(Tile::kFirstKeysAt, 4 * Tile::kQueries, stage));
+  }
 
   /// The block of keys is there, and its number: `ticket`, -1 after the last.
   __device__ Barrier* block_full(int stage) const { return barrier(0 + stage); }
@@ -63,6 +68,8 @@ struct BoxBackwardMemory {
   __device__ int* ticket(int stage) const {
     return reinterpret_cast<int*>(base + Tile::kBarriersAt + 128) + stage;
   }
+  /// With documents, where the tiles of queries end that attend to the block of keys.
+  __device__ int* end_tile(int stage) const { return ticket(kStages) + stage; }
 
   /// One thread makes the barriers.
   __device__ void make_barriers() const {
@@ -90,14 +97,16 @@ struct BoxBackwardMemory {
   }
 };
 
-/// One block of keys, and the tiles of queries that attend to it.
+/// One block of keys, and the tiles of queries that attend to it: first_tile .. end_tile - 1 of
+/// `tiles`. Without documents, all from first_tile on.
 template <int D>
 struct BoxBackwardWork {
   using Tile = BoxBackwardTile<D>;
-  int task, block, key_begin, first_tile, tiles;
+  int task, block, key_begin, first_tile, end_tile, tiles;
 
   __device__ BoxBackwardWork(int ticket, const AttentionSizes& sizes)
       : tiles(tiles_of(sizes.s, Tile::kQueries)) {
+    end_tile = tiles;
     const KeyBlock drawn = key_block(ticket, sizes.b * sizes.heads, tiles_of(sizes.s, Tile::kKeys));
     task = drawn.task;
     block = drawn.block;
@@ -111,14 +120,16 @@ struct BoxBackwardWork {
 };
 
 /// Calls function(work, stage) for each block of keys that is loaded, until the last.
-template <typename T, int D, typename Function>
-__device__ __forceinline__ void for_each_block(const BoxBackwardMemory<T, D>& memory,
+template <typename T, int D, bool kDocuments, typename Function>
+__device__ __forceinline__ void for_each_block(const BoxBackwardMemory<T, D, kDocuments>& memory,
                                                const AttentionSizes& sizes, Function&& function) {
   for (RingPlace<BoxBackwardTile<D>::kStages> place;; place.advance()) {
     wait(memory.block_full(place.stage), place.parity);
     const int ticket = *memory.ticket(place.stage);
     if (ticket < 0) return;
-    function(BoxBackwardWork<D>(ticket, sizes), place.stage);
+    BoxBackwardWork<D> work(ticket, sizes);
+    if (kDocuments) work.end_tile = *memory.end_tile(place.stage);
+    function(work, place.stage);
   }
 }
 

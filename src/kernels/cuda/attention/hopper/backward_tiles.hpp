@@ -42,7 +42,8 @@ struct BoxBackwardTile {
   static constexpr int kDoutsAt = kQueriesAt + kStages * kQueryBytes;
   static constexpr int kScoresAt = kDoutsAt + kStages * kQueryBytes;
   static constexpr int kStatisticsAt = kScoresAt + kStages * kScoreBytes;
-  static constexpr int kBarriersAt = kStatisticsAt + 8 * kStages * kQueries;
+  static constexpr int kFirstKeysAt = kStatisticsAt + 8 * kStages * kQueries;
+  static constexpr int kBarriersAt = kFirstKeysAt + 4 * kStages * kQueries;
   static constexpr int kSharedBytes = kBarriersAt + 256;
 
   static_assert(D % kPanelColumns == 0, "heads are whole panels");

@@ -27,7 +27,8 @@ struct BoxForwardMemory {
   };
 
   Rows queries, result, keys[Tile::kStages], values[Tile::kStages];
-  int item;  ///< index in the schedule, beyond its end when there is no more; comes with Q
+  int item;        ///< index in the schedule, beyond its end when there is no more; comes with Q
+  int first_tile;  ///< of keys, with documents; comes with Q
   Barrier queries_full, queries_empty;
   Barrier keys_full[Tile::kStages], keys_empty[Tile::kStages];
   Barrier values_full[Tile::kStages], values_empty[Tile::kStages];
@@ -41,12 +42,13 @@ struct BoxForwardParameters {
   float scale2;  ///< scale of the scores in base 2
   float scale;
   BoxForwardSchedule schedule;
+  const std::int32_t* document_start;  ///< [b, s], or null
 };
 
 #if defined(__CUDA_ARCH_FEAT_SM90_ALL)
 
 /// Copies Q, K and V of this block's items, by one thread.
-template <int D>
+template <int D, bool kDocuments>
 __device__ __forceinline__ void copy_items(BoxForwardMemory<D>& memory, const CUtensorMap& qkv,
                                            const BoxForwardParameters& p) {
   using Tile = BoxForwardTile<D>;
@@ -67,11 +69,14 @@ __device__ __forceinline__ void copy_items(BoxForwardMemory<D>& memory, const CU
       break;
     }
     const auto [task, block] = p.schedule.item(index);
-    const int query_end = (block + 1) * Tile::kQueries;
+    const int query_begin = block * Tile::kQueries, query_end = query_begin + Tile::kQueries;
+    const int first_tile = first_keys_of(kDocuments ? p.document_start : nullptr, p.sizes, task)
+                               .first_key_tile(query_begin, Tile::kKeys);
+    if (kDocuments) memory.first_tile = first_tile;
     index = static_cast<int>(gridDim.x + atomicAdd(p.taken, 1u));
-    load(memory.queries, memory.queries_full, 0, task, block * Tile::kQueries);
+    load(memory.queries, memory.queries_full, 0, task, query_begin);
     for (int tile = tiles_of(keys_end(p.sizes.s, query_end, p.sizes.causal), Tile::kKeys) - 1;
-         tile >= 0; --tile) {
+         tile >= first_tile; --tile) {
       const int stage = place.stage;
       wait(&memory.keys_empty[stage], place.parity ^ 1);
       load(memory.keys[stage], memory.keys_full[stage], 1, task, tile * Tile::kKeys);
@@ -83,7 +88,7 @@ __device__ __forceinline__ void copy_items(BoxForwardMemory<D>& memory, const CU
 }
 
 /// Consumer `consumer` of a block: its 64 queries of each item.
-template <typename T, int D>
+template <typename T, int D, bool kDocuments>
 struct BoxForwardConsumer {
   using Tile = BoxForwardTile<D>;
   static constexpr int kSteps = Tile::kKeys / 16;
@@ -146,6 +151,19 @@ struct BoxForwardConsumer {
         scores[e] = -INFINITY;
   }
 
+  // Hides what is before the first keys of this thread's rows, `firsts`; `last` is that of the
+  // warpgroup's last row.
+  __device__ __forceinline__ void mask_documents(float (&scores)[Tile::kKeys / 2],
+                                                 const int (&firsts)[2], int last,
+                                                 int key_begin) const {
+    if constexpr (kDocuments) {
+      if (last <= key_begin) return;
+#pragma unroll
+      for (int e = 0; e < Tile::kKeys / 2; ++e)
+        if (key_begin + accumulator_column(thread, e) < firsts[e / 2 % 2]) scores[e] = -INFINITY;
+    }
+  }
+
   // The consumers take turns in starting products, so that one computes its softmax while the
   // tensor cores work for the other.
   __device__ __forceinline__ void await_turn() const {
@@ -155,27 +173,34 @@ struct BoxForwardConsumer {
     if constexpr (Tile::kTurns) announce(kTurnBarrier + (consumer ^ 1), 256);
   }
 
-  __device__ __forceinline__ void attend(int query_begin, int tiles) {
+  // The 64 queries of head `task` from query_begin on, and tiles first_tile .. tiles - 1 of keys.
+  __device__ __forceinline__ void attend(int task, int query_begin, int first_tile, int tiles) {
+    const FirstKeys first_keys =
+        first_keys_of(kDocuments ? p.document_start : nullptr, p.sizes, task);
+    const int firsts[2] = {first_keys(query_begin + accumulator_row(thread, 0)),
+                           first_keys(query_begin + accumulator_row(thread, 2))};
+    const int last_first = first_keys(query_begin + 63);
     float scores[Tile::kKeys / 2], correction[2];
     softmax = RowPairSoftmax();
 #pragma unroll
     for (float& c : out) c = 0.0f;
 
-    // ---- the last tile of keys, the only one with a mask --------------------------------------
+    // ---- the last tile of keys, the only one that the causal mask cuts -------------------------
     int tile = tiles - 1;
     wait(&memory.keys_full[place.stage], place.parity);
     start_scores(scores, place.stage);
     wait_products<0>();
     hold(scores);
     release(&memory.keys_empty[place.stage]);
-    if (tile == 0) release(&memory.queries_empty);
+    if (tile == first_tile) release(&memory.queries_empty);
     mask(scores, query_begin, tile * Tile::kKeys);
+    mask_documents(scores, firsts, last_first, tile * Tile::kKeys);
     softmax.update(scores, p.scale2, correction);
     wait(&memory.values_full[place.stage], place.parity);
     pack_rows<T>(weights, scores);
 
     // ---- the others ---------------------------------------------------------------------------
-    while (tile > 0) {
+    while (tile > first_tile) {
       --tile;
       const int last = place.stage;
       place.advance();
@@ -187,7 +212,8 @@ struct BoxForwardConsumer {
       wait_products<1>();
       hold(scores);
       release(&memory.keys_empty[place.stage]);
-      if (tile == 0) release(&memory.queries_empty);
+      if (tile == first_tile) release(&memory.queries_empty);
+      mask_documents(scores, firsts, last_first, tile * Tile::kKeys);
       softmax.update(scores, p.scale2, correction);
       // Here rather than in the next round: the assembler would move the softmax behind the
       // products if no branch kept them apart.
@@ -247,7 +273,7 @@ struct BoxForwardConsumer {
 #endif
 
 /// One block per multiprocessor.
-template <typename T, int D>
+template <typename T, int D, bool kDocuments>
 __global__ void __launch_bounds__(BoxForwardTile<D>::kThreads, 1)
     attend_boxes(const __grid_constant__ CUtensorMap qkv, const __grid_constant__ CUtensorMap out,
                  const __grid_constant__ BoxForwardParameters p) {
@@ -273,19 +299,20 @@ __global__ void __launch_bounds__(BoxForwardTile<D>::kThreads, 1)
   const int warpgroup = __shfl_sync(~0u, static_cast<int>(threadIdx.x / 128), 0);
   if (warpgroup == 0) {
     release_registers<24>();
-    if (threadIdx.x == 0) copy_items<D>(memory, qkv, p);
+    if (threadIdx.x == 0) copy_items<D, kDocuments>(memory, qkv, p);
   } else {
     claim_registers<240>();
-    BoxForwardConsumer<T, D> consumer(memory, p, warpgroup - 1);
+    BoxForwardConsumer<T, D, kDocuments> consumer(memory, p, warpgroup - 1);
     if (warpgroup == 2) consumer.pass_turn();
     for (unsigned round = 0;; ++round) {
       wait(&memory.queries_full, round & 1);
       const int index = memory.item;
+      const int first_tile = kDocuments ? memory.first_tile : 0;
       if (index >= p.schedule.items()) break;
       const auto [task, block] = p.schedule.item(index);
       const int query_end = (block + 1) * Tile::kQueries;
       const int query_begin = block * Tile::kQueries + 64 * consumer.consumer;
-      consumer.attend(query_begin,
+      consumer.attend(task, query_begin, first_tile,
                       tiles_of(keys_end(p.sizes.s, query_end, p.sizes.causal), Tile::kKeys));
       consumer.finish(out, task, query_begin);
     }
@@ -309,7 +336,8 @@ void launch_box_forward(const AttentionForward& args, const Context& context) {
         .sizes = sizes,
         .scale2 = static_cast<float>(scale) * kLog2E,
         .scale = static_cast<float>(scale),
-        .schedule = box_forward_schedule<D>(sizes.b * sizes.heads, sizes.s)};
+        .schedule = box_forward_schedule<D>(sizes.b * sizes.heads, sizes.s),
+        .document_start = args.document_start};
     const std::int64_t d = sizes.d, parts = std::int64_t{3} * sizes.heads;
     const std::int64_t tasks = std::int64_t{sizes.b} * sizes.heads;
     const CUtensorMap qkv = make_tensor_map<4>(
@@ -325,8 +353,10 @@ void launch_box_forward(const AttentionForward& args, const Context& context) {
                              {.size = sizes.s, .stride = tasks * d, .box = 64}}});
     TRIREME_CUDA(cudaMemsetAsync(p.taken, 0, sizeof(unsigned), context.stream));
     const int blocks = std::min(context.multiprocessors, p.schedule.items());
-    launch(attend_boxes<T, D>, blocks, Tile::kThreads, sizeof(BoxForwardMemory<D>), context, qkv,
-           out, p);
+    dispatch_flag(args.document_start != nullptr, [&](auto documents) {
+      launch(attend_boxes<T, D, decltype(documents)::value>, blocks, Tile::kThreads,
+             sizeof(BoxForwardMemory<D>), context, qkv, out, p);
+    });
   });
 }
 

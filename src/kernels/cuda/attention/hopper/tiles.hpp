@@ -30,8 +30,8 @@ struct BoxForwardTile {
   static constexpr int kPanels = panels_of(D);
   static constexpr int kTileBytes = kPanels * kKeys * kPanelRowBytes;  ///< of Q, K, V or the result
 
-  // One box shape serves Q, K and V; with the mask, only the last tile of keys, the first that is
-  // worked on, holds pairs that do not attend.
+  // One box shape serves Q, K and V; with the causal mask, only the last tile of keys, the first
+  // that is worked on, holds pairs that do not attend, and it holds a key for each query.
   static_assert(kQueries == kKeys);
 };
 

@@ -5,6 +5,9 @@
 #include <algorithm>
 #include <vector>
 
+#include "../documents_testing.hpp"
+#include "kernels/cuda/attention/documents.hpp"
+
 #include "kernels/cuda/attention_workspace.hpp"
 
 namespace trireme::kernels::cuda {
@@ -24,38 +27,48 @@ TEST(BoxBackwardTiles, TicketsCoverEachBlockOnceLaterKeysFirst) {
     }
 }
 
+using Starts = std::vector<std::int32_t>;
+
 // Walks as attend_boxes_backward does: each pair that attends is met once, unmasked, and the turns
-// of each tile of dQ count from 0, the last of them key block 0's.
+// of each tile of dQ count from 0, the last of them that of the first block that it attends to.
 template <int D>
-void expect_covers(int s, bool causal) {
+void expect_covers(int s, bool causal, const Starts& starts) {
   using Tile = BoxBackwardTile<D>;
+  const FirstKeys first_keys{starts.empty() ? nullptr : starts.data(), s};
+  const auto meets = [&](int query, int key) {
+    return attends(query, key, s, causal) && !first_keys.hide(query, key);
+  };
   const int blocks = tiles_of(s, Tile::kKeys), tiles = tiles_of(s, Tile::kQueries);
   std::vector<int> met(s * s), turns(tiles), last(tiles, -1);
   for (int ticket = 0; ticket < blocks; ++ticket) {
     const int block = key_block(ticket, 1, blocks).block;
     const int first = first_query_tile(block * Tile::kKeys, Tile::kQueries, causal);
-    ASSERT_LT(first, tiles) << "a block without a tile would leave dK and dV unwritten";
+    const int key_end = (block + 1) * Tile::kKeys;
+    ASSERT_TRUE(first < tiles && first_keys.tile_reaches(first, Tile::kQueries, key_end))
+        << "a block without a tile would leave dK and dV unwritten";
     for (int tile = first; tile < tiles; ++tile) {
+      if (!first_keys.tile_reaches(tile, Tile::kQueries, key_end)) break;
       ASSERT_EQ(turn_of(tile, block, Tile::kQueries, Tile::kKeys, s, causal), turns[tile]++);
       last[tile] = block;
       for (int warpgroup = 0; warpgroup < Tile::kWarpgroups; ++warpgroup) {
         const int key_begin = block * Tile::kKeys + 64 * warpgroup;
         const int query_begin = tile * Tile::kQueries;
-        const bool masked = needs_mask(query_begin, key_begin, 64, s, causal);
+        const bool masked = needs_mask(query_begin, key_begin, 64, s, causal) ||
+                            first_keys.cut(query_begin + Tile::kQueries, key_begin);
         for (int query = query_begin; query < std::min(s, query_begin + Tile::kQueries); ++query)
           for (int key = key_begin; key < key_begin + 64; ++key) {
-            if (masked && !attends(query, key, s, causal)) continue;
-            ASSERT_TRUE(attends(query, key, s, causal)) << query << ", " << key << " of " << s;
+            if (masked && !meets(query, key)) continue;
+            ASSERT_TRUE(meets(query, key)) << query << ", " << key << " of " << s;
             ++met[query * s + key];
           }
       }
     }
   }
-  EXPECT_EQ(last, std::vector<int>(tiles, 0));
+  for (int tile = 0; tile < tiles; ++tile)
+    EXPECT_EQ(last[tile], first_keys.first_key_tile(tile * Tile::kQueries, Tile::kKeys));
   for (int query = 0; query < s; ++query)
     for (int key = 0; key < s; ++key)
-      ASSERT_EQ(met[query * s + key], attends(query, key, s, causal))
-          << query << ", " << key << " of " << s;
+      ASSERT_EQ(met[query * s + key], meets(query, key)) << query << ", " << key << " of " << s;
   // The partial sums of dQ fit the workspace.
   const auto layout = attention_backward_layout(DType::bf16, s, 3, 5, D);
   EXPECT_GE(layout.end - layout.partial_dq, sizeof(float) * 15 * tiles * Tile::kQueries * D);
@@ -64,10 +77,11 @@ void expect_covers(int s, bool causal) {
 
 TEST(BoxBackwardTiles, MeetEachPairOnceAndInTurn) {
   for (const int s : {1, 7, 63, 64, 65, 127, 128, 129, 200, 256, 333, 512})
-    for (const bool causal : {true, false}) {
-      expect_covers<64>(s, causal);
-      expect_covers<128>(s, causal);
-    }
+    for (const bool causal : {true, false})
+      for (const Starts& starts : document_cases(s)) {
+        expect_covers<64>(s, causal, starts);
+        expect_covers<128>(s, causal, starts);
+      }
 }
 
 }  // namespace

@@ -5,6 +5,9 @@
 #include <algorithm>
 #include <vector>
 
+#include "../documents_testing.hpp"
+#include "kernels/cuda/attention/documents.hpp"
+
 namespace trireme::kernels::cuda {
 namespace {
 
@@ -14,47 +17,56 @@ TEST(BoxForward, TakesHeadsWhoseRowsAreAligned) {
   EXPECT_FALSE(fits_boxes(64, false));
 }
 
-// Walks as a block's consumers do, and expects each pair that attends to be met once, pairs that do
-// not only in the first tile, and there a key for each query.
+using Starts = std::vector<std::int32_t>;
+
+// Walks as a block's consumers do, and expects each pair that attends to be met once, pairs behind
+// a query only in the first tile, and there a key for each query.
 template <int D>
-void expect_covers(int s, bool causal) {
+void expect_covers(int s, bool causal, const Starts& starts) {
   using Tile = BoxForwardTile<D>;
+  const FirstKeys first_keys{starts.empty() ? nullptr : starts.data(), s};
+  const auto meets = [&](int query, int key) {
+    return attends(query, key, s, causal) && !first_keys.hide(query, key);
+  };
   std::vector<int> met(s * s);
   for (int block = 0; block < tiles_of(s, Tile::kQueries); ++block) {
     const int query_end = (block + 1) * Tile::kQueries;
     const int tiles = tiles_of(keys_end(s, query_end, causal), Tile::kKeys);
+    const int first_tile = first_keys.first_key_tile(block * Tile::kQueries, Tile::kKeys);
     for (int consumer = 0; consumer < Tile::kConsumers; ++consumer) {
       const int query_begin = block * Tile::kQueries + 64 * consumer;
-      for (int tile = tiles - 1; tile >= 0; --tile) {
+      for (int tile = tiles - 1; tile >= first_tile; --tile) {
         const int key_begin = tile * Tile::kKeys;
         const bool masked =
             tile == tiles - 1 && needs_mask(query_begin, key_begin, Tile::kKeys, s, causal);
+        const bool cut = first_keys.cut(query_begin + 64, key_begin);
         for (int query = query_begin; query < query_begin + 64; ++query) {
-          if (tile == tiles - 1) {
-            ASSERT_TRUE(attends(query, key_begin, s, causal))
-                << "query " << query << " of " << s << " begins without a key";
-          }
+          bool any = false;
           for (int key = key_begin; key < key_begin + Tile::kKeys; ++key) {
             if (masked && !attends(query, key, s, causal)) continue;
-            ASSERT_TRUE(attends(query, key, s, causal)) << query << ", " << key << " of " << s;
+            if (cut && first_keys.hide(query, key)) continue;
+            ASSERT_TRUE(meets(query, key)) << query << ", " << key << " of " << s;
+            any = true;
             if (query < s) ++met[query * s + key];
           }
+          ASSERT_TRUE(any || tile < tiles - 1)
+              << "query " << query << " of " << s << " begins without a key";
         }
       }
     }
   }
   for (int query = 0; query < s; ++query)
     for (int key = 0; key < s; ++key)
-      ASSERT_EQ(met[query * s + key], attends(query, key, s, causal))
-          << query << ", " << key << " of " << s;
+      ASSERT_EQ(met[query * s + key], meets(query, key)) << query << ", " << key << " of " << s;
 }
 
 TEST(BoxForward, MeetsEachPairOnce) {
   for (const int s : {1, 7, 63, 64, 65, 127, 128, 129, 200, 256, 333, 512})
-    for (const bool causal : {true, false}) {
-      expect_covers<64>(s, causal);
-      expect_covers<128>(s, causal);
-    }
+    for (const bool causal : {true, false})
+      for (const Starts& starts : document_cases(s)) {
+        expect_covers<64>(s, causal, starts);
+        expect_covers<128>(s, causal, starts);
+      }
 }
 
 TEST(BoxForwardSchedule, HoldsEachBlockOnce) {
