@@ -1,6 +1,8 @@
 // One row for each operation and shape: the bytes that it must move, or the products that it must
 // compute, and how to call it.
 #include <array>
+#include <string>
+#include <vector>
 
 #include "bench/gpu/commands.hpp"
 #include "bench/gpu/meter.hpp"
@@ -35,7 +37,8 @@ class Rows {
         activation_{model.sequence, model.batch, model.hidden},
         activation_bytes_(static_cast<double>(activation_.size() * size_of(dtype))) {}
 
-  void attention();
+  void attention(std::int64_t document);
+  void cached_attention();
   void norms();
   void dropouts();
   void mlp();
@@ -63,22 +66,29 @@ class Rows {
   const double activation_bytes_;
 };
 
-void Rows::attention() {
+/// Attention that stays within documents of `document` tokens, or within samples of as many.
+void Rows::attention(std::int64_t document) {
+  const bool whole = document == model_.sequence;
+  const std::string of = whole ? "" : fmt::format(" of {}-token documents", document);
   // Two products forward and five backward, half of each masked.
   const double product =
-      static_cast<double>(model_.tokens()) * static_cast<double>(model_.sequence * model_.hidden);
-  const auto forward = [this] {
+      static_cast<double>(model_.tokens()) * static_cast<double>(document * model_.hidden);
+  const auto forward = [=, this] {
     const auto& [label, hidden, heads, sequence, batch] = model_;
+    std::vector<std::int32_t> starts;
+    for (std::int64_t token = 0; token < batch * sequence; ++token)
+      starts.push_back(static_cast<std::int32_t>(token % sequence / document * document));
     return kernels::AttentionForward{.qkv = meter_.random({sequence, batch, 3 * hidden}, dtype_),
                                      .out = meter_.zeros(activation_, dtype_),
                                      .lse = meter_.zeros({batch, heads, sequence}, wide(dtype_)),
                                      .heads = heads,
-                                     .dropout = dropout(DropoutSite::attention)};
+                                     .dropout = dropout(DropoutSite::attention),
+                                     .document_start = whole ? nullptr : meter_.upload(starts)};
   };
-  meter_.product(name("attention forward"), 2 * product, [=, this]() -> Call {
+  meter_.product(name("attention forward") + of, 2 * product, [=, this]() -> Call {
     return [this, args = forward()] { backend_.attention_forward(args); };
   });
-  meter_.product(name("attention backward"), 5 * product, [=, this]() -> Call {
+  meter_.product(name("attention backward") + of, 5 * product, [=, this]() -> Call {
     const kernels::AttentionForward saved = forward();
     backend_.attention_forward(saved);
     const kernels::AttentionBackward args{.dout = activation(),
@@ -87,9 +97,13 @@ void Rows::attention() {
                                           .lse = saved.lse,
                                           .dqkv = meter_.zeros(saved.qkv.shape, dtype_),
                                           .heads = saved.heads,
-                                          .dropout = saved.dropout};
+                                          .dropout = saved.dropout,
+                                          .document_start = saved.document_start};
     return [this, args] { backend_.attention_backward(args); };
   });
+}
+
+void Rows::cached_attention() {
   // One new token for each sample; the caches are read once.
   meter_.stream(name("attention cached"), 2 * activation_bytes_, [=, this]() -> Call {
     const Shape cache{model_.batch, model_.heads, model_.sequence, model_.hidden / model_.heads};
@@ -338,7 +352,9 @@ void measure_kernels(const Settings& settings, double dropout) {
   Meter meter(settings);
   for (const Model& model : kModels) {
     Rows rows(meter, model, settings.dtype, dropout);
-    rows.attention();
+    for (const std::int64_t document : {model.sequence, model.sequence / 4})
+      rows.attention(document);
+    rows.cached_attention();
     rows.norms();
     rows.dropouts();
     rows.mlp();

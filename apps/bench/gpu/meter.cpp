@@ -80,8 +80,13 @@ Tensor Meter::random(const Shape& shape, DType dtype) {
 const std::int32_t* Meter::ids(std::int64_t count, std::int64_t below) {
   std::vector<std::int32_t> values(count);
   for (std::int64_t i = 0; i < count; ++i) values[i] = static_cast<std::int32_t>(i * 7919 % below);
-  void* memory = take(count * sizeof(std::int32_t));
-  backend_->upload(memory, values.data(), count * sizeof(std::int32_t));
+  return upload(values);
+}
+
+const std::int32_t* Meter::upload(const std::vector<std::int32_t>& values) {
+  const std::size_t bytes = values.size() * sizeof(std::int32_t);
+  void* memory = take(bytes);
+  backend_->upload(memory, values.data(), bytes);
   return static_cast<const std::int32_t*>(memory);
 }
 

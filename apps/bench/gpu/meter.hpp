@@ -28,10 +28,11 @@ class Meter {
   const device::Gpu& gpu() const { return gpu_; }
 
   /// Operands, which last until the operation has been measured: numbers between -1 and 1, zeros,
-  /// and `count` numbers from 0 to `below`, less 1.
+  /// `count` numbers from 0 to `below`, less 1, and given ones.
   Tensor random(const Shape& shape, DType dtype);
   Tensor zeros(const Shape& shape, DType dtype);
   const std::int32_t* ids(std::int64_t count, std::int64_t below);
+  const std::int32_t* upload(const std::vector<std::int32_t>& values);
 
   /// Milliseconds of one call: the median of the settings' repeats, each of them milliseconds long.
   double time(const Make& make);
