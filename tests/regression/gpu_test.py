@@ -89,7 +89,8 @@ class Tiny(GpuTest):
 
     def test_host_curve_of_documents_in_large_tiles(self):
         self.check_host_curve("checkpoint.at_end=false", *DOCUMENTS, "model.hidden=128",
-                              "model.heads=2", "model.sequence=320", "model.dropout.attention=0")
+                              "model.heads=2", "model.sequence=320", "model.dropout.attention=0",
+                              "schedule.peak=5e-4")  # steeper, and rounding errors grow
 
     def test_overflows_are_skipped_and_halve_the_scale(self):
         self.pretrain("run", CUDA, "precision.compute=fp16")
