@@ -513,7 +513,7 @@ TEST(DeckErrors, OverridesAreCheckedLikeTheFile) {
       {"parallel.tensor=3",
        "parallel.tensor = 3 does not divide model.heads = 8 (try 1, 2, 4 or 8)"},
       {"batch.micro=5", "batch.global = 16 is not a multiple of batch.micro = 5 (try 15 or 20)"},
-      {"parallel.zero=4", "parallel.zero = 4: expected 0 to 3"},
+      {"parallel.zero=4", "parallel.zero = 4: must be from 0 to 3"},
       {"run.output=[", "not valid YAML: end of sequence flow not found"},
   };
   for (const auto& [override_text, message] : cases) {
