@@ -1,0 +1,153 @@
+"""Thirty decks drawn at random, of small models on two to four ranks: each trains five steps, and every loss
+is that of the same model on one rank in fp32, within the tolerance of its precision.
+
+TRIREME_RANDOM_SEED draws others, TRIREME_RANDOM_DECKS more or fewer.
+"""
+
+import math
+import os
+import random
+import unittest
+
+from runs import RunTest
+
+SEED = int(os.environ.get("TRIREME_RANDOM_SEED", 2019))
+DECKS = int(os.environ.get("TRIREME_RANDOM_DECKS", 30))
+TOLERANCE = {"fp32": 2e-6, "bf16": 2e-3, "fp16": 3e-4}
+
+# The model, its data and its optimizer: of each row a deck has one value.
+MODEL = [
+    ["model.layers=4", "model.layers=8"],
+    ["model.heads=4 model.hidden=32", "model.heads=4 model.hidden=40", "model.heads=8 model.hidden=64"],
+    ["", "model.ffn=48"],
+    ["model.sequence=16", "model.sequence=32", "model.sequence=32 model.positions=40"],
+    ["model.dropout.attention=0", "model.dropout.attention=0.1"],
+    ["model.dropout.hidden=0", "model.dropout.hidden=0.1"],
+    ["", "model.embedding_layernorm=true"],
+    ["", "data.reset_positions=true"],
+    ["", "data.reset_attention=true"],
+    ["", "data.eod_loss=false"],  # where each micro-batch has a mean of its own
+    ["batch.micro=1", "batch.micro=2"],
+    ["batch.global=8", "batch.global=16"],
+    ["optimizer.type=adamw", "optimizer.type=adam", "optimizer.type=lamb schedule.peak=2e-2",
+     "optimizer.type=sgd schedule.peak=0.1", "optimizer.type=sgd optimizer.momentum=0.9"],
+    ["optimizer.clip=0", "optimizer.clip=0.5"],
+]
+
+# How it is computed, which changes nothing. What comes later has to fit what was drawn before.
+COMPUTATION = [
+    ["parallel.tensor=2", "parallel.pipeline=2", "parallel.data=2", "parallel.tensor=4",
+     "parallel.pipeline=4", "parallel.data=4", "parallel.tensor=2 parallel.pipeline=2",
+     "parallel.tensor=2 parallel.data=2", "parallel.pipeline=2 parallel.data=2"],
+    ["parallel.schedule=1f1b", "parallel.schedule=interleaved parallel.interleave=2",
+     "parallel.schedule=zero-bubble"],
+    ["", "parallel.partition=1-3", "parallel.partition=0-4", "parallel.partition=5-3",
+     "parallel.partition=8-0", "parallel.partition=0-2-2-0", "parallel.partition=1-4-0-3"],
+    ["precision.compute=fp32", "precision.compute=bf16",
+     "precision.compute=fp16 precision.loss_scale.initial=1024"],  # a scale that nothing overflows at
+    ["parallel.sequence=false", "parallel.sequence=true"],
+    ["parallel.zero=0", "parallel.zero=1"],
+    ["parallel.bucket=1000", "parallel.bucket=25e6"],
+    ["", "parallel.overlap.gradients=false"],
+    ["", "parallel.overlap.parameters=false"],
+    ["", "parallel.overlap.pipeline=false"],
+    ["", "recompute.granularity=selective", "recompute.granularity=full",
+     "recompute.granularity=full recompute.layers=2",
+     "recompute.granularity=full recompute.method=block recompute.layers=1"],
+]
+
+# What a deck has to keep to; its errors are tested elsewhere.
+RULES = [
+    lambda d: schedule(d) == "1f1b" or stages(d) > 1,
+    lambda d: schedule(d) != "interleaved" or number(d, "model.layers") % (2 * stages(d)) == 0,
+    lambda d: schedule(d) != "interleaved" or d.get("parallel.overlap.pipeline") != "false",
+    lambda d: schedule(d) != "interleaved" or not partition(d),
+    lambda d: not partition(d)
+    or (len(partition(d)), sum(partition(d))) == (stages(d), number(d, "model.layers")),
+    lambda d: schedule(d) != "zero-bubble" or "recompute.granularity" not in d,
+    lambda d: "data.reset_attention" not in d or stages(d) <= 2 and schedule(d) != "interleaved",
+]
+
+
+def values_of(words):
+    """The keys and values of overrides with blanks between."""
+    return dict(word.split("=") for word in words.split())
+
+
+def number(deck, key):
+    return int(deck.get(key, 1))
+
+
+def stages(deck):
+    return number(deck, "parallel.pipeline")
+
+
+def schedule(deck):
+    return deck.get("parallel.schedule", "1f1b")
+
+
+def partition(deck):
+    return [int(part) for part in deck.get("parallel.partition", "").split("-") if part]
+
+
+def ranks(deck):
+    return math.prod(number(deck, f"parallel.{axis}") for axis in ("tensor", "pipeline", "data"))
+
+
+def draw_choices(draw):
+    """A value of each row that goes with those before."""
+    deck, choices = {}, []
+    for row in [*MODEL, *COMPUTATION]:
+        fitting = [words for words in row
+                   if all(rule(deck | values_of(words)) for rule in RULES)]
+        choices.append(draw.choice(fitting))
+        deck |= values_of(choices[-1])
+    return choices
+
+
+def draw_decks():
+    """Values of the model's keys and of the others, for each deck. The first decks have every value of
+    the rows between them, the others what comes."""
+    draw, decks = random.Random(SEED), []
+    missing = {(i, words) for i, row in enumerate([*MODEL, *COMPUTATION]) for words in row}
+    while len(decks) < DECKS:
+        choices = draw_choices(draw)
+        if not missing or missing & set(enumerate(choices)):
+            decks.append(tuple(values_of(" ".join(part))
+                               for part in (choices[:len(MODEL)], choices[len(MODEL):])))
+        missing -= set(enumerate(choices))
+    return decks
+
+
+def overrides(values):
+    return [f"{key}={value}" for key, value in values.items()]
+
+
+class RandomDecks(RunTest):
+    def train(self, name, *words, ranks=1):
+        self.pretrain(name, "schedule.warmup=2", "train.iterations=5", "model.init_std=0.1",
+                      "checkpoint.at_end=false", *words, ranks=ranks)
+        losses = self.losses(name)
+        self.assertEqual(len(losses), 5)
+        return losses
+
+    def test_losses_are_those_of_one_rank_in_fp32(self):
+        for i, (model, computation) in enumerate(draw_decks(), 1):
+            words = [*overrides(model), *overrides(computation)]
+            with self.subTest(f"deck {i}: {' '.join(words)}"):
+                serial = self.train(f"{i}-serial", *overrides(model), "precision.compute=fp32")
+                losses = self.train(f"{i}", *words, ranks=ranks(computation))
+                precision = computation["precision.compute"]
+                self.assert_close(losses, serial, TOLERANCE[precision], f"deck {i}, {precision}")
+
+    def test_tolerances_tell_models_apart(self):
+        """Another draw of the weights, or no dropout, is farther away than rounding may lead."""
+        losses = self.train("run")
+        for other in ["run.seed=1235", "model.dropout.hidden=0"]:
+            others = self.train(other, "data.seed=1234", other)
+            farthest = max(abs(a - b) / b for a, b in zip(others, losses))
+            self.assertGreater(farthest, 2 * max(TOLERANCE.values()), other)
+
+
+if __name__ == "__main__":
+    unittest.main(verbosity=2)
