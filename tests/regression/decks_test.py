@@ -1,11 +1,11 @@
-"""The decks of inputs/: every line says what it does, each can be planned for its ranks on any machine, and those of
-the recipes train on the host, scaled down to a few ranks but with their own features."""
+"""The decks of inputs/: every value is commented, each deck can be planned for its ranks on any machine, and
+those of the recipes train on the host, scaled down to a few ranks but with their own features."""
 
+import functools
 import os
 import random
 import re
 import unittest
-from pathlib import Path
 
 from runs import FINISHED, HERE, SCRATCH, RunTest, run
 
@@ -37,11 +37,10 @@ def setUpModule():
     os.chdir(ROOT)  # from where the decks name their tokenizers
 
 
+@functools.lru_cache(maxsize=None)
 def corpus():
     """The prefix of a dataset of bytes: so many documents that a thousandth of them is a test part."""
     prefix = SCRATCH / "sentences"
-    if Path(f"{prefix}_text_document.idx").exists():
-        return f"{prefix}_text_document"
     SCRATCH.mkdir(parents=True, exist_ok=True)
     words = (ROOT / "LICENSE").read_text().split()
     draw = random.Random(1)
