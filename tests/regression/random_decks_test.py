@@ -47,7 +47,7 @@ COMPUTATION = [
      "precision.compute=fp16 precision.loss_scale.initial=1024"],  # a scale that nothing overflows at
     ["parallel.sequence=false", "parallel.sequence=true"],
     ["parallel.zero=0", "parallel.zero=1"],
-    ["parallel.bucket=1000", "parallel.bucket=25e6"],
+    ["parallel.bucket=5000", "parallel.bucket=25e6"],
     ["", "parallel.overlap.gradients=false"],
     ["", "parallel.overlap.parameters=false"],
     ["", "parallel.overlap.pipeline=false"],
