@@ -25,7 +25,7 @@ MODEL = [
     ["model.dropout.hidden=0", "model.dropout.hidden=0.1"],
     ["", "model.embedding_layernorm=true"],
     ["", "data.reset_positions=true"],
-    ["", "data.reset_attention=true"],
+    ["", "", "data.reset_attention=true"],
     ["", "data.eod_loss=false"],  # where each micro-batch has a mean of its own
     ["batch.micro=1", "batch.micro=2"],
     ["batch.global=8", "batch.global=16"],
@@ -45,15 +45,19 @@ COMPUTATION = [
      "parallel.partition=8-0", "parallel.partition=0-2-2-0", "parallel.partition=1-4-0-3"],
     ["precision.compute=fp32", "precision.compute=bf16",
      "precision.compute=fp16 precision.loss_scale.initial=1024"],  # a scale that nothing overflows at
+    ["", "precision.gradients=same"],
     ["parallel.sequence=false", "parallel.sequence=true"],
-    ["parallel.zero=0", "parallel.zero=1"],
+    ["parallel.zero=0", "parallel.zero=1", "parallel.zero=2", "parallel.zero=3"],
     ["parallel.bucket=5000", "parallel.bucket=25e6"],
     ["", "parallel.overlap.gradients=false"],
     ["", "parallel.overlap.parameters=false"],
     ["", "parallel.overlap.pipeline=false"],
     ["", "recompute.granularity=selective", "recompute.granularity=full",
      "recompute.granularity=full recompute.layers=2",
-     "recompute.granularity=full recompute.method=block recompute.layers=1"],
+     "recompute.granularity=full recompute.method=block recompute.layers=1",
+     "recompute.granularity=full recompute.partition=true",
+     "recompute.granularity=full recompute.offload=true",
+     "recompute.granularity=full recompute.partition=true recompute.offload=true"],
 ]
 
 # What a deck has to keep to; its errors are tested elsewhere.
@@ -65,6 +69,9 @@ RULES = [
     lambda d: not partition(d)
     or (len(partition(d)), sum(partition(d))) == (stages(d), number(d, "model.layers")),
     lambda d: schedule(d) != "zero-bubble" or "recompute.granularity" not in d,
+    lambda d: "precision.gradients" not in d or d["optimizer.type"] != "lamb",
+    lambda d: "recompute.partition" not in d
+    or number(d, "parallel.tensor") > 1 and d["parallel.sequence"] == "false",
     lambda d: "data.reset_attention" not in d or stages(d) <= 2 and schedule(d) != "interleaved",
 ]
 
