@@ -25,7 +25,7 @@ MODEL = [
     ["model.dropout.hidden=0", "model.dropout.hidden=0.1"],
     ["", "model.embedding_layernorm=true"],
     ["", "data.reset_positions=true"],
-    ["", "", "data.reset_attention=true"],
+    ["", "data.reset_attention=true"],
     ["", "data.eod_loss=false"],  # where each micro-batch has a mean of its own
     ["batch.micro=1", "batch.micro=2"],
     ["batch.global=8", "batch.global=16"],
@@ -72,7 +72,6 @@ RULES = [
     lambda d: "precision.gradients" not in d or d["optimizer.type"] != "lamb",
     lambda d: "recompute.partition" not in d
     or number(d, "parallel.tensor") > 1 and d["parallel.sequence"] == "false",
-    lambda d: "data.reset_attention" not in d or stages(d) <= 2 and schedule(d) != "interleaved",
 ]
 
 
