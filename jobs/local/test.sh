@@ -13,7 +13,7 @@ check_format() {
 }
 
 check_scripts() {
-  find cmake jobs tests .ci \( -name '*.sh' -o -path .ci/run \) -print0 |
+  find cmake jobs tests .ci \( -name '*.sh' -o -name '*.sbatch' -o -name profile -o -path .ci/run \) -print0 |
     xargs -0 shellcheck --external-sources
 }
 

@@ -1,0 +1,73 @@
+#!/bin/bash
+# Several hosts without a scheduler: mpirun starts the ranks over ssh, which must need no password. The
+# hosts see source tree, data and run folder under the same paths.
+#
+#   jobs/ssh/train.sh          checks every host, then trains; run again, it goes on
+#
+# HOSTS has a line for each host: `NAME slots=RANKS`, and `gpus=0,1,4` to take these GPUs alone.
+#
+# ---- edit this block; start from the source tree, or set TRIREME ----------------------------------
+TRIREME=${TRIREME:-$PWD}
+SITE=${SITE:-debian}
+HOSTS=${HOSTS:-jobs/ssh/hosts}
+PROGRAM=${PROGRAM:-$TRIREME/build/release/bin/trireme-pretrain}
+DECK=${DECK:-inputs/gpt2-1.5b.yaml}
+RUN=${RUN:-}
+KEYS=${KEYS:-}
+SSH=${SSH:-ssh -o BatchMode=yes -o ConnectTimeout=10}
+# ---------------------------------------------------------------------------------------------------
+IMAGE=""
+source "$TRIREME/jobs/common/job.sh" || exit
+need_file "list of hosts" "$HOSTS" HOSTS
+
+# check_host NAME: it can be reached, and sees what this host sees.
+check_host() {
+  local code=0
+  # shellcheck disable=SC2086 # SSH has options
+  $SSH "$1" "$(printf 'cd %q && test -r %q && command -v %q >/dev/null' "$PWD" "$DECK" "$PROGRAM")" \
+    </dev/null >/dev/null 2>&1 || code=$?
+  case $code in
+    0) ;;
+    255) refuse "host '$1' of $HOSTS cannot be reached without a password: try $SSH $1" ;;
+    *) refuse "host '$1' of $HOSTS lacks the folder $PWD, $DECK in it or $PROGRAM: share them" ;;
+  esac
+}
+
+# add_host NAME [slots=N] [gpus=LIST]: one application context of mpirun; all are one MPI_COMM_WORLD.
+add_host() {
+  local name=$1 slots=1 gpus="" word list
+  shift
+  for word in "$@"; do
+    case $word in
+      slots=*[!0-9]* | slots= | slots=0) refuse "$HOSTS: '$word' of $name is no number of ranks" ;;
+      slots=*) slots=${word#slots=} ;;
+      gpus=*) gpus=${word#gpus=} ;;
+      *) refuse "$HOSTS: '$word' of $name is neither slots=N nor gpus=LIST" ;;
+    esac
+  done
+  read -ra list <<<"${gpus//,/ }"
+  if [ -n "$gpus" ] && [ ${#list[@]} -lt "$slots" ]; then
+    refuse "$HOSTS: $name has slots=$slots, but gpus=$gpus are ${#list[@]}: a rank needs a GPU of its own"
+  fi
+  case $name in
+    localhost | "$(hostname)" | "$(hostname -s)") ;;
+    *) check_host "$name" ;;
+  esac
+  if [ ${#contexts[@]} -gt 0 ]; then contexts+=(:); fi
+  contexts+=(-n "$slots" -host "$name:$slots" -wdir "$PWD")
+  if [ -n "$gpus" ]; then contexts+=(env "CUDA_VISIBLE_DEVICES=$gpus"); fi
+  contexts+=("${words[@]}")
+}
+
+contexts=()
+while read -ra line <&3; do
+  if [ ${#line[@]} -gt 0 ] && [ "${line[0]:0:1}" != "#" ]; then add_host "${line[@]}"; fi
+done 3<"$HOSTS"
+if [ ${#contexts[@]} -eq 0 ]; then refuse "$HOSTS names no host"; fi
+
+# ssh passes no environment on: what programs need is named.
+forwarded=()
+for name in PATH LD_LIBRARY_PATH OMP_NUM_THREADS ${!NCCL_@}; do
+  if [ -n "${!name+set}" ]; then forwarded+=(-x "$name"); fi
+done
+run_with_mpirun --mca plm_rsh_agent "$SSH" "${forwarded[@]}" "${contexts[@]}"
