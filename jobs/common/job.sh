@@ -47,7 +47,7 @@ fi
 
 # The command that every rank runs.
 words=("$PROGRAM" "$DECK")
-if [ -n "$RUN" ]; then words+=(--output "$RUN"); fi
+if [ -n "$RUN" ]; then words+=("run.output=$RUN"); fi
 read -ra key_words <<<"$KEYS"
 words+=("${key_words[@]}")
 
