@@ -13,6 +13,7 @@
 #include "comm/mpi/mpi_communicator.hpp"
 #include "core/identity.hpp"
 #include "deck_options.hpp"
+#include "train/launch_checks.hpp"
 #include "train/startup.hpp"
 
 namespace trireme {
@@ -41,6 +42,7 @@ inline ExitCode run_on_ranks(
   };
   try {
     comm::check_launcher(size);
+    train::check_same_build(*world);
     return body(std::move(world));
   } catch (const train::CollectiveError& error) {
     if (rank == 0) throw;

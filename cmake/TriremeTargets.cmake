@@ -15,6 +15,7 @@ if(TRIREME_SANITIZE)
       -Wno-maybe-uninitialized>)
   target_link_options(trireme_flags INTERFACE -fsanitize=address,undefined)
 endif()
+target_link_options(trireme_flags INTERFACE -Wl,--build-id)  # by which ranks know one build from another
 target_include_directories(trireme_flags INTERFACE ${CMAKE_SOURCE_DIR}/src)
 
 # trireme_module(NAME SOURCES... DEPENDS...): the static library trireme::NAME. A module links only

@@ -111,6 +111,7 @@ struct Run {
   std::int64_t seed = 0;
   Device device{};  ///< never `automatic` in a loaded deck: see LoadOptions
   bool deterministic = false;
+  bool mixed_gpus = false;
 
   bool operator==(const Run&) const = default;
 };

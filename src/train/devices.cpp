@@ -10,6 +10,7 @@
 #include "plan/remedies.hpp"
 #include "plan/run_plan.hpp"
 #include "plan/setup.hpp"
+#include "train/launch_checks.hpp"
 
 namespace trireme::train {
 namespace {
@@ -38,6 +39,7 @@ Devices make_host(const deck::Deck& deck, std::unique_ptr<comm::MpiCommunicator>
 }
 
 Devices make_cuda(const deck::Deck& deck, std::unique_ptr<comm::MpiCommunicator> world) {
+  check_gpus(*world, deck);
   const int index = comm::node_local_rank(*world);
   const auto gpus = device::visible_gpus();
   // The host draws the initial weights: not each rank with all cores.

@@ -6,18 +6,10 @@
 #include "deck/load.hpp"
 #include "train/data_skip.hpp"
 #include "train/devices.hpp"
+#include "train/launch_checks.hpp"
 
 namespace trireme::train {
 namespace {
-
-/// `text` of rank 0 on every rank.
-std::string broadcast_text(comm::MpiCommunicator& world, std::string text) {
-  std::uint64_t size = text.size();
-  world.broadcast(&size, sizeof size, 0);
-  text.resize(size);
-  world.broadcast(text.data(), size, 0);
-  return text;
-}
 
 /// What a run from the start takes of a split, and what train.skip passes over where `samples` of
 /// the whole epochs do not hold that, too: as Trainer::open() asks for them.
@@ -36,29 +28,11 @@ data::BlendSummary summarize(const deck::Deck& deck, const plan::Vocabulary& voc
 
 }  // namespace
 
-std::string on_rank_zero(comm::MpiCommunicator& world, const std::function<std::string()>& work) {
-  std::int32_t code = 0;
-  std::string text;
-  if (world.rank() == 0) {
-    try {
-      text = work();
-    } catch (const Error& error) {
-      code = static_cast<std::int32_t>(error.code());
-      text = error.what();
-    } catch (const std::exception& error) {
-      code = static_cast<std::int32_t>(ExitCode::failure);
-      text = error.what();
-    }
-  }
-  world.broadcast(&code, sizeof code, 0);
-  text = broadcast_text(world, std::move(text));
-  if (code != 0) throw CollectiveError(static_cast<ExitCode>(code), text);
-  return text;
-}
 
 PreparedDeck prepare_deck(comm::MpiCommunicator& world, const std::string& path,
                           const std::vector<std::string>& overrides,
                           const std::function<void(deck::Deck&, std::int64_t)>& resolve) {
+  check_same_deck(world, path, overrides);
   const std::string text = on_rank_zero(world, [&] {
     deck::Deck deck = deck::load(path, overrides, {.automatic = automatic_device()});
     resolve(deck, world.size());

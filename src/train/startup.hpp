@@ -7,22 +7,12 @@
 #include <vector>
 
 #include "comm/mpi/mpi_communicator.hpp"
-#include "core/error.hpp"
 #include "deck/deck.hpp"
 #include "plan/setup.hpp"
+#include "train/collective.hpp"
 #include "train/restart.hpp"
 
 namespace trireme::train {
-
-/// An error that every rank throws alike: one of them prints it, all return its code.
-class CollectiveError : public Error {
- public:
-  using Error::Error;
-};
-
-/// Runs `work` on rank 0 and returns its text on every rank. What it throws becomes a
-/// CollectiveError with the same message and code on every rank. Collective over `world`.
-std::string on_rank_zero(comm::MpiCommunicator& world, const std::function<std::string()>& work);
 
 /// A deck checked against the number of ranks, with its vocabulary.
 struct PreparedDeck {
@@ -31,7 +21,8 @@ struct PreparedDeck {
 };
 
 /// Loads and checks the deck and the tokenizer on rank 0, and resolves the layout by `resolve`
-/// (which gets the deck and the number of ranks). Collective; throws CollectiveError.
+/// (which gets the deck and the number of ranks), after check_same_deck(). Collective; throws
+/// CollectiveError.
 PreparedDeck prepare_deck(comm::MpiCommunicator& world, const std::string& path,
                           const std::vector<std::string>& overrides,
                           const std::function<void(deck::Deck&, std::int64_t)>& resolve);

@@ -28,6 +28,9 @@ void run_keys(std::vector<Key>& rows) {
                       .because("every backend is deterministic")
                       .noted()
                       .help("Equal runs give equal bits."),
+                  key(TRIREME_MEMBER(run.mixed_gpus))
+                      .by_default("false")
+                      .help("GPUs of several kinds may take part; false refuses to start on them."),
               });
 }
 

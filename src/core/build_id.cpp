@@ -1,0 +1,64 @@
+#include "core/build_id.hpp"
+
+#include <elf.h>
+#include <fmt/format.h>
+#include <link.h>
+
+#include <cstddef>
+#include <cstring>
+#include <filesystem>
+#include <system_error>
+
+namespace trireme {
+namespace {
+
+/// The size of a note's name or contents, which end on a multiple of four bytes.
+constexpr std::size_t padded(std::size_t size) { return (size + 3) / 4 * 4; }
+
+/// The build id among the notes of `size` bytes at `notes`; "" when there is none.
+std::string find_build_id(const std::byte* notes, std::size_t size) {
+  const std::byte* const end = notes + size;
+  ElfW(Nhdr) note;
+  while (notes + sizeof note <= end) {
+    std::memcpy(&note, notes, sizeof note);
+    const std::byte* name = notes + sizeof note;
+    const std::byte* contents = name + padded(note.n_namesz);
+    notes = contents + padded(note.n_descsz);
+    if (notes > end) return "";
+    if (note.n_type != NT_GNU_BUILD_ID || note.n_namesz != 4 || std::memcmp(name, "GNU", 4) != 0)
+      continue;
+    std::string text;
+    for (std::size_t i = 0; i < note.n_descsz; ++i)
+      text += fmt::format("{:02x}", std::to_integer<unsigned>(contents[i]));
+    return text;
+  }
+  return "";
+}
+
+/// The first object that the loader tells of is the program; the others are its libraries.
+int read_program(dl_phdr_info* object, std::size_t, void* result) {
+  for (int i = 0; i < object->dlpi_phnum; ++i) {
+    const auto& segment = object->dlpi_phdr[i];
+    if (segment.p_type != PT_NOTE) continue;
+    const auto* notes = reinterpret_cast<const std::byte*>(object->dlpi_addr + segment.p_vaddr);
+    std::string& id = *static_cast<std::string*>(result);
+    id = find_build_id(notes, segment.p_memsz);
+    if (!id.empty()) break;
+  }
+  return 1;
+}
+
+}  // namespace
+
+std::string build_id() {
+  std::string id;
+  dl_iterate_phdr(&read_program, &id);
+  return id;
+}
+
+std::string program_path() {
+  std::error_code error;
+  return std::filesystem::read_symlink("/proc/self/exe", error).string();
+}
+
+}  // namespace trireme

@@ -1,0 +1,29 @@
+// What all ranks do or say as one: rank 0 decides, or one error is thrown by all.
+#pragma once
+
+#include <functional>
+#include <string>
+
+#include "comm/mpi/mpi_communicator.hpp"
+#include "core/error.hpp"
+
+namespace trireme::train {
+
+/// An error that every rank throws alike: one of them prints it, all return its code.
+class CollectiveError : public Error {
+ public:
+  using Error::Error;
+};
+
+/// `text` of rank 0 on every rank. Collective over `world`.
+std::string broadcast_text(comm::MpiCommunicator& world, std::string text);
+
+/// Runs `work` on rank 0 and returns its text on every rank. What it throws becomes a
+/// CollectiveError with the same message and code on every rank. Collective over `world`.
+std::string on_rank_zero(comm::MpiCommunicator& world, const std::function<std::string()>& work);
+
+/// Throws CollectiveError with `code` on all ranks when the `complaint` of some is not empty: the
+/// first of these, with its rank and host, and how many more there are. Collective over `world`.
+void refuse(comm::MpiCommunicator& world, ExitCode code, const std::string& complaint);
+
+}  // namespace trireme::train

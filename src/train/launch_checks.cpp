@@ -1,0 +1,120 @@
+#include "train/launch_checks.hpp"
+
+#include <fmt/ranges.h>
+
+#include <chrono>
+#include <cstdlib>
+#include <filesystem>
+#include <random>
+#include <thread>
+
+#include "core/build_id.hpp"
+#include "core/files.hpp"
+#include "core/identity.hpp"
+#include "device/backend.hpp"
+#include "train/collective.hpp"
+#include "train/launch_facts.hpp"
+
+namespace trireme::train {
+namespace {
+
+namespace fs = std::filesystem;
+
+/// Network file systems may show a new file a little later to other hosts.
+constexpr std::chrono::seconds kPatienceForFiles{5};
+
+ProgramFacts program_facts() {
+  return {.host = host_name(), .path = program_path(), .build = build_id()};
+}
+
+DeckFacts deck_facts(const std::string& path, const std::vector<std::string>& overrides) {
+  DeckFacts facts{.path = path, .overrides = fmt::format("{}", fmt::join(overrides, "\n"))};
+  try {
+    facts.text = read_file(path);
+  } catch (const IoError&) {
+  }
+  return facts;
+}
+
+GpuFacts gpu_facts(const comm::MpiCommunicator& world) {
+  const auto node = world.split_by_node();
+  GpuFacts facts{.local_rank = node->rank(), .local_ranks = node->size()};
+  for (const device::Gpu& gpu : device::visible_gpus()) facts.names.push_back(gpu.name);
+  if (facts.names.empty()) facts.why_none = device::why_no_gpu();
+  if (const char* visible = std::getenv("CUDA_VISIBLE_DEVICES")) facts.visible = visible;
+  return facts;
+}
+
+/// Whether `path` has the content `token`, now or soon; otherwise why not.
+std::string wait_for_token(const fs::path& path, const std::string& token) {
+  const auto deadline = std::chrono::steady_clock::now() + kPatienceForFiles;
+  while (true) {
+    std::string why = "it has another content";
+    try {
+      if (read_file(path) == token) return "";
+    } catch (const IoError& error) {
+      why = error.what();
+    }
+    if (std::chrono::steady_clock::now() > deadline) return why;
+    std::this_thread::sleep_for(std::chrono::milliseconds(100));
+  }
+}
+
+}  // namespace
+
+void check_same_build(comm::MpiCommunicator& world) {
+  const ProgramFacts mine = program_facts();
+  const ProgramFacts first{.host = broadcast_text(world, mine.host),
+                           .path = broadcast_text(world, mine.path),
+                           .build = broadcast_text(world, mine.build)};
+  refuse(world, ExitCode::failure, build_complaint(first, mine));
+}
+
+void check_same_deck(comm::MpiCommunicator& world, const std::string& path,
+                     const std::vector<std::string>& overrides) {
+  const DeckFacts mine = deck_facts(path, overrides);
+  DeckFacts first{.path = broadcast_text(world, mine.path)};
+  first.overrides = broadcast_text(world, mine.overrides);
+  const std::string text = broadcast_text(world, mine.text.value_or(""));
+  if (broadcast_text(world, mine.text ? "read" : "not read") == "read") first.text = text;
+  refuse(world, ExitCode::deck, deck_complaint(first, mine));
+}
+
+void check_gpus(comm::MpiCommunicator& world, const deck::Deck& deck) {
+  const GpuFacts mine = gpu_facts(world);
+  refuse(world, ExitCode::failure, gpu_complaint(mine));
+  if (!deck.run.mixed_gpus) {
+    const std::string first = broadcast_text(world, mine.taken());
+    refuse(world, ExitCode::failure, gpu_kind_complaint(first, mine.taken()));
+  }
+  const bool one_node = mine.local_ranks == world.size();
+  refuse(world, ExitCode::failure,
+         one_node
+             ? ""
+             : network_complaint(read_network_facts("/sys/class/infiniband", "/dev/infiniband")));
+}
+
+void check_shared_folder(comm::MpiCommunicator& world, const std::string& folder) {
+  if (world.size() == 1) return;
+  // A name that no host has asked for before: none remembers that there is no such file.
+  const std::string token = on_rank_zero(world, [&] {
+    const std::string name = fmt::format(".seen-{:08x}", std::random_device{}());
+    write_file_atomically(fs::path(folder) / name, name);
+    return name;
+  });
+  const fs::path path = fs::absolute(folder) / token;
+  const std::string why = wait_for_token(path, token);
+  // All have looked when all have answered.
+  world.barrier();
+  std::error_code ignored;
+  if (world.rank() == 0) fs::remove(path, ignored);
+  refuse(world, ExitCode::io,
+         why.empty()
+             ? ""
+             : fmt::format("it does not see the run folder '{}' that rank 0 writes: {}; put "
+                           "run.output on a file system that all hosts share, under one path (in "
+                           "a container: --container-mounts)",
+                           fs::absolute(folder).string(), why));
+}
+
+}  // namespace trireme::train

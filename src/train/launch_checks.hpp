@@ -1,0 +1,29 @@
+// What the launcher or the machines got wrong, found before a run starts. Every rank throws the
+// same CollectiveError, which names the first rank that complains, its host, and the way out.
+#pragma once
+
+#include <string>
+#include <vector>
+
+#include "comm/mpi/mpi_communicator.hpp"
+#include "deck/deck.hpp"
+
+namespace trireme::train {
+
+/// All ranks run one build of the program: others would not speak with each other. Exit 1.
+/// Collective, before anything else is.
+void check_same_build(comm::MpiCommunicator& world);
+
+/// All ranks were started with the overrides of rank 0, and see the deck that it sees if they see
+/// one. Exit 78. Collective.
+void check_same_deck(comm::MpiCommunicator& world, const std::string& path,
+                     const std::vector<std::string>& overrides);
+
+/// Every rank has a GPU, all of one kind unless run.mixed_gpus; and NCCL need not use TCP sockets
+/// between nodes that have InfiniBand. Exit 1. Collective; for run.device = cuda.
+void check_gpus(comm::MpiCommunicator& world, const deck::Deck& deck);
+
+/// All ranks see what rank 0 writes in `folder`, which exists on its host. Exit 74. Collective.
+void check_shared_folder(comm::MpiCommunicator& world, const std::string& folder);
+
+}  // namespace trireme::train

@@ -1,0 +1,89 @@
+"""Ranks that were not started alike: found at the start, said once, with the right exit code."""
+
+import shutil
+import subprocess
+import unittest
+
+from runs import BIN, DECK, FAILED, FINISHED, HERE, IO, MPIEXEC, RunTest, Started, command_line
+
+
+def build_id(path):
+    """The place of the build id in a program's file."""
+    notes = subprocess.run(["readelf", "-n", path], stdout=subprocess.PIPE, text=True, check=True)
+    text = notes.stdout.split("Build ID:")[1].split()[0]
+    return path.read_bytes().index(bytes.fromhex(text))
+
+
+class Launch(RunTest):
+    def together(self, *words):
+        """Two ranks, each with its own command: lists of words."""
+        contexts = []
+        for command in words:
+            contexts += [*([":"] if contexts else []), "-n", "1", *map(str, command)]
+        launcher = [MPIEXEC, "--oversubscribe", "--bind-to", "none"]
+        with Started([*launcher, *contexts]) as started:
+            return started.finish()
+
+    def train_words(self, name="run", *words):
+        return [BIN / "trireme-pretrain", *self.deck_words(name, *words)]
+
+    def refused(self, result, code, *parts):
+        self.assertEqual(result.code, code, result)
+        self.assertEqual(result.err.count("rank 1 on "), 1, result)
+        for part in parts:
+            self.assertIn(part, result.err)
+
+    def test_another_binary(self):
+        other = self.folder / "trireme-pretrain"
+        shutil.copy(BIN / "trireme-pretrain", other)
+        place = build_id(other)
+        with open(other, "r+b") as file:
+            file.seek(place)
+            byte = file.read(1)[0]
+            file.seek(place)
+            file.write(bytes([byte ^ 255]))
+        result = self.together(self.train_words(), [other, *self.deck_words("run")])
+        self.refused(result, FAILED, f"'{other}' is build ", "but rank 0 on ", "install one build")
+        self.assertFalse((self.folder / "run").exists())
+        # A copy elsewhere is the same build.
+        shutil.copy(BIN / "trireme-pretrain", other)
+        result = self.together(self.train_words("run", "train.iterations=1"),
+                               [other, *self.deck_words("run", "train.iterations=1")])
+        self.assertEqual(result.code, FINISHED, result)
+
+    def test_another_deck(self):
+        other = self.folder / "tiny.yaml"
+        other.write_text((HERE / "tiny.yaml").read_text().replace("iterations: 20", "iterations: 21"))
+        mine = self.deck_words("run")
+        result = self.together(self.train_words(), [BIN / "trireme-pretrain", other, *mine[1:]])
+        self.refused(result, DECK, f"its deck '{other}' is not rank 0's",
+                     "'train: {iterations: 21}' there and 'train: {iterations: 20}' on rank 0")
+        result = self.together(self.train_words(), self.train_words("run", "batch.global=16"))
+        self.refused(result, DECK, "'batch.global=16' there and missing on rank 0")
+        self.assertFalse((self.folder / "run").exists())
+
+    def test_run_folder_of_another_host(self):
+        """Two folders of one name, such as those of two hosts' own disks."""
+        words = self.train_words()
+        relative = [f"run.output=run" if "run.output=" in str(word) else word for word in words]
+        folders = [self.folder / "one", self.folder / "two"]
+        for folder in folders:
+            folder.mkdir()
+        result = self.together(*[["-wdir", folder, *relative] for folder in folders])
+        self.refused(result, IO, f"does not see the run folder '{folders[1]}/run'",
+                     "file system that all hosts share")
+        self.assertFalse((folders[1] / "run").exists())
+
+    def test_ranks_alone(self):
+        """A launcher of another kind starts processes that do not find each other."""
+        for variable, part in [("SLURM_NTASKS", "srun --mpi=pmix"), ("PMI_SIZE", "another MPI")]:
+            command = ["env", f"{variable}=2", *command_line("trireme-pretrain", *self.deck_words("run"))]
+            with Started(command) as started:
+                result = started.finish()
+            self.assertEqual(result.code, FAILED, result)
+            self.assertIn(part, result.err)
+        self.assertFalse((self.folder / "run").exists())
+
+
+if __name__ == "__main__":
+    unittest.main(verbosity=2)

@@ -1,0 +1,147 @@
+// Complaints about made-up facts: what each says, and that all is well when it is.
+#include "train/launch_facts.hpp"
+
+#include <gtest/gtest.h>
+
+#include "core/files.hpp"
+#include "scratch_folder.hpp"
+
+namespace trireme::train {
+namespace {
+
+namespace fs = std::filesystem;
+
+void expect_in(const std::string& text, std::initializer_list<const char*> parts) {
+  for (const char* part : parts)
+    EXPECT_NE(text.find(part), std::string::npos) << "'" << part << "' is not in: " << text;
+}
+
+TEST(BuildComplaint, NamesBothBuilds) {
+  const ProgramFacts first{.host = "a", .path = "/x/train", .build = "0123456789abcdef0123"};
+  EXPECT_EQ(build_complaint(first, first), "");
+  EXPECT_EQ(build_complaint(first, {.host = "b", .path = "/y/train", .build = first.build}), "");
+  const ProgramFacts other{.host = "b", .path = "/y/train", .build = "ba9876543210"};
+  expect_in(build_complaint(first, other),
+            {"'/y/train' is build ba9876543210, but rank 0 on a runs build 0123456789ab from "
+             "'/x/train'",
+             "install one build"});
+  expect_in(build_complaint(first, {.path = "/z"}), {"'/z' is build without build id"});
+}
+
+TEST(DeckComplaint, NamesTheFirstLineThatDiffers) {
+  const DeckFacts first{.path = "d.yaml", .text = "a: 1\nb: 2\n", .overrides = "x=1\ny=2"};
+  EXPECT_EQ(deck_complaint(first, first), "");
+  DeckFacts mine = first;
+  mine.path = "/elsewhere/d.yaml";
+  EXPECT_EQ(deck_complaint(first, mine), "");
+  mine.text = "a: 1\nb: 3\n";
+  expect_in(deck_complaint(first, mine),
+            {"'/elsewhere/d.yaml' is not rank 0's 'd.yaml'", "line 2 is 'b: 3' there and 'b: 2' on",
+             "file system that all hosts share"});
+  mine.text = "a: 1\n";
+  expect_in(deck_complaint(first, mine), {"line 2 is missing there and 'b: 2' on rank 0"});
+  mine.text = "a: 1\nb: 2\nc: 3";
+  expect_in(deck_complaint(first, mine), {"line 3 is 'c: 3' there and missing on rank 0"});
+  mine.text = "a: 1\nb: 2";
+  expect_in(deck_complaint(first, mine), {"they end differently"});
+}
+
+TEST(DeckComplaint, NamesOtherOverrides) {
+  const DeckFacts first{.path = "d.yaml", .text = "a: 1\n", .overrides = "x=1\ny=2"};
+  DeckFacts mine = first;
+  mine.overrides = "x=1";
+  expect_in(deck_complaint(first, mine),
+            {"other key=value words than rank 0", "line 2 is missing there and 'y=2' on rank 0"});
+}
+
+TEST(DeckComplaint, ARankThatCannotReadTheDeckNeedsNone) {
+  const DeckFacts first{.path = "d.yaml", .text = "a: 1\n"};
+  EXPECT_EQ(deck_complaint(first, {.path = "d.yaml"}), "");
+  EXPECT_EQ(deck_complaint({.path = "d.yaml"}, first), "");
+}
+
+TEST(GpuComplaint, EachRankNeedsOne) {
+  GpuFacts facts{.local_rank = 1, .local_ranks = 3, .names = {"H200", "H200"}};
+  EXPECT_EQ(facts.taken(), "H200");
+  EXPECT_EQ(gpu_complaint(facts), "");
+  facts.local_rank = 2;
+  expect_in(gpu_complaint(facts), {"3 ranks were started on this host, and each sees 2 GPUs",
+                                   "CUDA_VISIBLE_DEVICES is not set", "start at most 2 there",
+                                   "--gpus-per-node=N --gpu-bind=none"});
+  facts.visible = "4";
+  facts.names = {"H200"};
+  expect_in(gpu_complaint(facts), {"each sees 1 GPU (CUDA_VISIBLE_DEVICES = 4)"});
+  facts.names.clear();
+  facts.why_none = "CUDA sees no GPU";
+  EXPECT_EQ(gpu_complaint(facts), "run.device = cuda: CUDA sees no GPU");
+}
+
+TEST(GpuKindComplaint, NamesBothKindsAndTheKey) {
+  EXPECT_EQ(gpu_kind_complaint("H200", "H200"), "");
+  expect_in(gpu_kind_complaint("H200", "A100"),
+            {"its GPU is a A100, rank 0's a H200", "run.mixed_gpus = true", "--constraint"});
+}
+
+TEST(NetworkComplaint, SaysWhyNcclWouldTakeSockets) {
+  const NetworkFacts well{
+      .active_ports = {"mlx5_0 port 1"}, .has_verbs = true, .has_devices = true};
+  EXPECT_EQ(network_complaint(well), "");
+  NetworkFacts facts = well;
+  facts.ib_disable = "0";
+  EXPECT_EQ(network_complaint(facts), "");
+  facts.ib_disable = "1";
+  expect_in(network_complaint(facts),
+            {"InfiniBand is active (mlx5_0 port 1)", "NCCL_IB_DISABLE = 1; unset it",
+             "NCCL_NET=Socket where sockets are meant"});
+  facts = well;
+  facts.has_verbs = false;
+  expect_in(network_complaint(facts), {"install libibverbs1"});
+  facts = well;
+  facts.has_devices = false;
+  expect_in(network_complaint(facts), {"mount /dev/infiniband in the container"});
+  facts.net = "Socket";
+  EXPECT_EQ(network_complaint(facts), "");
+  facts.net = "IB";
+  EXPECT_NE(network_complaint(facts), "");
+  facts.active_ports.clear();
+  EXPECT_EQ(network_complaint(facts), "");
+}
+
+class NetworkFactsTest : public testing::Test {
+ protected:
+  void port(const std::string& device, const std::string& state, const std::string& layer) {
+    const fs::path folder = ports_ / device / "ports" / "1";
+    fs::create_directories(folder);
+    write_file_atomically(folder / "state", state + "\n");
+    write_file_atomically(folder / "link_layer", layer + "\n");
+  }
+
+  ScratchFolder scratch_{"launch_facts"};
+  fs::path ports_ = scratch_.path() / "infiniband";
+  fs::path devices_ = scratch_.path() / "dev";
+};
+
+TEST_F(NetworkFactsTest, CountsActiveInfinibandPorts) {
+  port("mlx5_1", "4: ACTIVE", "InfiniBand");
+  port("mlx5_0", "4: ACTIVE", "InfiniBand");
+  port("mlx5_2", "1: DOWN", "InfiniBand");
+  port("mlx5_3", "4: ACTIVE", "Ethernet");
+  const NetworkFacts facts = read_network_facts(ports_, devices_);
+  EXPECT_EQ(facts.active_ports, (std::vector<std::string>{"mlx5_0 port 1", "mlx5_1 port 1"}));
+  EXPECT_FALSE(facts.has_devices);
+}
+
+TEST_F(NetworkFactsTest, FindsDevicesThatOpen) {
+  fs::create_directories(devices_);
+  write_file_atomically(devices_ / "rdma_cm", "");
+  EXPECT_FALSE(read_network_facts(ports_, devices_).has_devices);
+  write_file_atomically(devices_ / "uverbs0", "");
+  EXPECT_TRUE(read_network_facts(ports_, devices_).has_devices);
+}
+
+TEST_F(NetworkFactsTest, AMachineWithoutInfinibandHasNoPorts) {
+  EXPECT_TRUE(read_network_facts(ports_, devices_).active_ports.empty());
+}
+
+}  // namespace
+}  // namespace trireme::train
