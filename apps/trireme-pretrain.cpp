@@ -4,11 +4,14 @@
 #include "core/files.hpp"
 #include "core/identity.hpp"
 #include "core/memory.hpp"
+#include "core/shell.hpp"
 #include "core/signals.hpp"
 #include "deck_options.hpp"
+#include "job_options.hpp"
 #include "mpi_app.hpp"
 #include "report/flops.hpp"
 #include "train/devices.hpp"
+#include "train/launch_checks.hpp"
 #include "train/trainer.hpp"
 
 namespace trireme {
@@ -28,6 +31,7 @@ po::options_description all_options() {
        "model, or a checkpoint")  //
       ("time-limit", po::value<std::string>()->value_name("HH:MM:SS"),
        "save and stop with exit code 75 before this much time has passed");
+  options.add(job_options());
   return options;
 }
 
@@ -47,8 +51,8 @@ std::string command_line(int argc, char** argv, int ranks, bool with_restart) {
       i += word == "--restart";
       continue;
     }
-    const bool plain = word.find_first_of(" \t'\"$&;|<>*?()[]{}#~\\") == std::string::npos;
-    text += (text.empty() ? "" : " ") + (plain ? word : "'" + word + "'");
+    if (!text.empty()) text += ' ';
+    text += shell_word(word);
   }
   return text;
 }
@@ -141,11 +145,15 @@ ExitCode pretrain(int argc, char** argv, const DeckArguments& arguments,
   train::Devices devices = train::make_devices(deck, std::move(world));
   train::require_memory(deck, vocabulary.size, *devices.backend);
   Start start;
-  const std::string found = train::on_rank_zero(*devices.groups.world, [&] {
+  train::on_rank_zero(*devices.groups.world, [&] {
     // Before anything is written: throws when a split is too small.
     train::describe_data(deck, vocabulary);
     start.restart = train::find_restart(deck, arguments.values["restart"].as<std::string>());
     start.lock = std::make_unique<train::FolderLock>(deck.run.output);
+    return std::string();
+  });
+  train::check_shared_folder(*devices.groups.world, deck.run.output);
+  const std::string found = train::on_rank_zero(*devices.groups.world, [&] {
     write_file_atomically(std::filesystem::path(deck.run.output) / "deck.yaml",
                           deck::print_deck(deck));
     const auto& point = start.restart;
@@ -178,7 +186,7 @@ ExitCode run(int argc, char** argv) {
   train::TrainerOptions trainer_options;
   if (arguments.values.count("time-limit"))
     trainer_options.time_limit = parse_duration(arguments.values["time-limit"].as<std::string>());
-  if (answers_deck_questions(arguments)) return ExitCode::success;
+  if (answers_print_job(arguments) || answers_deck_questions(arguments)) return ExitCode::success;
   return run_on_ranks(kProgram, [&](auto world) {
     return pretrain(argc, argv, arguments, trainer_options, std::move(world));
   });

@@ -13,7 +13,7 @@ HOSTS=${HOSTS:-jobs/ssh/hosts}
 PROGRAM=${PROGRAM:-$TRIREME/build/release/bin/trireme-pretrain}
 DECK=${DECK:-inputs/gpt2-1.5b.yaml}
 RUN=${RUN:-}
-KEYS=${KEYS:-}
+KEYS=${KEYS-data.train=data/corpus_text_document}
 SSH=${SSH:-ssh -o BatchMode=yes -o ConnectTimeout=10}
 # ---------------------------------------------------------------------------------------------------
 IMAGE=""

@@ -1,0 +1,113 @@
+// --print-job: the deck as a job for a scheduler.
+#pragma once
+
+#include "core/build_id.hpp"
+#include "core/clock.hpp"
+#include "deck_options.hpp"
+#include "plan/job.hpp"
+#include "report/flops.hpp"
+
+namespace trireme {
+
+/// The options of a program that can write its own job.
+inline po::options_description job_options() {
+  const auto number = [] { return po::value<std::int64_t>()->value_name("N"); };
+  po::options_description options("Job");
+  options.add_options()  //
+      (
+          "print-job", po::value<std::string>()->value_name("slurm|mpirun"),
+          "print a script that starts this deck: nodes, ranks, GPUs and time follow from its "
+          "layout")  //
+      ("gpus-per-node", number(),
+       "GPUs that each node has; 8 by default, 0 to compute on the host")                  //
+      ("nodes", number(), "how many nodes; by default as few as have GPUs enough")         //
+      ("cpus-per-rank", number(), "cores for each rank; by default 8 with a GPU, else 1")  //
+      ("image", po::value<std::string>()->value_name("FILE"), "run in this enroot image")  //
+      ("partition", po::value<std::string>()->value_name("NAME"), "Slurm's partition")     //
+      ("time", po::value<std::string>()->value_name("HH:MM:SS"),
+       "time limit; by default estimated, at most a day");
+  return options;
+}
+
+namespace job_detail {
+
+/// The value of an option that is a number of at least `least`. Throws UsageError.
+inline std::optional<std::int64_t> number(const po::variables_map& values, const char* name,
+                                          std::int64_t least) {
+  constexpr std::int64_t kMost = 1 << 20;
+  if (!values.count(name)) return std::nullopt;
+  const auto value = values[name].as<std::int64_t>();
+  if (value < least || value > kMost)
+    throw UsageError("--{} {}: must be from {} to {}", name, value, least, kMost);
+  return value;
+}
+
+/// The text of an option. Throws UsageError where it would break the script's lines.
+inline std::optional<std::string> text(const po::variables_map& values, const char* name) {
+  if (!values.count(name)) return std::nullopt;
+  const auto value = values[name].as<std::string>();
+  if (value.empty() || value.find('\n') != std::string::npos)
+    throw UsageError("--{}: must be one line of text", name);
+  return value;
+}
+
+inline plan::JobRequest request(const DeckArguments& arguments) {
+  const po::variables_map& values = arguments.values;
+  const std::string launcher = values["print-job"].as<std::string>();
+  if (launcher != "slurm" && launcher != "mpirun")
+    throw UsageError("--print-job {}: must be slurm or mpirun", launcher);
+  if (values["restart"].as<std::string>() != "latest")
+    throw UsageError(
+        "--restart {}: a job goes on from its newest checkpoint when it is started again; to begin "
+        "with another one, set checkpoint.load",
+        values["restart"].as<std::string>());
+  plan::JobRequest request{
+      .launcher = launcher == "slurm" ? plan::Launcher::slurm : plan::Launcher::mpirun,
+      .gpus_per_node = number(values, "gpus-per-node", 0).value_or(8),
+      .nodes = number(values, "nodes", 1),
+      .ranks = number(values, "ranks", 1),
+      .cpus_per_rank = number(values, "cpus-per-rank", 1),
+      .image = text(values, "image"),
+      .partition = text(values, "partition"),
+      .folder = std::filesystem::current_path().string(),
+      .program = program_path(),
+      .deck = arguments.path,
+      .overrides = arguments.overrides};
+  if (request.image && request.launcher == plan::Launcher::mpirun)
+    throw UsageError("--image: mpirun starts no containers; use --print-job slurm");
+  if (request.partition && request.launcher == plan::Launcher::mpirun)
+    throw UsageError("--partition: mpirun knows none; use --print-job slurm");
+  if (request.image) request.image = std::filesystem::absolute(*request.image).string();
+  if (const auto time = text(values, "time")) {
+    request.seconds = parse_duration(*time);
+    if (*request.seconds < 60) throw UsageError("--time {}: must be a minute at least", *time);
+  }
+  return request;
+}
+
+}  // namespace job_detail
+
+/// Answers --print-job; true when there is nothing else to do. Needs neither MPI nor a GPU.
+inline bool answers_print_job(const DeckArguments& arguments) {
+  if (!arguments.values.count("print-job")) {
+    for (const char* option :
+         {"gpus-per-node", "nodes", "cpus-per-rank", "image", "partition", "time"})
+      if (arguments.values.count(option)) throw UsageError("--{} belongs to --print-job", option);
+    return false;
+  }
+  plan::JobRequest request = job_detail::request(arguments);
+  const bool asked_for_host = request.gpus_per_node == 0;
+  deck::Deck deck = deck::load(
+      arguments.path, arguments.overrides,
+      {.need_data = false, .automatic = asked_for_host ? deck::Device::host : deck::Device::cuda});
+  if (deck.run.device == deck::Device::host) request.gpus_per_node = 0;
+  if (deck.run.device == deck::Device::cuda && asked_for_host)
+    throw UsageError("--gpus-per-node 0: the deck says run.device = cuda");
+  deck::resolve_world_size(deck, plan::ranks_for(deck, request));
+  const double flops = report::model_flops_per_token(
+      deck.model.layers, deck.model.hidden, deck.model.sequence, plan::vocabulary(deck).size);
+  if (prints_before_mpi()) print_out(plan::to_script(plan::make_job(deck, request, flops)));
+  return true;
+}
+
+}  // namespace trireme

@@ -1,0 +1,68 @@
+#!/usr/bin/env bash
+# Makes an enroot image without Docker: a bare system of this host's Debian or Ubuntu release, the
+# libraries that the programs load, and the programs on PATH. Needs root, debootstrap and mksquashfs
+# (squashfs-tools); takes some minutes.
+#
+#   jobs/container/build-image.sh [IMAGE]       trireme.sqsh by default
+#   PROGRAMS=FOLDER MIRROR=URL jobs/container/build-image.sh
+#
+# cuBLASLt and NCCL come along where the loader finds them here (or in CUDA_HOME/lib64); the driver's
+# libraries are put in by enroot's hook 98-nvidia.sh when a container starts.
+set -euo pipefail
+here=$(cd "$(dirname "${BASH_SOURCE[0]}")" && pwd)
+image=$(realpath -m -- "${1:-trireme.sqsh}")
+programs=${PROGRAMS:-$here/../../build/release/bin}
+
+refuse() {
+  echo "build-image.sh: $1" >&2
+  exit 1
+}
+
+[ "$(id -u)" -eq 0 ] || refuse "debootstrap needs root"
+for tool in debootstrap mksquashfs; do
+  command -v "$tool" >/dev/null || refuse "there is no $tool: apt-get install debootstrap squashfs-tools"
+done
+[ -x "$programs/trireme-pretrain" ] || refuse "there is no trireme-pretrain in $programs: build it, or set PROGRAMS"
+[ -d "$(dirname "$image")" ] || refuse "there is no folder for $image"
+
+work=$(mktemp -d)
+trap 'rm -rf --one-file-system "$work"' EXIT
+root=$work/root
+
+# ---- the system and its libraries
+# shellcheck source=/dev/null
+suite=$(source /etc/os-release && echo "$VERSION_CODENAME")
+packages=$("$here/runtime-packages.sh" "$programs"/trireme-* | paste -sd ,)
+echo "a bare $suite with ${packages//,/, }"
+debootstrap --variant=minbase --components=main,universe --include="$packages" \
+  "$suite" "$root" ${MIRROR:+"$MIRROR"} >"$work/log" 2>&1 ||
+  refuse "debootstrap failed: $(tail -n 1 "$work/log")"
+rm -rf "$root"/var/cache/apt/archives/*.deb "$root"/var/lib/apt/lists/* "$root"/usr/share/{doc,man,locale}/*
+
+# ---- the programs, and libraries that they load when there is a GPU
+install "$programs"/trireme-* "$root/usr/local/bin"
+for name in libcublasLt.so libcublas.so libnccl.so.2; do
+  found=$( (ldconfig -p | awk -v name="$name" 'index($1, name) == 1 { print $NF }'
+    ls "${CUDA_HOME:-/usr/local/cuda}/lib64/$name"* 2>/dev/null) | head -n 1) || true
+  if [ -n "$found" ]; then
+    cp -L "$found" "$root/usr/local/lib/$(objdump -p "$found" | awk '$1 == "SONAME" { print $2 }')"
+  else
+    echo "note: there is no $name here: runs on GPUs need one mounted into the image"
+  fi
+done
+chroot "$root" ldconfig
+# What enroot's hooks read: which parts of the driver programs use.
+cat >>"$root/etc/environment" <<'VARIABLES'
+NVIDIA_VISIBLE_DEVICES=all
+NVIDIA_DRIVER_CAPABILITIES=compute,utility
+OMPI_MCA_btl_vader_single_copy_mechanism=none
+VARIABLES
+
+# ---- does it run there?
+for program in "$programs"/trireme-*; do
+  name=$(basename "$program")
+  chroot "$root" "$name" --version >/dev/null 2>"$work/log" || refuse "$name does not run in it: $(head -n 1 "$work/log")"
+done
+mksquashfs "$root" "$image.part" -comp zstd -noappend -quiet -no-progress
+mv "$image.part" "$image"
+echo "$image: $(du -h "$image" | cut -f 1); every node needs enroot's hook 50-slurm-pmi.sh to start ranks in it"

@@ -1,0 +1,171 @@
+// Ranks, nodes and time from decks; and the scripts, word by word.
+#include "plan/job.hpp"
+
+#include <gtest/gtest.h>
+
+#include "core/error.hpp"
+#include "deck/load.hpp"
+
+namespace trireme::plan {
+namespace {
+
+const std::string kDeck =
+    "model: {layers: 16, hidden: 64, heads: 8, sequence: 128, vocab: 1000}\n"
+    "batch: {micro: 1, global: 840}\n"
+    "schedule: {peak: 1e-3}\n"
+    "data: {train: corpus, split: 1}\n"
+    "train: {iterations: 100}\n";
+
+deck::Deck deck_with(std::vector<std::string> overrides) {
+  overrides.insert(overrides.begin(), "run.device=cuda");
+  return deck::parse(kDeck, "small.yaml", overrides);
+}
+
+/// Ranks and nodes, as "ranks / nodes".
+std::string placed(const std::vector<std::string>& overrides, JobRequest request) {
+  deck::Deck deck = deck_with(overrides);
+  deck::resolve_world_size(deck, ranks_for(deck, request));
+  const Job job = make_job(deck, request, 1.0);
+  return fmt::format("{} / {}", job.nodes * job.ranks_per_node, job.nodes);
+}
+
+std::string complaint(const std::vector<std::string>& overrides, const JobRequest& request) {
+  try {
+    return placed(overrides, request);
+  } catch (const UsageError& error) {
+    return error.what();
+  }
+}
+
+TEST(Job, DataAutoTakesTheGpusOfTheNodes) {
+  EXPECT_EQ(placed({}, {.gpus_per_node = 8}), "8 / 1");
+  EXPECT_EQ(placed({}, {.gpus_per_node = 4, .nodes = 3}), "12 / 3");
+  EXPECT_EQ(placed({"parallel.pipeline=16"}, {.gpus_per_node = 8}), "16 / 2");
+  EXPECT_EQ(placed({"parallel.pipeline=3", "parallel.partition=8-4-4"}, {.gpus_per_node = 8}),
+            "6 / 1");
+  EXPECT_EQ(placed({}, {.gpus_per_node = 0}), "1 / 1");
+}
+
+TEST(Job, GivenRanksTakeAsFewEqualNodesAsHoldThem) {
+  EXPECT_EQ(placed({"parallel.data=8"}, {.gpus_per_node = 8}), "8 / 1");
+  EXPECT_EQ(placed({"parallel.data=10"}, {.gpus_per_node = 8}), "10 / 2");
+  EXPECT_EQ(placed({"parallel.data=7"}, {.gpus_per_node = 4}), "7 / 7");
+  EXPECT_EQ(placed({}, {.gpus_per_node = 8, .ranks = 20}), "20 / 4");
+  EXPECT_EQ(placed({"parallel.data=4"}, {.gpus_per_node = 0, .nodes = 2}), "4 / 2");
+}
+
+TEST(Job, TensorRanksStayTogetherWhereThatIsCheap) {
+  EXPECT_EQ(placed({"parallel.tensor=4", "parallel.data=3"}, {.gpus_per_node = 8}), "12 / 3");
+  EXPECT_EQ(placed({"parallel.tensor=8", "parallel.data=3"}, {.gpus_per_node = 4}), "24 / 6");
+  // No node of 3 holds a group of 4; pairs of nodes do, and no third group comes between.
+  EXPECT_EQ(placed({"parallel.tensor=4", "parallel.data=3"}, {.gpus_per_node = 3}), "12 / 6");
+}
+
+TEST(Job, RanksThatDoNotFitAreRefused) {
+  EXPECT_EQ(complaint({"parallel.data=8"}, {.gpus_per_node = 8, .nodes = 3}),
+            "--nodes 3: 8 ranks cannot be shared out equally among them");
+  EXPECT_EQ(complaint({"parallel.data=12"}, {.gpus_per_node = 4, .nodes = 2}),
+            "--nodes 2: 12 ranks are 6 on each, which has 4 GPUs; take 3 nodes or more");
+  EXPECT_EQ(complaint({"parallel.pipeline=16"}, {.gpus_per_node = 4, .nodes = 2}),
+            "--nodes 2: their 8 GPUs do not hold one copy of the model, parallel.tensor * "
+            "parallel.pipeline = 16");
+}
+
+TEST(Job, TimeIsAskedForOrTheDecksOrEstimated) {
+  const auto seconds = [](const std::vector<std::string>& overrides, double flops_per_token,
+                          JobRequest request) {
+    deck::Deck deck = deck_with(overrides);
+    deck::resolve_world_size(deck, 1);
+    return make_job(deck, request, flops_per_token).seconds;
+  };
+  const JobRequest gpu{.gpus_per_node = 1};
+  EXPECT_EQ(seconds({}, 1.0, gpu), 1800);  // next to nothing, and fifteen minutes, rounded up
+  // 100 iterations of 840 * 128 tokens: 1e10 FLOPs each make 1075.2 s at 100 TFLOP/s.
+  EXPECT_EQ(seconds({}, 1e10, gpu), 2700);
+  EXPECT_EQ(seconds({}, 1e13, gpu), 24 * 3600);
+  EXPECT_EQ(seconds({"train.exit_duration=90 minutes"}, 1e13, gpu), 105 * 60);
+  EXPECT_EQ(seconds({}, 1e13, {.gpus_per_node = 1, .seconds = 77.0}), 77);
+}
+
+std::string script(std::vector<std::string> overrides, JobRequest request) {
+  request.folder = "/work dir";
+  request.program = "/opt/bin/trireme-pretrain";
+  request.deck = "decks/it's.yaml";
+  deck::Deck deck = deck_with(overrides);
+  request.overrides = std::move(overrides);
+  deck::resolve_world_size(deck, ranks_for(deck, request));
+  return to_script(make_job(deck, request, 1e10));
+}
+
+TEST(JobScript, OfSlurmInAnImage) {
+  EXPECT_EQ(script({"parallel.tensor=4", "run.name=two words"},
+                   {.gpus_per_node = 8, .nodes = 2, .image = "/images/t.sqsh", .partition = "gpu"}),
+            R"script(#!/bin/bash
+# two_words: 16 ranks = tensor 4 x pipeline 1 x data 4; written by trireme-pretrain --print-job.
+# Time: 1.1e+17 FLOPs at 100 TFLOP/s a GPU take 1m07s; rounded up, with time to start.
+#SBATCH --job-name=two_words
+#SBATCH --partition=gpu
+#SBATCH --nodes=2
+#SBATCH --ntasks-per-node=8
+#SBATCH --gpus-per-node=8
+#SBATCH --cpus-per-task=8
+#SBATCH --time=00:30:00
+#SBATCH --signal=USR1@360
+#SBATCH --requeue
+#SBATCH --open-mode=append
+#SBATCH --output=%x_%j.out
+#SBATCH --chdir='/work dir'
+
+refuse() { echo "two_words: $1" >&2; exit 1; }
+[ -r "decks/it's.yaml" ] || refuse "there is no deck decks/it's.yaml in /work dir on this host"
+[ -r /images/t.sqsh ] || refuse 'there is no image /images/t.sqsh on this host'
+command -v srun >/dev/null || refuse 'there is no srun here: submit this with sbatch'
+srun --mpi=list 2>&1 | grep -qw pmix || refuse 'srun has no --mpi=pmix (see srun --mpi=list)'
+srun --help 2>&1 | grep -q -- --container-image || refuse 'srun has no --container-image: pyxis is not installed here'
+
+# A rank that fails takes the others with it after half a minute; one that ends with 75 must not.
+srun --mpi=pmix --cpus-per-task=8 --kill-on-bad-exit=0 --wait=30 \
+  --gpu-bind=none \
+  --container-image=/images/t.sqsh --container-mounts='/work dir:/work dir' --container-workdir='/work dir' \
+  trireme-pretrain "decks/it's.yaml" \
+  parallel.tensor=4 \
+  'run.name=two words'
+code=$?
+# 75: stopped early with a checkpoint, from which the same job goes on.
+if [ $code -eq 75 ]; then scontrol requeue "$SLURM_JOB_ID"; fi
+exit $code
+)script");
+}
+
+TEST(JobScript, OfMpirunOnSeveralHosts) {
+  EXPECT_EQ(script({"parallel.data=4"},
+                   {.launcher = Launcher::mpirun, .gpus_per_node = 2, .seconds = 3600.0}),
+            R"script(#!/bin/bash
+# small: 4 ranks = tensor 1 x pipeline 1 x data 4; written by trireme-pretrain --print-job.
+# Time: as asked for.
+# SIGUSR1 asks for a checkpoint and the end; run it again to go on.
+# HOSTS is a file with a line for each of 2 hosts: NAME slots=2
+HOSTS=${HOSTS:-hosts}
+
+cd '/work dir' || exit
+refuse() { echo "small: $1" >&2; exit 1; }
+[ -r "decks/it's.yaml" ] || refuse "there is no deck decks/it's.yaml in /work dir on this host"
+[ -x /opt/bin/trireme-pretrain ] || refuse 'there is no program /opt/bin/trireme-pretrain on this host'
+[ -r "$HOSTS" ] || refuse "there is no list of hosts '$HOSTS': set HOSTS"
+command -v mpirun >/dev/null || refuse 'there is no mpirun on PATH: install Open MPI, or load its module'
+
+exec mpirun -n 4 --hostfile "$HOSTS" --map-by ppr:2:node --bind-to none \
+  /opt/bin/trireme-pretrain "decks/it's.yaml" \
+  parallel.data=4 \
+  --time-limit 01:00:00
+)script");
+}
+
+TEST(JobScript, OfTheHostAsksForNoGpus) {
+  const std::string text = script({"parallel.data=2"}, {.gpus_per_node = 0, .cpus_per_rank = 3});
+  EXPECT_EQ(text.find("gpu"), std::string::npos) << text;
+  EXPECT_NE(text.find("--cpus-per-task=3"), std::string::npos) << text;
+}
+
+}  // namespace
+}  // namespace trireme::plan

@@ -1,0 +1,241 @@
+"""Job scripts: those that --print-job writes and those of jobs/. They pass shellcheck, run, refuse with
+one line what is missing, and requeue on exit code 75 alone. Slurm's commands are stand-ins here: srun
+starts two ranks by mpirun, scontrol says what it was asked."""
+
+import os
+import shutil
+import subprocess
+import unittest
+import unittest.mock
+from pathlib import Path
+
+from runs import BIN, DECK, FAILED, FINISHED, HERE, MPIEXEC, STOPPED_EARLY, USAGE, RunTest, Result
+
+TREE = HERE.parents[1]
+
+SRUN = f"""#!/bin/bash
+case $1 in
+  --mpi=list) echo "${{PLUGINS-none pmix pmix_v4}}"; exit ;;
+  --help) echo "${{SRUN_HELP-}}"; exit ;;
+esac
+while [[ $1 == -* ]]; do shift; done
+if [ -n "${{FAIL_WITH-}}" ]; then exit "$FAIL_WITH"; fi
+exec {MPIEXEC} --oversubscribe --bind-to none -n 2 "$@"
+"""
+
+
+class JobTest(RunTest):
+    """Runs scripts in the test's folder, with the stand-ins first on PATH."""
+
+    def setUp(self):
+        super().setUp()
+        tools = self.folder / "tools"
+        tools.mkdir()
+        self.put(tools / "srun", SRUN)
+        self.put(tools / "scontrol", '#!/bin/bash\necho "scontrol $*"\n')
+        self.put(tools / "sinfo", "#!/bin/bash\necho main\n")
+        self.put(tools / "sbatch", '#!/bin/bash\necho "sbatch $*"\n')
+        self.environment = dict(os.environ, PATH=f"{tools}:{os.environ['PATH']}")
+        for name in [name for name in self.environment if name.startswith("SLURM_")]:
+            del self.environment[name]
+
+    def put(self, path, text):
+        path.write_text(text)
+        path.chmod(0o755)
+        return path
+
+    def script(self, *command, **variables):
+        environment = dict(self.environment, **variables)
+        done = subprocess.run(list(map(str, command)), cwd=self.folder, env=environment, text=True,
+                              stdout=subprocess.PIPE, stderr=subprocess.PIPE, check=False)
+        return Result(command, done.returncode, done.stdout, done.stderr)
+
+    def refuses(self, text, *command, **variables):
+        """One line on standard error, and nothing done."""
+        result = self.script(*command, **variables)
+        self.assertEqual(result.code, FAILED, result)
+        self.assertEqual(result.err.count("\n"), 1, result)
+        self.assertIn(text, result.err)
+
+    def shellcheck(self, *paths):
+        if not shutil.which("shellcheck"):
+            self.skipTest("there is no shellcheck")
+        checked = subprocess.run(["shellcheck", *map(str, paths)], stdout=subprocess.PIPE, text=True,
+                                 check=False)
+        self.assertEqual(checked.returncode, 0, checked.stdout)
+
+
+class PrintJob(JobTest):
+    def job(self, *words, code=FINISHED):
+        result = self.script(BIN / "trireme-pretrain", *words)
+        self.assertEqual(result.code, code, result)
+        return result
+
+    def written(self, *words):
+        """The job of the tests' deck on two ranks of the host."""
+        result = self.job(*self.deck_words("run"), "--gpus-per-node=0", "--ranks=2", *words)
+        return self.put(self.folder / "job.sh", result.out)
+
+    def test_jobs_of_decks_pass_shellcheck(self):
+        decks = sorted((TREE / "inputs").glob("gpt2-*.yaml"))
+        self.assertGreater(len(decks), 3)
+        paths = []
+        for deck in decks:
+            for launcher in ("slurm", "mpirun"):
+                job = self.job(deck, "batch.micro=1", "batch.global=1024", "--print-job", launcher,
+                               "--gpus-per-node=4", "--nodes=2")
+                paths.append(self.put(self.folder / f"{deck.stem}-{launcher}.sh", job.out))
+        odd = self.job(*self.deck_words("a b"), "run.name=it's $HOME", "run.device=cuda",
+                       "--print-job=slurm", "--image=an image.sqsh", "--partition=p")
+        paths.append(self.put(self.folder / "odd.sh", odd.out))
+        self.shellcheck(*paths)
+
+    def test_layout_says_it_once(self):
+        job = self.job(TREE / "inputs/gpt2-1.5b.yaml", "--print-job=slurm", "--nodes=4").out
+        for line in ["#SBATCH --nodes=4", "#SBATCH --ntasks-per-node=8", "#SBATCH --gpus-per-node=8",
+                     "# gpt2-1.5b: 32 ranks = tensor 1 x pipeline 4 x data 8"]:
+            self.assertIn(line, job)
+
+    def test_mpirun_job_trains(self):
+        result = self.script(self.written("--print-job=mpirun", "--time=00:10:00"))
+        self.assertEqual(result.code, FINISHED, result)
+        self.assertEqual(len(self.losses("run")), 20)
+        self.assertIn("--time-limit 00:10:00", result.out)
+
+    def test_slurm_job_trains_and_requeues_on_75_alone(self):
+        job = self.written("--print-job=slurm")
+        result = self.script(job, SLURM_JOB_ID="7")
+        self.assertEqual(result.code, FINISHED, result)
+        self.assertEqual(len(self.losses("run")), 20)
+        self.assertNotIn("scontrol", result.out)
+        for code in (1, STOPPED_EARLY, DECK, 137):
+            result = self.script(job, SLURM_JOB_ID="7", FAIL_WITH=str(code))
+            self.assertEqual(result.code, code, result)
+            self.assertEqual("scontrol requeue 7" in result.out, code == STOPPED_EARLY, result)
+
+    def test_what_is_missing_is_refused(self):
+        job = self.written("--print-job=slurm")
+        self.refuses("srun has no --mpi=pmix", job, PLUGINS="none pmi2")
+        deck = self.folder / "deck.yaml"
+        deck.write_text((HERE / "tiny.yaml").read_text())
+        job = self.put(self.folder / "job.sh",
+                       self.job(deck, "--print-job=slurm", "run.device=host").out)
+        deck.unlink()
+        self.refuses(f"there is no deck {deck} in {self.folder}", job)
+        image = self.folder / "trireme.sqsh"
+        job = self.written("--print-job=slurm", f"--image={image}")
+        self.refuses(f"there is no image {image}", job)
+        image.touch()
+        self.refuses("pyxis is not installed", job)
+        job = self.written("--print-job=slurm")
+        job.write_text(job.read_text().replace(str(BIN), "/nowhere"))
+        self.refuses("there is no program /nowhere/trireme-pretrain", job)
+
+    def test_options_that_make_no_sense(self):
+        words = self.deck_words("run")
+        for text, options in [
+                ("must be slurm or mpirun", ["--print-job=lsf"]),
+                ("--nodes 0: must be from 1", ["--print-job=slurm", "--nodes=0"]),
+                ("--nodes belongs to --print-job", ["--nodes=2"]),
+                ("mpirun starts no containers", ["--print-job=mpirun", "--image=x"]),
+                ("checkpoint.load", ["--print-job=slurm", "--restart=never"]),
+                ("must be a minute", ["--print-job=slurm", "--time=00:00:01"]),
+                ("cannot be shared out", ["--print-job=slurm", "--nodes=3", "--ranks=4"])]:
+            self.assertIn(text, self.job(*words, *options, code=USAGE).err)
+        bad = self.job(*words, "--print-job=slurm", "parallel.tensor=3", code=DECK)
+        self.assertIn("parallel.tensor = 3 does not divide", bad.err)
+
+
+class Scripts(JobTest):
+    """The scripts of jobs/, which take their block's values from the environment."""
+
+    def setUp(self):
+        super().setUp()
+        words = self.deck_words("run")
+        self.deck = self.folder / "tiny.yaml"
+        shutil.copy(words[0], self.deck)
+        self.environment.update(TRIREME=str(TREE), PROGRAM=str(BIN / "trireme-pretrain"),
+                                DECK=str(self.deck), KEYS=" ".join(words[1:]))
+        self.jobs = sorted((TREE / "jobs/slurm").glob("*.sbatch")) + [TREE / "jobs/ssh/train.sh"]
+        self.hosts = self.folder / "hosts"
+        self.hosts.write_text("# two ranks here\nlocalhost slots=2\n\n")
+        self.environment.update(HOSTS=str(self.hosts), LIST=str(TREE / "jobs/slurm/array.txt"))
+
+    def test_what_is_missing_is_refused(self):
+        for job in self.jobs:
+            with self.subTest(job.name):
+                self.refuses("there is no deck '/nowhere'", job, DECK="/nowhere")
+                self.refuses("there is no '/nowhere' on ", job, PROGRAM="/nowhere")
+                self.refuses("set SITE to one of: debian modules", job, SITE="nowhere")
+        for job in self.jobs[:-1]:
+            with self.subTest(job.name):
+                self.refuses("there is no image '/nowhere'", job, IMAGE="/nowhere")
+                self.refuses("there is no partition 'gpu': set --partition to one of: main", job,
+                             "--partition=gpu")
+
+    def test_outside_a_job_they_submit_themselves(self):
+        for job in self.jobs[:-1]:
+            with self.subTest(job.name):
+                keys = self.environment["KEYS"]
+                submitted = self.script(job, "--partition=main", "--nodes=1", KEYS=keys)
+                self.assertEqual(submitted.code, FINISHED, submitted)
+                self.assertIn("no errors; ", submitted.out)
+                self.assertIn(f"sbatch --partition=main --nodes=1 {job}", submitted.out)
+                wrong = self.script(job, KEYS=f"{keys} model.layrs=3")
+                self.assertEqual(wrong.code, DECK, wrong)
+                self.assertNotIn("sbatch", wrong.out)
+
+    def test_in_a_job_they_train(self):
+        job = TREE / "jobs/slurm/one-node.sbatch"
+        inside = {"SLURM_JOB_ID": "7", "SLURM_JOB_NUM_NODES": "1", "SLURM_JOB_NAME": "tiny"}
+        result = self.script(job, **inside)
+        self.assertEqual(result.code, FINISHED, result)
+        self.assertEqual(len(self.losses("run")), 20)
+        for code in (1, STOPPED_EARLY):
+            result = self.script(job, FAIL_WITH=str(code), **inside)
+            self.assertEqual(result.code, code, result)
+            self.assertEqual("scontrol requeue 7\n" in result.out, code == STOPPED_EARLY, result)
+        self.refuses("tiny: this Slurm's srun has no --mpi=pmix", job, PLUGINS="pmi2", **inside)
+
+    def test_a_task_of_an_array_has_its_line_folder_and_name(self):
+        job = TREE / "jobs/slurm/array.sbatch"
+        keys = self.environment["KEYS"].replace(str(self.folder / "run"), "elsewhere")
+        inside = {"SLURM_JOB_ID": "9", "SLURM_ARRAY_JOB_ID": "9", "SLURM_JOB_NUM_NODES": "1",
+                  "RUN": "runs", "KEYS": keys}
+        result = self.script(job, SLURM_ARRAY_TASK_ID="2", **inside)
+        self.assertEqual(result.code, FINISHED, result)
+        self.assertIn("peak: 0.0006", (self.folder / "runs/2/deck.yaml").read_text())
+        result = self.script(job, SLURM_ARRAY_TASK_ID="3", FAIL_WITH="75", **inside)
+        self.assertIn("scontrol requeue 9_3\n", result.out)
+        self.refuses("has no line 4: set --array to 1-3", job, SLURM_ARRAY_TASK_ID="4", **inside)
+
+    def test_ssh(self):
+        job = TREE / "jobs/ssh/train.sh"
+        result = self.script(job)
+        self.assertEqual(result.code, FINISHED, result)
+        self.assertEqual(len(self.losses("run")), 20)
+        self.assertIn("(ranks: 2)", result.out)
+        for text, line in [("is no number of ranks", "localhost slots=two"),
+                           ("neither slots=N nor gpus=LIST", "localhost gpu=1"),
+                           ("gpus=0,1 are 2", "localhost slots=3 gpus=0,1"),
+                           ("names no host", "# localhost")]:
+            self.hosts.write_text(line + "\n")
+            self.refuses(text, job)
+        self.hosts.write_text("localhost slots=1\nfar slots=1\n")
+        for code, text in [(255, "cannot be reached"), (1, f"lacks the folder {self.folder}")]:
+            agent = self.put(self.folder / "agent", f"#!/bin/bash\nexit {code}\n")
+            self.refuses(f"host 'far' of {self.hosts} {text}", job, SSH=str(agent))
+
+    def test_gpus_of_each_host(self):
+        """The second host, which the agent makes of this one, has a choice of its own."""
+        self.put(self.folder / "program", "#!/bin/bash\n"
+                 'echo "rank $OMPI_COMM_WORLD_RANK of $OMPI_COMM_WORLD_SIZE: $CUDA_VISIBLE_DEVICES"\n')
+        self.hosts.write_text("localhost slots=2 gpus=4,5\nlocalhost slots=1 gpus=7\n")
+        result = self.script(TREE / "jobs/ssh/train.sh", PROGRAM=str(self.folder / "program"))
+        self.assertEqual(result.code, FINISHED, result)
+        for line in ("rank 0 of 3: 4,5", "rank 1 of 3: 4,5", "rank 2 of 3: 7"):
+            self.assertIn(line, result.out)
+
+
+if __name__ == "__main__":
+    unittest.main(verbosity=2)
