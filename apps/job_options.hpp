@@ -14,10 +14,9 @@ inline po::options_description job_options() {
   const auto number = [] { return po::value<std::int64_t>()->value_name("N"); };
   po::options_description options("Job");
   options.add_options()  //
-      (
-          "print-job", po::value<std::string>()->value_name("slurm|mpirun"),
-          "print a script that starts this deck: nodes, ranks, GPUs and time follow from its "
-          "layout")  //
+      ("print-job", po::value<std::string>()->value_name("slurm|mpirun"),
+       "print a script that starts this deck: nodes, ranks, GPUs and time follow from its "
+       "layout")  //
       ("gpus-per-node", number(),
        "GPUs that each node has; 8 by default, 0 to compute on the host")                  //
       ("nodes", number(), "how many nodes; by default as few as have GPUs enough")         //

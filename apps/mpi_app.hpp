@@ -24,6 +24,7 @@ namespace trireme {
 inline ExitCode run_on_ranks(
     const char* program,
     const std::function<ExitCode(std::unique_ptr<comm::MpiCommunicator>)>& body) {
+  comm::check_launcher_before_mpi();
   const comm::MpiEnvironment environment;
   auto world = comm::MpiCommunicator::world();
   const int rank = world->rank();
@@ -57,21 +58,25 @@ inline ExitCode run_on_ranks(
   return ExitCode::failure;
 }
 
-/// run_app for programs whose `body` calls run_on_ranks. What is wrong with the command line is
-/// found by every rank before MPI starts, and only the first says it.
+/// run_app for programs whose `body` calls run_on_ranks. What is wrong with the command line or
+/// with the launcher is found by every rank before MPI starts, and only the first says it.
 inline int run_mpi_app(const char* program, int argc, char** argv,
                        const std::function<ExitCode(int, char**)>& body) {
   return run_app(program, argc, argv, [&](int count, char** words) {
+    ExitCode code = ExitCode::usage;
     try {
       return body(count, words);
     } catch (const UsageError&) {
       if (prints_before_mpi()) throw;
+    } catch (const comm::LauncherError& error) {
+      if (prints_before_mpi()) throw;
+      code = error.code();
     } catch (const po::error&) {
       if (prints_before_mpi()) throw;
     }
     // A launcher ends the job when its first rank ends: that one must have spoken.
     std::this_thread::sleep_for(std::chrono::seconds(1));
-    return ExitCode::usage;
+    return code;
   });
 }
 

@@ -68,7 +68,7 @@ submit() {
   partition=$(sbatch_option partition "$@")
   list=$(sinfo --noheader --format=%R) || refuse "Slurm does not answer: see sinfo"
   if [ -n "$partition" ] && ! grep -qxF -- "$partition" <<<"${list//\*/}"; then
-    refuse "there is no partition '$partition': set --partition to one of: $(tr '\n' ' ' <<<"$list")"
+    refuse "there is no partition '$partition': set --partition to one of: $(paste -sd ' ' <<<"$list")"
   fi
   if [ -z "$IMAGE" ]; then "${words[@]}" --check || exit; fi
   exec sbatch "$@" "$0"

@@ -33,8 +33,9 @@ std::int64_t nodes_for(std::int64_t ranks, std::int64_t tensor, const JobRequest
   const std::int64_t gpus = request.gpus_per_node;
   if (request.nodes) {
     if (ranks % *request.nodes != 0)
-      throw UsageError("--nodes {}: {} ranks cannot be shared out equally among them",
-                       *request.nodes, ranks);
+      throw UsageError(
+          "--nodes {}: {} ranks cannot be shared out equally among them (--ranks N starts others)",
+          *request.nodes, ranks);
     if (!fits(ranks, *request.nodes, gpus))
       throw UsageError(
           "--nodes {}: {} ranks are {} on each, which has {} GPUs; take {} nodes or more",

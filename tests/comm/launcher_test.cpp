@@ -66,6 +66,27 @@ TEST_F(LauncherTest, AnotherMpiIsNamed) {
   EXPECT_NE(complaint(1).find("4 ranks (PMI_SIZE)"), std::string::npos);
 }
 
+TEST_F(LauncherTest, ASlurmStepWithoutPmixIsNamedBeforeMpiStarts) {
+  const ScopedVariable pmix("PMIX_NAMESPACE", nullptr), rank("PMI_RANK", nullptr),
+      fd("PMI_FD", nullptr);
+  EXPECT_NO_THROW(check_launcher_before_mpi());
+  const ScopedVariable alone("SLURM_STEP_NUM_TASKS", "1");
+  EXPECT_NO_THROW(check_launcher_before_mpi());
+  const ScopedVariable step("SLURM_STEP_NUM_TASKS", "8");
+  try {
+    check_launcher_before_mpi();
+    FAIL();
+  } catch (const LauncherError& error) {
+    const std::string text = error.what();
+    for (const char* part : {"8 tasks", "srun --mpi=pmix", "50-slurm-pmi.sh"})
+      EXPECT_NE(text.find(part), std::string::npos) << part << " is not in: " << text;
+  }
+  for (const char* way : {"PMIX_NAMESPACE", "PMI_RANK", "OMPI_COMM_WORLD_SIZE"}) {
+    const ScopedVariable connected(way, "1");
+    EXPECT_NO_THROW(check_launcher_before_mpi());
+  }
+}
+
 TEST_F(LauncherTest, OneRankOfMpirunInALargerSlurmJobIsFine) {
   const ScopedVariable slurm("SLURM_NTASKS", "8");
   const ScopedVariable ompi("OMPI_COMM_WORLD_SIZE", "1");

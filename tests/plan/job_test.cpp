@@ -63,7 +63,7 @@ TEST(Job, TensorRanksStayTogetherWhereThatIsCheap) {
 
 TEST(Job, RanksThatDoNotFitAreRefused) {
   EXPECT_EQ(complaint({"parallel.data=8"}, {.gpus_per_node = 8, .nodes = 3}),
-            "--nodes 3: 8 ranks cannot be shared out equally among them");
+            "--nodes 3: 8 ranks cannot be shared out equally among them (--ranks N starts others)");
   EXPECT_EQ(complaint({"parallel.data=12"}, {.gpus_per_node = 4, .nodes = 2}),
             "--nodes 2: 12 ranks are 6 on each, which has 4 GPUs; take 3 nodes or more");
   EXPECT_EQ(complaint({"parallel.pipeline=16"}, {.gpus_per_node = 4, .nodes = 2}),

@@ -76,7 +76,8 @@ class Launch(RunTest):
 
     def test_ranks_alone(self):
         """A launcher of another kind starts processes that do not find each other."""
-        for variable, part in [("SLURM_NTASKS", "srun --mpi=pmix"), ("PMI_SIZE", "another MPI")]:
+        for variable, part in [("SLURM_NTASKS", "srun --mpi=pmix"), ("PMI_SIZE", "another MPI"),
+                               ("SLURM_STEP_NUM_TASKS", "srun --mpi=pmix")]:
             command = ["env", f"{variable}=2", *command_line("trireme-pretrain", *self.deck_words("run"))]
             with Started(command) as started:
                 result = started.finish()

@@ -38,6 +38,18 @@ void abort_all(int code) {
   std::_Exit(code);
 }
 
+void check_launcher_before_mpi() {
+  const long tasks = number_from_environment("SLURM_STEP_NUM_TASKS");
+  const char* ways[] = {"PMIX_NAMESPACE", "PMI_RANK", "PMI_FD", "OMPI_COMM_WORLD_SIZE"};
+  const bool connected =
+      std::any_of(std::begin(ways), std::end(ways), [](auto* name) { return std::getenv(name); });
+  if (tasks > 1 && !connected)
+    throw LauncherError(fmt::format(
+        "srun started {} tasks (SLURM_STEP_NUM_TASKS) without a way to find each other. Start it "
+        "with 'srun --mpi=pmix'; in a container, install enroot's hook 50-slurm-pmi.sh as well",
+        tasks));
+}
+
 void check_launcher(int size) {
   if (size > 1) return;
   // mpirun's word counts before Slurm's: `mpirun -n 1` inside a larger Slurm job is no mistake.

@@ -10,6 +10,7 @@
 
 #include "comm/communicator.hpp"
 #include "comm/watchdog.hpp"
+#include "core/error.hpp"
 
 namespace trireme::comm {
 
@@ -91,6 +92,16 @@ class MpiCommunicator final : public Communicator {
 
 /// Ends all ranks with `code` at once (MPI_Abort), or just this process when MPI is not running.
 [[noreturn]] void abort_all(int code);
+
+/// A launcher that starts ranks in a way in which they cannot find each other.
+class LauncherError : public Error {
+ public:
+  explicit LauncherError(const std::string& message) : Error(ExitCode::failure, message) {}
+};
+
+/// Throws LauncherError naming the fix when srun started several tasks without PMIx or PMI: Open
+/// MPI would end all with a message of its own. Called before MPI is initialised.
+void check_launcher_before_mpi();
 
 /// Throws Error (exit 1) naming the fix when the launcher (Slurm, Open MPI, PMI) promised more
 /// ranks than MPI sees: every rank would train alone. `size` is the size of MPI_COMM_WORLD.
