@@ -28,7 +28,6 @@ data::BlendSummary summarize(const deck::Deck& deck, const plan::Vocabulary& voc
 
 }  // namespace
 
-
 PreparedDeck prepare_deck(comm::MpiCommunicator& world, const std::string& path,
                           const std::vector<std::string>& overrides,
                           const std::function<void(deck::Deck&, std::int64_t)>& resolve) {
