@@ -64,12 +64,13 @@ sbatch_option() {
 submit() {
   if [ -n "${SLURM_JOB_ID:-}" ]; then return; fi
   need_command sbatch "submit where Slurm's commands are, or use jobs/ssh/train.sh"
-  local partition list
-  partition=$(sbatch_option partition "$@")
+  local partition partitions list
+  IFS=, read -ra partitions <<<"$(sbatch_option partition "$@")"
   list=$(sinfo --noheader --format=%R) || refuse "Slurm does not answer: see sinfo"
-  if [ -n "$partition" ] && ! grep -qxF -- "$partition" <<<"${list//\*/}"; then
-    refuse "there is no partition '$partition': set --partition to one of: $(paste -sd ' ' <<<"$list")"
-  fi
+  for partition in "${partitions[@]}"; do
+    grep -qxF -- "$partition" <<<"$list" ||
+      refuse "there is no partition '$partition': set --partition to one of: $(sort -u <<<"$list" | paste -sd ' ')"
+  done
   if [ -z "$IMAGE" ]; then "${words[@]}" --check || exit; fi
   exec sbatch "$@" "$0"
 }

@@ -45,6 +45,16 @@ GpuFacts gpu_facts(const comm::MpiCommunicator& world) {
   return facts;
 }
 
+constexpr const char* kTokenPrefix = ".seen-";
+
+/// Removes what starts that were killed have left.
+void remove_tokens(const fs::path& folder) {
+  std::error_code ignored;
+  for (const fs::directory_entry& entry : fs::directory_iterator(folder, ignored))
+    if (entry.path().filename().string().starts_with(kTokenPrefix))
+      fs::remove(entry.path(), ignored);
+}
+
 /// Whether `path` has the content `token`, now or soon; otherwise why not.
 std::string wait_for_token(const fs::path& path, const std::string& token) {
   const auto deadline = std::chrono::steady_clock::now() + kPatienceForFiles;
@@ -98,7 +108,8 @@ void check_shared_folder(comm::MpiCommunicator& world, const std::string& folder
   if (world.size() == 1) return;
   // A name that no host has asked for before: none remembers that there is no such file.
   const std::string token = on_rank_zero(world, [&] {
-    const std::string name = fmt::format(".seen-{:08x}", std::random_device{}());
+    remove_tokens(folder);
+    const std::string name = fmt::format("{}{:08x}", kTokenPrefix, std::random_device{}());
     write_file_atomically(fs::path(folder) / name, name);
     return name;
   });

@@ -171,7 +171,18 @@ class Scripts(JobTest):
             with self.subTest(job.name):
                 self.refuses("there is no image '/nowhere'", job, IMAGE="/nowhere")
                 self.refuses("there is no partition 'gpu': set --partition to one of: main", job,
-                             "--partition=gpu")
+                             "--partition=main,gpu")
+
+        self.refuses("there is no 'module' command", self.jobs[0], SITE="modules")
+
+    def test_container(self):
+        """An image takes minutes to build: here only what goes into it."""
+        packages = self.script(TREE / "jobs/container/runtime-packages.sh", BIN / "trireme-pretrain")
+        self.assertEqual((packages.code, packages.err), (FINISHED, ""), packages)
+        names = packages.out.split()
+        for name in ("openmpi-bin", "libyaml-cpp", "libhdf5-openmpi", "libc6"):
+            self.assertTrue(any(found.startswith(name) for found in names), f"{name}: {names}")
+        self.refuses("build-image.sh: ", TREE / "jobs/container/build-image.sh", PROGRAMS="/nowhere")
 
     def test_outside_a_job_they_submit_themselves(self):
         for job in self.jobs[:-1]:
