@@ -24,7 +24,7 @@ namespace trireme {
 inline ExitCode run_on_ranks(
     const char* program,
     const std::function<ExitCode(std::unique_ptr<comm::MpiCommunicator>)>& body) {
-  comm::check_launcher_before_mpi();
+  comm::check_process_manager();
   const comm::MpiEnvironment environment;
   auto world = comm::MpiCommunicator::world();
   const int rank = world->rank();
@@ -58,8 +58,8 @@ inline ExitCode run_on_ranks(
   return ExitCode::failure;
 }
 
-/// run_app for programs whose `body` calls run_on_ranks. What is wrong with the command line or
-/// with the launcher is found by every rank before MPI starts, and only the first says it.
+/// run_app for programs whose `body` calls run_on_ranks. What is wrong with the command line or the
+/// launcher is found by every rank before MPI starts, and only the first says it.
 inline int run_mpi_app(const char* program, int argc, char** argv,
                        const std::function<ExitCode(int, char**)>& body) {
   return run_app(program, argc, argv, [&](int count, char** words) {

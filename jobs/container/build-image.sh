@@ -41,7 +41,7 @@ rm -rf "$root"/var/cache/apt/archives/*.deb "$root"/var/lib/apt/lists/* "$root"/
 
 # ---- the programs, and libraries that they load when there is a GPU
 install "$programs"/trireme-* "$root/usr/local/bin"
-for name in libcublasLt.so libcublas.so libnccl.so.2; do
+for name in libcublasLt.so libnccl.so.2; do
   found=$( (ldconfig -p | awk -v name="$name" 'index($1, name) == 1 { print $NF }'
     ls "${CUDA_HOME:-/usr/local/cuda}/lib64/$name"* 2>/dev/null) | head -n 1) || true
   if [ -n "$found" ]; then

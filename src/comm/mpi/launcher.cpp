@@ -38,16 +38,16 @@ void abort_all(int code) {
   std::_Exit(code);
 }
 
-void check_launcher_before_mpi() {
-  const long tasks = number_from_environment("SLURM_STEP_NUM_TASKS");
-  const char* ways[] = {"PMIX_NAMESPACE", "PMI_RANK", "PMI_FD", "OMPI_COMM_WORLD_SIZE"};
-  const bool connected =
-      std::any_of(std::begin(ways), std::end(ways), [](auto* name) { return std::getenv(name); });
-  if (tasks > 1 && !connected)
+void check_process_manager() {
+  // What mpirun, srun --mpi=pmix and --mpi=pmi2 leave in the environment.
+  for (const char* name : {"PMIX_RANK", "PMIX_NAMESPACE", "PMI_RANK", "PMI_FD"})
+    if (std::getenv(name)) return;
+  if (const long ranks = number_from_environment("SLURM_STEP_NUM_TASKS"); ranks > 1)
     throw LauncherError(fmt::format(
-        "srun started {} tasks (SLURM_STEP_NUM_TASKS) without a way to find each other. Start it "
-        "with 'srun --mpi=pmix'; in a container, install enroot's hook 50-slurm-pmi.sh as well",
-        tasks));
+        "srun started {} tasks (SLURM_STEP_NUM_TASKS) without the PMIx that tells ranks of each "
+        "other. Start it with 'srun --mpi=pmix'; in a container, install enroot's hook "
+        "50-slurm-pmi.sh as well",
+        ranks));
 }
 
 void check_launcher(int size) {
@@ -55,26 +55,26 @@ void check_launcher(int size) {
   // mpirun's word counts before Slurm's: `mpirun -n 1` inside a larger Slurm job is no mistake.
   if (const long ranks = number_from_environment("OMPI_COMM_WORLD_SIZE"); ranks > 0) {
     if (ranks == 1) return;
-    throw Error(ExitCode::failure,
-                fmt::format("mpirun started {} ranks (OMPI_COMM_WORLD_SIZE), but MPI sees only "
-                            "this one: every rank would train alone. This program was built "
-                            "against another MPI than that mpirun's; start it with the mpirun of "
-                            "the MPI that it was built with",
-                            ranks));
+    throw LauncherError(
+        fmt::format("mpirun started {} ranks (OMPI_COMM_WORLD_SIZE), but MPI sees only "
+                    "this one: every rank would train alone. This program was built "
+                    "against another MPI than that mpirun's; start it with the mpirun of "
+                    "the MPI that it was built with",
+                    ranks));
   }
   if (const long ranks = number_from_environment("SLURM_NTASKS"); ranks > 1)
-    throw Error(ExitCode::failure,
-                fmt::format("Slurm gave {} tasks (SLURM_NTASKS), but MPI sees only this one: every "
-                            "rank would train alone. Start it with 'srun --mpi=pmix'; in a "
-                            "container, install enroot's hook 50-slurm-pmi.sh as well",
-                            ranks));
+    throw LauncherError(
+        fmt::format("Slurm gave {} tasks (SLURM_NTASKS), but MPI sees only this one: every "
+                    "rank would train alone. Start it with 'srun --mpi=pmix'; in a "
+                    "container, install enroot's hook 50-slurm-pmi.sh as well",
+                    ranks));
   if (const long ranks = number_from_environment("PMI_SIZE"); ranks > 1)
-    throw Error(ExitCode::failure,
-                fmt::format("the launcher started {} ranks (PMI_SIZE), but MPI sees only this one: "
-                            "every rank would train alone. That launcher belongs to another MPI "
-                            "than this program was built with; use the mpirun of the latter, or "
-                            "'srun --mpi=pmix'",
-                            ranks));
+    throw LauncherError(
+        fmt::format("the launcher started {} ranks (PMI_SIZE), but MPI sees only this one: "
+                    "every rank would train alone. That launcher belongs to another MPI "
+                    "than this program was built with; use the mpirun of the latter, or "
+                    "'srun --mpi=pmix'",
+                    ranks));
 }
 
 int ranks_sharing_cores(MpiCommunicator& world) {

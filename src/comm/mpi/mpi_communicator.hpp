@@ -93,18 +93,18 @@ class MpiCommunicator final : public Communicator {
 /// Ends all ranks with `code` at once (MPI_Abort), or just this process when MPI is not running.
 [[noreturn]] void abort_all(int code);
 
-/// A launcher that starts ranks in a way in which they cannot find each other.
+/// What is wrong with the way in which ranks were started (exit 1).
 class LauncherError : public Error {
  public:
   explicit LauncherError(const std::string& message) : Error(ExitCode::failure, message) {}
 };
 
-/// Throws LauncherError naming the fix when srun started several tasks without PMIx or PMI: Open
-/// MPI would end all with a message of its own. Called before MPI is initialised.
-void check_launcher_before_mpi();
+/// Throws LauncherError naming the fix when srun started several ranks without telling them of each
+/// other (--mpi=none): Open MPI could not start, and blames how it was built. Before MPI starts.
+void check_process_manager();
 
-/// Throws Error (exit 1) naming the fix when the launcher (Slurm, Open MPI, PMI) promised more
-/// ranks than MPI sees: every rank would train alone. `size` is the size of MPI_COMM_WORLD.
+/// Throws LauncherError naming the fix when the launcher (Slurm, Open MPI, PMI) promised more ranks
+/// than MPI sees: every rank would train alone. `size` is the size of MPI_COMM_WORLD.
 void check_launcher(int size);
 
 /// The number of ranks of `world` on this host that have this rank's CPU affinity mask, this rank
