@@ -42,7 +42,7 @@ need_file deck "$DECK" DECK
 if [ -n "$IMAGE" ]; then
   need_file image "$IMAGE" IMAGE
 else
-  need_command "$PROGRAM" "set PROGRAM at the top of the job to where trireme-pretrain is, or IMAGE"
+  need_command "$PROGRAM" "set PROGRAM at the top of the job to where trireme-pretrain is"
 fi
 
 # The command that every rank runs.

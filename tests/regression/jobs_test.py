@@ -218,6 +218,11 @@ class Scripts(JobTest):
         self.assertIn("peak: 0.0006", (self.folder / "runs/2/deck.yaml").read_text())
         result = self.script(job, SLURM_ARRAY_TASK_ID="3", FAIL_WITH="75", **inside)
         self.assertIn("scontrol requeue 9_3\n", result.out)
+        wrong = self.folder / "list"
+        wrong.write_text("schedule.peak=1e-3\nschedule.peek=1e-3\n")
+        checked = self.script(job, LIST=str(wrong))
+        self.assertEqual(checked.code, DECK, checked)
+        self.assertIn("schedule.peek=1e-3: unknown key", checked.err)
         self.refuses("has no line 4: set --array to 1-3", job, SLURM_ARRAY_TASK_ID="4", **inside)
 
     def test_ssh(self):
