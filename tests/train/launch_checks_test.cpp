@@ -63,13 +63,13 @@ TEST_F(LaunchChecksTest, AnotherDeckOnOneRankIsRefused) {
 }
 
 TEST_F(LaunchChecksTest, AFolderThatOneRankDoesNotSeeIsRefused) {
+  if (world_->size() == 1) GTEST_SKIP() << "one rank sees what it writes";
   // A folder of each rank's own under one name, as local disks have it; then one for all.
   const std::string shared = broadcast_text(*world_, scratch_.path().string());
   // What a start that was killed has left.
   if (world_->rank() == 0) write_file_atomically(scratch_.path() / ".seen-01234567", "");
   EXPECT_NO_THROW(check_shared_folder(*world_, shared));
   EXPECT_TRUE(world_->rank() != 0 || std::filesystem::is_empty(shared)) << "the token is left";
-  if (world_->size() == 1) return;
   const auto [code, message] =
       outcome([&] { check_shared_folder(*world_, scratch_.path().string()); });
   EXPECT_EQ(code, ExitCode::io);
