@@ -72,6 +72,9 @@ inline plan::JobRequest request(const DeckArguments& arguments) {
       .program = program_path(),
       .deck = arguments.path,
       .overrides = arguments.overrides};
+  if (std::filesystem::exists(request.deck) && !std::filesystem::is_regular_file(request.deck))
+    throw UsageError("'{}' is gone when the job starts: --print-job needs a deck in a file",
+                     request.deck);
   if (request.image && request.launcher == plan::Launcher::mpirun)
     throw UsageError("--image: mpirun starts no containers; use --print-job slurm");
   if (request.partition && request.launcher == plan::Launcher::mpirun)

@@ -113,8 +113,12 @@ run_with_mpirun() {
   mpirun --bind-to none "$@" &
   local mpirun_pid=$!
   trap 'kill -USR1 $mpirun_pid' USR1
-  # The trap ends a wait with 128 + SIGUSR1, while mpirun goes on.
-  while wait $mpirun_pid; code=$?; [ $code -eq $((128 + $(kill -l USR1))) ]; do :; done
+  # The trap ends a wait early, with 128 + SIGUSR1.
+  while wait $mpirun_pid; code=$?; kill -0 $mpirun_pid 2>/dev/null; do :; done
+  if [ $code -eq $((128 + $(kill -l USR1))) ]; then
+    wait $mpirun_pid
+    code=$?
+  fi
   end_job $code
 }
 

@@ -18,7 +18,12 @@ std::string double_quoted(const std::string& word) {
 /// `word` in single quotes, inside which none has a meaning, and which a single quote ends.
 std::string single_quoted(const std::string& word) {
   std::string text;
-  for (const char c : word) c == '\'' ? text += "'\\''" : text += c;
+  for (const char c : word) {
+    if (c == '\'')
+      text += "'\\''";
+    else
+      text += c;
+  }
   return '\'' + text + '\'';
 }
 

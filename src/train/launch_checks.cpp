@@ -29,6 +29,8 @@ ProgramFacts program_facts() {
 
 DeckFacts deck_facts(const std::string& path, const std::vector<std::string>& overrides) {
   DeckFacts facts{.path = path, .overrides = fmt::format("{}", fmt::join(overrides, "\n"))};
+  std::error_code error;
+  if (!fs::is_regular_file(path, error)) return facts;  // a pipe can be read but once
   try {
     facts.text = read_file(path);
   } catch (const IoError&) {

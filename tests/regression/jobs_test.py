@@ -4,12 +4,13 @@ starts two ranks by mpirun, scontrol says what it was asked."""
 
 import os
 import shutil
+import signal
 import subprocess
 import unittest
 import unittest.mock
 from pathlib import Path
 
-from runs import BIN, DECK, FAILED, FINISHED, HERE, MPIEXEC, STOPPED_EARLY, USAGE, RunTest, Result
+from runs import BIN, DECK, FAILED, FINISHED, HERE, MPIEXEC, STOPPED_EARLY, USAGE, RunTest, Result, Started
 
 TREE = HERE.parents[1]
 
@@ -241,6 +242,16 @@ class Scripts(JobTest):
         for code, text in [(255, "cannot be reached"), (1, f"lacks the folder {self.folder}")]:
             agent = self.put(self.folder / "agent", f"#!/bin/bash\nexit {code}\n")
             self.refuses(f"host 'far' of {self.hosts} {text}", job, SSH=str(agent))
+
+    def test_mpirun_gets_the_signals_of_its_script(self):
+        keys = f"{self.environment['KEYS']} train.iterations=100000"
+        with unittest.mock.patch.dict(os.environ, self.environment, KEYS=keys):
+            with Started([str(TREE / "jobs/ssh/train.sh")]) as started:
+                self.wait_until(lambda: self.events("run", "train"), started)
+                os.kill(started.process.pid, signal.SIGUSR1)
+                result = started.finish()
+        self.assertEqual(result.code, STOPPED_EARLY, result)
+        self.assertIn("a signal asked for it", result.out)
 
     def test_gpus_of_each_host(self):
         """The second host, which the agent makes of this one, has a choice of its own."""

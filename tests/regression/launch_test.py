@@ -1,10 +1,11 @@
 """Ranks that were not started alike: found at the start, said once, with the right exit code."""
 
+import shlex
 import shutil
 import subprocess
 import unittest
 
-from runs import BIN, DECK, FAILED, FINISHED, HERE, IO, MPIEXEC, RunTest, Started, command_line
+from runs import BIN, DECK, FAILED, FINISHED, HERE, IO, MPIEXEC, USAGE, RunTest, Started, command_line
 
 
 def build_id(path):
@@ -61,6 +62,20 @@ class Launch(RunTest):
         result = self.together(self.train_words(), self.train_words("run", "batch.global=16"))
         self.refused(result, DECK, "'batch.global=16' there and missing on rank 0")
         self.assertFalse((self.folder / "run").exists())
+
+    def test_deck_from_a_pipe(self):
+        """Which gives its text once."""
+        deck, *words = self.deck_words("run", "train.iterations=1")
+        program, deck, words = map(shlex.join, ([str(BIN / "trireme-pretrain")], [str(deck)],
+                                                map(str, words)))
+        line = f"{program} <(cat {deck}) {words}"
+        with Started(["bash", "-c", line]) as started:
+            result = started.finish()
+        self.assertEqual(result.code, FINISHED, result)
+        with Started(["bash", "-c", f"{line} --print-job=slurm"]) as started:
+            result = started.finish()
+        self.assertEqual(result.code, USAGE, result)
+        self.assertIn("needs a deck in a file", result.err)
 
     def test_run_folder_of_another_host(self):
         """Two folders of one name, such as those of two hosts' own disks."""
