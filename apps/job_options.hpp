@@ -55,6 +55,8 @@ inline plan::JobRequest request(const DeckArguments& arguments) {
   const std::string launcher = values["print-job"].as<std::string>();
   if (launcher != "slurm" && launcher != "mpirun")
     throw UsageError("--print-job {}: must be slurm or mpirun", launcher);
+  if (values.count("time-limit"))
+    throw UsageError("--time-limit: a job's limit is its --time, before which it is signalled");
   if (values["restart"].as<std::string>() != "latest")
     throw UsageError(
         "--restart {}: a job goes on from its newest checkpoint when it is started again; to begin "

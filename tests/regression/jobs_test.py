@@ -140,6 +140,7 @@ class PrintJob(JobTest):
                 ("--nodes belongs to --print-job", ["--nodes=2"]),
                 ("mpirun starts no containers", ["--print-job=mpirun", "--image=x"]),
                 ("checkpoint.load", ["--print-job=slurm", "--restart=never"]),
+                ("a job's limit is its --time", ["--print-job=slurm", "--time-limit=1:00"]),
                 ("must be a minute", ["--print-job=slurm", "--time=00:00:01"]),
                 ("cannot be shared out", ["--print-job=slurm", "--nodes=3", "--ranks=4"])]:
             self.assertIn(text, self.job(*words, *options, code=USAGE).err)
