@@ -148,6 +148,7 @@ struct Gpu {
   std::string name;
   int capability = 0;  ///< 10 * major + minor
   std::size_t memory_bytes = 0;
+  std::string bus_id = {};  ///< "0000:3B:00.0", by which other libraries know it
 };
 
 /// Dense matrix products of `dtype` that a GPU of this name can do per second, by its maker's data

@@ -11,9 +11,12 @@ std::vector<Gpu> visible_gpus() {
   for (int index = 0; index < count; ++index) {
     cudaDeviceProp properties;
     if (cudaGetDeviceProperties(&properties, index) != cudaSuccess) return {};
+    char bus_id[32] = {};
+    if (cudaDeviceGetPCIBusId(bus_id, sizeof bus_id, index) != cudaSuccess) return {};
     gpus.push_back({.name = properties.name,
                     .capability = 10 * properties.major + properties.minor,
-                    .memory_bytes = properties.totalGlobalMem});
+                    .memory_bytes = properties.totalGlobalMem,
+                    .bus_id = bus_id});
   }
   return gpus;
 }

@@ -1,0 +1,111 @@
+#include "device/gpu_sampler.hpp"
+
+#include <fmt/format.h>
+
+#include <chrono>
+#include <cmath>
+#include <fstream>
+#include <limits>
+
+#include "core/clock.hpp"
+
+namespace trireme::device {
+namespace {
+
+constexpr std::chrono::seconds kInterval{1};  // the driver's own figures change no faster
+constexpr int kSamplesPerLine = 10;
+constexpr double kUntold = std::numeric_limits<double>::quiet_NaN();
+
+/// "97 %", or "-" for what is not told.
+std::string with_unit(double value, int digits, const char* unit) {
+  return std::isnan(value) ? "-" : fmt::format("{:.{}f} {}", value, digits, unit);
+}
+
+}  // namespace
+
+void GpuMeans::Mean::add(double value) {
+  if (std::isnan(value)) return;
+  sum += value;
+  ++count;
+}
+
+double GpuMeans::Mean::value() const { return count > 0 ? sum / count : kUntold; }
+
+void GpuMeans::add(const std::vector<GpuReading>& readings) {
+  if (totals_.empty())
+    for (const GpuReading& reading : readings) totals_.push_back({.highest = reading});
+  for (std::size_t i = 0; i < readings.size(); ++i) {
+    GpuReading& highest = totals_[i].highest;
+    highest.memory = std::fmax(highest.memory, readings[i].memory);
+    highest.temperature = std::fmax(highest.temperature, readings[i].temperature);
+    totals_[i].utilisation.add(readings[i].utilisation);
+    totals_[i].power.add(readings[i].power);
+  }
+}
+
+std::vector<GpuReading> GpuMeans::take() {
+  if (totals_.empty()) return taken_;
+  taken_.clear();
+  for (Total& total : totals_) {
+    total.highest.utilisation = total.utilisation.value();
+    total.highest.power = total.power.value();
+    taken_.push_back(total.highest);
+  }
+  totals_.clear();
+  return taken_;
+}
+
+std::string reading_line(const GpuReading& reading, double time) {
+  constexpr double kMiB = 1024.0 * 1024.0;
+  return fmt::format("{} GPU {}: {}, {} of {}, {}, {}", local_date_time(time), reading.index,
+                     with_unit(reading.utilisation, 0, "%"),
+                     with_unit(reading.memory / kMiB, 0, "MiB"),
+                     with_unit(reading.memory_total / kMiB, 0, "MiB"),
+                     with_unit(reading.temperature, 0, "C"), with_unit(reading.power, 1, "W"));
+}
+
+GpuSampler::GpuSampler(Nvml nvml, const std::filesystem::path& log)
+    : nvml_(std::move(nvml)), log_(log) {
+  const std::vector<GpuReading> first = nvml_.read();
+  gpus_ = static_cast<int>(first.size());
+  for_caller_.add(first);
+  for_log_.add(first);
+  thread_ = std::thread([this] { run(); });
+}
+
+GpuSampler::~GpuSampler() {
+  {
+    const std::lock_guard lock(mutex_);
+    stop_ = true;
+  }
+  stopped_.notify_one();
+  thread_.join();
+}
+
+std::vector<GpuReading> GpuSampler::take() {
+  const std::lock_guard lock(mutex_);
+  return for_caller_.take();
+}
+
+void GpuSampler::run() {
+  for (int samples = 0;; ++samples) {
+    if (samples % kSamplesPerLine == 0) write_log();
+    {
+      std::unique_lock lock(mutex_);
+      if (stopped_.wait_for(lock, kInterval, [this] { return stop_; })) return;
+    }
+    // Nobody waits for the driver, or for the file.
+    const std::vector<GpuReading> readings = nvml_.read();
+    for_log_.add(readings);
+    const std::lock_guard lock(mutex_);
+    for_caller_.add(readings);
+  }
+}
+
+void GpuSampler::write_log() {
+  std::ofstream log(log_, std::ios::app);
+  for (const GpuReading& reading : for_log_.take())
+    log << reading_line(reading, unix_time()) << '\n';
+}
+
+}  // namespace trireme::device
