@@ -3,8 +3,10 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <cmath>
 #include <cstdio>
 #include <cstdlib>
+#include <functional>
 
 #include "core/clock.hpp"
 #include "core/files.hpp"
@@ -100,6 +102,25 @@ std::string memory_lines(const MemoryEvent& event) {
              event.iteration, bytes(event.planned_bytes),
              event.gpu_bytes > 0 ? fmt::format(" GPU: {} |", bytes(event.gpu_bytes)) : "",
              bytes(event.resident_bytes), bytes(event.peak_bytes));
+}
+
+std::string gpu_line(const GpuEvent& event) {
+  const auto of_all = [&](double GpuUse::*figure, auto combine) {
+    double result = std::nan("");  // when no GPU tells
+    for (const GpuUse& gpu : event.gpus)
+      if (!std::isnan(gpu.*figure))
+        result = std::isnan(result) ? gpu.*figure : combine(result, gpu.*figure);
+    return result;
+  };
+  const auto largest = [](double a, double b) { return std::max(a, b); };
+  const auto least = [](double a, double b) { return std::min(a, b); };
+  return fmt::format(
+      " use of {} GPU{} until iteration {} | utilisation: {:.0f}% at least, {:.0f}% at most |"
+      " memory: {} at most | temperature: {:.0f} C at most | power: {:.0f} W |",
+      event.gpus.size(), event.gpus.size() == 1 ? "" : "s", event.iteration,
+      of_all(&GpuUse::utilisation, least), of_all(&GpuUse::utilisation, largest),
+      human_bytes(of_all(&GpuUse::memory, largest)), of_all(&GpuUse::temperature, largest),
+      of_all(&GpuUse::power, std::plus<>()));
 }
 
 std::string datetime_line(std::string_view what, double time) {

@@ -27,6 +27,10 @@ std::string timers_lines(const TimersEvent& event);
 /// them, and one about the fullest rank and the plan.
 std::string memory_lines(const MemoryEvent& event);
 
+/// The use of the run's GPUs in one line: the range of utilisation, the highest memory and
+/// temperature, the sum of power.
+std::string gpu_line(const GpuEvent& event);
+
 /// Megatron-LM's "[before the start of training step] datetime: 2023-06-14 16:08:12 ", with the
 /// space at its end; `time` in seconds since 1970, shown in local time.
 std::string datetime_line(std::string_view what, double time);

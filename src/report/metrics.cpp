@@ -32,11 +32,18 @@ std::string json_line(const StartEvent& event, double time) {
   Json json = line_of("start", time);
   json["program"] = event.program;
   json["version"] = event.version;
+  json["command"] = event.command;
+  json["directory"] = event.directory;
+  json["deck"] = event.deck;
+  json["overrides"] = event.overrides;
+  json["device"] = event.device;
+  json["length"] = {{"iterations", event.length.iterations}, {"samples", event.length.samples}};
   json["layout"] = {{"tensor", event.layout.tensor},
                     {"pipeline", event.layout.pipeline},
                     {"data", event.layout.data},
                     {"partition", event.partition}};
   json["hosts"] = event.hosts;
+  json["rank_hosts"] = event.rank_hosts;
   json["parameters"] = event.parameters;
   json["model"] = {{"layers", event.model.layers},
                    {"hidden", event.model.hidden},
@@ -98,6 +105,7 @@ std::string json_line(const TimersEvent& event, double time) {
   for (const TimerValue& timer : event.timers)
     timers[timer.name] = {{"min_ms", timer.min_ms}, {"max_ms", timer.max_ms}};
   json["timers"] = timers;
+  if (!event.rank_ms.empty()) json["rank_ms"] = event.rank_ms;
   return dump(json);
 }
 
@@ -125,6 +133,22 @@ std::string json_line(const MemoryEvent& event, double time) {
                      {"reserved", rank.reserved},
                      {"max_reserved", rank.max_reserved}});
   json["ranks"] = ranks;
+  return dump(json);
+}
+
+std::string json_line(const GpuEvent& event, double time) {
+  Json json = line_of("gpu", time);
+  json["iteration"] = event.iteration;
+  Json gpus = Json::array();
+  for (const GpuUse& gpu : event.gpus)
+    gpus.push_back({{"host", gpu.host},
+                    {"index", gpu.index},
+                    {"utilisation", gpu.utilisation},
+                    {"memory", gpu.memory},
+                    {"memory_total", gpu.memory_total},
+                    {"temperature", gpu.temperature},
+                    {"power", gpu.power}});
+  json["gpus"] = gpus;
   return dump(json);
 }
 

@@ -39,9 +39,16 @@ struct RunLength {
 struct StartEvent {
   std::string program = {};
   std::string version = {};
+  std::string command = {};                 ///< as it was typed
+  std::string directory = {};               ///< where
+  std::string deck = {};                    ///< the deck that was asked for, as it was typed
+  std::vector<std::string> overrides = {};  ///< KEY=VALUE, in their order
+  std::string device = {};                  ///< "host" or "cuda"
+  RunLength length = {};
   RunLayout layout = {};
   std::string partition = {};           ///< transformer layers per stage: "2-2"
   std::vector<std::string> hosts = {};  ///< each host once
+  std::vector<int> rank_hosts = {};     ///< each rank's among them
   std::int64_t parameters = 0;          ///< of the whole model, each logical parameter once
   ModelFacts model = {};
   std::int64_t iteration = 0;  ///< that the run goes on from: 0 when fresh
@@ -100,6 +107,9 @@ struct TimerValue {
 struct TimersEvent {
   std::int64_t iteration = 0;
   std::vector<TimerValue> timers = {};
+  /// Of an iteration's timers: what each rank computes in forward and backward passes, before it
+  /// waits for other stages or for sums of gradients.
+  std::vector<double> rank_ms = {};
 };
 
 /// A checkpoint was published.
@@ -132,6 +142,24 @@ struct MemoryEvent {
   std::vector<RankMemory> ranks = {};
 };
 
+/// What one GPU did since the last event: means of utilisation and power, the highest memory and
+/// temperature. NaN is what a GPU does not tell.
+struct GpuUse {
+  std::string host = {};
+  int index = 0;           ///< on its host, in the driver's order
+  double utilisation = 0;  ///< percent of the time in which kernels ran
+  double memory = 0;       ///< bytes in use, by anything
+  double memory_total = 0;
+  double temperature = 0;  ///< degrees Celsius
+  double power = 0;        ///< watts
+};
+
+/// The GPUs of the run.
+struct GpuEvent {
+  std::int64_t iteration = 0;
+  std::vector<GpuUse> gpus = {};
+};
+
 /// The run ended.
 struct StopEvent {
   std::string reason = {};
@@ -151,6 +179,7 @@ std::string json_line(const EvalEvent& event, double time);
 std::string json_line(const TimersEvent& event, double time);
 std::string json_line(const CheckpointEvent& event, double time);
 std::string json_line(const MemoryEvent& event, double time);
+std::string json_line(const GpuEvent& event, double time);
 std::string json_line(const StopEvent& event, double time);
 
 /// Cuts metrics.jsonl back to a checkpoint: drops the first line whose `iteration` is past

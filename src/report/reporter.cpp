@@ -51,6 +51,8 @@ void Reporter::on(const CheckpointEvent& event) { emit(event, checkpoint_line(ev
 
 void Reporter::on(const MemoryEvent& event) { emit(event, memory_lines(event)); }
 
+void Reporter::on(const GpuEvent& event) { emit(event, gpu_line(event)); }
+
 void Reporter::on(const StopEvent& event) {
   emit(event, stop_line(event));
   if (tensorboard_) tensorboard_->flush();

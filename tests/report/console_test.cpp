@@ -154,6 +154,16 @@ TEST(OtherLines, SayWhatHappened) {
             "stopped after iteration 12: time limit (exit code 75)");
 }
 
+TEST(GpuLine, SpansTheGpusThatTell) {
+  const double kNan = std::nan("");
+  EXPECT_EQ(gpu_line({20,
+                      {{"a", 0, 97.6, 2 << 20, 4 << 20, 61, 600.5},
+                       {"b", 1, 12.2, 1 << 20, 4 << 20, 75, 50},
+                       {"b", 2, kNan, kNan, kNan, kNan, kNan}}}),
+            " use of 3 GPUs until iteration 20 | utilisation: 12% at least, 98% at most | memory: "
+            "2.0 MiB at most | temperature: 75 C at most | power: 650 W |");
+}
+
 TEST(Console, PrintsToBothAndFlushes) {
   const ScratchFolder folder;
   const auto path = folder.path() / "run" / "console.log";

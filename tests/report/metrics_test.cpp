@@ -26,9 +26,16 @@ TEST(JsonLine, Start) {
   EXPECT_EQ(
       json_line(StartEvent{.program = "trireme-pretrain",
                            .version = "0.1.0",
+                           .command = "trireme-pretrain d.yaml a=1",
+                           .directory = "/home/a",
+                           .deck = "d.yaml",
+                           .overrides = {"a=1"},
+                           .device = "host",
+                           .length = {10, 80},
                            .layout = {2, 2, 1},
                            .partition = "3-1",
                            .hosts = {"a", "b"},
+                           .rank_hosts = {0, 1, 1, 0},
                            .parameters = 1234,
                            .model = {.layers = 4,
                                      .hidden = 32,
@@ -40,8 +47,10 @@ TEST(JsonLine, Start) {
                            .iteration = 7},
                 1700000000.12345),
       R"({"kind":"start","time":1700000000.123,"program":"trireme-pretrain","version":"0.1.0",)"
+      R"("command":"trireme-pretrain d.yaml a=1","directory":"/home/a","deck":"d.yaml",)"
+      R"("overrides":["a=1"],"device":"host","length":{"iterations":10,"samples":80},)"
       R"("layout":{"tensor":2,"pipeline":2,"data":1,"partition":"3-1"},)"
-      R"("hosts":["a","b"],"parameters":1234,)"
+      R"("hosts":["a","b"],"rank_hosts":[0,1,1,0],"parameters":1234,)"
       R"("model":{"layers":4,"hidden":32,"sequence":16,"vocab":61,)"
       R"("parameters_without_embeddings":1000,"flops_per_token":250000.0,"recomputes":true},)"
       R"("iteration":7})");
@@ -94,6 +103,13 @@ TEST(JsonLine, OtherKinds) {
             R"({"kind":"timers","time":1.0,"iteration":7,"timers":{)"
             R"("forward-compute":{"min_ms":1.5,"max_ms":2.0},)"
             R"("optimizer":{"min_ms":3.0,"max_ms":4.0}}})");
+  EXPECT_EQ(json_line(TimersEvent{7, {{"optimizer", 3, 4}}, {1.5, 2}}, 1),
+            R"({"kind":"timers","time":1.0,"iteration":7,"timers":{)"
+            R"("optimizer":{"min_ms":3.0,"max_ms":4.0}},"rank_ms":[1.5,2.0]})");
+  EXPECT_EQ(json_line(GpuEvent{7, {{"a", 3, 98, 1024, 2048, 61, kNan}}}, 1),
+            R"({"kind":"gpu","time":1.0,"iteration":7,"gpus":[{"host":"a","index":3,)"
+            R"("utilisation":98.0,"memory":1024.0,"memory_total":2048.0,"temperature":61.0,)"
+            R"("power":null}]})");
   EXPECT_EQ(json_line(CheckpointEvent{7, "checkpoints/x.h5", 4096, 1.5}, 1),
             R"({"kind":"checkpoint","time":1.0,"iteration":7,"path":"checkpoints/x.h5",)"
             R"("bytes":4096,"seconds":1.5})");

@@ -1,0 +1,36 @@
+#include "report/summary/run_summary.hpp"
+
+#include "report/commands.hpp"
+#include "report/summary/table.hpp"
+
+namespace trireme::report_app {
+
+po::options_description summary_options() {
+  po::options_description options("Options of summary");
+  options.add_options()("csv", "print comma-separated values")(
+      "markdown", "print a table in Markdown")("json", "print an array of objects");
+  return options;
+}
+
+ExitCode summary(const po::variables_map& values, const std::vector<std::string>& words) {
+  if (words.empty()) throw UsageError("summary: no run folder and no log is given");
+  const std::size_t formats = values.count("csv") + values.count("markdown") + values.count("json");
+  if (formats > 1) throw UsageError("summary: --csv, --markdown and --json exclude each other");
+  const report::TableFormat format = values.count("csv")        ? report::TableFormat::csv
+                                     : values.count("markdown") ? report::TableFormat::markdown
+                                     : values.count("json")     ? report::TableFormat::json
+                                                                : report::TableFormat::text;
+  std::vector<report::RunSummary> runs;
+  ExitCode code = ExitCode::success;
+  for (const std::string& word : words) {
+    runs.push_back(report::summarize(std::filesystem::path(word)));
+    if (runs.back().iterations > 0) continue;
+    // The others' rows are worth having.
+    std::fputs(fmt::format("trireme-report: {}: no training line in it\n", word).c_str(), stderr);
+    code = ExitCode::data;
+  }
+  print_out(report::to_table(runs, format));
+  return code;
+}
+
+}  // namespace trireme::report_app

@@ -1,0 +1,155 @@
+#include "report/follow/follower.hpp"
+
+#include <fcntl.h>
+#include <fmt/format.h>
+#include <sys/file.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <cerrno>
+
+#include "core/clock.hpp"
+#include "core/error.hpp"
+#include "core/identity.hpp"
+#include "deck/load.hpp"
+#include "report/follow/slurm.hpp"
+
+namespace trireme::report {
+namespace {
+
+namespace fs = std::filesystem;
+
+/// Whether a run holds the folder's lock; only on the run's first host does a free one say that
+/// none does.
+Lock probe_lock(const fs::path& folder, const StartEvent& start) {
+  const int file = ::open((folder / ".lock").c_str(), O_RDONLY | O_CLOEXEC);
+  if (file < 0) return Lock::unknown;
+  const bool taken = ::flock(file, LOCK_SH | LOCK_NB) == 0;
+  const bool held = !taken && errno == EWOULDBLOCK;
+  ::close(file);
+  if (held) return Lock::held;
+  const bool here = !start.hosts.empty() && start.hosts.front() == host_name();
+  return taken && here ? Lock::free : Lock::unknown;
+}
+
+/// Whether version `a` ("0.2.0") comes after `b`.
+bool is_newer(const std::string& a, const std::string& b) {
+  const auto parts = [](const std::string& version) {
+    std::vector<int> numbers(3);
+    std::sscanf(version.c_str(), "%d.%d.%d", &numbers[0], &numbers[1], &numbers[2]);
+    return numbers;
+  };
+  return parts(a) > parts(b);
+}
+
+std::string first_line(const std::string& text) { return text.substr(0, text.find('\n')); }
+
+}  // namespace
+
+FollowTarget find_target(const std::string& words) {
+  FollowTarget target;
+  std::error_code unreadable;  // reading the folder will say why
+  if (fs::is_directory(words, unreadable)) {
+    target.folder = words;
+  } else if (fs::exists(words, unreadable)) {
+    if (fs::path(words).filename() != "metrics.jsonl")
+      throw UsageError("'{}' is no run folder", words);
+    target.folder = fs::path(words).has_parent_path() ? fs::path(words).parent_path() : ".";
+  } else if (is_job_id(words)) {
+    target.job = words;
+    target.folder = run_folder_of(find_job(words));
+  } else {
+    throw IoError("there is no run folder '{}'", words);
+  }
+  return target;
+}
+
+Follower::Follower(FollowTarget target)
+    : target_(std::move(target)), metrics_(target_.folder / "metrics.jsonl") {
+  const auto there = [&](const char* name) { return fs::exists(target_.folder / name); };
+  if (!there("metrics.jsonl") && !there("deck.yaml"))
+    throw IoError("'{}' is no run folder, or its run has not begun: it has no metrics.jsonl",
+                  target_.folder.string());
+}
+
+void Follower::read_metrics() {
+  const LineFile::News news = metrics_.read();
+  if (news.anew) run_ = {};  // a restart cuts the file back to its checkpoint
+  for (const std::string& line : news.lines) run_.take(line);
+}
+
+void Follower::watch_output(const fs::path& path) {
+  if (!path.empty() && path != "/dev/null")
+    output_files_.try_emplace(path.filename().string(), path);
+}
+
+void Follower::read_output() {
+  std::error_code none;  // without log.rank_files there is no such folder
+  for (const fs::directory_entry& entry : fs::directory_iterator(target_.folder / "ranks", none))
+    if (entry.path().extension() == ".err" || entry.path().extension() == ".out")
+      watch_output(entry.path());
+  for (auto& [name, file] : output_files_) {
+    const LineFile::News news = file.read();
+    if (news.anew) output_.forget(name);
+    for (const std::string& line : news.lines) output_.take(name, line);
+  }
+}
+
+Verdict Follower::compare_decks() const {
+  AskedDeck asked{fs::path(run_.start.directory) / run_.start.deck, run_.start.overrides};
+  if (target_.asked)
+    asked = *target_.asked;
+  else if (run_.start.deck.empty())
+    return {Judgement::unknown, "the run does not say what was asked; --deck FILE does"};
+  std::string name = asked.path.string();
+  for (const std::string& word : asked.overrides) name += " " + word;
+  try {
+    const deck::Deck effective = deck::load(target_.folder / "deck.yaml", {}, {.need_data = false});
+    deck::Deck wanted = deck::load(asked.path, asked.overrides,
+                                   {.need_data = false, .automatic = effective.run.device});
+    return is_deck_as_asked(effective, std::move(wanted), name);
+  } catch (const Error& error) {
+    return {target_.asked ? Judgement::bad : Judgement::unknown,
+            "cannot compare: " + first_line(error.what())};
+  }
+}
+
+std::vector<std::string> Follower::notes() const {
+  std::vector<std::string> notes = stragglers(run_);
+  for (std::string& note : notes) note = "straggler: " + note;
+  if (run_.unreadable > 0)
+    notes.push_back(fmt::format("metrics.jsonl has {} line{} that cannot be read", run_.unreadable,
+                                run_.unreadable == 1 ? "" : "s"));
+  if (is_newer(run_.start.version, target_.version))
+    notes.push_back(fmt::format("the run is of version {}, newer than this program, {}",
+                                run_.start.version, target_.version));
+  for (const auto& [kind, count] : run_.unknown_kinds)
+    notes.push_back(
+        fmt::format("metrics.jsonl has {} line{} of a kind that this program does not "
+                    "know: {}",
+                    count, count == 1 ? "" : "s", kind));
+  return notes;
+}
+
+Page Follower::look() {
+  read_metrics();
+  Facts facts{.lock = probe_lock(target_.folder, run_.start)};
+  read_metrics();  // again: what the run said before it let go of the lock
+  facts.now = unix_time();
+  if (!target_.job.empty()) {
+    const SlurmJob job = find_job(target_.job);
+    facts.job = job.state;
+    watch_output(job.out);
+    watch_output(job.err);
+  }
+  read_output();
+  return {.folder = target_.folder.string(),
+          .run = run_,
+          .now = facts.now,
+          .ended = has_ended(run_, facts),
+          .verdicts = {is_running(run_, facts), are_gpus_busy(run_), has_no_error(output_),
+                       compare_decks()},
+          .notes = notes()};
+}
+
+}  // namespace trireme::report

@@ -1,0 +1,58 @@
+// Following a run by what it leaves in its folder and, where it is a job, by what Slurm says.
+#pragma once
+
+#include <filesystem>
+#include <map>
+#include <memory>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "report/follow/line_file.hpp"
+#include "report/follow/page.hpp"
+
+namespace trireme::report {
+
+/// A deck that a run is compared with.
+struct AskedDeck {
+  std::filesystem::path path;
+  std::vector<std::string> overrides;
+};
+
+/// What to follow.
+struct FollowTarget {
+  std::filesystem::path folder;    ///< the run folder
+  std::string job = {};            ///< Slurm's number of it, or ""
+  std::optional<AskedDeck> asked;  ///< else the one in the run's start line
+  std::string version = {};        ///< of this program
+};
+
+/// What `words` mean: an existing folder, or a job's number, whose folder Slurm helps to find.
+/// Throws UsageError, IoError, DataError.
+FollowTarget find_target(const std::string& words);
+
+/// Looks at a run again and again.
+class Follower {
+ public:
+  /// Throws IoError when the folder holds nothing of a run.
+  explicit Follower(FollowTarget target);
+
+  /// Reads what has come since the last time. Throws IoError where something cannot be read.
+  Page look();
+
+ private:
+  /// A file of output that ranks or Slurm write.
+  void watch_output(const std::filesystem::path& path);
+  void read_metrics();
+  void read_output();
+  Verdict compare_decks() const;
+  std::vector<std::string> notes() const;
+
+  FollowTarget target_;
+  LineFile metrics_;
+  RunState run_;
+  std::map<std::string, LineFile> output_files_;  ///< by name
+  RankOutput output_;
+};
+
+}  // namespace trireme::report

@@ -1,0 +1,114 @@
+#include "report/follow/rank_output.hpp"
+
+#include <algorithm>
+#include <cctype>
+
+namespace trireme::report {
+namespace {
+
+constexpr std::string_view kErrorWords[] = {"error",
+                                            "fatal",
+                                            "exception",
+                                            "traceback",
+                                            "abort",
+                                            "segmentation fault",
+                                            "bus error",
+                                            "illegal instruction",
+                                            "terminate called",
+                                            "out of memory",
+                                            "oom-kill",
+                                            "core dumped",
+                                            "killed",
+                                            "cannot ",
+                                            "timed out",
+                                            "took longer than",
+                                            "no space left",
+                                            "cancelled at"};
+/// Our own programs print nothing else behind their names on standard error.
+constexpr std::string_view kOwnComplaint = "trireme-";
+
+std::string lower(std::string_view text) {
+  std::string result(text);
+  std::transform(result.begin(), result.end(), result.begin(),
+                 [](unsigned char c) { return static_cast<char>(std::tolower(c)); });
+  return result;
+}
+
+/// Lines of rank 0's introduction and farewell repeat what a person typed: no error, whatever it
+/// says.
+bool repeats_command(std::string_view line) {
+  return line.starts_with("command    ") || line.starts_with("continue   ") ||
+         line.starts_with("run folder ") || line.starts_with("checkpoint ") ||
+         line.starts_with("  successfully saved checkpoint");
+}
+
+/// Takes "[rank 3] " off the line and returns "3", "" when there is none.
+std::string take_rank(std::string_view& line) {
+  constexpr std::string_view kBegin = "[rank ";
+  const std::size_t end = line.find("] ");
+  if (!line.starts_with(kBegin) || end == std::string_view::npos) return "";
+  const std::string rank(line.substr(kBegin.size(), end - kBegin.size()));
+  line.remove_prefix(end + 2);
+  return rank;
+}
+
+/// A line as a person can be shown it, whatever a crash has put there.
+std::string shown(std::string_view line) {
+  constexpr std::size_t kMost = 200;
+  std::string text(line.substr(0, kMost));
+  std::replace_if(
+      text.begin(), text.end(), [](unsigned char c) { return std::iscntrl(c) != 0; }, ' ');
+  return text + (line.size() > kMost ? "..." : "");
+}
+
+bool is_warning(const std::string& lower_line) {
+  return lower_line.find("warn") != std::string::npos;
+}
+
+}  // namespace
+
+bool tells_of_error(std::string_view line) {
+  if (repeats_command(line)) return false;
+  const std::string text = lower(line);
+  if (is_warning(text)) return false;
+  // "trireme-pretrain: rank 3 on node07: ...", but not "trireme-pretrain 0.1.0".
+  if (text.starts_with(kOwnComplaint) && text.find(": ") < text.find(' ')) return true;
+  return std::any_of(std::begin(kErrorWords), std::end(kErrorWords),
+                     [&](std::string_view word) { return text.find(word) != std::string::npos; });
+}
+
+void RankOutput::take(const std::string& file, std::string_view line) {
+  auto& ranks = files_[file];
+  const std::string rank = take_rank(line);
+  Said& said = ranks[rank];
+  if (line.starts_with(kOutputMarker)) said = {};
+  if (tells_of_error(line)) {
+    if (said.errors++ == 0)
+      said.first_error = (rank.empty() ? "" : "rank " + rank + ": ") + shown(line);
+  } else if (is_warning(lower(line)) && !repeats_command(line)) {
+    ++said.warnings;
+  }
+}
+
+std::int64_t RankOutput::errors() const {
+  std::int64_t sum = 0;
+  for (const auto& [file, ranks] : files_)
+    for (const auto& [rank, said] : ranks) sum += said.errors;
+  return sum;
+}
+
+std::int64_t RankOutput::warnings() const {
+  std::int64_t sum = 0;
+  for (const auto& [file, ranks] : files_)
+    for (const auto& [rank, said] : ranks) sum += said.warnings;
+  return sum;
+}
+
+std::string RankOutput::first_error() const {
+  for (const auto& [file, ranks] : files_)
+    for (const auto& [rank, said] : ranks)
+      if (said.errors > 0) return file + ": " + said.first_error;
+  return "";
+}
+
+}  // namespace trireme::report

@@ -1,0 +1,44 @@
+// Errors among what ranks printed.
+#pragma once
+
+#include <cstdint>
+#include <map>
+#include <string>
+#include <string_view>
+
+namespace trireme::report {
+
+/// How the first line begins, after the rank, that a start of the program writes to a file of
+/// <run>/ranks: what stands before it is an earlier start's.
+inline constexpr std::string_view kOutputMarker = "--- output since ";
+
+/// Whether a line of output tells of an error: it has one of the words by which MPI, NCCL, CUDA,
+/// Slurm, the C++ runtime and this program do so, and does not call itself a warning.
+bool tells_of_error(std::string_view line);
+
+/// Collects the errors in the output of ranks.
+class RankOutput {
+ public:
+  /// Takes the next line of the file named `file`; its rank stands before it as "[rank 3] ". The
+  /// rank's marker makes what it said before in this file be forgotten.
+  void take(const std::string& file, std::string_view line);
+  /// The file begins anew.
+  void forget(const std::string& file) { files_.erase(file); }
+
+  bool empty() const { return files_.empty(); }
+  std::int64_t errors() const;
+  std::int64_t warnings() const;
+  /// Files that were read.
+  std::int64_t files() const { return static_cast<std::int64_t>(files_.size()); }
+  /// The first line that tells of an error, its file before it; "" when there is none.
+  std::string first_error() const;
+
+ private:
+  struct Said {
+    std::int64_t errors = 0, warnings = 0;
+    std::string first_error;
+  };
+  std::map<std::string, std::map<std::string, Said>> files_;  ///< by file, then by rank
+};
+
+}  // namespace trireme::report

@@ -1,0 +1,157 @@
+#include "report/follow/verdicts.hpp"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <cmath>
+
+#include "core/clock.hpp"
+#include "deck/restart.hpp"
+
+namespace trireme::report {
+namespace {
+
+constexpr double kStall = 5.0;          // times the usual interval
+constexpr double kShortestStall = 5.0;  // seconds: what a file system may hold a line back
+constexpr double kLongestStart = 600.0;
+constexpr double kIdle = 50.0;  // percent
+constexpr double kStraggler = 1.2;
+constexpr double kNoise = 1.0;  // ms
+constexpr std::size_t kNamed = 3;
+
+/// "0.41 s" below ten seconds, then "12s", "3m20s".
+std::string duration(double seconds) {
+  return seconds < 10 ? fmt::format("{:.2g} s", std::max(seconds, 0.0)) : human_duration(seconds);
+}
+
+/// "a, b, c and 4 more".
+std::string some_of(const std::vector<std::string>& items) {
+  std::string text;
+  for (std::size_t i = 0; i < std::min(items.size(), kNamed); ++i)
+    text += (i > 0 ? ", " : "") + items[i];
+  if (items.size() > kNamed) text += fmt::format(" and {} more", items.size() - kNamed);
+  return text;
+}
+
+Verdict judge_stop(const StopEvent& stop) {
+  const std::string how =
+      fmt::format("{}: iteration {}, exit code {}", stop.reason, stop.iteration, stop.exit_code);
+  if (stop.exit_code == 0) return {Judgement::well, how};
+  const char* advice = stop.exit_code == 75 ? "; the same command goes on" : "";
+  return {Judgement::bad, how + advice};
+}
+
+/// What Slurm's word for a job decides; nothing while it runs.
+std::optional<Verdict> judge_job(const JobState& job) {
+  if (job.state == "RUNNING" || job.state == "COMPLETING") return std::nullopt;
+  const std::string why = job.reason.empty() || job.reason == "None" ? "" : " (" + job.reason + ")";
+  return Verdict{Judgement::bad, fmt::format("Slurm's job {} is {}{}", job.id, job.state, why)};
+}
+
+Verdict judge_silence(const RunState& run, const Facts& facts) {
+  const double silence = std::max(facts.now - run.last_time, 0.0);
+  const std::optional<double> usual = run.typical_interval();
+  if (!usual) {
+    const double waited = std::max(facts.now - run.start_time, 0.0);
+    return {waited > kLongestStart ? Judgement::bad : Judgement::well,
+            fmt::format("no step yet, {} after the start", duration(waited))};
+  }
+  const double allowed = std::max({kStall * *usual, kShortestStall, 2 * run.longest_pause});
+  if (silence <= allowed)
+    return {Judgement::well, fmt::format("the last line came {} ago, usually one comes in {}",
+                                         duration(silence), duration(*usual))};
+  return {Judgement::bad,
+          fmt::format("stalled: no step for {}, usually a line comes in {}; the last was of "
+                      "iteration {}",
+                      duration(silence), duration(*usual), run.train->iteration)};
+}
+
+}  // namespace
+
+Verdict is_running(const RunState& run, const Facts& facts) {
+  const auto job = facts.job ? judge_job(*facts.job) : std::nullopt;
+  if (run.stop) {
+    Verdict verdict = judge_stop(*run.stop);
+    if (job && verdict.judgement == Judgement::bad) verdict.reason += "; " + job->reason;
+    return verdict;
+  }
+  if (job) return *job;
+  if (run.starts == 0 && facts.lock == Lock::held) return {Judgement::well, "it has only begun"};
+  if (run.starts == 0) return {Judgement::bad, "there is no line of a start"};
+  if (facts.lock == Lock::free)
+    return {Judgement::bad,
+            fmt::format("it ended without a word, killed or failed: its last line came {} ago",
+                        duration(facts.now - run.last_time))};
+  return judge_silence(run, facts);
+}
+
+bool has_ended(const RunState& run, const Facts& facts) {
+  if (facts.job && facts.job->state == "PENDING") return false;
+  return run.stop || (run.starts > 0 && facts.lock == Lock::free);
+}
+
+Verdict are_gpus_busy(const RunState& run) {
+  if (run.start.device == "host") return {Judgement::well, "the run uses none (run.device: host)"};
+  if (run.gpus.empty())
+    return {Judgement::unknown, run.start.device.empty()
+                                    ? "not told"
+                                    : "not sampled (yet): log.gpu_every says how often"};
+  std::vector<std::string> idle;
+  double least = 100;
+  for (const GpuUse& gpu : run.gpus) {
+    if (std::isnan(gpu.utilisation)) continue;
+    least = std::min(least, gpu.utilisation);
+    if (gpu.utilisation < kIdle)
+      idle.push_back(fmt::format("GPU {} of {} {:.0f} %", gpu.index, gpu.host, gpu.utilisation));
+  }
+  if (idle.empty()) return {Judgement::well, fmt::format("each {:.0f} % or more", least)};
+  return {Judgement::bad, fmt::format("idle: {}", some_of(idle))};
+}
+
+Verdict has_no_error(const RankOutput& output) {
+  if (output.empty())
+    return {Judgement::unknown, "no output to read: log.rank_files writes it to <run>/ranks"};
+  const std::string told =
+      fmt::format("{} file{} read, {} warning{}", output.files(), output.files() == 1 ? "" : "s",
+                  output.warnings(), output.warnings() == 1 ? "" : "s");
+  if (output.errors() == 0) return {Judgement::well, told};
+  return {Judgement::bad, fmt::format("{} line{} of errors ({}), the first: {}", output.errors(),
+                                      output.errors() == 1 ? "" : "s", told, output.first_error())};
+}
+
+Verdict is_deck_as_asked(const deck::Deck& effective, deck::Deck asked,
+                         const std::string& asked_name) {
+  if (!asked.parallel.data) asked.parallel.data = effective.parallel.data;
+  std::vector<std::string> differences;
+  for (const deck::Change& change : deck::compare_for_restart(asked, effective))
+    differences.push_back(
+        fmt::format("{} is {}, asked was {}", change.key, change.after, change.before));
+  if (differences.empty()) return {Judgement::well, "as " + asked_name + " says"};
+  return {Judgement::bad, fmt::format("not as {} says: {}", asked_name, some_of(differences))};
+}
+
+std::vector<std::string> stragglers(const RunState& run) {
+  const RunLayout& layout = run.start.layout;
+  // rank = tensor + T * (data + D * pipeline): the ranks of a stage follow each other.
+  const auto per_stage = static_cast<std::size_t>(layout.tensor) * layout.data;
+  std::vector<std::string> lines;
+  if (run.rank_ms.empty() || run.rank_ms.size() != per_stage * layout.pipeline) return lines;
+  for (std::size_t first = 0; first < run.rank_ms.size(); first += per_stage) {
+    const auto begin = run.rank_ms.begin() + static_cast<std::ptrdiff_t>(first);
+    const double usual = median({begin, begin + static_cast<std::ptrdiff_t>(per_stage)});
+    for (std::size_t rank = first; rank < first + per_stage; ++rank) {
+      const double ms = run.rank_ms[rank];
+      if (ms < kStraggler * usual || ms < usual + kNoise) continue;
+      const auto& hosts = run.start.hosts;
+      const auto& places = run.start.rank_hosts;
+      const bool known = rank < places.size() && places[rank] >= 0 &&
+                         places[rank] < static_cast<int>(hosts.size());
+      lines.push_back(
+          fmt::format("rank {}{} computes {:.1f} ms a step, ranks of its stage {:.1f} ms", rank,
+                      known ? " on " + hosts[places[rank]] : "", ms, usual));
+    }
+  }
+  return lines;
+}
+
+}  // namespace trireme::report

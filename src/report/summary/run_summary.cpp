@@ -1,0 +1,96 @@
+#include "report/summary/run_summary.hpp"
+
+#include <algorithm>
+#include <cerrno>
+#include <cstring>
+#include <fstream>
+#include <functional>
+
+#include "core/error.hpp"
+#include "report/follow/run_state.hpp"
+
+namespace trireme::report {
+namespace {
+
+namespace fs = std::filesystem;
+
+std::optional<double> median_of(const std::vector<TrainRow>& rows,
+                                std::optional<double> TrainRow::*figure) {
+  std::vector<double> values;
+  for (const TrainRow& row : rows)
+    if (row.*figure) values.push_back(*(row.*figure));
+  return values.empty() ? std::nullopt : std::optional(median(std::move(values)));
+}
+
+/// Calls `take` with every line of the file, the last one though nothing ends it.
+void for_each_line(const fs::path& path, const std::function<void(const std::string&)>& take) {
+  errno = 0;
+  std::ifstream file(path);
+  if (!file) throw IoError("cannot read '{}': {}", path.string(), std::strerror(errno));
+  for (std::string line; std::getline(file, line);) take(line);
+  if (file.bad()) throw IoError("cannot read '{}'", path.string());
+}
+
+std::optional<double> known(double bytes) {
+  return bytes > 0 ? std::optional(bytes) : std::nullopt;
+}
+
+RunSummary summarize_metrics(const std::string& name, const fs::path& path) {
+  RunState run;
+  std::vector<TrainRow> rows;
+  for_each_line(path, [&](const std::string& line) {
+    if (!run.take(line)) return;
+    const TrainPoint& train = *run.train;
+    rows.push_back(
+        {train.iteration, train.loss, train.ms, train.tokens_per_second, train.tflops, train.mfu});
+  });
+  RunSummary summary = summarize(name, rows);
+  summary.memory = known(run.memory);
+  return summary;
+}
+
+RunSummary summarize_log(const std::string& name, const fs::path& path) {
+  MegatronLog log;
+  std::vector<TrainRow> rows;
+  for_each_line(path, [&](const std::string& line) {
+    if (auto row = log.take(line)) rows.push_back(*row);
+  });
+  RunSummary summary = summarize(name, rows);
+  summary.memory = known(log.memory());
+  return summary;
+}
+
+}  // namespace
+
+RunSummary summarize(const std::string& name, const std::vector<TrainRow>& rows) {
+  std::vector<TrainRow> kept;
+  for (const TrainRow& row : rows) {
+    while (!kept.empty() && kept.back().iteration >= row.iteration) kept.pop_back();
+    kept.push_back(row);
+  }
+  RunSummary summary{.name = name,
+                     .iterations = kept.empty() ? 0 : kept.back().iteration,
+                     .ms = median_of(kept, &TrainRow::ms),
+                     .tokens_per_second = median_of(kept, &TrainRow::tokens_per_second),
+                     .tflops = median_of(kept, &TrainRow::tflops),
+                     .mfu = median_of(kept, &TrainRow::mfu)};
+  for (const TrainRow& row : kept) {
+    if (!row.loss) continue;
+    summary.last_loss = row.loss;
+    summary.best_loss = std::min(summary.best_loss.value_or(*row.loss), *row.loss);
+  }
+  return summary;
+}
+
+RunSummary summarize(const fs::path& path) {
+  std::error_code unreadable;  // reading it will say why
+  if (fs::is_directory(path, unreadable)) {
+    if (!fs::exists(path / "metrics.jsonl"))
+      throw IoError("'{}' is no run folder: it has no metrics.jsonl", path.string());
+    return summarize_metrics(path.string(), path / "metrics.jsonl");
+  }
+  return path.extension() == ".jsonl" ? summarize_metrics(path.string(), path)
+                                      : summarize_log(path.string(), path);
+}
+
+}  // namespace trireme::report

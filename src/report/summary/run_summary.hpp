@@ -1,0 +1,31 @@
+// Runs in a line each: ours by metrics.jsonl, others by their console logs.
+#pragma once
+
+#include <cstdint>
+#include <filesystem>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "report/summary/megatron_log.hpp"
+
+namespace trireme::report {
+
+/// A run; what is not known is absent.
+struct RunSummary {
+  std::string name;
+  std::int64_t iterations = 0;  ///< of the last training line; 0 without one
+  std::optional<double> last_loss, best_loss;
+  /// Medians over the training lines.
+  std::optional<double> ms, tokens_per_second, tflops, mfu;
+  std::optional<double> memory;  ///< bytes of the fullest rank that tells
+};
+
+/// Sums up training lines in their order. Where iterations go back, a restart repeats them: what
+/// it repeats counts once.
+RunSummary summarize(const std::string& name, const std::vector<TrainRow>& rows);
+
+/// Sums up a run folder, its metrics.jsonl or a log. Throws IoError when there is nothing to read.
+RunSummary summarize(const std::filesystem::path& path);
+
+}  // namespace trireme::report

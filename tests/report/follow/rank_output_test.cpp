@@ -1,0 +1,70 @@
+#include "report/follow/rank_output.hpp"
+
+#include <gtest/gtest.h>
+
+namespace trireme::report {
+namespace {
+
+TEST(TellsOfError, KnowsTheWordsOfLibrariesAndLaunchers) {
+  for (const char* line : {
+           "trireme-pretrain: rank 3 on node07: out of memory",
+           "trireme-pretrain: the file is gone",
+           "terminate called after throwing an instance of 'std::bad_alloc'",
+           "node07:1234:1299 [3] misc/socket.cc:50 NCCL error: unhandled system error",
+           "slurmstepd: error: *** STEP 12.0 ON a CANCELLED AT 2026-11-21T14:00:00 ***",
+           "[node07:01234] *** Process received signal ***: Segmentation fault (11)",
+           "MPI_ABORT was invoked on rank 3 in communicator MPI_COMM_WORLD",
+           "slurmstepd: Detected 1 oom-kill event(s)",
+           "Traceback (most recent call last):",
+       })
+    EXPECT_TRUE(tells_of_error(line)) << line;
+}
+
+TEST(TellsOfError, LeavesWarningsAndChatAlone) {
+  for (const char* line : {
+           "",
+           "warning: rank 0 on vm: no GPU is watched: cannot open shared object file",
+           "WARNING: Open MPI accepted a TCP connection ... error",
+           "node07:1:1 [0] NCCL INFO Using network Socket",
+           "trireme-pretrain 0.1.0",
+           "trireme-pretrain 0.1.0 | 2 ranks on a | tensor 1 x pipeline 1 x data 2",
+           "command    trireme-pretrain error.yaml",
+           "continue   trireme-pretrain error.yaml",
+           "run folder runs/fatal",
+           " iteration       10/      20 | number of nan iterations:   0 |",
+       })
+    EXPECT_FALSE(tells_of_error(line)) << line;
+}
+
+TEST(RankOutputTest, CountsByRankAndForgetsEarlierStarts) {
+  RankOutput output;
+  EXPECT_TRUE(output.empty());
+  output.take("a.err", "[rank 0] --- output since 2026-11-21 14:00:00");
+  output.take("a.err", "[rank 1] --- output since 2026-11-21 14:00:00");
+  output.take("a.err", "[rank 1] warning: slow");
+  output.take("a.err", "[rank 1] terminate called");
+  output.take("a.err", "[rank 1] Aborted");
+  output.take("slurm-1.out", "srun: error: a: task 0: Exited with exit code 1");
+  EXPECT_EQ(output.errors(), 3);
+  EXPECT_EQ(output.warnings(), 1);
+  EXPECT_EQ(output.files(), 2);
+  EXPECT_EQ(output.first_error(), "a.err: rank 1: terminate called");
+
+  output.take("a.err", "[rank 0] --- output since 2026-11-21 15:00:00");
+  EXPECT_EQ(output.errors(), 3) << "rank 1 has not started again";
+  output.take("a.err", "[rank 1] --- output since 2026-11-21 15:00:00");
+  EXPECT_EQ(output.errors(), 1);
+  EXPECT_EQ(output.warnings(), 0);
+  output.forget("slurm-1.out");
+  EXPECT_EQ(output.errors(), 0);
+  EXPECT_EQ(output.first_error(), "");
+}
+
+TEST(RankOutputTest, ShowsErrorsWithoutControlCharacters) {
+  RankOutput output;
+  output.take("a.err", "error\033[2J" + std::string(1000, 'x'));
+  EXPECT_EQ(output.first_error(), "a.err: error [2J" + std::string(191, 'x') + "...");
+}
+
+}  // namespace
+}  // namespace trireme::report

@@ -1,0 +1,151 @@
+#include "report/follow/verdicts.hpp"
+
+#include <gtest/gtest.h>
+
+#include <cmath>
+
+#include "deck/load.hpp"
+
+namespace trireme::report {
+namespace {
+
+/// A run that began at 1000 and since 1010 writes a line every 10 seconds.
+RunState running(int lines = 5) {
+  RunState run;
+  run.take(json_line(StartEvent{.device = "cuda", .layout = {.data = 2}, .hosts = {"a"}}, 1000));
+  for (int i = 1; i <= lines; ++i)
+    run.take(json_line(TrainEvent{.iteration = i, .ms = 1e4}, 1000 + 10 * i));
+  return run;
+}
+
+void expect(const Verdict& verdict, Judgement judgement, const std::string& reason) {
+  EXPECT_EQ(verdict.judgement, judgement) << verdict.reason;
+  EXPECT_NE(verdict.reason.find(reason), std::string::npos) << verdict.reason;
+}
+
+TEST(IsRunning, WhileStepsCome) {
+  expect(is_running(running(), {.now = 1060, .lock = Lock::held}), Judgement::well,
+         "the last line came 10s ago, usually one comes in 10s");
+  expect(is_running(running(), {.now = 990}), Judgement::well, "0 s ago");  // another clock
+}
+
+TEST(IsRunning, StallsAfterFiveTimesTheMedian) {
+  const RunState run = running();
+  expect(is_running(run, {.now = 1099, .lock = Lock::held}), Judgement::well, "");
+  expect(is_running(run, {.now = 1101, .lock = Lock::held}), Judgement::bad,
+         "stalled: no step for 51s, usually a line comes in 10s; the last was of iteration 5");
+}
+
+TEST(IsRunning, AfterOneLineStallsByItsSteps) {
+  const RunState run = running(1);
+  expect(is_running(run, {.now = 1059}), Judgement::well, "");
+  expect(is_running(run, {.now = 1061}), Judgement::bad, "stalled");
+}
+
+TEST(IsRunning, PausesForWhatPausedBefore) {
+  RunState run = running();
+  run.take(json_line(CheckpointEvent{.iteration = 5}, 1090));  // 40 seconds
+  run.take(json_line(TrainEvent{.iteration = 6, .ms = 1e4}, 1100));
+  expect(is_running(run, {.now = 1179}), Judgement::well, "");
+  expect(is_running(run, {.now = 1181}), Judgement::bad, "stalled");
+}
+
+TEST(IsRunning, FastRunsMayBeSilentForAMoment) {
+  RunState run;
+  run.take(json_line(StartEvent{}, 1000));
+  for (int i = 1; i <= 5; ++i) run.take(json_line(TrainEvent{.iteration = i}, 1000 + 0.01 * i));
+  expect(is_running(run, {.now = 1004}), Judgement::well, "");
+  expect(is_running(run, {.now = 1006}), Judgement::bad, "stalled");
+}
+
+TEST(IsRunning, BeforeTheFirstStep) {
+  expect(is_running(running(0), {.now = 1030, .lock = Lock::held}), Judgement::well,
+         "no step yet, 30s after the start");
+  expect(is_running(running(0), {.now = 1700, .lock = Lock::held}), Judgement::bad, "no step yet");
+  expect(is_running({}, {.now = 1700}), Judgement::bad, "no line of a start");
+}
+
+TEST(IsRunning, EndsWellOrNot) {
+  RunState run = running();
+  run.take(json_line(StopEvent{"finished", 5, 0}, 1050));
+  expect(is_running(run, {.now = 9999, .lock = Lock::free}), Judgement::well,
+         "finished: iteration 5, exit code 0");
+  EXPECT_TRUE(has_ended(run, {}));
+  run.take(json_line(StopEvent{"the time limit is near", 5, 75}, 1050));
+  expect(is_running(run, {.now = 1051}), Judgement::bad, "exit code 75; the same command goes on");
+  const Facts queued{.job = JobState{"12", "PENDING", "BeginTime"}};
+  expect(is_running(run, queued), Judgement::bad, "Slurm's job 12 is PENDING (BeginTime)");
+  EXPECT_FALSE(has_ended(run, queued));
+}
+
+TEST(IsRunning, KilledRunsLeaveTheirLock) {
+  const Facts facts{.now = 1055, .lock = Lock::free};
+  expect(is_running(running(), facts), Judgement::bad, "it ended without a word");
+  EXPECT_TRUE(has_ended(running(), facts));
+  EXPECT_FALSE(has_ended(running(), {.now = 1055, .lock = Lock::held}));
+}
+
+TEST(IsRunning, SlurmsWordCounts) {
+  expect(is_running(running(), {.now = 1055, .job = JobState{"12", "RUNNING", "None"}}),
+         Judgement::well, "");
+  expect(is_running(running(), {.now = 1055, .job = JobState{"12", "NODE_FAIL", "NodeDown"}}),
+         Judgement::bad, "Slurm's job 12 is NODE_FAIL (NodeDown)");
+}
+
+TEST(AreGpusBusy, NamesTheIdleOnes) {
+  RunState run = running();
+  expect(are_gpus_busy(run), Judgement::unknown, "log.gpu_every");
+  run.gpus = {{.host = "a", .index = 0, .utilisation = 98},
+              {.host = "a", .index = 1, .utilisation = std::nan("")}};
+  expect(are_gpus_busy(run), Judgement::well, "each 98 % or more");
+  run.gpus.push_back({.host = "b", .index = 3, .utilisation = 12});
+  expect(are_gpus_busy(run), Judgement::bad, "idle: GPU 3 of b 12 %");
+  run.start.device = "host";
+  expect(are_gpus_busy(run), Judgement::well, "uses none");
+}
+
+TEST(HasNoError, GoesByTheOutput) {
+  RankOutput output;
+  expect(has_no_error(output), Judgement::unknown, "log.rank_files");
+  output.take("a.err", "[rank 0] warning: slow");
+  expect(has_no_error(output), Judgement::well, "1 file read, 1 warning");
+  output.take("a.err", "[rank 1] Segmentation fault");
+  expect(has_no_error(output), Judgement::bad,
+         "1 line of errors (1 file read, 1 warning), the first: a.err: rank 1: Segmentation fault");
+}
+
+deck::Deck deck_of(const std::string& more) {
+  return deck::parse(
+      "model: {layers: 4, hidden: 32, heads: 4, sequence: 32, vocab: 61}\n"
+      "batch: {micro: 1, global: 8}\nschedule: {peak: 1e-3}\ntrain: {iterations: 5}\n" +
+          more,
+      "d.yaml", {}, {.need_data = false});
+}
+
+TEST(IsDeckAsAsked, ComparesKeyByKey) {
+  deck::Deck effective = deck_of("");
+  effective.parallel.data = 2;
+  expect(is_deck_as_asked(effective, deck_of(""), "d.yaml"), Judgement::well, "as d.yaml says");
+  expect(is_deck_as_asked(effective, deck_of("optimizer: {clip: 2}\n"), "d.yaml"), Judgement::bad,
+         "not as d.yaml says: optimizer.clip is 1, asked was 2");
+  expect(is_deck_as_asked(effective, deck_of("parallel: {data: 4}\n"), "d.yaml"), Judgement::bad,
+         "parallel.data is 2, asked was 4");
+}
+
+TEST(Stragglers, AreComparedWithTheirStage) {
+  RunState run = running();
+  run.start.layout = {.tensor = 1, .pipeline = 2, .data = 4};
+  run.start.hosts = {"a", "b"};
+  run.start.rank_hosts = {0, 0, 0, 0, 1, 1, 1, 1};
+  run.rank_ms = {100, 101, 99, 100, 200, 205, 198, 300};
+  const auto lines = stragglers(run);
+  ASSERT_EQ(lines.size(), 1u);
+  EXPECT_EQ(lines[0], "rank 7 on b computes 300.0 ms a step, ranks of its stage 200.0 ms");
+  run.rank_ms = {100, 101, 99, 100, 0.2, 0.2, 0.2, 0.9};
+  EXPECT_TRUE(stragglers(run).empty()) << "less than a millisecond is noise";
+  run.rank_ms = {1, 2, 3};
+  EXPECT_TRUE(stragglers(run).empty()) << "of another layout";
+}
+
+}  // namespace
+}  // namespace trireme::report
