@@ -12,6 +12,7 @@
 #include "report/flops.hpp"
 #include "train/devices.hpp"
 #include "train/launch_checks.hpp"
+#include "train/rank_output.hpp"
 #include "train/trainer.hpp"
 
 namespace trireme {
@@ -84,11 +85,15 @@ report::ModelFacts model_facts(const deck::Deck& deck, const plan::Vocabulary& v
 
 /// Prints program, command, hosts, layout, memory, data and run folder.
 void introduce(Start& start, const deck::Deck& deck, const plan::Vocabulary& vocabulary,
-               const std::string& command, const std::vector<std::string>& hosts,
-               const std::string& devices) {
+               const DeckArguments& arguments, const std::string& command,
+               const std::vector<std::string>& hosts, const std::string& devices) {
   const plan::RunPlan plan = plan::plan_run(deck, vocabulary.size);
   std::vector<std::string> distinct;
   const std::string host_text = host_list(hosts, distinct);
+  std::vector<int> rank_hosts;
+  for (const std::string& host : hosts)
+    rank_hosts.push_back(
+        static_cast<int>(std::find(distinct.begin(), distinct.end(), host) - distinct.begin()));
   report::Reporter& reporter = *start.reporter;
   reporter.print(fmt::format("{} {}\ncommand    {}\nhosts      {}, {}", kProgram, TRIREME_VERSION,
                              command, host_text, devices));
@@ -100,14 +105,23 @@ void introduce(Start& start, const deck::Deck& deck, const plan::Vocabulary& voc
               : "restart    no checkpoint: a fresh model";
   for (const std::string& note : start.restart.notes) text += "\nrestart    " + note;
   reporter.print(text);
+  const deck::Progress end = deck::end_of_run(deck, start.restart.progress);
+  std::error_code unknown;  // the folder may be gone; then it stays ""
   reporter.on(
       report::StartEvent{.program = kProgram,
                          .version = TRIREME_VERSION,
+                         .command = command,
+                         .directory = std::filesystem::current_path(unknown).string(),
+                         .deck = arguments.path,
+                         .overrides = arguments.overrides,
+                         .device = std::string(name_of(deck.run.device)),
+                         .length = {.iterations = end.iteration, .samples = end.samples},
                          .layout = {.tensor = plan.layout.tensor,
                                     .pipeline = plan.layout.pipeline,
                                     .data = plan.layout.data},
                          .partition = fmt::format("{}", fmt::join(plan.layout.partition, "-")),
                          .hosts = distinct,
+                         .rank_hosts = rank_hosts,
                          .parameters = plan.parameters,
                          .model = model_facts(deck, vocabulary, plan),
                          .iteration = start.restart.progress.iteration});
@@ -157,6 +171,9 @@ ExitCode pretrain(int argc, char** argv, const DeckArguments& arguments,
     write_file_atomically(std::filesystem::path(deck.run.output) / "deck.yaml",
                           deck::print_deck(deck));
     const auto& point = start.restart;
+    if (!point.checkpoint) train::remove_rank_files(deck.run.output);
+    if (deck.log.rank_files || deck.log.gpu_every) train::make_rank_folder(deck.run.output);
+    if (deck.log.rank_files) train::keep_rank_output(deck.run.output, /*rank=*/0);
     const deck::Progress end = deck::end_of_run(deck, point.progress);
     start.reporter = std::make_unique<report::Reporter>(report::ReporterOptions{
         .folder = deck.run.output,
@@ -165,9 +182,11 @@ ExitCode pretrain(int argc, char** argv, const DeckArguments& arguments,
         .tensorboard = deck.log.tensorboard.enable,
         .dialect = deck.log.tensorboard.dialect,
         .flush_every = deck.log.tensorboard.flush_every});
-    introduce(start, deck, vocabulary, command, hosts, devices.description);
+    introduce(start, deck, vocabulary, arguments, command, hosts, devices.description);
     return point.checkpoint ? point.checkpoint->string() : std::string();
   });
+  const int rank = devices.groups.world->rank();
+  if (deck.log.rank_files && rank > 0) train::keep_rank_output(deck.run.output, rank);
   options.restart = start.restart;
   if (!found.empty()) options.restart.checkpoint = found;
 
@@ -196,5 +215,6 @@ ExitCode run(int argc, char** argv) {
 }  // namespace trireme
 
 int main(int argc, char** argv) {
+  if (const auto code = trireme::train::relay_if_asked(argc, argv)) return *code;
   return trireme::run_mpi_app(trireme::kProgram, argc, argv, trireme::run);
 }

@@ -353,6 +353,7 @@ struct Log {
   bool timers = false;
   bool memory = false;
   bool norms = false;
+  std::optional<std::int64_t> gpu_every;
   bool rank_files = false;
 
   bool operator==(const Log&) const = default;

@@ -45,24 +45,31 @@ std::vector<report::RankMemory> memory_of_first_copy(const device::Backend& back
 
 }  // namespace
 
-std::vector<report::TimerValue> timer_values(device::Timers& timers,
-                                             std::span<const device::Phase> phases,
-                                             double iterations, comm::Communicator& world) {
+report::TimersEvent timers_event(device::Timers& timers, std::span<const device::Phase> phases,
+                                 double iterations, comm::Communicator& world) {
   // The largest of the negative times is the smallest time; ranks without one are below all.
   constexpr double kNone = -std::numeric_limits<double>::infinity();
   std::vector<double> extremes;
+  std::optional<double> passes;
   for (const device::Phase phase : phases) {
     const std::optional<double> ms = timers.take(phase);
     extremes.push_back(ms ? -*ms / iterations : kNone);
     extremes.push_back(ms ? *ms / iterations : kNone);
+    if (phase == device::Phase::forward || phase == device::Phase::backward)
+      passes = passes.value_or(0.0) + ms.value_or(0.0) / iterations;
   }
   world.all_reduce(extremes.data(), extremes.size(), DType::f64, comm::Reduce::max);
-  std::vector<report::TimerValue> values;
+  report::TimersEvent event;
   for (std::size_t i = 0; i < phases.size(); ++i)
     if (extremes[2 * i] != kNone)
-      values.push_back(
+      event.timers.push_back(
           {std::string(device::name_of(phases[i])), -extremes[2 * i], extremes[2 * i + 1]});
-  return values;
+  if (passes) {
+    event.rank_ms.resize(world.size());
+    event.rank_ms[world.rank()] = *passes;
+    world.all_gather(event.rank_ms.data(), 1, DType::f64);
+  }
+  return event;
 }
 
 report::MemoryEvent memory_in_use(const device::Backend& backend, const comm::Groups& groups) {

@@ -5,7 +5,9 @@
 #include <unistd.h>
 
 #include <cerrno>
+#include <chrono>
 #include <cstring>
+#include <thread>
 
 #include "checkpoint/folder.hpp"
 #include "checkpoint/reader.hpp"
@@ -98,8 +100,13 @@ FolderLock::FolderLock(const fs::path& folder) {
   const fs::path path = folder / ".lock";
   fd_ = ::open(path.c_str(), O_RDWR | O_CREAT | O_CLOEXEC, 0644);
   if (fd_ < 0) throw IoError("cannot open '{}': {}", path.string(), std::strerror(errno));
-  if (::flock(fd_, LOCK_EX | LOCK_NB) == 0) return;
-  const int reason = errno;
+  int reason = 0;
+  for (int attempt = 0; attempt < 5; ++attempt) {
+    if (::flock(fd_, LOCK_EX | LOCK_NB) == 0) return;
+    reason = errno;
+    // trireme-report holds it for an instant, to see whether a run does.
+    std::this_thread::sleep_for(std::chrono::milliseconds(20));
+  }
   ::close(fd_);
   if (reason == EWOULDBLOCK)
     throw IoError(

@@ -121,6 +121,7 @@ void Trainer::load() {
 // ---- the loop
 
 StopReason Trainer::run() {
+  if (deck_.log.gpu_every || deck_.log.rank_files) gpu_watch_.emplace(deck_, *groups_.world);
   StopReason stop = stop_before_start();
   if (reporter_)
     reporter_->print(report::datetime_line("before the start of training step", unix_time()));
@@ -129,6 +130,7 @@ StopReason Trainer::run() {
   while (stop == StopReason::none && state_.iteration < end_.iteration) {
     skip_data_if_due();
     report(step());
+    report_gpus_if_due();
     evaluate_if_due();
     if (due(deck_.checkpoint.every)) save();
     stop = stop_after_step();
@@ -300,11 +302,19 @@ void Trainer::report_memory() {
   if (reporter_) reporter_->on(event);
 }
 
+void Trainer::report_gpus_if_due() {
+  const auto& every = deck_.log.gpu_every;
+  if (!every || (state_.iteration % *every != 0 && state_.iteration != end_.iteration)) return;
+  report::GpuEvent event = gpu_watch_->gather();
+  event.iteration = state_.iteration;
+  if (reporter_ && !event.gpus.empty()) reporter_->on(event);
+}
+
 void Trainer::report_timers(std::span<const Phase> phases, std::int64_t iterations) {
   if (!timers_) return;
-  const report::TimersEvent event{
-      .iteration = state_.iteration,
-      .timers = timer_values(*timers_, phases, static_cast<double>(iterations), *groups_.world)};
+  report::TimersEvent event =
+      timers_event(*timers_, phases, static_cast<double>(iterations), *groups_.world);
+  event.iteration = state_.iteration;
   if (reporter_) reporter_->on(event);
 }
 

@@ -14,6 +14,7 @@
 #include "plan/run_plan.hpp"
 #include "plan/setup.hpp"
 #include "report/reporter.hpp"
+#include "train/gpu_watch.hpp"
 #include "train/restart.hpp"
 #include "train/run_state.hpp"
 #include "train/stop.hpp"
@@ -100,6 +101,8 @@ class Trainer {
   /// The interval's TrainEvent.
   report::TrainEvent train_event(const StepResult& result) const;
   void report_memory();
+  /// The use of GPUs since the last time, where log.gpu_every asks for it.
+  void report_gpus_if_due();
   /// The timers of `phases`, where log.timers is on, as means over `iterations`.
   void report_timers(std::span<const device::Phase> phases, std::int64_t iterations = 1);
   void evaluate_if_due();
@@ -143,6 +146,7 @@ class Trainer {
   data::GptDataset train_data_;
   std::optional<data::GptDataset> valid_data_, test_data_;
   std::optional<device::Timers> timers_;
+  std::optional<GpuWatch> gpu_watch_;
   Interval interval_;
   double longest_step_ = 0.0;  ///< seconds
   double last_save_ = 0.0;     ///< seconds that the last save took

@@ -158,10 +158,6 @@ TEST(DeckErrors, WhatNeedsAGpu) {
 
 TEST(DeckErrors, NotBuiltYet) {
   expect_lines({
-      {"batch:", "log: {rank_files: true}\nbatch:",
-       "bad.yaml:6:7: 'log.rank_files: true' is not built yet; leave it out or write 'false'"},
-      {"batch:", "log: {gpu_every: 10}\nbatch:",
-       "bad.yaml:6:7: 'log.gpu_every' is not built yet; leave it out"},
       {"batch:", "sweep: {optimizer.beta1: [0.9, 0.95]}\nbatch:",
        "bad.yaml:6:1: 'sweep' is not built yet; leave it out"},
       {"layers: 4", "layers: 4\n  family: bert",

@@ -27,7 +27,7 @@ TEST_F(MeasurementsTest, TimersSpanTheRanksThatRanThem) {
   work(Phase::forward, 20 + 60 * rank);
   if (rank == last) work(Phase::batch, 40);
   const Phase phases[] = {Phase::forward, Phase::backward, Phase::batch};
-  const auto values = timer_values(timers, phases, 2.0, *groups_.world);
+  const auto [iteration, values, rank_ms] = timers_event(timers, phases, 2.0, *groups_.world);
   ASSERT_EQ(values.size(), 2u) << "no rank ran a backward pass";
   EXPECT_EQ(values[0].name, "forward-compute");
   EXPECT_GE(values[0].min_ms, 10.0);
@@ -37,7 +37,12 @@ TEST_F(MeasurementsTest, TimersSpanTheRanksThatRanThem) {
   }
   EXPECT_EQ(values[1].name, "batch-generator");
   EXPECT_GE(values[1].min_ms, 20.0) << "the ranks that make no batch do not count";
-  EXPECT_TRUE(timer_values(timers, phases, 2.0, *groups_.world).empty());
+  ASSERT_EQ(static_cast<int>(rank_ms.size()), last + 1);
+  for (int each = 0; each <= last; ++each) EXPECT_GE(rank_ms[each], 10.0 + 30.0 * each);
+  EXPECT_DOUBLE_EQ(rank_ms[last], values[0].max_ms);
+  EXPECT_TRUE(timers_event(timers, phases, 2.0, *groups_.world).timers.empty());
+  const Phase evaluation[] = {Phase::evaluate};
+  EXPECT_TRUE(timers_event(timers, evaluation, 1.0, *groups_.world).rank_ms.empty());
 }
 
 TEST_F(MeasurementsTest, MemoryIsThatOfTheProcessOnTheHost) {

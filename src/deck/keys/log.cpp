@@ -39,11 +39,13 @@ void log_keys(std::vector<Key>& rows) {
           key(TRIREME_MEMBER(log.norms))
               .by_default("false")
               .help("Log the norm of the parameters and the zeros in the gradient."),
-          later("log.gpu_every", "whole number").help("Iterations between lines about GPUs."),
+          key(TRIREME_MEMBER(log.gpu_every))
+              .from(1, kMostSteps)
+              .unit("iterations")
+              .help("Iterations between lines about the use of GPUs."),
           key(TRIREME_MEMBER(log.rank_files))
               .by_default("false")
-              .built({"false"})
-              .help("Files of each node's output."),
+              .help("Write each node's output and use of GPUs to <run>/ranks."),
           later("log.trace.iterations", "list of whole numbers")
               .help("Iterations whose timeline is recorded."),
           later("sweep", "section of key: [values]").help("Values that a sweep tries."),
