@@ -97,11 +97,13 @@ void Follower::read_output() {
 
 Verdict Follower::compare_decks() const {
   AskedDeck asked{fs::path(run_.start.directory) / run_.start.deck, run_.start.overrides};
-  if (target_.asked)
+  std::string name = run_.start.deck;
+  if (target_.asked) {
     asked = *target_.asked;
-  else if (run_.start.deck.empty())
+    name = asked.path.string();
+  } else if (name.empty()) {
     return {Judgement::unknown, "the run does not say what was asked; --deck FILE does"};
-  std::string name = asked.path.string();
+  }
   for (const std::string& word : asked.overrides) name += " " + word;
   try {
     const deck::Deck effective = deck::load(target_.folder / "deck.yaml", {}, {.need_data = false});

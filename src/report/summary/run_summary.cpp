@@ -14,12 +14,16 @@ namespace {
 
 namespace fs = std::filesystem;
 
-std::optional<double> median_of(const std::vector<TrainRow>& rows,
-                                std::optional<double> TrainRow::*figure) {
-  std::vector<double> values;
+/// The row whose time is the median; of an even number the faster. Its other figures belong to it.
+const TrainRow* usual_row(const std::vector<TrainRow>& rows) {
+  std::vector<const TrainRow*> timed;
   for (const TrainRow& row : rows)
-    if (row.*figure) values.push_back(*(row.*figure));
-  return values.empty() ? std::nullopt : std::optional(median(std::move(values)));
+    if (row.ms) timed.push_back(&row);
+  if (timed.empty()) return nullptr;
+  const auto middle = timed.begin() + static_cast<std::ptrdiff_t>((timed.size() - 1) / 2);
+  std::nth_element(timed.begin(), middle, timed.end(),
+                   [](const TrainRow* a, const TrainRow* b) { return *a->ms < *b->ms; });
+  return *middle;
 }
 
 /// Calls `take` with every line of the file, the last one though nothing ends it.
@@ -68,12 +72,13 @@ RunSummary summarize(const std::string& name, const std::vector<TrainRow>& rows)
     while (!kept.empty() && kept.back().iteration >= row.iteration) kept.pop_back();
     kept.push_back(row);
   }
-  RunSummary summary{.name = name,
-                     .iterations = kept.empty() ? 0 : kept.back().iteration,
-                     .ms = median_of(kept, &TrainRow::ms),
-                     .tokens_per_second = median_of(kept, &TrainRow::tokens_per_second),
-                     .tflops = median_of(kept, &TrainRow::tflops),
-                     .mfu = median_of(kept, &TrainRow::mfu)};
+  RunSummary summary{.name = name, .iterations = kept.empty() ? 0 : kept.back().iteration};
+  if (const TrainRow* usual = usual_row(kept)) {
+    summary.ms = usual->ms;
+    summary.tokens_per_second = usual->tokens_per_second;
+    summary.tflops = usual->tflops;
+    summary.mfu = usual->mfu;
+  }
   for (const TrainRow& row : kept) {
     if (!row.loss) continue;
     summary.last_loss = row.loss;

@@ -16,7 +16,7 @@ struct RunSummary {
   std::string name;
   std::int64_t iterations = 0;  ///< of the last training line; 0 without one
   std::optional<double> last_loss, best_loss;
-  /// Medians over the training lines.
+  /// Of the training line whose time is the median.
   std::optional<double> ms, tokens_per_second, tflops, mfu;
   std::optional<double> memory;  ///< bytes of the fullest rank that tells
 };

@@ -22,6 +22,14 @@ TEST(Summarize, KeepsWhatARestartDidNotRepeat) {
   EXPECT_FALSE(summary.mfu);
 }
 
+TEST(Summarize, SpeedIsThatOfTheMedianTime) {
+  const RunSummary summary = summarize("x", {{.iteration = 1, .ms = 300, .tokens_per_second = 10},
+                                             {.iteration = 2, .ms = 100, .tokens_per_second = 30},
+                                             {.iteration = 3, .tokens_per_second = 1}});
+  EXPECT_DOUBLE_EQ(*summary.ms, 100);
+  EXPECT_DOUBLE_EQ(*summary.tokens_per_second, 30);
+}
+
 TEST(Summarize, OfNothingIsNothing) {
   const RunSummary summary = summarize("x", std::vector<TrainRow>());
   EXPECT_EQ(summary.iterations, 0);
