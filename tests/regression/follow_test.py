@@ -17,13 +17,19 @@ WELL = ["yes", "yes", "yes", "yes"]
 
 
 class Follow(RunTest):
-    def follow(self, name, *words, code=FINISHED):
-        """One look: the answers to the four questions, and the whole page."""
+    def look(self, name, *words):
+        """One look: the exit code, the answers to the four questions, and the whole page."""
         result = run("trireme-report", "follow", self.folder / name, "--once", *words)
-        self.assertEqual(result.code, code, result)
-        answers = [re.search(rf"^{question} +(yes|NO|\?) ", result.out, re.MULTILINE).group(1)
+        answers = [re.search(rf"^{question} +(yes|NO|\?) ", result.out, re.MULTILINE)
                    for question in QUESTIONS]
-        return answers, result.out
+        self.assertTrue(all(answers), result)
+        return result.code, [answer.group(1) for answer in answers], result.out
+
+    def follow(self, name, *words, code=FINISHED):
+        """The answers and the page, the exit code being `code`."""
+        found, answers, page = self.look(name, *words)
+        self.assertEqual(found, code, page)
+        return answers, page
 
     def rank_file(self, name, suffix):
         return (self.folder / name / "ranks" / f"{HOST}{suffix}").read_text()
@@ -115,20 +121,16 @@ class Follow(RunTest):
         with self.start("run", ENDLESS, "log.rank_files=true", "checkpoint.at_end=false",
                         "log.every=10") as started:
             self.wait_until(lambda: len(self.events("run", "train")) > 3, started)
-            answers, page = self.follow("run")
-            self.assertEqual(answers, WELL, page)
+            self.wait_for(lambda: self.look("run")[:2] == (FINISHED, WELL), "it lives")
+            page = self.look("run")[2]
             self.assertIn(" of 1000000 (", page)
             self.assertIn(", ETA ", page)
 
             os.kill(started.process.pid, signal.SIGSTOP)
-            time.sleep(7)
-            answers, page = self.follow("run", code=FAILED)
-            self.assertEqual(answers, ["NO", *WELL[1:]], page)
-            self.assertIn("stalled: no step for ", page)
+            self.wait_for(lambda: self.look("run")[:2] == (FAILED, ["NO", *WELL[1:]]), "it stalls")
+            self.assertIn("stalled: no step for ", self.look("run")[2])
             os.kill(started.process.pid, signal.SIGCONT)
-            lines = len(self.events("run", "train"))
-            self.wait_until(lambda: len(self.events("run", "train")) > lines, started)
-            self.assertEqual(self.follow("run")[0], WELL)
+            self.wait_for(lambda: self.look("run")[:2] == (FINISHED, WELL), "it goes on")
 
             os.kill(started.process.pid, signal.SIGKILL)
             self.wait_for(lambda: not started.running(), "it was killed")

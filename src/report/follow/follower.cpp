@@ -117,8 +117,12 @@ Verdict Follower::compare_decks() const {
 }
 
 std::vector<std::string> Follower::notes() const {
+  constexpr std::size_t kMostStragglers = 8;
   std::vector<std::string> notes = stragglers(run_);
+  const std::size_t more = notes.size() - std::min(notes.size(), kMostStragglers);
+  notes.resize(notes.size() - more);
   for (std::string& note : notes) note = "straggler: " + note;
+  if (more > 0) notes.push_back(fmt::format("and {} stragglers more", more));
   if (run_.unreadable > 0)
     notes.push_back(fmt::format("metrics.jsonl has {} line{} that cannot be read", run_.unreadable,
                                 run_.unreadable == 1 ? "" : "s"));
@@ -133,17 +137,23 @@ std::vector<std::string> Follower::notes() const {
   return notes;
 }
 
+std::optional<JobState> Follower::look_up_job() {
+  try {
+    const SlurmJob job = find_job(target_.job);
+    watch_output(job.out);
+    watch_output(job.err);
+    return job.state;
+  } catch (const Error&) {
+    return std::nullopt;  // Slurm forgets a job some minutes after its end; the folder stays
+  }
+}
+
 Page Follower::look() {
   read_metrics();
   Facts facts{.lock = probe_lock(target_.folder, run_.start)};
   read_metrics();  // again: what the run said before it let go of the lock
   facts.now = unix_time();
-  if (!target_.job.empty()) {
-    const SlurmJob job = find_job(target_.job);
-    facts.job = job.state;
-    watch_output(job.out);
-    watch_output(job.err);
-  }
+  if (!target_.job.empty()) facts.job = look_up_job();
   read_output();
   return {.folder = target_.folder.string(),
           .run = run_,

@@ -43,6 +43,7 @@ class Follower {
  private:
   /// A file of output that ranks or Slurm write.
   void watch_output(const std::filesystem::path& path);
+  std::optional<JobState> look_up_job();
   void read_metrics();
   void read_output();
   Verdict compare_decks() const;

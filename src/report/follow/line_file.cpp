@@ -4,13 +4,17 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <cerrno>
 #include <cstring>
+#include <string_view>
 
 #include "core/error.hpp"
 
 namespace trireme::report {
 namespace {
+
+constexpr off_t kHead = 256;
 
 /// Closes a descriptor at the end of a scope.
 struct Closer {
@@ -31,21 +35,27 @@ LineFile::News LineFile::read() {
   const Closer closer{file};
   struct stat status {};
   if (::fstat(file, &status) != 0) throw fail();
-  const bool same = status.st_dev == device_ && status.st_ino == inode_;
-  if (offset_ > 0 && (!same || status.st_size < offset_)) {
-    news.anew = true;
+  char buffer[1 << 16];
+  const bool same = status.st_dev == device_ && status.st_ino == inode_ &&
+                    status.st_size >= offset_ &&
+                    ::pread(file, buffer, head_.size(), 0) == static_cast<ssize_t>(head_.size()) &&
+                    head_ == std::string_view(buffer, head_.size());
+  if (offset_ > 0 && !same) news.anew = true;
+  if (!same) {
     offset_ = 0;
     begun_.clear();
+    head_.clear();
   }
   device_ = status.st_dev;
   inode_ = status.st_ino;
 
-  char buffer[1 << 16];
   while (true) {
     const ssize_t got = ::pread(file, buffer, sizeof buffer, offset_);
     if (got < 0 && errno == EINTR) continue;
     if (got < 0) throw fail();
     if (got == 0) break;
+    if (offset_ < kHead)
+      head_.append(buffer, static_cast<std::size_t>(std::min<off_t>(got, kHead - offset_)));
     offset_ += got;
     begun_.append(buffer, static_cast<std::size_t>(got));
   }

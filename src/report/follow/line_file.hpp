@@ -31,6 +31,7 @@ class LineFile {
   dev_t device_ = 0;
   ino_t inode_ = 0;
   off_t offset_ = 0;   ///< read so far
+  std::string head_;   ///< the first bytes: a file that begins anew in its place has others
   std::string begun_;  ///< a line whose end has not come
 };
 

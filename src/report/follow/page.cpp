@@ -44,7 +44,11 @@ std::string run_rows(const Page& page) {
 }
 
 std::string progress_row(const RunState& run) {
-  const std::int64_t done = run.train ? run.train->iteration : run.start.iteration;
+  std::int64_t done = run.start.iteration;
+  // A run that stops between two training lines has come further than they tell.
+  if (run.train) done = std::max(done, run.train->iteration);
+  if (run.checkpoint) done = std::max(done, run.checkpoint->iteration);
+  if (run.stop) done = std::max(done, run.stop->iteration);
   const std::int64_t all = run.start.length.iterations;
   std::string text = fmt::format("iteration {}", done);
   if (all > 0)

@@ -52,6 +52,9 @@ std::string take_rank(std::string_view& line) {
   return rank;
 }
 
+/// Whether a run introduces itself in a job's output, to which a job that is queued again appends.
+bool starts_introduction(std::string_view line) { return line.starts_with("command    "); }
+
 /// A line as a person can be shown it, whatever a crash has put there.
 std::string shown(std::string_view line) {
   constexpr std::size_t kMost = 200;
@@ -70,7 +73,7 @@ bool is_warning(const std::string& lower_line) {
 bool tells_of_error(std::string_view line) {
   if (repeats_command(line)) return false;
   const std::string text = lower(line);
-  if (is_warning(text)) return false;
+  if (is_warning(text) || text.find(" nccl info ") != std::string::npos) return false;
   // "trireme-pretrain: rank 3 on node07: ...", but not "trireme-pretrain 0.1.0".
   if (text.starts_with(kOwnComplaint) && text.find(": ") < text.find(' ')) return true;
   return std::any_of(std::begin(kErrorWords), std::end(kErrorWords),
@@ -81,7 +84,9 @@ void RankOutput::take(const std::string& file, std::string_view line) {
   auto& ranks = files_[file];
   const std::string rank = take_rank(line);
   Said& said = ranks[rank];
-  if (line.starts_with(kOutputMarker)) said = {};
+  const bool starts =
+      line.starts_with(kOutputMarker) || (rank.empty() && starts_introduction(line));
+  if (starts) said = {};
   if (tells_of_error(line)) {
     if (said.errors++ == 0)
       said.first_error = (rank.empty() ? "" : "rank " + rank + ": ") + shown(line);

@@ -157,6 +157,9 @@ TEST_F(FollowerTest, ThePageShowsWhatIsKnown) {
         "a:0     98 %      1.0 GiB / 3.7 GiB        65 C   612 W\n"})
     EXPECT_NE(text.find(part), std::string::npos) << part << "in\n" << text;
   EXPECT_EQ(text.find('\033'), std::string::npos);
+  emit(StopEvent{"a signal asked for it", 7, 75});
+  EXPECT_NE(to_text(follower().look(), false).find("progress      iteration 7,"),
+            std::string::npos);
   EXPECT_NE(to_text(follower().look(), true).find("\033[32myes"), std::string::npos);
 }
 

@@ -45,6 +45,11 @@ TEST_F(LineFileTest, BeginsAnewWhereTheFileIsReplacedOrCut) {
   news = file_.read();
   EXPECT_TRUE(news.anew);
   EXPECT_EQ(news.lines, Lines{"x"});
+
+  std::ofstream(path_) << "y\nand more than there was\n";  // the same file, and longer
+  news = file_.read();
+  EXPECT_TRUE(news.anew);
+  EXPECT_EQ(news.lines, (Lines{"y", "and more than there was"}));
 }
 
 TEST_F(LineFileTest, NamesWhatCannotBeRead) {

@@ -26,6 +26,7 @@ TEST(TellsOfError, LeavesWarningsAndChatAlone) {
            "warning: rank 0 on vm: no GPU is watched: cannot open shared object file",
            "WARNING: Open MPI accepted a TCP connection ... error",
            "node07:1:1 [0] NCCL INFO Using network Socket",
+           "node07:1:1 [0] NCCL INFO cannot use peers: error",
            "trireme-pretrain 0.1.0",
            "trireme-pretrain 0.1.0 | 2 ranks on a | tensor 1 x pipeline 1 x data 2",
            "command    trireme-pretrain error.yaml",
@@ -55,6 +56,12 @@ TEST(RankOutputTest, CountsByRankAndForgetsEarlierStarts) {
   output.take("a.err", "[rank 1] --- output since 2026-11-21 15:00:00");
   EXPECT_EQ(output.errors(), 1);
   EXPECT_EQ(output.warnings(), 0);
+  output.take("slurm-1.out", "slurmstepd: error: *** JOB 1 CANCELLED DUE TO TIME LIMIT ***");
+  EXPECT_EQ(output.errors(), 2);
+  output.take("slurm-1.out", "command    trireme-pretrain d.yaml");
+  EXPECT_EQ(output.errors(), 0) << "the job was queued again";
+  output.take("slurm-1.out", "srun: error: again");
+  EXPECT_EQ(output.errors(), 1);
   output.forget("slurm-1.out");
   EXPECT_EQ(output.errors(), 0);
   EXPECT_EQ(output.first_error(), "");
