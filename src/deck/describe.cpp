@@ -86,7 +86,7 @@ std::string help_for_key(const Key& key) {
   line("allowed", allowed_text(key));
   line("unit", units_text(key));
   line("built", built_text(key));
-  if (!key.unbuilt) line("restart", restart_text(key.restart));
+  if (key.has_member()) line("restart", restart_text(key.restart));
   return text;
 }
 
@@ -110,7 +110,7 @@ std::string print_deck(const Deck& deck) {
   std::string text;
   std::vector<std::string_view> open;  // the sections that the last line stands in
   for (const Key& key : keys()) {
-    if (key.unbuilt) continue;
+    if (!key.has_member()) continue;
     const auto names = split_path(key.path);
     const std::size_t depth = names.size() - 1;
     const auto parted = std::mismatch(open.begin(), open.end(), names.begin(), names.end() - 1);

@@ -14,6 +14,7 @@ const std::vector<Key>& keys() {
     data_keys(rows);
     train_keys(rows);
     log_keys(rows);
+    sweep_keys(rows);
     return rows;
   }();
   return table;

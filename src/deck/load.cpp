@@ -37,6 +37,9 @@ class Collector {
   const std::map<std::string, Setting, std::less<>>& settings() const { return settings_; }
   bool readable() const { return readable_; }
 
+  // Where the deck has a sweep section, unless an override has taken it away.
+  const std::optional<Place>& sweep() const { return sweep_; }
+
   const std::map<std::string, Place, std::less<>>& sections() const { return sections_; }
 
   // Where a key that is missing belongs: its section, or nowhere in particular.
@@ -53,6 +56,7 @@ class Collector {
   Problems& problems_;
   std::map<std::string, Setting, std::less<>> settings_;
   std::map<std::string, Place, std::less<>> sections_;
+  std::optional<Place> sweep_;
   bool readable_ = true;
 };
 
@@ -77,6 +81,10 @@ void Collector::read_override(const std::string& text, int source) {
     return;
   }
   const std::string path = text.substr(0, equals);
+  if (text == "sweep=") {
+    sweep_.reset();
+    return;
+  }
   if (equals + 1 == text.size() && find_key(path) != nullptr) {
     settings_.erase(path);
     return;
@@ -131,7 +139,9 @@ void Collector::put_section(const std::string& path, const Item& mapping) {
 
 void Collector::put(const std::string& path, const Item& item, const Place& place) {
   if (item.kind == Item::Kind::refused) return;
-  if (const Key* key = find_key(path)) {
+  if (path == "sweep" || path.starts_with("sweep.")) {
+    sweep_ = place;
+  } else if (const Key* key = find_key(path)) {
     settings_[path] = {key, item, place};
   } else if (!is_section(path)) {
     problems_.add(place, fmt::format("unknown key '{}'{}", printable(path), suggestion(path)));
@@ -239,6 +249,12 @@ Deck parse(std::string_view text, const std::string& filename,
   }
   // What a deck that cannot be read lacks is not known.
   if (!collector.readable()) problems.raise();
+  if (collector.sweep()) {
+    problems.add(*collector.sweep(),
+                 fmt::format("'sweep' makes many runs of this deck: start them with 'trireme-sweep "
+                             "{}', or train the deck alone with the override 'sweep='",
+                             filename));
+  }
   Given given;
   const Deck deck = fill(collector, filename, options, given, problems);
   check_together(deck, given, options, problems);

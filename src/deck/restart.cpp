@@ -20,7 +20,7 @@ std::string value_of(const Key& key, const Deck& deck) {
 std::vector<Change> compare_for_restart(const Deck& checkpoint, const Deck& run) {
   std::vector<Change> changes;
   for (const Key& key : keys()) {
-    if (key.unbuilt) continue;
+    if (!key.has_member()) continue;
     const std::string before = value_of(key, checkpoint);
     const std::string after = value_of(key, run);
     if (before != after) changes.push_back({key.path, before, after, key.restart});

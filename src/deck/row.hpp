@@ -1,4 +1,5 @@
-// How a row of the table of keys is written: key(...) or later(...), then what there is to say.
+// How a row of the table of keys is written: key(...), later(...) or for_sweep(...), then what
+// there is to say.
 #pragma once
 
 #include <functional>
@@ -138,6 +139,15 @@ inline Row later(std::string path, std::string type) {
   key.path = std::move(path);
   key.type = std::move(type);
   key.unbuilt = true;
+  return Row(std::move(key));
+}
+
+/// A key that trireme-sweep reads: the deck of a run does not hold it.
+inline Row for_sweep(std::string path, std::string type) {
+  Key key;
+  key.path = std::move(path);
+  key.type = std::move(type);
+  key.of_sweep = true;
   return Row(std::move(key));
 }
 

@@ -58,7 +58,7 @@ const Deck& fixed_defaults() {
   static const Deck defaults = [] {
     Deck deck;
     for (const Key& key : keys()) {
-      if (key.unbuilt || key.fallback.empty()) continue;
+      if (!key.has_member() || key.fallback.empty()) continue;
       Item item;
       item.kind = Item::Kind::scalar;
       item.text = key.fallback;

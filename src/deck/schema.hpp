@@ -28,7 +28,11 @@ struct Key {
   std::string fallback_words;      ///< the default in words, where it is no fixed value
   std::vector<std::string> built;  ///< the values whose feature is built; empty: all of them
   bool unbuilt = false;            ///< the key has no feature, and so no member, yet
-  std::string reason;              ///< why something is not built, where there is more to say
+  bool of_sweep = false;  ///< trireme-sweep reads it; the deck of a run has no member for it
+  std::string reason;     ///< why something is not built, where there is more to say
+
+  /// Whether a Deck holds the key's value.
+  bool has_member() const { return !unbuilt && !of_sweep; }
 
   /// Reads `item` into the member, with a Length's bare unit from `rules`. Throws BadValue.
   std::function<void(Deck&, const Item&, const Rules&)> read;

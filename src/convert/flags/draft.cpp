@@ -19,7 +19,7 @@ constexpr int kCommentColumn = 36;
 
 /// Whether the feature behind `key` is there for this value.
 bool is_built(const deck::Key& key, const deck::Item& item) {
-  if (key.unbuilt) return false;
+  if (!key.has_member()) return false;
   return key.built.empty() ||
          std::find(key.built.begin(), key.built.end(), item.text) != key.built.end();
 }
@@ -63,7 +63,7 @@ void Draft::put(std::string_view key, const std::string& yaml, const std::string
   deck::Problems ignored("", {});
   const deck::Item item = deck::read_yaml(yaml, 0, ignored);
   const bool built = is_built(*row, item);
-  const bool readable = !row->unbuilt && (built || item.kind == deck::Item::Kind::scalar);
+  const bool readable = row->has_member() && (built || item.kind == deck::Item::Kind::scalar);
   if (readable) {
     try {
       deck::Deck scratch;

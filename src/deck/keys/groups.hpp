@@ -33,5 +33,6 @@ void optimizer_keys(std::vector<Key>& rows);
 void data_keys(std::vector<Key>& rows);
 void train_keys(std::vector<Key>& rows);
 void log_keys(std::vector<Key>& rows);
+void sweep_keys(std::vector<Key>& rows);
 
 }  // namespace trireme::deck

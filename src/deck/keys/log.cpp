@@ -1,4 +1,4 @@
-// The keys of communication, logs and sweeps.
+// The keys of communication and logs.
 #include "deck/keys/groups.hpp"
 
 namespace trireme::deck {
@@ -47,7 +47,6 @@ void log_keys(std::vector<Key>& rows) {
                       .help("Write each node's output and use of GPUs to <run>/ranks."),
                   later("log.trace.iterations", "list of whole numbers")
                       .help("Iterations whose timeline is recorded."),
-                  later("sweep", "section of key: [values]").help("Values that a sweep tries."),
               });
 }
 

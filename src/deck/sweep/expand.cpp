@@ -1,0 +1,134 @@
+#include <algorithm>
+#include <map>
+#include <utility>
+
+#include "core/error.hpp"
+#include "deck/document.hpp"
+#include "deck/problems.hpp"
+#include "deck/schema.hpp"
+#include "deck/sweep.hpp"
+#include "deck/sweep/names.hpp"
+#include "deck/sweep/section.hpp"
+#include "deck/sweep/values.hpp"
+
+namespace trireme::deck {
+namespace {
+
+// The item of `sweep:`; nullptr when there is none.
+const Item* find_section(const Item& root) {
+  for (std::size_t i = 0; i < root.keys.size(); ++i)
+    if (root.keys[i].text == "sweep") return &root.items[i];
+  return nullptr;
+}
+
+// Overrides of the section go to `reader`, those of the deck to `sweep`.
+void sort_overrides(const std::vector<std::string>& overrides, SectionReader& reader, Sweep& sweep,
+                    Problems& problems) {
+  for (std::size_t i = 0; i < overrides.size(); ++i) {
+    const std::string& text = overrides[i];
+    const int source = static_cast<int>(i) + 1;
+    const Place place{source, 0, 0};
+    const std::size_t equals = text.find('=');
+    const std::string path = text.substr(0, equals);
+    if (path == "sweep") {
+      problems.add(place, "name what is to change, such as sweep.jobs=2");
+    } else if (!path.starts_with("sweep.") || equals == std::string::npos) {
+      sweep.overrides.push_back(text);
+    } else {
+      const auto value = read_yaml(std::string_view(text).substr(equals + 1), source, problems);
+      reader.replace(path.substr(6), value, place);
+    }
+  }
+}
+
+// An override of the deck that every run would override again says nothing.
+void refuse_swept_overrides(const std::vector<std::string>& overrides, const Sweep& sweep,
+                            Problems& problems) {
+  for (std::size_t i = 0; i < overrides.size(); ++i) {
+    const std::string path = overrides[i].substr(0, overrides[i].find('='));
+    if (std::find(sweep.keys.begin(), sweep.keys.end(), path) != sweep.keys.end())
+      problems.add({static_cast<int>(i) + 1, 0, 0},
+                   fmt::format("the sweep sets {} itself; change it there", path));
+  }
+}
+
+// A run, and those of its values that its name spells out: what a case sets is said by its name.
+struct Draft {
+  SweepRun run;
+  std::vector<SweptValue> spelt;
+
+  void add(const Choice& choice) {
+    run.values.insert(run.values.end(), choice.values.begin(), choice.values.end());
+    if (choice.name.empty())
+      spelt.insert(spelt.end(), choice.values.begin(), choice.values.end());
+    else
+      run.name = choice.name;
+  }
+};
+
+// Every combination of one choice of each axis; the last axis changes fastest.
+std::vector<SweepRun> combine(const std::vector<Axis>& axes, const std::vector<std::string>& keys) {
+  std::vector<Draft> drafts(1);
+  for (const Axis& axis : axes) {
+    std::vector<Draft> longer;
+    for (const Draft& draft : drafts) {
+      for (const Choice& choice : axis.choices) {
+        longer.push_back(draft);
+        longer.back().add(choice);
+      }
+    }
+    drafts = std::move(longer);
+  }
+  std::vector<SweepRun> runs;
+  for (Draft& draft : drafts) {
+    draft.run.name = run_name(draft.run.name, draft.spelt, keys);
+    runs.push_back(std::move(draft.run));
+  }
+  return runs;
+}
+
+void refuse_equal_names(const std::vector<SweepRun>& runs, Problems& problems) {
+  std::map<std::string, int> counts;
+  for (const SweepRun& run : runs) ++counts[run.name];
+  for (const auto& [name, count] : counts)
+    if (count > 1)
+      problems.add({}, fmt::format("{} runs of the sweep would be called '{}'; name them by "
+                                   "sweep.cases",
+                                   count, name));
+}
+
+}  // namespace
+
+Sweep expand_sweep(std::string_view text, const std::string& filename,
+                   const std::vector<std::string>& overrides, const FileReader& read) {
+  std::vector<std::string> shown;
+  for (const std::string& each : overrides) shown.push_back(printable(each));
+  Problems problems(filename, shown);
+  const Item root = read_yaml(text, 0, problems);
+  problems.raise_if_any();
+
+  Sweep sweep;
+  SectionReader reader(filename, shown, read, problems);
+  if (const Item* section = find_section(root)) reader.take(*section);
+  sort_overrides(overrides, reader, sweep, problems);
+  const std::vector<Axis> axes = reader.read(sweep);
+  refuse_swept_overrides(overrides, sweep, problems);
+  problems.raise_if_any();
+
+  double count = axes.empty() ? 0 : 1;
+  for (const Axis& axis : axes) count *= static_cast<double>(axis.choices.size());
+  if (count == 0)
+    problems.add({},
+                 "the deck has no section 'sweep:' with values to try; 'trireme-sweep --help "
+                 "deck.sweep' explains it");
+  if (count > static_cast<double>(kMostRuns))
+    problems.add(axes.front().place,
+                 fmt::format("the sweep has {:.0f} runs (at most {})", count, kMostRuns));
+  problems.raise_if_any();
+  sweep.runs = combine(axes, sweep.keys);
+  refuse_equal_names(sweep.runs, problems);
+  problems.raise_if_any();
+  return sweep;
+}
+
+}  // namespace trireme::deck
