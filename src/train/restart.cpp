@@ -100,12 +100,12 @@ FolderLock::FolderLock(const fs::path& folder) {
   const fs::path path = folder / ".lock";
   fd_ = ::open(path.c_str(), O_RDWR | O_CREAT | O_CLOEXEC, 0644);
   if (fd_ < 0) throw IoError("cannot open '{}': {}", path.string(), std::strerror(errno));
-  int reason = 0;
-  for (int attempt = 0; attempt < 5; ++attempt) {
+  // Who only asks whether a run is going on takes the lock for an instant.
+  int reason = EWOULDBLOCK;
+  for (int attempt = 0; attempt < 10 && reason == EWOULDBLOCK; ++attempt) {
+    if (attempt > 0) std::this_thread::sleep_for(std::chrono::milliseconds(20));
     if (::flock(fd_, LOCK_EX | LOCK_NB) == 0) return;
     reason = errno;
-    // trireme-report holds it for an instant, to see whether a run does.
-    std::this_thread::sleep_for(std::chrono::milliseconds(20));
   }
   ::close(fd_);
   if (reason == EWOULDBLOCK)

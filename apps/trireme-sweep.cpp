@@ -1,0 +1,172 @@
+// trireme-sweep: trains a deck many times, as its sweep section says.
+#include "core/files.hpp"
+#include "deck_options.hpp"
+#include "sweep/local.hpp"
+#include "sweep/slurm.hpp"
+#include "sweep/table.hpp"
+#include "train/restart.hpp"
+
+namespace trireme {
+namespace {
+
+constexpr const char* kProgram = "trireme-sweep";
+constexpr const char* kUsage =
+    "Usage: trireme-sweep [run] DECK [KEY=VALUE ...] [options]\n"
+    "       trireme-sweep status DECK [KEY=VALUE ...]\n"
+    "       trireme-sweep table DECK [KEY=VALUE ...] [--csv | --markdown] [--beside FILE]\n"
+    "Trains every run of the deck's sweep section that is not finished; '--help deck.sweep' "
+    "explains it.\n\n";
+
+po::options_description all_options() {
+  po::options_description options("Options");
+  options.add_options()  //
+      ("set", po::value<std::vector<std::string>>()->composing()->value_name("KEY=VALUE"),
+       "override a key of every run; sweep.KEY=VALUE one of the sweep; a bare KEY=VALUE does the "
+       "same")  //
+      ("output", po::value<std::string>()->value_name("FOLDER"),
+       "the folder of the sweep: run.output")  //
+      ("jobs", po::value<std::string>()->value_name("N"),
+       "runs at a time: sweep.jobs")  //
+      ("ranks", po::value<std::string>()->value_name("N"),
+       "ranks of a run whose parallel.data is auto: sweep.ranks")  //
+      ("launcher", po::value<std::string>()->value_name("WORDS"),
+       "words before the program, with {ranks}: sweep.launcher")  //
+      ("max-ranks", po::value<int>()->value_name("N"),
+       "most ranks of a run here; without it the GPUs, or the cores, that there are")  //
+      ("print", "print what would be run, or with --submit the job, and exit")         //
+      ("submit", "submit Slurm arrays instead of running here")                        //
+      ("sbatch", po::value<std::string>()->value_name("WORDS"),
+       "further words for sbatch: sweep.sbatch")   //
+      ("csv", "print the table as CSV")            //
+      ("markdown", "print the table as Markdown")  //
+      ("beside", po::value<std::string>()->value_name("FILE"),
+       "CSV file whose columns stand beside the table's, by the name of the run")  //
+      ("help", "this text; --help deck[.SECTION[.KEY]] explains the deck")         //
+      ("version", "print the version");
+  return options;
+}
+
+enum class Task { run, status, table };
+
+struct Arguments {
+  Task task = Task::run;
+  DeckArguments deck;
+
+  bool has(const char* option) const { return deck.values.count(option) > 0; }
+};
+
+/// Options that stand for keys of the sweep become overrides; the first word may name the task.
+Arguments parse(int argc, char** argv) {
+  Arguments arguments;
+  std::vector<char*> words(argv, argv + argc);
+  if (argc > 1) {
+    const std::string_view first = argv[1];
+    const bool named = first == "run" || first == "status" || first == "table";
+    if (named) words.erase(words.begin() + 1);
+    arguments.task = first == "status" ? Task::status : first == "table" ? Task::table : Task::run;
+  }
+  arguments.deck = parse_deck_options(static_cast<int>(words.size()), words.data(), all_options());
+  for (const char* key : {"jobs", "ranks", "launcher", "sbatch"})
+    if (arguments.has(key))
+      arguments.deck.overrides.push_back(
+          fmt::format("sweep.{}={}", key, arguments.deck.values[key].as<std::string>()));
+  const bool wants_table =
+      arguments.has("csv") || arguments.has("markdown") || arguments.has("beside");
+  if (wants_table && arguments.task != Task::table)
+    throw UsageError("--csv, --markdown and --beside are options of 'table'");
+  if (arguments.has("csv") && arguments.has("markdown"))
+    throw UsageError("choose one of --csv and --markdown");
+  if ((arguments.has("submit") || arguments.has("print")) && arguments.task != Task::run)
+    throw UsageError("--submit and --print go with 'run'");
+  return arguments;
+}
+
+/// trireme-pretrain beside this program, or in the PATH.
+std::filesystem::path trainer() {
+  std::error_code error;
+  const auto self = std::filesystem::read_symlink("/proc/self/exe", error);
+  const auto beside = self.parent_path() / "trireme-pretrain";
+  return !error && std::filesystem::exists(beside) ? beside : "trireme-pretrain";
+}
+
+/// How runs are started. What is only printed shows the deck itself: its copy is not made.
+sweep::Launch launch_of(const sweep::PlannedSweep& planned, const Arguments& arguments) {
+  const std::string& given = planned.section.launcher;
+  const bool in_slurm = arguments.has("submit");
+  const bool uses_copy = in_slurm || !arguments.has("print");
+  sweep::Launch launch{.program = trainer(),
+                       .deck = uses_copy ? sweep::deck_copy(planned) : planned.deck_path,
+                       .launcher = !given.empty() ? given
+                                   : in_slurm     ? sweep::kSrun
+                                                  : sweep::kMpirun,
+                       .alone_on_one_rank = given.empty() && !in_slurm};
+  sweep::check_launch(planned, launch);
+  return launch;
+}
+
+void print_plan(const sweep::PlannedSweep& planned, const sweep::Launch& launch) {
+  std::vector<std::string> commands;
+  for (const sweep::PlannedRun& run : planned.runs)
+    commands.push_back(sweep::shell_line(sweep::run_words(planned, run, launch)));
+  print_out(sweep::plan_text(planned, sweep::all_statuses(planned), commands));
+}
+
+ExitCode run_sweep(const Arguments& arguments) {
+  const bool submits = arguments.has("submit");
+  const sweep::Machine machine = sweep::this_machine();
+  sweep::CheckOptions options{.need_data = !arguments.has("print")};
+  if (arguments.has("max-ranks")) options.max_ranks = arguments.deck.values["max-ranks"].as<int>();
+  if (!submits) options.machine = machine;
+  const auto planned = sweep::plan_sweep(arguments.deck.path, arguments.deck.overrides, options);
+  const sweep::Launch launch = launch_of(planned, arguments);
+  const auto& [jobs, words] = std::tie(planned.section.jobs, planned.section.sbatch);
+  if (arguments.has("print")) {
+    if (submits)
+      print_out(sweep::submission_text(planned, launch, jobs, words));
+    else
+      print_plan(planned, launch);
+    return ExitCode::success;
+  }
+  const train::FolderLock lock(planned.folder);
+  if (submits) {
+    print_out(sweep::submit(planned, launch, jobs, words));
+    return ExitCode::success;
+  }
+  return sweep::run_locally(planned, machine, launch, static_cast<int>(jobs.value_or(1)));
+}
+
+ExitCode show(const Arguments& arguments) {
+  sweep::CheckOptions options{.need_data = false, .machine = sweep::this_machine()};
+  if (arguments.has("max-ranks")) options.max_ranks = arguments.deck.values["max-ranks"].as<int>();
+  const auto planned = sweep::plan_sweep(arguments.deck.path, arguments.deck.overrides, options);
+  const auto statuses =
+      sweep::all_statuses(planned, sweep::read_queue(planned, /*must_answer=*/false));
+  if (arguments.task == Task::status) {
+    print_out(sweep::status_text(planned, statuses));
+    return ExitCode::success;
+  }
+  sweep::Beside beside;
+  if (arguments.has("beside")) {
+    const auto path = arguments.deck.values["beside"].as<std::string>();
+    beside = sweep::read_beside(read_file(path), path, planned);
+  }
+  const auto format = arguments.has("csv")        ? sweep::TableFormat::csv
+                      : arguments.has("markdown") ? sweep::TableFormat::markdown
+                                                  : sweep::TableFormat::text;
+  print_out(sweep::table(planned, statuses, format, beside));
+  return ExitCode::success;
+}
+
+ExitCode run(int argc, char** argv) {
+  const po::options_description options = all_options();
+  if (answers_deck_help(argc, argv, kProgram, kUsage, options)) return ExitCode::success;
+  const Arguments arguments = parse(argc, argv);
+  return arguments.task == Task::run ? run_sweep(arguments) : show(arguments);
+}
+
+}  // namespace
+}  // namespace trireme
+
+int main(int argc, char** argv) {
+  return trireme::run_app(trireme::kProgram, argc, argv, trireme::run);
+}

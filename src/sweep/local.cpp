@@ -1,0 +1,183 @@
+#include "sweep/local.hpp"
+
+#include <fmt/ranges.h>
+
+#include <algorithm>
+#include <chrono>
+#include <csignal>
+#include <cstdio>
+#include <cstdlib>
+#include <fstream>
+#include <set>
+#include <thread>
+
+#include "core/clock.hpp"
+#include "core/files.hpp"
+#include "core/signals.hpp"
+#include "sweep/process.hpp"
+#include "sweep/state.hpp"
+#include "sweep/table.hpp"
+
+namespace trireme::sweep {
+namespace {
+
+void say(const std::string& line) {
+  std::fputs((line + "\n").c_str(), stdout);
+  std::fflush(stdout);
+}
+
+/// The program's own last word in a run's output, or the last line of all.
+std::string last_word(const std::filesystem::path& output) {
+  std::ifstream file(output);
+  std::string own, last;
+  for (std::string line; std::getline(file, line);) {
+    if (line.empty()) continue;
+    last = line;
+    if (line.find("trireme-pretrain: ") == 0) own = line;
+  }
+  return own.empty() ? last : own;
+}
+
+/// The loop: starts, waits, stops.
+class Runner {
+ public:
+  Runner(const PlannedSweep& sweep, const Machine& machine, const Launch& launch, int jobs)
+      : sweep_(sweep), machine_(machine), launch_(launch), jobs_(jobs), gpus_(machine.gpus) {
+    for (std::size_t i = 0; i < sweep.runs.size(); ++i) {
+      const Status status = status_of(sweep, i);
+      if (is_to_do(status.state)) waiting_.push_back(i);
+      if (status.state == State::too_large)
+        say(fmt::format("{}: too large: {}", sweep.runs[i].name(), status.note));
+    }
+  }
+
+  void run() {
+    while (!running_.empty() || (!waiting_.empty() && !stopping_)) {
+      if (stop_signal() != 0 && !stopping_) stop();
+      if (!stopping_) start_runs();
+      reap();
+      if (!running_.empty() || !waiting_.empty())
+        std::this_thread::sleep_for(std::chrono::milliseconds(50));
+    }
+  }
+
+ private:
+  struct Running {
+    std::size_t index;
+    Process process;
+    std::vector<std::string> gpus;
+    Stopwatch watch;
+  };
+
+  void stop() {
+    stopping_ = true;
+    say(fmt::format("stopping: waiting for {} run{} to save", running_.size(),
+                    running_.size() == 1 ? "" : "s"));
+    for (const Running& each : running_) each.process.signal(SIGUSR1);
+  }
+
+  void start_runs() {
+    for (auto next = waiting_.begin(); next != waiting_.end();) {
+      if (running_.size() == static_cast<std::size_t>(jobs_)) return;
+      const PlannedRun& run = sweep_.runs[*next];
+      if (is_in_use(run.folder)) {
+        // A run of a sweep that was killed is about to end, too.
+        if (said_.insert(*next).second)
+          say(fmt::format("{}: another process holds {}; waiting for it", run.name(),
+                          run.folder.string()));
+        ++next;
+        continue;
+      }
+      std::vector<std::string> gpus;
+      if (run.need.on_gpus && run.need.ranks <= static_cast<int>(machine_.gpus.size())) {
+        const auto taken = gpus_.take(run.need.ranks);
+        if (!taken) return;  // smaller runs do not overtake: they could keep it waiting for ever
+        gpus = *taken;
+      }
+      start(*next, gpus);
+      next = waiting_.erase(next);
+    }
+  }
+
+  void start(std::size_t index, const std::vector<std::string>& gpus) {
+    const PlannedRun& run = sweep_.runs[index];
+    std::filesystem::remove(exit_code_path(sweep_, run));
+    Command command{.words = run_words(sweep_, run, launch_),
+                    .environment = environment_of(run, gpus),
+                    .output = output_path(sweep_, run)};
+    running_.push_back({index, Process(command), gpus, {}});
+    say(fmt::format("{}: started", run.name()));
+  }
+
+  /// GPUs, or a share of the cores where runs go on side by side.
+  std::vector<std::pair<std::string, std::string>> environment_of(
+      const PlannedRun& run, const std::vector<std::string>& gpus) const {
+    if (!gpus.empty()) return {{"CUDA_VISIBLE_DEVICES", fmt::format("{}", fmt::join(gpus, ","))}};
+    if (jobs_ == 1 || std::getenv("OMP_NUM_THREADS") != nullptr) return {};
+    const int threads = std::max(1, machine_.cores / (jobs_ * run.need.ranks));
+    return {{"OMP_NUM_THREADS", std::to_string(threads)}};
+  }
+
+  void reap() {
+    for (auto each = running_.begin(); each != running_.end();) {
+      const auto code = each->process.ended();
+      if (!code) {
+        ++each;
+        continue;
+      }
+      conclude(*each, *code);
+      gpus_.give_back(each->gpus);
+      each = running_.erase(each);
+    }
+  }
+
+  void conclude(const Running& ended, int code) {
+    const PlannedRun& run = sweep_.runs[ended.index];
+    // A run that was still starting up when it was told to stop dies of the signal: no failure.
+    const bool stopped =
+        code == static_cast<int>(ExitCode::stopped_early) || (stopping_ && code > 128);
+    if (!stopped) write_file_atomically(exit_code_path(sweep_, run), fmt::format("{}\n", code));
+    const std::string time = human_duration(ended.watch.seconds());
+    if (code == 0)
+      say(fmt::format("{}: finished in {}", run.name(), time));
+    else if (stopped)
+      say(fmt::format("{}: stopped early after {}", run.name(), time));
+    else
+      say(fmt::format("{}: failed with exit code {} after {}: {}", run.name(), code, time,
+                      last_word(output_path(sweep_, run))));
+  }
+
+  const PlannedSweep& sweep_;
+  const Machine& machine_;
+  const Launch& launch_;
+  const int jobs_;
+  GpuPool gpus_;
+  std::vector<std::size_t> waiting_;
+  std::vector<Running> running_;
+  std::set<std::size_t> said_;
+  bool stopping_ = false;
+};
+
+}  // namespace
+
+ExitCode run_locally(const PlannedSweep& sweep, const Machine& machine, const Launch& launch,
+                     int jobs) {
+  catch_stop_signals();
+  std::filesystem::create_directories(sweep.own_folder());
+  write_file_atomically(deck_copy(sweep), sweep.deck_text);
+  Runner(sweep, machine, launch, jobs).run();
+
+  const std::vector<Status> statuses = all_statuses(sweep);
+  say(count_line(statuses));
+  const auto any = [&](auto... states) {
+    return std::any_of(statuses.begin(), statuses.end(),
+                       [&](const Status& status) { return ((status.state == states) || ...); });
+  };
+  if (any(State::failed) && stop_signal() == 0) return ExitCode::failure;
+  return std::any_of(statuses.begin(), statuses.end(),
+                     [](const Status& status) { return is_to_do(status.state); })
+             ? ExitCode::stopped_early
+             : ExitCode::success;
+}
+
+}  // namespace trireme::sweep

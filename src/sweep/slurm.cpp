@@ -1,0 +1,194 @@
+#include "sweep/slurm.hpp"
+
+#include <fmt/ranges.h>
+#include <sys/wait.h>
+
+#include <array>
+#include <cstdio>
+#include <map>
+#include <sstream>
+
+#include "core/error.hpp"
+#include "core/files.hpp"
+#include "deck/problems.hpp"
+#include "deck/sweep/names.hpp"
+#include "sweep/table.hpp"
+
+namespace trireme::sweep {
+namespace {
+
+namespace fs = std::filesystem;
+
+constexpr const char* kList = "runs.txt";
+constexpr const char* kScript = "job.sbatch";
+
+/// What a command prints, and its exit code.
+struct Answer {
+  std::string text;
+  int code = 0;
+};
+
+Answer ask(const std::string& line) {
+  std::FILE* pipe = ::popen(line.c_str(), "r");
+  if (pipe == nullptr) throw IoError("cannot start '{}'", line);
+  Answer answer;
+  std::array<char, 4096> part;
+  while (const std::size_t count = std::fread(part.data(), 1, part.size(), pipe))
+    answer.text.append(part.data(), count);
+  const int status = ::pclose(pipe);
+  answer.code = WIFEXITED(status) ? WEXITSTATUS(status) : 128;
+  return answer;
+}
+
+/// "1-3,7": numbers in rising order.
+std::string ranges(const std::vector<int>& numbers) {
+  std::vector<std::string> parts;
+  for (std::size_t i = 0; i < numbers.size();) {
+    std::size_t last = i;
+    while (last + 1 < numbers.size() && numbers[last + 1] == numbers[last] + 1) ++last;
+    parts.push_back(last == i ? fmt::format("{}", numbers[i])
+                              : fmt::format("{}-{}", numbers[i], numbers[last]));
+    i = last + 1;
+  }
+  return fmt::format("{}", fmt::join(parts, ","));
+}
+
+/// The runs that have to be submitted, from 1.
+std::vector<int> tasks_to_do(const PlannedSweep& sweep, const Queue& queue) {
+  std::vector<int> tasks;
+  for (std::size_t i = 0; i < sweep.runs.size(); ++i) {
+    const bool queued = queue.contains(static_cast<int>(i) + 1);
+    if (!queued && is_to_do(status_of(sweep, i).state)) tasks.push_back(static_cast<int>(i) + 1);
+  }
+  return tasks;
+}
+
+bool is_text(const fs::path& path, const std::string& text) {
+  return fs::exists(path) && read_file(path) == text;
+}
+
+}  // namespace
+
+std::string job_name(const PlannedSweep& sweep) {
+  const std::string folder = fs::absolute(sweep.folder).lexically_normal().string();
+  std::string stem;
+  for (const char c : sweep.deck_path.stem().string())
+    stem += deck::is_run_name(std::string("x") + c) && c != ',' ? c : '-';
+  return fmt::format("{}-{:08x}", stem, deck::checksum(folder));
+}
+
+std::string run_list(const PlannedSweep& sweep, const Launch& launch) {
+  std::string text;
+  for (const PlannedRun& run : sweep.runs)
+    text += fmt::format("{} {}\n", run.name(), shell_line(run_words(sweep, run, launch)));
+  return text;
+}
+
+std::string job_script(const PlannedSweep& sweep) {
+  const fs::path own = sweep.own_folder();
+  return fmt::format(
+      R"(#!/usr/bin/env bash
+#SBATCH --job-name={}
+#SBATCH --output="{}/slurm-%A_%a.out"
+#SBATCH --open-mode=append
+#SBATCH --requeue
+#SBATCH --signal=B:USR1@120
+# Written by trireme-sweep: trains the run whose line of {} is the array task's number.
+set -euo pipefail
+cd {}
+folder={}
+line=$(sed -n "${{SLURM_ARRAY_TASK_ID}}p" "$folder/{}")
+name=${{line%% *}} command=${{line#* }}
+rm -f "$folder/$name.exit"
+
+# Slurm signals this shell alone: on USR1, two minutes before the limit, the run saves and stops.
+eval "exec $command" >>"$folder/$name.out" 2>&1 &
+run=$!
+cancelled='' code=0 signalled=yes
+trap 'signalled=yes; kill -USR1 "$run"' USR1
+trap 'signalled=yes cancelled=yes; kill -TERM "$run"' TERM
+while [ -n "$signalled" ]; do
+  signalled='' code=0
+  wait "$run" || code=$?
+done
+echo "$code" >"$folder/$name.exit"
+if [ "$code" -eq 75 ] && [ -z "$cancelled" ]; then
+  scontrol requeue "${{SLURM_ARRAY_JOB_ID}}_$SLURM_ARRAY_TASK_ID"
+fi
+exit "$code"
+)",
+      job_name(sweep), own.string(), kList, shell_line({fs::current_path().string()}),
+      shell_line({own.string()}), kList);
+}
+
+std::vector<std::vector<std::string>> sbatch_commands(const PlannedSweep& sweep,
+                                                      const std::vector<int>& tasks,
+                                                      std::optional<std::int64_t> jobs,
+                                                      const std::string& words) {
+  std::map<int, std::vector<int>> by_ranks;
+  for (const int task : tasks) by_ranks[sweep.runs[task - 1].need.ranks].push_back(task);
+  std::vector<std::vector<std::string>> commands;
+  for (const auto& [ranks, numbers] : by_ranks) {
+    const std::string limit = jobs ? fmt::format("%{}", *jobs) : "";
+    std::vector<std::string> command{"sbatch", "--parsable",
+                                     fmt::format("--array={}{}", ranges(numbers), limit),
+                                     fmt::format("--ntasks={}", ranks)};
+    for (const std::string& word : words_of(words)) command.push_back(word);
+    command.push_back((sweep.own_folder() / kScript).string());
+    commands.push_back(command);
+  }
+  return commands;
+}
+
+Queue read_queue(const PlannedSweep& sweep, bool must_answer) {
+  if (!fs::exists(sweep.own_folder() / kScript)) return {};
+  const Answer answer = ask(fmt::format("squeue --noheader --array --name={} --format='%K %t'{}",
+                                        job_name(sweep), must_answer ? "" : " 2>/dev/null"));
+  if (answer.code != 0 && must_answer)
+    throw IoError("squeue ended with exit code {}: what is in the queue is not known", answer.code);
+  Queue queue;
+  std::istringstream lines(answer.text);
+  std::string task, state;
+  while (lines >> task >> state)
+    if (const int number = std::atoi(task.c_str()); number > 0)
+      queue[number] = state == "PD" || state == "RQ" ? State::queued : State::running;
+  return queue;
+}
+
+std::string submit(const PlannedSweep& sweep, const Launch& launch,
+                   std::optional<std::int64_t> jobs, const std::string& words) {
+  const Queue queue = read_queue(sweep, /*must_answer=*/true);
+  const std::string list = run_list(sweep, launch);
+  const fs::path own = sweep.own_folder();
+  if (!queue.empty() && !(is_text(own / kList, list) && is_text(deck_copy(sweep), sweep.deck_text)))
+    throw DeckError(
+        "{}: the deck has changed, but {} of its runs are in the queue; 'scancel --name={}' takes "
+        "them out\n{}",
+        sweep.deck_path.string(), queue.size(), job_name(sweep), deck::closing_line(1));
+  fs::create_directories(own);
+  write_file_atomically(deck_copy(sweep), sweep.deck_text);
+  write_file_atomically(own / kList, list);
+  write_file_atomically(own / kScript, job_script(sweep));
+
+  std::string text;
+  for (const auto& command : sbatch_commands(sweep, tasks_to_do(sweep, queue), jobs, words)) {
+    const std::string line = shell_line(command);
+    const Answer answer = ask(line);
+    if (answer.code != 0) throw IoError("'{}' ended with exit code {}", line, answer.code);
+    text += fmt::format("{}\n  job {}", line, answer.text);
+  }
+  return text + count_line(all_statuses(sweep, read_queue(sweep, /*must_answer=*/false))) + "\n";
+}
+
+std::string submission_text(const PlannedSweep& sweep, const Launch& launch,
+                            std::optional<std::int64_t> jobs, const std::string& words) {
+  const Queue queue = read_queue(sweep, /*must_answer=*/false);
+  std::string text = fmt::format("== {}\n{}== {}\n{}== commands\n",
+                                 (sweep.own_folder() / kScript).string(), job_script(sweep),
+                                 (sweep.own_folder() / kList).string(), run_list(sweep, launch));
+  for (const auto& command : sbatch_commands(sweep, tasks_to_do(sweep, queue), jobs, words))
+    text += shell_line(command) + "\n";
+  return text;
+}
+
+}  // namespace trireme::sweep

@@ -1,0 +1,134 @@
+#include "sweep/state.hpp"
+
+#include <fcntl.h>
+#include <sys/file.h>
+#include <unistd.h>
+
+#include <charconv>
+#include <optional>
+
+#include "core/error.hpp"
+#include "core/files.hpp"
+#include "deck/load.hpp"
+#include "deck/problems.hpp"
+#include "deck/restart.hpp"
+
+namespace trireme::sweep {
+namespace {
+
+namespace fs = std::filesystem;
+
+/// What the run's deck says otherwise than the deck that its folder was trained with, as far as a
+/// restart has to say something about it. The kind of device is no part of what was asked.
+std::vector<deck::Change> changes_of(const PlannedRun& run) {
+  const fs::path path = run.folder / "deck.yaml";
+  if (!fs::exists(path)) return {};
+  const deck::Deck before = deck::parse(read_file(path), path.string(), {}, {.need_data = false});
+  auto changes = deck::compare_for_restart(before, run.deck);
+  std::erase_if(changes, [](const deck::Change& change) {
+    return change.rule == deck::RestartRule::free || change.key == "run.device";
+  });
+  return changes;
+}
+
+/// The exit code that the launcher left, unless the run was started otherwise since.
+std::optional<int> launcher_code(const PlannedSweep& sweep, const PlannedRun& run) {
+  const fs::path path = exit_code_path(sweep, run);
+  std::error_code error;
+  const auto written = fs::last_write_time(path, error);
+  if (error) return std::nullopt;
+  const auto metrics = fs::last_write_time(run.folder / "metrics.jsonl", error);
+  if (!error && metrics > written) return std::nullopt;
+  const std::string text = read_file(path);
+  int code = 0;
+  const auto read = std::from_chars(text.data(), text.data() + text.size(), code);
+  return read.ec == std::errc() ? std::optional(code) : std::nullopt;
+}
+
+bool is_early(int code) { return code == static_cast<int>(ExitCode::stopped_early); }
+
+}  // namespace
+
+const char* name_of(State state) {
+  switch (state) {
+    case State::waiting:
+      return "waiting";
+    case State::queued:
+      return "queued";
+    case State::running:
+      return "running";
+    case State::stopped:
+      return "stopped";
+    case State::killed:
+      return "killed";
+    case State::failed:
+      return "failed";
+    case State::changed:
+      return "changed";
+    case State::finished:
+      return "finished";
+    case State::too_large:
+      return "too large";
+  }
+  return "";
+}
+
+bool is_to_do(State state) {
+  return state != State::finished && state != State::too_large && state != State::queued;
+}
+
+Status status_of(const PlannedSweep& sweep, std::size_t index, const Queue& queue) {
+  const PlannedRun& run = sweep.runs[index];
+  Status status{.figures = read_figures(run.folder)};
+  const auto is = [&](State state, const std::string& note = "") {
+    status.state = state;
+    status.note = note;
+    return status;
+  };
+  if (is_in_use(run.folder)) return is(State::running);
+  if (const auto task = queue.find(static_cast<int>(index) + 1); task != queue.end())
+    return is(task->second);
+  const std::optional<int> code = launcher_code(sweep, run);
+  if (code && *code != 0 && !is_early(*code))
+    return is(State::failed, fmt::format("exit code {}", *code));
+  const std::optional<int> stop = status.figures.exit_code;
+  if (stop == 0) {
+    const auto changes = changes_of(run);
+    return changes.empty()
+               ? is(State::finished)
+               : is(State::changed, fmt::format("{} was {}", changes[0].key, changes[0].before));
+  }
+  if (run.unfit) return is(State::too_large, *run.unfit);
+  if (stop) return is_early(*stop) ? is(State::stopped) : is(State::failed);
+  if (status.figures.started || fs::exists(output_path(sweep, run))) return is(State::killed);
+  return is(State::waiting);
+}
+
+void refuse_other_run(const PlannedRun& run) {
+  if (!fs::exists(run.folder / "checkpoints" / "latest")) return;
+  for (const deck::Change& change : changes_of(run))
+    if (change.rule == deck::RestartRule::fixed)
+      throw DeckError(
+          "{}: trained with {} = {}, which is {} now; move the folder away to train afresh\n{}",
+          run.folder.string(), change.key, change.before, change.after, deck::closing_line(1));
+}
+
+bool is_in_use(const fs::path& run_folder) {
+  // The trainer holds this lock exclusively for as long as it lives, and tries again for a moment
+  // when it meets this question.
+  const int fd = ::open((run_folder / ".lock").c_str(), O_RDONLY | O_CLOEXEC);
+  if (fd < 0) return false;
+  const bool in_use = ::flock(fd, LOCK_SH | LOCK_NB) != 0 && errno == EWOULDBLOCK;
+  ::close(fd);
+  return in_use;
+}
+
+fs::path output_path(const PlannedSweep& sweep, const PlannedRun& run) {
+  return sweep.own_folder() / (run.name() + ".out");
+}
+
+fs::path exit_code_path(const PlannedSweep& sweep, const PlannedRun& run) {
+  return sweep.own_folder() / (run.name() + ".exit");
+}
+
+}  // namespace trireme::sweep

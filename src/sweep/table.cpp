@@ -1,0 +1,220 @@
+#include "sweep/table.hpp"
+
+#include <fmt/ranges.h>
+
+#include <algorithm>
+
+#include "core/error.hpp"
+#include "core/files.hpp"
+#include "deck/deck.hpp"
+
+namespace trireme::sweep {
+namespace {
+
+using Row = std::vector<std::string>;
+
+constexpr double kMebi = 1.0 / (1 << 20);
+
+std::string cell(const std::optional<double>& value, const char* format, double scale = 1) {
+  return value ? fmt::format(fmt::runtime(format), *value * scale) : "";
+}
+
+/// Columns wide enough for their cells; texts to the left, all else to the right.
+std::string aligned(const std::vector<Row>& rows, std::size_t texts) {
+  std::vector<std::size_t> widths(rows.front().size());
+  for (const Row& row : rows)
+    for (std::size_t i = 0; i < row.size(); ++i) widths[i] = std::max(widths[i], row[i].size());
+  std::string text;
+  for (const Row& row : rows) {
+    std::string line;
+    for (std::size_t i = 0; i < row.size(); ++i) {
+      const std::string value = row[i].empty() ? "-" : row[i];
+      line += i < texts ? fmt::format("{:<{}}  ", value, widths[i])
+                        : fmt::format("{:>{}}  ", value, std::max<std::size_t>(widths[i], 1));
+    }
+    text += line.substr(0, line.find_last_not_of(' ') + 1) + "\n";
+  }
+  return text;
+}
+
+std::string csv_cell(const std::string& value) {
+  if (value.find_first_of(",\"\n") == std::string::npos) return value;
+  std::string quoted = "\"";
+  for (const char c : value) quoted += c == '"' ? "\"\"" : std::string(1, c);
+  return quoted + '"';
+}
+
+std::string as_csv(const std::vector<Row>& rows) {
+  std::string text;
+  for (const Row& row : rows) {
+    Row cells;
+    for (const std::string& value : row) cells.push_back(csv_cell(value));
+    text += fmt::format("{}\n", fmt::join(cells, ","));
+  }
+  return text;
+}
+
+std::string as_markdown(const std::vector<Row>& rows, std::size_t texts) {
+  const auto line = [](const Row& row) {
+    std::string text = "|";
+    for (const std::string& value : row) {
+      std::string safe;
+      for (const char c : value.empty() ? std::string("-") : value)
+        safe += c == '|' ? "\\|" : std::string(1, c);
+      text += " " + safe + " |";
+    }
+    return text + "\n";
+  };
+  Row rule;
+  for (std::size_t i = 0; i < rows.front().size(); ++i) rule.push_back(i < texts ? "---" : "---:");
+  std::string text = line(rows.front()) + line(rule);
+  for (std::size_t i = 1; i < rows.size(); ++i) text += line(rows[i]);
+  return text;
+}
+
+/// The cells of a line of CSV.
+Row split_csv(std::string_view line) {
+  Row cells(1);
+  bool quoted = false;
+  for (std::size_t i = 0; i < line.size(); ++i) {
+    if (line[i] == '"') {
+      if (quoted && i + 1 < line.size() && line[i + 1] == '"')
+        cells.back() += line[++i];
+      else
+        quoted = !quoted;
+    } else if (line[i] == ',' && !quoted) {
+      cells.emplace_back();
+    } else if (line[i] != '\r') {
+      cells.back() += line[i];
+    }
+  }
+  return cells;
+}
+
+/// What the run sets `key` to.
+std::string value_of(const deck::SweepRun& run, const std::string& key) {
+  for (const deck::SweptValue& value : run.values)
+    if (value.key == key) return value.value.empty() ? "default" : value.value;
+  return "";
+}
+
+Row figures_row(const Figures& figures, std::size_t planned_bytes) {
+  return {cell(figures.loss, "{:.4f}"),
+          cell(figures.valid_loss, "{:.4f}"),
+          cell(figures.ms, "{:.1f}"),
+          cell(figures.samples_per_second, "{:.2f}"),
+          cell(figures.tokens_per_second, "{:.0f}"),
+          cell(figures.mfu, "{:.1f}", 100),
+          cell(figures.memory_bytes, "{:.0f}", kMebi),
+          cell(static_cast<double>(planned_bytes), "{:.0f}", kMebi)};
+}
+
+const Row kFigureNames{"loss",     "valid loss", "ms/iteration", "samples/s",
+                       "tokens/s", "MFU %",      "memory MiB",   "planned MiB"};
+
+}  // namespace
+
+std::vector<Status> all_statuses(const PlannedSweep& sweep, const Queue& queue) {
+  std::vector<Status> statuses;
+  for (std::size_t i = 0; i < sweep.runs.size(); ++i)
+    statuses.push_back(status_of(sweep, i, queue));
+  return statuses;
+}
+
+std::string count_line(const std::vector<Status>& statuses) {
+  std::vector<std::string> parts;
+  for (int state = 0; state <= static_cast<int>(State::too_large); ++state) {
+    const auto count = std::count_if(statuses.begin(), statuses.end(), [&](const Status& status) {
+      return status.state == static_cast<State>(state);
+    });
+    if (count > 0) parts.push_back(fmt::format("{} {}", count, name_of(static_cast<State>(state))));
+  }
+  return fmt::format("{} run{}: {}", statuses.size(), statuses.size() == 1 ? "" : "s",
+                     fmt::join(parts, ", "));
+}
+
+std::string status_text(const PlannedSweep& sweep, const std::vector<Status>& statuses) {
+  std::vector<Row> rows{{"run", "state", "iterations", "loss"}};
+  for (std::size_t i = 0; i < statuses.size(); ++i) {
+    const auto& [state, note, figures] = statuses[i];
+    rows.push_back(
+        {sweep.runs[i].name(),
+         note.empty() ? name_of(state) : fmt::format("{} ({})", name_of(state), note),
+         fmt::format("{}/{}", figures.iteration, deck::total_iterations(sweep.runs[i].deck)),
+         cell(figures.loss, "{:.4f}")});
+  }
+  return aligned(rows, 2) + count_line(statuses) + "\n";
+}
+
+std::string plan_text(const PlannedSweep& sweep, const std::vector<Status>& statuses,
+                      const std::vector<std::string>& commands) {
+  std::string text;
+  for (std::size_t i = 0; i < statuses.size(); ++i) {
+    const PlannedRun& run = sweep.runs[i];
+    const auto& [state, note, figures] = statuses[i];
+    text += fmt::format("{}: {} rank{}, {} a rank, {}{}\n  {}\n", run.name(), run.need.ranks,
+                        run.need.ranks == 1 ? "" : "s",
+                        human_bytes(static_cast<double>(run.need.bytes)), name_of(state),
+                        note.empty() ? "" : ": " + note, commands[i]);
+  }
+  return text + count_line(statuses) + "\n";
+}
+
+Beside read_beside(const std::string& text, const std::string& source, const PlannedSweep& sweep) {
+  Beside beside;
+  int number = 0;
+  for (std::size_t begin = 0; begin < text.size();) {
+    const std::size_t end = std::min(text.find('\n', begin), text.size());
+    Row cells = split_csv(std::string_view(text).substr(begin, end - begin));
+    begin = end + 1;
+    ++number;
+    if (cells[0].starts_with('#') || (cells.size() == 1 && cells[0].empty())) continue;
+    const std::string name = cells[0];
+    cells.erase(cells.begin());
+    if (beside.columns.empty()) {
+      beside.columns = cells;
+      continue;
+    }
+    if (cells.size() != beside.columns.size())
+      throw DataError("{}:{}: {} cells after the name, but the first line has {}", source, number,
+                      cells.size(), beside.columns.size());
+    const auto has_name = [&](const PlannedRun& run) { return run.name() == name; };
+    if (std::none_of(sweep.runs.begin(), sweep.runs.end(), has_name))
+      throw DataError("{}:{}: the sweep has no run '{}'", source, number, name);
+    beside.rows.emplace_back(name, cells);
+  }
+  if (beside.columns.empty()) throw DataError("{}: no line with the names of columns", source);
+  return beside;
+}
+
+std::string table(const PlannedSweep& sweep, const std::vector<Status>& statuses,
+                  TableFormat format, const Beside& beside) {
+  std::vector<Row> rows{{"run", "state"}};
+  const auto append = [](Row& row, const Row& more) {
+    row.insert(row.end(), more.begin(), more.end());
+  };
+  append(rows[0], sweep.section.keys);
+  append(rows[0], kFigureNames);
+  append(rows[0], beside.columns);
+  for (std::size_t i = 0; i < statuses.size(); ++i) {
+    const PlannedRun& run = sweep.runs[i];
+    Row row{run.name(), name_of(statuses[i].state)};
+    for (const std::string& key : sweep.section.keys) row.push_back(value_of(run.swept, key));
+    append(row, figures_row(statuses[i].figures, run.need.bytes));
+    const auto found = std::find_if(beside.rows.begin(), beside.rows.end(),
+                                    [&](const auto& each) { return each.first == run.name(); });
+    append(row, found == beside.rows.end() ? Row(beside.columns.size()) : found->second);
+    rows.push_back(row);
+  }
+  switch (format) {
+    case TableFormat::csv:
+      return as_csv(rows);
+    case TableFormat::markdown:
+      return as_markdown(rows, 2);
+    case TableFormat::text:
+      break;
+  }
+  return aligned(rows, 2);
+}
+
+}  // namespace trireme::sweep

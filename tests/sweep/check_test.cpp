@@ -1,0 +1,110 @@
+// Planning all runs before any starts, and the commands that start them.
+#include "sweep/check.hpp"
+
+#include "sweep/command.hpp"
+#include "sweeps.hpp"
+
+namespace trireme::sweep {
+namespace {
+
+TEST_F(SweepTest, PlansEveryRun) {
+  const PlannedSweep sweep = plan();
+  ASSERT_EQ(sweep.runs.size(), 4);
+  EXPECT_EQ(sweep.folder, scratch_ / "out");
+  const PlannedRun& last = sweep.runs[3];
+  EXPECT_EQ(last.name(), "tensor=2,peak=2e-3");
+  EXPECT_EQ(last.folder, scratch_ / "out" / "tensor=2,peak=2e-3");
+  EXPECT_EQ(last.deck.run.output, last.folder.string());
+  EXPECT_EQ(last.deck.schedule.peak, 2e-3);
+  EXPECT_EQ(last.deck.parallel.data, 1);
+  EXPECT_EQ(last.need.ranks, 2);
+  EXPECT_GT(sweep.runs[0].need.bytes, last.need.bytes);
+  EXPECT_FALSE(std::filesystem::exists(scratch_ / "out")) << "planning wrote something";
+}
+
+TEST_F(SweepTest, RanksOfDataThatIsAuto) {
+  const PlannedSweep sweep = plan({"sweep.ranks=4"});
+  EXPECT_EQ(sweep.runs[0].need.ranks, 4);
+  EXPECT_EQ(sweep.runs[0].deck.parallel.data, 4);
+  EXPECT_EQ(sweep.runs[2].deck.parallel.data, 2);
+  EXPECT_EQ(plan({"sweep.ranks=4", "parallel.data=1"}).runs[2].need.ranks, 2);
+}
+
+TEST_F(SweepTest, AllErrorsOfAllRunsAtOnce) {
+  EXPECT_EQ(errors({"sweep.parallel.tensor=[1, 3, 5]", "sweep.schedule.peak=[1e-3, high]",
+                    "optimizer.beta1=2"}),
+            "--set optimizer.beta1=2: optimizer.beta1 = 2: must be from 0 to below 1\n"
+            "--set sweep.schedule.peak=[1e-3, high]: schedule.peak = high: expected a number (run "
+            "'tensor=1,peak=high' and 2 more)\n"
+            "--set sweep.parallel.tensor=[1, 3, 5]: parallel.tensor = 3 does not divide "
+            "model.heads = 4 (try 1, 2 or 4) (run 'tensor=3,peak=1e-3' and 1 more)\n"
+            "--set sweep.parallel.tensor=[1, 3, 5]: parallel.tensor = 5 does not divide "
+            "model.heads = 4 (try 1, 2 or 4) (run 'tensor=5,peak=1e-3' and 1 more)\n");
+}
+
+TEST_F(SweepTest, ErrorsNameThePlaceInTheDeck) {
+  write(deck_path_, std::string(kDeck) + "  cases: {wide: {model: {hidden: 65}}}\n");
+  EXPECT_EQ(errors({"sweep.parallel.tensor=", "sweep.schedule.peak="}),
+            "lr.yaml:9:27: model.heads = 4 does not divide model.hidden = 65 (try 1, 5, 13 or "
+            "65)\n");
+}
+
+TEST_F(SweepTest, DataIsLookedForWhereRunsStart) {
+  EXPECT_EQ(errors({"schedule.peak="}),
+            "--set schedule.peak=: the sweep sets schedule.peak "
+            "itself; change it there\n");
+  EXPECT_EQ(errors({}, {.need_data = true}),
+            "lr.yaml: cannot open 'none.idx': No such file or directory\n");
+}
+
+TEST_F(SweepTest, RunsThatTheMachineCannotRun) {
+  const CheckOptions options{.need_data = false,
+                             .machine = Machine{.cores = 1, .host_bytes = std::size_t{1} << 40}};
+  const PlannedSweep sweep = plan({}, options);
+  EXPECT_EQ(sweep.runs[0].unfit, std::nullopt);
+  EXPECT_EQ(sweep.runs[2].unfit, "2 ranks, but 1 core");
+}
+
+TEST_F(SweepTest, CommandsOfRuns) {
+  const PlannedSweep sweep = plan({"run.name=a b"});
+  const Launch launch{.program = "bin/trireme-pretrain", .deck = "lr.yaml", .launcher = kMpirun};
+  const std::string out = (scratch_ / "out").string();
+  EXPECT_EQ(shell_line(run_words(sweep, sweep.runs[0], launch)),
+            "bin/trireme-pretrain lr.yaml sweep= 'run.name=a b' parallel.tensor=1 "
+            "schedule.peak=1e-3 run.output=" +
+                out + "/tensor=1,peak=1e-3");
+  EXPECT_EQ(shell_line(run_words(sweep, sweep.runs[2], launch)),
+            "mpirun --oversubscribe --bind-to none -n 2 bin/trireme-pretrain lr.yaml sweep= "
+            "'run.name=a b' parallel.tensor=2 schedule.peak=1e-3 run.output=" +
+                out + "/tensor=2,peak=1e-3");
+  EXPECT_EQ(deck_copy(sweep), scratch_ / "out" / "sweep" / "lr.yaml");
+}
+
+TEST_F(SweepTest, LauncherMustBeToldTheRanks) {
+  const PlannedSweep sweep = plan();
+  EXPECT_NO_THROW(check_launch(sweep, {.launcher = "mpirun -n {ranks}"}));
+  try {
+    check_launch(sweep, {.launcher = "mpirun -n 2"});
+    FAIL();
+  } catch (const DeckError& error) {
+    EXPECT_EQ(
+        std::string(error.what())
+            .find("sweep.launcher = mpirun -n 2: nothing says how many ranks to start; write "
+                  "{ranks} where the number goes, as in 'mpirun --oversubscribe --bind-to none -n "
+                  "{ranks}'\n"),
+        0);
+  }
+}
+
+TEST(Words, AreCutAsAShellDoes) {
+  EXPECT_EQ(words_of("  a 'b c'  d=\"e f\"g '' "),
+            (std::vector<std::string>{"a", "b c", "d=e fg", ""}));
+}
+
+TEST(ShellLine, QuotesWhatAShellWouldRead) {
+  EXPECT_EQ(shell_line({"a=1", "b c", "it's", "", "$x", "[1,2]"}),
+            "a=1 'b c' 'it'\\''s' '' '$x' '[1,2]'");
+}
+
+}  // namespace
+}  // namespace trireme::sweep

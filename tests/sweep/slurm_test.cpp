@@ -1,0 +1,58 @@
+#include "sweep/slurm.hpp"
+
+#include "sweeps.hpp"
+
+namespace trireme::sweep {
+namespace {
+
+using SlurmTest = SweepTest;
+
+TEST_F(SlurmTest, OneArrayForEachNumberOfRanks) {
+  const PlannedSweep sweep = plan({"sweep.schedule.peak=[1e-3, 2e-3, 3e-3, 4e-3]"});
+  const auto lines = [&](const std::vector<int>& tasks, std::optional<std::int64_t> jobs,
+                         const std::string& words) {
+    std::string text;
+    for (const auto& command : sbatch_commands(sweep, tasks, jobs, words))
+      text += shell_line(command) + "\n";
+    return text;
+  };
+  const std::string script = (scratch_ / "out" / "sweep" / "job.sbatch").string();
+  EXPECT_EQ(lines({1, 2, 3, 4, 5, 6, 8}, 2, "--time=1:00:00 --comment='a b'"),
+            "sbatch --parsable --array=1-4%2 --ntasks=1 --time=1:00:00 '--comment=a b' " + script +
+                "\nsbatch --parsable --array=5-6,8%2 --ntasks=2 --time=1:00:00 "
+                "'--comment=a b' " +
+                script + "\n");
+  EXPECT_EQ(lines({2, 4}, std::nullopt, ""),
+            "sbatch --parsable --array=2,4 --ntasks=1 " + script + "\n");
+  EXPECT_EQ(lines({}, std::nullopt, ""), "");
+}
+
+TEST_F(SlurmTest, ListHasALineForEachRun) {
+  const PlannedSweep sweep = plan();
+  const Launch launch{.program = "trireme-pretrain",
+                      .deck = deck_copy(sweep),
+                      .launcher = kSrun,
+                      .alone_on_one_rank = false};
+  const std::string list = run_list(sweep, launch);
+  EXPECT_EQ(list.find("tensor=1,peak=1e-3 srun --mpi=pmix --kill-on-bad-exit=1 -n 1 "
+                      "trireme-pretrain " +
+                      deck_copy(sweep).string() + " sweep= "),
+            0);
+  EXPECT_EQ(std::count(list.begin(), list.end(), '\n'), 4);
+}
+
+TEST_F(SlurmTest, JobNamesTellFoldersApart) {
+  const std::string name = job_name(plan());
+  EXPECT_EQ(name.substr(0, 3), "lr-");
+  EXPECT_EQ(name.size(), 11);
+  EXPECT_EQ(job_name(plan()), name);
+  EXPECT_NE(job_name(plan({"run.output=elsewhere"})), name);
+  EXPECT_NE(job_script(plan()).find("#SBATCH --job-name=" + name + "\n"), std::string::npos);
+}
+
+TEST_F(SlurmTest, QueueOfASweepThatWasNeverSubmittedIsEmpty) {
+  EXPECT_TRUE(read_queue(plan(), /*must_answer=*/true).empty());
+}
+
+}  // namespace
+}  // namespace trireme::sweep
