@@ -89,17 +89,20 @@ std::filesystem::path trainer() {
   return !error && std::filesystem::exists(beside) ? beside : "trireme-pretrain";
 }
 
-/// How runs are started. What is only printed shows the deck itself: its copy is not made.
+/// How runs are started; inside a Slurm job one rank has a launcher, too, or it would be taken for
+/// one of the job's tasks that lost the others. What is only printed shows the deck itself: its
+/// copy is not made.
 sweep::Launch launch_of(const sweep::PlannedSweep& planned, const Arguments& arguments) {
   const std::string& given = planned.section.launcher;
   const bool in_slurm = arguments.has("submit");
   const bool uses_copy = in_slurm || !arguments.has("print");
-  sweep::Launch launch{.program = trainer(),
-                       .deck = uses_copy ? sweep::deck_copy(planned) : planned.deck_path,
-                       .launcher = !given.empty() ? given
-                                   : in_slurm     ? sweep::kSrun
-                                                  : sweep::kMpirun,
-                       .alone_on_one_rank = given.empty() && !in_slurm};
+  sweep::Launch launch{
+      .program = trainer(),
+      .deck = uses_copy ? sweep::deck_copy(planned) : planned.deck_path,
+      .launcher = !given.empty() ? given
+                  : in_slurm     ? sweep::kSrun
+                                 : sweep::kMpirun,
+      .alone_on_one_rank = given.empty() && std::getenv("SLURM_JOB_ID") == nullptr};
   sweep::check_launch(planned, launch);
   return launch;
 }
@@ -114,7 +117,7 @@ void print_plan(const sweep::PlannedSweep& planned, const sweep::Launch& launch)
 ExitCode run_sweep(const Arguments& arguments) {
   const bool submits = arguments.has("submit");
   const sweep::Machine machine = sweep::this_machine();
-  sweep::CheckOptions options{.need_data = !arguments.has("print")};
+  sweep::CheckOptions options{.to_run = !arguments.has("print")};
   if (arguments.has("max-ranks")) options.max_ranks = arguments.deck.values["max-ranks"].as<int>();
   if (!submits) options.machine = machine;
   const auto planned = sweep::plan_sweep(arguments.deck.path, arguments.deck.overrides, options);
@@ -136,7 +139,7 @@ ExitCode run_sweep(const Arguments& arguments) {
 }
 
 ExitCode show(const Arguments& arguments) {
-  sweep::CheckOptions options{.need_data = false, .machine = sweep::this_machine()};
+  sweep::CheckOptions options{.to_run = false, .machine = sweep::this_machine()};
   if (arguments.has("max-ranks")) options.max_ranks = arguments.deck.values["max-ranks"].as<int>();
   const auto planned = sweep::plan_sweep(arguments.deck.path, arguments.deck.overrides, options);
   const auto statuses =

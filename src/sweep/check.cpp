@@ -80,7 +80,7 @@ PlannedRun plan_one(const PlannedSweep& sweep, const deck::SweepRun& swept,
   PlannedRun run{.swept = swept};
   run.deck =
       deck::parse(sweep.deck_text, sweep.deck_path.string(), overrides_of(sweep.section, swept),
-                  {.need_data = options.need_data, .automatic = train::automatic_device()});
+                  {.need_data = options.to_run, .automatic = train::automatic_device()});
   run.folder = std::filesystem::path(run.deck.run.output) / swept.name;
   run.deck.run.output = run.folder.string();
   const std::int64_t model_ranks = run.deck.parallel.tensor * run.deck.parallel.pipeline;
@@ -93,8 +93,8 @@ PlannedRun plan_one(const PlannedSweep& sweep, const deck::SweepRun& swept,
               .bytes = plan.largest().memory.total(),
               .on_gpus = run.deck.run.device == deck::Device::cuda};
   if (options.machine) run.unfit = why_unfit(*options.machine, run.need, options.max_ranks);
-  if (run.unfit) return run;
-  if (options.need_data) train::describe_data(run.deck, vocabulary);
+  if (run.unfit || !options.to_run) return run;
+  train::describe_data(run.deck, vocabulary);
   refuse_other_run(run);
   return run;
 }

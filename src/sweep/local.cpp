@@ -26,9 +26,10 @@ void say(const std::string& line) {
   std::fflush(stdout);
 }
 
-/// The program's own last word in a run's output, or the last line of all.
-std::string last_word(const std::filesystem::path& output) {
+/// The program's own last word in a run's output from byte `begin` on, or the last line of all.
+std::string last_word(const std::filesystem::path& output, std::uintmax_t begin) {
   std::ifstream file(output);
+  file.seekg(static_cast<std::streamoff>(begin));
   std::string own, last;
   for (std::string line; std::getline(file, line);) {
     if (line.empty()) continue;
@@ -66,6 +67,7 @@ class Runner {
     std::size_t index;
     Process process;
     std::vector<std::string> gpus;
+    std::uintmax_t output_begin;  // earlier starts have written, too
     Stopwatch watch;
   };
 
@@ -105,7 +107,9 @@ class Runner {
     Command command{.words = run_words(sweep_, run, launch_),
                     .environment = environment_of(run, gpus),
                     .output = output_path(sweep_, run)};
-    running_.push_back({index, Process(command), gpus, {}});
+    std::error_code none;
+    const std::uintmax_t size = std::filesystem::file_size(command.output, none);
+    running_.push_back({index, Process(command), gpus, none ? 0 : size, {}});
     say(fmt::format("{}: started", run.name()));
   }
 
@@ -144,7 +148,7 @@ class Runner {
       say(fmt::format("{}: stopped early after {}", run.name(), time));
     else
       say(fmt::format("{}: failed with exit code {} after {}: {}", run.name(), code, time,
-                      last_word(output_path(sweep_, run))));
+                      last_word(output_path(sweep_, run), ended.output_begin)));
   }
 
   const PlannedSweep& sweep_;

@@ -98,6 +98,10 @@ set -euo pipefail
 cd {}
 folder={}
 line=$(sed -n "${{SLURM_ARRAY_TASK_ID}}p" "$folder/{}")
+if [ -z "$line" ]; then
+  echo "$0: {} has no line $SLURM_ARRAY_TASK_ID" >&2
+  exit 1
+fi
 name=${{line%% *}} command=${{line#* }}
 rm -f "$folder/$name.exit"
 
@@ -118,7 +122,7 @@ fi
 exit "$code"
 )",
       job_name(sweep), own.string(), kList, shell_line({fs::current_path().string()}),
-      shell_line({own.string()}), kList);
+      shell_line({own.string()}), kList, kList);
 }
 
 std::vector<std::vector<std::string>> sbatch_commands(const PlannedSweep& sweep,

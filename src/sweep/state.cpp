@@ -1,6 +1,7 @@
 #include "sweep/state.hpp"
 
 #include <fcntl.h>
+#include <fmt/ranges.h>
 #include <sys/file.h>
 #include <unistd.h>
 
@@ -93,10 +94,11 @@ Status status_of(const PlannedSweep& sweep, std::size_t index, const Queue& queu
     return is(State::failed, fmt::format("exit code {}", *code));
   const std::optional<int> stop = status.figures.exit_code;
   if (stop == 0) {
-    const auto changes = changes_of(run);
-    return changes.empty()
-               ? is(State::finished)
-               : is(State::changed, fmt::format("{} was {}", changes[0].key, changes[0].before));
+    std::vector<std::string> changes;
+    for (const deck::Change& change : changes_of(run))
+      changes.push_back(fmt::format("{} was {}", change.key, change.before));
+    return changes.empty() ? is(State::finished)
+                           : is(State::changed, fmt::format("{}", fmt::join(changes, ", ")));
   }
   if (run.unfit) return is(State::too_large, *run.unfit);
   if (stop) return is_early(*stop) ? is(State::stopped) : is(State::failed);

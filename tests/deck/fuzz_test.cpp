@@ -5,6 +5,7 @@
 #include <random>
 
 #include "deck/describe.hpp"
+#include "deck/sweep.hpp"
 #include "decks.hpp"
 
 namespace trireme::deck {
@@ -83,6 +84,34 @@ TEST(Fuzz, MutatedOverridesNeverCrash) {
       EXPECT_NE(std::string_view(error.what()).find("error"), std::string::npos);
     }
   }
+}
+
+TEST(Fuzz, MutatedSweepsNeverCrash) {
+  Mutator mutate(11);
+  const std::string section =
+      "sweep:\n"
+      "  schedule: {peak: [1e-4, 3e-4]}\n"
+      "  run.seed: 1..3\n"
+      "  optimizer.beta2: {from: 0.9, to: 0.99, step: 0.03}\n"
+      "  zip: [{model.hidden: [64, 128], model.heads: [4, 8]}]\n"
+      "  cases: {a: {parallel: {tensor: 2}}, b: ~}\n"
+      "  file: runs.txt\n"
+      "  launcher: mpirun -n {ranks}\n";
+  int good = 0;
+  for (int i = 0; i < kDecks / 4; ++i) {
+    const std::string text = mutate(section);
+    try {
+      const auto read = [&](const std::string&) {
+        return mutate("log.every=1 data.train=[a, b]\n");
+      };
+      const Sweep sweep = expand_sweep(text, "fuzz.yaml", {}, read);
+      ++good;
+      ASSERT_FALSE(sweep.runs.empty());
+    } catch (const DeckError& error) {
+      EXPECT_NE(std::string_view(error.what()).find("nothing was started"), std::string::npos);
+    }
+  }
+  EXPECT_GT(good, kDecks / 100) << "too few mutated sweeps are good to test the good path";
 }
 
 }  // namespace

@@ -9,7 +9,6 @@ import random
 import re
 import shutil
 import signal
-import stat
 import subprocess
 import time
 import unittest
@@ -102,7 +101,14 @@ class Local(SweepTest):
         longer = f"train.iterations={ITERATIONS + 5}"
         self.assertIn("changed (train.iterations was 20)", self.sweep(longer, task="status").out)
         self.sweep(longer)
+        self.assertTrue(self.sweep(longer, task="status").out.endswith("4 runs: 4 finished\n"))
         self.assertEqual(len(self.losses(self.run_folder(NAMES[0]))), ITERATIONS + 5)
+
+        # Another model is another sweep.
+        result = self.sweep("model.layers=8", code=DECK)
+        self.assertIn("trained with model.layers = 4, which is 8 now; move the folder away", result.err)
+        self.assertIn("\n4 errors; nothing was started.", result.err)
+        self.assertIn("4 changed", self.sweep("model.layers=8", task="status").out)
 
     def test_errors_before_anything_starts(self):
         result = self.sweep("sweep.parallel.tensor=[1, 3]", "sweep.schedule.peak=[1e-3, -1]", code=DECK)

@@ -44,8 +44,8 @@ TEST_F(SweepTest, AllErrorsOfAllRunsAtOnce) {
 
 TEST_F(SweepTest, ErrorsNameThePlaceInTheDeck) {
   write(deck_path_, std::string(kDeck) + "  cases: {wide: {model: {hidden: 65}}}\n");
-  EXPECT_EQ(errors({"sweep.parallel.tensor=", "sweep.schedule.peak="}),
-            "lr.yaml:9:27: model.heads = 4 does not divide model.hidden = 65 (try 1, 5, 13 or "
+  EXPECT_EQ(errors({"sweep.parallel.tensor=", "sweep.schedule.peak=", "schedule.peak=1"}),
+            "lr.yaml:9:26: model.heads = 4 does not divide model.hidden = 65 (try 1, 5, 13 or "
             "65)\n");
 }
 
@@ -53,12 +53,12 @@ TEST_F(SweepTest, DataIsLookedForWhereRunsStart) {
   EXPECT_EQ(errors({"schedule.peak="}),
             "--set schedule.peak=: the sweep sets schedule.peak "
             "itself; change it there\n");
-  EXPECT_EQ(errors({}, {.need_data = true}),
+  EXPECT_EQ(errors({}, {.to_run = true}),
             "lr.yaml: cannot open 'none.idx': No such file or directory\n");
 }
 
 TEST_F(SweepTest, RunsThatTheMachineCannotRun) {
-  const CheckOptions options{.need_data = false,
+  const CheckOptions options{.to_run = false,
                              .machine = Machine{.cores = 1, .host_bytes = std::size_t{1} << 40}};
   const PlannedSweep sweep = plan({}, options);
   EXPECT_EQ(sweep.runs[0].unfit, std::nullopt);

@@ -56,19 +56,27 @@ TEST_F(StateTest, RunsThatGoOn) {
 
 TEST_F(StateTest, FinishedUnderAnotherDeck) {
   for (const PlannedRun& run : plan().runs) leave(run, 0);
-  EXPECT_EQ(state(plan({"train.iterations=200"}), 0), "changed: train.iterations was 100");
+  EXPECT_EQ(state(plan({"train.iterations=200"}), 0),
+            "changed: schedule.decay was 100 iterations, train.iterations was 100");
   EXPECT_EQ(state(plan({"log.every=1"}), 0), "finished");
   EXPECT_EQ(state(plan({"model.layers=4"}), 0), "changed: model.layers was 2");
   // Nothing to go on from: it can be trained afresh. With a checkpoint the trainer would refuse.
   write(plan().runs[1].folder / "checkpoints" / "latest", "step-00000001.h5");
-  EXPECT_EQ(errors({"model.layers=4"}),
-            "out/tensor=1,peak=2e-3: trained with model.layers = 2, which is 4 now; move the "
-            "folder away to train afresh (run 'tensor=1,peak=2e-3')\n");
+  try {
+    refuse_other_run(plan({"model.layers=4"}).runs[1]);
+    ADD_FAILURE();
+  } catch (const DeckError& error) {
+    EXPECT_EQ(std::string(error.what())
+                  .find((scratch_ / "out").string() +
+                        "/tensor=1,peak=2e-3: trained with model.layers = 2, "
+                        "which is 4 now; move the folder away to train "
+                        "afresh\n"),
+              0);
+  }
 }
 
 TEST_F(StateTest, TooLargeUnlessItWasRunElsewhere) {
-  const CheckOptions options{.need_data = false,
-                             .machine = Machine{.cores = 1, .host_bytes = ~0ull}};
+  const CheckOptions options{.to_run = false, .machine = Machine{.cores = 1, .host_bytes = ~0ull}};
   const PlannedSweep sweep = plan({}, options);
   EXPECT_EQ(state(sweep, 2), "too large: 2 ranks, but 1 core");
   EXPECT_FALSE(is_to_do(State::too_large));

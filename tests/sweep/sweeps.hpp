@@ -30,7 +30,7 @@ class SweepTest : public testing::Test {
 
   /// The deck's sweep, planned without data.
   PlannedSweep plan(const std::vector<std::string>& overrides = {},
-                    CheckOptions options = {.need_data = false}) const {
+                    CheckOptions options = {.to_run = false}) const {
     std::vector<std::string> all{"run.output=" + (scratch_ / "out").string()};
     all.insert(all.end(), overrides.begin(), overrides.end());
     return plan_sweep(deck_path_, all, options);
@@ -38,7 +38,7 @@ class SweepTest : public testing::Test {
 
   /// Every error of the sweep, without the folder's name.
   std::string errors(const std::vector<std::string>& overrides,
-                     const CheckOptions& options = {.need_data = false}) const {
+                     const CheckOptions& options = {.to_run = false}) const {
     try {
       plan(overrides, options);
       return "";
