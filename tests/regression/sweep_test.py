@@ -15,7 +15,7 @@ import unittest
 
 from runs import BIN, DECK, FINISHED, IO, STOPPED_EARLY, RunTest, Started, dataset, run, HERE
 
-ITERATIONS = 20
+ITERATIONS = 12
 
 # Four short runs, two of them on two ranks.
 SWEEP = """
@@ -99,7 +99,7 @@ class Local(SweepTest):
 
         # More iterations are asked: every run goes on.
         longer = f"train.iterations={ITERATIONS + 5}"
-        self.assertIn("changed (train.iterations was 20)", self.sweep(longer, task="status").out)
+        self.assertIn("changed (train.iterations was 12)", self.sweep(longer, task="status").out)
         self.sweep(longer)
         self.assertTrue(self.sweep(longer, task="status").out.endswith("4 runs: 4 finished\n"))
         self.assertEqual(len(self.losses(self.run_folder(NAMES[0]))), ITERATIONS + 5)
@@ -146,7 +146,7 @@ class Local(SweepTest):
 
 
 class Kills(SweepTest):
-    LONG = 60
+    LONG = 24
 
     def words(self, *words, task="run"):
         return super().words(f"train.iterations={self.LONG}", *words, task=task)
