@@ -78,15 +78,8 @@ std::vector<std::string> overrides_of(const deck::Sweep& sweep, const deck::Swee
 PlannedRun plan_one(const PlannedSweep& sweep, const deck::SweepRun& swept,
                     const CheckOptions& options) {
   PlannedRun run{.swept = swept};
-  run.deck =
-      deck::parse(sweep.deck_text, sweep.deck_path.string(), overrides_of(sweep.section, swept),
-                  {.need_data = options.to_run, .automatic = train::automatic_device()});
-  run.folder = std::filesystem::path(run.deck.run.output) / swept.name;
-  run.deck.run.output = run.folder.string();
-  const std::int64_t model_ranks = run.deck.parallel.tensor * run.deck.parallel.pipeline;
-  const auto& data = run.deck.parallel.data;
-  deck::resolve_world_size(run.deck,
-                           data ? model_ranks * *data : sweep.section.ranks.value_or(model_ranks));
+  run.deck = run_deck(sweep, swept, train::automatic_device(), options.to_run);
+  run.folder = run.deck.run.output;
   const plan::Vocabulary vocabulary = plan::vocabulary(run.deck);
   const plan::RunPlan plan = plan::plan_run(run.deck, vocabulary.size);
   run.need = {.ranks = plan.layout.ranks(),
@@ -95,16 +88,24 @@ PlannedRun plan_one(const PlannedSweep& sweep, const deck::SweepRun& swept,
   if (options.machine) run.unfit = why_unfit(*options.machine, run.need, options.max_ranks);
   if (run.unfit || !options.to_run) return run;
   train::describe_data(run.deck, vocabulary);
-  refuse_other_run(run);
+  refuse_other_run(sweep, run);
   return run;
 }
 
-/// The sweep's folder: run.output of the deck itself, which may be no deck of a run.
-std::filesystem::path folder_of(const PlannedSweep& sweep) {
-  return sweep.runs.front().folder.parent_path();
-}
-
 }  // namespace
+
+deck::Deck run_deck(const PlannedSweep& sweep, const deck::SweepRun& run, deck::Device automatic,
+                    bool need_data) {
+  deck::Deck deck =
+      deck::parse(sweep.deck_text, sweep.deck_path.string(), overrides_of(sweep.section, run),
+                  {.need_data = need_data, .automatic = automatic});
+  deck.run.output = (std::filesystem::path(deck.run.output) / run.name).string();
+  const std::int64_t model_ranks = deck.parallel.tensor * deck.parallel.pipeline;
+  const auto& data = deck.parallel.data;
+  deck::resolve_world_size(deck,
+                           data ? model_ranks * *data : sweep.section.ranks.value_or(model_ranks));
+  return deck;
+}
 
 PlannedSweep plan_sweep(const std::filesystem::path& deck_path,
                         const std::vector<std::string>& overrides, const CheckOptions& options) {
@@ -122,7 +123,7 @@ PlannedSweep plan_sweep(const std::filesystem::path& deck_path,
     }
   }
   errors.raise_if_any(sweep.section.runs.size());
-  sweep.folder = folder_of(sweep);
+  sweep.folder = sweep.runs.front().folder.parent_path();  // no run sets run.output or run.name
   return sweep;
 }
 

@@ -46,6 +46,11 @@ struct PlannedSweep {
   std::filesystem::path own_folder() const { return folder / "sweep"; }
 };
 
+/// The deck of one run, checked, with parallel.data resolved and its own run.output. `automatic` is
+/// what `run.device: auto` stands for. Throws DeckError.
+deck::Deck run_deck(const PlannedSweep& sweep, const deck::SweepRun& run, deck::Device automatic,
+                    bool need_data);
+
 /// Expands, checks and plans a sweep. Throws DeckError with every error of every run, each said
 /// once with the runs that have it; IoError when the deck cannot be read. Writes nothing.
 PlannedSweep plan_sweep(const std::filesystem::path& deck_path,

@@ -20,12 +20,16 @@ namespace {
 namespace fs = std::filesystem;
 
 /// What the run's deck says otherwise than the deck that its folder was trained with, as far as a
-/// restart has to say something about it. The kind of device is no part of what was asked.
-std::vector<deck::Change> changes_of(const PlannedRun& run) {
+/// restart has to say something about it. The kind of device is no part of what was asked: a run on
+/// GPUs is not changed by looking at it from a machine that has none, where defaults differ.
+std::vector<deck::Change> changes_of(const PlannedSweep& sweep, const PlannedRun& run) {
   const fs::path path = run.folder / "deck.yaml";
   if (!fs::exists(path)) return {};
   const deck::Deck before = deck::parse(read_file(path), path.string(), {}, {.need_data = false});
-  auto changes = deck::compare_for_restart(before, run.deck);
+  const bool elsewhere = before.run.device != run.deck.run.device;
+  auto changes = deck::compare_for_restart(
+      before,
+      elsewhere ? run_deck(sweep, run.swept, before.run.device, /*need_data=*/false) : run.deck);
   std::erase_if(changes, [](const deck::Change& change) {
     return change.rule == deck::RestartRule::free || change.key == "run.device";
   });
@@ -95,7 +99,7 @@ Status status_of(const PlannedSweep& sweep, std::size_t index, const Queue& queu
   const std::optional<int> stop = status.figures.exit_code;
   if (stop == 0) {
     std::vector<std::string> changes;
-    for (const deck::Change& change : changes_of(run))
+    for (const deck::Change& change : changes_of(sweep, run))
       changes.push_back(fmt::format("{} was {}", change.key, change.before));
     return changes.empty() ? is(State::finished)
                            : is(State::changed, fmt::format("{}", fmt::join(changes, ", ")));
@@ -106,9 +110,9 @@ Status status_of(const PlannedSweep& sweep, std::size_t index, const Queue& queu
   return is(State::waiting);
 }
 
-void refuse_other_run(const PlannedRun& run) {
+void refuse_other_run(const PlannedSweep& sweep, const PlannedRun& run) {
   if (!fs::exists(run.folder / "checkpoints" / "latest")) return;
-  for (const deck::Change& change : changes_of(run))
+  for (const deck::Change& change : changes_of(sweep, run))
     if (change.rule == deck::RestartRule::fixed)
       throw DeckError(
           "{}: trained with {} = {}, which is {} now; move the folder away to train afresh\n{}",

@@ -43,7 +43,7 @@ Status status_of(const PlannedSweep& sweep, std::size_t index, const Queue& queu
 
 /// Throws DeckError when the run's folder holds checkpoints of another run: with another model,
 /// seed or data than the run's deck. The trainer would refuse to go on from them.
-void refuse_other_run(const PlannedRun& run);
+void refuse_other_run(const PlannedSweep& sweep, const PlannedRun& run);
 
 /// Whether a process of this machine trains in `run_folder` right now.
 bool is_in_use(const std::filesystem::path& run_folder);

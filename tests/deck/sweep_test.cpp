@@ -157,11 +157,11 @@ TEST(SweepErrors, Keys) {
                "sweep:\n  case: {a: {run.seed: 1}}\n  run.seed: 1..2\n");
   expect_error("lr.yaml:15:3: 'model' is a section: name one of its keys",
                "sweep:\n  model: [1]\n");
-  expect_error("lr.yaml:15:3: 'log.gpu_every' is not built yet; leave it out",
-               "sweep:\n  log.gpu_every: [1]\n");
+  expect_error("lr.yaml:15:3: 'model.bert.deep_init' is not built yet; leave it out",
+               "sweep:\n  model.bert.deep_init: [true]\n");
   expect_error(
-      "lr.yaml:15:3: the runs of a sweep have folders of their own inside run.output; leave "
-      "run.output out of the sweep",
+      "lr.yaml:15:3: the sweep names its runs, whose folders are inside the deck's run.output; "
+      "leave run.output out of it",
       "sweep:\n  run.output: [a, b]\n");
   expect_error("lr.yaml:16:3: repeated key 'run.seed' (first in line 15)",
                "sweep:\n  run.seed: [1]\n  run.seed: [2]\n");

@@ -145,6 +145,39 @@ class Local(SweepTest):
         self.assertEqual(len(self.losses(self.run_folder(NAMES[0]))), ITERATIONS)
 
 
+class Inputs(RunTest):
+    """The sweeps of inputs/, planned on this machine."""
+
+    def planned(self, deck, *words):
+        result = run("trireme-sweep", "table", HERE.parents[1] / "inputs" / "sweeps" / deck, "--csv",
+                     f"run.output={self.folder}", *words)
+        self.assertEqual(result.code, FINISHED, result)
+        return list(csv.DictReader(io.StringIO(result.out)))
+
+    def test_dlperf(self):
+        rows = self.planned("dlperf.yaml", "--max-ranks=8", "--beside",
+                            HERE.parents[1] / "inputs" / "sweeps" / "dlperf-published.csv")
+        self.assertEqual(len(rows), 18)
+        layouts = []
+        for row in rows:
+            case = re.fullmatch(r"(?:DP_|MP_|2D_|PP_)+(\d+)x(\d+)x(\d+)_(\d+)_(\d+)x(\d+)", row["run"])
+            keys = ["parallel.data", "parallel.tensor", "parallel.pipeline", "batch.global",
+                    "model.hidden", "model.layers"]
+            self.assertEqual([row[key] for key in keys], list(case.groups()))
+            layouts.append(case.groups())
+            ranks = int(case[1]) * int(case[2]) * int(case[3])
+            if ranks > 8:
+                self.assertEqual(row["state"], "too large")
+            # What was published agrees with itself: a case's throughput is its batch by its latency.
+            for program in ("Megatron", "OneFlow"):
+                throughput = int(row["batch.global"]) / float(row[f"{program} ms"]) * 1e3
+                self.assertAlmostEqual(throughput / float(row[f"{program} samples/s"]), 1, delta=0.005)
+        self.assertEqual(len(set(layouts)), 16, "two pairs are the same layout")
+
+    def test_learning_rate(self):
+        self.assertEqual(len(self.planned("learning-rate.yaml")), 8)
+
+
 class Kills(SweepTest):
     LONG = 24
 

@@ -63,7 +63,8 @@ TEST_F(StateTest, FinishedUnderAnotherDeck) {
   // Nothing to go on from: it can be trained afresh. With a checkpoint the trainer would refuse.
   write(plan().runs[1].folder / "checkpoints" / "latest", "step-00000001.h5");
   try {
-    refuse_other_run(plan({"model.layers=4"}).runs[1]);
+    const PlannedSweep sweep = plan({"model.layers=4"});
+    refuse_other_run(sweep, sweep.runs[1]);
     ADD_FAILURE();
   } catch (const DeckError& error) {
     EXPECT_EQ(std::string(error.what())
@@ -73,6 +74,17 @@ TEST_F(StateTest, FinishedUnderAnotherDeck) {
                         "afresh\n"),
               0);
   }
+}
+
+TEST_F(StateTest, FinishedOnGpusAndSeenFromElsewhere) {
+  PlannedSweep sweep = plan({"run.device=auto"});
+  PlannedRun& run = sweep.runs[0];
+  const deck::Deck here = run.deck;
+  run.deck = run_deck(sweep, run.swept, deck::Device::cuda, /*need_data=*/false);
+  EXPECT_EQ(run.deck.precision.compute, deck::Compute::bf16);
+  leave(run, 0);
+  run.deck = here;
+  EXPECT_EQ(state(sweep, 0), "finished");
 }
 
 TEST_F(StateTest, TooLargeUnlessItWasRunElsewhere) {

@@ -90,11 +90,13 @@ void SectionReader::flatten(const std::string& path, const Item& mapping, bool o
 // Reports a key that a run cannot set.
 bool SectionReader::is_sweepable(const std::string& path, const Place& place) {
   const Key* key = find_key(path);
-  if (key != nullptr && key->has_member() && path != "run.output") return true;
-  if (path == "run.output") {
+  const bool named = path == "run.output" || path == "run.name";
+  if (key != nullptr && key->has_member() && !named) return true;
+  if (named) {
     problems_.add(place,
-                  "the runs of a sweep have folders of their own inside run.output; leave "
-                  "run.output out of the sweep");
+                  fmt::format("the sweep names its runs, whose folders are inside the deck's "
+                              "run.output; leave {} out of it",
+                              path));
   } else if (key != nullptr && key->unbuilt) {
     problems_.add(place, fmt::format("'{}' is not built yet; leave it out", path));
   } else if (is_section(path) && path != "sweep") {
