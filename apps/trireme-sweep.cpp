@@ -1,4 +1,6 @@
 // trireme-sweep: trains a deck many times, as its sweep section says.
+#include <tuple>
+
 #include "core/files.hpp"
 #include "deck_options.hpp"
 #include "sweep/local.hpp"

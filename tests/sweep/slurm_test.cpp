@@ -1,5 +1,7 @@
 #include "sweep/slurm.hpp"
 
+#include <algorithm>
+
 #include "sweeps.hpp"
 
 namespace trireme::sweep {
