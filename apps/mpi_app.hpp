@@ -18,6 +18,9 @@
 
 namespace trireme {
 
+/// Seconds that a rank waits for others before the deck says how long (comm.timeout).
+constexpr double kStartTimeout = 600.0;
+
 /// Starts MPI and runs `body` with the world. An error that all ranks throw alike is printed once
 /// and all return its code; any other takes the whole job down within seconds, with the rank and
 /// host that had it.
@@ -44,6 +47,7 @@ inline ExitCode run_on_ranks(
   try {
     comm::check_launcher(size);
     train::check_same_build(*world);
+    world->set_timeout(kStartTimeout);
     return body(std::move(world));
   } catch (const train::CollectiveError& error) {
     if (rank == 0) throw;

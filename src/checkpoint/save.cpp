@@ -100,6 +100,7 @@ void write_elements(const std::filesystem::path& path, comm::MpiCommunicator& ra
   Handle file;
   std::vector<Handle> datasets;
   agree_to_write(path, ranks, [&] {
+    const auto watched = ranks.watch("opening the checkpoint");
     const Handle access = hdf5::file_access();
     TRIREME_HDF5(H5Pset_fapl_mpio, access.get(), ranks.handle(), MPI_INFO_NULL);
     TRIREME_HDF5(H5Pset_all_coll_metadata_ops, access.get(), true);
@@ -121,9 +122,11 @@ void write_elements(const std::filesystem::path& path, comm::MpiCommunicator& ra
       write_part(datasets[i].get(), tensors[i], view);
   });
   // Flushing and closing are collective: a rank whose write failed takes part.
+  auto watched = ranks.watch("closing the checkpoint");
   datasets.clear();
   attempt([&] { TRIREME_HDF5(H5Fflush, file.get(), H5F_SCOPE_GLOBAL); });
   attempt([&] { file.close(); });
+  watched.reset();
   agree_to_write(path, ranks, [&] {
     if (!problem.empty()) throw hdf5::Failure(problem);
   });

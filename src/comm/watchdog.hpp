@@ -3,13 +3,20 @@
 
 #include <chrono>
 #include <condition_variable>
+#include <functional>
 #include <memory>
 #include <mutex>
+#include <optional>
 #include <string>
 #include <thread>
 #include <vector>
 
+#include "core/error.hpp"
+
 namespace trireme::comm {
+
+/// Ranks of the world, by number.
+using Ranks = std::vector<int>;
 
 /// Something that can fail or stall unseen.
 class Watched {
@@ -19,13 +26,20 @@ class Watched {
   virtual ~Watched() = default;
   /// What is wrong at `now`, in words; empty while nothing is. Called by the watchdog's thread.
   virtual std::string complaint(Clock::time_point now) = 0;
+  /// The ranks of which it waits for some at `now`, an empty list where they are not known; nothing
+  /// while it waits for nobody. Called by any thread.
+  virtual std::optional<Ranks> awaited(Clock::time_point now) = 0;
 };
 
 /// The process's watchdog: a thread that asks everything watched for complaints five times a
 /// second. On the first it prints the complaint with this process's rank and host, and ends all
-/// ranks with exit code 70.
+/// ranks.
 class Watchdog {
  public:
+  /// Says which of the ranks that are waited for keep the others waiting: "no answer from rank 1 on
+  /// node1"; "" when it cannot tell.
+  using RollCall = std::function<std::string(const Ranks&)>;
+
   /// The one of this process, started for its first owner and ended with its last.
   static std::shared_ptr<Watchdog> shared();
 
@@ -37,32 +51,50 @@ class Watchdog {
   void add(Watched& watched);
   /// Returns when `watched` is no longer looked at.
   void remove(Watched& watched);
+  /// What is added to a complaint; an empty function adds nothing. Returns when the one before is
+  /// no longer called.
+  void set_roll_call(RollCall roll_call);
+  /// The code that the job ends with from now on; at first 70.
+  void set_exit_code(ExitCode code);
+  /// The ranks of which this process waits for some; nothing while it waits for nobody.
+  std::optional<Ranks> awaited();
 
  private:
   void watch();
+  /// The one who complains first, null while nobody does; `text` gets the complaint.
+  Watched* complainer(std::string& text);
+  /// `ranks` are those that were waited for.
+  [[noreturn]] void end_job(const std::string& complaint, const Ranks& ranks);
 
   std::mutex mutex_;
   std::condition_variable stopped_;
   bool stop_ = false;
+  ExitCode exit_code_ = ExitCode::internal;
   std::vector<Watched*> watched_;
+  std::mutex roll_call_mutex_;  ///< of the next, which makes other threads use the rest
+  RollCall roll_call_;
   std::thread thread_;
 };
 
 /// Watches a call that waits for other ranks on the host, for the length of a scope.
 class WatchedCall final : public Watched {
  public:
-  /// `what` is said when the scope lasts longer than `timeout`.
-  WatchedCall(Watchdog& watchdog, std::string what, Clock::duration timeout);
+  /// `what` is said when the scope lasts longer than `timeout`; `ranks` are those that the call
+  /// waits for, where they are known.
+  WatchedCall(Watchdog& watchdog, std::string what, Clock::duration timeout,
+              std::shared_ptr<const Ranks> ranks = {});
   ~WatchedCall() override;
   WatchedCall(const WatchedCall&) = delete;
   WatchedCall& operator=(const WatchedCall&) = delete;
 
   std::string complaint(Clock::time_point now) override;
+  std::optional<Ranks> awaited(Clock::time_point now) override;
 
  private:
   Watchdog& watchdog_;
   const std::string what_;
   const Clock::duration timeout_;
+  const std::shared_ptr<const Ranks> ranks_;
   const Clock::time_point start_ = Clock::now();
 };
 

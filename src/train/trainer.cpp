@@ -376,6 +376,8 @@ void Trainer::save() {
   });
   last_checkpoint_ = path;
   saved_iteration_ = state_.iteration;
+  // Whoever loses a rank from now on may run again, and comes further each time.
+  watchdog_->set_exit_code(ExitCode::stopped_early);
   last_save_ = watch.seconds();
   if (reporter_) {
     reporter_->on(report::CheckpointEvent{

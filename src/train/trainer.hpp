@@ -151,6 +151,7 @@ class Trainer {
   double longest_step_ = 0.0;  ///< seconds
   double last_save_ = 0.0;     ///< seconds that the last save took
   bool memory_reported_ = false;
+  std::shared_ptr<comm::Watchdog> watchdog_ = comm::Watchdog::shared();
   std::optional<std::filesystem::path> last_checkpoint_;
   std::int64_t saved_iteration_ = 0;  ///< of last_checkpoint_; a fresh model is never saved
 };

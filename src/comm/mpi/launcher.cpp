@@ -2,7 +2,9 @@
 #include <unistd.h>
 
 #include <algorithm>
+#include <chrono>
 #include <cstdlib>
+#include <thread>
 
 #include "comm/mpi/mpi_communicator.hpp"
 #include "core/error.hpp"
@@ -11,6 +13,8 @@
 
 namespace trireme::comm {
 namespace {
+
+constexpr std::chrono::seconds kAbortTimeout{10};
 
 /// The number in an environment variable, 0 when it is absent or no number.
 long number_from_environment(const char* name) {
@@ -34,7 +38,14 @@ void abort_all(int code) {
   int finalized = 0;
   MPI_Initialized(&initialized);
   MPI_Finalized(&finalized);
-  if (initialized && !finalized) MPI_Abort(MPI_COMM_WORLD, code);
+  if (initialized && !finalized) {
+    // Where the launcher cannot be reached, MPI_Abort may wait for ever.
+    std::thread([code] {
+      std::this_thread::sleep_for(kAbortTimeout);
+      std::_Exit(code);
+    }).detach();
+    MPI_Abort(MPI_COMM_WORLD, code);
+  }
   std::_Exit(code);
 }
 

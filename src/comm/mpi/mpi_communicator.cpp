@@ -1,9 +1,12 @@
 #include "comm/mpi/mpi_communicator.hpp"
 
 #include <exception>
+#include <numeric>
+#include <optional>
 #include <utility>
 
 #include "comm/mpi/chunks.hpp"
+#include "comm/mpi/roll_call.hpp"
 #include "core/error.hpp"
 #include "core/half.hpp"
 #include "core/identity.hpp"
@@ -32,6 +35,23 @@ void check_in_group(int code, const char* expression, const std::string& group, 
     const auto watched = patience_.watch(#call, name_, rank_); \
     check_in_group((call), #call, name_, rank_);               \
   } while (false)
+
+/// The ranks of `group` as numbers of the world.
+std::shared_ptr<const Ranks> ranks_in_world(MPI_Comm group, int size) {
+  MPI_Group members = MPI_GROUP_NULL, world = MPI_GROUP_NULL;
+  TRIREME_MPI(MPI_Comm_group(group, &members));
+  TRIREME_MPI(MPI_Comm_group(MPI_COMM_WORLD, &world));
+  Ranks numbers(static_cast<std::size_t>(size));
+  std::iota(numbers.begin(), numbers.end(), 0);
+  auto ranks = std::make_shared<Ranks>(numbers.size());
+  TRIREME_MPI(MPI_Group_translate_ranks(members, size, numbers.data(), world, ranks->data()));
+  MPI_Group_free(&members);
+  MPI_Group_free(&world);
+  return ranks;
+}
+
+/// How long MPI may take to shut down: what calls before it were given.
+Watched::Clock::duration finalize_timeout{};
 
 MPI_Datatype type_of(DType dtype) {
   TRIREME_CHECK(dtype == wide(dtype), "MPI does not reduce {}", name_of(dtype));
@@ -78,7 +98,7 @@ std::unique_ptr<WatchedCall> Patience::watch(std::string_view call, const std::s
   return std::make_unique<WatchedCall>(
       *watchdog,
       fmt::format("{} in group '{}', rank {} of it,", call.substr(0, call.find('(')), group, rank),
-      timeout);
+      timeout, ranks);
 }
 
 void check_mpi(int code, const char* expression, const char* file, int line) {
@@ -101,7 +121,11 @@ MpiEnvironment::MpiEnvironment() {
 
 MpiEnvironment::~MpiEnvironment() {
   // A rank that leaves because of an exception must not wait here for the others.
-  if (std::uncaught_exceptions() == 0) MPI_Finalize();
+  if (std::uncaught_exceptions() > 0) return;
+  std::optional<WatchedCall> watched;
+  const auto watchdog = Watchdog::shared();
+  if (finalize_timeout.count() > 0) watched.emplace(*watchdog, "MPI_Finalize", finalize_timeout);
+  MPI_Finalize();
 }
 
 // ---------------------------------------------------------------------------- groups
@@ -111,9 +135,12 @@ MpiCommunicator::MpiCommunicator(MPI_Comm handle, std::string name)
   TRIREME_MPI(MPI_Comm_set_errhandler(handle_, MPI_ERRORS_RETURN));
   TRIREME_MPI(MPI_Comm_rank(handle_, &rank_));
   TRIREME_MPI(MPI_Comm_size(handle_, &size_));
+  patience_.ranks = ranks_in_world(handle_, size_);
 }
 
 MpiCommunicator::~MpiCommunicator() {
+  if (roll_call_) patience_.watchdog->set_roll_call({});
+  roll_call_.reset();
   int finalized = 0;
   MPI_Finalized(&finalized);
   // Freeing is collective: a rank that leaves because of an exception must not wait here either.
@@ -122,8 +149,19 @@ MpiCommunicator::~MpiCommunicator() {
 }
 
 void MpiCommunicator::set_timeout(double seconds) {
-  patience_ = {Watchdog::shared(), std::chrono::duration_cast<Watched::Clock::duration>(
-                                       std::chrono::duration<double>(seconds))};
+  patience_.watchdog = Watchdog::shared();
+  patience_.timeout =
+      std::chrono::duration_cast<Watched::Clock::duration>(std::chrono::duration<double>(seconds));
+  finalize_timeout = patience_.timeout;
+  if (roll_call_ || size_ == 1) return;
+  const std::shared_ptr<Watchdog> watchdog = patience_.watchdog;
+  roll_call_ = std::make_unique<RollCall>(all_gather_text(host_name()),
+                                          [watchdog] { return watchdog->awaited(); });
+  watchdog->set_roll_call([this](const Ranks& ranks) { return roll_call_->take(ranks); });
+}
+
+std::unique_ptr<WatchedCall> MpiCommunicator::watch(std::string_view what) const {
+  return patience_.watch(what, name_, rank_);
 }
 
 std::unique_ptr<MpiCommunicator> MpiCommunicator::world() {
@@ -138,7 +176,8 @@ std::unique_ptr<MpiCommunicator> MpiCommunicator::split(int color, int key,
   TRIREME_MPI_IN_GROUP(MPI_Comm_split(handle_, color < 0 ? MPI_UNDEFINED : color, key, &part));
   if (part == MPI_COMM_NULL) return nullptr;
   auto group = std::make_unique<MpiCommunicator>(part, std::move(name));
-  group->patience_ = patience_;
+  group->patience_.watchdog = patience_.watchdog;
+  group->patience_.timeout = patience_.timeout;
   return group;
 }
 

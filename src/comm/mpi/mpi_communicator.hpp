@@ -31,10 +31,13 @@ class MpiEnvironment {
   MpiEnvironment& operator=(const MpiEnvironment&) = delete;
 };
 
+class RollCall;
+
 /// How long calls may wait for other ranks: without a watchdog, for ever.
 struct Patience {
   std::shared_ptr<Watchdog> watchdog;
   Watched::Clock::duration timeout{};
+  std::shared_ptr<const Ranks> ranks;  ///< of the group
 
   /// Watches `call` while the result lives.
   std::unique_ptr<WatchedCall> watch(std::string_view call, const std::string& group,
@@ -59,8 +62,12 @@ class MpiCommunicator final : public Communicator {
   std::unique_ptr<MpiCommunicator> split_by_node() const;
 
   /// From now on a call that waits longer than this for the other ranks, here and in groups that
-  /// are split off later, ends the job with exit code 70.
+  /// are split off later, ends the job and names the ranks that do not answer. For the world;
+  /// collective.
   void set_timeout(double seconds);
+  /// Holds a call of another library, which waits for this group's ranks, to the same time while
+  /// the result lives. `what` is for the message.
+  std::unique_ptr<WatchedCall> watch(std::string_view what) const;
 
   const std::string& name() const override { return name_; }
   int rank() const override { return rank_; }
@@ -74,6 +81,8 @@ class MpiCommunicator final : public Communicator {
   std::unique_ptr<Request> receive(void* data, std::size_t bytes, int peer, int tag) override;
   void barrier() override;
 
+  /// The group's ranks, as numbers of the world.
+  const std::shared_ptr<const Ranks>& ranks() const { return patience_.ranks; }
   /// The MPI handle, for libraries that speak MPI (HDF5).
   MPI_Comm handle() const { return handle_; }
   /// Sums 64-bit integers modulo 2^64, in place. Collective.
@@ -87,10 +96,12 @@ class MpiCommunicator final : public Communicator {
   int rank_ = 0;
   int size_ = 1;
   Patience patience_;
-  std::vector<float> widened_;  ///< working memory of reductions of half types
+  std::unique_ptr<RollCall> roll_call_;  ///< of the world, once there is a timeout
+  std::vector<float> widened_;           ///< working memory of reductions of half types
 };
 
-/// Ends all ranks with `code` at once (MPI_Abort), or just this process when MPI is not running.
+/// Ends all ranks with `code` at once (MPI_Abort), or just this process when MPI is not running, or
+/// cannot do it within seconds.
 [[noreturn]] void abort_all(int code);
 
 /// What is wrong with the way in which ranks were started (exit 1).

@@ -44,8 +44,8 @@ struct NcclOptions {
 /// one communicator for all, two stages that send each other an activation and a gradient before
 /// they receive would wait forever.
 ///
-/// The watchdog ends the job with exit code 70 when NCCL reports an error that no call returned, or
-/// when an operation has been the oldest of its communicator for options.timeout_seconds.
+/// The watchdog ends the job when NCCL reports an error that no call returned, or when an operation
+/// has been the oldest of its communicator for options.timeout_seconds.
 ///
 /// Throws Error (exit 1) when NCCL or CUDA is missing. Collective over `ranks`, which are not used
 /// afterwards.

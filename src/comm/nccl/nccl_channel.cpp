@@ -21,7 +21,8 @@ NcclChannel::NcclChannel(const ncclUniqueId& id, Settings settings)
   if (code != ncclSuccess)
     throw InternalError("{}, on {}, could not start NCCL: {}", settings_.name, host_name(),
                         nccl_text(code, nullptr));
-  operations_.emplace(settings_.name, settings_.timeout, [this] { return asynchronous_error(); });
+  operations_.emplace(settings_.name, settings_.timeout, settings_.ranks,
+                      [this] { return asynchronous_error(); });
 }
 
 NcclChannel::~NcclChannel() {

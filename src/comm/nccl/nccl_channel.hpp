@@ -21,6 +21,7 @@ class NcclChannel {
     int size = 1;
     int most_blocks = 0;  ///< thread blocks of an operation at most; 0 leaves it to NCCL
     Duration timeout{};
+    std::shared_ptr<const Ranks> ranks;  ///< as numbers of the world
   };
 
   /// Joins the other ranks that were given `id`. Collective over them.

@@ -100,7 +100,8 @@ NcclCommunicator::NcclCommunicator(MpiCommunicator& ranks, const std::string& na
 NcclCommunicator::~NcclCommunicator() {
   // A rank that leaves because of an exception must not wait here for the others.
   if (std::uncaught_exceptions() > 0) return;
-  const WatchedCall call(*watchdog_, description() + ": finishing its last operations", timeout_);
+  const WatchedCall call(*watchdog_, description() + ": finishing its last operations", timeout_,
+                         ranks_->ranks());
   cudaStreamSynchronize(compute_);
   if (side_) cudaStreamSynchronize(side_->get());
   for (const auto& way : ways_) cudaStreamSynchronize(way->stream.get());
@@ -112,9 +113,11 @@ std::unique_ptr<NcclChannel> NcclCommunicator::open_group() {
   ncclUniqueId id{};
   if (rank() == 0) id = make_id(description());
   ranks_->broadcast(&id, sizeof id, 0);
-  return std::make_unique<NcclChannel>(
-      id, NcclChannel::Settings{
-              .name = description(), .rank = rank(), .size = size(), .timeout = timeout_});
+  return std::make_unique<NcclChannel>(id, NcclChannel::Settings{.name = description(),
+                                                                 .rank = rank(),
+                                                                 .size = size(),
+                                                                 .timeout = timeout_,
+                                                                 .ranks = ranks_->ranks()});
 }
 
 // All ranks go through the routes in the same order: no circle of ranks can wait for each other.
@@ -144,12 +147,15 @@ void NcclCommunicator::open_channel(Way& way, const std::string& where) {
   } else {
     ranks_->receive(&id, sizeof id, source, tag)->wait();
   }
-  way.channel =
-      std::make_unique<NcclChannel>(id, NcclChannel::Settings{.name = where,
-                                                              .rank = sends ? 0 : 1,
-                                                              .size = 2,
-                                                              .most_blocks = kMessageBlocks,
-                                                              .timeout = timeout_});
+  way.channel = std::make_unique<NcclChannel>(
+      id,
+      NcclChannel::Settings{.name = where,
+                            .rank = sends ? 0 : 1,
+                            .size = 2,
+                            .most_blocks = kMessageBlocks,
+                            .timeout = timeout_,
+                            .ranks = std::make_shared<const Ranks>(Ranks{
+                                ranks_->ranks()->at(source), ranks_->ranks()->at(destination)})});
   const std::unique_ptr<void, decltype(&cudaFree)> message(allocate_message(), &cudaFree);
   if (sends)
     send(message.get(), kFirstMessageBytes, destination, tag);
@@ -312,7 +318,7 @@ std::unique_ptr<Communicator> make_device_communicator(MpiCommunicator& ranks,
   const auto watchdog = Watchdog::shared();
   const WatchedCall call(*watchdog,
                          describe(name, ranks) + ": starting NCCL, which every rank must join,",
-                         duration_of(options));
+                         duration_of(options), ranks.ranks());
   return std::make_unique<NcclCommunicator>(ranks, name, stream, options);
 }
 

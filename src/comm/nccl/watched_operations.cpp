@@ -1,5 +1,6 @@
 #include "comm/nccl/watched_operations.hpp"
 
+#include <algorithm>
 #include <utility>
 
 #include "core/files.hpp"
@@ -10,6 +11,8 @@ namespace {
 /// A failure is first left to the program's own thread, which meets it in its next call and knows
 /// more, and to the rank that caused it, which takes the job down.
 constexpr std::chrono::seconds kGrace{5};
+/// An operation that is the oldest for longer waits for ranks, or for a long kernel of this one.
+constexpr std::chrono::seconds kLate{1};
 
 }  // namespace
 
@@ -30,8 +33,12 @@ std::shared_ptr<cuda::Event> EventPool::take() {
 }
 
 WatchedOperations::WatchedOperations(std::string name, Clock::duration timeout,
+                                     std::shared_ptr<const Ranks> ranks,
                                      std::function<std::string()> failure)
-    : name_(std::move(name)), timeout_(timeout), failure_(std::move(failure)) {
+    : name_(std::move(name)),
+      timeout_(timeout),
+      ranks_(std::move(ranks)),
+      failure_(std::move(failure)) {
   TRIREME_CUDA(cudaGetDevice(&device_));
   watchdog_->add(*this);
 }
@@ -84,6 +91,13 @@ std::string WatchedOperations::complaint(Clock::time_point now) {
       name_, late->number, late->name, human_bytes(static_cast<double>(late->bytes)),
       late->end ? "has not finished" : "could not be queued",
       std::chrono::duration<double>(timeout_).count());
+}
+
+std::optional<Ranks> WatchedOperations::awaited(Clock::time_point now) {
+  const std::lock_guard lock(mutex_);
+  return operations_.overdue(now, std::min<Clock::duration>(timeout_, kLate))
+             ? std::optional(*ranks_)
+             : std::nullopt;
 }
 
 }  // namespace trireme::comm

@@ -31,9 +31,9 @@ class EventPool {
 /// them has been the oldest for the timeout, or when something has failed that no call returned.
 class WatchedOperations final : public Watched {
  public:
-  /// `name` is for messages: "group 'data', rank 2 of 8". `failure`, called by the watchdog's
-  /// thread, says what else has failed, "" while nothing has.
-  WatchedOperations(std::string name, Clock::duration timeout,
+  /// `name` is for messages: "group 'data', rank 2 of 8"; `ranks` take part. `failure`, called by
+  /// the watchdog's thread, says what else has failed, "" while nothing has.
+  WatchedOperations(std::string name, Clock::duration timeout, std::shared_ptr<const Ranks> ranks,
                     std::function<std::string()> failure = {});
   ~WatchedOperations() override;
   WatchedOperations(const WatchedOperations&) = delete;
@@ -55,6 +55,8 @@ class WatchedOperations final : public Watched {
   }
 
   std::string complaint(Clock::time_point now) override;
+  /// Its ranks, while an operation has been the oldest for longer than one takes.
+  std::optional<Ranks> awaited(Clock::time_point now) override;
 
  private:
   void begin(const char* what, std::size_t bytes);
@@ -65,6 +67,7 @@ class WatchedOperations final : public Watched {
 
   const std::string name_;
   const Clock::duration timeout_;
+  const std::shared_ptr<const Ranks> ranks_;
   const std::function<std::string()> failure_;
   const std::shared_ptr<Watchdog> watchdog_ = Watchdog::shared();
   int device_ = 0;

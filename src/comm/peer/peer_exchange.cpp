@@ -46,7 +46,8 @@ class PeerExchange::Share final : public SharedMemory {
 };
 
 PeerExchange::PeerExchange(MpiCommunicator& ranks, const std::string& description, Duration timeout)
-    : ranks_(ranks), lanes_{Lane(description, timeout), Lane(description, timeout)} {
+    : ranks_(ranks),
+      lanes_{Lane(description, timeout, ranks.ranks()), Lane(description, timeout, ranks.ranks())} {
   static_assert(kPeerLanes == 2);
 }
 

@@ -52,7 +52,8 @@ class PeerExchange {
   class Share;
   /// Operations in their order, which is the same on all ranks.
   struct Lane {
-    Lane(const std::string& description, Duration timeout) : operations(description, timeout) {}
+    Lane(const std::string& description, Duration timeout, std::shared_ptr<const Ranks> ranks)
+        : operations(description, timeout, std::move(ranks)) {}
 
     std::uint32_t epoch = 0;  ///< of the latest barrier
     WatchedOperations operations;

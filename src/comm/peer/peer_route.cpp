@@ -9,7 +9,9 @@
 namespace trireme::comm {
 PeerRoute::PeerRoute(std::unique_ptr<MpiCommunicator> pair, std::size_t most_bytes,
                      const std::string& description, Duration timeout)
-    : pair_(std::move(pair)), most_bytes_(most_bytes), operations_(description, timeout) {}
+    : pair_(std::move(pair)),
+      most_bytes_(most_bytes),
+      operations_(description, timeout, pair_->ranks()) {}
 
 std::unique_ptr<PeerRoute> PeerRoute::open(std::unique_ptr<MpiCommunicator> pair,
                                            std::size_t most_bytes, const std::string& description,

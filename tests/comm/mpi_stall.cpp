@@ -1,0 +1,77 @@
+// Ranks of which one does not take part while others wait for it on the host.
+//   mpirun -n 3 mpi_stall slow|busy|stopped|chain|circle|code|library|finalize
+#include <csignal>
+#include <cstdio>
+#include <string_view>
+#include <thread>
+
+#include "comm/mpi/mpi_communicator.hpp"
+#include "core/error.hpp"
+
+namespace trireme::comm {
+namespace {
+
+constexpr double kTimeout = 2.0;  // seconds
+
+void sleep_for(double seconds) {
+  std::this_thread::sleep_for(std::chrono::duration<double>(seconds));
+}
+
+/// Stops this process until the launcher ends it.
+void stop() { std::raise(SIGSTOP); }
+
+void run(std::string_view scenario, MpiCommunicator& world) {
+  const int rank = world.rank();
+  const bool last = rank == world.size() - 1;
+  if (scenario == "slow") {
+    // Nobody waits while all ranks do something else, however long.
+    sleep_for(1.5 * kTimeout);
+    world.barrier();
+  } else if (scenario == "busy") {
+    if (last) sleep_for(10 * kTimeout);
+    world.barrier();
+  } else if (scenario == "stopped") {
+    if (last) stop();
+    world.barrier();
+  } else if (scenario == "code") {
+    Watchdog::shared()->set_exit_code(ExitCode::stopped_early);
+    if (last) stop();
+    world.barrier();
+  } else if (scenario == "chain") {
+    // Rank 0 waits for rank 1, which waits for rank 2, which is not in their group.
+    const auto front = world.split(rank < 2 ? 0 : -1, rank, "front");
+    const auto back = world.split(rank > 0 ? 0 : -1, rank, "back");
+    if (last) stop();
+    if (rank == 1) {
+      sleep_for(0.5 * kTimeout);
+      back->barrier();
+    }
+    front->barrier();
+  } else if (scenario == "circle") {
+    char byte = 0;
+    world.receive(&byte, 1, (rank + 1) % world.size(), 0)->wait();
+  } else if (scenario == "library") {
+    if (last) sleep_for(10 * kTimeout);
+    const auto watched = world.watch("closing a file");
+    MPI_Barrier(world.handle());
+  }
+}
+
+}  // namespace
+}  // namespace trireme::comm
+
+int main(int argc, char** argv) {
+  using namespace trireme::comm;
+  const std::string_view scenario = argc > 1 ? argv[1] : "";
+  const MpiEnvironment environment;
+  bool stops_at_end = false;
+  {
+    const auto world = MpiCommunicator::world();
+    world->set_timeout(kTimeout);
+    run(scenario, *world);
+    stops_at_end = scenario == "finalize" && world->rank() == 0;
+    if (world->rank() == 0) std::printf("finished\n");
+  }
+  std::fflush(stdout);
+  if (stops_at_end) stop();
+}

@@ -1,0 +1,32 @@
+#!/bin/sh
+# A rank that keeps others waiting on the host ends the job, and is named.
+# Usage: mpi_stall_test.sh MPIEXEC MPI_STALL
+set -eu
+launcher=$1
+program=$2
+output=$(mktemp)
+trap 'rm -f "$output"' EXIT
+
+# ends SCENARIO CODE TEXT: the scenario ends with CODE within half a minute and says TEXT.
+ends() {
+    found=0
+    timeout --signal=KILL 30 "$launcher" -n 3 --oversubscribe --bind-to none "$program" "$1" \
+        >"$output" 2>&1 || found=$?
+    if [ "$found" -ne "$2" ] || ! grep -q -- "$3" "$output"; then
+        echo "$1: expected exit code $2 and '$3', got $found and:"
+        cat "$output"
+        exit 1
+    fi
+    echo "$1: as expected"
+}
+
+host=$(hostname)
+barrier="rank 0 on $host: MPI_Barrier in group 'world', rank 0 of it, took longer than 2 s (comm.timeout)"
+ends slow 0 'finished'
+ends busy 70 "$barrier; rank 2 on $host answers, but waits for nobody"
+ends stopped 70 "$barrier; no answer from rank 2 on $host"
+ends code 75 "$barrier; no answer from rank 2 on $host"
+ends chain 70 "rank 0 on $host: .* group 'front', .*; no answer from rank 2 on $host"
+ends circle 70 "MPI_Wait in group 'world', .*; all ranks that it waits for wait, too"
+ends library 70 "rank 0 on $host: closing a file in group 'world', .*; rank 2 on $host answers"
+ends finalize 70 "rank 1 on $host: MPI_Finalize took longer than 2 s"
