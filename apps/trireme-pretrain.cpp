@@ -148,7 +148,6 @@ void conclude(report::Reporter& reporter, train::StopReason stop, const train::T
 
 ExitCode pretrain(int argc, char** argv, const DeckArguments& arguments,
                   train::TrainerOptions options, std::unique_ptr<comm::MpiCommunicator> world) {
-  catch_stop_signals();
   const auto [deck, vocabulary] =
       train::prepare_deck(*world, arguments.path, arguments.overrides, deck::resolve_world_size);
 
@@ -206,6 +205,7 @@ ExitCode run(int argc, char** argv) {
   if (arguments.values.count("time-limit"))
     trainer_options.time_limit = parse_duration(arguments.values["time-limit"].as<std::string>());
   if (answers_print_job(arguments) || answers_deck_questions(arguments)) return ExitCode::success;
+  catch_stop_signals();  // before MPI starts, which takes a while: Slurm may be early
   return run_on_ranks(kProgram, [&](auto world) {
     return pretrain(argc, argv, arguments, trainer_options, std::move(world));
   });
