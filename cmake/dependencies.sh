@@ -19,7 +19,10 @@ build_packages=(
   libsentencepiece-dev              # tokenizing
   zlib1g-dev libarchive-dev         # packed inputs
 )
-test_packages=(libgtest-dev libbenchmark-dev python3-numpy python3-h5py clang-format-14 shellcheck)
+test_packages=(
+  libgtest-dev libbenchmark-dev python3-numpy python3-h5py clang-format-14 shellcheck
+  slurm-wlm munge iproute2          # a cluster of namespaces
+)
 corpus_packages=(bible-kjv bible-kjv-text)
 
 packages=("${build_packages[@]}")

@@ -1,0 +1,57 @@
+"""A host is lost in the middle of a run: what is left of the job ends soon and says which ranks are
+missing; the job is queued again, and comes to the losses of a run that nothing disturbed."""
+
+import unittest
+
+from cluster import (BOTH_NODES, TIMEOUT, ClusterTest, call, freeze, plug_in_cable, pull_cable,
+                     running_programs, thaw)
+from runs import FINISHED, Started
+
+
+class Lost(ClusterTest):
+    def lose(self, node, lose, give_back):
+        """`lose` takes a node from a job that has saved, `give_back` returns it for the second try."""
+        with self.submit("many-nodes.sbatch", *BOTH_NODES) as job:
+            job.wait_until(lambda: self.checkpoints("run"))
+            lose(node)
+            job.wait_until(lambda: job.restarts >= 1, patience=60)
+            text = job.text()
+            give_back(node)
+            self.assertEqual(job.finish(), FINISHED, job.text())
+        self.assertGreater(self.events("run", "start")[-1]["iteration"], 0)
+        self.check_losses("run")
+        return text
+
+    def check_message(self, text):
+        self.assertRegex(text, rf"rank [01] on node0: .* took longer than {TIMEOUT} s "
+                               r"\(comm\.timeout\); no answer from rank [23] on node1")
+
+    def test_cable(self):
+        self.check_message(self.lose("node1", pull_cable, plug_in_cable))
+
+    def test_frozen(self):
+        """The old ranks wake up beside the new ones."""
+        self.check_message(self.lose("node1", freeze, thaw))
+
+    def test_cable_of_the_first_host(self):
+        """The job's own shell is there: nobody but Slurm can queue it again."""
+        self.lose("node0", pull_cable, plug_in_cable)
+
+    def test_without_a_scheduler(self):
+        """mpirun itself notices, before the ranks do, and the same command goes on."""
+        words = self.over_ssh("run", timeout=90)
+        with Started(words) as run:
+            self.wait_until(lambda: self.checkpoints("run"), run)
+            pull_cable("node1")
+            result = run.finish(patience=60)
+        self.assertNotEqual(result.code, FINISHED, result)
+        self.assertIn("ORTE has lost communication with a remote daemon", result.err)
+        self.assertIn("on node node1", result.err)
+        plug_in_cable("node1")
+        self.wait("the end of the ranks", lambda: not running_programs())
+        call(*words)
+        self.check_losses("run", tolerance=1e-3)
+
+
+if __name__ == "__main__":
+    unittest.main(verbosity=2)

@@ -1,0 +1,64 @@
+"""Jobs that stop before their end: they save, go back into the queue and on from there, unless it was a
+person who ended them."""
+
+import unittest
+
+from cluster import BOTH_NODES, ClusterTest, call, running_programs
+from runs import STOPPED_EARLY
+
+ENDLESS = "train.iterations=20000"
+
+
+class Stop(ClusterTest):
+    def wait_for_training(self, job, name="run"):
+        job.wait_until(lambda: len(self.events(name, "train")) > 2)
+
+    def check_goes_on(self, job, reason="a signal asked for it", name="run"):
+        """The job is queued again by itself, and trains on from its checkpoint."""
+        job.wait_until(lambda: self.events(name, "stop"))
+        stop = self.stop_event(name)
+        self.assertEqual((stop["reason"], stop["exit_code"]), (reason, STOPPED_EARLY))
+        checkpoint = self.folder / name / "checkpoints" / f"step-{stop['iteration']:08}.h5"
+        self.assertTrue(checkpoint.exists())
+        job.wait_until(lambda: len(self.losses(name)) > stop["iteration"])
+        self.assertIn("goes back into the queue", job.text())
+        self.assertIn(f"restart    from {checkpoint}, iteration {stop['iteration']}", job.text())
+
+    def test_signal_before_the_time_limit(self):
+        """Slurm looks at time limits every half minute, and signals before the time rather than after."""
+        with self.submit("many-nodes.sbatch", *BOTH_NODES, "--time=2", "--signal=USR1@85",
+                         words=[ENDLESS]) as job:
+            self.check_goes_on(job)
+
+    def test_signal_under_mpirun(self):
+        with self.submit("mpirun.sbatch", *BOTH_NODES, words=[ENDLESS]) as job:
+            self.wait_for_training(job)
+            call("scancel", "--signal=USR1", "--batch", job.id)  # as --signal=B:USR1@... does
+            self.check_goes_on(job)
+
+    def test_time_limit_of_the_run(self):
+        with self.submit("many-nodes.sbatch", *BOTH_NODES,
+                         words=[ENDLESS, "--time-limit", "00:00:05"]) as job:
+            self.check_goes_on(job, "the time limit is near")
+
+    def check_cancelled(self, script):
+        with self.submit(script, *BOTH_NODES, words=[ENDLESS]) as job:
+            self.wait_for_training(job)
+            call("scancel", job.id)
+            job.finish()
+            self.assertEqual((job.state, job.restarts), ("CANCELLED", 0), job.text())
+            self.wait("the end of the ranks", lambda: not running_programs())
+            return job
+
+    def test_scancel(self):
+        """The ranks are asked first, and save."""
+        self.check_cancelled("many-nodes.sbatch")
+        iteration = self.stop_event("run")["iteration"]
+        self.assertEqual(self.inspect(self.latest("run"))["attributes"]["iteration"], iteration)
+
+    def test_scancel_under_mpirun(self):
+        self.check_cancelled("mpirun.sbatch")
+
+
+if __name__ == "__main__":
+    unittest.main(verbosity=2)
