@@ -11,6 +11,7 @@
 #include "mpi_app.hpp"
 #include "report/flops.hpp"
 #include "tokenizer/preprocess/dataset_writer.hpp"
+#include "train/collective.hpp"
 #include "train/devices.hpp"
 #include "train/trainer.hpp"
 
@@ -197,13 +198,13 @@ void measure_gpus(const Settings& settings, Measured measured, train::Trainer& t
 
 ExitCode measure(const DeckArguments& arguments, const Settings& settings,
                  std::unique_ptr<comm::MpiCommunicator> world) {
-  const TemporaryFolder folder;                         // named by rank 0 alone, see below
+  const TemporaryFolder folder;                         // of rank 0, where others have one, too
   const std::int64_t steps = 3 * settings.repeats + 4;  // timed ones and their warm-ups
-  DeckArguments shortened = arguments;
-  if (world->rank() == 0)
-    shortened.overrides = short_run(arguments, steps, folder, /*writes=*/true);
+  const auto overrides = nlohmann::json::parse(train::on_rank_zero(*world, [&] {
+    return nlohmann::json(short_run(arguments, steps, folder, /*writes=*/true)).dump();
+  }));
   const auto [deck, vocabulary] =
-      train::prepare_deck(*world, arguments.path, shortened.overrides, deck::resolve_world_size);
+      train::prepare_deck(*world, arguments.path, overrides, deck::resolve_world_size);
   const plan::RunPlan plan = plan::plan_run(deck, vocabulary.size);
   train::Devices devices = train::make_devices(deck, std::move(world));
   train::require_memory(deck, vocabulary.size, *devices.backend);

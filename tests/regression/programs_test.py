@@ -1,9 +1,10 @@
 """What the programs do with a run: evaluate, generate, inspect, h5py; and a run that overflows."""
 
+import json
 import math
 import unittest
 
-from runs import DECK, FINISHED, IO, USAGE, RunTest, run
+from runs import DECK, FINISHED, HERE, IO, USAGE, RunTest, run
 
 try:
     import h5py
@@ -83,6 +84,15 @@ class AfterTraining(RunTest):
         refused = run("trireme-generate", *words, "--device", "gpu")
         self.assertEqual(refused.code, USAGE, refused)
         self.assertIn("--device gpu: expected auto, host or cuda", refused.err)
+
+
+class Bench(RunTest):
+    def test_steps_of_a_deck_without_data_on_two_ranks(self):
+        result = run("trireme-bench", "step", HERE / "tiny.yaml", "run.device=host",
+                     "parallel.tensor=2", "--repeats", "1", "--json", ranks=2)
+        self.assertEqual(result.code, FINISHED, result)
+        measured = json.loads(result.out)
+        self.assertEqual(measured["ranks"], 2, measured)
 
 
 class Overflow(RunTest):
