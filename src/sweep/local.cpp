@@ -91,6 +91,11 @@ class Runner {
         ++next;
         continue;
       }
+      if (!is_to_do(status_of(sweep_, *next).state)) {  // who held the folder has finished it
+        say(fmt::format("{}: finished by another process", run.name()));
+        next = waiting_.erase(next);
+        continue;
+      }
       std::vector<std::string> gpus;
       if (run.need.on_gpus && run.need.ranks <= static_cast<int>(machine_.gpus.size())) {
         const auto taken = gpus_.take(run.need.ranks);
