@@ -72,5 +72,5 @@ for name in PATH LD_LIBRARY_PATH OMP_NUM_THREADS ${!NCCL_@}; do
 done
 # A host that is lost is noticed after half a minute, not when TCP gives up. The ranks' comm.timeout must
 # be longer: once mpirun has sent something to that host, it waits for TCP again.
-keepalive=(--mca oob_tcp_keepalive_time 10 --mca oob_tcp_keepalive_intvl 5 --mca oob_tcp_keepalive_probes 3)
+keepalive=(--mca oob_tcp_keepalive_time 5 --mca oob_tcp_keepalive_intvl 5 --mca oob_tcp_keepalive_probes 3)
 run_with_mpirun --mca plm_rsh_agent "$SSH" "${keepalive[@]}" "${forwarded[@]}" "${contexts[@]}"

@@ -26,7 +26,7 @@ JOBS = SOURCE / "jobs"
 
 ITERATIONS = 60
 # Seconds: what ends a job that has lost a host, and what nothing here comes near to.
-TIMEOUT = 10
+TIMEOUT = 8
 PATIENCE = 200
 
 # Two ranks on each node; tensor ranks are neighbours, gradients cross the cable.
@@ -96,6 +96,10 @@ def freeze(node):
 
 def thaw(node):
     on_node(node, "bash", "-c", "kill -CONT -1")
+
+
+def switch_off_and_on(node):
+    on_node(node, "bash", "-c", "kill -KILL -1")
 
 
 def running_programs():

@@ -165,9 +165,13 @@ node() {
   wait_for "a cable" 10 ip link show eth0
   ip addr add "10.88.0.$((number + 1))/24" dev eth0
   ip link set eth0 up
-  mkdir -p "$base/tmp/spool"
-  slurmd -D -N "${nodes[number]}" &
-  wait
+  # Whoever kills all other processes here has switched the node off and on, which empties its memory.
+  while true; do
+    rm -rf "${base:?}/tmp"/*
+    mkdir -p "$base/tmp/spool"
+    slurmd -D -N "${nodes[number]}" || true
+    sleep 0.5
+  done
 }
 
 # ---- commands

@@ -4,7 +4,7 @@ missing; the job is queued again, and comes to the losses of a run that nothing 
 import unittest
 
 from cluster import (BOTH_NODES, TIMEOUT, ClusterTest, call, freeze, plug_in_cable, pull_cable,
-                     running_programs, thaw)
+                     running_programs, switch_off_and_on, thaw)
 from runs import FINISHED, Started
 
 
@@ -33,9 +33,14 @@ class Lost(ClusterTest):
         """The old ranks wake up beside the new ones."""
         self.check_message(self.lose("node1", freeze, thaw))
 
-    def test_cable_of_the_first_host(self):
-        """The job's own shell is there: nobody but Slurm can queue it again."""
-        self.lose("node0", pull_cable, plug_in_cable)
+    def test_first_host(self):
+        """The job's own shell is there: only Slurm can queue it again. What is left of the job there
+        must be gone first, or the old srun ends the step of the same number."""
+        def start_again(node):
+            switch_off_and_on(node)
+            plug_in_cable(node)
+
+        self.lose("node0", pull_cable, start_again)
 
     def test_without_a_scheduler(self):
         """mpirun itself notices, before the ranks do, and the same command goes on."""

@@ -2,14 +2,12 @@
 
 import unittest
 
-from cluster import BIN, SOURCE, ClusterTest, call, dataset, deck
+from cluster import BIN, ClusterTest, call, dataset, deck
 
 RUNS = 4
 ITERATIONS = 10
 
 
-@unittest.skipUnless((SOURCE / "apps" / "trireme-sweep.cpp").exists(),
-                     "this source tree has no trireme-sweep")
 class Sweep(ClusterTest):
     def sweep(self, *words):
         path = self.folder / "sweep.yaml"
