@@ -69,7 +69,7 @@ TEST(RunFolderOf, IsTheLastThatTheOutputNames) {
   EXPECT_EQ(run_folder_of(job), "/else/new");
   std::ofstream(job.out, std::ios::app)
       << "0: run folder runs/a b\nanother run is using the run folder 'x'; wait for it\n";
-  EXPECT_EQ(run_folder_of(job), "/work/runs/a b");
+  EXPECT_EQ(run_folder_of(job), "/scratch/runs/a b");
 }
 
 }  // namespace
