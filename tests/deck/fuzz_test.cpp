@@ -99,11 +99,11 @@ TEST(Fuzz, MutatedSweepsNeverCrash) {
       "  launcher: mpirun -n {ranks}\n";
   int good = 0;
   for (int i = 0; i < kDecks / 4; ++i) {
-    const std::string text = mutate(section);
+    const bool in_file = i % 2 == 1;
+    const std::string text = in_file ? section : mutate(section);
+    const std::string lines = "log.every=1 data.train=[a, b]\n";
     try {
-      const auto read = [&](const std::string&) {
-        return mutate("log.every=1 data.train=[a, b]\n");
-      };
+      const auto read = [&](const std::string&) { return in_file ? mutate(lines) : lines; };
       const Sweep sweep = expand_sweep(text, "fuzz.yaml", {}, read);
       ++good;
       ASSERT_FALSE(sweep.runs.empty());

@@ -96,8 +96,8 @@ TEST_F(CheckpointModelTest, OtherModelsAreDataErrors) {
   wider.ffn = 48;
   EXPECT_EQ(problem(path_, gpt_.config), "");
   EXPECT_EQ(problem(path_, wider),
-            fmt::format("'{}': tensor 'model/layers/0/mlp/up/weight' has shape [40, 24], but its "
-                        "deck's model needs [48, 24]",
+            fmt::format("'{}': tensor 'model/layers/0/mlp/up/bias' has shape [40], but its deck's "
+                        "model needs [48]",
                         path_.string()));
   model::ModelConfig deeper = gpt_.config;
   deeper.layers = 3;

@@ -136,9 +136,9 @@ TEST(Setup, ModelAndOptimizer) {
   EXPECT_EQ(model.hidden_dropout, 0.1);
   EXPECT_EQ(model.seed, 7u);
   EXPECT_FALSE(model.reset_positions || model.reset_attention);
-  const auto reset = model_config(
-      gpt2_deck({"data.reset_positions=true", "data.reset_attention=true", "parallel.pipeline=4"}),
-      {.size = 257, .eod = 256});
+  const auto reset =
+      model_config(gpt2_deck({"data.reset_positions=true", "data.reset_attention=true"}),
+                   {.size = 257, .eod = 256});
   EXPECT_TRUE(reset.reset_positions && reset.reset_attention);
   EXPECT_EQ(model.layernorm_eps, 1e-6);
   EXPECT_TRUE(model.embedding_layernorm);
