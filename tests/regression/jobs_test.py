@@ -45,10 +45,10 @@ class JobTest(RunTest):
         path.chmod(0o755)
         return path
 
-    def script(self, *command, **variables):
+    def script(self, *command, folder=None, **variables):
         environment = dict(self.environment, **variables)
-        done = subprocess.run(list(map(str, command)), cwd=self.folder, env=environment, text=True,
-                              stdout=subprocess.PIPE, stderr=subprocess.PIPE, check=False)
+        done = subprocess.run(list(map(str, command)), cwd=folder or self.folder, env=environment,
+                              text=True, stdout=subprocess.PIPE, stderr=subprocess.PIPE, check=False)
         return Result(command, done.returncode, done.stdout, done.stderr)
 
     def refuses(self, text, *command, **variables):
@@ -67,8 +67,8 @@ class JobTest(RunTest):
 
 
 class PrintJob(JobTest):
-    def job(self, *words, code=FINISHED):
-        result = self.script(BIN / "trireme-pretrain", *words)
+    def job(self, *words, code=FINISHED, folder=None):
+        result = self.script(BIN / "trireme-pretrain", *words, folder=folder)
         self.assertEqual(result.code, code, result)
         return result
 
@@ -78,14 +78,13 @@ class PrintJob(JobTest):
         return self.put(self.folder / "job.sh", result.out)
 
     def test_jobs_of_decks_pass_shellcheck(self):
-        decks = sorted((TREE / "inputs").glob("gpt2-*.yaml"))
-        self.assertGreater(len(decks), 3)
         paths = []
-        for deck in decks:
+        for deck in ("gpt2-124m", "gpt2-1.5b", "gpt2-1.5b-zero", "gpt2-345m-2gpu", "gpt2-345m-tp4"):
             for launcher in ("slurm", "mpirun"):
-                job = self.job(deck, "batch.micro=1", "batch.global=1024", "--print-job", launcher,
-                               "--gpus-per-node=4", "--nodes=2")
-                paths.append(self.put(self.folder / f"{deck.stem}-{launcher}.sh", job.out))
+                job = self.job(f"inputs/{deck}.yaml", "batch.micro=1", "batch.global=1024",
+                               "--print-job", launcher, "--gpus-per-node=4", "--nodes=2",
+                               folder=TREE)  # from where decks name their tokenizers
+                paths.append(self.put(self.folder / f"{deck}-{launcher}.sh", job.out))
         odd = self.job(*self.deck_words("a b"), "run.name=it's $HOME", "run.device=cuda",
                        "--print-job=slurm", "--image=an image.sqsh", "--partition=p")
         paths.append(self.put(self.folder / "odd.sh", odd.out))
