@@ -92,6 +92,11 @@ class Tiny(GpuTest):
                               "model.heads=2", "model.sequence=320", "model.dropout.attention=0",
                               "schedule.peak=5e-4")  # steeper, and rounding errors grow
 
+    def test_host_curve_without_dropout(self):
+        """Where masks do not change, layers' passes are recorded and replayed."""
+        self.check_host_curve("checkpoint.at_end=false", "model.dropout.attention=0",
+                              "model.dropout.hidden=0")
+
     def test_overflows_are_skipped_and_halve_the_scale(self):
         self.pretrain("run", CUDA, "precision.compute=fp16")
         train = self.events("run", "train")
