@@ -216,8 +216,10 @@ class Kills(SweepTest):
         self.assertTrue(self.sweep().out.endswith("4 runs: 4 finished\n"))
         for name in NAMES:
             self.assertEqual(len(self.losses(self.run_folder(name))), self.LONG, name)
+            # Ranks of a killed mpirun live on for a moment: they may end a run that is then begun
+            # again, finds nothing to do, and says so, too.
             stops = self.events(self.run_folder(name), "stop")
-            self.assertEqual([stop["exit_code"] for stop in stops].count(0), 1, name)
+            self.assertIn(0, [stop["exit_code"] for stop in stops], name)
         for name in NAMES[:2]:
             reference = self.by_hand_long(name)
             self.assertEqual(self.losses(self.run_folder(name)), reference, name)
