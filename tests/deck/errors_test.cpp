@@ -159,7 +159,8 @@ TEST(DeckErrors, WhatNeedsAGpu) {
 TEST(DeckErrors, NotBuiltYet) {
   expect_lines({
       {"batch:", "sweep: {optimizer.beta1: [0.9, 0.95]}\nbatch:",
-       "bad.yaml:6:1: 'sweep' makes many runs of this deck: start them with 'trireme-sweep bad.yaml', "
+       "bad.yaml:6:1: 'sweep' makes many runs of this deck: start them with 'trireme-sweep "
+       "bad.yaml', "
        "or train the deck alone with the override 'sweep='"},
       {"layers: 4", "layers: 4\n  family: bert",
        "bad.yaml:3:3: 'model.family: bert' is not built yet; leave it out or write 'gpt'"},
