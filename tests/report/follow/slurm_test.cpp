@@ -60,7 +60,7 @@ TEST(ParseJob, SaysWhatSlurmSaid) {
 TEST(RunFolderOf, IsTheLastThatTheOutputNames) {
   const ScratchFolder folder;
   SlurmJob job{
-      .state = {"12", "RUNNING", "None"}, .directory = "/work", .out = folder.path() / "o"};
+      .state = {"12", "RUNNING", "None"}, .directory = "/scratch", .out = folder.path() / "o"};
   EXPECT_NE(message_of([&] { run_folder_of(job); }).find("cannot open"), std::string::npos);
   std::ofstream(job.out) << "trireme-pretrain 0.1.0\n";
   EXPECT_NE(message_of([&] { run_folder_of(job); }).find("names no run folder (yet)"),
