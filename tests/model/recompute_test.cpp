@@ -86,17 +86,22 @@ TEST(Recompute, RefusesToPutWeightGradientsOff) {
   EXPECT_THROW(gpt.stage().backward_input(0, gpt.stage().gradient(0)), InternalError);
 }
 
+model::LayerSizes six_layers(int tensor_ranks) {
+  return {.config = {.layers = 6,
+                     .hidden = 128,
+                     .heads = 2,
+                     .ffn = 512,
+                     .sequence = 64,
+                     .positions = 64,
+                     .vocab = 100},
+          .micro_batch = 2,
+          .tensor_ranks = tensor_ranks,
+          .dtype = DType::bf16};
+}
+
 // The activations of one slot are streams and layers; what all slots share comes once.
 TEST(Recompute, ActivationsAreInputsAndOneSetToWorkOn) {
-  model::LayerSizes sizes{.config = {.layers = 6,
-                                     .hidden = 128,
-                                     .heads = 2,
-                                     .ffn = 512,
-                                     .sequence = 64,
-                                     .positions = 64,
-                                     .vocab = 100},
-                          .micro_batch = 2,
-                          .dtype = DType::bf16};
+  model::LayerSizes sizes = six_layers(/*tensor_ranks=*/1);
   // The second of three stages, which has neither an embedding nor a head.
   const grid::Layout layout{.pipeline = 3, .partition = {0, 6, 0}};
   const auto activations = [&](const Recompute& recompute, int slots) {
@@ -120,16 +125,7 @@ TEST(Recompute, ActivationsAreInputsAndOneSetToWorkOn) {
 
 // Kept inputs that go elsewhere leave streams at hand that slots share, and each slot's output.
 TEST(Recompute, InputsGoToTensorRanksAndToTheHost) {
-  model::LayerSizes sizes{.config = {.layers = 6,
-                                     .hidden = 128,
-                                     .heads = 2,
-                                     .ffn = 512,
-                                     .sequence = 64,
-                                     .positions = 64,
-                                     .vocab = 100},
-                          .micro_batch = 2,
-                          .tensor_ranks = 2,
-                          .dtype = DType::bf16};
+  model::LayerSizes sizes = six_layers(/*tensor_ranks=*/2);
   const grid::Layout layout{.tensor = 2, .pipeline = 3, .partition = {0, 6, 0}};
   const auto plan = [&](const Recompute& recompute, int slots) {
     sizes.recompute = recompute;
