@@ -5,10 +5,6 @@ add_library(trireme_flags INTERFACE)
 target_compile_options(trireme_flags INTERFACE
   $<$<COMPILE_LANGUAGE:CXX>:-Wall -Wextra -Wno-missing-field-initializers>
   $<$<AND:$<COMPILE_LANGUAGE:CXX>,$<BOOL:${TRIREME_WERROR}>>:-Werror>)
-if(CMAKE_CXX_COMPILER_ID STREQUAL "GNU" AND CMAKE_CXX_COMPILER_VERSION VERSION_GREATER_EQUAL 13)
-  # GCC 13 takes the memory of fmt's large numbers for smaller than it is.
-  target_compile_options(trireme_flags INTERFACE $<$<COMPILE_LANGUAGE:CXX>:-Wno-array-bounds>)
-endif()
 if(TRIREME_ARCH AND CMAKE_SYSTEM_PROCESSOR MATCHES "x86_64|AMD64")
   target_compile_options(trireme_flags INTERFACE $<$<COMPILE_LANGUAGE:CXX>:-march=${TRIREME_ARCH}>)
 endif()
