@@ -23,8 +23,8 @@ __global__ void __launch_bounds__(P::kBlockThreads, P::kResidentBlocks)
   const int h = args.h, team_threads = args.team_threads, teams = P::kBlockThreads / team_threads;
   const int team = threadIdx.x / team_threads;
   const NormShare<P> own{team_threads, static_cast<int>(threadIdx.x) - team * team_threads, h};
-  const std::int64_t begin = args.rows * blockIdx.x / gridDim.x;
-  const std::int64_t end = args.rows * (blockIdx.x + 1) / gridDim.x;
+  const auto begin = static_cast<int>(args.rows * blockIdx.x / gridDim.x);
+  const auto end = static_cast<int>(args.rows * (blockIdx.x + 1) / gridDim.x);
 
   StagedNormRows<P> staged(own);
   if constexpr (kStaged) {
@@ -43,14 +43,14 @@ __global__ void __launch_bounds__(P::kBlockThreads, P::kResidentBlocks)
   const auto weight_of = [&](int g) {
     return widen(kHoldsWeight ? weights[kHoldsWeight ? g : 0] : read_weight(g));
   };
-  const auto mean_of = [&](std::int64_t row) { return row < end ? args.mean[row] : 0.0f; };
-  const auto rstd_of = [&](std::int64_t row) { return row < end ? args.rstd[row] : 0.0f; };
+  const auto mean_of = [&](int row) { return row < end ? args.mean[row] : 0.0f; };
+  const auto rstd_of = [&](int row) { return row < end ? args.rstd[row] : 0.0f; };
 
   Values<kWidth> columns[kSums][kGroups] = {};  // sums of dweight, dbias, and dx
   float next_mean = mean_of(begin + team), next_rstd = rstd_of(begin + team);
   int stage = 0, turn = 0;
-  for (std::int64_t first = begin; first < end; first += teams, turn ^= 1) {
-    const std::int64_t row = first + team;
+  for (int first = begin; first < end; first += teams, turn ^= 1) {
+    const int row = first + team;
     const bool has_row = row < end;
     const float mean = next_mean, rstd = next_rstd;
     next_mean = mean_of(row + teams);
@@ -61,7 +61,7 @@ __global__ void __launch_bounds__(P::kBlockThreads, P::kResidentBlocks)
         return staged.read(stage, g, operand);
       } else {
         const T* from = operand == kX ? args.x : operand == kDout ? args.dout : args.dx;
-        return widen(load<kWidth>(from + row * h + own.column(g)));
+        return widen(load<kWidth>(from + std::int64_t{row} * h + own.column(g)));
       }
     };
 
@@ -99,7 +99,7 @@ __global__ void __launch_bounds__(P::kBlockThreads, P::kResidentBlocks)
           if constexpr (P::kSumsDx) columns[2][g][i] += dx[i];
         }
         if (!own.has(g)) continue;
-        const std::int64_t offset = row * h + own.column(g);
+        const std::int64_t offset = std::int64_t{row} * h + own.column(g);
         store(args.dx + offset, narrow<T>(dx));
         if (args.out == nullptr) continue;
         const Values<kWidth> bias = widen(load<kWidth>(args.bias + own.column(g)));
@@ -110,7 +110,7 @@ __global__ void __launch_bounds__(P::kBlockThreads, P::kResidentBlocks)
       }
     }
     if constexpr (kStaged) {
-      staged.ask(args, stage, row + std::int64_t{args.stages} * teams, end);
+      staged.ask(args, stage, row + args.stages * teams, end);
       stage = stage + 1 == args.stages ? 0 : stage + 1;
     }
   }

@@ -94,10 +94,9 @@ class StagedNormRows {
   }
 
   /// Asks for `row`, unless it is `end` or behind it.
-  __device__ __forceinline__ void ask(const NormGradients<T>& args, int stage, std::int64_t row,
-                                      std::int64_t end) {
+  __device__ __forceinline__ void ask(const NormGradients<T>& args, int stage, int row, int end) {
     if (row < end) {
-      const std::int64_t first = row * own_.h;
+      const std::int64_t first = std::int64_t{row} * own_.h;
 #pragma unroll
       for (int g = 0; g < P::kGroups; ++g) {
         if (!own_.has(g)) break;

@@ -16,6 +16,9 @@ inline constexpr int kRowThreads = 512;
 inline constexpr int kRowColumns = 32;
 inline constexpr std::int64_t kMaxRowColumns = kRowThreads * kRowColumns;
 
+/// Rows at most: kernels count them in int, with room for the rows that they ask for ahead.
+inline constexpr std::int64_t kMaxRows = 1 << 30;
+
 /// How warps of a block are cut into teams, one a row.
 struct RowTeams {
   int team_threads;
@@ -135,6 +138,8 @@ inline void check_normalization(const char* op, DType dtype, const Extents& exte
                                 const Tensor& mean, const Tensor& rstd) {
   TRIREME_CHECK(extents.columns >= 1 && extents.columns <= kMaxRowColumns,
                 "{}: rows of {} elements, expected 1 to {}", op, extents.columns, kMaxRowColumns);
+  TRIREME_CHECK(extents.rows <= kMaxRows, "{}: {} rows, at most {} are possible", op, extents.rows,
+                kMaxRows);
   check_vector(op, "weight", weight, dtype, extents.columns);
   check_vector(op, "bias", bias, dtype, extents.columns);
   check_matrix(op, "out", out, dtype, extents);
