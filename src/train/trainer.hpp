@@ -4,20 +4,19 @@
 #include <cstdint>
 #include <filesystem>
 #include <optional>
-#include <span>
 
 #include "core/clock.hpp"
 #include "deck/batch_sizes.hpp"
 #include "deck/deck.hpp"
-#include "device/timers.hpp"
 #include "pipeline/stage_runner.hpp"
 #include "plan/run_plan.hpp"
 #include "plan/setup.hpp"
 #include "report/reporter.hpp"
-#include "train/gpu_watch.hpp"
 #include "train/restart.hpp"
 #include "train/run_state.hpp"
-#include "train/stop.hpp"
+#include "train/step_result.hpp"
+#include "train/stop_conditions.hpp"
+#include "train/training_log.hpp"
 
 namespace trireme::train {
 
@@ -46,16 +45,6 @@ class Trainer {
   /// The newest checkpoint of this run, if one was written or restarted from.
   const std::optional<std::filesystem::path>& last_checkpoint() const { return last_checkpoint_; }
 
-  /// What an iteration did; the same on every rank.
-  struct StepResult {
-    double loss = 0.0;           ///< mean over the batch's tokens
-    double gradient_norm = 0.0;  ///< before clipping
-    double learning_rate = 0.0;  ///< the next iteration's, as Megatron-LM prints it
-    std::int64_t samples = 0;    ///< the global batch
-    bool applied = false;        ///< false when the gradient was not finite: no update
-    double loss_scale = 1.0;     ///< the next iteration's
-    std::optional<std::int64_t> gradient_zeros = {};  ///< with log.norms, where a report is due
-  };
   /// Seconds of an iteration by phase, the backend waited for at the end of each.
   struct PhaseSeconds {
     double passes = 0.0;     ///< forward and backward of all micro-batches
@@ -70,13 +59,6 @@ class Trainer {
   const model::ParameterStore& parameters() const { return parameters_; }
 
  private:
-  /// What has been summed since the last report.
-  struct Interval {
-    Stopwatch watch;
-    double loss = 0.0;
-    std::int64_t iterations = 0, samples = 0, skipped = 0, nan = 0;
-  };
-
   data::GptDataset open(data::Split split);
   data::GptDataset open(data::Split split, std::int64_t samples);
   /// Loads weights and moments of the checkpoint that the run goes on from.
@@ -98,13 +80,8 @@ class Trainer {
   bool reports_at(std::int64_t iteration) const;
   /// Adds an iteration to the interval and reports it where log.every says.
   void report(const StepResult& result);
-  /// The interval's TrainEvent.
-  report::TrainEvent train_event(const StepResult& result) const;
-  void report_memory();
   /// The use of GPUs since the last time, where log.gpu_every asks for it.
   void report_gpus_if_due();
-  /// The timers of `phases`, where log.timers is on, as means over `iterations`.
-  void report_timers(std::span<const device::Phase> phases, std::int64_t iterations = 1);
   void evaluate_if_due();
   void evaluate_at_end();
   /// How many evaluations of the validation split have been due so far.
@@ -114,14 +91,6 @@ class Trainer {
                 bool at_end = false);
   /// Writes a checkpoint and deletes those that are not kept.
   void save();
-  bool sees_kill_switch() const;
-  /// Null where log.timers is off.
-  device::Timers* timers() { return timers_ ? &*timers_ : nullptr; }
-  /// What one more iteration takes at most, its evaluation included.
-  double next_iteration_seconds() const;
-  /// Whether to stop, the same on every rank; `none` to go on.
-  StopReason stop_before_start();
-  StopReason stop_after_step();
 
   deck::Deck deck_;
   plan::Vocabulary vocabulary_;
@@ -145,12 +114,8 @@ class Trainer {
   pipeline::StageRunner runner_;
   data::GptDataset train_data_;
   std::optional<data::GptDataset> valid_data_, test_data_;
-  std::optional<device::Timers> timers_;
-  std::optional<GpuWatch> gpu_watch_;
-  Interval interval_;
-  double longest_step_ = 0.0;  ///< seconds
-  double last_save_ = 0.0;     ///< seconds that the last save took
-  bool memory_reported_ = false;
+  TrainingLog log_;
+  StopConditions stops_;
   std::shared_ptr<comm::Watchdog> watchdog_ = comm::Watchdog::shared();
   std::optional<std::filesystem::path> last_checkpoint_;
   std::int64_t saved_iteration_ = 0;  ///< of last_checkpoint_; a fresh model is never saved

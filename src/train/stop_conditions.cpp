@@ -1,0 +1,69 @@
+#include "train/stop_conditions.hpp"
+
+#include <filesystem>
+#include <iterator>
+
+#include "core/signals.hpp"
+
+namespace trireme::train {
+
+StopConditions::StopConditions(const deck::Deck& deck, const deck::BatchSizes& batches,
+                               comm::Communicator& world, const Stopwatch& since_start,
+                               std::optional<double> time_limit, std::int64_t parameters)
+    : deck_(deck),
+      batches_(batches),
+      world_(world),
+      since_start_(since_start),
+      time_limit_(time_limit),
+      // Of fp32 weights and moments, on a disk of 500 MB/s.
+      save_(12.0 * static_cast<double>(parameters) / 500e6) {}
+
+bool StopConditions::sees_kill_switch() const {
+  // Rank 0 alone looks: on a shared file system the others might see another answer.
+  std::error_code unreadable;  // what cannot be looked at does not stop the run
+  return world_.rank() == 0 && deck_.train.kill_switch &&
+         std::filesystem::exists(*deck_.train.kill_switch, unreadable);
+}
+
+StopReason StopConditions::before_start() const {
+  const bool kill = world_.all_reduce(sees_kill_switch(), comm::Reduce::max) > 0.0;
+  return kill ? StopReason::kill_switch : StopReason::none;
+}
+
+double StopConditions::next_iteration_seconds(const deck::Progress& before,
+                                              const deck::Progress& now,
+                                              const deck::Progress& end) const {
+  const deck::Progress next = batches_.advance(now, 1);
+  const auto& every = deck_.evaluate.every;
+  const bool evaluates = (every && deck::reaches(*every, now, next)) ||
+                         (deck_.evaluate.at_end && next.iteration == end.iteration);
+  // A batch of an evaluation is a forward pass, a third of a step: a step's time for each covers
+  // the validation and the test split.
+  const std::int64_t samples =
+      next.samples - now.samples + (evaluates ? deck_.evaluate.iterations * deck_.batch.global : 0);
+  return longest_step_ * static_cast<double>(samples) /
+         static_cast<double>(now.samples - before.samples);
+}
+
+StopReason StopConditions::after_step(const deck::Progress& before, const deck::Progress& now,
+                                      const deck::Progress& end) const {
+  const double elapsed = since_start_.seconds();
+  const double needed = elapsed + next_iteration_seconds(before, now, end) + save_;
+  const bool time_limit = time_limit_ && needed >= *time_limit_;
+  const bool exit_duration =
+      deck_.train.exit_duration && elapsed >= deck::in_seconds(*deck_.train.exit_duration);
+  // What any rank saw holds for all.
+  double seen[] = {stop_signal() != 0 ? 1.0 : 0.0, sees_kill_switch() ? 1.0 : 0.0,
+                   exit_duration ? 1.0 : 0.0, time_limit ? 1.0 : 0.0};
+  world_.all_reduce(seen, std::size(seen), DType::f64, comm::Reduce::max);
+  if (now.iteration == end.iteration) return StopReason::none;
+  if (seen[0] > 0.0) return StopReason::signal;
+  if (seen[1] > 0.0) return StopReason::kill_switch;
+  if (seen[2] > 0.0) return StopReason::exit_duration;
+  if (seen[3] > 0.0) return StopReason::time_limit;
+  const auto& interval = deck_.train.exit_interval;
+  if (interval && deck::reaches(*interval, before, now)) return StopReason::exit_interval;
+  return StopReason::none;
+}
+
+}  // namespace trireme::train

@@ -1,0 +1,101 @@
+#include "train/stop_conditions.hpp"
+
+#include <gtest/gtest.h>
+
+#include <filesystem>
+#include <fstream>
+#include <string>
+#include <vector>
+
+#include "comm/serial_communicator.hpp"
+#include "decks.hpp"
+#include "scratch_folder.hpp"
+
+namespace trireme::train {
+namespace {
+
+// A run in batches of 4 samples, alone, whose iterations and saves take as long as told.
+class TimedRun {
+ public:
+  explicit TimedRun(const std::vector<std::string>& overrides,
+                    std::optional<double> time_limit = {})
+      : deck_(tiny_deck("run", overrides)),
+        stops_(deck_, batches_, world_, watch_, time_limit, 0) {}
+
+  StopConditions& stops() { return stops_; }
+  /// After `iteration` of a run of 10.
+  StopReason after(std::int64_t iteration) {
+    return stops_.after_step(batches_.advance({}, iteration - 1), batches_.advance({}, iteration),
+                             batches_.advance({}, 10));
+  }
+
+ private:
+  deck::Deck deck_;
+  deck::BatchSizes batches_{deck_.batch};
+  comm::SerialCommunicator world_;
+  Stopwatch watch_;
+  StopConditions stops_;
+};
+
+TEST(StopConditions, ARunGoesOnByItself) {
+  TimedRun run({});
+  EXPECT_EQ(run.stops().before_start(), StopReason::none);
+  EXPECT_EQ(run.after(3), StopReason::none);
+}
+
+TEST(StopConditions, TheTimeLimitHasRoomForAnIterationAndASave) {
+  TimedRun run({"evaluate.at_end=false"}, 1000.0);
+  run.stops().note_step(100.0);
+  run.stops().note_save(850.0);
+  EXPECT_EQ(run.after(3), StopReason::none);
+  run.stops().note_save(950.0);
+  EXPECT_EQ(run.after(3), StopReason::time_limit);
+}
+
+TEST(StopConditions, TheTimeLimitCountsTheLongestIteration) {
+  TimedRun run({"evaluate.at_end=false"}, 1000.0);
+  run.stops().note_save(0.0);
+  run.stops().note_step(1001.0);
+  run.stops().note_step(1.0);
+  EXPECT_EQ(run.after(3), StopReason::time_limit);
+}
+
+TEST(StopConditions, TheTimeLimitHasRoomForAnEvaluation) {
+  // A batch of an evaluation counts as much as a step: 1 + 20 steps where one is due.
+  TimedRun run({"data.split=9,1", "evaluate.every=4", "evaluate.iterations=20"}, 1000.0);
+  run.stops().note_save(0.0);
+  run.stops().note_step(50.0);
+  EXPECT_EQ(run.after(2), StopReason::none);
+  EXPECT_EQ(run.after(3), StopReason::time_limit);
+  EXPECT_EQ(run.after(4), StopReason::none);
+}
+
+TEST(StopConditions, IterationsAndDurationsOfTheDeck) {
+  TimedRun every_third({"train.exit_interval=3"});
+  EXPECT_EQ(every_third.after(2), StopReason::none);
+  EXPECT_EQ(every_third.after(3), StopReason::exit_interval);
+  TimedRun at_once({"train.exit_duration=0.001 seconds"});
+  while (at_once.after(1) == StopReason::none) {
+  }
+  EXPECT_EQ(at_once.after(1), StopReason::exit_duration);
+}
+
+TEST(StopConditions, AKillSwitchStopsARunAndKeepsItFromStarting) {
+  const ScratchFolder folder("stop_conditions");
+  const std::filesystem::path kill_switch = folder.path() / "stop";
+  TimedRun run({"train.kill_switch=" + kill_switch.string()});
+  EXPECT_EQ(run.stops().before_start(), StopReason::none);
+  EXPECT_EQ(run.after(1), StopReason::none);
+  std::ofstream(kill_switch).put('\n');
+  EXPECT_EQ(run.stops().before_start(), StopReason::kill_switch);
+  EXPECT_EQ(run.after(1), StopReason::kill_switch);
+}
+
+TEST(StopConditions, TheLastIterationIsNoEarlyStop) {
+  TimedRun run({"train.exit_interval=5"}, 1.0);
+  run.stops().note_step(100.0);
+  EXPECT_EQ(run.after(10), StopReason::none);
+}
+
+}  // namespace
+}  // namespace trireme::train
