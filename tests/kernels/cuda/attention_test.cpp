@@ -2,10 +2,12 @@
 
 #include <algorithm>
 #include <array>
+#include <thread>
 
 #include "attention/documents_testing.hpp"
 #include "device_testing.hpp"
 #include "kernels/cuda/attention_workspace.hpp"
+#include "kernels/host/threads.hpp"
 
 namespace trireme::kernels {
 namespace {
@@ -178,9 +180,41 @@ std::vector<double> part_of(const std::vector<double>& qkv, const Case& size, in
   return elements;
 }
 
-void expect_near(Problem& problem, const std::string& name,
-                 const cuda::Context* context = nullptr) {
-  const Results exact = problem.exact(), plain = problem.plain(), found = problem.on_gpu(context);
+// Problems whose results on the GPU are compared with those of the references.
+class Comparison {
+ public:
+  // With `context`, of its launchers.
+  explicit Comparison(const cuda::Context* context = nullptr) : context_(context) {}
+
+  void add(Problem problem, std::string name) {
+    trials_.push_back({std::move(problem), std::move(name), {}, {}});
+  }
+  // The references take far longer than the GPU: they come first, a problem on each core.
+  void expect_near() {
+    host::use_threads(static_cast<int>(std::thread::hardware_concurrency()));
+#pragma omp parallel for schedule(dynamic)
+    for (Trial& trial : trials_) {
+      trial.exact = trial.problem.exact();
+      trial.plain = trial.problem.plain();
+    }
+    for (const Trial& trial : trials_) expect_near(trial);
+  }
+
+ private:
+  struct Trial {
+    Problem problem;
+    std::string name;
+    Results exact, plain;
+  };
+  void expect_near(const Trial& trial) const;
+
+  const cuda::Context* context_;
+  std::vector<Trial> trials_;
+};
+
+void Comparison::expect_near(const Trial& trial) const {
+  const auto& [problem, name, exact, plain] = trial;
+  const Results found = problem.on_gpu(context_);
   expect_as_near("out, " + name, found.out, plain.out, exact.out);
   expect_as_near("lse, " + name, found.lse, exact.lse, exact.lse);
   expect_as_near("dqkv, " + name, found.dqkv, plain.dqkv, exact.dqkv);
@@ -205,63 +239,73 @@ TEST_P(AttentionOnGpu, IsAsNearAsAPlainVersion) {
       {64, 3, 1, 33},   {333, 2, 1, 64},  {129, 1, 2, 72},  {70, 1, 1, 200},  {1024, 1, 1, 64},
       {260, 1, 1, 112}, {260, 3, 5, 64},  {520, 1, 3, 128}, {140, 2, 2, 56},  {130, 1, 2, 120},
       {129, 9, 15, 64}, {260, 5, 9, 128}};  // more blocks of queries than multiprocessors
+  Comparison comparison;
   for (const Case& size : kCases)
     for (const double probability : {0.0, 0.2})
-      for (const bool causal : {true, false}) {
-        Problem problem(size, GetParam(), probability, causal);
-        expect_near(problem, text_of(size, GetParam(), probability, causal));
-      }
+      for (const bool causal : {true, false})
+        comparison.add({size, GetParam(), probability, causal},
+                       text_of(size, GetParam(), probability, causal));
+  comparison.expect_near();
 }
 
 // Compute capability 8.6 has less shared memory: other tiles.
 TEST_P(AttentionOnGpu, FitsTheSmallestSharedMemory) {
   for (const Case& size : {Case{333, 1, 1, 64}, Case{200, 1, 1, 80}, Case{333, 1, 1, 96},
-                           Case{127, 1, 1, 100}, Case{260, 1, 1, 128}, Case{132, 1, 1, 256}})
+                           Case{127, 1, 1, 100}, Case{260, 1, 1, 128}, Case{132, 1, 1, 256}}) {
+    Problem problem(size, GetParam(), 0.0, true);
+    const device::Buffer workspace = gpu().allocate(problem.workspace(), "a test");
+    const cuda::Context context{.stream = gpu().stream(),
+                                .workspace = static_cast<std::byte*>(workspace.get()),
+                                .workspace_bytes = problem.workspace(),
+                                .capability = 86,
+                                .shared_memory_bytes = 99 << 10};
+    Comparison comparison(&context);
     for (const double probability : {0.0, 0.2}) {
-      Problem problem(size, GetParam(), probability, true);
-      const device::Buffer workspace = gpu().allocate(problem.workspace(), "a test");
-      const cuda::Context context{.stream = gpu().stream(),
-                                  .workspace = static_cast<std::byte*>(workspace.get()),
-                                  .workspace_bytes = problem.workspace(),
-                                  .capability = 86,
-                                  .shared_memory_bytes = 99 << 10};
+      problem.dropout = dropout_of(probability);
       const std::string name = text_of(size, GetParam(), probability, true) + ", 99 KB";
-      expect_near(problem, name, &context);
+      problem.document_start.clear();
+      comparison.add(problem, name);
       problem.cut_documents(60);
-      expect_near(problem, name + ", documents", &context);
+      comparison.add(problem, name + ", documents");
     }
+    comparison.expect_near();
+  }
 }
 
 TEST_P(AttentionOnGpu, StaysWithinDocuments) {
   constexpr Case kCases[] = {{1, 2, 3, 4},    {65, 2, 3, 64},  {333, 3, 2, 64},  {200, 2, 2, 80},
                              {333, 1, 1, 96}, {260, 2, 1, 72}, {127, 1, 2, 100}, {520, 2, 3, 128},
                              {257, 2, 1, 33}, {260, 1, 1, 256}};
+  Comparison comparison;
   for (const Case& size : kCases)
     for (const std::int64_t mean : {1, 9, 90, 300})
       for (const double probability : {0.0, 0.2})
         for (const bool causal : {true, false}) {
           Problem problem(size, GetParam(), probability, causal);
           problem.cut_documents(mean);
-          expect_near(problem, text_of(size, GetParam(), probability, causal) +
-                                   ", documents of about " + std::to_string(mean));
+          comparison.add(problem, text_of(size, GetParam(), probability, causal) +
+                                      ", documents of about " + std::to_string(mean));
         }
+  comparison.expect_near();
 }
 
 // More tiles of queries attend to a block of keys than a warp looks at at once; more blocks of keys
 // than multiprocessors.
 TEST_P(AttentionOnGpu, StaysWithinLongDocuments) {
   if (GetParam() != DType::bf16) GTEST_SKIP() << "one type is enough: minutes on the host";
+  Comparison comparison;
   for (const Case& size : {Case{4500, 1, 1, 64}, Case{2300, 1, 1, 128}}) {
     Problem problem(size, GetParam(), 0.0, true);
     problem.document_start =
         cut_into_documents(size.s, [&](std::int64_t i) { return i == 0 ? size.s - 90 : 90; });
-    expect_near(problem, text_of(size, GetParam(), 0.0, true) + ", one long document");
+    comparison.add(problem, text_of(size, GetParam(), 0.0, true) + ", one long document");
   }
   for (const Case& size : {Case{260, 9, 15, 64}, Case{390, 5, 15, 128}}) {
     Problem problem(size, GetParam(), 0.0, true);
     problem.cut_documents(70);
-    expect_near(problem, text_of(size, GetParam(), 0.0, true) + ", many short documents");
+    comparison.add(problem, text_of(size, GetParam(), 0.0, true) + ", many short documents");
   }
+  comparison.expect_near();
 }
 
 TEST_P(AttentionOnGpu, OneDocumentChangesNothing) {
