@@ -135,7 +135,10 @@ class Runner {
         ++each;
         continue;
       }
-      conclude(*each, *code);
+      if (*code == static_cast<int>(ExitCode::io) && is_in_use(sweep_.runs[each->index].folder))
+        waiting_.push_back(each->index);  // a run of a killed sweep took the folder first
+      else
+        conclude(*each, *code);
       gpus_.give_back(each->gpus);
       each = running_.erase(each);
     }

@@ -11,6 +11,7 @@
 
 #include "checkpoint/folder.hpp"
 #include "checkpoint/reader.hpp"
+#include "core/clock.hpp"
 #include "core/error.hpp"
 #include "deck/load.hpp"
 #include "deck/restart.hpp"
@@ -100,19 +101,23 @@ FolderLock::FolderLock(const fs::path& folder) {
   const fs::path path = folder / ".lock";
   fd_ = ::open(path.c_str(), O_RDWR | O_CREAT | O_CLOEXEC, 0644);
   if (fd_ < 0) throw IoError("cannot open '{}': {}", path.string(), std::strerror(errno));
-  // Who only asks whether a run is going on takes the lock for an instant.
-  int reason = EWOULDBLOCK;
-  for (int attempt = 0; attempt < 10 && reason == EWOULDBLOCK; ++attempt) {
-    if (attempt > 0) std::this_thread::sleep_for(std::chrono::milliseconds(20));
-    if (::flock(fd_, LOCK_EX | LOCK_NB) == 0) return;
-    reason = errno;
+  // Who only asks whether a run is going on takes the lock for an instant, and the ranks of a
+  // launcher that was killed end within seconds.
+  constexpr double kPatience = 5.0;
+  const Stopwatch watch;
+  while (::flock(fd_, LOCK_EX | LOCK_NB) != 0) {
+    const int reason = errno;
+    if (reason == EWOULDBLOCK && watch.seconds() < kPatience) {
+      std::this_thread::sleep_for(std::chrono::milliseconds(20));
+      continue;
+    }
+    ::close(fd_);
+    if (reason == EWOULDBLOCK)
+      throw IoError(
+          "another run is using the run folder '{}'; wait for it, or choose another run.output",
+          folder.string());
+    throw IoError("cannot lock '{}': {}", path.string(), std::strerror(reason));
   }
-  ::close(fd_);
-  if (reason == EWOULDBLOCK)
-    throw IoError(
-        "another run is using the run folder '{}'; wait for it, or choose another run.output",
-        folder.string());
-  throw IoError("cannot lock '{}': {}", path.string(), std::strerror(reason));
 }
 
 FolderLock::~FolderLock() { ::close(fd_); }

@@ -37,11 +37,11 @@ RestartPoint find_restart(const deck::Deck& deck, const std::string& restart);
 /// that. Sequences of another length are another question to the same model.
 void require_same_model(const deck::Deck& deck, const std::filesystem::path& checkpoint);
 
-/// Holds the run folder for one run at a time: the second is refused with IoError that names the
-/// folder.
+/// Holds the run folder for one run at a time.
 class FolderLock {
  public:
-  /// Makes `folder` where needed. Throws IoError.
+  /// Makes `folder` where needed, and waits for up to 5 s while another run holds it. Throws IoError
+  /// that names the folder.
   explicit FolderLock(const std::filesystem::path& folder);
   ~FolderLock();
   FolderLock(const FolderLock&) = delete;

@@ -1,8 +1,11 @@
 // What decides about a run folder before there is any checkpoint.
 #include <gtest/gtest.h>
 
+#include <chrono>
 #include <functional>
+#include <future>
 #include <optional>
+#include <thread>
 
 #include "core/error.hpp"
 #include "core/files.hpp"
@@ -37,6 +40,15 @@ TEST_F(FolderTest, OneRunAtATime) {
   FolderLock elsewhere(scratch_.path() / "other");
   first.reset();
   EXPECT_NO_THROW(FolderLock third(run_));
+}
+
+TEST_F(FolderTest, WaitsForARunThatIsAboutToEnd) {
+  std::optional<FolderLock> ending(run_);
+  const auto end = std::async([&] {
+    std::this_thread::sleep_for(std::chrono::milliseconds(500));
+    ending.reset();
+  });
+  EXPECT_NO_THROW(FolderLock next(run_));
 }
 
 TEST_F(FolderTest, LockSaysWhyItCannotBeTaken) {
