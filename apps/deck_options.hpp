@@ -115,7 +115,7 @@ inline bool answers_deck_questions(const DeckArguments& arguments) {
                                     {.need_data = false, .automatic = train::automatic_device()})));
   if (asked("plan")) {
     const deck::Deck deck = load_for_planning(arguments, /*need_data=*/false);
-    print_out(plan::to_text(plan::plan_run(deck, plan::vocabulary(deck).size)));
+    print_out(plan::to_text(plan::plan_run(deck, plan::planned_vocabulary(deck))));
   }
   if (asked("check")) {
     const deck::Deck deck = load_for_planning(arguments, /*need_data=*/true);

@@ -109,7 +109,7 @@ inline bool answers_print_job(const DeckArguments& arguments) {
     throw UsageError("--gpus-per-node 0: the deck says run.device = cuda");
   deck::resolve_world_size(deck, plan::ranks_for(deck, request));
   const double flops = report::model_flops_per_token(
-      deck.model.layers, deck.model.hidden, deck.model.sequence, plan::vocabulary(deck).size);
+      deck.model.layers, deck.model.hidden, deck.model.sequence, plan::planned_vocabulary(deck));
   if (prints_before_mpi()) print_out(plan::to_script(plan::make_job(deck, request, flops)));
   return true;
 }

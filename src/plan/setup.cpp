@@ -139,6 +139,15 @@ Vocabulary vocabulary(const deck::Deck& deck) {
   return found;
 }
 
+std::int64_t planned_vocabulary(const deck::Deck& deck) {
+  try {
+    return vocabulary(deck).size;
+  } catch (const IoError& error) {
+    if (deck.model.vocab) return *deck.model.vocab;
+    throw IoError("{}; with model.vocab=N the plan needs no tokenizer", error.what());
+  }
+}
+
 grid::Layout layout(const deck::Deck& deck) {
   TRIREME_CHECK(deck.parallel.data.has_value(), "parallel.data is not resolved");
   const auto stages = deck::layers_per_stage(deck);

@@ -33,6 +33,10 @@ std::optional<tokenizer::TokenizerSpec> tokenizer_spec(const deck::Deck& deck);
 /// make_tokenizer does.
 Vocabulary vocabulary(const deck::Deck& deck);
 
+/// The size of vocabulary(), for a plan: where the tokenizer's files are not on this machine,
+/// model.vocab. Throws as vocabulary(); its IoError names this way out.
+std::int64_t planned_vocabulary(const deck::Deck& deck);
+
 /// The layout; parallel.data must be resolved.
 grid::Layout layout(const deck::Deck& deck);
 

@@ -39,6 +39,25 @@ TEST(Vocabulary, WithoutTokenizerIsTheDecks) {
   EXPECT_THROW(vocabulary(neither), DeckError);
 }
 
+TEST(Vocabulary, OfAPlanNeedsNoTokenizerWhereTheDeckGivesItsSize) {
+  const std::vector<std::string> elsewhere = {"data.tokenizer.type=sentencepiece",
+                                              "data.tokenizer.model=not/here.model"};
+  EXPECT_EQ(planned_vocabulary(gpt2_deck(elsewhere)), 50257);
+  EXPECT_EQ(planned_vocabulary(gpt2_deck({"data.tokenizer.type=bytes", "model.vocab="})), 257);
+  EXPECT_THROW(planned_vocabulary(gpt2_deck({"data.tokenizer.type=bytes", "model.vocab=100"})),
+               DeckError);
+  deck::Deck unknown = gpt2_deck(elsewhere);
+  unknown.model.vocab.reset();
+  try {
+    planned_vocabulary(unknown);
+    FAIL();
+  } catch (const IoError& error) {
+    EXPECT_STREQ(error.what(),
+                 "cannot open 'not/here.model': No such file or directory; with model.vocab=N the "
+                 "plan needs no tokenizer");
+  }
+}
+
 TEST(Vocabulary, MustSayWhereDocumentsEndWhenAKeyAsks) {
   for (const std::string key : {"reset_positions=true", "reset_attention=true", "eod_loss=false"}) {
     const std::vector<std::string> words = {"run.device=host", "precision.compute=fp32",
