@@ -1,6 +1,7 @@
 // What the programs share: parsing options, turning an error into one message and an exit code.
 #pragma once
 
+#include <algorithm>
 #include <boost/program_options.hpp>
 #include <cerrno>
 #include <csignal>
@@ -53,6 +54,13 @@ inline void print_version(const char* program) {
   print_out(fmt::format("{} {}\n", program, TRIREME_VERSION));
 }
 
+/// --help and --version, which every program and command takes.
+inline po::options_description general_options() {
+  po::options_description options("General");
+  options.add_options()("help,h", "print this and exit")("version", "print the version and exit");
+  return options;
+}
+
 /// True when the command line asks for --help or --version, which is then printed; other options
 /// need not be right. `usage` comes before the list of `options`.
 inline bool answers_help_or_version(int argc, char** argv, const char* program, const char* usage,
@@ -64,9 +72,11 @@ inline bool answers_help_or_version(int argc, char** argv, const char* program, 
       return true;
     }
     if (argument == "--help" || argument == "-h") {
-      std::ostringstream text;
-      text << usage << options;
-      print_out(text.str());
+      std::ostringstream list;
+      list << options;
+      // Groups without a caption begin with an empty line each.
+      const std::string text = list.str();
+      print_out(usage + text.substr(std::min(text.find_first_not_of('\n'), text.size())));
       return true;
     }
   }

@@ -35,10 +35,10 @@ inline po::options_description deck_options() {
       ("check", "check the deck, its tokenizer and its data, and exit")                         //
       ("plan", "print layout, parameters, memory per rank and pipeline bubble, and exit")       //
       ("ranks", po::value<std::int64_t>()->value_name("N"),
-       "number of ranks for --check and --plan")                            //
-      ("print-deck", "print the effective deck and exit")                   //
-      ("help", "this text; --help deck[.SECTION[.KEY]] explains the deck")  //
-      ("version", "print the version");
+       "number of ranks for --check and --plan")                                        //
+      ("print-deck", "print the effective deck and exit")                               //
+      ("help,h", "print this and exit; --help deck[.SECTION[.KEY]] explains the deck")  //
+      ("version", "print the version and exit");
   return options;
 }
 

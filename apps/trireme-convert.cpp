@@ -20,7 +20,7 @@ constexpr const char* kUsage =
     "       trireme-convert hf CHECKPOINT FOLDER\n"
     "           writes a checkpoint (or the newest of a run's folder) as a GPT2LMHeadModel of\n"
     "           Hugging Face's transformers: model.safetensors and config.json, fp32\n"
-    "       trireme-convert hf [--deck DECK [key=value ...]] FOLDER CHECKPOINT.h5\n"
+    "       trireme-convert hf [--deck DECK [KEY=VALUE ...]] FOLDER CHECKPOINT.h5\n"
     "           writes such a folder, or its .safetensors file, as a checkpoint of iteration 0\n\n";
 
 po::options_description flags_options() {
@@ -132,10 +132,8 @@ void convert_hf(int argc, char** argv) {
 }
 
 ExitCode run(int argc, char** argv) {
-  po::options_description general("General");
-  general.add_options()("help,h", "print this and exit")("version", "print the version and exit");
   po::options_description all;
-  all.add(flags_options()).add(hf_options()).add(general);
+  all.add(flags_options()).add(hf_options()).add(general_options());
   const auto dashes = static_cast<int>(
       std::find_if(argv, argv + argc, [](std::string_view word) { return word == "--"; }) - argv);
   if (answers_help_or_version(dashes, argv, kProgram, kUsage, all)) return ExitCode::success;

@@ -46,8 +46,7 @@ po::options_description work_options() {
        "host, cuda (the first GPU, in fp32), or auto: cuda where there is a GPU")  //
       ("json", po::bool_switch(),
        "a JSON object a line for each continuation: prompt, text (what was added), tokens (its "
-       "ids), finished (whether the document ended), stop (eod, tokens or context)")  //
-      ("help,h", "print this and exit")("version", "print the version and exit");
+       "ids), finished (whether the document ended), stop (eod, tokens or context)");
   return options;
 }
 
@@ -281,7 +280,10 @@ bool is_one_of_several_ranks(int& rank) {
 
 ExitCode run(int argc, char** argv) {
   po::options_description options;
-  options.add(work_options()).add(sampling_options()).add(tokenizer_override_options());
+  options.add(work_options())
+      .add(sampling_options())
+      .add(tokenizer_override_options())
+      .add(general_options());
   if (answers_help_or_version(argc, argv, kProgram, kUsage, options)) return ExitCode::success;
   if (int rank = 0; is_one_of_several_ranks(rank)) {
     // The others leave quietly, so that the message is seen once.

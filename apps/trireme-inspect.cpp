@@ -137,7 +137,7 @@ data::GptBlendConfig index_config(const po::variables_map& values) {
   common.format.sequence = values["sequence"].as<std::int64_t>();
   if (values.count("samples") > 0) common.samples = values["samples"].as<std::int64_t>();
   if (common.format.sequence < 1 || common.samples.value_or(1) < 1)
-    throw UsageError("--sequence and --samples are at least 1");
+    throw UsageError("--sequence and --samples: expected 1 or more");
   return config;
 }
 
@@ -229,9 +229,7 @@ po::options_description index_options() {
       ("seed", po::value<std::int64_t>()->default_value(1234)->value_name("S"), "data.seed")  //
       ("split", po::value<std::string>()->default_value("969,30,1")->value_name("A,B,C"),
        "data.split: weights of train, valid and test; whole for data.valid and data.test")  //
-      ("output", po::value<std::string>()->value_name("DIR"), "folder for the arrays")      //
-      ("help,h", "print this and exit")                                                     //
-      ("version", "print the version and exit");
+      ("output", po::value<std::string>()->value_name("DIR"), "folder for the arrays");
   return options;
 }
 
@@ -243,7 +241,8 @@ void refuse_stray_options(const po::variables_map& values) {
 }
 
 ExitCode run(int argc, char** argv) {
-  const po::options_description shown = index_options();
+  po::options_description shown;
+  shown.add(index_options()).add(general_options());
   if (answers_help_or_version(argc, argv, kProgram, kUsage, shown)) return ExitCode::success;
   po::options_description options;
   options.add(shown).add_options()("path", po::value<std::vector<std::string>>());

@@ -19,7 +19,7 @@ ExitCode run(int argc, char** argv) {
   all.add(preprocess::encode_options())
       .add(preprocess::merge_options())
       .add(preprocess::split_options())
-      .add(preprocess::general_options());
+      .add(general_options());
   if (answers_help_or_version(argc, argv, kProgram, kUsage, all)) return ExitCode::success;
 
   const std::string command = argc > 1 && argv[1][0] != '-' ? argv[1] : "";

@@ -27,9 +27,7 @@ ExitCode dispatch(int argc, char** argv, po::options_description options,
 
 ExitCode run(int argc, char** argv) {
   po::options_description all;
-  all.add(report_app::follow_options())
-      .add(report_app::summary_options())
-      .add(report_app::general_options());
+  all.add(report_app::follow_options()).add(report_app::summary_options()).add(general_options());
   if (answers_help_or_version(argc, argv, kProgram, kUsage, all)) return ExitCode::success;
 
   const std::string command = argc > 1 ? argv[1] : "";

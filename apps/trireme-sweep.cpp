@@ -42,9 +42,9 @@ po::options_description all_options() {
       ("csv", "print the table as CSV")            //
       ("markdown", "print the table as Markdown")  //
       ("beside", po::value<std::string>()->value_name("FILE"),
-       "CSV file whose columns stand beside the table's, by the name of the run")  //
-      ("help", "this text; --help deck[.SECTION[.KEY]] explains the deck")         //
-      ("version", "print the version");
+       "CSV file whose columns stand beside the table's, by the name of the run")       //
+      ("help,h", "print this and exit; --help deck[.SECTION[.KEY]] explains the deck")  //
+      ("version", "print the version and exit");
   return options;
 }
 

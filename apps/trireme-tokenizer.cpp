@@ -83,10 +83,11 @@ po::options_description training_options() {
 }
 
 ExitCode run(int argc, char** argv) {
-  po::options_description general("General");
-  general.add_options()("help,h", "print this and exit")("version", "print the version and exit");
   po::options_description all;
-  all.add(tokenizer_options()).add(document_options()).add(training_options()).add(general);
+  all.add(tokenizer_options())
+      .add(document_options())
+      .add(training_options())
+      .add(general_options());
   if (answers_help_or_version(argc, argv, kProgram, kUsage, all)) return ExitCode::success;
 
   const std::string command = argc > 1 ? argv[1] : "";

@@ -15,7 +15,8 @@ constexpr const char* kProgram = "trireme-bench comm";
 constexpr const char* kUsage =
     "Usage: mpirun -n RANKS trireme-bench comm [options]\n"
     "Times what the ranks of a run send each other, over NCCL where each has a GPU, else over "
-    "MPI; and where GPUs reach each other, what goes through peer memory.\n\n";
+    "MPI;\n"
+    "and where GPUs reach each other, what goes through peer memory.\n\n";
 
 constexpr std::size_t kMiB = std::size_t{1} << 20;
 
@@ -223,20 +224,22 @@ std::vector<std::size_t> parse_sizes(const std::string& text) {
 
 ExitCode run_comm(int argc, char** argv) {
   po::options_description options("Options");
-  options.add_options()("help,h", "print this help")("version", "print the version")(
-      "device", po::value<std::string>(),
-      "host or cuda; by default cuda where every rank has a GPU")(
-      "sizes", po::value<std::string>()->value_name("MIB,..."),
-      "sizes in MiB; by default 2,32,512 on GPUs, 2,32 on the host")(
-      "repeats", po::value<int>()->default_value(7), "measurements; the median counts")(
-      "json", po::bool_switch(), "print JSON instead of a table");
+  options.add_options()  //
+      ("device", po::value<std::string>()->value_name("WHERE"),
+       "host or cuda; by default cuda where every rank has a GPU")  //
+      ("sizes", po::value<std::string>()->value_name("MIB,..."),
+       "sizes in MiB; by default 2,32,512 on GPUs, 2,32 on the host")  //
+      ("repeats", po::value<int>()->default_value(7)->value_name("N"),
+       "measurements; the median counts")  //
+      ("json", po::bool_switch(), "print JSON instead of a table");
+  options.add(general_options());
   if (answers_deck_help(argc, argv, kProgram, kUsage, options)) return ExitCode::success;
   const po::variables_map values = parse_options(argc, argv, options);
   const std::string device = values.count("device") ? values["device"].as<std::string>() : "";
   if (!device.empty() && device != "host" && device != "cuda")
     throw UsageError("--device {}: expected host or cuda", device);
   CommSettings settings{.repeats = values["repeats"].as<int>(), .json = values["json"].as<bool>()};
-  if (settings.repeats < 1) throw UsageError("--repeats {}: at least 1", settings.repeats);
+  if (settings.repeats < 1) throw UsageError("--repeats {}: expected 1 or more", settings.repeats);
   const std::string sizes = values.count("sizes") ? values["sizes"].as<std::string>() : "";
   if (!sizes.empty()) settings.sizes = parse_sizes(sizes);
   return run_on_ranks(kProgram, [&](std::unique_ptr<comm::MpiCommunicator> world) {

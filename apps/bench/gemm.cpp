@@ -1,11 +1,18 @@
-#include <iostream>
-
 #include "app.hpp"
 #include "bench/commands.hpp"
 #include "bench/gpt2.hpp"
 #include "bench/gpu/commands.hpp"
 
 namespace trireme::bench {
+namespace {
+
+constexpr const char* kProgram = "trireme-bench gemm";
+constexpr const char* kUsage =
+    "Usage: trireme-bench gemm [options]\n"
+    "Times matrix products of GPTs: on the host against OpenBLAS's own sgemm, on a GPU cuBLASLt's\n"
+    "first choice against the fastest.\n\n";
+
+}  // namespace
 
 void measure_products(Meter& meter) {
   device::Backend& backend = meter.backend();
@@ -28,12 +35,10 @@ void measure_products(Meter& meter) {
 }
 
 ExitCode run_gemm(int argc, char** argv) {
-  const po::options_description options = settings_options();
+  po::options_description options = settings_options();
+  options.add(general_options());
+  if (answers_help_or_version(argc, argv, kProgram, kUsage, options)) return ExitCode::success;
   const po::variables_map values = parse_options(argc, argv, options);
-  if (values.count("help") > 0) {
-    std::cout << "Usage: trireme-bench gemm [options]\n\n" << options;
-    return ExitCode::success;
-  }
   const Settings settings = read_settings(values);
   if (settings.cuda) {
     gpu::measure_products(settings);

@@ -1,4 +1,3 @@
-#include <iostream>
 #include <vector>
 
 #include "app.hpp"
@@ -8,6 +7,11 @@
 
 namespace trireme::bench {
 namespace {
+
+constexpr const char* kProgram = "trireme-bench kernels";
+constexpr const char* kUsage =
+    "Usage: trireme-bench kernels [options]\n"
+    "Times every operation of a GPT's training step against what the host or the GPU can do.\n\n";
 
 constexpr double kFloat = 4.0;  // bytes
 const Shape kActivation{kSequence, kBatch, kHidden};
@@ -172,13 +176,11 @@ void print_step(const Meter& meter) {
 
 ExitCode run_kernels(int argc, char** argv) {
   po::options_description options = settings_options();
-  options.add_options()("dropout", po::value<double>()->default_value(0.0),
+  options.add_options()("dropout", po::value<double>()->default_value(0.0, "0")->value_name("P"),
                         "probability of dropout");
+  options.add(general_options());
+  if (answers_help_or_version(argc, argv, kProgram, kUsage, options)) return ExitCode::success;
   const po::variables_map values = parse_options(argc, argv, options);
-  if (values.count("help") > 0) {
-    std::cout << "Usage: trireme-bench kernels [options]\n\n" << options;
-    return ExitCode::success;
-  }
   const double probability = values["dropout"].as<double>();
   if (!(probability >= 0.0 && probability < 1.0))
     throw UsageError("--dropout {}: expected a number in [0, 1)", probability);

@@ -21,9 +21,8 @@ namespace {
 constexpr const char* kProgram = "trireme-bench step";
 constexpr const char* kUsage =
     "Usage: trireme-bench step DECK [KEY=VALUE ...] [options]\n"
-    "Times whole training steps of a deck (forward, backward, AdamW): on the host against "
-    "OpenBLAS's "
-    "own sgemm, on GPUs against their peak.\n"
+    "Times whole training steps of a deck (forward, backward, update): on the host against\n"
+    "OpenBLAS's own sgemm, on GPUs against their peak.\n"
     "A deck without data.train trains on random tokens.\n\n";
 
 /// A folder that is gone with this.
@@ -235,10 +234,12 @@ ExitCode measure(const DeckArguments& arguments, const Settings& settings,
 
 ExitCode run_step(int argc, char** argv) {
   po::options_description options = deck_options();
-  options.add_options()("repeats", po::value<int>()->default_value(5),
-                        "steps that are timed; the median counts")(
-      "threads", po::value<int>(), "threads of a rank; by default its share of the cores")(
-      "json", "print JSON instead of a table");
+  options.add_options()  //
+      ("repeats", po::value<int>()->default_value(5)->value_name("N"),
+       "steps that are timed; the median counts")  //
+      ("threads", po::value<int>()->value_name("N"),
+       "threads of a rank; by default its share of the cores")  //
+      ("json", "print JSON instead of a table");
   if (answers_deck_help(argc, argv, kProgram, kUsage, options)) return ExitCode::success;
   const DeckArguments arguments = parse_deck_options(argc, argv, options);
   if (answers_deck_questions(arguments)) return ExitCode::success;
@@ -250,7 +251,7 @@ ExitCode run_step(int argc, char** argv) {
         .repeats = values["repeats"].as<int>(),
         .json = values.count("json") > 0};
     if (settings.threads < 1 || settings.repeats < 1)
-      throw UsageError("--threads and --repeats are at least 1");
+      throw UsageError("--threads and --repeats: expected 1 or more");
     return measure(arguments, settings, std::move(world));
   });
 }

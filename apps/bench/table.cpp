@@ -50,16 +50,18 @@ double median(std::vector<double> values) {
 
 po::options_description settings_options() {
   po::options_description options("Options");
-  options.add_options()("help,h", "print this help")(
-      "device", po::value<std::string>(), "host or cuda; by default cuda where there is a GPU")(
-      "threads", po::value<int>()->default_value(device::threads_for_rank(1)),
-      "threads that compute on the host")("type", po::value<std::string>()->default_value("bf16"),
-                                          "bf16, fp16 or fp32: what cuda computes with")(
-      "only", po::value<std::string>()->default_value(""),
-      "measure operations whose names contain this")(
-      "repeats", po::value<int>()->default_value(7),
-      "times that each operation is measured; the median counts")("json", po::bool_switch(),
-                                                                  "print JSON instead of a table");
+  options.add_options()  //
+      ("device", po::value<std::string>()->value_name("WHERE"),
+       "host or cuda; by default cuda where there is a GPU")  //
+      ("threads", po::value<int>()->default_value(device::threads_for_rank(1))->value_name("N"),
+       "threads that compute on the host")  //
+      ("type", po::value<std::string>()->default_value("bf16")->value_name("TYPE"),
+       "bf16, fp16 or fp32: what cuda computes with")  //
+      ("only", po::value<std::string>()->default_value("")->value_name("TEXT"),
+       "measure operations whose names contain this")  //
+      ("repeats", po::value<int>()->default_value(7)->value_name("N"),
+       "times that each operation is measured; the median counts")  //
+      ("json", po::bool_switch(), "print JSON instead of a table");
   return options;
 }
 
@@ -70,8 +72,8 @@ Settings read_settings(const po::variables_map& values) {
                           .cuda = asks_for_cuda(values),
                           .dtype = type_named(values["type"].as<std::string>()),
                           .only = values["only"].as<std::string>()};
-  if (settings.threads < 1) throw UsageError("--threads {}: at least 1", settings.threads);
-  if (settings.repeats < 1) throw UsageError("--repeats {}: at least 1", settings.repeats);
+  if (settings.threads < 1) throw UsageError("--threads {}: expected 1 or more", settings.threads);
+  if (settings.repeats < 1) throw UsageError("--repeats {}: expected 1 or more", settings.repeats);
   return settings;
 }
 

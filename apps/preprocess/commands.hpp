@@ -5,13 +5,6 @@
 
 namespace trireme::preprocess {
 
-/// --help and --version, which every command takes.
-inline po::options_description general_options() {
-  po::options_description options("General");
-  options.add_options()("help,h", "print this and exit")("version", "print the version and exit");
-  return options;
-}
-
 /// Documents to a dataset: the program without a command.
 po::options_description encode_options();
 void encode(const po::variables_map& values);

@@ -5,13 +5,6 @@
 
 namespace trireme::report_app {
 
-/// --help and --version, which every command takes.
-inline po::options_description general_options() {
-  po::options_description options("General");
-  options.add_options()("help,h", "print this and exit")("version", "print the version and exit");
-  return options;
-}
-
 /// `follow`: a run as it goes on. `words` are the run or job, then overrides of --deck. Fails
 /// (exit 1) where one of the four answers is bad.
 po::options_description follow_options();

@@ -28,9 +28,10 @@ report::FollowTarget target_of(const po::variables_map& values, const Words& wor
 
 po::options_description follow_options() {
   po::options_description options("Options of follow");
-  options.add_options()  //
-      ("once", "print once and end")("every", po::value<double>()->default_value(2.0, "2"),
-                                     "seconds between two looks")  //
+  options.add_options()               //
+      ("once", "print once and end")  //
+      ("every", po::value<double>()->default_value(2.0, "2")->value_name("SECONDS"),
+       "time between two looks")  //
       ("deck", po::value<std::string>()->value_name("DECK"),
        "the deck that was asked for, before its KEY=VALUEs; else the run's own command says it");
   return options;
@@ -38,7 +39,8 @@ po::options_description follow_options() {
 
 ExitCode follow(const po::variables_map& values, const Words& words) {
   const double every = values["every"].as<double>();
-  if (!(every >= 0.1 && every <= 86400)) throw UsageError("--every takes 0.1 to 86400 seconds");
+  if (!(every >= 0.1 && every <= 86400))
+    throw UsageError("--every {}: expected 0.1 to 86400 seconds", every);
   report::Follower follower(target_of(values, words));
   const bool terminal = ::isatty(STDOUT_FILENO) == 1;
   const bool colour = terminal && std::getenv("NO_COLOR") == nullptr;

@@ -111,6 +111,25 @@ class Questions(RunTest):
         self.assertEqual(wrong.code, USAGE, wrong)
         self.assertIn("did you mean 'model'?", wrong.err)
 
+    def test_every_command_answers_help_and_version_alike(self):
+        for program, *command in [["pretrain"], ["evaluate"], ["sweep"], ["generate"],
+                                  ["preprocess"], ["tokenizer"], ["inspect"], ["convert"],
+                                  ["report"], ["bench", "gemm"], ["bench", "kernels"],
+                                  ["bench", "step"], ["bench", "comm"]]:
+            name = f"trireme-{program}"
+            with self.subTest(" ".join([name, *command])):
+                text = self.answers(*command, "--help", program=name)
+                self.assertEqual(self.answers(*command, "-h", program=name), text)
+                self.assertIn(f"Usage: {' '.join([name, *command])} ", text.replace(
+                    "mpirun -n RANKS ", ""))
+                self.assertIn("  -h [ --help ] ", text)
+                self.assertIn("  --version ", text)
+                self.assertNotRegex(text, r"--[a-z-]+ arg\b", "a value without a name")
+                self.assertNotIn("\n\n\n", text)
+                self.assertLessEqual(max(map(len, text.splitlines())), 100, text)
+                self.assertRegex(self.answers(*command, "--version", program=name),
+                                 rf"^{' '.join([name, *command])} \d+\.\d+\.\d+\n$")
+
     def test_check_and_plan(self):
         words = self.deck_words("run", "parallel.tensor=2", "parallel.pipeline=2")
         checked = self.answers(*words, "--check", "--ranks", "8")
