@@ -1,6 +1,7 @@
 // trireme-evaluate: scores a checkpoint on a split of the deck's data.
 #include <nlohmann/json.hpp>
 
+#include "checkpoint/folder.hpp"
 #include "checkpoint/model_tensors.hpp"
 #include "core/clock.hpp"
 #include "deck_options.hpp"
@@ -89,10 +90,12 @@ nlohmann::ordered_json perplexity(const DeckArguments& arguments,
   const auto& [deck, vocabulary] = prepared;
   const std::string path = train::on_rank_zero(*world, [&] {
     const auto& values = arguments.values;
-    const auto checkpoint = train::resolve_checkpoint(
+    const auto found = checkpoint::locate(
         values.count("checkpoint") ? values["checkpoint"].as<std::string>() : deck.run.output);
-    train::require_same_model(deck, checkpoint);
-    return checkpoint.string();
+    if (!found.note.empty())
+      std::fputs(fmt::format("{}: {}\n", kProgram, found.note).c_str(), stderr);
+    train::require_same_model(deck, found.path);
+    return found.path.string();
   });
   const data::GptDataset dataset = open_whole(prepared, split, *world);
   train::Devices devices = train::make_devices(deck, std::move(world));

@@ -7,6 +7,7 @@
 #include <sstream>
 
 #include "app.hpp"
+#include "checkpoint/folder.hpp"
 #include "core/files.hpp"
 #include "deck/load.hpp"
 #include "generate/checkpoint_model.hpp"
@@ -296,7 +297,7 @@ ExitCode run(int argc, char** argv) {
   at_least_one(values, "samples");
   std::vector<Prompt> prompts = read_prompts(values);
 
-  const auto checkpoint = generate::locate_checkpoint(values["checkpoint"].as<std::string>());
+  const auto checkpoint = checkpoint::locate(values["checkpoint"].as<std::string>());
   if (!checkpoint.note.empty())
     std::fputs(fmt::format("{}: {}\n", kProgram, checkpoint.note).c_str(), stderr);
   const generate::CheckpointModel model(checkpoint.path);

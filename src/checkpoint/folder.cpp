@@ -94,6 +94,18 @@ std::optional<Latest> find_latest(const std::filesystem::path& folder) {
   throw DataError("no checkpoint in '{}' can be opened: {}", folder.string(), problem);
 }
 
+Latest locate(const std::filesystem::path& path) {
+  std::error_code ignored;
+  if (!std::filesystem::exists(path, ignored))
+    throw IoError("there is no checkpoint '{}'", path.string());
+  if (!std::filesystem::is_directory(path, ignored)) return {path, ""};
+  const std::filesystem::path inside = path / "checkpoints";
+  const bool of_run = std::filesystem::is_directory(inside, ignored);
+  if (auto latest = find_latest(of_run ? inside : path)) return *latest;
+  throw IoError("there is no checkpoint in '{}': expected files such as '{}'", path.string(),
+                step_path(of_run ? inside : path, 1000).string());
+}
+
 std::vector<std::filesystem::path> retain(const std::filesystem::path& folder,
                                           std::optional<std::int64_t> keep,
                                           const std::function<bool(std::int64_t)>& is_milestone) {

@@ -34,6 +34,10 @@ struct Latest {
 /// has no checkpoint at all. Throws DataError when it has some and none can be opened.
 std::optional<Latest> find_latest(const std::filesystem::path& folder);
 
+/// The checkpoint that a person means by `path`: the file itself, or find_latest() of a folder of
+/// checkpoints or of a run's folder. Throws IoError when there is none, and as find_latest().
+Latest locate(const std::filesystem::path& path);
+
 /// Deletes the step files that are neither among the `keep` newest, nor of an iteration that is a
 /// milestone, nor named by `latest`; without `keep` deletes nothing. Called by one rank after a
 /// save that succeeded. Returns the deleted files. Throws IoError.

@@ -13,17 +13,6 @@ constexpr const char* kWordEmbedding = "model/embedding/word";
 
 }  // namespace
 
-checkpoint::Latest locate_checkpoint(const std::filesystem::path& path) {
-  namespace fs = std::filesystem;
-  std::error_code ignored;
-  if (!fs::is_directory(path, ignored)) return {.path = path, .note = ""};
-  const fs::path inside = path / "checkpoints";
-  const fs::path folder = fs::is_directory(inside, ignored) ? inside : path;
-  if (auto latest = checkpoint::find_latest(folder)) return *latest;
-  throw IoError("'{}' has no checkpoint: expected files such as '{}'", path.string(),
-                checkpoint::step_path(folder, 1000).string());
-}
-
 CheckpointModel::CheckpointModel(const std::filesystem::path& path) : path_(path), reader_(path) {}
 
 const checkpoint::TensorInfo& CheckpointModel::tensor(const std::string& name) const {

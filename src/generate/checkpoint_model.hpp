@@ -5,18 +5,12 @@
 #include <memory>
 #include <string>
 
-#include "checkpoint/folder.hpp"
 #include "checkpoint/reader.hpp"
 #include "device/backend.hpp"
 #include "model/config.hpp"
 #include "model/parameter_store.hpp"
 
 namespace trireme::generate {
-
-/// The checkpoint that `path` means: itself when it is a file, the newest one when it is a run's
-/// folder or the `checkpoints` folder in it. Throws IoError when there is none, and as
-/// checkpoint::find_latest does.
-checkpoint::Latest locate_checkpoint(const std::filesystem::path& path);
 
 /// An open checkpoint with a GPT in it, written at any layout. Needs no MPI.
 class CheckpointModel {

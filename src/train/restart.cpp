@@ -50,30 +50,22 @@ fs::path checkpoint_folder(const deck::Deck& deck) {
   return fs::path(deck.run.output) / "checkpoints";
 }
 
-fs::path resolve_checkpoint(const fs::path& path) {
-  if (!fs::exists(path)) throw IoError("there is no checkpoint '{}'", path.string());
-  if (!fs::is_directory(path)) return path;
-  const fs::path inner = path / "checkpoints";
-  const auto latest = checkpoint::find_latest(fs::is_directory(inner) ? inner : path);
-  if (!latest) throw IoError("there is no checkpoint in '{}'", path.string());
-  return latest->path;
-}
-
 RestartPoint find_restart(const deck::Deck& deck, const std::string& restart) {
   RestartPoint point;
+  const auto start_from = [&](const checkpoint::Latest& found) {
+    point.checkpoint = found.path;
+    if (!found.note.empty()) point.notes.push_back(found.note);
+  };
   if (restart == "never") {
     if (fs::exists(fs::path(deck.run.output) / "metrics.jsonl"))
       point.notes.push_back(move_aside(deck.run.output));
   } else if (restart == "latest") {
-    if (const auto latest = checkpoint::find_latest(checkpoint_folder(deck))) {
-      point.checkpoint = latest->path;
-      if (!latest->note.empty()) point.notes.push_back(latest->note);
-    }
+    if (const auto latest = checkpoint::find_latest(checkpoint_folder(deck))) start_from(*latest);
   } else {
-    point.checkpoint = resolve_checkpoint(restart);
+    start_from(checkpoint::locate(restart));
   }
   if (!point.checkpoint && deck.checkpoint.load)
-    point.checkpoint = resolve_checkpoint(*deck.checkpoint.load);
+    start_from(checkpoint::locate(*deck.checkpoint.load));
   if (!point.checkpoint) return point;
 
   const checkpoint::Header header = checkpoint::read_header(*point.checkpoint);

@@ -21,10 +21,6 @@ struct RestartPoint {
 /// The run folder's checkpoints.
 std::filesystem::path checkpoint_folder(const deck::Deck& deck);
 
-/// What `path` names: a checkpoint file, a run folder, or a folder of checkpoints (the newest of
-/// it). Throws IoError when there is none.
-std::filesystem::path resolve_checkpoint(const std::filesystem::path& path);
-
 /// Decides where to start. `restart` is "latest" (the newest checkpoint of the run folder; else
 /// checkpoint.load; else fresh), "never" (checkpoint.load or fresh; an old run folder is moved
 /// aside to <output>.1, .2, ...) or a path. Compares the checkpoint's deck with this one: notes

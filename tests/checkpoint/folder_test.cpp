@@ -74,6 +74,37 @@ TEST_F(FolderTest, ALatestThatNamesNothingIsNotAFreshStart) {
   EXPECT_THROW(find_latest(folder_), DataError);
 }
 
+TEST_F(FolderTest, LocatesWhatPeopleNameACheckpointBy) {
+  const std::filesystem::path run = folder_;
+  folder_ = run / "checkpoints";
+  const std::filesystem::path older = save_step(10);
+  const std::filesystem::path newer = save_step(20);
+  EXPECT_EQ(locate(older).path, older);
+  for (const auto& named : {run, folder_}) {
+    EXPECT_EQ(locate(named).path, newer);
+    EXPECT_EQ(locate(named).note, "");
+  }
+  std::filesystem::resize_file(newer, 1000);
+  EXPECT_EQ(locate(run).path, older);
+  EXPECT_NE(locate(run).note.find(newer.string()), std::string::npos);
+  folder_ = run;
+}
+
+TEST_F(FolderTest, SaysWhereNoCheckpointIs) {
+  const auto message_of = [](const std::filesystem::path& path) -> std::string {
+    try {
+      return locate(path).path.string();
+    } catch (const IoError& error) {
+      return error.what();
+    }
+  };
+  const std::string folder = folder_.string();
+  EXPECT_EQ(message_of(folder_), "there is no checkpoint '" + folder + "'");
+  std::filesystem::create_directories(folder_);
+  EXPECT_EQ(message_of(folder_), "there is no checkpoint in '" + folder +
+                                     "': expected files such as '" + folder + "/step-00001000.h5'");
+}
+
 TEST_F(FolderTest, RetentionKeepsNewestMilestonesAndLatest) {
   std::filesystem::create_directories(folder_);
   for (std::int64_t iteration = 10; iteration <= 80; iteration += 10)

@@ -7,6 +7,7 @@
 #include <fstream>
 #include <string>
 
+#include "checkpoint/folder.hpp"
 #include "checkpoint/model_tensors.hpp"
 #include "generate/generator.hpp"
 #include "tiny_gpt.hpp"
@@ -65,28 +66,7 @@ TEST_F(CheckpointModelTest, GeneratesWhatTheSavedModelGenerates) {
   }
 }
 
-TEST_F(CheckpointModelTest, IsFoundFromTheRunsFolder) {
-  EXPECT_EQ(locate_checkpoint(path_).path, path_);
-  EXPECT_EQ(locate_checkpoint(folder_ / "checkpoints").path, path_);
-  EXPECT_EQ(locate_checkpoint(folder_).path, path_);
-  EXPECT_EQ(locate_checkpoint(folder_).note, "");
-  const fs::path newer = checkpoint::step_path(folder_ / "checkpoints", 40);
-  save(newer);
-  EXPECT_EQ(locate_checkpoint(folder_).path, newer);
-}
-
-TEST_F(CheckpointModelTest, MissingCheckpointsAreIoErrors) {
-  const fs::path empty = folder_ / "empty";
-  fs::create_directory(empty);
-  try {
-    locate_checkpoint(empty);
-    FAIL() << "a checkpoint was found in an empty folder";
-  } catch (const IoError& error) {
-    EXPECT_EQ(std::string(error.what()),
-              fmt::format("'{}' has no checkpoint: expected files such as '{}/step-00001000.h5'",
-                          empty.string(), empty.string()));
-  }
-  EXPECT_THROW(CheckpointModel(locate_checkpoint(folder_ / "absent.h5").path), IoError);
+TEST_F(CheckpointModelTest, FilesThatAreNoCheckpointAreDataErrors) {
   std::ofstream(folder_ / "foreign.h5") << "no HDF5 at all";
   EXPECT_THROW(CheckpointModel(folder_ / "foreign.h5"), DataError);
 }

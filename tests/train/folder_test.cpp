@@ -69,11 +69,6 @@ TEST_F(FolderTest, FreshWithoutCheckpoints) {
 
 TEST_F(FolderTest, NamedCheckpointMustExist) {
   const std::string absent = (scratch_.path() / "absent").string();
-  EXPECT_EQ(message_of<IoError>([&] { resolve_checkpoint(absent); }),
-            "there is no checkpoint '" + absent + "'");
-  std::filesystem::create_directories(run_);
-  EXPECT_EQ(message_of<IoError>([&] { resolve_checkpoint(run_); }),
-            "there is no checkpoint in '" + run_.string() + "'");
   EXPECT_THROW(find_restart(tiny_deck(run_), absent), IoError);
   EXPECT_THROW(find_restart(tiny_deck(run_, {"checkpoint.load=" + absent}), "latest"), IoError);
 }

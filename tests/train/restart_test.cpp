@@ -45,13 +45,18 @@ class RestartTest : public testing::Test {
   fs::path run_, other_;
 };
 
-TEST_F(RestartTest, PathsThatNameACheckpoint) {
-  const fs::path older = save(run_, 10);
-  const fs::path newer = save(run_, 20);
+TEST_F(RestartTest, SaysWhyItIsNotTheNewestOfANamedFolder) {
+  const fs::path older = save(other_, 10);
+  const fs::path newer = save(other_, 20);
   if (!decides()) return;
-  EXPECT_EQ(resolve_checkpoint(run_), newer);
-  EXPECT_EQ(resolve_checkpoint(run_ / "checkpoints"), newer);
-  EXPECT_EQ(resolve_checkpoint(older), older);
+  fs::resize_file(newer, 100);
+  const std::string load = "checkpoint.load=" + other_.string();
+  for (const RestartPoint& point : {find_restart(tiny_deck(run_), other_.string()),
+                                    find_restart(tiny_deck(run_, {load}), "latest")}) {
+    EXPECT_EQ(point.checkpoint, older);
+    ASSERT_EQ(point.notes.size(), 1u);
+    EXPECT_NE(point.notes[0].find("using 'step-00000010.h5'"), std::string::npos) << point.notes[0];
+  }
 }
 
 TEST_F(RestartTest, LatestOfTheRunComesBeforeTheDecksCheckpoint) {

@@ -2,6 +2,7 @@
 
 #include <system_error>
 
+#include "checkpoint/folder.hpp"
 #include "checkpoint/reader.hpp"
 #include "convert/huggingface/convert.hpp"
 #include "convert/huggingface/gpt2.hpp"
@@ -11,7 +12,6 @@
 #include "core/half.hpp"
 #include "deck/load.hpp"
 #include "plan/setup.hpp"
-#include "train/restart.hpp"
 
 namespace trireme::convert::huggingface {
 namespace {
@@ -77,7 +77,7 @@ void make_folder(const fs::path& folder) {
 }  // namespace
 
 std::string export_model(const fs::path& from, const fs::path& to) {
-  const fs::path file = train::resolve_checkpoint(from);
+  const auto [file, note] = checkpoint::locate(from);
   const checkpoint::Reader reader(file);
   const checkpoint::TensorInfo* words = reader.header().find("model/embedding/word");
   if (!words) throw DataError("'{}' has no tensor 'model/embedding/word'", file.string());
@@ -97,9 +97,10 @@ std::string export_model(const fs::path& from, const fs::path& to) {
   for (const Counterpart& part : parts) writer.write(read_weights(reader, part, file.string()));
   writer.finish();
   write_file_atomically(to / "config.json", write_config(config, end_of_document(deck)));
-  return fmt::format("{}: {} tensors, {} elements, from iteration {} of '{}'\n{}", to.string(),
-                     parts.size(), elements, reader.header().get<std::int64_t>("iteration"),
-                     file.string(), copy_vocabulary(deck, to));
+  return fmt::format("{}{}{}: {} tensors, {} elements, from iteration {} of '{}'\n{}", note,
+                     note.empty() ? "" : "\n", to.string(), parts.size(), elements,
+                     reader.header().get<std::int64_t>("iteration"), file.string(),
+                     copy_vocabulary(deck, to));
 }
 
 }  // namespace trireme::convert::huggingface
