@@ -1,6 +1,14 @@
 #include "core/shell.hpp"
 
+#include <sys/wait.h>
+
+#include <array>
+#include <cerrno>
+#include <cstdio>
+#include <cstring>
 #include <string_view>
+
+#include "core/error.hpp"
 
 namespace trireme {
 namespace {
@@ -37,6 +45,18 @@ std::string shell_word(const std::string& word) {
   const bool reads_better = word.find_first_of("'$`") != std::string::npos;
   return reads_better && word.find('!') == std::string::npos ? double_quoted(word)
                                                              : single_quoted(word);
+}
+
+ShellAnswer ask_shell(const std::string& line) {
+  std::FILE* const pipe = ::popen(line.c_str(), "r");
+  if (pipe == nullptr) throw IoError("cannot run '{}': {}", line, std::strerror(errno));
+  ShellAnswer answer;
+  std::array<char, 4096> part;
+  while (const std::size_t count = std::fread(part.data(), 1, part.size(), pipe))
+    answer.output.append(part.data(), count);
+  const int status = ::pclose(pipe);
+  answer.code = WIFEXITED(status) ? WEXITSTATUS(status) : 128;
+  return answer;
 }
 
 }  // namespace trireme

@@ -1,16 +1,14 @@
 #include "sweep/slurm.hpp"
 
 #include <fmt/ranges.h>
-#include <sys/wait.h>
 
-#include <array>
-#include <cstdio>
 #include <cstdlib>
 #include <map>
 #include <sstream>
 
 #include "core/error.hpp"
 #include "core/files.hpp"
+#include "core/shell.hpp"
 #include "deck/problems.hpp"
 #include "deck/sweep/names.hpp"
 #include "sweep/table.hpp"
@@ -22,24 +20,6 @@ namespace fs = std::filesystem;
 
 constexpr const char* kList = "runs.txt";
 constexpr const char* kScript = "job.sbatch";
-
-/// What a command prints, and its exit code.
-struct Answer {
-  std::string text;
-  int code = 0;
-};
-
-Answer ask(const std::string& line) {
-  std::FILE* pipe = ::popen(line.c_str(), "r");
-  if (pipe == nullptr) throw IoError("cannot start '{}'", line);
-  Answer answer;
-  std::array<char, 4096> part;
-  while (const std::size_t count = std::fread(part.data(), 1, part.size(), pipe))
-    answer.text.append(part.data(), count);
-  const int status = ::pclose(pipe);
-  answer.code = WIFEXITED(status) ? WEXITSTATUS(status) : 128;
-  return answer;
-}
 
 /// "1-3,7": numbers in rising order.
 std::string ranges(const std::vector<int>& numbers) {
@@ -147,12 +127,13 @@ std::vector<std::vector<std::string>> sbatch_commands(const PlannedSweep& sweep,
 
 Queue read_queue(const PlannedSweep& sweep, bool must_answer) {
   if (!fs::exists(sweep.own_folder() / kScript)) return {};
-  const Answer answer = ask(fmt::format("squeue --noheader --array --name={} --format='%K %t'{}",
-                                        job_name(sweep), must_answer ? "" : " 2>/dev/null"));
+  const ShellAnswer answer =
+      ask_shell(fmt::format("squeue --noheader --array --name={} --format='%K %t'{}",
+                            job_name(sweep), must_answer ? "" : " 2>/dev/null"));
   if (answer.code != 0 && must_answer)
     throw IoError("squeue ended with exit code {}: what is in the queue is not known", answer.code);
   Queue queue;
-  std::istringstream lines(answer.text);
+  std::istringstream lines(answer.output);
   std::string task, state;
   while (lines >> task >> state)
     if (const int number = std::atoi(task.c_str()); number > 0)
@@ -178,9 +159,9 @@ std::string submit(const PlannedSweep& sweep, const Launch& launch,
   std::string text;
   for (const auto& command : sbatch_commands(sweep, tasks_to_do(sweep, queue), jobs, words)) {
     const std::string line = shell_line(command);
-    const Answer answer = ask(line);
+    const ShellAnswer answer = ask_shell(line);
     if (answer.code != 0) throw IoError("'{}' ended with exit code {}", line, answer.code);
-    text += fmt::format("{}\n  job {}", line, answer.text);
+    text += fmt::format("{}\n  job {}", line, answer.output);
   }
   return text + count_line(all_statuses(sweep, read_queue(sweep, /*must_answer=*/false))) + "\n";
 }

@@ -2,8 +2,6 @@
 
 #include <gtest/gtest.h>
 
-#include <cstdio>
-
 namespace trireme {
 namespace {
 
@@ -17,13 +15,19 @@ TEST(ShellWord, AShellReadsBackWhatWasQuoted) {
   for (const std::string word : {"", "a b", "it's", "''", "$HOME `id` \\ \"x\"", "a;b|c&d", "~",
                                  "*", "[1, 2]", "{a: b}", "#x", "!", "it's!", "tab\there", "ü"}) {
     const std::string command = "printf %s " + shell_word(word);
-    FILE* shell = ::popen(command.c_str(), "r");
-    ASSERT_NE(shell, nullptr);
-    char text[64] = {};
-    const std::size_t size = std::fread(text, 1, sizeof text, shell);
-    EXPECT_EQ(::pclose(shell), 0);
-    EXPECT_EQ(std::string(text, size), word) << command;
+    const ShellAnswer answer = ask_shell(command);
+    EXPECT_EQ(answer.code, 0);
+    EXPECT_EQ(answer.output, word) << command;
   }
+}
+
+TEST(AskShell, GivesAllThatWasPrintedAndTheExitCode) {
+  const ShellAnswer answer = ask_shell("seq 5000; exit 7");
+  EXPECT_EQ(answer.code, 7);
+  EXPECT_EQ(answer.output.size(), 23893u);
+  EXPECT_TRUE(answer.output.ends_with("4999\n5000\n"));
+  EXPECT_EQ(ask_shell("kill -9 $$").code, 128);
+  EXPECT_EQ(ask_shell("not-a-program 2>/dev/null").code, 127);
 }
 
 }  // namespace

@@ -1,15 +1,11 @@
 #include "report/follow/slurm.hpp"
 
 #include <algorithm>
-#include <array>
 #include <cctype>
-#include <cerrno>
-#include <cstdio>
-#include <cstring>
-#include <memory>
 
 #include "core/error.hpp"
 #include "core/files.hpp"
+#include "core/shell.hpp"
 
 namespace trireme::report {
 namespace {
@@ -31,20 +27,6 @@ std::string value_of(const std::string& line, const std::string& key) {
       return std::string(rest.substr(0, space));
   }
   return std::string(rest);
-}
-
-/// A command's output, standard error included.
-std::string output_of(const std::string& command) {
-  struct Closer {
-    void operator()(std::FILE* pipe) const { ::pclose(pipe); }
-  };
-  const std::unique_ptr<std::FILE, Closer> pipe(::popen((command + " 2>&1").c_str(), "r"));
-  if (!pipe) throw IoError("cannot run '{}': {}", command, std::strerror(errno));
-  std::string output;
-  std::array<char, 4096> buffer;
-  while (const std::size_t got = std::fread(buffer.data(), 1, buffer.size(), pipe.get()))
-    output.append(buffer.data(), got);
-  return output;
 }
 
 }  // namespace
@@ -75,7 +57,7 @@ SlurmJob parse_job(const std::string& id, const std::string& output) {
 
 SlurmJob find_job(const std::string& id) {
   TRIREME_CHECK(is_job_id(id), "'{}' is no job", id);  // a shell will read it
-  return parse_job(id, output_of("scontrol show job -o " + id));
+  return parse_job(id, ask_shell("scontrol show job -o " + id + " 2>&1").output);
 }
 
 std::filesystem::path run_folder_of(const SlurmJob& job) {
