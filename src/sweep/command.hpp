@@ -11,8 +11,9 @@ namespace trireme::sweep {
 
 /// What starts the ranks on this machine: a rank that waits for a core waits beside others.
 inline constexpr const char* kMpirun = "mpirun --oversubscribe --bind-to none -n {ranks}";
-/// What starts them inside a Slurm job.
-inline constexpr const char* kSrun = "srun --mpi=pmix --kill-on-bad-exit=1 -n {ranks}";
+/// What starts them inside a Slurm job. The first rank that leaves with 75 must not have the others
+/// killed, whose 137 would then be the run's exit code; one that dies ends them in half a minute.
+inline constexpr const char* kSrun = "srun --mpi=pmix --kill-on-bad-exit=0 --wait=30 -n {ranks}";
 
 /// How the runs are started.
 struct Launch {

@@ -1,24 +1,36 @@
 """A sweep as Slurm arrays: each run in a task of its own, none of them twice."""
 
+import shutil
 import unittest
 
 from cluster import BIN, ClusterTest, call, dataset, deck
+from runs import STOPPED_EARLY
 
 RUNS = 4
 ITERATIONS = 10
 
+# Ranks that leave one second after the other, as those do that have GPUs to leave in order.
+LEAVES_LATE = """#!/bin/bash
+trap : USR1
+"{}" "$@"
+code=$?
+sleep "$SLURM_PROCID"
+exit $code
+"""
+
 
 class Sweep(ClusterTest):
-    def sweep(self, *words):
+    def sweep(self, *words, folder=BIN, iterations=ITERATIONS):
         path = self.folder / "sweep.yaml"
         path.write_text(deck().read_text()
                         + "sweep: {parallel.tensor: [1, 2], schedule.peak: [1e-3, 2e-3]}\n")
-        return call(BIN / "trireme-sweep", *words[:1], path, f"run.output={self.folder / 'out'}",
-                    f"data.train={dataset()}", "run.device=host", "parallel.data=1",
-                    f"train.iterations={ITERATIONS}", *words[1:])
+        return call(folder / "trireme-sweep", *words[:1], path,
+                    f"run.output={self.folder / 'out'}", f"data.train={dataset()}",
+                    "run.device=host", "parallel.data=1", f"train.iterations={iterations}",
+                    *words[1:])
 
-    def submit(self):
-        return self.sweep("run", "--submit", "--sbatch", "--nodes=1 --time=10")
+    def submit(self, **more):
+        return self.sweep("run", "--submit", "--sbatch", "--nodes=1 --time=10", **more)
 
     def test_arrays(self):
         self.assertIn("--array=3-4", self.submit())
@@ -29,6 +41,23 @@ class Sweep(ClusterTest):
         for run in runs:
             self.assertEqual(len(self.losses(f"out/{run}")), ITERATIONS)
         self.assertEqual(self.submit(), f"{RUNS} runs: {RUNS} finished\n")
+
+    def test_runs_that_are_stopped_early_go_on(self):
+        """Also those of several ranks, of which the first to leave must not end the others."""
+        shutil.copy(BIN / "trireme-sweep", self.folder)  # starts the program that lies beside it
+        trainer = self.folder / "trireme-pretrain"
+        trainer.write_text(LEAVES_LATE.format(BIN / "trireme-pretrain"))
+        trainer.chmod(0o755)
+        self.submit(folder=self.folder, iterations=20000)
+        run = "out/tensor=2,peak=1e-3"
+        self.wait("training", lambda: len(self.events(run, "train")) > 2)
+        tasks = call("squeue", "--noheader", "--array", "--states=RUNNING", "--format=%i").split()
+        call("scancel", "--signal=USR1", "--batch", *tasks)  # as --signal=B:USR1@120 does
+        code = self.folder / "out" / "sweep" / "tensor=2,peak=1e-3.exit"
+        self.wait("the end of the ranks", code.exists)
+        self.assertEqual(int(code.read_text()), STOPPED_EARLY)
+        stop = self.stop_event(run)
+        self.wait("the restart", lambda: len(self.losses(run)) > stop["iteration"] + 2)
 
 
 if __name__ == "__main__":

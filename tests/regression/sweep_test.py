@@ -352,7 +352,7 @@ class Slurm(SweepTest):
         printed = self.sweep("--submit", "--print").out
         self.assertFalse((self.folder / "out").exists())
         self.assertIn("\n#SBATCH --requeue\n", printed)
-        self.assertIn("tensor=2,peak=1e-3 srun --mpi=pmix --kill-on-bad-exit=1 -n 2 ", printed)
+        self.assertIn("tensor=2,peak=1e-3 srun --mpi=pmix --kill-on-bad-exit=0 --wait=30 -n 2 ", printed)
         self.assertTrue(printed.splitlines()[-1].startswith("sbatch --parsable --array=3-4%2 --ntasks=2 "))
 
 

@@ -36,7 +36,7 @@ TEST_F(SlurmTest, ListHasALineForEachRun) {
                       .launcher = kSrun,
                       .alone_on_one_rank = false};
   const std::string list = run_list(sweep, launch);
-  EXPECT_EQ(list.find("tensor=1,peak=1e-3 srun --mpi=pmix --kill-on-bad-exit=1 -n 1 "
+  EXPECT_EQ(list.find("tensor=1,peak=1e-3 srun --mpi=pmix --kill-on-bad-exit=0 --wait=30 -n 1 "
                       "trireme-pretrain " +
                       deck_copy(sweep).string() + " sweep= "),
             0);
