@@ -8,7 +8,7 @@ set -euo pipefail
 source "$(dirname "${BASH_SOURCE[0]}")/common.sh"
 
 check_format() {
-  find src apps tests \( -name '*.cpp' -o -name '*.hpp' \) -print0 |
+  find src apps tests \( -name '*.[ch]pp' -o -name '*.cu' -o -name '*.cuh' \) -print0 |
     xargs -0 clang-format-14 --dry-run --Werror
 }
 
