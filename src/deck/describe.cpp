@@ -146,17 +146,4 @@ std::string help(std::string_view topic) {
   throw UsageError("the deck has no section or key '{}'{}", path, suggestion(path));
 }
 
-std::string reference_markdown() {
-  std::string text = "| key | type | default | meaning |\n| --- | --- | --- | --- |\n";
-  for (const Key& key : keys()) {
-    const std::string allowed = allowed_text(key);
-    const std::string range = key.rules.range.text();
-    const std::string built = built_text(key);
-    text += fmt::format("| `{}` | {}{} | {} | {}{} |\n", key.path,
-                        allowed.empty() ? key.type : allowed, range.empty() ? "" : ", " + range,
-                        default_text(key), key.help, built.empty() ? "" : " *" + built + "*");
-  }
-  return text;
-}
-
 }  // namespace trireme::deck

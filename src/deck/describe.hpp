@@ -18,7 +18,4 @@ std::string print_deck(const Deck& deck);
 /// when there is no such section or key.
 std::string help(std::string_view topic);
 
-/// The table of all keys in Markdown.
-std::string reference_markdown();
-
 }  // namespace trireme::deck

@@ -76,8 +76,6 @@ const LocalParameter* ParameterStore::find(const std::string& name) const {
   return nullptr;
 }
 
-bool ParameterStore::holds(const std::string& name) const { return find(name) != nullptr; }
-
 WeightGradient ParameterStore::operator[](const std::string& name) const {
   const LocalParameter* local = find(name);
   TRIREME_CHECK(local, "this rank does not hold parameter '{}'", name);

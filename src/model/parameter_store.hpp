@@ -54,8 +54,6 @@ class ParameterStore {
   /// The tensors of a logical name; throws InternalError when this rank does not hold it. Where
   /// matrices are cut, they lie in a layer's buffer.
   WeightGradient operator[](const std::string& name) const;
-  /// Whether this rank holds a logical name.
-  bool holds(const std::string& name) const;
 
   const std::vector<Parameter>& table() const { return table_; }
   const Placement& placement() const { return placement_; }

@@ -30,7 +30,6 @@ struct Recipe {
   /// The whole number of the flag `name`; empty when it is not given or, which becomes an error, is
   /// no whole number.
   std::optional<std::int64_t> whole(std::string_view name) { return whole(flags.find(name)); }
-  std::optional<std::int64_t> whole_json(std::string_view name) { return whole(json.find(name)); }
   std::optional<std::int64_t> whole(const Given* given);
 
   /// The only one given of two flags that say the same thing; an error where both are.
