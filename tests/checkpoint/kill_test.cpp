@@ -10,6 +10,7 @@
 #include <random>
 #include <thread>
 
+#include "../scratch_folder.hpp"
 #include "checkpoint/folder.hpp"
 #include "core/clock.hpp"
 #include "core/error.hpp"
@@ -24,13 +25,6 @@ constexpr int kKills = 20;
 
 class KillTest : public testing::Test {
  protected:
-  void SetUp() override {
-    folder_ = std::filesystem::temp_directory_path() /
-              ("trireme_kill_test_" + std::to_string(::getpid()));
-    std::filesystem::create_directories(folder_);
-  }
-  void TearDown() override { std::filesystem::remove_all(folder_); }
-
   std::filesystem::path checkpoints() const { return folder_ / "checkpoints"; }
 
   /// Starts save_loop under mpirun, its output thrown away; returns mpirun's process id.
@@ -89,7 +83,8 @@ class KillTest : public testing::Test {
     return iteration;
   }
 
-  std::filesystem::path folder_;
+  const ScratchFolder scratch_;
+  const std::filesystem::path folder_ = scratch_.path();
 };
 
 TEST_F(KillTest, APreviousCheckpointAlwaysLoads) {

@@ -3,7 +3,7 @@
 
 #include "convert/flags/convert.hpp"
 #include "core/error.hpp"
-#include "scratch_folder.hpp"
+#include "fixture.hpp"
 
 namespace trireme::convert::flags {
 namespace {
@@ -153,7 +153,7 @@ TEST(Contradictions, Batch) {
             "do not lead from 2 to the global batch 8\n2 errors; no deck was written.");
 }
 
-class WithJson : public ScratchFolder {
+class WithJson : public FolderTest {
  protected:
   /// What converting with this ds_config.json gives.
   Result convert_with(const std::string& json, const std::string& more) const {

@@ -10,7 +10,7 @@
 #include "core/error.hpp"
 #include "core/files.hpp"
 #include "core/philox.hpp"
-#include "scratch_folder.hpp"
+#include "fixture.hpp"
 #include "train/run_state.hpp"
 
 namespace trireme::convert::huggingface {
@@ -37,7 +37,7 @@ std::vector<float> elements(std::int64_t count, std::uint64_t stream) {
   return values;
 }
 
-class HuggingFaceTest : public ScratchFolder {
+class HuggingFaceTest : public FolderTest {
  protected:
   /// A checkpoint of the small model at iteration 3.
   fs::path checkpoint(const std::string& deck = kDeck) {

@@ -8,7 +8,7 @@
 #include "deck/document.hpp"
 #include "deck/problems.hpp"
 #include "deck/schema.hpp"
-#include "scratch_folder.hpp"
+#include "fixture.hpp"
 
 namespace trireme::convert::flags {
 namespace {

@@ -5,14 +5,14 @@
 
 #include "core/error.hpp"
 #include "core/files.hpp"
-#include "scratch_folder.hpp"
+#include "fixture.hpp"
 
 namespace trireme::convert::huggingface {
 namespace {
 
 namespace fs = std::filesystem;
 
-class SafetensorsTest : public ScratchFolder {
+class SafetensorsTest : public FolderTest {
  protected:
   /// A file with this header and data, its length put in front.
   fs::path raw(const std::string& header, const std::string& data) const {

@@ -4,7 +4,7 @@
 #include "convert/shell/script.hpp"
 #include "convert/shell/unknown.hpp"
 #include "core/error.hpp"
-#include "scratch_folder.hpp"
+#include "fixture.hpp"
 
 namespace trireme::convert::shell {
 namespace {

@@ -1,10 +1,10 @@
 #include "core/files.hpp"
 
 #include <gtest/gtest.h>
-#include <unistd.h>
 
 #include <cstring>
 
+#include "../scratch_folder.hpp"
 #include "core/error.hpp"
 
 namespace trireme {
@@ -12,13 +12,8 @@ namespace {
 
 class FilesTest : public testing::Test {
  protected:
-  void SetUp() override {
-    folder_ = std::filesystem::temp_directory_path() /
-              ("trireme_files_test_" + std::to_string(::getpid()));
-    std::filesystem::create_directories(folder_);
-  }
-  void TearDown() override { std::filesystem::remove_all(folder_); }
-  std::filesystem::path folder_;
+  const ScratchFolder scratch_;
+  const std::filesystem::path folder_ = scratch_.path();
 };
 
 TEST_F(FilesTest, AtomicWriteReplacesAndLeavesNoPart) {

@@ -3,7 +3,6 @@
 #pragma once
 
 #include <gtest/gtest.h>
-#include <unistd.h>
 
 #include <cstdint>
 #include <cstring>
@@ -12,6 +11,7 @@
 #include <string>
 #include <vector>
 
+#include "../scratch_folder.hpp"
 #include "core/error.hpp"
 #include "core/files.hpp"
 #include "data/indexed_dataset.hpp"
@@ -26,14 +26,8 @@ inline std::filesystem::path golden(const std::string& name) {
 /// A test with a folder of its own.
 class ScratchTest : public testing::Test {
  protected:
-  void SetUp() override {
-    const auto* info = testing::UnitTest::GetInstance()->current_test_info();
-    folder_ = std::filesystem::temp_directory_path() /
-              fmt::format("trireme_{}_{}_{}", info->test_suite_name(), info->name(), ::getpid());
-    std::filesystem::create_directories(folder_);
-  }
-  void TearDown() override { std::filesystem::remove_all(folder_); }
-  std::filesystem::path folder_;
+  const ScratchFolder scratch_;
+  const std::filesystem::path folder_ = scratch_.path();
 };
 
 /// Appends the bytes of `value`.

@@ -11,7 +11,6 @@ namespace {
 class GptBlendTest : public ScratchTest {
  protected:
   void SetUp() override {
-    ScratchTest::SetUp();
     // The tokens of each dataset tell it: a has 1000 and on, b 2000, c 3000.
     write_dataset<std::uint16_t>(folder_ / "a", std::vector<std::int32_t>(40, 9), TokenType::uint16,
                                  1000);

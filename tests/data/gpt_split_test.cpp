@@ -11,7 +11,6 @@ namespace {
 class GptSplitTest : public ScratchTest {
  protected:
   void SetUp() override {
-    ScratchTest::SetUp();
     for (const char* name : {"a.bin", "a.idx"})
       std::filesystem::copy_file(golden("megatron") / name, folder_ / name);
     // 18 of 23 documents: the goldens' part.

@@ -1,11 +1,11 @@
 #include "evaluate/ngram.hpp"
 
 #include <gtest/gtest.h>
-#include <unistd.h>
 
 #include <cmath>
 #include <filesystem>
 
+#include "../scratch_folder.hpp"
 #include "data/gpt_blend.hpp"
 #include "tokenizer/preprocess/dataset_writer.hpp"
 
@@ -14,13 +14,6 @@ namespace {
 
 class NgramTest : public testing::Test {
  protected:
-  void SetUp() override {
-    folder_ =
-        std::filesystem::temp_directory_path() / ("trireme_ngram_" + std::to_string(::getpid()));
-    std::filesystem::create_directories(folder_);
-  }
-  void TearDown() override { std::filesystem::remove_all(folder_); }
-
   /// One document as a dataset whose samples see all of its labels.
   data::GptDataset dataset(const std::string& name, const std::vector<std::int32_t>& tokens,
                            std::int32_t vocab) {
@@ -32,7 +25,8 @@ class NgramTest : public testing::Test {
          .common = {.format = {.sequence = std::ssize(tokens) - 1, .vocab = vocab}}});
   }
 
-  std::filesystem::path folder_;
+  const ScratchFolder scratch_;
+  const std::filesystem::path folder_ = scratch_.path();
 };
 
 TEST_F(NgramTest, CountsByHand) {

@@ -2,11 +2,11 @@
 #include "generate/checkpoint_model.hpp"
 
 #include <gtest/gtest.h>
-#include <stdlib.h>
 
 #include <fstream>
 #include <string>
 
+#include "../scratch_folder.hpp"
 #include "checkpoint/folder.hpp"
 #include "checkpoint/model_tensors.hpp"
 #include "generate/generator.hpp"
@@ -20,13 +20,7 @@ namespace fs = std::filesystem;
 /// A run's folder with one checkpoint of the tiny model in it.
 class CheckpointModelTest : public testing::Test {
  protected:
-  CheckpointModelTest() {
-    std::string name = (fs::temp_directory_path() / "trireme_generate_XXXXXX").string();
-    folder_ = ::mkdtemp(name.data());
-    path_ = checkpoint::step_path(folder_ / "checkpoints", 20);
-    save(path_);
-  }
-  ~CheckpointModelTest() override { fs::remove_all(folder_); }
+  CheckpointModelTest() { save(path_); }
 
   void save(const fs::path& path) {
     save(path, checkpoint::weight_tensors(gpt_.parameters, /*first_data_rank=*/true));
@@ -47,7 +41,9 @@ class CheckpointModelTest : public testing::Test {
   }
 
   TinyGpt gpt_;
-  fs::path folder_, path_;
+  const ScratchFolder scratch_;
+  const fs::path folder_ = scratch_.path();
+  const fs::path path_ = checkpoint::step_path(folder_ / "checkpoints", 20);
 };
 
 TEST_F(CheckpointModelTest, GeneratesWhatTheSavedModelGenerates) {

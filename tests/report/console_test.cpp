@@ -6,9 +6,9 @@
 #include <ctime>
 #include <limits>
 
+#include "../scratch_folder.hpp"
 #include "core/error.hpp"
 #include "core/files.hpp"
-#include "scratch_folder.hpp"
 
 namespace trireme::report {
 namespace {

@@ -6,10 +6,10 @@
 #include <cmath>
 #include <limits>
 
+#include "../scratch_folder.hpp"
 #include "core/error.hpp"
 #include "core/files.hpp"
 #include "event_decoder.hpp"
-#include "scratch_folder.hpp"
 
 namespace trireme::report {
 namespace {

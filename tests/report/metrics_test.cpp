@@ -7,9 +7,9 @@
 #include <nlohmann/json.hpp>
 #include <random>
 
+#include "../scratch_folder.hpp"
 #include "core/error.hpp"
 #include "core/files.hpp"
-#include "scratch_folder.hpp"
 
 namespace trireme::report {
 namespace {

@@ -7,9 +7,9 @@
 #include <nlohmann/json.hpp>
 #include <sstream>
 
+#include "../scratch_folder.hpp"
 #include "core/files.hpp"
 #include "event_decoder.hpp"
-#include "scratch_folder.hpp"
 
 namespace trireme::report {
 namespace {

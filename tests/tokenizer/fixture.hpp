@@ -2,11 +2,11 @@
 #pragma once
 
 #include <gtest/gtest.h>
-#include <stdlib.h>
 
 #include <filesystem>
 #include <string>
 
+#include "../scratch_folder.hpp"
 #include "core/error.hpp"
 #include "core/files.hpp"
 #include "tokenizer/tokenizer.hpp"
@@ -28,23 +28,14 @@ inline const Tokenizer& gpt2() {
 /// A test with an empty folder of its own.
 class FolderTest : public testing::Test {
  protected:
-  FolderTest() {
-    std::string name = (std::filesystem::temp_directory_path() / "trireme_test_XXXXXX").string();
-    if (!::mkdtemp(name.data())) throw IoError("cannot make folder '{}'", name);
-    folder_ = name;
-  }
-  ~FolderTest() override {
-    std::error_code ignored;
-    std::filesystem::remove_all(folder_, ignored);
-  }
-
   /// Writes a file in the folder and returns its path.
   std::string write(const std::string& name, std::string_view content) const {
     write_file_atomically(folder_ / name, content);
     return (folder_ / name).string();
   }
 
-  std::filesystem::path folder_;
+  const ScratchFolder scratch_;
+  const std::filesystem::path folder_ = scratch_.path();
 };
 
 /// The message of the `ErrorType` that `action` throws; fails when it throws none.

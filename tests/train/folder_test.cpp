@@ -7,10 +7,10 @@
 #include <optional>
 #include <thread>
 
+#include "../scratch_folder.hpp"
 #include "core/error.hpp"
 #include "core/files.hpp"
 #include "decks.hpp"
-#include "scratch_folder.hpp"
 #include "train/restart.hpp"
 
 namespace trireme::train {
@@ -18,7 +18,7 @@ namespace {
 
 class FolderTest : public testing::Test {
  protected:
-  ScratchFolder scratch_{"train_folder"};
+  ScratchFolder scratch_;
   std::filesystem::path run_ = scratch_.path() / "run";
 
   template <typename Error>

@@ -5,8 +5,8 @@
 
 #include <filesystem>
 
+#include "../scratch_folder.hpp"
 #include "core/files.hpp"
-#include "scratch_folder.hpp"
 #include "train/collective.hpp"
 
 namespace trireme::train {
@@ -28,7 +28,7 @@ class LaunchChecksTest : public testing::Test {
   bool last() const { return world_->rank() == world_->size() - 1; }
 
   std::unique_ptr<comm::MpiCommunicator> world_ = comm::MpiCommunicator::world();
-  ScratchFolder scratch_{"launch_checks"};
+  ScratchFolder scratch_;
 };
 
 TEST_F(LaunchChecksTest, OneComplaintStopsAllRanks) {

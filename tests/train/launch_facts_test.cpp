@@ -3,8 +3,8 @@
 
 #include <gtest/gtest.h>
 
+#include "../scratch_folder.hpp"
 #include "core/files.hpp"
-#include "scratch_folder.hpp"
 
 namespace trireme::train {
 namespace {
@@ -116,7 +116,7 @@ class NetworkFactsTest : public testing::Test {
     write_file_atomically(folder / "link_layer", layer + "\n");
   }
 
-  ScratchFolder scratch_{"launch_facts"};
+  ScratchFolder scratch_;
   fs::path ports_ = scratch_.path() / "infiniband";
   fs::path devices_ = scratch_.path() / "dev";
 };

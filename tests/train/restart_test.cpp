@@ -3,12 +3,12 @@
 
 #include <gtest/gtest.h>
 
+#include "../scratch_folder.hpp"
 #include "checkpoint/checkpoint.hpp"
 #include "checkpoint/folder.hpp"
 #include "core/error.hpp"
 #include "deck/describe.hpp"
 #include "decks.hpp"
-#include "scratch_folder.hpp"
 #include "train/run_state.hpp"
 #include "train/startup.hpp"
 
@@ -41,7 +41,7 @@ class RestartTest : public testing::Test {
   }
 
   std::unique_ptr<comm::MpiCommunicator> world_ = comm::MpiCommunicator::world();
-  ScratchFolder scratch_{"train_restart"};
+  ScratchFolder scratch_;
   fs::path run_, other_;
 };
 

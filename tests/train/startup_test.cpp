@@ -2,10 +2,10 @@
 
 #include <gtest/gtest.h>
 
+#include "../scratch_folder.hpp"
 #include "core/files.hpp"
 #include "deck/describe.hpp"
 #include "decks.hpp"
-#include "scratch_folder.hpp"
 
 namespace trireme::train {
 namespace {
@@ -13,7 +13,7 @@ namespace {
 class StartupTest : public testing::Test {
  protected:
   std::unique_ptr<comm::MpiCommunicator> world_ = comm::MpiCommunicator::world();
-  ScratchFolder scratch_{"train_startup"};
+  ScratchFolder scratch_;
 };
 
 TEST_F(StartupTest, TextOfRankZeroReachesAll) {

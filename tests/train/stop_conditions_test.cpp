@@ -7,9 +7,9 @@
 #include <string>
 #include <vector>
 
+#include "../scratch_folder.hpp"
 #include "comm/serial_communicator.hpp"
 #include "decks.hpp"
-#include "scratch_folder.hpp"
 
 namespace trireme::train {
 namespace {
@@ -81,7 +81,7 @@ TEST(StopConditions, IterationsAndDurationsOfTheDeck) {
 }
 
 TEST(StopConditions, AKillSwitchStopsARunAndKeepsItFromStarting) {
-  const ScratchFolder folder("stop_conditions");
+  const ScratchFolder folder;
   const std::filesystem::path kill_switch = folder.path() / "stop";
   TimedRun run({"train.kill_switch=" + kill_switch.string()});
   EXPECT_EQ(run.stops().before_start(), StopReason::none);

@@ -7,13 +7,13 @@
 
 #include <fstream>
 
+#include "../../scratch_folder.hpp"
 #include "core/clock.hpp"
 #include "core/error.hpp"
 #include "core/files.hpp"
 #include "core/identity.hpp"
 #include "deck/describe.hpp"
 #include "deck/load.hpp"
-#include "report/scratch_folder.hpp"
 
 namespace trireme::report {
 namespace {

@@ -5,8 +5,8 @@
 #include <fstream>
 #include <functional>
 
+#include "../../scratch_folder.hpp"
 #include "core/error.hpp"
-#include "report/scratch_folder.hpp"
 
 namespace trireme::report {
 namespace {

@@ -4,9 +4,9 @@
 
 #include <fstream>
 
+#include "../../scratch_folder.hpp"
 #include "core/error.hpp"
 #include "report/metrics.hpp"
-#include "report/scratch_folder.hpp"
 
 namespace trireme::report {
 namespace {

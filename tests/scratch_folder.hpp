@@ -7,13 +7,13 @@
 #include <stdexcept>
 #include <string>
 
-namespace trireme::report {
+namespace trireme {
 
 /// A new empty folder, removed with all that is in it.
 class ScratchFolder {
  public:
   ScratchFolder() {
-    std::string name = (std::filesystem::temp_directory_path() / "trireme_report_XXXXXX").string();
+    std::string name = (std::filesystem::temp_directory_path() / "trireme_test_XXXXXX").string();
     if (!::mkdtemp(name.data())) throw std::runtime_error("cannot make folder " + name);
     path_ = name;
   }
@@ -28,4 +28,4 @@ class ScratchFolder {
   std::filesystem::path path_;
 };
 
-}  // namespace trireme::report
+}  // namespace trireme
