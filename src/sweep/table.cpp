@@ -6,6 +6,7 @@
 
 #include "core/error.hpp"
 #include "core/files.hpp"
+#include "core/text_table.hpp"
 #include "deck/deck.hpp"
 
 namespace trireme::sweep {
@@ -17,59 +18,6 @@ constexpr double kMebi = 1.0 / (1 << 20);
 
 std::string cell(const std::optional<double>& value, const char* format, double scale = 1) {
   return value ? fmt::format(fmt::runtime(format), *value * scale) : "";
-}
-
-/// Columns wide enough for their cells; texts to the left, all else to the right.
-std::string aligned(const std::vector<Row>& rows, std::size_t texts) {
-  std::vector<std::size_t> widths(rows.front().size());
-  for (const Row& row : rows)
-    for (std::size_t i = 0; i < row.size(); ++i) widths[i] = std::max(widths[i], row[i].size());
-  std::string text;
-  for (const Row& row : rows) {
-    std::string line;
-    for (std::size_t i = 0; i < row.size(); ++i) {
-      const std::string value = row[i].empty() ? "-" : row[i];
-      line += i < texts ? fmt::format("{:<{}}  ", value, widths[i])
-                        : fmt::format("{:>{}}  ", value, std::max<std::size_t>(widths[i], 1));
-    }
-    text += line.substr(0, line.find_last_not_of(' ') + 1) + "\n";
-  }
-  return text;
-}
-
-std::string csv_cell(const std::string& value) {
-  if (value.find_first_of(",\"\n") == std::string::npos) return value;
-  std::string quoted = "\"";
-  for (const char c : value) quoted += c == '"' ? "\"\"" : std::string(1, c);
-  return quoted + '"';
-}
-
-std::string as_csv(const std::vector<Row>& rows) {
-  std::string text;
-  for (const Row& row : rows) {
-    Row cells;
-    for (const std::string& value : row) cells.push_back(csv_cell(value));
-    text += fmt::format("{}\n", fmt::join(cells, ","));
-  }
-  return text;
-}
-
-std::string as_markdown(const std::vector<Row>& rows, std::size_t texts) {
-  const auto line = [](const Row& row) {
-    std::string text = "|";
-    for (const std::string& value : row) {
-      std::string safe;
-      for (const char c : value.empty() ? std::string("-") : value)
-        safe += c == '|' ? "\\|" : std::string(1, c);
-      text += " " + safe + " |";
-    }
-    return text + "\n";
-  };
-  Row rule;
-  for (std::size_t i = 0; i < rows.front().size(); ++i) rule.push_back(i < texts ? "---" : "---:");
-  std::string text = line(rows.front()) + line(rule);
-  for (std::size_t i = 1; i < rows.size(); ++i) text += line(rows[i]);
-  return text;
 }
 
 /// The cells of a line of CSV.
@@ -134,7 +82,7 @@ std::string count_line(const std::vector<Status>& statuses) {
 }
 
 std::string status_text(const PlannedSweep& sweep, const std::vector<Status>& statuses) {
-  std::vector<Row> rows{{"run", "state", "iterations", "loss"}};
+  TableRows rows{{"run", "state", "iterations", "loss"}};
   for (std::size_t i = 0; i < statuses.size(); ++i) {
     const auto& [state, note, figures] = statuses[i];
     rows.push_back(
@@ -143,7 +91,7 @@ std::string status_text(const PlannedSweep& sweep, const std::vector<Status>& st
          fmt::format("{}/{}", figures.iteration, deck::total_iterations(sweep.runs[i].deck)),
          cell(figures.loss, "{:.4f}")});
   }
-  return aligned(rows, 2) + count_line(statuses) + "\n";
+  return aligned_table(rows, 2) + count_line(statuses) + "\n";
 }
 
 std::string plan_text(const PlannedSweep& sweep, const std::vector<Status>& statuses,
@@ -189,7 +137,7 @@ Beside read_beside(const std::string& text, const std::string& source, const Pla
 
 std::string table(const PlannedSweep& sweep, const std::vector<Status>& statuses,
                   TableFormat format, const Beside& beside) {
-  std::vector<Row> rows{{"run", "state"}};
+  TableRows rows{{"run", "state"}};
   const auto append = [](Row& row, const Row& more) {
     row.insert(row.end(), more.begin(), more.end());
   };
@@ -208,13 +156,13 @@ std::string table(const PlannedSweep& sweep, const std::vector<Status>& statuses
   }
   switch (format) {
     case TableFormat::csv:
-      return as_csv(rows);
+      return csv_table(rows);
     case TableFormat::markdown:
-      return as_markdown(rows, 2);
+      return markdown_table(rows, 2);
     case TableFormat::text:
       break;
   }
-  return aligned(rows, 2);
+  return aligned_table(rows, 2);
 }
 
 }  // namespace trireme::sweep

@@ -67,9 +67,13 @@ TEST_F(TableTest, CsvAndMarkdownBesideOthers) {
             "\"tensor=2,peak=1e-3\",failed,2,1e-3,,,,,,,,8,\n"
             "\"tensor=2,peak=2e-3\",waiting,2,2e-3,,,,,,,,8,\n");
   const std::string markdown = table(sweep(), statuses_, TableFormat::markdown, beside);
-  EXPECT_EQ(markdown.find("| run | state | parallel.tensor | schedule.peak | loss |"), 0);
-  EXPECT_NE(markdown.find("\n| --- | --- | ---: | ---: |"), std::string::npos);
-  EXPECT_NE(markdown.find("\n| tensor=1,peak=2e-3 | running | 1 | 2e-3 | 5.1250 | - |"),
+  EXPECT_EQ(
+      markdown.find("| run                | state    | parallel.tensor | schedule.peak |   loss |"),
+      0);
+  EXPECT_NE(markdown.find("\n| ------------------ | -------- | --------------: | ------------: |"),
+            std::string::npos);
+  EXPECT_NE(markdown.find("\n| tensor=1,peak=2e-3 | running  |               1 |          2e-3 | "
+                          "5.1250 |          - |"),
             std::string::npos);
 }
 
