@@ -4,70 +4,14 @@
 
 #include <algorithm>
 #include <array>
-#include <charconv>
 #include <cmath>
 #include <utility>
 
+#include "deck/number.hpp"
 #include "deck/suggest.hpp"
 
 namespace trireme::deck {
 namespace {
-
-bool is_digit(char c) { return c >= '0' && c <= '9'; }
-
-// A decimal number taken apart: sign, digits without point, and the power of ten of the last digit.
-struct Decimal {
-  bool negative = false;
-  std::string digits;
-  int exponent = 0;
-};
-
-// Takes digits from the head of `text`, with single underscores between digits.
-std::string take_digits(std::string_view& text) {
-  std::string digits;
-  while (!text.empty()) {
-    const bool separator =
-        text[0] == '_' && !digits.empty() && text.size() > 1 && is_digit(text[1]);
-    if (!is_digit(text[0]) && !separator) break;
-    if (!separator) digits += text[0];
-    text.remove_prefix(1);
-  }
-  return digits;
-}
-
-std::optional<Decimal> read_decimal(std::string_view text) {
-  Decimal number;
-  if (!text.empty() && (text[0] == '-' || text[0] == '+')) {
-    number.negative = text[0] == '-';
-    text.remove_prefix(1);
-  }
-  const std::string whole = take_digits(text);
-  std::string fraction;
-  if (!text.empty() && text[0] == '.') {
-    text.remove_prefix(1);
-    fraction = take_digits(text);
-  }
-  if (whole.empty() && fraction.empty()) return std::nullopt;
-  if (!text.empty() && (text[0] == 'e' || text[0] == 'E')) {
-    text.remove_prefix(1);
-    if (!text.empty() && text[0] == '+') text.remove_prefix(1);
-    const auto [end, error] =
-        std::from_chars(text.data(), text.data() + text.size(), number.exponent);
-    // Beyond +-9999 no number fits anyway; the bound keeps the sums below from overflowing.
-    if (error == std::errc::invalid_argument) return std::nullopt;
-    if (error != std::errc() || std::abs(number.exponent) > 9999) {
-      throw BadValue("the exponent is out of range");
-    }
-    text.remove_prefix(end - text.data());
-  }
-  if (!text.empty()) return std::nullopt;
-  if (whole.size() > 1 && whole[0] == '0') {
-    throw BadValue("a number does not start with 0 (YAML would read it as octal)");
-  }
-  number.digits = whole + fraction;
-  number.exponent -= static_cast<int>(fraction.size());
-  return number;
-}
 
 std::string_view scalar_text(const Item& item, std::string_view expected) {
   if (item.kind != Item::Kind::scalar) {
@@ -81,38 +25,6 @@ std::string_view plain_text(const Item& item, std::string_view expected) {
   const std::string_view text = scalar_text(item, expected);
   if (item.quoted) throw BadValue(fmt::format("expected {}; take away the quotes", expected));
   return text;
-}
-
-std::int64_t whole_of(std::string_view text) {
-  const auto bad = [] { return BadValue("expected a whole number"); };
-  const std::optional<Decimal> number = read_decimal(text);
-  if (!number) throw bad();
-  std::string digits = number->digits;
-  digits.erase(0, std::min(digits.find_first_not_of('0'), digits.size()));
-  if (digits.empty()) return 0;
-  for (int exponent = number->exponent; exponent < 0; ++exponent) {
-    if (digits.empty() || digits.back() != '0') throw bad();
-    digits.pop_back();
-  }
-  constexpr std::size_t kMostDigits = std::numeric_limits<std::int64_t>::digits10 + 1;
-  const std::size_t zeros = std::max(number->exponent, 0);
-  std::int64_t value = 0;
-  if (digits.size() + zeros <= kMostDigits) {
-    digits.append(zeros, '0');
-    const auto [end, error] = std::from_chars(digits.data(), digits.data() + digits.size(), value);
-    if (error == std::errc()) return number->negative ? -value : value;
-  }
-  throw BadValue("too large for a 64-bit number");
-}
-
-double real_of(std::string_view text) {
-  const std::optional<Decimal> number = read_decimal(text);
-  if (!number) throw BadValue("expected a number");
-  const std::string plain = fmt::format("{}e{}", number->digits, number->exponent);
-  double value = 0;
-  const auto [end, error] = std::from_chars(plain.data(), plain.data() + plain.size(), value);
-  if (error != std::errc()) throw BadValue("out of the range of floating-point numbers");
-  return number->negative ? -value : value;
 }
 
 std::string_view trimmed(std::string_view text) {
@@ -142,7 +54,7 @@ auto read_list(const Item& item, char separator, std::string_view expected, Read
 bool is_number(const Item& item) {
   if (item.kind != Item::Kind::scalar || item.quoted) return false;
   try {
-    return read_decimal(item.text).has_value();
+    return is_decimal(item.text);
   } catch (const BadValue&) {
     return true;  // meant as one
   }
@@ -169,8 +81,8 @@ IterationRange range_of(std::string_view text) {
   const std::size_t dash = text.find('-', 1);
   if (dash == std::string_view::npos)
     throw BadValue("expected a first and a last iteration, such as 101-200");
-  const IterationRange range{whole_of(trimmed(text.substr(0, dash))),
-                             whole_of(trimmed(text.substr(dash + 1)))};
+  const IterationRange range{parse_whole(trimmed(text.substr(0, dash))),
+                             parse_whole(trimmed(text.substr(dash + 1)))};
   if (range.first > range.last)
     throw BadValue(fmt::format("{} ends before it begins (try {}-{})", write_range(range),
                                range.last, range.first));
@@ -211,9 +123,11 @@ void require_in(const Range& range, double value) {
   if (!range.contains(value)) throw BadValue(fmt::format("must be {}", range.text()));
 }
 
-std::int64_t read_whole(const Item& item) { return whole_of(plain_text(item, "a whole number")); }
+std::int64_t read_whole(const Item& item) {
+  return parse_whole(plain_text(item, "a whole number"));
+}
 
-double read_real(const Item& item) { return real_of(plain_text(item, "a number")); }
+double read_real(const Item& item) { return parse_real(plain_text(item, "a number")); }
 
 std::string read_text(const Item& item) {
   const std::string_view text = scalar_text(item, "text");
@@ -229,8 +143,8 @@ Length read_length(const Item& item, const Rules& rules) {
   const std::string_view text = trimmed(scalar_text(item, "a number with a unit"));
   const std::size_t space = std::min(text.find(' '), text.size());
   const std::string_view word = trimmed(text.substr(space));
-  if (!read_decimal(text.substr(0, space))) throw BadValue(expected);
-  const double number = real_of(text.substr(0, space));
+  if (!is_decimal(text.substr(0, space))) throw BadValue(expected);
+  const double number = parse_real(text.substr(0, space));
   Unit unit = rules.bare;
   if (word.empty()) {
     if (allows(rules, Unit::fraction) && number > 0 && number < 1) unit = Unit::fraction;
@@ -243,7 +157,7 @@ Length read_length(const Item& item, const Rules& rules) {
   require_in(rules.range, number);
   if (!is_count(unit)) return {number, unit};
   // A count is a whole number; double holds it exactly up to 2^53.
-  const auto count = static_cast<double>(whole_of(text.substr(0, space)));
+  const auto count = static_cast<double>(parse_whole(text.substr(0, space)));
   return {count, unit};
 }
 
@@ -305,7 +219,7 @@ bool Codec<bool>::read(const Item& item, const Rules&) {
 
 std::vector<std::int64_t> Codec<std::vector<std::int64_t>>::read(const Item& item,
                                                                  const Rules& rules) {
-  auto values = read_list(item, '-', "whole numbers", whole_of);
+  auto values = read_list(item, '-', "whole numbers", parse_whole);
   for (const std::int64_t value : values) require_in(rules.range, static_cast<double>(value));
   return values;
 }
@@ -315,7 +229,7 @@ std::string Codec<std::vector<std::int64_t>>::write(const std::vector<std::int64
 }
 
 std::vector<double> Codec<std::vector<double>>::read(const Item& item, const Rules& rules) {
-  auto values = read_list(item, ',', "numbers", real_of);
+  auto values = read_list(item, ',', "numbers", parse_real);
   for (const double value : values) require_in(rules.range, value);
   return values;
 }
