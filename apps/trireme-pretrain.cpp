@@ -1,6 +1,8 @@
 // trireme-pretrain: trains the model of a deck.
 #include <fmt/ranges.h>
 
+#include <cstdlib>
+
 #include "core/files.hpp"
 #include "core/identity.hpp"
 #include "core/memory.hpp"
@@ -43,9 +45,17 @@ struct Start {
   std::unique_ptr<report::Reporter> reporter;
 };
 
+/// What started the ranks, as words before the program.
+std::string launcher_words(int ranks) {
+  if (ranks == 1) return "";
+  const char* name = std::getenv("PMIX_NAMESPACE");  // srun's is slurm.pmix.JOB.STEP
+  const bool by_srun = name && std::string_view(name).starts_with("slurm.");
+  return fmt::format("{} -n {}", by_srun ? "srun --mpi=pmix" : "mpirun", ranks);
+}
+
 /// The command as it was typed; without --restart it is the one that continues the run.
 std::string command_line(int argc, char** argv, int ranks, bool with_restart) {
-  std::string text = ranks > 1 ? fmt::format("mpirun -n {}", ranks) : "";
+  std::string text = launcher_words(ranks);
   for (int i = 0; i < argc; ++i) {
     const std::string word = argv[i];
     if (!with_restart && word.starts_with("--restart")) {

@@ -10,9 +10,10 @@ RANKS = len(NODES) * PER_NODE
 
 
 class Launch(ClusterTest):
-    def check(self, job, name="run"):
+    def check(self, job, started_by="srun --mpi=pmix", name="run"):
         with job:
             self.assertEqual(job.finish(), FINISHED, job.text())
+            self.assertIn(f"continue   {started_by} -n {RANKS} ", job.text())
         self.assertEqual(self.hosts(name), NODES)
         self.check_losses(name)
 
@@ -29,7 +30,7 @@ class Launch(ClusterTest):
         self.assertFalse((self.folder / "run").exists())
 
     def test_mpirun_in_a_job(self):
-        self.check(self.submit("mpirun.sbatch", *BOTH_NODES))
+        self.check(self.submit("mpirun.sbatch", *BOTH_NODES), started_by="mpirun")
 
     def test_heterogeneous_job(self):
         """One rank on the first node, three on the other."""
