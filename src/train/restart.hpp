@@ -36,8 +36,8 @@ void require_same_model(const deck::Deck& deck, const std::filesystem::path& che
 /// Holds the run folder for one run at a time.
 class FolderLock {
  public:
-  /// Makes `folder` where needed, and waits for up to 5 s while another run holds it. Throws IoError
-  /// that names the folder.
+  /// Makes `folder` where needed, and waits for up to 5 s while another run holds it. Throws
+  /// IoError that names the folder.
   explicit FolderLock(const std::filesystem::path& folder);
   ~FolderLock();
   FolderLock(const FolderLock&) = delete;
