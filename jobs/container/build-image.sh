@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
 # Makes an enroot image without Docker: a bare system of this host's Debian or Ubuntu release, the
 # libraries that the programs load, and the programs on PATH. Needs root, debootstrap and mksquashfs
-# (squashfs-tools); takes some minutes.
+# (squashfs-tools); takes some minutes. Starting ranks in it needs no root.
 #
 #   jobs/container/build-image.sh [IMAGE]       trireme.sqsh by default
 #   PROGRAMS=FOLDER MIRROR=URL jobs/container/build-image.sh
@@ -26,7 +26,7 @@ done
 [ -d "$(dirname "$image")" ] || refuse "there is no folder for $image"
 
 work=$(mktemp -d)
-trap 'rm -rf --one-file-system "$work"' EXIT
+trap 'rm -rf --one-file-system "$work" "$image.part"' EXIT
 root=$work/root
 
 # ---- the system and its libraries
@@ -59,10 +59,15 @@ OMPI_MCA_btl_vader_single_copy_mechanism=none
 VARIABLES
 
 # ---- does it run there?
+echo "trying the programs in it"
 for program in "$programs"/trireme-*; do
   name=$(basename "$program")
   chroot "$root" "$name" --version >/dev/null 2>"$work/log" || refuse "$name does not run in it: $(head -n 1 "$work/log")"
 done
-mksquashfs "$root" "$image.part" -comp zstd -noappend -quiet -no-progress
+
+# ---- the file; only root could unpack devices, and more compression takes minutes to save a few percent
+echo "packing it"
+rm -rf --one-file-system "${root:?}"/dev/*
+mksquashfs "$root" "$image.part" -all-root -comp zstd -Xcompression-level 3 -noappend -quiet -no-progress
 mv "$image.part" "$image"
-echo "$image: $(du -h "$image" | cut -f 1); every node needs enroot's hook 50-slurm-pmi.sh to start ranks in it"
+echo "$image: $(du -h "$image" | cut -f 1); jobs/README.md says how to start ranks in it"
