@@ -81,7 +81,13 @@ inline plan::JobRequest request(const DeckArguments& arguments) {
     throw UsageError("--image: mpirun starts no containers; use --print-job slurm");
   if (request.partition && request.launcher == plan::Launcher::mpirun)
     throw UsageError("--partition: mpirun knows none; use --print-job slurm");
-  if (request.image) request.image = std::filesystem::absolute(*request.image).string();
+  if (request.image && request.folder.find_first_of(" \t,:") != std::string::npos)
+    throw UsageError(
+        "--image: pyxis cannot mount '{}': print the job in a folder whose path has no "
+        "space, comma or colon",
+        request.folder);
+  if (request.image)
+    request.image = std::filesystem::absolute(*request.image).lexically_normal().string();
   if (const auto time = text(values, "time")) {
     request.seconds = parse_duration(*time);
     if (*request.seconds < 60) throw UsageError("--time {}: must be a minute at least", *time);

@@ -4,7 +4,7 @@
 #   SITE      a folder of jobs/sites    DECK     the deck
 #   RUN       the run folder ("" leaves it to the deck)
 #   KEYS      further key=value words, which contain no spaces
-#   IMAGE     an enroot image, in which PROGRAM is looked up ("" for none)
+#   IMAGE     an enroot image ("" for none); its PROGRAM is used instead of this tree's
 #   MOUNTS    what the image sees of the host: OUTSIDE:INSIDE[,...]
 #
 # A job ends with the program's exit code. 75, stopped early with a checkpoint, is the only one that
@@ -41,6 +41,11 @@ source "$site_profile" || refuse "$site_profile failed"
 need_file deck "$DECK" DECK
 if [ -n "$IMAGE" ]; then
   need_file image "$IMAGE" IMAGE
+  IMAGE=$(realpath -- "$IMAGE") # without a / pyxis would ask a registry for it
+  case $PROGRAM in "$TRIREME"/*) PROGRAM=${PROGRAM##*/} ;; esac
+  case $MOUNTS in
+    *[[:space:]]*) refuse "pyxis cannot mount a path with a space: set MOUNTS, which is '$MOUNTS'" ;;
+  esac
 else
   need_command "$PROGRAM" "set PROGRAM at the top of the job to where trireme-pretrain is"
 fi
@@ -82,7 +87,8 @@ submit() {
 # A rank that dies takes the others with it after half a minute: --kill-on-bad-exit would also kill
 # ranks that are on their way out with 75, and 137 would be the job's exit code. Ranks see all GPUs of
 # their node (--gpu-bind=none) and take the one of their number: only so do they reach each other's
-# memory. srun forgets the job's --cpus-per-task from Slurm 22.05 on, unless it is told.
+# memory. srun forgets the job's --cpus-per-task from Slurm 22.05 on, unless it is told. In an image
+# ranks stay who they are (--no-container-remap-root): PMIx turns away those that seem to be root.
 prepare_srun() {
   need_command srun "run this in a Slurm job"
   srun --mpi=list 2>&1 | grep -qw pmix ||
@@ -93,7 +99,8 @@ prepare_srun() {
   if [ -n "$IMAGE" ]; then
     srun --help 2>&1 | grep -q -- --container-image ||
       refuse "srun has no --container-image: pyxis is not installed here; leave IMAGE empty"
-    srun_options+=(--container-image="$IMAGE" --container-mounts="$MOUNTS" --container-workdir="$PWD")
+    srun_options+=(--container-image="$IMAGE" --container-mounts="$MOUNTS" --container-workdir="$PWD"
+      --no-container-remap-root)
   fi
 }
 

@@ -105,10 +105,11 @@ std::string slurm_script(const Job& job) {
   if (request.gpus_per_node > 0)
     text += "  --gpu-bind=none \\\n";  // ranks choose theirs, and reach the others' memory
   if (request.image)
-    text +=
-        fmt::format("  --container-image={0} --container-mounts={1} --container-workdir={2} \\\n",
-                    shell_word(*request.image), shell_word(request.folder + ":" + request.folder),
-                    shell_word(request.folder));
+    text += fmt::format(
+        "  --container-image={0} --container-mounts={1} --container-workdir={2} \\\n"
+        "  --no-container-remap-root \\\n",  // or PMIx turns the ranks away
+        shell_word(*request.image), shell_word(request.folder + ":" + request.folder),
+        shell_word(request.folder));
   text += "  " + command(request);
   text +=
       "code=$?\n"

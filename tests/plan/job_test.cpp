@@ -127,6 +127,7 @@ srun --help 2>&1 | grep -q -- --container-image || refuse 'srun has no --contain
 srun --mpi=pmix --cpus-per-task=8 --kill-on-bad-exit=0 --wait=30 \
   --gpu-bind=none \
   --container-image=/images/t.sqsh --container-mounts='/work dir:/work dir' --container-workdir='/work dir' \
+  --no-container-remap-root \
   trireme-pretrain "decks/it's.yaml" \
   parallel.tensor=4 \
   'run.name=two words'

@@ -19,6 +19,7 @@ case $1 in
   --mpi=list) echo "${{PLUGINS-none pmix pmix_v4}}"; exit ;;
   --help) echo "${{SRUN_HELP-}}"; exit ;;
 esac
+if [ -n "${{SAY-}}" ]; then echo "srun $*"; fi
 while [[ $1 == -* ]]; do shift; done
 if [ -n "${{FAIL_WITH-}}" ]; then exit "$FAIL_WITH"; fi
 exec {MPIEXEC} --oversubscribe --bind-to none -n 2 "$@"
@@ -143,6 +144,10 @@ class PrintJob(JobTest):
                 ("must be a minute", ["--print-job=slurm", "--time=00:00:01"]),
                 ("cannot be shared out", ["--print-job=slurm", "--nodes=3", "--ranks=4"])]:
             self.assertIn(text, self.job(*words, *options, code=USAGE).err)
+        spaced = self.folder / "a b"
+        spaced.mkdir()
+        refused = self.job(*words, "--print-job=slurm", "--image=x", code=USAGE, folder=spaced)
+        self.assertIn(f"pyxis cannot mount '{spaced}'", refused.err)
         bad = self.job(*words, "--print-job=slurm", "parallel.tensor=3", code=DECK)
         self.assertIn("parallel.tensor = 3 does not divide", bad.err)
 
@@ -175,6 +180,22 @@ class Scripts(JobTest):
                              "--partition=main,gpu")
 
         self.refuses("there is no 'module' command", self.jobs[0], SITE="modules")
+
+    def test_image(self):
+        """The image by its whole path, its own program, and nobody remapped to root."""
+        image = self.folder / "trireme.sqsh"
+        image.touch()
+        words = [TREE / "jobs/slurm/one-node.sbatch"]
+        job = {"IMAGE": image.name, "PROGRAM": f"{TREE}/build/release/bin/trireme-pretrain",
+               "SLURM_JOB_ID": "7", "SLURM_JOB_NUM_NODES": "1"}
+        self.refuses("pyxis is not installed here", *words, **job)
+        job["SRUN_HELP"] = "--container-image"
+        self.refuses("a path with a space", *words, **job, MOUNTS="/a b:/c")
+        result = self.script(*words, **job, SAY="1", FAIL_WITH="1")
+        for text in (f" --container-image={image} ", f" --container-workdir={self.folder} ",
+                     f" --container-mounts={self.folder}:{self.folder} ",
+                     " --no-container-remap-root ", f" trireme-pretrain {self.deck} "):
+            self.assertIn(text, result.out)
 
     def test_container(self):
         """An image takes minutes to build: here only what goes into it."""
