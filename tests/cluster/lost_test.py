@@ -8,7 +8,7 @@ from cluster import (BOTH_NODES, TIMEOUT, ClusterTest, call, freeze, plug_in_cab
 from runs import FINISHED, Started
 
 
-class Lost(ClusterTest):
+class LostHost(ClusterTest):
     def lose(self, node, lose, give_back):
         """`lose` takes a node from a job that has saved, `give_back` returns it for the second try."""
         with self.submit("many-nodes.sbatch", *BOTH_NODES) as job:
@@ -26,9 +26,13 @@ class Lost(ClusterTest):
         self.assertRegex(text, rf"rank [01] on node0: .* took longer than {TIMEOUT} s "
                                r"\(comm\.timeout\); no answer from rank [23] on node1")
 
+
+class Lost(LostHost):
     def test_cable(self):
         self.check_message(self.lose("node1", pull_cable, plug_in_cable))
 
+
+class Slow(LostHost):
     def test_frozen(self):
         """The old ranks wake up beside the new ones."""
         self.check_message(self.lose("node1", freeze, thaw))

@@ -9,7 +9,7 @@ from runs import STOPPED_EARLY
 ENDLESS = "train.iterations=20000"
 
 
-class Stop(ClusterTest):
+class StoppedJob(ClusterTest):
     def wait_for_training(self, job, name="run"):
         job.wait_until(lambda: len(self.events(name, "train")) > 2)
 
@@ -24,10 +24,20 @@ class Stop(ClusterTest):
         self.assertIn("goes back into the queue", job.text())
         self.assertIn(f"restart    from {checkpoint}, iteration {stop['iteration']}", job.text())
 
+
+class Slow(StoppedJob):
     def test_signal_before_the_time_limit(self):
         """Slurm looks at time limits every half minute, and signals before the time rather than after."""
         with self.submit("many-nodes.sbatch", *BOTH_NODES, "--time=2", "--signal=USR1@85",
                          words=[ENDLESS]) as job:
+            self.check_goes_on(job)
+
+
+class Stop(StoppedJob):
+    def test_signal(self):
+        with self.submit("many-nodes.sbatch", *BOTH_NODES, words=[ENDLESS]) as job:
+            self.wait_for_training(job)
+            call("scancel", "--signal=USR1", job.id)  # as --signal=USR1@... does
             self.check_goes_on(job)
 
     def test_signal_under_mpirun(self):
