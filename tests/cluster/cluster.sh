@@ -9,11 +9,15 @@
 # reason and exit with 77. Every host has its own network, name, processes, /dev/shm and temporary
 # folder; all share this machine's other files. The login node is the namespace of processes that all
 # others lie in: once its first process is gone, the kernel has ended the rest, networks included.
+# There is a user who is not root, guest, whose home is the cluster's folder guest.
 # Needs root. Nothing outside the cluster's folder under TMPDIR is written.
 set -euo pipefail
 here=$(realpath -- "$(dirname "${BASH_SOURCE[0]}")")
 readonly here
 readonly nodes=(node0 node1) cpus_per_node=8 gpus_per_node=8
+# Where enroot is installed, if it is; pyxis may lie beside it.
+enroot=$(command -v enroot) && enroot=$(realpath -- "$(dirname "$enroot")/..")
+readonly enroot
 
 # skip WHY: leaves the reason for those who want to use the cluster.
 skip() {
@@ -92,6 +96,8 @@ CONF
   sed "s|BASE|$base|" "$here/slurm.conf.in" >"$base/slurm/slurm.conf"
   echo "127.0.0.1 localhost" >"$base/hosts"
   echo "10.88.0.254 login" >>"$base/hosts"
+  { cat /etc/passwd && echo "guest:x:60000:60000::$base/guest:/bin/sh"; } >"$base/passwd"
+  { cat /etc/group && echo "guest:x:60000:"; } >"$base/group"
   for i in "${!nodes[@]}"; do
     echo "10.88.0.$((i + 1)) ${nodes[i]}" >>"$base/hosts"
     echo "NodeName=${nodes[i]} NodeAddr=10.88.0.$((i + 1)) CPUs=$cpus_per_node RealMemory=4000 Gres=gpu:$gpus_per_node" \
@@ -103,11 +109,13 @@ CONF
   echo "Name=gpu Flags=nvidia_gpu_env File=$base/slurm/gpu[0-$((gpus_per_node - 1))]" \
     >>"$base/slurm/gres.conf"
   echo "PartitionName=main Nodes=ALL Default=YES State=UP" >>"$base/slurm/slurm.conf"
-  : >"$base/slurm/plugstack.conf"
   local pyxis
-  for pyxis in /usr{,/local}/lib{,/*-linux-gnu}/slurm{,-wlm}/spank_pyxis.so; do
-    if [ -e "$pyxis" ]; then echo "required $pyxis" >"$base/slurm/plugstack.conf"; fi
-  done
+  for pyxis in {/usr,/usr/local,"$enroot"}/lib{,/*-linux-gnu}/slurm{,-wlm}/spank_pyxis.so; do
+    if [ -e "$pyxis" ]; then
+      echo "required $pyxis runtime_path=$base/tmp/pyxis"
+      break
+    fi
+  done >"$base/slurm/plugstack.conf"
 }
 
 start_munge() {
@@ -141,9 +149,10 @@ nodes_are_up() {
 
 login_node() {
   local i
-  mkdir -p "$base"/{slurm,munge,log,state,tmp}
+  mkdir -p "$base"/{slurm,munge,log,state,tmp,guest}
   write_configuration
-  mount --bind "$base/hosts" /etc/hosts
+  for i in hosts passwd group; do mount --bind "$base/$i" "/etc/$i"; done
+  chown guest:guest "$base/guest"
   own_folders login
   ip link add name bridge0 type bridge
   ip addr add 10.88.0.254/24 dev bridge0
@@ -158,6 +167,17 @@ login_node() {
 
 # ---- a node
 
+# use_enroot: its folders are each host's own, and in memory: a container must be removed before its job's
+# end, when Slurm kills what is left of the job. The hook for PMIx is turned on as people do that.
+use_enroot() {
+  local hook=$enroot/share/enroot/hooks.d/50-slurm-pmi.sh
+  export ENROOT_CONFIG_PATH=$base/enroot ENROOT_DATA_PATH=$base/tmp/containers
+  export ENROOT_RUNTIME_PATH=$base/tmp/enroot ENROOT_CACHE_PATH=$base/tmp/cache
+  mkdir -p "$ENROOT_CONFIG_PATH/hooks.d"
+  if [ -e "$hook" ]; then ln -sf "$hook" "$ENROOT_CONFIG_PATH/hooks.d"; fi
+  mkdir --mode=1777 "$ENROOT_DATA_PATH" "$ENROOT_RUNTIME_PATH" "$ENROOT_CACHE_PATH"
+}
+
 node() {
   local number=$1
   echo born >"$base/${nodes[number]}.born"
@@ -169,6 +189,7 @@ node() {
   while true; do
     rm -rf "${base:?}/tmp"/*
     mkdir -p "$base/tmp/spool"
+    if [ -n "$enroot" ]; then use_enroot; fi
     slurmd -D -N "${nodes[number]}" || true
     sleep 0.5
   done
