@@ -57,9 +57,12 @@ void write_file_atomically(const std::filesystem::path& path, std::string_view c
     if (::fsync(file.get()) != 0)
       throw IoError("cannot sync '{}': {}", temporary.string(), std::strerror(errno));
   }
-  if (::rename(temporary.c_str(), path.c_str()) != 0)
+  if (::rename(temporary.c_str(), path.c_str()) != 0) {
+    const int reason = errno;
+    ::unlink(temporary.c_str());
     throw IoError("cannot rename '{}' to '{}': {}", temporary.string(), path.string(),
-                  std::strerror(errno));
+                  std::strerror(reason));
+  }
   sync_path(path.has_parent_path() ? path.parent_path() : std::filesystem::path("."));
 }
 
