@@ -70,6 +70,41 @@ TEST(Shell, FollowsConditions) {
             "run|{$A}\nrun|5\n");
 }
 
+TEST(Shell, InvertsConditions) {
+  EXPECT_EQ(commands_of("A=1\nif ! [ $A = 1 ]; then run 1; else run 2; fi"), "run|2\n");
+  EXPECT_EQ(commands_of("A=; ! [ $A ] && run 1; ! [ 1 ] || run 2"), "run|1\nrun|2\n");
+}
+
+TEST(Shell, FollowsLoopsOnConditions) {
+  EXPECT_EQ(commands_of("A=1; while [ $A = 2 ]; do run 1; done; until [ $A = 1 ]; do run 2; done; "
+                        "while true; do run 3; done; until have x; do run 4; done; "
+                        "B=(1); while [ ${#B[@]} != 1 ]; do run 5; done"),
+            "run|3\nhave|x\nrun|4\nrun|5\n");
+}
+
+TEST(Shell, TakesAScriptWithoutArgumentsForOneThatGotNone) {
+  const std::string reads = "case $1 in\n -a|--all) A=2; shift;;\n *) exit 1;; esac\ndone\nrun $A";
+  for (const std::string loop :
+       {"while [[ $# -gt 0 ]]\ndo\n", "while [ -n \"${1}\" ]; do ", "until [ $# = 0 ]; do ",
+        "while getopts a: o; do ", "for B in \"$@\"; do ", "for B; do "})
+    EXPECT_EQ(commands_of("A=1\n" + loop + reads), "run|1\n") << loop;
+  EXPECT_EQ(commands_of("f() { while [ $# -gt 0 ]; do run $1; break; done; }\nf; f 2"), "run|2\n");
+}
+
+class ShellFiles : public FolderTest {};
+
+TEST_F(ShellFiles, SourcesFilesBesideTheScript) {
+  file("a.sh", "A=1");
+  file("b.sh", "B=2");
+  std::string words;
+  for (const RunCommand& command :
+       follow("D=$(cd $(dirname $0) && pwd)\n. `pwd`/a.sh\nsource $D/b.sh\nrun $A $B",
+              folder_ / "test.sh")
+           .commands)
+    words += fmt::format("{} ", fmt::join(command.words, "|"));
+  EXPECT_EQ(words, "run|1|2 ");
+}
+
 TEST(Shell, FollowsFunctionsAndInnerCommands) {
   EXPECT_EQ(commands_of("f() { run $1 \"$@\"; }\nfunction g {\n f $1 2\n}\ng 1"), "run|1|1|2\n");
   EXPECT_EQ(commands_of("A='run a'; eval $A b; srun -n 2 bash -c \"x $A \\$R\""),

@@ -1,9 +1,11 @@
 #include "convert/shell/conditions.hpp"
 
 #include <algorithm>
+#include <cctype>
 #include <charconv>
 #include <cstdint>
 #include <filesystem>
+#include <string_view>
 
 #include "convert/shell/unknown.hpp"
 
@@ -56,6 +58,23 @@ Status test(std::vector<std::string> words) {
     status = false;
   if (status && inverted) status = !*status;
   return status;
+}
+
+bool names_arguments(const std::vector<std::string>& words) {
+  const auto is_argument = [](std::string_view name) {
+    // `${#A}` is the length of A.
+    if (name.starts_with("#"))
+      return name.size() == 1 ||
+             !(std::isalnum(static_cast<unsigned char>(name[1])) || name[1] == '_');
+    return !name.empty() && std::string_view("@*123456789").find(name[0]) != std::string_view::npos;
+  };
+  return std::any_of(words.begin(), words.end(), [&](const std::string& word) {
+    for (std::size_t at = word.find('$'); at != std::string::npos; at = word.find('$', at + 1)) {
+      const std::size_t name = std::min(word.find_first_not_of("${", at), word.size());
+      if (is_argument(std::string_view(word).substr(name))) return true;
+    }
+    return word == "getopts";
+  });
 }
 
 void Branches::then(Status status) {

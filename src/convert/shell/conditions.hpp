@@ -14,6 +14,10 @@ using Status = std::optional<bool>;
 /// The answer of `[ ... ]`, `[[ ... ]]` or `test ...`, whose expanded words these are.
 Status test(std::vector<std::string> words);
 
+/// Whether `words`, not yet expanded, name arguments of the script, `$1`, `$#` or `$@`, or read
+/// them by `getopts`.
+bool names_arguments(const std::vector<std::string>& words);
+
 /// How commands at one place of the script are to be taken.
 enum class Mode { run, maybe, skip };
 
@@ -28,8 +32,13 @@ class Branches {
   void then(Status status);
   /// `else`, or the `elif` whose condition comes next.
   void otherwise();
-  /// A loop's body runs, as far as one can tell; a case's branches may.
+  /// A loop's body runs, as far as one can tell, unless enter() says no; a case's branches may.
   void open_loop() { frames_.push_back({Kind::loop, mode(), mode(), false}); }
+  /// `do` of a loop whose body runs only if `enters`.
+  void enter(bool enters) {
+    const bool is_loop = !frames_.empty() && frames_.back().kind == Kind::loop;
+    if (is_loop && !enters) frames_.back().mode = Mode::skip;
+  }
   void open_case() { frames_.push_back({Kind::choice, mode(), weaker(mode()), false}); }
   /// `fi`, `done` or `esac`; one too many changes nothing.
   void close() {

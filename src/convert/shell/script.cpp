@@ -57,6 +57,7 @@ class Follower {
   void assign(const std::string& word, int line);
   void declare(const std::vector<std::string>& words, std::size_t first, int line);
   void loop_over(const Command& command);
+  bool enters_loop() const;
   bool is_builtin(const std::vector<std::string>& words, const Command& command);
   void call(const Commands& body, const std::vector<std::string>& arguments);
   void source(const std::string& name);
@@ -82,6 +83,9 @@ class Follower {
   Branches branches_;
   Status status_ = true;
   bool assumed_ = false;                   // status_ is of a program, which is taken to succeed
+  Status loop_ends_on_;                    // the status that ends the loop whose `do` is awaited
+  bool asks_for_arguments_ = false;        // the last condition did, and they are not known
+  bool inverts_ = false;                   // `!` stands before the command
   Mode mode_ = Mode::run;                  // of the command being followed
   std::vector<std::string> words_before_;  // of the launcher around `bash -c`
   bool stopped_ = false;
@@ -100,8 +104,12 @@ void Follower::follow_commands(const Commands& commands) {
       i = define_function(commands, i);
       continue;
     }
+    inverts_ = false;
     if (is_keyword(command) || (command.words.empty() && !command.here)) continue;
-    if (runs_after(command)) follow_one(command);
+    const bool inverts = inverts_;
+    if (!runs_after(command)) continue;
+    follow_one(command);
+    if (inverts && status_) status_ = !*status_;
   }
   --depth_;
 }
@@ -147,13 +155,20 @@ bool Follower::is_keyword(Command& command) {
       branches_.open_case();
       return true;
     } else if (word == "for" || word == "select") {
-      loop_over(command);
       branches_.open_loop();
+      loop_over(command);
       return true;
     } else if (word == "while" || word == "until") {
       branches_.open_loop();
-      return true;
-    } else if (!is_one_of(word, {"do", "{", "}", "time", "exec", "nohup", "!"})) {
+      loop_ends_on_ = word == "until";
+      asks_for_arguments_ = false;
+      status_ = Status();
+    } else if (word == "do") {
+      branches_.enter(enters_loop());
+      loop_ends_on_ = Status();
+    } else if (word == "!") {
+      inverts_ = !inverts_;
+    } else if (!is_one_of(word, {"{", "}", "time", "exec", "nohup"})) {
       return false;
     }
     words.erase(words.begin());
@@ -172,11 +187,21 @@ bool Follower::runs_after(const Command& command) {
   return mode_ != Mode::skip;
 }
 
+// Whether the body of the loop whose `do` comes now runs at all. Arguments that nobody has given
+// are none: a loop that reads options finds none to read.
+bool Follower::enters_loop() const {
+  if (!loop_ends_on_) return true;  // of `for`
+  const bool unknown = !status_ || assumed_;
+  return !asks_for_arguments_ && (unknown || *status_ != *loop_ends_on_);
+}
+
 void Follower::loop_over(const Command& command) {
   if (command.words.size() < 2) return;
   const std::string& name = command.words[1];
   std::vector<std::string> values;
   if (command.words.size() > 3) values = expand_all(command.words, 3);
+  // `for NAME` alone goes over the arguments, as `in "$@"` does.
+  branches_.enter(!values.empty() || variables_.contains("@"));
   if (fixed_.contains(name)) return;
   variables_[name] = {values.size() == 1 ? values[0] : unknown("$" + name)};
 }
@@ -191,6 +216,8 @@ void Follower::follow_one(const Command& command) {
   }
   status_ = true;
   assumed_ = false;
+  const bool has_arguments = variables_.contains("1") || variables_.contains("@");
+  asks_for_arguments_ |= !has_arguments && names_arguments(command.words);
   if (first == command.words.size() && !command.here) return;
   if (command.words[first] == "#SBATCH") {
     for (std::string& word : expand_all(command.words, first + 1))
@@ -277,8 +304,9 @@ bool Follower::is_builtin(const std::vector<std::string>& words, const Command& 
         command.here->expands ? expander().here_text(text) : text;
   } else {
     // Of the others only programs that start something are of interest.
-    return is_one_of(name, {"echo", "printf", "cd", "set", "mkdir", "cat", "cp", "rm", "module",
-                            "conda", "ulimit", "shift", "trap", "wait", "sleep", "tee", "date"});
+    return is_one_of(name, {"echo",  "printf", "cd",    "set",    "mkdir",    "cat",    "cp",
+                            "rm",    "module", "conda", "ulimit", "shift",    "trap",   "wait",
+                            "sleep", "tee",    "date",  "break",  "continue", "getopts"});
   }
   return true;
 }
@@ -286,15 +314,17 @@ bool Follower::is_builtin(const std::vector<std::string>& words, const Command& 
 // ---------------------------------------------------------------------------- commands within
 
 void Follower::call(const Commands& body, const std::vector<std::string>& arguments) {
-  // A function has `$1` to `$9` and `$@` of its own.
+  // A function has `$1` to `$9`, `$@` and `$#` of its own.
   const auto is_argument = [](const auto& variable) {
-    return variable.first == "@" || (variable.first >= "1" && variable.first <= "9");
+    const std::string& name = variable.first;
+    return name == "@" || name == "#" || (name >= "1" && name <= "9");
   };
   Variables outer;
   std::copy_if(variables_.begin(), variables_.end(), std::inserter(outer, outer.end()),
                is_argument);
   std::erase_if(variables_, is_argument);
   variables_["@"] = std::vector<std::string>(arguments.begin() + 1, arguments.end());
+  variables_["#"] = {fmt::format("{}", arguments.size() - 1)};
   for (std::size_t i = 1; i < std::min<std::size_t>(arguments.size(), 10); ++i)
     variables_[fmt::format("{}", i)] = {arguments[i]};
   const Branches branches = std::exchange(branches_, Branches());
@@ -305,10 +335,13 @@ void Follower::call(const Commands& body, const std::vector<std::string>& argume
 }
 
 void Follower::source(const std::string& name) {
-  const fs::path path = fs::path(name).is_absolute() ? fs::path(name) : folder_ / name;
+  // A folder that the script asks for as it runs, by `pwd` or a `cd` there, is most often its own.
+  const std::size_t mark = name.rfind(kUnknownEnd);
+  const fs::path known(mark == std::string::npos ? name : "." + name.substr(mark + 1));
+  const fs::path path = known.is_absolute() ? known : folder_ / known;
   std::error_code ignored;
   // What is not there sets nothing: its variables stay unknown.
-  if (has_unknown(name) || !fs::is_regular_file(path, ignored)) return;
+  if (!fs::is_regular_file(path, ignored)) return;
   const std::string outer = std::exchange(file_, path.string());
   follow_text(read_file(path));
   file_ = outer;
