@@ -8,6 +8,7 @@
 #include <initializer_list>
 #include <string_view>
 
+#include "convert/flags/arguments.hpp"
 #include "convert/shell/unknown.hpp"
 #include "core/error.hpp"
 
@@ -40,6 +41,15 @@ bool trains(const TrainingCommand& command) {
     return word.starts_with("--num-layers") || word.starts_with("--num_layers") ||
            word.starts_with("--encoder-num-layers");
   });
+}
+
+/// What is said of a program that does not train: what its flags may be hidden in.
+std::string other_program(const TrainingCommand& command) {
+  if (command.program.empty()) return "";
+  std::string text = fmt::format("; {} runs {}", command.place, command.program);
+  for (const std::string& word : command.flags)
+    if (shell::has_unknown(word)) text += fmt::format(", where {}", unknown_values(word));
+  return text;
 }
 
 std::optional<std::int64_t> whole(std::string_view text) {
@@ -130,11 +140,11 @@ TrainingCommand find_training_command(const shell::Run& run, const std::string& 
                                       std::optional<int> line) {
   std::vector<TrainingCommand> found;
   std::vector<std::string> places;
-  std::size_t programs = 0;
+  std::string others;
   for (const shell::RunCommand& command : run.commands) {
     auto candidate = cut(command);
     if (!candidate) continue;
-    ++programs;
+    if (!trains(*candidate)) others += other_program(*candidate);
     if (!trains(*candidate) || (line && command.line != *line)) continue;
     const bool is_new = std::none_of(found.begin(), found.end(), [&](const auto& other) {
       return other.program == candidate->program && other.flags == candidate->flags;
@@ -148,8 +158,7 @@ TrainingCommand find_training_command(const shell::Run& run, const std::string& 
     throw DataError(
         "'{}' has no training command{}: expected a program such as pretrain_gpt.py with "
         "--num-layers{}",
-        file, line ? fmt::format(" in line {}", *line) : "",
-        programs > 0 ? fmt::format("; it runs {} other programs", programs) : "");
+        file, line ? fmt::format(" in line {}", *line) : "", others);
   throw DataError("'{}' has {} training commands, in lines {}: choose one with --line", file,
                   found.size(), fmt::join(places, ", "));
 }
