@@ -38,6 +38,11 @@ std::string error_of(const std::string& more,
   return text.substr(begin.size(), text.size() - begin.size() - end.size());
 }
 
+/// The deck of a command line with `more`.
+std::string deck_of(const std::string& more) {
+  return convert({.words = words_with("--micro-batch-size 2 --global-batch-size 8 " + more)}).deck;
+}
+
 TEST(Contradictions, ShortCommandLineIsGood) { EXPECT_EQ(error_of(""), ""); }
 
 TEST(Contradictions, JsonBatchOfDeepSpeedsExample) {
@@ -106,6 +111,25 @@ TEST(Contradictions, Values) {
             "--lr-decay-style WSD: schedule.type = WSD: allowed are");
 }
 
+TEST(Contradictions, OptimizerOfAnotherKind) {
+  const std::string plain = deck_of("--optimizer sgd --adam-beta2 0.95");
+  EXPECT_NE(plain.find("momentum: 0.9 "), std::string::npos) << plain;
+  EXPECT_NE(plain.find("#   --adam-beta2 0.95: --optimizer sgd has no use for it\n"),
+            std::string::npos);
+  EXPECT_NE(deck_of("--optimizer sgd --sgd-momentum .5").find("momentum: 0.5 "), std::string::npos);
+  EXPECT_NE(
+      deck_of("--sgd-momentum .5").find("#   --sgd-momentum .5: belongs to --optimizer sgd\n"),
+      std::string::npos);
+}
+
+TEST(Contradictions, LossScaleThatStays) {
+  const std::string deck = deck_of("--fp16 --loss-scale 8192 --hysteresis 2");
+  EXPECT_NE(deck.find("    value: 8192 "), std::string::npos) << deck;
+  EXPECT_EQ(deck.find("dialect: megatron"), std::string::npos);
+  EXPECT_NE(deck.find("#   --hysteresis 2: --loss-scale 8192 stays as it is\n"), std::string::npos);
+  EXPECT_NE(deck_of("--fp16 --loss-scale 0").find("value: dynamic "), std::string::npos);
+}
+
 TEST(Contradictions, Layout) {
   EXPECT_EQ(error_of("--tensor-model-parallel-size 3", "pretrain_gpt.py"),
             "parallel.tensor = 3 does not divide model.heads = 4 (try 1, 2 or 4)");
@@ -147,6 +171,10 @@ TEST(Contradictions, Batch) {
             "say how many ranks there are; give --ranks N\n1 error; no deck was written.");
   EXPECT_EQ(errors_of({.words = words_with("--micro-batch-size 2", "pretrain_gpt.py"), .ranks = 4}),
             "");
+  EXPECT_EQ(error_of("--gas 3"),
+            "--gas 3: makes 6 = micro-batch 2 * accumulation steps 3 * data ranks 1 (1 ranks: one "
+            "process, without a launcher), not --global-batch-size 8; leave it out");
+  EXPECT_EQ(error_of("--gas 4"), "");
   EXPECT_EQ(error_of("--rampup-batch-size 2 4 100 --train-iters 10"),
             "command line: --rampup-batch-size 2 4 100: goes with --train-samples; Megatron-LM "
             "refuses it with --train-iters\ncommand line: --rampup-batch-size 2 4 100: steps of 4 "
@@ -193,6 +221,24 @@ TEST_F(WithJson, ItsTypeRules) {
   EXPECT_NE(result.deck.find("dialect: deepspeed"), std::string::npos);
 }
 
+TEST_F(WithJson, ItsLossScaleRules) {
+  const auto deck_with = [&](const std::string& json) { return convert_with(json, "--fp16").deck; };
+  const std::string fixed =
+      deck_with(R"({"fp16": {"enabled": true, "loss_scale": 128, "loss_scale_window": 500}})");
+  EXPECT_NE(fixed.find("    value: 128 "), std::string::npos) << fixed;
+  EXPECT_EQ(fixed.find("dialect: deepspeed"), std::string::npos);
+  EXPECT_NE(fixed.find("\"fp16.loss_scale_window\": 500: \"fp16.loss_scale\": 128 stays as it is"),
+            std::string::npos);
+  const std::string automatic =
+      deck_with(R"({"fp16": {"enabled": "auto", "loss_scale": 0, "loss_scale_window": 500}})");
+  EXPECT_NE(automatic.find("    window: 500 "), std::string::npos) << automatic;
+  const std::string none =
+      deck_with(R"({"bf16": {"enabled": true}, "fp16": {"loss_scale_window": 500}})");
+  EXPECT_NE(none.find("#   \"fp16.loss_scale_window\": 500: bf16 needs no loss scale\n"),
+            std::string::npos)
+      << none;
+}
+
 TEST_F(WithJson, ZeroAndPipelines) {
   EXPECT_EQ(
       errors_with(R"({"zero_optimization": {"stage": 2}})", "--pipeline-model-parallel-size 2"),
@@ -234,6 +280,15 @@ TEST_F(WithJson, VariablesThatTheScriptDoesNotSet) {
                 ":1: --save $(date)/x: the script does not say what $(date) is (write the value in "
                 "its place)\n2 errors; no deck was written.");
   EXPECT_EQ(errors_of({.file = script, .definitions = {{"L", "2"}}, .ignored = {"save"}}), "");
+}
+
+TEST_F(WithJson, CommandsThatHideTheirFlags) {
+  const fs::path script = file("train.sh", "prepare.py\npython pretrain_gpt.py --lr 1 $FLAGS");
+  EXPECT_EQ(message_of<DataError>([&] { convert({.file = script}); }),
+            fmt::format("'{0}' has no training command: expected a program such as pretrain_gpt.py "
+                        "with --num-layers; {0}:1 runs prepare.py; {0}:2 runs pretrain_gpt.py, "
+                        "where the script does not say what $FLAGS is (give --define FLAGS=...)",
+                        script.string()));
 }
 
 }  // namespace

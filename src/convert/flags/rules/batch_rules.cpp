@@ -33,6 +33,17 @@ std::string factors(const Recipe& recipe, const Batch& batch) {
                      *batch.steps, *batch.data, where);
 }
 
+/// Accumulation steps, which `given` names, that make another batch than the one asked for.
+void check_steps(Recipe& recipe, const Batch& batch, const Given* given) {
+  const bool complete = batch.global && batch.micro && batch.data && batch.steps;
+  if (!given || !complete) return;
+  const std::int64_t product = *batch.micro * *batch.data * *batch.steps;
+  if (product != *batch.global)
+    recipe.draft.error(
+        *given, fmt::format("makes {} = {}, not --global-batch-size {}; leave it out", product,
+                            factors(recipe, batch), *batch.global));
+}
+
 /// What DeepSpeed asserts: train_batch_size is the product of its parts.
 void check_train_batch(Recipe& recipe, Batch& batch) {
   const Given* given = recipe.deepspeed ? recipe.json.find("train_batch_size") : nullptr;
@@ -143,14 +154,15 @@ void apply_batch_rules(Recipe& recipe) {
 
   const Given* steps = recipe.one_of("gas", "gradient-accumulation-steps");
   batch.steps = recipe.whole(steps);
-  if (recipe.deepspeed)
-    agree(recipe, batch.steps, recipe.json.find("gradient_accumulation_steps"),
-          steps ? steps->text() : "");
+  const Given* json_steps =
+      recipe.deepspeed ? recipe.json.find("gradient_accumulation_steps") : nullptr;
+  agree(recipe, batch.steps, json_steps, steps ? steps->text() : "");
   batch.data = recipe.data();
   batch.global = recipe.whole("global-batch-size");
   if (batch.global && batch.micro && batch.data && !batch.steps &&
       *batch.global % (*batch.micro * *batch.data) == 0)
     batch.steps = *batch.global / (*batch.micro * *batch.data);
+  check_steps(recipe, batch, steps ? steps : json_steps);
   apply_global(recipe, batch);
   apply_rampup(recipe, batch);
   apply_length(recipe);

@@ -1,7 +1,12 @@
 // Types of numbers and loss scaling.
 #include <fmt/format.h>
 
+#include <algorithm>
 #include <cmath>
+#include <cstdlib>
+#include <iterator>
+#include <span>
+#include <string_view>
 
 #include "convert/flags/rules/rules.hpp"
 
@@ -40,7 +45,32 @@ std::string compute_type(Recipe& recipe) {
   return type;
 }
 
-/// A part of the loss scale: the flag or JSON key `name`, else `fallback`.
+using Names = std::span<const std::string_view>;
+
+/// The flags and the JSON keys of the loss scale; the first of each is its value.
+constexpr std::string_view kFlags[] = {"loss-scale", "initial-loss-scale", "loss-scale-window",
+                                       "hysteresis", "min-loss-scale",     "min-scale"};
+constexpr std::string_view kJsonKeys[] = {"fp16.loss_scale", "fp16.initial_scale_power",
+                                          "fp16.loss_scale_window", "fp16.hysteresis",
+                                          "fp16.min_loss_scale"};
+
+void leave_out(Recipe& recipe, const Arguments& from, Names names, const std::string& reason) {
+  for (const std::string_view name : names)
+    if (const Given* given = from.find(name)) recipe.draft.leave_out(*given, reason);
+}
+
+/// Sets a scale that stays as it is, where `from` gives one for the first of `names`; the others
+/// then have nothing to say.
+bool set_static_scale(Recipe& recipe, const Arguments& from, Names names) {
+  const Given* scale = from.find(names[0]);
+  // 0 is the word for a dynamic one.
+  if (!scale || std::strtod(scale->values[0].c_str(), nullptr) == 0) return false;
+  recipe.copy(*scale, "precision.loss_scale.value");
+  leave_out(recipe, from, names.subspan(1), scale->text() + " stays as it is");
+  return true;
+}
+
+/// A part of a dynamic loss scale: the flag or JSON key `name`, else `fallback`.
 void set_part(Recipe& recipe, const Arguments& from, std::string_view name, std::string_view part,
               std::string_view fallback, const char* who) {
   const std::string key = fmt::format("precision.loss_scale.{}", part);
@@ -53,17 +83,10 @@ void set_part(Recipe& recipe, const Arguments& from, std::string_view name, std:
 void set_deepspeed_scale(Recipe& recipe) {
   Draft& draft = recipe.draft;
   constexpr const char* kDefault = "the default of DeepSpeed";
-  for (const std::string_view name : {"loss-scale", "initial-loss-scale", "loss-scale-window",
-                                      "hysteresis", "min-loss-scale", "min-scale"})
-    if (const Given* given = recipe.flags.find(name))
-      draft.leave_out(*given, "DeepSpeed takes the loss scale from its JSON file");
+  leave_out(recipe, recipe.flags, kFlags, "DeepSpeed takes the loss scale from its JSON file");
+  if (set_static_scale(recipe, recipe.json, kJsonKeys)) return;
   draft.set("precision.loss_scale.dialect", "deepspeed", std::string("--deepspeed"));
-  const Given* scale = recipe.json.find("fp16.loss_scale");
-  if (scale && std::strtod(scale->values[0].c_str(), nullptr) != 0) {
-    recipe.copy(*scale, "precision.loss_scale.value");
-    return;
-  }
-  if (scale)
+  if (const Given* scale = recipe.json.find("fp16.loss_scale"))
     draft.set("precision.loss_scale.value", "dynamic", *scale);
   else
     draft.set("precision.loss_scale.value", "dynamic", std::string(kDefault));
@@ -80,15 +103,12 @@ void set_deepspeed_scale(Recipe& recipe) {
 
 void set_megatron_scale(Recipe& recipe) {
   Draft& draft = recipe.draft;
+  if (set_static_scale(recipe, recipe.flags, kFlags)) return;
   // Before 2.0 the scaler was Apex's, which DeepSpeed's is as well.
   const bool old = recipe.before_version_2();
   draft.set(
       "precision.loss_scale.dialect", old ? "deepspeed" : "megatron",
       std::string(old ? "the scaler of Megatron-LM before 2.0" : "the scaler of Megatron-LM"));
-  if (const Given* scale = recipe.flags.find("loss-scale"); scale && scale->values[0] != "0") {
-    recipe.copy(*scale, "precision.loss_scale.value");
-    return;
-  }
   draft.set("precision.loss_scale.value", "dynamic", kMegatronDefault);
   const Arguments& flags = recipe.flags;
   set_part(recipe, flags, "initial-loss-scale", "initial", "4294967296", kMegatronDefault);
@@ -103,15 +123,18 @@ void set_megatron_scale(Recipe& recipe) {
 
 void apply_precision_rules(Recipe& recipe) {
   const std::string type = compute_type(recipe);
-  if (type == "fp16" && recipe.deepspeed && recipe.json.has("fp16.enabled"))
+  const std::string needs_none = fmt::format("{} needs no loss scale", type);
+  const bool in_file = recipe.deepspeed &&
+                       (recipe.json.has("fp16.enabled") ||
+                        std::any_of(std::begin(kJsonKeys), std::end(kJsonKeys),
+                                    [&](std::string_view name) { return recipe.json.has(name); }));
+  if (type != "fp16")
+    leave_out(recipe, recipe.flags, kFlags, needs_none);
+  else if (in_file)
     set_deepspeed_scale(recipe);
-  else if (type == "fp16")
-    set_megatron_scale(recipe);
   else
-    for (const std::string_view name : {"loss-scale", "initial-loss-scale", "loss-scale-window",
-                                        "hysteresis", "min-loss-scale", "min-scale"})
-      if (const Given* given = recipe.flags.find(name))
-        recipe.draft.leave_out(*given, fmt::format("{} needs no loss scale", type));
+    set_megatron_scale(recipe);
+  if (type != "fp16" && recipe.deepspeed) leave_out(recipe, recipe.json, kJsonKeys, needs_none);
 }
 
 }  // namespace trireme::convert::flags

@@ -92,11 +92,30 @@ bool apply_deepspeed_schedule(Recipe& recipe) {
   return true;
 }
 
+/// The optimizer and what it alone has.
+void apply_type(Recipe& recipe) {
+  Draft& draft = recipe.draft;
+  const Given* type = recipe.flags.find("optimizer");
+  // Both Apex's and PyTorch's, as Megatron calls them, decay weights apart from the gradient.
+  if (type)
+    draft.set("optimizer.type", type->values[0] == "adam" ? "adamw" : type->values[0], *type);
+  const bool sgd = type && type->values[0] == "sgd";
+  if (sgd)
+    recipe.copy_or("sgd-momentum", "optimizer.momentum", "0.9");
+  else if (const Given* momentum = recipe.flags.find("sgd-momentum"))
+    draft.leave_out(*momentum, "belongs to --optimizer sgd");
+  for (const auto& [name, key] : {std::pair{"adam-beta1", "optimizer.beta1"},
+                                  {"adam-beta2", "optimizer.beta2"},
+                                  {"adam-eps", "optimizer.eps"}}) {
+    const Given* given = recipe.flags.find(name);
+    if (given && sgd) draft.leave_out(*given, "--optimizer sgd has no use for it");
+    if (given && !sgd) recipe.copy(*given, key);
+  }
+}
+
 void apply_optimizer(Recipe& recipe) {
   Draft& draft = recipe.draft;
-  // Both Apex's and PyTorch's, as Megatron calls them, decay weights apart from the gradient.
-  if (const Given* given = recipe.flags.find("optimizer"))
-    draft.set("optimizer.type", given->values[0] == "adam" ? "adamw" : given->values[0], *given);
+  apply_type(recipe);
   if (const Given* given = recipe.one_of("start-weight-decay", "weight-decay"))
     recipe.copy(*given, "optimizer.weight_decay");
 

@@ -11,6 +11,7 @@ constexpr std::string_view kBackend = "NCCL on GPUs, MPI on the host";
 constexpr std::string_view kTransport = "how data ranks reduce is not the deck's business";
 constexpr std::string_view kLauncher = "mpirun or srun starts the ranks";
 constexpr std::string_view kZeroDetail = "how ZeRO moves data is not the deck's business";
+constexpr std::string_view kWholeCheckpoint = "a checkpoint has the whole weights";
 constexpr std::string_view kPrinted = "what is printed is the deck's section log";
 constexpr std::string_view kOffload = "there is no offload; remove it from the recipe";
 constexpr std::string_view kJsonRules = "DeepSpeed takes it from its JSON file, and so is it here";
@@ -91,6 +92,14 @@ const std::vector<Flag>& json_keys() {
       drop("zero_optimization.reduce_scatter", kOne, kZeroDetail),
       drop("zero_optimization.contiguous_gradients", kOne, kZeroDetail),
       drop("zero_optimization.round_robin_gradients", kOne, kZeroDetail),
+      drop("zero_optimization.sub_group_size", kOne, kZeroDetail),
+      drop("zero_optimization.ignore_unused_parameters", kOne, kZeroDetail),
+      drop("zero_optimization.stage3_max_live_parameters", kOne, kZeroDetail),
+      drop("zero_optimization.stage3_max_reuse_distance", kOne, kZeroDetail),
+      drop("zero_optimization.stage3_prefetch_bucket_size", kOne, kZeroDetail),
+      drop("zero_optimization.stage3_param_persistence_threshold", kOne, kZeroDetail),
+      drop("zero_optimization.stage3_gather_fp16_weights_on_model_save", kOne, kWholeCheckpoint),
+      drop("zero_optimization.stage3_gather_16bit_weights_on_model_save", kOne, kWholeCheckpoint),
       drop("zero_optimization.elastic_checkpoint", kOne, "every checkpoint loads at any layout"),
       refuse("zero_optimization.cpu_offload", kOne, kOffload),
       refuse("zero_optimization.offload_optimizer", kOne, kOffload),
