@@ -171,8 +171,9 @@ void Checker::loss_scale() {
   belongs_to_dynamic(!scale.window, "precision.loss_scale.window");
   belongs_to_dynamic(!scale.hysteresis, "precision.loss_scale.hysteresis");
   belongs_to_dynamic(!scale.minimum, "precision.loss_scale.minimum");
-  if (!is_dynamic(precision)) return;
-  const double initial = scale.initial.value(), minimum = scale.minimum.value();
+  // What has a bad value has none here.
+  if (!is_dynamic(precision) || !scale.initial || !scale.minimum) return;
+  const double initial = *scale.initial, minimum = *scale.minimum;
   require(initial >= minimum, {"precision.loss_scale.minimum", "precision.loss_scale.initial"},
           [&] {
             return fmt::format(
