@@ -2,8 +2,11 @@
 #include "deck/checks/checker.hpp"
 
 #include <fmt/format.h>
+#include <fmt/ranges.h>
 
+#include <algorithm>
 #include <cmath>
+#include <iterator>
 #include <numeric>
 #include <optional>
 #include <string>
@@ -103,6 +106,14 @@ void Checker::device() {
     return fmt::format("comm.nccl_debug = {} needs run.device = cuda; leave it out",
                        *deck_.comm.nccl_debug);
   });
+  // NCCL says nothing to a word that it does not know, and nothing else either.
+  constexpr std::string_view kLevels[] = {"VERSION", "WARN", "INFO", "TRACE"};
+  const std::string level = deck_.comm.nccl_debug.value_or("INFO");
+  require(std::find(std::begin(kLevels), std::end(kLevels), level) != std::end(kLevels),
+          {"comm.nccl_debug"}, [&] {
+            return fmt::format("comm.nccl_debug = {}: allowed are {}", level,
+                               fmt::join(kLevels, ", "));
+          });
 }
 
 }  // namespace trireme::deck

@@ -12,7 +12,7 @@ void log_keys(std::vector<Key>& rows) {
                       .units(times())
                       .help("Longest wait for other ranks in one operation; then the job ends."),
                   key(TRIREME_MEMBER(comm.nccl_debug))
-                      .help("What NCCL prints about itself: WARN, INFO (its NCCL_DEBUG)."),
+                      .help("NCCL's NCCL_DEBUG: VERSION, WARN, INFO or TRACE."),
                   key(TRIREME_MEMBER(log.every))
                       .by_default("10")
                       .from(1, kMostSteps)
