@@ -26,6 +26,11 @@ TEST(DeckChecks, ModelAndLayoutMustFit) {
       {"batch:", "parallel:\n  pipeline: 3\nbatch:",
        "bad.yaml:7:3: parallel.pipeline = 3 does not divide model.layers = 4 (try 1, 2 or 4, or "
        "parallel.partition: 2-1-1)"},
+      {"batch:", "parallel:\n  pipeline: 6\nbatch:",
+       "bad.yaml:7:3: parallel.pipeline = 6 does not divide model.layers = 4 (try 1, 2 or 4)"},
+      {"batch:", "parallel:\n  pipeline: 6\n  partition: 2-2\nbatch:",
+       "bad.yaml:8:3: parallel.partition = 2-2 has 2 parts, but parallel.pipeline = 6 (try "
+       "parallel.pipeline: 2)"},
       {"batch:", "parallel:\n  pipeline: 2\n  partition: 0-2-2-0\nbatch:",
        "bad.yaml:8:3: parallel.partition = 0-2-2-0 has 4 parts, but parallel.pipeline = 2 (try "
        "2-2)"},

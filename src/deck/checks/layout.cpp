@@ -69,11 +69,11 @@ void Checker::layout() {
     // What interleaves is cut finer: see pipeline().
     require(parallel.interleave > 1 || model.layers % stages == 0,
             {"parallel.pipeline", "model.layers", "parallel.partition"}, [&] {
+              const bool enough = stages <= model.layers;
               return fmt::format(
-                  "parallel.pipeline = {} does not divide model.layers = {} ({}, or "
-                  "parallel.partition: {})",
-                  stages, model.layers, try_divisors(model.layers, stages),
-                  even_partition(model.layers, stages));
+                  "parallel.pipeline = {} does not divide model.layers = {} ({}{})", stages,
+                  model.layers, try_divisors(model.layers, stages),
+                  enough ? ", or parallel.partition: " + even_partition(model.layers, stages) : "");
             });
     return;
   }
@@ -83,7 +83,9 @@ void Checker::layout() {
       std::accumulate(parallel.partition->begin(), parallel.partition->end(), std::int64_t{0});
   require(parts == stages, {"parallel.partition", "parallel.pipeline", "model.layers"}, [&] {
     return fmt::format("parallel.partition = {} has {} parts, but parallel.pipeline = {} (try {})",
-                       written, parts, stages, even_partition(model.layers, stages));
+                       written, parts, stages,
+                       stages <= model.layers ? even_partition(model.layers, stages)
+                                              : fmt::format("parallel.pipeline: {}", parts));
   });
   require(parts != stages || sum == model.layers, {"parallel.partition", "model.layers"}, [&] {
     return fmt::format("parallel.partition = {} has {} layers, but model.layers = {} (try {})",
