@@ -164,6 +164,23 @@ std::string tab_hint(std::string_view text) {
   return "";
 }
 
+// "layers:2" is one text to YAML, and what comes after it the error.
+std::string space_hint(std::string_view text) {
+  constexpr std::string_view kName = "abcdefghijklmnopqrstuvwxyz0123456789_";
+  for (int line = 1; !text.empty(); ++line) {
+    const std::size_t end = std::min(text.find('\n'), text.size() - 1);
+    const std::string_view words = text.substr(0, end);
+    const std::size_t begin = std::min(words.find_first_not_of(" {"), words.size());
+    const std::size_t colon = words.find_first_not_of(kName, begin);
+    if (colon != std::string_view::npos && colon > begin && colon + 1 < words.size() &&
+        words[colon] == ':' && words[colon + 1] != ' ')
+      return fmt::format(" (line {} needs a space after '{}')", line,
+                         words.substr(begin, colon + 1 - begin));
+    text.remove_prefix(end + 1);
+  }
+  return "";
+}
+
 }  // namespace
 
 std::string printable(std::string_view text) {
@@ -216,8 +233,9 @@ Item read_yaml(std::string_view text, int source, Problems& problems) {
     }
     return root;
   } catch (const YAML::Exception& error) {
-    problems.add(to_place(error.mark, source),
-                 fmt::format("not valid YAML: {}{}", error.msg, tab_hint(text)));
+    const std::string tab = tab_hint(text);
+    problems.add(to_place(error.mark, source), fmt::format("not valid YAML: {}{}", error.msg,
+                                                           tab.empty() ? space_hint(text) : tab));
   }
   return refused;
 }

@@ -100,6 +100,10 @@ bool Collector::is_new_name(const std::string& path, const Item& key,
     problems_.add(key.place, fmt::format("a key must be a word, found {}", found(key)));
     return false;
   }
+  if (key.text.empty()) {
+    problems_.add(key.place, "a key must be a word, found \"\"");
+    return false;
+  }
   if (key.text == "<<") {
     problems_.add(key.place, "merge keys ('<<') have no place in a deck; write the keys out");
     return false;
@@ -144,7 +148,10 @@ void Collector::put(const std::string& path, const Item& item, const Place& plac
   } else if (const Key* key = find_key(path)) {
     settings_[path] = {key, item, place};
   } else if (!is_section(path)) {
-    problems_.add(place, fmt::format("unknown key '{}'{}", printable(path), suggestion(path)));
+    const bool glued = path.find(':') != std::string::npos;
+    problems_.add(place,
+                  fmt::format("unknown key '{}'{}", printable(path),
+                              glued ? " — write a space after the colon" : suggestion(path)));
   } else if (item.kind == Item::Kind::mapping) {
     sections_.try_emplace(path, place);
     put_section(path, item);

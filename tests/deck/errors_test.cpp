@@ -4,6 +4,7 @@
 #include <string>
 #include <vector>
 
+#include "deck/schema.hpp"
 #include "decks.hpp"
 #include "error_cases.hpp"
 
@@ -23,6 +24,9 @@ TEST(DeckErrors, KeysThatDoNotExist) {
        "bad.yaml:6:1: write 'model.dropout.attention' as 'dropout.attention' inside the section "
        "'model:'"},
       {"batch:", "[a]: 0\nbatch:", "bad.yaml:6:1: a key must be a word, found a list"},
+      {"batch:", "'': {run: {seed: 1}}\nbatch:", "bad.yaml:6:1: a key must be a word, found \"\""},
+      {"batch:", "run: {seed:1}\nbatch:",
+       "bad.yaml:6:7: unknown key 'run.seed:1' — write a space after the colon"},
   });
 }
 
@@ -138,6 +142,8 @@ TEST(DeckErrors, WhatNeedsAGpu) {
   expect_lines({
       {"batch:", "comm: {nccl_debug: INFO}\nbatch:",
        "bad.yaml:6:8: comm.nccl_debug = INFO needs run.device = cuda; leave it out"},
+      {"batch:", "run: {device: cuda}\ncomm: {nccl_debug: verbose}\nbatch:",
+       "bad.yaml:7:8: comm.nccl_debug = verbose: allowed are VERSION, WARN, INFO, TRACE"},
   });
 }
 
@@ -188,6 +194,8 @@ TEST(DeckErrors, WhatYamlAllowsAndADeckDoesNot) {
       {"  layers", "\tlayers",
        "bad.yaml:2:8: not valid YAML: illegal map value (line 2 is indented with a tab; use "
        "spaces)"},
+      {"  layers: 4", "  layers:4",
+       "bad.yaml:3:9: not valid YAML: illegal map value (line 2 needs a space after 'layers:')"},
   });
   EXPECT_EQ(errors_of(changed("global: 16", "global: &a 16, micro: *a")),
             "bad.yaml:6:27: an anchor ('&name') has no place in a deck; leave it out\n"
@@ -196,6 +204,28 @@ TEST(DeckErrors, WhatYamlAllowsAndADeckDoesNot) {
             "3 errors; nothing was started. 'trireme-pretrain --help deck' lists every key.");
   EXPECT_EQ(errors_of("- a\n- b\n"),
             "bad.yaml:1:1: a deck is made of sections such as 'model:', found a list" + kOneError);
+}
+
+TEST(DeckErrors, ABadValueOfAnyKeyIsNamedWhateverElseIsChosen) {
+  const std::vector<std::vector<std::string>> choices = {
+      {},
+      {"precision.compute=fp16"},
+      {"optimizer.type=sgd"},
+      {"recompute.granularity=full"},
+      {"schedule.type=lr-range-test", "schedule.peak=", "schedule.minimum=1e-5"},
+      {"train.iterations=", "train.samples=500", "batch.rampup={start: 4, step: 4, samples: 90}"},
+      {"parallel={pipeline: 2, schedule: interleaved, interleave: 2}"},
+  };
+  for (std::vector<std::string> overrides : choices) {
+    EXPECT_EQ(errors_of(kSmallDeck, overrides), "");
+    overrides.emplace_back();
+    for (const Key& key : keys()) {
+      if (!key.has_member()) continue;
+      overrides.back() = key.path + "=[[]]";
+      const std::string text = errors_of(kSmallDeck, overrides);
+      EXPECT_NE(text.find(": " + key.path), std::string::npos) << overrides[0] << "\n" << text;
+    }
+  }
 }
 
 TEST(DeckErrors, HugeAndDeepDocuments) {
