@@ -48,7 +48,8 @@ struct SplitSummary {
 std::filesystem::path default_index_cache(const std::filesystem::path& prefix);
 
 /// Describes a part without building anything. Reads the .idx file only once, in milliseconds per
-/// million documents. Throws as IndexedDataset and normalize_weights do.
+/// million documents. Throws as IndexedDataset and normalize_weights do, and for index files that
+/// the deck names and the part cannot use.
 SplitSummary summarize_split(const GptSplitConfig& config);
 
 /// Throws DeckError, naming the part, its documents, tokens and epochs, when it cannot give one

@@ -115,6 +115,7 @@ TEST_F(GptSplitTest, WrongIndexFilesAreNamed) {
   const std::string stem = copy_indexmap("train");
   config_.index_files = (folder_ / "a_indices").string();
   expect_error(ExitCode::deck, "a_indices' names no part", [&] { open_gpt_split(config_); });
+  expect_error(ExitCode::deck, "a_indices' names no part", [&] { summarize_split(config_); });
   config_.index_files = stem + "," + stem + "_v2";
   expect_error(ExitCode::deck, "are for train", [&] { open_gpt_split(config_); });
   config_.index_files = stem;
@@ -128,6 +129,7 @@ TEST_F(GptSplitTest, WrongIndexFilesAreNamed) {
   config_.format.sequence = 16;
   std::filesystem::remove(stem + "_sample_idx.npy");
   expect_error(ExitCode::io, "_sample_idx.npy': No such file", [&] { open_gpt_split(config_); });
+  expect_error(ExitCode::io, "_sample_idx.npy': No such file", [&] { summarize_split(config_); });
 }
 
 TEST_F(GptSplitTest, SummariesNameDocumentsTokensAndEpochs) {

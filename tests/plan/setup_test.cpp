@@ -271,6 +271,7 @@ TEST(Setup, SplitsThatARunReads) {
   EXPECT_EQ(uses({}), "train valid test ");
   EXPECT_EQ(uses({"data.split=90,10,0"}), "train valid ");
   EXPECT_EQ(uses({"data.split=100"}), "train ");
+  EXPECT_EQ(uses({"data.split=0,1,0"}), "train valid ");
   EXPECT_EQ(uses({"data.split=100", "data.valid=held_out"}), "train valid ");
   EXPECT_EQ(uses({"data.split=90,10", "data.test=held_out"}), "train valid test ");
   EXPECT_EQ(uses({"evaluate.at_end=false"}), "train ");
