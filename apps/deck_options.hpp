@@ -8,9 +8,11 @@
 #include <vector>
 
 #include "app.hpp"
+#include "checkpoint/folder.hpp"
 #include "deck/deck.hpp"
 #include "deck/describe.hpp"
 #include "deck/load.hpp"
+#include "deck/value.hpp"
 #include "plan/run_plan.hpp"
 #include "plan/setup.hpp"
 #include "train/devices.hpp"
@@ -82,8 +84,10 @@ inline DeckArguments parse_deck_options(int argc, char** argv, po::options_descr
         arguments.path = value;
       else if (word.string_key == "deck" || word.string_key == "set")
         arguments.overrides.push_back(value);
+      else if (word.string_key == "output" && value.empty())
+        throw UsageError("--output: must name a folder");
       else if (word.string_key == "output")
-        arguments.overrides.push_back("run.output=" + value);
+        arguments.overrides.push_back("run.output=" + deck::write_text(value));
     }
   }
   if (arguments.path.empty()) throw UsageError("no deck is given");
@@ -92,22 +96,38 @@ inline DeckArguments parse_deck_options(int argc, char** argv, po::options_descr
   return arguments;
 }
 
+/// The value of --ranks. Throws UsageError.
+inline std::optional<std::int64_t> asked_ranks(const DeckArguments& arguments) {
+  constexpr std::int64_t kMost = 1 << 20;
+  if (!arguments.values.count("ranks")) return std::nullopt;
+  const auto ranks = arguments.values["ranks"].as<std::int64_t>();
+  if (ranks < 1 || ranks > kMost)
+    throw UsageError("--ranks {}: must be from 1 to {}", ranks, kMost);
+  return ranks;
+}
+
 /// Fits the deck to --ranks, or without it to the fewest ranks it can run on.
 inline deck::Deck load_for_planning(const DeckArguments& arguments, bool need_data) {
   deck::Deck deck = deck::load(arguments.path, arguments.overrides,
                                {.need_data = need_data, .automatic = train::automatic_device()});
   const std::int64_t model_ranks = deck.parallel.tensor * deck.parallel.pipeline;
-  const std::int64_t ranks = arguments.values.count("ranks")
-                                 ? arguments.values["ranks"].as<std::int64_t>()
-                                 : model_ranks * deck.parallel.data.value_or(1);
-  deck::resolve_world_size(deck, ranks);
+  const auto asked = asked_ranks(arguments);
+  deck::resolve_world_size(deck, asked ? *asked : model_ranks * deck.parallel.data.value_or(1));
   return deck;
 }
 
-/// Answers --check, --plan and --print-deck; true when there is nothing else to do.
+/// Answers --check, --plan and --print-deck; true when there is nothing else to do. Throws
+/// UsageError for --ranks without a question: a run has those that its launcher starts.
 inline bool answers_deck_questions(const DeckArguments& arguments) {
   const auto asked = [&](const char* option) { return arguments.values.count(option) > 0; };
-  if (!asked("check") && !asked("plan") && !asked("print-deck")) return false;
+  if (!asked("check") && !asked("plan") && !asked("print-deck")) {
+    if (const auto ranks = asked_ranks(arguments))
+      throw UsageError(
+          "--ranks {0} belongs to --check and --plan; a launcher starts ranks: mpirun -n {0}, or "
+          "srun -n {0}",
+          *ranks);
+    return false;
+  }
   if (!prints_before_mpi()) return true;
   if (asked("print-deck"))
     print_out(
@@ -120,6 +140,7 @@ inline bool answers_deck_questions(const DeckArguments& arguments) {
   if (asked("check")) {
     const deck::Deck deck = load_for_planning(arguments, /*need_data=*/true);
     const plan::Vocabulary vocabulary = plan::vocabulary(deck);
+    if (deck.checkpoint.load) checkpoint::locate(*deck.checkpoint.load);
     print_out(train::describe_data(deck, vocabulary));
     print_out(fmt::format("{}: no errors; ranks: {}, iterations: {}, vocabulary: {}\n",
                           arguments.path, plan::layout(deck).ranks(), deck::total_iterations(deck),

@@ -51,6 +51,16 @@ class Errors(RunTest):
                               code=DECK)
         self.assertIn(text, check.err)
 
+    def test_nothing_to_train_on(self):
+        for ranks in (1, 2):
+            self.fails(DECK, "the train part of", "data.split=0,1,0", ranks=ranks)
+        self.fails(DECK, "the train part of", "data.split=0,1,0", "--check")
+
+    def test_what_a_deck_names_and_is_not_there(self):
+        for words in ([], ["--check"]):
+            self.fails(DECK, "data.index_files: 'x' names no part", "data.index_files=x", *words)
+            self.fails(IO, "there is no checkpoint 'missing'", "checkpoint.load=missing", *words)
+
     def test_more_samples_than_an_index_holds(self):
         for override in ("train.iterations=1e12", "train.skip=[1-1000000000000]"):
             self.fails(DECK, "take fewer samples", override, "evaluate.every=1e12", ranks=2)
@@ -63,6 +73,9 @@ class Errors(RunTest):
         nothing = run("trireme-pretrain", ranks=2)
         self.assertEqual(nothing.code, USAGE, nothing)
         self.assertEqual(nothing.err.count("no deck is given"), 1, nothing)
+        self.fails(USAGE, "a launcher starts ranks: mpirun -n 2", "--ranks", "2")
+        self.fails(USAGE, "--ranks -1: must be from 1", "--plan", "--ranks", "-1", ranks=2)
+        self.fails(USAGE, "--output: must name a folder", "--output", "")
         bare = run("trireme-pretrain", "model.layers=2")
         self.assertEqual(bare.code, USAGE, bare)
         self.assertIn("the deck comes first, then 'model.layers=2'", bare.err)
@@ -148,6 +161,10 @@ class Questions(RunTest):
             result = run("trireme-pretrain", *words, ranks=2)
             self.assertEqual(result.code, FINISHED, result)
             self.assertEqual(result.out.count(line), 1, result)
+
+    def test_output_is_a_folder_as_it_stands(self):
+        printed = self.answers(*self.deck_words("run", "--output", "a: b #1", "--print-deck"))
+        self.assertIn('output: "a: b #1"\n', printed)
 
     def test_printed_deck_reads_back(self):
         printed = self.answers(*self.deck_words("run", "--print-deck"))
