@@ -338,7 +338,7 @@ void Follower::source(const std::string& name) {
   // A folder that the script asks for as it runs, by `pwd` or a `cd` there, is most often its own.
   const std::size_t mark = name.rfind(kUnknownEnd);
   const fs::path known(mark == std::string::npos ? name : "." + name.substr(mark + 1));
-  const fs::path path = known.is_absolute() ? known : folder_ / known;
+  const fs::path path = known.is_absolute() ? known : (folder_ / known).lexically_normal();
   std::error_code ignored;
   // What is not there sets nothing: its variables stay unknown.
   if (!fs::is_regular_file(path, ignored)) return;
