@@ -281,6 +281,23 @@ TEST(DeckErrors, OverridesAreCheckedLikeTheFile) {
   }
 }
 
+TEST(DeckErrors, WhatAnOverrideTakesOutOfTheDeck) {
+  EXPECT_EQ(
+      errors_of(kSmallDeck, {"train.samples=3200"}),
+      "--set train.samples=3200: train.iterations = 100 and train.samples = 3200 both say how "
+      "long to train; give one ('train.iterations=' takes it out of the deck)" +
+          kOneError);
+  EXPECT_EQ(errors_of(kSmallDeck, {"schedule.type=lr-range-test", "schedule.minimum=1e-5"}),
+            "--set schedule.type=lr-range-test: schedule.type = lr-range-test has no use for "
+            "'schedule.peak'; leave it out ('schedule.peak=' takes it out of the deck)" +
+                kOneError);
+  EXPECT_EQ(errors_of(kSmallDeck, {"recompute.layers=2"}),
+            "--set recompute.layers=2: 'recompute.layers' needs recompute.granularity = full, but "
+            "it is none; leave it out" +
+                kOneError);
+  EXPECT_EQ(errors_of(kSmallDeck, {"train.iterations=", "train.samples=3200"}), "");
+}
+
 TEST(DeckErrors, RanksMustFitTheLayout) {
   const auto error_of = [](std::int64_t ranks, const std::vector<std::string>& overrides) {
     Deck deck = small_deck(overrides);

@@ -41,6 +41,10 @@ class Checker {
   /// Reports `message` unless the rule holds or one of the keys is bad by itself.
   void require(bool holds, Paths paths, const std::function<std::string()>& message);
 
+  /// How an override takes that one of `paths` out of the deck which `message` asks to leave out,
+  /// or which says the same as an override does: the first, or whichever the deck has. Else "".
+  std::string way_out(Paths paths, std::string_view message) const;
+
   const Deck& deck_;
   const Given& given_;
   Problems& problems_;
