@@ -264,7 +264,8 @@ TEST_F(WithJson, UnknownAndBadFiles) {
             "ds.json: unknown key \"train_batch_sise\"; did you mean 'train_batch_size'? (--ignore "
             "train_batch_sise leaves it out)\n1 error; no deck was written.");
   EXPECT_EQ(errors_with("[1]"), "'ds.json' is not a JSON object");
-  EXPECT_EQ(errors_with("{"), "'ds.json' is not a JSON object");
+  EXPECT_EQ(errors_with("{\n \"steps_per_print\": 1,\n}").substr(0, 62),
+            "'ds.json' is not JSON: at line 3, column 1: syntax error while");
 }
 
 TEST_F(WithJson, VariablesThatTheScriptDoesNotSet) {

@@ -110,6 +110,20 @@ void Parser::one_flag(const std::string& word, const std::vector<std::string>& w
   parsed.arguments.add(std::move(given));
 }
 
+/// The JSON file `text`, in which comments may stand. Throws DataError with the place of an error.
+nlohmann::json read_json(const std::string& text, const std::string& name) {
+  try {
+    return nlohmann::json::parse(text, nullptr, /*allow_exceptions=*/true,
+                                 /*ignore_comments=*/true);
+  } catch (const nlohmann::json::parse_error& error) {
+    // The library's message begins with its own name.
+    const std::string_view message = error.what();
+    const std::size_t place = message.find("at line ");
+    throw DataError("'{}' is not JSON: {}", name,
+                    message.substr(place == std::string_view::npos ? 0 : place));
+  }
+}
+
 /// Adds what is under `value`, the key `path` of the JSON file.
 void add_json(const nlohmann::json& value, const std::string& path, const std::string& name,
               const std::set<std::string>& ignored, Parsed& parsed) {
@@ -164,8 +178,7 @@ Parsed parse_flags(const std::vector<std::string>& words, const std::string& pla
 
 Parsed parse_json(const std::string& text, const std::string& name,
                   const std::set<std::string>& ignored) {
-  const nlohmann::json root = nlohmann::json::parse(text, nullptr, /*allow_exceptions=*/false,
-                                                    /*ignore_comments=*/true);
+  const nlohmann::json root = read_json(text, name);
   if (!root.is_object()) throw DataError("'{}' is not a JSON object", name);
   Parsed parsed;
   add_json(root, "", name, ignored, parsed);
