@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <charconv>
+#include <limits>
 #include <system_error>
 
 #include "checkpoint/reader.hpp"
@@ -10,6 +11,10 @@
 
 namespace trireme::checkpoint {
 namespace {
+
+// Step files behind the one that `latest` names are of a course that the run has left: it went back
+// to an earlier checkpoint.
+constexpr std::int64_t kNoLast = std::numeric_limits<std::int64_t>::max();
 
 /// The entries of `folder`; none when it does not exist.
 std::vector<std::filesystem::path> list_files(const std::filesystem::path& folder) {
@@ -32,7 +37,10 @@ void remove_file(const std::filesystem::path& path) {
 /// What `folder`/latest names, without the folder; empty when there is no such file.
 std::string latest_name(const std::filesystem::path& folder) {
   const std::filesystem::path file = folder / "latest";
-  if (!std::filesystem::exists(file)) return "";
+  std::error_code error;
+  const bool exists = std::filesystem::exists(file, error);
+  if (error) throw IoError("cannot look for '{}': {}", file.string(), error.message());
+  if (!exists) return "";
   const std::string text = read_file(file);
   return text.substr(0, text.find_last_not_of(" \r\n") + 1);
 }
@@ -85,8 +93,10 @@ std::optional<Latest> find_latest(const std::filesystem::path& folder) {
     if (problem.empty()) return Latest{folder / named, ""};
   }
   const std::vector<Step> steps = list_steps(folder);
+  const std::int64_t last = iteration_of(named).value_or(kNoLast);
   for (auto step = steps.rbegin(); step != steps.rend(); ++step) {
-    if (step->path.filename() == named || !problem_with(step->path).empty()) continue;
+    if (step->path.filename() == named || step->iteration > last) continue;
+    if (!problem_with(step->path).empty()) continue;
     return Latest{step->path, fmt::format("{}: using '{}', the newest complete checkpoint", problem,
                                           step->path.filename().string())};
   }
@@ -112,7 +122,9 @@ std::vector<std::filesystem::path> retain(const std::filesystem::path& folder,
   std::vector<std::filesystem::path> deleted;
   if (!keep) return deleted;
   const std::string named = latest_name(folder);
-  const std::vector<Step> steps = list_steps(folder);
+  const std::int64_t last = iteration_of(named).value_or(kNoLast);
+  std::vector<Step> steps = list_steps(folder);
+  std::erase_if(steps, [&](const Step& step) { return step.iteration > last; });
   for (std::size_t i = 0; i < steps.size(); ++i) {
     const bool newest = static_cast<std::int64_t>(steps.size() - i) <= *keep;
     if (newest || is_milestone(steps[i].iteration) || steps[i].path.filename() == named) continue;
@@ -127,8 +139,9 @@ void publish(const std::filesystem::path& path) {
 }
 
 void remove_unfinished(const std::filesystem::path& folder) {
+  // MPI-IO, too, makes files beside the one that it writes: step-00000020.h5.part.locktest.0.
   for (const std::filesystem::path& file : list_files(folder))
-    if (file.extension() == ".part") remove_file(file);
+    if ((file.filename().string() + ".").find(".part.") != std::string::npos) remove_file(file);
 }
 
 }  // namespace trireme::checkpoint

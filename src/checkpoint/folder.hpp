@@ -30,17 +30,19 @@ struct Latest {
 };
 
 /// The checkpoint that `folder`/latest names. When there is no such file, or what it names is
-/// missing or damaged, the newest step file that can be opened, with a note. Empty when the folder
-/// has no checkpoint at all. Throws DataError when it has some and none can be opened.
+/// missing or damaged, the newest step file that can be opened and is not newer than that, with a
+/// note: newer ones are of a course that the run has left for an earlier checkpoint. Empty when the
+/// folder has no checkpoint at all. Throws DataError when it has some and none can be opened.
 std::optional<Latest> find_latest(const std::filesystem::path& folder);
 
 /// The checkpoint that a person means by `path`: the file itself, or find_latest() of a folder of
 /// checkpoints or of a run's folder. Throws IoError when there is none, and as find_latest().
 Latest locate(const std::filesystem::path& path);
 
-/// Deletes the step files that are neither among the `keep` newest, nor of an iteration that is a
-/// milestone, nor named by `latest`; without `keep` deletes nothing. Called by one rank after a
-/// save that succeeded. Returns the deleted files. Throws IoError.
+/// Deletes the step files that are neither among the `keep` newest up to the one that `latest`
+/// names, nor newer than that, nor of an iteration that is a milestone; without `keep` deletes
+/// nothing. Called by one rank after a save that succeeded. Returns the deleted files. Throws
+/// IoError.
 std::vector<std::filesystem::path> retain(
     const std::filesystem::path& folder, std::optional<std::int64_t> keep,
     const std::function<bool(std::int64_t)>& is_milestone = [](std::int64_t) { return false; });
@@ -48,7 +50,8 @@ std::vector<std::filesystem::path> retain(
 /// Names `path` in the file `latest` beside it, atomically. Throws IoError.
 void publish(const std::filesystem::path& path);
 
-/// Deletes the unfinished files (.part) of `folder`. Throws IoError.
+/// Deletes the unfinished files (.part, and what MPI-IO made beside them) of `folder`. Throws
+/// IoError.
 void remove_unfinished(const std::filesystem::path& folder);
 
 }  // namespace trireme::checkpoint

@@ -57,8 +57,10 @@ Header load(const std::filesystem::path& path, comm::MpiCommunicator& ranks,
   const std::vector<std::uint64_t> sums = total_checksums(ranks, tensors, view);
   for (std::size_t i = 0; i < tensors.size(); ++i)
     if (sums[i] != header.find(tensors[i].name)->checksum)
-      throw DataError("'{}': tensor '{}' is damaged: its checksum does not match", path.string(),
-                      tensors[i].name);
+      throw DataError(
+          "'{}': tensor '{}' is damaged: its checksum does not match; move the file away to go on "
+          "from the newest one that is whole, or name another",
+          path.string(), tensors[i].name);
   return header;
 }
 

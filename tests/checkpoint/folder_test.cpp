@@ -68,6 +68,18 @@ TEST_F(FolderTest, ADamagedLatestIsReplacedAndNamed) {
   EXPECT_THROW(find_latest(folder_), DataError);
 }
 
+TEST_F(FolderTest, WhatIsNewerThanADamagedLatestIsOfAnotherCourse) {
+  const std::filesystem::path older = save_step(10);
+  const std::filesystem::path damaged = save_step(20);
+  const std::filesystem::path left = save_step(30);
+  publish(damaged);
+  std::filesystem::resize_file(damaged, 1000);
+  EXPECT_EQ(find_latest(folder_)->path, older);
+  std::filesystem::remove(older);
+  EXPECT_THROW(find_latest(folder_), DataError);
+  EXPECT_TRUE(std::filesystem::exists(left));
+}
+
 TEST_F(FolderTest, ALatestThatNamesNothingIsNotAFreshStart) {
   std::filesystem::create_directories(folder_);
   write_file_atomically(folder_ / "latest", "step-00000010.h5\n");
@@ -109,23 +121,34 @@ TEST_F(FolderTest, RetentionKeepsNewestMilestonesAndLatest) {
   std::filesystem::create_directories(folder_);
   for (std::int64_t iteration = 10; iteration <= 80; iteration += 10)
     write_file_atomically(step_path(folder_, iteration), "");
-  publish(step_path(folder_, 20));
+  publish(step_path(folder_, 80));
   const auto is_milestone = [](std::int64_t iteration) { return iteration % 40 == 0; };
   EXPECT_TRUE(retain(folder_, std::nullopt, is_milestone).empty());
   const std::vector<std::filesystem::path> deleted = retain(folder_, 2, is_milestone);
-  EXPECT_EQ(iterations(), (std::vector<std::int64_t>{20, 40, 70, 80}));
-  EXPECT_EQ(deleted.size(), 4u);
+  EXPECT_EQ(iterations(), (std::vector<std::int64_t>{40, 70, 80}));
+  EXPECT_EQ(deleted.size(), 5u);
   EXPECT_EQ(deleted[0], step_path(folder_, 10));
   retain(folder_, 1);
-  EXPECT_EQ(iterations(), (std::vector<std::int64_t>{20, 80}));
+  EXPECT_EQ(iterations(), (std::vector<std::int64_t>{80}));
+}
+
+TEST_F(FolderTest, RetentionCountsUpToLatest) {
+  std::filesystem::create_directories(folder_);
+  for (std::int64_t iteration = 10; iteration <= 80; iteration += 10)
+    write_file_atomically(step_path(folder_, iteration), "");
+  publish(step_path(folder_, 40));
+  retain(folder_, 2);
+  EXPECT_EQ(iterations(), (std::vector<std::int64_t>{30, 40, 50, 60, 70, 80}));
 }
 
 TEST_F(FolderTest, UnfinishedFilesAreRemoved) {
   std::filesystem::create_directories(folder_);
   write_file_atomically(folder_ / "step-00000010.h5", "");
   write_file_atomically(folder_ / "step-00000020.h5.part", "");
+  write_file_atomically(folder_ / "step-00000020.h5.part.locktest.0", "");
   remove_unfinished(folder_);
   EXPECT_FALSE(std::filesystem::exists(folder_ / "step-00000020.h5.part"));
+  EXPECT_FALSE(std::filesystem::exists(folder_ / "step-00000020.h5.part.locktest.0"));
   EXPECT_TRUE(std::filesystem::exists(folder_ / "step-00000010.h5"));
 }
 

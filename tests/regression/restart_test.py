@@ -171,13 +171,24 @@ class Rules(RunTest):
         result = self.pretrain("run", "train.iterations=6", code=DATA)
         self.assertIn("can be opened", result.err)
 
+    def test_a_course_that_was_left_is_not_gone_back_to(self):
+        words = ["train.iterations=6", "checkpoint.every=1"]
+        self.pretrain("run", *words)
+        fourth = self.folder / "run" / "checkpoints" / "step-00000004.h5"
+        third = fourth.with_name("step-00000003.h5")
+        self.pretrain("run", *words, "--restart", third, "train.exit_interval=4")
+        os.truncate(fourth, 1000)
+        result = self.pretrain("run", *words)
+        self.assertIn("using 'step-00000003.h5', the newest complete checkpoint", result.out)
+        self.assertEqual(len(self.losses("run")), 6)
+
     def test_damaged_tensor_is_named(self):
         path = self.latest("run")
         content = bytearray(path.read_bytes())
         content[len(content) // 2] ^= 1
         path.write_bytes(content)
         result = self.pretrain("run", "train.iterations=3", code=DATA)
-        self.assertRegex(result.err, r"tensor '[a-z/0-9]+' is damaged")
+        self.assertRegex(result.err, r"tensor '[a-z/0-9]+' is damaged.*; move the file away")
 
     def test_retention(self):
         shutil.rmtree(self.folder / "run")
