@@ -57,7 +57,8 @@ RestartPoint find_restart(const deck::Deck& deck, const std::string& restart) {
     if (!found.note.empty()) point.notes.push_back(found.note);
   };
   if (restart == "never") {
-    if (fs::exists(fs::path(deck.run.output) / "metrics.jsonl"))
+    const fs::path folder = deck.run.output;
+    if (fs::exists(folder / "metrics.jsonl") || fs::exists(checkpoint_folder(deck)))
       point.notes.push_back(move_aside(deck.run.output));
   } else if (restart == "latest") {
     if (const auto latest = checkpoint::find_latest(checkpoint_folder(deck))) start_from(*latest);

@@ -86,6 +86,12 @@ TEST_F(FolderTest, NeverMovesAnOldRunToTheFirstFreeName) {
   }
 }
 
+TEST_F(FolderTest, NeverMovesCheckpointsWithoutALog) {
+  std::filesystem::create_directories(run_ / "checkpoints");
+  EXPECT_EQ(find_restart(tiny_deck(run_), "never").notes.size(), 1u);
+  EXPECT_TRUE(std::filesystem::exists(scratch_.path() / "run.1" / "checkpoints"));
+}
+
 TEST_F(FolderTest, NeverLeavesARunningRunAlone) {
   const FolderLock running(run_);
   write_file_atomically(run_ / "metrics.jsonl", "");
