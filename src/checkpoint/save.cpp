@@ -48,6 +48,18 @@ void reserve_space(const std::filesystem::path& path, std::int64_t bytes) {
                   path.string(), std::strerror(error));
 }
 
+/// Makes the folder of `unfinished`, clears it of what killed runs have left, and takes the blocks.
+void make_room(const std::filesystem::path& unfinished, std::int64_t bytes) {
+  make_folder(unfinished.parent_path());
+  remove_unfinished(unfinished.parent_path());
+  reserve_space(unfinished, bytes);
+}
+
+void remove_quietly(const std::filesystem::path& path) {
+  std::error_code ignored;
+  std::filesystem::remove(path, ignored);
+}
+
 /// At least the bytes of a checkpoint of `tensors`: a tensor's metadata and its share of the groups
 /// take less than 2 KiB.
 std::int64_t upper_size(const std::string& deck, const std::vector<LocalTensor>& tensors) {
@@ -132,6 +144,18 @@ void write_elements(const std::filesystem::path& path, comm::MpiCommunicator& ra
   });
 }
 
+/// Runs `step`, which writes `unfinished`, on rank 0; fails on every rank.
+void on_first_rank(const std::filesystem::path& unfinished, comm::MpiCommunicator& ranks,
+                   const std::function<void()>& step) {
+  agree_to_write(unfinished, ranks, [&] {
+    if (ranks.rank() == 0) step();
+  });
+}
+
+std::filesystem::path unfinished_name(const std::filesystem::path& path) {
+  return std::filesystem::absolute(path).string() + ".part";
+}
+
 /// Gives the finished file its name and tells `latest`.
 void rename_and_publish(const std::filesystem::path& unfinished,
                         const std::filesystem::path& path) {
@@ -154,30 +178,36 @@ void save(const std::filesystem::path& path, comm::MpiCommunicator& ranks,
   HostView view(memory);
   check_tensors(ranks, tensors);
   const std::vector<std::uint64_t> checksums = total_checksums(ranks, tensors, view);
-  const std::filesystem::path target = std::filesystem::absolute(path);
-  const std::filesystem::path unfinished = target.string() + ".part";
-  const auto on_first_rank = [&](const std::function<void()>& step) {
-    agree_to_write(unfinished, ranks, [&] {
-      if (ranks.rank() == 0) step();
-    });
-  };
+  const std::filesystem::path unfinished = unfinished_name(path);
   try {
-    on_first_rank([&] {
-      make_folder(target.parent_path());
-      remove_unfinished(target.parent_path());
+    on_first_rank(unfinished, ranks, [&] {
       // First a trial, because HDF5 1.10 cannot close a file whose metadata found no space; making
       // the file gives the blocks back, and then it takes what it really needs.
-      reserve_space(unfinished, upper_size(deck, tensors));
+      make_room(unfinished, upper_size(deck, tensors));
       write_skeleton(unfinished, attributes, deck, tensors, checksums);
       reserve_space(unfinished, static_cast<std::int64_t>(std::filesystem::file_size(unfinished)));
     });
     write_elements(unfinished, ranks, tensors, view);
-    on_first_rank([&] { rename_and_publish(unfinished, target); });
+    on_first_rank(unfinished, ranks,
+                  [&] { rename_and_publish(unfinished, std::filesystem::absolute(path)); });
   } catch (...) {
-    std::error_code ignored;
-    if (ranks.rank() == 0) std::filesystem::remove(unfinished, ignored);
+    if (ranks.rank() == 0) remove_quietly(unfinished);
     throw;
   }
+}
+
+void rehearse_save(const std::filesystem::path& path, comm::MpiCommunicator& ranks,
+                   const std::string& deck, const std::vector<LocalTensor>& tensors) {
+  const std::filesystem::path unfinished = unfinished_name(path);
+  on_first_rank(unfinished, ranks, [&] {
+    try {
+      make_room(unfinished, upper_size(deck, tensors));
+    } catch (...) {
+      remove_quietly(unfinished);
+      throw;
+    }
+    remove_quietly(unfinished);
+  });
 }
 
 }  // namespace trireme::checkpoint

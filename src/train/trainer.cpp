@@ -115,8 +115,9 @@ StopReason Trainer::run() {
   StopReason stop = stops_.before_start();
   if (reporter_)
     reporter_->print(report::datetime_line("before the start of training step", unix_time()));
-  log_.start();
   const std::int64_t first_iteration = state_.iteration;
+  if (stop == StopReason::none && first_iteration < end_.iteration) rehearse_save();
+  log_.start();
   while (stop == StopReason::none && state_.iteration < end_.iteration) {
     skip_data_if_due();
     report(step());
@@ -301,6 +302,14 @@ void Trainer::evaluate(data::Split split, const data::GptDataset& dataset, std::
 }
 
 // ---- checkpoints
+
+void Trainer::rehearse_save() {
+  if (!deck_.checkpoint.every && !deck_.checkpoint.at_end) return;
+  const std::filesystem::path folder = checkpoint_folder(deck_);
+  checkpoint::rehearse_save(checkpoint::step_path(folder, state_.iteration), *groups_.world,
+                            deck::print_deck(deck_),
+                            checkpoint::checkpoint_tensors(parameters_, optimizer_));
+}
 
 void Trainer::save() {
   const Stopwatch watch;

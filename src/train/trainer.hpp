@@ -89,6 +89,8 @@ class Trainer {
   /// Evaluates on the evaluate.iterations batches that follow on those of `before` evaluations.
   void evaluate(data::Split split, const data::GptDataset& dataset, std::int64_t before,
                 bool at_end = false);
+  /// Finds what would keep the run from saving before it has trained for hours.
+  void rehearse_save();
   /// Writes a checkpoint and deletes those that are not kept.
   void save();
 

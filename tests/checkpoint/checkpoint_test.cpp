@@ -325,5 +325,20 @@ TEST_F(CheckpointTest, AFullDiskIsOneErrorAndKeepsThePreviousCheckpoint) {
   EXPECT_EQ(find_latest(path_.parent_path())->path, path_);
 }
 
+TEST_F(CheckpointTest, ARehearsalFindsWhatASaveWouldAndLeavesNothing) {
+  const Holding holding(small_model(), Cut::rows, rank_, size_);
+  const auto rehearse = [&] { rehearse_save(path_, *world_, kDeck, holding.tensors); };
+  const auto expect_nothing_left = [&] {
+    on_first_rank([&] { EXPECT_TRUE(std::filesystem::is_empty(path_.parent_path())); });
+  };
+  rehearse();
+  expect_nothing_left();
+  {
+    const FileSizeLimit limit(9000);
+    expect_failure<IoError>(rehearse, {"cannot reserve", "step-00001000.h5.part"});
+  }
+  expect_nothing_left();
+}
+
 }  // namespace
 }  // namespace trireme::checkpoint

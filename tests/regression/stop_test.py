@@ -5,7 +5,7 @@ import shlex
 import signal
 import unittest
 
-from runs import FINISHED, STOPPED_EARLY, Result, RunTest, Started
+from runs import FINISHED, IO, STOPPED_EARLY, Result, RunTest, Started, command_line
 
 ENDLESS = "train.iterations=1000000"
 
@@ -57,6 +57,13 @@ class Stops(RunTest):
                                code=STOPPED_EARLY)
         self.check_stop("run", result, STOPPED_EARLY, "train.exit_duration is over")
         self.check_continues("run", result, "train.exit_duration=10 minutes")
+
+    def test_a_run_that_cannot_save_does_not_start(self):
+        (self.folder / "run").mkdir()
+        (self.folder / "run" / "checkpoints").symlink_to(self.folder / "absent" / "folder")
+        result = self.pretrain("run", "train.iterations=3", ranks=2, code=IO)
+        self.assertEqual(result.err.count("checkpoints'"), 1, result)
+        self.assertEqual(self.events("run", "train"), [])
 
     def test_exit_interval(self):
         result = self.pretrain("run", ENDLESS, "train.exit_interval=3")
