@@ -44,8 +44,9 @@ struct LocalTensor {
 /// made when absent. `attributes` gains `format_version`; attributes and deck of rank 0 are
 /// written. The pieces lie in the memory of `memory`, null for the host's.
 ///
-/// Collective over `ranks`; every rank passes the same tensors in the same order, each element of a
-/// tensor in a piece of exactly one owner. Throws, on every rank, IoError when the file cannot be
+/// Collective over `ranks`, which wait for each other longer than their timeout: as the tensors
+/// take on slow storage, too. Every rank passes the same tensors in the same order, each element of
+/// a tensor in a piece of exactly one owner. Throws, on every rank, IoError when the file cannot be
 /// written (the previous checkpoint stays), InternalError naming the tensor when ownership is
 /// wrong.
 void save(const std::filesystem::path& path, comm::MpiCommunicator& ranks,

@@ -39,6 +39,7 @@ void check_against(const Header& header, const std::vector<LocalTensor>& tensors
 
 Header load(const std::filesystem::path& path, comm::MpiCommunicator& ranks,
             const std::vector<LocalTensor>& tensors, device::Backend* memory) {
+  const comm::LongerPatience patience(ranks, slow_storage_seconds(tensors));
   check_tensors(ranks, tensors);
   HostView view(memory);
   Header header;

@@ -176,6 +176,7 @@ void save(const std::filesystem::path& path, comm::MpiCommunicator& ranks,
           const std::vector<LocalTensor>& tensors, device::Backend* memory) {
   hdf5::silence();
   HostView view(memory);
+  const comm::LongerPatience patience(ranks, slow_storage_seconds(tensors));
   check_tensors(ranks, tensors);
   const std::vector<std::uint64_t> checksums = total_checksums(ranks, tensors, view);
   const std::filesystem::path unfinished = unfinished_name(path);

@@ -9,6 +9,19 @@
 #include "core/philox.hpp"
 
 namespace trireme::checkpoint {
+namespace {
+
+/// What busy network storage may come down to.
+constexpr double kSlowBytesPerSecond = 10e6;
+
+}  // namespace
+
+double slow_storage_seconds(const std::vector<LocalTensor>& tensors) {
+  double bytes = 0.0;
+  for (const LocalTensor& tensor : tensors)
+    bytes += static_cast<double>(tensor.shape.size()) * static_cast<double>(size_of(tensor.dtype));
+  return bytes / kSlowBytesPerSecond;
+}
 
 void check_tensors(comm::MpiCommunicator& ranks, const std::vector<LocalTensor>& tensors) {
   std::string table;

@@ -2,10 +2,14 @@
 
 #include <gtest/gtest.h>
 #include <sys/resource.h>
+#include <sys/syscall.h>
 #include <unistd.h>
 
+#include <chrono>
 #include <csignal>
 #include <limits>
+#include <thread>
+#include <utility>
 
 #include "checkpoint/folder.hpp"
 #include "core/error.hpp"
@@ -340,5 +344,38 @@ TEST_F(CheckpointTest, ARehearsalFindsWhatASaveWouldAndLeavesNothing) {
   expect_nothing_left();
 }
 
+/// Makes the first sync of this process take `seconds`.
+class SlowSync {
+ public:
+  explicit SlowSync(double seconds) { seconds_ = seconds; }
+  ~SlowSync() { seconds_ = 0.0; }
+  static double take() { return std::exchange(seconds_, 0.0); }
+
+ private:
+  inline static double seconds_ = 0.0;
+};
+
+TEST_F(CheckpointTest, RanksWaitForSlowStorage) {
+  constexpr double kTimeout = 2.0;
+  const Shape shape{15'000'000};  // six seconds at 10 MB/s
+  Holding holding({{"model/weight", shape, DType::f32}}, Cut::first_rank, rank_, size_);
+  holding.fill(1);
+  world_->barrier();
+  world_->set_timeout(kTimeout);
+  {
+    const SlowSync sync(rank_ == 0 ? 1.5 * kTimeout : 0.0);
+    save(path_, *world_, kAttributes, kDeck, holding.tensors);
+  }
+  world_->set_timeout(60 * kTimeout);  // MPI_Finalize keeps to it, too
+  EXPECT_EQ(find_latest(path_.parent_path())->path, path_);
+}
+
 }  // namespace
 }  // namespace trireme::checkpoint
+
+/// Stands in for the system's.
+extern "C" int fsync(int file) {
+  const double seconds = trireme::checkpoint::SlowSync::take();
+  if (seconds > 0.0) std::this_thread::sleep_for(std::chrono::duration<double>(seconds));
+  return static_cast<int>(::syscall(SYS_fsync, file));
+}

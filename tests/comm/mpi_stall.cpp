@@ -1,5 +1,5 @@
 // Ranks of which one does not take part while others wait for it on the host.
-//   mpirun -n 3 mpi_stall slow|busy|stopped|chain|circle|code|library|finalize
+//   mpirun -n 3 mpi_stall slow|busy|patient|stopped|chain|circle|code|library|finalize
 #include <csignal>
 #include <cstdio>
 #include <string_view>
@@ -29,6 +29,14 @@ void run(std::string_view scenario, MpiCommunicator& world) {
     world.barrier();
   } else if (scenario == "busy") {
     if (last) sleep_for(10 * kTimeout);
+    world.barrier();
+  } else if (scenario == "patient") {
+    {
+      const LongerPatience patience(world, 20 * kTimeout);
+      if (last) sleep_for(1.5 * kTimeout);
+      world.barrier();
+    }
+    if (last) stop();
     world.barrier();
   } else if (scenario == "stopped") {
     if (last) stop();

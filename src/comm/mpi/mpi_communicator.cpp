@@ -70,6 +70,11 @@ MPI_Op op_of(Reduce op) {
   throw InternalError("unknown reduction {}", static_cast<int>(op));
 }
 
+Watched::Clock::duration to_duration(double seconds) {
+  return std::chrono::duration_cast<Watched::Clock::duration>(
+      std::chrono::duration<double>(seconds));
+}
+
 /// One message, in as many MPI messages as its length takes: MPI keeps those of one tag in order.
 class MpiRequest final : public Request {
  public:
@@ -150,8 +155,7 @@ MpiCommunicator::~MpiCommunicator() {
 
 void MpiCommunicator::set_timeout(double seconds) {
   patience_.watchdog = Watchdog::shared();
-  patience_.timeout =
-      std::chrono::duration_cast<Watched::Clock::duration>(std::chrono::duration<double>(seconds));
+  patience_.timeout = to_duration(seconds);
   finalize_timeout = patience_.timeout;
   if (roll_call_ || size_ == 1) return;
   const std::shared_ptr<Watchdog> watchdog = patience_.watchdog;
@@ -159,6 +163,13 @@ void MpiCommunicator::set_timeout(double seconds) {
                                           [watchdog] { return watchdog->awaited(); });
   watchdog->set_roll_call([this](const Ranks& ranks) { return roll_call_->take(ranks); });
 }
+
+LongerPatience::LongerPatience(MpiCommunicator& group, double seconds)
+    : patience_(group.patience_), before_(patience_.timeout) {
+  patience_.timeout += to_duration(seconds);
+}
+
+LongerPatience::~LongerPatience() { patience_.timeout = before_; }
 
 std::unique_ptr<WatchedCall> MpiCommunicator::watch(std::string_view what) const {
   return patience_.watch(what, name_, rank_);

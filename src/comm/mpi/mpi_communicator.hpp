@@ -44,6 +44,21 @@ struct Patience {
                                      int rank) const;
 };
 
+class MpiCommunicator;
+
+/// Lets calls of `group` wait `seconds` longer than its timeout, for the life of this: while ranks
+/// do what takes long and is no sign of a lost one, such as writing files.
+class LongerPatience {
+ public:
+  LongerPatience(MpiCommunicator& group, double seconds);
+  ~LongerPatience();
+  LongerPatience(const LongerPatience&) = delete;
+
+ private:
+  Patience& patience_;
+  const Watched::Clock::duration before_;
+};
+
 /// A communicator over host memory. Owns its MPI_Comm unless it is MPI_COMM_WORLD.
 class MpiCommunicator final : public Communicator {
  public:
@@ -91,6 +106,8 @@ class MpiCommunicator final : public Communicator {
   std::vector<std::string> all_gather_text(const std::string& text);
 
  private:
+  friend class LongerPatience;
+
   MPI_Comm handle_;
   std::string name_;
   int rank_ = 0;
