@@ -109,6 +109,8 @@ void introduce(Start& start, const deck::Deck& deck, const plan::Vocabulary& voc
                              command, host_text, devices));
   std::string text = plan::to_text(plan) + train::describe_data(deck, vocabulary);
   text += fmt::format("run folder {}\n", deck.run.output);
+  if (!start.lock->holds())
+    text += "run folder its file system has no locks: nothing keeps a second run out of it\n";
   text += start.restart.checkpoint
               ? fmt::format("restart    from {}, iteration {}", start.restart.checkpoint->string(),
                             start.restart.progress.iteration)

@@ -104,6 +104,8 @@ FolderLock::FolderLock(const fs::path& folder) {
       std::this_thread::sleep_for(std::chrono::milliseconds(20));
       continue;
     }
+    holds_ = reason != ENOSYS && reason != EOPNOTSUPP && reason != ENOLCK;
+    if (!holds_) return;
     ::close(fd_);
     if (reason == EWOULDBLOCK)
       throw IoError(

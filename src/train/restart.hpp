@@ -33,7 +33,7 @@ RestartPoint find_restart(const deck::Deck& deck, const std::string& restart);
 /// that. Sequences of another length are another question to the same model.
 void require_same_model(const deck::Deck& deck, const std::filesystem::path& checkpoint);
 
-/// Holds the run folder for one run at a time.
+/// Holds the run folder for one run at a time, where the file system has locks.
 class FolderLock {
  public:
   /// Makes `folder` where needed, and waits for up to 5 s while another run holds it. Throws
@@ -43,8 +43,12 @@ class FolderLock {
   FolderLock(const FolderLock&) = delete;
   FolderLock& operator=(const FolderLock&) = delete;
 
+  /// False on file systems that have no locks, such as Lustre mounted without `flock`.
+  bool holds() const { return holds_; }
+
  private:
   int fd_ = -1;
+  bool holds_ = true;
 };
 
 }  // namespace trireme::train

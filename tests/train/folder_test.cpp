@@ -1,6 +1,10 @@
 // What decides about a run folder before there is any checkpoint.
 #include <gtest/gtest.h>
+#include <sys/file.h>
+#include <sys/syscall.h>
+#include <unistd.h>
 
+#include <cerrno>
 #include <chrono>
 #include <functional>
 #include <future>
@@ -12,6 +16,16 @@
 #include "core/files.hpp"
 #include "decks.hpp"
 #include "train/restart.hpp"
+
+namespace {
+int flock_error = 0;  ///< what every lock fails with, as on a file system that has none
+}
+
+extern "C" int flock(int file, int operation) noexcept {
+  if (flock_error == 0) return static_cast<int>(::syscall(SYS_flock, file, operation));
+  errno = flock_error;
+  return -1;
+}
 
 namespace trireme::train {
 namespace {
@@ -49,6 +63,19 @@ TEST_F(FolderTest, WaitsForARunThatIsAboutToEnd) {
     ending.reset();
   });
   EXPECT_NO_THROW(FolderLock next(run_));
+}
+
+TEST_F(FolderTest, AFileSystemWithoutLocksIsNoObstacle) {
+  for (const int error : {ENOSYS, EOPNOTSUPP, ENOLCK}) {
+    flock_error = error;
+    EXPECT_EQ(message_of<IoError>([&] { EXPECT_FALSE(FolderLock(run_).holds()); }),
+              "nothing was thrown");
+  }
+  flock_error = EIO;
+  EXPECT_NE(message_of<IoError>([&] { FolderLock lock(run_); }).find("cannot lock"),
+            std::string::npos);
+  flock_error = 0;
+  EXPECT_TRUE(FolderLock(run_).holds());
 }
 
 TEST_F(FolderTest, LockSaysWhyItCannotBeTaken) {
