@@ -84,9 +84,9 @@ inline bool answers_help_or_version(int argc, char** argv, const char* program, 
 }
 
 /// The one try of a program: runs `body`, prints an error once as `program: message` on standard
-/// error, and returns the exit code. Output that standard output did not take is an IoError; a
-/// closed pipe gives its exit code without a message, and no SIGPIPE. An MPI program whose other
-/// ranks still run calls MPI_Abort with what this returns.
+/// error, and returns the exit code. Output that standard output did not take turns success into
+/// the exit code of an IoError; a closed pipe does so without a message, and gives no SIGPIPE. An
+/// MPI program whose other ranks still run calls MPI_Abort with what this returns.
 inline int run_app(const char* program, int argc, char** argv,
                    const std::function<ExitCode(int, char**)>& body) {
   std::signal(SIGPIPE, SIG_IGN);
@@ -103,8 +103,9 @@ inline int run_app(const char* program, int argc, char** argv,
     errno = 0;
     if (std::fflush(stdout) == 0 && std::ferror(stdout) == 0) return static_cast<int>(code);
     // Who closed the pipe, as `head` does, has read enough and wants no message.
-    if (errno == EPIPE) return static_cast<int>(ExitCode::io);
-    throw IoError("cannot write to standard output");
+    if (errno != EPIPE) report(ExitCode::io, "cannot write to standard output");
+    // A run that wants to be started again has to say so all the same.
+    return static_cast<int>(code == ExitCode::success ? ExitCode::io : code);
   } catch (const Error& error) {
     return report(error.code(), error.what());
   } catch (const po::error& error) {

@@ -58,6 +58,14 @@ class Stops(RunTest):
         self.check_stop("run", result, STOPPED_EARLY, "train.exit_duration is over")
         self.check_continues("run", result, "train.exit_duration=10 minutes")
 
+    def test_lost_output_does_not_hide_the_code(self):
+        words = self.deck_words("run", ENDLESS, "train.exit_duration=1 seconds")
+        command = command_line("trireme-pretrain", *words)
+        with Started(["sh", "-c", 'exec "$0" "$@" >/dev/full', *command]) as run:
+            result = run.finish()
+        self.assertEqual(result.code, STOPPED_EARLY, result)
+        self.assertIn("cannot write to standard output", result.err)
+
     def test_a_run_that_cannot_save_does_not_start(self):
         (self.folder / "run").mkdir()
         (self.folder / "run" / "checkpoints").symlink_to(self.folder / "absent" / "folder")
