@@ -173,8 +173,16 @@ ExitCode pretrain(int argc, char** argv, const DeckArguments& arguments,
   train::on_rank_zero(*devices.groups.world, [&] {
     // Before anything is written: throws when a split is too small.
     train::describe_data(deck, vocabulary);
-    start.restart = train::find_restart(deck, arguments.values["restart"].as<std::string>());
-    start.lock = std::make_unique<train::FolderLock>(deck.run.output);
+    const std::string restart = arguments.values["restart"].as<std::string>();
+    const auto lock = [&] {
+      if (!start.lock) start.lock = std::make_unique<train::FolderLock>(deck.run.output);
+    };
+    // First, so that a run that is about to end has written its last checkpoint; "never" moves the
+    // folder aside.
+    std::error_code unreadable;  // the lock will say why
+    if (restart != "never" && std::filesystem::exists(deck.run.output, unreadable)) lock();
+    start.restart = train::find_restart(deck, restart);
+    lock();
     return std::string();
   });
   train::check_shared_folder(*devices.groups.world, deck.run.output);

@@ -3,6 +3,7 @@ change is refused."""
 
 import os
 import shutil
+import time
 import unittest
 
 from runs import DATA, DECK, IO, STOPPED_EARLY, RunTest
@@ -197,6 +198,19 @@ class Rules(RunTest):
         self.assertEqual(self.checkpoints("run"), [
             f"step-0000000{step}.h5" if step < 10 else f"step-000000{step}.h5"
             for step in (4, 8, 9, 10)])
+
+    def test_a_run_goes_on_from_where_the_one_before_ends(self):
+        words = ["train.iterations=1000000", "checkpoint.every=10", "checkpoint.keep=1"]
+        with self.start("shared", *words) as first:
+            self.wait_until(lambda: self.checkpoints("shared"), first)
+            with self.start("shared", *words, "train.exit_duration=1 seconds") as second:
+                time.sleep(2)  # now it waits for the first one to end
+                first.process.terminate()
+                self.assertEqual(first.finish().code, STOPPED_EARLY)
+                end = self.stop_event("shared")["iteration"]
+                result = second.finish()
+        self.assertEqual(result.code, STOPPED_EARLY, result)
+        self.assertIn(f"step-{end:08}.h5, iteration {end}\n", result.out)
 
     def test_one_run_in_a_folder(self):
         with self.start("shared", "train.iterations=1000000") as first:
