@@ -125,12 +125,18 @@ std::vector<std::filesystem::path> retain(const std::filesystem::path& folder,
   const std::int64_t last = iteration_of(named).value_or(kNoLast);
   std::vector<Step> steps = list_steps(folder);
   std::erase_if(steps, [&](const Step& step) { return step.iteration > last; });
+  std::string problem;
   for (std::size_t i = 0; i < steps.size(); ++i) {
     const bool newest = static_cast<std::int64_t>(steps.size() - i) <= *keep;
     if (newest || is_milestone(steps[i].iteration) || steps[i].path.filename() == named) continue;
-    remove_file(steps[i].path);
-    deleted.push_back(steps[i].path);
+    try {
+      remove_file(steps[i].path);
+      deleted.push_back(steps[i].path);
+    } catch (const IoError& error) {
+      if (problem.empty()) problem = error.what();
+    }
   }
+  if (!problem.empty()) throw IoError("{}", problem);
   return deleted;
 }
 

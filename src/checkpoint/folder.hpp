@@ -42,7 +42,7 @@ Latest locate(const std::filesystem::path& path);
 /// Deletes the step files that are neither among the `keep` newest up to the one that `latest`
 /// names, nor newer than that, nor of an iteration that is a milestone; without `keep` deletes
 /// nothing. Called by one rank after a save that succeeded. Returns the deleted files. Throws
-/// IoError.
+/// IoError that names the first file that cannot be deleted, when all others are.
 std::vector<std::filesystem::path> retain(
     const std::filesystem::path& folder, std::optional<std::int64_t> keep,
     const std::function<bool(std::int64_t)>& is_milestone = [](std::int64_t) { return false; });

@@ -4,6 +4,7 @@
 
 #include "checkpoint/folder.hpp"
 #include "checkpoint/model_tensors.hpp"
+#include "core/error.hpp"
 #include "deck/describe.hpp"
 #include "train/data_skip.hpp"
 #include "train/startup.hpp"
@@ -331,14 +332,24 @@ void Trainer::save() {
         .path = path.string(),
         .bytes = static_cast<std::int64_t>(std::filesystem::file_size(path)),
         .seconds = seconds});
-    checkpoint::retain(folder, deck_.checkpoint.keep, [&](std::int64_t iteration) {
-      const auto& every = deck_.checkpoint.keep_every;
-      return every && deck::reaches(*every, batches_.advance({}, iteration - 1),
-                                    batches_.advance({}, iteration));
-    });
+    delete_old_checkpoints();
   }
   log_.report_save_timers(state_.iteration);
   log_.exclude(watch.seconds());
+}
+
+void Trainer::delete_old_checkpoints() {
+  const auto is_milestone = [&](std::int64_t iteration) {
+    const auto& every = deck_.checkpoint.keep_every;
+    return every && deck::reaches(*every, batches_.advance({}, iteration - 1),
+                                  batches_.advance({}, iteration));
+  };
+  try {
+    checkpoint::retain(checkpoint_folder(deck_), deck_.checkpoint.keep, is_milestone);
+  } catch (const IoError& error) {
+    // Somebody else's, perhaps, or protected: no reason to stop training.
+    reporter_->print(fmt::format("warning: {} (checkpoint.keep)", error.what()));
+  }
 }
 
 }  // namespace trireme::train

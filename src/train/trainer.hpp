@@ -93,6 +93,8 @@ class Trainer {
   void rehearse_save();
   /// Writes a checkpoint and deletes those that are not kept.
   void save();
+  /// On the rank that reports.
+  void delete_old_checkpoints();
 
   deck::Deck deck_;
   plan::Vocabulary vocabulary_;

@@ -132,6 +132,21 @@ TEST_F(FolderTest, RetentionKeepsNewestMilestonesAndLatest) {
   EXPECT_EQ(iterations(), (std::vector<std::int64_t>{80}));
 }
 
+TEST_F(FolderTest, RetentionPassesOverWhatCannotBeDeleted) {
+  std::filesystem::create_directories(folder_);
+  for (std::int64_t iteration = 20; iteration <= 40; iteration += 10)
+    write_file_atomically(step_path(folder_, iteration), "");
+  std::filesystem::create_directories(step_path(folder_, 10) / "something");
+  try {
+    retain(folder_, 1);
+    ADD_FAILURE() << "a folder was deleted";
+  } catch (const IoError& error) {
+    EXPECT_NE(std::string(error.what()).find("cannot delete"), std::string::npos) << error.what();
+    EXPECT_NE(std::string(error.what()).find("step-00000010.h5"), std::string::npos);
+  }
+  EXPECT_EQ(iterations(), (std::vector<std::int64_t>{10, 40}));
+}
+
 TEST_F(FolderTest, RetentionCountsUpToLatest) {
   std::filesystem::create_directories(folder_);
   for (std::int64_t iteration = 10; iteration <= 80; iteration += 10)

@@ -199,6 +199,14 @@ class Rules(RunTest):
             f"step-0000000{step}.h5" if step < 10 else f"step-000000{step}.h5"
             for step in (4, 8, 9, 10)])
 
+    def test_what_cannot_be_deleted_stays(self):
+        stays = self.folder / "run" / "checkpoints" / "step-00000001.h5"
+        (stays / "something").mkdir(parents=True)
+        result = self.pretrain("run", "train.iterations=4", "checkpoint.every=1",
+                               "checkpoint.keep=1")
+        self.assertIn(f"warning: cannot delete '{stays}'", result.out)
+        self.assertEqual(self.checkpoints("run"), [stays.name, "step-00000004.h5"])
+
     def test_a_run_goes_on_from_where_the_one_before_ends(self):
         words = ["train.iterations=1000000", "checkpoint.every=10", "checkpoint.keep=1"]
         with self.start("shared", *words) as first:
