@@ -356,6 +356,7 @@ class SlowSync {
 };
 
 TEST_F(CheckpointTest, RanksWaitForSlowStorage) {
+  if (size_ == 1) GTEST_SKIP() << "one rank waits for nobody";
   constexpr double kTimeout = 2.0;
   const Shape shape{15'000'000};  // six seconds at 10 MB/s
   Holding holding({{"model/weight", shape, DType::f32}}, Cut::first_rank, rank_, size_);
