@@ -1,6 +1,7 @@
 #include "sweep/command.hpp"
 
 #include "core/error.hpp"
+#include "core/shell.hpp"
 #include "deck/problems.hpp"
 
 namespace trireme::sweep {
@@ -70,17 +71,8 @@ std::vector<std::string> words_of(std::string_view line) {
 std::string shell_line(const std::vector<std::string>& words) {
   std::string line;
   for (const std::string& word : words) {
-    const bool plain = !word.empty() && word.find_first_not_of(
-                                            "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ"
-                                            "0123456789_./=,:+-@%") == std::string::npos;
     if (!line.empty()) line += ' ';
-    if (plain) {
-      line += word;
-      continue;
-    }
-    line += '\'';
-    for (const char c : word) line += c == '\'' ? "'\\''" : std::string(1, c);
-    line += '\'';
+    line += shell_word(word);
   }
   return line;
 }

@@ -86,6 +86,11 @@ fi
 name=${{line%% *}} command=${{line#* }}
 rm -f "$folder/$name.exit"
 
+# srun forgets --cpus-per-task unless it is told; ranks see all GPUs of their node, and so reach
+# the others' memory.
+if [ -n "${{SLURM_CPUS_PER_TASK:-}}" ]; then export SRUN_CPUS_PER_TASK=$SLURM_CPUS_PER_TASK; fi
+if [ -n "${{SLURM_JOB_GPUS:-}}" ]; then export SLURM_GPU_BIND=none; fi
+
 # Slurm signals this shell alone: on USR1, two minutes before the limit, the run saves and stops.
 eval "exec $command" >>"$folder/$name.out" 2>&1 &
 run=$!

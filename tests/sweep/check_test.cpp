@@ -103,7 +103,7 @@ TEST(Words, AreCutAsAShellDoes) {
 
 TEST(ShellLine, QuotesWhatAShellWouldRead) {
   EXPECT_EQ(shell_line({"a=1", "b c", "it's", "", "$x", "[1,2]"}),
-            "a=1 'b c' 'it'\\''s' '' '$x' '[1,2]'");
+            "a=1 'b c' \"it's\" '' \"\\$x\" '[1,2]'");
 }
 
 }  // namespace
