@@ -29,6 +29,18 @@ class Descriptor {
   int fd_;
 };
 
+void write_and_sync(const std::filesystem::path& path, std::string_view content) {
+  const Descriptor file(path, O_WRONLY | O_CREAT | O_TRUNC);
+  while (!content.empty()) {
+    const ssize_t put = ::write(file.get(), content.data(), content.size());
+    if (put < 0 && errno == EINTR) continue;
+    if (put < 0) throw IoError("cannot write '{}': {}", path.string(), std::strerror(errno));
+    content.remove_prefix(static_cast<std::size_t>(put));
+  }
+  if (::fsync(file.get()) != 0)
+    throw IoError("cannot sync '{}': {}", path.string(), std::strerror(errno));
+}
+
 }  // namespace
 
 std::string read_file(const std::filesystem::path& path) {
@@ -46,22 +58,15 @@ std::string read_file(const std::filesystem::path& path) {
 
 void write_file_atomically(const std::filesystem::path& path, std::string_view content) {
   const std::filesystem::path temporary = path.string() + ".part";
-  {
-    const Descriptor file(temporary, O_WRONLY | O_CREAT | O_TRUNC);
-    while (!content.empty()) {
-      const ssize_t put = ::write(file.get(), content.data(), content.size());
-      if (put < 0 && errno == EINTR) continue;
-      if (put < 0) throw IoError("cannot write '{}': {}", temporary.string(), std::strerror(errno));
-      content.remove_prefix(static_cast<std::size_t>(put));
-    }
-    if (::fsync(file.get()) != 0)
-      throw IoError("cannot sync '{}': {}", temporary.string(), std::strerror(errno));
-  }
-  if (::rename(temporary.c_str(), path.c_str()) != 0) {
-    const int reason = errno;
+  try {
+    write_and_sync(temporary, content);
+    if (::rename(temporary.c_str(), path.c_str()) != 0)
+      throw IoError("cannot rename '{}' to '{}': {}", temporary.string(), path.string(),
+                    std::strerror(errno));
+  } catch (const IoError&) {
+    // A part left on a full disk would keep it full.
     ::unlink(temporary.c_str());
-    throw IoError("cannot rename '{}' to '{}': {}", temporary.string(), path.string(),
-                  std::strerror(reason));
+    throw;
   }
   sync_path(path.has_parent_path() ? path.parent_path() : std::filesystem::path("."));
 }

@@ -12,7 +12,7 @@ namespace trireme {
 std::string read_file(const std::filesystem::path& path);
 
 /// Writes `content` under a temporary name beside `path`, syncs, and renames: a reader sees the old
-/// file or the new one, never a part. Throws IoError.
+/// file or the new one, never a part. Throws IoError, and then leaves no part.
 void write_file_atomically(const std::filesystem::path& path, std::string_view content);
 
 /// Flushes a file's or folder's data to the disk. Throws IoError.

@@ -30,7 +30,10 @@ void publish(const std::filesystem::path& path, std::string_view content) {
   write_file_atomically(own, content);
   std::error_code error;
   std::filesystem::rename(own, path, error);
-  if (error) throw IoError("cannot rename '{}': {}", own.string(), error.message());
+  if (!error) return;
+  const std::string reason = error.message();
+  std::filesystem::remove(own, error);
+  throw IoError("cannot rename '{}' to '{}': {}", own.string(), path.string(), reason);
 }
 
 struct NamedArray {

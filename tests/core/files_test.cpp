@@ -23,6 +23,16 @@ TEST_F(FilesTest, AtomicWriteReplacesAndLeavesNoPart) {
   EXPECT_FALSE(std::filesystem::exists(folder_ / "a.part"));
 }
 
+TEST_F(FilesTest, AFailedAtomicWriteLeavesNoPart) {
+  std::filesystem::create_directories(folder_ / "taken" / "inside");
+  EXPECT_THROW(write_file_atomically(folder_ / "taken", "x"), IoError);
+  EXPECT_FALSE(std::filesystem::exists(folder_ / "taken.part"));
+  if (!std::filesystem::exists("/dev/full")) GTEST_SKIP() << "there is no /dev/full";
+  std::filesystem::create_symlink("/dev/full", folder_ / "a.part");
+  EXPECT_THROW(write_file_atomically(folder_ / "a", "x"), IoError);
+  EXPECT_FALSE(std::filesystem::is_symlink(folder_ / "a.part"));
+}
+
 TEST_F(FilesTest, ErrorsNameTheFile) {
   try {
     read_file(folder_ / "absent");
