@@ -64,7 +64,8 @@ GptIndex open_or_build(const GptSplitConfig& config, const SplitSummary& summary
                        const IndexKey& key, const IndexFiles& files,
                        std::span<const std::int32_t> lengths) {
   try {
-    return map_index(files, lengths, config.format.sequence);
+    GptIndex cached = map_index(files, lengths, config.format.sequence);
+    if (cached.samples() == summary.samples) return cached;
   } catch (const Error&) {
   }
   GptIndex index = build(config, summary, lengths);

@@ -76,6 +76,15 @@ TEST_F(GptSplitTest, TheCacheIsUsedAndRepaired) {
   std::filesystem::resize_file(files[2], 100);
   EXPECT_EQ(open_gpt_split(config_).index.sample.serialize(), bytes_of("sample"));
   EXPECT_EQ(read_file(files[2]), bytes_of("sample"));
+  // Sound indices of another number of samples, under the names of ours.
+  GptSplitConfig longer = config_;
+  longer.samples = 500;
+  longer.index_cache = folder_ / "longer";
+  const GptIndex foreign = open_gpt_split(longer).index;
+  write_file_atomically(files[1], foreign.document.serialize());
+  write_file_atomically(files[2], foreign.sample.serialize());
+  write_file_atomically(files[3], foreign.shuffle.serialize());
+  EXPECT_EQ(open_gpt_split(config_).index.document.serialize(), bytes_of("document"));
   write_dataset<std::uint16_t>(folder_ / "a", {40, 50, 60}, TokenType::uint16);
   config_.format.vocab = 200;
   EXPECT_EQ(open_gpt_split(config_).index.document.rows() % 2, 0);
