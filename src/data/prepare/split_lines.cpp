@@ -4,7 +4,6 @@
 #include <cmath>
 #include <limits>
 #include <memory>
-#include <nlohmann/json.hpp>
 #include <numeric>
 #include <string_view>
 
@@ -13,6 +12,7 @@
 #include "data/split.hpp"
 #include "tokenizer/preprocess/dataset_writer.hpp"
 #include "tokenizer/preprocess/documents.hpp"
+#include "tokenizer/preprocess/json_text.hpp"
 
 namespace trireme::data {
 namespace {
@@ -45,9 +45,7 @@ void for_each_line(const std::vector<std::string>& inputs, Visit&& visit) {
 std::int64_t count_lines(const std::vector<std::string>& inputs) {
   std::int64_t lines = 0;
   for_each_line(inputs, [&](std::string_view line, const std::string& place) {
-    const std::size_t begin = line.find_first_not_of(" \t");
-    if (begin == std::string_view::npos || line[begin] != '{' || !nlohmann::json::accept(line))
-      throw DataError("{}: not a JSON object on a line", place);
+    if (!tokenizer::is_json_object(line)) throw DataError("{}: not a JSON object on a line", place);
     ++lines;
   });
   return lines;

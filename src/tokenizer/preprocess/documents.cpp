@@ -6,95 +6,17 @@
 #include <cerrno>
 #include <cstring>
 #include <filesystem>
-#include <nlohmann/json.hpp>
-#include <optional>
 #include <string_view>
+#include <utility>
 
 #include "core/error.hpp"
+#include "tokenizer/preprocess/json_text.hpp"
 #include "tokenizer/utf8.hpp"
 
 namespace trireme::tokenizer {
 namespace {
 
 constexpr std::size_t kBatchBytes = 1 << 20;
-
-/// Finds one string of a JSON object without building the object. Of a repeated key the last value
-/// counts, as in Python.
-class FindKey : public nlohmann::json_sax<nlohmann::json> {
- public:
-  explicit FindKey(const std::string& wanted) : wanted_(wanted) {}
-
-  bool null() override { return other("null"); }
-  bool boolean(bool) override { return other("a boolean"); }
-  bool number_integer(number_integer_t) override { return other("a number"); }
-  bool number_unsigned(number_unsigned_t) override { return other("a number"); }
-  bool number_float(number_float_t, const string_t&) override { return other("a number"); }
-  bool binary(binary_t&) override { return other("binary"); }
-  bool string(string_t& value) override {
-    if (depth_ == 0) root_is_object_ = false;
-    if (depth_ == 1 && here_) {
-      text = std::move(value);
-      kind = "a string";
-    }
-    return true;
-  }
-  bool start_object(std::size_t) override {
-    other("an object");
-    root_is_object_ = root_is_object_ || depth_ == 0;
-    ++depth_;
-    return true;
-  }
-  bool start_array(std::size_t) override {
-    other("an array");
-    ++depth_;
-    return true;
-  }
-  bool end_object() override { return --depth_, true; }
-  bool end_array() override { return --depth_, true; }
-  bool key(string_t& name) override {
-    if (depth_ == 1) here_ = name == wanted_;
-    return true;
-  }
-  bool parse_error(std::size_t position, const std::string&,
-                   const nlohmann::detail::exception& exception) override {
-    // The library's message has its own name and a place before the reason.
-    const std::string_view message = exception.what();
-    const std::size_t reason = message.find("syntax error");
-    error = fmt::format("not JSON at byte {}: {}", position,
-                        message.substr(reason == std::string_view::npos ? 0 : reason));
-    return false;
-  }
-
-  bool root_is_object() const { return root_is_object_; }
-
-  std::optional<std::string> text;
-  const char* kind = nullptr;  ///< what lies under the key; null when there is no such key
-  std::string error;
-
- private:
-  bool other(const char* what) {
-    if (depth_ == 1 && here_) {
-      text.reset();
-      kind = what;
-    }
-    return true;
-  }
-
-  const std::string& wanted_;
-  int depth_ = 0;
-  bool here_ = false;
-  bool root_is_object_ = false;
-};
-
-std::string json_text(std::string_view line, const std::string& key, const std::string& place) {
-  FindKey found(key);
-  if (!nlohmann::json::sax_parse(line.begin(), line.end(), &found))
-    throw DataError("{}: {}", place, found.error);
-  if (!found.root_is_object()) throw DataError("{}: not a JSON object", place);
-  if (!found.kind) throw DataError("{}: there is no key '{}'", place, key);
-  if (!found.text) throw DataError("{}: '{}' is {}, not a string", place, key, found.kind);
-  return std::move(*found.text);
-}
 
 bool is_blank(std::string_view line) {
   return line.find_first_not_of(" \t\r\v\f") == std::string_view::npos;
