@@ -71,6 +71,11 @@ TEST_F(InputStreamTest, ReadsTheTextsOfAnArchiveInOrder) {
   write_tar(path("none.tar"), ARCHIVE_FILTER_NONE, {{"README.md", "x"}});
   EXPECT_EQ(message_of<DataError>([&] { read_all(path("none.tar")); }),
             path("none.tar") + ": the archive has no member *.txt, *.json or *.jsonl");
+  // Left out in silence it would be missing from the dataset.
+  write_tar(path("packed.tar"), ARCHIVE_FILTER_NONE, {{"a.txt", "x"}, {"b.jsonl.gz", "y"}});
+  EXPECT_EQ(
+      message_of<DataError>([&] { read_all(path("packed.tar")); }),
+      path("packed.tar") + ":b.jsonl.gz: a packed text inside an archive is not read; unpack it");
 }
 
 TEST_F(InputStreamTest, TruncatedInputsAreErrors) {

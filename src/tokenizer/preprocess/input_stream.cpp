@@ -141,7 +141,11 @@ bool InputStream::next_entry() {
 
 bool InputStream::next() {
   while (next_entry()) {
-    if (archive_->is_tar() && !is_text(plain_name_)) continue;
+    if (archive_->is_tar() && !is_text(plain_name_)) {
+      if (is_text(without_packing(plain_name_)))
+        throw DataError("{}: a packed text inside an archive is not read; unpack it", name_);
+      continue;
+    }
     found_text_ = true;
     return true;
   }

@@ -17,7 +17,7 @@ class InputStream {
   ~InputStream();
 
   /// Goes to the first or next text; false when there is none. Throws DataError when the input is
-  /// truncated or damaged, or is an archive without a text.
+  /// truncated or damaged, or is an archive without a text or with one that is packed once more.
   bool next();
 
   /// Up to `bytes` bytes of the text; 0 at its end. Throws IoError, and DataError as next().
