@@ -6,13 +6,15 @@ import gzip
 import json
 import lzma
 import math
+import os
 import tarfile
 import unittest
 from pathlib import Path
 
 import numpy
 
-from runs import DATA, DECK, DEVICE, FINISHED, HERE, SCRATCH, USAGE, RunTest, dataset, run
+from runs import (DATA, DECK, DEVICE, FINISHED, HERE, IO, SCRATCH, USAGE, RunTest, Started,
+                  command_line, dataset, run)
 
 SEQUENCE, BATCH, ITERATIONS = 32, 8, 20  # of tiny.yaml
 INTERLEAVED = ["parallel.schedule=interleaved", "parallel.interleave=2"]
@@ -221,6 +223,22 @@ class Tools(RunTest):
             self.assertIn(f"{packed}", cut.err)
             self.assertIn("broken ", cut.err)
             self.assertEqual(list(self.folder.glob("cut*")), [])
+
+    def test_two_programs_do_not_write_one_dataset(self):
+        pipe, output = self.folder / "pipe.txt", self.folder / "x"
+        os.mkfifo(pipe)
+        part = self.folder / "x_text_document.idx.part"
+        words = ["--input", pipe, "--output", output, "--tokenizer", "bytes", "--append-eod"]
+        with Started(command_line("trireme-preprocess", *words)) as first:
+            self.wait_until(part.exists, first)
+            second = self.encode(__file__, "x", code=IO)
+            self.assertIn("is being written by another program", second.err)
+            self.assertTrue(part.exists())
+            pipe.write_bytes(b"one\ntwo\n")
+            self.assertEqual(first.finish().code, FINISHED)
+        (self.folder / "y.txt").write_bytes(b"one\ntwo\n")
+        self.encode(self.folder / "y.txt", "y")
+        self.assertEqual(self.files("x_text_document"), self.files("y_text_document"))
 
     def test_errors_have_their_codes(self):
         self.assertIn("unknown command 'mrege'", self.preprocess("mrege", code=USAGE).err)

@@ -92,6 +92,29 @@ TEST_F(DatasetWriterTest, WithoutFinishNothingIsLeftAndTheOldStays) {
   EXPECT_EQ(files(), (std::vector<std::string>{"a.bin", "a.idx", "deep"}));
 }
 
+TEST_F(DatasetWriterTest, OneProgramWritesADatasetAtATime) {
+  const std::vector<std::int32_t> ids = {1, 2, 3};
+  DatasetWriter first(folder_ / "a", 100);
+  first.add_document(ids);
+  const std::string taken =
+      fmt::format("'{}' is being written by another program; wait for it, or name another output",
+                  (folder_ / "a.bin.part").string());
+  EXPECT_EQ(message_of<IoError>([&] { DatasetWriter(folder_ / "a", 100); }), taken);
+  first.finish();
+  EXPECT_EQ(read_file(folder_ / "a.bin"), std::string("\1\0\2\0\3\0", 6));
+  EXPECT_EQ(files(), (std::vector<std::string>{"a.bin", "a.idx"}));
+}
+
+TEST_F(DatasetWriterTest, WhatAKilledProgramLeftIsTakenOver) {
+  write("a.bin.part", "the beginning of an older dataset");
+  write("a.idx.part", "");
+  DatasetWriter writer(folder_ / "a", 100);
+  writer.add_document(std::vector<std::int32_t>{7});
+  writer.finish();
+  EXPECT_EQ(read_file(folder_ / "a.bin"), std::string("\7\0", 2));
+  EXPECT_EQ(files(), (std::vector<std::string>{"a.bin", "a.idx"}));
+}
+
 TEST_F(DatasetWriterTest, SystemErrorsNameTheFile) {
   const std::string file = write("file", "");
   const std::string message = message_of<IoError>([&] { DatasetWriter(file + "/a", 100); });

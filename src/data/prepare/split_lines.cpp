@@ -125,7 +125,7 @@ LineCounts split_lines(const LineSplitOptions& options) {
     write_line(part.places, place);
   });
   if (at != parts.size()) throw DataError("the input shrank while it was read");
-  for (tokenizer::PartFile* file : unpublished) file->close();
+  for (tokenizer::PartFile* file : unpublished) file->sync();
   for (tokenizer::PartFile* file : unpublished) file->publish();
   return counts;
 }

@@ -1,10 +1,14 @@
 #include "tokenizer/preprocess/dataset_writer.hpp"
 
+#include <fcntl.h>
+#include <sys/file.h>
+#include <sys/stat.h>
 #include <unistd.h>
 
 #include <bit>
 #include <cerrno>
 #include <cstring>
+#include <new>
 
 #include "core/error.hpp"
 #include "core/files.hpp"
@@ -30,6 +34,33 @@ std::filesystem::path with_suffix(const std::filesystem::path& prefix, const cha
   return path;
 }
 
+/// Whether `path` still names the open file.
+bool names(const std::filesystem::path& path, int descriptor) {
+  struct stat named = {}, opened = {};
+  return ::stat(path.c_str(), &named) == 0 && ::fstat(descriptor, &opened) == 0 &&
+         named.st_dev == opened.st_dev && named.st_ino == opened.st_ino;
+}
+
+/// Opens a part for this program alone, as it lies there. Of two programs that write the same
+/// output the second would otherwise empty the part of the first.
+int open_part(const std::filesystem::path& part) {
+  constexpr int kAttempts = 10;
+  for (int attempt = 1;; ++attempt) {
+    const int descriptor = ::open(part.c_str(), O_WRONLY | O_CREAT | O_CLOEXEC, 0666);
+    if (descriptor < 0)
+      throw IoError("cannot create '{}': {}", part.string(), std::strerror(errno));
+    // A file system without locks fails otherwise: there two programs are not told apart.
+    const bool taken = ::flock(descriptor, LOCK_EX | LOCK_NB) != 0 && errno == EWOULDBLOCK;
+    // Another program may have published it before it was locked; not so often, but there are file
+    // systems that number their files anew each time.
+    if (!taken && (names(part, descriptor) || attempt == kAttempts)) return descriptor;
+    ::close(descriptor);
+    if (taken)
+      throw IoError("'{}' is being written by another program; wait for it, or name another output",
+                    part.string());
+  }
+}
+
 template <typename T>
 void write_value(PartFile& file, T value) {
   file.write(&value, sizeof value);
@@ -45,8 +76,11 @@ void write_array(PartFile& file, const std::vector<T>& values) {
 PartFile::PartFile(std::filesystem::path path)
     : path_(std::move(path)),
       part_(path_.string() + ".part"),
-      file_(std::fopen(part_.c_str(), "wb")) {
-  if (!file_) throw IoError("cannot create '{}': {}", part_.string(), std::strerror(errno));
+      file_(::fdopen(open_part(part_), "wb")) {
+  if (!file_) throw std::bad_alloc();
+  // What a killed program left; devices have no length.
+  if (::ftruncate(::fileno(file_.get()), 0) != 0 && errno != EINVAL)
+    throw IoError("cannot empty '{}': {}", part_.string(), std::strerror(errno));
 }
 
 PartFile::~PartFile() {
@@ -60,9 +94,8 @@ void PartFile::write(const void* data, std::size_t bytes) {
     throw IoError("cannot write '{}': {}", part_.string(), std::strerror(errno));
 }
 
-void PartFile::close() {
-  const bool flushed = std::fflush(file_.get()) == 0 && ::fsync(::fileno(file_.get())) == 0;
-  if (!flushed || std::fclose(file_.release()) != 0)
+void PartFile::sync() {
+  if (std::fflush(file_.get()) != 0 || ::fsync(::fileno(file_.get())) != 0)
     throw IoError("cannot write '{}': {}", part_.string(), std::strerror(errno));
 }
 
@@ -100,9 +133,9 @@ void DatasetWriter::add_document(std::span<const std::int32_t> ids) {
 }
 
 void DatasetWriter::finish() {
-  tokens_.close();
+  tokens_.sync();
   write_index();
-  index_.close();
+  index_.sync();
   // An older index must not be found beside the new tokens, should we be stopped in between.
   std::error_code error;
   std::filesystem::remove(index_path_, error);

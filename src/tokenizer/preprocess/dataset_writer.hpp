@@ -11,10 +11,11 @@
 
 namespace trireme::tokenizer {
 
-/// A new file that gets its name only when it is complete: written beside it as `<path>.part`.
+/// A new file that gets its name only when it is complete: written beside it as `<path>.part`,
+/// which is locked against other programs until then.
 class PartFile {
  public:
-  /// Creates the part. Throws IoError.
+  /// Creates the part. Throws IoError, also when another program is writing it.
   explicit PartFile(std::filesystem::path path);
   PartFile(const PartFile&) = delete;
   PartFile& operator=(const PartFile&) = delete;
@@ -24,10 +25,10 @@ class PartFile {
   /// Appends bytes. Throws IoError.
   void write(const void* data, std::size_t bytes);
 
-  /// Flushes to the disk and closes. Throws IoError.
-  void close();
+  /// Flushes to the disk. Throws IoError.
+  void sync();
 
-  /// Gives the closed part its name, replacing what had it. Throws IoError.
+  /// Gives the synced part its name, replacing what had it. Throws IoError.
   void publish();
 
  private:
