@@ -92,6 +92,18 @@ TEST_F(DatasetWriterTest, WithoutFinishNothingIsLeftAndTheOldStays) {
   EXPECT_EQ(files(), (std::vector<std::string>{"a.bin", "a.idx", "deep"}));
 }
 
+TEST_F(DatasetWriterTest, LengthsThatTheFormatCannotHoldAreRefused) {
+  constexpr std::size_t kTooLong = std::size_t{1} << 31;
+  DatasetWriter writer(folder_ / "a", {.code = 1, .bytes = 1});
+  // Nothing of such a sequence is read.
+  const std::byte first{};
+  EXPECT_EQ(message_of<DataError>([&] {
+              writer.add_elements({&first, kTooLong});
+            }),
+            fmt::format("'{}': a document of {} tokens is too long: the format counts to 2^31 - 1",
+                        (folder_ / "a.idx").string(), kTooLong));
+}
+
 TEST_F(DatasetWriterTest, OneProgramWritesADatasetAtATime) {
   const std::vector<std::int32_t> ids = {1, 2, 3};
   DatasetWriter first(folder_ / "a", 100);

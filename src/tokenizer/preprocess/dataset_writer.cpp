@@ -8,6 +8,7 @@
 #include <bit>
 #include <cerrno>
 #include <cstring>
+#include <limits>
 #include <new>
 
 #include "core/error.hpp"
@@ -123,8 +124,12 @@ void DatasetWriter::add_sequence(std::span<const std::int32_t> ids) {
 }
 
 void DatasetWriter::add_elements(std::span<const std::byte> elements) {
+  const std::size_t length = elements.size() / type_.bytes;
+  if (length > std::numeric_limits<std::int32_t>::max())
+    throw DataError("'{}': a document of {} tokens is too long: the format counts to 2^31 - 1",
+                    index_path_.string(), length);
   tokens_.write(elements.data(), elements.size());
-  lengths_.push_back(static_cast<std::int32_t>(elements.size() / type_.bytes));
+  lengths_.push_back(static_cast<std::int32_t>(length));
 }
 
 void DatasetWriter::add_document(std::span<const std::int32_t> ids) {

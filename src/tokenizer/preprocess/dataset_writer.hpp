@@ -58,17 +58,18 @@ class DatasetWriter {
   DatasetWriter(const std::filesystem::path& prefix, ElementType type);
 
   /// Appends a sequence of ids to the document under way. Only for a writer that was made with a
-  /// vocabulary. Throws IoError.
+  /// vocabulary. Throws as add_elements().
   void add_sequence(std::span<const std::int32_t> ids);
 
-  /// Appends a sequence of whole elements to the document under way. Throws IoError.
+  /// Appends a sequence of whole elements to the document under way. Throws IoError, and DataError
+  /// when there are 2^31 of them or more.
   void add_elements(std::span<const std::byte> elements);
 
   /// Ends the document under way, which may have no sequence.
   void end_document() { document_indices_.push_back(static_cast<std::int64_t>(lengths_.size())); }
 
-  /// Appends a document of one sequence; without ids it is a document of no sequence. Throws
-  /// IoError.
+  /// Appends a document of one sequence; without ids it is a document of no sequence. Throws as
+  /// add_elements().
   void add_document(std::span<const std::int32_t> ids);
 
   /// Syncs and publishes both files, the index last: a dataset that has one is whole. Throws
