@@ -48,6 +48,9 @@ MergeSummary merge_datasets(const std::vector<std::filesystem::path>& inputs,
                             const std::filesystem::path& output) {
   if (inputs.empty()) throw UsageError("name the datasets to merge");
   const std::filesystem::path target = dataset_prefix(output);
+  if (const auto name = target.filename(); name.empty() || name == "." || name == "..")
+    throw UsageError("the output '{}' is a folder; name a dataset in it, such as '{}'",
+                     output.string(), (target / "merged").string());
   std::vector<std::unique_ptr<const IndexedDataset>> datasets;
   for (const std::filesystem::path& input : inputs) {
     datasets.push_back(std::make_unique<const IndexedDataset>(dataset_prefix(input)));

@@ -15,9 +15,9 @@ struct MergeSummary {
 };
 
 /// Writes OUTPUT.bin and OUTPUT.idx: the documents of `inputs` in the order given, elements as they
-/// are. Neither name is touched before all is written. Throws UsageError when there is no input or
-/// the output is one of them; DataError when an input is damaged, has elements of another type than
-/// the first, or has modes, which would be lost; IoError.
+/// are. Neither name is touched before all is written. Throws UsageError when there is no input,
+/// or the output is one of them or a folder; DataError when an input is damaged, has elements of
+/// another type than the first, or has modes, which would be lost; IoError.
 MergeSummary merge_datasets(const std::vector<std::filesystem::path>& inputs,
                             const std::filesystem::path& output);
 

@@ -69,6 +69,9 @@ TEST_F(MergeTest, RefusesWhatDoesNotFitAndLeavesNothing) {
          {folder_ / "a", folder_ / "wide"}, "out");
   refuse(ExitCode::usage, "a' is one of the inputs; name another", {folder_ / "a"}, "./a.idx");
   refuse(ExitCode::usage, "name the datasets to merge", {}, "out");
+  for (const char* folder : {"", ".", "new/", ".."})
+    refuse(ExitCode::usage, "' is a folder; name a dataset in it, such as '", {folder_ / "a"},
+           folder);
   refuse(ExitCode::io, "absent.idx': No such file", {folder_ / "absent"}, "out");
   write_file_atomically(folder_ / "wide.idx", make_idx({3}, TokenType::int32).bytes() + "\1");
   refuse(ExitCode::data, "wide' has the modes of a multimodal dataset, which a merge would lose",
