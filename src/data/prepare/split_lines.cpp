@@ -60,6 +60,27 @@ std::vector<std::uint8_t> draw_parts(const LineCounts& counts, std::int64_t seed
   return parts;
 }
 
+std::filesystem::path stem_of(const LineSplitOptions& options, std::size_t part) {
+  return options.folder / name_of(static_cast<Split>(part));
+}
+
+void check_outputs(const LineSplitOptions& options, const LineCounts& counts) {
+  for (std::size_t part = 0; part < counts.size(); ++part) {
+    const std::filesystem::path output = stem_of(options, part).string() + ".jsonl";
+    std::error_code absent;
+    if (std::ranges::any_of(options.inputs, [&](const std::string& input) {
+          return std::filesystem::equivalent(input, output, absent);
+        }))
+      throw UsageError("the output '{}' is one of the inputs; name another folder",
+                       output.string());
+    // It would be taken for a part of this split, whose train.jsonl may have the same lines.
+    if (counts[part] == 0 && std::filesystem::exists(output, absent))
+      throw UsageError(
+          "'{}' is of another split, this one has no such part; remove it, or name another folder",
+          output.string());
+  }
+}
+
 /// A part's lines and where they came from.
 struct PartFiles {
   explicit PartFiles(const std::filesystem::path& stem)
@@ -105,6 +126,7 @@ LineCounts split_lines(const LineSplitOptions& options) {
                       std::ranges::count_if(weights, [](double w) { return w > 0; }),
                       name_of(static_cast<Split>(part)));
 
+  check_outputs(options, counts);
   std::error_code error;
   std::filesystem::create_directories(options.folder, error);
   if (error)
@@ -113,7 +135,7 @@ LineCounts split_lines(const LineSplitOptions& options) {
   std::vector<tokenizer::PartFile*> unpublished;
   for (std::size_t part = 0; part < counts.size(); ++part) {
     if (counts[part] == 0) continue;
-    files[part] = std::make_unique<PartFiles>(options.folder / name_of(static_cast<Split>(part)));
+    files[part] = std::make_unique<PartFiles>(stem_of(options, part));
     unpublished.insert(unpublished.end(), {&files[part]->lines, &files[part]->places});
   }
   const std::vector<std::uint8_t> parts = draw_parts(counts, options.seed);

@@ -28,8 +28,9 @@ LineCounts count_split(std::int64_t lines, const std::vector<double>& fractions)
 /// .lines that says where each line came from, as INPUT:LINE. Which line goes where is decided by
 /// one numpy shuffle of all of them; within a file they keep the inputs' order. Reads the inputs
 /// twice and keeps a few bytes per line. Returns the counts. Throws UsageError for standard input,
-/// fractions that are none, a seed out of range; DataError for a line that is no JSON object and
-/// when a part gets no line; IoError. Then no file was touched.
+/// fractions that are none, a seed out of range, an output that is an input, a folder with a part
+/// that this split has not; DataError for a line that is no JSON object and when a part gets no
+/// line; IoError. Then no file was touched.
 LineCounts split_lines(const LineSplitOptions& options);
 
 }  // namespace trireme::data

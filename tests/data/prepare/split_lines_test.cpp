@@ -82,6 +82,19 @@ TEST_F(SplitLinesTest, APartOfNothingIsNotWritten) {
   EXPECT_FALSE(std::filesystem::exists(folder_ / "out/test.jsonl"));
 }
 
+TEST_F(SplitLinesTest, OutputsThatAreThereForAnotherReasonAreKept) {
+  split_lines(options_);
+  const std::string train = read_file(folder_ / "out/train.jsonl");
+  options_.fractions = {9, 1};
+  expect_error(ExitCode::usage, "out/test.jsonl' is of another split, this one has no such part",
+               [&] { split_lines(options_); });
+  options_.inputs = {path("out/train.jsonl")};
+  options_.folder = folder_ / "out" / ".";
+  expect_error(ExitCode::usage, "out/./train.jsonl' is one of the inputs; name another folder",
+               [&] { split_lines(options_); });
+  EXPECT_EQ(read_file(folder_ / "out/train.jsonl"), train);
+}
+
 TEST_F(SplitLinesTest, BadInputIsNamedAndNothingIsWritten) {
   const auto refuse = [&](ExitCode code, const std::string& text, const LineSplitOptions& options) {
     expect_error(code, text, [&] { split_lines(options); });
