@@ -58,7 +58,9 @@ TEST_F(DocumentsTest, ReadsJsonLines) {
 TEST_F(DocumentsTest, BadJsonLinesAreNamedWithTheReason) {
   EXPECT_EQ(json_error("{\"text\": \"a\"").find("not JSON at byte 13: syntax error"), 0u)
       << json_error("{\"text\": \"a\"");
-  EXPECT_EQ(json_error("").find("not JSON at byte 1: syntax error"), 0u) << json_error("");
+  // What the reason is called depends on the library's release.
+  EXPECT_EQ(json_error("").find("not JSON at byte 1: "), 0u) << json_error("");
+  EXPECT_EQ(json_error("").find("json.exception"), std::string::npos) << json_error("");
   EXPECT_EQ(json_error("{\"text\": \"a\"} x").find("not JSON at byte 15: syntax error"), 0u);
   EXPECT_EQ(json_error("{\"text\": \"\\ud800\"}").find("not JSON"), 0u);
   EXPECT_EQ(json_error("[\"text\"]"), "not a JSON object");

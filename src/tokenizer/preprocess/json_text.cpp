@@ -51,9 +51,9 @@ class FindKey : public nlohmann::json_sax<nlohmann::json> {
                    const nlohmann::detail::exception& exception) override {
     // The library's message has its own name and a place before the reason.
     const std::string_view message = exception.what();
-    const std::size_t reason = message.find("syntax error");
+    const std::size_t place_end = message.find(": ");
     error = fmt::format("not JSON at byte {}: {}", position,
-                        message.substr(reason == std::string_view::npos ? 0 : reason));
+                        message.substr(place_end == std::string_view::npos ? 0 : place_end + 2));
     return false;
   }
 
