@@ -43,6 +43,8 @@ function(trireme_test name)
   if(NOT TARGET test_${name})
     add_executable(test_${name} ${arg_SOURCES})
     target_link_libraries(test_${name} PRIVATE trireme_flags ${arg_DEPENDS} GTest::gtest)
+    # Of the tests themselves most are compiled longer than they run: -O1 takes a third off that.
+    target_compile_options(test_${name} PRIVATE $<$<AND:$<COMPILE_LANGUAGE:CXX>,$<CONFIG:Release>>:-O1>)
     target_compile_definitions(test_${name} PRIVATE
       TRIREME_SOURCE_DIR="${CMAKE_SOURCE_DIR}" TRIREME_BINARY_DIR="${CMAKE_BINARY_DIR}")
     if(arg_GPU AND arg_RANKS)
