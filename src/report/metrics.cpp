@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <cmath>
+#include <fstream>
 #include <nlohmann/json.hpp>
 #include <string_view>
 
@@ -158,6 +159,18 @@ std::string json_line(const StopEvent& event, double time) {
   json["iteration"] = event.iteration;
   json["exit_code"] = event.exit_code;
   return dump(json);
+}
+
+bool finished_at(const std::filesystem::path& path, std::int64_t iteration) {
+  std::ifstream file(path);
+  for (std::string line; std::getline(file, line);) {
+    if (line.find("\"finished\"") == std::string::npos) continue;
+    const Json event = Json::parse(line, nullptr, /*allow_exceptions=*/false);
+    if (event.is_object() && event.value("reason", "") == "finished" &&
+        event.value("iteration", std::int64_t{-1}) == iteration)
+      return true;
+  }
+  return false;
 }
 
 void truncate_metrics_after(const std::filesystem::path& path, std::int64_t iteration) {

@@ -182,6 +182,10 @@ std::string json_line(const MemoryEvent& event, double time);
 std::string json_line(const GpuEvent& event, double time);
 std::string json_line(const StopEvent& event, double time);
 
+/// Whether metrics.jsonl at `path` says that the run finished at `iteration`, its last evaluations
+/// included. False when there is no such file.
+bool finished_at(const std::filesystem::path& path, std::int64_t iteration);
+
 /// Cuts metrics.jsonl back to a checkpoint: drops the first line whose `iteration` is past
 /// `iteration` and all that follow, and a last line that was not written to its end. The file is
 /// replaced atomically; a file that does not exist stays so. Throws DataError (file and line) when

@@ -108,6 +108,7 @@ void Trainer::load() {
   optimizer_.gather_weights();
   last_checkpoint_ = options_.restart.checkpoint;
   saved_iteration_ = state_.iteration;
+  previous_ = {state_.iteration - 1, state_.consumed_samples - deck_.batch.global};
 }
 
 // ---- the loop
@@ -117,6 +118,8 @@ StopReason Trainer::run() {
   if (reporter_)
     reporter_->print(report::datetime_line("before the start of training step", unix_time()));
   const std::int64_t first_iteration = state_.iteration;
+  const bool finished_before =
+      groups_.world->all_reduce(options_.finished, comm::Reduce::max) > 0.0;
   if (stop == StopReason::none && first_iteration < end_.iteration) rehearse_save();
   log_.start();
   while (stop == StopReason::none && state_.iteration < end_.iteration) {
@@ -131,7 +134,9 @@ StopReason Trainer::run() {
   // Before the last evaluation, which may be long: who kills the run there loses nothing.
   const bool wanted = stop != StopReason::finished || deck_.checkpoint.at_end;
   if (wanted && saved_iteration_ != state_.iteration) save();
-  if (stop == StopReason::finished && state_.iteration > first_iteration) evaluate_at_end();
+  // Who was killed in the last evaluation makes up for it.
+  const bool evaluated = finished_before && state_.iteration == first_iteration;
+  if (stop == StopReason::finished && !evaluated) evaluate_at_end();
   return stop;
 }
 

@@ -25,6 +25,8 @@ struct TrainerOptions {
   std::optional<double> time_limit;  ///< seconds from the program's start
   Stopwatch since_start;             ///< running since the program's start
   RestartPoint restart;
+  /// Whether the run has finished before where it starts now; known to rank 0.
+  bool finished = false;
 };
 
 /// A run in progress. Making one allocates everything; run() allocates nothing of size.

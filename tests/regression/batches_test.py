@@ -1,6 +1,7 @@
 """Batches over a run: their ramp-up, the data that train.skip leaves out, and what is counted in
 samples."""
 
+import json
 import math
 import unittest
 
@@ -178,6 +179,24 @@ class OrderOfActions(RunTest):
                       "evaluate.at_end=true")
         found = [(event["iteration"], event["split"]) for event in self.events("run", "eval")]
         self.assertEqual(found, [(3, "valid"), (4, "valid"), (4, "test")])
+
+    def test_a_last_evaluation_that_was_killed_is_made_up_for(self):
+        for every, expected in {3: ["valid", "test"], 4: ["test"]}.items():
+            name = f"every{every}"
+            words = ["train.iterations=4", "data.split=80,10,10", f"evaluate.every={every}",
+                     "evaluate.at_end=true"]
+            self.pretrain(name, *words)
+            metrics = self.folder / name / "metrics.jsonl"
+            lines = metrics.read_text().splitlines(keepends=True)
+            saved = max(i for i, line in enumerate(lines) if '"checkpoint"' in line)
+            metrics.write_text("".join(lines[:saved + 1]))
+            before = self.events(name, "eval")
+            self.pretrain(name, *words)
+            self.pretrain(name, *words)  # has nothing left to do
+            made_up = self.events(name, "eval")[len(before):]
+            self.assertEqual([event["split"] for event in made_up], expected, every)
+            self.assertEqual(made_up[-1]["loss"], json.loads(
+                next(line for line in lines if '"test"' in line))["loss"])
 
 
 if __name__ == "__main__":

@@ -143,6 +143,19 @@ TEST(JsonLine, LossesSurviveExactly) {
   }
 }
 
+TEST(FinishedAt, AStopForAnotherReasonOrElsewhereIsNone) {
+  const ScratchFolder folder;
+  const std::filesystem::path path = folder.path() / "metrics.jsonl";
+  EXPECT_FALSE(finished_at(path, 20));
+  const auto stop = [](const char* reason, std::int64_t iteration) {
+    return json_line(StopEvent{.reason = reason, .iteration = iteration}, 0) + "\n";
+  };
+  write_file_atomically(path, stop("a signal asked for it", 20) + stop("finished", 10) +
+                                  json_line(StartEvent{.deck = "\"finished\""}, 0) + "\n");
+  EXPECT_FALSE(finished_at(path, 20));
+  EXPECT_TRUE(finished_at(path, 10));
+}
+
 class TruncateTest : public testing::Test {
  protected:
   /// The file after truncation of `content`.
