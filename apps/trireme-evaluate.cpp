@@ -142,6 +142,8 @@ ExitCode run(int argc, char** argv) {
   const std::string task = arguments.values["task"].as<std::string>();
   if (task != "perplexity" && task != "ngram")
     throw UsageError("--task {}: perplexity and ngram are built", task);
+  if (task == "ngram" && arguments.values.count("checkpoint"))
+    throw UsageError("--task ngram counts the training data and takes no --checkpoint");
   const data::Split split = data::parse_split(arguments.values["split"].as<std::string>());
   if (answers_deck_questions(arguments)) return ExitCode::success;
   return run_on_ranks(kProgram, [&](auto world) {

@@ -73,6 +73,10 @@ class AfterTraining(RunTest):
         other = run("trireme-evaluate", *self.deck_words("run", "model.hidden=64"))
         self.assertEqual(other.code, DECK, other)
         self.assertIn("model.hidden = 64, but the checkpoint was written with 32", other.err)
+        counted = run("trireme-evaluate", *self.deck_words("run", "--task", "ngram", "--checkpoint",
+                                                           self.folder / "run"))
+        self.assertEqual(counted.code, USAGE, counted)
+        self.assertIn("takes no --checkpoint", counted.err)
 
     def test_greedy_generation_repeats_itself(self):
         words = ["--checkpoint", self.folder / "run", "--prompt", "Licensed under the", "--greedy",
