@@ -193,9 +193,10 @@ ExitCode pretrain(int argc, char** argv, const DeckArguments& arguments,
     if (!point.checkpoint) train::remove_rank_files(deck.run.output);
     if (deck.log.rank_files || deck.log.gpu_every) train::make_rank_folder(deck.run.output);
     if (deck.log.rank_files) train::keep_rank_output(deck.run.output, /*rank=*/0);
-    options.finished = report::finished_at(std::filesystem::path(deck.run.output) / "metrics.jsonl",
-                                           point.progress.iteration);
     const deck::Progress end = deck::end_of_run(deck, point.progress);
+    options.finished = point.progress.iteration == end.iteration &&
+                       report::finished_at(std::filesystem::path(deck.run.output) / "metrics.jsonl",
+                                           end.iteration);
     start.reporter = std::make_unique<report::Reporter>(report::ReporterOptions{
         .folder = deck.run.output,
         .run = {.iterations = end.iteration, .samples = end.samples},

@@ -295,7 +295,7 @@ void Trainer::evaluate(data::Split split, const data::GptDataset& dataset, std::
       sum.tokens += batch.tokens;
     }
   });
-  log_.report_evaluation_timers(state_.iteration);
+  log_.report_timer(Phase::evaluate, state_.iteration);
   if (reporter_)
     reporter_->on(
         report::EvalEvent{.iteration = state_.iteration,
@@ -339,7 +339,7 @@ void Trainer::save() {
         .seconds = seconds});
     delete_old_checkpoints();
   }
-  log_.report_save_timers(state_.iteration);
+  log_.report_timer(Phase::save, state_.iteration);
   log_.exclude(watch.seconds());
 }
 

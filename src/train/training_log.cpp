@@ -14,8 +14,6 @@ using device::Phase;
 constexpr Phase kIterationPhases[] = {
     Phase::forward_backward, Phase::forward,       Phase::backward, Phase::batch,
     Phase::grads_sync,       Phase::gradient_norm, Phase::update,   Phase::optimizer};
-constexpr Phase kEvaluationPhase[] = {Phase::evaluate};
-constexpr Phase kSavePhase[] = {Phase::save};
 
 }  // namespace
 
@@ -95,12 +93,8 @@ void TrainingLog::report_gpus(std::int64_t iteration) {
   if (reporter_ && !event.gpus.empty()) reporter_->on(event);
 }
 
-void TrainingLog::report_evaluation_timers(std::int64_t iteration) {
-  report_timers(kEvaluationPhase, iteration);
-}
-
-void TrainingLog::report_save_timers(std::int64_t iteration) {
-  report_timers(kSavePhase, iteration);
+void TrainingLog::report_timer(Phase phase, std::int64_t iteration) {
+  report_timers({&phase, 1}, iteration);
 }
 
 void TrainingLog::report_timers(std::span<const Phase> phases, std::int64_t iteration,

@@ -42,9 +42,8 @@ class TrainingLog {
               std::optional<double> parameter_norm);
   /// Reports the use of GPUs since the last time. Collective over all ranks.
   void report_gpus(std::int64_t iteration);
-  /// The timers of an evaluation, or of a save. Collective over all ranks.
-  void report_evaluation_timers(std::int64_t iteration);
-  void report_save_timers(std::int64_t iteration);
+  /// Reports the timer of `phase`, an evaluation or a save. Collective over all ranks.
+  void report_timer(device::Phase phase, std::int64_t iteration);
 
  private:
   /// What has been summed since the last report.
