@@ -28,7 +28,7 @@ ends absent 70 "group 'data', rank 0 of 2: starting NCCL, which every rank must 
 ends stall 70 "rank 0 on .*group 'data', rank 0 of 2: operation 3, all-reduce of .* for 3 s (comm.timeout)"
 # Where the GPUs do not reach each other's memory, NCCL takes over and says the same of its own.
 ends peer 70 "rank 0 on .*group 'data', rank 0 of 2: operation 3, .*all-reduce of .* for 3 s (comm.timeout)"
-ends copies 70 "rank 0 on .*group 'data', rank 0 of 2: operation [13], .*all-reduce of .* for 3 s (comm.timeout)"
+ends copies 70 "rank 0 on .*group 'data', rank 0 of 2: operation [23], .*all-reduce of .* for 3 s (comm.timeout)"
 ends message 70 "rank 0 on .*group 'data', rank 0 of 2: route 1 -> 0: operation [12], receive.* of .* for 3 s (comm.timeout)"
 ends call 70 "group 'data', rank 0 of 2: operation 2, all-gather of .* for 3 s (comm.timeout)"
 ends fail 65 'rank 1 found bad data'
