@@ -50,6 +50,14 @@ __device__ __forceinline__ void wait(Barrier* barrier, unsigned parity) {
   } while (!done);
 }
 
+/// *from, read by the first lane for its whole warp: it is the one that arrives when the warp is
+/// done.
+__device__ __forceinline__ int read_for_warp(const int* from) {
+  int value = 0;
+  if (threadIdx.x % 32 == 0) value = *from;
+  return __shfl_sync(~0u, value, 0);
+}
+
 /// A place in a ring of kStages buffers and the parity of the turn around it.
 template <int kStages>
 struct RingPlace {

@@ -111,6 +111,7 @@ __device__ __forceinline__ void multiply_block(const AttentionBackwardParameters
                      key_begin + accumulator_row(thread, e), sizes.s, sizes.causal))
           scores[e] = -INFINITY;
     }
+    wait(memory.statistics_full(stage), place.parity);
     if constexpr (kDocuments) {
       const int* const first_keys = memory.first_keys(stage);
       if (first_keys[kQueries - 1] > key_begin) {
@@ -191,8 +192,7 @@ __device__ __forceinline__ void multiply_block(const AttentionBackwardParameters
 
     wait_products<kAhead ? 1 : 0>();
     hold(dweights);
-    __syncwarp();
-    if (lane == 0) arrive(memory.tile_empty(stage));
+    arrive(memory.tile_empty(stage));
     if constexpr (kAhead) {
       wait_products<0>();  // the compiler wants none under way at the end of a loop's body
       hold(scores);
@@ -232,7 +232,7 @@ __device__ __forceinline__ void multiply_blocks(const AttentionBackwardParameter
                                                 const BoxBackwardMemory<T, D, kDocuments>& memory) {
   RingPlace<BoxBackwardTile<D>::kStages> place;
   unsigned turn_parity = 0;
-  for_each_block(memory, p.sizes, [&](const BoxBackwardWork<D>& work, int stage) {
+  for_each_block<true>(memory, p.sizes, [&](const BoxBackwardWork<D>& work, int stage) {
     multiply_block(p, memory, work, stage, place, turn_parity);
   });
 }

@@ -34,7 +34,7 @@ __device__ __forceinline__ void load_blocks(const AttentionBackwardParameters<T>
     if (ticket >= works) {
       if (lane == 0) {
         *memory.ticket(place.stage) = -1;
-        arrive(memory.block_full(place.stage));
+        arrive(memory.ticket_full(place.stage));
       }
       return;
     }
@@ -51,6 +51,7 @@ __device__ __forceinline__ void load_blocks(const AttentionBackwardParameters<T>
     if (lane == 0) {
       Barrier* const full = memory.block_full(place.stage);
       *memory.ticket(place.stage) = ticket;
+      arrive(memory.ticket_full(place.stage));
       arrive_expecting(full, 2 * Tile::kKeyBytes);
       load(memory.keys(place.stage), maps.qkv, full, Tile::kKeys, sizes.heads + head, sample,
            work.key_begin);
@@ -79,8 +80,7 @@ __device__ __forceinline__ void load_blocks(const AttentionBackwardParameters<T>
         memory.along(stage)[row] = of_row.along;
         if (kDocuments) memory.first_keys(stage)[row] = first_keys(begin + row);
       }
-      __syncwarp();
-      if (lane == 0) arrive(memory.queries_full(stage));
+      arrive(memory.statistics_full(stage));
     }
   }
 }
@@ -93,7 +93,7 @@ __device__ __forceinline__ void store_blocks(const AttentionBackwardParameters<T
   using Tile = BoxBackwardTile<D>;
   const AttentionSizes& sizes = p.sizes;
   RingPlace<Tile::kStages> place;
-  for_each_block(memory, sizes, [&](const BoxBackwardWork<D>& work, int stage) {
+  for_each_block<false>(memory, sizes, [&](const BoxBackwardWork<D>& work, int stage) {
     wait(memory.block_done(stage), place.parity);
     const int sample = work.task / sizes.heads, head = work.task % sizes.heads;
     for (const int part : {1, 2}) {
@@ -117,7 +117,7 @@ __device__ __forceinline__ void await_turns(const AttentionBackwardParameters<T>
                                             const BoxBackwardMemory<T, D, kDocuments>& memory) {
   const AttentionSizes& sizes = p.sizes;
   unsigned parity = 1;
-  for_each_block(memory, sizes, [&](const BoxBackwardWork<D>& work, int stage) {
+  for_each_block<false>(memory, sizes, [&](const BoxBackwardWork<D>& work, int stage) {
     const unsigned* turns = p.turns + std::int64_t{work.task} * work.tiles;
     for (int tile = work.first_tile; tile < work.end_tile; ++tile, parity ^= 1) {
       const int turn = work.turn(tile, sizes);
@@ -137,7 +137,7 @@ __device__ __forceinline__ void pass_turns(const AttentionBackwardParameters<T>&
   const AttentionSizes& sizes = p.sizes;
   unsigned parity = 0;
   arrive(memory.turn_come());
-  for_each_block(memory, sizes, [&](const BoxBackwardWork<D>& work, int stage) {
+  for_each_block<false>(memory, sizes, [&](const BoxBackwardWork<D>& work, int stage) {
     unsigned* turns = p.turns + std::int64_t{work.task} * work.tiles;
     for (int tile = work.first_tile; tile < work.end_tile; ++tile, parity ^= 1) {
       wait(memory.turn_taken(), parity);

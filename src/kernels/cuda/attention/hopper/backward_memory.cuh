@@ -52,35 +52,43 @@ struct BoxBackwardMemory {
     return reinterpret_cast<int*>(at(Tile::kFirstKeysAt, 4 * Tile::kQueries, stage));
   }
 
-  /// The block of keys is there, and its number: `ticket`, -1 after the last.
+  /// The block of keys is there.
   __device__ Barrier* block_full(int stage) const { return barrier(0 + stage); }
   /// Nobody needs the block of keys, or its number, any more.
   __device__ Barrier* block_empty(int stage) const { return barrier(2 + stage); }
   /// dK and dV lie where the block's keys and values lay.
   __device__ Barrier* block_done(int stage) const { return barrier(4 + stage); }
-  /// Queries and row statistics of a tile are there; dO is there; neither is needed any more.
+  /// Queries of a tile are there; dO is there; none of a tile is needed any more.
   __device__ Barrier* queries_full(int stage) const { return barrier(6 + stage); }
   __device__ Barrier* douts_full(int stage) const { return barrier(8 + stage); }
   __device__ Barrier* tile_empty(int stage) const { return barrier(10 + stage); }
   /// It is this block's turn to add to dQ of the tile; it has added.
   __device__ Barrier* turn_come() const { return barrier(12); }
   __device__ Barrier* turn_taken() const { return barrier(13); }
+  /// What the warp that loads writes of its own: of a tile, row statistics and first keys; of a
+  /// block, its number and where its tiles end.
+  __device__ Barrier* statistics_full(int stage) const { return barrier(14 + stage); }
+  __device__ Barrier* ticket_full(int stage) const { return barrier(16 + stage); }
+  /// The number of the block of keys, -1 after the last.
   __device__ int* ticket(int stage) const {
-    return reinterpret_cast<int*>(base + Tile::kBarriersAt + 128) + stage;
+    return reinterpret_cast<int*>(base + Tile::kTicketsAt) + stage;
   }
   /// With documents, where the tiles of queries end that attend to the block of keys.
   __device__ int* end_tile(int stage) const { return ticket(kStages) + stage; }
 
-  /// One thread makes the barriers.
+  /// One thread makes the barriers. Those of copies count bytes as well; what threads write and
+  /// read has others, at which each of these threads arrives: then racecheck, too, sees the order.
   __device__ void make_barriers() const {
     constexpr int kWarps = Tile::kConsumers / 32;
     for (int stage = 0; stage < kStages; ++stage) {
       make_barrier(block_full(stage), 1);
       make_barrier(block_empty(stage), 3);  // the three warps beside the one that loads
       make_barrier(block_done(stage), kWarps);
-      make_barrier(queries_full(stage), 2);  // copies, statistics
+      make_barrier(queries_full(stage), 1);
       make_barrier(douts_full(stage), 1);
-      make_barrier(tile_empty(stage), kWarps);
+      make_barrier(tile_empty(stage), Tile::kConsumers);  // each has read statistics
+      make_barrier(statistics_full(stage), 32);
+      make_barrier(ticket_full(stage), 1);
     }
     make_barrier(turn_come(), 2);  // the warp that waits for it, the one that passes it on
     make_barrier(turn_taken(), kWarps);
@@ -119,16 +127,19 @@ struct BoxBackwardWork {
   }
 };
 
-/// Calls function(work, stage) for each block of keys that is loaded, until the last.
-template <typename T, int D, bool kDocuments, typename Function>
+/// Calls function(work, stage) for each block of keys that is drawn, until the last: by whole
+/// warps, once the block is there, if `kMultiplies`, otherwise by one thread.
+template <bool kMultiplies, typename T, int D, bool kDocuments, typename Function>
 __device__ __forceinline__ void for_each_block(const BoxBackwardMemory<T, D, kDocuments>& memory,
                                                const AttentionSizes& sizes, Function&& function) {
+  const auto read = [](const int* from) { return kMultiplies ? read_for_warp(from) : *from; };
   for (RingPlace<BoxBackwardTile<D>::kStages> place;; place.advance()) {
-    wait(memory.block_full(place.stage), place.parity);
-    const int ticket = *memory.ticket(place.stage);
+    wait(memory.ticket_full(place.stage), place.parity);
+    const int ticket = read(memory.ticket(place.stage));
     if (ticket < 0) return;
     BoxBackwardWork<D> work(ticket, sizes);
-    if (kDocuments) work.end_tile = *memory.end_tile(place.stage);
+    if (kDocuments) work.end_tile = read(memory.end_tile(place.stage));
+    if (kMultiplies) wait(memory.block_full(place.stage), place.parity);
     function(work, place.stage);
   }
 }

@@ -44,6 +44,7 @@ struct BoxBackwardTile {
   static constexpr int kStatisticsAt = kScoresAt + kStages * kScoreBytes;
   static constexpr int kFirstKeysAt = kStatisticsAt + 8 * kStages * kQueries;
   static constexpr int kBarriersAt = kFirstKeysAt + 4 * kStages * kQueries;
+  static constexpr int kTicketsAt = kBarriersAt + 8 * 18;
   static constexpr int kSharedBytes = kBarriersAt + 256;
 
   static_assert(D % kPanelColumns == 0, "heads are whole panels");

@@ -17,8 +17,8 @@
 
 namespace trireme::kernels::cuda {
 
-/// A block's shared memory. `full` barriers end a phase when a copy has arrived, `empty` ones when
-/// every consumer warp is done with it.
+/// A block's shared memory. `full` barriers end a phase when a copy, or the item, has arrived,
+/// `empty` ones when every consumer warp is done with it.
 template <int D>
 struct BoxForwardMemory {
   using Tile = BoxForwardTile<D>;
@@ -27,9 +27,10 @@ struct BoxForwardMemory {
   };
 
   Rows queries, result, keys[Tile::kStages], values[Tile::kStages];
-  int item;        ///< index in the schedule, beyond its end when there is no more; comes with Q
-  int first_tile;  ///< of keys, with documents; comes with Q
-  Barrier queries_full, queries_empty;
+  int item;        ///< index in the schedule, beyond its end when there is no more
+  int first_tile;  ///< of its keys, with documents
+  Barrier item_full, queries_full;
+  Barrier queries_empty;  ///< the item is not needed any more, either
   Barrier keys_full[Tile::kStages], keys_empty[Tile::kStages];
   Barrier values_full[Tile::kStages], values_empty[Tile::kStages];
 };
@@ -65,7 +66,7 @@ __device__ __forceinline__ void copy_items(BoxForwardMemory<D>& memory, const CU
     wait(&memory.queries_empty, ~round & 1);
     memory.item = index;
     if (index >= p.schedule.items()) {
-      arrive(&memory.queries_full);
+      arrive(&memory.item_full);
       break;
     }
     const auto [task, block] = p.schedule.item(index);
@@ -73,6 +74,7 @@ __device__ __forceinline__ void copy_items(BoxForwardMemory<D>& memory, const CU
     const int first_tile = first_keys_of(kDocuments ? p.document_start : nullptr, p.sizes, task)
                                .first_key_tile(query_begin, Tile::kKeys);
     if (kDocuments) memory.first_tile = first_tile;
+    arrive(&memory.item_full);
     index = static_cast<int>(gridDim.x + atomicAdd(p.taken, 1u));
     load(memory.queries, memory.queries_full, 0, task, query_begin);
     for (int tile = tiles_of(keys_end(p.sizes.s, query_end, p.sizes.causal), Tile::kKeys) - 1;
@@ -283,6 +285,7 @@ __global__ void __launch_bounds__(BoxForwardTile<D>::kThreads, 1)
   if (threadIdx.x == 0) {
     prefetch_map(qkv);
     prefetch_map(out);
+    make_barrier(&memory.item_full, 1);
     make_barrier(&memory.queries_full, 1);
     make_barrier(&memory.queries_empty, 4 * Tile::kConsumers);
     for (int stage = 0; stage < Tile::kStages; ++stage) {
@@ -305,10 +308,11 @@ __global__ void __launch_bounds__(BoxForwardTile<D>::kThreads, 1)
     BoxForwardConsumer<T, D, kDocuments> consumer(memory, p, warpgroup - 1);
     if (warpgroup == 2) consumer.pass_turn();
     for (unsigned round = 0;; ++round) {
-      wait(&memory.queries_full, round & 1);
-      const int index = memory.item;
-      const int first_tile = kDocuments ? memory.first_tile : 0;
+      wait(&memory.item_full, round & 1);
+      const int index = read_for_warp(&memory.item);
+      const int first_tile = kDocuments ? read_for_warp(&memory.first_tile) : 0;
       if (index >= p.schedule.items()) break;
+      wait(&memory.queries_full, round & 1);
       const auto [task, block] = p.schedule.item(index);
       const int query_end = (block + 1) * Tile::kQueries;
       const int query_begin = block * Tile::kQueries + 64 * consumer.consumer;
