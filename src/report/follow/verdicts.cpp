@@ -104,7 +104,7 @@ Verdict are_gpus_busy(const RunState& run) {
     if (gpu.utilisation < kIdle)
       idle.push_back(fmt::format("GPU {} of {} {:.0f} %", gpu.index, gpu.host, gpu.utilisation));
   }
-  if (idle.empty()) return {Judgement::well, fmt::format("each {:.0f} % or more", least)};
+  if (idle.empty()) return {Judgement::well, fmt::format("the least busy one {:.0f} %", least)};
   return {Judgement::bad, fmt::format("idle: {}", some_of(idle))};
 }
 

@@ -97,7 +97,7 @@ TEST(AreGpusBusy, NamesTheIdleOnes) {
   expect(are_gpus_busy(run), Judgement::unknown, "log.gpu_every");
   run.gpus = {{.host = "a", .index = 0, .utilisation = 98},
               {.host = "a", .index = 1, .utilisation = std::nan("")}};
-  expect(are_gpus_busy(run), Judgement::well, "each 98 % or more");
+  expect(are_gpus_busy(run), Judgement::well, "the least busy one 98 %");
   run.gpus.push_back({.host = "b", .index = 3, .utilisation = 12});
   expect(are_gpus_busy(run), Judgement::bad, "idle: GPU 3 of b 12 %");
   run.start.device = "host";
