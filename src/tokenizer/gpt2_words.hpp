@@ -13,9 +13,8 @@ namespace trireme::tokenizer {
 /// Cuts UTF-8 text where OpenAI's encoder.py does, with the pattern
 ///   's|'t|'re|'ve|'m|'ll|'d| ?\p{L}+| ?\p{N}+| ?[^\s\p{L}\p{N}]+|\s+(?!\S)|\s+
 /// (Radford et al. 2019, section 2.2). White space is the Unicode property White_Space, as in
-/// Python's regex module; letters and numbers are those of PCRE2's Unicode version (14 in 10.42),
-/// so that characters which a later Unicode assigned are cut like symbols. For one thread at a
-/// time.
+/// Python's regex module; letters and numbers are those of Unicode 16, or of a later one
+/// that PCRE2 knows; characters assigned since are cut like symbols. For one thread at a time.
 class Gpt2Words {
  public:
   Gpt2Words();

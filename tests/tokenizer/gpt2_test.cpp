@@ -75,6 +75,16 @@ TEST(Gpt2, WordsByHandEqualWordsByPattern) {
   }
 }
 
+// A letter of Unicode 15, a number and a letter of 16, and a symbol of 15: only a symbol takes the
+// apostrophe that follows it.
+TEST(Gpt2, KnowsTheLettersOfUnicode16) {
+  Gpt2Words words;
+  EXPECT_EQ(words.end_of_word("\U00031350's", 0), 4u);
+  EXPECT_EQ(words.end_of_word("\U00016130's", 0), 4u);
+  EXPECT_EQ(words.end_of_word("a\U0001E5D0's", 0), 5u);
+  EXPECT_EQ(words.end_of_word("\U0001FAE8's", 0), 5u);
+}
+
 TEST(Gpt2, DecodingRestoresTheText) {
   std::mt19937 random(8);
   for (int i = 0; i < 2000; ++i) {
