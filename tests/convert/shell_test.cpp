@@ -53,6 +53,20 @@ TEST(Shell, MarksWhatIsUnknown) {
   EXPECT_EQ(shown(unknown("$A")), "$A");
 }
 
+TEST(Shell, LeavesWhatIsGivenBesideTheScriptAlone) {
+  EXPECT_EQ(commands_of("A=1; A+=2; A=(3 4); A+=(5); A[0]=6; unset A\nrun $A", {{"A", "a"}}),
+            "run|a\n");
+  EXPECT_EQ(
+      commands_of("for A in 1; do run $A; done\nB=1; B+=2; run $B; unset B; run $B", {{"A", "a"}}),
+      "run|a\nrun|12\nrun|{$B}\n");
+}
+
+TEST(Shell, GivesAFunctionArgumentsOfItsOwn) {
+  EXPECT_EQ(commands_of("inner() { run $# \"$@\" $2; }\n"
+                        "outer() { inner x \"$1\"; run $1 $#; }\nouter 1 2 3\nrun $1"),
+            "run|2|x|1|1\nrun|1|3\nrun|{$1}\n");
+}
+
 TEST(Shell, FollowsConditions) {
   const std::string script =
       "if [ \"$A\" = yes ]; then X=1\nelif [[ $A -gt 3 ]]; then\n  X=2\nelse\n  X=3\nfi\nrun $X";

@@ -2,23 +2,21 @@
 #pragma once
 
 #include <functional>
-#include <map>
 #include <optional>
 #include <string>
 #include <string_view>
 #include <vector>
 
+#include "convert/shell/variables.hpp"
+
 namespace trireme::convert::shell {
 
-/// The variables of a script: a scalar has one element.
-using Variables = std::map<std::string, std::vector<std::string>, std::less<>>;
-
-/// Expands words with `variables`. What is not known stays as a mark (unknown.hpp).
+/// Expands words with the values of variables. What is not known stays as a mark (unknown.hpp).
 class Expander {
  public:
   /// `output_of` gives what the commands of `$( ... )` print, or nothing when that is not known.
   using OutputOf = std::function<std::optional<std::string>(const std::string&)>;
-  Expander(const Variables& variables, OutputOf output_of)
+  Expander(const Values& variables, OutputOf output_of)
       : variables_(variables), output_of_(std::move(output_of)) {}
 
   /// The words that `raw` becomes: none, one or, where an unquoted variable holds blanks or
@@ -44,7 +42,7 @@ class Expander {
   std::optional<std::vector<std::string>> find(std::string_view name) const;
   std::string arithmetic(std::string_view expression);
 
-  const Variables& variables_;
+  const Values& variables_;
   OutputOf output_of_;
   Quotes quotes_ = Quotes::join;
   std::vector<std::string> words_;

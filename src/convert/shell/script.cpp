@@ -1,7 +1,6 @@
 #include "convert/shell/script.hpp"
 
 #include <algorithm>
-#include <iterator>
 #include <system_error>
 #include <utility>
 
@@ -9,6 +8,7 @@
 #include "convert/shell/expand.hpp"
 #include "convert/shell/lexer.hpp"
 #include "convert/shell/unknown.hpp"
+#include "convert/shell/variables.hpp"
 #include "core/error.hpp"
 #include "core/files.hpp"
 
@@ -29,15 +29,8 @@ bool is_one_of(std::string_view word, std::initializer_list<std::string_view> wo
 
 class Follower {
  public:
-  Follower(const fs::path& file, const Definitions& definitions) : file_(file.string()) {
-    folder_ = file.parent_path();
-    for (const auto& [name, value] : definitions) {
-      variables_[name] = {value};
-      fixed_.insert({name, value});
-    }
-    variables_["0"] = {file.string()};
-    variables_["BASH_SOURCE"] = {file.string()};
-  }
+  Follower(const fs::path& file, const Definitions& definitions)
+      : file_(file.string()), folder_(file.parent_path()), variables_(definitions, file_) {}
 
   void follow_text(std::string_view text, int first_line = 1) {
     follow_commands(read_commands(text, file_, first_line));
@@ -59,14 +52,15 @@ class Follower {
   void loop_over(const Command& command);
   bool enters_loop() const;
   bool is_builtin(const std::vector<std::string>& words, const Command& command);
-  void call(const Commands& body, const std::vector<std::string>& arguments);
+  void call(const Commands& body, const std::vector<std::string>& words);
   void source(const std::string& name);
   void follow_inner(const std::string& text, int line, const std::vector<std::string>& before);
   void record(std::vector<std::string> words, int line);
   std::optional<std::string> output_of(const std::string& text);
 
   Expander expander() {
-    return Expander(variables_, [this](const std::string& text) { return output_of(text); });
+    return Expander(variables_.values(),
+                    [this](const std::string& text) { return output_of(text); });
   }
   std::vector<std::string> expand_all(const std::vector<std::string>& raw, std::size_t first) {
     std::vector<std::string> words;
@@ -78,7 +72,6 @@ class Follower {
   std::string file_;
   fs::path folder_;
   Variables variables_;
-  Definitions fixed_;
   std::map<std::string, Commands> functions_;
   Branches branches_;
   Status status_ = true;
@@ -202,8 +195,7 @@ void Follower::loop_over(const Command& command) {
   if (command.words.size() > 3) values = expand_all(command.words, 3);
   // `for NAME` alone goes over the arguments, as `in "$@"` does.
   branches_.enter(!values.empty() || variables_.contains("@"));
-  if (fixed_.contains(name)) return;
-  variables_[name] = {values.size() == 1 ? values[0] : unknown("$" + name)};
+  variables_.set(name, {values.size() == 1 ? values[0] : unknown("$" + name)});
 }
 
 // ---------------------------------------------------------------------------- one command
@@ -216,8 +208,7 @@ void Follower::follow_one(const Command& command) {
   }
   status_ = true;
   assumed_ = false;
-  const bool has_arguments = variables_.contains("1") || variables_.contains("@");
-  asks_for_arguments_ |= !has_arguments && names_arguments(command.words);
+  asks_for_arguments_ |= !variables_.has_arguments() && names_arguments(command.words);
   if (first == command.words.size() && !command.here) return;
   if (command.words[first] == "#SBATCH") {
     for (std::string& word : expand_all(command.words, first + 1))
@@ -247,31 +238,24 @@ void Follower::assign(const std::string& word, int line) {
   if (name.find('[') != std::string::npos) {
     // One element of an array: which one may hang on the loop around it.
     name.resize(name.find('['));
-    if (!fixed_.contains(name)) variables_[name] = {unknown("$" + name)};
-    return;
-  }
-  if (fixed_.contains(name)) return;
-  if (mode_ == Mode::maybe) {
-    variables_[name] = {
-        unknown(fmt::format("${} (line {} sets it under a condition)", name, line))};
-    return;
-  }
-  std::vector<std::string> value;
-  if (raw.starts_with("(") && raw.ends_with(")")) {
+    variables_.set(name, {unknown("$" + name)});
+  } else if (mode_ == Mode::maybe) {
+    variables_.set(name,
+                   {unknown(fmt::format("${} (line {} sets it under a condition)", name, line))});
+  } else if (raw.starts_with("(") && raw.ends_with(")")) {
+    std::vector<std::string> array;
     for (const Command& line_of_words : read_commands(raw.substr(1, raw.size() - 2), file_, line))
       for (std::string& element : expand_all(line_of_words.words, 0))
-        value.push_back(std::move(element));
-    if (appends) {
-      std::vector<std::string>& array = variables_[name];
-      array.insert(array.end(), value.begin(), value.end());
-      return;
-    }
+        array.push_back(std::move(element));
+    if (appends)
+      variables_.append(name, array);
+    else
+      variables_.set(name, std::move(array));
+  } else if (appends) {
+    variables_.append(name, expander().text(raw));
   } else {
-    value = {expander().text(raw)};
-    if (appends && variables_.contains(name) && !variables_[name].empty())
-      value[0] = variables_[name][0] + value[0];
+    variables_.set(name, {expander().text(raw)});
   }
-  variables_[name] = std::move(value);
 }
 
 void Follower::declare(const std::vector<std::string>& words, std::size_t first, int line) {
@@ -296,8 +280,7 @@ bool Follower::is_builtin(const std::vector<std::string>& words, const Command& 
     for (std::size_t i = 1; i < words.size(); ++i) text += words[i] + " ";
     follow_inner(text, command.line, {});
   } else if (name == "unset") {
-    for (std::size_t i = 1; i < words.size(); ++i)
-      if (!fixed_.contains(words[i])) variables_.erase(words[i]);
+    for (std::size_t i = 1; i < words.size(); ++i) variables_.unset(words[i]);
   } else if (name == "cat" && command.here && !command.written_to.empty()) {
     const std::string& text = command.here->text;
     run.files[expander().text(command.written_to)] =
@@ -313,25 +296,12 @@ bool Follower::is_builtin(const std::vector<std::string>& words, const Command& 
 
 // ---------------------------------------------------------------------------- commands within
 
-void Follower::call(const Commands& body, const std::vector<std::string>& arguments) {
-  // A function has `$1` to `$9`, `$@` and `$#` of its own.
-  const auto is_argument = [](const auto& variable) {
-    const std::string& name = variable.first;
-    return name == "@" || name == "#" || (name >= "1" && name <= "9");
-  };
-  Variables outer;
-  std::copy_if(variables_.begin(), variables_.end(), std::inserter(outer, outer.end()),
-               is_argument);
-  std::erase_if(variables_, is_argument);
-  variables_["@"] = std::vector<std::string>(arguments.begin() + 1, arguments.end());
-  variables_["#"] = {fmt::format("{}", arguments.size() - 1)};
-  for (std::size_t i = 1; i < std::min<std::size_t>(arguments.size(), 10); ++i)
-    variables_[fmt::format("{}", i)] = {arguments[i]};
+void Follower::call(const Commands& body, const std::vector<std::string>& words) {
+  Values outer = variables_.replace_arguments(words);
   const Branches branches = std::exchange(branches_, Branches());
   follow_commands(body);
   branches_ = branches;
-  std::erase_if(variables_, is_argument);
-  variables_.merge(outer);
+  variables_.restore_arguments(std::move(outer));
 }
 
 void Follower::source(const std::string& name) {

@@ -12,6 +12,8 @@
 #include <string_view>
 #include <vector>
 
+#include "convert/shell/variables.hpp"
+
 namespace trireme::convert::shell {
 
 /// A command with its words expanded.
@@ -27,9 +29,6 @@ struct Run {
   std::map<std::string, std::string> files;  ///< those that `cat << END > name` would write
   std::vector<std::string> sbatch;           ///< the words of its #SBATCH lines
 };
-
-/// Variables that are given beside the script: they win over its own assignments.
-using Definitions = std::map<std::string, std::string, std::less<>>;
 
 /// Follows the script `text`, which errors call `file`; sourced files are looked for beside it. Of
 /// `bash -c "..."` and `eval` the commands within are followed. Throws DataError where the text is
