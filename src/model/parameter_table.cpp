@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <cmath>
+#include <numeric>
 
 #include "core/error.hpp"
 
@@ -64,14 +65,27 @@ class TableBuilder {
   int layer_ = 0;
 };
 
-int stage_of(const Parameter& parameter, const grid::Layout& layout) {
-  if (parameter.home == Home::first_stage) return 0;
-  if (parameter.home == Home::last_stage) return layout.pipeline - 1;
-  for (int stage = 0; stage < layout.pipeline; ++stage)
+/// Which parameters one stage owns. It knows the stage's layers from the start: to find each
+/// parameter's stage among all of them takes minutes for a thousand stages.
+class Ownership {
+ public:
+  Ownership(const grid::Layout& layout, int stage)
+      : is_first_(layout.is_first(stage)), is_last_(layout.is_last(stage)) {
     for (int chunk = 0; chunk < layout.chunks; ++chunk)
-      if (layout.layers_of(stage, chunk).contains(parameter.layer)) return stage;
-  throw InternalError("no stage holds layer {}", parameter.layer);
-}
+      chunks_.push_back(layout.layers_of(stage, chunk));
+  }
+
+  bool contains(const Parameter& parameter) const {
+    if (parameter.home == Home::first_stage) return is_first_;
+    if (parameter.home == Home::last_stage) return is_last_;
+    return std::ranges::any_of(
+        chunks_, [&](const grid::LayerRange& layers) { return layers.contains(parameter.layer); });
+  }
+
+ private:
+  bool is_first_, is_last_;
+  std::vector<grid::LayerRange> chunks_;
+};
 
 /// The local shape, padding included, and the boxes of tensor rank `index` of `shards`.
 void cut_for_tensor_rank(LocalParameter& local, int shards, int index) {
@@ -150,9 +164,12 @@ Placement place_parameters(const std::vector<Parameter>& table, const grid::Layo
   const auto pad = [&] {
     placement.size = round_up(placement.size, layout.data * kParameterAlignment);
   };
+  const int layers = std::accumulate(layout.partition.begin(), layout.partition.end(), 0);
+  const Ownership owned(layout, place.pipeline);
   std::vector<const Parameter*> matrices;  // of layers
   for (const Parameter& parameter : table) {
-    if (stage_of(parameter, layout) != place.pipeline) continue;
+    TRIREME_CHECK(parameter.layer < layers, "no stage holds layer {}", parameter.layer);
+    if (!owned.contains(parameter)) continue;
     if (parameter.home == Home::layer && parameter.shape.rank() == 2)
       matrices.push_back(&parameter);
     else

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <deque>
+#include <limits>
 #include <map>
 #include <tuple>
 #include <utility>
@@ -96,6 +97,9 @@ int check_stage(const StageSchedule& steps, int stage, int micro_batches, const 
   return static_cast<int>(peak);
 }
 
+// The time of what has not happened yet.
+constexpr double kNever = std::numeric_limits<double>::infinity();
+
 /// Messages of one kind from one stage to another, in the order sent.
 struct Channel {
   struct Message {
@@ -138,8 +142,11 @@ class Machine {
   Machine(const std::vector<StageSchedule>& schedule, const Chain& chain, const StepCosts& costs,
           SendRule rule)
       : schedule_(schedule), chain_(chain), costs_(costs), rule_(rule), stages_(schedule.size()) {
-    for (int stage = 0; stage < chain_.stages; ++stage)
-      stages_[stage].buffer_users = buffer_users(schedule_[stage]);
+    for (int stage = 0; stage < chain_.stages; ++stage) {
+      stages_[stage].received.assign(schedule_[stage].size(), kNever);
+      if (rule == SendRule::overlapped)
+        stages_[stage].buffer_users = buffer_users(schedule_[stage]);
+    }
   }
 
   /// Each step's times. Stages only ever wait for messages, so the order in which they are tried
@@ -168,7 +175,7 @@ class Machine {
     double clock = 0;
     double computed = 0;  ///< when the current step's computation ended
     std::vector<StepTime> times;
-    std::map<std::size_t, double> received;  ///< when each step's message was
+    std::vector<double> received;  ///< when each step's message was
     std::vector<std::vector<std::size_t>> buffer_users;
   };
 
@@ -231,9 +238,8 @@ class Machine {
   /// Whether the messages have left that the current step's buffers were last used for.
   bool buffers_are_free(State& state) const {
     for (const std::size_t user : state.buffer_users[state.next]) {
-      const auto received = state.received.find(user);
-      if (received == state.received.end()) return false;
-      state.clock = std::max(state.clock, received->second);
+      if (state.received[user] == kNever) return false;
+      state.clock = std::max(state.clock, state.received[user]);
     }
     return true;
   }

@@ -59,11 +59,10 @@ std::size_t widened_bytes(const model::LayerSizes& sizes) {
 
 StagePlan plan_stage(const deck::Deck& deck, const grid::Layout& layout,
                      const model::LayerSizes& sizes, const std::vector<model::Parameter>& table,
-                     int stage) {
+                     const pipeline::StageSchedule& schedule, int stage) {
   const DType dtype = sizes.dtype;
   const bool on_gpu = deck.run.device == deck::Device::cuda;
-  StagePlan plan{.slots =
-                     pipeline::count_slots(pipeline::make_schedule(pipeline_shape(deck), stage))};
+  StagePlan plan{.slots = pipeline::count_slots(schedule)};
   for (int chunk = 0; chunk < layout.chunks; ++chunk)
     plan.chunks.push_back(layout.layers_of(stage, chunk));
   const model::Placement placement = model::place_parameters(table, layout, {.pipeline = stage});
@@ -88,10 +87,8 @@ StagePlan plan_stage(const deck::Deck& deck, const grid::Layout& layout,
   return plan;
 }
 
-double bubble_fraction(const pipeline::PipelineShape& shape) {
-  return pipeline::simulate(pipeline::make_schedules(shape), shape.micro_batches,
-                            {.forward = 1, .backward = 2})
-      .bubble;
+double bubble_fraction(const std::vector<pipeline::StageSchedule>& schedules, int micro_batches) {
+  return pipeline::simulate(schedules, micro_batches, {.forward = 1, .backward = 2}).bubble;
 }
 
 /// How the batch grows, in words; "" when it does not.
@@ -136,6 +133,8 @@ const StagePlan& RunPlan::largest() const {
 RunPlan plan_run(const deck::Deck& deck, std::int64_t vocab) {
   const model::LayerSizes sizes = layer_sizes(deck, {.size = vocab});
   const std::vector<model::Parameter> table = model::gpt_parameters(sizes.config);
+  const pipeline::PipelineShape shape = pipeline_shape(deck);
+  const std::vector<pipeline::StageSchedule> schedules = pipeline::make_schedules(shape);
   RunPlan plan{.layout = layout(deck),
                .parameters = model::count_elements(table),
                .parameters_without_embeddings = count_without_embeddings(table),
@@ -144,9 +143,9 @@ RunPlan plan_run(const deck::Deck& deck, std::int64_t vocab) {
                .micro_batches = micro_batches(deck),
                .rampup = rampup_text(deck),
                .schedule = std::string(name_of(deck.parallel.schedule)),
-               .bubble = bubble_fraction(pipeline_shape(deck))};
+               .bubble = bubble_fraction(schedules, shape.micro_batches)};
   for (int stage = 0; stage < plan.layout.pipeline; ++stage)
-    plan.stages.push_back(plan_stage(deck, plan.layout, sizes, table, stage));
+    plan.stages.push_back(plan_stage(deck, plan.layout, sizes, table, schedules[stage], stage));
   return plan;
 }
 

@@ -204,6 +204,11 @@ TEST(Placement, MatricesComeLayerByLayerBehindAllElse) {
   }
 }
 
+TEST(Placement, RefusesALayerThatNoStageHolds) {
+  const auto table = gpt_parameters(small());
+  EXPECT_THROW(place_parameters(table, {1, 1, 2, {2, 1}}, {0, 0, 0}), InternalError);
+}
+
 TEST(CutBoxes, PiecesAreTheElementsInOrder) {
   const auto table = gpt_parameters(small());
   const Placement placement = place_parameters(table, {2, 1, 1, {4}}, {1, 0, 0});

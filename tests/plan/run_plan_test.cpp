@@ -69,6 +69,19 @@ TEST(RunPlan, BubbleAndSlotsOfOneForwardOneBackward) {
   }
 }
 
+TEST(RunPlan, OfAThousandStagesTakesSeconds) {
+  // The test's time limit is the judge: a search for each parameter's stage takes minutes.
+  const RunPlan plan = plan_gpt2({"model.layers=1000", "parallel.pipeline=1000", "parallel.data=1",
+                                  "batch.micro=1", "batch.global=1000"},
+                                 /*ranks=*/1000);
+  ASSERT_EQ(plan.stages.size(), 1000u);
+  for (int stage = 0; stage < 1000; ++stage) {
+    EXPECT_EQ(plan.stages[stage].chunks, (std::vector<grid::LayerRange>{{stage, 1}}));
+    EXPECT_EQ(plan.stages[stage].slots, 1000 - stage);
+  }
+  EXPECT_NEAR(plan.bubble, 999.0 / 1999.0, 1e-12);
+}
+
 TEST(RunPlan, InterleavedStagesHoldTheModelInChunks) {
   const std::vector<std::string> words = {"parallel.pipeline=4", "parallel.data=1",
                                           "batch.global=32"};
