@@ -9,6 +9,7 @@
 #include "app.hpp"
 #include "checkpoint/inspect.hpp"
 #include "core/files.hpp"
+#include "core/median.hpp"
 #include "data/gpt_blend.hpp"
 
 namespace trireme {
@@ -57,22 +58,22 @@ nlohmann::ordered_json document_json(const data::IndexedDataset& dataset, std::i
 }
 
 nlohmann::ordered_json dataset_json(const data::IndexedDataset& dataset) {
-  std::vector<std::int32_t> lengths = dataset.lengths();
-  std::sort(lengths.begin(), lengths.end());
-  const std::size_t count = lengths.size();
+  const std::vector<std::int32_t> lengths = dataset.lengths();
   nlohmann::ordered_json summary = {{"kind", "dataset"},
                                     {"prefix", dataset.prefix().string()},
                                     {"type", data::name_of(dataset.type())},
                                     {"documents", dataset.documents()},
                                     {"sequences", dataset.sequences()},
                                     {"tokens", dataset.tokens()}};
-  if (count > 0)
+  if (!lengths.empty()) {
+    const auto [shortest, longest] = std::ranges::minmax(lengths);
     summary["length"] = {
-        {"shortest", lengths.front()},
-        {"median", lengths[count / 2]},
-        {"mean", static_cast<double>(dataset.tokens()) / static_cast<double>(count)},
-        {"longest", lengths.back()},
+        {"shortest", shortest},
+        {"median", median(lengths)},
+        {"mean", static_cast<double>(dataset.tokens()) / static_cast<double>(lengths.size())},
+        {"longest", longest},
         {"empty", std::ranges::count(lengths, 0)}};
+  }
   if (dataset.documents() > 0) {
     summary["first"] = document_json(dataset, 0);
     summary["last"] = document_json(dataset, dataset.documents() - 1);

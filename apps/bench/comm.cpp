@@ -6,6 +6,7 @@
 #include "bench/table.hpp"
 #include "comm/nccl/device_communicator.hpp"
 #include "core/clock.hpp"
+#include "core/median.hpp"
 #include "mpi_app.hpp"
 
 namespace trireme::bench {

@@ -5,6 +5,7 @@
 #include "bench/commands.hpp"
 #include "bench/table.hpp"
 #include "core/files.hpp"
+#include "core/median.hpp"
 #include "core/memory.hpp"
 #include "core/philox.hpp"
 #include "deck_options.hpp"

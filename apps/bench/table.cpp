@@ -9,6 +9,7 @@
 
 #include "core/clock.hpp"
 #include "core/error.hpp"
+#include "core/median.hpp"
 #include "kernels/host/threads.hpp"
 
 namespace trireme::bench {
@@ -41,12 +42,6 @@ DType type_named(const std::string& name) {
 }
 
 }  // namespace
-
-double median(std::vector<double> values) {
-  if (values.empty()) return 0.0;
-  std::nth_element(values.begin(), values.begin() + values.size() / 2, values.end());
-  return values[values.size() / 2];
-}
 
 po::options_description settings_options() {
   po::options_description options("Options");
@@ -161,8 +156,8 @@ void Meter::stream(const std::string& name, double bytes, double count,
       {.name = name, .count = count}, bytes, call, [this] { return time_triad(); }, triad_rates_);
 }
 
-double Meter::sgemm_rate() const { return median(sgemm_rates_); }
-double Meter::triad_rate() const { return median(triad_rates_); }
+double Meter::sgemm_rate() const { return sgemm_rates_.empty() ? 0.0 : median(sgemm_rates_); }
+double Meter::triad_rate() const { return triad_rates_.empty() ? 0.0 : median(triad_rates_); }
 
 void Meter::print() const {
   if (settings_.json) {

@@ -30,9 +30,6 @@ boost::program_options::options_description settings_options();
 /// Reads Settings from parsed options; throws UsageError for what they cannot be.
 Settings read_settings(const boost::program_options::variables_map& values);
 
-/// The middle one of `values`; 0 when there are none.
-double median(std::vector<double> values);
-
 /// One measured operation.
 struct Row {
   std::string name;

@@ -1,10 +1,11 @@
 #include "sweep/figures.hpp"
 
-#include <algorithm>
 #include <fstream>
 #include <nlohmann/json.hpp>
 #include <string>
 #include <vector>
+
+#include "core/median.hpp"
 
 namespace trireme::sweep {
 namespace {
@@ -17,20 +18,16 @@ std::optional<double> number(const Json& event, const char* key) {
   return value->get<double>();
 }
 
-std::optional<double> median(std::vector<double> values) {
-  if (values.empty()) return std::nullopt;
-  std::sort(values.begin(), values.end());
-  const std::size_t middle = values.size() / 2;
-  return values.size() % 2 == 1 ? values[middle] : (values[middle - 1] + values[middle]) / 2;
-}
-
 /// A value of each training line.
 class Series {
  public:
   void add(const std::optional<double>& value, bool warm_up) {
     if (value) (warm_up ? first_ : rest_).push_back(*value);
   }
-  std::optional<double> middle() const { return median(rest_.empty() ? first_ : rest_); }
+  std::optional<double> middle() const {
+    const std::vector<double>& values = rest_.empty() ? first_ : rest_;
+    return values.empty() ? std::nullopt : std::optional(median(values));
+  }
 
  private:
   std::vector<double> first_;  // lines after a start

@@ -6,6 +6,7 @@
 
 #include "core/cuda/check.hpp"
 #include "core/half.hpp"
+#include "core/median.hpp"
 
 namespace trireme::bench::gpu {
 namespace {

@@ -5,6 +5,8 @@
 #include <nlohmann/json.hpp>
 #include <type_traits>
 
+#include "core/median.hpp"
+
 namespace trireme::report {
 namespace {
 
@@ -191,7 +193,7 @@ bool RunState::take(std::string_view line) {
 }
 
 std::optional<double> RunState::typical_interval() const {
-  if (!intervals.empty()) return median({intervals.begin(), intervals.end()});
+  if (!intervals.empty()) return median(std::vector<double>(intervals.begin(), intervals.end()));
   if (steps > 0 && train->ms) return *train->ms / 1e3 * static_cast<double>(steps);
   return std::nullopt;
 }
@@ -204,12 +206,6 @@ std::optional<double> RunState::seconds_left() const {
   if (rate <= 0) return std::nullopt;
   const auto left = static_cast<double>(start.length.samples - *train->samples);
   return std::max(left, 0.0) / rate;
-}
-
-double median(std::vector<double> values) {
-  const auto middle = values.begin() + static_cast<std::ptrdiff_t>((values.size() - 1) / 2);
-  std::nth_element(values.begin(), middle, values.end());
-  return *middle;
 }
 
 }  // namespace trireme::report

@@ -63,7 +63,4 @@ struct RunState {
   std::optional<double> seconds_left() const;
 };
 
-/// The median; of an even number the lower one. `values` must not be empty.
-double median(std::vector<double> values);
-
 }  // namespace trireme::report

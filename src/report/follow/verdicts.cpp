@@ -6,6 +6,7 @@
 #include <cmath>
 
 #include "core/clock.hpp"
+#include "core/median.hpp"
 #include "deck/restart.hpp"
 
 namespace trireme::report {
@@ -138,7 +139,8 @@ std::vector<std::string> stragglers(const RunState& run) {
   if (run.rank_ms.empty() || run.rank_ms.size() != per_stage * layout.pipeline) return lines;
   for (std::size_t first = 0; first < run.rank_ms.size(); first += per_stage) {
     const auto begin = run.rank_ms.begin() + static_cast<std::ptrdiff_t>(first);
-    const double usual = median({begin, begin + static_cast<std::ptrdiff_t>(per_stage)});
+    const double usual =
+        median(std::vector<double>(begin, begin + static_cast<std::ptrdiff_t>(per_stage)));
     for (std::size_t rank = first; rank < first + per_stage; ++rank) {
       const double ms = run.rank_ms[rank];
       if (ms < kStraggler * usual || ms < usual + kNoise) continue;

@@ -30,12 +30,6 @@ TrainEvent train(std::int64_t iteration, double loss) {
           .tokens_per_second = 512};
 }
 
-TEST(Median, OfAnEvenNumberIsTheLowerOne) {
-  EXPECT_EQ(median({3}), 3);
-  EXPECT_EQ(median({4, 1}), 1);
-  EXPECT_EQ(median({9, 1, 5}), 5);
-}
-
 TEST(RunStateTest, KnowsNothingOfNoLines) {
   const RunState run;
   EXPECT_FALSE(run.typical_interval());

@@ -4,6 +4,7 @@
 #include <cmath>
 
 #include "core/cuda/check.hpp"
+#include "core/median.hpp"
 #include "kernels/cuda/gemm/plain.hpp"
 
 namespace trireme::kernels::cuda {
@@ -27,11 +28,6 @@ struct Contender {
   std::size_t way = 0;
   float call_ms = HUGE_VALF;
   std::vector<float> samples;
-
-  float median() {
-    std::nth_element(samples.begin(), samples.begin() + samples.size() / 2, samples.end());
-    return samples[samples.size() / 2];
-  }
 };
 
 class Race {
@@ -110,9 +106,9 @@ std::optional<std::size_t> fastest(std::size_t count, const std::function<bool(s
           race.time(contender.way, std::min(static_cast<int>(calls), kMostCalls)));
     }
   float best = HUGE_VALF;
-  for (Contender& contender : contenders) best = std::min(best, contender.median());
-  for (Contender& contender : contenders)
-    if (contender.median() <= kEqual * best) return contender.way;
+  for (const Contender& contender : contenders) best = std::min(best, median(contender.samples));
+  for (const Contender& contender : contenders)
+    if (median(contender.samples) <= kEqual * best) return contender.way;
   return std::nullopt;
 }
 
