@@ -45,8 +45,11 @@ struct Start {
   std::unique_ptr<report::Reporter> reporter;
 };
 
-/// What started the ranks, as words before the program.
+/// What started the ranks, as words before the program. Of a container only srun's words can tell,
+/// which job scripts hand on in TRIREME_CONTAINER.
 std::string launcher_words(int ranks) {
+  if (const char* container = std::getenv("TRIREME_CONTAINER"))
+    return fmt::format("srun --mpi=pmix -n {} {}", ranks, container);
   if (ranks == 1) return "";
   const char* name = std::getenv("PMIX_NAMESPACE");  // srun's is slurm.pmix.JOB.STEP
   const bool by_srun = name && std::string_view(name).starts_with("slurm.");

@@ -99,8 +99,11 @@ prepare_srun() {
   if [ -n "$IMAGE" ]; then
     srun --help 2>&1 | grep -q -- --container-image ||
       refuse "srun has no --container-image: pyxis is not installed here; leave IMAGE empty"
-    srun_options+=(--container-image="$IMAGE" --container-mounts="$MOUNTS" --container-workdir="$PWD"
+    local container=(--container-image="$IMAGE" --container-mounts="$MOUNTS" --container-workdir="$PWD"
       --no-container-remap-root)
+    # The run cannot see in which container it is: so it is told what continues it.
+    export TRIREME_CONTAINER="${container[*]@Q}"
+    srun_options+=("${container[@]}")
   fi
 }
 

@@ -91,10 +91,19 @@ std::string slurm_script(const Job& job) {
       "command -v srun >/dev/null || refuse 'there is no srun here: submit this with sbatch'\n"
       "srun --mpi=list 2>&1 | grep -qw pmix || refuse 'srun has no --mpi=pmix (see srun "
       "--mpi=list)'\n";
-  if (request.image)
+  if (request.image) {
     text +=
         "srun --help 2>&1 | grep -q -- --container-image || refuse 'srun has no --container-image: "
         "pyxis is not installed here'\n";
+    text += fmt::format(
+        "\n"
+        "# The run cannot see in which container it is: so it is told what continues it.\n"
+        "container=(--container-image={0} --container-mounts={1} --container-workdir={2}\n"
+        "  --no-container-remap-root)\n"  // or PMIx turns the ranks away
+        "export TRIREME_CONTAINER=\"${{container[*]@Q}}\"\n",
+        shell_word(*request.image), shell_word(request.folder + ":" + request.folder),
+        shell_word(request.folder));
+  }
   text += fmt::format(
       "\n"
       "# A rank that fails takes the others with it after half a minute; one that ends with 75 "
@@ -104,12 +113,7 @@ std::string slurm_script(const Job& job) {
       cpus_per_rank(request));
   if (request.gpus_per_node > 0)
     text += "  --gpu-bind=none \\\n";  // ranks choose theirs, and reach the others' memory
-  if (request.image)
-    text += fmt::format(
-        "  --container-image={0} --container-mounts={1} --container-workdir={2} \\\n"
-        "  --no-container-remap-root \\\n",  // or PMIx turns the ranks away
-        shell_word(*request.image), shell_word(request.folder + ":" + request.folder),
-        shell_word(request.folder));
+  if (request.image) text += "  \"${container[@]}\" \\\n";
   text += "  " + command(request);
   text +=
       "code=$?\n"

@@ -123,11 +123,15 @@ command -v srun >/dev/null || refuse 'there is no srun here: submit this with sb
 srun --mpi=list 2>&1 | grep -qw pmix || refuse 'srun has no --mpi=pmix (see srun --mpi=list)'
 srun --help 2>&1 | grep -q -- --container-image || refuse 'srun has no --container-image: pyxis is not installed here'
 
+# The run cannot see in which container it is: so it is told what continues it.
+container=(--container-image=/images/t.sqsh --container-mounts='/work dir:/work dir' --container-workdir='/work dir'
+  --no-container-remap-root)
+export TRIREME_CONTAINER="${container[*]@Q}"
+
 # A rank that fails takes the others with it after half a minute; one that ends with 75 must not.
 srun --mpi=pmix --cpus-per-task=8 --kill-on-bad-exit=0 --wait=30 \
   --gpu-bind=none \
-  --container-image=/images/t.sqsh --container-mounts='/work dir:/work dir' --container-workdir='/work dir' \
-  --no-container-remap-root \
+  "${container[@]}" \
   trireme-pretrain "decks/it's.yaml" \
   parallel.tensor=4 \
   'run.name=two words'

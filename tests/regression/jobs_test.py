@@ -3,6 +3,8 @@ one line what is missing, and requeue on exit code 75 alone. Slurm's commands ar
 starts two ranks by mpirun, scontrol says what it was asked."""
 
 import os
+import re
+import shlex
 import shutil
 import signal
 import subprocess
@@ -51,6 +53,10 @@ class JobTest(RunTest):
         done = subprocess.run(list(map(str, command)), cwd=folder or self.folder, env=environment,
                               text=True, stdout=subprocess.PIPE, stderr=subprocess.PIPE, check=False)
         return Result(command, done.returncode, done.stdout, done.stderr)
+
+    def path_in_image(self):
+        """PATH where the program is installed, as it is in an image."""
+        return f"{self.environment['PATH']}:{BIN}"
 
     def refuses(self, text, *command, **variables):
         """One line on standard error, and nothing done."""
@@ -113,6 +119,19 @@ class PrintJob(JobTest):
             result = self.script(job, SLURM_JOB_ID="7", FAIL_WITH=str(code))
             self.assertEqual(result.code, code, result)
             self.assertEqual("scontrol requeue 7" in result.out, code == STOPPED_EARLY, result)
+
+    def test_run_in_an_image_names_it_where_it_continues(self):
+        image = self.folder / "an image.sqsh"
+        image.touch()
+        job = self.written("--print-job=slurm", f"--image={image}")
+        result = self.script(job, SRUN_HELP="--container-image", PATH=self.path_in_image())
+        self.assertEqual(result.code, FINISHED, result)
+        line = re.search(r"^continue   (.*)$", result.out, re.MULTILINE).group(1)
+        self.assertEqual(shlex.split(line)[:9],
+                         ["srun", "--mpi=pmix", "-n", "2", f"--container-image={image}",
+                          f"--container-mounts={self.folder}:{self.folder}",
+                          f"--container-workdir={self.folder}", "--no-container-remap-root",
+                          "trireme-pretrain"])
 
     def test_what_is_missing_is_refused(self):
         job = self.written("--print-job=slurm")
@@ -196,6 +215,9 @@ class Scripts(JobTest):
                      f" --container-mounts={self.folder}:{self.folder} ",
                      " --no-container-remap-root ", f" trireme-pretrain {self.deck} "):
             self.assertIn(text, result.out)
+        result = self.script(*words, **job, PATH=self.path_in_image())
+        self.assertEqual(result.code, FINISHED, result)
+        self.assertIn(f"continue   srun --mpi=pmix -n 2 '--container-image={image}' ", result.out)
 
     def test_container(self):
         """An image takes minutes to build: here only what goes into it."""
