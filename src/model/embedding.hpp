@@ -12,6 +12,7 @@ class Embedding {
   struct Activations {
     Tensor words;       ///< [S, b, h] before the normalisation
     Tensor mean, rstd;  ///< [U]
+    /// Those of one micro-batch, from `arena`.
     static Activations take(Arena& arena, const LayerSizes& sizes);
   };
 

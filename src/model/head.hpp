@@ -21,6 +21,7 @@ class Head {
     Tensor logits;            ///< [C, V / t], then their gradient
     Tensor max, sum, target;  ///< [C], of the softmax, reduced over the tensor group
     Tensor local_max;         ///< [C], of this rank's columns; only with several tensor ranks
+    /// Those of one micro-batch, from `arena`.
     static Activations take(Arena& arena, const LayerSizes& sizes);
   };
 

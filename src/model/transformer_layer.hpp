@@ -117,6 +117,7 @@ struct LayerWorkspace {
   Tensor narrow;  ///< [s, b, h / t]: gradient of the heads' outputs
   Tensor lent;    ///< like stream: the tensor group's, where there is one
 
+  /// All of it, from `arena`; `lent` only with several tensor ranks.
   static LayerWorkspace take(Arena& arena, const LayerSizes& sizes);
 };
 
@@ -198,10 +199,13 @@ class TransformerLayer {
   WeightGradient norm2_weight_, norm2_bias_, up_weight_, up_bias_, down_weight_, down_bias_;
 };
 
-/// Writes y = x weight^T + bias: x [T, in], weight [out, in], y [T, out], bias [out] or nothing.
+// The products of a linear layer: x, dx [T, in], y, dy [T, out], weight, dweight [out, in], bias,
+// dbias [out]; T stands for all axes but the last. Types as kernels::Gemm has them.
+
+/// Writes y = x weight^T + bias, or without a bias y = x weight^T.
 void linear_forward(device::Backend& backend, const Tensor& x, const Tensor& weight,
                     const Tensor& y, const Tensor& bias = {});
-/// Adds dy^T x to the weight's gradient and, given the bias's, the column sums of dy to that.
+/// Adds dy^T x to dweight and, where it is given, the column sums of dy to dbias.
 void linear_weight_gradient(device::Backend& backend, const Tensor& x, const Tensor& dy,
                             const Tensor& dweight, const Tensor& dbias = {});
 /// Writes dx = dy weight.

@@ -5,6 +5,7 @@
 
 namespace trireme::optim {
 
+/// Whose rules: see LossScaler.
 enum class LossScaleDialect { megatron, deepspeed };
 
 /// How the scale follows overflows.

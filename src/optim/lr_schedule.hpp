@@ -5,6 +5,9 @@
 
 namespace trireme::optim {
 
+/// How the rate falls after the warm-up: not at all, in a straight line, along half a cosine, by
+/// equal factors to half the peak, by the square root of the position; or a test of rates, which
+/// rises.
 enum class DecayType { constant, linear, cosine, exponential, inverse_square_root, range_test };
 
 /// Whose formulas: today's Megatron-LM, or Megatron-LM v1.1.5, whose decay is stretched over the
@@ -43,7 +46,8 @@ class LearningRateSchedule {
   explicit LearningRateSchedule(const LearningRateParameters& parameters);
 
   /// The rate after `position` samples (megatron) or iterations (v1) whose updates were applied.
-  /// After `decay` it stays where the decay ended; a constant schedule stays at the peak.
+  /// After `decay` it stays where the decay ended; a constant schedule stays at the peak. Throws
+  /// InternalError for a negative position.
   double at(std::int64_t position) const;
 
  private:

@@ -5,6 +5,8 @@
 
 namespace trireme::optim {
 
+/// How the weight decay goes from start to end: not at all, in a straight line, along half a
+/// cosine.
 enum class RampType { constant, linear, cosine };
 
 /// `length` counts what the learning rate counts: samples or iterations.

@@ -22,9 +22,13 @@ class StageWork {
   /// of input().
   virtual Tensor gradient(int which) = 0;
 
+  /// Carries out a step of kind forward: writes output(step.slot) from what input() received. As
+  /// the two below collective over the ranks that share the stage.
   virtual void forward(const Step& step) = 0;
   /// For steps of kind backward; and input_gradient, which leave the rest to weight_gradient().
+  /// Turns `gradient`, one of gradient(), in place into that of the input; adds to the weights'.
   virtual void backward(const Step& step, const Tensor& gradient) = 0;
+  /// For steps of kind weight_gradient: adds what backward() left to the weights' gradients.
   virtual void weight_gradient(const Step& step) = 0;
 };
 

@@ -28,6 +28,9 @@ class ScheduleBuilder {
   /// Throws InternalError unless there are such a stage, a chunk and a micro-batch.
   ScheduleBuilder(int stages, int stage, int chunks, int micro_batches);
 
+  /// Adds the step that takes `passage` forward, and below the one that takes it backward: whole,
+  /// or its input gradient and, later, its weight gradient, which frees the slot. Those throw
+  /// std::out_of_range for a passage that did not go forward.
   void forward(const Passage& passage);
   void backward(const Passage& passage) { end(StepKind::backward, passage); }
   void input_gradient(const Passage& passage) { append(StepKind::input_gradient, passage); }
@@ -36,6 +39,7 @@ class ScheduleBuilder {
   /// forward() in a slot of the caller's choice.
   void forward_in(int slot, const Passage& passage);
 
+  /// The steps so far, which leave the builder.
   StageSchedule take() { return std::move(steps_); }
 
  private:

@@ -11,6 +11,7 @@
 
 namespace trireme::sweep {
 
+/// Where a run stands.
 enum class State {
   waiting,    ///< never started
   queued,     ///< in Slurm's queue
@@ -23,6 +24,7 @@ enum class State {
   too_large,  ///< not started: needs more than this machine has
 };
 
+/// "waiting", "too large", ...
 const char* name_of(State state);
 
 /// Whether a sweep that is started now runs it.

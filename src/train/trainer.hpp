@@ -33,12 +33,16 @@ struct TrainerOptions {
 class Trainer {
  public:
   /// Opens the data, builds the model, loads the checkpoint to restart from. `reporter` is null but
-  /// on rank 0. All must outlive this. Collective over all ranks.
+  /// on rank 0. All must outlive this. Collective over all ranks. Throws as data::open_gpt_blend(),
+  /// Backend::allocate() and checkpoint::load(); the first two on the ranks alone that meet the
+  /// error, whose caller must end the others.
   Trainer(const deck::Deck& deck, const plan::Vocabulary& vocabulary, comm::Groups& groups,
           device::Backend& backend, report::Reporter* reporter, const TrainerOptions& options);
 
   /// Trains until the deck's last iteration or until something asks to stop; saves and evaluates as
-  /// the deck says. Collective over all ranks, and every rank returns the same reason.
+  /// the deck says. Collective over all ranks, and every rank returns the same reason. Throws on
+  /// every rank as step() and checkpoint::save(); on some alone DataError for an id outside the
+  /// vocabulary, and on rank 0 IoError where the reporter cannot write.
   StopReason run();
 
   const RunState& state() const { return state_; }

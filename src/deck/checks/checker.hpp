@@ -13,9 +13,11 @@ namespace trireme::deck {
 /// Adds a problem for each rule that the values of a deck break.
 class Checker {
  public:
+  /// `given` tells which keys the deck has, and where. All must outlive this.
   Checker(const Deck& deck, const Given& given, Problems& problems)
       : deck_(deck), given_(given), problems_(problems) {}
 
+  // Each looks at the keys of its name, and at those of other sections that they must fit.
   void model();
   void layout();
   void pipeline();
@@ -25,6 +27,7 @@ class Checker {
   void schedule();
   void range_test();
   void tokenizer();
+  /// Without options.need_data a deck need not name its data.
   void data(const LoadOptions& options);
   void checkpoints();
   void device();

@@ -23,6 +23,9 @@ struct Point {
 class Curves {
  public:
   virtual ~Curves() = default;
+
+  /// The points that an event adds, in the order in which they are written; none where the dialect
+  /// does not show it. Values that the event does not have make no point.
   virtual std::vector<Point> of(const StartEvent&) { return {}; }
   virtual std::vector<Point> of(const TrainEvent& event) = 0;
   virtual std::vector<Point> of(const EvalEvent& event) = 0;

@@ -25,7 +25,9 @@ class RankOutput {
   /// The file begins anew.
   void forget(const std::string& file) { files_.erase(file); }
 
+  /// Whether nothing was taken, or all of it forgotten.
   bool empty() const { return files_.empty(); }
+  /// Lines that tell of an error, and lines that call themselves a warning, of all ranks.
   std::int64_t errors() const;
   std::int64_t warnings() const;
   /// Files that were read.

@@ -12,6 +12,7 @@
 
 namespace trireme::convert::flags {
 
+/// One command that trains, with all that the rules know of it.
 struct Recipe {
   std::string place;       ///< of the command, "train.sh:12"
   std::string program;     ///< "pretrain_gpt.py"
@@ -30,6 +31,7 @@ struct Recipe {
   /// The whole number of the flag `name`; empty when it is not given or, which becomes an error, is
   /// no whole number.
   std::optional<std::int64_t> whole(std::string_view name) { return whole(flags.find(name)); }
+  /// The same of a flag that was looked up, null where it is not given.
   std::optional<std::int64_t> whole(const Given* given);
 
   /// The only one given of two flags that say the same thing; an error where both are.

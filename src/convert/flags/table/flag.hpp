@@ -44,19 +44,24 @@ std::string suggestion(const std::vector<Flag>& table, std::string_view name,
 
 // ---------------------------------------------------------------------------- rows
 
+/// A flag with one value: that of `key`, a number of `unit` where there is one.
 constexpr Flag to_key(std::string_view name, std::string_view key, std::string_view unit = "") {
   return {name, Takes::one, Fate::key, key, unit, ""};
 }
+/// A switch: it gives `key` the `value`.
 constexpr Flag turns(std::string_view name, std::string_view key, std::string_view value,
                      std::string_view note = "") {
   return {name, Takes::nothing, Fate::key, key, value, note};
 }
+/// A flag that rules read; `key` is the one that they set mostly.
 constexpr Flag to_rule(std::string_view name, std::string_view key, Takes takes = Takes::one) {
   return {name, takes, Fate::rule, key, "", ""};
 }
+/// A flag that becomes no key, for a `reason` that the user is told.
 constexpr Flag drop(std::string_view name, Takes takes, std::string_view reason) {
   return {name, takes, Fate::dropped, "", "", reason};
 }
+/// A flag that stops the conversion; the user is told the `way_out`.
 constexpr Flag refuse(std::string_view name, Takes takes, std::string_view way_out) {
   return {name, takes, Fate::refused, "", "", way_out};
 }
