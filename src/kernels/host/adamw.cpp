@@ -5,11 +5,11 @@
 #include <cstring>
 
 #include "core/half.hpp"
-#include "kernels/host/checks.hpp"
 #include "kernels/host/math.hpp"
 #include "kernels/host/scratch.hpp"
 #include "kernels/host/stretches.hpp"
 #include "kernels/host/threads.hpp"
+#include "kernels/preconditions.hpp"
 
 namespace trireme::kernels::host {
 namespace {

@@ -4,12 +4,12 @@
 #include <cmath>
 
 #include "kernels/host/blas.hpp"
-#include "kernels/host/checks.hpp"
 #include "kernels/host/dropout_mask.hpp"
 #include "kernels/host/half_storage.hpp"
 #include "kernels/host/math.hpp"
 #include "kernels/host/scratch.hpp"
 #include "kernels/host/threads.hpp"
+#include "kernels/preconditions.hpp"
 
 // s queries, b samples, d head dimension. A task is one head of one sample; it walks over blocks of
 // query rows, whose products with all keys that they attend to are small BLAS calls directly on the

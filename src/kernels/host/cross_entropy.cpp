@@ -3,10 +3,10 @@
 #include <algorithm>
 #include <cmath>
 
-#include "kernels/host/checks.hpp"
 #include "kernels/host/half_storage.hpp"
 #include "kernels/host/math.hpp"
 #include "kernels/host/threads.hpp"
+#include "kernels/preconditions.hpp"
 
 namespace trireme::kernels::host {
 namespace {
@@ -64,7 +64,7 @@ void logit_gradient(const CrossEntropyBackward& args, std::int64_t rows, std::in
 // Rows and stored columns of the logits, after checking that the shard's columns fit.
 Extents check_logits(const char* op, const Tensor& logits, std::int64_t columns) {
   const Extents extents = extents_of(op, "logits", logits);
-  check_matrix(op, "logits", logits, logits.dtype, extents.rows, extents.columns);
+  check_matrix(op, "logits", logits, logits.dtype, extents);
   TRIREME_CHECK(columns >= 0 && columns <= extents.columns, "{}: {} columns of {} stored ones", op,
                 columns, extents.columns);
   return extents;

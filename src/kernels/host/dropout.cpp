@@ -2,11 +2,11 @@
 
 #include <cstring>
 
-#include "kernels/host/checks.hpp"
 #include "kernels/host/dropout_mask.hpp"
 #include "kernels/host/half_storage.hpp"
 #include "kernels/host/threads.hpp"
 #include "kernels/layernorm.hpp"
+#include "kernels/preconditions.hpp"
 
 namespace trireme::kernels::host {
 

@@ -2,11 +2,11 @@
 
 #include <cstring>
 
-#include "kernels/host/checks.hpp"
 #include "kernels/host/columns.hpp"
 #include "kernels/host/dropout_mask.hpp"
 #include "kernels/host/half_storage.hpp"
 #include "kernels/host/threads.hpp"
+#include "kernels/preconditions.hpp"
 
 namespace trireme::kernels::host {
 namespace {
@@ -80,7 +80,7 @@ void embedding_forward(const EmbeddingForward& args) {
   const auto [rows, h] = extents_of(op, "table", args.table);
   const std::int64_t tokens = args.out.size() / h;
   check_shape(op, "table", args.table, dtype, {rows, h});
-  check_matrix(op, "out", args.out, dtype, tokens, h);
+  check_matrix(op, "out", args.out, dtype, {tokens, h});
   TRIREME_CHECK(args.ids != nullptr || tokens == 0, "{}: ids has no memory", op);
   look_up(args, tokens, h);
 }
@@ -91,7 +91,7 @@ void embedding_backward(const EmbeddingBackward& args) {
   const auto [rows, h] = extents_of(op, "dtable", args.dtable);
   const std::int64_t tokens = args.dout.size() / h;
   check_shape(op, "dtable", args.dtable, wide(dtype), {rows, h});
-  check_matrix(op, "dout", args.dout, dtype, tokens, h);
+  check_matrix(op, "dout", args.dout, dtype, {tokens, h});
   TRIREME_CHECK(args.ids != nullptr || tokens == 0, "{}: ids has no memory", op);
   using Args = EmbeddingBackward;
   compute(args, dtype, {&Args::dout}, {}, [tokens, h = h](const Args& a, auto zero) {

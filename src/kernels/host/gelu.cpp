@@ -1,10 +1,10 @@
 #include "kernels/gelu.hpp"
 
 #include "kernels/bias.hpp"
-#include "kernels/host/checks.hpp"
 #include "kernels/host/half_storage.hpp"
 #include "kernels/host/math.hpp"
 #include "kernels/host/threads.hpp"
+#include "kernels/preconditions.hpp"
 
 namespace trireme::kernels::host {
 namespace {
@@ -50,8 +50,8 @@ void gelu_forward(const GeluForward& args) {
   const char* op = "gelu_forward";
   const DType dtype = args.x.dtype;
   const auto [rows, n] = extents_of(op, "x", args.x);
-  check_matrix(op, "x", args.x, dtype, rows, n);
-  check_matrix(op, "out", args.out, dtype, rows, n);
+  check_matrix(op, "x", args.x, dtype, {rows, n});
+  check_matrix(op, "out", args.out, dtype, {rows, n});
   TRIREME_CHECK(args.out.data != args.x.data || rows == 0, "{}: out may not be x, which is kept",
                 op);
   using Args = GeluForward;
@@ -65,9 +65,9 @@ void gelu_backward(const GeluBackward& args) {
   const char* op = "gelu_backward";
   const DType dtype = args.x.dtype;
   const auto [rows, n] = extents_of(op, "x", args.x);
-  check_matrix(op, "x", args.x, dtype, rows, n);
-  check_matrix(op, "dout", args.dout, dtype, rows, n);
-  check_matrix(op, "dx", args.dx, dtype, rows, n);
+  check_matrix(op, "x", args.x, dtype, {rows, n});
+  check_matrix(op, "dout", args.dout, dtype, {rows, n});
+  check_matrix(op, "dx", args.dx, dtype, {rows, n});
   check_vector(op, "dbias", args.dbias, wide(dtype), n);
   using Args = GeluBackward;
   compute(args, dtype, {&Args::dout, &Args::x}, {&Args::dx}, [](const Args& a, auto zero) {

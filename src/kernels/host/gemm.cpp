@@ -4,9 +4,9 @@
 #include <limits>
 
 #include "kernels/host/blas.hpp"
-#include "kernels/host/checks.hpp"
 #include "kernels/host/half_storage.hpp"
 #include "kernels/host/threads.hpp"
+#include "kernels/preconditions.hpp"
 
 namespace trireme::kernels::host {
 namespace {
@@ -77,9 +77,9 @@ void gemm(const Gemm& args) {
   TRIREME_CHECK(m <= std::numeric_limits<int>::max() && k <= std::numeric_limits<int>::max(),
                 "gemm: {} rows by {}: a side exceeds OpenBLAS's 32-bit sizes", m, k);
   if (m == 0) return;
-  check_matrix("gemm", "a", args.a, dtype, args.transpose_a ? k : m, args.transpose_a ? m : k);
-  check_matrix("gemm", "b", args.b, dtype, args.transpose_b ? n : k, args.transpose_b ? k : n);
-  check_matrix("gemm", "c", args.c, args.c.dtype == dtype ? dtype : wide(dtype), m, n);
+  check_matrix("gemm", "a", args.a, dtype, args.transpose_a ? Extents{k, m} : Extents{m, k});
+  check_matrix("gemm", "b", args.b, dtype, args.transpose_b ? Extents{n, k} : Extents{k, n});
+  check_matrix("gemm", "c", args.c, args.c.dtype == dtype ? dtype : wide(dtype), {m, n});
   if (args.bias) check_vector("gemm", "bias", args.bias, dtype, n);
   TRIREME_CHECK(!args.bias || args.beta == 0.0, "gemm: a bias is added with beta 0 only");
   compute(args, dtype, {&Gemm::a, &Gemm::b, &Gemm::bias, &Gemm::c}, {&Gemm::c},

@@ -2,9 +2,9 @@
 
 #include <cmath>
 
-#include "kernels/host/checks.hpp"
 #include "kernels/host/stretches.hpp"
 #include "kernels/host/threads.hpp"
+#include "kernels/preconditions.hpp"
 
 namespace trireme::kernels::host {
 namespace {

@@ -2,11 +2,11 @@
 
 #include <cmath>
 
-#include "kernels/host/checks.hpp"
 #include "kernels/host/columns.hpp"
 #include "kernels/host/half_storage.hpp"
 #include "kernels/host/math.hpp"
 #include "kernels/host/threads.hpp"
+#include "kernels/preconditions.hpp"
 
 namespace trireme::kernels::host {
 namespace {
@@ -92,8 +92,8 @@ void layernorm_forward(const LayerNormForward& args) {
   const char* op = "layernorm_forward";
   const DType dtype = args.x.dtype;
   const auto [rows, h] = extents_of(op, "x", args.x);
-  check_matrix(op, "x", args.x, dtype, rows, h);
-  check_matrix(op, "out", args.out, dtype, rows, h);
+  check_matrix(op, "x", args.x, dtype, {rows, h});
+  check_matrix(op, "out", args.out, dtype, {rows, h});
   check_vector(op, "weight", args.weight, dtype, h);
   check_vector(op, "bias", args.bias, dtype, h);
   check_vector(op, "mean", args.mean, wide(dtype), rows);
@@ -108,15 +108,15 @@ void layernorm_backward(const LayerNormBackward& args) {
   const char* op = "layernorm_backward";
   const DType dtype = args.x.dtype;
   const auto [rows, h] = extents_of(op, "x", args.x);
-  check_matrix(op, "x", args.x, dtype, rows, h);
-  check_matrix(op, "dout", args.dout, dtype, rows, h);
-  check_matrix(op, "dx", args.dx, dtype, rows, h);
+  check_matrix(op, "x", args.x, dtype, {rows, h});
+  check_matrix(op, "dout", args.dout, dtype, {rows, h});
+  check_matrix(op, "dx", args.dx, dtype, {rows, h});
   check_vector(op, "weight", args.weight, dtype, h);
   check_vector(op, "dweight", args.dweight, wide(dtype), h);
   check_vector(op, "dbias", args.dbias, wide(dtype), h);
   if (args.dx_sum) check_vector(op, "dx_sum", args.dx_sum, wide(dtype), h);
   if (args.out) {
-    check_matrix(op, "out", args.out, dtype, rows, h);
+    check_matrix(op, "out", args.out, dtype, {rows, h});
     check_vector(op, "bias", args.bias, dtype, h);
   }
   check_vector(op, "mean", args.mean, wide(dtype), rows);

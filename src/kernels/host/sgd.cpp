@@ -1,8 +1,8 @@
 #include "kernels/sgd.hpp"
 
-#include "kernels/host/checks.hpp"
 #include "kernels/host/stretches.hpp"
 #include "kernels/host/threads.hpp"
+#include "kernels/preconditions.hpp"
 
 namespace trireme::kernels::host {
 namespace {

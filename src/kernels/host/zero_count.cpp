@@ -1,7 +1,7 @@
 #include "kernels/zero_count.hpp"
 
-#include "kernels/host/checks.hpp"
 #include "kernels/host/stretches.hpp"
+#include "kernels/preconditions.hpp"
 
 namespace trireme::kernels::host {
 namespace {

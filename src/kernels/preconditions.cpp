@@ -1,6 +1,6 @@
-#include "kernels/host/checks.hpp"
+#include "kernels/preconditions.hpp"
 
-namespace trireme::kernels::host {
+namespace trireme::kernels {
 namespace {
 
 void check_present(const char* op, const char* name, const Tensor& tensor, DType dtype) {
@@ -15,17 +15,16 @@ Extents extents_of(const char* op, const char* name, const Tensor& tensor) {
   const int rank = tensor.shape.rank();
   TRIREME_CHECK(rank > 0, "{}: {} has no axis", op, name);
   const std::int64_t columns = tensor.shape[rank - 1];
-  TRIREME_CHECK(columns > 0, "{}: {} is {}, without columns", op, name, to_string(tensor.shape));
-  return {tensor.size() / columns, columns};
+  return {columns == 0 ? 0 : tensor.size() / columns, columns};
 }
 
 void check_matrix(const char* op, const char* name, const Tensor& tensor, DType dtype,
-                  std::int64_t rows, std::int64_t columns) {
+                  const Extents& extents) {
   check_present(op, name, tensor, dtype);
-  const Extents extents = extents_of(op, name, tensor);
-  TRIREME_CHECK(extents.rows == rows && extents.columns == columns,
-                "{}: {} is {}, expected {} rows of {}", op, name, to_string(tensor.shape), rows,
-                columns);
+  const Extents found = extents_of(op, name, tensor);
+  TRIREME_CHECK(found.rows == extents.rows && found.columns == extents.columns,
+                "{}: {} is {}, expected {} rows of {}", op, name, to_string(tensor.shape),
+                extents.rows, extents.columns);
 }
 
 void check_vector(const char* op, const char* name, const Tensor& tensor, DType dtype,
@@ -42,4 +41,4 @@ void check_shape(const char* op, const char* name, const Tensor& tensor, DType d
                 to_string(tensor.shape), to_string(shape));
 }
 
-}  // namespace trireme::kernels::host
+}  // namespace trireme::kernels

@@ -1,12 +1,11 @@
-// Preconditions of the host launchers, told in words.
+// Preconditions of the launchers of all backends, told in words.
 #pragma once
 
 #include <cstdint>
-#include <initializer_list>
 
 #include "device/tensor.hpp"
 
-namespace trireme::kernels::host {
+namespace trireme::kernels {
 
 /// A tensor seen as a matrix: its leading axes folded into rows, its last axis the columns.
 struct Extents {
@@ -14,13 +13,14 @@ struct Extents {
   std::int64_t columns = 0;
 };
 
-/// The extents of `tensor`; throws InternalError when it has no axis.
+/// The extents of `tensor`, which has no rows where it has no columns; throws InternalError when it
+/// has no axis.
 Extents extents_of(const char* op, const char* name, const Tensor& tensor);
 
-/// Throws InternalError unless `tensor` is present, has elements of type `dtype`, a last axis of
-/// `columns` and `rows` rows above it.
+/// Throws InternalError unless `tensor` is present, has elements of type `dtype` and, as a matrix,
+/// these `extents`.
 void check_matrix(const char* op, const char* name, const Tensor& tensor, DType dtype,
-                  std::int64_t rows, std::int64_t columns);
+                  const Extents& extents);
 
 /// Throws InternalError unless `tensor` is present and has `size` elements of type `dtype`.
 void check_vector(const char* op, const char* name, const Tensor& tensor, DType dtype,
@@ -30,4 +30,4 @@ void check_vector(const char* op, const char* name, const Tensor& tensor, DType 
 void check_shape(const char* op, const char* name, const Tensor& tensor, DType dtype,
                  const Shape& shape);
 
-}  // namespace trireme::kernels::host
+}  // namespace trireme::kernels
