@@ -5,6 +5,7 @@
 #include <cstring>
 
 #include "core/half.hpp"
+#include "kernels/host/adam_moments.hpp"
 #include "kernels/host/math.hpp"
 #include "kernels/host/scratch.hpp"
 #include "kernels/host/stretches.hpp"
@@ -20,12 +21,10 @@ void update(const AdamW& args, std::int64_t first, std::int64_t last, bool decay
   const T* gradient = args.gradient.as<T>();
   T* m = args.m.as<T>();
   T* v = args.v.as<T>();
-  const double step = static_cast<double>(args.step);
-  const T beta1 = static_cast<T>(args.beta1), rest1 = static_cast<T>(1.0 - args.beta1);
-  const T beta2 = static_cast<T>(args.beta2), rest2 = static_cast<T>(1.0 - args.beta2);
-  const T scale = static_cast<T>(args.gradient_scale), eps = static_cast<T>(args.eps);
-  const T rate = static_cast<T>(args.learning_rate / (1.0 - std::pow(args.beta1, step)));
-  const T correction = static_cast<T>(1.0 / std::sqrt(1.0 - std::pow(args.beta2, step)));
+  const AdamMoments<T> moments(args);
+  const T scale = static_cast<T>(args.gradient_scale);
+  const T rate = static_cast<T>(args.learning_rate /
+                                (1.0 - std::pow(args.beta1, static_cast<double>(args.step))));
   const bool decoupled = !args.decay_in_gradient;
   const T decay = static_cast<T>(decays && decoupled ? args.learning_rate * args.weight_decay : 0);
   const T pull = static_cast<T>(decays && !decoupled ? args.weight_decay : 0);
@@ -33,11 +32,7 @@ void update(const AdamW& args, std::int64_t first, std::int64_t last, bool decay
 #pragma omp simd
     for (std::int64_t i = first + begin; i < first + end; ++i) {
       const T g = gradient[i] * scale + pull * weight[i];
-      const T mean = beta1 * m[i] + rest1 * g;
-      const T square = beta2 * v[i] + rest2 * (g * g);
-      m[i] = mean;
-      v[i] = square;
-      weight[i] -= rate * (mean / (std::sqrt(square) * correction + eps)) + decay * weight[i];
+      weight[i] -= rate * moments.move(g, m[i], v[i]) + decay * weight[i];
     }
   });
 }
@@ -62,30 +57,18 @@ double sum_of_squares(const T* x, std::int64_t size) {
 }  // namespace
 
 void adamw(const AdamW& args) {
-  const DType dtype = args.weight.dtype;
-  const std::int64_t size = args.weight.size();
-  check_vector("adamw", "weight", args.weight, dtype, size);
-  check_vector("adamw", "gradient", args.gradient, dtype, size);
-  check_vector("adamw", "m", args.m, dtype, size);
-  check_vector("adamw", "v", args.v, dtype, size);
-  TRIREME_CHECK(args.step >= 1, "adamw: step {}, but updates count from 1", args.step);
-  for_stretches(args.decayed, size, [&](std::int64_t begin, std::int64_t end, bool decays) {
-    dispatch(dtype, [&](auto zero) { update<decltype(zero)>(args, begin, end, decays); });
-  });
+  check_adam("adamw", args);
+  for_stretches(args.decayed, args.weight.size(),
+                [&](std::int64_t begin, std::int64_t end, bool decays) {
+                  dispatch(args.weight.dtype,
+                           [&](auto zero) { update<decltype(zero)>(args, begin, end, decays); });
+                });
   if (args.copy) cast({.x = args.weight, .out = args.copy});
 }
 
 void squared_sum(const SquaredSum& args) {
-  check_vector("squared_sum", "x", args.x, args.x.dtype, args.x.size());
-  check_vector("squared_sum", "out", args.out, DType::f64, 1);
-  for_stretches(args.counted, args.x.size(),
-                [&](std::int64_t begin, std::int64_t end, bool counts) {
-                  if (!counts) return;
-                  *args.out.as<double>() += dispatch(args.x.dtype, [&](auto zero) {
-                    using T = decltype(zero);
-                    return sum_of_squares(args.x.as<T>() + begin, end - begin);
-                  });
-                });
+  add_counted("squared_sum", args,
+              [](const auto* x, std::int64_t size) { return sum_of_squares(x, size); });
 }
 
 void cast(const Cast& args) {

@@ -1,7 +1,6 @@
 #include "kernels/zero_count.hpp"
 
 #include "kernels/host/stretches.hpp"
-#include "kernels/preconditions.hpp"
 
 namespace trireme::kernels::host {
 namespace {
@@ -17,16 +16,9 @@ std::int64_t count_zeros(const T* x, std::int64_t size) {
 }  // namespace
 
 void zero_count(const ZeroCount& args) {
-  check_vector("zero_count", "x", args.x, args.x.dtype, args.x.size());
-  check_vector("zero_count", "out", args.out, DType::f64, 1);
-  for_stretches(args.counted, args.x.size(),
-                [&](std::int64_t begin, std::int64_t end, bool counts) {
-                  if (!counts) return;
-                  *args.out.as<double>() += dispatch(args.x.dtype, [&](auto zero) {
-                    using T = decltype(zero);
-                    return static_cast<double>(count_zeros(args.x.as<T>() + begin, end - begin));
-                  });
-                });
+  add_counted("zero_count", args, [](const auto* x, std::int64_t size) {
+    return static_cast<double>(count_zeros(x, size));
+  });
 }
 
 }  // namespace trireme::kernels::host
