@@ -7,8 +7,8 @@
 #include <vector>
 
 #include "documents_testing.hpp"
-#include "kernels/cuda/attention/documents.hpp"
 #include "kernels/cuda/attention_workspace.hpp"
+#include "met_pairs.hpp"
 
 namespace trireme::kernels::cuda {
 namespace {
@@ -42,21 +42,12 @@ TEST(AttentionTiles, HeadsGoToTheLeastSizeThatHoldsThem) {
   EXPECT_EQ(chosen(129), std::vector<int>());
 }
 
-using Starts = std::vector<std::int32_t>;
-
-FirstKeys first_keys_of(const Starts& starts, int s) {
-  return {starts.empty() ? nullptr : starts.data(), s};
-}
-
 // Walks as attend_tiles does, and expects each pair that attends to be met once, unmasked.
 template <int D>
 void expect_forward_covers(int s, bool causal, const Starts& starts) {
   using Tile = ForwardTile<D>;
-  const FirstKeys first_keys = first_keys_of(starts, s);
-  const auto meets = [&](int query, int key) {
-    return attends(query, key, s, causal) && !first_keys.hide(query, key);
-  };
-  std::vector<int> met(s * s);
+  MetPairs pairs(s, causal, starts);
+  const FirstKeys& first_keys = pairs.first_keys;
   for (int block = 0; block < tiles_of(s, Tile::kQueries); ++block) {
     const int query_begin = block * Tile::kQueries;
     const int end = keys_end(s, query_begin + Tile::kQueries, causal);
@@ -74,10 +65,9 @@ void expect_forward_covers(int s, bool causal, const Starts& starts) {
         for (int query = warp_query; query < warp_query + Tile::kWarpQueries; ++query) {
           bool any = false;
           for (int key = key_begin; key < key_begin + Tile::kKeys; ++key) {
-            if (masked && !meets(query, key)) continue;
-            ASSERT_TRUE(meets(query, key)) << query << ", " << key << " of " << s;
+            if (masked && !pairs.attend(query, key)) continue;
             any = true;
-            if (query < s) ++met[query * s + key];
+            pairs.meet(query, key);
           }
           ASSERT_TRUE(any || !first) << "query " << query << " of " << s << " begins without a key";
         }
@@ -85,9 +75,7 @@ void expect_forward_covers(int s, bool causal, const Starts& starts) {
       }
     }
   }
-  for (int query = 0; query < s; ++query)
-    for (int key = 0; key < s; ++key)
-      ASSERT_EQ(met[query * s + key], meets(query, key)) << query << ", " << key << " of " << s;
+  pairs.expect_each_once();
 }
 
 TEST(AttentionTiles, ForwardMeetsEachPairOnce) {
@@ -104,12 +92,10 @@ TEST(AttentionTiles, ForwardMeetsEachPairOnce) {
 template <int D, bool kCompact>
 void expect_backward_covers(int s, bool causal, const Starts& starts) {
   using Tile = BackwardTile<D, kCompact>;
-  const FirstKeys first_keys = first_keys_of(starts, s);
-  const auto meets = [&](int query, int key) {
-    return attends(query, key, s, causal) && !first_keys.hide(query, key);
-  };
+  MetPairs pairs(s, causal, starts);
+  const FirstKeys& first_keys = pairs.first_keys;
   const int blocks = tiles_of(s, Tile::kKeys), tiles = tiles_of(s, Tile::kQueries);
-  std::vector<int> met(s * s), turns(tiles), last(tiles, -1);
+  std::vector<int> turns(tiles), last(tiles, -1);
   for (int block = blocks - 1; block >= 0; --block) {
     const int key_begin = block * Tile::kKeys;
     const int first = first_query_tile(key_begin, Tile::kQueries, causal);
@@ -132,18 +118,14 @@ void expect_backward_covers(int s, bool causal, const Starts& starts) {
                               first_keys.cut(query_begin + Tile::kPart, warp_key);
           for (int query = query_begin; query < query_begin + Tile::kPart; ++query)
             for (int key = warp_key; key < warp_key + Tile::kWarpKeys; ++key) {
-              if (masked && !meets(query, key)) continue;
-              ASSERT_TRUE(meets(query, key)) << query << ", " << key << " of " << s;
-              if (query < s) ++met[query * s + key];
+              if (!masked || pairs.attend(query, key)) pairs.meet(query, key);
             }
         }
     }
   }
   for (int tile = 0; tile < tiles; ++tile)
     EXPECT_EQ(last[tile], first_keys.first_key_tile(tile * Tile::kQueries, Tile::kKeys));
-  for (int query = 0; query < s; ++query)
-    for (int key = 0; key < s; ++key)
-      ASSERT_EQ(met[query * s + key], meets(query, key)) << query << ", " << key << " of " << s;
+  pairs.expect_each_once();
 }
 
 TEST(AttentionTiles, BackwardMeetsEachPairOnceAndInTurn) {

@@ -6,8 +6,7 @@
 #include <vector>
 
 #include "../documents_testing.hpp"
-#include "kernels/cuda/attention/documents.hpp"
-
+#include "../met_pairs.hpp"
 #include "kernels/cuda/attention_workspace.hpp"
 
 namespace trireme::kernels::cuda {
@@ -27,19 +26,15 @@ TEST(BoxBackwardTiles, TicketsCoverEachBlockOnceLaterKeysFirst) {
     }
 }
 
-using Starts = std::vector<std::int32_t>;
-
 // Walks as attend_boxes_backward does: each pair that attends is met once, unmasked, and the turns
 // of each tile of dQ count from 0, the last of them that of the first block that it attends to.
 template <int D>
 void expect_covers(int s, bool causal, const Starts& starts) {
   using Tile = BoxBackwardTile<D>;
-  const FirstKeys first_keys{starts.empty() ? nullptr : starts.data(), s};
-  const auto meets = [&](int query, int key) {
-    return attends(query, key, s, causal) && !first_keys.hide(query, key);
-  };
+  MetPairs pairs(s, causal, starts);
+  const FirstKeys& first_keys = pairs.first_keys;
   const int blocks = tiles_of(s, Tile::kKeys), tiles = tiles_of(s, Tile::kQueries);
-  std::vector<int> met(s * s), turns(tiles), last(tiles, -1);
+  std::vector<int> turns(tiles), last(tiles, -1);
   for (int ticket = 0; ticket < blocks; ++ticket) {
     const int block = key_block(ticket, 1, blocks).block;
     const int first = first_query_tile(block * Tile::kKeys, Tile::kQueries, causal);
@@ -57,18 +52,14 @@ void expect_covers(int s, bool causal, const Starts& starts) {
                             first_keys.cut(query_begin + Tile::kQueries, key_begin);
         for (int query = query_begin; query < std::min(s, query_begin + Tile::kQueries); ++query)
           for (int key = key_begin; key < key_begin + 64; ++key) {
-            if (masked && !meets(query, key)) continue;
-            ASSERT_TRUE(meets(query, key)) << query << ", " << key << " of " << s;
-            ++met[query * s + key];
+            if (!masked || pairs.attend(query, key)) pairs.meet(query, key);
           }
       }
     }
   }
   for (int tile = 0; tile < tiles; ++tile)
     EXPECT_EQ(last[tile], first_keys.first_key_tile(tile * Tile::kQueries, Tile::kKeys));
-  for (int query = 0; query < s; ++query)
-    for (int key = 0; key < s; ++key)
-      ASSERT_EQ(met[query * s + key], meets(query, key)) << query << ", " << key << " of " << s;
+  pairs.expect_each_once();
   // The partial sums of dQ fit the workspace.
   const auto layout = attention_backward_layout(DType::bf16, s, 3, 5, D);
   EXPECT_GE(layout.end - layout.partial_dq, sizeof(float) * 15 * tiles * Tile::kQueries * D);

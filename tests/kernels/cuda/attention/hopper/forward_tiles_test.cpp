@@ -6,7 +6,7 @@
 #include <vector>
 
 #include "../documents_testing.hpp"
-#include "kernels/cuda/attention/documents.hpp"
+#include "../met_pairs.hpp"
 
 namespace trireme::kernels::cuda {
 namespace {
@@ -17,18 +17,13 @@ TEST(BoxForward, TakesHeadsWhoseRowsAreAligned) {
   EXPECT_FALSE(fits_boxes(64, false));
 }
 
-using Starts = std::vector<std::int32_t>;
-
 // Walks as a block's consumers do, and expects each pair that attends to be met once, pairs behind
 // a query only in the first tile, and there a key for each query.
 template <int D>
 void expect_covers(int s, bool causal, const Starts& starts) {
   using Tile = BoxForwardTile<D>;
-  const FirstKeys first_keys{starts.empty() ? nullptr : starts.data(), s};
-  const auto meets = [&](int query, int key) {
-    return attends(query, key, s, causal) && !first_keys.hide(query, key);
-  };
-  std::vector<int> met(s * s);
+  MetPairs pairs(s, causal, starts);
+  const FirstKeys& first_keys = pairs.first_keys;
   for (int block = 0; block < tiles_of(s, Tile::kQueries); ++block) {
     const int query_end = (block + 1) * Tile::kQueries;
     const int tiles = tiles_of(keys_end(s, query_end, causal), Tile::kKeys);
@@ -45,9 +40,8 @@ void expect_covers(int s, bool causal, const Starts& starts) {
           for (int key = key_begin; key < key_begin + Tile::kKeys; ++key) {
             if (masked && !attends(query, key, s, causal)) continue;
             if (cut && first_keys.hide(query, key)) continue;
-            ASSERT_TRUE(meets(query, key)) << query << ", " << key << " of " << s;
             any = true;
-            if (query < s) ++met[query * s + key];
+            pairs.meet(query, key);
           }
           ASSERT_TRUE(any || tile < tiles - 1)
               << "query " << query << " of " << s << " begins without a key";
@@ -55,9 +49,7 @@ void expect_covers(int s, bool causal, const Starts& starts) {
       }
     }
   }
-  for (int query = 0; query < s; ++query)
-    for (int key = 0; key < s; ++key)
-      ASSERT_EQ(met[query * s + key], meets(query, key)) << query << ", " << key << " of " << s;
+  pairs.expect_each_once();
 }
 
 TEST(BoxForward, MeetsEachPairOnce) {
