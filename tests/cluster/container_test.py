@@ -65,14 +65,15 @@ class Container(ClusterTest):
                   "KEYS": " ".join(self.keys(*words)), "IMAGE": "trireme.sqsh", **values}
         return self.submit_as_guest(*BOTH_NODES, "jobs/slurm/many-nodes.sbatch", **values)
 
-    def check_trained(self):
+    def check_trained(self, job):
+        self.assertRegex(job.text(), r"continue   srun --mpi=pmix -n \d+ '--container-image=")
         self.assertEqual(self.hosts("run"), NODES)
         self.check_losses("run", tolerance=1e-3)
 
     def test_job_script(self):
         with self.submit_script() as job:
             self.assertEqual(job.finish(), FINISHED, job.text())
-        self.check_trained()
+        self.check_trained(job)
 
     def test_printed_job(self):
         """The folder in which a job is printed is what its ranks see of the host."""
@@ -83,7 +84,7 @@ class Container(ClusterTest):
             "--ranks", RANKS, "--time", "10:00"))
         with self.submit_as_guest(script) as job:
             self.assertEqual(job.finish(), FINISHED, job.text())
-        self.check_trained()
+        self.check_trained(job)
 
     def test_signal(self):
         """Slurm's signal reaches the ranks, and the job goes on from their checkpoint."""
