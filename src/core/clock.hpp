@@ -11,6 +11,10 @@ class Stopwatch {
  public:
   /// Seconds passed so far, less what was excluded.
   double seconds() const { return std::chrono::duration<double>(Clock::now() - start_).count(); }
+  /// Seconds by which this one began later than `earlier`.
+  double seconds_after(const Stopwatch& earlier) const {
+    return std::chrono::duration<double>(start_ - earlier.start_).count();
+  }
   /// Leaves `seconds` that have passed out of the measurement.
   void exclude(double seconds) {
     start_ += std::chrono::duration_cast<Clock::duration>(std::chrono::duration<double>(seconds));

@@ -10,6 +10,16 @@
 namespace trireme {
 namespace {
 
+// However long they are looked at: each comparison has the same two beginnings.
+TEST(Clock, StopwatchesKnowWhichBeganLater) {
+  const Stopwatch first;
+  Stopwatch second;
+  while (second.seconds_after(first) <= 0.0) second = {};
+  const double apart = second.seconds_after(first);
+  for (int i = 0; i < 1000; ++i) ASSERT_EQ(first.seconds_after(second), -apart);
+  EXPECT_LE(apart, first.seconds());
+}
+
 TEST(Clock, ParsesSlurmDurations) {
   EXPECT_EQ(parse_duration("01:02:03"), 3723);
   EXPECT_EQ(parse_duration("90:00"), 5400);

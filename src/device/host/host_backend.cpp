@@ -21,8 +21,7 @@ class HostMark final : public Mark {
  public:
   void set() override { since_set_ = {}; }
   double milliseconds_since(const Mark& earlier) const override {
-    const Stopwatch& begin = static_cast<const HostMark&>(earlier).since_set_;
-    return 1e3 * (begin.seconds() - since_set_.seconds());
+    return 1e3 * since_set_.seconds_after(static_cast<const HostMark&>(earlier).since_set_);
   }
 
  private:
