@@ -198,6 +198,12 @@ class Kills(SweepTest):
                     found.append(int(path))
         return found
 
+    def check_trainers_end(self):
+        deadline = time.monotonic() + 30
+        while self.trainers() and time.monotonic() < deadline:
+            time.sleep(0.05)
+        self.assertEqual(self.trainers(), [])
+
     def done(self):
         return sum(len(self.events(self.run_folder(name), "train")) for name in NAMES)
 
@@ -223,7 +229,7 @@ class Kills(SweepTest):
         for name in NAMES[:2]:
             reference = self.by_hand_long(name)
             self.assertEqual(self.losses(self.run_folder(name)), reference, name)
-        self.assertEqual(self.trainers(), [])
+        self.check_trainers_end()
 
     def by_hand_long(self, name):
         peak = name.rsplit("=", 1)[1]
@@ -236,10 +242,7 @@ class Kills(SweepTest):
         with Started(list(map(str, self.words("train.iterations=100000")))) as sweep:
             self.wait_until(lambda: self.done() > 0, sweep)
             os.kill(sweep.process.pid, signal.SIGKILL)
-            deadline = time.monotonic() + 30
-            while self.trainers() and time.monotonic() < deadline:
-                time.sleep(0.05)
-        self.assertEqual(self.trainers(), [])
+            self.check_trainers_end()
 
     def test_first_signal_saves(self):
         for number in (signal.SIGINT, signal.SIGTERM, signal.SIGUSR1):
