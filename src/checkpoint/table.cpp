@@ -1,5 +1,6 @@
 #include "checkpoint/table.hpp"
 
+#include <cmath>
 #include <set>
 #include <string>
 
@@ -20,7 +21,7 @@ double slow_storage_seconds(const std::vector<LocalTensor>& tensors) {
   double bytes = 0.0;
   for (const LocalTensor& tensor : tensors)
     bytes += static_cast<double>(tensor.shape.size()) * static_cast<double>(size_of(tensor.dtype));
-  return bytes / kSlowBytesPerSecond;
+  return std::ceil(bytes / kSlowBytesPerSecond);
 }
 
 void check_tensors(comm::MpiCommunicator& ranks, const std::vector<LocalTensor>& tensors) {

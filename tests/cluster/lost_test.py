@@ -23,7 +23,9 @@ class LostHost(ClusterTest):
         return text
 
     def check_message(self, text):
-        self.assertRegex(text, rf"rank [01] on node0: .* took longer than {TIMEOUT} s "
+        # While the ranks save they wait for each other longer: by a second, for so small a model.
+        seconds = f"({TIMEOUT}|{TIMEOUT + 1}) s"
+        self.assertRegex(text, rf"rank [01] on node0: .* took longer than {seconds} "
                                r"\(comm\.timeout\); no answer from rank [23] on node1")
 
 
