@@ -19,8 +19,8 @@ namespace {
 constexpr std::size_t kLibraryBytes = 40u << 20;
 // Memory of a GPU with a CUDA context, the kernels and cuBLASLt, and no model: measured on an H200.
 constexpr std::size_t kGpuLibraryBytes = 600u << 20;
-// NCCL 2.28's own memory: what its first communicator takes, 512 MiB on 4 H200s and 620 on 2, and
-// each one.
+// NCCL 2.28's own memory: what its first communicator takes, midway between 512 MiB on 4 H200s and
+// 620 on 2, and what each one takes.
 constexpr std::size_t kNcclBytes = 576u << 20, kNcclCommunicatorBytes = 185u << 20;
 
 // Ranks that are taken to be on one node, where stages reach each other's GPUs.

@@ -7,6 +7,7 @@
 #include <fstream>
 #include <string>
 
+#include "../message_of.hpp"
 #include "../scratch_folder.hpp"
 
 namespace trireme::convert {
@@ -22,16 +23,5 @@ class FolderTest : public testing::Test {
   const ScratchFolder scratch_;
   const std::filesystem::path folder_ = scratch_.path();
 };
-
-/// The message of the Error that `work` throws, "" when it throws none.
-template <typename Error, typename Work>
-std::string message_of(const Work& work) {
-  try {
-    work();
-  } catch (const Error& error) {
-    return error.what();
-  }
-  return "";
-}
 
 }  // namespace trireme::convert

@@ -8,6 +8,7 @@
 #include <string>
 #include <vector>
 
+#include "../message_of.hpp"
 #include "core/error.hpp"
 #include "core/philox.hpp"
 
@@ -131,12 +132,7 @@ TEST(Sampling, RefusesLogitsThatAreNotFinite) {
 }
 
 std::string refusal(const Sampling& sampling) {
-  try {
-    check_sampling(sampling);
-    return "";
-  } catch (const UsageError& error) {
-    return error.what();
-  }
+  return message_of<UsageError>([&] { check_sampling(sampling); });
 }
 
 TEST(Sampling, RangesAreChecked) {

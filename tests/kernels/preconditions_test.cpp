@@ -2,6 +2,7 @@
 
 #include <gtest/gtest.h>
 
+#include "../message_of.hpp"
 #include "core/error.hpp"
 
 namespace trireme::kernels {
@@ -10,17 +11,6 @@ namespace {
 float memory[24];
 
 Tensor tensor(const Shape& shape) { return {memory, DType::f32, shape}; }
-
-/// The text with which `check` refuses; "" when it does not.
-template <typename Check>
-std::string refusal(const Check& check) {
-  try {
-    check();
-  } catch (const InternalError& error) {
-    return error.what();
-  }
-  return "";
-}
 
 void expect_refused(const std::string& refused, const std::string& text) {
   EXPECT_NE(refused.find(text), std::string::npos) << "'" << refused << "'";
@@ -32,12 +22,13 @@ TEST(Preconditions, ExtentsFoldLeadingAxesIntoRows) {
   EXPECT_EQ(extents.columns, 4);
   EXPECT_EQ(extents_of("op", "x", tensor({5})).rows, 1);
   EXPECT_EQ(extents_of("op", "x", tensor({5, 0})).rows, 0);
-  expect_refused(refusal([] { extents_of("op", "x", tensor({})); }), "op: x has no axis");
+  expect_refused(message_of<InternalError>([] { extents_of("op", "x", tensor({})); }),
+                 "op: x has no axis");
 }
 
 TEST(Preconditions, MatricesHaveTypeRowsAndColumns) {
   const auto check = [](const Tensor& x, DType dtype, const Extents& extents) {
-    return refusal([&] { check_matrix("op", "x", x, dtype, extents); });
+    return message_of<InternalError>([&] { check_matrix("op", "x", x, dtype, extents); });
   };
   EXPECT_EQ(check(tensor({2, 3, 4}), DType::f32, {6, 4}), "");
   expect_refused(check(tensor({2, 3, 4}), DType::f32, {4, 6}),
@@ -53,12 +44,12 @@ TEST(Preconditions, NothingNeedsNoMemory) {
 
 TEST(Preconditions, VectorsHaveASizeAndShapesAxes) {
   EXPECT_NO_THROW(check_vector("op", "x", tensor({2, 3}), DType::f32, 6));
-  expect_refused(refusal([] {
+  expect_refused(message_of<InternalError>([] {
                    check_vector("op", "x", tensor({2, 3}), DType::f32, 5);
                  }),
                  "op: x is [2, 3], expected 5 elements");
   EXPECT_NO_THROW(check_shape("op", "x", tensor({2, 3}), DType::f32, {2, 3}));
-  expect_refused(refusal([] {
+  expect_refused(message_of<InternalError>([] {
                    check_shape("op", "x", tensor({2, 3}), DType::f32, {3, 2});
                  }),
                  "op: x is [2, 3], expected [3, 2]");

@@ -5,6 +5,7 @@
 #include <algorithm>
 #include <functional>
 
+#include "../message_of.hpp"
 #include "core/error.hpp"
 
 namespace trireme::pipeline {
@@ -33,12 +34,7 @@ Schedule all_forward_then_backward(int stages, int micro_batches) {
 /// The message of the InternalError that the simulation ends in; empty when it succeeds.
 std::string failure_of(const Schedule& schedule, int micro_batches,
                        SendRule rule = SendRule::buffered) {
-  try {
-    simulate(schedule, micro_batches, {}, rule);
-    return "";
-  } catch (const InternalError& error) {
-    return error.what();
-  }
+  return message_of<InternalError>([&] { simulate(schedule, micro_batches, {}, rule); });
 }
 
 /// Calls `visit` for every kind of schedule on some small pipelines.

@@ -3,8 +3,8 @@
 #include <gtest/gtest.h>
 
 #include <fstream>
-#include <functional>
 
+#include "../../message_of.hpp"
 #include "../../scratch_folder.hpp"
 #include "core/error.hpp"
 
@@ -17,15 +17,6 @@ const std::string kJob =
     "Account=(null) QOS=(null) JobState=RUNNING Reason=None Dependency=(null) Requeue=1 Restarts=1 "
     "TRES=cpu=2,node=2 Socks/Node=* Command=/home/a b/job.sh WorkDir=/home/a b "
     "StdErr=/home/a b/gpt_12.err StdIn=/dev/null StdOut=/home/a b/gpt_12.out Power= \n";
-
-std::string message_of(const std::function<void()>& call) {
-  try {
-    call();
-  } catch (const DataError& error) {
-    return error.what();
-  }
-  return "no error";
-}
 
 TEST(IsJobId, KnowsArraysAndHeterogeneousJobs) {
   for (const char* id : {"1", "123", "123_4", "123+0"}) EXPECT_TRUE(is_job_id(id)) << id;
@@ -43,13 +34,13 @@ TEST(ParseJob, ReadsStateAndFiles) {
 }
 
 TEST(ParseJob, SaysWhatSlurmSaid) {
-  EXPECT_EQ(
-      message_of([] { parse_job("99", "slurm_load_jobs error: Invalid job id specified\n"); }),
-      "Slurm tells nothing of job 99: slurm_load_jobs error: Invalid job id specified; name "
-      "the run folder instead");
-  EXPECT_EQ(message_of([] { parse_job("99", ""); }),
+  EXPECT_EQ(message_of<DataError>(
+                [] { parse_job("99", "slurm_load_jobs error: Invalid job id specified\n"); }),
+            "Slurm tells nothing of job 99: slurm_load_jobs error: Invalid job id specified; name "
+            "the run folder instead");
+  EXPECT_EQ(message_of<DataError>([] { parse_job("99", ""); }),
             "Slurm tells nothing of job 99: no answer; name the run folder instead");
-  EXPECT_EQ(message_of([] {
+  EXPECT_EQ(message_of<DataError>([] {
               parse_job("12",
                         "JobId=14 ArrayJobId=12 ArrayTaskId=1 JobState=RUNNING WorkDir=/\n"
                         "JobId=13 ArrayJobId=12 ArrayTaskId=0 JobState=RUNNING WorkDir=/\n");
@@ -61,9 +52,10 @@ TEST(RunFolderOf, IsTheLastThatTheOutputNames) {
   const ScratchFolder folder;
   SlurmJob job{
       .state = {"12", "RUNNING", "None"}, .directory = "/scratch", .out = folder.path() / "o"};
-  EXPECT_NE(message_of([&] { run_folder_of(job); }).find("cannot open"), std::string::npos);
+  EXPECT_NE(message_of<DataError>([&] { run_folder_of(job); }).find("cannot open"),
+            std::string::npos);
   std::ofstream(job.out) << "trireme-pretrain 0.1.0\n";
-  EXPECT_NE(message_of([&] { run_folder_of(job); }).find("names no run folder (yet)"),
+  EXPECT_NE(message_of<DataError>([&] { run_folder_of(job); }).find("names no run folder (yet)"),
             std::string::npos);
   std::ofstream(job.out, std::ios::app) << "run folder runs/old\nrun folder /else/new\r\n";
   EXPECT_EQ(run_folder_of(job), "/else/new");

@@ -44,12 +44,14 @@ struct BoxBackwardTile {
   static constexpr int kStatisticsAt = kScoresAt + kStages * kScoreBytes;
   static constexpr int kFirstKeysAt = kStatisticsAt + 8 * kStages * kQueries;
   static constexpr int kBarriersAt = kFirstKeysAt + 4 * kStages * kQueries;
-  static constexpr int kTicketsAt = kBarriersAt + 8 * 18;
+  static constexpr int kBarriers = 18;  ///< of 8 bytes: BoxBackwardMemory
+  static constexpr int kTicketsAt = kBarriersAt + 8 * kBarriers;
   static constexpr int kSharedBytes = kBarriersAt + 256;
 
   static_assert(D % kPanelColumns == 0, "heads are whole panels");
   static_assert(kGradientColumns == 64, "a warpgroup's part of dQ is 64 x 64");
   static_assert(kQueries <= kKeys && kKeys % kQueries == 0, "a block begins with its first key");
+  static_assert(kTicketsAt + 8 * kStages <= kSharedBytes, "tickets and ends of tiles");
   static_assert(kSharedBytes <= 227 << 10);
 };
 
