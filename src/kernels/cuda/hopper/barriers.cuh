@@ -72,13 +72,10 @@ struct RingPlace {
   }
 };
 
-/// Barrier `id` (1 .. 15) of the block, for `threads` threads, whole warps: all of them arrive, and
-/// those that call meet() wait for the others.
+/// Barrier `id` (1 .. 15) of the block, at which `threads` threads, whole warps, wait for each
+/// other.
 __device__ __forceinline__ void meet(int id, int threads) {
   asm volatile("bar.sync %0, %1;" ::"r"(id), "r"(threads) : "memory");
-}
-__device__ __forceinline__ void announce(int id, int threads) {
-  asm volatile("bar.arrive %0, %1;" ::"r"(id), "r"(threads) : "memory");
 }
 
 #if defined(__CUDA_ARCH_FEAT_SM90_ALL)

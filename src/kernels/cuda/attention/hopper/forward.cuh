@@ -89,7 +89,7 @@ __device__ __forceinline__ void copy_items(BoxForwardMemory<D>& memory, const CU
   }
 }
 
-/// Consumer `consumer` of a block: its 64 queries of each item.
+/// Consumer `consumer` of a block: the 64 queries of each item that are its own.
 template <typename T, int D, bool kDocuments>
 struct BoxForwardConsumer {
   using Tile = BoxForwardTile<D>;
@@ -98,6 +98,7 @@ struct BoxForwardConsumer {
   BoxForwardMemory<D>& memory;
   const BoxForwardParameters& p;
   const int consumer, thread, warp, lane;
+  int half = 0;                    // of the item's queries: this consumer's
   RingPlace<Tile::kStages> place;  // of the tile whose scores were taken last
   float out[D / 2];
   std::uint32_t weights[kSteps][4];  // of that tile, rounded
@@ -117,10 +118,11 @@ struct BoxForwardConsumer {
     if (lane == 0) arrive(empty);
   }
 
-  // Starts S = Q K^T for the keys at `stage`.
-  __device__ __forceinline__ void start_scores(float (&scores)[Tile::kKeys / 2], int stage) const {
+  // Starts S = Q K^T for the first 2 kCount keys at `stage`.
+  template <int kCount>
+  __device__ __forceinline__ void start_scores(float (&scores)[kCount], int stage) const {
     const std::uint64_t queries =
-        matrix_descriptor(shared_address(memory.queries.bytes) + consumer * 64 * kPanelRowBytes, 0);
+        matrix_descriptor(shared_address(memory.queries.bytes) + half * 64 * kPanelRowBytes, 0);
     const std::uint64_t keys = matrix_descriptor(shared_address(memory.keys[stage].bytes), 0);
     open_products();
 #pragma unroll
@@ -143,52 +145,49 @@ struct BoxForwardConsumer {
     close_products();
   }
 
-  __device__ __forceinline__ void mask(float (&scores)[Tile::kKeys / 2], int query_begin,
+  // Hides the keys behind the last that this thread's rows attend to.
+  template <int kCount>
+  __device__ __forceinline__ void mask(float (&scores)[kCount], int query_begin,
                                        int key_begin) const {
-    if (!needs_mask(query_begin, key_begin, Tile::kKeys, p.sizes.s, p.sizes.causal)) return;
+    if (!needs_mask(query_begin, key_begin, 2 * kCount, p.sizes.s, p.sizes.causal)) return;
+    const int first = key_begin + accumulator_column(thread, 0);
+    int left[2];
 #pragma unroll
-    for (int e = 0; e < Tile::kKeys / 2; ++e)
-      if (!attends(query_begin + accumulator_row(thread, e),
-                   key_begin + accumulator_column(thread, e), p.sizes.s, p.sizes.causal))
-        scores[e] = -INFINITY;
+    for (int h = 0; h < 2; ++h)
+      left[h] =
+          keys_end(p.sizes.s, query_begin + accumulator_row(thread, 2 * h) + 1, p.sizes.causal) -
+          first;
+#pragma unroll
+    for (int e = 0; e < kCount; ++e)
+      if (accumulator_column(0, e) >= left[e / 2 % 2]) scores[e] = -INFINITY;
   }
 
   // Hides what is before the first keys of this thread's rows, `firsts`; `last` is that of the
   // warpgroup's last row.
-  __device__ __forceinline__ void mask_documents(float (&scores)[Tile::kKeys / 2],
-                                                 const int (&firsts)[2], int last,
-                                                 int key_begin) const {
+  template <int kCount>
+  __device__ __forceinline__ void mask_documents(float (&scores)[kCount], const int (&firsts)[2],
+                                                 int last, int key_begin) const {
     if constexpr (kDocuments) {
       if (last <= key_begin) return;
+      const int first = key_begin + accumulator_column(thread, 0);
+      const int hidden[2] = {firsts[0] - first, firsts[1] - first};
 #pragma unroll
-      for (int e = 0; e < Tile::kKeys / 2; ++e)
-        if (key_begin + accumulator_column(thread, e) < firsts[e / 2 % 2]) scores[e] = -INFINITY;
+      for (int e = 0; e < kCount; ++e)
+        if (accumulator_column(0, e) < hidden[e / 2 % 2]) scores[e] = -INFINITY;
     }
   }
 
-  // The consumers take turns in starting products, so that one computes its softmax while the
-  // tensor cores work for the other.
-  __device__ __forceinline__ void await_turn() const {
-    if constexpr (Tile::kTurns) meet(kTurnBarrier + consumer, 256);
-  }
-  __device__ __forceinline__ void pass_turn() const {
-    if constexpr (Tile::kTurns) announce(kTurnBarrier + (consumer ^ 1), 256);
-  }
+  // The first keys that this thread's rows attend to, and the warpgroup's last row.
+  struct Firsts {
+    int of_rows[2], last;
+  };
 
-  // The 64 queries of head `task` from query_begin on, and tiles first_tile .. tiles - 1 of keys.
-  __device__ __forceinline__ void attend(int task, int query_begin, int first_tile, int tiles) {
-    const FirstKeys first_keys =
-        first_keys_of(kDocuments ? p.document_start : nullptr, p.sizes, task);
-    const int firsts[2] = {first_keys(query_begin + accumulator_row(thread, 0)),
-                           first_keys(query_begin + accumulator_row(thread, 2))};
-    const int last_first = first_keys(query_begin + 63);
-    float scores[Tile::kKeys / 2], correction[2];
-    softmax = RowPairSoftmax();
-#pragma unroll
-    for (float& c : out) c = 0.0f;
-
-    // ---- the last tile of keys, the only one that the causal mask cuts -------------------------
-    int tile = tiles - 1;
+  // The weights of the tile of keys that is worked on first, `tile`, of which no row attends to
+  // more than the first kCount keys.
+  template <int kCount>
+  __device__ __forceinline__ void begin(int query_begin, int tile, int first_tile,
+                                        const Firsts& firsts) {
+    float scores[kCount / 2], correction[2];
     wait(&memory.keys_full[place.stage], place.parity);
     start_scores(scores, place.stage);
     wait_products<0>();
@@ -196,26 +195,51 @@ struct BoxForwardConsumer {
     release(&memory.keys_empty[place.stage]);
     if (tile == first_tile) release(&memory.queries_empty);
     mask(scores, query_begin, tile * Tile::kKeys);
-    mask_documents(scores, firsts, last_first, tile * Tile::kKeys);
+    mask_documents(scores, firsts.of_rows, firsts.last, tile * Tile::kKeys);
     softmax.update(scores, p.scale2, correction);
     wait(&memory.values_full[place.stage], place.parity);
-    pack_rows<T>(weights, scores);
+    std::uint32_t rounded[kCount / 16][4];
+    pack_rows<T>(rounded, scores);
+#pragma unroll
+    for (int k = 0; k < kSteps; ++k)
+#pragma unroll
+      for (int i = 0; i < 4; ++i)
+        weights[k][i] = k < kCount / 16 ? rounded[k % (kCount / 16)][i] : 0;
+  }
+
+  // The queries of head `task` from query_begin on, the item's half `half`, and tiles first_tile ..
+  // tiles - 1 of keys.
+  __device__ __forceinline__ void attend(int task, int query_begin, int first_tile, int tiles) {
+    const FirstKeys first_keys =
+        first_keys_of(kDocuments ? p.document_start : nullptr, p.sizes, task);
+    const Firsts firsts{{first_keys(query_begin + accumulator_row(thread, 0)),
+                         first_keys(query_begin + accumulator_row(thread, 2))},
+                        first_keys(query_begin + 63)};
+    softmax = RowPairSoftmax();
+#pragma unroll
+    for (float& c : out) c = 0.0f;
+
+    // ---- the last tile of keys, the only one that the causal mask cuts -------------------------
+    int tile = tiles - 1;
+    if (keys_of_last_tile<D>(half, p.sizes.causal) <= Tile::kKeys / 2)
+      begin<Tile::kKeys / 2>(query_begin, tile, first_tile, firsts);
+    else
+      begin<Tile::kKeys>(query_begin, tile, first_tile, firsts);
 
     // ---- the others ---------------------------------------------------------------------------
+    float scores[Tile::kKeys / 2], correction[2];
     while (tile > first_tile) {
       --tile;
       const int last = place.stage;
       place.advance();
       wait(&memory.keys_full[place.stage], place.parity);
-      await_turn();
       start_scores(scores, place.stage);
       start_values(last);
-      pass_turn();
       wait_products<1>();
       hold(scores);
       release(&memory.keys_empty[place.stage]);
       if (tile == first_tile) release(&memory.queries_empty);
-      mask_documents(scores, firsts, last_first, tile * Tile::kKeys);
+      mask_documents(scores, firsts.of_rows, firsts.last, tile * Tile::kKeys);
       softmax.update(scores, p.scale2, correction);
       // Here rather than in the next round: the assembler would move the softmax behind the
       // products if no branch kept them apart.
@@ -269,7 +293,7 @@ struct BoxForwardConsumer {
     }
   }
 
-  static constexpr int kResultBarrier = 1, kTurnBarrier = kResultBarrier + Tile::kConsumers;
+  static constexpr int kResultBarrier = 1;  // and those behind it, one for each consumer
 };
 
 #endif
@@ -306,7 +330,6 @@ __global__ void __launch_bounds__(BoxForwardTile<D>::kThreads, 1)
   } else {
     claim_registers<240>();
     BoxForwardConsumer<T, D, kDocuments> consumer(memory, p, warpgroup - 1);
-    if (warpgroup == 2) consumer.pass_turn();
     for (unsigned round = 0;; ++round) {
       wait(&memory.item_full, round & 1);
       const int index = read_for_warp(&memory.item);
@@ -315,7 +338,9 @@ __global__ void __launch_bounds__(BoxForwardTile<D>::kThreads, 1)
       wait(&memory.queries_full, round & 1);
       const auto [task, block] = p.schedule.item(index);
       const int query_end = (block + 1) * Tile::kQueries;
-      const int query_begin = block * Tile::kQueries + 64 * consumer.consumer;
+      // The first half has less to do where the mask cuts: the consumers take turns in having it.
+      consumer.half = (consumer.consumer + round) % 2;
+      const int query_begin = block * Tile::kQueries + 64 * consumer.half;
       consumer.attend(task, query_begin, first_tile,
                       tiles_of(keys_end(p.sizes.s, query_end, p.sizes.causal), Tile::kKeys));
       consumer.finish(out, task, query_begin);

@@ -20,9 +20,14 @@ struct RowPairSoftmax {
                                          float (&correction)[2]) {
 #pragma unroll
     for (int h = 0; h < 2; ++h) {
-      float most = largest[h];
+      // Two chains for each result: an operation does not wait for the one before it.
+      float most = largest[h], other_most = -INFINITY, other_sum = 0.0f;
 #pragma unroll
-      for (int e = 2 * h; e < kCount; e += 4) most = fmaxf(most, fmaxf(scores[e], scores[e + 1]));
+      for (int e = 2 * h; e < kCount; e += 8) {
+        most = fmaxf(most, fmaxf(scores[e], scores[e + 1]));
+        other_most = fmaxf(other_most, fmaxf(scores[e + 4], scores[e + 5]));
+      }
+      most = fmaxf(most, other_most);
       most = fmaxf(most, __shfl_xor_sync(~0u, most, 1));
       most = fmaxf(most, __shfl_xor_sync(~0u, most, 2));
       const float offset = most * scale;
@@ -33,8 +38,10 @@ struct RowPairSoftmax {
       for (int e = 2 * h; e < kCount; e += 4) {
         scores[e] = exp2_approximate(fmaf(scores[e], scale, -offset));
         scores[e + 1] = exp2_approximate(fmaf(scores[e + 1], scale, -offset));
-        sum[h] += scores[e] + scores[e + 1];
+        sum[h] += scores[e];
+        other_sum += scores[e + 1];
       }
+      sum[h] += other_sum;
     }
   }
 

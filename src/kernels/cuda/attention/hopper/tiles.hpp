@@ -26,7 +26,6 @@ struct BoxForwardTile {
   static constexpr int kQueries = 64 * kConsumers;
   static constexpr int kKeys = 128;
   static constexpr int kStages = D <= 64 ? 4 : 2;
-  static constexpr bool kTurns = true;  ///< consumers take turns in starting products
   static constexpr int kPanels = panels_of(D);
   static constexpr int kTileBytes = kPanels * kKeys * kPanelRowBytes;  ///< of Q, K, V or the result
 
@@ -34,6 +33,13 @@ struct BoxForwardTile {
   // that is worked on, holds pairs that do not attend, and it holds a key for each query.
   static_assert(kQueries == kKeys);
 };
+
+/// How many keys of its last tile, from the first on, half `half` of a block of queries can attend
+/// to.
+template <int D>
+TRIREME_HOST_DEVICE constexpr int keys_of_last_tile(int half, bool causal) {
+  return causal ? 64 * (half + 1) : BoxForwardTile<D>::kKeys;
+}
 
 /// A block of queries of one head.
 struct BoxForwardItem {

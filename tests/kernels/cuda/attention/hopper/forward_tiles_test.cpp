@@ -28,17 +28,18 @@ void expect_covers(int s, bool causal, const Starts& starts) {
     const int query_end = (block + 1) * Tile::kQueries;
     const int tiles = tiles_of(keys_end(s, query_end, causal), Tile::kKeys);
     const int first_tile = first_keys.first_key_tile(block * Tile::kQueries, Tile::kKeys);
-    for (int consumer = 0; consumer < Tile::kConsumers; ++consumer) {
-      const int query_begin = block * Tile::kQueries + 64 * consumer;
+    for (int half = 0; half < Tile::kConsumers; ++half) {
+      const int query_begin = block * Tile::kQueries + 64 * half;
       for (int tile = tiles - 1; tile >= first_tile; --tile) {
         const int key_begin = tile * Tile::kKeys;
-        const bool masked =
-            tile == tiles - 1 && needs_mask(query_begin, key_begin, Tile::kKeys, s, causal);
+        const bool last = tile == tiles - 1;
+        const int keys = last ? keys_of_last_tile<D>(half, causal) : Tile::kKeys;
+        const bool masked = last && needs_mask(query_begin, key_begin, keys, s, causal);
         const bool cut = first_keys.cut(query_begin + 64, key_begin);
         for (int query = query_begin; query < query_begin + 64; ++query) {
           bool any = false;
-          for (int key = key_begin; key < key_begin + Tile::kKeys; ++key) {
-            if (masked && !attends(query, key, s, causal)) continue;
+          for (int key = key_begin; key < key_begin + keys; ++key) {
+            if (masked && key >= keys_end(s, query + 1, causal)) continue;
             if (cut && first_keys.hide(query, key)) continue;
             any = true;
             pairs.meet(query, key);
