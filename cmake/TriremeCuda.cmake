@@ -53,12 +53,15 @@ if(TRIREME_WITH_CUDA)
     --generate-code=arch=compute_80,code=[compute_80,sm_80] --generate-code=arch=compute_90a,code=[sm_90a])
 endif()
 
-# trireme_cuda_sources(TARGET SOURCES...): adds .cu files to a module, compiled for the GPUs above.
+# trireme_cuda_sources(TARGET SOURCES...): adds .cu files to a module, compiled for the GPUs above, one after the other,
+# lest their reports mix. The test compile_ptxas reads the reports.
 function(trireme_cuda_sources target)
   target_sources(${target} PRIVATE ${ARGN})
+  set_property(TARGET ${target} PROPERTY CUDA_COMPILER_LAUNCHER
+    ${PROJECT_SOURCE_DIR}/cmake/keep_ptxas_report.sh ${CMAKE_CUDA_COMPILER_LAUNCHER})
   target_link_libraries(${target} PUBLIC trireme_cuda)
   target_compile_options(${target} PRIVATE
-    $<$<COMPILE_LANGUAGE:CUDA>:${TRIREME_CUDA_CODE} -O3 --expt-relaxed-constexpr --threads=0
+    $<$<COMPILE_LANGUAGE:CUDA>:${TRIREME_CUDA_CODE} -O3 --expt-relaxed-constexpr -Xptxas=-v
       -DFMT_CONSTEVAL= -DFMT_USE_CONSTEXPR=1  # fmt 9 mistakes nvcc for a compiler without them
       -Xcompiler=-Wall,-Wextra,-Wno-missing-field-initializers>
     $<$<AND:$<COMPILE_LANGUAGE:CUDA>,$<BOOL:${TRIREME_WERROR}>>:-Werror=all-warnings>)

@@ -1,19 +1,17 @@
 """What the compiler says of the hot kernels: registers, spills, and no matrix product of Hopper
 that runs by itself because the compiler could not let it overlap.
 
-ptxas says such things in notes that fail no build. The device halves of the files below are
-compiled again as the build compiles them, with its report on. TRIREME_COMPILE_COMMANDS names the
-build's compile_commands.json. Needs a CUDA toolkit, but no GPU.
+ptxas says such things in notes that fail no build. The build keeps them beside the objects
+(cmake/keep_ptxas_report.sh). TRIREME_COMPILE_COMMANDS names the build's compile_commands.json.
+Needs no GPU.
 """
 
-import concurrent.futures
 import fnmatch
 import json
 import os
 import re
 import shlex
 import subprocess
-import tempfile
 import textwrap
 import unittest
 from pathlib import Path
@@ -172,27 +170,20 @@ def faults(kernels, complaints, bounds, exact=True):
     return found
 
 
-def compile_again(entry):
-    """ptxas's report on a file of compile_commands.json, in place of the object that it names."""
-    command = entry.get("arguments") or shlex.split(entry["command"])
-    # One architecture after the other, lest their reports mix; files are compiled side by side.
-    command = [word for word in command if not word.startswith("--threads")]
-    with tempfile.TemporaryDirectory() as folder:
-        command[command.index("-o") + 1] = f"{folder}/kernels.fatbin"
-        command[command.index("-c")] = "-fatbin"  # the code for the GPUs without the host's
-        result = subprocess.run([*command, "-Xptxas", "-v"], cwd=entry["directory"],
-                                capture_output=True, text=True)
-    report = result.stdout + result.stderr
-    if result.returncode != 0:
-        raise AssertionError(f"{shlex.join(command)}\nended with {result.returncode}\n"
-                             f"{report[:2000]}")
-    return report
+def command_of(entry):
+    """The words of the command of an entry of compile_commands.json."""
+    return entry.get("arguments") or shlex.split(entry["command"])
+
+
+def report_of(entry):
+    """What ptxas said when the build compiled an entry of compile_commands.json."""
+    command = command_of(entry)
+    return (Path(entry["directory"]) / f"{command[command.index('-o') + 1]}.ptxas").read_text()
 
 
 def release(entry):
     """The compiler's release, as in 13.0."""
-    command = entry.get("arguments") or shlex.split(entry["command"])
-    compiler = next(word for word in command if Path(word).name == "nvcc")  # behind a launcher
+    compiler = next(word for word in command_of(entry) if Path(word).name == "nvcc")
     version = subprocess.run([compiler, "--version"], capture_output=True, text=True, check=True)
     return re.search(r"release (\d+\.\d+)", version.stdout)[1]
 
@@ -202,17 +193,13 @@ class Kernels(unittest.TestCase):
         commands = json.loads(Path(os.environ["TRIREME_COMPILE_COMMANDS"]).read_text())
         entries = {entry["file"].partition(KERNELS)[2]: entry for entry in commands
                    if KERNELS in entry["file"] and entry["file"].endswith(".cu")}
-        named = {pattern: fnmatch.filter(entries, pattern) for pattern in BOUNDS}
-        files = [file for matches in named.values() for file in matches]
-        with concurrent.futures.ThreadPoolExecutor(os.cpu_count()) as pool:
-            reports = {file: pool.submit(compile_again, entries[file]) for file in files}
-        for pattern, matches in named.items():
+        for pattern, bounds in BOUNDS.items():
+            matches = fnmatch.filter(entries, pattern)
             with self.subTest(pattern):
                 self.assertTrue(matches, f"the build compiles no {KERNELS}{pattern}")
             for file in matches:
                 with self.subTest(file):
-                    report, compiler = reports[file].result(), release(entries[file])
-                    self.check(file, report, BOUNDS[pattern], compiler)
+                    self.check(file, report_of(entries[file]), bounds, release(entries[file]))
 
     def check(self, file, report, bounds, compiler):
         kernels, complaints = parse(report)
