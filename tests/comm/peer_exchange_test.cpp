@@ -288,6 +288,24 @@ TEST_F(PeerExchangeTest, CopiesWaitForRanksThatComeLate) {
   for (std::size_t i = 0; i < all; ++i) ASSERT_EQ(found[i], expected) << i;
 }
 
+// What a rank has queued to clear its memory, as backends do, is done before others write there,
+// who need not wait for its stream.
+TEST_F(PeerExchangeTest, MemoryIsSharedOnceItIsFilled) {
+  const std::size_t count = 1024, all = count * size_, bytes = all * sizeof(float);
+  for (int late = 0; late < size_; ++late) {
+    const DeviceArray array(LentArray::twice(values(all)), DType::f32, stream_);
+    void* const scratch = array.data(all);
+    if (late == rank_) delay_stream(stream_);
+    TRIREME_CUDA(cudaMemsetAsync(scratch, 0, bytes, stream_));
+    const auto shared = group_.share(array.data(), 2 * bytes);
+    group_.lend(scratch, bytes);
+    group_.start_reduce_scatter(array.data(), count, DType::f32)->wait();
+    const std::vector<double> found = array.read();
+    for (std::size_t i = count * rank_; i < count * (rank_ + 1); ++i)
+      ASSERT_EQ(found[i], sum(i)) << i << ", rank " << late << " late";
+  }
+}
+
 TEST_F(PeerExchangeTest, ScratchMemoryIsGivenBackWhenSharingEnds) {
   for (int round = 0; round < 5; ++round) {
     {

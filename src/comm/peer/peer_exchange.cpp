@@ -59,7 +59,6 @@ std::unique_ptr<PeerExchange> PeerExchange::make(MpiCommunicator& ranks,
   TRIREME_CUDA(cudaMalloc(&flags, kFlagBytes));
   exchange->flags_.reset(flags);
   TRIREME_CUDA(cudaMemset(flags, 0, kFlagBytes));
-  TRIREME_CUDA(cudaDeviceSynchronize());  // zero before anyone can write to them
   exchange->peer_flags_ = PeerMemory::open(ranks, flags, kFlagBytes);
   return exchange->peer_flags_ ? std::move(exchange) : nullptr;
 }

@@ -52,6 +52,7 @@ PeerMemory::PeerMemory(MpiCommunicator& ranks, void* base, std::size_t bytes)
 
 std::unique_ptr<PeerMemory> PeerMemory::open(MpiCommunicator& ranks, void* base,
                                              std::size_t bytes) {
+  TRIREME_CUDA(cudaDeviceSynchronize());
   std::unique_ptr<PeerMemory> memory(new PeerMemory(ranks, base, bytes));
   if (on_all(ranks, memory->map())) return memory;
   return nullptr;  // what was mapped is unmapped on every rank

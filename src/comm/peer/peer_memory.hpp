@@ -21,9 +21,10 @@ bool peers_reach_each_other(MpiCommunicator& ranks);
 /// should be a multiple of that, or it shares a block with others.
 class PeerMemory final : public SharedMemory {
  public:
-  /// Maps the allocations that begin at `base`. Null, on all ranks, where CUDA cannot share them:
-  /// in a container without IPC, or where memory was not taken by cudaMalloc(). `ranks` must
-  /// outlive the result. Collective.
+  /// Maps the allocations that begin at `base`, once every rank's GPU has done what it was asked
+  /// before: what a rank queued to fill its own cannot overwrite what others put there. Null, on
+  /// all ranks, where CUDA cannot share them: in a container without IPC, or where memory was not
+  /// taken by cudaMalloc(). `ranks` must outlive the result. Collective.
   static std::unique_ptr<PeerMemory> open(MpiCommunicator& ranks, void* base, std::size_t bytes);
   /// Returns when no rank has this memory mapped any more, so that it may be freed: a mapping must
   /// not outlive what it maps. Collective, unless an exception is on its way, which other ranks

@@ -23,7 +23,6 @@ std::unique_ptr<PeerRoute> PeerRoute::open(std::unique_ptr<MpiCommunicator> pair
   TRIREME_CUDA(cudaMalloc(&block, peer_route_bytes(most_bytes)));
   route->block_.reset(block);
   TRIREME_CUDA(cudaMemset(block, 0, kPeerRouteFlagBytes));
-  TRIREME_CUDA(cudaDeviceSynchronize());  // zero before the other end can write to it
   route->memory_ = PeerMemory::open(*route->pair_, block, peer_route_bytes(most_bytes));
   return route->memory_ ? std::move(route) : nullptr;
 }
