@@ -1,13 +1,21 @@
 // Layer normalisation.
 #pragma once
 
+#include <cstdint>
+
 #include "device/tensor.hpp"
 #include "kernels/cuda/context.hpp"
 
 namespace trireme::kernels {
 
+namespace cuda {
+/// The widest rows that the kernels for GPUs normalise.
+inline constexpr std::int64_t kMaxRowColumns = 16384;
+}  // namespace cuda
+
 /// Writes out = (x - mean) * rstd * weight + bias over the last axis, and the statistics for the
-/// backward pass. x, out [T, h]; weight, bias [h]; mean, rstd [T] of the wide type.
+/// backward pass. x, out [T, h]; weight, bias [h]; mean, rstd [T] of the wide type. On CUDA h is at
+/// most kMaxRowColumns.
 /// Statistics are accumulated in double on the host. Source: Ba, Kiros, Hinton, "Layer
 /// normalization" (2016).
 struct LayerNormForward {

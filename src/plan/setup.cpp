@@ -2,9 +2,15 @@
 
 #include "core/error.hpp"
 #include "deck/batch_sizes.hpp"
+#include "deck/gpu_limits.hpp"
+#include "kernels/cuda/attention/tiles.hpp"
+#include "kernels/layernorm.hpp"
 
 namespace trireme::plan {
 namespace {
+
+static_assert(deck::kMostHiddenOnGpu == kernels::cuda::kMaxRowColumns);
+static_assert(deck::kMostHeadOnGpu == kernels::cuda::kMaxHead);
 
 optim::DecayType decay_type(deck::ScheduleType type) {
   switch (type) {

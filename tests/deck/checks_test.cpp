@@ -14,6 +14,15 @@ TEST(DeckChecks, ModelAndLayoutMustFit) {
       {"hidden: 64", "hidden: 66",
        "bad.yaml:4:3: model.heads = 8 does not divide model.hidden = 66 (try 2, 3, 6, 11, 22 or "
        "33)"},
+      {"model:\n  layers: 4\n  hidden: 64",
+       "run: {device: cuda}\nmodel:\n  layers: 4\n  hidden: 4096",
+       "bad.yaml:5:3: model.heads = 8 makes heads of 512, but the kernels for GPUs take at most "
+       "256 "
+       "(try 16, 32, 64, 128, 256 or 512, or run.device: host)"},
+      {"model:\n  layers: 4\n  hidden: 64\n  heads: 8",
+       "run: {device: cuda}\nmodel:\n  layers: 4\n  hidden: 20480\n  heads: 128",
+       "bad.yaml:4:3: model.hidden = 20480, but the kernels for GPUs take at most 16384 (try "
+       "run.device: host)"},
       {"hidden: 64", "hidden: 64\n  positions: 16",
        "bad.yaml:4:3: model.positions = 16 is less than model.sequence = 32 (try 32)"},
       {"batch:", "parallel:\n  tensor: 5\nbatch:",

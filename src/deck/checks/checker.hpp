@@ -38,6 +38,8 @@ class Checker {
  private:
   using Paths = std::initializer_list<std::string_view>;
 
+  void gpu_kernels();
+
   /// The override that gives one of `paths`, else the first of them that the deck gives.
   Place place_of(Paths paths) const;
 

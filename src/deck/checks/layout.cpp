@@ -11,6 +11,7 @@
 #include <vector>
 
 #include "deck/divisors.hpp"
+#include "deck/gpu_limits.hpp"
 #include "deck/value.hpp"
 
 namespace trireme::deck {
@@ -36,9 +37,27 @@ void Checker::model() {
             return fmt::format("model.heads = {} does not divide model.hidden = {} ({})",
                                model.heads, model.hidden, try_divisors(model.hidden, model.heads));
           });
+  if (deck_.run.device == Device::cuda) gpu_kernels();
   require(model.positions >= model.sequence, {"model.positions", "model.sequence"}, [&] {
     return fmt::format("model.positions = {} is less than model.sequence = {} (try {})",
                        model.positions, model.sequence, model.sequence);
+  });
+}
+
+void Checker::gpu_kernels() {
+  const Model& model = deck_.model;
+  require(model.hidden <= kMostHiddenOnGpu, {"model.hidden", "run.device"}, [&] {
+    return fmt::format(
+        "model.hidden = {}, but the kernels for GPUs take at most {} (try run.device: host)",
+        model.hidden, kMostHiddenOnGpu);
+  });
+  const std::int64_t head = model.heads > 0 ? model.hidden / model.heads : 0;
+  require(head <= kMostHeadOnGpu, {"model.heads", "model.hidden", "run.device"}, [&] {
+    const std::int64_t least = (model.hidden + kMostHeadOnGpu - 1) / kMostHeadOnGpu;
+    return fmt::format(
+        "model.heads = {} makes heads of {}, but the kernels for GPUs take at most {} (try {}, or "
+        "run.device: host)",
+        model.heads, head, kMostHeadOnGpu, divisor_list(model.hidden, least, 1, least));
   });
 }
 

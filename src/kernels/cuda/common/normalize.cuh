@@ -7,14 +7,15 @@
 #include "kernels/cuda/common/elements.cuh"
 #include "kernels/cuda/common/reductions.cuh"
 #include "kernels/cuda/context.hpp"
+#include "kernels/layernorm.hpp"
 
 namespace trireme::kernels::cuda {
 
-/// Threads of a block of the row kernels at most, columns of a row that one thread holds at most,
-/// and so the widest rows.
+/// Threads of a block of the row kernels at most, and columns of a row that one thread holds at
+/// most.
 inline constexpr int kRowThreads = 512;
 inline constexpr int kRowColumns = 32;
-inline constexpr std::int64_t kMaxRowColumns = kRowThreads * kRowColumns;
+static_assert(kRowThreads * kRowColumns >= kMaxRowColumns);
 
 /// Rows at most: kernels count them in int, with room for the rows that they ask for ahead.
 inline constexpr std::int64_t kMaxRows = 1 << 30;
