@@ -1,4 +1,5 @@
 #include <array>
+#include <string_view>
 
 #include "device/backend.hpp"
 
@@ -7,7 +8,7 @@ namespace {
 
 /// TFLOP/s without sparsity, from NVIDIA's data sheets.
 struct Peak {
-  std::string_view word;  ///< in the GPU's name
+  std::string_view word;  ///< in the GPU's name, with no digit behind it
   double half;            ///< bf16 and fp16
   double single;          ///< fp32 outside the tensor cores
 };
@@ -23,12 +24,19 @@ constexpr auto kPeaks = std::to_array<Peak>({
     {"RTX 4090", 165.2, 82.6},
 });
 
+/// An RTX A4000 is no A40.
+bool names(std::string_view gpu, std::string_view word) {
+  const std::size_t begin = gpu.find(word);
+  if (begin == std::string_view::npos) return false;
+  const std::size_t end = begin + word.size();
+  return end == gpu.size() || gpu[end] < '0' || gpu[end] > '9';
+}
+
 }  // namespace
 
 double peak_flops(const std::string& gpu, DType dtype) {
   for (const Peak& peak : kPeaks)
-    if (gpu.find(peak.word) != std::string::npos)
-      return 1e12 * (size_of(dtype) == 2 ? peak.half : peak.single);
+    if (names(gpu, peak.word)) return 1e12 * (size_of(dtype) == 2 ? peak.half : peak.single);
   return 0.0;
 }
 
