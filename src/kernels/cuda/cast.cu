@@ -5,64 +5,44 @@
 namespace trireme::kernels::cuda {
 namespace {
 
-template <typename T, int kWidth>
-struct Rounded {
+template <typename From, typename To, int kWidth>
+struct Converted {
   static constexpr int kUnroll = 2;
-  using Inputs = Elements<float, kWidth>;
+  using Inputs = Elements<From, kWidth>;
 
-  const float* x;
-  T* out;
+  const From* x;
+  To* out;
 
   __device__ Inputs load(std::int64_t i) const { return cuda::load<kWidth>(x + i * kWidth); }
   __device__ void store(std::int64_t i, const Inputs& inputs) const {
-    cuda::store(out + i * kWidth, narrow<T>(widen(inputs)));
+    cuda::store(out + i * kWidth, narrow<To>(widen(inputs)));
   }
 };
 
-template <typename T, int kWidth>
-struct Widened {
-  static constexpr int kUnroll = 2;
-  using Inputs = Elements<T, kWidth>;
-
-  const T* x;
-  float* out;
-
-  __device__ Inputs load(std::int64_t i) const { return cuda::load<kWidth>(x + i * kWidth); }
-  __device__ void store(std::int64_t i, const Inputs& inputs) const {
-    cuda::store(out + i * kWidth, narrow<float>(widen(inputs)));
-  }
-};
-
-/// For half types: to fp32.
-void widen_all(const Cast& args, const Context& context) {
+template <typename From, typename To>
+void convert(const Cast& args, const Context& context) {
+  using Shorter = std::conditional_t<sizeof(From) < sizeof(To), From, To>;
   const std::int64_t size = args.x.size();
-  dispatch_cuda(args.x.dtype, [&](auto zero) {
-    using T = decltype(zero);
-    const T* x = args.x.as<T>();
-    float* out = args.out.as<float>();
-    dispatch_width<T>(rows_aligned16<T>(size, x, out), [&](auto width) {
-      launch_elements(Widened<T, width>{x, out}, size / width, context);
-    });
+  const From* x = args.x.as<From>();
+  To* out = args.out.as<To>();
+  dispatch_width<Shorter>(rows_aligned16<Shorter>(size, x, out), [&](auto width) {
+    launch_elements(Converted<From, To, width>{x, out}, size / width, context);
   });
 }
 
 }  // namespace
 
 void cast(const Cast& args, const Context& context) {
+  const bool widens = args.out.dtype == DType::f32;
   const std::int64_t size = args.x.size();
   check_vector("cast", "out", args.out, args.out.dtype, size);
-  if (args.out.dtype == DType::f32 && args.x.dtype != DType::f32) {
-    check_vector("cast", "x", args.x, args.x.dtype, size);
-    return widen_all(args, context);
-  }
-  check_vector("cast", "x", args.x, DType::f32, size);
-  dispatch_cuda(args.out.dtype, [&](auto zero) {
+  check_vector("cast", "x", args.x, widens ? args.x.dtype : DType::f32, size);
+  dispatch_cuda(widens ? args.x.dtype : args.out.dtype, [&](auto zero) {
     using T = decltype(zero);
-    const float* x = args.x.as<float>();
-    T* out = args.out.as<T>();
-    dispatch_width<T>(rows_aligned16<T>(size, x, out), [&](auto width) {
-      launch_elements(Rounded<T, width>{x, out}, size / width, context);
-    });
+    if (widens)
+      convert<T, float>(args, context);
+    else
+      convert<float, T>(args, context);
   });
 }
 
