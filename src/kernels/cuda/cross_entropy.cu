@@ -158,24 +158,39 @@ void check_labels(const char* op, const std::int32_t* labels, std::int64_t rows)
   TRIREME_CHECK(labels != nullptr || rows == 0, "{}: labels has no memory", op);
 }
 
-}  // namespace
-
-void cross_entropy_statistics(const CrossEntropyStatistics& args, const Context& context) {
-  const char* op = "cross_entropy_statistics";
+/// Rows and stored columns of the logits, after checking all that the statistics are made of.
+Extents check_statistics(const char* op, const CrossEntropyStatistics& args) {
   const Extents extents = check_logits(op, args.logits, args.columns);
   check_labels(op, args.labels, extents.rows);
   check_vector(op, "max", args.max, DType::f32, extents.rows);
   check_vector(op, "sum", args.sum, DType::f32, extents.rows);
   check_vector(op, "target", args.target, DType::f32, extents.rows);
+  return extents;
+}
+
+Statistics statistics_of(const CrossEntropyStatistics& args) {
+  return {args.max.as<float>(), args.sum.as<float>(), args.target.as<float>()};
+}
+
+template <typename T, typename Args>
+LogitsRows<T> rows_of(const Args& args, const Extents& extents) {
+  return {args.logits.template as<T>(), args.labels, extents.columns, args.first_column,
+          args.columns};
+}
+
+}  // namespace
+
+void cross_entropy_statistics(const CrossEntropyStatistics& args, const Context& context) {
+  const char* op = "cross_entropy_statistics";
+  const Extents extents = check_statistics(op, args);
   if (extents.rows == 0) return;
   dispatch_cuda(args.logits.dtype, [&](auto zero) {
     using T = decltype(zero);
-    const LogitsRows<T> rows{args.logits.as<T>(), args.labels, extents.columns, args.first_column,
-                             args.columns};
+    const auto rows = rows_of<T>(args, extents);
     dispatch_width<T>(rows_aligned16<T>(rows.stride, rows.logits), [&](auto width) {
       row_statistics<T, width>
           <<<static_cast<unsigned>(extents.rows), kThreads, 0, context.stream>>>(
-              rows, {args.max.as<float>(), args.sum.as<float>(), args.target.as<float>()});
+              rows, statistics_of(args));
       TRIREME_CUDA_LAUNCHED(row_statistics);
     });
   });
@@ -185,18 +200,12 @@ void cross_entropy_statistics_backward(const CrossEntropyStatisticsBackward& bot
                                        const Context& context) {
   const char* op = "cross_entropy_statistics_backward";
   const CrossEntropyStatistics& args = both.statistics;
-  const Extents extents = check_logits(op, args.logits, args.columns);
-  check_labels(op, args.labels, extents.rows);
-  check_vector(op, "max", args.max, DType::f32, extents.rows);
-  check_vector(op, "sum", args.sum, DType::f32, extents.rows);
-  check_vector(op, "target", args.target, DType::f32, extents.rows);
+  const Extents extents = check_statistics(op, args);
   if (extents.rows == 0) return;
   dispatch_cuda(args.logits.dtype, [&](auto zero) {
     using T = decltype(zero);
-    const LogitsRows<T> rows{args.logits.as<T>(), args.labels, extents.columns, args.first_column,
-                             args.columns};
-    const Statistics statistics{args.max.as<float>(), args.sum.as<float>(),
-                                args.target.as<float>()};
+    const auto rows = rows_of<T>(args, extents);
+    const Statistics statistics = statistics_of(args);
     const auto scale = static_cast<float>(both.scale);
     const bool aligned = rows_aligned16<T>(rows.stride, rows.logits);
     const std::int64_t two_rows = 2 * rows.stride * std::int64_t{sizeof(T)};
@@ -263,8 +272,7 @@ void cross_entropy_backward(const CrossEntropyBackward& args, const Context& con
   if (extents.rows == 0) return;
   dispatch_cuda(args.logits.dtype, [&](auto zero) {
     using T = decltype(zero);
-    const LogitsRows<T> rows{args.logits.as<T>(), args.labels, extents.columns, args.first_column,
-                             args.columns};
+    const auto rows = rows_of<T>(args, extents);
     dispatch_width<T>(rows_aligned16<T>(rows.stride, rows.logits), [&](auto width) {
       logit_gradients<T, width>
           <<<static_cast<unsigned>(extents.rows), kThreads, 0, context.stream>>>(
