@@ -7,6 +7,7 @@
 #include "kernels/cuda/attention/hopper/tiles.hpp"
 #include "kernels/cuda/attention/launchers.hpp"
 #include "kernels/cuda/attention_workspace.hpp"
+#include "kernels/cuda/common/dropout_mask.cuh"
 #include "kernels/cuda/preconditions.hpp"
 #include "kernels/cuda/types.cuh"
 
@@ -27,11 +28,6 @@ void check_qkv(const char* op, const Tensor& qkv, const Tensor& out, std::int64_
   check_matrix(op, "out", out, qkv.dtype, {rows, columns / 3});
 }
 
-void check_probability(const char* op, const Dropout& dropout) {
-  TRIREME_CHECK(dropout.probability >= 0.0 && dropout.probability < 1.0,
-                "{}: dropout probability {} is not in [0, 1)", op, dropout.probability);
-}
-
 // Whether the kernels for Hopper take the operation: tensors at `data` with heads of d.
 bool takes_boxes(DType dtype, std::int64_t d, const Dropout& dropout,
                  std::initializer_list<const void*> data, const Context& context) {
@@ -47,7 +43,7 @@ void attention_forward(const AttentionForward& args, const Context& context) {
   check_qkv(op, args.qkv, args.out, args.heads);
   const std::int64_t s = args.qkv.shape[0], b = args.qkv.shape[1];
   check_vector(op, "lse", args.lse, DType::f32, b * args.heads * s);
-  check_probability(op, args.dropout);
+  check_dropout(op, args.dropout);
   check_workspace(op, context, attention_forward_workspace());
   if (args.qkv.size() == 0) return;
   if (args.qkv.dtype == DType::f32) return launch_plain_forward(args, context);
@@ -69,7 +65,7 @@ void attention_backward(const AttentionBackward& args, const Context& context) {
   check_matrix(op, "dout", args.dout, args.qkv.dtype, {s * b, args.heads * d});
   check_matrix(op, "dqkv", args.dqkv, args.qkv.dtype, {s * b, 3 * args.heads * d});
   check_vector(op, "lse", args.lse, DType::f32, b * args.heads * s);
-  check_probability(op, args.dropout);
+  check_dropout(op, args.dropout);
   const AttentionBackwardLayout layout =
       attention_backward_layout(args.qkv.dtype, s, b, args.heads, d);
   check_workspace(op, context, layout.end);

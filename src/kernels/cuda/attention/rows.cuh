@@ -11,7 +11,7 @@ namespace trireme::kernels::cuda {
 /// The shape of an attention operation and how its memory may be read.
 struct AttentionSizes {
   int s, b, heads, d;
-  int access_bytes;  ///< 16, 8 or 4: what rows are aligned to; 2 when only to elements
+  int access_bytes;  ///< 16 or 8: what rows are aligned to; 2 when only to elements
   bool causal;
 
   /// Elements from position to position.
