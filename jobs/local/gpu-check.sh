@@ -129,21 +129,23 @@ run_test() {
   return "$code"
 }
 
-# Without CTest the tests are known by their names: *_cuda is one process, *_nccl is several ranks.
+# Without CTest the tests are known by their names: *_cuda is one process, *_nccl and *_peer are
+# several ranks.
 run_tests() {
   local folder test name ranks found=0
   if folder=$(build_folder) && command -v ctest >/dev/null; then
     check "tests on the GPU" run_ctest "$folder"
     return
   fi
-  for test in "$programs"/test_*_cuda "$programs"/test_*_nccl; do
+  for test in "$programs"/test_*_cuda "$programs"/test_*_nccl "$programs"/test_*_peer; do
     [ -x "$test" ] || continue
     found=1
     name=$(basename "$test")
     case $name in
       *_cuda) check "$name" run_test 600 1 "$test" ;;
       *)
-        for ranks in 2 4; do
+        for ranks in 2 4 8; do
+          if [ "$ranks" -eq 8 ] && [[ $name != *_peer ]]; then continue; fi
           if [ "$ranks" -le "$gpus" ]; then
             check "$name on $ranks ranks" run_test 300 "$ranks" "$test"
           else
