@@ -74,7 +74,7 @@ TEST(Help, SaysAllOfAKey) {
             "  allowed  1f1b, interleaved, zero-bubble\n"
             "  restart  may change it, and says so\n");
   EXPECT_EQ(help("deck.model.hidden"),
-            "model.hidden: Width of the residual stream.\n"
+            "model.hidden: Width of the residual stream; on GPUs at most 16384.\n"
             "  type     whole number\n"
             "  default  required\n"
             "  range    from 1 to 1048576\n"

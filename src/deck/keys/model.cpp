@@ -51,12 +51,12 @@ void model_keys(std::vector<Key>& rows) {
                       .required()
                       .from(1, kMostWidth)
                       .fixed()
-                      .help("Width of the residual stream."),
+                      .help("Width of the residual stream; on GPUs at most 16384."),
                   key(TRIREME_MEMBER(model.heads))
                       .required()
                       .from(1, kMostWidth)
                       .fixed()
-                      .help("Attention heads; divides model.hidden."),
+                      .help("Attention heads; divides model.hidden, on GPUs into 256 or less."),
                   key(TRIREME_MEMBER(model.ffn))
                       .derived("4 * model.hidden",
                                [](Deck& deck) { deck.model.ffn = 4 * deck.model.hidden; })
