@@ -8,10 +8,9 @@
 #include "kernels/cuda/attention/dropout.cuh"
 #include "kernels/cuda/attention/rows.cuh"
 #include "kernels/cuda/attention_workspace.hpp"
+#include "kernels/cuda/common/math.cuh"
 
 namespace trireme::kernels::cuda {
-
-inline constexpr float kLog2E = 1.4426950408889634f;
 
 /// AttentionForward as its kernels see it.
 template <typename T>
