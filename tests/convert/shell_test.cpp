@@ -33,6 +33,26 @@ TEST(Shell, ExpandsVariables) {
   EXPECT_EQ(commands_of("export A=1 B=2; declare -r C=3; run $A$B$C"), "run|123\n");
 }
 
+TEST(Shell, KnowsMoreThanNineArguments) {
+  EXPECT_EQ(commands_of("run ${10:-4} ${11} $10"), "run|4|{${11}}|{$1}0\n");
+  EXPECT_EQ(commands_of("run \"${@:2}\" ${@:3} end"), "run|end\n");
+}
+
+TEST(Shell, TakesAValueThatMustBeThere) {
+  EXPECT_EQ(commands_of("A=1; run ${A:?is missing} ${B?}"), "run|1|{${B?}}\n");
+}
+
+TEST(Shell, MarksPlaceholders) {
+  EXPECT_EQ(commands_of("A=<path to x>_text; B=<path>/y; run $A $B --save <folder (e.g. /z)> <f>"),
+            "run|{<path to x>}_text|{<path>}/y|--save|{<folder (e.g. /z)>}|{<f>}\n");
+  EXPECT_EQ(commands_of("A=\"1 <the first> 2\"; run $A ${B:-<a path>} '<a b>' \"<ab>\""),
+            "run|1|{<the first>}|2|{<a path>}|<a b>|<ab>\n");
+  EXPECT_EQ(commands_of("run <in >out; run <in 2>out; run < in > out; run <in>>out"),
+            "run\nrun\nrun\nrun\n");
+  const auto run = follow("#SBATCH <options> --nodes=2", "test.sh");
+  EXPECT_EQ(run.sbatch.back(), "--nodes=2");
+}
+
 TEST(Shell, ExpandsArrays) {
   EXPECT_EQ(commands_of("A=(\n  a   # one\n  'b c'\n)\nA+=(d)\nrun \"${A[@]}\" ${A[1]}"),
             "run|a|b c|d|b|c\n");
@@ -82,6 +102,36 @@ TEST(Shell, FollowsConditions) {
             "run|3\n");
   EXPECT_EQ(commands_of("for A in 1 2; do run $A; done; for B in 5; do run $B; done"),
             "run|{$A}\nrun|5\n");
+}
+
+TEST(Shell, TakesAVariableThatNobodySetsForEmpty) {
+  EXPECT_EQ(commands_of("if [ -z \"$A\" ]; then A=4; fi; [[ -n ${B} ]] && C=1; run $A $C"),
+            "run|4|{$C}\n");
+  EXPECT_EQ(commands_of("if [[ -z $1 ]]; then A=1; else A=2; fi; run $A"), "run|1\n");
+  EXPECT_EQ(commands_of("if [ ! -z $A ]; then B=1; fi; ! [ -n \"$A\" ] && C=2; run $B $C"),
+            "run|{$B (line 1 sets it under a condition)}|2\n");
+  // What asks for a value does not end the script.
+  EXPECT_EQ(commands_of("[ -z $A ] && exit 1; if [ -z $B ]; then echo usage; exit; fi; run 1"),
+            "run|1\n");
+  EXPECT_EQ(commands_of("if have x; then A=1; fi; if [ -z $A ]; then A=2; fi; run $A"),
+            "have|x\nrun|{$A (line 1 sets it under a condition)}\n");
+  EXPECT_EQ(commands_of("if [ -z $A ]; then B=1; fi; run $B", {{"A", "a"}}), "run|{$B}\n");
+}
+
+TEST(Shell, FollowsCases) {
+  const std::string script =
+      "case $A in\n  small) X=1 ;;\n  m*|'large') X=2; Y=3 ;;\n  *) exit 1 ;;\nesac\nrun $X $Y";
+  EXPECT_EQ(commands_of("A=small; X=0\n" + script), "run|1|{$Y}\n");
+  EXPECT_EQ(commands_of("A=medium\n" + script), "run|2|3\n");
+  EXPECT_EQ(commands_of("A=large\n" + script), "run|2|3\n");
+  EXPECT_EQ(commands_of("A=huge\n" + script), "");
+  EXPECT_EQ(commands_of(script),
+            "run|{$X (line 3 sets it under a condition)}|"
+            "{$Y (line 3 sets it under a condition)}\n");
+  EXPECT_EQ(commands_of("A=1; case \"$A\" in 1) (run 1);; 2) run 2;; esac; run 3"),
+            "run|1\nrun|3\n");
+  EXPECT_EQ(commands_of("A=x; case $A in y) case 1 in *) run 1;; esac;; x) run 2;; esac"),
+            "run|2\n");
 }
 
 TEST(Shell, InvertsConditions) {
@@ -137,6 +187,28 @@ TEST(Shell, KeepsWrittenFilesAndJobOptions) {
   EXPECT_EQ(run.files.at("a.json"), "{\"x\": 3}\n");
   EXPECT_EQ(run.files.at("b.json"), "$N\n");
   EXPECT_EQ(run.sbatch, (std::vector<std::string>{"--nodes=2", "-n", "4"}));
+  const auto either = follow("if have x; then echo 1 > a; else\n echo 2 > a; fi", "test.sh");
+  EXPECT_EQ(shown(either.files.at("a")), "a (line 2 writes it under a condition)");
+  const auto echoed =
+      follow("N=3\necho '{' > a\necho -e \" \\\"x\\\": $N\" >> a; echo } >> a", "test.sh");
+  EXPECT_EQ(echoed.files.at("a"), "{ \n \"x\": 3 \n} \n");
+}
+
+TEST_F(ShellFiles, FillsInTemplates) {
+  file("t.json", "{\"x\": BATCH, \"y\": BATCH,\n \"z\": \"FOLDER\"}");
+  const auto files = [&](const std::string& text) {
+    return follow("N=3\n" + text, folder_ / "test.sh").files;
+  };
+  const std::string filled = "{\"x\": 3, \"y\": 3,\n \"z\": \"a/b\"}";
+  EXPECT_EQ(files("sed s/BATCH/$N/g t.json \\\n | sed \"s#FOLDER#a/b#\" > o.json").at("o.json"),
+            filled);
+  EXPECT_EQ(files("sed s/BATCH/$N/ t.json > o.json").at("o.json").substr(0, 19),
+            "{\"x\": 3, \"y\": BATCH");
+  // Patterns, and what passes through another program, are not followed.
+  EXPECT_EQ(
+      files("sed 's/B.*H/3/' t.json > o.json; sed s/BATCH/$N/ t.json | head | sed s/a/b/ > p; "
+            "sed s/a/b/ no.json > q"),
+      (std::map<std::string, std::string>()));
 }
 
 TEST(Shell, RefusesWhatIsNoScript) {

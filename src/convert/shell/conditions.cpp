@@ -1,5 +1,7 @@
 #include "convert/shell/conditions.hpp"
 
+#include <fnmatch.h>
+
 #include <algorithm>
 #include <cctype>
 #include <charconv>
@@ -60,6 +62,28 @@ Status test(std::vector<std::string> words) {
   return status;
 }
 
+Status presume(const std::vector<std::string>& words) {
+  if (words.size() < 3 || (words[1] != "-z" && words[1] != "-n")) return std::nullopt;
+  std::string_view name = words[2];
+  if (!name.starts_with(kUnknownBegin) || name.find(kUnknownEnd) + 1 != name.size())
+    return std::nullopt;
+  name = name.substr(1, name.size() - 2);
+  if (name.starts_with("${") && name.ends_with("}"))
+    name = name.substr(2, name.size() - 3);
+  else if (name.starts_with("$"))
+    name.remove_prefix(1);
+  const bool is_name = !name.empty() && std::all_of(name.begin(), name.end(), [](unsigned char c) {
+    return std::isalnum(c) || c == '_';
+  });
+  return is_name ? Status(words[1] == "-z") : std::nullopt;
+}
+
+Status fits(const std::string& pattern, const std::string& subject) {
+  if (pattern == "*") return true;
+  if (has_unknown(pattern) || has_unknown(subject)) return std::nullopt;
+  return ::fnmatch(pattern.c_str(), subject.c_str(), 0) == 0;
+}
+
 bool names_arguments(const std::vector<std::string>& words) {
   const auto is_argument = [](std::string_view name) {
     // `${#A}` is the length of A.
@@ -77,7 +101,7 @@ bool names_arguments(const std::vector<std::string>& words) {
   });
 }
 
-void Branches::then(Status status) {
+void Branches::then(Status status, bool presumed) {
   if (frames_.empty()) return;
   Frame& frame = frames_.back();
   if (frame.kind != Kind::condition || frame.mode == Mode::skip) return;
@@ -85,6 +109,23 @@ void Branches::then(Status status) {
     frame.mode = weaker(frame.outer);
     frame.done = std::nullopt;
   } else if (!*status) {
+    frame.mode = Mode::skip;
+  } else {
+    frame.mode = frame.done ? frame.outer : weaker(frame.outer);
+    if (presumed && frame.mode == Mode::run) frame.mode = Mode::presumed;
+    frame.done = true;
+  }
+}
+
+void Branches::choose(Status fits) {
+  Frame& frame = frames_.back();
+  if (frame.outer == Mode::skip) return;
+  if (frame.done == Status(true)) {
+    frame.mode = Mode::skip;
+  } else if (!fits) {
+    frame.mode = weaker(frame.outer);
+    frame.done = std::nullopt;
+  } else if (!*fits) {
     frame.mode = Mode::skip;
   } else {
     frame.mode = frame.done ? frame.outer : weaker(frame.outer);

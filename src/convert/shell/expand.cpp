@@ -102,14 +102,16 @@ std::string Expander::arithmetic(std::string_view expression) {
 
 // `inside` stands between `${` and `}`.
 void Expander::expand_braces(std::string_view inside, bool quoted) {
-  const std::size_t length = name_length(inside);
+  // `${10}` is the tenth argument, `$10` the first and a 0.
+  const std::size_t digits = std::min(inside.find_first_not_of("0123456789"), inside.size());
+  const std::size_t length = std::max(name_length(inside), digits);
   const std::string_view name = inside.substr(0, length);
   std::string_view rest = inside.substr(length);
   const auto values = find(name);
+  const bool all = name == "@" || name == "*";
   const auto mark = [&] { put_value(unknown(fmt::format("${{{}}}", inside)), true); };
   if (rest.empty()) {
-    if (name == "@" || name == "*")
-      return put_array(values.value_or(std::vector<std::string>()), quoted);
+    if (all) return put_array(values.value_or(std::vector<std::string>()), quoted);
     return values && !values->empty() ? put_value((*values)[0], quoted) : values ? void() : mark();
   }
   if (rest == "[@]" || rest == "[*]") return values ? put_array(*values, quoted) : mark();
@@ -121,12 +123,16 @@ void Expander::expand_braces(std::string_view inside, bool quoted) {
                        *index < static_cast<std::int64_t>(values->size());
     return known ? put_value((*values)[static_cast<std::size_t>(*index)], quoted) : mark();
   }
-  // A default: NAME:-word, NAME-word, NAME:=word, NAME=word, NAME:+word, NAME+word.
+  // Arguments that nobody has given have no tail either.
+  if (all && !values && rest[0] == ':') return put_array({}, quoted);
+  // A default: NAME:-word, NAME-word, NAME:=word, NAME=word, NAME:+word, NAME+word; NAME:?word has
+  // none, but a message.
   const bool or_empty = rest[0] == ':';
   if (or_empty) rest.remove_prefix(1);
   const char kind = rest.empty() ? '\0' : rest[0];
-  if (kind != '-' && kind != '=' && kind != '+') return mark();
+  if (kind == '\0' || std::string_view("-=+?").find(kind) == kNone) return mark();
   const bool is_set = values && !(or_empty && (values->empty() || (*values)[0].empty()));
+  if (kind == '?' && !is_set) return mark();
   if (is_set != (kind == '+')) {
     if (is_set) put_value(values->empty() ? "" : (*values)[0], quoted);
     return;
@@ -186,6 +192,11 @@ void Expander::expand(std::string_view raw, Quotes quotes) {
     if (c == kUnknownBegin) {
       const std::size_t end = std::min(raw.find(kUnknownEnd, i), raw.size() - 1) + 1;
       put_value(raw.substr(i, end - i), true);
+      i = end;
+    } else if (const std::size_t end =
+                   quotes == Quotes::here ? kNone : end_of_placeholder(raw, i, literal);
+               end != kNone) {
+      put_value(unknown(raw.substr(i, end - i)), true);
       i = end;
     } else if (c == '\\' && i + 1 < raw.size()) {
       const char next = raw[i + 1];

@@ -109,6 +109,7 @@ class Lexer {
   const std::string& file_;
   int line_;
   std::size_t at_ = 0;
+  int open_brackets_ = 0;
   Command command_;
   std::vector<HereMark> here_;  // announced on this line
   std::vector<Command> commands_;
@@ -133,6 +134,8 @@ void Lexer::step() {
   } else if (sees("&&") || sees("||")) {
     finish(c == '&' ? Link::if_succeeded : Link::if_failed);
     at_ += 2;
+  } else if (end_of_placeholder(text_, at_, /*quoted=*/false) != kNone) {
+    word();
   } else if (c == '<' || c == '>' || sees("&>")) {
     redirect();
   } else if (c == ';' || c == '&' || c == '|') {
@@ -180,6 +183,7 @@ void Lexer::redirect() {
                         command_.words.back().size() == 1;
   if (numbered) command_.words.pop_back();
   const bool output = text_[at_] != '<';
+  const bool appends = sees(">>");
   if (sees("<<<")) {
     at_ += 3;
   } else if (sees("<<")) {
@@ -194,7 +198,10 @@ void Lexer::redirect() {
   const std::size_t words = command_.words.size();
   if (at_ < text_.size() && text_[at_] != '\n') word();
   if (command_.words.size() == words) return;
-  if (output && !numbered) command_.written_to = command_.words.back();
+  if (output && !numbered) {
+    command_.written_to = command_.words.back();
+    command_.appends = appends;
+  }
   command_.words.pop_back();
 }
 
@@ -209,6 +216,13 @@ void Lexer::brackets() {
     at_ = next + 1;
     return;
   }
+  if (text_[at_] == '(') {
+    ++open_brackets_;
+  } else if (open_brackets_ > 0) {
+    --open_brackets_;
+  } else {
+    command_.pattern = true;
+  }
   finish(Link::next);
   ++at_;
 }
@@ -219,6 +233,10 @@ void Lexer::word() {
   std::size_t i = at_;
   while (i < text_.size()) {
     const char c = text_[i];
+    if (const std::size_t end = end_of_placeholder(text_, i, /*quoted=*/false); end != kNone) {
+      i = end;
+      continue;
+    }
     if (is_blank(c) || c == '\n' || c == ';' || c == '&' || c == '|' || c == '<' || c == '>' ||
         c == ')')
       break;
@@ -287,6 +305,24 @@ std::size_t end_of_brackets(std::string_view text, std::size_t open) {
     }
   }
   return kNone;
+}
+
+std::size_t end_of_placeholder(std::string_view text, std::size_t at, bool quoted) {
+  if (text[at] != '<' || at + 1 >= text.size()) return kNone;
+  if (!is_name(text[at + 1]) && text[at + 1] != '/') return kNone;
+  const std::size_t close = text.find_first_of("<>\n|;&$`\"'", at + 1);
+  if (close == kNone || text[close] != '>') return kNone;
+  const std::string_view inside = text.substr(at + 1, close - at - 1);
+  // `<in >out`, `<in 2>err` and `<in>>out` are redirections.
+  const std::size_t last_word = inside.find_last_of(" \t") + 1;
+  const std::string_view last = inside.substr(last_word);
+  const bool has_space = last_word > 0;
+  const char next = close + 1 < text.size() ? text[close + 1] : ' ';
+  const bool is_number = has_space && last.find_first_not_of("0123456789") == kNone;
+  if (is_number || next == '>' || next == '&') return kNone;
+  if (has_space) return close + 1;
+  const bool glued = at == 0 || (!is_blank(text[at - 1]) && text[at - 1] != '\n');
+  return !quoted && (glued || is_blank(next) || next == '\n') ? close + 1 : kNone;
 }
 
 std::optional<std::size_t> assignment_at(std::string_view text) {

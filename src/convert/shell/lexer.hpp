@@ -23,6 +23,8 @@ struct Command {
   Link link = Link::next;
   int line = 0;            ///< counted from 1
   std::string written_to;  ///< the word after `>` or `>>`, "" without one
+  bool appends = false;    ///< it is `>>`
+  bool pattern = false;    ///< a `)` without a `(` ends it: the last word is a case's pattern
   std::optional<HereDocument> here;
 };
 
@@ -39,5 +41,10 @@ std::optional<std::size_t> assignment_at(std::string_view text);
 /// The end, one past `)`, of the `$( ... )` or `( ... )` whose `(` stands at `open`; npos when it
 /// is not closed. Quotes and here-documents within may hold brackets.
 std::size_t end_of_brackets(std::string_view text, std::size_t open);
+
+/// The end, one past `>`, of a placeholder that a reader is to fill in, `<path to the data>`, at
+/// `at`; npos where none begins there, but maybe a redirection. In quotes one is known by its
+/// spaces.
+std::size_t end_of_placeholder(std::string_view text, std::size_t at, bool quoted);
 
 }  // namespace trireme::convert::shell

@@ -1,9 +1,9 @@
 // What a shell script would run, found by following it without running anything.
 //
 // Followed are assignments, arrays, quotes, arithmetic, defaults, functions, `source`,
-// here-documents and conditions on what is known; loops are followed once. What the environment or
-// another program would tell is marked (unknown.hpp), and so is what only an undecided condition
-// sets.
+// here-documents, `sed` on a template and conditions on what is known; loops are followed once.
+// What the environment or another program would tell is marked (unknown.hpp), and so is what only
+// an undecided condition sets.
 #pragma once
 
 #include <filesystem>
@@ -26,7 +26,7 @@ struct RunCommand {
 /// What a script would do.
 struct Run {
   std::vector<RunCommand> commands;          ///< all but the shell's own
-  std::map<std::string, std::string> files;  ///< those that `cat << END > name` would write
+  std::map<std::string, std::string> files;  ///< those that `cat << END`, echo and sed would write
   std::vector<std::string> sbatch;           ///< the words of its #SBATCH lines
 };
 

@@ -1,0 +1,98 @@
+// The one who follows a script: script.cpp goes through its commands, commands.cpp takes each.
+#pragma once
+
+#include <algorithm>
+#include <filesystem>
+#include <initializer_list>
+#include <map>
+#include <optional>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "convert/shell/conditions.hpp"
+#include "convert/shell/expand.hpp"
+#include "convert/shell/lexer.hpp"
+#include "convert/shell/script.hpp"
+#include "convert/shell/variables.hpp"
+
+namespace trireme::convert::shell {
+
+// Functions, sourced files and `eval` within each other: deeper is a script that calls itself.
+inline constexpr int kDeepest = 16;
+
+// Commands that are followed in all: a function that calls others many times grows fast.
+inline constexpr int kMostCommands = 100'000;
+
+inline bool is_one_of(std::string_view word, std::initializer_list<std::string_view> words) {
+  return std::find(words.begin(), words.end(), word) != words.end();
+}
+
+/// Follows one script; `run` is what it would do.
+class Follower {
+ public:
+  Follower(const std::filesystem::path& file, const Definitions& definitions)
+      : file_(file.string()), folder_(file.parent_path()), variables_(definitions, file_) {}
+
+  void follow_text(std::string_view text, int first_line = 1) {
+    follow_commands(read_commands(text, file_, first_line));
+  }
+
+  Run run;
+
+ private:
+  using Commands = std::vector<Command>;
+
+  void follow_commands(const Commands& commands);
+  std::size_t define_function(const Commands& commands, std::size_t at);
+  bool is_keyword(Command& command);
+  void follow_one(const Command& command);
+  std::optional<std::size_t> pattern_after(const Commands& commands, std::size_t at) const;
+  Status fits_case(const Commands& commands, std::size_t first, std::size_t last);
+  bool runs_after(const Command& command);
+
+  void assign(const std::string& word, int line);
+  void declare(const std::vector<std::string>& words, std::size_t first, int line);
+  void loop_over(const Command& command);
+  bool enters_loop() const;
+  bool is_builtin(const std::vector<std::string>& words, const Command& command);
+  void call(const Commands& body, const std::vector<std::string>& words);
+  std::filesystem::path beside(const std::string& name) const;
+  void source(const std::string& name);
+  void write(const Command& command, const std::string& text);
+  void edit(const std::vector<std::string>& words, const Command& command);
+  void follow_inner(const std::string& text, int line, const std::vector<std::string>& before);
+  void record(std::vector<std::string> words, int line);
+  std::optional<std::string> output_of(const std::string& text);
+
+  Expander expander() {
+    return Expander(variables_.values(),
+                    [this](const std::string& text) { return output_of(text); });
+  }
+  std::vector<std::string> expand_all(const std::vector<std::string>& raw, std::size_t first) {
+    std::vector<std::string> words;
+    for (std::size_t i = first; i < raw.size(); ++i)
+      for (std::string& word : expander().words(raw[i])) words.push_back(std::move(word));
+    return words;
+  }
+
+  std::string file_;
+  std::filesystem::path folder_;
+  Variables variables_;
+  std::map<std::string, Commands> functions_;
+  Branches branches_;
+  Status status_ = true;
+  bool assumed_ = false;                   // status_ is of a program, which is taken to succeed
+  bool presumed_ = false;                  // status_ is what a test of an unset variable says
+  Status loop_ends_on_;                    // the status that ends the loop whose `do` is awaited
+  bool asks_for_arguments_ = false;        // the last condition did, and they are not known
+  bool inverts_ = false;                   // `!` stands before the command
+  Mode mode_ = Mode::run;                  // of the command being followed
+  std::vector<std::string> words_before_;  // of the launcher around `bash -c`
+  std::optional<std::string> piped_;       // what the `sed` before prints into a pipe
+  bool stopped_ = false;
+  int depth_ = 0;
+  int followed_ = 0;
+};
+
+}  // namespace trireme::convert::shell
