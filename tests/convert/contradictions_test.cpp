@@ -73,10 +73,73 @@ TEST(Contradictions, WhatHasNoCounterpart) {
   EXPECT_EQ(error_of("--position-embedding-type rope"),
             "--position-embedding-type rope: Trireme's network is GPT-2's: learned positions and "
             "layer norms");
-  EXPECT_EQ(error_of("--train-tokens 5"),
-            "--train-tokens 5: counts tokens; give samples: tokens / --seq-length");
-  EXPECT_EQ(error_of("", "python pretrain_t5.py"),
+  EXPECT_EQ(error_of("--zzzzzzzzz 3", "python pretrain_t5.py"),
             "pretrain_t5.py trains a model that Trireme does not have: it trains GPT and BERT");
+  EXPECT_EQ(error_of("--zzzzzzzzz 3 --num-experts 2 4"),
+            "--num-experts 2 4: Trireme has no mixture of experts; train the dense model");
+}
+
+TEST(Contradictions, OneExpertIsNone) {
+  const std::string deck = deck_of("--num-experts 1 --moe-loss-coeff 0.01");
+  EXPECT_NE(deck.find("#   --moe-loss-coeff 0.01: belongs to a mixture of experts\n"),
+            std::string::npos)
+      << deck;
+}
+
+TEST(Contradictions, NewRunsFromOldWeights) {
+  EXPECT_EQ(error_of("--finetune --load old"),
+            "--finetune: a checkpoint continues its run; 'trireme-convert hf' there and back makes "
+            "one of iteration 0");
+  const std::string deck = deck_of("--finetune --no-load-optim");
+  EXPECT_NE(deck.find("#   --no-load-optim: loads nothing without --load\n"), std::string::npos)
+      << deck;
+}
+
+TEST(Contradictions, LengthsInTokens) {
+  const std::string network =
+      "python pretrain_gpt.py --num-layers 4 --hidden-size 64 --num-attention-heads 4 --seq-length "
+      "32 --max-position-embeddings 32 --lr 1e-3 --data-path d --tokenizer-type NullTokenizer "
+      "--vocab-size 100 --micro-batch-size 2 --global-batch-size 8 ";
+  const auto deck_of_tokens = [&](const std::string& more) {
+    std::istringstream text(network + more);
+    std::vector<std::string> words;
+    for (std::string word; text >> word;) words.push_back(word);
+    return convert({.words = words}).deck;
+  };
+  const auto expect = [](const std::string& deck, const std::string& text) {
+    EXPECT_NE(deck.find(text), std::string::npos) << text << "\n" << deck;
+  };
+  const std::string deck = deck_of_tokens(
+      "--train-tokens 320_000 --train-samples 30_000 --lr-decay-tokens 256000 "
+      "--lr-warmup-tokens 3300");
+  expect(deck, "  samples: 10000                      # --train-tokens 320_000 / 32 = 10000\n");
+  expect(deck, "  decay: 8000 samples                 # --lr-decay-tokens 256000 / 32 = 8000\n");
+  expect(deck, "  warmup: 103 samples ");
+  expect(deck, "#   --train-samples 30_000: --train-tokens 320_000 wins\n");
+  const std::string shorter = deck_of_tokens("--train-tokens 320000 --train-samples 9000");
+  expect(shorter, "  samples: 9000 ");
+  expect(shorter, "#   --train-tokens 320000: --train-samples 9000 ends the run before\n");
+  EXPECT_EQ(error_of("--lr-decay-tokens 2560"),
+            "--lr-decay-tokens 2560: counts tokens, but the run counts iterations; give "
+            "--lr-decay-iters 10 = tokens / (--seq-length * --global-batch-size)");
+}
+
+TEST(Contradictions, PartitionsOfDeepSpeed) {
+  const auto deck_of_method = [](const std::string& method) {
+    return convert({.words = words_with("--micro-batch-size 2 --global-batch-size 8 "
+                                        "--pipeline-model-parallel-size 2 --pp-partition-method " +
+                                            method,
+                                        "pretrain_gpt.py")})
+        .deck;
+  };
+  EXPECT_NE(deck_of_method("type:transformer|embedding").find("partition: 2-2 "),
+            std::string::npos);
+  EXPECT_NE(deck_of_method("type:transformer").find("stages have the same number of layers"),
+            std::string::npos);
+  EXPECT_EQ(error_of("--pipeline-model-parallel-size 2 --pp-partition-method parameters",
+                     "pretrain_gpt.py"),
+            "--pp-partition-method parameters: has no key; give --balance with the layers of each "
+            "stage, 4-5-5-4");
 }
 
 TEST(Contradictions, KeptInputsThatNobodyShares) {
@@ -139,7 +202,7 @@ TEST(Contradictions, Layout) {
   EXPECT_EQ(error_of("--tensor-model-parallel-size 2 --pipeline-model-parallel-size 2",
                      "torchrun --nproc_per_node 6 pretrain_gpt.py"),
             "6 ranks (--nproc_per_node 6 --nnodes 1) are not a multiple of tensor * pipeline = 2 * "
-            "2 = 4");
+            "2 = 4 (--ranks N gives another number)");
   EXPECT_EQ(error_of("", "srun -N 2 --ntasks-per-node=3 python pretrain_gpt.py"),
             "batch.global = 8 is not a multiple of batch.micro * parallel.data = 2 * 6 = 12 (try "
             "12)");
@@ -259,6 +322,16 @@ TEST_F(WithJson, ItsScheduleWins) {
             std::string::npos);
 }
 
+TEST_F(WithJson, PartsThatAreSwitchedOff) {
+  EXPECT_EQ(errors_with(R"({"curriculum_learning": {"enabled": false, "curriculum_type": "seqlen"},
+                            "zero_optimization": {"stage": 1, "cpu_offload": false,
+                                                  "offload_optimizer": {"device": "none"}}})"),
+            "");
+  EXPECT_EQ(errors_with(R"({"zero_optimization": {"offload_optimizer": {"device": "cpu"}}})"),
+            "ds.json: \"zero_optimization.offload_optimizer\": ...: there is no offload; remove it "
+            "from the recipe\n1 error; no deck was written.");
+}
+
 TEST_F(WithJson, UnknownAndBadFiles) {
   EXPECT_EQ(errors_with(R"({"train_batch_sise": 8})"),
             "ds.json: unknown key \"train_batch_sise\"; did you mean 'train_batch_size'? (--ignore "
@@ -266,30 +339,6 @@ TEST_F(WithJson, UnknownAndBadFiles) {
   EXPECT_EQ(errors_with("[1]"), "'ds.json' is not a JSON object");
   EXPECT_EQ(errors_with("{\n \"steps_per_print\": 1,\n}").substr(0, 62),
             "'ds.json' is not JSON: at line 3, column 1: syntax error while");
-}
-
-TEST_F(WithJson, VariablesThatTheScriptDoesNotSet) {
-  const fs::path script =
-      file("train.sh",
-           "python pretrain_gpt.py --num-layers $L --hidden-size 64 --num-attention-heads 4 \\\n"
-           " --micro-batch-size 2 --seq-length 8 --lr 1 --train-iters 1 --save $(date)/x \\\n"
-           " --tokenizer-type NullTokenizer --vocab-size 9 $MORE --num-workers $W");
-  EXPECT_EQ(errors_of({.file = script}),
-            script.string() +
-                ":1: --num-layers $L: the script does not say what $L is (give --define L=...)\n" +
-                script.string() +
-                ":1: --save $(date)/x: the script does not say what $(date) is (write the value in "
-                "its place)\n2 errors; no deck was written.");
-  EXPECT_EQ(errors_of({.file = script, .definitions = {{"L", "2"}}, .ignored = {"save"}}), "");
-}
-
-TEST_F(WithJson, CommandsThatHideTheirFlags) {
-  const fs::path script = file("train.sh", "prepare.py\npython pretrain_gpt.py --lr 1 $FLAGS");
-  EXPECT_EQ(message_of<DataError>([&] { convert({.file = script}); }),
-            fmt::format("'{0}' has no training command: expected a program such as pretrain_gpt.py "
-                        "with --num-layers; {0}:1 runs prepare.py; {0}:2 runs pretrain_gpt.py, "
-                        "where the script does not say what $FLAGS is (give --define FLAGS=...)",
-                        script.string()));
 }
 
 }  // namespace

@@ -102,7 +102,10 @@ void Parser::one_flag(const std::string& word, const std::vector<std::string>& w
     return error(fmt::format("{} takes no value", shown(text)));
   if (takes != Takes::nothing && given.values.empty())
     return error(fmt::format("{} has no value", given.name));
-  if (unknown) return error(fmt::format("{}: {}", shown(text), unknown_values(text)));
+  if (unknown) {
+    parsed.arguments.add_unreadable(given.flag->name);
+    return error(fmt::format("{}: {}", shown(text), unknown_values(text)));
+  }
   if (const Given* before = parsed.arguments.find(given.flag->name);
       before && before->values != given.values)
     note(fmt::format("{} wins over {}, which stands before it", shown(given.text()),
@@ -122,6 +125,13 @@ nlohmann::json read_json(const std::string& text, const std::string& name) {
     throw DataError("'{}' is not JSON: {}", name,
                     message.substr(place == std::string_view::npos ? 0 : place));
   }
+}
+
+/// Whether a part of the file says itself that it has no say: {"enabled": false}, and what is
+/// offloaded to the device "none".
+bool is_switched_off(const nlohmann::json& value) {
+  return value.is_object() && (value.value("enabled", nlohmann::json()) == false ||
+                               value.value("device", nlohmann::json()) == "none");
 }
 
 /// Adds what is under `value`, the key `path` of the JSON file.
@@ -144,6 +154,7 @@ void add_json(const nlohmann::json& value, const std::string& path, const std::s
                            suggestion(json_keys(), path, ""), path)});
     return;
   }
+  if (is_switched_off(value) || (flag->fate == Fate::refused && value == false)) return;
   const std::string text = value.is_string() ? value.get<std::string>() : value.dump();
   if (text == "auto") return;  // the command line says it
   if (flag->fate != Fate::dropped && value.is_structured() && flag->fate != Fate::refused)

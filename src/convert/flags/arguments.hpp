@@ -34,11 +34,16 @@ class Arguments {
   /// The flag called `name`, null when it is not given.
   const Given* find(std::string_view name) const;
   bool has(std::string_view name) const { return find(name) != nullptr; }
+  /// Says that the flag `name` is there, though its value is an error.
+  void add_unreadable(std::string_view name) { unreadable_.insert(name); }
+  /// Whether the flag is there, with a value or with one that is an error.
+  bool mentions(std::string_view name) const { return has(name) || unreadable_.contains(name); }
   /// Every flag once.
   const std::vector<Given>& all() const { return given_; }
 
  private:
   std::vector<Given> given_;
+  std::set<std::string_view> unreadable_;
 };
 
 /// What parsing finds beside the arguments.

@@ -43,13 +43,47 @@ bool trains(const TrainingCommand& command) {
   });
 }
 
+/// What a program does that has a network's flags, but does not train; "" of others.
+std::string_view other_purpose(const TrainingCommand& command) {
+  const auto names = [&](std::string_view word) {
+    return command.program.find(word) != std::string::npos;
+  };
+  const auto is_task = [](const std::string& word) { return word.starts_with("--task"); };
+  if (names("generat") || names("server") || names("inference"))
+    return ", which generates text: trireme-generate does that";
+  if (names("eval") || std::any_of(command.flags.begin(), command.flags.end(), is_task))
+    return ", which evaluates a checkpoint: trireme-evaluate does that";
+  return "";
+}
+
 /// What is said of a program that does not train: what its flags may be hidden in.
 std::string other_program(const TrainingCommand& command) {
   if (command.program.empty()) return "";
   std::string text = fmt::format("; {} runs {}", command.place, command.program);
+  if (const std::string_view purpose = other_purpose(command); !purpose.empty())
+    return text.append(purpose);
   for (const std::string& word : command.flags)
     if (shell::has_unknown(word)) text += fmt::format(", where {}", unknown_values(word));
   return text;
+}
+
+/// What is said of a command whose program is not known, `$run_cmd`, or stands in another script.
+std::string hidden_program(const shell::RunCommand& command) {
+  const auto is_script = [](const std::string& word) { return word.ends_with(".sh"); };
+  const auto script = std::find_if(command.words.begin(), command.words.end(), is_script);
+  if (script != command.words.end())
+    return fmt::format("; {}:{} starts {}: convert that, with --define for what it takes from here",
+                       command.file, command.line, shell::shown(*script));
+  const Words& words = command.words;
+  const bool has_network = std::find(words.begin(), words.end(), "--num-layers") != words.end();
+  for (std::size_t i = 0; i < (has_network ? words.size() : std::min<std::size_t>(words.size(), 1));
+       ++i) {
+    const bool is_value = i > 0 && words[i - 1].starts_with("-");
+    if (shell::has_unknown(words[i]) && !is_value)
+      return fmt::format("; {}:{} runs {}, where {}", command.file, command.line,
+                         shell::shown(words[i]), unknown_values(words[i]));
+  }
+  return "";
 }
 
 std::optional<std::int64_t> whole(std::string_view text) {
@@ -141,11 +175,17 @@ TrainingCommand find_training_command(const shell::Run& run, const std::string& 
   std::vector<TrainingCommand> found;
   std::vector<std::string> places;
   std::string others;
+  const bool has_strays = !stray_flags(run).empty();
   for (const shell::RunCommand& command : run.commands) {
     auto candidate = cut(command);
-    if (!candidate) continue;
-    if (!trains(*candidate)) others += other_program(*candidate);
-    if (!trains(*candidate) || (line && command.line != *line)) continue;
+    if (candidate && candidate->program.empty() && has_strays) continue;
+    if (!candidate) {
+      others += hidden_program(command);
+      continue;
+    }
+    const bool is_training = trains(*candidate) && other_purpose(*candidate).empty();
+    if (!is_training) others += other_program(*candidate);
+    if (!is_training || (line && command.line != *line)) continue;
     const bool is_new = std::none_of(found.begin(), found.end(), [&](const auto& other) {
       return other.program == candidate->program && other.flags == candidate->flags;
     });
@@ -163,11 +203,22 @@ TrainingCommand find_training_command(const shell::Run& run, const std::string& 
                   found.size(), fmt::join(places, ", "));
 }
 
+std::vector<shell::RunCommand> stray_flags(const shell::Run& run) {
+  std::vector<shell::RunCommand> strays;
+  bool has_program = false;
+  for (const shell::RunCommand& command : run.commands) {
+    const auto found = cut(command);
+    if (found && !found->program.empty()) has_program = true;
+    if (found && found->program.empty()) strays.push_back(command);
+  }
+  return has_program ? strays : std::vector<shell::RunCommand>();
+}
+
 std::optional<Ranks> count_ranks(const Words& launcher, const Words& sbatch) {
   const auto has = [&](std::string_view name) { return has_program(launcher, name); };
   if (has("torchrun") || has("torch.distributed.launch") || has("torch.distributed.run"))
     return torch_ranks(launcher);
-  if (has("deepspeed")) return deepspeed_ranks(launcher);
+  if (has("deepspeed") || has("deepspeed.pt")) return deepspeed_ranks(launcher);
   if (has("srun")) return srun_ranks(launcher, sbatch);
   if (has("mpirun") || has("mpiexec")) {
     const auto count = number_of(launcher, {"-n", "-np", "--np"});

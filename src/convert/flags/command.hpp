@@ -23,6 +23,10 @@ struct TrainingCommand {
 TrainingCommand find_training_command(const shell::Run& run, const std::string& file,
                                       std::optional<int> line);
 
+/// The commands of a script that are flags alone, though a program runs in it: a line that was to
+/// go on did not. Nobody runs them.
+std::vector<shell::RunCommand> stray_flags(const shell::Run& run);
+
 /// How many ranks there are, and what says so.
 struct Ranks {
   std::int64_t count = 0;

@@ -1,6 +1,7 @@
 #include "convert/flags/convert.hpp"
 
 #include <fmt/format.h>
+#include <fmt/ranges.h>
 
 #include <system_error>
 
@@ -35,8 +36,8 @@ Configuration find_configuration(const Request& request, const shell::Run& run,
   const std::string& path = given.values[0];
   if (const auto written = run.files.find(path); written != run.files.end()) {
     if (shell::has_unknown(written->second))
-      throw DataError("{}: {}: {}", given.place, shell::shown(path),
-                      unknown_values(written->second));
+      throw DataError("{}: {}: {}; or give the whole file with --ds-config", given.place,
+                      shell::shown(path), unknown_values(written->second));
     return {shell::shown(path), written->second};
   }
   const fs::path beside = request.file.parent_path() / fs::path(path).filename();
@@ -68,6 +69,7 @@ void apply_rows(Recipe& recipe, const Arguments& arguments) {
 }
 
 void apply_rules(Recipe& recipe) {
+  apply_token_rules(recipe);
   apply_model_rules(recipe);
   apply_layout_rules(recipe);
   apply_recompute_rules(recipe);
@@ -76,6 +78,26 @@ void apply_rules(Recipe& recipe) {
   apply_schedule_rules(recipe);
   apply_data_rules(recipe);
   apply_output_rules(recipe);
+}
+
+[[noreturn]] void refuse(const std::vector<Remark>& errors) {
+  std::string text;
+  for (const Remark& remark : errors) text += fmt::format("{}: {}\n", remark.place, remark.message);
+  throw DeckError("{}{} error{}; no deck was written.", text, errors.size(),
+                  errors.size() == 1 ? "" : "s");
+}
+
+/// Of another network the flags matter no more: says that alone.
+void refuse_other_networks(const Recipe& recipe) {
+  for (const std::string_view other : {"t5", "_ict", "vit", "vision", "retro", "realm", "biencoder",
+                                       "multimodal", "vlm", "llava", "mamba", "hybrid"})
+    if (recipe.program.find(other) != std::string::npos)
+      refuse({{recipe.place,
+               recipe.program +
+                   " trains a model that Trireme does not have: it trains GPT and BERT"}});
+  const Given* experts = recipe.flags.find("num-experts");
+  if (experts && experts->values != std::vector<std::string>{"1"})
+    refuse({{experts->place, fmt::format("{}: {}", experts->text(), kNoExperts)}});
 }
 
 Recipe read_recipe(const Request& request) {
@@ -89,6 +111,12 @@ Recipe read_recipe(const Request& request) {
   Parsed parsed = parse_flags(command.flags, command.place, request.ignored);
   take_remarks(recipe, parsed);
   recipe.flags = std::move(parsed.arguments);
+  refuse_other_networks(recipe);
+  for (const shell::RunCommand& flag : stray_flags(run))
+    recipe.draft.note(
+        fmt::format("{}:{}", flag.file, flag.line),
+        fmt::format("{} is no part of the command: the line before it does not end in '\\'",
+                    shell::shown(fmt::format("{}", fmt::join(flag.words, " ")))));
   recipe.deepspeed = recipe.flags.has("deepspeed");
   const Given* given = recipe.flags.find("deepspeed-config");
   if (!given && !request.ds_config.empty())
@@ -103,13 +131,6 @@ Recipe read_recipe(const Request& request) {
                         fmt::format("{} has no say without --deepspeed", configuration.name));
   }
   return recipe;
-}
-
-[[noreturn]] void refuse(const std::vector<Remark>& errors) {
-  std::string text;
-  for (const Remark& remark : errors) text += fmt::format("{}: {}\n", remark.place, remark.message);
-  throw DeckError("{}{} error{}; no deck was written.", text, errors.size(),
-                  errors.size() == 1 ? "" : "s");
 }
 
 std::string title_of(Recipe& recipe) {

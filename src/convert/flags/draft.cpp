@@ -107,12 +107,15 @@ void Draft::check_deck(const std::string& place, std::int64_t ranks) {
   } catch (const DeckError& problem) {
     // A key may be missing because its flag is one of the errors already.
     const bool may_miss = !errors_.empty();
+    const auto is_missing = [](const std::string& message) {
+      return message.starts_with("missing key") || message.find(" needs ") != std::string::npos;
+    };
     std::string_view text = problem.what();
     // The last line counts the errors.
     for (std::size_t end; (end = text.find('\n')) != std::string_view::npos;
          text.remove_prefix(end + 1)) {
       std::string message = without_place(std::string(text.substr(0, end)));
-      if (!may_miss || !message.starts_with("missing key")) error(place, std::move(message));
+      if (!may_miss || !is_missing(message)) error(place, std::move(message));
     }
   }
 }

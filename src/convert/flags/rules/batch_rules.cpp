@@ -100,8 +100,8 @@ void apply_rampup(Recipe& recipe, const Batch& batch) {
     draft.error(*given, "needs three numbers: first batch, its growth, samples");
     return;
   }
-  const bool by_samples = recipe.flags.has("train-samples");
-  if (!by_samples)
+  const bool by_samples = recipe.flags.mentions("train-samples");
+  if (!by_samples && recipe.flags.mentions("train-iters"))
     draft.error(*given, "goes with --train-samples; Megatron-LM refuses it with --train-iters");
   std::int64_t numbers[3];
   for (int i = 0; i < 3; ++i) {

@@ -1,9 +1,12 @@
 // Network, layout, recomputation.
 #include <fmt/format.h>
+#include <fmt/ranges.h>
 
 #include <algorithm>
+#include <cctype>
 #include <initializer_list>
 #include <string_view>
+#include <vector>
 
 #include "convert/flags/rules/rules.hpp"
 
@@ -23,14 +26,8 @@ void allow_only(Recipe& recipe, std::string_view name,
 
 void apply_family(Recipe& recipe) {
   const std::string& program = recipe.program;
-  const auto names = [&](std::string_view word) { return program.find(word) != std::string::npos; };
-  const bool bert = names("bert");
+  const bool bert = program.find("bert") != std::string::npos;
   if (bert) recipe.draft.set("model.family", "bert", program);
-  for (const std::string_view other : {"t5", "ict", "vit", "retro", "multimodal"})
-    if (names(other))
-      recipe.draft.error(recipe.place, fmt::format("{} trains a model that Trireme does not have: "
-                                                   "it trains GPT and BERT",
-                                                   program));
   for (const std::string_view name :
        {"apply-residual-connection-post-layernorm", "bert-no-binary-head", "deep-init"})
     if (const Given* given = recipe.flags.find(name); given && !bert)
@@ -57,6 +54,31 @@ void apply_zero(Recipe& recipe) {
                                     "recipe has {} stages (write stage 1)",
                                     recipe.pipeline()));
   recipe.copy(*stage, "parallel.zero");
+}
+
+/// How DeepSpeed's pipeline cuts the network: by layers, which the deck does by itself where stages
+/// divide them, or by layers and both embeddings, which then stand for a layer each.
+void apply_partition_method(Recipe& recipe) {
+  const Given* given = recipe.flags.find("pp-partition-method");
+  if (!given) return;
+  std::string method = given->values[0];
+  std::transform(method.begin(), method.end(), method.begin(),
+                 [](unsigned char c) { return static_cast<char>(std::tolower(c)); });
+  const std::int64_t stages = recipe.pipeline();
+  const std::int64_t parts = recipe.whole("num-layers").value_or(0) + 2;
+  const bool with_embeddings = method == "type:transformer|embedding";
+  if (stages == 1) {
+    recipe.draft.leave_out(*given, "one stage has all layers");
+  } else if (method == "type:transformer" && (parts - 2) % stages == 0) {
+    recipe.draft.leave_out(*given, "stages have the same number of layers");
+  } else if (with_embeddings && parts % stages == 0 && parts > stages) {
+    std::vector<std::int64_t> layers(static_cast<std::size_t>(stages), parts / stages);
+    --layers.front();
+    --layers.back();
+    recipe.draft.set("parallel.partition", fmt::format("{}", fmt::join(layers, "-")), *given);
+  } else {
+    recipe.draft.error(*given, "has no key; give --balance with the layers of each stage, 4-5-5-4");
+  }
 }
 
 /// Interleaving: of `flag`'s layers, or of its chunks.
@@ -90,6 +112,7 @@ void apply_model_rules(Recipe& recipe) {
   allow_only(recipe, "position-embedding-type", {"absolute", "learned_absolute"}, kNetwork);
   allow_only(recipe, "normalization", {"LayerNorm"}, kNetwork);
   allow_only(recipe, "context-parallel-size", {"1"}, "samples are not cut; raise tensor ranks");
+  allow_only(recipe, "num-experts", {"1"}, kNoExperts);
   allow_only(recipe, "expert-model-parallel-size", {"1"}, "there is no mixture of experts");
   if (const Given* channels = recipe.flags.find("kv-channels")) {
     const std::int64_t heads = recipe.whole("num-attention-heads").value_or(0);
@@ -111,12 +134,14 @@ void apply_layout_rules(Recipe& recipe) {
   if (const Given* given = recipe.one_of("pipeline-model-parallel-size", "pipe-parallel-size"))
     draft.set("parallel.pipeline", fmt::format("{}", recipe.pipeline()), *given);
   if (const Given* given = recipe.flags.find("balance")) recipe.copy(*given, "parallel.partition");
+  apply_partition_method(recipe);
   apply_interleaving(recipe);
   apply_zero(recipe);
   const std::int64_t model = recipe.tensor() * recipe.pipeline();
   if (recipe.ranks && model > 0 && recipe.ranks->count % model != 0)
     draft.error(recipe.place,
-                fmt::format("{} ranks ({}) are not a multiple of tensor * pipeline = {} * {} = {}",
+                fmt::format("{} ranks ({}) are not a multiple of tensor * pipeline = {} * {} = {} "
+                            "(--ranks N gives another number)",
                             recipe.ranks->count, recipe.ranks->source, recipe.tensor(),
                             recipe.pipeline(), model));
 }

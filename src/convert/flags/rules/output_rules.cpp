@@ -4,6 +4,7 @@
 #include <cstdlib>
 #include <filesystem>
 #include <string>
+#include <string_view>
 
 #include "convert/flags/rules/rules.hpp"
 #include "deck/value.hpp"
@@ -18,6 +19,20 @@ std::string run_folder(const std::string& save) {
   return inner ? path.parent_path().string() : save;
 }
 
+/// Flags that begin a new run with the weights of another.
+void apply_new_run(Recipe& recipe) {
+  for (const std::string_view name : {"finetune", "no-load-optim", "no-load-rng"}) {
+    const Given* given = recipe.flags.find(name);
+    if (!given) continue;
+    if (recipe.flags.mentions("load"))
+      recipe.draft.error(*given,
+                         "a checkpoint continues its run; 'trireme-convert hf' there and back "
+                         "makes one of iteration 0");
+    else
+      recipe.draft.leave_out(*given, "loads nothing without --load");
+  }
+}
+
 void apply_checkpoints(Recipe& recipe) {
   Draft& draft = recipe.draft;
   const Given* save = recipe.flags.find("save");
@@ -30,6 +45,7 @@ void apply_checkpoints(Recipe& recipe) {
     if (every) draft.leave_out(*every, "saves nothing without --save");
     draft.set("checkpoint.at_end", "false", std::string("no --save"));
   }
+  apply_new_run(recipe);
   if (!load) return;
   if (save && save->values == load->values) {
     draft.leave_out(*load, "a run goes on from the newest checkpoint of run.output by itself");

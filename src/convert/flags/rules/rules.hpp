@@ -6,10 +6,17 @@
 
 namespace trireme::convert::flags {
 
+/// What is said of a network with several experts.
+inline constexpr std::string_view kNoExperts =
+    "Trireme has no mixture of experts; train the dense model";
+
 /// Network, layout, ZeRO, recomputation.
 void apply_model_rules(Recipe& recipe);
 void apply_layout_rules(Recipe& recipe);
 void apply_recompute_rules(Recipe& recipe);
+
+/// Lengths in tokens, as Megatron-DeepSpeed has them: makes them samples, before the rules below.
+void apply_token_rules(Recipe& recipe);
 
 /// Batches and ramp-up, the run's length. DeepSpeed's train_batch_size = micro * steps * data ranks
 /// is checked here.

@@ -27,8 +27,9 @@ const Given* only_one(Recipe& recipe, std::initializer_list<std::string_view> na
 /// A length in what `given`'s name counts.
 void set_length(Recipe& recipe, const Given& given, std::string_view key) {
   const bool samples = given.flag->name.ends_with("samples");
-  const bool run_counts_samples = recipe.flags.has("train-samples");
-  if (samples != run_counts_samples)
+  const bool run_counts_samples = recipe.flags.mentions("train-samples");
+  const bool run_counts = run_counts_samples || recipe.flags.mentions("train-iters");
+  if (run_counts && samples != run_counts_samples)
     recipe.draft.error(given, fmt::format("counts {}, but '{}' counts {}; Megatron-LM refuses the "
                                           "two together",
                                           samples ? "samples" : "iterations",

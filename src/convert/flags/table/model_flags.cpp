@@ -14,6 +14,7 @@ constexpr std::string_view kFused = "how kernels are fused is not the deck's bus
 constexpr std::string_view kSameResult = "changes no result: Trireme's attention is stable without";
 constexpr std::string_view kWidths = "layer norms, residual sums and the loss are in fp32 anyway";
 constexpr std::string_view kPadding = "padding columns of the vocabulary never enter the softmax";
+constexpr std::string_view kExperts = "belongs to a mixture of experts";
 constexpr std::string_view kOtherTask = "belongs to a model that Trireme does not train";
 
 }  // namespace
@@ -31,6 +32,7 @@ std::vector<Flag> model_flags() {
       to_key("seq-length", "model.sequence"),
       to_key("encoder-seq-length", "model.sequence"),
       to_key("max-position-embeddings", "model.positions"),
+      to_key("max-absolute-position-embeddings", "model.positions"),
       to_key("layernorm-epsilon", "model.layernorm_eps"),
       to_key("norm-epsilon", "model.layernorm_eps"),
       turns("embed-layernorm", "model.embedding_layernorm", "true"),
@@ -62,11 +64,25 @@ std::vector<Flag> model_flags() {
       refuse("multi-latent-attention", kNone, kOtherNetwork),
       refuse("apply-layernorm-1p", kNone, kOtherNetwork),
       refuse("qk-layernorm", kNone, kOtherNetwork),
-      refuse("num-experts", kOne, "Trireme has no mixture of experts; train the dense model"),
+      refuse("attention-head-type", kOne, kOtherNetwork),
+      to_rule("num-experts", "", Takes::several),
+      drop("moe-expert-parallel-size", kOne, kExperts),
+      drop("moe-loss-coeff", kOne, kExperts),
+      drop("moe-aux-loss-coeff", kOne, kExperts),
+      drop("moe-z-loss-coeff", kOne, kExperts),
+      drop("moe-train-capacity-factor", kOne, kExperts),
+      drop("moe-eval-capacity-factor", kOne, kExperts),
+      drop("moe-min-capacity", kOne, kExperts),
+      drop("moe-router-topk", kOne, kExperts),
+      drop("moe-router-load-balancing-type", kOne, kExperts),
+      drop("moe-token-dispatcher-type", kOne, kExperts),
+      drop("moe-grouped-gemm", kNone, kExperts),
+      drop("create-moe-param-group", kNone, kExperts),
+      drop("disable-moe-token-dropping", kNone, kExperts),
       refuse("pretrained-bert", kNone,
              "convert the weights with 'trireme-convert hf' and load them by checkpoint.load"),
       refuse("decoder-num-layers", kOne, kOtherTask),
-      refuse("decoder-seq-length", kOne, kOtherTask),
+      drop("decoder-seq-length", kOne, "belongs to T5: a GPT has one length, --seq-length"),
       drop("retriever-seq-length", kOne, kOtherTask),
       drop("vocab-extra-ids", kOne, kOtherTask),
 

@@ -29,6 +29,7 @@ std::vector<Flag> system_flags() {
       to_rule("num-layers-per-virtual-pipeline-stage", "parallel.interleave"),
       to_rule("num-virtual-stages-per-pipeline-rank", "parallel.interleave"),
       to_rule("balance", "parallel.partition"),
+      to_rule("pp-partition-method", "parallel.partition"),
       turns("sequence-parallel", "parallel.sequence", "true"),
       to_rule("use-distributed-optimizer", "parallel.zero", kNone),
       turns("overlap-grad-reduce", "parallel.overlap.gradients", "true"),
@@ -50,6 +51,8 @@ std::vector<Flag> system_flags() {
       drop("world-size", kOne, kLauncher),
       drop("local-rank", kOne, kLauncher),
       drop("local-world-size", kOne, kLauncher),
+      drop("master-addr", kOne, kLauncher),
+      drop("master-port", kOne, kLauncher),
 
       // DeepSpeed.
       to_rule("deepspeed", "", kNone),
@@ -98,12 +101,14 @@ const std::vector<Flag>& json_keys() {
       drop("zero_optimization.stage3_max_reuse_distance", kOne, kZeroDetail),
       drop("zero_optimization.stage3_prefetch_bucket_size", kOne, kZeroDetail),
       drop("zero_optimization.stage3_param_persistence_threshold", kOne, kZeroDetail),
+      drop("zero_optimization.stage3_param_persitence_threshold", kOne, kZeroDetail),
       drop("zero_optimization.stage3_gather_fp16_weights_on_model_save", kOne, kWholeCheckpoint),
       drop("zero_optimization.stage3_gather_16bit_weights_on_model_save", kOne, kWholeCheckpoint),
       drop("zero_optimization.elastic_checkpoint", kOne, "every checkpoint loads at any layout"),
       refuse("zero_optimization.cpu_offload", kOne, kOffload),
       refuse("zero_optimization.offload_optimizer", kOne, kOffload),
       refuse("zero_optimization.offload_param", kOne, kOffload),
+      drop("aio", kOne, "there is no offload"),
       drop("zero_allow_untested_optimizer", kOne, "there are no untested ones"),
       drop("optimizer", kOne, kClientOptimizer),
       to_rule("scheduler.type", "schedule.type"),
@@ -124,6 +129,7 @@ const std::vector<Flag>& json_keys() {
       drop("communication_data_type", kOne, kTransport),
       drop("data_types", kOne, kTransport),
       refuse("curriculum_learning", kOne, "sequences have one length"),
+      refuse("data_efficiency", kOne, "every sample is taken, with all its tokens"),
       refuse("sparse_attention", kOne, "attention is dense"),
   };
   return table;

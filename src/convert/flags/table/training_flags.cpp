@@ -11,11 +11,8 @@ constexpr auto kSeveral = Takes::several;
 constexpr std::string_view kLogged = "always logged";
 constexpr std::string_view kPartState =
     "a checkpoint has the whole state, so that a run goes on bit by bit";
-constexpr std::string_view kNewRun =
-    "a checkpoint continues its run; 'trireme-convert hf' there and back makes one of iteration 0";
 constexpr std::string_view kOneScheduler =
     "the schedule is the deck's; 'trireme-pretrain --restart' says what changed";
-constexpr std::string_view kTokens = "counts tokens; give samples: tokens / --seq-length";
 constexpr std::string_view kWhenEvaluating = "for trireme-evaluate, which has its own options";
 constexpr std::string_view kWhenGenerating = "for trireme-generate, which has its own options";
 
@@ -32,7 +29,7 @@ std::vector<Flag> training_flags() {
       to_rule("rampup-batch-size", "batch.rampup.start", kSeveral),
       to_rule("train-iters", "train.iterations"),
       to_rule("train-samples", "train.samples"),
-      refuse("train-tokens", kOne, kTokens),
+      to_rule("train-tokens", "train.samples"),
       to_key("exit-interval", "train.exit_interval", "iterations"),
       to_key("exit-duration-in-mins", "train.exit_duration", "minutes"),
       to_key("kill-switch-path", "train.kill_switch"),
@@ -52,11 +49,11 @@ std::vector<Flag> training_flags() {
       to_rule("lr-decay-style", "schedule.type"),
       to_rule("lr-decay-iters", "schedule.decay"),
       to_rule("lr-decay-samples", "schedule.decay"),
-      refuse("lr-decay-tokens", kOne, kTokens),
+      to_rule("lr-decay-tokens", "schedule.decay"),
       to_rule("lr-warmup-fraction", "schedule.warmup"),
       to_rule("lr-warmup-iters", "schedule.warmup"),
       to_rule("lr-warmup-samples", "schedule.warmup"),
-      refuse("lr-warmup-tokens", kOne, kTokens),
+      to_rule("lr-warmup-tokens", "schedule.warmup"),
       to_rule("warmup", "schedule.warmup"),
       to_rule("lr-warmup-init", "schedule.warmup"),
       refuse("lr-decay-ratio", kOne, "give --lr-decay-iters and --min-lr"),
@@ -105,9 +102,9 @@ std::vector<Flag> training_flags() {
       to_rule("load", "checkpoint.load"),
       to_rule("save-interval", "checkpoint.every"),
       turns("async-save", "checkpoint.async", "true"),
-      refuse("finetune", kNone, kNewRun),
-      refuse("no-load-optim", kNone, kNewRun),
-      refuse("no-load-rng", kNone, kNewRun),
+      to_rule("finetune", "", kNone),
+      to_rule("no-load-optim", "", kNone),
+      to_rule("no-load-rng", "", kNone),
       drop("no-save-optim", kNone, kPartState),
       drop("no-save-rng", kNone, kPartState),
       drop("ckpt-format", kOne, "a checkpoint is one HDF5 file of the logical model"),
@@ -149,6 +146,7 @@ std::vector<Flag> training_flags() {
       drop("log-world-size-to-tensorboard", kNone, kLogged),
       drop("log-learning-rate-to-tensorboard", kNone, kLogged),
       drop("log-loss-scale-to-tensorboard", kNone, kLogged),
+      drop("log-optimizer-states-to-tensorboard", kNone, "log.norms has the norms"),
       drop("no-log-learnig-rate-to-tensorboard", kNone, kLogged),
       drop("no-log-loss-scale-to-tensorboard", kNone, kLogged),
       drop("log-throughput", kNone, kLogged),
