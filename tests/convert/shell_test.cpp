@@ -118,6 +118,22 @@ TEST(Shell, TakesAVariableThatNobodySetsForEmpty) {
   EXPECT_EQ(commands_of("if [ -z $A ]; then B=1; fi; run $B", {{"A", "a"}}), "run|{$B}\n");
 }
 
+TEST(Shell, FollowsArithmeticConditions) {
+  EXPECT_EQ(commands_of("A=2; B=3\nif (( A * 2 > B )); then run 1; else run 2; fi\n"
+                        "if ((A % 2 != 0)); then run 3; fi; (( $A <= 2 )) && run 4; ((A - 2)) || "
+                        "run 5\nif (( A > C || 1 )); then D=1; fi; run $D"),
+            "run|1\nrun|4\nrun|5\nrun|{$D (line 4 sets it under a condition)}\n");
+  EXPECT_EQ(commands_of("for (( i = 0; i < 3; i++ )); do run 1; done; f() { run 2; }; f; (run 3)"),
+            commands_of("for (( i = 0; i < 3; i++ )); do run 1; done") + "run|2\nrun|3\n");
+}
+
+TEST(Shell, KeepsWhatAConditionAddsTo) {
+  EXPECT_EQ(commands_of("A=(--x 1); B='--y 2'; C='--z'\nif have x; then A+=(--w); B=\"$B --v\"; "
+                        "C+=' --u'; fi\nrun ${A[@]} $B $C"),
+            "have|x\nrun|--x|1|{$A (line 2 sets it under a condition)}|--y|2|{$B (line 2 sets it "
+            "under a condition)}|--z|{$C (line 2 sets it under a condition)}\n");
+}
+
 TEST(Shell, FollowsCases) {
   const std::string script =
       "case $A in\n  small) X=1 ;;\n  m*|'large') X=2; Y=3 ;;\n  *) exit 1 ;;\nesac\nrun $X $Y";

@@ -32,6 +32,10 @@ void Follower::follow_one(const Command& command) {
       run.sbatch.push_back(std::move(word));
     return;
   }
+  if (command.words[first] == "((") {
+    status_ = expander().holds(command.words[first + 1]);
+    return;
+  }
   if (is_one_of(command.words[first], {"export", "declare", "local", "readonly", "typeset"})) {
     declare(command.words, first + 1, command.line);
     return;
@@ -58,8 +62,19 @@ void Follower::assign(const std::string& word, int line) {
     name.resize(name.find('['));
     variables_.set(name, {unknown("$" + name)});
   } else if (mode_ == Mode::maybe) {
-    variables_.set(name,
-                   {unknown(fmt::format("${} (line {} sets it under a condition)", name, line))});
+    // What it had before stays in front where the condition only adds to it.
+    const std::string mark =
+        unknown(fmt::format("${} (line {} sets it under a condition)", name, line));
+    const auto old = variables_.values().find(name);
+    const bool known = old != variables_.values().end() && !old->second.empty();
+    const bool is_array = raw.starts_with("(");
+    if (known && appends && is_array)
+      variables_.append(name, std::vector<std::string>{mark});
+    else if (known && !is_array && !old->second[0].empty() &&
+             (appends || expander().text(raw).starts_with(old->second[0])))
+      variables_.set(name, {fmt::format("{} {}", old->second[0], mark)});
+    else
+      variables_.set(name, {mark});
   } else if (raw.starts_with("(") && raw.ends_with(")")) {
     std::vector<std::string> array;
     for (const Command& line_of_words : read_commands(raw.substr(1, raw.size() - 2), file_, line))

@@ -2,6 +2,8 @@
 
 #include <algorithm>
 #include <cctype>
+#include <charconv>
+#include <cstdint>
 
 #include "convert/shell/arithmetic.hpp"
 #include "convert/shell/lexer.hpp"
@@ -98,6 +100,30 @@ std::string Expander::arithmetic(std::string_view expression) {
   };
   const auto value = evaluate(text, value_of);
   return value ? fmt::format("{}", *value) : unknown(fmt::format("$(({}))", expression));
+}
+
+std::optional<bool> Expander::holds(std::string_view expression) {
+  constexpr std::string_view kComparisons[] = {"<=", ">=", "==", "!=", "<", ">"};
+  const auto number = [&](std::string_view part) -> std::optional<std::int64_t> {
+    const std::string text = arithmetic(part);
+    std::int64_t value = 0;
+    const char* end = text.data() + text.size();
+    const auto [stop, error] = std::from_chars(text.data(), end, value);
+    return error == std::errc() && stop == end ? std::optional(value) : std::nullopt;
+  };
+  for (const std::string_view sign : kComparisons) {
+    const std::size_t at = expression.find(sign);
+    if (at == kNone) continue;
+    const auto a = number(expression.substr(0, at));
+    const auto b = number(expression.substr(at + sign.size()));
+    if (!a || !b) return std::nullopt;
+    if (sign == "==") return *a == *b;
+    if (sign == "!=") return *a != *b;
+    if (sign.starts_with('<')) return *a < *b || (sign.size() == 2 && *a == *b);
+    return *a > *b || (sign.size() == 2 && *a == *b);
+  }
+  const auto value = number(expression);
+  return value ? std::optional(*value != 0) : std::nullopt;
 }
 
 // `inside` stands between `${` and `}`.

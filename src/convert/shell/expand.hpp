@@ -26,6 +26,10 @@ class Expander {
   /// The one text that `raw` becomes where blanks do not split, as in an assignment.
   std::string text(std::string_view raw);
 
+  /// Whether the number that `((expression))` asks for is not 0, or its one comparison holds; empty
+  /// where that is not known.
+  std::optional<bool> holds(std::string_view expression);
+
   /// A here-document's text, in which quotes mean nothing.
   std::string here_text(std::string_view raw);
 

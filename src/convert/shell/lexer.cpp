@@ -206,6 +206,16 @@ void Lexer::redirect() {
 }
 
 void Lexer::brackets() {
+  // `((a > b))` asks for a number; `for ((` has three of them.
+  auto& before = command_.words;
+  const std::size_t end = sees("((") ? end_of_brackets(text_, at_) : kNone;
+  if (end != kNone && text_[end - 2] == ')' && (before.empty() || before.back() != "for")) {
+    if (before.empty()) command_.line = line_;
+    before.emplace_back("((");
+    before.emplace_back(text_.substr(at_ + 2, end - at_ - 4));
+    advance(end);
+    return;
+  }
   // `name ( )` begins a function; else a bracket only groups commands.
   std::size_t next = at_ + 1;
   while (next < text_.size() && is_blank(text_[next])) ++next;
