@@ -87,6 +87,12 @@ TEST(Shell, GivesAFunctionArgumentsOfItsOwn) {
             "run|2|x|1|1\nrun|1|3\nrun|{$1}\n");
 }
 
+TEST(Shell, ShiftsTheArgumentsOfAFunction) {
+  EXPECT_EQ(
+      commands_of("f() { local A=$1; shift; run $A $1 $# \"$@\"; shift 5; run $#; }\nf 1 2 3"),
+      "run|1|2|2|2|3\nrun|0\n");
+}
+
 TEST(Shell, FollowsConditions) {
   const std::string script =
       "if [ \"$A\" = yes ]; then X=1\nelif [[ $A -gt 3 ]]; then\n  X=2\nelse\n  X=3\nfi\nrun $X";

@@ -1,5 +1,6 @@
 #include <fmt/format.h>
 
+#include <cstdlib>
 #include <system_error>
 #include <utility>
 
@@ -118,6 +119,8 @@ bool Follower::is_builtin(const std::vector<std::string>& words, const Command& 
     follow_inner(text, command.line, {});
   } else if (name == "sed") {
     edit(words, command);
+  } else if (name == "shift") {
+    shift(words);
   } else if (name == "unset") {
     for (std::size_t i = 1; i < words.size(); ++i) variables_.unset(words[i]);
   } else if (name == "cat" && command.here && !command.written_to.empty()) {
@@ -132,12 +135,24 @@ bool Follower::is_builtin(const std::vector<std::string>& words, const Command& 
     // Of the others only programs that start something are of interest.
     return is_one_of(
         name, {"printf", "cd", "set", "mkdir", "cat", "cp", "rm", "module", "conda", "ulimit",
-               "shift", "trap", "wait", "sleep", "tee", "date", "break", "continue", "getopts"});
+               "trap", "wait", "sleep", "tee", "date", "break", "continue", "getopts"});
   }
   return true;
 }
 
 // ---------------------------------------------------------------------------- commands within
+
+// `shift` or `shift 2` of arguments that are known.
+void Follower::shift(const std::vector<std::string>& words) {
+  const auto all = variables_.values().find("@");
+  if (mode_ == Mode::maybe || all == variables_.values().end()) return;
+  std::vector<std::string> rest = all->second;
+  const std::size_t count = words.size() < 2 ? 1 : std::strtoul(words[1].c_str(), nullptr, 10);
+  rest.erase(rest.begin(),
+             rest.begin() + static_cast<std::ptrdiff_t>(std::min(count, rest.size())));
+  rest.insert(rest.begin(), words[0]);
+  variables_.replace_arguments(rest);
+}
 
 void Follower::call(const Commands& body, const std::vector<std::string>& words) {
   Values outer = variables_.replace_arguments(words);

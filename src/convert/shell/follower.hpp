@@ -56,6 +56,7 @@ class Follower {
   void loop_over(const Command& command);
   bool enters_loop() const;
   bool is_builtin(const std::vector<std::string>& words, const Command& command);
+  void shift(const std::vector<std::string>& words);
   void call(const Commands& body, const std::vector<std::string>& words);
   std::filesystem::path beside(const std::string& name) const;
   void source(const std::string& name);
