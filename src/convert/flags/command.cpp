@@ -76,8 +76,9 @@ std::string hidden_program(const shell::RunCommand& command) {
                        command.file, command.line, shell::shown(*script));
   const Words& words = command.words;
   const bool has_network = std::find(words.begin(), words.end(), "--num-layers") != words.end();
-  for (std::size_t i = 0; i < (has_network ? words.size() : std::min<std::size_t>(words.size(), 1));
-       ++i) {
+  // Without a network's flags only the program itself may hide the training.
+  const std::size_t end = has_network ? words.size() : std::min<std::size_t>(words.size(), 1);
+  for (std::size_t i = 0; i < end; ++i) {
     const bool is_value = i > 0 && words[i - 1].starts_with("-");
     if (shell::has_unknown(words[i]) && !is_value)
       return fmt::format("; {}:{} runs {}, where {}", command.file, command.line,

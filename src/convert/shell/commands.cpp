@@ -1,3 +1,4 @@
+// What each command of a script does: assignments, builtins, files, functions, programs.
 #include <fmt/format.h>
 
 #include <cstdlib>
@@ -13,9 +14,6 @@
 namespace trireme::convert::shell {
 
 namespace fs = std::filesystem;
-
-// ---------------------------------------------------------------------------- assignments,
-// builtins
 
 void Follower::follow_one(const Command& command) {
   std::size_t first = 0;
@@ -139,8 +137,6 @@ bool Follower::is_builtin(const std::vector<std::string>& words, const Command& 
   }
   return true;
 }
-
-// ---------------------------------------------------------------------------- commands within
 
 // `shift` or `shift 2` of arguments that are known.
 void Follower::shift(const std::vector<std::string>& words) {
