@@ -25,6 +25,10 @@ std::string why_no_gpu() {
   int count = 0;
   const cudaError_t code = cudaGetDeviceCount(&count);
   if (code == cudaSuccess && count == 0) return "CUDA sees no GPU";
+  // Of no driver at all CUDA says that it is too old.
+  int driver = 0;
+  if (cudaDriverGetVersion(&driver) == cudaSuccess && driver == 0)
+    return "this machine has no NVIDIA driver";
   return fmt::format("CUDA says: {}", cudaGetErrorString(code));
 }
 
