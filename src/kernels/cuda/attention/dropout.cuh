@@ -6,7 +6,7 @@
 
 namespace trireme::kernels::cuda {
 
-/// Dropout of an operation. Not read when the probability is 0.
+/// Dropout of an operation. Without it `threshold` is 0 and `kept` 1, and the rest is not read.
 struct AttentionDropout {
   DropoutStream stream;  ///< of sample 0
   std::int64_t first_head = 0;

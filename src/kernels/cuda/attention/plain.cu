@@ -19,21 +19,17 @@ __device__ int plain_begin(const AttentionSizes& sizes) {
   return static_cast<int>(blockIdx.x) % tiles_of(sizes.s, kPlainTile) * kPlainTile;
 }
 
-// What a probability is multiplied by.
-template <bool kDropout>
+// What a probability is multiplied by. Without dropout the threshold is 0: a question asked at run
+// time, beside which the kernels need not be compiled twice.
 __device__ auto plain_factor(const AttentionDropout& dropout, const AttentionSizes& sizes,
                              int task) {
-  if constexpr (kDropout) {
-    const HeadDropout head(dropout, task / sizes.heads, task % sizes.heads, sizes.s);
-    return [head, kept = dropout.kept](int query, int key) {
-      return head.keeps(query, key) ? kept : 0.0f;
-    };
-  } else {
-    return [](int, int) { return 1.0f; };
-  }
+  const HeadDropout head(dropout, task / sizes.heads, task % sizes.heads, sizes.s);
+  return [head, kept = dropout.kept](int query, int key) {
+    return head.threshold == 0 || head.keeps(query, key) ? kept : 0.0f;
+  };
 }
 
-template <int kColumns, bool kDropout>
+template <int kColumns>
 __global__ void __launch_bounds__(kPlainThreads)
     plain_forward(const AttentionForwardParameters<float> p) {
   __shared__ PlainMemory memory;
@@ -45,8 +41,7 @@ __global__ void __launch_bounds__(kPlainThreads)
       qkv_rows(p.qkv, sizes, task, 2),
       {p.out + sizes.out_offset(task), sizes.out_stride(), sizes.s, sizes.d}, plain_begin(sizes), 0,
       sizes.causal, first_keys_of(p.document_start, sizes, task), p.scale, memory,
-      plain_factor<kDropout>(p.dropout, sizes, task),
-      [&](int query, float value) { lse[query] = value; });
+      plain_factor(p.dropout, sizes, task), [&](int query, float value) { lse[query] = value; });
 }
 
 // P with dropout and dS for one element: P = exp(score - lse), dS = P (dP - along).
@@ -66,7 +61,7 @@ __device__ void plain_gradient(float& p, float& ds, const RowStatistics* statist
 }
 
 // dQ of 64 queries.
-template <int kColumns, bool kDropout>
+template <int kColumns>
 __global__ void __launch_bounds__(kPlainThreads)
     plain_query_gradient(const AttentionBackwardParameters<float> p) {
   __shared__ PlainMemory memory;
@@ -80,7 +75,7 @@ __global__ void __launch_bounds__(kPlainThreads)
                                                            sizes.out_stride(), sizes.s, sizes.d}
                                          .from(query_begin);
   const RowStatistics* statistics = p.statistics + std::int64_t{task} * sizes.s;
-  const auto factor = plain_factor<kDropout>(p.dropout, sizes, task);
+  const auto factor = plain_factor(p.dropout, sizes, task);
   const FirstKeys first_keys = first_keys_of(p.document_start, sizes, task);
   const int first_tile = first_keys.first_key_tile(query_begin, kPlainTile);
   const int end = keys_end(sizes.s, query_begin + kPlainTile, sizes.causal);
@@ -109,7 +104,7 @@ __global__ void __launch_bounds__(kPlainThreads)
 }
 
 // dK and dV of 64 keys; scores are computed with keys as rows.
-template <int kColumns, bool kDropout>
+template <int kColumns>
 __global__ void __launch_bounds__(kPlainThreads)
     plain_key_gradient(const AttentionBackwardParameters<float> p) {
   __shared__ PlainMemory memory;
@@ -122,7 +117,7 @@ __global__ void __launch_bounds__(kPlainThreads)
                               dout = {p.dout + sizes.out_offset(task), sizes.out_stride(), sizes.s,
                                       sizes.d};
   const RowStatistics* statistics = p.statistics + std::int64_t{task} * sizes.s;
-  const auto factor = plain_factor<kDropout>(p.dropout, sizes, task);
+  const auto factor = plain_factor(p.dropout, sizes, task);
   const FirstKeys first_keys = first_keys_of(p.document_start, sizes, task);
   float dk[4][kColumns] = {}, dv[4][kColumns] = {};
   for (int tile = first_query_tile(key_begin, kPlainTile, sizes.causal);
@@ -165,9 +160,7 @@ void launch_plain_forward(const AttentionForward& args, const Context& context) 
   const auto p = forward_parameters<float>(args);
   dispatch_columns(p.sizes.d, [&](auto columns) {
     constexpr int kColumns = decltype(columns)::value;
-    launch(args.dropout.probability > 0.0 ? plain_forward<kColumns, true>
-                                          : plain_forward<kColumns, false>,
-           plain_blocks(p.sizes), kPlainThreads, 0, context, p);
+    launch(plain_forward<kColumns>, plain_blocks(p.sizes), kPlainThreads, 0, context, p);
   });
 }
 
@@ -175,11 +168,8 @@ void launch_plain_backward(const AttentionBackward& args, const Context& context
   const auto p = backward_parameters<float>(args, context);
   dispatch_columns(p.sizes.d, [&](auto columns) {
     constexpr int kColumns = decltype(columns)::value;
-    const bool dropout = args.dropout.probability > 0.0;
-    launch(dropout ? plain_query_gradient<kColumns, true> : plain_query_gradient<kColumns, false>,
-           plain_blocks(p.sizes), kPlainThreads, 0, context, p);
-    launch(dropout ? plain_key_gradient<kColumns, true> : plain_key_gradient<kColumns, false>,
-           plain_blocks(p.sizes), kPlainThreads, 0, context, p);
+    launch(plain_query_gradient<kColumns>, plain_blocks(p.sizes), kPlainThreads, 0, context, p);
+    launch(plain_key_gradient<kColumns>, plain_blocks(p.sizes), kPlainThreads, 0, context, p);
   });
 }
 
