@@ -321,8 +321,10 @@ TEST_P(AttentionOnGpu, OneDocumentChangesNothing) {
 }
 
 TEST_P(AttentionOnGpu, GivesTheSameBitsTwice) {
-  for (const Case& size :
-       {Case{1024, 3, 11, 64}, Case{520, 2, 9, 128}, Case{777, 3, 5, 80}, Case{300, 2, 5, 256}})
+  for (Case size :
+       {Case{1024, 3, 11, 64}, Case{520, 2, 9, 128}, Case{777, 3, 5, 80}, Case{300, 2, 5, 256}}) {
+    // In fp32 all blocks do the same, each by itself: so few that sanitizers come to an end.
+    if (GetParam() == DType::f32) size = {size.s, 1, 3, size.d};
     for (const double probability : {0.0, 0.1})
       for (const bool causal : {true, false}) {
         Problem problem(size, GetParam(), probability, causal);
@@ -336,6 +338,7 @@ TEST_P(AttentionOnGpu, GivesTheSameBitsTwice) {
           EXPECT_EQ(first.dqkv, second.dqkv) << name;
         }
       }
+  }
 }
 
 // Large scores: one key takes all the probability.
