@@ -1,5 +1,6 @@
 #include "pipeline/executor.hpp"
 
+#include <algorithm>
 #include <map>
 #include <memory>
 #include <vector>
@@ -48,6 +49,7 @@ class Execution {
     int gradients = 0;
     for (const Step& step : schedule)
       which_.push_back(step.passes_gradient() ? gradients++ % 2 : 0);
+    first_gradient_ = std::ranges::find_if(schedule, &Step::passes_gradient) - schedule.begin();
   }
 
   void run(bool overlap) {
@@ -55,7 +57,7 @@ class Execution {
       if (!arriving_) start_receive(i);
       if (arriving_) arriving_->wait();
       arriving_.reset();
-      if (overlap && next_buffer_is_free(i)) start_receive(i + 1);
+      if (overlap && may_receive_beside(i)) start_receive(i + 1);
       compute(i);
       if (overlap) continue;
       // Both at once: two stages that send to each other must not wait for each other.
@@ -66,9 +68,12 @@ class Execution {
   }
 
  private:
-  /// Whether step `i` + 1 receives into memory that step `i` leaves alone.
-  bool next_buffer_is_free(std::size_t i) const {
-    if (i + 1 == schedule_.size()) return false;
+  /// Whether step `i` + 1 may receive while step `i` computes: not into memory that step `i` uses,
+  /// and not the first gradient. That one may answer what step `i` is about to send, and the first
+  /// passes have CUDA wait for all that is queued, a receive too: when memory is freed after
+  /// products were timed, when kernels are loaded.
+  bool may_receive_beside(std::size_t i) const {
+    if (i + 1 == schedule_.size() || i + 1 == first_gradient_) return false;
     const Step &present = schedule_[i], &next = schedule_[i + 1];
     return next.kind != StepKind::forward || present.kind == StepKind::weight_gradient ||
            work_.input(next.slot).data != work_.input(present.slot).data;
@@ -106,6 +111,7 @@ class Execution {
   comm::Communicator& pipeline_;
   PendingSends sends_;
   std::vector<int> which_;                   ///< gradient buffer of each step that passes one
+  std::size_t first_gradient_;               ///< the first step that passes one
   std::unique_ptr<comm::Request> arriving_;  ///< what the next step waits for
 };
 

@@ -4,6 +4,7 @@
 
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <chrono>
 #include <random>
 #include <thread>
@@ -62,10 +63,15 @@ class Arithmetic final : public StageWork {
   Tensor output(int slot) override {
     return outputs_[slot].empty() ? input(slot) : view(outputs_[slot]);
   }
-  Tensor gradient(int which) override { return view(gradients_[which]); }
+  Tensor gradient(int which) override {
+    gradient_awaited_ = true;
+    return view(gradients_[which]);
+  }
 
   void forward(const Step& step) override {
     dawdle();
+    const bool first = std::ranges::none_of(done, &Step::passes_gradient);
+    EXPECT_FALSE(first && gradient_awaited_) << "before the " << to_string(step);
     const int link = link_of(step);
     if (link == 0) fill(input(step.slot), into_link(0, step.micro_batch));
     expect(input(step.slot), into_link(link, step.micro_batch), "input", step);
@@ -129,6 +135,7 @@ class Arithmetic final : public StageWork {
   std::mt19937 random_;
   std::vector<std::vector<double>> inputs_, outputs_;
   std::vector<double> gradients_[2];
+  bool gradient_awaited_ = false;
 };
 
 /// Elements of a message that MPI sends at once, and of one that waits for its receiver.
