@@ -106,7 +106,7 @@ evaluate() {
 
 generate() {
   if ! up_to_date "$run/sample.txt" "$latest"; then
-    "$programs/trireme-generate" --checkpoint "$run" --prompt "$prompt" --tokens 100 \
+    "$programs/trireme-generate" --checkpoint "$run" --device host --prompt "$prompt" --tokens 100 \
       --temperature 0.8 --top-p 0.9 --seed 1 >"$run/sample.tmp"
     mv "$run/sample.tmp" "$run/sample.txt"
   fi
