@@ -24,6 +24,10 @@ constexpr auto kPeaks = std::to_array<Peak>({
     {"RTX 4090", 165.2, 82.6},
 });
 
+/// In the names of parts of GPUs and of GPUs named after others, whose data sheets say less or
+/// more.
+constexpr std::string_view kOthers[] = {" MIG ", " Laptop", " Ti", " 4090 D"};
+
 /// An RTX A4000 is no A40.
 bool names(std::string_view gpu, std::string_view word) {
   const std::size_t begin = gpu.find(word);
@@ -35,6 +39,8 @@ bool names(std::string_view gpu, std::string_view word) {
 }  // namespace
 
 double peak_flops(const std::string& gpu, DType dtype) {
+  for (const std::string_view other : kOthers)
+    if (gpu.find(other) != std::string::npos) return 0.0;
   for (const Peak& peak : kPeaks)
     if (names(gpu, peak.word)) return 1e12 * (size_of(dtype) == 2 ? peak.half : peak.single);
   return 0.0;

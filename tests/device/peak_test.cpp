@@ -17,8 +17,10 @@ TEST(PeakFlops, IsKnownByTheNameThatCudaGives) {
 }
 
 TEST(PeakFlops, IsZeroForOthers) {
-  for (const char* gpu : {"", "NVIDIA RTX A4000", "NVIDIA RTX A1000 Laptop GPU",
-                          "NVIDIA RTX A3000 12GB Laptop GPU", "NVIDIA H20"})
+  for (const char* gpu :
+       {"", "NVIDIA RTX A4000", "NVIDIA RTX A1000 Laptop GPU", "NVIDIA RTX A3000 12GB Laptop GPU",
+        "NVIDIA H20", "NVIDIA A100-SXM4-40GB MIG 1g.5gb", "NVIDIA GeForce RTX 4090 Laptop GPU",
+        "NVIDIA GeForce RTX 4090 D", "NVIDIA GeForce RTX 3090 Ti"})
     EXPECT_EQ(peak_flops(gpu, DType::bf16), 0.0) << gpu;
 }
 
