@@ -41,7 +41,8 @@ void resolve_layout(deck::Deck& deck, std::int64_t ranks) {
     deck.parallel.tensor = deck.parallel.pipeline = 1;
     deck.parallel.partition.reset();
   }
-  // Forward passes alone gain nothing from a schedule.
+  // Forward passes alone keep nothing to compute again, and gain nothing from a schedule.
+  deck.recompute = {};
   deck.parallel.schedule = deck::PipelineSchedule::one_f_one_b;
   deck.parallel.interleave = 1;
   deck.parallel.data = ranks / (deck.parallel.tensor * deck.parallel.pipeline);

@@ -52,6 +52,8 @@ class AfterTraining(RunTest):
         for ranks, *words in [(2, "parallel.tensor=2"), (2,), (4, "parallel.pipeline=4"),
                               (4, "parallel.tensor=4", "parallel.sequence=true"),
                               (4, "parallel.tensor=2"), (3, "parallel.tensor=2"),
+                              (3, "parallel.tensor=2", "recompute.granularity=full",
+                               "recompute.partition=true"),
                               (2, "batch.micro=5", "batch.global=5")]:
             found = self.evaluate("run", *words, ranks=ranks)
             self.assertEqual(found["tokens"], reference["tokens"], (ranks, words))
