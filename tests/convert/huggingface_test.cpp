@@ -232,6 +232,20 @@ TEST_F(HuggingFaceTest, RefusesModelsWithoutCounterpart) {
   EXPECT_FALSE(fs::exists(folder_ / "out"));
 }
 
+TEST_F(HuggingFaceTest, NamesAFolderThatIsNotThere) {
+  EXPECT_EQ(message_of<IoError>([&] { import_model("nowhere", folder_ / "bad.h5", {}); }),
+            "there is no 'nowhere'");
+}
+
+TEST_F(HuggingFaceTest, FindsTheTokenizerFromEverywhere) {
+  const fs::path out = exported();
+  file("out/vocab.json", "{}");
+  file("out/merges.txt", "");
+  import_model(fs::relative(out), folder_ / "imported.h5", {});
+  const std::string deck = checkpoint::Reader(folder_ / "imported.h5").header().deck;
+  EXPECT_NE(deck.find(fs::absolute(out / "vocab.json").string()), std::string::npos) << deck;
+}
+
 TEST_F(HuggingFaceTest, OverwritesNothing) {
   const fs::path out = exported();
   EXPECT_NE(message_of<IoError>([&] {

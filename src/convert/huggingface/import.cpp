@@ -27,6 +27,7 @@ struct Source {
 };
 
 Source find_source(const fs::path& from) {
+  if (!fs::exists(from)) throw IoError("there is no '{}'", from.string());
   if (!fs::is_directory(from)) return {from, from.parent_path()};
   const fs::path weights = from / "model.safetensors";
   if (!fs::exists(weights) && fs::exists(from / "model.safetensors.index.json"))
@@ -56,7 +57,8 @@ deck::Deck plain_deck(const model::ModelConfig& config, const Source& source,
   const fs::path vocab = source.folder / "vocab.json", merges = source.folder / "merges.txt";
   if (fs::exists(vocab) && fs::exists(merges))
     text += fmt::format("data: {{tokenizer: {{type: gpt2, vocab: {}, merges: {}}}}}\n",
-                        deck::write_text(vocab.string()), deck::write_text(merges.string()));
+                        deck::write_text(fs::absolute(vocab).string()),
+                        deck::write_text(fs::absolute(merges).string()));
   return deck::parse(text, "imported", overrides, {.need_data = false});
 }
 
