@@ -62,7 +62,13 @@ count_gpus() {
   local visible
   visible=$(nvidia-smi -L 2>/dev/null | grep -c '^GPU' || true)
   if [ -n "${CUDA_VISIBLE_DEVICES+set}" ]; then
-    visible=$(tr ',' '\n' <<<"$CUDA_VISIBLE_DEVICES" | grep -c '[0-9]' || true)
+    # CUDA stops at the first that is none, as -1.
+    visible=$(tr ',' '\n' <<<"$CUDA_VISIBLE_DEVICES" | sed '/^ *-/,$d' | grep -c '[0-9]' || true)
+  fi
+  # Of GPUs cut into parts (MIG) CUDA shows a process one part.
+  if [ "$visible" -gt 1 ] && { [[ ${CUDA_VISIBLE_DEVICES-} == *MIG-* ]] ||
+    { [ -z "${CUDA_VISIBLE_DEVICES+set}" ] && nvidia-smi -L 2>/dev/null | grep -q '^ *MIG'; }; }; then
+    visible=1
   fi
   echo "${GPUS:-$visible}"
 }
@@ -89,10 +95,12 @@ check_gpus() {
     echo "no GPU is visible"
     return 1
   fi
+  # Also those that programs do not see are listed.
   nvidia-smi --query-gpu=index,compute_cap --format=csv,noheader |
-    awk -F ', *' -v oldest="$oldest_capability" '
-      $2 + 0 < oldest + 0 { printf "GPU %s has compute capability %s, below %s\n", $1, $2, oldest; bad = 1 }
-      END { exit bad }'
+    awk -F ', *' -v oldest="$oldest_capability" -v wanted="$gpus" '
+      $2 + 0 < oldest + 0 { printf "GPU %s has compute capability %s, below %s\n", $1, $2, oldest; next }
+      { ++usable }
+      END { exit usable < wanted }'
 }
 
 # ---- tests
