@@ -1,14 +1,21 @@
 # The CUDA backend: built when a toolkit of version 12 or newer with the headers of cuBLASLt and NCCL is there. The
 # runtime is linked statically, cuBLASLt and NCCL are loaded when a run first needs them, so that the same programs
 # start on machines without a GPU.
+include(CheckLanguage)
 set(TRIREME_WITH_CUDA OFF)
 set(TRIREME_BACKENDS "host")
 set(TRIREME_CUDA_MISSING "")
 
 if(NOT TRIREME_CUDA STREQUAL "OFF")
   find_program(TRIREME_NVCC nvcc HINTS $ENV{CUDA_HOME}/bin /usr/local/cuda/bin)
-  if(TRIREME_NVCC)
-    set(CMAKE_CUDA_COMPILER ${TRIREME_NVCC})
+  # An nvcc that refuses this host's compiler, as old ones do a new one, is as good as none.
+  if(TRIREME_NVCC AND NOT CMAKE_CUDA_COMPILER)
+    set(ENV{CUDACXX} ${TRIREME_NVCC})
+    check_language(CUDA)
+  endif()
+  if(TRIREME_NVCC AND NOT CMAKE_CUDA_COMPILER)
+    set(TRIREME_CUDA_MISSING "${TRIREME_NVCC} does not work with this C++ compiler: its words are in the logs in CMakeFiles")
+  elseif(TRIREME_NVCC)
     enable_language(CUDA)
     find_package(CUDAToolkit REQUIRED)
     find_path(TRIREME_NCCL_INCLUDE nccl.h HINTS ${CUDAToolkit_INCLUDE_DIRS})
