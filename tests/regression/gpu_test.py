@@ -9,6 +9,7 @@ import os
 import subprocess
 import sys
 import unittest
+from unittest import mock
 
 from runs import FAILED, FINISHED, HERE, SCRATCH, RunTest, layout_words, run
 
@@ -157,6 +158,16 @@ class Layouts(GpuTest):
         self.check((1, 2, 1, *INTERLEAVED), (1, 2, 1, *ZERO_BUBBLE),
                    (1, 2, 1, *ZERO_BUBBLE, "parallel.overlap.pipeline=false"),
                    (1, 2, 1, "parallel.overlap.pipeline=false"))
+
+    @needs(2)
+    def test_two_stages_of_one_micro_batch(self):
+        """What times products that no run has met waits for all that is queued: a gradient must not
+        be, before the activation that it answers is sent."""
+        words = [*BF16, "batch.micro=8", "checkpoint.at_end=false"]
+        with mock.patch.dict(os.environ, XDG_CACHE_HOME=str(self.folder / "cache")):
+            self.pretrain("two", *words, *layout_words(1, 2, 1), ranks=2)
+        self.pretrain("one", *words)
+        self.assert_close(self.losses("two"), self.losses("one"), 2e-2, "two stages")
 
     @needs(2)
     def test_documents_on_two_gpus(self):
