@@ -22,6 +22,8 @@ constexpr std::size_t kGpuLibraryBytes = 600u << 20;
 // NCCL 2.28's own memory: what its first communicator takes, midway between 512 MiB on 4 H200s and
 // 620 on 2, and what each one takes.
 constexpr std::size_t kNcclBytes = 576u << 20, kNcclCommunicatorBytes = 185u << 20;
+// What it took more, on 4 H200s, where there are copies of several stages.
+constexpr std::size_t kNcclCopiesOfStagesBytes = 320u << 20;
 
 // Ranks that are taken to be on one node, where stages reach each other's GPUs.
 constexpr int kNodeRanks = 8;
@@ -42,7 +44,9 @@ std::size_t communication_bytes(const grid::Layout& layout, int stage, std::size
     else
       communicators += routes;
   }
-  return communicators == 0 ? 0 : kNcclBytes + communicators * kNcclCommunicatorBytes + mailboxes;
+  if (communicators == 0) return 0;
+  const std::size_t copies = layout.pipeline > 1 && layout.data > 1 ? kNcclCopiesOfStagesBytes : 0;
+  return kNcclBytes + communicators * kNcclCommunicatorBytes + copies + mailboxes;
 }
 
 /// fp32 copies that the host makes of the tensors of one product in a half type; the head's and the
