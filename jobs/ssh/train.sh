@@ -33,7 +33,14 @@ check_host() {
   esac
 }
 
+# ssh passes no environment on: what programs need is named.
+forwarded=()
+for name in PATH LD_LIBRARY_PATH OMP_NUM_THREADS ${!NCCL_@}; do
+  if [ -n "${!name+set}" ]; then forwarded+=(-x "$name"); fi
+done
+
 # add_host NAME [slots=N] [gpus=LIST]: one application context of mpirun; all are one MPI_COMM_WORLD.
+# An -x holds in its own context alone.
 add_host() {
   local name=$1 slots=1 gpus="" word list
   shift
@@ -54,7 +61,7 @@ add_host() {
     *) check_host "$name" ;;
   esac
   if [ ${#contexts[@]} -gt 0 ]; then contexts+=(:); fi
-  contexts+=(-n "$slots" -host "$name:$slots" -wdir "$PWD")
+  contexts+=(-n "$slots" -host "$name:$slots" -wdir "$PWD" "${forwarded[@]}")
   if [ -n "$gpus" ]; then contexts+=(env "CUDA_VISIBLE_DEVICES=$gpus"); fi
   contexts+=("${words[@]}")
 }
@@ -65,12 +72,7 @@ while read -ra line <&3; do
 done 3<"$HOSTS"
 if [ ${#contexts[@]} -eq 0 ]; then refuse "$HOSTS names no host"; fi
 
-# ssh passes no environment on: what programs need is named.
-forwarded=()
-for name in PATH LD_LIBRARY_PATH OMP_NUM_THREADS ${!NCCL_@}; do
-  if [ -n "${!name+set}" ]; then forwarded+=(-x "$name"); fi
-done
 # A host that is lost is noticed after half a minute, not when TCP gives up. The ranks' comm.timeout must
 # be longer: once mpirun has sent something to that host, it waits for TCP again.
 keepalive=(--mca oob_tcp_keepalive_time 5 --mca oob_tcp_keepalive_intvl 5 --mca oob_tcp_keepalive_probes 3)
-run_with_mpirun --mca plm_rsh_agent "$SSH" "${keepalive[@]}" "${forwarded[@]}" "${contexts[@]}"
+run_with_mpirun --mca plm_rsh_agent "$SSH" "${keepalive[@]}" "${contexts[@]}"

@@ -306,6 +306,21 @@ class Scripts(JobTest):
         for line in ("rank 0 of 3: 4,5", "rank 1 of 3: 4,5", "rank 2 of 3: 7"):
             self.assertIn(line, result.out)
 
+    def test_every_host_is_given_the_environment_that_ssh_drops(self):
+        """Two hosts, which the agent makes of this one, leaving as little as ssh does. Each has its
+        own folder for what mpirun's daemons keep."""
+        agent = self.put(self.folder / "agent", '#!/bin/bash\nhost=$1\nshift\nmkdir -p "$host"\n'
+                         'exec env -i HOME="$HOME" TMPDIR="$PWD/$host" PATH=/usr/bin:/bin sh -c "$*"\n')
+        self.put(self.folder / "program", "#!/bin/bash\n"
+                 'echo "rank $OMPI_COMM_WORLD_RANK: $OMP_NUM_THREADS $NCCL_DEBUG $LD_LIBRARY_PATH $PATH"\n')
+        self.hosts.write_text("far slots=1\nfarther slots=2\n")
+        result = self.script(TREE / "jobs/ssh/train.sh", PROGRAM=str(self.folder / "program"),
+                             SSH=str(agent), OMP_NUM_THREADS="3", NCCL_DEBUG="WARN",
+                             LD_LIBRARY_PATH="/opt/lib")
+        self.assertEqual(result.code, FINISHED, result)
+        for rank in range(3):
+            self.assertIn(f"rank {rank}: 3 WARN /opt/lib {self.environment['PATH']}\n", result.out)
+
 
 if __name__ == "__main__":
     unittest.main(verbosity=2)
