@@ -87,7 +87,7 @@ inline DeckArguments parse_deck_options(int argc, char** argv, po::options_descr
       else if (word.string_key == "output" && value.empty())
         throw UsageError("--output: must name a folder");
       else if (word.string_key == "output")
-        arguments.overrides.push_back("run.output=" + deck::write_text(value));
+        arguments.overrides.push_back(deck::text_override("run.output", value));
     }
   }
   if (arguments.path.empty()) throw UsageError("no deck is given");

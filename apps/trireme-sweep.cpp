@@ -68,10 +68,14 @@ Arguments parse(int argc, char** argv) {
     arguments.task = first == "status" ? Task::status : first == "table" ? Task::table : Task::run;
   }
   arguments.deck = parse_deck_options(static_cast<int>(words.size()), words.data(), all_options());
-  for (const char* key : {"jobs", "ranks", "launcher", "sbatch"})
+  for (const char* key : {"jobs", "ranks"})
     if (arguments.has(key))
       arguments.deck.overrides.push_back(
           fmt::format("sweep.{}={}", key, arguments.deck.values[key].as<std::string>()));
+  for (const std::string key : {"launcher", "sbatch"})
+    if (arguments.has(key.c_str()))
+      arguments.deck.overrides.push_back(
+          deck::text_override("sweep." + key, arguments.deck.values[key].as<std::string>()));
   const bool wants_table =
       arguments.has("csv") || arguments.has("markdown") || arguments.has("beside");
   if (wants_table && arguments.task != Task::table)

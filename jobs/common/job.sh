@@ -50,9 +50,15 @@ else
   need_command "$PROGRAM" "set PROGRAM at the top of the job to where trireme-pretrain is"
 fi
 
+# output_word FOLDER: the override that names the run folder, in the quotes of YAML, by which it is read.
+output_word() {
+  local text=${1//\\/\\\\}
+  printf 'run.output="%s"\n' "${text//\"/\\\"}"
+}
+
 # The command that every rank runs.
 words=("$PROGRAM" "$DECK")
-if [ -n "$RUN" ]; then words+=("run.output=$RUN"); fi
+if [ -n "$RUN" ]; then words+=("$(output_word "$RUN")"); fi
 read -ra key_words <<<"$KEYS"
 words+=("${key_words[@]}")
 

@@ -185,6 +185,13 @@ std::string write_text(const std::string& text) {
   return quoted + "\"";
 }
 
+std::string text_override(const std::string& key, const std::string& text) {
+  Problems problems("", {});
+  const Item item = read_yaml(text, /*source=*/0, problems);
+  const bool same = problems.empty() && item.kind == Item::Kind::scalar && item.text == text;
+  return key + "=" + (same ? text : write_text(text));
+}
+
 std::string write_length(const Length& length) {
   if (length.unit == Unit::fraction) return fmt::format("{}", length.value);
   std::string_view word = name_of(length.unit);

@@ -67,6 +67,10 @@ std::size_t read_choice(const Item& item, const std::vector<std::string_view>& w
 /// `text` as a YAML scalar, quoted where it has to be.
 std::string write_text(const std::string& text);
 
+/// `key=text` as an override that gives a key of text this value: quoted only where YAML would read
+/// something else.
+std::string text_override(const std::string& key, const std::string& text);
+
 /// "2000 iterations", "1 sample", "0.01" for a fraction.
 std::string write_length(const Length& length);
 

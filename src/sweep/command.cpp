@@ -3,6 +3,7 @@
 #include "core/error.hpp"
 #include "core/shell.hpp"
 #include "deck/problems.hpp"
+#include "deck/value.hpp"
 
 namespace trireme::sweep {
 namespace {
@@ -43,7 +44,7 @@ std::vector<std::string> run_words(const PlannedSweep& sweep, const PlannedRun& 
   for (const std::string& each : sweep.section.overrides)
     if (!each.starts_with("run.output=")) words.push_back(each);
   for (const deck::SweptValue& value : run.swept.values) words.push_back(value.as_override());
-  words.push_back("run.output=" + run.folder.string());
+  words.push_back(deck::text_override("run.output", run.folder.string()));
   return words;
 }
 

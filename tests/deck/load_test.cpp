@@ -6,6 +6,7 @@
 #include <fstream>
 
 #include "deck/describe.hpp"
+#include "deck/value.hpp"
 #include "decks.hpp"
 
 namespace trireme::deck {
@@ -133,6 +134,16 @@ TEST(Load, TheLastOverrideHoldsAndAnEmptyOneGivesTheDefault) {
   EXPECT_EQ(deck.model.layers, 2);
   EXPECT_EQ(deck.model.dropout.attention, 0);
   EXPECT_EQ(deck.model.hidden, 64);
+}
+
+TEST(Load, TextInAnOverrideIsQuotedWhereYamlReadsSomethingElse) {
+  for (const char* plain : {"runs/a=1,b=2", "runs/a b", "/tmp/it's", "runs/exp#3", "12"})
+    EXPECT_EQ(text_override("run.output", plain), std::string("run.output=") + plain);
+  EXPECT_EQ(text_override("run.output", "runs/exp #3"), "run.output=\"runs/exp #3\"");
+  for (const char* text : {"runs/exp #3", "a: b", "- a",   "[a, b]",  "{a}",  "\"a\" b", "'a'",
+                           "null",        "~",    " a",    "a ",      "a\\b", "*a",      "&a",
+                           "!a",          "# a",  "--- a", "\"a\\\"", "@a",   "|",       "?"})
+    EXPECT_EQ(small_deck({text_override("run.output", text)}).run.output, text) << text;
 }
 
 TEST(Load, AnOverrideReplacesABadValue) {

@@ -243,9 +243,10 @@ class Scripts(JobTest):
     def test_in_a_job_they_train(self):
         job = TREE / "jobs/slurm/one-node.sbatch"
         inside = {"SLURM_JOB_ID": "7", "SLURM_JOB_NUM_NODES": "1", "SLURM_JOB_NAME": "tiny"}
-        result = self.script(job, **inside)
+        keys = self.environment["KEYS"].replace(f"run.output={self.folder / 'run'}", "")
+        result = self.script(job, **inside, RUN="a \\ \"b\" #3", KEYS=keys)
         self.assertEqual(result.code, FINISHED, result)
-        self.assertEqual(len(self.losses("run")), 20)
+        self.assertEqual(len(self.losses("a \\ \"b\" #3")), 20)
         for code in (1, STOPPED_EARLY):
             result = self.script(job, FAIL_WITH=str(code), **inside)
             self.assertEqual(result.code, code, result)
@@ -256,10 +257,10 @@ class Scripts(JobTest):
         job = TREE / "jobs/slurm/array.sbatch"
         keys = self.environment["KEYS"].replace(str(self.folder / "run"), "elsewhere")
         inside = {"SLURM_JOB_ID": "9", "SLURM_ARRAY_JOB_ID": "9", "SLURM_JOB_NUM_NODES": "1",
-                  "RUN": "runs", "KEYS": keys}
+                  "RUN": "runs: odd", "KEYS": keys}
         result = self.script(job, SLURM_ARRAY_TASK_ID="2", **inside)
         self.assertEqual(result.code, FINISHED, result)
-        self.assertIn("peak: 0.0006", (self.folder / "runs/2/deck.yaml").read_text())
+        self.assertIn("peak: 0.0006", (self.folder / "runs: odd/2/deck.yaml").read_text())
         result = self.script(job, SLURM_ARRAY_TASK_ID="3", FAIL_WITH="75", **inside)
         self.assertIn("scontrol requeue 9_3\n", result.out)
         wrong = self.folder / "list"

@@ -7,6 +7,7 @@ import json
 import os
 import random
 import re
+import shlex
 import shutil
 import signal
 import subprocess
@@ -357,6 +358,14 @@ class Slurm(SweepTest):
         self.assertIn("\n#SBATCH --requeue\n", printed)
         self.assertIn("tensor=2,peak=1e-3 srun --mpi=pmix --kill-on-bad-exit=0 --wait=30 -n 2 ", printed)
         self.assertTrue(printed.splitlines()[-1].startswith("sbatch --parsable --array=3-4%2 --ntasks=2 "))
+
+    def test_words_that_yaml_would_read_otherwise(self):
+        words = ["--comment=run # 3", "--time=1:00:00", "--wckey=a: b"]
+        printed = self.sweep("--submit", "--print", "--sbatch", shlex.join(words),
+                             "--launcher", "'/opt/my mpi/mpirun' -n {ranks}").out
+        command = shlex.split(printed.splitlines()[-1])
+        self.assertEqual(command[4:-1], words)
+        self.assertIn("tensor=2,peak=1e-3 '/opt/my mpi/mpirun' -n 2 ", printed)
 
 
 if __name__ == "__main__":

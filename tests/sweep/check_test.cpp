@@ -1,6 +1,7 @@
 // Planning all runs before any starts, and the commands that start them.
 #include "sweep/check.hpp"
 
+#include "deck/value.hpp"
 #include "sweep/command.hpp"
 #include "sweeps.hpp"
 
@@ -78,6 +79,15 @@ TEST_F(SweepTest, CommandsOfRuns) {
             "'run.name=a b' parallel.tensor=2 schedule.peak=1e-3 run.output=" +
                 out + "/tensor=2,peak=1e-3");
   EXPECT_EQ(deck_copy(sweep), scratch_ / "out" / "sweep" / "lr.yaml");
+}
+
+TEST_F(SweepTest, CommandsNameFoldersThatYamlWouldMisread) {
+  for (const char* folder : {"runs/exp #3", "a: b", "[a]"}) {
+    const PlannedSweep sweep = plan({deck::text_override("run.output", folder)});
+    for (const PlannedRun& run : sweep.runs)
+      EXPECT_EQ(run_words(sweep, run, {}).back(),
+                fmt::format("run.output=\"{}/{}\"", folder, run.name()));
+  }
 }
 
 TEST_F(SweepTest, LauncherMustBeToldTheRanks) {
