@@ -150,6 +150,15 @@ TEST(Sweep, OverridesReachTheSection) {
   EXPECT_EQ(sweep.overrides, std::vector<std::string>{"model.layers=2"});
 }
 
+TEST(Sweep, WhatAnOverrideReplacesKeepsItsPlace) {
+  const std::string section = "sweep: {model: {layers: [1, 2]}, schedule.peak: [1e-3]}\n";
+  EXPECT_EQ(runs_of(section, {"sweep.model.layers=[1, 3]"}),
+            "layers=1,peak=1e-3: model.layers=1 schedule.peak=1e-3\n"
+            "layers=3,peak=1e-3: model.layers=3 schedule.peak=1e-3\n");
+  EXPECT_EQ(runs_of(section, {"sweep.run.seed=[7]", "sweep.model.layers="}),
+            "peak=1e-3,seed=7: schedule.peak=1e-3 run.seed=7\n");
+}
+
 TEST(SweepErrors, Keys) {
   expect_error("lr.yaml:15:3: unknown key 'model.layrs' — did you mean 'layers'?",
                "sweep:\n  model.layrs: [1]\n");

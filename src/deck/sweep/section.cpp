@@ -46,11 +46,15 @@ void SectionReader::take(const Item& section) {
 }
 
 void SectionReader::replace(const std::string& path, const Item& item, const Place& place) {
-  std::erase_if(entries_, [&](const Entry& entry) {
+  const auto is_replaced = [&](const Entry& entry) {
     return entry.path == path || entry.path.starts_with(path + ".");
-  });
+  };
+  const auto first = std::find_if(entries_.begin(), entries_.end(), is_replaced);
+  const auto at = first - entries_.begin();
+  std::erase_if(entries_, is_replaced);
   if (item.kind == Item::Kind::null) return;
-  if (is_own_key(path) || is_sweepable(path, place)) entries_.push_back({path, place, item});
+  if (is_own_key(path) || is_sweepable(path, place))
+    entries_.insert(entries_.begin() + at, Entry{path, place, item});
 }
 
 // ---- Keys ----

@@ -34,8 +34,8 @@ class SectionReader {
 
   /// Takes the section up: flattens it to the paths of keys.
   void take(const Item& section);
-  /// Replaces what the section says of `path`, a key of the deck or of the section; an item that is
-  /// null takes it out.
+  /// Replaces what the section says of `path`, a key of the deck or of the section, in its place:
+  /// runs keep their names. An item that is null takes it out.
   void replace(const std::string& path, const Item& item, const Place& place);
 
   /// The axes, in order; settings of the sweep itself go into `sweep`.
