@@ -152,9 +152,9 @@ std::optional<JobState> Follower::look_up_job() {
 Page Follower::look() {
   read_metrics();
   Facts facts{.lock = probe_lock(target_.folder, run_.start)};
-  read_metrics();  // again: what the run said before it let go of the lock
-  facts.now = unix_time();
   if (!target_.job.empty()) facts.job = look_up_job();
+  read_metrics();  // again: what the run said before it let go of the lock and its job was over
+  facts.now = unix_time();
   read_output();
   return {.folder = target_.folder.string(),
           .run = run_,

@@ -3,9 +3,11 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <array>
 #include <cmath>
 
 #include "core/clock.hpp"
+#include "core/error.hpp"
 #include "core/median.hpp"
 #include "deck/restart.hpp"
 
@@ -19,6 +21,11 @@ constexpr double kIdle = 50.0;  // percent
 constexpr double kStraggler = 1.2;
 constexpr double kNoise = 1.0;  // ms
 constexpr std::size_t kNamed = 3;
+/// Slurm's words for a job that neither runs nor waits any more.
+constexpr std::array<std::string_view, 10> kOver = {
+    "BOOT_FAIL", "CANCELLED", "COMPLETED",     "DEADLINE",  "FAILED",
+    "NODE_FAIL", "TIMEOUT",   "OUT_OF_MEMORY", "PREEMPTED", "REVOKED"};
+constexpr int kStoppedEarly = static_cast<int>(ExitCode::stopped_early);
 
 /// "0.41 s" below ten seconds, then "12s", "3m20s".
 std::string duration(double seconds) {
@@ -38,7 +45,7 @@ Verdict judge_stop(const StopEvent& stop) {
   const std::string how =
       fmt::format("{}: iteration {}, exit code {}", stop.reason, stop.iteration, stop.exit_code);
   if (stop.exit_code == 0) return {Judgement::well, how};
-  const char* advice = stop.exit_code == 75 ? "; the same command goes on" : "";
+  const char* advice = stop.exit_code == kStoppedEarly ? "; the same command goes on" : "";
   return {Judgement::bad, how + advice};
 }
 
@@ -87,8 +94,11 @@ Verdict is_running(const RunState& run, const Facts& facts) {
 }
 
 bool has_ended(const RunState& run, const Facts& facts) {
-  if (facts.job && facts.job->state == "PENDING") return false;
-  return run.stop || (run.starts > 0 && facts.lock == Lock::free);
+  if (!facts.job) return run.stop || (run.starts > 0 && facts.lock == Lock::free);
+  const std::string& state = facts.job->state;
+  if (std::find(kOver.begin(), kOver.end(), state) != kOver.end()) return true;
+  // The job may go on with a run that was killed or stopped early: it is queued again.
+  return state != "PENDING" && run.stop && run.stop->exit_code != kStoppedEarly;
 }
 
 Verdict are_gpus_busy(const RunState& run) {

@@ -42,7 +42,8 @@ struct Facts {
 /// taken half as long before.
 Verdict is_running(const RunState& run, const Facts& facts);
 
-/// Whether nothing more is to come of the run: it has stopped, or died, and no job of it waits.
+/// Whether nothing more is to come of the run: it has stopped, or died, and its job, if it has one,
+/// is over or will not start it again. The facts are older than the last of the run's lines.
 bool has_ended(const RunState& run, const Facts& facts);
 
 /// Are the GPUs busy? Well: every GPU computed at least half of the time; or the run uses none.

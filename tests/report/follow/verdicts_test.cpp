@@ -85,6 +85,30 @@ TEST(IsRunning, KilledRunsLeaveTheirLock) {
   EXPECT_FALSE(has_ended(running(), {.now = 1055, .lock = Lock::held}));
 }
 
+TEST(HasEnded, WithItsJob) {
+  const auto ended = [](const RunState& run, const char* state, Lock lock = Lock::unknown) {
+    return has_ended(run, {.now = 1055, .lock = lock, .job = JobState{"12", state, "None"}});
+  };
+  RunState run = running();
+  for (const char* state :
+       {"CANCELLED", "COMPLETED", "FAILED", "NODE_FAIL", "OUT_OF_MEMORY", "PREEMPTED", "TIMEOUT"}) {
+    EXPECT_TRUE(ended(run, state)) << state;
+    EXPECT_TRUE(ended({}, state)) << "before its first line: " << state;
+  }
+  const std::vector<const char*> there = {"RUNNING",     "COMPLETING", "PENDING",
+                                          "CONFIGURING", "REQUEUED",   "SUSPENDED"};
+  for (const char* state : there) {
+    EXPECT_FALSE(ended(run, state)) << state;
+    EXPECT_FALSE(ended(run, state, Lock::free)) << "its job may start it again: " << state;
+  }
+  run.take(json_line(StopEvent{"a signal asked for it", 5, 75}, 1050));
+  for (const char* state : there) EXPECT_FALSE(ended(run, state)) << state;
+  EXPECT_TRUE(ended(run, "FAILED"));
+  run.take(json_line(StopEvent{"finished", 5, 0}, 1050));
+  EXPECT_TRUE(ended(run, "RUNNING"));
+  EXPECT_FALSE(ended(run, "PENDING"));
+}
+
 TEST(IsRunning, SlurmsWordCounts) {
   expect(is_running(running(), {.now = 1055, .job = JobState{"12", "RUNNING", "None"}}),
          Judgement::well, "");
