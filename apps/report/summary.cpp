@@ -22,14 +22,20 @@ ExitCode summary(const po::variables_map& values, const std::vector<std::string>
                                                                 : report::TableFormat::text;
   std::vector<report::RunSummary> runs;
   ExitCode code = ExitCode::success;
+  // Where something is wrong with one, the others' rows are worth having.
+  const auto complain = [&](const std::string& message, ExitCode of_message) {
+    std::fputs(fmt::format("trireme-report: {}\n", message).c_str(), stderr);
+    code = of_message;
+  };
   for (const std::string& word : words) {
-    runs.push_back(report::summarize(std::filesystem::path(word)));
-    if (runs.back().iterations > 0) continue;
-    // The others' rows are worth having.
-    std::fputs(fmt::format("trireme-report: {}: no training line in it\n", word).c_str(), stderr);
-    code = ExitCode::data;
+    try {
+      runs.push_back(report::summarize(std::filesystem::path(word)));
+      if (runs.back().iterations == 0) complain(word + ": no training line in it", ExitCode::data);
+    } catch (const Error& error) {
+      complain(error.what(), error.code());
+    }
   }
-  print_out(report::to_table(runs, format));
+  if (!runs.empty()) print_out(report::to_table(runs, format));
   return code;
 }
 

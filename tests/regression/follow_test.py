@@ -233,6 +233,12 @@ class Follow(RunTest):
         self.assertEqual(result.code, DATA)
         self.assertIn("no training line in it", result.err)
         self.assertEqual(len(result.out.splitlines()), 3, "the others' rows are there")
+        result = run("trireme-report", "summary", self.folder / "run", self.folder, self.folder / "other")
+        self.assertEqual(result.code, IO, result)
+        self.assertEqual(
+            result.err,
+            f"trireme-report: '{self.folder}' is no run folder: it has no metrics.jsonl\n")
+        self.assertEqual(len(result.out.splitlines()), 3, "the others' rows are there")
 
 
 if __name__ == "__main__":
