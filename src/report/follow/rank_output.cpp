@@ -38,8 +38,8 @@ std::string lower(std::string_view text) {
 /// says.
 bool repeats_command(std::string_view line) {
   return line.starts_with("command    ") || line.starts_with("continue   ") ||
-         line.starts_with("run folder ") || line.starts_with("checkpoint ") ||
-         line.starts_with("  successfully saved checkpoint");
+         line.starts_with("run folder ") || line.starts_with("restart    ") ||
+         line.starts_with("checkpoint ") || line.starts_with("  successfully saved checkpoint");
 }
 
 /// Takes "[rank 3] " off the line and returns "3", "" when there is none.

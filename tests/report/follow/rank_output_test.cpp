@@ -32,6 +32,8 @@ TEST(TellsOfError, LeavesWarningsAndChatAlone) {
            "command    trireme-pretrain error.yaml",
            "continue   trireme-pretrain error.yaml",
            "run folder runs/fatal",
+           "restart    from runs/error-study/checkpoints/step-00000004.h5, iteration 4",
+           "checkpoint runs/error-study/checkpoints/step-00000004.h5",
            " iteration       10/      20 | number of nan iterations:   0 |",
        })
     EXPECT_FALSE(tells_of_error(line)) << line;
