@@ -95,6 +95,13 @@ inline plan::JobRequest request(const DeckArguments& arguments) {
   return request;
 }
 
+/// Writes what the job computes on into its command: `auto` is not left to what its hosts have.
+inline void name_device(plan::JobRequest& request, deck::Device device) {
+  const std::string word = fmt::format("run.device={}", name_of(device));
+  auto& words = request.overrides;
+  if (std::find(words.begin(), words.end(), word) == words.end()) words.push_back(word);
+}
+
 }  // namespace job_detail
 
 /// Answers --print-job; true when there is nothing else to do. Needs neither MPI nor a GPU.
@@ -113,6 +120,7 @@ inline bool answers_print_job(const DeckArguments& arguments) {
   if (deck.run.device == deck::Device::host) request.gpus_per_node = 0;
   if (deck.run.device == deck::Device::cuda && asked_for_host)
     throw UsageError("--gpus-per-node 0: the deck says run.device = cuda");
+  job_detail::name_device(request, deck.run.device);
   deck::resolve_world_size(deck, plan::ranks_for(deck, request));
   const double flops = report::model_flops_per_token(
       deck.model.layers, deck.model.hidden, deck.model.sequence, plan::planned_vocabulary(deck));

@@ -103,6 +103,20 @@ class PrintJob(JobTest):
                      "# gpt2-1.5b: 32 ranks = tensor 1 x pipeline 4 x data 8"]:
             self.assertIn(line, job)
 
+    def test_device_is_the_one_that_was_planned_for(self):
+        """A deck that leaves it open says so in its job: hosts may have GPUs that nobody asked for."""
+        deck = HERE / "tiny.yaml"
+        for launcher in ("slurm", "mpirun"):
+            for gpus, device in [("0", "host"), ("1", "cuda")]:
+                job = self.job(deck, f"--print-job={launcher}", f"--gpus-per-node={gpus}").out
+                self.assertIn(f"{deck} \\\n  run.device={device}\n", job)
+        job = self.job(deck, "run.device=host", "--print-job=slurm").out
+        self.assertEqual(job.count("run.device"), 1, job)
+        job = self.job(deck, "run.device=auto", "--print-job=slurm", "--gpus-per-node=0").out
+        self.assertIn("run.device=auto \\\n  run.device=host\n", job)
+        refused = self.job(deck, "run.device=cuda", "--print-job=slurm", "--gpus-per-node=0", code=USAGE)
+        self.assertIn("the deck says run.device = cuda", refused.err)
+
     def test_mpirun_job_trains(self):
         result = self.script(self.written("--print-job=mpirun", "--time=00:10:00"))
         self.assertEqual(result.code, FINISHED, result)
