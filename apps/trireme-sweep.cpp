@@ -108,7 +108,7 @@ sweep::Launch launch_of(const sweep::PlannedSweep& planned, const Arguments& arg
       .launcher = !given.empty() ? given
                   : in_slurm     ? sweep::kSrun
                                  : sweep::kMpirun,
-      .alone_on_one_rank = given.empty() && std::getenv("SLURM_JOB_ID") == nullptr};
+      .alone_on_one_rank = given.empty() && !in_slurm && std::getenv("SLURM_JOB_ID") == nullptr};
   sweep::check_launch(planned, launch);
   return launch;
 }

@@ -356,7 +356,9 @@ class Slurm(SweepTest):
         printed = self.sweep("--submit", "--print").out
         self.assertFalse((self.folder / "out").exists())
         self.assertIn("\n#SBATCH --requeue\n", printed)
-        self.assertIn("tensor=2,peak=1e-3 srun --mpi=pmix --kill-on-bad-exit=0 --wait=30 -n 2 ", printed)
+        for tensor in (1, 2):
+            self.assertIn(f"tensor={tensor},peak=1e-3 srun --mpi=pmix --kill-on-bad-exit=0 --wait=30 "
+                          f"-n {tensor} ", printed)
         self.assertTrue(printed.splitlines()[-1].startswith("sbatch --parsable --array=3-4%2 --ntasks=2 "))
 
     def test_words_that_yaml_would_read_otherwise(self):
