@@ -69,11 +69,12 @@ void choose_time(Job& job, const deck::Deck& deck, std::int64_t ranks, double fl
     job.why_seconds = "as asked for";
     return;
   }
+  const bool limited = request.launcher == Launcher::slurm;
   if (deck.train.exit_duration) {
     const double seconds = deck::in_seconds(*deck.train.exit_duration);
     job.seconds = seconds + kMargin;
-    job.why_seconds = fmt::format("train.exit_duration = {}, and {} more", human_duration(seconds),
-                                  human_duration(kMargin));
+    job.why_seconds = fmt::format("train.exit_duration = {}", human_duration(seconds));
+    if (limited) job.why_seconds += fmt::format(", and {} more", human_duration(kMargin));
     return;
   }
   const bool on_gpus = request.gpus_per_node > 0;
@@ -82,10 +83,12 @@ void choose_time(Job& job, const deck::Deck& deck, std::int64_t ranks, double fl
   const double seconds = flops / (static_cast<double>(ranks) * (on_gpus ? kGpuFlops : kHostFlops));
   const double rounded = std::ceil((seconds + kMargin) / kMargin) * kMargin;
   job.seconds = std::min(rounded, kDay);
-  job.why_seconds = fmt::format(
-      "{:.1e} FLOPs at {} take {}; {}", flops, on_gpus ? "100 TFLOP/s a GPU" : "20 GFLOP/s a rank",
-      human_duration(seconds),
-      rounded > kDay ? "a job is requeued after a day at most" : "rounded up, with time to start");
+  job.why_seconds =
+      fmt::format("{:.1e} FLOPs at {} take {}; {}", flops,
+                  on_gpus ? "100 TFLOP/s a GPU" : "20 GFLOP/s a rank", human_duration(seconds),
+                  !limited         ? "nothing limits it"
+                  : rounded > kDay ? "a job is requeued after a day at most"
+                                   : "rounded up, with time to start");
 }
 
 }  // namespace

@@ -49,7 +49,8 @@ std::int64_t ranks_for(const deck::Deck& deck, const JobRequest& request);
 /// many, and on which tensor ranks stay together where that is possible; or as many as asked for.
 /// The time is the one asked for, or train.exit_duration and what a checkpoint takes, or follows
 /// from the FLOPs of the run, `flops_per_token` each: up to a day, after which a job is requeued.
-/// Throws UsageError when the ranks do not fit on the nodes.
+/// mpirun's job is limited by a time that was asked for alone. Throws UsageError when the ranks do
+/// not fit on the nodes.
 Job make_job(const deck::Deck& deck, const JobRequest& request, double flops_per_token);
 
 /// The job as a script for its launcher; it refuses with one line when something is missing, and

@@ -87,6 +87,20 @@ TEST(Job, TimeIsAskedForOrTheDecksOrEstimated) {
   EXPECT_EQ(seconds({}, 1e13, {.gpus_per_node = 1, .seconds = 77.0}), 77);
 }
 
+TEST(Job, TellsOfNoLimitThatItsLauncherDoesNotSet) {
+  const auto why = [](const std::vector<std::string>& overrides, Launcher launcher) {
+    deck::Deck deck = deck_with(overrides);
+    deck::resolve_world_size(deck, 1);
+    return make_job(deck, {.launcher = launcher, .gpus_per_node = 1}, 1e13).why_seconds;
+  };
+  EXPECT_NE(why({}, Launcher::slurm).find("; a job is requeued after a day at most"),
+            std::string::npos);
+  EXPECT_NE(why({}, Launcher::mpirun).find("; nothing limits it"), std::string::npos);
+  const std::vector<std::string> limit{"train.exit_duration=90 minutes"};
+  EXPECT_EQ(why(limit, Launcher::slurm), "train.exit_duration = 1h30m, and 15m00s more");
+  EXPECT_EQ(why(limit, Launcher::mpirun), "train.exit_duration = 1h30m");
+}
+
 std::string script(std::vector<std::string> overrides, JobRequest request) {
   request.folder = "/work dir";
   request.program = "/opt/bin/trireme-pretrain";
