@@ -52,13 +52,18 @@ inline bool prints_before_mpi() {
   return true;
 }
 
+/// Whether a word after --help is about the deck's keys, such as "deck.model", and no deck itself.
+inline bool is_help_topic(std::string_view word) {
+  const bool is_file = word.ends_with(".yaml") || word.ends_with(".yml");
+  return word == "deck" || (word.starts_with("deck.") && !is_file);
+}
+
 /// Answers --help [deck...] and --version; true when there is nothing else to do.
 inline bool answers_deck_help(int argc, char** argv, const char* program, const char* usage,
                               const po::options_description& options) {
   for (int i = 1; i < argc; ++i) {
-    const bool topic = i + 1 < argc && std::string_view(argv[i + 1]).substr(0, 4) == "deck" &&
-                       (argv[i + 1][4] == '\0' || argv[i + 1][4] == '.');
-    if (std::string_view(argv[i]) != "--help" || !topic) continue;
+    if (std::string_view(argv[i]) != "--help" || i + 1 == argc || !is_help_topic(argv[i + 1]))
+      continue;
     if (prints_before_mpi()) print_out(deck::help(argv[i + 1]));
     return true;
   }

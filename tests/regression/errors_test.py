@@ -123,6 +123,8 @@ class Questions(RunTest):
         self.assertIn("schedule.peak", self.answers("--help", "deck.schedule"))
         self.assertIn("Transformer layers.", self.answers("--help", "deck.model.layers"))
         self.assertIn("--split", self.answers("--help", program="trireme-evaluate"))
+        for file in ("deck.yaml", "deck.yml", "tiny.yaml"):
+            self.assertIn("--set", self.answers("--help", file))
         wrong = run("trireme-pretrain", "--help", "deck.modle")
         self.assertEqual(wrong.code, USAGE, wrong)
         self.assertIn("did you mean 'model'?", wrong.err)
