@@ -26,9 +26,12 @@ struct Change {
   std::string before;
   std::string after;
   RestartRule rule{};
+  std::string reason;  ///< why it is fixed, and the way out, where the key does not say so itself
 };
 
-/// The keys whose effective values differ, in the order of the table.
+/// The keys whose effective values differ, in the order of the table. Those that share data.train
+/// out (data.split, data.valid, data.test) are fixed where they change its training part, else
+/// noted.
 std::vector<Change> compare_for_restart(const Deck& checkpoint, const Deck& run);
 
 /// One line for people: "schedule.peak: 0.0003 in the checkpoint, 0.0001 now".

@@ -64,5 +64,56 @@ TEST(Restart, FixedKeysAreRefusedTogether) {
   }
 }
 
+// What compare_for_restart says of the key `path`: its rule, and the reason if there is one.
+std::string judgement_of(const std::string& path, const std::vector<std::string>& before,
+                         const std::vector<std::string>& after) {
+  for (const Change& change : compare_for_restart(small_deck(before), small_deck(after)))
+    if (change.key == path) return std::string(name_of(change.rule)) + " " + change.reason;
+  return "no change";
+}
+
+TEST(Restart, DatasetsOfTheirOwnMustNotChangeTheTrainingPart) {
+  // The part that gets datasets of its own leaves its share to the training part.
+  EXPECT_EQ(judgement_of("data.valid", {}, {"data.valid=held_out"}),
+            "fixed the run would train on 99.8969 % of the documents of data.train, not on 96.9 % "
+            "(try data.split = 969,0,31, or a new run)");
+  EXPECT_EQ(judgement_of("data.valid", {"data.valid=held_out"}, {}),
+            "fixed the run would train on 96.9 % of the documents of data.train, not on 99.8969 % "
+            "(try data.split = 969,0,1, or a new run)");
+  EXPECT_EQ(judgement_of("data.test", {}, {"data.test=held_out"}),
+            "fixed the run would train on 96.997 % of the documents of data.train, not on 96.9 % "
+            "(try data.split = 969,31,0, or a new run)");
+  EXPECT_EQ(judgement_of("data.test", {"data.valid=a"}, {"data.valid=a", "data.test=b"}),
+            "fixed the run would train on 100 % of the documents of data.train, not on 99.8969 % "
+            "(try a new run)");
+  try {
+    refuse_fixed_changes(compare_for_restart(small_deck(), small_deck({"data.valid=held_out"})));
+    FAIL() << "the training part was changed";
+  } catch (const DeckError& error) {
+    EXPECT_NE(std::string(error.what())
+                  .find("data.valid = held_out, but the checkpoint was written with not set; a "
+                        "restart must not change it: the run would train on 99.8969 %"),
+              std::string::npos)
+        << error.what();
+  }
+}
+
+TEST(Restart, WhatLeavesTheTrainingPartIsNoted) {
+  const std::string noted = "noted ";
+  EXPECT_EQ(judgement_of("data.valid", {"data.valid=a"}, {"data.valid=b"}), noted);
+  EXPECT_EQ(judgement_of("data.valid", {"data.split=1"}, {"data.split=1", "data.valid=b"}), noted);
+  EXPECT_EQ(judgement_of("data.test", {"data.split=90,10"}, {"data.split=90,10", "data.test=b"}),
+            noted);
+  for (const char* path : {"data.valid", "data.split"})
+    EXPECT_EQ(judgement_of(path, {}, {"data.valid=held_out", "data.split=969,0,31"}), noted);
+  EXPECT_EQ(judgement_of("data.split", {"data.split=90,10,0"}, {"data.split=90,5,5"}), noted);
+  // Only the key that is to blame is refused.
+  const std::vector<std::string> before{"data.valid=a"}, after{"data.valid=b", "data.split=8,1,1"};
+  EXPECT_EQ(judgement_of("data.valid", before, after), noted);
+  EXPECT_EQ(judgement_of("data.split", before, after),
+            "fixed the run would train on 88.8889 % of the documents of data.train, not on 99.8969 "
+            "% (try data.split = 969,0,1, or a new run)");
+}
+
 }  // namespace
 }  // namespace trireme::deck

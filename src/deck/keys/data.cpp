@@ -27,7 +27,7 @@ void data_keys(std::vector<Key>& rows) {
               .fixed()
               .help(
                   "Weights of train, valid and test in data.train; a part with datasets of its own "
-                  "has none."),
+                  "has none. A restart must leave train its share."),
           key(TRIREME_MEMBER(data.seed))
               .derived("run.seed", [](Deck& deck) { deck.data.seed = deck.run.seed; })
               .from(0, kMostSeed)
