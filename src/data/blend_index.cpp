@@ -94,21 +94,25 @@ BlendIndex build_exhaustive_blend_index(std::span<const std::int64_t> sizes, std
   return mix(normalize_blend(weights), sizes, std::min(samples, total));
 }
 
-void check_blend_index(const BlendIndex& index, std::span<const std::int64_t> sizes,
-                       const std::string& name) {
+std::int64_t check_blend_index(const BlendIndex& index, std::span<const std::int64_t> sizes,
+                               std::int64_t wanted, const std::string& name) {
   if (index.dataset.shape().size() != 1 || index.sample.shape() != index.dataset.shape())
     throw DataError("{}: expected a dataset index and a dataset sample index of one length", name);
   std::vector<std::int64_t> taken(sizes.size(), 0);
+  std::int64_t held = index.samples();
   for (std::int64_t i = 0; i < index.samples(); ++i) {
     const std::int64_t dataset = index.dataset(i), sample = index.sample(i);
     const bool known = dataset >= 0 && dataset < std::ssize(sizes);
     if (!known || sample != taken[dataset]++)
       throw DataError("{}: entry {} is sample {} of dataset {}: not the next one of {} datasets",
                       name, i, sample, dataset, sizes.size());
-    if (sample >= sizes[dataset])
+    if (sample < sizes[dataset]) continue;
+    if (i < wanted)
       throw DataError("{}: the blend takes more samples of dataset {} than the {} it has", name,
                       dataset, sizes[dataset]);
+    held = std::min(held, i);
   }
+  return held;
 }
 
 }  // namespace trireme::data

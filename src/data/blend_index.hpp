@@ -38,8 +38,10 @@ BlendIndex build_blend_index(std::span<const double> weights, std::int64_t sampl
 BlendIndex build_exhaustive_blend_index(std::span<const std::int64_t> sizes, std::int64_t samples);
 
 /// Checks an index against the sizes of the datasets: that each sample is the next one of an
-/// existing dataset. Throws DataError that begins with `name`.
-void check_blend_index(const BlendIndex& index, std::span<const std::int64_t> sizes,
-                       const std::string& name);
+/// existing dataset, and that they hold the first `wanted` samples. Throws DataError that begins
+/// with `name`. Returns how many samples they hold: every share is rounded up, so that an index is
+/// longer than what is wanted, and the rest of it may take more of a dataset than its share.
+std::int64_t check_blend_index(const BlendIndex& index, std::span<const std::int64_t> sizes,
+                               std::int64_t wanted, const std::string& name);
 
 }  // namespace trireme::data

@@ -35,7 +35,7 @@ BlendIndex open_or_build(const BlendKey& key, const BlendFiles& files, std::int6
                          std::span<const std::int64_t> sizes) {
   try {
     BlendIndex cached = map_index(files);
-    check_blend_index(cached, sizes, files.stem);
+    check_blend_index(cached, sizes, key.samples, files.stem);
     if (cached.samples() == samples) return cached;
   } catch (const Error&) {
   }
@@ -104,7 +104,7 @@ GptDataset open_gpt_blend(const GptBlendConfig& config, const IndexBuilder& buil
   BlendIndex blend =
       builder.builds ? open_or_build(key, files, summary.samples, sizes) : map_index(files);
   if (builder.builds) builder.barrier();
-  return {std::move(corpora), std::move(blend), config.common.format,
+  return {std::move(corpora), std::move(blend), key.samples, config.common.format,
           fmt::format("'{}'", files.stem)};
 }
 

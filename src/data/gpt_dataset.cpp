@@ -8,7 +8,8 @@
 
 namespace trireme::data {
 
-GptDataset::GptDataset(GptCorpus corpus, SampleFormat format) : format_(format) {
+GptDataset::GptDataset(GptCorpus corpus, SampleFormat format)
+    : samples_(corpus.index.samples()), format_(format) {
   corpora_.push_back(std::move(corpus));
   if (!format_.eod_loss && !format_.eod)
     throw DeckError(
@@ -16,13 +17,13 @@ GptDataset::GptDataset(GptCorpus corpus, SampleFormat format) : format_(format) 
         "it");
 }
 
-GptDataset::GptDataset(std::vector<GptCorpus> corpora, BlendIndex blend, SampleFormat format,
-                       const std::string& name)
+GptDataset::GptDataset(std::vector<GptCorpus> corpora, BlendIndex blend, std::int64_t wanted,
+                       SampleFormat format, const std::string& name)
     : GptDataset(corpora.front(), format) {
   corpora_ = std::move(corpora);
   std::vector<std::int64_t> sizes;
   for (const GptCorpus& corpus : corpora_) sizes.push_back(corpus.index.samples());
-  check_blend_index(blend, sizes, name);
+  samples_ = check_blend_index(blend, sizes, wanted, name);
   blend_ = std::move(blend);
 }
 

@@ -38,15 +38,14 @@ class GptDataset {
   /// Throws DeckError when format.eod_loss is false and there is no format.eod.
   GptDataset(GptCorpus corpus, SampleFormat format);
 
-  /// Sample i is the one of `corpora` that `blend` says. Throws like the above, and DataError that
-  /// begins with `name` when the blend does not fit the corpora (check_blend_index).
-  GptDataset(std::vector<GptCorpus> corpora, BlendIndex blend, SampleFormat format,
-             const std::string& name);
+  /// Sample i is the one of `corpora` that `blend` says, as far as they hold it. Throws like the
+  /// above, and DataError that begins with `name` when the blend does not fit the corpora or they
+  /// do not hold its first `wanted` samples (check_blend_index).
+  GptDataset(std::vector<GptCorpus> corpora, BlendIndex blend, std::int64_t wanted,
+             SampleFormat format, const std::string& name);
 
   /// Number of samples: at least as many as the run wants.
-  std::int64_t samples() const {
-    return blend_ ? blend_->samples() : corpora_.front().index.samples();
-  }
+  std::int64_t samples() const { return samples_; }
   const SampleFormat& format() const { return format_; }
   const std::vector<GptCorpus>& corpora() const { return corpora_; }
   /// How the corpora are mixed; nothing when there is one alone.
@@ -68,6 +67,7 @@ class GptDataset {
 
   std::vector<GptCorpus> corpora_;
   std::optional<BlendIndex> blend_;
+  std::int64_t samples_ = 0;
   SampleFormat format_;
 };
 

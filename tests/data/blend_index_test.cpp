@@ -67,14 +67,34 @@ TEST(BlendIndex, FilesThatDoNotFitAreRefused) {
                           const std::string& text) {
     const BlendIndex index{NpyArray(std::move(dataset)), NpyArray(std::move(sample))};
     expect_error(ExitCode::data, "'blend': " + text,
-                 [&] { check_blend_index(index, sizes, "'blend'"); });
+                 [&] { check_blend_index(index, sizes, 3, "'blend'"); });
   };
-  check_blend_index(build_exhaustive_blend_index(sizes, 3), sizes, "'blend'");
+  EXPECT_EQ(check_blend_index(build_exhaustive_blend_index(sizes, 3), sizes, 3, "'blend'"), 3);
   refuse({0, 1}, {0}, "expected a dataset index and a dataset sample index of one length");
   refuse({0, 2}, {0, 0}, "entry 1 is sample 0 of dataset 2: not the next one of 2 datasets");
   refuse({0, -1}, {0, 0}, "entry 1 is sample 0 of dataset -1");
   refuse({0, 0}, {0, 0}, "entry 1 is sample 0 of dataset 0");
   refuse({0, 0, 0}, {0, 1, 2}, "the blend takes more samples of dataset 0 than the 2 it has");
+}
+
+// Shares that are rounded up make the index longer than what is wanted, and only what is wanted
+// must be there.
+TEST(BlendIndex, SamplesBehindThoseWantedMayBeMissing) {
+  std::vector<double> weights(21, 0.025);
+  weights[0] = 0.5;
+  for (const std::int64_t wanted : {1, 20, 21, 100, 1000}) {
+    std::vector<std::int64_t> shares;
+    for (const double weight : weights) shares.push_back(blend_share(weight, wanted));
+    const BlendIndex index = build_blend_index(weights, wanted);
+    const std::int64_t held = check_blend_index(index, shares, wanted, "'blend'");
+    EXPECT_GE(held, wanted);
+    for (std::int64_t i = 0; i < held; ++i)
+      ASSERT_LT(index.sample(i), shares[index.dataset(i)]) << "sample " << i;
+    if (held == index.samples()) continue;
+    EXPECT_EQ(index.sample(held), shares[index.dataset(held)]);
+    expect_error(ExitCode::data, "'blend': the blend takes more samples of dataset 0 than the",
+                 [&] { check_blend_index(index, shares, held + 1, "'blend'"); });
+  }
 }
 
 }  // namespace

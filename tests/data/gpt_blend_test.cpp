@@ -107,6 +107,26 @@ TEST_F(GptBlendTest, WithoutWeightsEachDatasetIsUsedOnce) {
                [&] { open_gpt_blend(config_); });
 }
 
+TEST_F(GptBlendTest, ManySmallSharesLeaveNoDatasetShort) {
+  // The shares, rounded up, are 10 + 20 * 1 samples; mixed to the end, `a` would give 15 of its 12.
+  config_.prefixes = {folder_ / "a"};
+  write_dataset<std::uint16_t>(folder_ / "a", {100}, TokenType::uint16, 1000);
+  write_dataset<std::uint16_t>(folder_ / "b", {100}, TokenType::uint16, 2000);
+  config_.prefixes.resize(21, folder_ / "b");
+  config_.weights.assign(21, 0.025);
+  config_.weights[0] = 0.5;
+  config_.common.samples = 20;
+  ASSERT_EQ(summarize_blend(config_).datasets[0].samples, 12);
+  for (int opened = 0; opened < 2; ++opened) {  // built, then from the cache
+    const GptDataset dataset = open_gpt_blend(config_);
+    EXPECT_EQ(dataset.blend()->samples(), 30);
+    ASSERT_GE(dataset.samples(), 20);
+    ASSERT_LT(dataset.samples(), 30);
+    for (std::int64_t i = 0; i < dataset.samples(); ++i)
+      EXPECT_EQ(origin(dataset, i), dataset.blend()->dataset(i) == 0 ? 0 : 1) << "sample " << i;
+  }
+}
+
 TEST_F(GptBlendTest, WithoutASizeEachDatasetIsUsedOnce) {
   config_.common.samples.reset();
   const GptDataset dataset = open_gpt_blend(config_);
