@@ -18,6 +18,14 @@ std::vector<double> effective_split(const Deck& deck) {
   return split;
 }
 
+bool has_valid_part(const Deck& deck) {
+  return deck.data.valid || (deck.data.split.size() > 1 && deck.data.split[1] > 0);
+}
+
+bool has_test_part(const Deck& deck) {
+  return deck.data.test || (deck.data.split.size() > 2 && deck.data.split[2] > 0);
+}
+
 std::int64_t in_samples(const Length& length, const Deck& deck) {
   switch (length.unit) {
     case Unit::samples:

@@ -398,6 +398,12 @@ double in_seconds(const Length& length);
 /// own, and so no part in data.train.
 std::vector<double> effective_split(const Deck& deck);
 
+/// Whether there is data for validation: datasets of its own or a part of data.train.
+bool has_valid_part(const Deck& deck);
+
+/// Whether there is data for tests: datasets of its own or a part of data.train.
+bool has_test_part(const Deck& deck);
+
 /// Whether the loss scale follows overflows: that of fp16, unless the deck gives a number.
 bool is_dynamic(const Precision& precision);
 

@@ -338,11 +338,8 @@ data::RunLength run_length(const deck::Deck& deck) {
 bool uses_split(const deck::Deck& deck, data::Split split) {
   // A part that is left nothing is found by who opens it.
   if (split == data::Split::train) return true;
-  const std::size_t index = static_cast<std::size_t>(split);
-  const bool has_part = index < deck.data.split.size() && deck.data.split[index] > 0.0;
-  if (!has_part && !own_datasets(deck, split)) return false;
-  const bool in_between = split == data::Split::valid && deck.evaluate.every.has_value();
-  return in_between || deck.evaluate.at_end;
+  if (split == data::Split::test) return deck::has_test_part(deck) && deck.evaluate.at_end;
+  return deck::has_valid_part(deck) && (deck.evaluate.every || deck.evaluate.at_end);
 }
 
 }  // namespace trireme::plan

@@ -79,6 +79,18 @@ TEST(Contradictions, WhatHasNoCounterpart) {
             "--num-experts 2 4: Trireme has no mixture of experts; train the dense model");
 }
 
+TEST(Contradictions, WhatSplitKeepsIsEvaluated) {
+  const auto has = [](const std::string& deck, const char* text) {
+    return deck.find(text) != std::string::npos;
+  };
+  const std::string tests = deck_of("--split 8,0,2 --eval-interval 50 --eval-iters 7");
+  EXPECT_TRUE(has(tests, "  iterations: 7 ")) << tests;
+  EXPECT_TRUE(has(tests, "#   --eval-interval 50: --split keeps nothing for validation\n"));
+  const std::string nothing = deck_of("--split 1 --eval-iters 7");
+  EXPECT_FALSE(has(nothing, "iterations: 7")) << nothing;
+  EXPECT_TRUE(has(nothing, "#   --eval-iters 7: --split keeps nothing for validation\n"));
+}
+
 TEST(Contradictions, OneExpertIsNone) {
   const std::string deck = deck_of("--num-experts 1 --moe-loss-coeff 0.01");
   EXPECT_NE(deck.find("#   --moe-loss-coeff 0.01: belongs to a mixture of experts\n"),

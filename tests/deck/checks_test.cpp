@@ -272,10 +272,12 @@ TEST(DeckChecks, DataAndTokenizerMustFit) {
       {"data:\n", "evaluate: {every: 10}\ndata:\n  split: 1\n",
        "bad.yaml:9:12: evaluate.every = 10 iterations has nothing to evaluate: data.split = 1 has "
        "no validation part (try 969,30,1, or give data.valid)"},
-      {"data:\n", "evaluate: {at_end: true}\ndata:\n  split: 1,0,1\n",
-       "bad.yaml:9:12: evaluate.at_end = true has nothing to evaluate: data.split = 1,0,1 has no "
-       "validation part (try 969,30,1, or give data.valid)"},
+      {"data:\n", "evaluate: {at_end: true}\ndata:\n  split: 1\n",
+       "bad.yaml:9:12: evaluate.at_end = true has nothing to evaluate: data.split = 1 has no "
+       "validation or test part (try 969,30,1, or give data.valid or data.test)"},
   });
+  EXPECT_EQ(errors_of(kSmallDeck, {"data.split=1,0,1", "evaluate.at_end=true"}), "");
+  EXPECT_EQ(errors_of(kSmallDeck, {"data.split=1", "data.test=t", "evaluate.at_end=true"}), "");
 }
 
 }  // namespace

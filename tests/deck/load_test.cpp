@@ -51,6 +51,8 @@ TEST(Load, DefaultsFollowOtherKeys) {
   EXPECT_EQ(deck.model.ffn, 512);
   EXPECT_FALSE(deck.evaluate.at_end);
   EXPECT_TRUE(small_deck({"data.split=1", "data.valid=other"}).evaluate.at_end);
+  EXPECT_TRUE(small_deck({"data.split=1", "data.test=other"}).evaluate.at_end);
+  EXPECT_TRUE(small_deck({"data.split=8,0,2"}).evaluate.at_end);
 }
 
 TEST(Load, DatasetsAreOneOrSeveral) {

@@ -274,6 +274,8 @@ TEST(Setup, SplitsThatARunReads) {
   EXPECT_EQ(uses({"data.split=0,1,0"}), "train valid ");
   EXPECT_EQ(uses({"data.split=100", "data.valid=held_out"}), "train valid ");
   EXPECT_EQ(uses({"data.split=90,10", "data.test=held_out"}), "train valid test ");
+  EXPECT_EQ(uses({"data.split=100", "data.test=held_out"}), "train test ");
+  EXPECT_EQ(uses({"data.split=8,0,2"}), "train test ");
   EXPECT_EQ(uses({"evaluate.at_end=false"}), "train ");
   EXPECT_EQ(uses({"evaluate.at_end=false", "evaluate.every=10"}), "train valid ");
 }

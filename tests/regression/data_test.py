@@ -108,6 +108,12 @@ class OwnDatasets(RunTest):
                                own["loss"] * own["tokens"] + alone["loss"] * alone["tokens"],
                                delta=1e-5 * mixed["tokens"])
 
+    def test_tests_need_no_validation(self):
+        words = ["data.split=1", "evaluate.at_end="]  # as where no deck says it
+        self.fails(IO, "nowhere/nothing", *words, "data.test=nowhere/nothing", "--check")
+        self.pretrain("run", *words, f"data.test={other()}")
+        self.assertEqual([event["split"] for event in self.events("run", "eval")], ["test"])
+
     def test_names_stand_for_prefixes(self):
         self.pretrain("prefix")
         self.pretrain("name", f"data.corpora={{licence: {dataset()}}}", "data.train=licence")

@@ -60,19 +60,19 @@ void Checker::data(const LoadOptions& options) {
         "to 0 (try 969,30,1)",
         written);
   });
-  const bool valid = deck_.data.valid || (split.size() > 1 && split[1] > 0);
-  require(valid || !deck_.evaluate.every, {"evaluate.every", "data.split"}, [&] {
+  require(has_valid_part(deck_) || !deck_.evaluate.every, {"evaluate.every", "data.split"}, [&] {
     return fmt::format(
         "evaluate.every = {} has nothing to evaluate: data.split = {} has no validation part (try "
         "969,30,1, or give data.valid)",
         write_length(*deck_.evaluate.every), written);
   });
-  require(valid || !deck_.evaluate.at_end, {"evaluate.at_end", "data.split"}, [&] {
-    return fmt::format(
-        "evaluate.at_end = true has nothing to evaluate: data.split = {} has no validation part "
-        "(try 969,30,1, or give data.valid)",
-        written);
-  });
+  require(has_valid_part(deck_) || has_test_part(deck_) || !deck_.evaluate.at_end,
+          {"evaluate.at_end", "data.split"}, [&] {
+            return fmt::format(
+                "evaluate.at_end = true has nothing to evaluate: data.split = {} has no validation "
+                "or test part (try 969,30,1, or give data.valid or data.test)",
+                written);
+          });
   struct Part {
     std::string_view path;
     const std::optional<Datasets>& datasets;

@@ -42,13 +42,11 @@ void train_keys(std::vector<Key>& rows) {
               .unit("iterations")
               .help("Batches of one evaluation."),
           key(TRIREME_MEMBER(evaluate.at_end))
-              .derived("true where there is a validation part",
+              .derived("true where there is a validation or test part",
                        [](Deck& deck) {
-                         const auto& split = deck.data.split;
-                         deck.evaluate.at_end =
-                             deck.data.valid || (split.size() > 1 && split[1] > 0);
+                         deck.evaluate.at_end = has_valid_part(deck) || has_test_part(deck);
                        })
-              .help("Evaluate when the run has finished."),
+              .help("Evaluate on the validation and test splits when the run has finished."),
           key(TRIREME_MEMBER(checkpoint.every))
               .from(1, kMostSteps)
               .units(counts())

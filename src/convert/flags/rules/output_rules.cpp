@@ -57,14 +57,19 @@ void apply_checkpoints(Recipe& recipe) {
                                       load->text()));
 }
 
-/// Whether anything is kept for validation.
-bool has_validation(const Recipe& recipe) {
-  if (recipe.draft.has("data.valid")) return true;
+/// Whether anything is kept for a part of the data: in datasets of its own, under `key`, or by the
+/// weight in --split behind `commas` commas.
+bool keeps(const Recipe& recipe, const char* key, int commas) {
+  if (recipe.draft.has(key)) return true;
   const Given* split = recipe.flags.find("split");
   if (!split) return true;
-  const std::string& weights = split->values[0];
-  const std::size_t comma = weights.find(',');
-  return comma != std::string::npos && std::strtod(weights.c_str() + comma + 1, nullptr) > 0;
+  std::string_view weights = split->values[0];
+  for (; commas > 0; --commas) {
+    const std::size_t comma = weights.find(',');
+    if (comma == std::string_view::npos) return false;
+    weights.remove_prefix(comma + 1);
+  }
+  return std::strtod(weights.data(), nullptr) > 0;
 }
 
 void apply_evaluation(Recipe& recipe) {
@@ -72,16 +77,19 @@ void apply_evaluation(Recipe& recipe) {
   const Given* every = recipe.flags.find("eval-interval");
   const Given* iterations = recipe.flags.find("eval-iters");
   const bool none = iterations && iterations->values[0] == "0";
-  if (none || !has_validation(recipe)) {
-    const std::string reason =
-        none ? "--eval-iters 0 evaluates nothing" : "--split keeps nothing for validation";
-    for (const Given* given : {every, iterations})
-      if (given) draft.leave_out(*given, reason);
-    if (none) draft.set("evaluate.at_end", "false", *iterations);
-    return;
-  }
-  recipe.copy_or("eval-interval", "evaluate.every", "1000", "iterations");
-  recipe.copy_or("eval-iters", "evaluate.iterations", "100");
+  const bool valid = !none && keeps(recipe, "data.valid", 1);
+  const bool test = !none && keeps(recipe, "data.test", 2);
+  const std::string reason =
+      none ? "--eval-iters 0 evaluates nothing" : "--split keeps nothing for validation";
+  if (valid)
+    recipe.copy_or("eval-interval", "evaluate.every", "1000", "iterations");
+  else if (every)
+    draft.leave_out(*every, reason);
+  if (valid || test)
+    recipe.copy_or("eval-iters", "evaluate.iterations", "100");
+  else if (iterations)
+    draft.leave_out(*iterations, reason);
+  if (none) draft.set("evaluate.at_end", "false", *iterations);
 }
 
 void apply_logs(Recipe& recipe) {
