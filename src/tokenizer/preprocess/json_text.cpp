@@ -2,8 +2,10 @@
 
 #include <algorithm>
 #include <array>
+#include <charconv>
 #include <nlohmann/json.hpp>
 #include <optional>
+#include <system_error>
 #include <utility>
 
 #include "core/error.hpp"
@@ -62,6 +64,7 @@ class FindKey : public nlohmann::json_sax<nlohmann::json> {
   std::optional<std::string> text;
   const char* kind = nullptr;  ///< what lies under the key; null when there is no such key
   std::string error;
+  bool unpaired_surrogate = false;  ///< in the text, which is then not what the line says
 
  private:
   bool other(const char* what) {
@@ -78,35 +81,96 @@ class FindKey : public nlohmann::json_sax<nlohmann::json> {
   bool root_is_object_ = false;
 };
 
-/// `line` with a number of the same length for every NaN, Infinity and -Infinity outside of
-/// strings.
-std::string without_words_for_numbers(std::string_view line) {
+std::size_t end_of_digits(std::string_view text, std::size_t at) {
+  return std::min(text.find_first_not_of("0123456789", at), text.size());
+}
+
+/// Bytes of the number that `text` begins with; 0 when it begins with none.
+std::size_t number_length(std::string_view text) {
+  std::size_t at = text.starts_with('-') ? 1 : 0;
+  const std::size_t whole = end_of_digits(text, at);
+  if (whole == at) return 0;
+  at = text[at] == '0' ? at + 1 : whole;
+  if (text.substr(at).starts_with('.')) {
+    const std::size_t end = end_of_digits(text, at + 1);
+    if (end > at + 1) at = end;
+  }
+  if (at == text.size() || (text[at] != 'e' && text[at] != 'E')) return at;
+  const bool is_signed = at + 1 < text.size() && (text[at + 1] == '+' || text[at + 1] == '-');
+  const std::size_t exponent = at + (is_signed ? 2 : 1);
+  const std::size_t end = end_of_digits(text, exponent);
+  return end > exponent ? end : at;
+}
+
+/// Whether the library has no such number: Python's is infinite, or an integer of any length.
+bool is_too_large(std::string_view number) {
+  double value = 0;
+  const auto [end, error] = std::from_chars(number.data(), number.data() + number.size(), value);
+  return error == std::errc::result_out_of_range;
+}
+
+/// A part of a line, and what stands for it in strict JSON.
+struct Repair {
+  std::size_t length;
+  std::string text;
+};
+
+/// The part outside of strings that `line` begins with: a word or a number that only Python reads
+/// becomes a zero among spaces, so that it still is no part of what is beside it.
+Repair repair_outside(std::string_view line) {
   constexpr std::array<std::string_view, 3> kWords = {"NaN", "-Infinity", "Infinity"};
-  std::string repaired;
+  const auto* word = std::ranges::find_if(
+      kWords, [&](std::string_view candidate) { return line.starts_with(candidate); });
+  const std::size_t number = number_length(line);
+  const std::size_t length = word != kWords.end() ? word->size() : std::max<std::size_t>(number, 1);
+  std::string text(line.substr(0, length));
+  if (word != kWords.end() || (number > 0 && is_too_large(text))) {
+    text.assign(length, ' ');
+    text[length / 2] = '0';
+  }
+  return {length, std::move(text)};
+}
+
+/// The part of a string that `line` begins with: \uD800 to \uDFFF outside of a pair becomes
+/// `character`, an escape of the same length.
+Repair repair_inside(std::string_view line, std::string_view character) {
+  const auto is_escape = [&](std::size_t at, std::string_view third_digit) {
+    const std::string_view escape = line.substr(std::min(at, line.size()), 6);
+    return escape.size() == 6 && (escape.starts_with("\\ud") || escape.starts_with("\\uD")) &&
+           third_digit.find(escape[3]) != std::string_view::npos &&
+           escape.find_first_not_of("0123456789abcdefABCDEF", 4) == std::string_view::npos;
+  };
+  constexpr std::string_view kFirst = "89abAB", kSecond = "cdefCDEF";
+  const bool first = is_escape(0, kFirst);
+  if (first && is_escape(6, kSecond)) return {12, std::string(line.substr(0, 12))};
+  if (first || is_escape(0, kSecond)) return {6, std::string(character)};
+  const std::size_t length = std::min<std::size_t>(line.size(), line[0] == '\\' ? 2 : 1);
+  return {length, std::string(line.substr(0, length))};
+}
+
+/// `line` with all that Python reads as JSON and the library does not replaced, byte for byte:
+/// numbers without words and within its range, and `character` for surrogates without their pair.
+std::string strict_json(std::string_view line, std::string_view character) {
+  std::string strict;
   bool in_string = false;
   while (!line.empty()) {
-    const auto* word = std::ranges::find_if(
-        kWords, [&](std::string_view candidate) { return line.starts_with(candidate); });
-    if (!in_string && word != kWords.end()) {
-      repaired += fmt::format("{:^{}}", 0, word->size());
-      line.remove_prefix(word->size());
-      continue;
-    }
     if (line[0] == '"') in_string = !in_string;
-    const std::size_t taken = std::min<std::size_t>(line.size(), line[0] == '\\' ? 2 : 1);
-    repaired += line.substr(0, taken);
-    line.remove_prefix(taken);
+    const Repair repair = in_string ? repair_inside(line, character) : repair_outside(line);
+    strict += repair.text;
+    line.remove_prefix(repair.length);
   }
-  return repaired;
+  return strict;
 }
 
 /// What is found under `key`, or `error`.
 FindKey look_up(std::string_view line, const std::string& key) {
   FindKey found(key);
   if (nlohmann::json::sax_parse(line.begin(), line.end(), &found)) return found;
-  // Such words are so rare that the usual line need not be searched for them.
-  FindKey repaired(key);
-  nlohmann::json::sax_parse(without_words_for_numbers(line), &repaired);
+  // What only Python reads is so rare that the usual line need not be searched for it.
+  FindKey repaired(key), otherwise(key);
+  if (!nlohmann::json::sax_parse(strict_json(line, "\\ufffd"), &repaired)) return repaired;
+  nlohmann::json::sax_parse(strict_json(line, "\\ufffe"), &otherwise);
+  repaired.unpaired_surrogate = repaired.text != otherwise.text;
   return repaired;
 }
 
@@ -118,6 +182,9 @@ std::string json_text(std::string_view line, const std::string& key, const std::
   if (!found.root_is_object()) throw DataError("{}: not a JSON object", place);
   if (!found.kind) throw DataError("{}: there is no key '{}'", place, key);
   if (!found.text) throw DataError("{}: '{}' is {}, not a string", place, key, found.kind);
+  if (found.unpaired_surrogate)
+    throw DataError("{}: '{}' has half of a surrogate pair (\\ud800 to \\udfff): no character",
+                    place, key);
   return std::move(*found.text);
 }
 

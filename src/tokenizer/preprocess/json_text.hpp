@@ -7,8 +7,10 @@
 namespace trireme::tokenizer {
 
 /// The string under `key` of the JSON object in `line`; of a repeated key the last value counts.
-/// NaN, Infinity and -Infinity, which Python writes though JSON has none, are numbers. Throws
-/// DataError "place: reason" when the line is no JSON object or has no string under that key.
+/// What Python's json.loads reads is read: NaN, Infinity and -Infinity are numbers, numbers may be
+/// of any size, and strings under other keys may hold surrogates without their pair. Throws
+/// DataError "place: reason" when the line is no JSON object or has no string of characters under
+/// that key.
 std::string json_text(std::string_view line, const std::string& key, const std::string& place);
 
 /// Whether `line` is a JSON object, in the same sense.
