@@ -2,6 +2,9 @@
 
 #include <sentencepiece_trainer.h>
 
+#include <algorithm>
+#include <string_view>
+
 #include "core/error.hpp"
 #include "tokenizer/vocabulary.hpp"
 
@@ -10,17 +13,36 @@ namespace {
 
 constexpr std::size_t kMaxSentenceBytes = std::size_t{1} << 30;  // the library's own limit
 
+// Stands for unknown characters in the library, which leaves out sentences with it without a word.
+constexpr std::string_view kReserved = "\u2585";
+
+/// Sentences, cut at the library's own character.
 class Sentences : public sentencepiece::SentenceIterator {
  public:
-  explicit Sentences(const std::vector<std::string>& sentences) : sentences_(sentences) {}
-  bool done() const override { return next_ == sentences_.size(); }
-  void Next() override { ++next_; }
-  const std::string& value() const override { return sentences_[next_]; }
+  explicit Sentences(const std::vector<std::string>& sentences) : sentences_(sentences) { find(); }
+  bool done() const override { return which_ == sentences_.size(); }
+  void Next() override { find(); }
+  const std::string& value() const override { return part_; }
   sentencepiece::util::Status status() const override { return {}; }
 
  private:
+  // Moves on to the next part that is not empty.
+  void find() {
+    for (; which_ < sentences_.size(); ++which_, at_ = 0) {
+      const std::string_view sentence = sentences_[which_];
+      while (at_ < sentence.size()) {
+        const std::size_t end = std::min(sentence.find(kReserved, at_), sentence.size());
+        part_ = sentence.substr(at_, end - at_);
+        at_ = end + kReserved.size();
+        if (!part_.empty()) return;
+      }
+    }
+  }
+
   const std::vector<std::string>& sentences_;
-  std::size_t next_ = 0;
+  std::size_t which_ = 0;  // the sentence
+  std::size_t at_ = 0;     // where its next part begins
+  std::string part_;
 };
 
 /// The reason in an error of the library, without the place in its sources and the failed condition
@@ -45,6 +67,10 @@ std::string train_sentencepiece(const std::vector<std::string>& sentences,
       throw DataError("a line of {} bytes is too long to train on: the limit is 1 GiB",
                       sentence.size());
   Sentences iterator(sentences);
+  if (iterator.done())
+    throw DataError(
+        "there is no text to train on: all of it is U+2585, a character that SentencePiece keeps "
+        "for itself");
   std::string model;
   const auto status = sentencepiece::SentencePieceTrainer::Train(
       {

@@ -53,6 +53,23 @@ TEST_P(SentencePieceTest, TrainsAndRoundTrips) {
   EXPECT_THROW(tokenizer->decode(Ids{-1}), DataError);
 }
 
+TEST_P(SentencePieceTest, SentencesAreCutAtTheLibrarysOwnCharacter) {
+  std::vector<std::string> whole = corpus(), parts;
+  whole.resize(400);
+  for (std::size_t i = 0; i < whole.size(); i += 4) {
+    for (const std::string& part : {whole[i], std::string("quux "), whole[i + 1]})
+      parts.push_back(part);
+    whole[i] = "\u2585" + whole[i] + "\u2585\u2585quux \u2585" + whole[i + 1];
+    whole[i + 1].clear();
+    for (const std::size_t other : {i + 2, i + 3}) parts.push_back(whole[other]);
+  }
+  const std::string model = train_sentencepiece(whole, {400, GetParam()});
+  EXPECT_EQ(model, train_sentencepiece(parts, {400, GetParam()}));
+  const auto tokenizer = make_tokenizer({"sentencepiece", "", "", write("m.model", model)});
+  const std::string text = "quux \u2585\u2585 quux";
+  EXPECT_EQ(tokenizer->decode(tokenizer->encode(text)), text);
+}
+
 INSTANTIATE_TEST_SUITE_P(Models, SentencePieceTest, testing::Values("unigram", "bpe"));
 
 TEST_F(FolderTest, SentencePieceErrorsAreClear) {
@@ -69,6 +86,11 @@ TEST_F(FolderTest, SentencePieceErrorsAreClear) {
       << too_much(100);
   EXPECT_EQ(message_of<DataError>([] { train_sentencepiece({}, {400}); }),
             "there is no text to train on");
+  EXPECT_EQ(message_of<DataError>([] {
+              train_sentencepiece({"\u2585", "\u2585\u2585"}, {400});
+            }),
+            "there is no text to train on: all of it is U+2585, a character that SentencePiece "
+            "keeps for itself");
   EXPECT_EQ(message_of<UsageError>([] {
               train_sentencepiece({"a"}, {400, "word"});
             }),
