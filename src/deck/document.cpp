@@ -127,6 +127,8 @@ std::size_t utf8_length(std::string_view text) {
   return overlong || surrogate || beyond ? 0 : length;
 }
 
+bool is_control(char c) { return (c >= 0 && c < 0x20) || c == 0x7F; }
+
 // yaml-cpp takes byte 4 for the end of the text and guesses UTF-16 from zeros, so text must be
 // clean before it gets there.
 std::optional<std::pair<Place, std::string>> find_bad_byte(std::string_view text, int source) {
@@ -135,8 +137,7 @@ std::optional<std::pair<Place, std::string>> find_bad_byte(std::string_view text
     const auto byte = static_cast<std::uint8_t>(text[at]);
     const std::size_t length = utf8_length(text.substr(at));
     if (length == 0) return std::pair(place, fmt::format("byte 0x{:02x} is not UTF-8", byte));
-    const bool control = byte < 0x20 && byte != '\t' && byte != '\n' && byte != '\r';
-    if (control || byte == 0x7F) {
+    if (is_control(text[at]) && byte != '\t' && byte != '\n' && byte != '\r') {
       return std::pair(place, fmt::format("control character 0x{:02x}", byte));
     }
     if (byte == '\n') {
@@ -183,14 +184,17 @@ std::string space_hint(std::string_view text) {
 
 }  // namespace
 
+bool is_plain_line(std::string_view text) {
+  return std::none_of(text.begin(), text.end(), is_control) && !find_bad_byte(text, 0);
+}
+
 std::string printable(std::string_view text) {
   constexpr std::size_t kLongest = 80;
   std::size_t length = std::min(text.size(), kLongest);
   // Do not cut inside a UTF-8 sequence.
   while (length < text.size() && length > 0 && (text[length] & 0xC0) == 0x80) --length;
   std::string line(text.substr(0, length));
-  std::replace_if(
-      line.begin(), line.end(), [](char c) { return c >= 0 && c < 0x20; }, ' ');
+  std::replace_if(line.begin(), line.end(), is_control, ' ');
   return length < text.size() ? line + "..." : line;
 }
 

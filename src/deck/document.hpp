@@ -30,6 +30,9 @@ struct Item {
   std::vector<Item> items;
 };
 
+/// Whether `text` is what a deck may hold as one line: UTF-8 without control characters.
+bool is_plain_line(std::string_view text);
+
 /// `text` as a part of one line: without control characters, cut when long.
 std::string printable(std::string_view text);
 

@@ -212,6 +212,12 @@ Deck fill(const Collector& collector, const std::string& filename, const LoadOpt
   deck.run.name = std::filesystem::path(filename).stem().string();
   given.places = collector.sections();
   const auto& settings = collector.settings();
+  if (!settings.contains("run.name") && !is_plain_line(deck.run.name)) {
+    problems.add(collector.place_of_section("run.name"),
+                 "run.name is the deck's file name where it is not given, and that is not UTF-8 "
+                 "without control characters; give run.name");
+    given.bad.insert("run.name");
+  }
   const Unit bare = settings.contains("train.samples") ? Unit::samples : Unit::iterations;
   for (const auto& [path, setting] : settings) {
     given.places[path] = setting.place;

@@ -132,9 +132,7 @@ double read_real(const Item& item) { return parse_real(plain_text(item, "a numbe
 std::string read_text(const Item& item) {
   const std::string_view text = scalar_text(item, "text");
   if (text.empty()) throw BadValue("must not be empty");
-  if (std::any_of(text.begin(), text.end(), [](char c) { return c >= 0 && c < 0x20; })) {
-    throw BadValue("must be one line without control characters");
-  }
+  if (!is_plain_line(text)) throw BadValue("must be one line without control characters");
   return std::string(text);
 }
 

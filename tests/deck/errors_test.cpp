@@ -92,7 +92,26 @@ TEST(DeckErrors, Types) {
       {"batch:", "run: {name: \"\"}\nbatch:", "bad.yaml:6:7: run.name = \"\": must not be empty"},
       {"batch:", "run: {name: \"a\\nb\"}\nbatch:",
        "bad.yaml:6:7: run.name = \"a b\": must be one line without control characters"},
+      {"batch:", "run: {output: \"a\\x7fb\"}\nbatch:",
+       "bad.yaml:6:7: run.output = \"a b\": must be one line without control characters"},
   });
+}
+
+TEST(DeckErrors, FileNamesThatCannotNameARun) {
+  for (const char* name : {"runs/caf\xe9.yaml", "a\nb.yaml"}) {
+    try {
+      parse(kSmallDeck, name);
+      FAIL() << name;
+    } catch (const DeckError& error) {
+      EXPECT_EQ(error.what(),
+                std::string(name) +
+                    ": run.name is the deck's file name where it is not given, and that is not "
+                    "UTF-8 without control characters; give run.name\n" +
+                    closing_line(1));
+    }
+    EXPECT_EQ(parse(kSmallDeck, name, {"run.name=x"}).run.name, "x");
+  }
+  EXPECT_EQ(parse(kSmallDeck, "caf\u00e9.yaml").run.name, "caf\u00e9");
 }
 
 TEST(DeckErrors, RangesAndAllowedValues) {
