@@ -192,7 +192,8 @@ ExitCode pretrain(int argc, char** argv, const DeckArguments& arguments,
   const std::string found = train::on_rank_zero(*devices.groups.world, [&] {
     write_file_atomically(std::filesystem::path(deck.run.output) / "deck.yaml",
                           deck::print_deck(deck));
-    const auto& point = start.restart;
+    auto& point = start.restart;
+    train::leave_other_course(deck, point);
     if (!point.checkpoint) train::remove_rank_files(deck.run.output);
     if (deck.log.rank_files || deck.log.gpu_every) train::make_rank_folder(deck.run.output);
     if (deck.log.rank_files) train::keep_rank_output(deck.run.output, /*rank=*/0);

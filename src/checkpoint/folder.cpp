@@ -13,7 +13,7 @@ namespace trireme::checkpoint {
 namespace {
 
 // Step files behind the one that `latest` names are of a course that the run has left: it went back
-// to an earlier checkpoint.
+// to an earlier checkpoint, and was killed before leave_newer() had renamed them.
 constexpr std::int64_t kNoLast = std::numeric_limits<std::int64_t>::max();
 
 /// The entries of `folder`; none when it does not exist.
@@ -32,6 +32,18 @@ void remove_file(const std::filesystem::path& path) {
   std::error_code error;
   std::filesystem::remove(path, error);
   if (error) throw IoError("cannot delete '{}': {}", path.string(), error.message());
+}
+
+/// Adds ".left" to the name of the file at `path`, or ".left.2", ... where that is taken.
+void rename_as_left(const std::filesystem::path& path) {
+  std::error_code error;
+  std::filesystem::path target = path.string() + ".left";
+  for (int number = 2; std::filesystem::exists(target, error); ++number)
+    target = fmt::format("{}.left.{}", path.string(), number);
+  std::filesystem::rename(path, target, error);
+  if (error)
+    throw IoError("cannot rename '{}' to '{}': {}", path.string(), target.string(),
+                  error.message());
 }
 
 /// What `folder`/latest names, without the folder; empty when there is no such file.
@@ -142,6 +154,15 @@ std::vector<std::filesystem::path> retain(const std::filesystem::path& folder,
 
 void publish(const std::filesystem::path& path) {
   write_file_atomically(path.parent_path() / "latest", path.filename().string() + "\n");
+}
+
+int leave_newer(const std::filesystem::path& path, std::int64_t iteration) {
+  const std::filesystem::path folder = path.parent_path();
+  if (latest_name(folder) != path.filename()) publish(path);
+  std::vector<Step> newer = list_steps(folder);
+  std::erase_if(newer, [&](const Step& step) { return step.iteration <= iteration; });
+  for (const Step& step : newer) rename_as_left(step.path);
+  return static_cast<int>(newer.size());
 }
 
 void remove_unfinished(const std::filesystem::path& folder) {

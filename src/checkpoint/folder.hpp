@@ -50,6 +50,12 @@ std::vector<std::filesystem::path> retain(
 /// Names `path` in the file `latest` beside it, atomically. Throws IoError.
 void publish(const std::filesystem::path& path);
 
+/// Leaves the course behind the checkpoint at `path`, of `iteration`, for good: names it in
+/// `latest`, and then adds ".left" to the names of the folder's newer step files, so that they are
+/// no step files any more. A start from the same checkpoint does what a kill has cut off. Returns
+/// how many were renamed. Throws IoError.
+int leave_newer(const std::filesystem::path& path, std::int64_t iteration);
+
 /// Deletes the unfinished files (.part, and what MPI-IO made beside them) of `folder`. Throws
 /// IoError.
 void remove_unfinished(const std::filesystem::path& folder);

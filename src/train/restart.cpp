@@ -44,6 +44,12 @@ std::string move_aside(const fs::path& folder) {
   }
 }
 
+/// Whether `checkpoint` lies in the run folder.
+bool is_own(const fs::path& checkpoint, const deck::Deck& deck) {
+  std::error_code absent;
+  return fs::equivalent(fs::absolute(checkpoint).parent_path(), checkpoint_folder(deck), absent);
+}
+
 }  // namespace
 
 fs::path checkpoint_folder(const deck::Deck& deck) {
@@ -64,6 +70,12 @@ RestartPoint find_restart(const deck::Deck& deck, const std::string& restart) {
     if (const auto latest = checkpoint::find_latest(checkpoint_folder(deck))) start_from(*latest);
   } else {
     start_from(checkpoint::locate(restart));
+    if (!is_own(*point.checkpoint, deck) &&
+        !checkpoint::list_steps(checkpoint_folder(deck)).empty())
+      throw UsageError(
+          "--restart {}: the run folder '{}' has checkpoints of its own; leave the option out "
+          "to go on from them, or choose another run.output",
+          restart, deck.run.output);
   }
   if (!point.checkpoint && deck.checkpoint.load)
     start_from(checkpoint::locate(*deck.checkpoint.load));
@@ -77,6 +89,17 @@ RestartPoint find_restart(const deck::Deck& deck, const std::string& restart) {
     if (change.rule != deck::RestartRule::free)
       point.notes.push_back("changed: " + describe(change));
   return point;
+}
+
+void leave_other_course(const deck::Deck& deck, RestartPoint& point) {
+  if (!point.checkpoint || !is_own(*point.checkpoint, deck)) return;
+  const std::int64_t iteration = point.progress.iteration;
+  const fs::path path = fs::absolute(*point.checkpoint);
+  if (const int newer = checkpoint::leave_newer(path, iteration); newer > 0)
+    point.notes.push_back(
+        fmt::format("going back to iteration {}: '.left' is added to the names of {} newer {}; "
+                    "delete them when nobody needs them",
+                    iteration, newer, newer == 1 ? "checkpoint" : "checkpoints"));
 }
 
 void require_same_model(const deck::Deck& deck, const fs::path& checkpoint) {

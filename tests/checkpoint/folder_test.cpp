@@ -80,6 +80,33 @@ TEST_F(FolderTest, WhatIsNewerThanADamagedLatestIsOfAnotherCourse) {
   EXPECT_TRUE(std::filesystem::exists(left));
 }
 
+TEST_F(FolderTest, NewerStepsAreLeftForGood) {
+  const std::filesystem::path older = save_step(10);
+  for (int time = 0; time < 2; ++time) {
+    const std::filesystem::path newer = save_step(20);
+    save_step(30);
+    EXPECT_EQ(leave_newer(older, 10), 2);
+    EXPECT_EQ(find_latest(folder_)->path, older);
+    EXPECT_EQ(iterations(), (std::vector<std::int64_t>{10}));
+    EXPECT_TRUE(std::filesystem::exists(newer.string() + (time == 0 ? ".left" : ".left.2")));
+  }
+  remove_unfinished(folder_);
+  EXPECT_TRUE(std::filesystem::exists(folder_ / "step-00000030.h5.left"));
+  EXPECT_EQ(leave_newer(older, 10), 0);
+}
+
+TEST_F(FolderTest, ACourseIsLeftBeforeItsStepsAreRenamed) {
+  const std::filesystem::path older = save_step(10);
+  save_step(20);
+  // What cannot be renamed keeps its name: the new one would be too long.
+  const std::filesystem::path stays = folder_ / ("step-" + std::string(243, '0') + "30.h5");
+  std::filesystem::copy(older, stays);
+  EXPECT_THROW(leave_newer(older, 10), IoError);
+  EXPECT_EQ(find_latest(folder_)->path, older);
+  std::filesystem::remove(stays);
+  EXPECT_EQ(leave_newer(older, 10), 0);
+}
+
 TEST_F(FolderTest, ALatestThatNamesNothingIsNotAFreshStart) {
   std::filesystem::create_directories(folder_);
   write_file_atomically(folder_ / "latest", "step-00000010.h5\n");

@@ -6,7 +6,7 @@ import shutil
 import time
 import unittest
 
-from runs import DATA, DECK, IO, STOPPED_EARLY, RunTest
+from runs import DATA, DECK, IO, STOPPED_EARLY, USAGE, RunTest
 
 
 INTERLEAVED = ["parallel.schedule=interleaved", "parallel.interleave=2"]
@@ -182,6 +182,42 @@ class Rules(RunTest):
         result = self.pretrain("run", *words)
         self.assertIn("using 'step-00000003.h5', the newest complete checkpoint", result.out)
         self.assertEqual(len(self.losses("run")), 6)
+
+    def test_a_course_is_left_for_good_before_the_first_save(self):
+        words = ["train.iterations=6", "checkpoint.every=2"]
+        self.pretrain("run", *words)
+        second = self.folder / "run" / "checkpoints" / "step-00000002.h5"
+        back = ["train.iterations=1000000", "checkpoint.at_end=false", "--restart", second]
+        with self.start("run", *back) as started:
+            self.wait_until(lambda: len(self.events("run", "train")) > 6, started)
+            started.process.kill()
+            started.finish()
+        self.assertIn("going back to iteration 2: '.left' is added to the names of 2 newer checkpoints",
+                      (self.folder / "run" / "console.log").read_text())
+        names = [f"step-0000000{step}.h5" for step in (2, 4, 6)]
+        self.assertEqual(self.checkpoints("run"), names[:1])
+        for name in names[1:]:
+            self.assertTrue(second.with_name(f"{name}.left").exists(), name)
+
+        result = self.pretrain("run", "train.iterations=7", "checkpoint.every=2",
+                               "checkpoint.keep=3")
+        self.assertIn("step-00000002.h5, iteration 2\n", result.out)
+        self.assertEqual(len(self.losses("run")), 7)
+        self.assertEqual(self.checkpoints("run"), [*names[1:], "step-00000007.h5"])
+
+        # It can be gone back to all the same.
+        left = second.with_name(f"{names[2]}.left")
+        result = self.pretrain("run", "train.iterations=8", "--restart", left)
+        self.assertIn(f"{left}, iteration 6\n", result.out)
+        self.assertTrue(second.with_name("step-00000007.h5.left").exists())
+        self.assertEqual(len(self.losses("run")), 8)
+
+    def test_a_checkpoint_from_elsewhere_is_for_a_run_without(self):
+        self.pretrain("other", "train.iterations=1")
+        before = self.losses("run"), self.checkpoints("run")
+        result = self.pretrain("run", "--restart", self.folder / "other", code=USAGE)
+        self.assertIn("has checkpoints of its own", result.err)
+        self.assertEqual((self.losses("run"), self.checkpoints("run")), before)
 
     def test_damaged_tensor_is_named(self):
         path = self.latest("run")
