@@ -85,11 +85,12 @@ inline bool answers_help_or_version(int argc, char** argv, const char* program, 
 
 /// The one try of a program: runs `body`, prints an error once as `program: message` on standard
 /// error, and returns the exit code. Output that standard output did not take turns success into
-/// the exit code of an IoError; a closed pipe does so without a message, and gives no SIGPIPE. An
-/// MPI program whose other ranks still run calls MPI_Abort with what this returns.
+/// the exit code of an IoError; a closed pipe does so without a message. Neither a closed pipe nor
+/// a limit of file sizes ends the program by a signal: the write fails. An MPI program whose other
+/// ranks still run calls MPI_Abort with what this returns.
 inline int run_app(const char* program, int argc, char** argv,
                    const std::function<ExitCode(int, char**)>& body) {
-  std::signal(SIGPIPE, SIG_IGN);
+  for (int signal : {SIGPIPE, SIGXFSZ}) std::signal(signal, SIG_IGN);
   const auto report = [&](ExitCode code, const char* message) {
     // The lines of a deck's errors begin with their place in it, for editors that jump there.
     std::string text = code == ExitCode::deck ? fmt::format("{}\n", message)

@@ -155,7 +155,7 @@ class Stream {
 /// Passes on both streams until the rank has closed them.
 int relay(const std::string& rank, const std::string& stem) {
   // Signals are for the rank; when it ends, so does this.
-  for (int signal : {SIGINT, SIGTERM, SIGHUP, SIGUSR1, SIGPIPE, SIGTTOU})
+  for (int signal : {SIGINT, SIGTERM, SIGHUP, SIGUSR1, SIGPIPE, SIGTTOU, SIGXFSZ})
     std::signal(signal, SIG_IGN);
   const std::string prefix = "[rank " + rank + "] ";
   Stream streams[] = {{kOutPipe, stem + ".out", prefix, rank == "0" ? STDOUT_FILENO : -1},

@@ -6,7 +6,8 @@ import shutil
 import unittest
 import unittest.mock
 
-from runs import DATA, DECK, FAILED, FINISHED, IO, USAGE, RunTest, dataset, run
+from runs import (DATA, DECK, FAILED, FINISHED, IO, USAGE, RunTest, Started, command_line, dataset,
+                  run)
 
 
 class Errors(RunTest):
@@ -79,6 +80,31 @@ class Errors(RunTest):
         bare = run("trireme-pretrain", "model.layers=2")
         self.assertEqual(bare.code, USAGE, bare)
         self.assertIn("the deck comes first, then 'model.layers=2'", bare.err)
+
+
+class FileSizeLimit(RunTest):
+    """Where a file reaches the limit that the shell sets, as batch systems do."""
+
+    def limited(self, text, kib, program, *words):
+        """`program`, which may write `kib` KiB to a file, ends with the code of a full disk and says
+        `text` once."""
+        command = ["bash", "-c", f'ulimit -f {kib}; exec "$@"', "bash"]
+        with Started([*command, *command_line(program, *words)]) as started:
+            result = started.finish()
+        self.assertEqual(result.code, IO, result)
+        self.assertEqual(result.err.count(text), 1, result)
+
+    def test_a_checkpoint_is_too_large(self):
+        # MPI's own files have several MiB.
+        self.limited("step-00000000.h5.part': File too large", 16384, "trireme-pretrain",
+                     *self.deck_words("run", "model.hidden=256"))
+        self.assertEqual(os.listdir(self.folder / "run" / "checkpoints"), [])
+
+    def test_a_dataset_is_too_large(self):
+        text = self.folder / "text.txt"
+        text.write_bytes(b"many words\n" * 20000)
+        self.limited("File too large", 100, "trireme-preprocess", "--input", text, "--output",
+                     self.folder / "data", "--tokenizer", "bytes")
 
 
 class NoGpu(RunTest):
