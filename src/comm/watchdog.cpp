@@ -1,5 +1,6 @@
 #include "comm/watchdog.hpp"
 
+#include <algorithm>
 #include <cerrno>
 #include <cstdio>
 #include <utility>
@@ -16,6 +17,13 @@ constexpr std::chrono::milliseconds kInterval{200};
 constexpr std::chrono::seconds kLastWords{1};
 
 }  // namespace
+
+Watched::Clock::duration to_duration(double seconds) {
+  // A third of what 64 bits of nanoseconds hold: time-outs are added to each other.
+  constexpr double kCentury = 100.0 * 365.25 * 24.0 * 3600.0;
+  return std::chrono::duration_cast<Watched::Clock::duration>(
+      std::chrono::duration<double>(std::min(seconds, kCentury)));
+}
 
 std::shared_ptr<Watchdog> Watchdog::shared() {
   static std::mutex mutex;

@@ -31,6 +31,9 @@ class Watched {
   virtual std::optional<Ranks> awaited(Clock::time_point now) = 0;
 };
 
+/// `seconds` as the clock counts them, a century at most: a time-out that nobody lives to see.
+Watched::Clock::duration to_duration(double seconds);
+
 /// The process's watchdog: a thread that asks everything watched for complaints five times a
 /// second. On the first it prints the complaint with this process's rank and host, and ends all
 /// ranks.

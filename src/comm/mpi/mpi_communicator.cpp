@@ -70,11 +70,6 @@ MPI_Op op_of(Reduce op) {
   throw InternalError("unknown reduction {}", static_cast<int>(op));
 }
 
-Watched::Clock::duration to_duration(double seconds) {
-  return std::chrono::duration_cast<Watched::Clock::duration>(
-      std::chrono::duration<double>(seconds));
-}
-
 /// One message, in as many MPI messages as its length takes: MPI keeps those of one tag in order.
 class MpiRequest final : public Request {
  public:

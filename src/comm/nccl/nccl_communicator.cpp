@@ -55,11 +55,6 @@ void* allocate_message() {
   return memory;
 }
 
-Watched::Clock::duration duration_of(const NcclOptions& options) {
-  return std::chrono::duration_cast<Watched::Clock::duration>(
-      std::chrono::duration<double>(options.timeout_seconds));
-}
-
 /// "group 'data', rank 2 of 8".
 std::string describe(const std::string& name, const MpiCommunicator& ranks) {
   return fmt::format("group '{}', rank {} of {}", name, ranks.rank(), ranks.size());
@@ -91,7 +86,7 @@ NcclCommunicator::NcclCommunicator(MpiCommunicator& ranks, const std::string& na
     : name_(name),
       ranks_(ranks.split(0, ranks.rank(), name)),
       compute_(stream),
-      timeout_(duration_of(options)) {
+      timeout_(to_duration(options.timeout_seconds)) {
   group_ = open_group();
   open_ways(options);
   if (options.through_peers) peers_ = PeerExchange::make(*ranks_, description(), timeout_);
@@ -318,7 +313,7 @@ std::unique_ptr<Communicator> make_device_communicator(MpiCommunicator& ranks,
   const auto watchdog = Watchdog::shared();
   const WatchedCall call(*watchdog,
                          describe(name, ranks) + ": starting NCCL, which every rank must join,",
-                         duration_of(options), ranks.ranks());
+                         to_duration(options.timeout_seconds), ranks.ranks());
   return std::make_unique<NcclCommunicator>(ranks, name, stream, options);
 }
 
