@@ -37,8 +37,8 @@ class SharedMemory {
 /// A group of ranks. Every method but send and receive is collective over the group: all its ranks
 /// call it, in the same order, with equal counts and types. Buffers lie in the memory of the
 /// backend that the implementation serves: host memory for MPI, a GPU's for NCCL, whose operations
-/// take their place among what the compute stream is asked. Failures throw InternalError with the
-/// library's text, the group's name, the rank and the host.
+/// take their place among what the compute stream is asked. Failures throw CommunicationError
+/// (comm/watchdog.hpp) with the library's text, the group's name, the rank and the host.
 class Communicator {
  public:
   virtual ~Communicator() = default;

@@ -65,6 +65,11 @@ void Watchdog::set_exit_code(ExitCode code) {
   exit_code_ = code;
 }
 
+ExitCode Watchdog::exit_code() {
+  const std::lock_guard lock(mutex_);
+  return exit_code_;
+}
+
 std::optional<Ranks> Watchdog::awaited() {
   const std::lock_guard lock(mutex_);
   std::optional<Ranks> all;

@@ -59,6 +59,7 @@ class Watchdog {
   void set_roll_call(RollCall roll_call);
   /// The code that the job ends with from now on; at first 70.
   void set_exit_code(ExitCode code);
+  ExitCode exit_code();
   /// The ranks of which this process waits for some; nothing while it waits for nobody.
   std::optional<Ranks> awaited();
 
@@ -77,6 +78,14 @@ class Watchdog {
   std::mutex roll_call_mutex_;  ///< of the next, which makes other threads use the rest
   RollCall roll_call_;
   std::thread thread_;
+};
+
+/// An operation between ranks that failed, mostly because one of them is lost. Its exit code is
+/// that of the watchdog: how the job ends does not depend on who notices first.
+class CommunicationError : public Error {
+ public:
+  explicit CommunicationError(const std::string& message)
+      : Error(Watchdog::shared()->exit_code(), message) {}
 };
 
 /// Watches a call that waits for other ranks on the host, for the length of a scope.

@@ -193,7 +193,8 @@ TEST_F(MpiCommunicatorTest, FailuresNameCallGroupRankAndHost) {
   try {
     world_->send(&value, sizeof value, size_ + 5, 0);
     FAIL() << "a message to a rank that is not there was accepted";
-  } catch (const InternalError& error) {
+  } catch (const CommunicationError& error) {
+    EXPECT_EQ(error.code(), ExitCode::internal);
     const std::string text = error.what();
     for (const std::string& part :
          {std::string("MPI_Isend"), std::string("group 'world'"), "rank " + std::to_string(rank_),
@@ -201,6 +202,19 @@ TEST_F(MpiCommunicatorTest, FailuresNameCallGroupRankAndHost) {
       EXPECT_NE(text.find(part), std::string::npos) << part << " is not in: " << text;
   }
   EXPECT_EQ(world_->all_reduce(1.0, Reduce::sum), size_);
+}
+
+TEST_F(MpiCommunicatorTest, FailuresEndTheJobAsTheWatchdogWould) {
+  const auto watchdog = Watchdog::shared();
+  watchdog->set_exit_code(ExitCode::stopped_early);
+  const int value = 1;
+  try {
+    world_->send(&value, sizeof value, size_ + 5, 0);
+    ADD_FAILURE() << "a message to a rank that is not there was accepted";
+  } catch (const Error& error) {
+    EXPECT_EQ(error.code(), ExitCode::stopped_early);
+  }
+  watchdog->set_exit_code(ExitCode::internal);
 }
 
 }  // namespace

@@ -22,12 +22,12 @@ std::string error_text(int code) {
   return std::string(text, static_cast<std::size_t>(length));
 }
 
-/// Throws InternalError naming the group unless `code` is MPI_SUCCESS.
+/// Throws CommunicationError naming the group unless `code` is MPI_SUCCESS.
 void check_in_group(int code, const char* expression, const std::string& group, int rank) {
   if (code == MPI_SUCCESS) [[likely]]
     return;
-  throw InternalError("{} failed in group '{}', rank {} of it, on {}: {}", expression, group, rank,
-                      host_name(), error_text(code));
+  throw CommunicationError(fmt::format("{} failed in group '{}', rank {} of it, on {}: {}",
+                                       expression, group, rank, host_name(), error_text(code)));
 }
 // The call in its group, under the eyes of the watchdog where a time-out is set.
 #define TRIREME_MPI_IN_GROUP(call)                             \

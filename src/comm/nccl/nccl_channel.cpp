@@ -38,8 +38,8 @@ NcclChannel::~NcclChannel() {
 
 void NcclChannel::check(const char* what, ncclResult_t code) const {
   if (code != ncclSuccess)
-    throw InternalError("{} failed in {}, on {}: {}", what, settings_.name, host_name(),
-                        nccl_text(code, handle_));
+    throw CommunicationError(fmt::format("{} failed in {}, on {}: {}", what, settings_.name,
+                                         host_name(), nccl_text(code, handle_)));
 }
 
 std::string NcclChannel::asynchronous_error() const {

@@ -41,7 +41,7 @@ class NcclChannel {
   }
 
  private:
-  /// Throws InternalError unless `code` says that `what` was queued.
+  /// Throws CommunicationError unless `code` says that `what` was queued.
   void check(const char* what, ncclResult_t code) const;
   /// An error that no call returned; "" when there is none.
   std::string asynchronous_error() const;
