@@ -31,23 +31,56 @@ std::vector<deck::Change> changes_since(const checkpoint::Header& header, const 
 }
 
 /// Renames an old run folder, unless a run is using it, to the first free of <folder>.1,
-/// <folder>.2, ...
-std::string move_aside(const fs::path& folder) {
+/// <folder>.2, ... A checkpoint of `point` that lies in it moves along.
+void move_aside(const fs::path& folder, RestartPoint& point) {
   const FolderLock lock(folder);
-  for (int number = 1;; ++number) {
-    const fs::path target = fmt::format("{}.{}", folder.string(), number);
-    if (fs::exists(target)) continue;
-    std::error_code error;
-    fs::rename(folder, target, error);
-    if (error) throw IoError("cannot move '{}' aside: {}", folder.string(), error.message());
-    return fmt::format("moved the old run folder to '{}'", target.string());
-  }
+  std::error_code error;
+  // Without a slash at the end, after which the new name would lie inside.
+  const fs::path name = folder.has_filename() ? folder : folder.parent_path();
+  fs::path target;
+  for (int number = 1; target.empty() || fs::exists(target); ++number)
+    target = fmt::format("{}.{}", name.string(), number);
+  fs::path inside;
+  if (point.checkpoint) inside = fs::relative(*point.checkpoint, name, error);
+  fs::rename(name, target, error);
+  if (error) throw IoError("cannot move '{}' aside: {}", name.string(), error.message());
+  if (!inside.empty() && *inside.begin() != "..") point.checkpoint = target / inside;
+  point.notes.push_back(fmt::format("moved the old run folder to '{}'", target.string()));
 }
 
 /// Whether `checkpoint` lies in the run folder.
 bool is_own(const fs::path& checkpoint, const deck::Deck& deck) {
   std::error_code absent;
   return fs::equivalent(fs::absolute(checkpoint).parent_path(), checkpoint_folder(deck), absent);
+}
+
+/// The checkpoint that `restart`, as find_restart() takes it, asks for; empty for a fresh start.
+std::optional<checkpoint::Latest> find_checkpoint(const deck::Deck& deck,
+                                                  const std::string& restart) {
+  if (restart == "latest") {
+    if (auto latest = checkpoint::find_latest(checkpoint_folder(deck))) return latest;
+  } else if (restart != "never") {
+    checkpoint::Latest named = checkpoint::locate(restart);
+    if (!is_own(named.path, deck) && !checkpoint::list_steps(checkpoint_folder(deck)).empty())
+      throw UsageError(
+          "--restart {}: the run folder '{}' has checkpoints of its own; leave the option out "
+          "to go on from them, or choose another run.output",
+          restart, deck.run.output);
+    return named;
+  }
+  if (deck.checkpoint.load) return checkpoint::locate(*deck.checkpoint.load);
+  return std::nullopt;
+}
+
+/// Fills in the progress of `point`, which has a checkpoint, and notes what has changed since.
+void compare_decks(const deck::Deck& deck, RestartPoint& point) {
+  const checkpoint::Header header = checkpoint::read_header(*point.checkpoint);
+  point.progress = RunState::from(header).progress();
+  const auto changes = changes_since(header, *point.checkpoint, deck);
+  deck::refuse_fixed_changes(changes);
+  for (const deck::Change& change : changes)
+    if (change.rule != deck::RestartRule::free)
+      point.notes.push_back("changed: " + describe(change));
 }
 
 }  // namespace
@@ -58,36 +91,16 @@ fs::path checkpoint_folder(const deck::Deck& deck) {
 
 RestartPoint find_restart(const deck::Deck& deck, const std::string& restart) {
   RestartPoint point;
-  const auto start_from = [&](const checkpoint::Latest& found) {
-    point.checkpoint = found.path;
-    if (!found.note.empty()) point.notes.push_back(found.note);
-  };
-  if (restart == "never") {
-    const fs::path folder = deck.run.output;
-    if (fs::exists(folder / "metrics.jsonl") || fs::exists(checkpoint_folder(deck)))
-      point.notes.push_back(move_aside(deck.run.output));
-  } else if (restart == "latest") {
-    if (const auto latest = checkpoint::find_latest(checkpoint_folder(deck))) start_from(*latest);
-  } else {
-    start_from(checkpoint::locate(restart));
-    if (!is_own(*point.checkpoint, deck) &&
-        !checkpoint::list_steps(checkpoint_folder(deck)).empty())
-      throw UsageError(
-          "--restart {}: the run folder '{}' has checkpoints of its own; leave the option out "
-          "to go on from them, or choose another run.output",
-          restart, deck.run.output);
+  if (const auto found = find_checkpoint(deck, restart)) {
+    point.checkpoint = found->path;
+    if (!found->note.empty()) point.notes.push_back(found->note);
+    compare_decks(deck, point);
   }
-  if (!point.checkpoint && deck.checkpoint.load)
-    start_from(checkpoint::locate(*deck.checkpoint.load));
-  if (!point.checkpoint) return point;
-
-  const checkpoint::Header header = checkpoint::read_header(*point.checkpoint);
-  point.progress = RunState::from(header).progress();
-  const auto changes = changes_since(header, *point.checkpoint, deck);
-  deck::refuse_fixed_changes(changes);
-  for (const deck::Change& change : changes)
-    if (change.rule != deck::RestartRule::free)
-      point.notes.push_back("changed: " + describe(change));
+  // Last: where the run cannot start, the old one stays.
+  const fs::path folder = deck.run.output;
+  if (restart == "never" &&
+      (fs::exists(folder / "metrics.jsonl") || fs::exists(checkpoint_folder(deck))))
+    move_aside(folder, point);
   return point;
 }
 

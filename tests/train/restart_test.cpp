@@ -75,6 +75,31 @@ TEST_F(RestartTest, LatestOfTheRunComesBeforeTheDecksCheckpoint) {
   EXPECT_EQ(find_restart(tiny_deck(run_, {load}), "never").checkpoint, loaded);
 }
 
+TEST_F(RestartTest, NeverMovesNothingWhenTheRunCannotStart) {
+  save(run_, 10);
+  const std::string load = "checkpoint.load=" + save(other_, 5).string();
+  if (!decides()) return;
+  EXPECT_THROW(find_restart(tiny_deck(run_, {"checkpoint.load=absent"}), "never"), IoError);
+  EXPECT_THROW(find_restart(tiny_deck(run_, {load, "model.heads=4"}), "never"), DeckError);
+  EXPECT_TRUE(fs::exists(run_));
+  EXPECT_FALSE(fs::exists(run_.string() + ".1"));
+}
+
+TEST_F(RestartTest, NeverMayLoadFromTheFolderThatItMoves) {
+  const fs::path own = save(run_, 10);
+  if (!decides()) return;
+  const fs::path written_with_a_slash = run_ / "";
+  const RestartPoint point =
+      find_restart(tiny_deck(written_with_a_slash, {"checkpoint.load=" + own.string()}), "never");
+  EXPECT_FALSE(fs::exists(run_));
+  const fs::path moved = run_.string() + ".1";
+  EXPECT_EQ(point.checkpoint, moved / "checkpoints" / own.filename());
+  EXPECT_TRUE(fs::exists(*point.checkpoint));
+  EXPECT_EQ(point.progress.iteration, 10);
+  ASSERT_EQ(point.notes.size(), 1u);
+  EXPECT_EQ(point.notes[0], "moved the old run folder to '" + moved.string() + "'");
+}
+
 TEST_F(RestartTest, NotesWhatChangesTheCourseOfTraining) {
   save(run_, 10);
   if (!decides()) return;
