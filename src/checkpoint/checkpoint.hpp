@@ -53,11 +53,12 @@ void save(const std::filesystem::path& path, comm::MpiCommunicator& ranks,
           const Attributes& attributes, const std::string& deck,
           const std::vector<LocalTensor>& tensors, device::Backend* memory = nullptr);
 
-/// Finds out whether save() would have the permission and the room for a checkpoint of `tensors`,
-/// as far as that can be told before: makes the folder, clears it of .part files, and takes and
-/// gives back the space. Collective over `ranks`. Throws IoError on every rank.
+/// Finds out whether save() would have the permission and the room for `count` checkpoints of
+/// `tensors`, as far as that can be told before: makes the folder, clears it of .part files, and
+/// takes and gives back the space. Collective over `ranks`; the count of rank 0 counts. Throws
+/// IoError on every rank.
 void rehearse_save(const std::filesystem::path& path, comm::MpiCommunicator& ranks,
-                   const std::string& deck, const std::vector<LocalTensor>& tensors);
+                   const std::string& deck, const std::vector<LocalTensor>& tensors, int count = 1);
 
 /// Fills the pieces of `tensors` from the file, written at any layout, and returns its header.
 /// The file must have exactly these tensors in the top-level groups that they name ("model",

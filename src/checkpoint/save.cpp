@@ -55,6 +55,18 @@ void make_room(const std::filesystem::path& unfinished, std::int64_t bytes) {
   reserve_space(unfinished, bytes);
 }
 
+/// make_room for `count` files of `bytes` at once.
+void make_room(const std::filesystem::path& unfinished, std::int64_t bytes, int count) {
+  make_room(unfinished, bytes);
+  try {
+    for (int number = 2; number <= count; ++number)
+      reserve_space(fmt::format("{}.{}", unfinished.string(), number), bytes);
+  } catch (const IoError& error) {
+    throw IoError("{}; checkpoint.keep takes room for {} more checkpoints at once", error.what(),
+                  count);
+  }
+}
+
 void remove_quietly(const std::filesystem::path& path) {
   std::error_code ignored;
   std::filesystem::remove(path, ignored);
@@ -198,16 +210,21 @@ void save(const std::filesystem::path& path, comm::MpiCommunicator& ranks,
 }
 
 void rehearse_save(const std::filesystem::path& path, comm::MpiCommunicator& ranks,
-                   const std::string& deck, const std::vector<LocalTensor>& tensors) {
+                   const std::string& deck, const std::vector<LocalTensor>& tensors, int count) {
   const std::filesystem::path unfinished = unfinished_name(path);
   on_first_rank(unfinished, ranks, [&] {
-    try {
-      make_room(unfinished, upper_size(deck, tensors));
-    } catch (...) {
+    const auto give_back = [&] {
       remove_quietly(unfinished);
+      for (int number = 2; number <= count; ++number)
+        remove_quietly(fmt::format("{}.{}", unfinished.string(), number));
+    };
+    try {
+      make_room(unfinished, upper_size(deck, tensors), count);
+    } catch (...) {
+      give_back();
       throw;
     }
-    remove_quietly(unfinished);
+    give_back();
   });
 }
 

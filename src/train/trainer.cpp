@@ -7,6 +7,7 @@
 #include "core/error.hpp"
 #include "deck/describe.hpp"
 #include "train/data_skip.hpp"
+#include "train/kept_checkpoints.hpp"
 #include "train/startup.hpp"
 
 namespace trireme::train {
@@ -312,9 +313,12 @@ void Trainer::evaluate(data::Split split, const data::GptDataset& dataset, std::
 void Trainer::rehearse_save() {
   if (!deck_.checkpoint.every && !deck_.checkpoint.at_end) return;
   const std::filesystem::path folder = checkpoint_folder(deck_);
+  int count = 1;
+  if (groups_.world->rank() == 0)
+    count = most_new_checkpoints(deck_, state_.progress(), end_, checkpoint::list_steps(folder));
   checkpoint::rehearse_save(checkpoint::step_path(folder, state_.iteration), *groups_.world,
                             deck::print_deck(deck_),
-                            checkpoint::checkpoint_tensors(parameters_, optimizer_));
+                            checkpoint::checkpoint_tensors(parameters_, optimizer_), count);
 }
 
 void Trainer::save() {
@@ -344,13 +348,9 @@ void Trainer::save() {
 }
 
 void Trainer::delete_old_checkpoints() {
-  const auto is_milestone = [&](std::int64_t iteration) {
-    const auto& every = deck_.checkpoint.keep_every;
-    return every && deck::reaches(*every, batches_.advance({}, iteration - 1),
-                                  batches_.advance({}, iteration));
-  };
   try {
-    checkpoint::retain(checkpoint_folder(deck_), deck_.checkpoint.keep, is_milestone);
+    checkpoint::retain(checkpoint_folder(deck_), deck_.checkpoint.keep,
+                       [&](std::int64_t iteration) { return is_milestone(deck_, iteration); });
   } catch (const IoError& error) {
     // Somebody else's, perhaps, or protected: no reason to stop training.
     reporter_->print(fmt::format("warning: {} (checkpoint.keep)", error.what()));
