@@ -22,7 +22,7 @@ LearningRateSchedule::LearningRateSchedule(const LearningRateParameters& paramet
                   parameters.range_test.step);
     return;
   }
-  TRIREME_CHECK(parameters.warmup >= 0 && parameters.warmup < parameters.decay,
+  TRIREME_CHECK(parameters.warmup >= 0 && parameters.warmup < static_cast<double>(parameters.decay),
                 "learning-rate warm-up of {} with a decay of {}", parameters.warmup,
                 parameters.decay);
   TRIREME_CHECK(parameters.minimum >= 0 && parameters.minimum <= parameters.peak,
@@ -32,16 +32,17 @@ LearningRateSchedule::LearningRateSchedule(const LearningRateParameters& paramet
 double LearningRateSchedule::at(std::int64_t position) const {
   TRIREME_CHECK(position >= 0, "position {} of the learning-rate schedule", position);
   if (parameters_.type == DecayType::range_test) return range_test(position);
-  return parameters_.dialect == ScheduleDialect::megatron ? megatron(position) : v1(position);
+  const auto real = static_cast<double>(position);
+  return parameters_.dialect == ScheduleDialect::megatron ? megatron(real) : v1(real);
 }
 
-double LearningRateSchedule::megatron(std::int64_t position) const {
+double LearningRateSchedule::megatron(double position) const {
   const auto& [type, dialect, peak, minimum, warmup, decay, test] = parameters_;
-  if (warmup > 0 && position <= warmup)
-    return peak * static_cast<double>(position) / static_cast<double>(warmup);
+  const auto end = static_cast<double>(decay);
+  if (warmup > 0 && position <= warmup) return peak * position / warmup;
   if (type == DecayType::constant) return peak;
-  if (position > decay) return minimum;
-  const double ratio = static_cast<double>(position - warmup) / static_cast<double>(decay - warmup);
+  if (position > end) return minimum;
+  const double ratio = (position - warmup) / (end - warmup);
   switch (type) {
     case DecayType::inverse_square_root:
       return inverse_square_root(position);
@@ -54,13 +55,13 @@ double LearningRateSchedule::megatron(std::int64_t position) const {
   }
 }
 
-double LearningRateSchedule::v1(std::int64_t position) const {
+double LearningRateSchedule::v1(double position) const {
   const auto& [type, dialect, peak, minimum, warmup, decay, test] = parameters_;
-  const std::int64_t reached = std::min(position, decay - warmup);
-  if (warmup > 0 && position <= warmup)
-    return peak * static_cast<double>(reached) / static_cast<double>(warmup);
+  const auto end = static_cast<double>(decay);
+  const double reached = std::min(position, end - warmup);
+  if (warmup > 0 && position <= warmup) return peak * reached / warmup;
   if (type == DecayType::constant) return peak;
-  const double since = static_cast<double>(reached - warmup), end = static_cast<double>(decay);
+  const double since = reached - warmup;
   switch (type) {
     case DecayType::inverse_square_root:
       return inverse_square_root(reached);
@@ -73,10 +74,8 @@ double LearningRateSchedule::v1(std::int64_t position) const {
   }
 }
 
-double LearningRateSchedule::inverse_square_root(std::int64_t position) const {
-  const auto root = [](std::int64_t count) {
-    return std::sqrt(static_cast<double>(std::max<std::int64_t>(count, 1)));
-  };
+double LearningRateSchedule::inverse_square_root(double position) const {
+  const auto root = [](double count) { return std::sqrt(std::max(count, 1.0)); };
   return std::max(parameters_.peak * root(parameters_.warmup) / root(position),
                   parameters_.minimum);
 }

@@ -31,8 +31,8 @@ struct LearningRateParameters {
   ScheduleDialect dialect = ScheduleDialect::megatron;
   double peak = 0;  ///< a range test has none
   double minimum = 0;
-  std::int64_t warmup = 0;  ///< length of the linear rise from 0 to the peak; below `decay`
-  std::int64_t decay = 0;   ///< where the decay ends, counted from the start of the run
+  double warmup = 0;       ///< length of the linear rise from 0 to the peak; below `decay`
+  std::int64_t decay = 0;  ///< where the decay ends, counted from the start of the run
   RangeTest range_test = {};
 };
 
@@ -51,11 +51,11 @@ class LearningRateSchedule {
   double at(std::int64_t position) const;
 
  private:
-  double megatron(std::int64_t position) const;
-  double v1(std::int64_t position) const;
+  double megatron(double position) const;
+  double v1(double position) const;
   double range_test(std::int64_t position) const;
   /// The peak, falling by the square root of the position since the end of the warm-up.
-  double inverse_square_root(std::int64_t position) const;
+  double inverse_square_root(double position) const;
 
   LearningRateParameters parameters_;
 };

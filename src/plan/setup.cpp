@@ -61,6 +61,14 @@ std::int64_t schedule_length(const deck::Length& length, const deck::Deck& deck)
   return counts_samples(deck) ? deck::in_samples(length, deck) : deck::in_iterations(length, deck);
 }
 
+/// Of a fraction of the decay, not rounded: Megatron-LM does not either.
+double warmup_length(const deck::Deck& deck) {
+  const deck::Schedule& schedule = deck.schedule;
+  if (schedule.warmup.unit == deck::Unit::fraction)
+    return schedule.warmup.value * static_cast<double>(schedule_length(schedule.decay, deck));
+  return static_cast<double>(schedule_length(schedule.warmup, deck));
+}
+
 pipeline::ScheduleKind schedule_kind(deck::PipelineSchedule schedule) {
   switch (schedule) {
     case deck::PipelineSchedule::one_f_one_b:
@@ -266,7 +274,7 @@ optim::LearningRateSchedule learning_rate(const deck::Deck& deck) {
            counts_samples(deck) ? optim::ScheduleDialect::megatron : optim::ScheduleDialect::v1,
        .peak = schedule.peak.value_or(0),
        .minimum = schedule.minimum,
-       .warmup = schedule_length(schedule.warmup, deck),
+       .warmup = warmup_length(deck),
        .decay = schedule_length(schedule.decay, deck),
        .range_test = {.step = test.step ? schedule_length(*test.step, deck) : 1,
                       .rate = test.rate.value_or(1),
@@ -292,7 +300,8 @@ optim::WeightDecaySchedule weight_decay(const deck::Deck& deck) {
       {.type = ramp_type(deck.schedule.weight_decay.type),
        .start = deck.optimizer.weight_decay,
        .end = deck.schedule.weight_decay.end,
-       .length = counts_samples(deck) ? deck::total_samples(deck) : deck::total_iterations(deck)});
+       .length = counts_samples(deck) ? deck.train.samples.value_or(deck::total_samples(deck))
+                                      : deck::total_iterations(deck)});
 }
 
 int micro_batches(const deck::Deck& deck) {

@@ -39,6 +39,17 @@ TEST(LearningRate, FirstIterationRunsWithZeroUnderWarmup) {
   EXPECT_DOUBLE_EQ(LearningRateSchedule(cold).at(0), kPeak);
 }
 
+TEST(LearningRate, WarmupNeedBeNoWholeNumber) {
+  for (const auto dialect : {ScheduleDialect::megatron, ScheduleDialect::v1}) {
+    LearningRateParameters short_warmup = parameters(DecayType::linear, dialect);
+    short_warmup.warmup = 1.5;
+    const LearningRateSchedule schedule(short_warmup);
+    EXPECT_DOUBLE_EQ(schedule.at(1), kPeak / 1.5);
+    EXPECT_LT(schedule.at(2), kPeak);
+    EXPECT_GT(schedule.at(2), 0.999 * kPeak);
+  }
+}
+
 TEST(LearningRate, CosineFallsToTheMinimumAndStays) {
   const LearningRateSchedule schedule(parameters(DecayType::cosine));
   EXPECT_DOUBLE_EQ(schedule.at(600), (kPeak + kMinimum) / 2);

@@ -250,6 +250,20 @@ TEST(Setup, RangeTestAndWeightDecayCountWhatTheDialectCounts) {
   EXPECT_EQ(weight_decay(gpt2_deck()).at(77), 0.01);
 }
 
+TEST(Setup, FractionsOfTheDecayAreNotRounded) {
+  const auto rate = learning_rate(gpt2_deck({"schedule.peak=3e-3", "schedule.decay=100",
+                                             "schedule.dialect=v1", "schedule.warmup=0.015"}));
+  EXPECT_DOUBLE_EQ(rate.at(1), 3e-3 / 1.5);
+}
+
+// Where the last full batch ends before.
+TEST(Setup, WeightDecayRampEndsWithTheSamples) {
+  const auto decay = weight_decay(
+      gpt2_deck({"train.iterations=", "train.samples=100", "optimizer.weight_decay=0.1",
+                 "schedule.weight_decay.end=0.3", "schedule.weight_decay.type=linear"}));
+  EXPECT_DOUBLE_EQ(decay.at(50), 0.2);
+}
+
 // The printed learning rates of a Megatron-LM run: warm-up over 1 % of 320,000 iterations of 64
 // samples, the schedule held back by the 15 iterations that overflowed.
 TEST(Setup, LearningRateOfAPublishedLog) {
