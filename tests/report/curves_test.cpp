@@ -157,6 +157,17 @@ TEST(BigscienceCurves, HaveBigsciencesTags) {
   EXPECT_EQ(lines(curves->of(kTimers)), Lines{"time/forward-compute-time @ 30 = 0.25"});
 }
 
+TEST(BigscienceCurves, GiveTheMeanSpeedOfARampUp) {
+  const auto curves = make_curves(deck::TensorboardDialect::bigscience);
+  curves->of(start());
+  TrainEvent event = train();
+  event.tokens_per_second = 3072;  // the batches before the last one were smaller
+  std::map<std::string, double> values;
+  for (const Point& point : curves->of(event)) values[point.tag] = point.y;
+  EXPECT_DOUBLE_EQ(values.at("iteration-time/samples per second"), 24);
+  EXPECT_NEAR(values.at("iteration-time/TFLOPs per gpu (estimated)"), 0.75 * 0.000550109, 1e-9);
+}
+
 TEST(BigscienceCurves, CountRecomputationAsAFourthPass) {
   const auto tflops = [](bool recomputes) {
     const auto curves = bigscience_curves();

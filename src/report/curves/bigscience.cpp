@@ -79,27 +79,26 @@ class BigscienceCurves final : public Curves {
   }
 
   void add_speeds(std::vector<Point>& points, const TrainEvent& event) const {
-    const double seconds = event.ms / 1e3;
     const auto speed = [&](const std::string& name, double value) {
       points.push_back({"iteration-time/" + name, event.iteration, value});
     };
-    const double samples_per_second = real(event.global_batch) / seconds;
+    // As a mean over the interval, in which a ramp-up has batches of several sizes.
+    const double samples_per_second = event.tokens_per_second / real(start_.model.sequence);
     const double replicas = start_.layout.data;
     speed("samples per second", samples_per_second);
     speed("samples per second per replica", samples_per_second / replicas);
     speed("tokens per second", event.tokens_per_second);
     speed("tokens per second per replica", event.tokens_per_second / replicas);
     speed("TFLOPs per gpu (estimated)",
-          flops(event.global_batch) / seconds / start_.layout.ranks() / 1e12);
+          samples_per_second * flops_per_sample() / start_.layout.ranks() / 1e12);
   }
 
-  /// Of an iteration of `batch` samples, by BigScience's estimate.
-  double flops(std::int64_t batch) const {
+  /// By BigScience's estimate.
+  double flops_per_sample() const {
     const ModelFacts& model = start_.model;
     const double l = real(model.layers), h = real(model.hidden), s = real(model.sequence);
     const double passes = model.recomputes ? 4 : 3;
-    return 24 * passes * real(batch) * s * l * h * h *
-           (1 + s / (6 * h) + real(model.vocab) / (16 * l * h));
+    return 24 * passes * s * l * h * h * (1 + s / (6 * h) + real(model.vocab) / (16 * l * h));
   }
 
   StartEvent start_{.model = {.layers = 1, .hidden = 1}};
