@@ -104,7 +104,7 @@ EventFile::EventFile(const std::filesystem::path& folder, std::int64_t flush_eve
   flush();
 }
 
-void EventFile::restarted(std::int64_t step, double time) {
+void EventFile::begin_at(std::int64_t step, double time) {
   record(field_double(kEventWallTime, time) + field_varint(kEventStep, step) +
          field_bytes(kEventSessionLog, field_varint(kSessionLogStatus, kSessionLogStart)));
   flush();

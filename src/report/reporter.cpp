@@ -24,7 +24,13 @@ Reporter::Reporter(const ReporterOptions& options)
       curves_(make_curves(options.dialect)) {
   if (!options.tensorboard) return;
   tensorboard_.emplace(options.folder / "tensorboard", options.flush_every);
-  if (options.restart) tensorboard_->restarted(*options.restart + 1, unix_time());
+  // TensorBoard drops the points of all tags from such a record's step on, those over samples and
+  // tokens too; and some of its readers drop nothing at the first one that they meet.
+  const bool over_iterations_alone = options.dialect == deck::TensorboardDialect::trireme;
+  if (!options.restart)
+    tensorboard_->begin_at(0, unix_time());
+  else if (over_iterations_alone)
+    tensorboard_->begin_at(*options.restart + 1, unix_time());
 }
 
 template <typename Event>

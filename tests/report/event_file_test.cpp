@@ -60,7 +60,7 @@ TEST(EventFile, FirstScalarByteForByte) {
 TEST(EventFile, MarksARestart) {
   const ScratchFolder folder;
   EventFile file(folder.path(), 100);
-  file.restarted(11, 5.0);
+  file.begin_at(11, 5.0);
   const auto events = decode_event_file(read_file(file.path()));
   ASSERT_EQ(events.size(), 2u);
   EXPECT_EQ(events[1].step, 11);
