@@ -59,7 +59,9 @@ struct TrainEvent {
   std::int64_t iteration = 0;
   std::int64_t consumed_samples = 0;
   std::int64_t consumed_tokens = 0;
-  double loss = 0;       ///< mean over the iterations since the last event; may be NaN
+  /// Mean over the iterations since the last event whose update was applied, over all of them where
+  /// none was; may be NaN.
+  double loss = 0;
   double grad_norm = 0;  ///< before clipping
   /// With log.norms: L2 norm of all weights after the iteration, and how many elements of its
   /// gradient were zero.

@@ -36,7 +36,11 @@ void TrainingLog::start() {
 
 void TrainingLog::add(const StepResult& result) {
   const bool finite = std::isfinite(result.loss);
-  interval_.loss += finite ? result.loss : 0.0;
+  if (finite) interval_.loss += result.loss;
+  if (finite && result.applied) {
+    interval_.applied_loss += result.loss;
+    ++interval_.applied;
+  }
   interval_.nan += !finite;
   interval_.skipped += !result.applied;
   ++interval_.iterations;
@@ -53,6 +57,12 @@ void TrainingLog::report(const StepResult& result, const RunState& state,
   interval_ = {};
 }
 
+double TrainingLog::mean_loss() const {
+  if (interval_.applied > 0) return interval_.applied_loss / static_cast<double>(interval_.applied);
+  const std::int64_t finite = interval_.iterations - interval_.nan;
+  return finite > 0 ? interval_.loss / static_cast<double>(finite) : std::nan("");
+}
+
 report::TrainEvent TrainingLog::train_event(const StepResult& result, const RunState& state) const {
   const double seconds = interval_.watch.seconds();
   const deck::Model& model = deck_.model;
@@ -61,11 +71,10 @@ report::TrainEvent TrainingLog::train_event(const StepResult& result, const RunS
                                                               model.sequence, vocabulary_.size);
   const double flops_per_rank = flops / seconds / groups_.layout.ranks();
   const double peak = device::peak_flops(backend_.gpu_name(), plan::compute_dtype(deck_));
-  const std::int64_t counted = interval_.iterations - interval_.nan;
   return {.iteration = state.iteration,
           .consumed_samples = state.consumed_samples,
           .consumed_tokens = state.consumed_samples * model.sequence,
-          .loss = counted > 0 ? interval_.loss / static_cast<double>(counted) : std::nan(""),
+          .loss = mean_loss(),
           .grad_norm = std::abs(result.gradient_norm),  // a NaN must show no sign
           .gradient_zeros = result.gradient_zeros,
           .learning_rate = result.learning_rate,

@@ -48,6 +48,18 @@ class LossScale(RunTest):
                 rf"grad norm: {norm} \| number of skipped iterations: {skipped:3d} \| "
                 r"number of nan iterations:   0 \|")
 
+    def test_the_mean_loss_is_that_of_applied_iterations(self):
+        """As Megatron-LM's; where none was applied it is that of all."""
+        words = [*FP16, "checkpoint.at_end=false", "precision.loss_scale.window=3"]
+        self.pretrain("each", *words)
+        self.pretrain("means", *words, "log.every=5")
+        each = self.events("each", "train")
+        for number, found in enumerate(self.events("means", "train")):
+            interval = each[5 * number:5 * number + 5]
+            applied = [event for event in interval if not event["skipped"]] or interval
+            self.assertAlmostEqual(found["loss"],
+                                   sum(event["loss"] for event in applied) / len(applied), places=6)
+
     def test_every_layout_skips_the_same(self):
         """An overflow on one rank is one on all, with a sharded optimizer as well."""
         words = [*FP16, "checkpoint.at_end=false", "precision.loss_scale.window=3"]
