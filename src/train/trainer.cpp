@@ -28,6 +28,17 @@ data::Sampler sampler(const deck::Deck& deck, const comm::Groups& groups) {
           .data_rank = groups.place.data};
 }
 
+/// The progress before the last iteration of a run that has come to `now`. In a ramp-up its batch
+/// was smaller than `global_batch`, which it is taken to have been where `batches` have changed
+/// since.
+deck::Progress before_last_iteration(const deck::BatchSizes& batches, std::int64_t global_batch,
+                                     const deck::Progress& now) {
+  if (now.iteration == 0) return now;
+  const deck::Progress before = batches.advance({}, now.iteration - 1);
+  if (batches.advance(before, 1) == now) return before;
+  return {now.iteration - 1, now.samples - global_batch};
+}
+
 /// What a run starts with: the state of a checkpoint, or that of a fresh model.
 RunState starting_state(const RestartPoint& restart) {
   if (!restart.checkpoint) return {};
@@ -109,7 +120,7 @@ void Trainer::load() {
   optimizer_.gather_weights();
   last_checkpoint_ = options_.restart.checkpoint;
   saved_iteration_ = state_.iteration;
-  previous_ = {state_.iteration - 1, state_.consumed_samples - deck_.batch.global};
+  previous_ = before_last_iteration(batches_, deck_.batch.global, state_.progress());
 }
 
 // ---- the loop

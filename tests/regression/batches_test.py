@@ -181,10 +181,14 @@ class OrderOfActions(RunTest):
         self.assertEqual(found, [(3, "valid"), (4, "valid"), (4, "test")])
 
     def test_a_last_evaluation_that_was_killed_is_made_up_for(self):
-        for every, expected in {3: ["valid", "test"], 4: ["test"]}.items():
-            name = f"every{every}"
+        # The last batch, of 6 samples, goes from the 8th to the 14th.
+        ramp = ["train.iterations=", "train.samples=14",
+                "batch.rampup={start: 2, step: 2, samples: 12}"]
+        for every, expected, *more in [("3", ["valid", "test"]), ("4", ["test"]),
+                                       ("8 samples", ["valid", "test"], *ramp)]:
+            name = f"every{every[0]}"
             words = ["train.iterations=4", "data.split=80,10,10", f"evaluate.every={every}",
-                     "evaluate.at_end=true"]
+                     "evaluate.at_end=true", *more]
             self.pretrain(name, *words)
             metrics = self.folder / name / "metrics.jsonl"
             lines = metrics.read_text().splitlines(keepends=True)
