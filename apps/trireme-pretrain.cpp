@@ -184,7 +184,8 @@ ExitCode pretrain(int argc, char** argv, const DeckArguments& arguments,
     // folder aside.
     std::error_code unreadable;  // the lock will say why
     if (restart != "never" && std::filesystem::exists(deck.run.output, unreadable)) lock();
-    start.restart = train::find_restart(deck, restart);
+    options.train_documents = train::identify_training_documents(deck, vocabulary);
+    start.restart = train::find_restart(deck, restart, options.train_documents);
     lock();
     return std::string();
   });

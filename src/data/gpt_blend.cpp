@@ -4,6 +4,7 @@
 #include <utility>
 
 #include "core/error.hpp"
+#include "core/philox.hpp"
 #include "data/index_files.hpp"
 
 namespace trireme::data {
@@ -78,6 +79,14 @@ BlendSummary summarize_blend(const GptBlendConfig& config) {
         config.prefixes.front().string());
   if (!is_weighted(config) && !config.single()) summary.samples = wanted;
   return summary;
+}
+
+std::string identify_documents(const BlendSummary& summary) {
+  std::string text;
+  for (const SplitSummary& dataset : summary.datasets)
+    text += fmt::format("{} to {}: {:016x}\n", dataset.documents.begin, dataset.documents.end,
+                        dataset.lengths_hash);
+  return fmt::format("{:016x}", name_hash(text.c_str()));
 }
 
 BlendIndex build_blend_index(const GptBlendConfig& config) {

@@ -39,6 +39,10 @@ GptSplitConfig dataset_config(const GptBlendConfig& config, std::size_t which);
 /// fewer samples than the run takes.
 BlendSummary summarize_blend(const GptBlendConfig& config);
 
+/// 16 hexadecimal digits that tell which documents the part has of each dataset, by their ranges
+/// and lengths in order: other documents give others. Neither paths nor weights nor samples matter.
+std::string identify_documents(const BlendSummary& summary);
+
 /// The blend's index, built in memory. Throws as summarize_blend.
 BlendIndex build_blend_index(const GptBlendConfig& config);
 

@@ -32,6 +32,7 @@ SplitSummary summarize(const GptSplitConfig& config, std::span<const std::int32_
     summary.documents =
         split_range(normalize_weights(config.split_weights), config.split, std::ssize(lengths));
   const auto part = part_of(lengths, summary.documents);
+  summary.lengths_hash = hash_lengths(part);
   summary.tokens = std::accumulate(part.begin(), part.end(), std::int64_t{0});
   if (summary.tokens == 0) return summary;
   const EpochPlan plan = plan_epochs(summary.tokens, config.samples, config.format.sequence);
@@ -131,7 +132,7 @@ GptCorpus open_gpt_split(const GptSplitConfig& config, const IndexBuilder& build
                      .samples = config.samples,
                      .sequence = config.format.sequence,
                      .seed = checked_seed(config.seed),
-                     .lengths_hash = hash_lengths(part_of(lengths, summary.documents))};
+                     .lengths_hash = summary.lengths_hash};
   const IndexFiles files = cache_files(
       config.index_cache.empty() ? default_index_cache(prefix) : config.index_cache, key);
   GptIndex index;

@@ -37,7 +37,8 @@ struct IndexBuilder {
 /// Documents, tokens and epochs of one part: what `--check` shows.
 struct SplitSummary {
   SequenceRange documents;
-  std::int64_t tokens = 0;   ///< in one epoch
+  std::uint64_t lengths_hash = 0;  ///< hash_lengths of the documents
+  std::int64_t tokens = 0;         ///< in one epoch
   std::int64_t epochs = 0;   ///< needed for the samples wanted; 0 when no number of them suffices
   std::int64_t samples = 0;  ///< that those epochs give
   double index_bytes = 0;    ///< of the indices of those samples, in memory while they are built

@@ -4,6 +4,7 @@
 #include <sys/file.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <cerrno>
 #include <chrono>
 #include <cstring>
@@ -72,15 +73,36 @@ std::optional<checkpoint::Latest> find_checkpoint(const deck::Deck& deck,
   return std::nullopt;
 }
 
+/// Notes in `point` that the run goes on with other documents than the checkpoint's; throws where
+/// nothing among `changes` of the deck shows that somebody wants it.
+void compare_documents(const RunState& before, const std::string& train_documents,
+                       const std::vector<deck::Change>& changes, RestartPoint& point) {
+  // A checkpoint without training, as an imported model, goes on from no documents.
+  const bool known = before.consumed_samples > 0 && !before.train_documents.empty();
+  if (!known || train_documents.empty() || before.train_documents == train_documents) return;
+  const bool renamed = std::ranges::any_of(changes, [](const deck::Change& change) {
+    return change.key == "data.train" || change.key == "data.corpora";
+  });
+  if (!renamed)
+    throw DataError(
+        "data.train has other documents than those that '{}' was trained on, under the same name; "
+        "put the dataset back, give these documents another name to go on with them, or begin "
+        "afresh (--restart never, without checkpoint.load)",
+        point.checkpoint->string());
+  point.notes.push_back("changed: the documents of data.train");
+}
+
 /// Fills in the progress of `point`, which has a checkpoint, and notes what has changed since.
-void compare_decks(const deck::Deck& deck, RestartPoint& point) {
+void compare_runs(const deck::Deck& deck, const std::string& train_documents, RestartPoint& point) {
   const checkpoint::Header header = checkpoint::read_header(*point.checkpoint);
-  point.progress = RunState::from(header).progress();
+  const RunState before = RunState::from(header);
+  point.progress = before.progress();
   const auto changes = changes_since(header, *point.checkpoint, deck);
   deck::refuse_fixed_changes(changes);
   for (const deck::Change& change : changes)
     if (change.rule != deck::RestartRule::free)
       point.notes.push_back("changed: " + describe(change));
+  compare_documents(before, train_documents, changes, point);
 }
 
 }  // namespace
@@ -89,12 +111,13 @@ fs::path checkpoint_folder(const deck::Deck& deck) {
   return fs::path(deck.run.output) / "checkpoints";
 }
 
-RestartPoint find_restart(const deck::Deck& deck, const std::string& restart) {
+RestartPoint find_restart(const deck::Deck& deck, const std::string& restart,
+                          const std::string& train_documents) {
   RestartPoint point;
   if (const auto found = find_checkpoint(deck, restart)) {
     point.checkpoint = found->path;
     if (!found->note.empty()) point.notes.push_back(found->note);
-    compare_decks(deck, point);
+    compare_runs(deck, train_documents, point);
   }
   // Last: where the run cannot start, the old one stays.
   const fs::path folder = deck.run.output;

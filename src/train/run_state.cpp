@@ -3,17 +3,19 @@
 namespace trireme::train {
 
 checkpoint::Attributes RunState::attributes() const {
-  return {{"iteration", iteration},
-          {"consumed_samples", consumed_samples},
-          {"applied_iterations", applied_iterations},
-          {"applied_samples", applied_samples},
-          {"skipped", skipped},
-          {"nan", nan},
-          {"loss_scale", loss_scale.scale},
-          {"loss_scale_good_iterations", loss_scale.good_iterations},
-          {"loss_scale_hysteresis_left", loss_scale.hysteresis_left},
-          {"passed_samples", passed_samples},
-          {"passed_through", passed_through}};
+  checkpoint::Attributes attributes = {{"iteration", iteration},
+                                       {"consumed_samples", consumed_samples},
+                                       {"applied_iterations", applied_iterations},
+                                       {"applied_samples", applied_samples},
+                                       {"skipped", skipped},
+                                       {"nan", nan},
+                                       {"loss_scale", loss_scale.scale},
+                                       {"loss_scale_good_iterations", loss_scale.good_iterations},
+                                       {"loss_scale_hysteresis_left", loss_scale.hysteresis_left},
+                                       {"passed_samples", passed_samples},
+                                       {"passed_through", passed_through}};
+  if (!train_documents.empty()) attributes["train_documents"] = train_documents;
+  return attributes;
 }
 
 namespace {
@@ -36,6 +38,8 @@ RunState RunState::from(const checkpoint::Header& header) {
   const auto number_or_zero = [&](const char* name) {
     return header.attributes.contains(name) ? number(name) : 0;
   };
+  // Neither imported models nor checkpoints from before there was the attribute know of documents.
+  const bool has_documents = header.attributes.contains("train_documents");
   return {.iteration = number("iteration"),
           .consumed_samples = number("consumed_samples"),
           .applied_iterations = number("applied_iterations"),
@@ -44,7 +48,8 @@ RunState RunState::from(const checkpoint::Header& header) {
           .nan = number("nan"),
           .loss_scale = loss_scale_of(header),
           .passed_samples = number_or_zero("passed_samples"),
-          .passed_through = number_or_zero("passed_through")};
+          .passed_through = number_or_zero("passed_through"),
+          .train_documents = has_documents ? header.get<std::string>("train_documents") : ""};
 }
 
 }  // namespace trireme::train

@@ -2,6 +2,7 @@
 #pragma once
 
 #include <cstdint>
+#include <string>
 
 #include "checkpoint/reader.hpp"
 #include "deck/batch_sizes.hpp"
@@ -22,6 +23,8 @@ struct RunState {
   /// Training data that train.skip passed over: samples, and the last iteration it belonged to.
   std::int64_t passed_samples = 0;
   std::int64_t passed_through = 0;
+  /// identify_training_documents() of the run; "" where that is not known.
+  std::string train_documents = {};
 
   deck::Progress progress() const { return {iteration, consumed_samples}; }
   /// The first sample of the training data that is neither consumed nor passed over.

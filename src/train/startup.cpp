@@ -65,4 +65,10 @@ std::string describe_data(const deck::Deck& deck, const plan::Vocabulary& vocabu
   return text;
 }
 
+std::string identify_training_documents(const deck::Deck& deck,
+                                        const plan::Vocabulary& vocabulary) {
+  data::GptBlendConfig config;
+  return data::identify_documents(summarize(deck, vocabulary, data::Split::train, config));
+}
+
 }  // namespace trireme::train

@@ -31,4 +31,7 @@ PreparedDeck prepare_deck(comm::MpiCommunicator& world, const std::string& path,
 /// one line for each split that is used: documents, tokens, epochs.
 std::string describe_data(const deck::Deck& deck, const plan::Vocabulary& vocabulary);
 
+/// data::identify_documents() of the documents that the run trains on. Throws as describe_data().
+std::string identify_training_documents(const deck::Deck& deck, const plan::Vocabulary& vocabulary);
+
 }  // namespace trireme::train

@@ -40,9 +40,12 @@ deck::Progress before_last_iteration(const deck::BatchSizes& batches, std::int64
 }
 
 /// What a run starts with: the state of a checkpoint, or that of a fresh model.
-RunState starting_state(const RestartPoint& restart) {
-  if (!restart.checkpoint) return {};
-  return RunState::from(checkpoint::read_header(*restart.checkpoint));
+RunState starting_state(const TrainerOptions& options) {
+  RunState state;
+  if (const auto& path = options.restart.checkpoint)
+    state = RunState::from(checkpoint::read_header(*path));
+  state.train_documents = options.train_documents;
+  return state;
 }
 
 }  // namespace
@@ -57,7 +60,7 @@ Trainer::Trainer(const deck::Deck& deck, const plan::Vocabulary& vocabulary, com
       backend_(backend),
       reporter_(reporter),
       options_(options),
-      state_(starting_state(options.restart)),
+      state_(starting_state(options)),
       batches_(deck.batch),
       end_(deck::end_of_run(deck, state_.progress())),
       sampler_(sampler(deck, groups)),

@@ -25,6 +25,8 @@ struct TrainerOptions {
   std::optional<double> time_limit;  ///< seconds from the program's start
   Stopwatch since_start;             ///< running since the program's start
   RestartPoint restart;
+  /// identify_training_documents(), for the checkpoints; known to rank 0, which writes it.
+  std::string train_documents = {};
   /// Whether the run has finished before where it starts now; known to rank 0.
   bool finished = false;
 };

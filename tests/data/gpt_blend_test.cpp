@@ -137,6 +137,35 @@ TEST_F(GptBlendTest, WithoutASizeEachDatasetIsUsedOnce) {
   EXPECT_EQ(seen.size(), 70u);
 }
 
+TEST_F(GptBlendTest, IdentityIsThatOfTheDocuments) {
+  config_.common.split_weights = {3, 1};
+  const auto identity = [](const GptBlendConfig& config) {
+    return identify_documents(summarize_blend(config));
+  };
+  config_.prefixes.pop_back();  // which has a document alone
+  config_.weights.pop_back();
+  const std::string before = identity(config_);
+  EXPECT_EQ(before.size(), 16u);
+  EXPECT_EQ(before.find_first_not_of("0123456789abcdef"), std::string::npos) << before;
+
+  GptBlendConfig longer = config_;
+  longer.weights = {1, 5};
+  longer.common.samples = 1000;
+  EXPECT_EQ(identity(longer), before);
+  GptBlendConfig swapped = config_;
+  std::swap(swapped.prefixes[0], swapped.prefixes[1]);
+  EXPECT_NE(identity(swapped), before);
+  GptBlendConfig whole = config_;
+  whole.common.split_weights.clear();
+  EXPECT_NE(identity(whole), before);
+
+  // The documents of the part are the first two of b.
+  write_dataset<std::uint16_t>(folder_ / "b", {100, 60, 4}, TokenType::uint16, 2000);
+  EXPECT_EQ(identity(config_), before);
+  write_dataset<std::uint16_t>(folder_ / "b", {60, 100, 3}, TokenType::uint16, 2000);
+  EXPECT_NE(identity(config_), before);
+}
+
 TEST_F(GptBlendTest, ASingleDatasetIsNotMixed) {
   config_.prefixes = {folder_ / "b"};
   config_.weights.clear();

@@ -6,7 +6,7 @@ import shutil
 import time
 import unittest
 
-from runs import DATA, DECK, IO, STOPPED_EARLY, USAGE, RunTest
+from runs import DATA, DECK, FINISHED, IO, STOPPED_EARLY, USAGE, RunTest, dataset, run
 
 
 INTERLEAVED = ["parallel.schedule=interleaved", "parallel.interleave=2"]
@@ -123,6 +123,39 @@ class Rules(RunTest):
                               result.err)
         self.assertEqual((self.folder / "run" / "metrics.jsonl").read_bytes(), metrics)
         self.assertEqual((self.folder / "run" / "deck.yaml").read_bytes(), deck)
+
+    def replace(self, name, prefix):
+        """Puts the dataset `prefix` in the place of `name`."""
+        for ending in (".bin", ".idx"):
+            shutil.copy(f"{prefix}{ending}", f"{name}{ending}")
+
+    def test_other_documents_under_the_same_name_are_refused(self):
+        made = run("trireme-preprocess", "--input", __file__, "--format", "text", "--output",
+                   self.folder / "other", "--tokenizer", "bytes", "--append-eod")
+        self.assertEqual(made.code, FINISHED, made)
+        other = self.folder / "other_text_document"
+        corpus = self.folder / "corpus"
+        words = [f"data.train={corpus}", "train.iterations=3"]
+
+        self.replace(corpus, dataset())
+        self.pretrain("replaced", f"data.train={corpus}", "train.iterations=2", ranks=2)
+        files = [self.folder / "replaced" / name for name in ("metrics.jsonl", "deck.yaml")]
+        before = [path.read_bytes() for path in files]
+        self.replace(corpus, other)
+        result = self.pretrain("replaced", *words, ranks=2, code=DATA)
+        self.assertEqual(result.err.count("data.train has other documents than those that"), 1,
+                         result)
+        self.assertEqual([path.read_bytes() for path in files], before)
+        self.evaluate("replaced", f"data.train={corpus}", "data.split=50,50,0")
+
+        self.replace(corpus, dataset())
+        self.pretrain("replaced", *words)
+        self.assertEqual(len(self.losses("replaced")), 3)
+        result = self.pretrain("replaced", f"data.train={other}", "train.iterations=4")
+        self.assertIn("changed: the documents of data.train\n", result.out)
+        # From now on these are the documents of the run.
+        result = self.pretrain("replaced", f"data.train={other}", "train.iterations=5")
+        self.assertNotIn("changed: the documents", result.out)
 
     def test_never_moves_the_old_run_aside(self):
         before = self.losses("run")

@@ -28,15 +28,18 @@ class RestartTest : public testing::Test {
 
   bool decides() const { return world_->rank() == 0; }
 
-  /// Saves a checkpoint of one small tensor, as a run of `deck` in `folder` would at `iteration`.
+  /// Saves a checkpoint of one small tensor, as a run in `folder` would at `iteration`.
   fs::path save(const fs::path& folder, std::int64_t iteration,
-                const std::vector<std::string>& overrides = {}) {
+                const std::string& train_documents = "") {
     const fs::path path = checkpoint::step_path(folder / "checkpoints", iteration);
     float value = 1.0f;
     checkpoint::LocalTensor tensor{.name = "model/scale", .shape = {1}};
     if (decides()) tensor.pieces.push_back({.boxes = {{0, 1, 0, 1}}, .data = &value});
-    checkpoint::save(path, *world_, RunState{.iteration = iteration}.attributes(),
-                     deck::print_deck(tiny_deck(folder, overrides)), {tensor});
+    const RunState state{.iteration = iteration,
+                         .consumed_samples = 4 * iteration,
+                         .train_documents = train_documents};
+    checkpoint::save(path, *world_, state.attributes(), deck::print_deck(tiny_deck(folder)),
+                     {tensor});
     return path;
   }
 
@@ -127,6 +130,42 @@ TEST_F(RestartTest, RefusesWhatMustNotChangeAllAtOnce) {
       EXPECT_NE(text.find("2 errors; nothing was started."), std::string::npos) << text;
     }
   }
+}
+
+TEST_F(RestartTest, RefusesOtherDocumentsUnderTheSameName) {
+  const fs::path path = save(run_, 10, "documents");
+  if (!decides()) return;
+  EXPECT_TRUE(find_restart(tiny_deck(run_), "latest", "documents").notes.empty());
+  const std::string load = "checkpoint.load=" + path.string();
+  for (const auto& [deck, restart] : {std::pair{tiny_deck(run_), "latest"},
+                                      {tiny_deck(other_, {load}), "latest"},
+                                      {tiny_deck(run_, {load}), "never"}}) {
+    try {
+      find_restart(deck, restart, "others");
+      FAIL();
+    } catch (const DataError& error) {
+      const std::string text = error.what();
+      EXPECT_TRUE(text.starts_with("data.train has other documents than those that '" +
+                                   path.string() + "' was trained on, under the same name"))
+          << text;
+    }
+  }
+  EXPECT_TRUE(fs::exists(path));
+
+  const RestartPoint renamed = find_restart(tiny_deck(run_, {"data.train=b"}), "latest", "others");
+  ASSERT_EQ(renamed.notes.size(), 2u);
+  EXPECT_EQ(renamed.notes[0], "changed: data.train: corpus in the checkpoint, b now");
+  EXPECT_EQ(renamed.notes[1], "changed: the documents of data.train");
+  const RestartPoint moved = find_restart(tiny_deck(run_, {"data.train=b"}), "latest", "documents");
+  EXPECT_EQ(moved.notes.size(), 1u);
+}
+
+TEST_F(RestartTest, CheckpointsThatNameNoDocumentsGoOnWithAny) {
+  save(run_, 10);
+  save(other_, 0, "documents");
+  if (!decides()) return;
+  EXPECT_TRUE(find_restart(tiny_deck(run_), "latest", "others").notes.empty());
+  EXPECT_TRUE(find_restart(tiny_deck(other_), "latest", "others").notes.empty());
 }
 
 TEST_F(RestartTest, SaysWhyItIsNotWhatLatestNames) {

@@ -17,7 +17,8 @@ TEST(RunState, ComesBackFromACheckpoint) {
                        .nan = 1,
                        .loss_scale = {2048, 7, 1},
                        .passed_samples = 24,
-                       .passed_through = 7};
+                       .passed_through = 7,
+                       .train_documents = "00c0ffee00c0ffee"};
   checkpoint::Header header;
   header.attributes = state.attributes();
   const RunState back = RunState::from(header);
@@ -30,6 +31,7 @@ TEST(RunState, ComesBackFromACheckpoint) {
   EXPECT_EQ(back.loss_scale, state.loss_scale);
   EXPECT_EQ(back.passed_samples, 24);
   EXPECT_EQ(back.passed_through, 7);
+  EXPECT_EQ(back.train_documents, "00c0ffee00c0ffee");
   EXPECT_EQ(back.progress(), (deck::Progress{12, 96}));
   EXPECT_EQ(back.next_sample(), 120);
 }
@@ -48,6 +50,13 @@ TEST(RunState, CheckpointsFromBeforeThereWasTrainSkip) {
   header.attributes.erase("passed_samples");
   header.attributes.erase("passed_through");
   EXPECT_EQ(RunState::from(header).next_sample(), 12);
+}
+
+TEST(RunState, OfACheckpointThatNamesNoDocuments) {
+  checkpoint::Header header;
+  header.attributes = RunState{.iteration = 3, .consumed_samples = 12}.attributes();
+  EXPECT_FALSE(header.attributes.contains("train_documents"));
+  EXPECT_EQ(RunState::from(header).train_documents, "");
 }
 
 TEST(RunState, NamesAMissingAttribute) {
