@@ -19,8 +19,9 @@ class EventFile {
   /// `flush_every` scalars and at the end. Throws IoError; InternalError unless flush_every >= 1.
   EventFile(const std::filesystem::path& folder, std::int64_t flush_every);
 
-  /// Tells TensorBoard that a run begins, or goes on, with `step`: what older files of the folder hold
-  /// from that step on is no longer shown. Flushes. `time` in seconds since 1970. Throws IoError.
+  /// Tells TensorBoard that a run begins, or goes on, with `step`: what older files of the folder
+  /// hold from that step on is no longer shown. Flushes. `time` in seconds since 1970. Throws
+  /// IoError.
   void begin_at(std::int64_t step, double time);
 
   /// One point of the curve `tag`, `time` in seconds since 1970. Throws IoError.
