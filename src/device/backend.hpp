@@ -173,7 +173,7 @@ std::unique_ptr<Backend> make_cuda_backend(int index, const std::string& gemm_ca
                                            ProductChoice choice = ProductChoice::timed);
 
 /// The host backend: CPU threads and OpenBLAS. `threads` workers compute each operation; results do
-/// not depend on their number.
+/// not depend on their number. Throws Error (exit 1) where there is no address space for OpenBLAS.
 std::unique_ptr<Backend> make_host_backend(int threads);
 
 /// Threads this rank should use: the cores in its affinity mask, shared evenly among the `sharing`

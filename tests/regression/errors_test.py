@@ -82,15 +82,33 @@ class Errors(RunTest):
         self.assertIn("the deck comes first, then 'model.layers=2'", bare.err)
 
 
+def limited(limit, program, *words):
+    """What `program` does under a limit that the shell sets, as batch systems do."""
+    command = ["bash", "-c", f'ulimit {limit}; exec "$@"', "bash"]
+    with Started([*command, *command_line(program, *words)]) as started:
+        return started.finish()
+
+
+class AddressSpaceLimit(RunTest):
+    def test_no_room_for_the_buffers_of_products(self):
+        # 16 threads take the 2 GiB that the rest of the program needs a part of.
+        threads = {"OMP_NUM_THREADS": "16", "OPENBLAS_NUM_THREADS": "1"}
+        with unittest.mock.patch.dict(os.environ, threads):
+            result = limited("-v 2097152", "trireme-pretrain",
+                             *self.deck_words("run", "run.device=host"))
+        self.assertEqual(result.code, FAILED, result)
+        self.assertRegex(result.err, r"\Atrireme-pretrain: no memory for products: OpenBLAS takes "
+                         r"128 MiB of address space for each of 16 threads; raise .*\n\Z")
+        self.assertEqual(result.out, "")
+
+
 class FileSizeLimit(RunTest):
-    """Where a file reaches the limit that the shell sets, as batch systems do."""
+    """Where a file reaches the limit of its size."""
 
     def limited(self, text, kib, program, *words):
         """`program`, which may write `kib` KiB to a file, ends with the code of a full disk and says
         `text` once."""
-        command = ["bash", "-c", f'ulimit -f {kib}; exec "$@"', "bash"]
-        with Started([*command, *command_line(program, *words)]) as started:
-            result = started.finish()
+        result = limited(f"-f {kib}", program, *words)
         self.assertEqual(result.code, IO, result)
         self.assertEqual(result.err.count(text), 1, result)
 

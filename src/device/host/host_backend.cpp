@@ -9,6 +9,7 @@
 #include "core/error.hpp"
 #include "core/files.hpp"
 #include "device/backend.hpp"
+#include "kernels/host/blas_buffers.hpp"
 #include "kernels/host/threads.hpp"
 
 namespace trireme::device {
@@ -31,7 +32,10 @@ class HostMark final : public Mark {
 // Operations run at once on the calling thread's OpenMP team, so nothing is ever pending.
 class HostBackend final : public Backend {
  public:
-  explicit HostBackend(int threads) { host::use_threads(threads); }
+  explicit HostBackend(int threads) {
+    host::use_threads(threads);
+    host::take_blas_buffers(threads);
+  }
 
   std::string name() const override { return "host"; }
   bool is_host_memory() const override { return true; }
