@@ -43,17 +43,18 @@ void write_and_sync(const std::filesystem::path& path, std::string_view content)
 
 }  // namespace
 
-std::string read_file(const std::filesystem::path& path) {
+std::string read_file(const std::filesystem::path& path, std::size_t enough) {
   const Descriptor file(path, O_RDONLY);
   std::string content;
   char buffer[1 << 16];
-  while (true) {
+  while (content.size() <= enough) {
     const ssize_t got = ::read(file.get(), buffer, sizeof buffer);
     if (got < 0 && errno == EINTR) continue;
     if (got < 0) throw IoError("cannot read '{}': {}", path.string(), std::strerror(errno));
-    if (got == 0) return content;
+    if (got == 0) break;
     content.append(buffer, static_cast<std::size_t>(got));
   }
+  return content;
 }
 
 void write_file_atomically(const std::filesystem::path& path, std::string_view content) {

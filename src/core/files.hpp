@@ -3,13 +3,16 @@
 
 #include <cstddef>
 #include <filesystem>
+#include <limits>
 #include <string>
 #include <string_view>
 
 namespace trireme {
 
-/// The whole file as bytes. Throws IoError that names the file and the system's reason.
-std::string read_file(const std::filesystem::path& path);
+/// The whole file as bytes; of one that has more than `enough`, as an endless device, somewhat more
+/// than so many. Throws IoError that names the file and the system's reason.
+std::string read_file(const std::filesystem::path& path,
+                      std::size_t enough = std::numeric_limits<std::size_t>::max());
 
 /// Writes `content` under a temporary name beside `path`, syncs, and renames: a reader sees the old
 /// file or the new one, never a part. Throws IoError, and then leaves no part.

@@ -243,11 +243,22 @@ Deck fill(const Collector& collector, const std::string& filename, const LoadOpt
   return deck;
 }
 
+// No deck comes near to it.
+constexpr std::size_t kLargestDeck = std::size_t{16} << 20;
+
 }  // namespace
+
+std::string read_deck(const std::filesystem::path& path) {
+  std::string text = read_file(path, kLargestDeck);
+  if (text.size() > kLargestDeck) {
+    throw DeckError("'{}' is larger than {} MiB: not a deck", path.string(), kLargestDeck >> 20);
+  }
+  return text;
+}
 
 Deck load(const std::filesystem::path& path, const std::vector<std::string>& overrides,
           const LoadOptions& options) {
-  return parse(read_file(path), path.string(), overrides, options);
+  return parse(read_deck(path), path.string(), overrides, options);
 }
 
 Deck parse(std::string_view text, const std::string& filename,

@@ -20,6 +20,10 @@ struct LoadOptions {
   Device automatic = Device::host;  ///< what `run.device: auto` stands for on this machine
 };
 
+/// The text of the deck in the file `path`. Throws IoError when it cannot be read, DeckError when
+/// it is too large for a deck: a data file named by mistake is not read whole.
+std::string read_deck(const std::filesystem::path& path);
+
 /// Reads, checks and completes the deck in the file `path`. Each override is `key=value`, with the
 /// value in YAML; `key=` takes the key back to its default, and of several for one key the last
 /// holds. Throws IoError when the file cannot be read, DeckError for all that is wrong in it.

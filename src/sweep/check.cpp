@@ -3,7 +3,6 @@
 #include <algorithm>
 
 #include "core/error.hpp"
-#include "core/files.hpp"
 #include "deck/document.hpp"
 #include "deck/load.hpp"
 #include "deck/problems.hpp"
@@ -109,7 +108,7 @@ deck::Deck run_deck(const PlannedSweep& sweep, const deck::SweepRun& run, deck::
 
 PlannedSweep plan_sweep(const std::filesystem::path& deck_path,
                         const std::vector<std::string>& overrides, const CheckOptions& options) {
-  PlannedSweep sweep{.deck_path = deck_path, .deck_text = read_file(deck_path)};
+  PlannedSweep sweep{.deck_path = deck_path, .deck_text = deck::read_deck(deck_path)};
   sweep.section = deck::expand_sweep(sweep.deck_text, deck_path.string(), overrides);
   ErrorList errors;
   for (const deck::SweepRun& run : sweep.section.runs) {

@@ -26,7 +26,8 @@ namespace fs = std::filesystem;
 std::vector<deck::Change> changes_of(const PlannedSweep& sweep, const PlannedRun& run) {
   const fs::path path = run.folder / "deck.yaml";
   if (!fs::exists(path)) return {};
-  const deck::Deck before = deck::parse(read_file(path), path.string(), {}, {.need_data = false});
+  const deck::Deck before =
+      deck::parse(deck::read_deck(path), path.string(), {}, {.need_data = false});
   const bool elsewhere = before.run.device != run.deck.run.device;
   auto changes = deck::compare_for_restart(
       before,

@@ -23,6 +23,14 @@ TEST_F(FilesTest, AtomicWriteReplacesAndLeavesNoPart) {
   EXPECT_FALSE(std::filesystem::exists(folder_ / "a.part"));
 }
 
+TEST_F(FilesTest, ReadsNotMuchMoreThanIsEnough) {
+  const std::string content(1 << 20, 'x');
+  write_file_atomically(folder_ / "a", content);
+  EXPECT_EQ(read_file(folder_ / "a", content.size()), content);
+  EXPECT_GT(read_file(folder_ / "a", 100).size(), 100u);
+  EXPECT_LT(read_file(folder_ / "a", 100).size(), content.size());
+}
+
 TEST_F(FilesTest, AFailedAtomicWriteLeavesNoPart) {
   std::filesystem::create_directories(folder_ / "taken" / "inside");
   EXPECT_THROW(write_file_atomically(folder_ / "taken", "x"), IoError);

@@ -171,6 +171,21 @@ TEST(Load, ReadsAFileAndNamesAMissingOne) {
   }
 }
 
+TEST(Load, ReadsNoFileThatIsTooLargeForADeck) {
+  const auto path = std::filesystem::path(testing::TempDir()) / "dataset.bin";
+  std::ofstream(path) << kSmallDeck;
+  std::filesystem::resize_file(path, std::uintmax_t{1} << 30);
+  for (const std::filesystem::path& each : {path, std::filesystem::path("/dev/zero")}) {
+    try {
+      load(each);
+      FAIL() << each << " was loaded";
+    } catch (const DeckError& error) {
+      EXPECT_EQ(error.what(), "'" + each.string() + "' is larger than 16 MiB: not a deck");
+    }
+  }
+  std::filesystem::remove(path);
+}
+
 TEST(Load, RanksGiveTheNumberOfCopies) {
   Deck deck = small_deck({"parallel.tensor=2", "parallel.pipeline=2"});
   resolve_world_size(deck, 8);
