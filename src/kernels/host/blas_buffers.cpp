@@ -9,10 +9,11 @@
 
 #include "core/error.hpp"
 
-// OpenBLAS's own, in no header: hands out a buffer that no product uses, or maps one more.
+// OpenBLAS's own, in no header: hands out a buffer that no product uses, or maps one more. Weak, as
+// a library may keep them to itself.
 extern "C" {
-void* blas_memory_alloc(int purpose);
-void blas_memory_free(void* buffer);
+[[gnu::weak]] void* blas_memory_alloc(int purpose);
+[[gnu::weak]] void blas_memory_free(void* buffer);
 }
 
 namespace trireme::kernels::host {
@@ -47,10 +48,11 @@ void take_blas_buffers(int threads) {
         "(ulimit -v){}",
         threads == 1 ? "its thread" : fmt::format("each of {} threads", threads),
         threads == 1 ? "" : " or lower OMP_NUM_THREADS");
+  taken = threads;
+  if (!blas_memory_alloc || !blas_memory_free) return;
   std::vector<void*> buffers(static_cast<std::size_t>(std::min(threads, kMostBuffers)));
   for (void*& buffer : buffers) buffer = blas_memory_alloc(0);
   for (void* buffer : buffers) blas_memory_free(buffer);
-  taken = threads;
 }
 
 }  // namespace trireme::kernels::host
