@@ -326,6 +326,12 @@ class Scripts(JobTest):
         own folder for what mpirun's daemons keep."""
         agent = self.put(self.folder / "agent", '#!/bin/bash\nhost=$1\nshift\nmkdir -p "$host"\n'
                          'exec env -i HOME="$HOME" TMPDIR="$PWD/$host" PATH=/usr/bin:/bin sh -c "$*"\n')
+        two_hosts = [MPIEXEC, "--mca", "plm_rsh_agent", str(agent), "-n", "1", "-host", "far:1", "true",
+                     ":", "-n", "2", "-host", "farther:2", "true"]
+        started = subprocess.run(two_hosts, cwd=self.folder, env=self.environment,
+                                 capture_output=True, text=True, timeout=60, check=False)
+        if started.returncode != 0:
+            self.skipTest(f"Open MPI makes no two hosts of this one here: {started.stderr}")
         self.put(self.folder / "program", "#!/bin/bash\n"
                  'echo "rank $OMPI_COMM_WORLD_RANK: $OMP_NUM_THREADS $NCCL_DEBUG $LD_LIBRARY_PATH $PATH"\n')
         self.hosts.write_text("far slots=1\nfarther slots=2\n")
