@@ -5,6 +5,8 @@
 
 #include "convert/flags/convert.hpp"
 #include "core/error.hpp"
+#include "deck/document.hpp"
+#include "deck/problems.hpp"
 #include "fixture.hpp"
 
 namespace trireme::convert::flags {
@@ -85,6 +87,38 @@ TEST_F(Scripts, FlagsThatNoCommandHas) {
                 "not end in '\\'");
   EXPECT_NE(result.deck.find("  layers: 2 "), std::string::npos);
   EXPECT_EQ(result.deck.find("seed:"), std::string::npos);
+}
+
+constexpr const char* kSmall =
+    "python pretrain_gpt.py --num-layers 2 --hidden-size 64 --num-attention-heads 4 --lr 1 "
+    "--train-iters 9 --seq-length 8 --max-position-embeddings 8 --micro-batch-size 2 "
+    "--tokenizer-type NullTokenizer --vocab-size 9 --data-path d ";
+
+TEST_F(Scripts, TextWithALineBreakStaysInItsComment) {
+  // As a note, as the origin of a key, as what is left out, as the script's own name.
+  const fs::path script =
+      file("a\nb: c.sh", std::string(kSmall) + "--load 'x\ny: z' --num-workers '1\n- 2' \\\n --\n");
+  EXPECT_NE(errors_of({.file = script}).find("'--' belongs to no flag"), std::string::npos);
+  const fs::path noted = file("a\nb: c.sh", std::string(kSmall) +
+                                                "--num-workers '1\n- 2' "
+                                                "\\\n --load $'x\ny: z'");
+  std::string errors = errors_of({.file = noted});
+  EXPECT_NE(errors.find("checkpoint.load cannot have this value: it is not one line of UTF-8"),
+            std::string::npos)
+      << errors;
+  const Result result = convert({.file = noted, .ignored = {"load"}});
+  deck::Problems problems("deck", {});
+  deck::read_yaml(result.deck, 0, problems);
+  problems.raise_if_any();
+  for (const std::string& note : result.notes)
+    EXPECT_EQ(note.find('\n'), std::string::npos) << note;
+}
+
+TEST_F(Scripts, DashesAloneAreNoFlag) {
+  const fs::path script = file("x.sh", "python pretrain_gpt.py --num-layers --");
+  EXPECT_EQ(errors_of({.file = script}).find(script.string() + ":1: --num-layers has no value\n"),
+            0u)
+      << errors_of({.file = script});
 }
 
 TEST_F(Scripts, CommandsThatHideTheirFlags) {

@@ -233,6 +233,11 @@ TEST_F(ShellFiles, FillsInTemplates) {
       (std::map<std::string, std::string>()));
 }
 
+TEST(Shell, AHereDocumentWithoutACommandIsReadByNothing) {
+  EXPECT_EQ(commands_of("g=<<"), "");
+  EXPECT_EQ(commands_of("g=1 <<E\nx\nE\n<<E\ny\nE\nrun $g"), "run|1\n");
+}
+
 TEST(Shell, RefusesWhatIsNoScript) {
   const auto problem = [](const char* text) {
     return message_of<DataError>([&] { follow(text, "bad.sh"); });

@@ -16,12 +16,21 @@ namespace {
 using shell::has_unknown;
 using shell::shown;
 
+// Levels of a ds_config.json, of which DeepSpeed's own has four.
+constexpr int kMaxDepth = 64;
+
 bool is_name(char c) { return std::isalnum(static_cast<unsigned char>(c)) || c == '_'; }
 
 /// Whether `word` begins a flag rather than being a value such as -1.
 bool is_flag(const std::string& word) {
   return word.size() > 1 && word[0] == '-' && !std::isdigit(static_cast<unsigned char>(word[1])) &&
          word[1] != '.';
+}
+
+/// The name in `--name` and `--name=value`, "" where there are but dashes.
+std::string bare_name(const std::string& word) {
+  const std::string name = word.substr(0, word.find('='));
+  return name.substr(std::min(name.find_first_not_of('-'), name.size()));
 }
 
 /// Flags whose value matters only by being there, or is found in other ways.
@@ -48,7 +57,7 @@ class Parser {
   void parse(const std::vector<std::string>& words) {
     for (at_ = 0; at_ < words.size();) {
       const std::string& word = words[at_++];
-      if (is_flag(word))
+      if (is_flag(word) && !bare_name(word).empty())
         one_flag(word, words);
       else
         stray(word);
@@ -79,7 +88,7 @@ void Parser::one_flag(const std::string& word, const std::vector<std::string>& w
   const std::size_t equals = word.find('=');
   Given given{.name = word.substr(0, equals), .place = place_};
   if (equals != std::string::npos) given.values.push_back(word.substr(equals + 1));
-  const std::string bare = given.name.substr(given.name.find_first_not_of('-'));
+  const std::string bare = bare_name(word);
   const bool ignored = ignored_.contains(bare);
   given.flag = find_flag(command_flags(), bare);
   const Takes takes = ignored || !given.flag ? Takes::several : given.flag->takes;
@@ -115,15 +124,23 @@ void Parser::one_flag(const std::string& word, const std::vector<std::string>& w
 
 /// The JSON file `text`, in which comments may stand. Throws DataError with the place of an error.
 nlohmann::json read_json(const std::string& text, const std::string& name) {
+  // What goes through the values calls itself for each level.
+  const auto check_depth = [&](int depth, nlohmann::json::parse_event_t, nlohmann::json&) {
+    if (depth > kMaxDepth) throw DataError("'{}' is nested more than {} deep", name, kMaxDepth);
+    return true;
+  };
   try {
-    return nlohmann::json::parse(text, nullptr, /*allow_exceptions=*/true,
+    return nlohmann::json::parse(text, check_depth, /*allow_exceptions=*/true,
                                  /*ignore_comments=*/true);
-  } catch (const nlohmann::json::parse_error& error) {
+  } catch (const nlohmann::json::exception& error) {  // numbers beyond a double are no parse_error
     // The library's message begins with its own name.
     const std::string_view message = error.what();
     const std::size_t place = message.find("at line ");
+    const std::size_t name_end = message.find("] ");
     throw DataError("'{}' is not JSON: {}", name,
-                    message.substr(place == std::string_view::npos ? 0 : place));
+                    message.substr(place != std::string_view::npos      ? place
+                                   : name_end != std::string_view::npos ? name_end + 2
+                                                                        : 0));
   }
 }
 

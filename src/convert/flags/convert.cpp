@@ -9,6 +9,8 @@
 #include "convert/shell/unknown.hpp"
 #include "core/error.hpp"
 #include "core/files.hpp"
+#include "deck/document.hpp"
+#include "deck/problems.hpp"
 
 namespace trireme::convert::flags {
 namespace {
@@ -17,9 +19,22 @@ namespace fs = std::filesystem;
 
 constexpr const char* kCommandLine = "command line";
 
+// More than any script or configuration has.
+constexpr std::size_t kMaxBytes = std::size_t{16} << 20;
+
+/// The text of a script or a configuration. Throws DataError for what is too large, as an endless
+/// device, and IoError.
+std::string read_input(const fs::path& path) {
+  std::string text = read_file(path, kMaxBytes);
+  if (text.size() > kMaxBytes)
+    throw DataError("'{}' has more than {}: it is no script or configuration", path.string(),
+                    human_bytes(static_cast<double>(kMaxBytes)));
+  return text;
+}
+
 shell::Run read_script(const Request& request) {
   if (!request.file.empty())
-    return shell::follow(read_file(request.file), request.file, request.definitions);
+    return shell::follow(read_input(request.file), request.file, request.definitions);
   return {.commands = {{request.words, kCommandLine, 0}}};
 }
 
@@ -32,7 +47,8 @@ struct Configuration {
 
 Configuration find_configuration(const Request& request, const shell::Run& run,
                                  const Given& given) {
-  if (!request.ds_config.empty()) return {request.ds_config.string(), read_file(request.ds_config)};
+  if (!request.ds_config.empty())
+    return {request.ds_config.string(), read_input(request.ds_config)};
   const std::string& path = given.values[0];
   if (const auto written = run.files.find(path); written != run.files.end()) {
     if (shell::has_unknown(written->second))
@@ -43,7 +59,7 @@ Configuration find_configuration(const Request& request, const shell::Run& run,
   const fs::path beside = request.file.parent_path() / fs::path(path).filename();
   std::error_code ignored;
   for (const fs::path& candidate : {fs::path(path), beside})
-    if (fs::is_regular_file(candidate, ignored)) return {candidate.string(), read_file(candidate)};
+    if (fs::is_regular_file(candidate, ignored)) return {candidate.string(), read_input(candidate)};
   throw DataError("{}: there is no file '{}': give it with --ds-config", given.place,
                   shell::shown(path));
 }
@@ -133,14 +149,26 @@ Recipe read_recipe(const Request& request) {
   return recipe;
 }
 
-std::string title_of(Recipe& recipe) {
-  std::string text = fmt::format("# Made by trireme-convert from {}.\n", recipe.place);
+std::vector<std::string> title_of(Recipe& recipe) {
+  std::vector<std::string> lines{fmt::format("Made by trireme-convert from {}.", recipe.place)};
   if (recipe.ranks && recipe.data())
-    text += fmt::format(
-        "# Its ranks: {} = tensor {} x pipeline {} x data {}; the deck runs on other "
-        "numbers as well.\n",
-        recipe.ranks->count, recipe.tensor(), recipe.pipeline(), *recipe.data());
-  return text;
+    lines.push_back(
+        fmt::format("Its ranks: {} = tensor {} x pipeline {} x data {}; the deck runs on other "
+                    "numbers as well.",
+                    recipe.ranks->count, recipe.tensor(), recipe.pipeline(), *recipe.data()));
+  return lines;
+}
+
+/// Throws DataError where `deck` is none: a recipe may hold more than a deck can.
+void check_readable(const std::string& deck, const std::string& place) {
+  deck::Problems problems(place, {});
+  deck::read_yaml(deck, 0, problems);
+  try {
+    problems.raise_if_any();
+  } catch (const DeckError& error) {
+    throw DataError("'{}' does not become a deck that can be read: {}", shell::shown(place),
+                    error.what());
+  }
 }
 
 }  // namespace
@@ -153,6 +181,7 @@ Result convert(const Request& request) {
   recipe.draft.check_deck(recipe.place, recipe.data() ? recipe.ranks->count : 0);
   if (!recipe.draft.errors().empty()) refuse(recipe.draft.errors());
   Result result{.deck = recipe.draft.render(title_of(recipe)), .unbuilt = recipe.draft.unbuilt()};
+  check_readable(result.deck, recipe.place);
   for (const Remark& remark : recipe.draft.notes())
     result.notes.push_back(fmt::format("{}: {}", remark.place, remark.message));
   return result;

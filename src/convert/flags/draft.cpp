@@ -17,6 +17,15 @@ namespace {
 // Where comments stand, unless a value is longer.
 constexpr int kCommentColumn = 36;
 
+/// `text` as a part of a comment or a message: marks as their source, one line of UTF-8.
+std::string one_line(std::string_view text) {
+  std::string line = shell::shown(text);
+  if (!deck::is_plain_line(line))
+    std::replace_if(
+        line.begin(), line.end(), [](unsigned char c) { return c >= 0x7F; }, '?');
+  return line;
+}
+
 /// Whether the feature behind `key` is there for this value.
 bool is_built(const deck::Key& key, const deck::Item& item) {
   if (!key.has_member()) return false;
@@ -60,6 +69,11 @@ void Draft::put(std::string_view key, const std::string& yaml, const std::string
                 const std::string& place) {
   const deck::Key* row = deck::find_key(key);
   TRIREME_CHECK(row != nullptr, "'{}' is no key of the deck", key);
+  if (!deck::is_plain_line(yaml)) {
+    error(place, fmt::format("{}: {} cannot have this value: it is not one line of UTF-8 text",
+                             origin, key));
+    return;
+  }
   deck::Problems ignored("", {});
   const deck::Item item = deck::read_yaml(yaml, 0, ignored);
   const bool built = is_built(*row, item);
@@ -69,8 +83,7 @@ void Draft::put(std::string_view key, const std::string& yaml, const std::string
       deck::Deck scratch;
       row->read(scratch, item, row->rules);
     } catch (const deck::BadValue& problem) {
-      error(place, fmt::format("{}: {} = {}: {}", shell::shown(origin), key, deck::found(item),
-                               problem.what()));
+      error(place, fmt::format("{}: {} = {}: {}", origin, key, deck::found(item), problem.what()));
       return;
     }
   }
@@ -78,10 +91,11 @@ void Draft::put(std::string_view key, const std::string& yaml, const std::string
 }
 
 void Draft::leave_out(const Given& given, std::string_view reason) {
-  left_out_.push_back({shell::shown(given.text()), std::string(reason)});
+  left_out_.push_back({one_line(given.text()), std::string(reason)});
 }
 
 void Draft::error(const std::string& place, std::string message) {
+  message = one_line(message);
   const bool told = std::any_of(errors_.begin(), errors_.end(), [&](const Remark& other) {
     return other.place == place && other.message == message;
   });
@@ -89,11 +103,11 @@ void Draft::error(const std::string& place, std::string message) {
 }
 
 void Draft::error(const Given& given, std::string_view message) {
-  error(given.place, fmt::format("{}: {}", shell::shown(given.text()), message));
+  error(given.place, fmt::format("{}: {}", one_line(given.text()), message));
 }
 
 void Draft::note(const std::string& place, std::string message) {
-  notes_.push_back({place, std::move(message)});
+  notes_.push_back({one_line(place), one_line(message)});
 }
 
 void Draft::check_deck(const std::string& place, std::int64_t ranks) {
@@ -125,8 +139,8 @@ std::vector<std::string> Draft::unbuilt() const {
   for (const deck::Key& key : deck::keys()) {
     const auto found = settings_.find(key.path);
     if (found != settings_.end() && !found->second.built)
-      lines.push_back(fmt::format("{}: {} ({})", key.path, found->second.yaml,
-                                  shell::shown(found->second.origin)));
+      lines.push_back(
+          fmt::format("{}: {} ({})", key.path, found->second.yaml, one_line(found->second.origin)));
   }
   return lines;
 }
@@ -143,14 +157,17 @@ std::string Draft::body(bool with_unbuilt) const {
     text += ": " + setting.yaml;
     const auto width = static_cast<int>(text.size() - line);
     text += fmt::format("{:{}}  # {}{}\n", "", std::max(kCommentColumn - width, 0),
-                        shell::shown(setting.origin), setting.built ? "" : "; not built yet");
+                        one_line(setting.origin), setting.built ? "" : "; not built yet");
     before = key.path;
   }
   return text;
 }
 
-std::string Draft::render(const std::string& title) const {
-  std::string text = title + "\n" + body(/*with_unbuilt=*/true);
+std::string Draft::render(const std::vector<std::string>& title) const {
+  std::string text;
+  for (const std::string& line : title) text += fmt::format("# {}\n", one_line(line));
+  text += '\n';
+  text += body(/*with_unbuilt=*/true);
   if (!left_out_.empty()) text += "\n# Left out:\n";
   for (const Remark& remark : left_out_)
     text += fmt::format("#   {}: {}\n", remark.place, remark.message);

@@ -39,8 +39,8 @@ class Draft {
   /// yet.
   std::vector<std::string> unbuilt() const;
 
-  /// The deck, every key with its origin in a comment, under the comment `title`.
-  std::string render(const std::string& title) const;
+  /// The deck, every key with its origin in a comment, under the lines of `title` as comments.
+  std::string render(const std::vector<std::string>& title) const;
 
  private:
   struct Setting {

@@ -25,7 +25,8 @@ void Follower::follow_one(const Command& command) {
   assumed_ = false;
   presumed_ = false;
   asks_for_arguments_ |= !variables_.has_arguments() && names_arguments(command.words);
-  if (first == command.words.size() && !command.here) return;
+  // A here-document without a command, `NAME=<<END`, is read by nothing.
+  if (first == command.words.size()) return;
   if (command.words[first] == "#SBATCH") {
     for (std::string& word : expand_all(command.words, first + 1))
       run.sbatch.push_back(std::move(word));

@@ -89,10 +89,17 @@ std::optional<std::vector<std::string>> Expander::find(std::string_view name) co
   return found->second;
 }
 
+Expander Expander::inner() const {
+  Expander expander(variables_, output_of_);
+  expander.nesting_ = nesting_ + 1;
+  if (expander.nesting_ > kMaxNesting)
+    throw DataError("a word of the script is nested more than {} deep", kMaxNesting);
+  return expander;
+}
+
 std::string Expander::arithmetic(std::string_view expression) {
   // `$NAME` and `${NAME}` in it are texts; bare names are looked up by evaluate().
-  Expander inner(variables_, output_of_);
-  const std::string text = inner.text(expression);
+  const std::string text = inner().text(expression);
   const auto value_of = [&](std::string_view name) -> std::optional<std::string> {
     const auto values = find(name);
     if (!values) return std::nullopt;
@@ -163,8 +170,7 @@ void Expander::expand_braces(std::string_view inside, bool quoted) {
     if (is_set) put_value(values->empty() ? "" : (*values)[0], quoted);
     return;
   }
-  Expander inner(variables_, output_of_);
-  put_value(inner.text(rest.substr(1)), quoted);
+  put_value(inner().text(rest.substr(1)), quoted);
 }
 
 // Expands what begins with the `$` at `at`; returns the place behind it.

@@ -36,6 +36,10 @@ class Expander {
  private:
   enum class Quotes { split, join, here };
 
+  /// One for the text within another's `${NAME:-text}` or `$((text))`. Throws DataError where it
+  /// would be nested deeper than kMaxNesting.
+  Expander inner() const;
+
   void expand(std::string_view raw, Quotes quotes);
   std::size_t expand_dollar(std::string_view raw, std::size_t at, bool quoted);
   void expand_braces(std::string_view inside, bool quoted);
@@ -53,6 +57,7 @@ class Expander {
   std::string word_;
   bool has_word_ = false;
   std::size_t size_ = 0;
+  int nesting_ = 0;
 };
 
 }  // namespace trireme::convert::shell

@@ -20,7 +20,7 @@ std::size_t end_of_mark(std::string_view text, std::size_t at) {
 }
 
 // The end, one past it, of the quote that opens at `open`; npos when it is not closed.
-std::size_t end_of_quote(std::string_view text, std::size_t open) {
+std::size_t end_of_quote(std::string_view text, std::size_t open, int nesting = 0) {
   const char quote = text[open];
   for (std::size_t i = open + 1; i < text.size(); ++i) {
     if (text[i] == quote) return i + 1;
@@ -30,7 +30,7 @@ std::size_t end_of_quote(std::string_view text, std::size_t open) {
     } else if (text[i] == '\\') {
       ++i;
     } else if (quote == '"' && text.substr(i, 2) == "$(") {
-      const std::size_t end = end_of_brackets(text, i + 1);
+      const std::size_t end = end_of_brackets(text, i + 1, nesting + 1);
       if (end == kNone) return kNone;
       i = end - 1;
     }
@@ -78,8 +78,8 @@ std::string read_here_text(std::string_view text, const HereMark& mark, std::siz
 
 class Lexer {
  public:
-  Lexer(std::string_view text, const std::string& file, int line)
-      : text_(text), file_(file), line_(line) {}
+  Lexer(std::string_view text, const std::string& file, int line, bool in_comment = false)
+      : text_(text), file_(file), line_(line), in_comment_(in_comment) {}
 
   std::vector<Command> read() {
     while (at_ < text_.size()) step();
@@ -108,6 +108,7 @@ class Lexer {
   std::string_view text_;
   const std::string& file_;
   int line_;
+  bool in_comment_;  // the text is that of an #SBATCH line
   std::size_t at_ = 0;
   int open_brackets_ = 0;
   Command command_;
@@ -152,13 +153,13 @@ void Lexer::comment() {
   const std::size_t end = std::min(text_.find('\n', at_), text_.size());
   const std::string_view line = text_.substr(at_, end - at_);
   at_ = end;
-  if (!line.starts_with("#SBATCH ")) return;
-  // Its words are read like a command's.
-  for (Command& words : read_commands(line.substr(1), file_, line_)) {
-    if (words.words.empty()) continue;
-    words.words[0] = words.words[0] == "SBATCH" ? "#SBATCH" : words.words[0];
-    commands_.push_back(std::move(words));
-  }
+  constexpr std::string_view kMark = "#SBATCH ";
+  if (!line.starts_with(kMark) || in_comment_) return;
+  // Its words are read like those of one command.
+  std::vector<Command> options = Lexer(line.substr(kMark.size()), file_, line_, true).read();
+  if (options.empty()) return;
+  options[0].words.insert(options[0].words.begin(), "#SBATCH");
+  commands_.push_back(std::move(options[0]));
 }
 
 void Lexer::end_line() {
@@ -281,7 +282,9 @@ void Lexer::word() {
 
 }  // namespace
 
-std::size_t end_of_brackets(std::string_view text, std::size_t open) {
+std::size_t end_of_brackets(std::string_view text, std::size_t open, int nesting) {
+  if (nesting > kMaxNesting)
+    throw DataError("brackets and quotes are nested more than {} deep", kMaxNesting);
   int depth = 0;
   bool word_begins = true;
   std::vector<HereMark> here;
@@ -294,7 +297,7 @@ std::size_t end_of_brackets(std::string_view text, std::size_t open) {
     } else if (c == '\\') {
       ++i;
     } else if (c == '\'' || c == '"') {
-      const std::size_t end = end_of_quote(text, i);
+      const std::size_t end = end_of_quote(text, i, nesting);
       if (end == kNone) return kNone;
       i = end - 1;
     } else if (c == '#' && begins) {

@@ -35,12 +35,16 @@ struct Command {
 std::vector<Command> read_commands(std::string_view text, const std::string& file,
                                    int first_line = 1);
 
+/// Quotes, brackets and defaults within each other: deeper is no script that a person wrote.
+inline constexpr int kMaxNesting = 64;
+
 /// Whether `text` begins with `NAME=`, `NAME+=` or `NAME[...]=`; then the place of the `=`.
 std::optional<std::size_t> assignment_at(std::string_view text);
 
 /// The end, one past `)`, of the `$( ... )` or `( ... )` whose `(` stands at `open`; npos when it
-/// is not closed. Quotes and here-documents within may hold brackets.
-std::size_t end_of_brackets(std::string_view text, std::size_t open);
+/// is not closed. Quotes and here-documents within may hold brackets. `nesting` counts the brackets
+/// around; throws DataError beyond kMaxNesting.
+std::size_t end_of_brackets(std::string_view text, std::size_t open, int nesting = 0);
 
 /// The end, one past `>`, of a placeholder that a reader is to fill in, `<path to the data>`, at
 /// `at`; npos where none begins there, but maybe a redirection. In quotes one is known by its

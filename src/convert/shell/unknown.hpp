@@ -30,7 +30,7 @@ inline std::string shown(std::string_view text) {
   std::string words;
   for (const char c : text)
     if (c != kUnknownBegin && c != kUnknownEnd)
-      words += static_cast<unsigned char>(c) < ' ' ? ' ' : c;
+      words += static_cast<unsigned char>(c) < ' ' || c == '\x7f' ? ' ' : c;
   return words;
 }
 
