@@ -1,4 +1,4 @@
-#include "optim/shards.hpp"
+#include "optim/sharding/shards.hpp"
 
 #include <algorithm>
 

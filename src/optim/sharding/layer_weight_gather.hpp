@@ -7,19 +7,19 @@
 #include "comm/communicator.hpp"
 #include "device/backend.hpp"
 #include "model/flat_memory.hpp"
-#include "optim/shards.hpp"
+#include "optim/sharding/shards.hpp"
 
 namespace trireme::optim {
 
 /// Brings the matrices of layers, of which each data rank keeps its part, into their buffers before
 /// passes read them; they stay until another layer needs the buffer. Collective over the data
 /// ranks, which make the same calls.
-class WeightGather {
+class LayerWeightGather {
  public:
   /// All must outlive this. With `overlap`, the layer that comes next is gathered beside a pass.
-  WeightGather(device::Backend& backend, const model::Placement& placement,
-               const model::FlatMemory& weights, comm::Communicator& data, const Shards& shards,
-               bool overlap);
+  LayerWeightGather(device::Backend& backend, const model::Placement& placement,
+                    const model::FlatMemory& weights, comm::Communicator& data,
+                    const Shards& shards, bool overlap);
 
   /// Before a pass reads the weights of `matrices`, those of one layer.
   void bring(const Range& matrices);

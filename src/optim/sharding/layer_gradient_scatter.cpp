@@ -1,12 +1,14 @@
-#include "optim/gradient_scatter.hpp"
+#include "optim/sharding/layer_gradient_scatter.hpp"
 
 #include <algorithm>
 
 namespace trireme::optim {
 
-GradientScatter::GradientScatter(device::Backend& backend, const model::Placement& placement,
-                                 const model::FlatMemory& gradients, comm::Communicator& data,
-                                 const Shards& shards, bool overlap)
+LayerGradientScatter::LayerGradientScatter(device::Backend& backend,
+                                           const model::Placement& placement,
+                                           const model::FlatMemory& gradients,
+                                           comm::Communicator& data, const Shards& shards,
+                                           bool overlap)
     : backend_(backend),
       placement_(placement),
       gradients_(gradients),
@@ -15,13 +17,13 @@ GradientScatter::GradientScatter(device::Backend& backend, const model::Placemen
       overlap_(overlap),
       contents_(gradients.buffers()) {}
 
-GradientScatter::Content& GradientScatter::content_of(const Range& matrices) {
+LayerGradientScatter::Content& LayerGradientScatter::content_of(const Range& matrices) {
   return contents_[placement_.layer_at(matrices.begin) % contents_.size()];
 }
 
 // A part of the buffer that another rank owns holds what is added from now on, this rank's own part
 // all that was kept: the sum over ranks has everything once.
-void GradientScatter::open(const Range& matrices) {
+void LayerGradientScatter::open(const Range& matrices) {
   Content& content = content_of(matrices);
   keep(content);
   content.matrices = matrices;
@@ -29,7 +31,7 @@ void GradientScatter::open(const Range& matrices) {
   copy_own(matrices, Way::to_buffer);
 }
 
-void GradientScatter::close(const Range& matrices) {
+void LayerGradientScatter::close(const Range& matrices) {
   Content& content = content_of(matrices);
   for (const Range& bucket : shards_.buckets_in(matrices)) {
     const Tensor gradient = gradients_.at(bucket);
@@ -39,18 +41,18 @@ void GradientScatter::close(const Range& matrices) {
   if (!overlap_) keep(content);
 }
 
-void GradientScatter::finish() {
+void LayerGradientScatter::finish() {
   for (Content& content : contents_) keep(content);
 }
 
-void GradientScatter::keep(Content& content) {
+void LayerGradientScatter::keep(Content& content) {
   if (content.sums.empty()) return;
   for (const auto& sum : content.sums) sum->wait();
   content.sums.clear();
   copy_own(content.matrices, Way::from_buffer);
 }
 
-void GradientScatter::copy_own(const Range& matrices, Way way) const {
+void LayerGradientScatter::copy_own(const Range& matrices, Way way) const {
   for (const Range& bucket : shards_.buckets_in(matrices)) {
     const Range owned = shards_.owned_of(bucket, data_.rank());
     const Tensor passing = gradients_.at(owned);

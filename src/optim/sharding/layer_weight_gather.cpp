@@ -1,10 +1,10 @@
-#include "optim/weight_gather.hpp"
+#include "optim/sharding/layer_weight_gather.hpp"
 
 namespace trireme::optim {
 
-WeightGather::WeightGather(device::Backend& backend, const model::Placement& placement,
-                           const model::FlatMemory& weights, comm::Communicator& data,
-                           const Shards& shards, bool overlap)
+LayerWeightGather::LayerWeightGather(device::Backend& backend, const model::Placement& placement,
+                                     const model::FlatMemory& weights, comm::Communicator& data,
+                                     const Shards& shards, bool overlap)
     : backend_(backend),
       placement_(placement),
       weights_(weights),
@@ -13,34 +13,34 @@ WeightGather::WeightGather(device::Backend& backend, const model::Placement& pla
       overlap_(overlap),
       contents_(weights.buffers()) {}
 
-void WeightGather::Content::wait() {
+void LayerWeightGather::Content::wait() {
   for (const auto& part : arriving) part->wait();
   arriving.clear();
 }
 
-WeightGather::Content& WeightGather::content_of(const Range& matrices) {
+LayerWeightGather::Content& LayerWeightGather::content_of(const Range& matrices) {
   return contents_[placement_.layer_at(matrices.begin) % contents_.size()];
 }
 
-void WeightGather::bring(const Range& matrices) {
+void LayerWeightGather::bring(const Range& matrices) {
   start(matrices);
   content_of(matrices).wait();
 }
 
-void WeightGather::prefetch(const Range& matrices, const Range& reading) {
+void LayerWeightGather::prefetch(const Range& matrices, const Range& reading) {
   if (!overlap_ || matrices.size() == 0) return;
   if (reading.size() > 0 && &content_of(matrices) == &content_of(reading)) return;
   start(matrices);
 }
 
-void WeightGather::forget() {
+void LayerWeightGather::forget() {
   for (Content& content : contents_) {
     content.wait();
     content.matrices = {};
   }
 }
 
-void WeightGather::start(const Range& matrices) {
+void LayerWeightGather::start(const Range& matrices) {
   Content& content = content_of(matrices);
   if (content.matrices == matrices) return;
   content.wait();

@@ -7,7 +7,7 @@
 #include "comm/communicator.hpp"
 #include "device/backend.hpp"
 #include "model/flat_memory.hpp"
-#include "optim/shards.hpp"
+#include "optim/sharding/shards.hpp"
 
 namespace trireme::optim {
 
@@ -16,12 +16,12 @@ namespace trireme::optim {
 /// a pass adds to it: over a step each sum has the terms, and the type, that it has where gradients
 /// are whole, but another order of terms when there are several micro-batches. Collective over the
 /// data ranks, which make the same calls.
-class GradientScatter {
+class LayerGradientScatter {
  public:
   /// All must outlive this. With `overlap`, sums run beside the passes that come next.
-  GradientScatter(device::Backend& backend, const model::Placement& placement,
-                  const model::FlatMemory& gradients, comm::Communicator& data,
-                  const Shards& shards, bool overlap);
+  LayerGradientScatter(device::Backend& backend, const model::Placement& placement,
+                       const model::FlatMemory& gradients, comm::Communicator& data,
+                       const Shards& shards, bool overlap);
 
   /// Before a pass adds to the gradients of `matrices`, those of one layer.
   void open(const Range& matrices);

@@ -1,0 +1,98 @@
+// The update rules: how a step changes the weights that a rank owns, given their gradient.
+#pragma once
+
+#include <cstdint>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "comm/communicator.hpp"
+#include "optim/owned_shard.hpp"
+
+namespace trireme::optim {
+
+/// The update rules; see the kernels AdamW, Sgd and LambDirection for their formulas. Adam is AdamW
+/// with the weight decay in the gradient.
+enum class OptimizerType { adamw, adam, sgd, lamb };
+
+/// The hyperparameters of all rules.
+struct UpdateRuleConfig {
+  OptimizerType type = OptimizerType::adamw;
+  double beta1 = 0.9;
+  double beta2 = 0.999;
+  double eps = 1e-8;
+  double momentum = 0.0;  ///< of sgd
+};
+
+/// What one step of a rule needs.
+struct RuleStep {
+  double learning_rate = 0.0;
+  double weight_decay = 0.0;
+  double gradient_scale = 1.0;  ///< clipping, and the loss scale taken out
+  std::int64_t count = 1;       ///< steps so far, this one included
+};
+
+/// What a rule keeps of every owned element.
+struct OptimizerState {
+  std::string name;  ///< "m" or "v", its group in a checkpoint
+  Tensor tensor;     ///< of the owned ranges, one after another
+};
+
+/// One update rule with its state.
+class UpdateRule {
+ public:
+  virtual ~UpdateRule() = default;
+  UpdateRule(const UpdateRule&) = delete;
+  UpdateRule& operator=(const UpdateRule&) = delete;
+
+  /// First of a step: what needs all gradients before a weight changes. Collective over the world.
+  virtual void prepare(const RuleStep& step) { (void)step; }
+  /// Updates the master weights of `owned`, and the 16-bit ones where there are any. May overwrite
+  /// the gradient.
+  virtual void update(const OwnedRange& owned, const RuleStep& step) = 0;
+
+  /// What the rule keeps: the first moment or momentum "m", the second moment "v".
+  const std::vector<OptimizerState>& states() const { return states_; }
+
+ protected:
+  /// Allocates and zeroes state_count(config) states and `extra_bytes` after them. `shard` and
+  /// `backend` must outlive it.
+  UpdateRule(device::Backend& backend, const OwnedShard& shard, const UpdateRuleConfig& config,
+             std::size_t extra_bytes = 0);
+
+  /// `extra_bytes` of memory for what else a rule keeps.
+  void* extra() const { return extra_; }
+  /// The part of state `index` that belongs to `owned`.
+  Tensor state(std::size_t index, const OwnedRange& owned) const {
+    return owned.in(states_[index].tensor);
+  }
+
+  device::Backend& backend_;
+  const OwnedShard& shard_;
+  const UpdateRuleConfig config_;
+
+ private:
+  device::Buffer memory_;
+  std::vector<OptimizerState> states_;
+  void* extra_ = nullptr;
+};
+
+/// Tensors of the owned elements that the rule keeps: 2; of sgd 1 with momentum, else 0.
+int state_count(const UpdateRuleConfig& config);
+
+/// The rule of `config` over `shard`, of the parameters in `table`. All must outlive it.
+std::unique_ptr<UpdateRule> make_update_rule(device::Backend& backend, const OwnedShard& shard,
+                                             const std::vector<model::Parameter>& table,
+                                             comm::Communicator& world,
+                                             const UpdateRuleConfig& config);
+
+/// The factories of the rules' own files.
+std::unique_ptr<UpdateRule> make_adamw(device::Backend& backend, const OwnedShard& shard,
+                                       const UpdateRuleConfig& config);
+std::unique_ptr<UpdateRule> make_sgd(device::Backend& backend, const OwnedShard& shard,
+                                     const UpdateRuleConfig& config);
+std::unique_ptr<UpdateRule> make_lamb(device::Backend& backend, const OwnedShard& shard,
+                                      const std::vector<model::Parameter>& table,
+                                      comm::Communicator& world, const UpdateRuleConfig& config);
+
+}  // namespace trireme::optim
