@@ -1,32 +1,44 @@
-"""The documents for people say what is true: commands that need neither ranks nor data give the output that is
-shown, the recipes' table has the plans of today, and keys, options, programs and links exist."""
+"""The pages (README.md of every folder, CONTRIBUTING.md, CHANGELOG.md) are true: commands that need neither ranks
+nor data give the output that is shown, those that train on the reader's text do so, the recipes' table has
+today's plans, and keys, options, programs, files and links exist."""
 
 import os
 import re
+import shutil
 import subprocess
 import unittest
 
 from runs import BIN, HERE, SCRATCH, run
 
 ROOT = HERE.parents[1]
-PAGES = {name: (ROOT / name).read_text() for name in ("README.md", "jobs/README.md")}
-README = PAGES["README.md"]
+FOLDERS = ("apps", "inputs", "jobs", "src", "tests")
+PAGES = {str(path.relative_to(ROOT)): path.read_text()
+         for path in [*ROOT.glob("*.md"),
+                      *(page for folder in FOLDERS for page in (ROOT / folder).rglob("README.md"))]
+         if "tests/data" not in str(path)}
 
-# Of the commands that are shown, those that any machine answers, in a moment and always alike.
-ANSWERED_AT_ONCE = re.compile(r"^trireme-pretrain \S+ .*--(help|plan|check|print-job)|"
-                              r"^trireme-convert flags|^trireme-preprocess --input news.jsonl|"
-                              r"^sed |^head ")
-FOLDER = "/home/me/trireme"  # where the pages' commands are typed
+# Commands that any machine answers in a moment, always with the same output.
+IMMEDIATE = re.compile(r"^trireme-pretrain \S+ .*--(help|plan|check|print-job|print-deck)|"
+                       r"^trireme-convert flags|^trireme-preprocess --input news.jsonl|"
+                       r"^sed |^head ")
+# Commands on the reader's own text: their output is compared without its numbers.
+OWN_TEXT = re.compile(r"\bmy\.txt|=data/my|runs/my")
+SHORT_RUN = " train.iterations=4 batch.global=4 evaluate.iterations=1 log.every=2"
+FOLDER = "/home/me/trireme"  # the working directory of the pages' commands
 
 
 def setUpModule():
-    """A folder that looks like this repository to the commands, beside what they write."""
+    """A folder that looks like this repository to the commands, and takes what they write."""
     SCRATCH.mkdir(parents=True, exist_ok=True)
     for name in ("inputs", "tests", "jobs"):
         link = SCRATCH / name
         link.unlink(missing_ok=True)
         link.symlink_to(ROOT / name)
     (SCRATCH / "news.jsonl").write_text('{"text": "a"}\n{"txt": "b"}\n')
+    (SCRATCH / "my.txt").write_text("".join(PAGES.values()))
+    for name in ("data", "runs"):
+        shutil.rmtree(SCRATCH / name, ignore_errors=True)
+    (SCRATCH / "data").mkdir()
     os.chdir(SCRATCH)
 
 
@@ -46,18 +58,26 @@ def shown_commands(page):
 
 def answer(command):
     """What a shell prints for `command`."""
-    # The tokenizer of the quickstart's deck, which is not made here, has so many pieces.
-    command = command.replace("inputs/quickstart.yaml", "inputs/quickstart.yaml model.vocab=2048")
+    if OWN_TEXT.search(command):
+        command = re.sub(r"(trireme-pretrain \S+)", rf"\1{SHORT_RUN}", command)
+    else:
+        # The quickstart's tokenizer has 2048 pieces; it is not made here.
+        command = command.replace("inputs/quickstart.yaml", "inputs/quickstart.yaml model.vocab=2048")
     environment = dict(os.environ, PATH=f"{BIN}:{os.environ['PATH']}")
     result = subprocess.run(["bash", "-c", command], env=environment, text=True, timeout=60,
                             stdout=subprocess.PIPE, stderr=subprocess.STDOUT)
     return result.stdout.replace(str(SCRATCH), FOLDER)
 
 
-def pattern_of(lines):
-    """A regular expression for output of which `...` leaves out a part of a line, or lines."""
+def pattern_of(lines, with_numbers=True):
+    """A regular expression for output in which `...` stands for a part of a line, or for lines."""
+    def part(text):
+        if with_numbers:
+            return re.escape(text)
+        return r"[\d.,E+\-]+".join(map(re.escape, re.split(r"\d[\d.,E+\-]*", text)))
+
     return "".join(r"(.*\n)*?" if line == "..." else
-                   ".*?".join(map(re.escape, line.split("..."))) + "\n" for line in lines)
+                   ".*?".join(map(part, line.split("..."))) + "\n" for line in lines)
 
 
 def rows(page, heading):
@@ -71,23 +91,32 @@ class Readme(unittest.TestCase):
     longMessage = True
     maxDiff = None
 
-    def test_commands_give_what_is_shown(self):
+    def check_commands(self, belongs, with_numbers=True):
+        """Runs the commands that `belongs` matches; returns how many there are."""
         tried = 0
         for name, page in PAGES.items():
             for command, lines in shown_commands(page):
-                if not ANSWERED_AT_ONCE.match(command):
+                if not belongs(command):
                     continue
                 with self.subTest(page=name, command=command):
                     printed = answer(command)
                     tried += 1
-                    if not re.fullmatch(pattern_of(lines), printed):
+                    if not re.fullmatch(pattern_of(lines, with_numbers), printed):
                         self.assertEqual("\n".join(lines) + "\n", printed)
-        self.assertGreater(tried, 10, "the commands are not found any more")
+        return tried
+
+    def test_commands_give_what_is_shown(self):
+        tried = self.check_commands(IMMEDIATE.match)
+        self.assertGreater(tried, 15, "the commands are not found any more")
+
+    def test_four_commands_train_on_a_text(self):
+        tried = self.check_commands(OWN_TEXT.search, with_numbers=False)
+        self.assertEqual(tried, 4)
 
     def test_recipes_have_the_plans_of_the_table(self):
         deck, launcher = "", ""
-        for what, link, command, plan, *_ in rows(README, "Recipes"):
-            deck = re.search(r"\((.*)\)", link)[1] if link else deck
+        for what, link, command, plan, *_ in rows(PAGES["inputs/README.md"], "Recipes"):
+            deck = "inputs/" + re.search(r"\((.*)\)", link)[1] if link else deck
             starts, overrides = re.fullmatch(r"`(.*?)(?:trireme-pretrain DECK|\.\.\.)(.*)`",
                                              command).groups()
             launcher = starts if link or starts else launcher
@@ -107,7 +136,7 @@ class Readme(unittest.TestCase):
         first = "|".join(sorted({key.split(".")[0] for key in keys}))
         for name, page in PAGES.items():
             for word in re.findall(rf"`((?:{first})\.[a-z_.]+\w)[`:=]", page):
-                if not word.endswith((".safetensors", ".sh")):
+                if not word.endswith((".safetensors", ".sh", ".hpp", ".cpp")):
                     self.assertIn(word, keys | sections, name)
 
     def test_options_exist(self):
@@ -122,24 +151,36 @@ class Readme(unittest.TestCase):
                     self.assertRegex(known, rf"{option}\b", f"{name}: {command}")
 
     def test_every_program_has_its_row(self):
-        listed = {re.match(r"`(trireme-\w+)", row[0])[1] for row in rows(README, "Programs")}
+        listed = {re.match(r"`(trireme-\w+)", row[0])[1] for row in rows(PAGES["apps/README.md"], "List of programs")}
         built = {path.name for path in BIN.glob("trireme-*") if "." not in path.name}
         self.assertEqual(listed, built)
 
+    def test_files_exist(self):
+        for name in (page for page in PAGES if page.startswith(("src/", "tests/", "CONTR"))):
+            for word in re.findall(r"`([\w./-]+\.(?:hpp|cpp|cu|py|sh|txt|cmake))`", PAGES[name]):
+                places = ((ROOT / name).parent, ROOT, ROOT / "src")
+                self.assertTrue(any((place / word).exists() for place in places), f"{name}: {word}")
+
     def test_links_lead_somewhere(self):
+        def anchors(page):
+            return {re.sub(r"[^\w -]", "", heading.lower()).replace(" ", "-")
+                    for heading in re.findall(r"^##+ (.*)$", page, re.M)}
+
         for name, page in PAGES.items():
-            anchors = {re.sub(r"[^\w -]", "", heading.lower()).replace(" ", "-")
-                       for heading in re.findall(r"^##+ (.*)$", page, re.M)}
             for target in re.findall(r"\]\(([^)]+)\)", page):
-                if target.startswith("#"):
-                    self.assertIn(target[1:], anchors, name)
-                else:
-                    self.assertTrue((ROOT / name).parent.joinpath(target).exists(), target)
+                file, _, anchor = target.partition("#")
+                path = (ROOT / name).parent / file if file else ROOT / name
+                self.assertTrue(path.exists(), f"{name}: {target}")
+                if anchor:
+                    self.assertIn(anchor, anchors(path.read_text()), name)
 
     def test_contents_name_every_section(self):
-        contents = README[README.index("\n* Begin: "):].split("\n## ")[0]
-        self.assertEqual(re.findall(r"\[([^\]]+)\]\(#", contents),
-                         re.findall(r"^## (.*)$", README, re.M))
+        for name, page in PAGES.items():
+            contents = re.findall(r"\]\(#([^)]+)\)", page.split("\n## ")[0])
+            if contents:
+                sections = [re.sub(r"[^\w -]", "", heading.lower()).replace(" ", "-")
+                            for heading in re.findall(r"^## (.*)$", page, re.M)]
+                self.assertEqual([each for each in contents if each in sections], sections, name)
 
 
 if __name__ == "__main__":
