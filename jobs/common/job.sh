@@ -1,14 +1,14 @@
-# What the job scripts share; sourced, not run, below the block that people edit, which sets
+# Functions that the job scripts share; sourced after the block at the top of each script, which sets
 #
 #   TRIREME   this source tree          PROGRAM  trireme-pretrain: a path, or a name on PATH
 #   SITE      a folder of jobs/sites    DECK     the deck
-#   RUN       the run folder ("" leaves it to the deck)
-#   KEYS      further key=value words, which contain no spaces
+#   RUN       the run folder ("": the deck's run.output)
+#   KEYS      overrides, key=value, without spaces
 #   IMAGE     an enroot image ("" for none); its PROGRAM is used instead of this tree's
-#   MOUNTS    what the image sees of the host: OUTSIDE:INSIDE[,...]
+#   MOUNTS    folders of the host that the image sees: OUTSIDE:INSIDE[,...]
 #
-# A job ends with the program's exit code. 75, stopped early with a checkpoint, is the only one that
-# puts a Slurm job back into the queue.
+# A job exits with the program's exit code. Only 75, stopped early with a checkpoint, requeues a Slurm
+# job.
 # shellcheck shell=bash
 set -u
 
@@ -18,7 +18,7 @@ refuse() {
   exit 1
 }
 
-# need_file WHAT PATH NAME: NAME is what to set in the block.
+# need_file WHAT PATH NAME: refuses if PATH cannot be read; NAME is the variable to set.
 need_file() {
   [ -r "$2" ] || refuse "there is no $1 '$2': set $3 at the top of the job"
 }
@@ -41,7 +41,7 @@ source "$site_profile" || refuse "$site_profile failed"
 need_file deck "$DECK" DECK
 if [ -n "$IMAGE" ]; then
   need_file image "$IMAGE" IMAGE
-  IMAGE=$(realpath -- "$IMAGE") # without a / pyxis would ask a registry for it
+  IMAGE=$(realpath -- "$IMAGE") # pyxis takes a name without a / as one in a registry
   case $PROGRAM in "$TRIREME"/*) PROGRAM=${PROGRAM##*/} ;; esac
   case $MOUNTS in
     *[[:space:]]*) refuse "pyxis cannot mount a path with a space: set MOUNTS, which is '$MOUNTS'" ;;
@@ -50,7 +50,7 @@ else
   need_command "$PROGRAM" "set PROGRAM at the top of the job to where trireme-pretrain is"
 fi
 
-# output_word FOLDER: the override that names the run folder, in the quotes of YAML, by which it is read.
+# output_word FOLDER: the override that sets the run folder, quoted for YAML.
 output_word() {
   local text=${1//\\/\\\\}
   printf 'run.output="%s"\n' "${text//\"/\\\"}"
@@ -62,16 +62,16 @@ if [ -n "$RUN" ]; then words+=("$(output_word "$RUN")"); fi
 read -ra key_words <<<"$KEYS"
 words+=("${key_words[@]}")
 
-# ---- outside a job: check what can be checked here, then submit
+# ---- outside a job: check on the login node, then submit
 
-# The value of an option, the last one given: in "$@", else in the script's #SBATCH lines.
+# sbatch_option NAME OPTIONS...: the option's last value in OPTIONS, else in the #SBATCH lines.
 sbatch_option() {
   local name=$1
   shift
   { sed -n "s/^#SBATCH  *--${name}[= ]//p" "$0" && printf '%s\n' "$@" | sed -n "s/^--$name=//p"; } | tail -n 1
 }
 
-# submit [SBATCH OPTIONS]: the script itself, unless this is the job already.
+# submit [SBATCH OPTIONS]: submits this script, unless it already runs in a job.
 submit() {
   if [ -n "${SLURM_JOB_ID:-}" ]; then return; fi
   need_command sbatch "submit where Slurm's commands are, or use jobs/ssh/train.sh"
@@ -88,13 +88,13 @@ submit() {
 
 # ---- in a job
 
-# The options of srun that all jobs need, in `srun_options`.
+# Sets `srun_options`, the options of srun that all jobs need.
 #
-# A rank that dies takes the others with it after half a minute: --kill-on-bad-exit would also kill
-# ranks that are on their way out with 75, and 137 would be the job's exit code. Ranks see all GPUs of
-# their node (--gpu-bind=none) and take the one of their number: only so do they reach each other's
-# memory. srun forgets the job's --cpus-per-task from Slurm 22.05 on, unless it is told. In an image
-# ranks stay who they are (--no-container-remap-root): PMIx turns away those that seem to be root.
+# --wait=30: a rank that dies ends the others after half a minute. --kill-on-bad-exit would also kill
+# ranks that are about to exit with 75, and the job's exit code would be 137. --gpu-bind=none: each rank
+# sees all GPUs of its node and takes the one with its local rank, since otherwise GPUs cannot reach each
+# other's memory. From Slurm 22.05 on srun ignores the job's --cpus-per-task unless SRUN_CPUS_PER_TASK is
+# set. --no-container-remap-root: PMIx refuses ranks that seem to be root.
 prepare_srun() {
   need_command srun "run this in a Slurm job"
   srun --mpi=list 2>&1 | grep -qw pmix ||
@@ -107,21 +107,21 @@ prepare_srun() {
       refuse "srun has no --container-image: pyxis is not installed here; leave IMAGE empty"
     local container=(--container-image="$IMAGE" --container-mounts="$MOUNTS" --container-workdir="$PWD"
       --no-container-remap-root)
-    # The run cannot see in which container it is: so it is told what continues it.
+    # A run cannot see which container it is in; it prints these options in its `continue` line.
     export TRIREME_CONTAINER="${container[*]@Q}"
     srun_options+=("${container[@]}")
   fi
 }
 
-# run_with_srun [SRUN OPTIONS]: trains, and ends the job.
+# run_with_srun [SRUN OPTIONS]: trains, then ends the job.
 run_with_srun() {
   prepare_srun
   srun "${srun_options[@]}" "$@" "${words[@]}"
   end_job $?
 }
 
-# run_with_mpirun MPIRUN OPTIONS: trains, and ends the job. Of the signals that ask for a checkpoint
-# mpirun passes SIGUSR1 on and waits; a SIGTERM would leave the ranks a second.
+# run_with_mpirun MPIRUN OPTIONS: trains, then ends the job. mpirun forwards SIGUSR1 (checkpoint and
+# stop) to the ranks and waits for them; after SIGTERM it kills them within a second.
 run_with_mpirun() {
   local code
   if [ -n "$IMAGE" ]; then refuse "mpirun starts no containers on other nodes: leave IMAGE empty, or use srun"; fi
@@ -129,7 +129,7 @@ run_with_mpirun() {
   mpirun --bind-to none "$@" &
   local mpirun_pid=$!
   trap 'kill -USR1 $mpirun_pid' USR1
-  # The trap ends a wait early, with 128 + SIGUSR1.
+  # A trapped signal interrupts wait, which then returns 128 + SIGUSR1.
   while wait $mpirun_pid; code=$?; kill -0 $mpirun_pid 2>/dev/null; do :; done
   if [ $code -eq $((128 + $(kill -l USR1))) ]; then
     wait $mpirun_pid
@@ -138,14 +138,14 @@ run_with_mpirun() {
   end_job $code
 }
 
-# end_job CODE: leaves, and has Slurm run the job again when the run stopped early with a checkpoint.
-# An array's task needs its own name: the last one's job id is also the whole array's.
+# end_job CODE: exits, and requeues the job if the run stopped early with a checkpoint (75). Array
+# tasks are requeued as JOB_TASK: the last task's job id is also the id of the whole array.
 end_job() {
   if [ "$1" -eq 75 ] && [ -n "${SLURM_JOB_ID:-}" ]; then
     local job=$SLURM_JOB_ID
     if [ -n "${SLURM_ARRAY_TASK_ID:-}" ]; then job=${SLURM_ARRAY_JOB_ID}_$SLURM_ARRAY_TASK_ID; fi
     echo "stopped early with a checkpoint: job $job goes back into the queue"
-    scontrol requeue "$job" || echo "job $job cannot be requeued: submit it again to go on" >&2
+    scontrol requeue "$job" || echo "job $job cannot be requeued: submit it again to resume" >&2
   fi
   exit "$1"
 }

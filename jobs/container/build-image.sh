@@ -1,13 +1,13 @@
 #!/usr/bin/env bash
 # Makes an enroot image without Docker: a bare system of this host's Debian or Ubuntu release, the
-# libraries that the programs load, and the programs on PATH. Needs root, debootstrap and mksquashfs
-# (squashfs-tools); takes some minutes. Starting ranks in it needs no root.
+# libraries that the programs load, and the programs, in PATH. Needs root, debootstrap and mksquashfs
+# (squashfs-tools); takes some minutes. Starting ranks in the image needs no root.
 #
 #   jobs/container/build-image.sh [IMAGE]       trireme.sqsh by default
 #   PROGRAMS=FOLDER MIRROR=URL jobs/container/build-image.sh
 #
-# cuBLASLt and NCCL come along where the loader finds them here (or in CUDA_HOME/lib64); the driver's
-# libraries are put in by enroot's hook 98-nvidia.sh when a container starts.
+# cuBLASLt and NCCL are copied if the loader finds them here (or in CUDA_HOME/lib64); enroot's hook
+# 98-nvidia.sh adds the driver's libraries when a container starts.
 set -euo pipefail
 here=$(cd "$(dirname "${BASH_SOURCE[0]}")" && pwd)
 image=$(realpath -m -- "${1:-trireme.sqsh}")
@@ -39,7 +39,7 @@ debootstrap --variant=minbase --components=main,universe --include="$packages" \
   refuse "debootstrap failed: $(tail -n 1 "$work/log")"
 rm -rf "$root"/var/cache/apt/archives/*.deb "$root"/var/lib/apt/lists/* "$root"/usr/share/{doc,man,locale}/*
 
-# ---- the programs, and libraries that they load when there is a GPU
+# ---- the programs, and the libraries that they load at run time on GPUs
 install "$programs"/trireme-* "$root/usr/local/bin"
 for name in libcublasLt.so libnccl.so.2; do
   found=$( (ldconfig -p | awk -v name="$name" 'index($1, name) == 1 { print $NF }'
@@ -51,21 +51,22 @@ for name in libcublasLt.so libnccl.so.2; do
   fi
 done
 chroot "$root" ldconfig
-# What enroot's hooks read: which parts of the driver programs use.
+# Read by enroot's hooks: the parts of the driver that programs use.
 cat >>"$root/etc/environment" <<'VARIABLES'
 NVIDIA_VISIBLE_DEVICES=all
 NVIDIA_DRIVER_CAPABILITIES=compute,utility
 OMPI_MCA_btl_vader_single_copy_mechanism=none
 VARIABLES
 
-# ---- does it run there?
+# ---- run every program in the image
 echo "trying the programs in it"
 for program in "$programs"/trireme-*; do
   name=$(basename "$program")
   chroot "$root" "$name" --version >/dev/null 2>"$work/log" || refuse "$name does not run in it: $(head -n 1 "$work/log")"
 done
 
-# ---- the file; only root could unpack devices, and more compression takes minutes to save a few percent
+# ---- pack it, without device files, which only root could unpack; stronger compression takes minutes and
+# saves a few percent
 echo "packing it"
 rm -rf --one-file-system "${root:?}"/dev/*
 mksquashfs "$root" "$image.part" -all-root -comp zstd -Xcompression-level 3 -noappend -quiet -no-progress

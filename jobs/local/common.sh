@@ -1,5 +1,5 @@
-# What the scripts of this folder share; sourced, not run. Afterwards the working directory is the
-# source tree's root, and a script that fails says in which stage.
+# Functions that the scripts of this folder share; sourced. Changes to the root of the source tree; a
+# script that fails prints the stage in which it failed.
 # shellcheck shell=bash
 
 cd "$(dirname "${BASH_SOURCE[0]}")/../.." || exit
@@ -7,7 +7,7 @@ cd "$(dirname "${BASH_SOURCE[0]}")/../.." || exit
 program=${0##*/}
 current_stage="starting up"
 
-# say_failure: the last line of a script that did not succeed.
+# say_failure: prints the last line of a script that failed.
 say_failure() {
   local code=$?
   if [ $code -ne 0 ]; then
@@ -33,7 +33,7 @@ refuse() {
   exit "${2:-1}"
 }
 
-# HDF5's compiler wrapper, which CMake asks for flags, takes a path apart at its spaces.
+# HDF5's compiler wrapper, which CMake runs for its flags, splits paths at spaces.
 case $PWD in
   *[[:space:]]*) refuse "cannot build in '$PWD': move the tree to a path without spaces" ;;
 esac
@@ -48,7 +48,7 @@ up_to_date() {
   done
 }
 
-# build PRESET TARGET...: builds the targets (all, when none is named), quietly where nobody watches.
+# build PRESET [TARGET...]: builds the targets, or everything; quietly unless on a terminal.
 build() {
   local preset=$1 quiet=()
   shift
@@ -56,9 +56,9 @@ build() {
   cmake --build --preset "$preset" --parallel "$(nproc)" ${1:+--target "$@"} "${quiet[@]}"
 }
 
-# Open MPI refuses root, and warns in containers that lack CAP_SYS_PTRACE, unless told otherwise.
+# By default Open MPI refuses root, and warns in containers that lack CAP_SYS_PTRACE.
 if [ "$(id -u)" -eq 0 ]; then
   export OMPI_ALLOW_RUN_AS_ROOT=1 OMPI_ALLOW_RUN_AS_ROOT_CONFIRM=1
 fi
-# More ranks than cores: a rank that waits must leave its core to one that computes.
+# With more ranks than cores, a waiting rank must yield its core.
 export OMPI_MCA_btl_vader_single_copy_mechanism=none OMPI_MCA_mpi_yield_when_idle=1

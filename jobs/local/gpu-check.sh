@@ -1,12 +1,11 @@
 #!/usr/bin/env bash
-# Does Trireme work on this machine's GPUs, and how fast? Prints what is there, runs the tests that need
-# a GPU, measures kernels and communication, trains a minute on one GPU and on all, and ends with one
-# line a check: OK, FAILED or SKIPPED. The exit code is 0 when nothing failed.
+# Tests Trireme on this machine's GPUs: lists them, runs the tests that need a GPU, measures kernels and
+# communication, trains a minute on one GPU and on all, and prints a line per check: OK, FAILED or
+# SKIPPED. The exit code is 0 if no check failed.
 #
-#   jobs/local/gpu-check.sh           builds build/release first, unless the programs are there
-#   jobs/local/gpu-check.sh FOLDER    a build made elsewhere: programs and tests are in FOLDER/bin, or
-#                                     in FOLDER itself
-#   GPUS=4 jobs/local/gpu-check.sh    takes so many GPUs instead of all
+#   jobs/local/gpu-check.sh           uses build/release, and builds it if it is missing
+#   jobs/local/gpu-check.sh FOLDER    uses another build: programs and tests in FOLDER/bin or FOLDER
+#   GPUS=4 jobs/local/gpu-check.sh    uses 4 GPUs instead of all
 set -euo pipefail
 given=${1:+$(realpath -- "$1")}
 # shellcheck source=jobs/local/common.sh
@@ -15,7 +14,7 @@ source "$(dirname "${BASH_SOURCE[0]}")/common.sh"
 readonly deck=inputs/gpu-check.yaml runs=runs/gpu-check data=data/gpu-check
 readonly oldest_capability=8.0
 
-# ---- how a check is run
+# ---- running a check
 
 verdicts=() failed=0
 
@@ -25,13 +24,13 @@ verdict() {
   if [ "$1" = FAILED ]; then failed=1; fi
 }
 
-# within SECONDS COMMAND...: the command, ended when it takes longer.
+# within SECONDS COMMAND...: runs the command, and ends it if it takes longer.
 within() {
   timeout --foreground --kill-after=10 "$@"
 }
 
-# check WHAT COMMAND...: runs the command, keeps its output, and adds a verdict. A command that ends
-# with 77 says in its last line why it was skipped; any that fails says in its last line why.
+# check WHAT COMMAND...: runs the command, keeps its output, and adds a verdict. The last line of a
+# command that exits with 77 (skipped) or fails is the reason.
 check() {
   local what=$1 start=$SECONDS code=0 log last
   shift
@@ -47,7 +46,7 @@ check() {
   esac
 }
 
-# launch SECONDS RANKS COMMAND...: under mpirun, unless one rank is enough.
+# launch SECONDS RANKS COMMAND...: runs the command under mpirun, or alone for one rank.
 launch() {
   local limit=$1 ranks=$2 mpi=()
   shift 2
@@ -55,17 +54,17 @@ launch() {
   within "$limit" "${mpi[@]}" "$@"
 }
 
-# ---- what is there
+# ---- the machine
 
-# The number of GPUs that programs see.
+# count_gpus: prints the number of GPUs that programs see.
 count_gpus() {
   local visible
   visible=$(nvidia-smi -L 2>/dev/null | grep -c '^GPU' || true)
   if [ -n "${CUDA_VISIBLE_DEVICES+set}" ]; then
-    # CUDA stops at the first that is none, as -1.
+    # CUDA ignores everything from the first invalid entry on, such as -1.
     visible=$(tr ',' '\n' <<<"$CUDA_VISIBLE_DEVICES" | sed '/^ *-/,$d' | grep -c '[0-9]' || true)
   fi
-  # Of GPUs cut into parts (MIG) CUDA shows a process one part.
+  # With MIG, CUDA shows a process one GPU instance only.
   if [ "$visible" -gt 1 ] && { [[ ${CUDA_VISIBLE_DEVICES-} == *MIG-* ]] ||
     { [ -z "${CUDA_VISIBLE_DEVICES+set}" ] && nvidia-smi -L 2>/dev/null | grep -q '^ *MIG'; }; }; then
     visible=1
@@ -83,7 +82,7 @@ show_machine() {
   echo "NCCL        $(ldconfig -p 2>/dev/null | awk '/libnccl\.so\.2/ { print $NF; exit }')" \
     "LD_LIBRARY_PATH=${LD_LIBRARY_PATH-not set} $(env | grep '^NCCL_' | tr '\n' ' ')"
   echo "MPI         $(mpirun --version 2>&1 | head -n 1)"
-  echo "programs    $programs, $("$programs/trireme-pretrain" --version 2>&1 | tail -n 1)"
+  echo "programs    $programs, $("$programs/trireme-pretrain" --version 2>&1 | head -n 2 | paste -sd " ")"
   if [ "$gpus" -gt 1 ]; then
     echo "links"
     nvidia-smi topo -m 2>/dev/null | sed 's/\x1b\[[0-9;]*m//g' || echo "(nvidia-smi topo -m tells nothing)"
@@ -95,7 +94,7 @@ check_gpus() {
     echo "no GPU is visible"
     return 1
   fi
-  # Also those that programs do not see are listed.
+  # nvidia-smi also lists GPUs that programs do not see.
   nvidia-smi --query-gpu=index,compute_cap --format=csv,noheader |
     awk -F ', *' -v oldest="$oldest_capability" -v wanted="$gpus" '
       $2 + 0 < oldest + 0 { printf "GPU %s has compute capability %s, below %s\n", $1, $2, oldest; next }
@@ -105,7 +104,7 @@ check_gpus() {
 
 # ---- tests
 
-# CTest's, in a build folder that stands where it was made.
+# build_folder: prints the CTest build folder of the programs, if it has not been moved.
 build_folder() {
   local folder
   for folder in "$programs" "$programs/.."; do
@@ -128,8 +127,8 @@ run_ctest() {
   fi
 }
 
-# run_test SECONDS RANKS PROGRAM: a skipped test prints why before MPI has its say; its reason is to be
-# the last line.
+# run_test SECONDS RANKS PROGRAM: runs a test program. The reason of a skipped test is printed again as
+# the last line, after MPI's output.
 run_test() {
   local code=0 output=$runs/test.txt
   launch "$@" 2>&1 | tee "$output" || code=$?
@@ -137,8 +136,7 @@ run_test() {
   return "$code"
 }
 
-# Without CTest the tests are known by their names: *_cuda is one process, *_nccl and *_peer are
-# several ranks.
+# Without CTest, names tell the kind of test: *_cuda is one process, *_nccl and *_peer are several ranks.
 run_tests() {
   local folder test name ranks found=0
   if folder=$(build_folder) && command -v ctest >/dev/null; then
@@ -171,7 +169,7 @@ run_tests() {
 
 # ---- training
 
-# Sentences of 600 made-up words, the more frequent the shorter; the same on every run.
+# make_text: prints sentences of 600 made-up words, short ones more often; the same text each time.
 make_text() {
   awk 'BEGIN {
     srand(7)
@@ -196,14 +194,14 @@ make_dataset() {
     --tokenizer bytes --append-eod
 }
 
-# loss_at RUN ITERATION: of the training line for that iteration; the last one for "last".
+# loss_at RUN ITERATION: prints the loss of that iteration's training line, or of the last one.
 loss_at() {
   sed -n 's/^{"kind":"train".*"iteration":\([0-9]*\),.*"loss":\([^,]*\),.*/\1 \2/p' "$1/metrics.jsonl" |
     awk -v iteration="$2" '{ last = $2 } $1 == iteration { loss = $2 }
                            END { print iteration == "last" ? last : loss }'
 }
 
-# near A B: whether two losses differ no more than sums of bf16 in another order make them.
+# near A B: whether two losses differ by no more than another order of bf16 sums explains.
 near() {
   awk -v a="$1" -v b="$2" 'BEGIN { exit !(a > 0 && b > 0 && (a - b) ^ 2 < 0.05 ^ 2) }'
 }
@@ -229,7 +227,7 @@ train_on_one() {
   fi
 }
 
-# train_like_one RUN GPUS KEY=VALUE...: at least 50 iterations, whose losses must be those of one GPU.
+# train_like_one RUN GPUS KEY=VALUE...: trains at least 50 iterations; the losses must match one GPU's.
 train_like_one() {
   local run=$1 iteration here there
   train "$@" || return
@@ -244,7 +242,7 @@ train_like_one() {
   echo "loss $here in iteration 50, $there on one GPU"
 }
 
-# On a power of two of GPUs, among which the batch of 64 can be shared.
+# Uses a power of two of GPUs, which divides the global batch of 64.
 train_on_several() {
   local ranks=2
   while [ $((2 * ranks)) -le "$gpus" ] && [ $((2 * ranks)) -le 64 ]; do ranks=$((2 * ranks)); done
@@ -256,7 +254,7 @@ train_on_several() {
     parallel.pipeline=2 train.iterations=50
 }
 
-# ---- all of it
+# ---- main
 
 programs=${given:-build/release}
 if [ -z "$given" ] && [ ! -x build/release/bin/trireme-pretrain ]; then

@@ -1,12 +1,12 @@
 #!/usr/bin/env bash
-# From nothing to generated text: installs what is missing, builds the programs, makes a corpus, a
-# tokenizer and a dataset, pretrains inputs/quickstart.yaml on 4 MPI ranks, evaluates, generates.
-# Run again, it does only what is not done: a training run that was stopped goes on, an edited deck
-# or corpus is taken up.
+# From a fresh system to generated text: installs missing packages, builds the programs, makes a corpus,
+# a tokenizer and a dataset, pretrains inputs/quickstart.yaml on 4 MPI ranks, evaluates, generates.
+# A second call does only what is missing or out of date: it resumes a stopped training run and uses an
+# edited deck or corpus.
 #
 #   jobs/local/quickstart.sh              the King James Bible, from Debian's bible-kjv
-#   CORPUS=FILE jobs/local/quickstart.sh  another text: *.txt a document a line, else JSON lines with
-#                                         the key "text"; either may be gzipped (.gz)
+#   CORPUS=FILE jobs/local/quickstart.sh  your text: *.txt has a document per line, other files are JSON
+#                                         lines with the key "text"; both may be gzipped (.gz)
 set -euo pipefail
 corpus=${CORPUS:+$(realpath -- "$CORPUS")}
 # shellcheck source=jobs/local/common.sh
@@ -15,7 +15,7 @@ source "$(dirname "${BASH_SOURCE[0]}")/common.sh"
 readonly deck=inputs/quickstart.yaml ranks=4 vocabulary=2048
 readonly programs=build/release/bin
 
-# Where things go. The deck names the first pair of folders; another corpus gets its own.
+# The folders. The deck names those of the Bible; another corpus gets its own.
 if [ -z "$corpus" ]; then
   data=data/quickstart run=runs/quickstart overrides=()
   corpus=$data/corpus.txt prompt="And it came to pass"
@@ -33,7 +33,7 @@ install_packages() {
   if [ -n "${CORPUS:-}" ]; then cmake/dependencies.sh; else cmake/dependencies.sh --with-corpus; fi
 }
 
-# The tests are left out of a fresh build folder; one that is there already is taken as it is.
+# A fresh build folder is configured without tests; an existing one is used as it is.
 build_programs() {
   mkdir -p build
   if [ ! -e build/release/build.ninja ]; then
@@ -42,9 +42,9 @@ build_programs() {
   build release
 }
 
-# A chapter a line, without the marks of the verses ("Ge1:1 In the beginning"). bible also prints
-# prompts, which have no such mark, and the first verse once more in front, as a greeting. The
-# chapters are shuffled, the same way every time, so that the split's parts are of one kind.
+# Writes a chapter per line, without verse marks ("Ge1:1 In the beginning"). bible also prints prompts,
+# which have no such mark, and the first verse twice. The chapters are shuffled, the same way every time,
+# so that training and validation text are alike.
 make_bible() {
   if [ -e "$corpus" ]; then return; fi
   echo gen1:1-rev22:21 | bible -f |
@@ -62,7 +62,7 @@ make_bible() {
   echo "$corpus: $(wc -l <"$corpus") chapters, $(wc -c <"$corpus") bytes"
 }
 
-# The tokenizer sees the held-out documents, too: it learns how words are cut, not what follows what.
+# The tokenizer is trained on the validation documents, too: it learns word pieces, not what follows.
 make_dataset() {
   if ! up_to_date "$model" "$corpus"; then
     "$programs/trireme-tokenizer" train --input "$corpus" --output "$model" --size "$vocabulary"
@@ -77,8 +77,7 @@ trireme_mpi() {
   mpirun -n "$ranks" --oversubscribe --bind-to none "$@"
 }
 
-# Not needed again when the last thing that the run said, after deck and dataset were made, is that it
-# had finished.
+# Skips a run that has finished after deck and dataset were last changed.
 pretrain() {
   if [ -e "$metrics" ] && [ "$dataset.idx" -nt "$run/deck.yaml" ]; then
     refuse "$run was trained on an older $dataset: move it away to train again"
@@ -89,7 +88,7 @@ pretrain() {
   fi
   local code=0
   trireme_mpi "$programs/trireme-pretrain" "$deck" "${overrides[@]}" || code=$?
-  if [ $code -eq 75 ]; then refuse "stopped early, with a checkpoint: run this again to go on" 75; fi
+  if [ $code -eq 75 ]; then refuse "stopped early, with a checkpoint: run this again to resume" 75; fi
   return $code
 }
 
@@ -113,7 +112,7 @@ generate() {
   cat "$run/sample.txt"
 }
 
-# losses_of_training: the first and the last training loss of the run.
+# losses_of_training: prints the first and the last training loss of the run.
 losses_of_training() {
   sed -n 's/^{"kind":"train".*"iteration":\([0-9]*\),.*"loss":\([^,]*\),.*/\1 \2/p' "$metrics" |
     awk 'NR == 1 { printf "%.3f in iterations 1-%d, ", $2, $1; every = $1 }
@@ -121,7 +120,7 @@ losses_of_training() {
          END { printf "%.3f in iterations %d-%d\n", loss, iteration - every + 1, iteration }'
 }
 
-# evaluated KEY: a number of evaluation.txt, rounded.
+# evaluated KEY: prints a number of evaluation.txt, rounded.
 evaluated() {
   awk -v key="$1" '$1 == key { value = $2 } END { printf "%.3f", value }' "$run/evaluation.txt"
 }

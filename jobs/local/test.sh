@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
-# Installs, builds and tests everything: format, warnings as errors, all tests with CTest but those of the
-# label slow, and the unit tests once more under the address and undefined-behaviour sanitizers.
+# Checks the format and the scripts, builds everything with warnings as errors, runs all tests but those
+# labelled slow, and runs the unit tests again under the address and undefined-behaviour sanitizers.
 #
 #   jobs/local/test.sh
 set -euo pipefail

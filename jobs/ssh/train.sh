@@ -1,10 +1,10 @@
 #!/bin/bash
-# Several hosts without a scheduler: mpirun starts the ranks over ssh, which must need no password. The
-# hosts see source tree, data and run folder under the same paths.
+# Several hosts without a scheduler: mpirun starts the ranks over ssh, without a password. All hosts see
+# source tree, data and run folder under the same paths.
 #
-#   jobs/ssh/train.sh          checks every host, then trains; run again, it goes on
+#   jobs/ssh/train.sh          checks every host, then trains; the same command resumes
 #
-# HOSTS has a line for each host: `NAME slots=RANKS`, and `gpus=0,1,4` to take these GPUs alone.
+# HOSTS has a line per host: `NAME slots=RANKS`, and `gpus=0,1,4` to use only these GPUs.
 #
 # ---- edit this block; start from the source tree, or set TRIREME ----------------------------------
 TRIREME=${TRIREME:-$PWD}
@@ -20,7 +20,7 @@ IMAGE=""
 source "$TRIREME/jobs/common/job.sh" || exit
 need_file "list of hosts" "$HOSTS" HOSTS
 
-# check_host NAME: it can be reached, and sees what this host sees.
+# check_host NAME: checks that the host can be reached and sees folder, deck and program.
 check_host() {
   local code=0
   # shellcheck disable=SC2086 # SSH has options
@@ -33,14 +33,14 @@ check_host() {
   esac
 }
 
-# ssh passes no environment on: what programs need is named.
+# ssh forwards no environment: mpirun -x names the variables that the programs need.
 forwarded=()
 for name in PATH LD_LIBRARY_PATH OMP_NUM_THREADS ${!NCCL_@}; do
   if [ -n "${!name+set}" ]; then forwarded+=(-x "$name"); fi
 done
 
-# add_host NAME [slots=N] [gpus=LIST]: one application context of mpirun; all are one MPI_COMM_WORLD.
-# An -x holds in its own context alone.
+# add_host NAME [slots=N] [gpus=LIST]: adds an application context of mpirun; all contexts share one
+# MPI_COMM_WORLD. -x applies to its own context only.
 add_host() {
   local name=$1 slots=1 gpus="" word list
   shift
@@ -72,7 +72,7 @@ while read -ra line <&3; do
 done 3<"$HOSTS"
 if [ ${#contexts[@]} -eq 0 ]; then refuse "$HOSTS names no host"; fi
 
-# A host that is lost is noticed after half a minute, not when TCP gives up. The ranks' comm.timeout must
-# be longer: once mpirun has sent something to that host, it waits for TCP again.
+# With these keepalives mpirun notices a lost host after half a minute instead of TCP's time-out. The
+# ranks' comm.timeout must be longer: once mpirun has sent data to that host, TCP's time-out applies.
 keepalive=(--mca oob_tcp_keepalive_time 5 --mca oob_tcp_keepalive_intvl 5 --mca oob_tcp_keepalive_probes 3)
 run_with_mpirun --mca plm_rsh_agent "$SSH" "${keepalive[@]}" "${contexts[@]}"
