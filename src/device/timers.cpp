@@ -14,9 +14,9 @@ bool is_work_of_host(Phase phase) { return phase == Phase::batch || phase == Pha
 
 std::string_view name_of(Phase phase) {
   static constexpr std::string_view kNames[kPhases] = {
-      "forward-backward", "forward-compute",          "backward-compute",     "batch-generator",
-      "all-grads-sync",   "optimizer-clip-main-grad", "optimizer-inner-step", "optimizer",
-      "evaluate",         "save-checkpoint"};
+      "forward-backward", "forward-compute", "backward-compute",         "waiting-in-passes",
+      "batch-generator",  "all-grads-sync",  "optimizer-clip-main-grad", "optimizer-inner-step",
+      "optimizer",        "evaluate",        "save-checkpoint"};
   return kNames[index_of(phase)];
 }
 

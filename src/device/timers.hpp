@@ -19,6 +19,7 @@ enum class Phase {
   forward_backward,  ///< all passes of an iteration, waiting for other stages included
   forward,           ///< forward passes, the making of their micro-batches included
   backward,
+  waiting,     ///< of the host for other ranks, within forward and backward passes
   batch,       ///< making micro-batches of token ids; work of the host
   grads_sync,  ///< sums of gradients over ranks, as far as passes do not hide them
   gradient_norm,
@@ -44,6 +45,9 @@ class Timers {
   void begin(Phase phase);
   void end(Phase phase);
 
+  /// Adds `ms` that were measured elsewhere to the time of `phase`.
+  void add(Phase phase, double ms);
+
   /// Called once an iteration: reads the marks that were set before the call before this one, whose
   /// work is done by now, so that their number stays bounded.
   void settle();
@@ -63,7 +67,6 @@ class Timers {
   };
 
   std::unique_ptr<Mark> set_mark();
-  void add(Phase phase, double ms);
   /// Adds the first `count` intervals that are not read yet.
   void read(std::size_t count);
 

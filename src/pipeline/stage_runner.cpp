@@ -2,6 +2,8 @@
 
 #include <algorithm>
 
+#include "comm/mpi/waiting.hpp"
+
 namespace trireme::pipeline {
 
 StageRunner::StageRunner(comm::Groups& groups, const model::LayerContext& context,
@@ -46,8 +48,15 @@ LossSum StageRunner::run(const data::GptDataset& dataset, const data::Sampler& s
   return {sums[0], sums[1]};
 }
 
+template <typename Pass>
+void StageRunner::timed_pass(device::Phase phase, const Pass& pass) {
+  const double before = comm::seconds_in_mpi();
+  device::timed(timers(), phase, pass);
+  if (timers()) timers()->add(device::Phase::waiting, 1e3 * (comm::seconds_in_mpi() - before));
+}
+
 void StageRunner::forward(const Step& step) {
-  device::timed(timers(), device::Phase::forward, [&] { run_forward(step); });
+  timed_pass(device::Phase::forward, [&] { run_forward(step); });
 }
 
 void StageRunner::run_forward(const Step& step) {
@@ -61,7 +70,7 @@ void StageRunner::run_forward(const Step& step) {
 }
 
 void StageRunner::backward(const Step& step, const Tensor& gradient) {
-  device::timed(timers(), device::Phase::backward, [&] {
+  timed_pass(device::Phase::backward, [&] {
     if (step.kind == StepKind::input_gradient)
       stage_.backward_input(step.slot, gradient);
     else
@@ -70,8 +79,8 @@ void StageRunner::backward(const Step& step, const Tensor& gradient) {
 }
 
 void StageRunner::weight_gradient(const Step& step) {
-  device::timed(timers(), device::Phase::backward,
-                [&] { stage_.backward_weights(step.slot, is_last_pass(step.chunk)); });
+  timed_pass(device::Phase::backward,
+             [&] { stage_.backward_weights(step.slot, is_last_pass(step.chunk)); });
 }
 
 void StageRunner::load(const Step& step) {

@@ -56,6 +56,9 @@ class StageRunner final : public StageWork {
  private:
   LossSum run(const data::GptDataset& dataset, const data::Sampler& sampler, std::int64_t consumed,
               const StageSchedule& schedule, bool training);
+  /// Runs a pass and times it, and apart from that what it waits for other ranks.
+  template <typename Pass>
+  void timed_pass(device::Phase phase, const Pass& pass);
   /// The timers while a batch trains, else null.
   device::Timers* timers() const { return training_ ? timers_ : nullptr; }
   void run_forward(const Step& step);

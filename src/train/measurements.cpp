@@ -65,6 +65,9 @@ report::TimersEvent timers_event(device::Timers& timers, std::span<const device:
       event.timers.push_back(
           {std::string(device::name_of(phases[i])), -extremes[2 * i], extremes[2 * i + 1]});
   if (passes) {
+    // Collectives over host memory end within the pass that starts them, and there wait for the
+    // slowest rank: with that all ranks would look alike.
+    *passes -= timers.take(device::Phase::waiting).value_or(0.0) / iterations;
     event.rank_ms.resize(world.size());
     event.rank_ms[world.rank()] = *passes;
     world.all_gather(event.rank_ms.data(), 1, DType::f64);

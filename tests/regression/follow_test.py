@@ -7,6 +7,7 @@ import signal
 import socket
 import time
 import unittest
+from pathlib import Path
 
 from runs import DATA, FAILED, FINISHED, HERE, IO, STOPPED_EARLY, USAGE, RunTest, layout_words, run
 
@@ -114,6 +115,22 @@ class Follow(RunTest):
         times = event["timers"]
         self.assertLess(max(event["rank_ms"]), times["forward-backward"]["max_ms"] * 1.01)
         self.assertGreaterEqual(max(event["rank_ms"]), times["backward-compute"]["max_ms"])
+
+    def test_a_rank_that_is_slower_than_the_others(self):
+        with self.start("run", ENDLESS, "log.timers=true", "log.every=20", *layout_words(1, 1, 2),
+                        ranks=2) as started:
+            self.wait_until(lambda: self.events("run", "train"), started)
+            slow = next(child for child in started.children()
+                        if b"OMPI_COMM_WORLD_RANK=1\0" in Path(f"/proc/{child}/environ").read_bytes())
+            seen = len(self.events("run", "train"))
+            while started.running() and len(self.events("run", "train")) < seen + 3:
+                os.kill(slow, signal.SIGSTOP)
+                time.sleep(0.02)
+                os.kill(slow, signal.SIGCONT)
+                time.sleep(0.005)
+            page = self.look("run")[2]
+        self.assertRegex(page, rf"note +straggler: rank 1 on {HOST} computes ")
+        self.assertNotIn("straggler: rank 0", page)
 
     # ---- answers
 

@@ -4,6 +4,9 @@
 
 #include <chrono>
 #include <thread>
+#include <vector>
+
+#include "comm/mpi/waiting.hpp"
 
 namespace trireme::train {
 namespace {
@@ -43,6 +46,24 @@ TEST_F(MeasurementsTest, TimersSpanTheRanksThatRanThem) {
   EXPECT_TRUE(timers_event(timers, phases, 2.0, *groups_.world).timers.empty());
   const Phase evaluation[] = {Phase::evaluate};
   EXPECT_TRUE(timers_event(timers, evaluation, 1.0, *groups_.world).rank_ms.empty());
+}
+
+TEST_F(MeasurementsTest, ARanksTimeLeavesOutWhatItWaitsForOthersInItsPasses) {
+  device::Timers timers(*backend_);
+  const int rank = groups_.world->rank(), ranks = groups_.world->size();
+  const double before = comm::seconds_in_mpi();
+  timed(&timers, Phase::backward, [&] {
+    std::this_thread::sleep_for(std::chrono::milliseconds(rank == 0 ? 300 : 20));
+    groups_.data->start_all_reduce(std::vector<float>(64).data(), 64, DType::f32,
+                                   comm::Reduce::sum);
+  });
+  timers.add(Phase::waiting, 1e3 * (comm::seconds_in_mpi() - before));
+  const Phase phases[] = {Phase::forward, Phase::backward};
+  const auto event = timers_event(timers, phases, 1.0, *groups_.world);
+  ASSERT_EQ(static_cast<int>(event.rank_ms.size()), ranks);
+  EXPECT_GE(event.rank_ms[0], 290.0);
+  for (int each = 1; each < ranks; ++each) EXPECT_LT(event.rank_ms[each], 200.0) << each;
+  EXPECT_FALSE(timers.take(Phase::waiting)) << "taken with the passes";
 }
 
 TEST_F(MeasurementsTest, MemoryIsThatOfTheProcessOnTheHost) {

@@ -7,6 +7,7 @@
 
 #include "comm/mpi/chunks.hpp"
 #include "comm/mpi/roll_call.hpp"
+#include "comm/mpi/waiting.hpp"
 #include "core/error.hpp"
 #include "core/half.hpp"
 #include "core/identity.hpp"
@@ -33,6 +34,7 @@ void check_in_group(int code, const char* expression, const std::string& group, 
 #define TRIREME_MPI_IN_GROUP(call)                             \
   do {                                                         \
     const auto watched = patience_.watch(#call, name_, rank_); \
+    const MpiTime time;                                        \
     check_in_group((call), #call, name_, rank_);               \
   } while (false)
 
