@@ -178,7 +178,11 @@ std::string write_text(const std::string& text) {
   std::string quoted = "\"";
   for (const char c : text) {
     if (c == '"' || c == '\\') quoted += '\\';
-    quoted += c;
+    const bool control = static_cast<unsigned char>(c) < ' ' || c == 0x7F;
+    if (control)  // YAML would read a newline as a space
+      quoted += fmt::format("\\x{:02x}", c);
+    else
+      quoted += c;
   }
   return quoted + "\"";
 }

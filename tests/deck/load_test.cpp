@@ -146,6 +146,9 @@ TEST(Load, TextInAnOverrideIsQuotedWhereYamlReadsSomethingElse) {
                            "null",        "~",    " a",    "a ",      "a\\b", "*a",      "&a",
                            "!a",          "# a",  "--- a", "\"a\\\"", "@a",   "|",       "?"})
     EXPECT_EQ(small_deck({text_override("run.output", text)}).run.output, text) << text;
+  // What YAML would read as a space stays what it is, and is refused.
+  EXPECT_EQ(text_override("run.output", "a\n\nb"), "run.output=\"a\\x0a\\x0ab\"");
+  EXPECT_THROW(small_deck({text_override("run.output", "a\nb")}), DeckError);
 }
 
 TEST(Load, AnOverrideReplacesABadValue) {
