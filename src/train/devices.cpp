@@ -64,17 +64,19 @@ Devices make_cuda(const deck::Deck& deck, std::unique_ptr<comm::MpiCommunicator>
                                      name_of(plan::compute_dtype(deck)))};
 }
 
-/// "optimizer", the purpose of a plan that takes most.
+/// "the optimizer state takes 2.1 GiB": the purpose of a plan that takes most.
 std::string largest_purpose(const plan::MemoryPlan& memory) {
   const std::pair<const char*, std::size_t> purposes[] = {
-      {"weights", memory.weights},     {"gradients", memory.gradients},
-      {"optimizer", memory.optimizer}, {"activations", memory.activations},
-      {"workspace", memory.workspace}, {"transfers", memory.communication},
-      {"libraries", memory.libraries}};
+      {"the weights take", memory.weights},
+      {"the gradients take", memory.gradients},
+      {"the optimizer state takes", memory.optimizer},
+      {"the activations take", memory.activations},
+      {"the workspace takes", memory.workspace},
+      {"the transfer buffers take", memory.communication},
+      {"the libraries take", memory.libraries}};
   const auto* largest = std::max_element(std::begin(purposes), std::end(purposes),
                                          [](auto& a, auto& b) { return a.second < b.second; });
-  return fmt::format("{} take {}", largest->first,
-                     human_bytes(static_cast<double>(largest->second)));
+  return fmt::format("{} {}", largest->first, human_bytes(static_cast<double>(largest->second)));
 }
 
 }  // namespace
@@ -95,12 +97,12 @@ void require_memory(const deck::Deck& deck, std::int64_t vocab, const device::Ba
   const std::size_t free = memory.total - memory.used;
   const std::size_t needed = plan::needed_bytes(deck, vocab);  // libraries are loaded already
   if (needed <= free) return;
-  throw CodedError<ExitCode::failure>(
-      "{}: the plan needs {} of GPU memory, {} of {} are free; {}; {}", process_identity(),
-      human_bytes(static_cast<double>(needed)), human_bytes(static_cast<double>(free)),
-      human_bytes(static_cast<double>(memory.total)),
-      largest_purpose(plan::plan_run(deck, vocab).largest().memory),
-      plan::to_text(plan::remedies(deck, vocab, free)));
+  throw CodedError<ExitCode::failure>("the plan needs {} of GPU memory, {} of {} are free; {}; {}",
+                                      human_bytes(static_cast<double>(needed)),
+                                      human_bytes(static_cast<double>(free)),
+                                      human_bytes(static_cast<double>(memory.total)),
+                                      largest_purpose(plan::plan_run(deck, vocab).largest().memory),
+                                      plan::to_text(plan::remedies(deck, vocab, free)));
 }
 
 }  // namespace trireme::train
