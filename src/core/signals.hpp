@@ -3,8 +3,9 @@
 
 namespace trireme {
 
-/// Installs handlers for SIGUSR1, SIGTERM and SIGINT that only set a flag. A SIGTERM or SIGINT that
-/// comes after any of them ends the process at once.
+/// Installs handlers for SIGUSR1, SIGTERM, SIGINT and SIGHUP that only set a flag. A SIGTERM,
+/// SIGINT or SIGHUP that comes more than a second after the first of them ends the process at once.
+/// A SIGHUP that the process was started to ignore (nohup) stays ignored.
 void catch_stop_signals();
 
 /// The number of the newest stop signal received so far, 0 when none. The caller makes all ranks
