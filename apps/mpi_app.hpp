@@ -23,10 +23,11 @@ constexpr double kStartTimeout = 600.0;
 
 /// Starts MPI and runs `body` with the world. An error that all ranks throw alike is printed once
 /// and all return its code; any other takes the whole job down within seconds, with the rank and
-/// host that had it.
+/// host that had it. `facts` are those of this rank, which calls this as well when it does not run.
 inline ExitCode run_on_ranks(
     const char* program,
-    const std::function<ExitCode(std::unique_ptr<comm::MpiCommunicator>)>& body) {
+    const std::function<ExitCode(std::unique_ptr<comm::MpiCommunicator>)>& body,
+    const train::StartFacts& facts = {}) {
   comm::check_process_manager();
   const comm::MpiEnvironment environment;
   auto world = comm::MpiCommunicator::world();
@@ -48,6 +49,7 @@ inline ExitCode run_on_ranks(
     comm::check_launcher(size);
     train::check_same_build(*world);
     world->set_timeout(kStartTimeout);
+    train::check_same_start(*world, facts);
     return body(std::move(world));
   } catch (const train::CollectiveError& error) {
     if (rank == 0) throw;
@@ -62,25 +64,40 @@ inline ExitCode run_on_ranks(
   return ExitCode::failure;
 }
 
+/// Tells the other ranks, where there are any, that this one leaves before MPI has started: they
+/// would wait for it. Returns `code`; where some do not leave, an error as run_on_ranks().
+inline ExitCode leave_with_others(const char* program, ExitCode code,
+                                  const train::StartFacts& facts) {
+  if (comm::mpi_has_started() || comm::launched_ranks() <= 1) return code;
+  return run_on_ranks(
+      program, [code](auto) { return code; }, facts);
+}
+
 /// run_app for programs whose `body` calls run_on_ranks. What is wrong with the command line or the
 /// launcher is found by every rank before MPI starts, and only the first says it.
 inline int run_mpi_app(const char* program, int argc, char** argv,
                        const std::function<ExitCode(int, char**)>& body) {
   return run_app(program, argc, argv, [&](int count, char** words) {
-    ExitCode code = ExitCode::usage;
+    const auto fail = [&](ExitCode code, const char* message, bool meets_others) {
+      if (meets_others)
+        code = leave_with_others(
+            program, code, {.runs = false, .exit_code = static_cast<int>(code), .error = message});
+      if (prints_before_mpi()) throw;
+      // A launcher ends the job when its first rank ends: that one must have spoken.
+      std::this_thread::sleep_for(std::chrono::seconds(1));
+      return code;
+    };
     try {
-      return body(count, words);
-    } catch (const UsageError&) {
-      if (prints_before_mpi()) throw;
+      return leave_with_others(program, body(count, words), {.runs = false});
     } catch (const comm::LauncherError& error) {
-      if (prints_before_mpi()) throw;
-      code = error.code();
-    } catch (const po::error&) {
-      if (prints_before_mpi()) throw;
+      return fail(error.code(), error.what(), /*meets_others=*/false);
+    } catch (const train::CollectiveError&) {
+      throw;
+    } catch (const Error& error) {
+      return fail(error.code(), error.what(), /*meets_others=*/true);
+    } catch (const po::error& error) {
+      return fail(ExitCode::usage, error.what(), /*meets_others=*/true);
     }
-    // A launcher ends the job when its first rank ends: that one must have spoken.
-    std::this_thread::sleep_for(std::chrono::seconds(1));
-    return code;
   });
 }
 

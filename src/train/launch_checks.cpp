@@ -82,6 +82,31 @@ void check_same_build(comm::MpiCommunicator& world) {
   refuse(world, ExitCode::failure, build_complaint(first, mine));
 }
 
+void check_same_start(comm::MpiCommunicator& world, const StartFacts& facts) {
+  const auto size = static_cast<std::size_t>(world.size());
+  std::vector<double> all(2 * size);  // whether it runs, exit code
+  all[2 * world.rank()] = facts.runs;
+  all[2 * world.rank() + 1] = facts.exit_code;
+  world.all_gather(all.data(), 2, DType::f64);
+  const std::vector<std::string> errors = world.all_gather_text(facts.error);
+  const std::vector<std::string> hosts = world.all_gather_text(host_name());
+  // The first rank that runs, that leaves, and that has an error; `size` for none.
+  std::size_t runs = size, leaves = size, fails = size;
+  for (std::size_t rank = size; rank-- > 0;) {
+    (all[2 * rank] > 0.0 ? runs : leaves) = rank;
+    if (all[2 * rank + 1] > 0.0) fails = rank;
+  }
+  if (leaves == size || (runs == size && (fails == size || fails == 0))) return;
+  if (fails < size)
+    throw CollectiveError(static_cast<ExitCode>(static_cast<int>(all[2 * fails + 1])),
+                          fmt::format("rank {} on {}: {}", fails, hosts[fails], errors[fails]));
+  throw CollectiveError(
+      ExitCode::usage,
+      fmt::format("rank {} on {} only answers a question, such as --check, and rank {} on {} does "
+                  "not: start all ranks with the same options",
+                  leaves, hosts[leaves], runs, hosts[runs]));
+}
+
 void check_same_deck(comm::MpiCommunicator& world, const std::string& path,
                      const std::vector<std::string>& overrides) {
   const DeckFacts mine = deck_facts(path, overrides);

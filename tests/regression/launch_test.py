@@ -89,6 +89,27 @@ class Launch(RunTest):
                      "file system that all hosts share")
         self.assertFalse((folders[1] / "run").exists())
 
+    def test_a_rank_that_leaves_before_the_others_run(self):
+        train, check = self.train_words(), self.train_words("run", "--check")
+        for words, rank in [([train, check], 1), ([check, train], 0)]:
+            result = self.together(*words)
+            self.assertEqual(result.code, USAGE, result)
+            self.assertEqual(result.err.count(f"rank {rank} on "), 1, result)
+            self.assertIn("only answers a question, such as --check, and rank ", result.err)
+        self.assertFalse((self.folder / "run").exists())
+        result = self.together(check, check)
+        self.assertEqual(result.code, FINISHED, result)
+        self.assertEqual(result.out.count("no errors"), 1, result)
+
+    def test_a_wrong_option_of_one_rank(self):
+        wrong = self.train_words("run", "--no-such-option")
+        result = self.together(self.train_words(), wrong)
+        self.refused(result, USAGE, "unrecognised option '--no-such-option'")
+        self.assertFalse((self.folder / "run").exists())
+        result = self.together(wrong, wrong)
+        self.assertEqual(result.code, USAGE, result)
+        self.assertEqual(result.err.count("unrecognised option"), 1, result)
+
     def test_ranks_alone(self):
         """A launcher of another kind starts processes that do not find each other."""
         for variable, part in [("SLURM_NTASKS", "srun --mpi=pmix"), ("PMI_SIZE", "another MPI"),

@@ -49,6 +49,18 @@ void abort_all(int code) {
   std::_Exit(code);
 }
 
+long launched_ranks() {
+  if (const long ranks = number_from_environment("OMPI_COMM_WORLD_SIZE"); ranks > 0) return ranks;
+  const bool by_srun = std::getenv("PMIX_RANK") != nullptr;
+  return by_srun ? std::max(number_from_environment("SLURM_STEP_NUM_TASKS"), 1L) : 1;
+}
+
+bool mpi_has_started() {
+  int started = 0;
+  MPI_Initialized(&started);
+  return started != 0;
+}
+
 void check_process_manager() {
   // What mpirun, srun --mpi=pmix and --mpi=pmi2 leave in the environment.
   for (const char* name : {"PMIX_RANK", "PMIX_NAMESPACE", "PMI_RANK", "PMI_FD"})

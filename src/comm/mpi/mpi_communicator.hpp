@@ -127,6 +127,12 @@ class LauncherError : public Error {
   explicit LauncherError(const std::string& message) : Error(ExitCode::failure, message) {}
 };
 
+/// The ranks that a launcher started together with this one and that MPI will see; 1 where there is
+/// none. Before MPI starts.
+long launched_ranks();
+/// Whether MPI has started in this process.
+bool mpi_has_started();
+
 /// Throws LauncherError naming the fix when srun started several ranks without telling them of each
 /// other (--mpi=none): Open MPI could not start, and blames how it was built. Before MPI starts.
 void check_process_manager();
