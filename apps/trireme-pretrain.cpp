@@ -216,6 +216,7 @@ ExitCode pretrain(int argc, char** argv, const DeckArguments& arguments,
   if (deck.log.rank_files && rank > 0) train::keep_rank_output(deck.run.output, rank);
   options.restart = start.restart;
   if (!found.empty()) options.restart.checkpoint = found;
+  options.lock = start.lock.get();
 
   train::Trainer trainer(deck, vocabulary, devices.groups, *devices.backend, start.reporter.get(),
                          options);

@@ -2,6 +2,7 @@
 
 #include <fcntl.h>
 #include <sys/file.h>
+#include <sys/stat.h>
 #include <unistd.h>
 
 #include <algorithm>
@@ -146,34 +147,66 @@ void require_same_model(const deck::Deck& deck, const fs::path& checkpoint) {
   deck::refuse_fixed_changes(changes);
 }
 
-FolderLock::FolderLock(const fs::path& folder) {
+FolderLock::FolderLock(const fs::path& folder) : folder_(folder) {
   std::error_code error;
   fs::create_directories(folder, error);
   if (error) throw IoError("cannot make the run folder '{}': {}", folder.string(), error.message());
   const fs::path path = folder / ".lock";
-  fd_ = ::open(path.c_str(), O_RDWR | O_CREAT | O_CLOEXEC, 0644);
-  if (fd_ < 0) throw IoError("cannot open '{}': {}", path.string(), std::strerror(errno));
-  // Who only asks whether a run is going on takes the lock for an instant, and the ranks of a
-  // launcher that was killed end within seconds.
-  constexpr double kPatience = 5.0;
+  file_ = ::open(path.c_str(), O_RDWR | O_CREAT | O_CLOEXEC, 0644);
+  if (file_ < 0) throw IoError("cannot open '{}': {}", path.string(), std::strerror(errno));
+  directory_ = ::open(folder.c_str(), O_RDONLY | O_DIRECTORY | O_CLOEXEC);
   const Stopwatch watch;
-  while (::flock(fd_, LOCK_EX | LOCK_NB) != 0) {
-    const int reason = errno;
-    if (reason == EWOULDBLOCK && watch.seconds() < kPatience) {
-      std::this_thread::sleep_for(std::chrono::milliseconds(20));
-      continue;
-    }
-    holds_ = reason != ENOSYS && reason != EOPNOTSUPP && reason != ENOLCK;
-    if (!holds_) return;
-    ::close(fd_);
-    if (reason == EWOULDBLOCK)
-      throw IoError(
-          "another run is using the run folder '{}'; wait for it, or choose another run.output",
-          folder.string());
-    throw IoError("cannot lock '{}': {}", path.string(), std::strerror(reason));
-  }
+  const int reason = acquire(file_, watch);
+  holds_ = reason != ENOSYS && reason != EOPNOTSUPP && reason != ENOLCK;
+  if (!holds_) return;
+  // Not every file system locks folders (NFS does not): then the file alone counts.
+  const bool taken = reason == EWOULDBLOCK ||
+                     (reason == 0 && directory_ >= 0 && acquire(directory_, watch) == EWOULDBLOCK);
+  if (reason == 0 && !taken) return;
+  close();
+  if (taken)
+    throw IoError(
+        "another run is using the run folder '{}'; wait for it, or choose another run.output",
+        folder.string());
+  throw IoError("cannot lock '{}': {}", path.string(), std::strerror(reason));
 }
 
-FolderLock::~FolderLock() { ::close(fd_); }
+FolderLock::~FolderLock() { close(); }
+
+int FolderLock::acquire(int file, const Stopwatch& watch) const {
+  // A program that only asks whether a run is going on takes the lock for an instant, and the ranks
+  // of a launcher that was killed end within seconds.
+  constexpr double kTimeout = 5.0;
+  while (::flock(file, LOCK_EX | LOCK_NB) != 0) {
+    const int reason = errno;
+    if (reason != EWOULDBLOCK || watch.seconds() >= kTimeout) return reason;
+    std::this_thread::sleep_for(std::chrono::milliseconds(20));
+  }
+  return 0;
+}
+
+void FolderLock::check() const {
+  struct stat own {
+  }, found{};
+  const auto is_other = [&](int file, const fs::path& path, bool may_be_absent) {
+    if (file < 0 || ::fstat(file, &own) != 0) return false;
+    if (::stat(path.c_str(), &found) != 0) return !may_be_absent;
+    return own.st_dev != found.st_dev || own.st_ino != found.st_ino;
+  };
+  if (is_other(directory_, folder_, /*may_be_absent=*/false))
+    throw IoError(
+        "the run folder '{}' was renamed, deleted or replaced while the run was writing to it; "
+        "move it back and run again",
+        folder_.string());
+  if (is_other(file_, folder_ / ".lock", /*may_be_absent=*/true))
+    throw IoError(
+        "'{}' was replaced: another run may be using the run folder; end one of them and run again",
+        (folder_ / ".lock").string());
+}
+
+void FolderLock::close() {
+  for (const int file : {file_, directory_})
+    if (file >= 0) ::close(file);
+}
 
 }  // namespace trireme::train

@@ -6,6 +6,7 @@
 #include <string>
 #include <vector>
 
+#include "core/clock.hpp"
 #include "deck/batch_sizes.hpp"
 #include "deck/deck.hpp"
 
@@ -43,7 +44,8 @@ void leave_other_course(const deck::Deck& deck, RestartPoint& point);
 /// that. Sequences of another length are another question to the same model.
 void require_same_model(const deck::Deck& deck, const std::filesystem::path& checkpoint);
 
-/// Holds the run folder for one run at a time, where the file system has locks.
+/// Holds the run folder for one run at a time, where the file system has locks: its file .lock, and
+/// the folder itself, which stays locked when somebody deletes the file.
 class FolderLock {
  public:
   /// Makes `folder` where needed, and waits for up to 5 s while another run holds it. Throws
@@ -55,9 +57,17 @@ class FolderLock {
 
   /// False on file systems that have no locks, such as Lustre mounted without `flock`.
   bool holds() const { return holds_; }
+  /// Throws IoError where the folder's path leads to another folder by now, or to another run's
+  /// .lock: what this run writes there would meet the other's.
+  void check() const;
 
  private:
-  int fd_ = -1;
+  /// Locks `file`, waiting until `watch` shows 5 s; 0 or the reason.
+  int acquire(int file, const Stopwatch& watch) const;
+  void close();
+
+  std::filesystem::path folder_;
+  int file_ = -1, directory_ = -1;
   bool holds_ = true;
 };
 

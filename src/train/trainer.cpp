@@ -337,6 +337,10 @@ void Trainer::rehearse_save() {
 
 void Trainer::save() {
   const Stopwatch watch;
+  on_rank_zero(*groups_.world, [&] {
+    if (options_.lock) options_.lock->check();
+    return std::string();
+  });
   const std::filesystem::path folder = checkpoint_folder(deck_);
   const std::filesystem::path path = checkpoint::step_path(folder, state_.iteration);
   timed(log_.timers(), Phase::save, [&] {

@@ -29,6 +29,8 @@ struct TrainerOptions {
   std::string train_documents = {};
   /// Whether the run has finished before where it starts now; known to rank 0.
   bool finished = false;
+  /// Of the run folder; on rank 0 alone, where the run has one. Must outlive the trainer.
+  const FolderLock* lock = nullptr;
 };
 
 /// A run in progress. Making one allocates everything; run() allocates nothing of size.

@@ -56,6 +56,31 @@ TEST_F(FolderTest, OneRunAtATime) {
   EXPECT_NO_THROW(FolderLock third(run_));
 }
 
+TEST_F(FolderTest, StaysLockedWithoutItsFile) {
+  const FolderLock first(run_);
+  std::filesystem::remove(run_ / ".lock");
+  EXPECT_NO_THROW(first.check());
+  EXPECT_NE(message_of<IoError>([&] { FolderLock second(run_); }).find("another run is using"),
+            std::string::npos);
+  EXPECT_NE(message_of<IoError>([&] { first.check(); }).find(".lock' was replaced"),
+            std::string::npos);
+}
+
+TEST_F(FolderTest, ARunNoticesThatItsFolderIsAnother) {
+  const FolderLock first(run_);
+  std::filesystem::rename(run_, scratch_.path() / "renamed");
+  const std::string message = "' was renamed, deleted or replaced";
+  EXPECT_NE(message_of<IoError>([&] { first.check(); }).find(run_.string() + message),
+            std::string::npos);
+  const FolderLock second(run_);
+  EXPECT_NO_THROW(second.check());
+  EXPECT_NE(message_of<IoError>([&] { first.check(); }).find(run_.string() + message),
+            std::string::npos);
+  std::filesystem::remove_all(run_);
+  std::filesystem::rename(scratch_.path() / "renamed", run_);
+  EXPECT_NO_THROW(first.check());
+}
+
 TEST_F(FolderTest, WaitsForARunThatIsAboutToEnd) {
   std::optional<FolderLock> ending(run_);
   const auto end = std::async([&] {
