@@ -1,6 +1,9 @@
 // What the programs share: parsing options, turning an error into one message and an exit code.
 #pragma once
 
+#include <fcntl.h>
+#include <unistd.h>
+
 #include <algorithm>
 #include <boost/program_options.hpp>
 #include <cerrno>
@@ -83,6 +86,14 @@ inline bool answers_help_or_version(int argc, char** argv, const char* program, 
   return false;
 }
 
+/// Keeps a standard stream that is closed from becoming the first file that is opened, which would
+/// get what is printed: writing to it and reading from it go on failing.
+inline void occupy_standard_streams() {
+  for (int stream : {STDIN_FILENO, STDOUT_FILENO, STDERR_FILENO})
+    if (::fcntl(stream, F_GETFD) < 0)
+      ::open("/dev/null", stream == STDIN_FILENO ? O_WRONLY : O_RDONLY);
+}
+
 /// The one try of a program: runs `body`, prints an error once as `program: message` on standard
 /// error, and returns the exit code. Output that standard output did not take turns success into
 /// the exit code of an IoError; a closed pipe does so without a message. Neither a closed pipe nor
@@ -90,6 +101,7 @@ inline bool answers_help_or_version(int argc, char** argv, const char* program, 
 /// ranks still run calls MPI_Abort with what this returns.
 inline int run_app(const char* program, int argc, char** argv,
                    const std::function<ExitCode(int, char**)>& body) {
+  occupy_standard_streams();
   for (int signal : {SIGPIPE, SIGXFSZ}) std::signal(signal, SIG_IGN);
   const auto report = [&](ExitCode code, const char* message) {
     // The lines of a deck's errors begin with their place in it, for editors that jump there.

@@ -1,6 +1,9 @@
 // trireme-pretrain: trains the model of a deck.
 #include <fmt/ranges.h>
+#include <stdio_ext.h>
 
+#include <cerrno>
+#include <cstdio>
 #include <cstdlib>
 
 #include "core/files.hpp"
@@ -161,6 +164,21 @@ void conclude(report::Reporter& reporter, train::StopReason stop, const train::T
   reporter.print(text);
 }
 
+/// Says that standard output took not all of what was printed, and forgets it: the run's own files
+/// have all of it, so that this is no failure of the run.
+void forgive_lost_output(const deck::Deck& deck) {
+  errno = 0;
+  if (std::fflush(stdout) == 0 && std::ferror(stdout) == 0) return;
+  if (errno != EPIPE)
+    std::fputs(
+        fmt::format("{}: warning: cannot write to standard output; '{}/console.log' has it\n",
+                    kProgram, deck.run.output)
+            .c_str(),
+        stderr);
+  __fpurge(stdout);
+  std::clearerr(stdout);
+}
+
 ExitCode pretrain(int argc, char** argv, const DeckArguments& arguments,
                   train::TrainerOptions options, std::unique_ptr<comm::MpiCommunicator> world) {
   const auto [deck, vocabulary] =
@@ -223,6 +241,7 @@ ExitCode pretrain(int argc, char** argv, const DeckArguments& arguments,
   const train::StopReason stop = trainer.run();
   if (start.reporter)
     conclude(*start.reporter, stop, trainer, deck, again, options.since_start.seconds());
+  forgive_lost_output(deck);
   return exit_code(stop);
 }
 

@@ -3,9 +3,10 @@
 import re
 import shlex
 import signal
+import time
 import unittest
 
-from runs import FINISHED, IO, STOPPED_EARLY, Result, RunTest, Started, command_line
+from runs import DECK, FINISHED, IO, STOPPED_EARLY, Result, RunTest, Started, command_line
 
 ENDLESS = "train.iterations=1000000"
 
@@ -47,6 +48,29 @@ class Stops(RunTest):
         self.check_stop("run", result, STOPPED_EARLY, "a signal asked for it")
         self.check_continues("run", result)
 
+    def test_sigterm_twice_at_once(self):
+        with self.start("run", ENDLESS) as run:
+            self.wait_until(lambda: self.events("run", "train"), run)
+            for pause in (0.0005, 0.0):
+                run.process.send_signal(signal.SIGTERM)
+                time.sleep(pause)
+            result = run.finish()
+        self.check_stop("run", result, STOPPED_EARLY, "a signal asked for it")
+
+    def test_sighup_to_a_single_rank(self):
+        result = self.stop_by_signal("run", signal.SIGHUP, 1)
+        self.check_stop("run", result, STOPPED_EARLY, "a signal asked for it")
+
+    def test_nohup(self):
+        command = command_line("trireme-pretrain", *self.deck_words("run", ENDLESS))
+        with Started(["nohup", *command]) as run:
+            self.wait_until(lambda: self.events("run", "train"), run)
+            run.process.send_signal(signal.SIGHUP)
+            lines = len(self.events("run", "train"))
+            self.wait_until(lambda: len(self.events("run", "train")) > lines + 5, run)
+            run.process.terminate()
+            self.assertEqual(run.finish().code, STOPPED_EARLY)
+
     def test_time_limit(self):
         result = self.pretrain("run", ENDLESS, "--time-limit", "00:00:03", code=STOPPED_EARLY)
         self.check_stop("run", result, STOPPED_EARLY, "the time limit is near")
@@ -65,6 +89,52 @@ class Stops(RunTest):
             result = run.finish()
         self.assertEqual(result.code, STOPPED_EARLY, result)
         self.assertIn("cannot write to standard output", result.err)
+
+    def test_a_finished_run_whose_output_is_lost_has_finished(self):
+        for name, redirection in [("full", ">/dev/full"), ("closed", ">&-")]:
+            words = self.deck_words(name, "train.iterations=3")
+            command = command_line("trireme-pretrain", *words)
+            with Started(["sh", "-c", f'exec "$0" "$@" {redirection}', *command]) as run:
+                result = run.finish()
+            self.assertEqual(result.code, FINISHED, result)
+            self.assertIn("warning: cannot write to standard output", result.err)
+            self.assertEqual(self.stop_event(name)["exit_code"], FINISHED)
+            console = (self.folder / name / "console.log").read_text()
+            self.assertIn("stopped after iteration 3: finished (exit code 0)", console)
+            self.assertEqual(len((self.folder / name / "metrics.jsonl").read_text().splitlines()),
+                             len([line for kind in ("start", "train", "memory", "checkpoint", "stop")
+                                  for line in self.events(name, kind)]))
+
+    def test_an_unwritable_log_is_an_error(self):
+        folder = self.folder / "run"
+        folder.mkdir()
+        (folder / "console.log").symlink_to("/dev/full")
+        result = self.pretrain("run", "train.iterations=3", code=IO)
+        self.assertIn(f"cannot write '{folder}/console.log'", result.err)
+
+    def test_a_folder_whose_name_has_a_newline(self):
+        self.fails(DECK, "must be one line without control characters", "--output",
+                   f"{self.folder}/a\nb")
+        self.assertEqual(list(self.folder.iterdir()), [])
+
+    def test_a_run_notices_that_its_folder_was_renamed(self):
+        with self.start("run", ENDLESS) as first:
+            self.wait_until(lambda: self.events("run", "train"), first)
+            (self.folder / "run").rename(self.folder / "renamed")
+            self.pretrain("run", "train.iterations=1")
+            first.process.terminate()
+            result = first.finish()
+        self.assertEqual(result.code, IO, result)
+        self.assertIn("was renamed, deleted or replaced while the run was writing to it", result.err)
+        self.assertEqual(self.checkpoints("run"), ["step-00000001.h5"])
+        self.assertEqual(self.checkpoints("renamed"), [])
+
+    def test_a_second_run_is_kept_out_without_the_lock_file(self):
+        with self.start("run", ENDLESS) as first:
+            self.wait_until(lambda: self.events("run", "train"), first)
+            (self.folder / "run" / ".lock").unlink()
+            result = self.pretrain("run", "train.iterations=1", code=IO)
+            self.assertIn("another run is using the run folder", result.err)
 
     def test_a_run_that_cannot_save_does_not_start(self):
         (self.folder / "run").mkdir()
