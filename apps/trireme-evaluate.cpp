@@ -1,4 +1,5 @@
 // trireme-evaluate: scores a checkpoint on a split of the deck's data.
+#include <cmath>
 #include <nlohmann/json.hpp>
 
 #include "checkpoint/folder.hpp"
@@ -10,7 +11,9 @@
 #include "mpi_app.hpp"
 #include "report/metrics.hpp"
 #include "train/devices.hpp"
+#include "train/non_finite.hpp"
 #include "train/restart.hpp"
+#include "train/stop.hpp"
 
 namespace trireme {
 namespace {
@@ -71,8 +74,13 @@ void print_result(const po::variables_map& values, const nlohmann::ordered_json&
 checkpoint::Header load_weights(const std::string& path, comm::Groups& groups,
                                 device::Backend& backend, model::ParameterStore& parameters) {
   const auto load_into = [&](const model::ParameterStore& store) {
-    return checkpoint::load(path, *groups.world,
-                            checkpoint::weight_tensors(store, groups.place.data == 0), &backend);
+    const checkpoint::Header header = checkpoint::load(
+        path, *groups.world, checkpoint::weight_tensors(store, groups.place.data == 0), &backend);
+    const std::string problem = train::find_non_finite(*groups.world, backend, store);
+    if (!problem.empty())
+      throw train::CollectiveError(
+          train::kDiverged, fmt::format("'{}' has weights that are not finite: {}", path, problem));
+    return header;
   };
   const DType dtype = parameters.dtype();
   if (dtype == wide(dtype)) return load_into(parameters);
@@ -114,6 +122,11 @@ nlohmann::ordered_json perplexity(const DeckArguments& arguments,
   if (sum.tokens == 0.0)
     throw train::CollectiveError(ExitCode::data,
                                  fmt::format("the {} split has no token to score", name_of(split)));
+  if (!std::isfinite(sum.mean()))
+    throw train::CollectiveError(
+        train::kDiverged,
+        fmt::format("the loss of '{}' on the {} split is not finite: the model has diverged", path,
+                    name_of(split)));
   return {{"task", "perplexity"},
           {"split", data::name_of(split)},
           {"checkpoint", path},

@@ -157,7 +157,7 @@ void conclude(report::Reporter& reporter, train::StopReason stop, const train::T
                   human_bytes(static_cast<double>(process_memory().peak)));
   if (trainer.last_checkpoint())
     text += fmt::format("\ncheckpoint {}", trainer.last_checkpoint()->string());
-  text += "\ncontinue   " + command;
+  if (stop != train::StopReason::diverged) text += "\ncontinue   " + command;
   if (stop == train::StopReason::finished)
     text += deck.train.samples ? fmt::format(" train.samples={}", 2 * *deck.train.samples)
                                : fmt::format(" train.iterations={}", 2 * *deck.train.iterations);
@@ -242,6 +242,8 @@ ExitCode pretrain(int argc, char** argv, const DeckArguments& arguments,
   if (start.reporter)
     conclude(*start.reporter, stop, trainer, deck, again, options.since_start.seconds());
   forgive_lost_output(deck);
+  if (stop == train::StopReason::diverged)
+    throw train::CollectiveError(exit_code(stop), trainer.diagnosis());
   return exit_code(stop);
 }
 

@@ -309,6 +309,7 @@ struct Train {
   std::optional<Length> exit_duration;
   std::optional<std::string> kill_switch;
   std::vector<IterationRange> skip;  ///< in order, without overlaps
+  std::int64_t diverged_after = 0;   ///< bad iterations in a row that stop the run
 
   bool operator==(const Train&) const = default;
 };

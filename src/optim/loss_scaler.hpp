@@ -43,6 +43,8 @@ class LossScaler {
   double scale() const { return state_.scale; }
   bool is_dynamic() const { return parameters_.dynamic; }
   const LossScaleState& state() const { return state_; }
+  /// Whether overflows can still lower the scale.
+  bool can_fall() const { return is_dynamic() && scale() > parameters_.minimum; }
 
   /// Goes on from a checkpoint's state, if both that scale and this one are dynamic.
   void restore(const LossScaleState& state);

@@ -144,6 +144,10 @@ std::string checkpoint_line(const CheckpointEvent& event) {
                      event.seconds);
 }
 
+std::string warning_line(const WarningEvent& event) {
+  return fmt::format("warning: iteration {}: {}", event.iteration, event.message);
+}
+
 std::string stop_line(const StopEvent& event) {
   return fmt::format("stopped after iteration {}: {} (exit code {})", event.iteration, event.reason,
                      event.exit_code);

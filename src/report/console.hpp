@@ -41,6 +41,7 @@ std::string start_lines(const StartEvent& event);
 /// One line each for the other events.
 std::string skip_line(const SkipEvent& event);
 std::string checkpoint_line(const CheckpointEvent& event);
+std::string warning_line(const WarningEvent& event);
 std::string stop_line(const StopEvent& event);
 
 /// Prints to standard output and to console.log, flushed line by line.

@@ -153,6 +153,13 @@ std::string json_line(const GpuEvent& event, double time) {
   return dump(json);
 }
 
+std::string json_line(const WarningEvent& event, double time) {
+  Json json = line_of("warning", time);
+  json["iteration"] = event.iteration;
+  json["message"] = event.message;
+  return dump(json);
+}
+
 std::string json_line(const StopEvent& event, double time) {
   Json json = line_of("stop", time);
   json["reason"] = event.reason;

@@ -109,8 +109,8 @@ struct TimerValue {
 struct TimersEvent {
   std::int64_t iteration = 0;
   std::vector<TimerValue> timers = {};
-  /// Of an iteration's timers: what each rank computes in forward and backward passes, before it
-  /// waits for other stages or for sums of gradients.
+  /// Of an iteration's timers: what each rank computes in forward and backward passes, without what
+  /// its host waits for other ranks there.
   std::vector<double> rank_ms = {};
 };
 
@@ -162,6 +162,12 @@ struct GpuEvent {
   std::vector<GpuUse> gpus = {};
 };
 
+/// Something that a person should know of: weights that are absurdly large, a run that diverged.
+struct WarningEvent {
+  std::int64_t iteration = 0;
+  std::string message = {};
+};
+
 /// The run ended.
 struct StopEvent {
   std::string reason = {};
@@ -182,6 +188,7 @@ std::string json_line(const TimersEvent& event, double time);
 std::string json_line(const CheckpointEvent& event, double time);
 std::string json_line(const MemoryEvent& event, double time);
 std::string json_line(const GpuEvent& event, double time);
+std::string json_line(const WarningEvent& event, double time);
 std::string json_line(const StopEvent& event, double time);
 
 /// Whether metrics.jsonl at `path` says that the run finished at `iteration`, its last evaluations

@@ -59,6 +59,8 @@ void Reporter::on(const MemoryEvent& event) { emit(event, memory_lines(event)); 
 
 void Reporter::on(const GpuEvent& event) { emit(event, gpu_line(event)); }
 
+void Reporter::on(const WarningEvent& event) { emit(event, warning_line(event)); }
+
 void Reporter::on(const StopEvent& event) {
   emit(event, stop_line(event));
   if (tensorboard_) tensorboard_->flush();

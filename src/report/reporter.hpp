@@ -42,6 +42,7 @@ class Reporter {
   void on(const CheckpointEvent& event);
   void on(const MemoryEvent& event);
   void on(const GpuEvent& event);
+  void on(const WarningEvent& event);
   void on(const StopEvent& event);  ///< also flushes the event file
 
   /// Text for people that is not an event: tables at start-up, how to continue.

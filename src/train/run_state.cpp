@@ -9,6 +9,7 @@ checkpoint::Attributes RunState::attributes() const {
                                        {"applied_samples", applied_samples},
                                        {"skipped", skipped},
                                        {"nan", nan},
+                                       {"bad_iterations", bad_iterations},
                                        {"loss_scale", loss_scale.scale},
                                        {"loss_scale_good_iterations", loss_scale.good_iterations},
                                        {"loss_scale_hysteresis_left", loss_scale.hysteresis_left},
@@ -34,7 +35,7 @@ optim::LossScaleState loss_scale_of(const checkpoint::Header& header) {
 
 RunState RunState::from(const checkpoint::Header& header) {
   const auto number = [&](const char* name) { return header.get<std::int64_t>(name); };
-  // Checkpoints from before there was train.skip have passed over nothing.
+  // Checkpoints from before there was train.skip have passed over nothing, and so on.
   const auto number_or_zero = [&](const char* name) {
     return header.attributes.contains(name) ? number(name) : 0;
   };
@@ -46,6 +47,7 @@ RunState RunState::from(const checkpoint::Header& header) {
           .applied_samples = number("applied_samples"),
           .skipped = number("skipped"),
           .nan = number("nan"),
+          .bad_iterations = number_or_zero("bad_iterations"),
           .loss_scale = loss_scale_of(header),
           .passed_samples = number_or_zero("passed_samples"),
           .passed_through = number_or_zero("passed_through"),

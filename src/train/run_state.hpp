@@ -17,8 +17,9 @@ struct RunState {
   /// Iterations whose update was applied, and their samples: the schedule's position.
   std::int64_t applied_iterations = 0;
   std::int64_t applied_samples = 0;
-  std::int64_t skipped = 0;  ///< iterations whose update was not applied
-  std::int64_t nan = 0;      ///< iterations whose loss was not finite
+  std::int64_t skipped = 0;         ///< iterations whose update was not applied
+  std::int64_t nan = 0;             ///< iterations whose loss was not finite
+  std::int64_t bad_iterations = 0;  ///< in a row, up to now: StepResult::is_bad()
   optim::LossScaleState loss_scale = {};
   /// Training data that train.skip passed over: samples, and the last iteration it belonged to.
   std::int64_t passed_samples = 0;

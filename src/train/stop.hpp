@@ -5,6 +5,8 @@
 
 namespace trireme::train {
 
+constexpr ExitCode kDiverged{76};
+
 /// Why the training loop ended.
 enum class StopReason {
   none,           ///< it goes on
@@ -13,16 +15,20 @@ enum class StopReason {
   kill_switch,    ///< the file train.kill_switch exists
   exit_duration,  ///< train.exit_duration
   time_limit,     ///< --time-limit
-  signal,         ///< SIGUSR1, SIGTERM or SIGINT
+  signal,         ///< SIGUSR1, SIGTERM, SIGINT or SIGHUP
+  diverged,       ///< train.diverged_after, or weights that are not finite
 };
 
-/// Zero where the deck or a person asked for the stop, 75 where the run should be queued again.
+/// Zero where the deck or a person asked for the stop, 75 where the run should be queued again, 76
+/// where that would not help.
 constexpr ExitCode exit_code(StopReason reason) {
   switch (reason) {
     case StopReason::exit_duration:
     case StopReason::time_limit:
     case StopReason::signal:
       return ExitCode::stopped_early;
+    case StopReason::diverged:
+      return kDiverged;
     default:
       return ExitCode::success;
   }
@@ -45,6 +51,8 @@ constexpr const char* describe(StopReason reason) {
       return "the time limit is near";
     case StopReason::signal:
       return "a signal asked for it";
+    case StopReason::diverged:
+      return "training diverged";
   }
   return "?";
 }

@@ -8,6 +8,7 @@
 #include "deck/describe.hpp"
 #include "train/data_skip.hpp"
 #include "train/kept_checkpoints.hpp"
+#include "train/non_finite.hpp"
 #include "train/startup.hpp"
 
 namespace trireme::train {
@@ -124,6 +125,13 @@ void Trainer::load() {
   last_checkpoint_ = options_.restart.checkpoint;
   saved_iteration_ = state_.iteration;
   previous_ = before_last_iteration(batches_, deck_.batch.global, state_.progress());
+  if (!check_weights())
+    throw CollectiveError(
+        kDiverged,
+        fmt::format("'{}' has weights that are not finite: {}; resume from an earlier checkpoint "
+                    "(--restart PATH)",
+                    options_.restart.checkpoint->string(),
+                    find_non_finite(*groups_.world, backend_, parameters_, optimizer_)));
 }
 
 // ---- the loop
@@ -139,19 +147,27 @@ StopReason Trainer::run() {
   log_.start();
   while (stop == StopReason::none && state_.iteration < end_.iteration) {
     skip_data_if_due();
-    report(step());
+    const StepResult result = step();
+    report(result);
     report_gpus_if_due();
+    stop = judge(result);
+    if (stop != StopReason::none) break;
     evaluate_if_due();
-    if (due(deck_.checkpoint.every)) save();
+    stop = save_if_due();
+    if (stop != StopReason::none) break;
     stop = stops_.after_step(previous_, state_.progress(), end_);
   }
   if (stop == StopReason::none) stop = StopReason::finished;
-  // Before the last evaluation, which may be long: who kills the run there loses nothing.
+  if (stop == StopReason::diverged) return stop;
+  // Before the last evaluation, which may be long: a kill there loses nothing.
   const bool wanted = stop != StopReason::finished || deck_.checkpoint.at_end;
-  if (wanted && saved_iteration_ != state_.iteration) save();
-  // Who was killed in the last evaluation makes up for it.
+  if (wanted && saved_iteration_ != state_.iteration && save() != StopReason::none)
+    return StopReason::diverged;
+  // A run that was killed in the last evaluation repeats it.
   const bool evaluated = finished_before && state_.iteration == first_iteration;
-  if (stop == StopReason::finished && !evaluated) evaluate_at_end();
+  if (stop == StopReason::finished && !evaluated && evaluate_at_end() != StopReason::none)
+    return StopReason::diverged;
+  delete_old_checkpoints_if_due();
   return stop;
 }
 
@@ -238,6 +254,7 @@ StepResult Trainer::update_weights(double loss_scale, std::int64_t samples) {
     state_.applied_samples += samples;
   } else {
     ++state_.skipped;
+    result.searches_scale = loss_scaler_.can_fall();
   }
   update_loss_scale(result.applied);
   result.learning_rate = learning_rate_.at(position());
@@ -285,11 +302,14 @@ void Trainer::evaluate_if_due() {
   evaluate(data::Split::valid, *valid_data_, evaluations() - 1);
 }
 
-void Trainer::evaluate_at_end() {
-  if (!deck_.evaluate.at_end) return;
+StopReason Trainer::evaluate_at_end() {
+  if (!deck_.evaluate.at_end) return StopReason::none;
+  double loss = 0.0;
   if (valid_data_ && !due(deck_.evaluate.every))
-    evaluate(data::Split::valid, *valid_data_, evaluations(), /*at_end=*/true);
-  if (test_data_) evaluate(data::Split::test, *test_data_, 0, /*at_end=*/true);
+    loss += evaluate(data::Split::valid, *valid_data_, evaluations(), /*at_end=*/true);
+  if (test_data_) loss += evaluate(data::Split::test, *test_data_, 0, /*at_end=*/true);
+  return std::isfinite(loss) ? StopReason::none
+                             : diverged("the loss of the last evaluation is not finite");
 }
 
 std::int64_t Trainer::evaluations() const {
@@ -297,8 +317,8 @@ std::int64_t Trainer::evaluations() const {
   return every ? batches_.times_reached(*every, state_.progress()) : 0;
 }
 
-void Trainer::evaluate(data::Split split, const data::GptDataset& dataset, std::int64_t before,
-                       bool at_end) {
+double Trainer::evaluate(data::Split split, const data::GptDataset& dataset, std::int64_t before,
+                         bool at_end) {
   const Stopwatch watch;
   const std::int64_t first_batch = before * deck_.evaluate.iterations;
   pipeline::LossSum sum;
@@ -319,7 +339,10 @@ void Trainer::evaluate(data::Split split, const data::GptDataset& dataset, std::
                           .split = std::string(data::name_of(split)),
                           .loss = sum.mean(),
                           .at_end = at_end});
+  if (!std::isfinite(sum.mean()))
+    warn(fmt::format("the loss of the {} split is not finite", data::name_of(split)));
   log_.exclude(watch.seconds());
+  return sum.mean();
 }
 
 // ---- checkpoints
@@ -335,7 +358,20 @@ void Trainer::rehearse_save() {
                             checkpoint::checkpoint_tensors(parameters_, optimizer_), count);
 }
 
-void Trainer::save() {
+StopReason Trainer::save_if_due() {
+  const bool due_now = due(deck_.checkpoint.every);
+  if (due_now && state_.bad_iterations > 0)
+    warn(
+        fmt::format("no checkpoint of iteration {}, which had no finite loss and gradient: it "
+                    "waits for an iteration that has",
+                    state_.iteration));
+  save_due_ = save_due_ || due_now;
+  return save_due_ && state_.bad_iterations == 0 ? save() : StopReason::none;
+}
+
+StopReason Trainer::save() {
+  if (!check_weights())
+    return diverged(fmt::format("the weights of iteration {} are not finite", state_.iteration));
   const Stopwatch watch;
   on_rank_zero(*groups_.world, [&] {
     if (options_.lock) options_.lock->check();
@@ -359,13 +395,19 @@ void Trainer::save() {
         .path = path.string(),
         .bytes = static_cast<std::int64_t>(std::filesystem::file_size(path)),
         .seconds = seconds});
-    delete_old_checkpoints();
   }
+  save_due_ = false;
+  deletion_due_ = true;
   log_.report_timer(Phase::save, state_.iteration);
   log_.exclude(watch.seconds());
+  return StopReason::none;
 }
 
-void Trainer::delete_old_checkpoints() {
+void Trainer::delete_old_checkpoints_if_due() {
+  // Not while iterations are bad: the newest checkpoint may hold what the others still lack.
+  if (!deletion_due_ || state_.bad_iterations > 0) return;
+  deletion_due_ = false;
+  if (!reporter_) return;
   try {
     checkpoint::retain(checkpoint_folder(deck_), deck_.checkpoint.keep,
                        [&](std::int64_t iteration) { return is_milestone(deck_, iteration); });

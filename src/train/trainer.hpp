@@ -43,15 +43,18 @@ class Trainer {
   Trainer(const deck::Deck& deck, const plan::Vocabulary& vocabulary, comm::Groups& groups,
           device::Backend& backend, report::Reporter* reporter, const TrainerOptions& options);
 
-  /// Trains until the deck's last iteration or until something asks to stop; saves and evaluates as
-  /// the deck says. Collective over all ranks, and every rank returns the same reason. Throws on
-  /// every rank as step() and checkpoint::save(); on some alone DataError for an id outside the
+  /// Trains until the deck's last iteration, until something asks to stop or training has diverged;
+  /// saves and evaluates as the deck says. Saves no weights that are not finite, and none while
+  /// iterations are bad. Collective over all ranks, and every rank returns the same reason. Throws
+  /// on every rank as step() and checkpoint::save(); on some alone DataError for an id outside the
   /// vocabulary, and on rank 0 IoError where the reporter cannot write.
   StopReason run();
 
   const RunState& state() const { return state_; }
   /// Iterations at the end of the run, those before a restart included.
   std::int64_t total_iterations() const { return end_.iteration; }
+  /// Why run() returned StopReason::diverged, and what to do; the same on every rank.
+  const std::string& diagnosis() const { return diagnosis_; }
   /// The newest checkpoint of this run, if one was written or restarted from.
   const std::optional<std::filesystem::path>& last_checkpoint() const { return last_checkpoint_; }
 
@@ -76,6 +79,9 @@ class Trainer {
   /// From the reduced gradient to new weights, or to none where it is not finite. All of the result
   /// but the loss; `samples` is the global batch.
   StepResult update_weights(double loss_scale, std::int64_t samples);
+  /// Counts bad iterations in a row; `diverged` when they are too many, or when a report is due
+  /// and the weights are not finite.
+  StopReason judge(const StepResult& result);
   /// Ends an iteration's loss scale: halves or doubles it where that is due.
   void update_loss_scale(bool applied);
   /// Passes over the data that train.skip leaves out before the next iteration.
@@ -93,18 +99,28 @@ class Trainer {
   /// The use of GPUs since the last time, where log.gpu_every asks for it.
   void report_gpus_if_due();
   void evaluate_if_due();
-  void evaluate_at_end();
+  /// Warns, and returns `diverged`, where a loss is not finite.
+  StopReason evaluate_at_end();
   /// How many evaluations of the validation split have been due so far.
   std::int64_t evaluations() const;
-  /// Evaluates on the evaluate.iterations batches that follow on those of `before` evaluations.
-  void evaluate(data::Split split, const data::GptDataset& dataset, std::int64_t before,
-                bool at_end = false);
+  /// Evaluates on the evaluate.iterations batches that follow on those of `before` evaluations;
+  /// returns the loss, and warns where it is not finite.
+  double evaluate(data::Split split, const data::GptDataset& dataset, std::int64_t before,
+                  bool at_end = false);
+  /// Warns of weights that are absurdly large; false where some are not finite.
+  bool check_weights();
+  /// A warning of the newest iteration, on the rank that reports.
+  void warn(const std::string& message);
+  /// Makes the diagnosis that begins with `what` happened. Collective.
+  StopReason diverged(const std::string& what);
   /// Finds what would keep the run from saving before it has trained for hours.
   void rehearse_save();
-  /// Writes a checkpoint and deletes those that are not kept.
-  void save();
-  /// On the rank that reports.
-  void delete_old_checkpoints();
+  /// Saves where checkpoint.every asks for it, after bad iterations once there is a good one.
+  StopReason save_if_due();
+  /// Writes a checkpoint, unless the weights are not finite: then `diverged`.
+  StopReason save();
+  /// Deletes the checkpoints that are not kept since the last save, which has proved to be good.
+  void delete_old_checkpoints_if_due();
 
   deck::Deck deck_;
   plan::Vocabulary vocabulary_;
@@ -133,6 +149,10 @@ class Trainer {
   std::shared_ptr<comm::Watchdog> watchdog_ = comm::Watchdog::shared();
   std::optional<std::filesystem::path> last_checkpoint_;
   std::int64_t saved_iteration_ = 0;  ///< of last_checkpoint_; a fresh model is never saved
+  bool save_due_ = false;             ///< checkpoint.every asked for a save that has not been made
+  bool deletion_due_ = false;         ///< checkpoints have not been deleted since the last save
+  bool warned_of_weights_ = false;
+  std::string diagnosis_;
 };
 
 }  // namespace trireme::train

@@ -33,6 +33,18 @@ LossScaler small_scaler(LossScaleDialect dialect) {
 
 // A printed log of Megatron-LM: 15 iterations overflow from 2^32 on, the first of which only takes
 // from the hysteresis.
+TEST(LossScaler, CanFallUntilItsMinimum) {
+  for (const LossScaleDialect dialect : kBoth) {
+    LossScaler scaler = small_scaler(dialect);
+    while (scaler.scale() > 16) {
+      EXPECT_TRUE(scaler.can_fall()) << scaler.scale();
+      scaler.update(/*overflow=*/true);
+    }
+    EXPECT_FALSE(scaler.can_fall());
+  }
+  EXPECT_FALSE(LossScaler({.initial = 64, .minimum = 16}).can_fall()) << "a constant scale";
+}
+
 TEST(LossScaler, EqualsMegatronsPrintedLog) {
   LossScaler scaler({.dynamic = true, .initial = 4294967296});
   EXPECT_EQ(scales(scaler, std::string(15, '1')).back(), 262144);

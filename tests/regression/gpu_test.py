@@ -11,7 +11,7 @@ import sys
 import unittest
 from unittest import mock
 
-from runs import FAILED, FINISHED, HERE, SCRATCH, RunTest, layout_words, run
+from runs import DIVERGED, FAILED, FINISHED, HERE, SCRATCH, RunTest, layout_words, run
 
 ROOT = HERE.parents[1]
 QUICKSTART = ROOT / "data" / "quickstart"
@@ -97,6 +97,13 @@ class Tiny(GpuTest):
         """Where masks do not change, layers' passes are recorded and replayed."""
         self.check_host_curve("checkpoint.at_end=false", "model.dropout.attention=0",
                               "model.dropout.hidden=0")
+
+    def test_a_run_that_diverges_names_a_parameter(self):
+        result = self.pretrain("run", CUDA, "schedule.peak=1e30", "schedule.warmup=0",
+                               "optimizer.clip=0", "train.diverged_after=5", code=DIVERGED)
+        self.assertRegex(result.err, r"training diverged: .*; the (weight|gradient) [a-z0-9/]+\[\d+"
+                                     r"(, \d+)?\] is (nan|infinite); ")
+        self.assertEqual(self.checkpoints("run"), [])
 
     def test_overflows_are_skipped_and_halve_the_scale(self):
         self.pretrain("run", CUDA, "precision.compute=fp16")

@@ -4,7 +4,7 @@ import json
 import math
 import unittest
 
-from runs import DECK, FINISHED, HERE, IO, USAGE, RunTest, run
+from runs import DECK, DIVERGED, FINISHED, HERE, IO, USAGE, RunTest, run
 
 try:
     import h5py
@@ -104,20 +104,25 @@ class Bench(RunTest):
 class Overflow(RunTest):
     def check(self, ranks, *words):
         result = self.pretrain("run", "schedule.peak=1e30", "schedule.warmup=0", "optimizer.clip=0",
-                               *words, ranks=ranks)
+                               "train.exit_interval=15", *words, ranks=ranks)
         events = self.events("run", "train")
-        self.assertEqual(len(events), 20)
+        self.assertEqual(len(events), 15)
         self.assertEqual((events[0]["skipped"], events[0]["nan"]), (0, 0))
         self.assertIsNone(events[-1]["loss"])
         attributes = self.inspect(self.latest("run"))["attributes"]
-        self.assertEqual(attributes["iteration"], 20)
-        self.assertEqual(attributes["consumed_samples"], 160)
+        self.assertEqual(attributes["iteration"], 15)
+        self.assertEqual(attributes["consumed_samples"], 120)
+        self.assertEqual(attributes["bad_iterations"], 14)
         self.assertGreater(attributes["skipped"], 0)
         self.assertEqual(attributes["skipped"], sum(event["skipped"] for event in events))
         self.assertEqual(attributes["nan"], sum(event["nan"] for event in events))
-        self.assertEqual(attributes["applied_iterations"], 20 - attributes["skipped"])
+        self.assertEqual(attributes["applied_iterations"], 15 - attributes["skipped"])
         self.assertIn("number of skipped iterations:   1 | number of nan iterations:   1 |",
                       result.out)
+        # The count of bad iterations goes on after a restart.
+        result = self.pretrain("run", *words, ranks=ranks, code=DIVERGED)
+        self.assertIn("19 iterations in a row up to iteration 20 had no finite loss", result.err)
+        self.assertEqual(self.latest("run").name, "step-00000015.h5")
 
     def test_one_rank(self):
         self.check(1)

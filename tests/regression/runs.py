@@ -26,7 +26,7 @@ DEVICE = os.environ.get("TRIREME_DEVICE", "host")
 # Seconds that no step of these tests comes near to: what takes longer hangs.
 PATIENCE = 150
 
-FINISHED, FAILED, USAGE, DATA, IO, STOPPED_EARLY, DECK = 0, 1, 2, 65, 74, 75, 78
+FINISHED, FAILED, USAGE, DATA, IO, STOPPED_EARLY, DIVERGED, DECK = 0, 1, 2, 65, 74, 75, 76, 78
 
 
 class Result:

@@ -15,6 +15,7 @@ TEST(RunState, ComesBackFromACheckpoint) {
                        .applied_samples = 80,
                        .skipped = 2,
                        .nan = 1,
+                       .bad_iterations = 1,
                        .loss_scale = {2048, 7, 1},
                        .passed_samples = 24,
                        .passed_through = 7,
@@ -28,6 +29,7 @@ TEST(RunState, ComesBackFromACheckpoint) {
   EXPECT_EQ(back.applied_samples, 80);
   EXPECT_EQ(back.skipped, 2);
   EXPECT_EQ(back.nan, 1);
+  EXPECT_EQ(back.bad_iterations, 1);
   EXPECT_EQ(back.loss_scale, state.loss_scale);
   EXPECT_EQ(back.passed_samples, 24);
   EXPECT_EQ(back.passed_through, 7);

@@ -32,6 +32,12 @@ void train_keys(std::vector<Key>& rows) {
               .unit("iterations")
               .noted()
               .help("Iterations whose data is passed over: they take the data that follows."),
+          key(TRIREME_MEMBER(train.diverged_after))
+              .by_default("20")
+              .from(1, kMostSteps)
+              .unit("iterations")
+              .help("Stop with exit code 76 after so many iterations in a row without a finite "
+                    "loss and gradient; those that only lower the loss scale do not count."),
           key(TRIREME_MEMBER(evaluate.every))
               .from(1, kMostSteps)
               .units(counts())

@@ -124,6 +124,9 @@ std::vector<std::string> Follower::notes() const {
   notes.resize(notes.size() - more);
   for (std::string& note : notes) note = "straggler: " + note;
   if (more > 0) notes.push_back(fmt::format("and {} stragglers more", more));
+  if (run_.warning)
+    notes.push_back(
+        fmt::format("warning of iteration {}: {}", run_.warning->iteration, run_.warning->message));
   if (run_.unreadable > 0)
     notes.push_back(fmt::format("metrics.jsonl has {} line{} that cannot be read", run_.unreadable,
                                 run_.unreadable == 1 ? "" : "s"));

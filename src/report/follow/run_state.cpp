@@ -119,6 +119,7 @@ void take_start(RunState& state, const Json& line) {
   state.steps = 0;
   state.intervals.clear();
   state.longest_pause = 0;
+  state.warning.reset();
   state.stop.reset();
   state.gpus.clear();
   state.rank_ms.clear();
@@ -184,7 +185,9 @@ bool RunState::take(std::string_view line) {
     gpus = gpus_of(json);
   else if (kind == "timers") {
     if (json.contains("rank_ms")) rank_ms = list<double>(json, "rank_ms");
-  } else if (kind == "stop")
+  } else if (kind == "warning")
+    warning = WarningEvent{whole(json, "iteration"), text(json, "message")};
+  else if (kind == "stop")
     stop = stop_of(json);
   else if (kind != "eval" && kind != "skip")
     ++unknown_kinds[kind];

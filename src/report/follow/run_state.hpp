@@ -44,9 +44,10 @@ struct RunState {
   std::vector<double> rank_ms;  ///< TimersEvent::rank_ms
 
   // Since the newest start.
-  std::int64_t steps = 0;             ///< iterations that training lines tell of
-  std::deque<double> intervals = {};  ///< seconds between training lines, the newest hundred
-  double longest_pause = 0;           ///< seconds that an evaluation or a checkpoint took
+  std::int64_t steps = 0;               ///< iterations that training lines tell of
+  std::deque<double> intervals = {};    ///< seconds between training lines, the newest hundred
+  double longest_pause = 0;             ///< seconds that an evaluation or a checkpoint took
+  std::optional<WarningEvent> warning;  ///< the newest
   std::optional<StopEvent> stop;
 
   double last_time = 0;                      ///< of the newest line

@@ -74,12 +74,20 @@ Verdict judge_silence(const RunState& run, const Facts& facts) {
                       duration(silence), duration(*usual), run.train->iteration)};
 }
 
+/// `verdict`, or a bad one where the newest training line has no finite loss.
+Verdict judge_loss(const RunState& run, Verdict verdict) {
+  const bool finite = run.steps == 0 || run.train->loss;
+  if (finite || verdict.judgement != Judgement::well) return verdict;
+  return {Judgement::bad, fmt::format("{}; but the loss of iteration {} is not finite",
+                                      verdict.reason, run.train->iteration)};
+}
+
 }  // namespace
 
 Verdict is_running(const RunState& run, const Facts& facts) {
   const auto job = facts.job ? judge_job(*facts.job) : std::nullopt;
   if (run.stop) {
-    Verdict verdict = judge_stop(*run.stop);
+    Verdict verdict = judge_loss(run, judge_stop(*run.stop));
     if (job && verdict.judgement == Judgement::bad) verdict.reason += "; " + job->reason;
     return verdict;
   }
@@ -90,7 +98,7 @@ Verdict is_running(const RunState& run, const Facts& facts) {
     return {Judgement::bad,
             fmt::format("it ended without a word, killed or failed: its last line came {} ago",
                         duration(facts.now - run.last_time))};
-  return judge_silence(run, facts);
+  return judge_loss(run, judge_silence(run, facts));
 }
 
 bool has_ended(const RunState& run, const Facts& facts) {

@@ -37,7 +37,8 @@ struct Facts {
   std::optional<JobState> job = {};
 };
 
-/// Is the job running? Well: it makes steps, or it has finished (exit code 0). A run whose lines
+/// Is the job running? Well: it makes steps, or it has finished (exit code 0), and its newest loss
+/// is finite. A run whose lines
 /// stay away for five times their usual interval stalls, unless an evaluation or a checkpoint has
 /// taken half as long before.
 Verdict is_running(const RunState& run, const Facts& facts);

@@ -78,6 +78,16 @@ TEST(IsRunning, EndsWellOrNot) {
   EXPECT_FALSE(has_ended(run, queued));
 }
 
+TEST(IsRunning, NotWithoutAFiniteLoss) {
+  RunState run = running();
+  run.take(json_line(TrainEvent{.iteration = 6, .loss = std::nan(""), .ms = 1e4}, 1060));
+  expect(is_running(run, {.now = 1061, .lock = Lock::held}), Judgement::bad,
+         "; but the loss of iteration 6 is not finite");
+  run.take(json_line(StopEvent{.reason = "finished", .iteration = 6}, 1062));
+  expect(is_running(run, {.now = 1063, .lock = Lock::free}), Judgement::bad,
+         "finished: iteration 6, exit code 0; but the loss of iteration 6 is not finite");
+}
+
 TEST(IsRunning, KilledRunsLeaveTheirLock) {
   const Facts facts{.now = 1055, .lock = Lock::free};
   expect(is_running(running(), facts), Judgement::bad, "it ended without a word");
