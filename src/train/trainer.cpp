@@ -360,7 +360,7 @@ void Trainer::rehearse_save() {
 
 StopReason Trainer::save_if_due() {
   const bool due_now = due(deck_.checkpoint.every);
-  if (due_now && state_.bad_iterations > 0)
+  if (due_now && !save_due_ && state_.bad_iterations > 0)
     warn(
         fmt::format("no checkpoint of iteration {}, which had no finite loss and gradient: it "
                     "waits for an iteration that has",

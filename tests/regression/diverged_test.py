@@ -60,6 +60,9 @@ class Diverged(RunTest):
         self.assertEqual(self.checkpoints("run"), [*good, "step-00000007.h5"])
         [absurd] = [event for event in self.events("run", "warning") if event["iteration"] == 7]
         self.assertRegex(absurd["message"], "the weights are absurdly large, .* the largest is ")
+        postponed = [event["iteration"] for event in self.events("run", "warning")
+                     if event["message"].startswith("no checkpoint of iteration ")]
+        self.assertEqual(postponed, [8], "said once")
 
     def test_a_learning_rate_that_explodes(self):
         self.check_explosion(1)
