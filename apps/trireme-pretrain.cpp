@@ -17,6 +17,7 @@
 #include "report/flops.hpp"
 #include "train/devices.hpp"
 #include "train/launch_checks.hpp"
+#include "train/launch_command.hpp"
 #include "train/rank_output.hpp"
 #include "train/trainer.hpp"
 
@@ -48,20 +49,9 @@ struct Start {
   std::unique_ptr<report::Reporter> reporter;
 };
 
-/// What started the ranks, as words before the program. Of a container only srun's words can tell,
-/// which job scripts hand on in TRIREME_CONTAINER.
-std::string launcher_words(int ranks) {
-  if (const char* container = std::getenv("TRIREME_CONTAINER"))
-    return fmt::format("srun --mpi=pmix -n {} {}", ranks, container);
-  if (ranks == 1) return "";
-  const char* name = std::getenv("PMIX_NAMESPACE");  // srun's is slurm.pmix.JOB.STEP
-  const bool by_srun = name && std::string_view(name).starts_with("slurm.");
-  return fmt::format("{} -n {}", by_srun ? "srun --mpi=pmix" : "mpirun", ranks);
-}
-
 /// The command as it was typed; without --restart it is the one that continues the run.
 std::string command_line(int argc, char** argv, int ranks, bool with_restart) {
-  std::string text = launcher_words(ranks);
+  std::string text = train::launch_words(train::read_launch_facts(), ranks, {argv, argv + argc});
   for (int i = 0; i < argc; ++i) {
     const std::string word = argv[i];
     if (!with_restart && word.starts_with("--restart")) {

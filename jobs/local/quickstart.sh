@@ -127,7 +127,7 @@ evaluated() {
 
 summarize() {
   local continuation
-  continuation=$(sed -n 's/^continue  *mpirun -n [0-9]* //p' "$run/console.log" | tail -n 1)
+  continuation=$(sed -n 's/^continue  *//p' "$run/console.log" | tail -n 1)
   cat <<SUMMARY
 
 What was done, in $SECONDS s:
@@ -137,7 +137,7 @@ to compare       counted on the training text: unigram $(evaluated unigram), big
                  knowing nothing: $(awk "BEGIN { printf \"%.3f\", log($vocabulary) }")
 sample           $run/sample.txt
 checkpoint       $run/checkpoints/$(cat "$latest")
-continue it      mpirun -n $ranks --oversubscribe --bind-to none $continuation
+continue it      $continuation
 SUMMARY
 }
 
