@@ -37,8 +37,10 @@ inline po::options_description deck_options() {
       ("check", "check the deck, its tokenizer and its data, and exit")                         //
       ("plan", "print layout, parameters, memory per rank and pipeline bubble, and exit")       //
       ("ranks", po::value<std::int64_t>()->value_name("N"),
-       "number of ranks for --check and --plan")                                        //
-      ("print-deck", "print the effective deck and exit")                               //
+       "number of ranks for --check and --plan")           //
+      ("print-deck", "print the effective deck and exit")  //
+      ("print-value", po::value<std::string>()->value_name("KEY"),
+       "print one value of the effective deck, such as that of run.output, and exit")   //
       ("help,h", "print this and exit; --help deck[.SECTION[.KEY]] explains the deck")  //
       ("version", "print the version and exit");
   return options;
@@ -125,7 +127,7 @@ inline deck::Deck load_for_planning(const DeckArguments& arguments, bool need_da
 /// UsageError for --ranks without a question: a run has those that its launcher starts.
 inline bool answers_deck_questions(const DeckArguments& arguments) {
   const auto asked = [&](const char* option) { return arguments.values.count(option) > 0; };
-  if (!asked("check") && !asked("plan") && !asked("print-deck")) {
+  if (!asked("check") && !asked("plan") && !asked("print-deck") && !asked("print-value")) {
     if (const auto ranks = asked_ranks(arguments))
       throw UsageError(
           "--ranks {0} belongs to --check and --plan; a launcher starts ranks: mpirun -n {0}, or "
@@ -134,10 +136,14 @@ inline bool answers_deck_questions(const DeckArguments& arguments) {
     return false;
   }
   if (!prints_before_mpi()) return true;
-  if (asked("print-deck"))
-    print_out(
-        deck::print_deck(deck::load(arguments.path, arguments.overrides,
-                                    {.need_data = false, .automatic = train::automatic_device()})));
+  if (asked("print-deck") || asked("print-value")) {
+    const deck::Deck deck =
+        deck::load(arguments.path, arguments.overrides,
+                   {.need_data = false, .automatic = train::automatic_device()});
+    if (asked("print-deck")) print_out(deck::print_deck(deck));
+    if (asked("print-value"))
+      print_out(deck::print_value(deck, arguments.values["print-value"].as<std::string>()) + "\n");
+  }
   if (asked("plan")) {
     const deck::Deck deck = load_for_planning(arguments, /*need_data=*/false);
     print_out(plan::to_text(plan::plan_run(deck, plan::planned_vocabulary(deck))));

@@ -3,6 +3,7 @@
 
 #include "core/build_id.hpp"
 #include "core/clock.hpp"
+#include "core/shell.hpp"
 #include "deck_options.hpp"
 #include "plan/job.hpp"
 #include "report/flops.hpp"
@@ -41,6 +42,13 @@ inline std::optional<std::int64_t> number(const po::variables_map& values, const
   return value;
 }
 
+/// Throws UsageError where `text` would begin a new line of the script, an #SBATCH line's for one.
+inline void require_one_line(const char* what, const std::string& text) {
+  if (text.find_first_of("\n\r") != std::string::npos)
+    throw UsageError("--print-job: the name of {} has a line break, which a script cannot hold: {}",
+                     what, shell_word(text));
+}
+
 /// The text of an option. Throws UsageError where it would break the script's lines.
 inline std::optional<std::string> text(const po::variables_map& values, const char* name) {
   if (!values.count(name)) return std::nullopt;
@@ -74,6 +82,9 @@ inline plan::JobRequest request(const DeckArguments& arguments) {
       .program = program_path(),
       .deck = arguments.path,
       .overrides = arguments.overrides};
+  require_one_line("this folder", request.folder);
+  require_one_line("the program", request.program);
+  require_one_line("the deck", request.deck);
   if (std::filesystem::exists(request.deck) && !std::filesystem::is_regular_file(request.deck))
     throw UsageError("'{}' is gone when the job starts: --print-job needs a deck in a file",
                      request.deck);

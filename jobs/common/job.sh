@@ -8,7 +8,7 @@
 #   MOUNTS    folders of the host that the image sees: OUTSIDE:INSIDE[,...]
 #
 # A job exits with the program's exit code. Only 75, stopped early with a checkpoint, requeues a Slurm
-# job.
+# job; a rank that a signal killed counts as 75 once this start of the run has written a checkpoint.
 # shellcheck shell=bash
 set -u
 
@@ -29,6 +29,10 @@ need_command() {
 }
 
 # ---- the site and the run
+
+case $PWD$TRIREME$DECK$RUN$PROGRAM$IMAGE${MOUNTS:-} in
+  *[[:cntrl:]]*) refuse "a path has a line break or another control character: $(printf '%q' "$PWD"): rename it" ;;
+esac
 
 site_profile=$TRIREME/jobs/sites/$SITE/profile
 if [ ! -r "$site_profile" ]; then
@@ -105,7 +109,7 @@ prepare_srun() {
   if [ -n "$IMAGE" ]; then
     srun --help 2>&1 | grep -q -- --container-image ||
       refuse "srun has no --container-image: pyxis is not installed here; leave IMAGE empty"
-    local container=(--container-image="$IMAGE" --container-mounts="$MOUNTS" --container-workdir="$PWD"
+    container=(--container-image="$IMAGE" --container-mounts="$MOUNTS" --container-workdir="$PWD"
       --no-container-remap-root)
     # A run cannot see which container it is in; it prints these options in its `continue` line.
     export TRIREME_CONTAINER="${container[*]@Q}"
@@ -113,9 +117,26 @@ prepare_srun() {
   fi
 }
 
+# newest_checkpoint: the name of the run's newest checkpoint, "" if it has none.
+newest_checkpoint() {
+  if [ -n "$run_folder" ]; then cat -- "$run_folder/checkpoints/latest" 2>/dev/null; fi
+}
+
+# note_checkpoint [LAUNCHER...]: stores the newest checkpoint before the run starts. The program, started by
+# LAUNCHER, prints the run folder.
+note_checkpoint() {
+  run_folder=$("$@" "${words[@]}" --print-value run.output 2>/dev/null) || run_folder=""
+  checkpoint_before=$(newest_checkpoint)
+}
+
 # run_with_srun [SRUN OPTIONS]: trains, then ends the job.
 run_with_srun() {
   prepare_srun
+  if [ -n "$IMAGE" ]; then
+    note_checkpoint srun --mpi=none --nodes=1 --ntasks=1 "${container[@]}"
+  else
+    note_checkpoint
+  fi
   srun "${srun_options[@]}" "$@" "${words[@]}"
   end_job $?
 }
@@ -126,6 +147,7 @@ run_with_mpirun() {
   local code
   if [ -n "$IMAGE" ]; then refuse "mpirun starts no containers on other nodes: leave IMAGE empty, or use srun"; fi
   need_command mpirun "install Open MPI, or load its module in jobs/sites/$SITE/profile"
+  note_checkpoint
   mpirun --bind-to none "$@" &
   local mpirun_pid=$!
   trap 'kill -USR1 $mpirun_pid' USR1
@@ -138,14 +160,26 @@ run_with_mpirun() {
   end_job $code
 }
 
-# end_job CODE: exits, and requeues the job if the run stopped early with a checkpoint (75). Array
-# tasks are requeued as JOB_TASK: the last task's job id is also the id of the whole array.
+# end_job CODE: exits, and requeues the job if the run stopped early with a checkpoint (75), or if a signal
+# (SIGABRT, SIGBUS, SIGKILL, SIGSEGV) killed a rank after this start had written one: the next start resumes
+# from it and gets further. Array tasks are requeued as JOB_TASK: the last task's job id is also the id of the
+# whole array.
 end_job() {
-  if [ "$1" -eq 75 ] && [ -n "${SLURM_JOB_ID:-}" ]; then
+  local code=$1 now
+  case $code in
+    134 | 135 | 137 | 139)
+      now=$(newest_checkpoint)
+      if [ -n "$now" ] && [ "$now" != "$checkpoint_before" ]; then
+        echo "a signal killed a rank (exit code $code) after the run had written the checkpoint $now"
+        code=75
+      fi
+      ;;
+  esac
+  if [ "$code" -eq 75 ] && [ -n "${SLURM_JOB_ID:-}" ]; then
     local job=$SLURM_JOB_ID
     if [ -n "${SLURM_ARRAY_TASK_ID:-}" ]; then job=${SLURM_ARRAY_JOB_ID}_$SLURM_ARRAY_TASK_ID; fi
     echo "stopped early with a checkpoint: job $job goes back into the queue"
     scontrol requeue "$job" || echo "job $job cannot be requeued: submit it again to resume" >&2
   fi
-  exit "$1"
+  exit "$code"
 }

@@ -6,7 +6,9 @@
 #include <algorithm>
 
 #include "core/error.hpp"
+#include "deck/document.hpp"
 #include "deck/schema.hpp"
+#include "deck/suggest.hpp"
 
 namespace trireme::deck {
 namespace {
@@ -129,6 +131,21 @@ std::string print_deck(const Deck& deck) {
     }
   }
   return text;
+}
+
+std::string print_value(const Deck& deck, std::string_view path) {
+  const Key* key = find_key(path);
+  if (!key || !key->has_member()) {
+    std::vector<std::string_view> paths;
+    for (const Key& other : keys()) paths.push_back(other.path);
+    const std::string_view meant = nearest(path, paths);
+    throw UsageError("unknown key '{}'{}", path,
+                     meant.empty() ? "" : fmt::format("; did you mean '{}'?", meant));
+  }
+  const std::string yaml = key->write(deck);
+  Problems ignored("", {});
+  const Item item = read_yaml(yaml, 0, ignored);
+  return item.kind == Item::Kind::scalar ? item.text : yaml;
 }
 
 std::string help(std::string_view topic) {

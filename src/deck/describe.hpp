@@ -13,6 +13,10 @@ namespace trireme::deck {
 /// text depends on the values alone, so printing what was parsed back gives the same text.
 std::string print_deck(const Deck& deck);
 
+/// The value of `key` in `deck`: of a text the text itself, else as YAML; "" where it is not set.
+/// Throws UsageError, with a suggestion, when there is no such key.
+std::string print_value(const Deck& deck, std::string_view key);
+
 /// Help on `topic`: "deck" (one line for each key), "deck.section" or "deck.section.key" (type,
 /// default, range, allowed values, what a restart may do). Throws UsageError, with a suggestion,
 /// when there is no such section or key.

@@ -111,7 +111,7 @@ std::int64_t ranks_for(const deck::Deck& deck, const JobRequest& request) {
 Job make_job(const deck::Deck& deck, const JobRequest& request, double flops_per_token) {
   const grid::Layout layout = plan::layout(deck);
   const std::int64_t ranks = layout.ranks();
-  Job job{.request = request, .name = plain_name(deck.run.name)};
+  Job job{.request = request, .name = plain_name(deck.run.name), .run_folder = deck.run.output};
   job.about = fmt::format("{} ranks = tensor {} x pipeline {} x data {}", ranks, layout.tensor,
                           layout.pipeline, layout.data);
   job.nodes = nodes_for(ranks, deck.parallel.tensor, request);

@@ -32,8 +32,9 @@ struct JobRequest {
 /// A job, ready to be written down.
 struct Job {
   JobRequest request;
-  std::string name;   ///< without characters that schedulers mind
-  std::string about;  ///< its layout, in a line
+  std::string name;        ///< without characters that schedulers mind
+  std::string about;       ///< its layout, in a line
+  std::string run_folder;  ///< run.output
   std::int64_t nodes = 1;
   std::int64_t ranks_per_node = 1;
   double seconds = 0;
@@ -55,7 +56,7 @@ Job make_job(const deck::Deck& deck, const JobRequest& request, double flops_per
 
 /// The job as a script for its launcher; it refuses with one line when something is missing, and
 /// ends with the program's exit code. Slurm signals the ranks in time for a checkpoint, and puts a
-/// job that ended with 75 back into the queue.
+/// job that ended with 75, or was killed after a checkpoint (requeue.hpp), back into the queue.
 std::string to_script(const Job& job);
 
 }  // namespace trireme::plan

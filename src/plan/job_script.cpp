@@ -5,6 +5,7 @@
 
 #include "core/shell.hpp"
 #include "plan/job.hpp"
+#include "plan/requeue.hpp"
 
 namespace trireme::plan {
 namespace {
@@ -105,21 +106,22 @@ std::string slurm_script(const Job& job) {
         shell_word(request.folder));
   }
   text += fmt::format(
-      "\n"
-      "# A rank that fails takes the others with it after half a minute; one that ends with 75 "
+      "\n{}# A rank that fails takes the others with it after half a minute; one that ends with 75 "
       "must "
       "not.\n"
       "srun --mpi=pmix --cpus-per-task={} --kill-on-bad-exit=0 --wait=30 \\\n",
-      cpus_per_rank(request));
+      note_checkpoint_lines(shell_word(job.run_folder)), cpus_per_rank(request));
   if (request.gpus_per_node > 0)
     text += "  --gpu-bind=none \\\n";  // ranks choose theirs, and reach the others' memory
   if (request.image) text += "  \"${container[@]}\" \\\n";
   text += "  " + command(request);
-  text +=
+  text += fmt::format(
       "code=$?\n"
+      "{}"
       "# 75: stopped early with a checkpoint, from which the same job goes on.\n"
       "if [ $code -eq 75 ]; then scontrol requeue \"$SLURM_JOB_ID\"; fi\n"
-      "exit $code\n";
+      "exit $code\n",
+      killed_rank_lines());
   return text;
 }
 

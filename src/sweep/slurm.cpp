@@ -11,6 +11,7 @@
 #include "core/shell.hpp"
 #include "deck/problems.hpp"
 #include "deck/sweep/names.hpp"
+#include "plan/requeue.hpp"
 #include "sweep/table.hpp"
 
 namespace trireme::sweep {
@@ -42,6 +43,30 @@ std::vector<int> tasks_to_do(const PlannedSweep& sweep, const Queue& queue) {
     if (!queued && is_to_do(status_of(sweep, i).state)) tasks.push_back(static_cast<int>(i) + 1);
   }
   return tasks;
+}
+
+/// `path` between the double quotes of an #SBATCH line, where `%` begins a pattern.
+std::string sbatch_pattern(const std::string& path) {
+  std::string text;
+  for (const char c : path) {
+    if (c == '"' || c == '\\') text += '\\';
+    if (c == '%') text += c;
+    text += c;
+  }
+  return text;
+}
+
+/// Throws UsageError where a path or a command would begin a new line of the script or the list.
+void require_lines(const PlannedSweep& sweep, const Launch& launch) {
+  const auto require = [](const std::string& what, const std::string& text) {
+    if (text.find_first_of("\n\r") != std::string::npos)
+      throw UsageError("{} has a line break, which Slurm's script cannot hold: {}", what,
+                       shell_word(text));
+  };
+  require("the working folder", fs::current_path().string());
+  require("the sweep's folder", sweep.own_folder().string());
+  for (const PlannedRun& run : sweep.runs)
+    require("the command of run " + run.name(), shell_line(run_words(sweep, run, launch)));
 }
 
 bool is_text(const fs::path& path, const std::string& text) {
@@ -85,7 +110,7 @@ if [ -z "$line" ]; then
 fi
 name=${{line%% *}} command=${{line#* }}
 rm -f "$folder/$name.exit"
-
+{}
 # srun forgets --cpus-per-task unless it is told; ranks see all GPUs of their node, and so reach
 # the others' memory.
 if [ -n "${{SLURM_CPUS_PER_TASK:-}}" ]; then export SRUN_CPUS_PER_TASK=$SLURM_CPUS_PER_TASK; fi
@@ -101,14 +126,15 @@ while [ -n "$signalled" ]; do
   signalled='' code=0
   wait "$run" || code=$?
 done
-echo "$code" >"$folder/$name.exit"
+{}echo "$code" >"$folder/$name.exit"
 if [ "$code" -eq 75 ] && [ -z "$cancelled" ]; then
   scontrol requeue "${{SLURM_ARRAY_JOB_ID}}_$SLURM_ARRAY_TASK_ID"
 fi
 exit "$code"
 )",
-      job_name(sweep), own.string(), kList, shell_line({fs::current_path().string()}),
-      shell_line({own.string()}), kList, kList);
+      job_name(sweep), sbatch_pattern(own.string()), kList,
+      shell_line({fs::current_path().string()}), shell_line({own.string()}), kList, kList,
+      plan::note_checkpoint_lines("\"${folder%/*}/$name\""), plan::killed_rank_lines());
 }
 
 std::vector<std::vector<std::string>> sbatch_commands(const PlannedSweep& sweep,
@@ -148,6 +174,7 @@ Queue read_queue(const PlannedSweep& sweep, bool must_answer) {
 
 std::string submit(const PlannedSweep& sweep, const Launch& launch,
                    std::optional<std::int64_t> jobs, const std::string& words) {
+  require_lines(sweep, launch);
   const Queue queue = read_queue(sweep, /*must_answer=*/true);
   const std::string list = run_list(sweep, launch);
   const fs::path own = sweep.own_folder();
@@ -173,6 +200,7 @@ std::string submit(const PlannedSweep& sweep, const Launch& launch,
 
 std::string submission_text(const PlannedSweep& sweep, const Launch& launch,
                             std::optional<std::int64_t> jobs, const std::string& words) {
+  require_lines(sweep, launch);
   const Queue queue = read_queue(sweep, /*must_answer=*/false);
   std::string text = fmt::format("== {}\n{}== {}\n{}== commands\n",
                                  (sweep.own_folder() / kScript).string(), job_script(sweep),

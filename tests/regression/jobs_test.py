@@ -24,7 +24,9 @@ esac
 if [ -n "${{SAY-}}" ]; then echo "srun $*"; fi
 while [[ $1 == -* ]]; do shift; done
 if [ -n "${{FAIL_WITH-}}" ]; then exit "$FAIL_WITH"; fi
-exec {MPIEXEC} --oversubscribe --bind-to none -n 2 "$@"
+if [ -z "${{FAIL_AFTER-}}" ]; then exec {MPIEXEC} --oversubscribe --bind-to none -n 2 "$@"; fi
+{MPIEXEC} --oversubscribe --bind-to none -n 2 "$@"
+exit "$FAIL_AFTER"
 """
 
 
@@ -64,6 +66,17 @@ class JobTest(RunTest):
         self.assertEqual(result.code, FAILED, result)
         self.assertEqual(result.err.count("\n"), 1, result)
         self.assertIn(text, result.err)
+
+    def check_killed_ranks(self, *command, **variables):
+        """Exit codes of a rank that a signal ended queue the job again once this start has written a
+        checkpoint: the second start, which has nothing left to do, writes none."""
+        result = self.script(*command, **variables, FAIL_AFTER="137")
+        self.assertEqual(result.code, STOPPED_EARLY, result)
+        self.assertIn("scontrol requeue 7\n", result.out)
+        for code in ("134", "135", "137", "139", "143"):
+            result = self.script(*command, **variables, FAIL_AFTER=code)
+            self.assertEqual(result.code, int(code), result)
+            self.assertNotIn("scontrol requeue", result.out)
 
     def shellcheck(self, *paths):
         if not shutil.which("shellcheck"):
@@ -116,6 +129,17 @@ class PrintJob(JobTest):
         self.assertIn("run.device=auto \\\n  run.device=host\n", job)
         refused = self.job(deck, "run.device=cuda", "--print-job=slurm", "--gpus-per-node=0", code=USAGE)
         self.assertIn("the deck says run.device = cuda", refused.err)
+
+    def test_killed_ranks_requeue_after_a_checkpoint(self):
+        self.check_killed_ranks(self.written("--print-job=slurm"), SLURM_JOB_ID="7")
+
+    def test_a_folder_with_a_line_break_is_refused(self):
+        folder = self.folder / "a\necho run"
+        folder.mkdir()
+        for launcher in ("slurm", "mpirun"):
+            refused = self.job(*self.deck_words("run"), f"--print-job={launcher}", code=USAGE, folder=folder)
+            self.assertEqual(refused.out, "")
+            self.assertIn("the name of this folder has a line break", refused.err)
 
     def test_mpirun_job_trains(self):
         result = self.script(self.written("--print-job=mpirun", "--time=00:10:00"))
@@ -266,6 +290,19 @@ class Scripts(JobTest):
             self.assertEqual(result.code, code, result)
             self.assertEqual("scontrol requeue 7\n" in result.out, code == STOPPED_EARLY, result)
         self.refuses("tiny: this Slurm's srun has no --mpi=pmix", job, PLUGINS="pmi2", **inside)
+
+    def test_killed_ranks_requeue_after_a_checkpoint(self):
+        self.check_killed_ranks(TREE / "jobs/slurm/one-node.sbatch", SLURM_JOB_ID="7",
+                                SLURM_JOB_NUM_NODES="1")
+
+    def test_a_folder_with_a_line_break_is_refused(self):
+        folder = self.folder / "a\necho run"
+        folder.mkdir()
+        for job in self.jobs:
+            with self.subTest(job.name):
+                result = self.script(job, folder=folder)
+                self.assertEqual((result.code, result.out), (FAILED, ""), result)
+                self.assertIn("a path has a line break", result.err)
 
     def test_a_task_of_an_array_has_its_line_folder_and_name(self):
         job = TREE / "jobs/slurm/array.sbatch"

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 
+#include "../message_of.hpp"
 #include "sweeps.hpp"
 
 namespace trireme::sweep {
@@ -41,6 +42,26 @@ TEST_F(SlurmTest, ListHasALineForEachRun) {
                       deck_copy(sweep).string() + " sweep= "),
             0);
   EXPECT_EQ(std::count(list.begin(), list.end(), '\n'), 4);
+}
+
+TEST_F(SlurmTest, KilledRanksCountAsStoppedAfterACheckpoint) {
+  const std::string script = job_script(plan());
+  const std::size_t before = script.find("cat \"${folder%/*}/$name\"/checkpoints/latest");
+  const std::size_t run = script.find("eval \"exec $command\"");
+  const std::size_t taken = script.find("134 | 135 | 137 | 139)");
+  ASSERT_NE(taken, std::string::npos);
+  EXPECT_LT(before, run);
+  EXPECT_LT(run, taken);
+  EXPECT_LT(taken, script.find("echo \"$code\" >\"$folder/$name.exit\""));
+}
+
+TEST_F(SlurmTest, LineBreaksAreRefused) {
+  const Launch launch{.program = "a\nb", .deck = "d.yaml", .launcher = kSrun};
+  const std::string problem =
+      message_of<UsageError>([&] { submission_text(plan(), launch, std::nullopt, ""); });
+  EXPECT_NE(problem.find("has a line break, which Slurm's script cannot hold"), std::string::npos)
+      << problem;
+  EXPECT_NE(message_of<UsageError>([&] { submit(plan(), launch, std::nullopt, ""); }), "");
 }
 
 TEST_F(SlurmTest, JobNamesTellFoldersApart) {
