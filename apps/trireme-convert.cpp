@@ -20,7 +20,7 @@ constexpr const char* kUsage =
     "       trireme-convert hf CHECKPOINT FOLDER\n"
     "           writes a checkpoint (or the newest of a run's folder) as a GPT2LMHeadModel of\n"
     "           Hugging Face's transformers: model.safetensors and config.json, fp32\n"
-    "       trireme-convert hf [--deck DECK [KEY=VALUE ...]] FOLDER CHECKPOINT.h5\n"
+    "       trireme-convert hf [--deck DECK] FOLDER CHECKPOINT.h5 [KEY=VALUE ...]\n"
     "           writes such a folder, or its .safetensors file, as a checkpoint of iteration 0\n\n";
 
 po::options_description flags_options() {
@@ -107,6 +107,15 @@ void convert_flags(int argc, char** argv) {
     print_out(result.deck);
 }
 
+/// Whether a word of hf is a path rather than KEY=VALUE, which may stand before the paths or after
+/// them.
+bool is_path(const std::string& word) {
+  const std::string key = word.substr(0, word.find('='));
+  std::error_code ignored;
+  return key.size() == word.size() || key.find('/') != std::string::npos || word.ends_with(".h5") ||
+         std::filesystem::exists(word, ignored);
+}
+
 void convert_hf(int argc, char** argv) {
   po::options_description options;
   options.add(hf_options()).add_options()("words", po::value<std::vector<std::string>>());
@@ -114,11 +123,15 @@ void convert_hf(int argc, char** argv) {
       parse_options(argc, argv, options, po::positional_options_description().add("words", -1));
   std::vector<std::string> words;
   if (values.count("words")) words = values["words"].as<std::vector<std::string>>();
-  if (words.size() < 2) throw UsageError("hf needs two paths: from and to");
-  const std::filesystem::path from = words[0], to = words[1];
   convert::huggingface::ImportOptions import;
+  const auto overrides = std::stable_partition(words.begin(), words.end(), is_path);
+  import.overrides.assign(overrides, words.end());
+  words.erase(overrides, words.end());
+  if (words.size() < 2) throw UsageError("hf needs two paths: from and to");
+  if (words.size() > 2)
+    throw UsageError("hf needs two paths, from and to; what is '{}'?", words[2]);
+  const std::filesystem::path from = words[0], to = words[1];
   if (values.count("deck")) import.deck = values["deck"].as<std::string>();
-  import.overrides.assign(words.begin() + 2, words.end());
 
   if (from.extension() == ".h5" && to.extension() == ".h5")
     throw UsageError("'{}' and '{}' are both checkpoints: name a folder", words[0], words[1]);

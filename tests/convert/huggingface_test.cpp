@@ -1,7 +1,9 @@
 // Checkpoints there and back, and what is refused.
 #include <bit>
 #include <cstring>
+#include <limits>
 #include <nlohmann/json.hpp>
+#include <random>
 
 #include "checkpoint/writer.hpp"
 #include "convert/huggingface/convert.hpp"
@@ -33,7 +35,7 @@ std::vector<float> elements(std::int64_t count, std::uint64_t stream) {
   std::vector<float> values;
   for (std::int64_t i = 0; i < count; ++i)
     values.push_back(static_cast<float>(philox_normal(3, stream, static_cast<std::uint64_t>(i))));
-  values[0] = std::bit_cast<float>(0x7FC12345u);
+  values[0] = std::bit_cast<float>(0x80012345u);  // no arithmetic may touch it: it would vanish
   return values;
 }
 
@@ -147,6 +149,68 @@ TEST_F(HuggingFaceTest, GoesThereAndBackBitForBit) {
   EXPECT_EQ(zeros, std::vector<float>(42, 0.0f));
   export_model(folder_ / "back.h5", folder_ / "again");
   EXPECT_EQ(read_file(out / "model.safetensors"), read_file(folder_ / "again/model.safetensors"));
+}
+
+TEST_F(HuggingFaceTest, WritesTheMomentsThatTheDecksOptimizerKeeps) {
+  const fs::path out = exported();
+  const auto moments = [&](const std::vector<std::string>& overrides) {
+    const fs::path file = folder_ / "imported.h5";
+    import_model(out, file, {.overrides = overrides});
+    std::string found;
+    for (const char* moment : {"m", "v"})
+      if (checkpoint::read_header(file).find(fmt::format("optimizer/{}/embedding/word", moment)))
+        found += moment;
+    fs::remove(file);
+    return found;
+  };
+  EXPECT_EQ(moments({}), "mv");
+  EXPECT_EQ(moments({"optimizer.type=lamb"}), "mv");
+  EXPECT_EQ(moments({"optimizer.type=sgd"}), "");
+  EXPECT_EQ(moments({"optimizer.type=sgd", "optimizer.momentum=0.9"}), "m");
+}
+
+TEST_F(HuggingFaceTest, RefusesWeightsThatAreNotFinite) {
+  exported();
+  rewrite([](auto& tensors, auto& values) {
+    EXPECT_EQ(tensors[1].name, "transformer.wpe.weight");
+    values[1][7] = std::numeric_limits<float>::infinity();
+    values[1][9] = std::numeric_limits<float>::quiet_NaN();
+  });
+  EXPECT_EQ(import_problem(),
+            "'out/model.safetensors': tensor 'transformer.wpe.weight' [5, 6] has 2 elements that "
+            "are not finite, the first inf at 7: a run that starts from it has no loss that is a "
+            "number");
+}
+
+TEST_F(HuggingFaceTest, EveryErrorNamesTheFile) {
+  exported();
+  const std::string config = read_file(folder_ / "out/config.json");
+  const std::string weights = read_file(folder_ / "out/model.safetensors");
+  const std::size_t header = weights.find("}}}") + 3;
+  std::mt19937 random(1234);
+  const std::vector<std::string> pieces = {"0",    "-1",   "1e9",  "2147483647", "1e999",
+                                           "null", "\"\"", "true", "{",          "}",
+                                           "[",    "]",    ",",    "9.5"};
+  const auto change = [&](std::string text, std::size_t end) {
+    const std::size_t at = random() % end;
+    if (random() % 2 == 0)
+      text[at] = static_cast<char>(random());
+    else
+      text.replace(at, 1, pieces[random() % pieces.size()]);
+    return text;
+  };
+  int errors = 0;
+  for (int i = 0; i < 400; ++i) {
+    file("out/config.json", i % 2 == 0 ? change(config, config.size()) : config);
+    file("out/model.safetensors", i % 2 == 1 ? change(weights, header) : weights);
+    const std::string problem =
+        message_of<Error>([&] { import_model(folder_ / "out", folder_ / "bad.h5", {}); });
+    fs::remove(folder_ / "bad.h5");
+    if (problem.empty()) continue;
+    ++errors;
+    EXPECT_NE(problem.find(folder_.string()), std::string::npos) << i << ": " << problem;
+  }
+  EXPECT_GT(errors, 200);
 }
 
 TEST_F(HuggingFaceTest, ReadsWhatTransformersWrites) {

@@ -131,6 +131,11 @@ TEST(Recipes, SaysWhereEachKeyComesFrom) {
   has("  compute: fp32                       # the default of Megatron-LM\n");
   has("  vocab: 100                          # --vocab-size 100\n");
   has("#   --num-workers 2: samples are read by memory mapping\n");
+  ASSERT_EQ(result.notes.size(), 2u);
+  EXPECT_NE(
+      result.notes[0].find("--recompute-activations: Megatron-LM recomputes the core of attention"),
+      std::string::npos)
+      << result.notes[0];
   const deck::Key* key = deck::find_key("recompute.granularity");
   const bool built = key->built.empty() || std::find(key->built.begin(), key->built.end(),
                                                      "selective") != key->built.end();

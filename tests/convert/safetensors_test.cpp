@@ -1,6 +1,9 @@
 #include "convert/huggingface/safetensors.hpp"
 
+#include <sys/resource.h>
+
 #include <bit>
+#include <csignal>
 #include <cstring>
 
 #include "core/error.hpp"
@@ -58,6 +61,29 @@ TEST_F(SafetensorsTest, LeavesNothingUnfinished) {
     EXPECT_THROW(writer.write(std::vector<float>{1.0f}), InternalError);
     EXPECT_THROW(writer.finish(), InternalError);
   }
+  EXPECT_TRUE(fs::is_empty(folder_));
+}
+
+TEST_F(SafetensorsTest, LeavesNothingOnAFullDisk) {
+  rlimit before;
+  ASSERT_EQ(::getrlimit(RLIMIT_FSIZE, &before), 0);
+  const auto handler = std::signal(SIGXFSZ, SIG_IGN);
+  const rlimit small{1000, before.rlim_max};
+  ASSERT_EQ(::setrlimit(RLIMIT_FSIZE, &small), 0);
+  const fs::path path = folder_ / "a.safetensors";
+  // A header longer than the stream's buffer, then elements.
+  const std::string text = message_of<IoError>([&] {
+    SafetensorsWriter(path, {{std::string(100'000, 'a'), {1}}});
+  });
+  const std::string later = message_of<IoError>([&] {
+    SafetensorsWriter writer(path, {{"a", {100'000}}});
+    writer.write(std::vector<float>(100'000));
+    writer.finish();
+  });
+  ::setrlimit(RLIMIT_FSIZE, &before);
+  std::signal(SIGXFSZ, handler);
+  for (const std::string& problem : {text, later})
+    EXPECT_EQ(problem, "cannot write '" + path.string() + ".part': File too large");
   EXPECT_TRUE(fs::is_empty(folder_));
 }
 

@@ -173,6 +173,16 @@ class HuggingFace(RunTest):
         self.assertEqual(convert("hf", self.folder / "absent", target).code, IO)
         self.assertEqual(convert("hf", self.folder / "run", self.exported).code, IO)
         self.assertEqual(convert("hf", self.exported).code, USAGE)
+        self.assertEqual(convert("hf", self.exported, target, "third").code, USAGE)
+
+    def test_an_imported_model_starts_with_sgd(self):
+        imported = self.folder / "imported.h5"
+        # Overrides stand before the paths or after them, as the usage says.
+        result = convert("hf", "--deck", HERE / "tiny.yaml", f"data.train={dataset()}", "optimizer.type=sgd",
+                         self.exported, imported)
+        self.assertEqual(result.code, FINISHED, result)
+        self.pretrain("tuned", f"checkpoint.load={imported}", "train.iterations=2", "optimizer.type=sgd")
+        self.assertEqual(self.stop_event("tuned")["iteration"], 2)
 
 
 class Flags(RunTest):

@@ -21,9 +21,10 @@ struct ImportOptions {
 };
 
 /// Writes the weights at `from`, a folder or its .safetensors file, as the checkpoint `to` of
-/// iteration 0, with an optimizer that has seen nothing. fp16 and bf16 weights are widened exactly.
-/// Returns what to tell about it. Throws DataError for a file that is damaged, not GPT-2, or of
-/// another model than the deck's, IoError when `to` exists or cannot be written, DeckError.
+/// iteration 0, with the moments that the deck's optimizer keeps, all zero. fp16 and bf16 weights
+/// are widened exactly. Returns what to tell about it. Throws DataError for a file that is damaged,
+/// not GPT-2, of another model than the deck's, or has weights that are not finite, IoError when
+/// `to` exists or cannot be written, DeckError.
 std::string import_model(const std::filesystem::path& from, const std::filesystem::path& to,
                          const ImportOptions& options);
 

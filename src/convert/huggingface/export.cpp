@@ -46,12 +46,14 @@ std::string copy_vocabulary(const deck::Deck& deck, const fs::path& to) {
   const deck::Tokenizer& tokenizer = deck.data.tokenizer;
   if (tokenizer.type != deck::TokenizerType::gpt2)
     return "no tokenizer is written: transformers has none of this kind\n";
-  std::error_code error;
+  std::error_code error, ignored;
   fs::copy_file(*tokenizer.vocab, to / "vocab.json", fs::copy_options::overwrite_existing, error);
   if (!error)
     fs::copy_file(*tokenizer.merges, to / "merges.txt", fs::copy_options::overwrite_existing,
                   error);
   if (!error) return "vocab.json and merges.txt are the run's\n";
+  // A disk that is full leaves a part of one.
+  for (const char* part : {"vocab.json", "merges.txt"}) fs::remove(to / part, ignored);
   return fmt::format("no tokenizer is written: '{}', '{}': {}\n", *tokenizer.vocab,
                      *tokenizer.merges, error.message());
 }

@@ -59,7 +59,12 @@ deck::Deck plain_deck(const model::ModelConfig& config, const Source& source,
     text += fmt::format("data: {{tokenizer: {{type: gpt2, vocab: {}, merges: {}}}}}\n",
                         deck::write_text(fs::absolute(vocab).string()),
                         deck::write_text(fs::absolute(merges).string()));
-  return deck::parse(text, "imported", overrides, {.need_data = false});
+  try {
+    return deck::parse(text, "imported", overrides, {.need_data = false});
+  } catch (const DeckError& error) {
+    throw DataError("'{}' describes a model that no deck can: {}",
+                    (source.folder / "config.json").string(), error.what());
+  }
 }
 
 /// Throws DataError unless `deck` describes the model of `config`.
@@ -77,6 +82,28 @@ void check_model(const deck::Deck& deck, const model::ModelConfig& config, const
   check("model.vocab", deck.model.vocab.value_or(config.vocab), config.vocab);
   check("model.layernorm_eps", deck.model.layernorm_eps, config.layernorm_eps);
   check("model.embedding_layernorm", deck.model.embedding_layernorm, false);
+}
+
+/// What the deck's optimizer keeps for each parameter, as a checkpoint calls it.
+std::vector<std::string> moments_of(const deck::Deck& deck) {
+  if (deck.optimizer.type != deck::OptimizerType::sgd) return {"optimizer/m/", "optimizer/v/"};
+  if (deck.optimizer.momentum > 0) return {"optimizer/m/"};
+  return {};
+}
+
+/// Throws DataError for a weight that is NaN or infinite: from it no loss is a number.
+void check_finite(const std::vector<float>& values, const TensorEntry& entry,
+                  const fs::path& file) {
+  const auto is_finite = [](float value) { return std::isfinite(value); };
+  const auto bad = std::find_if_not(values.begin(), values.end(), is_finite);
+  if (bad == values.end()) return;
+  throw DataError(
+      "'{}': tensor '{}' {} has {} elements that are not finite, the first {} at {}: a run that "
+      "starts from it has no loss that is a number",
+      file.string(), entry.name, to_string(entry.shape),
+      values.size() -
+          static_cast<std::size_t>(std::count_if(values.begin(), values.end(), is_finite)),
+      *bad, bad - values.begin());
 }
 
 /// The tensor called `name` with or without the prefix; null when there is none.
@@ -128,6 +155,10 @@ std::string import_model(const fs::path& from, const fs::path& to, const ImportO
                               : deck::load(options.deck, options.overrides, {.need_data = false});
   check_model(deck, config, source.weights);
   const SafetensorsReader reader(source.weights);
+  // Before a table of so many parameters is made.
+  if (config.layers > static_cast<std::int64_t>(reader.entries().size()))
+    throw DataError("'{}': \"n_layer\" is {}, but '{}' has {} tensors", config_file.string(),
+                    config.layers, source.weights.string(), reader.entries().size());
   const std::vector<Counterpart> parts = counterparts(config);
   check_tensors(reader, parts);
 
@@ -136,7 +167,9 @@ std::string import_model(const fs::path& from, const fs::path& to, const ImportO
   std::int64_t elements = 0;
   for (const Counterpart& part : parts) {
     const Shape& shape = part.parameter.shape;
-    std::vector<float> values = reader.read(*find(reader, part.name));
+    const TensorEntry& entry = *find(reader, part.name);
+    std::vector<float> values = reader.read(entry);
+    check_finite(values, entry, source.weights);
     weights.push_back(part.transposed ? transpose(values, shape[1], shape[0]) : std::move(values));
     largest = std::max(largest, weights.back().size());
     elements += shape.size();
@@ -147,7 +180,7 @@ std::string import_model(const fs::path& from, const fs::path& to, const ImportO
   for (std::size_t i = 0; i < parts.size(); ++i)
     tensors.push_back(
         {"model/" + parts[i].parameter.name, parts[i].parameter.shape, weights[i].data()});
-  for (const char* moment : {"optimizer/m/", "optimizer/v/"})
+  for (const std::string& moment : moments_of(deck))
     for (const Counterpart& part : parts)
       tensors.push_back({moment + part.parameter.name, part.parameter.shape, zeros.data()});
   checkpoint::write_checkpoint(to, train::RunState{}.attributes(), deck::print_deck(deck), tensors);

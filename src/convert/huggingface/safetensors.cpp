@@ -158,7 +158,7 @@ std::vector<float> SafetensorsReader::read(const TensorEntry& entry) const {
 // ---------------------------------------------------------------------------- writing
 
 SafetensorsWriter::SafetensorsWriter(const std::filesystem::path& path, std::vector<Tensor> tensors)
-    : path_(path), unfinished_(path.string() + ".part"), tensors_(std::move(tensors)) {
+    : path_(path), unfinished_{path.string() + ".part"}, tensors_(std::move(tensors)) {
   nlohmann::ordered_json header;
   header["__metadata__"] = {{"format", "pt"}};
   std::uint64_t at = 0;
@@ -171,19 +171,20 @@ SafetensorsWriter::SafetensorsWriter(const std::filesystem::path& path, std::vec
   std::string text = header.dump();
   text.resize((text.size() + kLengthBytes - 1) / kLengthBytes * kLengthBytes, ' ');
   const std::uint64_t length = text.size();
-  file_.open(unfinished_, std::ios::binary | std::ios::trunc);
+  file_.open(unfinished_.path, std::ios::binary | std::ios::trunc);
   file_.write(reinterpret_cast<const char*>(&length), kLengthBytes);
   file_.write(text.data(), static_cast<std::streamsize>(text.size()));
   check();
 }
 
-SafetensorsWriter::~SafetensorsWriter() {
+SafetensorsWriter::Unfinished::~Unfinished() {
   std::error_code ignored;
-  if (!unfinished_.empty()) std::filesystem::remove(unfinished_, ignored);
+  if (!path.empty()) std::filesystem::remove(path, ignored);
 }
 
 void SafetensorsWriter::check() const {
-  if (!file_) throw IoError("cannot write '{}': {}", unfinished_.string(), std::strerror(errno));
+  if (!file_)
+    throw IoError("cannot write '{}': {}", unfinished_.path.string(), std::strerror(errno));
 }
 
 void SafetensorsWriter::write(std::span<const float> elements) {
@@ -203,13 +204,13 @@ void SafetensorsWriter::finish() {
                 tensors_.size());
   file_.close();
   check();
-  sync_path(unfinished_);
+  sync_path(unfinished_.path);
   std::error_code error;
-  std::filesystem::rename(unfinished_, path_, error);
+  std::filesystem::rename(unfinished_.path, path_, error);
   if (error)
-    throw IoError("cannot rename '{}' to '{}': {}", unfinished_.string(), path_.string(),
+    throw IoError("cannot rename '{}' to '{}': {}", unfinished_.path.string(), path_.string(),
                   error.message());
-  unfinished_.clear();
+  unfinished_.path.clear();
   sync_path(path_.has_parent_path() ? path_.parent_path() : std::filesystem::path("."));
 }
 

@@ -53,7 +53,8 @@ class SafetensorsReader {
   std::vector<TensorEntry> entries_;
 };
 
-/// Writes a file of fp32 tensors, one at a time, under a temporary name; finish() publishes it.
+/// Writes a file of fp32 tensors, one at a time, under a temporary name; finish() publishes it, and
+/// without it nothing is left.
 class SafetensorsWriter {
  public:
   /// A tensor to come.
@@ -64,8 +65,6 @@ class SafetensorsWriter {
 
   /// Writes the header of `tensors`. Throws IoError.
   SafetensorsWriter(const std::filesystem::path& path, std::vector<Tensor> tensors);
-  /// Removes what was not finished.
-  ~SafetensorsWriter();
   SafetensorsWriter(const SafetensorsWriter&) = delete;
 
   /// Writes the elements of the next tensor. Throws IoError; InternalError when their number is not
@@ -77,8 +76,14 @@ class SafetensorsWriter {
  private:
   void check() const;
 
+  /// The file under its temporary name, removed unless it was published.
+  struct Unfinished {
+    std::filesystem::path path;
+    ~Unfinished();
+  };
+
   std::filesystem::path path_;
-  std::filesystem::path unfinished_;
+  Unfinished unfinished_;  // before the stream: removed even where the header cannot be written
   std::vector<Tensor> tensors_;
   std::size_t written_ = 0;
   std::ofstream file_;

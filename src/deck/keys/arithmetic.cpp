@@ -103,8 +103,9 @@ void arithmetic_keys(std::vector<Key>& rows) {
           key(TRIREME_MEMBER(recompute.granularity))
               .by_default("none")
               .noted()
-              .help("What the backward pass computes again instead of keeping: layer norms "
-                    "(selective) or layers (full)."),
+              .help("What the backward pass recomputes instead of keeping: layer norms (selective; "
+                    "Megatron-LM's selective recomputes attention, whose scores are never kept "
+                    "here) or layers (full)."),
           key(TRIREME_MEMBER(recompute.method))
               .derived("uniform if full", if_full([](Recompute& recompute) {
                          recompute.method = RecomputeMethod::uniform;

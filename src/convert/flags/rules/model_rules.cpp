@@ -159,6 +159,13 @@ void apply_recompute_rules(Recipe& recipe) {
     draft.set("recompute.granularity", "selective", *selective);
   else if (old || method)
     draft.set("recompute.granularity", "full", old ? *old : *method);
+  const Given* chosen = granularity ? granularity : selective;
+  if (chosen && (chosen == selective || chosen->values[0] == "selective"))
+    draft.note(
+        chosen->place,
+        fmt::format("{}: Megatron-LM recomputes the core of attention, whose matrix of scores "
+                    "Trireme never keeps; Trireme's selective recomputes layer norms",
+                    chosen->text()));
   const bool recomputes = old || selective || granularity || method;
   const bool full = old || method || (granularity && granularity->values[0] == "full");
   const Given* layers = recipe.one_of("recompute-num-layers", "activations-checkpoint-num-layers");
