@@ -25,6 +25,24 @@ RECIPES = {
     "dlperf-1536x16": (1, 1),
 }
 
+# What the recipes say, where a deck of them might say something else.
+VALUES = {
+    "gpt2-345m-2gpu": {"train.iterations": "500", "data.split": "900,50,50", "parallel.zero": "0",
+                       "evaluate.every": "1000 iterations", "checkpoint.every": "10000 iterations",
+                       "log.tensorboard.enable": "false"},
+    "gpt2-345m-tp4": {"train.iterations": "500", "data.split": "900,50,50", "parallel.zero": "0",
+                      "batch.global": "9", "evaluate.every": "1000 iterations",
+                      "checkpoint.every": "10 iterations", "checkpoint.keep": "", "log.every": "10",
+                      "log.timers": "false"},
+    "gpt2-bigscience-10k": {"train.samples": "10000", "train.exit_interval": "100 iterations",
+                            "train.kill_switch": "/tmp/kill-switch", "train.exit_duration": "",
+                            "train.skip": "", "checkpoint.every": "50 iterations",
+                            "checkpoint.keep": "", "evaluate.every": "100 iterations",
+                            "log.timers": "true", "log.tensorboard.flush_every": "5"},
+    "gpt2-small": {"batch.global": "32", "train.iterations": "50"},
+    "gpt2-xl-a10x32": {"batch.global": "64", "parallel.partition": "0-11-8-8-8-8-5-0"},
+}
+
 # What makes a recipe small: heads as narrow as can be, and lengths that a few iterations see something of.
 SEQUENCE = ["model.sequence=32", "model.positions=32"]
 BYTES = ["data.tokenizer={type: bytes}", "data.tokenizer.vocab=", "data.tokenizer.merges="]
@@ -71,6 +89,13 @@ class Decks(unittest.TestCase):
                     commented = False
                 elif not words.endswith(":"):
                     self.assertTrue(commented, f"{deck}.yaml: {line}")
+
+    def test_values_are_the_recipes(self):
+        for deck, values in VALUES.items():
+            for key, value in values.items():
+                with self.subTest(deck, key=key):
+                    found = run("trireme-pretrain", f"inputs/{deck}.yaml", "--print-value", key)
+                    self.assertEqual((found.code, found.out), (FINISHED, value + "\n"), found)
 
     def plan(self, deck, *words):
         result = run("trireme-pretrain", f"inputs/{deck}.yaml", "--plan", *words)
