@@ -21,16 +21,67 @@ class Descriptor {
       : fd_(::open(path.c_str(), flags | O_CLOEXEC, 0644)) {
     if (fd_ < 0) throw IoError("cannot open '{}': {}", path.string(), std::strerror(errno));
   }
-  Descriptor(const Descriptor&) = delete;
-  ~Descriptor() { ::close(fd_); }
+  /// Takes over the open descriptor `fd`.
+  explicit Descriptor(int fd) : fd_(fd) {}
+  Descriptor(Descriptor&& other) noexcept : fd_(std::exchange(other.fd_, -1)) {}
+  ~Descriptor() {
+    if (fd_ >= 0) ::close(fd_);
+  }
   int get() const { return fd_; }
 
  private:
   int fd_;
 };
 
+/// What the file of `mode` is, for messages.
+const char* kind_of(mode_t mode) {
+  if (S_ISDIR(mode)) return "a directory";
+  if (S_ISFIFO(mode)) return "a FIFO";
+  if (S_ISCHR(mode) || S_ISBLK(mode)) return "a device";
+  return "something else";
+}
+
+/// Opens a regular file for reading. O_NONBLOCK keeps open() from waiting for the writer of a FIFO.
+Descriptor open_regular_file(const std::filesystem::path& path) {
+  Descriptor file(path, O_RDONLY | O_NONBLOCK);
+  struct stat status {};
+  if (::fstat(file.get(), &status) != 0)
+    throw IoError("cannot stat '{}': {}", path.string(), std::strerror(errno));
+  if (!S_ISREG(status.st_mode))
+    throw IoError("'{}' is not a regular file but {}", path.string(), kind_of(status.st_mode));
+  return file;
+}
+
+/// Reads until the end, or until there are more than `enough` bytes.
+std::string read_all(const Descriptor& file, const std::filesystem::path& path,
+                     std::size_t enough) {
+  std::string content;
+  char buffer[1 << 16];
+  while (content.size() <= enough) {
+    const ssize_t got = ::read(file.get(), buffer, sizeof buffer);
+    if (got < 0 && errno == EINTR) continue;
+    if (got < 0) throw IoError("cannot read '{}': {}", path.string(), std::strerror(errno));
+    if (got == 0) break;
+    content.append(buffer, static_cast<std::size_t>(got));
+  }
+  return content;
+}
+
+/// Opens a new file at `path`; a file or symbolic link that is there is removed first.
+Descriptor create_new_file(const std::filesystem::path& path) {
+  // Another process may write a file of the same name between the two calls.
+  constexpr int kAttempts = 3;
+  for (int attempt = 1;; ++attempt) {
+    ::unlink(path.c_str());
+    const int fd = ::open(path.c_str(), O_WRONLY | O_CREAT | O_EXCL | O_NOFOLLOW | O_CLOEXEC, 0644);
+    if (fd >= 0) return Descriptor(fd);
+    if (errno != EEXIST || attempt == kAttempts)
+      throw IoError("cannot create '{}': {}", path.string(), std::strerror(errno));
+  }
+}
+
 void write_and_sync(const std::filesystem::path& path, std::string_view content) {
-  const Descriptor file(path, O_WRONLY | O_CREAT | O_TRUNC);
+  const Descriptor file = create_new_file(path);
   while (!content.empty()) {
     const ssize_t put = ::write(file.get(), content.data(), content.size());
     if (put < 0 && errno == EINTR) continue;
@@ -44,18 +95,18 @@ void write_and_sync(const std::filesystem::path& path, std::string_view content)
 }  // namespace
 
 std::string read_file(const std::filesystem::path& path, std::size_t enough) {
-  const Descriptor file(path, O_RDONLY);
-  std::string content;
-  char buffer[1 << 16];
-  while (content.size() <= enough) {
-    const ssize_t got = ::read(file.get(), buffer, sizeof buffer);
-    if (got < 0 && errno == EINTR) continue;
-    if (got < 0) throw IoError("cannot read '{}': {}", path.string(), std::strerror(errno));
-    if (got == 0) break;
-    content.append(buffer, static_cast<std::size_t>(got));
-  }
+  return read_all(Descriptor(path, O_RDONLY), path, enough);
+}
+
+std::string read_regular_file(const std::filesystem::path& path, std::size_t limit) {
+  std::string content = read_all(open_regular_file(path), path, limit);
+  if (content.size() > limit)
+    throw IoError("'{}' is too large: more than {} are not read from such a file", path.string(),
+                  human_bytes(static_cast<double>(limit)));
   return content;
 }
+
+void require_regular_file(const std::filesystem::path& path) { open_regular_file(path); }
 
 void write_file_atomically(const std::filesystem::path& path, std::string_view content) {
   const std::filesystem::path temporary = path.string() + ".part";
@@ -80,11 +131,10 @@ void sync_path(const std::filesystem::path& path) {
 }
 
 MappedFile::MappedFile(const std::filesystem::path& path) {
-  const Descriptor file(path, O_RDONLY);
+  const Descriptor file = open_regular_file(path);
   struct stat status {};
   if (::fstat(file.get(), &status) != 0)
     throw IoError("cannot stat '{}': {}", path.string(), std::strerror(errno));
-  if (!S_ISREG(status.st_mode)) throw IoError("'{}' is not a regular file", path.string());
   size_ = static_cast<std::size_t>(status.st_size);
   if (size_ == 0) return;
   void* mapped = ::mmap(nullptr, size_, PROT_READ, MAP_SHARED, file.get(), 0);

@@ -9,13 +9,27 @@
 
 namespace trireme {
 
+/// Default limit of read_regular_file(): no script, vocabulary or tokenizer model comes near it.
+inline constexpr std::size_t kMaxInputBytes = std::size_t{256} << 20;
+
 /// The whole file as bytes; of one that has more than `enough`, as an endless device, somewhat more
 /// than so many. Throws IoError that names the file and the system's reason.
 std::string read_file(const std::filesystem::path& path,
                       std::size_t enough = std::numeric_limits<std::size_t>::max());
 
-/// Writes `content` under a temporary name beside `path`, syncs, and renames: a reader sees the old
-/// file or the new one, never a part. Throws IoError, and then leaves no part.
+/// The whole regular file at `path` as bytes: for input files that users name, where a FIFO would
+/// block and a device such as /dev/zero would never end. Throws IoError that names the file when it
+/// cannot be read, is not a regular file or has more than `limit` bytes.
+std::string read_regular_file(const std::filesystem::path& path,
+                              std::size_t limit = kMaxInputBytes);
+
+/// Throws IoError that names the file unless a regular file can be opened for reading at `path`:
+/// for libraries that open files themselves.
+void require_regular_file(const std::filesystem::path& path);
+
+/// Writes `content` to a new file `path`.part, syncs it and renames it to `path`: a reader sees the
+/// old file or the new one, never a part. A file or symbolic link that is already at `path`.part is
+/// replaced, never written through. Throws IoError, and then leaves no part.
 void write_file_atomically(const std::filesystem::path& path, std::string_view content);
 
 /// Flushes a file's or folder's data to the disk. Throws IoError.

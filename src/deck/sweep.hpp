@@ -53,6 +53,6 @@ using FileReader = std::function<std::string(const std::string& path)>;
 Sweep expand_sweep(
     std::string_view text, const std::string& filename,
     const std::vector<std::string>& overrides = {},
-    const FileReader& read = [](const std::string& path) { return read_file(path); });
+    const FileReader& read = [](const std::string& path) { return read_regular_file(path); });
 
 }  // namespace trireme::deck

@@ -55,7 +55,7 @@ BytePairEncoder::BytePairEncoder(const Vocabulary& vocabulary,
     byte_ids_[byte] = *id;
   }
 
-  const std::string content = read_file(merges);
+  const std::string content = read_regular_file(merges);
   std::string_view rest = content;
   std::int32_t rank = 0;
   for (int number = 1; !rest.empty(); ++number) {

@@ -12,7 +12,7 @@ namespace {
 class SentencePieceTokenizer : public Tokenizer {
  public:
   explicit SentencePieceTokenizer(const std::filesystem::path& model) {
-    const auto status = processor_.LoadFromSerializedProto(read_file(model));
+    const auto status = processor_.LoadFromSerializedProto(read_regular_file(model));
     if (!status.ok())
       throw DataError("{}: not a SentencePiece model: {}", model.string(), status.error_message());
     const int named = processor_.PieceToId(kEndOfText);

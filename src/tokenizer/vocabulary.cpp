@@ -8,7 +8,7 @@
 namespace trireme::tokenizer {
 
 Vocabulary::Vocabulary(const std::filesystem::path& path) : path_(path) {
-  const std::string content = read_file(path);
+  const std::string content = read_regular_file(path);
   const nlohmann::json json = nlohmann::json::parse(content, nullptr, /*allow_exceptions=*/false);
   if (!json.is_object())
     throw DataError("{}: not a vocabulary: expected one JSON object {{\"token\": id, ...}}",

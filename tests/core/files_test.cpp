@@ -1,9 +1,12 @@
 #include "core/files.hpp"
 
 #include <gtest/gtest.h>
+#include <sys/stat.h>
 
 #include <cstring>
 
+#include "../file_size_limit.hpp"
+#include "../message_of.hpp"
 #include "../scratch_folder.hpp"
 #include "core/error.hpp"
 
@@ -35,10 +38,37 @@ TEST_F(FilesTest, AFailedAtomicWriteLeavesNoPart) {
   std::filesystem::create_directories(folder_ / "taken" / "inside");
   EXPECT_THROW(write_file_atomically(folder_ / "taken", "x"), IoError);
   EXPECT_FALSE(std::filesystem::exists(folder_ / "taken.part"));
-  if (!std::filesystem::exists("/dev/full")) GTEST_SKIP() << "there is no /dev/full";
-  std::filesystem::create_symlink("/dev/full", folder_ / "a.part");
-  EXPECT_THROW(write_file_atomically(folder_ / "a", "x"), IoError);
-  EXPECT_FALSE(std::filesystem::is_symlink(folder_ / "a.part"));
+  const FileSizeLimit limit(100);
+  EXPECT_THROW(write_file_atomically(folder_ / "a", std::string(200, 'x')), IoError);
+  EXPECT_FALSE(std::filesystem::exists(folder_ / "a.part"));
+}
+
+TEST_F(FilesTest, AnAtomicWriteFollowsNoLink) {
+  write_file_atomically(folder_ / "target", "keep");
+  std::filesystem::create_symlink(folder_ / "target", folder_ / "a.part");
+  write_file_atomically(folder_ / "a", "new");
+  EXPECT_EQ(read_file(folder_ / "target"), "keep");
+  EXPECT_EQ(read_file(folder_ / "a"), "new");
+  EXPECT_FALSE(std::filesystem::is_symlink(folder_ / "a"));
+}
+
+TEST_F(FilesTest, OnlyRegularFilesOfAnExpectedSizeAreInput) {
+  write_file_atomically(folder_ / "a", "hello");
+  EXPECT_EQ(read_regular_file(folder_ / "a", 5), "hello");
+  const auto message = [&](const std::filesystem::path& path, std::size_t limit = 100) {
+    return message_of<IoError>([&] { read_regular_file(path, limit); });
+  };
+  EXPECT_EQ(message(folder_ / "a", 4), "'" + (folder_ / "a").string() +
+                                           "' is too large: more than 4 B are not read from such "
+                                           "a file");
+  const std::filesystem::path fifo = folder_ / "fifo";
+  ASSERT_EQ(::mkfifo(fifo.c_str(), 0600), 0);
+  EXPECT_EQ(message(fifo), "'" + fifo.string() + "' is not a regular file but a FIFO");
+  EXPECT_EQ(message(folder_), "'" + folder_.string() + "' is not a regular file but a directory");
+  EXPECT_EQ(message("/dev/zero"), "'/dev/zero' is not a regular file but a device");
+  EXPECT_THROW(MappedFile{fifo}, IoError);
+  EXPECT_THROW(require_regular_file(fifo), IoError);
+  require_regular_file(folder_ / "a");
 }
 
 TEST_F(FilesTest, ErrorsNameTheFile) {
