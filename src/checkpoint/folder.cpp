@@ -53,7 +53,8 @@ std::string latest_name(const std::filesystem::path& folder) {
   const bool exists = std::filesystem::exists(file, error);
   if (error) throw IoError("cannot look for '{}': {}", file.string(), error.message());
   if (!exists) return "";
-  const std::string text = read_file(file);
+  constexpr std::size_t kMaxNameBytes = 4096;
+  const std::string text = read_regular_file(file, kMaxNameBytes);
   return text.substr(0, text.find_last_not_of(" \r\n") + 1);
 }
 
@@ -160,7 +161,11 @@ int leave_newer(const std::filesystem::path& path, std::int64_t iteration) {
   const std::filesystem::path folder = path.parent_path();
   if (latest_name(folder) != path.filename()) publish(path);
   std::vector<Step> newer = list_steps(folder);
-  std::erase_if(newer, [&](const Step& step) { return step.iteration <= iteration; });
+  std::erase_if(newer, [&](const Step& step) {
+    // A copy of an older checkpoint under a newer name is not newer than itself.
+    std::error_code gone;
+    return step.iteration <= iteration || std::filesystem::equivalent(step.path, path, gone);
+  });
   for (const Step& step : newer) rename_as_left(step.path);
   return static_cast<int>(newer.size());
 }

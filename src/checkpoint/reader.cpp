@@ -1,16 +1,14 @@
 #include "checkpoint/reader.hpp"
 
-#include <unistd.h>
-
 #include <algorithm>
 #include <array>
-#include <cerrno>
 #include <cstring>
 #include <utility>
 
 #include "checkpoint/checksum.hpp"
 #include "checkpoint/hdf5.hpp"
 #include "core/error.hpp"
+#include "core/files.hpp"
 #include "core/philox.hpp"
 
 namespace trireme::checkpoint {
@@ -185,6 +183,10 @@ TensorInfo read_info(hid_t file, const std::string& name) {
   const auto extent = [&](int axis) { return static_cast<std::int64_t>(extents[axis]); };
   info.shape = rank == 1 ? Shape{extent(0)} : Shape{extent(0), extent(1)};
 
+  if (std::find(extents.begin(), extents.begin() + rank, 0) != extents.begin() + rank)
+    throw hdf5::Failure(
+        fmt::format("its dataset '{}' {} has no elements", name, to_string(info.shape)));
+
   // Also keeps a foreign file from asking for more memory than it is long.
   const double expected = static_cast<double>(extents[0]) *
                           (rank == 2 ? static_cast<double>(extents[1]) : 1.0) *
@@ -202,8 +204,8 @@ TensorInfo read_info(hid_t file, const std::string& name) {
 
 Reader::Reader(const std::filesystem::path& path) : file_(std::make_unique<File>()), path_(path) {
   hdf5::silence();
-  if (::access(path.c_str(), R_OK) != 0)
-    throw IoError("cannot open '{}': {}", path.string(), std::strerror(errno));
+  require_regular_file(path);
+  header_.path = path;
   naming(path, [&] {
     file_->handle = TRIREME_HDF5_OPEN(H5Fclose, H5Fopen, path.c_str(), H5F_ACC_RDONLY,
                                       hdf5::file_access().get());
@@ -251,9 +253,11 @@ void Reader::read_whole(const std::string& name, DType dtype, void* data) const 
 template <typename T>
 const T& Header::get(const std::string& name) const {
   const auto found = attributes.find(name);
-  if (found == attributes.end()) throw DataError("the checkpoint has no attribute '{}'", name);
+  if (found == attributes.end())
+    throw DataError("'{}': the checkpoint has no attribute '{}'", path.string(), name);
   const T* value = std::get_if<T>(&found->second);
-  if (!value) throw DataError("the checkpoint's attribute '{}' has another type", name);
+  if (!value)
+    throw DataError("'{}': the checkpoint's attribute '{}' has another type", path.string(), name);
   return *value;
 }
 template const std::int64_t& Header::get(const std::string&) const;

@@ -36,9 +36,10 @@ struct Header {
   Attributes attributes;
   std::string deck;
   std::vector<TensorInfo> tensors;  ///< by name, numbers in names by value
+  std::filesystem::path path;       ///< of the file, for messages
 
-  /// The attribute `name` as a T (std::int64_t, double or std::string). Throws DataError when it is
-  /// absent or of another type.
+  /// The attribute `name` as a T (std::int64_t, double or std::string). Throws DataError that names
+  /// the file when it is absent or of another type.
   template <typename T>
   const T& get(const std::string& name) const;
   /// The tensor `name`, null when there is none.

@@ -1,5 +1,8 @@
 #include "checkpoint/folder.hpp"
 
+#include <sys/stat.h>
+
+#include "../message_of.hpp"
 #include "core/error.hpp"
 #include "core/files.hpp"
 #include "one_rank.hpp"
@@ -93,6 +96,31 @@ TEST_F(FolderTest, NewerStepsAreLeftForGood) {
   remove_unfinished(folder_);
   EXPECT_TRUE(std::filesystem::exists(folder_ / "step-00000030.h5.left"));
   EXPECT_EQ(leave_newer(older, 10), 0);
+}
+
+TEST_F(FolderTest, ACopyUnderANewerNameIsNotNewerThanItself) {
+  const std::filesystem::path older = save_step(10);
+  const std::filesystem::path copy = step_path(folder_, 20);
+  std::filesystem::copy(older, copy);
+  save_step(30);
+  EXPECT_EQ(leave_newer(copy, 10), 1);
+  EXPECT_EQ(iterations(), (std::vector<std::int64_t>{10, 20}));
+  EXPECT_EQ(find_latest(folder_)->path, copy);
+}
+
+TEST_F(FolderTest, ALatestThatIsNoRegularFileIsAnError) {
+  save_step(10);
+  const std::filesystem::path latest = folder_ / "latest";
+  std::filesystem::remove(latest);
+  ASSERT_EQ(::mkfifo(latest.c_str(), 0600), 0);
+  EXPECT_EQ(message_of<IoError>([&] { find_latest(folder_); }),
+            "'" + latest.string() + "' is not a regular file but a FIFO");
+  std::filesystem::remove(latest);
+  std::filesystem::create_symlink("/dev/zero", latest);
+  EXPECT_THROW(find_latest(folder_), IoError);
+  std::filesystem::remove(latest);
+  write_file_atomically(latest, std::string(5000, 'x'));
+  EXPECT_THROW(find_latest(folder_), IoError);
 }
 
 TEST_F(FolderTest, ACourseIsLeftBeforeItsStepsAreRenamed) {

@@ -1,10 +1,12 @@
 #include "checkpoint/reader.hpp"
 
 #include <hdf5.h>
+#include <sys/stat.h>
 
 #include <fstream>
 #include <random>
 
+#include "../message_of.hpp"
 #include "core/error.hpp"
 #include "core/files.hpp"
 #include "one_rank.hpp"
@@ -112,6 +114,35 @@ TEST_F(ReaderTest, ForeignHdf5FilesAreRefused) {
     H5Sclose(space);
   });
   expect_refused(path, "'vast' [1099511627776, 1024] stores 0 bytes");
+  save_step(3);
+  edit(path, [](hid_t file) {
+    const hsize_t extents[] = {0};
+    const hid_t space = H5Screate_simple(1, extents, nullptr);
+    H5Dclose(
+        H5Dcreate2(file, "void", H5T_IEEE_F32LE, space, H5P_DEFAULT, H5P_DEFAULT, H5P_DEFAULT));
+    H5Sclose(space);
+  });
+  expect_refused(path, "'void' [0] has no elements");
+}
+
+TEST_F(ReaderTest, MissingAttributesAreNamedWithTheFile) {
+  const std::filesystem::path path = save_step(3);
+  const Header header = read_header(path);
+  EXPECT_EQ(message_of<DataError>([&] { header.get<double>("absent"); }),
+            "'" + path.string() + "': the checkpoint has no attribute 'absent'");
+  EXPECT_EQ(message_of<DataError>([&] { header.get<double>("iteration"); }),
+            "'" + path.string() + "': the checkpoint's attribute 'iteration' has another type");
+}
+
+TEST_F(ReaderTest, OnlyRegularFilesAreOpened) {
+  std::filesystem::create_directories(folder_);
+  const std::filesystem::path fifo = folder_ / "fifo.h5", zeros = folder_ / "zeros.h5";
+  ASSERT_EQ(::mkfifo(fifo.c_str(), 0600), 0);
+  std::filesystem::create_symlink("/dev/zero", zeros);
+  EXPECT_EQ(message_of<IoError>([&] { Reader reader(fifo); }),
+            "'" + fifo.string() + "' is not a regular file but a FIFO");
+  EXPECT_EQ(message_of<IoError>([&] { Reader reader(zeros); }),
+            "'" + zeros.string() + "' is not a regular file but a device");
 }
 
 TEST_F(ReaderTest, NoFlippedByteGoesUnnoticed) {
