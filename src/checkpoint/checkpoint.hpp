@@ -44,21 +44,22 @@ struct LocalTensor {
 /// made when absent. `attributes` gains `format_version`; attributes and deck of rank 0 are
 /// written. The pieces lie in the memory of `memory`, null for the host's.
 ///
-/// Collective over `ranks`, which wait for each other longer than their timeout: as the tensors
-/// take on slow storage, too. Every rank passes the same tensors in the same order, each element of
-/// a tensor in a piece of exactly one owner. Throws, on every rank, IoError when the file cannot be
-/// written (the previous checkpoint stays), InternalError naming the tensor when ownership is
-/// wrong.
+/// Collective over `ranks`, which wait for each other as long as a rank writes and its bytes
+/// progress, however slowly. Every rank passes the same tensors in the same order, each element of
+/// a tensor in a piece of exactly one owner. Throws, on every rank, IoError with the file, the rank
+/// and the system's reason when the file cannot be written (the previous checkpoint stays),
+/// InternalError naming the tensor when ownership is wrong.
 void save(const std::filesystem::path& path, comm::MpiCommunicator& ranks,
           const Attributes& attributes, const std::string& deck,
           const std::vector<LocalTensor>& tensors, device::Backend* memory = nullptr);
 
-/// Finds out whether save() would have the permission and the room for `count` checkpoints of
-/// `tensors`, as far as that can be told before: makes the folder, clears it of .part files, and
-/// takes and gives back the space. Collective over `ranks`; the count of rank 0 counts. Throws
-/// IoError on every rank.
-void rehearse_save(const std::filesystem::path& path, comm::MpiCommunicator& ranks,
-                   const std::string& deck, const std::vector<LocalTensor>& tensors, int count = 1);
+/// Does what save() would do with `tensors`, so that what would fail then fails now: creates the
+/// folder, clears it of .part files, takes the room for `count` checkpoints, writes the file but
+/// for its elements, and writes and syncs a few bytes on every rank. Leaves none of it. Collective
+/// over `ranks`; the count of rank 0 counts. Throws IoError on every rank.
+void preflight_save(const std::filesystem::path& path, comm::MpiCommunicator& ranks,
+                    const std::string& deck, const std::vector<LocalTensor>& tensors,
+                    int count = 1);
 
 /// Fills the pieces of `tensors` from the file, written at any layout, and returns its header.
 /// The file must have exactly these tensors in the top-level groups that they name ("model",

@@ -39,19 +39,20 @@ void check_against(const Header& header, const std::vector<LocalTensor>& tensors
 
 Header load(const std::filesystem::path& path, comm::MpiCommunicator& ranks,
             const std::vector<LocalTensor>& tensors, device::Backend* memory) {
-  const comm::LongerPatience patience(ranks, slow_storage_seconds(tensors));
   check_tensors(ranks, tensors);
   HostView view(memory);
   Header header;
   // Each rank reads what it needs through a file of its own: nothing collective can hang on a
   // damaged file.
   comm::agree(ranks, [&] {
+    comm::WatchedWork work = ranks.work("reading '" + path.string() + "'");
     const Reader reader(path);
     check_against(reader.header(), tensors, path.string());
     for (const LocalTensor& tensor : tensors)
       for (const Piece& piece : tensor.pieces)
         view.write(piece.boxes, tensor.dtype, piece.data, [&](const Boxes& boxes, void* data) {
           reader.read(*reader.header().find(tensor.name), boxes, data);
+          work.note_progress();
         });
     header = reader.header();
   });

@@ -1,6 +1,5 @@
 #include "checkpoint/table.hpp"
 
-#include <cmath>
 #include <set>
 #include <string>
 
@@ -12,17 +11,29 @@
 namespace trireme::checkpoint {
 namespace {
 
-/// What busy network storage may come down to.
-constexpr double kSlowBytesPerSecond = 10e6;
+/// Of each tensor the checksums, then the counts, then the moments of the pieces that this rank
+/// owns.
+std::vector<std::uint64_t> own_sums(comm::MpiCommunicator& ranks,
+                                    const std::vector<LocalTensor>& tensors, HostView& view) {
+  comm::WatchedWork work = ranks.work("forming the checksums of a checkpoint");
+  const std::size_t n = tensors.size();
+  std::vector<std::uint64_t> sums(3 * n);
+  for (std::size_t i = 0; i < n; ++i) {
+    const LocalTensor& tensor = tensors[i];
+    for (const Piece& piece : tensor.pieces) {
+      if (!piece.owner) continue;
+      view.read(piece.boxes, tensor.dtype, piece.data, [&](const Boxes& boxes, const void* data) {
+        sums[i] += checksum(tensor.shape, tensor.dtype, boxes, data);
+        work.note_progress();
+      });
+      sums[n + i] += static_cast<std::uint64_t>(count_elements(piece.boxes));
+      sums[2 * n + i] += index_moment(tensor.shape, piece.boxes);
+    }
+  }
+  return sums;
+}
 
 }  // namespace
-
-double slow_storage_seconds(const std::vector<LocalTensor>& tensors) {
-  double bytes = 0.0;
-  for (const LocalTensor& tensor : tensors)
-    bytes += static_cast<double>(tensor.shape.size()) * static_cast<double>(size_of(tensor.dtype));
-  return std::ceil(bytes / kSlowBytesPerSecond);
-}
 
 void check_tensors(comm::MpiCommunicator& ranks, const std::vector<LocalTensor>& tensors) {
   std::string table;
@@ -46,18 +57,7 @@ std::vector<std::uint64_t> total_checksums(comm::MpiCommunicator& ranks,
                                            const std::vector<LocalTensor>& tensors,
                                            HostView& view) {
   const std::size_t n = tensors.size();
-  std::vector<std::uint64_t> sums(3 * n);  // checksums, then counts, then moments
-  for (std::size_t i = 0; i < n; ++i) {
-    const LocalTensor& tensor = tensors[i];
-    for (const Piece& piece : tensor.pieces) {
-      if (!piece.owner) continue;
-      view.read(piece.boxes, tensor.dtype, piece.data, [&](const Boxes& boxes, const void* data) {
-        sums[i] += checksum(tensor.shape, tensor.dtype, boxes, data);
-      });
-      sums[n + i] += static_cast<std::uint64_t>(count_elements(piece.boxes));
-      sums[2 * n + i] += index_moment(tensor.shape, piece.boxes);
-    }
-  }
+  std::vector<std::uint64_t> sums = own_sums(ranks, tensors, view);
   ranks.all_reduce_sum(sums.data(), sums.size());
   for (std::size_t i = 0; i < n; ++i) {
     const LocalTensor& tensor = tensors[i];

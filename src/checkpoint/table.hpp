@@ -19,8 +19,4 @@ void check_tensors(comm::MpiCommunicator& ranks, const std::vector<LocalTensor>&
 std::vector<std::uint64_t> total_checksums(comm::MpiCommunicator& ranks,
                                            const std::vector<LocalTensor>& tensors, HostView& view);
 
-/// Whole seconds that the elements of `tensors` take on slow storage, of 10 MB/s: so much longer do
-/// ranks wait for others that write or read them (comm::LongerPatience).
-double slow_storage_seconds(const std::vector<LocalTensor>& tensors);
-
 }  // namespace trireme::checkpoint

@@ -5,30 +5,13 @@
 
 #include "checkpoint/checksum.hpp"
 #include "checkpoint/hdf5.hpp"
-#include "checkpoint/skeleton.hpp"
+#include "checkpoint/metadata.hpp"
+#include "checkpoint/part_file.hpp"
+#include "checkpoint/room.hpp"
 #include "core/error.hpp"
 #include "core/files.hpp"
 
 namespace trireme::checkpoint {
-
-using hdf5::Handle;
-
-namespace {
-
-void write_elements(const std::filesystem::path& path, const std::vector<WholeTensor>& tensors) {
-  Handle file =
-      TRIREME_HDF5_OPEN(H5Fclose, H5Fopen, path.c_str(), H5F_ACC_RDWR, hdf5::file_access().get());
-  for (const WholeTensor& tensor : tensors) {
-    const Handle dataset =
-        TRIREME_HDF5_OPEN(H5Dclose, H5Dopen2, file.get(), tensor.name.c_str(), H5P_DEFAULT);
-    TRIREME_HDF5(H5Dwrite, dataset.get(), hdf5::memory_type(DType::f32), H5S_ALL, H5S_ALL,
-                 H5P_DEFAULT, tensor.data);
-  }
-  TRIREME_HDF5(H5Fflush, file.get(), H5F_SCOPE_GLOBAL);
-  file.close();
-}
-
-}  // namespace
 
 void write_checkpoint(const std::filesystem::path& path, const Attributes& attributes,
                       const std::string& deck, const std::vector<WholeTensor>& tensors) {
@@ -42,8 +25,14 @@ void write_checkpoint(const std::filesystem::path& path, const Attributes& attri
   const std::filesystem::path target = std::filesystem::absolute(path);
   const std::filesystem::path unfinished = target.string() + ".part";
   try {
-    write_skeleton(unfinished, attributes, deck, described, checksums);
-    write_elements(unfinished, tensors);
+    std::filesystem::remove(unfinished);
+    reserve_space(unfinished, upper_size(deck, described));
+    PartFile file(unfinished, [] {});
+    const std::vector<std::int64_t> offsets =
+        write_metadata(file, attributes, deck, described, checksums);
+    for (std::size_t i = 0; i < tensors.size(); ++i)
+      file.write({whole(tensors[i].shape)}, tensors[i].shape, sizeof(float), tensors[i].data,
+                 offsets[i]);
     sync_path(unfinished);
     std::filesystem::rename(unfinished, target);
     sync_path(target.parent_path());

@@ -47,12 +47,12 @@ Watchdog::~Watchdog() {
 
 void Watchdog::add(Watched& watched) {
   const std::lock_guard lock(mutex_);
-  watched_.push_back(&watched);
+  watched_.push_back({.watched = &watched});
 }
 
 void Watchdog::remove(Watched& watched) {
   const std::lock_guard lock(mutex_);
-  std::erase(watched_, &watched);
+  std::erase_if(watched_, [&](const Entry& entry) { return entry.watched == &watched; });
 }
 
 void Watchdog::set_roll_call(RollCall roll_call) {
@@ -73,8 +73,8 @@ ExitCode Watchdog::exit_code() {
 std::optional<Ranks> Watchdog::awaited() {
   const std::lock_guard lock(mutex_);
   std::optional<Ranks> all;
-  for (Watched* watched : watched_) {
-    const std::optional<Ranks> ranks = watched->awaited(Watched::Clock::now());
+  for (const Entry& entry : watched_) {
+    const std::optional<Ranks> ranks = entry.watched->awaited(Watched::Clock::now());
     if (!ranks) continue;
     if (!all) all.emplace();
     all->insert(all->end(), ranks->begin(), ranks->end());
@@ -82,33 +82,62 @@ std::optional<Ranks> Watchdog::awaited() {
   return all;
 }
 
+std::optional<Watched::Clock::duration> Watchdog::progress_due() {
+  const std::lock_guard lock(mutex_);
+  std::optional<Watched::Clock::duration> longest;
+  for (const Entry& entry : watched_) {
+    const auto due = entry.watched->progress_due(Watched::Clock::now());
+    if (due) longest = std::max(*due, longest.value_or(*due));
+  }
+  return longest;
+}
+
 void Watchdog::watch() {
   std::unique_lock lock(mutex_);
   while (!stopped_.wait_for(lock, kInterval, [this] { return stop_; })) {
     std::string text;
-    Watched* const watched = complainer(text);
-    if (!watched) continue;
-    const Ranks ranks = watched->awaited(Watched::Clock::now()).value_or(Ranks{});
+    const Entry* const first = complainer(text);
+    if (!first) continue;
+    const Watched* const watched = first->watched;
+    const Ranks ranks = first->watched->awaited(Watched::Clock::now()).value_or(Ranks{});
     lock.unlock();  // other ranks will ask what this one waits for
-    end_job(text, ranks);
+    const StallDiagnosis diagnosis = diagnose(ranks);
+    lock.lock();
+    Entry* const entry = still_complains(watched);
+    if (!entry) continue;
+    if (diagnosis.progress_due.count() > 0) {
+      entry->deferred_until = Watched::Clock::now() + diagnosis.progress_due;
+      continue;
+    }
+    lock.unlock();
+    end_job(text, diagnosis.text);
   }
 }
 
-Watched* Watchdog::complainer(std::string& text) {
-  for (Watched* watched : watched_)
-    if (text = watched->complaint(Watched::Clock::now()); !text.empty()) return watched;
+Watchdog::Entry* Watchdog::complainer(std::string& text) {
+  const auto now = Watched::Clock::now();
+  for (Entry& entry : watched_)
+    if (entry.deferred_until <= now)
+      if (text = entry.watched->complaint(now); !text.empty()) return &entry;
   return nullptr;
 }
 
-void Watchdog::end_job(const std::string& complaint, const Ranks& ranks) {
-  std::string culprits;
-  {
-    const std::lock_guard lock(roll_call_mutex_);
-    if (roll_call_ && !ranks.empty()) culprits = roll_call_(ranks);
-  }
+Watchdog::Entry* Watchdog::still_complains(const Watched* watched) {
+  for (Entry& entry : watched_)
+    if (entry.watched == watched)
+      return entry.watched->complaint(Watched::Clock::now()).empty() ? nullptr : &entry;
+  return nullptr;
+}
+
+StallDiagnosis Watchdog::diagnose(const Ranks& ranks) {
+  const std::lock_guard lock(roll_call_mutex_);
+  return roll_call_ && !ranks.empty() ? roll_call_(ranks) : StallDiagnosis{};
+}
+
+void Watchdog::end_job(const std::string& complaint, const std::string& diagnosis) {
   const std::string line =
       fmt::format("{}: {}: {}{}{}\n", program_invocation_short_name, process_identity(), complaint,
-                  culprits.empty() ? "" : "; ", culprits);
+                  diagnosis.empty() ? "" : "; ", diagnosis);
   std::fputs(line.c_str(), stderr);
   std::this_thread::sleep_for(kLastWords);
   const std::lock_guard lock(mutex_);
@@ -130,5 +159,27 @@ std::string WatchedCall::complaint(Clock::time_point now) {
 }
 
 std::optional<Ranks> WatchedCall::awaited(Clock::time_point) { return ranks_ ? *ranks_ : Ranks{}; }
+
+WatchedWork::WatchedWork(std::shared_ptr<Watchdog> watchdog, std::string what,
+                         Clock::duration timeout)
+    : watchdog_(std::move(watchdog)), what_(std::move(what)), timeout_(timeout) {
+  if (watchdog_) watchdog_->add(*this);
+}
+
+WatchedWork::~WatchedWork() {
+  if (watchdog_) watchdog_->remove(*this);
+}
+
+void WatchedWork::note_progress() { last_progress_ = Clock::now(); }
+
+std::string WatchedWork::complaint(Clock::time_point now) {
+  if (*progress_due(now) > Clock::duration::zero()) return "";
+  return fmt::format("{} made no progress for {} s (comm.timeout)", what_,
+                     std::chrono::duration<double>(timeout_).count());
+}
+
+std::optional<Watched::Clock::duration> WatchedWork::progress_due(Clock::time_point now) {
+  return last_progress_.load() + timeout_ - now;
+}
 
 }  // namespace trireme::comm

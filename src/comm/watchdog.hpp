@@ -1,6 +1,7 @@
 // Ends the job when communication fails or stalls while the program's own thread cannot see it.
 #pragma once
 
+#include <atomic>
 #include <chrono>
 #include <condition_variable>
 #include <functional>
@@ -29,19 +30,31 @@ class Watched {
   /// The ranks of which it waits for some at `now`, an empty list where they are not known; nothing
   /// while it waits for nobody. Called by any thread.
   virtual std::optional<Ranks> awaited(Clock::time_point now) = 0;
+  /// For work of this process that other ranks wait for: the time from `now` within which it must
+  /// progress, zero or less when it is stalled. Nothing for all else. Called by any thread.
+  virtual std::optional<Clock::duration> progress_due(Clock::time_point) { return std::nullopt; }
 };
 
 /// `seconds` as the clock counts them, a century at most: a time-out that nobody lives to see.
 Watched::Clock::duration to_duration(double seconds);
 
+/// Why ranks keep the others waiting.
+struct StallDiagnosis {
+  /// "no answer from rank 1 on node1"; "" when it is not known
+  std::string text;
+  /// Positive when a rank does work that progresses, such as writing a file: nothing is stalled,
+  /// and within this time the rank will have progressed again or be stalled.
+  Watched::Clock::duration progress_due{};
+};
+
 /// The process's watchdog: a thread that asks everything watched for complaints five times a
-/// second. On the first it prints the complaint with this process's rank and host, and ends all
-/// ranks.
+/// second. A complaint about a wait for other ranks counts only once none of them does work that
+/// progresses. On the first that counts it prints the complaint with this process's rank and host,
+/// and ends all ranks.
 class Watchdog {
  public:
-  /// Says which of the ranks that are waited for keep the others waiting: "no answer from rank 1 on
-  /// node1"; "" when it cannot tell.
-  using RollCall = std::function<std::string(const Ranks&)>;
+  /// Asks the ranks that are waited for.
+  using RollCall = std::function<StallDiagnosis(const Ranks&)>;
 
   /// The one of this process, started for its first owner and ended with its last.
   static std::shared_ptr<Watchdog> shared();
@@ -62,19 +75,29 @@ class Watchdog {
   ExitCode exit_code();
   /// The ranks of which this process waits for some; nothing while it waits for nobody.
   std::optional<Ranks> awaited();
+  /// The longest Watched::progress_due of this process's work; nothing while there is none.
+  std::optional<Watched::Clock::duration> progress_due();
 
  private:
+  struct Entry {
+    Watched* watched;
+    /// Until then complaints are deferred, because a rank that is waited for progresses.
+    Watched::Clock::time_point deferred_until{};
+  };
+
   void watch();
-  /// The one who complains first, null while nobody does; `text` gets the complaint.
-  Watched* complainer(std::string& text);
-  /// `ranks` are those that were waited for.
-  [[noreturn]] void end_job(const std::string& complaint, const Ranks& ranks);
+  /// The entry that complains first, null while none does; `text` gets the complaint.
+  Entry* complainer(std::string& text);
+  /// The entry of `watched` if it is still there and complains, else null.
+  Entry* still_complains(const Watched* watched);
+  StallDiagnosis diagnose(const Ranks& ranks);
+  [[noreturn]] void end_job(const std::string& complaint, const std::string& diagnosis);
 
   std::mutex mutex_;
   std::condition_variable stopped_;
   bool stop_ = false;
   ExitCode exit_code_ = ExitCode::internal;
-  std::vector<Watched*> watched_;
+  std::vector<Entry> watched_;
   std::mutex roll_call_mutex_;  ///< of the next, which makes other threads use the rest
   RollCall roll_call_;
   std::thread thread_;
@@ -108,6 +131,32 @@ class WatchedCall final : public Watched {
   const Clock::duration timeout_;
   const std::shared_ptr<const Ranks> ranks_;
   const Clock::time_point start_ = Clock::now();
+};
+
+/// Work of this rank that others wait for and that takes as long as its size demands, such as
+/// writing a checkpoint: while it progresses, no rank complains about waiting for it. A stall of
+/// the work as long as `timeout` ends the job.
+class WatchedWork final : public Watched {
+ public:
+  /// `what` is for messages: "writing '/runs/a/step-00000100.h5'". Without a watchdog the work is
+  /// not watched.
+  WatchedWork(std::shared_ptr<Watchdog> watchdog, std::string what, Clock::duration timeout);
+  ~WatchedWork() override;
+  WatchedWork(const WatchedWork&) = delete;
+  WatchedWork& operator=(const WatchedWork&) = delete;
+
+  /// Starts the time-out anew. Called by any thread.
+  void note_progress();
+
+  std::string complaint(Clock::time_point now) override;
+  std::optional<Ranks> awaited(Clock::time_point) override { return std::nullopt; }
+  std::optional<Clock::duration> progress_due(Clock::time_point now) override;
+
+ private:
+  const std::shared_ptr<Watchdog> watchdog_;
+  const std::string what_;
+  const Clock::duration timeout_;
+  std::atomic<Clock::time_point> last_progress_{Clock::now()};
 };
 
 }  // namespace trireme::comm

@@ -35,6 +35,16 @@ std::string on_rank_zero(comm::MpiCommunicator& world, const std::function<std::
   return text;
 }
 
+void throw_collectively(const std::function<void()>& work) {
+  try {
+    work();
+  } catch (const IoError& error) {
+    throw CollectiveError(error.code(), error.what());
+  } catch (const DataError& error) {
+    throw CollectiveError(error.code(), error.what());
+  }
+}
+
 void refuse(comm::MpiCommunicator& world, ExitCode code, const std::string& complaint) {
   if (world.all_reduce(complaint.empty() ? 0.0 : 1.0, comm::Reduce::max) == 0) return;
   const std::vector<std::string> all = world.all_gather_text(complaint);

@@ -22,6 +22,10 @@ std::string broadcast_text(comm::MpiCommunicator& world, std::string text);
 /// CollectiveError with the same message and code on every rank. Collective over `world`.
 std::string on_rank_zero(comm::MpiCommunicator& world, const std::function<std::string()>& work);
 
+/// Runs `work`, which throws the same IoError or DataError on every rank, and throws that as a
+/// CollectiveError: one rank prints it.
+void throw_collectively(const std::function<void()>& work);
+
 /// Throws CollectiveError with `code` on all ranks when the `complaint` of some is not empty: the
 /// first of these, with its rank and host, and how many more there are. Collective over `world`.
 void refuse(comm::MpiCommunicator& world, ExitCode code, const std::string& complaint);

@@ -118,8 +118,10 @@ data::GptDataset Trainer::open(data::Split split, std::int64_t samples) {
 }
 
 void Trainer::load() {
-  checkpoint::load(*options_.restart.checkpoint, *groups_.world,
-                   checkpoint::checkpoint_tensors(parameters_, optimizer_), &backend_);
+  throw_collectively([&] {
+    checkpoint::load(*options_.restart.checkpoint, *groups_.world,
+                     checkpoint::checkpoint_tensors(parameters_, optimizer_), &backend_);
+  });
   optimizer_.set_step(state_.applied_iterations);
   optimizer_.gather_weights();
   last_checkpoint_ = options_.restart.checkpoint;
@@ -143,7 +145,7 @@ StopReason Trainer::run() {
   const std::int64_t first_iteration = state_.iteration;
   const bool finished_before =
       groups_.world->all_reduce(options_.finished, comm::Reduce::max) > 0.0;
-  if (stop == StopReason::none && first_iteration < end_.iteration) rehearse_save();
+  if (stop == StopReason::none && first_iteration < end_.iteration) preflight_save();
   log_.start();
   while (stop == StopReason::none && state_.iteration < end_.iteration) {
     skip_data_if_due();
@@ -347,15 +349,17 @@ double Trainer::evaluate(data::Split split, const data::GptDataset& dataset, std
 
 // ---- checkpoints
 
-void Trainer::rehearse_save() {
+void Trainer::preflight_save() {
   if (!deck_.checkpoint.every && !deck_.checkpoint.at_end) return;
   const std::filesystem::path folder = checkpoint_folder(deck_);
   int count = 1;
   if (groups_.world->rank() == 0)
     count = most_new_checkpoints(deck_, state_.progress(), end_, checkpoint::list_steps(folder));
-  checkpoint::rehearse_save(checkpoint::step_path(folder, state_.iteration), *groups_.world,
-                            deck::print_deck(deck_),
-                            checkpoint::checkpoint_tensors(parameters_, optimizer_), count);
+  throw_collectively([&] {
+    checkpoint::preflight_save(checkpoint::step_path(folder, state_.iteration), *groups_.world,
+                               deck::print_deck(deck_),
+                               checkpoint::checkpoint_tensors(parameters_, optimizer_), count);
+  });
 }
 
 StopReason Trainer::save_if_due() {
@@ -380,8 +384,10 @@ StopReason Trainer::save() {
   const std::filesystem::path folder = checkpoint_folder(deck_);
   const std::filesystem::path path = checkpoint::step_path(folder, state_.iteration);
   timed(log_.timers(), Phase::save, [&] {
-    checkpoint::save(path, *groups_.world, state_.attributes(), deck::print_deck(deck_),
-                     checkpoint::checkpoint_tensors(parameters_, optimizer_), &backend_);
+    throw_collectively([&] {
+      checkpoint::save(path, *groups_.world, state_.attributes(), deck::print_deck(deck_),
+                       checkpoint::checkpoint_tensors(parameters_, optimizer_), &backend_);
+    });
   });
   last_checkpoint_ = path;
   saved_iteration_ = state_.iteration;

@@ -114,7 +114,7 @@ class Trainer {
   /// Makes the diagnosis that begins with `what` happened. Collective.
   StopReason diverged(const std::string& what);
   /// Finds what would keep the run from saving before it has trained for hours.
-  void rehearse_save();
+  void preflight_save();
   /// Saves where checkpoint.every asks for it, after bad iterations once there is a good one.
   StopReason save_if_due();
   /// Writes a checkpoint, unless the weights are not finite: then `diverged`.

@@ -1,5 +1,5 @@
 // Ranks of which one does not take part while others wait for it on the host.
-//   mpirun -n 3 mpi_stall slow|busy|patient|stopped|chain|circle|code|library|finalize
+//   mpirun -n 3 mpi_stall slow|busy|progress|work|stopped|chain|circle|code|library|finalize
 #include <csignal>
 #include <cstdio>
 #include <string_view>
@@ -30,13 +30,23 @@ void run(std::string_view scenario, MpiCommunicator& world) {
   } else if (scenario == "busy") {
     if (last) sleep_for(10 * kTimeout);
     world.barrier();
-  } else if (scenario == "patient") {
-    {
-      const LongerPatience patience(world, 20 * kTimeout);
-      if (last) sleep_for(1.5 * kTimeout);
-      world.barrier();
+  } else if (scenario == "progress") {
+    // The others wait as long as work progresses, and no longer once its rank is stopped.
+    if (last) {
+      WatchedWork work = world.work("writing a file");
+      for (int i = 0; i < 5; ++i) {
+        sleep_for(0.5 * kTimeout);
+        work.note_progress();
+      }
+      stop();
     }
-    if (last) stop();
+    world.barrier();
+  } else if (scenario == "work") {
+    // Work that hangs is named by its rank, which is not waiting for any other.
+    if (last) {
+      const WatchedWork work = world.work("writing a file");
+      sleep_for(10 * kTimeout);
+    }
     world.barrier();
   } else if (scenario == "stopped") {
     if (last) stop();

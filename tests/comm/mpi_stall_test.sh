@@ -31,7 +31,8 @@ host=$(hostname)
 barrier="rank 0 on $host: MPI_Barrier in group 'world', rank 0 of it, took longer than 2 s (comm.timeout)"
 ends slow 0 'finished'
 ends busy 70 "$barrier; rank 2 on $host answers, but waits for nobody"
-ends patient 70 "$barrier; no answer from rank 2 on $host"
+ends progress 70 "$barrier; no answer from rank 2 on $host"
+ends work 70 "rank 2 on $host: writing a file made no progress for 2 s (comm.timeout)"
 ends stopped 70 "$barrier; no answer from rank 2 on $host"
 ends code 75 "$barrier; no answer from rank 2 on $host"
 ends chain 70 "rank 0 on $host: .* group 'front', .*; no answer from rank 2 on $host"

@@ -155,21 +155,16 @@ void MpiCommunicator::set_timeout(double seconds) {
   patience_.timeout = to_duration(seconds);
   finalize_timeout = patience_.timeout;
   if (roll_call_ || size_ == 1) return;
-  const std::shared_ptr<Watchdog> watchdog = patience_.watchdog;
-  roll_call_ = std::make_unique<RollCall>(all_gather_text(host_name()),
-                                          [watchdog] { return watchdog->awaited(); });
-  watchdog->set_roll_call([this](const Ranks& ranks) { return roll_call_->take(ranks); });
+  roll_call_ = std::make_unique<RollCall>(all_gather_text(host_name()), patience_.watchdog);
+  patience_.watchdog->set_roll_call([this](const Ranks& ranks) { return roll_call_->take(ranks); });
 }
-
-LongerPatience::LongerPatience(MpiCommunicator& group, double seconds)
-    : patience_(group.patience_), before_(patience_.timeout) {
-  patience_.timeout += to_duration(seconds);
-}
-
-LongerPatience::~LongerPatience() { patience_.timeout = before_; }
 
 std::unique_ptr<WatchedCall> MpiCommunicator::watch(std::string_view what) const {
   return patience_.watch(what, name_, rank_);
+}
+
+WatchedWork MpiCommunicator::work(std::string what) const {
+  return WatchedWork(size_ > 1 ? patience_.watchdog : nullptr, std::move(what), patience_.timeout);
 }
 
 std::unique_ptr<MpiCommunicator> MpiCommunicator::world() {

@@ -44,21 +44,6 @@ struct Patience {
                                      int rank) const;
 };
 
-class MpiCommunicator;
-
-/// Lets calls of `group` wait `seconds` longer than its timeout, for the life of this: while ranks
-/// do what takes long and is no sign of a lost one, such as writing files.
-class LongerPatience {
- public:
-  LongerPatience(MpiCommunicator& group, double seconds);
-  ~LongerPatience();
-  LongerPatience(const LongerPatience&) = delete;
-
- private:
-  Patience& patience_;
-  const Watched::Clock::duration before_;
-};
-
 /// A communicator over host memory. Owns its MPI_Comm unless it is MPI_COMM_WORLD.
 class MpiCommunicator final : public Communicator {
  public:
@@ -83,6 +68,9 @@ class MpiCommunicator final : public Communicator {
   /// Holds a call of another library, which waits for this group's ranks, to the same time while
   /// the result lives. `what` is for the message.
   std::unique_ptr<WatchedCall> watch(std::string_view what) const;
+  /// Watches work of this rank that the others wait for while the result lives: they wait as long
+  /// as it progresses. `what` is for the message. In a group of one rank nothing is watched.
+  WatchedWork work(std::string what) const;
 
   const std::string& name() const override { return name_; }
   int rank() const override { return rank_; }
@@ -106,8 +94,6 @@ class MpiCommunicator final : public Communicator {
   std::vector<std::string> all_gather_text(const std::string& text);
 
  private:
-  friend class LongerPatience;
-
   MPI_Comm handle_;
   std::string name_;
   int rank_ = 0;

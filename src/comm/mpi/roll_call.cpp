@@ -24,8 +24,8 @@ constexpr std::size_t kMostNames = 8;
 
 }  // namespace
 
-RollCall::RollCall(std::vector<std::string> hosts, std::function<std::optional<Ranks>()> awaited)
-    : hosts_(std::move(hosts)), awaited_(std::move(awaited)) {
+RollCall::RollCall(std::vector<std::string> hosts, std::shared_ptr<Watchdog> watchdog)
+    : hosts_(std::move(hosts)), watchdog_(std::move(watchdog)) {
   TRIREME_MPI(MPI_Comm_dup(MPI_COMM_WORLD, &handle_));
   TRIREME_MPI(MPI_Comm_rank(handle_, &rank_));
   thread_ = std::thread([this] { serve(); });
@@ -94,8 +94,10 @@ RollCall::Answers RollCall::received_answers() {
 }
 
 RollCall::Answer RollCall::own_answer() const {
-  const std::optional<Ranks> ranks = awaited_();
-  Answer answer{.waits = ranks.has_value()};
+  const std::optional<Ranks> ranks = watchdog_->awaited();
+  const auto due = watchdog_->progress_due();
+  Answer answer{.waits = ranks.has_value(), .works = due.has_value()};
+  if (due) answer.progress_due = std::chrono::duration<double>(*due).count();
   if (!ranks) return answer;
   answer.count = static_cast<int>(std::min(ranks->size(), std::size(answer.ranks)));
   std::copy_n(ranks->begin(), answer.count, answer.ranks);
@@ -123,14 +125,27 @@ std::string RollCall::names(const Ranks& ranks) const {
   return text;
 }
 
-std::string RollCall::take(const Ranks& ranks) {
+std::string RollCall::describe_free(const Ranks& ranks, const Answers& answers) const {
+  const bool works =
+      std::ranges::any_of(ranks, [&](int rank) { return answers.at(rank).works != 0; });
+  if (works) return names(ranks) + ": file input or output makes no progress";
+  return names(ranks) + (ranks.size() > 1 ? " answer, but wait" : " answers, but waits") +
+         " for nobody";
+}
+
+StallDiagnosis RollCall::take(const Ranks& ranks) {
+  {
+    const std::lock_guard lock(mutex_);
+    answers_.clear();  // those of an earlier call are out of date
+  }
   std::set<int> asked{rank_};  // whether messages still travel at all
   asked.insert(ranks.begin(), ranks.end());
   Ranks next(asked.begin(), asked.end());
   for (int round = 0; round < kMostRounds && !next.empty(); ++round) {
     const Answers answers = answers_of(next);
-    if (!answers.contains(rank_)) return "";
+    if (!answers.contains(rank_)) return {};
     Ranks silent, free, others;
+    double progress_due = 0.0;
     for (const int rank : next) {
       const auto found = answers.find(rank);
       if (found == answers.end()) {
@@ -138,17 +153,17 @@ std::string RollCall::take(const Ranks& ranks) {
         continue;
       }
       const Answer& answer = found->second;
+      if (answer.works != 0) progress_due = std::max(progress_due, answer.progress_due);
       if (answer.waits == 0) free.push_back(rank);
       for (int i = 0; i < answer.count; ++i)
         if (asked.insert(answer.ranks[i]).second) others.push_back(answer.ranks[i]);
     }
-    if (!silent.empty()) return "no answer from " + names(silent);
-    if (!free.empty())
-      return names(free) + (free.size() > 1 ? " answer, but wait" : " answers, but waits") +
-             " for nobody";
+    if (!silent.empty()) return {.text = "no answer from " + names(silent)};
+    if (progress_due > 0.0) return {.progress_due = to_duration(progress_due)};
+    if (!free.empty()) return {.text = describe_free(free, answers)};
     next = std::move(others);
   }
-  return "all ranks that it waits for wait, too";
+  return {.text = "all ranks that it waits for wait, too"};
 }
 
 }  // namespace trireme::comm

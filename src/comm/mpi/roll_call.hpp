@@ -4,11 +4,10 @@
 #include <mpi.h>
 
 #include <condition_variable>
-#include <functional>
 #include <list>
 #include <map>
+#include <memory>
 #include <mutex>
-#include <optional>
 #include <string>
 #include <thread>
 #include <vector>
@@ -21,23 +20,27 @@ namespace trireme::comm {
 /// threads are stuck in: who is silent is stopped, or cannot be reached.
 class RollCall {
  public:
-  /// `hosts` are those of the world's ranks; `awaited` gives the ranks of which this process waits
-  /// for some, or nothing. Collective over MPI_COMM_WORLD.
-  RollCall(std::vector<std::string> hosts, std::function<std::optional<Ranks>()> awaited);
+  /// `hosts` are those of the world's ranks; `watchdog` knows which ranks this process waits for
+  /// and whether its work progresses. Collective over MPI_COMM_WORLD.
+  RollCall(std::vector<std::string> hosts, std::shared_ptr<Watchdog> watchdog);
   /// Collective, unless an exception is on its way.
   ~RollCall();
   RollCall(const RollCall&) = delete;
   RollCall& operator=(const RollCall&) = delete;
 
-  /// Who keeps `ranks` waiting, in words: those that do not answer, else those that wait for
-  /// nobody. When all of them wait, asks whom they wait for, and so on. "" when this process cannot
-  /// even ask itself. Takes at most some seconds; called by one thread at a time.
-  std::string take(const Ranks& ranks);
+  /// Which ranks keep `ranks` waiting: those that do not answer; else, unless one of them does work
+  /// that progresses, those that wait for no other rank. When all of them wait, asks the ranks that
+  /// they wait for, and so on. The text is "" when this process does not even answer itself. Takes
+  /// some seconds at most; called by one thread at a time.
+  StallDiagnosis take(const Ranks& ranks);
 
  private:
   /// What a rank says of itself, as bytes of a message.
   struct Answer {
     int waits;  ///< 0 while it waits for nobody
+    int works;  ///< 0 while it does no work that others wait for
+    /// Watchdog::progress_due() where `works`, in seconds
+    double progress_due;
     int count;  ///< of the next
     int ranks[64];
   };
@@ -56,11 +59,13 @@ class RollCall {
 
   /// The answers of `ranks` that come in time.
   Answers answers_of(const Ranks& ranks);
+  /// "rank 1 on node0, rank 3 on node1 answer, but wait for nobody"
+  std::string describe_free(const Ranks& ranks, const Answers& answers) const;
   /// "rank 1 on node0, rank 3 on node1 and 2 more"
   std::string names(const Ranks& ranks) const;
 
   const std::vector<std::string> hosts_;
-  const std::function<std::optional<Ranks>()> awaited_;
+  const std::shared_ptr<Watchdog> watchdog_;
   MPI_Comm handle_ = MPI_COMM_NULL;
   int rank_ = 0;
   std::list<Sent> sent_;  ///< of the thread

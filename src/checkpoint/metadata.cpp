@@ -1,8 +1,11 @@
-#include "checkpoint/skeleton.hpp"
+#include "checkpoint/metadata.hpp"
+
+#include <fmt/format.h>
 
 #include <set>
 
 #include "checkpoint/hdf5.hpp"
+#include "checkpoint/memory_file.hpp"
 #include "core/philox.hpp"
 
 namespace trireme::checkpoint {
@@ -62,13 +65,25 @@ void make_groups(hid_t file, const std::string& name, std::set<std::string>& mad
   }
 }
 
-}  // namespace
+/// Where the elements of `tensor` begin in the file.
+std::int64_t offset_of(hid_t dataset, const LocalTensor& tensor) {
+  const haddr_t offset = H5Dget_offset(dataset);
+  if (offset == HADDR_UNDEF)
+    throw hdf5::Failure(fmt::format("H5Dget_offset: no space is allocated for '{}' {}", tensor.name,
+                                    to_string(tensor.shape)));
+  return static_cast<std::int64_t>(offset);
+}
 
-void write_skeleton(const std::filesystem::path& path, const Attributes& attributes,
-                    const std::string& deck, const std::vector<LocalTensor>& tensors,
-                    const std::vector<std::uint64_t>& checksums) {
+/// write_metadata() to the file at `path`, which is created or replaced.
+std::vector<std::int64_t> write_hdf5(const std::string& path, const Attributes& attributes,
+                                     const std::string& deck,
+                                     const std::vector<LocalTensor>& tensors,
+                                     const std::vector<std::uint64_t>& checksums) {
+  const Handle access = hdf5::file_access();
+  // The default driver resolves symbolic links, and a file in memory has only such a path.
+  TRIREME_HDF5(H5Pset_fapl_stdio, access.get());
   Handle file = TRIREME_HDF5_OPEN(H5Fclose, H5Fcreate, path.c_str(), H5F_ACC_TRUNC,
-                                  timeless(H5P_FILE_CREATE).get(), hdf5::file_access().get());
+                                  timeless(H5P_FILE_CREATE).get(), access.get());
   Attributes all = attributes;
   all["format_version"] = kFormatVersion;
   for (const auto& [name, value] : all) write_attribute(file.get(), name, value);
@@ -78,6 +93,7 @@ void write_skeleton(const std::filesystem::path& path, const Attributes& attribu
   TRIREME_HDF5(H5Pset_alloc_time, creation.get(), H5D_ALLOC_TIME_EARLY);
   TRIREME_HDF5(H5Pset_fill_time, creation.get(), H5D_FILL_TIME_NEVER);
   std::set<std::string> groups;
+  std::vector<std::int64_t> offsets;
   for (std::size_t i = 0; i < tensors.size(); ++i) {
     const LocalTensor& tensor = tensors[i];
     make_groups(file.get(), tensor.name, groups);
@@ -86,8 +102,23 @@ void write_skeleton(const std::filesystem::path& path, const Attributes& attribu
                                              hdf5::file_type(tensor.dtype), space.get(),
                                              H5P_DEFAULT, creation.get(), H5P_DEFAULT);
     write_checksum(dataset.get(), checksums[i]);
+    offsets.push_back(offset_of(dataset.get(), tensor));
   }
   file.close();
+  return offsets;
+}
+
+}  // namespace
+
+std::vector<std::int64_t> write_metadata(PartFile& file, const Attributes& attributes,
+                                         const std::string& deck,
+                                         const std::vector<LocalTensor>& tensors,
+                                         const std::vector<std::uint64_t>& checksums) {
+  const MemoryFile memory;
+  const std::vector<std::int64_t> offsets =
+      write_hdf5(memory.path(), attributes, deck, tensors, checksums);
+  memory.copy_to(file);
+  return offsets;
 }
 
 }  // namespace trireme::checkpoint

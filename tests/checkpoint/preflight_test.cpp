@@ -23,27 +23,27 @@ class SmallDisk {
   inline static std::int64_t room_ = kEndless;
 };
 
-class RehearsalTest : public OneRankTest {
+class PreflightTest : public OneRankTest {
  protected:
-  void rehearse(int count) {
+  void preflight(int count) {
     const Holding holding(small_model(), Cut::first_rank, 0, 1);
-    rehearse_save(step_path(folder_, 10), *world_, kOneRankDeck, holding.tensors, count);
+    preflight_save(step_path(folder_, 10), *world_, kOneRankDeck, holding.tensors, count);
   }
 };
 
-TEST_F(RehearsalTest, FindsRoomForAllThatThereWillBeAtOnce) {
+TEST_F(PreflightTest, FindsRoomForAllThatThereWillBeAtOnce) {
   const auto size = static_cast<std::int64_t>(std::filesystem::file_size(save_step(10)));
   const std::int64_t room = 2 * (size + 131072);  // it asks for a little more than a file takes
   {
     const SmallDisk disk(room);
-    rehearse(1);
+    preflight(1);
   }
   {
     const SmallDisk disk(room);
-    rehearse(2);
+    preflight(2);
   }
   const SmallDisk disk(room);
-  const std::string message = message_of<IoError>([&] { rehearse(9); });
+  const std::string message = message_of<IoError>([&] { preflight(9); });
   EXPECT_NE(message.find("No space left on device; checkpoint.keep takes room for 9 more"),
             std::string::npos)
       << message;

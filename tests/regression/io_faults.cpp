@@ -1,0 +1,125 @@
+// A library to preload (LD_PRELOAD) that makes the storage of checkpoints fail: calls on files
+// whose names end in ".h5.part".
+//
+//   TRIREME_FAULT        eio: writes fail; short: writes take a part of the bytes, now and then
+//   none
+//                        but EINTR; emfile: no file can be opened; slow: writes take 50 ms each
+//   TRIREME_FAULT_RANK   of which rank; of all without it
+//   TRIREME_FAULT_AFTER  how many calls succeed first (0)
+#include <dlfcn.h>
+#include <fcntl.h>
+#include <unistd.h>
+
+#include <atomic>
+#include <cerrno>
+#include <cstdarg>
+#include <cstdlib>
+#include <cstring>
+#include <string>
+#include <string_view>
+#include <thread>
+
+namespace {
+
+using Write = ssize_t (*)(int, const void*, size_t);
+using WriteAt = ssize_t (*)(int, const void*, size_t, off64_t);
+using Open = int (*)(const char*, int, ...);
+
+std::string_view environment(const char* name) {
+  const char* text = std::getenv(name);
+  return text ? text : "";
+}
+
+std::string_view fault() {
+  static const std::string_view rank = environment("TRIREME_FAULT_RANK");
+  static const bool here = rank.empty() || rank == environment("OMPI_COMM_WORLD_RANK");
+  return here ? environment("TRIREME_FAULT") : "";
+}
+
+/// Whether the call that is about to happen comes after those that succeed.
+bool is_due() {
+  static std::atomic<int> left{std::atoi(std::string(environment("TRIREME_FAULT_AFTER")).c_str())};
+  return left-- <= 0;
+}
+
+bool is_part(std::string_view path) { return path.ends_with(".h5.part"); }
+
+bool is_part(int fd) {
+  char path[4096];
+  const std::string link = "/proc/self/fd/" + std::to_string(fd);
+  const ssize_t length = ::readlink(link.c_str(), path, sizeof path);
+  return length > 0 && is_part(std::string_view(path, static_cast<size_t>(length)));
+}
+
+/// Runs `call(count)`, which writes `count` bytes, or does what the fault says.
+template <typename Call>
+ssize_t write_with_faults(int fd, size_t count, const Call& call) {
+  if (fault().empty() || fault() == "emfile" || !is_part(fd) || !is_due()) return call(count);
+  if (fault() == "eio") {
+    errno = EIO;
+    return -1;
+  }
+  if (fault() == "short") {
+    static std::atomic<int> calls{0};
+    if (calls++ % 3 == 0) {
+      errno = EINTR;
+      return -1;
+    }
+    return call((count + 1) / 2);
+  }
+  if (fault() == "slow") std::this_thread::sleep_for(std::chrono::milliseconds(50));
+  return call(count);
+}
+
+template <typename Function>
+Function next(const char* name) {
+  return reinterpret_cast<Function>(::dlsym(RTLD_NEXT, name));
+}
+
+int open_with_faults(const char* name, const char* path, int flags, mode_t mode) {
+  if (fault() == "emfile" && is_part(path) && is_due()) {
+    errno = EMFILE;
+    return -1;
+  }
+  return next<Open>(name)(path, flags, mode);
+}
+
+mode_t mode_of(int flags, va_list arguments) {
+  return (flags & O_CREAT) != 0 ? va_arg(arguments, mode_t) : 0;
+}
+
+}  // namespace
+
+extern "C" {
+
+ssize_t write(int fd, const void* data, size_t count) {
+  return write_with_faults(fd, count, [&](size_t n) { return next<Write>("write")(fd, data, n); });
+}
+
+ssize_t pwrite(int fd, const void* data, size_t count, off_t offset) {
+  return write_with_faults(fd, count,
+                           [&](size_t n) { return next<WriteAt>("pwrite")(fd, data, n, offset); });
+}
+
+ssize_t pwrite64(int fd, const void* data, size_t count, off64_t offset) {
+  return write_with_faults(
+      fd, count, [&](size_t n) { return next<WriteAt>("pwrite64")(fd, data, n, offset); });
+}
+
+int open(const char* path, int flags, ...) {
+  va_list arguments;
+  va_start(arguments, flags);
+  const mode_t mode = mode_of(flags, arguments);
+  va_end(arguments);
+  return open_with_faults("open", path, flags, mode);
+}
+
+int open64(const char* path, int flags, ...) {
+  va_list arguments;
+  va_start(arguments, flags);
+  const mode_t mode = mode_of(flags, arguments);
+  va_end(arguments);
+  return open_with_faults("open64", path, flags, mode);
+}
+
+}  // extern "C"

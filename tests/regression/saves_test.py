@@ -1,0 +1,94 @@
+"""Storage that fails or hangs under a run: it ends at once with 74 and names the file, the rank and
+the reason, whichever rank has the fault and whether there is a checkpoint already; and a rank that
+hangs in a save is noticed as soon as one that hangs in a step.
+
+The environment also names the library that makes storage fail (TRIREME_IO_FAULTS). On two GPUs:
+TRIREME_DEVICE=cuda.
+"""
+
+import os
+import signal
+import time
+import unittest
+
+from runs import BIN, DEVICE, FINISHED, IO, MPIEXEC, RunTest, Started
+
+LIBRARY = os.environ["TRIREME_IO_FAULTS"]
+# Seconds; all waits of these runs are shorter unless something hangs.
+TIMEOUT = 10
+EVERY = ["train.iterations=3", "checkpoint.every=1", "parallel.tensor=2", "comm.timeout=60 seconds"]
+# Both ranks have half of the weights and moments: 0.3 GB, and 1.2 GB on GPUs.
+LARGE = ["model.layers=2", "model.heads=16", f"model.hidden={2048 if DEVICE == 'cuda' else 1024}",
+         "parallel.data=2", "batch.global=2", "train.iterations=2", "checkpoint.every=1"]
+
+
+class Saves(RunTest):
+    def start_with_fault(self, name, fault, *words, rank=None, after=0):
+        """Starts a run of two ranks, of which `rank`, or both, have the fault after some calls."""
+        settings = [f"LD_PRELOAD={LIBRARY}", f"TRIREME_FAULT={fault}",
+                    f"TRIREME_FAULT_AFTER={after}"]
+        if rank is not None:
+            settings.append(f"TRIREME_FAULT_RANK={rank}")
+        return Started([MPIEXEC, "--oversubscribe", "--bind-to", "none", "-n", "2", "env", *settings,
+                        BIN / "trireme-pretrain", *self.deck_words(name, *words)])
+
+    def fails_with(self, reason, fault, rank, after=0):
+        """A run in which `rank` has a fault ends soon with 74 and says why, once."""
+        began = time.monotonic()
+        with self.start_with_fault("run", fault, *EVERY, rank=rank, after=after) as started:
+            result = started.finish()
+        self.assertEqual(result.code, IO, result)
+        lines = [line for line in result.err.splitlines() if line.startswith("trireme-pretrain: ")]
+        self.assertEqual(len(lines), 1, result)
+        self.assertRegex(lines[0], rf"trireme-pretrain: cannot .*step-0000000\d\.h5\.part'.*{reason}")
+        self.assertLess(time.monotonic() - began, 30, result)
+        self.assertEqual(list((self.folder / "run" / "checkpoints").glob("*.part*")), [])
+
+    def test_errors_are_met_before_the_first_step(self):
+        self.fails_with(r"Input/output error.* \(rank 1 on ", "eio", rank=1)
+        self.assertEqual(self.events("run", "train"), [])
+        self.fails_with(r"Too many open files \(rank 1 on ", "emfile", rank=1)
+        self.assertEqual(self.events("run", "train"), [])
+        self.fails_with("Input/output error", "eio", rank=0)  # in HDF5
+        self.assertEqual(self.events("run", "train"), [])
+
+    def test_errors_of_a_save(self):
+        # One write, and one file opened, before training.
+        self.fails_with(r"Input/output error \(rank 1 on ", "eio", rank=1, after=5)
+        self.assertEqual(self.checkpoints("run"), [])
+        self.assertEqual(len(self.events("run", "train")), 1)
+
+    def test_errors_after_a_checkpoint_are_no_reason_to_run_again(self):
+        self.fails_with(r"Too many open files \(rank 1 on ", "emfile", rank=1, after=2)
+        self.assertEqual(self.checkpoints("run"), ["step-00000001.h5"])
+        self.inspect(self.latest("run"))
+
+    def test_short_writes_are_continued(self):
+        with self.start_with_fault("run", "short", *EVERY) as started:
+            result = started.finish()
+        self.assertEqual(result.code, FINISHED, result)
+        self.pretrain("whole", *EVERY, ranks=2)
+        self.assertEqual(self.inspect(self.latest("run"))["tensors"],
+                         self.inspect(self.latest("whole"))["tensors"])
+
+    def test_a_hang_in_a_save_is_noticed_in_time(self):
+        words = [*LARGE, f"comm.timeout={TIMEOUT} seconds"]
+        unfinished = self.folder / "run" / "checkpoints" / "step-00000001.h5.part"
+        with self.start_with_fault("run", "slow", *words) as started:
+            self.wait_until(unfinished.exists, started)
+            time.sleep(0.5)
+            ranks = started.children()
+            self.assertEqual(len(ranks), 2)
+            os.kill(ranks[1], signal.SIGSTOP)
+            began = time.monotonic()
+            result = started.finish()
+        seconds = time.monotonic() - began
+        print(f"\n  noticed after {seconds:.1f} s (comm.timeout {TIMEOUT} s)", end=" ", flush=True)
+        self.assertNotEqual(result.code, FINISHED, result)
+        self.assertRegex(result.err, "; no answer from rank 1 on ")
+        # Asking the ranks and ending them takes some seconds.
+        self.assertLess(seconds, 2.5 * TIMEOUT, result)
+
+
+if __name__ == "__main__":
+    unittest.main(verbosity=2)
