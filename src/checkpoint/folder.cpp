@@ -171,7 +171,8 @@ int leave_newer(const std::filesystem::path& path, std::int64_t iteration) {
 }
 
 void remove_unfinished(const std::filesystem::path& folder) {
-  // MPI-IO, too, makes files beside the one that it writes: step-00000020.h5.part.locktest.0.
+  // MPI-IO, through which earlier versions wrote, leaves files such as
+  // step-00000020.h5.part.locktest.0.
   for (const std::filesystem::path& file : list_files(folder))
     if ((file.filename().string() + ".").find(".part.") != std::string::npos) remove_file(file);
 }

@@ -56,7 +56,7 @@ void publish(const std::filesystem::path& path);
 /// how many were renamed. Throws IoError.
 int leave_newer(const std::filesystem::path& path, std::int64_t iteration);
 
-/// Deletes the unfinished files (.part, and what MPI-IO made beside them) of `folder`. Throws
+/// Deletes the unfinished files (.part, and those that MPI-IO made with them) of `folder`. Throws
 /// IoError.
 void remove_unfinished(const std::filesystem::path& folder);
 

@@ -230,6 +230,18 @@ TEST(SweepErrors, ZipsCasesAndFiles) {
                "sweep: {data.train: [a/b, a-b]}\n");
 }
 
+TEST(SweepErrors, AnEndlessFile) {
+  try {
+    expand_sweep("sweep: {file: /dev/zero}\n", "x.yaml");
+    ADD_FAILURE() << "/dev/zero was read";
+  } catch (const DeckError& error) {
+    EXPECT_NE(std::string(error.what())
+                  .find("sweep.file: '/dev/zero' is not a regular file but a device"),
+              std::string::npos)
+        << error.what();
+  }
+}
+
 TEST(SweepErrors, NothingToSweep) {
   const std::string line =
       "lr.yaml: the deck has no section 'sweep:' with values to try; 'trireme-sweep --help "

@@ -1,5 +1,6 @@
 // The choice of a tokenizer, and the simple ones.
 #include <gtest/gtest.h>
+#include <sys/stat.h>
 
 #include "fixture.hpp"
 
@@ -26,6 +27,24 @@ TEST(MakeTokenizer, ErrorsSayWhatIsWrong) {
             "the whitespace tokenizer needs a 'vocab' file");
   EXPECT_EQ(usage_error({"bytes", "", "", "m"}),
             "the bytes tokenizer has no use for a 'model' file ('m')");
+}
+
+TEST(MakeTokenizer, FilesAreRegular) {
+  const ScratchFolder scratch;
+  const std::string fifo = scratch.path() / "fifo";
+  ASSERT_EQ(::mkfifo(fifo.c_str(), 0600), 0);
+  const std::string problem = "' is not a regular file but a ";
+  const std::string vocab = test_data("gpt2/vocab.json");
+  for (const TokenizerSpec& spec : {TokenizerSpec{"whitespace", fifo, "", ""},
+                                    {"gpt2", fifo, test_data("gpt2/merges.txt"), ""},
+                                    {"gpt2", vocab, fifo, ""},
+                                    {"sentencepiece", "", "", fifo}})
+    EXPECT_EQ(message_of<IoError>([&] { make_tokenizer(spec); }), "'" + fifo + problem + "FIFO")
+        << spec.type;
+  EXPECT_EQ(message_of<IoError>([&] {
+              make_tokenizer({"sentencepiece", "", "", "/dev/zero"});
+            }),
+            "'/dev/zero" + problem + "device");
 }
 
 TEST(BytesTokenizer, KeepsAnyBytes) {

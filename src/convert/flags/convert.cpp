@@ -22,9 +22,10 @@ constexpr const char* kCommandLine = "command line";
 // More than any script or configuration has.
 constexpr std::size_t kMaxBytes = std::size_t{16} << 20;
 
-/// The text of a script or a configuration. Throws DataError for what is too large, as an endless
-/// device, and IoError.
+/// The text of a script or a configuration, which is a regular file. Throws DataError for what is
+/// too large, and IoError.
 std::string read_input(const fs::path& path) {
+  require_regular_file(path);
   std::string text = read_file(path, kMaxBytes);
   if (text.size() > kMaxBytes)
     throw DataError("'{}' has more than {}: it is no script or configuration", path.string(),
