@@ -13,7 +13,6 @@
 #include "train/devices.hpp"
 #include "train/non_finite.hpp"
 #include "train/restart.hpp"
-#include "train/stop.hpp"
 
 namespace trireme {
 namespace {
@@ -79,7 +78,8 @@ checkpoint::Header load_weights(const std::string& path, comm::Groups& groups,
     const std::string problem = train::find_non_finite(*groups.world, backend, store);
     if (!problem.empty())
       throw train::CollectiveError(
-          train::kDiverged, fmt::format("'{}' has weights that are not finite: {}", path, problem));
+          ExitCode::diverged,
+          fmt::format("'{}' has weights that are not finite: {}", path, problem));
     return header;
   };
   const DType dtype = parameters.dtype();
@@ -124,7 +124,7 @@ nlohmann::ordered_json perplexity(const DeckArguments& arguments,
                                  fmt::format("the {} split has no token to score", name_of(split)));
   if (!std::isfinite(sum.mean()))
     throw train::CollectiveError(
-        train::kDiverged,
+        ExitCode::diverged,
         fmt::format("the loss of '{}' on the {} split is not finite: the model has diverged", path,
                     name_of(split)));
   return {{"task", "perplexity"},

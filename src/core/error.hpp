@@ -19,6 +19,7 @@ enum class ExitCode : int {
   internal = 70,       ///< an internal check failed
   io = 74,             ///< input or output failed
   stopped_early = 75,  ///< stopped early with a checkpoint: run again
+  diverged = 76,       ///< training diverged, or weights or a loss are not finite: do not run again
   deck = 78,           ///< bad deck or layout
 };
 

@@ -5,8 +5,6 @@
 
 namespace trireme::train {
 
-constexpr ExitCode kDiverged{76};
-
 /// Why the training loop ended.
 enum class StopReason {
   none,           ///< it goes on
@@ -28,7 +26,7 @@ constexpr ExitCode exit_code(StopReason reason) {
     case StopReason::signal:
       return ExitCode::stopped_early;
     case StopReason::diverged:
-      return kDiverged;
+      return ExitCode::diverged;
     default:
       return ExitCode::success;
   }

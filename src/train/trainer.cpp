@@ -129,7 +129,7 @@ void Trainer::load() {
   previous_ = before_last_iteration(batches_, deck_.batch.global, state_.progress());
   if (!check_weights())
     throw CollectiveError(
-        kDiverged,
+        ExitCode::diverged,
         fmt::format("'{}' has weights that are not finite: {}; resume from an earlier checkpoint "
                     "(--restart PATH)",
                     options_.restart.checkpoint->string(),

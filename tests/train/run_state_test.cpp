@@ -82,6 +82,7 @@ TEST(Stop, OnlyStopsThatNobodyAskedForAreQueuedAgain) {
   for (const StopReason reason :
        {StopReason::exit_duration, StopReason::time_limit, StopReason::signal})
     EXPECT_EQ(exit_code(reason), ExitCode::stopped_early) << describe(reason);
+  EXPECT_EQ(exit_code(StopReason::diverged), ExitCode::diverged);
 }
 
 }  // namespace
