@@ -10,7 +10,7 @@ constexpr const char* kProgram = "trireme-bench gemm";
 constexpr const char* kUsage =
     "Usage: trireme-bench gemm [options]\n"
     "Times matrix products of GPTs: on the host against OpenBLAS's own sgemm, on a GPU cuBLASLt's\n"
-    "first choice against the fastest.\n\n";
+    "first choice against the fastest of its candidates and the own kernels.\n\n";
 
 }  // namespace
 

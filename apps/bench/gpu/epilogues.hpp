@@ -16,7 +16,7 @@ struct WithEpilogue {
   std::string name;
   std::int64_t m = 0, n = 0, k = 0;
   double separate_ms = 0.0;
-  double fused_ms = 0.0;  ///< 0 where cuBLASLt has no such kernel
+  double fused_ms = 0.0;  ///< 0 where there is no such kernel
   bool fused = false;     ///< whether training would run it in one kernel
 };
 

@@ -115,7 +115,8 @@ void print(const Meter& meter, const Settings& settings, const std::vector<Measu
   print(epilogues);
   fmt::print(
       "\nTFLOP/s in {} on {}: the kernel that cuBLASLt's heuristic puts first, and the fastest of "
-      "its candidates;\nthe product of 8192^3 runs at {:.0f} TFLOP/s; medians of {}\n",
+      "its candidates\nand the own kernels; the product of 8192^3 runs at {:.0f} TFLOP/s; medians "
+      "of {}\n",
       name_of(settings.dtype), meter.gpu().name, 1e-3 * meter.product_rate(), settings.repeats);
 }
 

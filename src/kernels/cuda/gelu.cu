@@ -1,37 +1,13 @@
-// The tanh form of the GELU, in the shape that the host backend computes it in: with
-// u = sqrt(2/pi) (x + 0.044715 x^3), gelu(x) = x/2 (1 + tanh(u)) = x s, where s = 1 / (1 + e) and
-// e = exp(-2u): one exponential, and no cancellation for negative x.
-//
 // Both passes are bound by bytes: forward reads and writes an element (4 bytes in half precision),
 // backward reads two and writes one (6); the column sums for dbias are made on the way.
 #include "kernels/gelu.hpp"
 
 #include "kernels/cuda/common/columns.cuh"
 #include "kernels/cuda/common/elementwise.cuh"
-#include "kernels/cuda/common/math.cuh"
+#include "kernels/cuda/common/gelu.cuh"
 
 namespace trireme::kernels::cuda {
 namespace {
-
-constexpr float kSlope = 1.5957691216057307f;  // 2 sqrt(2/pi)
-constexpr float kCubic = 0.044715f;
-
-/// e and s for results that are rounded to T.
-template <typename T>
-struct Gelu {
-  float square, e, s;
-
-  __device__ explicit Gelu(float x) : square(x * x) {
-    // Kept finite, so that e * s is 1 and not infinity * 0 far left, where gelu' is 0 anyway.
-    constexpr float kScale = -kSlope * kLog2E;
-    e = power_of_two<T>(fminf(x * (kScale + kScale * kCubic * square), 115.0f));
-    s = reciprocal<T>(1.0f + e);
-  }
-
-  __device__ float derivative(float x) const {
-    return s + e * s * s * (x * (kSlope + 3.0f * kSlope * kCubic * square));
-  }
-};
 
 template <typename T, int kWidth>
 struct GeluElements {

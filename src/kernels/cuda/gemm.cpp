@@ -12,8 +12,9 @@ namespace {
 /// The fastest of `candidates`, on random operands. Where there is no memory for those, A and B are
 /// those of `args`, and so is C if it is to be overwritten anyway; if it is not, the first
 /// candidate wins untimed.
-std::optional<Algorithm> fastest_of(const Matmul& matmul, const std::vector<Algorithm>& candidates,
-                                    const Gemm& args, const Context& context, bool warm) {
+std::optional<Algorithm> fastest_of(const Chooser& chooser, const Plan& plan,
+                                    const std::vector<Algorithm>& candidates, const Gemm& args,
+                                    const Context& context) {
   if (candidates.empty()) return std::nullopt;
   StandIns stand_ins(context);
   Gemm trial = args;
@@ -21,9 +22,9 @@ std::optional<Algorithm> fastest_of(const Matmul& matmul, const std::vector<Algo
   if (trial.beta != 0.0 && trial.c.data == args.c.data) return candidates.front();
   const Operands operands = operands_of(trial);
   const auto run = [&](std::size_t way) {
-    return matmul.run(candidates[way], operands, context) == CUBLAS_STATUS_SUCCESS;
+    return chooser.run(plan, candidates[way], operands, context) == CUBLAS_STATUS_SUCCESS;
   };
-  const auto winner = fastest(candidates.size(), run, context, warm);
+  const auto winner = fastest(candidates.size(), run, context, chooser.warm());
   return winner ? std::optional(candidates[*winner]) : std::nullopt;
 }
 
@@ -32,8 +33,8 @@ const Plan* plan_of(Chooser& chooser, const Product& product, const Gemm& args,
                     const Context& context) {
   check_workspace("gemm", context, kGemmWorkspace);
   if (product.bias && !aligned16(args.bias.data)) return nullptr;
-  const auto race = [&](const Matmul& matmul, const std::vector<Algorithm>& candidates) {
-    return fastest_of(matmul, candidates, args, context, chooser.warm());
+  const auto race = [&](const Plan& plan, const std::vector<Algorithm>& candidates) {
+    return fastest_of(chooser, plan, candidates, args, context);
   };
   return &chooser.plan(product, race);
 }
@@ -59,7 +60,7 @@ void GemmRunner::operator()(const Gemm& args, const Context& context) {
   if (product.m == 0 || product.n == 0) return;
   const Plan* const plan = plan_of(*chooser_, product, args, context);
   if (!plan || !plan->algorithm) return gemm_plain(args, context);
-  const cublasStatus_t status = plan->matmul->run(*plan->algorithm, operands_of(args), context);
+  const cublasStatus_t status = chooser_->run(*plan, *plan->algorithm, operands_of(args), context);
   if (status != CUBLAS_STATUS_SUCCESS) [[unlikely]]
     chooser_->library().check(status, to_string(product).c_str(), __FILE__, __LINE__);
 }

@@ -1,4 +1,4 @@
-// Matrix products on GPUs, through cuBLASLt.
+// GEMMs on GPUs, through cuBLASLt and own kernels for Hopper.
 #pragma once
 
 #include <memory>
@@ -13,25 +13,25 @@ namespace trireme::kernels::cuda {
 
 /// How a product gets its kernel.
 enum class GemmChoice {
-  timed,  ///< the fastest of cuBLASLt's candidates, timed on this GPU
+  timed,  ///< the fastest of cuBLASLt's candidates and the own kernels, timed on this GPU
   first,  ///< the candidate that cuBLASLt's heuristic puts first; to compare with
 };
 
 /// Where the GELU or the bias's gradient beside a product is computed.
 enum class Fusion {
   timed,   ///< in the product's kernel if that is faster, timed on this GPU; if products are timed
-  always,  ///< in the product's kernel wherever cuBLASLt has one; to compare with
+  always,  ///< in the product's kernel wherever there is one; to compare with
   never,   ///< in a kernel of its own; to compare with
 };
 
 class Chooser;
 
 /// Runs products with kernels that were chosen by timing: the first time that a product of given
-/// shape, transposes, types, alignment, beta and bias is asked for, cuBLASLt's candidates are timed
-/// on this GPU, and the fastest is kept in memory and in a file, keyed by GPU and library version.
-/// A kernel gives the same bits each time, two kernels for one product need not: runs that are to
-/// agree bit by bit share a file. Products that cuBLASLt has no kernel for, and those with a bias
-/// not aligned to 16 bytes, run on a plain one.
+/// shape, transposes, types, alignment, beta and bias is asked for, cuBLASLt's candidates and
+/// the own kernel, if there is one, are timed on this GPU, and the fastest is kept in memory and in
+/// a file, keyed by GPU and library version. A kernel gives the same bits each time, two kernels
+/// for one product need not: runs that are to agree bit by bit share a file. Products that cuBLASLt
+/// has no kernel for, and those with a bias not aligned to 16 bytes, run on a plain one.
 ///
 /// A GELU or a bias's gradient beside a product is timed, and its choice kept, in the same way: in
 /// the product's kernel, as its epilogue, against the fastest kernel for the product and one of its

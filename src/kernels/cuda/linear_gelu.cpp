@@ -66,7 +66,8 @@ struct Gradient {
   static Fused fused(const Args& args, const Context&) {
     return {.gemm = {.a = args.dy, .b = args.weight, .c = args.dup},
             .epilogue = Epilogue::gelu_gradient,
-            .aux = args.up};
+            .aux = args.up,
+            .sums = args.dbias};
   }
   static void after_fused(const Args& args, const Context& context) {
     bias_gradient({.dout = args.dup, .dbias = args.dbias}, context);

@@ -25,7 +25,8 @@ struct WeightGradient {
   static Fused fused(const Args& args, const Context& context) {
     return {.gemm = product(args),
             .epilogue = Epilogue::bias_gradient,
-            .aux = {context.workspace + kGemmWorkspace, DType::f32, {args.dbias.size()}}};
+            .aux = {context.workspace + kGemmWorkspace, DType::f32, {args.dbias.size()}},
+            .sums = args.dbias};
   }
   static void after_fused(const Args& args, const Context& context) {
     const Tensor sums = fused(args, context).aux;

@@ -30,25 +30,38 @@ Chooser::Chooser(std::string cache_path, GemmChoice choice, Fusion fusion)
 bool Chooser::warm() const { return timed_ > 0 && since_timed_.seconds() < kWarmSeconds; }
 
 const Plan& Chooser::make(const Product& product, const Race& race) {
-  Plan plan{.matmul = std::make_unique<Matmul>(library_, product), .algorithm = std::nullopt};
-  plan.algorithm = choose(*plan.matmul, product, race);
+  Plan plan{.product = product,
+            .matmul = std::make_unique<Matmul>(library_, product),
+            .algorithm = std::nullopt};
+  plan.algorithm = choose(plan, race);
   if (plan.algorithm == kSeparate) plan.algorithm.reset();
   if (plan.algorithm && product.epilogue != Epilogue::none) ++fused_;
   return plans_.emplace(product, std::move(plan)).first->second;
 }
 
-std::optional<Algorithm> Chooser::choose(const Matmul& matmul, const Product& product,
-                                         const Race& race) {
+cublasStatus_t Chooser::run(const Plan& plan, const Algorithm& algorithm, const Operands& operands,
+                            const Context& context) const {
+  if (!is_own(algorithm)) return plan.matmul->run(algorithm, operands, context);
+  own_.run(plan.product, operands, context);
+  return CUBLAS_STATUS_SUCCESS;
+}
+
+std::optional<Algorithm> Chooser::choose(const Plan& plan, const Race& race) {
+  const Product& product = plan.product;
+  std::vector<Algorithm> candidates;
   if (choice_ == GemmChoice::first) {
-    const std::vector<Algorithm> candidates = matmul.candidates();
+    candidates = plan.matmul->candidates();
     return candidates.empty() ? std::nullopt : std::optional(candidates.front());
   }
   const auto usable = [&](const Algorithm& algorithm) {
-    return algorithm == kSeparate ? product.epilogue != Epilogue::none : matmul.usable(algorithm);
+    if (algorithm == kSeparate) return product.epilogue != Epilogue::none;
+    return is_own(algorithm) ? own_.usable(product, algorithm) : plan.matmul->usable(algorithm);
   };
   const std::optional<Algorithm> noted = file_.find(product);
   if (noted && usable(*noted)) return noted;
-  const std::optional<Algorithm> winner = race(matmul, matmul.candidates());
+  candidates = plan.matmul->candidates();
+  for (const Algorithm& own : own_.candidates(product)) candidates.push_back(own);
+  const std::optional<Algorithm> winner = race(plan, candidates);
   since_timed_ = Stopwatch();
   if (!winner) return std::nullopt;
   ++timed_;

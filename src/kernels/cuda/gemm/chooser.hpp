@@ -1,4 +1,4 @@
-// Which of cuBLASLt's algorithms runs which product.
+// Which of cuBLASLt's algorithms, or which own kernel, runs which GEMM.
 #pragma once
 
 #include <functional>
@@ -10,6 +10,7 @@
 
 #include "core/clock.hpp"
 #include "kernels/cuda/gemm.hpp"
+#include "kernels/cuda/gemm/hopper/hopper_gemms.hpp"
 #include "kernels/cuda/gemm/matmul.hpp"
 #include "kernels/cuda/gemm/plans.hpp"
 
@@ -17,6 +18,7 @@ namespace trireme::kernels::cuda {
 
 /// How a product is run; without an algorithm, by other kernels.
 struct Plan {
+  Product product;
   std::unique_ptr<Matmul> matmul;
   std::optional<Algorithm> algorithm;
 };
@@ -27,9 +29,9 @@ class Chooser {
   /// As GemmRunner.
   Chooser(std::string cache_path, GemmChoice choice, Fusion fusion);
 
-  /// Finds the fastest algorithm among the library's candidates by running them: one of them,
-  /// kSeparate, or nothing when none runs.
-  using Race = std::function<std::optional<Algorithm>(const Matmul& matmul,
+  /// Finds the fastest algorithm among the candidates, the library's and own ones, by running them:
+  /// one of them, kSeparate, or nothing when none runs.
+  using Race = std::function<std::optional<Algorithm>(const Plan& plan,
                                                       const std::vector<Algorithm>& candidates)>;
 
   /// The plan for `product`. When it is new, and the file knows none that can be used, `race` is
@@ -39,6 +41,10 @@ class Chooser {
     const auto known = plans_.find(product);
     return known != plans_.end() ? known->second : make(product, race);
   }
+
+  /// Enqueues `algorithm`, the library's or an own one, for the plan's product.
+  cublasStatus_t run(const Plan& plan, const Algorithm& algorithm, const Operands& operands,
+                     const Context& context) const;
 
   /// Whether the GPU was under load until now, for the races before.
   bool warm() const;
@@ -51,9 +57,10 @@ class Chooser {
 
  private:
   const Plan& make(const Product& product, const Race& race);
-  std::optional<Algorithm> choose(const Matmul& matmul, const Product& product, const Race& race);
+  std::optional<Algorithm> choose(const Plan& plan, const Race& race);
 
   CublasLt library_;
+  HopperGemms own_;
   GemmPlans file_;
   GemmChoice choice_;
   Fusion fusion_;

@@ -19,6 +19,7 @@ struct Fused {
   Gemm gemm;
   Epilogue epilogue;
   Tensor aux;
+  Tensor sums = {};  ///< of fp32, what own kernels add their sums to
 };
 
 /// Whether cuBLASLt may have a kernel for it, and one that is worth asking for.
@@ -31,7 +32,7 @@ inline constexpr std::size_t kMostFused = 5;
 /// Runs an operation in its faster form. `Operation` says what the forms are, in static functions:
 ///   check(args, context)           throws InternalError on what it cannot run on
 ///   fused(args, context)           the product of the fused form: a Fused
-///   after_fused(args, context)     queues what is left to do after it
+///   after_fused(args, context)     queues what is left to do after cuBLASLt's epilogue
 ///   product(args)                  that of the separate form: a Gemm
 ///   after_product(args, context)   queues what is left to do after it
 ///   trial(args, stand_ins)         operands to time with; nothing where there is no memory for
@@ -51,12 +52,12 @@ class Forms {
     if (chooser_.fusion() == Fusion::never || !fusable(form)) return separate(args);
     Product product = product_of(form.gemm);
     product.epilogue = form.epilogue;
-    const auto race = [&](const Matmul& matmul, const std::vector<Algorithm>& candidates) {
-      return faster(matmul, candidates, args);
+    const auto race = [&](const Plan& plan, const std::vector<Algorithm>& candidates) {
+      return faster(plan, candidates, args);
     };
     const Plan& plan = chooser_.plan(product, race);
     if (!plan.algorithm) return separate(args);
-    const cublasStatus_t status = fused(*plan.matmul, *plan.algorithm, args);
+    const cublasStatus_t status = fused(plan, *plan.algorithm, args);
     if (status != CUBLAS_STATUS_SUCCESS) [[unlikely]]
       chooser_.library().check(status, to_string(product).c_str(), __FILE__, __LINE__);
   }
@@ -67,17 +68,19 @@ class Forms {
     Operation::after_product(args, context_);
   }
 
-  cublasStatus_t fused(const Matmul& matmul, const Algorithm& algorithm, const Args& args) {
+  cublasStatus_t fused(const Plan& plan, const Algorithm& algorithm, const Args& args) {
     const Fused form = Operation::fused(args, context_);
     Operands operands = operands_of(form.gemm);
     operands.aux = form.aux.data;
-    const cublasStatus_t status = matmul.run(algorithm, operands, context_);
-    if (status == CUBLAS_STATUS_SUCCESS) Operation::after_fused(args, context_);
+    operands.vector = static_cast<float*>(form.sums.data);
+    const cublasStatus_t status = chooser_.run(plan, algorithm, operands, context_);
+    if (status == CUBLAS_STATUS_SUCCESS && !is_own(algorithm))
+      Operation::after_fused(args, context_);
     return status;
   }
 
   /// The fastest of `candidates`, or kSeparate if the separate form takes part and wins.
-  std::optional<Algorithm> faster(const Matmul& matmul, const std::vector<Algorithm>& candidates,
+  std::optional<Algorithm> faster(const Plan& plan, const std::vector<Algorithm>& candidates,
                                   const Args& args) {
     if (candidates.empty()) return std::nullopt;
     const std::size_t separate_forms = chooser_.fusion() == Fusion::timed ? 1 : 0;
@@ -88,7 +91,7 @@ class Forms {
     if (!trial) return separate_forms > 0 ? kSeparate : candidates.front();
     const auto queue = [&](std::size_t way) {
       if (way >= separate_forms)
-        return fused(matmul, candidates[way - separate_forms], *trial) == CUBLAS_STATUS_SUCCESS;
+        return fused(plan, candidates[way - separate_forms], *trial) == CUBLAS_STATUS_SUCCESS;
       separate(*trial);
       return true;
     };

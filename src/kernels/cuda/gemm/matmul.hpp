@@ -25,6 +25,7 @@ struct Operands {
   const void* bias = nullptr;
   float beta = 0.0f;
   void* aux = nullptr;
+  float* vector = nullptr;  ///< what an own kernel adds its column or row sums to
 };
 
 Operands operands_of(const Gemm& args);

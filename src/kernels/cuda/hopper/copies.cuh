@@ -38,6 +38,35 @@ __device__ __forceinline__ void store_box(const CUtensorMap& map, const void* sh
       "r"(shared_address(shared)), "r"(x), "r"(y), "r"(z)
       : "memory");
 }
+
+/// The same for matrices: the box whose first element is at (column, row).
+__device__ __forceinline__ void tma_load(void* shared, const CUtensorMap& map, Barrier* barrier,
+                                         int column, int row) {
+  asm volatile(
+      "cp.async.bulk.tensor.2d.shared::cluster.global.tile.mbarrier::complete_tx::bytes [%0], "
+      "[%1, {%3, %4}], [%2];" ::"r"(shared_address(shared)),
+      "l"(&map), "r"(shared_address(barrier)), "r"(column), "r"(row)
+      : "memory");
+}
+/// Loads the box into the shared memory of every block of the cluster whose bit is set in `blocks`,
+/// at the same address in each; the barrier at `barrier`'s address in each counts the bytes.
+__device__ __forceinline__ void tma_load_multicast(void* shared, const CUtensorMap& map,
+                                                   Barrier* barrier, int column, int row,
+                                                   std::uint16_t blocks) {
+  asm volatile(
+      "cp.async.bulk.tensor.2d.shared::cluster.global.tile.mbarrier::complete_tx::bytes"
+      ".multicast::cluster [%0], [%1, {%3, %4}], [%2], %5;" ::"r"(shared_address(shared)),
+      "l"(&map), "r"(shared_address(barrier)), "r"(column), "r"(row), "h"(blocks)
+      : "memory");
+}
+__device__ __forceinline__ void tma_store(const CUtensorMap& map, const void* shared, int column,
+                                          int row) {
+  asm volatile(
+      "cp.async.bulk.tensor.2d.global.shared::cta.tile.bulk_group [%0, {%2, %3}], [%1];" ::"l"(
+          &map),
+      "r"(shared_address(shared)), "r"(column), "r"(row)
+      : "memory");
+}
 /// Closes a group of stores.
 __device__ __forceinline__ void commit_stores() {
   asm volatile("cp.async.bulk.commit_group;" ::: "memory");
@@ -45,6 +74,12 @@ __device__ __forceinline__ void commit_stores() {
 /// Waits until this thread's stores have read the shared memory.
 __device__ __forceinline__ void wait_stores_read() {
   asm volatile("cp.async.bulk.wait_group.read 0;" ::: "memory");
+}
+
+/// Waits until all but the last kLeft groups of this thread's stores have read the shared memory.
+template <int kLeft>
+__device__ __forceinline__ void tma_store_wait_read() {
+  asm volatile("cp.async.bulk.wait_group.read %0;" ::"n"(kLeft) : "memory");
 }
 
 /// Orders this thread's writes to shared memory before what tensor cores and bulk copies, started

@@ -50,6 +50,12 @@ __device__ __forceinline__ void hold(std::uint32_t (&registers)[kCount][4]) {
 #define TRIREME_NAMES_48 TRIREME_NAMES_40 ", %40, %41, %42, %43, %44, %45, %46, %47"
 #define TRIREME_NAMES_56 TRIREME_NAMES_48 ", %48, %49, %50, %51, %52, %53, %54, %55"
 #define TRIREME_NAMES_64 TRIREME_NAMES_56 ", %56, %57, %58, %59, %60, %61, %62, %63"
+#define TRIREME_NAMES_4 "%0, %1, %2, %3"
+#define TRIREME_NAMES_96                                                                    \
+  TRIREME_NAMES_64                                                                          \
+  ", %64, %65, %66, %67, %68, %69, %70, %71, %72, %73, %74, %75, %76, %77, %78, %79, %80, " \
+  "%81, %82, %83, %84, %85, %86, %87, %88, %89, %90, %91, %92, %93, %94, %95"
+#define TRIREME_REGISTERS_4 "+f"(c[0]), "+f"(c[1]), "+f"(c[2]), "+f"(c[3])
 #define TRIREME_REGISTERS_8(i)                                                                \
   "+f"(c[i]), "+f"(c[i + 1]), "+f"(c[i + 2]), "+f"(c[i + 3]), "+f"(c[i + 4]), "+f"(c[i + 5]), \
       "+f"(c[i + 6]), "+f"(c[i + 7])
@@ -59,6 +65,9 @@ __device__ __forceinline__ void hold(std::uint32_t (&registers)[kCount][4]) {
 #define TRIREME_REGISTERS_48 TRIREME_REGISTERS_40, TRIREME_REGISTERS_8(40)
 #define TRIREME_REGISTERS_56 TRIREME_REGISTERS_48, TRIREME_REGISTERS_8(48)
 #define TRIREME_REGISTERS_64 TRIREME_REGISTERS_56, TRIREME_REGISTERS_8(56)
+#define TRIREME_REGISTERS_96                                                                       \
+  TRIREME_REGISTERS_64, TRIREME_REGISTERS_8(64), TRIREME_REGISTERS_8(72), TRIREME_REGISTERS_8(80), \
+      TRIREME_REGISTERS_8(88)
 
 // One instruction for n = N: COUNT accumulators, the numbers of the operands that follow them.
 #define TRIREME_SHARED_PRODUCT(TYPE, N, COUNT, I0, I1, I2, I3, I4)                                \
@@ -102,26 +111,32 @@ __device__ __forceinline__ void hold(std::uint32_t (&registers)[kCount][4]) {
 /// [16, n] of T, n twice the number of accumulators a thread has. Operands in shared memory are
 /// told by descriptors: stored as [64, 16] and [n, 16], or with k as rows, [16, 64] and [16, n],
 /// where kTransposed. a in registers is a fragment as of mma.sync; there c is always added to.
+TRIREME_PRODUCTS(8, 4, 4, 5, 6, 7, 8, 9)
 TRIREME_PRODUCTS(64, 32, 32, 33, 34, 35, 36, 37)
 TRIREME_PRODUCTS(80, 40, 40, 41, 42, 43, 44, 45)
 TRIREME_PRODUCTS(96, 48, 48, 49, 50, 51, 52, 53)
 TRIREME_PRODUCTS(112, 56, 56, 57, 58, 59, 60, 61)
 TRIREME_PRODUCTS(128, 64, 64, 65, 66, 67, 68, 69)
+TRIREME_PRODUCTS(192, 96, 96, 97, 98, 99, 100, 101)
 
 #undef TRIREME_PRODUCTS
 #undef TRIREME_REGISTER_PRODUCT
 #undef TRIREME_SHARED_PRODUCT
+#undef TRIREME_REGISTERS_96
 #undef TRIREME_REGISTERS_64
 #undef TRIREME_REGISTERS_56
 #undef TRIREME_REGISTERS_48
 #undef TRIREME_REGISTERS_40
 #undef TRIREME_REGISTERS_32
 #undef TRIREME_REGISTERS_8
+#undef TRIREME_REGISTERS_4
+#undef TRIREME_NAMES_96
 #undef TRIREME_NAMES_64
 #undef TRIREME_NAMES_56
 #undef TRIREME_NAMES_48
 #undef TRIREME_NAMES_40
 #undef TRIREME_NAMES_32
+#undef TRIREME_NAMES_4
 
 #endif
 

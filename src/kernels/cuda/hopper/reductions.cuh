@@ -13,4 +13,10 @@ __device__ __forceinline__ void reduce_add(float4* to, float4 value) {
                : "memory");
 }
 
+__device__ __forceinline__ void reduce_add(float2* to, float2 value) {
+  asm volatile("red.relaxed.gpu.global.add.v2.f32 [%0], {%1, %2};" ::"l"(to), "f"(value.x),
+               "f"(value.y)
+               : "memory");
+}
+
 }  // namespace trireme::kernels::cuda

@@ -40,6 +40,7 @@ CUtensorMap make_tensor_map(DType dtype, void* data, const std::array<MapAxis, k
   return map;
 }
 
+template CUtensorMap make_tensor_map(DType, void*, const std::array<MapAxis, 2>&);
 template CUtensorMap make_tensor_map(DType, void*, const std::array<MapAxis, 3>&);
 template CUtensorMap make_tensor_map(DType, void*, const std::array<MapAxis, 4>&);
 

@@ -120,6 +120,8 @@ void dispatch_columns(std::int64_t n, Function&& function) {
       return function(std::integral_constant<int, 96>());
     case 112:
       return function(std::integral_constant<int, 112>());
+    case 192:
+      return function(std::integral_constant<int, 192>());
     default:
       return function(std::integral_constant<int, 128>());
   }
@@ -148,7 +150,7 @@ void multiply_once(const Tensor& a, Operand a_from, const Tensor& b, Operand b_f
           constexpr int kN = decltype(columns)::value;
           constexpr Operand kA = decltype(a_operand)::value, kB = decltype(b_operand)::value;
           if constexpr (kB != Operand::registers) {
-            launch(multiply<T, kN, kA, kB>, 1, 128, (64 + 2 * 128) * kPanelRowBytes,
+            launch(multiply<T, kN, kA, kB>, 1, 128, (64 + 3 * 64 + 64) * kPanelRowBytes,
                    context_of(stream), a.as<T>(), b.as<T>(), c.as<float>());
           }
         });

@@ -30,7 +30,7 @@ class HopperPrimitives : public ::testing::TestWithParam<DType> {
 TEST_P(HopperPrimitives, ProductsOfEveryShapeAndStorageAreExact) {
   const DType dtype = GetParam();
   constexpr int kM = 64, kK = 64;
-  for (const int n : {64, 80, 96, 112, 128}) {
+  for (const int n : {64, 80, 96, 112, 128, 192}) {
     const std::vector<double> a = small_integers(kM * kK, 1), b = small_integers(n * kK, 2);
     std::vector<double> expected(kM * n);
     for (int i = 0; i < kM; ++i)

@@ -1,0 +1,9 @@
+#include "kernels/cuda/gemm/hopper/launch.cuh"
+
+namespace trireme::kernels::cuda {
+
+void launch_forward_gelu(const HopperGemm& gemm, const Context& context) {
+  launch_gemm<TileEpilogue::gelu>(gemm, nullptr, context);
+}
+
+}  // namespace trireme::kernels::cuda

@@ -1,0 +1,106 @@
+// GEMMs for compute capability 9.0: persistent, warp-specialised, wgmma fed by TMA. A producer
+// thread fills a ring of stages; two consumer warpgroups multiply and run their epilogues in turn.
+// Source of the structure: CUTLASS 3, "KernelTmaWarpSpecializedPingpong" and "...Cooperative".
+#pragma once
+
+#include "kernels/cuda/gemm/hopper/epilogues.cuh"
+
+namespace trireme::kernels::cuda {
+
+#if defined(__CUDA_ARCH_FEAT_SM90_ALL)
+
+/// Named barriers, one for each consumer: it is its turn to multiply.
+inline constexpr int kTurnBarrier = 3;
+
+/// The units of one consumer of a block.
+template <typename T, typename Tile>
+__device__ __forceinline__ void multiply_units(const GemmMemory<Tile>& memory, const GemmMaps& maps,
+                                               const GemmParameters& p, int consumer,
+                                               const Position& position) {
+  using Epilogue = GemmEpilogue<T, Tile>;
+  Epilogue epilogue(memory, maps, p, consumer);
+  GemmAccumulators<T, Tile> accumulators;
+  unsigned steps_before = 0;
+  int turn = 0;
+  for (int index = position.cluster; index < p.schedule.units();
+       index += position.clusters, ++turn) {
+    const GemmUnit unit = p.schedule.unit(index);
+    const int steps = unit.end_step - unit.first_step;
+    const unsigned first_step = steps_before;
+    steps_before += steps;
+    if (Tile::kPingPong && turn % 2 != consumer) continue;
+    const int first_row = Tile::kPingPong ? 0 : consumer * Tile::kOwnRows;
+    const TilePlace place = place_of<Tile>(unit, position.rank, consumer);
+    // A full barrier tells a phase from the next, not from the one after that: a consumer may only
+    // wait for its first step when the other has seen the step before.
+    if (Tile::kPingPong && turn > 0) meet(kTurnBarrier + consumer, 256);
+    const auto issued = [&] {
+      if (Tile::kPingPong && index + position.clusters < p.schedule.units())
+        arrive_at_barrier(kTurnBarrier + (consumer ^ 1), 256);
+    };
+    if (Epilogue::Accumulators::kRowSums && unit.column == 0)
+      accumulators.template compute<Epilogue::Accumulators::kRowSums>(memory, first_step, steps,
+                                                                      first_row, issued);
+    else
+      accumulators.template compute<false>(memory, first_step, steps, first_row, issued);
+    if constexpr (accumulates(Tile::kEpilogue))
+      epilogue.accumulate(accumulators, place, unit);
+    else if constexpr (Tile::kEpilogue == TileEpilogue::gelu_gradient)
+      epilogue.gelu_gradient(accumulators, place);
+    else
+      epilogue.store(accumulators, place);
+  }
+  if (epilogue.lane == 0) wait_stores_read();
+}
+
+#endif
+
+/// One cluster for each kCluster SMs.
+template <typename T, typename Tile>
+__global__ void __launch_bounds__(Tile::kThreads, 1)
+    gemm_kernel(const __grid_constant__ GemmMaps maps, const __grid_constant__ GemmParameters p) {
+#if defined(__CUDA_ARCH_FEAT_SM90_ALL)
+  constexpr int kCluster = Tile::kCluster;
+  const GemmMemory<Tile> memory;
+  const Position position{.cluster = static_cast<int>(blockIdx.x / kCluster),
+                          .clusters = static_cast<int>(gridDim.x / kCluster),
+                          .rank = kCluster > 1 ? cluster_rank() : 0};
+  if (threadIdx.x == 0) {
+    prefetch_map(maps.a);
+    prefetch_map(maps.b);
+    memory.make_barriers();
+  }
+  if constexpr (Tile::kOnesBytes > 0) {
+    for (unsigned i = threadIdx.x; i < Tile::kOnesBytes / sizeof(T); i += Tile::kThreads)
+      reinterpret_cast<T*>(memory.ones())[i] = from_float<T>(1.0f);
+    publish_shared();
+  }
+  if constexpr (kCluster > 1)
+    cluster_sync();
+  else
+    __syncthreads();
+
+  // The same in all lanes of a warp, which the compiler would not know otherwise.
+  const int warpgroup = __shfl_sync(~0u, static_cast<int>(threadIdx.x / 128), 0);
+  if (warpgroup == 0) {
+    release_registers<24>();
+    const int warp = __shfl_sync(~0u, static_cast<int>(threadIdx.x / 32), 0);
+    if (threadIdx.x % 32 == 0) {
+      if (warp == 0) load_operands<Tile>(memory, maps, p.schedule, position);
+      if constexpr (Tile::kEpilogue == TileEpilogue::gelu_gradient)
+        if (warp >= 1 && warp <= Tile::kConsumers)
+          load_aux<Tile>(memory, maps.aux, p.schedule, position, warp - 1);
+    }
+    __syncwarp();
+    // The other blocks of the cluster may still be arriving at this one's barriers.
+    if constexpr (kCluster > 1) cluster_sync();
+  } else {
+    claim_registers<240>();
+    multiply_units<T, Tile>(memory, maps, p, warpgroup - 1, position);
+    __syncwarp();
+    if constexpr (kCluster > 1) cluster_sync();
+  }
+#endif
+}
+
+}  // namespace trireme::kernels::cuda

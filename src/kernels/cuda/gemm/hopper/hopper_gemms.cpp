@@ -1,0 +1,100 @@
+#include "kernels/cuda/gemm/hopper/hopper_gemms.hpp"
+
+#include <cuda_runtime_api.h>
+
+#include <limits>
+
+#include "core/cuda/check.hpp"
+#include "kernels/cuda/gemm/hopper/launchers.hpp"
+#include "kernels/cuda/workspace.hpp"
+
+namespace trireme::kernels::cuda {
+namespace {
+
+// In the first word of an algorithm: that it is an own one, and in its last byte the version of the
+// kernels. Another version may give other bits, and is timed again.
+constexpr std::uint64_t kOwn = 0x54726972656D6500;
+constexpr std::uint64_t kVersion = 1;
+constexpr Algorithm kOwnAlgorithm = {kOwn | kVersion};
+
+/// Turns that a kernel may take: 64 KiB of them.
+constexpr std::size_t kTurns = std::size_t{1} << 14;
+
+using Launcher = void (*)(const HopperGemm&, const Context&);
+
+/// The launcher for the transposes and the epilogue of `product`; null for those that have none.
+Launcher launcher_of(const Product& product) {
+  const bool forward = !product.transpose_a && product.transpose_b && !product.adds &&
+                       product.result == product.operands;
+  const bool input_gradient = !product.transpose_a && !product.transpose_b && !product.adds &&
+                              product.result == product.operands;
+  const bool weight_gradient =
+      product.transpose_a && !product.transpose_b && product.adds && product.result == DType::f32;
+  switch (product.epilogue) {
+    case Epilogue::none:
+      return forward ? launch_forward : weight_gradient ? launch_weight_gradient : nullptr;
+    case Epilogue::gelu:
+      return forward ? launch_forward_gelu : nullptr;
+    case Epilogue::gelu_gradient:
+      return input_gradient ? launch_gelu_gradient : nullptr;
+    case Epilogue::bias_gradient:
+      return weight_gradient ? launch_weight_bias_gradient : nullptr;
+  }
+  return nullptr;
+}
+
+bool fits(const Product& product) {
+  constexpr std::int64_t kMax = std::numeric_limits<int>::max() / 2;
+  if (product.operands != DType::bf16 && product.operands != DType::f16) return false;
+  for (const std::uint32_t alignment :
+       {product.alignment_a, product.alignment_b, product.alignment_c})
+    if (alignment < kLargestAlignment) return false;
+  // Rows of all matrices: [m, k] or [k, m], [n, k] or [k, n], [m, n].
+  for (const std::int64_t columns : {product.transpose_a ? product.m : product.k,
+                                     product.transpose_b ? product.k : product.n, product.n})
+    if (columns % 8 != 0) return false;
+  for (const std::int64_t size : {product.m, product.n, product.k})
+    if (size <= 0 || size > kMax) return false;
+  return true;
+}
+
+}  // namespace
+
+bool is_own(const Algorithm& algorithm) { return (algorithm[0] & ~std::uint64_t{0xFF}) == kOwn; }
+
+HopperGemms::HopperGemms() {
+  int device = 0;
+  cudaDeviceProp gpu;
+  TRIREME_CUDA(cudaGetDevice(&device));
+  TRIREME_CUDA(cudaGetDeviceProperties(&gpu, device));
+  if (gpu.major != 9 || gpu.minor != 0) return;
+  void* turns = nullptr;
+  TRIREME_CUDA(cudaMalloc(&turns, kTurns * sizeof(unsigned)));
+  turns_ = {static_cast<unsigned*>(turns), [](unsigned* memory) { cudaFree(memory); }};
+  TRIREME_CUDA(cudaMemset(turns, 0, kTurns * sizeof(unsigned)));
+  multiprocessors_ = gpu.multiProcessorCount;
+}
+
+std::vector<Algorithm> HopperGemms::candidates(const Product& product) const {
+  if (usable(product, kOwnAlgorithm)) return {kOwnAlgorithm};
+  return {};
+}
+
+bool HopperGemms::usable(const Product& product, const Algorithm& algorithm) const {
+  return multiprocessors_ > 1 && algorithm == kOwnAlgorithm && fits(product) &&
+         launcher_of(product) != nullptr &&
+         (!product.adds || weight_gradient_turns(product) <= kTurns) &&
+         (product.epilogue != Epilogue::gelu_gradient ||
+          gelu_gradient_partials(product) <= kGemmWorkspace);
+}
+
+void HopperGemms::run(const Product& product, const Operands& operands,
+                      const Context& context) const {
+  launcher_of(product)({.product = product,
+                        .operands = operands,
+                        .turns = turns_.get(),
+                        .multiprocessors = multiprocessors_},
+                       context);
+}
+
+}  // namespace trireme::kernels::cuda

@@ -1,0 +1,148 @@
+// The tiles that the GEMM kernels for Hopper compute, and which cluster computes which of them.
+// Pure arithmetic, checked on the CPU.
+#pragma once
+
+#include <cstdint>
+
+#include "kernels/cuda/hopper/layouts.hpp"
+
+namespace trireme::kernels::cuda {
+
+/// What a kernel does with a tile of op(A) op(B).
+enum class TileEpilogue {
+  store,          ///< C = tile + bias, in the operands' type
+  gelu,           ///< aux = tile + bias, C = gelu(aux)
+  gelu_gradient,  ///< C = tile * gelu'(aux), and its column sums
+  accumulate,     ///< C += tile, in fp32, where several clusters may have parts of the sum over k
+  accumulate_row_sums,  ///< the same, and the sums of op(A) over k are added to a vector
+};
+
+constexpr bool accumulates(TileEpilogue epilogue) {
+  return epilogue == TileEpilogue::accumulate || epilogue == TileEpilogue::accumulate_row_sums;
+}
+
+/// Whether operands are stored with k as rows: x [m, k] and w [n, k] of a linear layer's forward
+/// pass are not, w [k, n] of its input gradient is, and so are both of its weight gradient.
+struct GemmOperands {
+  bool transposed_a, transposed_b;
+};
+constexpr GemmOperands operands_of(TileEpilogue epilogue) {
+  return {accumulates(epilogue), accumulates(epilogue) || epilogue == TileEpilogue::gelu_gradient};
+}
+
+/// The work of a thread block: a warpgroup that copies operands, two that multiply. A consumer
+/// warpgroup owns 64 * kBlocks rows and kColumns columns of fp32 accumulators, in registers. With
+/// kPingPong each of the two has a tile of its own: while one multiplies, the other runs its
+/// epilogue. Without, they are the halves of one tile of twice the rows. kCluster blocks have tiles
+/// under each other and share the loads of B.
+template <int kBlocks_, int kColumns_, bool kPingPong_, int kCluster_, TileEpilogue kEpilogue_>
+struct GemmTile {
+  static constexpr int kBlocks = kBlocks_, kColumns = kColumns_, kCluster = kCluster_;
+  static constexpr bool kPingPong = kPingPong_;
+  static constexpr TileEpilogue kEpilogue = kEpilogue_;
+  static constexpr bool kTransposedA = operands_of(kEpilogue).transposed_a;
+  static constexpr bool kTransposedB = operands_of(kEpilogue).transposed_b;
+
+  static constexpr int kConsumers = 2;
+  static constexpr int kThreads = 128 * (1 + kConsumers);
+  static constexpr int kOwnRows = 64 * kBlocks;  ///< of a consumer
+  static constexpr int kRows = kPingPong ? kOwnRows : kConsumers * kOwnRows;
+  static constexpr int kDepth = kPanelColumns;  ///< of a step along k: one panel
+
+  // ---- shared memory: a ring of stages, and staging buffers of 64 x 64 elements for the epilogue
+  static constexpr int kBytesA = kRows * kPanelRowBytes, kBytesB = kColumns * kPanelRowBytes;
+  static constexpr int kStageBytes = kBytesA + kBytesB;
+  static constexpr int kBufferBytes = 64 * kPanelRowBytes;
+  static constexpr int kBuffers =  ///< of a consumer
+      accumulates(kEpilogue) ? 0 : (kPingPong ? 4 : 2);
+  static constexpr int kPanels = kColumns / kPanelColumns;
+  static constexpr int kSumBytes = kEpilogue == TileEpilogue::gelu_gradient ? 2 * 4 * 64 * 4 : 0;
+  static constexpr int kOnesBytes = kEpilogue == TileEpilogue::accumulate_row_sums ? 1024 : 0;
+  static constexpr int kOtherBytes =
+      kConsumers * kBuffers * kBufferBytes + kSumBytes + kOnesBytes + 512;
+  static constexpr int kSharedBytes = 227 << 10;
+  static constexpr int kStages = (kSharedBytes - kOtherBytes) / kStageBytes;
+  static constexpr int kBytes = kOtherBytes + kStages * kStageBytes;
+
+  static_assert(kColumns % kPanelColumns == 0 && kStages >= 3);
+  static_assert(kRows <= 256 && kColumns <= 256, "an extent of a box");
+};
+
+/// One tile of one cluster, or the part of it that some steps along k contribute.
+struct GemmUnit {
+  int row;     ///< in clusters' tiles
+  int column;  ///< in tiles
+  int first_step, end_step;
+  int split;
+};
+
+/// The order in which clusters take units: cluster c those with c, c + clusters, ... as index.
+/// Tiles are walked in groups of `group` rows, column after column, so that those in flight share
+/// operands in L2. All tiles of a part of k come before those of the next part.
+struct GemmSchedule {
+  int rows, columns;  ///< clusters' tiles along m, tiles along n
+  int group;
+  int splits;  ///< parts of k
+  int steps;   ///< along k
+
+  TRIREME_HOST_DEVICE constexpr int tiles() const { return rows * columns; }
+  TRIREME_HOST_DEVICE constexpr int units() const { return tiles() * splits; }
+
+  TRIREME_HOST_DEVICE constexpr GemmUnit unit(int index) const {
+    const int split = splits == 1 ? 0 : index / tiles();
+    const int tile = index - split * tiles();
+    const int first = tile / (group * columns) * group;
+    const int members = rows - first < group ? rows - first : group;
+    const int within = tile - first * columns;
+    return {.row = first + within % members,
+            .column = within / members,
+            .first_step = begin_of(split),
+            .end_step = begin_of(split + 1),
+            .split = split};
+  }
+  TRIREME_HOST_DEVICE constexpr int begin_of(int split) const {
+    return static_cast<int>(static_cast<unsigned>(steps) * static_cast<unsigned>(split) /
+                            static_cast<unsigned>(splits));
+  }
+};
+
+/// What an epilogue that is not overlapped takes, in steps along k.
+inline constexpr int kEpilogueSteps = 4;
+/// Parts of k at most, and steps of a part at least.
+inline constexpr int kMaxSplits = 64, kMinSplitSteps = 8;
+
+/// The number of parts of k with which `clusters` clusters are the soonest done with `tiles` tiles
+/// of `steps` steps; the smallest of those that are as good.
+constexpr int best_splits(int tiles, int steps, int clusters) {
+  int best = 1;
+  std::int64_t best_cost = 0;
+  for (int splits = 1; splits <= kMaxSplits && splits * kMinSplitSteps <= steps; ++splits) {
+    const std::int64_t waves = (std::int64_t{tiles} * splits + clusters - 1) / clusters;
+    const std::int64_t cost = waves * ((steps + splits - 1) / splits + kEpilogueSteps);
+    if (splits > 1 && cost * 200 >= best_cost * 199) continue;
+    best = splits;
+    best_cost = cost;
+  }
+  return best;
+}
+
+/// Rows of clusters' tiles in a group: with 132 SMs about as many as columns in flight.
+inline constexpr int kGroupRows = 8;
+
+/// The schedule for C [m, n] of k terms on `clusters` clusters.
+template <typename Tile>
+constexpr GemmSchedule gemm_schedule(std::int64_t m, std::int64_t n, std::int64_t k, int clusters) {
+  const auto parts = [](std::int64_t size, int part) {
+    return static_cast<int>((size + part - 1) / part);
+  };
+  GemmSchedule schedule{.rows = parts(m, Tile::kCluster * Tile::kRows),
+                        .columns = parts(n, Tile::kColumns),
+                        .group = kGroupRows,
+                        .splits = 1,
+                        .steps = parts(k, Tile::kDepth)};
+  if (accumulates(Tile::kEpilogue))
+    schedule.splits = best_splits(schedule.tiles(), schedule.steps, clusters);
+  return schedule;
+}
+
+}  // namespace trireme::kernels::cuda
