@@ -10,6 +10,7 @@
 #include <utility>
 
 #include "core/error.hpp"
+#include "core/mapped_faults.hpp"
 
 namespace trireme {
 namespace {
@@ -141,6 +142,7 @@ MappedFile::MappedFile(const std::filesystem::path& path) {
   if (mapped == MAP_FAILED)
     throw IoError("cannot map '{}': {}", path.string(), std::strerror(errno));
   data_ = mapped;
+  add_mapping(mapped, size_, path.string());
 }
 
 MappedFile::MappedFile(MappedFile&& other) noexcept
@@ -153,7 +155,9 @@ MappedFile& MappedFile::operator=(MappedFile&& other) noexcept {
 }
 
 MappedFile::~MappedFile() {
-  if (data_) ::munmap(data_, size_);
+  if (!data_) return;
+  remove_mapping(data_);
+  ::munmap(data_, size_);
 }
 
 std::string human_bytes(double bytes) {
