@@ -134,7 +134,8 @@ inline bool answers_print_job(const DeckArguments& arguments) {
   job_detail::name_device(request, deck.run.device);
   deck::resolve_world_size(deck, plan::ranks_for(deck, request));
   const double flops = report::model_flops_per_token(
-      deck.model.layers, deck.model.hidden, deck.model.sequence, plan::planned_vocabulary(deck));
+      deck.model.layers, deck.model.hidden, deck.model.ffn, deck.model.sequence,
+      plan::planned_vocabulary(deck));
   if (prints_before_mpi()) print_out(plan::to_script(plan::make_job(deck, request, flops)));
   return true;
 }

@@ -84,7 +84,7 @@ report::ModelFacts model_facts(const deck::Deck& deck, const plan::Vocabulary& v
           .sequence = model.sequence,
           .vocab = vocabulary.size,
           .parameters_without_embeddings = plan.parameters_without_embeddings,
-          .flops_per_token = report::model_flops_per_token(model.layers, model.hidden,
+          .flops_per_token = report::model_flops_per_token(model.layers, model.hidden, model.ffn,
                                                            model.sequence, vocabulary.size),
           .recomputes = deck.recompute.granularity == deck::Granularity::full};
 }

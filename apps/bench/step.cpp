@@ -220,7 +220,7 @@ ExitCode measure(const DeckArguments& arguments, const Settings& settings,
       .deck = deck,
       .plan = plan,
       .flops = static_cast<double>(plan.tokens_per_step) / plan.layout.ranks() *
-               report::model_flops_per_token(deck.model.layers, deck.model.hidden,
+               report::model_flops_per_token(deck.model.layers, deck.model.hidden, deck.model.ffn,
                                              deck.model.sequence, vocabulary.size),
       .peak_bytes = static_cast<std::int64_t>(peak)};
   const bool prints = groups.world->rank() == 0;

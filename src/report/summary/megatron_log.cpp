@@ -126,7 +126,8 @@ void MegatronLog::complete(TrainRow& row, std::optional<double> global_batch) co
   const auto whole = [](double value) { return static_cast<std::int64_t>(value); };
   row.tflops =
       *row.tokens_per_second / ranks_ / 1e12 *
-      model_flops_per_token(whole(layers_), whole(hidden_), whole(sequence_), whole(vocab_));
+      model_flops_per_token(whole(layers_), whole(hidden_), whole(ffn_ > 0 ? ffn_ : 4 * hidden_),
+                            whole(sequence_), whole(vocab_));
 }
 
 /// "  seq_length ........................... 1024"
@@ -138,12 +139,11 @@ void MegatronLog::take_argument(std::string_view line) {
   const std::size_t end = line.find_first_not_of('.', dots + 1);
   const auto value = end == std::string_view::npos ? std::nullopt : finite(line.substr(end));
   if (!value || *value < 0 || *value > 1e9) return;
-  const std::pair<std::string_view, double*> wanted[] = {{"seq_length", &sequence_},
-                                                         {"num_layers", &layers_},
-                                                         {"hidden_size", &hidden_},
-                                                         {"world_size", &ranks_},
-                                                         {"global_batch_size", &global_batch_},
-                                                         {"padded_vocab_size", &vocab_}};
+  const std::pair<std::string_view, double*> wanted[] = {
+      {"seq_length", &sequence_},    {"num_layers", &layers_},
+      {"hidden_size", &hidden_},     {"ffn_hidden_size", &ffn_},
+      {"world_size", &ranks_},       {"global_batch_size", &global_batch_},
+      {"padded_vocab_size", &vocab_}};
   for (const auto& [argument, place] : wanted)
     if (name == argument) *place = *value;
 }

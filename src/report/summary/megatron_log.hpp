@@ -32,7 +32,8 @@ class MegatronLog {
   void complete(TrainRow& row, std::optional<double> global_batch) const;
 
   // Of the list of arguments, 0 when it is not there.
-  double sequence_ = 0, layers_ = 0, hidden_ = 0, vocab_ = 0, ranks_ = 0, global_batch_ = 0;
+  double sequence_ = 0, layers_ = 0, hidden_ = 0, ffn_ = 0, vocab_ = 0, ranks_ = 0;
+  double global_batch_ = 0;
   double reserved_ = 0, fullest_ = 0;
   bool on_gpu_ = false;  ///< fullest_ is of a GPU
 };

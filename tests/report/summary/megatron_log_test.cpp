@@ -93,6 +93,21 @@ TEST(MegatronLogTest, InfersSpeedFromTheArguments) {
   EXPECT_NEAR(*row->tflops, 64 * 1024 / 1.4238 * 2.272e9 / 4 / 1e12, 0.01);
 }
 
+TEST(MegatronLogTest, TheMlpIsThatOfTheArguments) {
+  const auto tflops = [](const char* ffn) {
+    MegatronLog log;
+    for (const char* line : {"  hidden_size ......... 1024", "  num_layers .......... 24",
+                             "  seq_length ......... 1024", "  world_size .......... 4",
+                             "  padded_vocab_size ........ 50304", ffn})
+      log.take(line);
+    return *log.take(kLine)->tflops;
+  };
+  EXPECT_DOUBLE_EQ(tflops("  ffn_hidden_size ......... 4096"), tflops(""));
+  EXPECT_DOUBLE_EQ(tflops("  ffn_hidden_size ......... None"), tflops(""));
+  const double more = 12.0 * 24 * 1024 * 4096 * 64 * 1024 / 1.4238 / 4 / 1e12;
+  EXPECT_NEAR(tflops("  ffn_hidden_size ......... 8192") - tflops(""), more, 1e-6);
+}
+
 TEST(MegatronLogTest, MemoryIsThatOfTheFullestRank) {
   MegatronLog log;
   log.take(
