@@ -10,9 +10,9 @@ constexpr const char* kUsage =
     "       trireme-preprocess merge --output PREFIX PREFIX...\n"
     "       trireme-preprocess split --input FILE... --output DIR --fractions A,B,C [--seed N]\n"
     "Without a command writes PREFIX_<key>_document.bin and .idx, a dataset in Megatron-LM's\n"
-    "format. merge appends datasets to one; split divides JSON lines at random into train, valid\n"
-    "and test. Inputs may be packed by gzip, bzip2, xz or zstd, or be tar archives of *.txt,\n"
-    "*.json and *.jsonl.\n\n";
+    "format, and .json, which names its tokenizer. merge appends datasets to one; split divides\n"
+    "JSON lines at random into train, valid and test. Inputs may be packed by gzip, bzip2, xz or\n"
+    "zstd, or be tar archives of *.txt, *.json and *.jsonl.\n\n";
 
 ExitCode run(int argc, char** argv) {
   po::options_description all;

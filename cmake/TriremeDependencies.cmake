@@ -30,6 +30,8 @@ find_library(TRIREME_SENTENCEPIECE_LIBRARY sentencepiece REQUIRED)
 find_library(TRIREME_SENTENCEPIECE_TRAIN_LIBRARY sentencepiece_train REQUIRED)
 find_path(TRIREME_SENTENCEPIECE_INCLUDE sentencepiece_processor.h REQUIRED)
 add_library(trireme_sentencepiece INTERFACE)
+# The library does not tell its version; datasets record it, because unigram ids depend on it.
+pkg_check_modules(TRIREME_SENTENCEPIECE_PC QUIET sentencepiece)
 target_include_directories(trireme_sentencepiece SYSTEM INTERFACE ${TRIREME_SENTENCEPIECE_INCLUDE})
 target_link_libraries(trireme_sentencepiece INTERFACE
   ${TRIREME_SENTENCEPIECE_TRAIN_LIBRARY} ${TRIREME_SENTENCEPIECE_LIBRARY})

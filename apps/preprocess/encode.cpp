@@ -15,6 +15,9 @@ po::options_description output_options() {
       ("output", po::value<std::string>()->required()->value_name("PREFIX"),
        "what the files' names begin with")                                                   //
       ("append-eod", po::bool_switch(), "end each document with the end-of-document token")  //
+      ("keep-blank-lines", po::bool_switch(),
+       "blank lines of plain text are documents, too, without tokens or an end-of-document token "
+       "where nothing stands on them; by default they are left out")  //
       ("skip-bad", po::bool_switch(),
        "leave out lines that cannot be read and count them, instead of stopping at the first")  //
       ("workers", po::value<int>()->default_value(cores)->value_name("N"),
@@ -42,6 +45,11 @@ void encode(const po::variables_map& values) {
   tokenizer::PreprocessOptions work;
   work.source = documents_of(values);
   work.output = values["output"].as<std::string>();
+  work.source.keep_blank_lines = values["keep-blank-lines"].as<bool>();
+  if (work.source.keep_blank_lines && work.source.format == tokenizer::DocumentFormat::json_lines)
+    throw UsageError("--keep-blank-lines is for plain text, not for --format jsonl");
+  if (work.source.keep_blank_lines && work.source.format == tokenizer::DocumentFormat::text_files)
+    throw UsageError("--keep-blank-lines: with --document file a document is a whole file");
   work.append_eod = values["append-eod"].as<bool>();
   work.presplit_sentences = values["presplit-sentences"].as<bool>();
   work.skip_bad = values["skip-bad"].as<bool>();
@@ -51,9 +59,9 @@ void encode(const po::variables_map& values) {
   const double megabytes = 1e-6 * static_cast<double>(summary.bytes);
   print_out(fmt::format(
       "{}.{{bin,idx}}: {} documents, {} tokens from {} bytes in {:.2f} s ({:.1f} MB/s), "
-      "{} bad documents skipped\n",
+      "vocabulary of {} ids, {} bad documents skipped\n",
       summary.dataset.string(), summary.documents, summary.tokens, summary.bytes, summary.seconds,
-      megabytes / std::max(summary.seconds, 1e-9), summary.skipped));
+      megabytes / std::max(summary.seconds, 1e-9), summary.vocab_size, summary.skipped));
 }
 
 }  // namespace trireme::preprocess

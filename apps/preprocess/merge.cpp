@@ -8,7 +8,8 @@ po::options_description merge_options() {
   po::options_description options("merge");
   options.add_options()  //
       ("output", po::value<std::string>()->required()->value_name("PREFIX"),
-       "the dataset to write: PREFIX.bin and PREFIX.idx");
+       "the dataset to write: PREFIX.bin and PREFIX.idx, and PREFIX.json where all inputs have "
+       "one");
   return options;
 }
 
@@ -22,6 +23,9 @@ void merge(const po::variables_map& values) {
   print_out(fmt::format("{}.{{bin,idx}}: {} documents, {} sequences, {} tokens from {} datasets\n",
                         output, summary.documents, summary.sequences, summary.tokens,
                         inputs.size()));
+  if (summary.without_info)
+    print_out(fmt::format("no {}.json: '{}' has none that names its tokenizer\n", output,
+                          summary.without_info->string()));
 }
 
 }  // namespace trireme::preprocess

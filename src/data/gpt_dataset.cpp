@@ -45,6 +45,10 @@ void GptDataset::read(std::int64_t sample, std::span<std::int32_t> tokens) const
   }
 }
 
+void GptDataset::require_unchanged() const {
+  for (const GptCorpus& corpus : corpora_) corpus.tokens->require_unchanged();
+}
+
 void GptDataset::check_ids(const IndexedDataset& corpus, std::int64_t sequence, std::int64_t offset,
                            std::span<const std::int32_t> tokens) const {
   const auto bad = std::ranges::find_if(

@@ -61,6 +61,9 @@ class GptDataset {
   void fill(std::int64_t sample, std::span<std::int32_t> inputs,
             std::span<std::int32_t> labels) const;
 
+  /// Throws IoError that names the first .bin file that was changed since the dataset was opened.
+  void require_unchanged() const;
+
  private:
   void check_ids(const IndexedDataset& corpus, std::int64_t sequence, std::int64_t offset,
                  std::span<const std::int32_t> tokens) const;

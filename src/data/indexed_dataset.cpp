@@ -1,5 +1,7 @@
 #include "data/indexed_dataset.hpp"
 
+#include <fmt/ranges.h>
+
 #include <algorithm>
 #include <array>
 #include <cmath>
@@ -61,6 +63,34 @@ void dispatch(TokenType type, Function&& function) {
   }
 }
 
+// Datasets whose names begin like that of `prefix`, as PREFIX_text_document does: at most three.
+std::vector<std::string> similar_datasets(const std::filesystem::path& prefix) {
+  std::vector<std::string> found;
+  const std::string start = prefix.filename().string();
+  std::error_code error;
+  const auto folder = prefix.has_parent_path() ? prefix.parent_path() : ".";
+  for (std::filesystem::directory_iterator entry(folder, error), end; !error && entry != end;
+       entry.increment(error)) {
+    const std::filesystem::path& path = entry->path();
+    if (path.extension() == ".idx" && path.filename().string().starts_with(start))
+      found.push_back((prefix.parent_path() / path.stem()).string());
+  }
+  std::ranges::sort(found);
+  found.resize(std::min<std::size_t>(found.size(), 3));
+  return found;
+}
+
+// Throws IoError with the datasets that may be meant where there is no PREFIX.idx.
+void refuse_absent(const std::filesystem::path& prefix) {
+  std::error_code unknown;
+  const std::filesystem::path index = with_ending(prefix, ".idx");
+  if (std::filesystem::exists(index, unknown) || unknown) return;
+  const std::vector<std::string> similar = similar_datasets(prefix);
+  if (!similar.empty())
+    throw IoError("cannot open '{}': No such file or directory; did you mean '{}'?", index.string(),
+                  fmt::join(similar, "' or '"));
+}
+
 // Texts and Megatron-LM v0's lazy folders are named where datasets belong.
 const std::filesystem::path& checked_prefix(const std::filesystem::path& prefix) {
   std::error_code ignored;
@@ -70,6 +100,7 @@ const std::filesystem::path& checked_prefix(const std::filesystem::path& prefix)
         "'{}' is not an indexed dataset, which is a pair of files PREFIX.bin and PREFIX.idx; make "
         "one of the text with trireme-preprocess",
         prefix.string());
+  refuse_absent(prefix);
   return prefix;
 }
 
@@ -232,14 +263,44 @@ void IndexedDataset::read(std::int64_t sequence, std::int64_t offset,
   TRIREME_CHECK(offset >= 0 && offset + std::ssize(tokens) <= length(sequence),
                 "tokens {}..{} of a sequence of {}", offset, offset + std::ssize(tokens),
                 length(sequence));
-  const auto first = load<std::int64_t>(pointers_ + 8 * sequence);
+  // Samples are short: mostly the bytes need no memory from the heap.
+  std::array<std::byte, 16384> small;
+  std::vector<std::byte> large;
+  const std::size_t bytes = tokens.size() * size_of(type_);
+  std::span<std::byte> elements(small.data(), std::min(bytes, small.size()));
+  if (bytes > small.size()) {
+    large.resize(bytes);
+    elements = large;
+  }
+  read_elements(first_token(sequence) + offset, elements);
+  convert(elements, tokens, [&](std::size_t i) {
+    return fmt::format("sequence {}, token {}", sequence, offset + static_cast<std::int64_t>(i));
+  });
+}
+
+void IndexedDataset::read_elements(std::int64_t first, std::span<std::byte> elements) const {
+  bin_.read(static_cast<std::size_t>(first) * size_of(type_), elements.data(), elements.size());
+}
+
+void IndexedDataset::read_tokens(std::int64_t first, std::span<std::int64_t> tokens) const {
+  TRIREME_CHECK(first >= 0 && first + std::ssize(tokens) <= tokens_, "tokens {} to {} of {}", first,
+                first + std::ssize(tokens), tokens_);
+  std::vector<std::byte> elements(tokens.size() * size_of(type_));
+  read_elements(first, elements);
+  convert(std::span<const std::byte>(elements), tokens, [&](std::size_t i) {
+    return fmt::format("token {} of the file", first + static_cast<std::int64_t>(i));
+  });
+}
+
+template <typename Integer, typename Place>
+void IndexedDataset::convert(std::span<const std::byte> elements, std::span<Integer> tokens,
+                             Place&& place) const {
   dispatch(type_, [&]<typename Element>(Element) {
-    const std::byte* source = bin_.data() + first + offset * std::int64_t{sizeof(Element)};
     for (std::size_t i = 0; i < tokens.size(); ++i) {
-      const auto value = load<Element>(source + i * sizeof(Element));
+      const auto value = load<Element>(elements.data() + i * sizeof(Element));
       if (!holds<Integer>(value)) [[unlikely]]
-        throw DataError("'{}': {} in sequence {}, token {}, is not a token id of {} bits",
-                        with_ending(prefix_, ".bin").string(), value, sequence, offset + i,
+        throw DataError("'{}': {} in {}, is not a token id of {} bits",
+                        with_ending(prefix_, ".bin").string(), value, place(i),
                         8 * sizeof(Integer));
       tokens[i] = static_cast<Integer>(value);
     }

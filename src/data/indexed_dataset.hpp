@@ -10,6 +10,7 @@
 #include <vector>
 
 #include "core/files.hpp"
+#include "core/read_file.hpp"
 
 namespace trireme::data {
 
@@ -34,12 +35,13 @@ std::size_t size_of(TokenType type);
 /// The prefix that names a dataset: `path` without an ending ".bin" or ".idx".
 std::filesystem::path dataset_prefix(const std::filesystem::path& path);
 
-/// A memory-mapped, wholly validated dataset. A document is a run of consecutive sequences (one, as
+/// An open dataset whose index is wholly validated. The index is mapped to memory, tokens are read
+/// when they are needed. A document is a run of consecutive sequences (one, as
 /// GPT preprocessing writes them); either may be empty.
 class IndexedDataset {
  public:
-  /// Maps PREFIX.idx and PREFIX.bin and checks all of the index: afterwards nothing in it can lead
-  /// outside the files. Throws IoError when a file cannot be opened, and DataError, naming the
+  /// Maps PREFIX.idx, opens PREFIX.bin and checks all of the index: afterwards nothing in it can
+  /// lead outside the files. Throws IoError when a file cannot be opened, and DataError, naming the
   /// file, when it is truncated, foreign or inconsistent, or when `prefix` itself is one. Header
   /// code 7 is float32, or float64 when only that agrees with the size of the .bin file
   /// (Megatron 23.04 wrote 7 for float64).
@@ -64,8 +66,21 @@ class IndexedDataset {
     return load<std::int64_t>(first_sequences_ + document * sizeof(std::int64_t));
   }
 
-  /// All elements as they lie in the .bin file, sequence after sequence: [tokens()] of type().
-  std::span<const std::byte> elements() const { return {bin_.data(), bin_.size()}; }
+  /// Tokens before a sequence, 0 <= sequence <= sequences().
+  std::int64_t first_token(std::int64_t sequence) const {
+    if (sequence == sequences_) return tokens_;
+    return load<std::int64_t>(pointers_ + 8 * sequence) / static_cast<std::int64_t>(size_of(type_));
+  }
+
+  /// Fills `elements` with elements as they lie in the .bin file, from the token `first` of all
+  /// sequences' on: [elements.size() / size_of(type())] of type(). Throws IoError.
+  void read_elements(std::int64_t first, std::span<std::byte> elements) const;
+
+  /// Fills `tokens` with tokens of all sequences from the token `first` on; throws as read().
+  void read_tokens(std::int64_t first, std::span<std::int64_t> tokens) const;
+
+  /// Throws IoError that names the .bin file when it has been changed since it was opened.
+  void require_unchanged() const { bin_.require_unchanged(); }
 
   /// Whether the .idx file ends with the modes of a multimodal dataset, which are not read.
   bool has_modes() const {
@@ -77,7 +92,8 @@ class IndexedDataset {
 
   /// Fills `tokens` with the sequence's tokens from `offset` on; `offset + tokens.size()` is at
   /// most length(sequence). Floating-point elements must be whole numbers. Throws DataError when an
-  /// element is not, or does not fit Integer (int32_t or int64_t).
+  /// element is not, or does not fit Integer (int32_t or int64_t); IoError that names the .bin file
+  /// when it cannot be read.
   template <typename Integer>
   void read(std::int64_t sequence, std::int64_t offset, std::span<Integer> tokens) const;
 
@@ -90,13 +106,17 @@ class IndexedDataset {
     return value;
   }
 
+  /// Converts elements to token ids; `place` words where in the file an element lies.
+  template <typename Integer, typename Place>
+  void convert(std::span<const std::byte> elements, std::span<Integer> tokens, Place&& place) const;
   void open_header(const std::filesystem::path& name);
   void resolve_type();
   void check_sequences(const std::filesystem::path& name) const;
   void check_documents(const std::filesystem::path& name) const;
 
   std::filesystem::path prefix_;
-  MappedFile idx_, bin_;
+  MappedFile idx_;
+  ReadFile bin_;
   TokenType type_ = TokenType::uint8;
   std::int64_t sequences_ = 0, documents_ = 0, tokens_ = 0;
   // Arrays inside idx_: lengths in tokens, byte offsets in .bin, first sequence of each document.

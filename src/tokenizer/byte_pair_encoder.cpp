@@ -50,8 +50,12 @@ BytePairEncoder::BytePairEncoder(const Vocabulary& vocabulary,
     append_utf8(character, kByteCharacters[byte]);
     const auto id = vocabulary.find(character);
     if (!id)
-      throw DataError("{}: the vocabulary has no token '{}' for byte {}",
-                      vocabulary.path().string(), character, byte);
+      throw DataError("{}: the vocabulary has no token '{}' for byte {}{}",
+                      vocabulary.path().string(), character, byte,
+                      vocabulary.find("<unk>")
+                          ? "; with '<unk>' it looks like one of whole words, which belongs to the "
+                            "whitespace tokenizer"
+                          : "");
     byte_ids_[byte] = *id;
   }
 
@@ -68,6 +72,7 @@ BytePairEncoder::BytePairEncoder(const Vocabulary& vocabulary,
       throw DataError("{}:{}: expected two tokens, got '{}'", merges.string(), number,
                       replace_invalid_utf8(line));
     const std::string left(line.substr(0, blank)), right(line.substr(blank + 1));
+    hash_.add(line);
     const auto id = [&](const std::string& token) {
       const auto found = vocabulary.find(token);
       if (!found)

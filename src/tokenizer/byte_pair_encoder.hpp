@@ -10,6 +10,7 @@
 #include <unordered_map>
 #include <vector>
 
+#include "core/content_hash.hpp"
 #include "tokenizer/vocabulary.hpp"
 
 namespace trireme::tokenizer {
@@ -26,6 +27,9 @@ class BytePairEncoder {
   /// first, until none is left. Takes O(n log n).
   void encode(std::string_view word, std::vector<std::int32_t>& ids) const;
 
+  /// A hash of the merges in their order.
+  std::uint64_t hash() const { return hash_.value(); }
+
  private:
   struct Merge {
     std::int32_t rank;  ///< 0 is merged first
@@ -41,6 +45,7 @@ class BytePairEncoder {
 
   std::array<std::int32_t, 256> byte_ids_;
   std::unordered_map<std::uint64_t, Merge, PairHash> merges_;
+  ContentHash hash_;
 };
 
 /// A fixed-size memory of the words met last: most words of a text are ones it had before. For one

@@ -1,3 +1,4 @@
+#include "core/content_hash.hpp"
 #include "tokenizer/implementations.hpp"
 #include "tokenizer/vocabulary.hpp"
 
@@ -9,6 +10,7 @@ class BytesTokenizer : public Tokenizer {
   std::string_view name() const override { return "bytes"; }
   std::int32_t vocab_size() const override { return 257; }
   std::optional<std::int32_t> eod() const override { return 256; }
+  std::uint64_t hash() const override { return ContentHash().value(); }  // there is only one
 
   std::vector<std::int32_t> encode(std::string_view text) const override {
     const auto* bytes = reinterpret_cast<const unsigned char*>(text.data());

@@ -1,6 +1,7 @@
 #include <limits>
 #include <mutex>
 
+#include "core/content_hash.hpp"
 #include "core/error.hpp"
 #include "tokenizer/byte_pair_encoder.hpp"
 #include "tokenizer/gpt2_words.hpp"
@@ -19,6 +20,7 @@ class Gpt2Tokenizer : public Tokenizer {
   std::string_view name() const override { return "gpt2"; }
   std::int32_t vocab_size() const override { return static_cast<std::int32_t>(bytes_.size()); }
   std::optional<std::int32_t> eod() const override { return eod_; }
+  std::uint64_t hash() const override { return hash_.value(); }
 
   std::vector<std::int32_t> encode(std::string_view text) const override {
     if (text.size() > std::numeric_limits<std::int32_t>::max())
@@ -51,8 +53,11 @@ class Gpt2Tokenizer : public Tokenizer {
       if (!bytes)
         throw DataError("{}: token '{}' is not written in GPT-2's byte alphabet",
                         vocabulary.path().string(), token);
+      hash_.add(*bytes);
       bytes_.push_back(*bytes);
     }
+    const std::uint64_t merges_hash = encoder_.hash();
+    hash_.add(&merges_hash, sizeof merges_hash);
   }
 
   std::vector<std::int32_t> encode_valid(std::string_view text) const {
@@ -84,6 +89,7 @@ class Gpt2Tokenizer : public Tokenizer {
   BytePairEncoder encoder_;
   std::vector<std::string> bytes_;
   std::optional<std::int32_t> eod_;
+  ContentHash hash_;
   mutable std::mutex mutex_;
   mutable std::vector<std::unique_ptr<Workspace>> idle_;
 };

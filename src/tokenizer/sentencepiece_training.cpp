@@ -3,6 +3,7 @@
 #include <sentencepiece_trainer.h>
 
 #include <algorithm>
+#include <charconv>
 #include <string_view>
 
 #include "core/error.hpp"
@@ -53,6 +54,19 @@ std::string_view reason_of(std::string_view message) {
                                                                     : message.substr(end + 2);
 }
 
+/// The fewest pieces of a model for this corpus, which the library tells in "smaller than
+/// required_chars. 10 vs 311."; 0 where the error is another one.
+int fewest_pieces(std::string_view message) {
+  constexpr std::string_view kBefore = " vs ";
+  const std::size_t about = message.find("required_chars");
+  if (about == std::string_view::npos) return 0;
+  const std::size_t at = message.find(kBefore, about);
+  int pieces = 0;
+  if (at != std::string_view::npos)
+    std::from_chars(message.data() + at + kBefore.size(), message.data() + message.size(), pieces);
+  return pieces;
+}
+
 }  // namespace
 
 std::string train_sentencepiece(const std::vector<std::string>& sentences,
@@ -90,6 +104,12 @@ std::string train_sentencepiece(const std::vector<std::string>& sentences,
           {"minloglevel", "2"},
       },
       &iterator, &model);
+  const std::string_view message = status.message();
+  if (const int fewest = status.ok() ? 0 : fewest_pieces(message))
+    throw DataError(
+        "a model of {} pieces is too small: the bytes, the special pieces and the characters of "
+        "this corpus alone are {}; give --size {} or more",
+        training.size, fewest, fewest);
   if (!status.ok())
     throw DataError("SentencePiece cannot train a model of {} pieces on this corpus: {}",
                     training.size, reason_of(status.error_message()));

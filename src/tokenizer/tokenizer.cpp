@@ -10,7 +10,11 @@ namespace {
 void check_file(const TokenizerSpec& spec, const char* option, const std::filesystem::path& path,
                 bool needed) {
   if (needed && path.empty())
-    throw UsageError("the {} tokenizer needs a '{}' file", spec.type, option);
+    throw UsageError("the {} tokenizer needs a '{}' file{}", spec.type, option,
+                     spec.type == "gpt2" && !spec.vocab.empty()
+                         ? "; a vocabulary of whole words, without merges, belongs to the "
+                           "whitespace tokenizer"
+                         : "");
   if (!needed && !path.empty())
     throw UsageError("the {} tokenizer has no use for a '{}' file ('{}')", spec.type, option,
                      path.string());
@@ -23,6 +27,11 @@ void check_files(const TokenizerSpec& spec, bool vocab, bool merges, bool model)
 }
 
 }  // namespace
+
+std::string to_text(const TokenizerIdentity& identity) {
+  return fmt::format("{} of {} ids (hash {:016x})", identity.type, identity.vocab_size,
+                     identity.hash);
+}
 
 std::unique_ptr<Tokenizer> make_tokenizer(const TokenizerSpec& spec) {
   if (spec.type == "gpt2") {

@@ -12,6 +12,22 @@
 
 namespace trireme::tokenizer {
 
+/// What tells a tokenizer from others, as datasets record it.
+struct TokenizerIdentity {
+  std::string type;             ///< Tokenizer::name()
+  std::uint64_t hash = 0;       ///< Tokenizer::hash()
+  std::int32_t vocab_size = 0;  ///< Tokenizer::vocab_size()
+  std::string library;          ///< Tokenizer::library()
+
+  /// Whether both give the same ids to a text, as far as files decide that.
+  bool same_ids(const TokenizerIdentity& other) const {
+    return type == other.type && hash == other.hash && vocab_size == other.vocab_size;
+  }
+};
+
+/// "gpt2 of 50257 ids (hash 0f3a...)", for messages.
+std::string to_text(const TokenizerIdentity& identity);
+
 /// A fixed vocabulary. Every member may be called from several threads at once.
 class Tokenizer {
  public:
@@ -25,6 +41,19 @@ class Tokenizer {
 
   /// The id that ends a document; none when the vocabulary has no such token.
   virtual std::optional<std::int32_t> eod() const = 0;
+
+  /// A hash of all in the tokenizer's files that decides ids: other vocabularies or merges give
+  /// another one, another spelling of the same file does not.
+  virtual std::uint64_t hash() const = 0;
+
+  /// The library and version that the ids depend on beside the files: "sentencepiece 0.1.97" for a
+  /// unigram model; "" where the files alone decide, or the version is not known.
+  virtual std::string library() const { return ""; }
+
+  /// All of these.
+  TokenizerIdentity identity() const {
+    return {std::string(name()), hash(), vocab_size(), library()};
+  }
 
   /// Ids of `text`. Bytes that are not UTF-8 become U+FFFD as Python's errors='replace' has it
   /// (except for "bytes", which keeps them). Special tokens written out in the text are ordinary

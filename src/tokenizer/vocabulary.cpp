@@ -2,6 +2,7 @@
 
 #include <nlohmann/json.hpp>
 
+#include "core/content_hash.hpp"
 #include "core/error.hpp"
 #include "core/files.hpp"
 
@@ -13,6 +14,12 @@ Vocabulary::Vocabulary(const std::filesystem::path& path) : path_(path) {
   if (!json.is_object())
     throw DataError("{}: not a vocabulary: expected one JSON object {{\"token\": id, ...}}",
                     path.string());
+  const auto model = json.find("model");
+  if (model != json.end() && model->is_object())
+    throw DataError(
+        "{}: this is Hugging Face's tokenizer.json, which has more than a vocabulary; give the "
+        "vocab.json (and for gpt2 the merges.txt) of the same model",
+        path.string());
   if (json.empty()) throw DataError("{}: the vocabulary is empty", path.string());
   tokens_.resize(json.size());
   std::vector<bool> seen(json.size());
@@ -33,6 +40,12 @@ Vocabulary::Vocabulary(const std::filesystem::path& path) : path_(path) {
 std::optional<std::int32_t> Vocabulary::find(std::string_view token) const {
   const auto found = ids_.find(token);
   return found == ids_.end() ? std::nullopt : std::optional(found->second);
+}
+
+std::uint64_t Vocabulary::hash() const {
+  ContentHash hash;
+  for (const std::string& token : tokens_) hash.add(token);
+  return hash.value();
 }
 
 void check_id(std::string_view tokenizer, std::int32_t id, std::int32_t vocab_size) {

@@ -29,6 +29,9 @@ class Vocabulary {
   /// The token of `id`, which must be below size(), as the file spells it.
   const std::string& token(std::int32_t id) const { return tokens_[static_cast<std::size_t>(id)]; }
 
+  /// A hash of the tokens in the order of their ids.
+  std::uint64_t hash() const;
+
   /// The id of `token`, if the vocabulary has it.
   std::optional<std::int32_t> find(std::string_view token) const;
 

@@ -29,6 +29,7 @@ class WhitespaceTokenizer : public Tokenizer {
   std::string_view name() const override { return "whitespace"; }
   std::int32_t vocab_size() const override { return vocabulary_.size(); }
   std::optional<std::int32_t> eod() const override { return eod_; }
+  std::uint64_t hash() const override { return vocabulary_.hash(); }
 
   std::vector<std::int32_t> encode(std::string_view text) const override {
     const std::string repaired = replace_invalid_utf8(text);

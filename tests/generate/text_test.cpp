@@ -35,6 +35,7 @@ class JoiningTokenizer : public tokenizer::Tokenizer {
   std::string_view name() const override { return "joining"; }
   std::int32_t vocab_size() const override { return 2; }
   std::optional<std::int32_t> eod() const override { return std::nullopt; }
+  std::uint64_t hash() const override { return 0; }
   Ids encode(std::string_view) const override { return {}; }
   std::string decode(std::span<const std::int32_t> ids) const override {
     return ids.size() == 2 ? "AB" : ids[0] == 0 ? "a" : "b";

@@ -9,6 +9,7 @@
 #include <random>
 
 #include "fixture.hpp"
+#include "tokenizer/preprocess/dataset_info.hpp"
 
 namespace trireme::tokenizer {
 namespace {
@@ -112,6 +113,41 @@ TEST_F(PreprocessTest, AppendsTheEndOfDocument) {
   EXPECT_EQ(idx().size(), 34u + 12 * 2 + 8 * 4);
 }
 
+TEST_F(PreprocessTest, RecordsItsTokenizerBesideTheDataset) {
+  PreprocessOptions work = options(write("a.txt", "ab\n\nc\n"));
+  work.append_eod = true;
+  EXPECT_EQ(preprocess(*bytes_, work).vocab_size, 257);
+  const auto info = read_dataset_info(folder_ / "out_text_document");
+  ASSERT_TRUE(info);
+  EXPECT_TRUE(info->tokenizer.same_ids(bytes_->identity()));
+  EXPECT_EQ(info->largest_id, 256);
+  EXPECT_EQ(info->documents, 2u);
+  EXPECT_EQ(info->tokens, 5u);
+  EXPECT_EQ(*info->options, (DatasetInfo::Options{.key = "text", .append_eod = true}));
+  // As people and other programs read it.
+  const auto json = nlohmann::json::parse(read_file(folder_ / "out_text_document.json"));
+  EXPECT_EQ(json["tokenizer"]["type"], "bytes");
+  EXPECT_EQ(json["tokenizer"]["vocabulary"], 257);
+  EXPECT_EQ(json["options"]["append_eod"], true);
+
+  write("out_text_document.json", R"({"trireme_dataset": 1, "tokens": 3})");
+  EXPECT_TRUE(message_of<DataError>([&] { read_dataset_info(folder_ / "out_text_document"); })
+                  .starts_with("'" + (folder_ / "out_text_document.json").string() +
+                               "' is damaged: key 'tokenizer' not found"));
+  write("out_text_document.json", R"({"text": "a corpus"})");
+  EXPECT_EQ(read_dataset_info(folder_ / "out_text_document"), std::nullopt);
+}
+
+TEST_F(PreprocessTest, BlankLinesAreDocumentsOnRequest) {
+  PreprocessOptions work = options(write("a.txt", "ab\n\n \nc\n"));
+  work.append_eod = true;
+  EXPECT_EQ(preprocess(*bytes_, work).documents, 2u);
+  work.source.keep_blank_lines = true;
+  EXPECT_EQ(preprocess(*bytes_, work).documents, 4u);
+  EXPECT_EQ(tokens(), (Tokens{'a', 'b', 256, ' ', 256, 'c', 256}));
+  EXPECT_EQ(idx().size(), 34u + 12 * 3 + 8 * 5) << "a document without a sequence";
+}
+
 TEST_F(PreprocessTest, NamesCarryTheKey) {
   PreprocessOptions work = options(write("a.jsonl", "{\"body\": \"ab\"}\n"));
   work.source.key = "body";
@@ -194,7 +230,8 @@ TEST_F(PreprocessTest, SkippedLinesAreCountedAndShown) {
 
 TEST_F(PreprocessTest, RefusesWhatCannotBe) {
   PreprocessOptions work = options(write("blank.txt", "\n \n"));
-  EXPECT_EQ(message_of<DataError>([&] { preprocess(*bytes_, work); }), "the input has no document");
+  EXPECT_EQ(message_of<DataError>([&] { preprocess(*bytes_, work); }),
+            (folder_ / "blank.txt").string() + ": no document to write");
   EXPECT_TRUE(wrote_nothing());
   work.workers = 0;
   EXPECT_THROW(preprocess(*bytes_, work), UsageError);

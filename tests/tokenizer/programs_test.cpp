@@ -33,7 +33,11 @@ TEST_F(ProgramsTest, PreprocessWritesADatasetAndSaysSo) {
       << err_;
   EXPECT_EQ(out_.find("x/y_text_document.{bin,idx}: 2 documents, 5 tokens from 5 bytes in "), 0u)
       << out_;
+  EXPECT_NE(out_.find(", vocabulary of 257 ids, 0 bad documents skipped"), std::string::npos);
   EXPECT_EQ(read_file(folder_ / "x/y_text_document.bin").size(), 10u);
+  EXPECT_TRUE(std::filesystem::exists(folder_ / "x/y_text_document.json"));
+  EXPECT_EQ(run("trireme-preprocess merge --output x/two x/y_text_document x/y_text_document"), 0);
+  EXPECT_TRUE(std::filesystem::exists(folder_ / "x/two.json"));
   EXPECT_EQ(run("trireme-preprocess --input - --format text --output z --tokenizer bytes <a.txt"),
             0);
   EXPECT_EQ(read_file(folder_ / "z_text_document.bin").size(), 6u);
@@ -55,6 +59,8 @@ TEST_F(ProgramsTest, PreprocessErrorsHaveTheirExitCodes) {
       {"a.txt --workers 0", "at least one worker is needed"},
       {"a.txt --split-sentences", "--split-sentences is not built yet"},
       {"a.txt --keep-newlines", "--keep-newlines is not built yet"},
+      {"a.txt --format jsonl --keep-blank-lines",
+       "--keep-blank-lines is for plain text, not for --format jsonl"},
       {"a.txt --document page", "--document page: expected line or file"},
       {"a.txt --format csv", "--format csv: expected jsonl or text"},
       {"a.txt --format jsonl --document file",
@@ -68,6 +74,40 @@ TEST_F(ProgramsTest, PreprocessErrorsHaveTheirExitCodes) {
   }
   EXPECT_EQ(run("trireme-preprocess --input a.txt --output y --tokenizer wordpiece"), 2);
   EXPECT_NE(err_.find("the wordpiece tokenizer is not built yet"), std::string::npos) << err_;
+}
+
+TEST_F(ProgramsTest, WhatIsNoTextIsNamedWithTheWayOut) {
+  const std::string to = "trireme-preprocess --output y --tokenizer bytes --input ";
+  std::filesystem::create_directory(folder_ / "texts");
+  EXPECT_EQ(run(to + "texts"), 74);
+  EXPECT_EQ(err_,
+            "trireme-preprocess: 'texts' is a folder; name the files in it, as texts/*.jsonl does "
+            "in a shell\n");
+  write("x.parquet", "PAR1\x15\x04\xff");
+  EXPECT_EQ(run(to + "x.parquet"), 65);
+  EXPECT_EQ(err_.find("trireme-preprocess: x.parquet: a Parquet file; write its column"), 0u)
+      << err_;
+  write("x.zip", "PK\x03\x04");
+  EXPECT_EQ(run(to + "x.zip"), 65);
+  EXPECT_EQ(err_.find("trireme-preprocess: x.zip: a zip archive; unpack it"), 0u) << err_;
+  write("tokenizer.json", R"({"version": "1.0", "model": {"vocab": {"a": 0}}})");
+  EXPECT_EQ(run("trireme-tokenizer encode --tokenizer gpt2 --vocab tokenizer.json --merges x.zip "
+                "</dev/null"),
+            65);
+  EXPECT_EQ(err_.find("trireme-tokenizer: tokenizer.json: this is Hugging Face's tokenizer.json"),
+            0u)
+      << err_;
+  write("words.json", R"({"<unk>": 0, "<|endoftext|>": 1, "word": 2})");
+  EXPECT_EQ(run("trireme-tokenizer encode --tokenizer gpt2 --vocab words.json </dev/null"), 2);
+  EXPECT_NE(err_.find("belongs to the whitespace tokenizer"), std::string::npos) << err_;
+  EXPECT_EQ(run("trireme-tokenizer encode --tokenizer gpt2 --vocab words.json --merges x.zip "
+                "</dev/null"),
+            65);
+  EXPECT_NE(err_.find("belongs to the whitespace tokenizer"), std::string::npos) << err_;
+  EXPECT_EQ(run("trireme-tokenizer encode --tokenizer sentencepiece --model words.json </dev/null"),
+            65);
+  EXPECT_EQ(err_.find("trireme-tokenizer: words.json: not a SentencePiece model: "), 0u) << err_;
+  EXPECT_EQ(err_.find("ParseFromArray"), std::string::npos) << err_;
 }
 
 TEST_F(ProgramsTest, TokenizerEncodesAndDecodes) {
@@ -110,6 +150,13 @@ TEST_F(ProgramsTest, TokenizerTrains) {
   EXPECT_EQ(run("trireme-tokenizer train --input a.txt --output b.model --size 100000"), 65);
   EXPECT_NE(err_.find("Vocabulary size too high"), std::string::npos) << err_;
   EXPECT_FALSE(std::filesystem::exists(folder_ / "b.model"));
+  EXPECT_EQ(run("trireme-tokenizer train --input a.txt --output b.model --size 10"), 65);
+  EXPECT_EQ(err_.find("trireme-tokenizer: a model of 10 pieces is too small: "), 0u) << err_;
+  const std::size_t at = err_.find("give --size ");
+  ASSERT_NE(at, std::string::npos) << err_;
+  const std::string fewest = std::to_string(std::stoi(err_.substr(at + 12)));
+  EXPECT_EQ(run("trireme-tokenizer train --input a.txt --output b.model --size " + fewest), 0)
+      << err_;
 }
 
 TEST_F(ProgramsTest, HelpAndVersionNeedNothingElse) {

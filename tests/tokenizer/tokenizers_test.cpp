@@ -3,6 +3,7 @@
 #include <sys/stat.h>
 
 #include "fixture.hpp"
+#include "tokenizer/sentencepiece_training.hpp"
 
 namespace trireme::tokenizer {
 namespace {
@@ -19,7 +20,10 @@ TEST(MakeTokenizer, ErrorsSayWhatIsWrong) {
             "and bytes");
   EXPECT_EQ(usage_error({"gpt3", "", "", ""}),
             "unknown tokenizer 'gpt3': expected gpt2, sentencepiece, whitespace or bytes");
-  EXPECT_EQ(usage_error({"gpt2", "v", "", ""}), "the gpt2 tokenizer needs a 'merges' file");
+  EXPECT_EQ(
+      usage_error({"gpt2", "v", "", ""}),
+      "the gpt2 tokenizer needs a 'merges' file; a vocabulary of whole words, without merges, "
+      "belongs to the whitespace tokenizer");
   EXPECT_EQ(usage_error({"gpt2", "", "m", ""}), "the gpt2 tokenizer needs a 'vocab' file");
   EXPECT_EQ(usage_error({"sentencepiece", "", "", ""}),
             "the sentencepiece tokenizer needs a 'model' file");
@@ -90,6 +94,40 @@ TEST_F(WhitespaceTest, NeedsItsSpecialTokens) {
             file + ": a whitespace vocabulary needs the token '<unk>'");
   EXPECT_EQ(error(R"({"a": 0, "<unk>": 1})"),
             file + ": a whitespace vocabulary needs the token '<|endoftext|>'");
+}
+
+class IdentityTest : public FolderTest {};
+
+TEST_F(IdentityTest, IsOfTheIdsAndNotOfTheFilesSpelling) {
+  const auto whitespace = [&](const char* vocabulary) {
+    return make_tokenizer({"whitespace", write("v", vocabulary), "", ""})->identity();
+  };
+  const TokenizerIdentity words = whitespace(R"({"<unk>": 0, "<|endoftext|>": 1, "a": 2})");
+  EXPECT_TRUE(words.same_ids(whitespace("{\"a\":2,\n\"<unk>\":0,\"<|endoftext|>\":1}")));
+  EXPECT_FALSE(words.same_ids(whitespace(R"({"<unk>": 0, "<|endoftext|>": 1, "b": 2})")));
+  EXPECT_FALSE(words.same_ids(whitespace(R"({"<unk>": 2, "<|endoftext|>": 1, "a": 0})")));
+
+  const TokenizerIdentity gpt = gpt2().identity();
+  EXPECT_EQ(gpt.type, "gpt2");
+  EXPECT_EQ(gpt.vocab_size, 50257);
+  const std::string merges = read_file(test_data("gpt2/merges.txt"));
+  const auto with_merges = [&](const std::string& text) {
+    return make_tokenizer({"gpt2", test_data("gpt2/vocab.json"), write("m", text), ""})->identity();
+  };
+  EXPECT_TRUE(gpt.same_ids(with_merges("\n" + merges.substr(merges.find('\n') + 1))));
+  EXPECT_FALSE(
+      gpt.same_ids(with_merges(merges.substr(0, merges.rfind('\n', merges.size() - 2) + 1))));
+  EXPECT_EQ(gpt.library, "");
+}
+
+TEST_F(IdentityTest, OfAUnigramModelHasTheLibrary) {
+  const auto library = [&](const char* type) {
+    const std::vector<std::string> lines(50, "the quick brown fox jumps over the lazy dog");
+    const std::string model = train_sentencepiece(lines, {285, type});
+    return make_tokenizer({"sentencepiece", "", "", write("m.model", model)})->library();
+  };
+  EXPECT_TRUE(library("unigram").starts_with("sentencepiece ")) << library("unigram");
+  EXPECT_EQ(library("bpe"), "");
 }
 
 }  // namespace

@@ -1,9 +1,11 @@
 #include "data/prepare/merge.hpp"
 
+#include <algorithm>
 #include <memory>
 
 #include "core/error.hpp"
 #include "data/indexed_dataset.hpp"
+#include "data/token_scan.hpp"
 #include "tokenizer/preprocess/dataset_writer.hpp"
 
 namespace trireme::data {
@@ -30,17 +32,52 @@ void check_input(const IndexedDataset& dataset, const IndexedDataset& first,
 }
 
 void append(const IndexedDataset& dataset, tokenizer::DatasetWriter& writer) {
-  std::span<const std::byte> rest = dataset.elements();
+  std::vector<std::byte> elements;
   for (std::int64_t document = 0; document < dataset.documents(); ++document) {
     for (std::int64_t sequence = dataset.first_sequence(document);
          sequence < dataset.first_sequence(document + 1); ++sequence) {
-      const std::size_t bytes = dataset.length(sequence) * size_of(dataset.type());
-      writer.add_elements(rest.first(bytes));
-      rest = rest.subspan(bytes);
+      elements.resize(dataset.length(sequence) * size_of(dataset.type()));
+      dataset.read_elements(dataset.first_token(sequence), elements);
+      writer.add_elements(elements);
     }
     writer.end_document();
   }
 }
+
+/// What the inputs' records say of all together; nothing where one has none.
+class MergedInfo {
+ public:
+  void add(const IndexedDataset& dataset) {
+    const auto info = read_dataset_info(dataset);
+    if (!info) {
+      if (!without_) without_ = dataset.prefix();
+      return;
+    }
+    if (!merged_) {
+      merged_ = info;
+      first_ = dataset.prefix();
+      return;
+    }
+    if (!merged_->tokenizer.same_ids(info->tokenizer))
+      throw DataError("'{}' holds ids of {}, '{}' of {}: datasets of one tokenizer can be merged",
+                      dataset.prefix().string(), tokenizer::to_text(info->tokenizer),
+                      first_.string(), tokenizer::to_text(merged_->tokenizer));
+    if (merged_->tokenizer.library != info->tokenizer.library) merged_->tokenizer.library.clear();
+    if (merged_->options != info->options) merged_->options.reset();
+    merged_->largest_id = std::max(merged_->largest_id, info->largest_id);
+    merged_->documents += info->documents;
+    merged_->tokens += info->tokens;
+  }
+
+  std::optional<tokenizer::DatasetInfo> info() const { return without_ ? std::nullopt : merged_; }
+  /// The first input without a record, where others have one.
+  std::optional<std::filesystem::path> without() const { return merged_ ? without_ : std::nullopt; }
+
+ private:
+  std::optional<tokenizer::DatasetInfo> merged_;
+  std::filesystem::path first_;  ///< the input that merged_ began with
+  std::optional<std::filesystem::path> without_;
+};
 
 }  // namespace
 
@@ -52,20 +89,22 @@ MergeSummary merge_datasets(const std::vector<std::filesystem::path>& inputs,
     throw UsageError("the output '{}' is a folder; name a dataset in it, such as '{}'",
                      output.string(), (target / "merged").string());
   std::vector<std::unique_ptr<const IndexedDataset>> datasets;
+  MergedInfo info;
   for (const std::filesystem::path& input : inputs) {
     datasets.push_back(std::make_unique<const IndexedDataset>(dataset_prefix(input)));
     check_input(*datasets.back(), *datasets.front(), target);
+    info.add(*datasets.back());
   }
   const TokenType type = datasets.front()->type();
   tokenizer::DatasetWriter writer(target, {static_cast<std::uint8_t>(type), size_of(type)});
-  MergeSummary summary;
+  MergeSummary summary{.without_info = info.without()};
   for (const auto& dataset : datasets) {
     append(*dataset, writer);
     summary.documents += dataset->documents();
     summary.sequences += dataset->sequences();
     summary.tokens += dataset->tokens();
   }
-  writer.finish();
+  writer.finish(info.info());
   return summary;
 }
 

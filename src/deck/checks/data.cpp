@@ -33,7 +33,11 @@ void Checker::tokenizer() {
   };
   for (const auto& [path, given, used] : files) {
     require(given || !used, {"data.tokenizer.type", path}, [&, path = path] {
-      return fmt::format("data.tokenizer.type = {} needs '{}'", name_of(*tokenizer.type), path);
+      // A vocabulary alone is mostly one of whole words.
+      return fmt::format("data.tokenizer.type = {} needs '{}'{}", name_of(*tokenizer.type), path,
+                         gpt2 && tokenizer.vocab ? "; a vocabulary of whole words, without merges, "
+                                                   "belongs to type 'whitespace'"
+                                                 : "");
     });
     require(!given || used, {path, "data.tokenizer.type"}, [&, path = path] {
       return tokenizer.type ? fmt::format("data.tokenizer.type = {} has no use for '{}'",

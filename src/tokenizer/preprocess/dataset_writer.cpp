@@ -5,6 +5,7 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <bit>
 #include <cerrno>
 #include <cstring>
@@ -62,6 +63,17 @@ int open_part(const std::filesystem::path& part) {
   }
 }
 
+const std::filesystem::path& without_foreign_info(const std::filesystem::path& prefix) {
+  refuse_foreign_info(prefix);
+  return prefix;
+}
+
+void remove_old(const std::filesystem::path& path) {
+  std::error_code error;
+  std::filesystem::remove(path, error);
+  if (error) throw IoError("cannot remove '{}': {}", path.string(), error.message());
+}
+
 template <typename T>
 void write_value(PartFile& file, T value) {
   file.write(&value, sizeof value);
@@ -111,12 +123,14 @@ DatasetWriter::DatasetWriter(const std::filesystem::path& prefix, std::int32_t v
     : DatasetWriter(prefix, vocab_size < kNarrowVocabulary ? kUint16 : kInt32) {}
 
 DatasetWriter::DatasetWriter(const std::filesystem::path& prefix, ElementType type)
-    : type_(type),
+    : prefix_(without_foreign_info(prefix)),
+      type_(type),
       index_path_(with_suffix(prefix, ".idx")),
       tokens_(with_suffix(prefix, ".bin")),
       index_(index_path_) {}
 
 void DatasetWriter::add_sequence(std::span<const std::int32_t> ids) {
+  if (!ids.empty()) largest_id_ = std::max(largest_id_, *std::ranges::max_element(ids));
   if (type_.code == kInt32.code) return add_elements(std::as_bytes(ids));
   TRIREME_CHECK(type_.code == kUint16.code, "ids in a dataset of element code {}", type_.code);
   narrowed_.assign(ids.begin(), ids.end());
@@ -137,15 +151,16 @@ void DatasetWriter::add_document(std::span<const std::int32_t> ids) {
   end_document();
 }
 
-void DatasetWriter::finish() {
+void DatasetWriter::finish(const std::optional<DatasetInfo>& info) {
   tokens_.sync();
   write_index();
   index_.sync();
-  // An older index must not be found beside the new tokens, should we be stopped in between.
-  std::error_code error;
-  std::filesystem::remove(index_path_, error);
-  if (error) throw IoError("cannot remove '{}': {}", index_path_.string(), error.message());
+  // An older index or record must not be found beside the new tokens, should we be stopped in
+  // between.
+  remove_old(index_path_);
+  remove_old(info_path(prefix_));
   tokens_.publish();
+  if (info) write_file_atomically(info_path(prefix_), to_json(*info));
   index_.publish();
   sync_path(folder_of(index_path_));
 }

@@ -6,8 +6,11 @@
 #include <cstdio>
 #include <filesystem>
 #include <memory>
+#include <optional>
 #include <span>
 #include <vector>
+
+#include "tokenizer/preprocess/dataset_info.hpp"
 
 namespace trireme::tokenizer {
 
@@ -51,10 +54,10 @@ struct ElementType {
 class DatasetWriter {
  public:
   /// Ids are stored in 16 bits when vocab_size < 65500 (Megatron's limit), else in 32. Makes the
-  /// folder if need be. Throws IoError.
+  /// folder if need be. Throws IoError, and as refuse_foreign_info().
   DatasetWriter(const std::filesystem::path& prefix, std::int32_t vocab_size);
 
-  /// Elements are of `type`. Throws IoError.
+  /// Elements are of `type`. Throws the same.
   DatasetWriter(const std::filesystem::path& prefix, ElementType type);
 
   /// Appends a sequence of ids to the document under way. Only for a writer that was made with a
@@ -72,18 +75,23 @@ class DatasetWriter {
   /// add_elements().
   void add_document(std::span<const std::int32_t> ids);
 
-  /// Syncs and publishes both files, the index last: a dataset that has one is whole. Throws
-  /// IoError.
-  void finish();
+  /// The largest id that add_sequence() has written; -1 before the first.
+  std::int32_t largest_id() const { return largest_id_; }
+
+  /// Syncs and publishes the files, the index last: a dataset that has one is whole. Writes `info`
+  /// as PREFIX.json; without it removes that of an older dataset. Throws IoError.
+  void finish(const std::optional<DatasetInfo>& info = std::nullopt);
 
  private:
   void write_index();
 
+  std::filesystem::path prefix_;
   ElementType type_;
   std::filesystem::path index_path_;
   PartFile tokens_;
   PartFile index_;
   std::vector<std::uint16_t> narrowed_;
+  std::int32_t largest_id_ = -1;
   std::vector<std::int32_t> lengths_;
   std::vector<std::int64_t> document_indices_ = {0};
 };

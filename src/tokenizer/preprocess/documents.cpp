@@ -38,6 +38,19 @@ void refuse_lazy(const std::string& input) {
         input);
 }
 
+/// Formats in which texts come, too, and that are no text themselves.
+void refuse_binary(std::string_view bytes, const std::string& input) {
+  if (bytes.starts_with("PAR1"))
+    throw DataError(
+        "{}: a Parquet file; write its column of texts as JSON lines first, for example by "
+        "duckdb -c \"COPY (SELECT text FROM 'FILE.parquet') TO 'FILE.jsonl' (FORMAT json)\"",
+        input);
+  if (bytes.starts_with("ARROW1"))
+    throw DataError("{}: an Arrow file; write its column of texts as JSON lines first", input);
+  if (bytes.starts_with("PK\x03\x04"))
+    throw DataError("{}: a zip archive; unpack it, or pack the texts as a tar archive", input);
+}
+
 }  // namespace
 
 DocumentReader::DocumentReader(DocumentSource source) : source_(std::move(source)) {
@@ -46,6 +59,10 @@ DocumentReader::DocumentReader(DocumentSource source) : source_(std::move(source
     throw UsageError("standard input ('-') can be read only once");
   for (const std::string& input : source_.inputs) {
     refuse_lazy(input);
+    std::error_code unknown;
+    if (input != "-" && std::filesystem::is_directory(input, unknown))
+      throw IoError("'{}' is a folder; name the files in it, as {}/*.jsonl does in a shell", input,
+                    input.ends_with('/') ? input.substr(0, input.size() - 1) : input);
     if (input != "-" && ::access(input.c_str(), R_OK) != 0)
       throw IoError("cannot open '{}': {}", input, std::strerror(errno));
   }
@@ -94,6 +111,7 @@ bool DocumentReader::read(DocumentBatch& batch) {
     }
     rest_ = batch.bytes.substr(end);
     batch.bytes.resize(end);
+    if (first) refuse_binary(batch.bytes, batch.input);
     if (first && batch.bytes.starts_with("\xEF\xBB\xBF")) batch.bytes.erase(0, 3);
     cut(batch);
     if (!batch.records.empty()) return true;
@@ -111,16 +129,20 @@ void DocumentReader::cut(DocumentBatch& batch) {
     const std::size_t next = begin + line.size() + 1;
     if (line.ends_with('\r')) line.remove_suffix(1);
     ++line_;
-    if (batch.json || !is_blank(line)) batch.records.push_back({begin, line.size(), line_});
+    if (batch.json || source_.keep_blank_lines || !is_blank(line))
+      batch.records.push_back({begin, line.size(), line_});
     begin = next;
   }
+}
+
+std::string place_of(const DocumentBatch& batch, const DocumentBatch::Record& record) {
+  return record.line ? fmt::format("{}:{}", batch.input, record.line) : batch.input;
 }
 
 std::string document_text(const DocumentBatch& batch, const DocumentBatch::Record& record,
                           const std::string& key) {
   const std::string_view bytes = std::string_view(batch.bytes).substr(record.offset, record.size);
-  const std::string place =
-      record.line ? fmt::format("{}:{}", batch.input, record.line) : batch.input;
+  const std::string place = place_of(batch, record);
   const std::size_t valid = valid_utf8_prefix(bytes);
   if (valid != bytes.size())
     throw DataError("{}: not UTF-8 at byte {} (0x{:02x})", place, valid + 1,

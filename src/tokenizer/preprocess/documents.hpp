@@ -14,7 +14,7 @@ namespace trireme::tokenizer {
 enum class DocumentFormat {
   by_name,     ///< text_lines for *.txt, packed or not, otherwise json_lines
   json_lines,  ///< a JSON object a line, the text under a key
-  text_lines,  ///< a line a document; blank lines are left out
+  text_lines,  ///< a line a document; blank lines are left out unless keep_blank_lines
   text_files,  ///< a file a document
 };
 
@@ -23,6 +23,8 @@ struct DocumentSource {
   std::vector<std::string> inputs;  ///< as InputStream takes them
   DocumentFormat format = DocumentFormat::by_name;
   std::string key = "text";  ///< of the text in JSON lines
+  /// Blank lines of plain text are documents, too. No effect on JSON lines and whole files.
+  bool keep_blank_lines = false;
 };
 
 /// Some consecutive documents of one input, as they lie there.
@@ -41,12 +43,12 @@ struct DocumentBatch {
 /// Reads a source from its first document to its last. The batches do not depend on who asks.
 class DocumentReader {
  public:
-  /// Throws IoError when an input file cannot be read, UsageError when there is none or standard
-  /// input is named twice, DataError for the text of Megatron-LM v0's lazy loader.
+  /// Throws IoError when an input file cannot be read or is a folder, UsageError when there is none
+  /// or standard input is named twice, DataError for the text of Megatron-LM v0's lazy loader.
   explicit DocumentReader(DocumentSource source);
 
   /// Reads about a megabyte, or a whole document if it is longer. False at the end. Throws as
-  /// InputStream does.
+  /// InputStream does, and DataError for files of known formats that are no text.
   bool read(DocumentBatch& batch);
 
  private:
@@ -62,6 +64,9 @@ class DocumentReader {
   std::uint64_t line_ = 0;
   std::string rest_;  ///< the beginning of a line whose end is still to be read
 };
+
+/// Where a record lies, for messages: "input:line", or the input where it is the document.
+std::string place_of(const DocumentBatch& batch, const DocumentBatch::Record& record);
 
 /// The text of one record: valid UTF-8. `key` names it in JSON lines. Throws DataError
 /// "input:line: reason" when the record is not JSON, has no such key, is not UTF-8.

@@ -134,6 +134,8 @@ bool InputStream::next_entry() {
   if (result < ARCHIVE_WARN) archive_->fail(*source_, input_);
   if (!archive_->is_tar()) return true;
   const char* path = archive_entry_pathname(entry);
+  // A name outside ASCII has none in the C locale, as jobs have it.
+  if (!path) path = archive_entry_pathname_utf8(entry);
   plain_name_ = path && archive_entry_filetype(entry) == AE_IFREG ? path : "";
   name_ = fmt::format("{}:{}", input_, plain_name_);
   return true;

@@ -1,5 +1,7 @@
 #include "tokenizer/preprocess/preprocess.hpp"
 
+#include <fmt/ranges.h>
+
 #include <algorithm>
 #include <deque>
 #include <future>
@@ -41,14 +43,25 @@ std::vector<Ids> encode_sentences(const Tokenizer& tokenizer, std::string_view t
   return sentences;
 }
 
-/// The sequences of a document.
-std::vector<Ids> encode_document(const Tokenizer& tokenizer, const PreprocessOptions& options,
-                                 const std::string& text) {
+/// The sequences of a text, without the end of the document.
+std::vector<Ids> encode_text(const Tokenizer& tokenizer, const PreprocessOptions& options,
+                             const std::string& text) {
+  if (options.presplit_sentences) return encode_sentences(tokenizer, text);
   std::vector<Ids> sequences;
-  if (options.presplit_sentences)
-    sequences = encode_sentences(tokenizer, text);
-  else if (Ids ids = tokenizer.encode(text); !ids.empty())
-    sequences.push_back(std::move(ids));
+  if (Ids ids = tokenizer.encode(text); !ids.empty()) sequences.push_back(std::move(ids));
+  return sequences;
+}
+
+/// The sequences of a document. Throws DataError that begins with its place.
+std::vector<Ids> encode_document(const Tokenizer& tokenizer, const PreprocessOptions& options,
+                                 const DocumentBatch& batch, const DocumentBatch::Record& record) {
+  const std::string text = document_text(batch, record, options.source.key);
+  std::vector<Ids> sequences;
+  try {
+    sequences = encode_text(tokenizer, options, text);
+  } catch (const DataError& error) {
+    throw DataError("{}: {}", place_of(batch, record), error.what());
+  }
   if (options.append_eod && !sequences.empty()) sequences.back().push_back(*tokenizer.eod());
   return sequences;
 }
@@ -65,8 +78,7 @@ EncodedBatch encode_batch(const Tokenizer& tokenizer, const PreprocessOptions& o
           batch.input);
     std::vector<Ids> sequences;
     try {
-      sequences =
-          encode_document(tokenizer, options, document_text(batch, record, options.source.key));
+      sequences = encode_document(tokenizer, options, batch, record);
     } catch (const DataError& error) {
       if (!options.skip_bad) throw;
       encoded.bad.emplace_back(error.what());
@@ -81,12 +93,26 @@ EncodedBatch encode_batch(const Tokenizer& tokenizer, const PreprocessOptions& o
   return encoded;
 }
 
+/// "a.txt, b.txt", for messages.
+std::string name_inputs(std::vector<std::string> inputs) {
+  std::ranges::replace(inputs, std::string("-"), std::string("standard input"));
+  return fmt::format("{}", fmt::join(inputs, ", "));
+}
+
 /// Takes the batches in order: writes, counts, reports.
 class Collector {
  public:
   Collector(const Tokenizer& tokenizer, const PreprocessOptions& options)
-      : log_(options.log), writer_(dataset_prefix(options), tokenizer.vocab_size()) {
+      : log_(options.log),
+        inputs_(name_inputs(options.source.inputs)),
+        info_{.tokenizer = tokenizer.identity(),
+              .options = DatasetInfo::Options{.key = options.source.key,
+                                              .append_eod = options.append_eod,
+                                              .presplit_sentences = options.presplit_sentences,
+                                              .keep_blank_lines = options.source.keep_blank_lines}},
+        writer_(dataset_prefix(options), tokenizer.vocab_size()) {
     summary_.dataset = dataset_prefix(options);
+    summary_.vocab_size = tokenizer.vocab_size();
   }
 
   void take(const EncodedBatch& batch) {
@@ -107,8 +133,11 @@ class Collector {
   }
 
   PreprocessSummary finish() {
-    if (summary_.documents == 0) throw DataError("the input has no document");
-    writer_.finish();
+    if (summary_.documents == 0) throw DataError("{}: no document to write", inputs_);
+    info_.largest_id = writer_.largest_id();
+    info_.documents = summary_.documents;
+    info_.tokens = summary_.tokens;
+    writer_.finish(info_);
     summary_.seconds = clock_.seconds();
     return summary_;
   }
@@ -141,6 +170,8 @@ class Collector {
   }
 
   std::FILE* log_;
+  std::string inputs_;  ///< for messages
+  DatasetInfo info_;
   DatasetWriter writer_;
   PreprocessSummary summary_;
   Stopwatch clock_;

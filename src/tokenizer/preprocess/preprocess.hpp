@@ -24,7 +24,8 @@ struct PreprocessOptions {
 
 /// What was done.
 struct PreprocessSummary {
-  std::filesystem::path dataset;  ///< prefix of .bin and .idx
+  std::filesystem::path dataset;  ///< prefix of .bin, .idx and .json
+  std::int32_t vocab_size = 0;    ///< of the tokenizer
   std::uint64_t documents = 0;
   std::uint64_t tokens = 0;
   std::uint64_t bytes = 0;    ///< of input, after decompression
@@ -32,7 +33,7 @@ struct PreprocessSummary {
   double seconds = 0;
 };
 
-/// Writes <output>_<key>_document.{bin,idx}, or <output>_<key>_sentence.{bin,idx} with
+/// Writes <output>_<key>_document.{bin,idx,json}, or <output>_<key>_sentence.{bin,idx,json} with
 /// presplit_sentences, the same bytes for any number of workers. Sentences without tokens are left
 /// out; the eod goes to the last sentence. Throws what reading, tokenizing and writing throw, the
 /// first in the input's order; DataError when no document is left; UsageError when the tokenizer

@@ -53,6 +53,53 @@ TEST_F(MergeTest, EveryElementTypeIsKept) {
   }
 }
 
+TEST_F(MergeTest, KeepsTheRecordOfItsInputs) {
+  const auto write_recorded = [&](const std::string& name, std::int32_t id, std::uint64_t hash,
+                                  bool append_eod) {
+    tokenizer::DatasetWriter writer(folder_ / name, 1000);
+    writer.add_document(std::vector<std::int32_t>{id, 2});
+    writer.finish(tokenizer::DatasetInfo{
+        .tokenizer = {.type = "gpt2", .hash = hash, .vocab_size = 1000},
+        .largest_id = writer.largest_id(),
+        .documents = 1,
+        .tokens = 2,
+        .options = tokenizer::DatasetInfo::Options{.key = "text", .append_eod = append_eod}});
+  };
+  write_recorded("a", 5, 1, true);
+  write_recorded("b", 900, 1, true);
+  EXPECT_EQ(merge_datasets({folder_ / "a", folder_ / "b"}, folder_ / "ab").without_info,
+            std::nullopt);
+  const auto merged = tokenizer::read_dataset_info(folder_ / "ab");
+  ASSERT_TRUE(merged);
+  EXPECT_EQ(merged->tokenizer.hash, 1u);
+  EXPECT_EQ(merged->largest_id, 900);
+  EXPECT_EQ(merged->documents, 2u);
+  EXPECT_EQ(merged->tokens, 4u);
+  EXPECT_TRUE(merged->options->append_eod);
+
+  write_recorded("unlike", 5, 1, false);
+  merge_datasets({folder_ / "a", folder_ / "unlike"}, folder_ / "ab");
+  EXPECT_EQ(tokenizer::read_dataset_info(folder_ / "ab")->options, std::nullopt);
+  write_documents("plain", {{{1}}});
+  EXPECT_EQ(merge_datasets({folder_ / "a", folder_ / "plain"}, folder_ / "ab").without_info,
+            folder_ / "plain");
+  EXPECT_EQ(tokenizer::read_dataset_info(folder_ / "ab"), std::nullopt);
+  EXPECT_FALSE(std::filesystem::exists(folder_ / "ab.json")) << "that of an older dataset";
+
+  write_recorded("other", 5, 2, true);
+  expect_error(ExitCode::data,
+               "other' holds ids of gpt2 of 1000 ids (hash 0000000000000002), '" +
+                   (folder_ / "a").string() +
+                   "' of gpt2 of 1000 ids (hash 0000000000000001): datasets of one tokenizer can "
+                   "be merged",
+               [&] {
+                 merge_datasets({folder_ / "a", folder_ / "other"}, folder_ / "out");
+               });
+  write_file_atomically(folder_ / "corpus.json", "{\"text\": \"a\"}\n");
+  expect_error(ExitCode::usage, "corpus.json', which is another file; name another output",
+               [&] { merge_datasets({folder_ / "a"}, folder_ / "corpus"); });
+}
+
 TEST_F(MergeTest, RefusesWhatDoesNotFitAndLeavesNothing) {
   write_documents("a", {{{1, 2}}});
   write_dataset<std::int32_t>(folder_ / "wide", {3}, TokenType::int32);
