@@ -16,6 +16,7 @@
 #include "plan/run_plan.hpp"
 #include "plan/setup.hpp"
 #include "train/devices.hpp"
+#include "train/dataset_checks.hpp"
 #include "train/startup.hpp"
 
 namespace trireme {
@@ -152,7 +153,10 @@ inline bool answers_deck_questions(const DeckArguments& arguments) {
     const deck::Deck deck = load_for_planning(arguments, /*need_data=*/true);
     const plan::Vocabulary vocabulary = plan::vocabulary(deck);
     if (deck.checkpoint.load) checkpoint::locate(*deck.checkpoint.load);
-    print_out(train::describe_data(deck, vocabulary));
+    std::string text = train::describe_data(deck, vocabulary);
+    for (const std::string& note : train::check_datasets(deck, vocabulary, data::TokenScan::all))
+      text += fmt::format("{:<10} {}\n", "dataset", note);
+    print_out(text);
     print_out(fmt::format("{}: no errors; ranks: {}, iterations: {}, vocabulary: {}\n",
                           arguments.path, plan::layout(deck).ranks(), deck::total_iterations(deck),
                           vocabulary.size));

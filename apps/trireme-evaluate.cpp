@@ -163,6 +163,10 @@ ExitCode run(int argc, char** argv) {
   return run_on_ranks(kProgram, [&](auto world) {
     const train::PreparedDeck prepared =
         train::prepare_deck(*world, arguments.path, arguments.overrides, resolve_layout);
+    train::on_rank_zero(*world, [&] {
+      train::check_datasets(prepared.deck, prepared.vocabulary, data::TokenScan::sample);
+      return std::string();
+    });
     const bool prints = world->rank() == 0;
     const auto result = task == "ngram" ? ngram(prepared, split, *world)
                                         : perplexity(arguments, prepared, split, std::move(world));

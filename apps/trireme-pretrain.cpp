@@ -38,6 +38,10 @@ po::options_description all_options() {
        "model, or a checkpoint")  //
       ("time-limit", po::value<std::string>()->value_name("HH:MM:SS"),
        "save and stop with exit code 75 before this much time has passed");
+  options.add_options()  //
+      ("verify-data",
+       "read all tokens of the datasets at the start instead of a sample: their ids must be in the "
+       "vocabulary, and a restart must find them as they were");
   options.add(job_options());
   return options;
 }
@@ -45,6 +49,7 @@ po::options_description all_options() {
 /// Everything about the start that rank 0 decides and prints.
 struct Start {
   std::unique_ptr<train::FolderLock> lock;
+  std::vector<std::string> data_notes;  ///< of train::check_datasets()
   train::RestartPoint restart;
   std::unique_ptr<report::Reporter> reporter;
 };
@@ -111,6 +116,7 @@ void introduce(Start& start, const deck::Deck& deck, const plan::Vocabulary& voc
               ? fmt::format("restart    from {}, iteration {}", start.restart.checkpoint->string(),
                             start.restart.progress.iteration)
               : "restart    no checkpoint: a fresh model";
+  for (const std::string& note : start.data_notes) text += "\ndataset    " + note;
   for (const std::string& note : start.restart.notes) text += "\nrestart    " + note;
   reporter.print(text);
   const deck::Progress end = deck::end_of_run(deck, start.restart.progress);
@@ -181,9 +187,12 @@ ExitCode pretrain(int argc, char** argv, const DeckArguments& arguments,
   train::Devices devices = train::make_devices(deck, std::move(world));
   train::require_memory(deck, vocabulary.size, *devices.backend);
   Start start;
+  const auto scan =
+      arguments.values.count("verify-data") ? data::TokenScan::all : data::TokenScan::sample;
   train::on_rank_zero(*devices.groups.world, [&] {
     // Before anything is written: throws when a split is too small.
     train::describe_data(deck, vocabulary);
+    start.data_notes = train::check_datasets(deck, vocabulary, scan);
     const std::string restart = arguments.values["restart"].as<std::string>();
     const auto lock = [&] {
       if (!start.lock) start.lock = std::make_unique<train::FolderLock>(deck.run.output);
@@ -192,8 +201,8 @@ ExitCode pretrain(int argc, char** argv, const DeckArguments& arguments,
     // folder aside.
     std::error_code unreadable;  // the lock will say why
     if (restart != "never" && std::filesystem::exists(deck.run.output, unreadable)) lock();
-    options.train_documents = train::identify_training_documents(deck, vocabulary);
-    start.restart = train::find_restart(deck, restart, options.train_documents);
+    options.training_data = train::identify_training_data(deck, vocabulary, scan);
+    start.restart = train::find_restart(deck, restart, options.training_data);
     lock();
     return std::string();
   });
@@ -232,7 +241,7 @@ ExitCode pretrain(int argc, char** argv, const DeckArguments& arguments,
   if (start.reporter)
     conclude(*start.reporter, stop, trainer, deck, again, options.since_start.seconds());
   forgive_lost_output(deck);
-  if (stop == train::StopReason::diverged)
+  if (!trainer.diagnosis().empty())
     throw train::CollectiveError(exit_code(stop), trainer.diagnosis());
   return exit_code(stop);
 }

@@ -18,8 +18,16 @@ StageRunner::StageRunner(comm::Groups& groups, const model::LayerContext& contex
 }
 
 LossSum StageRunner::train(const data::GptDataset& dataset, const data::Sampler& sampler,
-                           std::int64_t consumed, const StageSchedule& schedule) {
+                           std::int64_t consumed, const StageSchedule& schedule,
+                           const data::BatchAhead* ahead) {
+  ahead_ = ahead;
   return run(dataset, sampler, consumed, schedule, /*training=*/true);
+}
+
+bool StageRunner::reads_tokens() const {
+  for (int chunk = 0; chunk < groups_.layout.chunks; ++chunk)
+    if (stage_.reads_tokens(chunk)) return true;
+  return false;
 }
 
 LossSum StageRunner::evaluate(const data::GptDataset& dataset, const data::Sampler& sampler,
@@ -27,6 +35,7 @@ LossSum StageRunner::evaluate(const data::GptDataset& dataset, const data::Sampl
   const auto schedule =
       forward_only(groups_.layout.pipeline, groups_.place.pipeline, groups_.layout.chunks,
                    static_cast<int>(sampler.micro_batches()), slots_);
+  ahead_ = nullptr;
   return run(dataset, sampler, consumed, schedule, /*training=*/false);
 }
 
@@ -96,7 +105,8 @@ void StageRunner::load(const Step& step) {
 }
 
 void StageRunner::make_micro_batch(int micro_batch) {
-  data::fill_micro_batch(*dataset_, sampler_, consumed_, micro_batch, rows_[0], rows_[1]);
+  if (!ahead_ || !ahead_->take(*dataset_, sampler_, consumed_, micro_batch, rows_[0], rows_[1]))
+    data::fill_micro_batch(*dataset_, sampler_, consumed_, micro_batch, rows_[0], rows_[1]);
   for (int which : {0, 1})
     for (std::int64_t j = 0; j < sampler_.micro_batch; ++j)
       for (std::int64_t i = 0; i < sequence_; ++i)

@@ -4,6 +4,7 @@
 #include <vector>
 
 #include "comm/mpi/groups.hpp"
+#include "data/batch_ahead.hpp"
 #include "data/sampler.hpp"
 #include "device/timers.hpp"
 #include "model/gpt_stage.hpp"
@@ -38,9 +39,14 @@ class StageRunner final : public StageWork {
   /// Forward and backward of the global batch that starts after `consumed` samples: adds the
   /// gradient of the mean over micro-batches of their mean loss per token to the parameters'
   /// gradients. Summed over data ranks only as far as the observer does. Collective over all
-  /// ranks. Throws as data::fill_micro_batch, on the ranks that read tokens.
+  /// ranks. Throws as data::fill_micro_batch, on the ranks that read tokens. Where `ahead` has the
+  /// batch nothing is read.
   LossSum train(const data::GptDataset& dataset, const data::Sampler& sampler,
-                std::int64_t consumed, const StageSchedule& schedule);
+                std::int64_t consumed, const StageSchedule& schedule,
+                const data::BatchAhead* ahead = nullptr);
+
+  /// Whether this rank reads token ids of a batch.
+  bool reads_tokens() const;
 
   /// Forward alone, without dropout. Collective over all ranks; throws as train().
   LossSum evaluate(const data::GptDataset& dataset, const data::Sampler& sampler,
@@ -78,6 +84,7 @@ class StageRunner final : public StageWork {
   const data::GptDataset* dataset_ = nullptr;
   data::Sampler sampler_;
   std::int64_t consumed_ = 0;
+  const data::BatchAhead* ahead_ = nullptr;
   bool training_ = true;
   double loss_scale_ = 1.0;
   std::vector<std::int64_t> passes_left_;    ///< micro-batches yet to leave each chunk

@@ -127,6 +127,21 @@ std::optional<tokenizer::TokenizerSpec> tokenizer_spec(const deck::Deck& deck) {
 
 namespace {
 
+/// The tokenizer of the deck; its errors name the keys that the files come from.
+std::unique_ptr<tokenizer::Tokenizer> open_tokenizer(const tokenizer::TokenizerSpec& spec) {
+  const std::pair<const char*, const std::filesystem::path&> files[] = {
+      {"vocab", spec.vocab}, {"merges", spec.merges}, {"model", spec.model}};
+  for (const auto& [key, path] : files) {
+    std::error_code unknown;
+    if (path.empty() || std::filesystem::exists(path, unknown) || unknown) continue;
+    throw IoError(
+        "data.tokenizer.{}: there is no file '{}' in '{}'; give its path from there, or "
+        "an absolute one",
+        key, path.string(), std::filesystem::current_path(unknown).string());
+  }
+  return tokenizer::make_tokenizer(spec);
+}
+
 Vocabulary size_and_eod(const deck::Deck& deck) {
   const auto spec = tokenizer_spec(deck);
   if (!spec) {
@@ -135,14 +150,14 @@ Vocabulary size_and_eod(const deck::Deck& deck) {
           "model.vocab: give the size of the vocabulary, or data.tokenizer, which has one");
     return {.size = *deck.model.vocab, .eod = std::nullopt};
   }
-  const auto tokenizer = tokenizer::make_tokenizer(*spec);
+  const auto tokenizer = open_tokenizer(*spec);
   const std::int64_t size = deck.model.vocab.value_or(tokenizer->vocab_size());
   if (size < tokenizer->vocab_size())
     throw DeckError(
         "model.vocab = {} is smaller than the {} ids of data.tokenizer; leave model.vocab out or "
         "give {} or more",
         size, tokenizer->vocab_size(), tokenizer->vocab_size());
-  return {.size = size, .eod = tokenizer->eod()};
+  return {.size = size, .eod = tokenizer->eod(), .tokenizer = tokenizer->identity()};
 }
 
 }  // namespace

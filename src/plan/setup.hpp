@@ -18,10 +18,12 @@
 
 namespace trireme::plan {
 
-/// Size of the vocabulary, and the id that ends a document where one is known.
+/// Size of the vocabulary, and where there is a tokenizer the id that ends a document and what
+/// tells the tokenizer from others.
 struct Vocabulary {
   std::int64_t size = 0;
-  std::optional<std::int32_t> eod;
+  std::optional<std::int32_t> eod = {};
+  std::optional<tokenizer::TokenizerIdentity> tokenizer = {};
 };
 
 /// The tokenizer files that the deck names; nothing when it names no type.

@@ -9,6 +9,7 @@
 #include "plan/run_plan.hpp"
 #include "plan/setup.hpp"
 #include "sweep/state.hpp"
+#include "train/dataset_checks.hpp"
 #include "train/devices.hpp"
 #include "train/startup.hpp"
 
@@ -97,6 +98,7 @@ deck::Deck run_deck(const PlannedSweep& sweep, const deck::SweepRun& run, deck::
                     bool need_data) {
   deck::Deck deck =
       deck::parse(sweep.deck_text, sweep.deck_path.string(), overrides_of(sweep.section, run),
+  train::check_datasets(run.deck, vocabulary, data::TokenScan::sample);
                   {.need_data = need_data, .automatic = automatic});
   deck.run.output = (std::filesystem::path(deck.run.output) / run.name).string();
   const std::int64_t model_ranks = deck.parallel.tensor * deck.parallel.pipeline;

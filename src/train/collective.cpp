@@ -45,8 +45,8 @@ void throw_collectively(const std::function<void()>& work) {
   }
 }
 
-void refuse(comm::MpiCommunicator& world, ExitCode code, const std::string& complaint) {
-  if (world.all_reduce(complaint.empty() ? 0.0 : 1.0, comm::Reduce::max) == 0) return;
+std::string first_complaint(comm::MpiCommunicator& world, const std::string& complaint) {
+  if (world.all_reduce(complaint.empty() ? 0.0 : 1.0, comm::Reduce::max) == 0) return "";
   const std::vector<std::string> all = world.all_gather_text(complaint);
   const std::vector<std::string> hosts = world.all_gather_text(host_name());
   const auto first = std::find_if(all.begin(), all.end(), [](auto& text) { return !text.empty(); });
@@ -56,7 +56,12 @@ void refuse(comm::MpiCommunicator& world, ExitCode code, const std::string& comp
     message = fmt::format("rank {0} on {1}: {2}", first - all.begin(), hosts[first - all.begin()],
                           *first);
   if (others > 0) message += fmt::format(" (and {} more rank{})", others, others == 1 ? "" : "s");
-  throw CollectiveError(code, message);
+  return message;
+}
+
+void refuse(comm::MpiCommunicator& world, ExitCode code, const std::string& complaint) {
+  const std::string message = first_complaint(world, complaint);
+  if (!message.empty()) throw CollectiveError(code, message);
 }
 
 }  // namespace trireme::train

@@ -26,6 +26,10 @@ std::string on_rank_zero(comm::MpiCommunicator& world, const std::function<std::
 /// CollectiveError: one rank prints it.
 void throw_collectively(const std::function<void()>& work);
 
+/// The `complaint` of the first rank that has one, with its rank and host, and how many more there
+/// are; "" where none has. The same on all ranks. Collective over `world`.
+std::string first_complaint(comm::MpiCommunicator& world, const std::string& complaint);
+
 /// Throws CollectiveError with `code` on all ranks when the `complaint` of some is not empty: the
 /// first of these, with its rank and host, and how many more there are. Collective over `world`.
 void refuse(comm::MpiCommunicator& world, ExitCode code, const std::string& complaint);

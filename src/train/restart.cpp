@@ -74,16 +74,25 @@ std::optional<checkpoint::Latest> find_checkpoint(const deck::Deck& deck,
   return std::nullopt;
 }
 
-/// Notes in `point` that the run goes on with other documents than the checkpoint's; throws where
-/// nothing among `changes` of the deck shows that somebody wants it.
-void compare_documents(const RunState& before, const std::string& train_documents,
-                       const std::vector<deck::Change>& changes, RestartPoint& point) {
-  // A checkpoint without training, as an imported model, goes on from no documents.
+/// Notes in `point` that the run resumes with other training data than the checkpoint's; throws
+/// unless `changes` of the deck show that the user wants it.
+void compare_training_data(const RunState& before, const TrainingData& now,
+                           const std::vector<deck::Change>& changes, RestartPoint& point) {
+  // A checkpoint without training, such as an imported model, has seen no documents.
   const bool known = before.consumed_samples > 0 && !before.train_documents.empty();
-  if (!known || train_documents.empty() || before.train_documents == train_documents) return;
+  if (!known || now.documents.empty()) return;
+  const bool same_documents = before.train_documents == now.documents;
+  const std::string changed = same_documents ? changed_file(before.train_tokens, now) : "";
+  if (same_documents && changed.empty()) return;
   const bool renamed = std::ranges::any_of(changes, [](const deck::Change& change) {
     return change.key == "data.train" || change.key == "data.corpora";
   });
+  if (!renamed && same_documents)
+    throw DataError(
+        "'{}' holds other tokens than those that '{}' was trained on, in documents of the same "
+        "lengths; put the dataset back, give this one another name to resume with it, or begin "
+        "afresh (--restart never, without checkpoint.load)",
+        changed, point.checkpoint->string());
   if (!renamed)
     throw DataError(
         "data.train has other documents than those that '{}' was trained on, under the same name; "
@@ -94,7 +103,7 @@ void compare_documents(const RunState& before, const std::string& train_document
 }
 
 /// Fills in the progress of `point`, which has a checkpoint, and notes what has changed since.
-void compare_runs(const deck::Deck& deck, const std::string& train_documents, RestartPoint& point) {
+void compare_runs(const deck::Deck& deck, const TrainingData& training_data, RestartPoint& point) {
   const checkpoint::Header header = checkpoint::read_header(*point.checkpoint);
   const RunState before = RunState::from(header);
   point.progress = before.progress();
@@ -103,7 +112,7 @@ void compare_runs(const deck::Deck& deck, const std::string& train_documents, Re
   for (const deck::Change& change : changes)
     if (change.rule != deck::RestartRule::free)
       point.notes.push_back("changed: " + describe(change));
-  compare_documents(before, train_documents, changes, point);
+  compare_training_data(before, training_data, changes, point);
 }
 
 }  // namespace
@@ -113,12 +122,12 @@ fs::path checkpoint_folder(const deck::Deck& deck) {
 }
 
 RestartPoint find_restart(const deck::Deck& deck, const std::string& restart,
-                          const std::string& train_documents) {
+                          const TrainingData& training_data) {
   RestartPoint point;
   if (const auto found = find_checkpoint(deck, restart)) {
     point.checkpoint = found->path;
     if (!found->note.empty()) point.notes.push_back(found->note);
-    compare_runs(deck, train_documents, point);
+    compare_runs(deck, training_data, point);
   }
   // Last: where the run cannot start, the old one stays.
   const fs::path folder = deck.run.output;

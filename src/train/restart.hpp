@@ -9,6 +9,7 @@
 #include "core/clock.hpp"
 #include "deck/batch_sizes.hpp"
 #include "deck/deck.hpp"
+#include "train/dataset_checks.hpp"
 
 namespace trireme::train {
 
@@ -26,13 +27,13 @@ std::filesystem::path checkpoint_folder(const deck::Deck& deck);
 /// checkpoint.load; else fresh), "never" (checkpoint.load or fresh; an old run folder is moved
 /// aside to <output>.1, .2, ... once all else is right) or a path. Compares the checkpoint's deck
 /// with this one: notes what changed, throws DeckError for what must not. Throws DataError when the
-/// checkpoint's run trained on other documents than this one's `train_documents`
-/// (identify_training_documents(); "": not compared) although its deck names the same data; where
-/// the deck names other data, that is noted. Throws UsageError for a path of another folder while
-/// the run folder has checkpoints: they would be mistaken for those of the course from there.
-/// Called by rank 0 alone, before the run folder is written.
+/// checkpoint's run trained on other documents or tokens than this one's `training_data`
+/// (identify_training_data(); what it does not know is not compared) although its deck names the
+/// same data; where the deck names other data, that is noted. Throws UsageError for a path of
+/// another folder while the run folder has checkpoints: they would be mistaken for those of the
+/// course from there. Called by rank 0 alone, before the run folder is written.
 RestartPoint find_restart(const deck::Deck& deck, const std::string& restart,
-                          const std::string& train_documents = "");
+                          const TrainingData& training_data = {});
 
 /// Makes sure that the run never goes on from a checkpoint of its folder that is newer than
 /// `point`, with a note when there are some. Called by rank 0 alone, with the folder locked, before

@@ -16,6 +16,7 @@ checkpoint::Attributes RunState::attributes() const {
                                        {"passed_samples", passed_samples},
                                        {"passed_through", passed_through}};
   if (!train_documents.empty()) attributes["train_documents"] = train_documents;
+  if (!train_tokens.empty()) attributes["train_tokens"] = train_tokens;
   return attributes;
 }
 
@@ -40,7 +41,9 @@ RunState RunState::from(const checkpoint::Header& header) {
     return header.attributes.contains(name) ? number(name) : 0;
   };
   // Neither imported models nor checkpoints from before there was the attribute know of documents.
-  const bool has_documents = header.attributes.contains("train_documents");
+  const auto text_or_empty = [&](const char* name) {
+    return header.attributes.contains(name) ? header.get<std::string>(name) : std::string();
+  };
   return {.iteration = number("iteration"),
           .consumed_samples = number("consumed_samples"),
           .applied_iterations = number("applied_iterations"),
@@ -51,7 +54,8 @@ RunState RunState::from(const checkpoint::Header& header) {
           .loss_scale = loss_scale_of(header),
           .passed_samples = number_or_zero("passed_samples"),
           .passed_through = number_or_zero("passed_through"),
-          .train_documents = has_documents ? header.get<std::string>("train_documents") : ""};
+          .train_documents = text_or_empty("train_documents"),
+          .train_tokens = text_or_empty("train_tokens")};
 }
 
 }  // namespace trireme::train

@@ -24,8 +24,9 @@ struct RunState {
   /// Training data that train.skip passed over: samples, and the last iteration it belonged to.
   std::int64_t passed_samples = 0;
   std::int64_t passed_through = 0;
-  /// identify_training_documents() of the run; "" where that is not known.
+  /// Of identify_training_data() of the run; "" where that is not known.
   std::string train_documents = {};
+  std::string train_tokens = {};
 
   deck::Progress progress() const { return {iteration, consumed_samples}; }
   /// The first sample of the training data that is neither consumed nor passed over.

@@ -9,12 +9,9 @@
 #include "train/launch_checks.hpp"
 
 namespace trireme::train {
-namespace {
 
-/// What a run from the start takes of a split, and what train.skip passes over where `samples` of
-/// the whole epochs do not hold that, too: as Trainer::open() asks for them.
-data::BlendSummary summarize(const deck::Deck& deck, const plan::Vocabulary& vocabulary,
-                             data::Split split, data::GptBlendConfig& config) {
+data::BlendSummary summarize_data(const deck::Deck& deck, const plan::Vocabulary& vocabulary,
+                                  data::Split split, data::GptBlendConfig& config) {
   const auto of = [&](std::int64_t samples) {
     config = plan::split_config(deck, split, vocabulary, samples);
     return data::summarize_blend(config);
@@ -26,8 +23,6 @@ data::BlendSummary summarize(const deck::Deck& deck, const plan::Vocabulary& voc
   return summary.samples < needed ? of(needed) : summary;
 }
 
-}  // namespace
-
 PreparedDeck prepare_deck(comm::MpiCommunicator& world, const std::string& path,
                           const std::vector<std::string>& overrides,
                           const std::function<void(deck::Deck&, std::int64_t)>& resolve) {
@@ -38,12 +33,24 @@ PreparedDeck prepare_deck(comm::MpiCommunicator& world, const std::string& path,
     const plan::Vocabulary vocabulary = plan::vocabulary(deck);
     nlohmann::json message{{"deck", deck::print_deck(deck)}, {"vocab", vocabulary.size}};
     if (vocabulary.eod) message["eod"] = *vocabulary.eod;
+    if (const auto& tokenizer = vocabulary.tokenizer)
+      message["tokenizer"] = {{"type", tokenizer->type},
+                              {"hash", tokenizer->hash},
+                              {"vocab", tokenizer->vocab_size},
+                              {"library", tokenizer->library}};
     return message.dump();
   });
   const auto message = nlohmann::json::parse(text);
   PreparedDeck prepared{.deck = deck::parse(message["deck"].get<std::string>(), path),
                         .vocabulary = {.size = message["vocab"].get<std::int64_t>()}};
   if (message.contains("eod")) prepared.vocabulary.eod = message["eod"].get<std::int32_t>();
+  if (message.contains("tokenizer")) {
+    const auto& tokenizer = message["tokenizer"];
+    prepared.vocabulary.tokenizer = {.type = tokenizer["type"].get<std::string>(),
+                                     .hash = tokenizer["hash"].get<std::uint64_t>(),
+                                     .vocab_size = tokenizer["vocab"].get<std::int32_t>(),
+                                     .library = tokenizer["library"].get<std::string>()};
+  }
   return prepared;
 }
 
@@ -52,7 +59,7 @@ std::string describe_data(const deck::Deck& deck, const plan::Vocabulary& vocabu
   for (const data::Split split : {data::Split::train, data::Split::valid, data::Split::test}) {
     if (!plan::uses_split(deck, split)) continue;
     data::GptBlendConfig config;
-    const data::BlendSummary summary = summarize(deck, vocabulary, split, config);
+    const data::BlendSummary summary = summarize_data(deck, vocabulary, split, config);
     for (std::size_t i = 0; i < summary.datasets.size(); ++i) {
       const data::SplitSummary& dataset = summary.datasets[i];
       text += fmt::format("{:<10} {} documents, {} tokens; {} samples wanted: {} epoch{}{}\n",
@@ -63,12 +70,6 @@ std::string describe_data(const deck::Deck& deck, const plan::Vocabulary& vocabu
     }
   }
   return text;
-}
-
-std::string identify_training_documents(const deck::Deck& deck,
-                                        const plan::Vocabulary& vocabulary) {
-  data::GptBlendConfig config;
-  return data::identify_documents(summarize(deck, vocabulary, data::Split::train, config));
 }
 
 }  // namespace trireme::train

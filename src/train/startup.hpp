@@ -31,7 +31,9 @@ PreparedDeck prepare_deck(comm::MpiCommunicator& world, const std::string& path,
 /// one line for each split that is used: documents, tokens, epochs.
 std::string describe_data(const deck::Deck& deck, const plan::Vocabulary& vocabulary);
 
-/// data::identify_documents() of the documents that the run trains on. Throws as describe_data().
-std::string identify_training_documents(const deck::Deck& deck, const plan::Vocabulary& vocabulary);
+/// What a run from the start takes of a split, and what train.skip passes over where the whole
+/// epochs do not hold that, too: as a run opens it, by `config`. Throws as describe_data().
+data::BlendSummary summarize_data(const deck::Deck& deck, const plan::Vocabulary& vocabulary,
+                                  data::Split split, data::GptBlendConfig& config);
 
 }  // namespace trireme::train

@@ -7,14 +7,16 @@ namespace trireme::train {
 
 /// Why the training loop ended.
 enum class StopReason {
-  none,           ///< it goes on
-  finished,       ///< all iterations are done
-  exit_interval,  ///< train.exit_interval
-  kill_switch,    ///< the file train.kill_switch exists
-  exit_duration,  ///< train.exit_duration
-  time_limit,     ///< --time-limit
-  signal,         ///< SIGUSR1, SIGTERM, SIGINT or SIGHUP
-  diverged,       ///< train.diverged_after, or weights that are not finite
+  none,             ///< it goes on
+  finished,         ///< all iterations are done
+  exit_interval,    ///< train.exit_interval
+  kill_switch,      ///< the file train.kill_switch exists
+  exit_duration,    ///< train.exit_duration
+  time_limit,       ///< --time-limit
+  signal,           ///< SIGUSR1, SIGTERM, SIGINT or SIGHUP
+  diverged,         ///< train.diverged_after, or weights that are not finite
+  unreadable_data,  ///< a dataset was changed or cannot be read any more
+  bad_data,         ///< a dataset holds what no vocabulary has
 };
 
 /// Zero where the deck or a person asked for the stop, 75 where the run should be queued again, 76
@@ -27,6 +29,10 @@ constexpr ExitCode exit_code(StopReason reason) {
       return ExitCode::stopped_early;
     case StopReason::diverged:
       return ExitCode::diverged;
+    case StopReason::unreadable_data:
+      return ExitCode::io;
+    case StopReason::bad_data:
+      return ExitCode::data;
     default:
       return ExitCode::success;
   }
@@ -51,6 +57,10 @@ constexpr const char* describe(StopReason reason) {
       return "a signal asked for it";
     case StopReason::diverged:
       return "training diverged";
+    case StopReason::unreadable_data:
+      return "the training data cannot be read";
+    case StopReason::bad_data:
+      return "the training data is bad";
   }
   return "?";
 }

@@ -46,17 +46,20 @@ double StopConditions::next_iteration_seconds(const deck::Progress& before,
 }
 
 StopReason StopConditions::after_step(const deck::Progress& before, const deck::Progress& now,
-                                      const deck::Progress& end) const {
+                                      const deck::Progress& end, ExitCode data) const {
   const double elapsed = since_start_.seconds();
   const double needed = elapsed + next_iteration_seconds(before, now, end) + save_;
   const bool time_limit = time_limit_ && needed >= *time_limit_;
   const bool exit_duration =
       deck_.train.exit_duration && elapsed >= deck::in_seconds(*deck_.train.exit_duration);
   // What any rank saw holds for all.
-  double seen[] = {stop_signal() != 0 ? 1.0 : 0.0, sees_kill_switch() ? 1.0 : 0.0,
-                   exit_duration ? 1.0 : 0.0, time_limit ? 1.0 : 0.0};
+  double seen[] = {stop_signal() != 0 ? 1.0 : 0.0,   sees_kill_switch() ? 1.0 : 0.0,
+                   exit_duration ? 1.0 : 0.0,        time_limit ? 1.0 : 0.0,
+                   data == ExitCode::io ? 1.0 : 0.0, data == ExitCode::data ? 1.0 : 0.0};
   world_.all_reduce(seen, std::size(seen), DType::f64, comm::Reduce::max);
   if (now.iteration == end.iteration) return StopReason::none;
+  if (seen[4] > 0.0) return StopReason::unreadable_data;
+  if (seen[5] > 0.0) return StopReason::bad_data;
   if (seen[0] > 0.0) return StopReason::signal;
   if (seen[1] > 0.0) return StopReason::kill_switch;
   if (seen[2] > 0.0) return StopReason::exit_duration;

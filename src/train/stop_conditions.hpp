@@ -28,9 +28,9 @@ class StopConditions {
   /// same on every rank, `none` to go on.
   StopReason before_start() const;
   /// Whether to stop after the iteration that took the run from `before` to `now`; `end` is where
-  /// it ends anyway.
+  /// it ends anyway. `data` is the exit code of what is wrong with the next batch on this rank.
   StopReason after_step(const deck::Progress& before, const deck::Progress& now,
-                        const deck::Progress& end) const;
+                        const deck::Progress& end, ExitCode data = ExitCode::success) const;
 
  private:
   bool sees_kill_switch() const;

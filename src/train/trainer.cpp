@@ -45,7 +45,8 @@ RunState starting_state(const TrainerOptions& options) {
   RunState state;
   if (const auto& path = options.restart.checkpoint)
     state = RunState::from(checkpoint::read_header(*path));
-  state.train_documents = options.train_documents;
+  state.train_documents = options.training_data.documents;
+  state.train_tokens = options.training_data.tokens;
   return state;
 }
 
@@ -149,6 +150,7 @@ StopReason Trainer::run() {
   log_.start();
   while (stop == StopReason::none && state_.iteration < end_.iteration) {
     skip_data_if_due();
+    start_reading_ahead();
     const StepResult result = step();
     report(result);
     report_gpus_if_due();
@@ -157,7 +159,7 @@ StopReason Trainer::run() {
     evaluate_if_due();
     stop = save_if_due();
     if (stop != StopReason::none) break;
-    stop = stops_.after_step(previous_, state_.progress(), end_);
+    stop = stops_.after_step(previous_, state_.progress(), end_, finish_reading_ahead());
   }
   if (stop == StopReason::none) stop = StopReason::finished;
   if (stop == StopReason::diverged) return stop;
@@ -170,7 +172,37 @@ StopReason Trainer::run() {
   if (stop == StopReason::finished && !evaluated && evaluate_at_end() != StopReason::none)
     return StopReason::diverged;
   delete_old_checkpoints_if_due();
+  if (stop == StopReason::unreadable_data || stop == StopReason::bad_data)
+    diagnosis_ = first_complaint(*groups_.world, data_error_);
   return stop;
+}
+
+void Trainer::start_reading_ahead() {
+  // Asking for a file's state may be a message to a server.
+  constexpr double kFileCheckSeconds = 10.0;
+  RunState next = state_;
+  ++next.iteration;
+  next.consumed_samples += batches_.at(state_.consumed_samples);
+  if (next.iteration >= end_.iteration || data_to_skip(deck_, next)) return;
+  const bool checks_files = since_data_check_.seconds() >= kFileCheckSeconds;
+  if (checks_files) since_data_check_ = {};
+  data::Sampler batch = sampler_;
+  batch.global_batch = batches_.at(next.consumed_samples);
+  if (!runner_.reads_tokens()) return;
+  ahead_.start(train_data_, batch, next.next_sample(), checks_files);
+}
+
+ExitCode Trainer::finish_reading_ahead() {
+  try {
+    ahead_.finish();
+  } catch (const IoError& error) {
+    data_error_ = error.what();
+    return error.code();
+  } catch (const DataError& error) {
+    data_error_ = error.what();
+    return error.code();
+  }
+  return ExitCode::success;
 }
 
 void Trainer::skip_data_if_due() {
@@ -214,7 +246,7 @@ StepResult Trainer::step(PhaseSeconds* phases) {
   const double loss_scale = loss_scaler_.scale();
   runner_.set_loss_scale(loss_scale);
   const pipeline::LossSum loss = timed(log_.timers(), Phase::forward_backward, [&] {
-    return runner_.train(train_data_, batch, state_.next_sample(), schedule_);
+    return runner_.train(train_data_, batch, state_.next_sample(), schedule_, &ahead_);
   });
   const double passes = mark();
   timed(log_.timers(), Phase::grads_sync, [&] { optimizer_.reduce_gradients(); });

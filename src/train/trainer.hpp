@@ -25,8 +25,8 @@ struct TrainerOptions {
   std::optional<double> time_limit;  ///< seconds from the program's start
   Stopwatch since_start;             ///< running since the program's start
   RestartPoint restart;
-  /// identify_training_documents(), for the checkpoints; known to rank 0, which writes it.
-  std::string train_documents = {};
+  /// identify_training_data(), for the checkpoints; known to rank 0, which writes it.
+  TrainingData training_data = {};
   /// Whether the run has finished before where it starts now; known to rank 0.
   bool finished = false;
   /// Of the run folder; on rank 0 alone, where the run has one. Must outlive the trainer.
@@ -53,7 +53,8 @@ class Trainer {
   const RunState& state() const { return state_; }
   /// Iterations at the end of the run, those before a restart included.
   std::int64_t total_iterations() const { return end_.iteration; }
-  /// Why run() returned StopReason::diverged, and what to do; the same on every rank.
+  /// Why run() returned diverged, unreadable_data or bad_data, and what to do; the same on every
+  /// rank.
   const std::string& diagnosis() const { return diagnosis_; }
   /// The newest checkpoint of this run, if one was written or restarted from.
   const std::optional<std::filesystem::path>& last_checkpoint() const { return last_checkpoint_; }
@@ -84,6 +85,10 @@ class Trainer {
   StopReason judge(const StepResult& result);
   /// Ends an iteration's loss scale: halves or doubles it where that is due.
   void update_loss_scale(bool applied);
+  /// Starts to read the data of the batch after the next step, overlapped with that step.
+  void start_reading_ahead();
+  /// Waits for that. Returns the exit code of what is wrong, whose message is data_error_.
+  ExitCode finish_reading_ahead();
   /// Passes over the data that train.skip leaves out before the next iteration.
   void skip_data_if_due();
   /// This rank's part of the next iteration's batch.
@@ -146,6 +151,9 @@ class Trainer {
   std::optional<data::GptDataset> valid_data_, test_data_;
   TrainingLog log_;
   StopConditions stops_;
+  data::BatchAhead ahead_;
+  std::string data_error_;  ///< of this rank
+  Stopwatch since_data_check_;
   std::shared_ptr<comm::Watchdog> watchdog_ = comm::Watchdog::shared();
   std::optional<std::filesystem::path> last_checkpoint_;
   std::int64_t saved_iteration_ = 0;  ///< of last_checkpoint_; a fresh model is never saved

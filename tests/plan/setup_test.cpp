@@ -2,6 +2,8 @@
 
 #include <gtest/gtest.h>
 
+#include <filesystem>
+
 #include "core/error.hpp"
 #include "decks.hpp"
 
@@ -52,9 +54,10 @@ TEST(Vocabulary, OfAPlanNeedsNoTokenizerWhereTheDeckGivesItsSize) {
     planned_vocabulary(unknown);
     FAIL();
   } catch (const IoError& error) {
-    EXPECT_STREQ(error.what(),
-                 "cannot open 'not/here.model': No such file or directory; with model.vocab=N the "
-                 "plan needs no tokenizer");
+    EXPECT_EQ(error.what(), "data.tokenizer.model: there is no file 'not/here.model' in '" +
+                                std::filesystem::current_path().string() +
+                                "'; give its path from there, or an absolute one; with "
+                                "model.vocab=N the plan needs no tokenizer");
   }
 }
 

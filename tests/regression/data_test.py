@@ -7,6 +7,7 @@ import json
 import lzma
 import math
 import os
+import shutil
 import tarfile
 import unittest
 from pathlib import Path
@@ -136,6 +137,64 @@ class OwnDatasets(RunTest):
         self.assertEqual(checked.code, FINISHED, checked)
         for prefix in (dataset(), other()):
             self.assertIn(f" of {prefix}\n", checked.out)
+
+
+class Datasets(RunTest):
+    """Datasets that are not what the deck or the checkpoint takes them for."""
+
+    def copy(self):
+        """The prefix of a copy of the dataset, for tests that damage it."""
+        prefix = self.folder / "copy"
+        for ending in (".bin", ".idx", ".json"):
+            shutil.copy(f"{dataset()}{ending}", f"{prefix}{ending}")
+        return prefix
+
+    def test_another_tokenizer_is_refused(self):
+        gpt2 = HERE.parents[1] / "tests/data/gpt2"
+        words = ["data.tokenizer.type=gpt2", f"data.tokenizer.vocab={gpt2 / 'vocab.json'}",
+                 f"data.tokenizer.merges={gpt2 / 'merges.txt'}", "model.vocab="]
+        text = f"data.train: '{dataset()}' was made with the tokenizer bytes of 257 ids"
+        self.fails(DECK, text, *words)
+        self.fails(DECK, text, *words, "--check")
+        # Without its record the dataset's ids fit; those of a smaller vocabulary do not.
+        copy = self.copy()
+        Path(f"{copy}.json").unlink()
+        checked = run("trireme-pretrain",
+                      *self.deck_words("run", *words, f"data.train={copy}", "--check"))
+        self.assertEqual(checked.code, FINISHED, checked)
+        self.assertIn("has no copy.json that names its tokenizer", checked.out)
+        self.fails(DATA, "holds the token id 256, outside the vocabulary: model.vocab = 200",
+                   "data.tokenizer.type=", "model.vocab=200", f"data.train={copy}")
+
+    def test_other_tokens_of_the_same_lengths_are_not_resumed_with(self):
+        copy = self.copy()
+        self.pretrain("run", f"data.train={copy}", "train.exit_interval=9")
+        tokens = numpy.fromfile(f"{copy}.bin", dtype=numpy.uint16)
+        tokens[: tokens.size // 2].sort()
+        tokens.tofile(f"{copy}.bin")
+        refused = self.pretrain("run", f"data.train={copy}", code=DATA)
+        self.assertEqual(refused.err.count(f"'{copy}.bin' holds other tokens"), 1, refused)
+        shutil.copy(f"{dataset()}.bin", f"{copy}.bin")
+        self.pretrain("run", f"data.train={copy}")
+        self.pretrain("whole")
+        self.assertEqual(self.losses("run"), self.losses("whole"))
+
+    def test_a_dataset_that_is_cut_under_a_run_stops_it_with_a_checkpoint(self):
+        for ranks in (1, 2):
+            copy, name = self.copy(), f"run{ranks}"
+            words = [f"data.train={copy}", "train.iterations=100_000", "schedule.decay=100_000"]
+            with self.start(name, *words, ranks=ranks) as started:
+                self.wait_until(lambda: len(self.events(name, "train")) > 5, started)
+                os.truncate(f"{copy}.bin", 100)
+                stopped = started.finish()
+            self.assertEqual(stopped.code, IO, stopped)
+            self.assertEqual(stopped.err.count(f"'{copy}.bin' ends at byte"), 1, stopped)
+            stop = self.stop_event(name)
+            self.assertEqual(stop["exit_code"], IO)
+            self.assertEqual(self.checkpoints(name), [f"step-{stop['iteration']:08d}.h5"])
+            shutil.copy(f"{dataset()}.bin", f"{copy}.bin")
+            self.pretrain(name, *words, f"train.exit_interval={stop['iteration'] + 3}", ranks=ranks)
+            self.assertEqual(self.stop_event(name)["iteration"], stop["iteration"] + 3)
 
 
 class Documents(RunTest):

@@ -30,14 +30,15 @@ class RestartTest : public testing::Test {
 
   /// Saves a checkpoint of one small tensor, as a run in `folder` would at `iteration`.
   fs::path save(const fs::path& folder, std::int64_t iteration,
-                const std::string& train_documents = "") {
+                const std::string& train_documents = "", const std::string& train_tokens = "") {
     const fs::path path = checkpoint::step_path(folder / "checkpoints", iteration);
     float value = 1.0f;
     checkpoint::LocalTensor tensor{.name = "model/scale", .shape = {1}};
     if (decides()) tensor.pieces.push_back({.boxes = {{0, 1, 0, 1}}, .data = &value});
     const RunState state{.iteration = iteration,
                          .consumed_samples = 4 * iteration,
-                         .train_documents = train_documents};
+                         .train_documents = train_documents,
+                         .train_tokens = train_tokens};
     checkpoint::save(path, *world_, state.attributes(), deck::print_deck(tiny_deck(folder)),
                      {tensor});
     return path;
@@ -135,13 +136,13 @@ TEST_F(RestartTest, RefusesWhatMustNotChangeAllAtOnce) {
 TEST_F(RestartTest, RefusesOtherDocumentsUnderTheSameName) {
   const fs::path path = save(run_, 10, "documents");
   if (!decides()) return;
-  EXPECT_TRUE(find_restart(tiny_deck(run_), "latest", "documents").notes.empty());
+  EXPECT_TRUE(find_restart(tiny_deck(run_), "latest", {"documents"}).notes.empty());
   const std::string load = "checkpoint.load=" + path.string();
   for (const auto& [deck, restart] : {std::pair{tiny_deck(run_), "latest"},
                                       {tiny_deck(other_, {load}), "latest"},
                                       {tiny_deck(run_, {load}), "never"}}) {
     try {
-      find_restart(deck, restart, "others");
+      find_restart(deck, restart, {"others"});
       FAIL();
     } catch (const DataError& error) {
       const std::string text = error.what();
@@ -152,20 +153,46 @@ TEST_F(RestartTest, RefusesOtherDocumentsUnderTheSameName) {
   }
   EXPECT_TRUE(fs::exists(path));
 
-  const RestartPoint renamed = find_restart(tiny_deck(run_, {"data.train=b"}), "latest", "others");
+  const RestartPoint renamed =
+      find_restart(tiny_deck(run_, {"data.train=b"}), "latest", {"others"});
   ASSERT_EQ(renamed.notes.size(), 2u);
   EXPECT_EQ(renamed.notes[0], "changed: data.train: corpus in the checkpoint, b now");
   EXPECT_EQ(renamed.notes[1], "changed: the documents of data.train");
-  const RestartPoint moved = find_restart(tiny_deck(run_, {"data.train=b"}), "latest", "documents");
+  const RestartPoint moved =
+      find_restart(tiny_deck(run_, {"data.train=b"}), "latest", {"documents"});
   EXPECT_EQ(moved.notes.size(), 1u);
+}
+
+TEST_F(RestartTest, RefusesOtherTokensInDocumentsOfTheSameLengths) {
+  const fs::path path = save(run_, 10, "documents", "sample aa bb; all cc dd");
+  if (!decides()) return;
+  const TrainingData same{"documents", "sample aa bb", {"a.bin", "b.bin"}};
+  EXPECT_TRUE(find_restart(tiny_deck(run_), "latest", same).notes.empty());
+  const auto refused = [&](const std::string& tokens) -> std::string {
+    try {
+      find_restart(tiny_deck(run_), "latest", {"documents", tokens, {"a.bin", "b.bin"}});
+    } catch (const DataError& error) {
+      return error.what();
+    }
+    return "";
+  };
+  EXPECT_TRUE(refused("sample aa bc")
+                  .starts_with("'b.bin' holds other tokens than those that '" + path.string() +
+                               "' was trained on"))
+      << refused("sample aa bc");
+  EXPECT_TRUE(refused("sample aa bb; all ce dd").starts_with("'a.bin' holds other tokens"));
+  EXPECT_EQ(refused("sample aa bb; all cc dd"), "");
+  const RestartPoint renamed = find_restart(tiny_deck(run_, {"data.train=b"}), "latest",
+                                            {"documents", "sample aa bc", {"a.bin", "b.bin"}});
+  EXPECT_EQ(renamed.notes.size(), 2u);
 }
 
 TEST_F(RestartTest, CheckpointsThatNameNoDocumentsGoOnWithAny) {
   save(run_, 10);
   save(other_, 0, "documents");
   if (!decides()) return;
-  EXPECT_TRUE(find_restart(tiny_deck(run_), "latest", "others").notes.empty());
-  EXPECT_TRUE(find_restart(tiny_deck(other_), "latest", "others").notes.empty());
+  EXPECT_TRUE(find_restart(tiny_deck(run_), "latest", {"others"}).notes.empty());
+  EXPECT_TRUE(find_restart(tiny_deck(other_), "latest", {"others"}).notes.empty());
 }
 
 TEST_F(RestartTest, SaysWhyItIsNotWhatLatestNames) {

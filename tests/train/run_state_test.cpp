@@ -19,7 +19,8 @@ TEST(RunState, ComesBackFromACheckpoint) {
                        .loss_scale = {2048, 7, 1},
                        .passed_samples = 24,
                        .passed_through = 7,
-                       .train_documents = "00c0ffee00c0ffee"};
+                       .train_documents = "00c0ffee00c0ffee",
+                       .train_tokens = "sample 00c0ffee00c0ffee"};
   checkpoint::Header header;
   header.attributes = state.attributes();
   const RunState back = RunState::from(header);
@@ -34,6 +35,7 @@ TEST(RunState, ComesBackFromACheckpoint) {
   EXPECT_EQ(back.passed_samples, 24);
   EXPECT_EQ(back.passed_through, 7);
   EXPECT_EQ(back.train_documents, "00c0ffee00c0ffee");
+  EXPECT_EQ(back.train_tokens, "sample 00c0ffee00c0ffee");
   EXPECT_EQ(back.progress(), (deck::Progress{12, 96}));
   EXPECT_EQ(back.next_sample(), 120);
 }

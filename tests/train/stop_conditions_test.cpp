@@ -24,9 +24,9 @@ class TimedRun {
 
   StopConditions& stops() { return stops_; }
   /// After `iteration` of a run of 10.
-  StopReason after(std::int64_t iteration) {
+  StopReason after(std::int64_t iteration, ExitCode data = ExitCode::success) {
     return stops_.after_step(batches_.advance({}, iteration - 1), batches_.advance({}, iteration),
-                             batches_.advance({}, 10));
+                             batches_.advance({}, 10), data);
   }
 
  private:
@@ -36,6 +36,14 @@ class TimedRun {
   Stopwatch watch_;
   StopConditions stops_;
 };
+
+TEST(StopConditions, BadDataEndsTheRunWithItsOwnCode) {
+  TimedRun run({});
+  EXPECT_EQ(run.after(3, ExitCode::io), StopReason::unreadable_data);
+  EXPECT_EQ(run.after(3, ExitCode::data), StopReason::bad_data);
+  EXPECT_EQ(exit_code(StopReason::unreadable_data), ExitCode::io);
+  EXPECT_EQ(exit_code(StopReason::bad_data), ExitCode::data);
+}
 
 TEST(StopConditions, ARunGoesOnByItself) {
   TimedRun run({});

@@ -1,0 +1,111 @@
+#include "train/dataset_checks.hpp"
+
+#include <gtest/gtest.h>
+
+#include "../data/dataset_files.hpp"
+#include "decks.hpp"
+#include "tokenizer/preprocess/dataset_info.hpp"
+
+namespace trireme::train {
+namespace {
+
+using data::expect_error;
+using data::TokenScan;
+
+class DatasetChecksTest : public testing::Test {
+ protected:
+  /// A dataset of the ids `first` to `first + 199`.
+  void write(const std::string& name, std::uint16_t first) const {
+    data::write_dataset<std::uint16_t>(folder_ / name, {100, 100}, data::TokenType::uint16, first);
+  }
+  /// Its record: of a tokenizer whose hash is `hash`.
+  void record(const std::string& name, std::uint64_t hash, std::int32_t largest,
+              const std::string& library = "") const {
+    const tokenizer::DatasetInfo info{.tokenizer = {"gpt2", hash, 300, library},
+                                      .largest_id = largest,
+                                      .documents = 2,
+                                      .tokens = 200};
+    write_file_atomically((folder_ / name).string() + ".json", to_json(info));
+  }
+  deck::Deck deck(const std::string& train, std::vector<std::string> overrides = {}) const {
+    overrides.push_back("data.train=" + train);
+    return tiny_deck(folder_ / "run", overrides);
+  }
+  std::string path(const std::string& name) const { return (folder_ / name).string(); }
+
+  const plan::Vocabulary vocabulary_{
+      .size = 300, .eod = {}, .tokenizer = tokenizer::TokenizerIdentity{"gpt2", 1, 300, "lib 2"}};
+  const ScratchFolder scratch_;
+  const std::filesystem::path folder_ = scratch_.path();
+};
+
+TEST_F(DatasetChecksTest, ARecordMustNameTheDecksTokenizer) {
+  write("a", 0);
+  record("a", 1, 199, "lib 2");
+  EXPECT_TRUE(check_datasets(deck(path("a")), vocabulary_, TokenScan::sample).empty());
+  record("a", 2, 199);
+  expect_error(ExitCode::deck,
+               "data.train: '" + path("a") +
+                   "' was made with the tokenizer gpt2 of 300 ids (hash 0000000000000002), but "
+                   "data.tokenizer is gpt2 of 300 ids (hash 0000000000000001); give",
+               [&] { check_datasets(deck(path("a")), vocabulary_, TokenScan::sample); });
+  // Without data.tokenizer the ids alone can be wrong.
+  EXPECT_TRUE(check_datasets(deck(path("a")), {.size = 200}, TokenScan::sample).empty());
+  expect_error(ExitCode::data, "holds the token id 199, outside the vocabulary: model.vocab = 199",
+               [&] { check_datasets(deck(path("a")), {.size = 199}, TokenScan::sample); });
+}
+
+TEST_F(DatasetChecksTest, EveryDatasetOfABlendAndOfEachSplitIsChecked) {
+  for (const char* name : {"a", "b"}) {
+    write(name, 0);
+    record(name, 1, 199, "lib 2");
+  }
+  const std::string blend = "[1, " + path("a") + ", 1, " + path("b") + "]";
+  EXPECT_TRUE(check_datasets(deck(blend), vocabulary_, TokenScan::sample).empty());
+  record("b", 2, 199);
+  expect_error(ExitCode::deck, "data.train: '" + path("b") + "' was made with",
+               [&] { check_datasets(deck(blend), vocabulary_, TokenScan::sample); });
+  expect_error(ExitCode::deck, "data.valid: '" + path("b") + "' was made with", [&] {
+    check_datasets(deck(path("a"), {"data.valid=" + path("b"), "evaluate.every=10"}), vocabulary_,
+                   TokenScan::sample);
+  });
+}
+
+TEST_F(DatasetChecksTest, IdsSpeakWhereThereIsNoRecord) {
+  write("a", 50);
+  const auto notes = check_datasets(deck(path("a")), vocabulary_, TokenScan::sample);
+  ASSERT_EQ(notes.size(), 1u);
+  EXPECT_EQ(notes[0], "'" + path("a") +
+                          "' has no a.json that names its tokenizer; the largest id of 200 tokens "
+                          "is 249, the vocabulary has 300");
+  expect_error(ExitCode::data, "holds the token id 249, outside the vocabulary: model.vocab = 249",
+               [&] { check_datasets(deck(path("a")), {.size = 249}, TokenScan::sample); });
+}
+
+TEST_F(DatasetChecksTest, AnotherVersionOfTheLibraryIsNoted) {
+  write("a", 0);
+  record("a", 1, 199, "lib 1");
+  const auto notes = check_datasets(deck(path("a")), vocabulary_, TokenScan::sample);
+  ASSERT_EQ(notes.size(), 1u);
+  EXPECT_TRUE(notes[0].starts_with("warning: '" + path("a") +
+                                   "' was made with lib 1, this program has lib 2"))
+      << notes[0];
+}
+
+TEST_F(DatasetChecksTest, TokensTellTrainingDataApart) {
+  write("a", 0);
+  const auto identify = [&](TokenScan scan) {
+    return identify_training_data(deck(path("a")), vocabulary_, scan);
+  };
+  const TrainingData before = identify(TokenScan::all);
+  EXPECT_EQ(before.files, std::vector<std::string>{path("a.bin")});
+  EXPECT_EQ(changed_file(before.tokens, identify(TokenScan::sample)), "");
+  EXPECT_EQ(changed_file(before.tokens, identify(TokenScan::all)), "");
+  write("a", 1);
+  EXPECT_EQ(identify(TokenScan::sample).documents, before.documents);
+  EXPECT_EQ(changed_file(before.tokens, identify(TokenScan::sample)), path("a.bin"));
+  EXPECT_EQ(changed_file("", identify(TokenScan::sample)), "") << "not known";
+}
+
+}  // namespace
+}  // namespace trireme::train
