@@ -13,10 +13,11 @@
 #include "deck/describe.hpp"
 #include "deck/load.hpp"
 #include "deck/value.hpp"
+#include "plan/fit.hpp"
 #include "plan/run_plan.hpp"
 #include "plan/setup.hpp"
-#include "train/devices.hpp"
 #include "train/dataset_checks.hpp"
+#include "train/devices.hpp"
 #include "train/startup.hpp"
 
 namespace trireme {
@@ -36,7 +37,12 @@ inline po::options_description deck_options() {
        "override a key of the deck; a bare KEY=VALUE does the same, and KEY= takes it out")     //
       ("output", po::value<std::string>()->value_name("FOLDER"), "the run folder: run.output")  //
       ("check", "check the deck, its tokenizer and its data, and exit")                         //
-      ("plan", "print layout, parameters, memory per rank and pipeline bubble, and exit")       //
+      ("plan",
+       "print layout, parameters, memory per rank and pipeline bubble, and whether the run fits, "
+       "and exit")  //
+      ("memory", po::value<std::string>()->value_name("SIZE"),
+       "memory of each GPU, or of the host that all ranks share (80GiB), for --plan and "
+       "--print-job; by default that of this machine")  //
       ("ranks", po::value<std::int64_t>()->value_name("N"),
        "number of ranks for --check and --plan")           //
       ("print-deck", "print the effective deck and exit")  //
@@ -114,6 +120,15 @@ inline std::optional<std::int64_t> asked_ranks(const DeckArguments& arguments) {
   return ranks;
 }
 
+/// The value of --memory, for `deck`. Throws UsageError.
+inline std::optional<plan::MemoryThere> asked_memory(const po::variables_map& values,
+                                                     const deck::Deck& deck) {
+  if (!values.count("memory")) return std::nullopt;
+  const bool on_gpus = deck.run.device == deck::Device::cuda;
+  return plan::MemoryThere{plan::parse_memory("--memory", values["memory"].as<std::string>()),
+                           on_gpus ? "that each GPU has (--memory)" : "that a host has (--memory)"};
+}
+
 /// Fits the deck to --ranks, or without it to the fewest ranks it can run on.
 inline deck::Deck load_for_planning(const DeckArguments& arguments, bool need_data) {
   deck::Deck deck = deck::load(arguments.path, arguments.overrides,
@@ -134,6 +149,8 @@ inline bool answers_deck_questions(const DeckArguments& arguments) {
           "--ranks {0} belongs to --check and --plan; a launcher starts ranks: mpirun -n {0}, or "
           "srun -n {0}",
           *ranks);
+    if (arguments.values.count("memory"))
+      throw UsageError("--memory belongs to --plan and --print-job: a run looks at its machine");
     return false;
   }
   if (!prints_before_mpi()) return true;
@@ -147,7 +164,12 @@ inline bool answers_deck_questions(const DeckArguments& arguments) {
   }
   if (asked("plan")) {
     const deck::Deck deck = load_for_planning(arguments, /*need_data=*/false);
-    print_out(plan::to_text(plan::plan_run(deck, plan::planned_vocabulary(deck))));
+    const std::int64_t vocab = plan::planned_vocabulary(deck);
+    const plan::RunPlan plan = plan::plan_run(deck, vocab);
+    const auto asked_for = asked_memory(arguments.values, deck);
+    const plan::Verdict verdict =
+        plan::judge(deck, vocab, plan, asked_for ? asked_for : train::memory_here(deck));
+    print_out(plan::to_text(plan) + fmt::format("verdict    {}\n", verdict.text));
   }
   if (asked("check")) {
     const deck::Deck deck = load_for_planning(arguments, /*need_data=*/true);

@@ -133,10 +133,16 @@ inline bool answers_print_job(const DeckArguments& arguments) {
     throw UsageError("--gpus-per-node 0: the deck says run.device = cuda");
   job_detail::name_device(request, deck.run.device);
   deck::resolve_world_size(deck, plan::ranks_for(deck, request));
-  const double flops = report::model_flops_per_token(
-      deck.model.layers, deck.model.hidden, deck.model.ffn, deck.model.sequence,
-      plan::planned_vocabulary(deck));
-  if (prints_before_mpi()) print_out(plan::to_script(plan::make_job(deck, request, flops)));
+  const std::int64_t vocab = plan::planned_vocabulary(deck);
+  const double flops = report::model_flops_per_token(deck.model.layers, deck.model.hidden,
+                                                     deck.model.ffn, deck.model.sequence, vocab);
+  plan::Job job = plan::make_job(deck, request, flops);
+  const plan::Verdict verdict =
+      plan::judge(deck, vocab, plan::plan_run(deck, vocab), asked_memory(arguments.values, deck),
+                  job.ranks_per_node);
+  if (verdict.fits == false) throw DeckError("--print-job: {}", verdict.text);
+  job.memory = verdict.text;
+  if (prints_before_mpi()) print_out(plan::to_script(job));
   return true;
 }
 

@@ -185,7 +185,7 @@ ExitCode pretrain(int argc, char** argv, const DeckArguments& arguments,
   const std::vector<std::string> hosts = world->all_gather_text(host_name());
   // What the machine lacks is found before anything is written.
   train::Devices devices = train::make_devices(deck, std::move(world));
-  train::require_memory(deck, vocabulary.size, *devices.backend);
+  train::require_memory(deck, vocabulary.size, *devices.backend, devices.groups);
   Start start;
   const auto scan =
       arguments.values.count("verify-data") ? data::TokenScan::all : data::TokenScan::sample;

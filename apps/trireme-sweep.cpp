@@ -35,8 +35,11 @@ po::options_description all_options() {
        "words before the program, with {ranks}: sweep.launcher")  //
       ("max-ranks", po::value<int>()->value_name("N"),
        "most ranks of a run here; without it the GPUs, or the cores, that there are")  //
-      ("print", "print what would be run, or with --submit the job, and exit")         //
-      ("submit", "submit Slurm arrays instead of running here")                        //
+      ("memory", po::value<std::string>()->value_name("SIZE"),
+       "memory of each GPU, or of each host on which a run's ranks compute (80GiB): runs that do "
+       "not fit are refused")                                                   //
+      ("print", "print what would be run, or with --submit the job, and exit")  //
+      ("submit", "submit Slurm arrays instead of running here")                 //
       ("sbatch", po::value<std::string>()->value_name("WORDS"),
        "further words for sbatch: sweep.sbatch")   //
       ("csv", "print the table as CSV")            //
@@ -120,12 +123,26 @@ void print_plan(const sweep::PlannedSweep& planned, const sweep::Launch& launch)
   print_out(sweep::plan_text(planned, sweep::all_statuses(planned), commands));
 }
 
+/// What is said where the memory of a job's nodes is not known.
+std::string unknown_memory(const sweep::PlannedSweep& planned) {
+  const auto largest =
+      std::ranges::max_element(planned.runs, {}, [](auto& run) { return run.need.bytes; });
+  return fmt::format(
+      "memory: a rank of run '{}' needs {}, that of the nodes is not known here: --memory SIZE "
+      "compares\n",
+      largest->name(), human_bytes(static_cast<double>(largest->need.bytes)));
+}
+
 ExitCode run_sweep(const Arguments& arguments) {
   const bool submits = arguments.has("submit");
   const sweep::Machine machine = sweep::this_machine();
   sweep::CheckOptions options{.to_run = !arguments.has("print")};
   if (arguments.has("max-ranks")) options.max_ranks = arguments.deck.values["max-ranks"].as<int>();
   if (!submits) options.machine = machine;
+  if (arguments.has("memory"))
+    options.memory = [&](const deck::Deck& deck) {
+      return asked_memory(arguments.deck.values, deck);
+    };
   const auto planned = sweep::plan_sweep(arguments.deck.path, arguments.deck.overrides, options);
   const sweep::Launch launch = launch_of(planned, arguments);
   const auto& [jobs, words] = std::tie(planned.section.jobs, planned.section.sbatch);
@@ -138,6 +155,7 @@ ExitCode run_sweep(const Arguments& arguments) {
   }
   const train::FolderLock lock(planned.folder);
   if (submits) {
+    if (!options.memory) print_out(unknown_memory(planned));
     print_out(sweep::submit(planned, launch, jobs, words));
     return ExitCode::success;
   }

@@ -207,7 +207,7 @@ ExitCode measure(const DeckArguments& arguments, const Settings& settings,
       train::prepare_deck(*world, arguments.path, overrides, deck::resolve_world_size);
   const plan::RunPlan plan = plan::plan_run(deck, vocabulary.size);
   train::Devices devices = train::make_devices(deck, std::move(world));
-  train::require_memory(deck, vocabulary.size, *devices.backend);
+  train::require_memory(deck, vocabulary.size, *devices.backend, devices.groups);
   comm::Groups& groups = devices.groups;
   train::Trainer trainer(deck, vocabulary, groups, *devices.backend, /*reporter=*/nullptr, {});
   // Touches all memory, before a meter takes some of its own, and chooses product kernels.

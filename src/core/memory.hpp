@@ -2,6 +2,7 @@
 #pragma once
 
 #include <cstdint>
+#include <string>
 
 namespace trireme {
 
@@ -19,5 +20,10 @@ ProcessMemory process_memory();
 
 /// Bytes of this host's memory.
 std::int64_t host_memory();
+
+/// Bytes that new processes can have without swapping: what the system says is available, and what
+/// the control groups (version 2) of this process leave it. `root` stands before /proc and /sys.
+/// 0 where the system does not tell.
+std::int64_t available_memory(const std::string& root = "");
 
 }  // namespace trireme

@@ -39,6 +39,7 @@ struct Job {
   std::int64_t ranks_per_node = 1;
   double seconds = 0;
   std::string why_seconds;  ///< in a line
+  std::string memory;       ///< what is known of it, in a line; "" leaves it out
 };
 
 /// The ranks that the job starts: as many as asked for; where parallel.data is `auto`, as many as

@@ -58,9 +58,10 @@ std::string checks(const Job& job) {
 std::string introduction(const Job& job) {
   return fmt::format(
       "# {}: {}; written by {} --print-job.\n"
-      "# Time: {}.\n",
+      "# Time: {}.\n"
+      "{}",
       job.name, job.about, std::filesystem::path(job.request.program).filename().string(),
-      job.why_seconds);
+      job.why_seconds, job.memory.empty() ? "" : fmt::format("# Memory: {}.\n", job.memory));
 }
 
 /// The #SBATCH lines.

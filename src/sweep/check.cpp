@@ -48,9 +48,14 @@ class ErrorList {
   std::vector<Error> errors_;
 };
 
-/// The lines of a DeckError without the closing one. What it says of an override that the sweep
-/// made it says of the place in the sweep.
-void add_lines(const std::string& text, const deck::SweepRun& run, ErrorList& errors) {
+/// The lines of a DeckError without the closing one, which an error alone has not. What it says of
+/// an override that the sweep made it says of the place in the sweep.
+void add_lines(const std::string& text, const deck::SweepRun& run, const std::string& deck_path,
+               ErrorList& errors) {
+  if (text.find('\n') == std::string::npos) {
+    errors.add(fmt::format("{}: {}", deck_path, text), run.name);
+    return;
+  }
   for (std::size_t begin = 0; begin < text.size();) {
     const std::size_t end = text.find('\n', begin);
     if (end == std::string::npos) return;  // the closing line
@@ -85,9 +90,15 @@ PlannedRun plan_one(const PlannedSweep& sweep, const deck::SweepRun& swept,
   run.need = {.ranks = plan.layout.ranks(),
               .bytes = plan.largest().memory.total(),
               .on_gpus = run.deck.run.device == deck::Device::cuda};
+  if (options.memory) {
+    const plan::Verdict verdict =
+        plan::judge(run.deck, vocabulary.size, plan, options.memory(run.deck));
+    if (verdict.fits == false) throw DeckError("{}", verdict.text);
+  }
   if (options.machine) run.unfit = why_unfit(*options.machine, run.need, options.max_ranks);
   if (run.unfit || !options.to_run) return run;
   train::describe_data(run.deck, vocabulary);
+  train::check_datasets(run.deck, vocabulary, data::TokenScan::sample);
   refuse_other_run(sweep, run);
   return run;
 }
@@ -98,7 +109,6 @@ deck::Deck run_deck(const PlannedSweep& sweep, const deck::SweepRun& run, deck::
                     bool need_data) {
   deck::Deck deck =
       deck::parse(sweep.deck_text, sweep.deck_path.string(), overrides_of(sweep.section, run),
-  train::check_datasets(run.deck, vocabulary, data::TokenScan::sample);
                   {.need_data = need_data, .automatic = automatic});
   deck.run.output = (std::filesystem::path(deck.run.output) / run.name).string();
   const std::int64_t model_ranks = deck.parallel.tensor * deck.parallel.pipeline;
@@ -117,7 +127,7 @@ PlannedSweep plan_sweep(const std::filesystem::path& deck_path,
     try {
       sweep.runs.push_back(plan_one(sweep, run, options));
     } catch (const DeckError& error) {
-      add_lines(error.what(), run, errors);
+      add_lines(error.what(), run, deck_path.string(), errors);
     } catch (const Error& error) {
       if (error.code() == ExitCode::internal) throw;
       errors.add(fmt::format("{}: {}", deck_path.string(), error.what()), run.name);

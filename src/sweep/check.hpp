@@ -5,12 +5,14 @@
 #include <cstddef>
 #include <cstdint>
 #include <filesystem>
+#include <functional>
 #include <optional>
 #include <string>
 #include <vector>
 
 #include "deck/deck.hpp"
 #include "deck/sweep.hpp"
+#include "plan/fit.hpp"
 #include "sweep/machine.hpp"
 
 namespace trireme::sweep {
@@ -21,6 +23,9 @@ struct CheckOptions {
   bool to_run = true;
   std::optional<Machine> machine;  ///< that the runs must fit; nothing when another runs them
   std::optional<int> max_ranks;    ///< see why_unfit()
+  /// The memory that a run of a deck finds where it will start: a run that does not fit is an
+  /// error. Empty: not known.
+  std::function<std::optional<plan::MemoryThere>(const deck::Deck&)> memory = {};
 };
 
 /// One run, ready to start.

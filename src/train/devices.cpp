@@ -6,10 +6,12 @@
 #include "comm/nccl/device_communicator.hpp"
 #include "core/files.hpp"
 #include "core/identity.hpp"
+#include "core/memory.hpp"
 #include "kernels/host/threads.hpp"
 #include "plan/remedies.hpp"
 #include "plan/run_plan.hpp"
 #include "plan/setup.hpp"
+#include "train/collective.hpp"
 #include "train/launch_checks.hpp"
 
 namespace trireme::train {
@@ -64,19 +66,41 @@ Devices make_cuda(const deck::Deck& deck, std::unique_ptr<comm::MpiCommunicator>
                                      name_of(plan::compute_dtype(deck)))};
 }
 
-/// "the optimizer state takes 2.1 GiB": the purpose of a plan that takes most.
-std::string largest_purpose(const plan::MemoryPlan& memory) {
-  const std::pair<const char*, std::size_t> purposes[] = {
-      {"the weights take", memory.weights},
-      {"the gradients take", memory.gradients},
-      {"the optimizer state takes", memory.optimizer},
-      {"the activations take", memory.activations},
-      {"the workspace takes", memory.workspace},
-      {"the transfer buffers take", memory.communication},
-      {"the libraries take", memory.libraries}};
-  const auto* largest = std::max_element(std::begin(purposes), std::end(purposes),
-                                         [](auto& a, auto& b) { return a.second < b.second; });
-  return fmt::format("{} {}", largest->first, human_bytes(static_cast<double>(largest->second)));
+/// Why this rank's GPU has no room for the plan; "" when it has.
+std::string gpu_complaint(const deck::Deck& deck, std::int64_t vocab, const plan::MemoryPlan& mine,
+                          const device::Backend::Memory& memory) {
+  const std::size_t free = memory.total - memory.used;
+  const std::size_t needed = mine.total() - mine.libraries;  // libraries are loaded already
+  if (needed <= free) return "";
+  const auto text = [](std::size_t bytes) { return human_bytes(static_cast<double>(bytes)); };
+  return fmt::format("the plan needs {} of GPU memory, {} of {} are free; {}; {}", text(needed),
+                     text(free), text(memory.total), plan::largest_purpose(mine),
+                     plan::to_text(plan::remedies(deck, vocab, free)));
+}
+
+/// Why this rank's host has no room for what its ranks need; "" when it has.
+std::string host_complaint(const deck::Deck& deck, std::int64_t vocab, const plan::RunPlan& plan,
+                           const plan::MemoryPlan& mine, comm::MpiCommunicator& world) {
+  const std::vector<std::string> hosts = world.all_gather_text(host_name());
+  std::vector<double> needs(world.size());
+  needs[world.rank()] = static_cast<double>(mine.total() - mine.libraries);
+  world.all_gather(needs.data(), 1, DType::f64);
+  const std::int64_t available = available_memory();
+  world.barrier();  // before any rank allocates
+  double together = 0;
+  std::size_t ranks = 0;
+  for (int rank = 0; rank < world.size(); ++rank) {
+    if (hosts[rank] != hosts[world.rank()]) continue;
+    together += needs[rank];
+    ++ranks;
+  }
+  if (available == 0 || together <= static_cast<double>(available)) return "";
+  const std::string who = ranks == 1 ? "the plan needs" : fmt::format("its {} ranks need", ranks);
+  const plan::MemoryPlan& largest = plan.largest().memory;
+  return fmt::format(
+      "{} {} of memory, and this host has {} free; {}; {}", who, human_bytes(together),
+      human_bytes(static_cast<double>(available)), plan::largest_purpose(largest),
+      plan::to_text(plan::remedies(deck, vocab, static_cast<std::size_t>(available) / ranks)));
 }
 
 }  // namespace
@@ -91,18 +115,27 @@ Devices make_devices(const deck::Deck& deck, std::unique_ptr<comm::MpiCommunicat
                                                : make_host(deck, std::move(world));
 }
 
-void require_memory(const deck::Deck& deck, std::int64_t vocab, const device::Backend& backend) {
+std::optional<plan::MemoryThere> memory_here(const deck::Deck& deck) {
+  if (deck.run.device == deck::Device::host) {
+    const std::int64_t available = available_memory();
+    if (available == 0) return std::nullopt;
+    return plan::MemoryThere{static_cast<std::size_t>(available), "that this host has free"};
+  }
+  std::optional<plan::MemoryThere> smallest;
+  for (const device::Gpu& gpu : device::visible_gpus())
+    if (!smallest || gpu.memory_bytes < smallest->bytes)
+      smallest = {gpu.memory_bytes, fmt::format("that this machine's {} has", gpu.name)};
+  return smallest;
+}
+
+void require_memory(const deck::Deck& deck, std::int64_t vocab, const device::Backend& backend,
+                    const comm::Groups& groups) {
+  const plan::RunPlan plan = plan::plan_run(deck, vocab);
+  const plan::MemoryPlan& mine = plan.stages[groups.place.pipeline].memory;
   const device::Backend::Memory memory = backend.memory();
-  if (memory.total == 0) return;
-  const std::size_t free = memory.total - memory.used;
-  const std::size_t needed = plan::needed_bytes(deck, vocab);  // libraries are loaded already
-  if (needed <= free) return;
-  throw CodedError<ExitCode::failure>("the plan needs {} of GPU memory, {} of {} are free; {}; {}",
-                                      human_bytes(static_cast<double>(needed)),
-                                      human_bytes(static_cast<double>(free)),
-                                      human_bytes(static_cast<double>(memory.total)),
-                                      largest_purpose(plan::plan_run(deck, vocab).largest().memory),
-                                      plan::to_text(plan::remedies(deck, vocab, free)));
+  refuse(*groups.world, ExitCode::failure,
+         memory.total > 0 ? gpu_complaint(deck, vocab, mine, memory)
+                          : host_complaint(deck, vocab, plan, mine, *groups.world));
 }
 
 }  // namespace trireme::train

@@ -2,11 +2,13 @@
 #pragma once
 
 #include <memory>
+#include <optional>
 #include <string>
 
 #include "comm/mpi/groups.hpp"
 #include "deck/deck.hpp"
 #include "device/backend.hpp"
+#include "plan/fit.hpp"
 
 namespace trireme::train {
 
@@ -27,9 +29,14 @@ struct Devices {
 /// `world`. Throws Error (exit 1) saying what is missing: GPUs, NCCL.
 Devices make_devices(const deck::Deck& deck, std::unique_ptr<comm::MpiCommunicator> world);
 
-/// Throws Error (exit 1) unless the backend's free memory holds what the plan of `deck` says the
-/// fullest rank needs: names the largest purpose and plan::remedies(). The host's memory is not
-/// checked.
-void require_memory(const deck::Deck& deck, std::int64_t vocab, const device::Backend& backend);
+/// The memory that a run of `deck` finds on this machine: its smallest GPU's, or what its host has
+/// free; nothing where it has no GPU.
+std::optional<plan::MemoryThere> memory_here(const deck::Deck& deck);
+
+/// Throws CollectiveError (exit 1) unless each rank's GPU has room for what the plan of `deck` says
+/// that it needs, or each host for what its ranks need together: names the rank and host, the
+/// largest purpose and plan::remedies(). Collective over `world`.
+void require_memory(const deck::Deck& deck, std::int64_t vocab, const device::Backend& backend,
+                    const comm::Groups& groups);
 
 }  // namespace trireme::train

@@ -14,7 +14,7 @@ from pathlib import Path
 
 import numpy
 
-from runs import (DATA, DECK, DEVICE, FINISHED, HERE, IO, SCRATCH, USAGE, RunTest, Started,
+from runs import (DATA, DECK, DEVICE, FAILED, FINISHED, HERE, IO, SCRATCH, USAGE, RunTest, Started,
                   command_line, dataset, run)
 
 SEQUENCE, BATCH, ITERATIONS = 32, 8, 20  # of tiny.yaml
@@ -195,6 +195,38 @@ class Datasets(RunTest):
             shutil.copy(f"{dataset()}.bin", f"{copy}.bin")
             self.pretrain(name, *words, f"train.exit_interval={stop['iteration'] + 3}", ranks=ranks)
             self.assertEqual(self.stop_event(name)["iteration"], stop["iteration"] + 3)
+
+
+class Memory(RunTest):
+    LARGE = ("model.hidden=16384", "model.layers=40", "model.heads=128")
+
+    def test_a_plan_ends_with_a_verdict(self):
+        def verdict(*words):
+            planned = run("trireme-pretrain", *self.deck_words("run", "--plan", *words))
+            self.assertEqual(planned.code, FINISHED, planned)
+            self.assertEqual(planned.out.count("verdict    "), 1, planned)
+            return planned.out.splitlines()[-1]
+
+        self.assertTrue(verdict().startswith("verdict    fits: the rank needs "), verdict())
+        self.assertIn("this host has free", verdict())
+        self.assertTrue(verdict(*self.LARGE).startswith("verdict    does not fit: "))
+        on_gpu = ["run.device=cuda", "--memory", "80GiB"]
+        self.assertIn("of the 80.0 GiB that each GPU has (--memory)", verdict(*on_gpu))
+        self.assertTrue(verdict(*self.LARGE, *on_gpu).startswith("verdict    does not fit: "))
+        self.assertIn("parallel.tensor", verdict(*self.LARGE, *on_gpu))
+
+    def test_what_the_host_cannot_hold_is_refused_before_anything_is_written(self):
+        for ranks in (1, 2):
+            self.fails(FAILED, "neither recomputation, parallel.zero nor a smaller batch.micro",
+                       *self.LARGE, ranks=ranks)
+
+    def test_jobs_are_compared_where_the_memory_is_told(self):
+        words = ["run.device=cuda", *self.LARGE, "--print-job", "slurm"]
+        self.fails(DECK, "--print-job: does not fit: ", *words, "--memory", "80GiB")
+        script = run("trireme-pretrain", *self.deck_words("run", *words))
+        self.assertEqual(script.code, FINISHED, script)
+        self.assertIn("\n# Memory: each rank needs ", script.out)
+        self.assertIn("the memory of the GPUs is not known here: --memory SIZE compares", script.out)
 
 
 class Documents(RunTest):

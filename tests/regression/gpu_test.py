@@ -355,7 +355,7 @@ class Errors(GpuTest):
         result = self.fails(FAILED, "the plan needs ", *BF16, "model.layers=48",
                             "model.hidden=4096", "model.heads=32", "model.sequence=2048",
                             "model.vocab=50257", "batch.micro=512", "batch.global=512")
-        self.assertRegex(result.err, r"are free; activations take [0-9.]+ [TP]i?B; ")
+        self.assertRegex(result.err, r"are free; the activations take [0-9.]+ [TP]i?B; ")
 
     def test_a_plan_that_would_fit_with_a_smaller_batch(self):
         result = self.fails(FAILED, "the plan needs ", *BF16, "model.layers=12",

@@ -66,6 +66,20 @@ TEST_F(SweepTest, RunsThatTheMachineCannotRun) {
   EXPECT_EQ(sweep.runs[2].unfit, "2 ranks, but 1 core");
 }
 
+TEST_F(SweepTest, RunsThatDoNotFitWhereTheyStart) {
+  CheckOptions options{.to_run = false};
+  options.memory = [](const deck::Deck&) {
+    return plan::MemoryThere{std::size_t{1} << 20, "that a host has (--memory)"};
+  };
+  const std::string text = errors({}, options);
+  EXPECT_EQ(text.find("lr.yaml: does not fit: the rank needs "), 0u) << text;
+  EXPECT_NE(text.find(" of the 1.0 MiB that a host has (--memory); "), std::string::npos) << text;
+  options.memory = [](const deck::Deck&) {
+    return plan::MemoryThere{std::size_t{1} << 40, "that a host has (--memory)"};
+  };
+  EXPECT_EQ(plan({}, options).runs.size(), 4u);
+}
+
 TEST_F(SweepTest, CommandsOfRuns) {
   const PlannedSweep sweep = plan({"run.name=a b"});
   const Launch launch{.program = "bin/trireme-pretrain", .deck = "lr.yaml", .launcher = kMpirun};
