@@ -134,5 +134,60 @@ TEST(LayerNormBackward, MakesTheResultAgain) {
     }
 }
 
+// A kernel may be launched while the one before it on the stream still runs, also after copies and
+// in recordings. The results are those of operations that the host waits for, one after the other.
+TEST(LayerNorm, WaitsForThePreviousOperation) {
+  const Shape shape{32, 64, 768}, columns{768}, per_row{32 * 64};
+  Workbench bench(/*on_gpu=*/true, DType::bf16, DType::bf16);
+  const Tensor start = bench.random(shape, 1, 3.0), x = bench.poisoned(shape);
+  const Tensor norm = bench.poisoned(shape), dx = bench.poisoned(shape);
+  const Tensor weight = bench.random(columns, 2), bias = bench.random(columns, 3);
+  const Tensor mean = bench.wide_poisoned(per_row), rstd = bench.wide_poisoned(per_row);
+  const Tensor dweight = bench.wide_poisoned(columns), dbias = bench.wide_poisoned(columns);
+  const Tensor dx_sum = bench.wide_poisoned(columns), column_sums = bench.wide_poisoned(columns);
+  const std::vector<std::function<void()>> operations = {
+      [&] {
+        gpu().layernorm_forward(
+            {.x = x, .weight = weight, .bias = bias, .out = norm, .mean = mean, .rstd = rstd});
+      },
+      [&] { gpu().copy(dx.data, norm.data, norm.bytes()); },
+      [&] {
+        gpu().layernorm_backward({.dout = norm,
+                                  .x = x,
+                                  .weight = weight,
+                                  .mean = mean,
+                                  .rstd = rstd,
+                                  .dx = dx,
+                                  .dweight = dweight,
+                                  .dbias = dbias,
+                                  .dx_sum = dx_sum});
+      },
+      [&] { gpu().bias_dropout_residual({.x = dx, .bias = bias, .residual = x, .out = x}); },
+      [&] { gpu().bias_gradient({.dout = x, .dbias = column_sums}); }};
+  const auto results = [&](const std::function<void()>& run) {
+    gpu().copy(x.data, start.data, start.bytes());
+    for (const Tensor& sum : {dweight, dbias, dx_sum, column_sums}) gpu().zero(sum);
+    run();
+    std::vector<std::vector<double>> values;
+    for (const Tensor& tensor : {x, norm, dx, mean, rstd, dweight, dbias, dx_sum, column_sums})
+      values.push_back(bench.read(tensor));
+    return values;
+  };
+  const auto run = [&](bool one_by_one) {
+    for (int layer = 0; layer < 6; ++layer)
+      for (const auto& operation : operations) {
+        operation();
+        if (one_by_one) gpu().synchronize();
+      }
+  };
+  const auto expected = results([&] { run(/*one_by_one=*/true); });
+  const auto recording = gpu().record([&] { run(/*one_by_one=*/false); });
+  ASSERT_NE(recording, nullptr);
+  for (int turn = 0; turn < 5; ++turn) {
+    EXPECT_EQ(results([&] { run(/*one_by_one=*/false); }), expected);
+    EXPECT_EQ(results([&] { recording->replay(); }), expected);
+  }
+}
+
 }  // namespace
 }  // namespace trireme::kernels

@@ -5,6 +5,7 @@
 
 #include "kernels/cuda/common/divisor.hpp"
 #include "kernels/cuda/common/elements.cuh"
+#include "kernels/cuda/common/launch.cuh"
 #include "kernels/cuda/context.hpp"
 
 namespace trireme::kernels::cuda {
@@ -17,6 +18,7 @@ template <typename Function>
 __global__ void __launch_bounds__(kElementwiseThreads)
     compute_elements(Function function, std::int64_t groups) {
   constexpr int kUnroll = Function::kUnroll;
+  wait_for_previous_kernel();
   const std::int64_t first =
       std::int64_t{blockIdx.x} * (kElementwiseThreads * kUnroll) + threadIdx.x;
   typename Function::Inputs inputs[kUnroll];
@@ -38,7 +40,8 @@ void launch_elements(const Function& function, std::int64_t groups, const Contex
   if (groups == 0) return;
   constexpr std::int64_t kGroups = kElementwiseThreads * Function::kUnroll;
   const auto blocks = static_cast<unsigned>((groups + kGroups - 1) / kGroups);
-  compute_elements<<<blocks, kElementwiseThreads, 0, context.stream>>>(function, groups);
+  launch_dependent(compute_elements<Function>, blocks, kElementwiseThreads, 0, context, function,
+                   groups);
   TRIREME_CUDA_LAUNCHED(compute_elements);
 }
 

@@ -1,6 +1,6 @@
 #include "kernels/cuda/common/partials.hpp"
 
-#include "core/cuda/check.hpp"
+#include "kernels/cuda/common/launch.cuh"
 #include "kernels/cuda/common/reductions.cuh"
 
 namespace trireme::kernels::cuda {
@@ -14,6 +14,7 @@ constexpr int kSumThreads = 256;
 __global__ void __launch_bounds__(kColumns* kRows)
     sum_partial_columns(const float* partials, std::int64_t count, PartialTargets targets) {
   __shared__ float sums[kRows][kColumns];
+  wait_for_previous_kernel();
   const std::int64_t columns = targets.count * targets.width;
   const std::int64_t column = std::int64_t{blockIdx.x} * kColumns + threadIdx.x;
   float sum = 0.0f;
@@ -41,6 +42,7 @@ __global__ void __launch_bounds__(kColumns* kRows)
 
 __global__ void __launch_bounds__(kSumThreads)
     sum_partials(const double* partials, int count, double* out) {
+  wait_for_previous_kernel();
   double sum = 0.0;
   for (int i = threadIdx.x; i < count; i += kSumThreads) sum += partials[i];
   sum = block_sum<kSumThreads>(sum);
@@ -53,13 +55,13 @@ void add_partial_columns(const float* partials, std::int64_t count, const Partia
                          const Context& context) {
   const std::int64_t columns = targets.count * targets.width;
   const auto blocks = static_cast<unsigned>((columns + kColumns - 1) / kColumns);
-  sum_partial_columns<<<blocks, dim3(kColumns, kRows), 0, context.stream>>>(partials, count,
-                                                                            targets);
+  launch_dependent(sum_partial_columns, blocks, dim3(kColumns, kRows), 0, context, partials, count,
+                   targets);
   TRIREME_CUDA_LAUNCHED(sum_partial_columns);
 }
 
 void add_partial_sum(const double* partials, int count, double* out, const Context& context) {
-  sum_partials<<<1, kSumThreads, 0, context.stream>>>(partials, count, out);
+  launch_dependent(sum_partials, 1, kSumThreads, 0, context, partials, count, out);
   TRIREME_CUDA_LAUNCHED(sum_partials);
 }
 
