@@ -47,10 +47,12 @@ BOUNDS = {
         Bound(r"logit_gradients<", 40),
     ],
     "dropout.cu": [
-        Bound(r"normalize_rows<float, 4, ResidualSum", 112),
-        Bound(r"normalize_rows<\w+, 8, ResidualSum", 80),
+        Bound(r"normalize_rows<float, 4, [345], ResidualSum", 64),
+        Bound(r"normalize_rows<float, 4, 8, ResidualSum", 112),
+        Bound(r"normalize_rows<\w+, 8, [34], ResidualSum", 72),
+        Bound(r"normalize_rows<\w+, 8, 5, ResidualSum", 88),
         # Rows that are not a whole number of 16 bytes: it is enough that they work.
-        Bound(r"normalize_rows<\w+, 1, ResidualSum", 128, sm_80=(116, 228)),
+        Bound(r"normalize_rows<\w+, 1, \d+, ResidualSum", 128, sm_80=(116, 228)),
         Bound(r"compute_elements<ByRow<(ResidualSum|ScaleGradient)", 48),
     ],
     "gelu.cu": [
@@ -60,9 +62,10 @@ BOUNDS = {
     # Empty but on Hopper, where the warps share registers out among themselves.
     "gemm/hopper/*.cu": [Bound(r"gemm_kernel<", 168)],
     "layernorm.cu": [
-        Bound(r"normalize_rows<float, 4, PlainRows", 64),
-        Bound(r"normalize_rows<\w+, 8, PlainRows", 40),
-        Bound(r"normalize_rows<\w+, 1, PlainRows", 72),
+        Bound(r"normalize_rows<\w+, [48], 3, PlainRows", 40),
+        Bound(r"normalize_rows<\w+, [48], 4, PlainRows", 56),
+        Bound(r"normalize_rows<\w+, [48], [58], PlainRows", 64),
+        Bound(r"normalize_rows<\w+, 1, \d+, PlainRows", 72),
     ],
     "layernorm_backward.cu": [
         Bound(r"norm_gradients<NormPlan<\w+, [48], \d, 256, ", 255),

@@ -1,39 +1,28 @@
-// Layer normalisation of rows that are made on the way: each row lives in the registers of a team
-// of warps from its reading to its writing, so its statistics cost no second pass over memory.
+// Layer normalisation of rows that are made on the way: each row lives in the registers of a warp
+// or a block from its reading to its writing, so its statistics cost no second pass over memory.
 #pragma once
 
 #include <algorithm>
 
 #include "kernels/cuda/common/elements.cuh"
+#include "kernels/cuda/common/launch.cuh"
 #include "kernels/cuda/common/reductions.cuh"
 #include "kernels/cuda/context.hpp"
 #include "kernels/layernorm.hpp"
 
 namespace trireme::kernels::cuda {
 
-/// Threads of a block of the row kernels at most, and columns of a row that one thread holds at
-/// most.
-inline constexpr int kRowThreads = 512;
-inline constexpr int kRowColumns = 32;
-static_assert(kRowThreads * kRowColumns >= kMaxRowColumns);
-
-/// Rows at most: kernels count them in int, with room for the rows that they ask for ahead.
+/// Rows at most: kernels count them in int, with room for the rows that they prefetch.
 inline constexpr std::int64_t kMaxRows = 1 << 30;
 
-/// How warps of a block are cut into teams, one a row.
-struct RowTeams {
-  int team_threads;
-  int teams;
+/// Threads of a block at most; rows of one warp share a block of kNormalizeThreads.
+inline constexpr int kNormalizeThreads = 128;
+inline constexpr int kMaxRowThreads = 512;
 
-  /// For rows of h columns, `columns_per_thread` of them a thread, and blocks of about
-  /// `block_threads`.
-  RowTeams(std::int64_t h, int columns_per_thread, int block_threads)
-      : team_threads(
-            static_cast<int>((h + 32 * columns_per_thread - 1) / (32 * columns_per_thread) * 32)),
-        teams(std::max(1, block_threads / team_threads)) {}
-
-  int threads() const { return team_threads * teams; }
-};
+/// Groups of kWidth columns of the widest rows that a thread holds.
+template <int kWidth>
+inline constexpr int kMaxRowGroups =
+    (static_cast<int>(kMaxRowColumns) / kWidth + kMaxRowThreads - 1) / kMaxRowThreads;
 
 /// What LayerNormForward gets and writes besides its rows.
 template <typename T>
@@ -52,56 +41,66 @@ __device__ __forceinline__ float normalized(float value, float mean, float rstd,
   return __fmaf_rn(__fmul_rn(__fsub_rn(value, mean), rstd), weight, bias);
 }
 
+/// The sum over the threads of a row, the same bits in each of them: a warp, or the whole block.
+/// `sums` may not be that of the block's previous call.
+__device__ __forceinline__ float row_sum(float value, int row_threads,
+                                         float (&sums)[kMaxRowThreads / 32]) {
+  value = warp_sum(value);
+  if (row_threads == 32) return value;
+  if (threadIdx.x % 32 == 0) sums[threadIdx.x / 32] = value;
+  __syncthreads();
+  value = sums[0];
+  for (int warp = 1; warp < row_threads / 32; ++warp) value += sums[warp];
+  return value;
+}
+
 /// Normalises rows of h columns; source.load(row, column) and source.finish(row, column, inputs)
-/// make the group of kWidth elements that begins there.
-template <typename T, int kWidth, typename Source>
-__global__ void __launch_bounds__(kRowThreads)
-    normalize_rows(Source source, Normalization<T> norm, std::int64_t rows, int h,
-                   int team_threads) {
-  constexpr int kGroups = kRowColumns / kWidth;
-  __shared__ TeamSums<1> sums_of_values, sums_of_squares;
-  const Team team(team_threads);
-  const std::int64_t row = std::int64_t{blockIdx.x} * (blockDim.x / team_threads) + team.index;
+/// make the group of kWidth elements that begins there. A row has a warp or a block; no block works
+/// on more rows than it has at once, since the GPU replaces blocks faster than they could loop.
+template <typename T, int kWidth, int kGroups, typename Source>
+__global__ void __launch_bounds__(kMaxRowThreads)
+    normalize_rows(Source source, Normalization<T> norm, int rows, int h, int row_threads) {
+  __shared__ float sums_of_values[kMaxRowThreads / 32], sums_of_squares[kMaxRowThreads / 32];
+  wait_for_previous_kernel();
+  const int row_in_block = threadIdx.x / row_threads;
+  const int member = threadIdx.x - row_in_block * row_threads;
+  const int row = blockIdx.x * (blockDim.x / row_threads) + row_in_block;
   if (row >= rows) return;
+  const auto column_of = [&](int g) { return (g * row_threads + member) * kWidth; };
 
   // ---- the row
   Elements<T, kWidth> groups[kGroups];
   {
     typename Source::Inputs inputs[kGroups];
 #pragma unroll
-    for (int g = 0; g < kGroups; ++g) {
-      const int column = (g * team.threads + team.member) * kWidth;
-      if (column < h) inputs[g] = source.load(row, column);
-    }
+    for (int g = 0; g < kGroups; ++g)
+      if (column_of(g) < h) inputs[g] = source.load(row, column_of(g));
 #pragma unroll
-    for (int g = 0; g < kGroups; ++g) {
-      const int column = (g * team.threads + team.member) * kWidth;
-      if (column < h) groups[g] = source.finish(row, column, inputs[g]);
-    }
+    for (int g = 0; g < kGroups; ++g)
+      if (column_of(g) < h) groups[g] = source.finish(row, column_of(g), inputs[g]);
   }
 
   // ---- its statistics
-  float sum[1] = {0.0f};
+  float sum = 0.0f;
 #pragma unroll
   for (int g = 0; g < kGroups; ++g) {
-    if ((g * team.threads + team.member) * kWidth >= h) break;
+    if (column_of(g) >= h) break;
     const Values<kWidth> values = widen(groups[g]);
 #pragma unroll
-    for (int i = 0; i < kWidth; ++i) sum[0] += values[i];
+    for (int i = 0; i < kWidth; ++i) sum += values[i];
   }
-  team_sum(team, sum, sums_of_values);
-  const float mean = sum[0] / static_cast<float>(h);
-  float squares[1] = {0.0f};
+  const float mean = row_sum(sum, row_threads, sums_of_values) / static_cast<float>(h);
+  float squares = 0.0f;
 #pragma unroll
   for (int g = 0; g < kGroups; ++g) {
-    if ((g * team.threads + team.member) * kWidth >= h) break;
+    if (column_of(g) >= h) break;
     const Values<kWidth> values = widen(groups[g]);
 #pragma unroll
-    for (int i = 0; i < kWidth; ++i) squares[0] += (values[i] - mean) * (values[i] - mean);
+    for (int i = 0; i < kWidth; ++i) squares += (values[i] - mean) * (values[i] - mean);
   }
-  team_sum(team, squares, sums_of_squares);
-  const float rstd = __frsqrt_rn(squares[0] / static_cast<float>(h) + norm.eps);
-  if (team.member == 0) {
+  squares = row_sum(squares, row_threads, sums_of_squares);
+  const float rstd = __frsqrt_rn(squares / static_cast<float>(h) + norm.eps);
+  if (member == 0) {
     norm.mean[row] = mean;
     norm.rstd[row] = rstd;
   }
@@ -109,7 +108,7 @@ __global__ void __launch_bounds__(kRowThreads)
   // ---- the result
 #pragma unroll
   for (int g = 0; g < kGroups; ++g) {
-    const int column = (g * team.threads + team.member) * kWidth;
+    const int column = column_of(g);
     if (column >= h) break;
     const Values<kWidth> weight = widen(load<kWidth>(norm.weight + column));
     const Values<kWidth> bias = widen(load<kWidth>(norm.bias + column));
@@ -117,20 +116,37 @@ __global__ void __launch_bounds__(kRowThreads)
 #pragma unroll
     for (int i = 0; i < kWidth; ++i)
       values[i] = normalized(values[i], mean, rstd, weight[i], bias[i]);
-    store(norm.out + row * h + column, narrow<T>(values));
+    store(norm.out + std::int64_t{row} * h + column, narrow<T>(values));
   }
 }
 
-/// Queues normalize_rows over the rows of `extents`.
+/// Enqueues normalize_rows over the rows of `extents`.
 template <int kWidth, typename T, typename Source>
 void launch_normalize(const Source& source, const Normalization<T>& norm, const Extents& extents,
                       const Context& context) {
   if (extents.rows == 0) return;
-  const RowTeams teams(extents.columns, kRowColumns, 256);
-  const auto blocks = static_cast<unsigned>((extents.rows + teams.teams - 1) / teams.teams);
-  normalize_rows<T, kWidth><<<blocks, teams.threads(), 0, context.stream>>>(
-      source, norm, extents.rows, static_cast<int>(extents.columns), teams.team_threads);
-  TRIREME_CUDA_LAUNCHED(normalize_rows);
+  const int rows = static_cast<int>(extents.rows), h = static_cast<int>(extents.columns);
+  const int needed = (h + kWidth - 1) / kWidth;  // groups of a row
+  const auto threads_for = [needed](int groups) {
+    return std::min((needed + 32 * groups - 1) / (32 * groups) * 32, kMaxRowThreads);
+  };
+  const auto launch = [&](auto groups, int row_threads) {
+    const int threads = row_threads == 32 ? kNormalizeThreads : row_threads;
+    const int rows_per_block = threads / row_threads;
+    const auto blocks = static_cast<unsigned>((rows + rows_per_block - 1) / rows_per_block);
+    launch_dependent(normalize_rows<T, kWidth, groups, Source>, blocks, threads, 0, context, source,
+                     norm, rows, h, row_threads);
+    TRIREME_CUDA_LAUNCHED(normalize_rows);
+  };
+  constexpr int kMost = kMaxRowGroups<kWidth>;
+  if constexpr (kWidth > 1) {
+    const int row_threads = threads_for(5), groups = (needed + row_threads - 1) / row_threads;
+    if (groups <= 3) return launch(std::integral_constant<int, 3>{}, row_threads);
+    if (groups == 4) return launch(std::integral_constant<int, 4>{}, row_threads);
+    if (kMost <= 5 || groups == 5) return launch(std::integral_constant<int, 5>{}, row_threads);
+  }
+  if constexpr (kWidth == 1 || kMost > 5)
+    launch(std::integral_constant<int, kMost>{}, threads_for(kMost));
 }
 
 /// The preconditions of a normalisation of rows of `extents` of `dtype`.
