@@ -68,7 +68,8 @@ BOUNDS = {
         Bound(r"normalize_rows<\w+, 1, \d+, PlainRows", 72),
     ],
     "layernorm_backward.cu": [
-        Bound(r"norm_gradients<NormPlan<\w+, [48], \d, 256, ", 255),
+        Bound(r"norm_gradients<NormPlan<\w+, [48], 4, 384, ", 168),
+        Bound(r"norm_gradients<NormPlan<\w+, [48], 4, 256, ", 255),
         # Wide rows, and rows that are not a whole number of 16 bytes: it is enough that they work.
         Bound(r"norm_gradients<NormPlan<\w+, \d, \d+, 512, ", 128, ANY, ANY),
     ],
