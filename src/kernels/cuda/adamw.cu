@@ -17,7 +17,7 @@ namespace {
 
 constexpr int kThreads = 256;
 
-/// Elements that one block searches the stretches for at once.
+/// Elements that a block of sum_squares searches the stretches for at once.
 constexpr std::int64_t kChunk = 8192;
 
 /// The numbers of one update, as the host computes them.
@@ -62,57 +62,39 @@ struct State {
   std::int64_t size;
 };
 
-/// kWidth parameters and what belongs to them.
-template <int kWidth>
-struct Parameters {
-  Elements<float, kWidth> weight, gradient, m, v;
-
-  template <typename Copy>
-  __device__ void read(const State<Copy>& state, std::int64_t i) {
+/// One group of kWidth parameters a thread: more of them a thread were slower. The search for the
+/// decayed parameters of a block overlaps with the loads.
+template <typename Copy, int kWidth>
+__global__ void __launch_bounds__(kThreads)
+    update_parameters(Update update, State<Copy> state, Stretches decayed) {
+  const std::int64_t begin = std::int64_t{blockIdx.x} * (kThreads * kWidth);
+  const std::int64_t end = min(state.size, begin + kThreads * kWidth);
+  const std::int64_t i = begin + threadIdx.x * kWidth;
+  Elements<float, kWidth> weight = {}, gradient = {}, m = {}, v = {};
+  const bool whole = i + kWidth <= end;
+  if (whole) {
     weight = load<kWidth>(state.weight + i);
     gradient = load<kWidth>(state.gradient + i);
     m = load<kWidth>(state.m + i);
     v = load<kWidth>(state.v + i);
   }
-
-  template <typename Copy>
-  __device__ void update(const Update& update, const ChunkStretches& decayed,
-                         const State<Copy>& state, std::int64_t i) const {
+  const ChunkStretches stretches(decayed, begin, end);
+  if (whole) {
     const Values<kWidth> g = widen(gradient);
     Values<kWidth> w = widen(weight), mean = widen(m), square = widen(v);
 #pragma unroll
     for (int k = 0; k < kWidth; ++k)
-      update.apply(w[k], g[k], mean[k], square[k], decayed.contains(i + k));
+      update.apply(w[k], g[k], mean[k], square[k], stretches.contains(i + k));
     store(state.weight + i, narrow<float>(w));
     store(state.m + i, narrow<float>(mean));
     store(state.v + i, narrow<float>(square));
     if (state.copy != nullptr) store(state.copy + i, narrow<Copy>(w));
-  }
-};
-
-template <typename Copy, int kWidth>
-__global__ void __launch_bounds__(kThreads)
-    update_parameters(Update update, State<Copy> state, Stretches decayed) {
-  constexpr int kUnroll = 2;
-  constexpr int kStep = kThreads * kWidth;
-  const std::int64_t begin = std::int64_t{blockIdx.x} * kChunk;
-  const std::int64_t end = min(state.size, begin + kChunk);
-  const std::int64_t whole = end - (end - begin) % kWidth;
-  const ChunkStretches stretches(decayed, begin, end);
-  for (std::int64_t first = begin + threadIdx.x * kWidth; first < whole; first += kStep * kUnroll) {
-    Parameters<kWidth> parameters[kUnroll];
-#pragma unroll
-    for (int u = 0; u < kUnroll; ++u)
-      if (first + u * kStep < whole) parameters[u].read(state, first + u * kStep);
-#pragma unroll
-    for (int u = 0; u < kUnroll; ++u)
-      if (first + u * kStep < whole)
-        parameters[u].update(update, stretches, state, first + u * kStep);
-  }
-  if (whole + threadIdx.x < end) {
-    Parameters<1> last;
-    last.read(state, whole + threadIdx.x);
-    last.update(update, stretches, state, whole + threadIdx.x);
+  } else {  // the last parameters
+    for (std::int64_t k = i; k < end; ++k) {
+      update.apply(state.weight[k], state.gradient[k], state.m[k], state.v[k],
+                   stretches.contains(k));
+      if (state.copy != nullptr) state.copy[k] = from_float<Copy>(state.weight[k]);
+    }
   }
 }
 
@@ -166,8 +148,9 @@ void launch_update(const AdamW& args, Copy* copy, const Context& context) {
                           args.v.as<float>(),
                           copy,
                           args.weight.size()};
-  const auto blocks = static_cast<unsigned>((state.size + kChunk - 1) / kChunk);
   const auto launch = [&](auto width) {
+    constexpr std::int64_t kGroup = kThreads * width;
+    const auto blocks = static_cast<unsigned>((state.size + kGroup - 1) / kGroup);
     update_parameters<Copy, width>
         <<<blocks, kThreads, 0, context.stream>>>(Update(args), state, args.decayed);
     TRIREME_CUDA_LAUNCHED(update_parameters);
