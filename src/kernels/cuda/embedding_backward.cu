@@ -43,17 +43,18 @@ struct SortedTokens {
 };
 
 template <int kWidth>
-__device__ void add_to(float* out, const Values<kWidth>& sums) {
-  Values<kWidth> values = widen(load<kWidth>(out));
+__device__ void store_sum(float* out, Values<kWidth> values, const Values<kWidth>& sums) {
 #pragma unroll
   for (int i = 0; i < kWidth; ++i) values[i] += sums[i];
   store(out, narrow<float>(values));
 }
 
-/// Block (c, y) sums chunk c of the tokens for its groups of columns.
+/// Block (c, y) sums chunk c of the tokens for its groups of columns. What a batch of tokens reads,
+/// of dout and of the table, is loaded at once: most rows of a batch may be of one token each, and
+/// loading the table's row only when a run ends would cost one latency after another.
 template <typename T, int kWidth>
 __global__ void __launch_bounds__(kThreads) sum_runs(SortedTokens sorted, const T* dout) {
-  constexpr int kUnroll = 8;
+  constexpr int kUnroll = 4;
   static_assert(kEmbeddingChunk % kUnroll == 0);
   const std::int64_t column = (std::int64_t{blockIdx.y} * kThreads + threadIdx.x) * kWidth;
   const TokenChunk chunk(sorted.rows, sorted.tokens, blockIdx.x, kEmbeddingChunk);
@@ -61,10 +62,17 @@ __global__ void __launch_bounds__(kThreads) sum_runs(SortedTokens sorted, const 
   Values<kWidth> sums = {};
   for (std::int64_t first = chunk.begin; first < chunk.end; first += kUnroll) {
     Elements<T, kWidth> elements[kUnroll];
+    Elements<float, kWidth> before[kUnroll];  // of the table, where a whole run ends
+    RunSum destinations[kUnroll];
 #pragma unroll
-    for (int u = 0; u < kUnroll; ++u)
-      if (first + u < chunk.end && sorted.rows[first + u] != sorted.none)
-        elements[u] = load<kWidth>(dout + sorted.order[first + u] * sorted.h + column);
+    for (int u = 0; u < kUnroll; ++u) {
+      const std::int64_t i = first + u;
+      if (i >= chunk.end || sorted.rows[i] == sorted.none) continue;
+      elements[u] = load<kWidth>(dout + sorted.order[i] * sorted.h + column);
+      destinations[u] = chunk.destination(i);
+      if (chunk.run_ends(i) && destinations[u] == RunSum::whole)
+        before[u] = load<kWidth>(sorted.dtable + sorted.rows[i] * sorted.h + column);
+    }
 #pragma unroll
     for (int u = 0; u < kUnroll; ++u) {
       const std::int64_t i = first + u;
@@ -73,11 +81,10 @@ __global__ void __launch_bounds__(kThreads) sum_runs(SortedTokens sorted, const 
 #pragma unroll
       for (int k = 0; k < kWidth; ++k) sums[k] += values[k];
       if (!chunk.run_ends(i)) continue;
-      const RunSum destination = chunk.destination(i);
-      if (destination == RunSum::whole)
-        add_to(sorted.dtable + sorted.rows[i] * sorted.h + column, sums);
+      if (destinations[u] == RunSum::whole)
+        store_sum(sorted.dtable + sorted.rows[i] * sorted.h + column, widen(before[u]), sums);
       else
-        store((destination == RunSum::head ? sorted.heads : sorted.tails) +
+        store((destinations[u] == RunSum::head ? sorted.heads : sorted.tails) +
                   std::int64_t{blockIdx.x} * sorted.h + column,
               narrow<float>(sums));
       sums = {};
@@ -114,7 +121,8 @@ __global__ void __launch_bounds__(kThreads) join_runs(SortedTokens sorted) {
 #pragma unroll
     for (int k = 0; k < kWidth; ++k) sums[k] += more[k];
   }
-  add_to(sorted.dtable + row * sorted.h + column, sums);
+  float* out = sorted.dtable + row * sorted.h + column;
+  store_sum(out, widen(load<kWidth>(out)), sums);
 }
 
 /// Sorts the tokens within the first embedding_pairs_workspace() + embedding_sort_workspace() bytes
