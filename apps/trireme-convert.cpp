@@ -12,11 +12,13 @@ namespace {
 
 constexpr const char* kProgram = "trireme-convert";
 constexpr const char* kUsage =
-    "Usage: trireme-convert flags [options] SCRIPT\n"
+    "Usage: trireme-convert flags [options] SCRIPT [ARGUMENT ...]\n"
     "       trireme-convert flags [options] -- COMMAND LINE\n"
     "           turns a command line of Megatron-LM or DeepSpeed, or the shell script around it, "
     "into\n"
-    "           a deck; the script is followed, nothing of it is run\n"
+    "           a deck; the script is followed, nothing of it is run. Of a script that prepares "
+    "data,\n"
+    "           evaluates or generates it prints the commands of Trireme\n"
     "       trireme-convert hf CHECKPOINT FOLDER\n"
     "           writes a checkpoint (or the newest of a run's folder) as a GPT2LMHeadModel of\n"
     "           Hugging Face's transformers: model.safetensors and config.json, fp32\n"
@@ -29,6 +31,8 @@ po::options_description flags_options() {
   options.add_options()  //
       ("output", po::value<std::string>()->value_name("DECK"),
        "write the deck there instead of to standard output")  //
+      ("hosts", po::value<std::string>()->value_name("FILE"),
+       "write the hosts of deepspeed's --include there, for jobs/ssh/train.sh")  //
       ("ds-config", po::value<std::string>()->value_name("FILE"),
        "the DeepSpeed configuration, where --deepspeed_config does not lead to it")  //
       ("define", po::value<Texts>()->composing()->value_name("NAME=VALUE"),
@@ -68,7 +72,11 @@ convert::shell::Definitions definitions_of(const po::variables_map& values) {
 convert::flags::Request request_of(const po::variables_map& values,
                                    std::vector<std::string> words) {
   convert::flags::Request request{.words = std::move(words), .definitions = definitions_of(values)};
-  if (values.count("script")) request.file = values["script"].as<std::string>();
+  if (values.count("script")) {
+    request.arguments = values["script"].as<std::vector<std::string>>();
+    request.file = request.arguments.front();
+    request.arguments.erase(request.arguments.begin());
+  }
   if (request.file.empty() == request.words.empty())
     throw UsageError("give a script, or a command line after --");
   if (values.count("ds-config")) request.ds_config = values["ds-config"].as<std::string>();
@@ -88,9 +96,9 @@ void convert_flags(int argc, char** argv) {
   char** const dashes = std::find_if(argv, end, [](std::string_view word) { return word == "--"; });
   std::vector<std::string> words(dashes == end ? end : dashes + 1, end);
   po::options_description options;
-  options.add(flags_options()).add_options()("script", po::value<std::string>());
+  options.add(flags_options()).add_options()("script", po::value<std::vector<std::string>>());
   po::positional_options_description positional;
-  positional.add("script", 1);
+  positional.add("script", -1);
   const po::variables_map values =
       parse_options(static_cast<int>(dashes - argv), argv, options, positional);
   if (values.count("list")) return print_out(convert::flags::describe_flags());
@@ -100,11 +108,19 @@ void convert_flags(int argc, char** argv) {
   std::string said;
   for (const std::string& note : result.notes) said += fmt::format("note: {}\n", note);
   for (const std::string& key : result.unbuilt) said += fmt::format("not built yet: {}\n", key);
+  std::string hosts_file;
+  if (values.count("hosts")) hosts_file = values["hosts"].as<std::string>();
+  if (!hosts_file.empty() && result.hosts.empty())
+    throw DataError("--hosts: the recipe names no hosts with deepspeed --include host:0,1@...");
+  if (hosts_file.empty() && !result.hosts.empty())
+    said += "note: the launcher names hosts: --hosts FILE writes them for jobs/ssh/train.sh\n";
   std::fputs(said.c_str(), stderr);
+  const std::string& text = result.deck.empty() ? result.commands : result.deck;
   if (values.count("output"))
-    write_file_atomically(values["output"].as<std::string>(), result.deck);
+    write_file_atomically(values["output"].as<std::string>(), text);
   else
-    print_out(result.deck);
+    print_out(text);
+  if (!hosts_file.empty()) write_file_atomically(hosts_file, result.hosts);
 }
 
 /// Whether a word of hf is a path rather than KEY=VALUE, which may stand before the paths or after

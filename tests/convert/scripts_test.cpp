@@ -5,8 +5,10 @@
 
 #include "convert/flags/convert.hpp"
 #include "core/error.hpp"
+#include "core/files.hpp"
 #include "deck/document.hpp"
 #include "deck/problems.hpp"
+#include "deck/schema.hpp"
 #include "fixture.hpp"
 
 namespace trireme::convert::flags {
@@ -103,8 +105,7 @@ TEST_F(Scripts, TextWithALineBreakStaysInItsComment) {
                                                 "--num-workers '1\n- 2' "
                                                 "\\\n --load $'x\ny: z'");
   std::string errors = errors_of({.file = noted});
-  EXPECT_NE(errors.find("checkpoint.load cannot have this value: it is not one line of UTF-8"),
-            std::string::npos)
+  EXPECT_NE(errors.find("checkpoint.load = \"$x y: z\": must be one line"), std::string::npos)
       << errors;
   const Result result = convert({.file = noted, .ignored = {"load"}});
   deck::Problems problems("deck", {});
@@ -112,6 +113,131 @@ TEST_F(Scripts, TextWithALineBreakStaysInItsComment) {
   problems.raise_if_any();
   for (const std::string& note : result.notes)
     EXPECT_EQ(note.find('\n'), std::string::npos) << note;
+}
+
+TEST_F(Scripts, BertIsRefusedByName) {
+  const auto& built = deck::find_key("model.family")->built;
+  if (built.empty() || std::find(built.begin(), built.end(), "bert") != built.end())
+    GTEST_SKIP() << "BERT is built";
+  const fs::path script = file("x.sh", "python pretrain_bert.py --num-layers 24 --no-such-flag");
+  EXPECT_EQ(errors_of({.file = script}),
+            script.string() +
+                ":1: pretrain_bert.py trains BERT, which is not built yet: Trireme "
+                "trains GPT\n1 error; no deck was written.");
+}
+
+TEST_F(Scripts, ArgumentsReachTheTrainingCommand) {
+  file("train.sh",
+       "python pretrain_gpt.py --num-layers $1 --hidden-size 64 --num-attention-heads $2 "
+       "--lr 1 --train-iters 9 --seq-length 8 --max-position-embeddings 8 "
+       "--micro-batch-size 2 --tokenizer-type NullTokenizer --vocab-size 9 --data-path d");
+  const fs::path outer = file("cases.sh", "set -- 3 4\nbash train.sh $1 $2");
+  for (const Result& result : {convert({.file = folder_ / "train.sh", .arguments = {"3", "4"}}),
+                               convert({.file = outer})}) {
+    EXPECT_NE(result.deck.find("  layers: 3 "), std::string::npos) << result.deck;
+    EXPECT_NE(result.deck.find("  heads: 4 "), std::string::npos) << result.deck;
+  }
+}
+
+TEST_F(Scripts, HostsOfDeepSpeed) {
+  const std::string flags = std::string(kSmall).substr(std::string("python ").size());
+  const Result result = convert({.file = file("x.sh", "deepspeed -i node1:4,5@node-2:0 " + flags)});
+  EXPECT_EQ(result.hosts, "node1 slots=2 gpus=4,5\nnode-2 slots=1 gpus=0\n");
+  EXPECT_EQ(convert({.file = file("y.sh", kSmall)}).hosts, "");
+}
+
+TEST_F(Scripts, DatasetsAreMadeByTriremesPreprocess) {
+  const fs::path script =
+      file("p.sh",
+           "python tools/preprocess_data.py --input 'my corpus.json' --output-prefix my-gpt2 "
+           "--vocab v.json "
+           "--dataset-impl mmap --tokenizer-type GPT2BPETokenizer --merge-file m.txt --append-eod "
+           "--workers 8 --json-keys text title");
+  const Result result = convert({.file = script});
+  EXPECT_EQ(result.deck, "");
+  const std::string line =
+      "trireme-preprocess --input 'my corpus.json' --output my-gpt2 --workers 8 --append-eod "
+      "--vocab "
+      "v.json --merges m.txt --tokenizer gpt2";
+  EXPECT_EQ(result.commands, line + "\n" + line + " --key title\n");
+  EXPECT_TRUE(result.unbuilt.empty());
+  const Result both = convert(
+      {.file = file("both.sh", read_file(script) + "\npython pretrain_gpt.py --lr 1 $FLAGS\n")});
+  EXPECT_EQ(both.commands, result.commands);
+  ASSERT_FALSE(both.notes.empty());
+  EXPECT_NE(both.notes.back().find(":2: pretrain_gpt.py is left out"), std::string::npos);
+  const Result sentences =
+      convert({.file = file("q.sh",
+                            "python preprocess_data.py --input a --output-prefix b --vocab v.txt "
+                            "--tokenizer-type BertWordPieceLowerCase --split-sentences")});
+  EXPECT_EQ(sentences.unbuilt, (std::vector<std::string>{"trireme-preprocess --split-sentences",
+                                                         "trireme-preprocess wordpiece"}));
+  const fs::path wrong = file("r.sh", "python preprocess_data.py --input $IN --find-bugs 3");
+  EXPECT_EQ(
+      errors_of({.file = wrong}),
+      fmt::format("{0}:1: --input: the script does not say what $IN is (give --define IN=...)\n"
+                  "{0}:1: '--find-bugs' has no counterpart\n{0}:1: --output-prefix is missing\n"
+                  "3 errors; no command was written.",
+                  wrong.string()));
+}
+
+TEST_F(Scripts, TextIsGeneratedByTriremesGenerate) {
+  const Result result = convert(
+      {.file = file("g.sh",
+                    "python tools/generate_samples_gpt2.py --num-layers 24 --hidden-size 1024 "
+                    "--num-attention-heads 16 --load checkpoints/x --batch-size 8 --fp16 "
+                    "--temperature 0.9 --top_p 0.8 --top_k 0 --out-seq-length 100 --recompute "
+                    "--sample-input-file in.txt --sample-output-file out.txt")});
+  EXPECT_EQ(result.commands,
+            "trireme-generate --checkpoint checkpoints/x --temperature 0.9 --tokens 100 --input "
+            "in.txt --recompute --top-p 0.8 --output out.txt\n");
+  ASSERT_EQ(result.notes.size(), 1u);
+  EXPECT_NE(result.notes[0].find("must name a checkpoint of Trireme"), std::string::npos);
+}
+
+TEST_F(Scripts, TextIsScoredByTriremesEvaluate) {
+  const std::string command =
+      "python tasks/main.py --valid-data wiki.test.tokens --load x "
+      "--vocab-file v.json --merge-file m.txt --num-layers 24 --task ";
+  const Result result =
+      convert({.file = file("e.sh", command + "WIKITEXT103 --overlapping-eval 32")});
+  EXPECT_EQ(
+      result.commands,
+      "trireme-preprocess --input wiki.test.tokens --format text --document file --output "
+      "evaluated --tokenizer gpt2 --vocab v.json --merges m.txt\n"
+      "trireme-evaluate DECK data.valid=evaluated_text_document --checkpoint x --split valid\n");
+  EXPECT_EQ(result.unbuilt.size(), 1u);
+  EXPECT_NE(errors_of({.file = file("l.sh", command + "LAMBADA")}).find("LAMBADA is not built yet"),
+            std::string::npos);
+}
+
+TEST_F(Scripts, FlagsOfMegatronCore) {
+  const Result result = convert(
+      {.file =
+           file("c.sh", std::string("torchrun --nproc_per_node 4 ") +
+                            std::string(kSmall).substr(std::string("python ").size()) +
+                            "--num-layers 10 --pipeline-model-parallel-size 4 "
+                            "--decoder-first-pipeline-num-layers 1 "
+                            "--decoder-last-pipeline-num-layers 3 --micro-batch-size 1 "
+                            "--global-batch-size 4 --grad-reduce-in-bf16 --bf16 --save s "
+                            "--save-interval 5 --save-retain-interval 10 --rerun-mode disabled")});
+  for (const char* text : {"  partition: 1-3-3-3 ", "  gradients: same ", "  keep: 1 ",
+                           "  keep_every: 10 iterations "})
+    EXPECT_NE(result.deck.find(text), std::string::npos) << text << "\n" << result.deck;
+}
+
+TEST_F(Scripts, SentencePieceOfTheFirstRelease) {
+  const std::string command =
+      "python pretrain_gpt2.py --num-layers 2 --hidden-size 64 --num-attention-heads 4 --lr 1 "
+      "--train-iters 9 --seq-length 8 --max-position-embeddings 8 --batch-size 2 --train-data "
+      "webtext "
+      "--tokenizer-type SentencePieceTokenizer --save s ";
+  const Result named = convert({.file = file("a.sh", command + "--tokenizer-path my.model")});
+  EXPECT_NE(named.deck.find("    model: my.model "), std::string::npos) << named.deck;
+  EXPECT_NE(named.deck.find("  every: 5000 iterations "), std::string::npos) << named.deck;
+  EXPECT_NE(named.deck.find("  zero: 0 "), std::string::npos) << named.deck;
+  const Result bare = convert({.file = file("b.sh", command)});
+  EXPECT_NE(bare.deck.find("    model: tokenizer.model "), std::string::npos) << bare.deck;
 }
 
 TEST_F(Scripts, DashesAloneAreNoFlag) {

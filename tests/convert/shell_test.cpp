@@ -9,6 +9,8 @@
 namespace trireme::convert::shell {
 namespace {
 
+namespace fs = std::filesystem;
+
 /// The commands that `text` runs, words joined by `|`, commands by a newline, marks as {source}.
 std::string commands_of(std::string_view text, const Definitions& definitions = {}) {
   std::string lines;
@@ -177,7 +179,46 @@ TEST(Shell, TakesAScriptWithoutArgumentsForOneThatGotNone) {
   EXPECT_EQ(commands_of("f() { while [ $# -gt 0 ]; do run $1; break; done; }\nf; f 2"), "run|2\n");
 }
 
+TEST(Shell, TakesTheArgumentsThatSetGives) {
+  EXPECT_EQ(
+      commands_of(
+          "set -euo pipefail\nset -- 4 'a b'\nrun $# $1 \"$2\" \"$@\"\nset -x; shift; run $1"),
+      "run|2|4|a b|4|a b\nrun|a|b\n");
+  EXPECT_EQ(commands_of("set --; [ -z $1 ] && run none"), "run|none\n");
+  std::string words;
+  for (const RunCommand& command : follow("run $2 $#", "test.sh", {}, {"8", "1"}).commands)
+    words += fmt::format("{} ", fmt::join(command.words, "|"));
+  EXPECT_EQ(words, "run|1|2 ");
+}
+
 class ShellFiles : public FolderTest {};
+
+TEST_F(ShellFiles, FollowsScriptsThatItStartsWithTheirArguments) {
+  file("size.sh", "SIZE=$1");
+  file("train.sh", "#SBATCH --nodes=2 -n 4\nrun $1 $# ${SIZE:-none} $SHARED");
+  file("outer.sh", "");
+  const auto outer = [&](const std::string& text) {
+    const shell::Run run = follow(text, folder_ / "outer.sh");
+    std::string lines = fmt::format("{}:", fmt::join(run.sbatch, " "));
+    for (const RunCommand& command : run.commands)
+      lines += fmt::format("{}:{} ", fs::path(command.file).filename().string(),
+                           fmt::join(command.words, "|"));
+    return lines;
+  };
+  EXPECT_EQ(outer(". ./size.sh 6; run $SIZE $1"), ":outer.sh:run|6|\x01$1\x02 ");
+  // A script that is started gets what is exported, and none of its #SBATCH lines counts.
+  EXPECT_EQ(outer("SIZE=7; export SHARED=1; bash train.sh 8 1"), ":train.sh:run|8|2|none|1 ");
+  EXPECT_EQ(outer("export SIZE=7 SHARED=2; srun -n 4 bash ./train.sh 8"),
+            ":train.sh:srun|-n|4|run|8|1|7|2 ");
+  EXPECT_EQ(
+      outer("export SHARED=3; sbatch -N 3 train.sh; ./train.sh"),
+      "-N 3 --nodes=2 -n 4:train.sh:run|\x01$1\x02|0|none|3 train.sh:run|\x01$1\x02|0|none|3 ");
+  // One that submits itself, and one that is not there, are commands like others.
+  EXPECT_EQ(outer("sbatch outer.sh; bash absent.sh 3"),
+            ":outer.sh:sbatch|outer.sh outer.sh:bash|absent.sh|3 ");
+  file("loop.sh", "bash outer.sh");
+  EXPECT_EQ(outer("bash loop.sh"), ":loop.sh:bash|outer.sh ");
+}
 
 TEST_F(ShellFiles, SourcesFilesBesideTheScript) {
   file("a.sh", "A=1");

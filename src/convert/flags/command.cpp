@@ -215,6 +215,37 @@ std::vector<shell::RunCommand> stray_flags(const shell::Run& run) {
   return has_program ? strays : std::vector<shell::RunCommand>();
 }
 
+std::vector<TrainingCommand> commands_without_training(const shell::Run& run) {
+  std::vector<TrainingCommand> others;
+  for (const shell::RunCommand& command : run.commands) {
+    auto candidate = cut(command);
+    if (!candidate) continue;
+    if (trains(*candidate) && other_purpose(*candidate).empty()) return {};
+    if (!candidate->program.empty()) others.push_back(std::move(*candidate));
+  }
+  return others;
+}
+
+std::string hosts_of(const Words& launcher) {
+  const auto list = value_of(launcher, {"-i", "--include"});
+  if (!list || !count_included(*list)) return "";
+  std::string lines;
+  for (std::string_view rest = *list; !rest.empty();) {
+    const std::string_view host = rest.substr(0, rest.find('@'));
+    rest.remove_prefix(std::min(host.size() + 1, rest.size()));
+    const std::string_view name = host.substr(0, host.find(':'));
+    const std::string_view gpus = host.substr(name.size() + 1);
+    // The file has words between spaces.
+    constexpr std::string_view kNames =
+        "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789.-_";
+    const bool is_name = !name.empty() && name.find_first_not_of(kNames) == std::string_view::npos;
+    if (!is_name || gpus.find_first_not_of("0123456789,") != std::string_view::npos) return "";
+    lines += fmt::format("{} slots={} gpus={}\n", name,
+                         1 + std::count(gpus.begin(), gpus.end(), ','), gpus);
+  }
+  return lines;
+}
+
 std::optional<Ranks> count_ranks(const Words& launcher, const Words& sbatch) {
   const auto has = [&](std::string_view name) { return has_program(launcher, name); };
   if (has("torchrun") || has("torch.distributed.launch") || has("torch.distributed.run"))

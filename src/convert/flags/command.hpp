@@ -27,6 +27,14 @@ TrainingCommand find_training_command(const shell::Run& run, const std::string& 
 /// go on did not. Nobody runs them.
 std::vector<shell::RunCommand> stray_flags(const shell::Run& run);
 
+/// The commands of `run` that start a Python program which does not train, in order; none where
+/// another command does.
+std::vector<TrainingCommand> commands_without_training(const shell::Run& run);
+
+/// The hosts and GPUs that DeepSpeed's `-i host:4,5@host2:4,5` names, a line "host slots=2
+/// gpus=4,5" each, as jobs/ssh/train.sh reads them; "" without it.
+std::string hosts_of(const std::vector<std::string>& launcher);
+
 /// How many ranks there are, and what says so.
 struct Ranks {
   std::int64_t count = 0;

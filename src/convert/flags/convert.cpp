@@ -3,14 +3,17 @@
 #include <fmt/format.h>
 #include <fmt/ranges.h>
 
+#include <algorithm>
 #include <system_error>
 
 #include "convert/flags/rules/rules.hpp"
+#include "convert/flags/tools.hpp"
 #include "convert/shell/unknown.hpp"
 #include "core/error.hpp"
 #include "core/files.hpp"
 #include "deck/document.hpp"
 #include "deck/problems.hpp"
+#include "deck/schema.hpp"
 
 namespace trireme::convert::flags {
 namespace {
@@ -35,7 +38,8 @@ std::string read_input(const fs::path& path) {
 
 shell::Run read_script(const Request& request) {
   if (!request.file.empty())
-    return shell::follow(read_input(request.file), request.file, request.definitions);
+    return shell::follow(read_input(request.file), request.file, request.definitions,
+                         request.arguments);
   return {.commands = {{request.words, kCommandLine, 0}}};
 }
 
@@ -104,8 +108,17 @@ void apply_rules(Recipe& recipe) {
                   errors.size() == 1 ? "" : "s");
 }
 
+/// Whether Trireme trains BERT.
+bool trains_bert() {
+  const auto& built = deck::find_key("model.family")->built;
+  return built.empty() || std::find(built.begin(), built.end(), "bert") != built.end();
+}
+
 /// Of another network the flags matter no more: says that alone.
 void refuse_other_networks(const Recipe& recipe) {
+  if (recipe.program.find("bert") != std::string::npos && !trains_bert())
+    refuse({{recipe.place,
+             recipe.program + " trains BERT, which is not built yet: Trireme trains GPT"}});
   for (const std::string_view other : {"t5", "_ict", "vit", "vision", "retro", "realm", "biencoder",
                                        "multimodal", "vlm", "llava", "mamba", "hybrid"})
     if (recipe.program.find(other) != std::string::npos)
@@ -117,10 +130,10 @@ void refuse_other_networks(const Recipe& recipe) {
     refuse({{experts->place, fmt::format("{}: {}", experts->text(), kNoExperts)}});
 }
 
-Recipe read_recipe(const Request& request) {
-  const shell::Run run = read_script(request);
+Recipe read_recipe(const Request& request, const shell::Run& run, std::string& hosts) {
   const std::string file = request.file.empty() ? kCommandLine : request.file.string();
   const TrainingCommand command = find_training_command(run, file, request.line);
+  hosts = hosts_of(command.launcher);
   Recipe recipe{.place = command.place,
                 .program = command.program.empty() ? "pretrain_gpt.py" : command.program};
   recipe.ranks =
@@ -172,16 +185,39 @@ void check_readable(const std::string& deck, const std::string& place) {
   }
 }
 
+/// The commands of Trireme for a recipe that does not train; empty where it trains or does nothing
+/// that is known.
+std::optional<Result> convert_tools(const shell::Run& run) {
+  Result result;
+  for (const TrainingCommand& command : commands_without_training(run)) {
+    const auto equivalent = equivalent_of(command);
+    if (!equivalent) {
+      result.notes.push_back(shell::shown(
+          fmt::format("{}: {} is left out: it has no counterpart, or its flags are not known",
+                      command.place, command.program)));
+      continue;
+    }
+    result.commands += equivalent->commands;
+    for (const std::string& note : equivalent->notes) result.notes.push_back(shell::shown(note));
+    for (const std::string& key : equivalent->unbuilt) result.unbuilt.push_back(key);
+  }
+  return result.commands.empty() ? std::nullopt : std::optional(result);
+}
+
 }  // namespace
 
 Result convert(const Request& request) {
-  Recipe recipe = read_recipe(request);
+  const shell::Run run = read_script(request);
+  if (const auto commands = convert_tools(run)) return *commands;
+  std::string hosts;
+  Recipe recipe = read_recipe(request, run, hosts);
   apply_rows(recipe, recipe.flags);
   if (recipe.deepspeed) apply_rows(recipe, recipe.json);
   apply_rules(recipe);
   recipe.draft.check_deck(recipe.place, recipe.data() ? recipe.ranks->count : 0);
   if (!recipe.draft.errors().empty()) refuse(recipe.draft.errors());
   Result result{.deck = recipe.draft.render(title_of(recipe)), .unbuilt = recipe.draft.unbuilt()};
+  result.hosts = std::move(hosts);
   check_readable(result.deck, recipe.place);
   for (const Remark& remark : recipe.draft.notes())
     result.notes.push_back(fmt::format("{}: {}", remark.place, remark.message));

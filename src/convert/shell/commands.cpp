@@ -38,6 +38,7 @@ void Follower::follow_one(const Command& command) {
   }
   if (is_one_of(command.words[first], {"export", "declare", "local", "readonly", "typeset"})) {
     declare(command.words, first + 1, command.line);
+    if (command.words[first] == "export") export_names(command.words, first + 1);
     return;
   }
   std::vector<std::string> words = expand_all(command.words, first);
@@ -96,6 +97,11 @@ void Follower::declare(const std::vector<std::string>& words, std::size_t first,
     if (assignment_at(words[i])) assign(words[i], line);
 }
 
+void Follower::export_names(const std::vector<std::string>& words, std::size_t first) {
+  for (std::size_t i = first; i < words.size(); ++i)
+    variables_.export_name(words[i].substr(0, words[i].find_first_of("=+[")));
+}
+
 bool Follower::is_builtin(const std::vector<std::string>& words, const Command& command) {
   const std::string& name = words[0];
   if (is_one_of(name, {"[", "[[", "test"})) {
@@ -111,7 +117,7 @@ bool Follower::is_builtin(const std::vector<std::string>& words, const Command& 
   } else if (name == "exit" || name == "return") {
     if (mode_ == Mode::run && name == "exit") stopped_ = true;
   } else if (name == "source" || name == ".") {
-    if (words.size() > 1) source(words[1]);
+    if (words.size() > 1) source(words);
   } else if (name == "eval") {
     std::string text;
     for (std::size_t i = 1; i < words.size(); ++i) text.append(words[i]).append(" ");
@@ -120,6 +126,11 @@ bool Follower::is_builtin(const std::vector<std::string>& words, const Command& 
     edit(words, command);
   } else if (name == "shift") {
     shift(words);
+  } else if (name == "set") {
+    // `set -- 4 8` gives arguments, `set -e` options.
+    const bool gives = words.size() > 1 && (words[1] == "--" || words[1].find_first_of("-+") != 0);
+    const std::ptrdiff_t first = gives && words[1] == "--" ? 2 : 1;
+    if (gives && mode_ != Mode::maybe) set_arguments({words.begin() + first, words.end()});
   } else if (name == "unset") {
     for (std::size_t i = 1; i < words.size(); ++i) variables_.unset(words[i]);
   } else if (name == "cat" && command.here && !command.written_to.empty()) {
@@ -133,10 +144,16 @@ bool Follower::is_builtin(const std::vector<std::string>& words, const Command& 
   } else {
     // Of the others only programs that start something are of interest.
     return is_one_of(
-        name, {"printf", "cd", "set", "mkdir", "cat", "cp", "rm", "module", "conda", "ulimit",
-               "trap", "wait", "sleep", "tee", "date", "break", "continue", "getopts"});
+        name, {"printf", "cd", "mkdir", "cat", "cp", "rm", "module", "conda", "ulimit", "trap",
+               "wait", "sleep", "tee", "date", "break", "continue", "getopts"});
   }
   return true;
+}
+
+void Follower::set_arguments(const std::vector<std::string>& arguments) {
+  std::vector<std::string> words{file_};
+  words.insert(words.end(), arguments.begin(), arguments.end());
+  variables_.replace_arguments(words);
 }
 
 // `shift` or `shift 2` of arguments that are known.
@@ -194,14 +211,66 @@ void Follower::edit(const std::vector<std::string>& words, const Command& comman
   if (piped_) write(command, *piped_);
 }
 
-void Follower::source(const std::string& name) {
-  const fs::path path = beside(name);
+// `source FILE` or `source FILE ARGUMENTS`.
+void Follower::source(const std::vector<std::string>& words) {
+  const fs::path path = beside(words[1]);
   std::error_code ignored;
   // What is not there sets nothing: its variables stay unknown.
   if (!fs::is_regular_file(path, ignored)) return;
   const std::string outer = std::exchange(file_, path.string());
+  const bool has_arguments = words.size() > 2;
+  Values before;
+  if (has_arguments) before = variables_.replace_arguments({words.begin() + 1, words.end()});
   follow_text(read_file(path));
+  if (has_arguments) variables_.restore_arguments(std::move(before));
   file_ = outer;
+}
+
+// Follows the script that `words` start, by itself, a shell, a launcher or sbatch; false where they
+// start none that is there.
+bool Follower::starts_script(const std::vector<std::string>& words) {
+  const auto name_of = [](const std::string& word) { return fs::path(word).filename().string(); };
+  const std::string first = name_of(words[0]);
+  const bool submits = first == "sbatch";
+  const bool by_shell = is_one_of(first, {"bash", "sh", "zsh"});
+  const bool may_start =
+      submits || by_shell || is_one_of(first, {"srun", "mpirun", "mpiexec", "env", "nice", "time"});
+  const auto script = std::find_if(words.begin(), words.end(), [&](const std::string& word) {
+    return word.ends_with(".sh") || word.ends_with(".sbatch") || word.ends_with(".slurm");
+  });
+  if (script == words.end() || (script != words.begin() && !may_start)) return false;
+  const bool runs_python =
+      std::any_of(words.begin(), script, [](const auto& word) { return word.ends_with(".py"); });
+  const fs::path path = beside(*script);
+  std::error_code ignored;
+  if (runs_python || has_unknown(*script) || !fs::is_regular_file(path, ignored)) return false;
+  // A script that submits itself again does nothing new.
+  for (const fs::path& open : open_)
+    if (fs::equivalent(open, path, ignored)) return false;
+
+  const std::vector<std::string> arguments(script + 1, words.end());
+  Follower inner(path, definitions_, arguments, variables_.exported(), depth_);
+  // Without arguments a script that is started has none.
+  if (arguments.empty()) inner.set_arguments({});
+  inner.followed_ = followed_;
+  inner.open_.insert(inner.open_.begin(), open_.begin(), open_.end());
+  // What launches a shell launches what the shell runs.
+  inner.words_before_ = words_before_;
+  auto launcher = script;
+  if (launcher != words.begin() && is_one_of(name_of(*(launcher - 1)), {"bash", "sh", "zsh"}))
+    --launcher;
+  if (!submits && !by_shell)
+    inner.words_before_.insert(inner.words_before_.end(), words.begin(), launcher);
+  inner.follow_text(read_file(path));
+  followed_ = inner.followed_;
+  if (submits) {
+    // Options of the command line win over those of the script.
+    run.sbatch.insert(run.sbatch.end(), words.begin() + 1, script);
+    run.sbatch.insert(run.sbatch.end(), inner.run.sbatch.begin(), inner.run.sbatch.end());
+  }
+  for (RunCommand& command : inner.run.commands) run.commands.push_back(std::move(command));
+  for (auto& [name, text] : inner.run.files) run.files[name] = std::move(text);
+  return true;
 }
 
 // Follows the text of `eval` or `bash -c`; `before` are the words of the launcher around it.
@@ -225,6 +294,7 @@ void Follower::record(std::vector<std::string> words, int line) {
     follow_inner(text, line, words);
     return;
   }
+  if (starts_script(words)) return;
   words.insert(words.begin(), words_before_.begin(), words_before_.end());
   run.commands.push_back({std::move(words), file_, line});
 }

@@ -31,8 +31,17 @@ inline bool is_one_of(std::string_view word, std::initializer_list<std::string_v
 /// Follows one script; `run` is what it would do.
 class Follower {
  public:
-  Follower(const std::filesystem::path& file, const Definitions& definitions)
-      : file_(file.string()), folder_(file.parent_path()), variables_(definitions, file_) {}
+  /// `environment` is what a script that starts this one exports, `depth` how many do in turn.
+  Follower(const std::filesystem::path& file, const Definitions& definitions,
+           const std::vector<std::string>& arguments, const Values& environment = {}, int depth = 0)
+      : file_(file.string()),
+        folder_(file.parent_path()),
+        definitions_(definitions),
+        variables_(definitions, file_, environment),
+        open_{file},
+        depth_(depth) {
+    if (!arguments.empty()) set_arguments(arguments);
+  }
 
   void follow_text(std::string_view text, int first_line = 1) {
     follow_commands(read_commands(text, file_, first_line));
@@ -53,13 +62,16 @@ class Follower {
 
   void assign(const std::string& word, int line);
   void declare(const std::vector<std::string>& words, std::size_t first, int line);
+  void export_names(const std::vector<std::string>& words, std::size_t first);
   void loop_over(const Command& command);
   bool enters_loop() const;
   bool is_builtin(const std::vector<std::string>& words, const Command& command);
+  void set_arguments(const std::vector<std::string>& arguments);
   void shift(const std::vector<std::string>& words);
   void call(const Commands& body, const std::vector<std::string>& words);
   std::filesystem::path beside(const std::string& name) const;
-  void source(const std::string& name);
+  void source(const std::vector<std::string>& words);
+  bool starts_script(const std::vector<std::string>& words);
   void write(const Command& command, const std::string& text);
   void edit(const std::vector<std::string>& words, const Command& command);
   void follow_inner(const std::string& text, int line, const std::vector<std::string>& before);
@@ -79,6 +91,7 @@ class Follower {
 
   std::string file_;
   std::filesystem::path folder_;
+  const Definitions& definitions_;
   Variables variables_;
   std::map<std::string, Commands> functions_;
   Branches branches_;
@@ -92,7 +105,8 @@ class Follower {
   std::vector<std::string> words_before_;  // of the launcher around `bash -c`
   std::optional<std::string> piped_;       // what the `sed` before prints into a pipe
   bool stopped_ = false;
-  int depth_ = 0;
+  std::vector<std::filesystem::path> open_;  // the scripts that start each other, this one last
+  int depth_;
   int followed_ = 0;
 };
 

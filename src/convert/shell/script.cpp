@@ -144,9 +144,9 @@ void Follower::loop_over(const Command& command) {
   variables_.set(name, {values.size() == 1 ? values[0] : unknown("$" + name)});
 }
 
-Run follow(std::string_view text, const std::filesystem::path& file,
-           const Definitions& definitions) {
-  Follower follower(file, definitions);
+Run follow(std::string_view text, const std::filesystem::path& file, const Definitions& definitions,
+           const std::vector<std::string>& arguments) {
+  Follower follower(file, definitions, arguments);
   follower.follow_text(text);
   return std::move(follower.run);
 }

@@ -1,7 +1,8 @@
 // What a shell script would run, found by following it without running anything.
 //
-// Followed are assignments, arrays, quotes, arithmetic, defaults, functions, `source`,
-// here-documents, `sed` on a template and conditions on what is known; loops are followed once.
+// Followed are assignments, arrays, quotes, arithmetic, defaults, functions, `source`, arguments,
+// other scripts that are there (`bash X.sh 8`, `sbatch X.sh`), here-documents, `sed` on a template
+// and conditions on what is known; loops are followed once.
 // What the environment or another program would tell is marked (unknown.hpp), and so is what only
 // an undecided condition sets.
 #pragma once
@@ -30,10 +31,11 @@ struct Run {
   std::vector<std::string> sbatch;           ///< the words of its #SBATCH lines
 };
 
-/// Follows the script `text`, which errors call `file`; sourced files are looked for beside it. Of
+/// Follows the script `text`, which errors call `file`; sourced and started scripts are looked for
+/// in its folder. `arguments` are its `$1`, `$2`, ...; without them nothing is known of those. Of
 /// `bash -c "..."` and `eval` the commands within are followed. Throws DataError where the text is
 /// no shell script, or goes deeper than any script does.
 Run follow(std::string_view text, const std::filesystem::path& file,
-           const Definitions& definitions = {});
+           const Definitions& definitions = {}, const std::vector<std::string>& arguments = {});
 
 }  // namespace trireme::convert::shell

@@ -19,7 +19,10 @@ bool is_argument(const Values::value_type& variable) {
 
 }  // namespace
 
-Variables::Variables(const Definitions& definitions, const std::string& file) {
+Variables::Variables(const Definitions& definitions, const std::string& file,
+                     const Values& environment)
+    : values_(environment) {
+  for (const auto& [name, value] : environment) exported_.insert(name);
   for (const auto& [name, value] : definitions) {
     values_[name] = {value};
     fixed_.insert(name);
@@ -46,6 +49,13 @@ void Variables::append(const std::string& name, const std::string& text) {
 
 void Variables::unset(const std::string& name) {
   if (!fixed_.contains(name)) values_.erase(name);
+}
+
+Values Variables::exported() const {
+  Values values;
+  for (const auto& [name, value] : values_)
+    if (exported_.contains(name)) values[name] = value;
+  return values;
 }
 
 Values Variables::replace_arguments(const std::vector<std::string>& words) {

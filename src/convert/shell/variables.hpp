@@ -20,8 +20,10 @@ using Values = std::map<std::string, std::vector<std::string>, std::less<>>;
 /// the definitions are fixed: set(), append() and unset() leave them alone.
 class Variables {
  public:
-  /// Those of `definitions`, and what the script `file` is called.
-  Variables(const Definitions& definitions, const std::string& file);
+  /// Those of `definitions`, and what the script `file` is called. `environment` are variables that
+  /// a script which starts this one has exported.
+  Variables(const Definitions& definitions, const std::string& file,
+            const Values& environment = {});
 
   const Values& values() const { return values_; }
   /// Whether anything is known of `name`; a mark (unknown.hpp) counts.
@@ -35,14 +37,20 @@ class Variables {
   void append(const std::string& name, const std::string& text);
   void unset(const std::string& name);
 
-  /// Gives a function that is called as `words`, its name first, arguments of its own; returns
-  /// those of the caller, which restore_arguments() takes back.
+  /// `export NAME`: programs that are started get the variable.
+  void export_name(const std::string& name) { exported_.insert(name); }
+  /// The variables that are exported.
+  Values exported() const;
+
+  /// Gives a function, or a script, that is called as `words`, its name first, arguments of its
+  /// own; returns those of the caller, which restore_arguments() takes back.
   Values replace_arguments(const std::vector<std::string>& words);
   void restore_arguments(Values outer);
 
  private:
   Values values_;
   std::set<std::string, std::less<>> fixed_;
+  std::set<std::string, std::less<>> exported_;
 };
 
 }  // namespace trireme::convert::shell

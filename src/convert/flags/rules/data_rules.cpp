@@ -71,22 +71,27 @@ void apply_tokenizer(Recipe& recipe) {
   if (type == "GPT2BPETokenizer") {
     set_type("gpt2");
     // The first release fetched its vocabulary; later ones need the files.
-    const bool fetched = recipe.flags.has("train-data");
+    const bool fetched = recipe.is_first_release();
     set_text(recipe, "vocab-file", "data.tokenizer.vocab", fetched ? "gpt2-vocab.json" : "");
     set_text(recipe, "merge-file", "data.tokenizer.merges", fetched ? "gpt2-merges.txt" : "");
-    leave_out(recipe, {"tokenizer-model", "vocab-size"}, type);
+    leave_out(recipe, {"tokenizer-model", "tokenizer-path", "vocab-size"}, type);
   } else if (type.starts_with("BertWordPiece")) {
     set_type("wordpiece");
-    const bool fetched = recipe.flags.has("train-data");
+    const bool fetched = recipe.is_first_release();
     set_text(recipe, "vocab-file", "data.tokenizer.vocab", fetched ? "bert-vocab.txt" : "");
-    leave_out(recipe, {"tokenizer-model", "merge-file", "vocab-size"}, type);
+    leave_out(recipe, {"tokenizer-model", "tokenizer-path", "merge-file", "vocab-size"}, type);
   } else if (type.find("SentencePiece") != std::string::npos || type == "Llama2Tokenizer") {
     set_type("sentencepiece");
-    set_text(recipe, "tokenizer-model", "data.tokenizer.model", "");
+    // The first Megatron-LM's --tokenizer-path is the model, tokenizer.model by default.
+    if (const Given* model = recipe.one_of("tokenizer-model", "tokenizer-path"))
+      recipe.copy(*model, "data.tokenizer.model");
+    else if (recipe.is_first_release())
+      draft.set("data.tokenizer.model", "tokenizer.model",
+                std::string("the default of the first Megatron-LM"));
     leave_out(recipe, {"vocab-file", "merge-file", "vocab-size"}, type);
   } else if (type == "NullTokenizer") {
     if (const Given* size = recipe.flags.find("vocab-size")) recipe.copy(*size, "model.vocab");
-    leave_out(recipe, {"vocab-file", "merge-file", "tokenizer-model"}, type);
+    leave_out(recipe, {"vocab-file", "merge-file", "tokenizer-model", "tokenizer-path"}, type);
   } else {
     draft.error(*given,
                 "has no counterpart; make the dataset anew with trireme-preprocess and a tokenizer "

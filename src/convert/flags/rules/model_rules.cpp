@@ -48,6 +48,8 @@ void apply_zero(Recipe& recipe) {
     draft.error(*sharded, fmt::format("'{}' asks for another ZeRO; keep one", stage->text()));
   else if (sharded)
     draft.set("parallel.zero", "1", *sharded);
+  else if (!stage)
+    draft.set("parallel.zero", "0", std::string("the recipe has no ZeRO"));
   if (!stage) return;
   if (recipe.deepspeed && recipe.whole(stage).value_or(0) >= 2 && recipe.pipeline() > 1)
     draft.error(*stage, fmt::format("DeepSpeed does not pipeline with ZeRO 2 and 3, but the "
@@ -79,6 +81,37 @@ void apply_partition_method(Recipe& recipe) {
   } else {
     recipe.draft.error(*given, "has no key; give --balance with the layers of each stage, 4-5-5-4");
   }
+}
+
+/// The layers of the first and of the last stage, where others share the rest equally.
+void apply_end_stages(Recipe& recipe) {
+  const Given* first = recipe.flags.find("decoder-first-pipeline-num-layers");
+  const Given* last = recipe.flags.find("decoder-last-pipeline-num-layers");
+  const Given* given = first ? first : last;
+  if (!given) return;
+  const std::int64_t stages = recipe.pipeline();
+  if (stages == 1) return recipe.draft.leave_out(*given, "one stage has all layers");
+  const std::int64_t between = stages - (first ? 1 : 0) - (last ? 1 : 0);
+  const std::int64_t all = recipe.whole("num-layers").value_or(0);
+  std::int64_t rest = all;
+  bool fits = stages <= all + 2;
+  for (const Given* end : {first, last}) {
+    const std::int64_t count = recipe.whole(end).value_or(0);
+    fits = fits && count >= 0 && count <= rest;
+    if (fits) rest -= count;
+  }
+  if (!fits || (between == 0 ? rest != 0 : rest % between != 0)) {
+    recipe.draft.error(
+        *given, fmt::format("the {} layers of the other {} stages cannot be shared out equally "
+                            "among them",
+                            rest, between));
+    return;
+  }
+  std::vector<std::int64_t> layers(static_cast<std::size_t>(stages),
+                                   between > 0 ? rest / between : 0);
+  if (first) layers.front() = recipe.whole(first).value_or(0);
+  if (last) layers.back() = recipe.whole(last).value_or(0);
+  recipe.draft.set("parallel.partition", fmt::format("{}", fmt::join(layers, "-")), *given);
 }
 
 /// Interleaving: of `flag`'s layers, or of its chunks.
@@ -135,6 +168,7 @@ void apply_layout_rules(Recipe& recipe) {
     draft.set("parallel.pipeline", fmt::format("{}", recipe.pipeline()), *given);
   if (const Given* given = recipe.flags.find("balance")) recipe.copy(*given, "parallel.partition");
   apply_partition_method(recipe);
+  apply_end_stages(recipe);
   apply_interleaving(recipe);
   apply_zero(recipe);
   const std::int64_t model = recipe.tensor() * recipe.pipeline();

@@ -40,10 +40,20 @@ void apply_checkpoints(Recipe& recipe) {
   const Given* every = recipe.flags.find("save-interval");
   if (save) {
     draft.set("run.output", deck::write_text(run_folder(save->values[0])), *save);
-    if (every) recipe.copy(*every, "checkpoint.every", "iterations");
+    if (every)
+      recipe.copy(*every, "checkpoint.every", "iterations");
+    else if (recipe.is_first_release())
+      draft.set("checkpoint.every", "5000 iterations",
+                std::string("the default of the first Megatron-LM"));
   } else {
     if (every) draft.leave_out(*every, "saves nothing without --save");
     draft.set("checkpoint.at_end", "false", std::string("no --save"));
+  }
+  if (const Given* retain = recipe.flags.find("save-retain-interval"); retain && save) {
+    draft.set("checkpoint.keep", "1", *retain);
+    recipe.copy(*retain, "checkpoint.keep_every", "iterations");
+  } else if (retain) {
+    draft.leave_out(*retain, "saves nothing without --save");
   }
   apply_new_run(recipe);
   if (!load) return;

@@ -104,11 +104,8 @@ void set_deepspeed_scale(Recipe& recipe) {
 void set_megatron_scale(Recipe& recipe) {
   Draft& draft = recipe.draft;
   if (set_static_scale(recipe, recipe.flags, kFlags)) return;
-  // Before 2.0 the scaler was Apex's, which DeepSpeed's is as well.
-  const bool old = recipe.before_version_2();
-  draft.set(
-      "precision.loss_scale.dialect", old ? "deepspeed" : "megatron",
-      std::string(old ? "the scaler of Megatron-LM before 2.0" : "the scaler of Megatron-LM"));
+  // Before 2.0 as well: at the least scale it goes on, where DeepSpeed's ends the run.
+  draft.set("precision.loss_scale.dialect", "megatron", std::string("the scaler of Megatron-LM"));
   draft.set("precision.loss_scale.value", "dynamic", kMegatronDefault);
   const Arguments& flags = recipe.flags;
   set_part(recipe, flags, "initial-loss-scale", "initial", "4294967296", kMegatronDefault);

@@ -28,6 +28,9 @@ struct Recipe {
            flags.has("pipe-parallel-size");
   }
 
+  /// Whether they are those of the first Megatron-LM, of 2019, which read text by a corpus's name.
+  bool is_first_release() const { return flags.has("train-data"); }
+
   /// The whole number of the flag `name`; empty when it is not given or, which becomes an error, is
   /// no whole number.
   std::optional<std::int64_t> whole(std::string_view name) { return whole(flags.find(name)); }

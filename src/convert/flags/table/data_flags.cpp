@@ -50,7 +50,7 @@ std::vector<Flag> data_flags() {
              "give the files of the vocabulary: --vocab-file and --merge-file"),
       refuse("tokenizer-file", kOne,
              "give the files of the vocabulary: --vocab-file and --merge-file"),
-      drop("tokenizer-path", kOne, "where a tokenizer was cached"),
+      to_rule("tokenizer-path", "data.tokenizer.model"),
       drop("tokenizer-model-type", kOne, "the vocabulary's file says it"),
       drop("cache-dir", kOne, "where a tokenizer was cached"),
 

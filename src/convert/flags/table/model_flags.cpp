@@ -128,6 +128,12 @@ std::vector<Flag> model_flags() {
       drop("no-persist-layer-norm", kNone, kFused),
       drop("bias-gelu-fusion", kNone, kFused),
       drop("masked-softmax-fusion", kNone, kFused),
+      drop("no-rope-fusion", kNone, kFused),
+      drop("no-bias-swiglu-fusion", kNone, kFused),
+      drop("cross-entropy-loss-fusion", kNone, kFused),
+      drop("cross-entropy-fusion-impl", kOne, kFused),
+      drop("te-rng-tracker", kNone, "dropout is keyed by the logical element"),
+      drop("inference-rng-tracker", kNone, "dropout is keyed by the logical element"),
       refuse("fp8-format", kOne, "there is no fp8; use --bf16"),
       refuse("fp8-hybrid", kNone, "there is no fp8; use --bf16"),
   };

@@ -1,0 +1,277 @@
+#include "convert/flags/tools.hpp"
+
+#include <fmt/format.h>
+#include <fmt/ranges.h>
+
+#include <algorithm>
+#include <cctype>
+#include <cstdlib>
+#include <map>
+#include <string_view>
+
+#include "convert/flags/arguments.hpp"
+#include "convert/shell/unknown.hpp"
+#include "core/error.hpp"
+#include "core/shell.hpp"
+
+namespace trireme::convert::flags {
+namespace {
+
+using Words = std::vector<std::string>;
+
+/// What becomes of a flag: our option, with its values behind it; "" where rules below read it or
+/// nothing is needed.
+struct ToolFlag {
+  std::string_view name;
+  Takes takes;
+  std::string_view option = "";
+};
+
+constexpr auto kOne = Takes::one;
+constexpr auto kNone = Takes::nothing;
+constexpr auto kSeveral = Takes::several;
+
+const std::vector<ToolFlag> kPreprocessFlags = {{"input", kSeveral, "--input"},
+                                                {"output-prefix", kOne, "--output"},
+                                                {"workers", kOne, "--workers"},
+                                                {"append-eod", kNone, "--append-eod"},
+                                                {"split-sentences", kNone, "--split-sentences"},
+                                                {"keep-newlines", kNone, "--keep-newlines"},
+                                                {"json-keys", kSeveral},
+                                                {"json-key", kOne},
+                                                {"tokenizer-type", kOne},
+                                                {"vocab", kOne, "--vocab"},
+                                                {"vocab-file", kOne, "--vocab"},
+                                                {"merge-file", kOne, "--merges"},
+                                                {"tokenizer-model", kOne, "--model"},
+                                                {"dataset-impl", kOne},
+                                                {"lang", kOne},
+                                                {"log-interval", kOne},
+                                                {"chunk-size", kOne},
+                                                {"vocab-size", kOne},
+                                                {"make-vocab-size-divisible-by", kOne},
+                                                {"pad-vocab-size-to", kOne}};
+
+const std::vector<ToolFlag> kGenerateFlags = {{"load", kOne, "--checkpoint"},
+                                              {"temperature", kOne, "--temperature"},
+                                              {"greedy", kNone, "--greedy"},
+                                              {"top-p", kOne},
+                                              {"top-k", kOne},
+                                              {"out-seq-length", kOne, "--tokens"},
+                                              {"num-samples", kOne},
+                                              {"sample-input-file", kOne, "--input"},
+                                              {"sample-output-file", kOne},
+                                              {"genfile", kOne},
+                                              {"recompute", kNone, "--recompute"},
+                                              {"seed", kOne, "--seed"},
+                                              {"vocab-file", kOne, "--vocab"},
+                                              {"merge-file", kOne, "--merges"},
+                                              {"tokenizer-model", kOne, "--model"},
+                                              {"tokenizer-type", kOne}};
+
+const std::vector<ToolFlag> kEvaluateFlags = {
+    {"load", kOne},           {"valid-data", kSeveral},   {"task", kOne},
+    {"cloze-eval", kNone},    {"overlapping-eval", kOne}, {"strict-lambada", kNone},
+    {"vocab-file", kOne},     {"merge-file", kOne},       {"tokenizer-model", kOne},
+    {"tokenizer-type", kOne}, {"eval-batch-size", kOne}};
+
+/// A flag's values, its name with dashes alone.
+using Values = std::map<std::string, Words>;
+
+bool starts_flag(const std::string& word) {
+  return word.size() > 2 && word.starts_with("--") &&
+         std::isalpha(static_cast<unsigned char>(word[2]));
+}
+
+/// The words of `command` as flags of `table`; others are errors, unless `network` says that those
+/// of training may stand there, which a checkpoint knows.
+Values parse(const TrainingCommand& command, const std::vector<ToolFlag>& table, bool network,
+             Words& errors) {
+  Values values;
+  for (std::size_t at = 0; at < command.flags.size();) {
+    const std::string& word = command.flags[at++];
+    if (!starts_flag(word)) {
+      if (!word.empty())
+        errors.push_back(fmt::format("'{}' belongs to no flag", shell::shown(word)));
+      continue;
+    }
+    const std::size_t equals = word.find('=');
+    std::string name = word.substr(2, equals == std::string::npos ? equals : equals - 2);
+    std::replace(name.begin(), name.end(), '_', '-');
+    const auto row = std::find_if(table.begin(), table.end(),
+                                  [&](const auto& flag) { return flag.name == name; });
+    const Flag* training = network ? find_flag(command_flags(), name) : nullptr;
+    const Takes takes = row != table.end() ? row->takes : training ? training->takes : kSeveral;
+    Words given;
+    if (equals != std::string::npos) given.push_back(word.substr(equals + 1));
+    while (at < command.flags.size() && !starts_flag(command.flags[at]) && takes != kNone &&
+           (takes == kSeveral || given.empty()))
+      given.push_back(command.flags[at++]);
+    if (row == table.end()) {
+      if (!training) errors.push_back(fmt::format("'--{}' has no counterpart", name));
+      continue;
+    }
+    for (const std::string& value : given)
+      if (shell::has_unknown(value))
+        errors.push_back(fmt::format("--{}: {}", name, unknown_values(value)));
+    if (takes != kNone && given.empty()) errors.push_back(fmt::format("--{} has no value", name));
+    values[name] = std::move(given);
+  }
+  return values;
+}
+
+const std::string* value_of(const Values& values, const char* name) {
+  const auto found = values.find(name);
+  return found == values.end() || found->second.empty() ? nullptr : &found->second[0];
+}
+
+/// Our options for those of `values` that have one, in the table's order.
+Words options_of(const Values& values, const std::vector<ToolFlag>& table) {
+  Words words;
+  for (const ToolFlag& flag : table) {
+    const auto found = values.find(std::string(flag.name));
+    if (flag.option.empty() || found == values.end()) continue;
+    words.emplace_back(flag.option);
+    words.insert(words.end(), found->second.begin(), found->second.end());
+  }
+  return words;
+}
+
+/// `--tokenizer gpt2` for Megatron's name of a tokenizer.
+void put_tokenizer(const Values& values, bool must_be, Words& words, Words& errors) {
+  const std::string* type = value_of(values, "tokenizer-type");
+  if (!type && !must_be) return;
+  const std::string name = type ? *type : "GPT2BPETokenizer";
+  words.emplace_back("--tokenizer");
+  if (name == "GPT2BPETokenizer")
+    words.emplace_back("gpt2");
+  else if (name.starts_with("BertWordPiece"))
+    words.emplace_back("wordpiece");
+  else if (name.find("SentencePiece") != std::string::npos || name == "Llama2Tokenizer")
+    words.emplace_back("sentencepiece");
+  else
+    errors.push_back(fmt::format("--tokenizer-type {} has no counterpart", name));
+}
+
+std::string line_of(const Words& words) {
+  std::string text;
+  for (const std::string& word : words)
+    text.append(text.empty() ? "" : " ").append(shell_word(word));
+  return text + "\n";
+}
+
+void add_unbuilt(const Words& words, Equivalent& result) {
+  for (const std::string& word : words)
+    if (word == "--split-sentences" || word == "--keep-newlines" || word == "wordpiece")
+      result.unbuilt.push_back(fmt::format("trireme-preprocess {}", word));
+}
+
+void preprocess(const TrainingCommand& command, Equivalent& result, Words& errors) {
+  const Values values = parse(command, kPreprocessFlags, /*network=*/false, errors);
+  for (const char* name : {"input", "output-prefix"})
+    if (!values.contains(name)) errors.push_back(fmt::format("--{} is missing", name));
+  Words words = {"trireme-preprocess"};
+  for (const std::string& word : options_of(values, kPreprocessFlags)) words.push_back(word);
+  put_tokenizer(values, /*must_be=*/true, words, errors);
+  Words keys = {"text"};
+  for (const char* name : {"json-key", "json-keys"})
+    if (const auto found = values.find(name); found != values.end()) keys = found->second;
+  for (const std::string& key : keys) {
+    Words line = words;
+    if (key != "text") line.insert(line.end(), {"--key", key});
+    result.commands += line_of(line);
+  }
+  if (keys.size() > 1)
+    result.notes.push_back(fmt::format("{}: a command for each of its keys", command.place));
+  if (const std::string* kind = value_of(values, "dataset-impl"); kind && *kind != "mmap")
+    result.notes.push_back(
+        fmt::format("{}: datasets are of Megatron's kind mmap, not {}", command.place, *kind));
+  add_unbuilt(words, result);
+}
+
+void generate(const TrainingCommand& command, Equivalent& result, Words& errors) {
+  const Values values = parse(command, kGenerateFlags, /*network=*/true, errors);
+  Words words = {"trireme-generate"};
+  for (const std::string& word : options_of(values, kGenerateFlags)) words.push_back(word);
+  put_tokenizer(values, /*must_be=*/false, words, errors);
+  // 0 turns them off.
+  for (const char* name : {"top-k", "top-p"})
+    if (const std::string* value = value_of(values, name);
+        value && std::strtod(value->c_str(), nullptr) != 0)
+      words.insert(words.end(), {fmt::format("--{}", name), *value});
+  const std::string* samples = value_of(values, "num-samples");
+  const bool unconditional = samples && *samples != "0";
+  if (unconditional) words.insert(words.end(), {"--prompt", "", "--samples", *samples});
+  if (const std::string* file = value_of(values, "sample-output-file"))
+    words.insert(words.end(), {"--output", *file});
+  else if (const std::string* lines = value_of(values, "genfile"); lines && unconditional)
+    words.insert(words.end(), {"--json", "--output", *lines});
+  result.commands = line_of(words);
+  result.notes.push_back(
+      fmt::format("{}: --checkpoint must name a checkpoint of Trireme, from which the network is "
+                  "known; --load names one of Megatron-LM",
+                  command.place));
+}
+
+void evaluate(const TrainingCommand& command, Equivalent& result, Words& errors) {
+  const Values values = parse(command, kEvaluateFlags, /*network=*/true, errors);
+  const auto data = values.find("valid-data");
+  const std::string* task = value_of(values, "task");
+  if (values.contains("cloze-eval") || (task && *task == "LAMBADA"))
+    errors.push_back("the cloze task of LAMBADA is not built yet");
+  if (data == values.end() || !errors.empty()) return;
+  Words prepare = {"trireme-preprocess", "--input"};
+  prepare.insert(prepare.end(), data->second.begin(), data->second.end());
+  prepare.insert(prepare.end(),
+                 {"--format", "text", "--document", "file", "--output", "evaluated"});
+  put_tokenizer(values, /*must_be=*/true, prepare, errors);
+  for (const auto& [name, option] : {std::pair{"vocab-file", "--vocab"},
+                                     {"merge-file", "--merges"},
+                                     {"tokenizer-model", "--model"}})
+    if (const std::string* value = value_of(values, name))
+      prepare.insert(prepare.end(), {option, *value});
+  result.commands =
+      line_of(prepare) + line_of({"trireme-evaluate", "DECK", "data.valid=evaluated_text_document",
+                                  "--checkpoint", *value_of(values, "load"), "--split", "valid"});
+  result.notes.push_back(
+      fmt::format("{}: DECK is the deck of the training command", command.place));
+  result.notes.push_back(
+      fmt::format("{}: --checkpoint must name a checkpoint of Trireme; --load names one of "
+                  "Megatron-LM",
+                  command.place));
+  result.unbuilt.emplace_back(
+      "WikiText's detokenizer, overlapping windows and perplexity per word: the loss is that of "
+      "the "
+      "tokens in windows side by side");
+  add_unbuilt(prepare, result);
+}
+
+}  // namespace
+
+std::optional<Equivalent> equivalent_of(const TrainingCommand& command) {
+  const auto names = [&](std::string_view word) {
+    return command.program.find(word) != std::string::npos;
+  };
+  const auto gives = [&](std::string_view flag) {
+    return std::any_of(command.flags.begin(), command.flags.end(),
+                       [&](const std::string& word) { return word.starts_with(flag); });
+  };
+  Equivalent result;
+  Words errors;
+  const bool evaluates = names("evaluate") || gives("--task");
+  if (names("preprocess_data"))
+    preprocess(command, result, errors);
+  else if (names("generate_samples") && gives("--load"))
+    generate(command, result, errors);
+  else if (evaluates && gives("--load") && gives("--valid"))
+    evaluate(command, result, errors);
+  else
+    return std::nullopt;
+  if (errors.empty()) return result;
+  std::string text;
+  for (const std::string& error : errors) text += fmt::format("{}: {}\n", command.place, error);
+  throw DeckError("{}{} error{}; no command was written.", text, errors.size(),
+                  errors.size() == 1 ? "" : "s");
+}
+
+}  // namespace trireme::convert::flags
