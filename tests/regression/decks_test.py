@@ -43,6 +43,15 @@ VALUES = {
     "gpt2-xl-a10x32": {"batch.global": "64", "parallel.partition": "0-11-8-8-8-8-5-0"},
 }
 
+# Parameters of the recipes' models, in millions, and the iterations of their runs.
+TOTALS = {
+    "gpt2-8.3b-512gpu": ("8314.14", 300_000),
+    "yuan-4.7b-8gpu": ("4701.26", 15_258),
+    "gpt2-xl-a10x32": ("1557.61", 50),
+    "gpt2-345m": ("354.82", 320_000),
+    "gpt2-bigscience-10k": (None, 748),  # 187 of them while the batch grows
+}
+
 # What makes a recipe small: heads as narrow as can be, and lengths that a few iterations see something of.
 SEQUENCE = ["model.sequence=32", "model.positions=32"]
 BYTES = ["data.tokenizer={type: bytes}", "data.tokenizer.vocab=", "data.tokenizer.merges="]
@@ -116,6 +125,20 @@ class Decks(unittest.TestCase):
                     text = self.plan(deck, "--ranks", ranks, f"run.device={device}")
                     self.assertTrue(text.startswith(f"ranks      {ranks} = "), text)
                     self.check_plan(text, stages)
+
+    def test_parameters_and_iterations_are_the_recipes(self):
+        for deck, (millions, iterations) in TOTALS.items():
+            with self.subTest(deck):
+                text = self.plan(deck, "--ranks", RECIPES[deck][0], "run.device=cuda")
+                found = re.search(r"^parameters ([0-9.]+) M, ([0-9]+) iterations", text, re.MULTILINE)
+                self.assertEqual(int(found.group(2)), iterations)
+                self.assertIn(millions, (None, found.group(1)))
+
+    def test_stages_of_the_uneven_pipeline(self):
+        """As FASOP's modified Megatron-LM prints them: the vocabulary padded to 50,304, five layers."""
+        text = self.plan("gpt2-xl-a10x32", "--ranks", 32, "run.device=cuda")
+        stages = re.findall(r"^ +[0-9]+ +[-0-9]+ +([0-9]+) ", text, re.MULTILINE)
+        self.assertEqual((stages[0], stages[6]), ("82124800", "153704000"))
 
     def test_the_other_decks_plan_for_the_fewest_ranks(self):
         stages = {"quickstart": 2, "gpt2-345m-pipeline": 4, "gpt2-1.5b": 4}
