@@ -147,6 +147,8 @@ run_with_mpirun() {
   local code
   if [ -n "$IMAGE" ]; then refuse "mpirun starts no containers on other nodes: leave IMAGE empty, or use srun"; fi
   need_command mpirun "install Open MPI, or load its module in jobs/sites/$SITE/profile"
+  # Open MPI refuses root, as in containers, unless it is told otherwise.
+  if [ "$(id -u)" -eq 0 ]; then export OMPI_ALLOW_RUN_AS_ROOT=1 OMPI_ALLOW_RUN_AS_ROOT_CONFIRM=1; fi
   note_checkpoint
   mpirun --bind-to none "$@" &
   local mpirun_pid=$!

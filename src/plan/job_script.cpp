@@ -141,7 +141,10 @@ std::string mpirun_script(const Job& job) {
   text +=
       "command -v mpirun >/dev/null || refuse 'there is no mpirun on PATH: install Open MPI, or "
       "load "
-      "its module'\n\n";
+      "its module'\n"
+      "# Open MPI refuses root, as in containers, unless it is told otherwise.\n"
+      "if [ \"$(id -u)\" -eq 0 ]; then export OMPI_ALLOW_RUN_AS_ROOT=1 "
+      "OMPI_ALLOW_RUN_AS_ROOT_CONFIRM=1; fi\n\n";
   text += fmt::format("exec mpirun -n {} ", job.nodes * job.ranks_per_node);
   if (job.nodes > 1)
     text += fmt::format("--hostfile \"$HOSTS\" --map-by ppr:{}:node ", job.ranks_per_node);

@@ -182,6 +182,8 @@ refuse() { echo "small: $1" >&2; exit 1; }
 [ -x /opt/bin/trireme-pretrain ] || refuse 'there is no program /opt/bin/trireme-pretrain on this host'
 [ -r "$HOSTS" ] || refuse "there is no list of hosts '$HOSTS': set HOSTS"
 command -v mpirun >/dev/null || refuse 'there is no mpirun on PATH: install Open MPI, or load its module'
+# Open MPI refuses root, as in containers, unless it is told otherwise.
+if [ "$(id -u)" -eq 0 ]; then export OMPI_ALLOW_RUN_AS_ROOT=1 OMPI_ALLOW_RUN_AS_ROOT_CONFIRM=1; fi
 
 exec mpirun -n 4 --hostfile "$HOSTS" --map-by ppr:2:node --bind-to none \
   /opt/bin/trireme-pretrain "decks/it's.yaml" \

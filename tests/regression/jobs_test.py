@@ -142,7 +142,9 @@ class PrintJob(JobTest):
             self.assertIn("the name of this folder has a line break", refused.err)
 
     def test_mpirun_job_trains(self):
-        result = self.script(self.written("--print-job=mpirun", "--time=00:10:00"))
+        job = self.written("--print-job=mpirun", "--time=00:10:00")
+        # Root is let in without a word in the environment.
+        result = self.script(job, OMPI_ALLOW_RUN_AS_ROOT="", OMPI_ALLOW_RUN_AS_ROOT_CONFIRM="")
         self.assertEqual(result.code, FINISHED, result)
         self.assertEqual(len(self.losses("run")), 20)
         self.assertIn("--time-limit 00:10:00", result.out)
@@ -323,7 +325,7 @@ class Scripts(JobTest):
 
     def test_ssh(self):
         job = TREE / "jobs/ssh/train.sh"
-        result = self.script(job)
+        result = self.script(job, OMPI_ALLOW_RUN_AS_ROOT="", OMPI_ALLOW_RUN_AS_ROOT_CONFIRM="")
         self.assertEqual(result.code, FINISHED, result)
         self.assertEqual(len(self.losses("run")), 20)
         self.assertIn("(ranks: 2)", result.out)
