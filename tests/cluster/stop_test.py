@@ -1,12 +1,27 @@
 """Jobs that stop before their end: they save, go back into the queue and on from there, unless it was a
 person who ended them."""
 
+import contextlib
+import os
+import signal
 import unittest
+from pathlib import Path
 
-from cluster import BOTH_NODES, ClusterTest, call, running_programs
+from cluster import BIN, BOTH_NODES, ClusterTest, call, running_programs
 from runs import STOPPED_EARLY
 
 ENDLESS = "train.iterations=20000"
+
+
+def rank_processes():
+    """The processes of the ranks, anywhere on the cluster."""
+    program = str(BIN / "trireme-pretrain").encode()
+    found = []
+    for path in Path("/proc").glob("[0-9]*/cmdline"):
+        with contextlib.suppress(OSError):
+            if path.read_bytes().split(b"\0")[0] == program:
+                found.append(int(path.parent.name))
+    return sorted(found)
 
 
 class StoppedJob(ClusterTest):
@@ -50,6 +65,21 @@ class Stop(StoppedJob):
         with self.submit("many-nodes.sbatch", *BOTH_NODES,
                          words=[ENDLESS, "--time-limit", "00:00:05"]) as job:
             self.check_goes_on(job, "the time limit is near")
+
+    def check_killed(self, script):
+        """One rank is killed once the run has saved: srun and mpirun end with 137, and the job is queued again."""
+        with self.submit(script, *BOTH_NODES, words=[ENDLESS, "checkpoint.every=20"]) as job:
+            job.wait_until(lambda: (self.folder / "run/checkpoints/latest").exists())
+            os.kill(rank_processes()[-1], signal.SIGKILL)
+            job.wait_until(lambda: "restart    from " in job.text())
+            self.assertIn("a signal killed a rank (exit code 137)", job.text())
+            self.assertIn("goes back into the queue", job.text())
+
+    def test_killed_rank(self):
+        self.check_killed("many-nodes.sbatch")
+
+    def test_killed_rank_under_mpirun(self):
+        self.check_killed("mpirun.sbatch")
 
     def check_cancelled(self, script):
         with self.submit(script, *BOTH_NODES, words=[ENDLESS]) as job:
