@@ -193,6 +193,18 @@ TEST_F(Scripts, TextIsGeneratedByTriremesGenerate) {
             "in.txt --recompute --top-p 0.8 --output out.txt\n");
   ASSERT_EQ(result.notes.size(), 1u);
   EXPECT_NE(result.notes[0].find("must name a checkpoint of Trireme"), std::string::npos);
+  // The first release fetched the vocabulary: the checkpoint's deck names one.
+  const Result fetched =
+      convert({.file = file("f.sh",
+                            "python generate_samples.py --load x --tokenizer-type GPT2BPETokenizer "
+                            "--num-samples 10 --genfile o.json --top_p 0")});
+  EXPECT_EQ(fetched.commands,
+            "trireme-generate --checkpoint x --prompt '' --samples 10 --json --output o.json\n");
+  const Result files = convert({.file = file("v.sh",
+                                             "python generate_samples_gpt.py --load x "
+                                             "--vocab-file v --merge-file m")});
+  EXPECT_EQ(files.commands,
+            "trireme-generate --checkpoint x --vocab v --merges m --tokenizer gpt2\n");
 }
 
 TEST_F(Scripts, TextIsScoredByTriremesEvaluate) {

@@ -138,9 +138,8 @@ Words options_of(const Values& values, const std::vector<ToolFlag>& table) {
 }
 
 /// `--tokenizer gpt2` for Megatron's name of a tokenizer.
-void put_tokenizer(const Values& values, bool must_be, Words& words, Words& errors) {
+void put_tokenizer(const Values& values, Words& words, Words& errors) {
   const std::string* type = value_of(values, "tokenizer-type");
-  if (!type && !must_be) return;
   const std::string name = type ? *type : "GPT2BPETokenizer";
   words.emplace_back("--tokenizer");
   if (name == "GPT2BPETokenizer")
@@ -172,7 +171,7 @@ void preprocess(const TrainingCommand& command, Equivalent& result, Words& error
     if (!values.contains(name)) errors.push_back(fmt::format("--{} is missing", name));
   Words words = {"trireme-preprocess"};
   for (const std::string& word : options_of(values, kPreprocessFlags)) words.push_back(word);
-  put_tokenizer(values, /*must_be=*/true, words, errors);
+  put_tokenizer(values, words, errors);
   Words keys = {"text"};
   for (const char* name : {"json-key", "json-keys"})
     if (const auto found = values.find(name); found != values.end()) keys = found->second;
@@ -193,7 +192,10 @@ void generate(const TrainingCommand& command, Equivalent& result, Words& errors)
   const Values values = parse(command, kGenerateFlags, /*network=*/true, errors);
   Words words = {"trireme-generate"};
   for (const std::string& word : options_of(values, kGenerateFlags)) words.push_back(word);
-  put_tokenizer(values, /*must_be=*/false, words, errors);
+  // Without its files it is the one that the checkpoint's deck names.
+  const bool names_files = values.contains("vocab-file") || values.contains("merge-file") ||
+                           values.contains("tokenizer-model");
+  if (names_files) put_tokenizer(values, words, errors);
   // 0 turns them off.
   for (const char* name : {"top-k", "top-p"})
     if (const std::string* value = value_of(values, name);
@@ -224,7 +226,7 @@ void evaluate(const TrainingCommand& command, Equivalent& result, Words& errors)
   prepare.insert(prepare.end(), data->second.begin(), data->second.end());
   prepare.insert(prepare.end(),
                  {"--format", "text", "--document", "file", "--output", "evaluated"});
-  put_tokenizer(values, /*must_be=*/true, prepare, errors);
+  put_tokenizer(values, prepare, errors);
   for (const auto& [name, option] : {std::pair{"vocab-file", "--vocab"},
                                      {"merge-file", "--merges"},
                                      {"tokenizer-model", "--model"}})
