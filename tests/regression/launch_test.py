@@ -16,6 +16,11 @@ def build_id(path):
 
 
 class Launch(RunTest):
+    def test_a_program_without_a_launcher_starts_no_daemon(self):
+        with self.start("run", "train.iterations=100000") as started:
+            self.wait_until(lambda: self.events("run", "train"), started)
+            self.assertEqual(started.children(), [])
+
     def together(self, *words):
         """Two ranks, each with its own command: lists of words."""
         contexts = []

@@ -55,6 +55,12 @@ long launched_ranks() {
   return by_srun ? std::max(number_from_environment("SLURM_STEP_NUM_TASKS"), 1L) : 1;
 }
 
+void isolate_singleton() {
+  for (const char* name : {"OMPI_COMM_WORLD_SIZE", "PMIX_RANK", "PMIX_NAMESPACE", "PMI_RANK"})
+    if (std::getenv(name)) return;
+  setenv("OMPI_MCA_ess_singleton_isolated", "1", /*overwrite=*/0);
+}
+
 bool mpi_has_started() {
   int started = 0;
   MPI_Initialized(&started);

@@ -115,6 +115,7 @@ void check_mpi(int code, const char* expression, const char* file, int line) {
 // ---------------------------------------------------------------------------- MPI's life
 
 MpiEnvironment::MpiEnvironment() {
+  isolate_singleton();
   int provided = MPI_THREAD_SINGLE;
   TRIREME_MPI(MPI_Init_thread(nullptr, nullptr, MPI_THREAD_MULTIPLE, &provided));
   TRIREME_CHECK(provided == MPI_THREAD_MULTIPLE, "this MPI library does not support threads");

@@ -118,6 +118,10 @@ class LauncherError : public Error {
 long launched_ranks();
 /// Whether MPI has started in this process.
 bool mpi_has_started();
+/// Keeps Open MPI from starting its daemon (orted) for a process that no launcher started, and
+/// which starts no others: such a daemon costs time and may outlive the program. A value of
+/// OMPI_MCA_ess_singleton_isolated in the environment stays. Before MPI starts.
+void isolate_singleton();
 
 /// Throws LauncherError naming the fix when srun started several ranks without telling them of each
 /// other (--mpi=none): Open MPI could not start, and blames how it was built. Before MPI starts.
