@@ -6,7 +6,6 @@
 #include "core/shell.hpp"
 #include "deck_options.hpp"
 #include "plan/job.hpp"
-#include "report/flops.hpp"
 
 namespace trireme {
 
@@ -134,8 +133,7 @@ inline bool answers_print_job(const DeckArguments& arguments) {
   job_detail::name_device(request, deck.run.device);
   deck::resolve_world_size(deck, plan::ranks_for(deck, request));
   const std::int64_t vocab = plan::planned_vocabulary(deck);
-  const double flops = report::model_flops_per_token(deck.model.layers, deck.model.hidden,
-                                                     deck.model.ffn, deck.model.sequence, vocab);
+  const double flops = model::flops_per_token(deck, vocab);
   plan::Job job = plan::make_job(deck, request, flops);
   const plan::Verdict verdict =
       plan::judge(deck, vocab, plan::plan_run(deck, vocab), asked_memory(arguments.values, deck),

@@ -8,6 +8,7 @@
 #include "deck_options.hpp"
 #include "evaluate/ngram.hpp"
 #include "evaluate/perplexity.hpp"
+#include "model/layers/declare.hpp"
 #include "mpi_app.hpp"
 #include "report/metrics.hpp"
 #include "train/devices.hpp"
@@ -109,15 +110,14 @@ nlohmann::ordered_json perplexity(const DeckArguments& arguments,
   const data::GptDataset dataset = open_whole(prepared, split, *world);
   train::Devices devices = train::make_devices(deck, std::move(world));
   comm::Groups& groups = devices.groups;
-  const model::LayerSizes sizes = plan::layer_sizes(deck, vocabulary);
-  devices.backend->reserve_workspace(model::kernel_workspace_bytes(sizes));
-  model::ParameterStore parameters(*devices.backend, model::gpt_parameters(sizes.config),
-                                   groups.layout, groups.place, sizes.dtype);
+  const model::StageConfig config = plan::stage_config(deck, vocabulary);
+  devices.backend->reserve_workspace(model::kernel_workspace_bytes(config));
+  model::ParameterStore parameters(*devices.backend, model::declare_parameters(config.spec),
+                                   groups.layout, groups.place, config.dtype);
   const checkpoint::Header header = load_weights(path, groups, *devices.backend, parameters);
 
-  const model::LayerContext context(sizes, *devices.backend, *groups.tensor);
   const int slots = groups.layout.pipeline > 1 ? 2 : 1;  // one is computed while the other is sent
-  pipeline::StageRunner runner(groups, context, parameters, slots);
+  pipeline::StageRunner runner(groups, *devices.backend, config, parameters, slots);
   const pipeline::LossSum sum = evaluate::whole_split(runner, dataset, deck.batch.micro, groups);
   if (sum.tokens == 0.0)
     throw train::CollectiveError(ExitCode::data,

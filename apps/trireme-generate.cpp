@@ -312,10 +312,11 @@ ExitCode run(int argc, char** argv) {
   request.eod = tokenizer->eod();
 
   const auto backend = backend_of(values);
-  const model::ModelConfig config = plan::model_config(deck, {.size = model.vocab()});
-  const auto parameters = model.weights(config, *backend);
+  const model::ModelSpec spec =
+      model::make_spec(deck, {.size = model.vocab(), .eod = std::nullopt});
+  const auto parameters = model.weights(spec, *backend);
   generate::Decoder decoder(
-      *backend, *parameters, config,
+      *backend, *parameters, spec,
       values["recompute"].as<bool>() ? generate::Cache::none : generate::Cache::keys_and_values);
   generate::Generator generator(decoder, request);
   encode_prompts(prompts, *tokenizer, generator);

@@ -14,7 +14,6 @@
 #include "deck_options.hpp"
 #include "job_options.hpp"
 #include "mpi_app.hpp"
-#include "report/flops.hpp"
 #include "train/devices.hpp"
 #include "train/launch_checks.hpp"
 #include "train/launch_command.hpp"
@@ -89,8 +88,7 @@ report::ModelFacts model_facts(const deck::Deck& deck, const plan::Vocabulary& v
           .sequence = model.sequence,
           .vocab = vocabulary.size,
           .parameters_without_embeddings = plan.parameters_without_embeddings,
-          .flops_per_token = report::model_flops_per_token(model.layers, model.hidden, model.ffn,
-                                                           model.sequence, vocabulary.size),
+          .flops_per_token = model::flops_per_token(deck, vocabulary.size),
           .recomputes = deck.recompute.granularity == deck::Granularity::full};
 }
 

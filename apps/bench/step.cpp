@@ -10,7 +10,6 @@
 #include "core/philox.hpp"
 #include "deck_options.hpp"
 #include "mpi_app.hpp"
-#include "report/flops.hpp"
 #include "tokenizer/preprocess/dataset_writer.hpp"
 #include "train/collective.hpp"
 #include "train/devices.hpp"
@@ -216,13 +215,11 @@ ExitCode measure(const DeckArguments& arguments, const Settings& settings,
   const double peak = groups.world->all_reduce(
       on_gpu > 0 ? static_cast<double>(on_gpu) : static_cast<double>(process_memory().peak),
       comm::Reduce::max);
-  const Measured measured{
-      .deck = deck,
-      .plan = plan,
-      .flops = static_cast<double>(plan.tokens_per_step) / plan.layout.ranks() *
-               report::model_flops_per_token(deck.model.layers, deck.model.hidden, deck.model.ffn,
-                                             deck.model.sequence, vocabulary.size),
-      .peak_bytes = static_cast<std::int64_t>(peak)};
+  const Measured measured{.deck = deck,
+                          .plan = plan,
+                          .flops = static_cast<double>(plan.tokens_per_step) / plan.layout.ranks() *
+                                   model::flops_per_token(deck, vocabulary.size),
+                          .peak_bytes = static_cast<std::int64_t>(peak)};
   const bool prints = groups.world->rank() == 0;
   if (deck.run.device == deck::Device::cuda)
     measure_gpus(settings, measured, trainer, *devices.backend, prints);

@@ -4,7 +4,7 @@
 #include <vector>
 
 #include "checkpoint/checkpoint.hpp"
-#include "model/parameter_store.hpp"
+#include "model/parameters/store.hpp"
 #include "optim/optimizer.hpp"
 
 namespace trireme::checkpoint {

@@ -4,6 +4,7 @@
 
 #include "core/error.hpp"
 #include "grid/layout.hpp"
+#include "model/layers/declare.hpp"
 
 namespace trireme::generate {
 namespace {
@@ -23,12 +24,12 @@ const checkpoint::TensorInfo& CheckpointModel::tensor(const std::string& name) c
 
 std::int64_t CheckpointModel::vocab() const { return tensor(kWordEmbedding).shape[0]; }
 
-std::unique_ptr<model::ParameterStore> CheckpointModel::weights(const model::ModelConfig& config,
+std::unique_ptr<model::ParameterStore> CheckpointModel::weights(const model::ModelSpec& spec,
                                                                 device::Backend& backend) const {
   const DType dtype = tensor(kWordEmbedding).dtype;
-  const grid::Layout layout{.partition = {static_cast<int>(config.layers)}};
-  auto parameters = std::make_unique<model::ParameterStore>(backend, model::gpt_parameters(config),
-                                                            layout, grid::Coordinates{}, dtype);
+  const grid::Layout layout{.partition = {static_cast<int>(spec.layers())}};
+  auto parameters = std::make_unique<model::ParameterStore>(
+      backend, model::declare_parameters(spec), layout, grid::Coordinates{}, dtype);
   std::vector<std::byte> values;
   for (const model::LocalParameter& local : parameters->placement().parameters) {
     const std::string name = kGroup + local.parameter->name;

@@ -7,8 +7,8 @@
 
 #include "checkpoint/reader.hpp"
 #include "device/backend.hpp"
-#include "model/config.hpp"
-#include "model/parameter_store.hpp"
+#include "model/parameters/store.hpp"
+#include "model/spec.hpp"
 
 namespace trireme::generate {
 
@@ -25,8 +25,8 @@ class CheckpointModel {
 
   /// All weights in `backend`'s memory, in the type they are stored in, their checksums verified.
   /// Throws DataError naming the file and the tensor when one is missing, damaged or not of the
-  /// shape that `config` gives it.
-  std::unique_ptr<model::ParameterStore> weights(const model::ModelConfig& config,
+  /// shape that `spec` gives it.
+  std::unique_ptr<model::ParameterStore> weights(const model::ModelSpec& spec,
                                                  device::Backend& backend) const;
 
  private:

@@ -2,6 +2,8 @@
 
 #include <algorithm>
 
+#include "model/stage/stage_config.hpp"
+
 namespace trireme::generate {
 namespace {
 
@@ -11,33 +13,42 @@ constexpr std::int64_t kPromptChunk = 512;
 
 }  // namespace
 
-Decoder::Scratch Decoder::Scratch::take(model::Arena& arena, const model::LayerSizes& sizes) {
+Decoder::Scratch Decoder::take_scratch(model::Arena& arena, const model::LayerSizes& sizes) const {
   model::LayerSizes last = sizes;
-  last.config.sequence = 1;
+  last.sequence = 1;
   Scratch scratch;
-  scratch.head = model::Head::Activations::take(arena, last);
+  scratch.head = head_.take(arena, last);
   scratch.ids = arena.take_ints(sizes.tokens());
-  scratch.stream = arena.take(sizes.dtype, {sizes.config.sequence, 1, sizes.config.hidden});
-  scratch.embedding = model::Embedding::Activations::take(arena, sizes);
-  scratch.layer = model::LayerActivations::take(arena, sizes);
-  scratch.workspace = model::LayerWorkspace::take(arena, sizes);
+  scratch.stream = arena.take(sizes.dtype, sizes.hidden_shape());
+  scratch.embedding = embedding_.take(arena, sizes);
+  scratch.blocks.resize(blocks_.size());
+  arena.overlay(blocks_.size(),
+                [&](std::size_t i) { scratch.blocks[i] = blocks_[i].take(arena, sizes); });
+  std::vector<const model::TransformerBlock*> blocks;
+  for (const model::TransformerBlock& block : blocks_) blocks.push_back(&block);
+  scratch.workspace = take_workspace(arena, sizes, blocks);
   return scratch;
 }
 
 Decoder::Decoder(device::Backend& backend, const model::ParameterStore& parameters,
-                 const model::ModelConfig& config, Cache cache)
+                 const model::ModelSpec& spec, Cache cache)
     : backend_(backend),
-      config_(config),
+      spec_(spec),
       dtype_(parameters.dtype()),
       cache_(cache),
-      embedding_(parameters, config),
-      head_(parameters),
-      logits_(config.vocab) {
-  for (int layer = 0; layer < config.layers; ++layer) layers_.emplace_back(parameters, layer);
+      embedding_(spec),
+      head_(spec),
+      logits_(spec.vocab) {
+  for (int layer = 0; layer < spec.layers(); ++layer)
+    blocks_.emplace_back(spec, layer).bind(parameters);
+  embedding_.bind(parameters);
+  head_.bind(parameters);
   model::Arena count;
-  Scratch::take(count, sizes(longest_pass()));
+  take_scratch(count, sizes(longest_pass()));
   scratch_memory_ = backend.allocate(count.bytes(), "activations");
-  backend.reserve_workspace(model::kernel_workspace_bytes(sizes(longest_pass())));
+  model::StageConfig longest{.spec = spec, .dtype = dtype_};
+  longest.spec.sequence = longest_pass();
+  backend.reserve_workspace(model::kernel_workspace_bytes(longest));
   if (cache_ == Cache::keys_and_values) allocate_cache();
 }
 
@@ -46,9 +57,7 @@ std::int64_t Decoder::longest_pass() const {
 }
 
 model::LayerSizes Decoder::sizes(std::int64_t tokens) const {
-  model::LayerSizes sizes{.config = config_, .dtype = dtype_};
-  sizes.config.sequence = tokens;
-  return sizes;
+  return {.hidden = spec_.hidden, .sequence = tokens, .dtype = dtype_};
 }
 
 model::LayerContext Decoder::context(std::int64_t tokens) {
@@ -59,9 +68,9 @@ void Decoder::allocate_cache() {
   const auto cut = [&](model::Arena arena) {
     for (std::vector<Tensor>* tensors : {&keys_, &values_}) {
       tensors->clear();
-      for (std::int64_t layer = 0; layer < config_.layers; ++layer)
-        tensors->push_back(
-            arena.take(dtype_, {1, config_.heads, config_.positions, config_.head_dim()}));
+      for (const model::BlockSpec& block : spec_.blocks)
+        tensors->push_back(arena.take(
+            dtype_, {1, block.attention.kv_heads, capacity(), block.attention.head_dim}));
     }
     return arena.bytes();
   };
@@ -98,17 +107,17 @@ Tensor Decoder::run(std::span<const std::int32_t> ids, std::int64_t past) {
   const model::LayerContext context = this->context(tokens);
   const model::PassInfo pass{.training = false};
   model::Arena arena(scratch_memory_.get());
-  const Scratch scratch = Scratch::take(arena, context);
+  const Scratch scratch = take_scratch(arena, context);
   const Tensor& stream = scratch.stream;
   backend_.upload(scratch.ids, ids.data(), ids.size_bytes());
   embedding_.forward(context, pass, {.ids = scratch.ids, .first_position = past}, scratch.embedding,
                      stream);
-  for (std::size_t i = 0; i < layers_.size(); ++i) {
+  for (std::size_t i = 0; i < blocks_.size(); ++i) {
     if (cache_ == Cache::keys_and_values)
-      layers_[i].forward_cached(context, scratch.workspace, scratch.layer, stream, keys_[i],
+      blocks_[i].forward_cached(context, scratch.workspace, scratch.blocks[i], stream, keys_[i],
                                 values_[i], past);
     else
-      layers_[i].forward(context, scratch.workspace, pass, stream, scratch.layer, stream);
+      blocks_[i].forward(context, scratch.workspace, pass, stream, scratch.blocks[i], stream);
   }
   return stream.rows(tokens - 1, 1);
 }
@@ -117,7 +126,7 @@ void Decoder::compute_logits(const Tensor& stream) {
   const model::LayerContext context = this->context(1);
   model::Arena arena(scratch_memory_.get());
   // The head's part comes first in the scratch memory, wherever `stream` lies behind it.
-  const model::Head::Activations head = model::Head::Activations::take(arena, context);
+  const model::Head::Activations head = head_.take(arena, context);
   head_.logits(context, stream, head);
   dispatch(dtype_, [&](auto element) {
     std::vector<decltype(element)> values(logits_.size());

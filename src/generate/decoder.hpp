@@ -8,9 +8,9 @@
 
 #include "comm/serial_communicator.hpp"
 #include "device/backend.hpp"
-#include "model/embedding.hpp"
-#include "model/head.hpp"
-#include "model/parameter_store.hpp"
+#include "model/layers/block.hpp"
+#include "model/layers/embedding.hpp"
+#include "model/layers/head.hpp"
 
 namespace trireme::generate {
 
@@ -21,16 +21,16 @@ enum class Cache { keys_and_values, none };
 /// The model in inference: no dropout, a batch of one. Allocates everything when made.
 class Decoder {
  public:
-  /// `parameters` holds all weights of a GPT of this `config` (layout 1, 1, 1) and must outlive
-  /// this, as must `backend`.
+  /// `parameters` holds all weights of the model of `spec` (layout 1, 1, 1) and must outlive this,
+  /// as must `backend`.
   Decoder(device::Backend& backend, const model::ParameterStore& parameters,
-          const model::ModelConfig& config, Cache cache = Cache::keys_and_values);
+          const model::ModelSpec& spec, Cache cache = Cache::keys_and_values);
   Decoder(const Decoder&) = delete;
   Decoder& operator=(const Decoder&) = delete;
 
   /// The most tokens a context may have.
-  std::int64_t capacity() const { return config_.positions; }
-  std::int64_t vocab() const { return config_.vocab; }
+  std::int64_t capacity() const { return spec_.embedding.positions; }
+  std::int64_t vocab() const { return spec_.vocab; }
 
   /// The logits [vocab] of the token that follows `context`, which has 1 to capacity() ids below
   /// vocab(). Valid until the next call. With a cache, only what differs from the context of the
@@ -43,11 +43,12 @@ class Decoder {
     std::int32_t* ids = nullptr;
     Tensor stream;  ///< [t, 1, h]
     model::Embedding::Activations embedding;
-    model::LayerActivations layer;
+    std::vector<model::BlockActivations> blocks;  ///< one over the other
     model::LayerWorkspace workspace;
-    static Scratch take(model::Arena& arena, const model::LayerSizes& sizes);
   };
 
+  /// Scratch memory for passes of `sizes`, and for the logits of one token.
+  Scratch take_scratch(model::Arena& arena, const model::LayerSizes& sizes) const;
   model::LayerSizes sizes(std::int64_t tokens) const;
   model::LayerContext context(std::int64_t tokens);
   void allocate_cache();
@@ -60,11 +61,11 @@ class Decoder {
 
   device::Backend& backend_;
   comm::SerialCommunicator serial_;
-  model::ModelConfig config_;
+  model::ModelSpec spec_;
   DType dtype_;
   Cache cache_;
   model::Embedding embedding_;
-  std::vector<model::TransformerLayer> layers_;
+  std::vector<model::TransformerBlock> blocks_;
   model::Head head_;
   device::Buffer scratch_memory_;
   device::Buffer cache_memory_;

@@ -1,6 +1,7 @@
 // One allocation cut into tensors; the same code counts the bytes beforehand.
 #pragma once
 
+#include <algorithm>
 #include <cstddef>
 
 #include "device/tensor.hpp"
@@ -26,6 +27,20 @@ class Arena {
   /// The next `count` 32-bit integers.
   std::int32_t* take_ints(std::int64_t count) {
     return static_cast<std::int32_t*>(take(DType::f32, {count}).data);
+  }
+
+  /// Calls take(i) for 0 <= i < count, each of which starts at the same place: alternatives, only
+  /// one of which is in use at a time.
+  template <typename Take>
+  void overlay(std::size_t count, const Take& take) {
+    const std::size_t begin = bytes_;
+    std::size_t end = begin;
+    for (std::size_t i = 0; i < count; ++i) {
+      bytes_ = begin;
+      take(i);
+      end = std::max(end, bytes_);
+    }
+    bytes_ = end;
   }
 
   /// Bytes handed out so far, alignment included.

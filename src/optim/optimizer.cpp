@@ -17,9 +17,12 @@ Shards make_shards(const model::Placement& placement, int data_ranks,
 
 /// `parameters`, which `config` must be able to update.
 model::ParameterStore& checked(model::ParameterStore& parameters, const OptimizerConfig& config) {
-  const auto &weights = parameters.weight_memory(), &gradients = parameters.gradient_memory();
-  TRIREME_CHECK(config.shard_state || !(weights.is_cut() || gradients.is_cut()),
+  const auto &weights = parameters.weight_buffer(), &gradients = parameters.gradient_buffer();
+  TRIREME_CHECK(config.shard_state || !(weights.is_sharded() || gradients.is_sharded()),
                 "a rank that holds a shard of a matrix cannot keep the state of all of it");
+  for (const model::LocalParameter& local : parameters.placement().parameters)
+    TRIREME_CHECK(local.copies == 1, "the gradients of {} copies of '{}' would have to be summed",
+                  local.copies, local.parameter->name);
   TRIREME_CHECK(config.type != OptimizerType::lamb || !gradients.is_narrow(),
                 "LAMB writes over gradients, which must not be narrow");
   return parameters;

@@ -6,7 +6,7 @@
 #include <memory>
 #include <vector>
 
-#include "model/pass_observer.hpp"
+#include "model/parameters/hooks.hpp"
 #include "optim/owned_shard.hpp"
 #include "optim/rules/update_rule.hpp"
 #include "optim/sharding/gradient_reducer.hpp"
@@ -40,11 +40,11 @@ struct UpdateStep {
 
 /// An update rule over a rank's shard of the parameters, with the communication around it.
 ///
-/// As observer of the passes it starts the reduction of a bucket of gradients as soon as it is
-/// complete, and lets a pass wait for the weights that it needs. Where `parameters` shards the
-/// layers' matrices or their gradients over the data ranks, it must observe all passes, and passes
-/// are collective over the data ranks.
-class Optimizer final : public model::PassObserver {
+/// As the ParameterHooks of passes it starts the reduction of a bucket of gradients as soon as it
+/// is complete, and lets a pass wait for the weights that it needs. Where `parameters` shards the
+/// layers' matrices or their gradients over the data ranks, it must be the hooks of all passes, and
+/// passes are collective over the data ranks.
+class Optimizer final : public model::ParameterHooks {
  public:
   /// Allocates the state and the master copy. `parameters` and the groups must outlive it. Throws
   /// InternalError when matrices are sharded and their state is not, and for LAMB with narrow
@@ -62,17 +62,17 @@ class Optimizer final : public model::PassObserver {
   /// and gathers them. Collective as update().
   void initialize(std::uint64_t seed);
 
-  void before_reading(const Range& range, const Range& next) override {
+  void before_use(const Range& range, const Range& next) override {
     gatherer_.before_use(range, next);
   }
-  void before_adding(const Range& matrices) override { reducer_.before_gradient(matrices); }
-  void after_adding(const Range& matrices, bool complete) override {
+  void before_gradient(const Range& matrices) override { reducer_.before_gradient(matrices); }
+  void gradient_ready(const Range& matrices, bool complete) override {
     reducer_.gradient_ready(matrices, complete);
   }
 
   /// Sums the gradients over the data ranks, the tied embedding's over first and last stage, and
   /// partial sums over the tensor ranks. Under ZeRO-1 only the owned shard of each bucket is valid
-  /// afterwards. Collective over the data, embedding and stream groups.
+  /// afterwards. Collective over the data, embedding and sequence-parallel groups.
   void reduce_gradients() { reducer_.finish(); }
 
   /// L2 norm of the whole model's gradient, each logical element counted once, after division by

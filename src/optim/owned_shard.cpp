@@ -35,7 +35,7 @@ OwnedShard::OwnedShard(device::Backend& backend, model::ParameterStore& paramete
     : backend_(backend),
       parameters_(parameters),
       elements_(parameters.placement().owned_size / shards.count()) {
-  const bool narrow = parameters.gradient_memory().is_narrow();
+  const bool narrow = parameters.gradient_buffer().is_narrow();
   const std::size_t bytes =
       planned_bytes(parameters.placement(), shards, parameters.dtype(), narrow);
   if (bytes > 0) memory_ = backend.allocate(bytes, "master weights");

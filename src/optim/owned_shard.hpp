@@ -6,7 +6,7 @@
 #include <vector>
 
 #include "device/backend.hpp"
-#include "model/parameter_store.hpp"
+#include "model/parameters/store.hpp"
 #include "optim/sharding/shards.hpp"
 
 namespace trireme::optim {
@@ -67,7 +67,7 @@ class OwnedShard {
   /// The weights as passes read them.
   template <typename Owned>
   Tensor weights(const Owned& owned) const {
-    return parameters_.weight_memory().own(range_of(owned), owned.state_offset);
+    return parameters_.weight_buffer().own(range_of(owned), owned.state_offset);
   }
   /// The 16-bit weights that the master copy is rounded into; an empty tensor without one.
   template <typename Owned>
@@ -77,7 +77,7 @@ class OwnedShard {
   /// The gradient as passes sum it.
   template <typename Owned>
   Tensor summed_gradient(const Owned& owned) const {
-    return parameters_.gradient_memory().own(range_of(owned), owned.state_offset);
+    return parameters_.gradient_buffer().own(range_of(owned), owned.state_offset);
   }
   /// The gradient in the precision of updates: where passes sum it in 16 bits, in a buffer that the
   /// next call overwrites.

@@ -6,15 +6,17 @@
 
 namespace trireme::pipeline {
 
-StageRunner::StageRunner(comm::Groups& groups, const model::LayerContext& context,
-                         const model::ParameterStore& parameters, int slots, bool overlap)
+StageRunner::StageRunner(comm::Groups& groups, device::Backend& backend,
+                         const model::StageConfig& config, const model::ParameterStore& parameters,
+                         int slots, bool overlap)
     : groups_(groups),
-      stage_(context, parameters, groups.layout, groups.place.pipeline, slots),
-      sequence_(context.config.sequence),
+      stage_(config, backend, *groups.tensor, parameters, groups.layout, groups.place.pipeline,
+             slots),
+      sequence_(config.spec.sequence),
       slots_(slots),
       overlap_(overlap) {
   for (auto* buffers : {&rows_, &sequential_})
-    for (auto& buffer : *buffers) buffer.resize(context.tokens());
+    for (auto& buffer : *buffers) buffer.resize(config.sizes().tokens());
 }
 
 LossSum StageRunner::train(const data::GptDataset& dataset, const data::Sampler& sampler,

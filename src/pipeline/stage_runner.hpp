@@ -7,7 +7,7 @@
 #include "data/batch_ahead.hpp"
 #include "data/sampler.hpp"
 #include "device/timers.hpp"
-#include "model/gpt_stage.hpp"
+#include "model/stage/pipeline_stage.hpp"
 #include "pipeline/executor.hpp"
 
 namespace trireme::pipeline {
@@ -24,12 +24,12 @@ struct LossSum {
 class StageRunner final : public StageWork {
  public:
   /// Makes the stage, with memory for `slots` micro-batches; `overlap` as of execute(). The groups,
-  /// the parameters and what `context` refers to must outlive this.
-  StageRunner(comm::Groups& groups, const model::LayerContext& context,
+  /// the backend and the parameters must outlive this.
+  StageRunner(comm::Groups& groups, device::Backend& backend, const model::StageConfig& config,
               const model::ParameterStore& parameters, int slots, bool overlap = true);
 
-  /// Lets `observer` know about all passes from now on.
-  void set_observer(model::PassObserver* observer) { stage_.set_observer(observer); }
+  /// Calls `hooks` in all passes from now on.
+  void set_hooks(model::ParameterHooks* hooks) { stage_.set_hooks(hooks); }
   /// Times all training passes from now on; null ends that. `timers` must outlive them.
   void set_timers(device::Timers* timers) { timers_ = timers; }
 
@@ -38,7 +38,7 @@ class StageRunner final : public StageWork {
 
   /// Forward and backward of the global batch that starts after `consumed` samples: adds the
   /// gradient of the mean over micro-batches of their mean loss per token to the parameters'
-  /// gradients. Summed over data ranks only as far as the observer does. Collective over all
+  /// gradients. Summed over data ranks only as far as the hooks do. Collective over all
   /// ranks. Throws as data::fill_micro_batch, on the ranks that read tokens. Where `ahead` has the
   /// batch nothing is read.
   LossSum train(const data::GptDataset& dataset, const data::Sampler& sampler,
@@ -75,7 +75,7 @@ class StageRunner final : public StageWork {
   bool is_last_pass(int chunk) { return --passes_left_[chunk] == 0; }
 
   comm::Groups& groups_;
-  model::GptStage stage_;
+  model::PipelineStage stage_;
   std::int64_t sequence_;
   int slots_;
   bool overlap_;

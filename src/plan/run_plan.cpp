@@ -7,7 +7,8 @@
 #include "comm/peer/blocks.hpp"
 #include "core/files.hpp"
 #include "deck/batch_sizes.hpp"
-#include "model/gpt_stage.hpp"
+#include "model/layers/declare.hpp"
+#include "model/stage/pipeline_stage.hpp"
 #include "pipeline/simulator.hpp"
 #include "plan/setup.hpp"
 
@@ -49,22 +50,10 @@ std::size_t communication_bytes(const grid::Layout& layout, int stage, std::size
   return kNcclBytes + communicators * kNcclCommunicatorBytes + copies + mailboxes;
 }
 
-/// fp32 copies that the host makes of the tensors of one product in a half type; the head's and the
-/// MLP's are the largest.
-std::size_t widened_bytes(const model::LayerSizes& sizes) {
-  if (sizes.dtype == wide(sizes.dtype)) return 0;
-  const auto product = [&](std::int64_t tokens, std::int64_t columns) {
-    const std::int64_t h = sizes.config.hidden;
-    return (tokens * h + columns * h + tokens * columns) * sizeof(float);
-  };
-  return std::max(product(sizes.loss_tokens(), sizes.local_vocab()),
-                  product(sizes.tokens(), sizes.local_ffn()));
-}
-
 StagePlan plan_stage(const deck::Deck& deck, const grid::Layout& layout,
-                     const model::LayerSizes& sizes, const std::vector<model::Parameter>& table,
+                     const model::StageConfig& config, const std::vector<model::Parameter>& table,
                      const pipeline::StageSchedule& schedule, int stage) {
-  const DType dtype = sizes.dtype;
+  const DType dtype = config.dtype;
   const bool on_gpu = deck.run.device == deck::Device::cuda;
   StagePlan plan{.slots = pipeline::count_slots(schedule)};
   for (int chunk = 0; chunk < layout.chunks; ++chunk)
@@ -75,14 +64,14 @@ StagePlan plan_stage(const deck::Deck& deck, const grid::Layout& layout,
   const model::StoreOptions store = store_options(deck);
   const auto [weights, gradients] =
       model::ParameterStore::planned_bytes(placement, layout.data, dtype, store);
-  const model::StageMemory memory = model::GptStage::plan(sizes, layout, stage, plan.slots);
+  const model::StageMemory memory = model::PipelineStage::plan(config, layout, stage, plan.slots);
   plan.memory = {.weights = weights,
                  .gradients = gradients,
                  .optimizer = optim::Optimizer::planned_bytes(
                      placement, layout.data, optimizer_config(deck), dtype, store.narrow_gradients),
                  .activations = memory.activations + (on_gpu ? 0 : memory.host),
-                 .workspace = memory.workspace + (on_gpu ? model::kernel_workspace_bytes(sizes)
-                                                         : widened_bytes(sizes)),
+                 .workspace = memory.workspace + (on_gpu ? model::kernel_workspace_bytes(config)
+                                                         : model::host_gemm_bytes(config)),
                  .communication = memory.communication,
                  .libraries = on_gpu ? kGpuLibraryBytes +
                                            communication_bytes(layout, stage, message_bytes(deck))
@@ -122,7 +111,7 @@ std::string layer_text(const std::vector<grid::LayerRange>& chunks) {
 std::int64_t count_without_embeddings(const std::vector<model::Parameter>& table) {
   std::int64_t count = 0;
   for (const model::Parameter& parameter : table)
-    if (parameter.home != model::Home::first_stage) count += parameter.shape.size();
+    if (parameter.stage != model::StagePlacement::first_stage) count += parameter.shape.size();
   return count;
 }
 
@@ -135,8 +124,8 @@ const StagePlan& RunPlan::largest() const {
 }
 
 RunPlan plan_run(const deck::Deck& deck, std::int64_t vocab) {
-  const model::LayerSizes sizes = layer_sizes(deck, {.size = vocab});
-  const std::vector<model::Parameter> table = model::gpt_parameters(sizes.config);
+  const model::StageConfig config = stage_config(deck, {.size = vocab, .eod = std::nullopt});
+  const std::vector<model::Parameter> table = model::declare_parameters(config.spec);
   const pipeline::PipelineShape shape = pipeline_shape(deck);
   const std::vector<pipeline::StageSchedule> schedules = pipeline::make_schedules(shape);
   RunPlan plan{.layout = layout(deck),
@@ -149,7 +138,7 @@ RunPlan plan_run(const deck::Deck& deck, std::int64_t vocab) {
                .schedule = std::string(name_of(deck.parallel.schedule)),
                .bubble = bubble_fraction(schedules, shape.micro_batches)};
   for (int stage = 0; stage < plan.layout.pipeline; ++stage)
-    plan.stages.push_back(plan_stage(deck, plan.layout, sizes, table, schedules[stage], stage));
+    plan.stages.push_back(plan_stage(deck, plan.layout, config, table, schedules[stage], stage));
   return plan;
 }
 

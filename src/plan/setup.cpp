@@ -199,18 +199,22 @@ DType compute_dtype(const deck::Deck& deck) {
   throw InternalError("unknown precision.compute");
 }
 
-model::LayerSizes layer_sizes(const deck::Deck& deck, const Vocabulary& vocabulary) {
-  return {.config = model_config(deck, vocabulary),
+model::ModelSpec model_spec(const deck::Deck& deck, const Vocabulary& vocabulary) {
+  return model::make_spec(deck, {.size = vocabulary.size, .eod = vocabulary.eod});
+}
+
+model::StageConfig stage_config(const deck::Deck& deck, const Vocabulary& vocabulary) {
+  return {.spec = model_spec(deck, vocabulary),
           .micro_batch = deck.batch.micro,
           .tensor_ranks = static_cast<int>(deck.parallel.tensor),
           .dtype = compute_dtype(deck),
-          .cut_sequence = deck.parallel.sequence,
+          .sequence_parallel = deck.parallel.sequence,
           .recompute = recompute(deck)};
 }
 
 std::size_t message_bytes(const deck::Deck& deck) {
-  const model::LayerSizes sizes = layer_sizes(deck, {});
-  return static_cast<std::size_t>(sizes.stream_shape().size()) * size_of(sizes.dtype);
+  const model::LayerSizes sizes = stage_config(deck, {}).sizes();
+  return static_cast<std::size_t>(sizes.shard_shape().size()) * size_of(sizes.dtype);
 }
 
 model::Recompute recompute(const deck::Deck& deck) {
@@ -228,26 +232,6 @@ model::Recompute recompute(const deck::Deck& deck) {
           .layers = static_cast<int>(*deck.recompute.layers),
           .partition = deck.recompute.partition,
           .offload = deck.recompute.offload};
-}
-
-model::ModelConfig model_config(const deck::Deck& deck, const Vocabulary& vocabulary) {
-  const deck::Model& model = deck.model;
-  return {.layers = model.layers,
-          .hidden = model.hidden,
-          .heads = model.heads,
-          .ffn = model.ffn,
-          .sequence = model.sequence,
-          .positions = model.positions,
-          .vocab = vocabulary.size,
-          .attention_dropout = model.dropout.attention,
-          .hidden_dropout = model.dropout.hidden,
-          .init_std = model.init_std,
-          .layernorm_eps = model.layernorm_eps,
-          .embedding_layernorm = model.embedding_layernorm,
-          .reset_positions = deck.data.reset_positions,
-          .reset_attention = deck.data.reset_attention,
-          .eod = vocabulary.eod,
-          .seed = static_cast<std::uint64_t>(deck.run.seed)};
 }
 
 model::StoreOptions store_options(const deck::Deck& deck) {

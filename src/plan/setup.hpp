@@ -7,8 +7,8 @@
 #include "data/gpt_blend.hpp"
 #include "deck/deck.hpp"
 #include "grid/layout.hpp"
-#include "model/config.hpp"
-#include "model/transformer_layer.hpp"
+#include "model/families/registry.hpp"
+#include "model/stage/stage_config.hpp"
 #include "optim/loss_scaler.hpp"
 #include "optim/lr_schedule.hpp"
 #include "optim/optimizer.hpp"
@@ -45,15 +45,14 @@ grid::Layout layout(const deck::Deck& deck);
 /// The type of weights and activations.
 DType compute_dtype(const deck::Deck& deck);
 
-/// What a rank's layers work with: model_config(), micro-batch, tensor ranks, type and recompute().
-model::LayerSizes layer_sizes(const deck::Deck& deck, const Vocabulary& vocabulary);
+/// The model that the deck describes, with this vocabulary. Throws as model::make_spec().
+model::ModelSpec model_spec(const deck::Deck& deck, const Vocabulary& vocabulary);
+
+/// What a rank's stage is made from: model_spec(), micro-batch, tensor ranks, type and recompute().
+model::StageConfig stage_config(const deck::Deck& deck, const Vocabulary& vocabulary);
 
 /// Bytes of what a stage of the pipeline sends to another for one micro-batch.
 std::size_t message_bytes(const deck::Deck& deck);
-
-/// The model section, with this vocabulary, and what data.reset_positions and data.reset_attention
-/// ask of the model.
-model::ModelConfig model_config(const deck::Deck& deck, const Vocabulary& vocabulary);
 
 /// The recompute section.
 model::Recompute recompute(const deck::Deck& deck);

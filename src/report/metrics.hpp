@@ -25,7 +25,7 @@ struct ModelFacts {
   std::int64_t sequence = 0;
   std::int64_t vocab = 0;
   std::int64_t parameters_without_embeddings = 0;
-  double flops_per_token = 0;  ///< by model_flops_per_token()
+  double flops_per_token = 0;  ///< by model::flops_per_token()
   bool recomputes = false;     ///< whole layers, in the backward pass
 };
 

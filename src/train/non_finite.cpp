@@ -39,8 +39,8 @@ class Search {
   /// the shard.
   Findings weights(const optim::Optimizer* optimizer) && {
     // A rank may hold a damaged copy of weights that others update.
-    const model::FlatMemory& memory = parameters_.weight_memory();
-    if (!memory.is_cut())
+    const model::ParameterBuffer& memory = parameters_.weight_buffer();
+    if (!memory.is_sharded())
       for (const model::LocalParameter& local : parameters_.placement().parameters)
         look_at(*local.parameter, local.boxes, slice(memory, local));
     if (!optimizer) return std::move(findings_);

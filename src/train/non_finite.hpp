@@ -5,7 +5,7 @@
 
 #include "comm/mpi/mpi_communicator.hpp"
 #include "device/backend.hpp"
-#include "model/parameter_store.hpp"
+#include "model/parameters/store.hpp"
 #include "optim/optimizer.hpp"
 
 namespace trireme::train {

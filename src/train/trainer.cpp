@@ -6,6 +6,7 @@
 #include "checkpoint/model_tensors.hpp"
 #include "core/error.hpp"
 #include "deck/describe.hpp"
+#include "model/layers/declare.hpp"
 #include "train/data_skip.hpp"
 #include "train/kept_checkpoints.hpp"
 #include "train/non_finite.hpp"
@@ -16,11 +17,6 @@ namespace {
 
 using device::Phase;
 using device::timed;
-
-model::LayerContext layer_context(const deck::Deck& deck, const plan::Vocabulary& vocabulary,
-                                  comm::Groups& groups, device::Backend& backend) {
-  return {plan::layer_sizes(deck, vocabulary), backend, *groups.tensor};
-}
 
 data::Sampler sampler(const deck::Deck& deck, const comm::Groups& groups) {
   return {.global_batch = deck.batch.global,
@@ -69,18 +65,18 @@ Trainer::Trainer(const deck::Deck& deck, const plan::Vocabulary& vocabulary, com
       learning_rate_(plan::learning_rate(deck)),
       weight_decay_(plan::weight_decay(deck)),
       loss_scaler_(plan::loss_scaler(deck)),
-      parameters_(backend, model::gpt_parameters(plan::model_config(deck, vocabulary)),
+      parameters_(backend, model::declare_parameters(plan::model_spec(deck, vocabulary)),
                   groups.layout, groups.place, plan::compute_dtype(deck),
                   plan::store_options(deck)),
       optimizer_(backend, parameters_,
                  {.world = *groups.world,
                   .data = *groups.data,
                   .embedding = groups.embedding.get(),
-                  .stream = deck.parallel.sequence ? groups.tensor.get() : nullptr},
+                  .sequence_parallel = deck.parallel.sequence ? groups.tensor.get() : nullptr},
                  plan::optimizer_config(deck)),
       schedule_(pipeline::make_schedule(plan::pipeline_shape(deck), groups.place.pipeline)),
       scheduled_(plan::micro_batches(deck)),
-      runner_(groups, layer_context(deck, vocabulary, groups, backend), parameters_,
+      runner_(groups, backend, plan::stage_config(deck, vocabulary), parameters_,
               pipeline::count_slots(schedule_), deck.parallel.overlap.pipeline),
       train_data_(open(data::Split::train)),
       log_(deck_, vocabulary_, plan_, groups, backend, reporter),
@@ -88,9 +84,9 @@ Trainer::Trainer(const deck::Deck& deck, const plan::Vocabulary& vocabulary, com
              plan_.parameters) {
   loss_scaler_.restore(state_.loss_scale);
   state_.loss_scale = loss_scaler_.state();
-  runner_.set_observer(&optimizer_);
+  runner_.set_hooks(&optimizer_);
   if (log_.timers()) runner_.set_timers(log_.timers());
-  backend.reserve_workspace(model::kernel_workspace_bytes(plan::layer_sizes(deck, vocabulary)));
+  backend.reserve_workspace(model::kernel_workspace_bytes(plan::stage_config(deck, vocabulary)));
   if (plan::uses_split(deck_, data::Split::valid)) valid_data_ = open(data::Split::valid);
   if (plan::uses_split(deck_, data::Split::test)) test_data_ = open(data::Split::test);
   if (options_.restart.checkpoint)

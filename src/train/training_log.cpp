@@ -2,7 +2,6 @@
 
 #include <cmath>
 
-#include "report/flops.hpp"
 #include "train/measurements.hpp"
 
 namespace trireme::train {
@@ -67,8 +66,7 @@ report::TrainEvent TrainingLog::train_event(const StepResult& result, const RunS
   const double seconds = interval_.watch.seconds();
   const deck::Model& model = deck_.model;
   const double tokens = static_cast<double>(interval_.samples * model.sequence);
-  const double flops = tokens * report::model_flops_per_token(model.layers, model.hidden, model.ffn,
-                                                              model.sequence, vocabulary_.size);
+  const double flops = tokens * model::flops_per_token(deck_, vocabulary_.size);
   const double flops_per_rank = flops / seconds / groups_.layout.ranks();
   const double peak = device::peak_flops(backend_.gpu_name(), plan::compute_dtype(deck_));
   return {.iteration = state.iteration,

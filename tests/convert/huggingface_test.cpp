@@ -13,6 +13,7 @@
 #include "core/files.hpp"
 #include "core/philox.hpp"
 #include "fixture.hpp"
+#include "model/layers/declare.hpp"
 #include "train/run_state.hpp"
 
 namespace trireme::convert::huggingface {
@@ -25,7 +26,7 @@ constexpr const char* kDeck =
     "        layernorm_eps: 1e-6}\n"
     "batch: {micro: 1, global: 1}\nschedule: {peak: 1e-3}\ntrain: {iterations: 3}\n";
 
-model::ModelConfig small_config() {
+model::Gpt2Config small_config() {
   return {
       .layers = 2, .hidden = 6, .heads = 3, .ffn = 10, .sequence = 4, .positions = 5, .vocab = 7};
 }
@@ -45,10 +46,12 @@ class HuggingFaceTest : public FolderTest {
   fs::path checkpoint(const std::string& deck = kDeck) {
     std::vector<std::vector<float>> values;
     std::vector<checkpoint::WholeTensor> tensors;
-    for (const model::Parameter& parameter : model::gpt_parameters(small_config()))
+    for (const model::Parameter& parameter :
+         model::declare_parameters(model::gpt2_spec(small_config())))
       values.push_back(elements(parameter.shape.size(), values.size()));
     std::size_t i = 0;
-    for (const model::Parameter& parameter : model::gpt_parameters(small_config()))
+    for (const model::Parameter& parameter :
+         model::declare_parameters(model::gpt2_spec(small_config())))
       tensors.push_back({"model/" + parameter.name, parameter.shape, values[i++].data()});
     checkpoint::write_checkpoint(folder_ / "run.h5", train::RunState{.iteration = 3}.attributes(),
                                  deck, tensors);

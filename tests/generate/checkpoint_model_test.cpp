@@ -31,9 +31,9 @@ class CheckpointModelTest : public testing::Test {
   }
 
   /// The message of the DataError that reading the weights under `config` throws.
-  std::string problem(const fs::path& path, const model::ModelConfig& config) {
+  std::string problem(const fs::path& path, const model::Gpt2Config& config) {
     try {
-      CheckpointModel(path).weights(config, *gpt_.backend);
+      CheckpointModel(path).weights(gpt2_spec(config), *gpt_.backend);
       return "";
     } catch (const DataError& error) {
       return error.what();
@@ -50,12 +50,12 @@ TEST_F(CheckpointModelTest, GeneratesWhatTheSavedModelGenerates) {
   const CheckpointModel saved(path_);
   EXPECT_EQ(saved.vocab(), gpt_.config.vocab);
   EXPECT_EQ(saved.header().deck, "the deck");
-  const auto parameters = saved.weights(gpt_.config, *gpt_.backend);
+  const auto parameters = saved.weights(gpt_.spec, *gpt_.backend);
   const std::vector<std::int32_t> prompt = {1, 2, 3};
   for (const Sampling& sampling : {Sampling{.greedy = true}, Sampling{.top_k = 10}}) {
     const Request request{.tokens = 20, .sampling = sampling};
-    Decoder original(*gpt_.backend, gpt_.parameters, gpt_.config);
-    Decoder loaded(*gpt_.backend, *parameters, gpt_.config);
+    Decoder original(*gpt_.backend, gpt_.parameters, gpt_.spec);
+    Decoder loaded(*gpt_.backend, *parameters, gpt_.spec);
     const auto ids = Generator(loaded, request).generate(prompt).ids;
     EXPECT_EQ(ids.size(), 20u);
     EXPECT_EQ(ids, Generator(original, request).generate(prompt).ids);
@@ -68,14 +68,14 @@ TEST_F(CheckpointModelTest, FilesThatAreNoCheckpointAreDataErrors) {
 }
 
 TEST_F(CheckpointModelTest, OtherModelsAreDataErrors) {
-  model::ModelConfig wider = gpt_.config;
+  model::Gpt2Config wider = gpt_.config;
   wider.ffn = 48;
   EXPECT_EQ(problem(path_, gpt_.config), "");
   EXPECT_EQ(problem(path_, wider),
             fmt::format("'{}': tensor 'model/layers/0/mlp/up/bias' has shape [40], but its deck's "
                         "model needs [48]",
                         path_.string()));
-  model::ModelConfig deeper = gpt_.config;
+  model::Gpt2Config deeper = gpt_.config;
   deeper.layers = 3;
   EXPECT_NE(problem(path_, deeper).find("has no tensor 'model/layers/2/"), std::string::npos);
 

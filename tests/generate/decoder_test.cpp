@@ -5,7 +5,7 @@
 #include <algorithm>
 #include <cmath>
 
-#include "model/gpt_stage.hpp"
+#include "model/stage/pipeline_stage.hpp"
 #include "tiny_gpt.hpp"
 
 namespace trireme::generate {
@@ -21,9 +21,9 @@ std::vector<std::int32_t> random_ids(std::int64_t count, std::int64_t vocab) {
 /// The logits [T, vocab] of all positions of `ids` from the training stage without dropout.
 std::vector<double> stage_logits(TinyGpt& gpt, const std::vector<std::int32_t>& ids) {
   comm::SerialCommunicator serial;
-  model::LayerSizes sizes{.config = gpt.config, .dtype = gpt.parameters.dtype()};
-  sizes.config.sequence = static_cast<std::int64_t>(ids.size());
-  model::GptStage stage({sizes, *gpt.backend, serial}, gpt.parameters, gpt.layout, 0, 1);
+  model::StageConfig config{.spec = gpt.spec, .dtype = gpt.parameters.dtype()};
+  config.spec.sequence = static_cast<std::int64_t>(ids.size());
+  model::PipelineStage stage(config, *gpt.backend, serial, gpt.parameters, gpt.layout, 0, 1);
   const std::vector<std::int32_t> labels(ids.size(), -1);
   stage.load(0, {.ids = ids, .labels = labels});
   stage.forward(0, /*training=*/false);
@@ -61,10 +61,10 @@ struct Case {
 class DecoderTest : public testing::TestWithParam<Case> {};
 
 TEST_P(DecoderTest, GivesTheLogitsOfTheTrainingStage) {
-  model::ModelConfig config = TinyGpt::default_config();
+  model::Gpt2Config config = TinyGpt::default_config();
   config.embedding_layernorm = GetParam().embedding_layernorm;
   TinyGpt gpt(config, GetParam().dtype);
-  Decoder decoder(*gpt.backend, gpt.parameters, config, GetParam().cache);
+  Decoder decoder(*gpt.backend, gpt.parameters, gpt.spec, GetParam().cache);
   EXPECT_LT(largest_error(gpt, decoder, random_ids(config.positions, config.vocab)),
             GetParam().tolerance);
 }
@@ -77,13 +77,13 @@ INSTANTIATE_TEST_SUITE_P(Kinds, DecoderTest,
                                          Case{DType::f32, false, Cache::none, 1e-5}));
 
 TEST(Decoder, ReadsAPromptLongerThanOnePass) {
-  model::ModelConfig config = TinyGpt::default_config();
+  model::Gpt2Config config = TinyGpt::default_config();
   config.layers = 1;
   config.positions = 1200;
   TinyGpt gpt(config, DType::f64);
   const auto ids = random_ids(1100, config.vocab);
   const std::vector<double> expected = stage_logits(gpt, ids);
-  Decoder decoder(*gpt.backend, gpt.parameters, config);
+  Decoder decoder(*gpt.backend, gpt.parameters, gpt.spec);
   const auto logits = decoder.logits(ids);
   const std::size_t last = (ids.size() - 1) * logits.size();
   for (std::size_t id = 0; id < logits.size(); ++id)
@@ -92,8 +92,8 @@ TEST(Decoder, ReadsAPromptLongerThanOnePass) {
 
 TEST(Decoder, ContextsMayChangeBetweenCalls) {
   TinyGpt gpt(TinyGpt::default_config(), DType::f64);
-  Decoder cached(*gpt.backend, gpt.parameters, gpt.config);
-  Decoder uncached(*gpt.backend, gpt.parameters, gpt.config, Cache::none);
+  Decoder cached(*gpt.backend, gpt.parameters, gpt.spec);
+  Decoder uncached(*gpt.backend, gpt.parameters, gpt.spec, Cache::none);
   const std::vector<std::vector<std::int32_t>> contexts = {
       {1, 2, 3, 4, 5, 6}, {1, 2, 3, 4, 5, 6}, {1, 2, 9, 4, 5, 6}, {1, 2}, {1, 2, 9, 4}, {7}};
   for (std::size_t i = 0; i < contexts.size(); ++i) {
@@ -106,7 +106,7 @@ TEST(Decoder, ContextsMayChangeBetweenCalls) {
 
 TEST(Decoder, RefusesContextsThatItCannotHold) {
   TinyGpt gpt;
-  Decoder decoder(*gpt.backend, gpt.parameters, gpt.config);
+  Decoder decoder(*gpt.backend, gpt.parameters, gpt.spec);
   EXPECT_EQ(decoder.capacity(), 24);
   EXPECT_EQ(decoder.logits(random_ids(24, 37)).size(), 37u);
   EXPECT_THROW(decoder.logits(random_ids(25, 37)), InternalError);

@@ -20,11 +20,11 @@ class GeneratorTest : public testing::Test {
   }
 
   TinyGpt gpt_;
-  Decoder decoder_{*gpt_.backend, gpt_.parameters, gpt_.config};
+  Decoder decoder_{*gpt_.backend, gpt_.parameters, gpt_.spec};
 };
 
 TEST_F(GeneratorTest, TheCacheDoesNotChangeTokens) {
-  Decoder uncached(*gpt_.backend, gpt_.parameters, gpt_.config, Cache::none);
+  Decoder uncached(*gpt_.backend, gpt_.parameters, gpt_.spec, Cache::none);
   for (const Sampling& sampling : {Sampling{.greedy = true}, Sampling{.seed = 9}})
     for (const Ids& prompt : {Ids{3}, Ids{1, 2, 3, 4, 5}, Ids{36, 0, 36, 0}, Ids{9, 9}}) {
       const Request request{.tokens = 18, .sampling = sampling};
@@ -37,7 +37,7 @@ TEST_F(GeneratorTest, TheCacheDoesNotChangeTokens) {
 TEST_F(GeneratorTest, GreedyTakesTheMostLikelyTokenAtEachStep) {
   Ids context = {4, 8};
   const Ids ids = generate(context, {.tokens = 10, .sampling = {.greedy = true}});
-  Decoder fresh(*gpt_.backend, gpt_.parameters, gpt_.config);
+  Decoder fresh(*gpt_.backend, gpt_.parameters, gpt_.spec);
   for (const std::int32_t id : ids) {
     const auto logits = fresh.logits(context);
     ASSERT_EQ(id, std::max_element(logits.begin(), logits.end()) - logits.begin());
@@ -55,7 +55,7 @@ TEST_F(GeneratorTest, SeedsAndSampleNumbersDecideEverything) {
   }
   EXPECT_EQ(different.size(), 4u);
   // In another order, with another prompt in between, by another generator: the same.
-  Decoder fresh(*gpt_.backend, gpt_.parameters, gpt_.config);
+  Decoder fresh(*gpt_.backend, gpt_.parameters, gpt_.spec);
   Generator generator(fresh, request);
   for (std::uint64_t sample = 4; sample-- > 0;) {
     generator.generate(Ids{1, 2, 3}, sample);

@@ -5,18 +5,21 @@
 
 #include "core/philox.hpp"
 #include "device/backend.hpp"
-#include "model/parameter_store.hpp"
+#include "model/families/gpt2.hpp"
+#include "model/layers/declare.hpp"
+#include "model/parameters/store.hpp"
 
 namespace trireme::generate {
 
 /// The model with its weights. All of them are random, biases too, and so large that the logits
 /// differ clearly from one context to the next.
 struct TinyGpt {
-  explicit TinyGpt(const model::ModelConfig& config_in = default_config(), DType dtype = DType::f32)
+  explicit TinyGpt(const model::Gpt2Config& config_in = default_config(), DType dtype = DType::f32)
       : config(config_in),
+        spec(model::gpt2_spec(config)),
         layout{.partition = {static_cast<int>(config.layers)}},
         backend(device::make_host_backend(1)),
-        parameters(*backend, model::gpt_parameters(config), layout, {}, dtype) {
+        parameters(*backend, model::declare_parameters(spec), layout, {}, dtype) {
     parameters.initialize(config.seed);
     dispatch(dtype, [&](auto element) {
       auto* weights = parameters.weights().as<decltype(element)>();
@@ -25,7 +28,7 @@ struct TinyGpt {
     });
   }
 
-  static model::ModelConfig default_config() {
+  static model::Gpt2Config default_config() {
     return {.layers = 2,
             .hidden = 24,
             .heads = 3,
@@ -39,7 +42,8 @@ struct TinyGpt {
             .seed = 5};
   }
 
-  model::ModelConfig config;
+  model::Gpt2Config config;
+  model::ModelSpec spec;
   grid::Layout layout;
   std::unique_ptr<device::Backend> backend;
   model::ParameterStore parameters;

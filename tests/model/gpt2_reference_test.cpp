@@ -75,14 +75,14 @@ TEST_P(Gpt2Reference, LogitsLossAndGradients) {
   const auto [dtype, tolerance] = GetParam();
   const json reference = read_reference();
   const int batch = reference["batch"], sequence = reference["sequence"];
-  const model::ModelConfig config{.layers = reference["layers"],
-                                  .hidden = reference["hidden"],
-                                  .heads = reference["heads"],
-                                  .ffn = 4 * reference["hidden"].get<int>(),
-                                  .sequence = sequence,
-                                  .positions = reference["positions"],
-                                  .vocab = reference["vocab"],
-                                  .layernorm_eps = reference["layernorm_eps"]};
+  const model::Gpt2Config config{.layers = reference["layers"],
+                                 .hidden = reference["hidden"],
+                                 .heads = reference["heads"],
+                                 .ffn = 4 * reference["hidden"].get<int>(),
+                                 .sequence = sequence,
+                                 .positions = reference["positions"],
+                                 .vocab = reference["vocab"],
+                                 .layernorm_eps = reference["layernorm_eps"]};
   SerialGpt gpt(config, batch, dtype);
   EXPECT_EQ(gpt.parameters().table().size(), reference["weights"].size());
   for (const auto& [name, weight] : reference["weights"].items())

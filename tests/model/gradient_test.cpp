@@ -5,13 +5,14 @@
 
 #include "serial_gpt.hpp"
 #include "tensors.hpp"
+#include "toy_family.hpp"
 
 namespace trireme::test {
 namespace {
 
 /// Small enough to run thousands of times; no two extents are equal, so that no transposition goes
 /// unnoticed.
-model::ModelConfig tiny(double dropout, bool embedding_layernorm) {
+model::Gpt2Config tiny(double dropout, bool embedding_layernorm) {
   return {.layers = 2,
           .hidden = 12,
           .heads = 3,
@@ -25,15 +26,23 @@ model::ModelConfig tiny(double dropout, bool embedding_layernorm) {
 }
 
 /// The same, told where documents end.
-model::ModelConfig with_resets(model::ModelConfig config) {
+model::Gpt2Config with_resets(model::Gpt2Config config) {
   config.reset_positions = config.reset_attention = true;
   config.eod = 4;
   return config;
 }
 
+/// A block of the toy family and one of GPT-2's.
+model::ModelSpec tiny_toy() {
+  model::ModelSpec spec = toy_spec(/*dropout=*/0.1);
+  spec.blocks.resize(2);
+  spec.sequence = 6;
+  return spec;
+}
+
 struct Configuration {
-  model::ModelConfig model;
-  std::int64_t most_loss_tokens = 1000;
+  model::ModelSpec model;
+  std::int64_t max_loss_tokens = 1000;
 };
 
 class Gradient : public ::testing::TestWithParam<Configuration> {};
@@ -43,8 +52,8 @@ TEST_P(Gradient, AgreesWithFiniteDifferences) {
   constexpr int kElements = 16;   // of each tensor
   constexpr double kStep = 2e-3;  // error of the quotient about step^4 + 1e-16 / step
   constexpr double kTolerance = 1e-7;
-  const model::ModelConfig config = GetParam().model;
-  SerialGpt gpt(config, kBatch, DType::f64, GetParam().most_loss_tokens);
+  const model::ModelSpec& spec = GetParam().model;
+  SerialGpt gpt(spec, kBatch, DType::f64, GetParam().max_loss_tokens);
   std::mt19937_64 random(20);
   std::normal_distribution<double> normal(0.0, 0.3);
   for (double& weight :
@@ -52,8 +61,8 @@ TEST_P(Gradient, AgreesWithFiniteDifferences) {
     weight = normal(random);
 
   std::vector<std::int32_t> ids, labels;
-  std::uniform_int_distribution<std::int32_t> token(0, static_cast<int>(config.vocab) - 1);
-  for (int t = 0; t < config.sequence * kBatch; ++t) {
+  std::uniform_int_distribution<std::int32_t> token(0, static_cast<int>(spec.vocab) - 1);
+  for (int t = 0; t < spec.sequence * kBatch; ++t) {
     ids.push_back(token(random));
     labels.push_back(t % 5 == 3 ? -1 : token(random));
   }
@@ -84,14 +93,15 @@ TEST_P(Gradient, AgreesWithFiniteDifferences) {
 }
 
 INSTANTIATE_TEST_SUITE_P(Configurations, Gradient,
-                         ::testing::Values(Configuration{tiny(0.0, false)},
-                                           Configuration{tiny(0.1, false)},
-                                           Configuration{tiny(0.1, true)},
-                                           Configuration{tiny(0.0, false), 5},
-                                           Configuration{with_resets(tiny(0.1, false))}));
+                         ::testing::Values(Configuration{gpt2_spec(tiny(0.0, false))},
+                                           Configuration{gpt2_spec(tiny(0.1, false))},
+                                           Configuration{gpt2_spec(tiny(0.1, true))},
+                                           Configuration{gpt2_spec(tiny(0.0, false)), 5},
+                                           Configuration{gpt2_spec(with_resets(tiny(0.1, false)))},
+                                           Configuration{tiny_toy(), 5}));
 
 TEST(Gradient, AddsToWhatIsThere) {
-  const model::ModelConfig config = tiny(0.0, false);
+  const model::Gpt2Config config = tiny(0.0, false);
   SerialGpt gpt(config, 1, DType::f64);
   gpt.parameters().initialize(3);
   const std::vector<std::int32_t> ids{1, 2, 3, 4, 5, 6}, labels{2, 3, 4, 5, 6, 7};
@@ -106,7 +116,7 @@ TEST(Gradient, AddsToWhatIsThere) {
 
 TEST(Documents, AreAsIfAlone) {
   // Documents 1 2 4 and 3 5 1 in one sample; then the second in a sample of its own.
-  const auto losses = [](const model::ModelConfig& config) {
+  const auto losses = [](const model::Gpt2Config& config) {
     SerialGpt gpt(config, 1, DType::f64);
     gpt.parameters().initialize(3);
     const std::vector<std::int32_t> together{1, 2, 4, 3, 5, 1}, alone{3, 5, 1, 9, 9, 9};
@@ -116,7 +126,7 @@ TEST(Documents, AreAsIfAlone) {
   };
   const auto [reset, expected] = losses(with_resets(tiny(0.0, false)));
   EXPECT_NEAR(reset, expected, 1e-13);
-  model::ModelConfig one = with_resets(tiny(0.0, false));
+  model::Gpt2Config one = with_resets(tiny(0.0, false));
   one.reset_positions = false;
   EXPECT_GT(std::abs(losses(one).first - expected), 1e-6);
   one = with_resets(tiny(0.0, false));

@@ -12,7 +12,7 @@ constexpr std::int64_t kConsumed = 40;
 /// Compares with the serial gradients those of every layout of the ranks there are that has more
 /// than `above` tensor ranks.
 void expect_serial_gradients(int above, const optim::OptimizerConfig& optimizer,
-                             bool cut_sequence) {
+                             bool sequence_parallel) {
   const auto serial = RankedGpt::serial();
   const double serial_loss = serial->compute_gradients(kConsumed);
   const LogicalTensors expected = serial->gradients();
@@ -21,7 +21,7 @@ void expect_serial_gradients(int above, const optim::OptimizerConfig& optimizer,
     if (layout.tensor <= above) continue;
     SCOPED_TRACE(to_string(layout));
     RankedGpt gpt(comm::MpiCommunicator::world(), layout, RankedGpt::schedule_for(layout),
-                  optimizer, small_gpt(), DType::f32, cut_sequence);
+                  optimizer, small_gpt(), DType::f32, sequence_parallel);
     EXPECT_NEAR(gpt.compute_gradients(kConsumed), serial_loss, 1e-6 * serial_loss);
     for (const auto& [name, gradient] : gpt.gradients())
       EXPECT_LT(distance(without_key(name, gradient), without_key(name, expected.at(name))),
@@ -31,35 +31,35 @@ void expect_serial_gradients(int above, const optim::OptimizerConfig& optimizer,
 }
 
 TEST(LayoutGradient, EqualsTheSerialOne) {
-  expect_serial_gradients(0, {.shard_state = false}, /*cut_sequence=*/false);
+  expect_serial_gradients(0, {.shard_state = false}, /*sequence_parallel=*/false);
 }
 
-TEST(LayoutGradient, EqualsTheSerialOneWithTheSequenceCut) {
-  expect_serial_gradients(1, {.shard_state = false}, /*cut_sequence=*/true);
+TEST(LayoutGradient, EqualsTheSerialOneWithTheSequenceParallel) {
+  expect_serial_gradients(1, {.shard_state = false}, /*sequence_parallel=*/true);
 }
 
 // Buckets so small that many are reduced over data ranks beside the last backward pass: each must
 // have been summed over the tensor ranks before.
-TEST(LayoutGradient, EqualsTheSerialOneWithTheSequenceCutAndManyBuckets) {
+TEST(LayoutGradient, EqualsTheSerialOneWithTheSequenceParallelAndManyBuckets) {
   for (const bool shard_state : {false, true})
     for (const bool overlap : {false, true}) {
       SCOPED_TRACE(fmt::format("ZeRO-{}, overlap {}", int{shard_state}, overlap));
       expect_serial_gradients(
           1, {.shard_state = shard_state, .bucket = 1000, .overlap_gradients = overlap},
-          /*cut_sequence=*/true);
+          /*sequence_parallel=*/true);
     }
 }
 
-TEST(LayoutGradient, WithTheSequenceCutIsTheSameOnAllTensorRanks) {
+TEST(LayoutGradient, WithTheSequenceParallelIsTheSameOnAllTensorRanks) {
   const int ranks = comm::MpiCommunicator::world()->size();
   for (const grid::Layout& layout : layouts_of(ranks)) {
     if (layout.tensor == 1) continue;
     SCOPED_TRACE(to_string(layout));
     RankedGpt gpt(comm::MpiCommunicator::world(), layout, RankedGpt::schedule_for(layout),
-                  {.shard_state = false}, small_gpt(), DType::f32, /*cut_sequence=*/true);
+                  {.shard_state = false}, small_gpt(), DType::f32, /*sequence_parallel=*/true);
     gpt.compute_gradients(kConsumed);
     for (const model::LocalParameter& local : gpt.parameters().placement().parameters) {
-      if (local.parameter->split != model::Split::none) continue;
+      if (local.parameter->sharding != model::TensorSharding::none) continue;
       const std::vector<double> own = to_doubles(slice(gpt.parameters().gradients(), local));
       std::vector<double> first = own;
       gpt.groups().tensor->broadcast(first.data(), first.size() * sizeof(double), /*root=*/0);
@@ -73,11 +73,11 @@ TEST(LayoutGradient, WithTheSequenceCutIsTheSameOnAllTensorRanks) {
 // work changes.
 TEST(LayoutGradient, IsTheSameBitByBitUnderEverySchedule) {
   const auto gradients = [](const grid::Layout& layout, pipeline::ScheduleKind kind, double dropout,
-                            bool cut_sequence) {
-    model::ModelConfig config = small_gpt();
+                            bool sequence_parallel) {
+    model::Gpt2Config config = small_gpt2();
     config.attention_dropout = config.hidden_dropout = dropout;
-    RankedGpt gpt(comm::MpiCommunicator::world(), layout, kind, {.shard_state = false}, config,
-                  DType::f32, cut_sequence);
+    RankedGpt gpt(comm::MpiCommunicator::world(), layout, kind, {.shard_state = false},
+                  gpt2_spec(config), DType::f32, sequence_parallel);
     gpt.compute_gradients(kConsumed);
     return gpt.gradients();
   };
@@ -86,20 +86,20 @@ TEST(LayoutGradient, IsTheSameBitByBitUnderEverySchedule) {
     if (layout.pipeline == 1) continue;
     SCOPED_TRACE(to_string(layout));
     const int chunks = std::exchange(layout.chunks, 1);
-    const auto expect_same = [&](double dropout, bool cut_sequence) {
+    const auto expect_same = [&](double dropout, bool sequence_parallel) {
       using enum pipeline::ScheduleKind;
-      const LogicalTensors plain = gradients(layout, one_f_one_b, dropout, cut_sequence);
-      EXPECT_EQ(gradients(layout, zero_bubble, dropout, cut_sequence), plain);
+      const LogicalTensors plain = gradients(layout, one_f_one_b, dropout, sequence_parallel);
+      EXPECT_EQ(gradients(layout, zero_bubble, dropout, sequence_parallel), plain);
       if (chunks == 1) return;
       grid::Layout in_chunks = layout;
       in_chunks.chunks = chunks;
-      EXPECT_EQ(gradients(in_chunks, interleaved, dropout, cut_sequence), plain);
+      EXPECT_EQ(gradients(in_chunks, interleaved, dropout, sequence_parallel), plain);
     };
-    expect_same(0.1, /*cut_sequence=*/false);
+    expect_same(0.1, /*sequence_parallel=*/false);
     // Without dropout the gradient itself is copied, on any number of ranks.
-    if (ranks == 2) expect_same(0.0, /*cut_sequence=*/false);
+    if (ranks == 2) expect_same(0.0, /*sequence_parallel=*/false);
     if (layout.tensor == 1) continue;
-    for (const double dropout : {0.0, 0.1}) expect_same(dropout, /*cut_sequence=*/true);
+    for (const double dropout : {0.0, 0.1}) expect_same(dropout, /*sequence_parallel=*/true);
   }
 }
 

@@ -1,4 +1,4 @@
-#include "model/parameter_table.hpp"
+#include "model/parameters/placement.hpp"
 
 #include <gtest/gtest.h>
 
@@ -7,19 +7,21 @@
 #include <random>
 
 #include "gather.hpp"
-#include "model/parameter_store.hpp"
+#include "model/families/gpt2.hpp"
+#include "model/layers/declare.hpp"
+#include "model/parameters/store.hpp"
 
 namespace trireme::test {
 namespace {
 
 using grid::Boxes;
-using model::Home;
 using model::LocalParameter;
 using model::Parameter;
 using model::Placement;
 using model::Range;
+using model::StagePlacement;
 
-model::ModelConfig small() {
+model::Gpt2Config small() {
   return {.layers = 4,
           .hidden = 24,
           .heads = 4,
@@ -48,18 +50,19 @@ const LocalParameter& find(const Placement& placement, const std::string& name) 
 }
 
 TEST(ParameterTable, CountsGpt2) {
-  model::ModelConfig config{
+  model::Gpt2Config config{
       .layers = 12, .hidden = 768, .heads = 12, .ffn = 3072, .positions = 1024, .vocab = 50257};
-  EXPECT_EQ(count_elements(gpt_parameters(config)), 124'439'808);
+  EXPECT_EQ(count_elements(declare_parameters(gpt2_spec(config))), 124'439'808);
 }
 
 TEST(ParameterTable, NamesShapesAndDecay) {
-  const auto table = gpt_parameters(small());
+  const auto table = declare_parameters(gpt2_spec(small()));
   EXPECT_EQ(table.size(), 4u + 4 * 12 + 2);
   for (const Parameter& parameter : table) {
     EXPECT_EQ(parameter.weight_decay, parameter.shape.rank() == 2) << parameter.name;
     EXPECT_EQ(parameter.tied, parameter.name == "embedding/word") << parameter.name;
-    EXPECT_EQ(parameter.of_stream, parameter.split == model::Split::none) << parameter.name;
+    EXPECT_EQ(parameter.sequence_parallel, parameter.sharding == model::TensorSharding::none)
+        << parameter.name;
   }
   const auto shape = [&](const std::string& name) -> Shape {
     for (const Parameter& parameter : table)
@@ -78,7 +81,7 @@ TEST(ParameterTable, NamesShapesAndDecay) {
 }
 
 TEST(Placement, HoldsEachElementOnceAsPrimary) {
-  const auto table = gpt_parameters(small());
+  const auto table = declare_parameters(gpt2_spec(small()));
   for (const grid::Layout& layout : layouts()) {
     SCOPED_TRACE(
         fmt::format("tensor {} data {} pipeline {}", layout.tensor, layout.data, layout.pipeline));
@@ -99,7 +102,7 @@ TEST(Placement, HoldsEachElementOnceAsPrimary) {
 }
 
 TEST(Placement, DataRanksHoldTheSame) {
-  const auto table = gpt_parameters(small());
+  const auto table = declare_parameters(gpt2_spec(small()));
   const grid::Layout layout{2, 3, 2, {2, 2}};
   const Placement first = place_parameters(table, layout, {1, 0, 1});
   const Placement other = place_parameters(table, layout, {1, 2, 1});
@@ -111,7 +114,7 @@ TEST(Placement, DataRanksHoldTheSame) {
 }
 
 TEST(Placement, CutsQueryKeyAndValueByHeads) {
-  const auto table = gpt_parameters(small());
+  const auto table = declare_parameters(gpt2_spec(small()));
   const Placement placement = place_parameters(table, {4, 1, 1, {4}}, {2, 0, 0});
   const LocalParameter weight = find(placement, "layers/1/attention/qkv/weight");
   EXPECT_EQ(weight.boxes, (Boxes{{12, 6, 0, 24}, {36, 6, 0, 24}, {60, 6, 0, 24}}));
@@ -122,7 +125,7 @@ TEST(Placement, CutsQueryKeyAndValueByHeads) {
 }
 
 TEST(Placement, CutsRowsColumnsAndVocabulary) {
-  const auto table = gpt_parameters(small());
+  const auto table = declare_parameters(gpt2_spec(small()));
   const Placement placement = place_parameters(table, {4, 1, 1, {4}}, {3, 0, 0});
   const auto boxes = [&](const std::string& name) { return find(placement, name).boxes; };
   EXPECT_EQ(boxes("layers/0/mlp/up/weight"), (Boxes{{30, 10, 0, 24}}));
@@ -138,7 +141,7 @@ TEST(Placement, CutsRowsColumnsAndVocabulary) {
 }
 
 TEST(Placement, SharesTheTiedEmbeddingWithTheLastStage) {
-  const auto table = gpt_parameters(small());
+  const auto table = declare_parameters(gpt2_spec(small()));
   const grid::Layout layout{1, 1, 4, {0, 2, 2, 0}};
   const Placement first = place_parameters(table, layout, {0, 0, 0});
   const Placement middle = place_parameters(table, layout, {0, 0, 1});
@@ -151,7 +154,7 @@ TEST(Placement, SharesTheTiedEmbeddingWithTheLastStage) {
 }
 
 TEST(Placement, AlignsAndDoesNotOverlap) {
-  const auto table = gpt_parameters(small());
+  const auto table = declare_parameters(gpt2_spec(small()));
   for (const grid::Layout& layout : layouts()) {
     for (int rank = 0; rank < layout.ranks(); ++rank) {
       const Placement placement = place_parameters(table, layout, layout.coordinates_of(rank));
@@ -169,7 +172,7 @@ TEST(Placement, AlignsAndDoesNotOverlap) {
 }
 
 TEST(Placement, MatricesComeLayerByLayerBehindAllElse) {
-  const auto table = gpt_parameters(small());
+  const auto table = declare_parameters(gpt2_spec(small()));
   for (const grid::Layout& layout : layouts()) {
     for (int rank = 0; rank < layout.ranks(); ++rank) {
       const grid::Coordinates place = layout.coordinates_of(rank);
@@ -190,7 +193,8 @@ TEST(Placement, MatricesComeLayerByLayerBehindAllElse) {
       EXPECT_EQ(placement.layers_size(), end - placement.common_size);
       for (const LocalParameter& local : placement.parameters) {
         const Parameter& parameter = *local.parameter;
-        const bool is_matrix = parameter.home == Home::layer && parameter.shape.rank() == 2;
+        const bool is_matrix =
+            parameter.stage == StagePlacement::layer && parameter.shape.rank() == 2;
         if (!is_matrix) {
           EXPECT_TRUE(local.shared || local.offset + local.shape.size() <= placement.common_size);
           EXPECT_THROW(placement.layer_at(local.offset), InternalError);
@@ -205,12 +209,12 @@ TEST(Placement, MatricesComeLayerByLayerBehindAllElse) {
 }
 
 TEST(Placement, RefusesALayerThatNoStageHolds) {
-  const auto table = gpt_parameters(small());
+  const auto table = declare_parameters(gpt2_spec(small()));
   EXPECT_THROW(place_parameters(table, {1, 1, 2, {2, 1}}, {0, 0, 0}), InternalError);
 }
 
 TEST(CutBoxes, PiecesAreTheElementsInOrder) {
-  const auto table = gpt_parameters(small());
+  const auto table = declare_parameters(gpt2_spec(small()));
   const Placement placement = place_parameters(table, {2, 1, 1, {4}}, {1, 0, 0});
   std::mt19937 random(4);
   for (const LocalParameter& local : placement.parameters) {
@@ -242,7 +246,7 @@ TEST(CutBoxes, PiecesAreTheElementsInOrder) {
 /// copies are equal.
 LogicalTensors initial_weights(const grid::Layout& layout) {
   const auto backend = device::make_host_backend(1);
-  const auto table = gpt_parameters(small());
+  const auto table = declare_parameters(gpt2_spec(small()));
   LogicalTensors tensors = zeros(table);
   for (int rank = 0; rank < layout.ranks(); ++rank) {
     model::ParameterStore store(*backend, table, layout, layout.coordinates_of(rank), DType::f32);
@@ -268,7 +272,7 @@ TEST(InitialWeights, DoNotDependOnTheLayout) {
 
 TEST(InitialWeights, HaveTheStatedMoments) {
   const LogicalTensors weights = initial_weights(layouts().front());
-  for (const Parameter& parameter : gpt_parameters(small())) {
+  for (const Parameter& parameter : declare_parameters(gpt2_spec(small()))) {
     const std::vector<double>& values = weights.at(parameter.name);
     const double count = static_cast<double>(values.size());
     const double mean = std::accumulate(values.begin(), values.end(), 0.0) / count;
@@ -288,7 +292,8 @@ TEST(InitialWeights, HaveTheStatedMoments) {
 
 TEST(InitialWeights, DifferBetweenParametersAndSeeds) {
   const auto backend = device::make_host_backend(1);
-  model::ParameterStore store(*backend, gpt_parameters(small()), {1, 1, 1, {4}}, {}, DType::f32);
+  model::ParameterStore store(*backend, declare_parameters(gpt2_spec(small())), {1, 1, 1, {4}}, {},
+                              DType::f32);
   const auto qkv = [&](int layer) {
     return to_doubles(store[fmt::format("layers/{}/attention/qkv/weight", layer)].weight);
   };
@@ -301,8 +306,8 @@ TEST(InitialWeights, DifferBetweenParametersAndSeeds) {
 
 TEST(ParameterStore, RefusesNamesItDoesNotHold) {
   const auto backend = device::make_host_backend(1);
-  const model::ParameterStore store(*backend, gpt_parameters(small()), {1, 1, 2, {2, 2}}, {0, 0, 1},
-                                    DType::f32);
+  const model::ParameterStore store(*backend, declare_parameters(gpt2_spec(small())),
+                                    {1, 1, 2, {2, 2}}, {0, 0, 1}, DType::f32);
   EXPECT_NO_THROW(store["layers/2/norm1/bias"]);
   try {
     store["layers/1/norm1/bias"];
@@ -312,6 +317,50 @@ TEST(ParameterStore, RefusesNamesItDoesNotHold) {
               std::string::npos)
         << error.what();
   }
+}
+
+/// Calls use(rank, its part) for the tensor ranks that share `parameter`.
+template <typename Use>
+void for_each_tensor_rank(const Parameter& parameter, int ranks, const Use& use) {
+  const std::vector<Parameter> table = {parameter};
+  for (int rank = 0; rank < ranks; ++rank)
+    use(rank, place_parameters(table, {ranks, 1, 1, {1}}, {rank, 0, 0}).parameters.front());
+}
+
+TEST(Placement, ShardsUnequalRowBlocksByThemselves) {
+  // Queries, keys and values of 4 and 2 heads of 3 rows.
+  const Parameter qkv{.name = "layers/0/qkv",
+                      .shape = {24, 5},
+                      .sharding = model::TensorSharding::rows,
+                      .row_blocks = {12, 6, 6}};
+  for_each_tensor_rank(qkv, 2, [](int rank, const LocalParameter& local) {
+    EXPECT_EQ(local.shape, Shape({12, 5}));
+    EXPECT_EQ(local.boxes,
+              (Boxes{{6 * rank, 6, 0, 5}, {12 + 3 * rank, 3, 0, 5}, {18 + 3 * rank, 3, 0, 5}}));
+  });
+  EXPECT_THROW(for_each_tensor_rank(qkv, 4, [](int, const LocalParameter&) {}), InternalError);
+  model::ParameterTableBuilder table;
+  EXPECT_THROW(table.add({.name = "x", .shape = {24, 5}, .row_blocks = {12, 6}}), InternalError);
+}
+
+TEST(Placement, CopiesShardsWhereThereAreMoreTensorRanks) {
+  // Keys of 2 heads of 3 rows, on 4 ranks.
+  const Parameter keys{.name = "layers/0/keys",
+                       .shape = {6, 5},
+                       .sharding = model::TensorSharding::rows,
+                       .max_shards = 2};
+  for_each_tensor_rank(keys, 4, [](int rank, const LocalParameter& local) {
+    EXPECT_EQ(local.shape, Shape({3, 5}));
+    EXPECT_EQ(local.boxes, (Boxes{{rank / 2 * 3, 3, 0, 5}}));
+    EXPECT_EQ(local.copies, 2);
+    EXPECT_EQ(local.primary, rank % 2 == 0);
+  });
+  for_each_tensor_rank(keys, 2, [](int rank, const LocalParameter& local) {
+    EXPECT_EQ(local.boxes, (Boxes{{rank * 3, 3, 0, 5}}));
+    EXPECT_EQ(local.copies, 1);
+    EXPECT_TRUE(local.primary);
+  });
+  EXPECT_THROW(for_each_tensor_rank(keys, 3, [](int, const LocalParameter&) {}), InternalError);
 }
 
 }  // namespace

@@ -1,4 +1,4 @@
-// A GPT spread over the ranks of a layout, with invented data: what the tests of parallelism run.
+// A model spread over the ranks of a layout, with invented data: what the tests of parallelism run.
 #pragma once
 
 #include <algorithm>
@@ -6,14 +6,16 @@
 
 #include "comm/mpi/groups.hpp"
 #include "gather.hpp"
-#include "model/gpt_stage.hpp"
+#include "model/families/gpt2.hpp"
+#include "model/layers/declare.hpp"
+#include "model/stage/pipeline_stage.hpp"
 #include "pipeline/executor.hpp"
 
 namespace trireme::test {
 
 /// A model that every layout of up to eight ranks can cut: four heads and layers, an odd
 /// vocabulary.
-inline model::ModelConfig small_gpt() {
+inline model::Gpt2Config small_gpt2() {
   return {.layers = 4,
           .hidden = 32,
           .heads = 4,
@@ -26,6 +28,8 @@ inline model::ModelConfig small_gpt() {
           .init_std = 0.1,
           .embedding_layernorm = true};
 }
+
+inline model::ModelSpec small_gpt() { return model::gpt2_spec(small_gpt2()); }
 
 /// The layouts of `ranks` ranks that the tests go through, zero-layer stages and stages of several
 /// chunks among them.
@@ -69,51 +73,51 @@ class RankedGpt final : public pipeline::StageWork {
   /// Weights are initialised. Collective over `world`, which must have layout.ranks() ranks.
   RankedGpt(std::unique_ptr<comm::MpiCommunicator> world, const grid::Layout& layout,
             const optim::OptimizerConfig& optimizer = {},
-            const model::ModelConfig& config = small_gpt(), DType dtype = DType::f32,
+            const model::ModelSpec& spec = small_gpt(), DType dtype = DType::f32,
             const model::StoreOptions& store = {.gradients = true})
-      : RankedGpt(std::move(world), layout, schedule_for(layout), optimizer, config, dtype,
-                  /*cut_sequence=*/false, {}, store) {}
-  /// The same under a schedule of the caller's choice; `cut_sequence` and `recompute` as in
-  /// LayerSizes, `store` with gradients.
+      : RankedGpt(std::move(world), layout, schedule_for(layout), optimizer, spec, dtype,
+                  /*sequence_parallel=*/false, {}, store) {}
+  /// The same under a schedule of the caller's choice; `sequence_parallel` and `recompute` as in
+  /// StageConfig, `store` with gradients.
   RankedGpt(std::unique_ptr<comm::MpiCommunicator> world, const grid::Layout& layout,
             pipeline::ScheduleKind schedule, const optim::OptimizerConfig& optimizer,
-            const model::ModelConfig& config = small_gpt(), DType dtype = DType::f32,
-            bool cut_sequence = false, const model::Recompute& recompute = {},
+            const model::ModelSpec& spec = small_gpt(), DType dtype = DType::f32,
+            bool sequence_parallel = false, const model::Recompute& recompute = {},
             const model::StoreOptions& store = {.gradients = true})
-      : config_(config),
+      : spec_(spec),
         groups_(comm::make_groups(std::move(world), layout)),
-        parameters_(*backend_, model::gpt_parameters(config), layout, groups_.place, dtype, store),
+        parameters_(*backend_, model::declare_parameters(spec), layout, groups_.place, dtype,
+                    store),
         schedule_(pipeline::make_schedule(
             {schedule, layout.pipeline, layout.chunks, kMicroBatches / layout.data},
             groups_.place.pipeline)),
-        stage_({{.config = config,
-                 .micro_batch = kMicroBatch,
-                 .tensor_ranks = layout.tensor,
-                 .dtype = dtype,
-                 .most_loss_tokens = 7,
-                 .cut_sequence = cut_sequence,
-                 .recompute = recompute},
-                *backend_,
-                *groups_.tensor},
-               parameters_, layout, groups_.place.pipeline, pipeline::count_slots(schedule_)),
+        stage_({.spec = spec,
+                .micro_batch = kMicroBatch,
+                .tensor_ranks = layout.tensor,
+                .dtype = dtype,
+                .max_loss_tokens = 7,
+                .sequence_parallel = sequence_parallel,
+                .recompute = recompute},
+               *backend_, *groups_.tensor, parameters_, layout, groups_.place.pipeline,
+               pipeline::count_slots(schedule_)),
         optimizer_(*backend_, parameters_,
                    {.world = *groups_.world,
                     .data = *groups_.data,
                     .embedding = groups_.embedding.get(),
-                    .stream = cut_sequence ? groups_.tensor.get() : nullptr},
+                    .sequence_parallel = sequence_parallel ? groups_.tensor.get() : nullptr},
                    optimizer) {
-    optimizer_.initialize(config.seed);
-    stage_.set_observer(&optimizer_);
+    optimizer_.initialize(spec.seed);
+    stage_.set_hooks(&optimizer_);
   }
 
   /// The same model whole on this rank. Collective over the world of all ranks.
   static std::unique_ptr<RankedGpt> serial(const optim::OptimizerConfig& optimizer = {},
-                                           DType dtype = DType::f32) {
+                                           DType dtype = DType::f32,
+                                           const model::ModelSpec& spec = small_gpt()) {
     const auto world = comm::MpiCommunicator::world();
-    const model::ModelConfig config = small_gpt();
     return std::make_unique<RankedGpt>(world->split(world->rank(), 0, "serial"),
-                                       grid::Layout{.partition = {static_cast<int>(config.layers)}},
-                                       optimizer, config, dtype);
+                                       grid::Layout{.partition = {static_cast<int>(spec.layers())}},
+                                       optimizer, spec, dtype);
   }
 
   /// Forward and backward of the batch that starts after `consumed` samples, then reduces the
@@ -177,7 +181,7 @@ class RankedGpt final : public pipeline::StageWork {
     const std::int64_t first =
         consumed_ + (step.micro_batch * groups_.layout.data + groups_.place.data) * kMicroBatch;
     std::vector<std::int32_t> ids, labels;
-    for (std::int64_t i = 0; i < config_.sequence; ++i)
+    for (std::int64_t i = 0; i < spec_.sequence; ++i)
       for (std::int64_t sample = first; sample < first + kMicroBatch; ++sample) {
         ids.push_back(token(sample, i));
         labels.push_back(token(sample, i + 1));
@@ -203,11 +207,11 @@ class RankedGpt final : public pipeline::StageWork {
 
   std::int32_t token(std::int64_t sample, std::int64_t position) const {
     return static_cast<std::int32_t>(philox_uniform(5, sample, position) *
-                                     static_cast<double>(config_.vocab));
+                                     static_cast<double>(spec_.vocab));
   }
 
   double loss_scale() const {
-    return 1.0 / static_cast<double>(config_.sequence * kMicroBatch * kMicroBatches);
+    return 1.0 / static_cast<double>(spec_.sequence * kMicroBatch * kMicroBatches);
   }
 
   /// The mean loss of the batch that has passed.
@@ -222,12 +226,12 @@ class RankedGpt final : public pipeline::StageWork {
     return gather(optimizer_, parameters_.table(), *groups_.world, values);
   }
 
-  model::ModelConfig config_;
+  model::ModelSpec spec_;
   std::unique_ptr<device::Backend> backend_ = device::make_host_backend(1);
   comm::Groups groups_;
   model::ParameterStore parameters_;
   pipeline::StageSchedule schedule_;
-  model::GptStage stage_;
+  model::PipelineStage stage_;
   optim::Optimizer optimizer_;
   bool training_ = true;
   std::int64_t consumed_ = 0;

@@ -1,5 +1,5 @@
-// Which layers are computed again, and what that costs and saves on one rank.
-#include "model/recompute.hpp"
+// Which layers are recomputed, and what that costs and saves on one rank.
+#include "model/stage/recompute.hpp"
 
 #include <gtest/gtest.h>
 
@@ -19,7 +19,7 @@ using What = Recompute::What;
 TEST(Segments, AreGroupsOrTheFirstLayersOrOne) {
   using Segments = std::vector<Segment>;
   const auto cut = [](int layers, const Recompute& recompute) {
-    return cut_into_segments(layers, recompute);
+    return make_segments(layers, recompute);
   };
   EXPECT_EQ(cut(3, {}), (Segments{{0, 3, false}}));
   EXPECT_EQ(cut(3, {What::norms}), (Segments{{0, 3, false}}));
@@ -32,7 +32,7 @@ TEST(Segments, AreGroupsOrTheFirstLayersOrOne) {
     EXPECT_TRUE(cut(0, {what, 1}).empty());
 }
 
-model::ModelConfig with_documents() {
+model::Gpt2Config with_documents() {
   return {.layers = 3,
           .hidden = 12,
           .heads = 3,
@@ -49,7 +49,7 @@ model::ModelConfig with_documents() {
 
 TEST(Recompute, ChangesNoBitOfTheGradient) {
   constexpr int kBatch = 2;
-  const model::ModelConfig config = with_documents();
+  const model::Gpt2Config config = with_documents();
   std::vector<std::int32_t> ids, labels;
   for (int t = 0; t < config.sequence * kBatch; ++t) {
     ids.push_back((5 * t + 4) % 11);
@@ -58,7 +58,7 @@ TEST(Recompute, ChangesNoBitOfTheGradient) {
   const model::MicroBatch batch{.ids = ids, .labels = labels, .first_sample = 7};
   for (const DType dtype : {DType::f32, DType::bf16, DType::f16}) {
     const auto gradients = [&](const Recompute& recompute) {
-      SerialGpt gpt(config, kBatch, dtype, /*most_loss_tokens=*/1000, recompute);
+      SerialGpt gpt(config, kBatch, dtype, /*max_loss_tokens=*/1000, recompute);
       std::mt19937_64 random(3);
       std::normal_distribution<float> normal(0.0f, 0.3f);
       std::vector<float> weights(gpt.parameters().placement().size);
@@ -86,14 +86,14 @@ TEST(Recompute, RefusesToPutWeightGradientsOff) {
   EXPECT_THROW(gpt.stage().backward_input(0, gpt.stage().gradient(0)), InternalError);
 }
 
-model::LayerSizes six_layers(int tensor_ranks) {
-  return {.config = {.layers = 6,
-                     .hidden = 128,
-                     .heads = 2,
-                     .ffn = 512,
-                     .sequence = 64,
-                     .positions = 64,
-                     .vocab = 100},
+model::StageConfig six_layers(int tensor_ranks) {
+  return {.spec = model::gpt2_spec({.layers = 6,
+                                    .hidden = 128,
+                                    .heads = 2,
+                                    .ffn = 512,
+                                    .sequence = 64,
+                                    .positions = 64,
+                                    .vocab = 100}),
           .micro_batch = 2,
           .tensor_ranks = tensor_ranks,
           .dtype = DType::bf16};
@@ -101,17 +101,17 @@ model::LayerSizes six_layers(int tensor_ranks) {
 
 // The activations of one slot are streams and layers; what all slots share comes once.
 TEST(Recompute, ActivationsAreInputsAndOneSetToWorkOn) {
-  model::LayerSizes sizes = six_layers(/*tensor_ranks=*/1);
+  model::StageConfig config = six_layers(/*tensor_ranks=*/1);
   // The second of three stages, which has neither an embedding nor a head.
   const grid::Layout layout{.pipeline = 3, .partition = {0, 6, 0}};
   const auto activations = [&](const Recompute& recompute, int slots) {
-    sizes.recompute = recompute;
-    return model::GptStage::plan(sizes, layout, /*stage=*/1, slots).activations;
+    config.recompute = recompute;
+    return model::PipelineStage::plan(config, layout, /*stage=*/1, slots).activations;
   };
   model::Arena count;
-  model::LayerActivations::take(count, sizes);
+  model::TransformerBlock(config.spec, 0).take(count, config.sizes());
   const std::size_t layer = count.bytes();
-  const std::size_t stream = sizes.tokens() * 128 * size_of(DType::bf16);
+  const std::size_t stream = config.sizes().tokens() * 128 * size_of(DType::bf16);
   for (const std::size_t slots : {1, 4}) {
     const int n = static_cast<int>(slots);
     EXPECT_EQ(activations({}, n), slots * (7 * stream + 6 * layer));
@@ -125,16 +125,16 @@ TEST(Recompute, ActivationsAreInputsAndOneSetToWorkOn) {
 
 // Kept inputs that go elsewhere leave streams at hand that slots share, and each slot's output.
 TEST(Recompute, InputsGoToTensorRanksAndToTheHost) {
-  model::LayerSizes sizes = six_layers(/*tensor_ranks=*/2);
+  model::StageConfig config = six_layers(/*tensor_ranks=*/2);
   const grid::Layout layout{.tensor = 2, .pipeline = 3, .partition = {0, 6, 0}};
   const auto plan = [&](const Recompute& recompute, int slots) {
-    sizes.recompute = recompute;
-    return model::GptStage::plan(sizes, layout, /*stage=*/1, slots);
+    config.recompute = recompute;
+    return model::PipelineStage::plan(config, layout, /*stage=*/1, slots);
   };
   model::Arena count;
-  model::LayerActivations::take(count, sizes);
+  model::TransformerBlock(config.spec, 0).take(count, config.sizes());
   const std::size_t layer = count.bytes();
-  const std::size_t stream = sizes.tokens() * 128 * size_of(DType::bf16);
+  const std::size_t stream = config.sizes().tokens() * 128 * size_of(DType::bf16);
   for (const std::size_t slots : {1, 4}) {
     const int n = static_cast<int>(slots);
     const std::size_t at_hand = (1 + std::min(slots, 2ul)) * stream;
@@ -158,10 +158,12 @@ TEST(Recompute, InputsGoToTensorRanksAndToTheHost) {
 
 // recompute.contiguous: side by side in one block, the chunk's inputs of all slots first.
 TEST(Recompute, KeptInputsLieSideBySide) {
-  model::LayerSizes sizes{.config = with_documents(), .micro_batch = 2, .tensor_ranks = 3};
+  const model::LayerSizes sizes =
+      model::StageConfig{.spec = gpt2_spec(with_documents()), .micro_batch = 2, .tensor_ranks = 3}
+          .sizes();
   const auto places = [&](const Recompute& recompute, model::Arena& arena, model::Arena& host) {
-    sizes.recompute = recompute;
-    const auto inputs = model::KeptInputs::take(arena, host, sizes, /*segments=*/3, /*slots=*/4);
+    const auto inputs = model::SegmentInputs::take(arena, host, sizes, recompute, /*segments=*/3,
+                                                   /*slots=*/4);
     EXPECT_EQ(inputs.segments(), 3);
     std::vector<const std::byte*> found;
     for (int slot = 0; slot < 4; ++slot)

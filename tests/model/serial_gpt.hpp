@@ -5,29 +5,32 @@
 #include <memory>
 
 #include "comm/serial_communicator.hpp"
-#include "model/gpt_stage.hpp"
+#include "model/families/gpt2.hpp"
+#include "model/layers/declare.hpp"
+#include "model/stage/pipeline_stage.hpp"
 
 namespace trireme::test {
 
 /// The model with room for one micro-batch; weights are zero until set or initialised.
 class SerialGpt {
  public:
-  SerialGpt(const model::ModelConfig& config, std::int64_t micro_batch, DType dtype,
-            std::int64_t most_loss_tokens = 1000, const model::Recompute& recompute = {})
-      : layout_{.partition = {static_cast<int>(config.layers)}},
-        parameters_(*backend_, model::gpt_parameters(config), layout_, {}, dtype,
+  SerialGpt(const model::Gpt2Config& config, std::int64_t micro_batch, DType dtype,
+            std::int64_t max_loss_tokens = 1000, const model::Recompute& recompute = {})
+      : SerialGpt(model::gpt2_spec(config), micro_batch, dtype, max_loss_tokens, recompute) {}
+  SerialGpt(const model::ModelSpec& spec, std::int64_t micro_batch, DType dtype,
+            std::int64_t max_loss_tokens = 1000, const model::Recompute& recompute = {})
+      : layout_{.partition = {static_cast<int>(spec.layers())}},
+        parameters_(*backend_, model::declare_parameters(spec), layout_, {}, dtype,
                     {.gradients = true}),
-        stage_({{.config = config,
-                 .micro_batch = micro_batch,
-                 .dtype = dtype,
-                 .most_loss_tokens = most_loss_tokens,
-                 .recompute = recompute},
-                *backend_,
-                alone_},
-               parameters_, layout_, /*stage=*/0, /*slots=*/1) {}
+        stage_({.spec = spec,
+                .micro_batch = micro_batch,
+                .dtype = dtype,
+                .max_loss_tokens = max_loss_tokens,
+                .recompute = recompute},
+               *backend_, alone_, parameters_, layout_, /*stage=*/0, /*slots=*/1) {}
 
   model::ParameterStore& parameters() { return parameters_; }
-  model::GptStage& stage() { return stage_; }
+  model::PipelineStage& stage() { return stage_; }
 
   /// Runs the batch forward, with dropout. Returns the mean loss over the labels that count.
   double forward(const model::MicroBatch& batch) {
@@ -60,7 +63,7 @@ class SerialGpt {
   comm::SerialCommunicator alone_;
   grid::Layout layout_;
   model::ParameterStore parameters_;
-  model::GptStage stage_;
+  model::PipelineStage stage_;
 };
 
 }  // namespace trireme::test

@@ -9,13 +9,15 @@
 
 #include "../model/gather.hpp"
 #include "comm/serial_communicator.hpp"
+#include "model/families/gpt2.hpp"
+#include "model/layers/declare.hpp"
 
 namespace trireme::test {
 namespace {
 
 using optim::OptimizerType;
 
-const model::ModelConfig kModel{
+const model::Gpt2Config kModel{
     .layers = 2, .hidden = 8, .heads = 2, .ffn = 12, .sequence = 4, .positions = 4, .vocab = 13};
 
 /// Algorithm 2 of Loshchilov and Hutter with clipping by global norm, in double.
@@ -59,8 +61,8 @@ struct Reference {
 /// A model's weights and optimizer on this rank alone.
 struct Fixture {
   Fixture(const optim::OptimizerConfig& config, DType dtype)
-      : parameters(*backend, model::gpt_parameters(kModel), {1, 1, 1, {2}}, {}, dtype,
-                   {.gradients = true}),
+      : parameters(*backend, model::declare_parameters(model::gpt2_spec(kModel)), {1, 1, 1, {2}},
+                   {}, dtype, {.gradients = true}),
         optimizer(*backend, parameters, {alone, alone, nullptr}, config) {
     if (dtype == wide(dtype)) parameters.initialize(1);
   }

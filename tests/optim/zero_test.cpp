@@ -24,7 +24,7 @@ StoreOptions stage_of_zero(int zero, int buffers, bool narrow_gradients = false)
 struct Case {
   grid::Layout layout;
   ScheduleKind schedule = ScheduleKind::one_f_one_b;
-  bool cut_sequence = false;
+  bool sequence_parallel = false;
   model::Recompute recompute = {};
   DType dtype = DType::f32;
   bool narrow_gradients = false;
@@ -45,7 +45,7 @@ RankedGpt make(const Case& run, int zero, int buffers) {
                     .bucket = run.bucket,
                     .overlap_gradients = overlap,
                     .overlap_parameters = overlap},
-                   small_gpt(), run.dtype, run.cut_sequence, run.recompute,
+                   small_gpt(), run.dtype, run.sequence_parallel, run.recompute,
                    stage_of_zero(zero, buffers, run.narrow_gradients));
 }
 
@@ -83,7 +83,7 @@ std::vector<Case> cases() {
       all.push_back({.layout = layout, .schedule = ScheduleKind::zero_bubble});
     if (layout.tensor > 1) {
       all.push_back(all.back());
-      all.back().cut_sequence = true;
+      all.back().sequence_parallel = true;
     }
   }
   return all;
@@ -91,7 +91,7 @@ std::vector<Case> cases() {
 
 std::string describe(const Case& run) {
   return fmt::format("{}, schedule {}, sequence {}", to_string(run.layout),
-                     static_cast<int>(run.schedule), run.cut_sequence ? "cut" : "whole");
+                     static_cast<int>(run.schedule), run.sequence_parallel ? "cut" : "whole");
 }
 
 // A data rank's micro-batches are summed one by one under ZeRO 2 and 3: another order.
@@ -159,10 +159,10 @@ TEST(Zero, NarrowGradientsGiveAlmostTheCurveOfWideOnes) {
       for (const int zero : {0, 1, 2}) expect_close(train(run, zero), wide, 3e-2);
       expect_same(train(run, 3), train(run, 2));
       const RankedGpt gpt = make(run, 1, 2);
-      const model::FlatMemory& gradients = gpt.parameters().gradient_memory();
+      const model::ParameterBuffer& gradients = gpt.parameters().gradient_buffer();
       for (const model::LocalParameter& local : gpt.parameters().placement().parameters) {
-        const bool of_layer =
-            local.parameter->home == model::Home::layer && local.parameter->shape.rank() == 2;
+        const bool of_layer = local.parameter->stage == model::StagePlacement::layer &&
+                              local.parameter->shape.rank() == 2;
         EXPECT_EQ(slice(gradients, local).dtype, of_layer ? dtype : DType::f32);
       }
     }
@@ -175,15 +175,16 @@ TEST(Zero, KeepsPartsOfMatricesAlone) {
     const RankedGpt gpt = make(run, 3, 2);
     const model::ParameterStore& store = gpt.parameters();
     const model::Placement& placement = store.placement();
-    for (const model::FlatMemory* memory : {&store.weight_memory(), &store.gradient_memory()}) {
-      EXPECT_EQ(memory->is_cut(), !placement.layers.empty());
+    for (const model::ParameterBuffer* memory :
+         {&store.weight_buffer(), &store.gradient_buffer()}) {
+      EXPECT_EQ(memory->is_sharded(), !placement.layers.empty());
       EXPECT_EQ(memory->buffers(), std::min<int>(2, std::ssize(placement.layers)));
     }
     if (placement.layers.empty()) continue;
     EXPECT_THROW(store.weights(), InternalError);
     // Two layers use one buffer, and none that of its neighbour.
     const auto at = [&](std::size_t layer) {
-      return store.weight_memory().at(placement.layers[layer]).data;
+      return store.weight_buffer().at(placement.layers[layer]).data;
     };
     for (std::size_t layer = 1; layer < placement.layers.size(); ++layer) {
       EXPECT_NE(at(layer), at(layer - 1));

@@ -77,7 +77,8 @@ TEST(Vocabulary, MustSayWhereDocumentsEndWhenAKeyAsks) {
     }
     auto with_tokenizer = words;
     with_tokenizer.insert(with_tokenizer.end(), {"data.tokenizer.type=bytes", "model.vocab="});
-    EXPECT_EQ(model_config(gpt2_deck(with_tokenizer), {.size = 257, .eod = 256}).eod, 256);
+    EXPECT_EQ(model::make_spec(gpt2_deck(with_tokenizer), {.size = 257, .eod = 256}).documents.eod,
+              256);
   }
 }
 
@@ -124,7 +125,7 @@ TEST(Setup, PipelineShape) {
 TEST(Setup, Recompute) {
   using What = model::Recompute::What;
   const auto found = [](const std::vector<std::string>& words, std::int64_t ranks = 1) {
-    return layer_sizes(gpt2_deck(words, ranks), {.size = 50257}).recompute;
+    return stage_config(gpt2_deck(words, ranks), {.size = 50257, .eod = {}}).recompute;
   };
   EXPECT_EQ(found({}).what, What::nothing);
   EXPECT_EQ(found({"recompute.granularity=selective"}).what, What::norms);
@@ -147,23 +148,31 @@ TEST(Setup, MicroBatches) {
 }
 
 TEST(Setup, ModelAndOptimizer) {
-  const auto model =
-      model_config(gpt2_deck({"model.positions=2048", "model.dropout.attention=0.25", "run.seed=7",
-                              "model.embedding_layernorm=true", "model.layernorm_eps=1e-6"}),
-                   {.size = 50304, .eod = 256});
+  const auto model = model::make_spec(
+      gpt2_deck({"model.positions=2048", "model.dropout.attention=0.25", "run.seed=7",
+                 "model.embedding_layernorm=true", "model.layernorm_eps=1e-6"}),
+      {.size = 50304, .eod = 256});
+  const model::BlockSpec& block = model.blocks.front();
   EXPECT_EQ(model.vocab, 50304);
-  EXPECT_EQ(model.ffn, 4 * 768);
-  EXPECT_EQ(model.positions, 2048);
-  EXPECT_EQ(model.attention_dropout, 0.25);
-  EXPECT_EQ(model.hidden_dropout, 0.1);
+  EXPECT_EQ(model.layers(), 12);
+  EXPECT_EQ(block.mlp.width, 4 * 768);
+  EXPECT_EQ(block.attention.heads, 12);
+  EXPECT_EQ(block.attention.head_dim, 64);
+  EXPECT_EQ(model.embedding.positions, 2048);
+  EXPECT_EQ(block.attention.dropout, 0.25);
+  EXPECT_EQ(block.dropout, 0.1);
+  EXPECT_EQ(model.embedding.dropout, 0.1);
   EXPECT_EQ(model.seed, 7u);
-  EXPECT_FALSE(model.reset_positions || model.reset_attention);
+  EXPECT_FALSE(model.documents.reset_positions || model.documents.reset_attention);
   const auto reset =
-      model_config(gpt2_deck({"data.reset_positions=true", "data.reset_attention=true"}),
-                   {.size = 257, .eod = 256});
+      model::make_spec(gpt2_deck({"data.reset_positions=true", "data.reset_attention=true"}),
+                       {.size = 257, .eod = 256})
+          .documents;
   EXPECT_TRUE(reset.reset_positions && reset.reset_attention);
-  EXPECT_EQ(model.layernorm_eps, 1e-6);
-  EXPECT_TRUE(model.embedding_layernorm);
+  EXPECT_EQ(block.norm.eps, 1e-6);
+  EXPECT_EQ(model.head.norm.eps, 1e-6);
+  EXPECT_TRUE(model.embedding.norm.has_value());
+  EXPECT_TRUE(model.head.tied);
   const auto optimizer = optimizer_config(gpt2_deck(
       {"optimizer.beta2=0.95", "optimizer.clip=0.5", "parallel.zero=0", "parallel.bucket=1000"}));
   EXPECT_EQ(optimizer.beta1, 0.9);

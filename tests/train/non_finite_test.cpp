@@ -9,6 +9,8 @@
 
 #include "comm/mpi/groups.hpp"
 #include "core/identity.hpp"
+#include "model/families/gpt2.hpp"
+#include "model/layers/declare.hpp"
 
 namespace trireme::train {
 namespace {
@@ -38,13 +40,13 @@ class NonFinite : public testing::TestWithParam<bool> {  // whether optimizer st
                         {.data = comm::MpiCommunicator::world()->size(), .partition = {2}});
   const std::unique_ptr<device::Backend> backend_ = device::make_host_backend(1);
   model::ParameterStore parameters_{*backend_,
-                                    model::gpt_parameters({.layers = 2,
-                                                           .hidden = 8,
-                                                           .heads = 2,
-                                                           .ffn = 16,
-                                                           .sequence = 4,
-                                                           .positions = 4,
-                                                           .vocab = 7}),
+                                    model::declare_parameters(model::gpt2_spec({.layers = 2,
+                                                                                .hidden = 8,
+                                                                                .heads = 2,
+                                                                                .ffn = 16,
+                                                                                .sequence = 4,
+                                                                                .positions = 4,
+                                                                                .vocab = 7})),
                                     groups_.layout,
                                     groups_.place,
                                     DType::f32,

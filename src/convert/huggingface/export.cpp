@@ -85,7 +85,8 @@ std::string export_model(const fs::path& from, const fs::path& to) {
   if (!words) throw DataError("'{}' has no tensor 'model/embedding/word'", file.string());
   const deck::Deck deck =
       deck::parse(reader.header().deck, file.string() + ":deck", {}, {.need_data = false});
-  const model::ModelConfig config = plan::model_config(deck, {.size = words->shape[0], .eod = {}});
+  const model::Gpt2Config config =
+      model::gpt2_config(deck, {.size = words->shape[0], .eod = std::nullopt});
   const std::vector<Counterpart> parts = counterparts(config);
 
   make_folder(to);

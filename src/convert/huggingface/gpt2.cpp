@@ -6,36 +6,10 @@
 
 #include "core/error.hpp"
 #include "core/files.hpp"
+#include "model/layers/declare.hpp"
 
 namespace trireme::convert::huggingface {
 namespace {
-
-/// Our name of a part and theirs: within a layer, or of the whole model.
-struct Part {
-  const char* ours;
-  const char* theirs;
-};
-constexpr Part kLayerParts[] = {
-    {"norm1", "ln_1"}, {"attention/qkv", "attn.c_attn"}, {"attention/projection", "attn.c_proj"},
-    {"norm2", "ln_2"}, {"mlp/up", "mlp.c_fc"},           {"mlp/down", "mlp.c_proj"}};
-constexpr Part kModelParts[] = {{"embedding/word", "wte.weight"},
-                                {"embedding/position", "wpe.weight"},
-                                {"final_norm/weight", "ln_f.weight"},
-                                {"final_norm/bias", "ln_f.bias"}};
-
-/// Their name for our parameter `name`; "" where there is none.
-std::string their_name(const model::Parameter& parameter) {
-  const std::string& name = parameter.name;
-  for (const Part& part : kModelParts)
-    if (name == part.ours) return part.theirs;
-  const std::string layer = fmt::format("layers/{}/", parameter.layer);
-  if (!name.starts_with(layer)) return "";
-  for (const Part& part : kLayerParts)
-    for (const char* kind : {"weight", "bias"})
-      if (name == fmt::format("{}{}/{}", layer, part.ours, kind))
-        return fmt::format("h.{}.{}.{}", parameter.layer, part.theirs, kind);
-  return "";
-}
 
 /// Reads the keys of a config.json; what is wrong names the file and the key.
 class ConfigReader {
@@ -87,14 +61,15 @@ std::vector<std::int64_t> Counterpart::shape() const {
   return extents;
 }
 
-std::vector<Counterpart> counterparts(const model::ModelConfig& config) {
+std::vector<Counterpart> counterparts(const model::Gpt2Config& config) {
   std::vector<Counterpart> found;
-  for (const model::Parameter& parameter : model::gpt_parameters(config)) {
-    const std::string name = their_name(parameter);
+  for (const model::Parameter& parameter : model::declare_parameters(model::gpt2_spec(config))) {
+    const std::string name = model::gpt2_hugging_face_name(parameter);
     if (name.empty())
       throw DataError("GPT-2 has no counterpart of '{}': this model has no form there",
                       parameter.name);
-    const bool transposed = parameter.home == model::Home::layer && parameter.shape.rank() == 2;
+    const bool transposed =
+        parameter.stage == model::StagePlacement::layer && parameter.shape.rank() == 2;
     found.push_back({parameter, name, transposed});
   }
   return found;
@@ -119,7 +94,7 @@ std::vector<float> transpose(const std::vector<float>& values, std::int64_t rows
   return result;
 }
 
-std::string write_config(const model::ModelConfig& config, std::optional<std::int64_t> eod) {
+std::string write_config(const model::Gpt2Config& config, std::optional<std::int64_t> eod) {
   nlohmann::ordered_json json = {{"architectures", {"GPT2LMHeadModel"}},
                                  {"model_type", "gpt2"},
                                  {"activation_function", "gelu_new"},
@@ -143,7 +118,7 @@ std::string write_config(const model::ModelConfig& config, std::optional<std::in
   return json.dump(2) + "\n";
 }
 
-model::ModelConfig read_config(const std::filesystem::path& path) {
+model::Gpt2Config read_config(const std::filesystem::path& path) {
   const ConfigReader reader(path);
   reader.require("model_type", {"gpt2"}, "only GPT-2 is read");
   reader.require("activation_function", {"gelu_new", "gelu_pytorch_tanh"},
@@ -152,9 +127,9 @@ model::ModelConfig read_config(const std::filesystem::path& path) {
   reader.require("scale_attn_weights", {true}, "Trireme divides by the root of a head's width");
   reader.require("scale_attn_by_inverse_layer_idx", {false}, "Trireme does not scale by layer");
   reader.require("add_cross_attention", {false}, "Trireme has no cross attention");
-  model::ModelConfig config{.layers = reader.size("n_layer"),
-                            .hidden = reader.size("n_embd"),
-                            .heads = reader.size("n_head")};
+  model::Gpt2Config config{.layers = reader.size("n_layer"),
+                           .hidden = reader.size("n_embd"),
+                           .heads = reader.size("n_head")};
   config.ffn = reader.size("n_inner", 4 * config.hidden);
   config.positions = reader.size("n_positions");
   config.sequence = config.positions;

@@ -10,8 +10,7 @@
 #include <string>
 #include <vector>
 
-#include "model/config.hpp"
-#include "model/parameter_table.hpp"
+#include "model/families/gpt2.hpp"
 
 namespace trireme::convert::huggingface {
 
@@ -29,7 +28,7 @@ inline constexpr const char* kPrefix = "transformer.";
 
 /// The counterparts of all parameters of `config`, in checkpoint order. Throws DataError for a
 /// model that GPT-2 has no counterpart of: one with a layer norm on its embedding.
-std::vector<Counterpart> counterparts(const model::ModelConfig& config);
+std::vector<Counterpart> counterparts(const model::Gpt2Config& config);
 
 /// Whether `name`, without prefix, is a tensor that GPT-2's old files have beside the weights: the
 /// causal mask.
@@ -40,10 +39,10 @@ std::vector<float> transpose(const std::vector<float>& values, std::int64_t rows
                              std::int64_t columns);
 
 /// config.json of `config`; `eod` is the token that begins and ends documents, where there is one.
-std::string write_config(const model::ModelConfig& config, std::optional<std::int64_t> eod);
+std::string write_config(const model::Gpt2Config& config, std::optional<std::int64_t> eod);
 
 /// The model of the config.json at `path`. Throws DataError that names the file and the key for a
 /// model that is not GPT-2, or computes otherwise than Trireme does; IoError.
-model::ModelConfig read_config(const std::filesystem::path& path);
+model::Gpt2Config read_config(const std::filesystem::path& path);
 
 }  // namespace trireme::convert::huggingface

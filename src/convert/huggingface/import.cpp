@@ -44,7 +44,7 @@ Source find_source(const fs::path& from) {
 }
 
 /// A deck that has the model and is otherwise as short as can be.
-deck::Deck plain_deck(const model::ModelConfig& config, const Source& source,
+deck::Deck plain_deck(const model::Gpt2Config& config, const Source& source,
                       const std::vector<std::string>& overrides) {
   std::string text = fmt::format(
       "model:\n  layers: {}\n  hidden: {}\n  heads: {}\n  ffn: {}\n  sequence: {}\n"
@@ -68,7 +68,7 @@ deck::Deck plain_deck(const model::ModelConfig& config, const Source& source,
 }
 
 /// Throws DataError unless `deck` describes the model of `config`.
-void check_model(const deck::Deck& deck, const model::ModelConfig& config, const fs::path& file) {
+void check_model(const deck::Deck& deck, const model::Gpt2Config& config, const fs::path& file) {
   const auto check = [&](const char* key, auto of_deck, auto of_config) {
     if (of_deck != of_config)
       throw DataError("the deck says {} = {}, but '{}' is of a model with {}", key, of_deck,
@@ -149,7 +149,7 @@ std::string import_model(const fs::path& from, const fs::path& to, const ImportO
     throw IoError("'{}' is there already: remove it, or name another file", to.string());
   const Source source = find_source(from);
   const fs::path config_file = source.folder / "config.json";
-  const model::ModelConfig config = read_config(config_file);
+  const model::Gpt2Config config = read_config(config_file);
   const deck::Deck deck = options.deck.empty()
                               ? plain_deck(config, source, options.overrides)
                               : deck::load(options.deck, options.overrides, {.need_data = false});

@@ -12,11 +12,11 @@ std::vector<Range> sequence_parallel_ranges(const model::Placement& placement) {
   bool follows = false;
   for (const model::LocalParameter& local : placement.parameters) {
     const Range range{local.offset, local.offset + local.shape.size()};
-    if (local.parameter->of_stream && follows)
+    if (local.parameter->sequence_parallel && follows)
       ranges.back().end = range.end;
-    else if (local.parameter->of_stream)
+    else if (local.parameter->sequence_parallel)
       ranges.push_back(range);
-    follows = local.parameter->of_stream;
+    follows = local.parameter->sequence_parallel;
   }
   return ranges;
 }
@@ -26,10 +26,10 @@ std::vector<Range> sequence_parallel_ranges(const model::Placement& placement) {
 GradientReducer::GradientReducer(device::Backend& backend, model::ParameterStore& parameters,
                                  const OptimizerGroups& groups, const Shards& shards, bool overlap)
     : parameters_(parameters), groups_(groups), shards_(shards), overlap_(overlap) {
-  const auto& gradients = parameters.gradient_memory();
-  if (gradients.is_cut())
+  const auto& gradients = parameters.gradient_buffer();
+  if (gradients.is_sharded())
     scatter_.emplace(backend, parameters.placement(), gradients, groups.data, shards, overlap);
-  if (groups.stream) sequence_ranges_ = sequence_parallel_ranges(parameters.placement());
+  if (groups.sequence_parallel) sequence_ranges_ = sequence_parallel_ranges(parameters.placement());
   unreduced_ = buckets_to_reduce();
 }
 
@@ -64,7 +64,7 @@ void GradientReducer::sum_tied_embedding() {
   if (!groups_.embedding) return;
   for (const model::LocalParameter& local : parameters_.placement().parameters) {
     if (!local.parameter->tied) continue;
-    const Tensor gradient = slice(parameters_.gradient_memory(), local);
+    const Tensor gradient = slice(parameters_.gradient_buffer(), local);
     groups_.embedding->all_reduce(gradient.data, gradient.size(), gradient.dtype,
                                   comm::Reduce::sum);
   }
@@ -78,7 +78,7 @@ void GradientReducer::start(std::int64_t begin) {
     if (bucket.begin < begin) return;
     sum_sequence_parallel(bucket);
     if (groups_.data.size() == 1) continue;
-    const Tensor gradient = parameters_.gradient_memory().at(bucket);
+    const Tensor gradient = parameters_.gradient_buffer().at(bucket);
     requests_.push_back(shards_.count() > 1
                             ? groups_.data.start_reduce_scatter(
                                   gradient.data, bucket.size() / shards_.count(), gradient.dtype)
@@ -91,8 +91,9 @@ void GradientReducer::sum_sequence_parallel(const Range& bucket) {
   for (const Range& range : sequence_ranges_) {
     const Range common{std::max(range.begin, bucket.begin), std::min(range.end, bucket.end)};
     if (common.size() <= 0) continue;
-    const Tensor gradient = parameters_.gradient_memory().at(common);
-    groups_.stream->all_reduce(gradient.data, gradient.size(), gradient.dtype, comm::Reduce::sum);
+    const Tensor gradient = parameters_.gradient_buffer().at(common);
+    groups_.sequence_parallel->all_reduce(gradient.data, gradient.size(), gradient.dtype,
+                                          comm::Reduce::sum);
   }
 }
 

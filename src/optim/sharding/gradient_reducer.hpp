@@ -6,7 +6,7 @@
 #include <vector>
 
 #include "comm/communicator.hpp"
-#include "model/parameter_store.hpp"
+#include "model/parameters/store.hpp"
 #include "optim/sharding/layer_gradient_scatter.hpp"
 #include "optim/sharding/shards.hpp"
 
@@ -20,7 +20,7 @@ struct OptimizerGroups {
   /// rank 0 is the first.
   comm::Communicator* embedding;
   /// The tensor ranks under sequence parallelism, else null.
-  comm::Communicator* stream = nullptr;
+  comm::Communicator* sequence_parallel = nullptr;
 };
 
 /// Sums gradients bucket by bucket over the data ranks: by all-reduce, or with several shards by
@@ -39,7 +39,7 @@ class GradientReducer {
   /// After it. `complete`: no other pass of this step adds to them. Collective as finish().
   void gradient_ready(const Range& matrices, bool complete);
   /// Reduces the rest and waits for all. With several shards only the owned one of each bucket is
-  /// valid afterwards. Collective over the data, embedding and stream groups.
+  /// valid afterwards. Collective over the data, embedding and sequence-parallel groups.
   void finish();
 
  private:
@@ -56,8 +56,9 @@ class GradientReducer {
   const Shards& shards_;
   bool overlap_;
   std::optional<LayerGradientScatter> scatter_;  ///< ZeRO-2
-  std::vector<Range> sequence_ranges_;  ///< of the flat buffers, ascending: Parameter::of_stream
-  std::size_t unreduced_ = 0;           ///< buckets, the first ones, that are not being reduced
+  std::vector<Range>
+      sequence_ranges_;        ///< of the flat buffers, ascending: Parameter::sequence_parallel
+  std::size_t unreduced_ = 0;  ///< buckets, the first ones, that are not being reduced
   std::vector<std::unique_ptr<comm::Request>> requests_;
 };
 

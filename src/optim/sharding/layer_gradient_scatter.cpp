@@ -6,7 +6,7 @@ namespace trireme::optim {
 
 LayerGradientScatter::LayerGradientScatter(device::Backend& backend,
                                            const model::Placement& placement,
-                                           const model::FlatMemory& gradients,
+                                           const model::ParameterBuffer& gradients,
                                            comm::Communicator& data, const Shards& shards,
                                            bool overlap)
     : backend_(backend),

@@ -6,7 +6,7 @@
 
 #include "comm/communicator.hpp"
 #include "device/backend.hpp"
-#include "model/flat_memory.hpp"
+#include "model/parameters/buffer.hpp"
 #include "optim/sharding/shards.hpp"
 
 namespace trireme::optim {
@@ -20,7 +20,7 @@ class LayerGradientScatter {
  public:
   /// All must outlive this. With `overlap`, sums run beside the passes that come next.
   LayerGradientScatter(device::Backend& backend, const model::Placement& placement,
-                       const model::FlatMemory& gradients, comm::Communicator& data,
+                       const model::ParameterBuffer& gradients, comm::Communicator& data,
                        const Shards& shards, bool overlap);
 
   /// Before a pass adds to the gradients of `matrices`, those of one layer.
@@ -47,7 +47,7 @@ class LayerGradientScatter {
 
   device::Backend& backend_;
   const model::Placement& placement_;
-  const model::FlatMemory& gradients_;
+  const model::ParameterBuffer& gradients_;
   comm::Communicator& data_;
   const Shards& shards_;
   bool overlap_;

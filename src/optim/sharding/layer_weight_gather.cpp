@@ -3,8 +3,8 @@
 namespace trireme::optim {
 
 LayerWeightGather::LayerWeightGather(device::Backend& backend, const model::Placement& placement,
-                                     const model::FlatMemory& weights, comm::Communicator& data,
-                                     const Shards& shards, bool overlap)
+                                     const model::ParameterBuffer& weights,
+                                     comm::Communicator& data, const Shards& shards, bool overlap)
     : backend_(backend),
       placement_(placement),
       weights_(weights),

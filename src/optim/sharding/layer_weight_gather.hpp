@@ -6,7 +6,7 @@
 
 #include "comm/communicator.hpp"
 #include "device/backend.hpp"
-#include "model/flat_memory.hpp"
+#include "model/parameters/buffer.hpp"
 #include "optim/sharding/shards.hpp"
 
 namespace trireme::optim {
@@ -18,7 +18,7 @@ class LayerWeightGather {
  public:
   /// All must outlive this. With `overlap`, the layer that comes next is gathered beside a pass.
   LayerWeightGather(device::Backend& backend, const model::Placement& placement,
-                    const model::FlatMemory& weights, comm::Communicator& data,
+                    const model::ParameterBuffer& weights, comm::Communicator& data,
                     const Shards& shards, bool overlap);
 
   /// Before a pass reads the weights of `matrices`, those of one layer.
@@ -42,7 +42,7 @@ class LayerWeightGather {
 
   device::Backend& backend_;
   const model::Placement& placement_;
-  const model::FlatMemory& weights_;
+  const model::ParameterBuffer& weights_;
   comm::Communicator& data_;
   const Shards& shards_;
   bool overlap_;

@@ -7,7 +7,7 @@
 #include <span>
 #include <vector>
 
-#include "model/parameter_table.hpp"
+#include "model/parameters/placement.hpp"
 
 namespace trireme::optim {
 

@@ -11,8 +11,8 @@ WeightGatherer::WeightGatherer(device::Backend& backend, model::ParameterStore& 
       shards_(shards),
       overlap_(overlap),
       requests_(shards.buckets().size()) {
-  const auto& weights = parameters.weight_memory();
-  if (weights.is_cut())
+  const auto& weights = parameters.weight_buffer();
+  if (weights.is_sharded())
     layers_.emplace(backend, parameters.placement(), weights, data, shards, overlap);
 }
 
@@ -20,7 +20,7 @@ void WeightGatherer::updated(std::size_t index) {
   if (shards_.count() == 1) return;
   const Range& bucket = shards_.buckets()[index];
   if (layers_ && bucket.begin >= parameters_.placement().common_size) return layers_->forget();
-  const Tensor weights = parameters_.weight_memory().at(bucket);
+  const Tensor weights = parameters_.weight_buffer().at(bucket);
   requests_[index] =
       data_.start_all_gather(weights.data, bucket.size() / shards_.count(), weights.dtype);
 }
@@ -30,7 +30,7 @@ void WeightGatherer::finish_update() {
   if (!embedding_) return;
   for (const model::LocalParameter& local : parameters_.placement().parameters) {
     if (!local.parameter->tied) continue;
-    const Tensor weight = slice(parameters_.weight_memory(), local);
+    const Tensor weight = slice(parameters_.weight_buffer(), local);
     if (!local.shared) wait_for({local.offset, local.offset + weight.size()});
     embedding_->broadcast(weight.data, weight.bytes(), /*root=*/0);
   }

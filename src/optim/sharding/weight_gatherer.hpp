@@ -6,7 +6,7 @@
 #include <vector>
 
 #include "comm/communicator.hpp"
-#include "model/parameter_store.hpp"
+#include "model/parameters/store.hpp"
 #include "optim/sharding/layer_weight_gather.hpp"
 #include "optim/sharding/shards.hpp"
 

@@ -1,0 +1,43 @@
+// The families of models. A family is a file of this folder and a row in registry.cpp; outside this
+// folder nothing branches on the family.
+#pragma once
+
+#include <cstdint>
+#include <optional>
+#include <string>
+
+#include "deck/deck.hpp"
+#include "model/parameters/table.hpp"
+#include "model/spec.hpp"
+
+namespace trireme::model {
+
+/// Size of the vocabulary, and the id that ends a document where one is known.
+struct Vocabulary {
+  std::int64_t size = 0;
+  std::optional<std::int32_t> eod;
+};
+
+/// What a family is.
+struct Family {
+  deck::Family id;
+  /// The model that a deck describes.
+  ModelSpec (*spec)(const deck::Deck& deck, const Vocabulary& vocabulary);
+  /// Floating-point operations per token of one training iteration, forward and backward, without
+  /// recomputation: by which speed is reported.
+  double (*flops_per_token)(const ModelSpec& spec);
+  /// The name of a parameter in Hugging Face's files; "" where they have none.
+  std::string (*hugging_face_name)(const Parameter& parameter);
+};
+
+/// The family that the deck names. Throws DeckError where it is not built.
+const Family& family_of(const deck::Deck& deck);
+
+/// The model that the deck describes, with this vocabulary. Throws DeckError for a family that is
+/// not built and for what its spec asks of layers in vain, see require_implemented().
+ModelSpec make_spec(const deck::Deck& deck, const Vocabulary& vocabulary);
+
+/// Family::flops_per_token of the deck's model with a vocabulary of `vocab`.
+double flops_per_token(const deck::Deck& deck, std::int64_t vocab);
+
+}  // namespace trireme::model

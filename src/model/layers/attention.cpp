@@ -1,0 +1,107 @@
+#include "model/layers/attention.hpp"
+
+namespace trireme::model {
+
+Attention::Attention(const AttentionSpec& spec, const LayerPlace& place)
+    : spec_(spec),
+      layer_(place.layer),
+      qkv_({.name = place.name + "attention/qkv/",
+            .out = {spec.heads * spec.head_dim, spec.kv_heads * spec.head_dim,
+                    spec.kv_heads * spec.head_dim},
+            .in = place.hidden,
+            .init_std = place.init_std,
+            .bias = spec.qkv_bias}),
+      projection_({.name = place.name + "attention/projection/",
+                   .out = {place.hidden},
+                   .in = spec.heads * spec.head_dim,
+                   .init_std = place.output_init_std,
+                   .bias = spec.output_bias}) {}
+
+void Attention::declare(ParameterTableBuilder& table) const {
+  qkv_.declare(table);
+  projection_.declare(table);
+}
+
+void Attention::bind(const ParameterStore& parameters) {
+  qkv_.bind(parameters);
+  projection_.bind(parameters);
+}
+
+Attention::Activations Attention::take(Arena& arena, const LayerSizes& sizes) const {
+  const std::int64_t s = sizes.sequence, b = sizes.micro_batch;
+  Activations a;
+  a.qkv = arena.take(sizes.dtype, {s, b, qkv_.local_out(sizes)});
+  a.lse = arena.take(wide(sizes.dtype), {b, local_heads(sizes), s});
+  a.attn_out = arena.take(sizes.dtype, {s, b, heads_width(sizes)});
+  return a;
+}
+
+void Attention::forward(const LayerContext& context, const PassInfo& pass, const Tensor& x,
+                        const Activations& saved, const Tensor& y) const {
+  qkv_.gather_input(context, x);
+  qkv_.forward(context, x, saved.qkv);
+  context.backend.attention_forward(
+      {.qkv = saved.qkv,
+       .out = saved.attn_out,
+       .lse = saved.lse,
+       .heads = local_heads(context),
+       .first_head = context.tensor.rank() * local_heads(context),
+       .dropout = pass.dropout(spec_.dropout, layer_, DropoutSite::attention),
+       .causal = spec_.causal,
+       .document_start = pass.document_start});
+  projection_.forward(context, saved.attn_out, y);
+}
+
+void Attention::forward_cached(const LayerContext& context, const Tensor& x,
+                               const Activations& saved, const Tensor& keys, const Tensor& values,
+                               std::int64_t past, const Tensor& y) const {
+  TRIREME_CHECK(spec_.causal, "attention that sees later tokens has no cache");
+  qkv_.gather_input(context, x);
+  qkv_.forward(context, x, saved.qkv);
+  context.backend.attention_cached({.qkv = saved.qkv,
+                                    .keys = keys,
+                                    .values = values,
+                                    .out = saved.attn_out,
+                                    .heads = local_heads(context),
+                                    .past = past});
+  projection_.forward(context, saved.attn_out, y);
+}
+
+Tensor Attention::backward(const LayerContext& context, const LayerWorkspace& workspace,
+                           const PassInfo& pass, const Tensor& dy, const Activations& saved,
+                           bool add_bias, const DeferredGradients* deferred) const {
+  const Tensor complete = projection_.weight_gradient(
+      context, saved.attn_out, dy, workspace.hidden, deferred != nullptr,
+      add_bias ? BiasGradient::separate : BiasGradient::elsewhere);
+  const Tensor dout = front(workspace.heads, saved.attn_out.shape);
+  projection_.input_gradient(context, complete, dout);
+  const Tensor dqkv = front(workspace.inner, saved.qkv.shape);
+  context.backend.attention_backward(
+      {.dout = dout,
+       .qkv = saved.qkv,
+       .out = saved.attn_out,
+       .lse = saved.lse,
+       .dqkv = dqkv,
+       .heads = local_heads(context),
+       .first_head = context.tensor.rank() * local_heads(context),
+       .dropout = pass.dropout(spec_.dropout, layer_, DropoutSite::attention),
+       .causal = spec_.causal,
+       .document_start = pass.document_start});
+  qkv_.input_gradient(context, dqkv, workspace.hidden);
+  return dqkv;
+}
+
+void Attention::qkv_gradient(const LayerContext& context, const Tensor& x, const Tensor& dqkv,
+                             const DeferredGradients* deferred) const {
+  qkv_.weight_gradient(context, x, dqkv, deferred ? &deferred->first : nullptr,
+                       /*add_bias=*/true);
+}
+
+void Attention::backward_weights(const LayerContext& context, const LayerWorkspace& workspace,
+                                 const Tensor& x, const Activations& saved,
+                                 const DeferredGradients& deferred) const {
+  projection_.deferred_weight_gradient(context, saved.attn_out, deferred.second, workspace.hidden);
+  qkv_.deferred_weight_gradient(context, x, deferred.first);
+}
+
+}  // namespace trireme::model

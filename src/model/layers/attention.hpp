@@ -1,0 +1,80 @@
+// Self-attention over the heads of this tensor rank.
+#pragma once
+
+#include "model/arena.hpp"
+#include "model/layers/linear.hpp"
+#include "model/spec.hpp"
+
+namespace trireme::model {
+
+/// Where the gradients of the outputs of a sublayer's two linears are kept until
+/// backward_weights(): they take no memory of their own, see TransformerBlock.
+struct DeferredGradients {
+  Tensor first;   ///< of the column-parallel linear: like its output
+  Tensor second;  ///< of the row-parallel linear: [S, b, h]
+};
+
+/// q, k, v by a column-parallel linear, attention, a row-parallel output projection. Letters beyond
+/// context.hpp's: q = heads head_dim.
+class Attention {
+ public:
+  /// What a forward pass keeps for the backward pass. All sequence-major.
+  struct Activations {
+    Tensor qkv;       ///< [s, b, 3 q / t]
+    Tensor lse;       ///< [b, heads / t, s]
+    Tensor attn_out;  ///< [s, b, q / t], the heads' outputs
+  };
+
+  Attention(const AttentionSpec& spec, const LayerPlace& place);
+
+  void declare(ParameterTableBuilder& table) const;
+  void bind(const ParameterStore& parameters);
+  Activations take(Arena& arena, const LayerSizes& sizes) const;
+  std::int64_t local_heads(const LayerSizes& sizes) const {
+    return spec_.heads / sizes.tensor_ranks;
+  }
+  std::int64_t head_dim() const { return spec_.head_dim; }
+  /// Elements of LayerWorkspace::inner and heads for each token.
+  std::int64_t inner_width(const LayerSizes& sizes) const { return qkv_.local_out(sizes); }
+  std::int64_t heads_width(const LayerSizes& sizes) const {
+    return local_heads(sizes) * spec_.head_dim;
+  }
+  /// Whether the pass drops attention probabilities.
+  bool drops(const PassInfo& pass) const { return pass.training && spec_.dropout > 0.0; }
+  /// The output projection, whose bias the residual sum adds.
+  const RowParallelLinear& projection() const { return projection_; }
+
+  /// Leaves the output in sp_shard(y), y [s, b, h], from x [T, h], of which each rank has written
+  /// sp_shard(). Collective over the tensor group.
+  void forward(const LayerContext& context, const PassInfo& pass, const Tensor& x,
+               const Activations& saved, const Tensor& y) const;
+  /// forward() of t new positions over `past` cached ones, without dropout; keys, values [b, heads,
+  /// capacity, head_dim]. `saved` is scratch here.
+  void forward_cached(const LayerContext& context, const Tensor& x, const Activations& saved,
+                      const Tensor& keys, const Tensor& values, std::int64_t past,
+                      const Tensor& y) const;
+
+  /// Writes the gradient of x, whose sum over the tensor ranks is still to come, to
+  /// workspace.hidden from dy [S, b, h], that of the output, which may lie there. Adds the
+  /// projection's gradients, without that of W where `deferred`, the projection's bias where
+  /// `add_bias`. Returns the gradient of qkv, in workspace.inner. Collective.
+  Tensor backward(const LayerContext& context, const LayerWorkspace& workspace,
+                  const PassInfo& pass, const Tensor& dy, const Activations& saved, bool add_bias,
+                  const DeferredGradients* deferred) const;
+  /// Adds the gradients of the qkv linear from the complete x [T, h] and what backward() returned;
+  /// with `deferred` that of W is left to backward_weights().
+  void qkv_gradient(const LayerContext& context, const Tensor& x, const Tensor& dqkv,
+                    const DeferredGradients* deferred) const;
+  /// Adds the gradients of the weight matrices that were left. Collective.
+  void backward_weights(const LayerContext& context, const LayerWorkspace& workspace,
+                        const Tensor& x, const Activations& saved,
+                        const DeferredGradients& deferred) const;
+
+ private:
+  AttentionSpec spec_;
+  int layer_;
+  ColumnParallelLinear qkv_;
+  RowParallelLinear projection_;
+};
+
+}  // namespace trireme::model

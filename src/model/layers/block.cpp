@@ -1,0 +1,208 @@
+#include "model/layers/block.hpp"
+
+#include <algorithm>
+#include <utility>
+
+#include "model/layers/registry.hpp"
+#include "model/layers/sequence_parallel.hpp"
+
+namespace trireme::model {
+namespace {
+
+LayerPlace place_of(const ModelSpec& spec, int layer) {
+  return {.name = fmt::format("layers/{}/", layer),
+          .layer = layer,
+          .hidden = spec.hidden,
+          .init_std = spec.init_std,
+          .output_init_std = spec.output_init_std};
+}
+
+/// The end of a sublayer's backward pass, from the gradient `full` of what its norm put out, whose
+/// sum over the tensor ranks is still to come: adds that of the weights that read the norm's output
+/// by add_weights() and what `args` say. With args.out that output is not kept. A rank alone
+/// recomputes it in the norm's backward kernel, almost for nothing; among others normalize() does,
+/// and both that and add_weights() are overlapped with the sum. Collective.
+template <typename Normalize, typename AddWeights>
+void norm_backward(const LayerContext& context, const Norm& norm, const Tensor& full,
+                   NormGradients args, const Normalize& normalize, const AddWeights& add_weights) {
+  if (context.tensor_ranks == 1) {
+    norm.backward(context, args);
+    return add_weights();
+  }
+  const bool recompute = static_cast<bool>(std::exchange(args.out, {}));
+  const bool gathers = context.sp_ranks() > 1;  // in normalize(), which then goes first
+  if (recompute && gathers) normalize();
+  const auto sum = start_sp_reduce(context, full);
+  if (recompute && !gathers) normalize();
+  add_weights();
+  sum->wait();
+  norm.backward(context, args);
+}
+
+}  // namespace
+
+TransformerBlock::TransformerBlock(const ModelSpec& spec, int layer)
+    : norm1_(
+          make_norm(spec.blocks[layer].norm, place_of(spec, layer).name + "norm1/", spec.hidden)),
+      norm2_(
+          make_norm(spec.blocks[layer].norm, place_of(spec, layer).name + "norm2/", spec.hidden)),
+      attention_(spec.blocks[layer].attention, place_of(spec, layer)),
+      mlp_(make_mlp(spec.blocks[layer].mlp, place_of(spec, layer))),
+      attention_residual_(spec.blocks[layer].dropout, layer, DropoutSite::projection),
+      mlp_residual_(spec.blocks[layer].dropout, layer, DropoutSite::mlp) {}
+
+void TransformerBlock::declare(ParameterTableBuilder& table) const {
+  norm1_->declare(table);
+  attention_.declare(table);
+  norm2_->declare(table);
+  mlp_->declare(table);
+}
+
+void TransformerBlock::bind(const ParameterStore& parameters) {
+  norm1_->bind(parameters);
+  attention_.bind(parameters);
+  norm2_->bind(parameters);
+  mlp_->bind(parameters);
+}
+
+Tensor TransformerBlock::take_norm(Arena& arena, const LayerSizes& sizes) {
+  return arena.take(sizes.dtype, {sizes.tokens(), sizes.hidden});
+}
+
+BlockActivations TransformerBlock::take(Arena& arena, const LayerSizes& sizes,
+                                        const std::optional<Tensor>& norm) const {
+  BlockActivations a;
+  a.keeps_norms = !norm;
+  a.norm1 = norm1_->take(arena, sizes);
+  a.norm1_out = norm ? *norm : take_norm(arena, sizes);
+  a.attention = attention_.take(arena, sizes);
+  a.residual_mid = arena.take(sizes.dtype, sizes.shard_shape());
+  a.norm2 = norm2_->take(arena, sizes);
+  a.norm2_out = norm ? *norm : take_norm(arena, sizes);
+  a.mlp = mlp_->take(arena, sizes);
+  return a;
+}
+
+std::int64_t TransformerBlock::inner_width(const LayerSizes& sizes) const {
+  return std::max(attention_.inner_width(sizes), mlp_->inner_width(sizes));
+}
+
+bool TransformerBlock::drops(const PassInfo& pass) const {
+  return attention_.drops(pass) || attention_residual_.drops(pass) || mlp_residual_.drops(pass);
+}
+
+void TransformerBlock::forward(const LayerContext& context, const LayerWorkspace& workspace,
+                               const PassInfo& pass, const Tensor& input,
+                               const BlockActivations& saved, const Tensor& output) const {
+  norm1_->forward(context, input, saved.norm1, sp_shard(context, saved.norm1_out));
+  attention_.forward(context, pass, saved.norm1_out, saved.attention, workspace.hidden);
+  finish_forward(context, workspace, pass, input, saved, output);
+}
+
+void TransformerBlock::forward_cached(const LayerContext& context, const LayerWorkspace& workspace,
+                                      const BlockActivations& saved, const Tensor& stream,
+                                      const Tensor& keys, const Tensor& values,
+                                      std::int64_t past) const {
+  norm1_->forward(context, stream, saved.norm1, sp_shard(context, saved.norm1_out));
+  attention_.forward_cached(context, saved.norm1_out, saved.attention, keys, values, past,
+                            workspace.hidden);
+  finish_forward(context, workspace, {.training = false}, stream, saved, stream);
+}
+
+void TransformerBlock::finish_forward(const LayerContext& context, const LayerWorkspace& workspace,
+                                      const PassInfo& pass, const Tensor& input,
+                                      const BlockActivations& saved, const Tensor& output) const {
+  attention_residual_.forward(context, pass, workspace.hidden,
+                              attention_.projection().bias().weight, input, saved.residual_mid,
+                              *norm2_, saved.norm2, saved.norm2_out);
+  mlp_->forward(context, saved.norm2_out, saved.mlp, output ? workspace.hidden : Tensor());
+  if (output)
+    mlp_residual_.forward(context, pass, workspace.hidden, mlp_->output().bias().weight,
+                          saved.residual_mid, output);
+}
+
+void TransformerBlock::backward(const LayerContext& context, const LayerWorkspace& workspace,
+                                const PassInfo& pass, const Tensor& input,
+                                const BlockActivations& saved, const Tensor& gradient,
+                                const BlockGradients* deferred) const {
+  mlp_backward(context, workspace, pass, saved, gradient, deferred ? &deferred->mlp : nullptr);
+  attention_backward(context, workspace, pass, input, saved, gradient,
+                     deferred ? &deferred->attention : nullptr);
+}
+
+void TransformerBlock::backward_weights(const LayerContext& context,
+                                        const LayerWorkspace& workspace,
+                                        const BlockActivations& saved,
+                                        const BlockGradients& deferred) const {
+  mlp_->backward_weights(context, workspace, saved.norm2_out, saved.mlp, deferred.mlp);
+  attention_.backward_weights(context, workspace, saved.norm1_out, saved.attention,
+                              deferred.attention);
+}
+
+void TransformerBlock::mlp_backward(const LayerContext& context, const LayerWorkspace& workspace,
+                                    const PassInfo& pass, const BlockActivations& saved,
+                                    const Tensor& gradient,
+                                    const DeferredGradients* deferred) const {
+  const Tensor& full = workspace.hidden;
+  const Tensor dy = mlp_residual_.backward(
+      context, pass, gradient, deferred ? deferred->second : sp_shard(context, full), deferred);
+  const Tensor dfc1 = mlp_->backward(context, workspace, dy, saved.mlp, deferred);
+  norm_backward(
+      context, *norm2_, full,
+      {.dout = sp_shard(context, full),
+       .x = saved.residual_mid,
+       .statistics = saved.norm2,
+       .dx = gradient,
+       // Without dropout the projection's bias has the gradient of the residual stream, which is
+       // complete here.
+       .dx_sum =
+           attention_residual_.drops(pass) ? Tensor() : attention_.projection().bias().gradient,
+       .out = saved.keeps_norms ? Tensor() : saved.norm2_out},
+      [&] {
+        norm2_->forward(context, saved.residual_mid, saved.norm2,
+                        sp_shard(context, saved.norm2_out));
+        sp_gather(context, saved.norm2_out);
+      },
+      [&] { mlp_->fc1_gradient(context, saved.norm2_out, dfc1, deferred); });
+}
+
+void TransformerBlock::attention_backward(const LayerContext& context,
+                                          const LayerWorkspace& workspace, const PassInfo& pass,
+                                          const Tensor& input, const BlockActivations& saved,
+                                          const Tensor& gradient,
+                                          const DeferredGradients* deferred) const {
+  const Tensor& full = workspace.hidden;
+  const Tensor dy = attention_residual_.backward(
+      context, pass, gradient, deferred ? deferred->second : sp_shard(context, full), deferred);
+  const Tensor dqkv = attention_.backward(context, workspace, pass, dy, saved.attention,
+                                          /*add_bias=*/attention_residual_.drops(pass), deferred);
+  norm_backward(
+      context, *norm1_, full,
+      {.dout = sp_shard(context, full),
+       .x = input,
+       .statistics = saved.norm1,
+       .dx = gradient,
+       .out = saved.keeps_norms ? Tensor() : saved.norm1_out},
+      [&] {
+        norm1_->forward(context, input, saved.norm1, sp_shard(context, saved.norm1_out));
+        sp_gather(context, saved.norm1_out);
+      },
+      [&] { attention_.qkv_gradient(context, saved.norm1_out, dqkv, deferred); });
+}
+
+LayerWorkspace take_workspace(Arena& arena, const LayerSizes& sizes,
+                              const std::vector<const TransformerBlock*>& blocks) {
+  std::int64_t inner = 0, heads = 0;
+  for (const TransformerBlock* block : blocks) {
+    inner = std::max(inner, block->inner_width(sizes));
+    heads = std::max(heads, block->attention().heads_width(sizes));
+  }
+  LayerWorkspace w;
+  w.hidden = arena.take(sizes.dtype, sizes.hidden_shape());
+  w.inner = arena.take(sizes.dtype, {sizes.tokens(), inner});
+  w.heads = arena.take(sizes.dtype, {sizes.sequence, sizes.micro_batch, heads});
+  if (sizes.tensor_ranks > 1) w.staging = arena.take(sizes.dtype, w.hidden.shape);
+  return w;
+}
+
+}  // namespace trireme::model

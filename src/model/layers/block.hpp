@@ -1,0 +1,113 @@
+// One pre-norm transformer block, sharded over tensor ranks: forward and backward.
+#pragma once
+
+#include <memory>
+#include <optional>
+#include <vector>
+
+#include "model/layers/attention.hpp"
+#include "model/layers/mlp.hpp"
+#include "model/layers/norm.hpp"
+#include "model/layers/residual.hpp"
+
+namespace trireme::model {
+
+/// Activations of a block that the backward pass reads.
+struct BlockActivations {
+  NormStatistics norm1;
+  Tensor norm1_out;  ///< [T, h]
+  Attention::Activations attention;
+  Tensor residual_mid;  ///< [S, b, h], the residual stream after attention
+  NormStatistics norm2;
+  Tensor norm2_out;  ///< [T, h]
+  Mlp::Activations mlp;
+
+  /// Whether norm1_out and norm2_out stay what the forward pass wrote; if not, the backward pass
+  /// recomputes them. The other cheap output, gelu_out, is kept always: see kernels::LinearGelu,
+  /// which need not make it from fc1_out as it is stored.
+  bool keeps_norms = true;
+};
+
+/// The deferred gradients of a block's two sublayers. With the inputs of their linears, which a
+/// forward pass saves, they give the gradients of the weight matrices.
+struct BlockGradients {
+  DeferredGradients attention, mlp;
+
+  /// Places over activations that no pass reads any more once the backward pass has come to them:
+  /// they take no memory. `output` is the block's. Not for recomputed blocks.
+  static BlockGradients over(const BlockActivations& saved, const Tensor& output) {
+    return {{saved.attention.qkv, saved.residual_mid}, {saved.mlp.fc1_out, output}};
+  }
+};
+
+/// Block `layer` of a model; its weights live in a ParameterStore.
+class TransformerBlock {
+ public:
+  TransformerBlock(const ModelSpec& spec, int layer);
+
+  void declare(ParameterTableBuilder& table) const;
+  /// `parameters` must hold the block's and outlive this.
+  void bind(const ParameterStore& parameters);
+
+  /// The activations of one micro-batch, from `arena`. With `norm` [T, h], norm1_out and norm2_out
+  /// are that tensor, which other blocks use as well.
+  BlockActivations take(Arena& arena, const LayerSizes& sizes,
+                        const std::optional<Tensor>& norm = std::nullopt) const;
+  /// Such a tensor.
+  static Tensor take_norm(Arena& arena, const LayerSizes& sizes);
+
+  const Attention& attention() const { return attention_; }
+  /// Elements of LayerWorkspace::inner for each token.
+  std::int64_t inner_width(const LayerSizes& sizes) const;
+  /// Whether the pass drops anything.
+  bool drops(const PassInfo& pass) const;
+
+  /// Writes output [S, b, h] and `saved` from input [S, b, h]; without an output it writes `saved`
+  /// alone, what backward() needs, and leaves out the last GEMM. Collective over the tensor group.
+  void forward(const LayerContext& context, const LayerWorkspace& workspace, const PassInfo& pass,
+               const Tensor& input, const BlockActivations& saved, const Tensor& output) const;
+
+  /// Turns `gradient` [S, b, h], that of the output, into that of the input, in place, and adds the
+  /// weight gradients: under sequence parallelism, those of Parameter::sequence_parallel are of
+  /// this rank's positions alone. With `deferred` those of the weight matrices are left to
+  /// backward_weights(), and what that needs is written there. Collective over the tensor group.
+  void backward(const LayerContext& context, const LayerWorkspace& workspace, const PassInfo& pass,
+                const Tensor& input, const BlockActivations& saved, const Tensor& gradient,
+                const BlockGradients* deferred = nullptr) const;
+
+  /// Adds the gradients of the weight matrices, after a backward() that left them. Collective over
+  /// the tensor group.
+  void backward_weights(const LayerContext& context, const LayerWorkspace& workspace,
+                        const BlockActivations& saved, const BlockGradients& deferred) const;
+
+  /// forward() of t new positions over `past` cached ones, without dropout; keys, values [b, heads,
+  /// capacity, head_dim]. input and output are `stream` [t, b, h], in place; `saved` is scratch
+  /// here. Collective over the tensor group.
+  void forward_cached(const LayerContext& context, const LayerWorkspace& workspace,
+                      const BlockActivations& saved, const Tensor& stream, const Tensor& keys,
+                      const Tensor& values, std::int64_t past) const;
+
+ private:
+  /// From the attention's output, in workspace.hidden, to `output`.
+  void finish_forward(const LayerContext& context, const LayerWorkspace& workspace,
+                      const PassInfo& pass, const Tensor& input, const BlockActivations& saved,
+                      const Tensor& output) const;
+  /// The two halves of backward(), last first.
+  void mlp_backward(const LayerContext& context, const LayerWorkspace& workspace,
+                    const PassInfo& pass, const BlockActivations& saved, const Tensor& gradient,
+                    const DeferredGradients* deferred) const;
+  void attention_backward(const LayerContext& context, const LayerWorkspace& workspace,
+                          const PassInfo& pass, const Tensor& input, const BlockActivations& saved,
+                          const Tensor& gradient, const DeferredGradients* deferred) const;
+
+  std::unique_ptr<Norm> norm1_, norm2_;
+  Attention attention_;
+  std::unique_ptr<Mlp> mlp_;
+  ResidualAdd attention_residual_, mlp_residual_;
+};
+
+/// The scratch memory that `blocks` share, from `arena`.
+LayerWorkspace take_workspace(Arena& arena, const LayerSizes& sizes,
+                              const std::vector<const TransformerBlock*>& blocks);
+
+}  // namespace trireme::model

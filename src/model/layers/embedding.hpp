@@ -1,0 +1,53 @@
+// The first stage's part: token and position embeddings, sharded over tensor ranks by vocabulary.
+#pragma once
+
+#include <memory>
+
+#include "model/layers/norm.hpp"
+
+namespace trireme::model {
+
+/// Token embedding, optional norm of it, position embedding, dropout.
+class Embedding {
+ public:
+  /// What the embedding keeps for its backward pass; only with a norm.
+  struct Activations {
+    Tensor tokens;  ///< [S, b, h] before the norm
+    NormStatistics norm;
+  };
+
+  explicit Embedding(const ModelSpec& spec);
+
+  void declare(ParameterTableBuilder& table) const;
+  /// `parameters` must hold the first stage's and outlive this.
+  void bind(const ParameterStore& parameters);
+  /// The activations of one micro-batch, from `arena`.
+  Activations take(Arena& arena, const LayerSizes& sizes) const;
+
+  /// Tokens in the backend's memory.
+  struct Tokens {
+    const std::int32_t* ids = nullptr;        ///< [T], sequence-major
+    const std::int32_t* positions = nullptr;  ///< [T]; null: first_position and on
+    std::int64_t first_position = 0;
+  };
+
+  /// Writes output [S, b, h]. `scratch` [s, b, h] is used only under sequence parallelism.
+  /// Collective over the tensor group.
+  void forward(const LayerContext& context, const PassInfo& pass, const Tokens& tokens,
+               const Activations& saved, const Tensor& output, const Tensor& scratch = {}) const;
+
+  /// Adds the gradients of the embeddings, as TransformerBlock::backward(). `gradient` [S, b, h] of
+  /// the output is overwritten; `scratch` [s, b, h]. Collective over the tensor group.
+  void backward(const LayerContext& context, const PassInfo& pass, const Tokens& tokens,
+                const Activations& saved, const Tensor& gradient, const Tensor& scratch) const;
+
+ private:
+  EmbeddingSpec spec_;
+  std::int64_t hidden_, vocab_;
+  double init_std_;
+  bool tied_;
+  std::unique_ptr<Norm> norm_;  ///< null without one
+  WeightGradient word_, position_;
+};
+
+}  // namespace trireme::model

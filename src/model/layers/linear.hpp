@@ -1,0 +1,105 @@
+// Linear layers y = x W^T + b of tensor parallelism: column-parallel ones shard the rows of W (the
+// outputs) over the tensor ranks, row-parallel ones its columns (the inputs).
+// Source: Shoeybi et al., "Megatron-LM" (2019), section 3.
+#pragma once
+
+#include <string>
+#include <vector>
+
+#include "model/layers/context.hpp"
+#include "model/parameters/store.hpp"
+
+namespace trireme::model {
+
+// The GEMMs of a linear layer: x, dx [T, in], y, dy [T, out], weight, dweight [out, in], bias,
+// dbias [out]; T stands for all axes but the last. Types as kernels::Gemm has them.
+
+/// Writes y = x weight^T + bias, or without a bias y = x weight^T.
+void linear_forward(device::Backend& backend, const Tensor& x, const Tensor& weight,
+                    const Tensor& y, const Tensor& bias = {});
+/// Adds dy^T x to dweight and, where it is given, the column sums of dy to dbias.
+void linear_weight_gradient(device::Backend& backend, const Tensor& x, const Tensor& dy,
+                            const Tensor& dweight, const Tensor& dbias = {});
+/// Writes dx = dy weight.
+void linear_input_gradient(device::Backend& backend, const Tensor& dy, const Tensor& weight,
+                           const Tensor& dx);
+
+/// What a linear layer is made from.
+struct LinearSpec {
+  std::string name;               ///< prefix of "weight" and "bias", such as "layers/3/mlp/up/"
+  std::vector<std::int64_t> out;  ///< rows of W, each block sharded by itself
+  std::int64_t in = 1;            ///< columns of W
+  double init_std = 0.02;
+  bool bias = true;
+};
+
+/// The parameters of a linear layer.
+class Linear {
+ public:
+  /// `sharding` is rows (column-parallel) or columns (row-parallel).
+  Linear(LinearSpec spec, TensorSharding sharding) : spec_(std::move(spec)), sharding_(sharding) {}
+
+  void declare(ParameterTableBuilder& table) const;
+  /// `parameters` must hold the declared ones and outlive this.
+  void bind(const ParameterStore& parameters);
+
+  /// Of a bound layer; empty without a bias.
+  const WeightGradient& weight() const { return weight_; }
+  const WeightGradient& bias() const { return bias_; }
+
+ protected:
+  LinearSpec spec_;
+  TensorSharding sharding_;
+  WeightGradient weight_, bias_;
+};
+
+/// y [T, out / t] = x W^T + b from the whole x [T, in].
+class ColumnParallelLinear : public Linear {
+ public:
+  explicit ColumnParallelLinear(LinearSpec spec) : Linear(std::move(spec), TensorSharding::rows) {}
+
+  /// Outputs on each rank: out / t.
+  std::int64_t local_out(const LayerSizes& sizes) const;
+
+  /// Completes x, of which each rank has written sp_shard(): before forward(), or a kernel that
+  /// does more than forward(). Collective.
+  void gather_input(const LayerContext& context, const Tensor& x) const;
+  /// Writes y from a complete x.
+  void forward(const LayerContext& context, const Tensor& x, const Tensor& y) const;
+
+  /// Writes dx = dy W [T, in], whose sum over the tensor ranks is still to come.
+  void input_gradient(const LayerContext& context, const Tensor& dy, const Tensor& dx) const;
+  /// Adds the gradients of W and, with `add_bias`, of b. With `deferred`, [T, out / t], that of W
+  /// is left to deferred_weight_gradient(): dy is copied there.
+  void weight_gradient(const LayerContext& context, const Tensor& x, const Tensor& dy,
+                       const Tensor* deferred, bool add_bias) const;
+  void deferred_weight_gradient(const LayerContext& context, const Tensor& x,
+                                const Tensor& deferred) const;
+};
+
+/// How a row-parallel linear's bias gets its gradient in weight_gradient(): by the kernel that adds
+/// that of W where there is one, by a kernel for it alone, or elsewhere.
+enum class BiasGradient { fused, separate, elsewhere };
+
+/// y [s, b, out] = sum over the tensor ranks of x W^T from x [T, in / t]. Its bias is left to what
+/// adds y to the residual stream.
+class RowParallelLinear : public Linear {
+ public:
+  explicit RowParallelLinear(LinearSpec spec) : Linear(std::move(spec), TensorSharding::columns) {}
+
+  /// Leaves this rank's shard of y in sp_shard(y). Collective.
+  void forward(const LayerContext& context, const Tensor& x, const Tensor& y) const;
+
+  /// Completes the gradient `dy` [S, b, out] of the shard in `full` [s, b, out] and adds those of W
+  /// and b; with `deferred` that of W is left to deferred_weight_gradient(). Returns the complete
+  /// gradient [T, out]. Collective.
+  Tensor weight_gradient(const LayerContext& context, const Tensor& x, const Tensor& dy,
+                         const Tensor& full, bool deferred, BiasGradient bias) const;
+  /// `dy` is the gradient that weight_gradient() had. Collective.
+  void deferred_weight_gradient(const LayerContext& context, const Tensor& x, const Tensor& dy,
+                                const Tensor& full) const;
+  /// Writes dx = dy W [T, in / t] from the complete dy [T, out].
+  void input_gradient(const LayerContext& context, const Tensor& dy, const Tensor& dx) const;
+};
+
+}  // namespace trireme::model

@@ -1,0 +1,92 @@
+// The feed-forward sublayer.
+#pragma once
+
+#include <memory>
+
+#include "model/arena.hpp"
+#include "model/layers/attention.hpp"
+#include "model/layers/linear.hpp"
+#include "model/spec.hpp"
+
+namespace trireme::model {
+
+/// A column-parallel linear, an activation function, a row-parallel linear. A new kind implements
+/// this and is registered in layers/registry.hpp. Letters beyond context.hpp's: n outputs of the
+/// first linear, f inputs of the second.
+class Mlp {
+ public:
+  /// What a forward pass keeps for the backward pass.
+  struct Activations {
+    Tensor fc1_out;   ///< [T, n / t], bias included
+    Tensor gelu_out;  ///< [T, f / t], after the activation function
+  };
+
+  virtual ~Mlp() = default;
+
+  virtual void declare(ParameterTableBuilder& table) const = 0;
+  /// `parameters` must hold the declared ones and outlive this.
+  virtual void bind(const ParameterStore& parameters) = 0;
+  virtual Activations take(Arena& arena, const LayerSizes& sizes) const = 0;
+  /// Elements of LayerWorkspace::inner for each token.
+  virtual std::int64_t inner_width(const LayerSizes& sizes) const = 0;
+  /// The second linear, whose bias the residual sum adds.
+  virtual const RowParallelLinear& output() const = 0;
+
+  /// Leaves the output in sp_shard(y), y [s, b, h], from x [T, h], of which each rank has written
+  /// sp_shard(); without y it writes `saved` alone. Collective over the tensor group.
+  virtual void forward(const LayerContext& context, const Tensor& x, const Activations& saved,
+                       const Tensor& y) const = 0;
+  /// Writes the gradient of x, whose sum over the tensor ranks is still to come, to
+  /// workspace.hidden from dy [S, b, h], that of the output, which may lie there. Adds all
+  /// gradients but that of the first linear's W, which fc1_gradient() adds, and with `deferred`
+  /// that of the second's. Returns the gradient of fc1_out, in workspace.inner. Collective.
+  virtual Tensor backward(const LayerContext& context, const LayerWorkspace& workspace,
+                          const Tensor& dy, const Activations& saved,
+                          const DeferredGradients* deferred) const = 0;
+  /// Adds the gradient of the first linear's W from the complete x [T, h] and what backward()
+  /// returned; with `deferred` that is left to backward_weights().
+  virtual void fc1_gradient(const LayerContext& context, const Tensor& x, const Tensor& dfc1,
+                            const DeferredGradients* deferred) const = 0;
+  /// Adds the gradients of the weight matrices that were left. Collective.
+  virtual void backward_weights(const LayerContext& context, const LayerWorkspace& workspace,
+                                const Tensor& x, const Activations& saved,
+                                const DeferredGradients& deferred) const = 0;
+};
+
+/// What kinds of two linears have in common: the linears. Theirs are the first one's row blocks,
+/// the activation function and inner_width().
+class TwoLinearMlp : public Mlp {
+ public:
+  void declare(ParameterTableBuilder& table) const override;
+  void bind(const ParameterStore& parameters) override;
+  Activations take(Arena& arena, const LayerSizes& sizes) const override;
+  const RowParallelLinear& output() const override { return fc2_; }
+  void fc1_gradient(const LayerContext& context, const Tensor& x, const Tensor& dfc1,
+                    const DeferredGradients* deferred) const override;
+  void backward_weights(const LayerContext& context, const LayerWorkspace& workspace,
+                        const Tensor& x, const Activations& saved,
+                        const DeferredGradients& deferred) const override;
+
+ protected:
+  TwoLinearMlp(LinearSpec fc1, LinearSpec fc2)
+      : width_(fc2.in), fc1_(std::move(fc1)), fc2_(std::move(fc2)) {}
+  std::int64_t local_width(const LayerSizes& sizes) const { return width_ / sizes.tensor_ranks; }
+
+  std::int64_t width_;  ///< f
+  ColumnParallelLinear fc1_;
+  RowParallelLinear fc2_;
+};
+
+/// y = gelu(x W1^T + b1) W2^T + b2, gelu in its tanh form: n = f.
+class GeluMlp final : public TwoLinearMlp {
+ public:
+  GeluMlp(const MlpSpec& spec, const LayerPlace& place);
+
+  std::int64_t inner_width(const LayerSizes& sizes) const override { return local_width(sizes); }
+  void forward(const LayerContext& context, const Tensor& x, const Activations& saved,
+               const Tensor& y) const override;
+  Tensor backward(const LayerContext& context, const LayerWorkspace& workspace, const Tensor& dy,
+                  const Activations& saved, const DeferredGradients* deferred) const override;
+};
+
+}  // namespace trireme::model

@@ -1,0 +1,68 @@
+#include "model/layers/norm.hpp"
+
+namespace trireme::model {
+
+void Norm::forward_fused(const LayerContext& context, const kernels::BiasDropoutResidual& sum,
+                         const NormStatistics& statistics, const Tensor& out) const {
+  context.backend.bias_dropout_residual(sum);
+  forward(context, as_rows(sum.out), statistics, as_rows(out));
+}
+
+void LayerNorm::declare(ParameterTableBuilder& table) const {
+  table.add({.name = name_ + "weight",
+             .shape = {hidden_},
+             .init = Init::ones,
+             .sequence_parallel = true});
+  table.add({.name = name_ + "bias", .shape = {hidden_}, .sequence_parallel = true});
+}
+
+void LayerNorm::bind(const ParameterStore& parameters) {
+  weight_ = parameters[name_ + "weight"];
+  bias_ = parameters[name_ + "bias"];
+}
+
+NormStatistics LayerNorm::take(Arena& arena, const LayerSizes& sizes) const {
+  const auto take = [&] { return arena.take(wide(sizes.dtype), {sizes.shard_rows()[0]}); };
+  NormStatistics statistics;
+  statistics.mean = take();
+  statistics.rstd = take();
+  return statistics;
+}
+
+void LayerNorm::forward(const LayerContext& context, const Tensor& x,
+                        const NormStatistics& statistics, const Tensor& out) const {
+  context.backend.layernorm_forward({.x = as_rows(x),
+                                     .weight = weight_.weight,
+                                     .bias = bias_.weight,
+                                     .out = as_rows(out),
+                                     .mean = statistics.mean,
+                                     .rstd = statistics.rstd,
+                                     .eps = eps_});
+}
+
+void LayerNorm::forward_fused(const LayerContext& context, const kernels::BiasDropoutResidual& sum,
+                              const NormStatistics& statistics, const Tensor& out) const {
+  context.backend.bias_dropout_residual_norm({.sum = sum,
+                                              .weight = weight_.weight,
+                                              .norm_bias = bias_.weight,
+                                              .norm = out,
+                                              .mean = statistics.mean,
+                                              .rstd = statistics.rstd,
+                                              .eps = eps_});
+}
+
+void LayerNorm::backward(const LayerContext& context, const NormGradients& args) const {
+  context.backend.layernorm_backward({.dout = as_rows(args.dout),
+                                      .x = as_rows(args.x),
+                                      .weight = weight_.weight,
+                                      .mean = args.statistics.mean,
+                                      .rstd = args.statistics.rstd,
+                                      .dx = as_rows(args.dx),
+                                      .dweight = weight_.gradient,
+                                      .dbias = bias_.gradient,
+                                      .dx_sum = args.dx_sum,
+                                      .out = args.out ? as_rows(args.out) : Tensor(),
+                                      .bias = bias_.weight});
+}
+
+}  // namespace trireme::model

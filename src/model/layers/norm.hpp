@@ -1,0 +1,78 @@
+// Normalizations over the hidden axis.
+#pragma once
+
+#include <memory>
+#include <string>
+
+#include "model/arena.hpp"
+#include "model/layers/context.hpp"
+#include "model/parameters/store.hpp"
+#include "model/spec.hpp"
+
+namespace trireme::model {
+
+/// What a forward pass keeps of each row for the backward pass: [U], of the accumulation type. A
+/// kind that needs less leaves tensors empty.
+struct NormStatistics {
+  Tensor mean, rstd;
+};
+
+/// The arguments of Norm::backward().
+struct NormGradients {
+  Tensor dout;  ///< [U, h]
+  Tensor x;     ///< [U, h], the input of the forward pass
+  NormStatistics statistics;
+  Tensor dx;  ///< [U, h], holds the gradient of the residual branch and is added to
+  /// [h]: when given, gets the column sums of the new dx added, the gradient of a bias that was
+  /// added to x.
+  Tensor dx_sum = {};
+  /// [U, h]: when given, gets the output of the forward pass again, bit by bit.
+  Tensor out = {};
+};
+
+/// A normalization of rows of the hidden size. A new kind implements this and is registered in
+/// layers/registry.hpp.
+class Norm {
+ public:
+  virtual ~Norm() = default;
+
+  virtual void declare(ParameterTableBuilder& table) const = 0;
+  /// `parameters` must hold the declared ones and outlive this.
+  virtual void bind(const ParameterStore& parameters) = 0;
+  /// What one forward pass keeps, from `arena`.
+  virtual NormStatistics take(Arena& arena, const LayerSizes& sizes) const = 0;
+
+  /// Writes out [U, h], the normalized x [U, h], and the statistics.
+  virtual void forward(const LayerContext& context, const Tensor& x,
+                       const NormStatistics& statistics, const Tensor& out) const = 0;
+  /// Enqueues `sum`, then forward() of its result: kinds with a kernel for both override it.
+  virtual void forward_fused(const LayerContext& context, const kernels::BiasDropoutResidual& sum,
+                             const NormStatistics& statistics, const Tensor& out) const;
+  /// Adds the gradients of the input, to `args.dx`, and of the parameters.
+  virtual void backward(const LayerContext& context, const NormGradients& args) const = 0;
+};
+
+/// Ba, Kiros, Hinton, "Layer normalization" (2016). Parameters: weight and bias [h].
+class LayerNorm final : public Norm {
+ public:
+  /// `name` is the prefix of its parameters, such as "layers/3/norm1/".
+  LayerNorm(const NormSpec& spec, std::string name, std::int64_t hidden)
+      : name_(std::move(name)), hidden_(hidden), eps_(spec.eps) {}
+
+  void declare(ParameterTableBuilder& table) const override;
+  void bind(const ParameterStore& parameters) override;
+  NormStatistics take(Arena& arena, const LayerSizes& sizes) const override;
+  void forward(const LayerContext& context, const Tensor& x, const NormStatistics& statistics,
+               const Tensor& out) const override;
+  void forward_fused(const LayerContext& context, const kernels::BiasDropoutResidual& sum,
+                     const NormStatistics& statistics, const Tensor& out) const override;
+  void backward(const LayerContext& context, const NormGradients& args) const override;
+
+ private:
+  std::string name_;
+  std::int64_t hidden_;
+  double eps_;
+  WeightGradient weight_, bias_;
+};
+
+}  // namespace trireme::model

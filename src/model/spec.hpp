@@ -1,0 +1,97 @@
+// A model as data: what a family (families/) makes of a deck, and what the layers are made from.
+#pragma once
+
+#include <cstdint>
+#include <optional>
+#include <string>
+#include <vector>
+
+namespace trireme::model {
+
+/// A normalization over the hidden axis. `kind` names a layer of layers/registry.hpp.
+struct NormSpec {
+  std::string kind = "layernorm";
+  double eps = 1e-5;
+};
+
+/// Where a block normalizes: the input of each sublayer, or the residual sum after it.
+enum class NormPlacement { pre, post };
+
+/// Which part of queries and keys is normalized before attention: nothing, each head, or all heads
+/// of a token together.
+enum class QkNorm { none, head, width };
+
+/// Self-attention. Weights: q, k, v fused [(heads + 2 kv_heads) head_dim, hidden], then the output
+/// projection [hidden, heads head_dim].
+struct AttentionSpec {
+  std::int64_t heads = 1;     ///< query heads
+  std::int64_t kv_heads = 1;  ///< key and value heads
+  std::int64_t head_dim = 1;
+  bool causal = true;  ///< a token sees no later one
+  bool qkv_bias = true;
+  bool output_bias = true;
+  QkNorm qk_norm = QkNorm::none;
+  double dropout = 0.0;  ///< of the attention probabilities
+};
+
+/// The feed-forward sublayer. `kind` names a layer of layers/registry.hpp.
+struct MlpSpec {
+  std::string kind = "gelu";
+  std::int64_t width = 4;  ///< of the hidden activations
+};
+
+/// A transformer block: attention, then MLP, each with a norm and a residual connection.
+struct BlockSpec {
+  NormSpec norm;
+  NormPlacement norm_placement = NormPlacement::pre;
+  AttentionSpec attention;
+  MlpSpec mlp;
+  double dropout = 0.0;  ///< of each sublayer's output
+};
+
+/// How tokens learn their positions: a learned embedding that is added, or rotated queries and
+/// keys.
+enum class PositionKind { learned, rotary };
+
+/// From token ids to the first block's input.
+struct EmbeddingSpec {
+  PositionKind position = PositionKind::learned;
+  std::int64_t positions = 1;    ///< rows of a learned position embedding
+  std::int64_t token_types = 0;  ///< rows of a token-type embedding
+  std::optional<NormSpec> norm;  ///< of the token embedding
+  double dropout = 0.0;
+};
+
+/// From the last block's output to the loss: the cross entropy of each token's label.
+struct HeadSpec {
+  NormSpec norm;     ///< before the output projection
+  bool tied = true;  ///< the output projection is the token embedding
+};
+
+/// What the ends of documents within a sample mean.
+struct DocumentSpec {
+  bool reset_positions = false;     ///< positions start again after each `eod`
+  bool reset_attention = false;     ///< attention stays within a document
+  std::optional<std::int32_t> eod;  ///< ends a document; needed where one of the two is true
+};
+
+/// A whole model and how it is initialized.
+struct ModelSpec {
+  std::int64_t hidden = 1;
+  std::int64_t sequence = 1;  ///< tokens per sample
+  std::int64_t vocab = 1;
+  EmbeddingSpec embedding;
+  std::vector<BlockSpec> blocks;
+  HeadSpec head;
+  DocumentSpec documents;
+  double init_std = 0.02;         ///< of the initial weights
+  double output_init_std = 0.02;  ///< of those that end a sublayer
+  std::uint64_t seed = 1234;      ///< of the initial weights and of dropout
+
+  std::int64_t layers() const { return static_cast<std::int64_t>(blocks.size()); }
+};
+
+/// Throws DeckError that names the value for a spec that the layers do not implement.
+void require_implemented(const ModelSpec& spec);
+
+}  // namespace trireme::model

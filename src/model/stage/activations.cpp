@@ -1,0 +1,117 @@
+#include "model/stage/activations.hpp"
+
+#include <algorithm>
+
+namespace trireme::model {
+namespace {
+
+/// Where a block reads or writes: [S, b, h].
+Tensor take_stream(Arena& arena, const StageConfig& config) {
+  return arena.take(config.dtype, config.sizes().shard_shape());
+}
+
+/// [chunk][block], empty, for each block of a stage.
+ChunkActivations empty_activations(const StageLayers& layers) {
+  ChunkActivations activations;
+  for (const auto& blocks : layers.chunks) activations.emplace_back(blocks.size());
+  return activations;
+}
+
+/// The blocks with the number `index` in their chunks, in `activations`, one over the other.
+void take_blocks(Arena& arena, const StageConfig& config, const StageLayers& layers, int index,
+                 const std::optional<Tensor>& norm, ChunkActivations& activations) {
+  arena.overlay(layers.chunks.size(), [&](std::size_t chunk) {
+    activations[chunk][index] = layers.chunks[chunk][index].take(arena, config.sizes(), norm);
+  });
+}
+
+}  // namespace
+
+std::vector<Segment> segments_of(const StageConfig& config, const StageLayers& layers) {
+  return make_segments(static_cast<int>(layers.chunks.front().size()), config.recompute);
+}
+
+RecomputeBuffers RecomputeBuffers::take(Arena& arena, const StageConfig& config,
+                                        const StageLayers& layers,
+                                        const std::vector<Segment>& segments) {
+  int longest = 0;
+  for (const Segment& segment : segments)
+    if (segment.recomputed) longest = std::max(longest, segment.count);
+  RecomputeBuffers buffers{.blocks = empty_activations(layers), .streams = {}, .norm = {}};
+  for (int i = 0; i < longest; ++i) {
+    if (i > 0) buffers.streams.push_back(take_stream(arena, config));
+    arena.overlay(segments.size(), [&](std::size_t s) {
+      if (segments[s].recomputed && i < segments[s].count)
+        take_blocks(arena, config, layers, segments[s].first + i, std::nullopt, buffers.blocks);
+    });
+  }
+  if (config.recompute.what == Recompute::What::norms)
+    buffers.norm = TransformerBlock::take_norm(arena, config.sizes());
+  return buffers;
+}
+
+Slot Slot::take(Arena& arena, const StageConfig& config, const StageLayers& layers,
+                const std::vector<Segment>& segments, const RecomputeBuffers& recompute,
+                const SegmentInputs& inputs, int index) {
+  const DocumentSpec& documents = config.spec.documents;
+  const std::int64_t tokens = config.sizes().tokens();
+  Slot slot;
+  if (layers.embedding) {
+    slot.ids = arena.take_ints(tokens);
+    if (documents.reset_positions) slot.positions = arena.take_ints(tokens);
+    slot.embedding = layers.embedding->take(arena, config.sizes());
+  }
+  if (documents.reset_attention) slot.document_start = arena.take_ints(tokens);
+  slot.blocks = recompute.blocks;
+  for (int s = 0; s < std::ssize(segments); ++s)
+    for (int i = 0; i < segments[s].count; ++i) {
+      const bool recomputed = segments[s].recomputed;
+      slot.streams.push_back(!recomputed ? take_stream(arena, config)
+                             : i == 0    ? inputs.at_hand(index, s)
+                                         : recompute.streams[i - 1]);
+      if (!recomputed)
+        take_blocks(arena, config, layers, segments[s].first + i, recompute.norm, slot.blocks);
+    }
+  slot.streams.push_back(take_stream(arena, config));
+  return slot;
+}
+
+StageActivations StageActivations::take(Arena& arena, Arena& host, const StageConfig& config,
+                                        const StageLayers& layers, int slots) {
+  const std::vector<Segment> segments = segments_of(config, layers);
+  const auto recomputed = std::count_if(segments.begin(), segments.end(),
+                                        [](const Segment& segment) { return segment.recomputed; });
+  StageActivations all;
+  all.inputs = SegmentInputs::take(arena, host, config.sizes(), config.recompute,
+                                   static_cast<int>(recomputed), slots);
+  const RecomputeBuffers buffers = RecomputeBuffers::take(arena, config, layers, segments);
+  for (int slot = 0; slot < slots; ++slot)
+    all.slots.push_back(Slot::take(arena, config, layers, segments, buffers, all.inputs, slot));
+  if (layers.head) {
+    all.head.labels = arena.take_ints(config.sizes().tokens());
+    all.head.head = layers.head->take(arena, config.sizes());
+  }
+  return all;
+}
+
+StageScratch StageScratch::take(Arena& arena, const StageConfig& config,
+                                const StageLayers& layers) {
+  std::vector<const TransformerBlock*> blocks;
+  for (const auto& chunk : layers.chunks)
+    for (const TransformerBlock& block : chunk) blocks.push_back(&block);
+  StageScratch scratch;
+  scratch.layer = take_workspace(arena, config.sizes(), blocks);
+  scratch.loss = arena.take(DType::f64, {1});
+  for (Tensor& gradient : scratch.gradients) gradient = take_stream(arena, config);
+  return scratch;
+}
+
+StageMemory plan_memory(const StageConfig& config, const StageLayers& layers, int slots) {
+  Arena activations, host, workspace;
+  StageActivations::take(activations, host, config, layers, slots);
+  const StageScratch scratch = StageScratch::take(workspace, config, layers);
+  const std::size_t exchanged = 2 * scratch.gradients[0].bytes();
+  return {activations.bytes(), workspace.bytes() - exchanged, exchanged, host.bytes()};
+}
+
+}  // namespace trireme::model

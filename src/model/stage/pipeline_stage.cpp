@@ -1,0 +1,220 @@
+#include "model/stage/pipeline_stage.hpp"
+
+#include <algorithm>
+#include <utility>
+
+#include "core/error.hpp"
+#include "model/documents.hpp"
+
+namespace trireme::model {
+
+using Pass = CudaGraphs::Pass;
+
+namespace {
+
+/// Tokens of a micro-batch up to which blocks are captured as CUDA graphs. GPUs compute longer on
+/// more than hosts take to enqueue.
+constexpr std::int64_t kMaxCapturedTokens = 8192;
+
+}  // namespace
+
+// Masks differ from micro-batch to micro-batch, and exchanges with other ranks are not captured.
+template <typename Work>
+void PipelineStage::run_block(CudaGraphs::Pass kind, int slot, int block, const PassInfo& pass,
+                              const void* gradient, const Work& work) {
+  const int chunk = slots_[slot].chunk;
+  if (context_.tokens() > kMaxCapturedTokens || context_.tensor_ranks > 1 ||
+      blocks(chunk)[block].drops(pass))
+    return work();
+  graphs_.run(context_.backend, {kind, slot, chunk, block, gradient}, work);
+}
+
+StageMemory PipelineStage::plan(const StageConfig& config, const grid::Layout& layout, int stage,
+                                int slots) {
+  return plan_memory(config, StageLayers(config, layout, stage), slots);
+}
+
+PipelineStage::PipelineStage(const StageConfig& config, device::Backend& backend,
+                             comm::Communicator& tensor, const ParameterStore& parameters,
+                             const grid::Layout& layout, int stage, int slots)
+    : config_(config),
+      context_(config.sizes(), backend, tensor),
+      layers_(config, layout, stage),
+      common_{0, parameters.placement().common_size},
+      segments_(segments_of(config, layers_)) {
+  layers_.bind(parameters);
+  auto matrices = parameters.placement().layers.begin();
+  for (const auto& chunk : layers_.chunks) {
+    matrices_.emplace_back(matrices, matrices + std::ssize(chunk));
+    matrices += std::ssize(chunk);
+  }
+
+  const StageMemory memory = plan_memory(config, layers_, slots);
+  if (memory.host > 0)
+    host_memory_ = backend.allocate_on_host(memory.host, "activations (recompute.offload)");
+  activation_memory_ = backend.allocate(memory.activations, "activations");
+  workspace_memory_ = backend.allocate(memory.workspace + memory.communication, "workspace");
+  shared_activations_ = tensor.share(activation_memory_.get(), memory.activations);
+  shared_workspace_ =
+      tensor.share(workspace_memory_.get(), memory.workspace + memory.communication);
+  Arena activations(activation_memory_.get()), host(host_memory_.get());
+  Arena workspace(workspace_memory_.get());
+  StageActivations all = StageActivations::take(activations, host, config, layers_, slots);
+  inputs_ = std::move(all.inputs);
+  slots_ = std::move(all.slots);
+  head_ = all.head;
+  scratch_ = StageScratch::take(workspace, config, layers_);
+  if (shared_workspace_) tensor.lend(scratch_.layer.staging.data, scratch_.layer.staging.bytes());
+
+  const DocumentSpec& documents = config.spec.documents;
+  const bool resets = documents.reset_positions || documents.reset_attention;
+  TRIREME_CHECK(!resets || documents.eod, "documents' ends are not known");
+  if (!resets) return;
+  starts_.resize(context_.tokens());
+  positions_.resize(context_.tokens());
+}
+
+void PipelineStage::load(int slot_index, const MicroBatch& batch, int chunk) {
+  Slot& slot = slots_[slot_index];
+  const std::size_t bytes = context_.tokens() * sizeof(std::int32_t);
+  slot.chunk = chunk;
+  slot.first_sample = batch.first_sample;
+  if (has_embedding(chunk)) context_.backend.upload(slot.ids, batch.ids.data(), bytes);
+  if (has_head(chunk)) context_.backend.upload(head_.labels, batch.labels.data(), bytes);
+  const bool positions = slot.positions && has_embedding(chunk);
+  if (positions || slot.document_start) load_documents(slot, batch.ids, positions);
+}
+
+void PipelineStage::load_documents(const Slot& slot, std::span<const std::int32_t> ids,
+                                   bool positions) {
+  const std::size_t bytes = starts_.size() * sizeof(std::int32_t);
+  find_document_starts(ids, context_.micro_batch, *config_.spec.documents.eod, starts_);
+  if (slot.document_start) context_.backend.upload(slot.document_start, starts_.data(), bytes);
+  if (!positions) return;
+  positions_in_documents(starts_, context_.micro_batch, positions_);
+  context_.backend.upload(slot.positions, positions_.data(), bytes);
+}
+
+void PipelineStage::forward(int slot_index, bool training, std::optional<double> loss_scale) {
+  const Slot& slot = slots_[slot_index];
+  const int chunk = slot.chunk;
+  const PassInfo pass = pass_of(slot, training);
+  if (hooks_)
+    hooks_->before_use(common_, matrices_[chunk].empty() ? Range{} : matrices_[chunk].front());
+  if (has_embedding(chunk))
+    layers_.embedding->forward(context_, pass, {.ids = slot.ids, .positions = slot.positions},
+                               slot.embedding, slot.streams.front(), scratch_.layer.hidden);
+  const int layers = static_cast<int>(blocks(chunk).size());
+  const bool keeps = loss_scale.has_value();
+  for (int k = 0; k < std::ssize(segments_); ++k) {
+    const Segment& segment = segments_[k];
+    if (keeps && segment.recomputed) inputs_.start_keeping(context_, slot_index, k);
+    for (int i = segment.first; i < segment.end(); ++i) {
+      before_use(chunk, i, i + 1 < layers ? i + 1 : -1);
+      run_block(Pass::forward, slot_index, i, pass, nullptr, [&] {
+        blocks(chunk)[i].forward(context_, scratch_.layer, pass, slot.streams[i],
+                                 slot.blocks[chunk][i], slot.streams[i + 1]);
+      });
+    }
+    if (keeps && segment.recomputed) inputs_.finish_keeping(context_);
+  }
+  if (has_head(chunk)) {
+    head_.slot = slot_index;
+    layers_.head->forward(context_, slot.streams.back(), head_.labels, loss_scale, head_.head,
+                          scratch_.loss);
+  }
+}
+
+void PipelineStage::backward(int slot, const Tensor& gradient, bool last) {
+  run_backward(slot, gradient, /*with_weights=*/true, last);
+}
+
+void PipelineStage::backward_input(int slot, const Tensor& gradient) {
+  TRIREME_CHECK(config_.recompute.what == Recompute::What::nothing,
+                "weight gradients are deferred, but the activations that they need are not kept");
+  run_backward(slot, gradient, /*with_weights=*/false, /*last=*/false);
+}
+
+void PipelineStage::run_backward(int slot_index, const Tensor& gradient, bool with_weights,
+                                 bool last) {
+  const Slot& slot = slots_[slot_index];
+  const int chunk = slot.chunk;
+  const PassInfo pass = pass_of(slot, /*training=*/true);
+  inputs_.start_fetching(context_, slot_index, inputs_.segments() - 1);
+  if (has_head(chunk)) {
+    TRIREME_CHECK(head_.slot == slot_index, "the head keeps slot {}, not {}", head_.slot,
+                  slot_index);
+    layers_.head->backward(context_, slot.streams.back(), head_.head, gradient);
+  }
+  for (int k = static_cast<int>(segments_.size()); k-- > 0;) {
+    const Segment& segment = segments_[k];
+    if (segment.recomputed) {
+      inputs_.finish_fetching(context_, slot_index, k);
+      inputs_.start_fetching(context_, slot_index, k - 1);
+      recompute_forward(slot_index, segment, pass);
+    }
+    for (int i = segment.end(); i-- > segment.first;) {
+      before_use(chunk, i, read_after(segment, i));
+      if (with_weights) before_gradient(chunk, i);
+      const auto deferred = BlockGradients::over(slot.blocks[chunk][i], slot.streams[i + 1]);
+      run_block(with_weights ? Pass::backward : Pass::backward_input, slot_index, i, pass,
+                gradient.data, [&] {
+                  blocks(chunk)[i].backward(context_, scratch_.layer, pass, slot.streams[i],
+                                            slot.blocks[chunk][i], gradient,
+                                            with_weights ? nullptr : &deferred);
+                });
+      if (with_weights) gradient_ready(chunk, i, last);
+    }
+  }
+  if (has_embedding(chunk))
+    layers_.embedding->backward(context_, pass, {.ids = slot.ids, .positions = slot.positions},
+                                slot.embedding, gradient, scratch_.layer.hidden);
+}
+
+void PipelineStage::recompute_forward(int slot_index, const Segment& segment,
+                                      const PassInfo& pass) {
+  const Slot& slot = slots_[slot_index];
+  const int chunk = slot.chunk;
+  for (int i = segment.first; i < segment.end(); ++i) {
+    before_use(chunk, i, i + 1 < segment.end() ? i + 1 : -1);
+    // The output of the segment is not needed: the backward passes after it are done.
+    const Tensor output = i + 1 < segment.end() ? slot.streams[i + 1] : Tensor();
+    run_block(Pass::recompute_forward, slot_index, i, pass, nullptr, [&] {
+      blocks(chunk)[i].forward(context_, scratch_.layer, pass, slot.streams[i],
+                               slot.blocks[chunk][i], output);
+    });
+  }
+}
+
+int PipelineStage::read_after(const Segment& segment, int block) const {
+  if (block > segment.first) return block - 1;
+  if (block == 0) return -1;
+  const Segment& before = *std::find_if(segments_.begin(), segments_.end(),
+                                        [&](const Segment& s) { return s.end() == block; });
+  return before.recomputed ? before.first : block - 1;
+}
+
+void PipelineStage::backward_weights(int slot_index, bool last) {
+  const Slot& slot = slots_[slot_index];
+  const int chunk = slot.chunk;
+  for (int i = static_cast<int>(blocks(chunk).size()); i-- > 0;) {
+    before_gradient(chunk, i);
+    run_block(Pass::backward_weights, slot_index, i, pass_of(slot, /*training=*/true), nullptr,
+              [&] {
+                blocks(chunk)[i].backward_weights(
+                    context_, scratch_.layer, slot.blocks[chunk][i],
+                    BlockGradients::over(slot.blocks[chunk][i], slot.streams[i + 1]));
+              });
+    gradient_ready(chunk, i, last);
+  }
+}
+
+double PipelineStage::loss_sum() {
+  double sum = 0.0;
+  context_.backend.download(&sum, scratch_.loss.data, sizeof sum);
+  return sum;
+}
+
+void PipelineStage::reset_loss() { context_.backend.zero(scratch_.loss); }
+
+}  // namespace trireme::model

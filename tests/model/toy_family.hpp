@@ -1,0 +1,194 @@
+// A family of models that src knows nothing of: its own norm and its own MLP, registered from here,
+// in a spec that no deck describes. What trains it on every layout is what trains the others.
+#pragma once
+
+#include <cmath>
+#include <string>
+
+#include "model/layers/registry.hpp"
+#include "model/spec.hpp"
+
+namespace trireme::test {
+
+/// Root-mean-square norm with a weight and no bias: y = w x / sqrt(mean(x^2) + eps). Computes on
+/// the host, in fp32 or fp64.
+class ToyNorm final : public model::Norm {
+ public:
+  ToyNorm(const model::NormSpec& spec, std::string name, std::int64_t hidden)
+      : name_(std::move(name)), hidden_(hidden), eps_(spec.eps) {}
+
+  void declare(model::ParameterTableBuilder& table) const override {
+    table.add({.name = name_ + "scale",
+               .shape = {hidden_},
+               .init = model::Init::ones,
+               .sequence_parallel = true});
+  }
+  void bind(const model::ParameterStore& parameters) override {
+    scale_ = parameters[name_ + "scale"];
+  }
+  model::NormStatistics take(model::Arena& arena, const model::LayerSizes& sizes) const override {
+    return {.mean = {}, .rstd = arena.take(sizes.dtype, {sizes.shard_rows()[0]})};
+  }
+
+  void forward(const model::LayerContext&, const Tensor& x, const model::NormStatistics& statistics,
+               const Tensor& out) const override {
+    dispatch(x.dtype, [&](auto zero) { write<decltype(zero)>(x, statistics.rstd, out); });
+  }
+  void backward(const model::LayerContext&, const model::NormGradients& args) const override {
+    dispatch(args.x.dtype, [&](auto zero) { add<decltype(zero)>(args); });
+    if (args.out)
+      dispatch(args.x.dtype,
+               [&](auto zero) { write<decltype(zero)>(args.x, args.statistics.rstd, args.out); });
+  }
+
+ private:
+  template <typename T>
+  void write(const Tensor& x_in, const Tensor& rstd, const Tensor& out) const {
+    const T *x = x_in.as<T>(), *w = scale_.weight.as<T>();
+    for (std::int64_t row = 0; row < rstd.size(); ++row, x += hidden_) {
+      double squares = 0.0;
+      for (std::int64_t i = 0; i < hidden_; ++i) squares += static_cast<double>(x[i]) * x[i];
+      const double r = 1.0 / std::sqrt(squares / static_cast<double>(hidden_) + eps_);
+      rstd.as<T>()[row] = static_cast<T>(r);
+      for (std::int64_t i = 0; i < hidden_; ++i)
+        out.as<T>()[row * hidden_ + i] = static_cast<T>(x[i] * r * w[i]);
+    }
+  }
+
+  // With g = dout w and x' = x r: dx = r (g - x' mean(g x')), dw = sum over rows of dout x'.
+  template <typename T>
+  void add(const model::NormGradients& args) const {
+    const T* w = scale_.weight.as<T>();
+    for (std::int64_t row = 0; row < args.statistics.rstd.size(); ++row) {
+      const double r = args.statistics.rstd.as<T>()[row];
+      const T *x = args.x.as<T>() + row * hidden_, *dout = args.dout.as<T>() + row * hidden_;
+      T* dx = args.dx.as<T>() + row * hidden_;
+      double mean = 0.0;
+      for (std::int64_t i = 0; i < hidden_; ++i) mean += dout[i] * w[i] * x[i] * r;
+      mean /= static_cast<double>(hidden_);
+      for (std::int64_t i = 0; i < hidden_; ++i) {
+        dx[i] += static_cast<T>(r * (dout[i] * w[i] - x[i] * r * mean));
+        scale_.gradient.as<T>()[i] += static_cast<T>(dout[i] * x[i] * r);
+        if (args.dx_sum) args.dx_sum.as<T>()[i] += dx[i];
+      }
+    }
+  }
+
+  std::string name_;
+  std::int64_t hidden_;
+  double eps_;
+  model::WeightGradient scale_;
+};
+
+/// y = (silu(x G^T) * (x U^T)) W^T + b: gate and up are row blocks of one weight without a bias.
+/// Computes its activation function on the host, in fp32 or fp64.
+class ToyMlp final : public model::TwoLinearMlp {
+ public:
+  ToyMlp(const model::MlpSpec& spec, const model::LayerPlace& place)
+      : TwoLinearMlp({.name = place.name + "mlp/gate_up/",
+                      .out = {spec.width, spec.width},
+                      .in = place.hidden,
+                      .init_std = place.init_std,
+                      .bias = false},
+                     {.name = place.name + "mlp/out/",
+                      .out = {place.hidden},
+                      .in = spec.width,
+                      .init_std = place.output_init_std}) {}
+
+  /// The gradients of gate, up and of what the second linear reads.
+  std::int64_t inner_width(const model::LayerSizes& sizes) const override {
+    return 3 * local_width(sizes);
+  }
+
+  void forward(const model::LayerContext& context, const Tensor& x, const Activations& saved,
+               const Tensor& y) const override {
+    fc1_.gather_input(context, x);
+    fc1_.forward(context, x, saved.fc1_out);
+    dispatch(x.dtype, [&](auto zero) {
+      using T = decltype(zero);
+      for_each<T>(saved.fc1_out, [&](std::int64_t i, const T& gate, const T& up) {
+        saved.gelu_out.as<T>()[i] = static_cast<T>(gate * sigmoid(gate) * up);
+      });
+    });
+    if (y) fc2_.forward(context, saved.gelu_out, y);
+  }
+
+  Tensor backward(const model::LayerContext& context, const model::LayerWorkspace& workspace,
+                  const Tensor& dy, const Activations& saved,
+                  const model::DeferredGradients* deferred) const override {
+    const Tensor complete = fc2_.weight_gradient(context, saved.gelu_out, dy, workspace.hidden,
+                                                 deferred != nullptr, model::BiasGradient::fused);
+    const Tensor both = model::front(workspace.inner, {3, saved.gelu_out.size()});
+    const Tensor dfc1 = both.rows(0, 2).view(saved.fc1_out.shape);
+    const Tensor dout = both.rows(2, 1).view(saved.gelu_out.shape);
+    fc2_.input_gradient(context, complete, dout);
+    dispatch(dy.dtype, [&](auto zero) {
+      using T = decltype(zero);
+      const std::int64_t width = saved.gelu_out.shape[1];
+      for_each<T>(saved.fc1_out, [&](std::int64_t i, const T& gate, const T& up) {
+        const double s = sigmoid(gate), da = dout.as<T>()[i];
+        T* d = dfc1.as<T>() + (&gate - saved.fc1_out.as<T>());
+        d[0] = static_cast<T>(da * up * s * (1.0 + gate * (1.0 - s)));
+        d[width] = static_cast<T>(da * gate * s);
+      });
+    });
+    fc1_.input_gradient(context, dfc1, workspace.hidden);
+    return dfc1;
+  }
+
+ private:
+  static double sigmoid(double x) { return 1.0 / (1.0 + std::exp(-x)); }
+
+  /// Calls function(index in [T, f / t], gate, up) for fc1_out [T, 2 f / t].
+  template <typename T, typename Function>
+  static void for_each(const Tensor& fc1_out, const Function& function) {
+    const std::int64_t width = fc1_out.shape[1] / 2;
+    for (std::int64_t i = 0; i < fc1_out.shape[0] * width; ++i) {
+      const T* gate = fc1_out.as<T>() + i / width * 2 * width + i % width;
+      function(i, gate[0], gate[width]);
+    }
+  }
+};
+
+/// A model of the toy family: attention that sees later tokens, heads that are not hidden / heads
+/// wide, an output projection of its own; every second block is a GPT-2's, and no two blocks with
+/// the family's MLP are equally wide.
+inline model::ModelSpec toy_spec(double dropout) {
+  static const bool registered = [] {
+    model::register_norm("toy",
+                         [](const model::NormSpec& spec, const std::string& name,
+                            std::int64_t hidden) -> std::unique_ptr<model::Norm> {
+                           return std::make_unique<ToyNorm>(spec, name, hidden);
+                         });
+    model::register_mlp("toy",
+                        [](const model::MlpSpec& spec,
+                           const model::LayerPlace& place) -> std::unique_ptr<model::Mlp> {
+                          return std::make_unique<ToyMlp>(spec, place);
+                        });
+    return true;
+  }();
+  (void)registered;
+  const model::NormSpec norm{.kind = "toy", .eps = 1e-3};
+  model::ModelSpec spec{.hidden = 32,
+                        .sequence = 16,
+                        .vocab = 61,
+                        .embedding = {.positions = 18, .norm = norm, .dropout = dropout},
+                        .head = {.norm = norm, .tied = false},
+                        .init_std = 0.1,
+                        .output_init_std = 0.05};
+  for (int layer = 0; layer < 4; ++layer) {
+    model::BlockSpec block{.norm = norm,
+                           .attention = {.heads = 4,
+                                         .kv_heads = 4,
+                                         .head_dim = 6,
+                                         .causal = false,
+                                         .dropout = dropout},
+                           .mlp = {.kind = "toy", .width = 24 + 8 * layer},
+                           .dropout = dropout};
+    if (layer % 2 == 1) block.norm.kind = "layernorm", block.mlp.kind = "gelu";
+    spec.blocks.push_back(block);
+  }
+  return spec;
+}
+
+}  // namespace trireme::test
