@@ -20,9 +20,6 @@ model::ParameterStore& checked(model::ParameterStore& parameters, const Optimize
   const auto &weights = parameters.weight_buffer(), &gradients = parameters.gradient_buffer();
   TRIREME_CHECK(config.shard_state || !(weights.is_sharded() || gradients.is_sharded()),
                 "a rank that holds a shard of a matrix cannot keep the state of all of it");
-  for (const model::LocalParameter& local : parameters.placement().parameters)
-    TRIREME_CHECK(local.copies == 1, "the gradients of {} copies of '{}' would have to be summed",
-                  local.copies, local.parameter->name);
   TRIREME_CHECK(config.type != OptimizerType::lamb || !gradients.is_narrow(),
                 "LAMB writes over gradients, which must not be narrow");
   return parameters;
@@ -30,13 +27,14 @@ model::ParameterStore& checked(model::ParameterStore& parameters, const Optimize
 
 }  // namespace
 
-std::size_t Optimizer::planned_bytes(const model::Placement& placement, int data_ranks,
+std::size_t Optimizer::planned_bytes(const model::Placement& placement, const grid::Layout& layout,
                                      const OptimizerConfig& config, DType dtype,
                                      bool narrow_gradients) {
-  const Shards shards = make_shards(placement, data_ranks, config);
+  const Shards shards = make_shards(placement, layout.data, config);
   const std::size_t state = placement.owned_size / shards.count() * size_of(wide(dtype));
   return state_count(config.rule()) * state +
-         OwnedShard::planned_bytes(placement, shards, dtype, narrow_gradients);
+         OwnedShard::planned_bytes(placement, shards, dtype, narrow_gradients) +
+         CopiedGradients::planned_bytes(placement, layout.tensor, dtype);
 }
 
 Optimizer::Optimizer(device::Backend& backend, model::ParameterStore& parameters,

@@ -54,7 +54,7 @@ class Optimizer final : public model::ParameterHooks {
 
   /// Bytes of the state, of the master copy of 16-bit weights, and of what narrow gradients are
   /// widened to, of a rank that places `placement`; `dtype` is that of the weights.
-  static std::size_t planned_bytes(const model::Placement& placement, int data_ranks,
+  static std::size_t planned_bytes(const model::Placement& placement, const grid::Layout& layout,
                                    const OptimizerConfig& config, DType dtype,
                                    bool narrow_gradients = false);
 
@@ -72,7 +72,7 @@ class Optimizer final : public model::ParameterHooks {
 
   /// Sums the gradients over the data ranks, the tied embedding's over first and last stage, and
   /// partial sums over the tensor ranks. Under ZeRO-1 only the owned shard of each bucket is valid
-  /// afterwards. Collective over the data, embedding and sequence-parallel groups.
+  /// afterwards. Collective over the data, embedding and tensor groups.
   void reduce_gradients() { reducer_.finish(); }
 
   /// L2 norm of the whole model's gradient, each logical element counted once, after division by

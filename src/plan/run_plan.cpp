@@ -68,7 +68,7 @@ StagePlan plan_stage(const deck::Deck& deck, const grid::Layout& layout,
   plan.memory = {.weights = weights,
                  .gradients = gradients,
                  .optimizer = optim::Optimizer::planned_bytes(
-                     placement, layout.data, optimizer_config(deck), dtype, store.narrow_gradients),
+                     placement, layout, optimizer_config(deck), dtype, store.narrow_gradients),
                  .activations = memory.activations + (on_gpu ? 0 : memory.host),
                  .workspace = memory.workspace + (on_gpu ? model::kernel_workspace_bytes(config)
                                                          : model::host_gemm_bytes(config)),

@@ -104,7 +104,8 @@ class RankedGpt final : public pipeline::StageWork {
                    {.world = *groups_.world,
                     .data = *groups_.data,
                     .embedding = groups_.embedding.get(),
-                    .sequence_parallel = sequence_parallel ? groups_.tensor.get() : nullptr},
+                    .sequence_parallel = sequence_parallel ? groups_.tensor.get() : nullptr,
+                    .tensor = groups_.tensor.get()},
                    optimizer) {
     optimizer_.initialize(spec.seed);
     stage_.set_hooks(&optimizer_);

@@ -46,7 +46,8 @@ TEST(Spec, WhatNoLayerImplementsIsRefused) {
       refusal([](ModelSpec& spec) { spec.blocks[0].norm_placement = model::NormPlacement::post; }),
       "the model's layer 0 asks for norms after its sublayers, which are not built");
   EXPECT_EQ(refusal([](ModelSpec& spec) { spec.blocks[0].mlp.kind = "swish"; }),
-            "the model's layer 0 asks for the MLP 'swish', which is not built (built: gelu, toy)");
+            "the model's layer 0 asks for the MLP 'swish', which is not built (built: gelu, toy, "
+            "toy-grouped)");
   EXPECT_EQ(refusal([](ModelSpec& spec) { spec.head.norm.kind = "rms"; }),
             "the model's head asks for the norm 'rms', which is not built (built: layernorm, toy)");
   EXPECT_EQ(refusal([](ModelSpec& spec) { spec.embedding.norm = {.kind = "rms"}; }),

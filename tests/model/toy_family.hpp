@@ -150,9 +150,137 @@ class ToyMlp final : public model::TwoLinearMlp {
   }
 };
 
+/// ToyMlp with a gate for each kGroup units of up, from a weight of its own in at most two shards:
+/// more tensor ranks hold copies, as of key and value heads that several query heads share.
+class ToyGroupedMlp final : public model::TwoLinearMlp {
+ public:
+  static constexpr int kGroup = 4, kMaxShards = 2;
+
+  ToyGroupedMlp(const model::MlpSpec& spec, const model::LayerPlace& place)
+      : TwoLinearMlp({.name = place.name + "mlp/up/",
+                      .out = {spec.width},
+                      .in = place.hidden,
+                      .init_std = place.init_std,
+                      .bias = false},
+                     {.name = place.name + "mlp/out/",
+                      .out = {place.hidden},
+                      .in = spec.width,
+                      .init_std = place.output_init_std}),
+        gate_({.name = place.name + "mlp/gate/",
+               .out = {spec.width / kGroup},
+               .in = place.hidden,
+               .init_std = place.init_std,
+               .bias = false,
+               .max_shards = kMaxShards}) {}
+
+  void declare(model::ParameterTableBuilder& table) const override {
+    TwoLinearMlp::declare(table);
+    gate_.declare(table);
+  }
+  void bind(const model::ParameterStore& parameters) override {
+    TwoLinearMlp::bind(parameters);
+    gate_.bind(parameters);
+  }
+  /// fc1_out has up [T, f / t], then the gates [T, f / (group t)], or the shard's.
+  Activations take(model::Arena& arena, const model::LayerSizes& sizes) const override {
+    const std::int64_t outputs = fc1_.local_out(sizes) + gate_.local_out(sizes);
+    return {.fc1_out = arena.take(sizes.dtype, {sizes.tokens(), outputs}),
+            .gelu_out = arena.take(sizes.dtype, {sizes.tokens(), local_width(sizes)})};
+  }
+  std::int64_t inner_width(const model::LayerSizes& sizes) const override {
+    return 2 * local_width(sizes) + gate_.local_out(sizes);
+  }
+
+  void forward(const model::LayerContext& context, const Tensor& x, const Activations& saved,
+               const Tensor& y) const override {
+    const auto [up, gate] = split(context, saved.fc1_out);
+    fc1_.gather_input(context, x);
+    fc1_.forward(context, x, up);
+    gate_.forward(context, x, gate);
+    dispatch(x.dtype, [&](auto zero) {
+      using T = decltype(zero);
+      for_each(context, [&](std::int64_t i, std::int64_t unit) {
+        const double g = gate.as<T>()[unit];
+        saved.gelu_out.as<T>()[i] = static_cast<T>(g * sigmoid(g) * up.as<T>()[i]);
+      });
+    });
+    if (y) fc2_.forward(context, saved.gelu_out, y);
+  }
+
+  Tensor backward(const model::LayerContext& context, const model::LayerWorkspace& workspace,
+                  const Tensor& dy, const Activations& saved,
+                  const model::DeferredGradients* deferred) const override {
+    const Tensor complete = fc2_.weight_gradient(context, saved.gelu_out, dy, workspace.hidden,
+                                                 deferred != nullptr, model::BiasGradient::fused);
+    const Tensor dfc1 = model::front(workspace.inner, saved.fc1_out.shape);
+    const Tensor all = workspace.inner.view({workspace.inner.size()});
+    const Tensor dout = all.rows(dfc1.size(), saved.gelu_out.size()).view(saved.gelu_out.shape);
+    fc2_.input_gradient(context, complete, dout);
+    const auto [up, gate] = split(context, saved.fc1_out);
+    const auto [dup, dgate] = split(context, dfc1);
+    context.backend.zero(dgate);
+    dispatch(dy.dtype, [&, up = up, gate = gate, dup = dup, dgate = dgate](auto zero) {
+      using T = decltype(zero);
+      for_each(context, [&](std::int64_t i, std::int64_t unit) {
+        const double g = gate.as<T>()[unit], s = sigmoid(g), da = dout.as<T>()[i];
+        dup.as<T>()[i] = static_cast<T>(da * g * s);
+        dgate.as<T>()[unit] += static_cast<T>(da * up.as<T>()[i] * s * (1.0 + g * (1.0 - s)));
+      });
+    });
+    // The gradient of x has a part from each of the two weights.
+    model::linear_input_gradient(context.backend, dup, fc1_.weight().weight,
+                                 model::as_rows(workspace.hidden));
+    context.backend.gemm({.a = dgate,
+                          .b = gate_.weight().weight,
+                          .c = model::as_rows(workspace.hidden),
+                          .beta = 1.0});
+    return dfc1;
+  }
+  void fc1_gradient(const model::LayerContext& context, const Tensor& x, const Tensor& dfc1,
+                    const model::DeferredGradients* deferred) const override {
+    if (deferred)
+      context.backend.copy(deferred->first.data, dfc1.data, dfc1.bytes());
+    else
+      add_weights(context, x, dfc1);
+  }
+  void backward_weights(const model::LayerContext& context, const model::LayerWorkspace& workspace,
+                        const Tensor& x, const Activations& saved,
+                        const model::DeferredGradients& deferred) const override {
+    fc2_.deferred_weight_gradient(context, saved.gelu_out, deferred.second, workspace.hidden);
+    add_weights(context, x, deferred.first);
+  }
+
+ private:
+  static double sigmoid(double x) { return 1.0 / (1.0 + std::exp(-x)); }
+
+  /// fc1_out or its gradient as up and gates.
+  std::pair<Tensor, Tensor> split(const model::LayerSizes& sizes, const Tensor& both) const {
+    const std::int64_t T = sizes.tokens(), ups = fc1_.local_out(sizes),
+                       gates = gate_.local_out(sizes);
+    const Tensor all = both.view({both.size()});
+    return {all.rows(0, T * ups).view({T, ups}), all.rows(T * ups, T * gates).view({T, gates})};
+  }
+  void add_weights(const model::LayerContext& context, const Tensor& x, const Tensor& dfc1) const {
+    const auto [dup, dgate] = split(context, dfc1);
+    fc1_.weight_gradient(context, x, dup, nullptr, /*add_bias=*/false);
+    gate_.weight_gradient(context, x, dgate, nullptr, /*add_bias=*/false);
+  }
+  /// Calls function(index in up [T, f / t], index of its gate).
+  template <typename Function>
+  void for_each(const model::LayerContext& context, const Function& function) const {
+    const std::int64_t ups = fc1_.local_out(context), gates = gate_.local_out(context);
+    for (std::int64_t i = 0; i < context.tokens() * ups; ++i) {
+      const std::int64_t unit = (context.tensor.rank() * ups + i % ups) / kGroup;
+      function(i, i / ups * gates + unit % gates);
+    }
+  }
+
+  model::ColumnParallelLinear gate_;
+};
+
 /// A model of the toy family: attention that sees later tokens, heads that are not hidden / heads
-/// wide, an output projection of its own; every second block is a GPT-2's, and no two blocks with
-/// the family's MLP are equally wide.
+/// wide, an output projection of its own; every second block is a GPT-2's, the others have
+/// different MLPs.
 inline model::ModelSpec toy_spec(double dropout) {
   static const bool registered = [] {
     model::register_norm("toy",
@@ -164,6 +292,11 @@ inline model::ModelSpec toy_spec(double dropout) {
                         [](const model::MlpSpec& spec,
                            const model::LayerPlace& place) -> std::unique_ptr<model::Mlp> {
                           return std::make_unique<ToyMlp>(spec, place);
+                        });
+    model::register_mlp("toy-grouped",
+                        [](const model::MlpSpec& spec,
+                           const model::LayerPlace& place) -> std::unique_ptr<model::Mlp> {
+                          return std::make_unique<ToyGroupedMlp>(spec, place);
                         });
     return true;
   }();
@@ -185,6 +318,7 @@ inline model::ModelSpec toy_spec(double dropout) {
                                          .dropout = dropout},
                            .mlp = {.kind = "toy", .width = 24 + 8 * layer},
                            .dropout = dropout};
+    if (layer == 2) block.mlp = {.kind = "toy-grouped", .width = 32};
     if (layer % 2 == 1) block.norm.kind = "layernorm", block.mlp.kind = "gelu";
     spec.blocks.push_back(block);
   }

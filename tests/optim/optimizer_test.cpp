@@ -195,7 +195,8 @@ TEST(Optimizer, TakesTheBytesThatWerePlanned) {
     std::size_t bytes = dtype == DType::f16 ? 2 * run.parameters.weights().bytes() : 0;
     for (const optim::OptimizerState& state : run.optimizer.states()) bytes += state.tensor.bytes();
     EXPECT_EQ(run.optimizer.states().size(), states);
-    EXPECT_EQ(bytes, optim::Optimizer::planned_bytes(run.parameters.placement(), 1, config, dtype));
+    EXPECT_EQ(bytes,
+              optim::Optimizer::planned_bytes(run.parameters.placement(), {}, config, dtype));
   };
   check({}, 2, DType::f32);
   check({}, 2, DType::f16);

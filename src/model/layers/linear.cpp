@@ -1,5 +1,6 @@
 #include "model/layers/linear.hpp"
 
+#include <algorithm>
 #include <numeric>
 
 #include "model/layers/sequence_parallel.hpp"
@@ -36,7 +37,8 @@ void Linear::declare(ParameterTableBuilder& table) const {
              .init_std = spec_.init_std,
              .weight_decay = true,
              .sharding = sharding_,
-             .row_blocks = blocks});
+             .row_blocks = blocks,
+             .max_shards = spec_.max_shards});
   if (!spec_.bias) return;
   // Every tensor rank holds the whole bias of a row-parallel linear, which the residual stream
   // gets.
@@ -44,6 +46,7 @@ void Linear::declare(ParameterTableBuilder& table) const {
              .shape = {out},
              .sharding = row_parallel ? TensorSharding::none : TensorSharding::rows,
              .row_blocks = blocks,
+             .max_shards = spec_.max_shards,
              .sequence_parallel = row_parallel});
 }
 
@@ -55,7 +58,9 @@ void Linear::bind(const ParameterStore& parameters) {
 // ---- column-parallel
 
 std::int64_t ColumnParallelLinear::local_out(const LayerSizes& sizes) const {
-  return std::accumulate(spec_.out.begin(), spec_.out.end(), std::int64_t{0}) / sizes.tensor_ranks;
+  const int shards =
+      spec_.max_shards > 0 ? std::min(spec_.max_shards, sizes.tensor_ranks) : sizes.tensor_ranks;
+  return std::accumulate(spec_.out.begin(), spec_.out.end(), std::int64_t{0}) / shards;
 }
 
 void ColumnParallelLinear::gather_input(const LayerContext& context, const Tensor& x) const {

@@ -31,6 +31,7 @@ struct LinearSpec {
   std::int64_t in = 1;            ///< columns of W
   double init_std = 0.02;
   bool bias = true;
+  int max_shards = 0;  ///< of column-parallel ones: Parameter::max_shards
 };
 
 /// The parameters of a linear layer.
@@ -58,7 +59,7 @@ class ColumnParallelLinear : public Linear {
  public:
   explicit ColumnParallelLinear(LinearSpec spec) : Linear(std::move(spec), TensorSharding::rows) {}
 
-  /// Outputs on each rank: out / t.
+  /// Outputs on each rank: out / t, or out / max_shards with more ranks.
   std::int64_t local_out(const LayerSizes& sizes) const;
 
   /// Completes x, of which each rank has written sp_shard(): before forward(), or a kernel that

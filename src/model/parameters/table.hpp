@@ -38,7 +38,8 @@ struct Parameter {
   std::vector<std::int64_t> row_blocks = {};
   /// For rows and columns, the number of parts that a shard must not divide (heads): at most so
   /// many shards. With more tensor ranks, ranks / max_shards consecutive ranks hold copies of one
-  /// shard, each of which has a part of its gradient. 0: no limit.
+  /// shard, each of which has a part of its gradient (optim::CopiedGradients sums them). 0: no
+  /// limit.
   int max_shards = 0;
   bool tied = false;  ///< the last stage holds a copy as well, its output projection
   /// Applied to the residual stream: under sequence parallelism each tensor rank has the gradient

@@ -25,7 +25,11 @@ std::vector<Range> sequence_parallel_ranges(const model::Placement& placement) {
 
 GradientReducer::GradientReducer(device::Backend& backend, model::ParameterStore& parameters,
                                  const OptimizerGroups& groups, const Shards& shards, bool overlap)
-    : parameters_(parameters), groups_(groups), shards_(shards), overlap_(overlap) {
+    : parameters_(parameters),
+      groups_(groups),
+      shards_(shards),
+      overlap_(overlap),
+      copied_(backend, parameters, groups.tensor, shards, groups.data.rank()) {
   const auto& gradients = parameters.gradient_buffer();
   if (gradients.is_sharded())
     scatter_.emplace(backend, parameters.placement(), gradients, groups.data, shards, overlap);
@@ -56,6 +60,7 @@ void GradientReducer::finish() {
   requests_.clear();
   unreduced_ = buckets_to_reduce();
   if (scatter_) scatter_->finish();
+  copied_.sum();
 }
 
 // Before the buckets: its two copies lie at different places of their stages' buffers, so they

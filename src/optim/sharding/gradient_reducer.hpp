@@ -7,6 +7,7 @@
 
 #include "comm/communicator.hpp"
 #include "model/parameters/store.hpp"
+#include "optim/sharding/copied_gradients.hpp"
 #include "optim/sharding/layer_gradient_scatter.hpp"
 #include "optim/sharding/shards.hpp"
 
@@ -21,12 +22,15 @@ struct OptimizerGroups {
   comm::Communicator* embedding;
   /// The tensor ranks under sequence parallelism, else null.
   comm::Communicator* sequence_parallel = nullptr;
+  /// The tensor ranks; null only where they hold no copies of shards (Parameter::max_shards).
+  comm::Communicator* tensor = nullptr;
 };
 
 /// Sums gradients bucket by bucket over the data ranks: by all-reduce, or with several shards by
 /// reduce-scatter (ZeRO-1). Before that, sums over the tensor ranks what sequence parallelism
 /// leaves as partial sums, and over first and last stage the tied embedding. Where gradients of
-/// matrices are sharded (ZeRO-2), those are scattered pass by pass instead.
+/// matrices are sharded (ZeRO-2), those are scattered pass by pass instead. Last come the sums over
+/// copies of shards.
 class GradientReducer {
  public:
   /// All must outlive it. With `overlap`, a bucket is reduced as soon as it is complete, overlapped
@@ -39,7 +43,7 @@ class GradientReducer {
   /// After it. `complete`: no other pass of this step adds to them. Collective as finish().
   void gradient_ready(const Range& matrices, bool complete);
   /// Reduces the rest and waits for all. With several shards only the owned one of each bucket is
-  /// valid afterwards. Collective over the data, embedding and sequence-parallel groups.
+  /// valid afterwards. Collective over the data, embedding and tensor groups.
   void finish();
 
  private:
@@ -56,6 +60,7 @@ class GradientReducer {
   const Shards& shards_;
   bool overlap_;
   std::optional<LayerGradientScatter> scatter_;  ///< ZeRO-2
+  CopiedGradients copied_;
   std::vector<Range>
       sequence_ranges_;        ///< of the flat buffers, ascending: Parameter::sequence_parallel
   std::size_t unreduced_ = 0;  ///< buckets, the first ones, that are not being reduced
