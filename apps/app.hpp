@@ -16,6 +16,7 @@
 #include <string_view>
 
 #include "core/error.hpp"
+#include "version.hpp"
 
 namespace trireme {
 
@@ -52,10 +53,8 @@ inline po::variables_map parse_options(int argc, char** argv,
 /// Writes `text` to standard output. A failure shows when run_app flushes.
 inline void print_out(const std::string& text) { std::fwrite(text.data(), 1, text.size(), stdout); }
 
-/// Prints `program` and the version this build has.
-inline void print_version(const char* program) {
-  print_out(fmt::format("{} {}\n", program, TRIREME_VERSION));
-}
+/// Prints version_text().
+inline void print_version(const char* program) { print_out(version_text(program)); }
 
 /// --help and --version, which every program and command takes.
 inline po::options_description general_options() {

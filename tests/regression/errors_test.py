@@ -2,12 +2,20 @@
 programs answer without a launcher."""
 
 import os
+import re
 import shutil
+import subprocess
 import unittest
 import unittest.mock
 
-from runs import (DATA, DECK, FAILED, FINISHED, IO, USAGE, RunTest, Started, command_line, dataset,
-                  run)
+from runs import (DATA, DECK, FAILED, FINISHED, HERE, IO, USAGE, RunTest, Started, command_line,
+                  dataset, run)
+
+
+def version():
+    """The version, which only the project's CMakeLists.txt says."""
+    return re.search(r"VERSION ([\d.]+) LANGUAGES",
+                     (HERE.parents[1] / "CMakeLists.txt").read_text())[1]
 
 
 class Errors(RunTest):
@@ -158,7 +166,6 @@ class Questions(RunTest):
         return result.out
 
     def test_help_and_version(self):
-        self.assertRegex(self.answers("--version"), r"^trireme-pretrain \d+\.\d+\.\d+\n$")
         for option in ("--restart", "--time-limit", "--check", "--plan", "--print-deck"):
             self.assertIn(option, self.answers("--help"))
         deck = self.answers("--help", "deck")
@@ -189,8 +196,26 @@ class Questions(RunTest):
                 self.assertNotRegex(text, r"--[a-z-]+ arg\b", "a value without a name")
                 self.assertNotIn("\n\n\n", text)
                 self.assertLessEqual(max(map(len, text.splitlines())), 100, text)
-                self.assertRegex(self.answers(*command, "--version", program=name),
-                                 rf"^{' '.join([name, *command])} \d+\.\d+\.\d+\n$")
+                self.assertTrue(self.answers(*command, "--version", program=name).startswith(
+                    f"{' '.join([name, *command])} {version()}\ncommit "))
+
+    def test_version_names_what_was_built_with_what(self):
+        lines = self.answers("--version").splitlines()
+        self.assertEqual(lines[0], f"trireme-pretrain {version()}")
+        facts = dict(re.split(r"  +", line, maxsplit=1) for line in lines[1:])
+        self.assertEqual(list(facts),
+                         ["commit", "compiler", "CUDA", "NCCL", "MPI", "HDF5", "BLAS"])
+        for name, pattern in [("compiler", r"(GCC|Clang) \d+\."), ("CUDA", r"\d+\.\d+$|none"),
+                              ("NCCL", r"\d+\.\d+\.\d+ |none"), ("MPI", r"[\w ]+ \d+\.\d+"),
+                              ("HDF5", r"\d+\.\d+\.\d+$"), ("BLAS", r"OpenBLAS \d+\.\d+")]:
+            self.assertRegex(facts[name], "^" + pattern)
+        git = ["git", "-C", str(HERE)]
+        if subprocess.run([*git, "rev-parse", "HEAD"], capture_output=True).returncode != 0:
+            self.assertEqual(facts["commit"], "unknown")
+        else:
+            built = facts["commit"].removesuffix("+")
+            self.assertRegex(built, "^[0-9a-f]{12,}$")
+            subprocess.run([*git, "cat-file", "-e", f"{built}^{{commit}}"], check=True)
 
     def test_check_and_plan(self):
         words = self.deck_words("run", "parallel.tensor=2", "parallel.pipeline=2")
