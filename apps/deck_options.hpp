@@ -47,8 +47,10 @@ inline po::options_description deck_options() {
        "number of ranks for --check and --plan")           //
       ("print-deck", "print the effective deck and exit")  //
       ("print-value", po::value<std::string>()->value_name("KEY"),
-       "print one value of the effective deck, such as that of run.output, and exit")   //
-      ("help,h", "print this and exit; --help deck[.SECTION[.KEY]] explains the deck")  //
+       "print one value of the effective deck, such as that of run.output, and exit")  //
+      ("help,h",
+       "print this and exit; --help deck[.SECTION[.KEY]] explains the deck, --help WORD "
+       "finds keys by any name")  //
       ("version", "print the version and exit");
   return options;
 }
@@ -61,10 +63,11 @@ inline bool prints_before_mpi() {
   return true;
 }
 
-/// Whether a word after --help is about the deck's keys, such as "deck.model", and no deck itself.
+/// Whether a word after --help is about the deck's keys, such as "deck.model" or "lr": not another
+/// option, a deck or an override.
 inline bool is_help_topic(std::string_view word) {
   const bool is_file = word.ends_with(".yaml") || word.ends_with(".yml");
-  return word == "deck" || (word.starts_with("deck.") && !is_file);
+  return !word.empty() && word[0] != '-' && !is_file && word.find('=') == std::string_view::npos;
 }
 
 /// Answers --help [deck...] and --version; true when there is nothing else to do.

@@ -9,9 +9,18 @@
 #include "deck/document.hpp"
 #include "deck/schema.hpp"
 #include "deck/suggest.hpp"
+#include "deck/synonyms.hpp"
 
 namespace trireme::deck {
 namespace {
+
+constexpr const char* kNotes = R"(
+A length is a number with its unit, such as 2000 iterations, 10k samples, 90 minutes, 20s or
+1:30:00; a bare number counts what 'train' counts; 5% is a fraction. Whole numbers may be written
+1.5e9 or 1_000. On the command line, key=value sets a key and key= restores its default; of several
+values the last one counts. '--help deck.section.key' explains a key; '--help WORD' finds keys by
+any word, also by the names of Megatron-LM, DeepSpeed and PyTorch.
+)";
 
 std::vector<std::string_view> split_path(std::string_view path) {
   std::vector<std::string_view> names;
@@ -96,14 +105,65 @@ bool in_topic(const Key& key, std::string_view path) {
   return path.empty() || key.path == path || key.path.starts_with(std::string(path) + ".");
 }
 
+// `words` in lines of at most 100 columns, the first after `head` and the others under its `words`.
+std::string hanging(const std::string& head, std::string_view words) {
+  constexpr std::size_t kColumns = 100;
+  constexpr std::size_t kIndent = 33;
+  std::string text = fmt::format("{:<{}}", head, kIndent - 1);
+  std::size_t column = text.size();
+  while (!words.empty()) {
+    const std::size_t end = std::min(words.find(' '), words.size());
+    if (column + 1 + end > kColumns) {
+      text += fmt::format("\n{:{}}", "", kIndent - 1);
+      column = kIndent - 1;
+    }
+    text += fmt::format(" {}", words.substr(0, end));
+    column += 1 + end;
+    words.remove_prefix(std::min(end + 1, words.size()));
+  }
+  return text + "\n";
+}
+
+std::string help_line(const Key& key) {
+  return hanging(key.path, fmt::format("{} ({}){}", key.help, default_text(key),
+                                       key.unbuilt ? " [not built yet]" : ""));
+}
+
 std::string help_for_section(std::string_view path) {
   std::string text;
-  for (const Key& key : keys()) {
-    if (!in_topic(key, path)) continue;
-    text += fmt::format("{:<32} {} ({}){}\n", key.path, key.help, default_text(key),
-                        key.unbuilt ? " [not built yet]" : "");
-  }
+  for (const Key& key : keys())
+    if (in_topic(key, path)) text += help_line(key);
   return text;
+}
+
+// Whether the letters of `word`, as plain_name() gives them, stand in `text`.
+bool mentions(std::string_view text, std::string_view word) {
+  return plain_name(text).find(word) != std::string::npos;
+}
+
+// Keys whose path, help or synonyms mention `word`, a line each; "" when none does.
+std::string keys_that_mention(std::string_view word) {
+  const std::string plain = plain_name(word);
+  if (plain.size() < 2) return "";
+  const auto called_so = [&](const Key& key) {
+    return std::any_of(synonyms().begin(), synonyms().end(), [&](const Synonym& synonym) {
+      return !synonym.key.empty() && in_topic(key, synonym.key) && mentions(synonym.name, plain);
+    });
+  };
+  std::string text;
+  for (const Key& key : keys())
+    if (called_so(key) || mentions(key.path, plain) || mentions(key.help, plain))
+      text += help_line(key);
+  return text;
+}
+
+// Where the deck has what other programs call `synonym.name`.
+std::string help_for_synonym(const Synonym& synonym) {
+  if (synonym.key.empty()) return fmt::format("{}: {}\n", synonym.name, synonym.note);
+  const std::string note = synonym.note.empty() ? "" : fmt::format(" ({})", synonym.note);
+  const Key* key = find_key(synonym.key);
+  return fmt::format("{} is '{}' here{}.\n\n{}", synonym.name, synonym.key, note,
+                     key != nullptr ? help_for_key(*key) : help_for_section(synonym.key));
 }
 
 }  // namespace
@@ -149,18 +209,16 @@ std::string print_value(const Deck& deck, std::string_view path) {
 }
 
 std::string help(std::string_view topic) {
-  if (topic == "deck") {
-    return help_for_section("") +
-           "\nA length is a number with its unit, such as 2000 iterations, 64000 samples or 90 "
-           "minutes; a\nbare number counts in what 'train' counts. Whole numbers may be written "
-           "1.5e9 or 1_000.\nOn the command line, key=value sets a key and key= takes it back to "
-           "its default; the last of\nseveral holds. '--help deck.section.key' says more of a "
-           "key.\n";
-  }
-  const std::string_view path = topic.starts_with("deck.") ? topic.substr(5) : topic;
+  if (topic == "deck") return help_for_section("") + kNotes;
+  const bool is_path = topic.starts_with("deck.");
+  const std::string_view path = is_path ? topic.substr(5) : topic;
   if (const Key* key = find_key(path)) return help_for_key(*key);
   if (is_section(path)) return help_for_section(path);
-  throw UsageError("the deck has no section or key '{}'{}", path, suggestion(path));
+  if (is_path) throw UsageError("the deck has no section or key '{}'{}", path, suggestion(path));
+  if (const Synonym* synonym = find_synonym(topic)) return help_for_synonym(*synonym);
+  if (const std::string found = keys_that_mention(topic); !found.empty()) return found;
+  throw UsageError("no key of the deck mentions '{}'{}; '--help deck' lists every key", topic,
+                   suggestion(topic));
 }
 
 }  // namespace trireme::deck

@@ -18,8 +18,9 @@ std::string print_deck(const Deck& deck);
 std::string print_value(const Deck& deck, std::string_view key);
 
 /// Help on `topic`: "deck" (one line for each key), "deck.section" or "deck.section.key" (type,
-/// default, range, allowed values, what a restart may do). Throws UsageError, with a suggestion,
-/// when there is no such section or key.
+/// default, range, allowed values, what a restart may do); any other word finds a key by another
+/// program's name for it, or all keys that mention it. Throws UsageError, with a suggestion, when
+/// nothing is found. Lines have at most 100 columns.
 std::string help(std::string_view topic);
 
 }  // namespace trireme::deck

@@ -13,6 +13,7 @@
 #include "deck/batch_problems.hpp"
 #include "deck/checks.hpp"
 #include "deck/document.hpp"
+#include "deck/number.hpp"
 #include "deck/problems.hpp"
 #include "deck/schema.hpp"
 
@@ -51,6 +52,7 @@ class Collector {
  private:
   void put(const std::string& path, const Item& item, const Place& place);
   void put_section(const std::string& path, const Item& mapping);
+  void refuse_loose_numbers(const Item& mapping, std::size_t first, std::size_t numbers);
   bool is_new_name(const std::string& path, const Item& key, std::map<std::string, Place>& seen);
 
   Problems& problems_;
@@ -117,11 +119,38 @@ bool Collector::is_new_name(const std::string& path, const Item& key,
   return false;
 }
 
+// How many numbers without a value stand in `mapping` from the key `first` on, after a key with
+// one: what YAML makes of {split: 969,30,1}.
+std::size_t loose_numbers(const Item& mapping, std::size_t first) {
+  std::size_t end = first;
+  while (end < mapping.keys.size() && mapping.items[end].kind == Item::Kind::null &&
+         mapping.keys[end].kind == Item::Kind::scalar &&
+         leading_number(mapping.keys[end].text).size() == mapping.keys[end].text.size() &&
+         !mapping.keys[end].text.empty())
+    ++end;
+  const bool after_value = first > 0 && mapping.items[first - 1].kind == Item::Kind::scalar;
+  return after_value ? end - first : 0;
+}
+
+// Says how to write the list that the `numbers` keys from `first` on belong to.
+void Collector::refuse_loose_numbers(const Item& mapping, std::size_t first, std::size_t numbers) {
+  std::string list = mapping.items[first - 1].text;
+  for (std::size_t i = first; i < first + numbers; ++i) list += "," + mapping.keys[i].text;
+  problems_.add(mapping.keys[first].place,
+                fmt::format("a list inside {{}} needs quotes: {}: \"{}\"",
+                            printable(mapping.keys[first - 1].text), printable(list)));
+}
+
 void Collector::put_section(const std::string& path, const Item& mapping) {
   std::map<std::string, Place> seen;
   for (std::size_t i = 0; i < mapping.keys.size(); ++i) {
     const Item& key = mapping.keys[i];
     const std::string child = path.empty() ? key.text : path + "." + key.text;
+    if (const std::size_t numbers = loose_numbers(mapping, i); numbers > 0) {
+      refuse_loose_numbers(mapping, i, numbers);
+      i += numbers - 1;
+      continue;
+    }
     if (!is_new_name(child, key, seen)) {
       // What a repeated section holds is not missing as well.
       const bool section = mapping.items[i].kind == Item::Kind::mapping && is_section(child);

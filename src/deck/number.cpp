@@ -8,6 +8,7 @@
 #include <limits>
 #include <optional>
 #include <string>
+#include <vector>
 
 #include "deck/value.hpp"
 
@@ -71,14 +72,72 @@ std::optional<Decimal> read_decimal(std::string_view text) {
   return number;
 }
 
+/// The zeros that a suffix stands for: 3 of `k`; 0 of any other character.
+int exponent_of(char suffix) {
+  switch (suffix) {
+    case 'k':
+    case 'K':
+      return 3;
+    case 'M':
+      return 6;
+    case 'B':
+    case 'G':
+      return 9;
+    case 'T':
+      return 12;
+    default:
+      return 0;
+  }
+}
+
 }  // namespace
+
+std::string_view leading_number(std::string_view text) {
+  std::size_t end = 0;
+  while (end < text.size()) {
+    const char c = text[end];
+    // An e belongs to the number only with its exponent.
+    const std::size_t sign =
+        end + 1 < text.size() && (text[end + 1] == '-' || text[end + 1] == '+');
+    const bool exponent =
+        (c == 'e' || c == 'E') && end + 1 + sign < text.size() && is_digit(text[end + 1 + sign]);
+    const bool signs = end == 0 && (c == '-' || c == '+');
+    if (!is_digit(c) && c != '.' && c != '_' && !exponent && !signs) break;
+    end += exponent ? 1 + sign : 1;
+  }
+  return text.substr(0, end);
+}
+
+std::optional<std::int64_t> parse_clock(std::string_view text) {
+  const auto bad = [] { return BadValue("expected hours, minutes and seconds, such as 1:30:00"); };
+  if (text.find(':') == std::string_view::npos) return std::nullopt;
+  std::vector<std::int64_t> parts;
+  for (std::string_view rest = text;;) {
+    const std::size_t colon = std::min(rest.find(':'), rest.size());
+    const std::string_view part = rest.substr(0, colon);
+    const bool two_digits = part.size() == 2 || (parts.empty() && !part.empty());
+    if (!two_digits || part.size() > 6 || !std::all_of(part.begin(), part.end(), is_digit))
+      throw bad();
+    parts.push_back(0);
+    std::from_chars(part.data(), part.data() + part.size(), parts.back());
+    if (colon == rest.size()) break;
+    rest.remove_prefix(colon + 1);
+  }
+  if (parts.size() != 3 || parts[1] > 59 || parts[2] > 59) throw bad();
+  return (parts[0] * 60 + parts[1]) * 60 + parts[2];
+}
 
 bool is_decimal(std::string_view text) { return read_decimal(text).has_value(); }
 
-std::int64_t parse_whole(std::string_view text) {
+std::int64_t parse_whole(std::string_view text, Suffix suffix) {
   const auto bad = [] { return BadValue("expected a whole number"); };
-  const std::optional<Decimal> number = read_decimal(text);
+  const int zeros_of_suffix = text.empty() ? 0 : exponent_of(text.back());
+  if (zeros_of_suffix > 0) text.remove_suffix(1);
+  std::optional<Decimal> number = read_decimal(text);
   if (!number) throw bad();
+  if (zeros_of_suffix > 0 && suffix == Suffix::none)
+    throw BadValue("expected a whole number written out: a suffix may mean 1000 or 1024");
+  number->exponent += zeros_of_suffix;
   std::string digits = number->digits;
   digits.erase(0, std::min(digits.find_first_not_of('0'), digits.size()));
   if (digits.empty()) return 0;
@@ -98,8 +157,11 @@ std::int64_t parse_whole(std::string_view text) {
 }
 
 double parse_real(std::string_view text) {
-  const std::optional<Decimal> number = read_decimal(text);
+  const bool percent = text.ends_with('%');
+  if (percent) text.remove_suffix(1);
+  std::optional<Decimal> number = read_decimal(text);
   if (!number) throw BadValue("expected a number");
+  if (percent) number->exponent -= 2;
   const std::string plain = fmt::format("{}e{}", number->digits, number->exponent);
   double value = 0;
   const auto [end, error] = std::from_chars(plain.data(), plain.data() + plain.size(), value);

@@ -39,6 +39,8 @@ class Row {
   }
   Row&& unit(std::string text) && {
     key_.unit = std::move(text);
+    for (const char* counted : {"iterations", "samples", "elements"})
+      key_.rules.counts |= key_.unit == counted;
     return std::move(*this);
   }
   Row&& required() && {
@@ -82,6 +84,7 @@ class Row {
     return std::move(*this);
   }
   Row&& built(std::vector<std::string> values) && {
+    key_.rules.built = values;
     key_.built = std::move(values);
     return std::move(*this);
   }

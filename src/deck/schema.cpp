@@ -3,6 +3,7 @@
 #include <algorithm>
 
 #include "deck/suggest.hpp"
+#include "deck/synonyms.hpp"
 
 namespace trireme::deck {
 namespace {
@@ -40,18 +41,61 @@ std::vector<std::string_view> children(std::string_view section) {
   return names;
 }
 
-std::string suggestion(std::string_view path) {
+namespace {
+
+/// The section nearest to the misspelt `section` that has a key called, or nearly called, `name`:
+/// its key's path; or "".
+std::string in_similar_section(std::string_view section, std::string_view name) {
+  std::vector<std::string_view> sections;
+  for (const Key& key : keys()) {
+    const std::string_view path = key.path;
+    for (std::size_t dot = path.find('.'); dot != path.npos; dot = path.find('.', dot + 1))
+      if (sections.empty() || sections.back() != path.substr(0, dot))
+        sections.push_back(path.substr(0, dot));
+  }
+  const std::string_view meant = nearest(section, sections);
+  if (meant.empty()) return "";
+  const std::string_view child = nearest(name, children(meant));
+  return child.empty() ? "" : fmt::format("{}.{}", meant, child);
+}
+
+/// "'a', 'b' or 'c'": the keys of all sections whose last name is `name`.
+std::string keys_called(std::string_view name) {
+  std::vector<std::string> found;
+  for (const Key& key : keys())
+    if (last_name(key.path) == name) found.push_back(fmt::format("'{}'", key.path));
+  return alternatives(found);
+}
+
+/// "'a'": what the unknown key `path` was probably meant to be, or "".
+std::string meant_by(std::string_view path, const Synonym* synonym) {
   const std::string_view name = last_name(path);
   const std::string_view section =
       name.size() == path.size() ? "" : path.substr(0, path.size() - name.size() - 1);
-  std::string_view meant = nearest(name, children(section));
-  if (meant.empty()) {
-    // A key put into the wrong section keeps its name.
-    for (const Key& key : keys()) {
-      if (last_name(key.path) == name) meant = key.path;
-    }
-  }
-  return meant.empty() ? "" : fmt::format(" — did you mean '{}'?", meant);
+  // One wrong letter is likelier than another program's name, and that likelier than several.
+  const std::string_view sibling = nearest(name, children(section));
+  const bool one_letter = !sibling.empty() && edit_distance(name, sibling) <= 1;
+  if (synonym != nullptr && !synonym->key.empty() && !one_letter)
+    return fmt::format("'{}'", synonym->key);
+  if (!sibling.empty()) return fmt::format("'{}'", sibling);
+  if (!section.empty() && !is_section(section))
+    if (const std::string key = in_similar_section(section, name); !key.empty())
+      return fmt::format("'{}'", key);
+  return keys_called(name);
+}
+
+}  // namespace
+
+std::string suggestion(std::string_view path) {
+  const Synonym* synonym = find_synonym(path);
+  if (synonym == nullptr) synonym = find_synonym(last_name(path));
+  const std::string meant = meant_by(path, synonym);
+  const bool of_synonym =
+      synonym != nullptr && (synonym->key.empty() || meant == fmt::format("'{}'", synonym->key));
+  const std::string note(of_synonym ? synonym->note : "");
+  if (meant.empty()) return note.empty() ? "" : fmt::format(" — {}", note);
+  return fmt::format(" — did you mean {}?{}", meant,
+                     note.empty() ? "" : fmt::format(" ({})", note));
 }
 
 const Deck& fixed_defaults() {

@@ -54,8 +54,10 @@ bool is_section(std::string_view path);
 /// The names directly under `section` ("" for the deck itself), in order, each once.
 std::vector<std::string_view> children(std::string_view section);
 
-/// " — did you mean 'x'?" for the key or section nearest to the unknown
-/// `path`, looking first beside it and then for its last name in other sections; or "".
+/// " — did you mean 'x'?" for the unknown `path`: a key of its section that differs by a letter,
+/// the key that another program calls so, a similar key of its section or of a section with a
+/// similar name, or the keys of other sections with its last name; " — " and a note on a feature
+/// that has no key; or "".
 std::string suggestion(std::string_view path);
 
 /// The default of every key that has a fixed one; all else is empty.

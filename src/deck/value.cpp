@@ -9,6 +9,7 @@
 
 #include "deck/number.hpp"
 #include "deck/suggest.hpp"
+#include "deck/synonyms.hpp"
 
 namespace trireme::deck {
 namespace {
@@ -66,8 +67,16 @@ std::string write_element(const std::string& text) {
   return is_number(plain) ? '"' + text + '"' : write_text(text);
 }
 
-// Unit words, singular and plural. A fraction is a number below 1 without a unit.
+// Unit words, singular and plural, and their usual abbreviations. A fraction has no unit.
 std::optional<Unit> unit_of(std::string_view word) {
+  static constexpr std::pair<std::string_view, Unit> kShort[] = {
+      {"it", Unit::iterations},   {"iter", Unit::iterations},  {"iters", Unit::iterations},
+      {"step", Unit::iterations}, {"steps", Unit::iterations}, {"s", Unit::seconds},
+      {"sec", Unit::seconds},     {"secs", Unit::seconds},     {"min", Unit::minutes},
+      {"mins", Unit::minutes},    {"h", Unit::hours},          {"hr", Unit::hours},
+      {"hrs", Unit::hours}};
+  for (const auto& [name, unit] : kShort)
+    if (word == name) return unit;
   for (const Unit unit :
        {Unit::iterations, Unit::samples, Unit::seconds, Unit::minutes, Unit::hours}) {
     const std::string_view plural = name_of(unit);
@@ -93,6 +102,15 @@ bool is_count(Unit unit) { return unit == Unit::iterations || unit == Unit::samp
 
 bool allows(const Rules& rules, Unit unit) {
   return std::find(rules.units.begin(), rules.units.end(), unit) != rules.units.end();
+}
+
+// The number of a length, with the suffix of 10k, and its unit.
+std::pair<std::string_view, std::string_view> split_length(std::string_view text) {
+  std::size_t end = leading_number(text).size();
+  const bool suffixed = end < text.size() && (end + 1 == text.size() || text[end + 1] == ' ') &&
+                        std::string_view("kKMBGT").find(text[end]) != std::string_view::npos;
+  end += suffixed;
+  return {text.substr(0, end), trimmed(text.substr(end))};
 }
 
 // "expected a number and its unit (iterations, samples)"
@@ -123,8 +141,8 @@ void require_in(const Range& range, double value) {
   if (!range.contains(value)) throw BadValue(fmt::format("must be {}", range.text()));
 }
 
-std::int64_t read_whole(const Item& item) {
-  return parse_whole(plain_text(item, "a whole number"));
+std::int64_t read_whole(const Item& item, bool counts) {
+  return parse_whole(plain_text(item, "a whole number"), counts ? Suffix::allowed : Suffix::none);
 }
 
 double read_real(const Item& item) { return parse_real(plain_text(item, "a number")); }
@@ -139,32 +157,40 @@ std::string read_text(const Item& item) {
 Length read_length(const Item& item, const Rules& rules) {
   const std::string expected = expected_length(rules);
   const std::string_view text = trimmed(scalar_text(item, "a number with a unit"));
-  const std::size_t space = std::min(text.find(' '), text.size());
-  const std::string_view word = trimmed(text.substr(space));
-  if (!is_decimal(text.substr(0, space))) throw BadValue(expected);
-  const double number = parse_real(text.substr(0, space));
-  Unit unit = rules.bare;
-  if (word.empty()) {
-    if (allows(rules, Unit::fraction) && number > 0 && number < 1) unit = Unit::fraction;
-  } else {
+  if (const auto seconds = allows(rules, Unit::seconds) ? parse_clock(text) : std::nullopt) {
+    require_in(rules.range, static_cast<double>(*seconds));
+    return {static_cast<double>(*seconds), Unit::seconds};
+  }
+  const auto [digits, word] = split_length(text);
+  if (!is_decimal(leading_number(digits))) throw BadValue(expected);
+  const bool suffixed = !is_decimal(digits);
+  const double number = suffixed      ? static_cast<double>(parse_whole(digits, Suffix::allowed))
+                        : word == "%" ? parse_real(std::string(digits) + "%")
+                                      : parse_real(digits);
+  const bool below_one = allows(rules, Unit::fraction) && number > 0 && number < 1;
+  Unit unit = (word.empty() && !below_one) ? rules.bare : Unit::fraction;
+  if (!word.empty() && word != "%") {
     const std::optional<Unit> named = unit_of(word);
     if (!named) throw BadValue(expected);
     unit = *named;
   }
-  if (!allows(rules, unit)) throw BadValue(expected);
+  if (!allows(rules, unit) || (unit == Unit::fraction && !below_one)) throw BadValue(expected);
   require_in(rules.range, number);
   if (!is_count(unit)) return {number, unit};
   // A count is a whole number; double holds it exactly up to 2^53.
-  const auto count = static_cast<double>(parse_whole(text.substr(0, space)));
-  return {count, unit};
+  return {static_cast<double>(parse_whole(digits, Suffix::allowed)), unit};
 }
 
-std::size_t read_choice(const Item& item, const std::vector<std::string_view>& words) {
+std::size_t read_choice(const Item& item, const Rules& rules) {
   const std::string_view text = scalar_text(item, "one word");
-  const auto match = std::find(words.begin(), words.end(), text);
-  if (match != words.end()) return match - words.begin();
-  const std::string_view meant = nearest(text, words);
-  throw BadValue(fmt::format("allowed are {}{}", fmt::join(words, ", "),
+  const auto match = std::find(rules.list.begin(), rules.list.end(), text);
+  if (match != rules.list.end()) return match - rules.list.begin();
+  std::vector<std::string_view> allowed(rules.built.begin(), rules.built.end());
+  if (allowed.empty()) allowed = rules.list;
+  std::string_view meant = synonymous_value(text, allowed);
+  if (meant.empty()) meant = nearest(text, allowed);
+  throw BadValue(fmt::format("allowed {} {}{}", allowed.size() == 1 ? "is" : "are",
+                             fmt::join(allowed, ", "),
                              meant.empty() ? "" : fmt::format(" — did you mean '{}'?", meant)));
 }
 
@@ -209,7 +235,7 @@ std::string write_range(const IterationRange& range) {
 }
 
 std::int64_t Codec<std::int64_t>::read(const Item& item, const Rules& rules) {
-  const std::int64_t value = read_whole(item);
+  const std::int64_t value = read_whole(item, rules.counts);
   require_in(rules.range, static_cast<double>(value));
   return value;
 }
@@ -228,7 +254,8 @@ bool Codec<bool>::read(const Item& item, const Rules&) {
 
 std::vector<std::int64_t> Codec<std::vector<std::int64_t>>::read(const Item& item,
                                                                  const Rules& rules) {
-  auto values = read_list(item, '-', "whole numbers", parse_whole);
+  auto values = read_list(item, '-', "whole numbers",
+                          [](std::string_view text) { return parse_whole(text); });
   for (const std::int64_t value : values) require_in(rules.range, static_cast<double>(value));
   return values;
 }

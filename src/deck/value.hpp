@@ -42,12 +42,14 @@ struct Rules {
   std::vector<Unit> units;             ///< those a Length may have
   std::string word;                    ///< stands for "not set" of an optional, such as `auto`
   std::vector<std::string_view> list;  ///< the words of an enumeration
-  Unit bare = Unit::iterations;        ///< the unit of a Length without one
+  std::vector<std::string> built;      ///< those whose feature is built; empty: all of them
+  bool counts = false;           ///< a count: 10k, 1.5M and 2B are thousands, millions, billions
+  Unit bare = Unit::iterations;  ///< the unit of a Length without one
 };
 
-/// A whole number: `12`, `1_000`, `1.5e9`. Throws BadValue when it is none, has a leading zero, or
-/// does not fit into 64 bits.
-std::int64_t read_whole(const Item& item);
+/// A whole number: `12`, `1_000`, `1.5e9`; if it `counts`, `10k`, too. Throws BadValue when it is
+/// none, has a leading zero, or does not fit into 64 bits.
+std::int64_t read_whole(const Item& item, bool counts = false);
 
 /// A finite number. Throws BadValue.
 double read_real(const Item& item);
@@ -55,14 +57,16 @@ double read_real(const Item& item);
 /// A text that is not empty. Throws BadValue.
 std::string read_text(const Item& item);
 
-/// A Length whose unit is one of `rules.units`. Throws BadValue.
+/// A Length whose unit is one of `rules.units`: `2000 iterations`, `10k`, `90min`, `1:30:00`, `5%`.
+/// Throws BadValue.
 Length read_length(const Item& item, const Rules& rules);
 
 /// Throws BadValue unless `value` lies in the range.
 void require_in(const Range& range, double value);
 
-/// One of the words of an enumeration, as its index. Throws BadValue that lists them.
-std::size_t read_choice(const Item& item, const std::vector<std::string_view>& words);
+/// One of the words of an enumeration, `rules.list`, as its index. Throws BadValue that lists those
+/// that are built.
+std::size_t read_choice(const Item& item, const Rules& rules);
 
 /// `text` as a YAML scalar, quoted where it has to be.
 std::string write_text(const std::string& text);
@@ -160,7 +164,7 @@ requires std::is_enum_v<Enum>
 struct Codec<Enum> {
   static constexpr const char* kType = "choice";
   static Enum read(const Item& item, const Rules& rules) {
-    return static_cast<Enum>(read_choice(item, rules.list));
+    return static_cast<Enum>(read_choice(item, rules));
   }
   static std::string write(Enum value) { return std::string(name_of(value)); }
 };

@@ -2,6 +2,9 @@
 
 #include <gtest/gtest.h>
 
+#include <sstream>
+#include <string>
+
 #include "deck/schema.hpp"
 #include "decks.hpp"
 
@@ -98,6 +101,28 @@ TEST(Help, ListsASection) {
             "model.dropout.attention          Dropout of attention probabilities. (0.1)\n"
             "model.dropout.hidden             Dropout of embeddings and of each block's outputs. "
             "(0.1)\n");
+}
+
+TEST(Help, FindsKeysByAnyName) {
+  EXPECT_EQ(help("grad accumulation").rfind("grad_accumulation is 'batch.global' here (", 0), 0);
+  EXPECT_EQ(help("lr").rfind("lr is 'schedule.peak' here.\n\nschedule.peak: ", 0), 0);
+  EXPECT_EQ(help("fsdp").rfind("fsdp is 'parallel.zero' here (stage 3 shards weights).\n\n", 0), 0);
+  EXPECT_EQ(help("activation checkpointing").rfind("activation_checkpointing is 'recompute.g", 0),
+            0);
+  EXPECT_EQ(help("wandb").rfind("wandb: not supported: metrics.jsonl", 0), 0);
+  EXPECT_EQ(help("flash").rfind("flash: attention is always", 0), 0);
+  EXPECT_EQ(help("model.layers"), help("deck.model.layers"));
+  EXPECT_NE(help("overflow").find("precision.loss_scale.hysteresis "), std::string::npos);
+  EXPECT_NE(help("checkpointing").find("recompute.granularity "), std::string::npos);
+  EXPECT_THROW(help("frobnicate"), UsageError);
+  EXPECT_THROW(help("x"), UsageError);
+}
+
+TEST(Help, FitsInto100Columns) {
+  for (const char* topic : {"deck", "deck.sweep", "norm"}) {
+    std::istringstream lines(help(topic));
+    for (std::string line; std::getline(lines, line);) EXPECT_LE(line.size(), 100) << line;
+  }
 }
 
 TEST(Help, SuggestsATopic) {

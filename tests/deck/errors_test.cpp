@@ -30,6 +30,38 @@ TEST(DeckErrors, KeysThatDoNotExist) {
   });
 }
 
+TEST(DeckErrors, NamesOfOtherProgramsAndSections) {
+  const std::vector<std::pair<std::string, std::string>> cases = {
+      {"modle.layers=5", " — did you mean 'model.layers'?"},
+      {"modle.layres=5", " — did you mean 'model.layers'?"},
+      {"layers=5", " — did you mean 'model.layers' or 'recompute.layers'?"},
+      {"lr=1e-3", " — did you mean 'schedule.peak'?"},
+      {"optimizer.lr=1e-3", " — did you mean 'schedule.peak'?"},
+      {"learning_rate=1e-3", " — did you mean 'schedule.peak'?"},
+      {"optimizer.learning-rate=1e-3", " — did you mean 'schedule.peak'?"},
+      {"schedule.warmup_steps=9", " — did you mean 'schedule.warmup'?"},
+      {"schedule.range_test.steps=9", " — did you mean 'step'?"},
+      {"gradient_accumulation_steps=4",
+       " — did you mean 'batch.global'? (batch.global = batch.micro * data ranks * accumulation "
+       "steps)"},
+      {"log.wandb=true",
+       " — not supported: metrics.jsonl and tensorboard/ in the run folder hold all figures"},
+  };
+  for (const auto& [text, hint] : cases) {
+    EXPECT_EQ(errors_of(kSmallDeck, {text}), "--set " + text + ": unknown key '" +
+                                                 text.substr(0, text.find('=')) + "'" + hint +
+                                                 kOneError);
+  }
+}
+
+TEST(DeckErrors, ListsInBracesNeedQuotes) {
+  expect_lines({{"batch:", "run: {seed: 1, 30}\nbatch:",
+                 "bad.yaml:6:16: a list inside {} needs quotes: seed: \"1,30\""}});
+  const std::string text = "data={train: c, split: 969,30,1}";
+  EXPECT_EQ(errors_of(kSmallDeck, {text}),
+            "--set " + text + ": a list inside {} needs quotes: split: \"969,30,1\"" + kOneError);
+}
+
 TEST(DeckErrors, RepeatedKeys) {
   expect_lines({
       {"  heads: 8\n", "  heads: 8\n  heads: 4\n",
@@ -50,6 +82,9 @@ TEST(DeckErrors, Types) {
       {"layers: 4", "layers: 4.5", "bad.yaml:2:3: model.layers = 4.5: expected a whole number"},
       {"layers: 4", "layers: 0x4", "bad.yaml:2:3: model.layers = 0x4: expected a whole number"},
       {"layers: 4", "layers: 4_", "bad.yaml:2:3: model.layers = 4_: expected a whole number"},
+      {"layers: 4", "layers: 4k",
+       "bad.yaml:2:3: model.layers = 4k: expected a whole number written out: a suffix may mean "
+       "1000 or 1024"},
       {"layers: 4", "layers: 010",
        "bad.yaml:2:3: model.layers = 010: a number does not start with 0 (YAML would read it as "
        "octal)"},
@@ -126,6 +161,17 @@ TEST(DeckErrors, RangesAndAllowedValues) {
       {"peak: 3e-4", "peak: 3e-4\n  type: cosin",
        "bad.yaml:9:3: schedule.type = cosin: allowed are cosine, linear, constant, exponential, "
        "inverse-square-root, lr-range-test — did you mean 'cosine'?"},
+      {"layers: 4", "layers: 4\n  family: llama",
+       "bad.yaml:3:3: model.family = llama: allowed is gpt"},
+      {"batch:", "precision: {compute: bfloat16}\nbatch:",
+       "bad.yaml:6:13: precision.compute = bfloat16: allowed are fp32, bf16, fp16 — did you mean "
+       "'bf16'?"},
+      {"peak: 3e-4", "peak: 3e-4\n  warmup: 105%",
+       "bad.yaml:9:3: schedule.warmup = 105%: expected a number and its unit (iterations, samples, "
+       "or a fraction below 1)"},
+      {"batch:", "comm: {timeout: 1:75:00}\nbatch:",
+       "bad.yaml:6:8: comm.timeout = 1:75:00: expected hours, minutes and seconds, such as "
+       "1:30:00"},
       {"peak: 3e-4", "peak: 3e-4\n  dialect: deepspeed",
        "bad.yaml:9:3: schedule.dialect = deepspeed: allowed are megatron, v1"},
       {"batch:", "log: {tensorboard: {dialect: bigscence}}\nbatch:",
@@ -272,7 +318,8 @@ TEST(DeckErrors, AreAllReportedInTheOrderOfTheFile) {
             "bad.yaml:3:3: model.layers = none: expected a whole number\n"
             "bad.yaml:6:3: model.sequence = 0: must be from 1 to 16777216\n"
             "bad.yaml:8:19: batch.global = 15 is not a multiple of batch.micro = 2 (try 14 or 16)\n"
-            "bad.yaml:8:31: unknown key 'batch.size'\n"
+            "bad.yaml:8:31: unknown key 'batch.size' — did you mean 'batch.micro'? (batch.global "
+            "counts all data ranks)\n"
             "bad.yaml: missing key 'schedule.peak': Largest learning rate.\n"
             "bad.yaml: missing key 'data.train': Indexed dataset: the path of its .bin and .idx "
             "without the ending; [0.3, a, 0.7, b] mixes two.\n"
@@ -293,6 +340,8 @@ TEST(DeckErrors, OverridesAreCheckedLikeTheFile) {
       {"batch.micro=5", "batch.global = 16 is not a multiple of batch.micro = 5 (try 15 or 20)"},
       {"parallel.zero=4", "parallel.zero = 4: must be from 0 to 3"},
       {"run.output=[", "not valid YAML: end of sequence flow not found"},
+      {"data.tokenizer.type=huggingface",
+       "data.tokenizer.type = huggingface: allowed are gpt2, sentencepiece, whitespace, bytes"},
   };
   for (const auto& [override_text, message] : cases) {
     EXPECT_EQ(errors_of(kSmallDeck, {override_text}),

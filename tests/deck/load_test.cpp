@@ -99,6 +99,21 @@ TEST(Load, LengthsHaveUnits) {
   EXPECT_THROW(in_seconds(*deck.checkpoint.every), InternalError);
 }
 
+TEST(Load, LengthsAreWrittenAsPeopleWriteThem) {
+  const Deck deck =
+      small_deck({"schedule.warmup=5%", "schedule.decay=1.28k samples",
+                  "train.exit_interval=50steps", "train.exit_duration=90min", "checkpoint.every=2k",
+                  "comm.timeout=1:30:00", "train.iterations=0.1k", "log.every=20"});
+  EXPECT_EQ(deck.schedule.warmup, (Length{0.05, Unit::fraction}));
+  EXPECT_EQ(deck.schedule.decay, (Length{1280, Unit::samples}));
+  EXPECT_EQ(*deck.train.exit_interval, (Length{50, Unit::iterations}));
+  EXPECT_EQ(in_seconds(*deck.train.exit_duration), 5400);
+  EXPECT_EQ(*deck.checkpoint.every, (Length{2000, Unit::iterations}));
+  EXPECT_EQ(in_seconds(deck.comm.timeout), 5400);
+  EXPECT_EQ(total_iterations(deck), 100);
+  EXPECT_EQ(in_seconds(small_deck({"comm.timeout=20s"}).comm.timeout), 20);
+}
+
 TEST(Load, BareLengthsCountWhatTrainCounts) {
   const Deck deck = small_deck({"train.iterations=", "train.samples=1_000", "evaluate.every=100"});
   EXPECT_EQ(*deck.evaluate.every, (Length{100, Unit::samples}));

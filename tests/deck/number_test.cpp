@@ -26,6 +26,36 @@ TEST(Number, RealNumbersAreRoundedOnce) {
   EXPECT_THROW(parse_real("1.5 hours"), BadValue);
 }
 
+TEST(Number, SuffixesCountAndPercentIsAShare) {
+  EXPECT_EQ(parse_whole("10k", Suffix::allowed), 10'000);
+  EXPECT_EQ(parse_whole("1.5B", Suffix::allowed), 1'500'000'000);
+  EXPECT_EQ(parse_whole("0.25M", Suffix::allowed), 250'000);
+  EXPECT_THROW(parse_whole("1.0005k", Suffix::allowed), BadValue);
+  EXPECT_THROW(parse_whole("k", Suffix::allowed), BadValue);
+  EXPECT_THROW(parse_whole("10k"), BadValue);
+  EXPECT_EQ(parse_real("5%"), 0.05);
+  EXPECT_EQ(parse_real("0.1%"), 0.001);
+  EXPECT_THROW(parse_real("%"), BadValue);
+}
+
+TEST(Number, LeadsALength) {
+  EXPECT_EQ(leading_number("20s"), "20");
+  EXPECT_EQ(leading_number("1.5e3 samples"), "1.5e3");
+  EXPECT_EQ(leading_number("2 epochs"), "2");
+  EXPECT_EQ(leading_number("2e"), "2");
+  EXPECT_EQ(leading_number("-1e-3x"), "-1e-3");
+  EXPECT_EQ(leading_number("x"), "");
+}
+
+TEST(Number, ClockTimesAreSeconds) {
+  EXPECT_EQ(parse_clock("1:30:00"), 5400);
+  EXPECT_EQ(parse_clock("100:00:07"), 360'007);
+  EXPECT_EQ(parse_clock("90 minutes"), std::nullopt);
+  for (const char* text :
+       {"1:30", ":30:00", "1:60:00", "1:3:00", "1:00:60", "-1:00:00", "1:00:00:00"})
+    EXPECT_THROW(parse_clock(text), BadValue) << text;
+}
+
 TEST(Number, IsToldFromText) {
   EXPECT_TRUE(is_decimal("-.5e+3"));
   EXPECT_FALSE(is_decimal("data_1"));
