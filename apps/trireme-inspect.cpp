@@ -10,6 +10,7 @@
 #include "checkpoint/inspect.hpp"
 #include "core/files.hpp"
 #include "core/median.hpp"
+#include "core/plural.hpp"
 #include "data/gpt_blend.hpp"
 
 namespace trireme {
@@ -98,7 +99,7 @@ std::string dataset_text(const nlohmann::ordered_json& summary) {
     const auto tokens = (*document)["tokens"].get<std::int64_t>();
     const auto& begins = (*document)["begins"];
     text += fmt::format(
-        "  document {} ({} tokens): {}{}\n", number((*document)["document"]), tokens,
+        "  document {} ({}): {}{}\n", number((*document)["document"]), counted(tokens, "token"),
         begins.is_null()
             ? "not token ids"
             : fmt::format("{}", fmt::join(begins.get<std::vector<std::int64_t>>(), " ")),
@@ -195,17 +196,18 @@ std::string index_text(const nlohmann::ordered_json& report, std::int64_t sequen
   const auto number = [&](const char* key) { return report[key].get<std::int64_t>(); };
   const auto text = [&](const char* key) { return report[key].get<std::string>(); };
   if (report["kind"] == "index")
-    return fmt::format(
-        "{}: {} samples of {} tokens from sequences {} to {} ({} tokens an epoch, {} epochs), in "
-        "{}\n",
-        text("part"), number("samples"), sequence, number("first_sequence"),
-        number("end_sequence") - 1, number("tokens_per_epoch"), number("epochs"), text("output"));
-  std::string lines =
-      fmt::format("{}: {} samples of {} tokens from {} datasets, in {}\n", text("part"),
-                  number("samples"), sequence, report["datasets"].size(), text("output"));
+    return fmt::format("{}: {} of {} from sequences {} to {} ({} per epoch, {}), in {}\n",
+                       text("part"), counted(number("samples"), "sample"),
+                       counted(sequence, "token"), number("first_sequence"),
+                       number("end_sequence") - 1, counted(number("tokens_per_epoch"), "token"),
+                       counted(number("epochs"), "epoch"), text("output"));
+  std::string lines = fmt::format("{}: {} of {} from {}, in {}\n", text("part"),
+                                  counted(number("samples"), "sample"), counted(sequence, "token"),
+                                  counted(report["datasets"].size(), "dataset"), text("output"));
   for (const auto& dataset : report["datasets"])
-    lines += fmt::format("  {}: {} samples taken\n  {}", dataset["prefix"].get<std::string>(),
-                         dataset["taken"].get<std::int64_t>(), index_text(dataset, sequence));
+    lines += fmt::format("  {}: {} taken\n  {}", dataset["prefix"].get<std::string>(),
+                         counted(dataset["taken"].get<std::int64_t>(), "sample"),
+                         index_text(dataset, sequence));
   return lines;
 }
 

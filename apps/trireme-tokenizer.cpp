@@ -7,6 +7,7 @@
 #include "app.hpp"
 #include "core/clock.hpp"
 #include "core/files.hpp"
+#include "core/plural.hpp"
 #include "tokenizer/sentencepiece_training.hpp"
 #include "tokenizer_options.hpp"
 
@@ -68,8 +69,9 @@ void train(const po::variables_map& values) {
   const std::string model = tokenizer::train_sentencepiece(lines, training);
   const auto output = values["output"].as<std::string>();
   write_file_atomically(output, model);
-  print_out(fmt::format("{}: {} pieces ({}) from {} lines, {} bytes, in {:.1f} s\n", output,
-                        training.size, training.model_type, lines.size(), bytes, clock.seconds()));
+  print_out(fmt::format("{}: {} ({}) from {}, {}, in {:.1f} s\n", output,
+                        counted(training.size, "piece"), training.model_type,
+                        counted(lines.size(), "line"), counted(bytes, "byte"), clock.seconds()));
 }
 
 po::options_description training_options() {

@@ -7,6 +7,7 @@
 #include "comm/nccl/device_communicator.hpp"
 #include "core/clock.hpp"
 #include "core/median.hpp"
+#include "core/plural.hpp"
 #include "mpi_app.hpp"
 
 namespace trireme::bench {
@@ -97,8 +98,8 @@ class CommMeter {
       return print_out(all.dump(2) + "\n");
     }
     std::string text =
-        fmt::format("{} ranks, {}, {}\n{:<20} {:>8} {:>10} {:>9} {:>9}\n", world_.size(), where,
-                    name_of(dtype_), "operation", "MiB", "ms", "GB/s", "bus GB/s");
+        fmt::format("{}, {}, {}\n{:<20} {:>8} {:>10} {:>9} {:>9}\n", counted(world_.size(), "rank"),
+                    where, name_of(dtype_), "operation", "MiB", "ms", "GB/s", "bus GB/s");
     for (const CommRow& row : rows_)
       text += fmt::format("{:<20} {:>8} {:>10.3f} {:>9.1f} {:>9.1f}\n", row.name, row.mib, row.ms,
                           row.rate, row.bus_rate);

@@ -8,6 +8,7 @@
 #include "core/median.hpp"
 #include "core/memory.hpp"
 #include "core/philox.hpp"
+#include "core/plural.hpp"
 #include "deck_options.hpp"
 #include "mpi_app.hpp"
 #include "tokenizer/preprocess/dataset_writer.hpp"
@@ -99,8 +100,9 @@ struct Measured {
             {"memory_ratio", memory_ratio()}};
   }
   std::string head() const {
-    return fmt::format("{}: {:.2f} M parameters, {} tokens a step, {} ranks\n", deck.run.name,
-                       plan.parameters / 1e6, plan.tokens_per_step, plan.layout.ranks());
+    return fmt::format("{}: {:.2f} M parameters, {} a step, {}\n", deck.run.name,
+                       plan.parameters / 1e6, counted(plan.tokens_per_step, "token"),
+                       counted(plan.layout.ranks(), "rank"));
   }
   std::string memory_line() const {
     return fmt::format("memory    {} at most, planned {}: {:+.1f} %\n",
@@ -127,12 +129,13 @@ void measure_host(const Settings& settings, Measured measured, train::Trainer& t
     return print_out(result.dump(2) + "\n");
   }
   print_out(measured.head() +
-            fmt::format("step      {:.0f} ms, median of {}, {} threads a rank: {:.1f} tokens/s\n"
-                        "rate      {:.1f} GFLOP/s a rank by the model's FLOPs\n"
-                        "sgemm     {:.1f} GFLOP/s, OpenBLAS's own 1024^3 timed between the steps\n"
+            fmt::format("step      {:.0f} ms, median of {}, {} per rank: {:.1f} tokens/s\n"
+                        "rate      {:.1f} GFLOP/s per rank by the model's FLOPs\n"
+                        "sgemm     {:.1f} GFLOP/s, OpenBLAS's 1024^3 timed between the steps\n"
                         "ratio     {:.1f} %\n",
-                        row.ms, settings.repeats, settings.threads, measured.tokens_per_second(),
-                        row.rate, meter.sgemm_rate(), 100 * row.fraction) +
+                        row.ms, settings.repeats, counted(settings.threads, "thread"),
+                        measured.tokens_per_second(), row.rate, meter.sgemm_rate(),
+                        100 * row.fraction) +
             measured.memory_line());
 }
 

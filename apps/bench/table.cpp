@@ -10,6 +10,7 @@
 #include "core/clock.hpp"
 #include "core/error.hpp"
 #include "core/median.hpp"
+#include "core/plural.hpp"
 #include "kernels/host/threads.hpp"
 
 namespace trireme::bench {
@@ -181,7 +182,7 @@ void Meter::print() const {
     fmt::print("{:<44} {:>9.3f} {:>7.1f} {:<7} {:>7.1f} % {:>6.0f} {:>10.1f}\n", row.name, row.ms,
                row.rate, row.product ? "GFLOP/s" : "GB/s", 100 * row.fraction, row.count,
                row.ms * row.count);
-  fmt::print("\nbest on {} threads, timed between the calls:", settings_.threads);
+  fmt::print("\nbest on {}, timed between the calls:", counted(settings_.threads, "thread"));
   if (sgemm_rate() > 0.0) fmt::print(" OpenBLAS sgemm {}^3 {:.1f} GFLOP/s;", kSide, sgemm_rate());
   if (triad_rate() > 0.0) fmt::print(" triad {:.1f} GB/s;", triad_rate());
   fmt::print(" medians of {}\n", settings_.repeats);

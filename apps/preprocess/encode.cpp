@@ -1,6 +1,7 @@
 #include <algorithm>
 #include <thread>
 
+#include "core/plural.hpp"
 #include "preprocess/commands.hpp"
 #include "tokenizer/preprocess/preprocess.hpp"
 #include "tokenizer_options.hpp"
@@ -58,10 +59,11 @@ void encode(const po::variables_map& values) {
   const auto summary = tokenizer::preprocess(*tokenizer_of(values), work);
   const double megabytes = 1e-6 * static_cast<double>(summary.bytes);
   print_out(fmt::format(
-      "{}.{{bin,idx}}: {} documents, {} tokens from {} bytes in {:.2f} s ({:.1f} MB/s), "
-      "vocabulary of {} ids, {} bad documents skipped\n",
-      summary.dataset.string(), summary.documents, summary.tokens, summary.bytes, summary.seconds,
-      megabytes / std::max(summary.seconds, 1e-9), summary.vocab_size, summary.skipped));
+      "{}.{{bin,idx}}: {}, {} from {} in {:.2f} s ({:.1f} MB/s), vocabulary of {}, {} skipped\n",
+      summary.dataset.string(), counted(summary.documents, "document"),
+      counted(summary.tokens, "token"), counted(summary.bytes, "byte"), summary.seconds,
+      megabytes / std::max(summary.seconds, 1e-9), counted(summary.vocab_size, "id"),
+      counted(summary.skipped, "bad document")));
 }
 
 }  // namespace trireme::preprocess

@@ -1,5 +1,6 @@
 #include "data/prepare/merge.hpp"
 
+#include "core/plural.hpp"
 #include "preprocess/commands.hpp"
 
 namespace trireme::preprocess {
@@ -20,9 +21,10 @@ void merge(const po::variables_map& values) {
       inputs.emplace_back(word);
   const auto output = values["output"].as<std::string>();
   const data::MergeSummary summary = data::merge_datasets(inputs, output);
-  print_out(fmt::format("{}.{{bin,idx}}: {} documents, {} sequences, {} tokens from {} datasets\n",
-                        output, summary.documents, summary.sequences, summary.tokens,
-                        inputs.size()));
+  print_out(fmt::format("{}.{{bin,idx}}: {}, {}, {} from {}\n", output,
+                        counted(summary.documents, "document"),
+                        counted(summary.sequences, "sequence"), counted(summary.tokens, "token"),
+                        counted(inputs.size(), "dataset")));
   if (summary.without_info)
     print_out(fmt::format("no {}.json: '{}' has none that names its tokenizer\n", output,
                           summary.without_info->string()));

@@ -1,5 +1,6 @@
 #include <charconv>
 
+#include "core/plural.hpp"
 #include "data/prepare/split_lines.hpp"
 #include "data/split.hpp"
 #include "preprocess/commands.hpp"
@@ -49,8 +50,9 @@ void split(const po::variables_map& values) {
   const data::LineCounts counts = data::split_lines(work);
   for (std::size_t part = 0; part < counts.size(); ++part)
     if (counts[part] > 0)
-      print_out(fmt::format("{}/{}.jsonl: {} lines\n", work.folder.string(),
-                            data::name_of(static_cast<data::Split>(part)), counts[part]));
+      print_out(fmt::format("{}/{}.jsonl: {}\n", work.folder.string(),
+                            data::name_of(static_cast<data::Split>(part)),
+                            counted(counts[part], "line")));
 }
 
 }  // namespace trireme::preprocess

@@ -6,6 +6,7 @@
 
 #include "comm/peer/blocks.hpp"
 #include "core/files.hpp"
+#include "core/plural.hpp"
 #include "deck/batch_sizes.hpp"
 #include "model/layers/declare.hpp"
 #include "model/stage/pipeline_stage.hpp"
@@ -89,8 +90,8 @@ std::string rampup_text(const deck::Deck& deck) {
   const auto& [start, step, samples] = deck.batch.rampup;
   if (!samples) return "";
   const deck::Progress end = deck::BatchSizes(deck.batch).reach({}, *samples + 1);
-  return fmt::format("batches of {} to {} samples, by {}, in the first {} iterations: {} samples",
-                     *start, deck.batch.global, *step, end.iteration, end.samples);
+  return fmt::format("batches of {} to {} samples, by {}, in the first {}: {} samples", *start,
+                     deck.batch.global, *step, counted(end.iteration, "iteration"), end.samples);
 }
 
 /// "0-1,4-5": the layers of each chunk.
@@ -152,13 +153,13 @@ std::string to_text(const RunPlan& plan) {
   }
   std::string text = fmt::format(
       "ranks      {} = tensor {} x pipeline {} x data {}, layers per stage {}\n"
-      "parameters {:.2f} M, {} iterations of {} tokens in {} micro-batches per data rank, pipeline "
-      "bubble {:.1f} % ({})\n"
+      "parameters {:.2f} M, {} of {} in {} per data rank, pipeline bubble {:.1f} % ({})\n"
       "{}"
       "memory per rank\n"
       "{:>6} {:>{}} {:>12} {:>6} {:>10} {:>10} {:>10} {:>12} {:>10} {:>10} {:>10} {:>10}{}\n",
       layout.ranks(), layout.tensor, layout.pipeline, layout.data, fmt::join(layout.partition, "-"),
-      plan.parameters / 1e6, plan.iterations, plan.tokens_per_step, plan.micro_batches,
+      plan.parameters / 1e6, counted(plan.iterations, "iteration"),
+      counted(plan.tokens_per_step, "token"), counted(plan.micro_batches, "micro-batch"),
       100.0 * plan.bubble, plan.schedule,
       plan.rampup.empty() ? "" : fmt::format("ramp-up    {}\n", plan.rampup), "stage", "layers",
       width, "parameters", "slots", "weights", "gradients", "optimizer", "activations", "workspace",

@@ -51,7 +51,7 @@ TEST_F(ProgramsTest, PreprocessErrorsHaveTheirExitCodes) {
   EXPECT_EQ(err_.find("trireme-preprocess: bad.jsonl:2: not JSON at byte 2: "), 0u) << err_;
   EXPECT_FALSE(std::filesystem::exists(folder_ / "y_text_document.bin.part"));
   EXPECT_EQ(run(good + "bad.jsonl --skip-bad"), 0);
-  EXPECT_TRUE(out_.ends_with(" 1 bad documents skipped\n")) << out_;
+  EXPECT_TRUE(out_.ends_with(" 1 bad document skipped\n")) << out_;
   EXPECT_EQ(run(good + "absent.txt"), 74);
   EXPECT_EQ(err_, "trireme-preprocess: cannot open 'absent.txt': No such file or directory\n");
   const std::pair<const char*, const char*> usage[] = {
