@@ -234,8 +234,8 @@ TEST(DeckErrors, MissingKeys) {
       {"schedule:\n  peak: 3e-4\n", "",
        "bad.yaml: missing key 'schedule.peak': Largest learning rate."},
       {"  train: corpus_text_document\n", "",
-       "bad.yaml:9:1: missing key 'data.train': Indexed dataset: the path of its .bin and .idx "
-       "without the ending; [0.3, a, 0.7, b] mixes two."},
+       "bad.yaml:9:1: missing key 'data.train': Dataset: the path of its .bin and .idx "
+       "without the ending; [0.3, a, 0.7, b] blends two."},
   });
   const std::string without_data = changed("  train: corpus_text_document\n", "");
   EXPECT_EQ(errors_of(without_data, {}, {.need_data = false}), "");
@@ -321,8 +321,8 @@ TEST(DeckErrors, AreAllReportedInTheOrderOfTheFile) {
             "bad.yaml:8:31: unknown key 'batch.size' — did you mean 'batch.micro'? (batch.global "
             "counts all data ranks)\n"
             "bad.yaml: missing key 'schedule.peak': Largest learning rate.\n"
-            "bad.yaml: missing key 'data.train': Indexed dataset: the path of its .bin and .idx "
-            "without the ending; [0.3, a, 0.7, b] mixes two.\n"
+            "bad.yaml: missing key 'data.train': Dataset: the path of its .bin and .idx "
+            "without the ending; [0.3, a, 0.7, b] blends two.\n"
             "--set log.every=often: log.every = often: expected a whole number\n"
             "7 errors; nothing was started. 'trireme-pretrain --help deck' lists every key.");
 }

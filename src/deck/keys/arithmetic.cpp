@@ -29,7 +29,7 @@ void arithmetic_keys(std::vector<Key>& rows) {
               .from(1, kMostBatch)
               .unit("samples")
               .noted()
-              .help("Samples that a rank computes at a time."),
+              .help("Samples of a micro-batch."),
           key(TRIREME_MEMBER(batch.global))
               .required()
               .from(1, kMostBatch)
@@ -40,17 +40,18 @@ void arithmetic_keys(std::vector<Key>& rows) {
               .from(1, kMostBatch)
               .unit("samples")
               .noted()
-              .help("First size of a global batch that grows; a multiple of micro * data."),
+              .help("Batch-size ramp-up: first global batch; a multiple of micro * data."),
           key(TRIREME_MEMBER(batch.rampup.step))
               .from(1, kMostBatch)
               .unit("samples")
               .noted()
-              .help("Growth of the global batch at a time; a multiple of micro * data."),
+              .help(
+                  "Batch-size ramp-up: increment of the global batch; a multiple of micro * data."),
           key(TRIREME_MEMBER(batch.rampup.samples))
               .from(1, kMostSteps)
               .unit("samples")
               .noted()
-              .help("Samples until the global batch is batch.global, in equal parts."),
+              .help("Batch-size ramp-up: samples until batch.global is reached, in equal steps."),
           key(TRIREME_MEMBER(precision.compute))
               .derived("bf16 on cuda, fp32 on host",
                        [](Deck& deck) {
@@ -62,19 +63,20 @@ void arithmetic_keys(std::vector<Key>& rows) {
           key(TRIREME_MEMBER(precision.gradients))
               .by_default("fp32")
               .noted()
-              .help("Type in which the gradients of layers' matrices are summed; same: that of "
-                    "precision.compute."),
+              .help("Type in which gradients of the layers' matrices are accumulated and reduced; "
+                    "same: that of precision.compute."),
           key(TRIREME_MEMBER(precision.loss_scale.value))
               .unset_word("dynamic")
               .above(0)
               .noted()
-              .help("Factor on the loss; dynamic follows fp16's overflows, and is 1 without fp16."),
+              .help("Factor on the loss; dynamic adapts to fp16 overflows, and is 1 without fp16."),
           key(TRIREME_MEMBER(precision.loss_scale.dialect))
               .derived("megatron, where the scale is dynamic", if_dynamic([](LossScale& scale) {
                          scale.dialect = LossScaleDialect::megatron;
                        }))
               .noted()
-              .help("Whose defaults and rules: deepspeed gives up at the least scale."),
+              .help("Defaults and rules of Megatron-LM or DeepSpeed; deepspeed aborts on an "
+                    "overflow at the minimum scale."),
           key(TRIREME_MEMBER(precision.loss_scale.initial))
               .derived("2^32 (megatron) or 2^16 (deepspeed)", if_dynamic([](LossScale& scale) {
                          scale.initial =
@@ -82,24 +84,24 @@ void arithmetic_keys(std::vector<Key>& rows) {
                        }))
               .above(0)
               .noted()
-              .help("First dynamic scale of a fresh run."),
+              .help("Initial dynamic scale of a fresh run."),
           key(TRIREME_MEMBER(precision.loss_scale.window))
               .derived("1000", if_dynamic([](LossScale& scale) { scale.window = 1000; }))
               .from(1, kMostSteps)
               .unit("iterations")
               .noted()
-              .help("Good iterations before the scale doubles."),
+              .help("Iterations without overflow before the scale doubles."),
           key(TRIREME_MEMBER(precision.loss_scale.hysteresis))
               .derived("2", if_dynamic([](LossScale& scale) { scale.hysteresis = 2; }))
               .from(1, kMostSteps)
               .unit("iterations")
               .noted()
-              .help("Overflows before the scale halves; filled up again when it doubles."),
+              .help("Overflows before the scale halves; reset when it doubles."),
           key(TRIREME_MEMBER(precision.loss_scale.minimum))
               .derived("1", if_dynamic([](LossScale& scale) { scale.minimum = 1; }))
               .above(0)
               .noted()
-              .help("Least dynamic scale."),
+              .help("Minimum dynamic scale."),
           key(TRIREME_MEMBER(recompute.granularity))
               .by_default("none")
               .noted()
@@ -111,26 +113,25 @@ void arithmetic_keys(std::vector<Key>& rows) {
                          recompute.method = RecomputeMethod::uniform;
                        }))
               .noted()
-              .help("Which layers: all, in groups (uniform), or the first of each stage's chunk "
-                    "(block)."),
+              .help("Layers to recompute: all, in groups (uniform), or the first of each chunk of "
+                    "a stage (block)."),
           key(TRIREME_MEMBER(recompute.layers))
               .derived("1 if full", if_full([](Recompute& recompute) { recompute.layers = 1; }))
               .from(1, kMostLayers)
               .noted()
-              .help("Layers of a group (uniform), or how many are computed again (block)."),
+              .help("Layers of a group (uniform), or number of recomputed layers (block)."),
           key(TRIREME_MEMBER(recompute.partition))
               .by_default("false")
               .noted()
-              .help("Each tensor rank keeps a share of the inputs of what is computed again."),
+              .help("Shard the inputs kept for recomputation over the tensor ranks."),
           key(TRIREME_MEMBER(recompute.offload))
               .by_default("false")
               .noted()
-              .help("The inputs of what is computed again go to page-locked host memory."),
+              .help("Keep the inputs for recomputation in page-locked host memory."),
           key(TRIREME_MEMBER(recompute.contiguous))
               .by_default("false")
               .noted()
-              .help("true: the inputs of what is computed again lie side by side in one buffer, as "
-                    "they do with false."),
+              .help("No effect, accepted for old recipes: the inputs are in one buffer anyway."),
       });
 }
 

@@ -4,34 +4,35 @@
 namespace trireme::deck {
 
 void run_keys(std::vector<Key>& rows) {
-  rows.insert(rows.end(),
-              {
-                  key(TRIREME_MEMBER(run.name))
-                      .derived("the deck file's name", {})
-                      .help("Name of the run."),
-                  key(TRIREME_MEMBER(run.output))
-                      .derived("runs/<run.name>",
-                               [](Deck& deck) { deck.run.output = "runs/" + deck.run.name; })
-                      .help("Folder of the run: logs and checkpoints."),
-                  key(TRIREME_MEMBER(run.seed))
-                      .by_default("1234")
-                      .from(0, kMostSeed)
-                      .fixed()
-                      .help("Seed of initial weights and dropout."),
-                  key(TRIREME_MEMBER(run.device))
-                      .by_default("auto")
-                      .noted()
-                      .help("Where to compute; auto takes GPUs where there are any."),
-                  key(TRIREME_MEMBER(run.deterministic))
-                      .by_default("true")
-                      .built({"true"})
-                      .because("every backend is deterministic")
-                      .noted()
-                      .help("Equal runs give equal bits."),
-                  key(TRIREME_MEMBER(run.mixed_gpus))
-                      .by_default("false")
-                      .help("GPUs of several kinds may take part; false refuses to start on them."),
-              });
+  rows.insert(
+      rows.end(),
+      {
+          key(TRIREME_MEMBER(run.name))
+              .derived("the deck file's name", {})
+              .help("Name of the run."),
+          key(TRIREME_MEMBER(run.output))
+              .derived("runs/<run.name>",
+                       [](Deck& deck) { deck.run.output = "runs/" + deck.run.name; })
+              .help("The run folder: logs and checkpoints."),
+          key(TRIREME_MEMBER(run.seed))
+              .by_default("1234")
+              .from(0, kMostSeed)
+              .fixed()
+              .help("Seed of initial weights and dropout."),
+          key(TRIREME_MEMBER(run.device))
+              .by_default("auto")
+              .noted()
+              .help("Where to compute; auto: on GPUs if there are any."),
+          key(TRIREME_MEMBER(run.deterministic))
+              .by_default("true")
+              .built({"true"})
+              .because("every backend is deterministic")
+              .noted()
+              .help("Repeated runs are bit-identical."),
+          key(TRIREME_MEMBER(run.mixed_gpus))
+              .by_default("false")
+              .help("Allow GPUs of several kinds in one run; false: refuse to start on them."),
+      });
 }
 
 void model_keys(std::vector<Key>& rows) {
@@ -41,7 +42,7 @@ void model_keys(std::vector<Key>& rows) {
                       .by_default("gpt")
                       .built({"gpt"})
                       .fixed()
-                      .help("Kind of model."),
+                      .help("Architecture of the model."),
                   key(TRIREME_MEMBER(model.layers))
                       .required()
                       .from(1, kMostLayers)
@@ -81,7 +82,7 @@ void model_keys(std::vector<Key>& rows) {
                       .from(1, kMostVocab)
                       .unit("tokens")
                       .noted()
-                      .help("Size of the vocabulary, unpadded; a checkpoint fits one size only."),
+                      .help("Vocabulary size without padding; a checkpoint fits one size only."),
                   key(TRIREME_MEMBER(model.dropout.attention))
                       .by_default("0.1")
                       .at_least(0)
@@ -115,7 +116,7 @@ void model_keys(std::vector<Key>& rows) {
                       .help("The head uses the word embedding's weights."),
                   later("model.bert.binary_head", "true or false")
                       .by_default("true")
-                      .help("BERT: the head that judges sentence pairs."),
+                      .help("BERT: the head that classifies sentence pairs."),
                   later("model.bert.post_norm", "true or false")
                       .by_default("false")
                       .help("BERT: layer norms after the residual sums."),

@@ -13,13 +13,13 @@ void optimizer_keys(std::vector<Key>& rows) {
               .at_least(0)
               .below(1)
               .noted()
-              .help("Decay of the mean of gradients; not with sgd."),
+              .help("Decay of the gradients' average; not with sgd."),
           key(TRIREME_MEMBER(optimizer.beta2))
               .by_default("0.999")
               .at_least(0)
               .below(1)
               .noted()
-              .help("Decay of the mean of squared gradients; not with sgd."),
+              .help("Decay of the squared gradients' average; not with sgd."),
           key(TRIREME_MEMBER(optimizer.eps))
               .by_default("1e-08")
               .above(0)
@@ -33,7 +33,7 @@ void optimizer_keys(std::vector<Key>& rows) {
               .at_least(0)
               .below(1)
               .fixed()
-              .help("Momentum of sgd; 0 keeps none."),
+              .help("Momentum of sgd; 0: none."),
           key(TRIREME_MEMBER(optimizer.weight_decay))
               .by_default("0.01")
               .at_least(0)
@@ -43,16 +43,16 @@ void optimizer_keys(std::vector<Key>& rows) {
               .by_default("1")
               .at_least(0)
               .noted()
-              .help("Largest global norm of the gradient; 0 does not clip."),
+              .help("Maximum global norm of the gradient; 0: no clipping."),
           key(TRIREME_MEMBER(schedule.type))
               .by_default("cosine")
               .noted()
-              .help("Course of the learning rate after the warm-up."),
+              .help("Learning-rate schedule after the warm-up."),
           key(TRIREME_MEMBER(schedule.dialect))
               .by_default("megatron")
               .noted()
-              .help(
-                  "megatron counts samples; v1 has Megatron-LM 1.1.5's formulas over iterations."),
+              .help("megatron counts samples; v1 counts iterations, by Megatron-LM 1.1.5's "
+                    "formulas."),
           key(TRIREME_MEMBER(schedule.peak))
               .derived("needed, but for lr-range-test", {})
               .above(0)
@@ -62,13 +62,14 @@ void optimizer_keys(std::vector<Key>& rows) {
               .by_default("0")
               .at_least(0)
               .noted()
-              .help("Least learning rate after the warm-up; lr-range-test starts here."),
+              .help("Minimum learning rate after the warm-up; lr-range-test starts here."),
           key(TRIREME_MEMBER(schedule.warmup))
               .by_default("0 iterations")
               .from(0, kMostSteps)
               .units({Unit::iterations, Unit::samples, Unit::fraction})
               .noted()
-              .help("Linear rise from 0 to the peak; a number below 1 is a fraction of decay."),
+              .help("Linear rise from 0 to the peak; a number below 1 or a percentage is a "
+                    "fraction of decay."),
           key(TRIREME_MEMBER(schedule.decay))
               .derived("the run's length",
                        [](Deck& deck) {
@@ -81,18 +82,20 @@ void optimizer_keys(std::vector<Key>& rows) {
               .from(1, kMostSteps)
               .units(counts())
               .noted()
-              .help("From the start until the minimum is reached; may be shorter than the run."),
+              .help("Length from the start until the minimum is reached; may be shorter than the "
+                    "run."),
           key(TRIREME_MEMBER(schedule.weight_decay.end))
               .derived(
                   "optimizer.weight_decay",
                   [](Deck& deck) { deck.schedule.weight_decay.end = deck.optimizer.weight_decay; })
               .at_least(0)
               .noted()
-              .help("Weight decay at the end of the run, which starts with optimizer's."),
+              .help(
+                  "Weight decay at the end of the run, which starts with optimizer.weight_decay."),
           key(TRIREME_MEMBER(schedule.weight_decay.type))
               .by_default("constant")
               .noted()
-              .help("Course of the weight decay between the two."),
+              .help("Schedule of the weight decay between the two."),
           key(TRIREME_MEMBER(schedule.range_test.step))
               .derived("2000 iterations with lr-range-test",
                        [](Deck& deck) {
@@ -102,7 +105,7 @@ void optimizer_keys(std::vector<Key>& rows) {
               .from(1, kMostSteps)
               .units(counts())
               .noted()
-              .help("A step of lr-range-test, over which the rate grows once."),
+              .help("Step of lr-range-test, over which the learning rate grows once."),
           key(TRIREME_MEMBER(schedule.range_test.rate))
               .derived("1 with lr-range-test",
                        [](Deck& deck) {
@@ -111,7 +114,7 @@ void optimizer_keys(std::vector<Key>& rows) {
                        })
               .at_least(0)
               .noted()
-              .help("Growth of a step of lr-range-test, in units of schedule.minimum."),
+              .help("Growth per step of lr-range-test, in units of schedule.minimum."),
           key(TRIREME_MEMBER(schedule.range_test.staircase))
               .derived("false with lr-range-test",
                        [](Deck& deck) {
@@ -119,7 +122,7 @@ void optimizer_keys(std::vector<Key>& rows) {
                            deck.schedule.range_test.staircase = false;
                        })
               .noted()
-              .help("lr-range-test grows at the end of each step only."),
+              .help("lr-range-test: grow at the end of each step only."),
       });
 }
 

@@ -11,13 +11,13 @@ void sweep_keys(std::vector<Key>& rows) {
               .help(
                   "Every combination runs: [a, b], 1..8, {from, to, step} or {from, to, factor}."),
           for_sweep("sweep.zip", "section of KEY: values, or list of such sections")
-              .help("Values that go together: the first of each key, the second of each, ..."),
+              .help("Values taken pairwise: the first of each key, the second of each, ..."),
           for_sweep("sweep.cases", "section of NAME: {KEY: value, ...}")
-              .help("Settings that go together under a name, which the run folder gets."),
+              .help("Named settings; the run folder gets the name."),
           for_sweep("sweep.file", "text")
-              .help("File of settings that go together: a line of KEY=VALUE ... for each run."),
+              .help("File of settings: a line of KEY=VALUE ... for each run."),
           for_sweep("sweep.ranks", "whole number")
-              .help("Ranks of a run whose parallel.data is auto; without it the fewest."),
+              .help("Ranks of a run whose parallel.data is auto; default: the minimum."),
           for_sweep("sweep.jobs", "whole number")
               .help("Runs at a time: 1 on this machine without it, all in a Slurm array."),
           for_sweep("sweep.launcher", "text")

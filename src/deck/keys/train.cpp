@@ -16,7 +16,7 @@ void train_keys(std::vector<Key>& rows) {
               .from(1, kMostSteps)
               .unit("samples")
               .noted()
-              .help("Length of the run; a last batch that is not full is dropped."),
+              .help("Length of the run; an incomplete last batch is dropped."),
           key(TRIREME_MEMBER(train.exit_interval))
               .from(1, kMostSteps)
               .units(counts())
@@ -31,7 +31,7 @@ void train_keys(std::vector<Key>& rows) {
               .from(1, kMostSteps)
               .unit("iterations")
               .noted()
-              .help("Iterations whose data is passed over: they take the data that follows."),
+              .help("Iterations whose data is skipped: they use the data that follows."),
           key(TRIREME_MEMBER(train.diverged_after))
               .by_default("20")
               .from(1, kMostSteps)
@@ -64,15 +64,15 @@ void train_keys(std::vector<Key>& rows) {
               .unset_word("all")
               .at_least(1)
               .unit("checkpoints")
-              .help("How many of the newest to keep."),
+              .help("Number of newest checkpoints to keep."),
           key(TRIREME_MEMBER(checkpoint.keep_every))
               .from(1, kMostSteps)
               .units(counts())
-              .help("Beside the newest, keep those at each multiple of this."),
+              .help("Also keep the checkpoints at each multiple of this."),
           key(TRIREME_MEMBER(checkpoint.async))
               .by_default("false")
               .built({"false"})
-              .help("Write while training goes on."),
+              .help("Write while training continues."),
           key(TRIREME_MEMBER(checkpoint.load)).help("Checkpoint that a fresh run starts from."),
       });
 }
