@@ -34,7 +34,8 @@ inline po::options_description deck_options() {
   po::options_description options("Deck");
   options.add_options()  //
       ("set", po::value<std::vector<std::string>>()->composing()->value_name("KEY=VALUE"),
-       "override a key of the deck; a bare KEY=VALUE does the same, and KEY= takes it out")     //
+       "override a key of the deck; KEY=VALUE without --set does the same, KEY= restores the "
+       "default")                                                                               //
       ("output", po::value<std::string>()->value_name("FOLDER"), "the run folder: run.output")  //
       ("check", "check the deck, its tokenizer and its data, and exit")                         //
       ("plan",

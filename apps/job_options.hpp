@@ -18,13 +18,13 @@ inline po::options_description job_options() {
        "print a script that starts this deck: nodes, ranks, GPUs and time follow from its "
        "layout")  //
       ("gpus-per-node", number(),
-       "GPUs that each node has; 8 by default, 0 to compute on the host")                  //
-      ("nodes", number(), "how many nodes; by default as few as have GPUs enough")         //
-      ("cpus-per-rank", number(), "cores for each rank; by default 8 with a GPU, else 1")  //
+       "GPUs per node; default 8; 0 runs on CPUs")                                         //
+      ("nodes", number(), "number of nodes; default: the minimum for the GPUs")            //
+      ("cpus-per-rank", number(), "cores per rank; default 8 with a GPU, else 1")          //
       ("image", po::value<std::string>()->value_name("FILE"), "run in this enroot image")  //
       ("partition", po::value<std::string>()->value_name("NAME"), "Slurm's partition")     //
       ("time", po::value<std::string>()->value_name("HH:MM:SS"),
-       "time limit; by default estimated, at most a day");
+       "time limit; default: estimated, at most a day");
   return options;
 }
 

@@ -39,15 +39,15 @@ inline po::options_description document_options() {
   options.add_options()  //
       ("input",
        po::value<std::vector<std::string>>()->required()->multitoken()->value_name("FILE..."),
-       "files, plain or packed (gzip, bzip2, xz, zstd), or tar archives of *.txt, *.json and "
+       "files, plain or compressed (gzip, bzip2, xz, zstd), or tar archives of *.txt, *.json and "
        "*.jsonl; - is standard input")  //
       ("format", po::value<std::string>()->value_name("FORMAT"),
-       "jsonl (a JSON object a line) or text; by default text for *.txt, packed or not, else "
+       "jsonl (a JSON object per line) or text; default: text for *.txt, compressed or not, else "
        "jsonl")  //
       ("key", po::value<std::string>()->default_value("text")->value_name("KEY"),
        "key of the text in JSON lines")  //
       ("document", po::value<std::string>()->default_value("line")->value_name("UNIT"),
-       "what a document is in plain text: a line or a whole file");
+       "document of plain text: line or file");
   return options;
 }
 

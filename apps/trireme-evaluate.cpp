@@ -27,9 +27,9 @@ po::options_description all_options() {
   po::options_description options = deck_options();
   options.add_options()  //
       ("checkpoint", po::value<std::string>()->value_name("PATH"),
-       "a checkpoint or a run folder; by default the newest of the deck's run")  //
+       "a checkpoint or a run folder; default: the newest checkpoint of the deck's run")  //
       ("task", po::value<std::string>()->default_value("perplexity")->value_name("TASK"),
-       "perplexity; or ngram, counted baselines that need no checkpoint")  //
+       "perplexity, or ngram: n-gram baselines, which need no checkpoint")  //
       ("split", po::value<std::string>()->default_value("valid")->value_name("SPLIT"),
        "train, valid or test")  //
       ("json", "print one JSON object");

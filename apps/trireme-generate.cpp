@@ -24,9 +24,8 @@ constexpr const char* kProgram = "trireme-generate";
 constexpr const char* kUsage =
     "Usage: trireme-generate --checkpoint PATH [--prompt TEXT... | --input FILE] [options]\n"
     "Continues each prompt with the model of a checkpoint, in one process. Without --prompt and\n"
-    "--input the prompts are the lines of standard input; an empty prompt, or none at all, starts "
-    "a\n"
-    "document of the model's own. OMP_NUM_THREADS sets the number of threads.\n\n";
+    "--input the prompts are the lines of standard input; an empty prompt, or none, starts a new\n"
+    "document. OMP_NUM_THREADS sets the number of threads.\n\n";
 
 // ---------------------------------------------------------------------------- options
 
@@ -36,18 +35,18 @@ po::options_description work_options() {
       ("checkpoint", po::value<std::string>()->required()->value_name("PATH"),
        "a checkpoint file, or a run's folder: its newest checkpoint")  //
       ("prompt", po::value<std::vector<std::string>>()->value_name("TEXT"),
-       "a text to continue; may be given several times")  //
+       "a text to continue; may be repeated")  //
       ("input", po::value<std::string>()->value_name("FILE"),
-       "a file with a prompt on each line, empty lines left out; - is standard input")  //
+       "a file with a prompt per line, empty lines are skipped; - is standard input")  //
       ("samples", po::value<std::int64_t>()->default_value(1)->value_name("N"),
-       "continuations of each prompt")  //
+       "continuations per prompt")  //
       ("output", po::value<std::string>()->value_name("FILE"),
-       "write there instead of to standard output")  //
+       "write to this file instead of standard output")  //
       ("device", po::value<std::string>()->default_value("auto")->value_name("WHERE"),
-       "host, cuda (the first GPU, in fp32), or auto: cuda where there is a GPU")  //
+       "host, cuda (the first GPU, in fp32), or auto: cuda if there is a GPU")  //
       ("json", po::bool_switch(),
-       "a JSON object a line for each continuation: prompt, text (what was added), tokens (its "
-       "ids), finished (whether the document ended), stop (eod, tokens or context)");
+       "print a JSON object per continuation: prompt, text (added), tokens (ids of the text), "
+       "finished (whether the document ended), stop (eod, tokens or context)");
   return options;
 }
 
@@ -56,22 +55,22 @@ po::options_description sampling_options() {
   po::options_description options("Sampling");
   options.add_options()  //
       ("tokens", po::value<std::int64_t>()->default_value(64)->value_name("N"),
-       "the most tokens to add; fewer when the document ends or the model's context is full")  //
+       "maximum of tokens to add; fewer if the document ends or the model's context is full")  //
       ("greedy", po::bool_switch(), "always take the most likely token")                       //
       ("temperature", po::value<double>()->default_value(defaults.temperature)->value_name("X"),
-       "divide the logits by X: below 1 safer, above 1 more varied")  //
+       "divide the logits by X: below 1 less varied, above 1 more varied")  //
       ("top-k", po::value<std::int64_t>()->default_value(defaults.top_k)->value_name("K"),
        "keep the K most likely tokens; 0 keeps all")  //
       ("top-p", po::value<double>()->default_value(defaults.top_p)->value_name("P"),
-       "then keep the most likely tokens up to the one that takes their probability above P; 1 "
-       "keeps all")  //
+       "then keep the smallest set of most likely tokens whose probability exceeds P; 1 keeps "
+       "all")  //
       ("seed",
        po::value<std::int64_t>()
            ->default_value(static_cast<std::int64_t>(defaults.seed))
            ->value_name("S"),
-       "of the random numbers, which depend on it, the sample and the position alone")  //
+       "seed; random numbers depend only on it, the sample and the position")  //
       ("recompute", po::bool_switch(),
-       "compute all positions again for each token, without the cache of keys and values");
+       "recompute all positions for each token instead of using the KV cache");
   return options;
 }
 

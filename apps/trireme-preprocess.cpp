@@ -11,8 +11,8 @@ constexpr const char* kUsage =
     "       trireme-preprocess split --input FILE... --output DIR --fractions A,B,C [--seed N]\n"
     "Without a command writes PREFIX_<key>_document.bin and .idx, a dataset in Megatron-LM's\n"
     "format, and .json, which names its tokenizer. merge appends datasets to one; split divides\n"
-    "JSON lines at random into train, valid and test. Inputs may be packed by gzip, bzip2, xz or\n"
-    "zstd, or be tar archives of *.txt, *.json and *.jsonl.\n\n";
+    "JSON lines at random into train, valid and test. Inputs may be compressed (gzip, bzip2,\n"
+    "xz, zstd) or be tar archives of *.txt, *.json and *.jsonl.\n\n";
 
 ExitCode run(int argc, char** argv) {
   po::options_description all;

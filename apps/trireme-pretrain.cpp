@@ -33,10 +33,10 @@ po::options_description all_options() {
   options.add_options()  //
       ("restart",
        po::value<std::string>()->default_value("latest")->value_name("latest|never|PATH"),
-       "where to start: the run folder's newest checkpoint (or fresh when it has none), a fresh "
-       "model, or a checkpoint")  //
+       "start from the run folder's newest checkpoint (a fresh model if there is none), from a "
+       "fresh model, or from a checkpoint")  //
       ("time-limit", po::value<std::string>()->value_name("HH:MM:SS"),
-       "save and stop with exit code 75 before this much time has passed");
+       "write a checkpoint and stop with exit code 75 before this time has passed");
   options.add_options()  //
       ("verify-data",
        "read all tokens of the datasets at the start instead of a sample: their ids must be in the "

@@ -9,8 +9,8 @@ constexpr const char* kUsage =
     "Usage: trireme-report follow RUN|JOBID [--once] [--every SECONDS] [--deck DECK [KEY=VALUE "
     "...]]\n"
     "           shows a run's progress and answers: is it running, are the GPUs busy, is there an\n"
-    "           error in any rank's output, is its deck what was asked for? Ends with the run,\n"
-    "           with --once at once; exit code 0 when none of the answers is no, else 1.\n"
+    "           error in any rank's output, is its deck what was asked for? Ends with the run;\n"
+    "           exit code 0 unless an answer is no, else 1.\n"
     "       trireme-report summary RUN|LOG ... [--csv|--markdown|--json]\n"
     "           one line for each run folder, metrics.jsonl or log of Megatron-LM's\n\n";
 

@@ -23,8 +23,8 @@ po::options_description all_options() {
   po::options_description options("Options");
   options.add_options()  //
       ("set", po::value<std::vector<std::string>>()->composing()->value_name("KEY=VALUE"),
-       "override a key of every run; sweep.KEY=VALUE one of the sweep; a bare KEY=VALUE does the "
-       "same")  //
+       "override a key of every run, or with sweep.KEY=VALUE one of the sweep; KEY=VALUE without "
+       "--set does the same")  //
       ("output", po::value<std::string>()->value_name("FOLDER"),
        "the folder of the sweep: run.output")  //
       ("jobs", po::value<std::string>()->value_name("N"),
@@ -32,20 +32,20 @@ po::options_description all_options() {
       ("ranks", po::value<std::string>()->value_name("N"),
        "ranks of a run whose parallel.data is auto: sweep.ranks")  //
       ("launcher", po::value<std::string>()->value_name("WORDS"),
-       "words before the program, with {ranks}: sweep.launcher")  //
+       "arguments in front of the program, with {ranks}: sweep.launcher")  //
       ("max-ranks", po::value<int>()->value_name("N"),
-       "most ranks of a run here; without it the GPUs, or the cores, that there are")  //
+       "maximum ranks of a run on this machine; default: the number of GPUs, or of cores")  //
       ("memory", po::value<std::string>()->value_name("SIZE"),
        "memory of each GPU, or of each host on which a run's ranks compute (80GiB): runs that do "
-       "not fit are refused")                                                   //
-      ("print", "print what would be run, or with --submit the job, and exit")  //
-      ("submit", "submit Slurm arrays instead of running here")                 //
+       "not fit are refused")                                               //
+      ("print", "print the runs, or with --submit the job, and exit")       //
+      ("submit", "submit Slurm arrays instead of running on this machine")  //
       ("sbatch", po::value<std::string>()->value_name("WORDS"),
-       "further words for sbatch: sweep.sbatch")   //
-      ("csv", "print the table as CSV")            //
-      ("markdown", "print the table as Markdown")  //
+       "further arguments of sbatch: sweep.sbatch")  //
+      ("csv", "print the table as CSV")              //
+      ("markdown", "print the table as Markdown")    //
       ("beside", po::value<std::string>()->value_name("FILE"),
-       "CSV file whose columns stand beside the table's, by the name of the run")       //
+       "CSV file whose columns are appended to the table, by the name of the run")      //
       ("help,h", "print this and exit; --help deck[.SECTION[.KEY]] explains the deck")  //
       ("version", "print the version and exit");
   return options;

@@ -76,9 +76,10 @@ void train(const po::variables_map& values) {
 
 po::options_description training_options() {
   po::options_description options("Training");
-  options.add_options()                                                                           //
-      ("output", po::value<std::string>()->required()->value_name("FILE"), "the model to write")  //
-      ("size", po::value<int>()->required()->value_name("N"), "pieces in all")                    //
+  options.add_options()  //
+      ("output", po::value<std::string>()->required()->value_name("FILE"),
+       "the model file to write")                                                  //
+      ("size", po::value<int>()->required()->value_name("N"), "number of pieces")  //
       ("model-type", po::value<std::string>()->default_value("unigram")->value_name("TYPE"),
        "unigram or bpe");
   return options;

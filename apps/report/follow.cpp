@@ -28,12 +28,13 @@ report::FollowTarget target_of(const po::variables_map& values, const Words& wor
 
 po::options_description follow_options() {
   po::options_description options("Options of follow");
-  options.add_options()               //
-      ("once", "print once and end")  //
+  options.add_options()                //
+      ("once", "print once and exit")  //
       ("every", po::value<double>()->default_value(2.0, "2")->value_name("SECONDS"),
-       "time between two looks")  //
+       "interval between updates")  //
       ("deck", po::value<std::string>()->value_name("DECK"),
-       "the deck that was asked for, before its KEY=VALUEs; else the run's own command says it");
+       "the deck that was asked for, followed by its KEY=VALUEs; default: the deck of the run's "
+       "command");
   return options;
 }
 
