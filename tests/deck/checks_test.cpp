@@ -200,8 +200,8 @@ std::string ramped(const std::string& rampup, const std::string& rest = "") {
 TEST(DeckChecks, ARampUpMustLeadToTheGlobalBatch) {
   const std::vector<std::pair<std::string, std::string>> cases = {
       {"start: 2, step: 2",
-       "6:31: missing key 'batch.rampup.samples': Samples until the global "
-       "batch is batch.global, in equal parts."},
+       "6:31: missing key 'batch.rampup.samples': Batch-size ramp-up: samples "
+       "until batch.global is reached, in equal steps."},
       {"start: 3, step: 2, samples: 1000",
        "6:40: batch.rampup.start = 3 is not a multiple of batch.micro = 2 (try 2 or 4)"},
       {"start: 2, step: 1, samples: 1000",
