@@ -14,8 +14,10 @@
 #include <sstream>
 #include <string>
 #include <string_view>
+#include <vector>
 
 #include "core/error.hpp"
+#include "core/nearest.hpp"
 #include "version.hpp"
 
 namespace trireme {
@@ -23,16 +25,24 @@ namespace trireme {
 namespace po = boost::program_options;
 
 /// The words of the command line, in order; abbreviated options are not guessed. Positional words
-/// are an error unless `positional` takes them. Throws boost's po::error, which run_app turns into
-/// exit code 2.
+/// are an error unless `positional` takes them. Throws UsageError, with a suggestion, for an option
+/// that does not exist, and boost's po::error, which run_app turns into exit code 2 as well.
 inline po::parsed_options parse_words(int argc, char** argv, const po::options_description& options,
                                       const po::positional_options_description& positional = {}) {
   const auto style = po::command_line_style::unix_style & ~po::command_line_style::allow_guessing;
-  return po::command_line_parser(argc, argv)
-      .options(options)
-      .positional(positional)
-      .style(style)
-      .run();
+  try {
+    return po::command_line_parser(argc, argv)
+        .options(options)
+        .positional(positional)
+        .style(style)
+        .run();
+  } catch (const po::unknown_option& error) {
+    std::vector<std::string> names;
+    for (const auto& option : options.options())
+      if (!option->description().empty()) names.push_back("--" + option->long_name());
+    throw UsageError("{}{}", error.what(),
+                     did_you_mean(error.get_option_name(), {names.begin(), names.end()}));
+  }
 }
 
 /// The values of the options. Throws boost's po::error.

@@ -1,4 +1,6 @@
-// trireme-bench: how fast Trireme computes, as ratios to what the machine can do.
+// trireme-bench: speed, as a ratio to the peak of the machine.
+#include <fmt/ranges.h>
+
 #include <array>
 #include <string_view>
 
@@ -15,8 +17,8 @@ struct Command {
 };
 
 constexpr std::array kCommands = {
-    Command{"comm", "what ranks send each other, over MPI or NCCL; run it with mpirun", run_comm},
-    Command{"gemm", "matrix products of GPTs against what the host or the GPU can do", run_gemm},
+    Command{"comm", "collectives between ranks, over MPI or NCCL; run it with mpirun", run_comm},
+    Command{"gemm", "GEMMs of GPT models against the peak of the host or the GPU", run_gemm},
     Command{"kernels", "every operation of a GPT's training step", run_kernels},
     Command{"step", "whole training steps of a deck, and its memory against the plan", run_step},
 };
@@ -27,8 +29,14 @@ void print_help() {
   fmt::print("\n'trireme-bench COMMAND --help' lists the options of a command.\n");
 }
 
+std::vector<std::string_view> command_names() {
+  std::vector<std::string_view> names;
+  for (const Command& command : kCommands) names.push_back(command.name);
+  return names;
+}
+
 ExitCode run(int argc, char** argv) {
-  if (argc < 2) throw UsageError("a command is missing");
+  if (argc < 2) throw UsageError("expected a command: {}", fmt::join(command_names(), ", "));
   const std::string_view word = argv[1];
   if (word == "--help" || word == "-h") {
     print_help();
@@ -40,7 +48,8 @@ ExitCode run(int argc, char** argv) {
   }
   for (const Command& command : kCommands)
     if (command.name == word) return command.run(argc - 1, argv + 1);
-  throw UsageError("unknown command '{}'", word);
+  throw UsageError("unknown command '{}': expected {}{}", word, fmt::join(command_names(), ", "),
+                   did_you_mean(word, command_names()));
 }
 
 }  // namespace

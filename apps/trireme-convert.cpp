@@ -175,7 +175,8 @@ ExitCode run(int argc, char** argv) {
   else if (command.empty())
     throw UsageError("expected a command: flags or hf");
   else
-    throw UsageError("unknown command '{}': expected flags or hf", command);
+    throw UsageError("unknown command '{}': expected flags or hf{}", command,
+                     did_you_mean(command, {"flags", "hf"}));
   return ExitCode::success;
 }
 

@@ -34,7 +34,8 @@ ExitCode run(int argc, char** argv) {
   } else if (command.empty()) {
     preprocess::encode(parse_options(argc, argv, preprocess::encode_options()));
   } else {
-    throw UsageError("unknown command '{}': expected merge or split, or options", command);
+    throw UsageError("unknown command '{}': expected merge or split, or options{}", command,
+                     did_you_mean(command, {"merge", "split"}));
   }
   return ExitCode::success;
 }

@@ -35,8 +35,9 @@ ExitCode run(int argc, char** argv) {
     return dispatch(argc - 1, argv + 1, report_app::follow_options(), report_app::follow);
   if (command == "summary")
     return dispatch(argc - 1, argv + 1, report_app::summary_options(), report_app::summary);
-  throw UsageError("{}: expected follow or summary",
-                   command.empty() ? "no command is given" : "unknown command '" + command + "'");
+  throw UsageError("{}: expected follow or summary{}",
+                   command.empty() ? "no command is given" : "unknown command '" + command + "'",
+                   did_you_mean(command, {"follow", "summary"}));
 }
 
 }  // namespace

@@ -111,7 +111,8 @@ ExitCode run(int argc, char** argv) {
   } else if (command.empty()) {
     throw UsageError("expected a command: encode, decode or train");
   } else {
-    throw UsageError("unknown command '{}': expected encode, decode or train", command);
+    throw UsageError("unknown command '{}': expected encode, decode or train{}", command,
+                     did_you_mean(command, {"encode", "decode", "train"}));
   }
   return ExitCode::success;
 }

@@ -6,9 +6,9 @@
 #include <algorithm>
 
 #include "core/error.hpp"
+#include "core/nearest.hpp"
 #include "deck/document.hpp"
 #include "deck/schema.hpp"
-#include "deck/suggest.hpp"
 #include "deck/synonyms.hpp"
 
 namespace trireme::deck {
@@ -198,9 +198,7 @@ std::string print_value(const Deck& deck, std::string_view path) {
   if (!key || !key->has_member()) {
     std::vector<std::string_view> paths;
     for (const Key& other : keys()) paths.push_back(other.path);
-    const std::string_view meant = nearest(path, paths);
-    throw UsageError("unknown key '{}'{}", path,
-                     meant.empty() ? "" : fmt::format("; did you mean '{}'?", meant));
+    throw UsageError("unknown key '{}'{}", path, did_you_mean(path, paths));
   }
   const std::string yaml = key->write(deck);
   Problems ignored("", {});

@@ -2,7 +2,7 @@
 
 #include <algorithm>
 
-#include "deck/suggest.hpp"
+#include "core/nearest.hpp"
 #include "deck/synonyms.hpp"
 
 namespace trireme::deck {

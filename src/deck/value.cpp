@@ -7,8 +7,8 @@
 #include <cmath>
 #include <utility>
 
+#include "core/nearest.hpp"
 #include "deck/number.hpp"
-#include "deck/suggest.hpp"
 #include "deck/synonyms.hpp"
 
 namespace trireme::deck {

@@ -78,6 +78,8 @@ class Errors(RunTest):
     def test_command_lines(self):
         for ranks in (1, 2):
             self.fails(USAGE, "unrecognised option '--frobnicate'", "--frobnicate", ranks=ranks)
+            self.fails(USAGE, "unrecognised option '--chek'; did you mean '--check'?", "--chek",
+                       ranks=ranks)
             self.fails(USAGE, "'soon' is not a duration", "--time-limit", "soon", ranks=ranks)
         nothing = run("trireme-pretrain", ranks=2)
         self.assertEqual(nothing.code, USAGE, nothing)
@@ -85,6 +87,16 @@ class Errors(RunTest):
         self.fails(USAGE, "a launcher starts ranks: mpirun -n 2", "--ranks", "2")
         self.fails(USAGE, "--ranks -1: must be from 1", "--plan", "--ranks", "-1", ranks=2)
         self.fails(USAGE, "--output: must name a folder", "--output", "")
+        for program, word, message in [
+                ("report", "sumary", "expected follow or summary; did you mean 'summary'?"),
+                ("bench", "stp", "expected comm, gemm, kernels, step; did you mean 'step'?"),
+                ("tokenizer", "trian", "did you mean 'train'?"),
+                ("convert", "flag", "did you mean 'flags'?"),
+                ("preprocess", "megre", "did you mean 'merge'?")]:
+            wrong = run(f"trireme-{program}", word)
+            self.assertEqual(wrong.code, USAGE, wrong)
+            self.assertIn(f"unknown command '{word}'", wrong.err)
+            self.assertIn(message, wrong.err)
         bare = run("trireme-pretrain", "model.layers=2")
         self.assertEqual(bare.code, USAGE, bare)
         self.assertIn("the deck comes first, then 'model.layers=2'", bare.err)

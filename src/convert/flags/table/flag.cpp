@@ -4,7 +4,7 @@
 
 #include <algorithm>
 
-#include "deck/suggest.hpp"
+#include "core/nearest.hpp"
 
 namespace trireme::convert::flags {
 
@@ -30,7 +30,7 @@ std::string suggestion(const std::vector<Flag>& table, std::string_view name,
                        std::string_view dashes) {
   std::vector<std::string_view> names;
   for (const Flag& flag : table) names.push_back(flag.name);
-  const std::string_view meant = deck::nearest(name, names);
+  const std::string_view meant = nearest(name, names);
   return meant.empty() ? "" : fmt::format("; did you mean '{}{}'?", dashes, meant);
 }
 

@@ -1,12 +1,14 @@
-#include "deck/suggest.hpp"
+#include "core/nearest.hpp"
+
+#include <fmt/format.h>
 
 #include <algorithm>
 #include <cctype>
 
-namespace trireme::deck {
+namespace trireme {
 namespace {
 
-// Longer words than any key are nobody's typing error, and cost time squared.
+// Longer words are no typing errors, and the distance takes quadratic time.
 constexpr std::size_t kLongestWord = 64;
 
 char lower(char c) { return static_cast<char>(std::tolower(static_cast<unsigned char>(c))); }
@@ -48,4 +50,9 @@ std::string_view nearest(std::string_view word, const std::vector<std::string_vi
   return best;
 }
 
-}  // namespace trireme::deck
+std::string did_you_mean(std::string_view word, const std::vector<std::string_view>& candidates) {
+  const std::string_view meant = nearest(word, candidates);
+  return meant.empty() ? "" : fmt::format("; did you mean '{}'?", meant);
+}
+
+}  // namespace trireme

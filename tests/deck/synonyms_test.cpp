@@ -1,4 +1,4 @@
-#include "deck/suggest.hpp"
+#include "deck/synonyms.hpp"
 
 #include <gtest/gtest.h>
 
@@ -6,26 +6,9 @@
 #include <string>
 
 #include "deck/schema.hpp"
-#include "deck/synonyms.hpp"
 
 namespace trireme::deck {
 namespace {
-
-TEST(Suggest, EditDistance) {
-  EXPECT_EQ(edit_distance("", ""), 0);
-  EXPECT_EQ(edit_distance("", "abc"), 3);
-  EXPECT_EQ(edit_distance("layers", "Layers"), 0);
-  EXPECT_EQ(edit_distance("layres", "layers"), 1);
-  EXPECT_EQ(edit_distance("kitten", "sitting"), 3);
-  EXPECT_EQ(edit_distance("weight_decy", "weight_decay"), 1);
-}
-
-TEST(Suggest, NearestWord) {
-  EXPECT_EQ(nearest("hiden", {"layers", "hidden", "heads"}), "hidden");
-  EXPECT_EQ(nearest("lr", {"type", "peak"}), "");
-  EXPECT_EQ(nearest("", {"type", "peak"}), "");
-  EXPECT_EQ(nearest(std::string(100'000, 'x'), {"type"}), "");
-}
 
 TEST(Synonyms, NameKeysThatExistAndAreNoKeysThemselves) {
   std::set<std::string> names;
