@@ -18,7 +18,7 @@ PAGES = {str(path.relative_to(ROOT)): path.read_text()
          if "tests/data" not in str(path)}
 
 # Commands that any machine answers in a moment, always with the same output.
-IMMEDIATE = re.compile(r"^trireme-pretrain \S+ .*--(help|plan|check|print-job|print-deck)|"
+IMMEDIATE = re.compile(r"^trireme-pretrain (\S+ .*)?--(help|plan|check|print-job|print-deck)|"
                        r"^trireme-convert flags|^trireme-preprocess --input news.jsonl|"
                        r"^sed |^head ")
 # Commands on the reader's own text: their output is compared without its numbers.
