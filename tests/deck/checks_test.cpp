@@ -263,7 +263,8 @@ TEST(DeckChecks, SkippedDataIsThatOfTheRun) {
 TEST(DeckChecks, DataAndTokenizerMustFit) {
   expect_lines({
       {"type: sentencepiece, model: m", "type: gpt2, vocab: v.json",
-       "bad.yaml:11:15: data.tokenizer.type = gpt2 needs 'data.tokenizer.merges'"},
+       "bad.yaml:11:15: data.tokenizer.type = gpt2 needs 'data.tokenizer.merges'; a vocabulary of "
+       "whole words, without merges, belongs to type 'whitespace'"},
       {"type: sentencepiece, model: m", "type: bytes, model: m",
        "bad.yaml:11:28: data.tokenizer.type = bytes has no use for 'data.tokenizer.model'"},
       {"  tokenizer: {type: sentencepiece, model: m}\n", "",
