@@ -78,11 +78,6 @@ __device__ __forceinline__ void meet(int id, int threads) {
   asm volatile("bar.sync %0, %1;" ::"r"(id), "r"(threads) : "memory");
 }
 
-/// Arrives there without waiting.
-__device__ __forceinline__ void arrive_at_barrier(int id, int threads) {
-  asm volatile("bar.arrive %0, %1;" ::"r"(id), "r"(threads) : "memory");
-}
-
 #if defined(__CUDA_ARCH_FEAT_SM90_ALL)
 /// Registers a thread may use from here on, a multiple of 8; the whole warpgroup calls it.
 template <int kRegisters>

@@ -35,6 +35,20 @@ __device__ __forceinline__ void arrive_at(Barrier* barrier, int rank) {
       : "memory");
 }
 
+/// Writes `value` to block `rank`'s shared memory at `to`'s address, and counts its bytes at the
+/// barrier that the block has at `barrier`'s address. Does not wait.
+__device__ __forceinline__ void store_at(int* to, int value, Barrier* barrier, int rank) {
+  asm volatile(
+      "{\n"
+      ".reg .b32 address, counter;\n"
+      "mapa.shared::cluster.u32 address, %0, %3;\n"
+      "mapa.shared::cluster.u32 counter, %2, %3;\n"
+      "st.async.shared::cluster.mbarrier::complete_tx::bytes.u32 [address], %1, [counter];\n"
+      "}" ::"r"(shared_address(to)),
+      "r"(value), "r"(shared_address(barrier)), "r"(rank)
+      : "memory");
+}
+
 #endif
 
 }  // namespace trireme::kernels::cuda

@@ -9,7 +9,7 @@ namespace trireme::kernels::cuda {
 namespace {
 
 template <TileEpilogue kEpilogue>
-using Tile = GemmTile<2, 192, true, 2, kEpilogue>;
+using Tile = GemmTile<2, 192, 2, kEpilogue>;
 using Accumulating = Tile<TileEpilogue::accumulate>;
 
 TEST(HopperGemmTiles, FillTheSharedMemoryOfAnSm) {
@@ -54,6 +54,17 @@ TEST(HopperGemmSchedule, WalksGroupsOfRows) {
   EXPECT_EQ(at(6), std::pair(2, 0));
   EXPECT_EQ(at(12), std::pair(4, 0)) << "the last group has one row";
   EXPECT_EQ(at(13), std::pair(4, 1));
+}
+
+// A unit that adds to what others added waits for them, so that no unit may be held by a cluster
+// that has not begun.
+TEST(HopperGemmSchedule, GivesUnitsAwayOnlyWhereNoneWaits) {
+  const GemmSchedule whole{.rows = 5, .columns = 3, .group = 8, .splits = 1, .steps = 9};
+  EXPECT_EQ(whole.given_units(4), 4);
+  EXPECT_EQ(whole.tickets(4), 15);
+  const GemmSchedule split{.rows = 5, .columns = 3, .group = 8, .splits = 3, .steps = 9};
+  EXPECT_EQ(split.given_units(4), 0);
+  EXPECT_EQ(split.tickets(4), 49);
 }
 
 TEST(HopperGemmSchedule, SplitsKWhereTilesAreFew) {

@@ -38,12 +38,10 @@ struct TilePlace {
   int row, column;
 };
 
-/// Where the tile of `unit` lies that consumer `consumer` of block `rank` of a cluster has.
+/// Where the tile of `unit` lies that block `rank` of a cluster has.
 template <typename Tile>
-__device__ __forceinline__ TilePlace place_of(const GemmUnit& unit, int rank, int consumer) {
-  return {(unit.row * Tile::kCluster + rank) * Tile::kRows +
-              (Tile::kPingPong ? 0 : consumer * Tile::kOwnRows),
-          unit.column * Tile::kColumns};
+__device__ __forceinline__ TilePlace place_of(const GemmUnit& unit, int rank) {
+  return {(unit.row * Tile::kCluster + rank) * Tile::kRows, unit.column * Tile::kColumns};
 }
 
 /// Consumer `consumer` of a block: what it does with the tiles that it multiplies.
@@ -196,7 +194,7 @@ struct GemmEpilogue {
     meet_consumer();
     if (thread >= 64 || row >= p.m || column + thread >= p.n) return;
     const float* const of_warps = memory.sums(consumer) + thread;
-    p.vector[static_cast<std::int64_t>(row / Tile::kOwnRows) * p.n + column + thread] =
+    p.vector[static_cast<std::int64_t>(row / Tile::kRows) * p.n + column + thread] =
         (of_warps[0] + of_warps[64]) + (of_warps[128] + of_warps[192]);
   }
 
@@ -205,9 +203,9 @@ struct GemmEpilogue {
   __device__ __forceinline__ void accumulate(const Accumulators& accumulators, TilePlace place,
                                              const GemmUnit& unit) {
     const int splits = p.schedule.splits;
-    unsigned* const turn =
-        p.turns + static_cast<std::int64_t>(place.row / Tile::kOwnRows) * p.schedule.columns +
-        unit.column;
+    unsigned* const turn = p.turns +
+                           static_cast<std::int64_t>(place.row / Tile::kRows) * p.schedule.columns +
+                           unit.column;
     if (unit.split > 0) {
       if (thread == 0) wait_for_turn(turn, unit.split);
       meet_consumer();
@@ -240,21 +238,23 @@ struct GemmEpilogue {
 /// Loads the parts of aux that consumer `consumer` needs, in their order, by one thread.
 template <typename Tile>
 __device__ __forceinline__ void load_aux(const GemmMemory<Tile>& memory, const CUtensorMap& aux,
-                                         const GemmSchedule& schedule, const Position& position,
-                                         int consumer) {
+                                         const GemmSchedule& schedule, int rank, int consumer) {
   RingPlace<Tile::kBuffers> ring;
-  const int step = (Tile::kPingPong ? Tile::kConsumers : 1) * position.clusters;
-  for (int index = position.cluster + (Tile::kPingPong ? consumer * position.clusters : 0);
-       index < schedule.units(); index += step) {
-    const TilePlace place = place_of<Tile>(schedule.unit(index), position.rank, consumer);
-    for (int panel = 0; panel < Tile::kPanels; ++panel)
-      for (int block = 0; block < Tile::kBlocks; ++block, ring.advance()) {
-        Barrier* const full = memory.aux_full(consumer, ring.stage);
-        wait(memory.aux_empty(consumer, ring.stage), ring.parity ^ 1);
-        arrive_expecting(full, Tile::kBufferBytes);
-        tma_load(memory.buffer(consumer, ring.stage), aux, full,
-                 place.column + kPanelColumns * panel, place.row + 64 * block);
-      }
+  TicketReader<Tile> tickets(memory);
+  for (int turn = 0;; ++turn) {
+    const int index = tickets.next();
+    if (index >= schedule.units()) break;
+    if (turn % Tile::kConsumers != consumer) continue;
+    const TilePlace place = place_of<Tile>(schedule.unit(index), rank);
+#pragma unroll 1
+    for (int part = 0; part < Tile::kPanels * Tile::kBlocks; ++part, ring.advance()) {
+      Barrier* const full = memory.aux_full(consumer, ring.stage);
+      wait(memory.aux_empty(consumer, ring.stage), ring.parity ^ 1);
+      arrive_expecting(full, Tile::kBufferBytes);
+      tma_load(memory.buffer(consumer, ring.stage), aux, full,
+               place.column + kPanelColumns * (part / Tile::kBlocks),
+               place.row + 64 * (part % Tile::kBlocks));
+    }
   }
 }
 

@@ -6,7 +6,7 @@ namespace {
 
 /// Rows of partial sums: each consumer's tile leaves one.
 std::int64_t partial_rows(const Product& product) {
-  constexpr int kRows = ChosenTile<TileEpilogue::gelu_gradient>::kOwnRows;
+  constexpr int kRows = ChosenTile<TileEpilogue::gelu_gradient>::kRows;
   return (product.m + kRows - 1) / kRows;
 }
 

@@ -1,48 +1,44 @@
 // GEMMs for compute capability 9.0: persistent, warp-specialised, wgmma fed by TMA. A producer
 // thread fills a ring of stages; two consumer warpgroups multiply and run their epilogues in turn.
-// Source of the structure: CUTLASS 3, "KernelTmaWarpSpecializedPingpong" and "...Cooperative".
+// Source of the structure: CUTLASS 3, "KernelTmaWarpSpecializedPingpong".
 #pragma once
 
+#include "kernels/cuda/common/launch.cuh"
 #include "kernels/cuda/gemm/hopper/epilogues.cuh"
 
 namespace trireme::kernels::cuda {
 
 #if defined(__CUDA_ARCH_FEAT_SM90_ALL)
 
-/// Named barriers, one for each consumer: it is its turn to multiply.
-inline constexpr int kTurnBarrier = 3;
-
-/// The units of one consumer of a block.
+/// The units of one consumer of a block: every second one.
 template <typename T, typename Tile>
 __device__ __forceinline__ void multiply_units(const GemmMemory<Tile>& memory, const GemmMaps& maps,
-                                               const GemmParameters& p, int consumer,
-                                               const Position& position) {
+                                               const GemmParameters& p, int consumer, int rank) {
   using Epilogue = GemmEpilogue<T, Tile>;
   Epilogue epilogue(memory, maps, p, consumer);
   GemmAccumulators<T, Tile> accumulators;
+  TicketReader<Tile> tickets(memory);
   unsigned steps_before = 0;
-  int turn = 0;
-  for (int index = position.cluster; index < p.schedule.units();
-       index += position.clusters, ++turn) {
+  for (int turn = 0;; ++turn) {
+    const int index = tickets.next_of_warp();
+    if (index >= p.schedule.units()) break;
     const GemmUnit unit = p.schedule.unit(index);
     const int steps = unit.end_step - unit.first_step;
     const unsigned first_step = steps_before;
     steps_before += steps;
-    if (Tile::kPingPong && turn % 2 != consumer) continue;
-    const int first_row = Tile::kPingPong ? 0 : consumer * Tile::kOwnRows;
-    const TilePlace place = place_of<Tile>(unit, position.rank, consumer);
+    if (turn % Tile::kConsumers != consumer) continue;
+    const TilePlace place = place_of<Tile>(unit, rank);
     // A full barrier tells a phase from the next, not from the one after that: a consumer may only
     // wait for its first step when the other has seen the step before.
-    if (Tile::kPingPong && turn > 0) meet(kTurnBarrier + consumer, 256);
+    if (turn > 0) wait(memory.turn(consumer), (turn - 1) / Tile::kConsumers & 1);
     const auto issued = [&] {
-      if (Tile::kPingPong && index + position.clusters < p.schedule.units())
-        arrive_at_barrier(kTurnBarrier + (consumer ^ 1), 256);
+      if (epilogue.lane == 0) arrive(memory.turn(consumer ^ 1));
     };
     if (Epilogue::Accumulators::kRowSums && unit.column == 0)
       accumulators.template compute<Epilogue::Accumulators::kRowSums>(memory, first_step, steps,
-                                                                      first_row, issued);
+                                                                      issued);
     else
-      accumulators.template compute<false>(memory, first_step, steps, first_row, issued);
+      accumulators.template compute<false>(memory, first_step, steps, issued);
     if constexpr (accumulates(Tile::kEpilogue))
       epilogue.accumulate(accumulators, place, unit);
     else if constexpr (Tile::kEpilogue == TileEpilogue::gelu_gradient)
@@ -79,24 +75,24 @@ __global__ void __launch_bounds__(Tile::kThreads, 1)
     cluster_sync();
   else
     __syncthreads();
+  wait_for_previous_kernel();
 
   // The same in all lanes of a warp, which the compiler would not know otherwise.
   const int warpgroup = __shfl_sync(~0u, static_cast<int>(threadIdx.x / 128), 0);
   if (warpgroup == 0) {
-    release_registers<24>();
+    release_registers<40>();
     const int warp = __shfl_sync(~0u, static_cast<int>(threadIdx.x / 32), 0);
     if (threadIdx.x % 32 == 0) {
-      if (warp == 0) load_operands<Tile>(memory, maps, p.schedule, position);
+      if (warp == 0) load_operands<Tile>(memory, maps, p, position);
       if constexpr (Tile::kEpilogue == TileEpilogue::gelu_gradient)
-        if (warp >= 1 && warp <= Tile::kConsumers)
-          load_aux<Tile>(memory, maps.aux, p.schedule, position, warp - 1);
+        if (warp >= 2) load_aux<Tile>(memory, maps.aux, p.schedule, position.rank, warp - 2);
     }
     __syncwarp();
     // The other blocks of the cluster may still be arriving at this one's barriers.
     if constexpr (kCluster > 1) cluster_sync();
   } else {
-    claim_registers<240>();
-    multiply_units<T, Tile>(memory, maps, p, warpgroup - 1, position);
+    claim_registers<232>();
+    multiply_units<T, Tile>(memory, maps, p, warpgroup - 1, position.rank);
     __syncwarp();
     if constexpr (kCluster > 1) cluster_sync();
   }

@@ -17,8 +17,9 @@ constexpr std::uint64_t kOwn = 0x54726972656D6500;
 constexpr std::uint64_t kVersion = 1;
 constexpr Algorithm kOwnAlgorithm = {kOwn | kVersion};
 
-/// Turns that a kernel may take: 64 KiB of them.
-constexpr std::size_t kTurns = std::size_t{1} << 14;
+/// Turns that a kernel may take: with the counter of tickets before them, 64 KiB.
+constexpr std::size_t kTurns = (std::size_t{1} << 14) - 1;
+constexpr std::size_t kCounterBytes = (1 + kTurns) * sizeof(unsigned);
 
 using Launcher = void (*)(const HopperGemm&, const Context&);
 
@@ -68,10 +69,10 @@ HopperGemms::HopperGemms() {
   TRIREME_CUDA(cudaGetDevice(&device));
   TRIREME_CUDA(cudaGetDeviceProperties(&gpu, device));
   if (gpu.major != 9 || gpu.minor != 0) return;
-  void* turns = nullptr;
-  TRIREME_CUDA(cudaMalloc(&turns, kTurns * sizeof(unsigned)));
-  turns_ = {static_cast<unsigned*>(turns), [](unsigned* memory) { cudaFree(memory); }};
-  TRIREME_CUDA(cudaMemset(turns, 0, kTurns * sizeof(unsigned)));
+  void* counters = nullptr;
+  TRIREME_CUDA(cudaMalloc(&counters, kCounterBytes));
+  counters_ = {static_cast<unsigned*>(counters), [](unsigned* memory) { cudaFree(memory); }};
+  TRIREME_CUDA(cudaMemset(counters, 0, kCounterBytes));
   multiprocessors_ = gpu.multiProcessorCount;
 }
 
@@ -92,7 +93,8 @@ void HopperGemms::run(const Product& product, const Operands& operands,
                       const Context& context) const {
   launcher_of(product)({.product = product,
                         .operands = operands,
-                        .turns = turns_.get(),
+                        .turns = counters_.get() + 1,
+                        .tickets = counters_.get(),
                         .multiprocessors = multiprocessors_},
                        context);
 }

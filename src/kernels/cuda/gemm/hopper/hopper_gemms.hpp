@@ -16,7 +16,7 @@ bool is_own(const Algorithm& algorithm);
 /// forward GEMM of a linear layer, with bias, or with bias and GELU; its input gradient times
 /// GELU's, with the column sums; its weight gradient, with the bias gradient. In bf16 and fp16,
 /// fp32 accumulation, matrices aligned to 16 bytes with rows of a multiple of 16 bytes. The same
-/// operands give the same bits each time.
+/// operands give the same bits each time. All calls go to one stream.
 class HopperGemms {
  public:
   HopperGemms();
@@ -31,8 +31,8 @@ class HopperGemms {
   void run(const Product& product, const Operands& operands, const Context& context) const;
 
  private:
-  int multiprocessors_ = 0;  ///< 0 on GPUs that the kernels do not run on
-  std::shared_ptr<unsigned> turns_;
+  int multiprocessors_ = 0;             ///< 0 on GPUs that the kernels do not run on
+  std::shared_ptr<unsigned> counters_;  ///< of tickets and turns: one stream at a time
 };
 
 }  // namespace trireme::kernels::cuda

@@ -10,7 +10,7 @@ namespace trireme::kernels::cuda {
 
 /// The tile that is the fastest on H200 for each of these epilogues.
 template <TileEpilogue kEpilogue>
-using ChosenTile = GemmTile<2, 192, true, 2, kEpilogue>;
+using ChosenTile = GemmTile<2, 192, 2, kEpilogue>;
 
 /// The map of a matrix [rows, columns] of `dtype`, in boxes of `box` rows of a panel.
 inline CUtensorMap matrix_map(DType dtype, const void* data, std::int64_t rows,
@@ -46,16 +46,20 @@ void launch_gemm(const HopperGemm& gemm, float* vector, const Context& context) 
                                   .bias = operands.bias,
                                   .sum = static_cast<float*>(operands.c),
                                   .vector = vector,
-                                  .turns = gemm.turns};
-  cudaLaunchAttribute cluster{.id = cudaLaunchAttributeClusterDimension};
-  cluster.val.clusterDim = {Tile::kCluster, 1, 1};
+                                  .turns = gemm.turns,
+                                  .tickets = gemm.tickets};
+  cudaLaunchAttribute attributes[2] = {};
+  attributes[0].id = cudaLaunchAttributeClusterDimension;
+  attributes[0].val.clusterDim = {Tile::kCluster, 1, 1};
+  attributes[1].id = cudaLaunchAttributeProgrammaticStreamSerialization;
+  attributes[1].val.programmaticStreamSerializationAllowed = 1;
   const unsigned blocks = Tile::kCluster * std::min(clusters, schedule.units());
   const cudaLaunchConfig_t config{.gridDim = blocks,
                                   .blockDim = Tile::kThreads,
                                   .dynamicSmemBytes = Tile::kBytes,
                                   .stream = context.stream,
-                                  .attrs = &cluster,
-                                  .numAttrs = 1};
+                                  .attrs = attributes,
+                                  .numAttrs = 2};
   dispatch_half(dtype, [&](auto zero) {
     const auto kernel = gemm_kernel<decltype(zero), Tile>;
     TRIREME_CUDA(

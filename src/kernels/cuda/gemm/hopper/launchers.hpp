@@ -11,7 +11,8 @@ namespace trireme::kernels::cuda {
 struct HopperGemm {
   const Product& product;
   const Operands& operands;
-  unsigned* turns;  ///< zeros, and zeros again when the kernel is done
+  unsigned* turns;    ///< zeros, and zeros again when the kernel is done
+  unsigned* tickets;  ///< likewise, one
   int multiprocessors;
 };
 

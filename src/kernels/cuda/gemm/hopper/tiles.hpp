@@ -30,36 +30,33 @@ constexpr GemmOperands operands_of(TileEpilogue epilogue) {
   return {accumulates(epilogue), accumulates(epilogue) || epilogue == TileEpilogue::gelu_gradient};
 }
 
-/// The work of a thread block: a warpgroup that copies operands, two that multiply. A consumer
-/// warpgroup owns 64 * kBlocks rows and kColumns columns of fp32 accumulators, in registers. With
-/// kPingPong each of the two has a tile of its own: while one multiplies, the other runs its
-/// epilogue. Without, they are the halves of one tile of twice the rows. kCluster blocks have tiles
-/// under each other and share the loads of B.
-template <int kBlocks_, int kColumns_, bool kPingPong_, int kCluster_, TileEpilogue kEpilogue_>
+/// The work of a thread block: a warpgroup that copies operands, two that multiply. Each consumer
+/// warpgroup has a tile of its own, 64 * kBlocks rows and kColumns columns of fp32 accumulators in
+/// registers: while one multiplies, the other runs its epilogue. kCluster blocks have tiles under
+/// each other and share the loads of B.
+template <int kBlocks_, int kColumns_, int kCluster_, TileEpilogue kEpilogue_>
 struct GemmTile {
   static constexpr int kBlocks = kBlocks_, kColumns = kColumns_, kCluster = kCluster_;
-  static constexpr bool kPingPong = kPingPong_;
   static constexpr TileEpilogue kEpilogue = kEpilogue_;
   static constexpr bool kTransposedA = operands_of(kEpilogue).transposed_a;
   static constexpr bool kTransposedB = operands_of(kEpilogue).transposed_b;
 
   static constexpr int kConsumers = 2;
   static constexpr int kThreads = 128 * (1 + kConsumers);
-  static constexpr int kOwnRows = 64 * kBlocks;  ///< of a consumer
-  static constexpr int kRows = kPingPong ? kOwnRows : kConsumers * kOwnRows;
+  static constexpr int kRows = 64 * kBlocks;
   static constexpr int kDepth = kPanelColumns;  ///< of a step along k: one panel
 
   // ---- shared memory: a ring of stages, and staging buffers of 64 x 64 elements for the epilogue
   static constexpr int kBytesA = kRows * kPanelRowBytes, kBytesB = kColumns * kPanelRowBytes;
   static constexpr int kStageBytes = kBytesA + kBytesB;
   static constexpr int kBufferBytes = 64 * kPanelRowBytes;
-  static constexpr int kBuffers =  ///< of a consumer
-      accumulates(kEpilogue) ? 0 : (kPingPong ? 4 : 2);
+  static constexpr int kBuffers = accumulates(kEpilogue) ? 0 : 4;  ///< of a consumer
   static constexpr int kPanels = kColumns / kPanelColumns;
   static constexpr int kSumBytes = kEpilogue == TileEpilogue::gelu_gradient ? 2 * 4 * 64 * 4 : 0;
   static constexpr int kOnesBytes = kEpilogue == TileEpilogue::accumulate_row_sums ? 1024 : 0;
+  static constexpr int kBarrierBytes = 512;
   static constexpr int kOtherBytes =
-      kConsumers * kBuffers * kBufferBytes + kSumBytes + kOnesBytes + 512;
+      kConsumers * kBuffers * kBufferBytes + kSumBytes + kOnesBytes + kBarrierBytes;
   static constexpr int kSharedBytes = 227 << 10;
   static constexpr int kStages = (kSharedBytes - kOtherBytes) / kStageBytes;
   static constexpr int kBytes = kOtherBytes + kStages * kStageBytes;
@@ -76,9 +73,9 @@ struct GemmUnit {
   int split;
 };
 
-/// The order in which clusters take units: cluster c those with c, c + clusters, ... as index.
-/// Tiles are walked in groups of `group` rows, column after column, so that those in flight share
-/// operands in L2. All tiles of a part of k come before those of the next part.
+/// The order in which clusters take units, each when it gets free. Tiles are walked in groups of
+/// `group` rows, column after column, so that those in flight share operands in L2. All tiles of a
+/// part of k come before those of the next part.
 struct GemmSchedule {
   int rows, columns;  ///< clusters' tiles along m, tiles along n
   int group;
@@ -87,6 +84,16 @@ struct GemmSchedule {
 
   TRIREME_HOST_DEVICE constexpr int tiles() const { return rows * columns; }
   TRIREME_HOST_DEVICE constexpr int units() const { return tiles() * splits; }
+
+  /// The clusters' first units that are theirs by index, without drawing a ticket: none where a
+  /// unit waits for one before it, whose cluster might not be resident yet.
+  TRIREME_HOST_DEVICE constexpr int given_units(int clusters) const {
+    return splits == 1 ? clusters : 0;
+  }
+  /// The tickets that `clusters` clusters draw, until each has got one beyond the last unit.
+  TRIREME_HOST_DEVICE constexpr int tickets(int clusters) const {
+    return units() + clusters - given_units(clusters);
+  }
 
   TRIREME_HOST_DEVICE constexpr GemmUnit unit(int index) const {
     const int split = splits == 1 ? 0 : index / tiles();

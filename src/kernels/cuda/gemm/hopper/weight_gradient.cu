@@ -13,7 +13,7 @@ void launch_weight_bias_gradient(const HopperGemm& gemm, const Context& context)
 std::size_t weight_gradient_turns(const Product& product) {
   using Tile = ChosenTile<TileEpilogue::accumulate>;
   const GemmSchedule schedule = gemm_schedule<Tile>(product.m, product.n, product.k, 1);
-  return static_cast<std::size_t>(schedule.tiles()) * Tile::kCluster * Tile::kRows / Tile::kOwnRows;
+  return static_cast<std::size_t>(schedule.tiles()) * Tile::kCluster;
 }
 
 }  // namespace trireme::kernels::cuda
