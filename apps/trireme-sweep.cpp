@@ -155,7 +155,10 @@ ExitCode run_sweep(const Arguments& arguments) {
   }
   const train::FolderLock lock(planned.folder);
   if (submits) {
-    if (!options.memory) print_out(unknown_memory(planned));
+    const auto statuses = sweep::all_statuses(planned);
+    const bool is_complete = std::ranges::none_of(
+        statuses, [](const sweep::Status& status) { return sweep::is_to_do(status.state); });
+    if (!options.memory && !is_complete) print_out(unknown_memory(planned));
     print_out(sweep::submit(planned, launch, jobs, words));
     return ExitCode::success;
   }
