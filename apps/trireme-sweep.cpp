@@ -155,7 +155,8 @@ ExitCode run_sweep(const Arguments& arguments) {
   }
   const train::FolderLock lock(planned.folder);
   if (submits) {
-    const auto statuses = sweep::all_statuses(planned);
+    const auto statuses =
+        sweep::all_statuses(planned, sweep::read_queue(planned, /*must_answer=*/false));
     const bool is_complete = std::ranges::none_of(
         statuses, [](const sweep::Status& status) { return sweep::is_to_do(status.state); });
     if (!options.memory && !is_complete) print_out(unknown_memory(planned));
