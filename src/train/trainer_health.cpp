@@ -47,8 +47,7 @@ StopReason Trainer::diverged(const std::string& what) {
   const std::string where = find_non_finite(*groups_.world, backend_, parameters_, optimizer_);
   diagnosis_ = fmt::format(
       "training diverged: {}; {}; resume from a checkpoint before that (--restart PATH) with a "
-      "lower "
-      "schedule.peak, or without the data that led there (train.skip)",
+      "lower schedule.peak, or without the data that led there (train.skip)",
       what, where.empty() ? "all weights and gradients are finite" : where);
   warn(diagnosis_);
   return StopReason::diverged;

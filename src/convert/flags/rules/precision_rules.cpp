@@ -104,7 +104,7 @@ void set_deepspeed_scale(Recipe& recipe) {
 void set_megatron_scale(Recipe& recipe) {
   Draft& draft = recipe.draft;
   if (set_static_scale(recipe, recipe.flags, kFlags)) return;
-  // Before 2.0 as well: at the least scale it goes on, where DeepSpeed's ends the run.
+  // Before 2.0 as well: at the minimum scale Megatron-LM continues, where DeepSpeed ends the run.
   draft.set("precision.loss_scale.dialect", "megatron", std::string("the scaler of Megatron-LM"));
   draft.set("precision.loss_scale.value", "dynamic", kMegatronDefault);
   const Arguments& flags = recipe.flags;
