@@ -7,13 +7,13 @@
 #include "core/clock.hpp"
 #include "deck_options.hpp"
 #include "evaluate/ngram.hpp"
-#include "evaluate/perplexity.hpp"
 #include "model/layers/declare.hpp"
 #include "mpi_app.hpp"
 #include "report/metrics.hpp"
 #include "train/devices.hpp"
 #include "train/non_finite.hpp"
 #include "train/restart.hpp"
+#include "train/stage_runner.hpp"
 
 namespace trireme {
 namespace {
@@ -117,8 +117,8 @@ nlohmann::ordered_json perplexity(const DeckArguments& arguments,
   const checkpoint::Header header = load_weights(path, groups, *devices.backend, parameters);
 
   const int slots = groups.layout.pipeline > 1 ? 2 : 1;  // one is computed while the other is sent
-  pipeline::StageRunner runner(groups, *devices.backend, config, parameters, slots);
-  const pipeline::LossSum sum = evaluate::whole_split(runner, dataset, deck.batch.micro, groups);
+  train::StageRunner runner(groups, *devices.backend, config, parameters, slots);
+  const train::LossSum sum = runner.evaluate_all(dataset);
   if (sum.tokens == 0.0)
     throw train::CollectiveError(ExitCode::data,
                                  fmt::format("the {} split has no token to score", name_of(split)));

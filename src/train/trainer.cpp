@@ -242,7 +242,7 @@ StepResult Trainer::step(PhaseSeconds* phases) {
   parameters_.zero_gradients();
   const double loss_scale = loss_scaler_.scale();
   runner_.set_loss_scale(loss_scale);
-  const pipeline::LossSum loss = timed(log_.timers(), Phase::forward_backward, [&] {
+  const LossSum loss = timed(log_.timers(), Phase::forward_backward, [&] {
     return runner_.train(train_data_, batch, state_.next_sample(), schedule_, &ahead_);
   });
   const double passes = mark();
@@ -352,10 +352,10 @@ double Trainer::evaluate(data::Split split, const data::GptDataset& dataset, std
                          bool at_end) {
   const Stopwatch watch;
   const std::int64_t first_batch = before * deck_.evaluate.iterations;
-  pipeline::LossSum sum;
+  LossSum sum;
   timed(log_.timers(), Phase::evaluate, [&] {
     for (std::int64_t i = 0; i < deck_.evaluate.iterations; ++i) {
-      const pipeline::LossSum batch =
+      const LossSum batch =
           runner_.evaluate(dataset, sampler_, (first_batch + i) * deck_.batch.global);
       sum.loss += batch.loss;
       sum.tokens += batch.tokens;

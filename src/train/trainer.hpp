@@ -8,12 +8,12 @@
 #include "core/clock.hpp"
 #include "deck/batch_sizes.hpp"
 #include "deck/deck.hpp"
-#include "pipeline/stage_runner.hpp"
 #include "plan/run_plan.hpp"
 #include "plan/setup.hpp"
 #include "report/reporter.hpp"
 #include "train/restart.hpp"
 #include "train/run_state.hpp"
+#include "train/stage_runner.hpp"
 #include "train/step_result.hpp"
 #include "train/stop_conditions.hpp"
 #include "train/training_log.hpp"
@@ -146,7 +146,7 @@ class Trainer {
   optim::Optimizer optimizer_;
   pipeline::StageSchedule schedule_;
   std::int64_t scheduled_;  ///< micro-batches of schedule_
-  pipeline::StageRunner runner_;
+  StageRunner runner_;
   data::GptDataset train_data_;
   std::optional<data::GptDataset> valid_data_, test_data_;
   TrainingLog log_;

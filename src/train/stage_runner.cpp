@@ -1,10 +1,10 @@
-#include "pipeline/stage_runner.hpp"
+#include "train/stage_runner.hpp"
 
 #include <algorithm>
 
 #include "comm/mpi/waiting.hpp"
 
-namespace trireme::pipeline {
+namespace trireme::train {
 
 StageRunner::StageRunner(comm::Groups& groups, device::Backend& backend,
                          const model::StageConfig& config, const model::ParameterStore& parameters,
@@ -13,6 +13,7 @@ StageRunner::StageRunner(comm::Groups& groups, device::Backend& backend,
       stage_(config, backend, *groups.tensor, parameters, groups.layout, groups.place.pipeline,
              slots),
       sequence_(config.spec.sequence),
+      micro_batch_size_(config.micro_batch),
       slots_(slots),
       overlap_(overlap) {
   for (auto* buffers : {&rows_, &sequential_})
@@ -20,7 +21,7 @@ StageRunner::StageRunner(comm::Groups& groups, device::Backend& backend,
 }
 
 LossSum StageRunner::train(const data::GptDataset& dataset, const data::Sampler& sampler,
-                           std::int64_t consumed, const StageSchedule& schedule,
+                           std::int64_t consumed, const pipeline::StageSchedule& schedule,
                            const data::BatchAhead* ahead) {
   ahead_ = ahead;
   return run(dataset, sampler, consumed, schedule, /*training=*/true);
@@ -35,14 +36,33 @@ bool StageRunner::reads_tokens() const {
 LossSum StageRunner::evaluate(const data::GptDataset& dataset, const data::Sampler& sampler,
                               std::int64_t consumed) {
   const auto schedule =
-      forward_only(groups_.layout.pipeline, groups_.place.pipeline, groups_.layout.chunks,
-                   static_cast<int>(sampler.micro_batches()), slots_);
+      pipeline::forward_only(groups_.layout.pipeline, groups_.place.pipeline, groups_.layout.chunks,
+                             static_cast<int>(sampler.micro_batches()), slots_);
   ahead_ = nullptr;
   return run(dataset, sampler, consumed, schedule, /*training=*/false);
 }
 
+LossSum StageRunner::evaluate_all(const data::GptDataset& dataset) {
+  // Eight micro-batches a pass keep every stage of a pipeline busy.
+  const std::int64_t block = micro_batch_size_ * groups_.layout.data;
+  const std::int64_t blocks = (dataset.samples() + block - 1) / block;
+  LossSum sum;
+  for (std::int64_t done = 0; done < blocks; done += 8) {
+    const data::Sampler sampler{.global_batch = std::min<std::int64_t>(8, blocks - done) * block,
+                                .micro_batch = micro_batch_size_,
+                                .data_ranks = groups_.layout.data,
+                                .data_rank = groups_.place.data,
+                                .past_end = true};
+    const LossSum part = evaluate(dataset, sampler, done * block);
+    sum.loss += part.loss;
+    sum.tokens += part.tokens;
+  }
+  return sum;
+}
+
 LossSum StageRunner::run(const data::GptDataset& dataset, const data::Sampler& sampler,
-                         std::int64_t consumed, const StageSchedule& schedule, bool training) {
+                         std::int64_t consumed, const pipeline::StageSchedule& schedule,
+                         bool training) {
   dataset_ = &dataset;
   sampler_ = sampler;
   consumed_ = consumed;
@@ -50,7 +70,7 @@ LossSum StageRunner::run(const data::GptDataset& dataset, const data::Sampler& s
   tokens_sum_ = 0.0;
   passes_left_.assign(groups_.layout.chunks, sampler.micro_batches());
   stage_.reset_loss();
-  execute(schedule, *this, *groups_.pipeline, overlap_);
+  pipeline::execute(schedule, *this, *groups_.pipeline, overlap_);
 
   // The last stage knows the loss, every tensor rank of it the same one.
   const bool counts = stage_.is_last() && groups_.place.tensor == 0;
@@ -66,11 +86,11 @@ void StageRunner::timed_pass(device::Phase phase, const Pass& pass) {
   if (timers()) timers()->add(device::Phase::waiting, 1e3 * (comm::seconds_in_mpi() - before));
 }
 
-void StageRunner::forward(const Step& step) {
+void StageRunner::forward(const pipeline::Step& step) {
   timed_pass(device::Phase::forward, [&] { run_forward(step); });
 }
 
-void StageRunner::run_forward(const Step& step) {
+void StageRunner::run_forward(const pipeline::Step& step) {
   load(step);
   if (!training_) return stage_.forward(step.slot, /*training=*/false);
   // The batch's loss is the mean over its micro-batches of their mean over tokens, as in
@@ -80,21 +100,21 @@ void StageRunner::run_forward(const Step& step) {
                  loss_scale_ / (std::max(1.0, tokens_) * micro_batches));
 }
 
-void StageRunner::backward(const Step& step, const Tensor& gradient) {
+void StageRunner::backward(const pipeline::Step& step, const Tensor& gradient) {
   timed_pass(device::Phase::backward, [&] {
-    if (step.kind == StepKind::input_gradient)
+    if (step.kind == pipeline::StepKind::input_gradient)
       stage_.backward_input(step.slot, gradient);
     else
       stage_.backward(step.slot, gradient, is_last_pass(step.chunk));
   });
 }
 
-void StageRunner::weight_gradient(const Step& step) {
+void StageRunner::weight_gradient(const pipeline::Step& step) {
   timed_pass(device::Phase::backward,
              [&] { stage_.backward_weights(step.slot, is_last_pass(step.chunk)); });
 }
 
-void StageRunner::load(const Step& step) {
+void StageRunner::load(const pipeline::Step& step) {
   model::MicroBatch batch{.first_sample = static_cast<std::uint64_t>(
                               sampler_.first_sample(consumed_, step.micro_batch))};
   if (stage_.reads_tokens(step.chunk)) {
@@ -118,4 +138,4 @@ void StageRunner::make_micro_batch(int micro_batch) {
   tokens_ = static_cast<double>(std::ssize(sequential_[1]) - ignored);
 }
 
-}  // namespace trireme::pipeline
+}  // namespace trireme::train

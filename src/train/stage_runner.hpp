@@ -10,7 +10,7 @@
 #include "model/stage/pipeline_stage.hpp"
 #include "pipeline/executor.hpp"
 
-namespace trireme::pipeline {
+namespace trireme::train {
 
 /// Summed over the whole global batch.
 struct LossSum {
@@ -21,7 +21,7 @@ struct LossSum {
 };
 
 /// The stage of this rank, fed with micro-batches of token ids.
-class StageRunner final : public StageWork {
+class StageRunner final : public pipeline::StageWork {
  public:
   /// Makes the stage, with memory for `slots` micro-batches; `overlap` as of execute(). The groups,
   /// the backend and the parameters must outlive this.
@@ -42,7 +42,7 @@ class StageRunner final : public StageWork {
   /// ranks. Throws as data::fill_micro_batch, on the ranks that read tokens. Where `ahead` has the
   /// batch nothing is read.
   LossSum train(const data::GptDataset& dataset, const data::Sampler& sampler,
-                std::int64_t consumed, const StageSchedule& schedule,
+                std::int64_t consumed, const pipeline::StageSchedule& schedule,
                 const data::BatchAhead* ahead = nullptr);
 
   /// Whether this rank reads token ids of a batch.
@@ -52,23 +52,27 @@ class StageRunner final : public StageWork {
   LossSum evaluate(const data::GptDataset& dataset, const data::Sampler& sampler,
                    std::int64_t consumed);
 
+  /// The loss of every sample of `dataset`, each once, in micro-batches spread over the data ranks:
+  /// on any layout the same samples. Collective over all ranks; throws as train().
+  LossSum evaluate_all(const data::GptDataset& dataset);
+
   Tensor input(int slot) override { return stage_.input(slot); }
   Tensor output(int slot) override { return stage_.output(slot); }
   Tensor gradient(int which) override { return stage_.gradient(which); }
-  void forward(const Step& step) override;
-  void backward(const Step& step, const Tensor& gradient) override;
-  void weight_gradient(const Step& step) override;
+  void forward(const pipeline::Step& step) override;
+  void backward(const pipeline::Step& step, const Tensor& gradient) override;
+  void weight_gradient(const pipeline::Step& step) override;
 
  private:
   LossSum run(const data::GptDataset& dataset, const data::Sampler& sampler, std::int64_t consumed,
-              const StageSchedule& schedule, bool training);
+              const pipeline::StageSchedule& schedule, bool training);
   /// Runs a pass and times it, and apart from that what it waits for other ranks.
   template <typename Pass>
   void timed_pass(device::Phase phase, const Pass& pass);
   /// The timers while a batch trains, else null.
   device::Timers* timers() const { return training_ ? timers_ : nullptr; }
-  void run_forward(const Step& step);
-  void load(const Step& step);
+  void run_forward(const pipeline::Step& step);
+  void load(const pipeline::Step& step);
   /// Fills sequential_ and tokens_ with the tokens of a micro-batch.
   void make_micro_batch(int micro_batch);
   /// Counts a micro-batch's last pass through a chunk; whether no other comes in this batch.
@@ -77,6 +81,7 @@ class StageRunner final : public StageWork {
   comm::Groups& groups_;
   model::PipelineStage stage_;
   std::int64_t sequence_;
+  std::int64_t micro_batch_size_;
   int slots_;
   bool overlap_;
   device::Timers* timers_ = nullptr;
@@ -94,4 +99,4 @@ class StageRunner final : public StageWork {
   double tokens_sum_ = 0.0;
 };
 
-}  // namespace trireme::pipeline
+}  // namespace trireme::train
