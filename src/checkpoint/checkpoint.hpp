@@ -12,19 +12,19 @@
 #include <string>
 #include <vector>
 
-#include "checkpoint/boxes.hpp"
 #include "checkpoint/reader.hpp"
 #include "comm/mpi/mpi_communicator.hpp"
 #include "core/dtype.hpp"
 #include "core/shape.hpp"
 #include "device/backend.hpp"
+#include "grid/hyperslabs.hpp"
 
 namespace trireme::checkpoint {
 
 /// Part of a tensor in this rank's memory.
 struct Piece {
-  Boxes boxes;  ///< where the elements belong; see Boxes for the order
-  /// count_elements(boxes) elements, in host memory or that of the backend that save() and load()
+  grid::Hyperslabs slabs;  ///< where the elements belong; see grid::Hyperslabs for the order
+  /// count_elements(slabs) elements, in host memory or that of the backend that save() and load()
   /// are told; save() only reads them
   void* data = nullptr;
   bool owner = true;  ///< false on replicas: they are read by load() and not written by save()

@@ -21,27 +21,28 @@ std::uint64_t sum_of_squares_below(std::int64_t n) {
   return n == 0 ? 0 : static_cast<std::uint64_t>((wide - 1) * wide * (2 * wide - 1) / 6);
 }
 
-/// Calls `function(begin, end)` with the global indices of each row of each box.
+/// Calls `function(begin, end)` with the global indices of each row of each slab.
 template <typename Function>
-void for_each_row(const Shape& shape, const Boxes& boxes, Function&& function) {
-  const std::int64_t width = whole(shape).columns;
-  for (const Box& box : boxes) {
-    for (std::int64_t row = box.row; row < box.row + box.rows; ++row) {
-      const std::int64_t begin = row * width + box.column;
-      function(begin, begin + box.columns);
+void for_each_row(const Shape& shape, const grid::Hyperslabs& slabs, Function&& function) {
+  const std::int64_t width = grid::whole_tensor(shape).columns;
+  for (const grid::Hyperslab& slab : slabs) {
+    for (std::int64_t row = slab.row; row < slab.row + slab.rows; ++row) {
+      const std::int64_t begin = row * width + slab.column;
+      function(begin, begin + slab.columns);
     }
   }
 }
 
 }  // namespace
 
-std::uint64_t checksum(const Shape& shape, DType dtype, const Boxes& boxes, const void* data) {
+std::uint64_t checksum(const Shape& shape, DType dtype, const grid::Hyperslabs& slabs,
+                       const void* data) {
   return dispatch(dtype, [&](auto zero) {
     using Real = decltype(zero);
     using Bits = std::conditional_t<sizeof(Real) == 8, std::uint64_t, std::uint32_t>;
     const Real* next = static_cast<const Real*>(data);
     std::uint64_t sum = 0;
-    for_each_row(shape, boxes, [&](std::int64_t begin, std::int64_t end) {
+    for_each_row(shape, slabs, [&](std::int64_t begin, std::int64_t end) {
       for (std::int64_t i = begin; i < end; ++i)
         sum += mix(static_cast<std::uint64_t>(i), std::bit_cast<Bits>(*next++));
     });
@@ -49,9 +50,9 @@ std::uint64_t checksum(const Shape& shape, DType dtype, const Boxes& boxes, cons
   });
 }
 
-std::uint64_t index_moment(const Shape& shape, const Boxes& boxes) {
+std::uint64_t index_moment(const Shape& shape, const grid::Hyperslabs& slabs) {
   std::uint64_t sum = 0;
-  for_each_row(shape, boxes, [&](std::int64_t begin, std::int64_t end) {
+  for_each_row(shape, slabs, [&](std::int64_t begin, std::int64_t end) {
     sum += sum_of_squares_below(end) - sum_of_squares_below(begin);
   });
   return sum;

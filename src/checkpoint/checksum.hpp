@@ -4,19 +4,20 @@
 
 #include <cstdint>
 
-#include "checkpoint/boxes.hpp"
 #include "core/dtype.hpp"
 #include "core/shape.hpp"
+#include "grid/hyperslabs.hpp"
 
 namespace trireme::checkpoint {
 
-/// The sum over the elements of `boxes`, whose memory is `data`, of a mix of the element's global
+/// The sum over the elements of `slabs`, whose memory is `data`, of a mix of the element's global
 /// row-major index and its bit pattern: changing or swapping elements changes it.
-std::uint64_t checksum(const Shape& shape, DType dtype, const Boxes& boxes, const void* data);
+std::uint64_t checksum(const Shape& shape, DType dtype, const grid::Hyperslabs& slabs,
+                       const void* data);
 
-/// The sum of the squares of the global indices of the elements of `boxes`. Together with the count
+/// The sum of the squares of the global indices of the elements of `slabs`. Together with the count
 /// it tells whether parts cover a tensor once: a gap and an overlap of equal size keep the count
 /// and change this.
-std::uint64_t index_moment(const Shape& shape, const Boxes& boxes);
+std::uint64_t index_moment(const Shape& shape, const grid::Hyperslabs& slabs);
 
 }  // namespace trireme::checkpoint

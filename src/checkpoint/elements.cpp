@@ -19,7 +19,7 @@ constexpr std::int64_t kRoundBytes = std::int64_t{1} << 30;
 /// Part of a piece, small enough for HostView's buffer.
 struct Slice {
   std::size_t tensor = 0;
-  Boxes boxes;
+  grid::Hyperslabs slabs;
   const void* data = nullptr;
 };
 using Round = std::vector<Slice>;
@@ -36,7 +36,7 @@ std::vector<Round> split_into_rounds(const std::vector<LocalTensor>& tensors) {
     const std::int64_t width = width_of(tensors[i]);
     const std::int64_t step = HostView::kPieceBytes / width;
     for (const Piece& piece : tensors[i].pieces) {
-      const std::int64_t count = piece.owner ? count_elements(piece.boxes) : 0;
+      const std::int64_t count = piece.owner ? count_elements(piece.slabs) : 0;
       for (std::int64_t begin = 0; begin < count; begin += step) {
         if (left <= 0) {
           rounds.emplace_back();
@@ -45,7 +45,7 @@ std::vector<Round> split_into_rounds(const std::vector<LocalTensor>& tensors) {
         const std::int64_t end = std::min(begin + step, count);
         rounds.back().push_back(
             {.tensor = i,
-             .boxes = cut_boxes(piece.boxes, begin, end),
+             .slabs = slice_hyperslabs(piece.slabs, begin, end),
              .data = static_cast<const std::byte*>(piece.data) + begin * width});
         left -= (end - begin) * width;
       }
@@ -64,9 +64,10 @@ void write_elements(const std::filesystem::path& path, comm::MpiCommunicator& ra
       ranks.all_reduce(static_cast<double>(own.size()), comm::Reduce::max));
   const auto write = [&](PartFile& file, const Slice& slice) {
     const LocalTensor& tensor = tensors[slice.tensor];
-    view.read(slice.boxes, tensor.dtype, slice.data, [&](const Boxes& boxes, const void* data) {
-      file.write(boxes, tensor.shape, width_of(tensor), data, offsets[slice.tensor]);
-    });
+    view.read(slice.slabs, tensor.dtype, slice.data,
+              [&](const grid::Hyperslabs& slabs, const void* data) {
+                file.write(slabs, tensor.shape, width_of(tensor), data, offsets[slice.tensor]);
+              });
   };
   for (std::size_t round = 0; round < rounds; ++round)
     comm::agree(ranks, [&] {

@@ -78,14 +78,14 @@ Handle space_of(const Shape& shape) {
   return TRIREME_HDF5_OPEN(H5Sclose, H5Screate_simple, shape.rank(), extents.data(), nullptr);
 }
 
-void select(hid_t space, const Shape& shape, const Boxes& boxes) {
-  TRIREME_CHECK(shape.rank() <= 2, "boxes select in one or two axes, not in {}", to_string(shape));
+void select(hid_t space, const Shape& shape, const grid::Hyperslabs& slabs) {
+  TRIREME_CHECK(shape.rank() <= 2, "slabs select in one or two axes, not in {}", to_string(shape));
   TRIREME_HDF5(H5Sselect_none, space);
-  for (const Box& box : boxes) {
-    const std::array<hsize_t, 2> begin = {static_cast<hsize_t>(box.row),
-                                          static_cast<hsize_t>(box.column)};
-    const std::array<hsize_t, 2> count = {static_cast<hsize_t>(box.rows),
-                                          static_cast<hsize_t>(box.columns)};
+  for (const grid::Hyperslab& slab : slabs) {
+    const std::array<hsize_t, 2> begin = {static_cast<hsize_t>(slab.row),
+                                          static_cast<hsize_t>(slab.column)};
+    const std::array<hsize_t, 2> count = {static_cast<hsize_t>(slab.rows),
+                                          static_cast<hsize_t>(slab.columns)};
     TRIREME_HDF5(H5Sselect_hyperslab, space, H5S_SELECT_OR, begin.data(), nullptr, count.data(),
                  nullptr);
   }

@@ -7,8 +7,8 @@
 #include <stdexcept>
 #include <string>
 
-#include "checkpoint/boxes.hpp"
 #include "core/dtype.hpp"
+#include "grid/hyperslabs.hpp"
 
 namespace trireme::checkpoint::hdf5 {
 
@@ -61,8 +61,8 @@ hid_t memory_type(DType dtype);
 /// A dataspace of `shape`.
 Handle space_of(const Shape& shape);
 
-/// Selects `boxes` in `space`, which has the extents of `shape`; nothing when there are none.
-void select(hid_t space, const Shape& shape, const Boxes& boxes);
+/// Selects `slabs` in `space`, which has the extents of `shape`; nothing when there are none.
+void select(hid_t space, const Shape& shape, const grid::Hyperslabs& slabs);
 
 /// A string type of fixed length, UTF-8, padded with zeros.
 Handle string_type(std::size_t length);

@@ -7,9 +7,9 @@
 #include <functional>
 #include <vector>
 
-#include "checkpoint/boxes.hpp"
 #include "core/dtype.hpp"
 #include "device/backend.hpp"
+#include "grid/hyperslabs.hpp"
 
 namespace trireme::checkpoint {
 
@@ -24,38 +24,40 @@ class HostView {
   explicit HostView(device::Backend* memory)
       : memory_(memory && !memory->is_host_memory() ? memory : nullptr) {}
 
-  /// Calls use(boxes, elements) for consecutive pieces of `boxes`, whose memory is `data`.
-  void read(const Boxes& boxes, DType dtype, const void* data,
-            const std::function<void(const Boxes&, const void*)>& use) {
-    for_pieces(boxes, dtype, [&](const Boxes& piece, std::int64_t offset, std::int64_t bytes) {
-      const std::byte* elements = static_cast<const std::byte*>(data) + offset;
-      if (memory_) {
-        memory_->download(buffer(bytes), elements, bytes);
-        elements = buffer_.data();
-      }
-      use(piece, elements);
-    });
+  /// Calls use(slabs, elements) for consecutive pieces of `slabs`, whose memory is `data`.
+  void read(const grid::Hyperslabs& slabs, DType dtype, const void* data,
+            const std::function<void(const grid::Hyperslabs&, const void*)>& use) {
+    for_pieces(slabs, dtype,
+               [&](const grid::Hyperslabs& piece, std::int64_t offset, std::int64_t bytes) {
+                 const std::byte* elements = static_cast<const std::byte*>(data) + offset;
+                 if (memory_) {
+                   memory_->download(buffer(bytes), elements, bytes);
+                   elements = buffer_.data();
+                 }
+                 use(piece, elements);
+               });
   }
 
-  /// Calls fill(boxes, elements) for consecutive pieces, which writes their elements.
-  void write(const Boxes& boxes, DType dtype, void* data,
-             const std::function<void(const Boxes&, void*)>& fill) {
-    for_pieces(boxes, dtype, [&](const Boxes& piece, std::int64_t offset, std::int64_t bytes) {
-      std::byte* elements = static_cast<std::byte*>(data) + offset;
-      if (!memory_) return fill(piece, elements);
-      fill(piece, buffer(bytes));
-      memory_->upload(elements, buffer_.data(), bytes);
-    });
+  /// Calls fill(slabs, elements) for consecutive pieces, which writes their elements.
+  void write(const grid::Hyperslabs& slabs, DType dtype, void* data,
+             const std::function<void(const grid::Hyperslabs&, void*)>& fill) {
+    for_pieces(slabs, dtype,
+               [&](const grid::Hyperslabs& piece, std::int64_t offset, std::int64_t bytes) {
+                 std::byte* elements = static_cast<std::byte*>(data) + offset;
+                 if (!memory_) return fill(piece, elements);
+                 fill(piece, buffer(bytes));
+                 memory_->upload(elements, buffer_.data(), bytes);
+               });
   }
 
  private:
   template <typename Use>
-  static void for_pieces(const Boxes& boxes, DType dtype, const Use& use) {
+  static void for_pieces(const grid::Hyperslabs& slabs, DType dtype, const Use& use) {
     const auto width = static_cast<std::int64_t>(size_of(dtype));
-    const std::int64_t step = kPieceBytes / width, count = grid::count_elements(boxes);
+    const std::int64_t step = kPieceBytes / width, count = grid::count_elements(slabs);
     for (std::int64_t begin = 0; begin < count; begin += step) {
       const std::int64_t end = std::min(begin + step, count);
-      use(cut_boxes(boxes, begin, end), begin * width, (end - begin) * width);
+      use(slice_hyperslabs(slabs, begin, end), begin * width, (end - begin) * width);
     }
   }
 

@@ -50,10 +50,11 @@ Header load(const std::filesystem::path& path, comm::MpiCommunicator& ranks,
     check_against(reader.header(), tensors, path.string());
     for (const LocalTensor& tensor : tensors)
       for (const Piece& piece : tensor.pieces)
-        view.write(piece.boxes, tensor.dtype, piece.data, [&](const Boxes& boxes, void* data) {
-          reader.read(*reader.header().find(tensor.name), boxes, data);
-          work.note_progress();
-        });
+        view.write(piece.slabs, tensor.dtype, piece.data,
+                   [&](const grid::Hyperslabs& slabs, void* data) {
+                     reader.read(*reader.header().find(tensor.name), slabs, data);
+                     work.note_progress();
+                   });
     header = reader.header();
   });
   const std::vector<std::uint64_t> sums = total_checksums(ranks, tensors, view);

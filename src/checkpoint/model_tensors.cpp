@@ -25,7 +25,7 @@ std::vector<LocalTensor> checkpoint_tensors(const model::ParameterStore& paramet
     std::vector<LocalTensor> tensors = empty_tensors(parameters, group + "/");
     for (const optim::OwnedPart& part : optimizer.owned_parts())
       tensors[part.parameter - parameters.table().data()].pieces.push_back(
-          {.boxes = part.boxes, .data = data_of(part), .owner = part.primary});
+          {.slabs = part.slabs, .data = data_of(part), .owner = part.primary});
     all.insert(all.end(), std::make_move_iterator(tensors.begin()),
                std::make_move_iterator(tensors.end()));
   };
@@ -44,7 +44,7 @@ std::vector<LocalTensor> weight_tensors(const model::ParameterStore& parameters,
   const model::Parameter* first = parameters.table().data();
   for (const model::LocalParameter& local : parameters.placement().parameters)
     tensors[local.parameter - first].pieces.push_back(
-        {.boxes = local.boxes,
+        {.slabs = local.slabs,
          .data = element(parameters.weights(), local.offset),
          .owner = local.primary && first_data_rank});
   return tensors;

@@ -52,16 +52,16 @@ void PartFile::write(const void* data, std::int64_t bytes, std::int64_t offset) 
   }
 }
 
-void PartFile::write(const Boxes& boxes, const Shape& shape, std::int64_t width, const void* data,
-                     std::int64_t offset) {
-  const std::int64_t columns = whole(shape).columns;
+void PartFile::write(const grid::Hyperslabs& slabs, const Shape& shape, std::int64_t width,
+                     const void* data, std::int64_t offset) {
+  const std::int64_t columns = grid::whole_tensor(shape).columns;
   const std::byte* next = static_cast<const std::byte*>(data);
-  for (const Box& box : boxes) {
+  for (const grid::Hyperslab& slab : slabs) {
     // Whole rows follow each other in the file.
-    const std::int64_t rows_at_once = box.columns == columns ? box.rows : 1;
-    const std::int64_t bytes = rows_at_once * box.columns * width;
-    for (std::int64_t row = 0; row < box.rows; row += rows_at_once) {
-      write(next, bytes, offset + ((box.row + row) * columns + box.column) * width);
+    const std::int64_t rows_at_once = slab.columns == columns ? slab.rows : 1;
+    const std::int64_t bytes = rows_at_once * slab.columns * width;
+    for (std::int64_t row = 0; row < slab.rows; row += rows_at_once) {
+      write(next, bytes, offset + ((slab.row + row) * columns + slab.column) * width);
       next += bytes;
     }
   }

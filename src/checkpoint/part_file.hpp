@@ -5,8 +5,8 @@
 #include <filesystem>
 #include <functional>
 
-#include "checkpoint/boxes.hpp"
 #include "core/shape.hpp"
+#include "grid/hyperslabs.hpp"
 
 namespace trireme::checkpoint {
 
@@ -23,10 +23,10 @@ class PartFile {
   /// Cuts the file off, or extends it with zeros.
   void resize(std::int64_t bytes);
   void write(const void* data, std::int64_t bytes, std::int64_t offset);
-  /// Writes the elements of `boxes`, of `width` bytes each and in that order in `data`, into the
+  /// Writes the elements of `slabs`, of `width` bytes each and in that order in `data`, into the
   /// tensor of `shape` whose elements begin at `offset`, row-major.
-  void write(const Boxes& boxes, const Shape& shape, std::int64_t width, const void* data,
-             std::int64_t offset);
+  void write(const grid::Hyperslabs& slabs, const Shape& shape, std::int64_t width,
+             const void* data, std::int64_t offset);
   /// Returns when all that this host has written to the file is on the disk.
   void sync();
 

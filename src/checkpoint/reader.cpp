@@ -223,15 +223,15 @@ Reader::~Reader() = default;
 Reader::Reader(Reader&&) noexcept = default;
 Reader& Reader::operator=(Reader&&) noexcept = default;
 
-void Reader::read(const TensorInfo& tensor, const Boxes& boxes, void* data) const {
-  if (boxes.empty()) return;
-  check_boxes(tensor.name, tensor.shape, boxes);
+void Reader::read(const TensorInfo& tensor, const grid::Hyperslabs& slabs, void* data) const {
+  if (slabs.empty()) return;
+  check_hyperslabs(tensor.name, tensor.shape, slabs);
   naming(path_, [&] {
     const Handle dataset = TRIREME_HDF5_OPEN(H5Dclose, H5Dopen2, file_->handle.get(),
                                              tensor.name.c_str(), H5P_DEFAULT);
     const Handle file_space = hdf5::space_of(tensor.shape);
-    hdf5::select(file_space.get(), tensor.shape, boxes);
-    const Handle memory_space = hdf5::space_of({count_elements(boxes)});
+    hdf5::select(file_space.get(), tensor.shape, slabs);
+    const Handle memory_space = hdf5::space_of({count_elements(slabs)});
     TRIREME_HDF5(H5Dread, dataset.get(), hdf5::memory_type(tensor.dtype), memory_space.get(),
                  file_space.get(), H5P_DEFAULT, data);
   });
@@ -243,7 +243,7 @@ void Reader::read_whole(const std::string& name, DType dtype, void* data) const 
   if (tensor->dtype != dtype)
     throw DataError("'{}': tensor '{}' is {}, not {}", path_.string(), name, name_of(tensor->dtype),
                     name_of(dtype));
-  const Boxes all = {whole(tensor->shape)};
+  const grid::Hyperslabs all = {grid::whole_tensor(tensor->shape)};
   read(*tensor, all, data);
   if (checksum(tensor->shape, dtype, all, data) != tensor->checksum)
     throw DataError("'{}': tensor '{}' is damaged: its checksum does not match", path_.string(),

@@ -9,9 +9,9 @@
 #include <variant>
 #include <vector>
 
-#include "checkpoint/boxes.hpp"
 #include "core/dtype.hpp"
 #include "core/shape.hpp"
+#include "grid/hyperslabs.hpp"
 
 namespace trireme::checkpoint {
 
@@ -58,8 +58,8 @@ class Reader {
 
   const Header& header() const { return header_; }
 
-  /// Writes the elements of `boxes` to `data`, in that order. Does not verify the checksum.
-  void read(const TensorInfo& tensor, const Boxes& boxes, void* data) const;
+  /// Writes the elements of `slabs` to `data`, in that order. Does not verify the checksum.
+  void read(const TensorInfo& tensor, const grid::Hyperslabs& slabs, void* data) const;
   /// Writes the whole tensor, shape.size() elements of `dtype`, to `data` and verifies its
   /// checksum. `name` must exist with exactly that type.
   void read_whole(const std::string& name, DType dtype, void* data) const;

@@ -22,12 +22,13 @@ std::vector<std::uint64_t> own_sums(comm::MpiCommunicator& ranks,
     const LocalTensor& tensor = tensors[i];
     for (const Piece& piece : tensor.pieces) {
       if (!piece.owner) continue;
-      view.read(piece.boxes, tensor.dtype, piece.data, [&](const Boxes& boxes, const void* data) {
-        sums[i] += checksum(tensor.shape, tensor.dtype, boxes, data);
-        work.note_progress();
-      });
-      sums[n + i] += static_cast<std::uint64_t>(count_elements(piece.boxes));
-      sums[2 * n + i] += index_moment(tensor.shape, piece.boxes);
+      view.read(piece.slabs, tensor.dtype, piece.data,
+                [&](const grid::Hyperslabs& slabs, const void* data) {
+                  sums[i] += checksum(tensor.shape, tensor.dtype, slabs, data);
+                  work.note_progress();
+                });
+      sums[n + i] += static_cast<std::uint64_t>(count_elements(piece.slabs));
+      sums[2 * n + i] += index_moment(tensor.shape, piece.slabs);
     }
   }
   return sums;
@@ -41,7 +42,8 @@ void check_tensors(comm::MpiCommunicator& ranks, const std::vector<LocalTensor>&
     std::set<std::string> names;
     for (const LocalTensor& tensor : tensors) {
       TRIREME_CHECK(names.insert(tensor.name).second, "tensor '{}' is listed twice", tensor.name);
-      for (const Piece& piece : tensor.pieces) check_boxes(tensor.name, tensor.shape, piece.boxes);
+      for (const Piece& piece : tensor.pieces)
+        check_hyperslabs(tensor.name, tensor.shape, piece.slabs);
       table +=
           fmt::format("{} {} {}\n", tensor.name, to_string(tensor.shape), name_of(tensor.dtype));
     }
@@ -64,7 +66,7 @@ std::vector<std::uint64_t> total_checksums(comm::MpiCommunicator& ranks,
     const auto size = static_cast<std::uint64_t>(tensor.shape.size());
     TRIREME_CHECK(sums[n + i] == size, "tensor '{}' {}: {} elements are owned, not {}", tensor.name,
                   to_string(tensor.shape), sums[n + i], size);
-    TRIREME_CHECK(sums[2 * n + i] == index_moment(tensor.shape, {whole(tensor.shape)}),
+    TRIREME_CHECK(sums[2 * n + i] == index_moment(tensor.shape, {grid::whole_tensor(tensor.shape)}),
                   "tensor '{}' {}: some elements have two owners and others none", tensor.name,
                   to_string(tensor.shape));
   }

@@ -20,7 +20,8 @@ void write_checkpoint(const std::filesystem::path& path, const Attributes& attri
   std::vector<std::uint64_t> checksums;
   for (const WholeTensor& tensor : tensors) {
     described.push_back({.name = tensor.name, .shape = tensor.shape, .dtype = DType::f32});
-    checksums.push_back(checksum(tensor.shape, DType::f32, {whole(tensor.shape)}, tensor.data));
+    checksums.push_back(
+        checksum(tensor.shape, DType::f32, {grid::whole_tensor(tensor.shape)}, tensor.data));
   }
   const std::filesystem::path target = std::filesystem::absolute(path);
   const std::filesystem::path unfinished = target.string() + ".part";
@@ -31,8 +32,8 @@ void write_checkpoint(const std::filesystem::path& path, const Attributes& attri
     const std::vector<std::int64_t> offsets =
         write_metadata(file, attributes, deck, described, checksums);
     for (std::size_t i = 0; i < tensors.size(); ++i)
-      file.write({whole(tensors[i].shape)}, tensors[i].shape, sizeof(float), tensors[i].data,
-                 offsets[i]);
+      file.write({grid::whole_tensor(tensors[i].shape)}, tensors[i].shape, sizeof(float),
+                 tensors[i].data, offsets[i]);
     sync_path(unfinished);
     std::filesystem::rename(unfinished, target);
     sync_path(target.parent_path());

@@ -56,7 +56,7 @@ void Optimizer::initialize(std::uint64_t seed) {
     const Tensor values = master(owned);
     dispatch(values.dtype, [&](auto element) {
       const auto drawn =
-          model::initial_values<decltype(element)>(*owned.parameter, owned.boxes, seed);
+          model::initial_values<decltype(element)>(*owned.parameter, owned.slabs, seed);
       backend_.upload(values.data, drawn.data(), drawn.size() * sizeof(element));
     });
   }

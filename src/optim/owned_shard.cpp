@@ -59,7 +59,7 @@ void OwnedShard::find_parts(const std::vector<Range>& owned, bool first_copy) {
       if (local.shared || begin >= end) continue;
       parts_.push_back(
           {.parameter = local.parameter,
-           .boxes = grid::cut_boxes(local.boxes, begin - local.offset, end - local.offset),
+           .slabs = grid::slice_hyperslabs(local.slabs, begin - local.offset, end - local.offset),
            .weight_offset = begin,
            .state_offset = state_offset + begin - range.begin,
            .primary = local.primary && first_copy});

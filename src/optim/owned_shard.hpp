@@ -15,12 +15,12 @@ namespace trireme::optim {
 /// loads.
 struct OwnedPart {
   const model::Parameter* parameter = nullptr;
-  grid::Boxes boxes;               ///< of the logical tensor, in memory order
+  grid::Hyperslabs slabs;          ///< of the logical tensor, in memory order
   std::int64_t weight_offset = 0;  ///< in the placement, of weight and gradient
   std::int64_t state_offset = 0;   ///< into optimizer states and a separate master copy
   bool primary = true;             ///< exactly one rank holds each element as primary
 
-  std::int64_t elements() const { return grid::count_elements(boxes); }
+  std::int64_t elements() const { return grid::count_elements(slabs); }
   Range range() const { return {weight_offset, weight_offset + elements()}; }
 };
 

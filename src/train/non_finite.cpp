@@ -42,31 +42,33 @@ class Search {
     const model::ParameterBuffer& memory = parameters_.weight_buffer();
     if (!memory.is_sharded())
       for (const model::LocalParameter& local : parameters_.placement().parameters)
-        look_at(*local.parameter, local.boxes, slice(memory, local));
+        look_at(*local.parameter, local.slabs, slice(memory, local));
     if (!optimizer) return std::move(findings_);
     for (const optim::OwnedPart& part : optimizer->owned_parts())
       for (const Tensor& tensor : {optimizer->master(part), optimizer->weights(part)})
-        look_at(*part.parameter, part.boxes, tensor);
+        look_at(*part.parameter, part.slabs, tensor);
     return std::move(findings_);
   }
 
   Findings gradients(const optim::Optimizer& optimizer) && {
     for (const optim::OwnedPart& part : optimizer.owned_parts())
-      look_at(*part.parameter, part.boxes, optimizer.gradient(part));
+      look_at(*part.parameter, part.slabs, optimizer.gradient(part));
     return std::move(findings_);
   }
 
  private:
-  void look_at(const model::Parameter& parameter, const grid::Boxes& boxes, const Tensor& tensor) {
+  void look_at(const model::Parameter& parameter, const grid::Hyperslabs& slabs,
+               const Tensor& tensor) {
     Finding& finding = findings_[&parameter - parameters_.table().data()];
-    view_.read(boxes, tensor.dtype, tensor.data, [&](const grid::Boxes& piece, const void* data) {
-      std::vector<float> values(grid::count_elements(piece));
-      convert_to_float(data, values.size(), tensor.dtype, values.data());
-      const float* value = values.data();
-      for (const grid::Box& box : piece)
-        for (std::int64_t i = 0; i < box.size(); ++i)
-          add({*value++, box.row + i / box.columns, box.column + i % box.columns}, finding);
-    });
+    view_.read(
+        slabs, tensor.dtype, tensor.data, [&](const grid::Hyperslabs& piece, const void* data) {
+          std::vector<float> values(grid::count_elements(piece));
+          convert_to_float(data, values.size(), tensor.dtype, values.data());
+          const float* value = values.data();
+          for (const grid::Hyperslab& slab : piece)
+            for (std::int64_t i = 0; i < slab.size(); ++i)
+              add({*value++, slab.row + i / slab.columns, slab.column + i % slab.columns}, finding);
+        });
   }
 
   static void add(const Element& element, Finding& finding) {

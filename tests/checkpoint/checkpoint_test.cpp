@@ -64,14 +64,14 @@ TEST_F(CheckpointTest, LargePartsTravelInSeveralTransfers) {
   Holding written(large, Cut::first_rank, rank_, size_);
   for (const LocalTensor& tensor : written.tensors)
     for (const Piece& piece : tensor.pieces)
-      for (std::int64_t i = 0; i < count_elements(piece.boxes); ++i)
+      for (std::int64_t i = 0; i < count_elements(piece.slabs); ++i)
         static_cast<float*>(piece.data)[i] = static_cast<float>(i % 16777213);
   save(path_, *world_, {}, "", written.tensors);
   Holding read(large, Cut::rows, rank_, size_);
   load(path_, *world_, read.tensors);
   const Piece& piece = read.tensors[0].pieces[0];
-  const std::int64_t first = piece.boxes[0].row * 1999;
-  for (std::int64_t i = 0; i < count_elements(piece.boxes); ++i)
+  const std::int64_t first = piece.slabs[0].row * 1999;
+  for (std::int64_t i = 0; i < count_elements(piece.slabs); ++i)
     ASSERT_EQ(static_cast<float*>(piece.data)[i], static_cast<float>((first + i) % 16777213)) << i;
 }
 
@@ -107,7 +107,7 @@ TEST_F(CheckpointTest, PublishesAndClearsUp) {
 TEST_F(CheckpointTest, UnownedElementsAreFound) {
   Holding holding(small_model(), Cut::first_rank, rank_, size_);
   holding.fill(7);
-  if (rank_ == 0) holding.tensors[1].pieces[0].boxes[0].rows -= 1;
+  if (rank_ == 0) holding.tensors[1].pieces[0].slabs[0].rows -= 1;
   expect_failure<InternalError>(
       [&] { save(path_, *world_, kAttributes, kDeck, holding.tensors); },
       {"'model/layers/2/attention/qkv/weight' [36, 12]", "420 elements are owned, not 432"});
@@ -119,7 +119,7 @@ TEST_F(CheckpointTest, AGapHiddenByAnOverlapIsFound) {
   holding.fill(7);
   if (rank_ == 0) {
     Piece& piece = holding.tensors[2].pieces[0];
-    piece.boxes = {{0, 20, 0, 1}};
+    piece.slabs = {{0, 20, 0, 1}};
     holding.tensors[2].pieces.push_back({{{19, 16, 0, 1}}, piece.data, true});
   }
   expect_failure<InternalError>(
@@ -129,11 +129,11 @@ TEST_F(CheckpointTest, AGapHiddenByAnOverlapIsFound) {
 
 TEST_F(CheckpointTest, MalformedBoxesAreFoundOnEveryRank) {
   Holding outside(small_model(), Cut::first_rank, rank_, size_);
-  if (rank_ == 0) outside.tensors[0].pieces[0].boxes[0].column = 1;
+  if (rank_ == 0) outside.tensors[0].pieces[0].slabs[0].column = 1;
   expect_failure<InternalError>([&] { save(path_, *world_, {}, "", outside.tensors); },
                                 {"'model/embedding/word' [23, 12]", "not inside"});
   Holding disordered(small_model(), Cut::first_rank, rank_, size_);
-  if (rank_ == 0) disordered.tensors[0].pieces[0].boxes = {{10, 13, 0, 12}, {0, 10, 0, 12}};
+  if (rank_ == 0) disordered.tensors[0].pieces[0].slabs = {{10, 13, 0, 12}, {0, 10, 0, 12}};
   expect_failure<InternalError>([&] { save(path_, *world_, {}, "", disordered.tensors); },
                                 {"'model/embedding/word'", "does not come after"});
 }

@@ -12,21 +12,22 @@ namespace {
 /// Part `index` of `parts` of [0, total): its begin; that of index + 1 is its end.
 std::int64_t part_begin(std::int64_t total, int parts, int index) { return total * index / parts; }
 
-/// The boxes without those that have no elements.
-Boxes nonempty(const Boxes& boxes) {
-  Boxes kept;
-  for (const Box& box : boxes)
-    if (box.size() > 0) kept.push_back(box);
+/// The slabs without those that have no elements.
+grid::Hyperslabs nonempty(const grid::Hyperslabs& slabs) {
+  grid::Hyperslabs kept;
+  for (const grid::Hyperslab& slab : slabs)
+    if (slab.size() > 0) kept.push_back(slab);
   return kept;
 }
 
 /// Rows [part rank of size] of rows [begin, begin + count).
-Box row_part(const Box& all, std::int64_t begin, std::int64_t count, int rank, int size) {
+grid::Hyperslab row_part(const grid::Hyperslab& all, std::int64_t begin, std::int64_t count,
+                         int rank, int size) {
   const std::int64_t first = part_begin(count, size, rank);
   return {begin + first, part_begin(count, size, rank + 1) - first, 0, all.columns};
 }
 
-Box column_part(const Box& all, int rank, int size) {
+grid::Hyperslab column_part(const grid::Hyperslab& all, int rank, int size) {
   const std::int64_t first = part_begin(all.columns, size, rank);
   return {0, all.rows, first, part_begin(all.columns, size, rank + 1) - first};
 }
@@ -34,11 +35,11 @@ Box column_part(const Box& all, int rank, int size) {
 /// Calls `function(global index, element)` for each element of a piece, in memory order.
 template <typename Function>
 void for_each_element(const LocalTensor& tensor, const Piece& piece, Function&& function) {
-  const std::int64_t width = whole(tensor.shape).columns;
+  const std::int64_t width = grid::whole_tensor(tensor.shape).columns;
   std::int64_t at = 0;
-  for (const Box& box : piece.boxes)
-    for (std::int64_t row = box.row; row < box.row + box.rows; ++row)
-      for (std::int64_t column = box.column; column < box.column + box.columns; ++column)
+  for (const grid::Hyperslab& slab : piece.slabs)
+    for (std::int64_t row = slab.row; row < slab.row + slab.rows; ++row)
+      for (std::int64_t column = slab.column; column < slab.column + slab.columns; ++column)
         function(row * width + column, at++);
 }
 
@@ -53,7 +54,7 @@ Holding::Holding(const std::vector<Logical>& logicals, Cut cut, int rank, int si
   for (const Logical& logical : logicals) {
     LocalTensor& tensor =
         tensors.emplace_back(LocalTensor{logical.name, logical.shape, logical.dtype, {}});
-    const Box all = whole(tensor.shape);
+    const grid::Hyperslab all = grid::whole_tensor(tensor.shape);
     const bool has_columns = tensor.shape.rank() == 2;
     switch (cut) {
       case Cut::first_rank:
@@ -69,7 +70,7 @@ Holding::Holding(const std::vector<Logical>& logicals, Cut cut, int rank, int si
             true);
         break;
       case Cut::qkv: {
-        Boxes blocks;
+        grid::Hyperslabs blocks;
         for (int third = 0; third < 3; ++third) {
           const std::int64_t begin = part_begin(all.rows, 3, third);
           blocks.push_back(
@@ -80,18 +81,20 @@ Holding::Holding(const std::vector<Logical>& logicals, Cut cut, int rank, int si
       }
       case Cut::flat:
         add_piece(tensor,
-                  cut_boxes({all}, part_begin(all.size(), size, rank),
-                            part_begin(all.size(), size, rank + 1)),
+                  grid::slice_hyperslabs({all}, part_begin(all.size(), size, rank),
+                                         part_begin(all.size(), size, rank + 1)),
                   true);
         break;
       case Cut::flat_of_columns: {
         const int halves = size % 2 == 0 ? 2 : 1;
-        const Box half = has_columns ? column_part(all, rank % halves, halves)
-                                     : row_part(all, 0, all.rows, rank % halves, halves);
-        add_piece(tensor,
-                  cut_boxes({half}, part_begin(half.size(), size / halves, rank / halves),
-                            part_begin(half.size(), size / halves, rank / halves + 1)),
-                  true);
+        const grid::Hyperslab half = has_columns
+                                         ? column_part(all, rank % halves, halves)
+                                         : row_part(all, 0, all.rows, rank % halves, halves);
+        add_piece(
+            tensor,
+            grid::slice_hyperslabs({half}, part_begin(half.size(), size / halves, rank / halves),
+                                   part_begin(half.size(), size / halves, rank / halves + 1)),
+            true);
         break;
       }
       case Cut::replicas:
@@ -107,10 +110,10 @@ Holding::Holding(const std::vector<Logical>& logicals, Cut cut, int rank, int si
   }
 }
 
-void Holding::add_piece(LocalTensor& tensor, Boxes boxes, bool owner) {
-  boxes = nonempty(boxes);
-  auto& memory = memory_.emplace_back(static_cast<std::size_t>(count_elements(boxes)));
-  tensor.pieces.push_back({boxes, memory.data(), owner});
+void Holding::add_piece(LocalTensor& tensor, grid::Hyperslabs slabs, bool owner) {
+  slabs = nonempty(slabs);
+  auto& memory = memory_.emplace_back(static_cast<std::size_t>(count_elements(slabs)));
+  tensor.pieces.push_back({slabs, memory.data(), owner});
   dispatch(tensor.dtype, [&](auto zero) {
     using Real = decltype(zero);
     for (std::size_t i = 0; i < memory.size(); ++i)

@@ -49,7 +49,7 @@ class Holding {
   std::vector<LocalTensor> tensors;
 
  private:
-  void add_piece(LocalTensor& tensor, Boxes boxes, bool owner);
+  void add_piece(LocalTensor& tensor, grid::Hyperslabs slabs, bool owner);
   std::vector<std::vector<double>> memory_;
 };
 

@@ -19,7 +19,7 @@ inline float loop_value(std::int64_t step) { return static_cast<float>(step) + 0
 inline void fill_quickly(Holding& holding, std::int64_t step) {
   for (const LocalTensor& tensor : holding.tensors)
     for (const Piece& piece : tensor.pieces)
-      for (std::int64_t i = 0; i < count_elements(piece.boxes); ++i)
+      for (std::int64_t i = 0; i < count_elements(piece.slabs); ++i)
         static_cast<float*>(piece.data)[i] = loop_value(step);
 }
 

@@ -15,8 +15,14 @@ TEST_F(WriterTest, WritesWhatSaveWrites) {
   const std::filesystem::path saved = step_path(folder_, 7);
   const Attributes attributes = {{"iteration", std::int64_t{7}}, {"loss_scale", 1.0}};
   save(saved, *world_, attributes, kOneRankDeck,
-       {{"model/matrix", {2, 3}, DType::f32, {{.boxes = {whole({2, 3})}, .data = matrix.data()}}},
-        {"optimizer/m/row", {1}, DType::f32, {{.boxes = {whole({1})}, .data = row.data()}}}});
+       {{"model/matrix",
+         {2, 3},
+         DType::f32,
+         {{.slabs = {grid::whole_tensor({2, 3})}, .data = matrix.data()}}},
+        {"optimizer/m/row",
+         {1},
+         DType::f32,
+         {{.slabs = {grid::whole_tensor({1})}, .data = row.data()}}}});
   const std::filesystem::path written = folder_ / "written.h5";
   write_checkpoint(written, attributes, kOneRankDeck,
                    {{"model/matrix", {2, 3}, matrix.data()}, {"optimizer/m/row", {1}, row.data()}});

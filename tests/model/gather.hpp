@@ -22,15 +22,15 @@ inline LogicalTensors zeros(const std::vector<model::Parameter>& table) {
   return tensors;
 }
 
-/// Calls function(memory index, logical index) for the elements of `boxes` in memory order; the
+/// Calls function(memory index, logical index) for the elements of `slabs` in memory order; the
 /// memory index starts at 0, the logical one is row-major in `shape`.
 template <typename Function>
-void for_each_element(const grid::Boxes& boxes, const Shape& shape, Function&& function) {
+void for_each_element(const grid::Hyperslabs& slabs, const Shape& shape, Function&& function) {
   const std::int64_t row_size = shape.rank() == 2 ? shape[1] : 1;
   std::int64_t at = 0;
-  for (const grid::Box& box : boxes)
-    for (std::int64_t row = box.row; row < box.row + box.rows; ++row)
-      for (std::int64_t column = box.column; column < box.column + box.columns; ++column)
+  for (const grid::Hyperslab& slab : slabs)
+    for (std::int64_t row = slab.row; row < slab.row + slab.rows; ++row)
+      for (std::int64_t column = slab.column; column < slab.column + slab.columns; ++column)
         function(at++, row * row_size + column);
 }
 
@@ -44,7 +44,7 @@ LogicalTensors gather(const optim::Optimizer& optimizer, const std::vector<model
     if (!part.primary) continue;
     const std::vector<double> own = to_doubles(values(part));
     std::vector<double>& tensor = tensors[part.parameter->name];
-    for_each_element(part.boxes, part.parameter->shape,
+    for_each_element(part.slabs, part.parameter->shape,
                      [&](std::int64_t at, std::int64_t index) { tensor[index] += own[at]; });
   }
   for (auto& [name, tensor] : tensors)
@@ -61,7 +61,7 @@ inline LogicalTensors gather(const optim::Optimizer& optimizer,
                              Flat kind, comm::Communicator& world) {
   return gather(optimizer, table, world, [&](const optim::OwnedPart& part) {
     return flat.rows(kind == Flat::moments ? part.state_offset : part.weight_offset,
-                     grid::count_elements(part.boxes));
+                     grid::count_elements(part.slabs));
   });
 }
 

@@ -14,7 +14,7 @@
 namespace trireme::test {
 namespace {
 
-using grid::Boxes;
+using grid::Hyperslabs;
 using model::LocalParameter;
 using model::Parameter;
 using model::Placement;
@@ -91,7 +91,7 @@ TEST(Placement, HoldsEachElementOnceAsPrimary) {
       if (place.data > 0) continue;
       for (const LocalParameter& local : place_parameters(table, layout, place).parameters)
         if (local.primary)
-          for_each_element(local.boxes, local.parameter->shape, [&](std::int64_t, std::int64_t i) {
+          for_each_element(local.slabs, local.parameter->shape, [&](std::int64_t, std::int64_t i) {
             held[local.parameter->name].at(i) += 1;
           });
     }
@@ -108,7 +108,7 @@ TEST(Placement, DataRanksHoldTheSame) {
   const Placement other = place_parameters(table, layout, {1, 2, 1});
   ASSERT_EQ(first.parameters.size(), other.parameters.size());
   for (std::size_t i = 0; i < first.parameters.size(); ++i) {
-    EXPECT_EQ(first.parameters[i].boxes, other.parameters[i].boxes);
+    EXPECT_EQ(first.parameters[i].slabs, other.parameters[i].slabs);
     EXPECT_EQ(first.parameters[i].offset, other.parameters[i].offset);
   }
 }
@@ -117,24 +117,24 @@ TEST(Placement, CutsQueryKeyAndValueByHeads) {
   const auto table = declare_parameters(gpt2_spec(small()));
   const Placement placement = place_parameters(table, {4, 1, 1, {4}}, {2, 0, 0});
   const LocalParameter weight = find(placement, "layers/1/attention/qkv/weight");
-  EXPECT_EQ(weight.boxes, (Boxes{{12, 6, 0, 24}, {36, 6, 0, 24}, {60, 6, 0, 24}}));
+  EXPECT_EQ(weight.slabs, (Hyperslabs{{12, 6, 0, 24}, {36, 6, 0, 24}, {60, 6, 0, 24}}));
   EXPECT_EQ(weight.shape, Shape({18, 24}));
   const LocalParameter bias = find(placement, "layers/1/attention/qkv/bias");
-  EXPECT_EQ(bias.boxes, (Boxes{{12, 6, 0, 1}, {36, 6, 0, 1}, {60, 6, 0, 1}}));
+  EXPECT_EQ(bias.slabs, (Hyperslabs{{12, 6, 0, 1}, {36, 6, 0, 1}, {60, 6, 0, 1}}));
   EXPECT_EQ(bias.shape, Shape({18}));
 }
 
 TEST(Placement, CutsRowsColumnsAndVocabulary) {
   const auto table = declare_parameters(gpt2_spec(small()));
   const Placement placement = place_parameters(table, {4, 1, 1, {4}}, {3, 0, 0});
-  const auto boxes = [&](const std::string& name) { return find(placement, name).boxes; };
-  EXPECT_EQ(boxes("layers/0/mlp/up/weight"), (Boxes{{30, 10, 0, 24}}));
-  EXPECT_EQ(boxes("layers/0/mlp/up/bias"), (Boxes{{30, 10, 0, 1}}));
-  EXPECT_EQ(boxes("layers/0/mlp/down/weight"), (Boxes{{0, 24, 30, 10}}));
-  EXPECT_EQ(boxes("layers/0/mlp/down/bias"), (Boxes{{0, 24, 0, 1}}));
-  EXPECT_EQ(boxes("layers/0/attention/projection/weight"), (Boxes{{0, 24, 18, 6}}));
+  const auto slabs = [&](const std::string& name) { return find(placement, name).slabs; };
+  EXPECT_EQ(slabs("layers/0/mlp/up/weight"), (Hyperslabs{{30, 10, 0, 24}}));
+  EXPECT_EQ(slabs("layers/0/mlp/up/bias"), (Hyperslabs{{30, 10, 0, 1}}));
+  EXPECT_EQ(slabs("layers/0/mlp/down/weight"), (Hyperslabs{{0, 24, 30, 10}}));
+  EXPECT_EQ(slabs("layers/0/mlp/down/bias"), (Hyperslabs{{0, 24, 0, 1}}));
+  EXPECT_EQ(slabs("layers/0/attention/projection/weight"), (Hyperslabs{{0, 24, 18, 6}}));
   // 61 rows over four ranks: 16 each, the last with 13 and three rows of padding.
-  EXPECT_EQ(boxes("embedding/word"), (Boxes{{48, 13, 0, 24}}));
+  EXPECT_EQ(slabs("embedding/word"), (Hyperslabs{{48, 13, 0, 24}}));
   EXPECT_EQ(find(placement, "embedding/word").shape, Shape({16, 24}));
   EXPECT_FALSE(find(placement, "layers/0/mlp/down/bias").primary);
   EXPECT_TRUE(find(placement, "layers/0/mlp/up/bias").primary);
@@ -218,22 +218,22 @@ TEST(CutBoxes, PiecesAreTheElementsInOrder) {
   const Placement placement = place_parameters(table, {2, 1, 1, {4}}, {1, 0, 0});
   std::mt19937 random(4);
   for (const LocalParameter& local : placement.parameters) {
-    const auto list = [&](const Boxes& boxes, std::vector<std::int64_t>& out) {
-      for_each_element(boxes, local.parameter->shape,
+    const auto list = [&](const Hyperslabs& slabs, std::vector<std::int64_t>& out) {
+      for_each_element(slabs, local.parameter->shape,
                        [&](std::int64_t, std::int64_t index) { out.push_back(index); });
     };
     std::vector<std::int64_t> expected;
-    list(local.boxes, expected);
+    list(local.slabs, expected);
     std::uniform_int_distribution<std::int64_t> cut(0, local.elements());
     for (int round = 0; round < 20; ++round) {
       std::vector<std::int64_t> cuts{0, cut(random), cut(random), cut(random), local.elements()};
       std::sort(cuts.begin(), cuts.end());
       std::vector<std::int64_t> pieces;
       for (std::size_t i = 0; i + 1 < cuts.size(); ++i) {
-        const Boxes boxes = grid::cut_boxes(local.boxes, cuts[i], cuts[i + 1]);
-        EXPECT_EQ(grid::count_elements(boxes), cuts[i + 1] - cuts[i]);
-        grid::check_boxes(local.parameter->name, local.parameter->shape, boxes);
-        list(boxes, pieces);
+        const Hyperslabs slabs = grid::slice_hyperslabs(local.slabs, cuts[i], cuts[i + 1]);
+        EXPECT_EQ(grid::count_elements(slabs), cuts[i + 1] - cuts[i]);
+        grid::check_hyperslabs(local.parameter->name, local.parameter->shape, slabs);
+        list(slabs, pieces);
       }
       EXPECT_EQ(pieces, expected) << local.parameter->name;
     }
@@ -254,7 +254,7 @@ LogicalTensors initial_weights(const grid::Layout& layout) {
     for (const LocalParameter& local : store.placement().parameters) {
       const std::vector<double> values = to_doubles(slice(store.weights(), local));
       std::vector<double>& tensor = tensors[local.parameter->name];
-      for_each_element(local.boxes, local.parameter->shape, [&](std::int64_t at, std::int64_t i) {
+      for_each_element(local.slabs, local.parameter->shape, [&](std::int64_t at, std::int64_t i) {
         EXPECT_TRUE(tensor[i] == 0.0 || tensor[i] == values[at]) << local.parameter->name;
         tensor[i] = values[at];
       });
@@ -335,8 +335,9 @@ TEST(Placement, ShardsUnequalRowBlocksByThemselves) {
                       .row_blocks = {12, 6, 6}};
   for_each_tensor_rank(qkv, 2, [](int rank, const LocalParameter& local) {
     EXPECT_EQ(local.shape, Shape({12, 5}));
-    EXPECT_EQ(local.boxes,
-              (Boxes{{6 * rank, 6, 0, 5}, {12 + 3 * rank, 3, 0, 5}, {18 + 3 * rank, 3, 0, 5}}));
+    EXPECT_EQ(
+        local.slabs,
+        (Hyperslabs{{6 * rank, 6, 0, 5}, {12 + 3 * rank, 3, 0, 5}, {18 + 3 * rank, 3, 0, 5}}));
   });
   EXPECT_THROW(for_each_tensor_rank(qkv, 4, [](int, const LocalParameter&) {}), InternalError);
   model::ParameterTableBuilder table;
@@ -351,12 +352,12 @@ TEST(Placement, CopiesShardsWhereThereAreMoreTensorRanks) {
                        .max_shards = 2};
   for_each_tensor_rank(keys, 4, [](int rank, const LocalParameter& local) {
     EXPECT_EQ(local.shape, Shape({3, 5}));
-    EXPECT_EQ(local.boxes, (Boxes{{rank / 2 * 3, 3, 0, 5}}));
+    EXPECT_EQ(local.slabs, (Hyperslabs{{rank / 2 * 3, 3, 0, 5}}));
     EXPECT_EQ(local.copies, 2);
     EXPECT_EQ(local.primary, rank % 2 == 0);
   });
   for_each_tensor_rank(keys, 2, [](int rank, const LocalParameter& local) {
-    EXPECT_EQ(local.boxes, (Boxes{{rank * 3, 3, 0, 5}}));
+    EXPECT_EQ(local.slabs, (Hyperslabs{{rank * 3, 3, 0, 5}}));
     EXPECT_EQ(local.copies, 1);
     EXPECT_TRUE(local.primary);
   });

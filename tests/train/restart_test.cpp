@@ -34,7 +34,7 @@ class RestartTest : public testing::Test {
     const fs::path path = checkpoint::step_path(folder / "checkpoints", iteration);
     float value = 1.0f;
     checkpoint::LocalTensor tensor{.name = "model/scale", .shape = {1}};
-    if (decides()) tensor.pieces.push_back({.boxes = {{0, 1, 0, 1}}, .data = &value});
+    if (decides()) tensor.pieces.push_back({.slabs = {{0, 1, 0, 1}}, .data = &value});
     const RunState state{.iteration = iteration,
                          .consumed_samples = 4 * iteration,
                          .train_documents = train_documents,

@@ -30,7 +30,7 @@ class Ownership {
   std::vector<grid::LayerRange> chunks_;
 };
 
-/// The part of tensor rank `rank` of `ranks` in `local`: its shape, padding included, and boxes.
+/// The part of tensor rank `rank` of `ranks` in `local`: its shape, padding included, and slabs.
 void shard_for_tensor_rank(LocalParameter& local, int ranks, int rank) {
   const Parameter& parameter = *local.parameter;
   const std::int64_t rows = parameter.shape[0];
@@ -45,7 +45,7 @@ void shard_for_tensor_rank(LocalParameter& local, int ranks, int rank) {
   local.copies = copies;
   switch (parameter.sharding) {
     case TensorSharding::none:
-      local.boxes = {{0, rows, 0, columns}};
+      local.slabs = {{0, rows, 0, columns}};
       local.primary = rank == 0;
       local.copies = 1;  // whole on every rank, as is its gradient
       return;
@@ -55,7 +55,7 @@ void shard_for_tensor_rank(LocalParameter& local, int ranks, int rank) {
       for (const std::int64_t block : blocks.empty() ? std::vector{rows} : blocks) {
         TRIREME_CHECK(block % shards == 0, "{} rows of '{}' over {} tensor ranks", block,
                       parameter.name, shards);
-        local.boxes.push_back({begin + index * (block / shards), block / shards, 0, columns});
+        local.slabs.push_back({begin + index * (block / shards), block / shards, 0, columns});
         begin += block;
       }
       local.shape[0] = rows / shards;
@@ -64,13 +64,13 @@ void shard_for_tensor_rank(LocalParameter& local, int ranks, int rank) {
     case TensorSharding::columns:
       TRIREME_CHECK(columns % shards == 0, "{} columns of '{}' over {} tensor ranks", columns,
                     parameter.name, shards);
-      local.boxes = {{0, rows, index * (columns / shards), columns / shards}};
+      local.slabs = {{0, rows, index * (columns / shards), columns / shards}};
       local.shape[1] = columns / shards;
       return;
     case TensorSharding::vocabulary: {
       TRIREME_CHECK(copies == 1, "'{}' has no shard for each tensor rank", parameter.name);
       const grid::ShardRange range = grid::padded_shard(rows, shards, index);
-      if (range.size() > 0) local.boxes = {{range.begin, range.size(), 0, columns}};
+      if (range.size() > 0) local.slabs = {{range.begin, range.size(), 0, columns}};
       local.shape[0] = range.padded;
       return;
     }

@@ -4,7 +4,7 @@
 #include <cstdint>
 #include <vector>
 
-#include "grid/boxes.hpp"
+#include "grid/hyperslabs.hpp"
 #include "grid/layout.hpp"
 #include "model/parameters/table.hpp"
 
@@ -15,13 +15,13 @@ struct LocalParameter {
   const Parameter* parameter = nullptr;
   Shape shape;              ///< local shape, padding included
   std::int64_t offset = 0;  ///< in the flat buffers; a multiple of kParameterAlignment
-  grid::Boxes boxes;        ///< its part of the logical tensor in memory order; then padding
+  grid::Hyperslabs slabs;   ///< its part of the logical tensor in memory order; then padding
   bool shared = false;      ///< the last stage's copy of the tied embedding: received, not updated
   bool primary = true;      ///< false where an earlier tensor rank holds a copy and counts it
   int copies = 1;  ///< consecutive tensor ranks that hold this shard: see Parameter::max_shards
 
   /// Elements that are part of the logical tensor.
-  std::int64_t elements() const { return grid::count_elements(boxes); }
+  std::int64_t elements() const { return grid::count_elements(slabs); }
 };
 
 /// Elements to which every parameter's place in the flat buffers is aligned: 64 bytes of fp32.

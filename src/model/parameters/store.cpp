@@ -12,30 +12,32 @@ DType gradient_type(DType dtype, const StoreOptions& options) {
 }  // namespace
 
 template <typename T>
-std::vector<T> initial_values(const Parameter& parameter, const grid::Boxes& boxes,
+std::vector<T> initial_values(const Parameter& parameter, const grid::Hyperslabs& slabs,
                               std::uint64_t seed) {
-  std::vector<T> values(grid::count_elements(boxes), T{0});
+  std::vector<T> values(grid::count_elements(slabs), T{0});
   if (parameter.init == Init::zeros) return values;
   const std::int64_t row_size = parameter.shape.rank() == 2 ? parameter.shape[1] : 1;
   const std::uint64_t stream = name_hash(parameter.name.c_str());
   std::int64_t start = 0;
-  for (const grid::Box& box : boxes) {
+  for (const grid::Hyperslab& slab : slabs) {
 #pragma omp parallel for schedule(static)
-    for (std::int64_t i = 0; i < box.size(); ++i) {
+    for (std::int64_t i = 0; i < slab.size(); ++i) {
       const std::int64_t index =
-          (box.row + i / box.columns) * row_size + box.column + i % box.columns;
+          (slab.row + i / slab.columns) * row_size + slab.column + i % slab.columns;
       values[start + i] =
           parameter.init == Init::ones
               ? T{1}
               : static_cast<T>(parameter.init_std * philox_normal(seed, stream, index));
     }
-    start += box.size();
+    start += slab.size();
   }
   return values;
 }
 
-template std::vector<float> initial_values(const Parameter&, const grid::Boxes&, std::uint64_t);
-template std::vector<double> initial_values(const Parameter&, const grid::Boxes&, std::uint64_t);
+template std::vector<float> initial_values(const Parameter&, const grid::Hyperslabs&,
+                                           std::uint64_t);
+template std::vector<double> initial_values(const Parameter&, const grid::Hyperslabs&,
+                                            std::uint64_t);
 
 ParameterStore::ParameterStore(device::Backend& backend, std::vector<Parameter> table,
                                const grid::Layout& layout, const grid::Coordinates& place,
@@ -65,7 +67,7 @@ ParameterStore::Bytes ParameterStore::planned_bytes(const Placement& placement, 
 void ParameterStore::initialize(std::uint64_t seed) {
   for (const LocalParameter& local : placement_.parameters)
     dispatch(dtype(), [&](auto element) {
-      const auto values = initial_values<decltype(element)>(*local.parameter, local.boxes, seed);
+      const auto values = initial_values<decltype(element)>(*local.parameter, local.slabs, seed);
       backend_.upload(slice(weights(), local).data, values.data(), values.size() * sizeof(element));
     });
 }

@@ -10,10 +10,10 @@
 
 namespace trireme::model {
 
-/// The initial values of the elements of `boxes` of a parameter, in memory order: each drawn from
+/// The initial values of the elements of `slabs` of a parameter, in memory order: each drawn from
 /// the parameter's name and the element's global index.
 template <typename T>
-std::vector<T> initial_values(const Parameter& parameter, const grid::Boxes& boxes,
+std::vector<T> initial_values(const Parameter& parameter, const grid::Hyperslabs& slabs,
                               std::uint64_t seed);
 
 /// A parameter's weight and the gradient that backward passes add to; both of the local shape.
