@@ -21,10 +21,11 @@ struct TypeRow {
   std::int64_t bytes;
 };
 
-constexpr std::array<TypeRow, 4> kTypes = {{{IntegerType::int32, "<i4", 4},
+constexpr std::array<TypeRow, 5> kTypes = {{{IntegerType::int32, "<i4", 4},
                                             {IntegerType::int64, "<i8", 8},
                                             {IntegerType::uint32, "<u4", 4},
-                                            {IntegerType::int16, "<i2", 2}}};
+                                            {IntegerType::int16, "<i2", 2},
+                                            {IntegerType::uint64, "<u8", 8}}};
 
 const TypeRow& row_of(IntegerType type) { return kTypes[static_cast<std::size_t>(type)]; }
 
@@ -33,6 +34,7 @@ constexpr IntegerType type_of() {
   if constexpr (std::is_same_v<T, std::int16_t>) return IntegerType::int16;
   if constexpr (std::is_same_v<T, std::int32_t>) return IntegerType::int32;
   if constexpr (std::is_same_v<T, std::uint32_t>) return IntegerType::uint32;
+  if constexpr (std::is_same_v<T, std::uint64_t>) return IntegerType::uint64;
   return IntegerType::int64;
 }
 
@@ -103,8 +105,11 @@ template NpyArray::NpyArray(std::vector<std::int16_t>);
 template NpyArray::NpyArray(std::vector<std::int32_t>);
 template NpyArray::NpyArray(std::vector<std::int64_t>);
 template NpyArray::NpyArray(std::vector<std::uint32_t>);
+template NpyArray::NpyArray(std::vector<std::uint64_t>);
 template NpyArray::NpyArray(std::vector<std::int32_t>, std::int64_t);
 template NpyArray::NpyArray(std::vector<std::int64_t>, std::int64_t);
+template NpyArray::NpyArray(std::vector<std::uint32_t>, std::int64_t);
+template NpyArray::NpyArray(std::vector<std::uint64_t>, std::int64_t);
 
 NpyArray NpyArray::map(const std::filesystem::path& path) {
   const std::string name = path.string();
@@ -119,7 +124,7 @@ NpyArray NpyArray::map(const std::filesystem::path& path) {
     return descriptor == fmt::format("'{}'", row.descriptor);
   });
   if (type == kTypes.end())
-    throw DataError("'{}': elements of type {}; expected '<i2', '<i4', '<i8' or '<u4'", name,
+    throw DataError("'{}': elements of type {}; expected '<i2', '<i4', '<i8', '<u4' or '<u8'", name,
                     descriptor);
   const auto shape = parse_shape(value_of(header, "shape"));
   const bool fortran = value_of(header, "fortran_order").starts_with("True");

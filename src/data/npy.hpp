@@ -11,7 +11,7 @@
 namespace trireme::data {
 
 /// Element types of the arrays that indices are kept in; little endian.
-enum class IntegerType { int32, int64, uint32, int16 };
+enum class IntegerType { int32, int64, uint32, int16, uint64 };
 
 /// A read-only array of one or two axes, row-major, in memory or mapped from an .npy file. Copies
 /// share the elements.
@@ -19,8 +19,8 @@ class NpyArray {
  public:
   NpyArray() = default;
 
-  /// An array of one axis that takes over `values`: int16_t, int32_t, int64_t or
-  /// uint32_t.
+  /// An array of one axis that takes over `values`: int16_t, int32_t, int64_t, uint32_t or
+  /// uint64_t.
   template <typename T>
   explicit NpyArray(std::vector<T> values);
 
@@ -38,7 +38,7 @@ class NpyArray {
   std::int64_t rows() const { return shape_.empty() ? 0 : shape_[0]; }
   std::int64_t columns() const { return shape_.size() < 2 ? 1 : shape_[1]; }
 
-  /// One element as a 64-bit number.
+  /// One element as a 64-bit number; uint64_t above 2^63 - 1 becomes negative.
   std::int64_t operator()(std::int64_t row, std::int64_t column = 0) const {
     const std::int64_t index = row * columns() + column;
     switch (type_) {

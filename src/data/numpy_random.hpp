@@ -17,6 +17,13 @@ class NumpyRandom {
   /// nothing when max is 0, 64 bits a try (high word first) when max is above 2^32 - 1.
   std::uint64_t interval(std::uint64_t max);
 
+  /// RandomState.random(): uniform in [0, 1) with 53 bits.
+  double uniform() {
+    const std::uint32_t high = static_cast<std::uint32_t>(generator_()) >> 5;
+    const std::uint32_t low = static_cast<std::uint32_t>(generator_()) >> 6;
+    return (high * 67108864.0 + low) / 9007199254740992.0;
+  }
+
   /// RandomState.shuffle of a one-dimensional array.
   template <typename T>
   void shuffle(std::span<T> values) {

@@ -40,6 +40,10 @@ TEST_F(NpyTest, RoundTrip) {
   EXPECT_EQ(wide(1, 0), 3);
   const NpyArray natural = map(NpyArray(std::vector<std::uint32_t>{4294967295u}).serialize());
   EXPECT_EQ(natural(0), 4294967295);
+  const NpyArray large =
+      map(NpyArray(std::vector<std::uint64_t>{1, 2, std::uint64_t{1} << 40}, 3).serialize());
+  EXPECT_EQ(large.type(), IntegerType::uint64);
+  EXPECT_EQ(large(0, 2), std::int64_t{1} << 40);
   const NpyArray narrow = map(NpyArray(std::vector<std::int16_t>{-7, 32766}).serialize());
   EXPECT_EQ(narrow(0), -7);
   EXPECT_EQ(narrow(1), 32766);
@@ -68,7 +72,7 @@ TEST_F(NpyTest, RefusesWhatItCannotRead) {
   expect_refused(file(dictionary("'<i4'", "False", "(3,)"), 0).substr(0, 40),
                  "truncated: its header needs");
   expect_refused(file(dictionary("'<f8'", "False", "(3,)"), 24),
-                 "elements of type '<f8'; expected '<i2', '<i4', '<i8' or '<u4'");
+                 "elements of type '<f8'; expected '<i2', '<i4', '<i8', '<u4' or '<u8'");
   expect_refused(file(dictionary("'>i4'", "False", "(3,)"), 12), "elements of type '>i4'");
   expect_refused(file(dictionary("'<i4'", "True", "(3, 2)"), 24),
                  "not a row-major array of one or two axes");

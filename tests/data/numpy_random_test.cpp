@@ -8,7 +8,8 @@
 namespace trireme::data {
 namespace {
 
-// RandomState(1234): shuffle(arange(10)), three randint(0, 2**40), five randint(0, 7).
+// RandomState(1234): shuffle(arange(10)), three randint(0, 2**40), five randint(0, 7), two
+// random().
 TEST(NumpyRandom, DrawsAsNumpyDoes) {
   NumpyRandom random(1234);
   std::vector<int> values(10);
@@ -20,6 +21,8 @@ TEST(NumpyRandom, DrawsAsNumpyDoes) {
   EXPECT_EQ(random.interval(max), 132293033643u);
   EXPECT_EQ(random.interval(max), 682720009964u);
   for (const std::uint64_t expected : {4, 2, 6, 2, 0}) EXPECT_EQ(random.interval(6), expected);
+  EXPECT_EQ(random.uniform(), 0.5009951255234587);
+  EXPECT_EQ(random.uniform(), 0.6834629351721363);
 }
 
 TEST(NumpyRandom, AnEmptyIntervalDrawsNothing) {
