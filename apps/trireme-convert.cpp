@@ -3,8 +3,7 @@
 #include <algorithm>
 
 #include "app.hpp"
-#include "convert/flags/convert.hpp"
-#include "convert/huggingface/convert.hpp"
+#include "convert/convert.hpp"
 #include "core/files.hpp"
 
 namespace trireme {

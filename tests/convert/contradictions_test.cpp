@@ -1,7 +1,7 @@
 // What has no counterpart or contradicts, by its text.
 #include <sstream>
 
-#include "convert/flags/convert.hpp"
+#include "convert/convert.hpp"
 #include "core/error.hpp"
 #include "fixture.hpp"
 

@@ -4,7 +4,7 @@
 #include <random>
 #include <typeinfo>
 
-#include "convert/flags/convert.hpp"
+#include "convert/convert.hpp"
 #include "core/error.hpp"
 #include "core/files.hpp"
 #include "deck/document.hpp"

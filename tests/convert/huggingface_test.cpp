@@ -6,7 +6,7 @@
 #include <random>
 
 #include "checkpoint/writer.hpp"
-#include "convert/huggingface/convert.hpp"
+#include "convert/convert.hpp"
 #include "convert/huggingface/gpt2.hpp"
 #include "convert/huggingface/safetensors.hpp"
 #include "core/error.hpp"

@@ -1,8 +1,10 @@
-// The recipes of tests/data/flags: each becomes the deck beside it.
+// The table of flags; the recipes of tests/data/flags: each becomes the deck of the same folder.
 #include <algorithm>
+#include <set>
 #include <sstream>
 
-#include "convert/flags/convert.hpp"
+#include "convert/convert.hpp"
+#include "convert/flags/arguments.hpp"
 #include "core/error.hpp"
 #include "core/files.hpp"
 #include "deck/document.hpp"
@@ -143,6 +145,43 @@ TEST(Recipes, SaysWhereEachKeyComesFrom) {
   EXPECT_EQ(
       std::find(result.unbuilt.begin(), result.unbuilt.end(), unbuilt) == result.unbuilt.end(),
       built);
+}
+
+void check_rows(const std::vector<Flag>& table) {
+  std::set<std::string_view> names;
+  for (const Flag& flag : table) {
+    EXPECT_TRUE(names.insert(flag.name).second) << flag.name << " has two rows";
+    EXPECT_FALSE(flag.name.starts_with('-')) << flag.name;
+    const bool explains = flag.fate == Fate::dropped || flag.fate == Fate::refused;
+    EXPECT_EQ(explains, !flag.note.empty()) << flag.name;
+    if (flag.fate == Fate::key || !flag.key.empty()) {
+      EXPECT_NE(deck::find_key(flag.key), nullptr) << flag.name << " names '" << flag.key << "'";
+    }
+    if (flag.fate == Fate::key && flag.takes == Takes::nothing) {
+      EXPECT_FALSE(flag.word.empty()) << flag.name << " stands for no value";
+    }
+  }
+}
+
+TEST(FlagTable, NamesEveryFlagOnceAndOnlyKeysThatExist) { check_rows(command_flags()); }
+TEST(FlagTable, NamesEveryJsonKeyOnceAndOnlyKeysThatExist) { check_rows(json_keys()); }
+
+TEST(FlagTable, FindsBothSpellings) {
+  ASSERT_NE(find_flag(command_flags(), "deepspeed_config"), nullptr);
+  EXPECT_EQ(find_flag(command_flags(), "deepspeed_config"),
+            find_flag(command_flags(), "deepspeed-config"));
+  EXPECT_EQ(find_flag(command_flags(), "num-layer"), nullptr);
+  EXPECT_EQ(suggestion(command_flags(), "num-layer", "--"), "; did you mean '--num-layers'?");
+  EXPECT_EQ(suggestion(command_flags(), "zzzzzzzz", "--"), "");
+}
+
+TEST(FlagTable, BothNormsOfMegatronsLogAreOneKey) {
+  for (const char* name : {"log-params-norm", "log-num-zeros-in-grad"}) {
+    const Flag* flag = find_flag(command_flags(), name);
+    ASSERT_NE(flag, nullptr) << name;
+    EXPECT_EQ(flag->key, "log.norms") << name;
+    EXPECT_EQ(flag->word, "true") << name;
+  }
 }
 
 }  // namespace

@@ -3,7 +3,7 @@
 
 #include <algorithm>
 
-#include "convert/flags/convert.hpp"
+#include "convert/convert.hpp"
 #include "core/error.hpp"
 #include "core/files.hpp"
 #include "deck/document.hpp"

@@ -1,8 +1,8 @@
 #include <fmt/ranges.h>
 
-#include "convert/shell/arithmetic.hpp"
+#include "convert/shell/expand.hpp"
+#include "convert/shell/lexer.hpp"
 #include "convert/shell/script.hpp"
-#include "convert/shell/unknown.hpp"
 #include "core/error.hpp"
 #include "fixture.hpp"
 

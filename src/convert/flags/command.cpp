@@ -9,7 +9,7 @@
 #include <string_view>
 
 #include "convert/flags/arguments.hpp"
-#include "convert/shell/unknown.hpp"
+#include "convert/shell/lexer.hpp"
 #include "core/error.hpp"
 
 namespace trireme::convert::flags {

@@ -1,4 +1,5 @@
-// The training command of a script, and the number of ranks that its launcher starts.
+// The commands of a script: the one that trains, the number of ranks that its launcher starts, and
+// the Trireme commands that replace preprocessing, evaluation and generation.
 #pragma once
 
 #include <cstdint>
@@ -45,5 +46,16 @@ struct Ranks {
 /// words of the script's #SBATCH lines, which count under srun.
 std::optional<Ranks> count_ranks(const std::vector<std::string>& launcher,
                                  const std::vector<std::string>& sbatch);
+
+/// The same done by Trireme's programs.
+struct Equivalent {
+  std::string commands;              ///< a line of a shell each
+  std::vector<std::string> notes;    ///< a line each, with the place
+  std::vector<std::string> unbuilt;  ///< options among them that are not built yet
+};
+
+/// What does the work of `command`; empty where its program is another, or lacks what it needs.
+/// Throws DeckError, a line for each flag that has no counterpart.
+std::optional<Equivalent> equivalent_of(const TrainingCommand& command);
 
 }  // namespace trireme::convert::flags

@@ -1,4 +1,4 @@
-#include "convert/flags/convert.hpp"
+#include "convert/convert.hpp"
 
 #include <fmt/format.h>
 #include <fmt/ranges.h>
@@ -6,9 +6,9 @@
 #include <algorithm>
 #include <system_error>
 
-#include "convert/flags/rules/rules.hpp"
-#include "convert/flags/tools.hpp"
-#include "convert/shell/unknown.hpp"
+#include "convert/flags/command.hpp"
+#include "convert/flags/recipe.hpp"
+#include "convert/shell/lexer.hpp"
 #include "core/error.hpp"
 #include "core/files.hpp"
 #include "deck/document.hpp"

@@ -1,4 +1,4 @@
-#include "convert/flags/tools.hpp"
+#include "convert/flags/command.hpp"
 
 #include <fmt/format.h>
 #include <fmt/ranges.h>
@@ -10,7 +10,7 @@
 #include <string_view>
 
 #include "convert/flags/arguments.hpp"
-#include "convert/shell/unknown.hpp"
+#include "convert/shell/lexer.hpp"
 #include "core/error.hpp"
 #include "core/shell.hpp"
 

@@ -3,7 +3,6 @@
 #include <algorithm>
 #include <cctype>
 
-#include "convert/shell/unknown.hpp"
 #include "core/error.hpp"
 
 namespace trireme::convert::shell {

@@ -1,4 +1,6 @@
-// Shell text as a list of simple commands, before anything is expanded.
+// The lexer of shell scripts: text in, simple commands out, nothing expanded. And the marks for
+// unknown values: what the environment, the job scheduler or another program would provide stays in
+// the text as a marked word, so an unknown value is an error only where a flag needs it.
 #pragma once
 
 #include <optional>
@@ -7,6 +9,32 @@
 #include <vector>
 
 namespace trireme::convert::shell {
+
+inline constexpr char kUnknownBegin = '\x01';
+inline constexpr char kUnknownEnd = '\x02';
+
+/// The mark that stands for the value of `source`, such as "$MASTER_ADDR" or "$(hostname)".
+inline std::string unknown(std::string_view source) {
+  std::string mark(1, kUnknownBegin);
+  // A mark within a mark would end it too early.
+  for (const char c : source)
+    if (c != kUnknownBegin && c != kUnknownEnd) mark += c;
+  return mark + kUnknownEnd;
+}
+
+/// Whether `text` has a mark.
+inline bool has_unknown(std::string_view text) {
+  return text.find(kUnknownBegin) != std::string_view::npos;
+}
+
+/// `text` with each mark as its source, on one line, for people.
+inline std::string shown(std::string_view text) {
+  std::string words;
+  for (const char c : text)
+    if (c != kUnknownBegin && c != kUnknownEnd)
+      words += static_cast<unsigned char>(c) < ' ' || c == '\x7f' ? ' ' : c;
+  return words;
+}
 
 /// How a command follows the one before it.
 enum class Link { next, if_succeeded, if_failed, pipe };

@@ -13,7 +13,7 @@
 #include <string_view>
 #include <vector>
 
-#include "convert/shell/variables.hpp"
+#include "convert/shell/expand.hpp"
 
 namespace trireme::convert::shell {
 

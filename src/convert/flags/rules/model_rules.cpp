@@ -8,7 +8,7 @@
 #include <string_view>
 #include <vector>
 
-#include "convert/flags/rules/rules.hpp"
+#include "convert/flags/recipe.hpp"
 
 namespace trireme::convert::flags {
 namespace {

@@ -1,5 +1,5 @@
 // Rows: batches, length, learning rate, optimizer, recomputation, checkpoints, evaluation, logs.
-#include "convert/flags/table/flag.hpp"
+#include "convert/flags/arguments.hpp"
 
 namespace trireme::convert::flags {
 namespace {
