@@ -10,6 +10,7 @@
 #include "model/layers/declare.hpp"
 #include "mpi_app.hpp"
 #include "report/metrics.hpp"
+#include "train/datasets.hpp"
 #include "train/devices.hpp"
 #include "train/non_finite.hpp"
 #include "train/restart.hpp"
@@ -52,13 +53,6 @@ void resolve_layout(deck::Deck& deck, std::int64_t ranks) {
   deck.batch.global = deck.batch.micro * *deck.parallel.data;
   deck.batch.rampup = {};
   deck.train.skip.clear();
-}
-
-data::GptDataset open_whole(const train::PreparedDeck& prepared, data::Split split,
-                            comm::MpiCommunicator& world) {
-  return data::open_gpt_blend(
-      plan::split_config(prepared.deck, split, prepared.vocabulary, std::nullopt),
-      {.builds = world.rank() == 0, .barrier = [&world] { world.barrier(); }});
 }
 
 void print_result(const po::variables_map& values, const nlohmann::ordered_json& result) {
@@ -107,7 +101,7 @@ nlohmann::ordered_json perplexity(const DeckArguments& arguments,
     train::require_same_model(deck, found.path);
     return found.path.string();
   });
-  const data::GptDataset dataset = open_whole(prepared, split, *world);
+  const auto dataset = train::open_dataset(deck, vocabulary, split, std::nullopt, *world);
   train::Devices devices = train::make_devices(deck, std::move(world));
   comm::Groups& groups = devices.groups;
   const model::StageConfig config = plan::stage_config(deck, vocabulary);
@@ -118,7 +112,7 @@ nlohmann::ordered_json perplexity(const DeckArguments& arguments,
 
   const int slots = groups.layout.pipeline > 1 ? 2 : 1;  // one is computed while the other is sent
   train::StageRunner runner(groups, *devices.backend, config, parameters, slots);
-  const train::LossSum sum = runner.evaluate_all(dataset);
+  const train::LossSum sum = runner.evaluate_all(*dataset);
   if (sum.tokens == 0.0)
     throw train::CollectiveError(ExitCode::data,
                                  fmt::format("the {} split has no token to score", name_of(split)));
@@ -139,9 +133,12 @@ nlohmann::ordered_json perplexity(const DeckArguments& arguments,
 
 nlohmann::ordered_json ngram(const train::PreparedDeck& prepared, data::Split split,
                              comm::MpiCommunicator& world) {
-  const data::GptDataset train = open_whole(prepared, data::Split::train, world);
-  const data::GptDataset held_out = open_whole(prepared, split, world);
-  const evaluate::NgramLoss loss = evaluate::ngram_loss(train, held_out, prepared.vocabulary.size);
+  const auto& [deck, vocabulary] = prepared;
+  const auto open = [&](data::Split which) {
+    return train::open_dataset(deck, vocabulary, which, std::nullopt, world);
+  };
+  const auto train = open(data::Split::train), held_out = open(split);
+  const evaluate::NgramLoss loss = evaluate::ngram_loss(*train, *held_out, vocabulary.size);
   return {{"task", "ngram"},
           {"split", data::name_of(split)},
           {"unigram", loss.unigram},

@@ -9,7 +9,10 @@
 namespace trireme::data {
 
 GptDataset::GptDataset(GptCorpus corpus, SampleFormat format)
-    : samples_(corpus.index.samples()), format_(format) {
+    : samples_(corpus.index.samples()),
+      format_(format),
+      fields_{{.name = field::kTokens, .size = format.sequence},
+              {.name = field::kLabels, .size = format.sequence, .padding = kIgnoredLabel}} {
   corpora_.push_back(std::move(corpus));
   if (!format_.eod_loss && !format_.eod)
     throw DeckError(
@@ -27,7 +30,7 @@ GptDataset::GptDataset(std::vector<GptCorpus> corpora, BlendIndex blend, std::in
   blend_ = std::move(blend);
 }
 
-void GptDataset::read(std::int64_t sample, std::span<std::int32_t> tokens) const {
+void GptDataset::read_tokens(std::int64_t sample, std::span<std::int32_t> tokens) const {
   TRIREME_CHECK(sample >= 0 && sample < samples(), "sample {} of {}", sample, samples());
   TRIREME_CHECK(std::ssize(tokens) == format_.sequence + 1, "{} tokens wanted, sequence is {}",
                 tokens.size(), format_.sequence);
@@ -61,12 +64,11 @@ void GptDataset::check_ids(const IndexedDataset& corpus, std::int64_t sequence, 
       offset + (bad - tokens.begin()), format_.vocab);
 }
 
-void GptDataset::fill(std::int64_t sample, std::span<std::int32_t> inputs,
-                      std::span<std::int32_t> labels) const {
-  TRIREME_CHECK(inputs.size() == labels.size(), "{} inputs, {} labels", inputs.size(),
-                labels.size());
+void GptDataset::read(std::int64_t sample, std::span<const std::span<std::int32_t>> tensors) const {
+  TRIREME_CHECK(tensors.size() == 2, "{} tensors", tensors.size());
+  const auto inputs = tensors[0], labels = tensors[1];
   std::vector<std::int32_t> tokens(static_cast<std::size_t>(format_.sequence) + 1);
-  read(sample, tokens);
+  read_tokens(sample, tokens);
   std::copy(tokens.begin(), tokens.end() - 1, inputs.begin());
   std::copy(tokens.begin() + 1, tokens.end(), labels.begin());
   if (format_.eod_loss) return;

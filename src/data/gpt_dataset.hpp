@@ -9,13 +9,11 @@
 #include <vector>
 
 #include "data/blend_index.hpp"
+#include "data/dataset.hpp"
 #include "data/gpt_index.hpp"
 #include "data/indexed_dataset.hpp"
 
 namespace trireme::data {
-
-/// The label of a position that the loss leaves out.
-inline constexpr std::int32_t kIgnoredLabel = -1;
 
 /// What a sample looks like.
 struct SampleFormat {
@@ -33,7 +31,7 @@ struct GptCorpus {
 
 /// One part of a run's data: the numbered samples of a corpus, or of several that are mixed.
 /// Immutable and cheap to copy.
-class GptDataset {
+class GptDataset final : public Dataset {
  public:
   /// Throws DeckError when format.eod_loss is false and there is no format.eod.
   GptDataset(GptCorpus corpus, SampleFormat format);
@@ -45,7 +43,9 @@ class GptDataset {
              SampleFormat format, const std::string& name);
 
   /// Number of samples: at least as many as the run wants.
-  std::int64_t samples() const { return samples_; }
+  std::int64_t samples() const override { return samples_; }
+  /// tokens and labels.
+  const std::vector<Field>& fields() const override { return fields_; }
   const SampleFormat& format() const { return format_; }
   const std::vector<GptCorpus>& corpora() const { return corpora_; }
   /// How the corpora are mixed; nothing when there is one alone.
@@ -54,15 +54,13 @@ class GptDataset {
   /// The tokens of a sample, 0 <= sample < samples(): tokens [sequence + 1]. Throws DataError that
   /// names the id, its document and the vocabulary when an id is negative or not below
   /// format().vocab.
-  void read(std::int64_t sample, std::span<std::int32_t> tokens) const;
+  void read_tokens(std::int64_t sample, std::span<std::int32_t> tokens) const;
 
-  /// A sample as training uses it: inputs [sequence] are all tokens but the last, labels [sequence]
-  /// all but the first, kIgnoredLabel where the loss must not look. Throws as read() does.
-  void fill(std::int64_t sample, std::span<std::int32_t> inputs,
-            std::span<std::int32_t> labels) const;
+  /// A sample as training uses it: tokens [sequence] are all of read_tokens() but the last, labels
+  /// [sequence] all but the first, kIgnoredLabel where the loss must not look. Throws likewise.
+  void read(std::int64_t sample, std::span<const std::span<std::int32_t>> tensors) const override;
 
-  /// Throws IoError that names the first .bin file that was changed since the dataset was opened.
-  void require_unchanged() const;
+  void require_unchanged() const override;
 
  private:
   void check_ids(const IndexedDataset& corpus, std::int64_t sequence, std::int64_t offset,
@@ -72,6 +70,7 @@ class GptDataset {
   std::optional<BlendIndex> blend_;
   std::int64_t samples_ = 0;
   SampleFormat format_;
+  std::vector<Field> fields_;
 };
 
 }  // namespace trireme::data

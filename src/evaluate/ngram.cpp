@@ -4,24 +4,28 @@
 #include <unordered_map>
 #include <vector>
 
+#include "data/batch.hpp"
+
 namespace trireme::evaluate {
 namespace {
 
 /// Calls `visit(previous, token)` for every label of the dataset that counts.
 template <typename Visit>
-void for_each_pair(const data::GptDataset& dataset, Visit&& visit) {
-  const std::int64_t sequence = dataset.format().sequence;
-  std::vector<std::int32_t> inputs(sequence), labels(sequence);
-  for (std::int64_t sample = 0; sample < dataset.samples(); ++sample) {
-    dataset.fill(sample, inputs, labels);
-    for (std::int64_t i = 0; i < sequence; ++i)
-      if (labels[i] != data::kIgnoredLabel) visit(inputs[i], labels[i]);
+void for_each_pair(const data::Dataset& dataset, Visit&& visit) {
+  data::Batch sample;
+  sample.resize(dataset.fields(), 1);
+  const auto tokens = sample.tensor(data::field::kTokens);
+  const auto labels = sample.tensor(data::field::kLabels);
+  for (std::int64_t number = 0; number < dataset.samples(); ++number) {
+    sample.read(dataset, number, 0);
+    for (std::size_t i = 0; i < labels.size(); ++i)
+      if (labels[i] != data::kIgnoredLabel) visit(tokens[i], labels[i]);
   }
 }
 
 }  // namespace
 
-NgramLoss ngram_loss(const data::GptDataset& train, const data::GptDataset& held_out,
+NgramLoss ngram_loss(const data::Dataset& train, const data::Dataset& held_out,
                      std::int64_t vocab) {
   std::vector<double> counts(vocab, 0.0), contexts(vocab, 0.0), followers(vocab, 0.0);
   std::unordered_map<std::uint64_t, double> pairs;

@@ -3,7 +3,7 @@
 
 #include <cstdint>
 
-#include "data/gpt_dataset.hpp"
+#include "data/dataset.hpp"
 
 namespace trireme::evaluate {
 
@@ -19,9 +19,9 @@ struct NgramLoss {
 /// has one added to each count; the bigram is interpolated with it by Witten-Bell: P(b|a) = (c(a,b)
 /// + T(a) P(b)) / (c(a) + T(a)), T(a) the number of different followers of a. Source: Chen,
 /// Goodman, "An empirical study of smoothing techniques for language modeling" (1998), section 2.4.
-/// The ids of both are below `vocab`. Reads both wholly, in one process, and keeps a number for
-/// each pair that differs in memory. Throws as GptDataset::read.
-NgramLoss ngram_loss(const data::GptDataset& train, const data::GptDataset& held_out,
-                     std::int64_t vocab);
+/// Datasets of tokens and labels (data::field), the ids of both below `vocab`. Reads both wholly,
+/// in one process, and keeps a number for each pair that differs in memory. Throws as
+/// Dataset::read.
+NgramLoss ngram_loss(const data::Dataset& train, const data::Dataset& held_out, std::int64_t vocab);
 
 }  // namespace trireme::evaluate

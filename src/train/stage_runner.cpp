@@ -12,18 +12,14 @@ StageRunner::StageRunner(comm::Groups& groups, device::Backend& backend,
     : groups_(groups),
       stage_(config, backend, *groups.tensor, parameters, groups.layout, groups.place.pipeline,
              slots),
-      sequence_(config.spec.sequence),
       micro_batch_size_(config.micro_batch),
       slots_(slots),
-      overlap_(overlap) {
-  for (auto* buffers : {&rows_, &sequential_})
-    for (auto& buffer : *buffers) buffer.resize(config.sizes().tokens());
-}
+      overlap_(overlap) {}
 
-LossSum StageRunner::train(const data::GptDataset& dataset, const data::Sampler& sampler,
+LossSum StageRunner::train(const data::Dataset& dataset, const data::Sampler& sampler,
                            std::int64_t consumed, const pipeline::StageSchedule& schedule,
-                           const data::BatchAhead* ahead) {
-  ahead_ = ahead;
+                           const data::BatchPrefetcher* prefetcher) {
+  prefetcher_ = prefetcher;
   return run(dataset, sampler, consumed, schedule, /*training=*/true);
 }
 
@@ -33,16 +29,16 @@ bool StageRunner::reads_tokens() const {
   return false;
 }
 
-LossSum StageRunner::evaluate(const data::GptDataset& dataset, const data::Sampler& sampler,
+LossSum StageRunner::evaluate(const data::Dataset& dataset, const data::Sampler& sampler,
                               std::int64_t consumed) {
   const auto schedule =
       pipeline::forward_only(groups_.layout.pipeline, groups_.place.pipeline, groups_.layout.chunks,
                              static_cast<int>(sampler.micro_batches()), slots_);
-  ahead_ = nullptr;
+  prefetcher_ = nullptr;
   return run(dataset, sampler, consumed, schedule, /*training=*/false);
 }
 
-LossSum StageRunner::evaluate_all(const data::GptDataset& dataset) {
+LossSum StageRunner::evaluate_all(const data::Dataset& dataset) {
   // Eight micro-batches a pass keep every stage of a pipeline busy.
   const std::int64_t block = micro_batch_size_ * groups_.layout.data;
   const std::int64_t blocks = (dataset.samples() + block - 1) / block;
@@ -60,7 +56,7 @@ LossSum StageRunner::evaluate_all(const data::GptDataset& dataset) {
   return sum;
 }
 
-LossSum StageRunner::run(const data::GptDataset& dataset, const data::Sampler& sampler,
+LossSum StageRunner::run(const data::Dataset& dataset, const data::Sampler& sampler,
                          std::int64_t consumed, const pipeline::StageSchedule& schedule,
                          bool training) {
   dataset_ = &dataset;
@@ -118,24 +114,23 @@ void StageRunner::load(const pipeline::Step& step) {
   model::MicroBatch batch{.first_sample = static_cast<std::uint64_t>(
                               sampler_.first_sample(consumed_, step.micro_batch))};
   if (stage_.reads_tokens(step.chunk)) {
-    device::timed(timers(), device::Phase::batch, [&] { make_micro_batch(step.micro_batch); });
-    batch.ids = sequential_[0];
-    batch.labels = sequential_[1];
+    device::timed(timers(), device::Phase::batch, [&] {
+      const data::Batch& tensors = read(step.micro_batch);
+      batch.ids = tensors.tensor(data::field::kTokens);
+      batch.labels = tensors.tensor(data::field::kLabels);
+      tokens_ = static_cast<double>(tensors.count_labels(data::field::kLabels));
+    });
     if (stage_.has_head(step.chunk)) tokens_sum_ += tokens_;
   }
   stage_.load(step.slot, batch, step.chunk);
 }
 
-void StageRunner::make_micro_batch(int micro_batch) {
-  if (!ahead_ || !ahead_->take(*dataset_, sampler_, consumed_, micro_batch, rows_[0], rows_[1]))
-    data::fill_micro_batch(*dataset_, sampler_, consumed_, micro_batch, rows_[0], rows_[1]);
-  for (int which : {0, 1})
-    for (std::int64_t j = 0; j < sampler_.micro_batch; ++j)
-      for (std::int64_t i = 0; i < sequence_; ++i)
-        sequential_[which][i * sampler_.micro_batch + j] = rows_[which][j * sequence_ + i];
-  const auto ignored =
-      std::count(sequential_[1].begin(), sequential_[1].end(), data::kIgnoredLabel);
-  tokens_ = static_cast<double>(std::ssize(sequential_[1]) - ignored);
+const data::Batch& StageRunner::read(int micro_batch) {
+  if (prefetcher_)
+    if (const auto* batch = prefetcher_->find(*dataset_, sampler_, consumed_, micro_batch))
+      return *batch;
+  data::read_micro_batch(*dataset_, sampler_, consumed_, micro_batch, batch_);
+  return batch_;
 }
 
 }  // namespace trireme::train

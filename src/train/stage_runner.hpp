@@ -4,8 +4,7 @@
 #include <vector>
 
 #include "comm/mpi/groups.hpp"
-#include "data/batch_ahead.hpp"
-#include "data/sampler.hpp"
+#include "data/batch.hpp"
 #include "device/timers.hpp"
 #include "model/stage/pipeline_stage.hpp"
 #include "pipeline/executor.hpp"
@@ -39,22 +38,22 @@ class StageRunner final : public pipeline::StageWork {
   /// Forward and backward of the global batch that starts after `consumed` samples: adds the
   /// gradient of the mean over micro-batches of their mean loss per token to the parameters'
   /// gradients. Summed over data ranks only as far as the hooks do. Collective over all
-  /// ranks. Throws as data::fill_micro_batch, on the ranks that read tokens. Where `ahead` has the
-  /// batch nothing is read.
-  LossSum train(const data::GptDataset& dataset, const data::Sampler& sampler,
-                std::int64_t consumed, const pipeline::StageSchedule& schedule,
-                const data::BatchAhead* ahead = nullptr);
+  /// ranks. Throws as data::read_micro_batch(), on the ranks that read tokens. Reads nothing where
+  /// `prefetcher` has the batch.
+  LossSum train(const data::Dataset& dataset, const data::Sampler& sampler, std::int64_t consumed,
+                const pipeline::StageSchedule& schedule,
+                const data::BatchPrefetcher* prefetcher = nullptr);
 
   /// Whether this rank reads token ids of a batch.
   bool reads_tokens() const;
 
   /// Forward alone, without dropout. Collective over all ranks; throws as train().
-  LossSum evaluate(const data::GptDataset& dataset, const data::Sampler& sampler,
+  LossSum evaluate(const data::Dataset& dataset, const data::Sampler& sampler,
                    std::int64_t consumed);
 
   /// The loss of every sample of `dataset`, each once, in micro-batches spread over the data ranks:
   /// on any layout the same samples. Collective over all ranks; throws as train().
-  LossSum evaluate_all(const data::GptDataset& dataset);
+  LossSum evaluate_all(const data::Dataset& dataset);
 
   Tensor input(int slot) override { return stage_.input(slot); }
   Tensor output(int slot) override { return stage_.output(slot); }
@@ -64,7 +63,7 @@ class StageRunner final : public pipeline::StageWork {
   void weight_gradient(const pipeline::Step& step) override;
 
  private:
-  LossSum run(const data::GptDataset& dataset, const data::Sampler& sampler, std::int64_t consumed,
+  LossSum run(const data::Dataset& dataset, const data::Sampler& sampler, std::int64_t consumed,
               const pipeline::StageSchedule& schedule, bool training);
   /// Runs a pass and times it, and apart from that what it waits for other ranks.
   template <typename Pass>
@@ -73,29 +72,27 @@ class StageRunner final : public pipeline::StageWork {
   device::Timers* timers() const { return training_ ? timers_ : nullptr; }
   void run_forward(const pipeline::Step& step);
   void load(const pipeline::Step& step);
-  /// Fills sequential_ and tokens_ with the tokens of a micro-batch.
-  void make_micro_batch(int micro_batch);
+  /// The tensors of a micro-batch, until the next call.
+  const data::Batch& read(int micro_batch);
   /// Counts a micro-batch's last pass through a chunk; whether no other comes in this batch.
   bool is_last_pass(int chunk) { return --passes_left_[chunk] == 0; }
 
   comm::Groups& groups_;
   model::PipelineStage stage_;
-  std::int64_t sequence_;
   std::int64_t micro_batch_size_;
   int slots_;
   bool overlap_;
   device::Timers* timers_ = nullptr;
   // The batch under way.
-  const data::GptDataset* dataset_ = nullptr;
+  const data::Dataset* dataset_ = nullptr;
   data::Sampler sampler_;
   std::int64_t consumed_ = 0;
-  const data::BatchAhead* ahead_ = nullptr;
+  const data::BatchPrefetcher* prefetcher_ = nullptr;
   bool training_ = true;
   double loss_scale_ = 1.0;
-  std::vector<std::int64_t> passes_left_;    ///< micro-batches yet to leave each chunk
-  std::vector<std::int32_t> rows_[2];        ///< ids and labels [b, s], as the dataset gives them
-  std::vector<std::int32_t> sequential_[2];  ///< the same as [s, b]
-  double tokens_ = 0.0;                      ///< counted labels of the micro-batch loaded last
+  std::vector<std::int64_t> passes_left_;  ///< micro-batches yet to leave each chunk
+  data::Batch batch_;                      ///< a micro-batch that was not prefetched
+  double tokens_ = 0.0;                    ///< counted labels of the micro-batch loaded last
   double tokens_sum_ = 0.0;
 };
 

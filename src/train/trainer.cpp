@@ -8,6 +8,7 @@
 #include "deck/describe.hpp"
 #include "model/layers/declare.hpp"
 #include "train/data_skip.hpp"
+#include "train/datasets.hpp"
 #include "train/kept_checkpoints.hpp"
 #include "train/non_finite.hpp"
 #include "train/startup.hpp"
@@ -96,23 +97,20 @@ Trainer::Trainer(const deck::Deck& deck, const plan::Vocabulary& vocabulary, com
     optimizer_.initialize(static_cast<std::uint64_t>(deck_.run.seed));
 }
 
-data::GptDataset Trainer::open(data::Split split) {
+std::unique_ptr<const data::Dataset> Trainer::open(data::Split split) {
   data::RunLength length = plan::run_length(deck_);
   if (deck_.evaluate.every)
     length.evaluations = batches_.times_reached(*deck_.evaluate.every, end_);
-  data::GptDataset dataset = open(split, data::samples_wanted(split, length));
+  const auto open_for = [&](std::int64_t samples) {
+    return open_dataset(deck_, vocabulary_, split, samples, *groups_.world);
+  };
+  auto dataset = open_for(data::samples_wanted(split, length));
   if (split != data::Split::train) return dataset;
-  // The order of samples depends on how many are asked for: what is passed over, or was trained on
-  // in larger batches before a restart, comes out of the last epoch's rest where that is enough.
+  // The order of samples depends on how many are asked for: skipped samples, and those trained on
+  // in larger batches before a restart, come out of the last epoch's rest where that is enough.
   const std::int64_t needed =
       end_.samples + state_.passed_samples + samples_to_skip(deck_, state_, end_.iteration);
-  return dataset.samples() < needed ? open(split, needed) : std::move(dataset);
-}
-
-data::GptDataset Trainer::open(data::Split split, std::int64_t samples) {
-  return data::open_gpt_blend(
-      plan::split_config(deck_, split, vocabulary_, samples),
-      {.builds = groups_.world->rank() == 0, .barrier = [this] { groups_.world->barrier(); }});
+  return dataset->samples() < needed ? open_for(needed) : std::move(dataset);
 }
 
 void Trainer::load() {
@@ -147,7 +145,7 @@ StopReason Trainer::run() {
   log_.start();
   while (stop == StopReason::none && state_.iteration < end_.iteration) {
     skip_data_if_due();
-    start_reading_ahead();
+    start_prefetch();
     const StepResult result = step();
     report(result);
     report_gpus_if_due();
@@ -156,7 +154,7 @@ StopReason Trainer::run() {
     evaluate_if_due();
     stop = save_if_due();
     if (stop != StopReason::none) break;
-    stop = stops_.after_step(previous_, state_.progress(), end_, finish_reading_ahead());
+    stop = stops_.after_step(previous_, state_.progress(), end_, finish_prefetch());
   }
   if (stop == StopReason::none) stop = StopReason::finished;
   if (stop == StopReason::diverged) return stop;
@@ -174,7 +172,7 @@ StopReason Trainer::run() {
   return stop;
 }
 
-void Trainer::start_reading_ahead() {
+void Trainer::start_prefetch() {
   // Asking for a file's state may be a message to a server.
   constexpr double kFileCheckSeconds = 10.0;
   RunState next = state_;
@@ -186,12 +184,12 @@ void Trainer::start_reading_ahead() {
   data::Sampler batch = sampler_;
   batch.global_batch = batches_.at(next.consumed_samples);
   if (!runner_.reads_tokens()) return;
-  ahead_.start(train_data_, batch, next.next_sample(), checks_files);
+  prefetcher_.start(*train_data_, batch, next.next_sample(), checks_files);
 }
 
-ExitCode Trainer::finish_reading_ahead() {
+ExitCode Trainer::finish_prefetch() {
   try {
-    ahead_.finish();
+    prefetcher_.finish();
   } catch (const IoError& error) {
     data_error_ = error.what();
     return error.code();
@@ -243,7 +241,7 @@ StepResult Trainer::step(PhaseSeconds* phases) {
   const double loss_scale = loss_scaler_.scale();
   runner_.set_loss_scale(loss_scale);
   const LossSum loss = timed(log_.timers(), Phase::forward_backward, [&] {
-    return runner_.train(train_data_, batch, state_.next_sample(), schedule_, &ahead_);
+    return runner_.train(*train_data_, batch, state_.next_sample(), schedule_, &prefetcher_);
   });
   const double passes = mark();
   timed(log_.timers(), Phase::grads_sync, [&] { optimizer_.reduce_gradients(); });
@@ -303,7 +301,7 @@ void Trainer::update_loss_scale(bool applied) {
   state_.loss_scale = loss_scaler_.state();
 }
 
-void Trainer::forward_only() { runner_.evaluate(train_data_, next_batch(), state_.next_sample()); }
+void Trainer::forward_only() { runner_.evaluate(*train_data_, next_batch(), state_.next_sample()); }
 
 // ---- reports
 
@@ -348,7 +346,7 @@ std::int64_t Trainer::evaluations() const {
   return every ? batches_.times_reached(*every, state_.progress()) : 0;
 }
 
-double Trainer::evaluate(data::Split split, const data::GptDataset& dataset, std::int64_t before,
+double Trainer::evaluate(data::Split split, const data::Dataset& dataset, std::int64_t before,
                          bool at_end) {
   const Stopwatch watch;
   const std::int64_t first_batch = before * deck_.evaluate.iterations;

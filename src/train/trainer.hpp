@@ -3,6 +3,7 @@
 
 #include <cstdint>
 #include <filesystem>
+#include <memory>
 #include <optional>
 
 #include "core/clock.hpp"
@@ -37,7 +38,7 @@ struct TrainerOptions {
 class Trainer {
  public:
   /// Opens the data, builds the model, loads the checkpoint to restart from. `reporter` is null but
-  /// on rank 0. All must outlive this. Collective over all ranks. Throws as data::open_gpt_blend(),
+  /// on rank 0. All must outlive this. Collective over all ranks. Throws as open_dataset(),
   /// Backend::allocate() and checkpoint::load(); the first two on the ranks alone that meet the
   /// error, whose caller must end the others.
   Trainer(const deck::Deck& deck, const plan::Vocabulary& vocabulary, comm::Groups& groups,
@@ -73,8 +74,8 @@ class Trainer {
   const model::ParameterStore& parameters() const { return parameters_; }
 
  private:
-  data::GptDataset open(data::Split split);
-  data::GptDataset open(data::Split split, std::int64_t samples);
+  /// Opens a split with the samples that the whole run takes of it.
+  std::unique_ptr<const data::Dataset> open(data::Split split);
   /// Loads weights and moments of the checkpoint that the run goes on from.
   void load();
   /// From the reduced gradient to new weights, or to none where it is not finite. All of the result
@@ -86,9 +87,9 @@ class Trainer {
   /// Ends an iteration's loss scale: halves or doubles it where that is due.
   void update_loss_scale(bool applied);
   /// Starts to read the data of the batch after the next step, overlapped with that step.
-  void start_reading_ahead();
+  void start_prefetch();
   /// Waits for that. Returns the exit code of what is wrong, whose message is data_error_.
-  ExitCode finish_reading_ahead();
+  ExitCode finish_prefetch();
   /// Passes over the data that train.skip leaves out before the next iteration.
   void skip_data_if_due();
   /// This rank's part of the next iteration's batch.
@@ -110,7 +111,7 @@ class Trainer {
   std::int64_t evaluations() const;
   /// Evaluates on the evaluate.iterations batches that follow on those of `before` evaluations;
   /// returns the loss, and warns where it is not finite.
-  double evaluate(data::Split split, const data::GptDataset& dataset, std::int64_t before,
+  double evaluate(data::Split split, const data::Dataset& dataset, std::int64_t before,
                   bool at_end = false);
   /// Warns of weights that are absurdly large; false where some are not finite.
   bool check_weights();
@@ -147,11 +148,11 @@ class Trainer {
   pipeline::StageSchedule schedule_;
   std::int64_t scheduled_;  ///< micro-batches of schedule_
   StageRunner runner_;
-  data::GptDataset train_data_;
-  std::optional<data::GptDataset> valid_data_, test_data_;
+  std::unique_ptr<const data::Dataset> train_data_;
+  std::unique_ptr<const data::Dataset> valid_data_, test_data_;  ///< null: not evaluated
   TrainingLog log_;
   StopConditions stops_;
-  data::BatchAhead ahead_;
+  data::BatchPrefetcher prefetcher_;
   std::string data_error_;  ///< of this rank
   Stopwatch since_data_check_;
   std::shared_ptr<comm::Watchdog> watchdog_ = comm::Watchdog::shared();

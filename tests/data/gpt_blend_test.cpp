@@ -2,7 +2,7 @@
 
 #include <set>
 
-#include "data/sampler.hpp"
+#include "data/batch.hpp"
 #include "dataset_files.hpp"
 
 namespace trireme::data {
@@ -23,7 +23,7 @@ class GptBlendTest : public ScratchTest {
   // The dataset that a sample comes from, by its tokens.
   static int origin(const GptDataset& dataset, std::int64_t sample) {
     std::vector<std::int32_t> tokens(9);
-    dataset.read(sample, tokens);
+    dataset.read_tokens(sample, tokens);
     return tokens[0] / 1000 - 1;
   }
   std::vector<std::string> cached() const {
@@ -44,8 +44,8 @@ TEST_F(GptBlendTest, SamplesComeInTheBlendsOrder) {
     const std::int64_t which = order.dataset(i);
     ASSERT_EQ(origin(dataset, i), which) << "sample " << i;
     const GptDataset corpus(open_gpt_split(dataset_config(config_, which)), config_.common.format);
-    dataset.read(i, mixed);
-    corpus.read(order.sample(i), alone);
+    dataset.read_tokens(i, mixed);
+    corpus.read_tokens(order.sample(i), alone);
     ASSERT_EQ(mixed, alone) << "sample " << i;
   }
   // Half a percent more than the share is built, and the datasets are repeated for it.
@@ -56,10 +56,11 @@ TEST_F(GptBlendTest, SamplesComeInTheBlendsOrder) {
 
 TEST_F(GptBlendTest, ARunGoesOnWhereItStopped) {
   const GptDataset dataset = open_gpt_blend(config_);
-  std::vector<std::int32_t> all, inputs(16), labels(16);
   const auto take = [&](const GptDataset& from, std::int64_t consumed) {
-    fill_micro_batch(from, {.global_batch = 4, .micro_batch = 2}, consumed, 1, inputs, labels);
-    return inputs;
+    Batch batch;
+    read_micro_batch(from, {.global_batch = 4, .micro_batch = 2}, consumed, 1, batch);
+    const auto tokens = batch.tensor(field::kTokens);
+    return std::vector<std::int32_t>(tokens.begin(), tokens.end());
   };
   for (std::int64_t consumed : {0, 4, 100, 196})
     EXPECT_EQ(take(dataset, consumed), take(open_gpt_blend(config_), consumed));

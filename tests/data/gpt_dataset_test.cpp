@@ -27,7 +27,7 @@ TEST_F(GptDatasetTest, FirstSampleEqualsMegatrons) {
         {tokens, build_gpt_index(tokens->lengths(), {0, 18}, wanted, 16, 1234)},
         {.sequence = 16, .vocab = 64});
     std::vector<std::int32_t> inputs(16), labels(16);
-    dataset.fill(0, inputs, labels);
+    dataset.read(0, std::array<std::span<std::int32_t>, 2>{inputs, labels});
     EXPECT_EQ(inputs, golden_json[name]["sample0_tokens"].get<std::vector<std::int32_t>>());
     EXPECT_EQ(labels, golden_json[name]["sample0_labels"].get<std::vector<std::int32_t>>());
   }
@@ -46,7 +46,7 @@ TEST_F(GptDatasetTest, SamplesAreCutsOfTheDocumentStream) {
   ASSERT_GE(dataset.samples(), 20);
   std::vector<std::int32_t> tokens(6);
   for (std::int64_t sample = 0; sample < dataset.samples(); ++sample) {
-    dataset.read(sample, tokens);
+    dataset.read_tokens(sample, tokens);
     const auto first = stream.begin() + index.shuffle(sample) * 5;
     EXPECT_EQ(tokens, std::vector<std::int32_t>(first, first + 6)) << "sample " << sample;
   }
@@ -56,12 +56,13 @@ TEST_F(GptDatasetTest, EndOfDocumentMayBeLeftOutOfTheLoss) {
   // One document 0, 1, ..., 8: the token 3 is followed by the label 4.
   const SampleFormat format{.sequence = 8, .vocab = 9, .eod = 3, .eod_loss = false};
   std::vector<std::int32_t> inputs(8), labels(8);
-  counting({9}, 1, format).fill(0, inputs, labels);
+  const std::array<std::span<std::int32_t>, 2> tensors{inputs, labels};
+  counting({9}, 1, format).read(0, tensors);
   EXPECT_EQ(inputs, (std::vector<std::int32_t>{0, 1, 2, 3, 4, 5, 6, 7}));
   EXPECT_EQ(labels, (std::vector<std::int32_t>{1, 2, 3, kIgnoredLabel, 5, 6, 7, 8}));
   SampleFormat counted = format;
   counted.eod_loss = true;
-  counting({9}, 1, counted).fill(0, inputs, labels);
+  counting({9}, 1, counted).read(0, tensors);
   EXPECT_EQ(labels, (std::vector<std::int32_t>{1, 2, 3, 4, 5, 6, 7, 8}));
   expect_error(ExitCode::deck, "data.eod_loss = false needs the end-of-document token",
                [&] { counting({9}, 1, {.sequence = 8, .vocab = 9, .eod_loss = false}); });
@@ -73,12 +74,12 @@ TEST_F(GptDatasetTest, IdsOutsideTheVocabularyAreNamed) {
   expect_error(ExitCode::data,
                "d': token id 8 in document 1 (sequence 1, token 4) is outside the vocabulary: "
                "model.vocab = 8",
-               [&] { dataset.read(0, tokens); });
+               [&] { dataset.read_tokens(0, tokens); });
   write_dataset<std::int8_t>(folder_ / "n", {9}, TokenType::int8, -1);
   auto negative = std::make_shared<const IndexedDataset>(folder_ / "n");
   const GptDataset other({negative, build_gpt_index(negative->lengths(), {0, 1}, 1, 8, 3)},
                          {.sequence = 8, .vocab = 8});
-  expect_error(ExitCode::data, "token id -1 in document 0", [&] { other.read(0, tokens); });
+  expect_error(ExitCode::data, "token id -1 in document 0", [&] { other.read_tokens(0, tokens); });
 }
 
 }  // namespace
