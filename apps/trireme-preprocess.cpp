@@ -1,5 +1,16 @@
-// trireme-preprocess: documents to a dataset of token ids, datasets to one, documents to parts.
-#include "preprocess/commands.hpp"
+// trireme-preprocess: tokenizes documents into a dataset, merges datasets, splits documents at
+// random.
+#include <algorithm>
+#include <charconv>
+#include <thread>
+
+#include "app.hpp"
+#include "core/plural.hpp"
+#include "data/prepare/merge.hpp"
+#include "data/prepare/split_lines.hpp"
+#include "data/split.hpp"
+#include "tokenizer/preprocess/preprocess.hpp"
+#include "tokenizer_options.hpp"
 
 namespace trireme {
 namespace {
@@ -14,25 +25,153 @@ constexpr const char* kUsage =
     "JSON lines at random into train, valid and test. Inputs may be compressed (gzip, bzip2,\n"
     "xz, zstd) or be tar archives of *.txt, *.json and *.jsonl.\n\n";
 
+// --- The program without a command: documents to a dataset ---
+
+po::options_description output_options() {
+  const int cores = static_cast<int>(std::max(1u, std::thread::hardware_concurrency()));
+  po::options_description options("Output");
+  options.add_options()  //
+      ("output", po::value<std::string>()->required()->value_name("PREFIX"),
+       "prefix of the file names")                                                           //
+      ("append-eod", po::bool_switch(), "end each document with the end-of-document token")  //
+      ("keep-blank-lines", po::bool_switch(),
+       "blank lines of plain text are documents; an empty line gives neither tokens nor an "
+       "end-of-document token; by default blank lines are dropped")  //
+      ("skip-bad", po::bool_switch(),
+       "skip and count lines that cannot be read, instead of stopping at the first")  //
+      ("workers", po::value<int>()->default_value(cores)->value_name("N"),
+       "tokenizing threads; the files do not depend on their number")  //
+      ("split-sentences", po::bool_switch(), "not built yet")          //
+      ("keep-newlines", po::bool_switch(), "not built yet")            //
+      ("presplit-sentences", po::bool_switch(),
+       "each line of a document is a sentence: a sequence of its own, in "
+       "PREFIX_<key>_sentence.bin and .idx");
+  return options;
+}
+
+po::options_description encode_options() {
+  po::options_description options;
+  options.add(document_options()).add(tokenizer_options()).add(output_options());
+  return options;
+}
+
+void encode(const po::variables_map& values) {
+  for (const char* option : {"split-sentences", "keep-newlines"})
+    if (values[option].as<bool>()) throw UsageError("--{} is not built yet", option);
+
+  tokenizer::PreprocessOptions work;
+  work.source = documents_of(values);
+  work.output = values["output"].as<std::string>();
+  work.source.keep_blank_lines = values["keep-blank-lines"].as<bool>();
+  if (work.source.keep_blank_lines && work.source.format == tokenizer::DocumentFormat::json_lines)
+    throw UsageError("--keep-blank-lines is for plain text, not for --format jsonl");
+  if (work.source.keep_blank_lines && work.source.format == tokenizer::DocumentFormat::text_files)
+    throw UsageError("--keep-blank-lines: with --document file a document is a whole file");
+  work.append_eod = values["append-eod"].as<bool>();
+  work.presplit_sentences = values["presplit-sentences"].as<bool>();
+  work.skip_bad = values["skip-bad"].as<bool>();
+  work.workers = values["workers"].as<int>();
+  work.log = stderr;
+  const auto summary = tokenizer::preprocess(*tokenizer_of(values), work);
+  const double megabytes = 1e-6 * static_cast<double>(summary.bytes);
+  print_out(fmt::format(
+      "{}.{{bin,idx}}: {}, {} from {} in {:.2f} s ({:.1f} MB/s), vocabulary of {}, {} skipped\n",
+      summary.dataset.string(), counted(summary.documents, "document"),
+      counted(summary.tokens, "token"), counted(summary.bytes, "byte"), summary.seconds,
+      megabytes / std::max(summary.seconds, 1e-9), counted(summary.vocab_size, "id"),
+      counted(summary.skipped, "bad document")));
+}
+
+// --- merge ---
+
+po::options_description merge_options() {
+  po::options_description options("merge");
+  options.add_options()  //
+      ("output", po::value<std::string>()->required()->value_name("PREFIX"),
+       "the dataset to write: PREFIX.bin and PREFIX.idx, and PREFIX.json where all inputs have "
+       "one");
+  return options;
+}
+
+void merge(const po::variables_map& values) {
+  std::vector<std::filesystem::path> inputs;
+  if (values.count("words") > 0)
+    for (const std::string& word : values["words"].as<std::vector<std::string>>())
+      inputs.emplace_back(word);
+  const auto output = values["output"].as<std::string>();
+  const data::MergeSummary summary = data::merge_datasets(inputs, output);
+  print_out(fmt::format("{}.{{bin,idx}}: {}, {}, {} from {}\n", output,
+                        counted(summary.documents, "document"),
+                        counted(summary.sequences, "sequence"), counted(summary.tokens, "token"),
+                        counted(inputs.size(), "dataset")));
+  if (summary.without_info)
+    print_out(fmt::format("no {}.json: '{}' has none that names its tokenizer\n", output,
+                          summary.without_info->string()));
+}
+
+// --- split ---
+
+std::vector<double> parse_fractions(const std::string& text) {
+  std::vector<double> fractions;
+  for (std::size_t at = 0; at <= text.size();) {
+    const std::size_t end = std::min(text.find(',', at), text.size());
+    double fraction = 0;
+    const auto [stop, error] =
+        std::from_chars(text.data() + at, text.data() + end, fraction, std::chars_format::fixed);
+    if (error != std::errc() || stop != text.data() + end)
+      throw UsageError("--fractions {}: expected numbers, such as 0.95,0.04,0.01", text);
+    fractions.push_back(fraction);
+    at = end + 1;
+  }
+  return fractions;
+}
+
+po::options_description split_options() {
+  po::options_description options("split");
+  options.add_options()  //
+      ("input",
+       po::value<std::vector<std::string>>()->required()->multitoken()->value_name("FILE..."),
+       "JSON lines, compressed or not")  //
+      ("output", po::value<std::string>()->required()->value_name("DIR"),
+       "folder for train.jsonl, valid.jsonl and test.jsonl, and the .lines files with the source "
+       "of each line")  //
+      ("fractions", po::value<std::string>()->required()->value_name("A,B,C"),
+       "of train, valid and test")  //
+      ("seed", po::value<std::int64_t>()->default_value(1234)->value_name("N"),
+       "seed of the random split");
+  return options;
+}
+
+void split(const po::variables_map& values) {
+  data::LineSplitOptions work;
+  work.inputs = values["input"].as<std::vector<std::string>>();
+  work.folder = values["output"].as<std::string>();
+  work.fractions = parse_fractions(values["fractions"].as<std::string>());
+  work.seed = values["seed"].as<std::int64_t>();
+  const data::LineCounts counts = data::split_lines(work);
+  for (std::size_t part = 0; part < counts.size(); ++part)
+    if (counts[part] > 0)
+      print_out(fmt::format("{}/{}.jsonl: {}\n", work.folder.string(),
+                            data::name_of(static_cast<data::Split>(part)),
+                            counted(counts[part], "line")));
+}
+
 ExitCode run(int argc, char** argv) {
   po::options_description all;
-  all.add(preprocess::encode_options())
-      .add(preprocess::merge_options())
-      .add(preprocess::split_options())
-      .add(general_options());
+  all.add(encode_options()).add(merge_options()).add(split_options()).add(general_options());
   if (answers_help_or_version(argc, argv, kProgram, kUsage, all)) return ExitCode::success;
 
   const std::string command = argc > 1 && argv[1][0] != '-' ? argv[1] : "";
   if (command == "merge") {
-    po::options_description options = preprocess::merge_options();
+    po::options_description options = merge_options();
     options.add_options()("words", po::value<std::vector<std::string>>());
     po::positional_options_description positional;
     positional.add("words", -1);
-    preprocess::merge(parse_options(argc - 1, argv + 1, options, positional));
+    merge(parse_options(argc - 1, argv + 1, options, positional));
   } else if (command == "split") {
-    preprocess::split(parse_options(argc - 1, argv + 1, preprocess::split_options()));
+    split(parse_options(argc - 1, argv + 1, split_options()));
   } else if (command.empty()) {
-    preprocess::encode(parse_options(argc, argv, preprocess::encode_options()));
+    encode(parse_options(argc, argv, encode_options()));
   } else {
     throw UsageError("unknown command '{}': expected merge or split, or options{}", command,
                      did_you_mean(command, {"merge", "split"}));

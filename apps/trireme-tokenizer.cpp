@@ -8,7 +8,7 @@
 #include "core/clock.hpp"
 #include "core/files.hpp"
 #include "core/plural.hpp"
-#include "tokenizer/sentencepiece_training.hpp"
+#include "tokenizer/sentencepiece.hpp"
 #include "tokenizer_options.hpp"
 
 namespace trireme {

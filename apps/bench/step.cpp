@@ -11,7 +11,7 @@
 #include "core/plural.hpp"
 #include "deck_options.hpp"
 #include "mpi_app.hpp"
-#include "tokenizer/preprocess/dataset_writer.hpp"
+#include "tokenizer/preprocess/dataset.hpp"
 #include "train/collective.hpp"
 #include "train/devices.hpp"
 #include "train/trainer.hpp"

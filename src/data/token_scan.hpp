@@ -7,7 +7,7 @@
 
 #include "data/indexed_dataset.hpp"
 #include "data/split.hpp"
-#include "tokenizer/preprocess/dataset_info.hpp"
+#include "tokenizer/preprocess/dataset.hpp"
 
 namespace trireme::data {
 

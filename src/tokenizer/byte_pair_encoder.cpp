@@ -1,4 +1,4 @@
-#include "tokenizer/byte_pair_encoder.hpp"
+#include "tokenizer/gpt2.hpp"
 
 #include <algorithm>
 #include <cstring>
@@ -11,7 +11,7 @@
 namespace trireme::tokenizer {
 namespace {
 
-/// The character that GPT-2's files write for each byte: itself where Latin-1 has a visible one,
+/// The character that GPT-2's files write for each byte: the same in Latin-1 where that is visible,
 /// otherwise the next of U+0100, U+0101, ... (bytes_to_unicode of OpenAI's encoder.py).
 constexpr std::array<char32_t, 256> kByteCharacters = [] {
   std::array<char32_t, 256> characters{};
@@ -28,12 +28,12 @@ std::uint64_t pair_key(std::int32_t left, std::int32_t right) {
   return static_cast<std::uint64_t>(left) << 32 | static_cast<std::uint32_t>(right);
 }
 
-/// A piece of the word being merged, in a doubly linked list; -1 where the list ends.
+/// A symbol of the word that is being merged, in a doubly linked list that ends with -1.
 struct Symbol {
   std::int32_t id, previous, next;
 };
 
-/// A merge that was possible when it was queued.
+/// A queued merge; stale when one of its symbols has changed since.
 struct Candidate {
   std::int32_t rank, position, left, right, merged;
   bool operator>(const Candidate& other) const {

@@ -1,12 +1,104 @@
 #include "tokenizer/tokenizer.hpp"
 
+#include "core/content_hash.hpp"
 #include "core/error.hpp"
-#include "tokenizer/implementations.hpp"
+#include "tokenizer/gpt2.hpp"
+#include "tokenizer/sentencepiece.hpp"
+#include "tokenizer/utf8.hpp"
+#include "tokenizer/vocabulary.hpp"
 
 namespace trireme::tokenizer {
 namespace {
 
-/// One of the spec's files, and whether the type needs it.
+/// Bytes as ids 0 to 255, any bytes; 256 is eod and decodes to nothing.
+class BytesTokenizer : public Tokenizer {
+ public:
+  std::string_view name() const override { return "bytes"; }
+  std::int32_t vocab_size() const override { return 257; }
+  std::optional<std::int32_t> eod() const override { return 256; }
+  std::uint64_t hash() const override { return ContentHash().value(); }  // it has no files
+
+  std::vector<std::int32_t> encode(std::string_view text) const override {
+    const auto* bytes = reinterpret_cast<const unsigned char*>(text.data());
+    return {bytes, bytes + text.size()};
+  }
+
+  std::string decode(std::span<const std::int32_t> ids) const override {
+    std::string text;
+    for (const std::int32_t id : ids) {
+      check_id(name(), id, vocab_size());
+      if (id < 256) text.push_back(static_cast<char>(id));
+    }
+    return text;
+  }
+};
+
+/// The separators of Python's str.split(): White_Space and the four information separators.
+bool is_white_space(char32_t c) {
+  return (c >= 0x09 && c <= 0x0D) || (c >= 0x1C && c <= 0x20) || c == 0x85 || c == 0xA0 ||
+         c == 0x1680 || (c >= 0x2000 && c <= 0x200A) || c == 0x2028 || c == 0x2029 || c == 0x202F ||
+         c == 0x205F || c == 0x3000;
+}
+
+/// Words between white space, looked up whole; words outside the vocabulary become <unk>. The
+/// vocabulary must have <unk> and <|endoftext|>, which is eod. Decoding puts one blank between
+/// words.
+class WhitespaceTokenizer : public Tokenizer {
+ public:
+  explicit WhitespaceTokenizer(const std::filesystem::path& vocab) : vocabulary_(vocab) {
+    const auto required = [&](std::string_view token) {
+      const auto id = vocabulary_.find(token);
+      if (!id)
+        throw DataError("{}: a whitespace vocabulary needs the token '{}'", vocab.string(), token);
+      return *id;
+    };
+    unknown_ = required("<unk>");
+    eod_ = required(kEndOfText);
+  }
+
+  std::string_view name() const override { return "whitespace"; }
+  std::int32_t vocab_size() const override { return vocabulary_.size(); }
+  std::optional<std::int32_t> eod() const override { return eod_; }
+  std::uint64_t hash() const override { return vocabulary_.hash(); }
+
+  std::vector<std::int32_t> encode(std::string_view text) const override {
+    const std::string repaired = replace_invalid_utf8(text);
+    const std::string_view valid = repaired;
+    std::vector<std::int32_t> ids;
+    std::size_t begin = 0;
+    const auto end_word = [&](std::size_t end) {
+      if (end > begin)
+        ids.push_back(vocabulary_.find(valid.substr(begin, end - begin)).value_or(unknown_));
+    };
+    for (std::size_t position = 0; position < valid.size();) {
+      const Utf8Step step = read_utf8(valid, position);
+      if (is_white_space(step.code_point)) {
+        end_word(position);
+        begin = position + step.length;
+      }
+      position += step.length;
+    }
+    end_word(valid.size());
+    return ids;
+  }
+
+  std::string decode(std::span<const std::int32_t> ids) const override {
+    std::string text;
+    for (const std::int32_t id : ids) {
+      check_id(name(), id, vocab_size());
+      if (!text.empty()) text.push_back(' ');
+      text += vocabulary_.token(id);
+    }
+    return text;
+  }
+
+ private:
+  Vocabulary vocabulary_;
+  std::int32_t unknown_ = 0;
+  std::int32_t eod_ = 0;
+};
+
+/// Checks one file of the spec: given where `needed`, else absent.
 void check_file(const TokenizerSpec& spec, const char* option, const std::filesystem::path& path,
                 bool needed) {
   if (needed && path.empty())
@@ -44,11 +136,11 @@ std::unique_ptr<Tokenizer> make_tokenizer(const TokenizerSpec& spec) {
   }
   if (spec.type == "whitespace") {
     check_files(spec, true, false, false);
-    return make_whitespace_tokenizer(spec.vocab);
+    return std::make_unique<WhitespaceTokenizer>(spec.vocab);
   }
   if (spec.type == "bytes") {
     check_files(spec, false, false, false);
-    return make_bytes_tokenizer();
+    return std::make_unique<BytesTokenizer>();
   }
   if (spec.type == "wordpiece")
     throw UsageError(

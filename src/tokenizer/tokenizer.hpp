@@ -12,14 +12,14 @@
 
 namespace trireme::tokenizer {
 
-/// What tells a tokenizer from others, as datasets record it.
+/// Identifies a tokenizer in the records of datasets.
 struct TokenizerIdentity {
   std::string type;             ///< Tokenizer::name()
   std::uint64_t hash = 0;       ///< Tokenizer::hash()
   std::int32_t vocab_size = 0;  ///< Tokenizer::vocab_size()
   std::string library;          ///< Tokenizer::library()
 
-  /// Whether both give the same ids to a text, as far as files decide that.
+  /// Whether both encode texts to the same ids, as far as their files determine the ids.
   bool same_ids(const TokenizerIdentity& other) const {
     return type == other.type && hash == other.hash && vocab_size == other.vocab_size;
   }
@@ -39,33 +39,32 @@ class Tokenizer {
   /// Number of ids; they run from 0.
   virtual std::int32_t vocab_size() const = 0;
 
-  /// The id that ends a document; none when the vocabulary has no such token.
+  /// The end-of-document id; nullopt when the vocabulary has none.
   virtual std::optional<std::int32_t> eod() const = 0;
 
-  /// A hash of all in the tokenizer's files that decides ids: other vocabularies or merges give
-  /// another one, another spelling of the same file does not.
+  /// A hash of what determines ids in the tokenizer's files: it differs for other vocabularies or
+  /// merges, and is equal for another spelling of the same JSON.
   virtual std::uint64_t hash() const = 0;
 
-  /// The library and version that the ids depend on beside the files: "sentencepiece 0.1.97" for a
-  /// unigram model; "" where the files alone decide, or the version is not known.
+  /// The library and version on which ids depend besides the files: "sentencepiece 0.1.97" for a
+  /// unigram model; "" where the files alone determine them, or the version is not known.
   virtual std::string library() const { return ""; }
 
-  /// All of these.
+  /// The four together.
   TokenizerIdentity identity() const {
     return {std::string(name()), hash(), vocab_size(), library()};
   }
 
-  /// Ids of `text`. Bytes that are not UTF-8 become U+FFFD as Python's errors='replace' has it
-  /// (except for "bytes", which keeps them). Special tokens written out in the text are ordinary
-  /// text.
+  /// Ids of `text`. Bytes that are not UTF-8 become U+FFFD as with Python's errors='replace'
+  /// ("bytes" keeps them). The names of special tokens in the text are ordinary text.
   virtual std::vector<std::int32_t> encode(std::string_view text) const = 0;
 
-  /// Text of `ids`: the very bytes, so a list cut inside a character ends in a part of it.
-  /// Throws DataError for an id outside the vocabulary.
+  /// Text of `ids`, as bytes: ids that end inside a character give an incomplete character. Throws
+  /// DataError for an id outside the vocabulary.
   virtual std::string decode(std::span<const std::int32_t> ids) const = 0;
 };
 
-/// Which tokenizer, and the files it needs.
+/// The type of a tokenizer, and its files.
 struct TokenizerSpec {
   std::string type;              ///< gpt2, sentencepiece, whitespace or bytes
   std::filesystem::path vocab;   ///< JSON {"token": id}: gpt2, whitespace

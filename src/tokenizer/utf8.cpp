@@ -8,9 +8,9 @@ namespace {
 
 constexpr char32_t kReplacement = 0xFFFD;
 
-/// What a lead byte promises: bytes in all (0: no lead byte), and the range of the second byte,
-/// which alone excludes overlong forms, surrogates and code points past U+10FFFF (Unicode, table
-/// 3-7).
+/// The character after a lead byte: its length in bytes (0: not a lead byte), and the range of its
+/// second byte, which excludes overlong forms, surrogates and code points past U+10FFFF (Unicode,
+/// table 3-7).
 struct Lead {
   std::uint8_t length, second_low, second_high;
 };

@@ -7,15 +7,15 @@
 
 namespace trireme::tokenizer {
 
-/// The start of some bytes, read as UTF-8.
+/// One step of decoding UTF-8.
 struct Utf8Step {
-  std::size_t length;   ///< bytes taken, at least 1: a character, or the invalid part to replace
-  bool valid;           ///< whether those bytes are a character
+  std::size_t length;   ///< bytes consumed, at least 1: a character, or an invalid part
+  bool valid;           ///< whether these bytes are a character
   char32_t code_point;  ///< the character; U+FFFD when not valid
 };
 
-/// Reads one character at text[position], which must exist. An invalid part is as long as it could
-/// still have become a character ("maximal subpart", Unicode 14, section 3.9, and Python).
+/// Reads one character at text[position], position < text.size(). An invalid part is a "maximal
+/// subpart" (Unicode 14, section 3.9), as in Python.
 Utf8Step read_utf8(std::string_view text, std::size_t position);
 
 /// Bytes of the longest valid prefix of `text`: text.size() when all of it is UTF-8.

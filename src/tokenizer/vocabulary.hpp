@@ -11,7 +11,7 @@
 
 namespace trireme::tokenizer {
 
-/// The token that ends a document, in every vocabulary that has one.
+/// The end-of-document token.
 inline constexpr std::string_view kEndOfText = "<|endoftext|>";
 
 /// Tokens and their ids, 0 to size() - 1, each used once.
@@ -21,7 +21,7 @@ class Vocabulary {
   /// reason) when it is not such an object or its ids are not 0 to N-1, each once.
   explicit Vocabulary(const std::filesystem::path& path);
 
-  /// The file it was read from, for messages.
+  /// The file, for messages.
   const std::filesystem::path& path() const { return path_; }
 
   std::int32_t size() const { return static_cast<std::int32_t>(tokens_.size()); }

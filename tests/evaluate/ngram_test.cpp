@@ -7,7 +7,7 @@
 
 #include "../scratch_folder.hpp"
 #include "data/gpt_blend.hpp"
-#include "tokenizer/preprocess/dataset_writer.hpp"
+#include "tokenizer/preprocess/dataset.hpp"
 
 namespace trireme::evaluate {
 namespace {

@@ -6,7 +6,7 @@
 #include <thread>
 
 #include "fixture.hpp"
-#include "tokenizer/gpt2_words.hpp"
+#include "tokenizer/gpt2.hpp"
 #include "tokenizer/utf8.hpp"
 
 namespace trireme::tokenizer {

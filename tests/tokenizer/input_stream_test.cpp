@@ -1,4 +1,4 @@
-#include "tokenizer/preprocess/input_stream.hpp"
+#include "tokenizer/preprocess/documents.hpp"
 
 #include <random>
 
@@ -73,9 +73,10 @@ TEST_F(InputStreamTest, ReadsTheTextsOfAnArchiveInOrder) {
             path("none.tar") + ": the archive has no member *.txt, *.json or *.jsonl");
   // Left out in silence it would be missing from the dataset.
   write_tar(path("packed.tar"), ARCHIVE_FILTER_NONE, {{"a.txt", "x"}, {"b.jsonl.gz", "y"}});
-  EXPECT_EQ(
-      message_of<DataError>([&] { read_all(path("packed.tar")); }),
-      path("packed.tar") + ":b.jsonl.gz: a packed text inside an archive is not read; unpack it");
+  EXPECT_EQ(message_of<DataError>([&] { read_all(path("packed.tar")); }),
+            path("packed.tar") +
+                ":b.jsonl.gz: a compressed text inside an archive cannot be read; "
+                "decompress it first");
 }
 
 TEST_F(InputStreamTest, TruncatedInputsAreErrors) {

@@ -1,4 +1,4 @@
-#include "tokenizer/preprocess/json_text.hpp"
+#include "tokenizer/preprocess/documents.hpp"
 
 #include "fixture.hpp"
 

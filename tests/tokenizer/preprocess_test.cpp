@@ -9,7 +9,7 @@
 #include <random>
 
 #include "fixture.hpp"
-#include "tokenizer/preprocess/dataset_info.hpp"
+#include "tokenizer/preprocess/dataset.hpp"
 
 namespace trireme::tokenizer {
 namespace {
@@ -225,7 +225,7 @@ TEST_F(PreprocessTest, SkippedLinesAreCountedAndShown) {
   EXPECT_EQ(log.find("skipped: " + file + ":2: 'text' is a number, not a string\n"), 0u) << log;
   EXPECT_NE(log.find(":11: "), std::string::npos);
   EXPECT_EQ(log.find(":12: "), std::string::npos);
-  EXPECT_TRUE(log.ends_with("further bad documents are only counted\n")) << log;
+  EXPECT_TRUE(log.ends_with("further unreadable documents are counted without a message\n")) << log;
 }
 
 TEST_F(PreprocessTest, RefusesWhatCannotBe) {

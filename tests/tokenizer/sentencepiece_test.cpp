@@ -3,7 +3,7 @@
 #include <random>
 
 #include "fixture.hpp"
-#include "tokenizer/sentencepiece_training.hpp"
+#include "tokenizer/sentencepiece.hpp"
 
 namespace trireme::tokenizer {
 namespace {
@@ -87,7 +87,7 @@ TEST_F(FolderTest, SentencePieceErrorsAreClear) {
               train_sentencepiece({"\u2585", "\u2585\u2585"}, {400});
             }),
             "there is no text to train on: all of it is U+2585, a character that SentencePiece "
-            "keeps for itself");
+            "reserves");
   EXPECT_EQ(message_of<UsageError>([] {
               train_sentencepiece({"a"}, {400, "word"});
             }),

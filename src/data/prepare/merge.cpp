@@ -6,7 +6,7 @@
 #include "core/error.hpp"
 #include "data/indexed_dataset.hpp"
 #include "data/token_scan.hpp"
-#include "tokenizer/preprocess/dataset_writer.hpp"
+#include "tokenizer/preprocess/dataset.hpp"
 
 namespace trireme::data {
 namespace {

@@ -10,9 +10,8 @@
 #include "core/error.hpp"
 #include "data/numpy_random.hpp"
 #include "data/split.hpp"
-#include "tokenizer/preprocess/dataset_writer.hpp"
+#include "tokenizer/preprocess/dataset.hpp"
 #include "tokenizer/preprocess/documents.hpp"
-#include "tokenizer/preprocess/json_text.hpp"
 
 namespace trireme::data {
 namespace {

@@ -10,7 +10,6 @@
 #include <utility>
 
 #include "core/error.hpp"
-#include "tokenizer/preprocess/json_text.hpp"
 #include "tokenizer/utf8.hpp"
 
 namespace trireme::tokenizer {
@@ -26,7 +25,7 @@ DocumentFormat format_of(const std::string& name) {
   return name.ends_with(".txt") ? DocumentFormat::text_lines : DocumentFormat::json_lines;
 }
 
-// <stem>.lazy/text and text.len.pkl are texts without boundaries and a Python pickle of them.
+// <stem>.lazy/text holds texts without boundaries, text.len.pkl a Python pickle of their lengths.
 void refuse_lazy(const std::string& input) {
   const std::filesystem::path path = input;
   const bool lazy = path.extension() == ".lazy" || path.parent_path().extension() == ".lazy" ||
@@ -38,7 +37,7 @@ void refuse_lazy(const std::string& input) {
         input);
 }
 
-/// Formats in which texts come, too, and that are no text themselves.
+/// Throws for binary formats that often hold corpora.
 void refuse_binary(std::string_view bytes, const std::string& input) {
   if (bytes.starts_with("PAR1"))
     throw DataError(
@@ -97,7 +96,7 @@ bool DocumentReader::read(DocumentBatch& batch) {
     batch.json = format_ == DocumentFormat::json_lines;
     batch.bytes = std::exchange(rest_, {});
     batch.records.clear();
-    // A batch ends with the last line end in it; without one, the line goes on.
+    // A batch ends at the last newline in it; without a newline, it grows.
     std::size_t end = std::string::npos;
     while (end == std::string::npos) {
       const std::size_t before = batch.bytes.size();

@@ -1,4 +1,4 @@
-#include "tokenizer/preprocess/input_stream.hpp"
+#include "tokenizer/preprocess/documents.hpp"
 
 #include <archive.h>
 #include <archive_entry.h>
@@ -25,7 +25,7 @@ bool is_text(std::string_view name) {
   return name.ends_with(".txt") || name.ends_with(".json") || name.ends_with(".jsonl");
 }
 
-std::string without_packing(std::string name) {
+std::string without_compression_suffix(std::string name) {
   for (const std::string_view ending : {".gz", ".bz2", ".xz", ".zst"})
     if (name.ends_with(ending)) return name.substr(0, name.size() - ending.size());
   return name;
@@ -33,14 +33,14 @@ std::string without_packing(std::string name) {
 
 }  // namespace
 
-/// The input's bytes, gzip undone. zlib does that rather than libarchive, which does not verify
-/// gzip's checksums.
+/// The input's bytes after gzip decompression, which is zlib's: libarchive does not verify gzip's
+/// checksums.
 struct InputStream::Source {
   explicit Source(const std::string& input) {
     const int descriptor =
         input == "-" ? ::dup(STDIN_FILENO) : ::open(input.c_str(), O_RDONLY | O_CLOEXEC);
     if (descriptor < 0) throw IoError("cannot open '{}': {}", input, std::strerror(errno));
-    // zlib tells gzip by its magic bytes and hands other files through as they are.
+    // zlib detects gzip by its magic bytes and passes other files through.
     file = gzdopen(descriptor, "rb");
     if (!file) {
       ::close(descriptor);
@@ -76,7 +76,7 @@ struct InputStream::Source {
   std::string io_error, data_error;
 };
 
-/// What libarchive makes of the source.
+/// libarchive's reader of the source.
 struct InputStream::Archive {
   Archive() : handle(archive_read_new()) {
     if (!handle) throw std::bad_alloc();
@@ -86,7 +86,7 @@ struct InputStream::Archive {
     archive_read_support_format_empty(handle);
     archive_read_support_format_raw(handle);
     archive_read_support_format_tar(handle);
-    // Reads on behind the first end mark, so that all of a stream is verified.
+    // Reads past the first end-of-archive mark, so that the whole stream is verified.
     archive_read_set_options(handle, "tar:read_concatenated_archives");
   }
   ~Archive() { archive_read_free(handle); }
@@ -96,7 +96,7 @@ struct InputStream::Archive {
     return (archive_format(handle) & ARCHIVE_FORMAT_BASE_MASK) == ARCHIVE_FORMAT_TAR;
   }
 
-  /// Throws what went wrong, on reading the source or in the archive.
+  /// Throws the error of the source, or else that of the archive.
   [[noreturn]] void fail(const Source& source, const std::string& name) const {
     if (!source.io_error.empty()) throw IoError("cannot read '{}': {}", name, source.io_error);
     if (!source.data_error.empty()) throw DataError("{}: {}", name, source.data_error);
@@ -111,7 +111,7 @@ struct InputStream::Archive {
 InputStream::InputStream(const std::string& input)
     : input_(input == "-" ? "standard input" : input),
       name_(input_),
-      plain_name_(without_packing(input_)),
+      plain_name_(without_compression_suffix(input_)),
       source_(std::make_unique<Source>(input)),
       archive_(std::make_unique<Archive>()) {
   const auto read_block = [](archive*, void* source, const void** block) -> la_ssize_t {
@@ -130,11 +130,11 @@ bool InputStream::next_entry() {
   archive_entry* entry = nullptr;
   const int result = archive_read_next_header(archive_->handle, &entry);
   if (result == ARCHIVE_EOF) return false;
-  // A warning is about an attribute of the member, such as a name in no known encoding.
+  // A warning concerns an attribute of the member, such as a name in an unknown encoding.
   if (result < ARCHIVE_WARN) archive_->fail(*source_, input_);
   if (!archive_->is_tar()) return true;
   const char* path = archive_entry_pathname(entry);
-  // A name outside ASCII has none in the C locale, as jobs have it.
+  // In the C locale, which jobs often have, a name outside ASCII is null.
   if (!path) path = archive_entry_pathname_utf8(entry);
   plain_name_ = path && archive_entry_filetype(entry) == AE_IFREG ? path : "";
   name_ = fmt::format("{}:{}", input_, plain_name_);
@@ -144,8 +144,9 @@ bool InputStream::next_entry() {
 bool InputStream::next() {
   while (next_entry()) {
     if (archive_->is_tar() && !is_text(plain_name_)) {
-      if (is_text(without_packing(plain_name_)))
-        throw DataError("{}: a packed text inside an archive is not read; unpack it", name_);
+      if (is_text(without_compression_suffix(plain_name_)))
+        throw DataError(
+            "{}: a compressed text inside an archive cannot be read; decompress it first", name_);
       continue;
     }
     found_text_ = true;

@@ -1,5 +1,3 @@
-#include "tokenizer/preprocess/json_text.hpp"
-
 #include <algorithm>
 #include <array>
 #include <charconv>
@@ -9,6 +7,7 @@
 #include <utility>
 
 #include "core/error.hpp"
+#include "tokenizer/preprocess/documents.hpp"
 
 namespace trireme::tokenizer {
 namespace {
@@ -51,7 +50,7 @@ class FindKey : public nlohmann::json_sax<nlohmann::json> {
   }
   bool parse_error(std::size_t position, const std::string&,
                    const nlohmann::detail::exception& exception) override {
-    // The library's message has its own name and a place before the reason.
+    // The library's message starts with its name and a position.
     const std::string_view message = exception.what();
     const std::size_t place_end = message.find(": ");
     error = fmt::format("not JSON at byte {}: {}", position,
@@ -62,9 +61,9 @@ class FindKey : public nlohmann::json_sax<nlohmann::json> {
   bool root_is_object() const { return root_is_object_; }
 
   std::optional<std::string> text;
-  const char* kind = nullptr;  ///< what lies under the key; null when there is no such key
+  const char* kind = nullptr;  ///< type of the value under the key; null without such a key
   std::string error;
-  bool unpaired_surrogate = false;  ///< in the text, which is then not what the line says
+  bool unpaired_surrogate = false;  ///< whether the text has one; it is then not valid
 
  private:
   bool other(const char* what) {
@@ -85,7 +84,7 @@ std::size_t end_of_digits(std::string_view text, std::size_t at) {
   return std::min(text.find_first_not_of("0123456789", at), text.size());
 }
 
-/// Bytes of the number that `text` begins with; 0 when it begins with none.
+/// Bytes of the number at the start of `text`; 0 when there is none.
 std::size_t number_length(std::string_view text) {
   std::size_t at = text.starts_with('-') ? 1 : 0;
   const std::size_t whole = end_of_digits(text, at);
@@ -102,21 +101,21 @@ std::size_t number_length(std::string_view text) {
   return end > exponent ? end : at;
 }
 
-/// Whether the library has no such number: Python's is infinite, or an integer of any length.
+/// Whether `number` exceeds a double: nlohmann::json refuses it, Python reads it.
 bool is_too_large(std::string_view number) {
   double value = 0;
   const auto [end, error] = std::from_chars(number.data(), number.data() + number.size(), value);
   return error == std::errc::result_out_of_range;
 }
 
-/// A part of a line, and what stands for it in strict JSON.
+/// A part of a line, and its replacement in strict JSON.
 struct Repair {
   std::size_t length;
   std::string text;
 };
 
-/// The part outside of strings that `line` begins with: a word or a number that only Python reads
-/// becomes a zero among spaces, so that it still is no part of what is beside it.
+/// Repairs the start of `line`, outside strings: a word or number that only Python reads becomes a
+/// zero between spaces, so that it does not join its neighbours.
 Repair repair_outside(std::string_view line) {
   constexpr std::array<std::string_view, 3> kWords = {"NaN", "-Infinity", "Infinity"};
   const auto* word = std::ranges::find_if(
@@ -131,7 +130,7 @@ Repair repair_outside(std::string_view line) {
   return {length, std::move(text)};
 }
 
-/// The part of a string that `line` begins with: \uD800 to \uDFFF outside of a pair becomes
+/// Repairs the start of `line`, inside a string: a lone surrogate \uD800 to \uDFFF becomes
 /// `character`, an escape of the same length.
 Repair repair_inside(std::string_view line, std::string_view character) {
   const auto is_escape = [&](std::size_t at, std::string_view third_digit) {
@@ -148,8 +147,8 @@ Repair repair_inside(std::string_view line, std::string_view character) {
   return {length, std::string(line.substr(0, length))};
 }
 
-/// `line` with all that Python reads as JSON and the library does not replaced, byte for byte:
-/// numbers without words and within its range, and `character` for surrogates without their pair.
+/// `line` in strict JSON of the same length: replaces what Python's json reads and the library does
+/// not, that is words and numbers out of range, and lone surrogates by `character`.
 std::string strict_json(std::string_view line, std::string_view character) {
   std::string strict;
   bool in_string = false;
@@ -162,11 +161,11 @@ std::string strict_json(std::string_view line, std::string_view character) {
   return strict;
 }
 
-/// What is found under `key`, or `error`.
+/// Looks for `key` in `line`; the result has the text, or else `error`.
 FindKey look_up(std::string_view line, const std::string& key) {
   FindKey found(key);
   if (nlohmann::json::sax_parse(line.begin(), line.end(), &found)) return found;
-  // What only Python reads is so rare that the usual line need not be searched for it.
+  // Lines that only Python reads are rare: repair after the strict parse has failed.
   FindKey repaired(key), otherwise(key);
   if (!nlohmann::json::sax_parse(strict_json(line, "\\ufffd"), &repaired)) return repaired;
   nlohmann::json::sax_parse(strict_json(line, "\\ufffe"), &otherwise);

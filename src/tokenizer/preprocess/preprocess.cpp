@@ -11,7 +11,7 @@
 
 #include "core/clock.hpp"
 #include "core/error.hpp"
-#include "tokenizer/preprocess/dataset_writer.hpp"
+#include "tokenizer/preprocess/dataset.hpp"
 #include "tokenizer/vocabulary.hpp"
 
 namespace trireme::tokenizer {
@@ -21,12 +21,12 @@ constexpr std::uint64_t kBadLinesShown = 10;
 
 using Ids = std::vector<std::int32_t>;
 
-/// A batch's documents as ids.
+/// The token ids of a batch of documents.
 struct EncodedBatch {
-  Ids ids;                             ///< of all documents
+  Ids ids;                             ///< all documents, concatenated
   std::vector<std::size_t> lengths;    ///< of each sequence
   std::vector<std::size_t> sequences;  ///< of each document
-  std::vector<std::string> bad;        ///< messages of those left out
+  std::vector<std::string> bad;        ///< messages of the skipped documents
   std::uint64_t bytes = 0;
 };
 
@@ -43,7 +43,7 @@ std::vector<Ids> encode_sentences(const Tokenizer& tokenizer, std::string_view t
   return sentences;
 }
 
-/// The sequences of a text, without the end of the document.
+/// The sequences of a text, without eod.
 std::vector<Ids> encode_text(const Tokenizer& tokenizer, const PreprocessOptions& options,
                              const std::string& text) {
   if (options.presplit_sentences) return encode_sentences(tokenizer, text);
@@ -99,7 +99,7 @@ std::string name_inputs(std::vector<std::string> inputs) {
   return fmt::format("{}", fmt::join(inputs, ", "));
 }
 
-/// Takes the batches in order: writes, counts, reports.
+/// Writes and counts the batches in their order, and reports progress.
 class Collector {
  public:
   Collector(const Tokenizer& tokenizer, const PreprocessOptions& options)
@@ -148,7 +148,7 @@ class Collector {
                        options.presplit_sentences ? "sentence" : "document");
   }
 
-  // A log that cannot be written to any more is no reason to give up the work.
+  // A broken pipe of the log does not stop the work.
   void log(const std::string& line) {
     if (log_) std::fputs(line.c_str(), log_);
   }
@@ -156,7 +156,8 @@ class Collector {
   void report_bad(const std::string& message) {
     ++summary_.skipped;
     if (summary_.skipped <= kBadLinesShown) log(fmt::format("skipped: {}\n", message));
-    if (summary_.skipped == kBadLinesShown) log("further bad documents are only counted\n");
+    if (summary_.skipped == kBadLinesShown)
+      log("further unreadable documents are counted without a message\n");
   }
 
   void report_progress() {
@@ -188,9 +189,9 @@ PreprocessSummary preprocess(const Tokenizer& tokenizer, const PreprocessOptions
   DocumentReader reader(options.source);
   Collector collector(tokenizer, options);
 
-  // Twice as many batches as workers are on their way, so that a slow batch at the front leaves no
-  // worker idle; the semaphore lets `workers` of them run. Declared before the batches, which use
-  // it until the last of them has been waited for.
+  // Two batches per worker are in flight, so that a slow first batch leaves no worker idle; the
+  // semaphore lets `workers` of them run. It is declared before `batches`, whose destructors wait
+  // for threads that use it.
   std::counting_semaphore<> running(options.workers);
   std::deque<std::future<EncodedBatch>> batches;
   const auto take_first = [&] {

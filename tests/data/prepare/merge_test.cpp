@@ -1,7 +1,7 @@
 #include "data/prepare/merge.hpp"
 
 #include "dataset_files.hpp"
-#include "tokenizer/preprocess/dataset_writer.hpp"
+#include "tokenizer/preprocess/dataset.hpp"
 
 namespace trireme::data {
 namespace {

@@ -1,4 +1,4 @@
-#include "tokenizer/preprocess/dataset_writer.hpp"
+#include "tokenizer/preprocess/dataset.hpp"
 
 #include <gtest/gtest.h>
 

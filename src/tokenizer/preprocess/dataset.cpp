@@ -1,4 +1,4 @@
-#include "tokenizer/preprocess/dataset_writer.hpp"
+#include "tokenizer/preprocess/dataset.hpp"
 
 #include <fcntl.h>
 #include <sys/file.h>
@@ -8,15 +8,64 @@
 #include <algorithm>
 #include <bit>
 #include <cerrno>
+#include <charconv>
 #include <cstring>
 #include <limits>
 #include <new>
+#include <nlohmann/json.hpp>
 
 #include "core/error.hpp"
 #include "core/files.hpp"
 
 namespace trireme::tokenizer {
 namespace {
+
+using Json = nlohmann::ordered_json;
+
+/// The key that marks a dataset's record; its value is the version of the format.
+constexpr const char* kMark = "trireme_dataset";
+constexpr int kVersion = 1;
+constexpr std::size_t kMaxBytes = 1 << 16;  ///< a record has about 500
+
+/// The JSON object of PREFIX.json where it has the mark.
+std::optional<Json> read_marked(const std::filesystem::path& path) {
+  std::error_code absent;
+  if (!std::filesystem::is_regular_file(path, absent)) return std::nullopt;
+  const std::string text = read_file(path, kMaxBytes);
+  if (text.size() > kMaxBytes) return std::nullopt;
+  Json json = Json::parse(text, nullptr, /*allow_exceptions=*/false);
+  if (!json.is_object() || !json.contains(kMark)) return std::nullopt;
+  return json;
+}
+
+std::uint64_t parse_hash(const std::string& text) {
+  std::uint64_t hash = 0;
+  const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), hash, 16);
+  if (error != std::errc() || end != text.data() + text.size() || text.size() != 16)
+    throw DataError("'{}' is not a hash of 16 hexadecimal digits", text);
+  return hash;
+}
+
+DatasetInfo parse_info(const Json& json) {
+  if (json.at(kMark) != kVersion)
+    throw DataError("{} is {}, this program reads {}", kMark, json.at(kMark).dump(), kVersion);
+  const Json& tokenizer = json.at("tokenizer");
+  DatasetInfo info{.tokenizer = {.type = tokenizer.at("type"),
+                                 .hash = parse_hash(tokenizer.at("hash")),
+                                 .vocab_size = tokenizer.at("vocabulary"),
+                                 .library = tokenizer.value("library", std::string())},
+                   .largest_id = json.at("largest_id"),
+                   .documents = json.at("documents"),
+                   .tokens = json.at("tokens"),
+                   .options = {}};
+  if (!json.contains("options")) return info;
+  const Json& options = json.at("options");
+  info.options = {.key = options.at("key"),
+                  .append_eod = options.at("append_eod"),
+                  .presplit_sentences = options.at("presplit_sentences"),
+                  .keep_blank_lines = options.at("keep_blank_lines")};
+  return info;
+}
 
 static_assert(std::endian::native == std::endian::little, "the format is little endian");
 
@@ -43,18 +92,18 @@ bool names(const std::filesystem::path& path, int descriptor) {
          named.st_dev == opened.st_dev && named.st_ino == opened.st_ino;
 }
 
-/// Opens a part for this program alone, as it lies there. Of two programs that write the same
-/// output the second would otherwise empty the part of the first.
+/// Opens and locks a part without truncating it: of two processes that write the same output, the
+/// second must not truncate the part of the first.
 int open_part(const std::filesystem::path& part) {
   constexpr int kAttempts = 10;
   for (int attempt = 1;; ++attempt) {
     const int descriptor = ::open(part.c_str(), O_WRONLY | O_CREAT | O_CLOEXEC, 0666);
     if (descriptor < 0)
       throw IoError("cannot create '{}': {}", part.string(), std::strerror(errno));
-    // A file system without locks fails otherwise: there two programs are not told apart.
+    // On a file system without locks flock() fails with another error, which is ignored.
     const bool taken = ::flock(descriptor, LOCK_EX | LOCK_NB) != 0 && errno == EWOULDBLOCK;
-    // Another program may have published it before it was locked; not so often, but there are file
-    // systems that number their files anew each time.
+    // Another process may have renamed the part between open() and flock(): open it again. Some
+    // network file systems change inode numbers between calls, hence the limit of attempts.
     if (!taken && (names(part, descriptor) || attempt == kAttempts)) return descriptor;
     ::close(descriptor);
     if (taken)
@@ -86,14 +135,66 @@ void write_array(PartFile& file, const std::vector<T>& values) {
 
 }  // namespace
 
+std::filesystem::path info_path(const std::filesystem::path& prefix) {
+  return prefix.string() + ".json";
+}
+
+std::string to_json(const DatasetInfo& info) {
+  Json tokenizer{{"type", info.tokenizer.type},
+                 {"hash", fmt::format("{:016x}", info.tokenizer.hash)},
+                 {"vocabulary", info.tokenizer.vocab_size}};
+  if (!info.tokenizer.library.empty()) tokenizer["library"] = info.tokenizer.library;
+  Json json{{kMark, kVersion},
+            {"tokenizer", tokenizer},
+            {"largest_id", info.largest_id},
+            {"documents", info.documents},
+            {"tokens", info.tokens}};
+  if (info.options)
+    json["options"] = {{"key", info.options->key},
+                       {"append_eod", info.options->append_eod},
+                       {"presplit_sentences", info.options->presplit_sentences},
+                       {"keep_blank_lines", info.options->keep_blank_lines}};
+  return json.dump(2, ' ', /*ensure_ascii=*/false, Json::error_handler_t::replace) + "\n";
+}
+
+std::optional<DatasetInfo> read_dataset_info(const std::filesystem::path& prefix) {
+  const std::filesystem::path path = info_path(prefix);
+  const auto json = read_marked(path);
+  if (!json) return std::nullopt;
+  const auto damaged = [&](const char* reason) {
+    return DataError(
+        "'{}' is damaged: {}; make the dataset anew with trireme-preprocess, or delete this file "
+        "to read the dataset without its record",
+        path.string(), reason);
+  };
+  try {
+    return parse_info(*json);
+  } catch (const DataError& error) {
+    throw damaged(error.what());
+  } catch (const Json::exception& error) {
+    // The library's message starts with its name and an error number.
+    const std::string_view message = error.what();
+    throw damaged(message.substr(std::min(message.find("] ") + 2, message.size())).data());
+  }
+}
+
+void refuse_foreign_info(const std::filesystem::path& prefix) {
+  const std::filesystem::path path = info_path(prefix);
+  std::error_code absent;
+  if (std::filesystem::exists(path, absent) && !read_marked(path))
+    throw UsageError(
+        "the dataset's record would replace '{}', which is another file; name another output",
+        path.string());
+}
+
 PartFile::PartFile(std::filesystem::path path)
     : path_(std::move(path)),
       part_(path_.string() + ".part"),
       file_(::fdopen(open_part(part_), "wb")) {
   if (!file_) throw std::bad_alloc();
-  // What a killed program left; devices have no length.
+  // A killed process may have left data; devices have no length (EINVAL).
   if (::ftruncate(::fileno(file_.get()), 0) != 0 && errno != EINVAL)
-    throw IoError("cannot empty '{}': {}", part_.string(), std::strerror(errno));
+    throw IoError("cannot truncate '{}': {}", part_.string(), std::strerror(errno));
 }
 
 PartFile::~PartFile() {
@@ -102,7 +203,7 @@ PartFile::~PartFile() {
 }
 
 void PartFile::write(const void* data, std::size_t bytes) {
-  if (bytes == 0) return;  // of an empty vector, whose data is null
+  if (bytes == 0) return;  // an empty vector's data may be null
   if (std::fwrite(data, 1, bytes, file_.get()) != bytes)
     throw IoError("cannot write '{}': {}", part_.string(), std::strerror(errno));
 }
@@ -155,8 +256,7 @@ void DatasetWriter::finish(const std::optional<DatasetInfo>& info) {
   tokens_.sync();
   write_index();
   index_.sync();
-  // An older index or record must not be found beside the new tokens, should we be stopped in
-  // between.
+  // A kill between these steps must not leave an older index or record with the new tokens.
   remove_old(index_path_);
   remove_old(info_path(prefix_));
   tokens_.publish();
@@ -166,7 +266,7 @@ void DatasetWriter::finish(const std::optional<DatasetInfo>& info) {
 }
 
 void DatasetWriter::write_index() {
-  constexpr char kMagic[] = "MMIDIDX\0";  // nine bytes with the literal's own zero
+  constexpr char kMagic[] = "MMIDIDX\0";  // nine bytes with the literal's terminator
   index_.write(kMagic, sizeof kMagic);
   write_value(index_, std::uint64_t{1});
   write_value(index_, type_.code);

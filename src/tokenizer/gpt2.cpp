@@ -1,13 +1,13 @@
 #define PCRE2_CODE_UNIT_WIDTH 8
-#include "tokenizer/gpt2_words.hpp"
+#include "tokenizer/gpt2.hpp"
 
 #include <pcre2.h>
 
-#include <array>
-#include <cstdint>
-#include <string>
+#include <limits>
+#include <mutex>
 
 #include "core/error.hpp"
+#include "tokenizer/utf8.hpp"
 
 namespace trireme::tokenizer {
 namespace {
@@ -39,7 +39,7 @@ constexpr const char* kPattern =
 #undef LETTERS
 #undef WHITE_SPACE
 
-/// What the pattern tells apart; bytes of longer characters are left to PCRE2.
+/// The pattern's classes of ASCII characters; `unknown` bytes need PCRE2.
 enum class Kind : std::uint8_t { letter, number, space, symbol, unknown };
 
 constexpr std::array<Kind, 256> kKinds = [] {
@@ -60,7 +60,7 @@ Kind kind_of(char c) { return kKinds[static_cast<std::uint8_t>(c)]; }
 
 constexpr std::size_t kUndecided = std::string_view::npos;
 
-/// Length of the contraction that `text` starts with, 0 when none.
+/// Length of the contraction at the start of `text`, or 0.
 std::size_t contraction_length(std::string_view text) {
   if (text.size() < 2 || text[0] != '\'') return 0;
   if (text[1] == 's' || text[1] == 't' || text[1] == 'm' || text[1] == 'd') return 2;
@@ -68,7 +68,7 @@ std::size_t contraction_length(std::string_view text) {
   return two == "re" || two == "ve" || two == "ll" ? 3 : 0;
 }
 
-/// The pattern by hand as far as ASCII decides; kUndecided when a longer character has a say.
+/// The pattern for ASCII; kUndecided when the end depends on a non-ASCII character.
 std::size_t end_of_ascii_word(std::string_view text, std::size_t begin) {
   if (const std::size_t length = contraction_length(text.substr(begin))) return begin + length;
 
@@ -80,10 +80,92 @@ std::size_t end_of_ascii_word(std::string_view text, std::size_t begin) {
   while (end < text.size() && kind_of(text[end]) == kind) ++end;
   if (end == text.size()) return end;
   if (kind_of(text[end]) == Kind::unknown) return kUndecided;
-  // White space before a word leaves its last character to that word.
+  // The last white space before a word belongs to that word.
   if (kind == Kind::space && end - begin > 1) return end - 1;
   return end;
 }
+
+class Gpt2Tokenizer : public Tokenizer {
+ public:
+  Gpt2Tokenizer(const std::filesystem::path& vocab, const std::filesystem::path& merges)
+      : Gpt2Tokenizer(Vocabulary(vocab), merges) {}
+
+  std::string_view name() const override { return "gpt2"; }
+  std::int32_t vocab_size() const override { return static_cast<std::int32_t>(bytes_.size()); }
+  std::optional<std::int32_t> eod() const override { return eod_; }
+  std::uint64_t hash() const override { return hash_.value(); }
+
+  std::vector<std::int32_t> encode(std::string_view text) const override {
+    if (text.size() > std::numeric_limits<std::int32_t>::max())
+      throw DataError("a document of {} bytes is too long: the limit is 2 GiB", text.size());
+    if (valid_utf8_prefix(text) != text.size()) return encode_valid(replace_invalid_utf8(text));
+    return encode_valid(text);
+  }
+
+  std::string decode(std::span<const std::int32_t> ids) const override {
+    std::string text;
+    for (const std::int32_t id : ids) {
+      check_id(name(), id, vocab_size());
+      text += bytes_[static_cast<std::size_t>(id)];
+    }
+    return text;
+  }
+
+ private:
+  /// State of one encoding thread.
+  struct Workspace {
+    Gpt2Words words;
+    WordCache cache;
+  };
+
+  Gpt2Tokenizer(const Vocabulary& vocabulary, const std::filesystem::path& merges)
+      : encoder_(vocabulary, merges), eod_(vocabulary.find(kEndOfText)) {
+    for (std::int32_t id = 0; id < vocabulary.size(); ++id) {
+      const std::string& token = vocabulary.token(id);
+      const auto bytes = bytes_of_token(token);
+      if (!bytes)
+        throw DataError("{}: token '{}' is not written in GPT-2's byte alphabet",
+                        vocabulary.path().string(), token);
+      hash_.add(*bytes);
+      bytes_.push_back(*bytes);
+    }
+    const std::uint64_t merges_hash = encoder_.hash();
+    hash_.add(&merges_hash, sizeof merges_hash);
+  }
+
+  std::vector<std::int32_t> encode_valid(std::string_view text) const {
+    std::unique_ptr<Workspace> workspace = take_workspace();
+    std::vector<std::int32_t> ids;
+    ids.reserve(text.size() / 4);  // English has somewhat more than four bytes a token
+    for (std::size_t begin = 0; begin < text.size();) {
+      const std::size_t end = workspace->words.end_of_word(text, begin);
+      workspace->cache.encode(encoder_, text.substr(begin, end - begin), ids);
+      begin = end;
+    }
+    const std::lock_guard lock(mutex_);
+    idle_.push_back(std::move(workspace));
+    return ids;
+  }
+
+  std::unique_ptr<Workspace> take_workspace() const {
+    {
+      const std::lock_guard lock(mutex_);
+      if (!idle_.empty()) {
+        std::unique_ptr<Workspace> workspace = std::move(idle_.back());
+        idle_.pop_back();
+        return workspace;
+      }
+    }
+    return std::make_unique<Workspace>();
+  }
+
+  BytePairEncoder encoder_;
+  std::vector<std::string> bytes_;
+  std::optional<std::int32_t> eod_;
+  ContentHash hash_;
+  mutable std::mutex mutex_;
+  mutable std::vector<std::unique_ptr<Workspace>> idle_;
+};
 
 }  // namespace
 
@@ -112,6 +194,11 @@ std::size_t Gpt2Words::end_of_word_by_pattern(std::string_view text, std::size_t
                                   text.size(), begin, PCRE2_NO_UTF_CHECK, match_.get(), nullptr);
   TRIREME_CHECK(matched > 0, "PCRE2 error {} at byte {} of {}", matched, begin, text.size());
   return pcre2_get_ovector_pointer(match_.get())[1];
+}
+
+std::unique_ptr<Tokenizer> make_gpt2_tokenizer(const std::filesystem::path& vocab,
+                                               const std::filesystem::path& merges) {
+  return std::make_unique<Gpt2Tokenizer>(vocab, merges);
 }
 
 }  // namespace trireme::tokenizer
