@@ -2,8 +2,8 @@
 #include <cmath>
 #include <nlohmann/json.hpp>
 
+#include "checkpoint/checkpoint.hpp"
 #include "checkpoint/folder.hpp"
-#include "checkpoint/model_tensors.hpp"
 #include "core/clock.hpp"
 #include "deck_options.hpp"
 #include "evaluate/ngram.hpp"

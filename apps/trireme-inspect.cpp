@@ -7,7 +7,7 @@
 #include <utility>
 
 #include "app.hpp"
-#include "checkpoint/inspect.hpp"
+#include "checkpoint/file.hpp"
 #include "core/files.hpp"
 #include "core/median.hpp"
 #include "core/plural.hpp"

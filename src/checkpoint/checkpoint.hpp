@@ -1,10 +1,5 @@
 // Checkpoints: one HDF5 file of full logical tensors, written by all ranks at once, independent of
-// the layout that wrote it.
-//
-// The file: attributes of `/` hold the run's state that is no tensor, `/deck` the effective deck as
-// text, every other dataset is one tensor under its logical name ("model/embedding/word",
-// "optimizer/m/embedding/word") with an attribute `checksum`. Metadata is in HDF5's checksummed
-// form (1.8 and later), so that damage anywhere is found.
+// the layout that wrote it. checkpoint/file.hpp describes the file.
 #pragma once
 
 #include <cstdint>
@@ -12,12 +7,19 @@
 #include <string>
 #include <vector>
 
-#include "checkpoint/reader.hpp"
+#include "checkpoint/file.hpp"
 #include "comm/mpi/mpi_communicator.hpp"
 #include "core/dtype.hpp"
 #include "core/shape.hpp"
 #include "device/backend.hpp"
 #include "grid/hyperslabs.hpp"
+
+namespace trireme::model {
+class ParameterStore;
+}
+namespace trireme::optim {
+class Optimizer;
+}
 
 namespace trireme::checkpoint {
 
@@ -39,10 +41,10 @@ struct LocalTensor {
 };
 
 /// Writes a checkpoint and publishes it: writes `path`.part, syncs it, renames it to `path`, and
-/// only then names it in the file `latest` beside it. A kill at any instant leaves the checkpoint
-/// that `latest` names intact. Removes .part files that killed runs left in the folder, which is
-/// made when absent. `attributes` gains `format_version`; attributes and deck of rank 0 are
-/// written. The pieces lie in the memory of `memory`, null for the host's.
+/// then names it in the file `latest` of the same folder. A kill at any instant leaves the
+/// checkpoint that `latest` names intact. Deletes the .part files of killed runs in the folder,
+/// which is created when absent. `attributes` gains `format_version`; attributes and deck of rank 0
+/// are written. The pieces lie in the memory of `memory`, null for the host's.
 ///
 /// Collective over `ranks`, which wait for each other as long as a rank writes and its bytes
 /// progress, however slowly. Every rank passes the same tensors in the same order, each element of
@@ -53,10 +55,10 @@ void save(const std::filesystem::path& path, comm::MpiCommunicator& ranks,
           const Attributes& attributes, const std::string& deck,
           const std::vector<LocalTensor>& tensors, device::Backend* memory = nullptr);
 
-/// Does what save() would do with `tensors`, so that what would fail then fails now: creates the
-/// folder, clears it of .part files, takes the room for `count` checkpoints, writes the file but
-/// for its elements, and writes and syncs a few bytes on every rank. Leaves none of it. Collective
-/// over `ranks`; the count of rank 0 counts. Throws IoError on every rank.
+/// Tests before training that save() can write: creates the folder, deletes .part files, reserves
+/// space for `count` checkpoints, writes the metadata of `tensors`, and writes and syncs a few
+/// bytes on every rank. Leaves none of it. Collective over `ranks`; rank 0's `count` is used.
+/// Throws IoError on every rank.
 void preflight_save(const std::filesystem::path& path, comm::MpiCommunicator& ranks,
                     const std::string& deck, const std::vector<LocalTensor>& tensors,
                     int count = 1);
@@ -71,5 +73,15 @@ void preflight_save(const std::filesystem::path& path, comm::MpiCommunicator& ra
 /// IoError when it cannot be read.
 Header load(const std::filesystem::path& path, comm::MpiCommunicator& ranks,
             const std::vector<LocalTensor>& tensors, device::Backend* memory = nullptr);
+
+/// Every logical tensor of a checkpoint with this rank's part of it: weights under model/, what the
+/// optimizer keeps under optimizer/m/ and optimizer/v/. Views of the live buffers.
+std::vector<LocalTensor> checkpoint_tensors(const model::ParameterStore& parameters,
+                                            const optim::Optimizer& optimizer);
+
+/// The weights alone, for programs that do not train: this rank's whole local parameters. The first
+/// data rank owns.
+std::vector<LocalTensor> weight_tensors(const model::ParameterStore& parameters,
+                                        bool first_data_rank);
 
 }  // namespace trireme::checkpoint

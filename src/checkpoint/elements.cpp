@@ -79,8 +79,8 @@ void write_elements(const std::filesystem::path& path, comm::MpiCommunicator& ra
     });
 }
 
-void try_to_write(const std::filesystem::path& path, comm::MpiCommunicator& ranks,
-                  std::int64_t offset) {
+void test_write(const std::filesystem::path& path, comm::MpiCommunicator& ranks,
+                std::int64_t offset) {
   comm::agree(ranks, [&] {
     comm::WatchedWork work = ranks.work("writing '" + path.string() + "'");
     PartFile file(path, [&] { work.note_progress(); });

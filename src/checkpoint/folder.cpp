@@ -5,16 +5,17 @@
 #include <limits>
 #include <system_error>
 
-#include "checkpoint/reader.hpp"
+#include "checkpoint/file.hpp"
 #include "core/error.hpp"
 #include "core/files.hpp"
 
 namespace trireme::checkpoint {
 namespace {
 
-// Step files behind the one that `latest` names are of a course that the run has left: it went back
-// to an earlier checkpoint, and was killed before leave_newer() had renamed them.
-constexpr std::int64_t kNoLast = std::numeric_limits<std::int64_t>::max();
+/// The bound where `latest` names no step file. Step files newer than the one that `latest` names
+/// are superseded: the run resumed from an older checkpoint, and was killed before
+/// supersede_newer() had renamed them.
+constexpr std::int64_t kUnbounded = std::numeric_limits<std::int64_t>::max();
 
 /// The entries of `folder`; none when it does not exist.
 std::vector<std::filesystem::path> list_files(const std::filesystem::path& folder) {
@@ -34,19 +35,20 @@ void remove_file(const std::filesystem::path& path) {
   if (error) throw IoError("cannot delete '{}': {}", path.string(), error.message());
 }
 
-/// Adds ".left" to the name of the file at `path`, or ".left.2", ... where that is taken.
-void rename_as_left(const std::filesystem::path& path) {
+/// Adds ".superseded" to the name of the file at `path`, or ".superseded.2", ... where that is
+/// taken.
+void rename_superseded(const std::filesystem::path& path) {
   std::error_code error;
-  std::filesystem::path target = path.string() + ".left";
+  std::filesystem::path target = path.string() + ".superseded";
   for (int number = 2; std::filesystem::exists(target, error); ++number)
-    target = fmt::format("{}.left.{}", path.string(), number);
+    target = fmt::format("{}.superseded.{}", path.string(), number);
   std::filesystem::rename(path, target, error);
   if (error)
     throw IoError("cannot rename '{}' to '{}': {}", path.string(), target.string(),
                   error.message());
 }
 
-/// What `folder`/latest names, without the folder; empty when there is no such file.
+/// The file name in `folder`/latest; empty when there is no such file.
 std::string latest_name(const std::filesystem::path& folder) {
   const std::filesystem::path file = folder / "latest";
   std::error_code error;
@@ -58,7 +60,7 @@ std::string latest_name(const std::filesystem::path& folder) {
   return text.substr(0, text.find_last_not_of(" \r\n") + 1);
 }
 
-/// Empty when the checkpoint at `path` can be opened, else why not.
+/// Why the checkpoint at `path` cannot be opened; empty when it can.
 std::string problem_with(const std::filesystem::path& path) {
   try {
     const Reader reader(path);
@@ -106,7 +108,7 @@ std::optional<Latest> find_latest(const std::filesystem::path& folder) {
     if (problem.empty()) return Latest{folder / named, ""};
   }
   const std::vector<Step> steps = list_steps(folder);
-  const std::int64_t last = iteration_of(named).value_or(kNoLast);
+  const std::int64_t last = iteration_of(named).value_or(kUnbounded);
   for (auto step = steps.rbegin(); step != steps.rend(); ++step) {
     if (step->path.filename() == named || step->iteration > last) continue;
     if (!problem_with(step->path).empty()) continue;
@@ -135,7 +137,7 @@ std::vector<std::filesystem::path> retain(const std::filesystem::path& folder,
   std::vector<std::filesystem::path> deleted;
   if (!keep) return deleted;
   const std::string named = latest_name(folder);
-  const std::int64_t last = iteration_of(named).value_or(kNoLast);
+  const std::int64_t last = iteration_of(named).value_or(kUnbounded);
   std::vector<Step> steps = list_steps(folder);
   std::erase_if(steps, [&](const Step& step) { return step.iteration > last; });
   std::string problem;
@@ -157,7 +159,7 @@ void publish(const std::filesystem::path& path) {
   write_file_atomically(path.parent_path() / "latest", path.filename().string() + "\n");
 }
 
-int leave_newer(const std::filesystem::path& path, std::int64_t iteration) {
+int supersede_newer(const std::filesystem::path& path, std::int64_t iteration) {
   const std::filesystem::path folder = path.parent_path();
   if (latest_name(folder) != path.filename()) publish(path);
   std::vector<Step> newer = list_steps(folder);
@@ -166,7 +168,7 @@ int leave_newer(const std::filesystem::path& path, std::int64_t iteration) {
     std::error_code gone;
     return step.iteration <= iteration || std::filesystem::equivalent(step.path, path, gone);
   });
-  for (const Step& step : newer) rename_as_left(step.path);
+  for (const Step& step : newer) rename_superseded(step.path);
   return static_cast<int>(newer.size());
 }
 

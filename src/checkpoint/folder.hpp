@@ -1,4 +1,4 @@
-// The folder of a run's checkpoints: which there are, which one to restart from, which to delete.
+// The folder of a run's checkpoints: listing, the one to resume from, retention.
 #pragma once
 
 #include <cstdint>
@@ -19,42 +19,42 @@ struct Step {
   std::filesystem::path path;
 };
 
-/// The step files of `folder`, oldest iteration first; files still being written (.part) are not
-/// among them. Empty when the folder does not exist. Throws IoError.
+/// The step files of `folder`, oldest iteration first, without unfinished (.part) and superseded
+/// ones. Empty when the folder does not exist. Throws IoError.
 std::vector<Step> list_steps(const std::filesystem::path& folder);
 
-/// Where to restart from.
+/// The checkpoint to resume from.
 struct Latest {
   std::filesystem::path path;
-  std::string note;  ///< empty, or a sentence that says why it is not what `latest` names
+  std::string note;  ///< empty, or why it is not the one that `latest` names
 };
 
-/// The checkpoint that `folder`/latest names. When there is no such file, or what it names is
-/// missing or damaged, the newest step file that can be opened and is not newer than that, with a
-/// note: newer ones are of a course that the run has left for an earlier checkpoint. Empty when the
-/// folder has no checkpoint at all. Throws DataError when it has some and none can be opened.
+/// The checkpoint that `folder`/latest names. When that file is missing, or the checkpoint is
+/// missing or damaged, the newest older step file that can be opened, with a note; newer ones are
+/// superseded. Empty when the folder has no checkpoint at all. Throws DataError when it has some
+/// and none can be opened.
 std::optional<Latest> find_latest(const std::filesystem::path& folder);
 
-/// The checkpoint that a person means by `path`: the file itself, or find_latest() of a folder of
+/// The checkpoint that the user means by `path`: the file itself, or find_latest() of a folder of
 /// checkpoints or of a run's folder. Throws IoError when there is none, and as find_latest().
 Latest locate(const std::filesystem::path& path);
 
 /// Deletes the step files that are neither among the `keep` newest up to the one that `latest`
 /// names, nor newer than that, nor of an iteration that is a milestone; without `keep` deletes
 /// nothing. Called by one rank after a save that succeeded. Returns the deleted files. Throws
-/// IoError that names the first file that cannot be deleted, when all others are.
+/// IoError that names the first file that cannot be deleted, after deleting the others.
 std::vector<std::filesystem::path> retain(
     const std::filesystem::path& folder, std::optional<std::int64_t> keep,
     const std::function<bool(std::int64_t)>& is_milestone = [](std::int64_t) { return false; });
 
-/// Names `path` in the file `latest` beside it, atomically. Throws IoError.
+/// Writes the name of `path` to the file `latest` in its folder, atomically. Throws IoError.
 void publish(const std::filesystem::path& path);
 
-/// Leaves the course behind the checkpoint at `path`, of `iteration`, for good: names it in
-/// `latest`, and then adds ".left" to the names of the folder's newer step files, so that they are
-/// no step files any more. A start from the same checkpoint does what a kill has cut off. Returns
-/// how many were renamed. Throws IoError.
-int leave_newer(const std::filesystem::path& path, std::int64_t iteration);
+/// Abandons the folder's checkpoints that are newer than the one at `path`, of `iteration`: names
+/// the latter in `latest`, and then adds ".superseded" to the names of the newer step files, which
+/// then are no step files any more. A kill in between is harmless: a start from the same checkpoint
+/// completes it. Returns how many were renamed. Throws IoError.
+int supersede_newer(const std::filesystem::path& path, std::int64_t iteration);
 
 /// Deletes the unfinished files (.part, and those that MPI-IO made with them) of `folder`. Throws
 /// IoError.

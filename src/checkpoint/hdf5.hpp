@@ -1,5 +1,5 @@
-// The little of HDF5 that checkpoints need: handles that close themselves, errors with the
-// library's own text, selections.
+// A thin layer over HDF5's C interface: owning handles, exceptions with the text of HDF5's error
+// stack, hyperslab selections.
 #pragma once
 
 #include <hdf5.h>
@@ -50,8 +50,8 @@ class Handle {
 #define TRIREME_HDF5_OPEN(close, function, ...) \
   ::trireme::checkpoint::hdf5::Handle(function(__VA_ARGS__), close, #function)
 
-/// File access properties: metadata in the checksummed form of HDF5 1.8, no file locks, which some
-/// cluster file systems lack and a file that nobody changes once it has its name does not need.
+/// File access properties: checksummed metadata (HDF5 1.8 format), and no file locks: some cluster
+/// file systems lack them, and a published file never changes.
 Handle file_access();
 
 /// The type of elements in the file, little-endian IEEE, and in memory.

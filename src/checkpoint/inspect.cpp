@@ -1,10 +1,9 @@
-#include "checkpoint/inspect.hpp"
+#include "checkpoint/file.hpp"
 
 #include <algorithm>
 #include <nlohmann/json.hpp>
 #include <vector>
 
-#include "checkpoint/reader.hpp"
 #include "core/error.hpp"
 #include "core/files.hpp"
 

@@ -1,11 +1,24 @@
-#include "checkpoint/metadata.hpp"
-
+// The HDF5 structure of a checkpoint (everything but the elements of its tensors), written by one
+// rank; and write_checkpoint(), which one process calls without MPI.
 #include <fmt/format.h>
+#include <sys/mman.h>
+#include <unistd.h>
 
+#include <algorithm>
+#include <cerrno>
+#include <cstddef>
+#include <cstdint>
+#include <cstring>
 #include <set>
+#include <string>
+#include <system_error>
+#include <vector>
 
+#include "checkpoint/file.hpp"
 #include "checkpoint/hdf5.hpp"
-#include "checkpoint/memory_file.hpp"
+#include "checkpoint/part_file.hpp"
+#include "core/error.hpp"
+#include "core/files.hpp"
 #include "core/philox.hpp"
 
 namespace trireme::checkpoint {
@@ -14,8 +27,68 @@ using hdf5::Handle;
 
 namespace {
 
-/// Properties for making objects that hold no times: the same state gives the same file.
-Handle timeless(hid_t property_class) {
+// ---------------------------------------------------------------------------- a file in memory
+
+std::int64_t checked_call(std::int64_t result, const char* call) {
+  if (result < 0) throw IoError("file in memory: {}: {}", call, std::strerror(errno));
+  return result;
+}
+
+/// lseek() to the next data or hole from `offset`; the end of the file where there is none.
+std::int64_t seek(int fd, std::int64_t offset, int whence, std::int64_t end) {
+  const off_t found = ::lseek(fd, offset, whence);
+  return found < 0 && errno == ENXIO ? end : checked_call(found, "lseek");
+}
+
+/// A sparse file in memory (memfd) that lives as long as this object: only the pages that are
+/// written take memory.
+class MemoryFile {
+ public:
+  /// Throws IoError.
+  MemoryFile();
+  ~MemoryFile();
+  MemoryFile(const MemoryFile&) = delete;
+  MemoryFile& operator=(const MemoryFile&) = delete;
+
+  /// A path under which this process, and no other, can open it.
+  std::string path() const;
+  /// Gives `file` the size and the written parts of this one. Throws IoError.
+  void copy_to(PartFile& file) const;
+
+ private:
+  int fd_;
+};
+
+MemoryFile::MemoryFile()
+    : fd_(static_cast<int>(
+          checked_call(::memfd_create("checkpoint metadata", MFD_CLOEXEC), "memfd_create"))) {}
+
+MemoryFile::~MemoryFile() { ::close(fd_); }
+
+std::string MemoryFile::path() const { return "/proc/self/fd/" + std::to_string(fd_); }
+
+void MemoryFile::copy_to(PartFile& file) const {
+  const std::int64_t size = checked_call(::lseek(fd_, 0, SEEK_END), "lseek");
+  file.resize(size);
+  std::vector<std::byte> buffer(std::size_t{1} << 20);
+  for (std::int64_t begin = 0; begin < size;) {
+    begin = seek(fd_, begin, SEEK_DATA, size);
+    const std::int64_t end = begin < size ? seek(fd_, begin, SEEK_HOLE, size) : size;
+    while (begin < end) {
+      const auto count =
+          static_cast<std::size_t>(std::min(end - begin, static_cast<std::int64_t>(buffer.size())));
+      const std::int64_t got = checked_call(::pread(fd_, buffer.data(), count, begin), "pread");
+      TRIREME_CHECK(got > 0, "a file in memory ends at byte {} of {}", begin, size);
+      file.write(buffer.data(), got, begin);
+      begin += got;
+    }
+  }
+}
+
+// ---------------------------------------------------------------------------- HDF5
+
+/// Creation properties without time stamps: the same state gives the same file.
+Handle without_times(hid_t property_class) {
   Handle creation = TRIREME_HDF5_OPEN(H5Pclose, H5Pcreate, property_class);
   TRIREME_HDF5(H5Pset_obj_track_times, creation.get(), false);
   return creation;
@@ -50,22 +123,22 @@ void write_deck(hid_t file, const std::string& deck) {
   const Handle type = hdf5::string_type(deck.size());
   const Handle dataset =
       TRIREME_HDF5_OPEN(H5Dclose, H5Dcreate2, file, "deck", type.get(), space.get(), H5P_DEFAULT,
-                        timeless(H5P_DATASET_CREATE).get(), H5P_DEFAULT);
+                        without_times(H5P_DATASET_CREATE).get(), H5P_DEFAULT);
   TRIREME_HDF5(H5Dwrite, dataset.get(), type.get(), H5S_ALL, H5S_ALL, H5P_DEFAULT, deck.c_str());
   write_checksum(dataset.get(), name_hash(deck.c_str()));
 }
 
-/// Makes the groups on the way to `name` that `made` does not have yet, and notes them there.
-void make_groups(hid_t file, const std::string& name, std::set<std::string>& made) {
+/// Creates the groups in the path `name` that are not in `made`, and adds them to it.
+void create_groups(hid_t file, const std::string& name, std::set<std::string>& made) {
   for (std::size_t end = name.find('/'); end != std::string::npos; end = name.find('/', end + 1)) {
     const std::string group = name.substr(0, end);
     if (made.insert(group).second)
       TRIREME_HDF5_OPEN(H5Gclose, H5Gcreate2, file, group.c_str(), H5P_DEFAULT,
-                        timeless(H5P_GROUP_CREATE).get(), H5P_DEFAULT);
+                        without_times(H5P_GROUP_CREATE).get(), H5P_DEFAULT);
   }
 }
 
-/// Where the elements of `tensor` begin in the file.
+/// The byte offset of the elements of `tensor` in the file.
 std::int64_t offset_of(hid_t dataset, const LocalTensor& tensor) {
   const haddr_t offset = H5Dget_offset(dataset);
   if (offset == HADDR_UNDEF)
@@ -83,20 +156,20 @@ std::vector<std::int64_t> write_hdf5(const std::string& path, const Attributes& 
   // The default driver resolves symbolic links, and a file in memory has only such a path.
   TRIREME_HDF5(H5Pset_fapl_stdio, access.get());
   Handle file = TRIREME_HDF5_OPEN(H5Fclose, H5Fcreate, path.c_str(), H5F_ACC_TRUNC,
-                                  timeless(H5P_FILE_CREATE).get(), access.get());
+                                  without_times(H5P_FILE_CREATE).get(), access.get());
   Attributes all = attributes;
   all["format_version"] = kFormatVersion;
   for (const auto& [name, value] : all) write_attribute(file.get(), name, value);
   write_deck(file.get(), deck);
 
-  const Handle creation = timeless(H5P_DATASET_CREATE);
+  const Handle creation = without_times(H5P_DATASET_CREATE);
   TRIREME_HDF5(H5Pset_alloc_time, creation.get(), H5D_ALLOC_TIME_EARLY);
   TRIREME_HDF5(H5Pset_fill_time, creation.get(), H5D_FILL_TIME_NEVER);
   std::set<std::string> groups;
   std::vector<std::int64_t> offsets;
   for (std::size_t i = 0; i < tensors.size(); ++i) {
     const LocalTensor& tensor = tensors[i];
-    make_groups(file.get(), tensor.name, groups);
+    create_groups(file.get(), tensor.name, groups);
     const Handle space = hdf5::space_of(tensor.shape);
     const Handle dataset = TRIREME_HDF5_OPEN(H5Dclose, H5Dcreate2, file.get(), tensor.name.c_str(),
                                              hdf5::file_type(tensor.dtype), space.get(),
@@ -110,6 +183,14 @@ std::vector<std::int64_t> write_hdf5(const std::string& path, const Attributes& 
 
 }  // namespace
 
+std::int64_t max_file_bytes(const std::string& deck, const std::vector<LocalTensor>& tensors) {
+  // A tensor's metadata and its share of the groups take less than 2 KiB.
+  std::int64_t bytes = 65536 + static_cast<std::int64_t>(deck.size());
+  for (const LocalTensor& tensor : tensors)
+    bytes += tensor.shape.size() * static_cast<std::int64_t>(size_of(tensor.dtype)) + 2048;
+  return bytes;
+}
+
 std::vector<std::int64_t> write_metadata(PartFile& file, const Attributes& attributes,
                                          const std::string& deck,
                                          const std::vector<LocalTensor>& tensors,
@@ -119,6 +200,37 @@ std::vector<std::int64_t> write_metadata(PartFile& file, const Attributes& attri
       write_hdf5(memory.path(), attributes, deck, tensors, checksums);
   memory.copy_to(file);
   return offsets;
+}
+
+void write_checkpoint(const std::filesystem::path& path, const Attributes& attributes,
+                      const std::string& deck, const std::vector<WholeTensor>& tensors) {
+  hdf5::silence();
+  std::vector<LocalTensor> described;
+  std::vector<std::uint64_t> checksums;
+  for (const WholeTensor& tensor : tensors) {
+    described.push_back({.name = tensor.name, .shape = tensor.shape, .dtype = DType::f32});
+    checksums.push_back(
+        checksum(tensor.shape, DType::f32, {grid::whole_tensor(tensor.shape)}, tensor.data));
+  }
+  const std::filesystem::path target = std::filesystem::absolute(path);
+  const std::filesystem::path unfinished = target.string() + ".part";
+  try {
+    std::filesystem::remove(unfinished);
+    reserve_space(unfinished, max_file_bytes(deck, described));
+    PartFile file(unfinished, [] {});
+    const std::vector<std::int64_t> offsets =
+        write_metadata(file, attributes, deck, described, checksums);
+    for (std::size_t i = 0; i < tensors.size(); ++i)
+      file.write({grid::whole_tensor(tensors[i].shape)}, tensors[i].shape, sizeof(float),
+                 tensors[i].data, offsets[i]);
+    sync_path(unfinished);
+    std::filesystem::rename(unfinished, target);
+    sync_path(target.parent_path());
+  } catch (const std::exception& failure) {
+    std::error_code ignored;
+    std::filesystem::remove(unfinished, ignored);
+    throw IoError("cannot write '{}': {}", path.string(), failure.what());
+  }
 }
 
 }  // namespace trireme::checkpoint

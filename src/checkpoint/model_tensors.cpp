@@ -1,4 +1,7 @@
-#include "checkpoint/model_tensors.hpp"
+// The tensors of a model and its optimizer, as a checkpoint stores them.
+#include "checkpoint/checkpoint.hpp"
+#include "model/parameters/store.hpp"
+#include "optim/optimizer.hpp"
 
 namespace trireme::checkpoint {
 namespace {

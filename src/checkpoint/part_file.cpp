@@ -7,9 +7,12 @@
 #include <cerrno>
 #include <cstddef>
 #include <cstring>
+#include <system_error>
 #include <utility>
 
+#include "checkpoint/folder.hpp"
 #include "core/error.hpp"
+#include "core/files.hpp"
 #include "core/identity.hpp"
 
 namespace trireme::checkpoint {
@@ -19,6 +22,18 @@ namespace {
 constexpr std::int64_t kWriteBytes = std::int64_t{8} << 20;
 /// Bytes between two fdatasync(): syncing costs little where it writes so much.
 constexpr std::int64_t kSyncBytes = std::int64_t{64} << 20;
+
+void create_folder(const std::filesystem::path& folder) {
+  std::error_code error;
+  std::filesystem::create_directories(folder, error);
+  if (error) throw IoError("cannot create '{}': {}", folder.string(), error.message());
+}
+
+/// File `number` of reserve_files(), from 1.
+std::filesystem::path numbered(const std::filesystem::path& unfinished, int number) {
+  if (number == 1) return unfinished;
+  return fmt::format("{}.{}", unfinished.string(), number);
+}
 
 }  // namespace
 
@@ -77,6 +92,39 @@ void PartFile::sync() {
 void PartFile::fail(const char* action, int error) const {
   throw IoError("cannot {} '{}': {} ({})", action, path_.string(), std::strerror(error),
                 process_identity());
+}
+
+// ---------------------------------------------------------------------------- disk space
+
+void reserve_files(const std::filesystem::path& unfinished, std::int64_t bytes, int count) {
+  create_folder(unfinished.parent_path());
+  remove_unfinished(unfinished.parent_path());
+  reserve_space(unfinished, bytes);
+  try {
+    for (int number = 2; number <= count; ++number)
+      reserve_space(numbered(unfinished, number), bytes);
+  } catch (const IoError& error) {
+    throw IoError("{}; checkpoint.keep needs space for {} more checkpoints", error.what(), count);
+  }
+}
+
+void reserve_space(const std::filesystem::path& path, std::int64_t bytes) {
+  const int file = ::open(path.c_str(), O_WRONLY | O_CREAT | O_NOFOLLOW | O_CLOEXEC, 0644);
+  if (file < 0) throw IoError("cannot open '{}': {}", path.string(), std::strerror(errno));
+  int error = 0;
+  do {
+    error = ::fallocate(file, 0, 0, bytes) == 0 ? 0 : errno;
+  } while (error == EINTR);
+  ::close(file);
+  if (error != 0 && error != EOPNOTSUPP && error != ENOSYS)
+    throw IoError("cannot reserve {} for '{}': {}", human_bytes(static_cast<double>(bytes)),
+                  path.string(), std::strerror(error));
+}
+
+void remove_files(const std::filesystem::path& unfinished, int count) {
+  std::error_code ignored;
+  for (int number = 1; number <= count; ++number)
+    std::filesystem::remove(numbered(unfinished, number), ignored);
 }
 
 }  // namespace trireme::checkpoint

@@ -1,11 +1,10 @@
-#include "checkpoint/reader.hpp"
+#include "checkpoint/file.hpp"
 
 #include <algorithm>
 #include <array>
 #include <cstring>
 #include <utility>
 
-#include "checkpoint/checksum.hpp"
 #include "checkpoint/hdf5.hpp"
 #include "core/error.hpp"
 #include "core/files.hpp"
@@ -187,7 +186,7 @@ TensorInfo read_info(hid_t file, const std::string& name) {
     throw hdf5::Failure(
         fmt::format("its dataset '{}' {} has no elements", name, to_string(info.shape)));
 
-  // Also keeps a foreign file from asking for more memory than it is long.
+  // Also bounds the memory that a foreign file can make this program allocate.
   const double expected = static_cast<double>(extents[0]) *
                           (rank == 2 ? static_cast<double>(extents[1]) : 1.0) *
                           static_cast<double>(size_of(info.dtype));

@@ -5,7 +5,7 @@
 #include <memory>
 #include <string>
 
-#include "checkpoint/reader.hpp"
+#include "checkpoint/file.hpp"
 #include "device/backend.hpp"
 #include "model/parameters/store.hpp"
 #include "model/spec.hpp"

@@ -8,7 +8,7 @@
 #include <utility>
 #include <vector>
 
-#include "checkpoint/host_view.hpp"
+#include "checkpoint/elements.hpp"
 #include "core/half.hpp"
 #include "core/identity.hpp"
 

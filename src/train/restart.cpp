@@ -11,8 +11,8 @@
 #include <cstring>
 #include <thread>
 
+#include "checkpoint/file.hpp"
 #include "checkpoint/folder.hpp"
-#include "checkpoint/reader.hpp"
 #include "core/clock.hpp"
 #include "core/error.hpp"
 #include "deck/load.hpp"
@@ -141,11 +141,11 @@ void leave_other_course(const deck::Deck& deck, RestartPoint& point) {
   if (!point.checkpoint || !is_own(*point.checkpoint, deck)) return;
   const std::int64_t iteration = point.progress.iteration;
   const fs::path path = fs::absolute(*point.checkpoint);
-  if (const int newer = checkpoint::leave_newer(path, iteration); newer > 0)
-    point.notes.push_back(
-        fmt::format("going back to iteration {}: '.left' is added to the names of {} newer {}; "
-                    "delete them when nobody needs them",
-                    iteration, newer, newer == 1 ? "checkpoint" : "checkpoints"));
+  if (const int newer = checkpoint::supersede_newer(path, iteration); newer > 0)
+    point.notes.push_back(fmt::format(
+        "resuming from iteration {}: {} newer {} renamed to '*.superseded'; delete what "
+        "is not needed",
+        iteration, newer, newer == 1 ? "checkpoint is" : "checkpoints are"));
 }
 
 void require_same_model(const deck::Deck& deck, const fs::path& checkpoint) {

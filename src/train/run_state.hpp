@@ -4,7 +4,7 @@
 #include <cstdint>
 #include <string>
 
-#include "checkpoint/reader.hpp"
+#include "checkpoint/file.hpp"
 #include "deck/batch_sizes.hpp"
 #include "optim/loss_scaler.hpp"
 

@@ -2,8 +2,8 @@
 
 #include <cmath>
 
+#include "checkpoint/checkpoint.hpp"
 #include "checkpoint/folder.hpp"
-#include "checkpoint/model_tensors.hpp"
 #include "core/error.hpp"
 #include "deck/describe.hpp"
 #include "model/layers/declare.hpp"

@@ -71,31 +71,35 @@ TEST_F(FolderTest, ADamagedLatestIsReplacedAndNamed) {
   EXPECT_THROW(find_latest(folder_), DataError);
 }
 
-TEST_F(FolderTest, WhatIsNewerThanADamagedLatestIsOfAnotherCourse) {
+TEST_F(FolderTest, CheckpointsNewerThanADamagedLatestAreSuperseded) {
   const std::filesystem::path older = save_step(10);
   const std::filesystem::path damaged = save_step(20);
-  const std::filesystem::path left = save_step(30);
+  const std::filesystem::path newer = save_step(30);
   publish(damaged);
   std::filesystem::resize_file(damaged, 1000);
   EXPECT_EQ(find_latest(folder_)->path, older);
   std::filesystem::remove(older);
   EXPECT_THROW(find_latest(folder_), DataError);
-  EXPECT_TRUE(std::filesystem::exists(left));
+  EXPECT_TRUE(std::filesystem::exists(newer));
 }
 
-TEST_F(FolderTest, NewerStepsAreLeftForGood) {
+TEST_F(FolderTest, NewerStepsAreSuperseded) {
   const std::filesystem::path older = save_step(10);
   for (int time = 0; time < 2; ++time) {
     const std::filesystem::path newer = save_step(20);
     save_step(30);
-    EXPECT_EQ(leave_newer(older, 10), 2);
+    EXPECT_EQ(supersede_newer(older, 10), 2);
     EXPECT_EQ(find_latest(folder_)->path, older);
     EXPECT_EQ(iterations(), (std::vector<std::int64_t>{10}));
-    EXPECT_TRUE(std::filesystem::exists(newer.string() + (time == 0 ? ".left" : ".left.2")));
+    EXPECT_TRUE(
+        std::filesystem::exists(newer.string() + (time == 0 ? ".superseded" : ".superseded.2")));
   }
+  // Earlier versions named them so.
+  std::filesystem::copy(older, folder_ / "step-00000040.h5.left");
+  EXPECT_EQ(find_latest(folder_)->path, older);
   remove_unfinished(folder_);
-  EXPECT_TRUE(std::filesystem::exists(folder_ / "step-00000030.h5.left"));
-  EXPECT_EQ(leave_newer(older, 10), 0);
+  EXPECT_TRUE(std::filesystem::exists(folder_ / "step-00000030.h5.superseded"));
+  EXPECT_EQ(supersede_newer(older, 10), 0);
 }
 
 TEST_F(FolderTest, ACopyUnderANewerNameIsNotNewerThanItself) {
@@ -103,7 +107,7 @@ TEST_F(FolderTest, ACopyUnderANewerNameIsNotNewerThanItself) {
   const std::filesystem::path copy = step_path(folder_, 20);
   std::filesystem::copy(older, copy);
   save_step(30);
-  EXPECT_EQ(leave_newer(copy, 10), 1);
+  EXPECT_EQ(supersede_newer(copy, 10), 1);
   EXPECT_EQ(iterations(), (std::vector<std::int64_t>{10, 20}));
   EXPECT_EQ(find_latest(folder_)->path, copy);
 }
@@ -123,16 +127,16 @@ TEST_F(FolderTest, ALatestThatIsNoRegularFileIsAnError) {
   EXPECT_THROW(find_latest(folder_), IoError);
 }
 
-TEST_F(FolderTest, ACourseIsLeftBeforeItsStepsAreRenamed) {
+TEST_F(FolderTest, LatestIsPublishedBeforeNewerStepsAreRenamed) {
   const std::filesystem::path older = save_step(10);
   save_step(20);
   // What cannot be renamed keeps its name: the new one would be too long.
   const std::filesystem::path stays = folder_ / ("step-" + std::string(243, '0') + "30.h5");
   std::filesystem::copy(older, stays);
-  EXPECT_THROW(leave_newer(older, 10), IoError);
+  EXPECT_THROW(supersede_newer(older, 10), IoError);
   EXPECT_EQ(find_latest(folder_)->path, older);
   std::filesystem::remove(stays);
-  EXPECT_EQ(leave_newer(older, 10), 0);
+  EXPECT_EQ(supersede_newer(older, 10), 0);
 }
 
 TEST_F(FolderTest, ALatestThatNamesNothingIsNotAFreshStart) {

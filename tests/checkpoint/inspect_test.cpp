@@ -1,4 +1,4 @@
-#include "checkpoint/inspect.hpp"
+#include "checkpoint/file.hpp"
 
 #include <cstdio>
 #include <cstdlib>

@@ -1,4 +1,4 @@
-// Whether there is room for the checkpoints of a run is found before it trains.
+// Missing disk space for the checkpoints of a run is reported before training.
 #include <sys/syscall.h>
 
 #include <cerrno>
@@ -44,7 +44,7 @@ TEST_F(PreflightTest, FindsRoomForAllThatThereWillBeAtOnce) {
   }
   const SmallDisk disk(room);
   const std::string message = message_of<IoError>([&] { preflight(9); });
-  EXPECT_NE(message.find("No space left on device; checkpoint.keep takes room for 9 more"),
+  EXPECT_NE(message.find("No space left on device; checkpoint.keep needs space for 9 more"),
             std::string::npos)
       << message;
   EXPECT_EQ(list_steps(folder_).size(), 1u);

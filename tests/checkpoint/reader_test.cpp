@@ -1,4 +1,4 @@
-#include "checkpoint/reader.hpp"
+#include "checkpoint/file.hpp"
 
 #include <hdf5.h>
 #include <sys/stat.h>

@@ -141,7 +141,7 @@ TEST_F(StorageFaultTest, AFolderThatCannotBeMadeIsAnError) {
   Holding holding(small_model(), Cut::rows, rank_, size_);
   holding.fill(1);
   expect_failure<IoError>([&] { save(path_, *world_, {}, "", holding.tensors); },
-                          {"cannot make", "Not a directory"});
+                          {"cannot create", "Not a directory"});
 }
 
 TEST_F(StorageFaultTest, AFullDiskIsOneErrorAndKeepsThePreviousCheckpoint) {

@@ -1,7 +1,6 @@
 // A checkpoint that one process writes without MPI is the one that save() writes.
-#include "checkpoint/writer.hpp"
+#include "checkpoint/file.hpp"
 
-#include "checkpoint/inspect.hpp"
 #include "core/error.hpp"
 #include "one_rank.hpp"
 

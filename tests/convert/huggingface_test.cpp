@@ -5,7 +5,7 @@
 #include <nlohmann/json.hpp>
 #include <random>
 
-#include "checkpoint/writer.hpp"
+#include "checkpoint/file.hpp"
 #include "convert/convert.hpp"
 #include "convert/huggingface/gpt2.hpp"
 #include "convert/huggingface/safetensors.hpp"

@@ -7,8 +7,8 @@
 #include <string>
 
 #include "../scratch_folder.hpp"
+#include "checkpoint/checkpoint.hpp"
 #include "checkpoint/folder.hpp"
-#include "checkpoint/model_tensors.hpp"
 #include "generate/generator.hpp"
 #include "tiny_gpt.hpp"
 

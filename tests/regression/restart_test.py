@@ -205,7 +205,7 @@ class Rules(RunTest):
         result = self.pretrain("run", "train.iterations=6", code=DATA)
         self.assertIn("can be opened", result.err)
 
-    def test_a_course_that_was_left_is_not_gone_back_to(self):
+    def test_superseded_checkpoints_are_never_resumed_from(self):
         words = ["train.iterations=6", "checkpoint.every=1"]
         self.pretrain("run", *words)
         fourth = self.folder / "run" / "checkpoints" / "step-00000004.h5"
@@ -216,7 +216,7 @@ class Rules(RunTest):
         self.assertIn("using 'step-00000003.h5', the newest complete checkpoint", result.out)
         self.assertEqual(len(self.losses("run")), 6)
 
-    def test_a_course_is_left_for_good_before_the_first_save(self):
+    def test_newer_checkpoints_are_superseded_before_the_first_save(self):
         words = ["train.iterations=6", "checkpoint.every=2"]
         self.pretrain("run", *words)
         second = self.folder / "run" / "checkpoints" / "step-00000002.h5"
@@ -225,12 +225,12 @@ class Rules(RunTest):
             self.wait_until(lambda: len(self.events("run", "train")) > 6, started)
             started.process.kill()
             started.finish()
-        self.assertIn("going back to iteration 2: '.left' is added to the names of 2 newer checkpoints",
+        self.assertIn("resuming from iteration 2: 2 newer checkpoints are renamed to '*.superseded'",
                       (self.folder / "run" / "console.log").read_text())
         names = [f"step-0000000{step}.h5" for step in (2, 4, 6)]
         self.assertEqual(self.checkpoints("run"), names[:1])
         for name in names[1:]:
-            self.assertTrue(second.with_name(f"{name}.left").exists(), name)
+            self.assertTrue(second.with_name(f"{name}.superseded").exists(), name)
 
         result = self.pretrain("run", "train.iterations=7", "checkpoint.every=2",
                                "checkpoint.keep=3")
@@ -238,11 +238,12 @@ class Rules(RunTest):
         self.assertEqual(len(self.losses("run")), 7)
         self.assertEqual(self.checkpoints("run"), [*names[1:], "step-00000007.h5"])
 
-        # It can be gone back to all the same.
-        left = second.with_name(f"{names[2]}.left")
-        result = self.pretrain("run", "train.iterations=8", "--restart", left)
-        self.assertIn(f"{left}, iteration 6\n", result.out)
-        self.assertTrue(second.with_name("step-00000007.h5.left").exists())
+        # A run can resume from it all the same, also under the name that earlier versions gave it.
+        superseded = second.with_name(f"{names[2]}.left")
+        second.with_name(f"{names[2]}.superseded").rename(superseded)
+        result = self.pretrain("run", "train.iterations=8", "--restart", superseded)
+        self.assertIn(f"{superseded}, iteration 6\n", result.out)
+        self.assertTrue(second.with_name("step-00000007.h5.superseded").exists())
         self.assertEqual(len(self.losses("run")), 8)
 
     def test_a_checkpoint_from_elsewhere_is_for_a_run_without(self):

@@ -7,9 +7,8 @@
 #include <set>
 #include <system_error>
 
+#include "checkpoint/file.hpp"
 #include "checkpoint/folder.hpp"
-#include "checkpoint/reader.hpp"
-#include "checkpoint/writer.hpp"
 #include "convert/huggingface/gpt2.hpp"
 #include "convert/huggingface/safetensors.hpp"
 #include "core/error.hpp"

@@ -1,4 +1,9 @@
-// Reading a checkpoint in one process, without MPI.
+// A checkpoint's file as one process reads, writes and describes it, without MPI.
+//
+// Attributes of `/` hold the state of the run that is not a tensor, `/deck` the effective deck as
+// text; every other dataset is one tensor under its logical name ("model/embedding/word",
+// "optimizer/m/embedding/word") with an attribute `checksum`. HDF5 itself checksums the metadata
+// (format 1.8 and later).
 #pragma once
 
 #include <cstdint>
@@ -73,5 +78,35 @@ class Reader {
 
 /// The header of the checkpoint at `path`. Throws as Reader does.
 Header read_header(const std::filesystem::path& path);
+
+/// The attributes of the checkpoint at `path`, its tensors (shape, type, checksum, sum of squares)
+/// and its deck, for people or as one JSON object. Reads every element and verifies every checksum,
+/// one tensor in memory at a time. Throws as Reader does.
+std::string describe(const std::filesystem::path& path, bool json);
+
+/// A logical tensor, all of it in this process's memory: shape.size() elements of fp32.
+struct WholeTensor {
+  std::string name;  ///< path in the file, without a leading slash
+  Shape shape;       ///< one or two axes
+  const float* data = nullptr;
+};
+
+/// Writes a checkpoint under a temporary name, syncs it and renames it to `path`, whose folder must
+/// exist; no file `latest` is touched. `attributes` gains `format_version`. Throws IoError when the
+/// file cannot be written.
+void write_checkpoint(const std::filesystem::path& path, const Attributes& attributes,
+                      const std::string& deck, const std::vector<WholeTensor>& tensors);
+
+// ---- checksums: sums modulo 2^64 over elements, which do not depend on the layout
+
+/// The sum over the elements of `slabs`, whose memory is `data`, of a mix of the element's global
+/// row-major index and its bit pattern: changing or swapping elements changes it.
+std::uint64_t checksum(const Shape& shape, DType dtype, const grid::Hyperslabs& slabs,
+                       const void* data);
+
+/// The sum of the squares of the global indices of the elements of `slabs`. Together with the count
+/// it tells whether parts cover a tensor once: a gap and an overlap of equal size keep the count
+/// and change this.
+std::uint64_t index_moment(const Shape& shape, const grid::Hyperslabs& slabs);
 
 }  // namespace trireme::checkpoint

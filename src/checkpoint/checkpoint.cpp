@@ -1,0 +1,236 @@
+// Saving in three steps: rank 0 reserves the space and writes everything but the elements; all
+// ranks write their elements at once; rank 0 syncs, renames and publishes. Loading: every rank
+// reads what it needs, then all verify the checksums of the tensors.
+#include "checkpoint/checkpoint.hpp"
+
+#include <functional>
+#include <set>
+#include <string>
+#include <system_error>
+
+#include "checkpoint/elements.hpp"
+#include "checkpoint/folder.hpp"
+#include "checkpoint/hdf5.hpp"
+#include "checkpoint/part_file.hpp"
+#include "comm/mpi/agree.hpp"
+#include "core/error.hpp"
+#include "core/files.hpp"
+#include "core/philox.hpp"
+
+namespace trireme::checkpoint {
+namespace {
+
+// ---------------------------------------------------------------------------- checks of all ranks
+
+/// For the pieces that this rank owns: the checksums of all tensors, then their element counts,
+/// then their index moments.
+std::vector<std::uint64_t> own_sums(comm::MpiCommunicator& ranks,
+                                    const std::vector<LocalTensor>& tensors, HostView& view) {
+  comm::WatchedWork work = ranks.work("computing the checksums of a checkpoint");
+  const std::size_t n = tensors.size();
+  std::vector<std::uint64_t> sums(3 * n);
+  for (std::size_t i = 0; i < n; ++i) {
+    const LocalTensor& tensor = tensors[i];
+    for (const Piece& piece : tensor.pieces) {
+      if (!piece.owner) continue;
+      view.read(piece.slabs, tensor.dtype, piece.data,
+                [&](const grid::Hyperslabs& slabs, const void* data) {
+                  sums[i] += checksum(tensor.shape, tensor.dtype, slabs, data);
+                  work.note_progress();
+                });
+      sums[n + i] += static_cast<std::uint64_t>(count_elements(piece.slabs));
+      sums[2 * n + i] += index_moment(tensor.shape, piece.slabs);
+    }
+  }
+  return sums;
+}
+
+/// Checks that every rank passes the same names, shapes and types, and that every piece is well
+/// formed. Throws InternalError on every rank. Collective.
+void check_tensors(comm::MpiCommunicator& ranks, const std::vector<LocalTensor>& tensors) {
+  std::string table;
+  comm::agree(ranks, [&] {
+    std::set<std::string> names;
+    for (const LocalTensor& tensor : tensors) {
+      TRIREME_CHECK(names.insert(tensor.name).second, "tensor '{}' is listed twice", tensor.name);
+      for (const Piece& piece : tensor.pieces)
+        check_hyperslabs(tensor.name, tensor.shape, piece.slabs);
+      table +=
+          fmt::format("{} {} {}\n", tensor.name, to_string(tensor.shape), name_of(tensor.dtype));
+    }
+  });
+  const std::vector<std::string> hashes =
+      ranks.all_gather_text(std::to_string(name_hash(table.c_str())));
+  for (std::size_t rank = 0; rank < hashes.size(); ++rank)
+    TRIREME_CHECK(hashes[rank] == hashes[0], "ranks 0 and {} of group '{}' list different tensors",
+                  rank, ranks.name());
+}
+
+/// The checksums of the logical tensors, summed over the pieces of all owners. Throws InternalError
+/// naming the tensor, on every rank, unless the owners' pieces cover each tensor once. Collective.
+std::vector<std::uint64_t> total_checksums(comm::MpiCommunicator& ranks,
+                                           const std::vector<LocalTensor>& tensors,
+                                           HostView& view) {
+  const std::size_t n = tensors.size();
+  std::vector<std::uint64_t> sums = own_sums(ranks, tensors, view);
+  ranks.all_reduce_sum(sums.data(), sums.size());
+  for (std::size_t i = 0; i < n; ++i) {
+    const LocalTensor& tensor = tensors[i];
+    const auto size = static_cast<std::uint64_t>(tensor.shape.size());
+    TRIREME_CHECK(sums[n + i] == size, "tensor '{}' {}: {} elements are owned, not {}", tensor.name,
+                  to_string(tensor.shape), sums[n + i], size);
+    TRIREME_CHECK(sums[2 * n + i] == index_moment(tensor.shape, {grid::whole_tensor(tensor.shape)}),
+                  "tensor '{}' {}: some elements have two owners and others none", tensor.name,
+                  to_string(tensor.shape));
+  }
+  sums.resize(n);
+  return sums;
+}
+
+// ---------------------------------------------------------------------------- steps of save()
+
+/// Runs `step`, which writes `unfinished`, on rank 0 while the others wait. Its error is thrown on
+/// every rank; a failed HDF5 call becomes an IoError that names the file.
+void on_first_rank(const std::filesystem::path& unfinished, comm::MpiCommunicator& ranks,
+                   const std::function<void(comm::WatchedWork&)>& step) {
+  comm::agree(ranks, [&] {
+    if (ranks.rank() != 0) return;
+    comm::WatchedWork work = ranks.work("writing '" + unfinished.string() + "'");
+    try {
+      step(work);
+    } catch (const hdf5::Failure& failure) {
+      throw IoError("cannot write '{}': {}", unfinished.string(), failure.what());
+    }
+  });
+}
+
+std::filesystem::path unfinished_name(const std::filesystem::path& path) {
+  return std::filesystem::absolute(path).string() + ".part";
+}
+
+/// Renames the finished file and names it in `latest`.
+void rename_and_publish(const std::filesystem::path& unfinished,
+                        const std::filesystem::path& path) {
+  sync_path(unfinished);
+  std::error_code error;
+  std::filesystem::rename(unfinished, path, error);
+  if (error)
+    throw IoError("cannot rename '{}' to '{}': {}", unfinished.string(), path.string(),
+                  error.message());
+  sync_path(path.parent_path());
+  publish(path);
+}
+
+/// Runs `steps`, which write `unfinished`; removes the files of reserve_files() when they throw.
+void clean_up_after(const std::filesystem::path& unfinished, comm::MpiCommunicator& ranks,
+                    int count, const std::function<void()>& steps) {
+  try {
+    steps();
+  } catch (...) {
+    if (ranks.rank() == 0) remove_files(unfinished, count);
+    throw;
+  }
+}
+
+// ---------------------------------------------------------------------------- checks of load()
+
+/// "model" for "model/norm/weight".
+std::string top_group(const std::string& name) { return name.substr(0, name.find('/')); }
+
+/// Throws DataError unless the file has exactly `tensors` in the top-level groups that they name.
+void check_against(const Header& header, const std::vector<LocalTensor>& tensors,
+                   const std::string& file) {
+  std::set<std::string> groups;
+  std::set<std::string> names;
+  for (const LocalTensor& tensor : tensors) {
+    groups.insert(top_group(tensor.name));
+    names.insert(tensor.name);
+    const TensorInfo* stored = header.find(tensor.name);
+    if (!stored)
+      throw DataError("'{}' has no tensor '{}': it belongs to another model", file, tensor.name);
+    if (stored->shape != tensor.shape)
+      throw DataError("'{}': tensor '{}' has shape {}, but this model's has {}", file, tensor.name,
+                      to_string(stored->shape), to_string(tensor.shape));
+    if (stored->dtype != tensor.dtype)
+      throw DataError("'{}': tensor '{}' is {}, but this model's is {}", file, tensor.name,
+                      name_of(stored->dtype), name_of(tensor.dtype));
+  }
+  for (const TensorInfo& stored : header.tensors)
+    if (groups.count(top_group(stored.name)) && !names.count(stored.name))
+      throw DataError("'{}' has a tensor '{}' {}, which this model does not have", file,
+                      stored.name, to_string(stored.shape));
+}
+
+}  // namespace
+
+void save(const std::filesystem::path& path, comm::MpiCommunicator& ranks,
+          const Attributes& attributes, const std::string& deck,
+          const std::vector<LocalTensor>& tensors, device::Backend* memory) {
+  hdf5::silence();
+  HostView view(memory);
+  check_tensors(ranks, tensors);
+  const std::vector<std::uint64_t> checksums = total_checksums(ranks, tensors, view);
+  const std::filesystem::path unfinished = unfinished_name(path);
+  clean_up_after(unfinished, ranks, /*count=*/1, [&] {
+    std::vector<std::int64_t> offsets(tensors.size());
+    on_first_rank(unfinished, ranks, [&](comm::WatchedWork& work) {
+      reserve_files(unfinished, max_file_bytes(deck, tensors));
+      PartFile file(unfinished, [&] { work.note_progress(); });
+      offsets = write_metadata(file, attributes, deck, tensors, checksums);
+    });
+    ranks.broadcast(offsets.data(), offsets.size() * sizeof offsets[0], 0);
+    write_elements(unfinished, ranks, tensors, offsets, view);
+    on_first_rank(unfinished, ranks, [&](comm::WatchedWork&) {
+      rename_and_publish(unfinished, std::filesystem::absolute(path));
+    });
+  });
+}
+
+void preflight_save(const std::filesystem::path& path, comm::MpiCommunicator& ranks,
+                    const std::string& deck, const std::vector<LocalTensor>& tensors, int count) {
+  hdf5::silence();
+  const std::filesystem::path unfinished = unfinished_name(path);
+  clean_up_after(unfinished, ranks, count, [&] {
+    std::vector<std::int64_t> offsets(tensors.size());
+    on_first_rank(unfinished, ranks, [&](comm::WatchedWork& work) {
+      reserve_files(unfinished, max_file_bytes(deck, tensors), count);
+      PartFile file(unfinished, [&] { work.note_progress(); });
+      const std::vector<std::uint64_t> checksums(tensors.size());
+      offsets = write_metadata(file, {}, deck, tensors, checksums);
+    });
+    ranks.broadcast(offsets.data(), offsets.size() * sizeof offsets[0], 0);
+    if (!offsets.empty()) test_write(unfinished, ranks, offsets[0]);
+  });
+  if (ranks.rank() == 0) remove_files(unfinished, count);
+}
+
+Header load(const std::filesystem::path& path, comm::MpiCommunicator& ranks,
+            const std::vector<LocalTensor>& tensors, device::Backend* memory) {
+  check_tensors(ranks, tensors);
+  HostView view(memory);
+  Header header;
+  // Each rank opens the file by itself: no collective call can hang on a damaged file.
+  comm::agree(ranks, [&] {
+    comm::WatchedWork work = ranks.work("reading '" + path.string() + "'");
+    const Reader reader(path);
+    check_against(reader.header(), tensors, path.string());
+    for (const LocalTensor& tensor : tensors)
+      for (const Piece& piece : tensor.pieces)
+        view.write(piece.slabs, tensor.dtype, piece.data,
+                   [&](const grid::Hyperslabs& slabs, void* data) {
+                     reader.read(*reader.header().find(tensor.name), slabs, data);
+                     work.note_progress();
+                   });
+    header = reader.header();
+  });
+  const std::vector<std::uint64_t> sums = total_checksums(ranks, tensors, view);
+  for (std::size_t i = 0; i < tensors.size(); ++i)
+    if (sums[i] != header.find(tensors[i].name)->checksum)
+      throw DataError(
+          "'{}': tensor '{}' is damaged: its checksum does not match; move the file away to resume "
+          "from the newest complete checkpoint, or name another one",
+          path.string(), tensors[i].name);
+  return header;
+}
+
+}  // namespace trireme::checkpoint
