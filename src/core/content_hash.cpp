@@ -1,9 +1,24 @@
 #include "core/content_hash.hpp"
 
+#include <array>
 #include <bit>
 #include <cstring>
 
 namespace trireme {
+namespace {
+
+constexpr std::array<std::uint32_t, 256> make_crc_table() {
+  constexpr std::uint32_t kPolynomial = 0x82F63B78;  // Castagnoli's, bits reversed
+  std::array<std::uint32_t, 256> table{};
+  for (std::uint32_t byte = 0; byte < 256; ++byte) {
+    std::uint32_t crc = byte;
+    for (int bit = 0; bit < 8; ++bit) crc = crc >> 1 ^ (crc & 1 ? kPolynomial : 0);
+    table[byte] = crc;
+  }
+  return table;
+}
+
+}  // namespace
 
 // Each step is a bijection of the state for a given word: two contents of which one word differs
 // never share a hash. The multipliers are those of splitmix64 (Steele et al. 2014).
@@ -30,6 +45,18 @@ std::uint64_t ContentHash::value() const {
   hash = (hash ^ hash >> 30) * 0xbf58476d1ce4e5b9u;
   hash = (hash ^ hash >> 27) * 0x94d049bb133111ebu;
   return hash ^ hash >> 31;
+}
+
+std::uint32_t crc32c(std::string_view bytes) {
+  static constexpr std::array<std::uint32_t, 256> kTable = make_crc_table();
+  std::uint32_t crc = 0xFFFFFFFFu;
+  for (const char byte : bytes)
+    crc = crc >> 8 ^ kTable[(crc ^ static_cast<unsigned char>(byte)) & 0xFF];
+  return ~crc;
+}
+
+std::uint32_t masked_crc32c(std::string_view bytes) {
+  return std::rotr(crc32c(bytes), 15) + 0xA282EAD8u;
 }
 
 }  // namespace trireme

@@ -1,4 +1,4 @@
-// A hash of contents: tells a dataset or a vocabulary from another one.
+// Hashes and checksums of contents.
 #pragma once
 
 #include <cstddef>
@@ -23,5 +23,12 @@ class ContentHash {
 
   std::uint64_t state_ = 0x243f6a8885a308d3;  // the fraction of pi
 };
+
+/// CRC-32C (Castagnoli) of `bytes`, as RFC 3720 has it.
+std::uint32_t crc32c(std::string_view bytes);
+
+/// The checksum in TensorFlow's record files: crc32c(), masked so that a checksum of data with
+/// checksums in it stays a good one.
+std::uint32_t masked_crc32c(std::string_view bytes);
 
 }  // namespace trireme

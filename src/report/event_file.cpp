@@ -2,33 +2,17 @@
 
 #include <unistd.h>
 
-#include <array>
 #include <atomic>
 #include <bit>
 #include <climits>
 #include <string>
 
 #include "core/clock.hpp"
+#include "core/content_hash.hpp"
 #include "core/error.hpp"
 
 namespace trireme::report {
 namespace {
-
-constexpr std::array<std::uint32_t, 256> make_crc_table() {
-  constexpr std::uint32_t kPolynomial = 0x82F63B78;  // Castagnoli's, bits reversed
-  std::array<std::uint32_t, 256> table{};
-  for (std::uint32_t byte = 0; byte < 256; ++byte) {
-    std::uint32_t crc = byte;
-    for (int bit = 0; bit < 8; ++bit) crc = crc >> 1 ^ (crc & 1 ? kPolynomial : 0);
-    table[byte] = crc;
-  }
-  return table;
-}
-
-// TFRecord masks its checksums, so that a checksum of data with checksums in it stays a good one.
-std::uint32_t masked_crc32c(std::string_view bytes) {
-  return std::rotr(crc32c(bytes), 15) + 0xA282EAD8u;
-}
 
 /// The low `bytes` bytes of `value`, least significant first.
 std::string little_endian(std::uint64_t value, int bytes) {
@@ -87,14 +71,6 @@ std::string new_file_name() {
 }
 
 }  // namespace
-
-std::uint32_t crc32c(std::string_view bytes) {
-  static constexpr std::array<std::uint32_t, 256> kTable = make_crc_table();
-  std::uint32_t crc = 0xFFFFFFFFu;
-  for (const char byte : bytes)
-    crc = crc >> 8 ^ kTable[(crc ^ static_cast<unsigned char>(byte)) & 0xFF];
-  return ~crc;
-}
 
 EventFile::EventFile(const std::filesystem::path& folder, std::int64_t flush_every)
     : file_(folder / new_file_name(), OutputFile::Mode::exclusive), flush_every_(flush_every) {

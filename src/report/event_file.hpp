@@ -9,9 +9,6 @@
 
 namespace trireme::report {
 
-/// CRC-32C (Castagnoli) of `bytes`, as RFC 3720 has it.
-std::uint32_t crc32c(std::string_view bytes);
-
 /// One event file. Its first record names the format ("brain.Event:2").
 class EventFile {
  public:
