@@ -11,7 +11,7 @@
 #include "core/files.hpp"
 #include "core/median.hpp"
 #include "core/plural.hpp"
-#include "data/gpt_blend.hpp"
+#include "data/gpt/gpt_split.hpp"
 
 namespace trireme {
 namespace {

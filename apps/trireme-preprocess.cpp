@@ -6,8 +6,7 @@
 
 #include "app.hpp"
 #include "core/plural.hpp"
-#include "data/prepare/merge.hpp"
-#include "data/prepare/split_lines.hpp"
+#include "data/prepare.hpp"
 #include "data/split.hpp"
 #include "tokenizer/preprocess/preprocess.hpp"
 #include "tokenizer_options.hpp"

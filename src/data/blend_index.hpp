@@ -6,7 +6,7 @@
 #include <string>
 #include <vector>
 
-#include "data/npy.hpp"
+#include "data/numpy.hpp"
 
 namespace trireme::data {
 

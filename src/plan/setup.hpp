@@ -4,7 +4,7 @@
 #include <cstdint>
 #include <optional>
 
-#include "data/gpt_blend.hpp"
+#include "data/gpt/gpt_split.hpp"
 #include "deck/deck.hpp"
 #include "grid/layout.hpp"
 #include "model/families/registry.hpp"

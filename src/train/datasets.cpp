@@ -1,6 +1,6 @@
 #include "train/datasets.hpp"
 
-#include "data/gpt_blend.hpp"
+#include "data/gpt/gpt_split.hpp"
 
 namespace trireme::train {
 

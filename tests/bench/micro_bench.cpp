@@ -6,7 +6,7 @@
 
 #include "core/files.hpp"
 #include "core/philox.hpp"
-#include "data/gpt_index.hpp"
+#include "data/gpt/gpt_dataset.hpp"
 #include "tokenizer/tokenizer.hpp"
 
 namespace trireme {

@@ -1,6 +1,6 @@
 #include "data/batch.hpp"
 
-#include "data/gpt_split.hpp"
+#include "data/gpt/gpt_split.hpp"
 #include "dataset_files.hpp"
 
 namespace trireme::data {

@@ -1,4 +1,4 @@
-#include "data/index_files.hpp"
+#include "data/gpt/index_files.hpp"
 
 #include <fmt/ranges.h>
 #include <unistd.h>

@@ -1,8 +1,8 @@
-#include "data/gpt_split.hpp"
+#include "data/gpt/gpt_split.hpp"
 
 #include <fstream>
 
-#include "data/index_files.hpp"
+#include "data/gpt/index_files.hpp"
 #include "dataset_files.hpp"
 
 namespace trireme::data {

@@ -1,8 +1,10 @@
-#include "data/npy.hpp"
+#include "data/numpy.hpp"
 
 #include <algorithm>
 #include <array>
+#include <bit>
 #include <charconv>
+#include <limits>
 #include <optional>
 #include <string_view>
 #include <utility>
@@ -162,6 +164,18 @@ std::string NpyArray::serialize() const {
   const auto data_bytes = static_cast<std::size_t>(rows() * columns() * row_of(type_).bytes);
   if (data_bytes > 0) bytes.append(reinterpret_cast<const char*>(data_), data_bytes);
   return bytes;
+}
+
+std::uint64_t NumpyRandom::interval(std::uint64_t max) {
+  if (max == 0) return 0;
+  const std::uint64_t mask = std::numeric_limits<std::uint64_t>::max() >> std::countl_zero(max);
+  std::uint64_t value;
+  do {
+    value = generator_();
+    if (max > std::numeric_limits<std::uint32_t>::max()) value = value << 32 | generator_();
+    value &= mask;
+  } while (value > max);
+  return value;
 }
 
 }  // namespace trireme::data

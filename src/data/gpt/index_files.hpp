@@ -10,7 +10,7 @@
 #include <vector>
 
 #include "data/blend_index.hpp"
-#include "data/gpt_index.hpp"
+#include "data/gpt/gpt_dataset.hpp"
 
 namespace trireme::data {
 

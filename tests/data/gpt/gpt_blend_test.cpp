@@ -1,4 +1,4 @@
-#include "data/gpt_blend.hpp"
+#include "data/gpt/gpt_split.hpp"
 
 #include <set>
 
