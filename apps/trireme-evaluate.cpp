@@ -7,7 +7,7 @@
 #include "core/clock.hpp"
 #include "deck_options.hpp"
 #include "evaluate/ngram.hpp"
-#include "model/layers/declare.hpp"
+#include "model/spec.hpp"
 #include "mpi_app.hpp"
 #include "report/metrics.hpp"
 #include "train/datasets.hpp"

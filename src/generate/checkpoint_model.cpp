@@ -4,7 +4,7 @@
 
 #include "core/error.hpp"
 #include "grid/layout.hpp"
-#include "model/layers/declare.hpp"
+#include "model/spec.hpp"
 
 namespace trireme::generate {
 namespace {

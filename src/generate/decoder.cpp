@@ -2,7 +2,7 @@
 
 #include <algorithm>
 
-#include "model/stage/stage_config.hpp"
+#include "model/stage/stage_memory.hpp"
 
 namespace trireme::generate {
 namespace {

@@ -2,16 +2,25 @@
 
 #include <fmt/ranges.h>
 
+#include <algorithm>
+
 #include "core/error.hpp"
-#include "model/layers/registry.hpp"
+#include "model/layers/block.hpp"
+#include "model/layers/embedding.hpp"
+#include "model/layers/head.hpp"
 
 namespace trireme::model {
 namespace {
 
+void require_kind(const std::vector<std::string>& built, const char* layer, const std::string& kind,
+                  const std::string& where) {
+  if (std::ranges::find(built, kind) == built.end())
+    throw DeckError("the model's {} asks for the {} '{}', which is not built (built: {})", where,
+                    layer, kind, fmt::join(built, ", "));
+}
+
 void require_norm(const NormSpec& norm, const std::string& where) {
-  if (!has_norm(norm.kind))
-    throw DeckError("the model's {} asks for the norm '{}', which is not built (built: {})", where,
-                    norm.kind, fmt::join(norm_kinds(), ", "));
+  require_kind(norm_kinds().names(), "norm", norm.kind, where);
 }
 
 void require_attention(const AttentionSpec& attention, const std::string& where) {
@@ -36,9 +45,7 @@ void require_implemented(const ModelSpec& spec) {
     if (block.norm_placement != NormPlacement::pre)
       throw DeckError("the model's {} asks for norms after its sublayers, which are not built",
                       where);
-    if (!has_mlp(block.mlp.kind))
-      throw DeckError("the model's {} asks for the MLP '{}', which is not built (built: {})", where,
-                      block.mlp.kind, fmt::join(mlp_kinds(), ", "));
+    require_kind(mlp_kinds().names(), "MLP", block.mlp.kind, where);
   }
   if (spec.embedding.position != PositionKind::learned)
     throw DeckError("the model asks for rotary positions, which are not built");
@@ -47,6 +54,20 @@ void require_implemented(const ModelSpec& spec) {
                     spec.embedding.token_types);
   if (spec.embedding.norm) require_norm(*spec.embedding.norm, "embedding");
   require_norm(spec.head.norm, "head");
+}
+
+std::vector<Parameter> declare_parameters(const ModelSpec& spec) {
+  require_implemented(spec);
+  ParameterTableBuilder table;
+  table.at(StagePlacement::first_stage);
+  Embedding(spec).declare(table);
+  for (int layer = 0; layer < spec.layers(); ++layer) {
+    table.at(StagePlacement::layer, layer);
+    TransformerBlock(spec, layer).declare(table);
+  }
+  table.at(StagePlacement::last_stage);
+  Head(spec).declare(table);
+  return table.take();
 }
 
 }  // namespace trireme::model

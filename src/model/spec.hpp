@@ -6,9 +6,11 @@
 #include <string>
 #include <vector>
 
+#include "model/parameters/table.hpp"
+
 namespace trireme::model {
 
-/// A normalization over the hidden axis. `kind` names a layer of layers/registry.hpp.
+/// A normalization over the hidden axis. `kind` is one of norm_kinds().
 struct NormSpec {
   std::string kind = "layernorm";
   double eps = 1e-5;
@@ -34,7 +36,7 @@ struct AttentionSpec {
   double dropout = 0.0;  ///< of the attention probabilities
 };
 
-/// The feed-forward sublayer. `kind` names a layer of layers/registry.hpp.
+/// The feed-forward sublayer. `kind` is one of mlp_kinds().
 struct MlpSpec {
   std::string kind = "gelu";
   std::int64_t width = 4;  ///< of the hidden activations
@@ -93,5 +95,9 @@ struct ModelSpec {
 
 /// Throws DeckError that names the value for a spec that the layers do not implement.
 void require_implemented(const ModelSpec& spec);
+
+/// The parameter table: what the layers of `spec` declare, in checkpoint order: embedding, blocks,
+/// head. Throws as require_implemented().
+std::vector<Parameter> declare_parameters(const ModelSpec& spec);
 
 }  // namespace trireme::model

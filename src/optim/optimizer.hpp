@@ -6,10 +6,10 @@
 #include <memory>
 #include <vector>
 
-#include "model/parameters/hooks.hpp"
-#include "optim/owned_shard.hpp"
+#include "model/parameters/store.hpp"
 #include "optim/rules/update_rule.hpp"
 #include "optim/sharding/gradient_reducer.hpp"
+#include "optim/sharding/shards.hpp"
 #include "optim/sharding/weight_gatherer.hpp"
 
 namespace trireme::optim {

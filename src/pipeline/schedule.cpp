@@ -1,9 +1,11 @@
 #include "pipeline/schedule.hpp"
 
 #include <algorithm>
+#include <map>
+#include <set>
+#include <utility>
 
 #include "core/error.hpp"
-#include "pipeline/schedule_builder.hpp"
 
 namespace trireme::pipeline {
 namespace {
@@ -22,6 +24,89 @@ const char* name_of(StepKind kind) {
   throw InternalError("unknown step {}", static_cast<int>(kind));
 }
 
+/// The pass of one micro-batch through one chunk.
+struct ChunkPass {
+  int micro_batch = 0;
+  int chunk = 0;
+  auto operator<=>(const ChunkPass&) const = default;
+};
+
+/// The order of forwards on every stage: micro-batches in groups of `stages`, the last of which may
+/// be smaller, each group through one chunk after the other.
+std::vector<ChunkPass> forward_order(int stages, int chunks, int micro_batches) {
+  std::vector<ChunkPass> order;
+  for (int first = 0; first < micro_batches; first += stages)
+    for (int chunk = 0; chunk < chunks; ++chunk)
+      for (int m = first; m < std::min(first + stages, micro_batches); ++m)
+        order.push_back({m, chunk});
+  return order;
+}
+
+/// Collects the steps of one stage: finds the stages that each exchanges with, and gives each
+/// forward the lowest free slot.
+class ScheduleBuilder {
+ public:
+  /// Throws InternalError unless there are such a stage, a chunk and a micro-batch.
+  ScheduleBuilder(int stages, int stage, int chunks, int micro_batches)
+      : stages_(stages), stage_(stage), chunks_(chunks) {
+    TRIREME_CHECK(stage >= 0 && stage < stages, "stage {} of {}", stage, stages);
+    TRIREME_CHECK(chunks >= 1, "{} chunks", chunks);
+    TRIREME_CHECK(micro_batches >= 1, "{} micro-batches", micro_batches);
+  }
+
+  void forward(const ChunkPass& pass) {
+    // All slots in use: the next number becomes a slot.
+    if (free_.empty()) free_.insert(static_cast<int>(slots_.size()));
+    forward_in(*free_.begin(), pass);
+  }
+  /// forward() in a slot that the caller chooses.
+  void forward_in(int slot, const ChunkPass& pass) {
+    free_.erase(slot);
+    slots_[pass] = slot;
+    append(StepKind::forward, pass);
+  }
+
+  /// The backward of `pass`: whole, or its input gradient and later its weight gradient, which
+  /// frees the slot. Throw std::out_of_range without an earlier forward of `pass`.
+  void backward(const ChunkPass& pass) { end(StepKind::backward, pass); }
+  void input_gradient(const ChunkPass& pass) { append(StepKind::input_gradient, pass); }
+  void weight_gradient(const ChunkPass& pass) { end(StepKind::weight_gradient, pass); }
+
+  StageSchedule take() { return std::move(steps_); }
+
+ private:
+  /// Appends the last step of `pass`, which frees its slot.
+  void end(StepKind kind, const ChunkPass& pass) {
+    append(kind, pass);
+    free_.insert(slots_.at(pass));
+    slots_.erase(pass);
+  }
+
+  void append(StepKind kind, const ChunkPass& pass) {
+    Step step{.kind = kind,
+              .micro_batch = pass.micro_batch,
+              .chunk = pass.chunk,
+              .slot = slots_.at(pass)};
+    const int virtual_stage = pass.chunk * stages_ + stage_;
+    const int previous = virtual_stage > 0 ? (virtual_stage - 1) % stages_ : kNoStage;
+    const int next =
+        virtual_stage + 1 < stages_ * chunks_ ? (virtual_stage + 1) % stages_ : kNoStage;
+    if (kind == StepKind::forward) {
+      step.receive_from = previous;
+      step.send_to = next;
+    } else if (kind != StepKind::weight_gradient) {
+      step.receive_from = next;
+      step.send_to = previous;
+    }
+    steps_.push_back(step);
+  }
+
+  int stages_, stage_, chunks_;
+  StageSchedule steps_;
+  std::map<ChunkPass, int> slots_;
+  std::set<int> free_;
+};
+
 }  // namespace
 
 std::string to_string(const Step& step) {
@@ -36,12 +121,61 @@ int count_slots(const StageSchedule& schedule) {
   return slots;
 }
 
+// ---- the schedules
+
+StageSchedule one_f_one_b(int stages, int stage, int micro_batches) {
+  ScheduleBuilder builder(stages, stage, /*chunks=*/1, micro_batches);
+  const int warmup = std::min(stages - stage - 1, micro_batches);
+  for (int m = 0; m < warmup; ++m) builder.forward({m});
+  for (int m = 0; m < micro_batches; ++m) {
+    if (warmup + m < micro_batches) builder.forward({warmup + m});
+    builder.backward({m});
+  }
+  return builder.take();
+}
+
+StageSchedule interleaved(int stages, int stage, int chunks, int micro_batches) {
+  TRIREME_CHECK(micro_batches % stages == 0, "{} micro-batches interleaved over {} stages",
+                micro_batches, stages);
+  ScheduleBuilder builder(stages, stage, chunks, micro_batches);
+  const std::vector<ChunkPass> order = forward_order(stages, chunks, micro_batches);
+  const std::size_t steps = order.size();
+  // The last stage begins its first backward when the first group has passed all chunks but one. An
+  // earlier stage runs more forwards in advance: two for each stage between, which cover the trip
+  // of an activation to the last stage and of its gradient back.
+  const std::size_t warmup =
+      std::min<std::size_t>(2 * (stages - stage - 1) + (chunks - 1) * stages, steps);
+  for (std::size_t k = 0; k < warmup; ++k) builder.forward(order[k]);
+  for (std::size_t k = 0; k < steps; ++k) {
+    if (warmup + k < steps) builder.forward(order[warmup + k]);
+    builder.backward({order[k].micro_batch, chunks - 1 - order[k].chunk});
+  }
+  return builder.take();
+}
+
+StageSchedule zero_bubble(int stages, int stage, int micro_batches) {
+  ScheduleBuilder builder(stages, stage, /*chunks=*/1, micro_batches);
+  const int warmup = std::min(stages - stage - 1, micro_batches);
+  // Stage r runs r forwards fewer in advance than the first stage does, and may hold r
+  // micro-batches more whose weight gradients are deferred.
+  const int deferred = stage;
+  for (int m = 0; m < warmup; ++m) builder.forward({m});
+  for (int m = 0; m < micro_batches; ++m) {
+    if (warmup + m < micro_batches) builder.forward({warmup + m});
+    builder.input_gradient({m});
+    if (m >= deferred) builder.weight_gradient({m - deferred});
+  }
+  for (int m = std::max(micro_batches - deferred, 0); m < micro_batches; ++m)
+    builder.weight_gradient({m});
+  return builder.take();
+}
+
 StageSchedule forward_only(int stages, int stage, int chunks, int micro_batches, int slots) {
   TRIREME_CHECK(slots >= 1, "{} activation slots", slots);
   ScheduleBuilder builder(stages, stage, chunks, micro_batches);
   int step = 0;
-  for (const Passage& passage : forward_order(stages, chunks, micro_batches))
-    builder.forward_in(step++ % slots, passage);
+  for (const ChunkPass& pass : forward_order(stages, chunks, micro_batches))
+    builder.forward_in(step++ % slots, pass);
   return builder.take();
 }
 

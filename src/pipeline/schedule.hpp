@@ -1,5 +1,6 @@
-// Pipeline schedules as data: what each stage does, in order, and with whom it exchanges tensors.
-// Pure functions make schedules, the simulator proves them, one executor runs them.
+// Pipeline schedules as data: the steps of each stage, in order, and the stages that each step
+// exchanges tensors with. Pure functions make schedules, the simulator checks them, one executor
+// runs them.
 #pragma once
 
 #include <string>
@@ -7,11 +8,11 @@
 
 namespace trireme::pipeline {
 
-/// What a step computes. A backward is done whole, or in two steps: the gradient of the input,
-/// which the stage before waits for, and later that of the weights, which nobody waits for.
+/// What a step computes. A backward runs whole, or in two steps: the gradient of the input, which
+/// the previous stage waits for, and later that of the weights, which no stage waits for.
 enum class StepKind { forward, backward, input_gradient, weight_gradient };
 
-/// "no stage": this step receives or sends nothing.
+/// No stage: the step receives or sends nothing.
 inline constexpr int kNoStage = -1;
 
 /// One micro-batch's forward or backward through one chunk of a stage's layers. A forward receives
@@ -20,8 +21,8 @@ inline constexpr int kNoStage = -1;
 struct Step {
   StepKind kind = StepKind::forward;
   int micro_batch = 0;
-  /// Which of the stage's pieces of the model; chunk c of stage s among p stages is link c * p + s
-  /// of the chain that a micro-batch passes.
+  /// Which of the stage's model chunks; chunk c of stage s among p stages is virtual stage c * p +
+  /// s of the pipeline.
   int chunk = 0;
   /// Which of the stage's activation slots holds the micro-batch from its forward to the end of its
   /// backward.
@@ -53,30 +54,30 @@ int count_slots(const StageSchedule& schedule);
 /// Source: Narayanan et al., "Memory-efficient pipeline-parallel DNN training" (ICML 2021).
 StageSchedule one_f_one_b(int stages, int stage, int micro_batches);
 
-/// Interleaved 1F1B: each stage has `chunks` pieces of the model, so that the pipeline fills and
-/// drains in smaller steps. `micro_batches` must be a multiple of `stages`.
+/// Interleaved 1F1B: each stage has `chunks` model chunks, so that the pipeline fills and drains in
+/// smaller steps. `micro_batches` must be a multiple of `stages`.
 /// Source: Narayanan et al., "Efficient large-scale language model training on GPU clusters using
 /// Megatron-LM" (SC 2021), section 2.2.
 StageSchedule interleaved(int stages, int stage, int chunks, int micro_batches);
 
-/// ZB-H1: 1F1B whose weight gradients are put off, on stage r by r micro-batches, into the time
-/// that the stage would wait while the pipeline drains. No stage holds more micro-batches than the
+/// ZB-H1: 1F1B whose weight gradients are deferred, on stage r by r micro-batches, into the time
+/// that the stage would idle while the pipeline drains. No stage holds more micro-batches than the
 /// first does under 1F1B.
 /// Source: Qi et al., "Zero bubble pipeline parallelism" (2023), section 2.
 StageSchedule zero_bubble(int stages, int stage, int micro_batches);
 
-/// Forwards alone, for evaluation, through `chunks` pieces a stage: the n-th step uses slot n
+/// Forwards only, for evaluation, through `chunks` chunks per stage: the n-th step uses slot n
 /// modulo `slots`. Any number of micro-batches.
 StageSchedule forward_only(int stages, int stage, int chunks, int micro_batches, int slots);
 
-/// The kinds of schedules that training can choose from.
+/// The schedules that training can use.
 enum class ScheduleKind { one_f_one_b, interleaved, zero_bubble };
 
-/// What a training schedule is made for.
+/// The shape of the pipeline that a training schedule is made for.
 struct PipelineShape {
   ScheduleKind kind = ScheduleKind::one_f_one_b;
   int stages = 1;
-  int chunks = 1;  ///< pieces of the model on each stage; 1 unless interleaved
+  int chunks = 1;  ///< model chunks on each stage; 1 unless interleaved
   int micro_batches = 1;
 };
 

@@ -8,7 +8,7 @@
 #include "core/files.hpp"
 #include "core/plural.hpp"
 #include "deck/batch_sizes.hpp"
-#include "model/layers/declare.hpp"
+#include "model/spec.hpp"
 #include "model/stage/pipeline_stage.hpp"
 #include "pipeline/simulator.hpp"
 #include "plan/setup.hpp"

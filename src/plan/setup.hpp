@@ -8,11 +8,10 @@
 #include "deck/deck.hpp"
 #include "grid/layout.hpp"
 #include "model/families/registry.hpp"
-#include "model/stage/stage_config.hpp"
+#include "model/stage/stage_memory.hpp"
 #include "optim/loss_scaler.hpp"
-#include "optim/lr_schedule.hpp"
 #include "optim/optimizer.hpp"
-#include "optim/weight_decay_schedule.hpp"
+#include "optim/schedules.hpp"
 #include "pipeline/schedule.hpp"
 #include "tokenizer/tokenizer.hpp"
 

@@ -6,7 +6,7 @@
 #include "checkpoint/folder.hpp"
 #include "core/error.hpp"
 #include "deck/describe.hpp"
-#include "model/layers/declare.hpp"
+#include "model/spec.hpp"
 #include "train/data_skip.hpp"
 #include "train/datasets.hpp"
 #include "train/kept_checkpoints.hpp"

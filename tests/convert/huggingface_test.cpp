@@ -13,7 +13,7 @@
 #include "core/files.hpp"
 #include "core/philox.hpp"
 #include "fixture.hpp"
-#include "model/layers/declare.hpp"
+#include "model/spec.hpp"
 #include "train/run_state.hpp"
 
 namespace trireme::convert::huggingface {

@@ -6,8 +6,8 @@
 #include "core/philox.hpp"
 #include "device/backend.hpp"
 #include "model/families/gpt2.hpp"
-#include "model/layers/declare.hpp"
 #include "model/parameters/store.hpp"
+#include "model/spec.hpp"
 
 namespace trireme::generate {
 

@@ -5,11 +5,11 @@
 #include <memory>
 
 #include "comm/mpi/groups.hpp"
-#include "gather.hpp"
 #include "model/families/gpt2.hpp"
-#include "model/layers/declare.hpp"
+#include "model/spec.hpp"
 #include "model/stage/pipeline_stage.hpp"
 #include "pipeline/executor.hpp"
+#include "tensors.hpp"
 
 namespace trireme::test {
 

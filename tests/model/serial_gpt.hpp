@@ -6,7 +6,7 @@
 
 #include "comm/serial_communicator.hpp"
 #include "model/families/gpt2.hpp"
-#include "model/layers/declare.hpp"
+#include "model/spec.hpp"
 #include "model/stage/pipeline_stage.hpp"
 
 namespace trireme::test {

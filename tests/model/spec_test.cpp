@@ -7,7 +7,6 @@
 
 #include "core/error.hpp"
 #include "model/families/gpt2.hpp"
-#include "model/layers/declare.hpp"
 #include "model/stage/pipeline_stage.hpp"
 #include "toy_family.hpp"
 

@@ -1,12 +1,17 @@
-// Tensors of the host backend as vectors of doubles, for comparisons.
+// Tensors of the host backend as vectors of doubles, and the logical tensors of a model whose parts
+// are spread over ranks, whole on every rank.
 #pragma once
 
 #include <algorithm>
 #include <cmath>
+#include <map>
 #include <span>
+#include <string>
 #include <vector>
 
+#include "comm/communicator.hpp"
 #include "device/tensor.hpp"
+#include "optim/optimizer.hpp"
 
 namespace trireme::test {
 
@@ -40,6 +45,60 @@ inline double distance(std::span<const double> x, std::span<const double> y) {
   double squares = 0.0;
   for (std::size_t i = 0; i < x.size(); ++i) squares += (x[i] - y[i]) * (x[i] - y[i]);
   return std::sqrt(squares);
+}
+
+/// Whole tensors by logical name, row-major.
+using LogicalTensors = std::map<std::string, std::vector<double>>;
+
+/// The tensors of `table`, all zeros.
+inline LogicalTensors zeros(const std::vector<model::Parameter>& table) {
+  LogicalTensors tensors;
+  for (const model::Parameter& parameter : table)
+    tensors[parameter.name].resize(parameter.shape.size());
+  return tensors;
+}
+
+/// Calls function(memory index, logical index) for the elements of `slabs` in memory order; the
+/// memory index starts at 0, the logical one is row-major in `shape`.
+template <typename Function>
+void for_each_element(const grid::Hyperslabs& slabs, const Shape& shape, Function&& function) {
+  const std::int64_t row_size = shape.rank() == 2 ? shape[1] : 1;
+  std::int64_t at = 0;
+  for (const grid::Hyperslab& slab : slabs)
+    for (std::int64_t row = slab.row; row < slab.row + slab.rows; ++row)
+      for (std::int64_t column = slab.column; column < slab.column + slab.columns; ++column)
+        function(at++, row * row_size + column);
+}
+
+/// Puts together what each rank's optimizer owns: `values(part)` holds that of a part. Collective
+/// over `world`.
+template <typename Values>
+LogicalTensors gather(const optim::Optimizer& optimizer, const std::vector<model::Parameter>& table,
+                      comm::Communicator& world, const Values& values) {
+  LogicalTensors tensors = zeros(table);
+  for (const optim::OwnedPart& part : optimizer.owned_parts()) {
+    if (!part.primary) continue;
+    const std::vector<double> own = to_doubles(values(part));
+    std::vector<double>& tensor = tensors[part.parameter->name];
+    for_each_element(part.slabs, part.parameter->shape,
+                     [&](std::int64_t at, std::int64_t index) { tensor[index] += own[at]; });
+  }
+  for (auto& [name, tensor] : tensors)
+    world.all_reduce(tensor.data(), tensor.size(), DType::f64, comm::Reduce::sum);
+  return tensors;
+}
+
+/// What a flat tensor holds: weights and gradients share one order, the moments another.
+enum class Flat { parameters, moments };
+
+/// The same of a flat tensor: gradients after reduce_gradients(), weights or moments.
+inline LogicalTensors gather(const optim::Optimizer& optimizer,
+                             const std::vector<model::Parameter>& table, const Tensor& flat,
+                             Flat kind, comm::Communicator& world) {
+  return gather(optimizer, table, world, [&](const optim::OwnedPart& part) {
+    return flat.rows(kind == Flat::moments ? part.state_offset : part.weight_offset,
+                     grid::count_elements(part.slabs));
+  });
 }
 
 }  // namespace trireme::test

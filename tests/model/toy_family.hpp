@@ -5,7 +5,7 @@
 #include <cmath>
 #include <string>
 
-#include "model/layers/registry.hpp"
+#include "model/layers/block.hpp"
 #include "model/spec.hpp"
 
 namespace trireme::test {
@@ -283,21 +283,21 @@ class ToyGroupedMlp final : public model::TwoLinearMlp {
 /// different MLPs.
 inline model::ModelSpec toy_spec(double dropout) {
   static const bool registered = [] {
-    model::register_norm("toy",
-                         [](const model::NormSpec& spec, const std::string& name,
-                            std::int64_t hidden) -> std::unique_ptr<model::Norm> {
-                           return std::make_unique<ToyNorm>(spec, name, hidden);
-                         });
-    model::register_mlp("toy",
-                        [](const model::MlpSpec& spec,
-                           const model::LayerPlace& place) -> std::unique_ptr<model::Mlp> {
-                          return std::make_unique<ToyMlp>(spec, place);
-                        });
-    model::register_mlp("toy-grouped",
-                        [](const model::MlpSpec& spec,
-                           const model::LayerPlace& place) -> std::unique_ptr<model::Mlp> {
-                          return std::make_unique<ToyGroupedMlp>(spec, place);
-                        });
+    model::norm_kinds().add("toy",
+                            [](const model::NormSpec& spec, const std::string& name,
+                               std::int64_t hidden) -> std::unique_ptr<model::Norm> {
+                              return std::make_unique<ToyNorm>(spec, name, hidden);
+                            });
+    model::mlp_kinds().add("toy",
+                           [](const model::MlpSpec& spec,
+                              const model::LayerPlace& place) -> std::unique_ptr<model::Mlp> {
+                             return std::make_unique<ToyMlp>(spec, place);
+                           });
+    model::mlp_kinds().add("toy-grouped",
+                           [](const model::MlpSpec& spec,
+                              const model::LayerPlace& place) -> std::unique_ptr<model::Mlp> {
+                             return std::make_unique<ToyGroupedMlp>(spec, place);
+                           });
     return true;
   }();
   (void)registered;

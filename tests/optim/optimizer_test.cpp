@@ -7,10 +7,10 @@
 #include <limits>
 #include <random>
 
-#include "../model/gather.hpp"
+#include "../model/tensors.hpp"
 #include "comm/serial_communicator.hpp"
 #include "model/families/gpt2.hpp"
-#include "model/layers/declare.hpp"
+#include "model/spec.hpp"
 
 namespace trireme::test {
 namespace {

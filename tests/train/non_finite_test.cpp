@@ -10,7 +10,7 @@
 #include "comm/mpi/groups.hpp"
 #include "core/identity.hpp"
 #include "model/families/gpt2.hpp"
-#include "model/layers/declare.hpp"
+#include "model/spec.hpp"
 
 namespace trireme::train {
 namespace {

@@ -6,7 +6,7 @@
 
 #include "core/error.hpp"
 #include "core/files.hpp"
-#include "model/layers/declare.hpp"
+#include "model/spec.hpp"
 
 namespace trireme::convert::huggingface {
 namespace {

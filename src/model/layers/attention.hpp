@@ -1,7 +1,7 @@
 // Self-attention over the heads of this tensor rank.
 #pragma once
 
-#include "model/arena.hpp"
+#include "model/context.hpp"
 #include "model/layers/linear.hpp"
 #include "model/spec.hpp"
 

@@ -3,8 +3,7 @@
 #include <algorithm>
 #include <utility>
 
-#include "model/layers/registry.hpp"
-#include "model/layers/sequence_parallel.hpp"
+#include "model/layers/linear.hpp"
 
 namespace trireme::model {
 namespace {

@@ -8,7 +8,6 @@
 #include "model/layers/attention.hpp"
 #include "model/layers/mlp.hpp"
 #include "model/layers/norm.hpp"
-#include "model/layers/residual.hpp"
 
 namespace trireme::model {
 

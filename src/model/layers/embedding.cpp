@@ -1,7 +1,6 @@
 #include "model/layers/embedding.hpp"
 
-#include "model/layers/registry.hpp"
-#include "model/layers/sequence_parallel.hpp"
+#include "model/layers/linear.hpp"
 
 namespace trireme::model {
 namespace {

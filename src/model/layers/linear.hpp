@@ -3,13 +3,31 @@
 // Source: Shoeybi et al., "Megatron-LM" (2019), section 3.
 #pragma once
 
+#include <memory>
 #include <string>
 #include <vector>
 
-#include "model/layers/context.hpp"
+#include "model/context.hpp"
 #include "model/parameters/store.hpp"
 
 namespace trireme::model {
+
+/// This rank's shard of `full` [s, b, h] or [T, h]; all of it without sequence parallelism.
+Tensor sp_shard(const LayerContext& context, const Tensor& full);
+
+/// Leaves in sp_shard(full) the sum of `full` over the tensor ranks, by a reduce-scatter or an
+/// all-reduce: the end of a row-parallel linear. Under sequence parallelism the rest of `full` is
+/// left undefined. Collective.
+void sp_reduce(const LayerContext& context, const Tensor& full);
+/// The same, overlapped with what is enqueued next until wait().
+std::unique_ptr<comm::Request> start_sp_reduce(const LayerContext& context, const Tensor& full);
+
+/// Completes `full`, of which each rank has written sp_shard(), by an all-gather: the start of a
+/// column-parallel linear. Collective.
+void sp_gather(const LayerContext& context, const Tensor& full);
+/// The same for a `shard` that may lie elsewhere: copied into `full` and completed there; without
+/// sequence parallelism `shard` itself is the result. Collective.
+Tensor sp_gather(const LayerContext& context, const Tensor& shard, const Tensor& full);
 
 // The GEMMs of a linear layer: x, dx [T, in], y, dy [T, out], weight, dweight [out, in], bias,
 // dbias [out]; T stands for all axes but the last. Types as kernels::Gemm has them.

@@ -36,6 +36,16 @@ void TwoLinearMlp::backward_weights(const LayerContext& context, const LayerWork
 
 // ---- GELU
 
+LayerKinds<MlpFactory>& mlp_kinds() {
+  static LayerKinds<MlpFactory> kinds = {
+      {"gelu",
+       [](const MlpSpec& spec, const LayerPlace& place) -> std::unique_ptr<Mlp> {
+         return std::make_unique<GeluMlp>(spec, place);
+       }},
+  };
+  return kinds;
+}
+
 GeluMlp::GeluMlp(const MlpSpec& spec, const LayerPlace& place)
     : TwoLinearMlp({.name = place.name + "mlp/up/",
                     .out = {spec.width},

@@ -3,7 +3,7 @@
 
 #include <memory>
 
-#include "model/arena.hpp"
+#include "model/context.hpp"
 #include "model/layers/attention.hpp"
 #include "model/layers/linear.hpp"
 #include "model/spec.hpp"
@@ -11,8 +11,8 @@
 namespace trireme::model {
 
 /// A column-parallel linear, an activation function, a row-parallel linear. A new kind implements
-/// this and is registered in layers/registry.hpp. Letters beyond context.hpp's: n outputs of the
-/// first linear, f inputs of the second.
+/// this and is named by a row of mlp_kinds(). Letters beyond context.hpp's: n outputs of the first
+/// linear, f inputs of the second.
 class Mlp {
  public:
   /// What a forward pass keeps for the backward pass.
@@ -52,6 +52,14 @@ class Mlp {
                                 const Tensor& x, const Activations& saved,
                                 const DeferredGradients& deferred) const = 0;
 };
+
+using MlpFactory = std::unique_ptr<Mlp> (*)(const MlpSpec& spec, const LayerPlace& place);
+/// The MLPs that a spec may name.
+LayerKinds<MlpFactory>& mlp_kinds();
+/// The MLP that `spec` names; throws InternalError for an unknown kind.
+inline std::unique_ptr<Mlp> make_mlp(const MlpSpec& spec, const LayerPlace& place) {
+  return mlp_kinds().find(spec.kind)(spec, place);
+}
 
 /// What kinds of two linears have in common: the linears. Theirs are the first one's row blocks,
 /// the activation function and inner_width().

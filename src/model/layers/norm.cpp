@@ -1,11 +1,22 @@
 #include "model/layers/norm.hpp"
 
+#include "model/layers/linear.hpp"
+
 namespace trireme::model {
 
 void Norm::forward_fused(const LayerContext& context, const kernels::BiasDropoutResidual& sum,
                          const NormStatistics& statistics, const Tensor& out) const {
   context.backend.bias_dropout_residual(sum);
   forward(context, as_rows(sum.out), statistics, as_rows(out));
+}
+
+LayerKinds<NormFactory>& norm_kinds() {
+  static LayerKinds<NormFactory> kinds = {
+      {"layernorm",
+       [](const NormSpec& spec, const std::string& name, std::int64_t hidden)
+           -> std::unique_ptr<Norm> { return std::make_unique<LayerNorm>(spec, name, hidden); }},
+  };
+  return kinds;
 }
 
 void LayerNorm::declare(ParameterTableBuilder& table) const {
@@ -63,6 +74,41 @@ void LayerNorm::backward(const LayerContext& context, const NormGradients& args)
                                       .dx_sum = args.dx_sum,
                                       .out = args.out ? as_rows(args.out) : Tensor(),
                                       .bias = bias_.weight});
+}
+
+kernels::BiasDropoutResidual ResidualAdd::sum(const LayerContext& context, const PassInfo& pass,
+                                              const Tensor& x, const Tensor& bias,
+                                              const Tensor& residual, const Tensor& out) const {
+  return {.x = sp_shard(context, x),
+          .bias = bias,
+          .residual = residual,
+          .out = out,
+          .dropout = dropout(pass),
+          .first_position = context.first_position()};
+}
+
+void ResidualAdd::forward(const LayerContext& context, const PassInfo& pass, const Tensor& x,
+                          const Tensor& bias, const Tensor& residual, const Tensor& out) const {
+  context.backend.bias_dropout_residual(sum(context, pass, x, bias, residual, out));
+}
+
+void ResidualAdd::forward(const LayerContext& context, const PassInfo& pass, const Tensor& x,
+                          const Tensor& bias, const Tensor& residual, const Tensor& out,
+                          const Norm& norm, const NormStatistics& statistics,
+                          const Tensor& norm_out) const {
+  norm.forward_fused(context, sum(context, pass, x, bias, residual, out), statistics,
+                     sp_shard(context, norm_out));
+}
+
+Tensor ResidualAdd::backward(const LayerContext& context, const PassInfo& pass,
+                             const Tensor& gradient, const Tensor& scratch, bool kept) const {
+  const kernels::Dropout dropout = this->dropout(pass);
+  if (dropout.probability == 0.0 && !kept) return gradient;
+  context.backend.dropout_backward({.dout = gradient,
+                                    .dx = scratch,
+                                    .dropout = dropout,
+                                    .first_position = context.first_position()});
+  return scratch;
 }
 
 }  // namespace trireme::model

@@ -1,11 +1,10 @@
-// Normalizations over the hidden axis.
+// Normalizations over the hidden axis, and the fused residual sum before them.
 #pragma once
 
 #include <memory>
 #include <string>
 
-#include "model/arena.hpp"
-#include "model/layers/context.hpp"
+#include "model/context.hpp"
 #include "model/parameters/store.hpp"
 #include "model/spec.hpp"
 
@@ -30,8 +29,8 @@ struct NormGradients {
   Tensor out = {};
 };
 
-/// A normalization of rows of the hidden size. A new kind implements this and is registered in
-/// layers/registry.hpp.
+/// A normalization of rows of the hidden size. A new kind implements this and is named by a
+/// row of norm_kinds().
 class Norm {
  public:
   virtual ~Norm() = default;
@@ -51,6 +50,17 @@ class Norm {
   /// Adds the gradients of the input, to `args.dx`, and of the parameters.
   virtual void backward(const LayerContext& context, const NormGradients& args) const = 0;
 };
+
+/// Makes the norm of `spec`; `name` is the prefix of its parameters, such as "layers/3/norm1/".
+using NormFactory = std::unique_ptr<Norm> (*)(const NormSpec& spec, const std::string& name,
+                                              std::int64_t hidden);
+/// The norms that a spec may name.
+LayerKinds<NormFactory>& norm_kinds();
+/// The norm that `spec` names; throws InternalError for an unknown kind.
+inline std::unique_ptr<Norm> make_norm(const NormSpec& spec, const std::string& name,
+                                       std::int64_t hidden) {
+  return norm_kinds().find(spec.kind)(spec, name, hidden);
+}
 
 /// Ba, Kiros, Hinton, "Layer normalization" (2016). Parameters: weight and bias [h].
 class LayerNorm final : public Norm {
@@ -73,6 +83,42 @@ class LayerNorm final : public Norm {
   std::int64_t hidden_;
   double eps_;
   WeightGradient weight_, bias_;
+};
+
+/// out = residual + dropout(x + bias), where x is a row-parallel linear's output and bias its bias.
+class ResidualAdd {
+ public:
+  ResidualAdd(double probability, int layer, DropoutSite site)
+      : probability_(probability), layer_(layer), site_(site) {}
+
+  /// Whether the pass drops elements.
+  bool drops(const PassInfo& pass) const { return pass.training && probability_ > 0.0; }
+
+  /// Writes out [S, b, h] from x, of which this rank has sp_shard(x), and residual [S, b, h]; bias
+  /// [h].
+  void forward(const LayerContext& context, const PassInfo& pass, const Tensor& x,
+               const Tensor& bias, const Tensor& residual, const Tensor& out) const;
+  /// The same, then the norm of the result, in its sp_shard(norm_out) [T, h].
+  void forward(const LayerContext& context, const PassInfo& pass, const Tensor& x,
+               const Tensor& bias, const Tensor& residual, const Tensor& out, const Norm& norm,
+               const NormStatistics& statistics, const Tensor& norm_out) const;
+
+  /// The gradient of the shard of x, given that of out, [S, b, h]. Without dropout that is
+  /// `gradient` itself, unless it is to be `kept`; else it is written to `scratch`.
+  Tensor backward(const LayerContext& context, const PassInfo& pass, const Tensor& gradient,
+                  const Tensor& scratch, bool kept) const;
+
+ private:
+  kernels::Dropout dropout(const PassInfo& pass) const {
+    return pass.dropout(probability_, layer_, site_);
+  }
+  kernels::BiasDropoutResidual sum(const LayerContext& context, const PassInfo& pass,
+                                   const Tensor& x, const Tensor& bias, const Tensor& residual,
+                                   const Tensor& out) const;
+
+  double probability_;
+  int layer_;
+  DropoutSite site_;
 };
 
 }  // namespace trireme::model

@@ -1,15 +1,91 @@
 #include "model/parameters/store.hpp"
 
+#include <algorithm>
+
 #include "core/philox.hpp"
 
 namespace trireme::model {
 namespace {
+
+constexpr std::size_t kAlignment = 256;
 
 DType gradient_type(DType dtype, const StoreOptions& options) {
   return options.narrow_gradients ? dtype : wide(dtype);
 }
 
 }  // namespace
+
+ParameterBuffer::Parts ParameterBuffer::Parts::take(std::byte* base, const Placement& placement,
+                                                    DType common, DType matrices,
+                                                    const ShardingSpec& sharding) {
+  Parts parts;
+  const auto take = [&](DType dtype, std::int64_t size) {
+    const std::size_t begin = (parts.bytes + kAlignment - 1) / kAlignment * kAlignment;
+    const Tensor tensor{base ? base + begin : nullptr, dtype, {size}};
+    parts.bytes = begin + tensor.bytes();
+    return tensor;
+  };
+  const std::int64_t layers_size = placement.layers_size();
+  const bool sharded = sharding.buffers > 0 && sharding.data_ranks > 1 && layers_size > 0;
+  parts.in_order = !sharded && common == matrices;
+  if (parts.in_order) {
+    parts.all = take(common, placement.size);
+    return parts;
+  }
+  parts.common = take(common, placement.size - layers_size);
+  if (!sharded) {
+    parts.matrices = take(matrices, layers_size);
+    return parts;
+  }
+  parts.own = take(matrices, layers_size / sharding.data_ranks);
+  std::int64_t largest = 0;
+  for (const Range& layer : placement.layers) largest = std::max(largest, layer.size());
+  for (int i = 0; i < std::min<int>(sharding.buffers, std::ssize(placement.layers)); ++i)
+    parts.buffers.push_back(take(matrices, largest));
+  return parts;
+}
+
+ParameterBuffer::ParameterBuffer(device::Backend& backend, const Placement& placement, DType common,
+                                 DType matrices, const ShardingSpec& sharding, const char* purpose)
+    : placement_(&placement),
+      narrow_(common != matrices),
+      common_state_(placement.common_size / sharding.data_ranks),
+      memory_(backend.allocate(planned_bytes(placement, common, matrices, sharding), purpose)) {
+  parts_ =
+      Parts::take(static_cast<std::byte*>(memory_.get()), placement, common, matrices, sharding);
+}
+
+std::size_t ParameterBuffer::planned_bytes(const Placement& placement, DType common, DType matrices,
+                                           const ShardingSpec& sharding) {
+  return Parts::take(nullptr, placement, common, matrices, sharding).bytes;
+}
+
+Tensor ParameterBuffer::at(const Range& range) const {
+  if (parts_.in_order) return parts_.all.rows(range.begin, range.size());
+  const std::int64_t first = placement_->common_size;  // element of a layer's matrices
+  if (range.end <= first) return parts_.common.rows(range.begin, range.size());
+  if (range.begin >= placement_->owned_size)
+    return parts_.common.rows(range.begin - placement_->layers_size(), range.size());
+  if (!is_sharded()) return parts_.matrices.rows(range.begin - first, range.size());
+  const std::size_t layer = placement_->layer_at(range.begin);
+  return parts_.buffers[layer % parts_.buffers.size()].rows(
+      range.begin - placement_->layers[layer].begin, range.size());
+}
+
+Tensor ParameterBuffer::own(const Range& range, std::int64_t state) const {
+  if (!is_sharded() || range.end <= placement_->common_size) return at(range);
+  return parts_.own.rows(state - common_state_, range.size());
+}
+
+Tensor ParameterBuffer::all() const {
+  TRIREME_CHECK(parts_.in_order, "the elements are not consecutive in memory");
+  return parts_.all;
+}
+
+void ParameterBuffer::zero(device::Backend& backend) const {
+  for (const Tensor& part : {parts_.all, parts_.common, parts_.matrices, parts_.own})
+    if (part) backend.zero(part);
+}
 
 template <typename T>
 std::vector<T> initial_values(const Parameter& parameter, const grid::Hyperslabs& slabs,

@@ -5,10 +5,71 @@
 #include <vector>
 
 #include "device/backend.hpp"
-#include "model/parameters/buffer.hpp"
-#include "model/parameters/placement.hpp"
+#include "model/parameters/table.hpp"
 
 namespace trireme::model {
+
+/// How the matrices of a rank's layers, which are nearly all of a large model, are sharded over the
+/// data ranks (ZeRO): not at all; or each rank owns a part and has buffers in which passes find one
+/// layer each. Source: Rajbhandari et al., "ZeRO: memory optimizations toward training trillion
+/// parameter models" (2020), sections 5.2 and 5.3.
+struct ShardingSpec {
+  int data_ranks = 1;
+  int buffers = 0;  ///< 0: whole matrices. The rank's i-th layer uses buffer i % buffers
+};
+
+/// The elements of a Placement in the backend's memory: all that is common to passes is whole on
+/// each rank, the layers' matrices are sharded as ShardingSpec says.
+class ParameterBuffer {
+ public:
+  ParameterBuffer() = default;
+  /// Allocates and zeroes memory for elements of type `common`, the matrices' of `matrices`.
+  /// `placement` must outlive this; `purpose` is for messages.
+  ParameterBuffer(device::Backend& backend, const Placement& placement, DType common,
+                  DType matrices, const ShardingSpec& sharding, const char* purpose);
+  /// The bytes that this allocates.
+  static std::size_t planned_bytes(const Placement& placement, DType common, DType matrices,
+                                   const ShardingSpec& sharding);
+
+  explicit operator bool() const { return static_cast<bool>(memory_); }
+  /// Whether the matrices are sharded over the data ranks.
+  bool is_sharded() const { return !parts_.buffers.empty(); }
+  /// Whether the matrices' elements are of a 16-bit type and the common ones are not.
+  bool is_narrow() const { return narrow_; }
+  /// The number of layers' buffers where they are sharded.
+  int buffers() const { return static_cast<int>(parts_.buffers.size()); }
+
+  /// The elements of `range` where passes read and write them: of one layer, or of none. Where
+  /// matrices are sharded, a place that other layers use as well.
+  Tensor at(const Range& range) const;
+  /// Where the owner of `range`, one rank's part of a bucket, keeps it. `state` is the number of
+  /// owned elements before it. Where matrices are sharded, not where at() has it.
+  Tensor own(const Range& range, std::int64_t state) const;
+  /// All elements in the placement's order; throws InternalError where they are not held so.
+  Tensor all() const;
+
+  /// Writes zeros over all that is kept: everything but the layers' buffers.
+  void zero(device::Backend& backend) const;
+
+ private:
+  struct Parts {
+    bool in_order = false;  ///< one type, nothing sharded
+    Tensor all;             ///< then
+    Tensor common;          ///< else: the common elements, then the shared copies
+    Tensor matrices;        ///< and the layers' where they are whole
+    Tensor own;             ///< or this rank's part of each
+    std::vector<Tensor> buffers;
+    std::size_t bytes = 0;
+    static Parts take(std::byte* base, const Placement& placement, DType common, DType matrices,
+                      const ShardingSpec& sharding);
+  };
+
+  const Placement* placement_ = nullptr;
+  Parts parts_;
+  bool narrow_ = false;
+  std::int64_t common_state_ = 0;  ///< owned elements before those of matrices
+  device::Buffer memory_;
+};
 
 /// The initial values of the elements of `slabs` of a parameter, in memory order: each drawn from
 /// the parameter's name and the element's global index.
@@ -83,5 +144,21 @@ class ParameterStore {
 /// The part of a flat buffer that holds `local`, with the local shape.
 Tensor slice(const Tensor& flat, const LocalParameter& local);
 Tensor slice(const ParameterBuffer& memory, const LocalParameter& local);
+
+/// Called by a stage's passes for the elements of a ParameterStore that they use. Each range is
+/// that of a layer's matrices, or that of all else.
+class ParameterHooks {
+ public:
+  virtual ~ParameterHooks() = default;
+
+  /// The weights of `range` are about to be read, and then, most likely, those of `next`, which is
+  /// empty where nothing is known.
+  virtual void before_use(const Range& range, const Range& next) = 0;
+  /// A pass is about to add to the gradients of a layer's matrices.
+  virtual void before_gradient(const Range& matrices) = 0;
+  /// It has. When they are `complete`, no other pass of this step adds to them, nor to those of the
+  /// layers after it.
+  virtual void gradient_ready(const Range& matrices, bool complete) = 0;
+};
 
 }  // namespace trireme::model

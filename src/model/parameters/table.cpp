@@ -1,10 +1,87 @@
 #include "model/parameters/table.hpp"
 
+#include <algorithm>
 #include <numeric>
 
 #include "core/error.hpp"
 
 namespace trireme::model {
+namespace {
+
+/// Which parameters one stage owns. It knows the stage's layers from the start: to find each
+/// parameter's stage among all of them takes minutes for a thousand stages.
+class Ownership {
+ public:
+  Ownership(const grid::Layout& layout, int stage)
+      : is_first_(layout.is_first(stage)), is_last_(layout.is_last(stage)) {
+    for (int chunk = 0; chunk < layout.chunks; ++chunk)
+      chunks_.push_back(layout.layers_of(stage, chunk));
+  }
+
+  bool contains(const Parameter& parameter) const {
+    if (parameter.stage == StagePlacement::first_stage) return is_first_;
+    if (parameter.stage == StagePlacement::last_stage) return is_last_;
+    return std::ranges::any_of(
+        chunks_, [&](const grid::LayerRange& layers) { return layers.contains(parameter.layer); });
+  }
+
+ private:
+  bool is_first_, is_last_;
+  std::vector<grid::LayerRange> chunks_;
+};
+
+/// The part of tensor rank `rank` of `ranks` in `local`: its shape, padding included, and slabs.
+void shard_for_tensor_rank(LocalParameter& local, int ranks, int rank) {
+  const Parameter& parameter = *local.parameter;
+  const std::int64_t rows = parameter.shape[0];
+  const std::int64_t columns = parameter.shape.rank() == 2 ? parameter.shape[1] : 1;
+  const int shards = parameter.max_shards > 0 ? std::min(ranks, parameter.max_shards) : ranks;
+  TRIREME_CHECK(ranks % shards == 0, "{} tensor ranks hold {} shards of '{}'", ranks, shards,
+                parameter.name);
+  const int copies = ranks / shards;
+  const int index = rank / copies;
+  local.shape = parameter.shape;
+  local.primary = rank % copies == 0;
+  local.copies = copies;
+  switch (parameter.sharding) {
+    case TensorSharding::none:
+      local.slabs = {{0, rows, 0, columns}};
+      local.primary = rank == 0;
+      local.copies = 1;  // whole on every rank, as is its gradient
+      return;
+    case TensorSharding::rows: {
+      const auto& blocks = parameter.row_blocks;
+      std::int64_t begin = 0;
+      for (const std::int64_t block : blocks.empty() ? std::vector{rows} : blocks) {
+        TRIREME_CHECK(block % shards == 0, "{} rows of '{}' over {} tensor ranks", block,
+                      parameter.name, shards);
+        local.slabs.push_back({begin + index * (block / shards), block / shards, 0, columns});
+        begin += block;
+      }
+      local.shape[0] = rows / shards;
+      return;
+    }
+    case TensorSharding::columns:
+      TRIREME_CHECK(columns % shards == 0, "{} columns of '{}' over {} tensor ranks", columns,
+                    parameter.name, shards);
+      local.slabs = {{0, rows, index * (columns / shards), columns / shards}};
+      local.shape[1] = columns / shards;
+      return;
+    case TensorSharding::vocabulary: {
+      TRIREME_CHECK(copies == 1, "'{}' has no shard for each tensor rank", parameter.name);
+      const grid::ShardRange range = grid::padded_shard(rows, shards, index);
+      if (range.size() > 0) local.slabs = {{range.begin, range.size(), 0, columns}};
+      local.shape[0] = range.padded;
+      return;
+    }
+  }
+}
+
+std::int64_t round_up(std::int64_t value, std::int64_t multiple) {
+  return (value + multiple - 1) / multiple * multiple;
+}
+
+}  // namespace
 
 void ParameterTableBuilder::add(Parameter parameter) {
   if (!parameter.row_blocks.empty()) {
@@ -22,6 +99,57 @@ std::int64_t count_elements(const std::vector<Parameter>& table) {
   std::int64_t sum = 0;
   for (const Parameter& parameter : table) sum += parameter.shape.size();
   return sum;
+}
+
+Placement place_parameters(const std::vector<Parameter>& table, const grid::Layout& layout,
+                           const grid::Coordinates& place) {
+  Placement placement;
+  const auto append = [&](const Parameter& parameter, bool shared) {
+    LocalParameter local{.parameter = &parameter, .offset = placement.size, .shared = shared};
+    shard_for_tensor_rank(local, layout.tensor, place.tensor);
+    if (shared) local.primary = false;
+    placement.size += round_up(local.shape.size(), kParameterAlignment);
+    placement.parameters.push_back(std::move(local));
+  };
+  const auto pad = [&] {
+    placement.size = round_up(placement.size, layout.data * kParameterAlignment);
+  };
+  const int layers = std::accumulate(layout.partition.begin(), layout.partition.end(), 0);
+  const Ownership owned(layout, place.pipeline);
+  std::vector<const Parameter*> matrices;  // of layers
+  for (const Parameter& parameter : table) {
+    TRIREME_CHECK(parameter.layer < layers, "no stage holds layer {}", parameter.layer);
+    if (!owned.contains(parameter)) continue;
+    if (parameter.stage == StagePlacement::layer && parameter.shape.rank() == 2)
+      matrices.push_back(&parameter);
+    else
+      append(parameter, /*shared=*/false);
+  }
+  pad();
+  placement.common_size = placement.size;
+  for (std::size_t i = 0; i < matrices.size(); ++i) {
+    if (i == 0 || matrices[i]->layer != matrices[i - 1]->layer)
+      placement.layers.push_back({placement.size, 0});
+    append(*matrices[i], /*shared=*/false);
+    if (i + 1 == matrices.size() || matrices[i + 1]->layer != matrices[i]->layer) {
+      pad();
+      placement.layers.back().end = placement.size;
+    }
+  }
+  placement.owned_size = placement.size;
+  for (const Parameter& parameter : table)
+    if (parameter.tied && layout.is_last(place.pipeline) && !layout.is_first(place.pipeline))
+      append(parameter, /*shared=*/true);
+  return placement;
+}
+
+std::size_t Placement::layer_at(std::int64_t element) const {
+  const auto found =
+      std::upper_bound(layers.begin(), layers.end(), element,
+                       [](std::int64_t value, const Range& layer) { return value < layer.end; });
+  TRIREME_CHECK(found != layers.end() && found->contains(element), "no layer has element {}",
+                element);
+  return found - layers.begin();
 }
 
 }  // namespace trireme::model

@@ -4,12 +4,9 @@
 #include <utility>
 
 #include "core/error.hpp"
-#include "model/documents.hpp"
+#include "model/stage/stage_memory.hpp"
 
 namespace trireme::model {
-
-using Pass = CudaGraphs::Pass;
-
 namespace {
 
 /// Tokens of a micro-batch up to which blocks are captured as CUDA graphs. GPUs compute longer on
@@ -17,6 +14,18 @@ namespace {
 constexpr std::int64_t kMaxCapturedTokens = 8192;
 
 }  // namespace
+
+void CudaGraphs::run(device::Backend& backend, const Key& key, const std::function<void()>& work) {
+  const auto [known, is_first] = graphs_.try_emplace(key);
+  std::unique_ptr<device::Recording>& graph = known->second;
+  if (!is_first && !graph) graph = backend.record(work);
+  if (graph)
+    graph->replay();
+  else
+    work();
+}
+
+using Pass = CudaGraphs::Pass;
 
 // Masks differ from micro-batch to micro-batch, and exchanges with other ranks are not captured.
 template <typename Work>

@@ -2,16 +2,42 @@
 // more chunks, the head if it is the last.
 #pragma once
 
+#include <functional>
+#include <map>
 #include <memory>
 #include <optional>
 #include <span>
 #include <vector>
 
-#include "model/parameters/hooks.hpp"
-#include "model/stage/activations.hpp"
-#include "model/stage/cuda_graphs.hpp"
+#include "device/backend.hpp"
+#include "model/parameters/store.hpp"
+#include "model/stage/stage_memory.hpp"
 
 namespace trireme::model {
+
+/// The captured passes of a stage.
+class CudaGraphs {
+ public:
+  enum class Pass { forward, recompute_forward, backward, backward_input, backward_weights };
+  /// All that the kernels of a pass depend on: which layer of which chunk, the slot whose
+  /// activations it works on, and where a backward pass finds the gradient.
+  struct Key {
+    Pass pass;
+    int slot;
+    int chunk;
+    int layer;
+    const void* gradient = nullptr;
+
+    auto operator<=>(const Key&) const = default;
+  };
+
+  /// Runs `work`, the pass of `key`: the first time as it is, then captured where the backend
+  /// captures.
+  void run(device::Backend& backend, const Key& key, const std::function<void()>& work);
+
+ private:
+  std::map<Key, std::unique_ptr<device::Recording>> graphs_;  ///< null: not captured yet
+};
 
 /// Host memory of one micro-batch. Token (i, j), position i of sample j, stands at [i * micro_batch
 /// + j].

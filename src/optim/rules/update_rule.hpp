@@ -7,7 +7,7 @@
 #include <vector>
 
 #include "comm/communicator.hpp"
-#include "optim/owned_shard.hpp"
+#include "optim/sharding/shards.hpp"
 
 namespace trireme::optim {
 

@@ -2,8 +2,12 @@
 
 #include <algorithm>
 
+#include "core/error.hpp"
+
 namespace trireme::optim {
 namespace {
+
+constexpr std::int64_t kMaxElements = 1 << 18;  ///< summed at a time
 
 /// Where the parameters lie whose gradients are partial sums under sequence parallelism; adjacent
 /// ones as one range.
@@ -22,6 +26,116 @@ std::vector<Range> sequence_parallel_ranges(const model::Placement& placement) {
 }
 
 }  // namespace
+
+LayerGradientScatter::LayerGradientScatter(device::Backend& backend,
+                                           const model::Placement& placement,
+                                           const model::ParameterBuffer& gradients,
+                                           comm::Communicator& data, const Shards& shards,
+                                           bool overlap)
+    : backend_(backend),
+      placement_(placement),
+      gradients_(gradients),
+      data_(data),
+      shards_(shards),
+      overlap_(overlap),
+      contents_(gradients.buffers()) {}
+
+LayerGradientScatter::Content& LayerGradientScatter::content_of(const Range& matrices) {
+  return contents_[placement_.layer_at(matrices.begin) % contents_.size()];
+}
+
+// A part of the buffer that another rank owns holds what is added from now on, this rank's own part
+// all that was kept: the sum over ranks has everything once.
+void LayerGradientScatter::open(const Range& matrices) {
+  Content& content = content_of(matrices);
+  keep(content);
+  content.matrices = matrices;
+  backend_.zero(gradients_.at(matrices));
+  copy_own(matrices, Way::to_buffer);
+}
+
+void LayerGradientScatter::close(const Range& matrices) {
+  Content& content = content_of(matrices);
+  for (const Range& bucket : shards_.buckets_in(matrices)) {
+    const Tensor gradient = gradients_.at(bucket);
+    content.sums.push_back(
+        data_.start_reduce_scatter(gradient.data, bucket.size() / shards_.count(), gradient.dtype));
+  }
+  if (!overlap_) keep(content);
+}
+
+void LayerGradientScatter::finish() {
+  for (Content& content : contents_) keep(content);
+}
+
+void LayerGradientScatter::keep(Content& content) {
+  if (content.sums.empty()) return;
+  for (const auto& sum : content.sums) sum->wait();
+  content.sums.clear();
+  copy_own(content.matrices, Way::from_buffer);
+}
+
+void LayerGradientScatter::copy_own(const Range& matrices, Way way) const {
+  for (const Range& bucket : shards_.buckets_in(matrices)) {
+    const Range owned = shards_.owned_of(bucket, data_.rank());
+    const Tensor passing = gradients_.at(owned);
+    const Tensor kept = gradients_.own(owned, shards_.state_offset(bucket));
+    const auto [to, from] =
+        way == Way::to_buffer ? std::pair(passing, kept) : std::pair(kept, passing);
+    backend_.copy(to.data, from.data, to.bytes());
+  }
+}
+
+CopiedGradients::CopiedGradients(device::Backend& backend, model::ParameterStore& parameters,
+                                 comm::Communicator* tensor, const Shards& shards, int data_rank)
+    : backend_(backend),
+      parameters_(parameters),
+      tensor_(tensor),
+      shards_(shards),
+      data_rank_(shards.count() == 1 ? 0 : data_rank) {
+  const std::size_t bytes =
+      planned_bytes(parameters.placement(), tensor ? tensor->size() : 1, parameters.dtype());
+  if (bytes > 0) slots_ = backend.allocate(bytes, "copied gradients");
+}
+
+std::size_t CopiedGradients::planned_bytes(const model::Placement& placement, int tensor_ranks,
+                                           DType dtype) {
+  int shards = 0;
+  for (const model::LocalParameter& local : placement.parameters)
+    if (local.copies > 1) {
+      TRIREME_CHECK(tensor_ranks > 1, "'{}' is copied over a tensor group that is not known",
+                    local.parameter->name);
+      shards = std::max(shards, tensor_ranks / local.copies);
+    }
+  return shards * kMaxElements * size_of(wide(dtype));
+}
+
+void CopiedGradients::sum() {
+  if (!slots_) return;
+  for (const model::LocalParameter& local : parameters_.placement().parameters) {
+    if (local.copies == 1 || local.shared) continue;
+    for (const Range& bucket : shards_.buckets()) {
+      const Range owned = shards_.owned_of(bucket, data_rank_);
+      const std::int64_t last = std::min(owned.end, local.offset + local.elements());
+      for (std::int64_t at = std::max(owned.begin, local.offset); at < last; at += kMaxElements) {
+        const Range range{at, std::min(last, at + kMaxElements)};
+        sum(parameters_.gradient_buffer().own(
+                range, shards_.state_offset(bucket) + range.begin - owned.begin),
+            local);
+      }
+    }
+  }
+}
+
+void CopiedGradients::sum(const Tensor& gradient, const model::LocalParameter& local) {
+  const int shards = tensor_->size() / local.copies;
+  const Tensor slots{slots_.get(), gradient.dtype, {shards, gradient.size()}};
+  void* own = slots.rows(tensor_->rank() / local.copies, 1).data;
+  backend_.zero(slots);
+  backend_.copy(own, gradient.data, gradient.bytes());
+  tensor_->all_reduce(slots.data, slots.size(), slots.dtype, comm::Reduce::sum);
+  backend_.copy(gradient.data, own, gradient.bytes());
+}
 
 GradientReducer::GradientReducer(device::Backend& backend, model::ParameterStore& parameters,
                                  const OptimizerGroups& groups, const Shards& shards, bool overlap)

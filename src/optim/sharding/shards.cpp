@@ -15,6 +15,22 @@ std::int64_t even_step(std::int64_t size, std::int64_t most, std::int64_t aligne
   return std::min(most, (even + aligned - 1) / aligned * aligned);
 }
 
+/// Elements of the largest range of layers' matrices that a rank owns.
+std::int64_t largest_range(const model::Placement& placement, const Shards& shards) {
+  std::int64_t largest = 0;
+  for (const Range& bucket : shards.buckets_in({placement.common_size, placement.owned_size}))
+    largest = std::max(largest, bucket.size() / shards.count());
+  return largest;
+}
+
+/// Appends a range to ascending bounds, joined with the one before when they touch.
+void add_range(std::vector<std::int64_t>& bounds, const Range& range) {
+  if (!bounds.empty() && bounds.back() == range.begin)
+    bounds.back() = range.end;
+  else
+    bounds.insert(bounds.end(), {range.begin, range.end});
+}
+
 }  // namespace
 
 Shards::Shards(const std::vector<std::int64_t>& ends, std::int64_t bucket, int count)
@@ -47,6 +63,97 @@ std::vector<Range> Shards::owned(int index) const {
 Range Shards::owned_of(const Range& bucket, int index) const {
   const std::int64_t part = bucket.size() / count_;
   return {bucket.begin + index * part, bucket.begin + (index + 1) * part};
+}
+
+std::size_t OwnedShard::planned_bytes(const model::Placement& placement, const Shards& shards,
+                                      DType dtype, bool narrow_gradients) {
+  const std::int64_t master = dtype == wide(dtype) ? 0 : placement.owned_size / shards.count();
+  const std::int64_t widened = narrow_gradients ? largest_range(placement, shards) : 0;
+  return (master + widened) * size_of(wide(dtype));
+}
+
+OwnedShard::OwnedShard(device::Backend& backend, model::ParameterStore& parameters,
+                       const Shards& shards, int data_rank)
+    : backend_(backend),
+      parameters_(parameters),
+      elements_(parameters.placement().owned_size / shards.count()) {
+  const bool narrow = parameters.gradient_buffer().is_narrow();
+  const std::size_t bytes =
+      planned_bytes(parameters.placement(), shards, parameters.dtype(), narrow);
+  if (bytes > 0) memory_ = backend.allocate(bytes, "master weights");
+  auto* base = static_cast<std::byte*>(memory_.get());
+  if (parameters.dtype() != dtype()) {
+    master_ = {base, dtype(), {elements_}};
+    base += master_.bytes();
+  }
+  if (narrow) widened_ = {base, dtype(), {largest_range(parameters.placement(), shards)}};
+  const std::vector<Range> owned = shards.owned(shards.count() == 1 ? 0 : data_rank);
+  find_parts(owned, /*first_copy=*/shards.count() > 1 || data_rank == 0);
+  build_ranges(owned);
+}
+
+void OwnedShard::find_parts(const std::vector<Range>& owned, bool first_copy) {
+  std::int64_t state_offset = 0;
+  for (const Range& range : owned) {
+    for (const model::LocalParameter& local : parameters_.placement().parameters) {
+      const std::int64_t begin = std::max(range.begin, local.offset);
+      const std::int64_t end = std::min(range.end, local.offset + local.elements());
+      if (local.shared || begin >= end) continue;
+      parts_.push_back(
+          {.parameter = local.parameter,
+           .slabs = grid::slice_hyperslabs(local.slabs, begin - local.offset, end - local.offset),
+           .weight_offset = begin,
+           .state_offset = state_offset + begin - range.begin,
+           .primary = local.primary && first_copy});
+    }
+    state_offset += range.size();
+  }
+}
+
+void OwnedShard::build_ranges(const std::vector<Range>& owned) {
+  std::vector<std::int64_t> bounds;  // of all ranges, uploaded as one
+  struct Place {
+    std::size_t decayed, counted, end;
+  };
+  std::vector<Place> places;
+  std::int64_t state_offset = 0;
+  for (const Range& range : owned) {
+    std::vector<std::int64_t> decayed, counted;
+    for (const OwnedPart& part : parts_) {
+      if (!range.contains(part.weight_offset)) continue;
+      const std::int64_t begin = part.weight_offset - range.begin;
+      const Range within{begin, begin + part.elements()};
+      if (part.parameter->weight_decay) add_range(decayed, within);
+      if (part.primary) add_range(counted, within);
+    }
+    // No bounds would mean every element: an empty range stands for none.
+    for (auto* list : {&decayed, &counted})
+      if (list->empty()) *list = {0, 0};
+    places.push_back({bounds.size(), bounds.size() + decayed.size(),
+                      bounds.size() + decayed.size() + counted.size()});
+    bounds.insert(bounds.end(), decayed.begin(), decayed.end());
+    bounds.insert(bounds.end(), counted.begin(), counted.end());
+    ranges_.push_back({.range = range, .state_offset = state_offset});
+    state_offset += range.size();
+  }
+  bounds_memory_ = backend_.allocate(bounds.size() * sizeof bounds[0], "optimizer bounds");
+  backend_.upload(bounds_memory_.get(), bounds.data(), bounds.size() * sizeof bounds[0]);
+  const auto* uploaded = static_cast<const std::int64_t*>(bounds_memory_.get());
+  const auto stretches = [&](std::size_t begin, std::size_t end) {
+    return kernels::Stretches{uploaded + begin, static_cast<std::int64_t>(end - begin)};
+  };
+  for (std::size_t i = 0; i < ranges_.size(); ++i) {
+    ranges_[i].decayed = stretches(places[i].decayed, places[i].counted);
+    ranges_[i].counted = stretches(places[i].counted, places[i].end);
+  }
+}
+
+Tensor OwnedShard::gradient(const OwnedRange& owned) const {
+  const Tensor summed = summed_gradient(owned);
+  if (summed.dtype == wide(summed.dtype)) return summed;
+  const Tensor widened = widened_.rows(0, summed.size());
+  backend_.cast({.x = summed, .out = widened});
+  return widened;
 }
 
 }  // namespace trireme::optim

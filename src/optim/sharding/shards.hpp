@@ -1,13 +1,15 @@
-// How a flat buffer is cut into buckets that are reduced one by one, and each bucket into shards of
-// the data ranks (ZeRO-1). Source: Rajbhandari et al., "ZeRO: memory optimizations toward training
-// trillion parameter models" (2020), section 5.1.
+// Which part of the flat buffers each rank updates (ZeRO-1): buckets, their shards, and the owned
+// shard with its master copy. Source: Rajbhandari et al., "ZeRO: memory optimizations toward
+// training trillion parameter models" (2020), section 5.1.
 #pragma once
 
 #include <cstdint>
 #include <span>
 #include <vector>
 
-#include "model/parameters/placement.hpp"
+#include "device/backend.hpp"
+#include "model/parameters/store.hpp"
+#include "model/parameters/table.hpp"
 
 namespace trireme::optim {
 
@@ -37,6 +39,95 @@ class Shards {
  private:
   int count_;
   std::vector<Range> buckets_;
+};
+
+/// A range of this rank's flat buffers that belongs to one parameter: what a checkpoint saves and
+/// loads.
+struct OwnedPart {
+  const model::Parameter* parameter = nullptr;
+  grid::Hyperslabs slabs;          ///< of the logical tensor, in memory order
+  std::int64_t weight_offset = 0;  ///< in the placement, of weight and gradient
+  std::int64_t state_offset = 0;   ///< into optimizer states and a separate master copy
+  bool primary = true;             ///< exactly one rank holds each element as primary
+
+  std::int64_t elements() const { return grid::count_elements(slabs); }
+  Range range() const { return {weight_offset, weight_offset + elements()}; }
+};
+
+/// A range of the flat buffers that one kernel call updates: this rank's shard of a bucket.
+struct OwnedRange {
+  Range range;
+  std::int64_t state_offset = 0;  ///< owned elements before it
+  kernels::Stretches decayed;     ///< where weight decay applies
+  kernels::Stretches counted;     ///< where this rank counts in norms
+
+  /// Its part of `state`, a tensor of all owned elements.
+  Tensor in(const Tensor& state) const { return state.rows(state_offset, range.size()); }
+};
+
+/// The owned part of a rank's weights and gradients. 16-bit weights have a master copy of it in
+/// fp32, which is updated and then rounded into them.
+class OwnedShard {
+ public:
+  /// Allocates the master copy. All must outlive it. With one shard every rank owns everything, and
+  /// data rank 0 counts it. `data_rank` is the index of this rank's shard otherwise.
+  OwnedShard(device::Backend& backend, model::ParameterStore& parameters, const Shards& shards,
+             int data_rank);
+
+  /// Bytes of the master copy, where weights of type `dtype` need one, and of the buffer that
+  /// 16-bit gradients are widened to.
+  static std::size_t planned_bytes(const model::Placement& placement, const Shards& shards,
+                                   DType dtype, bool narrow_gradients);
+
+  /// In the order of the shards' buckets, and parameter by parameter.
+  const std::vector<OwnedRange>& ranges() const { return ranges_; }
+  const std::vector<OwnedPart>& parts() const { return parts_; }
+  /// All owned elements, padding included.
+  std::int64_t elements() const { return elements_; }
+  /// The type that updates work in: the accumulation type of the weights.
+  DType dtype() const { return wide(parameters_.dtype()); }
+  bool has_master_copy() const { return static_cast<bool>(master_); }
+
+  /// The weights in the precision of updates, which is what a checkpoint holds.
+  template <typename Owned>
+  Tensor master(const Owned& owned) const {
+    const Range range = range_of(owned);
+    return has_master_copy() ? master_.rows(owned.state_offset, range.size()) : weights(owned);
+  }
+  /// The weights as passes read them.
+  template <typename Owned>
+  Tensor weights(const Owned& owned) const {
+    return parameters_.weight_buffer().own(range_of(owned), owned.state_offset);
+  }
+  /// The 16-bit weights that the master copy is rounded into; an empty tensor without one.
+  template <typename Owned>
+  Tensor rounded(const Owned& owned) const {
+    return has_master_copy() ? weights(owned) : Tensor{};
+  }
+  /// The gradient as passes sum it.
+  template <typename Owned>
+  Tensor summed_gradient(const Owned& owned) const {
+    return parameters_.gradient_buffer().own(range_of(owned), owned.state_offset);
+  }
+  /// The gradient in the precision of updates: where passes sum it in 16 bits, in a buffer that the
+  /// next call overwrites.
+  Tensor gradient(const OwnedRange& owned) const;
+
+ private:
+  static Range range_of(const OwnedPart& owned) { return owned.range(); }
+  static Range range_of(const OwnedRange& owned) { return owned.range; }
+  void find_parts(const std::vector<Range>& owned, bool first_copy);
+  void build_ranges(const std::vector<Range>& owned);
+
+  device::Backend& backend_;
+  model::ParameterStore& parameters_;
+  std::int64_t elements_ = 0;
+  std::vector<OwnedPart> parts_;
+  std::vector<OwnedRange> ranges_;
+  device::Buffer bounds_memory_;  ///< of the ranges' Stretches
+  device::Buffer memory_;
+  Tensor master_;   ///< [elements()], only with 16-bit weights
+  Tensor widened_;  ///< as large as the largest range whose gradient is summed in 16 bits
 };
 
 }  // namespace trireme::optim

@@ -1,17 +1,68 @@
-// What all layers work with: sizes, the backend, the tensor group, the pass.
+// What all layers work with: memory (Arena), sizes, the backend, the tensor group, the pass.
 // Letters: s sequence, b micro-batch, T = s b tokens, h hidden, t tensor ranks; S and U are the
 // parts of s and T that a rank has of the residual stream: s and T themselves, or under sequence
 // parallelism s / t and T / t.
 #pragma once
 
+#include <algorithm>
+#include <cstddef>
 #include <cstdint>
+#include <initializer_list>
+#include <map>
 #include <string>
+#include <utility>
+#include <vector>
 
 #include "comm/communicator.hpp"
 #include "device/backend.hpp"
+#include "device/tensor.hpp"
 #include "grid/layout.hpp"
 
 namespace trireme::model {
+
+/// Hands out consecutive tensors of one block of memory. Without a block it only counts: the plan
+/// and the allocation come from the same calls, so they cannot disagree.
+class Arena {
+ public:
+  /// Counts only; its tensors have no data.
+  Arena() = default;
+  /// Cuts up `base`, which must hold what a counting run of the same calls reported.
+  explicit Arena(void* base) : base_(static_cast<std::byte*>(base)) {}
+
+  /// The next tensor, aligned to 256 bytes.
+  Tensor take(DType dtype, Shape shape) {
+    const std::size_t begin = bytes_;
+    bytes_ += (shape.size() * size_of(dtype) + kAlignment - 1) / kAlignment * kAlignment;
+    return {base_ ? base_ + begin : nullptr, dtype, shape};
+  }
+
+  /// The next `count` 32-bit integers.
+  std::int32_t* take_ints(std::int64_t count) {
+    return static_cast<std::int32_t*>(take(DType::f32, {count}).data);
+  }
+
+  /// Calls take(i) for 0 <= i < count, each of which starts at the same place: alternatives, only
+  /// one of which is in use at a time.
+  template <typename Take>
+  void overlay(std::size_t count, const Take& take) {
+    const std::size_t begin = bytes_;
+    std::size_t end = begin;
+    for (std::size_t i = 0; i < count; ++i) {
+      bytes_ = begin;
+      take(i);
+      end = std::max(end, bytes_);
+    }
+    bytes_ = end;
+  }
+
+  /// Bytes handed out so far, alignment included.
+  std::size_t bytes() const { return bytes_; }
+
+ private:
+  static constexpr std::size_t kAlignment = 256;
+  std::byte* base_ = nullptr;
+  std::size_t bytes_ = 0;
+};
 
 /// The sizes of a rank's tensors that all layers share.
 struct LayerSizes {
@@ -79,6 +130,33 @@ struct PassInfo {
             .layer = static_cast<std::uint32_t>(layer),
             .site = site};
   }
+};
+
+/// The implementations of one layer by the name that a spec gives them.
+template <typename Factory>
+class LayerKinds {
+ public:
+  LayerKinds(std::initializer_list<std::pair<const std::string, Factory>> kinds) : kinds_(kinds) {}
+
+  /// Throws InternalError where `kind` is known already.
+  void add(const std::string& kind, Factory make) {
+    TRIREME_CHECK(kinds_.emplace(kind, make).second, "two layers are called '{}'", kind);
+  }
+  /// Throws InternalError for an unknown kind.
+  Factory find(const std::string& kind) const {
+    const auto found = kinds_.find(kind);
+    TRIREME_CHECK(found != kinds_.end(), "no layer is called '{}'", kind);
+    return found->second;
+  }
+  /// All kinds, sorted.
+  std::vector<std::string> names() const {
+    std::vector<std::string> names;
+    for (const auto& [name, factory] : kinds_) names.push_back(name);
+    return names;
+  }
+
+ private:
+  std::map<std::string, Factory> kinds_;
 };
 
 /// Scratch memory of a rank, shared by all its layers and micro-batches.

@@ -1,4 +1,4 @@
-#include "model/parameters/placement.hpp"
+#include "model/parameters/table.hpp"
 
 #include <gtest/gtest.h>
 
@@ -6,10 +6,10 @@
 #include <numeric>
 #include <random>
 
-#include "gather.hpp"
 #include "model/families/gpt2.hpp"
-#include "model/layers/declare.hpp"
 #include "model/parameters/store.hpp"
+#include "model/spec.hpp"
+#include "tensors.hpp"
 
 namespace trireme::test {
 namespace {

@@ -1,4 +1,4 @@
-#include "model/documents.hpp"
+#include "model/stage/stage_memory.hpp"
 
 #include <gtest/gtest.h>
 

@@ -1,5 +1,5 @@
 // Where the elements of a placement lie.
-#include "model/parameters/buffer.hpp"
+#include "model/parameters/store.hpp"
 
 #include <gtest/gtest.h>
 
@@ -8,7 +8,7 @@
 #include <set>
 
 #include "model/families/gpt2.hpp"
-#include "model/layers/declare.hpp"
+#include "model/spec.hpp"
 
 namespace trireme::model {
 namespace {

@@ -1,14 +1,68 @@
-// The memory of a pipeline stage: what each micro-batch keeps, what all share.
+// What a pipeline stage is made from, and its memory: what each micro-batch keeps, what all share.
 #pragma once
 
+#include <cstdint>
 #include <optional>
+#include <span>
 #include <vector>
 
-#include "model/arena.hpp"
-#include "model/stage/segment_inputs.hpp"
-#include "model/stage/stage_config.hpp"
+#include "model/context.hpp"
+#include "model/layers/block.hpp"
+#include "model/layers/embedding.hpp"
+#include "model/layers/head.hpp"
+#include "model/stage/recompute.hpp"
 
 namespace trireme::model {
+
+/// A model and how a run passes micro-batches through it.
+struct StageConfig {
+  ModelSpec spec;
+  std::int64_t micro_batch = 1;
+  int tensor_ranks = 1;
+  DType dtype = DType::f32;
+  std::int64_t max_loss_tokens = Head::kMaxLossTokens;
+  bool sequence_parallel = false;
+  Recompute recompute = {};
+
+  LayerSizes sizes() const {
+    return {.hidden = spec.hidden,
+            .sequence = spec.sequence,
+            .micro_batch = micro_batch,
+            .tensor_ranks = tensor_ranks,
+            .dtype = dtype,
+            .sequence_parallel = sequence_parallel};
+  }
+};
+
+/// The layers of one pipeline stage: the embedding if it is the first, its blocks in one or more
+/// chunks, the head if it is the last.
+struct StageLayers {
+  std::optional<Embedding> embedding;
+  std::vector<std::vector<TransformerBlock>> chunks;  ///< all have as many blocks
+  std::optional<Head> head;
+
+  /// Not bound to parameters yet: enough to plan memory.
+  StageLayers(const StageConfig& config, const grid::Layout& layout, int stage);
+  /// `parameters` must hold the stage's and outlive this.
+  void bind(const ParameterStore& parameters);
+};
+
+/// Scratch memory in bytes that the CUDA kernels need for passes of such a model, at most one
+/// operation at a time.
+std::size_t kernel_workspace_bytes(const StageConfig& config);
+
+/// Bytes of the fp32 copies that the host makes of the tensors of one GEMM in a 16-bit type; the
+/// head's and the MLP's are the largest.
+std::size_t host_gemm_bytes(const StageConfig& config);
+
+/// Writes where the document of each token begins: starts [b, s], the position behind the last
+/// `eod` before the token, 0 where there is none. ids [s, b].
+void find_document_starts(std::span<const std::int32_t> ids, std::int64_t micro_batch,
+                          std::int32_t eod, std::span<std::int32_t> starts);
+
+/// Writes the positions of tokens within their documents: positions [s, b], from starts [b, s].
+void positions_in_documents(std::span<const std::int32_t> starts, std::int64_t micro_batch,
+                            std::span<std::int32_t> positions);
 
 /// Bytes of a stage's memory besides weights, gradients and optimizer.
 struct StageMemory {
