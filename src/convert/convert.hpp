@@ -15,32 +15,32 @@ namespace trireme::convert {
 
 namespace flags {
 
-/// What to convert, and what to know beside it.
+/// The input of a conversion.
 struct Request {
-  std::filesystem::path file;          ///< a script; empty where `words` are the command line
-  std::vector<std::string> words;      ///< a command line, split by a shell
-  std::filesystem::path ds_config;     ///< wins over --deepspeed_config; empty: that one
+  std::filesystem::path file;          ///< a script; empty if `words` are the command line
+  std::vector<std::string> words;      ///< a command line, already split into words
+  std::filesystem::path ds_config;     ///< overrides --deepspeed_config unless empty
   shell::Definitions definitions;      ///< variables of the script
-  std::vector<std::string> arguments;  ///< of the script, `$1` and on
-  std::set<std::string> ignored;       ///< flags, without dashes, and JSON keys to leave out
-  std::optional<std::int64_t> ranks;   ///< what the launcher started, where it does not say
-  std::optional<int> line;             ///< of the training command, where there are several
+  std::vector<std::string> arguments;  ///< positional arguments of the script
+  std::set<std::string> ignored;       ///< flags (without dashes) and JSON keys to skip
+  std::optional<std::int64_t> ranks;   ///< the number of ranks if the launcher does not tell
+  std::optional<int> line;             ///< of the training command, if there are several
 };
 
-/// A deck and what to tell about it.
+/// A deck and messages about it.
 struct Result {
-  std::string deck;                  ///< commented; "" where the recipe does not train
-  std::string commands;              ///< of Trireme's programs, for a recipe that does not train
-  std::string hosts;                 ///< the hosts of its launcher, as jobs/ssh/train.sh reads them
-  std::vector<std::string> notes;    ///< a line each
-  std::vector<std::string> unbuilt;  ///< keys in it whose feature is not built, with their origin
+  std::string deck;                  ///< commented; "" if the recipe does not train
+  std::string commands;              ///< Trireme's commands for a recipe that does not train
+  std::string hosts;                 ///< of the launcher, in the format of jobs/ssh/train.sh
+  std::vector<std::string> notes;    ///< one a line
+  std::vector<std::string> unbuilt;  ///< keys that are not implemented yet, with their origin
 };
 
-/// Converts. Throws one DeckError that names everything that has no counterpart or contradicts, a
-/// line each with its place, DataError where there is no training command, and IoError.
+/// Converts a recipe. Throws one DeckError that lists unsupported and contradictory flags, one a
+/// line with its place; DataError if there is no training command; IoError.
 Result convert(const Request& request);
 
-/// The table of flags, a line each: flag, key or what becomes of it.
+/// The table of flags, one a line: the flag and how it is converted.
 std::string describe_flags();
 
 }  // namespace flags
@@ -48,22 +48,22 @@ std::string describe_flags();
 namespace huggingface {
 
 /// Writes the weights of the checkpoint at `from` (a file, or a run's folder) into the folder `to`,
-/// in fp32 bit for bit, with GPT-2's vocabulary files where the run used them. Returns what to tell
-/// about it. Throws DataError when the checkpoint is damaged or its model has no counterpart,
-/// IoError when `to` has a model already or cannot be written.
+/// in fp32 bit for bit, with GPT-2's vocabulary files where the run used them. Returns a
+/// message for the user. Throws DataError when the checkpoint is damaged or its model has no
+/// counterpart, IoError when `to` has a model already or cannot be written.
 std::string export_model(const std::filesystem::path& from, const std::filesystem::path& to);
 
-/// What a checkpoint made of imported weights says beside them.
+/// The deck to store in an imported checkpoint.
 struct ImportOptions {
-  std::filesystem::path deck;          ///< the run that will start from it; empty: a plain one
+  std::filesystem::path deck;          ///< of the run that will start from it; empty: a minimal one
   std::vector<std::string> overrides;  ///< of the deck's keys
 };
 
 /// Writes the weights at `from`, a folder or its .safetensors file, as the checkpoint `to` of
 /// iteration 0, with the moments that the deck's optimizer keeps, all zero. fp16 and bf16 weights
-/// are widened exactly. Returns what to tell about it. Throws DataError for a file that is damaged,
-/// not GPT-2, of another model than the deck's, or has weights that are not finite, IoError when
-/// `to` exists or cannot be written, DeckError.
+/// are widened exactly. Returns a message for the user. Throws DataError for a file that is
+/// damaged, not GPT-2, of another model than the deck's, or has weights that are not finite,
+/// IoError when `to` exists or cannot be written, DeckError.
 std::string import_model(const std::filesystem::path& from, const std::filesystem::path& to,
                          const ImportOptions& options);
 

@@ -22,9 +22,9 @@ namespace {
 namespace fs = std::filesystem;
 
 constexpr const char* kDeck =
-    "model: {layers: 2, hidden: 6, heads: 3, ffn: 10, sequence: 4, positions: 5, vocab: 7,\n"
-    "        layernorm_eps: 1e-6}\n"
-    "batch: {micro: 1, global: 1}\nschedule: {peak: 1e-3}\ntrain: {iterations: 3}\n";
+    "model: {layers: 2, hidden: 6, heads: 3, ffn: 10, sequence: 4, positions: 5, vocab: 7,\n       "
+    " layernorm_eps: 1e-6}\nbatch: {micro: 1, global: 1}\nschedule: {peak: 1e-3}\ntrain: "
+    "{iterations: 3}\n";
 
 model::Gpt2Config small_config() {
   return {
@@ -179,10 +179,10 @@ TEST_F(HuggingFaceTest, RefusesWeightsThatAreNotFinite) {
     values[1][7] = std::numeric_limits<float>::infinity();
     values[1][9] = std::numeric_limits<float>::quiet_NaN();
   });
-  EXPECT_EQ(import_problem(),
-            "'out/model.safetensors': tensor 'transformer.wpe.weight' [5, 6] has 2 elements that "
-            "are not finite, the first inf at 7: a run that starts from it has no loss that is a "
-            "number");
+  EXPECT_EQ(
+      import_problem(),
+      "'out/model.safetensors': tensor 'transformer.wpe.weight' [5, 6] has 2 elements that are not "
+      "finite, the first inf at 7: a run that starts from it has no loss that is a number");
 }
 
 TEST_F(HuggingFaceTest, EveryErrorNamesTheFile) {

@@ -132,7 +132,7 @@ TEST(Recipes, SaysWhereEachKeyComesFrom) {
   has("  type: linear                        # the default of Megatron-LM\n");
   has("  compute: fp32                       # the default of Megatron-LM\n");
   has("  vocab: 100                          # --vocab-size 100\n");
-  has("#   --num-workers 2: samples are read by memory mapping\n");
+  has("#   --num-workers 2: samples are read through a memory-mapped file\n");
   ASSERT_EQ(result.notes.size(), 2u);
   EXPECT_NE(
       result.notes[0].find("--recompute-activations: Megatron-LM recomputes the core of attention"),

@@ -122,7 +122,7 @@ TEST_F(SafetensorsTest, RefusesWhatIsDamaged) {
   const std::string good = R"({"a":{"dtype":"F32","shape":[2],"data_offsets":[0,8]}})";
   EXPECT_EQ(problem(good, std::string(8, 'x')), "");
   EXPECT_EQ(problem(good, "1234"), " is truncated: its tensors take 8 bytes, of which 4 are there");
-  EXPECT_EQ(problem(good, "123456789"), " has 1 bytes behind its last tensor");
+  EXPECT_EQ(problem(good, "123456789"), " has 1 bytes after its last tensor");
   EXPECT_EQ(problem(file("short", "abc")), " is not a safetensors file: it has 3 bytes");
   EXPECT_EQ(problem(file("cut", std::string("\x20\0\0\0\0\0\0\0{", 9))),
             " is truncated: its header takes 32 bytes, of which 1 are there");

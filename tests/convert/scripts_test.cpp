@@ -25,32 +25,31 @@ class Scripts : public FolderTest {};
 TEST_F(Scripts, VariablesThatTheScriptDoesNotSet) {
   const fs::path script =
       file("train.sh",
-           "python pretrain_gpt.py --num-layers $L --hidden-size 64 --num-attention-heads 4 \\\n"
-           " --micro-batch-size 2 --seq-length 8 --lr 1 --train-iters 1 --save $(date)/x \\\n"
-           " --tokenizer-type NullTokenizer --vocab-size 9 $MORE --num-workers $W");
+           "python pretrain_gpt.py --num-layers $L --hidden-size 64 --num-attention-heads 4 \\\n "
+           "--micro-batch-size 2 --seq-length 8 --lr 1 --train-iters 1 --save $(date)/x \\\n "
+           "--tokenizer-type NullTokenizer --vocab-size 9 $MORE --num-workers $W");
   EXPECT_EQ(errors_of({.file = script}),
             script.string() +
-                ":1: --num-layers $L: the script does not say what $L is (give --define L=...)\n" +
+                ":1: --num-layers $L: the script does not define $L (give --define L=...)\n" +
                 script.string() +
-                ":1: --save $(date)/x: the script does not say what $(date) is (write the value in "
-                "its place)\n2 errors; no deck was written.");
+                ":1: --save $(date)/x: the script does not define $(date) (replace it with its "
+                "value)\n2 errors; no deck was written.");
   EXPECT_EQ(errors_of({.file = script, .definitions = {{"L", "2"}}, .ignored = {"save"}}), "");
 }
 
 TEST_F(Scripts, AnUnknownLengthIsStillALength) {
   const fs::path script =
       file("train.sh",
-           "python pretrain_gpt.py --num-layers 2 --hidden-size 64 --num-attention-heads 4 \\\n"
-           " --micro-batch-size 2 --global-batch-size 8 --seq-length 8 --lr 1 --train-samples $S "
+           "python pretrain_gpt.py --num-layers 2 --hidden-size 64 --num-attention-heads 4 \\\n "
+           "--micro-batch-size 2 --global-batch-size 8 --seq-length 8 --lr 1 --train-samples $S "
            "\\\n --lr-warmup-samples 8 --rampup-batch-size 2 2 64 --vocab-file v.json --data-path "
            "d --merge-file $M");
-  EXPECT_EQ(
-      errors_of({.file = script}),
-      script.string() +
-          ":1: --train-samples $S: the script does not say what $S is (give --define S=...)\n" +
-          script.string() +
-          ":1: --merge-file $M: the script does not say what $M is (give --define M=...)\n"
-          "2 errors; no deck was written.");
+  EXPECT_EQ(errors_of({.file = script}),
+            script.string() +
+                ":1: --train-samples $S: the script does not define $S (give --define S=...)\n" +
+                script.string() +
+                ":1: --merge-file $M: the script does not define $M (give --define M=...)\n2 "
+                "errors; no deck was written.");
 }
 
 TEST_F(Scripts, ProgramsThatDoNotTrain) {
@@ -64,29 +63,28 @@ TEST_F(Scripts, ProgramsThatDoNotTrain) {
             at + "runs generate_samples_gpt.py, which generates text: trireme-generate does that");
   EXPECT_EQ(problem("python tasks/main.py --task RACE --num-layers 2"),
             at + "runs main.py, which evaluates a checkpoint: trireme-evaluate does that");
-  EXPECT_EQ(problem("torchrun --nnodes $N $PROGRAM --num-layers 2"),
-            at + "runs $PROGRAM, where the script does not say what $PROGRAM is (give --define "
-                 "PROGRAM=...)");
+  EXPECT_EQ(
+      problem("torchrun --nnodes $N $PROGRAM --num-layers 2"),
+      at + "runs $PROGRAM, where the script does not define $PROGRAM (give --define PROGRAM=...)");
   EXPECT_EQ(problem("sbatch -N 2 job.sh"),
             at + "starts job.sh: convert that, with --define for what it takes from here");
   EXPECT_EQ(problem("if have x; then A=1; fi; eval $A"),
-            at + "runs $A (line 1 sets it under a condition), where the script does not say what "
-                 "$A (line 1 sets it under a condition) is (give --define A=...)");
+            at + "runs $A (line 1 sets it under a condition), where the script does not define $A "
+                 "(line 1 sets it under a condition) (give --define A=...)");
 }
 
 TEST_F(Scripts, FlagsThatNoCommandHas) {
-  const fs::path script = file(
-      "x.sh",
-      "python pretrain_gpt.py --num-layers 2 --hidden-size 64 --num-attention-heads 4 --lr 1 \\\n"
-      " --train-iters 9 --seq-length 8 --max-position-embeddings 8 --micro-batch-size 2 \\\n"
-      " --tokenizer-type NullTokenizer --vocab-size 9 --data-path d \\\n"
-      " # --seed 1 \\\n --seed 2 --num-layers 4");
+  const fs::path script =
+      file("x.sh",
+           "python pretrain_gpt.py --num-layers 2 --hidden-size 64 --num-attention-heads 4 --lr 1 "
+           "\\\n --train-iters 9 --seq-length 8 --max-position-embeddings 8 --micro-batch-size 2 "
+           "\\\n --tokenizer-type NullTokenizer --vocab-size 9 --data-path d \\\n # --seed 1 \\\n "
+           "--seed 2 --num-layers 4");
   const Result result = convert({.file = script});
   ASSERT_EQ(result.notes.size(), 1u);
-  EXPECT_EQ(result.notes[0],
-            script.string() +
-                ":5: --seed 2 --num-layers 4 is no part of the command: the line before it does "
-                "not end in '\\'");
+  EXPECT_EQ(result.notes[0], script.string() +
+                                 ":5: --seed 2 --num-layers 4 is not part of the command: the line "
+                                 "before it does not end in '\\'");
   EXPECT_NE(result.deck.find("  layers: 2 "), std::string::npos);
   EXPECT_EQ(result.deck.find("seed:"), std::string::npos);
 }
@@ -100,10 +98,9 @@ TEST_F(Scripts, TextWithALineBreakStaysInItsComment) {
   // As a note, as the origin of a key, as what is left out, as the script's own name.
   const fs::path script =
       file("a\nb: c.sh", std::string(kSmall) + "--load 'x\ny: z' --num-workers '1\n- 2' \\\n --\n");
-  EXPECT_NE(errors_of({.file = script}).find("'--' belongs to no flag"), std::string::npos);
-  const fs::path noted = file("a\nb: c.sh", std::string(kSmall) +
-                                                "--num-workers '1\n- 2' "
-                                                "\\\n --load $'x\ny: z'");
+  EXPECT_NE(errors_of({.file = script}).find("'--' is not a value of any flag"), std::string::npos);
+  const fs::path noted =
+      file("a\nb: c.sh", std::string(kSmall) + "--num-workers '1\n- 2' \\\n --load $'x\ny: z'");
   std::string errors = errors_of({.file = noted});
   EXPECT_NE(errors.find("checkpoint.load = \"$x y: z\": must be one line"), std::string::npos)
       << errors;
@@ -122,15 +119,15 @@ TEST_F(Scripts, BertIsRefusedByName) {
   const fs::path script = file("x.sh", "python pretrain_bert.py --num-layers 24 --no-such-flag");
   EXPECT_EQ(errors_of({.file = script}),
             script.string() +
-                ":1: pretrain_bert.py trains BERT, which is not built yet: Trireme "
-                "trains GPT\n1 error; no deck was written.");
+                ":1: pretrain_bert.py trains BERT, which is not built yet: Trireme trains GPT\n1 "
+                "error; no deck was written.");
 }
 
 TEST_F(Scripts, ArgumentsReachTheTrainingCommand) {
   file("train.sh",
-       "python pretrain_gpt.py --num-layers $1 --hidden-size 64 --num-attention-heads $2 "
-       "--lr 1 --train-iters 9 --seq-length 8 --max-position-embeddings 8 "
-       "--micro-batch-size 2 --tokenizer-type NullTokenizer --vocab-size 9 --data-path d");
+       "python pretrain_gpt.py --num-layers $1 --hidden-size 64 --num-attention-heads $2 --lr 1 "
+       "--train-iters 9 --seq-length 8 --max-position-embeddings 8 --micro-batch-size 2 "
+       "--tokenizer-type NullTokenizer --vocab-size 9 --data-path d");
   const fs::path outer = file("cases.sh", "set -- 3 4\nbash train.sh $1 $2");
   for (const Result& result : {convert({.file = folder_ / "train.sh", .arguments = {"3", "4"}}),
                                convert({.file = outer})}) {
@@ -150,22 +147,20 @@ TEST_F(Scripts, DatasetsAreMadeByTriremesPreprocess) {
   const fs::path script =
       file("p.sh",
            "python tools/preprocess_data.py --input 'my corpus.json' --output-prefix my-gpt2 "
-           "--vocab v.json "
-           "--dataset-impl mmap --tokenizer-type GPT2BPETokenizer --merge-file m.txt --append-eod "
-           "--workers 8 --json-keys text title");
+           "--vocab v.json --dataset-impl mmap --tokenizer-type GPT2BPETokenizer --merge-file "
+           "m.txt --append-eod --workers 8 --json-keys text title");
   const Result result = convert({.file = script});
   EXPECT_EQ(result.deck, "");
   const std::string line =
       "trireme-preprocess --input 'my corpus.json' --output my-gpt2 --workers 8 --append-eod "
-      "--vocab "
-      "v.json --merges m.txt --tokenizer gpt2";
+      "--vocab v.json --merges m.txt --tokenizer gpt2";
   EXPECT_EQ(result.commands, line + "\n" + line + " --key title\n");
   EXPECT_TRUE(result.unbuilt.empty());
   const Result both = convert(
       {.file = file("both.sh", read_file(script) + "\npython pretrain_gpt.py --lr 1 $FLAGS\n")});
   EXPECT_EQ(both.commands, result.commands);
   ASSERT_FALSE(both.notes.empty());
-  EXPECT_NE(both.notes.back().find(":2: pretrain_gpt.py is left out"), std::string::npos);
+  EXPECT_NE(both.notes.back().find(":2: pretrain_gpt.py is ignored"), std::string::npos);
   const Result sentences =
       convert({.file = file("q.sh",
                             "python preprocess_data.py --input a --output-prefix b --vocab v.txt "
@@ -173,12 +168,11 @@ TEST_F(Scripts, DatasetsAreMadeByTriremesPreprocess) {
   EXPECT_EQ(sentences.unbuilt, (std::vector<std::string>{"trireme-preprocess --split-sentences",
                                                          "trireme-preprocess wordpiece"}));
   const fs::path wrong = file("r.sh", "python preprocess_data.py --input $IN --find-bugs 3");
-  EXPECT_EQ(
-      errors_of({.file = wrong}),
-      fmt::format("{0}:1: --input: the script does not say what $IN is (give --define IN=...)\n"
-                  "{0}:1: '--find-bugs' has no counterpart\n{0}:1: --output-prefix is missing\n"
-                  "3 errors; no command was written.",
-                  wrong.string()));
+  EXPECT_EQ(errors_of({.file = wrong}),
+            fmt::format("{0}:1: --input: the script does not define $IN (give --define "
+                        "IN=...)\n{0}:1: '--find-bugs' has no counterpart\n{0}:1: --output-prefix "
+                        "is missing\n3 errors; no command was written.",
+                        wrong.string()));
 }
 
 TEST_F(Scripts, TextIsGeneratedByTriremesGenerate) {
@@ -200,24 +194,23 @@ TEST_F(Scripts, TextIsGeneratedByTriremesGenerate) {
                             "--num-samples 10 --genfile o.json --top_p 0")});
   EXPECT_EQ(fetched.commands,
             "trireme-generate --checkpoint x --prompt '' --samples 10 --json --output o.json\n");
-  const Result files = convert({.file = file("v.sh",
-                                             "python generate_samples_gpt.py --load x "
-                                             "--vocab-file v --merge-file m")});
+  const Result files = convert(
+      {.file =
+           file("v.sh", "python generate_samples_gpt.py --load x --vocab-file v --merge-file m")});
   EXPECT_EQ(files.commands,
             "trireme-generate --checkpoint x --vocab v --merges m --tokenizer gpt2\n");
 }
 
 TEST_F(Scripts, TextIsScoredByTriremesEvaluate) {
   const std::string command =
-      "python tasks/main.py --valid-data wiki.test.tokens --load x "
-      "--vocab-file v.json --merge-file m.txt --num-layers 24 --task ";
+      "python tasks/main.py --valid-data wiki.test.tokens --load x --vocab-file v.json "
+      "--merge-file m.txt --num-layers 24 --task ";
   const Result result =
       convert({.file = file("e.sh", command + "WIKITEXT103 --overlapping-eval 32")});
-  EXPECT_EQ(
-      result.commands,
-      "trireme-preprocess --input wiki.test.tokens --format text --document file --output "
-      "evaluated --tokenizer gpt2 --vocab v.json --merges m.txt\n"
-      "trireme-evaluate DECK data.valid=evaluated_text_document --checkpoint x --split valid\n");
+  EXPECT_EQ(result.commands,
+            "trireme-preprocess --input wiki.test.tokens --format text --document file --output "
+            "evaluated --tokenizer gpt2 --vocab v.json --merges m.txt\ntrireme-evaluate DECK "
+            "data.valid=evaluated_text_document --checkpoint x --split valid\n");
   EXPECT_EQ(result.unbuilt.size(), 1u);
   EXPECT_NE(errors_of({.file = file("l.sh", command + "LAMBADA")}).find("LAMBADA is not built yet"),
             std::string::npos);
@@ -226,13 +219,13 @@ TEST_F(Scripts, TextIsScoredByTriremesEvaluate) {
 TEST_F(Scripts, FlagsOfMegatronCore) {
   const Result result = convert(
       {.file =
-           file("c.sh", std::string("torchrun --nproc_per_node 4 ") +
-                            std::string(kSmall).substr(std::string("python ").size()) +
-                            "--num-layers 10 --pipeline-model-parallel-size 4 "
-                            "--decoder-first-pipeline-num-layers 1 "
-                            "--decoder-last-pipeline-num-layers 3 --micro-batch-size 1 "
-                            "--global-batch-size 4 --grad-reduce-in-bf16 --bf16 --save s "
-                            "--save-interval 5 --save-retain-interval 10 --rerun-mode disabled")});
+           file("c.sh",
+                std::string("torchrun --nproc_per_node 4 ") +
+                    std::string(kSmall).substr(std::string("python ").size()) +
+                    "--num-layers 10 --pipeline-model-parallel-size 4 "
+                    "--decoder-first-pipeline-num-layers 1 --decoder-last-pipeline-num-layers 3 "
+                    "--micro-batch-size 1 --global-batch-size 4 --grad-reduce-in-bf16 --bf16 "
+                    "--save s --save-interval 5 --save-retain-interval 10 --rerun-mode disabled")});
   for (const char* text : {"  partition: 1-3-3-3 ", "  gradients: same ", "  keep: 1 ",
                            "  keep_every: 10 iterations "})
     EXPECT_NE(result.deck.find(text), std::string::npos) << text << "\n" << result.deck;
@@ -242,8 +235,7 @@ TEST_F(Scripts, SentencePieceOfTheFirstRelease) {
   const std::string command =
       "python pretrain_gpt2.py --num-layers 2 --hidden-size 64 --num-attention-heads 4 --lr 1 "
       "--train-iters 9 --seq-length 8 --max-position-embeddings 8 --batch-size 2 --train-data "
-      "webtext "
-      "--tokenizer-type SentencePieceTokenizer --save s ";
+      "webtext --tokenizer-type SentencePieceTokenizer --save s ";
   const Result named = convert({.file = file("a.sh", command + "--tokenizer-path my.model")});
   EXPECT_NE(named.deck.find("    model: my.model "), std::string::npos) << named.deck;
   EXPECT_NE(named.deck.find("  every: 5000 iterations "), std::string::npos) << named.deck;
@@ -264,7 +256,7 @@ TEST_F(Scripts, CommandsThatHideTheirFlags) {
   EXPECT_EQ(message_of<DataError>([&] { convert({.file = script}); }),
             fmt::format("'{0}' has no training command: expected a program such as pretrain_gpt.py "
                         "with --num-layers; {0}:1 runs prepare.py; {0}:2 runs pretrain_gpt.py, "
-                        "where the script does not say what $FLAGS is (give --define FLAGS=...)",
+                        "where the script does not define $FLAGS (give --define FLAGS=...)",
                         script.string()));
 }
 

@@ -84,8 +84,8 @@ TEST(Shell, LeavesWhatIsGivenBesideTheScriptAlone) {
 }
 
 TEST(Shell, GivesAFunctionArgumentsOfItsOwn) {
-  EXPECT_EQ(commands_of("inner() { run $# \"$@\" $2; }\n"
-                        "outer() { inner x \"$1\"; run $1 $#; }\nouter 1 2 3\nrun $1"),
+  EXPECT_EQ(commands_of("inner() { run $# \"$@\" $2; }\nouter() { inner x \"$1\"; run $1 $#; "
+                        "}\nouter 1 2 3\nrun $1"),
             "run|2|x|1|1\nrun|1|3\nrun|{$1}\n");
 }
 
@@ -127,9 +127,9 @@ TEST(Shell, TakesAVariableThatNobodySetsForEmpty) {
 }
 
 TEST(Shell, FollowsArithmeticConditions) {
-  EXPECT_EQ(commands_of("A=2; B=3\nif (( A * 2 > B )); then run 1; else run 2; fi\n"
-                        "if ((A % 2 != 0)); then run 3; fi; (( $A <= 2 )) && run 4; ((A - 2)) || "
-                        "run 5\nif (( A > C || 1 )); then D=1; fi; run $D"),
+  EXPECT_EQ(commands_of("A=2; B=3\nif (( A * 2 > B )); then run 1; else run 2; fi\nif ((A % 2 != "
+                        "0)); then run 3; fi; (( $A <= 2 )) && run 4; ((A - 2)) || run 5\nif (( A "
+                        "> C || 1 )); then D=1; fi; run $D"),
             "run|1\nrun|4\nrun|5\nrun|{$D (line 4 sets it under a condition)}\n");
   EXPECT_EQ(commands_of("for (( i = 0; i < 3; i++ )); do run 1; done; f() { run 2; }; f; (run 3)"),
             commands_of("for (( i = 0; i < 3; i++ )); do run 1; done") + "run|2\nrun|3\n");
@@ -149,9 +149,9 @@ TEST(Shell, FollowsCases) {
   EXPECT_EQ(commands_of("A=medium\n" + script), "run|2|3\n");
   EXPECT_EQ(commands_of("A=large\n" + script), "run|2|3\n");
   EXPECT_EQ(commands_of("A=huge\n" + script), "");
-  EXPECT_EQ(commands_of(script),
-            "run|{$X (line 3 sets it under a condition)}|"
-            "{$Y (line 3 sets it under a condition)}\n");
+  EXPECT_EQ(
+      commands_of(script),
+      "run|{$X (line 3 sets it under a condition)}|{$Y (line 3 sets it under a condition)}\n");
   EXPECT_EQ(commands_of("A=1; case \"$A\" in 1) (run 1);; 2) run 2;; esac; run 3"),
             "run|1\nrun|3\n");
   EXPECT_EQ(commands_of("A=x; case $A in y) case 1 in *) run 1;; esac;; x) run 2;; esac"),
@@ -165,8 +165,8 @@ TEST(Shell, InvertsConditions) {
 
 TEST(Shell, FollowsLoopsOnConditions) {
   EXPECT_EQ(commands_of("A=1; while [ $A = 2 ]; do run 1; done; until [ $A = 1 ]; do run 2; done; "
-                        "while true; do run 3; done; until have x; do run 4; done; "
-                        "B=(1); while [ ${#B[@]} != 1 ]; do run 5; done"),
+                        "while true; do run 3; done; until have x; do run 4; done; B=(1); while [ "
+                        "${#B[@]} != 1 ]; do run 5; done"),
             "run|3\nhave|x\nrun|4\nrun|5\n");
 }
 
@@ -244,8 +244,8 @@ TEST(Shell, FollowsFunctionsAndInnerCommands) {
 
 TEST(Shell, KeepsWrittenFilesAndJobOptions) {
   const auto run = follow(
-      "#SBATCH --nodes=2 -n 4\nN=3\ncat <<EOT > a.json\n{\"x\": $N}\nEOT\n"
-      "cat > b.json <<'EOT'\n$N\nEOT\n",
+      "#SBATCH --nodes=2 -n 4\nN=3\ncat <<EOT > a.json\n{\"x\": $N}\nEOT\ncat > b.json "
+      "<<'EOT'\n$N\nEOT\n",
       "test.sh");
   EXPECT_EQ(run.files.at("a.json"), "{\"x\": 3}\n");
   EXPECT_EQ(run.files.at("b.json"), "$N\n");
@@ -268,10 +268,9 @@ TEST_F(ShellFiles, FillsInTemplates) {
   EXPECT_EQ(files("sed s/BATCH/$N/ t.json > o.json").at("o.json").substr(0, 19),
             "{\"x\": 3, \"y\": BATCH");
   // Patterns, and what passes through another program, are not followed.
-  EXPECT_EQ(
-      files("sed 's/B.*H/3/' t.json > o.json; sed s/BATCH/$N/ t.json | head | sed s/a/b/ > p; "
-            "sed s/a/b/ no.json > q"),
-      (std::map<std::string, std::string>()));
+  EXPECT_EQ(files("sed 's/B.*H/3/' t.json > o.json; sed s/BATCH/$N/ t.json | head | sed s/a/b/ > "
+                  "p; sed s/a/b/ no.json > q"),
+            (std::map<std::string, std::string>()));
 }
 
 TEST(Shell, AHereDocumentWithoutACommandIsReadByNothing) {
@@ -286,16 +285,16 @@ TEST(Shell, RefusesWhatIsNoScript) {
   EXPECT_EQ(problem("run\nrun 'a"), "bad.sh:2: a quote is not closed");
   EXPECT_EQ(problem("A=(1 2"), "bad.sh:1: '(' is not closed");
   EXPECT_EQ(problem("f() {\nrun"), "bad.sh:1: the function 'f' is not closed");
-  EXPECT_EQ(problem("f() { f; }; f"), "bad.sh: it calls itself");
-  EXPECT_EQ(problem("A=xxxxxxxxxxxxxxxx\nf() { A=$A$A$A$A; }\n"
-                    "f; f; f; f; f; f; f; f; f; f; f; f; f"),
-            "a word of the script grows beyond 4 MiB");
+  EXPECT_EQ(problem("f() { f; }; f"), "bad.sh: the script calls itself");
+  EXPECT_EQ(
+      problem("A=xxxxxxxxxxxxxxxx\nf() { A=$A$A$A$A; }\nf; f; f; f; f; f; f; f; f; f; f; f; f"),
+      "a word of the script grows beyond 4 MiB");
 }
 
 TEST(Shell, SurvivesEveryPrefixOfAScript) {
   const std::string script =
-      "#SBATCH -n 2\nA=(a 'b' \"c ${D:-x}\")\nf() { x $1; }\nif [ $A ]; then y `z`; else\n"
-      "cat <<E > g\n$((1+(2)))\nE\nfi; case $A in a) b;; esac; w \"$(v \"u\")\" ${A[0]} 2>&1 | t";
+      "#SBATCH -n 2\nA=(a 'b' \"c ${D:-x}\")\nf() { x $1; }\nif [ $A ]; then y `z`; else\ncat <<E "
+      "> g\n$((1+(2)))\nE\nfi; case $A in a) b;; esac; w \"$(v \"u\")\" ${A[0]} 2>&1 | t";
   for (std::size_t length = 0; length <= script.size(); ++length)
     message_of<DataError>([&] { follow(script.substr(0, length), "part.sh"); });
 }

@@ -16,7 +16,7 @@ namespace {
 using shell::has_unknown;
 using shell::shown;
 
-// Levels of a ds_config.json, of which DeepSpeed's own has four.
+// Limit on the nesting of a ds_config.json; DeepSpeed's own has four levels.
 constexpr int kMaxDepth = 64;
 
 bool is_name(char c) { return std::isalnum(static_cast<unsigned char>(c)) || c == '_'; }
@@ -27,19 +27,19 @@ bool is_flag(const std::string& word) {
          word[1] != '.';
 }
 
-/// The name in `--name` and `--name=value`, "" where there are but dashes.
+/// The name in `--name` and `--name=value`; "" for dashes alone.
 std::string bare_name(const std::string& word) {
   const std::string name = word.substr(0, word.find('='));
   return name.substr(std::min(name.find_first_not_of('-'), name.size()));
 }
 
-/// Flags whose value matters only by being there, or is found in other ways.
+/// Flags whose value is not used, or is found in other ways.
 bool may_be_unknown(const Flag& flag) {
   return flag.fate == Fate::dropped || flag.name == "deepspeed-config" ||
          flag.name == "tensorboard-dir";
 }
 
-/// `--define NAME=...` for the variable that the mark `source` names; "" for other sources.
+/// `--define NAME=...` for the variable named by the mark `source`; "" for other sources.
 std::string definition_of(std::string_view source) {
   std::string_view name = source.substr(1);
   if (name.starts_with("{")) name.remove_prefix(1);
@@ -79,9 +79,9 @@ class Parser {
 
 void Parser::stray(const std::string& word) {
   if (has_unknown(word))
-    note(fmt::format("{} is left out: {}", shown(word), unknown_values(word)));
+    note(fmt::format("{} is ignored: {}", shown(word), unknown_values(word)));
   else if (!word.empty())
-    error(fmt::format("'{}' belongs to no flag", word));
+    error(fmt::format("'{}' is not a value of any flag", word));
 }
 
 void Parser::one_flag(const std::string& word, const std::vector<std::string>& words) {
@@ -97,11 +97,11 @@ void Parser::one_flag(const std::string& word, const std::vector<std::string>& w
     given.values.push_back(words[at_++]);
   }
   if (ignored) {
-    note(fmt::format("{} is left out, as --ignore says", shown(given.text())));
+    note(fmt::format("{} is ignored (--ignore)", shown(given.text())));
     return;
   }
   if (!given.flag) {
-    error(fmt::format("unknown flag '{}'{} (--ignore {} leaves it out)", given.name,
+    error(fmt::format("unknown flag '{}'{} (--ignore {} skips it)", given.name,
                       suggestion(command_flags(), bare, "--"), bare));
     return;
   }
@@ -117,14 +117,14 @@ void Parser::one_flag(const std::string& word, const std::vector<std::string>& w
   }
   if (const Given* before = parsed.arguments.find(given.flag->name);
       before && before->values != given.values)
-    note(fmt::format("{} wins over {}, which stands before it", shown(given.text()),
-                     shown(before->text())));
+    note(fmt::format("{} overrides the earlier {}", shown(given.text()), shown(before->text())));
   parsed.arguments.add(std::move(given));
 }
 
-/// The JSON file `text`, in which comments may stand. Throws DataError with the place of an error.
+/// Parses the JSON file `text`, which may contain comments. Throws DataError with the place of an
+/// error.
 nlohmann::json read_json(const std::string& text, const std::string& name) {
-  // What goes through the values calls itself for each level.
+  // add_json() recurses once per level.
   const auto check_depth = [&](int depth, nlohmann::json::parse_event_t, nlohmann::json&) {
     if (depth > kMaxDepth) throw DataError("'{}' is nested more than {} deep", name, kMaxDepth);
     return true;
@@ -151,12 +151,12 @@ bool is_switched_off(const nlohmann::json& value) {
                                value.value("device", nlohmann::json()) == "none");
 }
 
-/// Adds what is under `value`, the key `path` of the JSON file.
+/// Adds the keys below `value`, which has the `path`, to `parsed`.
 void add_json(const nlohmann::json& value, const std::string& path, const std::string& name,
               const std::set<std::string>& ignored, Parsed& parsed) {
   const std::string shown_path = fmt::format("\"{}\"", path);
   if (ignored.contains(path)) {
-    parsed.notes.push_back({name, shown_path + " is left out, as --ignore says"});
+    parsed.notes.push_back({name, shown_path + " is ignored (--ignore)"});
     return;
   }
   const Flag* flag = find_flag(json_keys(), path);
@@ -167,15 +167,15 @@ void add_json(const nlohmann::json& value, const std::string& path, const std::s
   }
   if (!flag) {
     parsed.errors.push_back(
-        {name, fmt::format("unknown key {}{} (--ignore {} leaves it out)", shown_path,
+        {name, fmt::format("unknown key {}{} (--ignore {} skips it)", shown_path,
                            suggestion(json_keys(), path, ""), path)});
     return;
   }
   if (is_switched_off(value) || (flag->fate == Fate::refused && value == false)) return;
   const std::string text = value.is_string() ? value.get<std::string>() : value.dump();
-  if (text == "auto") return;  // the command line says it
+  if (text == "auto") return;  // the command line decides
   if (flag->fate != Fate::dropped && value.is_structured() && flag->fate != Fate::refused)
-    parsed.errors.push_back({name, fmt::format("{} is not a single value", shown_path)});
+    parsed.errors.push_back({name, fmt::format("{} must be a single value", shown_path)});
   else
     parsed.arguments.add({flag, shown_path + ":", {value.is_structured() ? "..." : text}, name});
 }
@@ -219,8 +219,8 @@ std::string unknown_values(std::string_view text) {
     const std::size_t end = std::min(text.find(shell::kUnknownEnd, at), text.size());
     const std::string source(text.substr(at + 1, end - at - 1));
     const std::string define = definition_of(source);
-    sources.push_back(fmt::format("the script does not say what {} is ({})", source,
-                                  define.empty() ? "write the value in its place" : define));
+    sources.push_back(fmt::format("the script does not define {} ({})", source,
+                                  define.empty() ? "replace it with its value" : define));
     at = end;
   }
   return fmt::format("{}", fmt::join(sources, "; "));

@@ -17,7 +17,7 @@ namespace {
 
 using Words = std::vector<std::string>;
 
-/// `words` cut at its program, the first *.py; or flags alone.
+/// `words` split at the program, the first *.py; or flags alone.
 std::optional<TrainingCommand> cut(const shell::RunCommand& command) {
   const Words& words = command.words;
   const auto is_program = [](const std::string& word) { return word.ends_with(".py"); };
@@ -43,7 +43,7 @@ bool trains(const TrainingCommand& command) {
   });
 }
 
-/// What a program does that has a network's flags, but does not train; "" of others.
+/// The purpose of a program that has model flags but does not train; "" for others.
 std::string_view other_purpose(const TrainingCommand& command) {
   const auto names = [&](std::string_view word) {
     return command.program.find(word) != std::string::npos;
@@ -56,7 +56,7 @@ std::string_view other_purpose(const TrainingCommand& command) {
   return "";
 }
 
-/// What is said of a program that does not train: what its flags may be hidden in.
+/// Describes a program that does not train, and unknown variables that may contain its flags.
 std::string other_program(const TrainingCommand& command) {
   if (command.program.empty()) return "";
   std::string text = fmt::format("; {} runs {}", command.place, command.program);
@@ -67,7 +67,7 @@ std::string other_program(const TrainingCommand& command) {
   return text;
 }
 
-/// What is said of a command whose program is not known, `$run_cmd`, or stands in another script.
+/// Describes a command whose program is unknown, `$run_cmd`, or is in another script.
 std::string hidden_program(const shell::RunCommand& command) {
   const auto is_script = [](const std::string& word) { return word.ends_with(".sh"); };
   const auto script = std::find_if(command.words.begin(), command.words.end(), is_script);
@@ -76,7 +76,7 @@ std::string hidden_program(const shell::RunCommand& command) {
                        command.file, command.line, shell::shown(*script));
   const Words& words = command.words;
   const bool has_network = std::find(words.begin(), words.end(), "--num-layers") != words.end();
-  // Without a network's flags only the program itself may hide the training.
+  // Without model flags only the program itself may be unknown.
   const std::size_t end = has_network ? words.size() : std::min<std::size_t>(words.size(), 1);
   for (std::size_t i = 0; i < end; ++i) {
     const bool is_value = i > 0 && words[i - 1].starts_with("-");
@@ -122,7 +122,7 @@ std::optional<std::int64_t> number_of(const Words& words,
   return text ? whole(*text) : std::nullopt;
 }
 
-/// The GPUs that DeepSpeed's `-i host:4,5@host2:4,5` names; empty when a host has no list.
+/// The number of GPUs in DeepSpeed's `-i host:4,5@host2:4,5`; empty if a host has no list.
 std::optional<std::int64_t> count_included(std::string_view text) {
   std::int64_t count = 0;
   while (!text.empty()) {
@@ -159,7 +159,7 @@ std::optional<Ranks> deepspeed_ranks(const Words& launcher) {
 }
 
 std::optional<Ranks> srun_ranks(Words words, const Words& sbatch) {
-  // srun's own options win over the job's.
+  // srun's own options override the job's.
   words.insert(words.end(), sbatch.begin(), sbatch.end());
   if (const auto tasks = number_of(words, {"-n", "--ntasks"}))
     return Ranks{*tasks, fmt::format("srun --ntasks {}", *tasks)};
@@ -235,7 +235,7 @@ std::string hosts_of(const Words& launcher) {
     rest.remove_prefix(std::min(host.size() + 1, rest.size()));
     const std::string_view name = host.substr(0, host.find(':'));
     const std::string_view gpus = host.substr(name.size() + 1);
-    // The file has words between spaces.
+    // Only plain host names: the file is split at spaces.
     constexpr std::string_view kNames =
         "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789.-_";
     const bool is_name = !name.empty() && name.find_first_not_of(kNames) == std::string_view::npos;

@@ -11,51 +11,51 @@
 
 namespace trireme::convert::flags {
 
-/// A command line cut at its program.
+/// A command line, split at its program.
 struct TrainingCommand {
   std::vector<std::string> launcher;  ///< the words before the program
-  std::string program;                ///< "pretrain_gpt.py", "" where only flags are given
+  std::string program;                ///< "pretrain_gpt.py"; "" if only flags are given
   std::vector<std::string> flags;     ///< the words after it
   std::string place;                  ///< "train.sh:12"
 };
 
-/// The command of `run` that trains: a Python program with --num-layers. Where there are several
-/// that differ, `line` says which. Throws DataError that lists what there is.
+/// The training command of `run`: a Python program with --num-layers. `line` chooses one of several
+/// different ones. Throws DataError that lists the commands.
 TrainingCommand find_training_command(const shell::Run& run, const std::string& file,
                                       std::optional<int> line);
 
-/// The commands of a script that are flags alone, though a program runs in it: a line that was to
-/// go on did not. Nobody runs them.
+/// The commands of a script that are flags alone although it runs a program: a line continuation is
+/// missing before them.
 std::vector<shell::RunCommand> stray_flags(const shell::Run& run);
 
-/// The commands of `run` that start a Python program which does not train, in order; none where
-/// another command does.
+/// The commands of `run` that start a Python program other than training, in order; empty if any
+/// command trains.
 std::vector<TrainingCommand> commands_without_training(const shell::Run& run);
 
 /// The hosts and GPUs that DeepSpeed's `-i host:4,5@host2:4,5` names, a line "host slots=2
 /// gpus=4,5" each, as jobs/ssh/train.sh reads them; "" without it.
 std::string hosts_of(const std::vector<std::string>& launcher);
 
-/// How many ranks there are, and what says so.
+/// The number of ranks and its source.
 struct Ranks {
   std::int64_t count = 0;
   std::string source;  ///< "torchrun --nproc_per_node 8 --nnodes 2"
 };
 
-/// The ranks that the words before the program start; empty when they do not tell. `sbatch` are the
-/// words of the script's #SBATCH lines, which count under srun.
+/// The number of ranks that the `launcher` starts; empty if unknown. `sbatch` are the words of the
+/// script's #SBATCH lines, which apply to srun.
 std::optional<Ranks> count_ranks(const std::vector<std::string>& launcher,
                                  const std::vector<std::string>& sbatch);
 
-/// The same done by Trireme's programs.
+/// The commands of Trireme that replace one of Megatron-LM.
 struct Equivalent {
-  std::string commands;              ///< a line of a shell each
-  std::vector<std::string> notes;    ///< a line each, with the place
-  std::vector<std::string> unbuilt;  ///< options among them that are not built yet
+  std::string commands;              ///< shell commands, one a line
+  std::vector<std::string> notes;    ///< one a line, with the place
+  std::vector<std::string> unbuilt;  ///< options among them that are not implemented yet
 };
 
-/// What does the work of `command`; empty where its program is another, or lacks what it needs.
-/// Throws DeckError, a line for each flag that has no counterpart.
+/// The Trireme commands that replace `command`; empty for unknown programs and missing flags.
+/// Throws DeckError with a line for each flag that has no counterpart.
 std::optional<Equivalent> equivalent_of(const TrainingCommand& command);
 
 }  // namespace trireme::convert::flags

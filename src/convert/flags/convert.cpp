@@ -65,7 +65,7 @@ Configuration find_configuration(const Request& request, const shell::Run& run,
   std::error_code ignored;
   for (const fs::path& candidate : {fs::path(path), beside})
     if (fs::is_regular_file(candidate, ignored)) return {candidate.string(), read_input(candidate)};
-  throw DataError("{}: there is no file '{}': give it with --ds-config", given.place,
+  throw DataError("{}: '{}' does not exist: give the file with --ds-config", given.place,
                   shell::shown(path));
 }
 
@@ -74,7 +74,7 @@ void take_remarks(Recipe& recipe, const Parsed& parsed) {
   for (const Remark& remark : parsed.notes) recipe.draft.note(remark.place, remark.message);
 }
 
-/// Flags whose row says all there is: keys, what is left out, what cannot be.
+/// Applies flags whose row is sufficient: keys, ignored and refused flags.
 void apply_rows(Recipe& recipe, const Arguments& arguments) {
   for (const Given& given : arguments.all()) {
     const Flag& flag = *given.flag;
@@ -114,7 +114,7 @@ bool trains_bert() {
   return built.empty() || std::find(built.begin(), built.end(), "bert") != built.end();
 }
 
-/// Of another network the flags matter no more: says that alone.
+/// Refuses other networks by name, without checking their flags.
 void refuse_other_networks(const Recipe& recipe) {
   if (recipe.program.find("bert") != std::string::npos && !trains_bert())
     refuse({{recipe.place,
@@ -124,7 +124,7 @@ void refuse_other_networks(const Recipe& recipe) {
     if (recipe.program.find(other) != std::string::npos)
       refuse({{recipe.place,
                recipe.program +
-                   " trains a model that Trireme does not have: it trains GPT and BERT"}});
+                   " trains a model that Trireme does not support: it trains GPT and BERT"}});
   const Given* experts = recipe.flags.find("num-experts");
   if (experts && experts->values != std::vector<std::string>{"1"})
     refuse({{experts->place, fmt::format("{}: {}", experts->text(), kNoExperts)}});
@@ -145,7 +145,7 @@ Recipe read_recipe(const Request& request, const shell::Run& run, std::string& h
   for (const shell::RunCommand& flag : stray_flags(run))
     recipe.draft.note(
         fmt::format("{}:{}", flag.file, flag.line),
-        fmt::format("{} is no part of the command: the line before it does not end in '\\'",
+        fmt::format("{} is not part of the command: the line before it does not end in '\\'",
                     shell::shown(fmt::format("{}", fmt::join(flag.words, " ")))));
   recipe.deepspeed = recipe.flags.has("deepspeed");
   const Given* given = recipe.flags.find("deepspeed-config");
@@ -158,7 +158,7 @@ Recipe read_recipe(const Request& request, const shell::Run& run, std::string& h
     recipe.json = std::move(json.arguments);
     if (!recipe.deepspeed)
       recipe.draft.note(command.place,
-                        fmt::format("{} has no say without --deepspeed", configuration.name));
+                        fmt::format("{} has no effect without --deepspeed", configuration.name));
   }
   return recipe;
 }
@@ -168,32 +168,32 @@ std::vector<std::string> title_of(Recipe& recipe) {
   if (recipe.ranks && recipe.data())
     lines.push_back(
         fmt::format("Its ranks: {} = tensor {} x pipeline {} x data {}; the deck runs on other "
-                    "numbers as well.",
+                    "numbers too.",
                     recipe.ranks->count, recipe.tensor(), recipe.pipeline(), *recipe.data()));
   return lines;
 }
 
-/// Throws DataError where `deck` is none: a recipe may hold more than a deck can.
+/// Throws DataError if `deck` cannot be parsed: a recipe may contain values that no deck can.
 void check_readable(const std::string& deck, const std::string& place) {
   deck::Problems problems(place, {});
   deck::read_yaml(deck, 0, problems);
   try {
     problems.raise_if_any();
   } catch (const DeckError& error) {
-    throw DataError("'{}' does not become a deck that can be read: {}", shell::shown(place),
+    throw DataError("'{}' gives a deck that cannot be parsed: {}", shell::shown(place),
                     error.what());
   }
 }
 
-/// The commands of Trireme for a recipe that does not train; empty where it trains or does nothing
-/// that is known.
+/// Trireme's commands for a recipe that does not train; empty if it trains or runs no known
+/// program.
 std::optional<Result> convert_tools(const shell::Run& run) {
   Result result;
   for (const TrainingCommand& command : commands_without_training(run)) {
     const auto equivalent = equivalent_of(command);
     if (!equivalent) {
       result.notes.push_back(shell::shown(
-          fmt::format("{}: {} is left out: it has no counterpart, or its flags are not known",
+          fmt::format("{}: {} is ignored: it has no counterpart, or its flags are unknown",
                       command.place, command.program)));
       continue;
     }
@@ -227,7 +227,7 @@ Result convert(const Request& request) {
 std::string describe_flags() {
   std::string text;
   for (const Flag& flag : command_flags()) {
-    const std::string fate = flag.fate == Fate::dropped   ? fmt::format("left out: {}", flag.note)
+    const std::string fate = flag.fate == Fate::dropped   ? fmt::format("ignored: {}", flag.note)
                              : flag.fate == Fate::refused ? fmt::format("refused: {}", flag.note)
                              : flag.key.empty()           ? "checked"
                              : flag.word.empty()

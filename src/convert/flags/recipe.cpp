@@ -15,10 +15,10 @@
 namespace trireme::convert::flags {
 namespace {
 
-// Where comments stand, unless a value is longer.
+// The column of comments after shorter values.
 constexpr int kCommentColumn = 36;
 
-/// `text` as a part of a comment or a message: marks as their source, one line of UTF-8.
+/// `text` as part of a comment or message: marks as their source, one line of UTF-8.
 std::string one_line(std::string_view text) {
   std::string line = shell::shown(text);
   if (!deck::is_plain_line(line))
@@ -27,7 +27,7 @@ std::string one_line(std::string_view text) {
   return line;
 }
 
-/// Whether the feature behind `key` is there for this value.
+/// Whether the feature of `key` is implemented for this value.
 bool is_built(const deck::Key& key, const deck::Item& item) {
   if (!key.has_member()) return false;
   return key.built.empty() ||
@@ -40,7 +40,7 @@ std::string without_place(const std::string& line) {
   return line.starts_with(':') && colon != std::string::npos ? line.substr(colon + 2) : line;
 }
 
-/// Indents the path's last name, and writes the sections on the way that `before` was not in.
+/// The indented last name of `path`, after the headings of sections that `before` is not in.
 std::string heading(std::string_view path, std::string_view before) {
   std::string text;
   int depth = 0;
@@ -112,7 +112,7 @@ void Draft::note(const std::string& place, std::string message) {
 }
 
 void Draft::check_deck(const std::string& place, std::int64_t ranks) {
-  // The size of the vocabulary is the tokenizer's, whose files need not be here.
+  // The tokenizer determines the size of the vocabulary; its files may be elsewhere.
   std::vector<std::string> overrides;
   if (!has("model.vocab")) overrides.push_back("model.vocab=1");
   try {
@@ -120,13 +120,13 @@ void Draft::check_deck(const std::string& place, std::int64_t ranks) {
                                   {.need_data = false, .automatic = deck::Device::cuda});
     if (ranks > 0) deck::resolve_world_size(deck, ranks);
   } catch (const DeckError& problem) {
-    // A key may be missing because its flag is one of the errors already.
+    // A key may be missing because its flag is already reported.
     const bool may_miss = !errors_.empty();
     const auto is_missing = [](const std::string& message) {
       return message.starts_with("missing key") || message.find(" needs ") != std::string::npos;
     };
     std::string_view text = problem.what();
-    // The last line counts the errors.
+    // The last line is the number of errors.
     for (std::size_t end; (end = text.find('\n')) != std::string_view::npos;
          text.remove_prefix(end + 1)) {
       std::string message = without_place(std::string(text.substr(0, end)));
@@ -169,10 +169,10 @@ std::string Draft::render(const std::vector<std::string>& title) const {
   for (const std::string& line : title) text += fmt::format("# {}\n", one_line(line));
   text += '\n';
   text += body(/*with_unbuilt=*/true);
-  if (!left_out_.empty()) text += "\n# Left out:\n";
+  if (!left_out_.empty()) text += "\n# Ignored:\n";
   for (const Remark& remark : left_out_)
     text += fmt::format("#   {}: {}\n", remark.place, remark.message);
-  if (!notes_.empty()) text += "\n# To know:\n";
+  if (!notes_.empty()) text += "\n# Notes:\n";
   for (const Remark& remark : notes_) text += fmt::format("#   {}\n", remark.message);
   return text;
 }
@@ -196,8 +196,8 @@ const Given* Recipe::one_of(std::string_view first, std::string_view second) {
   const Given* a = flags.find(first);
   const Given* b = flags.find(second);
   if (a && b)
-    draft.error(*b,
-                fmt::format("'{}' says the same in another version's words; keep one", a->text()));
+    draft.error(*b, fmt::format("'{}' is the same option of another version; keep one of the two",
+                                a->text()));
   return a ? a : b;
 }
 

@@ -19,8 +19,8 @@ namespace {
 
 using Words = std::vector<std::string>;
 
-/// What becomes of a flag: our option, with its values behind it; "" where rules below read it or
-/// nothing is needed.
+/// How a flag is converted: Trireme's option followed by the flag's values; "" if the code below
+/// reads it or it is not needed.
 struct ToolFlag {
   std::string_view name;
   Takes takes;
@@ -75,7 +75,7 @@ const std::vector<ToolFlag> kEvaluateFlags = {
     {"vocab-file", kOne},     {"merge-file", kOne},       {"tokenizer-model", kOne},
     {"tokenizer-type", kOne}, {"eval-batch-size", kOne}};
 
-/// A flag's values, its name with dashes alone.
+/// The values of flags by name; names are joined by dashes.
 using Values = std::map<std::string, Words>;
 
 bool starts_flag(const std::string& word) {
@@ -83,8 +83,8 @@ bool starts_flag(const std::string& word) {
          std::isalpha(static_cast<unsigned char>(word[2]));
 }
 
-/// The words of `command` as flags of `table`; others are errors, unless `network` says that those
-/// of training may stand there, which a checkpoint knows.
+/// The words of `command` as flags of `table`. Other flags are errors, except flags of training if
+/// `network` is set: the checkpoint contains the model.
 Values parse(const TrainingCommand& command, const std::vector<ToolFlag>& table, bool network,
              Words& errors) {
   Values values;
@@ -92,7 +92,7 @@ Values parse(const TrainingCommand& command, const std::vector<ToolFlag>& table,
     const std::string& word = command.flags[at++];
     if (!starts_flag(word)) {
       if (!word.empty())
-        errors.push_back(fmt::format("'{}' belongs to no flag", shell::shown(word)));
+        errors.push_back(fmt::format("'{}' is not a value of any flag", shell::shown(word)));
       continue;
     }
     const std::size_t equals = word.find('=');
@@ -125,7 +125,7 @@ const std::string* value_of(const Values& values, const char* name) {
   return found == values.end() || found->second.empty() ? nullptr : &found->second[0];
 }
 
-/// Our options for those of `values` that have one, in the table's order.
+/// Trireme's options for `values`, in the table's order.
 Words options_of(const Values& values, const std::vector<ToolFlag>& table) {
   Words words;
   for (const ToolFlag& flag : table) {
@@ -192,11 +192,11 @@ void generate(const TrainingCommand& command, Equivalent& result, Words& errors)
   const Values values = parse(command, kGenerateFlags, /*network=*/true, errors);
   Words words = {"trireme-generate"};
   for (const std::string& word : options_of(values, kGenerateFlags)) words.push_back(word);
-  // Without its files it is the one that the checkpoint's deck names.
+  // Without tokenizer files the checkpoint's deck names them.
   const bool names_files = values.contains("vocab-file") || values.contains("merge-file") ||
                            values.contains("tokenizer-model");
   if (names_files) put_tokenizer(values, words, errors);
-  // 0 turns them off.
+  // 0 turns sampling limits off.
   for (const char* name : {"top-k", "top-p"})
     if (const std::string* value = value_of(values, name);
         value && std::strtod(value->c_str(), nullptr) != 0)

@@ -89,14 +89,14 @@ void check_model(const deck::Deck& deck, const model::Gpt2Config& config, const 
   check("model.embedding_layernorm", deck.model.embedding_layernorm, false);
 }
 
-/// What the deck's optimizer keeps for each parameter, as a checkpoint calls it.
+/// The checkpoint's names of the optimizer state that the deck's optimizer keeps per parameter.
 std::vector<std::string> moments_of(const deck::Deck& deck) {
   if (deck.optimizer.type != deck::OptimizerType::sgd) return {"optimizer/m/", "optimizer/v/"};
   if (deck.optimizer.momentum > 0) return {"optimizer/m/"};
   return {};
 }
 
-/// Throws DataError for a weight that is NaN or infinite: from it no loss is a number.
+/// Throws DataError for a weight that is NaN or infinite.
 void check_finite(const std::vector<float>& values, const TensorEntry& entry,
                   const fs::path& file) {
   const auto is_finite = [](float value) { return std::isfinite(value); };
@@ -160,7 +160,7 @@ std::string import_model(const fs::path& from, const fs::path& to, const ImportO
                               : deck::load(options.deck, options.overrides, {.need_data = false});
   check_model(deck, config, source.weights);
   const SafetensorsReader reader(source.weights);
-  // Before a table of so many parameters is made.
+  // Before the parameter table is allocated.
   if (config.layers > static_cast<std::int64_t>(reader.entries().size()))
     throw DataError("'{}': \"n_layer\" is {}, but '{}' has {} tensors", config_file.string(),
                     config.layers, source.weights.string(), reader.entries().size());
@@ -179,7 +179,7 @@ std::string import_model(const fs::path& from, const fs::path& to, const ImportO
     largest = std::max(largest, weights.back().size());
     elements += shape.size();
   }
-  // All moments are zero: one buffer serves them.
+  // All moments are zero and share one buffer.
   const std::vector<float> zeros(largest);
   std::vector<checkpoint::WholeTensor> tensors;
   for (std::size_t i = 0; i < parts.size(); ++i)
@@ -234,18 +234,18 @@ std::string copy_vocabulary(const deck::Deck& deck, const fs::path& to) {
     fs::copy_file(*tokenizer.merges, to / "merges.txt", fs::copy_options::overwrite_existing,
                   error);
   if (!error) return "vocab.json and merges.txt are the run's\n";
-  // A disk that is full leaves a part of one.
+  // A full disk may leave an incomplete file.
   for (const char* part : {"vocab.json", "merges.txt"}) fs::remove(to / part, ignored);
   return fmt::format("no tokenizer is written: '{}', '{}': {}\n", *tokenizer.vocab,
                      *tokenizer.merges, error.message());
 }
 
-/// The token that ends documents, where the tokenizer and its files tell.
+/// The token that ends documents, if the tokenizer's files are available.
 std::optional<std::int64_t> end_of_document(const deck::Deck& deck) {
   try {
     return plan::vocabulary(deck).eod;
   } catch (const Error&) {
-    return std::nullopt;  // its files are elsewhere; config.json has null then
+    return std::nullopt;  // the files are elsewhere; config.json then has null
   }
 }
 

@@ -11,7 +11,7 @@
 namespace trireme::convert::huggingface {
 namespace {
 
-/// Reads the keys of a config.json; what is wrong names the file and the key.
+/// Reads the keys of a config.json; errors name the file and the key.
 class ConfigReader {
  public:
   explicit ConfigReader(const std::filesystem::path& path)
@@ -82,7 +82,7 @@ bool is_mask(const std::string& name) {
 
 std::vector<float> transpose(const std::vector<float>& values, std::int64_t rows,
                              std::int64_t columns) {
-  // In blocks that stay in the cache.
+  // In blocks that fit into the cache.
   constexpr std::int64_t kBlock = 32;
   std::vector<float> result(values.size());
   for (std::int64_t r0 = 0; r0 < rows; r0 += kBlock)
@@ -112,7 +112,7 @@ std::string write_config(const model::Gpt2Config& config, std::optional<std::int
                                  {"resid_pdrop", config.hidden_dropout},
                                  {"tie_word_embeddings", true},
                                  {"torch_dtype", "float32"}};
-  // Without them transformers takes GPT-2's own, which another vocabulary does not have.
+  // Without them transformers uses GPT-2's ids, which other vocabularies do not have.
   json["bos_token_id"] = eod ? nlohmann::json(*eod) : nlohmann::json();
   json["eos_token_id"] = json["bos_token_id"];
   return json.dump(2) + "\n";

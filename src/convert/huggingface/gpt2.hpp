@@ -18,7 +18,7 @@ namespace trireme::convert::huggingface {
 struct Counterpart {
   model::Parameter parameter;
   std::string name;         ///< without the prefix "transformer."
-  bool transposed = false;  ///< the counterpart's axes are ours the other way round
+  bool transposed = false;  ///< the counterpart has the transposed shape
 
   /// Its shape there.
   std::vector<std::int64_t> shape() const;
@@ -27,14 +27,13 @@ struct Counterpart {
 inline constexpr const char* kPrefix = "transformer.";
 
 /// The counterparts of all parameters of `config`, in checkpoint order. Throws DataError for a
-/// model that GPT-2 has no counterpart of: one with a layer norm on its embedding.
+/// model that GPT-2 cannot represent, such as one with an embedding layer norm.
 std::vector<Counterpart> counterparts(const model::Gpt2Config& config);
 
-/// Whether `name`, without prefix, is a tensor that GPT-2's old files have beside the weights: the
-/// causal mask.
+/// Whether `name`, without prefix, is the causal mask, which old GPT-2 files contain.
 bool is_mask(const std::string& name);
 
-/// Turns a matrix [rows, columns] of `values` round.
+/// The transpose [columns, rows] of `values` [rows, columns].
 std::vector<float> transpose(const std::vector<float>& values, std::int64_t rows,
                              std::int64_t columns);
 
@@ -42,7 +41,7 @@ std::vector<float> transpose(const std::vector<float>& values, std::int64_t rows
 std::string write_config(const model::Gpt2Config& config, std::optional<std::int64_t> eod);
 
 /// The model of the config.json at `path`. Throws DataError that names the file and the key for a
-/// model that is not GPT-2, or computes otherwise than Trireme does; IoError.
+/// model that is not GPT-2, or computes differently from Trireme; IoError.
 model::Gpt2Config read_config(const std::filesystem::path& path);
 
 }  // namespace trireme::convert::huggingface

@@ -20,11 +20,11 @@ static_assert(std::endian::native == std::endian::little, "elements are copied a
 
 constexpr std::size_t kLengthBytes = 8;
 
-// The bound of the format's own library: no header of real tensors is longer.
-constexpr std::uint64_t kLongestHeader = 100'000'000;
+// The limit of the safetensors library.
+constexpr std::uint64_t kMaxHeaderBytes = 100'000'000;
 
-// Keeps every product of extents and bytes within 64 bits.
-constexpr std::uint64_t kMostElements = std::uint64_t{1} << 48;
+// Keeps products of extents and bytes within 64 bits.
+constexpr std::uint64_t kMaxElements = std::uint64_t{1} << 48;
 
 /// Bytes of an element of any type that the format has; 0 for a type it does not have.
 std::uint64_t element_bytes(const std::string& dtype) {
@@ -57,12 +57,12 @@ TensorEntry read_entry(const std::string& name, const nlohmann::json& json,
   TensorEntry entry{.name = name, .dtype = json["dtype"].get<std::string>()};
   std::uint64_t elements = 1;
   for (const nlohmann::json& extent : json["shape"]) {
-    if (!extent.is_number_unsigned() || extent.get<std::uint64_t>() > kMostElements)
+    if (!extent.is_number_unsigned() || extent.get<std::uint64_t>() > kMaxElements)
       fail("has a shape that is no list of sizes");
     entry.shape.push_back(extent.get<std::int64_t>());
     // Not the product itself, which may leave 64 bits.
     const auto size = extent.get<std::uint64_t>();
-    if (size > 0 && elements > kMostElements / size) fail("has a shape that is too large");
+    if (size > 0 && elements > kMaxElements / size) fail("has a shape that is too large");
     elements *= size;
   }
   for (const nlohmann::json& offset : json["data_offsets"])
@@ -99,7 +99,7 @@ SafetensorsReader::SafetensorsReader(const std::filesystem::path& path) : path_(
   if (file_.size() < kLengthBytes)
     throw DataError("{} is not a safetensors file: it has {} bytes", where, file_.size());
   std::memcpy(&length, file_.data(), kLengthBytes);
-  if (length > kLongestHeader)
+  if (length > kMaxHeaderBytes)
     throw DataError(
         "{} is not a safetensors file: its first eight bytes ask for a header of {} "
         "bytes",
@@ -130,7 +130,7 @@ SafetensorsReader::SafetensorsReader(const std::filesystem::path& path) : path_(
   if (there < end)
     throw DataError("{} is truncated: its tensors take {} bytes, of which {} are there", where, end,
                     there);
-  if (there > end) throw DataError("{} has {} bytes behind its last tensor", where, there - end);
+  if (there > end) throw DataError("{} has {} bytes after its last tensor", where, there - end);
 }
 
 const TensorEntry* SafetensorsReader::find(const std::string& name) const {
@@ -145,7 +145,7 @@ std::vector<float> SafetensorsReader::read(const TensorEntry& entry) const {
     throw DataError("'{}': tensor '{}' is {}; weights are F32, F16, BF16 or F64", path_.string(),
                     entry.name, entry.dtype);
   std::vector<float> values(static_cast<std::size_t>(entry.elements()));
-  // A tensor may begin at any byte: the elements are copied to where their type may lie.
+  // A tensor may begin at any byte: its bytes are copied to aligned memory.
   std::vector<std::byte> bytes(static_cast<std::size_t>(entry.end - entry.begin));
   std::memcpy(bytes.data(), file_.data() + data_at_ + entry.begin, bytes.size());
   if (*dtype == DType::f32)
@@ -188,7 +188,7 @@ void SafetensorsWriter::check() const {
 }
 
 void SafetensorsWriter::write(std::span<const float> elements) {
-  TRIREME_CHECK(written_ < tensors_.size(), "there is no tensor to come");
+  TRIREME_CHECK(written_ < tensors_.size(), "all tensors of the header are written");
   const TensorEntry entry{.shape = tensors_[written_].shape};
   TRIREME_CHECK(entry.elements() == static_cast<std::int64_t>(elements.size()),
                 "'{}' has {} elements, not {}", tensors_[written_].name, entry.elements(),

@@ -14,10 +14,10 @@
 
 namespace trireme::convert::huggingface {
 
-/// What a header says of one tensor.
+/// The header entry of one tensor.
 struct TensorEntry {
   std::string name;
-  std::string dtype;                ///< "F32", "F16", "BF16", "F64", or one that is not read here
+  std::string dtype;  ///< "F32", "F16", "BF16", "F64", or a type that is not supported
   std::vector<std::int64_t> shape;  ///< of any rank
   std::uint64_t begin = 0;          ///< of its bytes, counted from the end of the header
   std::uint64_t end = 0;
@@ -53,11 +53,11 @@ class SafetensorsReader {
   std::vector<TensorEntry> entries_;
 };
 
-/// Writes a file of fp32 tensors, one at a time, under a temporary name; finish() publishes it, and
-/// without it nothing is left.
+/// Writes a file of fp32 tensors, one at a time, under a temporary name; finish() publishes it.
+/// Without finish() the file is removed.
 class SafetensorsWriter {
  public:
-  /// A tensor to come.
+  /// Name and shape of a tensor to write.
   struct Tensor {
     std::string name;
     std::vector<std::int64_t> shape;
@@ -70,7 +70,7 @@ class SafetensorsWriter {
   /// Writes the elements of the next tensor. Throws IoError; InternalError when their number is not
   /// its shape's.
   void write(std::span<const float> elements);
-  /// Syncs the file and gives it its name. Throws IoError; InternalError when a tensor is missing.
+  /// Syncs the file and renames it. Throws IoError; InternalError when a tensor is missing.
   void finish();
 
  private:

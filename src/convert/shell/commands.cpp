@@ -1,4 +1,4 @@
-// What each command of a script does: assignments, builtins, files, functions, programs.
+// The execution of one command: assignments, builtins, files, functions, programs.
 #include <fmt/format.h>
 
 #include <cstdlib>
@@ -25,7 +25,7 @@ void Follower::follow_one(const Command& command) {
   assumed_ = false;
   presumed_ = false;
   asks_for_arguments_ |= !variables_.has_arguments() && names_arguments(command.words);
-  // A here-document without a command, `NAME=<<END`, is read by nothing.
+  // A here-document without a command, `NAME=<<END`, has no reader.
   if (first == command.words.size()) return;
   if (command.words[first] == "#SBATCH") {
     for (std::string& word : expand_all(command.words, first + 1))
@@ -45,7 +45,7 @@ void Follower::follow_one(const Command& command) {
   if (words.empty() || words[0] != "sed" || command.link != Link::pipe) piped_.reset();
   if (words.empty() || is_builtin(words, command)) return;
   if (const auto function = functions_.find(words[0]); function != functions_.end()) {
-    // The body may define the function anew.
+    // The body may redefine the function.
     const Commands body = function->second;
     call(body, words);
     return;
@@ -59,11 +59,11 @@ void Follower::assign(const std::string& word, int line) {
   std::string name = word.substr(0, equals - (appends ? 1 : 0));
   const std::string raw = word.substr(equals + 1);
   if (name.find('[') != std::string::npos) {
-    // One element of an array: which one may hang on the loop around it.
+    // One element of an array: its index may depend on a loop.
     name.resize(name.find('['));
     variables_.set(name, {unknown("$" + name)});
   } else if (mode_ == Mode::maybe) {
-    // What it had before stays in front where the condition only adds to it.
+    // The old value stays in front if the condition only appends to it.
     const std::string mark =
         unknown(fmt::format("${} (line {} sets it under a condition)", name, line));
     const auto old = variables_.values().find(name);
@@ -127,7 +127,7 @@ bool Follower::is_builtin(const std::vector<std::string>& words, const Command& 
   } else if (name == "shift") {
     shift(words);
   } else if (name == "set") {
-    // `set -- 4 8` gives arguments, `set -e` options.
+    // `set -- 4 8` sets arguments, `set -e` options.
     const bool gives = words.size() > 1 && (words[1] == "--" || words[1].find_first_of("-+") != 0);
     const std::ptrdiff_t first = gives && words[1] == "--" ? 2 : 1;
     if (gives && mode_ != Mode::maybe) set_arguments({words.begin() + first, words.end()});
@@ -142,7 +142,7 @@ bool Follower::is_builtin(const std::vector<std::string>& words, const Command& 
       if (i > 1 || (words[i] != "-e" && words[i] != "-n")) text.append(words[i]).append(" ");
     write(command, text + "\n");
   } else {
-    // Of the others only programs that start something are of interest.
+    // Builtins and programs that start no other program.
     return is_one_of(
         name, {"printf", "cd", "mkdir", "cat", "cp", "rm", "module", "conda", "ulimit", "trap",
                "wait", "sleep", "tee", "date", "break", "continue", "getopts"});
@@ -156,7 +156,7 @@ void Follower::set_arguments(const std::vector<std::string>& arguments) {
   variables_.replace_arguments(words);
 }
 
-// `shift` or `shift 2` of arguments that are known.
+// `shift` or `shift 2` of known arguments.
 void Follower::shift(const std::vector<std::string>& words) {
   const auto all = variables_.values().find("@");
   if (mode_ == Mode::maybe || all == variables_.values().end()) return;
@@ -176,16 +176,16 @@ void Follower::call(const Commands& body, const std::vector<std::string>& words)
   variables_.restore_arguments(std::move(outer));
 }
 
-// The path of the file `name` where it lies with the script.
-fs::path Follower::beside(const std::string& name) const {
-  // A folder that the script asks for as it runs, by `pwd` or a `cd` there, is most often its own.
+// The path of the file `name`, relative to the script's folder.
+fs::path Follower::resolve(const std::string& name) const {
+  // A folder that the script computes, by `pwd` or `cd`, is usually its own.
   const std::size_t mark = name.rfind(kUnknownEnd);
   const fs::path known(mark == std::string::npos ? name
                                                  : fmt::format(".{}", name.substr(mark + 1)));
   return known.is_absolute() ? known : (folder_ / known).lexically_normal();
 }
 
-// Keeps what `command` prints into a file.
+// Stores what `command` writes to a file.
 void Follower::write(const Command& command, const std::string& text) {
   if (command.written_to.empty()) return;
   const std::string name = expander().text(command.written_to);
@@ -196,12 +196,12 @@ void Follower::write(const Command& command, const std::string& text) {
     file = command.appends ? file + text : text;
 }
 
-// `sed s/a/b/ FILE`, or the same on what the `sed` before it in a pipe prints.
+// `sed s/a/b/ FILE`, or the same on the output of the previous `sed` in a pipe.
 void Follower::edit(const std::vector<std::string>& words, const Command& command) {
   std::error_code ignored;
   if (words.size() == 3) {
     const auto written = run.files.find(words[2]);
-    const fs::path path = beside(words[2]);
+    const fs::path path = resolve(words[2]);
     if (written != run.files.end())
       piped_ = written->second;
     else if (fs::is_regular_file(path, ignored))
@@ -213,9 +213,9 @@ void Follower::edit(const std::vector<std::string>& words, const Command& comman
 
 // `source FILE` or `source FILE ARGUMENTS`.
 void Follower::source(const std::vector<std::string>& words) {
-  const fs::path path = beside(words[1]);
+  const fs::path path = resolve(words[1]);
   std::error_code ignored;
-  // What is not there sets nothing: its variables stay unknown.
+  // The variables of a missing file stay unknown.
   if (!fs::is_regular_file(path, ignored)) return;
   const std::string outer = std::exchange(file_, path.string());
   const bool has_arguments = words.size() > 2;
@@ -226,8 +226,8 @@ void Follower::source(const std::vector<std::string>& words) {
   file_ = outer;
 }
 
-// Follows the script that `words` start, by itself, a shell, a launcher or sbatch; false where they
-// start none that is there.
+// Interprets the script that `words` start directly, by a shell, a launcher or sbatch; false if
+// they start none that exists.
 bool Follower::starts_script(const std::vector<std::string>& words) {
   const auto name_of = [](const std::string& word) { return fs::path(word).filename().string(); };
   const std::string first = name_of(words[0]);
@@ -241,20 +241,20 @@ bool Follower::starts_script(const std::vector<std::string>& words) {
   if (script == words.end() || (script != words.begin() && !may_start)) return false;
   const bool runs_python =
       std::any_of(words.begin(), script, [](const auto& word) { return word.ends_with(".py"); });
-  const fs::path path = beside(*script);
+  const fs::path path = resolve(*script);
   std::error_code ignored;
   if (runs_python || has_unknown(*script) || !fs::is_regular_file(path, ignored)) return false;
-  // A script that submits itself again does nothing new.
+  // A script that resubmits itself adds nothing.
   for (const fs::path& open : open_)
     if (fs::equivalent(open, path, ignored)) return false;
 
   const std::vector<std::string> arguments(script + 1, words.end());
   Follower inner(path, definitions_, arguments, variables_.exported(), depth_);
-  // Without arguments a script that is started has none.
+  // A script started without arguments has none (rather than unknown ones).
   if (arguments.empty()) inner.set_arguments({});
   inner.followed_ = followed_;
   inner.open_.insert(inner.open_.begin(), open_.begin(), open_.end());
-  // What launches a shell launches what the shell runs.
+  // The launcher of a shell launches the commands of the shell.
   inner.words_before_ = words_before_;
   auto launcher = script;
   if (launcher != words.begin() && is_one_of(name_of(*(launcher - 1)), {"bash", "sh", "zsh"}))
@@ -264,7 +264,7 @@ bool Follower::starts_script(const std::vector<std::string>& words) {
   inner.follow_text(read_file(path));
   followed_ = inner.followed_;
   if (submits) {
-    // Options of the command line win over those of the script.
+    // Options on the command line override those in the script.
     run.sbatch.insert(run.sbatch.end(), words.begin() + 1, script);
     run.sbatch.insert(run.sbatch.end(), inner.run.sbatch.begin(), inner.run.sbatch.end());
   }
@@ -273,7 +273,7 @@ bool Follower::starts_script(const std::vector<std::string>& words) {
   return true;
 }
 
-// Follows the text of `eval` or `bash -c`; `before` are the words of the launcher around it.
+// Interprets the text of `eval` or `bash -c`; `before` are the words of the launcher.
 void Follower::follow_inner(const std::string& text, int line,
                             const std::vector<std::string>& before) {
   const std::size_t outer = words_before_.size();
@@ -299,9 +299,9 @@ void Follower::record(std::vector<std::string> words, int line) {
   run.commands.push_back({std::move(words), file_, line});
 }
 
-// What `$( ... )` prints, where that can be told.
+// The output of `$( ... )`; empty if unknown.
 std::optional<std::string> Follower::output_of(const std::string& text) {
-  if (++depth_ > kDeepest) throw DataError("{}: '$(' is nested too deeply", file_);
+  if (++depth_ > kMaxDepth) throw DataError("{}: '$(' is nested too deeply", file_);
   const Commands commands = read_commands(text, file_);
   std::optional<std::string> output;
   if (commands.size() == 1 && !commands[0].words.empty()) {

@@ -79,7 +79,7 @@ Status presume(const std::vector<std::string>& words) {
   return is_name ? Status(words[1] == "-z") : std::nullopt;
 }
 
-Status fits(const std::string& pattern, const std::string& subject) {
+Status matches_pattern(const std::string& pattern, const std::string& subject) {
   if (pattern == "*") return true;
   if (has_unknown(pattern) || has_unknown(subject)) return std::nullopt;
   return ::fnmatch(pattern.c_str(), subject.c_str(), 0) == 0;
@@ -118,15 +118,15 @@ void Branches::then(Status status, bool presumed) {
   }
 }
 
-void Branches::choose(Status fits) {
+void Branches::choose(Status matches) {
   Frame& frame = frames_.back();
   if (frame.outer == Mode::skip) return;
   if (frame.done == Status(true)) {
     frame.mode = Mode::skip;
-  } else if (!fits) {
+  } else if (!matches) {
     frame.mode = weaker(frame.outer);
     frame.done = std::nullopt;
-  } else if (!*fits) {
+  } else if (!*matches) {
     frame.mode = Mode::skip;
   } else {
     frame.mode = frame.done ? frame.outer : weaker(frame.outer);
@@ -144,9 +144,10 @@ void Branches::otherwise() {
 }
 
 void Follower::follow_commands(const Commands& commands) {
-  if (++depth_ > kDeepest) throw DataError("{}: it calls itself", file_);
+  if (++depth_ > kMaxDepth) throw DataError("{}: the script calls itself", file_);
   for (std::size_t i = 0; i < commands.size() && !stopped_; ++i) {
-    if (++followed_ > kMostCommands) throw DataError("{}: it does not come to an end", file_);
+    if (++followed_ > kMaxCommands)
+      throw DataError("{}: the script runs more than {} commands", file_, kMaxCommands);
     Command command = commands[i];
     if (!command.words.empty() && command.words[0] == "function") {
       i = define_function(commands, i);
@@ -155,7 +156,7 @@ void Follower::follow_commands(const Commands& commands) {
     inverts_ = false;
     const bool is_all = is_keyword(command);
     if (const auto pattern = pattern_after(commands, i)) {
-      branches_.choose(fits_case(commands, i, *pattern));
+      branches_.choose(matches_case(commands, i, *pattern));
       i = *pattern;
       continue;
     }
@@ -168,7 +169,7 @@ void Follower::follow_commands(const Commands& commands) {
   --depth_;
 }
 
-// Keeps the body of the function whose head is commands[at]; returns the place of its `}`.
+// Stores the body of the function whose head is commands[at]; returns the index of its `}`.
 std::size_t Follower::define_function(const Commands& commands, std::size_t at) {
   Command head = commands[at];
   if (head.words.size() < 2) return at;
@@ -189,7 +190,7 @@ std::size_t Follower::define_function(const Commands& commands, std::size_t at) 
   throw DataError("{}:{}: the function '{}' is not closed", file_, commands[at].line, name);
 }
 
-// Takes the words of control off the front of `command`; true when it is nothing else.
+// Removes leading keywords from `command`; true if nothing remains.
 bool Follower::is_keyword(Command& command) {
   auto& words = command.words;
   while (!words.empty()) {
@@ -198,7 +199,7 @@ bool Follower::is_keyword(Command& command) {
       branches_.open_if();
       status_ = true;
     } else if (word == "then") {
-      // What depends on a program stays open; what follows its `||` does not run.
+      // A condition on a program is undecided; the command after its `||` does not run.
       branches_.then(assumed_ ? Status() : status_, presumed_);
     } else if (word == "elif" || word == "else") {
       branches_.otherwise();
@@ -226,13 +227,13 @@ bool Follower::is_keyword(Command& command) {
       return false;
     }
     words.erase(words.begin());
-    // What follows the word begins anew.
+    // The command after the keyword starts a new list.
     command.link = Link::next;
   }
   return true;
 }
 
-// The last of the commands that are the pattern `a | b)` of a case and begin at commands[at].
+// The last of the commands that form the pattern `a | b)` of a case, starting at commands[at].
 std::optional<std::size_t> Follower::pattern_after(const Commands& commands, std::size_t at) const {
   if (!branches_.subject()) return std::nullopt;
   while (!commands[at].pattern && at + 1 < commands.size() && commands[at + 1].link == Link::pipe)
@@ -240,18 +241,19 @@ std::optional<std::size_t> Follower::pattern_after(const Commands& commands, std
   return commands[at].pattern ? std::optional(at) : std::nullopt;
 }
 
-Status Follower::fits_case(const Commands& commands, std::size_t first, std::size_t last) {
+Status Follower::matches_case(const Commands& commands, std::size_t first, std::size_t last) {
   Status any = false;
   for (std::size_t i = first; i <= last; ++i) {
     if (commands[i].words.empty()) continue;
-    const Status one = fits(expander().text(commands[i].words.back()), *branches_.subject());
+    const Status one =
+        matches_pattern(expander().text(commands[i].words.back()), *branches_.subject());
     if (one == Status(true)) return true;
     if (!one) any = std::nullopt;
   }
   return any;
 }
 
-// Whether `command` runs, given the branch it is in and how the one before ended; sets mode_.
+// Whether `command` runs, given its branch and the previous status; sets mode_.
 bool Follower::runs_after(const Command& command) {
   mode_ = branches_.mode();
   const bool chained = command.link == Link::if_succeeded || command.link == Link::if_failed;
@@ -261,8 +263,8 @@ bool Follower::runs_after(const Command& command) {
   return mode_ != Mode::skip;
 }
 
-// Whether the body of the loop whose `do` comes now runs at all. Arguments that nobody has given
-// are none: a loop that reads options finds none to read.
+// Whether the loop body after this `do` runs at all. Unknown arguments count as none: a loop over
+// options does not run.
 bool Follower::enters_loop() const {
   if (!loop_ends_on_) return true;  // of `for`
   const bool unknown = !status_ || assumed_;
@@ -274,7 +276,7 @@ void Follower::loop_over(const Command& command) {
   const std::string& name = command.words[1];
   std::vector<std::string> values;
   if (command.words.size() > 3) values = expand_all(command.words, 3);
-  // `for NAME` alone goes over the arguments, as `in "$@"` does.
+  // `for NAME` alone iterates over the arguments, like `in "$@"`.
   branches_.enter(!values.empty() || variables_.contains("@"));
   variables_.set(name, {values.size() == 1 ? values[0] : unknown("$" + name)});
 }

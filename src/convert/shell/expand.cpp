@@ -13,13 +13,14 @@ namespace {
 
 constexpr std::size_t kNone = std::string_view::npos;
 
-// Longer than any command line that a kernel would start.
-constexpr std::size_t kLongest = std::size_t{4} << 20;
+// More than the kernel's limit on a command line.
+constexpr std::size_t kMaxWordBytes = std::size_t{4} << 20;
 
 bool is_name(char c) { return std::isalnum(static_cast<unsigned char>(c)) || c == '_'; }
 bool is_blank(char c) { return c == ' ' || c == '\t' || c == '\n' || c == '\r'; }
 
-// The length of the variable's name at the front of `text`: a name, or one sign such as `@`.
+// The length of the variable name at the start of `text`: a name, or one special character like
+// `@`.
 std::size_t name_length(std::string_view text) {
   if (text.empty()) return 0;
   if (!is_name(text[0])) return std::string_view("@*#?$!-").find(text[0]) == kNone ? 0 : 1;
@@ -47,8 +48,8 @@ std::string Expander::here_text(std::string_view raw) {
 }
 
 void Expander::put(char c) {
-  if (++size_ > kLongest)
-    throw DataError("a word of the script grows beyond {} MiB", kLongest >> 20);
+  if (++size_ > kMaxWordBytes)
+    throw DataError("a word of the script grows beyond {} MiB", kMaxWordBytes >> 20);
   word_ += c;
   has_word_ = true;
 }
@@ -71,7 +72,7 @@ void Expander::put_value(std::string_view value, bool quoted) {
 }
 
 void Expander::put_array(const std::vector<std::string>& values, bool quoted) {
-  // "$@" without arguments is no word, not an empty one.
+  // "$@" without arguments expands to no word.
   if (values.empty() && word_.empty()) has_word_ = false;
   for (std::size_t i = 0; i < values.size(); ++i) {
     if (i > 0 && quotes_ == Quotes::split) end_word();
@@ -96,7 +97,7 @@ Expander Expander::inner() const {
 }
 
 std::string Expander::arithmetic(std::string_view expression) {
-  // `$NAME` and `${NAME}` in it are texts; bare names are looked up by evaluate().
+  // `$NAME` and `${NAME}` are expanded here, bare names by evaluate().
   const std::string text = inner().text(expression);
   const auto value_of = [&](std::string_view name) -> std::optional<std::string> {
     const auto values = find(name);
@@ -131,7 +132,7 @@ std::optional<bool> Expander::holds(std::string_view expression) {
   return value ? std::optional(*value != 0) : std::nullopt;
 }
 
-// `inside` stands between `${` and `}`.
+// `inside` is the text between `${` and `}`.
 void Expander::expand_braces(std::string_view inside, bool quoted) {
   // `${10}` is the tenth argument, `$10` the first and a 0.
   const std::size_t digits = std::min(inside.find_first_not_of("0123456789"), inside.size());
@@ -154,10 +155,10 @@ void Expander::expand_braces(std::string_view inside, bool quoted) {
                        *index < static_cast<std::int64_t>(values->size());
     return known ? put_value((*values)[static_cast<std::size_t>(*index)], quoted) : mark();
   }
-  // Arguments that nobody has given have no tail either.
+  // A slice of unknown arguments is empty.
   if (all && !values && rest[0] == ':') return put_array({}, quoted);
-  // A default: NAME:-word, NAME-word, NAME:=word, NAME=word, NAME:+word, NAME+word; NAME:?word has
-  // none, but a message.
+  // A default: NAME:-word, NAME-word, NAME:=word, NAME=word, NAME:+word, NAME+word. NAME:?word is
+  // an error message, not a default.
   const bool or_empty = rest[0] == ':';
   if (or_empty) rest.remove_prefix(1);
   const char kind = rest.empty() ? '\0' : rest[0];
@@ -171,7 +172,7 @@ void Expander::expand_braces(std::string_view inside, bool quoted) {
   put_value(inner().text(rest.substr(1)), quoted);
 }
 
-// Expands what begins with the `$` at `at`; returns the place behind it.
+// Expands the `$` expression at `at`; returns the position after it.
 std::size_t Expander::expand_dollar(std::string_view raw, std::size_t at, bool quoted) {
   const std::string_view rest = raw.substr(at + 1);
   if (rest.starts_with("((")) {

@@ -13,40 +13,40 @@
 
 namespace trireme::convert::shell {
 
-/// Variables that are given beside the script: they win over its own assignments.
+/// Variables given on the command line: they override the script's own assignments.
 using Definitions = std::map<std::string, std::string, std::less<>>;
 
 /// Values by name: a scalar has one element.
 using Values = std::map<std::string, std::vector<std::string>, std::less<>>;
 
-/// The variables at one place of a script, its arguments `$1`, `$@` and `$#` among them. Those of
-/// the definitions are fixed: set(), append() and unset() leave them alone.
+/// The variables at one point of a script, with its positional arguments `$1`, `$@` and `$#`. Those
+/// of the definitions are fixed: set(), append() and unset() do not change them.
 class Variables {
  public:
-  /// Those of `definitions`, and what the script `file` is called. `environment` are variables that
-  /// a script which starts this one has exported.
+  /// Starts with `definitions`, `$0` = `file`, and `environment`: the variables exported by the
+  /// script that starts this one.
   Variables(const Definitions& definitions, const std::string& file,
             const Values& environment = {});
 
   const Values& values() const { return values_; }
-  /// Whether anything is known of `name`; a mark (unknown.hpp) counts.
+  /// Whether `name` has a value; a mark (lexer.hpp) counts.
   bool contains(std::string_view name) const { return values_.contains(name); }
   bool has_arguments() const { return contains("1") || contains("@"); }
 
   void set(const std::string& name, std::vector<std::string> elements);
-  /// `NAME+=( ... )`: puts `elements` behind those of the array.
+  /// `NAME+=( ... )`: appends `elements` to the array.
   void append(const std::string& name, const std::vector<std::string>& elements);
-  /// `NAME+=text`: puts `text` behind the scalar's.
+  /// `NAME+=text`: appends `text` to the scalar.
   void append(const std::string& name, const std::string& text);
   void unset(const std::string& name);
 
-  /// `export NAME`: programs that are started get the variable.
+  /// `export NAME`: started programs inherit the variable.
   void export_name(const std::string& name) { exported_.insert(name); }
   /// The variables that are exported.
   Values exported() const;
 
-  /// Gives a function, or a script, that is called as `words`, its name first, arguments of its
-  /// own; returns those of the caller, which restore_arguments() takes back.
+  /// Sets the positional arguments for a call of a function or script, `words` with its name first;
+  /// returns the caller's arguments for restore_arguments().
   Values replace_arguments(const std::vector<std::string>& words);
   void restore_arguments(Values outer);
 
@@ -56,33 +56,33 @@ class Variables {
   std::set<std::string, std::less<>> exported_;
 };
 
-/// Expands words with the values of variables. What is not known stays as a mark (unknown.hpp).
+/// Expands words with the values of variables. Unknown values stay as marks (lexer.hpp).
 class Expander {
  public:
-  /// `output_of` gives what the commands of `$( ... )` print, or nothing when that is not known.
+  /// `output_of` returns what the commands of `$( ... )` print; empty if that is unknown.
   using OutputOf = std::function<std::optional<std::string>(const std::string&)>;
   Expander(const Values& variables, OutputOf output_of)
       : variables_(variables), output_of_(std::move(output_of)) {}
 
-  /// The words that `raw` becomes: none, one or, where an unquoted variable holds blanks or
-  /// "${NAME[@]}" an array, several. Throws DataError for a word that grows without end.
+  /// The words that `raw` expands to: none, one, or several if an unquoted variable contains blanks
+  /// or
+  /// "${NAME[@]}" is an array. Throws DataError for a word beyond 4 MiB.
   std::vector<std::string> words(std::string_view raw);
 
-  /// The one text that `raw` becomes where blanks do not split, as in an assignment.
+  /// The text that `raw` expands to without word splitting, as in an assignment.
   std::string text(std::string_view raw);
 
-  /// Whether the number that `((expression))` asks for is not 0, or its one comparison holds; empty
-  /// where that is not known.
+  /// Whether `((expression))` is nonzero, or its one comparison is true; empty if that is unknown.
   std::optional<bool> holds(std::string_view expression);
 
-  /// A here-document's text, in which quotes mean nothing.
+  /// The text of a here-document, in which quotes have no meaning.
   std::string here_text(std::string_view raw);
 
  private:
   enum class Quotes { split, join, here };
 
-  /// One for the text within another's `${NAME:-text}` or `$((text))`. Throws DataError where it
-  /// would be nested deeper than kMaxNesting.
+  /// An expander for the nested text of `${NAME:-text}` or `$((text))`. Throws DataError beyond
+  /// kMaxNesting.
   Expander inner() const;
 
   void expand(std::string_view raw, Quotes quotes);
@@ -105,15 +105,15 @@ class Expander {
   int nesting_ = 0;
 };
 
-/// The value of `expression`: whole numbers, names, + - * / % ** and brackets. `value_of` gives the
-/// text of a name. Empty where a name has no whole number, a division is by zero, a result leaves
-/// 64 bits, or there is anything else in it.
+/// The value of `expression` of whole numbers, names, + - * / % ** and brackets. `value_of` returns
+/// the text of a name. Empty if a name is no whole number, a result overflows 64 bits, on a
+/// division by zero and on any other syntax.
 std::optional<std::int64_t> evaluate(
     std::string_view expression,
     const std::function<std::optional<std::string>(std::string_view)>& value_of);
 
-/// What `sed` prints for `text` with the one `command`, "s/NAME/value/" or "s/NAME/value/g"; any
-/// sign may stand for the `/`. Empty where the command is another, or NAME is a pattern.
+/// The output of `sed` for `text` with one `command`, "s/NAME/value/" or "s/NAME/value/g" with any
+/// delimiter. Empty for other commands and where NAME is a regular expression.
 std::optional<std::string> substitute(std::string_view command, std::string_view text);
 
 }  // namespace trireme::convert::shell

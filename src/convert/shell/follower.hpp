@@ -18,57 +18,56 @@
 
 namespace trireme::convert::shell {
 
-/// Whether a command succeeds; empty where nobody can tell.
+/// Whether a command succeeds; empty if unknown.
 using Status = std::optional<bool>;
 
-/// The answer of `[ ... ]`, `[[ ... ]]` or `test ...`, whose expanded words these are.
+/// The status of `[ ... ]`, `[[ ... ]]` or `test ...` with these expanded words.
 Status test(std::vector<std::string> words);
 
-/// The answer of `[ -z "$NAME" ]` and `[ -n "$NAME" ]`, where NAME is a variable of which nothing
-/// is known: that it is not set, as `${NAME:-default}` takes it. Empty for all other tests.
+/// The status of `[ -z "$NAME" ]` and `[ -n "$NAME" ]` for an unknown variable NAME, presumed to be
+/// unset as in `${NAME:-default}`. Empty for all other tests.
 Status presume(const std::vector<std::string>& words);
 
-/// Whether the pattern of a case fits `subject`.
-Status fits(const std::string& pattern, const std::string& subject);
+/// Whether the pattern of a case matches `subject`.
+Status matches_pattern(const std::string& pattern, const std::string& subject);
 
-/// Whether `words`, not yet expanded, name arguments of the script, `$1`, `$#` or `$@`, or read
-/// them by `getopts`.
+/// Whether `words`, not yet expanded, use positional arguments: `$1`, `$#`, `$@` or `getopts`.
 bool names_arguments(const std::vector<std::string>& words);
 
-/// How commands at one place of the script are to be taken. Of those in a presumed branch only
-/// `exit` is not believed: it may be what a script says to those who set nothing.
+/// How commands at one point of the script are treated. In a presumed branch only `exit` is
+/// ignored: scripts often end with a usage message if a variable is not set.
 enum class Mode { run, presumed, maybe, skip };
 
-/// The open `if`, `case` and loops around a place of the script.
+/// The enclosing `if`, `case` and loops at one point of the script.
 class Branches {
  public:
-  /// Of the innermost place.
+  /// The mode of the innermost branch.
   Mode mode() const { return frames_.empty() ? Mode::run : frames_.back().mode; }
 
   void open_if() { frames_.push_back({Kind::condition, mode(), mode(), false}); }
-  /// `then`, after a condition that ended with `status`, maybe a presumed one.
+  /// `then`, after a condition with `status`; `presumed` as returned by presume().
   void then(Status status, bool presumed = false);
-  /// `else`, or the `elif` whose condition comes next.
+  /// `else`, or an `elif` whose condition follows.
   void otherwise();
-  /// A loop's body runs, as far as one can tell, unless enter() says no; a case's branches may.
+  /// The body of a loop runs unless enter() is called with false.
   void open_loop() { frames_.push_back({Kind::loop, mode(), mode(), false}); }
   /// `do` of a loop whose body runs only if `enters`.
   void enter(bool enters) {
     const bool is_loop = !frames_.empty() && frames_.back().kind == Kind::loop;
     if (is_loop && !enters) frames_.back().mode = Mode::skip;
   }
-  /// `case`: its branches may run, unless choose() knows more.
+  /// `case`: its branches may run until choose() decides.
   void open_case(std::string subject) {
     frames_.push_back({Kind::choice, mode(), weaker(mode()), false, std::move(subject)});
   }
-  /// What the innermost place's `case` looks at; null where it is in another thing.
+  /// The subject of the innermost `case`; null if the innermost block is no `case`.
   const std::string* subject() const {
     const bool is_case = !frames_.empty() && frames_.back().kind == Kind::choice;
     return is_case ? &frames_.back().subject : nullptr;
   }
-  /// A pattern of the case, which fits its subject or not.
-  void choose(Status fits);
-  /// `fi`, `done` or `esac`; one too many changes nothing.
+  /// A pattern of the case, which matches its subject or not.
+  void choose(Status matches);
+  /// `fi`, `done` or `esac`; a surplus one is ignored.
   void close() {
     if (!frames_.empty()) frames_.pop_back();
   }
@@ -77,9 +76,9 @@ class Branches {
   enum class Kind { condition, loop, choice };
   struct Frame {
     Kind kind;
-    Mode outer;   ///< of the place around it
+    Mode outer;   ///< of the enclosing block
     Mode mode;    ///< of the branch being read
-    Status done;  ///< whether an earlier branch was the one
+    Status done;  ///< whether an earlier branch was taken
     std::string subject = {};
   };
 
@@ -88,20 +87,20 @@ class Branches {
   std::vector<Frame> frames_;
 };
 
-// Functions, sourced files and `eval` within each other: deeper is a script that calls itself.
-inline constexpr int kDeepest = 16;
+// Limit on nested functions, sourced files and `eval`: a script that calls itself exceeds it.
+inline constexpr int kMaxDepth = 16;
 
-// Commands that are followed in all: a function that calls others many times grows fast.
-inline constexpr int kMostCommands = 100'000;
+// Limit on the commands of one conversion.
+inline constexpr int kMaxCommands = 100'000;
 
 inline bool is_one_of(std::string_view word, std::initializer_list<std::string_view> words) {
   return std::find(words.begin(), words.end(), word) != words.end();
 }
 
-/// Follows one script; `run` is what it would do.
+/// Interprets one script; `run` collects its effects.
 class Follower {
  public:
-  /// `environment` is what a script that starts this one exports, `depth` how many do in turn.
+  /// `environment` are the variables that the calling script exports, `depth` is the call depth.
   Follower(const std::filesystem::path& file, const Definitions& definitions,
            const std::vector<std::string>& arguments, const Values& environment = {}, int depth = 0)
       : file_(file.string()),
@@ -127,7 +126,7 @@ class Follower {
   bool is_keyword(Command& command);
   void follow_one(const Command& command);
   std::optional<std::size_t> pattern_after(const Commands& commands, std::size_t at) const;
-  Status fits_case(const Commands& commands, std::size_t first, std::size_t last);
+  Status matches_case(const Commands& commands, std::size_t first, std::size_t last);
   bool runs_after(const Command& command);
 
   void assign(const std::string& word, int line);
@@ -139,7 +138,7 @@ class Follower {
   void set_arguments(const std::vector<std::string>& arguments);
   void shift(const std::vector<std::string>& words);
   void call(const Commands& body, const std::vector<std::string>& words);
-  std::filesystem::path beside(const std::string& name) const;
+  std::filesystem::path resolve(const std::string& name) const;
   void source(const std::vector<std::string>& words);
   bool starts_script(const std::vector<std::string>& words);
   void write(const Command& command, const std::string& text);
@@ -166,16 +165,16 @@ class Follower {
   std::map<std::string, Commands> functions_;
   Branches branches_;
   Status status_ = true;
-  bool assumed_ = false;                   // status_ is of a program, which is taken to succeed
-  bool presumed_ = false;                  // status_ is what a test of an unset variable says
-  Status loop_ends_on_;                    // the status that ends the loop whose `do` is awaited
-  bool asks_for_arguments_ = false;        // the last condition did, and they are not known
+  bool assumed_ = false;                   // status_ is a program's, assumed to succeed
+  bool presumed_ = false;                  // status_ is a test of a variable presumed unset
+  Status loop_ends_on_;                    // the status that ends the loop before its `do`
+  bool asks_for_arguments_ = false;        // the last condition used unknown arguments
   bool inverts_ = false;                   // `!` stands before the command
-  Mode mode_ = Mode::run;                  // of the command being followed
+  Mode mode_ = Mode::run;                  // of the current command
   std::vector<std::string> words_before_;  // of the launcher around `bash -c`
-  std::optional<std::string> piped_;       // what the `sed` before prints into a pipe
+  std::optional<std::string> piped_;       // the output of `sed` into a pipe
   bool stopped_ = false;
-  std::vector<std::filesystem::path> open_;  // the scripts that start each other, this one last
+  std::vector<std::filesystem::path> open_;  // the chain of started scripts, this one last
   int depth_;
   int followed_ = 0;
 };

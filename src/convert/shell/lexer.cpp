@@ -13,12 +13,12 @@ constexpr std::size_t kNone = std::string_view::npos;
 bool is_name(char c) { return std::isalnum(static_cast<unsigned char>(c)) || c == '_'; }
 bool is_blank(char c) { return c == ' ' || c == '\t' || c == '\r'; }
 
-// The end, one past it, of the mark that begins at `at`: a value that is not known is not read.
+// The end, one past it, of the mark at `at`: marks are opaque to the lexer.
 std::size_t end_of_mark(std::string_view text, std::size_t at) {
   return std::min(text.find(kUnknownEnd, at), text.size() - 1) + 1;
 }
 
-// The end, one past it, of the quote that opens at `open`; npos when it is not closed.
+// The end, one past it, of the quote that opens at `open`; npos if it is not closed.
 std::size_t end_of_quote(std::string_view text, std::size_t open, int nesting = 0) {
   const char quote = text[open];
   for (std::size_t i = open + 1; i < text.size(); ++i) {
@@ -37,14 +37,14 @@ std::size_t end_of_quote(std::string_view text, std::size_t open, int nesting = 
   return kNone;
 }
 
-// What `<<` announces: the word that ends the document, and how the document is read.
+// The operand of `<<`: the word that ends the here-document, and how the document is read.
 struct HereMark {
   std::string word;
   bool expands = true;
   bool strips_tabs = false;
 };
 
-// Reads the mark after `<<` and moves `at` behind it.
+// Reads the operand of `<<` and moves `at` past it.
 HereMark read_here_mark(std::string_view text, std::size_t& at) {
   HereMark mark;
   if (at < text.size() && text[at] == '-') {
@@ -61,7 +61,7 @@ HereMark read_here_mark(std::string_view text, std::size_t& at) {
   return mark;
 }
 
-// The lines from `at` to the mark's word, and moves `at` behind that line.
+// The lines from `at` to the end word; moves `at` past that line.
 std::string read_here_text(std::string_view text, const HereMark& mark, std::size_t& at) {
   std::string body;
   while (at < text.size()) {
@@ -111,7 +111,7 @@ class Lexer {
   std::size_t at_ = 0;
   int open_brackets_ = 0;
   Command command_;
-  std::vector<HereMark> here_;  // announced on this line
+  std::vector<HereMark> here_;  // opened on this line
   std::vector<Command> commands_;
 };
 
@@ -154,7 +154,7 @@ void Lexer::comment() {
   at_ = end;
   constexpr std::string_view kMark = "#SBATCH ";
   if (!line.starts_with(kMark) || in_comment_) return;
-  // Its words are read like those of one command.
+  // Its words are lexed like one command.
   std::vector<Command> options = Lexer(line.substr(kMark.size()), file_, line_, true).read();
   if (options.empty()) return;
   options[0].words.insert(options[0].words.begin(), "#SBATCH");
@@ -172,12 +172,12 @@ void Lexer::end_line() {
     advance(end);
   }
   here_.clear();
-  // `a &&` goes on in the next line.
+  // `a &&` continues on the next line.
   if (!command_.words.empty() || command_.here) finish(Link::next);
 }
 
 void Lexer::redirect() {
-  // The digit of `2>` is no argument.
+  // The digit of `2>` is not an argument.
   const bool numbered = !command_.words.empty() && at_ > 0 && text_[at_] != '&' &&
                         (text_[at_ - 1] == '1' || text_[at_ - 1] == '2') &&
                         command_.words.back().size() == 1;
@@ -206,7 +206,7 @@ void Lexer::redirect() {
 }
 
 void Lexer::brackets() {
-  // `((a > b))` asks for a number; `for ((` has three of them.
+  // `((a > b))` is an arithmetic command; `for ((` is not.
   auto& before = command_.words;
   const std::size_t end = sees("((") ? end_of_brackets(text_, at_) : kNone;
   if (end != kNone && text_[end - 2] == ')' && (before.empty() || before.back() != "for")) {
@@ -216,7 +216,7 @@ void Lexer::brackets() {
     advance(end);
     return;
   }
-  // `name ( )` begins a function; else a bracket only groups commands.
+  // `name ( )` begins a function; other brackets group commands.
   std::size_t next = at_ + 1;
   while (next < text_.size() && is_blank(text_[next])) ++next;
   const bool empty = text_[at_] == '(' && next < text_.size() && text_[next] == ')';

@@ -13,7 +13,7 @@ namespace trireme::convert::shell {
 inline constexpr char kUnknownBegin = '\x01';
 inline constexpr char kUnknownEnd = '\x02';
 
-/// The mark that stands for the value of `source`, such as "$MASTER_ADDR" or "$(hostname)".
+/// The mark for the unknown value of `source`, such as "$MASTER_ADDR" or "$(hostname)".
 inline std::string unknown(std::string_view source) {
   std::string mark(1, kUnknownBegin);
   // A mark within a mark would end it too early.
@@ -27,7 +27,7 @@ inline bool has_unknown(std::string_view text) {
   return text.find(kUnknownBegin) != std::string_view::npos;
 }
 
-/// `text` with each mark as its source, on one line, for people.
+/// `text` on one line with each mark shown as its source, for messages.
 inline std::string shown(std::string_view text) {
   std::string words;
   for (const char c : text)
@@ -39,7 +39,7 @@ inline std::string shown(std::string_view text) {
 /// How a command follows the one before it.
 enum class Link { next, if_succeeded, if_failed, pipe };
 
-/// Text that a command reads from the lines after it.
+/// A here-document: the text that a command reads from the lines after it.
 struct HereDocument {
   std::string text;
   bool expands = true;  ///< false where the end word is quoted
@@ -52,31 +52,30 @@ struct Command {
   int line = 0;            ///< counted from 1
   std::string written_to;  ///< the word after `>` or `>>`, "" without one
   bool appends = false;    ///< it is `>>`
-  bool pattern = false;    ///< a `)` without a `(` ends it: the last word is a case's pattern
+  bool pattern = false;    ///< ended by a `)` without a `(`: the last word is the pattern of a case
   std::optional<HereDocument> here;
 };
 
-/// The commands of `text` in order. `if`, `then`, `{` and the like stay words of the command that
-/// they begin. A comment line `#SBATCH words` becomes a command that begins with "#SBATCH". Lines
-/// count from `first_line`. Throws DataError, with the line, for a quote or a bracket that is not
-/// closed.
+/// The commands of `text` in order. Keywords such as `if`, `then` and `{` stay the first words of
+/// the command that follows them. A comment line `#SBATCH words` becomes a command that begins with
+/// "#SBATCH". Lines count from `first_line`. Throws DataError with the line for an unclosed quote
+/// or bracket.
 std::vector<Command> read_commands(std::string_view text, const std::string& file,
                                    int first_line = 1);
 
-/// Quotes, brackets and defaults within each other: deeper is no script that a person wrote.
+/// Limit on the nesting of quotes, brackets and defaults.
 inline constexpr int kMaxNesting = 64;
 
-/// Whether `text` begins with `NAME=`, `NAME+=` or `NAME[...]=`; then the place of the `=`.
+/// The position of the `=` if `text` begins with `NAME=`, `NAME+=` or `NAME[...]=`.
 std::optional<std::size_t> assignment_at(std::string_view text);
 
-/// The end, one past `)`, of the `$( ... )` or `( ... )` whose `(` stands at `open`; npos when it
-/// is not closed. Quotes and here-documents within may hold brackets. `nesting` counts the brackets
-/// around; throws DataError beyond kMaxNesting.
+/// The end, one past `)`, of the `$( ... )` or `( ... )` whose `(` is at `open`; npos if it is not
+/// closed. Brackets in nested quotes and here-documents do not count. `nesting` is the number of
+/// enclosing brackets; throws DataError beyond kMaxNesting.
 std::size_t end_of_brackets(std::string_view text, std::size_t open, int nesting = 0);
 
-/// The end, one past `>`, of a placeholder that a reader is to fill in, `<path to the data>`, at
-/// `at`; npos where none begins there, but maybe a redirection. In quotes one is known by its
-/// spaces.
+/// The end, one past `>`, of a placeholder for the reader, such as `<path to the data>`, at `at`;
+/// npos if none begins there (it may be a redirection). In quotes only a text with spaces counts.
 std::size_t end_of_placeholder(std::string_view text, std::size_t at, bool quoted);
 
 }  // namespace trireme::convert::shell

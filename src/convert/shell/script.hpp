@@ -1,10 +1,10 @@
-// What a shell script would run, found by following it without running anything.
+// An interpreter of shell scripts that starts no program: it finds the commands a script would run.
 //
-// Followed are assignments, arrays, quotes, arithmetic, defaults, functions, `source`, arguments,
-// other scripts that are there (`bash X.sh 8`, `sbatch X.sh`), here-documents, `sed` on a template
-// and conditions on what is known; loops are followed once.
-// What the environment or another program would tell is marked (unknown.hpp), and so is what only
-// an undecided condition sets.
+// It evaluates assignments, arrays, quotes, arithmetic, defaults, functions, `source`, positional
+// arguments, other scripts that exist (`bash X.sh 8`, `sbatch X.sh`), here-documents, `sed` on a
+// template and conditions on known values; loop bodies are evaluated once.
+// Values that the environment or another program would provide, and variables that only an
+// undecided condition sets, are marked as unknown (lexer.hpp).
 #pragma once
 
 #include <filesystem>
@@ -24,17 +24,17 @@ struct RunCommand {
   int line = 0;  ///< in `file`
 };
 
-/// What a script would do.
+/// The effects of a script.
 struct Run {
-  std::vector<RunCommand> commands;          ///< all but the shell's own
-  std::map<std::string, std::string> files;  ///< those that `cat << END`, echo and sed would write
+  std::vector<RunCommand> commands;          ///< without shell builtins
+  std::map<std::string, std::string> files;  ///< written by `cat << END`, echo and sed
   std::vector<std::string> sbatch;           ///< the words of its #SBATCH lines
 };
 
-/// Follows the script `text`, which errors call `file`; sourced and started scripts are looked for
-/// in its folder. `arguments` are its `$1`, `$2`, ...; without them nothing is known of those. Of
-/// `bash -c "..."` and `eval` the commands within are followed. Throws DataError where the text is
-/// no shell script, or goes deeper than any script does.
+/// Interprets the script `text`, which errors call `file`; sourced and started scripts are searched
+/// in its folder. `arguments` are its `$1`, `$2`, ...; if they are empty, the positional arguments
+/// are unknown. `bash -c "..."` and `eval` are interpreted too. Throws DataError if the text is no
+/// shell script, or exceeds the limits on depth and length.
 Run follow(std::string_view text, const std::filesystem::path& file,
            const Definitions& definitions = {}, const std::vector<std::string>& arguments = {});
 

@@ -12,8 +12,8 @@
 namespace trireme::convert::shell {
 namespace {
 
-// A function has `$1` to `$9`, `$@` and `$#` of its own.
-constexpr std::size_t kMostNumbered = 9;
+// The positional arguments: `$1` to `$9`, `$@` and `$#`.
+constexpr std::size_t kMaxNumbered = 9;
 
 bool is_argument(const Values::value_type& variable) {
   const std::string& name = variable.first;
@@ -67,7 +67,7 @@ Values Variables::replace_arguments(const std::vector<std::string>& words) {
   std::erase_if(values_, is_argument);
   values_["@"] = std::vector<std::string>(words.begin() + 1, words.end());
   values_["#"] = {fmt::format("{}", words.size() - 1)};
-  for (std::size_t i = 1; i < words.size() && i <= kMostNumbered; ++i)
+  for (std::size_t i = 1; i < words.size() && i <= kMaxNumbered; ++i)
     values_[fmt::format("{}", i)] = {words[i]};
   return outer;
 }
@@ -82,8 +82,8 @@ namespace {
 using Number = std::optional<std::int64_t>;
 using ValueOf = std::function<std::optional<std::string>(std::string_view)>;
 
-// More terms than any script has would only serve to exhaust the stack.
-constexpr int kMostTerms = 100;
+// Limit on the terms of an expression, which bounds the recursion.
+constexpr int kMaxTerms = 100;
 
 Number whole(std::string_view text) {
   std::int64_t value = 0;
@@ -160,7 +160,7 @@ class Parser {
   }
 
   Number factor() {
-    if (++terms_ > kMostTerms) return {};
+    if (++terms_ > kMaxTerms) return {};
     const char c = next();
     if (c == '-' || c == '+') {
       ++at_;

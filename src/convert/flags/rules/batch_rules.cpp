@@ -8,20 +8,21 @@
 namespace trireme::convert::flags {
 namespace {
 
-/// The parts of an iteration's samples: global = micro * steps * data.
+/// The factors of the global batch: global = micro * steps * data.
 struct Batch {
   std::optional<std::int64_t> micro, steps, data, global;
 };
 
-/// Gives `part` the value that `given` names; an error where it is set to another already.
+/// Sets `part` to the value of `given`; an error if it already has another.
 void agree(Recipe& recipe, std::optional<std::int64_t>& part, const Given* given,
            std::string_view before) {
   const auto value = recipe.whole(given);
   if (!value) return;
   if (part && *part != *value)
-    recipe.draft.error(*given, fmt::format("{} says {}; write the same in both, or leave it out of "
-                                           "the file",
-                                           before, *part));
+    recipe.draft.error(*given,
+                       fmt::format("{} says {}; write the same value in both, or remove it from "
+                                   "the file",
+                                   before, *part));
   else
     part = value;
 }
@@ -33,23 +34,22 @@ std::string factors(const Recipe& recipe, const Batch& batch) {
                      *batch.steps, *batch.data, where);
 }
 
-/// Accumulation steps, which `given` names, that make another batch than the one asked for.
+/// Checks that the accumulation steps of `given` lead to the requested global batch.
 void check_steps(Recipe& recipe, const Batch& batch, const Given* given) {
   const bool complete = batch.global && batch.micro && batch.data && batch.steps;
   if (!given || !complete) return;
   const std::int64_t product = *batch.micro * *batch.data * *batch.steps;
   if (product != *batch.global)
-    recipe.draft.error(
-        *given, fmt::format("makes {} = {}, not --global-batch-size {}; leave it out", product,
-                            factors(recipe, batch), *batch.global));
+    recipe.draft.error(*given, fmt::format("gives {} = {}, not --global-batch-size {}; remove it",
+                                           product, factors(recipe, batch), *batch.global));
 }
 
-/// What DeepSpeed asserts: train_batch_size is the product of its parts.
+/// DeepSpeed's assertion: train_batch_size is the product of its factors.
 void check_train_batch(Recipe& recipe, Batch& batch) {
   const Given* given = recipe.deepspeed ? recipe.json.find("train_batch_size") : nullptr;
   const auto total = recipe.whole(given);
   if (!total) return;
-  // Two of three are enough: steps or the number of ranks may follow from the others.
+  // Two of three determine the third: steps or the number of ranks.
   const std::int64_t known = batch.micro.value_or(0) * batch.steps.value_or(1);
   const bool divides = known > 0 && *total % known == 0;
   if (!batch.data && batch.micro && batch.steps && divides) batch.data = *total / known;
@@ -57,17 +57,17 @@ void check_train_batch(Recipe& recipe, Batch& batch) {
     const bool known = batch.micro && batch.steps && batch.data;
     recipe.draft.error(
         *given,
-        fmt::format("the command line makes {}{}; write {} there, or leave "
-                    "it out of the file",
+        fmt::format("the command line gives {}{}; write {} there, or remove "
+                    "it from the file",
                     *batch.global, known ? " = " + factors(recipe, batch) : "", *batch.global));
   }
   if (!batch.global) batch.global = total;
 }
 
-/// Sets the global batch, computed where no flag says it.
+/// Sets the global batch, computed if no flag sets it.
 void apply_global(Recipe& recipe, Batch& batch) {
   Draft& draft = recipe.draft;
-  // Without --global-batch-size an iteration is one step, or as many as are given.
+  // Without --global-batch-size an iteration is one step unless steps are given.
   if (!batch.global && batch.micro && !batch.steps &&
       (batch.data || recipe.flags.has("batch-size")))
     batch.steps = 1;
@@ -97,12 +97,12 @@ void apply_rampup(Recipe& recipe, const Batch& batch) {
   if (!given) return;
   Draft& draft = recipe.draft;
   if (given->values.size() != 3) {
-    draft.error(*given, "needs three numbers: first batch, its growth, samples");
+    draft.error(*given, "needs three numbers: start, increment, samples");
     return;
   }
   const bool by_samples = recipe.flags.mentions("train-samples");
   if (!by_samples && recipe.flags.mentions("train-iters"))
-    draft.error(*given, "goes with --train-samples; Megatron-LM refuses it with --train-iters");
+    draft.error(*given, "needs --train-samples; Megatron-LM refuses it with --train-iters");
   std::int64_t numbers[3];
   for (int i = 0; i < 3; ++i) {
     Given one = *given;
@@ -115,9 +115,9 @@ void apply_rampup(Recipe& recipe, const Batch& batch) {
   const bool leads_there =
       !batch.global || (step > 0 && start <= *batch.global && (*batch.global - start) % step == 0);
   if (!leads_there)
-    draft.error(*given, fmt::format("steps of {} do not lead from {} to the global batch {}", step,
-                                    start, *batch.global));
-  // The deck's checks would say the same once more.
+    draft.error(*given, fmt::format("increments of {} do not lead from {} to the global batch {}",
+                                    step, start, *batch.global));
+  // The deck's checks would repeat the error.
   if (!by_samples || !leads_there) return;
   draft.set("batch.rampup.start", given->values[0], *given);
   draft.set("batch.rampup.step", given->values[1], *given);
@@ -130,9 +130,10 @@ void apply_length(Recipe& recipe) {
   const Given* samples = recipe.flags.find("train-samples");
   if (iterations && samples)
     draft.error(*samples,
-                fmt::format("'{}' says how long to train as well; keep one", iterations->text()));
+                fmt::format("'{}' sets the length of the run as well; keep one of the two",
+                            iterations->text()));
   if (iterations && recipe.whole(iterations) == 0)
-    draft.error(*iterations, "only evaluates; do that with trireme-evaluate");
+    draft.error(*iterations, "only evaluates; use trireme-evaluate");
   else if (iterations)
     recipe.copy(*iterations, "train.iterations");
   else if (samples)
@@ -175,7 +176,7 @@ struct Length {
   std::string_view tokens, samples, iterations;
 };
 
-/// A run that counts iterations: says what to write.
+/// The error for a run that counts iterations, with the number to write.
 void ask_for_iterations(Recipe& recipe, const Given& given, const Length& length,
                         std::int64_t sequence) {
   const std::int64_t tokens = recipe.whole(&given).value_or(0);
@@ -187,8 +188,7 @@ void ask_for_iterations(Recipe& recipe, const Given& given, const Length& length
                                  length.iterations, number));
 }
 
-/// Puts the samples that `given` comes to among the flags, in place of --train-samples and the
-/// like.
+/// Adds `given`, converted to samples, to the flags as --train-samples or its like.
 void put_samples(Recipe& recipe, const Given& given, const Length& length, std::int64_t sequence) {
   const auto tokens = recipe.whole(&given);
   if (!tokens) return;
@@ -215,7 +215,7 @@ void apply_token_rules(Recipe& recipe) {
   for (const Length& length : kLengths) {
     const Given* found = recipe.flags.find(length.tokens);
     if (!found || sequence <= 0) continue;
-    // A copy: the flags around it change.
+    // A copy: put_samples() changes the flags.
     const Given given = *found;
     if (recipe.flags.mentions("train-iters"))
       ask_for_iterations(recipe, given, length, sequence);

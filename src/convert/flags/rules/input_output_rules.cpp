@@ -21,7 +21,7 @@ bool is_number(const std::string& text) {
   return !text.empty() && *end == '\0';
 }
 
-/// One prefix, or a blend: weights and prefixes in turn, or prefixes alone.
+/// One prefix, or a blend: alternating weights and prefixes, or prefixes alone.
 void set_dataset(Recipe& recipe, const Given* given, std::string_view key) {
   if (!given) return;
   const auto& values = given->values;
@@ -46,15 +46,15 @@ void set_text(Recipe& recipe, std::string_view name, std::string_view key,
     recipe.copy(*given, key);
   else if (!fallback.empty())
     recipe.draft.set(key, std::string(fallback),
-                     std::string("Megatron-LM fetched GPT-2's; put the file there"));
+                     std::string("Megatron-LM downloaded GPT-2's; put the file there"));
 }
 
-/// Vocabulary and merges of a tokenizer that has no use for one of them.
+/// Ignores the files that the tokenizer does not use.
 void leave_out(Recipe& recipe, std::initializer_list<std::string_view> names,
                std::string_view type) {
   for (const std::string_view name : names)
     if (const Given* given = recipe.flags.find(name))
-      recipe.draft.leave_out(*given, fmt::format("the tokenizer {} has no use for it", type));
+      recipe.draft.leave_out(*given, fmt::format("the tokenizer {} does not use it", type));
 }
 
 void apply_tokenizer(Recipe& recipe) {
@@ -73,7 +73,7 @@ void apply_tokenizer(Recipe& recipe) {
   };
   if (type == "GPT2BPETokenizer") {
     set_type("gpt2");
-    // The first release fetched its vocabulary; later ones need the files.
+    // The first release downloaded its vocabulary; later ones need the files.
     const bool fetched = recipe.is_first_release();
     set_text(recipe, "vocab-file", "data.tokenizer.vocab", fetched ? "gpt2-vocab.json" : "");
     set_text(recipe, "merge-file", "data.tokenizer.merges", fetched ? "gpt2-merges.txt" : "");
@@ -96,10 +96,11 @@ void apply_tokenizer(Recipe& recipe) {
     if (const Given* size = recipe.flags.find("vocab-size")) recipe.copy(*size, "model.vocab");
     leave_out(recipe, {"vocab-file", "merge-file", "tokenizer-model", "tokenizer-path"}, type);
   } else {
-    draft.error(*given,
-                "has no counterpart; make the dataset anew with trireme-preprocess and a tokenizer "
-                "of 'trireme-tokenizer --help', and give that: GPT2BPETokenizer, "
-                "BertWordPieceLowerCase, SentencePieceTokenizer or NullTokenizer");
+    draft.error(
+        *given,
+        "is not supported; preprocess the data again with trireme-preprocess and one of the "
+        "tokenizers of 'trireme-tokenizer --help', and give that: GPT2BPETokenizer, "
+        "BertWordPieceLowerCase, SentencePieceTokenizer or NullTokenizer");
   }
 }
 
@@ -111,7 +112,8 @@ void apply_data_rules(Recipe& recipe) {
   const Given* old = flags.find("train-data");
   const Given* train = recipe.one_of("data-path", "train-data-path");
   if (train && old)
-    draft.error(*old, fmt::format("'{}' names a dataset as well; keep one", train->text()));
+    draft.error(*old,
+                fmt::format("'{}' names a dataset as well; keep one of the two", train->text()));
   set_dataset(recipe, train ? train : old, "data.train");
   if (old)
     draft.note(old->place,
@@ -134,33 +136,33 @@ void apply_data_rules(Recipe& recipe) {
   }
   if (const Given* type = flags.find("dataloader-type")) {
     if (type->values[0] == "single")
-      draft.leave_out(*type, "is the order of samples that Trireme has");
+      draft.leave_out(*type, "is Trireme's order of samples");
     else
-      draft.error(*type, "Trireme reads samples in the order of 'single'; give that");
+      draft.error(*type, "Trireme reads samples in the order of 'single'; use that");
   }
   apply_tokenizer(recipe);
 }
 
 namespace {
 
-/// The run's folder, in which checkpoints are in a folder `checkpoints`.
+/// The run folder, whose checkpoints are in its folder `checkpoints`.
 std::string run_folder(const std::string& save) {
   const std::filesystem::path path(save);
   const bool inner = path.filename() == "checkpoints" && path.has_parent_path();
   return inner ? path.parent_path().string() : save;
 }
 
-/// Flags that begin a new run with the weights of another.
+/// Flags that start a new run from the weights of another.
 void apply_new_run(Recipe& recipe) {
   for (const std::string_view name : {"finetune", "no-load-optim", "no-load-rng"}) {
     const Given* given = recipe.flags.find(name);
     if (!given) continue;
     if (recipe.flags.mentions("load"))
       recipe.draft.error(*given,
-                         "a checkpoint continues its run; 'trireme-convert hf' there and back "
-                         "makes one of iteration 0");
+                         "loading a checkpoint resumes its run; exporting and importing it with "
+                         "'trireme-convert hf' makes one of iteration 0");
     else
-      recipe.draft.leave_out(*given, "loads nothing without --load");
+      recipe.draft.leave_out(*given, "has no effect without --load");
   }
 }
 
@@ -177,29 +179,30 @@ void apply_checkpoints(Recipe& recipe) {
       draft.set("checkpoint.every", "5000 iterations",
                 std::string("the default of the first Megatron-LM"));
   } else {
-    if (every) draft.leave_out(*every, "saves nothing without --save");
+    if (every) draft.leave_out(*every, "has no effect without --save");
     draft.set("checkpoint.at_end", "false", std::string("no --save"));
   }
   if (const Given* retain = recipe.flags.find("save-retain-interval"); retain && save) {
     draft.set("checkpoint.keep", "1", *retain);
     recipe.copy(*retain, "checkpoint.keep_every", "iterations");
   } else if (retain) {
-    draft.leave_out(*retain, "saves nothing without --save");
+    draft.leave_out(*retain, "has no effect without --save");
   }
   apply_new_run(recipe);
   if (!load) return;
   if (save && save->values == load->values) {
-    draft.leave_out(*load, "a run goes on from the newest checkpoint of run.output by itself");
+    draft.leave_out(*load, "a run resumes from the newest checkpoint of run.output automatically");
     return;
   }
   recipe.copy(*load, "checkpoint.load");
-  draft.note(load->place, fmt::format("{} is a checkpoint of Megatron-LM: name one of Trireme in "
-                                      "checkpoint.load, or delete the key to begin anew",
-                                      load->text()));
+  draft.note(load->place,
+             fmt::format("{} is a checkpoint of Megatron-LM: name one of Trireme in "
+                         "checkpoint.load, or delete the key to start from random weights",
+                         load->text()));
 }
 
-/// Whether anything is kept for a part of the data: in datasets of its own, under `key`, or by the
-/// weight in --split behind `commas` commas.
+/// Whether a split has data: its own datasets, under `key`, or a weight in --split after `commas`
+/// commas.
 bool keeps(const Recipe& recipe, const char* key, int commas) {
   if (recipe.draft.has(key)) return true;
   const Given* split = recipe.flags.find("split");
@@ -221,7 +224,7 @@ void apply_evaluation(Recipe& recipe) {
   const bool valid = !none && keeps(recipe, "data.valid", 1);
   const bool test = !none && keeps(recipe, "data.test", 2);
   const std::string reason =
-      none ? "--eval-iters 0 evaluates nothing" : "--split keeps nothing for validation";
+      none ? "--eval-iters 0 turns evaluation off" : "--split has no validation part";
   if (valid)
     recipe.copy_or("eval-interval", "evaluate.every", "1000", "iterations");
   else if (every)
@@ -240,7 +243,7 @@ void apply_logs(Recipe& recipe) {
     draft.set("log.tensorboard.enable", "true", *folder);
     const bool bigscience = recipe.deepspeed && !recipe.before_version_2();
     draft.set("log.tensorboard.dialect", bigscience ? "bigscience" : "megatron",
-              std::string("the tags that the recipe's program writes"));
+              std::string("the tags of the recipe's program"));
     draft.note(folder->place, "event files go to run.output/tensorboard");
   } else {
     draft.set("log.tensorboard.enable", "false", std::string("no --tensorboard-dir"));

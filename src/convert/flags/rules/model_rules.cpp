@@ -13,7 +13,7 @@
 namespace trireme::convert::flags {
 namespace {
 
-/// Leaves `name` out where its value is one of `harmless`; else it is an error with `message`.
+/// Ignores `name` if its value is one of `harmless`; otherwise an error with `message`.
 void allow_only(Recipe& recipe, std::string_view name,
                 std::initializer_list<std::string_view> harmless, std::string_view message) {
   const Given* given = recipe.flags.find(name);
@@ -31,7 +31,7 @@ void apply_family(Recipe& recipe) {
   for (const std::string_view name :
        {"apply-residual-connection-post-layernorm", "bert-no-binary-head", "deep-init"})
     if (const Given* given = recipe.flags.find(name); given && !bert)
-      recipe.draft.error(*given, "is for BERT; leave it out");
+      recipe.draft.error(*given, "is for BERT; remove it");
 }
 
 void apply_zero(Recipe& recipe) {
@@ -41,11 +41,12 @@ void apply_zero(Recipe& recipe) {
   const Given* sharded = recipe.flags.find("use-distributed-optimizer");
   if (file && flag && file->values != flag->values)
     draft.note(flag->place,
-               fmt::format("{} wins over {}: DeepSpeed takes the stage from its JSON file",
+               fmt::format("{} wins over {}: DeepSpeed reads the stage from its JSON file",
                            file->text(), flag->text()));
   const Given* stage = file ? file : flag;
   if (sharded && stage)
-    draft.error(*sharded, fmt::format("'{}' asks for another ZeRO; keep one", stage->text()));
+    draft.error(*sharded, fmt::format("'{}' asks for another ZeRO stage; keep one of the two",
+                                      stage->text()));
   else if (sharded)
     draft.set("parallel.zero", "1", *sharded);
   else if (!stage)
@@ -58,8 +59,8 @@ void apply_zero(Recipe& recipe) {
   recipe.copy(*stage, "parallel.zero");
 }
 
-/// How DeepSpeed's pipeline cuts the network: by layers, which the deck does by itself where stages
-/// divide them, or by layers and both embeddings, which then stand for a layer each.
+/// DeepSpeed's pipeline partition: by layers, the deck's default if the stages divide them, or by
+/// layers and both embeddings, each counted as a layer.
 void apply_partition_method(Recipe& recipe) {
   const Given* given = recipe.flags.find("pp-partition-method");
   if (!given) return;
@@ -72,18 +73,19 @@ void apply_partition_method(Recipe& recipe) {
   if (stages == 1) {
     recipe.draft.leave_out(*given, "one stage has all layers");
   } else if (method == "type:transformer" && (parts - 2) % stages == 0) {
-    recipe.draft.leave_out(*given, "stages have the same number of layers");
+    recipe.draft.leave_out(*given, "all stages have the same number of layers");
   } else if (with_embeddings && parts % stages == 0 && parts > stages) {
     std::vector<std::int64_t> layers(static_cast<std::size_t>(stages), parts / stages);
     --layers.front();
     --layers.back();
     recipe.draft.set("parallel.partition", fmt::format("{}", fmt::join(layers, "-")), *given);
   } else {
-    recipe.draft.error(*given, "has no key; give --balance with the layers of each stage, 4-5-5-4");
+    recipe.draft.error(
+        *given, "has no deck key; give --balance with the layers of each stage, such as 4-5-5-4");
   }
 }
 
-/// The layers of the first and of the last stage, where others share the rest equally.
+/// The layers of the first and last stage; the other stages divide the rest equally.
 void apply_end_stages(Recipe& recipe) {
   const Given* first = recipe.flags.find("decoder-first-pipeline-num-layers");
   const Given* last = recipe.flags.find("decoder-last-pipeline-num-layers");
@@ -101,10 +103,10 @@ void apply_end_stages(Recipe& recipe) {
     if (fits) rest -= count;
   }
   if (!fits || (between == 0 ? rest != 0 : rest % between != 0)) {
-    recipe.draft.error(
-        *given, fmt::format("the {} layers of the other {} stages cannot be shared out equally "
-                            "among them",
-                            rest, between));
+    recipe.draft.error(*given,
+                       fmt::format("the {} layers of the other {} stages cannot be divided equally "
+                                   "among them",
+                                   rest, between));
     return;
   }
   std::vector<std::int64_t> layers(static_cast<std::size_t>(stages),
@@ -114,7 +116,7 @@ void apply_end_stages(Recipe& recipe) {
   recipe.draft.set("parallel.partition", fmt::format("{}", fmt::join(layers, "-")), *given);
 }
 
-/// Interleaving: of `flag`'s layers, or of its chunks.
+/// Interleaving, given in layers per chunk or in chunks per rank.
 void apply_interleaving(Recipe& recipe) {
   const Given* layers = recipe.flags.find("num-layers-per-virtual-pipeline-stage");
   const Given* chunks = recipe.one_of("num-virtual-stages-per-pipeline-rank",
@@ -140,13 +142,13 @@ void apply_interleaving(Recipe& recipe) {
 
 void apply_model_rules(Recipe& recipe) {
   apply_family(recipe);
-  constexpr std::string_view kNetwork =
-      "Trireme's network is GPT-2's: learned positions and layer norms";
+  constexpr std::string_view kNetwork = "Trireme's GPT has learned positions and LayerNorm";
   allow_only(recipe, "position-embedding-type", {"absolute", "learned_absolute"}, kNetwork);
   allow_only(recipe, "normalization", {"LayerNorm"}, kNetwork);
-  allow_only(recipe, "context-parallel-size", {"1"}, "samples are not cut; raise tensor ranks");
+  allow_only(recipe, "context-parallel-size", {"1"},
+             "Trireme has no context parallelism; use more tensor ranks");
   allow_only(recipe, "num-experts", {"1"}, kNoExperts);
-  allow_only(recipe, "expert-model-parallel-size", {"1"}, "there is no mixture of experts");
+  allow_only(recipe, "expert-model-parallel-size", {"1"}, "Trireme has no mixture of experts");
   if (const Given* channels = recipe.flags.find("kv-channels")) {
     const std::int64_t heads = recipe.whole("num-attention-heads").value_or(0);
     const std::int64_t hidden = recipe.whole("hidden-size").value_or(0);
@@ -195,11 +197,10 @@ void apply_recompute_rules(Recipe& recipe) {
     draft.set("recompute.granularity", "full", old ? *old : *method);
   const Given* chosen = granularity ? granularity : selective;
   if (chosen && (chosen == selective || chosen->values[0] == "selective"))
-    draft.note(
-        chosen->place,
-        fmt::format("{}: Megatron-LM recomputes the core of attention, whose matrix of scores "
-                    "Trireme never keeps; Trireme's selective recomputes layer norms",
-                    chosen->text()));
+    draft.note(chosen->place,
+               fmt::format("{}: Megatron-LM recomputes the core of attention, whose score matrix "
+                           "Trireme never stores; Trireme's selective recomputes layer norms",
+                           chosen->text()));
   const bool recomputes = old || selective || granularity || method;
   const bool full = old || method || (granularity && granularity->values[0] == "full");
   const Given* layers = recipe.one_of("recompute-num-layers", "activations-checkpoint-num-layers");
@@ -231,9 +232,9 @@ void apply_recompute_rules(Recipe& recipe) {
     else if (!full)
       draft.leave_out(*given, "has no effect without full recomputation");
     else if (key == "recompute.partition" && recipe.tensor() == 1)
-      draft.leave_out(*given, "one tensor rank has nobody to share with");
+      draft.leave_out(*given, "there is only one tensor rank");
     else if (key == "recompute.partition" && flags.has("sequence-parallel"))
-      draft.leave_out(*given, "with --sequence-parallel tensor ranks have shares already");
+      draft.leave_out(*given, "--sequence-parallel shards these activations already");
     else
       draft.set(key, "true", *given);
   }

@@ -14,22 +14,23 @@
 namespace trireme::convert::flags {
 namespace {
 
-/// Those of `names` that are given; an error where they are several.
+/// The one of `names` that is given; an error if several are.
 const Given* only_one(Recipe& recipe, std::initializer_list<std::string_view> names) {
   const Given* found = nullptr;
   for (const std::string_view name : names) {
     const Given* given = recipe.flags.find(name);
-    // 0 is Megatron's word for "not given".
+    // 0 means "not given" to Megatron.
     if (!given || (name.starts_with("lr-warmup-") && given->values[0] == "0")) continue;
     if (found)
-      recipe.draft.error(*given, fmt::format("'{}' says the same length; keep one", found->text()));
+      recipe.draft.error(
+          *given, fmt::format("'{}' sets the same length; keep one of the two", found->text()));
     else
       found = given;
   }
   return found;
 }
 
-/// A length in what `given`'s name counts.
+/// Sets a length in the unit of the flag's name.
 void set_length(Recipe& recipe, const Given& given, std::string_view key) {
   const bool samples = given.flag->name.ends_with("samples");
   const bool run_counts_samples = recipe.flags.mentions("train-samples");
@@ -47,7 +48,7 @@ void apply_warmup(Recipe& recipe) {
   const Given* given =
       only_one(recipe, {"lr-warmup-fraction", "lr-warmup-iters", "lr-warmup-samples", "warmup"});
   if (!given) {
-    // Before 2.0 there always was a warm-up.
+    // Before 2.0 warm-up was on by default.
     if (recipe.before_version_2()) recipe.draft.set("schedule.warmup", "0.01", kMegatronDefault);
   } else if (given->flag->name == "warmup" || given->flag->name == "lr-warmup-fraction") {
     const bool none = std::strtod(given->values[0].c_str(), nullptr) == 0;
@@ -58,21 +59,21 @@ void apply_warmup(Recipe& recipe) {
   }
   if (const Given* first = recipe.flags.find("lr-warmup-init")) {
     if (std::strtod(first->values[0].c_str(), nullptr) != 0)
-      recipe.draft.error(*first, "a warm-up begins at 0; leave it out");
+      recipe.draft.error(*first, "Trireme's warm-up starts at 0; remove it");
     else
-      recipe.draft.leave_out(*first, "a warm-up begins at 0");
+      recipe.draft.leave_out(*first, "Trireme's warm-up starts at 0");
   }
 }
 
-/// DeepSpeed's own schedule, which wins over the program's; true where there is one.
+/// DeepSpeed's own schedule, which overrides the program's; true if there is one.
 bool apply_deepspeed_schedule(Recipe& recipe) {
   const Given* type = recipe.deepspeed ? recipe.json.find("scheduler.type") : nullptr;
   if (!type) return false;
   Draft& draft = recipe.draft;
   if (type->values[0] != "LRRangeTest") {
     draft.error(*type,
-                "only LRRangeTest has a key; leave the scheduler out of the file, so that "
-                "the flags of the command line hold");
+                "only LRRangeTest has a deck key; remove the scheduler from the file, so that "
+                "the command line's flags apply");
     return true;
   }
   draft.set("schedule.type", "lr-range-test", *type);
@@ -98,23 +99,23 @@ bool apply_deepspeed_schedule(Recipe& recipe) {
   return true;
 }
 
-/// The optimizer and what it alone has.
+/// The optimizer's type and its own parameters.
 void apply_type(Recipe& recipe) {
   Draft& draft = recipe.draft;
   const Given* type = recipe.flags.find("optimizer");
-  // Both Apex's and PyTorch's, as Megatron calls them, decay weights apart from the gradient.
+  // Megatron's Adam, Apex's or PyTorch's, uses decoupled weight decay.
   if (type)
     draft.set("optimizer.type", type->values[0] == "adam" ? "adamw" : type->values[0], *type);
   const bool sgd = type && type->values[0] == "sgd";
   if (sgd)
     recipe.copy_or("sgd-momentum", "optimizer.momentum", "0.9");
   else if (const Given* momentum = recipe.flags.find("sgd-momentum"))
-    draft.leave_out(*momentum, "belongs to --optimizer sgd");
+    draft.leave_out(*momentum, "is for --optimizer sgd");
   for (const auto& [name, key] : {std::pair{"adam-beta1", "optimizer.beta1"},
                                   {"adam-beta2", "optimizer.beta2"},
                                   {"adam-eps", "optimizer.eps"}}) {
     const Given* given = recipe.flags.find(name);
-    if (given && sgd) draft.leave_out(*given, "--optimizer sgd has no use for it");
+    if (given && sgd) draft.leave_out(*given, "--optimizer sgd does not use it");
     if (given && !sgd) recipe.copy(*given, key);
   }
 }
@@ -160,12 +161,12 @@ namespace {
 
 bool is_true(const Given* given) { return given && given->values[0] == "true"; }
 
-/// The type of numbers, and who says it. The JSON file rules where DeepSpeed does.
+/// The compute type and its origin; the JSON file decides if DeepSpeed runs.
 std::string compute_type(Recipe& recipe) {
   Draft& draft = recipe.draft;
   const Given* half = recipe.flags.find("fp16");
   const Given* brain = recipe.flags.find("bf16");
-  if (half && brain) draft.error(*brain, "'--fp16' says another type; keep one");
+  if (half && brain) draft.error(*brain, "'--fp16' asks for another type; keep one of the two");
   const std::string command = brain ? "bf16" : half ? "fp16" : "fp32";
   const Given* source = brain ? brain : half;
 
@@ -178,7 +179,7 @@ std::string compute_type(Recipe& recipe) {
     const Given* file = is_true(json_brain) || !json_half ? json_brain : json_half;
     if (type != command)
       draft.note(recipe.place,
-                 fmt::format("the command line says {}, {} {} says {}: DeepSpeed takes the type "
+                 fmt::format("the command line says {}, {} {} says {}: DeepSpeed reads the type "
                              "from its JSON file",
                              command, file->place, file->text(), type));
     source = file;
@@ -192,7 +193,7 @@ std::string compute_type(Recipe& recipe) {
 
 using Names = std::span<const std::string_view>;
 
-/// The flags and the JSON keys of the loss scale; the first of each is its value.
+/// The flags and the JSON keys of the loss scale; the first is its value.
 constexpr std::string_view kFlags[] = {"loss-scale", "initial-loss-scale", "loss-scale-window",
                                        "hysteresis", "min-loss-scale",     "min-scale"};
 constexpr std::string_view kJsonKeys[] = {"fp16.loss_scale", "fp16.initial_scale_power",
@@ -204,18 +205,18 @@ void leave_out(Recipe& recipe, const Arguments& from, Names names, const std::st
     if (const Given* given = from.find(name)) recipe.draft.leave_out(*given, reason);
 }
 
-/// Sets a scale that stays as it is, where `from` gives one for the first of `names`; the others
-/// then have nothing to say.
+/// Sets a static scale if `from` gives one for the first of `names`; the others then have no
+/// effect.
 bool set_static_scale(Recipe& recipe, const Arguments& from, Names names) {
   const Given* scale = from.find(names[0]);
-  // 0 is the word for a dynamic one.
+  // 0 means dynamic.
   if (!scale || std::strtod(scale->values[0].c_str(), nullptr) == 0) return false;
   recipe.copy(*scale, "precision.loss_scale.value");
-  leave_out(recipe, from, names.subspan(1), scale->text() + " stays as it is");
+  leave_out(recipe, from, names.subspan(1), scale->text() + " is static");
   return true;
 }
 
-/// A part of a dynamic loss scale: the flag or JSON key `name`, else `fallback`.
+/// A parameter of a dynamic loss scale: the flag or JSON key `name`, else `fallback`.
 void set_part(Recipe& recipe, const Arguments& from, std::string_view name, std::string_view part,
               std::string_view fallback, const char* who) {
   const std::string key = fmt::format("precision.loss_scale.{}", part);
@@ -228,7 +229,7 @@ void set_part(Recipe& recipe, const Arguments& from, std::string_view name, std:
 void set_deepspeed_scale(Recipe& recipe) {
   Draft& draft = recipe.draft;
   constexpr const char* kDefault = "the default of DeepSpeed";
-  leave_out(recipe, recipe.flags, kFlags, "DeepSpeed takes the loss scale from its JSON file");
+  leave_out(recipe, recipe.flags, kFlags, "DeepSpeed reads the loss scale from its JSON file");
   if (set_static_scale(recipe, recipe.json, kJsonKeys)) return;
   draft.set("precision.loss_scale.dialect", "deepspeed", std::string("--deepspeed"));
   if (const Given* scale = recipe.json.find("fp16.loss_scale"))
@@ -249,7 +250,7 @@ void set_deepspeed_scale(Recipe& recipe) {
 void set_megatron_scale(Recipe& recipe) {
   Draft& draft = recipe.draft;
   if (set_static_scale(recipe, recipe.flags, kFlags)) return;
-  // Before 2.0 as well: at the minimum scale Megatron-LM continues, where DeepSpeed ends the run.
+  // Also before 2.0: at the minimum scale Megatron-LM continues, while DeepSpeed stops the run.
   draft.set("precision.loss_scale.dialect", "megatron", std::string("the scaler of Megatron-LM"));
   draft.set("precision.loss_scale.value", "dynamic", kMegatronDefault);
   const Arguments& flags = recipe.flags;
@@ -265,7 +266,7 @@ void set_megatron_scale(Recipe& recipe) {
 
 void apply_precision_rules(Recipe& recipe) {
   const std::string type = compute_type(recipe);
-  const std::string needs_none = fmt::format("{} needs no loss scale", type);
+  const std::string needs_none = fmt::format("{} uses no loss scale", type);
   const bool in_file = recipe.deepspeed &&
                        (recipe.json.has("fp16.enabled") ||
                         std::any_of(std::begin(kJsonKeys), std::end(kJsonKeys),

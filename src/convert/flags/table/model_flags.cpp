@@ -9,14 +9,16 @@ constexpr auto kNone = Takes::nothing;
 constexpr auto kSeveral = Takes::several;
 
 constexpr std::string_view kOtherNetwork =
-    "Trireme's GPT is GPT-2's: learned positions, layer norms, GELU, biases; there is no key for "
+    "Trireme's GPT is GPT-2: learned positions, LayerNorm, GELU, biases; the deck has no key for "
     "it";
-constexpr std::string_view kFused = "how kernels are fused is not the deck's business";
-constexpr std::string_view kSameResult = "changes no result: Trireme's attention is stable without";
-constexpr std::string_view kWidths = "layer norms, residual sums and the loss are in fp32 anyway";
+constexpr std::string_view kFused = "kernel fusion is not configured in the deck";
+constexpr std::string_view kSameResult =
+    "changes no result: Trireme's attention is numerically stable without it";
+constexpr std::string_view kWidths =
+    "layer norms, residual additions and the loss are always in fp32";
 constexpr std::string_view kPadding = "padding columns of the vocabulary never enter the softmax";
-constexpr std::string_view kExperts = "belongs to a mixture of experts";
-constexpr std::string_view kOtherTask = "belongs to a model that Trireme does not train";
+constexpr std::string_view kExperts = "is for a mixture of experts";
+constexpr std::string_view kOtherTask = "is for a model that Trireme does not train";
 
 }  // namespace
 
@@ -45,11 +47,11 @@ std::vector<Flag> model_flags() {
       drop("padded-vocab-size", kOne, kPadding),
       drop("pad-vocab-size-to", kOne, kPadding),
       drop("openai-gelu", kNone, "Trireme's GELU is that formula"),
-      drop("onnx-safe", kOne, "there is no ONNX export"),
-      drop("use-mcore-models", kNone, "there is one implementation"),
-      drop("use-legacy-models", kNone, "there is one implementation"),
-      drop("transformer-impl", kOne, "there is one implementation"),
-      drop("add-position-embedding", kNone, "GPT-2 has it"),
+      drop("onnx-safe", kOne, "Trireme has no ONNX export"),
+      drop("use-mcore-models", kNone, "Trireme has one implementation"),
+      drop("use-legacy-models", kNone, "Trireme has one implementation"),
+      drop("transformer-impl", kOne, "Trireme has one implementation"),
+      drop("add-position-embedding", kNone, "GPT-2 has learned position embeddings"),
       to_rule("position-embedding-type", ""),
       to_rule("normalization", ""),
       refuse("use-rotary-position-embeddings", kNone, kOtherNetwork),
@@ -83,7 +85,7 @@ std::vector<Flag> model_flags() {
       refuse("pretrained-bert", kNone,
              "convert the weights with 'trireme-convert hf' and load them by checkpoint.load"),
       refuse("decoder-num-layers", kOne, kOtherTask),
-      drop("decoder-seq-length", kOne, "belongs to T5: a GPT has one length, --seq-length"),
+      drop("decoder-seq-length", kOne, "is for T5: GPT has one length, --seq-length"),
       drop("retriever-seq-length", kOne, kOtherTask),
       drop("vocab-extra-ids", kOne, kOtherTask),
 
@@ -92,10 +94,11 @@ std::vector<Flag> model_flags() {
       to_key("init-method-std", "model.init_std"),
       refuse("init-method-xavier-uniform", kNone,
              "initial weights are normal; give --init-method-std"),
-      refuse("data-parallel-random-init", kNone, "all copies of a model begin equal"),
+      refuse("data-parallel-random-init", kNone,
+             "all data-parallel replicas start from the same weights"),
       drop("use-cpu-initialization", kNone,
-           "initial weights are drawn by logical position, the same on every layout"),
-      drop("perform-initialization", kNone, "always done"),
+           "initial weights depend on the logical element, so they are the same on every layout"),
+      drop("perform-initialization", kNone, "Trireme always initializes the weights"),
       to_key("attention-dropout", "model.dropout.attention"),
       to_key("hidden-dropout", "model.dropout.hidden"),
 
@@ -110,7 +113,7 @@ std::vector<Flag> model_flags() {
       to_rule("min-scale", "precision.loss_scale.minimum"),
       turns("accumulate-allreduce-grads-in-fp32", "precision.gradients", "fp32"),
       turns("fp32-allreduce", "precision.gradients", "fp32"),
-      drop("dynamic-loss-scale", kNone, "a loss scale is dynamic where --loss-scale is not given"),
+      drop("dynamic-loss-scale", kNone, "the loss scale is dynamic unless --loss-scale is given"),
       drop("fp32-residual-connection", kNone, kWidths),
       drop("fp32-embedding", kNone, kWidths),
       drop("fp32-layernorm", kNone, kWidths),
@@ -119,8 +122,9 @@ std::vector<Flag> model_flags() {
       drop("fp16-lm-cross-entropy", kNone, kWidths),
       drop("apply-query-key-layer-scaling", kNone, kSameResult),
       drop("no-query-key-layer-scaling", kNone, kSameResult),
-      drop("attention-backend", kOne, "there is one attention"),
-      drop("use-flash-attn", kNone, "there is one attention, and it keeps no matrix of scores"),
+      drop("attention-backend", kOne, "Trireme has one attention implementation"),
+      drop("use-flash-attn", kNone,
+           "Trireme has one attention implementation, which does not store the score matrix"),
       drop("no-masked-softmax-fusion", kNone, kFused),
       drop("abort-on-unmet-fused-kernel-constraints", kNone, kFused),
       drop("no-bias-gelu-fusion", kNone, kFused),
@@ -133,19 +137,20 @@ std::vector<Flag> model_flags() {
       drop("no-bias-swiglu-fusion", kNone, kFused),
       drop("cross-entropy-loss-fusion", kNone, kFused),
       drop("cross-entropy-fusion-impl", kOne, kFused),
-      drop("te-rng-tracker", kNone, "dropout is keyed by the logical element"),
-      drop("inference-rng-tracker", kNone, "dropout is keyed by the logical element"),
-      refuse("fp8-format", kOne, "there is no fp8; use --bf16"),
-      refuse("fp8-hybrid", kNone, "there is no fp8; use --bf16"),
+      drop("te-rng-tracker", kNone, "dropout masks depend on the logical element (Philox)"),
+      drop("inference-rng-tracker", kNone, "dropout masks depend on the logical element (Philox)"),
+      refuse("fp8-format", kOne, "Trireme has no FP8; use --bf16"),
+      refuse("fp8-hybrid", kNone, "Trireme has no FP8; use --bf16"),
   };
 }
 
 namespace {
 
-constexpr std::string_view kPreprocess = "documents are tokenized once, by trireme-preprocess";
-constexpr std::string_view kLoader = "samples are read by memory mapping";
+constexpr std::string_view kPreprocess =
+    "trireme-preprocess tokenizes documents once, before training";
+constexpr std::string_view kLoader = "samples are read through a memory-mapped file";
 constexpr std::string_view kRanges =
-    "there is no key for parts of datasets; give --data-path weight prefix ... and --split";
+    "the deck has no key for ranges of datasets; give --data-path WEIGHT PREFIX ... and --split";
 
 }  // namespace
 
@@ -165,7 +170,8 @@ std::vector<Flag> data_flags() {
       refuse("train-weighted-split-paths-path", kOne, kRanges),
       refuse("valid-weighted-split-paths-path", kOne, kRanges),
       refuse("test-weighted-split-paths-path", kOne, kRanges),
-      drop("mock-data", kNone, "there is no made-up data: trireme-preprocess makes a dataset"),
+      drop("mock-data", kNone,
+           "Trireme has no mock data: make a small dataset with trireme-preprocess"),
       to_rule("split", "data.split"),
       to_key("data-cache-path", "data.index_cache"),
       turns("reset-position-ids", "data.reset_positions", "true"),
@@ -185,8 +191,8 @@ std::vector<Flag> data_flags() {
       refuse("tokenizer-file", kOne,
              "give the files of the vocabulary: --vocab-file and --merge-file"),
       to_rule("tokenizer-path", "data.tokenizer.model"),
-      drop("tokenizer-model-type", kOne, "the vocabulary's file says it"),
-      drop("cache-dir", kOne, "where a tokenizer was cached"),
+      drop("tokenizer-model-type", kOne, "the vocabulary file determines it"),
+      drop("cache-dir", kOne, "Trireme reads tokenizer files directly"),
 
       drop("data-impl", kOne, kLoader),
       drop("mmap-warmup", kNone, kLoader),
@@ -203,12 +209,12 @@ std::vector<Flag> data_flags() {
       drop("use-tfrecords", kNone, kPreprocess),
       drop("use-npy-data-loader", kNone, kPreprocess),
       drop("input-data-sizes-file", kOne, kPreprocess),
-      drop("shuffle", kNone, "samples are always shuffled, by data.seed"),
+      drop("shuffle", kNone, "samples are always shuffled, with data.seed"),
       to_rule("dataloader-type", ""),
-      refuse("fim-rate", kOne, "documents are read from left to right"),
-      refuse("sample-rate", kOne, "every sample is taken"),
-      refuse("loss-on-targets-only", kNone, "the loss is of all tokens"),
-      refuse("reweight-loss-based-on-position-frequency", kNone, "the loss is of all tokens"),
+      refuse("fim-rate", kOne, "Trireme has no fill-in-the-middle objective"),
+      refuse("sample-rate", kOne, "Trireme uses every sample"),
+      refuse("loss-on-targets-only", kNone, "the loss covers all tokens"),
+      refuse("reweight-loss-based-on-position-frequency", kNone, "the loss covers all tokens"),
   };
 }
 

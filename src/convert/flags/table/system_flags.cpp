@@ -13,15 +13,17 @@ constexpr auto kOne = Takes::one;
 constexpr auto kNone = Takes::nothing;
 
 constexpr std::string_view kBackend = "NCCL on GPUs, MPI on the host";
-constexpr std::string_view kTransport = "how data ranks reduce is not the deck's business";
+constexpr std::string_view kTransport = "gradient reduction is not configured in the deck";
 constexpr std::string_view kLauncher = "mpirun or srun starts the ranks";
-constexpr std::string_view kZeroDetail = "how ZeRO moves data is not the deck's business";
-constexpr std::string_view kWholeCheckpoint = "a checkpoint has the whole weights";
-constexpr std::string_view kPrinted = "what is printed is the deck's section log";
-constexpr std::string_view kOffload = "there is no offload; remove it from the recipe";
-constexpr std::string_view kJsonRules = "DeepSpeed takes it from its JSON file, and so is it here";
+constexpr std::string_view kZeroDetail = "ZeRO's communication is not configured in the deck";
+constexpr std::string_view kWholeCheckpoint = "a checkpoint contains the full weights";
+constexpr std::string_view kPrinted = "the deck's log section configures the output";
+constexpr std::string_view kOffload =
+    "Trireme has no CPU or NVMe offload; remove it from the recipe";
+constexpr std::string_view kJsonRules =
+    "DeepSpeed reads it from its JSON file, and so does Trireme";
 constexpr std::string_view kClientOptimizer =
-    "DeepSpeed takes the optimizer that the program makes from its flags";
+    "Megatron creates the optimizer from the command line's flags";
 
 }  // namespace
 
@@ -59,7 +61,7 @@ std::vector<Flag> system_flags() {
       drop("ddp-pad-buckets-for-high-nccl-busbw", kNone, kTransport),
       drop("use-ring-exchange-p2p", kNone, kTransport),
       drop("tp-comm-overlap", kNone, kTransport),
-      drop("use-tp-pp-dp-mapping", kNone, "the order of ranks is tensor, data, pipeline"),
+      drop("use-tp-pp-dp-mapping", kNone, "ranks are ordered tensor, data, pipeline"),
       drop("nccl-ub", kNone, kBackend),
       drop("use-sharp", kNone, kBackend),
       drop("nccl-communicator-config-path", kOne, kBackend),
@@ -70,7 +72,7 @@ std::vector<Flag> system_flags() {
       drop("no-contiguous-buffers-in-local-ddp", kNone, kTransport),
       drop("no-scatter-gather-tensors-in-pipeline", kNone, kTransport),
       drop("no-async-tensor-model-parallel-allreduce", kNone, kTransport),
-      drop("empty-unused-memory-level", kOne, "memory is planned, and allocated once"),
+      drop("empty-unused-memory-level", kOne, "memory is planned and allocated once"),
       drop("lazy-mpu-init", kOne, kLauncher),
       drop("world-size", kOne, kLauncher),
       drop("local-rank", kOne, kLauncher),
@@ -87,13 +89,13 @@ std::vector<Flag> system_flags() {
       drop("zero-contigious-gradients", kNone, kJsonRules),
       drop("zero-reduce-bucket-size", kOne, kJsonRules),
       drop("zero-allgather-bucket-size", kOne, kJsonRules),
-      drop("no-pipeline-parallel", kNone, "parallel.pipeline is 1 where nothing is said"),
+      drop("no-pipeline-parallel", kNone, "parallel.pipeline is 1 by default"),
       refuse("remote-device", kOne, kOffload),
       drop("use-pin-memory", kNone, kZeroDetail),
-      drop("scattered-embeddings", kNone, "activations are planned: see --plan"),
-      drop("split-transformers", kNone, "activations are planned: see --plan"),
-      drop("memory-centric-tiled-linear", kNone, "activations are planned: see --plan"),
-      drop("tile-factor", kOne, "activations are planned: see --plan"),
+      drop("scattered-embeddings", kNone, "activation memory is planned: see --plan"),
+      drop("split-transformers", kNone, "activation memory is planned: see --plan"),
+      drop("memory-centric-tiled-linear", kNone, "activation memory is planned: see --plan"),
+      drop("tile-factor", kOne, "activation memory is planned: see --plan"),
   };
 }
 
@@ -132,8 +134,8 @@ const std::vector<Flag>& json_keys() {
       refuse("zero_optimization.cpu_offload", kOne, kOffload),
       refuse("zero_optimization.offload_optimizer", kOne, kOffload),
       refuse("zero_optimization.offload_param", kOne, kOffload),
-      drop("aio", kOne, "there is no offload"),
-      drop("zero_allow_untested_optimizer", kOne, "there are no untested ones"),
+      drop("aio", kOne, "Trireme has no offload"),
+      drop("zero_allow_untested_optimizer", kOne, "every optimizer works with every ZeRO stage"),
       drop("optimizer", kOne, kClientOptimizer),
       to_rule("scheduler.type", "schedule.type"),
       to_rule("scheduler.params.lr_range_test_min_lr", "schedule.minimum"),
@@ -147,13 +149,13 @@ const std::vector<Flag>& json_keys() {
       drop("tensorboard", kOne, kPrinted),
       drop("comms_logger", kOne, kPrinted),
       drop("flops_profiler", kOne, kPrinted),
-      drop("activation_checkpointing", kOne, "the flags of the command line say it"),
+      drop("activation_checkpointing", kOne, "the command line's flags configure it"),
       drop("prescale_gradients", kOne, kTransport),
       drop("gradient_predivide_factor", kOne, kTransport),
       drop("communication_data_type", kOne, kTransport),
       drop("data_types", kOne, kTransport),
-      refuse("curriculum_learning", kOne, "sequences have one length"),
-      refuse("data_efficiency", kOne, "every sample is taken, with all its tokens"),
+      refuse("curriculum_learning", kOne, "Trireme trains with one sequence length"),
+      refuse("data_efficiency", kOne, "Trireme uses every sample with all its tokens"),
       refuse("sparse_attention", kOne, "attention is dense"),
   };
   return table;

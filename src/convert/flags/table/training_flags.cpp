@@ -8,13 +8,13 @@ constexpr auto kOne = Takes::one;
 constexpr auto kNone = Takes::nothing;
 constexpr auto kSeveral = Takes::several;
 
-constexpr std::string_view kLogged = "always logged";
+constexpr std::string_view kLogged = "is always logged";
 constexpr std::string_view kPartState =
-    "a checkpoint has the whole state, so that a run goes on bit by bit";
+    "a checkpoint contains the whole state, so that a run resumes bit for bit";
 constexpr std::string_view kOneScheduler =
-    "the schedule is the deck's; 'trireme-pretrain --restart' says what changed";
-constexpr std::string_view kWhenEvaluating = "for trireme-evaluate, which has its own options";
-constexpr std::string_view kWhenGenerating = "for trireme-generate, which has its own options";
+    "the deck determines the schedule; 'trireme-pretrain --restart' reports what changed";
+constexpr std::string_view kWhenEvaluating = "is an option of trireme-evaluate";
+constexpr std::string_view kWhenGenerating = "is an option of trireme-generate";
 
 }  // namespace
 
@@ -36,12 +36,13 @@ std::vector<Flag> training_flags() {
       to_rule("skip-train-iteration-range", "train.skip", kSeveral),
       refuse("eval-only", kOne, "evaluate a checkpoint with trireme-evaluate"),
       drop("exit-signal-handler", kNone, "SIGUSR1 and SIGTERM always stop a run with a checkpoint"),
-      drop("manual-gc", kNone, "there is no garbage to collect"),
-      drop("manual-gc-interval", kOne, "there is no garbage to collect"),
-      drop("check-for-nan-in-loss-and-grad", kNone, "always checked: such an update is skipped"),
-      drop("no-check-for-nan-in-loss-and-grad", kNone, "always checked"),
+      drop("manual-gc", kNone, "Trireme has no garbage collector"),
+      drop("manual-gc-interval", kOne, "Trireme has no garbage collector"),
+      drop("check-for-nan-in-loss-and-grad", kNone,
+           "Trireme always checks, and skips such an update"),
+      drop("no-check-for-nan-in-loss-and-grad", kNone, "Trireme always checks"),
       refuse("calculate-per-token-loss", kNone,
-             "the loss is a mean over micro-batches; leave the flag out where no token is masked"),
+             "Trireme averages the loss over micro-batches; remove the flag if no token is masked"),
 
       // Learning rate.
       to_rule("lr", "schedule.peak"),
@@ -57,7 +58,7 @@ std::vector<Flag> training_flags() {
       to_rule("warmup", "schedule.warmup"),
       to_rule("lr-warmup-init", "schedule.warmup"),
       refuse("lr-decay-ratio", kOne, "give --lr-decay-iters and --min-lr"),
-      refuse("lr-wsd-decay-style", kOne, "there is no warm-up, stable, decay schedule"),
+      refuse("lr-wsd-decay-style", kOne, "Trireme has no warmup-stable-decay schedule"),
       drop("override-lr-scheduler", kNone, kOneScheduler),
       drop("override-opt-param-scheduler", kNone, kOneScheduler),
       drop("use-checkpoint-lr-scheduler", kNone, kOneScheduler),
@@ -74,7 +75,7 @@ std::vector<Flag> training_flags() {
       to_rule("adam-beta2", "optimizer.beta2"),
       to_rule("adam-eps", "optimizer.eps"),
       to_rule("sgd-momentum", "optimizer.momentum"),
-      refuse("use-bnb-optimizer", kNone, "moments are fp32; leave the flag out"),
+      refuse("use-bnb-optimizer", kNone, "moments are fp32; remove the flag"),
       refuse("optimizer-cpu-offload", kNone, "moments stay on the GPU; use --zero-stage 1"),
       refuse("cpu-optimizer", kNone, "moments stay on the GPU; use --zero-stage 1"),
       refuse("cpu-torch-adam", kNone, "moments stay on the GPU; use --zero-stage 1"),
@@ -93,8 +94,9 @@ std::vector<Flag> training_flags() {
       to_rule("partition-activations", "recompute.partition", kNone),
       to_rule("checkpoint-in-cpu", "recompute.offload", kNone),
       to_rule("contigious-checkpointing", "recompute.contiguous", kNone),
-      drop("deepspeed-activation-checkpointing", kNone, "there is one way to recompute"),
-      drop("synchronize-each-layer", kNone, "for debugging DeepSpeed: waiting changes no result"),
+      drop("deepspeed-activation-checkpointing", kNone,
+           "Trireme has one implementation of recomputation"),
+      drop("synchronize-each-layer", kNone, "is for debugging DeepSpeed; it changes no result"),
       drop("profile-backward", kNone, "'trireme-bench step' shows where a step's time goes"),
 
       // Checkpoints.
@@ -103,20 +105,19 @@ std::vector<Flag> training_flags() {
       to_rule("save-interval", "checkpoint.every"),
       to_rule("save-retain-interval", "checkpoint.keep_every"),
       turns("async-save", "checkpoint.async", "true"),
-      drop("dist-ckpt-strictness", kOne, "tensors that lack or are too many are always errors"),
-      drop("ckpt-fully-parallel-save", kNone, "all ranks write their part"),
-      drop("no-ckpt-fully-parallel-save", kNone, "all ranks write their part"),
-      drop("ckpt-fully-parallel-load", kNone, "all ranks read their part"),
+      drop("dist-ckpt-strictness", kOne, "missing and unexpected tensors are always errors"),
+      drop("ckpt-fully-parallel-save", kNone, "every rank writes its shard"),
+      drop("no-ckpt-fully-parallel-save", kNone, "every rank writes its shard"),
+      drop("ckpt-fully-parallel-load", kNone, "every rank reads its shard"),
       drop("ckpt-assume-constant-structure", kNone, "a checkpoint is one HDF5 file"),
-      drop("exit-on-missing-checkpoint", kNone,
-           "a checkpoint.load that is not there always ends the run"),
+      drop("exit-on-missing-checkpoint", kNone, "a missing checkpoint.load is always an error"),
       drop("exit-signal", kOne, "SIGUSR1 and SIGTERM always stop a run with a checkpoint"),
-      drop("rerun-mode", kOne, "results are the same bit by bit: run it again"),
-      drop("train-sync-interval", kOne, "ranks do not drift apart: gradients are reduced"),
-      drop("log-energy", kNone, "log.gpu_every has the power of each GPU"),
-      drop("logging-level", kOne, "there is one level"),
-      drop("enable-one-logger", kNone, "metrics.jsonl has every event"),
-      drop("no-one-logger", kNone, "metrics.jsonl has every event"),
+      drop("rerun-mode", kOne, "results are reproducible bit for bit: run it again"),
+      drop("train-sync-interval", kOne, "the gradient reduction synchronizes the ranks"),
+      drop("log-energy", kNone, "log.gpu_every records the power of each GPU"),
+      drop("logging-level", kOne, "Trireme has one log level"),
+      drop("enable-one-logger", kNone, "metrics.jsonl records every event"),
+      drop("no-one-logger", kNone, "metrics.jsonl records every event"),
       drop("use-precision-aware-optimizer", kNone, "moments and master weights are fp32"),
       to_rule("finetune", "", kNone),
       to_rule("no-load-optim", "", kNone),
@@ -128,8 +129,8 @@ std::vector<Flag> training_flags() {
       drop("auto-detect-ckpt-format", kNone, "a checkpoint is one HDF5 file"),
       drop("universal-checkpoint", kNone, "every checkpoint loads at any layout"),
       drop("resume-dataloader", kNone, kPartState),
-      drop("adlr-autoresume", kNone, "a requeued job goes on by itself: exit code 75"),
-      drop("adlr-autoresume-interval", kOne, "a requeued job goes on by itself: exit code 75"),
+      drop("adlr-autoresume", kNone, "a requeued job resumes: exit code 75"),
+      drop("adlr-autoresume-interval", kOne, "a requeued job resumes: exit code 75"),
 
       // Evaluation.
       to_rule("eval-interval", "evaluate.every"),
@@ -154,26 +155,26 @@ std::vector<Flag> training_flags() {
       turns("log-num-zeros-in-grad", "log.norms", "true"),
       turns("log-timers-to-tensorboard", "log.timers", "true"),
       to_rule("timing-log-level", "log.timers"),
-      drop("timing-log-option", kOne, "log.timers has the times of all ranks"),
-      drop("tensorboard-log-interval", kOne, "an event for every logged iteration: log.every"),
+      drop("timing-log-option", kOne, "log.timers records the times of all ranks"),
+      drop("tensorboard-log-interval", kOne, "every logged iteration writes an event: log.every"),
       drop("log-batch-size-to-tensorboard", kNone, kLogged),
       drop("log-validation-ppl-to-tensorboard", kNone, kLogged),
       drop("log-memory-to-tensorboard", kNone, kLogged),
       drop("log-world-size-to-tensorboard", kNone, kLogged),
       drop("log-learning-rate-to-tensorboard", kNone, kLogged),
       drop("log-loss-scale-to-tensorboard", kNone, kLogged),
-      drop("log-optimizer-states-to-tensorboard", kNone, "log.norms has the norms"),
+      drop("log-optimizer-states-to-tensorboard", kNone, "log.norms records the norms"),
       drop("no-log-learnig-rate-to-tensorboard", kNone, kLogged),
       drop("no-log-loss-scale-to-tensorboard", kNone, kLogged),
       drop("log-throughput", kNone, kLogged),
-      drop("log-progress", kNone, "metrics.jsonl has every event"),
-      drop("log-level", kOne, "there is one level"),
-      drop("log-level-replica", kOne, "there is one level"),
+      drop("log-progress", kNone, "metrics.jsonl records every event"),
+      drop("log-level", kOne, "Trireme has one log level"),
+      drop("log-level-replica", kOne, "Trireme has one log level"),
       drop("log-path", kOne, "logs go to run.output"),
-      drop("codecarbon-dir", kOne, "not measured"),
-      drop("wandb-project", kOne, "metrics.jsonl has what Weights & Biases would show"),
-      drop("wandb-exp-name", kOne, "metrics.jsonl has what Weights & Biases would show"),
-      drop("wandb-save-dir", kOne, "metrics.jsonl has what Weights & Biases would show"),
+      drop("codecarbon-dir", kOne, "Trireme does not measure it"),
+      drop("wandb-project", kOne, "metrics.jsonl records what Weights & Biases would show"),
+      drop("wandb-exp-name", kOne, "metrics.jsonl records what Weights & Biases would show"),
+      drop("wandb-save-dir", kOne, "metrics.jsonl records what Weights & Biases would show"),
       drop("profile", kNone, "'trireme-bench step' shows where a step's time goes"),
       drop("profile-step-start", kOne, "'trireme-bench step' shows where a step's time goes"),
       drop("profile-step-end", kOne, "'trireme-bench step' shows where a step's time goes"),
