@@ -71,9 +71,9 @@ class CommMeter {
     options.message_bytes = bytes;
     options.through_peers = true;
     peer_group_ = comm::make_device_communicator(world, "bench peers", backend_->stream(), options);
-    shared_ = peer_group_->share(data_.get(), bytes);
-    shared_scratch_ = peer_group_->share(received_.get(), bytes);
-    if (shared_scratch_) peer_group_->lend(received_.get(), bytes);
+    shared_ = peer_group_->register_buffer(data_.get(), bytes);
+    shared_scratch_ = peer_group_->register_buffer(received_.get(), bytes);
+    if (shared_scratch_) peer_group_->set_staging_buffer(received_.get(), bytes);
   }
 
   void measure() {
@@ -194,7 +194,7 @@ class CommMeter {
   std::unique_ptr<comm::Communicator> peer_group_;
   device::Buffer data_, received_;
   /// Of data_ and received_ through peer memory; null where that cannot be.
-  std::unique_ptr<comm::SharedMemory> shared_, shared_scratch_;
+  std::unique_ptr<comm::RegisteredBuffer> shared_, shared_scratch_;
   int next_ = 0, previous_ = 0;
   std::vector<CommRow> rows_;
 };

@@ -12,7 +12,7 @@
 #include "checkpoint/folder.hpp"
 #include "checkpoint/hdf5.hpp"
 #include "checkpoint/part_file.hpp"
-#include "comm/mpi/agree.hpp"
+#include "comm/mpi/groups.hpp"
 #include "core/error.hpp"
 #include "core/files.hpp"
 #include "core/philox.hpp"

@@ -5,7 +5,7 @@
 #include <bit>
 
 #include "checkpoint/part_file.hpp"
-#include "comm/mpi/agree.hpp"
+#include "comm/mpi/groups.hpp"
 
 namespace trireme::checkpoint {
 namespace {

@@ -1,44 +1,47 @@
-// Collectives and point-to-point messages between the ranks of one axis of the layout.
+// Collectives and point-to-point messages between the ranks of a group, such as one axis of the
+// layout.
 #pragma once
 
 #include <cstddef>
 #include <cstdint>
 #include <memory>
 #include <string>
+#include <vector>
 
 #include "core/dtype.hpp"
+#include "core/error.hpp"
 
 namespace trireme::comm {
 
 /// How values are combined.
 enum class Reduce { sum, max, min };
 
-/// A message or collective under way. Its buffer must not be touched until wait() returned.
+/// A message or collective in flight. Its buffer must not be used until wait() has returned.
 class Request {
  public:
   virtual ~Request() = default;
-  /// Over host memory, blocks until the operation is done. Over a GPU's, makes the work that the
-  /// compute stream is asked from now on wait for it; the host goes on. A second call does nothing.
+  /// In host memory, blocks until the operation is complete. In GPU memory, makes later work on the
+  /// compute stream wait for it; the host does not block. A second call does nothing.
   virtual void wait() = 0;
 };
 
-/// What an operation that is already done returns.
+/// The request of an operation that is already complete.
 class FinishedRequest final : public Request {
  public:
   void wait() override {}
 };
 
-/// Memory that the ranks of a group may reach directly, while this lives.
-class SharedMemory {
+/// The registration of a buffer with a group; ends with this object.
+class RegisteredBuffer {
  public:
-  virtual ~SharedMemory() = default;
+  virtual ~RegisteredBuffer() = default;
 };
 
 /// A group of ranks. Every method but send and receive is collective over the group: all its ranks
-/// call it, in the same order, with equal counts and types. Buffers lie in the memory of the
-/// backend that the implementation serves: host memory for MPI, a GPU's for NCCL, whose operations
-/// take their place among what the compute stream is asked. Failures throw CommunicationError
-/// (comm/watchdog.hpp) with the library's text, the group's name, the rank and the host.
+/// call it, in the same order, with equal counts and types. Buffers are in host memory for MPI, and
+/// in GPU memory for NCCL, whose operations are enqueued on the compute stream. Failures throw
+/// CommunicationError (comm/watchdog.hpp) with the library's text, the group's name, the rank and
+/// the host.
 class Communicator {
  public:
   virtual ~Communicator() = default;
@@ -52,8 +55,8 @@ class Communicator {
 
   /// Combines `count` elements in place; every rank gets the same bits.
   virtual void all_reduce(void* data, std::size_t count, DType dtype, Reduce op) = 0;
-  /// Sums `data`, size() * count elements, and leaves the sum of part rank() in that part of
-  /// `data`; the other parts are left undefined.
+  /// Sums `data`, size() * count elements, and writes the sum of part rank() to that part of
+  /// `data`; the other parts are undefined afterwards.
   virtual void reduce_scatter(void* data, std::size_t count, DType dtype) = 0;
   /// Gathers part rank() of `data` (count elements) from every rank into all size() parts, in
   /// place.
@@ -64,26 +67,26 @@ class Communicator {
   virtual std::unique_ptr<Request> send(const void* data, std::size_t bytes, int peer, int tag) = 0;
   /// Starts receiving `bytes` from `peer`.
   virtual std::unique_ptr<Request> receive(void* data, std::size_t bytes, int peer, int tag) = 0;
-  /// Returns when every rank has called it, and the work it had queued before is done.
+  /// Returns when every rank has called it and has completed its work enqueued before.
   virtual void barrier() = 0;
 
-  /// Says that buffers of collectives will lie in [base, base + bytes), memory which every rank has
-  /// taken alike, and uses alike: the buffers of one operation lie at the same offset everywhere.
-  /// Ranks that reach each other's memory then exchange without copies. Destroying the result ends
-  /// that and is collective, too; it must be gone before the memory is freed and before the group.
-  /// Null where nothing is gained.
-  virtual std::unique_ptr<SharedMemory> share(void* base, std::size_t bytes) {
+  /// Registers [base, base + bytes) for collectives, as ncclCommRegister() does: every rank
+  /// allocates and uses it alike, with the buffers of an operation at the same offset on all ranks.
+  /// Ranks that reach each other's memory then exchange without copies. Destroying the result is
+  /// collective; it must be destroyed before the memory and the group. Null where there is no
+  /// advantage.
+  virtual std::unique_ptr<RegisteredBuffer> register_buffer(void* base, std::size_t bytes) {
     (void)base, (void)bytes;
     return nullptr;
   }
 
-  /// Lends the group scratch memory at `base`, part of what is shared and alike on every rank: what
-  /// start_reduce_scatter() and start_all_reduce() are asked, of at most `bytes`, may go through it
-  /// and then takes less from the work beside it. Until the sharing ends.
-  virtual void lend(void* base, std::size_t bytes) { (void)base, (void)bytes; }
+  /// Sets a staging buffer at `base`, inside a registered buffer and at the same offset on every
+  /// rank. start_reduce_scatter() and start_all_reduce() of at most `bytes` may use it, and then
+  /// take fewer SMs from the work that they overlap with. Until the registration ends.
+  virtual void set_staging_buffer(void* base, std::size_t bytes) { (void)base, (void)bytes; }
 
-  /// all_reduce, reduce_scatter and all_gather beside the work that is queued after them, until
-  /// wait(). Over host memory they are done when these return.
+  /// all_reduce, reduce_scatter and all_gather that overlap with later work until wait(). In host
+  /// memory they are complete when these return.
   virtual std::unique_ptr<Request> start_all_reduce(void* data, std::size_t count, DType dtype,
                                                     Reduce op) {
     all_reduce(data, count, dtype, op);
@@ -105,5 +108,77 @@ class Communicator {
     return value;
   }
 };
+
+/// A group of one rank, which needs no MPI: collectives do nothing; send() and receive() throw
+/// InternalError.
+class SerialCommunicator final : public Communicator {
+ public:
+  using Communicator::all_reduce;
+
+  const std::string& name() const override { return name_; }
+  int rank() const override { return 0; }
+  int size() const override { return 1; }
+
+  void all_reduce(void*, std::size_t, DType, Reduce) override {}
+  void reduce_scatter(void*, std::size_t, DType) override {}
+  void all_gather(void*, std::size_t, DType) override {}
+  void broadcast(void*, std::size_t, int) override {}
+  void barrier() override {}
+
+  std::unique_ptr<Request> send(const void*, std::size_t, int peer, int) override {
+    throw InternalError("a group of one rank has no peer {} to send to", peer);
+  }
+  std::unique_ptr<Request> receive(void*, std::size_t, int peer, int) override {
+    throw InternalError("a group of one rank has no peer {} to receive from", peer);
+  }
+
+ private:
+  std::string name_ = "serial";
+};
+
+// ---------------------------------------------------------------------------- routes
+
+/// Tags of the messages between the stages of a pipeline.
+inline constexpr int kActivationTag = 0;
+inline constexpr int kGradientTag = 1;
+
+/// A P2P route: messages of one tag from one rank of a group to another. They arrive in order;
+/// messages on different routes never wait for each other.
+struct Route {
+  int source = 0;
+  int destination = 0;
+  int tag = 0;
+
+  bool operator==(const Route&) const = default;
+};
+
+/// The routes of a pipeline of `stages` ranks: activations from each stage to the next, gradients
+/// back; with several chunks per stage also from the last stage to the first. Those of even stages
+/// come first, so that ranks that open them in this order open many concurrently.
+inline std::vector<Route> pipeline_routes(int stages, int chunks = 1) {
+  std::vector<Route> routes;
+  for (const int parity : {0, 1}) {
+    for (int stage = parity; stage + 1 < stages; stage += 2) {
+      routes.push_back({stage, stage + 1, kActivationTag});
+      routes.push_back({stage + 1, stage, kGradientTag});
+    }
+  }
+  if (chunks > 1) {
+    routes.push_back({stages - 1, 0, kActivationTag});
+    routes.push_back({0, stages - 1, kGradientTag});
+  }
+  return routes;
+}
+
+/// Flag and padding in front of the mailbox of a route through peer memory: a cache line of its
+/// own.
+inline constexpr std::size_t kPeerRouteFlagBytes = 256;
+
+/// GPU memory that each end of a route through peer memory allocates for messages of at most
+/// `max_bytes`: a multiple of the 2 MiB blocks that CUDA maps.
+constexpr std::size_t peer_route_bytes(std::size_t max_bytes) {
+  constexpr std::size_t kBlock = std::size_t{2} << 20;
+  return (kPeerRouteFlagBytes + max_bytes + kBlock - 1) / kBlock * kBlock;
+}
 
 }  // namespace trireme::comm

@@ -12,14 +12,14 @@ namespace trireme::comm {
 namespace {
 
 constexpr std::chrono::milliseconds kInterval{200};
-/// Between the message and the end of the job: other ranks time out about now, too, and say where
-/// they stand.
-constexpr std::chrono::seconds kLastWords{1};
+/// Delay between the message and the end of the job: other ranks time out about now, too, and print
+/// their messages.
+constexpr std::chrono::seconds kMessageDelay{1};
 
 }  // namespace
 
 Watched::Clock::duration to_duration(double seconds) {
-  // A third of what 64 bits of nanoseconds hold: time-outs are added to each other.
+  // A third of the range of 64 bits of nanoseconds: time-outs are added to each other.
   constexpr double kCentury = 100.0 * 365.25 * 24.0 * 3600.0;
   return std::chrono::duration_cast<Watched::Clock::duration>(
       std::chrono::duration<double>(std::min(seconds, kCentury)));
@@ -55,9 +55,9 @@ void Watchdog::remove(Watched& watched) {
   std::erase_if(watched_, [&](const Entry& entry) { return entry.watched == &watched; });
 }
 
-void Watchdog::set_roll_call(RollCall roll_call) {
-  const std::lock_guard lock(roll_call_mutex_);
-  roll_call_ = std::move(roll_call);
+void Watchdog::set_diagnosis(Diagnose diagnosis) {
+  const std::lock_guard lock(diagnosis_mutex_);
+  diagnosis_ = std::move(diagnosis);
 }
 
 void Watchdog::set_exit_code(ExitCode code) {
@@ -96,14 +96,14 @@ void Watchdog::watch() {
   std::unique_lock lock(mutex_);
   while (!stopped_.wait_for(lock, kInterval, [this] { return stop_; })) {
     std::string text;
-    const Entry* const first = complainer(text);
+    const Entry* const first = find_problem(text);
     if (!first) continue;
     const Watched* const watched = first->watched;
     const Ranks ranks = first->watched->awaited(Watched::Clock::now()).value_or(Ranks{});
-    lock.unlock();  // other ranks will ask what this one waits for
+    lock.unlock();  // StallDiagnostics calls awaited() when other ranks ask
     const StallDiagnosis diagnosis = diagnose(ranks);
     lock.lock();
-    Entry* const entry = still_complains(watched);
+    Entry* const entry = find_again(watched);
     if (!entry) continue;
     if (diagnosis.progress_due.count() > 0) {
       entry->deferred_until = Watched::Clock::now() + diagnosis.progress_due;
@@ -114,32 +114,32 @@ void Watchdog::watch() {
   }
 }
 
-Watchdog::Entry* Watchdog::complainer(std::string& text) {
+Watchdog::Entry* Watchdog::find_problem(std::string& text) {
   const auto now = Watched::Clock::now();
   for (Entry& entry : watched_)
     if (entry.deferred_until <= now)
-      if (text = entry.watched->complaint(now); !text.empty()) return &entry;
+      if (text = entry.watched->problem(now); !text.empty()) return &entry;
   return nullptr;
 }
 
-Watchdog::Entry* Watchdog::still_complains(const Watched* watched) {
+Watchdog::Entry* Watchdog::find_again(const Watched* watched) {
   for (Entry& entry : watched_)
     if (entry.watched == watched)
-      return entry.watched->complaint(Watched::Clock::now()).empty() ? nullptr : &entry;
+      return entry.watched->problem(Watched::Clock::now()).empty() ? nullptr : &entry;
   return nullptr;
 }
 
 StallDiagnosis Watchdog::diagnose(const Ranks& ranks) {
-  const std::lock_guard lock(roll_call_mutex_);
-  return roll_call_ && !ranks.empty() ? roll_call_(ranks) : StallDiagnosis{};
+  const std::lock_guard lock(diagnosis_mutex_);
+  return diagnosis_ && !ranks.empty() ? diagnosis_(ranks) : StallDiagnosis{};
 }
 
-void Watchdog::end_job(const std::string& complaint, const std::string& diagnosis) {
+void Watchdog::end_job(const std::string& problem, const std::string& diagnosis) {
   const std::string line =
-      fmt::format("{}: {}: {}{}{}\n", program_invocation_short_name, process_identity(), complaint,
+      fmt::format("{}: {}: {}{}{}\n", program_invocation_short_name, process_identity(), problem,
                   diagnosis.empty() ? "" : "; ", diagnosis);
   std::fputs(line.c_str(), stderr);
-  std::this_thread::sleep_for(kLastWords);
+  std::this_thread::sleep_for(kMessageDelay);
   const std::lock_guard lock(mutex_);
   abort_all(static_cast<int>(exit_code_));
 }
@@ -152,7 +152,7 @@ WatchedCall::WatchedCall(Watchdog& watchdog, std::string what, Clock::duration t
 
 WatchedCall::~WatchedCall() { watchdog_.remove(*this); }
 
-std::string WatchedCall::complaint(Clock::time_point now) {
+std::string WatchedCall::problem(Clock::time_point now) {
   if (now - start_ < timeout_) return "";
   return fmt::format("{} took longer than {} s (comm.timeout)", what_,
                      std::chrono::duration<double>(timeout_).count());
@@ -172,7 +172,7 @@ WatchedWork::~WatchedWork() {
 
 void WatchedWork::note_progress() { last_progress_ = Clock::now(); }
 
-std::string WatchedWork::complaint(Clock::time_point now) {
+std::string WatchedWork::problem(Clock::time_point now) {
   if (*progress_due(now) > Clock::duration::zero()) return "";
   return fmt::format("{} made no progress for {} s (comm.timeout)", what_,
                      std::chrono::duration<double>(timeout_).count());

@@ -1,15 +1,19 @@
-// Ends the job when communication fails or stalls while the program's own thread cannot see it.
+// Ends the job when communication fails or stalls while the main thread is blocked.
 #pragma once
 
 #include <atomic>
 #include <chrono>
 #include <condition_variable>
+#include <cstddef>
+#include <cstdint>
+#include <deque>
 #include <functional>
 #include <memory>
 #include <mutex>
 #include <optional>
 #include <string>
 #include <thread>
+#include <utility>
 #include <vector>
 
 #include "core/error.hpp"
@@ -19,44 +23,45 @@ namespace trireme::comm {
 /// Ranks of the world, by number.
 using Ranks = std::vector<int>;
 
-/// Something that can fail or stall unseen.
+/// An operation that can fail or stall while the main thread is blocked.
 class Watched {
  public:
   using Clock = std::chrono::steady_clock;
 
   virtual ~Watched() = default;
-  /// What is wrong at `now`, in words; empty while nothing is. Called by the watchdog's thread.
-  virtual std::string complaint(Clock::time_point now) = 0;
-  /// The ranks of which it waits for some at `now`, an empty list where they are not known; nothing
-  /// while it waits for nobody. Called by any thread.
+  /// The message of a failure or stall at `now`; empty while there is none. Called by the
+  /// watchdog's thread.
+  virtual std::string problem(Clock::time_point now) = 0;
+  /// While it waits for other ranks: those that may be the cause, an empty list where they are not
+  /// known. Empty optional while it does not wait. Called by any thread.
   virtual std::optional<Ranks> awaited(Clock::time_point now) = 0;
-  /// For work of this process that other ranks wait for: the time from `now` within which it must
-  /// progress, zero or less when it is stalled. Nothing for all else. Called by any thread.
+  /// For local work that other ranks wait for: the time from `now` within which it must progress,
+  /// zero or less when it is stalled. Empty for everything else. Called by any thread.
   virtual std::optional<Clock::duration> progress_due(Clock::time_point) { return std::nullopt; }
 };
 
-/// `seconds` as the clock counts them, a century at most: a time-out that nobody lives to see.
+/// `seconds` as a duration of the clock, limited to a century so that sums do not overflow.
 Watched::Clock::duration to_duration(double seconds);
 
-/// Why ranks keep the others waiting.
+/// Why a collective does not complete.
 struct StallDiagnosis {
-  /// "no answer from rank 1 on node1"; "" when it is not known
+  /// "no answer from rank 1 on node1"; "" when unknown
   std::string text;
-  /// Positive when a rank does work that progresses, such as writing a file: nothing is stalled,
-  /// and within this time the rank will have progressed again or be stalled.
+  /// Positive when a rank does local work that progresses, such as writing a file: nothing is
+  /// stalled, and the work must progress again within this time.
   Watched::Clock::duration progress_due{};
 };
 
-/// The process's watchdog: a thread that asks everything watched for complaints five times a
-/// second. A complaint about a wait for other ranks counts only once none of them does work that
-/// progresses. On the first that counts it prints the complaint with this process's rank and host,
-/// and ends all ranks.
+/// The process's watchdog: a thread that polls everything watched five times a second. A time-out
+/// is deferred while a rank that is waited for does local work that progresses. On the first
+/// problem it prints it with this process's rank and host and the stall diagnosis, and ends all
+/// ranks.
 class Watchdog {
  public:
-  /// Asks the ranks that are waited for.
-  using RollCall = std::function<StallDiagnosis(const Ranks&)>;
+  /// Diagnoses a stall by asking the given ranks.
+  using Diagnose = std::function<StallDiagnosis(const Ranks&)>;
 
-  /// The one of this process, started for its first owner and ended with its last.
+  /// The process's only watchdog: starts with its first owner and ends with its last.
   static std::shared_ptr<Watchdog> shared();
 
   Watchdog();
@@ -65,64 +70,64 @@ class Watchdog {
   Watchdog& operator=(const Watchdog&) = delete;
 
   void add(Watched& watched);
-  /// Returns when `watched` is no longer looked at.
+  /// Returns when the thread no longer uses `watched`.
   void remove(Watched& watched);
-  /// What is added to a complaint; an empty function adds nothing. Returns when the one before is
-  /// no longer called.
-  void set_roll_call(RollCall roll_call);
-  /// The code that the job ends with from now on; at first 70.
+  /// Sets the stall diagnosis; an empty function disables it. Returns when the previous one is no
+  /// longer running.
+  void set_diagnosis(Diagnose diagnosis);
+  /// The exit code of the job; initially 70.
   void set_exit_code(ExitCode code);
   ExitCode exit_code();
-  /// The ranks of which this process waits for some; nothing while it waits for nobody.
+  /// The union of Watched::awaited; empty optional while nothing waits.
   std::optional<Ranks> awaited();
-  /// The longest Watched::progress_due of this process's work; nothing while there is none.
+  /// The longest Watched::progress_due; empty while there is no local work.
   std::optional<Watched::Clock::duration> progress_due();
 
  private:
   struct Entry {
     Watched* watched;
-    /// Until then complaints are deferred, because a rank that is waited for progresses.
+    /// Time-outs are deferred until then: a rank that is waited for progresses.
     Watched::Clock::time_point deferred_until{};
   };
 
   void watch();
-  /// The entry that complains first, null while none does; `text` gets the complaint.
-  Entry* complainer(std::string& text);
-  /// The entry of `watched` if it is still there and complains, else null.
-  Entry* still_complains(const Watched* watched);
+  /// The first entry with a problem, which is written to `text`; null while there is none.
+  Entry* find_problem(std::string& text);
+  /// The entry of `watched` if it still exists and has a problem, else null.
+  Entry* find_again(const Watched* watched);
   StallDiagnosis diagnose(const Ranks& ranks);
-  [[noreturn]] void end_job(const std::string& complaint, const std::string& diagnosis);
+  [[noreturn]] void end_job(const std::string& problem, const std::string& diagnosis);
 
   std::mutex mutex_;
   std::condition_variable stopped_;
   bool stop_ = false;
   ExitCode exit_code_ = ExitCode::internal;
   std::vector<Entry> watched_;
-  std::mutex roll_call_mutex_;  ///< of the next, which makes other threads use the rest
-  RollCall roll_call_;
+  std::mutex diagnosis_mutex_;  ///< guards diagnosis_, whose call makes other threads use mutex_
+  Diagnose diagnosis_;
   std::thread thread_;
 };
 
-/// An operation between ranks that failed, mostly because one of them is lost. Its exit code is
-/// that of the watchdog: how the job ends does not depend on who notices first.
+/// A failed operation between ranks, mostly because one of them is lost. Its exit code is that of
+/// the watchdog, so that the job's code does not depend on which of the two notices first.
 class CommunicationError : public Error {
  public:
   explicit CommunicationError(const std::string& message)
       : Error(Watchdog::shared()->exit_code(), message) {}
 };
 
-/// Watches a call that waits for other ranks on the host, for the length of a scope.
+/// Watches a blocking call that waits for other ranks, for the length of a scope.
 class WatchedCall final : public Watched {
  public:
-  /// `what` is said when the scope lasts longer than `timeout`; `ranks` are those that the call
-  /// waits for, where they are known.
+  /// `what` is for the message when the scope lasts longer than `timeout`; `ranks` are those that
+  /// the call waits for, where they are known.
   WatchedCall(Watchdog& watchdog, std::string what, Clock::duration timeout,
               std::shared_ptr<const Ranks> ranks = {});
   ~WatchedCall() override;
   WatchedCall(const WatchedCall&) = delete;
   WatchedCall& operator=(const WatchedCall&) = delete;
 
-  std::string complaint(Clock::time_point now) override;
+  std::string problem(Clock::time_point now) override;
   std::optional<Ranks> awaited(Clock::time_point now) override;
 
  private:
@@ -133,9 +138,9 @@ class WatchedCall final : public Watched {
   const Clock::time_point start_ = Clock::now();
 };
 
-/// Work of this rank that others wait for and that takes as long as its size demands, such as
-/// writing a checkpoint: while it progresses, no rank complains about waiting for it. A stall of
-/// the work as long as `timeout` ends the job.
+/// Local work that other ranks wait for and that takes as long as its size demands, such as writing
+/// a checkpoint: no rank times out while it progresses. A stall of the work as long as `timeout`
+/// ends the job.
 class WatchedWork final : public Watched {
  public:
   /// `what` is for messages: "writing '/runs/a/step-00000100.h5'". Without a watchdog the work is
@@ -145,10 +150,10 @@ class WatchedWork final : public Watched {
   WatchedWork(const WatchedWork&) = delete;
   WatchedWork& operator=(const WatchedWork&) = delete;
 
-  /// Starts the time-out anew. Called by any thread.
+  /// Restarts the time-out. Called by any thread.
   void note_progress();
 
-  std::string complaint(Clock::time_point now) override;
+  std::string problem(Clock::time_point now) override;
   std::optional<Ranks> awaited(Clock::time_point) override { return std::nullopt; }
   std::optional<Clock::duration> progress_due(Clock::time_point now) override;
 
@@ -157,6 +162,50 @@ class WatchedWork final : public Watched {
   const std::string what_;
   const Clock::duration timeout_;
   std::atomic<Clock::time_point> last_progress_{Clock::now()};
+};
+
+/// The operations of one communicator that are enqueued and not known to be complete, oldest first.
+/// They run in that order. `Event` has a method done(): a CUDA event.
+template <typename Event>
+class OperationQueue {
+ public:
+  using Clock = std::chrono::steady_clock;
+
+  struct Operation {
+    const char* name = "";
+    std::uint64_t number = 0;  ///< counts the communicator's operations from 1
+    std::size_t bytes = 0;
+    std::shared_ptr<Event> end;  ///< null until the call that enqueues it has returned
+  };
+
+  /// Called before an operation is enqueued.
+  void begin(const char* name, std::size_t bytes, Clock::time_point now) {
+    if (operations_.empty()) head_since_ = now;
+    operations_.push_back({.name = name, .number = ++count_, .bytes = bytes, .end = nullptr});
+  }
+  /// The newest operation is enqueued, and completes with `end`.
+  void queued(std::shared_ptr<Event> end) { operations_.back().end = std::move(end); }
+  /// The newest operation could not be enqueued.
+  void failed() { operations_.pop_back(); }
+
+  /// Removes completed operations. Their successor is at the head since `now`.
+  void retire(Clock::time_point now) {
+    while (!operations_.empty() && operations_.front().end && operations_.front().end->done()) {
+      operations_.pop_front();
+      head_since_ = now;
+    }
+  }
+
+  /// The oldest operation, when it has been at the head for `timeout`; otherwise null. Operations
+  /// queued after it are not late, and nothing is late while the host enqueues nothing.
+  const Operation* overdue(Clock::time_point now, Clock::duration timeout) const {
+    return !operations_.empty() && now - head_since_ >= timeout ? &operations_.front() : nullptr;
+  }
+
+ private:
+  std::deque<Operation> operations_;
+  Clock::time_point head_since_;
+  std::uint64_t count_ = 0;
 };
 
 }  // namespace trireme::comm

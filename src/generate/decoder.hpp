@@ -6,7 +6,7 @@
 #include <span>
 #include <vector>
 
-#include "comm/serial_communicator.hpp"
+#include "comm/communicator.hpp"
 #include "device/backend.hpp"
 #include "model/layers/block.hpp"
 #include "model/layers/embedding.hpp"

@@ -5,7 +5,7 @@
 #include <memory>
 #include <vector>
 
-#include "comm/routes.hpp"
+#include "comm/communicator.hpp"
 
 namespace trireme::pipeline {
 

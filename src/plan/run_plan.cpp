@@ -4,7 +4,7 @@
 
 #include <algorithm>
 
-#include "comm/peer/blocks.hpp"
+#include "comm/communicator.hpp"
 #include "core/files.hpp"
 #include "core/plural.hpp"
 #include "deck/batch_sizes.hpp"

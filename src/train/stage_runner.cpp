@@ -2,7 +2,7 @@
 
 #include <algorithm>
 
-#include "comm/mpi/waiting.hpp"
+#include "comm/mpi/mpi_communicator.hpp"
 
 namespace trireme::train {
 

@@ -181,7 +181,7 @@ TEST_F(StorageFaultTest, APreflightFindsWhatASaveWouldAndLeavesNothing) {
 }
 
 TEST_F(StorageFaultTest, RanksWaitForSlowStorage) {
-  if (size_ == 1) GTEST_SKIP() << "one rank waits for nobody";
+  if (size_ == 1) GTEST_SKIP() << "one rank does not wait";
   constexpr double kTimeout = 3.0;
   // Column shards: a write for each row.
   Holding holding({{"model/weight", {40, 8}, DType::f32}}, Cut::columns, rank_, size_);

@@ -40,7 +40,7 @@ std::string complaint_of(Check&& check) {
   }
 }
 
-std::string complaint(int size) {
+std::string problem(int size) {
   return complaint_of([&] { check_launcher(size); });
 }
 
@@ -51,12 +51,12 @@ class LauncherTest : public testing::Test {
   ScopedVariable pmi_{"PMI_SIZE", nullptr};
 };
 
-TEST_F(LauncherTest, AloneWithoutALauncherIsFine) { EXPECT_EQ(complaint(1), ""); }
+TEST_F(LauncherTest, AloneWithoutALauncherIsFine) { EXPECT_EQ(problem(1), ""); }
 
 TEST_F(LauncherTest, SlurmWithoutPmixIsNamed) {
   const ScopedVariable slurm("SLURM_NTASKS", "8");
-  EXPECT_EQ(complaint(8), "");
-  const std::string text = complaint(1);
+  EXPECT_EQ(problem(8), "");
+  const std::string text = problem(1);
   for (const char* part : {"8 tasks", "SLURM_NTASKS", "srun --mpi=pmix", "50-slurm-pmi.sh"})
     EXPECT_NE(text.find(part), std::string::npos) << part << " is not in: " << text;
 }
@@ -80,17 +80,17 @@ TEST_F(LauncherTest, SrunWithoutAProcessManagerIsNamed) {
 TEST_F(LauncherTest, AnotherMpiIsNamed) {
   {
     const ScopedVariable ompi("OMPI_COMM_WORLD_SIZE", "4");
-    EXPECT_EQ(complaint(4), "");
-    EXPECT_NE(complaint(1).find("built against another MPI"), std::string::npos);
+    EXPECT_EQ(problem(4), "");
+    EXPECT_NE(problem(1).find("built against another MPI"), std::string::npos);
   }
   const ScopedVariable pmi("PMI_SIZE", "4");
-  EXPECT_NE(complaint(1).find("4 ranks (PMI_SIZE)"), std::string::npos);
+  EXPECT_NE(problem(1).find("4 ranks (PMI_SIZE)"), std::string::npos);
 }
 
 TEST_F(LauncherTest, OneRankOfMpirunInALargerSlurmJobIsFine) {
   const ScopedVariable slurm("SLURM_NTASKS", "8");
   const ScopedVariable ompi("OMPI_COMM_WORLD_SIZE", "1");
-  EXPECT_EQ(complaint(1), "");
+  EXPECT_EQ(problem(1), "");
 }
 
 TEST(RanksSharingCores, CountsUnboundRanksOfThisHost) {

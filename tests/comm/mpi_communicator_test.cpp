@@ -6,7 +6,6 @@
 #include <numeric>
 #include <utility>
 
-#include "comm/mpi/chunks.hpp"
 #include "core/error.hpp"
 #include "core/half.hpp"
 #include "core/identity.hpp"

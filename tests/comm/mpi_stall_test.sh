@@ -30,12 +30,12 @@ ends() {
 host=$(hostname)
 barrier="rank 0 on $host: MPI_Barrier in group 'world', rank 0 of it, took longer than 2 s (comm.timeout)"
 ends slow 0 'finished'
-ends busy 70 "$barrier; rank 2 on $host answers, but waits for nobody"
+ends busy 70 "$barrier; rank 2 on $host answers but is in no communication call"
 ends progress 70 "$barrier; no answer from rank 2 on $host"
 ends work 70 "rank 2 on $host: writing a file made no progress for 2 s (comm.timeout)"
 ends stopped 70 "$barrier; no answer from rank 2 on $host"
 ends code 75 "$barrier; no answer from rank 2 on $host"
 ends chain 70 "rank 0 on $host: .* group 'front', .*; no answer from rank 2 on $host"
-ends circle 70 "MPI_Wait in group 'world', .*; all ranks that it waits for wait, too"
+ends circle 70 "MPI_Wait in group 'world', .*; all ranks that it waits for are in communication calls as well"
 ends library 70 "rank 0 on $host: closing a file in group 'world', .*; rank 2 on $host answers"
 ends finalize 70 "rank 1 on $host: MPI_Finalize took longer than 2 s"

@@ -103,9 +103,9 @@ TEST_F(NcclCommunicatorTest, AllReduceGivesEveryRankTheSameBits) {
 TEST_F(NcclCommunicatorTest, ReduceScatterLeavesTheSumInOwnPart) {
   for (const DType dtype : kTypes) {
     for (const std::size_t count : {1, 5, 100003}) {
-      for (const bool beside : {false, true}) {
+      for (const bool overlapped : {false, true}) {
         const DeviceArray array(values(count * size_), dtype, stream_);
-        if (beside)
+        if (overlapped)
           group_.start_reduce_scatter(array.data(), count, dtype)->wait();
         else
           group_.reduce_scatter(array.data(), count, dtype);
@@ -120,11 +120,11 @@ TEST_F(NcclCommunicatorTest, ReduceScatterLeavesTheSumInOwnPart) {
 TEST_F(NcclCommunicatorTest, AllGatherFillsEveryPart) {
   for (const DType dtype : kTypes) {
     for (const std::size_t count : {1, 5, 100003}) {
-      for (const bool beside : {false, true}) {
+      for (const bool overlapped : {false, true}) {
         std::vector<double> mine(count * size_, -1.0);
         for (std::size_t i = 0; i < count; ++i) mine[count * rank_ + i] = value(i, rank_);
         const DeviceArray array(mine, dtype, stream_);
-        if (beside)
+        if (overlapped)
           group_.start_all_gather(array.data(), count, dtype)->wait();
         else
           group_.all_gather(array.data(), count, dtype);
@@ -154,13 +154,13 @@ TEST_F(NcclCommunicatorTest, ValuesOfTheHostAreCombined) {
 
 TEST_F(NcclCommunicatorTest, OperationsTakeTheirPlaceInTheStream) {
   const std::size_t count = 1000;
-  for (const bool beside : {false, true}) {
+  for (const bool overlapped : {false, true}) {
     DeviceArray array(values(count), DType::f32, stream_);
     TRIREME_CUDA(cudaMemsetAsync(array.data(), 0, count * sizeof(float), stream_));
     // The values arrive late; the sum is overwritten as soon as it was read.
     delay_stream(stream_);
     array.copy_in();
-    if (beside)
+    if (overlapped)
       group_.start_all_reduce(array.data(), count, DType::f32, Reduce::sum)->wait();
     else
       group_.all_reduce(array.data(), count, DType::f32, Reduce::sum);
@@ -213,9 +213,9 @@ TEST_F(NcclCommunicatorTest, ManyMessagesBothWaysAtOnce) {
   const auto content = [](int sender, int tag, int message) {
     return 1000.0 * sender + 500.0 * tag + message;
   };
-  using Way = std::pair<int, int>;  // peer and tag
-  const Way sends[] = {{next, kActivationTag}, {previous, kGradientTag}};
-  const Way receives[] = {{next, kGradientTag}, {previous, kActivationTag}};
+  using P2pRoute = std::pair<int, int>;  // peer and tag
+  const P2pRoute sends[] = {{next, kActivationTag}, {previous, kGradientTag}};
+  const P2pRoute receives[] = {{next, kGradientTag}, {previous, kActivationTag}};
 
   // Memory first: taking it may wait for what runs.
   std::vector<std::unique_ptr<DeviceArray>> out, in;

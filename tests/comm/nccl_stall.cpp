@@ -32,8 +32,8 @@ void run(std::string_view scenario, MpiCommunicator& world) {
                                 .through_peers = scenario == "peer" || scenario == "copies"});
   const std::vector<double> ones(2000, 1.0);
   const DeviceArray array(ones, DType::f32, stream.get());
-  const auto shared = group->share(array.data(), 2000 * sizeof(float));
-  if (shared) group->lend(array.data(1000), 1000 * sizeof(float));
+  const auto shared = group->register_buffer(array.data(), 2000 * sizeof(float));
+  if (shared) group->set_staging_buffer(array.data(1000), 1000 * sizeof(float));
   const auto reduce = [&] { group->all_reduce(array.data(), 1000, DType::f32, Reduce::sum); };
   reduce();
   TRIREME_CHECK(array.read()[0] == 2.0, "wrong sum");
@@ -50,12 +50,12 @@ void run(std::string_view scenario, MpiCommunicator& world) {
     reduce();
     array.read();
   } else if (scenario == "copies") {
-    const auto beside = [&] {
+    const auto overlapped = [&] {
       group->start_all_reduce(array.data(), 1000, DType::f32, Reduce::sum)->wait();
     };
-    beside();
+    overlapped();
     if (guilty) sleep_for(10 * kTimeout);
-    beside();
+    overlapped();
     array.read();
   } else if (scenario == "message") {
     if (guilty) sleep_for(10 * kTimeout);

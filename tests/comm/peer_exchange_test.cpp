@@ -19,10 +19,10 @@ struct SharedArray {
   SharedArray(Communicator& group, const std::vector<double>& values, DType dtype,
               cudaStream_t stream)
       : array(values, dtype, stream),
-        shared(group.share(array.data(), values.size() * size_of(dtype))) {}
+        shared(group.register_buffer(array.data(), values.size() * size_of(dtype))) {}
 
   DeviceArray array;
-  std::unique_ptr<SharedMemory> shared;
+  std::unique_ptr<RegisteredBuffer> shared;
 };
 
 class PeerExchangeTest : public testing::Test {
@@ -34,10 +34,11 @@ class PeerExchangeTest : public testing::Test {
         *world, "test", stream.get(), {.timeout_seconds = 60.0, .through_peers = true});
     bool reach = SharedArray(*group, {1.0}, DType::f32, stream.get()).shared != nullptr;
   };
-  static void SetUpTestSuite() { shared_ = std::make_unique<Shared>(); }
-  static void TearDownTestSuite() { shared_.reset(); }
+  static void SetUpTestSuite() { registered_ = std::make_unique<Shared>(); }
+  static void TearDownTestSuite() { registered_.reset(); }
   void SetUp() override {
-    if (!shared_->reach) GTEST_SKIP() << "the GPUs of these ranks do not reach each other's memory";
+    if (!registered_->reach)
+      GTEST_SKIP() << "the GPUs of these ranks do not reach each other's memory";
   }
 
   /// Small whole numbers, whose sums every type holds: number `i` of rank `rank`.
@@ -56,22 +57,22 @@ class PeerExchangeTest : public testing::Test {
     return result;
   }
 
-  MpiCommunicator& world_ = *shared_->world;
-  Communicator& group_ = *shared_->group;
-  const cudaStream_t stream_ = shared_->stream.get();
+  MpiCommunicator& world_ = *registered_->world;
+  Communicator& group_ = *registered_->group;
+  const cudaStream_t stream_ = registered_->stream.get();
   const int rank_ = world_.rank();
   const int size_ = world_.size();
 
  private:
-  static inline std::unique_ptr<Shared> shared_;
+  static inline std::unique_ptr<Shared> registered_;
 };
 
 TEST_F(PeerExchangeTest, ReduceScatterLeavesTheSumInOwnPart) {
   for (const DType dtype : kTypes) {
     for (const std::size_t count : kCounts) {
-      for (const bool beside : {false, true}) {
+      for (const bool overlapped : {false, true}) {
         const SharedArray data(group_, values(count * size_), dtype, stream_);
-        if (beside)
+        if (overlapped)
           group_.start_reduce_scatter(data.array.data(), count, dtype)->wait();
         else
           group_.reduce_scatter(data.array.data(), count, dtype);
@@ -86,9 +87,9 @@ TEST_F(PeerExchangeTest, ReduceScatterLeavesTheSumInOwnPart) {
 TEST_F(PeerExchangeTest, AllGatherFillsEveryPart) {
   for (const DType dtype : kTypes) {
     for (const std::size_t count : kCounts) {
-      for (const bool beside : {false, true}) {
+      for (const bool overlapped : {false, true}) {
         const SharedArray data(group_, own_values(count), dtype, stream_);
-        if (beside)
+        if (overlapped)
           group_.start_all_gather(data.array.data(), count, dtype)->wait();
         else
           group_.all_gather(data.array.data(), count, dtype);
@@ -171,7 +172,7 @@ TEST_F(PeerExchangeTest, TakesAPartOfWhatIsShared) {
 // ---- order
 
 // Each time another rank comes late. All overwrite their buffers right behind the operation: those
-// who come late must have had what they need, and nobody may have written too early.
+// ranks that come late must get their data, and no rank may have written too early.
 TEST_F(PeerExchangeTest, RanksMayComeLate) {
   const std::size_t count = 400'000;
   const std::size_t bytes = count * size_ * sizeof(float);
@@ -217,7 +218,7 @@ TEST_F(PeerExchangeTest, FollowEachOtherWithoutTheHost) {
   for (const double number : data.array.read()) ASSERT_EQ(number, expected);
 }
 
-// What runs beside the compute stream has flags of its own.
+// Overlapped operations use other flags than those of the compute stream.
 TEST_F(PeerExchangeTest, TwoOperationsRunAtOnce) {
   const std::size_t count = 1'000'000;
   for (int round = 0; round < 10; ++round) {
@@ -235,14 +236,14 @@ TEST_F(PeerExchangeTest, TwoOperationsRunAtOnce) {
   }
 }
 
-// ---- copies beside the compute stream
+// ---- copies that overlap with the compute stream
 
-/// An array with scratch memory behind it, lent to the group.
-struct LentArray {
-  LentArray(Communicator& group, std::vector<double> values, DType dtype, cudaStream_t stream)
+/// An array followed by a staging buffer of the group.
+struct StagedArray {
+  StagedArray(Communicator& group, std::vector<double> values, DType dtype, cudaStream_t stream)
       : count(values.size()), all(group, twice(std::move(values)), dtype, stream) {
     const std::size_t bytes = count * size_of(dtype);
-    group.lend(static_cast<std::byte*>(all.array.data()) + bytes, bytes);
+    group.set_staging_buffer(static_cast<std::byte*>(all.array.data()) + bytes, bytes);
   }
   static std::vector<double> twice(std::vector<double> values) {
     values.resize(2 * values.size(), -2.0);
@@ -257,13 +258,13 @@ TEST_F(PeerExchangeTest, CopiesSumLikeTheKernels) {
   for (const DType dtype : kTypes) {
     for (const std::size_t count : kCounts) {
       const std::size_t all = count * size_;
-      const LentArray parts(group_, values(all), dtype, stream_);
+      const StagedArray parts(group_, values(all), dtype, stream_);
       group_.start_reduce_scatter(parts.all.array.data(), count, dtype)->wait();
       const std::vector<double> scattered = parts.all.array.read();
       for (std::size_t i = count * rank_; i < count * (rank_ + 1); ++i)
         ASSERT_EQ(scattered[i], sum(i)) << name_of(dtype) << "[" << i << "] of " << count;
 
-      const LentArray whole(group_, values(all), dtype, stream_);
+      const StagedArray whole(group_, values(all), dtype, stream_);
       group_.start_all_reduce(whole.all.array.data(), all, dtype, Reduce::sum)->wait();
       const std::vector<double> reduced = whole.all.array.read();
       for (std::size_t i = 0; i < all; ++i)
@@ -276,7 +277,7 @@ TEST_F(PeerExchangeTest, CopiesSumLikeTheKernels) {
 // and the data when it has been sent.
 TEST_F(PeerExchangeTest, CopiesWaitForRanksThatComeLate) {
   const std::size_t count = 1'000'008, all = count * size_;
-  const LentArray data(group_, std::vector<double>(all, 1.0), DType::f64, stream_);
+  const StagedArray data(group_, std::vector<double>(all, 1.0), DType::f64, stream_);
   constexpr int kRounds = 40;
   for (int round = 0; round < kRounds; ++round) {
     if (round % size_ == rank_ && round % 8 < 3) delay_stream(stream_);
@@ -293,12 +294,12 @@ TEST_F(PeerExchangeTest, CopiesWaitForRanksThatComeLate) {
 TEST_F(PeerExchangeTest, MemoryIsSharedOnceItIsFilled) {
   const std::size_t count = 1024, all = count * size_, bytes = all * sizeof(float);
   for (int late = 0; late < size_; ++late) {
-    const DeviceArray array(LentArray::twice(values(all)), DType::f32, stream_);
+    const DeviceArray array(StagedArray::twice(values(all)), DType::f32, stream_);
     void* const scratch = array.data(all);
     if (late == rank_) delay_stream(stream_);
     TRIREME_CUDA(cudaMemsetAsync(scratch, 0, bytes, stream_));
-    const auto shared = group_.share(array.data(), 2 * bytes);
-    group_.lend(scratch, bytes);
+    const auto shared = group_.register_buffer(array.data(), 2 * bytes);
+    group_.set_staging_buffer(scratch, bytes);
     group_.start_reduce_scatter(array.data(), count, DType::f32)->wait();
     const std::vector<double> found = array.read();
     for (std::size_t i = count * rank_; i < count * (rank_ + 1); ++i)
@@ -306,10 +307,10 @@ TEST_F(PeerExchangeTest, MemoryIsSharedOnceItIsFilled) {
   }
 }
 
-TEST_F(PeerExchangeTest, ScratchMemoryIsGivenBackWhenSharingEnds) {
+TEST_F(PeerExchangeTest, TheStagingBufferEndsWithItsRegistration) {
   for (int round = 0; round < 5; ++round) {
     {
-      const LentArray data(group_, values(8 * 1024 * size_), DType::f32, stream_);
+      const StagedArray data(group_, values(8 * 1024 * size_), DType::f32, stream_);
       group_.start_reduce_scatter(data.all.array.data(), 8 * 1024, DType::f32)->wait();
       EXPECT_EQ(data.all.array.read()[8 * 1024 * rank_ + 5], sum(8 * 1024 * rank_ + 5));
     }

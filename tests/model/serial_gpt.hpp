@@ -4,7 +4,7 @@
 #include <algorithm>
 #include <memory>
 
-#include "comm/serial_communicator.hpp"
+#include "comm/communicator.hpp"
 #include "model/families/gpt2.hpp"
 #include "model/spec.hpp"
 #include "model/stage/pipeline_stage.hpp"

@@ -8,7 +8,7 @@
 #include <random>
 
 #include "../model/tensors.hpp"
-#include "comm/serial_communicator.hpp"
+#include "comm/communicator.hpp"
 #include "model/families/gpt2.hpp"
 #include "model/spec.hpp"
 

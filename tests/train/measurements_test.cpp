@@ -6,7 +6,7 @@
 #include <thread>
 #include <vector>
 
-#include "comm/mpi/waiting.hpp"
+#include "comm/mpi/mpi_communicator.hpp"
 
 namespace trireme::train {
 namespace {

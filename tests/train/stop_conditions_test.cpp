@@ -8,7 +8,7 @@
 #include <vector>
 
 #include "../scratch_folder.hpp"
-#include "comm/serial_communicator.hpp"
+#include "comm/communicator.hpp"
 #include "decks.hpp"
 
 namespace trireme::train {

@@ -1,10 +1,29 @@
 #include "comm/mpi/groups.hpp"
 
+#include <string>
 #include <utility>
 
 #include "core/error.hpp"
 
 namespace trireme::comm {
+namespace {
+
+[[noreturn]] void throw_as(ExitCode code, const std::string& message) {
+  switch (code) {
+    case ExitCode::data:
+      throw DataError("{}", message);
+    case ExitCode::io:
+      throw IoError("{}", message);
+    case ExitCode::deck:
+      throw DeckError("{}", message);
+    case ExitCode::usage:
+      throw UsageError("{}", message);
+    default:
+      throw InternalError("{}", message);
+  }
+}
+
+}  // namespace
 
 Groups make_groups(std::unique_ptr<MpiCommunicator> world, const grid::Layout& layout,
                    const Connect& connect) {
@@ -27,6 +46,26 @@ Groups make_groups(std::unique_ptr<MpiCommunicator> world, const grid::Layout& l
       split(tied_copy ? layout.rank_of({tensor, data, 0}) : -1, pipeline, "embedding");
   groups.world = std::move(world);
   return groups;
+}
+
+void agree(MpiCommunicator& ranks, const std::function<void()>& step) {
+  if (ranks.size() == 1) return step();
+  int code = 0;
+  std::string message;
+  try {
+    step();
+  } catch (const Error& error) {
+    code = static_cast<int>(error.code());
+    message = error.what();
+  } catch (const std::exception& error) {
+    code = static_cast<int>(ExitCode::internal);
+    message = error.what();
+  }
+  if (ranks.all_reduce(code, Reduce::max) == 0) return;
+  for (const std::string& text : ranks.all_gather_text(std::to_string(code) + " " + message)) {
+    if (const int first = std::stoi(text); first != 0)
+      throw_as(static_cast<ExitCode>(first), text.substr(text.find(' ') + 1));
+  }
 }
 
 }  // namespace trireme::comm

@@ -1,4 +1,5 @@
-// One communicator per axis of the layout.
+// The communicators of a layout, one per axis; and agree(), by which a failure of one rank throws
+// on all.
 #pragma once
 
 #include <functional>
@@ -9,8 +10,8 @@
 
 namespace trireme::comm {
 
-/// This rank's place and its groups. `world` carries values of the host; the others carry tensors,
-/// in the memory of the backend that computes.
+/// This rank's coordinates and its groups. `world` transfers host memory; the others transfer
+/// tensors in the backend's memory.
 struct Groups {
   grid::Layout layout;
   grid::Coordinates place;
@@ -26,13 +27,18 @@ struct Groups {
   bool is_last_stage() const { return layout.is_last(place.pipeline); }
 };
 
-/// Makes a communicator over a backend's memory from one of the same ranks over the host's.
+/// Makes a communicator for a backend's memory from one of the same ranks for host memory.
 /// Collective over its ranks.
 using Connect = std::function<std::unique_ptr<Communicator>(std::unique_ptr<MpiCommunicator>)>;
 
-/// Splits `world`, which must have layout.ranks() ranks; each group but the world is what `connect`
-/// makes of it, itself when there is none. Collective over the world.
+/// Splits `world`, which must have layout.ranks() ranks, and passes each group to `connect` if
+/// there is one. Collective over the world.
 Groups make_groups(std::unique_ptr<MpiCommunicator> world, const grid::Layout& layout,
                    const Connect& connect = {});
+
+/// Runs `step` on every rank. If it throws on any rank, all ranks throw the error of the lowest
+/// one, as the class of its exit code (DataError, IoError, DeckError, UsageError, else
+/// InternalError). `step` must not wait for other ranks. Collective.
+void agree(MpiCommunicator& ranks, const std::function<void()>& step);
 
 }  // namespace trireme::comm

@@ -1,4 +1,4 @@
-// What the launcher gave: hosts, cores, and whether the ranks see each other.
+// The launcher (mpirun, srun): ranks, cores, and whether the ranks see each other.
 #include <unistd.h>
 
 #include <algorithm>
@@ -39,7 +39,7 @@ void abort_all(int code) {
   MPI_Initialized(&initialized);
   MPI_Finalized(&finalized);
   if (initialized && !finalized) {
-    // Where the launcher cannot be reached, MPI_Abort may wait for ever.
+    // MPI_Abort may block forever when the launcher cannot be reached.
     std::thread([code] {
       std::this_thread::sleep_for(kAbortTimeout);
       std::_Exit(code);
@@ -68,12 +68,12 @@ bool mpi_has_started() {
 }
 
 void check_process_manager() {
-  // What mpirun, srun --mpi=pmix and --mpi=pmi2 leave in the environment.
+  // Set by mpirun, srun --mpi=pmix and srun --mpi=pmi2.
   for (const char* name : {"PMIX_RANK", "PMIX_NAMESPACE", "PMI_RANK", "PMI_FD"})
     if (std::getenv(name)) return;
   if (const long ranks = number_from_environment("SLURM_STEP_NUM_TASKS"); ranks > 1)
     throw LauncherError(fmt::format(
-        "srun started {} tasks (SLURM_STEP_NUM_TASKS) without the PMIx that tells ranks of each "
+        "srun started {} tasks (SLURM_STEP_NUM_TASKS) without PMIx, so that ranks do not see each "
         "other. Start it with 'srun --mpi=pmix'; in a container, install enroot's hook "
         "50-slurm-pmi.sh as well",
         ranks));
@@ -81,7 +81,7 @@ void check_process_manager() {
 
 void check_launcher(int size) {
   if (size > 1) return;
-  // mpirun's word counts before Slurm's: `mpirun -n 1` inside a larger Slurm job is no mistake.
+  // mpirun's variable has precedence: `mpirun -n 1` inside a larger Slurm job is intended.
   if (const long ranks = number_from_environment("OMPI_COMM_WORLD_SIZE"); ranks > 0) {
     if (ranks == 1) return;
     throw LauncherError(

@@ -1,19 +1,36 @@
 #include "comm/mpi/mpi_communicator.hpp"
 
+#include <chrono>
 #include <exception>
 #include <numeric>
 #include <optional>
 #include <utility>
 
-#include "comm/mpi/chunks.hpp"
-#include "comm/mpi/roll_call.hpp"
-#include "comm/mpi/waiting.hpp"
+#include "comm/mpi/stall_diagnostics.hpp"
 #include "core/error.hpp"
 #include "core/half.hpp"
 #include "core/identity.hpp"
 
 namespace trireme::comm {
 namespace {
+
+/// Seconds of this thread in MPI calls.
+thread_local double seconds_waited = 0.0;
+
+/// Adds the length of its scope to them.
+class MpiTime {
+ public:
+  MpiTime() : start_(std::chrono::steady_clock::now()) {}
+  ~MpiTime() {
+    const auto end = std::chrono::steady_clock::now();
+    seconds_waited += std::chrono::duration<double>(end - start_).count();
+  }
+  MpiTime(const MpiTime&) = delete;
+  MpiTime& operator=(const MpiTime&) = delete;
+
+ private:
+  const std::chrono::steady_clock::time_point start_;
+};
 
 std::string error_text(int code) {
   char text[MPI_MAX_ERROR_STRING];
@@ -30,12 +47,12 @@ void check_in_group(int code, const char* expression, const std::string& group, 
   throw CommunicationError(fmt::format("{} failed in group '{}', rank {} of it, on {}: {}",
                                        expression, group, rank, host_name(), error_text(code)));
 }
-// The call in its group, under the eyes of the watchdog where a time-out is set.
-#define TRIREME_MPI_IN_GROUP(call)                             \
-  do {                                                         \
-    const auto watched = patience_.watch(#call, name_, rank_); \
-    const MpiTime time;                                        \
-    check_in_group((call), #call, name_, rank_);               \
+// Runs a call of this group, watched while a time-out is set.
+#define TRIREME_MPI_IN_GROUP(call)                            \
+  do {                                                        \
+    const auto watched = timeout_.watch(#call, name_, rank_); \
+    const MpiTime time;                                       \
+    check_in_group((call), #call, name_, rank_);              \
   } while (false)
 
 /// The ranks of `group` as numbers of the world.
@@ -52,7 +69,7 @@ std::shared_ptr<const Ranks> ranks_in_world(MPI_Comm group, int size) {
   return ranks;
 }
 
-/// How long MPI may take to shut down: what calls before it were given.
+/// The time-out of MPI_Finalize: that of the calls before it.
 Watched::Clock::duration finalize_timeout{};
 
 MPI_Datatype type_of(DType dtype) {
@@ -72,16 +89,17 @@ MPI_Op op_of(Reduce op) {
   throw InternalError("unknown reduction {}", static_cast<int>(op));
 }
 
-/// One message, in as many MPI messages as its length takes: MPI keeps those of one tag in order.
+/// One message as one or more MPI messages, whose counts are ints; MPI keeps those of one tag in
+/// order.
 class MpiRequest final : public Request {
  public:
-  MpiRequest(std::string name, int rank, Patience patience)
-      : name_(std::move(name)), rank_(rank), patience_(std::move(patience)) {}
+  MpiRequest(std::string name, int rank, CollectiveTimeout timeout)
+      : name_(std::move(name)), rank_(rank), timeout_(std::move(timeout)) {}
 
   MPI_Request* add() { return &parts_.emplace_back(MPI_REQUEST_NULL); }
 
   void wait() override {
-    // MPI_Wait sets a finished request to MPI_REQUEST_NULL, on which it returns at once.
+    // MPI_Wait sets a completed request to MPI_REQUEST_NULL, for which it returns immediately.
     for (MPI_Request& part : parts_) TRIREME_MPI_IN_GROUP(MPI_Wait(&part, MPI_STATUS_IGNORE));
   }
 
@@ -89,19 +107,21 @@ class MpiRequest final : public Request {
   std::vector<MPI_Request> parts_;
   std::string name_;
   int rank_;
-  Patience patience_;
+  CollectiveTimeout timeout_;
 };
 
 }  // namespace
 
-std::unique_ptr<WatchedCall> Patience::watch(std::string_view call, const std::string& group,
-                                             int rank) const {
+std::unique_ptr<WatchedCall> CollectiveTimeout::watch(std::string_view call,
+                                                      const std::string& group, int rank) const {
   if (!watchdog) return nullptr;
   return std::make_unique<WatchedCall>(
       *watchdog,
       fmt::format("{} in group '{}', rank {} of it,", call.substr(0, call.find('(')), group, rank),
-      timeout, ranks);
+      limit, ranks);
 }
+
+double seconds_in_mpi() { return seconds_waited; }
 
 void check_mpi(int code, const char* expression, const char* file, int line) {
   if (code == MPI_SUCCESS) [[likely]]
@@ -123,7 +143,7 @@ MpiEnvironment::MpiEnvironment() {
 }
 
 MpiEnvironment::~MpiEnvironment() {
-  // A rank that leaves because of an exception must not wait here for the others.
+  // During an exception this rank must not wait for the others.
   if (std::uncaught_exceptions() > 0) return;
   std::optional<WatchedCall> watched;
   const auto watchdog = Watchdog::shared();
@@ -138,34 +158,36 @@ MpiCommunicator::MpiCommunicator(MPI_Comm handle, std::string name)
   TRIREME_MPI(MPI_Comm_set_errhandler(handle_, MPI_ERRORS_RETURN));
   TRIREME_MPI(MPI_Comm_rank(handle_, &rank_));
   TRIREME_MPI(MPI_Comm_size(handle_, &size_));
-  patience_.ranks = ranks_in_world(handle_, size_);
+  timeout_.ranks = ranks_in_world(handle_, size_);
 }
 
 MpiCommunicator::~MpiCommunicator() {
-  if (roll_call_) patience_.watchdog->set_roll_call({});
-  roll_call_.reset();
+  if (diagnostics_) timeout_.watchdog->set_diagnosis({});
+  diagnostics_.reset();
   int finalized = 0;
   MPI_Finalized(&finalized);
-  // Freeing is collective: a rank that leaves because of an exception must not wait here either.
+  // Freeing is collective: not during an exception, either.
   if (handle_ != MPI_COMM_WORLD && !finalized && std::uncaught_exceptions() == 0)
     MPI_Comm_free(&handle_);
 }
 
 void MpiCommunicator::set_timeout(double seconds) {
-  patience_.watchdog = Watchdog::shared();
-  patience_.timeout = to_duration(seconds);
-  finalize_timeout = patience_.timeout;
-  if (roll_call_ || size_ == 1) return;
-  roll_call_ = std::make_unique<RollCall>(all_gather_text(host_name()), patience_.watchdog);
-  patience_.watchdog->set_roll_call([this](const Ranks& ranks) { return roll_call_->take(ranks); });
+  timeout_.watchdog = Watchdog::shared();
+  timeout_.limit = to_duration(seconds);
+  finalize_timeout = timeout_.limit;
+  if (diagnostics_ || size_ == 1) return;
+  diagnostics_ =
+      std::make_unique<StallDiagnostics>(all_gather_text(host_name()), timeout_.watchdog);
+  timeout_.watchdog->set_diagnosis(
+      [this](const Ranks& ranks) { return diagnostics_->diagnose(ranks); });
 }
 
 std::unique_ptr<WatchedCall> MpiCommunicator::watch(std::string_view what) const {
-  return patience_.watch(what, name_, rank_);
+  return timeout_.watch(what, name_, rank_);
 }
 
 WatchedWork MpiCommunicator::work(std::string what) const {
-  return WatchedWork(size_ > 1 ? patience_.watchdog : nullptr, std::move(what), patience_.timeout);
+  return WatchedWork(size_ > 1 ? timeout_.watchdog : nullptr, std::move(what), timeout_.limit);
 }
 
 std::unique_ptr<MpiCommunicator> MpiCommunicator::world() {
@@ -180,8 +202,8 @@ std::unique_ptr<MpiCommunicator> MpiCommunicator::split(int color, int key,
   TRIREME_MPI_IN_GROUP(MPI_Comm_split(handle_, color < 0 ? MPI_UNDEFINED : color, key, &part));
   if (part == MPI_COMM_NULL) return nullptr;
   auto group = std::make_unique<MpiCommunicator>(part, std::move(name));
-  group->patience_.watchdog = patience_.watchdog;
-  group->patience_.timeout = patience_.timeout;
+  group->timeout_.watchdog = timeout_.watchdog;
+  group->timeout_.limit = timeout_.limit;
   return group;
 }
 
@@ -196,7 +218,7 @@ std::unique_ptr<MpiCommunicator> MpiCommunicator::split_by_node() const {
 
 void MpiCommunicator::all_reduce(void* data, std::size_t count, DType dtype, Reduce op) {
   if (size_ == 1) return;
-  if (dtype != wide(dtype)) {  // MPI knows no half types
+  if (dtype != wide(dtype)) {  // MPI has no 16-bit floating-point types
     widened_.resize(count);
     convert_to_float(data, count, dtype, widened_.data());
     all_reduce(widened_.data(), count, DType::f32, op);
@@ -210,8 +232,8 @@ void MpiCommunicator::all_reduce(void* data, std::size_t count, DType dtype, Red
   });
 }
 
-// The next two go part by part: parts are strided in memory, so that pieces of all parts could not
-// travel in one MPI call, and pipelined trees move the same bytes as MPI's own ring would.
+// The next two loop over the parts: chunks of all parts are strided in memory and cannot be passed
+// in one MPI call, and pipelined trees move as many bytes as MPI's ring would.
 
 void MpiCommunicator::reduce_scatter(void* data, std::size_t count, DType dtype) {
   if (size_ == 1) return;
@@ -280,7 +302,7 @@ std::vector<std::string> MpiCommunicator::all_gather_text(const std::string& tex
 
 std::unique_ptr<Request> MpiCommunicator::send(const void* data, std::size_t bytes, int peer,
                                                int tag) {
-  auto request = std::make_unique<MpiRequest>(name_, rank_, patience_);
+  auto request = std::make_unique<MpiRequest>(name_, rank_, timeout_);
   for_each_chunk(bytes, kMaxCount, [&](std::size_t offset, int n) {
     TRIREME_MPI_IN_GROUP(MPI_Isend(static_cast<const std::byte*>(data) + offset, n, MPI_BYTE, peer,
                                    tag, handle_, request->add()));
@@ -290,7 +312,7 @@ std::unique_ptr<Request> MpiCommunicator::send(const void* data, std::size_t byt
 
 std::unique_ptr<Request> MpiCommunicator::receive(void* data, std::size_t bytes, int peer,
                                                   int tag) {
-  auto request = std::make_unique<MpiRequest>(name_, rank_, patience_);
+  auto request = std::make_unique<MpiRequest>(name_, rank_, timeout_);
   for_each_chunk(bytes, kMaxCount, [&](std::size_t offset, int n) {
     TRIREME_MPI_IN_GROUP(MPI_Irecv(static_cast<std::byte*>(data) + offset, n, MPI_BYTE, peer, tag,
                                    handle_, request->add()));

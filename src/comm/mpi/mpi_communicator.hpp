@@ -1,8 +1,10 @@
-// MPI: start-up, communicators over host memory, and what the launcher gave.
+// MPI: initialization, communicators for host memory, and checks of the launcher.
 #pragma once
 
 #include <mpi.h>
 
+#include <algorithm>
+#include <cstddef>
 #include <memory>
 #include <string>
 #include <string_view>
@@ -25,18 +27,18 @@ class MpiEnvironment {
  public:
   /// Throws InternalError when the library has no full support of threads.
   MpiEnvironment();
-  /// Finalises MPI, unless an exception is on its way: other ranks need not have seen it.
+  /// Finalises MPI, except during an exception, which other ranks may not have.
   ~MpiEnvironment();
   MpiEnvironment(const MpiEnvironment&) = delete;
   MpiEnvironment& operator=(const MpiEnvironment&) = delete;
 };
 
-class RollCall;
+class StallDiagnostics;
 
-/// How long calls may wait for other ranks: without a watchdog, for ever.
-struct Patience {
+/// The collective time-out (comm.timeout); none without a watchdog.
+struct CollectiveTimeout {
   std::shared_ptr<Watchdog> watchdog;
-  Watched::Clock::duration timeout{};
+  Watched::Clock::duration limit{};
   std::shared_ptr<const Ranks> ranks;  ///< of the group
 
   /// Watches `call` while the result lives.
@@ -61,21 +63,20 @@ class MpiCommunicator final : public Communicator {
   /// The ranks that share memory with this one, in this group's order. Collective over this group.
   std::unique_ptr<MpiCommunicator> split_by_node() const;
 
-  /// From now on a call that waits longer than this for the other ranks, here and in groups that
-  /// are split off later, ends the job and names the ranks that do not answer. For the world;
-  /// collective.
+  /// Sets the collective time-out of this group and of groups that are split off later: a call that
+  /// waits longer ends the job and names the ranks that do not answer. For the world; collective.
   void set_timeout(double seconds);
-  /// Holds a call of another library, which waits for this group's ranks, to the same time while
-  /// the result lives. `what` is for the message.
+  /// Applies the time-out to a call of another library that waits for this group's ranks, while the
+  /// result lives. `what` is for the message.
   std::unique_ptr<WatchedCall> watch(std::string_view what) const;
-  /// Watches work of this rank that the others wait for while the result lives: they wait as long
-  /// as it progresses. `what` is for the message. In a group of one rank nothing is watched.
+  /// Watches local work that the other ranks wait for while the result lives: no rank times out
+  /// while it progresses. `what` is for the message. In a group of one rank nothing is watched.
   WatchedWork work(std::string what) const;
 
   const std::string& name() const override { return name_; }
   int rank() const override { return rank_; }
   int size() const override { return size_; }
-  /// Half types are combined in fp32 and rounded once, here and in reduce_scatter.
+  /// 16-bit types accumulate in fp32 and are rounded once, here and in reduce_scatter.
   void all_reduce(void* data, std::size_t count, DType dtype, Reduce op) override;
   void reduce_scatter(void* data, std::size_t count, DType dtype) override;
   void all_gather(void* data, std::size_t count, DType dtype) override;
@@ -85,8 +86,8 @@ class MpiCommunicator final : public Communicator {
   void barrier() override;
 
   /// The group's ranks, as numbers of the world.
-  const std::shared_ptr<const Ranks>& ranks() const { return patience_.ranks; }
-  /// The MPI handle, for libraries that speak MPI (HDF5).
+  const std::shared_ptr<const Ranks>& ranks() const { return timeout_.ranks; }
+  /// The MPI handle, for libraries that use MPI.
   MPI_Comm handle() const { return handle_; }
   /// Sums 64-bit integers modulo 2^64, in place. Collective.
   void all_reduce_sum(std::uint64_t* data, std::size_t count);
@@ -98,36 +99,36 @@ class MpiCommunicator final : public Communicator {
   std::string name_;
   int rank_ = 0;
   int size_ = 1;
-  Patience patience_;
-  std::unique_ptr<RollCall> roll_call_;  ///< of the world, once there is a timeout
-  std::vector<float> widened_;           ///< working memory of reductions of half types
+  CollectiveTimeout timeout_;
+  std::unique_ptr<StallDiagnostics> diagnostics_;  ///< of the world, once it has a time-out
+  std::vector<float> widened_;                     ///< buffer for reductions of 16-bit types
 };
 
-/// Ends all ranks with `code` at once (MPI_Abort), or just this process when MPI is not running, or
-/// cannot do it within seconds.
+/// Ends all ranks with `code` immediately (MPI_Abort); only this process when MPI is not running or
+/// MPI_Abort does not return within seconds.
 [[noreturn]] void abort_all(int code);
 
-/// What is wrong with the way in which ranks were started (exit 1).
+/// The ranks were started in a wrong way (exit 1).
 class LauncherError : public Error {
  public:
   explicit LauncherError(const std::string& message) : Error(ExitCode::failure, message) {}
 };
 
-/// The ranks that a launcher started together with this one and that MPI will see; 1 where there is
-/// none. Before MPI starts.
+/// The number of ranks that the launcher started and that MPI will see; 1 without a launcher.
+/// Before MPI starts.
 long launched_ranks();
 /// Whether MPI has started in this process.
 bool mpi_has_started();
-/// Keeps Open MPI from starting its daemon (orted) for a process that no launcher started, and
-/// which starts no others: such a daemon costs time and may outlive the program. A value of
-/// OMPI_MCA_ess_singleton_isolated in the environment stays. Before MPI starts.
+/// Keeps Open MPI from starting its daemon (orted) for a process without a launcher: the daemon
+/// costs time and may outlive the program. Does not override OMPI_MCA_ess_singleton_isolated in the
+/// environment. Before MPI starts.
 void isolate_singleton();
 
-/// Throws LauncherError naming the fix when srun started several ranks without telling them of each
-/// other (--mpi=none): Open MPI could not start, and blames how it was built. Before MPI starts.
+/// Throws LauncherError naming the fix when srun started several ranks without PMIx (--mpi=none),
+/// with which Open MPI fails to start with a misleading message. Before MPI starts.
 void check_process_manager();
 
-/// Throws LauncherError naming the fix when the launcher (Slurm, Open MPI, PMI) promised more ranks
+/// Throws LauncherError naming the fix when the launcher (Slurm, Open MPI, PMI) started more ranks
 /// than MPI sees: every rank would train alone. `size` is the size of MPI_COMM_WORLD.
 void check_launcher(int size);
 
@@ -139,5 +140,20 @@ int ranks_sharing_cores(MpiCommunicator& world);
 /// `world`'s order, and how many there are. Collective.
 int node_local_rank(const MpiCommunicator& world);
 int node_local_size(const MpiCommunicator& world);
+
+/// Seconds that the calling thread has spent in communicators' MPI calls: waiting for other ranks,
+/// and transferring data. NCCL's operations on GPU streams do not count.
+double seconds_in_mpi();
+
+/// Maximum elements of one MPI call, whose counts are ints: a quarter of INT_MAX, because
+/// collective algorithms multiply counts by small numbers.
+inline constexpr std::size_t kMaxCount = std::size_t{1} << 29;
+
+/// Calls `function(offset, count)` for consecutive pieces of at most `limit` that cover [0, total).
+template <typename Function>
+void for_each_chunk(std::size_t total, std::size_t limit, Function&& function) {
+  for (std::size_t offset = 0; offset < total; offset += limit)
+    function(offset, static_cast<int>(std::min(limit, total - offset)));
+}
 
 }  // namespace trireme::comm

@@ -1,4 +1,4 @@
-// What the device communicator's factory says in a build without CUDA.
+// The device communicator's factory in a build without CUDA.
 #include "comm/nccl/device_communicator.hpp"
 #include "core/error.hpp"
 

@@ -5,8 +5,8 @@
 #include <string>
 #include <vector>
 
+#include "comm/communicator.hpp"
 #include "comm/mpi/mpi_communicator.hpp"
-#include "comm/routes.hpp"
 
 struct CUstream_st;
 
@@ -16,38 +16,36 @@ namespace trireme::comm {
 std::string nccl_version();
 
 struct NcclOptions {
-  /// An operation that holds up its stream for longer ends the job.
+  /// The collective time-out: an operation that blocks its stream for longer ends the job.
   double timeout_seconds = 600.0;
   /// NCCL_DEBUG, what NCCL prints about itself: WARN, INFO, ...; empty leaves the environment's.
   std::string debug;
   /// The routes that messages may take, the same list on all ranks; see pipeline_routes().
   std::vector<Route> routes;
-  /// Messages of at most so many bytes go by the copy engines where the two ends of a route reach
-  /// each other's GPUs, instead of through NCCL. Each end of a route takes memory for one.
+  /// Messages of at most so many bytes use the copy engines where the two ends of a route reach
+  /// each other's GPUs, instead of NCCL. Each end of a route allocates memory for one.
   std::size_t message_bytes = 0;
-  /// Sums, reduce-scatters and all-gathers in memory that was given to share() go through peer
-  /// memory where 2, 4 or 8 ranks of one node reach each other's GPUs, instead of through NCCL.
+  /// All-reduces (sums), reduce-scatters and all-gathers in registered buffers use peer memory
+  /// where 2, 4 or 8 ranks of one node reach each other's GPUs, instead of NCCL.
   bool through_peers = false;
 };
 
 /// A communicator of the ranks of `ranks` over the memory of the GPUs that they have selected, one
-/// each; `name` appears in messages. Nothing is exchanged through NCCL in a group of one, which
-/// does not need it.
+/// each; `name` appears in messages. A group of one rank does not need NCCL.
 ///
-/// Collectives run on `stream`, the one that the backend computes on: each sees what was queued
-/// there before it, and what is queued after it sees its result. The host does not wait. What
-/// start_*(), send() and receive() begin runs on streams of its own: it sees what was queued on
-/// `stream` before, and after Request::wait() what is queued there sees its result.
+/// Collectives are enqueued on `stream`, the backend's compute stream. The host does not wait.
+/// start_*(), send() and receive() use other streams: they run after the work enqueued on `stream`
+/// before them, and Request::wait() makes later work on `stream` wait for them.
 ///
-/// A route has a NCCL communicator of two ranks and a stream to itself, because NCCL runs the
-/// operations of a communicator one after the other and a send lasts until its receiver has it: on
-/// one communicator for all, two stages that send each other an activation and a gradient before
-/// they receive would wait forever.
+/// Each route has its own NCCL communicator of two ranks and its own stream, because NCCL
+/// serializes the operations of a communicator and a send completes when it is received: on one
+/// communicator, two stages that send each other an activation and a gradient before they receive
+/// would deadlock.
 ///
-/// The watchdog ends the job when NCCL reports an error that no call returned, or when an operation
-/// has been the oldest of its communicator for options.timeout_seconds.
+/// The watchdog ends the job on an asynchronous NCCL error, or when an operation has been the
+/// oldest of its communicator for options.timeout_seconds.
 ///
-/// Throws Error (exit 1) when NCCL or CUDA is missing. Collective over `ranks`, which are not used
+/// Throws Error (exit 1) when NCCL or CUDA is missing. Collective over `ranks`, which is not used
 /// afterwards.
 std::unique_ptr<Communicator> make_device_communicator(MpiCommunicator& ranks,
                                                        const std::string& name, CUstream_st* stream,

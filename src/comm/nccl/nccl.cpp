@@ -2,11 +2,18 @@
 
 #include <fmt/format.h>
 
+#include <chrono>
+#include <exception>
+#include <utility>
+
 #include "comm/nccl/device_communicator.hpp"
+#include "core/identity.hpp"
 #include "core/shared_library.hpp"
 
 namespace trireme::comm {
 namespace {
+
+constexpr std::chrono::seconds kAbortTimeout{30};
 
 Nccl load() {
   const SharedLibrary library(
@@ -51,6 +58,46 @@ std::string nccl_text(ncclResult_t code, ncclComm_t handle) {
   const char* last = nccl().get_last_error(handle);
   if (last && *last) text += fmt::format(" (last error: {})", last);
   return text;
+}
+
+// ---------------------------------------------------------------------------- channel
+
+NcclChannel::NcclChannel(const ncclUniqueId& id, Settings settings)
+    : settings_(std::move(settings)) {
+  ncclConfig_t config = NCCL_CONFIG_INITIALIZER;
+  if (settings_.max_blocks > 0) config.maxCTAs = settings_.max_blocks;
+  const ncclResult_t code =
+      nccl().comm_init_rank_config(&handle_, settings_.size, id, settings_.rank, &config);
+  if (code != ncclSuccess)
+    throw InternalError("{}, on {}, could not start NCCL: {}", settings_.name, host_name(),
+                        nccl_text(code, nullptr));
+  operations_.emplace(settings_.name, settings_.timeout, settings_.ranks,
+                      [this] { return asynchronous_error(); });
+}
+
+NcclChannel::~NcclChannel() {
+  operations_.reset();
+  if (std::uncaught_exceptions() > 0) {
+    const WatchedCall call(*watchdog_, settings_.name + ": aborting NCCL", kAbortTimeout);
+    nccl().comm_abort(handle_);
+  } else {
+    const WatchedCall call(*watchdog_, settings_.name + ": closing NCCL", settings_.timeout);
+    nccl().comm_destroy(handle_);
+  }
+}
+
+void NcclChannel::check(const char* what, ncclResult_t code) const {
+  if (code != ncclSuccess)
+    throw CommunicationError(fmt::format("{} failed in {}, on {}: {}", what, settings_.name,
+                                         host_name(), nccl_text(code, handle_)));
+}
+
+std::string NcclChannel::asynchronous_error() const {
+  ncclResult_t state = ncclSuccess;
+  if (const ncclResult_t code = nccl().comm_get_async_error(handle_, &state); code != ncclSuccess)
+    state = code;
+  if (state == ncclSuccess || state == ncclInProgress) return "";
+  return fmt::format("NCCL reports an error: {}", nccl_text(state, handle_));
 }
 
 }  // namespace trireme::comm

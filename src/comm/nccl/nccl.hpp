@@ -1,10 +1,15 @@
-// NCCL's functions, loaded when a run first needs them: programs start without NCCL, and runs on
-// one GPU never ask for it.
+// NCCL, loaded when a run first needs it: programs start without it, and runs on one GPU never load
+// it; and its communicators.
 #pragma once
 
 #include <nccl.h>
 
+#include <cstddef>
+#include <memory>
+#include <optional>
 #include <string>
+
+#include "comm/nccl/watched_operations.hpp"
 
 namespace trireme::comm {
 
@@ -26,11 +31,53 @@ struct Nccl {
   decltype(&ncclRecv) recv;
 };
 
-/// The library, loaded by the first call. Throws Error (exit 1) saying what to install when there
-/// is none.
+/// The library, loaded by the first call. Throws Error (exit 1) naming the package to install when
+/// it is missing.
 const Nccl& nccl();
 
-/// `code` in NCCL's words, with what it last complained about on `handle` (which may be null).
+/// NCCL's text for `code`, with the last error on `handle` (which may be null).
 std::string nccl_text(ncclResult_t code, ncclComm_t handle);
+
+/// A NCCL communicator whose operations the watchdog follows.
+class NcclChannel {
+ public:
+  using Duration = Watched::Clock::duration;
+
+  struct Settings {
+    std::string name;  ///< "group 'data', rank 2 of 8", for messages
+    int rank = 0;
+    int size = 1;
+    int max_blocks = 0;  ///< thread blocks of an operation at most; 0 leaves it to NCCL
+    Duration timeout{};
+    std::shared_ptr<const Ranks> ranks;  ///< as numbers of the world
+  };
+
+  /// Joins the other ranks that have `id`. Collective over them.
+  NcclChannel(const ncclUniqueId& id, Settings settings);
+  /// Destroys the communicator (collective), or aborts it during an exception, which other ranks
+  /// may not have.
+  ~NcclChannel();
+  NcclChannel(const NcclChannel&) = delete;
+  NcclChannel& operator=(const NcclChannel&) = delete;
+
+  /// Enqueues the NCCL operation of `call(handle)` on `stream`; the event completes with the
+  /// operation. `what` and `bytes` describe it in messages.
+  template <typename Call>
+  std::shared_ptr<cuda::Event> queue(const char* what, std::size_t bytes, cudaStream_t stream,
+                                     Call&& call) {
+    return operations_->queue(what, bytes, stream, [&] { check(what, call(handle_)); });
+  }
+
+ private:
+  /// Throws CommunicationError naming `what` unless `code` is ncclSuccess.
+  void check(const char* what, ncclResult_t code) const;
+  /// An asynchronous error; "" when there is none.
+  std::string asynchronous_error() const;
+
+  const Settings settings_;
+  const std::shared_ptr<Watchdog> watchdog_ = Watchdog::shared();
+  ncclComm_t handle_ = nullptr;
+  std::optional<WatchedOperations> operations_;  ///< while the communicator is in use
+};
 
 }  // namespace trireme::comm

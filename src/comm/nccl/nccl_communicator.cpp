@@ -5,13 +5,13 @@
 #include <exception>
 #include <utility>
 
-#include "comm/serial_communicator.hpp"
+#include "comm/communicator.hpp"
 
 namespace trireme::comm {
 namespace {
 
-/// Thread blocks of a message. Each keeps a multiprocessor from computing while a send waits for
-/// its receiver; even a few move a message in a small part of the time that a stage computes.
+/// Thread blocks of a message. Each occupies an SM while a send waits for its receiver; a few are
+/// enough to move a message in a small fraction of a stage's compute time.
 constexpr int kMessageBlocks = 4;
 
 ncclDataType_t type_of(DType dtype) {
@@ -60,7 +60,7 @@ std::string describe(const std::string& name, const MpiCommunicator& ranks) {
   return fmt::format("group '{}', rank {} of {}", name, ranks.rank(), ranks.size());
 }
 
-/// An operation on a stream beside the compute stream.
+/// An operation on another stream than the compute stream.
 class StreamRequest final : public Request {
  public:
   StreamRequest(std::shared_ptr<cuda::Event> done, cudaStream_t compute)
@@ -88,18 +88,18 @@ NcclCommunicator::NcclCommunicator(MpiCommunicator& ranks, const std::string& na
       compute_(stream),
       timeout_(to_duration(options.timeout_seconds)) {
   group_ = open_group();
-  open_ways(options);
+  open_routes(options);
   if (options.through_peers) peers_ = PeerExchange::make(*ranks_, description(), timeout_);
 }
 
 NcclCommunicator::~NcclCommunicator() {
-  // A rank that leaves because of an exception must not wait here for the others.
+  // During an exception this rank must not wait for the others.
   if (std::uncaught_exceptions() > 0) return;
   const WatchedCall call(*watchdog_, description() + ": finishing its last operations", timeout_,
                          ranks_->ranks());
   cudaStreamSynchronize(compute_);
   if (side_) cudaStreamSynchronize(side_->get());
-  for (const auto& way : ways_) cudaStreamSynchronize(way->stream.get());
+  for (const auto& route : routes_) cudaStreamSynchronize(route->stream.get());
 }
 
 std::string NcclCommunicator::description() const { return describe(name_, *ranks_); }
@@ -115,25 +115,25 @@ std::unique_ptr<NcclChannel> NcclCommunicator::open_group() {
                                                                  .ranks = ranks_->ranks()});
 }
 
-// All ranks go through the routes in the same order: no circle of ranks can wait for each other.
-void NcclCommunicator::open_ways(const NcclOptions& options) {
+// All ranks open the routes in the same order, so that they cannot deadlock.
+void NcclCommunicator::open_routes(const NcclOptions& options) {
   for (const Route& route : options.routes) {
     const bool ends_here = route.source == rank() || route.destination == rank();
     const std::string where =
         fmt::format("{}: route {} -> {}", description(), route.source, route.destination);
     auto pair = ranks_->split(ends_here ? 0 : -1, rank(), where);
     if (!ends_here) continue;
-    Way& way = *ways_.emplace_back(std::make_unique<Way>());
-    way.route = route;
-    way.to_peer = PeerRoute::open(std::move(pair), options.message_bytes, where, timeout_);
-    if (!way.to_peer) open_channel(way, where);
+    P2pRoute& opened = *routes_.emplace_back(std::make_unique<P2pRoute>());
+    opened.route = route;
+    opened.peer = PeerRoute::open(std::move(pair), options.message_bytes, where, timeout_);
+    if (!opened.peer) open_channel(opened, where);
   }
 }
 
-// The first message of a NCCL communicator waits on the host until both ends have asked for it, so
-// it is sent here; later ones do not wait.
-void NcclCommunicator::open_channel(Way& way, const std::string& where) {
-  const auto [source, destination, tag] = way.route;
+// The first send and receive of a NCCL communicator block the host until both ends have enqueued
+// them, so they happen here; later ones do not block.
+void NcclCommunicator::open_channel(P2pRoute& route, const std::string& where) {
+  const auto [source, destination, tag] = route.route;
   const bool sends = source == rank();
   ncclUniqueId id{};
   if (sends) {
@@ -142,12 +142,12 @@ void NcclCommunicator::open_channel(Way& way, const std::string& where) {
   } else {
     ranks_->receive(&id, sizeof id, source, tag)->wait();
   }
-  way.channel = std::make_unique<NcclChannel>(
+  route.channel = std::make_unique<NcclChannel>(
       id,
       NcclChannel::Settings{.name = where,
                             .rank = sends ? 0 : 1,
                             .size = 2,
-                            .most_blocks = kMessageBlocks,
+                            .max_blocks = kMessageBlocks,
                             .timeout = timeout_,
                             .ranks = std::make_shared<const Ranks>(Ranks{
                                 ranks_->ranks()->at(source), ranks_->ranks()->at(destination)})});
@@ -156,15 +156,15 @@ void NcclCommunicator::open_channel(Way& way, const std::string& where) {
     send(message.get(), kFirstMessageBytes, destination, tag);
   else
     receive(message.get(), kFirstMessageBytes, source, tag);
-  TRIREME_CUDA(cudaStreamSynchronize(way.stream.get()));
+  TRIREME_CUDA(cudaStreamSynchronize(route.stream.get()));
 }
 
 // ---------------------------------------------------------------------------- streams
 
 template <typename Queue>
 std::unique_ptr<Request> NcclCommunicator::start(cudaStream_t stream, Queue&& queue) {
-  asked_.record(compute_);
-  asked_.hold(stream);
+  compute_ready_.record(compute_);
+  compute_ready_.hold(stream);
   return std::make_unique<StreamRequest>(queue(stream), compute_);
 }
 
@@ -175,19 +175,19 @@ cudaStream_t NcclCommunicator::side() {
 
 // ---------------------------------------------------------------------------- collectives
 
-std::unique_ptr<SharedMemory> NcclCommunicator::share(void* base, std::size_t bytes) {
-  return peers_ ? peers_->share(base, bytes) : nullptr;
+std::unique_ptr<RegisteredBuffer> NcclCommunicator::register_buffer(void* base, std::size_t bytes) {
+  return peers_ ? peers_->register_buffer(base, bytes) : nullptr;
 }
 
-void NcclCommunicator::lend(void* base, std::size_t bytes) {
-  if (peers_) peers_->lend(base, bytes);
+void NcclCommunicator::set_staging_buffer(void* base, std::size_t bytes) {
+  if (peers_) peers_->set_staging_buffer(base, bytes);
 }
 
 NcclCommunicator::Done NcclCommunicator::queue_to_peers(PeerKind kind, void* data,
                                                         std::size_t part_bytes, DType dtype,
                                                         cudaStream_t stream) {
   if (!peers_) return nullptr;
-  const PeerLane lane = stream == compute_ ? PeerLane::compute : PeerLane::beside;
+  const PeerLane lane = stream == compute_ ? PeerLane::compute : PeerLane::overlapped;
   return peers_->queue(kind, data, part_bytes, dtype, lane, stream);
 }
 
@@ -272,19 +272,19 @@ double NcclCommunicator::all_reduce(double value, Reduce op) {
 
 // ---------------------------------------------------------------------------- messages
 
-NcclCommunicator::Way& NcclCommunicator::way(const Route& route) {
-  const auto found =
-      std::find_if(ways_.begin(), ways_.end(), [&](auto& way) { return way->route == route; });
-  TRIREME_CHECK(found != ways_.end(), "{}: no route {} -> {} of tag {} was asked for",
-                description(), route.source, route.destination, route.tag);
+NcclCommunicator::P2pRoute& NcclCommunicator::p2p_route(const Route& route) {
+  const auto found = std::find_if(routes_.begin(), routes_.end(),
+                                  [&](const auto& opened) { return opened->route == route; });
+  TRIREME_CHECK(found != routes_.end(), "{}: no route {} -> {} of tag {} was opened", description(),
+                route.source, route.destination, route.tag);
   return **found;
 }
 
 std::unique_ptr<Request> NcclCommunicator::send(const void* data, std::size_t bytes, int peer,
                                                 int tag) {
-  Way& to = way({.source = rank(), .destination = peer, .tag = tag});
+  P2pRoute& to = p2p_route({.source = rank(), .destination = peer, .tag = tag});
   return start(to.stream.get(), [&](cudaStream_t stream) {
-    if (to.to_peer) return to.to_peer->send(data, bytes, stream);
+    if (to.peer) return to.peer->send(data, bytes, stream);
     return to.channel->queue("send", bytes, stream, [&](ncclComm_t handle) {
       return nccl().send(data, bytes, ncclChar, /*peer=*/1, handle, stream);
     });
@@ -293,9 +293,9 @@ std::unique_ptr<Request> NcclCommunicator::send(const void* data, std::size_t by
 
 std::unique_ptr<Request> NcclCommunicator::receive(void* data, std::size_t bytes, int peer,
                                                    int tag) {
-  Way& from = way({.source = peer, .destination = rank(), .tag = tag});
+  P2pRoute& from = p2p_route({.source = peer, .destination = rank(), .tag = tag});
   return start(from.stream.get(), [&](cudaStream_t stream) {
-    if (from.to_peer) return from.to_peer->receive(data, bytes, stream);
+    if (from.peer) return from.peer->receive(data, bytes, stream);
     return from.channel->queue("receive", bytes, stream, [&](ncclComm_t handle) {
       return nccl().recv(data, bytes, ncclChar, /*peer=*/0, handle, stream);
     });
@@ -309,7 +309,7 @@ std::unique_ptr<Communicator> make_device_communicator(MpiCommunicator& ranks,
                                                        const NcclOptions& options) {
   if (ranks.size() == 1) return std::make_unique<SerialCommunicator>();
   if (!options.debug.empty()) ::setenv("NCCL_DEBUG", options.debug.c_str(), /*overwrite=*/1);
-  nccl();  // before anything collective: where it is missing, every rank says so
+  nccl();  // before anything collective: where it is missing, every rank throws
   const auto watchdog = Watchdog::shared();
   const WatchedCall call(*watchdog,
                          describe(name, ranks) + ": starting NCCL, which every rank must join,",

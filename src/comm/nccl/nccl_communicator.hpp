@@ -7,9 +7,8 @@
 #include <vector>
 
 #include "comm/nccl/device_communicator.hpp"
-#include "comm/nccl/nccl_channel.hpp"
+#include "comm/nccl/nccl.hpp"
 #include "comm/peer/peer_exchange.hpp"
-#include "comm/peer/peer_route.hpp"
 
 namespace trireme::comm {
 
@@ -36,37 +35,37 @@ class NcclCommunicator final : public Communicator {
                                                 DType dtype) override;
   std::unique_ptr<Request> start_all_gather(void* data, std::size_t count, DType dtype) override;
   double all_reduce(double value, Reduce op) override;
-  std::unique_ptr<SharedMemory> share(void* base, std::size_t bytes) override;
-  void lend(void* base, std::size_t bytes) override;
+  std::unique_ptr<RegisteredBuffer> register_buffer(void* base, std::size_t bytes) override;
+  void set_staging_buffer(void* base, std::size_t bytes) override;
 
  private:
   using Done = std::shared_ptr<cuda::Event>;
 
-  /// The stream of one route that begins or ends here, and what carries its messages.
-  struct Way {
+  /// A route that begins or ends at this rank: its stream, and its transport.
+  struct P2pRoute {
     Route route;
     cuda::Stream stream{/*high_priority=*/true};
-    std::unique_ptr<PeerRoute> to_peer;    ///< null where the ends do not reach each other
-    std::unique_ptr<NcclChannel> channel;  ///< of two ranks; where there is no other way
+    std::unique_ptr<PeerRoute> peer;       ///< null where the ends do not reach each other
+    std::unique_ptr<NcclChannel> channel;  ///< of two ranks; null where `peer` is not
   };
 
   std::string description() const;
   std::unique_ptr<NcclChannel> open_group();
-  void open_ways(const NcclOptions& options);
-  /// Opens the NCCL communicator of a way, described by `where`.
-  void open_channel(Way& way, const std::string& where);
-  Way& way(const Route& route);
+  void open_routes(const NcclOptions& options);
+  /// Opens the NCCL communicator of a route, described by `where`.
+  void open_channel(P2pRoute& route, const std::string& where);
+  P2pRoute& p2p_route(const Route& route);
 
-  /// The operation through peer memory; null where it is for NCCL.
+  /// The operation through peer memory; null where NCCL must do it.
   Done queue_to_peers(PeerKind kind, void* data, std::size_t part_bytes, DType dtype,
                       cudaStream_t stream);
   Done queue_all_reduce(void* data, std::size_t count, DType dtype, Reduce op, cudaStream_t stream);
   Done queue_reduce_scatter(void* data, std::size_t count, DType dtype, cudaStream_t stream);
   Done queue_all_gather(void* data, std::size_t count, DType dtype, cudaStream_t stream);
-  /// Makes `stream` wait for what the compute stream was asked so far, calls `queue(stream)`.
+  /// Makes `stream` wait for the work enqueued on the compute stream, then calls `queue(stream)`.
   template <typename Queue>
   std::unique_ptr<Request> start(cudaStream_t stream, Queue&& queue);
-  /// The stream of collectives that run beside the compute stream.
+  /// The stream of collectives that overlap with the compute stream.
   cudaStream_t side();
 
   const std::string name_;
@@ -74,11 +73,11 @@ class NcclCommunicator final : public Communicator {
   const cudaStream_t compute_;
   const Watched::Clock::duration timeout_;
   const std::shared_ptr<Watchdog> watchdog_ = Watchdog::shared();
-  cuda::Event asked_;  ///< what the compute stream was asked before the latest start()
+  cuda::Event compute_ready_;  ///< the compute stream at the latest start()
   std::optional<cuda::Stream> side_;
   std::unique_ptr<NcclChannel> group_;
   std::unique_ptr<PeerExchange> peers_;  ///< null where the ranks do not reach each other
-  std::vector<std::unique_ptr<Way>> ways_;
+  std::vector<std::unique_ptr<P2pRoute>> routes_;
 };
 
 }  // namespace trireme::comm

@@ -8,10 +8,11 @@
 namespace trireme::comm {
 namespace {
 
-/// A failure is first left to the program's own thread, which meets it in its next call and knows
-/// more, and to the rank that caused it, which takes the job down.
+/// Grace period for the main thread, whose next call throws with more detail, and for the rank that
+/// caused the error, which ends the job.
 constexpr std::chrono::seconds kGrace{5};
-/// An operation that is the oldest for longer waits for ranks, or for a long kernel of this one.
+/// An operation that is the oldest for longer waits for other ranks, or for a long kernel of this
+/// one.
 constexpr std::chrono::seconds kLate{1};
 
 }  // namespace
@@ -76,8 +77,8 @@ std::string WatchedOperations::failure(Clock::time_point now) {
   return "";
 }
 
-std::string WatchedOperations::complaint(Clock::time_point now) {
-  cudaSetDevice(device_);  // a thread that asks of another GPU would take memory of it
+std::string WatchedOperations::problem(Clock::time_point now) {
+  cudaSetDevice(device_);  // otherwise this thread would create a context on GPU 0
   const std::lock_guard lock(mutex_);
   if (const std::string text = failure(now); !text.empty()) {
     if (!failed_since_) failed_since_ = now;
@@ -86,8 +87,8 @@ std::string WatchedOperations::complaint(Clock::time_point now) {
   const auto* late = operations_.overdue(now, timeout_);
   if (!late) return "";
   return fmt::format(
-      "{}: operation {}, {} of {}, {} for {} s (comm.timeout): another rank has not joined it, or "
-      "has failed, and no error is reported here",
+      "{}: operation {}, {} of {}, {} for {} s (comm.timeout): another rank has not joined it or "
+      "has failed; NCCL and CUDA report no error on this rank",
       name_, late->number, late->name, human_bytes(static_cast<double>(late->bytes)),
       late->end ? "has not finished" : "could not be queued",
       std::chrono::duration<double>(timeout_).count());

@@ -1,4 +1,4 @@
-// The operations of one communicator on the GPU, and what watches over them.
+// The operations of one communicator on the GPU, watched for time-outs and errors.
 #pragma once
 
 #include <functional>
@@ -8,13 +8,12 @@
 #include <string>
 #include <vector>
 
-#include "comm/nccl/operation_queue.hpp"
 #include "comm/watchdog.hpp"
 #include "core/cuda/check.hpp"
 
 namespace trireme::comm {
 
-/// Events that are used again once their last owner has let go of them.
+/// Reuses events that no longer have an owner.
 class EventPool {
  public:
   std::shared_ptr<cuda::Event> take();
@@ -27,20 +26,20 @@ class EventPool {
   std::shared_ptr<Free> free_ = std::make_shared<Free>();
 };
 
-/// Operations that run in the order in which they are queued. The watchdog ends the job when one of
-/// them has been the oldest for the timeout, or when something has failed that no call returned.
+/// Operations that run in the order in which they are enqueued. The watchdog ends the job when one
+/// has been the oldest for the time-out, or on an asynchronous error.
 class WatchedOperations final : public Watched {
  public:
   /// `name` is for messages: "group 'data', rank 2 of 8"; `ranks` take part. `failure`, called by
-  /// the watchdog's thread, says what else has failed, "" while nothing has.
+  /// the watchdog's thread, returns an asynchronous error, "" while there is none.
   WatchedOperations(std::string name, Clock::duration timeout, std::shared_ptr<const Ranks> ranks,
                     std::function<std::string()> failure = {});
   ~WatchedOperations() override;
   WatchedOperations(const WatchedOperations&) = delete;
   WatchedOperations& operator=(const WatchedOperations&) = delete;
 
-  /// Queues on `stream` the operation that `call()` asks for, which throws when it cannot be; the
-  /// event is done when the operation is. `what` and `bytes` say in messages what it was.
+  /// Enqueues an operation on `stream` by `call()`, which may throw; the event completes with the
+  /// operation. `what` and `bytes` describe it in messages.
   template <typename Call>
   std::shared_ptr<cuda::Event> queue(const char* what, std::size_t bytes, cudaStream_t stream,
                                      Call&& call) {
@@ -54,15 +53,15 @@ class WatchedOperations final : public Watched {
     return end(stream);
   }
 
-  std::string complaint(Clock::time_point now) override;
-  /// Its ranks, while an operation has been the oldest for longer than one takes.
+  std::string problem(Clock::time_point now) override;
+  /// Its ranks, while an operation has been the oldest for longer than an operation takes.
   std::optional<Ranks> awaited(Clock::time_point now) override;
 
  private:
   void begin(const char* what, std::size_t bytes);
   void failed();
   std::shared_ptr<cuda::Event> end(cudaStream_t stream);
-  /// What has failed at `now`; retires what is done.
+  /// The error at `now`, "" when there is none; retires completed operations.
   std::string failure(Clock::time_point now);
 
   const std::string name_;

@@ -3,13 +3,12 @@
 #include <exception>
 #include <utility>
 
-#include "comm/peer/stream_flags.hpp"
 #include "core/cuda/check.hpp"
 
 namespace trireme::comm {
 namespace {
 
-/// What CUDA hands out at a time: less would share other data as well.
+/// CUDA maps blocks of 2 MiB: a smaller allocation would expose other data.
 constexpr std::size_t kFlagBytes = std::size_t{2} << 20;
 static_assert(kAllFlags * sizeof(std::uint32_t) <= kFlagBytes);
 
@@ -28,16 +27,16 @@ const char* name_of(PeerKind kind) {
 }  // namespace
 
 /// A registered PeerMemory.
-class PeerExchange::Share final : public SharedMemory {
+class PeerExchange::Registration final : public RegisteredBuffer {
  public:
-  Share(PeerExchange& exchange, std::unique_ptr<PeerMemory> memory)
+  Registration(PeerExchange& exchange, std::unique_ptr<PeerMemory> memory)
       : exchange_(exchange), memory_(std::move(memory)) {
-    exchange_.shared_.push_back(memory_.get());
+    exchange_.registered_.push_back(memory_.get());
   }
-  ~Share() override {
-    if (exchange_.memory_of(exchange_.scratch_, exchange_.scratch_bytes_) == memory_.get())
-      exchange_.lend(nullptr, 0);
-    std::erase(exchange_.shared_, memory_.get());
+  ~Registration() override {
+    if (exchange_.memory_of(exchange_.staging_, exchange_.staging_bytes_) == memory_.get())
+      exchange_.set_staging_buffer(nullptr, 0);
+    std::erase(exchange_.registered_, memory_.get());
   }
 
  private:
@@ -64,18 +63,18 @@ std::unique_ptr<PeerExchange> PeerExchange::make(MpiCommunicator& ranks,
 }
 
 PeerExchange::~PeerExchange() {
-  // What may still run uses the flags: they go with the process.
+  // Operations in flight use the flags, which the end of the process frees.
   if (std::uncaught_exceptions() > 0) flags_.release();
 }
 
-std::unique_ptr<SharedMemory> PeerExchange::share(void* base, std::size_t bytes) {
+std::unique_ptr<RegisteredBuffer> PeerExchange::register_buffer(void* base, std::size_t bytes) {
   std::unique_ptr<PeerMemory> memory = PeerMemory::open(ranks_, base, bytes);
   if (!memory) return nullptr;
-  return std::make_unique<Share>(*this, std::move(memory));
+  return std::make_unique<Registration>(*this, std::move(memory));
 }
 
 const PeerMemory* PeerExchange::memory_of(const void* data, std::size_t bytes) const {
-  for (const PeerMemory* memory : shared_)
+  for (const PeerMemory* memory : registered_)
     if (memory->holds(data, bytes)) return memory;
   return nullptr;
 }
@@ -115,16 +114,16 @@ std::uint32_t* PeerExchange::flags_of(int rank) const {
 
 // ---- copies
 
-void PeerExchange::lend(void* base, std::size_t bytes) {
-  TRIREME_CHECK(!base || memory_of(base, bytes), "scratch memory that is not shared");
-  scratch_ = base;
-  scratch_bytes_ = bytes;
+void PeerExchange::set_staging_buffer(void* base, std::size_t bytes) {
+  TRIREME_CHECK(!base || memory_of(base, bytes), "a staging buffer that is not registered");
+  staging_ = base;
+  staging_bytes_ = bytes;
 }
 
 bool PeerExchange::goes_by_copies(PeerKind kind, std::size_t bytes, PeerLane lane) const {
   const bool pays =
       kind == PeerKind::reduce_scatter || (kind == PeerKind::all_reduce && ranks_.size() == 2);
-  return lane == PeerLane::beside && pays && bytes <= scratch_bytes_;
+  return lane == PeerLane::overlapped && pays && bytes <= staging_bytes_;
 }
 
 void PeerExchange::queue_copies(PeerKind kind, std::byte* data, std::size_t part_bytes, DType dtype,
@@ -132,11 +131,11 @@ void PeerExchange::queue_copies(PeerKind kind, std::byte* data, std::size_t part
   const int rank = ranks_.rank(), ranks = ranks_.size();
   const bool whole = kind == PeerKind::all_reduce;
   const std::size_t bytes = whole ? ranks * part_bytes : part_bytes;
-  const PeerMemory& memory = *memory_of(scratch_, scratch_bytes_);
-  // What rank `to` gets of a buffer, and where in its scratch memory that of rank `from` belongs.
+  const PeerMemory& memory = *memory_of(staging_, staging_bytes_);
+  // The part of a buffer for rank `to`, and the slot of rank `from` in staging memory.
   const auto piece_for = [&](int to) { return data + (whole ? 0 : to * part_bytes); };
   const auto place_of = [&](int from) {
-    return static_cast<std::byte*>(scratch_) + (whole ? 0 : from * part_bytes);
+    return static_cast<std::byte*>(staging_) + (whole ? 0 : from * part_bytes);
   };
   const std::uint32_t epoch = ++copies_;
 
@@ -159,6 +158,67 @@ void PeerExchange::queue_copies(PeerKind kind, std::byte* data, std::size_t part
   for (int peer = 0; peer < ranks; ++peer)
     if (peer != rank)
       raise_flag(stream, flags_of(peer) + copy_flag(CopyFlag::consumed, rank), epoch);
+}
+
+// ---------------------------------------------------------------------------- messages
+
+PeerRoute::PeerRoute(std::unique_ptr<MpiCommunicator> pair, std::size_t max_bytes,
+                     const std::string& description, Duration timeout)
+    : pair_(std::move(pair)),
+      max_bytes_(max_bytes),
+      operations_(description, timeout, pair_->ranks()) {}
+
+std::unique_ptr<PeerRoute> PeerRoute::open(std::unique_ptr<MpiCommunicator> pair,
+                                           std::size_t max_bytes, const std::string& description,
+                                           Duration timeout) {
+  if (max_bytes == 0 || !peers_reach_each_other(*pair)) return nullptr;
+  std::unique_ptr<PeerRoute> route(new PeerRoute(std::move(pair), max_bytes, description, timeout));
+  void* block = nullptr;
+  TRIREME_CUDA(cudaMalloc(&block, peer_route_bytes(max_bytes)));
+  route->block_.reset(block);
+  TRIREME_CUDA(cudaMemset(block, 0, kPeerRouteFlagBytes));
+  route->memory_ = PeerMemory::open(*route->pair_, block, peer_route_bytes(max_bytes));
+  return route->memory_ ? std::move(route) : nullptr;
+}
+
+PeerRoute::~PeerRoute() {
+  // Operations in flight use the block, which the end of the process frees.
+  if (std::uncaught_exceptions() > 0) block_.release();
+}
+
+std::uint32_t* PeerRoute::flag_of(int end) const {
+  return reinterpret_cast<std::uint32_t*>(memory_->of_rank(end, block_.get()));
+}
+
+std::byte* PeerRoute::mailbox_of(int end) const {
+  return memory_->of_rank(end, block_.get()) + kPeerRouteFlagBytes;
+}
+
+std::uint32_t PeerRoute::next_message(std::size_t bytes) {
+  TRIREME_CHECK(bytes <= max_bytes_, "a message of {} bytes on a route for {}", bytes, max_bytes_);
+  return ++messages_;
+}
+
+std::shared_ptr<cuda::Event> PeerRoute::send(const void* data, std::size_t bytes,
+                                             cudaStream_t stream) {
+  const int here = pair_->rank(), there = 1 - here;
+  const std::uint32_t message = next_message(bytes);
+  return operations_.queue("send to a peer", bytes, stream, [&] {
+    await_flag(stream, flag_of(here), message - 1);  // the mailbox is empty
+    TRIREME_CUDA(cudaMemcpyAsync(mailbox_of(there), data, bytes, cudaMemcpyDefault, stream));
+    raise_flag(stream, flag_of(there), message);
+  });
+}
+
+std::shared_ptr<cuda::Event> PeerRoute::receive(void* data, std::size_t bytes,
+                                                cudaStream_t stream) {
+  const int here = pair_->rank(), there = 1 - here;
+  const std::uint32_t message = next_message(bytes);
+  return operations_.queue("receive from a peer", bytes, stream, [&] {
+    await_flag(stream, flag_of(here), message);
+    TRIREME_CUDA(cudaMemcpyAsync(data, mailbox_of(here), bytes, cudaMemcpyDefault, stream));
+    raise_flag(stream, flag_of(there), message);
+  });
 }
 
 }  // namespace trireme::comm

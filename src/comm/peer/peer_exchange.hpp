@@ -1,11 +1,12 @@
-// Collectives of ranks whose GPUs reach each other's memory, without NCCL: a group of tensor ranks
-// exchanges a few megabytes several times a layer, where NCCL takes about twice as long as the
-// links need.
+// Collectives and messages between ranks whose GPUs reach each other's memory, without NCCL. Tensor
+// ranks exchange a few megabytes several times a layer: NCCL takes about twice the time that the
+// links need. The receiver of a message occupies no SM while it waits, as NCCL's would.
 #pragma once
 
 #include <cuda_runtime_api.h>
 
 #include <array>
+#include <cstdint>
 #include <memory>
 #include <string>
 #include <vector>
@@ -16,8 +17,8 @@
 
 namespace trireme::comm {
 
-/// What a group exchanges through peer memory. The watchdog follows the operations: one that has
-/// been the oldest of its lane for the timeout ends the job.
+/// Collectives of a group through peer memory. The watchdog ends the job when an operation has been
+/// the oldest of its lane for the time-out.
 class PeerExchange {
  public:
   using Duration = Watched::Clock::duration;
@@ -27,30 +28,29 @@ class PeerExchange {
   /// Collective.
   static std::unique_ptr<PeerExchange> make(MpiCommunicator& ranks, const std::string& description,
                                             Duration timeout);
-  /// Collective, as PeerMemory's; what share() returned must be gone.
+  /// Collective, as PeerMemory's; all registered buffers must be destroyed before.
   ~PeerExchange();
   PeerExchange(const PeerExchange&) = delete;
   PeerExchange& operator=(const PeerExchange&) = delete;
 
-  /// Lets operations use [base, base + bytes) until the result is destroyed; see
-  /// Communicator::share().
-  std::unique_ptr<SharedMemory> share(void* base, std::size_t bytes);
+  /// See Communicator::register_buffer().
+  std::unique_ptr<RegisteredBuffer> register_buffer(void* base, std::size_t bytes);
 
-  /// Lets operations beside the compute stream of at most `bytes` go by the copy engines, which
-  /// leave all multiprocessors to what runs there, through the scratch memory at `base`, which is
-  /// shared and lies at the same offset on every rank. Those are reduce-scatters, and all-reduces
-  /// of two ranks: of more, each would receive more than through the kernels.
-  void lend(void* base, std::size_t bytes);
+  /// Lets overlapped operations of at most `bytes` use the copy engines, which leave all SMs to the
+  /// compute stream, through staging memory at `base`: registered, at the same offset on every
+  /// rank. Used for reduce-scatters, and for all-reduces of two ranks; with more ranks an
+  /// all-reduce would receive more bytes than through the kernels.
+  void set_staging_buffer(void* base, std::size_t bytes);
 
-  /// Queues an operation on `data`, size() parts of `part_bytes`, on `stream`, always the same one
-  /// for a lane. Null when that is not for this path, on all ranks alike: memory that is not
-  /// shared, or parts that are no whole number of vectors. The event is done when the operation is.
+  /// Enqueues an operation on `data`, size() parts of `part_bytes`, on `stream`, always the same
+  /// one for a lane. Null, on all ranks alike, when NCCL must do it: the memory is not registered,
+  /// or the parts are not a multiple of a vector. The event completes with the operation.
   std::shared_ptr<cuda::Event> queue(PeerKind kind, void* data, std::size_t part_bytes, DType dtype,
                                      PeerLane lane, cudaStream_t stream);
 
  private:
-  class Share;
-  /// Operations in their order, which is the same on all ranks.
+  class Registration;
+  /// Operations in the order of enqueueing, which is the same on all ranks.
   struct Lane {
     Lane(const std::string& description, Duration timeout, std::shared_ptr<const Ranks> ranks)
         : operations(description, timeout, std::move(ranks)) {}
@@ -63,19 +63,61 @@ class PeerExchange {
   const PeerMemory* memory_of(const void* data, std::size_t bytes) const;
   std::uint32_t* flags_of(int rank) const;
   bool goes_by_copies(PeerKind kind, std::size_t bytes, PeerLane lane) const;
-  /// Rank p's part of `data`, or all of it, goes to a place in rank p's scratch memory that only
-  /// this rank writes, once rank p has read what came there before; then every rank sums what came.
+  /// Copies rank p's part of `data`, or all of it, to this rank's slot in rank p's staging memory,
+  /// once rank p has read the slot's previous content; then every rank sums its slots.
   void queue_copies(PeerKind kind, std::byte* data, std::size_t part_bytes, DType dtype,
                     cudaStream_t stream);
 
   MpiCommunicator& ranks_;
   std::unique_ptr<void, cudaError_t (*)(void*)> flags_{nullptr, &cudaFree};
   std::unique_ptr<PeerMemory> peer_flags_;  ///< gone before the flags
-  std::vector<const PeerMemory*> shared_;
-  void* scratch_ = nullptr;
-  std::size_t scratch_bytes_ = 0;
+  std::vector<const PeerMemory*> registered_;
+  void* staging_ = nullptr;
+  std::size_t staging_bytes_ = 0;
   std::uint32_t copies_ = 0;  ///< queued so far
   std::array<Lane, kPeerLanes> lanes_;
+};
+
+/// One end of a P2P route. The sender's copy engine writes a message to the receiver's mailbox, and
+/// the receiver's copies it to its destination; no SM and no host thread takes part. Throws
+/// InternalError for messages larger than `max_bytes`.
+class PeerRoute {
+ public:
+  using Duration = Watched::Clock::duration;
+
+  /// This rank's end of the route between the two of `pair`. Null, at both ends, where peer memory
+  /// cannot be used: see peers_reach_each_other() and PeerMemory::open(). Both ends allocate memory
+  /// for a message of `max_bytes`; null also when that is 0. `description` is for messages.
+  /// Collective over `pair`.
+  static std::unique_ptr<PeerRoute> open(std::unique_ptr<MpiCommunicator> pair,
+                                         std::size_t max_bytes, const std::string& description,
+                                         Duration timeout);
+  /// Collective, as PeerMemory's.
+  ~PeerRoute();
+  PeerRoute(const PeerRoute&) = delete;
+  PeerRoute& operator=(const PeerRoute&) = delete;
+
+  /// Enqueues the route's next message on `stream`, always the same one: send() at one end,
+  /// receive() at the other. The event completes when `data` may be overwritten.
+  std::shared_ptr<cuda::Event> send(const void* data, std::size_t bytes, cudaStream_t stream);
+  /// The event completes when `data` holds the message.
+  std::shared_ptr<cuda::Event> receive(void* data, std::size_t bytes, cudaStream_t stream);
+
+ private:
+  PeerRoute(std::unique_ptr<MpiCommunicator> pair, std::size_t max_bytes,
+            const std::string& description, Duration timeout);
+  /// The flag that the other end writes for `end`, and the mailbox of `end`.
+  std::uint32_t* flag_of(int end) const;
+  std::byte* mailbox_of(int end) const;
+
+  std::uint32_t next_message(std::size_t bytes);
+
+  const std::unique_ptr<MpiCommunicator> pair_;
+  const std::size_t max_bytes_;
+  std::unique_ptr<void, cudaError_t (*)(void*)> block_{nullptr, &cudaFree};
+  std::unique_ptr<PeerMemory> memory_;  ///< gone before the block
+  std::uint32_t messages_ = 0;          ///< so far
+  WatchedOperations operations_;
 };
 
 }  // namespace trireme::comm

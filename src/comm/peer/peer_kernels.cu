@@ -28,9 +28,9 @@ __device__ __forceinline__ std::uint32_t load_acquire(const std::uint32_t* flag)
   return value;
 }
 
-/// Waits until the same block of every rank has come to `epoch`. One thread for each peer tells it
-/// and waits for it. __syncthreads() orders what the block's other threads did before the release,
-/// which is cumulative, and what they do afterwards behind the acquire; the release also covers the
+/// Waits until the same block of every rank has reached `epoch`. One thread per peer signals it and
+/// waits for it. __syncthreads() orders what the block's other threads did before the release,
+/// which is cumulative, and what they do afterwards after the acquire; the release also covers the
 /// kernels before this one, which were done when it started.
 template <int kRanks>
 __device__ __forceinline__ void barrier(const PeerOperation& operation, std::uint32_t epoch) {
@@ -41,7 +41,7 @@ __device__ __forceinline__ void barrier(const PeerOperation& operation, std::uin
     store_release(operation.flags[peer] + peer_flag(operation.lane, block, operation.rank), epoch);
     const std::uint32_t* heard =
         operation.flags[operation.rank] + peer_flag(operation.lane, block, peer);
-    // Without an end of its own: a rank that never comes is the watchdog's business.
+    // No time-out here: the watchdog ends the job when a rank never arrives.
     while (!peer_reached(load_acquire(heard), epoch)) __nanosleep(20);
   }
   __syncthreads();
@@ -77,10 +77,10 @@ __device__ __forceinline__ uint4 sum_of(const uint4 (&vectors)[kRanks]) {
 
 // ---------------------------------------------------------------------------- exchange
 
-/// Blocks of a sum in this rank's memory: more than run at once.
+/// Maximum thread blocks of a sum in this rank's memory: more than run concurrently.
 constexpr std::int64_t kSumBlocks = 1024;
 
-/// A thread's vectors in flight: eight loads, of which a sum takes one from each rank.
+/// Vectors in flight per thread: eight loads, for a sum one from each rank per vector.
 template <int kRanks, bool kSums>
 inline constexpr int kUnroll = kSums ? 8 / kRanks : 4;
 
@@ -158,7 +158,7 @@ void launch_of_type(PeerKind kind, const PeerOperation& operation, cudaStream_t 
 template <int kRanks>
 void launch_of_ranks(PeerKind kind, const PeerOperation& operation, DType dtype,
                      cudaStream_t stream) {
-  // Copies know no type.
+  // Copies do not depend on the type.
   if (kind == PeerKind::all_gather)
     return launch<float, kRanks, /*kSums=*/false, /*kSpreads=*/true>(operation, stream);
   switch (dtype) {

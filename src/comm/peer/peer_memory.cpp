@@ -7,11 +7,12 @@
 #include <vector>
 
 #include "core/cuda/check.hpp"
+#include "core/cuda/driver.hpp"
 
 namespace trireme::comm {
 namespace {
 
-/// Whether a call succeeded; a failure is not to be reported again by the next launch.
+/// Whether a call succeeded; clears the error, which the next launch would report again.
 bool works(cudaError_t code) {
   if (code != cudaSuccess) cudaGetLastError();
   return code == cudaSuccess;
@@ -21,13 +22,15 @@ bool on_all(MpiCommunicator& ranks, bool mine) {
   return ranks.all_reduce(mine ? 1.0 : 0.0, Reduce::min) > 0.0;
 }
 
-/// Whether `device` can reach the GPU at `bus`, another one. A GPU that this process does not see
-/// may still be reached: mapping its memory will tell.
+/// Whether `device` can access the memory of another GPU, at `bus`. A GPU that is not visible to
+/// this process may still be accessible: mapping its memory will tell.
 bool reaches(int device, const std::string& bus) {
   int other = 0, can = 1;
   if (!works(cudaDeviceGetByPCIBusId(&other, bus.c_str()))) return true;
   return other != device && works(cudaDeviceCanAccessPeer(&can, device, other)) && can == 1;
 }
+
+CUdeviceptr address_of(const std::uint32_t* flag) { return reinterpret_cast<CUdeviceptr>(flag); }
 
 }  // namespace
 
@@ -55,7 +58,7 @@ std::unique_ptr<PeerMemory> PeerMemory::open(MpiCommunicator& ranks, void* base,
   TRIREME_CUDA(cudaDeviceSynchronize());
   std::unique_ptr<PeerMemory> memory(new PeerMemory(ranks, base, bytes));
   if (on_all(ranks, memory->map())) return memory;
-  return nullptr;  // what was mapped is unmapped on every rank
+  return nullptr;  // every rank unmaps what it has mapped
 }
 
 bool PeerMemory::map() {
@@ -90,7 +93,7 @@ PeerMemory::~PeerMemory() {
   unmap();
   try {
     ranks_.barrier();
-  } catch (const Error&) {  // a rank is gone, and the job with it
+  } catch (const Error&) {  // a rank is lost, and the job ends
   }
 }
 
@@ -98,6 +101,22 @@ bool PeerMemory::holds(const void* data, std::size_t bytes) const {
   const auto* begin = static_cast<const std::byte*>(data);
   const std::byte* base = bases_[ranks_.rank()];
   return begin >= base && begin + bytes <= base + bytes_;
+}
+
+// ---------------------------------------------------------------------------- flags
+
+void raise_flag(cudaStream_t stream, std::uint32_t* flag, std::uint32_t epoch) {
+  static const auto write = reinterpret_cast<decltype(&cuStreamWriteValue32)>(
+      cuda::driver_function("cuStreamWriteValue32"));
+  cuda::check_driver(write(stream, address_of(flag), epoch, CU_STREAM_WRITE_VALUE_DEFAULT),
+                     "writing a flag from a stream");
+}
+
+void await_flag(cudaStream_t stream, const std::uint32_t* flag, std::uint32_t epoch) {
+  static const auto wait = reinterpret_cast<decltype(&cuStreamWaitValue32)>(
+      cuda::driver_function("cuStreamWaitValue32"));
+  cuda::check_driver(wait(stream, address_of(flag), epoch, CU_STREAM_WAIT_VALUE_GEQ),
+                     "waiting for a flag in a stream");
 }
 
 }  // namespace trireme::comm

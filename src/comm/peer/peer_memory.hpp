@@ -1,4 +1,5 @@
-// Memory of a GPU that the ranks of a group reach from their own GPUs.
+// Memory of a GPU that the ranks of a group reach from their own GPUs, and flags in it that streams
+// write and wait for.
 #pragma once
 
 #include <cuda_runtime_api.h>
@@ -8,7 +9,7 @@
 #include <memory>
 
 #include "comm/mpi/mpi_communicator.hpp"
-#include "comm/peer/blocks.hpp"
+#include "comm/peer/peer_kernels.hpp"
 
 namespace trireme::comm {
 
@@ -17,18 +18,17 @@ namespace trireme::comm {
 bool peers_reach_each_other(MpiCommunicator& ranks);
 
 /// An allocation of cudaMalloc() of the same size on every rank, mapped into each other's address
-/// space by CUDA IPC. Takes no memory of its own. CUDA maps whole blocks of 2 MiB: an allocation
-/// should be a multiple of that, or it shares a block with others.
-class PeerMemory final : public SharedMemory {
+/// space by CUDA IPC. CUDA maps whole blocks of 2 MiB: an allocation should be a multiple of that,
+/// or it exposes the other allocations in its last block.
+class PeerMemory final : public RegisteredBuffer {
  public:
-  /// Maps the allocations that begin at `base`, once every rank's GPU has done what it was asked
-  /// before: what a rank queued to fill its own cannot overwrite what others put there. Null, on
-  /// all ranks, where CUDA cannot share them: in a container without IPC, or where memory was not
-  /// taken by cudaMalloc(). `ranks` must outlive the result. Collective.
+  /// Maps the allocations that begin at `base`, after synchronizing every rank's GPU, so that
+  /// earlier work of a rank cannot overwrite what its peers write. Null, on all ranks, where CUDA
+  /// IPC fails: in a container without IPC, or for memory that is not from cudaMalloc(). `ranks`
+  /// must outlive the result. Collective.
   static std::unique_ptr<PeerMemory> open(MpiCommunicator& ranks, void* base, std::size_t bytes);
-  /// Returns when no rank has this memory mapped any more, so that it may be freed: a mapping must
-  /// not outlive what it maps. Collective, unless an exception is on its way, which other ranks
-  /// need not have seen.
+  /// Unmaps; returns when no rank has this memory mapped, so that it may be freed. Collective,
+  /// except during an exception, which other ranks may not have.
   ~PeerMemory() override;
   PeerMemory(const PeerMemory&) = delete;
   PeerMemory& operator=(const PeerMemory&) = delete;
@@ -42,13 +42,20 @@ class PeerMemory final : public SharedMemory {
 
  private:
   PeerMemory(MpiCommunicator& ranks, void* base, std::size_t bytes);
-  /// Maps the others' allocations, as far as that goes; whether all are there.
+  /// Maps the other ranks' allocations; returns whether all could be mapped.
   bool map();
   void unmap();
 
   MpiCommunicator& ranks_;
   const std::size_t bytes_;
-  std::byte* bases_[kMostPeers] = {};  ///< null where not mapped
+  std::byte* bases_[kMaxPeers] = {};  ///< null where not mapped
 };
+
+/// Enqueues a write of `epoch` to `flag` (this rank's or a peer's) after all earlier work on
+/// `stream`; needs no kernel, and therefore no free SM.
+void raise_flag(cudaStream_t stream, std::uint32_t* flag, std::uint32_t epoch);
+
+/// Makes later work on `stream` wait until `flag` has reached `epoch`; see peer_reached().
+void await_flag(cudaStream_t stream, const std::uint32_t* flag, std::uint32_t epoch);
 
 }  // namespace trireme::comm

@@ -63,9 +63,9 @@ PipelineStage::PipelineStage(const StageConfig& config, device::Backend& backend
     host_memory_ = backend.allocate_on_host(memory.host, "activations (recompute.offload)");
   activation_memory_ = backend.allocate(memory.activations, "activations");
   workspace_memory_ = backend.allocate(memory.workspace + memory.communication, "workspace");
-  shared_activations_ = tensor.share(activation_memory_.get(), memory.activations);
+  shared_activations_ = tensor.register_buffer(activation_memory_.get(), memory.activations);
   shared_workspace_ =
-      tensor.share(workspace_memory_.get(), memory.workspace + memory.communication);
+      tensor.register_buffer(workspace_memory_.get(), memory.workspace + memory.communication);
   Arena activations(activation_memory_.get()), host(host_memory_.get());
   Arena workspace(workspace_memory_.get());
   StageActivations all = StageActivations::take(activations, host, config, layers_, slots);
@@ -73,7 +73,8 @@ PipelineStage::PipelineStage(const StageConfig& config, device::Backend& backend
   slots_ = std::move(all.slots);
   head_ = all.head;
   scratch_ = StageScratch::take(workspace, config, layers_);
-  if (shared_workspace_) tensor.lend(scratch_.layer.staging.data, scratch_.layer.staging.bytes());
+  if (shared_workspace_)
+    tensor.set_staging_buffer(scratch_.layer.staging.data, scratch_.layer.staging.bytes());
 
   const DocumentSpec& documents = config.spec.documents;
   const bool resets = documents.reset_positions || documents.reset_attention;

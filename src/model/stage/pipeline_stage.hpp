@@ -160,7 +160,8 @@ class PipelineStage {
   device::Buffer host_memory_;                ///< gone after the others, which wait for copies
   device::Buffer activation_memory_;
   device::Buffer workspace_memory_;
-  std::unique_ptr<comm::SharedMemory> shared_activations_, shared_workspace_;  ///< gone before them
+  std::unique_ptr<comm::RegisteredBuffer> shared_activations_,
+      shared_workspace_;  ///< gone before them
   SegmentInputs inputs_;
   std::vector<Slot> slots_;
   HeadSlot head_;

@@ -1,4 +1,4 @@
-#include "comm/mpi/agree.hpp"
+#include "comm/mpi/groups.hpp"
 
 #include <gtest/gtest.h>
 

@@ -1,4 +1,4 @@
-#include "comm/mpi/roll_call.hpp"
+#include "comm/mpi/stall_diagnostics.hpp"
 
 #include <algorithm>
 #include <chrono>
@@ -13,25 +13,26 @@ namespace {
 
 enum Tag { kQuestion, kAnswer };
 
-/// How often a rank looks for questions.
+/// Polling interval for questions.
 constexpr std::chrono::milliseconds kInterval{100};
-/// How long an answer may take on a machine that is busy otherwise.
-constexpr std::chrono::seconds kPatience{3};
-/// As many as there are axes of a layout: any rank can be reached from any other along them.
-constexpr int kMostRounds = 3;
-/// Who reads the message needs no more names than these.
-constexpr std::size_t kMostNames = 8;
+/// Long enough for an answer on a busy machine.
+constexpr std::chrono::seconds kAnswerTimeout{3};
+/// The number of axes of a layout: along them any rank can be reached from any other.
+constexpr int kMaxRounds = 3;
+/// Ranks named in a message.
+constexpr std::size_t kMaxNames = 8;
 
 }  // namespace
 
-RollCall::RollCall(std::vector<std::string> hosts, std::shared_ptr<Watchdog> watchdog)
+StallDiagnostics::StallDiagnostics(std::vector<std::string> hosts,
+                                   std::shared_ptr<Watchdog> watchdog)
     : hosts_(std::move(hosts)), watchdog_(std::move(watchdog)) {
   TRIREME_MPI(MPI_Comm_dup(MPI_COMM_WORLD, &handle_));
   TRIREME_MPI(MPI_Comm_rank(handle_, &rank_));
   thread_ = std::thread([this] { serve(); });
 }
 
-RollCall::~RollCall() {
+StallDiagnostics::~StallDiagnostics() {
   {
     const std::lock_guard lock(mutex_);
     stop_ = true;
@@ -43,9 +44,9 @@ RollCall::~RollCall() {
 
 // ---------------------------------------------------------------------------- the thread
 
-// What MPI says of a message that it could not send is of no use: the answer will be missing.
+// Errors of MPI_Isend are ignored: the answer will be missing.
 
-void RollCall::serve() {
+void StallDiagnostics::serve() {
   std::unique_lock lock(mutex_);
   while (!stop_) {
     wake_.wait_for(lock, kInterval, [this] { return stop_ || !to_ask_.empty(); });
@@ -60,7 +61,7 @@ void RollCall::serve() {
   }
 }
 
-void RollCall::ask(const Ranks& ranks) {
+void StallDiagnostics::ask(const Ranks& ranks) {
   for (const int rank : ranks) {
     MPI_Request request = MPI_REQUEST_NULL;
     if (MPI_Isend(nullptr, 0, MPI_BYTE, rank, kQuestion, handle_, &request) == MPI_SUCCESS)
@@ -68,7 +69,7 @@ void RollCall::ask(const Ranks& ranks) {
   }
 }
 
-void RollCall::answer_questions() {
+void StallDiagnostics::answer_questions() {
   sent_.remove_if([](Sent& sent) {
     int done = 0;
     return MPI_Test(&sent.request, &done, MPI_STATUS_IGNORE) == MPI_SUCCESS && done != 0;
@@ -83,7 +84,7 @@ void RollCall::answer_questions() {
   }
 }
 
-RollCall::Answers RollCall::received_answers() {
+StallDiagnostics::Answers StallDiagnostics::received_answers() {
   Answers answers;
   int found = 0;
   MPI_Status status;
@@ -93,7 +94,7 @@ RollCall::Answers RollCall::received_answers() {
   return answers;
 }
 
-RollCall::Answer RollCall::own_answer() const {
+StallDiagnostics::Answer StallDiagnostics::own_answer() const {
   const std::optional<Ranks> ranks = watchdog_->awaited();
   const auto due = watchdog_->progress_due();
   Answer answer{.waits = ranks.has_value(), .works = due.has_value()};
@@ -106,45 +107,45 @@ RollCall::Answer RollCall::own_answer() const {
 
 // ---------------------------------------------------------------------------- the caller
 
-RollCall::Answers RollCall::answers_of(const Ranks& ranks) {
+StallDiagnostics::Answers StallDiagnostics::answers_of(const Ranks& ranks) {
   std::unique_lock lock(mutex_);
   to_ask_ = ranks;
   wake_.notify_one();
-  answered_.wait_for(lock, kPatience, [&] {
+  answered_.wait_for(lock, kAnswerTimeout, [&] {
     return std::all_of(ranks.begin(), ranks.end(),
                        [this](int rank) { return answers_.contains(rank); });
   });
   return answers_;
 }
 
-std::string RollCall::names(const Ranks& ranks) const {
+std::string StallDiagnostics::names(const Ranks& ranks) const {
   std::string text;
-  for (std::size_t i = 0; i < std::min(ranks.size(), kMostNames); ++i)
+  for (std::size_t i = 0; i < std::min(ranks.size(), kMaxNames); ++i)
     text += fmt::format("{}rank {} on {}", i == 0 ? "" : ", ", ranks[i], hosts_.at(ranks[i]));
-  if (ranks.size() > kMostNames) text += fmt::format(" and {} more", ranks.size() - kMostNames);
+  if (ranks.size() > kMaxNames) text += fmt::format(" and {} more", ranks.size() - kMaxNames);
   return text;
 }
 
-std::string RollCall::describe_free(const Ranks& ranks, const Answers& answers) const {
+std::string StallDiagnostics::describe_idle(const Ranks& ranks, const Answers& answers) const {
   const bool works =
       std::ranges::any_of(ranks, [&](int rank) { return answers.at(rank).works != 0; });
   if (works) return names(ranks) + ": file input or output makes no progress";
-  return names(ranks) + (ranks.size() > 1 ? " answer, but wait" : " answers, but waits") +
-         " for nobody";
+  return names(ranks) + (ranks.size() > 1 ? " answer but are" : " answers but is") +
+         " in no communication call";
 }
 
-StallDiagnosis RollCall::take(const Ranks& ranks) {
+StallDiagnosis StallDiagnostics::diagnose(const Ranks& ranks) {
   {
     const std::lock_guard lock(mutex_);
-    answers_.clear();  // those of an earlier call are out of date
+    answers_.clear();  // of an earlier call
   }
-  std::set<int> asked{rank_};  // whether messages still travel at all
+  std::set<int> asked{rank_};  // itself, to test whether MPI still transfers messages
   asked.insert(ranks.begin(), ranks.end());
   Ranks next(asked.begin(), asked.end());
-  for (int round = 0; round < kMostRounds && !next.empty(); ++round) {
+  for (int round = 0; round < kMaxRounds && !next.empty(); ++round) {
     const Answers answers = answers_of(next);
     if (!answers.contains(rank_)) return {};
-    Ranks silent, free, others;
+    Ranks silent, idle, others;
     double progress_due = 0.0;
     for (const int rank : next) {
       const auto found = answers.find(rank);
@@ -154,16 +155,16 @@ StallDiagnosis RollCall::take(const Ranks& ranks) {
       }
       const Answer& answer = found->second;
       if (answer.works != 0) progress_due = std::max(progress_due, answer.progress_due);
-      if (answer.waits == 0) free.push_back(rank);
+      if (answer.waits == 0) idle.push_back(rank);
       for (int i = 0; i < answer.count; ++i)
         if (asked.insert(answer.ranks[i]).second) others.push_back(answer.ranks[i]);
     }
     if (!silent.empty()) return {.text = "no answer from " + names(silent)};
     if (progress_due > 0.0) return {.progress_due = to_duration(progress_due)};
-    if (!free.empty()) return {.text = describe_free(free, answers)};
+    if (!idle.empty()) return {.text = describe_idle(idle, answers)};
     next = std::move(others);
   }
-  return {.text = "all ranks that it waits for wait, too"};
+  return {.text = "all ranks that it waits for are in communication calls as well"};
 }
 
 }  // namespace trireme::comm

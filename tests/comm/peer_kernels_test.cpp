@@ -1,4 +1,4 @@
-#include "comm/peer/blocks.hpp"
+#include "comm/peer/peer_kernels.hpp"
 
 #include <gtest/gtest.h>
 
@@ -8,20 +8,20 @@
 namespace trireme::comm {
 namespace {
 
-constexpr PeerLane kLanes[] = {PeerLane::compute, PeerLane::beside};
+constexpr PeerLane kLanes[] = {PeerLane::compute, PeerLane::overlapped};
 
 TEST(PeerBlocks, EveryFlagHasAPlaceOfItsOwn) {
   std::set<int> flags;
   for (const PeerLane lane : kLanes)
     for (int block = 0; block < kPeerBlocks; ++block)
-      for (int from = 0; from < kMostPeers; ++from) {
+      for (int from = 0; from < kMaxPeers; ++from) {
         const int flag = peer_flag(lane, block, from);
         EXPECT_GE(flag, 0);
         EXPECT_LT(flag, kPeerFlags);
         EXPECT_TRUE(flags.insert(flag).second) << block << ", " << from;
       }
   for (const CopyFlag what : {CopyFlag::arrived, CopyFlag::consumed})
-    for (int from = 0; from < kMostPeers; ++from) {
+    for (int from = 0; from < kMaxPeers; ++from) {
       EXPECT_LT(copy_flag(what, from), kAllFlags);
       EXPECT_TRUE(flags.insert(copy_flag(what, from)).second) << from;
     }
@@ -41,7 +41,7 @@ TEST(PeerBlocks, EpochsGoOnAfterTheLast) {
 
 TEST(PeerBlocks, AreNoMoreThanThereIsWorkFor) {
   for (const PeerLane lane : kLanes) {
-    const int most = lane == PeerLane::compute ? kPeerBlocks : kPeerBlocksBeside;
+    const int most = lane == PeerLane::compute ? kPeerBlocks : kPeerBlocksOverlapped;
     EXPECT_EQ(peer_blocks(lane, 1, 4), 1);
     EXPECT_EQ(peer_blocks(lane, 4 * kPeerThreads, 4), 1);
     EXPECT_EQ(peer_blocks(lane, 4 * kPeerThreads + 1, 4), 2);

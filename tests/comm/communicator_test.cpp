@@ -1,4 +1,4 @@
-#include "comm/routes.hpp"
+#include "comm/communicator.hpp"
 
 #include <gtest/gtest.h>
 
