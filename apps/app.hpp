@@ -17,7 +17,7 @@
 #include <vector>
 
 #include "core/error.hpp"
-#include "core/nearest.hpp"
+#include "core/text.hpp"
 #include "version.hpp"
 
 namespace trireme {

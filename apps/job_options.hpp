@@ -1,9 +1,9 @@
 // --print-job: the deck as a job for a scheduler.
 #pragma once
 
-#include "core/build_id.hpp"
 #include "core/clock.hpp"
-#include "core/shell.hpp"
+#include "core/system/identity.hpp"
+#include "core/system/shell.hpp"
 #include "deck_options.hpp"
 #include "plan/job.hpp"
 

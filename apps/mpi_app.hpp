@@ -11,7 +11,7 @@
 
 #include "app.hpp"
 #include "comm/mpi/mpi_communicator.hpp"
-#include "core/identity.hpp"
+#include "core/system/identity.hpp"
 #include "deck_options.hpp"
 #include "train/launch_checks.hpp"
 #include "train/startup.hpp"

@@ -78,9 +78,9 @@ checkpoint::Header load_weights(const std::string& path, comm::Groups& groups,
     return header;
   };
   const DType dtype = parameters.dtype();
-  if (dtype == wide(dtype)) return load_into(parameters);
+  if (dtype == accumulation_type(dtype)) return load_into(parameters);
   const model::ParameterStore exact(backend, parameters.table(), groups.layout, groups.place,
-                                    wide(dtype));
+                                    accumulation_type(dtype));
   const checkpoint::Header header = load_into(exact);
   backend.cast({.x = exact.weights(), .out = parameters.weights()});
   backend.synchronize();

@@ -8,9 +8,9 @@
 
 #include "app.hpp"
 #include "checkpoint/file.hpp"
+#include "core/clock.hpp"
 #include "core/files.hpp"
-#include "core/median.hpp"
-#include "core/plural.hpp"
+#include "core/text.hpp"
 #include "data/gpt/gpt_split.hpp"
 
 namespace trireme {

@@ -5,7 +5,7 @@
 #include <thread>
 
 #include "app.hpp"
-#include "core/plural.hpp"
+#include "core/text.hpp"
 #include "data/prepare.hpp"
 #include "data/split.hpp"
 #include "tokenizer/preprocess/preprocess.hpp"

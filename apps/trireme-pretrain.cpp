@@ -7,10 +7,10 @@
 #include <cstdlib>
 
 #include "core/files.hpp"
-#include "core/identity.hpp"
-#include "core/memory.hpp"
-#include "core/shell.hpp"
-#include "core/signals.hpp"
+#include "core/system/identity.hpp"
+#include "core/system/memory.hpp"
+#include "core/system/shell.hpp"
+#include "core/system/signals.hpp"
 #include "deck_options.hpp"
 #include "job_options.hpp"
 #include "mpi_app.hpp"

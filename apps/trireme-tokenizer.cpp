@@ -7,7 +7,7 @@
 #include "app.hpp"
 #include "core/clock.hpp"
 #include "core/files.hpp"
-#include "core/plural.hpp"
+#include "core/text.hpp"
 #include "tokenizer/sentencepiece.hpp"
 #include "tokenizer_options.hpp"
 

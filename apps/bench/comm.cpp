@@ -6,8 +6,7 @@
 #include "bench/table.hpp"
 #include "comm/nccl/device_communicator.hpp"
 #include "core/clock.hpp"
-#include "core/median.hpp"
-#include "core/plural.hpp"
+#include "core/text.hpp"
 #include "mpi_app.hpp"
 
 namespace trireme::bench {

@@ -9,8 +9,7 @@
 
 #include "core/clock.hpp"
 #include "core/error.hpp"
-#include "core/median.hpp"
-#include "core/plural.hpp"
+#include "core/text.hpp"
 #include "kernels/host/threads.hpp"
 
 namespace trireme::bench {

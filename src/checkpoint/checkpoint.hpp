@@ -10,7 +10,7 @@
 #include "checkpoint/file.hpp"
 #include "comm/mpi/mpi_communicator.hpp"
 #include "core/dtype.hpp"
-#include "core/shape.hpp"
+#include "core/tensor.hpp"
 #include "device/backend.hpp"
 #include "grid/hyperslabs.hpp"
 

@@ -15,7 +15,7 @@
 #include <vector>
 
 #include "core/dtype.hpp"
-#include "core/shape.hpp"
+#include "core/tensor.hpp"
 #include "grid/hyperslabs.hpp"
 
 namespace trireme::checkpoint {

@@ -65,10 +65,16 @@ Handle file_access() {
   return access;
 }
 
-hid_t file_type(DType dtype) { return dtype == DType::f64 ? H5T_IEEE_F64LE : H5T_IEEE_F32LE; }
+hid_t file_type(DType dtype) {
+  return dispatch(dtype, [](auto zero) -> hid_t {
+    return dtype_of<decltype(zero)> == DType::f64 ? H5T_IEEE_F64LE : H5T_IEEE_F32LE;
+  });
+}
 
 hid_t memory_type(DType dtype) {
-  return dtype == DType::f64 ? H5T_NATIVE_DOUBLE : H5T_NATIVE_FLOAT;
+  return dispatch(dtype, [](auto zero) -> hid_t {
+    return dtype_of<decltype(zero)> == DType::f64 ? H5T_NATIVE_DOUBLE : H5T_NATIVE_FLOAT;
+  });
 }
 
 Handle space_of(const Shape& shape) {

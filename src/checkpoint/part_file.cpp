@@ -13,7 +13,7 @@
 #include "checkpoint/folder.hpp"
 #include "core/error.hpp"
 #include "core/files.hpp"
-#include "core/identity.hpp"
+#include "core/system/identity.hpp"
 
 namespace trireme::checkpoint {
 namespace {

@@ -9,7 +9,7 @@
 #include <vector>
 
 #include "checkpoint/checkpoint.hpp"
-#include "core/shape.hpp"
+#include "core/tensor.hpp"
 #include "grid/hyperslabs.hpp"
 
 namespace trireme::checkpoint {

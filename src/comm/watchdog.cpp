@@ -6,7 +6,7 @@
 #include <utility>
 
 #include "comm/mpi/mpi_communicator.hpp"
-#include "core/identity.hpp"
+#include "core/system/identity.hpp"
 
 namespace trireme::comm {
 namespace {

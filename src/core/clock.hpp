@@ -1,8 +1,13 @@
-// Wall-clock time.
+// Wall-clock time, and the median of measured times.
 #pragma once
 
+#include <algorithm>
 #include <chrono>
+#include <cstddef>
 #include <string>
+#include <vector>
+
+#include "core/error.hpp"
 
 namespace trireme {
 
@@ -37,5 +42,15 @@ std::string human_duration(double seconds);
 /// Seconds in "HH:MM:SS", "MM:SS" or "D-HH:MM:SS" (Slurm's forms); throws UsageError when `text` is
 /// none of them.
 double parse_duration(const std::string& text);
+
+/// The median of `values`: of an even number the lower of the two in the middle, so that it is
+/// always one of them. Throws InternalError when there are none.
+template <typename T>
+T median(std::vector<T> values) {
+  TRIREME_CHECK(!values.empty(), "the median of nothing");
+  const auto middle = values.begin() + static_cast<std::ptrdiff_t>((values.size() - 1) / 2);
+  std::nth_element(values.begin(), middle, values.end());
+  return *middle;
+}
 
 }  // namespace trireme

@@ -10,7 +10,6 @@
 #include <vector>
 
 #include "core/files.hpp"
-#include "core/read_file.hpp"
 
 namespace trireme::data {
 

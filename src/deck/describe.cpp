@@ -6,7 +6,7 @@
 #include <algorithm>
 
 #include "core/error.hpp"
-#include "core/nearest.hpp"
+#include "core/text.hpp"
 #include "deck/document.hpp"
 #include "deck/schema.hpp"
 #include "deck/synonyms.hpp"

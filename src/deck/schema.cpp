@@ -2,7 +2,7 @@
 
 #include <algorithm>
 
-#include "core/nearest.hpp"
+#include "core/text.hpp"
 #include "deck/synonyms.hpp"
 
 namespace trireme::deck {

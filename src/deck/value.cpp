@@ -7,7 +7,7 @@
 #include <cmath>
 #include <utility>
 
-#include "core/nearest.hpp"
+#include "core/text.hpp"
 #include "deck/number.hpp"
 #include "deck/synonyms.hpp"
 

@@ -10,7 +10,7 @@
 #include <string>
 #include <vector>
 
-#include "device/tensor.hpp"
+#include "core/tensor.hpp"
 #include "kernels/adamw.hpp"
 #include "kernels/attention.hpp"
 #include "kernels/bias.hpp"

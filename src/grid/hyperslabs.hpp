@@ -5,7 +5,7 @@
 #include <string>
 #include <vector>
 
-#include "core/shape.hpp"
+#include "core/tensor.hpp"
 
 namespace trireme::grid {
 

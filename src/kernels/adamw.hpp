@@ -3,7 +3,7 @@
 
 #include <cstdint>
 
-#include "device/tensor.hpp"
+#include "core/tensor.hpp"
 #include "kernels/cuda/context.hpp"
 
 namespace trireme::kernels {
@@ -21,10 +21,10 @@ struct Stretches {
 ///   m = beta1 m + (1 - beta1) g;  v = beta2 v + (1 - beta2) g^2
 ///   w -= lr (m / (1 - beta1^step) / (sqrt(v / (1 - beta2^step)) + eps) + weight_decay w)
 /// With `decay_in_gradient` it is Adam with L2 regularization: weight_decay w is added to g
-/// instead. weight, gradient, m, v [n] of one wide type; `decayed` elements decay, the others as if
-/// weight_decay were 0. `copy` [n], when given, receives the new weights rounded to its half type.
-/// `step` counts updates from 1. Source: Loshchilov, Hutter, "Decoupled weight decay
-/// regularization" (2019), algorithm 2.
+/// instead. weight, gradient, m, v [n] of one accumulation type; `decayed` elements decay, the
+/// others as if weight_decay were 0. `copy` [n], when given, receives the new weights rounded to
+/// its 16-bit type. `step` counts updates from 1. Source: Loshchilov, Hutter, "Decoupled weight
+/// decay regularization" (2019), algorithm 2.
 struct AdamW {
   Tensor weight;
   Tensor gradient;
@@ -42,8 +42,8 @@ struct AdamW {
   Stretches decayed;
 };
 
-/// Adds the sum of squares of the `counted` elements of x [n], of a wide type, to out [1] f64. Sums
-/// in double in a fixed order.
+/// Adds the sum of squares of the `counted` elements of x [n], of an accumulation type, to out [1]
+/// f64. Sums in double in a fixed order.
 struct SquaredSum {
   Tensor x;
   Tensor out;
@@ -51,7 +51,7 @@ struct SquaredSum {
 };
 
 /// Writes out = x, rounded or widened to the type of out. x, out [n]; one of the two types is the
-/// wide type of the other.
+/// accumulation type of the other.
 struct Cast {
   Tensor x;
   Tensor out;

@@ -3,7 +3,7 @@
 
 #include <cstdint>
 
-#include "device/tensor.hpp"
+#include "core/tensor.hpp"
 #include "kernels/cuda/context.hpp"
 #include "kernels/dropout.hpp"
 
@@ -15,9 +15,9 @@ namespace trireme::kernels {
 /// `document_start` [b, s] int32 (in the backend's memory) is given, only to keys from
 /// document_start[query] <= query on, which must not decrease from query to query of a sample.
 /// Any sequence length and head dimension d (on CUDA up to 256). qkv [s, b, 3 * heads * d] (q of
-/// all local heads, then k, then v), out [s, b, heads * d], lse [b, heads, s] of the wide type.
-/// `first_head` is the global index of local head 0: dropout is keyed by the global head. Source:
-/// Dao, "FlashAttention-2" (2023), section 3 (what is saved and recomputed).
+/// all local heads, then k, then v), out [s, b, heads * d], lse [b, heads, s] of the accumulation
+/// type. `first_head` is the global index of local head 0: dropout is keyed by the global head.
+/// Source: Dao, "FlashAttention-2" (2023), section 3 (what is saved and recomputed).
 struct AttentionForward {
   Tensor qkv;
   Tensor out;

@@ -1,13 +1,13 @@
 // Gradients of biases.
 #pragma once
 
-#include "device/tensor.hpp"
+#include "core/tensor.hpp"
 #include "kernels/cuda/context.hpp"
 
 namespace trireme::kernels {
 
-/// Adds the column sums of dout to dbias. dout [T, n]; dbias [n] of the wide type. Sums in double
-/// on the host; the order of the sum is fixed.
+/// Adds the column sums of dout to dbias. dout [T, n]; dbias [n] of the accumulation type. Sums in
+/// double on the host; the order of the sum is fixed.
 struct BiasGradient {
   Tensor dout;
   Tensor dbias;

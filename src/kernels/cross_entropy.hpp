@@ -2,12 +2,13 @@
 // between them. Source: Megatron-LM (Shoeybi et al. 2019), section 3. Shard columns: the local
 // logits hold columns first_column .. first_column + columns - 1 of the vocabulary, then padding
 // columns, which never enter the softmax. logits [T, local columns with padding]; max, sum, target
-// [T] of the wide type; labels [T] int32 in the backend's memory, -1 where a token is ignored.
+// [T] of the accumulation type; labels [T] int32 in the backend's memory, -1 where a token is
+// ignored.
 #pragma once
 
 #include <cstdint>
 
-#include "device/tensor.hpp"
+#include "core/tensor.hpp"
 #include "kernels/cuda/context.hpp"
 
 namespace trireme::kernels {

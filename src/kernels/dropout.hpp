@@ -4,7 +4,7 @@
 #include <cstdint>
 
 #include "core/philox.hpp"
-#include "device/tensor.hpp"
+#include "core/tensor.hpp"
 #include "kernels/cuda/context.hpp"
 
 namespace trireme::kernels {
@@ -43,7 +43,7 @@ struct BiasDropoutResidual {
 
 /// BiasDropoutResidual, then the layer normalisation of its result (LayerNormForward): writes out
 /// and norm = (out - mean) * rstd * weight + norm_bias. weight, norm_bias [h]; norm like out; mean,
-/// rstd [s b] of the wide type.
+/// rstd [s b] of the accumulation type.
 struct BiasDropoutResidualNorm {
   BiasDropoutResidual sum;
   Tensor weight;

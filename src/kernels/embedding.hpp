@@ -3,7 +3,7 @@
 
 #include <cstdint>
 
-#include "device/tensor.hpp"
+#include "core/tensor.hpp"
 #include "kernels/cuda/context.hpp"
 #include "kernels/dropout.hpp"
 
@@ -20,7 +20,8 @@ struct EmbeddingForward {
 };
 
 /// Adds dout[t] to dtable[ids[t] - first_row] for the ids of this shard; tokens are added in order,
-/// so the sum is deterministic. dout [T, h], dtable [rows, h] of the wide type; `ids` as above.
+/// so the sum is deterministic. dout [T, h], dtable [rows, h] of the accumulation type; `ids` as
+/// above.
 struct EmbeddingBackward {
   const std::int32_t* ids = nullptr;
   Tensor dout;
@@ -41,8 +42,8 @@ struct PositionDropout {
 };
 
 /// Adds the sum over the batch of dout[i, :, :] to dposition[i]. dout [s, b, h], dposition
-/// [positions, h] of the wide type. Where PositionDropout had `rows`, EmbeddingBackward of them is
-/// the gradient.
+/// [positions, h] of the accumulation type. Where PositionDropout had `rows`, EmbeddingBackward of
+/// them is the gradient.
 struct PositionBackward {
   Tensor dout;
   Tensor dposition;

@@ -1,7 +1,7 @@
 // The GELU of the MLP.
 #pragma once
 
-#include "device/tensor.hpp"
+#include "core/tensor.hpp"
 #include "kernels/cuda/context.hpp"
 
 namespace trireme::kernels {
@@ -15,7 +15,7 @@ struct GeluForward {
 };
 
 /// Writes dx = dout * gelu'(x) and adds its column sums to dbias, the gradient of the bias that
-/// became part of x. dx may be dout or x. dout, x, dx [T, n]; dbias [n] of the wide type.
+/// became part of x. dx may be dout or x. dout, x, dx [T, n]; dbias [n] of the accumulation type.
 struct GeluBackward {
   Tensor dout;
   Tensor x;

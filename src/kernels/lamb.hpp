@@ -8,8 +8,8 @@ namespace trireme::kernels {
 /// Updates the moments of n elements as AdamW does, and writes over the gradient
 ///   u = m / (1 - beta1^step) / (sqrt(v / (1 - beta2^step)) + eps) + weight_decay w.
 /// The caller steps each parameter by lr |w| / |u| along u, with Sgd. weight, gradient, m, v [n] of
-/// one wide type; `decayed` and `step` as in AdamW. Source: You et al., "Large batch optimization
-/// for deep learning: training BERT in 76 minutes" (2020), algorithm 2.
+/// one accumulation type; `decayed` and `step` as in AdamW. Source: You et al., "Large batch
+/// optimization for deep learning: training BERT in 76 minutes" (2020), algorithm 2.
 struct LambDirection {
   Tensor weight;
   Tensor gradient;

@@ -3,7 +3,7 @@
 
 #include <cstdint>
 
-#include "device/tensor.hpp"
+#include "core/tensor.hpp"
 #include "kernels/cuda/context.hpp"
 
 namespace trireme::kernels {
@@ -14,10 +14,9 @@ inline constexpr std::int64_t kMaxRowColumns = 16384;
 }  // namespace cuda
 
 /// Writes out = (x - mean) * rstd * weight + bias over the last axis, and the statistics for the
-/// backward pass. x, out [T, h]; weight, bias [h]; mean, rstd [T] of the wide type. On CUDA h is at
-/// most kMaxRowColumns.
-/// Statistics are accumulated in double on the host. Source: Ba, Kiros, Hinton, "Layer
-/// normalization" (2016).
+/// backward pass. x, out [T, h]; weight, bias [h]; mean, rstd [T] of the accumulation type. On CUDA
+/// h is at most kMaxRowColumns. Statistics are accumulated in double on the host. Source: Ba,
+/// Kiros, Hinton, "Layer normalization" (2016).
 struct LayerNormForward {
   Tensor x;
   Tensor weight;
@@ -29,11 +28,11 @@ struct LayerNormForward {
 };
 
 /// Adds the input gradient to dx (which already holds the gradient of the residual branch), and
-/// adds to dweight and dbias. dout, x, dx [T, h]; mean, rstd [T], dweight, dbias [h] of the wide
-/// type; weight [h]. When given, dx_sum [h] of the wide type gets the column sums of the new dx
-/// added, before they are rounded: the gradient of a bias that was added to x. The order of all
-/// sums is fixed. When given, out [T, h] gets the result of the forward pass again, bit by bit, for
-/// which bias [h] is needed, too: x is at hand, so that costs a write.
+/// adds to dweight and dbias. dout, x, dx [T, h]; mean, rstd [T], dweight, dbias [h] of the
+/// accumulation type; weight [h]. When given, dx_sum [h] of the accumulation type gets the column
+/// sums of the new dx added, before they are rounded: the gradient of a bias that was added to x.
+/// The order of all sums is fixed. When given, out [T, h] gets the result of the forward pass
+/// again, bit by bit, for which bias [h] is needed, too: x is at hand, so that costs a write.
 struct LayerNormBackward {
   Tensor dout;
   Tensor x;

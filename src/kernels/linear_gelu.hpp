@@ -1,7 +1,7 @@
 // Linear layers and the GELU beside them.
 #pragma once
 
-#include "device/tensor.hpp"
+#include "core/tensor.hpp"
 
 namespace trireme::kernels {
 
@@ -19,7 +19,7 @@ struct LinearGelu {
 /// The gradient of what the second half's product does to the first: with y = gelu(up) weight^T,
 /// writes dup = (dy weight) * gelu'(up) and adds its column sums to dbias, the gradient of the bias
 /// that became part of up, as Gemm and GeluBackward do. dup may not be up. dy [T, k], weight [k,
-/// n], up and dup [T, n], all of one type; dbias [n] of the wide type.
+/// n], up and dup [T, n], all of one type; dbias [n] of the accumulation type.
 struct LinearGeluGradient {
   Tensor dy;
   Tensor weight;

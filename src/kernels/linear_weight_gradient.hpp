@@ -1,13 +1,13 @@
 // What the backward pass of a linear layer leaves for its parameters.
 #pragma once
 
-#include "device/tensor.hpp"
+#include "core/tensor.hpp"
 
 namespace trireme::kernels {
 
 /// The gradients of weight and bias of y = x weight^T + bias: adds dy^T x to dweight and the column
 /// sums of dy to dbias, as Gemm and BiasGradient do. x [T, in], dy [T, out], of one type; dbias
-/// [out] of the wide type, dweight [out, in] of that or of the same type, as Gemm.
+/// [out] of the accumulation type, dweight [out, in] of that or of the same type, as Gemm.
 struct LinearWeightGradient {
   Tensor x;
   Tensor dy;

@@ -7,8 +7,8 @@ namespace trireme::kernels {
 
 /// One step of gradient descent on n elements, in place, with momentum where `m` is given:
 ///   g = gradient_scale * gradient + weight_decay w;  m = momentum m + g;  w -= lr m
-/// and without it w -= lr g. weight, gradient, m [n] of one wide type; `decayed` and `copy` as in
-/// AdamW. Source: PyTorch, torch.optim.SGD, without dampening.
+/// and without it w -= lr g. weight, gradient, m [n] of one accumulation type; `decayed` and `copy`
+/// as in AdamW. Source: PyTorch, torch.optim.SGD, without dampening.
 struct Sgd {
   Tensor weight;
   Tensor gradient;

@@ -1,13 +1,13 @@
 // Counting zeros in a flat buffer.
 #pragma once
 
-#include "device/tensor.hpp"
+#include "core/tensor.hpp"
 #include "kernels/adamw.hpp"
 
 namespace trireme::kernels {
 
-/// Adds the number of `counted` elements of x [n], of a wide type, that are zero (of either sign)
-/// to out [1] f64, exactly up to 2^53.
+/// Adds the number of `counted` elements of x [n], of an accumulation type, that are zero (of
+/// either sign) to out [1] f64, exactly up to 2^53.
 struct ZeroCount {
   Tensor x;
   Tensor out;

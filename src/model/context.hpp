@@ -14,8 +14,8 @@
 #include <vector>
 
 #include "comm/communicator.hpp"
+#include "core/tensor.hpp"
 #include "device/backend.hpp"
-#include "device/tensor.hpp"
 #include "grid/layout.hpp"
 
 namespace trireme::model {

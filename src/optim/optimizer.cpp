@@ -31,7 +31,8 @@ std::size_t Optimizer::planned_bytes(const model::Placement& placement, const gr
                                      const OptimizerConfig& config, DType dtype,
                                      bool narrow_gradients) {
   const Shards shards = make_shards(placement, layout.data, config);
-  const std::size_t state = placement.owned_size / shards.count() * size_of(wide(dtype));
+  const std::size_t state =
+      placement.owned_size / shards.count() * size_of(accumulation_type(dtype));
   return state_count(config.rule()) * state +
          OwnedShard::planned_bytes(placement, shards, dtype, narrow_gradients) +
          CopiedGradients::planned_bytes(placement, layout.tensor, dtype);

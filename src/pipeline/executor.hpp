@@ -2,7 +2,7 @@
 #pragma once
 
 #include "comm/communicator.hpp"
-#include "device/tensor.hpp"
+#include "core/tensor.hpp"
 #include "pipeline/schedule.hpp"
 
 namespace trireme::pipeline {

@@ -3,7 +3,7 @@
 #include <algorithm>
 #include <filesystem>
 
-#include "core/shell.hpp"
+#include "core/system/shell.hpp"
 #include "plan/job.hpp"
 #include "plan/requeue.hpp"
 

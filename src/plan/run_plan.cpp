@@ -6,7 +6,7 @@
 
 #include "comm/communicator.hpp"
 #include "core/files.hpp"
-#include "core/plural.hpp"
+#include "core/text.hpp"
 #include "deck/batch_sizes.hpp"
 #include "model/spec.hpp"
 #include "model/stage/pipeline_stage.hpp"

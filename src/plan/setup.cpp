@@ -244,7 +244,7 @@ model::StoreOptions store_options(const deck::Deck& deck) {
           .weight_buffers = buffers(3, parallel.overlap.parameters),
           .gradient_buffers = buffers(2, parallel.overlap.gradients),
           .narrow_gradients = deck.precision.gradients == deck::GradientPrecision::same &&
-                              compute_dtype(deck) != wide(compute_dtype(deck))};
+                              compute_dtype(deck) != accumulation_type(compute_dtype(deck))};
 }
 
 optim::OptimizerConfig optimizer_config(const deck::Deck& deck) {

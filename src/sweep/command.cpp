@@ -1,7 +1,7 @@
 #include "sweep/command.hpp"
 
 #include "core/error.hpp"
-#include "core/shell.hpp"
+#include "core/system/shell.hpp"
 #include "deck/problems.hpp"
 #include "deck/value.hpp"
 

@@ -5,7 +5,7 @@
 #include <string>
 #include <vector>
 
-#include "core/median.hpp"
+#include "core/clock.hpp"
 
 namespace trireme::sweep {
 namespace {

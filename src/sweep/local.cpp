@@ -14,7 +14,7 @@
 
 #include "core/clock.hpp"
 #include "core/files.hpp"
-#include "core/signals.hpp"
+#include "core/system/signals.hpp"
 #include "sweep/process.hpp"
 #include "sweep/state.hpp"
 #include "sweep/table.hpp"

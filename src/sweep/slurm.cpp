@@ -8,7 +8,7 @@
 
 #include "core/error.hpp"
 #include "core/files.hpp"
-#include "core/shell.hpp"
+#include "core/system/shell.hpp"
 #include "deck/problems.hpp"
 #include "deck/sweep/names.hpp"
 #include "plan/requeue.hpp"

@@ -6,7 +6,7 @@
 
 #include "core/error.hpp"
 #include "core/files.hpp"
-#include "core/text_table.hpp"
+#include "core/text.hpp"
 #include "deck/deck.hpp"
 
 namespace trireme::sweep {

@@ -3,7 +3,7 @@
 #include <algorithm>
 #include <vector>
 
-#include "core/identity.hpp"
+#include "core/system/identity.hpp"
 
 namespace trireme::train {
 

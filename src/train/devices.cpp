@@ -5,8 +5,8 @@
 
 #include "comm/nccl/device_communicator.hpp"
 #include "core/files.hpp"
-#include "core/identity.hpp"
-#include "core/memory.hpp"
+#include "core/system/identity.hpp"
+#include "core/system/memory.hpp"
 #include "kernels/host/threads.hpp"
 #include "plan/remedies.hpp"
 #include "plan/run_plan.hpp"

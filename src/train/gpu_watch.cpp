@@ -5,7 +5,7 @@
 #include <fstream>
 
 #include "core/clock.hpp"
-#include "core/identity.hpp"
+#include "core/system/identity.hpp"
 #include "device/backend.hpp"
 #include "train/rank_output.hpp"
 

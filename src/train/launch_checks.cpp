@@ -8,9 +8,8 @@
 #include <random>
 #include <thread>
 
-#include "core/build_id.hpp"
 #include "core/files.hpp"
-#include "core/identity.hpp"
+#include "core/system/identity.hpp"
 #include "device/backend.hpp"
 #include "train/collective.hpp"
 #include "train/launch_facts.hpp"

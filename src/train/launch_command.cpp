@@ -10,7 +10,7 @@
 
 #include "core/error.hpp"
 #include "core/files.hpp"
-#include "core/shell.hpp"
+#include "core/system/shell.hpp"
 
 namespace trireme::train {
 namespace {

@@ -4,7 +4,7 @@
 #include <iterator>
 #include <limits>
 
-#include "core/memory.hpp"
+#include "core/system/memory.hpp"
 
 namespace trireme::train {
 namespace {

@@ -9,8 +9,8 @@
 #include <vector>
 
 #include "checkpoint/elements.hpp"
-#include "core/half.hpp"
-#include "core/identity.hpp"
+#include "core/dtype.hpp"
+#include "core/system/identity.hpp"
 
 namespace trireme::train {
 namespace {

@@ -3,7 +3,7 @@
 #include <filesystem>
 #include <iterator>
 
-#include "core/signals.hpp"
+#include "core/system/signals.hpp"
 
 namespace trireme::train {
 

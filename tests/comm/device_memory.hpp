@@ -9,7 +9,7 @@
 #include <vector>
 
 #include "core/cuda/check.hpp"
-#include "core/half.hpp"
+#include "core/dtype.hpp"
 
 namespace trireme::comm {
 

@@ -6,9 +6,9 @@
 #include <numeric>
 #include <utility>
 
+#include "core/dtype.hpp"
 #include "core/error.hpp"
-#include "core/half.hpp"
-#include "core/identity.hpp"
+#include "core/system/identity.hpp"
 
 namespace trireme::comm {
 namespace {

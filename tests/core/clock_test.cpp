@@ -1,10 +1,9 @@
-#include "core/clock.hpp"
-
 #include <gtest/gtest.h>
 
 #include <cstdlib>
 #include <ctime>
 
+#include "core/clock.hpp"
 #include "core/error.hpp"
 
 namespace trireme {
@@ -45,5 +44,19 @@ TEST(Clock, PrintsDurations) {
   EXPECT_EQ(human_duration(-5), "0s");
 }
 
+TEST(Median, OfAnOddNumberIsTheMiddleOne) {
+  EXPECT_EQ(median<double>({3}), 3);
+  EXPECT_EQ(median<double>({9, 1, 5}), 5);
+  EXPECT_EQ(median<int>({2, 2, 7, 1, 2}), 2);
+}
+
+TEST(Median, OfAnEvenNumberIsTheLowerOne) {
+  EXPECT_EQ(median<double>({4, 1}), 1);
+  EXPECT_EQ(median<float>({8, 2, 6, 4}), 4);
+}
+
+TEST(Median, OfNothingIsRefused) { EXPECT_THROW(median<double>({}), InternalError); }
+
 }  // namespace
+
 }  // namespace trireme

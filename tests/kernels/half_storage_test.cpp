@@ -1,6 +1,6 @@
-// Every host operation on half types: the results of fp32 arithmetic on the stored values, rounded
-// once.
-#include "core/half.hpp"
+// Every host operation on 16-bit types: the results of fp32 arithmetic on the stored values,
+// rounded once.
+#include "core/dtype.hpp"
 
 #include <gtest/gtest.h>
 
@@ -66,7 +66,7 @@ void run_both(const Operation& operation, const Args& args) {
 class HalfStorage : public ::testing::TestWithParam<DType> {
  protected:
   Twin half(Shape shape, double deviation = 1.0) { return {GetParam(), shape, ++seed_, deviation}; }
-  Twin wide(Shape shape) { return {DType::f32, shape, ++seed_}; }
+  Twin accumulation_type(Shape shape) { return {DType::f32, shape, ++seed_}; }
 
   std::uint64_t seed_ = 0;
 };
@@ -88,7 +88,7 @@ TEST_P(HalfStorage, Gemm) {
     });
     d.expect_rounded("d, added to");
   }
-  Twin a = half({20, 9}), b = half({20, 12}), gradient = wide({9, 12});
+  Twin a = half({20, 9}), b = half({20, 12}), gradient = accumulation_type({9, 12});
   run_both(host::gemm, [&](auto view) {
     return Gemm{.a = view(a), .b = view(b), .c = view(gradient), .transpose_a = true, .beta = 1};
   });
@@ -107,7 +107,8 @@ TEST_P(HalfStorage, Embedding) {
   const std::vector<std::int32_t> ids = {3, 0, 9, 3, 5, 5, 1, 2, 8, 7, 3,
                                          4, 6, 3, 0, 9, 9, 1, 2, 3, 4};
   Twin table = half({6, kH}), x = half({kS, kB, kH}), position = half({kS + 2, kH});
-  Twin dout = half({kS, kB, kH}), dtable = wide({6, kH}), dposition = wide({kS + 2, kH});
+  Twin dout = half({kS, kB, kH}), dtable = accumulation_type({6, kH}),
+       dposition = accumulation_type({kS + 2, kH});
   run_both(host::embedding_forward, [&](auto view) {
     return EmbeddingForward{ids.data(), view(table), 2, view(x)};
   });
@@ -128,8 +129,9 @@ TEST_P(HalfStorage, Embedding) {
 
 TEST_P(HalfStorage, LayerNorm) {
   Twin x = half({kT, kH}, 2), weight = half({kH}), bias = half({kH}), out = half({kT, kH});
-  Twin mean = wide({kT}), rstd = wide({kT}), dout = half({kT, kH}), dx = half({kT, kH});
-  Twin dweight = wide({kH}), dbias = wide({kH});
+  Twin mean = accumulation_type({kT}), rstd = accumulation_type({kT}), dout = half({kT, kH}),
+       dx = half({kT, kH});
+  Twin dweight = accumulation_type({kH}), dbias = accumulation_type({kH});
   run_both(host::layernorm_forward, [&](auto view) {
     return LayerNormForward{view(x),    view(weight), view(bias), view(out),
                             view(mean), view(rstd),   1e-5};
@@ -142,17 +144,18 @@ TEST_P(HalfStorage, LayerNorm) {
 }
 
 TEST_P(HalfStorage, GeluAndBias) {
-  Twin x = half({kT, kH}), out = half({kT, kH}), dout = half({kT, kH}), dbias = wide({kH});
+  Twin x = half({kT, kH}), out = half({kT, kH}), dout = half({kT, kH}),
+       dbias = accumulation_type({kH});
   run_both(host::gelu_forward, [&](auto view) { return GeluForward{view(x), view(out)}; });
   out.expect_rounded("out");
   // The bias's gradient sums the gradient as it is stored.
-  Twin unused = wide({kH});
+  Twin unused = accumulation_type({kH});
   host::gelu_backward({dout.stored(), x.stored(), dout.stored(), dbias.stored()});
   host::gelu_backward({dout.single(), x.single(), dout.single(), unused.single()});
   dout.expect_rounded("dx in place of dout");
   host::bias_gradient({dout.stored(), dbias.single()});
   dbias.expect_rounded("dbias");
-  Twin sum = wide({kH});
+  Twin sum = accumulation_type({kH});
   run_both(host::bias_gradient, [&](auto view) { return BiasGradient{view(x), view(sum)}; });
   sum.expect_rounded("column sums");
 }
@@ -172,7 +175,8 @@ TEST_P(HalfStorage, Dropout) {
 
 TEST_P(HalfStorage, Attention) {
   constexpr std::int64_t kHeads = 3;
-  Twin qkv = half({kS, kB, 3 * kH}), out = half({kS, kB, kH}), lse = wide({kB, kHeads, kS});
+  Twin qkv = half({kS, kB, 3 * kH}), out = half({kS, kB, kH}),
+       lse = accumulation_type({kB, kHeads, kS});
   Twin dout = half({kS, kB, kH}), dqkv = half({kS, kB, 3 * kH});
   run_both(host::attention_forward, [&](auto view) {
     return AttentionForward{view(qkv), view(out), view(lse), kHeads, 1, kDropout};
@@ -197,7 +201,8 @@ TEST_P(HalfStorage, Attention) {
 TEST_P(HalfStorage, CrossEntropy) {
   constexpr std::int64_t kColumns = 10;
   const std::vector<std::int32_t> labels = {4, -1, 13, 2, 7};
-  Twin logits = half({5, 16}, 3), max = wide({5}), sum = wide({5}), target = wide({5});
+  Twin logits = half({5, 16}, 3), max = accumulation_type({5}), sum = accumulation_type({5}),
+       target = accumulation_type({5});
   run_both(host::cross_entropy_statistics_backward, [&](auto view) {
     return CrossEntropyStatisticsBackward{
         {view(logits), 2, kColumns, labels.data(), view(max), view(sum), view(target)}, 1024};
@@ -206,7 +211,8 @@ TEST_P(HalfStorage, CrossEntropy) {
 }
 
 TEST_P(HalfStorage, OptimizerKeepsACopy) {
-  Twin weight = wide({50}), gradient = wide({50}), m = wide({50}), v = wide({50});
+  Twin weight = accumulation_type({50}), gradient = accumulation_type({50}),
+       m = accumulation_type({50}), v = accumulation_type({50});
   Twin copy = half({50}), rounded = half({50});
   std::fill_n(v.stored().as<float>(), 50, 1.0f);
   host::adamw({.weight = weight.stored(),
@@ -220,7 +226,7 @@ TEST_P(HalfStorage, OptimizerKeepsACopy) {
   std::copy_n(weight.stored().as<float>(), 50, rounded.single().as<float>());
   rounded.expect_rounded("copy");
   // And back: nothing is lost.
-  Twin widened = wide({50});
+  Twin widened = accumulation_type({50});
   host::cast({.x = copy.stored(), .out = widened.stored()});
   host::cast({.x = widened.stored(), .out = rounded.stored()});
   EXPECT_EQ(std::memcmp(copy.stored().data, rounded.stored().data, 100), 0);

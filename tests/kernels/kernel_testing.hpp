@@ -13,7 +13,7 @@
 #include <vector>
 
 #include "core/philox.hpp"
-#include "device/tensor.hpp"
+#include "core/tensor.hpp"
 #include "kernels/host/threads.hpp"
 
 namespace trireme::kernels {

@@ -5,7 +5,7 @@
 
 #include <random>
 
-#include "core/half.hpp"
+#include "core/dtype.hpp"
 #include "serial_gpt.hpp"
 #include "tensors.hpp"
 

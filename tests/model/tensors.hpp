@@ -10,7 +10,7 @@
 #include <vector>
 
 #include "comm/communicator.hpp"
-#include "device/tensor.hpp"
+#include "core/tensor.hpp"
 #include "optim/optimizer.hpp"
 
 namespace trireme::test {

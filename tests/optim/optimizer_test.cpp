@@ -64,7 +64,7 @@ struct Fixture {
       : parameters(*backend, model::declare_parameters(model::gpt2_spec(kModel)), {1, 1, 1, {2}},
                    {}, dtype, {.gradients = true}),
         optimizer(*backend, parameters, {alone, alone, nullptr}, config) {
-    if (dtype == wide(dtype)) parameters.initialize(1);
+    if (dtype == accumulation_type(dtype)) parameters.initialize(1);
   }
 
   LogicalTensors gathered(const Tensor& flat, Flat kind) {

@@ -8,7 +8,7 @@
 #include <limits>
 
 #include "comm/mpi/groups.hpp"
-#include "core/identity.hpp"
+#include "core/system/identity.hpp"
 #include "model/families/gpt2.hpp"
 #include "model/spec.hpp"
 

@@ -48,19 +48,21 @@ std::vector<WithEpilogue> measure_epilogues(Meter& meter, const Settings& settin
   });
   measure({.name = "fc2 input gradient, gelu'", .m = tokens, .n = ffn, .k = hidden},
           [&](Runner& runner) {
-            const kernels::LinearGeluGradient args{.dy = meter.random({tokens, hidden}, dtype),
-                                                   .weight = meter.random({hidden, ffn}, dtype),
-                                                   .up = meter.random({tokens, ffn}, dtype),
-                                                   .dup = meter.zeros({tokens, ffn}, dtype),
-                                                   .dbias = meter.zeros({ffn}, wide(dtype))};
+            const kernels::LinearGeluGradient args{
+                .dy = meter.random({tokens, hidden}, dtype),
+                .weight = meter.random({hidden, ffn}, dtype),
+                .up = meter.random({tokens, ffn}, dtype),
+                .dup = meter.zeros({tokens, ffn}, dtype),
+                .dbias = meter.zeros({ffn}, accumulation_type(dtype))};
             return [&runner, args] { runner.run.linear_gelu_gradient(args, runner.context); };
           });
   const auto measure_weight_gradient = [&](const char* name, std::int64_t in, std::int64_t out) {
     measure({.name = name, .m = out, .n = in, .k = tokens}, [&](Runner& runner) {
-      const kernels::LinearWeightGradient args{.x = meter.random({tokens, in}, dtype),
-                                               .dy = meter.random({tokens, out}, dtype),
-                                               .dweight = meter.zeros({out, in}, wide(dtype)),
-                                               .dbias = meter.zeros({out}, wide(dtype))};
+      const kernels::LinearWeightGradient args{
+          .x = meter.random({tokens, in}, dtype),
+          .dy = meter.random({tokens, out}, dtype),
+          .dweight = meter.zeros({out, in}, accumulation_type(dtype)),
+          .dbias = meter.zeros({out}, accumulation_type(dtype))};
       return [&runner, args] { runner.run.linear_weight_gradient(args, runner.context); };
     });
   };

@@ -74,13 +74,14 @@ struct Measured {
 double tflops(Meter& meter, Runner& runner, const Product& product, DType dtype) {
   const double ms = meter.time([&]() -> Call {
     const auto& [name, m, n, k, ta, tb, weight_gradient, bias] = product;
-    const kernels::Gemm args{.a = meter.random(ta ? Shape{k, m} : Shape{m, k}, dtype),
-                             .b = meter.random(tb ? Shape{n, k} : Shape{k, n}, dtype),
-                             .c = meter.zeros({m, n}, weight_gradient ? wide(dtype) : dtype),
-                             .transpose_a = ta,
-                             .transpose_b = tb,
-                             .beta = weight_gradient ? 1.0 : 0.0,
-                             .bias = bias ? meter.random({n}, dtype) : Tensor{}};
+    const kernels::Gemm args{
+        .a = meter.random(ta ? Shape{k, m} : Shape{m, k}, dtype),
+        .b = meter.random(tb ? Shape{n, k} : Shape{k, n}, dtype),
+        .c = meter.zeros({m, n}, weight_gradient ? accumulation_type(dtype) : dtype),
+        .transpose_a = ta,
+        .transpose_b = tb,
+        .beta = weight_gradient ? 1.0 : 0.0,
+        .bias = bias ? meter.random({n}, dtype) : Tensor{}};
     return [&runner, args] { runner.run(args, runner.context); };
   });
   return 1e-9 * 2.0 * static_cast<double>(product.m) * static_cast<double>(product.n) *

@@ -54,8 +54,8 @@ class Rows {
   }
   Tensor activation() { return meter_.random(activation_, dtype_); }
   Tensor weight() { return meter_.random({model_.hidden}, dtype_); }
-  Tensor gradient() { return meter_.zeros({model_.hidden}, wide(dtype_)); }
-  Tensor per_token() { return meter_.random({model_.tokens()}, wide(dtype_)); }
+  Tensor gradient() { return meter_.zeros({model_.hidden}, accumulation_type(dtype_)); }
+  Tensor per_token() { return meter_.random({model_.tokens()}, accumulation_type(dtype_)); }
 
   Meter& meter_;
   device::Backend& backend_;
@@ -78,12 +78,13 @@ void Rows::attention(std::int64_t document) {
     std::vector<std::int32_t> starts;
     for (std::int64_t token = 0; token < batch * sequence; ++token)
       starts.push_back(static_cast<std::int32_t>(token % sequence / document * document));
-    return kernels::AttentionForward{.qkv = meter_.random({sequence, batch, 3 * hidden}, dtype_),
-                                     .out = meter_.zeros(activation_, dtype_),
-                                     .lse = meter_.zeros({batch, heads, sequence}, wide(dtype_)),
-                                     .heads = heads,
-                                     .dropout = dropout(DropoutSite::attention),
-                                     .document_start = whole ? nullptr : meter_.upload(starts)};
+    return kernels::AttentionForward{
+        .qkv = meter_.random({sequence, batch, 3 * hidden}, dtype_),
+        .out = meter_.zeros(activation_, dtype_),
+        .lse = meter_.zeros({batch, heads, sequence}, accumulation_type(dtype_)),
+        .heads = heads,
+        .dropout = dropout(DropoutSite::attention),
+        .document_start = whole ? nullptr : meter_.upload(starts)};
   };
   meter_.product(name("attention forward") + of, 2 * product, [=, this]() -> Call {
     return [this, args = forward()] { backend_.attention_forward(args); };
@@ -188,7 +189,7 @@ void Rows::mlp() {
     const kernels::GeluBackward args{.dout = meter_.random(wider, dtype_),
                                      .x = meter_.random(wider, dtype_),
                                      .dx = meter_.zeros(wider, dtype_),
-                                     .dbias = meter_.zeros({wider[1]}, wide(dtype_))};
+                                     .dbias = meter_.zeros({wider[1]}, accumulation_type(dtype_))};
     return [this, args] { backend_.gelu_backward(args); };
   });
   // In the form that is faster: trireme-bench gemm tells which.
@@ -203,22 +204,23 @@ void Rows::mlp() {
     return [this, args] { backend_.linear_gelu(args); };
   });
   meter_.product(name("linear gelu gradient"), flops, [=, this]() -> Call {
-    const kernels::LinearGeluGradient args{.dy = meter_.random(narrow, dtype_),
-                                           .weight = meter_.random({narrow[1], wider[1]}, dtype_),
-                                           .up = meter_.random(wider, dtype_),
-                                           .dup = meter_.zeros(wider, dtype_),
-                                           .dbias = meter_.zeros({wider[1]}, wide(dtype_))};
+    const kernels::LinearGeluGradient args{
+        .dy = meter_.random(narrow, dtype_),
+        .weight = meter_.random({narrow[1], wider[1]}, dtype_),
+        .up = meter_.random(wider, dtype_),
+        .dup = meter_.zeros(wider, dtype_),
+        .dbias = meter_.zeros({wider[1]}, accumulation_type(dtype_))};
     return [this, args] { backend_.linear_gelu_gradient(args); };
   });
   meter_.product(name("linear weight gradient"), flops, [=, this]() -> Call {
     const kernels::LinearWeightGradient args{
         .x = meter_.random(wider, dtype_),
         .dy = meter_.random(narrow, dtype_),
-        .dweight = meter_.zeros({narrow[1], wider[1]}, wide(dtype_)),
+        .dweight = meter_.zeros({narrow[1], wider[1]}, accumulation_type(dtype_)),
         .dbias = gradient()};
     return [this, args] { backend_.linear_weight_gradient(args); };
   });
-  if (dtype_ == wide(dtype_)) return;
+  if (dtype_ == accumulation_type(dtype_)) return;
   meter_.product(name("linear weight gradient, narrow"), flops, [=, this]() -> Call {
     const kernels::LinearWeightGradient args{.x = meter_.random(wider, dtype_),
                                              .dy = meter_.random(narrow, dtype_),
@@ -237,13 +239,14 @@ void Rows::embeddings() {
                                          .out = activation()};
     return [this, args] { backend_.embedding_forward(args); };
   });
-  meter_.stream(
-      name("embedding backward"), activation_bytes_ + 2 * wide_bytes, [=, this]() -> Call {
-        const kernels::EmbeddingBackward args{.ids = meter_.ids(model_.tokens(), kVocabulary),
-                                              .dout = activation(),
-                                              .dtable = meter_.zeros(table, wide(dtype_))};
-        return [this, args] { backend_.embedding_backward(args); };
-      });
+  meter_.stream(name("embedding backward"), activation_bytes_ + 2 * wide_bytes,
+                [=, this]() -> Call {
+                  const kernels::EmbeddingBackward args{
+                      .ids = meter_.ids(model_.tokens(), kVocabulary),
+                      .dout = activation(),
+                      .dtable = meter_.zeros(table, accumulation_type(dtype_))};
+                  return [this, args] { backend_.embedding_backward(args); };
+                });
   meter_.stream(name("position and dropout"), 2 * activation_bytes_, [=, this]() -> Call {
     const kernels::PositionDropout args{.x = activation(),
                                         .position = meter_.random(positions, dtype_),
@@ -251,8 +254,8 @@ void Rows::embeddings() {
     return [this, args] { backend_.position_dropout(args); };
   });
   meter_.stream(name("position backward"), activation_bytes_, [=, this]() -> Call {
-    const kernels::PositionBackward args{.dout = activation(),
-                                         .dposition = meter_.zeros(positions, wide(dtype_))};
+    const kernels::PositionBackward args{
+        .dout = activation(), .dposition = meter_.zeros(positions, accumulation_type(dtype_))};
     return [this, args] { backend_.position_backward(args); };
   });
 }

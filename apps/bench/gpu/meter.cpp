@@ -4,9 +4,9 @@
 #include <cmath>
 #include <nlohmann/json.hpp>
 
+#include "core/clock.hpp"
 #include "core/cuda/check.hpp"
-#include "core/half.hpp"
-#include "core/median.hpp"
+#include "core/dtype.hpp"
 
 namespace trireme::bench::gpu {
 namespace {

@@ -9,7 +9,7 @@
 #include "comm/mpi/mpi_communicator.hpp"
 #include "core/error.hpp"
 #include "core/files.hpp"
-#include "core/identity.hpp"
+#include "core/system/identity.hpp"
 
 namespace trireme::comm {
 namespace {

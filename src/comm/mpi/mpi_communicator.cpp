@@ -7,9 +7,9 @@
 #include <utility>
 
 #include "comm/mpi/stall_diagnostics.hpp"
+#include "core/dtype.hpp"
 #include "core/error.hpp"
-#include "core/half.hpp"
-#include "core/identity.hpp"
+#include "core/system/identity.hpp"
 
 namespace trireme::comm {
 namespace {
@@ -73,7 +73,7 @@ std::shared_ptr<const Ranks> ranks_in_world(MPI_Comm group, int size) {
 Watched::Clock::duration finalize_timeout{};
 
 MPI_Datatype type_of(DType dtype) {
-  TRIREME_CHECK(dtype == wide(dtype), "MPI does not reduce {}", name_of(dtype));
+  TRIREME_CHECK(dtype == accumulation_type(dtype), "MPI does not reduce {}", name_of(dtype));
   return dtype == DType::f64 ? MPI_DOUBLE : MPI_FLOAT;
 }
 
@@ -218,7 +218,7 @@ std::unique_ptr<MpiCommunicator> MpiCommunicator::split_by_node() const {
 
 void MpiCommunicator::all_reduce(void* data, std::size_t count, DType dtype, Reduce op) {
   if (size_ == 1) return;
-  if (dtype != wide(dtype)) {  // MPI has no 16-bit floating-point types
+  if (dtype != accumulation_type(dtype)) {  // MPI has no 16-bit floating-point types
     widened_.resize(count);
     convert_to_float(data, count, dtype, widened_.data());
     all_reduce(widened_.data(), count, DType::f32, op);
@@ -237,7 +237,7 @@ void MpiCommunicator::all_reduce(void* data, std::size_t count, DType dtype, Red
 
 void MpiCommunicator::reduce_scatter(void* data, std::size_t count, DType dtype) {
   if (size_ == 1) return;
-  if (dtype != wide(dtype)) {
+  if (dtype != accumulation_type(dtype)) {
     const std::size_t own = rank_ * count;
     widened_.resize(size_ * count);
     convert_to_float(data, size_ * count, dtype, widened_.data());

@@ -7,8 +7,8 @@
 #include <utility>
 
 #include "comm/nccl/device_communicator.hpp"
-#include "core/identity.hpp"
-#include "core/shared_library.hpp"
+#include "core/system/identity.hpp"
+#include "core/system/shared_library.hpp"
 
 namespace trireme::comm {
 namespace {

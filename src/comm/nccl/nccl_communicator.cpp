@@ -25,7 +25,7 @@ ncclDataType_t type_of(DType dtype) {
     case DType::f16:
       return ncclFloat16;
   }
-  throw InternalError("unknown element type {}", static_cast<int>(dtype));
+  throw_unknown_dtype(dtype);
 }
 
 ncclRedOp_t op_of(Reduce op) {

@@ -171,7 +171,7 @@ void launch_of_ranks(PeerKind kind, const PeerOperation& operation, DType dtype,
     case DType::f16:
       return launch_of_type<__half, kRanks>(kind, operation, stream);
   }
-  throw InternalError("unknown element type {}", static_cast<int>(dtype));
+  throw_unknown_dtype(dtype);
 }
 
 template <typename T, int kRanks>
@@ -195,7 +195,7 @@ void launch_sum(const PeerSum& sum, DType dtype, cudaStream_t stream) {
     case DType::f16:
       return launch_sum_of_type<__half, kRanks>(sum, stream);
   }
-  throw InternalError("unknown element type {}", static_cast<int>(dtype));
+  throw_unknown_dtype(dtype);
 }
 
 }  // namespace

@@ -12,7 +12,7 @@
 #include "convert/flags/arguments.hpp"
 #include "convert/shell/lexer.hpp"
 #include "core/error.hpp"
-#include "core/shell.hpp"
+#include "core/system/shell.hpp"
 
 namespace trireme::convert::flags {
 namespace {

@@ -10,8 +10,8 @@
 #include <optional>
 #include <system_error>
 
+#include "core/dtype.hpp"
 #include "core/error.hpp"
-#include "core/half.hpp"
 
 namespace trireme::convert::huggingface {
 namespace {

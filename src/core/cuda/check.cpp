@@ -1,6 +1,6 @@
 #include "core/cuda/check.hpp"
 
-#include "core/identity.hpp"
+#include "core/system/identity.hpp"
 
 namespace trireme::cuda {
 

@@ -8,8 +8,8 @@
 
 #include "core/error.hpp"
 #include "core/files.hpp"
-#include "core/memory.hpp"
 #include "core/philox.hpp"
+#include "core/system/memory.hpp"
 #include "data/gpt/index_files.hpp"
 
 namespace trireme::data {

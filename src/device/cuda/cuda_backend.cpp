@@ -4,7 +4,7 @@
 
 #include "core/cuda/check.hpp"
 #include "core/files.hpp"
-#include "core/identity.hpp"
+#include "core/system/identity.hpp"
 #include "device/backend.hpp"
 #include "device/cuda/recording.hpp"
 #include "device/cuda/staging.hpp"

@@ -27,10 +27,12 @@ decltype(auto) dispatch_cuda(DType dtype, Function&& function) {
       return function(__nv_bfloat16{});
     case DType::f16:
       return function(__half{});
-    default:
-      TRIREME_CHECK(dtype == DType::f32, "CUDA kernels do not compute in {}", name_of(dtype));
+    case DType::f32:
       return function(float{});
+    case DType::f64:
+      throw InternalError("CUDA kernels do not compute in {}", name_of(dtype));
   }
+  throw_unknown_dtype(dtype);
 }
 
 /// The value of an element, and an element rounded to nearest from a value.

@@ -4,7 +4,7 @@
 #include <cmath>
 #include <cstring>
 
-#include "core/half.hpp"
+#include "core/dtype.hpp"
 #include "kernels/host/adam_moments.hpp"
 #include "kernels/host/math.hpp"
 #include "kernels/host/scratch.hpp"
@@ -74,8 +74,8 @@ void squared_sum(const SquaredSum& args) {
 void cast(const Cast& args) {
   check_vector("cast", "x", args.x, args.x.dtype, args.x.size());
   check_vector("cast", "out", args.out, args.out.dtype, args.x.size());
-  const bool widens = args.out.dtype == wide(args.x.dtype);
-  TRIREME_CHECK(widens || args.x.dtype == wide(args.out.dtype), "cast: {} to {}",
+  const bool widens = args.out.dtype == accumulation_type(args.x.dtype);
+  TRIREME_CHECK(widens || args.x.dtype == accumulation_type(args.out.dtype), "cast: {} to {}",
                 name_of(args.x.dtype), name_of(args.out.dtype));
   if (args.out.dtype == args.x.dtype)
     std::memcpy(args.out.data, args.x.data, args.x.bytes());

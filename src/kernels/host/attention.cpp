@@ -224,7 +224,7 @@ const std::int32_t* first_keys_of(const std::int32_t* document_start, std::int64
 }
 
 void check_lse(const char* op, const Tensor& lse, const Tensor& qkv, std::int64_t heads) {
-  check_shape(op, "lse", lse, wide(qkv.dtype), {qkv.shape[1], heads, qkv.shape[0]});
+  check_shape(op, "lse", lse, accumulation_type(qkv.dtype), {qkv.shape[1], heads, qkv.shape[0]});
 }
 
 template <typename T>

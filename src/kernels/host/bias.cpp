@@ -10,7 +10,7 @@ void bias_gradient(const BiasGradient& args) {
   const DType dtype = args.dout.dtype;
   const auto [rows, n] = extents_of("bias_gradient", "dout", args.dout);
   check_matrix("bias_gradient", "dout", args.dout, dtype, {rows, n});
-  check_vector("bias_gradient", "dbias", args.dbias, wide(dtype), n);
+  check_vector("bias_gradient", "dbias", args.dbias, accumulation_type(dtype), n);
   using Args = BiasGradient;
   compute(args, dtype, {&Args::dout}, {}, [rows = rows, n = n](const Args& a, auto zero) {
     using T = decltype(zero);

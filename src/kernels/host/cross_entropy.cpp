@@ -81,9 +81,9 @@ void cross_entropy_statistics(const CrossEntropyStatistics& args) {
   const DType dtype = args.logits.dtype;
   const auto [rows, stride] = check_logits(op, args.logits, args.columns);
   check_labels(op, args.labels, rows);
-  check_vector(op, "max", args.max, wide(dtype), rows);
-  check_vector(op, "sum", args.sum, wide(dtype), rows);
-  check_vector(op, "target", args.target, wide(dtype), rows);
+  check_vector(op, "max", args.max, accumulation_type(dtype), rows);
+  check_vector(op, "sum", args.sum, accumulation_type(dtype), rows);
+  check_vector(op, "target", args.target, accumulation_type(dtype), rows);
   using Args = CrossEntropyStatistics;
   compute(args, dtype, {&Args::logits}, {},
           [rows = rows, stride = stride](const Args& a, auto zero) {
@@ -128,8 +128,8 @@ void cross_entropy_backward(const CrossEntropyBackward& args) {
   const DType dtype = args.logits.dtype;
   const auto [rows, stride] = check_logits(op, args.logits, args.columns);
   check_labels(op, args.labels, rows);
-  check_vector(op, "max", args.max, wide(dtype), rows);
-  check_vector(op, "sum", args.sum, wide(dtype), rows);
+  check_vector(op, "max", args.max, accumulation_type(dtype), rows);
+  check_vector(op, "sum", args.sum, accumulation_type(dtype), rows);
   using Args = CrossEntropyBackward;
   compute(args, dtype, {&Args::logits}, {&Args::logits},
           [rows = rows, stride = stride](const Args& a, auto zero) {

@@ -90,7 +90,7 @@ void embedding_backward(const EmbeddingBackward& args) {
   const DType dtype = args.dout.dtype;
   const auto [rows, h] = extents_of(op, "dtable", args.dtable);
   const std::int64_t tokens = args.dout.size() / h;
-  check_shape(op, "dtable", args.dtable, wide(dtype), {rows, h});
+  check_shape(op, "dtable", args.dtable, accumulation_type(dtype), {rows, h});
   check_matrix(op, "dout", args.dout, dtype, {tokens, h});
   TRIREME_CHECK(args.ids != nullptr || tokens == 0, "{}: ids has no memory", op);
   using Args = EmbeddingBackward;
@@ -123,7 +123,7 @@ void position_backward(const PositionBackward& args) {
                 to_string(args.dout.shape));
   const auto [positions, h] = extents_of(op, "dposition", args.dposition);
   check_shape(op, "dout", args.dout, dtype, {args.dout.shape[0], args.dout.shape[1], h});
-  check_shape(op, "dposition", args.dposition, wide(dtype), {positions, h});
+  check_shape(op, "dposition", args.dposition, accumulation_type(dtype), {positions, h});
   TRIREME_CHECK(args.dout.shape[0] <= positions, "{}: {} positions, but a table of {}", op,
                 args.dout.shape[0], positions);
   using Args = PositionBackward;

@@ -68,7 +68,7 @@ void gelu_backward(const GeluBackward& args) {
   check_matrix(op, "x", args.x, dtype, {rows, n});
   check_matrix(op, "dout", args.dout, dtype, {rows, n});
   check_matrix(op, "dx", args.dx, dtype, {rows, n});
-  check_vector(op, "dbias", args.dbias, wide(dtype), n);
+  check_vector(op, "dbias", args.dbias, accumulation_type(dtype), n);
   using Args = GeluBackward;
   compute(args, dtype, {&Args::dout, &Args::x}, {&Args::dx}, [](const Args& a, auto zero) {
     using T = decltype(zero);

@@ -79,7 +79,8 @@ void gemm(const Gemm& args) {
   if (m == 0) return;
   check_matrix("gemm", "a", args.a, dtype, args.transpose_a ? Extents{k, m} : Extents{m, k});
   check_matrix("gemm", "b", args.b, dtype, args.transpose_b ? Extents{n, k} : Extents{k, n});
-  check_matrix("gemm", "c", args.c, args.c.dtype == dtype ? dtype : wide(dtype), {m, n});
+  check_matrix("gemm", "c", args.c, args.c.dtype == dtype ? dtype : accumulation_type(dtype),
+               {m, n});
   if (args.bias) check_vector("gemm", "bias", args.bias, dtype, n);
   TRIREME_CHECK(!args.bias || args.beta == 0.0, "gemm: a bias is added with beta 0 only");
   compute(args, dtype, {&Gemm::a, &Gemm::b, &Gemm::bias, &Gemm::c}, {&Gemm::c},

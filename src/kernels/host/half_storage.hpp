@@ -5,8 +5,8 @@
 #include <algorithm>
 #include <initializer_list>
 
-#include "core/half.hpp"
-#include "device/tensor.hpp"
+#include "core/dtype.hpp"
+#include "core/tensor.hpp"
 #include "kernels/host/scratch.hpp"
 
 namespace trireme::kernels::host {
@@ -18,13 +18,13 @@ using Members = std::initializer_list<Tensor Args::*>;
 struct HalfStorage;
 
 /// Calls function(args, T{}) with the type T, float or double, in which the host computes on
-/// tensors of `dtype`. For a half type the tensors of `read` and `written` that are of it are
+/// tensors of `dtype`. For a 16-bit type the tensors of `read` and `written` that are of it are
 /// replaced by fp32 copies: those of `read` hold their values before the call, those of `written`
 /// are rounded back after it. An operation that adds to a tensor names it in both.
 template <typename Args, typename Function>
 void compute(const Args& args, DType dtype, Members<Args> read, Members<Args> written,
              const Function& function) {
-  if (dtype == wide(dtype)) {
+  if (dtype == accumulation_type(dtype)) {
     dispatch(dtype, [&](auto zero) { function(args, zero); });
     return;
   }

@@ -96,8 +96,8 @@ void layernorm_forward(const LayerNormForward& args) {
   check_matrix(op, "out", args.out, dtype, {rows, h});
   check_vector(op, "weight", args.weight, dtype, h);
   check_vector(op, "bias", args.bias, dtype, h);
-  check_vector(op, "mean", args.mean, wide(dtype), rows);
-  check_vector(op, "rstd", args.rstd, wide(dtype), rows);
+  check_vector(op, "mean", args.mean, accumulation_type(dtype), rows);
+  check_vector(op, "rstd", args.rstd, accumulation_type(dtype), rows);
   using Args = LayerNormForward;
   compute(
       args, dtype, {&Args::x, &Args::weight, &Args::bias}, {&Args::out},
@@ -112,15 +112,15 @@ void layernorm_backward(const LayerNormBackward& args) {
   check_matrix(op, "dout", args.dout, dtype, {rows, h});
   check_matrix(op, "dx", args.dx, dtype, {rows, h});
   check_vector(op, "weight", args.weight, dtype, h);
-  check_vector(op, "dweight", args.dweight, wide(dtype), h);
-  check_vector(op, "dbias", args.dbias, wide(dtype), h);
-  if (args.dx_sum) check_vector(op, "dx_sum", args.dx_sum, wide(dtype), h);
+  check_vector(op, "dweight", args.dweight, accumulation_type(dtype), h);
+  check_vector(op, "dbias", args.dbias, accumulation_type(dtype), h);
+  if (args.dx_sum) check_vector(op, "dx_sum", args.dx_sum, accumulation_type(dtype), h);
   if (args.out) {
     check_matrix(op, "out", args.out, dtype, {rows, h});
     check_vector(op, "bias", args.bias, dtype, h);
   }
-  check_vector(op, "mean", args.mean, wide(dtype), rows);
-  check_vector(op, "rstd", args.rstd, wide(dtype), rows);
+  check_vector(op, "mean", args.mean, accumulation_type(dtype), rows);
+  check_vector(op, "rstd", args.rstd, accumulation_type(dtype), rows);
   using Args = LayerNormBackward;
   compute(args, dtype, {&Args::dout, &Args::x, &Args::weight, &Args::dx, &Args::bias},
           {&Args::dx, &Args::out}, [rows = rows, h = h](const Args& a, auto zero) {

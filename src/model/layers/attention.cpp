@@ -31,7 +31,7 @@ Attention::Activations Attention::take(Arena& arena, const LayerSizes& sizes) co
   const std::int64_t s = sizes.sequence, b = sizes.micro_batch;
   Activations a;
   a.qkv = arena.take(sizes.dtype, {s, b, qkv_.local_out(sizes)});
-  a.lse = arena.take(wide(sizes.dtype), {b, local_heads(sizes), s});
+  a.lse = arena.take(accumulation_type(sizes.dtype), {b, local_heads(sizes), s});
   a.attn_out = arena.take(sizes.dtype, {s, b, heads_width(sizes)});
   return a;
 }

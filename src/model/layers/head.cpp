@@ -64,7 +64,7 @@ std::int64_t Head::loss_tokens(const LayerSizes& sizes) const {
 
 Head::Activations Head::take(Arena& arena, const LayerSizes& sizes) const {
   const std::int64_t T = sizes.tokens(), C = loss_tokens(sizes);
-  const DType statistics = wide(sizes.dtype);
+  const DType statistics = accumulation_type(sizes.dtype);
   Activations a;
   a.norm = norm_->take(arena, sizes);
   a.norm_out = arena.take(sizes.dtype, {T, hidden_});

@@ -10,7 +10,7 @@ namespace {
 constexpr std::size_t kAlignment = 256;
 
 DType gradient_type(DType dtype, const StoreOptions& options) {
-  return options.narrow_gradients ? dtype : wide(dtype);
+  return options.narrow_gradients ? dtype : accumulation_type(dtype);
 }
 
 }  // namespace
@@ -125,7 +125,8 @@ ParameterStore::ParameterStore(device::Backend& backend, std::vector<Parameter> 
       weights_(backend, placement_, dtype, dtype, {layout.data, options.weight_buffers},
                "weights") {
   if (options.gradients)
-    gradients_ = ParameterBuffer(backend, placement_, wide(dtype), gradient_type(dtype, options),
+    gradients_ = ParameterBuffer(backend, placement_, accumulation_type(dtype),
+                                 gradient_type(dtype, options),
                                  {layout.data, options.gradient_buffers}, "gradients");
 }
 
@@ -135,9 +136,9 @@ ParameterStore::Bytes ParameterStore::planned_bytes(const Placement& placement, 
     return ParameterBuffer::planned_bytes(placement, common, matrices, {data_ranks, buffers});
   };
   return {bytes(dtype, dtype, options.weight_buffers),
-          options.gradients
-              ? bytes(wide(dtype), gradient_type(dtype, options), options.gradient_buffers)
-              : 0};
+          options.gradients ? bytes(accumulation_type(dtype), gradient_type(dtype, options),
+                                    options.gradient_buffers)
+                            : 0};
 }
 
 void ParameterStore::initialize(std::uint64_t seed) {

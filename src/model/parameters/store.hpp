@@ -85,17 +85,18 @@ struct WeightGradient {
 
 /// What a store holds besides whole weights.
 struct StoreOptions {
-  bool gradients = false;         ///< left out where a model is only evaluated
-  int weight_buffers = 0;         ///< ShardingSpec::buffers of the weights: more than 0 is ZeRO-3
-  int gradient_buffers = 0;       ///< and of the gradients: ZeRO-2
-  bool narrow_gradients = false;  ///< those of matrices have the weights' type, not its wide type
+  bool gradients = false;    ///< left out where a model is only evaluated
+  int weight_buffers = 0;    ///< ShardingSpec::buffers of the weights: more than 0 is ZeRO-3
+  int gradient_buffers = 0;  ///< and of the gradients: ZeRO-2
+  bool narrow_gradients =
+      false;  ///< those of matrices have the weights' type, not its accumulation type
 };
 
 /// The local parts of all parameters of one rank.
 class ParameterStore {
  public:
   /// Allocates and zeroes the memory of the rank at `place`: weights of `dtype`, gradients of its
-  /// wide type. `table` is copied.
+  /// accumulation type. `table` is copied.
   ParameterStore(device::Backend& backend, std::vector<Parameter> table, const grid::Layout& layout,
                  const grid::Coordinates& place, DType dtype, const StoreOptions& options = {});
   ParameterStore(const ParameterStore&) = delete;

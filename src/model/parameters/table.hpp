@@ -7,7 +7,7 @@
 #include <string>
 #include <vector>
 
-#include "core/shape.hpp"
+#include "core/tensor.hpp"
 #include "grid/hyperslabs.hpp"
 #include "grid/layout.hpp"
 

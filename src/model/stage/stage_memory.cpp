@@ -70,7 +70,7 @@ std::size_t kernel_workspace_bytes(const StageConfig& config) {
 
 std::size_t host_gemm_bytes(const StageConfig& config) {
   const LayerSizes sizes = config.sizes();
-  if (sizes.dtype == wide(sizes.dtype)) return 0;
+  if (sizes.dtype == accumulation_type(sizes.dtype)) return 0;
   const auto gemm = [&](std::int64_t tokens, std::int64_t columns) {
     return (tokens * sizes.hidden + columns * sizes.hidden + tokens * columns) * sizeof(float);
   };

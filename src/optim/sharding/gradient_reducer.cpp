@@ -107,7 +107,7 @@ std::size_t CopiedGradients::planned_bytes(const model::Placement& placement, in
                     local.parameter->name);
       shards = std::max(shards, tensor_ranks / local.copies);
     }
-  return shards * kMaxElements * size_of(wide(dtype));
+  return shards * kMaxElements * size_of(accumulation_type(dtype));
 }
 
 void CopiedGradients::sum() {

@@ -67,9 +67,10 @@ Range Shards::owned_of(const Range& bucket, int index) const {
 
 std::size_t OwnedShard::planned_bytes(const model::Placement& placement, const Shards& shards,
                                       DType dtype, bool narrow_gradients) {
-  const std::int64_t master = dtype == wide(dtype) ? 0 : placement.owned_size / shards.count();
+  const std::int64_t master =
+      dtype == accumulation_type(dtype) ? 0 : placement.owned_size / shards.count();
   const std::int64_t widened = narrow_gradients ? largest_range(placement, shards) : 0;
-  return (master + widened) * size_of(wide(dtype));
+  return (master + widened) * size_of(accumulation_type(dtype));
 }
 
 OwnedShard::OwnedShard(device::Backend& backend, model::ParameterStore& parameters,
@@ -150,7 +151,7 @@ void OwnedShard::build_ranges(const std::vector<Range>& owned) {
 
 Tensor OwnedShard::gradient(const OwnedRange& owned) const {
   const Tensor summed = summed_gradient(owned);
-  if (summed.dtype == wide(summed.dtype)) return summed;
+  if (summed.dtype == accumulation_type(summed.dtype)) return summed;
   const Tensor widened = widened_.rows(0, summed.size());
   backend_.cast({.x = summed, .out = widened});
   return widened;

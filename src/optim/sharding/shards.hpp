@@ -85,7 +85,7 @@ class OwnedShard {
   /// All owned elements, padding included.
   std::int64_t elements() const { return elements_; }
   /// The type that updates work in: the accumulation type of the weights.
-  DType dtype() const { return wide(parameters_.dtype()); }
+  DType dtype() const { return accumulation_type(parameters_.dtype()); }
   bool has_master_copy() const { return static_cast<bool>(master_); }
 
   /// The weights in the precision of updates, which is what a checkpoint holds.

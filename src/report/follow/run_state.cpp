@@ -5,7 +5,7 @@
 #include <nlohmann/json.hpp>
 #include <type_traits>
 
-#include "core/median.hpp"
+#include "core/clock.hpp"
 
 namespace trireme::report {
 namespace {

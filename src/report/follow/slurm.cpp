@@ -5,7 +5,7 @@
 
 #include "core/error.hpp"
 #include "core/files.hpp"
-#include "core/shell.hpp"
+#include "core/system/shell.hpp"
 
 namespace trireme::report {
 namespace {

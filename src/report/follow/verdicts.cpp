@@ -8,7 +8,6 @@
 
 #include "core/clock.hpp"
 #include "core/error.hpp"
-#include "core/median.hpp"
 #include "deck/restart.hpp"
 
 namespace trireme::report {

@@ -4,7 +4,7 @@
 
 #include <nlohmann/json.hpp>
 
-#include "core/text_table.hpp"
+#include "core/text.hpp"
 
 namespace trireme::report {
 namespace {

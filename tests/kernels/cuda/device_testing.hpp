@@ -10,7 +10,7 @@
 #include <string>
 #include <vector>
 
-#include "core/half.hpp"
+#include "core/dtype.hpp"
 #include "core/philox.hpp"
 #include "device/backend.hpp"
 

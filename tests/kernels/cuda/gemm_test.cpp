@@ -90,7 +90,7 @@ void for_each_kind(Case product, const Function& function) {
     for (const bool weight_gradient : {false, true})
       for (const bool ta : {false, true})
         for (const bool tb : {false, true}) {
-          const DType result = weight_gradient ? wide(operands) : operands;
+          const DType result = weight_gradient ? accumulation_type(operands) : operands;
           if (weight_gradient && (result == operands || !ta)) continue;
           product.operands = operands;
           product.result = result;

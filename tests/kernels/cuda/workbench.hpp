@@ -24,14 +24,14 @@ class Workbench {
   Tensor random(Shape shape, std::uint64_t seed, double deviation = 1.0) {
     return given(shape, random_values(shape.size(), seed, storage_, deviation));
   }
-  /// A tensor of the compute type, or of its wide type, with `values`.
+  /// A tensor of the compute type, or of its accumulation type, with `values`.
   Tensor given(Shape shape, const std::vector<double>& values) {
     return make(shape, compute_, values);
   }
   Tensor wide_given(Shape shape, const std::vector<double>& values) {
-    return make(shape, wide(compute_), values);
+    return make(shape, accumulation_type(compute_), values);
   }
-  /// A tensor of the wide type with random numbers of fp32.
+  /// A tensor of the accumulation type with random numbers of fp32.
   Tensor wide_random(Shape shape, std::uint64_t seed, double deviation = 1.0) {
     return wide_given(shape, random_values(shape.size(), seed, DType::f32, deviation));
   }

@@ -11,7 +11,7 @@
 #include "core/clock.hpp"
 #include "core/error.hpp"
 #include "core/files.hpp"
-#include "core/identity.hpp"
+#include "core/system/identity.hpp"
 #include "deck/describe.hpp"
 #include "deck/load.hpp"
 

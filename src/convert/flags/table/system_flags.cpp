@@ -4,7 +4,7 @@
 
 #include <algorithm>
 
-#include "core/nearest.hpp"
+#include "core/text.hpp"
 
 namespace trireme::convert::flags {
 namespace {

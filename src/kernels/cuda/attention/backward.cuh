@@ -227,7 +227,7 @@ __global__ void __launch_bounds__(BackwardTile<D, kCompact>::kThreads,
   }
 }
 
-/// attention_backward for half types and heads padded to D, after the row statistics.
+/// attention_backward for 16-bit types and heads padded to D, after the row statistics.
 template <int D>
 void launch_backward(const AttentionBackward& args, const Context& context) {
   // Heads up to 64 fit everywhere; above, compute capability 8.6 takes smaller tiles.

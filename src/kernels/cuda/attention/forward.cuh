@@ -229,7 +229,7 @@ __global__ void __launch_bounds__(ForwardTile<D>::kThreads, 2)
   }
 }
 
-/// attention_forward for half types and heads padded to D.
+/// attention_forward for 16-bit types and heads padded to D.
 template <int D>
 void launch_forward(const AttentionForward& args, const Context& context) {
   using Tile = ForwardTile<D>;

@@ -35,7 +35,7 @@ void dispatch_flag(bool value, Function&& function) {
   }
 }
 
-/// Calls function(T{}) with the CUDA type of `dtype`, a half type.
+/// Calls function(T{}) with the CUDA type of `dtype`, a 16-bit type.
 template <typename Function>
 void dispatch_half(DType dtype, Function&& function) {
   TRIREME_CHECK(dtype == DType::bf16 || dtype == DType::f16,

@@ -6,7 +6,7 @@ namespace trireme::kernels::cuda {
 namespace {
 
 constexpr int kThreads = 256;
-constexpr int kLanes = 8;  // threads a row: with d = 64 and half types, one pack each
+constexpr int kLanes = 8;  // threads a row: with d = 64 and 16-bit types, one pack each
 
 // Rows of out and dout, [s, b, heads, d], to statistics [b, heads, s]. Bound by bytes: reads 2 d
 // elements a row.

@@ -26,7 +26,8 @@ struct Values {
   __device__ __forceinline__ float operator[](int i) const { return values[i]; }
 };
 
-/// The bits of `from` as another type of the same size. (std::bit_cast refuses CUDA's half types.)
+/// The bits of `from` as another type of the same size. (std::bit_cast refuses CUDA's 16-bit
+/// types.)
 template <typename To, typename From>
 __device__ __forceinline__ To bits_as(const From& from) {
   static_assert(sizeof(To) == sizeof(From));

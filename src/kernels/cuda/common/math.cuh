@@ -5,7 +5,7 @@
 
 namespace trireme::kernels::cuda {
 
-/// 2^x for results that are rounded to T. For the half types the hardware's instruction (relative
+/// 2^x for results that are rounded to T. For the 16-bit types the hardware's instruction (relative
 /// error 2^-22), without the three others that keep subnormal results.
 template <typename T>
 __device__ __forceinline__ float power_of_two(float x) {
@@ -20,7 +20,7 @@ __device__ __forceinline__ float power_of_two(float x) {
 
 inline constexpr float kLog2E = 1.4426950408889634f;
 
-/// e^x for results that are rounded to T; for the half types with a relative error of about
+/// e^x for results that are rounded to T; for the 16-bit types with a relative error of about
 /// (2 + |x|) 2^-23.
 template <typename T>
 __device__ __forceinline__ float exponential(float x) {
@@ -30,7 +30,7 @@ __device__ __forceinline__ float exponential(float x) {
     return power_of_two<T>(x * kLog2E);
 }
 
-/// 1 / x for results that are rounded to T; x from 1 to 2^126. For the half types the hardware's
+/// 1 / x for results that are rounded to T; x from 1 to 2^126. For the 16-bit types the hardware's
 /// instruction (relative error 2^-23).
 template <typename T>
 __device__ __forceinline__ float reciprocal(float x) {

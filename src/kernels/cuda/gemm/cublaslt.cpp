@@ -1,7 +1,7 @@
 #include "kernels/cuda/gemm/cublaslt.hpp"
 
 #include "core/error.hpp"
-#include "core/identity.hpp"
+#include "core/system/identity.hpp"
 
 namespace trireme::kernels::cuda {
 

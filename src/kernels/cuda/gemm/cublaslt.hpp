@@ -5,7 +5,7 @@
 
 #include <type_traits>
 
-#include "core/shared_library.hpp"
+#include "core/system/shared_library.hpp"
 
 namespace trireme::kernels::cuda {
 

@@ -19,9 +19,12 @@ cudaDataType_t cuda_type(DType dtype) {
       return CUDA_R_16BF;
     case DType::f16:
       return CUDA_R_16F;
-    default:
+    case DType::f32:
       return CUDA_R_32F;
+    case DType::f64:
+      return CUDA_R_64F;
   }
+  throw_unknown_dtype(dtype);
 }
 
 // GELU is that of a linear layer, which has a bias. Our A is cuBLASLt's B.
@@ -53,7 +56,7 @@ Product product_of(const Gemm& args) {
   const Extents a = extents_of("gemm", "a", args.a);
   const std::int64_t k = args.transpose_a ? a.rows : a.columns;
   TRIREME_CHECK(dtype != DType::f64, "gemm: CUDA kernels do not compute in fp64");
-  const DType result = args.c.dtype == wide(dtype) ? wide(dtype) : dtype;
+  const DType result = args.c.dtype == accumulation_type(dtype) ? accumulation_type(dtype) : dtype;
   check_matrix("gemm", "a", args.a, dtype, args.transpose_a ? Extents{k, m} : Extents{m, k});
   check_matrix("gemm", "b", args.b, dtype, args.transpose_b ? Extents{n, k} : Extents{k, n});
   check_matrix("gemm", "c", args.c, result, {m, n});

@@ -3,8 +3,8 @@
 #include <algorithm>
 #include <cmath>
 
+#include "core/clock.hpp"
 #include "core/cuda/check.hpp"
-#include "core/median.hpp"
 #include "kernels/cuda/gemm/plain.hpp"
 
 namespace trireme::kernels::cuda {

@@ -8,7 +8,7 @@
 #include <optional>
 #include <vector>
 
-#include "device/tensor.hpp"
+#include "core/tensor.hpp"
 #include "kernels/cuda/context.hpp"
 
 namespace trireme::kernels::cuda {

@@ -1,4 +1,4 @@
-// Where elements lie in the tiles that Hopper's tensor cores and bulk copies work on, half types.
+// Where elements lie in the tiles that Hopper's tensor cores and bulk copies work on, 16-bit types.
 // Pure arithmetic, checked on the CPU. Source: PTX ISA, "Asynchronous Warpgroup Level Matrix
 // Instructions" and "Tensor swizzling modes".
 #pragma once

@@ -14,6 +14,20 @@ decltype(&cuTensorMapEncodeTiled) encode_function() {
   return function;
 }
 
+CUtensorMapDataType element_type(DType dtype) {
+  switch (dtype) {
+    case DType::bf16:
+      return CU_TENSOR_MAP_DATA_TYPE_BFLOAT16;
+    case DType::f16:
+      return CU_TENSOR_MAP_DATA_TYPE_FLOAT16;
+    case DType::f32:
+      return CU_TENSOR_MAP_DATA_TYPE_FLOAT32;
+    case DType::f64:
+      return CU_TENSOR_MAP_DATA_TYPE_FLOAT64;
+  }
+  throw_unknown_dtype(dtype);
+}
+
 }  // namespace
 
 template <std::size_t kAxes>
@@ -28,12 +42,11 @@ CUtensorMap make_tensor_map(DType dtype, void* data, const std::array<MapAxis, k
   }
   CUtensorMap map;
   // The stride of axis 0 is not passed.
-  const CUresult result = encode_function()(
-      &map,
-      dtype == DType::bf16 ? CU_TENSOR_MAP_DATA_TYPE_BFLOAT16 : CU_TENSOR_MAP_DATA_TYPE_FLOAT16,
-      static_cast<cuuint32_t>(kAxes), data, sizes.data(), strides.data() + 1, boxes.data(),
-      steps.data(), CU_TENSOR_MAP_INTERLEAVE_NONE, CU_TENSOR_MAP_SWIZZLE_128B,
-      CU_TENSOR_MAP_L2_PROMOTION_L2_128B, CU_TENSOR_MAP_FLOAT_OOB_FILL_NONE);
+  const CUresult result =
+      encode_function()(&map, element_type(dtype), static_cast<cuuint32_t>(kAxes), data,
+                        sizes.data(), strides.data() + 1, boxes.data(), steps.data(),
+                        CU_TENSOR_MAP_INTERLEAVE_NONE, CU_TENSOR_MAP_SWIZZLE_128B,
+                        CU_TENSOR_MAP_L2_PROMOTION_L2_128B, CU_TENSOR_MAP_FLOAT_OOB_FILL_NONE);
   trireme::cuda::check_driver(
       result, fmt::format("describing a tensor of {} x {} x ... elements, strides {}, ...",
                           axes[0].size, axes[1].size, axes[1].stride));

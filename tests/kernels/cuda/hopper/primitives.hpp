@@ -3,7 +3,7 @@
 
 #include <cstdint>
 
-#include "device/tensor.hpp"
+#include "core/tensor.hpp"
 
 struct CUstream_st;
 

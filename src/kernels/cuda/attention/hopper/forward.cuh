@@ -350,8 +350,8 @@ __global__ void __launch_bounds__(BoxForwardTile<D>::kThreads, 1)
 #endif
 }
 
-/// attention_forward without dropout on compute capability 9.0, for half types and heads padded to
-/// D, for which fits_boxes.
+/// attention_forward without dropout on compute capability 9.0, for 16-bit types and heads padded
+/// to D, for which fits_boxes.
 template <int D>
 void launch_box_forward(const AttentionForward& args, const Context& context) {
   dispatch_half(args.qkv.dtype, [&](auto zero) {

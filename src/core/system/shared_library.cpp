@@ -1,4 +1,4 @@
-#include "core/shared_library.hpp"
+#include "core/system/shared_library.hpp"
 
 #include <dlfcn.h>
 

@@ -1,8 +1,12 @@
-#include "core/half.hpp"
+#include "core/dtype.hpp"
 
 #include <cmath>
 
 namespace trireme {
+
+void throw_unknown_dtype(DType dtype) {
+  throw InternalError("unknown element type {}", static_cast<int>(dtype));
+}
 
 std::uint16_t to_f16(float value) {
   const std::uint32_t bits = std::bit_cast<std::uint32_t>(value);
@@ -45,6 +49,7 @@ void convert_from_float(const float* values, std::size_t count, DType dtype, voi
     case DType::f16:
       return write(static_cast<std::uint16_t*>(elements), to_f16);
   }
+  throw_unknown_dtype(dtype);
 }
 
 void convert_to_float(const void* elements, std::size_t count, DType dtype, float* values) {
@@ -63,6 +68,7 @@ void convert_to_float(const void* elements, std::size_t count, DType dtype, floa
     case DType::f16:
       return read(static_cast<const std::uint16_t*>(elements), from_f16);
   }
+  throw_unknown_dtype(dtype);
 }
 
 }  // namespace trireme

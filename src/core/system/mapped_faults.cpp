@@ -1,4 +1,4 @@
-#include "core/mapped_faults.hpp"
+#include "core/system/mapped_faults.hpp"
 
 #include <unistd.h>
 

@@ -1,6 +1,8 @@
-#include "core/shape.hpp"
+#include "core/tensor.hpp"
 
 #include <gtest/gtest.h>
+
+#include <vector>
 
 #include "core/error.hpp"
 
@@ -18,6 +20,17 @@ TEST(Shape, SizeStrideAndText) {
 }
 
 TEST(Shape, RefusesFiveAxes) { EXPECT_THROW((Shape{1, 1, 1, 1, 1}), InternalError); }
+
+// A view of scaled elements has the same values.
+TEST(Tensor, ViewsKeepTheScale) {
+  std::vector<float> elements(12);
+  const float scale = 0.5f;
+  const Tensor tensor{elements.data(), DType::f32, {3, 4}, &scale};
+  EXPECT_EQ(tensor.view({12}).scale, &scale);
+  EXPECT_EQ(tensor.rows(1, 2).scale, &scale);
+  EXPECT_EQ(tensor.rows(1, 2).data, elements.data() + 4);
+  EXPECT_EQ((Tensor{elements.data(), DType::f32, {12}}).scale, nullptr);
+}
 
 }  // namespace
 }  // namespace trireme

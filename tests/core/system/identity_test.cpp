@@ -1,4 +1,4 @@
-#include "core/build_id.hpp"
+#include "core/system/identity.hpp"
 
 #include <gtest/gtest.h>
 

@@ -1,4 +1,4 @@
-#include "core/signals.hpp"
+#include "core/system/signals.hpp"
 
 #include <csignal>
 #include <ctime>

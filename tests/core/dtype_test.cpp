@@ -1,4 +1,4 @@
-#include "core/half.hpp"
+#include "core/dtype.hpp"
 
 #include <gtest/gtest.h>
 
@@ -9,8 +9,28 @@
 namespace trireme {
 namespace {
 
+constexpr DType kNoType = static_cast<DType>(77);
+
+TEST(DType, HasASizeANameAndAnAccumulationType) {
+  EXPECT_EQ(size_of(DType::f64), 8u);
+  EXPECT_EQ(size_of(DType::f32), 4u);
+  EXPECT_EQ(size_of(DType::bf16), 2u);
+  EXPECT_EQ(size_of(DType::f16), 2u);
+  EXPECT_EQ(name_of(DType::f16), "fp16");
+  EXPECT_EQ(accumulation_type(DType::bf16), DType::f32);
+  EXPECT_EQ(accumulation_type(DType::f64), DType::f64);
+}
+
+TEST(DType, AValueThatIsNoTypeIsAnInternalError) {
+  EXPECT_THROW(size_of(kNoType), InternalError);
+  EXPECT_THROW(name_of(kNoType), InternalError);
+  EXPECT_THROW(accumulation_type(kNoType), InternalError);
+  EXPECT_THROW(dispatch(kNoType, [](auto) {}), InternalError);
+  EXPECT_THROW(dispatch(DType::bf16, [](auto) {}), InternalError);
+}
+
 // Every finite number of the type comes back, and halfway points go to even.
-TEST(Half, EveryNumberOfEitherTypeSurvives) {
+TEST(SixteenBitTypes, EveryNumberOfEitherTypeSurvives) {
   for (std::uint32_t bits = 0; bits < 0x10000; ++bits) {
     const auto half = static_cast<std::uint16_t>(bits);
     if (const float value = from_bf16(half); !std::isnan(value)) {
@@ -22,7 +42,7 @@ TEST(Half, EveryNumberOfEitherTypeSurvives) {
   }
 }
 
-TEST(Half, RoundsToNearestTiesToEven) {
+TEST(SixteenBitTypes, RoundsToNearestTiesToEven) {
   const auto expect_between = [](float low, float high, auto to, auto from) {
     const float middle = 0.5f * low + 0.5f * high;
     EXPECT_EQ(from(to(std::nextafter(middle, low))), low);
@@ -35,7 +55,7 @@ TEST(Half, RoundsToNearestTiesToEven) {
     expect_between(from_f16(bits), from_f16(bits + 1), to_f16, from_f16);
 }
 
-TEST(Half, KeepsSignsInfinitiesAndNaN) {
+TEST(SixteenBitTypes, KeepsSignsInfinitiesAndNaN) {
   const float infinity = std::numeric_limits<float>::infinity();
   EXPECT_EQ(from_bf16(to_bf16(-infinity)), -infinity);
   EXPECT_EQ(from_f16(to_f16(-infinity)), -infinity);
@@ -47,7 +67,7 @@ TEST(Half, KeepsSignsInfinitiesAndNaN) {
   EXPECT_EQ(from_f16(to_f16(-0x1p-24f)), -0x1p-24f);
 }
 
-TEST(Half, ConvertsArraysOfEveryType) {
+TEST(SixteenBitTypes, ConvertsArraysOfEveryType) {
   const std::vector<float> values = {0.0f, 1.0f, -2.5f, 1024.0f};
   for (const DType dtype : {DType::f32, DType::f64, DType::bf16, DType::f16}) {
     std::vector<std::byte> elements(values.size() * size_of(dtype));

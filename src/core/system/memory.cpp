@@ -1,4 +1,4 @@
-#include "core/memory.hpp"
+#include "core/system/memory.hpp"
 
 #include <unistd.h>
 

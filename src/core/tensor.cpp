@@ -1,4 +1,4 @@
-#include "core/shape.hpp"
+#include "core/tensor.hpp"
 
 #include "core/error.hpp"
 

@@ -1,4 +1,4 @@
-#include "core/shell.hpp"
+#include "core/system/shell.hpp"
 
 #include <gtest/gtest.h>
 

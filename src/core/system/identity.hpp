@@ -1,9 +1,18 @@
-// Which build of the program this process runs.
+// What identifies this process and the build that it runs, in messages and between ranks.
 #pragma once
 
 #include <string>
 
 namespace trireme {
+
+/// Sets this process's rank among all ranks; called once, when MPI has started.
+void set_process_rank(int rank);
+
+/// "rank 3 on node07", or "node07" while there are no ranks.
+std::string process_identity();
+
+/// This host's name.
+std::string host_name();
 
 /// The running program's build id (the linker's digest of what it linked) in hexadecimal; equal for
 /// copies of one build alone. "" when it was linked without one.

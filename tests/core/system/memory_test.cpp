@@ -1,4 +1,4 @@
-#include "core/memory.hpp"
+#include "core/system/memory.hpp"
 
 #include <gtest/gtest.h>
 
@@ -6,7 +6,7 @@
 #include <string>
 #include <vector>
 
-#include "../scratch_folder.hpp"
+#include "../../scratch_folder.hpp"
 #include "core/files.hpp"
 
 namespace trireme {
