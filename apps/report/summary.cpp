@@ -1,7 +1,6 @@
-#include "report/summary/run_summary.hpp"
+#include "report/runs/run_summary.hpp"
 
 #include "report/commands.hpp"
-#include "report/summary/table.hpp"
 
 namespace trireme::report_app {
 

@@ -7,7 +7,7 @@
 #include <string_view>
 
 #include "report/metrics.hpp"
-#include "report/output_file.hpp"
+#include "report/run_files.hpp"
 
 namespace trireme::report {
 

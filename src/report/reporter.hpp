@@ -9,10 +9,9 @@
 #include <string_view>
 
 #include "report/console.hpp"
-#include "report/curves/curves.hpp"
-#include "report/event_file.hpp"
+#include "report/curves.hpp"
 #include "report/metrics.hpp"
-#include "report/output_file.hpp"
+#include "report/run_files.hpp"
 
 namespace trireme::report {
 

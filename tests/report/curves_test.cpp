@@ -1,4 +1,4 @@
-#include "report/curves/curves.hpp"
+#include "report/curves.hpp"
 
 #include <fmt/format.h>
 #include <gtest/gtest.h>

@@ -1,4 +1,4 @@
-#include "report/follow/page.hpp"
+#include "report/follow/verdicts.hpp"
 
 #include <fmt/format.h>
 

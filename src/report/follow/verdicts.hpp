@@ -1,6 +1,7 @@
-// The four questions that people ask of a run, answered from facts alone.
+// What `trireme-report follow` shows of a run: the answers to four questions, and the page.
 #pragma once
 
+#include <array>
 #include <optional>
 #include <string>
 #include <vector>
@@ -61,5 +62,23 @@ Verdict is_deck_as_asked(const deck::Deck& effective, deck::Deck asked,
 /// A line for each rank that computes more than a fifth longer than the usual rank of its stage:
 /// the others wait for it.
 std::vector<std::string> stragglers(const RunState& run);
+
+/// A run and the answers about it.
+struct Page {
+  std::string folder;
+  RunState run;
+  double now = 0;
+  bool ended = false;  ///< nothing more is to come
+  /// Is it running, are the GPUs busy, is there no error, is the deck what was asked?
+  std::array<Verdict, 4> verdicts;
+  std::vector<std::string> notes;  ///< stragglers, lines that could not be read
+
+  /// Whether none of the answers is bad.
+  bool well() const;
+};
+
+/// The page as text: progress, figures, GPUs, answers, notes; what is not known is "-". Lines end
+/// in newlines. Words of judgement have colours where `colour` says so.
+std::string to_text(const Page& page, bool colour);
 
 }  // namespace trireme::report

@@ -1,4 +1,4 @@
-#include "report/event_file.hpp"
+#include "report/run_files.hpp"
 
 #include <gtest/gtest.h>
 #include <unistd.h>

@@ -1,4 +1,4 @@
-// Runs in a line each: ours by metrics.jsonl, others by their console logs.
+// Runs in a line each (ours by metrics.jsonl, others by their console logs), and tables of them.
 #pragma once
 
 #include <cstdint>
@@ -7,7 +7,7 @@
 #include <string>
 #include <vector>
 
-#include "report/summary/megatron_log.hpp"
+#include "report/runs/megatron_log.hpp"
 
 namespace trireme::report {
 
@@ -27,5 +27,12 @@ RunSummary summarize(const std::string& name, const std::vector<TrainRow>& rows)
 
 /// Sums up a run folder, its metrics.jsonl or a log. Throws IoError when there is nothing to read.
 RunSummary summarize(const std::filesystem::path& path);
+
+enum class TableFormat { text, csv, markdown, json };
+
+/// One row for each run under a line of names. Text and Markdown round, show memory in GiB and MFU
+/// in percent, and "-" for what is not known; CSV (RFC 4180) and JSON (an array of objects) have
+/// all digits, bytes and fractions, and nothing or null for it. Ends in a newline.
+std::string to_table(const std::vector<RunSummary>& runs, TableFormat format);
 
 }  // namespace trireme::report

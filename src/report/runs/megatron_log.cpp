@@ -1,4 +1,4 @@
-#include "report/summary/megatron_log.hpp"
+#include "report/runs/megatron_log.hpp"
 
 #include <algorithm>
 #include <cmath>

@@ -1,0 +1,272 @@
+#include "report/curves.hpp"
+
+#include <optional>
+
+#include "core/error.hpp"
+
+namespace trireme::report {
+namespace {
+
+double real(std::int64_t value) { return static_cast<double>(value); }
+
+/// A value of a TrainEvent; nothing when the event does not have it.
+using TrainValue = std::optional<double> (*)(const TrainEvent&);
+
+/// A value under the tag of a dialect.
+struct TrainCurve {
+  const char* tag;
+  TrainValue value;
+};
+
+namespace train_values {
+
+std::optional<double> loss(const TrainEvent& e) { return e.loss; }
+std::optional<double> grad_norm(const TrainEvent& e) { return e.grad_norm; }
+std::optional<double> learning_rate(const TrainEvent& e) { return e.learning_rate; }
+std::optional<double> loss_scale(const TrainEvent& e) { return e.loss_scale; }
+std::optional<double> global_batch(const TrainEvent& e) { return real(e.global_batch); }
+std::optional<double> iteration_ms(const TrainEvent& e) { return e.ms; }
+std::optional<double> iteration_seconds(const TrainEvent& e) { return e.ms / 1e3; }
+std::optional<double> parameter_norm(const TrainEvent& e) { return e.parameter_norm; }
+std::optional<double> gradient_zeros(const TrainEvent& e) {
+  return e.gradient_zeros ? std::optional(real(*e.gradient_zeros)) : std::nullopt;
+}
+
+}  // namespace train_values
+
+// ---------------------------------------------------------------------------- this program
+
+constexpr TrainCurve kTriremeCurves[] = {
+    {"train/loss", train_values::loss},
+    {"train/grad_norm", train_values::grad_norm},
+    {"train/parameter_norm", train_values::parameter_norm},
+    {"train/gradient_zeros", train_values::gradient_zeros},
+    {"train/learning_rate", train_values::learning_rate},
+    {"train/loss_scale", train_values::loss_scale},
+    {"train/global_batch", train_values::global_batch},
+    {"train/iteration_ms", train_values::iteration_ms},
+    {"train/tokens_per_second",
+     [](const TrainEvent& e) { return std::optional(e.tokens_per_second); }},
+    {"train/model_tflops_per_rank",
+     [](const TrainEvent& e) { return std::optional(e.model_tflops_per_rank); }},
+    {"train/mfu", [](const TrainEvent& e) { return e.mfu; }},
+    {"train/consumed_samples",
+     [](const TrainEvent& e) { return std::optional(real(e.consumed_samples)); }},
+    {"train/consumed_tokens",
+     [](const TrainEvent& e) { return std::optional(real(e.consumed_tokens)); }},
+    {"train/skipped", [](const TrainEvent& e) { return std::optional(real(e.skipped)); }},
+    {"train/nan", [](const TrainEvent& e) { return std::optional(real(e.nan)); }},
+};
+
+class TriremeCurves final : public Curves {
+ public:
+  std::vector<Point> of(const TrainEvent& event) override {
+    std::vector<Point> points;
+    for (const auto& [tag, value] : kTriremeCurves)
+      if (const auto y = value(event)) points.push_back({tag, event.iteration, *y});
+    return points;
+  }
+
+  std::vector<Point> of(const EvalEvent& event) override {
+    return {{event.split + "/loss", event.iteration, event.loss},
+            {event.split + "/perplexity", event.iteration, perplexity(event.loss)}};
+  }
+
+  std::vector<Point> of(const TimersEvent& event) override {
+    std::vector<Point> points;
+    for (const TimerValue& timer : event.timers)
+      points.push_back({"timers/" + timer.name + "_ms", event.iteration, timer.max_ms});
+    return points;
+  }
+
+  std::vector<Point> of(const MemoryEvent& event) override {
+    std::vector<Point> points{
+        {"memory/resident_bytes", event.iteration, real(event.resident_bytes)},
+        {"memory/peak_bytes", event.iteration, real(event.peak_bytes)}};
+    if (event.gpu_bytes > 0)
+      points.push_back({"memory/gpu_bytes", event.iteration, real(event.gpu_bytes)});
+    return points;
+  }
+
+  std::vector<Point> of(const CheckpointEvent& event) override {
+    return {{"checkpoint/seconds", event.iteration, event.seconds}};
+  }
+};
+
+// ---------------------------------------------------------------------------- Megatron-LM
+
+constexpr TrainCurve kMegatronCurves[] = {
+    {"learning-rate", train_values::learning_rate},
+    {"batch-size", train_values::global_batch},
+    {"lm loss", train_values::loss},
+    {"loss-scale", train_values::loss_scale},
+    {"grad-norm", train_values::grad_norm},
+    {"num-zeros", train_values::gradient_zeros},
+    {"params-norm", train_values::parameter_norm},
+};
+
+/// Adds a point by iterations and one by samples.
+template <typename Event>
+void add_both(std::vector<Point>& points, const std::string& tag, const Event& event, double y) {
+  points.push_back({tag, event.iteration, y});
+  points.push_back({tag + " vs samples", event.consumed_samples, y});
+}
+
+class MegatronCurves final : public Curves {
+ public:
+  std::vector<Point> of(const StartEvent& event) override {
+    ranks_ = event.layout.ranks();
+    return {};
+  }
+
+  std::vector<Point> of(const TrainEvent& event) override {
+    std::vector<Point> points;
+    for (const auto& [tag, value] : kMegatronCurves)
+      if (const auto y = value(event)) add_both(points, tag, event, *y);
+    add_both(points, "world-size", event, ranks_);
+    points.push_back({"iteration-time", event.iteration, event.ms / 1e3});
+    return points;
+  }
+
+  std::vector<Point> of(const EvalEvent& event) override {
+    std::vector<Point> points;
+    if (event.split != "valid") return points;
+    add_both(points, "lm loss validation", event, event.loss);
+    add_both(points, "lm loss validation ppl", event, perplexity(event.loss));
+    return points;
+  }
+
+  std::vector<Point> of(const TimersEvent& event) override {
+    std::vector<Point> points;
+    for (const TimerValue& timer : event.timers)
+      points.push_back({timer.name + "-time", event.iteration, timer.max_ms / 1e3});
+    return points;
+  }
+
+ private:
+  int ranks_ = 1;
+};
+
+// ---------------------------------------------------------------------------- BigScience
+
+/// The x axes that a curve is drawn over besides the iterations, each in a curve of its own.
+enum class Axes { samples, samples_and_tokens, all };
+
+struct CurveOverAxes {
+  const char* tag;
+  TrainValue value;
+  Axes axes;
+};
+
+constexpr CurveOverAxes kBigscienceCurves[] = {
+    {"learning-rate/learning-rate", train_values::learning_rate, Axes::samples_and_tokens},
+    {"batch-size/batch-size", train_values::global_batch, Axes::samples},
+    {"lm-loss-training/lm loss", train_values::loss, Axes::all},
+    {"loss-scale/loss-scale", train_values::loss_scale, Axes::samples_and_tokens},
+    {"grad-norm/grad-norm", train_values::grad_norm, Axes::samples_and_tokens},
+    {"num-zeros/num-zeros", train_values::gradient_zeros, Axes::samples_and_tokens},
+    {"params-norm/params-norm", train_values::parameter_norm, Axes::samples_and_tokens},
+    {"iteration-time/iteration-time", train_values::iteration_seconds, Axes::samples_and_tokens},
+};
+
+class BigscienceCurves final : public Curves {
+ public:
+  std::vector<Point> of(const StartEvent& event) override {
+    start_ = event;
+    const std::string tag = "iteration-time/world_size";
+    return {{tag, event.iteration, static_cast<double>(event.layout.ranks())},
+            {tag, event.iteration + 1, 0.0}};
+  }
+
+  std::vector<Point> of(const TrainEvent& event) override {
+    const std::int64_t step = event.iteration;
+    std::vector<Point> points{
+        {"steps-vs-samples/y=steps,x=samples", event.consumed_samples, real(step)},
+        {"steps-vs-samples/y=samples,x=steps", step, real(event.consumed_samples)},
+        {"steps-vs-tokens/y=steps,x=tokens", event.consumed_tokens, real(step)},
+        {"steps-vs-tokens/y=tokens,x=steps", step, real(event.consumed_tokens)}};
+    for (const auto& [tag, value, axes] : kBigscienceCurves)
+      if (const auto y = value(event)) add(points, tag, event, *y, axes);
+    add_speeds(points, event);
+    return points;
+  }
+
+  std::vector<Point> of(const EvalEvent& event) override {
+    const std::string group = event.split == "valid" ? "" : "/" + event.split;
+    const std::string tag = "lm-loss-validation" + group + "/lm loss validation";
+    std::vector<Point> points;
+    add(points, tag, event, event.loss, Axes::all);
+    add(points, tag + " ppl", event, perplexity(event.loss), Axes::all);
+    return points;
+  }
+
+  std::vector<Point> of(const TimersEvent& event) override {
+    std::vector<Point> points;
+    for (const TimerValue& timer : event.timers)
+      points.push_back({"time/" + timer.name + "-time", event.iteration, timer.max_ms / 1e3});
+    return points;
+  }
+
+ private:
+  /// Adds a point by iterations and one for each of the other axes.
+  template <typename Event>
+  void add(std::vector<Point>& points, const std::string& tag, const Event& event, double y,
+           Axes axes) const {
+    points.push_back({tag, event.iteration, y});
+    points.push_back({tag + " vs samples", event.consumed_samples, y});
+    if (axes == Axes::samples) return;
+    points.push_back({tag + " vs tokens", event.consumed_tokens, y});
+    if (axes == Axes::samples_and_tokens) return;
+    const double gigaflos =
+        6.0 * real(event.consumed_tokens) * real(start_.model.parameters_without_embeddings) / 1e9;
+    points.push_back(
+        {tag + " vs gigaflos (without embeddings)", static_cast<std::int64_t>(gigaflos), y});
+  }
+
+  void add_speeds(std::vector<Point>& points, const TrainEvent& event) const {
+    const auto speed = [&](const std::string& name, double value) {
+      points.push_back({"iteration-time/" + name, event.iteration, value});
+    };
+    // As a mean over the interval, in which a ramp-up has batches of several sizes.
+    const double samples_per_second = event.tokens_per_second / real(start_.model.sequence);
+    const double replicas = start_.layout.data;
+    speed("samples per second", samples_per_second);
+    speed("samples per second per replica", samples_per_second / replicas);
+    speed("tokens per second", event.tokens_per_second);
+    speed("tokens per second per replica", event.tokens_per_second / replicas);
+    speed("TFLOPs per gpu (estimated)",
+          samples_per_second * flops_per_sample() / start_.layout.ranks() / 1e12);
+  }
+
+  /// By BigScience's estimate.
+  double flops_per_sample() const {
+    const ModelFacts& model = start_.model;
+    const double l = real(model.layers), h = real(model.hidden), s = real(model.sequence);
+    const double passes = model.recomputes ? 4 : 3;
+    return 24 * passes * s * l * h * h * (1 + s / (6 * h) + real(model.vocab) / (16 * l * h));
+  }
+
+  StartEvent start_{.model = {.layers = 1, .hidden = 1}};
+};
+
+}  // namespace
+
+std::unique_ptr<Curves> trireme_curves() { return std::make_unique<TriremeCurves>(); }
+
+std::unique_ptr<Curves> megatron_curves() { return std::make_unique<MegatronCurves>(); }
+
+std::unique_ptr<Curves> bigscience_curves() { return std::make_unique<BigscienceCurves>(); }
+
+std::unique_ptr<Curves> make_curves(deck::TensorboardDialect dialect) {
+  switch (dialect) {
+    case deck::TensorboardDialect::trireme:
+      return trireme_curves();
+    case deck::TensorboardDialect::megatron:
+      return megatron_curves();
+    case deck::TensorboardDialect::bigscience:
+      return bigscience_curves();
+  }
+  throw InternalError("unknown log.tensorboard.dialect");
+}
+
+}  // namespace trireme::report
