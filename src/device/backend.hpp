@@ -11,20 +11,7 @@
 #include <vector>
 
 #include "core/tensor.hpp"
-#include "kernels/adamw.hpp"
-#include "kernels/attention.hpp"
-#include "kernels/bias.hpp"
-#include "kernels/cross_entropy.hpp"
-#include "kernels/dropout.hpp"
-#include "kernels/embedding.hpp"
-#include "kernels/gelu.hpp"
-#include "kernels/gemm.hpp"
-#include "kernels/lamb.hpp"
-#include "kernels/layernorm.hpp"
-#include "kernels/linear_gelu.hpp"
-#include "kernels/linear_weight_gradient.hpp"
-#include "kernels/sgd.hpp"
-#include "kernels/zero_count.hpp"
+#include "kernels/operations.hpp"
 
 namespace trireme::device {
 
@@ -110,37 +97,11 @@ class Backend {
     return nullptr;
   }
 
-  virtual void gemm(const kernels::Gemm& args) = 0;
-  virtual void embedding_forward(const kernels::EmbeddingForward& args) = 0;
-  virtual void embedding_backward(const kernels::EmbeddingBackward& args) = 0;
-  virtual void position_dropout(const kernels::PositionDropout& args) = 0;
-  virtual void position_backward(const kernels::PositionBackward& args) = 0;
-  virtual void layernorm_forward(const kernels::LayerNormForward& args) = 0;
-  virtual void layernorm_backward(const kernels::LayerNormBackward& args) = 0;
-  virtual void bias_gradient(const kernels::BiasGradient& args) = 0;
-  virtual void gelu_forward(const kernels::GeluForward& args) = 0;
-  virtual void gelu_backward(const kernels::GeluBackward& args) = 0;
-  virtual void linear_gelu(const kernels::LinearGelu& args) = 0;
-  virtual void linear_gelu_gradient(const kernels::LinearGeluGradient& args) = 0;
-  virtual void linear_weight_gradient(const kernels::LinearWeightGradient& args) = 0;
-  virtual void bias_dropout_residual(const kernels::BiasDropoutResidual& args) = 0;
-  virtual void bias_dropout_residual_norm(const kernels::BiasDropoutResidualNorm& args) = 0;
-  virtual void dropout_backward(const kernels::DropoutBackward& args) = 0;
-  virtual void attention_forward(const kernels::AttentionForward& args) = 0;
-  virtual void attention_backward(const kernels::AttentionBackward& args) = 0;
-  virtual void attention_cached(const kernels::AttentionCached& args) = 0;
-  virtual void cross_entropy_statistics(const kernels::CrossEntropyStatistics& args) = 0;
-  virtual void cross_entropy_statistics_backward(
-      const kernels::CrossEntropyStatisticsBackward& args) = 0;
-  virtual void cross_entropy_rescale(const kernels::CrossEntropyRescale& args) = 0;
-  virtual void cross_entropy_loss(const kernels::CrossEntropyLoss& args) = 0;
-  virtual void cross_entropy_backward(const kernels::CrossEntropyBackward& args) = 0;
-  virtual void adamw(const kernels::AdamW& args) = 0;
-  virtual void sgd(const kernels::Sgd& args) = 0;
-  virtual void lamb_direction(const kernels::LambDirection& args) = 0;
-  virtual void squared_sum(const kernels::SquaredSum& args) = 0;
-  virtual void cast(const kernels::Cast& args) = 0;
-  virtual void zero_count(const kernels::ZeroCount& args) = 0;
+  // Every operation of kernels/operations.hpp, such as `virtual void adamw(const kernels::AdamW&)`.
+#define TRIREME_DECLARE(operation, Arguments) \
+  virtual void operation(const kernels::Arguments& args) = 0;
+  TRIREME_OPERATIONS(TRIREME_DECLARE)
+#undef TRIREME_DECLARE
 };
 
 /// A GPU that this process sees.

@@ -9,15 +9,20 @@
 
 namespace trireme::kernels {
 
+namespace cuda {
+/// The maximum head dimension that the kernels for GPUs take.
+inline constexpr int kMaxHead = 256;
+}  // namespace cuda
+
 /// Writes out = dropout(softmax(mask(q k^T / sqrt(d)))) v for each sample and local head, and the
 /// log-sum-exp of each row, from which the backward pass recomputes the probabilities. The mask
 /// lets a query attend to keys up to its own position when `causal`, to all otherwise; and where
 /// `document_start` [b, s] int32 (in the backend's memory) is given, only to keys from
 /// document_start[query] <= query on, which must not decrease from query to query of a sample.
-/// Any sequence length and head dimension d (on CUDA up to 256). qkv [s, b, 3 * heads * d] (q of
-/// all local heads, then k, then v), out [s, b, heads * d], lse [b, heads, s] of the accumulation
-/// type. `first_head` is the global index of local head 0: dropout is keyed by the global head.
-/// Source: Dao, "FlashAttention-2" (2023), section 3 (what is saved and recomputed).
+/// Any sequence length and head dimension d (on CUDA up to kMaxHead). qkv [s, b, 3 * heads * d] (q
+/// of all local heads, then k, then v), out [s, b, heads * d], lse [b, heads, s] of the
+/// accumulation type. `first_head` is the global index of local head 0: dropout is keyed by the
+/// global head. Source: Dao, "FlashAttention-2" (2023), section 3 (what is saved and recomputed).
 struct AttentionForward {
   Tensor qkv;
   Tensor out;

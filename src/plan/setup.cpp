@@ -3,7 +3,7 @@
 #include "core/error.hpp"
 #include "deck/batch_sizes.hpp"
 #include "deck/gpu_limits.hpp"
-#include "kernels/cuda/attention/tiles.hpp"
+#include "kernels/attention.hpp"
 #include "kernels/layernorm.hpp"
 
 namespace trireme::plan {

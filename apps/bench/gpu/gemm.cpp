@@ -82,7 +82,7 @@ double tflops(Meter& meter, Runner& runner, const Product& product, DType dtype)
         .transpose_b = tb,
         .beta = weight_gradient ? 1.0 : 0.0,
         .bias = bias ? meter.random({n}, dtype) : Tensor{}};
-    return [&runner, args] { runner.run(args, runner.context); };
+    return [&runner, args] { runner.run.gemm(args, runner.context); };
   });
   return 1e-9 * 2.0 * static_cast<double>(product.m) * static_cast<double>(product.n) *
          static_cast<double>(product.k) / ms;

@@ -176,54 +176,20 @@ class CudaBackend final : public Backend {
     return record_stream(context_.stream, work);
   }
 
-  void gemm(const kernels::Gemm& args) override {
-    const Range range("gemm");
-    gemm_(args, context_);
+#define TRIREME_DEFINE(operation, Arguments)                \
+  void operation(const kernels::Arguments& args) override { \
+    const Range range(#operation);                          \
+    gemm_.operation(args, context_);                        \
   }
-  void linear_gelu(const kernels::LinearGelu& args) override {
-    const Range range("linear_gelu");
-    gemm_.linear_gelu(args, context_);
-  }
-  void linear_gelu_gradient(const kernels::LinearGeluGradient& args) override {
-    const Range range("linear_gelu_gradient");
-    gemm_.linear_gelu_gradient(args, context_);
-  }
-  void linear_weight_gradient(const kernels::LinearWeightGradient& args) override {
-    const Range range("linear_weight_gradient");
-    gemm_.linear_weight_gradient(args, context_);
-  }
-#define TRIREME_CUDA_OPERATION(operation, Arguments)        \
+  TRIREME_GEMM_OPERATIONS(TRIREME_DEFINE)
+#undef TRIREME_DEFINE
+#define TRIREME_DEFINE(operation, Arguments)                \
   void operation(const kernels::Arguments& args) override { \
     const Range range(#operation);                          \
     kernels_on_gpu::operation(args, context_);              \
   }
-  TRIREME_CUDA_OPERATION(embedding_forward, EmbeddingForward)
-  TRIREME_CUDA_OPERATION(embedding_backward, EmbeddingBackward)
-  TRIREME_CUDA_OPERATION(position_dropout, PositionDropout)
-  TRIREME_CUDA_OPERATION(position_backward, PositionBackward)
-  TRIREME_CUDA_OPERATION(layernorm_forward, LayerNormForward)
-  TRIREME_CUDA_OPERATION(layernorm_backward, LayerNormBackward)
-  TRIREME_CUDA_OPERATION(bias_gradient, BiasGradient)
-  TRIREME_CUDA_OPERATION(gelu_forward, GeluForward)
-  TRIREME_CUDA_OPERATION(gelu_backward, GeluBackward)
-  TRIREME_CUDA_OPERATION(bias_dropout_residual, BiasDropoutResidual)
-  TRIREME_CUDA_OPERATION(bias_dropout_residual_norm, BiasDropoutResidualNorm)
-  TRIREME_CUDA_OPERATION(dropout_backward, DropoutBackward)
-  TRIREME_CUDA_OPERATION(attention_forward, AttentionForward)
-  TRIREME_CUDA_OPERATION(attention_backward, AttentionBackward)
-  TRIREME_CUDA_OPERATION(attention_cached, AttentionCached)
-  TRIREME_CUDA_OPERATION(cross_entropy_statistics, CrossEntropyStatistics)
-  TRIREME_CUDA_OPERATION(cross_entropy_statistics_backward, CrossEntropyStatisticsBackward)
-  TRIREME_CUDA_OPERATION(cross_entropy_rescale, CrossEntropyRescale)
-  TRIREME_CUDA_OPERATION(cross_entropy_loss, CrossEntropyLoss)
-  TRIREME_CUDA_OPERATION(cross_entropy_backward, CrossEntropyBackward)
-  TRIREME_CUDA_OPERATION(adamw, AdamW)
-  TRIREME_CUDA_OPERATION(sgd, Sgd)
-  TRIREME_CUDA_OPERATION(lamb_direction, LambDirection)
-  TRIREME_CUDA_OPERATION(squared_sum, SquaredSum)
-  TRIREME_CUDA_OPERATION(cast, Cast)
-  TRIREME_CUDA_OPERATION(zero_count, ZeroCount)
-#undef TRIREME_CUDA_OPERATION
+  TRIREME_KERNEL_OPERATIONS(TRIREME_DEFINE)
+#undef TRIREME_DEFINE
 
  private:
   std::string gpu_name_;

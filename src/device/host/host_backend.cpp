@@ -81,75 +81,10 @@ class HostBackend final : public Backend {
   void reserve_workspace(std::size_t) override {}
   std::unique_ptr<Mark> make_mark() override { return std::make_unique<HostMark>(); }
 
-  void gemm(const kernels::Gemm& args) override { host::gemm(args); }
-  void embedding_forward(const kernels::EmbeddingForward& args) override {
-    host::embedding_forward(args);
-  }
-  void embedding_backward(const kernels::EmbeddingBackward& args) override {
-    host::embedding_backward(args);
-  }
-  void position_dropout(const kernels::PositionDropout& args) override {
-    host::position_dropout(args);
-  }
-  void position_backward(const kernels::PositionBackward& args) override {
-    host::position_backward(args);
-  }
-  void layernorm_forward(const kernels::LayerNormForward& args) override {
-    host::layernorm_forward(args);
-  }
-  void layernorm_backward(const kernels::LayerNormBackward& args) override {
-    host::layernorm_backward(args);
-  }
-  void bias_gradient(const kernels::BiasGradient& args) override { host::bias_gradient(args); }
-  void gelu_forward(const kernels::GeluForward& args) override { host::gelu_forward(args); }
-  void gelu_backward(const kernels::GeluBackward& args) override { host::gelu_backward(args); }
-  void linear_gelu(const kernels::LinearGelu& args) override { host::linear_gelu(args); }
-  void linear_gelu_gradient(const kernels::LinearGeluGradient& args) override {
-    host::linear_gelu_gradient(args);
-  }
-  void linear_weight_gradient(const kernels::LinearWeightGradient& args) override {
-    host::linear_weight_gradient(args);
-  }
-  void bias_dropout_residual(const kernels::BiasDropoutResidual& args) override {
-    host::bias_dropout_residual(args);
-  }
-  void bias_dropout_residual_norm(const kernels::BiasDropoutResidualNorm& args) override {
-    host::bias_dropout_residual_norm(args);
-  }
-  void dropout_backward(const kernels::DropoutBackward& args) override {
-    host::dropout_backward(args);
-  }
-  void attention_forward(const kernels::AttentionForward& args) override {
-    host::attention_forward(args);
-  }
-  void attention_backward(const kernels::AttentionBackward& args) override {
-    host::attention_backward(args);
-  }
-  void attention_cached(const kernels::AttentionCached& args) override {
-    host::attention_cached(args);
-  }
-  void cross_entropy_statistics(const kernels::CrossEntropyStatistics& args) override {
-    host::cross_entropy_statistics(args);
-  }
-  void cross_entropy_statistics_backward(
-      const kernels::CrossEntropyStatisticsBackward& args) override {
-    host::cross_entropy_statistics_backward(args);
-  }
-  void cross_entropy_rescale(const kernels::CrossEntropyRescale& args) override {
-    host::cross_entropy_rescale(args);
-  }
-  void cross_entropy_loss(const kernels::CrossEntropyLoss& args) override {
-    host::cross_entropy_loss(args);
-  }
-  void cross_entropy_backward(const kernels::CrossEntropyBackward& args) override {
-    host::cross_entropy_backward(args);
-  }
-  void adamw(const kernels::AdamW& args) override { host::adamw(args); }
-  void sgd(const kernels::Sgd& args) override { host::sgd(args); }
-  void lamb_direction(const kernels::LambDirection& args) override { host::lamb_direction(args); }
-  void squared_sum(const kernels::SquaredSum& args) override { host::squared_sum(args); }
-  void cast(const kernels::Cast& args) override { host::cast(args); }
-  void zero_count(const kernels::ZeroCount& args) override { host::zero_count(args); }
+#define TRIREME_DEFINE(operation, Arguments) \
+  void operation(const kernels::Arguments& args) override { host::operation(args); }
+  TRIREME_OPERATIONS(TRIREME_DEFINE)
+#undef TRIREME_DEFINE
 
  private:
   struct Copy {

@@ -55,7 +55,7 @@ void GemmRunner::prepare(const Gemm& args, const Context& context) {
   if (product.m > 0 && product.n > 0) plan_of(*chooser_, product, args, context);
 }
 
-void GemmRunner::operator()(const Gemm& args, const Context& context) {
+void GemmRunner::gemm(const Gemm& args, const Context& context) {
   const Product product = product_of(args);
   if (product.m == 0 || product.n == 0) return;
   const Plan* const plan = plan_of(*chooser_, product, args, context);

@@ -51,12 +51,12 @@ class GemmRunner {
 
   /// Queues the product on context.stream. Needs kGemmWorkspace bytes of workspace. The first call
   /// of a new product waits for the stream while candidates are timed, on memory of its own.
-  void operator()(const Gemm& args, const Context& context);
+  void gemm(const Gemm& args, const Context& context);
 
   /// Makes the choice for a product, if it is new, without running it on `args`.
   void prepare(const Gemm& args, const Context& context);
 
-  /// As operator(), for a product and the GELU beside it. Need workspace for bias_gradient and
+  /// As gemm(), for a product and the GELU beside it. Need workspace for bias_gradient and
   /// gelu_backward, too.
   void linear_gelu(const LinearGelu& args, const Context& context);
   void linear_gelu_gradient(const LinearGeluGradient& args, const Context& context);

@@ -57,7 +57,7 @@ struct WeightGradient {
 void GemmRunner::linear_weight_gradient(const LinearWeightGradient& args, const Context& context) {
   if (args.dy.size() == 0) return;         // cuBLASLt knows no products of no terms
   if (args.dweight.dtype != DType::f32) {  // the epilogue's sums would have the product's type
-    (*this)(WeightGradient::product(args), context);
+    gemm(WeightGradient::product(args), context);
     return WeightGradient::after_product(args, context);
   }
   Forms<WeightGradient>(*this, *chooser_, context).run(args);

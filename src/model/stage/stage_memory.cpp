@@ -3,8 +3,7 @@
 #include <algorithm>
 
 #include "core/error.hpp"
-#include "kernels/cuda/attention_workspace.hpp"
-#include "kernels/cuda/workspace.hpp"
+#include "device/workspace.hpp"
 
 namespace trireme::model {
 namespace {
@@ -56,16 +55,13 @@ std::size_t kernel_workspace_bytes(const StageConfig& config) {
     const TransformerBlock block(config.spec, layer);
     widest = std::max(widest, block.inner_width(sizes));
     attention = std::max(attention,
-                         kernels::cuda::attention_backward_workspace(
-                             sizes.dtype, sizes.sequence, sizes.micro_batch,
-                             block.attention().local_heads(sizes), block.attention().head_dim()));
+                         device::attention_workspace(sizes.dtype, sizes.sequence, sizes.micro_batch,
+                                                     block.attention().local_heads(sizes),
+                                                     block.attention().head_dim()));
   }
-  return std::max({kernels::cuda::kGemmWorkspace + kernels::cuda::bias_gradient_workspace(widest),
-                   kernels::cuda::column_sums_workspace(widest),
-                   kernels::cuda::layernorm_backward_workspace(sizes.hidden),
-                   kernels::cuda::embedding_backward_workspace(sizes.tokens(), sizes.hidden),
-                   kernels::cuda::squared_sum_workspace(),
-                   kernels::cuda::cross_entropy_loss_workspace(), attention});
+  return std::max({device::linear_workspace(widest), device::layernorm_workspace(sizes.hidden),
+                   device::embedding_workspace(sizes.tokens(), sizes.hidden),
+                   device::sum_workspace(), attention});
 }
 
 std::size_t host_gemm_bytes(const StageConfig& config) {

@@ -194,7 +194,7 @@ class CudaGemmRunner : public ::testing::Test {
   ~CudaGemmRunner() override { std::filesystem::remove(path_); }
 
   std::vector<double> run(cuda::GemmRunner& runner, const Case& product) const {
-    return product.on_gpu([&](const Gemm& args) { runner(args, context_); });
+    return product.on_gpu([&](const Gemm& args) { runner.gemm(args, context_); });
   }
 
   const std::string path_ =
@@ -239,7 +239,7 @@ TEST_F(CudaGemmRunner, ADamagedFileIsTimedAnew) {
 TEST_F(CudaGemmRunner, TheFirstChoiceIsRightToo) {
   cuda::GemmRunner runner("", cuda::GemmChoice::first);
   for (const Case& product : {first_, second_})
-    expect_right(product, [&](const Gemm& args) { runner(args, context_); });
+    expect_right(product, [&](const Gemm& args) { runner.gemm(args, context_); });
   EXPECT_EQ(runner.timed_products(), 0);
 }
 
@@ -247,7 +247,7 @@ TEST_F(CudaGemmRunner, NeedsItsWorkspace) {
   cuda::Context small = context_;
   small.workspace_bytes = cuda::kGemmWorkspace - 1;
   cuda::GemmRunner runner("");
-  EXPECT_THROW(first_.on_gpu([&](const Gemm& args) { runner(args, small); }), InternalError);
+  EXPECT_THROW(first_.on_gpu([&](const Gemm& args) { runner.gemm(args, small); }), InternalError);
 }
 
 }  // namespace

@@ -6,11 +6,9 @@
 #include <type_traits>
 
 #include "core/philox.hpp"
+#include "kernels/attention.hpp"
 
 namespace trireme::kernels::cuda {
-
-/// The largest head dimension that the kernels take.
-inline constexpr int kMaxHead = 256;
 
 /// Head dimensions that kernels are compiled for, ascending.
 template <int... kSizes>

@@ -64,7 +64,7 @@ class Forms {
 
  private:
   void separate(const Args& args) {
-    products_(Operation::product(args), context_);
+    products_.gemm(Operation::product(args), context_);
     Operation::after_product(args, context_);
   }
 

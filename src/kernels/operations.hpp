@@ -1,0 +1,57 @@
+// The one list of operations. The backends' methods and their NVTX ranges are generated from it.
+#pragma once
+
+#include "kernels/adamw.hpp"
+#include "kernels/attention.hpp"
+#include "kernels/bias.hpp"
+#include "kernels/cross_entropy.hpp"
+#include "kernels/dropout.hpp"
+#include "kernels/embedding.hpp"
+#include "kernels/gelu.hpp"
+#include "kernels/gemm.hpp"
+#include "kernels/lamb.hpp"
+#include "kernels/layernorm.hpp"
+#include "kernels/linear_gelu.hpp"
+#include "kernels/linear_weight_gradient.hpp"
+#include "kernels/sgd.hpp"
+#include "kernels/zero_count.hpp"
+
+/// Calls X(name, Arguments) for each operation that is a GEMM, alone or with something fused to it:
+/// host::name(args) on the host, a method of GemmRunner on CUDA, which chooses the algorithm.
+#define TRIREME_GEMM_OPERATIONS(X)            \
+  X(gemm, Gemm)                               \
+  X(linear_gelu, LinearGelu)                  \
+  X(linear_gelu_gradient, LinearGeluGradient) \
+  X(linear_weight_gradient, LinearWeightGradient)
+
+/// The same for all other operations: host::name(args), and cuda::name(args, context).
+#define TRIREME_KERNEL_OPERATIONS(X)                                   \
+  X(embedding_forward, EmbeddingForward)                               \
+  X(embedding_backward, EmbeddingBackward)                             \
+  X(position_dropout, PositionDropout)                                 \
+  X(position_backward, PositionBackward)                               \
+  X(layernorm_forward, LayerNormForward)                               \
+  X(layernorm_backward, LayerNormBackward)                             \
+  X(bias_gradient, BiasGradient)                                       \
+  X(gelu_forward, GeluForward)                                         \
+  X(gelu_backward, GeluBackward)                                       \
+  X(bias_dropout_residual, BiasDropoutResidual)                        \
+  X(bias_dropout_residual_norm, BiasDropoutResidualNorm)               \
+  X(dropout_backward, DropoutBackward)                                 \
+  X(attention_forward, AttentionForward)                               \
+  X(attention_backward, AttentionBackward)                             \
+  X(attention_cached, AttentionCached)                                 \
+  X(cross_entropy_statistics, CrossEntropyStatistics)                  \
+  X(cross_entropy_statistics_backward, CrossEntropyStatisticsBackward) \
+  X(cross_entropy_rescale, CrossEntropyRescale)                        \
+  X(cross_entropy_loss, CrossEntropyLoss)                              \
+  X(cross_entropy_backward, CrossEntropyBackward)                      \
+  X(adamw, AdamW)                                                      \
+  X(sgd, Sgd)                                                          \
+  X(lamb_direction, LambDirection)                                     \
+  X(squared_sum, SquaredSum)                                           \
+  X(cast, Cast)                                                        \
+  X(zero_count, ZeroCount)
+
+/// All of them.
+#define TRIREME_OPERATIONS(X) TRIREME_GEMM_OPERATIONS(X) TRIREME_KERNEL_OPERATIONS(X)
