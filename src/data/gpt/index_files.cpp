@@ -22,18 +22,43 @@ bool names_part(std::string_view stem, Split split) {
   return stem.find(fmt::format("_{}_indexmap_", name_of(split))) != std::string_view::npos;
 }
 
+// Calls `call`; an IoError of it then names the key of the folder.
+template <typename Call>
+void name_cache_key(Call&& call) {
+  try {
+    call();
+  } catch (const IoError& error) {
+    throw IoError(
+        "the sample indices cannot be kept: {}; name a folder that can be written in "
+        "data.index_cache",
+        error.what());
+  }
+}
+
+void make_folder(const std::filesystem::path& folder) {
+  if (folder.empty()) return;
+  std::error_code error;
+  std::filesystem::create_directories(folder, error);
+  if (error) throw IoError("cannot make the folder '{}': {}", folder.string(), error.message());
+}
+
 // Atomic also against another process, perhaps on another machine, that publishes the same file.
-void publish(const std::filesystem::path& path, std::string_view content) {
+void publish(const std::filesystem::path& path,
+             const std::function<void(const std::filesystem::path&)>& write) {
   std::array<char, 256> host{};
   ::gethostname(host.data(), host.size() - 1);
   const std::filesystem::path own = fmt::format("{}.{}-{}", path.string(), host.data(), ::getpid());
-  write_file_atomically(own, content);
+  write(own);
   std::error_code error;
   std::filesystem::rename(own, path, error);
   if (!error) return;
   const std::string reason = error.message();
   std::filesystem::remove(own, error);
   throw IoError("cannot rename '{}' to '{}': {}", own.string(), path.string(), reason);
+}
+
+void publish_bytes(const std::filesystem::path& path, std::string_view content) {
+  publish(path, [&](const std::filesystem::path& own) { write_file_atomically(own, content); });
 }
 
 struct NamedArray {
@@ -44,22 +69,27 @@ struct NamedArray {
 // Writes the arrays and, beside them, what they are.
 void publish_all(const std::string& stem, const std::string& description,
                  std::initializer_list<NamedArray> arrays) {
-  const std::filesystem::path folder = std::filesystem::path(stem).parent_path();
-  try {
-    std::error_code error;
-    std::filesystem::create_directories(folder, error);
-    if (error) throw IoError("cannot make the folder '{}': {}", folder.string(), error.message());
-    publish(stem + "-description.txt", description);
-    for (const auto& [path, array] : arrays) publish(path, array.serialize());
-  } catch (const IoError& error) {
-    throw IoError(
-        "the sample indices cannot be kept: {}; name a folder that can be written in "
-        "data.index_cache",
-        error.what());
-  }
+  name_cache_key([&] {
+    make_folder(std::filesystem::path(stem).parent_path());
+    publish_bytes(stem + "-description.txt", description);
+    for (const auto& [path, array] : arrays) publish_bytes(path, array.serialize());
+  });
 }
 
 }  // namespace
+
+void publish_index(const std::filesystem::path& path, const NpyArray& array) {
+  name_cache_key([&] {
+    make_folder(path.parent_path());
+    publish_bytes(path, array.serialize());
+  });
+}
+
+void publish_index(const std::filesystem::path& path,
+                   const std::function<void(const std::filesystem::path&)>& write) {
+  name_cache_key([&] { make_folder(path.parent_path()); });
+  publish(path, write);
+}
 
 std::uint64_t hash_lengths(std::span<const std::int32_t> lengths) {
   // FNV-1a, a length at a time.

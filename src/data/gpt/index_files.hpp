@@ -3,6 +3,7 @@
 
 #include <cstdint>
 #include <filesystem>
+#include <functional>
 #include <optional>
 #include <span>
 #include <string>
@@ -80,5 +81,13 @@ GptIndex map_index(const IndexFiles& files, std::span<const std::int32_t> length
 /// write the same files at once: each appears whole. Throws IoError that names data.index_cache.
 void write_index(const IndexFiles& files, const IndexKey& key, const GptIndex& index);
 void write_index(const BlendFiles& files, const BlendKey& key, const BlendIndex& index);
+
+/// Writes one array; otherwise as write_index().
+void publish_index(const std::filesystem::path& path, const NpyArray& array);
+
+/// Calls write(OWN) with a name of this process alone and renames what it wrote to `path`, whose
+/// folder is made. Throws what `write` does, and IoError.
+void publish_index(const std::filesystem::path& path,
+                   const std::function<void(const std::filesystem::path& own)>& write);
 
 }  // namespace trireme::data
