@@ -16,9 +16,9 @@
 #include "plan/fit.hpp"
 #include "plan/run_plan.hpp"
 #include "plan/setup.hpp"
-#include "train/dataset_checks.hpp"
-#include "train/devices.hpp"
-#include "train/startup.hpp"
+#include "train/startup/datasets.hpp"
+#include "train/startup/devices.hpp"
+#include "train/startup/startup.hpp"
 
 namespace trireme {
 

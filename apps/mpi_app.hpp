@@ -13,8 +13,7 @@
 #include "comm/mpi/mpi_communicator.hpp"
 #include "core/system/identity.hpp"
 #include "deck_options.hpp"
-#include "train/launch_checks.hpp"
-#include "train/startup.hpp"
+#include "train/startup/startup.hpp"
 
 namespace trireme {
 

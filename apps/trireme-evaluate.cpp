@@ -10,11 +10,11 @@
 #include "model/spec.hpp"
 #include "mpi_app.hpp"
 #include "report/metrics.hpp"
-#include "train/datasets.hpp"
-#include "train/devices.hpp"
 #include "train/non_finite.hpp"
-#include "train/restart.hpp"
 #include "train/stage_runner.hpp"
+#include "train/startup/datasets.hpp"
+#include "train/startup/devices.hpp"
+#include "train/startup/restart.hpp"
 
 namespace trireme {
 namespace {

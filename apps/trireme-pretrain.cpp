@@ -14,10 +14,10 @@
 #include "deck_options.hpp"
 #include "job_options.hpp"
 #include "mpi_app.hpp"
-#include "train/devices.hpp"
-#include "train/launch_checks.hpp"
-#include "train/launch_command.hpp"
-#include "train/rank_output.hpp"
+#include "train/startup/devices.hpp"
+#include "train/startup/launch.hpp"
+#include "train/startup/rank_output.hpp"
+#include "train/startup/startup.hpp"
 #include "train/trainer.hpp"
 
 namespace trireme {

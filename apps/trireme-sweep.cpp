@@ -6,7 +6,7 @@
 #include "sweep/local.hpp"
 #include "sweep/slurm.hpp"
 #include "sweep/table.hpp"
-#include "train/restart.hpp"
+#include "train/startup/restart.hpp"
 
 namespace trireme {
 namespace {

@@ -9,9 +9,9 @@
 #include "plan/run_plan.hpp"
 #include "plan/setup.hpp"
 #include "sweep/state.hpp"
-#include "train/dataset_checks.hpp"
-#include "train/devices.hpp"
-#include "train/startup.hpp"
+#include "train/startup/datasets.hpp"
+#include "train/startup/devices.hpp"
+#include "train/startup/startup.hpp"
 
 namespace trireme::sweep {
 namespace {

@@ -1,15 +1,18 @@
-// The state of a run that is not a tensor, and its place in a checkpoint.
+// The state of a run that is not a tensor, its place in a checkpoint, and train.skip, which moves
+// it.
 #pragma once
 
+#include <cmath>
 #include <cstdint>
+#include <optional>
 #include <string>
 
 #include "checkpoint/file.hpp"
 #include "deck/batch_sizes.hpp"
+#include "deck/deck.hpp"
 #include "optim/loss_scaler.hpp"
 
 namespace trireme::train {
-
 /// How far a run has come.
 struct RunState {
   std::int64_t iteration = 0;
@@ -36,5 +39,32 @@ struct RunState {
   /// Throws DataError when an attribute is missing.
   static RunState from(const checkpoint::Header& header);
 };
+
+/// What an iteration did; the same on every rank.
+struct StepResult {
+  double loss = 0.0;           ///< mean over the batch's tokens
+  double gradient_norm = 0.0;  ///< before clipping
+  double learning_rate = 0.0;  ///< the next iteration's, as Megatron-LM prints it
+  std::int64_t samples = 0;    ///< the global batch
+  bool applied = false;        ///< false when the gradient was not finite: no update
+  double loss_scale = 1.0;     ///< the next iteration's
+  /// The update was skipped while the dynamic loss scale was above its minimum.
+  bool searches_scale = false;
+  std::optional<std::int64_t> gradient_zeros = {};  ///< with log.norms, where a report is due
+
+  /// Whether it counts towards train.diverged_after: the loss is not finite, or the gradient is not
+  /// and no lower loss scale can help.
+  bool is_bad() const { return !std::isfinite(loss) || (!applied && !searches_scale); }
+};
+
+/// The iterations whose data is to be passed over before the next iteration, if any. What has been
+/// passed over before, or trained on because the range is new to the run, is not among them.
+std::optional<deck::IterationRange> data_to_skip(const deck::Deck& deck, const RunState& state);
+
+/// Samples that a run which has come to `state` passes over until `last_iteration`.
+std::int64_t samples_to_skip(const deck::Deck& deck, RunState state, std::int64_t last_iteration);
+
+/// Moves `state` past the data of `range`, which is what data_to_skip() gave. Returns the samples.
+std::int64_t skip_data(const deck::Deck& deck, const deck::IterationRange& range, RunState& state);
 
 }  // namespace trireme::train

@@ -7,11 +7,11 @@
 #include "core/error.hpp"
 #include "deck/describe.hpp"
 #include "model/spec.hpp"
-#include "train/data_skip.hpp"
-#include "train/datasets.hpp"
-#include "train/kept_checkpoints.hpp"
+#include "train/checkpoints.hpp"
 #include "train/non_finite.hpp"
-#include "train/startup.hpp"
+#include "train/run_state.hpp"
+#include "train/startup/datasets.hpp"
+#include "train/startup/startup.hpp"
 
 namespace trireme::train {
 namespace {

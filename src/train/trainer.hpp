@@ -12,11 +12,10 @@
 #include "plan/run_plan.hpp"
 #include "plan/setup.hpp"
 #include "report/reporter.hpp"
-#include "train/restart.hpp"
 #include "train/run_state.hpp"
 #include "train/stage_runner.hpp"
-#include "train/step_result.hpp"
-#include "train/stop_conditions.hpp"
+#include "train/startup/restart.hpp"
+#include "train/stop.hpp"
 #include "train/training_log.hpp"
 
 namespace trireme::train {

@@ -1,22 +1,60 @@
-// What a run tells of its iterations: loss and speed, timers, memory, the use of GPUs.
+// What a run reports of its iterations: loss and speed, and what it measures over its ranks:
+// timers, memory, the use of GPUs.
 #pragma once
 
 #include <cstdint>
+#include <filesystem>
+#include <memory>
 #include <optional>
 #include <span>
+#include <string>
+#include <vector>
 
 #include "comm/mpi/groups.hpp"
+#include "comm/mpi/mpi_communicator.hpp"
 #include "core/clock.hpp"
 #include "deck/deck.hpp"
+#include "device/gpu_sampler.hpp"
 #include "device/timers.hpp"
 #include "plan/run_plan.hpp"
 #include "plan/setup.hpp"
+#include "report/metrics.hpp"
 #include "report/reporter.hpp"
-#include "train/gpu_watch.hpp"
 #include "train/run_state.hpp"
-#include "train/step_result.hpp"
 
 namespace trireme::train {
+/// Samples the GPUs that the run uses, on the first rank of each node, into <run>/ranks/<host>.gpu.
+/// A run on the host samples every GPU of its nodes.
+class GpuWatch {
+ public:
+  /// A node without NVIDIA's library says so once, in its file and, with log.gpu_every, on standard
+  /// error. The folder must exist. Collective over `world`.
+  GpuWatch(const deck::Deck& deck, comm::MpiCommunicator& world);
+
+  /// What the GPUs of all nodes did since the last call, on rank 0; the iteration is left to the
+  /// caller. Collective over the world, though only the first rank of each node exchanges anything.
+  report::GpuEvent gather();
+
+ private:
+  void start(const deck::Deck& deck, const std::vector<std::string>& bus_ids);
+
+  std::unique_ptr<device::GpuSampler> sampler_;  ///< null where there is no library
+  std::unique_ptr<comm::MpiCommunicator>
+      leaders_;                     ///< the first ranks of the nodes; null elsewhere
+  std::vector<std::string> hosts_;  ///< of `leaders_`
+  int most_gpus_ = 0;               ///< on a node
+};
+
+/// The mean time of each of `phases` over `iterations`, taken from the timers of every rank: the
+/// smallest and the largest among the ranks that ran it. Phases that no rank ran are left out; of
+/// passes each rank's sum is told, too. The event's iteration is left to the caller. Collective
+/// over `world`.
+report::TimersEvent timers_event(device::Timers& timers, std::span<const device::Phase> phases,
+                                 double iterations, comm::Communicator& world);
+
+/// The memory that the ranks use now. Collective over the world; the iteration and the planned
+/// bytes are left to the caller.
+report::MemoryEvent memory_in_use(const device::Backend& backend, const comm::Groups& groups);
 
 /// Sums up iterations and reports them where log.every says. All ranks have one and call it
 /// together, for timers, memory and GPUs are measured on all; rank 0 alone has a reporter.

@@ -4,7 +4,7 @@
 
 #include "deck/describe.hpp"
 #include "sweeps.hpp"
-#include "train/restart.hpp"
+#include "train/startup/restart.hpp"
 
 namespace trireme::sweep {
 namespace {

@@ -2,7 +2,11 @@
 
 #include <gtest/gtest.h>
 
+#include <string>
+#include <vector>
+
 #include "core/error.hpp"
+#include "decks.hpp"
 #include "train/stop.hpp"
 
 namespace trireme::train {
@@ -85,6 +89,86 @@ TEST(Stop, OnlyStopsThatNobodyAskedForAreQueuedAgain) {
        {StopReason::exit_duration, StopReason::time_limit, StopReason::signal})
     EXPECT_EQ(exit_code(reason), ExitCode::stopped_early) << describe(reason);
   EXPECT_EQ(exit_code(StopReason::diverged), ExitCode::diverged);
+}
+
+deck::Deck skipping(const std::string& ranges, std::vector<std::string> overrides = {}) {
+  overrides.push_back("train.skip=" + ranges);
+  return tiny_deck("run", overrides);  // batches of 4
+}
+
+// Which batch of data each iteration takes until `last`, going on from `state`.
+std::vector<std::int64_t> batches_taken(const deck::Deck& deck, RunState& state,
+                                        std::int64_t last) {
+  std::vector<std::int64_t> batches;
+  while (state.iteration < last) {
+    if (const auto range = data_to_skip(deck, state)) skip_data(deck, *range, state);
+    batches.push_back(state.next_sample() / 4 + 1);
+    ++state.iteration;
+    state.consumed_samples += 4;
+  }
+  return batches;
+}
+
+using Batches = std::vector<std::int64_t>;
+
+TEST(DataSkip, IterationsTakeTheDataThatFollows) {
+  RunState state;
+  EXPECT_EQ(batches_taken(skipping("2-2,4-7"), state, 9),
+            (Batches{1, 3, 4, 9, 10, 11, 12, 13, 14}));
+  EXPECT_EQ(state.passed_samples, 5 * 4);
+  EXPECT_EQ(state.passed_through, 7);
+  EXPECT_EQ(state.consumed_samples, 9 * 4);
+}
+
+TEST(DataSkip, RangesThatTouchAreTakenOneByOne) {
+  RunState state;
+  EXPECT_EQ(batches_taken(skipping("1-2,3-3"), state, 4), (Batches{3, 4, 6, 7}));
+}
+
+TEST(DataSkip, ARestartInsideARangeSkipsNothingTwice) {
+  const deck::Deck deck = skipping("2-5");
+  for (std::int64_t stop = 1; stop <= 6; ++stop) {
+    RunState state;
+    Batches batches = batches_taken(deck, state, stop);
+    checkpoint::Header header;
+    header.attributes = state.attributes();
+    RunState again = RunState::from(header);
+    for (const std::int64_t batch : batches_taken(deck, again, 8)) batches.push_back(batch);
+    EXPECT_EQ(batches, (Batches{1, 6, 7, 8, 9, 10, 11, 12})) << "stopped after " << stop;
+  }
+}
+
+TEST(DataSkip, ARangeThatIsNewOrLongerAfterARestartSkipsTheRest) {
+  RunState fresh;
+  EXPECT_EQ(batches_taken(skipping("90-91"), fresh, 3), (Batches{1, 2, 3}));
+  EXPECT_EQ(batches_taken(skipping("2-5"), fresh, 5), (Batches{6, 7})) << "4 and 5 are left";
+  EXPECT_EQ(batches_taken(skipping("2-8"), fresh, 7), (Batches{11, 12})) << "6 to 8 as well";
+}
+
+TEST(DataSkip, SizesAreThoseOfTheRampUp) {
+  const deck::Deck deck =
+      skipping("3-5", {"train.iterations=", "train.samples=400", "batch.global=8",
+                       "batch.rampup.start=2", "batch.rampup.step=2", "batch.rampup.samples=24"});
+  // Parts of 8 samples: 2 2 2 2 | 4 4 | 6 6 | 8 ...
+  RunState state{.iteration = 2, .consumed_samples = 4};
+  const auto range = data_to_skip(deck, state);
+  ASSERT_TRUE(range);
+  EXPECT_EQ(*range, (deck::IterationRange{3, 5}));
+  EXPECT_EQ(samples_to_skip(deck, {}, 60), 2 + 2 + 4);
+  EXPECT_EQ(skip_data(deck, *range, state), 2 + 2 + 4);
+  EXPECT_EQ(state.next_sample(), 4 + 8);
+  EXPECT_EQ(state.consumed_samples, 4) << "the ramp goes on as without";
+}
+
+TEST(DataSkip, WhatWillBeSkippedIsKnownBefore) {
+  const deck::Deck deck = skipping("2-5,10-12,99-150");
+  EXPECT_EQ(samples_to_skip(deck, {}, 100), (4 + 3 + 52) * 4);
+  EXPECT_EQ(samples_to_skip(deck, {}, 9), 4 * 4);
+  EXPECT_EQ(samples_to_skip(deck, {.iteration = 3, .consumed_samples = 12}, 9), 2 * 4);
+  RunState state;
+  batches_taken(deck, state, 4);
+  EXPECT_EQ(samples_to_skip(deck, state, 100), (3 + 52) * 4);
+  EXPECT_EQ(samples_to_skip(skipping("100-100"), {.iteration = 100}, 100), 0);
 }
 
 }  // namespace

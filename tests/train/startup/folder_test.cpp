@@ -11,11 +11,11 @@
 #include <optional>
 #include <thread>
 
-#include "../scratch_folder.hpp"
+#include "../../scratch_folder.hpp"
 #include "core/error.hpp"
 #include "core/files.hpp"
 #include "decks.hpp"
-#include "train/restart.hpp"
+#include "train/startup/restart.hpp"
 
 namespace {
 int flock_error = 0;  ///< what every lock fails with, as on a file system that has none

@@ -1,4 +1,4 @@
-#include "train/rank_output.hpp"
+#include "train/startup/rank_output.hpp"
 
 #include <fcntl.h>
 #include <poll.h>

@@ -1,15 +1,19 @@
-// What the launcher or the machines got wrong, found before a run starts. Every rank throws the
-// same CollectiveError, which names the first rank that complains, its host, and the way out.
+// From the command line to a run that can start: the same on every rank, or one error for all,
+// which names the first rank that has a problem, its host, and the way out.
 #pragma once
 
+#include <cstdint>
+#include <functional>
 #include <string>
 #include <vector>
 
 #include "comm/mpi/mpi_communicator.hpp"
 #include "deck/deck.hpp"
+#include "plan/setup.hpp"
+#include "train/startup/collective.hpp"
+#include "train/startup/restart.hpp"
 
 namespace trireme::train {
-
 /// All ranks run one build of the program: others would not speak with each other. Exit 1.
 /// Collective, before anything else is.
 void check_same_build(comm::MpiCommunicator& world);
@@ -38,5 +42,18 @@ void check_gpus(comm::MpiCommunicator& world, const deck::Deck& deck);
 
 /// All ranks see what rank 0 writes in `folder`, which exists on its host. Exit 74. Collective.
 void check_shared_folder(comm::MpiCommunicator& world, const std::string& folder);
+
+/// A deck checked against the number of ranks, with its vocabulary.
+struct PreparedDeck {
+  deck::Deck deck;
+  plan::Vocabulary vocabulary;
+};
+
+/// Loads and checks the deck and the tokenizer on rank 0, and resolves the layout by `resolve`
+/// (which gets the deck and the number of ranks), after check_same_deck(). Collective; throws
+/// CollectiveError.
+PreparedDeck prepare_deck(comm::MpiCommunicator& world, const std::string& path,
+                          const std::vector<std::string>& overrides,
+                          const std::function<void(deck::Deck&, std::int64_t)>& resolve);
 
 }  // namespace trireme::train

@@ -1,4 +1,4 @@
-#include "train/measurements.hpp"
+#include "train/training_log.hpp"
 
 #include <gtest/gtest.h>
 

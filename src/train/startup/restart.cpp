@@ -1,4 +1,4 @@
-#include "train/restart.hpp"
+#include "train/startup/restart.hpp"
 
 #include <fcntl.h>
 #include <sys/file.h>

@@ -1,4 +1,4 @@
-#include "train/devices.hpp"
+#include "train/startup/devices.hpp"
 
 #include <cstdlib>
 #include <filesystem>
@@ -11,8 +11,8 @@
 #include "plan/remedies.hpp"
 #include "plan/run_plan.hpp"
 #include "plan/setup.hpp"
-#include "train/collective.hpp"
-#include "train/launch_checks.hpp"
+#include "train/startup/collective.hpp"
+#include "train/startup/startup.hpp"
 
 namespace trireme::train {
 namespace {

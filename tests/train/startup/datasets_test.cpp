@@ -1,8 +1,8 @@
-#include "train/dataset_checks.hpp"
+#include "train/startup/datasets.hpp"
 
 #include <gtest/gtest.h>
 
-#include "../data/dataset_files.hpp"
+#include "../../data/dataset_files.hpp"
 #include "decks.hpp"
 #include "tokenizer/preprocess/dataset.hpp"
 

@@ -1,4 +1,4 @@
-#include "train/stop_conditions.hpp"
+#include "train/stop.hpp"
 
 #include <gtest/gtest.h>
 

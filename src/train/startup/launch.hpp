@@ -1,6 +1,6 @@
-// What ranks find when they start, and what is wrong with it. Pure: launch_checks.hpp gathers the
-// facts. Each complaint is about one rank, whose name and host stand before it: "" when all is
-// well, else what is wrong and how to mend it.
+// What ranks find when they start: what is wrong with it, and the command that starts them again.
+// Pure: startup.hpp gathers the facts of all ranks. Each problem is that of one rank, whose name
+// and host stand before it: "" when all is well, else what is wrong and how to mend it.
 #pragma once
 
 #include <filesystem>
@@ -9,7 +9,6 @@
 #include <vector>
 
 namespace trireme::train {
-
 /// The program that a rank runs.
 struct ProgramFacts {
   std::string host;
@@ -67,5 +66,32 @@ NetworkFacts read_network_facts(const std::filesystem::path& ports,
 /// Complains when NCCL has to fall back to TCP sockets although a port is active, unless NCCL_NET
 /// says which network is wanted.
 std::string network_complaint(const NetworkFacts& mine);
+
+/// What tells how the ranks were started.
+struct LaunchFacts {
+  /// The command line of the process that started this rank, mpirun's where it is on this host.
+  std::vector<std::string> parent;
+  bool by_srun = false;                      ///< else by mpirun, where there are several ranks
+  bool root = false;                         ///< mpirun refuses root unless it is told
+  bool oversubscribes = false;               ///< mpirun may start more ranks than it has slots for
+  std::optional<std::string> binding;        ///< mpirun --bind-to
+  std::optional<std::string> mapping;        ///< mpirun --map-by
+  std::optional<std::string> container;      ///< TRIREME_CONTAINER: srun's options, quoted
+  std::optional<std::string> cpus_per_task;  ///< of srun, which forgets the job's
+  std::optional<std::string> gpu_bind;       ///< of srun
+};
+
+/// Reads /proc and the environment.
+LaunchFacts read_launch_facts();
+
+/// The launcher and its options, as words of a shell: "mpirun -n 4 --oversubscribe", "srun
+/// --mpi=pmix -n 4", or "" for one rank that no launcher needs to start. `command` is the rank's
+/// own command line, the program first.
+///
+/// Of an mpirun on this host they are the words that were typed, further hosts and parameters
+/// included, else what mpirun leaves in the environment of its ranks. An mpirun of several
+/// application contexts, `a : b`, is one of those that only the environment tells of.
+std::string launch_words(const LaunchFacts& facts, int ranks,
+                         const std::vector<std::string>& command);
 
 }  // namespace trireme::train

@@ -1,14 +1,37 @@
-// Whether the datasets of a run belong to its tokenizer, and which tokens they hold.
+// The datasets that a run trains and evaluates on: opening them, whether they belong to the run's
+// tokenizer, and which tokens they hold.
 #pragma once
 
+#include <memory>
+#include <optional>
 #include <string>
 #include <vector>
 
+#include "comm/communicator.hpp"
+#include "data/dataset.hpp"
 #include "data/token_scan.hpp"
 #include "deck/deck.hpp"
 #include "plan/setup.hpp"
 
 namespace trireme::train {
+/// Opens `split` of the deck's data for `samples` samples (absent: one epoch) of the kind that the
+/// model's family trains on. Collective over `world`, whose rank 0 builds the sample index; a rank
+/// that throws does not reach the barrier, so the caller must end the others. Throws as
+/// data::open_gpt_blend().
+std::unique_ptr<const data::Dataset> open_dataset(const deck::Deck& deck,
+                                                  const plan::Vocabulary& vocabulary,
+                                                  data::Split split,
+                                                  std::optional<std::int64_t> samples,
+                                                  comm::Communicator& world);
+
+/// Throws DataError or DeckError when a split that the run needs cannot give a sample; otherwise
+/// one line for each split that is used: documents, tokens, epochs.
+std::string describe_data(const deck::Deck& deck, const plan::Vocabulary& vocabulary);
+
+/// What a run from the start takes of a split, and what train.skip passes over where the whole
+/// epochs do not hold that, too: as a run opens it, by `config`. Throws as describe_data().
+data::BlendSummary summarize_data(const deck::Deck& deck, const plan::Vocabulary& vocabulary,
+                                  data::Split split, data::GptBlendConfig& config);
 
 /// Compares each dataset that the run reads with the tokenizer and the vocabulary of the deck: by
 /// its PREFIX.json; without one, by the ids that `scan` meets. Returns notes for the user, a line

@@ -1,4 +1,4 @@
-#include "train/kept_checkpoints.hpp"
+#include "train/checkpoints.hpp"
 
 #include <gtest/gtest.h>
 

@@ -1,4 +1,4 @@
-#include "train/dataset_checks.hpp"
+#include "train/startup/datasets.hpp"
 
 #include <fmt/ranges.h>
 
@@ -8,9 +8,52 @@
 
 #include "core/content_hash.hpp"
 #include "core/error.hpp"
-#include "train/startup.hpp"
+#include "data/gpt/gpt_split.hpp"
+#include "deck/describe.hpp"
+#include "train/run_state.hpp"
 
 namespace trireme::train {
+std::unique_ptr<const data::Dataset> open_dataset(const deck::Deck& deck,
+                                                  const plan::Vocabulary& vocabulary,
+                                                  data::Split split,
+                                                  std::optional<std::int64_t> samples,
+                                                  comm::Communicator& world) {
+  return std::make_unique<data::GptDataset>(data::open_gpt_blend(
+      plan::split_config(deck, split, vocabulary, samples),
+      {.builds = world.rank() == 0, .barrier = [&world] { world.barrier(); }}));
+}
+
+data::BlendSummary summarize_data(const deck::Deck& deck, const plan::Vocabulary& vocabulary,
+                                  data::Split split, data::GptBlendConfig& config) {
+  const auto of = [&](std::int64_t samples) {
+    config = plan::split_config(deck, split, vocabulary, samples);
+    return data::summarize_blend(config);
+  };
+  const data::BlendSummary summary = of(data::samples_wanted(split, plan::run_length(deck)));
+  if (split != data::Split::train) return summary;
+  const deck::Progress end = deck::end_of_run(deck);
+  const std::int64_t needed = end.samples + samples_to_skip(deck, RunState{}, end.iteration);
+  return summary.samples < needed ? of(needed) : summary;
+}
+
+std::string describe_data(const deck::Deck& deck, const plan::Vocabulary& vocabulary) {
+  std::string text;
+  for (const data::Split split : {data::Split::train, data::Split::valid, data::Split::test}) {
+    if (!plan::uses_split(deck, split)) continue;
+    data::GptBlendConfig config;
+    const data::BlendSummary summary = summarize_data(deck, vocabulary, split, config);
+    for (std::size_t i = 0; i < summary.datasets.size(); ++i) {
+      const data::SplitSummary& dataset = summary.datasets[i];
+      text += fmt::format("{:<10} {} documents, {} tokens; {} samples wanted: {} epoch{}{}\n",
+                          data::name_of(split), dataset.documents.size(), dataset.tokens,
+                          data::dataset_config(config, i).samples.value_or(dataset.samples),
+                          dataset.epochs, dataset.epochs == 1 ? "" : "s",
+                          config.single() ? "" : " of " + config.prefixes[i].string());
+    }
+  }
+  return text;
+}
+
 namespace {
 
 /// Hashes of more datasets are folded into one: an attribute of HDF5 has room for 64 KiB.

@@ -9,7 +9,7 @@
 #include "core/clock.hpp"
 #include "deck/batch_sizes.hpp"
 #include "deck/deck.hpp"
-#include "train/dataset_checks.hpp"
+#include "train/startup/datasets.hpp"
 
 namespace trireme::train {
 

@@ -1,4 +1,4 @@
-#include "train/launch_checks.hpp"
+#include "train/startup/startup.hpp"
 
 #include <fmt/ranges.h>
 
@@ -8,11 +8,16 @@
 #include <random>
 #include <thread>
 
+#include <nlohmann/json.hpp>
+
 #include "core/files.hpp"
 #include "core/system/identity.hpp"
+#include "deck/describe.hpp"
+#include "deck/load.hpp"
 #include "device/backend.hpp"
-#include "train/collective.hpp"
-#include "train/launch_facts.hpp"
+#include "train/startup/collective.hpp"
+#include "train/startup/devices.hpp"
+#include "train/startup/launch.hpp"
 
 namespace trireme::train {
 namespace {
@@ -152,6 +157,37 @@ void check_shared_folder(comm::MpiCommunicator& world, const std::string& folder
                            "run.output on a file system that all hosts share, under one path (in "
                            "a container: --container-mounts)",
                            fs::absolute(folder).string(), why));
+}
+
+PreparedDeck prepare_deck(comm::MpiCommunicator& world, const std::string& path,
+                          const std::vector<std::string>& overrides,
+                          const std::function<void(deck::Deck&, std::int64_t)>& resolve) {
+  check_same_deck(world, path, overrides);
+  const std::string text = on_rank_zero(world, [&] {
+    deck::Deck deck = deck::load(path, overrides, {.automatic = automatic_device()});
+    resolve(deck, world.size());
+    const plan::Vocabulary vocabulary = plan::vocabulary(deck);
+    nlohmann::json message{{"deck", deck::print_deck(deck)}, {"vocab", vocabulary.size}};
+    if (vocabulary.eod) message["eod"] = *vocabulary.eod;
+    if (const auto& tokenizer = vocabulary.tokenizer)
+      message["tokenizer"] = {{"type", tokenizer->type},
+                              {"hash", tokenizer->hash},
+                              {"vocab", tokenizer->vocab_size},
+                              {"library", tokenizer->library}};
+    return message.dump();
+  });
+  const auto message = nlohmann::json::parse(text);
+  PreparedDeck prepared{.deck = deck::parse(message["deck"].get<std::string>(), path),
+                        .vocabulary = {.size = message["vocab"].get<std::int64_t>()}};
+  if (message.contains("eod")) prepared.vocabulary.eod = message["eod"].get<std::int32_t>();
+  if (message.contains("tokenizer")) {
+    const auto& tokenizer = message["tokenizer"];
+    prepared.vocabulary.tokenizer = {.type = tokenizer["type"].get<std::string>(),
+                                     .hash = tokenizer["hash"].get<std::uint64_t>(),
+                                     .vocab_size = tokenizer["vocab"].get<std::int32_t>(),
+                                     .library = tokenizer["library"].get<std::string>()};
+  }
+  return prepared;
 }
 
 }  // namespace trireme::train

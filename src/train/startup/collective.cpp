@@ -1,4 +1,4 @@
-#include "train/collective.hpp"
+#include "train/startup/collective.hpp"
 
 #include <algorithm>
 #include <vector>
