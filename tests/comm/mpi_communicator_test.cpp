@@ -3,12 +3,14 @@
 #include <gtest/gtest.h>
 
 #include <cstring>
+#include <fstream>
 #include <numeric>
 #include <utility>
 
 #include "core/dtype.hpp"
 #include "core/error.hpp"
 #include "core/system/identity.hpp"
+#include "core/system/memory.hpp"
 
 namespace trireme::comm {
 namespace {
@@ -23,7 +25,7 @@ class MpiCommunicatorTest : public testing::Test {
 TEST(Chunks, CoverTheWholeInOrder) {
   std::vector<std::pair<std::size_t, int>> seen;
   for_each_chunk(10, 4, [&](std::size_t offset, int n) { seen.emplace_back(offset, n); });
-  const std::vector<std::pair<std::size_t, int>> expected = {{0, 4}, {4, 4}, {8, 2}};
+  const std::vector<std::pair<std::size_t, int>> expected = {{0, 4}, {4, 3}, {7, 3}};
   EXPECT_EQ(seen, expected);
   for_each_chunk(0, 4, [](std::size_t, int) { FAIL() << "nothing to do for no elements"; });
   std::size_t total = 0;
@@ -77,6 +79,34 @@ TEST_F(MpiCommunicatorTest, HalfTypesAreRoundedOnce) {
     load(sums);
     for (std::size_t i = own; i < own + kCount; ++i) EXPECT_EQ(sums[i], expected[i]) << i;
   }
+}
+
+// Sums of long buffers are those of one MPI call, bit for bit, in a fraction of its memory.
+TEST_F(MpiCommunicatorTest, LongReductionsAreThoseOfOneCallInLittleMemory) {
+  const std::size_t count = 5 * kMaxReduction + 12345, size = static_cast<std::size_t>(size_);
+  std::vector<float> values(count);
+  for (std::size_t i = 0; i < count; ++i)
+    values[i] = 1.0f / static_cast<float>(3 * (i % 9973) + 7 * static_cast<std::size_t>(rank_) + 1);
+  std::vector<float> expected = values, sums = values;
+  std::vector<std::uint16_t> narrow(count);
+  convert_from_float(values.data(), count, DType::bf16, narrow.data());
+
+  const auto grows = [](const auto& action) {
+    std::ofstream("/proc/self/clear_refs") << 5;  // the peak begins anew
+    const std::int64_t before = process_memory().resident;
+    action();
+    return process_memory().peak - before;
+  };
+  const auto most = static_cast<std::int64_t>(4 * kMaxReduction * sizeof(float));
+  EXPECT_LT(grows([&] { world_->all_reduce(sums.data(), count, DType::f32, Reduce::sum); }), most);
+  const std::size_t part = count / size;
+  EXPECT_LT(grows([&] { world_->all_reduce(narrow.data(), count, DType::bf16, Reduce::sum); }),
+            most);
+  EXPECT_LT(grows([&] { world_->reduce_scatter(narrow.data(), part, DType::bf16); }), most);
+
+  MPI_Allreduce(MPI_IN_PLACE, expected.data(), static_cast<int>(count), MPI_FLOAT, MPI_SUM,
+                MPI_COMM_WORLD);
+  EXPECT_EQ(std::memcmp(sums.data(), expected.data(), count * sizeof(float)), 0);
 }
 
 TEST_F(MpiCommunicatorTest, AllReduceGivesEveryRankTheSameBits) {

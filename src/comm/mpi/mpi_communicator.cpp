@@ -216,19 +216,21 @@ std::unique_ptr<MpiCommunicator> MpiCommunicator::split_by_node() const {
 
 // ---------------------------------------------------------------------------- collectives
 
+void* MpiCommunicator::widen(void* data, int count, DType dtype) {
+  if (dtype == accumulation_type(dtype)) return data;
+  widened_.resize(kMaxReduction);
+  convert_to_float(data, static_cast<std::size_t>(count), dtype, widened_.data());
+  return widened_.data();
+}
+
 void MpiCommunicator::all_reduce(void* data, std::size_t count, DType dtype, Reduce op) {
   if (size_ == 1) return;
-  if (dtype != accumulation_type(dtype)) {  // MPI has no 16-bit floating-point types
-    widened_.resize(count);
-    convert_to_float(data, count, dtype, widened_.data());
-    all_reduce(widened_.data(), count, DType::f32, op);
-    convert_from_float(widened_.data(), count, dtype, data);
-    return;
-  }
-  for_each_chunk(count, kMaxCount, [&](std::size_t offset, int n) {
-    TRIREME_MPI_IN_GROUP(MPI_Allreduce(MPI_IN_PLACE,
-                                       static_cast<std::byte*>(data) + offset * size_of(dtype), n,
-                                       type_of(dtype), op_of(op), handle_));
+  for_each_chunk(count, kMaxReduction, [&](std::size_t offset, int n) {
+    std::byte* chunk = static_cast<std::byte*>(data) + offset * size_of(dtype);
+    void* values = widen(chunk, n, dtype);
+    TRIREME_MPI_IN_GROUP(MPI_Allreduce(MPI_IN_PLACE, values, n, type_of(accumulation_type(dtype)),
+                                       op_of(op), handle_));
+    if (values != chunk) convert_from_float(widened_.data(), n, dtype, chunk);
   });
 }
 
@@ -237,21 +239,14 @@ void MpiCommunicator::all_reduce(void* data, std::size_t count, DType dtype, Red
 
 void MpiCommunicator::reduce_scatter(void* data, std::size_t count, DType dtype) {
   if (size_ == 1) return;
-  if (dtype != accumulation_type(dtype)) {
-    const std::size_t own = rank_ * count;
-    widened_.resize(size_ * count);
-    convert_to_float(data, size_ * count, dtype, widened_.data());
-    reduce_scatter(widened_.data(), count, DType::f32);
-    convert_from_float(widened_.data() + own, count, dtype,
-                       static_cast<std::byte*>(data) + own * size_of(dtype));
-    return;
-  }
   for (int owner = 0; owner < size_; ++owner) {
-    for_each_chunk(count, kMaxCount, [&](std::size_t offset, int n) {
-      std::byte* part = static_cast<std::byte*>(data) + (owner * count + offset) * size_of(dtype);
-      TRIREME_MPI_IN_GROUP(MPI_Reduce(rank_ == owner ? MPI_IN_PLACE : part,
-                                      rank_ == owner ? part : nullptr, n, type_of(dtype), MPI_SUM,
-                                      owner, handle_));
+    for_each_chunk(count, kMaxReduction, [&](std::size_t offset, int n) {
+      std::byte* chunk = static_cast<std::byte*>(data) + (owner * count + offset) * size_of(dtype);
+      void* values = widen(chunk, n, dtype);
+      const bool own = rank_ == owner;
+      TRIREME_MPI_IN_GROUP(MPI_Reduce(own ? MPI_IN_PLACE : values, own ? values : nullptr, n,
+                                      type_of(accumulation_type(dtype)), MPI_SUM, owner, handle_));
+      if (own && values != chunk) convert_from_float(widened_.data(), n, dtype, chunk);
     });
   }
 }
