@@ -12,8 +12,8 @@
 namespace trireme::bench {
 namespace {
 
-constexpr const char* kProgram = "trireme-bench comm";
-constexpr const char* kUsage =
+constexpr const char* kCommProgram = "trireme-bench comm";
+constexpr const char* kCommUsage =
     "Usage: mpirun -n RANKS trireme-bench comm [options]\n"
     "Times what the ranks of a run send each other, over NCCL where each has a GPU, else over "
     "MPI;\n"
@@ -234,7 +234,7 @@ ExitCode run_comm(int argc, char** argv) {
        "measurements; the median counts")  //
       ("json", po::bool_switch(), "print JSON instead of a table");
   options.add(general_options());
-  if (answers_deck_help(argc, argv, kProgram, kUsage, options)) return ExitCode::success;
+  if (answers_deck_help(argc, argv, kCommProgram, kCommUsage, options)) return ExitCode::success;
   const po::variables_map values = parse_options(argc, argv, options);
   const std::string device = values.count("device") ? values["device"].as<std::string>() : "";
   if (!device.empty() && device != "host" && device != "cuda")
@@ -243,7 +243,7 @@ ExitCode run_comm(int argc, char** argv) {
   if (settings.repeats < 1) throw UsageError("--repeats {}: expected 1 or more", settings.repeats);
   const std::string sizes = values.count("sizes") ? values["sizes"].as<std::string>() : "";
   if (!sizes.empty()) settings.sizes = parse_sizes(sizes);
-  return run_on_ranks(kProgram, [&](std::unique_ptr<comm::MpiCommunicator> world) {
+  return run_on_ranks(kCommProgram, [&](std::unique_ptr<comm::MpiCommunicator> world) {
     if (world->size() == 1)
       throw CodedError<ExitCode::failure>(
           "one rank has nobody to send to: start it as 'mpirun -n 2 trireme-bench comm'");

@@ -6,8 +6,8 @@
 namespace trireme::bench {
 namespace {
 
-constexpr const char* kProgram = "trireme-bench gemm";
-constexpr const char* kUsage =
+constexpr const char* kGemmProgram = "trireme-bench gemm";
+constexpr const char* kGemmUsage =
     "Usage: trireme-bench gemm [options]\n"
     "Times matrix products of GPTs: on the host against OpenBLAS's own sgemm, on a GPU cuBLASLt's\n"
     "first choice against the fastest of its candidates and the own kernels.\n\n";
@@ -37,7 +37,8 @@ void measure_products(Meter& meter) {
 ExitCode run_gemm(int argc, char** argv) {
   po::options_description options = settings_options();
   options.add(general_options());
-  if (answers_help_or_version(argc, argv, kProgram, kUsage, options)) return ExitCode::success;
+  if (answers_help_or_version(argc, argv, kGemmProgram, kGemmUsage, options))
+    return ExitCode::success;
   const po::variables_map values = parse_options(argc, argv, options);
   const Settings settings = read_settings(values);
   if (settings.cuda) {

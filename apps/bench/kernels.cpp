@@ -8,8 +8,8 @@
 namespace trireme::bench {
 namespace {
 
-constexpr const char* kProgram = "trireme-bench kernels";
-constexpr const char* kUsage =
+constexpr const char* kKernelsProgram = "trireme-bench kernels";
+constexpr const char* kKernelsUsage =
     "Usage: trireme-bench kernels [options]\n"
     "Times every operation of a GPT's training step against what the host or the GPU can do.\n\n";
 
@@ -179,7 +179,8 @@ ExitCode run_kernels(int argc, char** argv) {
   options.add_options()("dropout", po::value<double>()->default_value(0.0, "0")->value_name("P"),
                         "probability of dropout");
   options.add(general_options());
-  if (answers_help_or_version(argc, argv, kProgram, kUsage, options)) return ExitCode::success;
+  if (answers_help_or_version(argc, argv, kKernelsProgram, kKernelsUsage, options))
+    return ExitCode::success;
   const po::variables_map values = parse_options(argc, argv, options);
   const double probability = values["dropout"].as<double>();
   if (!(probability >= 0.0 && probability < 1.0))

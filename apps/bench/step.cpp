@@ -19,8 +19,8 @@
 namespace trireme::bench {
 namespace {
 
-constexpr const char* kProgram = "trireme-bench step";
-constexpr const char* kUsage =
+constexpr const char* kStepProgram = "trireme-bench step";
+constexpr const char* kStepUsage =
     "Usage: trireme-bench step DECK [KEY=VALUE ...] [options]\n"
     "Times whole training steps of a deck (forward, backward, update): on the host against\n"
     "OpenBLAS's own sgemm, on GPUs against their peak.\n"
@@ -241,10 +241,10 @@ ExitCode run_step(int argc, char** argv) {
       ("threads", po::value<int>()->value_name("N"),
        "threads of a rank; by default its share of the cores")  //
       ("json", "print JSON instead of a table");
-  if (answers_deck_help(argc, argv, kProgram, kUsage, options)) return ExitCode::success;
+  if (answers_deck_help(argc, argv, kStepProgram, kStepUsage, options)) return ExitCode::success;
   const DeckArguments arguments = parse_deck_options(argc, argv, options);
   if (answers_deck_questions(arguments)) return ExitCode::success;
-  return run_on_ranks(kProgram, [&](auto world) {
+  return run_on_ranks(kStepProgram, [&](auto world) {
     const int share = device::threads_for_rank(comm::ranks_sharing_cores(*world));
     const auto& values = arguments.values;
     const Settings settings{

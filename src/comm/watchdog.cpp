@@ -11,7 +11,7 @@
 namespace trireme::comm {
 namespace {
 
-constexpr std::chrono::milliseconds kInterval{200};
+constexpr std::chrono::milliseconds kCheckInterval{200};
 /// Delay between the message and the end of the job: other ranks time out about now, too, and print
 /// their messages.
 constexpr std::chrono::seconds kMessageDelay{1};
@@ -94,7 +94,7 @@ std::optional<Watched::Clock::duration> Watchdog::progress_due() {
 
 void Watchdog::watch() {
   std::unique_lock lock(mutex_);
-  while (!stopped_.wait_for(lock, kInterval, [this] { return stop_; })) {
+  while (!stopped_.wait_for(lock, kCheckInterval, [this] { return stop_; })) {
     std::string text;
     const Entry* const first = find_problem(text);
     if (!first) continue;

@@ -15,26 +15,26 @@
 namespace trireme::data {
 namespace {
 
-constexpr std::array<char, 9> kMagic = {'M', 'M', 'I', 'D', 'I', 'D', 'X', '\0', '\0'};
+constexpr std::array<char, 9> kIndexMagic = {'M', 'M', 'I', 'D', 'I', 'D', 'X', '\0', '\0'};
 // Magic 9, version 8, element type 1, number of sequences 8, of document boundaries 8.
 constexpr std::uint64_t kHeaderBytes = 34;
 
-struct TypeRow {
+struct IndexType {
   TokenType type;
   std::string_view name;
   std::size_t bytes;
 };
 
-constexpr std::array<TypeRow, 8> kTypes = {{{TokenType::uint8, "uint8", 1},
-                                            {TokenType::int8, "int8", 1},
-                                            {TokenType::int16, "int16", 2},
-                                            {TokenType::int32, "int32", 4},
-                                            {TokenType::int64, "int64", 8},
-                                            {TokenType::float64, "float64", 8},
-                                            {TokenType::float32, "float32", 4},
-                                            {TokenType::uint16, "uint16", 2}}};
+constexpr std::array<IndexType, 8> kIndexTypes = {{{TokenType::uint8, "uint8", 1},
+                                                   {TokenType::int8, "int8", 1},
+                                                   {TokenType::int16, "int16", 2},
+                                                   {TokenType::int32, "int32", 4},
+                                                   {TokenType::int64, "int64", 8},
+                                                   {TokenType::float64, "float64", 8},
+                                                   {TokenType::float32, "float32", 4},
+                                                   {TokenType::uint16, "uint16", 2}}};
 
-const TypeRow& row_of(TokenType type) { return kTypes[static_cast<std::size_t>(type) - 1]; }
+const IndexType& row_of(TokenType type) { return kIndexTypes[static_cast<std::size_t>(type) - 1]; }
 
 std::filesystem::path with_ending(const std::filesystem::path& prefix, const char* ending) {
   return prefix.string() + ending;
@@ -144,8 +144,8 @@ IndexedDataset::IndexedDataset(const std::filesystem::path& prefix)
 void IndexedDataset::open_header(const std::filesystem::path& name) {
   const std::uint64_t size = idx_.size();
   const std::byte* base = idx_.data();
-  const std::size_t magic_seen = std::min<std::size_t>(size, kMagic.size());
-  if (size > 0 && std::memcmp(base, kMagic.data(), magic_seen) != 0)
+  const std::size_t magic_seen = std::min<std::size_t>(size, kIndexMagic.size());
+  if (size > 0 && std::memcmp(base, kIndexMagic.data(), magic_seen) != 0)
     throw DataError("'{}': not an indexed dataset: it does not begin with MMIDIDX", name.string());
   if (size < kHeaderBytes)
     throw DataError("'{}': truncated: the header needs {} bytes, the file has {}", name.string(),
@@ -156,9 +156,9 @@ void IndexedDataset::open_header(const std::filesystem::path& name) {
     throw DataError("'{}': version {} of the format; only version 1 is known", name.string(),
                     version);
   const auto code = load<std::uint8_t>(base + 17);
-  if (code < 1 || code > kTypes.size())
+  if (code < 1 || code > kIndexTypes.size())
     throw DataError("'{}': unknown element type code {}; known are 1 to {}", name.string(), code,
-                    kTypes.size());
+                    kIndexTypes.size());
   type_ = static_cast<TokenType>(code);
 
   // Counts that the file cannot hold are refused before anything is multiplied.

@@ -15,21 +15,21 @@
 namespace trireme::data {
 namespace {
 
-constexpr std::string_view kMagic = "\x93NUMPY";
+constexpr std::string_view kNumpyMagic = "\x93NUMPY";
 
-struct TypeRow {
+struct NumpyType {
   IntegerType type;
   std::string_view descriptor;
   std::int64_t bytes;
 };
 
-constexpr std::array<TypeRow, 5> kTypes = {{{IntegerType::int32, "<i4", 4},
-                                            {IntegerType::int64, "<i8", 8},
-                                            {IntegerType::uint32, "<u4", 4},
-                                            {IntegerType::int16, "<i2", 2},
-                                            {IntegerType::uint64, "<u8", 8}}};
+constexpr std::array<NumpyType, 5> kNumpyTypes = {{{IntegerType::int32, "<i4", 4},
+                                                   {IntegerType::int64, "<i8", 8},
+                                                   {IntegerType::uint32, "<u4", 4},
+                                                   {IntegerType::int16, "<i2", 2},
+                                                   {IntegerType::uint64, "<u8", 8}}};
 
-const TypeRow& row_of(IntegerType type) { return kTypes[static_cast<std::size_t>(type)]; }
+const NumpyType& row_of(IntegerType type) { return kNumpyTypes[static_cast<std::size_t>(type)]; }
 
 template <typename T>
 constexpr IntegerType type_of() {
@@ -71,7 +71,7 @@ std::optional<std::vector<std::int64_t>> parse_shape(std::string_view text) {
 // Bytes before the dictionary and bytes of the dictionary.
 std::pair<std::size_t, std::size_t> header_extent(std::string_view content,
                                                   const std::string& name) {
-  if (content.size() < 10 || !content.starts_with(kMagic))
+  if (content.size() < 10 || !content.starts_with(kNumpyMagic))
     throw DataError("'{}': not a .npy file", name);
   const auto byte = [&](std::size_t at) {
     return std::size_t{static_cast<unsigned char>(content[at])};
@@ -122,10 +122,10 @@ NpyArray NpyArray::map(const std::filesystem::path& path) {
 
   NpyArray array;
   const std::string_view descriptor = value_of(header, "descr").substr(0, 5);
-  const auto* type = std::find_if(kTypes.begin(), kTypes.end(), [&](const TypeRow& row) {
-    return descriptor == fmt::format("'{}'", row.descriptor);
-  });
-  if (type == kTypes.end())
+  const auto* type = std::find_if(
+      kNumpyTypes.begin(), kNumpyTypes.end(),
+      [&](const NumpyType& row) { return descriptor == fmt::format("'{}'", row.descriptor); });
+  if (type == kNumpyTypes.end())
     throw DataError("'{}': elements of type {}; expected '<i2', '<i4', '<i8', '<u4' or '<u8'", name,
                     descriptor);
   const auto shape = parse_shape(value_of(header, "shape"));
@@ -157,7 +157,7 @@ std::string NpyArray::serialize() const {
   // of 64, and ends with a line feed.
   const std::size_t unpadded = 10 + dictionary.size() + 1;
   dictionary.append((64 - unpadded % 64) % 64, ' ').push_back('\n');
-  std::string bytes(kMagic);
+  std::string bytes(kNumpyMagic);
   bytes += {'\1', '\0', static_cast<char>(dictionary.size() & 0xFF),
             static_cast<char>(dictionary.size() >> 8)};
   bytes += dictionary;

@@ -14,7 +14,7 @@ namespace {
 enum Tag { kQuestion, kAnswer };
 
 /// Polling interval for questions.
-constexpr std::chrono::milliseconds kInterval{100};
+constexpr std::chrono::milliseconds kPollInterval{100};
 /// Long enough for an answer on a busy machine.
 constexpr std::chrono::seconds kAnswerTimeout{3};
 /// The number of axes of a layout: along them any rank can be reached from any other.
@@ -49,7 +49,7 @@ StallDiagnostics::~StallDiagnostics() {
 void StallDiagnostics::serve() {
   std::unique_lock lock(mutex_);
   while (!stop_) {
-    wake_.wait_for(lock, kInterval, [this] { return stop_ || !to_ask_.empty(); });
+    wake_.wait_for(lock, kPollInterval, [this] { return stop_ || !to_ask_.empty(); });
     const Ranks ranks = std::exchange(to_ask_, {});
     lock.unlock();
     ask(ranks);

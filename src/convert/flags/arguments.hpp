@@ -12,6 +12,9 @@ namespace trireme::convert::flags {
 
 /// The number of values of a flag.
 enum class Takes { nothing, one, several };
+inline constexpr auto kNone = Takes::nothing;
+inline constexpr auto kOne = Takes::one;
+inline constexpr auto kSeveral = Takes::several;
 
 /// How a flag is converted.
 enum class Fate {

@@ -27,10 +27,6 @@ struct ToolFlag {
   std::string_view option = "";
 };
 
-constexpr auto kOne = Takes::one;
-constexpr auto kNone = Takes::nothing;
-constexpr auto kSeveral = Takes::several;
-
 const std::vector<ToolFlag> kPreprocessFlags = {{"input", kSeveral, "--input"},
                                                 {"output-prefix", kOne, "--output"},
                                                 {"workers", kOne, "--workers"},

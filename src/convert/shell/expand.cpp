@@ -11,13 +11,10 @@
 namespace trireme::convert::shell {
 namespace {
 
-constexpr std::size_t kNone = std::string_view::npos;
-
 // More than the kernel's limit on a command line.
 constexpr std::size_t kMaxWordBytes = std::size_t{4} << 20;
 
-bool is_name(char c) { return std::isalnum(static_cast<unsigned char>(c)) || c == '_'; }
-bool is_blank(char c) { return c == ' ' || c == '\t' || c == '\n' || c == '\r'; }
+bool is_separator(char c) { return c == ' ' || c == '\t' || c == '\n' || c == '\r'; }
 
 // The length of the variable name at the start of `text`: a name, or one special character like
 // `@`.
@@ -64,7 +61,7 @@ void Expander::put_value(std::string_view value, bool quoted) {
   bool marked = false;
   for (const char c : value) {
     if (c == kUnknownBegin || c == kUnknownEnd) marked = c == kUnknownBegin;
-    if (!quoted && !marked && quotes_ == Quotes::split && is_blank(c))
+    if (!quoted && !marked && quotes_ == Quotes::split && is_separator(c))
       end_word();
     else
       put(c);
@@ -260,7 +257,6 @@ void Expander::expand(std::string_view raw, Quotes quotes) {
 }
 
 std::optional<std::string> substitute(std::string_view command, std::string_view text) {
-  constexpr std::size_t kNone = std::string_view::npos;
   if (command.size() < 4 || command[0] != 's') return std::nullopt;
   const std::size_t second = command.find(command[1], 2);
   const std::size_t third = second == kNone ? kNone : command.find(command[1], second + 1);

@@ -8,9 +8,6 @@
 namespace trireme::convert::shell {
 namespace {
 
-constexpr std::size_t kNone = std::string_view::npos;
-
-bool is_name(char c) { return std::isalnum(static_cast<unsigned char>(c)) || c == '_'; }
 bool is_blank(char c) { return c == ' ' || c == '\t' || c == '\r'; }
 
 // The end, one past it, of the mark at `at`: marks are opaque to the lexer.

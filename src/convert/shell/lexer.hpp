@@ -3,6 +3,7 @@
 // the text as a marked word, so an unknown value is an error only where a flag needs it.
 #pragma once
 
+#include <cctype>
 #include <optional>
 #include <string>
 #include <string_view>
@@ -12,6 +13,11 @@ namespace trireme::convert::shell {
 
 inline constexpr char kUnknownBegin = '\x01';
 inline constexpr char kUnknownEnd = '\x02';
+
+inline constexpr std::size_t kNone = std::string_view::npos;
+
+/// Whether `c` may stand in a variable's name.
+inline bool is_name(char c) { return std::isalnum(static_cast<unsigned char>(c)) || c == '_'; }
 
 /// The mark for the unknown value of `source`, such as "$MASTER_ADDR" or "$(hostname)".
 inline std::string unknown(std::string_view source) {

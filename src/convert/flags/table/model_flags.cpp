@@ -4,10 +4,6 @@
 namespace trireme::convert::flags {
 namespace {
 
-constexpr auto kOne = Takes::one;
-constexpr auto kNone = Takes::nothing;
-constexpr auto kSeveral = Takes::several;
-
 constexpr std::string_view kOtherNetwork =
     "Trireme's GPT is GPT-2: learned positions, LayerNorm, GELU, biases; the deck has no key for "
     "it";

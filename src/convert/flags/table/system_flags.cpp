@@ -9,9 +9,6 @@
 namespace trireme::convert::flags {
 namespace {
 
-constexpr auto kOne = Takes::one;
-constexpr auto kNone = Takes::nothing;
-
 constexpr std::string_view kBackend = "NCCL on GPUs, MPI on the host";
 constexpr std::string_view kTransport = "gradient reduction is not configured in the deck";
 constexpr std::string_view kLauncher = "mpirun or srun starts the ranks";

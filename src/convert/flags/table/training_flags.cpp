@@ -4,10 +4,6 @@
 namespace trireme::convert::flags {
 namespace {
 
-constexpr auto kOne = Takes::one;
-constexpr auto kNone = Takes::nothing;
-constexpr auto kSeveral = Takes::several;
-
 constexpr std::string_view kLogged = "is always logged";
 constexpr std::string_view kPartState =
     "a checkpoint contains the whole state, so that a run resumes bit for bit";
