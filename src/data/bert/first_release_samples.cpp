@@ -1,6 +1,7 @@
 #include "data/bert/first_release_samples.hpp"
 
 #include <algorithm>
+#include <cmath>
 #include <limits>
 #include <utility>
 
@@ -20,6 +21,35 @@ std::int64_t documents_with_tokens(const SentenceDocuments& corpus, std::int64_t
 }
 
 }  // namespace
+
+void mask_tokens(const BertFormat& format, PythonRandom& random, BertSample& sample) {
+  const BertVocabulary& vocabulary = *format.vocabulary;
+  // All but [CLS] and the [SEP] after each segment, by place: both ids may also occur in the text.
+  std::vector<std::int32_t> candidates;
+  for (std::int32_t i = 1; i + 1 < sample.length; ++i)
+    if (sample.types[static_cast<std::size_t>(i)] == sample.types[static_cast<std::size_t>(i + 1)])
+      candidates.push_back(i);
+  random.shuffle(std::span(candidates));
+  const auto predicted = static_cast<std::size_t>(
+      std::min(format.max_predictions.value_or(first_release_predictions(format)),
+               masked_tokens(format, sample.length)));
+  candidates.resize(std::min(candidates.size(), predicted));
+  std::ranges::sort(candidates);
+  for (const std::int32_t i : candidates) {
+    std::int32_t& token = sample.tokens[static_cast<std::size_t>(i)];
+    sample.labels[static_cast<std::size_t>(i)] = token;
+    if (random.uniform() < kMaskShare)
+      token = vocabulary.mask;
+    else if (random.uniform() >= kHalf)
+      token = static_cast<std::int32_t>(random.below(static_cast<std::uint64_t>(vocabulary.ids())));
+  }
+}
+
+std::int64_t first_release_predictions(const BertFormat& format) {
+  return static_cast<std::int64_t>(
+             std::ceil(static_cast<double>(format.sequence) * format.mask_probability / 10)) *
+         10;
+}
 
 FirstReleaseSamples::FirstReleaseSamples(FirstReleaseConfig config)
     : BertDataset(config.format.sequence, config.format.vocabulary->pad),
@@ -44,7 +74,7 @@ FirstReleaseSamples::FirstReleaseSamples(FirstReleaseConfig config)
   if (documents > std::numeric_limits<std::int32_t>::max())
     throw DeckError("{} documents are more than data.bert.dialect = v0 counts, 2^31 - 1",
                     documents);
-  samples_ = config_.samples.value_or(documents * (documents - 1));
+  samples_ = config_.samples.value_or(documents);
 }
 
 void FirstReleaseSamples::require_unchanged() const {

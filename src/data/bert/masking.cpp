@@ -1,17 +1,11 @@
 #include "data/bert/masking.hpp"
 
 #include <algorithm>
-#include <array>
 #include <cmath>
 #include <numeric>
 
-#include "data/bert/python_random.hpp"
-
 namespace trireme::data {
 namespace {
-
-constexpr double kMaskShare = 0.8;  // Devlin et al. 2018, section 3.1
-constexpr double kHalf = 0.5;       // of the rest: a random id, or the token itself
 
 /// The words of a sample: lists of positions, kept one after the other.
 struct Words {
@@ -58,17 +52,10 @@ std::vector<double> ngram_distribution(std::int64_t max_ngram) {
   return p;
 }
 
-// Python's round(): half to even.
-double round_half_even(double value) { return std::nearbyint(value); }
-
-double predictions_of(const BertFormat& format, std::int64_t length) {
-  return std::max(1.0, round_half_even(static_cast<double>(length) * format.mask_probability));
-}
-
 /// Not whole: mask_probability * target may be below 1, and then nothing is masked.
 double max_predictions_of(const BertFormat& format, std::int64_t target, std::int64_t length) {
   const double share = std::min(format.mask_probability * static_cast<double>(target),
-                                predictions_of(format, length));
+                                static_cast<double>(masked_tokens(format, length)));
   return format.max_predictions ? std::min(share, static_cast<double>(*format.max_predictions))
                                 : share;
 }
@@ -114,38 +101,15 @@ void mask_ngrams(const BertFormat& format, std::int64_t target, NumpyRandom& ran
   }
 }
 
-void mask_tokens(const BertFormat& format, PythonRandom& random, BertSample& sample) {
-  const BertVocabulary& vocabulary = *format.vocabulary;
-  // All but [CLS] and the [SEP] after each segment, by place: both ids may also occur in the text.
-  std::vector<std::int32_t> candidates;
-  for (std::int32_t i = 1; i + 1 < sample.length; ++i)
-    if (sample.types[static_cast<std::size_t>(i)] == sample.types[static_cast<std::size_t>(i + 1)])
-      candidates.push_back(i);
-  random.shuffle(std::span(candidates));
-  const auto predicted = static_cast<std::size_t>(std::min(
-      static_cast<double>(format.max_predictions.value_or(first_release_predictions(format))),
-      predictions_of(format, sample.length)));
-  candidates.resize(std::min(candidates.size(), predicted));
-  std::ranges::sort(candidates);
-  for (const std::int32_t i : candidates) {
-    std::int32_t& token = sample.tokens[static_cast<std::size_t>(i)];
-    sample.labels[static_cast<std::size_t>(i)] = token;
-    if (random.uniform() < kMaskShare)
-      token = vocabulary.mask;
-    else if (random.uniform() >= kHalf)
-      token = static_cast<std::int32_t>(random.below(static_cast<std::uint64_t>(vocabulary.ids())));
-  }
+std::int64_t masked_tokens(const BertFormat& format, std::int64_t length) {
+  // Python's round(): half to even.
+  const double share = std::nearbyint(static_cast<double>(length) * format.mask_probability);
+  return std::max<std::int64_t>(1, static_cast<std::int64_t>(share));
 }
 
 std::int64_t max_masked_ngrams(const BertFormat& format) {
   return static_cast<std::int64_t>(
       max_predictions_of(format, format.sequence - 3, format.sequence));
-}
-
-std::int64_t first_release_predictions(const BertFormat& format) {
-  return static_cast<std::int64_t>(
-             std::ceil(static_cast<double>(format.sequence) * format.mask_probability / 10)) *
-         10;
 }
 
 }  // namespace trireme::data

@@ -157,8 +157,8 @@ PairMapSummary summarize_pair_map(const IndexedDataset& dataset, const PairMapCo
   return summary;
 }
 
-NpyArray build_pair_map(const IndexedDataset& dataset, const PairMapConfig& config) {
-  const PairMapSummary summary = summarize_pair_map(dataset, config);
+void require_rows(const PairMapSummary& summary, const IndexedDataset& dataset,
+                  const PairMapConfig& config) {
   if (summary.rows == 0)
     throw DeckError(
         "'{}': none of the {} documents ({} sentences) of the split can be a sample: {} have fewer "
@@ -166,6 +166,11 @@ NpyArray build_pair_map(const IndexedDataset& dataset, const PairMapConfig& conf
         "sentences (trireme-preprocess --split-sentences) or give the split more data",
         dataset.prefix().string(), config.documents.size(), summary.sentences, summary.too_short,
         config.min_sentences(), summary.with_long, kLongSentence);
+}
+
+NpyArray build_pair_map(const IndexedDataset& dataset, const PairMapConfig& config) {
+  const PairMapSummary summary = summarize_pair_map(dataset, config);
+  require_rows(summary, dataset, config);
   return dataset.sequences() > std::numeric_limits<std::uint32_t>::max()
              ? build_rows<std::uint64_t>(dataset, config, summary.rows)
              : build_rows<std::uint32_t>(dataset, config, summary.rows);

@@ -46,10 +46,13 @@ struct PairMapSummary {
 /// than the host's memory holds.
 PairMapSummary summarize_pair_map(const IndexedDataset& dataset, const PairMapConfig& config);
 
+/// Throws DeckError when no document of the split can be a sample: says why.
+void require_rows(const PairMapSummary& summary, const IndexedDataset& dataset,
+                  const PairMapConfig& config);
+
 /// The map [rows, 3], equal to build_mapping's of Megatron-LM (helpers.cpp): first sentence, last
 /// sentence + 1 and target length of each sample, shuffled; uint32, or uint64 when the dataset has
-/// more than 2^32 - 1 sentences. Throws as summarize_pair_map(), and DeckError when no document
-/// of the split can be used.
+/// more than 2^32 - 1 sentences. Throws as summarize_pair_map() and require_rows().
 NpyArray build_pair_map(const IndexedDataset& dataset, const PairMapConfig& config);
 
 /// Throws DataError that begins with `name` unless every row of a map from a file lies within one

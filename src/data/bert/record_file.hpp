@@ -35,6 +35,8 @@ class RecordFile {
   RecordFile(const std::filesystem::path& path, std::string name, NpyArray offsets);
 
   std::int64_t records() const { return offsets_.rows() - 1; }
+  /// The byte at which record `i` begins; with records() the file's size.
+  std::int64_t offset(std::int64_t i) const { return offsets_(i); }
   /// Writes the data of record `i` to `data`. Throws DataError that names the file and the byte
   /// when a checksum is wrong, and IoError.
   void read(std::int64_t i, std::string& data) const;

@@ -103,6 +103,16 @@ RecordSamples::RecordSamples(RecordConfig config, std::vector<RecordFile> files)
   if (records() == 0) throw DeckError("data: the {} TFRecord files have no record", files_.size());
 }
 
+std::uint64_t RecordSamples::lengths_hash() const {
+  ContentHash hash;
+  for (const RecordFile& file : files_)
+    for (std::int64_t i = 0; i <= file.records(); ++i) {
+      const std::int64_t offset = file.offset(i);
+      hash.add(&offset, sizeof offset);
+    }
+  return hash.value();
+}
+
 void RecordSamples::require_unchanged() const {
   for (const RecordFile& file : files_) file.require_unchanged();
 }

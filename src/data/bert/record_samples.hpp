@@ -41,6 +41,8 @@ class RecordSamples : public BertDataset {
   std::int64_t samples() const override { return config_.samples.value_or(records()); }
   /// All records of all files.
   std::int64_t records() const { return first_record_.back(); }
+  /// A hash of the records' places: other files give another one.
+  std::uint64_t lengths_hash() const;
   void require_unchanged() const override;
 
  private:

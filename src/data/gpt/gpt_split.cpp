@@ -161,25 +161,6 @@ BlendKey key_of(const GptBlendConfig& config, const BlendSummary& summary) {
   return key;
 }
 
-BlendIndex build(const BlendKey& key) {
-  return key.weights.empty() ? build_exhaustive_blend_index(key.sizes, key.samples)
-                             : build_blend_index(key.weights, key.samples);
-}
-
-// What the builder does: files that cannot be read, or do not fit the datasets, are replaced.
-BlendIndex open_or_build(const BlendKey& key, const BlendFiles& files, std::int64_t samples,
-                         std::span<const std::int64_t> sizes) {
-  try {
-    BlendIndex cached = map_index(files);
-    check_blend_index(cached, sizes, key.samples, files.stem);
-    if (cached.samples() == samples) return cached;
-  } catch (const Error&) {
-  }
-  BlendIndex index = build(key);
-  write_index(files, key, index);
-  return index;
-}
-
 }  // namespace
 
 GptSplitConfig dataset_config(const GptBlendConfig& config, std::size_t which) {
@@ -225,7 +206,7 @@ std::string identify_documents(const BlendSummary& summary) {
 }
 
 BlendIndex build_blend_index(const GptBlendConfig& config) {
-  return build(key_of(config, summarize_blend(config)));
+  return build_index(key_of(config, summarize_blend(config)));
 }
 
 GptDataset open_gpt_blend(const GptBlendConfig& config, const IndexBuilder& builder) {
@@ -246,7 +227,7 @@ GptDataset open_gpt_blend(const GptBlendConfig& config, const IndexBuilder& buil
     sizes.push_back(corpora.back().index.samples());
   }
   BlendIndex blend =
-      builder.builds ? open_or_build(key, files, summary.samples, sizes) : map_index(files);
+      builder.builds ? open_blend_index(key, files, summary.samples, sizes) : map_index(files);
   if (builder.builds) builder.barrier();
   return {std::move(corpora), std::move(blend), key.samples, config.common.format,
           fmt::format("'{}'", files.stem)};

@@ -189,4 +189,22 @@ void write_index(const BlendFiles& files, const BlendKey& key, const BlendIndex&
               {{files.dataset, index.dataset}, {files.sample, index.sample}});
 }
 
+BlendIndex build_index(const BlendKey& key) {
+  return key.weights.empty() ? build_exhaustive_blend_index(key.sizes, key.samples)
+                             : build_blend_index(key.weights, key.samples);
+}
+
+BlendIndex open_blend_index(const BlendKey& key, const BlendFiles& files, std::int64_t samples,
+                            std::span<const std::int64_t> sizes) {
+  try {
+    BlendIndex cached = map_index(files);
+    check_blend_index(cached, sizes, key.samples, files.stem);
+    if (cached.samples() == samples) return cached;
+  } catch (const Error&) {
+  }
+  BlendIndex index = build_index(key);
+  write_index(files, key, index);
+  return index;
+}
+
 }  // namespace trireme::data

@@ -82,6 +82,14 @@ GptIndex map_index(const IndexFiles& files, std::span<const std::int32_t> length
 void write_index(const IndexFiles& files, const IndexKey& key, const GptIndex& index);
 void write_index(const BlendFiles& files, const BlendKey& key, const BlendIndex& index);
 
+/// The blend index of `key`, built in memory.
+BlendIndex build_index(const BlendKey& key);
+
+/// The blend index of `key` from its files, or, where these cannot be read or do not fit datasets
+/// of `sizes` samples and a blend of `samples`, built and written to them. Throws as write_index().
+BlendIndex open_blend_index(const BlendKey& key, const BlendFiles& files, std::int64_t samples,
+                            std::span<const std::int64_t> sizes);
+
 /// Writes one array; otherwise as write_index().
 void publish_index(const std::filesystem::path& path, const NpyArray& array);
 

@@ -18,10 +18,10 @@ TEST_F(FirstReleaseTest, EqualTheReferenceOn200Corpora) {
     const std::int64_t middle = documents.begin + documents.size() / 2;
     const FirstReleaseSamples samples(
         {.corpora = {{dataset, {documents.begin, middle}}, {dataset, {middle, documents.end}}},
+         .samples = 6,
          .short_probability = lines[i]["short"],
          .seed = lines[i]["seed"],
          .format = format_of(lines[i])});
-    EXPECT_EQ(samples.samples(), documents.size() * (documents.size() - 1));
     for (std::size_t k = 0; k < lines[i]["read"].size(); ++k)
       expect_sample(read_sample(samples, static_cast<std::int64_t>(k)), lines[i]["read"][k]);
     if (HasFailure()) break;
