@@ -1,5 +1,5 @@
-// trireme-convert: recipes of Megatron-LM and DeepSpeed into decks, checkpoints from and to Hugging
-// Face's transformers.
+// trireme-convert: recipes and checkpoints of Megatron-LM and DeepSpeed into decks and checkpoints,
+// checkpoints from and to Hugging Face's transformers.
 #include <algorithm>
 
 #include "app.hpp"
@@ -22,7 +22,12 @@ constexpr const char* kUsage =
     "           writes a checkpoint (or the newest of a run's folder) as a GPT2LMHeadModel of\n"
     "           Hugging Face's transformers: model.safetensors and config.json, fp32\n"
     "       trireme-convert hf [--deck DECK] FOLDER CHECKPOINT.h5 [KEY=VALUE ...]\n"
-    "           writes such a folder, or its .safetensors file, as a checkpoint of iteration 0\n\n";
+    "           writes such a folder, or its .safetensors file, as a checkpoint of iteration 0\n"
+    "       trireme-convert megatron [options] FOLDER CHECKPOINT.h5 [KEY=VALUE ...]\n"
+    "           writes a checkpoint of Megatron-LM or DeepSpeed, with the optimizer's state and "
+    "the "
+    "position\n"
+    "           of the run, as a checkpoint from which a run resumes\n\n";
 
 po::options_description flags_options() {
   using Texts = std::vector<std::string>;
@@ -46,11 +51,19 @@ po::options_description flags_options() {
   return options;
 }
 
-po::options_description hf_options() {
-  po::options_description options("Options of hf");
+po::options_description import_options() {
+  po::options_description options("Options of hf and megatron");
   options.add_options()("deck", po::value<std::string>()->value_name("DECK"),
                         "the deck of the run that will start from the checkpoint; without it one "
-                        "with the model and no more");
+                        "with the model alone, or of megatron that of the checkpoint's arguments");
+  return options;
+}
+
+po::options_description megatron_options() {
+  po::options_description options("Options of megatron");
+  options.add_options()("write-deck", po::value<std::string>()->value_name("FILE"),
+                        "write the deck of the run there, made from the arguments in the "
+                        "checkpoint as `flags` does");
   return options;
 }
 
@@ -122,8 +135,8 @@ void convert_flags(int argc, char** argv) {
   if (!hosts_file.empty()) write_file_atomically(hosts_file, result.hosts);
 }
 
-/// Whether a word of hf is a path rather than KEY=VALUE, which may stand before the paths or after
-/// them.
+/// Whether a word of hf or megatron is a path rather than KEY=VALUE, which may stand before the
+/// paths or after them.
 bool is_path(const std::string& word) {
   const std::string key = word.substr(0, word.find('='));
   std::error_code ignored;
@@ -131,25 +144,42 @@ bool is_path(const std::string& word) {
          std::filesystem::exists(word, ignored);
 }
 
-void convert_hf(int argc, char** argv) {
-  po::options_description options;
-  options.add(hf_options()).add_options()("words", po::value<std::vector<std::string>>());
-  const po::variables_map values =
-      parse_options(argc, argv, options, po::positional_options_description().add("words", -1));
-  std::vector<std::string> words;
-  if (values.count("words")) words = values["words"].as<std::vector<std::string>>();
-  convert::huggingface::ImportOptions import;
-  const auto overrides = std::stable_partition(words.begin(), words.end(), is_path);
-  import.overrides.assign(overrides, words.end());
-  words.erase(overrides, words.end());
-  if (words.size() < 2) throw UsageError("hf needs two paths: from and to");
-  if (words.size() > 2)
-    throw UsageError("hf needs two paths, from and to; what is '{}'?", words[2]);
-  const std::filesystem::path from = words[0], to = words[1];
-  if (values.count("deck")) import.deck = values["deck"].as<std::string>();
+/// The command line of hf and megatron: two paths, overrides, options.
+struct Paths {
+  std::filesystem::path from, to;
+  std::vector<std::string> overrides;
+  po::variables_map values;
+};
 
+Paths read_paths(const char* command, int argc, char** argv, po::options_description options) {
+  options.add_options()("words", po::value<std::vector<std::string>>());
+  Paths paths{.values = parse_options(argc, argv, options,
+                                      po::positional_options_description().add("words", -1))};
+  std::vector<std::string> words;
+  if (paths.values.count("words")) words = paths.values["words"].as<std::vector<std::string>>();
+  const auto overrides = std::stable_partition(words.begin(), words.end(), is_path);
+  paths.overrides.assign(overrides, words.end());
+  words.erase(overrides, words.end());
+  if (words.size() < 2) throw UsageError("{} needs two paths: from and to", command);
+  if (words.size() > 2)
+    throw UsageError("{} needs two paths, from and to; what is '{}'?", command, words[2]);
+  paths.from = words[0];
+  paths.to = words[1];
+  return paths;
+}
+
+std::string path_option(const Paths& paths, const char* name) {
+  return paths.values.count(name) ? paths.values[name].as<std::string>() : "";
+}
+
+void convert_hf(int argc, char** argv) {
+  const Paths paths = read_paths("hf", argc, argv, import_options());
+  const auto& [from, to, overrides, values] = paths;
+  const convert::huggingface::ImportOptions import{.deck = path_option(paths, "deck"),
+                                                   .overrides = overrides};
   if (from.extension() == ".h5" && to.extension() == ".h5")
-    throw UsageError("'{}' and '{}' are both checkpoints: name a folder", words[0], words[1]);
+    throw UsageError("'{}' and '{}' are both checkpoints: name a folder", from.string(),
+                     to.string());
   if (to.extension() == ".h5") {
     print_out(convert::huggingface::import_model(from, to, import));
     return;
@@ -159,9 +189,19 @@ void convert_hf(int argc, char** argv) {
   print_out(convert::huggingface::export_model(from, to));
 }
 
+void convert_megatron(int argc, char** argv) {
+  const Paths paths = read_paths("megatron", argc, argv, import_options().add(megatron_options()));
+  if (paths.to.extension() != ".h5")
+    throw UsageError("megatron FOLDER CHECKPOINT.h5: '{}' is no .h5 file", paths.to.string());
+  print_out(convert::megatron::import_checkpoint(paths.from, paths.to,
+                                                 {.deck = path_option(paths, "deck"),
+                                                  .overrides = paths.overrides,
+                                                  .write_deck = path_option(paths, "write-deck")}));
+}
+
 ExitCode run(int argc, char** argv) {
   po::options_description all;
-  all.add(flags_options()).add(hf_options()).add(general_options());
+  all.add(flags_options()).add(import_options()).add(megatron_options()).add(general_options());
   const auto dashes = static_cast<int>(
       std::find_if(argv, argv + argc, [](std::string_view word) { return word == "--"; }) - argv);
   if (answers_help_or_version(dashes, argv, kProgram, kUsage, all)) return ExitCode::success;
@@ -171,11 +211,13 @@ ExitCode run(int argc, char** argv) {
     convert_flags(argc - 1, argv + 1);
   else if (command == "hf")
     convert_hf(argc - 1, argv + 1);
+  else if (command == "megatron")
+    convert_megatron(argc - 1, argv + 1);
   else if (command.empty())
-    throw UsageError("expected a command: flags or hf");
+    throw UsageError("expected a command: flags, hf or megatron");
   else
-    throw UsageError("unknown command '{}': expected flags or hf{}", command,
-                     did_you_mean(command, {"flags", "hf"}));
+    throw UsageError("unknown command '{}': expected flags, hf or megatron{}", command,
+                     did_you_mean(command, {"flags", "hf", "megatron"}));
   return ExitCode::success;
 }
 

@@ -1,5 +1,5 @@
-// What trireme-convert does: the recipes of Megatron-LM and DeepSpeed become decks, checkpoints
-// come from and go to Hugging Face's transformers.
+// What trireme-convert does: recipes and checkpoints of Megatron-LM and DeepSpeed become decks and
+// checkpoints, and checkpoints come from and go to Hugging Face's transformers.
 #pragma once
 
 #include <cstdint>
@@ -68,5 +68,25 @@ std::string import_model(const std::filesystem::path& from, const std::filesyste
                          const ImportOptions& options);
 
 }  // namespace huggingface
+
+namespace megatron {
+
+/// The deck to store in an imported checkpoint, and where to write it.
+struct ImportOptions {
+  std::filesystem::path deck;          ///< empty: from the arguments in the checkpoint
+  std::vector<std::string> overrides;  ///< of the deck's keys
+  std::filesystem::path write_deck;    ///< the deck is written there unless empty
+};
+
+/// Writes the checkpoint of Megatron-LM or DeepSpeed at `from`, the folder of one iteration or the
+/// one that contains it, as the checkpoint `to`: weights in fp32, exact (the optimizer's fp32
+/// copies if they are there), Adam's moments and the state of the run. Without moments the result
+/// is of iteration 0. Executes nothing of the files. Returns a message for the user, which names
+/// what is not read. Throws DataError for a checkpoint that is damaged, incomplete or of another
+/// model than the deck's; IoError if `to` exists or cannot be written; DeckError.
+std::string import_checkpoint(const std::filesystem::path& from, const std::filesystem::path& to,
+                              const ImportOptions& options);
+
+}  // namespace megatron
 
 }  // namespace trireme::convert

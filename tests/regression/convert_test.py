@@ -1,5 +1,6 @@
 """trireme-convert between a run's checkpoint and a folder of Hugging Face's transformers, and its decks."""
 
+import argparse
 import json
 import shutil
 import struct
@@ -10,6 +11,7 @@ from runs import DATA, DECK, FINISHED, HERE, IO, USAGE, RunTest, dataset, run
 try:
     import h5py
     import numpy
+    import foreign_checkpoints
 except ImportError:
     numpy = None
 
@@ -183,6 +185,91 @@ class HuggingFace(RunTest):
         self.assertEqual(result.code, FINISHED, result)
         self.pretrain("tuned", f"checkpoint.load={imported}", "train.iterations=2", "optimizer.type=sgd")
         self.assertEqual(self.stop_event("tuned")["iteration"], 2)
+
+
+@unittest.skipUnless(numpy, "python3-numpy or python3-h5py is not installed")
+class Foreign(RunTest):
+    """Checkpoints of Megatron-LM and DeepSpeed, written from one of Trireme's, come back unchanged."""
+
+    def setUp(self):
+        super().setUp()
+        self.pretrain("run", "train.exit_interval=10 iterations")
+        self.source = self.latest("run")
+        self.args = argparse.Namespace(
+            num_layers=4, hidden_size=32, ffn_hidden_size=128, num_attention_heads=4, kv_channels=8,
+            seq_length=32, max_position_embeddings=32, padded_vocab_size=264, vocab_size=257,
+            tokenizer_type="NullTokenizer", micro_batch_size=1, global_batch_size=8, lr=3e-3, min_lr=0.0,
+            lr_decay_style="cosine", lr_warmup_iters=5, lr_warmup_samples=0, lr_decay_iters=60,
+            lr_warmup_fraction=None, train_iters=20, train_samples=None, data_path=[str(dataset())],
+            split="90,10,0", seed=1234, attention_dropout=0.1, hidden_dropout=0.1, weight_decay=0.01,
+            start_weight_decay=0.01, clip_grad=1.0, world_size=8, eval_iters=2, eval_interval=1000,
+            log_interval=1, fp16=False, bf16=False, consumed_train_samples=80, swiglu=False,
+            bias_gelu_fusion=True, save="runs/theirs", load="runs/theirs", num_query_groups=1,
+            tensor_model_parallel_size=1, pipeline_model_parallel_size=1, rotary_percent=1.0)
+
+    def convert_back(self, write, **how):
+        folder, target = self.folder / "theirs", self.folder / "ours.h5"
+        shutil.rmtree(folder, ignore_errors=True)
+        target.unlink(missing_ok=True)
+        with h5py.File(self.source, "r") as source:
+            write(folder, source, self.args, **how)
+        result = convert("megatron", folder, target, "--write-deck", self.folder / "theirs.yaml")
+        self.assertEqual(result.code, FINISHED, result)
+        return target, result
+
+    def test_every_tensor_comes_back_from_every_layout_and_age(self):
+        wanted = {tensor["name"]: tensor["checksum"] for tensor in self.inspect(self.source)["tensors"]}
+        megatron, deepspeed = foreign_checkpoints.megatron, foreign_checkpoints.deepspeed
+        for write, how in [(megatron, {}),
+                           (megatron, {"version": 0, "tensor": 2, "legacy": True}),
+                           (megatron, {"version": 1.0, "tensor": 4, "half": True}),
+                           (megatron, {"version": 2.0, "tensor": 2, "pipeline": 2, "half": True}),
+                           (megatron, {"pipeline": 2, "chunks": 2}),
+                           (megatron, {"core": True, "tensor": 2, "pipeline": 4, "half": True}),
+                           (deepspeed, {}),
+                           (deepspeed, {"pipeline": True, "data": 3})]:
+            with self.subTest(write=write.__name__, **how):
+                target, result = self.convert_back(write, **how)
+                self.assertIn("with the optimizer's state\nA run that starts here resumes after iteration 10, at "
+                              "sample 80\n", result.out)
+                self.assertNotIn("not read", result.out)
+                found = {tensor["name"]: tensor["checksum"] for tensor in self.inspect(target)["tensors"]}
+                self.assertEqual(found, wanted)
+
+    def test_the_run_resumes_as_if_it_had_never_left(self):
+        self.pretrain("run", "train.exit_interval=1000 iterations")
+        target, _ = self.convert_back(foreign_checkpoints.megatron, tensor=2)
+        result = run("trireme-pretrain", self.folder / "theirs.yaml", f"checkpoint.load={target}",
+                     f"run.output={self.folder / 'resumed'}", "run.device=host", "model.vocab=257")
+        self.assertEqual(result.code, FINISHED, result)
+        resumed = {event["iteration"]: event["loss"] for event in self.events("resumed", "train")}
+        self.assertEqual(resumed, dict(enumerate(self.losses("run")[10:], start=11)))
+
+    def test_what_cannot_be_read_is_named(self):
+        with h5py.File(self.source, "r") as source:
+            foreign_checkpoints.megatron(self.folder / "theirs", source, self.args, tensor=2)
+        ranks = self.folder / "theirs" / "iter_0000010"
+        target = self.folder / "ours.h5"
+
+        def fails(text, code=DATA):
+            result = convert("megatron", self.folder / "theirs", target)
+            self.assertEqual(result.code, code, result)
+            self.assertIn(text, result.err)
+            self.assertFalse(target.exists())
+
+        file = ranks / "mp_rank_01" / "model_optim_rng.pt"
+        whole = file.read_bytes()
+        file.write_bytes(whole[:-30])
+        fails("is truncated: its directory is missing")
+        file.write_bytes(b"#!/bin/sh\n")
+        fails("is no file of torch.save()")
+        file.unlink()
+        fails("'embedding/word': 1 shard of tensor ranks makes [136, 32], but the deck's model needs [257, 32]: is the "
+              "file of a rank missing?")
+        (ranks / "mp_rank_00" / "model_optim_rng.pt").unlink()
+        fails("has no mp_rank_* folder with a model_optim_rng.pt")
+        self.assertEqual(convert("megatron", self.folder / "absent", target).code, IO)
+        self.assertEqual(convert("megatron", self.folder / "theirs").code, USAGE)
 
 
 class Flags(RunTest):

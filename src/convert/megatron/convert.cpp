@@ -1,0 +1,181 @@
+// A foreign checkpoint as one of Trireme's.
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <cmath>
+
+#include "checkpoint/file.hpp"
+#include "convert/convert.hpp"
+#include "convert/megatron/foreign.hpp"
+#include "core/error.hpp"
+#include "core/files.hpp"
+#include "deck/describe.hpp"
+#include "deck/load.hpp"
+#include "model/families/registry.hpp"
+#include "plan/setup.hpp"
+#include "train/run_state.hpp"
+
+namespace trireme::convert::megatron {
+
+namespace fs = std::filesystem;
+
+namespace {
+
+/// Logical tensors of one kind, whole, under their names in a checkpoint.
+struct Whole {
+  std::string name;
+  Shape shape;
+  std::vector<float> values;
+};
+
+std::int64_t count_rows(const Tensors& tensors, const std::string& name) {
+  std::int64_t rows = 0;
+  if (const auto found = tensors.find(name); found != tensors.end())
+    for (const Shard& shard : found->second)
+      if (!shard.shape.empty()) rows += shard.shape[0];
+  return rows;
+}
+
+/// The vocabulary: the deck's, or GPT-2's if its tokenizer was used, else the padded one.
+std::int64_t vocabulary_of(const deck::Deck& deck, const Foreign& foreign,
+                           std::vector<std::string>& notes) {
+  if (deck.model.vocab) return *deck.model.vocab;
+  constexpr std::int64_t kGpt2 = 50257;
+  const std::int64_t padded = count_rows(foreign.weights, "embedding/word");
+  if (deck.data.tokenizer.type == deck::TokenizerType::gpt2 && padded >= kGpt2) return kGpt2;
+  notes.push_back(fmt::format(
+      "model.vocab is {}, the checkpoint's padded vocabulary: give model.vocab=N to drop padding",
+      padded));
+  return padded;
+}
+
+/// Throws DataError for a head of its own if the model's head is the word embedding.
+void check_tied(const Foreign& foreign, const std::vector<model::Parameter>& table) {
+  const auto head = foreign.weights.find("head/weight");
+  const auto words = foreign.weights.find("embedding/word");
+  if (head == foreign.weights.end() || words == foreign.weights.end()) return;
+  for (const model::Parameter& parameter : table)
+    if (parameter.name == "head/weight") return;
+  for (std::size_t i = 0; i < head->second.size() && i < words->second.size(); ++i)
+    if (head->second[i].read() != words->second[i].read())
+      throw DataError(
+          "'{}' has an output layer that is not its word embedding, but the deck's "
+          "model ties them (model.tie_embeddings)",
+          foreign.folder.string());
+}
+
+/// The tensors of `table` from `tensors`, under `prefix`. Throws DataError for missing ones and for
+/// elements that are not finite.
+void append(const Tensors& tensors, const std::string& prefix,
+            const std::vector<model::Parameter>& table, const Foreign& foreign,
+            std::int64_t head_dim, std::vector<Whole>& all) {
+  for (const model::Parameter& parameter : table) {
+    const auto found = tensors.find(parameter.name);
+    if (found == tensors.end())
+      throw DataError("'{}' has no tensor for '{}'", foreign.folder.string(), parameter.name);
+    std::vector<float> values = assemble(found->second, parameter, foreign.qkv, head_dim);
+    const auto bad = std::find_if_not(values.begin(), values.end(),
+                                      [](float value) { return std::isfinite(value); });
+    if (bad != values.end())
+      throw DataError("'{}': '{}{}' has an element that is not finite, {} at {}",
+                      foreign.folder.string(), prefix, parameter.name, *bad, bad - values.begin());
+    all.push_back({prefix + parameter.name, parameter.shape, std::move(values)});
+  }
+}
+
+/// The state of the run after `foreign.iteration` iterations.
+train::RunState state_of(const Foreign& foreign, const deck::Deck& deck,
+                         std::vector<std::string>& notes) {
+  train::RunState state;
+  state.loss_scale = plan::loss_scaler(deck).state();
+  if (foreign.m.empty()) return state;
+  state.iteration = foreign.iteration;
+  state.applied_iterations =
+      std::max(foreign.optimizer_steps, foreign.schedule_iterations.value_or(0));
+  if (state.applied_iterations == 0 || state.applied_iterations > state.iteration)
+    state.applied_iterations = state.iteration;
+  state.skipped = state.iteration - state.applied_iterations;
+  const std::int64_t batch = deck.batch.global;
+  state.consumed_samples = foreign.consumed_samples.value_or(foreign.iteration * batch);
+  if (!foreign.consumed_samples)
+    notes.push_back(
+        fmt::format("the checkpoint does not contain its number of samples: {} "
+                    "iterations of batch.global = {} make {}",
+                    foreign.iteration, batch, state.consumed_samples));
+  state.applied_samples =
+      std::min(foreign.schedule_samples.value_or(state.consumed_samples - state.skipped * batch),
+               state.consumed_samples);
+  if (foreign.loss_scale && state.loss_scale.hysteresis_left > 0)
+    state.loss_scale.scale = *foreign.loss_scale;
+  return state;
+}
+
+std::string report(const Foreign& foreign, const fs::path& to, const train::RunState& state,
+                   std::size_t tensors, const std::vector<std::string>& notes) {
+  std::string text =
+      fmt::format("{}: {} tensors from '{}'", to.string(), tensors, foreign.folder.string());
+  if (foreign.m.empty())
+    text += fmt::format(
+        " (iteration {})\nThere is no optimizer state in it: a run that starts "
+        "here begins at iteration 0 with moments of zero\n",
+        foreign.iteration);
+  else
+    text += fmt::format(
+        ", with the optimizer's state\nA run that starts here resumes after "
+        "iteration {}, at sample {}\n",
+        state.iteration, state.consumed_samples);
+  for (const std::string& note : notes) text += fmt::format("note: {}\n", note);
+  for (const std::string& name : foreign.unread) text += fmt::format("not read: {}\n", name);
+  return text;
+}
+
+}  // namespace
+
+std::string import_checkpoint(const fs::path& from, const fs::path& to,
+                              const ImportOptions& options) {
+  if (fs::exists(to))
+    throw IoError("'{}' is there already: remove it, or name another file", to.string());
+  const Foreign foreign = read_foreign(from);
+  std::vector<std::string> notes;
+  const std::string text = options.deck.empty() ? deck_text(foreign, notes) : "";
+  const auto load = [&](const std::vector<std::string>& overrides) {
+    return options.deck.empty()
+               ? deck::parse(text, foreign.folder.string(), overrides, {.need_data = false})
+               : deck::load(options.deck, overrides, {.need_data = false});
+  };
+  std::vector<std::string> overrides = options.overrides;
+  deck::Deck deck = load(overrides);
+  const std::int64_t vocabulary = vocabulary_of(deck, foreign, notes);
+  if (!deck.model.vocab) {
+    overrides.push_back(fmt::format("model.vocab={}", vocabulary));
+    deck = load(overrides);
+  }
+  const model::ModelSpec spec = model::make_spec(deck, {.size = vocabulary});
+  const std::vector<model::Parameter> table = model::declare_parameters(spec);
+  if (spec.blocks.empty()) throw DataError("the deck's model has no layers");
+  const std::int64_t head_dim = spec.blocks.front().attention.head_dim;
+  check_tied(foreign, table);
+
+  std::vector<Whole> all;
+  append(foreign.masters.empty() ? foreign.weights : foreign.masters, "model/", table, foreign,
+         head_dim, all);
+  const bool keeps_moments = deck.optimizer.type != deck::OptimizerType::sgd;
+  if (keeps_moments && !foreign.m.empty()) {
+    append(foreign.m, "optimizer/m/", table, foreign, head_dim, all);
+    append(foreign.v, "optimizer/v/", table, foreign, head_dim, all);
+  } else if (keeps_moments) {
+    for (const char* prefix : {"optimizer/m/", "optimizer/v/"})
+      for (const model::Parameter& parameter : table)
+        all.push_back({prefix + parameter.name, parameter.shape,
+                       std::vector<float>(static_cast<std::size_t>(parameter.shape.size()))});
+  }
+  const train::RunState state = state_of(foreign, deck, notes);
+  std::vector<checkpoint::WholeTensor> tensors;
+  for (const Whole& whole : all) tensors.push_back({whole.name, whole.shape, whole.values.data()});
+  checkpoint::write_checkpoint(to, state.attributes(), deck::print_deck(deck), tensors);
+  if (!options.write_deck.empty())
+    write_file_atomically(options.write_deck, options.deck.empty() ? text : deck::print_deck(deck));
+  return report(foreign, to, state, table.size(), notes);
+}
+
+}  // namespace trireme::convert::megatron

@@ -1,0 +1,186 @@
+// Names of tensors, and the search for the files of a checkpoint.
+#include "convert/megatron/foreign.hpp"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <charconv>
+
+#include "core/error.hpp"
+#include "core/files.hpp"
+
+namespace trireme::convert::megatron {
+
+namespace fs = std::filesystem;
+
+namespace {
+
+/// A module of Megatron-LM and Trireme's name for it.
+struct Name {
+  std::string_view theirs, ours;
+};
+
+// Of a layer: Megatron-LM since 2019, and Megatron-Core with and without Transformer Engine's fused
+// norms.
+constexpr Name kLayerModules[] = {{"input_layernorm", "norm1"},
+                                  {"input_norm", "norm1"},
+                                  {"self_attention.linear_qkv.layer_norm", "norm1"},
+                                  {"attention.query_key_value", "attention/qkv"},
+                                  {"self_attention.query_key_value", "attention/qkv"},
+                                  {"self_attention.linear_qkv", "attention/qkv"},
+                                  {"attention.dense", "attention/projection"},
+                                  {"self_attention.dense", "attention/projection"},
+                                  {"self_attention.linear_proj", "attention/projection"},
+                                  {"post_attention_layernorm", "norm2"},
+                                  {"post_attention_norm", "norm2"},
+                                  {"pre_mlp_layernorm", "norm2"},
+                                  {"mlp.linear_fc1.layer_norm", "norm2"},
+                                  {"mlp.dense_h_to_4h", "mlp/up"},
+                                  {"mlp.linear_fc1", "mlp/up"},
+                                  {"mlp.dense_4h_to_h", "mlp/down"},
+                                  {"mlp.linear_fc2", "mlp/down"}};
+
+constexpr Name kModelTensors[] = {{"word_embeddings.weight", "embedding/word"},
+                                  {"position_embeddings.weight", "embedding/position"},
+                                  {"word_embeddings.norm.weight", "embedding/norm/weight"},
+                                  {"word_embeddings.norm.bias", "embedding/norm/bias"},
+                                  {"final_layernorm.weight", "final_norm/weight"},
+                                  {"final_layernorm.bias", "final_norm/bias"},
+                                  {"final_norm.weight", "final_norm/weight"},
+                                  {"final_norm.bias", "final_norm/bias"},
+                                  {"word_embeddings_for_head.weight", "head/weight"},
+                                  {"output_layer.weight", "head/weight"}};
+
+constexpr std::string_view kWrappers[] = {"module.",    "model.",        "language_model.",
+                                          "encoder.",   "transformer.",  "decoder.",
+                                          "embedding.", "tied_modules.", "embed."};
+
+std::string_view without_wrappers(std::string_view name) {
+  for (bool found = true; found;) {
+    found = false;
+    for (const std::string_view wrapper : kWrappers)
+      if (name.starts_with(wrapper)) {
+        name.remove_prefix(wrapper.size());
+        found = true;
+      }
+  }
+  return name;
+}
+
+/// "norm1/weight" for "input_layernorm.weight" or "...layer_norm_weight"; "" for unknown names.
+std::string layer_tensor(std::string_view name) {
+  const std::size_t end = name.find_last_of("._");
+  if (end == std::string_view::npos) return "";
+  const std::string_view kind = name.substr(end + 1);
+  if (kind != "weight" && kind != "bias") return "";
+  for (const Name& module : kLayerModules)
+    if (module.theirs == name.substr(0, end)) return fmt::format("{}/{}", module.ours, kind);
+  return "";
+}
+
+/// The text of the file `name` in `folder`, without blanks around it; "" if there is none.
+std::string text_of(const fs::path& folder, const char* name) {
+  std::error_code ignored;
+  if (!fs::is_regular_file(folder / name, ignored)) return "";
+  std::string text = read_file(folder / name);
+  const auto is_blank = [](char c) { return c == ' ' || c == '\n' || c == '\r' || c == '\t'; };
+  while (!text.empty() && is_blank(text.back())) text.pop_back();
+  return text;
+}
+
+/// The folder of one iteration in `path`, or `path` itself.
+fs::path iteration_folder(const fs::path& path) {
+  if (const std::string latest = text_of(path, "latest_checkpointed_iteration.txt");
+      !latest.empty()) {
+    if (latest == "release") return path / "release";
+    int iteration = 0;
+    std::from_chars(latest.data(), latest.data() + latest.size(), iteration);
+    return path / fmt::format("iter_{:07}", iteration);
+  }
+  if (const std::string latest = text_of(path, "latest"); !latest.empty()) return path / latest;
+  return path;
+}
+
+bool has_file(const fs::path& folder, std::string_view ending) {
+  for (const fs::directory_entry& entry : fs::directory_iterator(folder))
+    if (entry.path().filename().string().ends_with(ending)) return true;
+  return false;
+}
+
+}  // namespace
+
+std::optional<Key> parse_key(std::string_view name) {
+  name = without_wrappers(name);
+  for (const Name& tensor : kModelTensors)
+    if (name == tensor.theirs) return Key{-1, std::string(tensor.ours)};
+  constexpr std::string_view kLayers = "layers.";
+  if (!name.starts_with(kLayers)) return std::nullopt;
+  name.remove_prefix(kLayers.size());
+  int layer = -1;
+  const auto [end, error] = std::from_chars(name.data(), name.data() + name.size(), layer);
+  const auto digits = static_cast<std::size_t>(end - name.data());
+  if (error != std::errc() || layer < 0 || digits >= name.size()) return std::nullopt;
+  std::string tensor = layer_tensor(name.substr(digits + 1));
+  return tensor.empty() ? std::nullopt : std::optional(Key{layer, std::move(tensor)});
+}
+
+bool is_redundant(std::string_view name) {
+  for (const std::string_view part : {"_extra_state", "rotary_pos_emb", "masked_bias", "inv_freq"})
+    if (name.find(part) != std::string_view::npos) return true;
+  return name.ends_with("attention.bias");
+}
+
+std::string logical_name(const Key& key, int first_layer) {
+  return key.layer < 0 ? key.name : fmt::format("layers/{}/{}", first_layer + key.layer, key.name);
+}
+
+std::vector<std::pair<std::string, torch::Tensor>> flatten(const torch::Value& value) {
+  // State dicts are nested by modules; more levels than modules have are no state dict.
+  constexpr std::size_t kMaxLevels = 16, kMaxEntries = 1'000'000;
+  std::vector<std::pair<std::string, torch::Tensor>> tensors;
+  struct Level {
+    const torch::Value* value;
+    std::size_t next = 0;
+    std::string path;
+  };
+  std::vector<Level> levels{{&value}};
+  std::size_t entries = 0;
+  while (!levels.empty()) {
+    Level& level = levels.back();
+    const auto& fields = level.value->fields();
+    if (level.next == fields.size()) {
+      levels.pop_back();
+      continue;
+    }
+    const auto& [key, inner] = fields[level.next++];
+    if (++entries > kMaxEntries)
+      throw DataError("a state dict has more than {} entries", kMaxEntries);
+    if (!key->is(torch::Value::Kind::text)) continue;
+    std::string path = level.path + key->text;
+    if (auto tensor = torch::as_tensor(*inner))
+      tensors.emplace_back(std::move(path), std::move(*tensor));
+    else if (levels.size() < kMaxLevels && !inner->fields().empty())
+      levels.push_back({inner, 0, path + "."});
+  }
+  return tensors;
+}
+
+Foreign read_foreign(const fs::path& path) {
+  if (!fs::is_directory(path))
+    throw IoError("'{}' is no folder: name the folder that --save of Megatron-LM named",
+                  path.string());
+  const fs::path folder = iteration_folder(path);
+  if (!fs::is_directory(folder))
+    throw IoError("'{}' names '{}' as its newest checkpoint, which does not exist", path.string(),
+                  folder.filename().string());
+  if (has_file(folder, "_model_states.pt") || has_file(folder, "-model_states.pt"))
+    return read_deepspeed(folder);
+  if (fs::exists(folder / ".metadata"))
+    throw DataError(
+        "'{}' is in the format torch_dist, which is not read: convert it with Megatron-LM's "
+        "tools/checkpoint/convert.py --saver legacy",
+        folder.string());
+  return read_megatron(folder);
+}
+
+}  // namespace trireme::convert::megatron

@@ -1,0 +1,289 @@
+"""Writes a Trireme checkpoint as Megatron-LM and DeepSpeed would, in PyTorch's file formats, without PyTorch.
+
+Formats: PyTorch, torch/serialization.py; Megatron-LM, megatron/checkpointing.py of v1.0 to core_v0.12.0;
+DeepSpeed, runtime/engine.py and utils/zero_to_fp32.py.
+"""
+
+import io
+import pickle
+import struct
+import sys
+import types
+import zipfile
+from collections import OrderedDict
+
+import numpy
+
+MODULES = [("norm1", "input_layernorm"), ("attention/qkv", "attention.query_key_value"),
+           ("attention/projection", "attention.dense"), ("norm2", "post_attention_layernorm"),
+           ("mlp/up", "mlp.dense_h_to_4h"), ("mlp/down", "mlp.dense_4h_to_h")]
+CORE_MODULES = [("norm1", "self_attention.linear_qkv.layer_norm_"), ("attention/qkv", "self_attention.linear_qkv."),
+                ("attention/projection", "self_attention.linear_proj."), ("norm2", "mlp.linear_fc1.layer_norm_"),
+                ("mlp/up", "mlp.linear_fc1."), ("mlp/down", "mlp.linear_fc2.")]
+STORAGES = {"float32": "FloatStorage", "float16": "HalfStorage", "int64": "LongStorage", "uint8": "ByteStorage"}
+
+
+def stand_in(module, name):
+    """A class that pickles as `module`.`name`."""
+    sys.modules.setdefault(module, types.ModuleType(module))
+    thing = type(name, (), {"__module__": module})
+    setattr(sys.modules[module], name, thing)
+    return thing
+
+
+REBUILD = stand_in("torch._utils", "_rebuild_tensor_v2")
+TYPES = {kind: stand_in("torch", name) for kind, name in STORAGES.items()}
+
+
+class Storage:
+    def __init__(self, key, array):
+        self.key, self.array = key, array
+
+
+class Call:
+    """Pickles as the call of a function."""
+    def __init__(self, function, *arguments):
+        self.function, self.arguments = function, arguments
+
+    def __reduce__(self):
+        return (Function(self.function), self.arguments)
+
+
+class Function:
+    """Pickles as a global of its stand-in, which need not be callable here."""
+    def __init__(self, thing):
+        self.thing = thing
+
+    def __call__(self):
+        raise NotImplementedError
+
+
+class Pickler(pickle._Pickler):  # pylint: disable=protected-access
+    """Turns numpy arrays into tensors, and their elements into storages."""
+    def __init__(self, file, legacy):
+        super().__init__(file, protocol=2)
+        self.legacy, self.storages = legacy, []
+
+    def persistent_id(self, obj):
+        if not isinstance(obj, Storage):
+            return None
+        kind = TYPES[str(obj.array.dtype)]
+        view = (None,) if self.legacy else ()
+        return ("storage", kind, obj.key, "cpu", obj.array.size) + view
+
+    def reducer_override(self, obj):
+        return NotImplemented
+
+    def save(self, obj, save_persistent_id=True):
+        if isinstance(obj, Function):
+            return super().save(obj.thing)
+        if isinstance(obj, numpy.ndarray):
+            # Every other tensor is a view into a longer storage.
+            offset = len(self.storages) % 2
+            array = numpy.concatenate([numpy.zeros(offset, obj.dtype), numpy.ascontiguousarray(obj).ravel()])
+            storage = Storage(str(len(self.storages)), array)
+            self.storages.append(storage)
+            strides = tuple(stride // obj.itemsize for stride in numpy.ascontiguousarray(obj).strides)
+            obj = Call(REBUILD, storage, offset, obj.shape, strides, False, OrderedDict())
+        return super().save(obj, save_persistent_id)
+
+
+def save(path, value, legacy=False):
+    """torch.save(value, path) of PyTorch 1.6 and newer, or of the older form."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    text = io.BytesIO()
+    pickler = Pickler(text, legacy)
+    pickler.dump(value)
+    if not legacy:
+        with zipfile.ZipFile(path, "w", zipfile.ZIP_STORED) as archive:
+            archive.writestr("archive/data.pkl", text.getvalue())
+            for storage in pickler.storages:
+                archive.writestr(f"archive/data/{storage.key}", storage.array.tobytes())
+            archive.writestr("archive/version", "3\n")
+        return
+    with open(path, "wb") as file:
+        for header in (0x1950a86a20f9469cfc6c, 1001, {"little_endian": True}):
+            pickle.dump(header, file, protocol=2)
+        file.write(text.getvalue())
+        pickle.dump([storage.key for storage in pickler.storages], file, protocol=2)
+        for storage in pickler.storages:
+            file.write(struct.pack("<q", storage.array.size) + storage.array.tobytes())
+
+
+def shard(name, array, rank, ranks, heads, version):
+    """The part of a logical tensor that tensor rank `rank` holds."""
+    if name.startswith("layers/") and "/attention/qkv/" in name:
+        parts = array.reshape((3, heads, array.shape[0] // 3 // heads) + array.shape[1:])
+        parts = numpy.split(parts, ranks, axis=1)[rank]
+        order = {0: (0, 1, 2), 1: (1, 2, 0)}.get(version, (1, 0, 2)) + tuple(range(3, parts.ndim))
+        return parts.transpose(order).reshape((-1,) + array.shape[1:])
+    if name == "embedding/word":
+        rows = -(-array.shape[0] // (8 * ranks)) * 8 * ranks
+        padded = numpy.concatenate([array, numpy.full((rows - array.shape[0], array.shape[1]), 7, array.dtype)])
+        return numpy.split(padded, ranks)[rank]
+    if "/mlp/up/" in name:
+        return numpy.split(array, ranks)[rank]
+    if name.endswith(("projection/weight", "mlp/down/weight")):
+        return numpy.split(array, ranks, axis=1)[rank]
+    return array
+
+
+class Stage:
+    """The tensors of a tensor rank and pipeline stage, in the modules' order."""
+    def __init__(self, source, layers, first, last, **how):
+        self.source, self.how = source, how
+        self.names = [name for name in ("embedding/word", "embedding/position") if first]
+        for layer in layers:
+            for ours, _ in MODULES:
+                self.names += [f"layers/{layer}/{ours}/{kind}" for kind in ("weight", "bias")]
+        if last:
+            self.names += ["final_norm/weight", "final_norm/bias"]
+            if not first:
+                self.names.append("head")
+
+    def array(self, kind, name):
+        name = "embedding/word" if name == "head" else name
+        return shard(name, self.source[f"{kind}/{name}"][()], **self.how)
+
+    def optimizer(self, half):
+        """The state dict of Megatron-LM's optimizer: matrices are the first group, vectors the second."""
+        groups = [[name for name in self.names if (self.array("model", name).ndim == 2) == matrices]
+                  for matrices in (True, False)]
+        ordered = groups[0] + groups[1]
+        adam = {"state": {i: {"step": int(self.source.attrs["applied_iterations"]),
+                              "exp_avg": self.array("optimizer/m", name),
+                              "exp_avg_sq": self.array("optimizer/v", name)} for i, name in enumerate(ordered)},
+                "param_groups": [{"params": list(range(len(groups[0]))), "lr": 1e-3},
+                                 {"params": list(range(len(groups[0]), len(ordered))), "lr": 1e-3}]}
+        if not half:
+            return adam
+        return {"optimizer": adam,
+                "grad_scaler": {"scale": numpy.array([4096.0], "float32"), "growth_tracker": 3},
+                "fp32_from_fp16_params": [[self.array("model", name) for name in group] for group in groups]}
+
+
+def nested(stage, half, core, first_layer):
+    """The state dict of a model."""
+    def stored(name):
+        array = stage.array("model", name)
+        return array.astype("float16") if half else array
+
+    embedding, encoder, head = OrderedDict(), OrderedDict(), OrderedDict()
+    for name in stage.names:
+        if name == "head":
+            head["weight"] = stored(name)
+        elif name.startswith("embedding/"):
+            embedding[{"word": "word_embeddings", "position": "position_embeddings"}[name[10:]]] = \
+                OrderedDict(weight=stored(name))
+        elif name.startswith("final_norm/"):
+            encoder["final_layernorm." + name[11:]] = stored(name)
+        else:
+            _, layer, *module, kind = name.split("/")
+            theirs = dict(CORE_MODULES if core else MODULES)["/".join(module)]
+            dot = "" if core else "."
+            encoder[f"layers.{int(layer) - first_layer}.{theirs}{dot}{kind}"] = stored(name)
+    if core:
+        flat = OrderedDict(("embedding." + name + ".weight", value["weight"]) for name, value in embedding.items())
+        flat.update(("decoder." + name, value) for name, value in encoder.items())
+        if head:
+            flat["output_layer.weight"] = head["weight"]
+        flat["decoder.layers.0.self_attention.linear_qkv._extra_state"] = None
+        return flat
+    state = OrderedDict(language_model=OrderedDict(embedding=embedding, encoder=encoder))
+    if head:
+        state["word_embeddings_for_head"] = head
+    return state
+
+
+def megatron(folder, source, args, tensor=1, pipeline=1, chunks=1, version=3.0, half=False, core=False,
+             legacy=False):
+    """A checkpoint of Megatron-LM; `source` is the HDF5 file of Trireme's, `args` the Namespace."""
+    layers, heads = args.num_layers, args.num_attention_heads
+    iteration = int(source.attrs["iteration"])
+    per_chunk = layers // (pipeline * chunks)
+    for stage in range(pipeline):
+        for rank in range(tensor):
+            state = {"args": args, "iteration": iteration,
+                     "rng_state": [{"random_rng_state": (3, tuple(range(5)), None)}]}
+            if version:
+                state["checkpoint_version"] = version
+            everything = []
+            for chunk in range(chunks):
+                begin = (chunk * pipeline + stage) * per_chunk
+                part = Stage(source, range(begin, begin + per_chunk), begin == 0, begin + per_chunk == layers,
+                             rank=rank, ranks=tensor, heads=heads, version=version)
+                state["model" if chunks == 1 else f"model{chunk}"] = nested(part, half, core, begin)
+                everything.append(part)
+            whole = everything[0]
+            whole.names = [name for part in everything for name in part.names]
+            state["optimizer"] = whole.optimizer(half)
+            state["opt_param_scheduler" if version > 1 else "lr_scheduler"] = (
+                {"num_steps": int(source.attrs["applied_samples"])} if version > 1 else
+                {"num_iters": int(source.attrs["applied_iterations"])})
+            name = f"mp_rank_{rank:02d}" + (f"_{stage:03d}" if pipeline > 1 else "")
+            save(folder / f"iter_{iteration:07d}" / name / "model_optim_rng.pt", state, legacy)
+    (folder / "latest_checkpointed_iteration.txt").write_text(f"{iteration}")
+
+
+def deepspeed(folder, source, args, data=2, pipeline=False):
+    """A checkpoint of Megatron-DeepSpeed with ZeRO stage 1: one tensor rank, `data` data ranks."""
+    iteration = int(source.attrs["iteration"])
+    stage = Stage(source, range(args.num_layers), True, True, rank=0, ranks=1,
+                  heads=args.num_attention_heads, version=3)
+    modules = {}
+
+    def place(name):
+        if name.startswith("embedding/"):
+            return 1, {"word": "word_embeddings", "position": "position_embeddings"}[name[10:]] + ".weight"
+        if name.startswith("final_norm/"):
+            return args.num_layers + 4, name[11:]
+        _, layer, *module, kind = name.split("/")
+        return 3 + int(layer), dict(MODULES)["/".join(module)].replace("attention.", "self_attention.", 1) + "." + kind
+
+    shapes, groups = [], []
+    for matrices in (True, False):
+        names = [name for name in stage.names if (stage.array("model", name).ndim == 2) == matrices]
+        shape = OrderedDict()
+        for name in names:
+            module, tensor = place(name)
+            known = (f"tied_modules.embed.{tensor}" if module == 1 else f"{module}.{tensor}") if pipeline else \
+                flat_name(name)
+            shape[known] = stage.array("model", name).shape
+        shapes.append(shape)
+        groups.append(names)
+    root = {"args": args, "iteration": iteration, "global_steps": iteration, "checkpoint_version": 3.0,
+            "param_shapes": shapes, "module": None, "dp_world_size": data}
+    where = folder / f"global_step{iteration}"
+    for name in stage.names:
+        module, tensor = place(name)
+        modules.setdefault(module, OrderedDict())[tensor] = stage.array("model", name).astype("float16")
+    if pipeline:
+        for module, tensors in modules.items():
+            save(where / f"layer_{module:02d}-model_00-model_states.pt", tensors)
+    else:
+        root["module"] = OrderedDict((flat_name(name), stage.array("model", name).astype("float16"))
+                                     for name in stage.names)
+    save(where / "mp_rank_00_model_states.pt", root)
+
+    def flat(kind, names):
+        values = numpy.concatenate([stage.array(kind, name).ravel() for name in names])
+        padded = -(-values.size // (2 * data)) * 2 * data
+        return numpy.split(numpy.concatenate([values, numpy.full(padded - values.size, 9, "float32")]), data)
+
+    for rank in range(data):
+        state = {"single_partition_of_fp32_groups": [flat("model", names)[rank] for names in groups],
+                 "base_optimizer_state": {"state": {i: {"step": iteration,
+                                                        "exp_avg": flat("optimizer/m", names)[rank],
+                                                        "exp_avg_sq": flat("optimizer/v", names)[rank]}
+                                                    for i, names in enumerate(groups)}}}
+        save(where / f"zero_pp_rank_{rank}_mp_rank_00_optim_states.pt", {"optimizer_state_dict": state})
+    (folder / "latest").write_text(where.name)
+
+
+def flat_name(name):
+    if name.startswith("embedding/"):
+        return f"language_model.embedding.{name[10:]}_embeddings.weight"
+    if name.startswith("final_norm/"):
+        return f"language_model.encoder.final_layernorm.{name[11:]}"
+    _, layer, *module, kind = name.split("/")
+    return f"language_model.encoder.layers.{layer}.{dict(MODULES)['/'.join(module)]}.{kind}"
