@@ -88,7 +88,7 @@ class Errors(RunTest):
         self.fails(USAGE, "--ranks -1: must be from 1", "--plan", "--ranks", "-1", ranks=2)
         self.fails(USAGE, "--output: must name a folder", "--output", "")
         for program, word, message in [
-                ("report", "sumary", "expected follow or summary; did you mean 'summary'?"),
+                ("report", "sumary", "expected follow, summary, plot, export or diff; did you mean 'summary'?"),
                 ("bench", "stp", "expected comm, gemm, kernels, step; did you mean 'step'?"),
                 ("tokenizer", "trian", "did you mean 'train'?"),
                 ("convert", "flag", "did you mean 'flags'?"),

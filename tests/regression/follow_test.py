@@ -1,5 +1,6 @@
 """Watching runs: files of ranks, use of GPUs, trireme-report's answers about runs that live, stall and die."""
 
+import csv
 import json
 import os
 import re
@@ -8,6 +9,7 @@ import socket
 import time
 import unittest
 from pathlib import Path
+from xml.etree import ElementTree
 
 from runs import DATA, FAILED, FINISHED, HERE, IO, STOPPED_EARLY, USAGE, RunTest, layout_words, run
 
@@ -200,7 +202,11 @@ class Follow(RunTest):
                 (["summary"], USAGE, "no run folder and no log is given"),
                 (["summary", self.folder / "empty"], IO, "it has no metrics.jsonl"),
                 (["summary", self.folder, "--csv", "--json"], USAGE, "exclude each other"),
-                (["html"], USAGE, "unknown command 'html': expected follow or summary"),
+                (["plot", self.folder], USAGE, "no output is given: add -o FILE.svg"),
+                (["plot", self.folder, "-o", "x.png"], USAGE, "plots are SVG files; name one such as x.svg"),
+                (["plot", self.folder, "-o", "x.svg", "--x", "token"], USAGE, "did you mean 'tokens'?"),
+                (["diff", self.folder], USAGE, "expected two run folders or logs, not 1"),
+                (["html"], USAGE, "unknown command 'html': expected follow, summary, plot, export or diff"),
                 ([], USAGE, "no command is given")]:
             result = run("trireme-report", *words)
             self.assertEqual(result.code, code, result)
@@ -244,6 +250,23 @@ class Follow(RunTest):
         for key, value in folder.items():
             if isinstance(value, float):
                 self.assertAlmostEqual(console[key], value, delta=max(0.02 * value, 5e-4), msg=key)
+        picture = self.folder / "x.svg"
+        result = run("trireme-report", "plot", self.folder / "run", self.folder / "run" / "console.log",
+                     self.folder / "other", "-o", picture, "--x", "samples")
+        self.assertEqual((result.code, result.out), (FINISHED, f"{picture}: 3 panels of 3 runs\n"), result)
+        names = [text.text for text in ElementTree.parse(picture).iter("{http://www.w3.org/2000/svg}text")]
+        self.assertIn(str(self.folder / "other"), names)
+        self.assertIn("learning rate", names)
+        result = run("trireme-report", "export", "--csv", self.folder / "run")
+        rows = list(csv.DictReader(result.out.splitlines()))
+        self.assertEqual([float(row["loss"]) for row in rows if row["kind"] == "train"],
+                         [event["loss"] for event in self.events("run", "train")])
+        result = run("trireme-report", "diff", self.folder / "run", self.folder / "other")
+        self.assertEqual(result.code, FAILED, result)
+        self.assertRegex(result.out, r"deck: 1 different key\n  schedule\.peak: \S+ \| 0\.001\n"
+                                     r"loss: different in 4 common training lines, iterations 5 to 20\n")
+        result = run("trireme-report", "diff", self.folder / "run", self.folder / "run")
+        self.assertEqual(result.code, FINISHED, result)
         log = self.folder / "none.log"
         log.write_text("nothing\n")
         result = run("trireme-report", "summary", self.folder / "run", log)

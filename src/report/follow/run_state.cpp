@@ -147,7 +147,9 @@ void take_milestone(RunState& state, std::optional<Milestone>& milestone, const 
   const double time = get<double>(line, "time").value_or(0.0);
   if (state.last_time > 0)
     state.longest_pause = std::max(state.longest_pause, time - state.last_time);
-  milestone = {whole(line, "iteration"), get<double>(line, "loss")};
+  milestone = {whole(line, "iteration"), get<double>(line, "loss"),
+               get<std::int64_t>(line, "consumed_samples"),
+               get<std::int64_t>(line, "consumed_tokens")};
 }
 
 void take_memory(RunState& state, const Json& line) {

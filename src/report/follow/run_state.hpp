@@ -24,7 +24,8 @@ struct TrainPoint {
 /// A checkpoint or an evaluation of the validation split.
 struct Milestone {
   std::int64_t iteration = 0;
-  std::optional<double> loss;  ///< of an evaluation
+  std::optional<double> loss;                   ///< of an evaluation
+  std::optional<std::int64_t> samples, tokens;  ///< consumed, of an evaluation
 };
 
 /// A run, as far as its lines tell.

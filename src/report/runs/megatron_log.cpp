@@ -31,7 +31,7 @@ std::optional<double> number(std::string_view text) {
   return value;
 }
 
-/// As number(), when it is one that speeds and losses can be.
+/// As number(), without infinities and NaN.
 std::optional<double> finite(std::string_view text) {
   const auto value = number(text);
   return value && std::isfinite(*value) ? value : std::nullopt;
@@ -39,8 +39,8 @@ std::optional<double> finite(std::string_view text) {
 
 using Field = std::pair<std::string_view, std::string_view>;
 
-/// The fields of "name: value | name value | cut off": those that a bar ends. The first versions
-/// have no colons.
+/// The fields of "name: value | name value | truncated": those that end with a bar. The first
+/// versions of Megatron-LM have no colons.
 std::vector<Field> fields_of(std::string_view text) {
   std::vector<Field> fields;
   for (std::size_t bar; (bar = text.find('|')) != std::string_view::npos;
@@ -54,7 +54,7 @@ std::vector<Field> fields_of(std::string_view text) {
   return fields;
 }
 
-/// "iteration  100/  500 |" somewhere in `line`: its number, and what follows the bar.
+/// Finds "iteration  100/  500 |" in `line`: returns its number, and the text after the bar.
 std::optional<std::pair<std::int64_t, std::string_view>> find_iteration(std::string_view line) {
   constexpr std::string_view kWord = "iteration";
   for (std::size_t at = line.find(kWord); at != std::string_view::npos;
@@ -92,7 +92,6 @@ std::optional<TrainRow> MegatronLog::take(std::string_view line) {
     return std::nullopt;
   }
   TrainRow row{.iteration = found->first};
-  std::optional<double> global_batch;
   for (const auto& [name, text] : fields_of(found->second)) {
     const std::optional<double> value = finite(text);
     if (name == "lm loss")
@@ -102,7 +101,15 @@ std::optional<TrainRow> MegatronLog::take(std::string_view line) {
     else if (name == "elapsed time per iteration (s)")
       row.ms = value ? std::optional(1e3 * *value) : value;
     else if (name == "global batch size")
-      global_batch = value;
+      row.global_batch = value;
+    else if (name == "learning rate")
+      row.learning_rate = value;
+    else if (name == "grad norm")
+      row.grad_norm = value;
+    else if (name == "consumed samples")
+      row.samples = value;
+    else if (name == "consumed tokens")
+      row.tokens = value;
     else if (name == "tokens per second")
       row.tokens_per_second = value;
     else if (name == "throughput per GPU (TFLOP/s/GPU)" || name == "TFLOPs" ||
@@ -111,17 +118,18 @@ std::optional<TrainRow> MegatronLog::take(std::string_view line) {
     else if (name == "MFU")
       row.mfu = value ? std::optional(*value / 100) : value;
   }
-  complete(row, global_batch);
+  complete(row);
   return row;
 }
 
-/// What follows from the arguments where the line itself does not tell it.
-void MegatronLog::complete(TrainRow& row, std::optional<double> global_batch) const {
-  const double samples = global_batch.value_or(global_batch_);
+/// Computes what the line does not have from the arguments.
+void MegatronLog::complete(TrainRow& row) const {
+  const double samples = row.global_batch.value_or(global_batch_);
   if (!row.tokens_per_second && row.ms && *row.ms > 0 && samples > 0 && sequence_ > 0)
     row.tokens_per_second = samples * sequence_ / *row.ms * 1e3;
   const bool shape = layers_ > 0 && hidden_ > 0 && vocab_ > 0 && ranks_ > 0 && sequence_ > 0;
-  // Megatron-LM rounds what is slow to 0.0.
+  if (!row.tokens && row.samples && sequence_ > 0) row.tokens = *row.samples * sequence_;
+  // Megatron-LM rounds low values to 0.0.
   if (row.tflops.value_or(0.0) > 0 || !shape || !row.tokens_per_second) return;
   const auto whole = [](double value) { return static_cast<std::int64_t>(value); };
   row.tflops =

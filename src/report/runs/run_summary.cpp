@@ -3,22 +3,14 @@
 #include <fmt/format.h>
 
 #include <algorithm>
-#include <cerrno>
-#include <cstring>
-#include <fstream>
-#include <functional>
 #include <nlohmann/json.hpp>
 
-#include "core/error.hpp"
 #include "core/text.hpp"
-#include "report/follow/run_state.hpp"
 
 namespace trireme::report {
 namespace {
 
-namespace fs = std::filesystem;
-
-/// The row whose time is the median; of an even number the faster. Its other figures belong to it.
+/// The row with the median time, the faster one of an even number.
 const TrainRow* usual_row(const std::vector<TrainRow>& rows) {
   std::vector<const TrainRow*> timed;
   for (const TrainRow& row : rows)
@@ -28,44 +20,6 @@ const TrainRow* usual_row(const std::vector<TrainRow>& rows) {
   std::nth_element(timed.begin(), middle, timed.end(),
                    [](const TrainRow* a, const TrainRow* b) { return *a->ms < *b->ms; });
   return *middle;
-}
-
-/// Calls `take` with every line of the file, the last one though nothing ends it.
-void for_each_line(const fs::path& path, const std::function<void(const std::string&)>& take) {
-  errno = 0;
-  std::ifstream file(path);
-  if (!file) throw IoError("cannot read '{}': {}", path.string(), std::strerror(errno));
-  for (std::string line; std::getline(file, line);) take(line);
-  if (file.bad()) throw IoError("cannot read '{}'", path.string());
-}
-
-std::optional<double> known(double bytes) {
-  return bytes > 0 ? std::optional(bytes) : std::nullopt;
-}
-
-RunSummary summarize_metrics(const std::string& name, const fs::path& path) {
-  RunState run;
-  std::vector<TrainRow> rows;
-  for_each_line(path, [&](const std::string& line) {
-    if (!run.take(line)) return;
-    const TrainPoint& train = *run.train;
-    rows.push_back(
-        {train.iteration, train.loss, train.ms, train.tokens_per_second, train.tflops, train.mfu});
-  });
-  RunSummary summary = summarize(name, rows);
-  summary.memory = known(run.memory);
-  return summary;
-}
-
-RunSummary summarize_log(const std::string& name, const fs::path& path) {
-  MegatronLog log;
-  std::vector<TrainRow> rows;
-  for_each_line(path, [&](const std::string& line) {
-    if (auto row = log.take(line)) rows.push_back(*row);
-  });
-  RunSummary summary = summarize(name, rows);
-  summary.memory = known(log.memory());
-  return summary;
 }
 
 // ---------------------------------------------------------------------------- tables
@@ -138,36 +92,22 @@ std::string to_json(const std::vector<RunSummary>& runs) {
 
 }  // namespace
 
-RunSummary summarize(const std::string& name, const std::vector<TrainRow>& rows) {
-  std::vector<TrainRow> kept;
-  for (const TrainRow& row : rows) {
-    while (!kept.empty() && kept.back().iteration >= row.iteration) kept.pop_back();
-    kept.push_back(row);
-  }
-  RunSummary summary{.name = name, .iterations = kept.empty() ? 0 : kept.back().iteration};
-  if (const TrainRow* usual = usual_row(kept)) {
+RunSummary summarize(const RunHistory& run) {
+  RunSummary summary{.name = run.name,
+                     .iterations = run.train.empty() ? 0 : run.train.back().iteration};
+  if (const TrainRow* usual = usual_row(run.train)) {
     summary.ms = usual->ms;
     summary.tokens_per_second = usual->tokens_per_second;
     summary.tflops = usual->tflops;
     summary.mfu = usual->mfu;
   }
-  for (const TrainRow& row : kept) {
+  for (const TrainRow& row : run.train) {
     if (!row.loss) continue;
     summary.last_loss = row.loss;
     summary.best_loss = std::min(summary.best_loss.value_or(*row.loss), *row.loss);
   }
+  if (run.memory > 0) summary.memory = run.memory;
   return summary;
-}
-
-RunSummary summarize(const fs::path& path) {
-  std::error_code unreadable;  // reading it will say why
-  if (fs::is_directory(path, unreadable)) {
-    if (!fs::exists(path / "metrics.jsonl"))
-      throw IoError("'{}' is no run folder: it has no metrics.jsonl", path.string());
-    return summarize_metrics(path.string(), path / "metrics.jsonl");
-  }
-  return path.extension() == ".jsonl" ? summarize_metrics(path.string(), path)
-                                      : summarize_log(path.string(), path);
 }
 
 std::string to_table(const std::vector<RunSummary>& runs, TableFormat format) {

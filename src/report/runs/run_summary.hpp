@@ -2,37 +2,32 @@
 #pragma once
 
 #include <cstdint>
-#include <filesystem>
 #include <optional>
 #include <string>
 #include <vector>
 
-#include "report/runs/megatron_log.hpp"
+#include "report/runs/run_history.hpp"
 
 namespace trireme::report {
 
-/// A run; what is not known is absent.
+/// A run in a row of a table; unknown values are absent.
 struct RunSummary {
   std::string name;
   std::int64_t iterations = 0;  ///< of the last training line; 0 without one
   std::optional<double> last_loss, best_loss;
   /// Of the training line whose time is the median.
   std::optional<double> ms, tokens_per_second, tflops, mfu;
-  std::optional<double> memory;  ///< bytes of the fullest rank that tells
+  std::optional<double> memory;  ///< bytes on the rank with the highest use
 };
 
-/// Sums up training lines in their order. Where iterations go back, a restart repeats them: what
-/// it repeats counts once.
-RunSummary summarize(const std::string& name, const std::vector<TrainRow>& rows);
-
-/// Sums up a run folder, its metrics.jsonl or a log. Throws IoError when there is nothing to read.
-RunSummary summarize(const std::filesystem::path& path);
+/// The summary of a run.
+RunSummary summarize(const RunHistory& run);
 
 enum class TableFormat { text, csv, markdown, json };
 
-/// One row for each run under a line of names. Text and Markdown round, show memory in GiB and MFU
-/// in percent, and "-" for what is not known; CSV (RFC 4180) and JSON (an array of objects) have
-/// all digits, bytes and fractions, and nothing or null for it. Ends in a newline.
+/// One row per run under a header. Text and Markdown round, show memory in GiB and MFU in percent,
+/// and "-" for unknown values; CSV (RFC 4180) and JSON (an array of objects) have all digits, bytes
+/// and fractions, and empty cells or null. Ends in a newline.
 std::string to_table(const std::vector<RunSummary>& runs, TableFormat format);
 
 }  // namespace trireme::report

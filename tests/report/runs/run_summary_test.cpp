@@ -12,10 +12,14 @@
 namespace trireme::report {
 namespace {
 
+RunSummary summarize(const std::vector<TrainRow>& rows) {
+  return summarize(RunHistory{.name = "x", .train = without_repeated(rows)});
+}
+RunSummary summarize(const std::filesystem::path& path) { return summarize(read_run(path)); }
+
 TEST(Summarize, KeepsWhatARestartDidNotRepeat) {
-  const RunSummary summary = summarize(
-      "x",
-      {{10, 3.0, 100.0}, {20, 1.0, 300.0}, {30, 2.0, 300.0}, {20, 2.5, 120.0}, {30, 2.25, 110.0}});
+  const RunSummary summary = summarize(std::vector<TrainRow>{
+      {10, 3.0, 100.0}, {20, 1.0, 300.0}, {30, 2.0, 300.0}, {20, 2.5, 120.0}, {30, 2.25, 110.0}});
   EXPECT_EQ(summary.iterations, 30);
   EXPECT_DOUBLE_EQ(*summary.last_loss, 2.25);
   EXPECT_DOUBLE_EQ(*summary.best_loss, 2.25) << "1.0 was of the part that was repeated";
@@ -24,15 +28,16 @@ TEST(Summarize, KeepsWhatARestartDidNotRepeat) {
 }
 
 TEST(Summarize, SpeedIsThatOfTheMedianTime) {
-  const RunSummary summary = summarize("x", {{.iteration = 1, .ms = 300, .tokens_per_second = 10},
-                                             {.iteration = 2, .ms = 100, .tokens_per_second = 30},
-                                             {.iteration = 3, .tokens_per_second = 1}});
+  const RunSummary summary =
+      summarize(std::vector<TrainRow>{{.iteration = 1, .ms = 300, .tokens_per_second = 10},
+                                      {.iteration = 2, .ms = 100, .tokens_per_second = 30},
+                                      {.iteration = 3, .tokens_per_second = 1}});
   EXPECT_DOUBLE_EQ(*summary.ms, 100);
   EXPECT_DOUBLE_EQ(*summary.tokens_per_second, 30);
 }
 
 TEST(Summarize, OfNothingIsNothing) {
-  const RunSummary summary = summarize("x", std::vector<TrainRow>());
+  const RunSummary summary = summarize(std::vector<TrainRow>());
   EXPECT_EQ(summary.iterations, 0);
   EXPECT_FALSE(summary.last_loss);
   EXPECT_FALSE(summary.ms);

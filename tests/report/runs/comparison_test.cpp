@@ -1,0 +1,152 @@
+#include "report/runs/comparison.hpp"
+
+#include <gtest/gtest.h>
+
+#include <cmath>
+#include <fstream>
+#include <limits>
+
+#include "../../message_of.hpp"
+#include "../../scratch_folder.hpp"
+#include "core/error.hpp"
+#include "report/run_files.hpp"
+
+namespace trireme::report {
+namespace {
+
+class ComparisonTest : public testing::Test {
+ protected:
+  /// A run folder with a start, training lines of `losses` every 10 iterations, and an evaluation.
+  RunHistory make_run(const std::string& name, const std::vector<double>& losses,
+                      const std::string& deck = "") {
+    const auto folder = scratch_.path() / name;
+    OutputFile metrics(folder / "metrics.jsonl", OutputFile::Mode::fresh);
+    metrics.line(json_line(StartEvent{.program = "trireme-pretrain",
+                                      .version = name == "b" ? "0.3.0" : "0.2.0",
+                                      .device = "host",
+                                      .hosts = {"node0"}},
+                           1));
+    std::int64_t iteration = 0;
+    for (const double loss : losses) {
+      iteration += 10;
+      metrics.line(json_line(TrainEvent{.iteration = iteration,
+                                        .consumed_samples = 4 * iteration,
+                                        .consumed_tokens = 64 * iteration,
+                                        .loss = loss,
+                                        .learning_rate = 1e-4 * static_cast<double>(iteration),
+                                        .ms = 5,
+                                        .tokens_per_second = 1000},
+                             2));
+    }
+    metrics.line(json_line(EvalEvent{.iteration = iteration,
+                                     .consumed_samples = 4 * iteration,
+                                     .consumed_tokens = 64 * iteration,
+                                     .split = "valid",
+                                     .loss = 7.5},
+                           3));
+    if (!deck.empty()) std::ofstream(folder / "deck.yaml") << deck;
+    return read_run(folder);
+  }
+
+  ScratchFolder scratch_;
+};
+
+constexpr double kNan = std::numeric_limits<double>::quiet_NaN();
+
+TEST_F(ComparisonTest, AHistoryHasTrainingLinesAndEvaluations) {
+  const RunHistory run = make_run("a", {9, 8});
+  EXPECT_EQ(run.start.version, "0.2.0");
+  ASSERT_EQ(run.train.size(), 2u);
+  EXPECT_EQ(run.train[1].tokens, 1280.0);
+  EXPECT_EQ(run.train[1].learning_rate, 2e-3);
+  ASSERT_EQ(run.validation.size(), 1u);
+  EXPECT_EQ(run.validation[0].loss, 7.5);
+  EXPECT_EQ(run.validation[0].samples, 80.0);
+}
+
+TEST_F(ComparisonTest, AChartHasAPanelForEachKnownValue) {
+  const std::vector<RunHistory> runs = {make_run("a", {9, 8, 7}), make_run("b", {9, kNan, 6})};
+  const Chart chart = plot_runs(runs, PlotAxis::tokens, /*logarithmic_loss=*/true);
+  EXPECT_EQ(chart.names, (std::vector<std::string>{runs[0].name, runs[1].name}));
+  EXPECT_EQ(chart.x_label, "consumed tokens");
+  ASSERT_EQ(chart.panels.size(), 3u);
+  EXPECT_TRUE(chart.panels[0].logarithmic);
+  ASSERT_EQ(chart.panels[0].series.size(), 4u) << "training and validation of two runs";
+  EXPECT_TRUE(chart.panels[0].series[1].dots);
+  EXPECT_EQ(chart.panels[0].series[2].color, 1u);
+  EXPECT_EQ(chart.panels[0].series[0].points[1], std::pair(1280.0, 8.0));
+  EXPECT_TRUE(std::isnan(chart.panels[0].series[2].points[1].second)) << "interrupts the line";
+  EXPECT_EQ(chart.panels[1].title, "learning rate");
+}
+
+TEST_F(ComparisonTest, ALogWithoutSamplesHasNoSuchAxis) {
+  std::ofstream(scratch_.path() / "x.log")
+      << " iteration 10/ 20 | elapsed time per iteration (ms): 5.0 | learning rate: 1.0E-04 | lm "
+         "loss: 3.0E+00 |\n";
+  const RunHistory log = read_run(scratch_.path() / "x.log");
+  ASSERT_EQ(log.train.size(), 1u);
+  EXPECT_EQ(log.train[0].learning_rate, 1e-4);
+  EXPECT_EQ(plot_runs({log}, PlotAxis::iterations, false).panels.size(), 2u);
+  EXPECT_NE(message_of<DataError>([&] {
+              plot_runs({log}, PlotAxis::samples, false);
+            }).find("do not have the consumed samples (try --x iterations)"),
+            std::string::npos);
+  EXPECT_NE(message_of<DataError>([&] {
+              plot_runs({RunHistory{.name = "empty"}}, PlotAxis::iterations, false);
+            }).find("empty: no training line"),
+            std::string::npos);
+}
+
+TEST_F(ComparisonTest, CsvHasARowForEachLine) {
+  const RunHistory run = make_run("a", {9.5, kNan});
+  const std::string csv = export_csv({run});
+  EXPECT_EQ(csv.substr(0, csv.find(',')), "run");
+  EXPECT_NE(csv.find(run.name + ",train,10,40,640,9.5,0.001,0,0,5,1000,0,"), std::string::npos)
+      << csv;
+  EXPECT_NE(csv.find(run.name + ",train,20,80,1280,,0.002,"), std::string::npos) << csv;
+  EXPECT_NE(csv.find(run.name + ",valid,20,80,1280,7.5,,,,,,,"), std::string::npos) << csv;
+}
+
+TEST_F(ComparisonTest, ADifferenceNamesKeysVersionsAndLosses) {
+  const std::string deck = R"(run: {name: A, seed: 1234}
+model: {layers: 2, hidden: 8, heads: 2, sequence: 16, vocab: 64}
+batch: {micro: 1, global: 2}
+schedule: {peak: 0.001}
+train: {iterations: 30}
+)";
+  std::string other = deck;
+  other.replace(other.find("0.001"), 5, "0.002");
+  other.replace(other.find("name: A"), 7, "name: B");
+  const RunHistory a = make_run("a", {9, 8, 7}, deck), b = make_run("b", {9, 8.5, 6.75}, other);
+  const RunDifference difference = compare_runs(a, b);
+  EXPECT_FALSE(difference.same());
+  ASSERT_EQ(difference.properties.size(), 1u);
+  EXPECT_EQ(difference.properties[0].name, "version");
+  ASSERT_EQ(difference.keys.size(), 1u) << "run.name does not count";
+  EXPECT_EQ(difference.keys[0].name, "schedule.peak");
+  EXPECT_EQ(difference.loss.common, 3u);
+  EXPECT_EQ(difference.loss.diverged, 20);
+  EXPECT_EQ(difference.loss.largest_at, 20);
+  EXPECT_DOUBLE_EQ(difference.loss.largest, 0.5);
+  EXPECT_EQ(to_text(difference),
+            a.name + " | " + b.name +
+                "\nprogram:\n  version: 0.2.0 | 0.3.0\ndeck: 1 different key\n"
+                "  schedule.peak: 0.001 | 0.002\n"
+                "loss: different in 3 common training lines, iterations 10 to 30\n"
+                "  first difference: iteration 20\n"
+                "  largest difference: 0.5 at iteration 20\n"
+                "  at iteration 30: 7.000000 | 6.750000\n");
+  EXPECT_TRUE(compare_runs(a, a).same());
+}
+
+TEST_F(ComparisonTest, RunsWithoutCommonIterationsAreNotDifferent) {
+  RunHistory a = make_run("a", {9}), b = make_run("c", {9});
+  b.train[0].iteration = 11;
+  const RunDifference difference = compare_runs(a, b);
+  EXPECT_EQ(difference.loss.common, 0u);
+  EXPECT_NE(to_text(difference).find("no iteration is reported by both runs"), std::string::npos);
+  EXPECT_NE(to_text(difference).find("deck: not compared"), std::string::npos);
+}
+
+}  // namespace
+}  // namespace trireme::report
