@@ -2,7 +2,9 @@
 
 #include <gtest/gtest.h>
 
+#include <map>
 #include <stdexcept>
+#include <vector>
 
 #include "core/error.hpp"
 
@@ -40,6 +42,22 @@ TEST(Agree, ForeignExceptionsBecomeInternalErrors) {
   const auto world = MpiCommunicator::world();
   if (world->size() == 1) GTEST_SKIP() << "one rank throws what its step throws";
   EXPECT_THROW(agree(*world, [] { throw std::bad_alloc(); }), InternalError);
+}
+
+TEST(MakeGroups, ConnectsEachAxisOfTheLayout) {
+  auto world = MpiCommunicator::world();
+  const int size = world->size(), rank = world->rank();
+  std::map<Axis, int> sizes;
+  const auto connect = [&](Axis axis, std::unique_ptr<MpiCommunicator> ranks) {
+    sizes[axis] = ranks->size();
+    EXPECT_EQ(ranks->name(), name_of(axis));
+    return ranks;
+  };
+  make_groups(std::move(world), {.pipeline = size, .partition = std::vector<int>(size, 1)},
+              connect);
+  std::map<Axis, int> expected = {{Axis::tensor, 1}, {Axis::data, 1}, {Axis::pipeline, size}};
+  if (size > 1 && (rank == 0 || rank == size - 1)) expected[Axis::embedding] = 2;
+  EXPECT_EQ(sizes, expected);
 }
 
 }  // namespace

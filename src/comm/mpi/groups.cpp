@@ -25,6 +25,20 @@ namespace {
 
 }  // namespace
 
+std::string_view name_of(Axis axis) {
+  switch (axis) {
+    case Axis::tensor:
+      return "tensor";
+    case Axis::data:
+      return "data";
+    case Axis::pipeline:
+      return "pipeline";
+    case Axis::embedding:
+      return "embedding";
+  }
+  return "";
+}
+
 Groups make_groups(std::unique_ptr<MpiCommunicator> world, const grid::Layout& layout,
                    const Connect& connect) {
   TRIREME_CHECK(world->size() == layout.ranks(), "{} ranks for a layout of {}", world->size(),
@@ -33,17 +47,17 @@ Groups make_groups(std::unique_ptr<MpiCommunicator> world, const grid::Layout& l
   groups.layout = layout;
   groups.place = layout.coordinates_of(world->rank());
   const auto [tensor, data, pipeline] = groups.place;
-  const auto split = [&](int color, int key, const char* name) -> std::unique_ptr<Communicator> {
-    std::unique_ptr<MpiCommunicator> part = world->split(color, key, name);
+  const auto split = [&](int color, int key, Axis axis) -> std::unique_ptr<Communicator> {
+    std::unique_ptr<MpiCommunicator> part = world->split(color, key, std::string(name_of(axis)));
     if (!part || !connect) return part;
-    return connect(std::move(part));
+    return connect(axis, std::move(part));
   };
-  groups.tensor = split(layout.rank_of({0, data, pipeline}), tensor, "tensor");
-  groups.data = split(layout.rank_of({tensor, 0, pipeline}), data, "data");
-  groups.pipeline = split(layout.rank_of({tensor, data, 0}), pipeline, "pipeline");
+  groups.tensor = split(layout.rank_of({0, data, pipeline}), tensor, Axis::tensor);
+  groups.data = split(layout.rank_of({tensor, 0, pipeline}), data, Axis::data);
+  groups.pipeline = split(layout.rank_of({tensor, data, 0}), pipeline, Axis::pipeline);
   const bool tied_copy = layout.pipeline > 1 && (groups.is_first_stage() || groups.is_last_stage());
   groups.embedding =
-      split(tied_copy ? layout.rank_of({tensor, data, 0}) : -1, pipeline, "embedding");
+      split(tied_copy ? layout.rank_of({tensor, data, 0}) : -1, pipeline, Axis::embedding);
   groups.world = std::move(world);
   return groups;
 }

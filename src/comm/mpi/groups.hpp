@@ -4,6 +4,7 @@
 
 #include <functional>
 #include <memory>
+#include <string_view>
 
 #include "comm/mpi/mpi_communicator.hpp"
 #include "grid/layout.hpp"
@@ -27,9 +28,14 @@ struct Groups {
   bool is_last_stage() const { return layout.is_last(place.pipeline); }
 };
 
+/// The axis of a layout that a group of ranks lies on; `embedding` is the ends of the pipeline's.
+enum class Axis { tensor, data, pipeline, embedding };
+std::string_view name_of(Axis axis);
+
 /// Makes a communicator for a backend's memory from one of the same ranks for host memory.
 /// Collective over its ranks.
-using Connect = std::function<std::unique_ptr<Communicator>(std::unique_ptr<MpiCommunicator>)>;
+using Connect =
+    std::function<std::unique_ptr<Communicator>(Axis, std::unique_ptr<MpiCommunicator>)>;
 
 /// Splits `world`, which must have layout.ranks() ranks, and passes each group to `connect` if
 /// there is one. Collective over the world.

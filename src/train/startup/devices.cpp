@@ -48,16 +48,15 @@ Devices make_cuda(const deck::Deck& deck, std::unique_ptr<comm::MpiCommunicator>
   kernels::host::use_threads(device::threads_for_rank(comm::ranks_sharing_cores(*world)));
   auto backend = device::make_cuda_backend(index, gemm_cache());
   const grid::Layout layout = plan::layout(deck);
-  const auto connect = [&](std::unique_ptr<comm::MpiCommunicator> ranks) {
-    const std::string name = ranks->name();
+  const auto connect = [&](comm::Axis axis, std::unique_ptr<comm::MpiCommunicator> ranks) {
     comm::NcclOptions options{.timeout_seconds = deck::in_seconds(deck.comm.timeout),
                               .debug = deck.comm.nccl_debug.value_or("")};
-    if (name == "pipeline") {
+    if (axis == comm::Axis::pipeline) {
       options.routes = comm::pipeline_routes(ranks->size(), layout.chunks);
       options.message_bytes = plan::message_bytes(deck);
     }
-    options.through_peers = name == "tensor";
-    return comm::make_device_communicator(*ranks, name, backend->stream(), options);
+    options.through_peers = axis == comm::Axis::tensor;
+    return comm::make_device_communicator(*ranks, ranks->name(), backend->stream(), options);
   };
   comm::Groups groups = comm::make_groups(std::move(world), layout, connect);
   return {.backend = std::move(backend),
