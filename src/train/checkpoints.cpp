@@ -2,6 +2,11 @@
 
 #include <algorithm>
 
+#include "checkpoint/checkpoint.hpp"
+#include "core/clock.hpp"
+#include "deck/describe.hpp"
+#include "train/startup/collective.hpp"
+
 namespace trireme::train {
 namespace {
 
@@ -28,16 +33,92 @@ bool is_milestone(const deck::Deck& deck, std::int64_t iteration) {
   return every && is_due(deck, *every, iteration);
 }
 
-int most_new_checkpoints(const deck::Deck& deck, const deck::Progress& now,
-                         const deck::Progress& end, const std::vector<checkpoint::Step>& steps) {
-  constexpr std::int64_t kMost = 64;
+int max_new_checkpoints(const deck::Deck& deck, const deck::Progress& now,
+                        const deck::Progress& end, const std::vector<checkpoint::Step>& steps) {
+  constexpr std::int64_t kMax = 64;
   if (!deck.checkpoint.keep) return 1;
   const auto replaced = std::count_if(
       steps.begin(), steps.end(),
       [&](const checkpoint::Step& step) { return !is_milestone(deck, step.iteration); });
   const std::int64_t at_once =
-      std::min(std::min(*deck.checkpoint.keep, kMost) + 1 - replaced, saves_due(deck, now, end));
-  return static_cast<int>(std::clamp<std::int64_t>(at_once, 1, kMost));
+      std::min(std::min(*deck.checkpoint.keep, kMax) + 1 - replaced, saves_due(deck, now, end));
+  return static_cast<int>(std::clamp<std::int64_t>(at_once, 1, kMax));
+}
+
+RunCheckpoints::RunCheckpoints(const deck::Deck& deck, comm::Groups& groups,
+                               device::Backend& backend, const model::ParameterStore& parameters,
+                               optim::Optimizer& optimizer, report::Reporter* reporter,
+                               const FolderLock* lock)
+    : deck_(deck),
+      groups_(groups),
+      backend_(backend),
+      parameters_(parameters),
+      optimizer_(optimizer),
+      reporter_(reporter),
+      lock_(lock) {}
+
+void RunCheckpoints::load(const std::filesystem::path& path, const RunState& state) {
+  throw_collectively([&] {
+    checkpoint::load(path, *groups_.world, checkpoint::checkpoint_tensors(parameters_, optimizer_),
+                     &backend_);
+  });
+  optimizer_.set_step(state.applied_iterations);
+  optimizer_.gather_weights();
+  last_ = path;
+  last_iteration_ = state.iteration;
+}
+
+void RunCheckpoints::preflight(const deck::Progress& now, const deck::Progress& end) {
+  if (!deck_.checkpoint.every && !deck_.checkpoint.at_end) return;
+  const std::filesystem::path folder = checkpoint_folder(deck_);
+  int count = 1;
+  if (groups_.world->rank() == 0)
+    count = max_new_checkpoints(deck_, now, end, checkpoint::list_steps(folder));
+  throw_collectively([&] {
+    checkpoint::preflight_save(checkpoint::step_path(folder, now.iteration), *groups_.world,
+                               deck::print_deck(deck_),
+                               checkpoint::checkpoint_tensors(parameters_, optimizer_), count);
+  });
+}
+
+double RunCheckpoints::save(const RunState& state, device::Timers* timers) {
+  const Stopwatch watch;
+  on_rank_zero(*groups_.world, [&] {
+    if (lock_) lock_->check();
+    return std::string();
+  });
+  const std::filesystem::path path =
+      checkpoint::step_path(checkpoint_folder(deck_), state.iteration);
+  device::timed(timers, device::Phase::save, [&] {
+    throw_collectively([&] {
+      checkpoint::save(path, *groups_.world, state.attributes(), deck::print_deck(deck_),
+                       checkpoint::checkpoint_tensors(parameters_, optimizer_), &backend_);
+    });
+  });
+  last_ = path;
+  last_iteration_ = state.iteration;
+  deletion_due_ = true;
+  const double seconds = watch.seconds();
+  if (reporter_)
+    reporter_->on(report::CheckpointEvent{
+        .iteration = state.iteration,
+        .path = path.string(),
+        .bytes = static_cast<std::int64_t>(std::filesystem::file_size(path)),
+        .seconds = seconds});
+  return seconds;
+}
+
+void RunCheckpoints::delete_old() {
+  if (!deletion_due_) return;
+  deletion_due_ = false;
+  if (!reporter_) return;
+  try {
+    checkpoint::retain(checkpoint_folder(deck_), deck_.checkpoint.keep,
+                       [&](std::int64_t iteration) { return is_milestone(deck_, iteration); });
+  } catch (const IoError& error) {
+    // The file may belong to another user or be protected: no reason to stop training.
+    reporter_->print(fmt::format("warning: {} (checkpoint.keep)", error.what()));
+  }
 }
 
 }  // namespace trireme::train

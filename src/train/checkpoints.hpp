@@ -1,23 +1,73 @@
-// Which checkpoints of a run stay, and how many there are at once.
+// The checkpoints that a run writes, which of them it keeps, and how many there are at once.
 #pragma once
 
 #include <cstdint>
+#include <filesystem>
+#include <optional>
 #include <vector>
 
 #include "checkpoint/folder.hpp"
+#include "comm/mpi/groups.hpp"
 #include "deck/batch_sizes.hpp"
 #include "deck/deck.hpp"
+#include "device/timers.hpp"
+#include "optim/optimizer.hpp"
+#include "report/reporter.hpp"
+#include "train/run_state.hpp"
+#include "train/startup/restart.hpp"
 
 namespace trireme::train {
 
-/// Whether checkpoint.keep_every keeps the checkpoint of `iteration` for good.
+/// Whether checkpoint.keep_every keeps the checkpoint of `iteration`.
 bool is_milestone(const deck::Deck& deck, std::int64_t iteration);
 
-/// How many checkpoints a run from `now` to `end` will have at once beside the space that those of
-/// its folder take now, 64 at most, which takes seconds to reserve. checkpoint.keep deletes an old
-/// one once a new one is there. One where all are kept: people have to move them away themselves,
-/// and so it is with milestones to come, which are not counted.
-int most_new_checkpoints(const deck::Deck& deck, const deck::Progress& now,
-                         const deck::Progress& end, const std::vector<checkpoint::Step>& steps);
+/// How many more checkpoints than those in its folder now a run from `now` to `end` has at the same
+/// time, at most 64: reserving their space takes seconds. checkpoint.keep deletes an old one once
+/// the new one exists. 1 where all are kept, which users have to move away; milestones to come are
+/// not counted.
+int max_new_checkpoints(const deck::Deck& deck, const deck::Progress& now,
+                        const deck::Progress& end, const std::vector<checkpoint::Step>& steps);
+
+/// Writes a run's checkpoints and deletes old ones. All ranks have one and call it together.
+class RunCheckpoints {
+ public:
+  /// `reporter` is null but on rank 0, `lock` where the folder has none. All must outlive this.
+  RunCheckpoints(const deck::Deck& deck, comm::Groups& groups, device::Backend& backend,
+                 const model::ParameterStore& parameters, optim::Optimizer& optimizer,
+                 report::Reporter* reporter, const FolderLock* lock);
+
+  /// Loads weights, moments and the step of `path`, the checkpoint of `state`. Throws as
+  /// checkpoint::load(), on every rank.
+  void load(const std::filesystem::path& path, const RunState& state);
+
+  /// Finds what would keep the run from `now` to `end` from saving before it has trained for hours.
+  /// Throws CollectiveError.
+  void preflight(const deck::Progress& now, const deck::Progress& end);
+
+  /// Writes the checkpoint of `state`, and reports it. Returns the seconds it took. Throws
+  /// CollectiveError.
+  double save(const RunState& state, device::Timers* timers);
+
+  /// Deletes the checkpoints that checkpoint.keep does not keep, once after each save. Call it when
+  /// the last one has proved to be good.
+  void delete_old();
+
+  /// The newest checkpoint that was written or loaded, and its iteration; a fresh model is never
+  /// saved.
+  const std::optional<std::filesystem::path>& last() const { return last_; }
+  std::int64_t last_iteration() const { return last_iteration_; }
+
+ private:
+  const deck::Deck& deck_;
+  comm::Groups& groups_;
+  device::Backend& backend_;
+  const model::ParameterStore& parameters_;
+  optim::Optimizer& optimizer_;
+  report::Reporter* reporter_;
+  const FolderLock* lock_;
+  std::optional<std::filesystem::path> last_;
+  std::int64_t last_iteration_ = 0;
+  bool deletion_due_ = false;
+};
 
 }  // namespace trireme::train

@@ -2,12 +2,8 @@
 
 #include <cmath>
 
-#include "checkpoint/checkpoint.hpp"
-#include "checkpoint/folder.hpp"
 #include "core/error.hpp"
-#include "deck/describe.hpp"
 #include "model/spec.hpp"
-#include "train/checkpoints.hpp"
 #include "train/non_finite.hpp"
 #include "train/run_state.hpp"
 #include "train/startup/datasets.hpp"
@@ -76,6 +72,7 @@ Trainer::Trainer(const deck::Deck& deck, const plan::Vocabulary& vocabulary, com
                   .sequence_parallel = deck.parallel.sequence ? groups.tensor.get() : nullptr,
                   .tensor = groups.tensor.get()},
                  plan::optimizer_config(deck)),
+      checkpoints_(deck_, groups, backend, parameters_, optimizer_, reporter, options_.lock),
       schedule_(pipeline::make_schedule(plan::pipeline_shape(deck), groups.place.pipeline)),
       scheduled_(plan::micro_batches(deck)),
       runner_(groups, backend, plan::stage_config(deck, vocabulary), parameters_,
@@ -114,14 +111,7 @@ std::unique_ptr<const data::Dataset> Trainer::open(data::Split split) {
 }
 
 void Trainer::load() {
-  throw_collectively([&] {
-    checkpoint::load(*options_.restart.checkpoint, *groups_.world,
-                     checkpoint::checkpoint_tensors(parameters_, optimizer_), &backend_);
-  });
-  optimizer_.set_step(state_.applied_iterations);
-  optimizer_.gather_weights();
-  last_checkpoint_ = options_.restart.checkpoint;
-  saved_iteration_ = state_.iteration;
+  checkpoints_.load(*options_.restart.checkpoint, state_);
   previous_ = before_last_iteration(batches_, deck_.batch.global, state_.progress());
   if (!check_weights())
     throw CollectiveError(
@@ -141,7 +131,8 @@ StopReason Trainer::run() {
   const std::int64_t first_iteration = state_.iteration;
   const bool finished_before =
       groups_.world->all_reduce(options_.finished, comm::Reduce::max) > 0.0;
-  if (stop == StopReason::none && first_iteration < end_.iteration) preflight_save();
+  if (stop == StopReason::none && first_iteration < end_.iteration)
+    checkpoints_.preflight(state_.progress(), end_);
   log_.start();
   while (stop == StopReason::none && state_.iteration < end_.iteration) {
     skip_data_if_due();
@@ -160,13 +151,13 @@ StopReason Trainer::run() {
   if (stop == StopReason::diverged) return stop;
   // Before the last evaluation, which may be long: a kill there loses nothing.
   const bool wanted = stop != StopReason::finished || deck_.checkpoint.at_end;
-  if (wanted && saved_iteration_ != state_.iteration && save() != StopReason::none)
+  if (wanted && checkpoints_.last_iteration() != state_.iteration && save() != StopReason::none)
     return StopReason::diverged;
   // A run that was killed in the last evaluation repeats it.
   const bool evaluated = finished_before && state_.iteration == first_iteration;
   if (stop == StopReason::finished && !evaluated && evaluate_at_end() != StopReason::none)
     return StopReason::diverged;
-  delete_old_checkpoints_if_due();
+  delete_old_checkpoints();
   if (stop == StopReason::unreadable_data || stop == StopReason::bad_data)
     diagnosis_ = first_complaint(*groups_.world, data_error_);
   return stop;
@@ -269,7 +260,7 @@ StepResult Trainer::update_weights(double loss_scale, std::int64_t samples) {
   const auto position = [&] {
     return plan::counts_samples(deck_) ? state_.applied_samples : state_.applied_iterations;
   };
-  // A gradient that is not finite would spoil the weights for good: the step is skipped and
+  // A gradient that is not finite would make the weights unusable: the step is skipped and
   // counted.
   result.applied = std::isfinite(result.gradient_norm);
   if (result.applied) {
@@ -376,19 +367,6 @@ double Trainer::evaluate(data::Split split, const data::Dataset& dataset, std::i
 
 // ---- checkpoints
 
-void Trainer::preflight_save() {
-  if (!deck_.checkpoint.every && !deck_.checkpoint.at_end) return;
-  const std::filesystem::path folder = checkpoint_folder(deck_);
-  int count = 1;
-  if (groups_.world->rank() == 0)
-    count = most_new_checkpoints(deck_, state_.progress(), end_, checkpoint::list_steps(folder));
-  throw_collectively([&] {
-    checkpoint::preflight_save(checkpoint::step_path(folder, state_.iteration), *groups_.world,
-                               deck::print_deck(deck_),
-                               checkpoint::checkpoint_tensors(parameters_, optimizer_), count);
-  });
-}
-
 StopReason Trainer::save_if_due() {
   const bool due_now = due(deck_.checkpoint.every);
   if (due_now && !save_due_ && state_.bad_iterations > 0)
@@ -404,50 +382,18 @@ StopReason Trainer::save() {
   if (!check_weights())
     return diverged(fmt::format("the weights of iteration {} are not finite", state_.iteration));
   const Stopwatch watch;
-  on_rank_zero(*groups_.world, [&] {
-    if (options_.lock) options_.lock->check();
-    return std::string();
-  });
-  const std::filesystem::path folder = checkpoint_folder(deck_);
-  const std::filesystem::path path = checkpoint::step_path(folder, state_.iteration);
-  timed(log_.timers(), Phase::save, [&] {
-    throw_collectively([&] {
-      checkpoint::save(path, *groups_.world, state_.attributes(), deck::print_deck(deck_),
-                       checkpoint::checkpoint_tensors(parameters_, optimizer_), &backend_);
-    });
-  });
-  last_checkpoint_ = path;
-  saved_iteration_ = state_.iteration;
-  // Whoever loses a rank from now on may run again, and comes further each time.
+  stops_.note_save(checkpoints_.save(state_, log_.timers()));
+  // From here on a lost rank exits with 75: the job can resume from this checkpoint.
   watchdog_->set_exit_code(ExitCode::stopped_early);
-  const double seconds = watch.seconds();
-  stops_.note_save(seconds);
-  if (reporter_) {
-    reporter_->on(report::CheckpointEvent{
-        .iteration = state_.iteration,
-        .path = path.string(),
-        .bytes = static_cast<std::int64_t>(std::filesystem::file_size(path)),
-        .seconds = seconds});
-  }
   save_due_ = false;
-  deletion_due_ = true;
   log_.report_timer(Phase::save, state_.iteration);
   log_.exclude(watch.seconds());
   return StopReason::none;
 }
 
-void Trainer::delete_old_checkpoints_if_due() {
+void Trainer::delete_old_checkpoints() {
   // Not while iterations are bad: the newest checkpoint may hold what the others still lack.
-  if (!deletion_due_ || state_.bad_iterations > 0) return;
-  deletion_due_ = false;
-  if (!reporter_) return;
-  try {
-    checkpoint::retain(checkpoint_folder(deck_), deck_.checkpoint.keep,
-                       [&](std::int64_t iteration) { return is_milestone(deck_, iteration); });
-  } catch (const IoError& error) {
-    // Somebody else's, perhaps, or protected: no reason to stop training.
-    reporter_->print(fmt::format("warning: {} (checkpoint.keep)", error.what()));
-  }
+  if (state_.bad_iterations == 0) checkpoints_.delete_old();
 }
 
 }  // namespace trireme::train

@@ -12,6 +12,7 @@
 #include "plan/run_plan.hpp"
 #include "plan/setup.hpp"
 #include "report/reporter.hpp"
+#include "train/checkpoints.hpp"
 #include "train/run_state.hpp"
 #include "train/stage_runner.hpp"
 #include "train/startup/restart.hpp"
@@ -57,7 +58,9 @@ class Trainer {
   /// rank.
   const std::string& diagnosis() const { return diagnosis_; }
   /// The newest checkpoint of this run, if one was written or restarted from.
-  const std::optional<std::filesystem::path>& last_checkpoint() const { return last_checkpoint_; }
+  const std::optional<std::filesystem::path>& last_checkpoint() const {
+    return checkpoints_.last();
+  }
 
   /// Seconds of an iteration by phase, the backend waited for at the end of each.
   struct PhaseSeconds {
@@ -118,14 +121,12 @@ class Trainer {
   void warn(const std::string& message);
   /// Makes the diagnosis that begins with `what` happened. Collective.
   StopReason diverged(const std::string& what);
-  /// Finds what would keep the run from saving before it has trained for hours.
-  void preflight_save();
   /// Saves where checkpoint.every asks for it, after bad iterations once there is a good one.
   StopReason save_if_due();
   /// Writes a checkpoint, unless the weights are not finite: then `diverged`.
   StopReason save();
-  /// Deletes the checkpoints that are not kept since the last save, which has proved to be good.
-  void delete_old_checkpoints_if_due();
+  /// Deletes the checkpoints that are not kept, unless the last iterations were bad.
+  void delete_old_checkpoints();
 
   deck::Deck deck_;
   plan::Vocabulary vocabulary_;
@@ -144,6 +145,7 @@ class Trainer {
   optim::LossScaler loss_scaler_;
   model::ParameterStore parameters_;
   optim::Optimizer optimizer_;
+  RunCheckpoints checkpoints_;
   pipeline::StageSchedule schedule_;
   std::int64_t scheduled_;  ///< micro-batches of schedule_
   StageRunner runner_;
@@ -155,10 +157,7 @@ class Trainer {
   std::string data_error_;  ///< of this rank
   Stopwatch since_data_check_;
   std::shared_ptr<comm::Watchdog> watchdog_ = comm::Watchdog::shared();
-  std::optional<std::filesystem::path> last_checkpoint_;
-  std::int64_t saved_iteration_ = 0;  ///< of last_checkpoint_; a fresh model is never saved
-  bool save_due_ = false;             ///< checkpoint.every asked for a save that has not been made
-  bool deletion_due_ = false;         ///< checkpoints have not been deleted since the last save
+  bool save_due_ = false;  ///< checkpoint.every asked for a save that has not been made
   bool warned_of_weights_ = false;
   std::string diagnosis_;
 };

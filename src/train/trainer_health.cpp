@@ -14,7 +14,7 @@ StopReason Trainer::judge(const StepResult& result) {
     // An iteration that is skipped while the loss scale is searched for tells nothing.
     if (result.applied) {
       state_.bad_iterations = 0;
-      delete_old_checkpoints_if_due();
+      delete_old_checkpoints();
     }
     return StopReason::none;
   }

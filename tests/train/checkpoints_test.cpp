@@ -12,7 +12,7 @@ int most(std::vector<std::string> overrides, std::int64_t now = 0,
          const std::vector<std::int64_t>& steps = {}) {
   std::vector<checkpoint::Step> files;
   for (const std::int64_t step : steps) files.push_back({step, checkpoint::step_path("run", step)});
-  return most_new_checkpoints(tiny_deck("run", overrides), {now, 4 * now}, {100, 400}, files);
+  return max_new_checkpoints(tiny_deck("run", overrides), {now, 4 * now}, {100, 400}, files);
 }
 
 TEST(KeptCheckpoints, OneMoreThanIsKeptWhileTheNewOneIsWritten) {
