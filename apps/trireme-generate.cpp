@@ -12,7 +12,6 @@
 #include "deck/load.hpp"
 #include "generate/checkpoint_model.hpp"
 #include "generate/generator.hpp"
-#include "generate/text.hpp"
 #include "plan/setup.hpp"
 #include "tokenizer/tokenizer.hpp"
 #include "tokenizer/utf8.hpp"

@@ -1,5 +1,4 @@
-// A whole GPT on one rank that tells what follows a text, with the keys and values of what it has
-// read kept in a cache.
+// A whole GPT on one rank in inference: the logits of the next token, with a KV cache.
 #pragma once
 
 #include <cstdint>
@@ -14,7 +13,7 @@
 
 namespace trireme::generate {
 
-/// Whether the decoder keeps keys and values, or computes every position again each time: slower,
+/// Whether the decoder keeps keys and values, or recomputes every position each time: slower,
 /// through the layers' training pass, and the reference that the cache is tested against.
 enum class Cache { keys_and_values, none };
 
@@ -28,7 +27,7 @@ class Decoder {
   Decoder(const Decoder&) = delete;
   Decoder& operator=(const Decoder&) = delete;
 
-  /// The most tokens a context may have.
+  /// The maximum number of tokens of a context.
   std::int64_t capacity() const { return spec_.embedding.positions; }
   std::int64_t vocab() const { return spec_.vocab; }
 

@@ -1,16 +1,35 @@
-// From a prompt to its continuation.
+// From a prompt to its continuation: sampling tokens from logits, and their text.
 #pragma once
 
 #include <cstdint>
 #include <optional>
 #include <span>
+#include <string>
 #include <string_view>
 #include <vector>
 
 #include "generate/decoder.hpp"
-#include "generate/sampling.hpp"
+#include "tokenizer/tokenizer.hpp"
 
 namespace trireme::generate {
+/// How the next token is sampled. The filters apply in this order: temperature, top-k, top-p.
+struct Sampling {
+  bool greedy = false;       ///< take the most likely token; the rest is then without effect
+  double temperature = 1.0;  ///< logits are divided by it; positive
+  std::int64_t top_k = 0;    ///< keep the k most likely tokens; 0 keeps all
+  double top_p = 1.0;        ///< keep the fewest most likely tokens whose probabilities exceed this
+                             ///< sum, in (0, 1]; 1 keeps all
+  std::uint64_t seed = 1234;
+};
+
+/// Throws UsageError, naming the command line's option, for a value outside its range.
+void check_sampling(const Sampling& sampling);
+
+/// The id drawn from `logits`, one for each id that may be chosen; of equal logits the lower id
+/// counts as the more likely one. `uniform` in [0, 1) is the random number to draw with. Throws
+/// DataError when a logit is not finite. Source of top-p: Holtzman et al., "The curious case of
+/// neural text degeneration" (2020), section 3.1.
+std::int32_t choose(std::span<const double> logits, const Sampling& sampling, double uniform);
 
 /// Why a continuation ended: its document ended, it has the tokens asked for, or the model's
 /// context is full.
@@ -21,7 +40,7 @@ std::string_view name_of(Stop stop);
 
 /// What to generate.
 struct Request {
-  std::int64_t tokens = 64;  ///< the most tokens to add
+  std::int64_t tokens = 64;  ///< maximum number of tokens to add
   Sampling sampling;
   std::int64_t vocab = 0;  ///< ids from here on are never chosen; 0: the model's vocabulary
   std::optional<std::int32_t> eod;  ///< the id that ends a document
@@ -52,5 +71,11 @@ class Generator {
   Decoder& decoder_;
   Request request_;
 };
+
+/// What `ids` add to the text of `prompt`: the two are decoded together, so that a space between
+/// them is kept. Always UTF-8: parts of characters, such as an end cut inside one, become U+FFFD.
+std::string continuation_text(const tokenizer::Tokenizer& tokenizer,
+                              std::span<const std::int32_t> prompt,
+                              std::span<const std::int32_t> ids);
 
 }  // namespace trireme::generate
