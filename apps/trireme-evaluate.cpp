@@ -77,10 +77,10 @@ checkpoint::Header load_weights(const std::string& path, comm::Groups& groups,
           fmt::format("'{}' has weights that are not finite: {}", path, problem));
     return header;
   };
-  const DType dtype = parameters.dtype();
-  if (dtype == accumulation_type(dtype)) return load_into(parameters);
+  const Precision& precision = parameters.precision();
+  if (precision.weights == precision.master) return load_into(parameters);
   const model::ParameterStore exact(backend, parameters.table(), groups.layout, groups.place,
-                                    accumulation_type(dtype));
+                                    mixed_precision(precision.master));
   const checkpoint::Header header = load_into(exact);
   backend.cast({.x = exact.weights(), .out = parameters.weights()});
   backend.synchronize();
@@ -107,7 +107,7 @@ nlohmann::ordered_json perplexity(const DeckArguments& arguments,
   const model::StageConfig config = plan::stage_config(deck, vocabulary);
   devices.backend->reserve_workspace(model::kernel_workspace_bytes(config));
   model::ParameterStore parameters(*devices.backend, model::declare_parameters(config.spec),
-                                   groups.layout, groups.place, config.dtype);
+                                   groups.layout, groups.place, config.precision);
   const checkpoint::Header header = load_weights(path, groups, *devices.backend, parameters);
 
   const int slots = groups.layout.pipeline > 1 ? 2 : 1;  // one is computed while the other is sent

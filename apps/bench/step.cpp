@@ -163,7 +163,7 @@ void measure_gpus(const Settings& settings, Measured measured, train::Trainer& t
   measured.ms = median(ms);
   const double tflops = measured.flops / measured.ms / 1e9;
   const double peak =
-      device::peak_flops(backend.gpu_name(), plan::compute_dtype(measured.deck)) / 1e12;
+      device::peak_flops(backend.gpu_name(), plan::precision(measured.deck).gemm) / 1e12;
   const double mfu = peak > 0.0 ? tflops / peak : 0.0;
   const double whole = median(passes), ahead = median(forward);
   const plan::MemoryPlan& memory = measured.plan.largest().memory;

@@ -13,7 +13,7 @@ std::vector<LocalTensor> empty_tensors(const model::ParameterStore& parameters,
   for (const model::Parameter& parameter : parameters.table())
     tensors.push_back({.name = prefix + parameter.name,
                        .shape = parameter.shape,
-                       .dtype = accumulation_type(parameters.dtype())});
+                       .dtype = parameters.precision().master});
   return tensors;
 }
 
@@ -41,8 +41,9 @@ std::vector<LocalTensor> checkpoint_tensors(const model::ParameterStore& paramet
 
 std::vector<LocalTensor> weight_tensors(const model::ParameterStore& parameters,
                                         bool first_data_rank) {
-  TRIREME_CHECK(parameters.dtype() == accumulation_type(parameters.dtype()),
-                "{} weights are not what a checkpoint holds", name_of(parameters.dtype()));
+  TRIREME_CHECK(parameters.precision().weights == parameters.precision().master,
+                "{} weights are not what a checkpoint holds",
+                name_of(parameters.precision().weights));
   std::vector<LocalTensor> tensors = empty_tensors(parameters, "model/");
   const model::Parameter* first = parameters.table().data();
   for (const model::LocalParameter& local : parameters.placement().parameters)

@@ -28,8 +28,9 @@ std::unique_ptr<model::ParameterStore> CheckpointModel::weights(const model::Mod
                                                                 device::Backend& backend) const {
   const DType dtype = tensor(kWordEmbedding).dtype;
   const grid::Layout layout{.partition = {static_cast<int>(spec.layers())}};
-  auto parameters = std::make_unique<model::ParameterStore>(
-      backend, model::declare_parameters(spec), layout, grid::Coordinates{}, dtype);
+  auto parameters =
+      std::make_unique<model::ParameterStore>(backend, model::declare_parameters(spec), layout,
+                                              grid::Coordinates{}, mixed_precision(dtype));
   std::vector<std::byte> values;
   for (const model::LocalParameter& local : parameters->placement().parameters) {
     const std::string name = kGroup + local.parameter->name;

@@ -19,7 +19,7 @@ Decoder::Scratch Decoder::take_scratch(model::Arena& arena, const model::LayerSi
   Scratch scratch;
   scratch.head = head_.take(arena, last);
   scratch.ids = arena.take_ints(sizes.tokens());
-  scratch.stream = arena.take(sizes.dtype, sizes.hidden_shape());
+  scratch.stream = arena.take(sizes.precision.activations, sizes.hidden_shape());
   scratch.embedding = embedding_.take(arena, sizes);
   scratch.blocks.resize(blocks_.size());
   arena.overlay(blocks_.size(),
@@ -34,7 +34,7 @@ Decoder::Decoder(device::Backend& backend, const model::ParameterStore& paramete
                  const model::ModelSpec& spec, Cache cache)
     : backend_(backend),
       spec_(spec),
-      dtype_(parameters.dtype()),
+      dtype_(parameters.precision().activations),
       cache_(cache),
       embedding_(spec),
       head_(spec),
@@ -46,7 +46,7 @@ Decoder::Decoder(device::Backend& backend, const model::ParameterStore& paramete
   model::Arena count;
   take_scratch(count, sizes(longest_pass()));
   scratch_memory_ = backend.allocate(count.bytes(), "activations");
-  model::StageConfig longest{.spec = spec, .dtype = dtype_};
+  model::StageConfig longest{.spec = spec, .precision = mixed_precision(dtype_)};
   longest.spec.sequence = longest_pass();
   backend.reserve_workspace(model::kernel_workspace_bytes(longest));
   if (cache_ == Cache::keys_and_values) allocate_cache();
@@ -57,7 +57,7 @@ std::int64_t Decoder::longest_pass() const {
 }
 
 model::LayerSizes Decoder::sizes(std::int64_t tokens) const {
-  return {.hidden = spec_.hidden, .sequence = tokens, .dtype = dtype_};
+  return {.hidden = spec_.hidden, .sequence = tokens, .precision = mixed_precision(dtype_)};
 }
 
 model::LayerContext Decoder::context(std::int64_t tokens) {

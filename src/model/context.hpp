@@ -14,7 +14,7 @@
 #include <vector>
 
 #include "comm/communicator.hpp"
-#include "core/tensor.hpp"
+#include "core/precision.hpp"
 #include "device/backend.hpp"
 #include "grid/layout.hpp"
 
@@ -70,10 +70,12 @@ struct LayerSizes {
   std::int64_t sequence = 1;
   std::int64_t micro_batch = 1;
   int tensor_ranks = 1;
-  DType dtype = DType::f32;
+  Precision precision;
   bool sequence_parallel = false;  ///< each tensor rank has a part of the residual stream
 
   std::int64_t tokens() const { return sequence * micro_batch; }
+  /// The type of what is summed over activations: means, log-sum-exps.
+  DType statistics() const { return accumulation_type(precision.activations); }
   /// Parts into which tensor ranks shard the residual stream.
   int sp_ranks() const { return sequence_parallel ? tensor_ranks : 1; }
   /// The whole residual stream: [s, b, h].
@@ -87,7 +89,13 @@ struct LayerSizes {
 /// The sizes with what computes and communicates.
 struct LayerContext : LayerSizes {
   LayerContext(const LayerSizes& sizes, device::Backend& backend_in, comm::Communicator& tensor_in)
-      : LayerSizes(sizes), backend(backend_in), tensor(tensor_in) {}
+      : LayerSizes(sizes), backend(backend_in), tensor(tensor_in) {
+    TRIREME_CHECK(
+        precision.weights == precision.activations && precision.gemm == precision.activations,
+        "passes compute in one type, not with weights in {}, GEMM operands in {} and "
+        "activations in {}",
+        name_of(precision.weights), name_of(precision.gemm), name_of(precision.activations));
+  }
 
   device::Backend& backend;
   comm::Communicator& tensor;  ///< the tensor-parallel group

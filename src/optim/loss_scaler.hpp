@@ -1,16 +1,16 @@
-// The factor on the loss that keeps half-precision gradients within their range.
+// The loss scale: a factor on the loss that keeps fp16 gradients within their range.
 #pragma once
 
 #include <cstdint>
 
 namespace trireme::optim {
 
-/// Whose rules: see LossScaler.
+/// The rules of Megatron-LM or of DeepSpeed: see LossScaler.
 enum class LossScaleDialect { megatron, deepspeed };
 
-/// How the scale follows overflows.
+/// How the scale reacts to overflows.
 struct LossScaleParameters {
-  bool dynamic = false;  ///< false: the initial scale for ever
+  bool dynamic = false;  ///< false: always the initial scale
   LossScaleDialect dialect = LossScaleDialect::megatron;
   double initial = 1.0;
   double minimum = 1.0;
@@ -18,22 +18,24 @@ struct LossScaleParameters {
   std::int64_t hysteresis = 2;  ///< overflows before the scale halves
 };
 
-/// The state of a scaler that a checkpoint keeps.
+/// The state of a scaler, as a checkpoint saves it.
 struct LossScaleState {
   double scale = 1.0;
-  std::int64_t good_iterations = 0;  ///< since the last overflow; Megatron's starts again at growth
+  std::int64_t good_iterations =
+      0;  ///< since the last overflow; in Megatron's dialect also since the last doubling
   std::int64_t hysteresis_left = 0;  ///< 0: the scale is constant
 
   bool operator==(const LossScaleState&) const = default;
 };
 
-/// A constant scale, or one that halves after overflows and doubles after a window without any. The
-/// hysteresis is filled up again only when the scale doubles.
+/// A constant scale, or one that halves after overflows and doubles after a window without any.
+/// Only a doubling restores the hysteresis.
 ///
-/// The dialects differ where the least scale is reached, at which DeepSpeed gives up and
-/// Megatron-LM goes on, and in when a window that a restart made shorter than the good iterations
-/// so far ends: never in Megatron-LM, which waits for the very number, at its next multiple in
-/// DeepSpeed. Sources: Megatron-LM, DynamicGradScaler; DeepSpeed, DynamicLossScaler.
+/// The dialects differ in two cases. An overflow at the minimum scale ends the run with DeepSpeed
+/// and is ignored by Megatron-LM. After a restart with a window shorter than the good iterations so
+/// far, the scale doubles at the next multiple of the window with DeepSpeed, never with
+/// Megatron-LM, which compares for equality. Sources: Megatron-LM, DynamicGradScaler; DeepSpeed,
+/// DynamicLossScaler.
 class LossScaler {
  public:
   /// Throws InternalError unless minimum and initial are positive, window and hysteresis at
@@ -46,11 +48,11 @@ class LossScaler {
   /// Whether overflows can still lower the scale.
   bool can_fall() const { return is_dynamic() && scale() > parameters_.minimum; }
 
-  /// Goes on from a checkpoint's state, if both that scale and this one are dynamic.
+  /// Resumes from a checkpoint's state, if both that scale and this one are dynamic.
   void restore(const LossScaleState& state);
 
-  /// Ends an iteration, whose gradients were finite or overflowed. Throws Error (exit 1), with
-  /// DeepSpeed's text, when its dialect overflows at the least scale.
+  /// Called after each iteration: `overflow` says that its gradients were not finite. Throws Error
+  /// (exit 1), with DeepSpeed's text, on an overflow at the minimum scale in its dialect.
   void update(bool overflow);
 
  private:

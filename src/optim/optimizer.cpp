@@ -12,30 +12,31 @@ Shards make_shards(const model::Placement& placement, int data_ranks,
                    const OptimizerConfig& config) {
   std::vector<std::int64_t> ends{placement.common_size};
   for (const Range& layer : placement.layers) ends.push_back(layer.end);
-  return {ends, config.bucket, config.shard_state ? data_ranks : 1};
+  return {ends, config.bucket, config.zero == ZeroStage::none ? 1 : data_ranks};
 }
 
 /// `parameters`, which `config` must be able to update.
 model::ParameterStore& checked(model::ParameterStore& parameters, const OptimizerConfig& config) {
-  const auto &weights = parameters.weight_buffer(), &gradients = parameters.gradient_buffer();
-  TRIREME_CHECK(config.shard_state || !(weights.is_sharded() || gradients.is_sharded()),
+  const bool is_sharded =
+      parameters.weight_buffer().is_sharded() || parameters.gradient_buffer().is_sharded();
+  TRIREME_CHECK(config.zero != ZeroStage::none || !is_sharded,
                 "a rank that holds a shard of a matrix cannot keep the state of all of it");
-  TRIREME_CHECK(config.type != OptimizerType::lamb || !gradients.is_narrow(),
-                "LAMB writes over gradients, which must not be narrow");
+  const Precision& precision = parameters.precision();
+  TRIREME_CHECK(config.type != OptimizerType::lamb || precision.gradients == precision.master,
+                "LAMB overwrites gradients with update directions: they must be summed in {}",
+                name_of(precision.master));
   return parameters;
 }
 
 }  // namespace
 
 std::size_t Optimizer::planned_bytes(const model::Placement& placement, const grid::Layout& layout,
-                                     const OptimizerConfig& config, DType dtype,
-                                     bool narrow_gradients) {
+                                     const OptimizerConfig& config, const Precision& precision) {
   const Shards shards = make_shards(placement, layout.data, config);
-  const std::size_t state =
-      placement.owned_size / shards.count() * size_of(accumulation_type(dtype));
+  const std::size_t state = placement.owned_size / shards.count() * size_of(precision.moments);
   return state_count(config.rule()) * state +
-         OwnedShard::planned_bytes(placement, shards, dtype, narrow_gradients) +
-         CopiedGradients::planned_bytes(placement, layout.tensor, dtype);
+         OwnedShard::planned_bytes(placement, shards, precision) +
+         CopiedGradients::planned_bytes(placement, layout.tensor, precision);
 }
 
 Optimizer::Optimizer(device::Backend& backend, model::ParameterStore& parameters,

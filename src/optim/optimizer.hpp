@@ -1,5 +1,4 @@
-// From the gradients of a step to the weights of the next: reduction over ranks, global norm,
-// clipping, the update, the gather.
+// One optimizer step: gradient reduction over ranks, global norm, clipping, update, weight gather.
 #pragma once
 
 #include <cstdint>
@@ -14,49 +13,51 @@
 
 namespace trireme::optim {
 
-/// The deck's `optimizer` section and how its state is sharded.
+using model::ZeroStage;
+
+/// The deck's `optimizer` section, and how the state is sharded.
 struct OptimizerConfig {
   OptimizerType type = OptimizerType::adamw;
   double beta1 = 0.9;
   double beta2 = 0.999;
   double eps = 1e-8;
-  double momentum = 0.0;             ///< of sgd
-  double clip = 1.0;                 ///< largest global gradient norm; 0 does not clip
-  bool shard_state = true;           ///< ZeRO-1: each data rank keeps and updates its shard
+  double momentum = 0.0;  ///< of sgd
+  double clip = 1.0;      ///< largest global gradient norm; 0 does not clip
+  /// From optimizer_state on each data rank keeps the state of its shard and updates it.
+  ZeroStage zero = ZeroStage::optimizer_state;
   std::int64_t bucket = 25'000'000;  ///< elements reduced at a time
-  bool overlap_gradients = true;     ///< reduce them overlapped with backward passes
-  bool overlap_parameters = true;    ///< gather weights overlapped with passes
+  bool overlap_gradients = true;     ///< overlap the reduction with backward passes
+  bool overlap_parameters = true;    ///< overlap the weight gather with passes
 
   UpdateRuleConfig rule() const { return {type, beta1, beta2, eps, momentum}; }
 };
 
-/// The values of the schedules for one update, and what its gradients carry.
+/// The arguments of one update.
 struct UpdateStep {
   double learning_rate = 0.0;
   double weight_decay = 0.0;
-  double gradient_norm = 0.0;  ///< of gradient_norm()
-  double loss_scale = 1.0;     ///< that the gradients carry
+  double gradient_norm = 0.0;  ///< as gradient_norm() returned it
+  double loss_scale = 1.0;     ///< that the gradients are multiplied by
 };
 
 /// An update rule over a rank's shard of the parameters, with the communication around it.
 ///
-/// As the ParameterHooks of passes it starts the reduction of a bucket of gradients as soon as it
-/// is complete, and lets a pass wait for the weights that it needs. Where `parameters` shards the
-/// layers' matrices or their gradients over the data ranks, it must be the hooks of all passes, and
-/// passes are collective over the data ranks.
+/// As the ParameterHooks of all passes it starts to reduce a bucket of gradients as soon as the
+/// bucket is complete, and makes a pass wait for the weights that it reads. If `parameters` shards
+/// layers' matrices or their gradients over the data ranks, these hooks are required, and passes
+/// are collective over the data ranks.
 class Optimizer final : public model::ParameterHooks {
  public:
   /// Allocates the state and the master copy. `parameters` and the groups must outlive it. Throws
-  /// InternalError when matrices are sharded and their state is not, and for LAMB with narrow
-  /// gradients, over which it cannot write its directions.
+  /// InternalError when matrices are sharded and their state is not, and for LAMB with 16-bit
+  /// gradients, which it cannot overwrite with its directions.
   Optimizer(device::Backend& backend, model::ParameterStore& parameters,
             const OptimizerGroups& groups, const OptimizerConfig& config);
 
-  /// Bytes of the state, of the master copy of 16-bit weights, and of what narrow gradients are
-  /// widened to, of a rank that places `placement`; `dtype` is that of the weights.
+  /// Bytes that the optimizer of a rank with `placement` allocates: state, master copy of 16-bit
+  /// weights, buffers that gradients are converted and summed in.
   static std::size_t planned_bytes(const model::Placement& placement, const grid::Layout& layout,
-                                   const OptimizerConfig& config, DType dtype,
-                                   bool narrow_gradients = false);
+                                   const OptimizerConfig& config, const Precision& precision);
 
   /// Draws the initial weights (ParameterStore::initialize) of the owned parts into the master copy
   /// and gathers them. Collective as update().
@@ -81,19 +82,19 @@ class Optimizer final : public model::ParameterHooks {
   double gradient_norm(double loss_scale = 1.0);
 
   /// The number of zeros in the whole model's reduced gradient, before update(), and the L2 norm of
-  /// its weights in the precision of updates; each logical element counted once. Collective over
+  /// the master weights; each logical element counted once. Collective over
   /// the world; the same everywhere.
   std::int64_t gradient_zeros();
   double parameter_norm();
 
   /// One update with the reduced gradients, divided by the loss scale and scaled by
-  /// min(1, clip / (norm + 1e-6)), then the new weights to all ranks that hold them. Collective
-  /// over the data and embedding groups, LAMB's over the world. The gradients are not kept. Source
-  /// of the coefficient: torch.nn.utils.clip_grad_norm_.
+  /// min(1, clip / (norm + 1e-6)); then gathers the new weights. Collective over the data and
+  /// embedding groups, LAMB's over the world. Gradients may be overwritten. Source of the
+  /// coefficient: torch.nn.utils.clip_grad_norm_.
   void update(const UpdateStep& step);
 
-  /// Rounds the master copy into the weights, and gathers those that other ranks own: after the
-  /// owned parts were loaded from a checkpoint. Collective as update().
+  /// Rounds the master copy into the weights and gathers all weights, after the owned parts were
+  /// loaded from a checkpoint. Collective as update().
   void gather_weights();
 
   /// Updates so far; part of a checkpoint.
@@ -106,14 +107,15 @@ class Optimizer final : public model::ParameterHooks {
   /// What this rank owns, parameter by parameter.
   const std::vector<OwnedPart>& owned_parts() const { return shard_.parts(); }
 
-  /// The weights of `part` in the precision of updates, which is what a checkpoint holds; its
-  /// weights as passes read them, and its gradient as they sum it.
+  /// Of `part`: the master weights, which a checkpoint saves; the weights as passes read them; the
+  /// gradient as passes sum it.
   Tensor master(const OwnedPart& part) const { return shard_.master(part); }
   Tensor weights(const OwnedPart& part) const { return shard_.weights(part); }
   Tensor gradient(const OwnedPart& part) const { return shard_.summed_gradient(part); }
 
  private:
-  /// What `add(range, sum)` adds to `sum` [1] f64 for the owned ranges, summed over the world.
+  /// Calls add(range, sum), which adds to `sum` [1] f64, for each owned range; returns the total
+  /// over the world.
   template <typename Add>
   double sum_over_owned(const Add& add);
 

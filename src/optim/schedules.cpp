@@ -50,9 +50,13 @@ double LearningRateSchedule::megatron(double position) const {
       return std::max(peak * std::exp(-kHalving * ratio), minimum);
     case DecayType::linear:
       return minimum + (1 - ratio) * (peak - minimum);
-    default:
+    case DecayType::cosine:
       return minimum + 0.5 * (std::cos(std::numbers::pi * ratio) + 1) * (peak - minimum);
+    case DecayType::constant:
+    case DecayType::range_test:
+      break;
   }
+  throw InternalError("the decay {} is computed elsewhere", static_cast<int>(type));
 }
 
 double LearningRateSchedule::v1(double position) const {
@@ -69,9 +73,13 @@ double LearningRateSchedule::v1(double position) const {
       return std::max(peak * std::exp(-kHalving * since / end), minimum);
     case DecayType::linear:
       return std::max(peak * (end - since) / end, minimum);
-    default:
+    case DecayType::cosine:
       return std::max(peak / 2 * (std::cos(std::numbers::pi * since / end) + 1), minimum);
+    case DecayType::constant:
+    case DecayType::range_test:
+      break;
   }
+  throw InternalError("the decay {} is computed elsewhere", static_cast<int>(type));
 }
 
 double LearningRateSchedule::inverse_square_root(double position) const {

@@ -5,15 +5,15 @@
 
 namespace trireme::optim {
 
-/// How the rate falls after the warm-up: not at all, in a straight line, along half a cosine, by
-/// equal factors to half the peak, by the square root of the position; or a test of rates, which
-/// rises.
+/// How the learning rate decays after the warm-up: not at all, linearly, along half a cosine,
+/// exponentially to half the peak, with the inverse square root of the position; or a learning-rate
+/// range test, which rises.
 enum class DecayType { constant, linear, cosine, exponential, inverse_square_root, range_test };
 
-/// Whose formulas: today's Megatron-LM, or Megatron-LM v1.1.5, whose decay is stretched over the
-/// warm-up too and therefore does not reach the minimum by itself. Only v1.1.5 has the exponential
-/// decay and only today's has the inverse square root; each is carried over to the other dialect
-/// with that dialect's progress and end.
+/// The formulas of current Megatron-LM, or of Megatron-LM v1.1.5, which divides by the length of
+/// warm-up and decay together and therefore ends above the minimum. Only v1.1.5 has the exponential
+/// decay and only current Megatron-LM the inverse square root; each is also available in the other
+/// dialect, with that dialect's progress and end.
 enum class ScheduleDialect { megatron, v1 };
 
 /// A test of learning rates: minimum * (1 + rate * position / step), the quotient rounded down when
@@ -29,15 +29,15 @@ struct RangeTest {
 struct LearningRateParameters {
   DecayType type = DecayType::cosine;
   ScheduleDialect dialect = ScheduleDialect::megatron;
-  double peak = 0;  ///< a range test has none
+  double peak = 0;  ///< not used by a range test
   double minimum = 0;
   double warmup = 0;       ///< length of the linear rise from 0 to the peak; below `decay`
   std::int64_t decay = 0;  ///< where the decay ends, counted from the start of the run
   RangeTest range_test = {};
 };
 
-/// Warm-up followed by decay, or a range test. The position advances only when an update was
-/// applied: skipped iterations do not count. The first iteration runs with at(0), which is 0 under
+/// Warm-up followed by decay, or a range test. Only applied updates advance the position: skipped
+/// iterations do not count. The first iteration runs with at(0), which is 0 under
 /// warm-up.
 class LearningRateSchedule {
  public:
@@ -46,7 +46,7 @@ class LearningRateSchedule {
   explicit LearningRateSchedule(const LearningRateParameters& parameters);
 
   /// The rate after `position` samples (megatron) or iterations (v1) whose updates were applied.
-  /// After `decay` it stays where the decay ended; a constant schedule stays at the peak. Throws
+  /// After `decay` it stays at its last value; a constant schedule stays at the peak. Throws
   /// InternalError for a negative position.
   double at(std::int64_t position) const;
 
@@ -54,22 +54,21 @@ class LearningRateSchedule {
   double megatron(double position) const;
   double v1(double position) const;
   double range_test(std::int64_t position) const;
-  /// The peak, falling by the square root of the position since the end of the warm-up.
+  /// The peak times sqrt(warmup / position).
   double inverse_square_root(double position) const;
 
   LearningRateParameters parameters_;
 };
 
-/// How the weight decay goes from start to end: not at all, in a straight line, along half a
-/// cosine.
+/// How the weight decay changes from start to end: not at all, linearly, or along half a cosine.
 enum class RampType { constant, linear, cosine };
 
-/// `length` counts what the learning rate counts: samples or iterations.
+/// `length` counts samples or iterations, as the learning-rate schedule does.
 struct WeightDecayParameters {
   RampType type = RampType::constant;
   double start = 0;
   double end = 0;
-  std::int64_t length = 1;  ///< until the end is reached: the run's
+  std::int64_t length = 1;  ///< of the run: where `end` is reached
 };
 
 /// A ramp between two weight decays. Source: Megatron-LM, OptimizerParamScheduler.get_wd.
@@ -78,7 +77,7 @@ class WeightDecaySchedule {
   /// Throws InternalError unless length >= 1, and start == end of a constant one.
   explicit WeightDecaySchedule(const WeightDecayParameters& parameters);
 
-  /// The weight decay at `position`, counted as the learning rate's.
+  /// The weight decay at `position`, as LearningRateSchedule::at().
   double at(std::int64_t position) const;
 
  private:

@@ -14,7 +14,7 @@ using comm::kGradientTag;
 
 namespace {
 
-/// The sends under way, by the buffer they read.
+/// The sends that have not completed, by the buffer that they read.
 class PendingSends {
  public:
   explicit PendingSends(comm::Communicator& group) : group_(group) {}
@@ -23,7 +23,7 @@ class PendingSends {
     pending_[tensor.data] = group_.send(tensor.data, tensor.bytes(), peer, tag);
   }
 
-  /// Waits until nothing reads `tensor` any more.
+  /// Waits for the send that reads `tensor`, if any.
   void finish(const Tensor& tensor) {
     const auto found = pending_.find(tensor.data);
     if (found == pending_.end()) return;
@@ -41,7 +41,7 @@ class PendingSends {
   std::map<const void*, std::unique_ptr<comm::Request>> pending_;
 };
 
-/// A schedule under way.
+/// The execution of one schedule.
 class Execution {
  public:
   Execution(const StageSchedule& schedule, StageWork& work, comm::Communicator& pipeline)
@@ -57,10 +57,10 @@ class Execution {
       if (!arriving_) start_receive(i);
       if (arriving_) arriving_->wait();
       arriving_.reset();
-      if (overlap && may_receive_beside(i)) start_receive(i + 1);
+      if (overlap && may_overlap_next_receive(i)) start_receive(i + 1);
       compute(i);
       if (overlap) continue;
-      // Both at once: two stages that send to each other must not wait for each other.
+      // Receive and send at the same time: two stages that send to each other would deadlock.
       start_receive(i + 1);
       sends_.finish_all();
     }
@@ -69,14 +69,14 @@ class Execution {
 
  private:
   /// Whether step `i` + 1 may receive while step `i` computes: not into memory that step `i` uses,
-  /// and not the first gradient. That one may answer what step `i` is about to send, and the first
-  /// passes have CUDA wait for all that is queued, a receive too: when memory is freed after
-  /// products were timed, when kernels are loaded.
-  bool may_receive_beside(std::size_t i) const {
+  /// and not the first gradient. That one may depend on the message that step `i` is about to send,
+  /// and during the first passes CUDA synchronizes the device, posted receives included: when
+  /// memory is freed after GEMMs were timed, and when kernels are loaded.
+  bool may_overlap_next_receive(std::size_t i) const {
     if (i + 1 == schedule_.size() || i + 1 == first_gradient_) return false;
-    const Step &present = schedule_[i], &next = schedule_[i + 1];
-    return next.kind != StepKind::forward || present.kind == StepKind::weight_gradient ||
-           work_.input(next.slot).data != work_.input(present.slot).data;
+    const Step &current = schedule_[i], &next = schedule_[i + 1];
+    return next.kind != StepKind::forward || current.kind == StepKind::weight_gradient ||
+           work_.input(next.slot).data != work_.input(current.slot).data;
   }
 
   /// Starts the receive of step `i` if there is one.

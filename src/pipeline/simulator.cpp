@@ -21,21 +21,22 @@ std::string stage_name(int stage) {
   return stage == kNoStage ? "no stage" : fmt::format("stage {}", stage);
 }
 
-/// What the chain of stages and chunks demands of a step.
-struct Chain {
+/// The virtual stages of the pipeline: chunk c of stage s is number c * stages + s.
+struct VirtualStages {
   int stages;
   int chunks;
 
-  int link(int stage, int chunk) const { return chunk * stages + stage; }
-  /// The stage that holds `link`, kNoStage past either end.
-  int stage_of(int link) const {
-    return link >= 0 && link < stages * chunks ? link % stages : kNoStage;
+  int index(int stage, int chunk) const { return chunk * stages + stage; }
+  /// The stage of virtual stage `index`, kNoStage past either end.
+  int stage_of(int index) const {
+    return index >= 0 && index < stages * chunks ? index % stages : kNoStage;
   }
 };
 
-/// Checks one stage's list by itself: links, slots, order and completeness. Returns the most
-/// micro-batches alive at once.
-int check_stage(const StageSchedule& steps, int stage, int micro_batches, const Chain& chain) {
+/// Checks one stage's list alone: peers, slots, order and completeness. Returns the largest number
+/// of micro-batches that it keeps at a time.
+int check_stage(const StageSchedule& steps, int stage, int micro_batches,
+                const VirtualStages& pipeline) {
   enum class Progress { none, forward, input_gradient, backward };
   std::map<std::pair<int, int>, Progress> progress;  // by micro-batch and chunk
   std::map<int, const Step*> slots;                  // the forward that took each slot
@@ -47,10 +48,10 @@ int check_stage(const StageSchedule& steps, int stage, int micro_batches, const 
       fail(stage, i, step, fmt::format("is not one of {} micro-batches", micro_batches));
     if (step.chunk < 0) fail(stage, i, step, "has no chunk");
 
-    const int link = chain.link(stage, step.chunk);
+    const int index = pipeline.index(stage, step.chunk);
     const bool alone = step.kind == StepKind::weight_gradient;
-    const int before = alone ? kNoStage : chain.stage_of(forward ? link - 1 : link + 1);
-    const int after = alone ? kNoStage : chain.stage_of(forward ? link + 1 : link - 1);
+    const int before = alone ? kNoStage : pipeline.stage_of(forward ? index - 1 : index + 1);
+    const int after = alone ? kNoStage : pipeline.stage_of(forward ? index + 1 : index - 1);
     if (step.receive_from != before)
       fail(stage, i, step,
            fmt::format("receives from {}, not from {}", stage_name(step.receive_from),
@@ -61,7 +62,7 @@ int check_stage(const StageSchedule& steps, int stage, int micro_batches, const 
 
     Progress& done = progress[{step.micro_batch, step.chunk}];
     if (forward) {
-      if (done != Progress::none) fail(stage, i, step, "is there twice");
+      if (done != Progress::none) fail(stage, i, step, "is scheduled twice");
       const auto [slot, is_free] = slots.emplace(step.slot, &step);
       if (!is_free)
         fail(stage, i, step,
@@ -74,7 +75,7 @@ int check_stage(const StageSchedule& steps, int stage, int micro_batches, const 
       if (alone && done == Progress::forward)
         fail(stage, i, step, "comes before its input gradient");
       if (done == Progress::backward || (!alone && done == Progress::input_gradient))
-        fail(stage, i, step, "is there twice");
+        fail(stage, i, step, "is scheduled twice");
       const auto slot = slots.find(step.slot);
       if (slot == slots.end() || slot->second->micro_batch != step.micro_batch ||
           slot->second->chunk != step.chunk)
@@ -85,7 +86,7 @@ int check_stage(const StageSchedule& steps, int stage, int micro_batches, const 
     }
   }
   for (int m = 0; m < micro_batches; ++m)
-    for (int chunk = 0; chunk < chain.chunks; ++chunk) {
+    for (int chunk = 0; chunk < pipeline.chunks; ++chunk) {
       const Progress done = progress[{m, chunk}];
       if (done == Progress::backward) continue;
       const StepKind missing = done == Progress::none      ? StepKind::forward
@@ -97,7 +98,7 @@ int check_stage(const StageSchedule& steps, int stage, int micro_batches, const 
   return static_cast<int>(peak);
 }
 
-// The time of what has not happened yet.
+// The time of an event that has not happened yet.
 constexpr double kNever = std::numeric_limits<double>::infinity();
 
 /// Messages of one kind from one stage to another, in the order sent.
@@ -105,7 +106,7 @@ struct Channel {
   struct Message {
     std::size_t from_step;
     int micro_batch;
-    int to_link;
+    int to_virtual_stage;
     double arrival;
   };
   std::deque<Message> waiting;
@@ -113,8 +114,8 @@ struct Channel {
 };
 
 /// For each step of a stage the earlier steps whose messages must have left before it computes,
-/// because it or, with the receive that is under way beside it, the next one needs their buffer:
-/// each slot has a buffer for its output, and gradients take turns in two.
+/// because it needs their buffer, or the next one does, whose receive overlaps with it: each slot
+/// has a buffer for its output, and gradients alternate between two.
 std::vector<std::vector<std::size_t>> buffer_users(const StageSchedule& steps) {
   std::vector<std::vector<std::size_t>> users(steps.size());
   std::map<int, std::size_t> outputs;  // by slot, the last step that sent from there
@@ -136,29 +137,33 @@ std::vector<std::vector<std::size_t>> buffer_users(const StageSchedule& steps) {
   return users;
 }
 
-/// All stages running at once, each blocking where its steps must wait.
+/// All stages at the same time, each blocked while its step must wait.
 class Machine {
  public:
-  Machine(const std::vector<StageSchedule>& schedule, const Chain& chain, const StepCosts& costs,
-          SendRule rule)
-      : schedule_(schedule), chain_(chain), costs_(costs), rule_(rule), stages_(schedule.size()) {
-    for (int stage = 0; stage < chain_.stages; ++stage) {
+  Machine(const std::vector<StageSchedule>& schedule, const VirtualStages& pipeline,
+          const StepCosts& costs, SendRule rule)
+      : schedule_(schedule),
+        pipeline_(pipeline),
+        costs_(costs),
+        rule_(rule),
+        stages_(schedule.size()) {
+    for (int stage = 0; stage < pipeline_.stages; ++stage) {
       stages_[stage].received.assign(schedule_[stage].size(), kNever);
       if (rule == SendRule::overlapped)
         stages_[stage].buffer_users = buffer_users(schedule_[stage]);
     }
   }
 
-  /// Each step's times. Stages only ever wait for messages, so the order in which they are tried
-  /// does not change the result.
+  /// Each step's times. Stages wait for messages only, so the order in which they advance does not
+  /// change the result.
   std::vector<std::vector<StepTime>> run() {
     for (bool moved = true; moved;) {
       moved = false;
-      for (int stage = 0; stage < chain_.stages; ++stage)
+      for (int stage = 0; stage < pipeline_.stages; ++stage)
         while (advance(stage)) moved = true;
     }
     std::vector<std::vector<StepTime>> times;
-    for (int stage = 0; stage < chain_.stages; ++stage) {
+    for (int stage = 0; stage < pipeline_.stages; ++stage) {
       const State& state = stages_[stage];
       if (state.next < schedule_[stage].size()) fail_stuck(stage);
       times.push_back(state.times);
@@ -179,7 +184,7 @@ class Machine {
     std::vector<std::vector<std::size_t>> buffer_users;
   };
 
-  /// Takes the stage's current step one phase further; false when it must wait or all is done.
+  /// Advances the stage's current step by one phase; false if it must wait or all steps are done.
   bool advance(int stage) {
     State& state = stages_[stage];
     if (state.next == schedule_[stage].size()) return false;
@@ -215,7 +220,7 @@ class Machine {
     throw InternalError("unknown phase");
   }
 
-  /// Takes the message that step `index` waits for since `posted`; true when it waits for none.
+  /// Receives the message that step `index` waits for since `posted`; true if it waits for none.
   bool receive(int stage, std::size_t index, double posted) {
     const Step& step = schedule_[stage][index];
     if (!step.receives()) return true;
@@ -225,9 +230,9 @@ class Machine {
     const Channel::Message message = channel.waiting.front();
     channel.waiting.pop_front();
     if (message.micro_batch != step.micro_batch ||
-        message.to_link != chain_.link(stage, step.chunk))
+        message.to_virtual_stage != pipeline_.index(stage, step.chunk))
       fail(stage, static_cast<int>(index), step,
-           fmt::format("meets the message of micro-batch {} from stage {}", message.micro_batch,
+           fmt::format("receives the message of micro-batch {} from stage {}", message.micro_batch,
                        step.receive_from));
     channel.last_received = std::max(posted, message.arrival);
     stages_[step.receive_from].received[message.from_step] = channel.last_received;
@@ -235,7 +240,7 @@ class Machine {
     return true;
   }
 
-  /// Whether the messages have left that the current step's buffers were last used for.
+  /// Whether the messages that last used the current step's buffers have left.
   bool buffers_are_free(State& state) const {
     for (const std::size_t user : state.buffer_users[state.next]) {
       if (state.received[user] == kNever) return false;
@@ -244,7 +249,7 @@ class Machine {
     return true;
   }
 
-  /// Whether the step's own message has been received where that must be.
+  /// Whether the step's own message was received, if the rule waits for that.
   bool hand_over(int stage, const Step& step) {
     if (!step.sends() || (rule_ != SendRule::synchronous && rule_ != SendRule::exchanged))
       return true;
@@ -283,12 +288,12 @@ class Machine {
       if (!channel.waiting.empty()) return false;
       state.clock = std::max(state.clock, channel.last_received);
     }
-    const int link = chain_.link(stage, step.chunk) + (step.kind == StepKind::forward ? 1 : -1);
-    channel.waiting.push_back({state.next, step.micro_batch, link, state.clock + costs_.transfer});
+    const int to = pipeline_.index(stage, step.chunk) + (step.kind == StepKind::forward ? 1 : -1);
+    channel.waiting.push_back({state.next, step.micro_batch, to, state.clock + costs_.transfer});
     return true;
   }
 
-  /// Which way a step's messages go: both kinds of backward share one way.
+  /// The direction of a step's messages: both kinds of backward share one.
   static StepKind direction(const Step& step) {
     return step.kind == StepKind::forward ? StepKind::forward : StepKind::backward;
   }
@@ -304,15 +309,15 @@ class Machine {
     if (state.phase == Phase::receive || state.phase == Phase::receive_next)
       what = fmt::format("to receive from stage {}", step.receive_from);
     if (state.phase == Phase::compute) what = "until its buffers have been sent";
-    fail(stage, static_cast<int>(index), step, "waits for ever " + what);
+    fail(stage, static_cast<int>(index), step, "deadlocks: it waits " + what);
   }
 
   const std::vector<StageSchedule>& schedule_;
-  const Chain chain_;
+  const VirtualStages pipeline_;
   const StepCosts costs_;
   const SendRule rule_;
   std::vector<State> stages_;
-  std::map<std::tuple<int, int, StepKind>, Channel> channels_;  // by sender, receiver and way
+  std::map<std::tuple<int, int, StepKind>, Channel> channels_;  // by sender, receiver and direction
 };
 
 }  // namespace
@@ -321,14 +326,14 @@ Simulation simulate(const std::vector<StageSchedule>& schedule, int micro_batche
                     const StepCosts& costs, SendRule rule) {
   TRIREME_CHECK(!schedule.empty() && micro_batches >= 1, "{} stages, {} micro-batches",
                 schedule.size(), micro_batches);
-  Chain chain{static_cast<int>(schedule.size()), 1};
+  VirtualStages pipeline{static_cast<int>(schedule.size()), 1};
   for (const StageSchedule& steps : schedule)
-    for (const Step& step : steps) chain.chunks = std::max(chain.chunks, step.chunk + 1);
+    for (const Step& step : steps) pipeline.chunks = std::max(pipeline.chunks, step.chunk + 1);
 
   Simulation result;
-  for (int stage = 0; stage < chain.stages; ++stage)
-    result.peak_activations.push_back(check_stage(schedule[stage], stage, micro_batches, chain));
-  result.times = Machine(schedule, chain, costs, rule).run();
+  for (int stage = 0; stage < pipeline.stages; ++stage)
+    result.peak_activations.push_back(check_stage(schedule[stage], stage, micro_batches, pipeline));
+  result.times = Machine(schedule, pipeline, costs, rule).run();
 
   double busy = 0;
   for (const auto& times : result.times)
@@ -336,7 +341,7 @@ Simulation simulate(const std::vector<StageSchedule>& schedule, int micro_batche
       busy += time.end - time.start;
       result.makespan = std::max(result.makespan, time.end);
     }
-  if (result.makespan > 0) result.bubble = 1 - busy / (chain.stages * result.makespan);
+  if (result.makespan > 0) result.bubble = 1 - busy / (pipeline.stages * result.makespan);
   return result;
 }
 

@@ -54,7 +54,6 @@ std::size_t communication_bytes(const grid::Layout& layout, int stage, std::size
 StagePlan plan_stage(const deck::Deck& deck, const grid::Layout& layout,
                      const model::StageConfig& config, const std::vector<model::Parameter>& table,
                      const pipeline::StageSchedule& schedule, int stage) {
-  const DType dtype = config.dtype;
   const bool on_gpu = deck.run.device == deck::Device::cuda;
   StagePlan plan{.slots = pipeline::count_slots(schedule)};
   for (int chunk = 0; chunk < layout.chunks; ++chunk)
@@ -62,14 +61,13 @@ StagePlan plan_stage(const deck::Deck& deck, const grid::Layout& layout,
   const model::Placement placement = model::place_parameters(table, layout, {.pipeline = stage});
   for (const model::LocalParameter& local : placement.parameters)
     plan.parameters += local.shape.size();
-  const model::StoreOptions store = store_options(deck);
-  const auto [weights, gradients] =
-      model::ParameterStore::planned_bytes(placement, layout.data, dtype, store);
+  const auto [weights, gradients] = model::ParameterStore::planned_bytes(
+      placement, layout.data, config.precision, store_options(deck));
   const model::StageMemory memory = model::PipelineStage::plan(config, layout, stage, plan.slots);
   plan.memory = {.weights = weights,
                  .gradients = gradients,
                  .optimizer = optim::Optimizer::planned_bytes(
-                     placement, layout, optimizer_config(deck), dtype, store.narrow_gradients),
+                     placement, layout, optimizer_config(deck), config.precision),
                  .activations = memory.activations + (on_gpu ? 0 : memory.host),
                  .workspace = memory.workspace + (on_gpu ? model::kernel_workspace_bytes(config)
                                                          : model::host_gemm_bytes(config)),

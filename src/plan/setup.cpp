@@ -1,5 +1,7 @@
 #include "plan/setup.hpp"
 
+#include <iterator>
+
 #include "core/error.hpp"
 #include "deck/batch_sizes.hpp"
 #include "deck/gpu_limits.hpp"
@@ -54,6 +56,14 @@ optim::RampType ramp_type(deck::RampType type) {
       return optim::RampType::cosine;
   }
   throw InternalError("unknown schedule.weight_decay.type");
+}
+
+model::ZeroStage zero_stage(const deck::Deck& deck) {
+  using enum model::ZeroStage;
+  constexpr model::ZeroStage kStages[] = {none, optimizer_state, gradients, weights};
+  TRIREME_CHECK(deck.parallel.zero >= 0 && deck.parallel.zero < std::ssize(kStages),
+                "parallel.zero = {}", deck.parallel.zero);
+  return kStages[deck.parallel.zero];
 }
 
 /// `length` in what the schedule's dialect counts.
@@ -187,16 +197,22 @@ grid::Layout layout(const deck::Deck& deck) {
           .chunks = static_cast<int>(deck.parallel.interleave)};
 }
 
-DType compute_dtype(const deck::Deck& deck) {
-  switch (deck.precision.compute) {
-    case deck::Compute::fp32:
-      return DType::f32;
-    case deck::Compute::bf16:
-      return DType::bf16;
-    case deck::Compute::fp16:
-      return DType::f16;
-  }
-  throw InternalError("unknown precision.compute");
+Precision precision(const deck::Deck& deck) {
+  const auto compute = [&] {
+    switch (deck.precision.compute) {
+      case deck::Compute::fp32:
+        return DType::f32;
+      case deck::Compute::bf16:
+        return DType::bf16;
+      case deck::Compute::fp16:
+        return DType::f16;
+    }
+    throw InternalError("unknown precision.compute");
+  };
+  Precision precision = mixed_precision(compute());
+  if (deck.precision.gradients == deck::GradientPrecision::same)
+    precision.gradients = precision.weights;
+  return precision;
 }
 
 model::ModelSpec model_spec(const deck::Deck& deck, const Vocabulary& vocabulary) {
@@ -207,14 +223,15 @@ model::StageConfig stage_config(const deck::Deck& deck, const Vocabulary& vocabu
   return {.spec = model_spec(deck, vocabulary),
           .micro_batch = deck.batch.micro,
           .tensor_ranks = static_cast<int>(deck.parallel.tensor),
-          .dtype = compute_dtype(deck),
+          .precision = precision(deck),
           .sequence_parallel = deck.parallel.sequence,
           .recompute = recompute(deck)};
 }
 
 std::size_t message_bytes(const deck::Deck& deck) {
   const model::LayerSizes sizes = stage_config(deck, {}).sizes();
-  return static_cast<std::size_t>(sizes.shard_shape().size()) * size_of(sizes.dtype);
+  return static_cast<std::size_t>(sizes.shard_shape().size()) *
+         size_of(sizes.precision.activations);
 }
 
 model::Recompute recompute(const deck::Deck& deck) {
@@ -235,16 +252,10 @@ model::Recompute recompute(const deck::Deck& deck) {
 }
 
 model::StoreOptions store_options(const deck::Deck& deck) {
-  const deck::Parallel& parallel = deck.parallel;
-  // While passes use one buffer, the other is being filled or emptied.
-  const auto buffers = [&](int stage, bool overlap) {
-    return parallel.zero < stage ? 0 : overlap ? 2 : 1;
-  };
   return {.gradients = true,
-          .weight_buffers = buffers(3, parallel.overlap.parameters),
-          .gradient_buffers = buffers(2, parallel.overlap.gradients),
-          .narrow_gradients = deck.precision.gradients == deck::GradientPrecision::same &&
-                              compute_dtype(deck) != accumulation_type(compute_dtype(deck))};
+          .zero = zero_stage(deck),
+          .overlap_weights = deck.parallel.overlap.parameters,
+          .overlap_gradients = deck.parallel.overlap.gradients};
 }
 
 optim::OptimizerConfig optimizer_config(const deck::Deck& deck) {
@@ -254,7 +265,7 @@ optim::OptimizerConfig optimizer_config(const deck::Deck& deck) {
           .eps = deck.optimizer.eps,
           .momentum = deck.optimizer.momentum.value_or(0.0),
           .clip = deck.optimizer.clip,
-          .shard_state = deck.parallel.zero >= 1,
+          .zero = zero_stage(deck),
           .bucket = deck.parallel.bucket,
           .overlap_gradients = deck.parallel.overlap.gradients,
           .overlap_parameters = deck.parallel.overlap.parameters};

@@ -41,8 +41,8 @@ std::int64_t planned_vocabulary(const deck::Deck& deck);
 /// The layout; parallel.data must be resolved.
 grid::Layout layout(const deck::Deck& deck);
 
-/// The type of weights and activations.
-DType compute_dtype(const deck::Deck& deck);
+/// The element types of all tensors of the run, from the precision section.
+Precision precision(const deck::Deck& deck);
 
 /// The model that the deck describes, with this vocabulary. Throws as model::make_spec().
 model::ModelSpec model_spec(const deck::Deck& deck, const Vocabulary& vocabulary);
@@ -56,8 +56,7 @@ std::size_t message_bytes(const deck::Deck& deck);
 /// The recompute section.
 model::Recompute recompute(const deck::Deck& deck);
 
-/// How training holds weights and gradients: parallel.zero, with as many layers' buffers as
-/// parallel.overlap needs, and precision.gradients.
+/// How training holds weights and gradients: parallel.zero and parallel.overlap.
 model::StoreOptions store_options(const deck::Deck& deck);
 
 /// The optimizer section, and parallel.zero and parallel.bucket.

@@ -21,7 +21,7 @@ std::vector<std::int32_t> random_ids(std::int64_t count, std::int64_t vocab) {
 /// The logits [T, vocab] of all positions of `ids` from the training stage without dropout.
 std::vector<double> stage_logits(TinyGpt& gpt, const std::vector<std::int32_t>& ids) {
   comm::SerialCommunicator serial;
-  model::StageConfig config{.spec = gpt.spec, .dtype = gpt.parameters.dtype()};
+  model::StageConfig config{.spec = gpt.spec, .precision = gpt.parameters.precision()};
   config.spec.sequence = static_cast<std::int64_t>(ids.size());
   model::PipelineStage stage(config, *gpt.backend, serial, gpt.parameters, gpt.layout, 0, 1);
   const std::vector<std::int32_t> labels(ids.size(), -1);

@@ -19,7 +19,7 @@ struct TinyGpt {
         spec(model::gpt2_spec(config)),
         layout{.partition = {static_cast<int>(config.layers)}},
         backend(device::make_host_backend(1)),
-        parameters(*backend, model::declare_parameters(spec), layout, {}, dtype) {
+        parameters(*backend, model::declare_parameters(spec), layout, {}, mixed_precision(dtype)) {
     parameters.initialize(config.seed);
     dispatch(dtype, [&](auto element) {
       auto* weights = parameters.weights().as<decltype(element)>();

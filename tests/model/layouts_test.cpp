@@ -6,6 +6,8 @@
 namespace trireme::test {
 namespace {
 
+using model::ZeroStage;
+
 constexpr double kTolerance = 1e-5;  // of each tensor's norm, in fp32
 constexpr std::int64_t kConsumed = 40;
 
@@ -21,7 +23,7 @@ void expect_serial_gradients(int above, const optim::OptimizerConfig& optimizer,
     if (layout.tensor <= above) continue;
     SCOPED_TRACE(to_string(layout));
     RankedGpt gpt(comm::MpiCommunicator::world(), layout, RankedGpt::schedule_for(layout),
-                  optimizer, small_gpt(), DType::f32, sequence_parallel);
+                  optimizer, small_gpt(), mixed_precision(DType::f32), sequence_parallel);
     EXPECT_NEAR(gpt.compute_gradients(kConsumed), serial_loss, 1e-6 * serial_loss);
     for (const auto& [name, gradient] : gpt.gradients())
       EXPECT_LT(distance(without_key(name, gradient), without_key(name, expected.at(name))),
@@ -31,22 +33,21 @@ void expect_serial_gradients(int above, const optim::OptimizerConfig& optimizer,
 }
 
 TEST(LayoutGradient, EqualsTheSerialOne) {
-  expect_serial_gradients(0, {.shard_state = false}, /*sequence_parallel=*/false);
+  expect_serial_gradients(0, {.zero = ZeroStage::none}, /*sequence_parallel=*/false);
 }
 
 TEST(LayoutGradient, EqualsTheSerialOneWithTheSequenceParallel) {
-  expect_serial_gradients(1, {.shard_state = false}, /*sequence_parallel=*/true);
+  expect_serial_gradients(1, {.zero = ZeroStage::none}, /*sequence_parallel=*/true);
 }
 
 // Buckets so small that many are reduced over data ranks beside the last backward pass: each must
 // have been summed over the tensor ranks before.
 TEST(LayoutGradient, EqualsTheSerialOneWithTheSequenceParallelAndManyBuckets) {
-  for (const bool shard_state : {false, true})
+  for (const ZeroStage zero : {ZeroStage::none, ZeroStage::optimizer_state})
     for (const bool overlap : {false, true}) {
-      SCOPED_TRACE(fmt::format("ZeRO-{}, overlap {}", int{shard_state}, overlap));
-      expect_serial_gradients(
-          1, {.shard_state = shard_state, .bucket = 1000, .overlap_gradients = overlap},
-          /*sequence_parallel=*/true);
+      SCOPED_TRACE(fmt::format("ZeRO-{}, overlap {}", static_cast<int>(zero), overlap));
+      expect_serial_gradients(1, {.zero = zero, .bucket = 1000, .overlap_gradients = overlap},
+                              /*sequence_parallel=*/true);
     }
 }
 
@@ -56,7 +57,8 @@ TEST(LayoutGradient, WithTheSequenceParallelIsTheSameOnAllTensorRanks) {
     if (layout.tensor == 1) continue;
     SCOPED_TRACE(to_string(layout));
     RankedGpt gpt(comm::MpiCommunicator::world(), layout, RankedGpt::schedule_for(layout),
-                  {.shard_state = false}, small_gpt(), DType::f32, /*sequence_parallel=*/true);
+                  {.zero = ZeroStage::none}, small_gpt(), mixed_precision(DType::f32),
+                  /*sequence_parallel=*/true);
     gpt.compute_gradients(kConsumed);
     for (const model::LocalParameter& local : gpt.parameters().placement().parameters) {
       if (local.parameter->sharding != model::TensorSharding::none) continue;
@@ -76,8 +78,8 @@ TEST(LayoutGradient, IsTheSameBitByBitUnderEverySchedule) {
                             bool sequence_parallel) {
     model::Gpt2Config config = small_gpt2();
     config.attention_dropout = config.hidden_dropout = dropout;
-    RankedGpt gpt(comm::MpiCommunicator::world(), layout, kind, {.shard_state = false},
-                  gpt2_spec(config), DType::f32, sequence_parallel);
+    RankedGpt gpt(comm::MpiCommunicator::world(), layout, kind, {.zero = ZeroStage::none},
+                  gpt2_spec(config), mixed_precision(DType::f32), sequence_parallel);
     gpt.compute_gradients(kConsumed);
     return gpt.gradients();
   };
@@ -107,7 +109,7 @@ TEST(LayoutGradient, OfTheKeyBiasIsRoundingNoise) {
   const int ranks = comm::MpiCommunicator::world()->size();
   for (const grid::Layout& layout : layouts_of(ranks)) {
     SCOPED_TRACE(to_string(layout));
-    RankedGpt gpt(comm::MpiCommunicator::world(), layout, {.shard_state = false});
+    RankedGpt gpt(comm::MpiCommunicator::world(), layout, {.zero = ZeroStage::none});
     gpt.compute_gradients(kConsumed);
     for (const auto& [name, gradient] : gpt.gradients()) {
       if (!name.ends_with("qkv/bias")) continue;
@@ -124,8 +126,8 @@ TEST(LayoutGradient, InDoubleAgreesToRounding) {
   const LogicalTensors expected = serial->gradients();
   const int ranks = comm::MpiCommunicator::world()->size();
   const grid::Layout layout = layouts_of(ranks).back();
-  RankedGpt gpt(comm::MpiCommunicator::world(), layout, {.shard_state = false}, small_gpt(),
-                DType::f64);
+  RankedGpt gpt(comm::MpiCommunicator::world(), layout, {.zero = ZeroStage::none}, small_gpt(),
+                mixed_precision(DType::f64));
   gpt.compute_gradients(kConsumed);
   for (const auto& [name, gradient] : gpt.gradients())
     EXPECT_LT(distance(gradient, expected.at(name)), 1e-13 * norm(expected.at(name))) << name;
@@ -140,7 +142,8 @@ void expect_same_bits(const grid::Layout& layout, DType dtype, bool sequence_par
                            sequence_parallel ? ", the sequence cut" : ""));
   const auto run = [&](const Recompute& recompute) {
     RankedGpt gpt(comm::MpiCommunicator::world(), layout, RankedGpt::schedule_for(layout),
-                  {.shard_state = false}, small_gpt(), dtype, sequence_parallel, recompute);
+                  {.zero = ZeroStage::none}, small_gpt(), mixed_precision(dtype), sequence_parallel,
+                  recompute);
     const double loss = gpt.compute_gradients(/*consumed=*/40);
     return std::pair(loss, gpt.gradients());
   };

@@ -73,20 +73,22 @@ class RankedGpt final : public pipeline::StageWork {
   /// Weights are initialised. Collective over `world`, which must have layout.ranks() ranks.
   RankedGpt(std::unique_ptr<comm::MpiCommunicator> world, const grid::Layout& layout,
             const optim::OptimizerConfig& optimizer = {},
-            const model::ModelSpec& spec = small_gpt(), DType dtype = DType::f32,
+            const model::ModelSpec& spec = small_gpt(),
+            const Precision& precision = mixed_precision(DType::f32),
             const model::StoreOptions& store = {.gradients = true})
-      : RankedGpt(std::move(world), layout, schedule_for(layout), optimizer, spec, dtype,
+      : RankedGpt(std::move(world), layout, schedule_for(layout), optimizer, spec, precision,
                   /*sequence_parallel=*/false, {}, store) {}
   /// The same under a schedule of the caller's choice; `sequence_parallel` and `recompute` as in
   /// StageConfig, `store` with gradients.
   RankedGpt(std::unique_ptr<comm::MpiCommunicator> world, const grid::Layout& layout,
             pipeline::ScheduleKind schedule, const optim::OptimizerConfig& optimizer,
-            const model::ModelSpec& spec = small_gpt(), DType dtype = DType::f32,
+            const model::ModelSpec& spec = small_gpt(),
+            const Precision& precision = mixed_precision(DType::f32),
             bool sequence_parallel = false, const model::Recompute& recompute = {},
             const model::StoreOptions& store = {.gradients = true})
       : spec_(spec),
         groups_(comm::make_groups(std::move(world), layout)),
-        parameters_(*backend_, model::declare_parameters(spec), layout, groups_.place, dtype,
+        parameters_(*backend_, model::declare_parameters(spec), layout, groups_.place, precision,
                     store),
         schedule_(pipeline::make_schedule(
             {schedule, layout.pipeline, layout.chunks, kMicroBatches / layout.data},
@@ -94,7 +96,7 @@ class RankedGpt final : public pipeline::StageWork {
         stage_({.spec = spec,
                 .micro_batch = kMicroBatch,
                 .tensor_ranks = layout.tensor,
-                .dtype = dtype,
+                .precision = precision,
                 .max_loss_tokens = 7,
                 .sequence_parallel = sequence_parallel,
                 .recompute = recompute},
@@ -118,7 +120,7 @@ class RankedGpt final : public pipeline::StageWork {
     const auto world = comm::MpiCommunicator::world();
     return std::make_unique<RankedGpt>(world->split(world->rank(), 0, "serial"),
                                        grid::Layout{.partition = {static_cast<int>(spec.layers())}},
-                                       optimizer, spec, dtype);
+                                       optimizer, spec, mixed_precision(dtype));
   }
 
   /// Forward and backward of the batch that starts after `consumed` samples, then reduces the

@@ -96,7 +96,7 @@ model::StageConfig six_layers(int tensor_ranks) {
                                     .vocab = 100}),
           .micro_batch = 2,
           .tensor_ranks = tensor_ranks,
-          .dtype = DType::bf16};
+          .precision = mixed_precision(DType::bf16)};
 }
 
 // The activations of one slot are streams and layers; what all slots share comes once.

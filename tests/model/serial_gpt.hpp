@@ -20,11 +20,11 @@ class SerialGpt {
   SerialGpt(const model::ModelSpec& spec, std::int64_t micro_batch, DType dtype,
             std::int64_t max_loss_tokens = 1000, const model::Recompute& recompute = {})
       : layout_{.partition = {static_cast<int>(spec.layers())}},
-        parameters_(*backend_, model::declare_parameters(spec), layout_, {}, dtype,
+        parameters_(*backend_, model::declare_parameters(spec), layout_, {}, mixed_precision(dtype),
                     {.gradients = true}),
         stage_({.spec = spec,
                 .micro_batch = micro_batch,
-                .dtype = dtype,
+                .precision = mixed_precision(dtype),
                 .max_loss_tokens = max_loss_tokens,
                 .recompute = recompute},
                *backend_, alone_, parameters_, layout_, /*stage=*/0, /*slots=*/1) {}

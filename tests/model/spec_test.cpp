@@ -69,12 +69,13 @@ TEST(Spec, AnUntiedHeadHasItsOwnProjection) {
 // A slot is in one chunk at a time: the larger of two blocks decides.
 TEST(Spec, ChunksShareTheMemoryOfUnequalBlocks) {
   const auto activations = [](int chunks) {
-    return model::PipelineStage::plan({.spec = toy_spec(0.0), .dtype = DType::f64},
-                                      {.partition = {4}, .chunks = chunks}, /*stage=*/0,
-                                      /*slots=*/1)
+    return model::PipelineStage::plan(
+               {.spec = toy_spec(0.0), .precision = mixed_precision(DType::f64)},
+               {.partition = {4}, .chunks = chunks}, /*stage=*/0,
+               /*slots=*/1)
         .activations;
   };
-  const model::StageConfig config{.spec = toy_spec(0.0), .dtype = DType::f64};
+  const model::StageConfig config{.spec = toy_spec(0.0), .precision = mixed_precision(DType::f64)};
   const auto bytes_of = [&](int layer) {
     model::Arena arena;
     model::TransformerBlock(config.spec, layer).take(arena, config.sizes());

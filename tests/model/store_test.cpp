@@ -20,9 +20,8 @@ const Gpt2Config kModel{
 
 class ParameterBufferTest : public ::testing::Test {
  protected:
-  ParameterBuffer make(DType matrices, int buffers) {
-    return ParameterBuffer(*backend_, placement_, DType::f32, matrices, {kDataRanks, buffers},
-                           "test");
+  ParameterBuffer make(DType matrices, const ShardingSpec& sharding) {
+    return ParameterBuffer(*backend_, placement_, DType::f32, matrices, sharding, "test");
   }
 
   std::unique_ptr<device::Backend> backend_ = device::make_host_backend(1);
@@ -32,15 +31,19 @@ class ParameterBufferTest : public ::testing::Test {
                        {.pipeline = 1});  // the last stage, with a copy of the embedding
 };
 
-/// The address behind `tensor`.
+constexpr ShardingSpec kWhole{kDataRanks, /*sharded=*/false};
+constexpr ShardingSpec kOneBuffer{kDataRanks, /*sharded=*/true, /*overlap=*/false};
+constexpr ShardingSpec kTwoBuffers{kDataRanks, /*sharded=*/true, /*overlap=*/true};
+
+/// The address after `tensor`.
 const std::byte* end_of(const Tensor& tensor) {
   return static_cast<const std::byte*>(tensor.data) + tensor.bytes();
 }
 
 TEST_F(ParameterBufferTest, WholeElementsOfOneTypeKeepTheirOrder) {
-  const ParameterBuffer memory = make(DType::f32, 0);
+  const ParameterBuffer memory = make(DType::f32, kWhole);
   EXPECT_EQ(memory.all().size(), placement_.size);
-  EXPECT_FALSE(memory.is_sharded() || memory.is_narrow());
+  EXPECT_FALSE(memory.is_sharded());
   for (const LocalParameter& local : placement_.parameters) {
     const Range range{local.offset, local.offset + local.shape.size()};
     EXPECT_EQ(memory.at(range).data, memory.all().as<float>() + local.offset);
@@ -50,12 +53,13 @@ TEST_F(ParameterBufferTest, WholeElementsOfOneTypeKeepTheirOrder) {
 
 TEST_F(ParameterBufferTest, EveryParameterHasAPlaceWithinThePlannedBytes) {
   for (const DType matrices : {DType::f32, DType::bf16}) {
-    for (const int buffers : {0, 1, 2, 3, 9}) {
-      const ParameterBuffer memory = make(matrices, buffers);
+    for (const ShardingSpec& sharding : {kWhole, kOneBuffer, kTwoBuffers}) {
+      const int buffers = sharding.buffers();
+      const ParameterBuffer memory = make(matrices, sharding);
       const std::size_t bytes =
-          ParameterBuffer::planned_bytes(placement_, DType::f32, matrices, {kDataRanks, buffers});
+          ParameterBuffer::planned_bytes(placement_, DType::f32, matrices, sharding);
       EXPECT_EQ(memory.is_sharded(), buffers > 0);
-      EXPECT_EQ(memory.buffers(), std::min(buffers, 3));
+      EXPECT_EQ(memory.buffers(), buffers);
       const Tensor first = memory.at({0, 1});
       std::map<const void*, std::set<int>> users;
       for (const LocalParameter& local : placement_.parameters) {
@@ -69,13 +73,13 @@ TEST_F(ParameterBufferTest, EveryParameterHasAPlaceWithinThePlannedBytes) {
       // Layers share places where there are fewer buffers, and only then.
       std::size_t most = 0;
       for (const auto& [place, layers] : users) most = std::max(most, layers.size());
-      EXPECT_EQ(most, buffers == 0 || buffers >= 3 ? 1u : buffers == 1 ? 3u : 2u);
+      EXPECT_EQ(most, buffers == 0 ? 1u : buffers == 1 ? 3u : 2u);
     }
   }
 }
 
 TEST_F(ParameterBufferTest, WhatIsOwnedIsApartFromTheBuffers) {
-  const ParameterBuffer memory = make(DType::f32, 2);
+  const ParameterBuffer memory = make(DType::f32, kTwoBuffers);
   EXPECT_THROW(memory.all(), InternalError);
   const std::byte* end = nullptr;
   for (const Range& layer : placement_.layers) {
@@ -89,7 +93,7 @@ TEST_F(ParameterBufferTest, WhatIsOwnedIsApartFromTheBuffers) {
 }
 
 TEST_F(ParameterBufferTest, ZeroesWhatIsKept) {
-  const ParameterBuffer memory = make(DType::f32, 1);
+  const ParameterBuffer memory = make(DType::f32, kOneBuffer);
   const Range layer = placement_.layers[1];
   const std::int64_t state = layer.begin / kDataRanks;
   const Range own{layer.begin, layer.begin + 4};

@@ -249,7 +249,8 @@ LogicalTensors initial_weights(const grid::Layout& layout) {
   const auto table = declare_parameters(gpt2_spec(small()));
   LogicalTensors tensors = zeros(table);
   for (int rank = 0; rank < layout.ranks(); ++rank) {
-    model::ParameterStore store(*backend, table, layout, layout.coordinates_of(rank), DType::f32);
+    model::ParameterStore store(*backend, table, layout, layout.coordinates_of(rank),
+                                mixed_precision(DType::f32));
     store.initialize(1234);
     for (const LocalParameter& local : store.placement().parameters) {
       const std::vector<double> values = to_doubles(slice(store.weights(), local));
@@ -293,7 +294,7 @@ TEST(InitialWeights, HaveTheStatedMoments) {
 TEST(InitialWeights, DifferBetweenParametersAndSeeds) {
   const auto backend = device::make_host_backend(1);
   model::ParameterStore store(*backend, declare_parameters(gpt2_spec(small())), {1, 1, 1, {4}}, {},
-                              DType::f32);
+                              mixed_precision(DType::f32));
   const auto qkv = [&](int layer) {
     return to_doubles(store[fmt::format("layers/{}/attention/qkv/weight", layer)].weight);
   };
@@ -307,7 +308,7 @@ TEST(InitialWeights, DifferBetweenParametersAndSeeds) {
 TEST(ParameterStore, RefusesNamesItDoesNotHold) {
   const auto backend = device::make_host_backend(1);
   const model::ParameterStore store(*backend, declare_parameters(gpt2_spec(small())),
-                                    {1, 1, 2, {2, 2}}, {0, 0, 1}, DType::f32);
+                                    {1, 1, 2, {2, 2}}, {0, 0, 1}, mixed_precision(DType::f32));
   EXPECT_NO_THROW(store["layers/2/norm1/bias"]);
   try {
     store["layers/1/norm1/bias"];

@@ -27,7 +27,7 @@ class ToyNorm final : public model::Norm {
     scale_ = parameters[name_ + "scale"];
   }
   model::NormStatistics take(model::Arena& arena, const model::LayerSizes& sizes) const override {
-    return {.mean = {}, .rstd = arena.take(sizes.dtype, {sizes.shard_rows()[0]})};
+    return {.mean = {}, .rstd = arena.take(sizes.precision.activations, {sizes.shard_rows()[0]})};
   }
 
   void forward(const model::LayerContext&, const Tensor& x, const model::NormStatistics& statistics,
@@ -184,8 +184,9 @@ class ToyGroupedMlp final : public model::TwoLinearMlp {
   /// fc1_out has up [T, f / t], then the gates [T, f / (group t)], or the shard's.
   Activations take(model::Arena& arena, const model::LayerSizes& sizes) const override {
     const std::int64_t outputs = fc1_.local_out(sizes) + gate_.local_out(sizes);
-    return {.fc1_out = arena.take(sizes.dtype, {sizes.tokens(), outputs}),
-            .gelu_out = arena.take(sizes.dtype, {sizes.tokens(), local_width(sizes)})};
+    return {
+        .fc1_out = arena.take(sizes.precision.activations, {sizes.tokens(), outputs}),
+        .gelu_out = arena.take(sizes.precision.activations, {sizes.tokens(), local_width(sizes)})};
   }
   std::int64_t inner_width(const model::LayerSizes& sizes) const override {
     return 2 * local_width(sizes) + gate_.local_out(sizes);

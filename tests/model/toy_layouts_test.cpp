@@ -14,7 +14,7 @@ using What = model::Recompute::What;
 
 /// A way to run the model on a layout.
 struct Variant {
-  optim::OptimizerConfig optimizer = {.shard_state = false};
+  optim::OptimizerConfig optimizer = {.zero = model::ZeroStage::none};
   bool sequence_parallel = false;
   model::Recompute recompute = {};
   model::StoreOptions store = {.gradients = true};
@@ -30,7 +30,7 @@ struct Serial {
 };
 
 Serial train_serial() {
-  const auto model = RankedGpt::serial({.shard_state = false}, DType::f64, spec());
+  const auto model = RankedGpt::serial({.zero = model::ZeroStage::none}, DType::f64, spec());
   Serial serial;
   serial.loss = model->compute_gradients(kConsumed);
   serial.gradients = model->gradients();
@@ -51,7 +51,7 @@ void expect_serial(const grid::Layout& layout, pipeline::ScheduleKind schedule,
     const Variant& run = runs[i];
     SCOPED_TRACE(fmt::format("{}, run {}", to_string(layout), i));
     RankedGpt model(comm::MpiCommunicator::world(), layout, schedule, run.optimizer, spec(),
-                    DType::f64, run.sequence_parallel, run.recompute, run.store);
+                    mixed_precision(DType::f64), run.sequence_parallel, run.recompute, run.store);
     EXPECT_NEAR(model.compute_gradients(kConsumed), loss, kTolerance * loss);
     for (const auto& [name, gradient] : model.gradients())
       EXPECT_LT(distance(without_key(name, gradient), without_key(name, gradients.at(name))),
@@ -71,9 +71,9 @@ TEST(ToyFamily, TrainsOnEveryLayout) {
     std::vector<Variant> runs = {{}, {.optimizer = {.bucket = 1000}}};
     if (layout.tensor > 1) runs.push_back({.sequence_parallel = true});
     if (layout.data > 1)
-      runs.push_back({.store = {.gradients = true, .weight_buffers = 2, .gradient_buffers = 2}});
+      runs.push_back({.store = {.gradients = true, .zero = model::ZeroStage::weights}});
     for (Variant& run : runs)
-      if (run.store.weight_buffers > 0) run.optimizer.shard_state = true;
+      if (run.store.zero == model::ZeroStage::weights) run.optimizer.zero = run.store.zero;
     expect_serial(layout, RankedGpt::schedule_for(layout), runs);
   }
 }

@@ -8,6 +8,8 @@
 namespace trireme::test {
 namespace {
 
+using model::ZeroStage;
+
 constexpr int kSteps = 2;
 constexpr double kLearningRate = 1e-2;
 
@@ -42,9 +44,9 @@ TEST(OptimizerRanks, NormCountsEachElementOnce) {
   serial->compute_gradients(0);
   const double expected = serial->optimizer().gradient_norm();
   for (const grid::Layout& layout : layouts()) {
-    for (const bool shard_state : {false, true}) {
-      SCOPED_TRACE(to_string(layout) + (shard_state ? ", ZeRO-1" : ", ZeRO-0"));
-      RankedGpt gpt(world(), layout, {.shard_state = shard_state});
+    for (const ZeroStage zero : {ZeroStage::none, ZeroStage::optimizer_state}) {
+      SCOPED_TRACE(to_string(layout) + (zero == ZeroStage::none ? ", ZeRO-0" : ", ZeRO-1"));
+      RankedGpt gpt(world(), layout, {.zero = zero});
       gpt.compute_gradients(0);
       const double norm = gpt.optimizer().gradient_norm();
       EXPECT_NEAR(norm, expected, 1e-6 * expected);
@@ -60,9 +62,9 @@ TEST(OptimizerRanks, ParameterNormAndZerosCountEachElementOnce) {
   for (const auto& [name, tensor] : serial->weights())
     for (const double weight : tensor) squares += weight * weight;
   for (const grid::Layout& layout : layouts()) {
-    for (const bool shard_state : {false, true}) {
-      SCOPED_TRACE(to_string(layout) + (shard_state ? ", ZeRO-1" : ", ZeRO-0"));
-      RankedGpt gpt(world(), layout, {.shard_state = shard_state});
+    for (const ZeroStage zero : {ZeroStage::none, ZeroStage::optimizer_state}) {
+      SCOPED_TRACE(to_string(layout) + (zero == ZeroStage::none ? ", ZeRO-0" : ", ZeRO-1"));
+      RankedGpt gpt(world(), layout, {.zero = zero});
       gpt.compute_gradients(0);
       EXPECT_NEAR(gpt.optimizer().parameter_norm(), std::sqrt(squares), 1e-9 * std::sqrt(squares));
       // Of this layout: whether a sum of terms is exactly zero depends on their order.
@@ -113,7 +115,7 @@ TEST(OptimizerRanks, ShardedStateGivesTheWeightsOfWholeState) {
     optim::OptimizerConfig config = smooth();
     config.clip = 1e3;
     const LogicalTensors sharded = train(layout, config);
-    config.shard_state = false;
+    config.zero = ZeroStage::none;
     const LogicalTensors whole = train(layout, config);
     if (layout.data <= 2)
       EXPECT_EQ(sharded, whole);
@@ -126,13 +128,13 @@ TEST(OptimizerRanks, ShardedMomentsAreTheWholeOnes) {
   for (const grid::Layout& layout : layouts_with_data_ranks()) {
     SCOPED_TRACE(to_string(layout));
     LogicalTensors momentum[2];
-    for (const bool shard_state : {false, true}) {
-      RankedGpt gpt(world(), layout, {.shard_state = shard_state});
+    for (const ZeroStage zero : {ZeroStage::none, ZeroStage::optimizer_state}) {
+      RankedGpt gpt(world(), layout, {.zero = zero});
       gpt.step(kLearningRate);
-      momentum[shard_state] = gpt.momentum();
+      momentum[static_cast<int>(zero)] = gpt.momentum();
       const std::int64_t owned = gpt.parameters().placement().owned_size;
       EXPECT_EQ(gpt.optimizer().states()[0].tensor.size(),
-                shard_state ? owned / layout.data : owned);
+                zero == ZeroStage::none ? owned : owned / layout.data);
     }
     for (auto& [name, tensor] : momentum[1])
       EXPECT_LE(distance(without_key(name, tensor), without_key(name, momentum[0].at(name))),
@@ -143,10 +145,10 @@ TEST(OptimizerRanks, ShardedMomentsAreTheWholeOnes) {
 
 TEST(OptimizerRanks, SmallBucketsGiveTheWeightsOfOneBucket) {
   for (const grid::Layout& layout : layouts_with_data_ranks()) {
-    for (const bool shard_state : {false, true}) {
-      SCOPED_TRACE(to_string(layout) + (shard_state ? ", ZeRO-1" : ", ZeRO-0"));
+    for (const ZeroStage zero : {ZeroStage::none, ZeroStage::optimizer_state}) {
+      SCOPED_TRACE(to_string(layout) + (zero == ZeroStage::none ? ", ZeRO-0" : ", ZeRO-1"));
       optim::OptimizerConfig config = smooth();
-      config.shard_state = shard_state;
+      config.zero = zero;
       config.clip = 1e3;
       const LogicalTensors one = train(layout, config);
       config.bucket = 300;

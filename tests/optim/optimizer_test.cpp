@@ -62,7 +62,7 @@ struct Reference {
 struct Fixture {
   Fixture(const optim::OptimizerConfig& config, DType dtype)
       : parameters(*backend, model::declare_parameters(model::gpt2_spec(kModel)), {1, 1, 1, {2}},
-                   {}, dtype, {.gradients = true}),
+                   {}, mixed_precision(dtype), {.gradients = true}),
         optimizer(*backend, parameters, {alone, alone, nullptr}, config) {
     if (dtype == accumulation_type(dtype)) parameters.initialize(1);
   }
@@ -195,8 +195,8 @@ TEST(Optimizer, TakesTheBytesThatWerePlanned) {
     std::size_t bytes = dtype == DType::f16 ? 2 * run.parameters.weights().bytes() : 0;
     for (const optim::OptimizerState& state : run.optimizer.states()) bytes += state.tensor.bytes();
     EXPECT_EQ(run.optimizer.states().size(), states);
-    EXPECT_EQ(bytes,
-              optim::Optimizer::planned_bytes(run.parameters.placement(), {}, config, dtype));
+    EXPECT_EQ(bytes, optim::Optimizer::planned_bytes(run.parameters.placement(), {}, config,
+                                                     mixed_precision(dtype)));
   };
   check({}, 2, DType::f32);
   check({}, 2, DType::f16);

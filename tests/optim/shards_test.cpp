@@ -73,7 +73,7 @@ TEST(Shards, RefusesWhatDoesNotDivide) {
     Shards({10}, 4, 4);
     FAIL() << "10 elements were cut into 4 shards";
   } catch (const InternalError& error) {
-    EXPECT_NE(std::string(error.what()).find("10 elements cannot be cut into 4 shards"),
+    EXPECT_NE(std::string(error.what()).find("10 elements cannot be divided into 4 shards"),
               std::string::npos)
         << error.what();
   }

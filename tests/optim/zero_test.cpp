@@ -1,4 +1,4 @@
-// ZeRO: what data ranks share out changes neither gradients nor weights.
+// ZeRO: sharding over data ranks changes neither gradients nor weights.
 #include <gtest/gtest.h>
 
 #include "../model/ranked_gpt.hpp"
@@ -7,18 +7,17 @@ namespace trireme::test {
 namespace {
 
 using model::StoreOptions;
+using model::ZeroStage;
 using pipeline::ScheduleKind;
 
 constexpr int kSteps = 3;
 
 std::unique_ptr<comm::MpiCommunicator> world() { return comm::MpiCommunicator::world(); }
 
-/// ZeRO 0 to 3, the last two with `buffers` layers' buffers.
-StoreOptions stage_of_zero(int zero, int buffers, bool narrow_gradients = false) {
-  return {.gradients = true,
-          .weight_buffers = zero >= 3 ? buffers : 0,
-          .gradient_buffers = zero >= 2 ? buffers : 0,
-          .narrow_gradients = narrow_gradients};
+/// Gradients and weights sharded as `zero` says, with or without overlap.
+StoreOptions store_options(ZeroStage zero, bool overlap) {
+  return {
+      .gradients = true, .zero = zero, .overlap_weights = overlap, .overlap_gradients = overlap};
 }
 
 struct Case {
@@ -26,8 +25,7 @@ struct Case {
   ScheduleKind schedule = ScheduleKind::one_f_one_b;
   bool sequence_parallel = false;
   model::Recompute recompute = {};
-  DType dtype = DType::f32;
-  bool narrow_gradients = false;
+  Precision precision = mixed_precision(DType::f32);
   std::int64_t bucket = 1000;  // cuts matrices
 };
 
@@ -37,20 +35,19 @@ struct Result {
   LogicalTensors weights;
 };
 
-RankedGpt make(const Case& run, int zero, int buffers) {
-  const bool overlap = buffers > 1;
+RankedGpt make(const Case& run, ZeroStage zero, bool overlap = true) {
   return RankedGpt(world(), run.layout, run.schedule,
                    {.eps = 1e-3,
-                    .shard_state = zero >= 1,
+                    .zero = zero,
                     .bucket = run.bucket,
                     .overlap_gradients = overlap,
                     .overlap_parameters = overlap},
-                   small_gpt(), run.dtype, run.sequence_parallel, run.recompute,
-                   stage_of_zero(zero, buffers, run.narrow_gradients));
+                   small_gpt(), run.precision, run.sequence_parallel, run.recompute,
+                   store_options(zero, overlap));
 }
 
-Result train(const Case& run, int zero, int buffers = 2) {
-  RankedGpt gpt = make(run, zero, buffers);
+Result train(const Case& run, ZeroStage zero, bool overlap = true) {
+  RankedGpt gpt = make(run, zero, overlap);
   Result result;
   for (int step = 0; step < kSteps; ++step) result.losses.push_back(gpt.step(1e-2));
   result.validation = gpt.evaluate(1000);
@@ -91,21 +88,21 @@ std::vector<Case> cases() {
 
 std::string describe(const Case& run) {
   return fmt::format("{}, schedule {}, sequence {}", to_string(run.layout),
-                     static_cast<int>(run.schedule), run.sequence_parallel ? "cut" : "whole");
+                     static_cast<int>(run.schedule), run.sequence_parallel ? "sharded" : "whole");
 }
 
 // A data rank's micro-batches are summed one by one under ZeRO 2 and 3: another order.
-TEST(Zero, EveryStageGivesTheCurveOfTheOthers) {
+TEST(Zero, EveryStageHasTheSameLossCurve) {
   for (const Case& run : cases()) {
     SCOPED_TRACE(describe(run));
-    const Result whole = train(run, 0);
+    const Result whole = train(run, ZeroStage::none);
     ASSERT_LT(whole.losses.back(), whole.losses.front());
-    expect_close(train(run, 1), whole, 2e-5);
-    const Result second = train(run, 2);
+    expect_close(train(run, ZeroStage::optimizer_state), whole, 2e-5);
+    const Result second = train(run, ZeroStage::gradients);
     expect_close(second, whole, 2e-5);
-    expect_same(train(run, 3), second);
-    expect_same(train(run, 3, /*buffers=*/1), second);
-    expect_same(train(run, 2, /*buffers=*/1), second);
+    expect_same(train(run, ZeroStage::weights), second);
+    expect_same(train(run, ZeroStage::weights, /*overlap=*/false), second);
+    expect_same(train(run, ZeroStage::gradients, /*overlap=*/false), second);
   }
 }
 
@@ -114,51 +111,53 @@ TEST(Zero, OneMicroBatchGivesTheBitsOfWholeGradients) {
   for (const Case& run : cases()) {
     if (run.layout.data != RankedGpt::kMicroBatches) continue;
     SCOPED_TRACE(describe(run));
-    const Result whole = train(run, 1);
-    expect_same(train(run, 2), whole);
-    expect_same(train(run, 3), whole);
+    const Result whole = train(run, ZeroStage::optimizer_state);
+    expect_same(train(run, ZeroStage::gradients), whole);
+    expect_same(train(run, ZeroStage::weights), whole);
   }
 }
 
-TEST(Zero, RecomputedLayersReadTheirWeightsAgain) {
+TEST(Zero, RecomputedLayersGatherTheirWeightsAgain) {
   using What = model::Recompute::What;
   for (const Case& kept : cases()) {
     if (kept.schedule == ScheduleKind::zero_bubble) continue;
     SCOPED_TRACE(describe(kept));
-    const Result expected = train(kept, 2);
+    const Result expected = train(kept, ZeroStage::gradients);
     for (const model::Recompute& recompute :
          {model::Recompute{What::uniform, 1}, model::Recompute{What::uniform, 3},
           model::Recompute{What::block, 1}, model::Recompute{What::norms, 1}}) {
       Case again = kept;
       again.recompute = recompute;
-      expect_same(train(again, 3), expected);
-      expect_same(train(again, 3, /*buffers=*/1), expected);
+      expect_same(train(again, ZeroStage::weights), expected);
+      expect_same(train(again, ZeroStage::weights, /*overlap=*/false), expected);
     }
   }
 }
 
-TEST(Zero, HalfWeightsAreTheSameUnderEveryStage) {
+TEST(Zero, SixteenBitWeightsAreTheSameUnderEveryStage) {
   for (const DType dtype : {DType::bf16, DType::f16}) {
     for (Case run : cases()) {
-      run.dtype = dtype;
+      run.precision = mixed_precision(dtype);
       SCOPED_TRACE(describe(run));
-      const Result second = train(run, 2);
-      expect_close(second, train(run, 1), 2e-2);
-      expect_same(train(run, 3), second);
+      const Result second = train(run, ZeroStage::gradients);
+      expect_close(second, train(run, ZeroStage::optimizer_state), 2e-2);
+      expect_same(train(run, ZeroStage::weights), second);
     }
   }
 }
 
-TEST(Zero, NarrowGradientsGiveAlmostTheCurveOfWideOnes) {
+TEST(Zero, SixteenBitGradientsHaveNearlyTheCurveOfFp32) {
   for (const DType dtype : {DType::bf16, DType::f16}) {
     for (Case run : cases()) {
-      run.dtype = dtype;
+      run.precision = mixed_precision(dtype);
       SCOPED_TRACE(describe(run));
-      const Result wide = train(run, 1);
-      run.narrow_gradients = true;
-      for (const int zero : {0, 1, 2}) expect_close(train(run, zero), wide, 3e-2);
-      expect_same(train(run, 3), train(run, 2));
-      const RankedGpt gpt = make(run, 1, 2);
+      const Result wide = train(run, ZeroStage::optimizer_state);
+      run.precision.gradients = dtype;
+      for (const ZeroStage zero :
+           {ZeroStage::none, ZeroStage::optimizer_state, ZeroStage::gradients})
+        expect_close(train(run, zero), wide, 3e-2);
+      expect_same(train(run, ZeroStage::weights), train(run, ZeroStage::gradients));
+      const RankedGpt gpt = make(run, ZeroStage::optimizer_state);
       const model::ParameterBuffer& gradients = gpt.parameters().gradient_buffer();
       for (const model::LocalParameter& local : gpt.parameters().placement().parameters) {
         const bool of_layer = local.parameter->stage == model::StagePlacement::layer &&
@@ -169,10 +168,10 @@ TEST(Zero, NarrowGradientsGiveAlmostTheCurveOfWideOnes) {
   }
 }
 
-TEST(Zero, KeepsPartsOfMatricesAlone) {
+TEST(Zero, KeepsShardsOfMatricesOnly) {
   for (const Case& run : cases()) {
     SCOPED_TRACE(describe(run));
-    const RankedGpt gpt = make(run, 3, 2);
+    const RankedGpt gpt = make(run, ZeroStage::weights);
     const model::ParameterStore& store = gpt.parameters();
     const model::Placement& placement = store.placement();
     for (const model::ParameterBuffer* memory :
@@ -193,11 +192,11 @@ TEST(Zero, KeepsPartsOfMatricesAlone) {
   }
 }
 
-TEST(Zero, RefusesTheWholeStateOfParts) {
+TEST(Zero, RefusesWholeStateOfShardedMatrices) {
   for (const Case& run : cases()) {
     if (run.layout.pipeline > 1) continue;
-    EXPECT_THROW(RankedGpt(world(), run.layout, {.shard_state = false}, small_gpt(), DType::f32,
-                           stage_of_zero(2, 1)),
+    EXPECT_THROW(RankedGpt(world(), run.layout, {.zero = ZeroStage::none}, small_gpt(),
+                           mixed_precision(DType::f32), store_options(ZeroStage::gradients, false)),
                  InternalError);
   }
 }

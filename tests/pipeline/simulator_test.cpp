@@ -47,7 +47,7 @@ void for_small_pipelines(const std::function<void(const Schedule&, int)>& visit)
   }
 }
 
-/// No step of `schedule` waits for ever, whether the executor overlaps or, where `exchanges`, not;
+/// No step of `schedule` deadlocks, whether the executor overlaps or, where `exchanges`, not;
 /// with overlap none waits longer than under buffered sends.
 void expect_runs(const Schedule& schedule, int micro_batches, bool exchanges = true) {
   EXPECT_EQ(failure_of(schedule, micro_batches, SendRule::one_in_flight), "");
@@ -95,7 +95,7 @@ TEST(Simulator, ProvesInterleaved) {
 
 TEST(Simulator, InterleavedNeedsOverlap) {
   const Schedule schedule = make_schedules({ScheduleKind::interleaved, 4, 2, 8});
-  EXPECT_NE(failure_of(schedule, 8, SendRule::exchanged).find("waits for ever to "),
+  EXPECT_NE(failure_of(schedule, 8, SendRule::exchanged).find("deadlocks: it waits to "),
             std::string::npos);
 }
 
@@ -152,7 +152,8 @@ TEST(Simulator, SynchronousSendsDeadlockOneFOneBOnly) {
   EXPECT_EQ(failure_of(one_f_one_b_of_all(2, 1), 1, SendRule::synchronous), "");
   EXPECT_NE(
       failure_of(one_f_one_b_of_all(2, 2), 2, SendRule::synchronous)
-          .find("stage 0, step 1 (forward of micro-batch 1) waits for ever to send to stage 1"),
+          .find(
+              "stage 0, step 1 (forward of micro-batch 1) deadlocks: it waits to send to stage 1"),
       std::string::npos);
   EXPECT_EQ(failure_of(all_forward_then_backward(4, 8), 8, SendRule::synchronous), "");
 }
@@ -252,7 +253,7 @@ TEST(Simulator, NamesTheDeadlockedStep) {
   Schedule schedule = {one_f_one_b(2, 0, 2), all_forward_then_backward(2, 2)[1]};
   std::swap(schedule[0][1], schedule[0][2]);  // F0 B0 F1 B1 against F0 F1 B0 B1
   EXPECT_EQ(failure_of(schedule, 2),
-            "pipeline schedule: stage 0, step 1 (backward of micro-batch 0) waits for ever to "
+            "pipeline schedule: stage 0, step 1 (backward of micro-batch 0) deadlocks: it waits to "
             "receive from stage 1");
 }
 
@@ -291,7 +292,7 @@ TEST(Simulator, NamesWhatIsWrong) {
               std::swap(s[0][0].micro_batch, s[0][1].micro_batch);
               std::swap(s[0][0].slot, s[0][1].slot);
             }),
-            "pipeline schedule: stage 1, step 0 (forward of micro-batch 0) meets the message of "
+            "pipeline schedule: stage 1, step 0 (forward of micro-batch 0) receives the message of "
             "micro-batch 1 from stage 0");
 }
 

@@ -178,7 +178,7 @@ TEST(Setup, ModelAndOptimizer) {
   EXPECT_EQ(optimizer.beta1, 0.9);
   EXPECT_EQ(optimizer.beta2, 0.95);
   EXPECT_EQ(optimizer.clip, 0.5);
-  EXPECT_FALSE(optimizer.shard_state);
+  EXPECT_EQ(optimizer.zero, model::ZeroStage::none);
   EXPECT_EQ(optimizer.bucket, 1000);
   EXPECT_EQ(optimizer.type, optim::OptimizerType::adamw);
   const auto sgd = optimizer_config(gpt2_deck({"optimizer.type=sgd", "optimizer.momentum=0.9"}));
@@ -186,26 +186,34 @@ TEST(Setup, ModelAndOptimizer) {
   EXPECT_EQ(sgd.momentum, 0.9);
 }
 
-TEST(Setup, ZeroSaysWhatComesInPartsAndOverlapHowManyAtATime) {
-  const auto options = [](std::vector<std::string> words) {
-    return store_options(gpt2_deck(words));
-  };
-  const auto expect = [&](std::vector<std::string> words, int weights, int gradients) {
+TEST(Setup, ZeroStageAndOverlapSayHowWeightsAndGradientsAreSharded) {
+  const auto expect = [&](std::vector<std::string> words, model::ZeroStage stage, int weights,
+                          int gradients) {
     SCOPED_TRACE(words.front());
-    const model::StoreOptions store = options(words);
+    const model::StoreOptions store = store_options(gpt2_deck(words));
     EXPECT_TRUE(store.gradients);
-    EXPECT_EQ(store.weight_buffers, weights);
-    EXPECT_EQ(store.gradient_buffers, gradients);
+    EXPECT_EQ(store.zero, stage);
+    EXPECT_EQ(optimizer_config(gpt2_deck(words)).zero, stage);
+    EXPECT_EQ(store.weight_sharding(2).buffers(), weights);
+    EXPECT_EQ(store.gradient_sharding(2).buffers(), gradients);
   };
-  expect({"parallel.zero=0"}, 0, 0);
-  expect({"parallel.zero=1"}, 0, 0);
-  expect({"parallel.zero=2"}, 0, 2);
-  expect({"parallel.zero=3"}, 2, 2);
-  expect({"parallel.zero=3", "parallel.overlap.gradients=false"}, 2, 1);
-  expect({"parallel.zero=3", "parallel.overlap.parameters=false"}, 1, 2);
-  EXPECT_FALSE(options({"precision.compute=bf16"}).narrow_gradients);
-  EXPECT_TRUE(options({"precision.compute=bf16", "precision.gradients=same"}).narrow_gradients);
-  EXPECT_FALSE(options({"precision.compute=fp32", "precision.gradients=same"}).narrow_gradients);
+  using enum model::ZeroStage;
+  expect({"parallel.zero=0"}, none, 0, 0);
+  expect({"parallel.zero=1"}, optimizer_state, 0, 0);
+  expect({"parallel.zero=2"}, gradients, 0, 2);
+  expect({"parallel.zero=3"}, weights, 2, 2);
+  expect({"parallel.zero=3", "parallel.overlap.gradients=false"}, weights, 2, 1);
+  expect({"parallel.zero=3", "parallel.overlap.parameters=false"}, weights, 1, 2);
+}
+
+TEST(Setup, PrecisionNamesATypeForEachRoleOfATensor) {
+  const auto made = [](std::vector<std::string> words) { return precision(gpt2_deck(words)); };
+  EXPECT_EQ(made({"precision.compute=fp32"}), Precision());
+  EXPECT_EQ(made({"precision.compute=fp32", "precision.gradients=same"}), Precision());
+  Precision expected{.weights = DType::bf16, .activations = DType::bf16, .gemm = DType::bf16};
+  EXPECT_EQ(made({"precision.compute=bf16"}), expected);
+  expected.gradients = DType::bf16;
+  EXPECT_EQ(made({"precision.compute=bf16", "precision.gradients=same"}), expected);
 }
 
 TEST(Setup, LossScaleHasTheDialectsDefaults) {

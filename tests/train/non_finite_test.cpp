@@ -49,13 +49,13 @@ class NonFinite : public testing::TestWithParam<bool> {  // whether optimizer st
                                                                                 .vocab = 7})),
                                     groups_.layout,
                                     groups_.place,
-                                    DType::f32,
+                                    mixed_precision(DType::f32),
                                     {.gradients = true}};
   optim::Optimizer optimizer_{
       *backend_,
       parameters_,
       {.world = *groups_.world, .data = *groups_.data, .embedding = nullptr},
-      {.shard_state = GetParam()}};
+      {.zero = GetParam() ? model::ZeroStage::optimizer_state : model::ZeroStage::none}};
 };
 
 TEST_P(NonFinite, NothingInAFreshModel) { EXPECT_EQ(find(), ""); }

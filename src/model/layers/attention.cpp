@@ -30,9 +30,9 @@ void Attention::bind(const ParameterStore& parameters) {
 Attention::Activations Attention::take(Arena& arena, const LayerSizes& sizes) const {
   const std::int64_t s = sizes.sequence, b = sizes.micro_batch;
   Activations a;
-  a.qkv = arena.take(sizes.dtype, {s, b, qkv_.local_out(sizes)});
-  a.lse = arena.take(accumulation_type(sizes.dtype), {b, local_heads(sizes), s});
-  a.attn_out = arena.take(sizes.dtype, {s, b, heads_width(sizes)});
+  a.qkv = arena.take(sizes.precision.activations, {s, b, qkv_.local_out(sizes)});
+  a.lse = arena.take(sizes.statistics(), {b, local_heads(sizes), s});
+  a.attn_out = arena.take(sizes.precision.activations, {s, b, heads_width(sizes)});
   return a;
 }
 

@@ -65,7 +65,7 @@ void TransformerBlock::bind(const ParameterStore& parameters) {
 }
 
 Tensor TransformerBlock::take_norm(Arena& arena, const LayerSizes& sizes) {
-  return arena.take(sizes.dtype, {sizes.tokens(), sizes.hidden});
+  return arena.take(sizes.precision.activations, {sizes.tokens(), sizes.hidden});
 }
 
 BlockActivations TransformerBlock::take(Arena& arena, const LayerSizes& sizes,
@@ -75,7 +75,7 @@ BlockActivations TransformerBlock::take(Arena& arena, const LayerSizes& sizes,
   a.norm1 = norm1_->take(arena, sizes);
   a.norm1_out = norm ? *norm : take_norm(arena, sizes);
   a.attention = attention_.take(arena, sizes);
-  a.residual_mid = arena.take(sizes.dtype, sizes.shard_shape());
+  a.residual_mid = arena.take(sizes.precision.activations, sizes.shard_shape());
   a.norm2 = norm2_->take(arena, sizes);
   a.norm2_out = norm ? *norm : take_norm(arena, sizes);
   a.mlp = mlp_->take(arena, sizes);
@@ -197,10 +197,10 @@ LayerWorkspace take_workspace(Arena& arena, const LayerSizes& sizes,
     heads = std::max(heads, block->attention().heads_width(sizes));
   }
   LayerWorkspace w;
-  w.hidden = arena.take(sizes.dtype, sizes.hidden_shape());
-  w.inner = arena.take(sizes.dtype, {sizes.tokens(), inner});
-  w.heads = arena.take(sizes.dtype, {sizes.sequence, sizes.micro_batch, heads});
-  if (sizes.tensor_ranks > 1) w.staging = arena.take(sizes.dtype, w.hidden.shape);
+  w.hidden = arena.take(sizes.precision.activations, sizes.hidden_shape());
+  w.inner = arena.take(sizes.precision.activations, {sizes.tokens(), inner});
+  w.heads = arena.take(sizes.precision.activations, {sizes.sequence, sizes.micro_batch, heads});
+  if (sizes.tensor_ranks > 1) w.staging = arena.take(sizes.precision.activations, w.hidden.shape);
   return w;
 }
 

@@ -48,7 +48,7 @@ void Embedding::bind(const ParameterStore& parameters) {
 Embedding::Activations Embedding::take(Arena& arena, const LayerSizes& sizes) const {
   Activations a;
   if (!norm_) return a;
-  a.tokens = arena.take(sizes.dtype, sizes.shard_shape());
+  a.tokens = arena.take(sizes.precision.activations, sizes.shard_shape());
   a.norm = norm_->take(arena, sizes);
   return a;
 }

@@ -64,12 +64,12 @@ std::int64_t Head::loss_tokens(const LayerSizes& sizes) const {
 
 Head::Activations Head::take(Arena& arena, const LayerSizes& sizes) const {
   const std::int64_t T = sizes.tokens(), C = loss_tokens(sizes);
-  const DType statistics = accumulation_type(sizes.dtype);
+  const DType statistics = sizes.statistics();
   Activations a;
   a.norm = norm_->take(arena, sizes);
-  a.norm_out = arena.take(sizes.dtype, {T, hidden_});
-  a.gradient = arena.take(sizes.dtype, {T, hidden_});
-  a.logits = arena.take(sizes.dtype, {C, local_vocab(sizes)});
+  a.norm_out = arena.take(sizes.precision.activations, {T, hidden_});
+  a.gradient = arena.take(sizes.precision.activations, {T, hidden_});
+  a.logits = arena.take(sizes.precision.activations, {C, local_vocab(sizes)});
   a.max = arena.take(statistics, {C});
   a.sum = arena.take(statistics, {C});
   a.target = arena.take(statistics, {C});

@@ -16,8 +16,8 @@ void TwoLinearMlp::bind(const ParameterStore& parameters) {
 
 Mlp::Activations TwoLinearMlp::take(Arena& arena, const LayerSizes& sizes) const {
   Activations a;
-  a.fc1_out = arena.take(sizes.dtype, {sizes.tokens(), fc1_.local_out(sizes)});
-  a.gelu_out = arena.take(sizes.dtype, {sizes.tokens(), local_width(sizes)});
+  a.fc1_out = arena.take(sizes.precision.activations, {sizes.tokens(), fc1_.local_out(sizes)});
+  a.gelu_out = arena.take(sizes.precision.activations, {sizes.tokens(), local_width(sizes)});
   return a;
 }
 

@@ -33,9 +33,7 @@ void LayerNorm::bind(const ParameterStore& parameters) {
 }
 
 NormStatistics LayerNorm::take(Arena& arena, const LayerSizes& sizes) const {
-  const auto take = [&] {
-    return arena.take(accumulation_type(sizes.dtype), {sizes.shard_rows()[0]});
-  };
+  const auto take = [&] { return arena.take(sizes.statistics(), {sizes.shard_rows()[0]}); };
   NormStatistics statistics;
   statistics.mean = take();
   statistics.rstd = take();

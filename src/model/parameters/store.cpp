@@ -9,10 +9,6 @@ namespace {
 
 constexpr std::size_t kAlignment = 256;
 
-DType gradient_type(DType dtype, const StoreOptions& options) {
-  return options.narrow_gradients ? dtype : accumulation_type(dtype);
-}
-
 }  // namespace
 
 ParameterBuffer::Parts ParameterBuffer::Parts::take(std::byte* base, const Placement& placement,
@@ -26,7 +22,7 @@ ParameterBuffer::Parts ParameterBuffer::Parts::take(std::byte* base, const Place
     return tensor;
   };
   const std::int64_t layers_size = placement.layers_size();
-  const bool sharded = sharding.buffers > 0 && sharding.data_ranks > 1 && layers_size > 0;
+  const bool sharded = sharding.sharded && sharding.data_ranks > 1 && layers_size > 0;
   parts.in_order = !sharded && common == matrices;
   if (parts.in_order) {
     parts.all = take(common, placement.size);
@@ -40,7 +36,7 @@ ParameterBuffer::Parts ParameterBuffer::Parts::take(std::byte* base, const Place
   parts.own = take(matrices, layers_size / sharding.data_ranks);
   std::int64_t largest = 0;
   for (const Range& layer : placement.layers) largest = std::max(largest, layer.size());
-  for (int i = 0; i < std::min<int>(sharding.buffers, std::ssize(placement.layers)); ++i)
+  for (int i = 0; i < std::min<int>(sharding.buffers(), std::ssize(placement.layers)); ++i)
     parts.buffers.push_back(take(matrices, largest));
   return parts;
 }
@@ -48,7 +44,6 @@ ParameterBuffer::Parts ParameterBuffer::Parts::take(std::byte* base, const Place
 ParameterBuffer::ParameterBuffer(device::Backend& backend, const Placement& placement, DType common,
                                  DType matrices, const ShardingSpec& sharding, const char* purpose)
     : placement_(&placement),
-      narrow_(common != matrices),
       common_state_(placement.common_size / sharding.data_ranks),
       memory_(backend.allocate(planned_bytes(placement, common, matrices, sharding), purpose)) {
   parts_ =
@@ -117,33 +112,32 @@ template std::vector<double> initial_values(const Parameter&, const grid::Hypers
 
 ParameterStore::ParameterStore(device::Backend& backend, std::vector<Parameter> table,
                                const grid::Layout& layout, const grid::Coordinates& place,
-                               DType dtype, const StoreOptions& options)
+                               const Precision& precision, const StoreOptions& options)
     : backend_(backend),
       table_(std::move(table)),
       placement_(place_parameters(table_, layout, place)),
-      dtype_(dtype),
-      weights_(backend, placement_, dtype, dtype, {layout.data, options.weight_buffers},
-               "weights") {
+      precision_(precision),
+      weights_(backend, placement_, precision.weights, precision.weights,
+               options.weight_sharding(layout.data), "weights") {
   if (options.gradients)
-    gradients_ = ParameterBuffer(backend, placement_, accumulation_type(dtype),
-                                 gradient_type(dtype, options),
-                                 {layout.data, options.gradient_buffers}, "gradients");
+    gradients_ = ParameterBuffer(backend, placement_, precision.master, precision.gradients,
+                                 options.gradient_sharding(layout.data), "gradients");
 }
 
 ParameterStore::Bytes ParameterStore::planned_bytes(const Placement& placement, int data_ranks,
-                                                    DType dtype, const StoreOptions& options) {
-  const auto bytes = [&](DType common, DType matrices, int buffers) {
-    return ParameterBuffer::planned_bytes(placement, common, matrices, {data_ranks, buffers});
-  };
-  return {bytes(dtype, dtype, options.weight_buffers),
-          options.gradients ? bytes(accumulation_type(dtype), gradient_type(dtype, options),
-                                    options.gradient_buffers)
-                            : 0};
+                                                    const Precision& precision,
+                                                    const StoreOptions& options) {
+  return {ParameterBuffer::planned_bytes(placement, precision.weights, precision.weights,
+                                         options.weight_sharding(data_ranks)),
+          options.gradients
+              ? ParameterBuffer::planned_bytes(placement, precision.master, precision.gradients,
+                                               options.gradient_sharding(data_ranks))
+              : 0};
 }
 
 void ParameterStore::initialize(std::uint64_t seed) {
   for (const LocalParameter& local : placement_.parameters)
-    dispatch(dtype(), [&](auto element) {
+    dispatch(precision_.weights, [&](auto element) {
       const auto values = initial_values<decltype(element)>(*local.parameter, local.slabs, seed);
       backend_.upload(slice(weights(), local).data, values.data(), values.size() * sizeof(element));
     });

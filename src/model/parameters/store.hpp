@@ -4,18 +4,27 @@
 #include <string>
 #include <vector>
 
+#include "core/precision.hpp"
 #include "device/backend.hpp"
 #include "model/parameters/table.hpp"
 
 namespace trireme::model {
 
-/// How the matrices of a rank's layers, which are nearly all of a large model, are sharded over the
-/// data ranks (ZeRO): not at all; or each rank owns a part and has buffers in which passes find one
-/// layer each. Source: Rajbhandari et al., "ZeRO: memory optimizations toward training trillion
-/// parameter models" (2020), sections 5.2 and 5.3.
+/// What the data ranks shard; each stage shards all that the one before does, and more. Source:
+/// Rajbhandari et al., "ZeRO: memory optimizations toward training trillion parameter models"
+/// (2020), section 5.
+enum class ZeroStage { none, optimizer_state, gradients, weights };
+
+/// How the matrices of a rank's layers, which are nearly all of a large model, are held: whole on
+/// each data rank; or sharded over them, with buffers in which passes find one whole layer each.
 struct ShardingSpec {
   int data_ranks = 1;
-  int buffers = 0;  ///< 0: whole matrices. The rank's i-th layer uses buffer i % buffers
+  bool sharded = false;
+  /// Two layers' buffers instead of one: while passes use one, the other is gathered or reduced.
+  bool overlap = true;
+
+  /// Layers' buffers; the rank's i-th layer uses buffer i % buffers().
+  int buffers() const { return !sharded ? 0 : overlap ? 2 : 1; }
 };
 
 /// The elements of a Placement in the backend's memory: all that is common to passes is whole on
@@ -34,9 +43,7 @@ class ParameterBuffer {
   explicit operator bool() const { return static_cast<bool>(memory_); }
   /// Whether the matrices are sharded over the data ranks.
   bool is_sharded() const { return !parts_.buffers.empty(); }
-  /// Whether the matrices' elements are of a 16-bit type and the common ones are not.
-  bool is_narrow() const { return narrow_; }
-  /// The number of layers' buffers where they are sharded.
+  /// Layers' buffers where the matrices are sharded.
   int buffers() const { return static_cast<int>(parts_.buffers.size()); }
 
   /// The elements of `range` where passes read and write them: of one layer, or of none. Where
@@ -66,7 +73,6 @@ class ParameterBuffer {
 
   const Placement* placement_ = nullptr;
   Parts parts_;
-  bool narrow_ = false;
   std::int64_t common_state_ = 0;  ///< owned elements before those of matrices
   device::Buffer memory_;
 };
@@ -83,22 +89,28 @@ struct WeightGradient {
   Tensor gradient;
 };
 
-/// What a store holds besides whole weights.
+/// What a store holds, and how.
 struct StoreOptions {
-  bool gradients = false;    ///< left out where a model is only evaluated
-  int weight_buffers = 0;    ///< ShardingSpec::buffers of the weights: more than 0 is ZeRO-3
-  int gradient_buffers = 0;  ///< and of the gradients: ZeRO-2
-  bool narrow_gradients =
-      false;  ///< those of matrices have the weights' type, not its accumulation type
+  bool gradients = false;  ///< left out where a model is only evaluated
+  ZeroStage zero = ZeroStage::none;
+  bool overlap_weights = true;    ///< ShardingSpec::overlap of sharded weights
+  bool overlap_gradients = true;  ///< and of sharded gradients
+
+  ShardingSpec weight_sharding(int data_ranks) const {
+    return {data_ranks, zero >= ZeroStage::weights, overlap_weights};
+  }
+  ShardingSpec gradient_sharding(int data_ranks) const {
+    return {data_ranks, zero >= ZeroStage::gradients, overlap_gradients};
+  }
 };
 
 /// The local parts of all parameters of one rank.
 class ParameterStore {
  public:
-  /// Allocates and zeroes the memory of the rank at `place`: weights of `dtype`, gradients of its
-  /// accumulation type. `table` is copied.
+  /// Allocates and zeroes the memory of the rank at `place`. `table` is copied.
   ParameterStore(device::Backend& backend, std::vector<Parameter> table, const grid::Layout& layout,
-                 const grid::Coordinates& place, DType dtype, const StoreOptions& options = {});
+                 const grid::Coordinates& place, const Precision& precision,
+                 const StoreOptions& options = {});
   ParameterStore(const ParameterStore&) = delete;
   ParameterStore& operator=(const ParameterStore&) = delete;
 
@@ -106,7 +118,7 @@ class ParameterStore {
   struct Bytes {
     std::size_t weights = 0, gradients = 0;
   };
-  static Bytes planned_bytes(const Placement& placement, int data_ranks, DType dtype,
+  static Bytes planned_bytes(const Placement& placement, int data_ranks, const Precision& precision,
                              const StoreOptions& options);
 
   /// Draws the initial weights, which must be whole: each element from its parameter's name and
@@ -119,7 +131,7 @@ class ParameterStore {
 
   const std::vector<Parameter>& table() const { return table_; }
   const Placement& placement() const { return placement_; }
-  DType dtype() const { return dtype_; }
+  const Precision& precision() const { return precision_; }
 
   /// All weights and gradients in the placement's order, `placement().size` elements. Throw
   /// InternalError where they are not held so: see ParameterBuffer.
@@ -137,7 +149,7 @@ class ParameterStore {
   device::Backend& backend_;
   std::vector<Parameter> table_;
   Placement placement_;
-  DType dtype_;
+  Precision precision_;
   ParameterBuffer weights_;
   ParameterBuffer gradients_;
 };

@@ -45,11 +45,12 @@ SegmentInputs SegmentInputs::take(Arena& arena, Arena& host, const LayerSizes& s
   for (auto& slot : inputs.kept_)
     for (int segment = 0; segment < segments; ++segment)
       slot.push_back((recompute.offload ? host : arena)
-                         .take(sizes.dtype,
+                         .take(sizes.precision.activations,
                                recompute.moves_inputs() ? Shape{stream.size() / shares} : stream));
   if (segments == 0 || !recompute.moves_inputs()) return inputs;
   const int even = std::min(slots, 2);
-  for (int i = 0; i < 1 + even; ++i) inputs.work_.push_back(arena.take(sizes.dtype, stream));
+  for (int i = 0; i < 1 + even; ++i)
+    inputs.work_.push_back(arena.take(sizes.precision.activations, stream));
   return inputs;
 }
 

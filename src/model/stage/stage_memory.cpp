@@ -10,7 +10,7 @@ namespace {
 
 /// Where a block reads or writes: [S, b, h].
 Tensor take_stream(Arena& arena, const StageConfig& config) {
-  return arena.take(config.dtype, config.sizes().shard_shape());
+  return arena.take(config.precision.activations, config.sizes().shard_shape());
 }
 
 /// [chunk][block], empty, for each block of a stage.
@@ -55,9 +55,9 @@ std::size_t kernel_workspace_bytes(const StageConfig& config) {
     const TransformerBlock block(config.spec, layer);
     widest = std::max(widest, block.inner_width(sizes));
     attention = std::max(attention,
-                         device::attention_workspace(sizes.dtype, sizes.sequence, sizes.micro_batch,
-                                                     block.attention().local_heads(sizes),
-                                                     block.attention().head_dim()));
+                         device::attention_workspace(
+                             sizes.precision.activations, sizes.sequence, sizes.micro_batch,
+                             block.attention().local_heads(sizes), block.attention().head_dim()));
   }
   return std::max({device::linear_workspace(widest), device::layernorm_workspace(sizes.hidden),
                    device::embedding_workspace(sizes.tokens(), sizes.hidden),
@@ -66,7 +66,7 @@ std::size_t kernel_workspace_bytes(const StageConfig& config) {
 
 std::size_t host_gemm_bytes(const StageConfig& config) {
   const LayerSizes sizes = config.sizes();
-  if (sizes.dtype == accumulation_type(sizes.dtype)) return 0;
+  if (sizes.precision.gemm == accumulation_type(sizes.precision.gemm)) return 0;
   const auto gemm = [&](std::int64_t tokens, std::int64_t columns) {
     return (tokens * sizes.hidden + columns * sizes.hidden + tokens * columns) * sizeof(float);
   };

@@ -19,7 +19,7 @@ struct StageConfig {
   ModelSpec spec;
   std::int64_t micro_batch = 1;
   int tensor_ranks = 1;
-  DType dtype = DType::f32;
+  Precision precision;
   std::int64_t max_loss_tokens = Head::kMaxLossTokens;
   bool sequence_parallel = false;
   Recompute recompute = {};
@@ -29,7 +29,7 @@ struct StageConfig {
             .sequence = spec.sequence,
             .micro_batch = micro_batch,
             .tensor_ranks = tensor_ranks,
-            .dtype = dtype,
+            .precision = precision,
             .sequence_parallel = sequence_parallel};
   }
 };

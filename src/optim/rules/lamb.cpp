@@ -1,5 +1,5 @@
-// LAMB (You et al. 2020): Adam's direction, scaled parameter by parameter by a trust ratio |w| /
-// |u| whose norms are over all ranks that hold parts of the parameter.
+// LAMB (You et al. 2020): Adam's direction u, scaled for each parameter by the trust ratio |w| /
+// |u|, whose norms are over all ranks that hold parts of the parameter.
 #include <cmath>
 
 #include "optim/rules/update_rule.hpp"
@@ -17,7 +17,7 @@ class Lamb final : public UpdateRule {
         world_(world),
         squares_(extra(), DType::f64, {static_cast<std::int64_t>(2 * table.size())}) {}
 
-  /// Writes the directions over the gradients, and finds the trust ratios.
+  /// Overwrites the gradients with the directions, and computes the trust ratios.
   void prepare(const RuleStep& step) override {
     for (const OwnedRange& owned : shard_.ranges())
       backend_.lamb_direction({.weight = shard_.master(owned),

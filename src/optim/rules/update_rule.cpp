@@ -11,13 +11,17 @@ UpdateRule::UpdateRule(device::Backend& backend, const OwnedShard& shard,
                        const UpdateRuleConfig& config, std::size_t extra_bytes)
     : backend_(backend), shard_(shard), config_(config) {
   constexpr const char* kNames[] = {"m", "v"};
-  const std::size_t bytes = shard.elements() * size_of(shard.dtype());
+  const Precision& precision = shard.precision();
+  TRIREME_CHECK(precision.moments == precision.master,
+                "optimizer state in {}, master weights in {}", name_of(precision.moments),
+                name_of(precision.master));
+  const std::size_t bytes = shard.elements() * size_of(precision.moments);
   const int count = state_count(config);
   if (count == 0 && extra_bytes == 0) return;
   memory_ = backend.allocate(count * bytes + extra_bytes, "optimizer state");
   auto* base = static_cast<std::byte*>(memory_.get());
   for (int i = 0; i < count; ++i)
-    states_.push_back({kNames[i], {base + i * bytes, shard.dtype(), {shard.elements()}}});
+    states_.push_back({kNames[i], {base + i * bytes, precision.moments, {shard.elements()}}});
   extra_ = base + count * bytes;
 }
 

@@ -1,4 +1,4 @@
-// The update rules: how a step changes the weights that a rank owns, given their gradient.
+// The update rules: the new weights of a rank's shard from its gradient.
 #pragma once
 
 #include <cstdint>
@@ -24,15 +24,15 @@ struct UpdateRuleConfig {
   double momentum = 0.0;  ///< of sgd
 };
 
-/// What one step of a rule needs.
+/// The arguments of one step of a rule.
 struct RuleStep {
   double learning_rate = 0.0;
   double weight_decay = 0.0;
-  double gradient_scale = 1.0;  ///< clipping, and the loss scale taken out
+  double gradient_scale = 1.0;  ///< the clip coefficient divided by the loss scale
   std::int64_t count = 1;       ///< steps so far, this one included
 };
 
-/// What a rule keeps of every owned element.
+/// State that a rule keeps for every owned element.
 struct OptimizerState {
   std::string name;  ///< "m" or "v", its group in a checkpoint
   Tensor tensor;     ///< of the owned ranges, one after another
@@ -45,13 +45,14 @@ class UpdateRule {
   UpdateRule(const UpdateRule&) = delete;
   UpdateRule& operator=(const UpdateRule&) = delete;
 
-  /// First of a step: what needs all gradients before a weight changes. Collective over the world.
+  /// Called once per step before the first update(): work that reads all gradients. Collective over
+  /// the world.
   virtual void prepare(const RuleStep& step) { (void)step; }
-  /// Updates the master weights of `owned`, and the 16-bit ones where there are any. May overwrite
-  /// the gradient.
+  /// Updates the master weights of `owned` and rounds them into the 16-bit ones, if any. May
+  /// overwrite the gradient.
   virtual void update(const OwnedRange& owned, const RuleStep& step) = 0;
 
-  /// What the rule keeps: the first moment or momentum "m", the second moment "v".
+  /// The first moment or momentum "m", then the second moment "v".
   const std::vector<OptimizerState>& states() const { return states_; }
 
  protected:
@@ -60,7 +61,7 @@ class UpdateRule {
   UpdateRule(device::Backend& backend, const OwnedShard& shard, const UpdateRuleConfig& config,
              std::size_t extra_bytes = 0);
 
-  /// `extra_bytes` of memory for what else a rule keeps.
+  /// The `extra_bytes` of memory, for other buffers of a rule.
   void* extra() const { return extra_; }
   /// The part of state `index` that belongs to `owned`.
   Tensor state(std::size_t index, const OwnedRange& owned) const {
@@ -77,7 +78,7 @@ class UpdateRule {
   void* extra_ = nullptr;
 };
 
-/// Tensors of the owned elements that the rule keeps: 2; of sgd 1 with momentum, else 0.
+/// Number of states: 2; of sgd 1 with momentum, else 0.
 int state_count(const UpdateRuleConfig& config);
 
 /// The rule of `config` over `shard`, of the parameters in `table`. All must outlive it.

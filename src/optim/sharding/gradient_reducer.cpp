@@ -44,14 +44,14 @@ LayerGradientScatter::Content& LayerGradientScatter::content_of(const Range& mat
   return contents_[placement_.layer_at(matrices.begin) % contents_.size()];
 }
 
-// A part of the buffer that another rank owns holds what is added from now on, this rank's own part
-// all that was kept: the sum over ranks has everything once.
+// The buffer starts with zeros in the shards of other ranks and with the kept gradient in this
+// rank's own: the sum over ranks counts every pass once.
 void LayerGradientScatter::open(const Range& matrices) {
   Content& content = content_of(matrices);
   keep(content);
   content.matrices = matrices;
   backend_.zero(gradients_.at(matrices));
-  copy_own(matrices, Way::to_buffer);
+  copy_own(matrices, Direction::to_buffer);
 }
 
 void LayerGradientScatter::close(const Range& matrices) {
@@ -72,16 +72,16 @@ void LayerGradientScatter::keep(Content& content) {
   if (content.sums.empty()) return;
   for (const auto& sum : content.sums) sum->wait();
   content.sums.clear();
-  copy_own(content.matrices, Way::from_buffer);
+  copy_own(content.matrices, Direction::from_buffer);
 }
 
-void LayerGradientScatter::copy_own(const Range& matrices, Way way) const {
+void LayerGradientScatter::copy_own(const Range& matrices, Direction direction) const {
   for (const Range& bucket : shards_.buckets_in(matrices)) {
     const Range owned = shards_.owned_of(bucket, data_.rank());
     const Tensor passing = gradients_.at(owned);
     const Tensor kept = gradients_.own(owned, shards_.state_offset(bucket));
     const auto [to, from] =
-        way == Way::to_buffer ? std::pair(passing, kept) : std::pair(kept, passing);
+        direction == Direction::to_buffer ? std::pair(passing, kept) : std::pair(kept, passing);
     backend_.copy(to.data, from.data, to.bytes());
   }
 }
@@ -94,12 +94,12 @@ CopiedGradients::CopiedGradients(device::Backend& backend, model::ParameterStore
       shards_(shards),
       data_rank_(shards.count() == 1 ? 0 : data_rank) {
   const std::size_t bytes =
-      planned_bytes(parameters.placement(), tensor ? tensor->size() : 1, parameters.dtype());
+      planned_bytes(parameters.placement(), tensor ? tensor->size() : 1, parameters.precision());
   if (bytes > 0) slots_ = backend.allocate(bytes, "copied gradients");
 }
 
 std::size_t CopiedGradients::planned_bytes(const model::Placement& placement, int tensor_ranks,
-                                           DType dtype) {
+                                           const Precision& precision) {
   int shards = 0;
   for (const model::LocalParameter& local : placement.parameters)
     if (local.copies > 1) {
@@ -107,7 +107,7 @@ std::size_t CopiedGradients::planned_bytes(const model::Placement& placement, in
                     local.parameter->name);
       shards = std::max(shards, tensor_ranks / local.copies);
     }
-  return shards * kMaxElements * size_of(accumulation_type(dtype));
+  return shards * kMaxElements * size_of(precision.master);
 }
 
 void CopiedGradients::sum() {
@@ -177,8 +177,8 @@ void GradientReducer::finish() {
   copied_.sum();
 }
 
-// Before the buckets: its two copies lie at different places of their stages' buffers, so they
-// cannot be added after those buffers were scattered.
+// Before the buckets: the two copies have different offsets in their stages' buffers, so they
+// cannot be summed after those were scattered.
 void GradientReducer::sum_tied_embedding() {
   if (!groups_.embedding) return;
   for (const model::LocalParameter& local : parameters_.placement().parameters) {
@@ -189,8 +189,8 @@ void GradientReducer::sum_tied_embedding() {
   }
 }
 
-// A bucket's sum over the tensor ranks takes its place in the compute stream before its sum over
-// the data ranks starts on another.
+// The compute stream sums a bucket over the tensor ranks before another stream starts to sum it
+// over the data ranks.
 void GradientReducer::start(std::int64_t begin) {
   for (; unreduced_ > 0; --unreduced_) {
     const Range& bucket = shards_.buckets()[unreduced_ - 1];

@@ -12,39 +12,38 @@
 
 namespace trireme::optim {
 
-/// Sums the gradients of layers' matrices over the data ranks each time that a pass has added to
-/// them in their buffer, and keeps what this rank owns. What was kept so far is in the buffer when
-/// a pass adds to it: over a step each sum has the terms, and the type, that it has where gradients
-/// are whole, but another order of terms when there are several micro-batches. Collective over the
-/// data ranks, which make the same calls.
+/// ZeRO-2: reduce-scatters the gradients of a layer's matrices after each backward pass through the
+/// layer, and keeps the shard that this rank owns. Before a pass, the kept shard is copied into the
+/// layer's buffer: over a step each sum has the terms and the type of whole gradients, but another
+/// order of terms when there are several micro-batches. Collective over the data ranks, which make
+/// the same calls. Source: Rajbhandari et al. (2020), section 5.2.
 class LayerGradientScatter {
  public:
-  /// All must outlive this. With `overlap`, sums run beside the passes that come next.
+  /// All must outlive this. With `overlap`, reductions overlap with the following passes.
   LayerGradientScatter(device::Backend& backend, const model::Placement& placement,
                        const model::ParameterBuffer& gradients, comm::Communicator& data,
                        const Shards& shards, bool overlap);
 
   /// Before a pass adds to the gradients of `matrices`, those of one layer.
   void open(const Range& matrices);
-  /// After that.
+  /// After the pass: starts the reduce-scatter.
   void close(const Range& matrices);
-  /// Waits until everything that was closed is kept.
+  /// Waits for all reductions and keeps their results.
   void finish();
 
  private:
-  /// What is in a layer's buffer.
+  /// The layer in a buffer, and its reductions that run.
   struct Content {
     Range matrices;
     std::vector<std::unique_ptr<comm::Request>> sums;
   };
 
-  /// The buffer's content once more passes have come to it.
   Content& content_of(const Range& matrices);
-  /// Waits for the sums in a buffer and keeps them.
+  /// Waits for the reductions in a buffer and keeps this rank's shard of the result.
   void keep(Content& content);
-  /// Copies this rank's parts of the layer between its buffer and where they are kept.
-  enum class Way { to_buffer, from_buffer };
-  void copy_own(const Range& matrices, Way way) const;
+  /// Copies this rank's shard of the layer between its buffer and where it is kept.
+  enum class Direction { to_buffer, from_buffer };
+  void copy_own(const Range& matrices, Direction direction) const;
 
   device::Backend& backend_;
   const model::Placement& placement_;
@@ -55,21 +54,22 @@ class LayerGradientScatter {
   std::vector<Content> contents_;  ///< of each buffer
 };
 
-/// Sums over the ranks that hold a copy what each one's passes added. The ranks of the other shards
-/// take part with zeros, in slots of their own: that needs no group for each shard, and what moves
-/// is small, since shards are copied where a parameter has few.
+/// Sums the gradients of shards that several tensor ranks hold copies of (Parameter::max_shards):
+/// key and value heads where there are more tensor ranks than such heads. One all-reduce over the
+/// tensor group with a slot for each shard, zero on ranks that do not hold it, needs no group for
+/// each shard; the messages are small, since a parameter that is copied has few shards.
 class CopiedGradients {
  public:
-  /// All must outlive it. `tensor` may be null where nothing is copied; throws InternalError where
-  /// it is needed.
+  /// All must outlive it. `tensor` may be null where no shard is copied; throws InternalError if it
+  /// is null and one is.
   CopiedGradients(device::Backend& backend, model::ParameterStore& parameters,
                   comm::Communicator* tensor, const Shards& shards, int data_rank);
-  /// Bytes that this allocates; `dtype` is that of the weights.
+  /// Bytes that this allocates.
   static std::size_t planned_bytes(const model::Placement& placement, int tensor_ranks,
-                                   DType dtype);
+                                   const Precision& precision);
 
-  /// Sums those of the owned shard, after the reduction over the data ranks. Collective over the
-  /// tensor group.
+  /// Sums the gradients of the owned shard, after the reduction over the data ranks. Collective
+  /// over the tensor group.
   void sum();
 
  private:
@@ -80,15 +80,15 @@ class CopiedGradients {
   comm::Communicator* tensor_;
   const Shards& shards_;
   int data_rank_;
-  device::Buffer slots_;  ///< of kMaxElements for each shard; null where nothing is copied
+  device::Buffer slots_;  ///< kMaxElements for each shard; null where no shard is copied
 };
 
 /// The groups that an optimizer communicates over.
 struct OptimizerGroups {
   comm::Communicator& world;
   comm::Communicator& data;  ///< ranks with the same shard of the model
-  /// First and last stage when they are different ones and this rank is on one of them, else null;
-  /// rank 0 is the first.
+  /// First and last stage, if they differ and this rank is on one of them, else null; rank 0 is the
+  /// first stage.
   comm::Communicator* embedding;
   /// The tensor ranks under sequence parallelism, else null.
   comm::Communicator* sequence_parallel = nullptr;
@@ -97,10 +97,10 @@ struct OptimizerGroups {
 };
 
 /// Sums gradients bucket by bucket over the data ranks: by all-reduce, or with several shards by
-/// reduce-scatter (ZeRO-1). Before that, sums over the tensor ranks what sequence parallelism
-/// leaves as partial sums, and over first and last stage the tied embedding. Where gradients of
-/// matrices are sharded (ZeRO-2), those are scattered pass by pass instead. Last come the sums over
-/// copies of shards.
+/// reduce-scatter (ZeRO-1). Before that it sums, over the tensor ranks, gradients that sequence
+/// parallelism leaves as partial sums, and the tied embedding over first and last stage. Sharded
+/// gradients of matrices (ZeRO-2) are scattered after each pass instead. Copies of shards are
+/// summed last.
 class GradientReducer {
  public:
   /// All must outlive it. With `overlap`, a bucket is reduced as soon as it is complete, overlapped
@@ -108,21 +108,21 @@ class GradientReducer {
   GradientReducer(device::Backend& backend, model::ParameterStore& parameters,
                   const OptimizerGroups& groups, const Shards& shards, bool overlap);
 
-  /// Before a pass adds to the gradients of a layer's matrices.
+  /// As ParameterHooks.
   void before_gradient(const Range& matrices);
-  /// After it. `complete`: no other pass of this step adds to them. Collective as finish().
+  /// Collective as finish().
   void gradient_ready(const Range& matrices, bool complete);
-  /// Reduces the rest and waits for all. With several shards only the owned one of each bucket is
-  /// valid afterwards. Collective over the data, embedding and tensor groups.
+  /// Reduces the remaining buckets and waits for all. With several shards only the owned one of
+  /// each bucket is valid afterwards. Collective over the data, embedding and tensor groups.
   void finish();
 
  private:
-  /// The buckets that are reduced at the end of a step.
+  /// The number of buckets that a step reduces.
   std::size_t buckets_to_reduce() const;
-  /// Starts the reduction of all of them from element `begin` on that is not under way.
+  /// Starts the reduction of those from element `begin` on that were not started.
   void start(std::int64_t begin);
   void sum_tied_embedding();
-  /// Sums over the tensor ranks what of `bucket` is the gradient of each one's positions alone.
+  /// Sums over the tensor ranks the gradients in `bucket` that are of each rank's positions only.
   void sum_sequence_parallel(const Range& bucket);
 
   model::ParameterStore& parameters_;
@@ -133,7 +133,7 @@ class GradientReducer {
   CopiedGradients copied_;
   std::vector<Range>
       sequence_ranges_;        ///< of the flat buffers, ascending: Parameter::sequence_parallel
-  std::size_t unreduced_ = 0;  ///< buckets, the first ones, that are not being reduced
+  std::size_t unreduced_ = 0;  ///< the first buckets, whose reduction was not started
   std::vector<std::unique_ptr<comm::Request>> requests_;
 };
 

@@ -7,8 +7,8 @@
 namespace trireme::optim {
 namespace {
 
-/// How far apart to cut `size` elements into about equal pieces of at most `most`; where that is
-/// not less than `aligned`, a multiple of it, so that shards lie as kernels like them.
+/// The size of about equal pieces of `size` elements, at most `most`; a multiple of `aligned`
+/// unless `most` is smaller, so that shards are aligned for vectorized kernels.
 std::int64_t even_step(std::int64_t size, std::int64_t most, std::int64_t aligned) {
   const std::int64_t pieces = std::max<std::int64_t>((size + most - 1) / most, 1);
   const std::int64_t even = (size + pieces - 1) / pieces;
@@ -38,8 +38,8 @@ Shards::Shards(const std::vector<std::int64_t>& ends, std::int64_t bucket, int c
   const std::int64_t most = std::max<std::int64_t>(bucket / std::max(count, 1), 1) * count;
   std::int64_t begin = 0;
   for (const std::int64_t end : ends) {
-    TRIREME_CHECK(count >= 1 && end % count == 0, "{} elements cannot be cut into {} shards", end,
-                  count);
+    TRIREME_CHECK(count >= 1 && end % count == 0, "{} elements cannot be divided into {} shards",
+                  end, count);
     const std::int64_t step = even_step(end - begin, most, count * model::kParameterAlignment);
     for (; begin < end; begin = buckets_.back().end)
       buckets_.push_back({begin, std::min(end, begin + step)});
@@ -66,11 +66,12 @@ Range Shards::owned_of(const Range& bucket, int index) const {
 }
 
 std::size_t OwnedShard::planned_bytes(const model::Placement& placement, const Shards& shards,
-                                      DType dtype, bool narrow_gradients) {
-  const std::int64_t master =
-      dtype == accumulation_type(dtype) ? 0 : placement.owned_size / shards.count();
-  const std::int64_t widened = narrow_gradients ? largest_range(placement, shards) : 0;
-  return (master + widened) * size_of(accumulation_type(dtype));
+                                      const Precision& precision) {
+  const std::int64_t copied =
+      precision.weights == precision.master ? 0 : placement.owned_size / shards.count();
+  const std::int64_t converted =
+      precision.gradients == precision.master ? 0 : largest_range(placement, shards);
+  return (copied + converted) * size_of(precision.master);
 }
 
 OwnedShard::OwnedShard(device::Backend& backend, model::ParameterStore& parameters,
@@ -78,16 +79,16 @@ OwnedShard::OwnedShard(device::Backend& backend, model::ParameterStore& paramete
     : backend_(backend),
       parameters_(parameters),
       elements_(parameters.placement().owned_size / shards.count()) {
-  const bool narrow = parameters.gradient_buffer().is_narrow();
-  const std::size_t bytes =
-      planned_bytes(parameters.placement(), shards, parameters.dtype(), narrow);
+  const DType master = precision().master;
+  const std::size_t bytes = planned_bytes(parameters.placement(), shards, precision());
   if (bytes > 0) memory_ = backend.allocate(bytes, "master weights");
   auto* base = static_cast<std::byte*>(memory_.get());
-  if (parameters.dtype() != dtype()) {
-    master_ = {base, dtype(), {elements_}};
+  if (precision().weights != master) {
+    master_ = {base, master, {elements_}};
     base += master_.bytes();
   }
-  if (narrow) widened_ = {base, dtype(), {largest_range(parameters.placement(), shards)}};
+  if (precision().gradients != master)
+    converted_ = {base, master, {largest_range(parameters.placement(), shards)}};
   const std::vector<Range> owned = shards.owned(shards.count() == 1 ? 0 : data_rank);
   find_parts(owned, /*first_copy=*/shards.count() > 1 || data_rank == 0);
   build_ranges(owned);
@@ -127,7 +128,7 @@ void OwnedShard::build_ranges(const std::vector<Range>& owned) {
       if (part.parameter->weight_decay) add_range(decayed, within);
       if (part.primary) add_range(counted, within);
     }
-    // No bounds would mean every element: an empty range stands for none.
+    // No bounds would mean all elements: an empty range means none.
     for (auto* list : {&decayed, &counted})
       if (list->empty()) *list = {0, 0};
     places.push_back({bounds.size(), bounds.size() + decayed.size(),
@@ -151,10 +152,10 @@ void OwnedShard::build_ranges(const std::vector<Range>& owned) {
 
 Tensor OwnedShard::gradient(const OwnedRange& owned) const {
   const Tensor summed = summed_gradient(owned);
-  if (summed.dtype == accumulation_type(summed.dtype)) return summed;
-  const Tensor widened = widened_.rows(0, summed.size());
-  backend_.cast({.x = summed, .out = widened});
-  return widened;
+  if (summed.dtype == precision().master) return summed;
+  const Tensor converted = converted_.rows(0, summed.size());
+  backend_.cast({.x = summed, .out = converted});
+  return converted;
 }
 
 }  // namespace trireme::optim

@@ -19,20 +19,20 @@ using model::Range;
 /// bucket is its r-th equal part.
 class Shards {
  public:
-  /// Cuts the elements before the last of `ends`, which ascend and are multiples of `count`, into
-  /// buckets of at most `bucket` elements, none of which goes past one of `ends`; those between two
-  /// ends are about equal. `count` 1 means that every rank owns everything. Throws InternalError
-  /// when an end does not divide.
+  /// Divides the elements before the last of `ends`, which ascend and are multiples of `count`,
+  /// into buckets of at most `bucket` elements. No bucket crosses one of `ends`; those between two
+  /// ends are about equal. `count` 1: every rank owns everything. Throws InternalError when an end
+  /// is not a multiple of `count`.
   Shards(const std::vector<std::int64_t>& ends, std::int64_t bucket, int count);
 
   int count() const { return count_; }
   const std::vector<Range>& buckets() const { return buckets_; }
-  /// The buckets in `range`, which begins and ends with buckets.
+  /// The buckets in `range`, whose ends are ends of buckets.
   std::span<const Range> buckets_in(const Range& range) const;
 
   /// The ranges that shard `index` owns, one per bucket, in order.
   std::vector<Range> owned(int index) const;
-  /// That of `bucket`, and how many elements of the shard come before it.
+  /// The range of `bucket` that shard `index` owns, and the shard's elements before it.
   Range owned_of(const Range& bucket, int index) const;
   std::int64_t state_offset(const Range& bucket) const { return bucket.begin / count_; }
 
@@ -41,14 +41,13 @@ class Shards {
   std::vector<Range> buckets_;
 };
 
-/// A range of this rank's flat buffers that belongs to one parameter: what a checkpoint saves and
-/// loads.
+/// A range of this rank's flat buffers that belongs to one parameter: the unit of checkpoints.
 struct OwnedPart {
   const model::Parameter* parameter = nullptr;
   grid::Hyperslabs slabs;          ///< of the logical tensor, in memory order
   std::int64_t weight_offset = 0;  ///< in the placement, of weight and gradient
   std::int64_t state_offset = 0;   ///< into optimizer states and a separate master copy
-  bool primary = true;             ///< exactly one rank holds each element as primary
+  bool primary = true;             ///< true on exactly one rank for each element
 
   std::int64_t elements() const { return grid::count_elements(slabs); }
   Range range() const { return {weight_offset, weight_offset + elements()}; }
@@ -65,30 +64,30 @@ struct OwnedRange {
   Tensor in(const Tensor& state) const { return state.rows(state_offset, range.size()); }
 };
 
-/// The owned part of a rank's weights and gradients. 16-bit weights have a master copy of it in
-/// fp32, which is updated and then rounded into them.
+/// The shard of weights and gradients that a rank updates. 16-bit weights have an fp32 master copy
+/// of it, which is updated and then rounded into them.
 class OwnedShard {
  public:
   /// Allocates the master copy. All must outlive it. With one shard every rank owns everything, and
-  /// data rank 0 counts it. `data_rank` is the index of this rank's shard otherwise.
+  /// data rank 0 counts it in norms; otherwise this rank owns shard `data_rank`.
   OwnedShard(device::Backend& backend, model::ParameterStore& parameters, const Shards& shards,
              int data_rank);
 
-  /// Bytes of the master copy, where weights of type `dtype` need one, and of the buffer that
-  /// 16-bit gradients are widened to.
+  /// Bytes of the master copy, where weights have another type, and of the buffer that gradients of
+  /// another type are converted in.
   static std::size_t planned_bytes(const model::Placement& placement, const Shards& shards,
-                                   DType dtype, bool narrow_gradients);
+                                   const Precision& precision);
 
   /// In the order of the shards' buckets, and parameter by parameter.
   const std::vector<OwnedRange>& ranges() const { return ranges_; }
   const std::vector<OwnedPart>& parts() const { return parts_; }
   /// All owned elements, padding included.
   std::int64_t elements() const { return elements_; }
-  /// The type that updates work in: the accumulation type of the weights.
-  DType dtype() const { return accumulation_type(parameters_.dtype()); }
+  /// The types of what updates read and write.
+  const Precision& precision() const { return parameters_.precision(); }
   bool has_master_copy() const { return static_cast<bool>(master_); }
 
-  /// The weights in the precision of updates, which is what a checkpoint holds.
+  /// The master weights, which a checkpoint saves.
   template <typename Owned>
   Tensor master(const Owned& owned) const {
     const Range range = range_of(owned);
@@ -109,8 +108,8 @@ class OwnedShard {
   Tensor summed_gradient(const Owned& owned) const {
     return parameters_.gradient_buffer().own(range_of(owned), owned.state_offset);
   }
-  /// The gradient in the precision of updates: where passes sum it in 16 bits, in a buffer that the
-  /// next call overwrites.
+  /// The gradient in the master weights' type. If passes sum it in 16 bits, it is converted in a
+  /// buffer that the next call overwrites.
   Tensor gradient(const OwnedRange& owned) const;
 
  private:
@@ -126,8 +125,8 @@ class OwnedShard {
   std::vector<OwnedRange> ranges_;
   device::Buffer bounds_memory_;  ///< of the ranges' Stretches
   device::Buffer memory_;
-  Tensor master_;   ///< [elements()], only with 16-bit weights
-  Tensor widened_;  ///< as large as the largest range whose gradient is summed in 16 bits
+  Tensor master_;     ///< [elements()], only with 16-bit weights
+  Tensor converted_;  ///< as large as the largest range whose gradient is summed in 16 bits
 };
 
 }  // namespace trireme::optim

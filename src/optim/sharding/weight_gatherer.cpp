@@ -22,18 +22,18 @@ LayerWeightGather::Content& LayerWeightGather::content_of(const Range& matrices)
   return contents_[placement_.layer_at(matrices.begin) % contents_.size()];
 }
 
-void LayerWeightGather::bring(const Range& matrices) {
+void LayerWeightGather::gather(const Range& matrices) {
   start(matrices);
   content_of(matrices).wait();
 }
 
-void LayerWeightGather::prefetch(const Range& matrices, const Range& reading) {
+void LayerWeightGather::prefetch(const Range& matrices, const Range& in_use) {
   if (!overlap_ || matrices.size() == 0) return;
-  if (reading.size() > 0 && &content_of(matrices) == &content_of(reading)) return;
+  if (in_use.size() > 0 && &content_of(matrices) == &content_of(in_use)) return;
   start(matrices);
 }
 
-void LayerWeightGather::forget() {
+void LayerWeightGather::invalidate() {
   for (Content& content : contents_) {
     content.wait();
     content.matrices = {};
@@ -71,7 +71,7 @@ WeightGatherer::WeightGatherer(device::Backend& backend, model::ParameterStore& 
 void WeightGatherer::updated(std::size_t index) {
   if (shards_.count() == 1) return;
   const Range& bucket = shards_.buckets()[index];
-  if (layers_ && bucket.begin >= parameters_.placement().common_size) return layers_->forget();
+  if (layers_ && bucket.begin >= parameters_.placement().common_size) return layers_->invalidate();
   const Tensor weights = parameters_.weight_buffer().at(bucket);
   requests_[index] =
       data_.start_all_gather(weights.data, bucket.size() / shards_.count(), weights.dtype);
@@ -90,7 +90,7 @@ void WeightGatherer::finish_update() {
 
 void WeightGatherer::before_use(const Range& range, const Range& next) {
   const bool of_layer = range.begin >= parameters_.placement().common_size;
-  if (layers_ && of_layer) layers_->bring(range);
+  if (layers_ && of_layer) layers_->gather(range);
   if (layers_) layers_->prefetch(next, of_layer ? range : Range{});
   wait_for(range);
 }

@@ -1,4 +1,4 @@
-// From the weights that each data rank updated to those that passes read.
+// Gathers the weights that each data rank updated before passes read them.
 #pragma once
 
 #include <memory>
@@ -12,26 +12,27 @@
 
 namespace trireme::optim {
 
-/// Brings the matrices of layers, of which each data rank keeps its part, into their buffers before
-/// passes read them; they stay until another layer needs the buffer. Collective over the data
-/// ranks, which make the same calls.
+/// ZeRO-3: all-gathers the matrices of a layer, of which each data rank keeps a shard, into the
+/// layer's buffer before passes read them; they stay until another layer uses the buffer.
+/// Collective over the data ranks, which make the same calls. Source: Rajbhandari et al. (2020),
+/// section 5.3.
 class LayerWeightGather {
  public:
-  /// All must outlive this. With `overlap`, the layer that comes next is gathered beside a pass.
+  /// All must outlive this. With `overlap`, the gather of the next layer overlaps with a pass.
   LayerWeightGather(device::Backend& backend, const model::Placement& placement,
                     const model::ParameterBuffer& weights, comm::Communicator& data,
                     const Shards& shards, bool overlap);
 
-  /// Before a pass reads the weights of `matrices`, those of one layer.
-  void bring(const Range& matrices);
-  /// With `overlap`, starts to bring them, unless that needs the buffer of `reading`. Either may be
-  /// empty.
-  void prefetch(const Range& matrices, const Range& reading);
-  /// The kept weights are about to change: what is in the buffers will be out of date.
-  void forget();
+  /// Before a pass reads the weights of `matrices`, those of one layer: gathers them and waits.
+  void gather(const Range& matrices);
+  /// With `overlap`, starts to gather `matrices`, unless that overwrites the buffer of `in_use`.
+  /// Either may be empty.
+  void prefetch(const Range& matrices, const Range& in_use);
+  /// Marks all buffers as stale: the kept shards are about to change.
+  void invalidate();
 
  private:
-  /// What is in a layer's buffer, or on its way there.
+  /// The layer in a buffer, and the gathers that still write to it.
   struct Content {
     Range matrices;
     std::vector<std::unique_ptr<comm::Request>> arriving;
@@ -51,7 +52,7 @@ class LayerWeightGather {
 };
 
 /// Gathers updated buckets over the data ranks (ZeRO-1), and copies the tied embedding to the last
-/// stage. Where weights of matrices are sharded (ZeRO-3), passes gather those layer by layer.
+/// stage. Sharded weights of matrices (ZeRO-3) are gathered layer by layer before passes.
 class WeightGatherer {
  public:
   /// All must outlive it; `embedding` as in OptimizerGroups. With `overlap`, gathers are overlapped
@@ -60,18 +61,17 @@ class WeightGatherer {
                  comm::Communicator& data, comm::Communicator* embedding, const Shards& shards,
                  bool overlap);
 
-  /// The owned part of bucket `index` was updated: starts to gather it. Collective over the data
+  /// Starts to gather bucket `index`, whose owned part was updated. Collective over the data
   /// ranks.
   void updated(std::size_t index);
-  /// After the last bucket. Waits for all, unless that is left to before_use(). Collective over the
-  /// data and embedding groups.
+  /// After the last bucket: waits for all gathers, or with `overlap` leaves that to before_use().
+  /// Collective over the data and embedding groups.
   void finish_update();
-  /// Before a pass reads the weights of `range`, and next, most likely, those of `next` (empty
-  /// where nothing is known). Collective over the data ranks under ZeRO-3.
+  /// As ParameterHooks. Collective over the data ranks under ZeRO-3.
   void before_use(const Range& range, const Range& next);
 
  private:
-  /// Waits for the buckets with elements in `range` that are being gathered.
+  /// Waits for the running gathers of buckets with elements in `range`.
   void wait_for(const Range& range);
 
   model::ParameterStore& parameters_;

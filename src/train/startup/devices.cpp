@@ -36,8 +36,9 @@ Devices make_host(const deck::Deck& deck, std::unique_ptr<comm::MpiCommunicator>
   const int threads = device::threads_for_rank(comm::ranks_sharing_cores(*world));
   return {.backend = device::make_host_backend(threads),
           .groups = comm::make_groups(std::move(world), plan::layout(deck)),
-          .description = fmt::format("{} thread{} a rank, host backend, {}", threads,
-                                     threads == 1 ? "" : "s", name_of(plan::compute_dtype(deck)))};
+          .description =
+              fmt::format("{} thread{} a rank, host backend, {}", threads, threads == 1 ? "" : "s",
+                          name_of(plan::precision(deck).activations))};
 }
 
 Devices make_cuda(const deck::Deck& deck, std::unique_ptr<comm::MpiCommunicator> world) {
@@ -62,7 +63,7 @@ Devices make_cuda(const deck::Deck& deck, std::unique_ptr<comm::MpiCommunicator>
   return {.backend = std::move(backend),
           .groups = std::move(groups),
           .description = fmt::format("cuda backend on {}, {}", gpus[index].name,
-                                     name_of(plan::compute_dtype(deck)))};
+                                     name_of(plan::precision(deck).activations))};
 }
 
 /// Why this rank's GPU has no room for the plan; "" when it has.
