@@ -1,5 +1,5 @@
-// The options that say which tokenizer and which documents: shared by trireme-preprocess and
-// trireme-tokenizer.
+// Options of the tokenizer and of the documents, which trireme-preprocess and trireme-tokenizer
+// share.
 #pragma once
 
 #include <string>
@@ -7,6 +7,7 @@
 
 #include "app.hpp"
 #include "tokenizer/preprocess/documents.hpp"
+#include "tokenizer/preprocess/training.hpp"
 #include "tokenizer/tokenizer.hpp"
 
 namespace trireme {
@@ -16,21 +17,58 @@ inline po::options_description tokenizer_options() {
   po::options_description options("Tokenizer");
   options.add_options()  //
       ("tokenizer", po::value<std::string>()->required()->value_name("TYPE"),
-       "gpt2, sentencepiece, whitespace or bytes")  //
+       "gpt2, sentencepiece, wordpiece, whitespace or bytes")  //
       ("vocab", po::value<std::string>()->value_name("FILE"),
-       "JSON vocabulary (gpt2, whitespace)")                                     //
-      ("merges", po::value<std::string>()->value_name("FILE"), "merges (gpt2)")  //
-      ("model", po::value<std::string>()->value_name("FILE"), "model (sentencepiece)");
+       "vocabulary: JSON (gpt2, whitespace) or a token per line (wordpiece)")           //
+      ("merges", po::value<std::string>()->value_name("FILE"), "merges (gpt2)")         //
+      ("model", po::value<std::string>()->value_name("FILE"), "model (sentencepiece)")  //
+      ("lowercase", po::value<bool>()->value_name("true|false"),
+       "whether the vocabulary is uncased: then the text is lower-cased and loses its accents "
+       "(wordpiece)");
   return options;
 }
 
-/// The tokenizer that the parsed options name. Throws what make_tokenizer throws.
-inline std::unique_ptr<tokenizer::Tokenizer> tokenizer_of(const po::variables_map& values) {
+/// --lowercase, if given.
+inline std::optional<bool> lowercase_of(const po::variables_map& values) {
+  return values.count("lowercase") ? std::optional(values["lowercase"].as<bool>()) : std::nullopt;
+}
+
+/// The tokenizer that the parsed options name.
+inline tokenizer::TokenizerSpec tokenizer_spec_of(const po::variables_map& values) {
   const auto path = [&](const char* option) {
     return values.count(option) ? values[option].as<std::string>() : std::string();
   };
-  return tokenizer::make_tokenizer(
-      {path("tokenizer"), path("vocab"), path("merges"), path("model")});
+  return {path("tokenizer"), path("vocab"), path("merges"), path("model"), lowercase_of(values)};
+}
+
+/// --model-type and other options of training.
+inline po::options_description training_options() {
+  po::options_description options("Training");
+  options.add_options()  //
+      ("model-type", po::value<std::string>()->value_name("TYPE"),
+       "sentencepiece: unigram (the default) or bpe")  //
+      ("bert-tokens", po::bool_switch(),
+       "sentencepiece: add the pieces [PAD], [CLS], [SEP] and [MASK], which BERT needs")  //
+      ("alphabet", po::value<int>()->value_name("N"),
+       "wordpiece: maximum number of distinct characters, the most frequent (1000)");
+  return options;
+}
+
+/// What the parsed options of training say. Throws UsageError for options of the other type.
+inline tokenizer::TrainingOptions training_of(const po::variables_map& values,
+                                              const std::string& type) {
+  tokenizer::TrainingOptions training;
+  training.type = type;
+  training.lowercase = lowercase_of(values);
+  const bool wordpiece = type == "wordpiece";
+  if (wordpiece && (values.count("model-type") || values["bert-tokens"].as<bool>()))
+    throw UsageError("--model-type and --bert-tokens are for sentencepiece, not for wordpiece");
+  if (!wordpiece && values.count("alphabet"))
+    throw UsageError("--alphabet is for wordpiece, not for {}", type);
+  if (values.count("model-type")) training.model_type = values["model-type"].as<std::string>();
+  training.bert_tokens = values["bert-tokens"].as<bool>();
+  if (values.count("alphabet")) training.alphabet = values["alphabet"].as<int>();
+  return training;
 }
 
 /// --input and how it is read.

@@ -71,7 +71,7 @@ void encode(const po::variables_map& values) {
   work.skip_bad = values["skip-bad"].as<bool>();
   work.workers = values["workers"].as<int>();
   work.log = stderr;
-  const auto summary = tokenizer::preprocess(*tokenizer_of(values), work);
+  const auto summary = tokenizer::preprocess(*make_tokenizer(tokenizer_spec_of(values)), work);
   const double megabytes = 1e-6 * static_cast<double>(summary.bytes);
   print_out(fmt::format(
       "{}.{{bin,idx}}: {}, {} from {} in {:.2f} s ({:.1f} MB/s), vocabulary of {}, {} skipped\n",

@@ -1,14 +1,11 @@
-// trireme-tokenizer: text to ids, ids to text, and training a SentencePiece model.
+// trireme-tokenizer: encodes text, decodes ids, trains SentencePiece models and WordPiece
+// vocabularies.
 #include <algorithm>
 #include <iostream>
 #include <nlohmann/json.hpp>
-#include <sstream>
 
 #include "app.hpp"
-#include "core/clock.hpp"
-#include "core/files.hpp"
 #include "core/text.hpp"
-#include "tokenizer/sentencepiece.hpp"
 #include "tokenizer_options.hpp"
 
 namespace trireme {
@@ -20,7 +17,7 @@ constexpr const char* kUsage =
     "       trireme-tokenizer decode --tokenizer TYPE [options]\n"
     "       trireme-tokenizer train --input FILE... --output FILE --size N [options]\n"
     "encode reads lines of text and prints a JSON list of ids for each; decode does the reverse;\n"
-    "train makes a SentencePiece model.\n\n";
+    "train makes a SentencePiece model or a WordPiece vocabulary.\n\n";
 
 /// Applies `convert` to each line of standard input and prints what it returns, line by line, until
 /// one of the two ends. `convert` throws DataError without a place.
@@ -47,50 +44,35 @@ std::vector<std::int32_t> parse_ids(const std::string& line) {
   return json.get<std::vector<std::int32_t>>();
 }
 
-void train(const po::variables_map& values) {
-  const Stopwatch clock;
-  std::vector<std::string> lines;
-  std::uint64_t bytes = 0;
-  tokenizer::DocumentSource source = documents_of(values);
-  tokenizer::DocumentReader reader(source);
-  tokenizer::DocumentBatch batch;
-  while (reader.read(batch)) {
-    for (const auto& record : batch.records) {
-      // The library takes sentences: a document of several lines is several.
-      std::istringstream document(tokenizer::document_text(batch, record, source.key));
-      for (std::string line; std::getline(document, line);) {
-        bytes += line.size();
-        if (!line.empty()) lines.push_back(line);
-      }
-    }
-  }
-  const tokenizer::SentencePieceTraining training{values["size"].as<int>(),
-                                                  values["model-type"].as<std::string>()};
-  const std::string model = tokenizer::train_sentencepiece(lines, training);
-  const auto output = values["output"].as<std::string>();
-  write_file_atomically(output, model);
-  print_out(fmt::format("{}: {} ({}) from {}, {}, in {:.1f} s\n", output,
-                        counted(training.size, "piece"), training.model_type,
-                        counted(lines.size(), "line"), counted(bytes, "byte"), clock.seconds()));
+po::options_description train_options() {
+  po::options_description options("train");
+  options.add_options()  //
+      ("type", po::value<std::string>()->default_value("sentencepiece")->value_name("TYPE"),
+       "sentencepiece or wordpiece")  //
+      ("output", po::value<std::string>()->required()->value_name("FILE"),
+       "the file to write: the model (sentencepiece; its pieces and their scores go to the .vocab "
+       "file next to it) or the vocabulary (wordpiece)")  //
+      ("size", po::value<int>()->required()->value_name("N"),
+       "number of pieces, with the special tokens");
+  return options.add(training_options());
 }
 
-po::options_description training_options() {
-  po::options_description options("Training");
-  options.add_options()  //
-      ("output", po::value<std::string>()->required()->value_name("FILE"),
-       "the model file to write")                                                  //
-      ("size", po::value<int>()->required()->value_name("N"), "number of pieces")  //
-      ("model-type", po::value<std::string>()->default_value("unigram")->value_name("TYPE"),
-       "unigram or bpe");
-  return options;
+void train(const po::variables_map& values) {
+  tokenizer::TrainingOptions training = training_of(values, values["type"].as<std::string>());
+  training.source = documents_of(values);
+  training.output = values["output"].as<std::string>();
+  training.size = values["size"].as<int>();
+  const auto summary = tokenizer::train_tokenizer(training);
+  print_out(fmt::format("{}: {} ({}) from {}, {}, in {:.1f} s\n", training.output.string(),
+                        counted(training.size, "piece"),
+                        training.type == "wordpiece" ? training.type : training.model_type,
+                        counted(summary.lines, "line"), counted(summary.bytes, "byte"),
+                        summary.seconds));
 }
 
 ExitCode run(int argc, char** argv) {
   po::options_description all;
-  all.add(tokenizer_options())
-      .add(document_options())
-      .add(training_options())
-      .add(general_options());
+  all.add(tokenizer_options()).add(document_options()).add(train_options()).add(general_options());
   if (answers_help_or_version(argc, argv, kProgram, kUsage, all)) return ExitCode::success;
 
   const std::string command = argc > 1 ? argv[1] : "";
@@ -99,14 +81,16 @@ ExitCode run(int argc, char** argv) {
   };
   if (command == "train") {
     po::options_description options;
-    train(parse(options.add(document_options()).add(training_options())));
+    options.add(document_options()).add(train_options());
+    options.add_options()("lowercase", po::value<bool>());
+    train(parse(options));
   } else if (command == "encode") {
-    const auto tokenizer = tokenizer_of(parse(tokenizer_options()));
+    const auto tokenizer = make_tokenizer(tokenizer_spec_of(parse(tokenizer_options())));
     for_each_line([&](const std::string& line) {
       return fmt::format("[{}]", fmt::join(tokenizer->encode(line), ", "));
     });
   } else if (command == "decode") {
-    const auto tokenizer = tokenizer_of(parse(tokenizer_options()));
+    const auto tokenizer = make_tokenizer(tokenizer_spec_of(parse(tokenizer_options())));
     for_each_line([&](const std::string& line) { return tokenizer->decode(parse_ids(line)); });
   } else if (command.empty()) {
     throw UsageError("expected a command: encode, decode or train");

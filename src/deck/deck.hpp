@@ -258,6 +258,7 @@ struct Tokenizer {
   std::optional<std::string> vocab;
   std::optional<std::string> merges;
   std::optional<std::string> model;
+  std::optional<bool> lowercase;
 
   bool operator==(const Tokenizer&) const = default;
 };

@@ -132,7 +132,8 @@ std::optional<tokenizer::TokenizerSpec> tokenizer_spec(const deck::Deck& deck) {
   return tokenizer::TokenizerSpec{.type = std::string(name_of(*keys.type)),
                                   .vocab = keys.vocab.value_or(""),
                                   .merges = keys.merges.value_or(""),
-                                  .model = keys.model.value_or("")};
+                                  .model = keys.model.value_or(""),
+                                  .lowercase = keys.lowercase};
 }
 
 namespace {

@@ -79,6 +79,9 @@ std::string_view reason_of(std::string_view message) {
                                                                     : message.substr(end + 2);
 }
 
+/// The library's mark of a blank, with which the first piece of a word starts.
+constexpr std::string_view kWordStart = "\u2581";
+
 class SentencePieceTokenizer : public Tokenizer {
  public:
   explicit SentencePieceTokenizer(const std::filesystem::path& model) {
@@ -101,11 +104,21 @@ class SentencePieceTokenizer : public Tokenizer {
       eod_ = processor_.eos_id();
     else if (!processor_.IsUnknown(named))
       eod_ = named;
+    const auto id = [&](const char* piece) { return processor_.PieceToId(piece); };
+    const BertTokens bert = {id("[CLS]"), id("[SEP]"), id("[MASK]"), id("[PAD]")};
+    const auto known = [&](int piece) { return !processor_.IsUnknown(piece); };
+    if (known(bert.cls) && known(bert.sep) && known(bert.mask) && known(bert.pad)) bert_ = bert;
   }
 
   std::string_view name() const override { return "sentencepiece"; }
   std::int32_t vocab_size() const override { return processor_.GetPieceSize(); }
   std::optional<std::int32_t> eod() const override { return eod_; }
+  std::optional<BertTokens> bert_tokens() const override { return bert_; }
+  bool continues_word(std::int32_t id) const override {
+    check_id(name(), id, vocab_size());
+    return !processor_.IsControl(id) && !processor_.IsUnknown(id) &&
+           !processor_.IdToPiece(id).starts_with(kWordStart);
+  }
   std::uint64_t hash() const override { return hash_.value(); }
   std::string library() const override { return library_; }
 
@@ -131,6 +144,7 @@ class SentencePieceTokenizer : public Tokenizer {
 
   sentencepiece::SentencePieceProcessor processor_;
   std::optional<std::int32_t> eod_;
+  std::optional<BertTokens> bert_;
   ContentHash hash_;
   std::string library_;
 };
@@ -182,14 +196,25 @@ int fewest_pieces(std::string_view message) {
   return pieces;
 }
 
+/// The text of the .vocab file that spm_train writes.
+std::string vocab_of(const std::string& model) {
+  sentencepiece::SentencePieceProcessor processor;
+  const auto status = processor.LoadFromSerializedProto(model);
+  TRIREME_CHECK(status.ok(), "SentencePiece: {}", status.error_message());
+  std::string vocab;
+  for (int id = 0; id < processor.GetPieceSize(); ++id)
+    vocab += fmt::format("{}\t{:g}\n", processor.IdToPiece(id), processor.GetScore(id));
+  return vocab;
+}
+
 }  // namespace
 
 std::unique_ptr<Tokenizer> make_sentencepiece_tokenizer(const std::filesystem::path& model) {
   return std::make_unique<SentencePieceTokenizer>(model);
 }
 
-std::string train_sentencepiece(const std::vector<std::string>& sentences,
-                                const SentencePieceTraining& training) {
+SentencePieceModel train_sentencepiece(const std::vector<std::string>& sentences,
+                                       const SentencePieceTraining& training) {
   if (training.model_type != "unigram" && training.model_type != "bpe")
     throw UsageError("unknown model type '{}': expected unigram or bpe", training.model_type);
   if (training.size < 1)
@@ -215,6 +240,7 @@ std::string train_sentencepiece(const std::vector<std::string>& sentences,
           {"bos_id", "-1"},
           {"pad_id", "-1"},
           {"eos_piece", std::string(kEndOfText)},
+          {"control_symbols", training.bert_tokens ? "[PAD],[CLS],[SEP],[MASK]" : ""},
           {"byte_fallback", "true"},
           {"normalization_rule_name", "identity"},
           {"remove_extra_whitespaces", "false"},
@@ -234,7 +260,7 @@ std::string train_sentencepiece(const std::vector<std::string>& sentences,
   if (!status.ok())
     throw DataError("SentencePiece cannot train a model of {} pieces on this corpus: {}",
                     training.size, reason_of(status.error_message()));
-  return model;
+  return {model, vocab_of(model)};
 }
 
 }  // namespace trireme::tokenizer

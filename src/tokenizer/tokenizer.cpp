@@ -6,6 +6,7 @@
 #include "tokenizer/sentencepiece.hpp"
 #include "tokenizer/utf8.hpp"
 #include "tokenizer/vocabulary.hpp"
+#include "tokenizer/wordpiece.hpp"
 
 namespace trireme::tokenizer {
 namespace {
@@ -116,6 +117,13 @@ void check_files(const TokenizerSpec& spec, bool vocab, bool merges, bool model)
   check_file(spec, "vocab", spec.vocab, vocab);
   check_file(spec, "merges", spec.merges, merges);
   check_file(spec, "model", spec.model, model);
+  const bool wordpiece = spec.type == "wordpiece";
+  if (wordpiece && !spec.lowercase)
+    throw UsageError(
+        "the wordpiece tokenizer needs 'lowercase': true for a vocabulary without capitals "
+        "(uncased), else false");
+  if (!wordpiece && spec.lowercase)
+    throw UsageError("the {} tokenizer has no use for 'lowercase'", spec.type);
 }
 
 }  // namespace
@@ -142,12 +150,13 @@ std::unique_ptr<Tokenizer> make_tokenizer(const TokenizerSpec& spec) {
     check_files(spec, false, false, false);
     return std::make_unique<BytesTokenizer>();
   }
-  if (spec.type == "wordpiece")
-    throw UsageError(
-        "the wordpiece tokenizer is not built yet; there are gpt2, sentencepiece, whitespace and "
-        "bytes");
-  throw UsageError("unknown tokenizer '{}': expected gpt2, sentencepiece, whitespace or bytes",
-                   spec.type);
+  if (spec.type == "wordpiece") {
+    check_files(spec, true, false, false);
+    return make_wordpiece_tokenizer(spec.vocab, *spec.lowercase);
+  }
+  throw UsageError(
+      "unknown tokenizer '{}': expected gpt2, sentencepiece, wordpiece, whitespace or bytes",
+      spec.type);
 }
 
 }  // namespace trireme::tokenizer

@@ -28,12 +28,18 @@ struct TokenizerIdentity {
 /// "gpt2 of 50257 ids (hash 0f3a...)", for messages.
 std::string to_text(const TokenizerIdentity& identity);
 
+/// The ids of BERT's special tokens.
+struct BertTokens {
+  std::int32_t cls, sep, mask, pad;
+};
+
 /// A fixed vocabulary. Every member may be called from several threads at once.
 class Tokenizer {
  public:
   virtual ~Tokenizer() = default;
 
-  /// The type's name in decks and on command lines: "gpt2", "sentencepiece", "whitespace", "bytes".
+  /// The type's name in decks and on command lines: "gpt2", "sentencepiece", "wordpiece",
+  /// "whitespace", "bytes".
   virtual std::string_view name() const = 0;
 
   /// Number of ids; they run from 0.
@@ -41,6 +47,14 @@ class Tokenizer {
 
   /// The end-of-document id; nullopt when the vocabulary has none.
   virtual std::optional<std::int32_t> eod() const = 0;
+
+  /// The ids of [CLS], [SEP], [MASK] and [PAD]; nullopt when the vocabulary lacks one of them.
+  virtual std::optional<BertTokens> bert_tokens() const { return std::nullopt; }
+
+  /// Whether `id` continues a word (WordPiece: it starts with "##"; SentencePiece: without U+2581).
+  /// False for special tokens, and always for other types. Throws DataError for an id outside the
+  /// vocabulary.
+  virtual bool continues_word(std::int32_t) const { return false; }
 
   /// A hash of what determines ids in the tokenizer's files: it differs for other vocabularies or
   /// merges, and is equal for another spelling of the same JSON.
@@ -66,15 +80,16 @@ class Tokenizer {
 
 /// The type of a tokenizer, and its files.
 struct TokenizerSpec {
-  std::string type;              ///< gpt2, sentencepiece, whitespace or bytes
-  std::filesystem::path vocab;   ///< JSON {"token": id}: gpt2, whitespace
+  std::string type;              ///< gpt2, sentencepiece, wordpiece, whitespace or bytes
+  std::filesystem::path vocab;   ///< JSON {"token": id}: gpt2, whitespace; lines: wordpiece
   std::filesystem::path merges;  ///< one merge a line, best first: gpt2
   std::filesystem::path model;   ///< SentencePiece model: sentencepiece
+  std::optional<bool> lowercase = std::nullopt;  ///< whether the vocabulary is uncased: wordpiece
 };
 
-/// Makes the tokenizer of `spec`. Throws UsageError for an unknown type, a file that is missing
-/// from the spec or does not belong to the type; IoError for a file that cannot be read; DataError
-/// for one that is malformed. All name the file and the reason.
+/// Makes the tokenizer of `spec`. Throws UsageError for an unknown type, for a file or a
+/// `lowercase` that is missing from the spec or does not belong to the type; IoError for a file
+/// that cannot be read; DataError for one that is malformed. All name the file and the reason.
 std::unique_ptr<Tokenizer> make_tokenizer(const TokenizerSpec& spec);
 
 }  // namespace trireme::tokenizer

@@ -1,4 +1,4 @@
-// Vocabulary files: JSON objects {"token": id}.
+// Vocabulary files: JSON objects {"token": id}, or a token per line.
 #pragma once
 
 #include <cstdint>
@@ -17,9 +17,14 @@ inline constexpr std::string_view kEndOfText = "<|endoftext|>";
 /// Tokens and their ids, 0 to size() - 1, each used once.
 class Vocabulary {
  public:
-  /// Reads the JSON object in `path`. Throws IoError when it cannot be read, DataError (file and
-  /// reason) when it is not such an object or its ids are not 0 to N-1, each once.
-  explicit Vocabulary(const std::filesystem::path& path);
+  enum class Format {
+    json,  ///< an object {"token": id} with the ids 0 to N-1, each once
+    lines  ///< a token per line, in the order of their ids; each once
+  };
+
+  /// Reads `path`. Throws IoError when it cannot be read, DataError (file and reason) when it is
+  /// not of `format`.
+  explicit Vocabulary(const std::filesystem::path& path, Format format = Format::json);
 
   /// The file, for messages.
   const std::filesystem::path& path() const { return path_; }
@@ -36,6 +41,8 @@ class Vocabulary {
   std::optional<std::int32_t> find(std::string_view token) const;
 
  private:
+  void read_json(const std::string& content);
+  void read_lines(std::string_view content);
   struct Hash : std::hash<std::string_view> {
     using is_transparent = void;
   };

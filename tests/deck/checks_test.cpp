@@ -267,6 +267,10 @@ TEST(DeckChecks, DataAndTokenizerMustFit) {
        "whole words, without merges, belongs to type 'whitespace'"},
       {"type: sentencepiece, model: m", "type: bytes, model: m",
        "bad.yaml:11:28: data.tokenizer.type = bytes has no use for 'data.tokenizer.model'"},
+      {"type: sentencepiece, model: m", "type: wordpiece, vocab: v.txt",
+       "bad.yaml:11:15: data.tokenizer.type = wordpiece needs 'data.tokenizer.lowercase'"},
+      {"type: sentencepiece, model: m", "type: bytes, lowercase: true",
+       "bad.yaml:11:28: data.tokenizer.type = bytes has no use for 'data.tokenizer.lowercase'"},
       {"  tokenizer: {type: sentencepiece, model: m}\n", "",
        "bad.yaml:9:1: missing key 'data.tokenizer.type': give it, or the size of the vocabulary in "
        "'model.vocab'"},
@@ -278,6 +282,10 @@ TEST(DeckChecks, DataAndTokenizerMustFit) {
        "validation or test part (try 969,30,1, or give data.valid or data.test)"},
   });
   EXPECT_EQ(errors_of(kSmallDeck, {"data.split=1,0,1", "evaluate.at_end=true"}), "");
+  EXPECT_EQ(
+      errors_of(kSmallDeck, {"data.tokenizer={type: wordpiece, vocab: v.txt, lowercase: false}",
+                             "data.tokenizer.model="}),
+      "");
   EXPECT_EQ(errors_of(kSmallDeck, {"data.split=1", "data.test=t", "evaluate.at_end=true"}), "");
 }
 

@@ -72,8 +72,9 @@ TEST_F(ProgramsTest, PreprocessErrorsHaveTheirExitCodes) {
                         "trireme-preprocess: {}\n'trireme-preprocess --help' lists the options.\n",
                         message));
   }
-  EXPECT_EQ(run("trireme-preprocess --input a.txt --output y --tokenizer wordpiece"), 2);
-  EXPECT_NE(err_.find("the wordpiece tokenizer is not built yet"), std::string::npos) << err_;
+  EXPECT_EQ(run("trireme-preprocess --input a.txt --output y --tokenizer wordpiece --vocab v"), 2);
+  EXPECT_NE(err_.find("the wordpiece tokenizer needs 'lowercase': true for"), std::string::npos)
+      << err_;
 }
 
 TEST_F(ProgramsTest, WhatIsNoTextIsNamedWithTheWayOut) {
@@ -143,6 +144,7 @@ TEST_F(ProgramsTest, TokenizerTrains) {
   write("a.txt", lines);
   EXPECT_EQ(run("trireme-tokenizer train --input a.txt --output a.model --size 330"), 0) << err_;
   EXPECT_EQ(out_.find("a.model: 330 pieces (unigram) from 300 lines, "), 0u) << out_;
+  EXPECT_TRUE(read_file(folder_ / "a.vocab").starts_with("<unk>\t0\n<|endoftext|>\t0\n"));
   EXPECT_EQ(err_, "");
   EXPECT_EQ(
       run("trireme-preprocess --input a.txt --output y --tokenizer sentencepiece --model a.model"),
@@ -157,6 +159,33 @@ TEST_F(ProgramsTest, TokenizerTrains) {
   const std::string fewest = std::to_string(std::stoi(err_.substr(at + 12)));
   EXPECT_EQ(run("trireme-tokenizer train --input a.txt --output b.model --size " + fewest), 0)
       << err_;
+}
+
+TEST_F(ProgramsTest, TokenizerTrainsWordPiece) {
+  std::string lines;
+  for (int i = 0; i < 300; ++i) lines += fmt::format("The Number {} and its Square {}\n", i, i * i);
+  write("a.txt", lines);
+  const std::string train = "trireme-tokenizer train --input a.txt --output v.txt ";
+  EXPECT_EQ(run(train + "--type wordpiece --lowercase true --size 150"), 0) << err_;
+  EXPECT_EQ(out_.find("v.txt: 150 pieces (wordpiece) from 300 lines, "), 0u) << out_;
+  write("in", "The number\n");
+  EXPECT_EQ(
+      run("trireme-tokenizer encode --tokenizer wordpiece --vocab v.txt --lowercase true <in"), 0);
+  write("ids", out_);
+  EXPECT_EQ(
+      run("trireme-tokenizer decode --tokenizer wordpiece --vocab v.txt --lowercase true <ids"), 0);
+  EXPECT_EQ(out_, "the number\n");
+  const std::pair<const char*, const char*> usage[] = {
+      {"--type wordpiece --size 150", "the wordpiece tokenizer needs 'lowercase'"},
+      {"--size 300 --lowercase true", "the sentencepiece tokenizer has no use for 'lowercase'"},
+      {"--size 300 --alphabet 9", "--alphabet is for wordpiece, not for sentencepiece"},
+      {"--type wordpiece --lowercase true --size 150 --bert-tokens",
+       "--model-type and --bert-tokens are for sentencepiece, not for wordpiece"},
+      {"--type gpt2 --size 300", "a tokenizer of type 'gpt2' cannot be trained"}};
+  for (const auto& [options, message] : usage) {
+    EXPECT_EQ(run(train + options), 2) << options;
+    EXPECT_EQ(err_.find(std::string("trireme-tokenizer: ") + message), 0u) << err_;
+  }
 }
 
 TEST_F(ProgramsTest, HelpAndVersionNeedNothingElse) {

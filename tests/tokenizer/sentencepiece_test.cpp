@@ -1,5 +1,6 @@
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <random>
 
 #include "fixture.hpp"
@@ -32,12 +33,13 @@ std::vector<std::string> corpus() {
 class SentencePieceTest : public FolderTest, public testing::WithParamInterface<const char*> {};
 
 TEST_P(SentencePieceTest, TrainsAndRoundTrips) {
-  const std::string model = train_sentencepiece(corpus(), {400, GetParam()});
+  const auto model = train_sentencepiece(corpus(), {400, GetParam()});
   EXPECT_EQ(train_sentencepiece(corpus(), {400, GetParam()}), model) << "not deterministic";
-  const auto tokenizer = make_tokenizer({"sentencepiece", "", "", write("m.model", model)});
+  const auto tokenizer = make_tokenizer({"sentencepiece", "", "", write("m.model", model.model)});
   EXPECT_EQ(tokenizer->name(), "sentencepiece");
   EXPECT_EQ(tokenizer->vocab_size(), 400);
   EXPECT_EQ(tokenizer->eod(), 1);
+  EXPECT_FALSE(tokenizer->bert_tokens());
 
   const std::string known = corpus().front();
   EXPECT_LT(tokenizer->encode(known).size(), known.size() * 2 / 3);
@@ -53,6 +55,27 @@ TEST_P(SentencePieceTest, TrainsAndRoundTrips) {
   EXPECT_THROW(tokenizer->decode(Ids{-1}), DataError);
 }
 
+TEST_P(SentencePieceTest, HasBertsTokensOnRequest) {
+  const auto model =
+      train_sentencepiece(corpus(), {.size = 400, .model_type = GetParam(), .bert_tokens = true});
+  EXPECT_TRUE(model.vocab.starts_with("<unk>\t0\n<|endoftext|>\t0\n[PAD]\t0\n[CLS]\t0\n"))
+      << model.vocab.substr(0, 100);
+  EXPECT_EQ(std::ranges::count(model.vocab, '\n'), 400);
+  const auto tokenizer = make_tokenizer({"sentencepiece", "", "", write("m.model", model.model)});
+  EXPECT_EQ(tokenizer->vocab_size(), 400);
+  const auto bert = tokenizer->bert_tokens();
+  ASSERT_TRUE(bert);
+  EXPECT_EQ((std::vector{bert->pad, bert->cls, bert->sep, bert->mask}), (Ids{2, 3, 4, 5}));
+  // The names of special tokens in the text are ordinary text.
+  for (const std::int32_t id : tokenizer->encode("[MASK]")) EXPECT_GT(id, 5);
+  // Of each word the first piece starts it, and the others continue it.
+  const Ids ids = tokenizer->encode("stabeda trumonka");
+  EXPECT_EQ(std::ranges::count_if(ids, [&](auto id) { return !tokenizer->continues_word(id); }), 2);
+  EXPECT_FALSE(tokenizer->continues_word(ids.front()));
+  EXPECT_FALSE(tokenizer->continues_word(bert->cls));
+  EXPECT_THROW(tokenizer->continues_word(400), DataError);
+}
+
 TEST_P(SentencePieceTest, SentencesAreCutAtTheLibrarysOwnCharacter) {
   std::vector<std::string> whole = corpus(), parts;
   whole.resize(400);
@@ -63,9 +86,9 @@ TEST_P(SentencePieceTest, SentencesAreCutAtTheLibrarysOwnCharacter) {
     whole[i + 1].clear();
     for (const std::size_t other : {i + 2, i + 3}) parts.push_back(whole[other]);
   }
-  const std::string model = train_sentencepiece(whole, {400, GetParam()});
+  const auto model = train_sentencepiece(whole, {400, GetParam()});
   EXPECT_EQ(model, train_sentencepiece(parts, {400, GetParam()}));
-  const auto tokenizer = make_tokenizer({"sentencepiece", "", "", write("m.model", model)});
+  const auto tokenizer = make_tokenizer({"sentencepiece", "", "", write("m.model", model.model)});
   const std::string text = "quux \u2585\u2585 quux";
   EXPECT_EQ(tokenizer->decode(tokenizer->encode(text)), text);
 }
@@ -88,9 +111,8 @@ TEST_F(FolderTest, SentencePieceErrorsAreClear) {
             }),
             "there is no text to train on: all of it is U+2585, a character that SentencePiece "
             "reserves");
-  EXPECT_EQ(message_of<UsageError>([] {
-              train_sentencepiece({"a"}, {400, "word"});
-            }),
+  EXPECT_EQ(message_of<UsageError>(
+                [] { train_sentencepiece({"a"}, {.size = 400, .model_type = "word"}); }),
             "unknown model type 'word': expected unigram or bpe");
   EXPECT_THROW(train_sentencepiece({"a"}, {0}), UsageError);
 

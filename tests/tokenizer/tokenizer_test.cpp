@@ -18,10 +18,15 @@ std::string usage_error(const TokenizerSpec& spec) {
 
 TEST(MakeTokenizer, ErrorsSayWhatIsWrong) {
   EXPECT_EQ(usage_error({"wordpiece", "v", "", ""}),
-            "the wordpiece tokenizer is not built yet; there are gpt2, sentencepiece, whitespace "
-            "and bytes");
-  EXPECT_EQ(usage_error({"gpt3", "", "", ""}),
-            "unknown tokenizer 'gpt3': expected gpt2, sentencepiece, whitespace or bytes");
+            "the wordpiece tokenizer needs 'lowercase': true for a vocabulary without capitals "
+            "(uncased), else false");
+  EXPECT_EQ(usage_error({"wordpiece", "", "", "", true}),
+            "the wordpiece tokenizer needs a 'vocab' file");
+  EXPECT_EQ(usage_error({"bytes", "", "", "", false}),
+            "the bytes tokenizer has no use for 'lowercase'");
+  EXPECT_EQ(
+      usage_error({"gpt3", "", "", ""}),
+      "unknown tokenizer 'gpt3': expected gpt2, sentencepiece, wordpiece, whitespace or bytes");
   EXPECT_EQ(
       usage_error({"gpt2", "v", "", ""}),
       "the gpt2 tokenizer needs a 'merges' file; a vocabulary of whole words, without merges, "
@@ -125,7 +130,7 @@ TEST_F(IdentityTest, IsOfTheIdsAndNotOfTheFilesSpelling) {
 TEST_F(IdentityTest, OfAUnigramModelHasTheLibrary) {
   const auto library = [&](const char* type) {
     const std::vector<std::string> lines(50, "the quick brown fox jumps over the lazy dog");
-    const std::string model = train_sentencepiece(lines, {285, type});
+    const std::string model = train_sentencepiece(lines, {285, type}).model;
     return make_tokenizer({"sentencepiece", "", "", write("m.model", model)})->library();
   };
   EXPECT_TRUE(library("unigram").starts_with("sentencepiece ")) << library("unigram");

@@ -141,7 +141,8 @@ void put_tokenizer(const Values& values, Words& words, Words& errors) {
   if (name == "GPT2BPETokenizer")
     words.emplace_back("gpt2");
   else if (name.starts_with("BertWordPiece"))
-    words.emplace_back("wordpiece");
+    words.insert(words.end(),
+                 {"wordpiece", "--lowercase", name == "BertWordPieceCase" ? "false" : "true"});
   else if (name.find("SentencePiece") != std::string::npos || name == "Llama2Tokenizer")
     words.emplace_back("sentencepiece");
   else
@@ -157,7 +158,7 @@ std::string line_of(const Words& words) {
 
 void add_unbuilt(const Words& words, Equivalent& result) {
   for (const std::string& word : words)
-    if (word == "--split-sentences" || word == "--keep-newlines" || word == "wordpiece")
+    if (word == "--split-sentences" || word == "--keep-newlines")
       result.unbuilt.push_back(fmt::format("trireme-preprocess {}", word));
 }
 

@@ -20,18 +20,21 @@ namespace trireme::deck {
 void Checker::tokenizer() {
   const Tokenizer& tokenizer = deck_.data.tokenizer;
   const auto is = [&](TokenizerType type) { return tokenizer.type == type; };
-  struct File {
+  struct Requirement {
     std::string_view path;
     bool given;
     bool used;
   };
   const bool gpt2 = is(TokenizerType::gpt2);
-  const File files[] = {
-      {"data.tokenizer.vocab", tokenizer.vocab.has_value(), gpt2 || is(TokenizerType::whitespace)},
+  const bool wordpiece = is(TokenizerType::wordpiece);
+  const Requirement requirements[] = {
+      {"data.tokenizer.vocab", tokenizer.vocab.has_value(),
+       gpt2 || wordpiece || is(TokenizerType::whitespace)},
       {"data.tokenizer.merges", tokenizer.merges.has_value(), gpt2},
       {"data.tokenizer.model", tokenizer.model.has_value(), is(TokenizerType::sentencepiece)},
+      {"data.tokenizer.lowercase", tokenizer.lowercase.has_value(), wordpiece},
   };
-  for (const auto& [path, given, used] : files) {
+  for (const auto& [path, given, used] : requirements) {
     require(given || !used, {"data.tokenizer.type", path}, [&, path = path] {
       // A vocabulary alone is mostly one of whole words.
       return fmt::format("data.tokenizer.type = {} needs '{}'{}", name_of(*tokenizer.type), path,

@@ -32,14 +32,18 @@ void data_keys(std::vector<Key>& rows) {
               .fixed()
               .help("Seed of the sample order."),
           key(TRIREME_MEMBER(data.tokenizer.type))
-              .built({"gpt2", "sentencepiece", "whitespace", "bytes"})
+              .built({"gpt2", "sentencepiece", "wordpiece", "whitespace", "bytes"})
               .fixed()
               .help("Tokenizer; may be left out if model.vocab is given."),
           key(TRIREME_MEMBER(data.tokenizer.vocab))
               .noted()
-              .help("Vocabulary file (gpt2, whitespace)."),
+              .help("Vocabulary file (gpt2, wordpiece, whitespace)."),
           key(TRIREME_MEMBER(data.tokenizer.merges)).noted().help("Merges file (gpt2)."),
           key(TRIREME_MEMBER(data.tokenizer.model)).noted().help("Model file (sentencepiece)."),
+          key(TRIREME_MEMBER(data.tokenizer.lowercase))
+              .fixed()
+              .help("Whether the vocabulary is uncased: text is lower-cased and loses its accents "
+                    "(wordpiece)."),
           key(TRIREME_MEMBER(data.corpora))
               .noted()
               .help("Short names of datasets for data.train, valid and test: {wiki: "

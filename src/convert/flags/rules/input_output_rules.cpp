@@ -82,6 +82,13 @@ void apply_tokenizer(Recipe& recipe) {
     set_type("wordpiece");
     const bool fetched = recipe.is_first_release();
     set_text(recipe, "vocab-file", "data.tokenizer.vocab", fetched ? "bert-vocab.txt" : "");
+    // The first release took the case from the model's name, bert-large-uncased by default.
+    const Given* model = recipe.flags.find("tokenizer-model-type");
+    const std::string name = model ? model->values[0] : "";
+    const bool cased = type == "BertWordPieceCase" || name.find("-cased") != std::string::npos ||
+                       name.find("chinese") != std::string::npos;
+    draft.set("data.tokenizer.lowercase", cased ? "false" : "true",
+              model ? fmt::format("{} {}", type, name) : type);
     leave_out(recipe, {"tokenizer-model", "tokenizer-path", "merge-file", "vocab-size"}, type);
   } else if (type.find("SentencePiece") != std::string::npos || type == "Llama2Tokenizer") {
     set_type("sentencepiece");
