@@ -17,12 +17,14 @@ namespace {
 constexpr const char* kProgram = "trireme-preprocess";
 constexpr const char* kUsage =
     "Usage: trireme-preprocess --input FILE... --output PREFIX --tokenizer TYPE [options]\n"
+    "       trireme-preprocess presplit --input FILE... --output FILE [options]\n"
     "       trireme-preprocess merge --output PREFIX PREFIX...\n"
     "       trireme-preprocess split --input FILE... --output DIR --fractions A,B,C [--seed N]\n"
     "Without a command writes PREFIX_<key>_document.bin and .idx, a dataset in Megatron-LM's\n"
-    "format, and .json, which names its tokenizer. merge appends datasets to one; split divides\n"
-    "JSON lines at random into train, valid and test. Inputs may be compressed (gzip, bzip2,\n"
-    "xz, zstd) or be tar archives of *.txt, *.json and *.jsonl.\n\n";
+    "format, and .json, which names its tokenizer. presplit writes documents with a sentence per\n"
+    "line; merge appends datasets to one; split divides JSON lines at random into train, valid\n"
+    "and test. Inputs may be compressed (gzip, bzip2, xz, zstd) or be tar archives of *.txt,\n"
+    "*.json and *.jsonl.\n\n";
 
 // --- The program without a command: documents to a dataset ---
 
@@ -40,24 +42,59 @@ po::options_description output_options() {
        "skip and count lines that cannot be read, instead of stopping at the first")  //
       ("workers", po::value<int>()->default_value(cores)->value_name("N"),
        "tokenizing threads; the files do not depend on their number")  //
-      ("split-sentences", po::bool_switch(), "not built yet")          //
-      ("keep-newlines", po::bool_switch(), "not built yet")            //
-      ("presplit-sentences", po::bool_switch(),
-       "each line of a document is a sentence: a sequence of its own, in "
-       "PREFIX_<key>_sentence.bin and .idx");
+      (
+          "split-sentences", po::bool_switch(),
+          "split documents into sentences: each is a sequence, in PREFIX_<key>_sentence.bin and "
+          ".idx")  //
+      ("language", po::value<std::string>()->value_name("LANGUAGE"),
+       "language of --split-sentences: en (the default), de, fr, es, it, pt, ru, or none for "
+       "languages without abbreviations")  //
+      ("keep-newlines", po::bool_switch(),
+       "with --split-sentences: sentences keep the white space after them")  //
+      (
+          "presplit-sentences", po::bool_switch(),
+          "each line of a document is a sentence: a sequence, in PREFIX_<key>_sentence.bin and "
+          ".idx")  //
+      ("train-tokenizer", po::value<int>()->value_name("N"),
+       "where the file of --model (sentencepiece) or --vocab (wordpiece) is missing: train it on "
+       "the input, with N pieces");
   return options;
 }
 
 po::options_description encode_options() {
   po::options_description options;
   options.add(document_options()).add(tokenizer_options()).add(output_options());
-  return options;
+  return options.add(training_options());
+}
+
+/// The rules of --language.
+const tokenizer::SentenceRules& rules_of(const po::variables_map& values) {
+  return tokenizer::sentence_rules(values.count("language") ? values["language"].as<std::string>()
+                                                            : "en");
+}
+
+/// With --train-tokenizer: trains the tokenizer on the input unless its file exists.
+void train_where_missing(const po::variables_map& values, const tokenizer::TokenizerSpec& spec) {
+  if (!values.count("train-tokenizer")) return;
+  tokenizer::TrainingOptions training = training_of(values, spec.type);
+  training.output = spec.type == "wordpiece" ? spec.vocab : spec.model;
+  if (training.output.empty())
+    throw UsageError(
+        "--train-tokenizer needs --tokenizer sentencepiece with --model, or wordpiece "
+        "with --vocab: the file to write");
+  std::error_code unknown;
+  if (std::filesystem::exists(training.output, unknown)) return;
+  training.source = documents_of(values);
+  for (const std::string& input : training.source.inputs)
+    if (input == "-") throw UsageError("--train-tokenizer reads the input twice: it cannot be '-'");
+  training.size = values["train-tokenizer"].as<int>();
+  const auto summary = tokenizer::train_tokenizer(training);
+  print_out(fmt::format("{}: {} from {} in {:.1f} s\n", training.output.string(),
+                        counted(training.size, "piece"), counted(summary.lines, "line"),
+                        summary.seconds));
 }
 
 void encode(const po::variables_map& values) {
-  for (const char* option : {"split-sentences", "keep-newlines"})
-    if (values[option].as<bool>()) throw UsageError("--{} is not built yet", option);
-
   tokenizer::PreprocessOptions work;
   work.source = documents_of(values);
   work.output = values["output"].as<std::string>();
@@ -68,10 +105,16 @@ void encode(const po::variables_map& values) {
     throw UsageError("--keep-blank-lines: with --document file a document is a whole file");
   work.append_eod = values["append-eod"].as<bool>();
   work.presplit_sentences = values["presplit-sentences"].as<bool>();
+  const bool split = values["split-sentences"].as<bool>();
+  if (!split && values.count("language")) throw UsageError("--language is for --split-sentences");
+  if (split) work.split_sentences = &rules_of(values);
+  work.keep_newlines = values["keep-newlines"].as<bool>();
   work.skip_bad = values["skip-bad"].as<bool>();
   work.workers = values["workers"].as<int>();
   work.log = stderr;
-  const auto summary = tokenizer::preprocess(*make_tokenizer(tokenizer_spec_of(values)), work);
+  const tokenizer::TokenizerSpec spec = tokenizer_spec_of(values);
+  train_where_missing(values, spec);
+  const auto summary = tokenizer::preprocess(*make_tokenizer(spec), work);
   const double megabytes = 1e-6 * static_cast<double>(summary.bytes);
   print_out(fmt::format(
       "{}.{{bin,idx}}: {}, {} from {} in {:.2f} s ({:.1f} MB/s), vocabulary of {}, {} skipped\n",
@@ -79,6 +122,32 @@ void encode(const po::variables_map& values) {
       counted(summary.tokens, "token"), counted(summary.bytes, "byte"), summary.seconds,
       megabytes / std::max(summary.seconds, 1e-9), counted(summary.vocab_size, "id"),
       counted(summary.skipped, "bad document")));
+}
+
+// --- presplit ---
+
+po::options_description presplit_options() {
+  po::options_description options("presplit");
+  options.add_options()  //
+      ("output", po::value<std::string>()->required()->value_name("FILE"),
+       "the JSON lines to write, with a sentence per line of the text")  //
+      ("language", po::value<std::string>()->value_name("LANGUAGE"),
+       "as with --split-sentences")  //
+      ("standardize-punctuation", po::bool_switch(),
+       "write quotes, dashes, ellipses and blanks of all forms in ASCII");
+  return options;
+}
+
+void presplit(const po::variables_map& values) {
+  tokenizer::PresplitOptions work;
+  work.source = documents_of(values);
+  work.output = values["output"].as<std::string>();
+  work.rules = &rules_of(values);
+  work.standardize_punctuation = values["standardize-punctuation"].as<bool>();
+  const auto summary = tokenizer::presplit(work);
+  print_out(fmt::format("{}: {}, {}\n", work.output.string(),
+                        counted(summary.documents, "document"),
+                        counted(summary.sentences, "sentence")));
 }
 
 // --- merge ---
@@ -157,7 +226,11 @@ void split(const po::variables_map& values) {
 
 ExitCode run(int argc, char** argv) {
   po::options_description all;
-  all.add(encode_options()).add(merge_options()).add(split_options()).add(general_options());
+  all.add(encode_options())
+      .add(presplit_options())
+      .add(merge_options())
+      .add(split_options())
+      .add(general_options());
   if (answers_help_or_version(argc, argv, kProgram, kUsage, all)) return ExitCode::success;
 
   const std::string command = argc > 1 && argv[1][0] != '-' ? argv[1] : "";
@@ -167,13 +240,17 @@ ExitCode run(int argc, char** argv) {
     po::positional_options_description positional;
     positional.add("words", -1);
     merge(parse_options(argc - 1, argv + 1, options, positional));
+  } else if (command == "presplit") {
+    po::options_description options;
+    presplit(
+        parse_options(argc - 1, argv + 1, options.add(document_options()).add(presplit_options())));
   } else if (command == "split") {
     split(parse_options(argc - 1, argv + 1, split_options()));
   } else if (command.empty()) {
     encode(parse_options(argc, argv, encode_options()));
   } else {
-    throw UsageError("unknown command '{}': expected merge or split, or options{}", command,
-                     did_you_mean(command, {"merge", "split"}));
+    throw UsageError("unknown command '{}': expected presplit, merge or split, or options{}",
+                     command, did_you_mean(command, {"presplit", "merge", "split"}));
   }
   return ExitCode::success;
 }

@@ -47,6 +47,21 @@ class PreprocessTest : public FolderTest {
     std::memcpy(tokens.data(), bytes.data(), bytes.size());
     return tokens;
   }
+  /// The sequences of a dataset of bytes.
+  std::vector<std::string> read_sequences(const std::string& name) const {
+    const std::string ids = read_file(folder_ / (name + ".bin"));
+    const std::string idx = read_file(folder_ / (name + ".idx"));
+    std::uint64_t count = 0;
+    std::memcpy(&count, idx.data() + 18, sizeof count);
+    std::vector<std::string> sequences(count);
+    std::size_t at = 0;
+    for (std::size_t i = 0; i < count; ++i) {
+      std::int32_t length = 0;
+      std::memcpy(&length, idx.data() + 34 + 4 * i, sizeof length);
+      for (; length > 0; --length, at += 2) sequences[i].push_back(ids[at]);
+    }
+    return sequences;
+  }
   bool wrote_nothing() const {
     for (const auto& entry : std::filesystem::directory_iterator(folder_))
       if (entry.path().filename().string().starts_with("out")) return false;
@@ -93,6 +108,83 @@ TEST_F(PreprocessTest, PresplitSentencesNeedDocumentsOfSeveralLines) {
   EXPECT_TRUE(wrote_nothing());
   work.source.format = DocumentFormat::text_files;
   EXPECT_EQ(preprocess(*bytes_, work).documents, 1u);
+}
+
+TEST_F(PreprocessTest, SplitSentencesAreSequences) {
+  const std::string input = write("a.jsonl", R"({"text": "Mr. A came.  He\nleft!"})"
+                                             "\n"
+                                             R"({"text": " "})"
+                                             "\n"
+                                             R"({"text": "b"})"
+                                             "\n");
+  PreprocessOptions work = options(input);
+  work.split_sentences = &sentence_rules("english");
+  const PreprocessSummary summary = preprocess(*bytes_, work);
+  EXPECT_EQ(summary.dataset, folder_ / "out_text_sentence");
+  EXPECT_EQ(summary.documents, 3u);
+  EXPECT_EQ(read_sequences("out_text_sentence"),
+            (std::vector<std::string>{"Mr. A came.", "He\nleft!", "b"}));
+  auto info = read_dataset_info(folder_ / "out_text_sentence");
+  EXPECT_EQ(info->options->split_sentences, "en");
+  EXPECT_FALSE(info->options->keep_newlines);
+
+  work.keep_newlines = true;
+  preprocess(*bytes_, work);
+  EXPECT_EQ(read_sequences("out_text_sentence"),
+            (std::vector<std::string>{"Mr. A came.  ", "He\nleft!", "b"}));
+  info = read_dataset_info(folder_ / "out_text_sentence");
+  EXPECT_TRUE(info->options->keep_newlines);
+
+  work.presplit_sentences = true;
+  EXPECT_THROW(preprocess(*bytes_, work), UsageError);
+  work = options(input);
+  work.keep_newlines = true;
+  EXPECT_THROW(preprocess(*bytes_, work), UsageError);
+}
+
+TEST_F(PreprocessTest, WarnsOfUnsplitDocumentsForBert) {
+  const auto bert = make_tokenizer(
+      {.type = "wordpiece", .vocab = test_data("wordpiece/vocab.txt"), .lowercase = true});
+  const auto log_of = [&](const Tokenizer& tokenizer, const SentenceRules* rules) {
+    PreprocessOptions work = options(write("a.txt", "the quick\n"));
+    work.split_sentences = rules;
+    work.log = std::fopen((folder_ / "log").c_str(), "w");
+    preprocess(tokenizer, work);
+    std::fclose(work.log);
+    return read_file(folder_ / "log");
+  };
+  EXPECT_TRUE(log_of(*bert, nullptr).starts_with("warning: this tokenizer has BERT's tokens"));
+  EXPECT_EQ(log_of(*bert, &sentence_rules("en")), "");
+  EXPECT_EQ(log_of(*bytes_, nullptr), "");
+}
+
+TEST_F(PreprocessTest, PresplitWritesASentencePerLine) {
+  PresplitOptions work;
+  work.source.inputs = {
+      write("a.jsonl", R"({"id": 7, "text": "Mr. A\ncame. He “left”!\n\n", "x": "é\u0001"})"
+                       "\n"
+                       R"({"text": ""})"
+                       "\n"),
+      write("b.txt", "One. Two.\n")};
+  work.output = folder_ / "out.jsonl";
+  work.rules = &sentence_rules("en");
+  PresplitSummary summary = presplit(work);
+  EXPECT_EQ(summary.documents, 3u);
+  EXPECT_EQ(summary.sentences, 5u);
+  EXPECT_EQ(read_file(work.output), R"({"id":7,"text":"Mr. A\ncame.\nHe “left”!","x":"é\u0001"})"
+                                    "\n"
+                                    R"({"text":""})"
+                                    "\n"
+                                    R"({"text":"One.\nTwo."})"
+                                    "\n");
+  work.standardize_punctuation = true;
+  presplit(work);
+  EXPECT_NE(read_file(work.output).find(R"(He \"left\"!)"), std::string::npos);
+
+  work.source.inputs = {write("nan.jsonl", R"({"text": "a", "score": NaN})")};
+  const std::string message = message_of<DataError>([&] { presplit(work); });
+  EXPECT_EQ(message.find((folder_ / "nan.jsonl").string() + ":1: cannot be written back"), 0u)
+      << message;
 }
 
 TEST_F(PreprocessTest, AppendsTheEndOfDocument) {

@@ -57,8 +57,13 @@ TEST_F(ProgramsTest, PreprocessErrorsHaveTheirExitCodes) {
   const std::pair<const char*, const char*> usage[] = {
       {"a.txt --work 3", "unrecognised option '--work'"},
       {"a.txt --workers 0", "at least one worker is needed"},
-      {"a.txt --split-sentences", "--split-sentences is not built yet"},
-      {"a.txt --keep-newlines", "--keep-newlines is not built yet"},
+      {"a.txt --split-sentences --presplit-sentences",
+       "--split-sentences and --presplit-sentences exclude each other"},
+      {"a.txt --keep-newlines", "--keep-newlines is for --split-sentences"},
+      {"a.txt --language de", "--language is for --split-sentences"},
+      {"a.txt --train-tokenizer 300",
+       "--train-tokenizer needs --tokenizer sentencepiece with --model, or wordpiece with --vocab: "
+       "the file to write"},
       {"a.txt --format jsonl --keep-blank-lines",
        "--keep-blank-lines is for plain text, not for --format jsonl"},
       {"a.txt --document page", "--document page: expected line or file"},
@@ -186,6 +191,33 @@ TEST_F(ProgramsTest, TokenizerTrainsWordPiece) {
     EXPECT_EQ(run(train + options), 2) << options;
     EXPECT_EQ(err_.find(std::string("trireme-tokenizer: ") + message), 0u) << err_;
   }
+}
+
+TEST_F(ProgramsTest, PreprocessTrainsAMissingTokenizer) {
+  std::string lines;
+  for (int i = 0; i < 300; ++i)
+    lines += fmt::format("The number is {}. Its square is {}.\n", i, i * i);
+  write("a.txt", lines);
+  const std::string command =
+      "trireme-preprocess --input a.txt --output y --split-sentences --tokenizer ";
+  for (const std::string tokenizer :
+       {"sentencepiece --model a.model --bert-tokens --train-tokenizer 330",
+        "wordpiece --vocab v.txt --lowercase true --train-tokenizer 100"}) {
+    EXPECT_EQ(run(command + tokenizer), 0) << err_;
+    EXPECT_NE(out_.find(" pieces from 300 lines in "), std::string::npos) << out_;
+    EXPECT_NE(out_.find("y_text_sentence.{bin,idx}: 300 documents, "), std::string::npos) << out_;
+    const std::string first = read_file(folder_ / "y_text_sentence.bin");
+    EXPECT_EQ(run(command + tokenizer), 0) << err_;
+    EXPECT_EQ(out_.find(" pieces from "), std::string::npos) << "trained again: " << out_;
+    EXPECT_EQ(read_file(folder_ / "y_text_sentence.bin"), first);
+  }
+  EXPECT_TRUE(std::filesystem::exists(folder_ / "a.vocab"));
+  EXPECT_EQ(run("trireme-preprocess --input - --output y --tokenizer wordpiece --vocab w.txt "
+                "--lowercase true --train-tokenizer 100 <a.txt"),
+            2);
+  EXPECT_EQ(run("trireme-preprocess presplit --input a.txt --output s.jsonl --language english"), 0)
+      << err_;
+  EXPECT_EQ(out_, "s.jsonl: 300 documents, 600 sentences\n");
 }
 
 TEST_F(ProgramsTest, HelpAndVersionNeedNothingElse) {

@@ -156,18 +156,15 @@ std::string line_of(const Words& words) {
   return text + "\n";
 }
 
-void add_unbuilt(const Words& words, Equivalent& result) {
-  for (const std::string& word : words)
-    if (word == "--split-sentences" || word == "--keep-newlines")
-      result.unbuilt.push_back(fmt::format("trireme-preprocess {}", word));
-}
-
 void preprocess(const TrainingCommand& command, Equivalent& result, Words& errors) {
   const Values values = parse(command, kPreprocessFlags, /*network=*/false, errors);
   for (const char* name : {"input", "output-prefix"})
     if (!values.contains(name)) errors.push_back(fmt::format("--{} is missing", name));
   Words words = {"trireme-preprocess"};
   for (const std::string& word : options_of(values, kPreprocessFlags)) words.push_back(word);
+  const std::string* language = value_of(values, "lang");
+  if (language && values.contains("split-sentences"))
+    words.insert(words.end(), {"--language", *language});
   put_tokenizer(values, words, errors);
   Words keys = {"text"};
   for (const char* name : {"json-key", "json-keys"})
@@ -182,7 +179,6 @@ void preprocess(const TrainingCommand& command, Equivalent& result, Words& error
   if (const std::string* kind = value_of(values, "dataset-impl"); kind && *kind != "mmap")
     result.notes.push_back(
         fmt::format("{}: datasets are of Megatron's kind mmap, not {}", command.place, *kind));
-  add_unbuilt(words, result);
 }
 
 void generate(const TrainingCommand& command, Equivalent& result, Words& errors) {
@@ -242,7 +238,6 @@ void evaluate(const TrainingCommand& command, Equivalent& result, Words& errors)
       "WikiText's detokenizer, overlapping windows and perplexity per word: the loss is that of "
       "the "
       "tokens in windows side by side");
-  add_unbuilt(prepare, result);
 }
 
 }  // namespace

@@ -63,7 +63,9 @@ DatasetInfo parse_info(const Json& json) {
   info.options = {.key = options.at("key"),
                   .append_eod = options.at("append_eod"),
                   .presplit_sentences = options.at("presplit_sentences"),
-                  .keep_blank_lines = options.at("keep_blank_lines")};
+                  .keep_blank_lines = options.at("keep_blank_lines"),
+                  .split_sentences = options.value("split_sentences", std::string()),
+                  .keep_newlines = options.value("keep_newlines", false)};
   return info;
 }
 
@@ -149,11 +151,16 @@ std::string to_json(const DatasetInfo& info) {
             {"largest_id", info.largest_id},
             {"documents", info.documents},
             {"tokens", info.tokens}};
-  if (info.options)
+  if (info.options) {
     json["options"] = {{"key", info.options->key},
                        {"append_eod", info.options->append_eod},
                        {"presplit_sentences", info.options->presplit_sentences},
                        {"keep_blank_lines", info.options->keep_blank_lines}};
+    if (!info.options->split_sentences.empty()) {
+      json["options"]["split_sentences"] = info.options->split_sentences;
+      json["options"]["keep_newlines"] = info.options->keep_newlines;
+    }
+  }
   return json.dump(2, ' ', /*ensure_ascii=*/false, Json::error_handler_t::replace) + "\n";
 }
 

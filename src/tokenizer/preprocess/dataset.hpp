@@ -28,6 +28,8 @@ struct DatasetInfo {
     bool append_eod = false;
     bool presplit_sentences = false;
     bool keep_blank_lines = false;
+    std::string split_sentences = "";  ///< code of the language; "" without splitting
+    bool keep_newlines = false;
     bool operator==(const Options&) const = default;
   };
   std::optional<Options> options;

@@ -5,6 +5,7 @@
 #include <algorithm>
 #include <deque>
 #include <future>
+#include <nlohmann/json.hpp>
 #include <semaphore>
 #include <string_view>
 #include <vector>
@@ -30,25 +31,30 @@ struct EncodedBatch {
   std::uint64_t bytes = 0;
 };
 
-std::vector<Ids> encode_sentences(const Tokenizer& tokenizer, std::string_view text) {
-  std::vector<Ids> sentences;
+/// The lines of `text` that are not blank.
+std::vector<std::string_view> lines_of(std::string_view text) {
+  std::vector<std::string_view> lines;
   while (!text.empty()) {
     std::string_view line = text.substr(0, text.find('\n'));
     text.remove_prefix(std::min(line.size() + 1, text.size()));
     if (line.ends_with('\r')) line.remove_suffix(1);
     if (line.find_first_not_of(" \t") == std::string_view::npos) continue;
-    Ids ids = tokenizer.encode(line);
-    if (!ids.empty()) sentences.push_back(std::move(ids));
+    lines.push_back(line);
   }
-  return sentences;
+  return lines;
 }
 
 /// The sequences of a text, without eod.
 std::vector<Ids> encode_text(const Tokenizer& tokenizer, const PreprocessOptions& options,
                              const std::string& text) {
-  if (options.presplit_sentences) return encode_sentences(tokenizer, text);
+  const std::vector<std::string_view> parts =
+      options.presplit_sentences ? lines_of(text)
+      : options.split_sentences
+          ? split_sentences(text, *options.split_sentences, options.keep_newlines)
+          : std::vector<std::string_view>{text};
   std::vector<Ids> sequences;
-  if (Ids ids = tokenizer.encode(text); !ids.empty()) sequences.push_back(std::move(ids));
+  for (const std::string_view part : parts)
+    if (Ids ids = tokenizer.encode(part); !ids.empty()) sequences.push_back(std::move(ids));
   return sequences;
 }
 
@@ -93,6 +99,10 @@ EncodedBatch encode_batch(const Tokenizer& tokenizer, const PreprocessOptions& o
   return encoded;
 }
 
+bool has_sentences(const PreprocessOptions& options) {
+  return options.presplit_sentences || options.split_sentences;
+}
+
 /// "a.txt, b.txt", for messages.
 std::string name_inputs(std::vector<std::string> inputs) {
   std::ranges::replace(inputs, std::string("-"), std::string("standard input"));
@@ -109,7 +119,9 @@ class Collector {
               .options = DatasetInfo::Options{.key = options.source.key,
                                               .append_eod = options.append_eod,
                                               .presplit_sentences = options.presplit_sentences,
-                                              .keep_blank_lines = options.source.keep_blank_lines}},
+                                              .keep_blank_lines = options.source.keep_blank_lines,
+                                              .split_sentences = language_of(options),
+                                              .keep_newlines = options.keep_newlines}},
         writer_(dataset_prefix(options), tokenizer.vocab_size()) {
     summary_.dataset = dataset_prefix(options);
     summary_.vocab_size = tokenizer.vocab_size();
@@ -145,7 +157,11 @@ class Collector {
  private:
   static std::string dataset_prefix(const PreprocessOptions& options) {
     return fmt::format("{}_{}_{}", options.output, options.source.key,
-                       options.presplit_sentences ? "sentence" : "document");
+                       has_sentences(options) ? "sentence" : "document");
+  }
+
+  static std::string language_of(const PreprocessOptions& options) {
+    return options.split_sentences ? std::string(options.split_sentences->code) : "";
   }
 
   // A broken pipe of the log does not stop the work.
@@ -186,6 +202,15 @@ PreprocessSummary preprocess(const Tokenizer& tokenizer, const PreprocessOptions
     throw UsageError("this {} vocabulary has no token to append at the end of a document ('{}')",
                      tokenizer.name(), kEndOfText);
   if (options.workers < 1) throw UsageError("at least one worker is needed");
+  if (options.presplit_sentences && options.split_sentences)
+    throw UsageError("--split-sentences and --presplit-sentences exclude each other");
+  if (options.keep_newlines && !options.split_sentences)
+    throw UsageError("--keep-newlines is for --split-sentences");
+  if (options.log && tokenizer.bert_tokens() && !has_sentences(options))
+    std::fputs(
+        "warning: this tokenizer has BERT's tokens, and the documents are not split into "
+        "sentences; BERT's sentence pairs need --split-sentences or --presplit-sentences\n",
+        options.log);
   DocumentReader reader(options.source);
   Collector collector(tokenizer, options);
 
@@ -212,6 +237,45 @@ PreprocessSummary preprocess(const Tokenizer& tokenizer, const PreprocessOptions
   }
   while (!batches.empty()) take_first();
   return collector.finish();
+}
+
+PresplitSummary presplit(const PresplitOptions& options) {
+  PresplitSummary summary;
+  PartFile output(options.output);
+  DocumentReader reader(options.source);
+  DocumentBatch batch;
+  while (reader.read(batch)) {
+    for (const DocumentBatch::Record& record : batch.records) {
+      std::string text = document_text(batch, record, options.source.key);
+      if (options.standardize_punctuation) text = standardize_punctuation(text);
+      std::string split;
+      for (const std::string_view line : lines_of(text)) {
+        for (const std::string_view sentence : split_sentences(line, *options.rules)) {
+          if (!split.empty()) split += '\n';
+          split += sentence;
+          ++summary.sentences;
+        }
+      }
+      nlohmann::ordered_json json = nlohmann::ordered_json::object();
+      if (batch.json)
+        json = nlohmann::ordered_json::parse(batch.bytes.substr(record.offset, record.size),
+                                             nullptr, /*allow_exceptions=*/false);
+      if (!json.is_object())
+        throw DataError(
+            "{}: cannot be written back: it has numbers (NaN, Infinity) or characters that JSON "
+            "does not have",
+            place_of(batch, record));
+      json[options.source.key] = split;
+      const std::string line = json.dump() + "\n";
+      output.write(line.data(), line.size());
+      ++summary.documents;
+    }
+  }
+  if (summary.documents == 0)
+    throw DataError("{}: no document to write", name_inputs(options.source.inputs));
+  output.sync();
+  output.publish();
+  return summary;
 }
 
 }  // namespace trireme::tokenizer

@@ -1,4 +1,4 @@
-// Preprocessing: tokenizes documents into an indexed dataset.
+// Preprocessing: tokenizes documents into an indexed dataset, or splits them into sentences.
 #pragma once
 
 #include <cstdint>
@@ -7,6 +7,7 @@
 #include <string>
 
 #include "tokenizer/preprocess/documents.hpp"
+#include "tokenizer/preprocess/sentences.hpp"
 #include "tokenizer/tokenizer.hpp"
 
 namespace trireme::tokenizer {
@@ -16,10 +17,12 @@ struct PreprocessOptions {
   DocumentSource source;
   std::string output;               ///< prefix of the file names
   bool append_eod = false;          ///< append the tokenizer's eod to each document that has tokens
-  bool presplit_sentences = false;  ///< a document's lines are its sentences, a sequence each
-  bool skip_bad = false;            ///< skip and count unreadable documents instead of throwing
-  int workers = 1;                  ///< tokenizing threads; the caller's thread reads and writes
-  std::FILE* log = nullptr;         ///< for progress (at most once a second) and skipped lines
+  bool presplit_sentences = false;  ///< each line of a document is a sentence: a sequence
+  const SentenceRules* split_sentences = nullptr;  ///< each sentence is a sequence; may be null
+  bool keep_newlines = false;  ///< with split_sentences: sentences keep the white space after them
+  bool skip_bad = false;       ///< skip and count unreadable documents instead of throwing
+  int workers = 1;             ///< tokenizing threads; the caller's thread reads and writes
+  std::FILE* log = nullptr;    ///< for progress (at most once a second) and skipped lines
 };
 
 /// Totals of preprocess().
@@ -34,11 +37,30 @@ struct PreprocessSummary {
 };
 
 /// Writes <output>_<key>_document.{bin,idx,json}, or <output>_<key>_sentence.{bin,idx,json} with
-/// presplit_sentences, the same bytes for any number of workers. Drops sentences without tokens;
-/// the eod joins the last sentence. Throws what reading, tokenizing and writing throw, the first
-/// error in the order of the input; DataError when there is no document; UsageError when the
-/// tokenizer has no eod to append, or when presplit_sentences meets documents of one line. After an
-/// exception an older dataset of this name is unchanged.
+/// presplit_sentences or split_sentences, the same bytes for any number of workers. Drops sentences
+/// without tokens; the eod joins the last sentence. Throws what reading, tokenizing and writing
+/// throw, the first error in the order of the input; DataError when there is no document;
+/// UsageError when the tokenizer has no eod to append, or when presplit_sentences meets documents
+/// of one line. After an exception an older dataset of this name is unchanged.
 PreprocessSummary preprocess(const Tokenizer& tokenizer, const PreprocessOptions& options);
+
+/// Input, output and options of presplit().
+struct PresplitOptions {
+  DocumentSource source;
+  std::filesystem::path output;  ///< JSON lines
+  const SentenceRules* rules = nullptr;
+  bool standardize_punctuation = false;  ///< as the function of this name does, before splitting
+};
+
+/// Totals of presplit().
+struct PresplitSummary {
+  std::uint64_t documents = 0;
+  std::uint64_t sentences = 0;
+};
+
+/// Writes the documents as JSON lines with a sentence per line of the text, as the
+/// presplit_sentences_json.py of the first Megatron-LM does: newlines end sentences, too. Other
+/// keys stay. Throws what reading and writing throw, and DataError for JSON that only Python reads.
+PresplitSummary presplit(const PresplitOptions& options);
 
 }  // namespace trireme::tokenizer
