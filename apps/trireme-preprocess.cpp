@@ -42,19 +42,17 @@ po::options_description output_options() {
        "skip and count lines that cannot be read, instead of stopping at the first")  //
       ("workers", po::value<int>()->default_value(cores)->value_name("N"),
        "tokenizing threads; the files do not depend on their number")  //
-      (
-          "split-sentences", po::bool_switch(),
-          "split documents into sentences: each is a sequence, in PREFIX_<key>_sentence.bin and "
-          ".idx")  //
+      ("split-sentences", po::bool_switch(),
+       "split documents into sentences: each is a sequence, in PREFIX_<key>_sentence.bin and "
+       ".idx")  //
       ("language", po::value<std::string>()->value_name("LANGUAGE"),
        "language of --split-sentences: en (the default), de, fr, es, it, pt, ru, or none for "
        "languages without abbreviations")  //
       ("keep-newlines", po::bool_switch(),
        "with --split-sentences: sentences keep the white space after them")  //
-      (
-          "presplit-sentences", po::bool_switch(),
-          "each line of a document is a sentence: a sequence, in PREFIX_<key>_sentence.bin and "
-          ".idx")  //
+      ("presplit-sentences", po::bool_switch(),
+       "each line of a document is a sentence: a sequence, in PREFIX_<key>_sentence.bin and "
+       ".idx")  //
       ("train-tokenizer", po::value<int>()->value_name("N"),
        "where the file of --model (sentencepiece) or --vocab (wordpiece) is missing: train it on "
        "the input, with N pieces");

@@ -53,8 +53,8 @@ void Vocabulary::read_json(const std::string& content) {
                       path_.string(), token, id.dump(), json.size() - 1);
     const auto index = id.get<std::size_t>();
     if (seen[index])
-      throw DataError("{}: '{}' and '{}' have the same id {}", path_.string(), tokens_[index], token,
-                      index);
+      throw DataError("{}: '{}' and '{}' have the same id {}", path_.string(), tokens_[index],
+                      token, index);
     seen[index] = true;
     tokens_[index] = token;
     ids_.emplace(token, static_cast<std::int32_t>(index));
