@@ -4,7 +4,7 @@ target_sources(trireme-bench PRIVATE bench/comm.cpp bench/gemm.cpp bench/kernels
 target_include_directories(trireme-bench PRIVATE ${CMAKE_CURRENT_SOURCE_DIR})
 if(TRIREME_WITH_CUDA)
   target_sources(trireme-bench PRIVATE bench/gpu/epilogues.cpp bench/gpu/gemm.cpp bench/gpu/kernels.cpp
-    bench/gpu/meter.cpp bench/gpu/runner.cpp)
+    bench/gpu/meter.cpp)
 else()
   target_sources(trireme-bench PRIVATE bench/gpu/absent.cpp)
 endif()

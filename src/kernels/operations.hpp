@@ -1,20 +1,14 @@
 // The one list of operations. The backends' methods and their NVTX ranges are generated from it.
 #pragma once
 
-#include "kernels/adamw.hpp"
 #include "kernels/attention.hpp"
-#include "kernels/bias.hpp"
 #include "kernels/cross_entropy.hpp"
 #include "kernels/dropout.hpp"
 #include "kernels/embedding.hpp"
 #include "kernels/gelu.hpp"
-#include "kernels/gemm.hpp"
-#include "kernels/lamb.hpp"
 #include "kernels/layernorm.hpp"
-#include "kernels/linear_gelu.hpp"
-#include "kernels/linear_weight_gradient.hpp"
-#include "kernels/sgd.hpp"
-#include "kernels/zero_count.hpp"
+#include "kernels/linear.hpp"
+#include "kernels/optimizer.hpp"
 
 /// Calls X(name, Arguments) for each operation that is a GEMM, alone or with something fused to it:
 /// host::name(args) on the host, a method of GemmRunner on CUDA, which chooses the algorithm.

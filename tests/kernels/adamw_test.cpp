@@ -1,4 +1,4 @@
-#include "kernels/adamw.hpp"
+#include "kernels/optimizer.hpp"
 
 #include "kernel_testing.hpp"
 

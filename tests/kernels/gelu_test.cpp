@@ -1,7 +1,7 @@
 #include "kernels/gelu.hpp"
 
 #include "kernel_testing.hpp"
-#include "kernels/bias.hpp"
+#include "kernels/linear.hpp"
 
 namespace trireme::kernels {
 namespace {

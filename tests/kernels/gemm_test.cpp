@@ -1,4 +1,4 @@
-#include "kernels/gemm.hpp"
+#include "kernels/linear.hpp"
 
 #include "kernel_testing.hpp"
 

@@ -11,15 +11,14 @@
 #include <vector>
 
 #include "core/philox.hpp"
-#include "kernels/adamw.hpp"
 #include "kernels/attention.hpp"
-#include "kernels/bias.hpp"
 #include "kernels/cross_entropy.hpp"
 #include "kernels/dropout.hpp"
 #include "kernels/embedding.hpp"
 #include "kernels/gelu.hpp"
-#include "kernels/gemm.hpp"
 #include "kernels/layernorm.hpp"
+#include "kernels/linear.hpp"
+#include "kernels/optimizer.hpp"
 
 namespace trireme::kernels {
 namespace {

@@ -1,4 +1,4 @@
-#include "kernels/lamb.hpp"
+#include "kernels/optimizer.hpp"
 
 #include "kernel_testing.hpp"
 

@@ -1,8 +1,7 @@
-#include "kernels/linear_gelu.hpp"
+#include "kernels/linear.hpp"
 
 #include "kernel_testing.hpp"
 #include "kernels/gelu.hpp"
-#include "kernels/gemm.hpp"
 
 namespace trireme::kernels {
 namespace {

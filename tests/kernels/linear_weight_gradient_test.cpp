@@ -1,7 +1,6 @@
-#include "kernels/linear_weight_gradient.hpp"
+#include "kernels/linear.hpp"
 
 #include "kernel_testing.hpp"
-#include "kernels/gemm.hpp"
 
 namespace trireme::kernels {
 namespace {

@@ -1,4 +1,4 @@
-#include "kernels/zero_count.hpp"
+#include "kernels/optimizer.hpp"
 
 #include "kernel_testing.hpp"
 

@@ -39,7 +39,7 @@ class Bound(NamedTuple):
 # The first bound that a kernel matches holds; what matches none may not spill. Each bound must
 # match on both architectures: a kernel that got another name would go unwatched.
 BOUNDS = {
-    "adamw.cu": [Bound(r"update_parameters<", 40), Bound(r"sum_squares<", 48)],
+    "optimizer.cu": [Bound(r"update_parameters<", 40), Bound(r"sum_squares<", 48)],
     "bias.cu": [Bound(r"sum_columns<", 64)],
     "cross_entropy.cu": [
         Bound(r"(staged|row)_statistics_and_gradient<", 64),
@@ -66,8 +66,6 @@ BOUNDS = {
         Bound(r"normalize_rows<\w+, [48], 4, PlainRows", 56),
         Bound(r"normalize_rows<\w+, [48], [58], PlainRows", 64),
         Bound(r"normalize_rows<\w+, 1, \d+, PlainRows", 72),
-    ],
-    "layernorm_backward.cu": [
         Bound(r"norm_gradients<NormPlan<\w+, [48], 4, 384, ", 168),
         Bound(r"norm_gradients<NormPlan<\w+, [48], 4, 256, ", 255),
         # Wide rows, and rows that are not a whole number of 16 bytes: it is enough that they work.
@@ -75,7 +73,7 @@ BOUNDS = {
     ],
     # <type, head, dropout, documents, compact>. Their accumulators leave little of the 255 registers
     # that a thread can have; spilled are addresses that do not change, read again once a tile.
-    "attention/head_64.cu": [
+    "attention/heads/head_64.cu": [
         Bound(r"attend_tiles<\w+, 64, \w+, false>", 255),
         Bound(r"attend_tiles<\w+, 64, false, true>", 255, (48, 84), (52, 104)),
         Bound(r"attend_tiles<\w+, 64, true, true>", 255, (44, 56)),
@@ -84,7 +82,7 @@ BOUNDS = {
         Bound(r"attend_tiles_backward<\w+, 64, false, true, false>", 255, (88, 192), (52, 96)),
         Bound(r"attend_tiles_backward<\w+, 64, true, true, false>", 255, (124, 376), (88, 252)),
     ],
-    "attention/head_128.cu": [
+    "attention/heads/head_128.cu": [
         Bound(r"attend_tiles<\w+, 128, false, false>", 255, (136, 232), (40, 40)),
         Bound(r"attend_tiles<\w+, 128, true, false>", 255, (56, 72), (188, 164)),
         Bound(r"attend_tiles<\w+, 128, false, true>", 255, (132, 220), (348, 336)),

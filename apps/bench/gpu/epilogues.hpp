@@ -1,14 +1,27 @@
-// Products with the GELU or the bias's gradient beside them: in one kernel against two.
+// GEMMs with choices of their own, apart from the backend's: with the GELU or the gradient of
+// the\nbias fused, against separate kernels.
 #pragma once
 
-#include <cstdint>
 #include <nlohmann/json.hpp>
+
+#include <cstdint>
 #include <string>
 #include <vector>
 
 #include "bench/gpu/meter.hpp"
+#include "kernels/cuda/gemm/gemm_runner.hpp"
 
 namespace trireme::bench::gpu {
+
+/// A runner of products with the context that it runs them in.
+struct Runner {
+  Runner(Meter& meter, kernels::cuda::GemmChoice choice,
+         kernels::cuda::Fusion fusion = kernels::cuda::Fusion::timed);
+
+  kernels::cuda::GemmRunner run;
+  device::Buffer workspace;
+  kernels::cuda::Context context;
+};
 
 /// One operation that multiplies, C [m, n] of k terms each, and does something beside it. Each form
 /// runs on the kernel that is the fastest for it.

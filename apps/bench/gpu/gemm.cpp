@@ -3,7 +3,6 @@
 
 #include "bench/gpu/commands.hpp"
 #include "bench/gpu/epilogues.hpp"
-#include "bench/gpu/runner.hpp"
 
 namespace trireme::bench::gpu {
 namespace {

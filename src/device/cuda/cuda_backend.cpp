@@ -1,3 +1,6 @@
+// The CUDA backend.
+
+#include <cuda_runtime_api.h>
 #include <nvtx3/nvToolsExt.h>
 
 #include <algorithm>
@@ -6,12 +9,41 @@
 #include "core/files.hpp"
 #include "core/system/identity.hpp"
 #include "device/backend.hpp"
-#include "device/cuda/recording.hpp"
+#include "device/cuda/cuda_graph.hpp"
 #include "device/cuda/staging.hpp"
-#include "kernels/cuda/gemm.hpp"
+#include "kernels/cuda/gemm/gemm_runner.hpp"
 #include "kernels/cuda/workspace.hpp"
 
 namespace trireme::device {
+
+std::vector<Gpu> visible_gpus() {
+  int count = 0;
+  if (cudaGetDeviceCount(&count) != cudaSuccess) return {};
+  std::vector<Gpu> gpus;
+  for (int index = 0; index < count; ++index) {
+    cudaDeviceProp properties;
+    if (cudaGetDeviceProperties(&properties, index) != cudaSuccess) return {};
+    char bus_id[32] = {};
+    if (cudaDeviceGetPCIBusId(bus_id, sizeof bus_id, index) != cudaSuccess) return {};
+    gpus.push_back({.name = properties.name,
+                    .capability = 10 * properties.major + properties.minor,
+                    .memory_bytes = properties.totalGlobalMem,
+                    .bus_id = bus_id});
+  }
+  return gpus;
+}
+
+std::string why_no_gpu() {
+  int count = 0;
+  const cudaError_t code = cudaGetDeviceCount(&count);
+  if (code == cudaSuccess && count == 0) return "CUDA sees no GPU";
+  // Of no driver at all CUDA says that it is too old.
+  int driver = 0;
+  if (cudaDriverGetVersion(&driver) == cudaSuccess && driver == 0)
+    return "this machine has no NVIDIA driver";
+  return fmt::format("CUDA says: {}", cudaGetErrorString(code));
+}
+
 namespace {
 
 namespace kernels_on_gpu = kernels::cuda;

@@ -3,7 +3,6 @@
 
 #include <algorithm>
 
-#include "kernels/cuda/attention_workspace.hpp"
 #include "kernels/cuda/workspace.hpp"
 
 namespace trireme::device {

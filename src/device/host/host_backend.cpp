@@ -9,7 +9,7 @@
 #include "core/error.hpp"
 #include "core/files.hpp"
 #include "device/backend.hpp"
-#include "kernels/host/blas_buffers.hpp"
+#include "kernels/host/blas.hpp"
 #include "kernels/host/threads.hpp"
 
 namespace trireme::device {

@@ -1,5 +1,5 @@
 // Bound by bytes: every element of dout is read once.
-#include "kernels/bias.hpp"
+#include "kernels/linear.hpp"
 
 #include "kernels/cuda/common/columns.cuh"
 

@@ -1,6 +1,6 @@
 // Bound by bytes: reads 4 and writes 2 an element, or the other way round.
-#include "kernels/adamw.hpp"
 #include "kernels/cuda/common/elementwise.cuh"
+#include "kernels/optimizer.hpp"
 
 namespace trireme::kernels::cuda {
 namespace {

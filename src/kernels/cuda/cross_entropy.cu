@@ -6,8 +6,8 @@
 #include "kernels/cross_entropy.hpp"
 
 #include "kernels/cuda/common/async_copies.cuh"
+#include "kernels/cuda/common/math.cuh"
 #include "kernels/cuda/common/partials.hpp"
-#include "kernels/cuda/common/reductions.cuh"
 #include "kernels/cuda/context.hpp"
 #include "kernels/cuda/logits_rows.cuh"
 #include "kernels/cuda/workspace.hpp"

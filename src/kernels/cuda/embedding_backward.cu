@@ -11,7 +11,7 @@
 #include <cub/device/device_radix_sort.cuh>
 
 #include "kernels/cuda/common/elements.cuh"
-#include "kernels/cuda/token_runs.hpp"
+#include "kernels/cuda/common/token_runs.hpp"
 #include "kernels/cuda/workspace.hpp"
 
 namespace trireme::kernels::cuda {

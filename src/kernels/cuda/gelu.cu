@@ -4,7 +4,7 @@
 
 #include "kernels/cuda/common/columns.cuh"
 #include "kernels/cuda/common/elementwise.cuh"
-#include "kernels/cuda/common/gelu.cuh"
+#include "kernels/cuda/common/math.cuh"
 
 namespace trireme::kernels::cuda {
 namespace {

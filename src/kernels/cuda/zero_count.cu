@@ -1,10 +1,10 @@
 // Bound by bytes: reads 4 an element.
-#include "kernels/zero_count.hpp"
+#include "kernels/optimizer.hpp"
 
 #include "kernels/cuda/common/elements.cuh"
+#include "kernels/cuda/common/math.cuh"
 #include "kernels/cuda/common/partials.hpp"
-#include "kernels/cuda/common/reductions.cuh"
-#include "kernels/cuda/stretches.hpp"
+#include "kernels/cuda/common/stretches.hpp"
 #include "kernels/cuda/workspace.hpp"
 
 namespace trireme::kernels::cuda {

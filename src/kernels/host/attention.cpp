@@ -5,9 +5,8 @@
 
 #include "kernels/host/blas.hpp"
 #include "kernels/host/dropout_mask.hpp"
-#include "kernels/host/half_storage.hpp"
 #include "kernels/host/math.hpp"
-#include "kernels/host/scratch.hpp"
+#include "kernels/host/storage.hpp"
 #include "kernels/host/threads.hpp"
 #include "kernels/preconditions.hpp"
 

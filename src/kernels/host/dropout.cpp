@@ -3,7 +3,7 @@
 #include <cstring>
 
 #include "kernels/host/dropout_mask.hpp"
-#include "kernels/host/half_storage.hpp"
+#include "kernels/host/storage.hpp"
 #include "kernels/host/threads.hpp"
 #include "kernels/layernorm.hpp"
 #include "kernels/preconditions.hpp"

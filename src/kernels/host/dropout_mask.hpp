@@ -7,7 +7,7 @@
 
 #include "core/philox.hpp"
 #include "kernels/dropout.hpp"
-#include "kernels/host/scratch.hpp"
+#include "kernels/host/threads.hpp"
 
 namespace trireme::kernels::host {
 

@@ -4,7 +4,7 @@
 
 #include "kernels/host/columns.hpp"
 #include "kernels/host/dropout_mask.hpp"
-#include "kernels/host/half_storage.hpp"
+#include "kernels/host/storage.hpp"
 #include "kernels/host/threads.hpp"
 #include "kernels/preconditions.hpp"
 

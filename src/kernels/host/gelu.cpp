@@ -1,9 +1,9 @@
 #include "kernels/gelu.hpp"
 
-#include "kernels/bias.hpp"
-#include "kernels/host/half_storage.hpp"
 #include "kernels/host/math.hpp"
+#include "kernels/host/storage.hpp"
 #include "kernels/host/threads.hpp"
+#include "kernels/linear.hpp"
 #include "kernels/preconditions.hpp"
 
 namespace trireme::kernels::host {

@@ -1,7 +1,9 @@
-// Threads of the host kernels.
+// The threads that compute an operation, and their scratch memory.
 #pragma once
 
+#include <cstddef>
 #include <cstdint>
+#include <vector>
 
 namespace trireme::kernels::host {
 
@@ -24,6 +26,16 @@ void parallel_blocks(std::int64_t count, std::int64_t block, const Body& body) {
     const std::int64_t begin = i * block;
     body(begin, begin + block < count ? begin + block : count);
   });
+}
+
+/// At least `count` elements of working memory of the calling thread, of any content. It is kept
+/// between calls, so that a training loop allocates nothing after its first step; the next call
+/// with the same types on this thread hands out the same memory. `Owner` keeps users apart.
+template <typename T, typename Owner>
+T* scratch(std::size_t count) {
+  thread_local std::vector<T> memory;
+  if (memory.size() < count) memory.resize(count);
+  return memory.data();
 }
 
 }  // namespace trireme::kernels::host

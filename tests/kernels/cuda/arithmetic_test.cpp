@@ -6,8 +6,8 @@
 
 #include "kernels/cuda/common/divisor.hpp"
 #include "kernels/cuda/common/dropout_mask.cuh"
-#include "kernels/cuda/stretches.hpp"
-#include "kernels/cuda/token_runs.hpp"
+#include "kernels/cuda/common/stretches.hpp"
+#include "kernels/cuda/common/token_runs.hpp"
 #include "kernels/cuda/workspace.hpp"
 
 namespace trireme::kernels::cuda {

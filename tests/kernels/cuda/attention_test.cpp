@@ -6,7 +6,7 @@
 
 #include "attention/documents_testing.hpp"
 #include "device_testing.hpp"
-#include "kernels/cuda/attention_workspace.hpp"
+#include "kernels/cuda/workspace.hpp"
 #include "kernels/host/threads.hpp"
 
 namespace trireme::kernels {

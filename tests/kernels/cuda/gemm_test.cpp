@@ -1,4 +1,4 @@
-#include "kernels/cuda/gemm.hpp"
+#include "kernels/cuda/gemm/gemm_runner.hpp"
 
 #include <unistd.h>
 

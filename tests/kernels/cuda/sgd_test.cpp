@@ -1,4 +1,4 @@
-#include "kernels/sgd.hpp"
+#include "kernels/optimizer.hpp"
 
 #include "workbench.hpp"
 

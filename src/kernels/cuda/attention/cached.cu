@@ -1,5 +1,4 @@
 #include "kernels/cuda/attention/launch.cuh"
-#include "kernels/cuda/attention/launchers.hpp"
 #include "kernels/cuda/attention/parameters.cuh"
 #include "kernels/cuda/attention/plain.cuh"
 

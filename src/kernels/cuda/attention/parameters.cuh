@@ -7,8 +7,8 @@
 #include "kernels/cuda/attention/documents.cuh"
 #include "kernels/cuda/attention/dropout.cuh"
 #include "kernels/cuda/attention/rows.cuh"
-#include "kernels/cuda/attention_workspace.hpp"
 #include "kernels/cuda/common/math.cuh"
+#include "kernels/cuda/workspace.hpp"
 
 namespace trireme::kernels::cuda {
 

@@ -1,7 +1,6 @@
 #include "kernels/cuda/attention/plain.cuh"
 
 #include "kernels/cuda/attention/launch.cuh"
-#include "kernels/cuda/attention/launchers.hpp"
 #include "kernels/cuda/attention/parameters.cuh"
 
 namespace trireme::kernels::cuda {

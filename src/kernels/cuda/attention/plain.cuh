@@ -7,7 +7,7 @@
 #include <cmath>
 
 #include "kernels/cuda/attention/documents.hpp"
-#include "kernels/cuda/types.cuh"
+#include "kernels/cuda/common/elements.cuh"
 
 namespace trireme::kernels::cuda {
 

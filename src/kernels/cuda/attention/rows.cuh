@@ -3,8 +3,8 @@
 
 #include "kernels/cuda/attention/primitives.cuh"
 #include "kernels/cuda/attention/tiles.hpp"
+#include "kernels/cuda/common/elements.cuh"
 #include "kernels/cuda/preconditions.hpp"
-#include "kernels/cuda/types.cuh"
 
 namespace trireme::kernels::cuda {
 

@@ -6,7 +6,7 @@
 #include <algorithm>
 
 #include "kernels/cuda/common/elements.cuh"
-#include "kernels/cuda/common/launch.cuh"
+#include "kernels/cuda/common/elementwise.cuh"
 #include "kernels/cuda/common/partials.hpp"
 #include "kernels/cuda/context.hpp"
 #include "kernels/cuda/workspace.hpp"

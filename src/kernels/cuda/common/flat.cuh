@@ -3,9 +3,9 @@
 
 #include <cstdint>
 
+#include "kernels/cuda/common/elements.cuh"
+#include "kernels/cuda/common/stretches.hpp"
 #include "kernels/cuda/preconditions.hpp"
-#include "kernels/cuda/stretches.hpp"
-#include "kernels/cuda/types.cuh"
 
 namespace trireme::kernels::cuda {
 

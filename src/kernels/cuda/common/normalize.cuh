@@ -5,8 +5,8 @@
 #include <algorithm>
 
 #include "kernels/cuda/common/elements.cuh"
-#include "kernels/cuda/common/launch.cuh"
-#include "kernels/cuda/common/reductions.cuh"
+#include "kernels/cuda/common/elementwise.cuh"
+#include "kernels/cuda/common/math.cuh"
 #include "kernels/cuda/context.hpp"
 #include "kernels/layernorm.hpp"
 

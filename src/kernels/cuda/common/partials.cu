@@ -1,7 +1,7 @@
 #include "kernels/cuda/common/partials.hpp"
 
-#include "kernels/cuda/common/launch.cuh"
-#include "kernels/cuda/common/reductions.cuh"
+#include "kernels/cuda/common/elementwise.cuh"
+#include "kernels/cuda/common/math.cuh"
 
 namespace trireme::kernels::cuda {
 namespace {

@@ -9,7 +9,7 @@
 #include <vector>
 
 #include "core/clock.hpp"
-#include "kernels/cuda/gemm.hpp"
+#include "kernels/cuda/gemm/gemm_runner.hpp"
 #include "kernels/cuda/gemm/hopper/hopper_gemms.hpp"
 #include "kernels/cuda/gemm/matmul.hpp"
 #include "kernels/cuda/gemm/plans.hpp"

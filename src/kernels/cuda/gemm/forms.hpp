@@ -7,8 +7,8 @@
 #include <optional>
 #include <vector>
 
-#include "kernels/cuda/gemm.hpp"
 #include "kernels/cuda/gemm/chooser.hpp"
+#include "kernels/cuda/gemm/gemm_runner.hpp"
 #include "kernels/cuda/gemm/timing.hpp"
 #include "kernels/cuda/preconditions.hpp"
 

@@ -1,9 +1,9 @@
 #include <algorithm>
 
 #include "core/philox.hpp"
+#include "kernels/cuda/common/elements.cuh"
 #include "kernels/cuda/gemm/plain.hpp"
 #include "kernels/cuda/preconditions.hpp"
-#include "kernels/cuda/types.cuh"
 
 namespace trireme::kernels::cuda {
 namespace {

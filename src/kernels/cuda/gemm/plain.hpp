@@ -4,7 +4,7 @@
 #include <cstdint>
 
 #include "kernels/cuda/context.hpp"
-#include "kernels/gemm.hpp"
+#include "kernels/linear.hpp"
 
 namespace trireme::kernels::cuda {
 

@@ -7,7 +7,7 @@
 #include <vector>
 
 #include "documents_testing.hpp"
-#include "kernels/cuda/attention_workspace.hpp"
+#include "kernels/cuda/workspace.hpp"
 #include "met_pairs.hpp"
 
 namespace trireme::kernels::cuda {

@@ -6,10 +6,9 @@
 
 #include "../workbench.hpp"
 #include "core/files.hpp"
-#include "kernels/cuda/gemm.hpp"
+#include "kernels/cuda/gemm/gemm_runner.hpp"
 #include "kernels/cuda/workspace.hpp"
-#include "kernels/linear_gelu.hpp"
-#include "kernels/linear_weight_gradient.hpp"
+#include "kernels/linear.hpp"
 
 namespace trireme::kernels {
 namespace {

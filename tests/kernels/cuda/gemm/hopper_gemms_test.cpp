@@ -3,8 +3,7 @@
 
 #include "../workbench.hpp"
 #include "kernels/cuda/workspace.hpp"
-#include "kernels/linear_gelu.hpp"
-#include "kernels/linear_weight_gradient.hpp"
+#include "kernels/linear.hpp"
 
 namespace trireme::kernels {
 namespace {

@@ -3,10 +3,10 @@
 #include <type_traits>
 
 #include "kernels/cuda/attention/launch.cuh"
-#include "kernels/cuda/hopper/copies.cuh"
 #include "kernels/cuda/hopper/layouts.hpp"
-#include "kernels/cuda/hopper/products.cuh"
 #include "kernels/cuda/hopper/tensor_map.hpp"
+#include "kernels/cuda/hopper/tma.cuh"
+#include "kernels/cuda/hopper/wgmma.cuh"
 
 namespace trireme::kernels::cuda {
 namespace {

@@ -12,8 +12,8 @@
 #include "kernels/cuda/attention/hopper/backward_copies.cuh"
 #include "kernels/cuda/attention/hopper/backward_gradient.cuh"
 #include "kernels/cuda/attention/launch.cuh"
-#include "kernels/cuda/hopper/products.cuh"
 #include "kernels/cuda/hopper/tensor_map.hpp"
+#include "kernels/cuda/hopper/wgmma.cuh"
 
 namespace trireme::kernels::cuda {
 

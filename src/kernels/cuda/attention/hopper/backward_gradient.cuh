@@ -2,7 +2,7 @@
 #pragma once
 
 #include "kernels/cuda/attention/hopper/backward_memory.cuh"
-#include "kernels/cuda/hopper/reductions.cuh"
+#include "kernels/cuda/hopper/tma.cuh"
 
 namespace trireme::kernels::cuda {
 

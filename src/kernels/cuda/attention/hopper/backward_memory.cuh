@@ -6,7 +6,7 @@
 #include "kernels/cuda/attention/hopper/backward_tiles.hpp"
 #include "kernels/cuda/attention/parameters.cuh"
 #include "kernels/cuda/hopper/barriers.cuh"
-#include "kernels/cuda/hopper/copies.cuh"
+#include "kernels/cuda/hopper/tma.cuh"
 
 namespace trireme::kernels::cuda {
 

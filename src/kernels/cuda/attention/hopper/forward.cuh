@@ -11,9 +11,9 @@
 #include "kernels/cuda/attention/hopper/tiles.hpp"
 #include "kernels/cuda/attention/launch.cuh"
 #include "kernels/cuda/attention/parameters.cuh"
-#include "kernels/cuda/hopper/copies.cuh"
-#include "kernels/cuda/hopper/products.cuh"
 #include "kernels/cuda/hopper/tensor_map.hpp"
+#include "kernels/cuda/hopper/tma.cuh"
+#include "kernels/cuda/hopper/wgmma.cuh"
 
 namespace trireme::kernels::cuda {
 

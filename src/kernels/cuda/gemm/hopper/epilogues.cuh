@@ -4,9 +4,9 @@
 
 #include "kernels/cuda/attention/primitives.cuh"
 #include "kernels/cuda/common/elements.cuh"
-#include "kernels/cuda/common/gelu.cuh"
+#include "kernels/cuda/common/math.cuh"
 #include "kernels/cuda/gemm/hopper/mainloop.cuh"
-#include "kernels/cuda/hopper/reductions.cuh"
+#include "kernels/cuda/hopper/tma.cuh"
 
 namespace trireme::kernels::cuda {
 

@@ -1,4 +1,4 @@
-#include "kernels/cuda/gemm/hopper/launch.cuh"
+#include "kernels/cuda/gemm/hopper/gemm.cuh"
 
 namespace trireme::kernels::cuda {
 

@@ -1,5 +1,5 @@
 #include "kernels/cuda/common/partials.hpp"
-#include "kernels/cuda/gemm/hopper/launch.cuh"
+#include "kernels/cuda/gemm/hopper/gemm.cuh"
 
 namespace trireme::kernels::cuda {
 namespace {

@@ -2,8 +2,8 @@
 // one unit's tile.
 #pragma once
 
-#include "kernels/cuda/gemm/hopper/tickets.cuh"
-#include "kernels/cuda/hopper/products.cuh"
+#include "kernels/cuda/gemm/hopper/memory.cuh"
+#include "kernels/cuda/hopper/wgmma.cuh"
 
 namespace trireme::kernels::cuda {
 

@@ -7,7 +7,7 @@
 
 #include "../documents_testing.hpp"
 #include "../met_pairs.hpp"
-#include "kernels/cuda/attention_workspace.hpp"
+#include "kernels/cuda/workspace.hpp"
 
 namespace trireme::kernels::cuda {
 namespace {

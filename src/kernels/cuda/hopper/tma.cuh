@@ -1,8 +1,8 @@
-// Bulk copies of boxes of a tensor, for compute capability 9.0 and newer. One thread starts them.
-// Source: PTX ISA, "cp.async.bulk.tensor".
+// TMA: bulk copies and reductions between global and shared memory.
 #pragma once
 
 #include <cuda.h>
+#include <cuda_runtime.h>
 
 #include "kernels/cuda/hopper/barriers.cuh"
 
@@ -95,6 +95,20 @@ __device__ __forceinline__ void store_matrices(void* row, const std::uint32_t (&
       "stmatrix.sync.aligned.m8n8.x4.shared.b16 [%0], {%1, %2, %3, %4};" ::"r"(shared_address(row)),
       "r"(from[0]), "r"(from[1]), "r"(from[2]), "r"(from[3])
       : "memory");
+}
+
+/// *to += value, element by element, without waiting for it. The order in which threads add is
+/// theirs to keep.
+__device__ __forceinline__ void reduce_add(float4* to, float4 value) {
+  asm volatile("red.relaxed.gpu.global.add.v4.f32 [%0], {%1, %2, %3, %4};" ::"l"(to), "f"(value.x),
+               "f"(value.y), "f"(value.z), "f"(value.w)
+               : "memory");
+}
+
+__device__ __forceinline__ void reduce_add(float2* to, float2 value) {
+  asm volatile("red.relaxed.gpu.global.add.v2.f32 [%0], {%1, %2};" ::"l"(to), "f"(value.x),
+               "f"(value.y)
+               : "memory");
 }
 
 }  // namespace trireme::kernels::cuda

@@ -5,9 +5,7 @@
 #include <string>
 
 #include "kernels/cuda/context.hpp"
-#include "kernels/gemm.hpp"
-#include "kernels/linear_gelu.hpp"
-#include "kernels/linear_weight_gradient.hpp"
+#include "kernels/linear.hpp"
 
 namespace trireme::kernels::cuda {
 

@@ -7,7 +7,7 @@
 
 #include "core/dtype.hpp"
 #include "core/tensor.hpp"
-#include "kernels/host/scratch.hpp"
+#include "kernels/host/threads.hpp"
 
 namespace trireme::kernels::host {
 

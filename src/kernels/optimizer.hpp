@@ -1,4 +1,4 @@
-// Optimizer arithmetic over flat buffers.
+// Optimizer arithmetic over flat buffers: update rules, sums, casts.
 #pragma once
 
 #include <cstdint>
@@ -68,4 +68,70 @@ void adamw(const AdamW& args, const Context& context);
 void squared_sum(const SquaredSum& args, const Context& context);
 void cast(const Cast& args, const Context& context);
 }  // namespace cuda
+
+/// Updates the moments of n elements as AdamW does, and writes over the gradient
+///   u = m / (1 - beta1^step) / (sqrt(v / (1 - beta2^step)) + eps) + weight_decay w.
+/// The caller steps each parameter by lr |w| / |u| along u, with Sgd. weight, gradient, m, v [n] of
+/// one accumulation type; `decayed` and `step` as in AdamW. Source: You et al., "Large batch
+/// optimization for deep learning: training BERT in 76 minutes" (2020), algorithm 2.
+struct LambDirection {
+  Tensor weight;
+  Tensor gradient;
+  Tensor m;
+  Tensor v;
+  double beta1 = 0.9;
+  double beta2 = 0.999;
+  double eps = 1e-8;
+  double weight_decay = 0.0;
+  double gradient_scale = 1.0;
+  std::int64_t step = 1;
+  Stretches decayed;
+};
+
+namespace host {
+void lamb_direction(const LambDirection& args);
+}
+namespace cuda {
+void lamb_direction(const LambDirection& args, const Context& context);
+}
+
+/// One step of gradient descent on n elements, in place, with momentum where `m` is given:
+///   g = gradient_scale * gradient + weight_decay w;  m = momentum m + g;  w -= lr m
+/// and without it w -= lr g. weight, gradient, m [n] of one accumulation type; `decayed` and `copy`
+/// as in AdamW. Source: PyTorch, torch.optim.SGD, without dampening.
+struct Sgd {
+  Tensor weight;
+  Tensor gradient;
+  Tensor m;
+  Tensor copy;
+  double learning_rate = 0.0;
+  double momentum = 0.0;
+  double weight_decay = 0.0;
+  double gradient_scale = 1.0;
+  Stretches decayed;
+};
+
+namespace host {
+void sgd(const Sgd& args);
+}
+namespace cuda {
+void sgd(const Sgd& args, const Context& context);
+}
+
+/// Adds the number of `counted` elements of x [n], of an accumulation type, that are zero (of
+/// either sign) to out [1] f64, exactly up to 2^53.
+struct ZeroCount {
+  Tensor x;
+  Tensor out;
+  Stretches counted;
+};
+
+namespace host {
+void zero_count(const ZeroCount& args);
+}  // namespace host
+
+namespace cuda {
+void zero_count(const ZeroCount& args, const Context& context);
+}  // namespace cuda
+
 }  // namespace trireme::kernels

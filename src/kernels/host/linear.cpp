@@ -1,11 +1,12 @@
-#include "kernels/gemm.hpp"
-
 #include <bit>
 #include <limits>
 
+#include "kernels/gelu.hpp"
 #include "kernels/host/blas.hpp"
-#include "kernels/host/half_storage.hpp"
+#include "kernels/host/columns.hpp"
+#include "kernels/host/storage.hpp"
 #include "kernels/host/threads.hpp"
+#include "kernels/linear.hpp"
 #include "kernels/preconditions.hpp"
 
 namespace trireme::kernels::host {
@@ -91,6 +92,37 @@ void gemm(const Gemm& args) {
             else
               multiply<T>(product, m, n, k);
           });
+}
+
+void linear_gelu(const LinearGelu& args) {
+  gemm({.a = args.x, .b = args.weight, .c = args.up, .transpose_b = true, .bias = args.bias});
+  gelu_forward({.x = args.up, .out = args.activated});
+}
+
+void linear_gelu_gradient(const LinearGeluGradient& args) {
+  TRIREME_CHECK(args.dup.data != args.up.data || args.up.size() == 0,
+                "linear_gelu_gradient: dup may not be up, which is read after it is written");
+  gemm({.a = args.dy, .b = args.weight, .c = args.dup});
+  gelu_backward({.dout = args.dup, .x = args.up, .dx = args.dup, .dbias = args.dbias});
+}
+
+void linear_weight_gradient(const LinearWeightGradient& args) {
+  gemm({.a = args.dy, .b = args.x, .c = args.dweight, .transpose_a = true, .beta = 1.0});
+  bias_gradient({.dout = args.dy, .dbias = args.dbias});
+}
+
+void bias_gradient(const BiasGradient& args) {
+  const DType dtype = args.dout.dtype;
+  const auto [rows, n] = extents_of("bias_gradient", "dout", args.dout);
+  check_matrix("bias_gradient", "dout", args.dout, dtype, {rows, n});
+  check_vector("bias_gradient", "dbias", args.dbias, accumulation_type(dtype), n);
+  using Args = BiasGradient;
+  compute(args, dtype, {&Args::dout}, {}, [rows = rows, n = n](const Args& a, auto zero) {
+    using T = decltype(zero);
+    const T* dout = a.dout.as<T>();
+    add_column_sums(rows, n, a.dbias.as<T>(),
+                    [&](std::int64_t t, std::int64_t i) { return dout[t * n + i]; });
+  });
 }
 
 }  // namespace trireme::kernels::host

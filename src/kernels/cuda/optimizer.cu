@@ -1,16 +1,15 @@
-// Bound by bytes: an update reads 16 bytes of state a parameter and writes 12, and 2 more with a
-// half-precision copy; the sum of squares reads 4. The doubles of the latter are few enough for the
-// GPUs that compute them at a half rate, and about as fast as memory on the others.
-#include "kernels/adamw.hpp"
+// Optimizer arithmetic over flat buffers; bound by bytes.
 
 #include <algorithm>
 #include <cmath>
 
 #include "kernels/cuda/common/elements.cuh"
+#include "kernels/cuda/common/flat.cuh"
+#include "kernels/cuda/common/math.cuh"
 #include "kernels/cuda/common/partials.hpp"
-#include "kernels/cuda/common/reductions.cuh"
-#include "kernels/cuda/stretches.hpp"
+#include "kernels/cuda/common/stretches.hpp"
 #include "kernels/cuda/workspace.hpp"
+#include "kernels/optimizer.hpp"
 
 namespace trireme::kernels::cuda {
 namespace {
@@ -192,6 +191,91 @@ void squared_sum(const SquaredSum& args, const Context& context) {
     TRIREME_CUDA_LAUNCHED(sum_squares);
   });
   add_partial_sum(partials, kSumBlocks, args.out.as<double>(), context);
+}
+
+namespace {
+
+struct Direction {
+  const float* weight;
+  float* gradient;
+  float* m;
+  float* v;
+  float beta1, rest1, beta2, rest2, gradient_scale, eps, correction1, correction2, decay;
+
+  __device__ void operator()(std::int64_t i, bool decays) const {
+    const float g = gradient[i] * gradient_scale;
+    const float mean = beta1 * m[i] + rest1 * g;
+    const float square = beta2 * v[i] + rest2 * (g * g);
+    m[i] = mean;
+    v[i] = square;
+    gradient[i] = correction1 * (mean / (sqrtf(square) * correction2 + eps)) +
+                  (decays ? decay : 0.0f) * weight[i];
+  }
+};
+
+}  // namespace
+
+void lamb_direction(const LambDirection& args, const Context& context) {
+  const char* op = "lamb_direction";
+  const std::int64_t size = args.weight.size();
+  check_vector(op, "weight", args.weight, DType::f32, size);
+  check_vector(op, "gradient", args.gradient, DType::f32, size);
+  check_vector(op, "m", args.m, DType::f32, size);
+  check_vector(op, "v", args.v, DType::f32, size);
+  TRIREME_CHECK(args.step >= 1, "{}: step {}, but updates count from 1", op, args.step);
+  const double step = static_cast<double>(args.step);
+  launch_flat(Direction{args.weight.as<float>(), args.gradient.as<float>(), args.m.as<float>(),
+                        args.v.as<float>(), static_cast<float>(args.beta1),
+                        static_cast<float>(1.0 - args.beta1), static_cast<float>(args.beta2),
+                        static_cast<float>(1.0 - args.beta2),
+                        static_cast<float>(args.gradient_scale), static_cast<float>(args.eps),
+                        static_cast<float>(1.0 / (1.0 - std::pow(args.beta1, step))),
+                        static_cast<float>(1.0 / std::sqrt(1.0 - std::pow(args.beta2, step))),
+                        static_cast<float>(args.weight_decay)},
+              size, args.decayed, context);
+}
+
+namespace {
+
+template <typename Copy>
+struct Descent {
+  float* weight;
+  const float* gradient;
+  float* m;    // null: no momentum
+  Copy* copy;  // null: none
+  float rate, momentum, gradient_scale, decay;
+
+  __device__ void operator()(std::int64_t i, bool decays) const {
+    const float before = weight[i];
+    float step = gradient[i] * gradient_scale + (decays ? decay : 0.0f) * before;
+    if (m != nullptr) {
+      step += momentum * m[i];
+      m[i] = step;
+    }
+    const float after = before - rate * step;
+    weight[i] = after;
+    if (copy != nullptr) copy[i] = from_float<Copy>(after);
+  }
+};
+
+}  // namespace
+
+void sgd(const Sgd& args, const Context& context) {
+  const std::int64_t size = args.weight.size();
+  check_vector("sgd", "weight", args.weight, DType::f32, size);
+  check_vector("sgd", "gradient", args.gradient, DType::f32, size);
+  if (args.m) check_vector("sgd", "m", args.m, DType::f32, size);
+  if (args.copy) check_vector("sgd", "copy", args.copy, args.copy.dtype, size);
+  dispatch_cuda(args.copy ? args.copy.dtype : DType::f32, [&](auto zero) {
+    using Copy = decltype(zero);
+    launch_flat(
+        Descent<Copy>{
+            args.weight.as<float>(), args.gradient.as<float>(),
+            args.m ? args.m.as<float>() : nullptr, args.copy ? args.copy.as<Copy>() : nullptr,
+            static_cast<float>(args.learning_rate), static_cast<float>(args.momentum),
+            static_cast<float>(args.gradient_scale), static_cast<float>(args.weight_decay)},
+        size, args.decayed, context);
+  });
 }
 
 }  // namespace trireme::kernels::cuda

@@ -4,7 +4,7 @@
 #include <cstdint>
 
 #include "core/philox.hpp"
-#include "kernels/adamw.hpp"
+#include "kernels/optimizer.hpp"
 
 namespace trireme::kernels::cuda {
 

@@ -1,4 +1,4 @@
-#include "device/cuda/recording.hpp"
+#include "device/cuda/cuda_graph.hpp"
 
 #include "core/cuda/check.hpp"
 

@@ -1,4 +1,4 @@
-#include "kernels/host/blas_buffers.hpp"
+#include "kernels/host/blas.hpp"
 
 #include <sys/mman.h>
 
