@@ -93,7 +93,7 @@ std::unique_ptr<device::Backend> backend_of(const po::variables_map& values) {
   if (where == "cuda" && !gpu)
     throw CodedError<ExitCode::failure>("--device cuda: {}", device::why_no_gpu());
   // Products are of every length that a context passes through, and each is seldom taken.
-  return gpu ? device::make_cuda_backend(0, "", device::ProductChoice::at_once)
+  return gpu ? device::make_cuda_backend(0, "", device::GemmChoice::heuristic)
              : device::make_host_backend(device::threads_for_rank(1));
 }
 

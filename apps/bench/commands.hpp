@@ -8,7 +8,7 @@ namespace trireme::bench {
 /// `trireme-bench comm`: what ranks send each other, over MPI or NCCL.
 ExitCode run_comm(int argc, char** argv);
 
-/// `trireme-bench gemm`: the products of transformers, on the host against OpenBLAS's own sgemm, on
+/// `trireme-bench gemm`: the GEMMs of transformers, on the host against OpenBLAS's own sgemm, on
 /// a GPU cuBLASLt's first choice against the fastest.
 ExitCode run_gemm(int argc, char** argv);
 

@@ -9,12 +9,12 @@ namespace {
 constexpr const char* kGemmProgram = "trireme-bench gemm";
 constexpr const char* kGemmUsage =
     "Usage: trireme-bench gemm [options]\n"
-    "Times matrix products of GPTs: on the host against OpenBLAS's own sgemm, on a GPU cuBLASLt's\n"
+    "Times GEMMs of GPTs: on the host against OpenBLAS's own sgemm, on a GPU cuBLASLt's\n"
     "first choice against the fastest of its candidates and the own kernels.\n\n";
 
 }  // namespace
 
-void measure_products(Meter& meter) {
+void measure_gemms(Meter& meter) {
   device::Backend& backend = meter.backend();
   for (const Linear& linear : kLinears) {
     const Tensor x = meter.tensor({kTokens, linear.in}), y = meter.tensor({kTokens, linear.out});
@@ -23,11 +23,11 @@ void measure_products(Meter& meter) {
     const auto name = [&](const char* part) {
       return fmt::format("{} {}: {} -> {}", linear.name, part, linear.in, linear.out);
     };
-    meter.product(name("forward"), flops, linear.count,
-                  [&] { backend.gemm({.a = x, .b = weight, .c = y, .transpose_b = true}); });
-    meter.product(name("input gradient"), flops, linear.count,
-                  [&] { backend.gemm({.a = y, .b = weight, .c = x}); });
-    meter.product(name("weight gradient"), flops, linear.count, [&] {
+    meter.gemm(name("forward"), flops, linear.count,
+               [&] { backend.gemm({.a = x, .b = weight, .c = y, .transpose_b = true}); });
+    meter.gemm(name("input gradient"), flops, linear.count,
+               [&] { backend.gemm({.a = y, .b = weight, .c = x}); });
+    meter.gemm(name("weight gradient"), flops, linear.count, [&] {
       backend.gemm({.a = y, .b = x, .c = weight, .transpose_a = true, .beta = 1.0});
     });
     meter.clear();
@@ -42,11 +42,11 @@ ExitCode run_gemm(int argc, char** argv) {
   const po::variables_map values = parse_options(argc, argv, options);
   const Settings settings = read_settings(values);
   if (settings.cuda) {
-    gpu::measure_products(settings);
+    gpu::measure_gemms(settings);
     return ExitCode::success;
   }
   Meter meter(settings);
-  measure_products(meter);
+  measure_gemms(meter);
   meter.print();
   return ExitCode::success;
 }

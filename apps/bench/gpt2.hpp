@@ -1,4 +1,4 @@
-// GPT-2 124M at micro-batch 4 and sequence 256, and its matrix products.
+// GPT-2 124M at micro-batch 4 and sequence 256, and its GEMMs.
 #pragma once
 
 #include <array>
@@ -22,11 +22,11 @@ struct Linear {
 
 inline constexpr std::array<Linear, 5> kLinears = {{{"qkv", kHidden, 3 * kHidden, kLayers},
                                                     {"projection", kHidden, kHidden, kLayers},
-                                                    {"up", kHidden, kFfn, kLayers},
+                                                    {"fc1_out", kHidden, kFfn, kLayers},
                                                     {"down", kFfn, kHidden, kLayers},
                                                     {"logits", kHidden, kPaddedVocabulary, 1}}};
 
-/// Measures the forward product, the input gradient and the weight gradient of every linear layer.
-void measure_products(Meter& meter);
+/// Measures the forward GEMM, the input gradient and the weight gradient of every linear layer.
+void measure_gemms(Meter& meter);
 
 }  // namespace trireme::bench

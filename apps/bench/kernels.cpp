@@ -26,13 +26,13 @@ void measure_attention(Meter& meter, double probability) {
   const Tensor out = meter.tensor(kActivation), dout = meter.tensor(kActivation);
   const Tensor lse = meter.tensor({kBatch, kHeads, kSequence});
   const kernels::Dropout dropout = dropout_at(probability, DropoutSite::attention);
-  // Two products forward and five backward, half of each masked.
-  const double product = 1.0 * kBatch * kSequence * kSequence * kHidden;
-  meter.product("attention forward", 2 * product, kLayers, [&] {
+  // Two GEMMs forward and five backward, half of each masked.
+  const double flops = 1.0 * kBatch * kSequence * kSequence * kHidden;
+  meter.gemm("attention forward", 2 * flops, kLayers, [&] {
     meter.backend().attention_forward(
         {.qkv = qkv, .out = out, .lse = lse, .heads = kHeads, .dropout = dropout});
   });
-  meter.product("attention backward", 5 * product, kLayers, [&] {
+  meter.gemm("attention backward", 5 * flops, kLayers, [&] {
     meter.backend().attention_backward({.dout = dout,
                                         .qkv = qkv,
                                         .out = out,
@@ -160,16 +160,16 @@ void measure_optimizer(Meter& meter) {
 
 // What the rows add up to, against a step that ran wholly at OpenBLAS's rate.
 void print_step(const Meter& meter) {
-  double products = 0.0, rest = 0.0;
-  for (const Row& row : meter.rows()) (row.product ? products : rest) += row.ms * row.count;
+  double gemms = 0.0, rest = 0.0;
+  for (const Row& row : meter.rows()) (row.compute_bound ? gemms : rest) += row.ms * row.count;
   const double flops_per_token =
       72.0 * kLayers * kHidden * kHidden *
       (1.0 + kSequence / (12.0 * kHidden) + kVocabulary / (12.0 * kLayers * kHidden));
   const double ideal = 1e3 * kTokens * flops_per_token / (1e9 * meter.sgemm_rate());
   fmt::print(
-      "a step of GPT-2 124M, {} x {} tokens: {:.0f} ms in products, {:.0f} ms in the rest; "
+      "a step of GPT-2 124M, {} x {} tokens: {:.0f} ms in GEMMs, {:.0f} ms in the rest; "
       "{:.1f} % of the sgemm rate\n",
-      kBatch, kSequence, products, rest, 100 * ideal / (products + rest));
+      kBatch, kSequence, gemms, rest, 100 * ideal / (gemms + rest));
 }
 
 }  // namespace
@@ -191,7 +191,7 @@ ExitCode run_kernels(int argc, char** argv) {
     return ExitCode::success;
   }
   Meter meter(settings);
-  measure_products(meter);
+  measure_gemms(meter);
   measure_attention(meter, probability);
   measure_rows(meter, probability);
   measure_mlp(meter);

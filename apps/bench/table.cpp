@@ -17,7 +17,7 @@ namespace {
 
 namespace po = boost::program_options;
 
-constexpr std::int64_t kSide = 1024;               // of the reference product
+constexpr std::int64_t kSide = 1024;               // of the reference GEMM
 constexpr std::int64_t kTriad = 16 * 1024 * 1024;  // elements of each array of the triad
 
 /// OpenMP's threads spin for a while after their work, and so do OpenBLAS's own (2^26 cycles), on
@@ -143,11 +143,11 @@ void Meter::measure(Row row, double work, const std::function<void()>& call,
   rows_.push_back(std::move(row));
 }
 
-void Meter::product(const std::string& name, double flops, double count,
-                    const std::function<void()>& call) {
+void Meter::gemm(const std::string& name, double flops, double count,
+                 const std::function<void()>& call) {
   measure(
-      {.name = name, .count = count, .product = true}, flops, call, [this] { return time_sgemm(); },
-      sgemm_rates_);
+      {.name = name, .count = count, .compute_bound = true}, flops, call,
+      [this] { return time_sgemm(); }, sgemm_rates_);
 }
 
 void Meter::stream(const std::string& name, double bytes, double count,
@@ -165,7 +165,7 @@ void Meter::print() const {
     for (const Row& row : rows_)
       rows.push_back({{"name", row.name},
                       {"ms", row.ms},
-                      {row.product ? "gflops" : "gbps", row.rate},
+                      {row.compute_bound ? "gflops" : "gbps", row.rate},
                       {"fraction", row.fraction},
                       {"calls_per_step", row.count}});
     const nlohmann::json all = {{"threads", settings_.threads},
@@ -179,7 +179,7 @@ void Meter::print() const {
              "calls", "ms a step");
   for (const Row& row : rows_)
     fmt::print("{:<44} {:>9.3f} {:>7.1f} {:<7} {:>7.1f} % {:>6.0f} {:>10.1f}\n", row.name, row.ms,
-               row.rate, row.product ? "GFLOP/s" : "GB/s", 100 * row.fraction, row.count,
+               row.rate, row.compute_bound ? "GFLOP/s" : "GB/s", 100 * row.fraction, row.count,
                row.ms * row.count);
   fmt::print("\nbest on {}, timed between the calls:", counted(settings_.threads, "thread"));
   if (sgemm_rate() > 0.0) fmt::print(" OpenBLAS sgemm {}^3 {:.1f} GFLOP/s;", kSide, sgemm_rate());

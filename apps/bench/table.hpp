@@ -34,14 +34,14 @@ Settings read_settings(const boost::program_options::variables_map& values);
 struct Row {
   std::string name;
   double ms = 0.0;        ///< median of one call
-  double rate = 0.0;      ///< GFLOP/s of a product, GB/s of anything else
+  double rate = 0.0;      ///< GFLOP/s of a GEMM, GB/s of anything else
   double fraction = 0.0;  ///< of the reference rate, measured between the calls
   double count = 0.0;     ///< calls in a training step, where that is known
-  bool product = false;
+  bool compute_bound = false;
 };
 
 /// Times operations of the host. Between any two calls of an operation it times a reference, so
-/// that other work on the machine slows both and their ratio stands: for products OpenBLAS's own
+/// that other work on the machine slows both and their ratio stands: for GEMMs OpenBLAS's own
 /// sgemm of 1024 x 1024 x 1024 on all the threads, for the rest the triad a = b + 1.5 c over 3 x 64
 /// MiB.
 class Meter {
@@ -56,9 +56,8 @@ class Meter {
   /// Forgets all tensors.
   void clear() { buffers_.clear(); }
 
-  /// Measures a product of `flops`; `count` calls of it make up a training step.
-  void product(const std::string& name, double flops, double count,
-               const std::function<void()>& call);
+  /// Measures a GEMM of `flops`; `count` calls of it make up a training step.
+  void gemm(const std::string& name, double flops, double count, const std::function<void()>& call);
   /// Measures an operation that moves `bytes` at least.
   void stream(const std::string& name, double bytes, double count,
               const std::function<void()>& call);

@@ -273,7 +273,7 @@ show_machine
 check "GPUs" check_gpus
 if [ "$gpus" -gt 0 ]; then
   run_tests
-  check "speed of products" within 600 "$programs/trireme-bench" gemm
+  check "speed of GEMMs" within 600 "$programs/trireme-bench" gemm
   check "speed of kernels" within 600 "$programs/trireme-bench" kernels
   if [ "$gpus" -gt 1 ]; then
     check "speed of communication" launch 300 "$gpus" "$programs/trireme-bench" comm --device cuda

@@ -18,26 +18,26 @@ namespace trireme::device {
 /// Memory of a backend, freed with its last owner.
 using Buffer = std::shared_ptr<void>;
 
-/// A point in a backend's work, which can be set again and again.
-class Mark {
+/// A point in the order of a backend's work, as a CUDA event; it can be recorded again and again.
+class Event {
  public:
-  virtual ~Mark() = default;
-  /// Marks everything asked of the backend so far.
-  virtual void set() = 0;
-  /// Milliseconds from `earlier`, a mark of the same backend, to this one; both have been set.
+  virtual ~Event() = default;
+  /// Records the event after everything enqueued on the backend so far.
+  virtual void record() = 0;
+  /// Milliseconds from `earlier`, an event of the same backend, to this one; both are recorded.
   /// Waits until the work before this one is done.
-  virtual double milliseconds_since(const Mark& earlier) const = 0;
+  virtual double milliseconds_since(const Event& earlier) const = 0;
 };
 
-/// Operations that were recorded, to be asked for as a whole.
-class Recording {
+/// Operations that were captured, to be enqueued as a whole: a CUDA graph.
+class CapturedWork {
  public:
-  virtual ~Recording() = default;
-  /// Asks the backend for them, with the arguments that they were recorded with.
+  virtual ~CapturedWork() = default;
+  /// Enqueues them with the arguments that they were captured with.
   virtual void replay() = 0;
 };
 
-/// What computes: one per rank. Operations may run asynchronously in call order; synchronize()
+/// The device of a rank. Operations may run asynchronously in call order; synchronize()
 /// waits for all of them.
 class Backend {
  public:
@@ -63,16 +63,16 @@ class Backend {
   /// that it cannot be swapped. Throws as allocate().
   virtual Buffer allocate_on_host(std::size_t bytes, const char* purpose) = 0;
   /// Starts a copy from this backend's memory to allocate_on_host()'s, or back: after everything
-  /// called before, beside what is called next. Until finish_copies() nothing may write to either
-  /// place or read the destination. Copies are made one after the other.
+  /// called before, overlapped with what is called next. Until finish_copies() nothing may write to
+  /// either place or read the destination. Copies are made one after the other.
   virtual void start_copy(void* destination, const void* source, std::size_t bytes) = 0;
-  /// What is called next comes after every copy that was started. A second call does nothing.
+  /// Makes what is called next wait for every copy that was started. A second call does nothing.
   virtual void finish_copies() = 0;
   /// Waits until everything called before is done.
   virtual void synchronize() = 0;
 
-  /// A mark that is not set yet. The backend must outlive it.
-  virtual std::unique_ptr<Mark> make_mark() = 0;
+  /// An event that is not recorded yet. The backend must outlive it.
+  virtual std::unique_ptr<Event> make_event() = 0;
 
   /// Memory in bytes: of the GPU on CUDA, zero on the host.
   struct Memory {
@@ -86,13 +86,13 @@ class Backend {
   virtual std::string gpu_name() const { return ""; }
   /// Makes room for the scratch memory of the largest operation to come; before the first one.
   virtual void reserve_workspace(std::size_t bytes) = 0;
-  /// The CUDA stream that operations are queued on; null on the host.
+  /// The CUDA stream that operations are enqueued on; null on the host.
   virtual CUstream_st* stream() const { return nullptr; }
 
-  /// Records what `work()` asks of this backend, without carrying it out: operations alone, each of
-  /// which has been carried out before with arguments of these sizes. Null, `work()` not called,
+  /// Captures the operations that `work()` enqueues on this backend, without running them; each of
+  /// them has run before with arguments of these sizes. Null, `work()` not called,
   /// where replaying would gain nothing. The backend must outlive the result.
-  virtual std::unique_ptr<Recording> record(const std::function<void()>& work) {
+  virtual std::unique_ptr<CapturedWork> capture(const std::function<void()>& work) {
     (void)work;
     return nullptr;
   }
@@ -112,8 +112,8 @@ struct Gpu {
   std::string bus_id = {};  ///< "0000:3B:00.0", by which other libraries know it
 };
 
-/// Dense matrix products of `dtype` that a GPU of this name can do per second, by its maker's data
-/// sheet; 0 when it is not known.
+/// FLOPs per second of dense GEMMs of `dtype` on a GPU of this name, from its data sheet; 0 when
+/// the GPU is not known.
 double peak_flops(const std::string& gpu, DType dtype);
 
 /// The GPUs that this process sees, in CUDA's order; empty when there are none.
@@ -122,16 +122,17 @@ std::vector<Gpu> visible_gpus();
 /// text.
 std::string why_no_gpu();
 
-/// How kernels for matrix products are chosen: by timing, which pays when a product is taken
-/// thousands of times, or at once, the first that cuBLASLt proposes.
-enum class ProductChoice { timed, at_once };
+/// How a GEMM gets its algorithm: by timing the candidates, which pays when a GEMM of one shape
+/// runs thousands of times, or by cuBLASLt's heuristic alone.
+enum class GemmChoice { timed, heuristic };
 
 /// The CUDA backend on GPU `index` of visible_gpus(): one compute stream, kernels for compute
-/// capability 8.0 and newer, products through cuBLASLt. `gemm_cache` names the file in which the
-/// timed choice of product kernels is kept between runs; empty keeps none. Throws Error (exit 1)
-/// saying what is missing: no CUDA in this build, no such GPU, a GPU that is too old, no cuBLASLt.
+/// capability 8.0 and newer, GEMMs through cuBLASLt. `gemm_cache` names the tuning
+/// cache, the file that keeps the timed choices of GEMM algorithms between runs; empty keeps none.
+/// Throws Error (exit 1) saying what is missing: no CUDA in this build, no such GPU, a GPU that is
+/// too old, no cuBLASLt.
 std::unique_ptr<Backend> make_cuda_backend(int index, const std::string& gemm_cache = "",
-                                           ProductChoice choice = ProductChoice::timed);
+                                           GemmChoice choice = GemmChoice::timed);
 
 /// The host backend: CPU threads and OpenBLAS. `threads` workers compute each operation; results do
 /// not depend on their number. Throws Error (exit 1) where there is no address space for OpenBLAS.

@@ -24,14 +24,14 @@ void Timers::begin(Phase phase) {
   if (is_work_of_host(phase))
     host_open_[index_of(phase)] = {};
   else
-    open_[index_of(phase)] = set_mark();
+    open_[index_of(phase)] = record_event();
 }
 
 void Timers::end(Phase phase) {
   if (is_work_of_host(phase))
     add(phase, 1e3 * host_open_[index_of(phase)].seconds());
   else
-    unread_.push_back({phase, std::move(open_[index_of(phase)]), set_mark()});
+    unread_.push_back({phase, std::move(open_[index_of(phase)]), record_event()});
 }
 
 void Timers::settle() {
@@ -46,15 +46,15 @@ std::optional<double> Timers::take(Phase phase) {
   return total.ran ? std::optional(total.ms) : std::nullopt;
 }
 
-std::unique_ptr<Mark> Timers::set_mark() {
-  std::unique_ptr<Mark> mark;
+std::unique_ptr<Event> Timers::record_event() {
+  std::unique_ptr<Event> mark;
   if (spare_.empty()) {
-    mark = backend_.make_mark();
+    mark = backend_.make_event();
   } else {
     mark = std::move(spare_.back());
     spare_.pop_back();
   }
-  mark->set();
+  mark->record();
   return mark;
 }
 

@@ -59,24 +59,24 @@ class Timers {
  private:
   struct Interval {
     Phase phase{};
-    std::unique_ptr<Mark> begin, end;
+    std::unique_ptr<Event> begin, end;
   };
   struct Total {
     double ms = 0.0;
     bool ran = false;
   };
 
-  std::unique_ptr<Mark> set_mark();
+  std::unique_ptr<Event> record_event();
   /// Adds the first `count` intervals that are not read yet.
   void read(std::size_t count);
 
   Backend& backend_;
   std::array<Total, kPhases> totals_{};
-  std::array<std::unique_ptr<Mark>, kPhases> open_;  ///< begin of phases that run
+  std::array<std::unique_ptr<Event>, kPhases> open_;  ///< begin of phases that run
   std::array<Stopwatch, kPhases> host_open_;
   std::vector<Interval> unread_;
   std::size_t settled_ = 0;  ///< of unread_: there at the last settle()
-  std::vector<std::unique_ptr<Mark>> spare_;
+  std::vector<std::unique_ptr<Event>> spare_;
 };
 
 /// Calls `work` and returns what it returns; times it where there are timers.

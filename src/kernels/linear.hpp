@@ -25,26 +25,26 @@ namespace host {
 void gemm(const Gemm& args);
 }
 
-/// The first half of an MLP: writes up = x weight^T + bias, which is kept for the backward pass,
-/// and activated = gelu(up), as Gemm and GeluForward do; a backend may take the gelu of up before
-/// it rounds it. x [T, k], weight [n, k], bias [n], up and activated [T, n], all of one type.
+/// FC1 of an MLP and its GELU: writes fc1_out = x weight^T + bias, which the backward pass reads,
+/// and gelu_out = gelu(fc1_out), as Gemm and GeluForward do; a backend may apply the GELU before it
+/// rounds fc1_out. x [T, k], weight [n, k], bias [n], fc1_out and gelu_out [T, n], all of one type.
 struct LinearGelu {
   Tensor x;
   Tensor weight;
   Tensor bias;
-  Tensor up;
-  Tensor activated;
+  Tensor fc1_out;
+  Tensor gelu_out;
 };
 
-/// The gradient of what the second half's product does to the first: with y = gelu(up) weight^T,
-/// writes dup = (dy weight) * gelu'(up) and adds its column sums to dbias, the gradient of the bias
-/// that became part of up, as Gemm and GeluBackward do. dup may not be up. dy [T, k], weight [k,
-/// n], up and dup [T, n], all of one type; dbias [n] of the accumulation type.
+/// Backward of FC2 and of the GELU before it: with y = gelu(fc1_out) weight^T, writes
+/// dfc1_out = (dy weight) * gelu'(fc1_out) and adds its column sums to dbias, the gradient of the
+/// bias in fc1_out, as Gemm and GeluBackward do. dfc1_out may not be fc1_out. dy [T, k], weight [k,
+/// n], fc1_out and dfc1_out [T, n], all of one type; dbias [n] of the accumulation type.
 struct LinearGeluGradient {
   Tensor dy;
   Tensor weight;
-  Tensor up;
-  Tensor dup;
+  Tensor fc1_out;
+  Tensor dfc1_out;
   Tensor dbias;
 };
 

@@ -1,4 +1,5 @@
-// The one list of operations. The backends' methods and their NVTX ranges are generated from it.
+// The one list of operations, from which the methods of the backends and their NVTX ranges are
+// generated.
 #pragma once
 
 #include "kernels/attention.hpp"

@@ -11,7 +11,7 @@ namespace trireme::kernels {
 /// Which elements of a flat buffer an operation concerns: those with an odd number of bounds at or
 /// below their index; every element when there are no bounds. bounds [count], ascending, in the
 /// backend's memory.
-struct Stretches {
+struct IndexRanges {
   const std::int64_t* bounds = nullptr;
   std::int64_t count = 0;
 };
@@ -39,7 +39,7 @@ struct AdamW {
   bool decay_in_gradient = false;
   double gradient_scale = 1.0;
   std::int64_t step = 1;
-  Stretches decayed;
+  IndexRanges decayed;
 };
 
 /// Adds the sum of squares of the `counted` elements of x [n], of an accumulation type, to out [1]
@@ -47,7 +47,7 @@ struct AdamW {
 struct SquaredSum {
   Tensor x;
   Tensor out;
-  Stretches counted;
+  IndexRanges counted;
 };
 
 /// Writes out = x, rounded or widened to the type of out. x, out [n]; one of the two types is the
@@ -85,7 +85,7 @@ struct LambDirection {
   double weight_decay = 0.0;
   double gradient_scale = 1.0;
   std::int64_t step = 1;
-  Stretches decayed;
+  IndexRanges decayed;
 };
 
 namespace host {
@@ -108,7 +108,7 @@ struct Sgd {
   double momentum = 0.0;
   double weight_decay = 0.0;
   double gradient_scale = 1.0;
-  Stretches decayed;
+  IndexRanges decayed;
 };
 
 namespace host {
@@ -123,7 +123,7 @@ void sgd(const Sgd& args, const Context& context);
 struct ZeroCount {
   Tensor x;
   Tensor out;
-  Stretches counted;
+  IndexRanges counted;
 };
 
 namespace host {

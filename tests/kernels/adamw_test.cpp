@@ -118,7 +118,7 @@ TYPED_TEST(AdamWTest, SquaredSumAdds) {
   }
 }
 
-TYPED_TEST(AdamWTest, StretchesChooseWhatDecaysAndWhatCounts) {
+TYPED_TEST(AdamWTest, RangesChooseWhatDecaysAndWhatCounts) {
   using T = TypeParam;
   const std::vector<std::int64_t> bounds = {0, 3, 40, 40, 50, 90};
   const auto inside = [](std::int64_t i) { return i < 3 || (i >= 50 && i < 90); };

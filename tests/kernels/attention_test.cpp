@@ -88,7 +88,7 @@ Expected reference(const Problem<T>& p) {
       for (std::int64_t q = 0; q < s; ++q) {
         const std::int64_t first = p.first_key(j, q), keys = p.causal ? q + 1 : s;
         std::vector<double> score(keys), probability(keys), dprobability(keys);
-        double sum = 0, along = 0;
+        double sum = 0, delta = 0;
         for (std::int64_t k = first; k < keys; ++k) {
           for (std::int64_t c = 0; c < d; ++c)
             score[k] += p.qkv[p.at(q, j, i, 0, c)] * p.qkv[p.at(k, j, i, 1, c)] * scale;
@@ -104,11 +104,11 @@ Expected reference(const Problem<T>& p) {
             e.dqkv[v] += probability[k] * mask * p.dout[o];
             dprobability[k] += mask * p.dout[o] * p.qkv[v];
           }
-          along += probability[k] * dprobability[k];
+          delta += probability[k] * dprobability[k];
         }
         for (std::int64_t k = first; k < keys; ++k)
           for (std::int64_t c = 0; c < d; ++c) {
-            const double dscore = probability[k] * (dprobability[k] - along) * scale;
+            const double dscore = probability[k] * (dprobability[k] - delta) * scale;
             e.dqkv[p.at(q, j, i, 0, c)] += dscore * p.qkv[p.at(k, j, i, 1, c)];
             e.dqkv[p.at(k, j, i, 1, c)] += dscore * p.qkv[p.at(q, j, i, 0, c)];
           }
@@ -200,7 +200,7 @@ TYPED_TEST(AttentionTest, CachedStepsEqualTheWholeSequence) {
   const Case size{70, 2, 3, 5};
   Problem<T> p(size, 0.0);
   p.forward();
-  // A prompt, single tokens, and a last stretch: together they cover the sequence.
+  // A prompt, single tokens, and a last range: together they cover the sequence.
   const std::int64_t capacity = size.s + 4;
   Owned<T> keys({size.b, size.heads, capacity, size.d}), values = keys, out = p.out;
   out = Owned<T>({size.s, size.b, size.heads * size.d});

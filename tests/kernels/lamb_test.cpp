@@ -55,7 +55,7 @@ TYPED_TEST(LambTest, FollowsTheAlgorithm) {
   }
 }
 
-TYPED_TEST(LambTest, StretchesChooseWhatDecays) {
+TYPED_TEST(LambTest, RangesChooseWhatDecays) {
   using T = TypeParam;
   const std::vector<std::int64_t> bounds = {2, 50};
   State<T> state(100), decays(100), keeps(100);

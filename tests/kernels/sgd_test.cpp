@@ -48,7 +48,7 @@ TYPED_TEST(SgdTest, FollowsTheFormulas) {
   }
 }
 
-TYPED_TEST(SgdTest, StretchesChooseWhatDecays) {
+TYPED_TEST(SgdTest, RangesChooseWhatDecays) {
   using T = TypeParam;
   const std::vector<std::int64_t> bounds = {0, 3, 40, 40, 50, 90};
   const auto inside = [](std::int64_t i) { return i < 3 || (i >= 50 && i < 90); };

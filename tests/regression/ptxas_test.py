@@ -1,4 +1,4 @@
-"""What the compiler says of the hot kernels: registers, spills, and no matrix product of Hopper
+"""What the compiler says of the hot kernels: registers, spills, and no wgmma of Hopper
 that runs by itself because the compiler could not let it overlap.
 
 ptxas says such things in notes that fail no build. The build keeps them beside the objects

@@ -10,7 +10,7 @@ namespace {
 
 }  // namespace
 
-void measure_products(const Settings&) { refuse(); }
+void measure_gemms(const Settings&) { refuse(); }
 
 void measure_kernels(const Settings&, double) { refuse(); }
 

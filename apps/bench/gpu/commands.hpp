@@ -5,10 +5,10 @@
 
 namespace trireme::bench::gpu {
 
-/// The products of GPTs of several sizes: the kernel that cuBLASLt's heuristic puts first against
+/// The GEMMs of GPTs of several sizes: the kernel that cuBLASLt's heuristic puts first against
 /// the fastest; and those with a GELU or a bias's gradient beside them, in one kernel against two.
 /// Throws Error (exit 1) when there is no GPU.
-void measure_products(const Settings& settings);
+void measure_gemms(const Settings& settings);
 
 /// Every operation of a training step with `dropout`, for several shapes of GPTs, against what the
 /// GPU can do at most. Throws Error (exit 1) when there is no GPU.

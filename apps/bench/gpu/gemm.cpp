@@ -1,10 +1,164 @@
-#include <array>
+// GEMMs with choices of their own, apart from the backend's: with the GELU or the gradient of
+// the\nbias fused, against separate kernels.
+
 #include <nlohmann/json.hpp>
 
+#include <array>
+#include <cstdint>
+#include <string>
+#include <vector>
+
 #include "bench/gpu/commands.hpp"
-#include "bench/gpu/epilogues.hpp"
+#include "bench/gpu/meter.hpp"
+#include "core/cuda/check.hpp"
+#include "kernels/cuda/gemm/gemm_runner.hpp"
+#include "kernels/cuda/workspace.hpp"
 
 namespace trireme::bench::gpu {
+
+/// A runner of GEMMs with the context that it runs them in.
+struct Runner {
+  Runner(Meter& meter, kernels::cuda::GemmChoice choice,
+         kernels::cuda::Fusion fusion = kernels::cuda::Fusion::timed);
+
+  kernels::cuda::GemmRunner run;
+  device::Buffer workspace;
+  kernels::cuda::Context context;
+};
+
+/// One operation that multiplies, C [m, n] of k terms each, and does something beside it. Each form
+/// runs on the kernel that is the fastest for it.
+struct WithEpilogue {
+  std::string name;
+  std::int64_t m = 0, n = 0, k = 0;
+  double separate_ms = 0.0;
+  double fused_ms = 0.0;  ///< 0 where there is no such kernel
+  bool fused = false;     ///< whether training would run it in one kernel
+};
+
+/// Those of a GPT of `hidden` features on `tokens` tokens that the settings want: of the MLP, the
+/// forward pass of its first half and the gradient that comes back through the second; and the
+/// weight gradients that training takes with that of the bias.
+std::vector<WithEpilogue> measure_epilogues(Meter& meter, const Settings& settings,
+                                            const std::string& model, std::int64_t tokens,
+                                            std::int64_t hidden);
+
+/// The rows as a table, and as JSON.
+void print(const std::vector<WithEpilogue>& rows);
+nlohmann::ordered_json to_json(const std::vector<WithEpilogue>& rows);
+
+namespace {
+
+constexpr std::int64_t kWidest = 50304;  // outputs of the widest layer: padded words
+constexpr std::size_t kWorkspace =
+    kernels::cuda::kGemmWorkspace + kernels::cuda::bias_gradient_workspace(kWidest);
+
+}  // namespace
+
+Runner::Runner(Meter& meter, kernels::cuda::GemmChoice choice, kernels::cuda::Fusion fusion)
+    : run("", choice, fusion),
+      workspace(meter.backend().allocate(kWorkspace, "workspace of GEMMs")),
+      context{.stream = meter.backend().stream(),
+              .workspace = static_cast<std::byte*>(workspace.get()),
+              .workspace_bytes = kWorkspace} {
+  TRIREME_CUDA(cudaDeviceGetAttribute(&context.sms, cudaDevAttrMultiProcessorCount, 0));
+}
+
+namespace {
+
+using kernels::cuda::Fusion;
+using kernels::cuda::GemmChoice;
+
+/// Times an operation, which `make` gives new operands to run on a runner, in both forms.
+template <typename MakeOn>
+void measure_forms(Meter& meter, WithEpilogue& row, const MakeOn& make) {
+  const auto time = [&](Runner& runner) {
+    return meter.time([&]() -> Call { return make(runner); });
+  };
+  Runner separate(meter, GemmChoice::timed, Fusion::never);
+  row.separate_ms = time(separate);
+  Runner fused(meter, GemmChoice::timed, Fusion::always);
+  const double fused_ms = time(fused);
+  if (fused.run.fused_gemms() > 0) row.fused_ms = fused_ms;
+  Runner chosen(meter, GemmChoice::timed);
+  time(chosen);
+  row.fused = chosen.run.fused_gemms() > 0;
+}
+
+}  // namespace
+
+std::vector<WithEpilogue> measure_epilogues(Meter& meter, const Settings& settings,
+                                            const std::string& model, std::int64_t tokens,
+                                            std::int64_t hidden) {
+  const DType dtype = settings.dtype;
+  const std::int64_t ffn = 4 * hidden;
+  std::vector<WithEpilogue> rows;
+  const auto measure = [&](WithEpilogue row, const auto& make) {
+    row.name = model + " " + row.name;
+    if (!settings.wants(row.name)) return;
+    measure_forms(meter, row, make);
+    rows.push_back(row);
+  };
+  measure({.name = "fc1 forward, gelu", .m = tokens, .n = ffn, .k = hidden}, [&](Runner& runner) {
+    const kernels::LinearGelu args{.x = meter.random({tokens, hidden}, dtype),
+                                   .weight = meter.random({ffn, hidden}, dtype),
+                                   .bias = meter.random({ffn}, dtype),
+                                   .fc1_out = meter.zeros({tokens, ffn}, dtype),
+                                   .gelu_out = meter.zeros({tokens, ffn}, dtype)};
+    return [&runner, args] { runner.run.linear_gelu(args, runner.context); };
+  });
+  measure({.name = "fc2 input gradient, gelu'", .m = tokens, .n = ffn, .k = hidden},
+          [&](Runner& runner) {
+            const kernels::LinearGeluGradient args{
+                .dy = meter.random({tokens, hidden}, dtype),
+                .weight = meter.random({hidden, ffn}, dtype),
+                .fc1_out = meter.random({tokens, ffn}, dtype),
+                .dfc1_out = meter.zeros({tokens, ffn}, dtype),
+                .dbias = meter.zeros({ffn}, accumulation_type(dtype))};
+            return [&runner, args] { runner.run.linear_gelu_gradient(args, runner.context); };
+          });
+  const auto measure_weight_gradient = [&](const char* name, std::int64_t in, std::int64_t out) {
+    measure({.name = name, .m = out, .n = in, .k = tokens}, [&](Runner& runner) {
+      const kernels::LinearWeightGradient args{
+          .x = meter.random({tokens, in}, dtype),
+          .dy = meter.random({tokens, out}, dtype),
+          .dweight = meter.zeros({out, in}, accumulation_type(dtype)),
+          .dbias = meter.zeros({out}, accumulation_type(dtype))};
+      return [&runner, args] { runner.run.linear_weight_gradient(args, runner.context); };
+    });
+  };
+  measure_weight_gradient("qkv weight gradient, bias", hidden, 3 * hidden);
+  measure_weight_gradient("fc2 weight gradient, bias", ffn, hidden);
+  return rows;
+}
+
+void print(const std::vector<WithEpilogue>& rows) {
+  if (rows.empty()) return;
+  fmt::print("\n{:<31} {:<20} {:>11} {:>10} {:>9}\n", "GEMM and epilogue", "m x n x k",
+             "separate us", "fused us", "chosen");
+  for (const WithEpilogue& row : rows)
+    fmt::print("{:<31} {:<20} {:>11.1f} {:>10} {:>9}\n", row.name,
+               fmt::format("{} x {} x {}", row.m, row.n, row.k), 1e3 * row.separate_ms,
+               row.fused_ms > 0.0 ? fmt::format("{:.1f}", 1e3 * row.fused_ms) : "none",
+               row.fused ? "fused" : "separate");
+}
+
+nlohmann::ordered_json to_json(const std::vector<WithEpilogue>& rows) {
+  nlohmann::ordered_json list = nlohmann::ordered_json::array();
+  for (const WithEpilogue& row : rows) {
+    nlohmann::ordered_json entry = {{"name", row.name},
+                                    {"m", row.m},
+                                    {"n", row.n},
+                                    {"k", row.k},
+                                    {"separate_ms", row.separate_ms},
+                                    {"fused_ms", nullptr},
+                                    {"fused", row.fused}};
+    if (row.fused_ms > 0.0) entry["fused_ms"] = row.fused_ms;
+    list.push_back(entry);
+  }
+  return list;
+}
+
 namespace {
 
 using kernels::cuda::GemmChoice;
@@ -34,45 +188,45 @@ std::array<Linear, 5> linears_of(std::int64_t hidden) {
            {"logits", hidden, kPaddedVocabulary, false}}};
 }
 
-/// One product, by the rows, columns and terms of its result.
-struct Product {
+/// One GEMM, by the rows, columns and terms of its result.
+struct GemmProblem {
   std::string name;
   std::int64_t m, n, k;
   bool transpose_a = false, transpose_b = false, weight_gradient = false, bias = false;
 };
 
-std::vector<Product> products_of(const Model& model) {
-  std::vector<Product> products;
+std::vector<GemmProblem> gemms_of(const Model& model) {
+  std::vector<GemmProblem> gemms;
   for (const Linear& linear : linears_of(model.hidden)) {
     const auto name = [&](const char* kind) {
       return fmt::format("{} {} {}", model.name, linear.name, kind);
     };
-    products.push_back({.name = name("forward"),
-                        .m = kTokens,
-                        .n = linear.out,
-                        .k = linear.in,
-                        .transpose_b = true,
-                        .bias = linear.bias});
-    products.push_back(
+    gemms.push_back({.name = name("forward"),
+                     .m = kTokens,
+                     .n = linear.out,
+                     .k = linear.in,
+                     .transpose_b = true,
+                     .bias = linear.bias});
+    gemms.push_back(
         {.name = name("input gradient"), .m = kTokens, .n = linear.in, .k = linear.out});
-    products.push_back({.name = name("weight gradient"),
-                        .m = linear.out,
-                        .n = linear.in,
-                        .k = kTokens,
-                        .transpose_a = true,
-                        .weight_gradient = true});
+    gemms.push_back({.name = name("weight gradient"),
+                     .m = linear.out,
+                     .n = linear.in,
+                     .k = kTokens,
+                     .transpose_a = true,
+                     .weight_gradient = true});
   }
-  return products;
+  return gemms;
 }
 
 struct Measured {
-  Product product;
+  GemmProblem problem;
   double first = 0.0, fastest = 0.0;  ///< TFLOP/s
 };
 
-double tflops(Meter& meter, Runner& runner, const Product& product, DType dtype) {
+double tflops(Meter& meter, Runner& runner, const GemmProblem& problem, DType dtype) {
   const double ms = meter.time([&]() -> Call {
-    const auto& [name, m, n, k, ta, tb, weight_gradient, bias] = product;
+    const auto& [name, m, n, k, ta, tb, weight_gradient, bias] = problem;
     const kernels::Gemm args{
         .a = meter.random(ta ? Shape{k, m} : Shape{m, k}, dtype),
         .b = meter.random(tb ? Shape{n, k} : Shape{k, n}, dtype),
@@ -83,55 +237,55 @@ double tflops(Meter& meter, Runner& runner, const Product& product, DType dtype)
         .bias = bias ? meter.random({n}, dtype) : Tensor{}};
     return [&runner, args] { runner.run.gemm(args, runner.context); };
   });
-  return 1e-9 * 2.0 * static_cast<double>(product.m) * static_cast<double>(product.n) *
-         static_cast<double>(product.k) / ms;
+  return 1e-9 * 2.0 * static_cast<double>(problem.m) * static_cast<double>(problem.n) *
+         static_cast<double>(problem.k) / ms;
 }
 
 void print(const Meter& meter, const Settings& settings, const std::vector<Measured>& rows,
            const std::vector<WithEpilogue>& epilogues) {
   if (settings.json) {
     nlohmann::ordered_json list = nlohmann::ordered_json::array();
-    for (const auto& [product, first, fastest] : rows)
-      list.push_back({{"name", product.name},
-                      {"m", product.m},
-                      {"n", product.n},
-                      {"k", product.k},
+    for (const auto& [problem, first, fastest] : rows)
+      list.push_back({{"name", problem.name},
+                      {"m", problem.m},
+                      {"n", problem.n},
+                      {"k", problem.k},
                       {"first_tflops", first},
                       {"fastest_tflops", fastest}});
     const nlohmann::ordered_json all = {{"gpu", meter.gpu().name},
                                         {"type", name_of(settings.dtype)},
-                                        {"product_gflops", meter.product_rate()},
+                                        {"gemm_gflops", meter.gemm_rate()},
                                         {"rows", list},
                                         {"epilogues", to_json(epilogues)}};
     fmt::print("{}\n", all.dump(2));
     return;
   }
-  fmt::print("{:<28} {:<20} {:>7} {:>7} {:>8} {:>9}\n", "product", "m x n x k", "first", "fastest",
+  fmt::print("{:<28} {:<20} {:>7} {:>7} {:>8} {:>9}\n", "GEMM", "m x n x k", "first", "fastest",
              "gain", "of 8192^3");
-  for (const auto& [product, first, fastest] : rows)
-    fmt::print("{:<28} {:<20} {:>7.0f} {:>7.0f} {:>6.1f} % {:>7.1f} %\n", product.name,
-               fmt::format("{} x {} x {}", product.m, product.n, product.k), first, fastest,
-               100 * (fastest / first - 1), 100 * 1e3 * fastest / meter.product_rate());
+  for (const auto& [problem, first, fastest] : rows)
+    fmt::print("{:<28} {:<20} {:>7.0f} {:>7.0f} {:>6.1f} % {:>7.1f} %\n", problem.name,
+               fmt::format("{} x {} x {}", problem.m, problem.n, problem.k), first, fastest,
+               100 * (fastest / first - 1), 100 * 1e3 * fastest / meter.gemm_rate());
   print(epilogues);
   fmt::print(
       "\nTFLOP/s in {} on {}: the kernel that cuBLASLt's heuristic puts first, and the fastest of "
-      "its candidates\nand the own kernels; the product of 8192^3 runs at {:.0f} TFLOP/s; medians "
+      "its candidates\nand the own kernels; the GEMM of 8192^3 runs at {:.0f} TFLOP/s; medians "
       "of {}\n",
-      name_of(settings.dtype), meter.gpu().name, 1e-3 * meter.product_rate(), settings.repeats);
+      name_of(settings.dtype), meter.gpu().name, 1e-3 * meter.gemm_rate(), settings.repeats);
 }
 
 }  // namespace
 
-void measure_products(const Settings& settings) {
+void measure_gemms(const Settings& settings) {
   Meter meter(settings);
   Runner first(meter, GemmChoice::first), fastest(meter, GemmChoice::timed);
   std::vector<Measured> rows;
   std::vector<WithEpilogue> epilogues;
   for (const Model& model : kModels) {
-    for (const Product& product : products_of(model))
-      if (settings.wants(product.name))
-        rows.push_back({product, tflops(meter, first, product, settings.dtype),
-                        tflops(meter, fastest, product, settings.dtype)});
+    for (const GemmProblem& problem : gemms_of(model))
+      if (settings.wants(problem.name))
+        rows.push_back({problem, tflops(meter, first, problem, settings.dtype),
+                        tflops(meter, fastest, problem, settings.dtype)});
     const auto more = measure_epilogues(meter, settings, model.name, kTokens, model.hidden);
     epilogues.insert(epilogues.end(), more.begin(), more.end());
   }

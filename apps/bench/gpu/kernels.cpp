@@ -1,4 +1,4 @@
-// One row for each operation and shape: the bytes that it must move, or the products that it must
+// One row for each operation and shape: the bytes that it must move, or the GEMMs that it must
 // compute, and how to call it.
 #include <array>
 #include <string>
@@ -70,8 +70,8 @@ class Rows {
 void Rows::attention(std::int64_t document) {
   const bool whole = document == model_.sequence;
   const std::string of = whole ? "" : fmt::format(" of {}-token documents", document);
-  // Two products forward and five backward, half of each masked.
-  const double product =
+  // Two GEMMs forward and five backward, half of each masked.
+  const double flops =
       static_cast<double>(model_.tokens()) * static_cast<double>(document * model_.hidden);
   const auto forward = [=, this] {
     const auto& [label, hidden, heads, sequence, batch] = model_;
@@ -86,10 +86,10 @@ void Rows::attention(std::int64_t document) {
         .dropout = dropout(DropoutSite::attention),
         .document_start = whole ? nullptr : meter_.upload(starts)};
   };
-  meter_.product(name("attention forward") + of, 2 * product, [=, this]() -> Call {
+  meter_.gemm(name("attention forward") + of, 2 * flops, [=, this]() -> Call {
     return [this, args = forward()] { backend_.attention_forward(args); };
   });
-  meter_.product(name("attention backward") + of, 5 * product, [=, this]() -> Call {
+  meter_.gemm(name("attention backward") + of, 5 * flops, [=, this]() -> Call {
     const kernels::AttentionForward saved = forward();
     backend_.attention_forward(saved);
     const kernels::AttentionBackward args{.dout = activation(),
@@ -195,24 +195,24 @@ void Rows::mlp() {
   // In the form that is faster: trireme-bench gemm tells which.
   const double flops = 2.0 * static_cast<double>(wider.size()) * static_cast<double>(model_.hidden);
   const Shape narrow{model_.tokens(), model_.hidden};
-  meter_.product(name("linear gelu"), flops, [=, this]() -> Call {
+  meter_.gemm(name("linear gelu"), flops, [=, this]() -> Call {
     const kernels::LinearGelu args{.x = meter_.random(narrow, dtype_),
                                    .weight = meter_.random({wider[1], narrow[1]}, dtype_),
                                    .bias = meter_.random({wider[1]}, dtype_),
-                                   .up = meter_.zeros(wider, dtype_),
-                                   .activated = meter_.zeros(wider, dtype_)};
+                                   .fc1_out = meter_.zeros(wider, dtype_),
+                                   .gelu_out = meter_.zeros(wider, dtype_)};
     return [this, args] { backend_.linear_gelu(args); };
   });
-  meter_.product(name("linear gelu gradient"), flops, [=, this]() -> Call {
+  meter_.gemm(name("linear gelu gradient"), flops, [=, this]() -> Call {
     const kernels::LinearGeluGradient args{
         .dy = meter_.random(narrow, dtype_),
         .weight = meter_.random({narrow[1], wider[1]}, dtype_),
-        .up = meter_.random(wider, dtype_),
-        .dup = meter_.zeros(wider, dtype_),
+        .fc1_out = meter_.random(wider, dtype_),
+        .dfc1_out = meter_.zeros(wider, dtype_),
         .dbias = meter_.zeros({wider[1]}, accumulation_type(dtype_))};
     return [this, args] { backend_.linear_gelu_gradient(args); };
   });
-  meter_.product(name("linear weight gradient"), flops, [=, this]() -> Call {
+  meter_.gemm(name("linear weight gradient"), flops, [=, this]() -> Call {
     const kernels::LinearWeightGradient args{
         .x = meter_.random(wider, dtype_),
         .dy = meter_.random(narrow, dtype_),
@@ -221,7 +221,7 @@ void Rows::mlp() {
     return [this, args] { backend_.linear_weight_gradient(args); };
   });
   if (dtype_ == accumulation_type(dtype_)) return;
-  meter_.product(name("linear weight gradient, narrow"), flops, [=, this]() -> Call {
+  meter_.gemm(name("linear weight gradient, narrow"), flops, [=, this]() -> Call {
     const kernels::LinearWeightGradient args{.x = meter_.random(wider, dtype_),
                                              .dy = meter_.random(narrow, dtype_),
                                              .dweight = meter_.zeros({narrow[1], wider[1]}, dtype_),

@@ -11,13 +11,13 @@
 namespace trireme::bench::gpu {
 namespace {
 
-constexpr std::int64_t kSide = 8192;                      // of the product that is the ceiling
+constexpr std::int64_t kSide = 8192;                      // of the GEMM that is the ceiling
 constexpr std::size_t kCopied = std::size_t{1} << 30;     // bytes of the copy that is the other
 constexpr std::int64_t kPattern = std::int64_t{1} << 20;  // elements
 constexpr std::size_t kCachesPerRotation = 4;
-constexpr std::size_t kMostSets = 16;
+constexpr std::size_t kMaxSets = 16;
 constexpr double kSampleMs = 3.0;
-constexpr double kMostCalls = 500;
+constexpr double kMaxCalls = 500;
 constexpr std::size_t kWorkspace = std::size_t{2} << 30;  // for the largest row
 
 }  // namespace
@@ -36,13 +36,13 @@ Meter::Meter(const Settings& settings)
     return [this, from, to] { backend_->copy(to, from, kCopied); };
   });
   copy_rate_ = 1e-6 * 2.0 * kCopied / copy_ms;
-  const double product_ms = time([this] {
+  const double gemm_ms = time([this] {
     const Shape square{kSide, kSide};
     const Tensor a = random(square, settings_.dtype), b = random(square, settings_.dtype);
     const Tensor c = zeros(square, settings_.dtype);
     return [this, a, b, c] { backend_->gemm({.a = a, .b = b, .c = c, .transpose_b = true}); };
   });
-  product_rate_ = 1e-6 * 2.0 * kSide * kSide * kSide / product_ms;
+  gemm_rate_ = 1e-6 * 2.0 * kSide * kSide * kSide / gemm_ms;
 }
 
 void* Meter::take(std::size_t bytes) {
@@ -93,7 +93,7 @@ const std::int32_t* Meter::upload(const std::vector<std::int32_t>& values) {
 
 double Meter::time(const Make& make) {
   std::vector<Call> calls;
-  while (calls.empty() || (buffer_bytes_ < rotation_bytes_ && calls.size() < kMostSets))
+  while (calls.empty() || (buffer_bytes_ < rotation_bytes_ && calls.size() < kMaxSets))
     calls.push_back(make());
   cuda::Event begin(/*timed=*/true), end(/*timed=*/true);
   std::size_t next = 0;
@@ -105,9 +105,9 @@ double Meter::time(const Make& make) {
     return static_cast<double>(cuda::Event::milliseconds(begin, end)) / count;
   };
   const int sets = static_cast<int>(calls.size());
-  sample(sets);  // loads code and chooses products
+  sample(sets);  // loads code and chooses GEMMs
   const double estimate = std::max(sample(sets), 1e-3);
-  const int count = static_cast<int>(std::clamp(std::ceil(kSampleMs / estimate), 1.0, kMostCalls));
+  const int count = static_cast<int>(std::clamp(std::ceil(kSampleMs / estimate), 1.0, kMaxCalls));
   std::vector<double> times;
   for (int i = 0; i < settings_.repeats; ++i) times.push_back(sample(count));
   calls.clear();
@@ -124,8 +124,8 @@ void Meter::measure(Row row, double work, double ceiling, const Make& make) {
   rows_.push_back(std::move(row));
 }
 
-void Meter::product(const std::string& name, double flops, const Make& make) {
-  measure({.name = name, .product = true}, flops, product_rate_, make);
+void Meter::gemm(const std::string& name, double flops, const Make& make) {
+  measure({.name = name, .compute_bound = true}, flops, gemm_rate_, make);
 }
 
 void Meter::stream(const std::string& name, double bytes, const Make& make) {
@@ -138,11 +138,11 @@ void Meter::print() const {
     for (const Row& row : rows_)
       rows.push_back({{"name", row.name},
                       {"ms", row.ms},
-                      {row.product ? "gflops" : "gbps", row.rate},
+                      {row.compute_bound ? "gflops" : "gbps", row.rate},
                       {"fraction", row.fraction}});
     const nlohmann::ordered_json all = {{"gpu", gpu_.name},
                                         {"type", name_of(settings_.dtype)},
-                                        {"product_gflops", product_rate_},
+                                        {"gemm_gflops", gemm_rate_},
                                         {"copy_gbps", copy_rate_},
                                         {"rows", rows}};
     fmt::print("{}\n", all.dump(2));
@@ -151,11 +151,10 @@ void Meter::print() const {
   fmt::print("{:<44} {:>10} {:>16} {:>9}\n", "operation", "us", "rate", "of best");
   for (const Row& row : rows_)
     fmt::print("{:<44} {:>10.1f} {:>8.2f} {:<7} {:>7.1f} %\n", row.name, 1e3 * row.ms,
-               1e-3 * row.rate, row.product ? "TFLOP/s" : "TB/s", 100 * row.fraction);
-  fmt::print(
-      "\nbest on {}: product of {}^3 in {} {:.0f} TFLOP/s; copy {:.2f} TB/s; medians of {}\n",
-      gpu_.name, kSide, name_of(settings_.dtype), 1e-3 * product_rate_, 1e-3 * copy_rate_,
-      settings_.repeats);
+               1e-3 * row.rate, row.compute_bound ? "TFLOP/s" : "TB/s", 100 * row.fraction);
+  fmt::print("\nbest on {}: GEMM of {}^3 in {} {:.0f} TFLOP/s; copy {:.2f} TB/s; medians of {}\n",
+             gpu_.name, kSide, name_of(settings_.dtype), 1e-3 * gemm_rate_, 1e-3 * copy_rate_,
+             settings_.repeats);
 }
 
 }  // namespace trireme::bench::gpu

@@ -17,7 +17,7 @@ using Call = std::function<void()>;
 /// Gives an operation new operands, from the meter's tensors, and returns the call on them.
 using Make = std::function<Call()>;
 
-/// Times operations on GPU 0 against its ceilings, which are measured first: a product of 8192 x
+/// Times operations on GPU 0 against its ceilings, which are measured first: a GEMM of 8192 x
 /// 8192 x 8192 and a copy of 1 GiB within its memory. An operation is called on several sets of
 /// operands in turn, together several times the L2 cache, so that it reads them from memory.
 class Meter {
@@ -37,12 +37,12 @@ class Meter {
   /// Milliseconds of one call: the median of the settings' repeats, each of them milliseconds long.
   double time(const Make& make);
   /// Adds a row for an operation that computes `flops`, if the settings want it.
-  void product(const std::string& name, double flops, const Make& make);
+  void gemm(const std::string& name, double flops, const Make& make);
   /// The same for an operation that moves `bytes` at least.
   void stream(const std::string& name, double bytes, const Make& make);
 
   /// The ceilings, in GFLOP/s and GB/s (read and written).
-  double product_rate() const { return product_rate_; }
+  double gemm_rate() const { return gemm_rate_; }
   double copy_rate() const { return copy_rate_; }
 
   /// Prints the rows, as a table or as JSON.
@@ -60,7 +60,7 @@ class Meter {
   std::map<DType, device::Buffer> patterns_;  ///< random elements
   std::vector<device::Buffer> buffers_;
   std::size_t buffer_bytes_ = 0;
-  double product_rate_ = 0.0;
+  double gemm_rate_ = 0.0;
   double copy_rate_ = 0.0;
   std::vector<Row> rows_;
 };

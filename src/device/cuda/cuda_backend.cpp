@@ -78,14 +78,14 @@ class Range {
 };
 
 /// An event in the stream, which the host does not wait for.
-class EventMark final : public Mark {
+class StreamEvent final : public Event {
  public:
-  explicit EventMark(cudaStream_t stream) : stream_(stream) {}
+  explicit StreamEvent(cudaStream_t stream) : stream_(stream) {}
 
-  void set() override { event_.record(stream_); }
-  double milliseconds_since(const Mark& earlier) const override {
+  void record() override { event_.record(stream_); }
+  double milliseconds_since(const Event& earlier) const override {
     event_.synchronize();
-    return cuda::Event::milliseconds(static_cast<const EventMark&>(earlier).event_, event_);
+    return cuda::Event::milliseconds(static_cast<const StreamEvent&>(earlier).event_, event_);
   }
 
  private:
@@ -102,17 +102,17 @@ struct Allocated {
 // Operations are queued on one stream; the host runs ahead.
 class CudaBackend final : public Backend {
  public:
-  CudaBackend(int index, const std::string& gemm_cache, ProductChoice choice)
+  CudaBackend(int index, const std::string& gemm_cache, GemmChoice choice)
       : gpu_name_(visible_gpus()[index].name),
-        gemm_(gemm_cache, choice == ProductChoice::timed ? kernels_on_gpu::GemmChoice::timed
-                                                         : kernels_on_gpu::GemmChoice::first) {
-    int multiprocessors = 0, major = 0, minor = 0, shared = 0;
-    TRIREME_CUDA(cudaDeviceGetAttribute(&multiprocessors, cudaDevAttrMultiProcessorCount, index));
+        gemm_(gemm_cache, choice == GemmChoice::timed ? kernels_on_gpu::GemmChoice::timed
+                                                      : kernels_on_gpu::GemmChoice::first) {
+    int sms = 0, major = 0, minor = 0, shared = 0;
+    TRIREME_CUDA(cudaDeviceGetAttribute(&sms, cudaDevAttrMultiProcessorCount, index));
     TRIREME_CUDA(cudaDeviceGetAttribute(&major, cudaDevAttrComputeCapabilityMajor, index));
     TRIREME_CUDA(cudaDeviceGetAttribute(&minor, cudaDevAttrComputeCapabilityMinor, index));
     TRIREME_CUDA(cudaDeviceGetAttribute(&shared, cudaDevAttrMaxSharedMemoryPerBlockOptin, index));
     context_ = {.stream = stream_.get(),
-                .multiprocessors = multiprocessors,
+                .sms = sms,
                 .capability = 10 * major + minor,
                 .shared_memory_bytes = shared};
     reserve_workspace(kernels_on_gpu::kGemmWorkspace);
@@ -200,12 +200,12 @@ class CudaBackend final : public Backend {
     context_.workspace = static_cast<std::byte*>(workspace_.get());
     context_.workspace_bytes = bytes;
   }
-  std::unique_ptr<Mark> make_mark() override {
-    return std::make_unique<EventMark>(context_.stream);
+  std::unique_ptr<Event> make_event() override {
+    return std::make_unique<StreamEvent>(context_.stream);
   }
   CUstream_st* stream() const override { return context_.stream; }
-  std::unique_ptr<Recording> record(const std::function<void()>& work) override {
-    return record_stream(context_.stream, work);
+  std::unique_ptr<CapturedWork> capture(const std::function<void()>& work) override {
+    return capture_stream(context_.stream, work);
   }
 
 #define TRIREME_DEFINE(operation, Arguments)                \
@@ -227,7 +227,7 @@ class CudaBackend final : public Backend {
   std::string gpu_name_;
   std::shared_ptr<Allocated> allocated_ = std::make_shared<Allocated>();
   cuda::Stream stream_;
-  cuda::Stream copies_;  ///< beside it: of start_copy()
+  cuda::Stream copies_;  ///< of start_copy()
   cuda::Event copies_asked_, copies_done_;
   Staging staging_;
   kernels_on_gpu::GemmRunner gemm_;
@@ -238,7 +238,7 @@ class CudaBackend final : public Backend {
 }  // namespace
 
 std::unique_ptr<Backend> make_cuda_backend(int index, const std::string& gemm_cache,
-                                           ProductChoice choice) {
+                                           GemmChoice choice) {
   use_gpu(index);
   return std::make_unique<CudaBackend>(index, gemm_cache, choice);
 }

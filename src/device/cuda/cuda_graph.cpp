@@ -7,14 +7,14 @@ namespace {
 
 using Graph = std::unique_ptr<CUgraph_st, cudaError_t (*)(cudaGraph_t)>;
 
-class RecordedGraph final : public Recording {
+class CudaGraph final : public CapturedWork {
  public:
-  RecordedGraph(const Graph& graph, cudaStream_t stream) : stream_(stream) {
+  CudaGraph(const Graph& graph, cudaStream_t stream) : stream_(stream) {
     TRIREME_CUDA(cudaGraphInstantiate(&executable_, graph.get(), 0));
   }
-  ~RecordedGraph() override { cudaGraphExecDestroy(executable_); }
-  RecordedGraph(const RecordedGraph&) = delete;
-  RecordedGraph& operator=(const RecordedGraph&) = delete;
+  ~CudaGraph() override { cudaGraphExecDestroy(executable_); }
+  CudaGraph(const CudaGraph&) = delete;
+  CudaGraph& operator=(const CudaGraph&) = delete;
 
   void replay() override { TRIREME_CUDA(cudaGraphLaunch(executable_, stream_)); }
 
@@ -32,7 +32,8 @@ Graph end_capture(cudaStream_t stream) {
 
 }  // namespace
 
-std::unique_ptr<Recording> record_stream(CUstream_st* stream, const std::function<void()>& work) {
+std::unique_ptr<CapturedWork> capture_stream(CUstream_st* stream,
+                                             const std::function<void()>& work) {
   TRIREME_CUDA(cudaStreamBeginCapture(stream, cudaStreamCaptureModeThreadLocal));
   try {
     work();
@@ -41,7 +42,7 @@ std::unique_ptr<Recording> record_stream(CUstream_st* stream, const std::functio
     if (cudaStreamEndCapture(stream, &incomplete) == cudaSuccess) cudaGraphDestroy(incomplete);
     throw;
   }
-  return std::make_unique<RecordedGraph>(end_capture(stream), stream);
+  return std::make_unique<CudaGraph>(end_capture(stream), stream);
 }
 
 }  // namespace trireme::device

@@ -10,8 +10,9 @@ struct CUstream_st;
 
 namespace trireme::device {
 
-/// See Backend::record(). What other threads ask of CUDA meanwhile is neither recorded nor in the
+/// See Backend::capture(). What other threads ask of CUDA meanwhile is neither recorded nor in the
 /// way.
-std::unique_ptr<Recording> record_stream(CUstream_st* stream, const std::function<void()>& work);
+std::unique_ptr<CapturedWork> capture_stream(CUstream_st* stream,
+                                             const std::function<void()>& work);
 
 }  // namespace trireme::device

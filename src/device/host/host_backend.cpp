@@ -17,16 +17,17 @@ namespace {
 
 namespace host = kernels::host;
 
-/// The time at which it was set: all that was asked before is done by then.
-class HostMark final : public Mark {
+/// The time at which it was recorded: all that was enqueued before is done by then.
+class HostEvent final : public Event {
  public:
-  void set() override { since_set_ = {}; }
-  double milliseconds_since(const Mark& earlier) const override {
-    return 1e3 * since_set_.seconds_after(static_cast<const HostMark&>(earlier).since_set_);
+  void record() override { since_recorded_ = {}; }
+  double milliseconds_since(const Event& earlier) const override {
+    return 1e3 *
+           since_recorded_.seconds_after(static_cast<const HostEvent&>(earlier).since_recorded_);
   }
 
  private:
-  Stopwatch since_set_;
+  Stopwatch since_recorded_;
 };
 
 // Operations run at once on the calling thread's OpenMP team, so nothing is ever pending.
@@ -65,8 +66,9 @@ class HostBackend final : public Backend {
   Buffer allocate_on_host(std::size_t bytes, const char* purpose) override {
     return allocate(bytes, purpose);
   }
-  // A copy that runs beside other work may be anywhere when that work reads or writes: half of it
-  // is made at once and half at the end, so that who relies on either gets wrong results here, too.
+  // A copy that overlaps with other work may be at any byte when that work reads or writes: half of
+  // it is made now and half in finish_copies(), so that a caller that relies on either order gets
+  // wrong results here, too.
   void start_copy(void* destination, const void* source, std::size_t bytes) override {
     const std::size_t half = bytes / 2;
     copy(destination, source, half);
@@ -79,7 +81,7 @@ class HostBackend final : public Backend {
   }
   void synchronize() override {}
   void reserve_workspace(std::size_t) override {}
-  std::unique_ptr<Mark> make_mark() override { return std::make_unique<HostMark>(); }
+  std::unique_ptr<Event> make_event() override { return std::make_unique<HostEvent>(); }
 
 #define TRIREME_DEFINE(operation, Arguments) \
   void operation(const kernels::Arguments& args) override { host::operation(args); }

@@ -14,7 +14,7 @@ struct Context {
   CUstream_st* stream = nullptr;
   std::byte* workspace = nullptr;  ///< aligned to 256 bytes
   std::size_t workspace_bytes = 0;
-  int multiprocessors = 1;
+  int sms = 1;
   int capability = 80;          ///< 10 * major + minor
   int shared_memory_bytes = 0;  ///< the most that one block may ask for
 };

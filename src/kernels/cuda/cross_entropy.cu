@@ -1,7 +1,7 @@
 // One block a row of the logits. Bound by bytes: the statistics read each logit once (2 bytes in
 // half precision: the largest logit so far and the sum relative to it are kept together), the
 // backward pass reads and writes it once, in place; both at once do no more: a row waits in shared
-// memory, while the next one comes, or, where two do not fit, in the second cache. The loss is a
+// memory, while the next one comes, or, where two do not fit, in the L2 cache. The loss is a
 // sum over tokens alone.
 #include "kernels/cross_entropy.hpp"
 
@@ -51,7 +51,7 @@ __global__ void __launch_bounds__(kThreads)
                                    rows.own_label(row), max[row], scale / sum[row], scale);
 }
 
-// Few, large blocks: the rows at work stay in the second cache until they are read again.
+// Few, large blocks: the rows at work stay in the L2 cache until they are read again.
 constexpr int kFusedThreads = 1024;
 
 template <typename T, int kWidth>
@@ -214,8 +214,8 @@ void cross_entropy_statistics_backward(const CrossEntropyStatisticsBackward& bot
       const auto shared = static_cast<int>(two_rows);
       TRIREME_CUDA(cudaFuncSetAttribute(staged_statistics_and_gradient<T>,
                                         cudaFuncAttributeMaxDynamicSharedMemorySize, shared));
-      const auto blocks = static_cast<unsigned>(
-          std::min<std::int64_t>(extents.rows, std::int64_t{context.multiprocessors}));
+      const auto blocks =
+          static_cast<unsigned>(std::min<std::int64_t>(extents.rows, std::int64_t{context.sms}));
       staged_statistics_and_gradient<T><<<blocks, kFusedThreads, shared, context.stream>>>(
           rows, statistics, scale, extents.rows);
       TRIREME_CUDA_LAUNCHED(staged_statistics_and_gradient);

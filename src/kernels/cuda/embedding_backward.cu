@@ -10,8 +10,8 @@
 #include <bit>
 #include <cub/device/device_radix_sort.cuh>
 
+#include "kernels/cuda/common/arithmetic.hpp"
 #include "kernels/cuda/common/elements.cuh"
-#include "kernels/cuda/common/token_runs.hpp"
 #include "kernels/cuda/workspace.hpp"
 
 namespace trireme::kernels::cuda {

@@ -201,8 +201,8 @@ std::int64_t launch_gradients(NormGradients<typename P::T> args, const Context& 
     TRIREME_CUDA(cudaFuncSetAttribute(norm_gradients<P>,
                                       cudaFuncAttributeMaxDynamicSharedMemorySize, shared));
   const std::int64_t needed = (args.rows + teams - 1) / teams;
-  const auto blocks = static_cast<unsigned>(
-      std::min<std::int64_t>({needed, context.multiprocessors, kMaxNormBlocks}));
+  const auto blocks =
+      static_cast<unsigned>(std::min<std::int64_t>({needed, context.sms, kMaxNormBlocks}));
   launch_dependent(norm_gradients<P>, blocks, teams * args.team_threads, shared, context, args);
   TRIREME_CUDA_LAUNCHED(norm_gradients);
   return blocks;

@@ -3,11 +3,11 @@
 #include <algorithm>
 #include <cmath>
 
+#include "kernels/cuda/common/arithmetic.hpp"
 #include "kernels/cuda/common/elements.cuh"
-#include "kernels/cuda/common/flat.cuh"
+#include "kernels/cuda/common/elementwise.cuh"
 #include "kernels/cuda/common/math.cuh"
 #include "kernels/cuda/common/partials.hpp"
-#include "kernels/cuda/common/stretches.hpp"
 #include "kernels/cuda/workspace.hpp"
 #include "kernels/optimizer.hpp"
 
@@ -16,7 +16,7 @@ namespace {
 
 constexpr int kThreads = 256;
 
-/// Elements that a block of sum_squares searches the stretches for at once.
+/// Elements that a block of sum_squares searches the ranges for at once.
 constexpr std::int64_t kChunk = 8192;
 
 /// The numbers of one update, as the host computes them.
@@ -65,7 +65,7 @@ struct State {
 /// decayed parameters of a block overlaps with the loads.
 template <typename Copy, int kWidth>
 __global__ void __launch_bounds__(kThreads)
-    update_parameters(Update update, State<Copy> state, Stretches decayed) {
+    update_parameters(Update update, State<Copy> state, IndexRanges decayed) {
   const std::int64_t begin = std::int64_t{blockIdx.x} * (kThreads * kWidth);
   const std::int64_t end = min(state.size, begin + kThreads * kWidth);
   const std::int64_t i = begin + threadIdx.x * kWidth;
@@ -77,21 +77,20 @@ __global__ void __launch_bounds__(kThreads)
     m = load<kWidth>(state.m + i);
     v = load<kWidth>(state.v + i);
   }
-  const ChunkStretches stretches(decayed, begin, end);
+  const ChunkRanges ranges(decayed, begin, end);
   if (whole) {
     const Values<kWidth> g = widen(gradient);
     Values<kWidth> w = widen(weight), mean = widen(m), square = widen(v);
 #pragma unroll
     for (int k = 0; k < kWidth; ++k)
-      update.apply(w[k], g[k], mean[k], square[k], stretches.contains(i + k));
+      update.apply(w[k], g[k], mean[k], square[k], ranges.contains(i + k));
     store(state.weight + i, narrow<float>(w));
     store(state.m + i, narrow<float>(mean));
     store(state.v + i, narrow<float>(square));
     if (state.copy != nullptr) store(state.copy + i, narrow<Copy>(w));
   } else {  // the last parameters
     for (std::int64_t k = i; k < end; ++k) {
-      update.apply(state.weight[k], state.gradient[k], state.m[k], state.v[k],
-                   stretches.contains(k));
+      update.apply(state.weight[k], state.gradient[k], state.m[k], state.v[k], ranges.contains(k));
       if (state.copy != nullptr) state.copy[k] = from_float<Copy>(state.weight[k]);
     }
   }
@@ -99,7 +98,7 @@ __global__ void __launch_bounds__(kThreads)
 
 /// The sum of the squares of those values that count.
 template <int kWidth>
-__device__ double squares_of(const Elements<float, kWidth>& elements, const ChunkStretches& counted,
+__device__ double squares_of(const Elements<float, kWidth>& elements, const ChunkRanges& counted,
                              std::int64_t i) {
   const Values<kWidth> values = widen(elements);
   double sum = 0.0;
@@ -113,15 +112,15 @@ __device__ double squares_of(const Elements<float, kWidth>& elements, const Chun
 
 template <int kWidth>
 __global__ void __launch_bounds__(kThreads)
-    sum_squares(const float* x, std::int64_t size, Stretches counted, double* partials) {
+    sum_squares(const float* x, std::int64_t size, IndexRanges counted, double* partials) {
   constexpr int kUnroll = 4;
   constexpr int kStep = kThreads * kWidth;
   double sum = 0.0;
   for (std::int64_t begin = blockIdx.x * kChunk; begin < size; begin += kSumBlocks * kChunk) {
     const std::int64_t end = min(size, begin + kChunk);
     const std::int64_t whole = end - (end - begin) % kWidth;
-    const ChunkStretches stretches(counted, begin, end);
-    if (stretches.uniform() && !stretches.contains(begin)) continue;
+    const ChunkRanges ranges(counted, begin, end);
+    if (ranges.uniform() && !ranges.contains(begin)) continue;
     for (std::int64_t first = begin + threadIdx.x * kWidth; first < whole;
          first += kStep * kUnroll) {
       Elements<float, kWidth> elements[kUnroll];
@@ -130,10 +129,10 @@ __global__ void __launch_bounds__(kThreads)
         if (first + u * kStep < whole) elements[u] = load<kWidth>(x + first + u * kStep);
 #pragma unroll
       for (int u = 0; u < kUnroll; ++u)
-        if (first + u * kStep < whole) sum += squares_of(elements[u], stretches, first + u * kStep);
+        if (first + u * kStep < whole) sum += squares_of(elements[u], ranges, first + u * kStep);
     }
     if (whole + threadIdx.x < end)
-      sum += squares_of(load<1>(x + whole + threadIdx.x), stretches, whole + threadIdx.x);
+      sum += squares_of(load<1>(x + whole + threadIdx.x), ranges, whole + threadIdx.x);
   }
   sum = block_sum<kThreads>(sum);
   if (threadIdx.x == 0) partials[blockIdx.x] = sum;

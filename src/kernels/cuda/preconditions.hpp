@@ -4,13 +4,17 @@
 #include <cstddef>
 #include <cstdint>
 
+#include "core/error.hpp"
 #include "kernels/cuda/context.hpp"
 #include "kernels/preconditions.hpp"
 
 namespace trireme::kernels::cuda {
 
 /// Throws InternalError unless the context has `bytes` of workspace.
-void check_workspace(const char* op, const Context& context, std::size_t bytes);
+inline void check_workspace(const char* op, const Context& context, std::size_t bytes) {
+  TRIREME_CHECK(context.workspace_bytes >= bytes, "{}: needs {} bytes of workspace, has {}", op,
+                bytes, context.workspace_bytes);
+}
 
 /// Whether `pointer` can be read 16 bytes at a time.
 inline bool aligned16(const void* pointer) {

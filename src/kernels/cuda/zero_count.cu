@@ -1,10 +1,10 @@
 // Bound by bytes: reads 4 an element.
 #include "kernels/optimizer.hpp"
 
+#include "kernels/cuda/common/arithmetic.hpp"
 #include "kernels/cuda/common/elements.cuh"
 #include "kernels/cuda/common/math.cuh"
 #include "kernels/cuda/common/partials.hpp"
-#include "kernels/cuda/common/stretches.hpp"
 #include "kernels/cuda/workspace.hpp"
 
 namespace trireme::kernels::cuda {
@@ -12,11 +12,11 @@ namespace {
 
 constexpr int kThreads = 256;
 
-/// Elements that one block searches the stretches for at once.
+/// Elements that one block searches the ranges for at once.
 constexpr std::int64_t kChunk = 8192;
 
 template <int kWidth>
-__device__ int zeros_of(const Elements<float, kWidth>& elements, const ChunkStretches& counted,
+__device__ int zeros_of(const Elements<float, kWidth>& elements, const ChunkRanges& counted,
                         std::int64_t i) {
   const Values<kWidth> values = widen(elements);
   int zeros = 0;
@@ -27,19 +27,19 @@ __device__ int zeros_of(const Elements<float, kWidth>& elements, const ChunkStre
 
 template <int kWidth>
 __global__ void __launch_bounds__(kThreads)
-    count_zeros(const float* x, std::int64_t size, Stretches counted, double* partials) {
+    count_zeros(const float* x, std::int64_t size, IndexRanges counted, double* partials) {
   // A thread sees at most size / (kSumBlocks * kThreads) elements, far below 2^31.
   int zeros = 0;
   for (std::int64_t begin = blockIdx.x * kChunk; begin < size; begin += kSumBlocks * kChunk) {
     const std::int64_t end = min(size, begin + kChunk);
     const std::int64_t whole = end - (end - begin) % kWidth;
-    const ChunkStretches stretches(counted, begin, end);
-    if (stretches.uniform() && !stretches.contains(begin)) continue;
+    const ChunkRanges ranges(counted, begin, end);
+    if (ranges.uniform() && !ranges.contains(begin)) continue;
 #pragma unroll 4
     for (std::int64_t i = begin + threadIdx.x * kWidth; i < whole; i += kThreads * kWidth)
-      zeros += zeros_of(load<kWidth>(x + i), stretches, i);
+      zeros += zeros_of(load<kWidth>(x + i), ranges, i);
     if (whole + threadIdx.x < end)
-      zeros += zeros_of(load<1>(x + whole + threadIdx.x), stretches, whole + threadIdx.x);
+      zeros += zeros_of(load<1>(x + whole + threadIdx.x), ranges, whole + threadIdx.x);
   }
   const double sum = block_sum<kThreads>(static_cast<double>(zeros));
   if (threadIdx.x == 0) partials[blockIdx.x] = sum;

@@ -11,7 +11,7 @@
 #include "kernels/preconditions.hpp"
 
 // s queries, b samples, d head dimension. A task is one head of one sample; it walks over blocks of
-// query rows, whose products with all keys that they attend to are small BLAS calls directly on the
+// query rows, whose GEMMs with all keys that they attend to are small BLAS calls directly on the
 // strided activations. With the causal mask, key blocks wholly above the diagonal are never
 // touched.
 namespace trireme::kernels::host {
@@ -149,20 +149,20 @@ void backward_row(const HeadGradient<T>& head, std::int64_t query, std::int64_t 
   const T* dout = head.dout.row(query);
   const T lse = head.lse[query];
   // sum over keys of p dp, by way of the output.
-  const auto along = static_cast<T>(
+  const auto delta = static_cast<T>(
       sum_of(head.d, [&](std::int64_t i) { return static_cast<double>(out[i]) * dout[i]; }));
   if (factors != nullptr) {
 #pragma omp simd
     for (std::int64_t i = range.begin; i < range.end; ++i) {
       const T probability = exponential(p[i] - lse);
-      dp[i] = probability * (dp[i] * factors[i] - along);
+      dp[i] = probability * (dp[i] * factors[i] - delta);
       p[i] = probability * factors[i];
     }
   } else {
 #pragma omp simd
     for (std::int64_t i = range.begin; i < range.end; ++i) {
       const T probability = exponential(p[i] - lse);
-      dp[i] = probability * (dp[i] - along);
+      dp[i] = probability * (dp[i] - delta);
       p[i] = probability;
     }
   }

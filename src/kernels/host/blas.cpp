@@ -9,7 +9,7 @@
 
 #include "core/error.hpp"
 
-// OpenBLAS's own, in no header: hands out a buffer that no product uses, or maps one more. Weak, as
+// OpenBLAS's own, in no header: hands out a buffer that no GEMM uses, or maps one more. Weak, as
 // a library may keep them to itself.
 extern "C" {
 [[gnu::weak]] void* blas_memory_alloc(int purpose);
@@ -23,7 +23,7 @@ namespace {
 constexpr std::size_t kBufferBytes = (std::size_t{128} << 20) + 4096;
 
 // Every OpenBLAS has room for so many buffers; one built for few cores warns about more.
-constexpr int kMostBuffers = 50;
+constexpr int kMaxBuffers = 50;
 
 // Whether the system would grant so much address space. Nothing is reserved, as for many small
 // mappings: one large one would be refused for the machine's size alone.
@@ -44,13 +44,13 @@ void take_blas_buffers(int threads) {
   if (threads <= taken) return;
   if (!is_granted(static_cast<std::size_t>(threads - taken) * kBufferBytes))
     throw CodedError<ExitCode::failure>(
-        "no memory for products: OpenBLAS takes 128 MiB of address space for {}; raise the limit "
+        "no memory for GEMMs: OpenBLAS takes 128 MiB of address space for {}; raise the limit "
         "(ulimit -v){}",
         threads == 1 ? "its thread" : fmt::format("each of {} threads", threads),
         threads == 1 ? "" : " or lower OMP_NUM_THREADS");
   taken = threads;
   if (!blas_memory_alloc || !blas_memory_free) return;
-  std::vector<void*> buffers(static_cast<std::size_t>(std::min(threads, kMostBuffers)));
+  std::vector<void*> buffers(static_cast<std::size_t>(std::min(threads, kMaxBuffers)));
   for (void*& buffer : buffers) buffer = blas_memory_alloc(0);
   for (void* buffer : buffers) blas_memory_free(buffer);
 }

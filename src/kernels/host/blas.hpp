@@ -31,8 +31,8 @@ inline void blas_gemv(std::int64_t m, std::int64_t n, const double* a, const dou
   cblas_dgemv(CblasRowMajor, CblasNoTrans, m, n, 1.0, a, n, x, 1, 1.0, y, 1);
 }
 
-/// Has OpenBLAS take the buffers that products on `threads` threads need: address space that costs
-/// memory only where a product writes. Without, its first product would take them, and retry for
+/// Has OpenBLAS take the buffers that GEMMs on `threads` threads need: address space that costs
+/// memory only where a GEMM writes. Without, its first GEMM would take them, and retry for
 /// ever where the system refuses. Once taken they are kept; from any thread.
 /// Throws CodedError<ExitCode::failure> where the system refuses so much address space.
 void take_blas_buffers(int threads);

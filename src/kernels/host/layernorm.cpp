@@ -59,17 +59,18 @@ void add_input_gradient(const LayerNormBackward& args, std::int64_t rows, std::i
     const T center = args.mean.as<T>()[t], scale = args.rstd.as<T>()[t];
     // Means over the row of g = dout * weight and of g * normalized x, which the statistics' own
     // dependence on x takes out of the gradient.
-    const auto plain = static_cast<T>(
+    const auto dnorm_mean = static_cast<T>(
         sum_of(h, [&](std::int64_t i) { return static_cast<double>(dout[i]) * weight[i]; }) / h);
-    const auto along = static_cast<T>(sum_of(h,
-                                             [&](std::int64_t i) {
-                                               return static_cast<double>(dout[i]) * weight[i] *
-                                                      ((x[i] - center) * scale);
-                                             }) /
-                                      h);
+    const auto dnorm_norm_mean = static_cast<T>(
+        sum_of(h,
+               [&](std::int64_t i) {
+                 return static_cast<double>(dout[i]) * weight[i] * ((x[i] - center) * scale);
+               }) /
+        h);
 #pragma omp simd
     for (std::int64_t i = 0; i < h; ++i)
-      dx[i] += scale * (dout[i] * weight[i] - plain - (x[i] - center) * scale * along);
+      dx[i] +=
+          scale * (dout[i] * weight[i] - dnorm_mean - (x[i] - center) * scale * dnorm_norm_mean);
   });
 }
 

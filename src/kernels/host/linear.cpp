@@ -55,7 +55,7 @@ void multiply(const Gemm& args, std::int64_t m, std::int64_t n, std::int64_t k) 
 }
 
 // One row times a transposed matrix, a linear layer on one token: limited by reading B once, which
-// OpenBLAS's product, packing B first, takes three times as long for.
+// OpenBLAS's GEMM, packing B first, takes three times as long for.
 template <typename T>
 void multiply_row(const Gemm& args, std::int64_t n, std::int64_t k) {
   const T* b = args.b.as<T>();
@@ -85,25 +85,27 @@ void gemm(const Gemm& args) {
   if (args.bias) check_vector("gemm", "bias", args.bias, dtype, n);
   TRIREME_CHECK(!args.bias || args.beta == 0.0, "gemm: a bias is added with beta 0 only");
   compute(args, dtype, {&Gemm::a, &Gemm::b, &Gemm::bias, &Gemm::c}, {&Gemm::c},
-          [k, m = m, n = n](const Gemm& product, auto zero) {
+          [k, m = m, n = n](const Gemm& problem, auto zero) {
             using T = decltype(zero);
-            if (m == 1 && product.transpose_b)
-              multiply_row<T>(product, n, k);
+            if (m == 1 && problem.transpose_b)
+              multiply_row<T>(problem, n, k);
             else
-              multiply<T>(product, m, n, k);
+              multiply<T>(problem, m, n, k);
           });
 }
 
 void linear_gelu(const LinearGelu& args) {
-  gemm({.a = args.x, .b = args.weight, .c = args.up, .transpose_b = true, .bias = args.bias});
-  gelu_forward({.x = args.up, .out = args.activated});
+  gemm({.a = args.x, .b = args.weight, .c = args.fc1_out, .transpose_b = true, .bias = args.bias});
+  gelu_forward({.x = args.fc1_out, .out = args.gelu_out});
 }
 
 void linear_gelu_gradient(const LinearGeluGradient& args) {
-  TRIREME_CHECK(args.dup.data != args.up.data || args.up.size() == 0,
-                "linear_gelu_gradient: dup may not be up, which is read after it is written");
-  gemm({.a = args.dy, .b = args.weight, .c = args.dup});
-  gelu_backward({.dout = args.dup, .x = args.up, .dx = args.dup, .dbias = args.dbias});
+  TRIREME_CHECK(
+      args.dfc1_out.data != args.fc1_out.data || args.fc1_out.size() == 0,
+      "linear_gelu_gradient: dfc1_out may not be fc1_out, which is read after it is written");
+  gemm({.a = args.dy, .b = args.weight, .c = args.dfc1_out});
+  gelu_backward(
+      {.dout = args.dfc1_out, .x = args.fc1_out, .dx = args.dfc1_out, .dbias = args.dbias});
 }
 
 void linear_weight_gradient(const LinearWeightGradient& args) {

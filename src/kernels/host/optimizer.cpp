@@ -1,6 +1,4 @@
-// Optimizer arithmetic over flat buffers.
-
-#include "kernels/host/optimizer.hpp"
+#include "kernels/optimizer.hpp"
 
 #include <algorithm>
 #include <cmath>
@@ -11,7 +9,6 @@
 #include "core/dtype.hpp"
 #include "kernels/host/math.hpp"
 #include "kernels/host/threads.hpp"
-#include "kernels/optimizer.hpp"
 #include "kernels/preconditions.hpp"
 
 namespace trireme::kernels::host {
@@ -19,20 +16,20 @@ namespace trireme::kernels::host {
 /// Elements of a flat buffer that one task updates.
 inline constexpr std::int64_t kFlatBlock = 16384;
 
-/// Calls function(begin, end, inside) for the consecutive stretches of n elements.
+/// Calls function(begin, end, inside) for the consecutive ranges of n elements.
 template <typename Function>
-void for_stretches(const Stretches& stretches, std::int64_t n, const Function& function) {
+void for_ranges(const IndexRanges& ranges, std::int64_t n, const Function& function) {
   std::int64_t begin = 0;
-  bool inside = stretches.count == 0;
-  for (std::int64_t i = 0; i <= stretches.count; ++i) {
-    const std::int64_t end = i < stretches.count ? std::min(stretches.bounds[i], n) : n;
+  bool inside = ranges.count == 0;
+  for (std::int64_t i = 0; i <= ranges.count; ++i) {
+    const std::int64_t end = i < ranges.count ? std::min(ranges.bounds[i], n) : n;
     if (begin < end) function(begin, end, inside);
     begin = std::max(begin, end);
     inside = !inside;
   }
 }
 
-/// Adds sum(x, size) of each stretch of args.x [n] that is among args.counted to args.out [1] f64.
+/// Adds sum(x, size) of each range of args.x [n] that is among args.counted to args.out [1] f64.
 /// `args` is a SquaredSum or a ZeroCount. Throws InternalError for tensors of other types.
 template <typename Args, typename Sum>
 void add_counted(const char* op, const Args& args, const Sum& sum) {
@@ -40,10 +37,9 @@ void add_counted(const char* op, const Args& args, const Sum& sum) {
   check_vector(op, "out", args.out, DType::f64, 1);
   dispatch(args.x.dtype, [&](auto zero) {
     const auto* x = args.x.template as<decltype(zero)>();
-    for_stretches(args.counted, args.x.size(),
-                  [&](std::int64_t begin, std::int64_t end, bool counts) {
-                    if (counts) *args.out.template as<double>() += sum(x + begin, end - begin);
-                  });
+    for_ranges(args.counted, args.x.size(), [&](std::int64_t begin, std::int64_t end, bool counts) {
+      if (counts) *args.out.template as<double>() += sum(x + begin, end - begin);
+    });
   });
 }
 
@@ -130,11 +126,11 @@ double sum_of_squares(const T* x, std::int64_t size) {
 
 void adamw(const AdamW& args) {
   check_adam("adamw", args);
-  for_stretches(args.decayed, args.weight.size(),
-                [&](std::int64_t begin, std::int64_t end, bool decays) {
-                  dispatch(args.weight.dtype,
-                           [&](auto zero) { update<decltype(zero)>(args, begin, end, decays); });
-                });
+  for_ranges(args.decayed, args.weight.size(),
+             [&](std::int64_t begin, std::int64_t end, bool decays) {
+               dispatch(args.weight.dtype,
+                        [&](auto zero) { update<decltype(zero)>(args, begin, end, decays); });
+             });
   if (args.copy) cast({.x = args.weight, .out = args.copy});
 }
 
@@ -181,11 +177,11 @@ void direct(const LambDirection& args, std::int64_t first, std::int64_t last, bo
 
 void lamb_direction(const LambDirection& args) {
   check_adam("lamb_direction", args);
-  for_stretches(args.decayed, args.weight.size(),
-                [&](std::int64_t begin, std::int64_t end, bool decays) {
-                  dispatch(args.weight.dtype,
-                           [&](auto zero) { direct<decltype(zero)>(args, begin, end, decays); });
-                });
+  for_ranges(args.decayed, args.weight.size(),
+             [&](std::int64_t begin, std::int64_t end, bool decays) {
+               dispatch(args.weight.dtype,
+                        [&](auto zero) { direct<decltype(zero)>(args, begin, end, decays); });
+             });
 }
 
 namespace {
@@ -221,7 +217,7 @@ void sgd(const Sgd& args) {
   check_vector("sgd", "weight", args.weight, dtype, size);
   check_vector("sgd", "gradient", args.gradient, dtype, size);
   if (args.m) check_vector("sgd", "m", args.m, dtype, size);
-  for_stretches(args.decayed, size, [&](std::int64_t begin, std::int64_t end, bool decays) {
+  for_ranges(args.decayed, size, [&](std::int64_t begin, std::int64_t end, bool decays) {
     dispatch(dtype, [&](auto zero) { descend<decltype(zero)>(args, begin, end, decays); });
   });
   if (args.copy) cast({.x = args.weight, .out = args.copy});

@@ -8,7 +8,7 @@
 namespace trireme::kernels::host {
 
 /// Makes the host kernels called from this thread use `threads` OpenMP threads, and OpenBLAS one:
-/// products are cut among our threads. No result depends on the number.
+/// GEMMs are cut among our threads. No result depends on the number.
 void use_threads(int threads);
 
 /// Runs body(i) for i in [0, count), spread over the threads. The body must not throw.

@@ -62,8 +62,8 @@ void GeluMlp::forward(const LayerContext& context, const Tensor& x, const Activa
   context.backend.linear_gelu({.x = x,
                                .weight = fc1_.weight().weight,
                                .bias = fc1_.bias().weight,
-                               .up = saved.fc1_out,
-                               .activated = saved.gelu_out});
+                               .fc1_out = saved.fc1_out,
+                               .gelu_out = saved.gelu_out});
   if (y) fc2_.forward(context, saved.gelu_out, y);
 }
 
@@ -75,8 +75,8 @@ Tensor GeluMlp::backward(const LayerContext& context, const LayerWorkspace& work
   const Tensor dfc1 = front(workspace.inner, saved.fc1_out.shape);
   context.backend.linear_gelu_gradient({.dy = complete,
                                         .weight = fc2_.weight().weight,
-                                        .up = saved.fc1_out,
-                                        .dup = dfc1,
+                                        .fc1_out = saved.fc1_out,
+                                        .dfc1_out = dfc1,
                                         .dbias = fc1_.bias().gradient});
   fc1_.input_gradient(context, dfc1, workspace.hidden);
   return dfc1;

@@ -17,8 +17,8 @@ constexpr std::int64_t kMaxCapturedTokens = 8192;
 
 void CudaGraphs::run(device::Backend& backend, const Key& key, const std::function<void()>& work) {
   const auto [known, is_first] = graphs_.try_emplace(key);
-  std::unique_ptr<device::Recording>& graph = known->second;
-  if (!is_first && !graph) graph = backend.record(work);
+  std::unique_ptr<device::CapturedWork>& graph = known->second;
+  if (!is_first && !graph) graph = backend.capture(work);
   if (graph)
     graph->replay();
   else

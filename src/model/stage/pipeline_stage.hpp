@@ -36,7 +36,7 @@ class CudaGraphs {
   void run(device::Backend& backend, const Key& key, const std::function<void()>& work);
 
  private:
-  std::map<Key, std::unique_ptr<device::Recording>> graphs_;  ///< null: not captured yet
+  std::map<Key, std::unique_ptr<device::CapturedWork>> graphs_;  ///< null: not captured yet
 };
 
 /// Host memory of one micro-batch. Token (i, j), position i of sample j, stands at [i * micro_batch

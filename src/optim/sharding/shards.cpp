@@ -142,7 +142,7 @@ void OwnedShard::build_ranges(const std::vector<Range>& owned) {
   backend_.upload(bounds_memory_.get(), bounds.data(), bounds.size() * sizeof bounds[0]);
   const auto* uploaded = static_cast<const std::int64_t*>(bounds_memory_.get());
   const auto stretches = [&](std::size_t begin, std::size_t end) {
-    return kernels::Stretches{uploaded + begin, static_cast<std::int64_t>(end - begin)};
+    return kernels::IndexRanges{uploaded + begin, static_cast<std::int64_t>(end - begin)};
   };
   for (std::size_t i = 0; i < ranges_.size(); ++i) {
     ranges_[i].decayed = stretches(places[i].decayed, places[i].counted);

@@ -57,8 +57,8 @@ struct OwnedPart {
 struct OwnedRange {
   Range range;
   std::int64_t state_offset = 0;  ///< owned elements before it
-  kernels::Stretches decayed;     ///< where weight decay applies
-  kernels::Stretches counted;     ///< where this rank counts in norms
+  kernels::IndexRanges decayed;   ///< where weight decay applies
+  kernels::IndexRanges counted;   ///< where this rank counts in norms
 
   /// Its part of `state`, a tensor of all owned elements.
   Tensor in(const Tensor& state) const { return state.rows(state_offset, range.size()); }

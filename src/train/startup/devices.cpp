@@ -17,8 +17,8 @@
 namespace trireme::train {
 namespace {
 
-/// Where timed choices of product kernels are kept between runs: the user's cache folder; "" when
-/// there is none.
+/// The tuning cache, which keeps the timed choices of GEMM algorithms between runs, in the user's
+/// cache folder; "" when there is none.
 std::string gemm_cache() {
   const char* cache = std::getenv("XDG_CACHE_HOME");
   const char* home = std::getenv("HOME");
@@ -29,7 +29,7 @@ std::string gemm_cache() {
   folder /= "trireme";
   std::error_code error;
   std::filesystem::create_directories(folder, error);
-  return error ? "" : (folder / "products.txt").string();
+  return error ? "" : (folder / "gemm_tuning.txt").string();
 }
 
 Devices make_host(const deck::Deck& deck, std::unique_ptr<comm::MpiCommunicator> world) {

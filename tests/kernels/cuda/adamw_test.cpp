@@ -3,7 +3,7 @@
 namespace trireme::kernels {
 namespace {
 
-// Bounds of stretches that begin and end within blocks' chunks, at their ends, and twice at a
+// Bounds of ranges that begin and end within blocks' chunks, at their ends, and twice at a
 // place.
 const std::vector<std::int64_t> kBounds = {0, 3, 40, 40, 50, 8192, 9000, 16384, 16390, 20001};
 
@@ -23,7 +23,7 @@ struct State {
     return rounded(values, DType::f32);
   }
 
-  AdamW step(std::int64_t first, const Stretches& decayed) const {
+  AdamW step(std::int64_t first, const IndexRanges& decayed) const {
     const std::int64_t size = weight.size() - first;
     return {.weight = weight.rows(first, size),
             .gradient = gradient.rows(first, size),
@@ -41,13 +41,13 @@ TEST(AdamW, AgreesWithTheHost) {
   for (const std::int64_t size : {1, 7, 4096, 8193, 30005}) {
     for (const std::int64_t first : {0, 1, 4}) {
       if (first >= size) continue;
-      for (const bool stretches : {false, true}) {
+      for (const bool ranges : {false, true}) {
         expect_as_on_host(
             fmt::format("adamw of {} from {}", size, first), DType::f32,
             [&](Workbench& bench) -> std::vector<Output> {
               const State state(bench, size);
-              Stretches decayed;
-              if (stretches)
+              IndexRanges decayed;
+              if (ranges)
                 decayed = {bench.bounds(kBounds), static_cast<std::int64_t>(kBounds.size())};
               bench.backend().adamw(state.step(first, decayed));
               AdamW with_l2 = state.step(first, decayed);
@@ -81,13 +81,13 @@ TEST(SquaredSum, AgreesWithTheHost) {
   for (const std::int64_t size : {1, 7, 4096, 8193, 30005, 10'000'001}) {
     for (const std::int64_t first : {0, 1}) {
       if (first >= size) continue;
-      for (const bool stretches : {false, true}) {
+      for (const bool ranges : {false, true}) {
         expect_as_on_host(
             fmt::format("squared sum of {} from {}", size, first), DType::f32,
             [&](Workbench& bench) -> std::vector<Output> {
               const Tensor x = bench.wide_random({size}, 1), out = bench.number(2.0);
-              Stretches counted;
-              if (stretches)
+              IndexRanges counted;
+              if (ranges)
                 counted = {bench.bounds(kBounds), static_cast<std::int64_t>(kBounds.size())};
               bench.backend().squared_sum(
                   {.x = x.rows(first, size - first), .out = out, .counted = counted});

@@ -4,10 +4,8 @@
 #include <limits>
 #include <vector>
 
-#include "kernels/cuda/common/divisor.hpp"
+#include "kernels/cuda/common/arithmetic.hpp"
 #include "kernels/cuda/common/dropout_mask.cuh"
-#include "kernels/cuda/common/stretches.hpp"
-#include "kernels/cuda/common/token_runs.hpp"
 #include "kernels/cuda/workspace.hpp"
 
 namespace trireme::kernels::cuda {
@@ -32,14 +30,13 @@ TEST(Divisor, DividesAllNumbersBelow2To31) {
   }
 }
 
-TEST(ChunkStretches, CountTheBoundsUpToAnElement) {
+TEST(ChunkRanges, CountTheBoundsUpToAnElement) {
   const std::vector<std::int64_t> bounds = {0, 3, 40, 40, 50, 64, 64, 64, 64, 90, 128};
   for (const std::int64_t chunk : {1, 7, 64, 200}) {
     for (std::int64_t begin = 0; begin < 200; begin += chunk) {
       const std::int64_t end = std::min<std::int64_t>(begin + chunk, 200);
-      const ChunkStretches all({}, begin, end);
-      const ChunkStretches some({bounds.data(), static_cast<std::int64_t>(bounds.size())}, begin,
-                                end);
+      const ChunkRanges all({}, begin, end);
+      const ChunkRanges some({bounds.data(), static_cast<std::int64_t>(bounds.size())}, begin, end);
       bool same = true, first_inside = false;
       for (std::int64_t i = begin; i < end; ++i) {
         bool inside = false;

@@ -129,7 +129,7 @@ Results Problem::plain() const {
         };
         const std::int64_t first = first_key(j, q), keys = causal ? q + 1 : s;
         const std::int64_t o = ((q * b + j) * heads + i) * d;
-        double largest = -std::numeric_limits<double>::infinity(), sum = 0, along = 0;
+        double largest = -std::numeric_limits<double>::infinity(), sum = 0, delta = 0;
         for (std::int64_t k = first; k < keys; ++k) {
           double score = 0;
           for (std::int64_t c = 0; c < d; ++c) score += qkv[at(q, 0) + c] * qkv[at(k, 1) + c];
@@ -154,13 +154,13 @@ Results Problem::plain() const {
         }
         for (std::int64_t c = 0; c < d; ++c) {
           r.out[o + c] = stored(r.out[o + c]);
-          along += r.out[o + c] * dout[o + c];
+          delta += r.out[o + c] * dout[o + c];
         }
         for (std::int64_t k = first; k < keys; ++k) {
           double dprobability = 0;
           for (std::int64_t c = 0; c < d; ++c) dprobability += dout[o + c] * qkv[at(k, 2) + c];
           const double weight = stored(probability[k] * factor[k]);
-          const double dscore = stored(probability[k] * (dprobability * factor[k] - along)) * scale;
+          const double dscore = stored(probability[k] * (dprobability * factor[k] - delta)) * scale;
           for (std::int64_t c = 0; c < d; ++c) {
             r.dqkv[at(k, 2) + c] += weight * dout[o + c];
             r.dqkv[at(q, 0) + c] += dscore * qkv[at(k, 1) + c];
@@ -238,7 +238,7 @@ TEST_P(AttentionOnGpu, IsAsNearAsAPlainVersion) {
       {200, 3, 1, 96},  {333, 1, 1, 100}, {65, 1, 3, 104},  {200, 1, 3, 128}, {127, 1, 1, 256},
       {64, 3, 1, 33},   {333, 2, 1, 64},  {129, 1, 2, 72},  {70, 1, 1, 200},  {1024, 1, 1, 64},
       {260, 1, 1, 112}, {260, 3, 5, 64},  {520, 1, 3, 128}, {140, 2, 2, 56},  {130, 1, 2, 120},
-      {129, 9, 15, 64}, {260, 5, 9, 128}};  // more blocks of queries than multiprocessors
+      {129, 9, 15, 64}, {260, 5, 9, 128}};  // more blocks of queries than SMs
   Comparison comparison;
   for (const Case& size : kCases)
     for (const double probability : {0.0, 0.2})
@@ -290,7 +290,7 @@ TEST_P(AttentionOnGpu, StaysWithinDocuments) {
 }
 
 // More tiles of queries attend to a block of keys than a warp looks at at once; more blocks of keys
-// than multiprocessors.
+// than SMs.
 TEST_P(AttentionOnGpu, StaysWithinLongDocuments) {
   if (GetParam() != DType::bf16) GTEST_SKIP() << "one type is enough: minutes on the host";
   Comparison comparison;

@@ -12,7 +12,7 @@
 namespace trireme::kernels {
 namespace {
 
-/// One product to test, and its operands.
+/// One GEMM to test, and its operands.
 struct Case {
   std::int64_t m, n, k;
   bool transpose_a = false, transpose_b = false;
@@ -34,7 +34,7 @@ struct Case {
                        beta != 0.0 ? " add" : "", bias ? " bias" : "");
   }
 
-  /// The host's product in T.
+  /// The host's GEMM in T.
   template <typename T>
   std::vector<double> on_host() const {
     const auto as = [](const std::vector<double>& values) {
@@ -77,40 +77,40 @@ struct Case {
 const auto kBackend = [](const Gemm& args) { gpu().gemm(args); };
 
 template <typename Multiply>
-void expect_right(const Case& product, const Multiply& multiply) {
-  const std::vector<double> actual = product.on_gpu(multiply);
-  expect_as_near(product.name(), actual, rounded(product.on_host<float>(), product.result),
-                 product.on_host<double>(), product.floor());
-  EXPECT_EQ(product.on_gpu(multiply), actual) << product.name() << ": other bits the second time";
+void expect_right(const Case& problem, const Multiply& multiply) {
+  const std::vector<double> actual = problem.on_gpu(multiply);
+  expect_as_near(problem.name(), actual, rounded(problem.on_host<float>(), problem.result),
+                 problem.on_host<double>(), problem.floor());
+  EXPECT_EQ(problem.on_gpu(multiply), actual) << problem.name() << ": other bits the second time";
 }
 
 template <typename Function>
-void for_each_kind(Case product, const Function& function) {
+void for_each_kind(Case problem, const Function& function) {
   for (const DType operands : {DType::f32, DType::bf16, DType::f16})
     for (const bool weight_gradient : {false, true})
       for (const bool ta : {false, true})
         for (const bool tb : {false, true}) {
           const DType result = weight_gradient ? accumulation_type(operands) : operands;
           if (weight_gradient && (result == operands || !ta)) continue;
-          product.operands = operands;
-          product.result = result;
-          product.transpose_a = ta;
-          product.transpose_b = tb;
-          product.beta = 0.0;
-          product.bias = false;
-          function(product);
-          product.beta = 1.0;
-          function(product);
-          product.beta = 0.0;
-          product.bias = !weight_gradient;
-          if (product.bias) function(product);
+          problem.operands = operands;
+          problem.result = result;
+          problem.transpose_a = ta;
+          problem.transpose_b = tb;
+          problem.beta = 0.0;
+          problem.bias = false;
+          function(problem);
+          problem.beta = 1.0;
+          function(problem);
+          problem.beta = 0.0;
+          problem.bias = !weight_gradient;
+          if (problem.bias) function(problem);
         }
 }
 
 TEST(CudaGemm, MatchesTheHostInDouble) {
   for (const Case& size : {Case{1, 1, 1}, Case{7, 5, 3}, Case{1, 600, 33}, Case{300, 2, 17},
                            Case{64, 48, 6}, Case{129, 257, 65}, Case{256, 384, 128}})
-    for_each_kind(size, [](const Case& product) { expect_right(product, kBackend); });
+    for_each_kind(size, [](const Case& problem) { expect_right(problem, kBackend); });
 }
 
 // Few tiles and many terms: where cuBLASLt cuts k into parts.
@@ -121,37 +121,37 @@ TEST(CudaGemm, SumsOfManyTermsAreTakenInFp32) {
 }
 
 TEST(CudaGemm, ThePlainKernelMatchesTheHostToo) {
-  const cuda::Context context{.stream = gpu().stream(), .multiprocessors = 1};
+  const cuda::Context context{.stream = gpu().stream(), .sms = 1};
   for (const Case& size : {Case{1, 1, 1}, Case{35, 17, 19}, Case{16, 16, 16}, Case{33, 64, 100}})
-    for_each_kind(size, [&](const Case& product) {
-      expect_right(product, [&](const Gemm& args) { cuda::gemm_plain(args, context); });
+    for_each_kind(size, [&](const Case& problem) {
+      expect_right(problem, [&](const Gemm& args) { cuda::gemm_plain(args, context); });
     });
 }
 
 TEST(CudaGemm, TakesOperandsAtAnyElement) {
   for (const DType dtype : {DType::f32, DType::bf16})
     for (const bool bias : {false, true}) {
-      const Case product{40, 24, 16, false, true, 0.0, bias, dtype, dtype};
+      const Case problem{40, 24, 16, false, true, 0.0, bias, dtype, dtype};
       // One element further on than allocated.
       const auto shifted = [&](std::vector<double> values) {
         values.insert(values.begin(), 7.0);
         return OnGpu({static_cast<std::int64_t>(values.size())}, dtype, values);
       };
-      const OnGpu a = shifted(product.a()), b = shifted(product.b());
-      const OnGpu c = shifted(product.c()), w = shifted(product.bias_values());
+      const OnGpu a = shifted(problem.a()), b = shifted(problem.b());
+      const OnGpu c = shifted(problem.c()), w = shifted(problem.bias_values());
       const auto view = [](const OnGpu& memory, Shape shape) {
         return memory.tensor().rows(1, shape.size()).view(shape);
       };
-      gpu().gemm({.a = view(a, product.shape_a()),
-                  .b = view(b, product.shape_b()),
-                  .c = view(c, {product.m, product.n}),
+      gpu().gemm({.a = view(a, problem.shape_a()),
+                  .b = view(b, problem.shape_b()),
+                  .c = view(c, {problem.m, problem.n}),
                   .transpose_b = true,
-                  .bias = bias ? view(w, {product.n}) : Tensor{}});
+                  .bias = bias ? view(w, {problem.n}) : Tensor{}});
       std::vector<double> actual = c.read();
       EXPECT_EQ(actual.front(), 7.0);
       actual.erase(actual.begin());
-      expect_as_near(product.name(), actual, rounded(product.on_host<float>(), dtype),
-                     product.on_host<double>(), product.floor());
+      expect_as_near(problem.name(), actual, rounded(problem.on_host<float>(), dtype),
+                     problem.on_host<double>(), problem.floor());
     }
 }
 
@@ -193,8 +193,8 @@ class CudaGemmRunner : public ::testing::Test {
   CudaGemmRunner() { std::filesystem::remove(path_); }
   ~CudaGemmRunner() override { std::filesystem::remove(path_); }
 
-  std::vector<double> run(cuda::GemmRunner& runner, const Case& product) const {
-    return product.on_gpu([&](const Gemm& args) { runner.gemm(args, context_); });
+  std::vector<double> run(cuda::GemmRunner& runner, const Case& problem) const {
+    return problem.on_gpu([&](const Gemm& args) { runner.gemm(args, context_); });
   }
 
   const std::string path_ =
@@ -203,23 +203,23 @@ class CudaGemmRunner : public ::testing::Test {
   const cuda::Context context_{.stream = gpu().stream(),
                                .workspace = static_cast<std::byte*>(workspace_.get()),
                                .workspace_bytes = cuda::kGemmWorkspace,
-                               .multiprocessors = 1};
+                               .sms = 1};
   const Case first_{512, 256, 1024, false, true, 0.0, true, DType::bf16, DType::bf16};
   const Case second_{256, 512, 512, true, false, 1.0, false, DType::bf16, DType::f32};
 };
 
 TEST_F(CudaGemmRunner, ChoicesAreKeptInMemoryAndInTheFile) {
   cuda::GemmRunner timing(path_);
-  EXPECT_EQ(timing.timed_products(), 0);
+  EXPECT_EQ(timing.timed_gemms(), 0);
   const std::vector<double> first = run(timing, first_), second = run(timing, second_);
-  EXPECT_EQ(timing.timed_products(), 2);
+  EXPECT_EQ(timing.timed_gemms(), 2);
   EXPECT_EQ(run(timing, first_), first);
-  EXPECT_EQ(timing.timed_products(), 2);
+  EXPECT_EQ(timing.timed_gemms(), 2);
 
   cuda::GemmRunner reading(path_);
   EXPECT_EQ(run(reading, first_), first);
   EXPECT_EQ(run(reading, second_), second);
-  EXPECT_EQ(reading.timed_products(), 0);
+  EXPECT_EQ(reading.timed_gemms(), 0);
 }
 
 TEST_F(CudaGemmRunner, ADamagedFileIsTimedAnew) {
@@ -230,17 +230,17 @@ TEST_F(CudaGemmRunner, ADamagedFileIsTimedAnew) {
   std::ofstream(path_) << "nonsense\n" << line.substr(0, line.size() - 1);
   cuda::GemmRunner again(path_);
   run(again, first_);
-  EXPECT_EQ(again.timed_products(), 1);
+  EXPECT_EQ(again.timed_gemms(), 1);
   cuda::GemmRunner reading(path_);
   run(reading, first_);
-  EXPECT_EQ(reading.timed_products(), 0);
+  EXPECT_EQ(reading.timed_gemms(), 0);
 }
 
 TEST_F(CudaGemmRunner, TheFirstChoiceIsRightToo) {
   cuda::GemmRunner runner("", cuda::GemmChoice::first);
-  for (const Case& product : {first_, second_})
-    expect_right(product, [&](const Gemm& args) { runner.gemm(args, context_); });
-  EXPECT_EQ(runner.timed_products(), 0);
+  for (const Case& problem : {first_, second_})
+    expect_right(problem, [&](const Gemm& args) { runner.gemm(args, context_); });
+  EXPECT_EQ(runner.timed_gemms(), 0);
 }
 
 TEST_F(CudaGemmRunner, NeedsItsWorkspace) {

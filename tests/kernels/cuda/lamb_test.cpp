@@ -9,7 +9,7 @@ const std::vector<std::int64_t> kBounds = {0, 3, 40, 40, 50, 4096, 9000, 16384, 
 
 TEST(Lamb, DirectionAgreesWithTheHost) {
   for (const std::int64_t size : {1, 7, 4096, 8193, 30005}) {
-    for (const bool stretches : {false, true}) {
+    for (const bool ranges : {false, true}) {
       expect_as_on_host(
           fmt::format("lamb direction of {}", size), DType::f32,
           [&](Workbench& bench) -> std::vector<Output> {
@@ -24,7 +24,7 @@ TEST(Lamb, DirectionAgreesWithTheHost) {
                                .weight_decay = 0.1,
                                .gradient_scale = 0.7,
                                .step = 3};
-            if (stretches)
+            if (ranges)
               args.decayed = {bench.bounds(kBounds), static_cast<std::int64_t>(kBounds.size())};
             bench.backend().lamb_direction(args);
             return {{"direction", gradient}, {"m", m}, {"v", v}};

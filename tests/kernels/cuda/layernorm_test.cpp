@@ -181,7 +181,7 @@ TEST(LayerNorm, WaitsForThePreviousOperation) {
       }
   };
   const auto expected = results([&] { run(/*one_by_one=*/true); });
-  const auto recording = gpu().record([&] { run(/*one_by_one=*/false); });
+  const auto recording = gpu().capture([&] { run(/*one_by_one=*/false); });
   ASSERT_NE(recording, nullptr);
   for (int turn = 0; turn < 5; ++turn) {
     EXPECT_EQ(results([&] { run(/*one_by_one=*/false); }), expected);

@@ -5,11 +5,12 @@
 namespace trireme::kernels {
 namespace {
 
-// Bounds of stretches that begin and end within blocks' chunks, at their ends, and twice at a
+// Bounds of ranges that begin and end within blocks' chunks, at their ends, and twice at a
 // place.
 const std::vector<std::int64_t> kBounds = {0, 3, 40, 40, 50, 4096, 9000, 16384, 16390, 20001};
 
-Sgd step(const Tensor& weight, const Tensor& gradient, const Tensor& m, const Stretches& decayed) {
+Sgd step(const Tensor& weight, const Tensor& gradient, const Tensor& m,
+         const IndexRanges& decayed) {
   return {.weight = weight,
           .gradient = gradient,
           .m = m,
@@ -23,15 +24,15 @@ Sgd step(const Tensor& weight, const Tensor& gradient, const Tensor& m, const St
 TEST(Sgd, AgreesWithTheHost) {
   for (const std::int64_t size : {1, 7, 4096, 8193, 30005}) {
     for (const bool momentum : {false, true}) {
-      for (const bool stretches : {false, true}) {
+      for (const bool ranges : {false, true}) {
         expect_as_on_host(
             fmt::format("sgd of {}", size), DType::f32,
             [&](Workbench& bench) -> std::vector<Output> {
               const Tensor weight = bench.wide_random({size}, 1);
               const Tensor gradient = bench.wide_random({size}, 2);
               const Tensor m = bench.wide_random({size}, 3);
-              Stretches decayed;
-              if (stretches)
+              IndexRanges decayed;
+              if (ranges)
                 decayed = {bench.bounds(kBounds), static_cast<std::int64_t>(kBounds.size())};
               bench.backend().sgd(step(weight, gradient, momentum ? m : Tensor{}, decayed));
               return {{"weight", weight}, {"m", m}};

@@ -3,7 +3,7 @@
 namespace trireme::kernels {
 namespace {
 
-// Bounds of stretches that begin and end within blocks' chunks, at their ends, and twice at a
+// Bounds of ranges that begin and end within blocks' chunks, at their ends, and twice at a
 // place.
 const std::vector<std::int64_t> kBounds = {0, 3, 40, 40, 50, 8192, 9000, 16384, 16390, 20001};
 
@@ -22,13 +22,13 @@ TEST(ZeroCount, IsTheHosts) {
   for (const std::int64_t size : {1, 7, 4096, 8193, 30005, 10'000'001}) {
     for (const std::int64_t first : {0, 1}) {
       if (first >= size) continue;
-      for (const bool stretches : {false, true}) {
+      for (const bool ranges : {false, true}) {
         expect_as_on_host(
             fmt::format("zeros of {} from {}", size, first), DType::f32,
             [&](Workbench& bench) -> std::vector<Output> {
               const Tensor x = bench.wide_given({size}, with_zeros(size)), out = bench.number(2.0);
-              Stretches counted;
-              if (stretches)
+              IndexRanges counted;
+              if (ranges)
                 counted = {bench.bounds(kBounds), static_cast<std::int64_t>(kBounds.size())};
               bench.backend().zero_count(
                   {.x = x.rows(first, size - first), .out = out, .counted = counted});

@@ -26,7 +26,7 @@ __global__ void sum_rows(const T* out, const T* dout, const float* lse, RowStati
   const int lane = threadIdx.x % kLanes, d = sizes.d;
   const std::int64_t tasks = std::int64_t{sizes.b} * sizes.heads;
   const bool inside = row < tasks * sizes.s;
-  float along = 0.0f;
+  float delta = 0.0f;
   if (inside) {
     out += row * d;
     dout += row * d;
@@ -36,18 +36,18 @@ __global__ void sum_rows(const T* out, const T* dout, const float* lse, RowStati
         const Pack<T> a = load_pack(out + i), b = load_pack(dout + i);
 #pragma unroll
         for (int j = 0; j < kSize; ++j)
-          along = fmaf(to_float(a.values[j]), to_float(b.values[j]), along);
+          delta = fmaf(to_float(a.values[j]), to_float(b.values[j]), delta);
       }
     } else {
       for (int i = lane; i < d; i += kLanes)
-        along = fmaf(to_float(out[i]), to_float(dout[i]), along);
+        delta = fmaf(to_float(out[i]), to_float(dout[i]), delta);
     }
   }
 #pragma unroll
-  for (int step = kLanes / 2; step > 0; step /= 2) along += __shfl_xor_sync(~0u, along, step);
+  for (int step = kLanes / 2; step > 0; step /= 2) delta += __shfl_xor_sync(~0u, delta, step);
   if (inside && lane == 0) {
     const std::int64_t at = row % tasks * sizes.s + row / tasks;
-    statistics[at] = {lse[at] * kLog2E, along};
+    statistics[at] = {lse[at] * kLog2E, delta};
   }
 }
 

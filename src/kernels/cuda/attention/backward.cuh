@@ -1,7 +1,7 @@
 // The backward pass on tensor cores: mma.sync, for compute capability 8.0 and newer. A block owns
 // keys and walks over tiles of queries; scores are computed with keys as rows, so that P^T and dS^T
 // go from accumulators to operands without leaving registers. Source: Dao, "FlashAttention-2"
-// (2023), algorithm 2; the fixed order in which dQ is summed is ours. Bound by products: 10 s^2 d
+// (2023), algorithm 2; the fixed order in which dQ is summed is ours. Bound by GEMMs: 10 s^2 d
 // flops a head (half of it with the mask).
 #pragma once
 
@@ -11,8 +11,8 @@
 #include "kernels/attention.hpp"
 #include "kernels/cuda/attention/dropout.cuh"
 #include "kernels/cuda/attention/launch.cuh"
+#include "kernels/cuda/attention/mma.cuh"
 #include "kernels/cuda/attention/parameters.cuh"
-#include "kernels/cuda/attention/products.cuh"
 #include "kernels/cuda/attention/query_gradient.cuh"
 #include "kernels/cuda/attention/rows.cuh"
 
@@ -32,7 +32,7 @@ __device__ __forceinline__ void load_statistics(RowStatistics* shared, const Row
 /// its last key.
 template <typename T, int D, bool kDropout, bool kDocuments, bool kCompact>
 __global__ void __launch_bounds__(BackwardTile<D, kCompact>::kThreads,
-                                  BackwardTile<D, kCompact>::kBlocksPerProcessor)
+                                  BackwardTile<D, kCompact>::kBlocksPerSm)
     attend_tiles_backward(const AttentionBackwardParameters<T> p) {
   using Tile = BackwardTile<D, kCompact>;
   constexpr int kStride = Tile::kStride, kKeyTiles = Tile::kKeyTiles;
@@ -146,7 +146,7 @@ __global__ void __launch_bounds__(BackwardTile<D, kCompact>::kThreads,
                 fmaf(scores[r][n][e], p.scale * kLog2E, e % 2 == 0 ? -two.x : -two.z));
       }
 
-      // dS^T = P^T (dP^T - along), dP^T with the factors of dropout.
+      // dS^T = P^T (dP^T - delta), dP^T with the factors of dropout.
       float dscores[kKeyTiles][kPartTiles][4] = {};
       multiply_rows<T, D>(dscores, memory.values + warp_row * kStride, douts + part * kStride,
                           lane);
@@ -193,7 +193,7 @@ __global__ void __launch_bounds__(BackwardTile<D, kCompact>::kThreads,
     }
     float* partial = partial_dq + std::int64_t{tile} * Tile::kQueries * D;
     QueryGradient<T, D, kCompact> before, dq;
-    if (turn > 0) before.load(partial);  // under way during the products
+    if (turn > 0) before.load(partial);  // under way during the GEMMs
     dq.multiply(memory, warp, lane);
     dq.add(before);
     if (block == first_keys.first_key_tile(tile * Tile::kQueries, Tile::kKeys)) {

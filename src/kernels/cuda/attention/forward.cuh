@@ -1,5 +1,5 @@
 // The forward pass on tensor cores: mma.sync, for compute capability 8.0 and newer. Source: Dao,
-// "FlashAttention-2" (2023), algorithm 1. Bound by products for long sequences: 4 s^2 d flops a
+// "FlashAttention-2" (2023), algorithm 1. Bound by GEMMs for long sequences: 4 s^2 d flops a
 // head (half of it with the mask) against 8 s d bytes.
 #pragma once
 
@@ -8,8 +8,8 @@
 #include "kernels/attention.hpp"
 #include "kernels/cuda/attention/dropout.cuh"
 #include "kernels/cuda/attention/launch.cuh"
+#include "kernels/cuda/attention/mma.cuh"
 #include "kernels/cuda/attention/parameters.cuh"
-#include "kernels/cuda/attention/products.cuh"
 #include "kernels/cuda/attention/rows.cuh"
 
 namespace trireme::kernels::cuda {

@@ -68,8 +68,8 @@ void dispatch_flag(bool value, Function&& function) {
 /// Calls function(T{}) with the CUDA type of `dtype`, a 16-bit type.
 template <typename Function>
 void dispatch_half(DType dtype, Function&& function) {
-  TRIREME_CHECK(dtype == DType::bf16 || dtype == DType::f16,
-                "products on tensor cores are not in {}", name_of(dtype));
+  TRIREME_CHECK(dtype == DType::bf16 || dtype == DType::f16, "GEMMs on tensor cores are not in {}",
+                name_of(dtype));
   if (dtype == DType::bf16) {
     function(__nv_bfloat16{});
   } else {

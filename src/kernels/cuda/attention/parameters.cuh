@@ -4,7 +4,6 @@
 #include <cmath>
 
 #include "kernels/attention.hpp"
-#include "kernels/cuda/attention/documents.cuh"
 #include "kernels/cuda/attention/dropout.cuh"
 #include "kernels/cuda/attention/rows.cuh"
 #include "kernels/cuda/common/math.cuh"
@@ -27,7 +26,7 @@ struct AttentionForwardParameters {
 /// What the backward pass needs of a row beside q and dout.
 struct alignas(8) RowStatistics {
   float lse2;   ///< log-sum-exp in base 2
-  float along;  ///< sum of out * dout, which is that of P * dP
+  float delta;  ///< sum of out * dout, which is that of P * dP
 };
 
 /// AttentionBackward as its kernels see it.

@@ -43,7 +43,7 @@ __global__ void __launch_bounds__(kPlainThreads)
       plain_factor(p.dropout, sizes, task), [&](int query, float value) { lse[query] = value; });
 }
 
-// P with dropout and dS for one element: P = exp(score - lse), dS = P (dP - along).
+// P with dropout and dS for one element: P = exp(score - lse), dS = P (dP - delta).
 template <typename Factor>
 __device__ void plain_gradient(float& p, float& ds, const RowStatistics* statistics, int query,
                                int key, const AttentionSizes& sizes, const FirstKeys& first_keys,
@@ -55,7 +55,7 @@ __device__ void plain_gradient(float& p, float& ds, const RowStatistics* statist
   }
   const RowStatistics row = statistics[query];
   const float probability = exp2f(fmaf(p, scale * kLog2E, -row.lse2)), kept = factor(query, key);
-  ds = probability * (ds * kept - row.along);
+  ds = probability * (ds * kept - row.delta);
   p = probability * kept;
 }
 
@@ -81,8 +81,8 @@ __global__ void __launch_bounds__(kPlainThreads)
   float dq[4][kColumns] = {};
   for (int key_begin = first_tile * kPlainTile; key_begin < end; key_begin += kPlainTile) {
     float probabilities[4][4], dscores[4][4];
-    plain_products<float>(probabilities, q, k.from(key_begin), memory);
-    plain_products<float>(dscores, dout, v.from(key_begin), memory);
+    plain_gemms<float>(probabilities, q, k.from(key_begin), memory);
+    plain_gemms<float>(dscores, dout, v.from(key_begin), memory);
 #pragma unroll
     for (int i = 0; i < 4; ++i)
 #pragma unroll
@@ -125,8 +125,8 @@ __global__ void __launch_bounds__(kPlainThreads)
        ++tile) {
     const int query_begin = tile * kPlainTile;
     float probabilities[4][4], dscores[4][4];
-    plain_products<float>(probabilities, k, q.from(query_begin), memory);
-    plain_products<float>(dscores, v, dout.from(query_begin), memory);
+    plain_gemms<float>(probabilities, k, q.from(query_begin), memory);
+    plain_gemms<float>(dscores, v, dout.from(query_begin), memory);
 #pragma unroll
     for (int i = 0; i < 4; ++i)
 #pragma unroll

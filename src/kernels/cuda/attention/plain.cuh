@@ -1,6 +1,6 @@
 // Attention on CUDA cores, 64 x 64 tiles of scores at a time: for fp32, and for prompts that follow
 // cached keys. A block has 16 x 16 threads; thread (y, x) holds rows 4 y .. 4 y + 3 and columns x +
-// 16 j of every tile. Bound by products: they run at the speed of fp32 multiply-adds fed from
+// 16 j of every tile. Bound by GEMMs: they run at the speed of fp32 multiply-adds fed from
 // shared memory.
 #pragma once
 
@@ -48,8 +48,8 @@ struct PlainPlace {
 
 /// tile = A B^T: rows 0 .. 63 of A by rows 0 .. 63 of B.
 template <typename T>
-__device__ void plain_products(float (&tile)[4][4], const HeadRows<const T>& a,
-                               const HeadRows<const T>& b, PlainMemory& memory) {
+__device__ void plain_gemms(float (&tile)[4][4], const HeadRows<const T>& a,
+                            const HeadRows<const T>& b, PlainMemory& memory) {
   const PlainPlace place;
   for (auto& row : tile)
     for (float& value : row) value = 0.0f;
@@ -118,7 +118,7 @@ __device__ void plain_attend(const HeadRows<const T>& q, const HeadRows<const T>
   const int first_tile = first_keys.first_key_tile(query_begin, kPlainTile);
   for (int key_begin = first_tile * kPlainTile; key_begin < end; key_begin += kPlainTile) {
     float tile[4][4];
-    plain_products<T>(tile, q.from(query_begin), k.from(key_begin), memory);
+    plain_gemms<T>(tile, q.from(query_begin), k.from(key_begin), memory);
 #pragma unroll
     for (int i = 0; i < 4; ++i) {
       const int query = query_begin + place.row + i;

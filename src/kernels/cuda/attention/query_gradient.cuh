@@ -1,8 +1,8 @@
 // dQ in the backward pass: the shared memory of a block, and its part of the sum over blocks.
 #pragma once
 
+#include "kernels/cuda/attention/mma.cuh"
 #include "kernels/cuda/attention/parameters.cuh"
-#include "kernels/cuda/attention/products.cuh"
 #include "kernels/cuda/attention/rows.cuh"
 
 namespace trireme::kernels::cuda {

@@ -38,7 +38,7 @@ constexpr int tile_stride(int columns) { return columns + 8; }
 /// The forward pass for heads padded to D: a block owns kQueries queries, each warp 16 * kRowTiles
 /// of them, and walks over tiles of kKeys keys, kStages of which are in shared memory.
 /// A warp with 32 rows uses each fragment of K and V twice: with 16, reading shared memory would
-/// take longer than the products.
+/// take longer than the GEMMs.
 template <int D>
 struct ForwardTile {
   static constexpr int kWarps = 4;
@@ -56,7 +56,7 @@ struct ForwardTile {
 
 /// The backward pass for heads padded to D: a block owns kKeys keys and walks over tiles of
 /// kQueries queries. A warp owns 16 * kKeyTiles keys; kSplit warps share them, each with its part
-/// of the columns of dK and dV. The queries of a tile are worked on kPart at a time. The products
+/// of the columns of dK and dV. The queries of a tile are worked on kPart at a time. The GEMMs
 /// for dQ are spread over kQueryWarps x kColumnWarps warps. kCompact: for 99 KB of shared memory.
 template <int D, bool kCompact = false>
 struct BackwardTile {
@@ -64,7 +64,7 @@ struct BackwardTile {
   static constexpr int kSplit = D <= 128 ? 1 : 2;
   static constexpr int kWarps = D <= 64 || kCompact ? 4 : 8;
   static constexpr int kThreads = 32 * kWarps;
-  static constexpr int kBlocksPerProcessor = kThreads <= 128 ? 2 : 1;
+  static constexpr int kBlocksPerSm = kThreads <= 128 ? 2 : 1;
   static constexpr int kWarpKeys = 16 * kKeyTiles;
   static constexpr int kKeys = kWarps / kSplit * kWarpKeys;
   static constexpr int kQueries = D <= 128 ? 64 : 32;

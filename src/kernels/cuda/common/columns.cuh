@@ -14,7 +14,7 @@
 namespace trireme::kernels::cuda {
 
 inline constexpr int kColumnThreads = 256;
-inline constexpr int kColumnBlocksPerMultiprocessor = 4;
+inline constexpr int kColumnBlocksPerSm = 4;
 
 /// Lanes that share a row of a strip: 128 bytes of it in 16-byte groups, or single elements.
 template <int kWidth>
@@ -24,7 +24,7 @@ inline constexpr int kColumnLanes = kWidth == 1 ? 32 : 8;
 /// function.compute(offset, function.load(offset)), offset being that of a group of kWidth
 /// elements.
 template <int kWidth, typename Function>
-__global__ void __launch_bounds__(kColumnThreads, kColumnBlocksPerMultiprocessor)
+__global__ void __launch_bounds__(kColumnThreads, kColumnBlocksPerSm)
     sum_columns(Function function, std::int64_t rows, std::int64_t columns,
                 std::int64_t rows_per_chunk, float* partials) {
   constexpr int kLanes = kColumnLanes<kWidth>, kStrip = kLanes * kWidth;
@@ -76,8 +76,7 @@ void add_column_sums(const Function& function, const Extents& extents, float* ou
   static_assert(kStrip <= 256, "column_sums_workspace counts on it");
   if (extents.rows == 0 || extents.columns == 0) return;
   // As many blocks as run at once; more would only leave more partial sums.
-  const std::int64_t blocks =
-      std::min(kColumnBlocksPerMultiprocessor * context.multiprocessors, kMaxColumnBlocks);
+  const std::int64_t blocks = std::min(kColumnBlocksPerSm * context.sms, kMaxColumnBlocks);
   const std::int64_t strips = (extents.columns + kStrip - 1) / kStrip;
   const std::int64_t most = (extents.rows + kRows - 1) / kRows;
   const std::int64_t wanted = std::clamp<std::int64_t>(blocks / strips, 1, most);

@@ -5,9 +5,10 @@
 #include <cstdint>
 
 #include "core/cuda/check.hpp"
-#include "kernels/cuda/common/divisor.hpp"
+#include "kernels/cuda/common/arithmetic.hpp"
 #include "kernels/cuda/common/elements.cuh"
 #include "kernels/cuda/context.hpp"
+#include "kernels/cuda/preconditions.hpp"
 
 namespace trireme::kernels::cuda {
 
@@ -109,6 +110,32 @@ void launch_rows(const char* op, const Function& function, const Extents& extent
   if (groups == 0) return;
   const Divisor groups_per_row(static_cast<std::uint32_t>(extents.columns / kWidth));
   launch_elements(ByRow<Function, kWidth>{function, groups_per_row}, groups, context);
+}
+
+inline constexpr int kFlatThreads = 256;
+
+/// Elements that one block searches the ranges for at once.
+inline constexpr std::int64_t kFlatChunk = 4096;
+
+/// Runs function(i, inside) for the elements i of a buffer.
+template <typename Function>
+__global__ void __launch_bounds__(kFlatThreads)
+    compute_flat(Function function, std::int64_t size, IndexRanges ranges) {
+  const std::int64_t begin = std::int64_t{blockIdx.x} * kFlatChunk;
+  const std::int64_t end = min(size, begin + kFlatChunk);
+  const ChunkRanges chunk(ranges, begin, end);
+  for (std::int64_t i = begin + threadIdx.x; i < end; i += kFlatThreads)
+    function(i, chunk.contains(i));
+}
+
+/// Queues compute_flat over `size` elements.
+template <typename Function>
+void launch_flat(const Function& function, std::int64_t size, const IndexRanges& ranges,
+                 const Context& context) {
+  if (size == 0) return;
+  const auto blocks = static_cast<unsigned>((size + kFlatChunk - 1) / kFlatChunk);
+  compute_flat<<<blocks, kFlatThreads, 0, context.stream>>>(function, size, ranges);
+  TRIREME_CUDA_LAUNCHED(compute_flat);
 }
 
 }  // namespace trireme::kernels::cuda

@@ -138,15 +138,15 @@ void launch_normalize(const Source& source, const Normalization<T>& norm, const 
                      norm, rows, h, row_threads);
     TRIREME_CUDA_LAUNCHED(normalize_rows);
   };
-  constexpr int kMost = kMaxRowGroups<kWidth>;
+  constexpr int kMax = kMaxRowGroups<kWidth>;
   if constexpr (kWidth > 1) {
     const int row_threads = threads_for(5), groups = (needed + row_threads - 1) / row_threads;
     if (groups <= 3) return launch(std::integral_constant<int, 3>{}, row_threads);
     if (groups == 4) return launch(std::integral_constant<int, 4>{}, row_threads);
-    if (kMost <= 5 || groups == 5) return launch(std::integral_constant<int, 5>{}, row_threads);
+    if (kMax <= 5 || groups == 5) return launch(std::integral_constant<int, 5>{}, row_threads);
   }
-  if constexpr (kWidth == 1 || kMost > 5)
-    launch(std::integral_constant<int, kMost>{}, threads_for(kMost));
+  if constexpr (kWidth == 1 || kMax > 5)
+    launch(std::integral_constant<int, kMax>{}, threads_for(kMax));
 }
 
 /// The preconditions of a normalisation of rows of `extents` of `dtype`.

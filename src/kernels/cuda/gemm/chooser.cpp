@@ -2,12 +2,121 @@
 
 #include <cuda_runtime_api.h>
 
+#include <algorithm>
+#include <cmath>
+
+#include "core/clock.hpp"
 #include "core/cuda/check.hpp"
+#include "kernels/cuda/gemm/plain.hpp"
 
 namespace trireme::kernels::cuda {
 namespace {
 
-/// What algorithms and their times depend on besides the product.
+// Calls of a GEMM are timed together for two milliseconds, in rounds over all of its ways, so
+// that a change of the GPU's clock hits all alike; after a tenth of a second of load, because in
+// training the GPU runs at the clock that its power allows under load, where other kernels win. A
+// GPU that has just timed another GEMM needs no more than to fill its pipelines.
+constexpr int kRounds = 5;
+constexpr float kSampleMs = 2.0f;
+constexpr int kMaxCalls = 50;
+constexpr float kWarmUpMs = 100.0f;
+constexpr float kStillWarmUpMs = 10.0f;
+// Ways whose quickest call took more than this many of the fastest one's are out.
+constexpr float kHopeless = 1.15f;
+// Among ways as near as this, their order decides, which is the library's: less depends on chance.
+constexpr float kEqual = 1.005f;
+
+struct Contender {
+  std::size_t way = 0;
+  float call_ms = HUGE_VALF;
+  std::vector<float> samples;
+};
+
+class Race {
+ public:
+  Race(const std::function<bool(std::size_t)>& run, const Context& context)
+      : run_(run), stream_(context.stream) {}
+
+  bool runs(std::size_t way) const { return run_(way); }
+
+  /// Milliseconds of one of `calls` calls.
+  float time(std::size_t way, int calls) {
+    begin_.record(stream_);
+    for (int i = 0; i < calls; ++i) run_(way);
+    end_.record(stream_);
+    end_.synchronize();
+    return trireme::cuda::Event::milliseconds(begin_, end_) / static_cast<float>(calls);
+  }
+
+ private:
+  const std::function<bool(std::size_t)>& run_;
+  CUstream_st* const stream_;
+  trireme::cuda::Event begin_{/*timed=*/true}, end_{/*timed=*/true};
+};
+
+/// Those of `count` ways that run, less the hopeless ones, after calls that load their code and put
+/// the GPU under load for `warm_up_ms`.
+std::vector<Contender> qualify(Race& race, std::size_t count, float warm_up_ms) {
+  std::vector<Contender> contenders;
+  for (std::size_t way = 0; way < count; ++way)
+    if (race.runs(way)) contenders.push_back({.way = way});
+  float best = HUGE_VALF, spent = 0.0f;
+  for (int pass = 0; pass < 3 || (pass < 20 * kMaxCalls && spent < warm_up_ms); ++pass)
+    for (Contender& contender : contenders) {
+      const float ms = race.time(contender.way, 1);
+      contender.call_ms = std::min(contender.call_ms, ms);
+      best = std::min(best, ms);
+      spent += ms;
+    }
+  std::erase_if(contenders, [&](const Contender& it) { return it.call_ms > kHopeless * best; });
+  return contenders;
+}
+
+/// Leaves the `most` whose quickest call took least, in the order in which they were.
+void shorten(std::vector<Contender>& contenders, std::size_t most) {
+  if (contenders.size() <= most) return;
+  std::ranges::stable_sort(contenders, {}, &Contender::call_ms);
+  contenders.resize(most);
+  std::ranges::sort(contenders, {}, &Contender::way);
+}
+
+}  // namespace
+
+Tensor StandIns::instead_of(const Tensor& tensor) {
+  if (tensor.bytes() == 0) return tensor;
+  Tensor random = tensor;
+  if (cudaMalloc(&random.data, tensor.bytes()) != cudaSuccess) {
+    cudaGetLastError();  // not to be reported again by the next launch
+    return tensor;
+  }
+  memory_.emplace_back(random.data, [](void* memory) { cudaFree(memory); });
+  fill_random(random, memory_.size(), context_);
+  return random;
+}
+
+std::optional<std::size_t> fastest(std::size_t count, const std::function<bool(std::size_t)>& run,
+                                   const Context& context, bool warm, std::size_t longest) {
+  TRIREME_CUDA(cudaStreamSynchronize(context.stream));
+  Race race(run, context);
+  std::vector<Contender> contenders = qualify(race, count, warm ? kStillWarmUpMs : kWarmUpMs);
+  if (contenders.empty()) return std::nullopt;
+  shorten(contenders, longest);
+  for (int round = 0; round < kRounds; ++round)
+    for (Contender& contender : contenders) {
+      const float calls = std::ceil(kSampleMs / std::max(contender.call_ms, 1e-3f));
+      contender.samples.push_back(
+          race.time(contender.way, std::min(static_cast<int>(calls), kMaxCalls)));
+    }
+  float best = HUGE_VALF;
+  for (const Contender& contender : contenders) best = std::min(best, median(contender.samples));
+  for (const Contender& contender : contenders)
+    if (median(contender.samples) <= kEqual * best) return contender.way;
+  return std::nullopt;
+}
+
+namespace {
+
+/// What algorithms and their times depend on besides the GEMM.
 std::string machine_name(const CublasLt& library) {
   int index = 0;
   cudaDeviceProp gpu;
@@ -29,43 +138,43 @@ Chooser::Chooser(std::string cache_path, GemmChoice choice, Fusion fusion)
 
 bool Chooser::warm() const { return timed_ > 0 && since_timed_.seconds() < kWarmSeconds; }
 
-const Plan& Chooser::make(const Product& product, const Race& race) {
-  Plan plan{.product = product,
-            .matmul = std::make_unique<Matmul>(library_, product),
+const Plan& Chooser::make(const GemmProblem& problem, const Race& race) {
+  Plan plan{.problem = problem,
+            .matmul = std::make_unique<Matmul>(library_, problem),
             .algorithm = std::nullopt};
   plan.algorithm = choose(plan, race);
   if (plan.algorithm == kSeparate) plan.algorithm.reset();
-  if (plan.algorithm && product.epilogue != Epilogue::none) ++fused_;
-  return plans_.emplace(product, std::move(plan)).first->second;
+  if (plan.algorithm && problem.epilogue != Epilogue::none) ++fused_;
+  return plans_.emplace(problem, std::move(plan)).first->second;
 }
 
 cublasStatus_t Chooser::run(const Plan& plan, const Algorithm& algorithm, const Operands& operands,
                             const Context& context) const {
   if (!is_own(algorithm)) return plan.matmul->run(algorithm, operands, context);
-  own_.run(plan.product, operands, context);
+  own_.run(plan.problem, operands, context);
   return CUBLAS_STATUS_SUCCESS;
 }
 
 std::optional<Algorithm> Chooser::choose(const Plan& plan, const Race& race) {
-  const Product& product = plan.product;
+  const GemmProblem& problem = plan.problem;
   std::vector<Algorithm> candidates;
   if (choice_ == GemmChoice::first) {
     candidates = plan.matmul->candidates();
     return candidates.empty() ? std::nullopt : std::optional(candidates.front());
   }
   const auto usable = [&](const Algorithm& algorithm) {
-    if (algorithm == kSeparate) return product.epilogue != Epilogue::none;
-    return is_own(algorithm) ? own_.usable(product, algorithm) : plan.matmul->usable(algorithm);
+    if (algorithm == kSeparate) return problem.epilogue != Epilogue::none;
+    return is_own(algorithm) ? own_.usable(problem, algorithm) : plan.matmul->usable(algorithm);
   };
-  const std::optional<Algorithm> noted = file_.find(product);
+  const std::optional<Algorithm> noted = file_.find(problem);
   if (noted && usable(*noted)) return noted;
   candidates = plan.matmul->candidates();
-  for (const Algorithm& own : own_.candidates(product)) candidates.push_back(own);
+  for (const Algorithm& own : own_.candidates(problem)) candidates.push_back(own);
   const std::optional<Algorithm> winner = race(plan, candidates);
   since_timed_ = Stopwatch();
   if (!winner) return std::nullopt;
   ++timed_;
-  return file_.settle(product, *winner, usable);
+  return file_.settle(problem, *winner, usable);
 }
 
 }  // namespace trireme::kernels::cuda

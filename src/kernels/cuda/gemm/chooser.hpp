@@ -1,7 +1,9 @@
-// Which of cuBLASLt's algorithms, or which own kernel, runs which GEMM.
+// Chooses the algorithm of each GEMM once, by timing the candidates.
 #pragma once
 
+#include <cstddef>
 #include <functional>
+#include <limits>
 #include <map>
 #include <memory>
 #include <optional>
@@ -9,6 +11,8 @@
 #include <vector>
 
 #include "core/clock.hpp"
+#include "core/tensor.hpp"
+#include "kernels/cuda/context.hpp"
 #include "kernels/cuda/gemm/gemm_runner.hpp"
 #include "kernels/cuda/gemm/hopper/hopper_gemms.hpp"
 #include "kernels/cuda/gemm/matmul.hpp"
@@ -16,14 +20,36 @@
 
 namespace trireme::kernels::cuda {
 
-/// How a product is run; without an algorithm, by other kernels.
+/// Operands to time with: random numbers in memory of their own.
+class StandIns {
+ public:
+  explicit StandIns(const Context& context) : context_(context) {}
+
+  /// A tensor like `tensor`, which lasts as long as this; `tensor` itself where there is no memory
+  /// for it.
+  Tensor instead_of(const Tensor& tensor);
+
+ private:
+  const Context& context_;
+  std::vector<std::shared_ptr<void>> memory_;
+};
+
+/// The fastest of `count` ways, the first of them that are as fast as it; nothing when none runs.
+/// `run(i)` queues way i on context.stream, and returns whether it could. Those `longest` that do
+/// best in a few calls are timed at length. `warm`: the GPU has been under load until now. Waits
+/// for context.stream.
+std::optional<std::size_t> fastest(std::size_t count, const std::function<bool(std::size_t)>& run,
+                                   const Context& context, bool warm,
+                                   std::size_t longest = std::numeric_limits<std::size_t>::max());
+
+/// How a GEMM is run; without an algorithm, by other kernels.
 struct Plan {
-  Product product;
+  GemmProblem problem;
   std::unique_ptr<Matmul> matmul;
   std::optional<Algorithm> algorithm;
 };
 
-/// Chooses once for each product, and keeps the choice in memory and in the file.
+/// Chooses once for each GEMM, and keeps the choice in memory and in the file.
 class Chooser {
  public:
   /// As GemmRunner.
@@ -34,15 +60,15 @@ class Chooser {
   using Race = std::function<std::optional<Algorithm>(const Plan& plan,
                                                       const std::vector<Algorithm>& candidates)>;
 
-  /// The plan for `product`. When it is new, and the file knows none that can be used, `race` is
+  /// The plan for `problem`. When it is new, and the file knows none that can be used, `race` is
   /// held, a Race.
   template <typename Holder>
-  const Plan& plan(const Product& product, const Holder& race) {
-    const auto known = plans_.find(product);
-    return known != plans_.end() ? known->second : make(product, race);
+  const Plan& plan(const GemmProblem& problem, const Holder& race) {
+    const auto known = plans_.find(problem);
+    return known != plans_.end() ? known->second : make(problem, race);
   }
 
-  /// Enqueues `algorithm`, the library's or an own one, for the plan's product.
+  /// Enqueues `algorithm`, the library's or an own one, for the plan's GEMM.
   cublasStatus_t run(const Plan& plan, const Algorithm& algorithm, const Operands& operands,
                      const Context& context) const;
 
@@ -50,13 +76,13 @@ class Chooser {
   bool warm() const;
 
   const CublasLt& library() const { return library_; }
-  /// Timed only where products are.
+  /// Timed only where GEMMs are.
   Fusion fusion() const { return fusion_; }
-  int timed_products() const { return timed_; }
-  int fused_products() const { return fused_; }
+  int timed_gemms() const { return timed_; }
+  int fused_gemms() const { return fused_; }
 
  private:
-  const Plan& make(const Product& product, const Race& race);
+  const Plan& make(const GemmProblem& problem, const Race& race);
   std::optional<Algorithm> choose(const Plan& plan, const Race& race);
 
   CublasLt library_;
@@ -64,7 +90,7 @@ class Chooser {
   GemmPlans file_;
   GemmChoice choice_;
   Fusion fusion_;
-  std::map<Product, Plan> plans_;
+  std::map<GemmProblem, Plan> plans_;
   int timed_ = 0;
   int fused_ = 0;
   Stopwatch since_timed_;

@@ -1,6 +1,6 @@
-// Operations with two forms: a product with an epilogue, or a product and then a kernel of its own
+// Operations with two forms: a GEMM with an epilogue, or a GEMM and then a kernel of its own
 // for what the epilogue would do, bound by bytes. The first saves a trip to memory and back, but
-// its product may be slower by more than that: it depends on shape, GPU and library, so both are
+// its GEMM may be slower by more than that: it depends on shape, GPU and library, so both are
 // timed.
 #pragma once
 
@@ -9,12 +9,11 @@
 
 #include "kernels/cuda/gemm/chooser.hpp"
 #include "kernels/cuda/gemm/gemm_runner.hpp"
-#include "kernels/cuda/gemm/timing.hpp"
 #include "kernels/cuda/preconditions.hpp"
 
 namespace trireme::kernels::cuda {
 
-/// A product with an epilogue, and what the epilogue reads or writes besides C.
+/// A GEMM with an epilogue, and what the epilogue reads or writes besides C.
 struct Fused {
   Gemm gemm;
   Epilogue epilogue;
@@ -27,14 +26,14 @@ bool fusable(const Fused& fused);
 
 /// So many candidates with an epilogue are timed at length at most, to keep the start of a run
 /// short.
-inline constexpr std::size_t kMostFused = 5;
+inline constexpr std::size_t kMaxFused = 5;
 
 /// Runs an operation in its faster form. `Operation` says what the forms are, in static functions:
 ///   check(args, context)           throws InternalError on what it cannot run on
-///   fused(args, context)           the product of the fused form: a Fused
+///   fused(args, context)           the GEMM of the fused form: a Fused
 ///   after_fused(args, context)     queues what is left to do after cuBLASLt's epilogue
-///   product(args)                  that of the separate form: a Gemm
-///   after_product(args, context)   queues what is left to do after it
+///   GEMM(args)                  that of the separate form: a Gemm
+///   after_gemm(args, context)   queues what is left to do after it
 ///   trial(args, stand_ins)         operands to time with; nothing where there is no memory for
 ///                                  those that are added to
 /// args being an Operation::Args.
@@ -43,29 +42,29 @@ class Forms {
  public:
   using Args = typename Operation::Args;
 
-  Forms(GemmRunner& products, Chooser& chooser, const Context& context)
-      : products_(products), chooser_(chooser), context_(context) {}
+  Forms(GemmRunner& gemms, Chooser& chooser, const Context& context)
+      : gemms_(gemms), chooser_(chooser), context_(context) {}
 
   void run(const Args& args) {
     Operation::check(args, context_);
     const Fused form = Operation::fused(args, context_);
     if (chooser_.fusion() == Fusion::never || !fusable(form)) return separate(args);
-    Product product = product_of(form.gemm);
-    product.epilogue = form.epilogue;
+    GemmProblem problem = problem_of(form.gemm);
+    problem.epilogue = form.epilogue;
     const auto race = [&](const Plan& plan, const std::vector<Algorithm>& candidates) {
       return faster(plan, candidates, args);
     };
-    const Plan& plan = chooser_.plan(product, race);
+    const Plan& plan = chooser_.plan(problem, race);
     if (!plan.algorithm) return separate(args);
     const cublasStatus_t status = fused(plan, *plan.algorithm, args);
     if (status != CUBLAS_STATUS_SUCCESS) [[unlikely]]
-      chooser_.library().check(status, to_string(product).c_str(), __FILE__, __LINE__);
+      chooser_.library().check(status, to_string(problem).c_str(), __FILE__, __LINE__);
   }
 
  private:
   void separate(const Args& args) {
-    products_.gemm(Operation::product(args), context_);
-    Operation::after_product(args, context_);
+    gemms_.gemm(Operation::problem(args), context_);
+    Operation::after_gemm(args, context_);
   }
 
   cublasStatus_t fused(const Plan& plan, const Algorithm& algorithm, const Args& args) {
@@ -84,8 +83,8 @@ class Forms {
                                   const Args& args) {
     if (candidates.empty()) return std::nullopt;
     const std::size_t separate_forms = chooser_.fusion() == Fusion::timed ? 1 : 0;
-    // Its product is chosen first, so that the separate form is at its best, and the GPU warm.
-    if (separate_forms > 0) products_.prepare(Operation::product(args), context_);
+    // Its GEMM is chosen first, so that the separate form is at its best, and the GPU warm.
+    if (separate_forms > 0) gemms_.prepare(Operation::problem(args), context_);
     StandIns stand_ins(context_);
     const std::optional<Args> trial = Operation::trial(args, stand_ins);
     if (!trial) return separate_forms > 0 ? kSeparate : candidates.front();
@@ -96,12 +95,12 @@ class Forms {
       return true;
     };
     const auto winner = fastest(separate_forms + candidates.size(), queue, context_,
-                                chooser_.warm(), separate_forms + kMostFused);
+                                chooser_.warm(), separate_forms + kMaxFused);
     if (!winner) return std::nullopt;
     return *winner < separate_forms ? kSeparate : candidates[*winner - separate_forms];
   }
 
-  GemmRunner& products_;
+  GemmRunner& gemms_;
   Chooser& chooser_;
   const Context& context_;
 };

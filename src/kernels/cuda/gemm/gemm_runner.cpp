@@ -2,7 +2,6 @@
 
 #include "kernels/cuda/gemm/chooser.hpp"
 #include "kernels/cuda/gemm/plain.hpp"
-#include "kernels/cuda/gemm/timing.hpp"
 #include "kernels/cuda/preconditions.hpp"
 #include "kernels/cuda/workspace.hpp"
 
@@ -28,15 +27,15 @@ std::optional<Algorithm> fastest_of(const Chooser& chooser, const Plan& plan,
   return winner ? std::optional(candidates[*winner]) : std::nullopt;
 }
 
-/// The plan for `product`; none for those that cuBLASLt is not asked for.
-const Plan* plan_of(Chooser& chooser, const Product& product, const Gemm& args,
+/// The plan for `problem`; none for those that cuBLASLt is not asked for.
+const Plan* plan_of(Chooser& chooser, const GemmProblem& problem, const Gemm& args,
                     const Context& context) {
   check_workspace("gemm", context, kGemmWorkspace);
-  if (product.bias && !aligned16(args.bias.data)) return nullptr;
+  if (problem.bias && !aligned16(args.bias.data)) return nullptr;
   const auto race = [&](const Plan& plan, const std::vector<Algorithm>& candidates) {
     return fastest_of(chooser, plan, candidates, args, context);
   };
-  return &chooser.plan(product, race);
+  return &chooser.plan(problem, race);
 }
 
 }  // namespace
@@ -46,23 +45,23 @@ GemmRunner::GemmRunner(std::string cache_path, GemmChoice choice, Fusion fusion)
 
 GemmRunner::~GemmRunner() = default;
 
-int GemmRunner::timed_products() const { return chooser_->timed_products(); }
+int GemmRunner::timed_gemms() const { return chooser_->timed_gemms(); }
 
-int GemmRunner::fused_products() const { return chooser_->fused_products(); }
+int GemmRunner::fused_gemms() const { return chooser_->fused_gemms(); }
 
 void GemmRunner::prepare(const Gemm& args, const Context& context) {
-  const Product product = product_of(args);
-  if (product.m > 0 && product.n > 0) plan_of(*chooser_, product, args, context);
+  const GemmProblem problem = problem_of(args);
+  if (problem.m > 0 && problem.n > 0) plan_of(*chooser_, problem, args, context);
 }
 
 void GemmRunner::gemm(const Gemm& args, const Context& context) {
-  const Product product = product_of(args);
-  if (product.m == 0 || product.n == 0) return;
-  const Plan* const plan = plan_of(*chooser_, product, args, context);
+  const GemmProblem problem = problem_of(args);
+  if (problem.m == 0 || problem.n == 0) return;
+  const Plan* const plan = plan_of(*chooser_, problem, args, context);
   if (!plan || !plan->algorithm) return gemm_plain(args, context);
   const cublasStatus_t status = chooser_->run(*plan, *plan->algorithm, operands_of(args), context);
   if (status != CUBLAS_STATUS_SUCCESS) [[unlikely]]
-    chooser_->library().check(status, to_string(product).c_str(), __FILE__, __LINE__);
+    chooser_->library().check(status, to_string(problem).c_str(), __FILE__, __LINE__);
 }
 
 }  // namespace trireme::kernels::cuda

@@ -9,30 +9,30 @@
 
 namespace trireme::kernels::cuda {
 
-/// How a product gets its kernel.
+/// How a GEMM gets its kernel.
 enum class GemmChoice {
   timed,  ///< the fastest of cuBLASLt's candidates and the own kernels, timed on this GPU
   first,  ///< the candidate that cuBLASLt's heuristic puts first; to compare with
 };
 
-/// Where the GELU or the bias's gradient beside a product is computed.
+/// Where the GELU or the bias's gradient beside a GEMM is computed.
 enum class Fusion {
-  timed,   ///< in the product's kernel if that is faster, timed on this GPU; if products are timed
-  always,  ///< in the product's kernel wherever there is one; to compare with
+  timed,   ///< in the GEMM's kernel if that is faster, timed on this GPU; if GEMMs are timed
+  always,  ///< in the GEMM's kernel wherever there is one; to compare with
   never,   ///< in a kernel of its own; to compare with
 };
 
 class Chooser;
 
-/// Runs products with kernels that were chosen by timing: the first time that a product of given
+/// Runs GEMMs with kernels that were chosen by timing: the first time that a GEMM of given
 /// shape, transposes, types, alignment, beta and bias is asked for, cuBLASLt's candidates and
 /// the own kernel, if there is one, are timed on this GPU, and the fastest is kept in memory and in
 /// a file, keyed by GPU and library version. A kernel gives the same bits each time, two kernels
-/// for one product need not: runs that are to agree bit by bit share a file. Products that cuBLASLt
+/// for one GEMM need not: runs that are to agree bit by bit share a file. GEMMs that cuBLASLt
 /// has no kernel for, and those with a bias not aligned to 16 bytes, run on a plain one.
 ///
-/// A GELU or a bias's gradient beside a product is timed, and its choice kept, in the same way: in
-/// the product's kernel, as its epilogue, against the fastest kernel for the product and one of its
+/// A GELU or a bias's gradient beside a GEMM is timed, and its choice kept, in the same way: in
+/// the GEMM's kernel, as its epilogue, against the fastest kernel for the GEMM and one of its
 /// own after it. The latter is all there is in fp32, for rows that are no multiple of 8 elements,
 /// and for operands not aligned to 16 bytes.
 class GemmRunner {
@@ -47,25 +47,25 @@ class GemmRunner {
   GemmRunner(const GemmRunner&) = delete;
   GemmRunner& operator=(const GemmRunner&) = delete;
 
-  /// Queues the product on context.stream. Needs kGemmWorkspace bytes of workspace. The first call
-  /// of a new product waits for the stream while candidates are timed, on memory of its own.
+  /// Queues the GEMM on context.stream. Needs kGemmWorkspace bytes of workspace. The first call
+  /// of a new GEMM waits for the stream while candidates are timed, on memory of its own.
   void gemm(const Gemm& args, const Context& context);
 
-  /// Makes the choice for a product, if it is new, without running it on `args`.
+  /// Makes the choice for a GEMM, if it is new, without running it on `args`.
   void prepare(const Gemm& args, const Context& context);
 
-  /// As gemm(), for a product and the GELU beside it. Need workspace for bias_gradient and
+  /// As gemm(), for a GEMM and the GELU beside it. Need workspace for bias_gradient and
   /// gelu_backward, too.
   void linear_gelu(const LinearGelu& args, const Context& context);
   void linear_gelu_gradient(const LinearGeluGradient& args, const Context& context);
-  /// The same for a product and the bias's gradient beside it. Needs workspace for both at a time:
+  /// The same for a GEMM and the bias's gradient beside it. Needs workspace for both at a time:
   /// kGemmWorkspace + bias_gradient_workspace(out) bytes.
   void linear_weight_gradient(const LinearWeightGradient& args, const Context& context);
 
-  /// How many products were timed so far, rather than found in the file.
-  int timed_products() const;
-  /// How many products were chosen to have what is beside them in their kernel so far.
-  int fused_products() const;
+  /// How many GEMMs were timed so far, rather than found in the file.
+  int timed_gemms() const;
+  /// How many GEMMs were chosen to have what is beside them in their kernel so far.
+  int fused_gemms() const;
 
  private:
   std::unique_ptr<Chooser> chooser_;

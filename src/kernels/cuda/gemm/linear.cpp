@@ -1,19 +1,40 @@
-#include "kernels/linear.hpp"
-#include "kernels/cuda/common/partials.hpp"
 #include "kernels/cuda/gemm/forms.hpp"
+
+#include "kernels/cuda/common/partials.hpp"
 #include "kernels/cuda/workspace.hpp"
 #include "kernels/gelu.hpp"
+#include "kernels/linear.hpp"
 
 namespace trireme::kernels::cuda {
 namespace {
 
-/// Expects `up` and `out` to be two matrices like C, and room for the product.
-void check_matrices(const char* op, DType dtype, const Tensor& up, const char* name,
+// cuBLASLt wants the rows of an epilogue's other matrix to be a multiple of this long, and its
+// kernels for tensor cores those of all matrices.
+constexpr std::int64_t kRowElements = 8;
+
+bool whole_rows(const Tensor& tensor) {
+  return tensor.size() > 0 && tensor.shape[tensor.shape.rank() - 1] % kRowElements == 0;
+}
+
+}  // namespace
+
+bool fusable(const Fused& fused) {
+  const Gemm& gemm = fused.gemm;
+  for (const Tensor* tensor : {&gemm.a, &gemm.b, &gemm.c, &gemm.bias, &fused.aux})
+    if (!aligned16(tensor->data)) return false;
+  return gemm.a.dtype != DType::f32 && whole_rows(gemm.c) && whole_rows(fused.aux);
+}
+
+namespace {
+
+/// Expects `fc1_out` and `out` to be two matrices like C, and room for the GEMM.
+void check_matrices(const char* op, DType dtype, const Tensor& fc1_out, const char* name,
                     const Tensor& out, const Context& context) {
-  const Extents extents = extents_of(op, "up", up);
-  check_matrix(op, "up", up, dtype, extents);
+  const Extents extents = extents_of(op, "fc1_out", fc1_out);
+  check_matrix(op, "fc1_out", fc1_out, dtype, extents);
   check_matrix(op, name, out, dtype, extents);
-  TRIREME_CHECK(out.data != up.data || up.size() == 0, "{}: {} may not be up", op, name);
+  TRIREME_CHECK(out.data != fc1_out.data || fc1_out.size() == 0, "{}: {} may not be fc1_out", op,
+                name);
   check_workspace(op, context, kGemmWorkspace);
 }
 
@@ -21,35 +42,36 @@ struct Layer {
   using Args = LinearGelu;
 
   static void check(const Args& args, const Context& context) {
-    check_matrices("linear_gelu", args.x.dtype, args.up, "activated", args.activated, context);
+    check_matrices("linear_gelu", args.x.dtype, args.fc1_out, "gelu_out", args.gelu_out, context);
     check_vector("linear_gelu", "bias", args.bias, args.x.dtype,
-                 args.up.shape[args.up.shape.rank() - 1]);
+                 args.fc1_out.shape[args.fc1_out.shape.rank() - 1]);
   }
 
   static Fused fused(const Args& args, const Context&) {
     return {.gemm = {.a = args.x,
                      .b = args.weight,
-                     .c = args.activated,
+                     .c = args.gelu_out,
                      .transpose_b = true,
                      .bias = args.bias},
             .epilogue = Epilogue::gelu,
-            .aux = args.up};
+            .aux = args.fc1_out};
   }
   static void after_fused(const Args&, const Context&) {}
 
-  static Gemm product(const Args& args) {
-    return {.a = args.x, .b = args.weight, .c = args.up, .transpose_b = true, .bias = args.bias};
+  static Gemm problem(const Args& args) {
+    return {
+        .a = args.x, .b = args.weight, .c = args.fc1_out, .transpose_b = true, .bias = args.bias};
   }
-  static void after_product(const Args& args, const Context& context) {
-    gelu_forward({.x = args.up, .out = args.activated}, context);
+  static void after_gemm(const Args& args, const Context& context) {
+    gelu_forward({.x = args.fc1_out, .out = args.gelu_out}, context);
   }
 
   static std::optional<Args> trial(const Args& args, StandIns& stand_ins) {
     return Args{.x = stand_ins.instead_of(args.x),
                 .weight = stand_ins.instead_of(args.weight),
                 .bias = stand_ins.instead_of(args.bias),
-                .up = stand_ins.instead_of(args.up),
-                .activated = stand_ins.instead_of(args.activated)};
+                .fc1_out = stand_ins.instead_of(args.fc1_out),
+                .gelu_out = stand_ins.instead_of(args.gelu_out)};
   }
 };
 
@@ -57,31 +79,36 @@ struct Gradient {
   using Args = LinearGeluGradient;
 
   static void check(const Args& args, const Context& context) {
-    check_matrices("linear_gelu_gradient", args.dy.dtype, args.up, "dup", args.dup, context);
+    check_matrices("linear_gelu_gradient", args.dy.dtype, args.fc1_out, "dfc1_out", args.dfc1_out,
+                   context);
     check_vector("linear_gelu_gradient", "dbias", args.dbias, DType::f32,
-                 args.up.shape[args.up.shape.rank() - 1]);
+                 args.fc1_out.shape[args.fc1_out.shape.rank() - 1]);
   }
 
   static Fused fused(const Args& args, const Context&) {
-    return {.gemm = {.a = args.dy, .b = args.weight, .c = args.dup},
+    return {.gemm = {.a = args.dy, .b = args.weight, .c = args.dfc1_out},
             .epilogue = Epilogue::gelu_gradient,
-            .aux = args.up,
+            .aux = args.fc1_out,
             .sums = args.dbias};
   }
   static void after_fused(const Args& args, const Context& context) {
-    bias_gradient({.dout = args.dup, .dbias = args.dbias}, context);
+    bias_gradient({.dout = args.dfc1_out, .dbias = args.dbias}, context);
   }
 
-  static Gemm product(const Args& args) { return {.a = args.dy, .b = args.weight, .c = args.dup}; }
-  static void after_product(const Args& args, const Context& context) {
-    gelu_backward({.dout = args.dup, .x = args.up, .dx = args.dup, .dbias = args.dbias}, context);
+  static Gemm problem(const Args& args) {
+    return {.a = args.dy, .b = args.weight, .c = args.dfc1_out};
+  }
+  static void after_gemm(const Args& args, const Context& context) {
+    gelu_backward(
+        {.dout = args.dfc1_out, .x = args.fc1_out, .dx = args.dfc1_out, .dbias = args.dbias},
+        context);
   }
 
   static std::optional<Args> trial(const Args& args, StandIns& stand_ins) {
     const Args trial{.dy = stand_ins.instead_of(args.dy),
                      .weight = stand_ins.instead_of(args.weight),
-                     .up = stand_ins.instead_of(args.up),
-                     .dup = stand_ins.instead_of(args.dup),
+                     .fc1_out = stand_ins.instead_of(args.fc1_out),
+                     .dfc1_out = stand_ins.instead_of(args.dfc1_out),
                      .dbias = stand_ins.instead_of(args.dbias)};
     return trial.dbias.data == args.dbias.data ? std::nullopt : std::optional(trial);
   }
@@ -114,7 +141,7 @@ struct WeightGradient {
   }
 
   static Fused fused(const Args& args, const Context& context) {
-    return {.gemm = product(args),
+    return {.gemm = problem(args),
             .epilogue = Epilogue::bias_gradient,
             .aux = {context.workspace + kGemmWorkspace, DType::f32, {args.dbias.size()}},
             .sums = args.dbias};
@@ -125,10 +152,10 @@ struct WeightGradient {
                         {.width = sums.size(), .vectors = {args.dbias.as<float>()}}, context);
   }
 
-  static Gemm product(const Args& args) {
+  static Gemm problem(const Args& args) {
     return {.a = args.dy, .b = args.x, .c = args.dweight, .transpose_a = true, .beta = 1.0};
   }
-  static void after_product(const Args& args, const Context& context) {
+  static void after_gemm(const Args& args, const Context& context) {
     bias_gradient({.dout = args.dy, .dbias = args.dbias}, context);
   }
 
@@ -146,10 +173,10 @@ struct WeightGradient {
 }  // namespace
 
 void GemmRunner::linear_weight_gradient(const LinearWeightGradient& args, const Context& context) {
-  if (args.dy.size() == 0) return;         // cuBLASLt knows no products of no terms
-  if (args.dweight.dtype != DType::f32) {  // the epilogue's sums would have the product's type
-    gemm(WeightGradient::product(args), context);
-    return WeightGradient::after_product(args, context);
+  if (args.dy.size() == 0) return;         // cuBLASLt knows no GEMMs of no terms
+  if (args.dweight.dtype != DType::f32) {  // the epilogue's sums would have the GEMM's type
+    gemm(WeightGradient::problem(args), context);
+    return WeightGradient::after_gemm(args, context);
   }
   Forms<WeightGradient>(*this, *chooser_, context).run(args);
 }

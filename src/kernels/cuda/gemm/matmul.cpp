@@ -49,8 +49,8 @@ cudaDataType_t cuda_type(DType dtype) {
 }
 
 // GELU is that of a linear layer, which has a bias. Our A is cuBLASLt's B.
-cublasLtEpilogue_t epilogue_of(const Product& product) {
-  switch (product.epilogue) {
+cublasLtEpilogue_t epilogue_of(const GemmProblem& problem) {
+  switch (problem.epilogue) {
     case Epilogue::gelu:
       return CUBLASLT_EPILOGUE_GELU_AUX_BIAS;
     case Epilogue::gelu_gradient:
@@ -60,7 +60,7 @@ cublasLtEpilogue_t epilogue_of(const Product& product) {
     case Epilogue::none:
       break;
   }
-  return product.bias ? CUBLASLT_EPILOGUE_BIAS : CUBLASLT_EPILOGUE_DEFAULT;
+  return problem.bias ? CUBLASLT_EPILOGUE_BIAS : CUBLASLT_EPILOGUE_DEFAULT;
 }
 
 /// Where the epilogue is told of its other operand.
@@ -71,7 +71,7 @@ cublasLtMatmulDescAttributes_t aux_pointer(Epilogue epilogue) {
 
 }  // namespace
 
-Product product_of(const Gemm& args) {
+GemmProblem problem_of(const Gemm& args) {
   const DType dtype = args.a.dtype;
   const auto [m, n] = extents_of("gemm", "c", args.c);
   const Extents a = extents_of("gemm", "a", args.a);
@@ -109,34 +109,34 @@ Operands operands_of(const Gemm& args) {
           .beta = static_cast<float>(args.beta)};
 }
 
-Matmul::Matmul(const CublasLt& library, const Product& product)
+Matmul::Matmul(const CublasLt& library, const GemmProblem& problem)
     : library_(library),
-      product_(product),
+      problem_(problem),
       description_(nullptr, library.MatmulDescDestroy),
-      first_(product.transpose_b ? layout(product.operands, product.k, product.n)
-                                 : layout(product.operands, product.n, product.k)),
-      second_(product.transpose_a ? layout(product.operands, product.m, product.k)
-                                  : layout(product.operands, product.k, product.m)),
-      result_(layout(product.result, product.n, product.m)) {
+      first_(problem.transpose_b ? layout(problem.operands, problem.k, problem.n)
+                                 : layout(problem.operands, problem.n, problem.k)),
+      second_(problem.transpose_a ? layout(problem.operands, problem.m, problem.k)
+                                  : layout(problem.operands, problem.k, problem.m)),
+      result_(layout(problem.result, problem.n, problem.m)) {
   // Sums in fp32, and fp32 operands as they are: never rounded to TF32.
   cublasLtMatmulDesc_t description = nullptr;
   TRIREME_CUBLASLT(library_, MatmulDescCreate(&description, CUBLAS_COMPUTE_32F, CUDA_R_32F));
   description_.reset(description);
   const auto operation = [](bool transpose) { return transpose ? CUBLAS_OP_T : CUBLAS_OP_N; };
-  describe(CUBLASLT_MATMUL_DESC_TRANSA, operation(product.transpose_b));
-  describe(CUBLASLT_MATMUL_DESC_TRANSB, operation(product.transpose_a));
-  describe(CUBLASLT_MATMUL_DESC_EPILOGUE, epilogue_of(product));
+  describe(CUBLASLT_MATMUL_DESC_TRANSA, operation(problem.transpose_b));
+  describe(CUBLASLT_MATMUL_DESC_TRANSB, operation(problem.transpose_a));
+  describe(CUBLASLT_MATMUL_DESC_EPILOGUE, epilogue_of(problem));
   // Until run() sets them, pointers tell the alignment alone; nothing follows them.
   const auto* const aligned = reinterpret_cast<const void*>(kLargestAlignment);
-  if (product.bias) {
-    describe(CUBLASLT_MATMUL_DESC_BIAS_DATA_TYPE, cuda_type(product.operands));
+  if (problem.bias) {
+    describe(CUBLASLT_MATMUL_DESC_BIAS_DATA_TYPE, cuda_type(problem.operands));
     describe(CUBLASLT_MATMUL_DESC_BIAS_POINTER, aligned);
   }
-  if (product.epilogue == Epilogue::bias_gradient)
+  if (problem.epilogue == Epilogue::bias_gradient)
     describe(CUBLASLT_MATMUL_DESC_BIAS_DATA_TYPE, cuda_type(DType::f32));
-  else if (product.epilogue != Epilogue::none)
-    describe(CUBLASLT_MATMUL_DESC_EPILOGUE_AUX_LD, product.n);
-  if (product.epilogue != Epilogue::none) describe(aux_pointer(product.epilogue), aligned);
+  else if (problem.epilogue != Epilogue::none)
+    describe(CUBLASLT_MATMUL_DESC_EPILOGUE_AUX_LD, problem.n);
+  if (problem.epilogue != Epilogue::none) describe(aux_pointer(problem.epilogue), aligned);
 }
 
 Matmul::Layout Matmul::layout(DType dtype, std::int64_t rows, std::int64_t columns) const {
@@ -165,10 +165,10 @@ std::vector<Algorithm> Matmul::candidates() const {
   // is promised; in the type of the result, they are rounded too often.
   prefer(CUBLASLT_MATMUL_PREF_REDUCTION_SCHEME_MASK,
          std::uint32_t{CUBLASLT_REDUCTION_SCHEME_COMPUTE_TYPE});
-  prefer(CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_A_BYTES, std::uint32_t{product_.alignment_b});
-  prefer(CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_B_BYTES, std::uint32_t{product_.alignment_a});
-  prefer(CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_C_BYTES, std::uint32_t{product_.alignment_c});
-  prefer(CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_D_BYTES, std::uint32_t{product_.alignment_c});
+  prefer(CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_A_BYTES, std::uint32_t{problem_.alignment_b});
+  prefer(CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_B_BYTES, std::uint32_t{problem_.alignment_a});
+  prefer(CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_C_BYTES, std::uint32_t{problem_.alignment_c});
+  prefer(CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_D_BYTES, std::uint32_t{problem_.alignment_c});
 
   std::array<cublasLtMatmulHeuristicResult_t, kCandidates> results{};
   int found = 0;
@@ -205,8 +205,8 @@ bool Matmul::usable(const Algorithm& algorithm) const {
 
 cublasStatus_t Matmul::run(const Algorithm& algorithm, const Operands& operands,
                            const Context& context) const {
-  if (product_.bias) describe(CUBLASLT_MATMUL_DESC_BIAS_POINTER, operands.bias);
-  if (product_.epilogue != Epilogue::none) describe(aux_pointer(product_.epilogue), operands.aux);
+  if (problem_.bias) describe(CUBLASLT_MATMUL_DESC_BIAS_POINTER, operands.bias);
+  if (problem_.epilogue != Epilogue::none) describe(aux_pointer(problem_.epilogue), operands.aux);
   const auto algo = std::bit_cast<cublasLtMatmulAlgo_t>(algorithm);
   const float one = 1.0f;
   return library_.Matmul(library_.handle, description_.get(), &one, operands.b, first_.get(),

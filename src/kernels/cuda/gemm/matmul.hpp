@@ -61,11 +61,11 @@ class CublasLt {
   cublasLtHandle_t handle = nullptr;
 };
 
-/// The product that `args` asks for, without an epilogue. Throws InternalError, in words, when the
+/// The GEMM that `args` asks for, without an epilogue. Throws InternalError, in words, when the
 /// tensors are none that can be multiplied.
-Product product_of(const Gemm& args);
+GemmProblem problem_of(const Gemm& args);
 
-/// Where the matrices of one product lie. `bias` is null without one, `aux`, the other matrix or
+/// Where the matrices of one GEMM lie. `bias` is null without one, `aux`, the other matrix or
 /// vector of the epilogue, without an epilogue; beta is 0 or the factor of what C holds.
 struct Operands {
   const void* a = nullptr;
@@ -79,12 +79,12 @@ struct Operands {
 
 Operands operands_of(const Gemm& args);
 
-/// A product described to cuBLASLt, which stores matrices by columns: a matrix of ours is the
+/// A GEMM described to cuBLASLt, which stores matrices by columns: a matrix of ours is the
 /// transpose of what it sees in the same memory, so that it is asked for C^T = op(B)^T op(A)^T,
 /// with our bias along its rows.
 class Matmul {
  public:
-  Matmul(const CublasLt& library, const Product& product);
+  Matmul(const CublasLt& library, const GemmProblem& problem);
 
   /// The library's candidates for it, the one that it holds to be the fastest first; empty when
   /// it has none. Only those whose sums are taken in fp32 and in a fixed order.
@@ -106,7 +106,7 @@ class Matmul {
   bool deterministic(const cublasLtMatmulHeuristicResult_t& result) const;
 
   const CublasLt& library_;
-  const Product product_;
+  const GemmProblem problem_;
   Owned<cublasLtMatmulDescOpaque_t> description_;
   Layout first_, second_, result_;
 };

@@ -10,7 +10,7 @@ namespace {
 
 constexpr int kTile = 16;
 constexpr int kThreads = 256;
-constexpr std::int64_t kMostBlocksY = 65535;
+constexpr std::int64_t kMaxBlocksY = 65535;
 
 // Element (row, column) of op(X) lies at row * row_step + column * column_step.
 template <typename T>
@@ -79,7 +79,7 @@ void gemm_plain(const Gemm& args, const Context& context) {
     using T = decltype(zero);
     const auto launch = [&](auto* c) {
       const dim3 blocks(static_cast<unsigned>((n + kTile - 1) / kTile),
-                        static_cast<unsigned>(std::min((m + kTile - 1) / kTile, kMostBlocksY)));
+                        static_cast<unsigned>(std::min((m + kTile - 1) / kTile, kMaxBlocksY)));
       multiply_tiles<<<blocks, dim3(kTile, kTile), 0, context.stream>>>(
           operand<T>(args.a, args.transpose_a, m, k), operand<T>(args.b, args.transpose_b, k, n),
           args.bias ? args.bias.as<T>() : nullptr, c, m, n, k, static_cast<float>(args.beta));
@@ -98,7 +98,7 @@ void fill_random(const Tensor& tensor, std::uint64_t seed, const Context& contex
   dispatch_cuda(tensor.dtype, [&](auto zero) {
     using T = decltype(zero);
     const auto blocks = static_cast<unsigned>(
-        std::min<std::int64_t>((size + kThreads - 1) / kThreads, 32 * context.multiprocessors));
+        std::min<std::int64_t>((size + kThreads - 1) / kThreads, 32 * context.sms));
     fill<<<blocks, kThreads, 0, context.stream>>>(tensor.as<T>(), size, seed);
     TRIREME_CUDA_LAUNCHED(fill);
   });

@@ -1,4 +1,4 @@
-// The matrix product for whatever cuBLASLt has no kernel for, and random operands to time it with.
+// The GEMM for whatever cuBLASLt has no kernel for, and random operands to time it with.
 #pragma once
 
 #include <cstdint>
@@ -8,7 +8,7 @@
 
 namespace trireme::kernels::cuda {
 
-/// The product of args, of any size and alignment, each element summed in fp32 in the order of k.
+/// The GEMM of args, of any size and alignment, each element summed in fp32 in the order of k.
 /// Correct rather than quick.
 void gemm_plain(const Gemm& args, const Context& context);
 

@@ -49,11 +49,11 @@ class LockedFile {
 };
 
 std::optional<Algorithm> latest_plan(std::string_view content, std::string_view machine,
-                                     std::string_view product) {
+                                     std::string_view problem) {
   std::optional<Algorithm> latest;
   while (!content.empty()) {
     const std::size_t end = std::min(content.find('\n'), content.size());
-    if (const auto plan = parse_plan(content.substr(0, end), machine, product)) latest = plan;
+    if (const auto plan = parse_plan(content.substr(0, end), machine, problem)) latest = plan;
     content.remove_prefix(std::min(end + 1, content.size()));
   }
   return latest;
@@ -87,26 +87,26 @@ std::uint32_t alignment_of(const void* pointer) {
   return static_cast<std::uint32_t>(address & -address);
 }
 
-std::string to_string(const Product& product) {
-  return fmt::format("{}x{}x{} {}{} {} to {}{}{}{} align {} {} {}", product.m, product.n, product.k,
-                     product.transpose_a ? 'T' : 'N', product.transpose_b ? 'T' : 'N',
-                     name_of(product.operands), name_of(product.result), product.adds ? " add" : "",
-                     product.bias ? " bias" : "", name_of(product.epilogue), product.alignment_a,
-                     product.alignment_b, product.alignment_c);
+std::string to_string(const GemmProblem& problem) {
+  return fmt::format("{}x{}x{} {}{} {} to {}{}{}{} align {} {} {}", problem.m, problem.n, problem.k,
+                     problem.transpose_a ? 'T' : 'N', problem.transpose_b ? 'T' : 'N',
+                     name_of(problem.operands), name_of(problem.result), problem.adds ? " add" : "",
+                     problem.bias ? " bias" : "", name_of(problem.epilogue), problem.alignment_a,
+                     problem.alignment_b, problem.alignment_c);
 }
 
-std::string format_plan(std::string_view machine, std::string_view product,
+std::string format_plan(std::string_view machine, std::string_view problem,
                         const Algorithm& algorithm) {
-  std::string line = fmt::format("{}{}{}{}", machine, kSeparator, product, kSeparator);
+  std::string line = fmt::format("{}{}{}{}", machine, kSeparator, problem, kSeparator);
   if (algorithm == kSeparate) return line.append(kSeparateText);
   for (const std::uint64_t word : algorithm) line += fmt::format("{:016x}", word);
   return line;
 }
 
 std::optional<Algorithm> parse_plan(std::string_view line, std::string_view machine,
-                                    std::string_view product) {
+                                    std::string_view problem) {
   const std::string_view separator(&kSeparator, 1);
-  if (!consume(line, machine) || !consume(line, separator) || !consume(line, product) ||
+  if (!consume(line, machine) || !consume(line, separator) || !consume(line, problem) ||
       !consume(line, separator))
     return std::nullopt;
   if (line == kSeparateText) return kSeparate;
@@ -124,14 +124,14 @@ std::optional<Algorithm> parse_plan(std::string_view line, std::string_view mach
 GemmPlans::GemmPlans(std::string path, std::string machine)
     : path_(std::move(path)), machine_(std::move(machine)) {}
 
-std::optional<Algorithm> GemmPlans::find(const Product& product) const {
+std::optional<Algorithm> GemmPlans::find(const GemmProblem& problem) const {
   const LockedFile file(path_, O_RDONLY, LOCK_SH);
-  return latest_plan(file.read(), machine_, to_string(product));
+  return latest_plan(file.read(), machine_, to_string(problem));
 }
 
-Algorithm GemmPlans::settle(const Product& product, const Algorithm& mine,
+Algorithm GemmPlans::settle(const GemmProblem& problem, const Algorithm& mine,
                             const std::function<bool(const Algorithm&)>& usable) const {
-  const std::string name = to_string(product);
+  const std::string name = to_string(problem);
   const LockedFile file(path_, O_RDWR | O_CREAT | O_APPEND, LOCK_EX);
   const std::string content = file.read();
   const auto theirs = latest_plan(content, machine_, name);

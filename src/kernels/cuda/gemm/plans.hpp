@@ -1,4 +1,4 @@
-// The file that keeps which cuBLASLt algorithm was the fastest for which product. Plain host code,
+// The file that keeps which cuBLASLt algorithm was the fastest for which GEMM. Plain host code,
 // tested where there is no GPU.
 #pragma once
 
@@ -14,13 +14,13 @@
 
 namespace trireme::kernels::cuda {
 
-/// Alignment in bytes beyond which none is of use to a product.
+/// Alignment in bytes beyond which none is of use to a GEMM.
 inline constexpr std::uint32_t kLargestAlignment = 16;
 
 /// The alignment of `pointer`, at most kLargestAlignment.
 std::uint32_t alignment_of(const void* pointer);
 
-/// What cuBLASLt does besides the product.
+/// What cuBLASLt does besides the GEMM.
 enum class Epilogue {
   none,
   gelu,           ///< stores gelu of C, after the bias, and what it was in another matrix like C
@@ -29,7 +29,7 @@ enum class Epilogue {
 };
 
 /// All that the choice of an algorithm depends on: C [m, n] = op(A) [m, k] op(B) [k, n].
-struct Product {
+struct GemmProblem {
   std::int64_t m = 0;
   std::int64_t n = 0;
   std::int64_t k = 0;
@@ -44,26 +44,26 @@ struct Product {
   std::uint32_t alignment_b = kLargestAlignment;
   std::uint32_t alignment_c = kLargestAlignment;
 
-  auto operator<=>(const Product&) const = default;
+  auto operator<=>(const GemmProblem&) const = default;
 };
 
-/// "16384x2304x768 NT bf16 to fp32 add bias align 16 16 16": the product's name in the file.
-std::string to_string(const Product& product);
+/// "16384x2304x768 NT bf16 to fp32 add bias align 16 16 16": the GEMM's name in the file.
+std::string to_string(const GemmProblem& problem);
 
 /// A configured algorithm, as cuBLASLt allows it to be stored (cublasLtMatmulAlgo_t).
 using Algorithm = std::array<std::uint64_t, 8>;
 
-/// In place of an algorithm: kernels of their own for the product and for what its epilogue would
+/// In place of an algorithm: kernels of their own for the GEMM and for what its epilogue would
 /// do are faster.
 inline constexpr Algorithm kSeparate = {~std::uint64_t{0}};
 
-/// One line of the file, without its end: machine, product and algorithm.
-std::string format_plan(std::string_view machine, std::string_view product,
+/// One line of the file, without its end: machine, GEMM and algorithm.
+std::string format_plan(std::string_view machine, std::string_view problem,
                         const Algorithm& algorithm);
 
-/// The algorithm of `line` if it is a plan for this product on this machine.
+/// The algorithm of `line` if it is a plan for this GEMM on this machine.
 std::optional<Algorithm> parse_plan(std::string_view line, std::string_view machine,
-                                    std::string_view product);
+                                    std::string_view problem);
 
 /// The file of plans, which any number of processes read and extend at the same time. A file that
 /// cannot be read or written is done without; lines that are damaged or of other machines are
@@ -74,13 +74,13 @@ class GemmPlans {
   /// nothing.
   GemmPlans(std::string path, std::string machine);
 
-  /// The latest plan for `product`, as the file is now.
-  std::optional<Algorithm> find(const Product& product) const;
+  /// The latest plan for `problem`, as the file is now.
+  std::optional<Algorithm> find(const GemmProblem& problem) const;
 
-  /// Adds `mine` as the plan for `product`, unless another process has added one meanwhile that
+  /// Adds `mine` as the plan for `problem`, unless another process has added one meanwhile that
   /// is `usable`; returns the one that holds. So all processes run the same algorithm, and get the
   /// same bits, though each of them may have timed another one as the fastest.
-  Algorithm settle(const Product& product, const Algorithm& mine,
+  Algorithm settle(const GemmProblem& problem, const Algorithm& mine,
                    const std::function<bool(const Algorithm&)>& usable) const;
 
  private:

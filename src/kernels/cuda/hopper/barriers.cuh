@@ -3,7 +3,7 @@
 
 #include <cstdint>
 
-#include "kernels/cuda/attention/primitives.cuh"
+#include "kernels/cuda/attention/mma.cuh"
 
 namespace trireme::kernels::cuda {
 
@@ -26,7 +26,7 @@ __device__ __forceinline__ void arrive(Barrier* barrier) {
                : "memory");
 }
 /// Arrives and announces `bytes`, which copies that are started next will bring.
-__device__ __forceinline__ void arrive_expecting(Barrier* barrier, int bytes) {
+__device__ __forceinline__ void arrive_expect_tx(Barrier* barrier, int bytes) {
   asm volatile(
       "mbarrier.arrive.expect_tx.shared::cta.b64 _, [%0], %1;" ::"r"(shared_address(barrier)),
       "r"(bytes)
@@ -73,18 +73,18 @@ struct RingPlace {
 
 /// Barrier `id` (1 .. 15) of the block, at which `threads` threads, whole warps, wait for each
 /// other.
-__device__ __forceinline__ void meet(int id, int threads) {
+__device__ __forceinline__ void named_barrier_sync(int id, int threads) {
   asm volatile("bar.sync %0, %1;" ::"r"(id), "r"(threads) : "memory");
 }
 
 #if defined(__CUDA_ARCH_FEAT_SM90_ALL)
 /// Registers a thread may use from here on, a multiple of 8; the whole warpgroup calls it.
 template <int kRegisters>
-__device__ __forceinline__ void release_registers() {
+__device__ __forceinline__ void setmaxnreg_dec() {
   asm volatile("setmaxnreg.dec.sync.aligned.u32 %0;" ::"n"(kRegisters));
 }
 template <int kRegisters>
-__device__ __forceinline__ void claim_registers() {
+__device__ __forceinline__ void setmaxnreg_inc() {
   asm volatile("setmaxnreg.inc.sync.aligned.u32 %0;" ::"n"(kRegisters));
 }
 #endif

@@ -20,7 +20,7 @@ __device__ __forceinline__ void prefetch_map(const CUtensorMap& map) {
 
 /// Starts copying the box at (x, y, z, w), zeros where it leaves the tensor, to shared memory;
 /// `barrier` counts its bytes.
-__device__ __forceinline__ void load_box(void* shared, const CUtensorMap& map, Barrier* barrier,
+__device__ __forceinline__ void tma_load(void* shared, const CUtensorMap& map, Barrier* barrier,
                                          int x, int y, int z, int w) {
   asm volatile(
       "cp.async.bulk.tensor.4d.shared::cluster.global.tile.mbarrier::complete_tx::bytes [%0], "
@@ -30,7 +30,7 @@ __device__ __forceinline__ void load_box(void* shared, const CUtensorMap& map, B
 }
 
 /// Starts copying shared memory to the box at (x, y, z), without what leaves the tensor.
-__device__ __forceinline__ void store_box(const CUtensorMap& map, const void* shared, int x, int y,
+__device__ __forceinline__ void tma_store(const CUtensorMap& map, const void* shared, int x, int y,
                                           int z) {
   asm volatile(
       "cp.async.bulk.tensor.3d.global.shared::cta.tile.bulk_group [%0, {%2, %3, %4}], [%1];" ::"l"(

@@ -1,7 +1,7 @@
-// Products of a warpgroup on Hopper's tensor cores (wgmma, compute capability 9.0 only), which run
-// while the warpgroup does something else. The order is always: open_products, products,
-// close_products, and wait_products before the accumulators, or the registers of operand A, are
-// touched again. Source: PTX ISA, "Asynchronous Warpgroup Level Matrix Instructions".
+// wgmma: GEMMs of a warpgroup on Hopper's tensor cores (wgmma, compute capability 9.0 only), which
+// run while the warpgroup does something else. The order is always: warpgroup_arrive, wgmmas,
+// warpgroup_commit_batch, and warpgroup_wait before the accumulators, or the registers of operand
+// A, are touched again. Source: PTX ISA, "Asynchronous Warpgroup Level Matrix Instructions".
 #pragma once
 
 #include <cuda_bf16.h>
@@ -13,29 +13,29 @@ namespace trireme::kernels::cuda {
 
 #if defined(__CUDA_ARCH_FEAT_SM90_ALL)
 
-/// Orders what this thread wrote to registers before the products that follow.
-__device__ __forceinline__ void open_products() {
+/// Orders what this thread wrote to registers before the wgmmas that follow.
+__device__ __forceinline__ void warpgroup_arrive() {
   asm volatile("wgmma.fence.sync.aligned;" ::: "memory");
 }
-/// Closes a group of products.
-__device__ __forceinline__ void close_products() {
+/// Closes a group of wgmmas.
+__device__ __forceinline__ void warpgroup_commit_batch() {
   asm volatile("wgmma.commit_group.sync.aligned;" ::: "memory");
 }
 /// Waits until at most kLeft groups are under way.
 template <int kLeft>
-__device__ __forceinline__ void wait_products() {
+__device__ __forceinline__ void warpgroup_wait() {
   asm volatile("wgmma.wait_group.sync.aligned %0;" ::"n"(kLeft) : "memory");
 }
 
-/// Keeps the compiler from moving accesses to `registers` across: it does not know that products
+/// Keeps the compiler from moving accesses to `registers` across: it does not know that wgmmas
 /// work on them until they are waited for.
 template <int kCount>
-__device__ __forceinline__ void hold(float (&registers)[kCount]) {
+__device__ __forceinline__ void warpgroup_fence_operand(float (&registers)[kCount]) {
 #pragma unroll
   for (int i = 0; i < kCount; ++i) asm volatile("" : "+f"(registers[i])::"memory");
 }
 template <int kCount>
-__device__ __forceinline__ void hold(std::uint32_t (&registers)[kCount][4]) {
+__device__ __forceinline__ void warpgroup_fence_operand(std::uint32_t (&registers)[kCount][4]) {
 #pragma unroll
   for (int i = 0; i < kCount; ++i)
 #pragma unroll
@@ -70,7 +70,7 @@ __device__ __forceinline__ void hold(std::uint32_t (&registers)[kCount][4]) {
       TRIREME_REGISTERS_8(88)
 
 // One instruction for n = N: COUNT accumulators, the numbers of the operands that follow them.
-#define TRIREME_SHARED_PRODUCT(TYPE, N, COUNT, I0, I1, I2, I3, I4)                                \
+#define TRIREME_WGMMA_SHARED(TYPE, N, COUNT, I0, I1, I2, I3, I4)                                  \
   asm volatile("{\n.reg .pred add;\nsetp.ne.b32 add, %" #I2                                       \
                ", 0;\n"                                                                           \
                "wgmma.mma_async.sync.aligned.m64n" #N "k16.f32." TYPE "." TYPE                    \
@@ -79,7 +79,7 @@ __device__ __forceinline__ void hold(std::uint32_t (&registers)[kCount][4]) {
                : TRIREME_REGISTERS_##COUNT                                                        \
                : "l"(a), "l"(b), "r"(static_cast<int>(add)), "n"(kTransposedA), "n"(kTransposedB) \
                : "memory")
-#define TRIREME_REGISTER_PRODUCT(TYPE, N, COUNT, I0, I1, I2, I3, I4, I5)                       \
+#define TRIREME_WGMMA_REGISTERS(TYPE, N, COUNT, I0, I1, I2, I3, I4, I5)                        \
   asm volatile("wgmma.mma_async.sync.aligned.m64n" #N "k16.f32." TYPE "." TYPE                 \
                " {" TRIREME_NAMES_##COUNT "}, {%" #I0 ", %" #I1 ", %" #I2 ", %" #I3 "}, %" #I4 \
                                           ", 1, 1, 1, %" #I5 ";"                               \
@@ -87,41 +87,41 @@ __device__ __forceinline__ void hold(std::uint32_t (&registers)[kCount][4]) {
                : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "l"(b), "n"(kTransposedB)         \
                : "memory")
 
-#define TRIREME_PRODUCTS(N, COUNT, I0, I1, I2, I3, I4, I5)                                    \
-  template <typename T, int kTransposedA, int kTransposedB>                                   \
-  __device__ __forceinline__ void start_product(float(&c)[COUNT], std::uint64_t a,            \
-                                                std::uint64_t b, bool add) {                  \
-    if constexpr (std::is_same_v<T, __nv_bfloat16>) {                                         \
-      TRIREME_SHARED_PRODUCT("bf16", N, COUNT, I0, I1, I2, I3, I4);                           \
-    } else {                                                                                  \
-      TRIREME_SHARED_PRODUCT("f16", N, COUNT, I0, I1, I2, I3, I4);                            \
-    }                                                                                         \
-  }                                                                                           \
-  template <typename T, int kTransposedB>                                                     \
-  __device__ __forceinline__ void start_product(float(&c)[COUNT], const std::uint32_t(&a)[4], \
-                                                std::uint64_t b) {                            \
-    if constexpr (std::is_same_v<T, __nv_bfloat16>) {                                         \
-      TRIREME_REGISTER_PRODUCT("bf16", N, COUNT, I0, I1, I2, I3, I4, I5);                     \
-    } else {                                                                                  \
-      TRIREME_REGISTER_PRODUCT("f16", N, COUNT, I0, I1, I2, I3, I4, I5);                      \
-    }                                                                                         \
+#define TRIREME_WGMMA(N, COUNT, I0, I1, I2, I3, I4, I5)                                     \
+  template <typename T, int kTransposedA, int kTransposedB>                                 \
+  __device__ __forceinline__ void wgmma(float(&c)[COUNT], std::uint64_t a, std::uint64_t b, \
+                                        bool add) {                                         \
+    if constexpr (std::is_same_v<T, __nv_bfloat16>) {                                       \
+      TRIREME_WGMMA_SHARED("bf16", N, COUNT, I0, I1, I2, I3, I4);                           \
+    } else {                                                                                \
+      TRIREME_WGMMA_SHARED("f16", N, COUNT, I0, I1, I2, I3, I4);                            \
+    }                                                                                       \
+  }                                                                                         \
+  template <typename T, int kTransposedB>                                                   \
+  __device__ __forceinline__ void wgmma(float(&c)[COUNT], const std::uint32_t(&a)[4],       \
+                                        std::uint64_t b) {                                  \
+    if constexpr (std::is_same_v<T, __nv_bfloat16>) {                                       \
+      TRIREME_WGMMA_REGISTERS("bf16", N, COUNT, I0, I1, I2, I3, I4, I5);                    \
+    } else {                                                                                \
+      TRIREME_WGMMA_REGISTERS("f16", N, COUNT, I0, I1, I2, I3, I4, I5);                     \
+    }                                                                                       \
   }
 
-/// start_product: one step of c = (add ? c : 0) + a b, of 16 columns of a [64, 16] and rows of b
+/// wgmma: one step of c = (add ? c : 0) + a b, of 16 columns of a [64, 16] and rows of b
 /// [16, n] of T, n twice the number of accumulators a thread has. Operands in shared memory are
 /// told by descriptors: stored as [64, 16] and [n, 16], or with k as rows, [16, 64] and [16, n],
 /// where kTransposed. a in registers is a fragment as of mma.sync; there c is always added to.
-TRIREME_PRODUCTS(8, 4, 4, 5, 6, 7, 8, 9)
-TRIREME_PRODUCTS(64, 32, 32, 33, 34, 35, 36, 37)
-TRIREME_PRODUCTS(80, 40, 40, 41, 42, 43, 44, 45)
-TRIREME_PRODUCTS(96, 48, 48, 49, 50, 51, 52, 53)
-TRIREME_PRODUCTS(112, 56, 56, 57, 58, 59, 60, 61)
-TRIREME_PRODUCTS(128, 64, 64, 65, 66, 67, 68, 69)
-TRIREME_PRODUCTS(192, 96, 96, 97, 98, 99, 100, 101)
+TRIREME_WGMMA(8, 4, 4, 5, 6, 7, 8, 9)
+TRIREME_WGMMA(64, 32, 32, 33, 34, 35, 36, 37)
+TRIREME_WGMMA(80, 40, 40, 41, 42, 43, 44, 45)
+TRIREME_WGMMA(96, 48, 48, 49, 50, 51, 52, 53)
+TRIREME_WGMMA(112, 56, 56, 57, 58, 59, 60, 61)
+TRIREME_WGMMA(128, 64, 64, 65, 66, 67, 68, 69)
+TRIREME_WGMMA(192, 96, 96, 97, 98, 99, 100, 101)
 
-#undef TRIREME_PRODUCTS
-#undef TRIREME_REGISTER_PRODUCT
-#undef TRIREME_SHARED_PRODUCT
+#undef TRIREME_WGMMA
+#undef TRIREME_WGMMA_REGISTERS
+#undef TRIREME_WGMMA_SHARED
 #undef TRIREME_REGISTERS_96
 #undef TRIREME_REGISTERS_64
 #undef TRIREME_REGISTERS_56

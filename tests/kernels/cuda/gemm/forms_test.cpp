@@ -1,4 +1,4 @@
-// The operations that run as a product with an epilogue or as two kernels, in either form.
+// The operations that run as a GEMM with an epilogue or as two kernels, in either form.
 #include <unistd.h>
 
 #include <filesystem>
@@ -21,7 +21,7 @@ using cuda::GemmRunner;
 // truncate as they add up, over 384 terms.
 constexpr double kFloor = 6e-6;
 
-/// The sizes of a product with an epilogue: of an MLP's half, or of a layer of k features in and n
+/// The sizes of a GEMM with an epilogue: of an MLP's half, or of a layer of k features in and n
 /// out.
 struct Sizes {
   std::int64_t tokens, k, n;
@@ -36,8 +36,8 @@ LinearGelu make(const LinearGelu&, Workbench& bench, const Sizes& sizes) {
   return {.x = bench.random({tokens, k}, 1),
           .weight = bench.random({n, k}, 2, scale),
           .bias = bench.random({n}, 3),
-          .up = bench.poisoned({tokens, n}),
-          .activated = bench.poisoned({tokens, n})};
+          .fc1_out = bench.poisoned({tokens, n}),
+          .gelu_out = bench.poisoned({tokens, n})};
 }
 
 LinearGeluGradient make(const LinearGeluGradient&, Workbench& bench, const Sizes& sizes) {
@@ -45,8 +45,8 @@ LinearGeluGradient make(const LinearGeluGradient&, Workbench& bench, const Sizes
   const double scale = 1.0 / std::sqrt(static_cast<double>(k));
   return {.dy = bench.random({tokens, k}, 1),
           .weight = bench.random({k, n}, 2, scale),
-          .up = bench.random({tokens, n}, 3),
-          .dup = bench.poisoned({tokens, n}),
+          .fc1_out = bench.random({tokens, n}, 3),
+          .dfc1_out = bench.poisoned({tokens, n}),
           .dbias = bench.wide_random({n}, 4)};
 }
 
@@ -59,18 +59,18 @@ LinearWeightGradient make(const LinearWeightGradient&, Workbench& bench, const S
 }
 
 std::vector<Output> outputs(const LinearGelu& args) {
-  return {{"up", args.up}, {"activated", args.activated}};
+  return {{"fc1_out", args.fc1_out}, {"gelu_out", args.gelu_out}};
 }
 std::vector<Output> outputs(const LinearGeluGradient& args) {
-  return {{"dup", args.dup}, {"dbias", args.dbias}};
+  return {{"dfc1_out", args.dfc1_out}, {"dbias", args.dbias}};
 }
 std::vector<Output> outputs(const LinearWeightGradient& args) {
   return {{"dweight", args.dweight}, {"dbias", args.dbias}};
 }
 
 /// An operand that all outputs depend on, or one of them.
-Tensor& operand(LinearGelu& args) { return args.up; }
-Tensor& operand(LinearGeluGradient& args) { return args.up; }
+Tensor& operand(LinearGelu& args) { return args.fc1_out; }
+Tensor& operand(LinearGeluGradient& args) { return args.fc1_out; }
 Tensor& operand(LinearWeightGradient& args) { return args.dy; }
 
 /// Rounds a tensor in the host's memory as storage of `dtype` does.
@@ -83,16 +83,18 @@ void round_to(const Tensor& tensor, DType dtype) {
 
 /// The plain version: one operation after the other, each of which stores what it has computed.
 void run_plainly(device::Backend& host, const LinearGelu& args, DType storage) {
-  host.gemm({.a = args.x, .b = args.weight, .c = args.up, .transpose_b = true, .bias = args.bias});
-  round_to(args.up, storage);
-  host.gelu_forward({.x = args.up, .out = args.activated});
-  round_to(args.activated, storage);
+  host.gemm(
+      {.a = args.x, .b = args.weight, .c = args.fc1_out, .transpose_b = true, .bias = args.bias});
+  round_to(args.fc1_out, storage);
+  host.gelu_forward({.x = args.fc1_out, .out = args.gelu_out});
+  round_to(args.gelu_out, storage);
 }
 void run_plainly(device::Backend& host, const LinearGeluGradient& args, DType storage) {
-  host.gemm({.a = args.dy, .b = args.weight, .c = args.dup});
-  round_to(args.dup, storage);
-  host.gelu_backward({.dout = args.dup, .x = args.up, .dx = args.dup, .dbias = args.dbias});
-  round_to(args.dup, storage);
+  host.gemm({.a = args.dy, .b = args.weight, .c = args.dfc1_out});
+  round_to(args.dfc1_out, storage);
+  host.gelu_backward(
+      {.dout = args.dfc1_out, .x = args.fc1_out, .dx = args.dfc1_out, .dbias = args.dbias});
+  round_to(args.dfc1_out, storage);
 }
 // It stores nothing between the two.
 void run_plainly(device::Backend& host, const LinearWeightGradient& args, DType) {
@@ -164,7 +166,7 @@ class CudaForms : public ::testing::Test {
   const cuda::Context context_{.stream = gpu().stream(),
                                .workspace = static_cast<std::byte*>(workspace_.get()),
                                .workspace_bytes = kWorkspace,
-                               .multiprocessors = 16};
+                               .sms = 16};
 };
 
 using Operations = ::testing::Types<LinearGelu, LinearGeluGradient, LinearWeightGradient>;
@@ -173,11 +175,11 @@ TYPED_TEST_SUITE(CudaForms, Operations);
 TYPED_TEST(CudaForms, MatchesTheHostInOneKernel) {
   for (const GemmChoice choice : {GemmChoice::first, GemmChoice::timed}) {
     GemmRunner runner("", choice, Fusion::always);
-    int products = 0;
+    int gemms = 0;
     for (const DType storage : {DType::bf16, DType::f16})
       for (const Sizes& sizes : kFusable) {
         this->expect_right(runner, sizes, storage);
-        EXPECT_EQ(runner.fused_products(), ++products) << "there is no such kernel";
+        EXPECT_EQ(runner.fused_gemms(), ++gemms) << "there is no such kernel";
       }
   }
 }
@@ -186,15 +188,15 @@ TYPED_TEST(CudaForms, MatchesTheHostInTwoKernels) {
   GemmRunner runner("", GemmChoice::first, Fusion::never);
   for (const DType storage : kStorageTypes)
     for (const Sizes& sizes : kFusable) this->expect_right(runner, sizes, storage);
-  EXPECT_EQ(runner.fused_products(), 0);
+  EXPECT_EQ(runner.fused_gemms(), 0);
 }
 
 // Timing the two forms adds nothing to what is added to.
 TYPED_TEST(CudaForms, MatchesTheHostInTheFasterForm) {
   GemmRunner runner("");
   for (const Sizes& sizes : kFusable) this->expect_right(runner, sizes, DType::bf16);
-  EXPECT_EQ(runner.timed_products(), 2 * static_cast<int>(std::size(kFusable)))
-      << "each time the plain product, and the two forms";
+  EXPECT_EQ(runner.timed_gemms(), 2 * static_cast<int>(std::size(kFusable)))
+      << "each time the plain GEMM, and the two forms";
 }
 
 TYPED_TEST(CudaForms, OddSizesAndFp32TakeTwoKernels) {
@@ -202,7 +204,7 @@ TYPED_TEST(CudaForms, OddSizesAndFp32TakeTwoKernels) {
   for (const Sizes& sizes : kOdd)
     for (const DType storage : kStorageTypes) this->expect_right(runner, sizes, storage);
   for (const Sizes& sizes : kFusable) this->expect_right(runner, sizes, DType::f32);
-  EXPECT_EQ(runner.fused_products(), 0);
+  EXPECT_EQ(runner.fused_gemms(), 0);
 }
 
 TYPED_TEST(CudaForms, OperandsAtAnyElementTakeTwoKernels) {
@@ -216,7 +218,7 @@ TYPED_TEST(CudaForms, OperandsAtAnyElementTakeTwoKernels) {
   const Tensor longer = bench.given({static_cast<std::int64_t>(values.size())}, values);
   operand(shifted) = longer.rows(1, operand(args).size()).view(operand(args).shape);
   this->queue(fused, shifted);
-  EXPECT_EQ(fused.fused_products(), 0);
+  EXPECT_EQ(fused.fused_gemms(), 0);
   EXPECT_EQ(bench.read(longer).front(), 7.0);
   GemmRunner separate("", GemmChoice::first, Fusion::never);
   const auto expected = this->on_gpu(separate, sizes, DType::bf16);
@@ -238,14 +240,14 @@ TYPED_TEST(CudaForms, TheChoiceIsKeptInMemoryAndInTheFile) {
   const Sizes sizes = kFusable[0];
   GemmRunner timing(this->path_);
   const auto first = this->on_gpu(timing, sizes, DType::bf16);
-  EXPECT_EQ(timing.timed_products(), 2);
+  EXPECT_EQ(timing.timed_gemms(), 2);
   EXPECT_EQ(this->on_gpu(timing, sizes, DType::bf16), first);
-  EXPECT_EQ(timing.timed_products(), 2);
+  EXPECT_EQ(timing.timed_gemms(), 2);
 
   GemmRunner reading(this->path_);
   EXPECT_EQ(this->on_gpu(reading, sizes, DType::bf16), first);
-  EXPECT_EQ(reading.fused_products(), timing.fused_products());
-  EXPECT_EQ(reading.timed_products(), 0);
+  EXPECT_EQ(reading.fused_gemms(), timing.fused_gemms());
+  EXPECT_EQ(reading.timed_gemms(), 0);
 }
 
 TYPED_TEST(CudaForms, TheFileMaySayThatTwoKernelsAreFaster) {
@@ -263,14 +265,14 @@ TYPED_TEST(CudaForms, TheFileMaySayThatTwoKernelsAreFaster) {
 
   GemmRunner reading(this->path_), separate(this->path_, GemmChoice::timed, Fusion::never);
   EXPECT_EQ(this->on_gpu(reading, sizes, DType::bf16), this->on_gpu(separate, sizes, DType::bf16));
-  EXPECT_EQ(reading.fused_products(), 0);
-  EXPECT_EQ(reading.timed_products(), 0);
+  EXPECT_EQ(reading.fused_gemms(), 0);
+  EXPECT_EQ(reading.timed_gemms(), 0);
 }
 
 TYPED_TEST(CudaForms, ForcedFormsAreKeptOutOfTheFile) {
   GemmRunner forced(this->path_, GemmChoice::timed, Fusion::always);
   this->on_gpu(forced, kFusable[0], DType::bf16);
-  EXPECT_EQ(forced.timed_products(), 1);
+  EXPECT_EQ(forced.timed_gemms(), 1);
   EXPECT_FALSE(std::filesystem::exists(this->path_));
 }
 
@@ -291,8 +293,9 @@ TEST(Forms, TheBackendRunsAll) {
     host.backend().linear_gelu_gradient(exact_backward);
     const LinearWeightGradient exact_weight = make(LinearWeightGradient{}, host, {64, 32, 96});
     host.backend().linear_weight_gradient(exact_weight);
-    EXPECT_LE(relative_error(bench.read(forward.activated), host.read(exact.activated)), 0.01);
-    EXPECT_LE(relative_error(bench.read(backward.dup), host.read(exact_backward.dup)), 0.01);
+    EXPECT_LE(relative_error(bench.read(forward.gelu_out), host.read(exact.gelu_out)), 0.01);
+    EXPECT_LE(relative_error(bench.read(backward.dfc1_out), host.read(exact_backward.dfc1_out)),
+              0.01);
     EXPECT_LE(relative_error(bench.read(weight.dweight), host.read(exact_weight.dweight)), 1e-5);
     EXPECT_LE(relative_error(bench.read(weight.dbias), host.read(exact_weight.dbias)), 1e-5);
   }
@@ -320,7 +323,7 @@ TEST(Forms, ShapesAndTypesThatDoNotMeetAreRefused) {
   Workbench bench(true, DType::bf16, DType::bf16);
   const LinearGelu forward = make(LinearGelu{}, bench, {16, 8, 24});
   LinearGelu args = forward;
-  args.activated = args.up;
+  args.gelu_out = args.fc1_out;
   EXPECT_THROW(gpu().linear_gelu(args), InternalError);
   args = forward;
   args.bias = {};
@@ -330,7 +333,7 @@ TEST(Forms, ShapesAndTypesThatDoNotMeetAreRefused) {
   EXPECT_THROW(gpu().linear_gelu(args), InternalError);
   const LinearGeluGradient backward = make(LinearGeluGradient{}, bench, {16, 8, 24});
   LinearGeluGradient gradient = backward;
-  gradient.dup = gradient.up;
+  gradient.dfc1_out = gradient.fc1_out;
   EXPECT_THROW(gpu().linear_gelu_gradient(gradient), InternalError);
   gradient = backward;
   gradient.dbias = bench.given({24}, std::vector<double>(24, 0.0));
@@ -354,7 +357,7 @@ TEST(Forms, TheWeightGradientNeedsItsWorkspace) {
   const cuda::Context small{.stream = gpu().stream(),
                             .workspace = static_cast<std::byte*>(workspace.get()),
                             .workspace_bytes = bytes - 1,
-                            .multiprocessors = 16};
+                            .sms = 16};
   Workbench bench(true, DType::bf16, DType::bf16);
   const LinearWeightGradient args = make(LinearWeightGradient{}, bench, {16, 8, 24});
   for (const Fusion fusion : {Fusion::always, Fusion::never}) {

@@ -1,4 +1,4 @@
-// The own GEMM kernels for Hopper against the host, whatever the timing would choose.
+// The own GEMM algorithms for Hopper against the host, whatever the timing would choose.
 #include "kernels/cuda/gemm/hopper/hopper_gemms.hpp"
 
 #include "../workbench.hpp"
@@ -9,10 +9,10 @@ namespace trireme::kernels {
 namespace {
 
 using cuda::Epilogue;
+using cuda::GemmProblem;
 using cuda::HopperGemms;
 using cuda::is_own;
 using cuda::Operands;
-using cuda::Product;
 
 /// As in forms_test.cpp.
 constexpr double kFloor = 6e-6;
@@ -39,13 +39,13 @@ class OwnGemms : public ::testing::TestWithParam<DType> {
 
   /// Runs the own kernel for `gemm`, which there has to be.
   void run(const Gemm& gemm, Epilogue epilogue, const Tensor& aux = {}, const Tensor& sums = {}) {
-    Product product = cuda::product_of(gemm);
-    product.epilogue = epilogue;
+    GemmProblem problem = cuda::problem_of(gemm);
+    problem.epilogue = epilogue;
     Operands operands = cuda::operands_of(gemm);
     operands.aux = aux.data;
     operands.vector = static_cast<float*>(sums.data);
-    ASSERT_EQ(own_.candidates(product).size(), 1u) << to_string(product);
-    own_.run(product, operands, context_);
+    ASSERT_EQ(own_.candidates(problem).size(), 1u) << to_string(problem);
+    own_.run(problem, operands, context_);
   }
 
   /// Compares what `make_and_run(bench, sizes, on_gpu)` writes.
@@ -85,18 +85,18 @@ TEST_P(OwnGemms, ForwardWithGeluMatchesTheHost) {
     const LinearGelu args{.x = bench.random({m, k}, 1),
                           .weight = bench.random({n, k}, 2, 0.1),
                           .bias = bench.random({n}, 3),
-                          .up = bench.poisoned({m, n}),
-                          .activated = bench.poisoned({m, n})};
+                          .fc1_out = bench.poisoned({m, n}),
+                          .gelu_out = bench.poisoned({m, n})};
     if (on_gpu)
       run({.a = args.x,
            .b = args.weight,
-           .c = args.activated,
+           .c = args.gelu_out,
            .transpose_b = true,
            .bias = args.bias},
-          Epilogue::gelu, args.up);
+          Epilogue::gelu, args.fc1_out);
     else
       bench.backend().linear_gelu(args);
-    return std::vector<Output>{{"up", args.up}, {"activated", args.activated}};
+    return std::vector<Output>{{"fc1_out", args.fc1_out}, {"gelu_out", args.gelu_out}};
   });
 }
 
@@ -105,15 +105,15 @@ TEST_P(OwnGemms, InputGradientTimesGelusMatchesTheHost) {
     const auto [m, n, k] = sizes;
     const LinearGeluGradient args{.dy = bench.random({m, k}, 1),
                                   .weight = bench.random({k, n}, 2, 0.1),
-                                  .up = bench.random({m, n}, 3),
-                                  .dup = bench.poisoned({m, n}),
+                                  .fc1_out = bench.random({m, n}, 3),
+                                  .dfc1_out = bench.poisoned({m, n}),
                                   .dbias = bench.wide_random({n}, 4)};
     if (on_gpu)
-      run({.a = args.dy, .b = args.weight, .c = args.dup}, Epilogue::gelu_gradient, args.up,
-          args.dbias);
+      run({.a = args.dy, .b = args.weight, .c = args.dfc1_out}, Epilogue::gelu_gradient,
+          args.fc1_out, args.dbias);
     else
       bench.backend().linear_gelu_gradient(args);
-    return std::vector<Output>{{"dup", args.dup}, {"dbias", args.dbias}};
+    return std::vector<Output>{{"dfc1_out", args.dfc1_out}, {"dbias", args.dbias}};
   });
 }
 
@@ -138,7 +138,7 @@ TEST_P(OwnGemms, WeightGradientsMatchTheHost) {
 }
 
 TEST_P(OwnGemms, AreCandidatesOnlyForWhatTheyCanDo) {
-  const Product forward{
+  const GemmProblem forward{
       .m = 64, .n = 64, .k = 64, .transpose_b = true, .operands = GetParam(), .result = GetParam()};
   ASSERT_EQ(own_.candidates(forward).size(), 1u);
   const cuda::Algorithm algorithm = own_.candidates(forward).front();
@@ -150,20 +150,20 @@ TEST_P(OwnGemms, AreCandidatesOnlyForWhatTheyCanDo) {
   EXPECT_FALSE(own_.usable(forward, newer)) << "of another version";
   EXPECT_FALSE(is_own(cuda::kSeparate));
   const auto expect_none = [&](auto change) {
-    Product product = forward;
-    change(product);
-    EXPECT_TRUE(own_.candidates(product).empty()) << to_string(product);
-    EXPECT_FALSE(own_.usable(product, algorithm)) << to_string(product);
+    GemmProblem problem = forward;
+    change(problem);
+    EXPECT_TRUE(own_.candidates(problem).empty()) << to_string(problem);
+    EXPECT_FALSE(own_.usable(problem, algorithm)) << to_string(problem);
   };
-  expect_none([](Product& it) { it.n = 63; });
-  expect_none([](Product& it) { it.k = 60; });
-  expect_none([](Product& it) { it.k = 0; });
-  expect_none([](Product& it) { it.alignment_b = 8; });
-  expect_none([](Product& it) { it.operands = it.result = DType::f32; });
-  expect_none([](Product& it) { it.result = DType::f32; });
-  expect_none([](Product& it) { it.adds = true; });
-  expect_none([](Product& it) { it.transpose_a = true; });
-  expect_none([](Product& it) { it.transpose_b = false; });
+  expect_none([](GemmProblem& it) { it.n = 63; });
+  expect_none([](GemmProblem& it) { it.k = 60; });
+  expect_none([](GemmProblem& it) { it.k = 0; });
+  expect_none([](GemmProblem& it) { it.alignment_b = 8; });
+  expect_none([](GemmProblem& it) { it.operands = it.result = DType::f32; });
+  expect_none([](GemmProblem& it) { it.result = DType::f32; });
+  expect_none([](GemmProblem& it) { it.adds = true; });
+  expect_none([](GemmProblem& it) { it.transpose_a = true; });
+  expect_none([](GemmProblem& it) { it.transpose_b = false; });
 }
 
 INSTANTIATE_TEST_SUITE_P(Types, OwnGemms, ::testing::Values(DType::bf16, DType::f16),
@@ -172,15 +172,15 @@ INSTANTIATE_TEST_SUITE_P(Types, OwnGemms, ::testing::Values(DType::bf16, DType::
 // A file of plans may come from a program with other kernels of its own.
 TEST(OwnAlgorithms, AreNoneOfTheLibrarys) {
   const cuda::CublasLt library;
-  const Product product{.m = 64,
-                        .n = 64,
-                        .k = 64,
-                        .transpose_b = true,
-                        .operands = DType::bf16,
-                        .result = DType::bf16};
-  const cuda::Matmul matmul(library, product);
+  const GemmProblem problem{.m = 64,
+                            .n = 64,
+                            .k = 64,
+                            .transpose_b = true,
+                            .operands = DType::bf16,
+                            .result = DType::bf16};
+  const cuda::Matmul matmul(library, problem);
   for (const cuda::Algorithm& candidate : matmul.candidates()) EXPECT_FALSE(is_own(candidate));
-  for (const cuda::Algorithm& own : HopperGemms().candidates(product))
+  for (const cuda::Algorithm& own : HopperGemms().candidates(problem))
     EXPECT_FALSE(matmul.usable(own));
 }
 

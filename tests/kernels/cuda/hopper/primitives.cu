@@ -45,23 +45,23 @@ __global__ void __launch_bounds__(128) multiply(const T* a, const T* b, float* c
         fragments[k][i] = *reinterpret_cast<const std::uint32_t*>(
             a + accumulator_row(thread, e) * kK + accumulator_column(thread, e));
       }
-    hold(fragments);
+    warpgroup_fence_operand(fragments);
   }
-  hold(sums);
-  open_products();
+  warpgroup_fence_operand(sums);
+  warpgroup_arrive();
 #pragma unroll
   for (int k = 0; k < kK / 16; ++k) {
     const std::uint64_t b_step = advanced(b_matrix, kTransposedB ? row_step(k) : column_step(N, k));
     if constexpr (kA == Operand::registers) {
-      start_product<T, kTransposedB>(sums, fragments[k], b_step);
+      wgmma<T, kTransposedB>(sums, fragments[k], b_step);
     } else {
-      start_product<T, kTransposedA, kTransposedB>(
+      wgmma<T, kTransposedA, kTransposedB>(
           sums, advanced(a_matrix, kTransposedA ? row_step(k) : column_step(64, k)), b_step, k > 0);
     }
   }
-  close_products();
-  wait_products<0>();
-  hold(sums);
+  warpgroup_commit_batch();
+  warpgroup_wait<0>();
+  warpgroup_fence_operand(sums);
   for (int e = 0; e < N / 2; ++e)
     c[accumulator_row(thread, e) * N + accumulator_column(thread, e)] = sums[e];
 #endif
@@ -81,8 +81,8 @@ __global__ void __launch_bounds__(128)
   }
   __syncthreads();
   if (threadIdx.x == 0) {
-    arrive_expecting(arrived, kBoxRows * kPanelRowBytes);
-    load_box(panel, from, arrived, x, y, z, row);
+    arrive_expect_tx(arrived, kBoxRows * kPanelRowBytes);
+    tma_load(panel, from, arrived, x, y, z, row);
   }
   wait(arrived, 0);
   for (int i = threadIdx.x; i < kBoxRows * kPanelColumns; i += blockDim.x) {
@@ -91,7 +91,7 @@ __global__ void __launch_bounds__(128)
   }
   __syncthreads();
   if (threadIdx.x == 0) {
-    store_box(to, panel, x, z * ys + y, row);
+    tma_store(to, panel, x, z * ys + y, row);
     commit_stores();
     wait_stores_read();
   }

@@ -1,4 +1,4 @@
-// The smallest kernels that use Hopper's copies and products, for their tests.
+// The smallest kernels that use Hopper's copies and GEMMs, for their tests.
 #pragma once
 
 #include <cstdint>

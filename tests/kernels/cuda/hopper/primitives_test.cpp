@@ -5,7 +5,7 @@
 namespace trireme::kernels::cuda {
 namespace {
 
-/// Small integers, whose products and sums are exact in any type.
+/// Small integers, whose GEMMs and sums are exact in any type.
 std::vector<double> small_integers(std::int64_t count, std::uint64_t seed) {
   std::vector<double> values(count);
   for (std::int64_t i = 0; i < count; ++i)
@@ -27,7 +27,7 @@ class HopperPrimitives : public ::testing::TestWithParam<DType> {
   }
 };
 
-TEST_P(HopperPrimitives, ProductsOfEveryShapeAndStorageAreExact) {
+TEST_P(HopperPrimitives, GemmsOfEveryShapeAndStorageAreExact) {
   const DType dtype = GetParam();
   constexpr int kM = 64, kK = 64;
   for (const int n : {64, 80, 96, 112, 128, 192}) {
@@ -43,10 +43,10 @@ TEST_P(HopperPrimitives, ProductsOfEveryShapeAndStorageAreExact) {
         const OnGpu left({64, 64}, dtype, a_turned ? transposed(a, kM, kK) : a);
         const OnGpu right(b_turned ? Shape{kK, n} : Shape{n, kK}, dtype,
                           b_turned ? transposed(b, n, kK) : b);
-        const OnGpu product({kM, n}, DType::f32);
-        multiply_once(left.tensor(), a_from, right.tensor(), b_from, product.tensor(),
+        const OnGpu problem({kM, n}, DType::f32);
+        multiply_once(left.tensor(), a_from, right.tensor(), b_from, problem.tensor(),
                       gpu().stream());
-        EXPECT_EQ(product.read(), expected) << "n " << n << ", a " << static_cast<int>(a_from)
+        EXPECT_EQ(problem.read(), expected) << "n " << n << ", a " << static_cast<int>(a_from)
                                             << ", b " << static_cast<int>(b_from);
       }
   }

@@ -2,7 +2,7 @@
 // keys as rows, so that P^T and dS^T go from accumulators to operands without leaving registers;
 // dS^T also goes through shared memory, for dQ, whose parts are added in a fixed order. Source:
 // Dao, "FlashAttention-2" (2023), algorithm 2; Shah et al., "FlashAttention-3" (2024), section 3,
-// for who does what. Bound by products: 10 s^2 d flops a head (half of it with the mask).
+// for who does what. Bound by GEMMs: 10 s^2 d flops a head (half of it with the mask).
 #pragma once
 
 #include <cmath>
@@ -42,7 +42,7 @@ __device__ __forceinline__ void store_operand(unsigned char* tile, int row,
 
 #if defined(__CUDA_ARCH_FEAT_SM90_ALL)
 
-/// The products of one block of keys and all between them, for a warpgroup. `place` is that of the
+/// The GEMMs of one block of keys and all between them, for a warpgroup. `place` is that of the
 /// next tile of queries in its ring, `turn_parity` that of the next turn to add to dQ.
 template <typename T, int D, bool kDocuments>
 __device__ __forceinline__ void multiply_block(const AttentionBackwardParameters<T>& p,
@@ -71,12 +71,12 @@ __device__ __forceinline__ void multiply_block(const AttentionBackwardParameters
   const auto start_scores = [&](const RingPlace<Tile::kStages>& at) {
     const std::uint64_t queries = matrix_descriptor(shared_address(memory.queries(at.stage)), 0);
     wait(memory.queries_full(at.stage), at.parity);
-    open_products();
+    warpgroup_arrive();
 #pragma unroll
     for (int k = 0; k < D / 16; ++k)
-      start_product<T, 0, 0>(scores, advanced(own_keys, column_step(kKeys, k)),
-                             advanced(queries, column_step(kQueries, k)), k > 0);
-    close_products();
+      wgmma<T, 0, 0>(scores, advanced(own_keys, column_step(kKeys, k)),
+                     advanced(queries, column_step(kQueries, k)), k > 0);
+    warpgroup_commit_batch();
   };
 
   // `ahead`: the scores of the next tile are multiplied while dQ of this one is written.
@@ -93,16 +93,16 @@ __device__ __forceinline__ void multiply_block(const AttentionBackwardParameters
     float dscores[kScores];
     if (!Tile::kAhead) start_scores(place);
     wait(memory.douts_full(stage), place.parity);
-    open_products();
+    warpgroup_arrive();
 #pragma unroll
     for (int k = 0; k < D / 16; ++k)
-      start_product<T, 0, 0>(dscores, advanced(own_values, column_step(kKeys, k)),
-                             advanced(douts, column_step(kQueries, k)), k > 0);
-    close_products();
+      wgmma<T, 0, 0>(dscores, advanced(own_values, column_step(kKeys, k)),
+                     advanced(douts, column_step(kQueries, k)), k > 0);
+    warpgroup_commit_batch();
 
     if (!Tile::kAhead) {
-      wait_products<1>();
-      hold(scores);
+      warpgroup_wait<1>();
+      warpgroup_fence_operand(scores);
     }
     if (needs_mask(query_begin, key_begin, 64, sizes.s, sizes.causal)) {
 #pragma unroll
@@ -131,13 +131,13 @@ __device__ __forceinline__ void multiply_block(const AttentionBackwardParameters
             fmaf(scores[4 * n + e], p.scale * kLog2E, e % 2 == 0 ? -two.x : -two.y));
     }
 
-    hold(scores);  // while dP^T is multiplied
-    wait_products<0>();
-    hold(dscores);
-    const auto* along = reinterpret_cast<const float2*>(memory.along(stage) + lane % 4 * 2);
+    warpgroup_fence_operand(scores);  // while dP^T is multiplied
+    warpgroup_wait<0>();
+    warpgroup_fence_operand(dscores);
+    const auto* delta = reinterpret_cast<const float2*>(memory.delta(stage) + lane % 4 * 2);
 #pragma unroll
     for (int n = 0; n < kScores / 4; ++n) {
-      const float2 two = along[4 * n];
+      const float2 two = delta[4 * n];
 #pragma unroll
       for (int e = 0; e < 4; ++e)
         dscores[4 * n + e] =
@@ -148,41 +148,41 @@ __device__ __forceinline__ void multiply_block(const AttentionBackwardParameters
     round_operand<T>(dweights, dscores, 1.0f);
 
     // ---- dV += P^T dO, dQ = dS K, dK += dS^T Q ------------------------------------------------
-    open_products();
+    warpgroup_arrive();
 #pragma unroll
     for (int k = 0; k < kQueries / 16; ++k)
-      start_product<T, 1>(dv, weights[k], advanced(douts, row_step(k)));
-    close_products();
+      wgmma<T, 1>(dv, weights[k], advanced(douts, row_step(k)));
+    warpgroup_commit_batch();
     // The other warpgroup is at most one tile behind: it does not read this buffer any more.
     store_operand<kKeys>(memory.dscores(stage), warpgroup_row, dweights);
     publish_shared();
-    meet(kTogether, Tile::kConsumers);
+    named_barrier_sync(kTogether, Tile::kConsumers);
 
     float dq[32];
     const std::uint64_t scores_of_queries = matrix_descriptor(
         shared_address(memory.dscores(stage)) + share.row / kPanelColumns * kKeys * kPanelRowBytes,
         0);
-    open_products();
+    warpgroup_arrive();
 #pragma unroll
     for (int k = 0; k < kKeys / 16; ++k)
-      start_product<T, 1, 1>(dq, advanced(scores_of_queries, row_step(k)),
-                             advanced(gradient_keys, row_step(k)), k > 0);
-    close_products();
-    wait_products<1>();
-    hold(weights);
-    open_products();
+      wgmma<T, 1, 1>(dq, advanced(scores_of_queries, row_step(k)),
+                     advanced(gradient_keys, row_step(k)), k > 0);
+    warpgroup_commit_batch();
+    warpgroup_wait<1>();
+    warpgroup_fence_operand(weights);
+    warpgroup_arrive();
 #pragma unroll
     for (int k = 0; k < kQueries / 16; ++k)
-      start_product<T, 1>(dk, dweights[k], advanced(queries, row_step(k)));
-    close_products();
+      wgmma<T, 1>(dk, dweights[k], advanced(queries, row_step(k)));
+    warpgroup_commit_batch();
     if constexpr (kAhead) {
       RingPlace<Tile::kStages> next = place;
       next.advance();
       start_scores(next);
     }
 
-    wait_products<kAhead ? 2 : 1>();
-    hold(dq);
+    warpgroup_wait<kAhead ? 2 : 1>();
+    warpgroup_fence_operand(dq);
     wait(memory.turn_come(), turn_parity);
     turn_parity ^= 1;
     const int last_block = kDocuments ? memory.first_keys(stage)[0] / kKeys : 0;  // to add to dQ
@@ -190,20 +190,20 @@ __device__ __forceinline__ void multiply_block(const AttentionBackwardParameters
     __syncwarp();
     if (lane == 0) arrive(memory.turn_taken());
 
-    wait_products<kAhead ? 1 : 0>();
-    hold(dweights);
+    warpgroup_wait<kAhead ? 1 : 0>();
+    warpgroup_fence_operand(dweights);
     arrive(memory.tile_empty(stage));
     if constexpr (kAhead) {
-      wait_products<0>();  // the compiler wants none under way at the end of a loop's body
-      hold(scores);
+      warpgroup_wait<0>();  // the compiler wants none under way at the end of a loop's body
+      warpgroup_fence_operand(scores);
     }
     place.advance();
   };
 
   if constexpr (Tile::kAhead) {
     start_scores(place);
-    wait_products<0>();
-    hold(scores);
+    warpgroup_wait<0>();
+    warpgroup_fence_operand(scores);
     for (int tile = work.first_tile; tile + 1 < work.end_tile; ++tile)
       multiply_tile(tile, std::true_type());
     multiply_tile(work.end_tile - 1, std::false_type());
@@ -213,12 +213,12 @@ __device__ __forceinline__ void multiply_block(const AttentionBackwardParameters
   }
 
   // ---- dK and dV, staged where K and V were -------------------------------------------------
-  hold(dk);
-  hold(dv);
+  warpgroup_fence_operand(dk);
+  warpgroup_fence_operand(dv);
   std::uint32_t rounded[kColumns / 8][4];
   round_operand<T>(rounded, dv, 1.0f);
   store_operand<kKeys>(memory.values(block_stage), warpgroup_row, rounded);
-  meet(kTogether, Tile::kConsumers);  // both have multiplied all of K
+  named_barrier_sync(kTogether, Tile::kConsumers);  // both have multiplied all of K
   round_operand<T>(rounded, dk, p.scale);
   store_operand<kKeys>(memory.keys(block_stage), warpgroup_row, rounded);
   publish_shared();
@@ -250,7 +250,7 @@ __global__ void __launch_bounds__(BoxBackwardTile<D>::kThreads, 1)
   if (threadIdx.x == 0) memory.make_barriers();
   __syncthreads();
   if (threadIdx.x < 128) {
-    release_registers<Tile::kCopyRegisters>();
+    setmaxnreg_dec<Tile::kCopyRegisters>();
     const int warp = threadIdx.x / 32;
     if (warp == 0) {
       load_blocks(p, maps, memory);
@@ -260,7 +260,7 @@ __global__ void __launch_bounds__(BoxBackwardTile<D>::kThreads, 1)
       if (warp == 3) pass_turns(p, memory);
     }
   } else {
-    claim_registers<Tile::kMultiplyRegisters>();
+    setmaxnreg_inc<Tile::kMultiplyRegisters>();
     multiply_blocks(p, memory);
   }
 #endif
@@ -290,8 +290,8 @@ void launch_box_backward(const AttentionBackward& args, const Context& context) 
     const std::int64_t works = b * heads * tiles_of(p.sizes.s, Tile::kKeys);
     dispatch_flag(args.document_start != nullptr, [&](auto documents) {
       launch(attend_boxes_backward<T, D, decltype(documents)::value>,
-             works < context.multiprocessors ? works : context.multiprocessors, Tile::kThreads,
-             Tile::kSharedBytes, context, p, maps);
+             works < context.sms ? works : context.sms, Tile::kThreads, Tile::kSharedBytes, context,
+             p, maps);
     });
   });
 }

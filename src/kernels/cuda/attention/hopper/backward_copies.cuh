@@ -21,7 +21,7 @@ __device__ __forceinline__ void load_blocks(const AttentionBackwardParameters<T>
     for (int panel = 0; panel < Tile::kPanels; ++panel)
 #pragma unroll
       for (int row = 0; row < rows; row += 64)
-        load_box(to + panel * rows * kPanelRowBytes + row * kPanelRowBytes, map, barrier,
+        tma_load(to + panel * rows * kPanelRowBytes + row * kPanelRowBytes, map, barrier,
                  panel * kPanelColumns, head, sample, begin + row);
   };
 
@@ -52,7 +52,7 @@ __device__ __forceinline__ void load_blocks(const AttentionBackwardParameters<T>
       Barrier* const full = memory.block_full(place.stage);
       *memory.ticket(place.stage) = ticket;
       arrive(memory.ticket_full(place.stage));
-      arrive_expecting(full, 2 * Tile::kKeyBytes);
+      arrive_expect_tx(full, 2 * Tile::kKeyBytes);
       load(memory.keys(place.stage), maps.qkv, full, Tile::kKeys, sizes.heads + head, sample,
            work.key_begin);
       load(memory.values(place.stage), maps.qkv, full, Tile::kKeys, 2 * sizes.heads + head, sample,
@@ -63,10 +63,10 @@ __device__ __forceinline__ void load_blocks(const AttentionBackwardParameters<T>
       const int begin = tile * Tile::kQueries, stage = tile_place.stage;
       wait(memory.tile_empty(stage), tile_place.parity ^ 1);
       if (lane == 0) {
-        arrive_expecting(memory.queries_full(stage), Tile::kQueryBytes);
+        arrive_expect_tx(memory.queries_full(stage), Tile::kQueryBytes);
         load(memory.queries(stage), maps.qkv, memory.queries_full(stage), Tile::kQueries, head,
              sample, begin);
-        arrive_expecting(memory.douts_full(stage), Tile::kQueryBytes);
+        arrive_expect_tx(memory.douts_full(stage), Tile::kQueryBytes);
         load(memory.douts(stage), maps.dout, memory.douts_full(stage), Tile::kQueries, head, sample,
              begin);
       }
@@ -77,7 +77,7 @@ __device__ __forceinline__ void load_blocks(const AttentionBackwardParameters<T>
         const RowStatistics of_row =
             begin + row < sizes.s ? statistics[begin + row] : RowStatistics{0.0f, 0.0f};
         memory.lse2(stage)[row] = of_row.lse2;
-        memory.along(stage)[row] = of_row.along;
+        memory.delta(stage)[row] = of_row.delta;
         if (kDocuments) memory.first_keys(stage)[row] = first_keys(begin + row);
       }
       arrive(memory.statistics_full(stage));
@@ -100,7 +100,7 @@ __device__ __forceinline__ void store_blocks(const AttentionBackwardParameters<T
       const unsigned char* from = part == 1 ? memory.keys(stage) : memory.values(stage);
       for (int panel = 0; panel < Tile::kPanels; ++panel)
         for (int row = 0; row < Tile::kKeys && work.key_begin + row < sizes.s; row += 64)
-          store_box(maps.dqkv, from + (panel * Tile::kKeys + row) * kPanelRowBytes,
+          tma_store(maps.dqkv, from + (panel * Tile::kKeys + row) * kPanelRowBytes,
                     panel * kPanelColumns, (sample * 3 + part) * sizes.heads + head,
                     work.key_begin + row);
     }

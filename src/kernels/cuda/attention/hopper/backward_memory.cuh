@@ -42,11 +42,11 @@ struct BoxBackwardMemory {
   __device__ unsigned char* dscores(int stage) const {
     return at(Tile::kScoresAt, Tile::kScoreBytes, stage);
   }
-  /// Of the rows of a tile: log-sum-exp in base 2, and `along` of RowStatistics.
+  /// Of the rows of a tile: log-sum-exp in base 2, and `delta` of RowStatistics.
   __device__ float* lse2(int stage) const {
     return reinterpret_cast<float*>(at(Tile::kStatisticsAt, 8 * Tile::kQueries, stage));
   }
-  __device__ float* along(int stage) const { return lse2(stage) + Tile::kQueries; }
+  __device__ float* delta(int stage) const { return lse2(stage) + Tile::kQueries; }
   /// With documents, the first key that each query of a tile attends to.
   __device__ int* first_keys(int stage) const {
     return reinterpret_cast<int*>(at(Tile::kFirstKeysAt, 4 * Tile::kQueries, stage));

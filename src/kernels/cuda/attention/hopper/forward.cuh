@@ -2,8 +2,8 @@
 // scores of its next tile, and adds the values of its last, while it takes the softmax of the one
 // between. Blocks stay and take items as they get free: the first copies of one run while the one
 // before it is finished.
-// Source: Shah et al., "FlashAttention-3" (2024), algorithm 2. Bound by products for heads of 128,
-// by exponentials as much for heads of 64: a multiprocessor does 16 of them, or 4096 flops, a
+// Source: Shah et al., "FlashAttention-3" (2024), algorithm 2. Bound by GEMMs for heads of 128,
+// by exponentials as much for heads of 64: an SM does 16 of them, or 4096 flops, a
 // cycle.
 #pragma once
 
@@ -54,10 +54,10 @@ __device__ __forceinline__ void copy_items(BoxForwardMemory<D>& memory, const CU
                                            const BoxForwardParameters& p) {
   using Tile = BoxForwardTile<D>;
   const auto load = [&](auto& to, Barrier& full, int part, int task, int row) {
-    arrive_expecting(&full, Tile::kTileBytes);
+    arrive_expect_tx(&full, Tile::kTileBytes);
 #pragma unroll
     for (int panel = 0; panel < Tile::kPanels; ++panel)
-      load_box(to.bytes + panel * Tile::kKeys * kPanelRowBytes, qkv, &full, panel * kPanelColumns,
+      tma_load(to.bytes + panel * Tile::kKeys * kPanelRowBytes, qkv, &full, panel * kPanelColumns,
                part * p.sizes.heads + task % p.sizes.heads, task / p.sizes.heads, row);
   };
   RingPlace<Tile::kStages> place;
@@ -124,25 +124,24 @@ struct BoxForwardConsumer {
     const std::uint64_t queries =
         matrix_descriptor(shared_address(memory.queries.bytes) + half * 64 * kPanelRowBytes, 0);
     const std::uint64_t keys = matrix_descriptor(shared_address(memory.keys[stage].bytes), 0);
-    open_products();
+    warpgroup_arrive();
 #pragma unroll
     for (int k = 0; k < D / 16; ++k)
-      start_product<T, 0, 0>(scores, advanced(queries, column_step(Tile::kQueries, k)),
-                             advanced(keys, column_step(Tile::kKeys, k)), k > 0);
-    close_products();
+      wgmma<T, 0, 0>(scores, advanced(queries, column_step(Tile::kQueries, k)),
+                     advanced(keys, column_step(Tile::kKeys, k)), k > 0);
+    warpgroup_commit_batch();
   }
 
   // Starts out += P V for the values at `stage`.
   __device__ __forceinline__ void start_values(int stage) {
     const std::uint64_t values =
         matrix_descriptor(shared_address(memory.values[stage].bytes), Tile::kKeys * kPanelRowBytes);
-    hold(out);
-    hold(weights);
-    open_products();
+    warpgroup_fence_operand(out);
+    warpgroup_fence_operand(weights);
+    warpgroup_arrive();
 #pragma unroll
-    for (int k = 0; k < kSteps; ++k)
-      start_product<T, 1>(out, weights[k], advanced(values, row_step(k)));
-    close_products();
+    for (int k = 0; k < kSteps; ++k) wgmma<T, 1>(out, weights[k], advanced(values, row_step(k)));
+    warpgroup_commit_batch();
   }
 
   // Hides the keys behind the last that this thread's rows attend to.
@@ -190,8 +189,8 @@ struct BoxForwardConsumer {
     float scores[kCount / 2], correction[2];
     wait(&memory.keys_full[place.stage], place.parity);
     start_scores(scores, place.stage);
-    wait_products<0>();
-    hold(scores);
+    warpgroup_wait<0>();
+    warpgroup_fence_operand(scores);
     release(&memory.keys_empty[place.stage]);
     if (tile == first_tile) release(&memory.queries_empty);
     mask(scores, query_begin, tile * Tile::kKeys);
@@ -235,26 +234,26 @@ struct BoxForwardConsumer {
       wait(&memory.keys_full[place.stage], place.parity);
       start_scores(scores, place.stage);
       start_values(last);
-      wait_products<1>();
-      hold(scores);
+      warpgroup_wait<1>();
+      warpgroup_fence_operand(scores);
       release(&memory.keys_empty[place.stage]);
       if (tile == first_tile) release(&memory.queries_empty);
       mask_documents(scores, firsts.of_rows, firsts.last, tile * Tile::kKeys);
       softmax.update(scores, p.scale2, correction);
       // Here rather than in the next round: the assembler would move the softmax behind the
-      // products if no branch kept them apart.
-      hold(scores);
+      // GEMMs if no branch kept them apart.
+      warpgroup_fence_operand(scores);
       wait(&memory.values_full[place.stage], place.parity);
-      wait_products<0>();
-      hold(out);
-      hold(weights);
+      warpgroup_wait<0>();
+      warpgroup_fence_operand(out);
+      warpgroup_fence_operand(weights);
       release(&memory.values_empty[last]);
       scale_rows(out, correction);
       pack_rows<T>(weights, scores);
     }
     start_values(place.stage);
-    wait_products<0>();
-    hold(out);
+    warpgroup_wait<0>();
+    warpgroup_fence_operand(out);
     release(&memory.values_empty[place.stage]);
     place.advance();
   }
@@ -276,18 +275,18 @@ struct BoxForwardConsumer {
     pack_rows<T>(rounded, out);
     // The rows of the item before have left by now, or nearly.
     if (thread == 0) wait_stores_read();
-    meet(kResultBarrier + consumer, 128);
+    named_barrier_sync(kResultBarrier + consumer, 128);
     unsigned char* rows = memory.result.bytes + consumer * 64 * kPanelRowBytes;
 #pragma unroll
     for (int k = 0; k < D / 16; ++k)
       store_matrices(rows + tile_unit(Tile::kQueries, 16 * warp + lane % 16, 2 * k + lane / 16),
                      rounded[k]);
     publish_shared();
-    meet(kResultBarrier + consumer, 128);
+    named_barrier_sync(kResultBarrier + consumer, 128);
     if (thread == 0 && query_begin < s) {
 #pragma unroll
       for (int panel = 0; panel < Tile::kPanels; ++panel)
-        store_box(map, rows + panel * Tile::kQueries * kPanelRowBytes, panel * kPanelColumns, task,
+        tma_store(map, rows + panel * Tile::kQueries * kPanelRowBytes, panel * kPanelColumns, task,
                   query_begin);
       commit_stores();
     }
@@ -298,7 +297,7 @@ struct BoxForwardConsumer {
 
 #endif
 
-/// One block per multiprocessor.
+/// One block per SM.
 template <typename T, int D, bool kDocuments>
 __global__ void __launch_bounds__(BoxForwardTile<D>::kThreads, 1)
     attend_boxes(const __grid_constant__ CUtensorMap qkv, const __grid_constant__ CUtensorMap out,
@@ -325,10 +324,10 @@ __global__ void __launch_bounds__(BoxForwardTile<D>::kThreads, 1)
   // The same in all lanes of a warp, which the compiler would not know otherwise.
   const int warpgroup = __shfl_sync(~0u, static_cast<int>(threadIdx.x / 128), 0);
   if (warpgroup == 0) {
-    release_registers<24>();
+    setmaxnreg_dec<24>();
     if (threadIdx.x == 0) copy_items<D, kDocuments>(memory, qkv, p);
   } else {
-    claim_registers<240>();
+    setmaxnreg_inc<240>();
     BoxForwardConsumer<T, D, kDocuments> consumer(memory, p, warpgroup - 1);
     for (unsigned round = 0;; ++round) {
       wait(&memory.item_full, round & 1);
@@ -381,7 +380,7 @@ void launch_box_forward(const AttentionForward& args, const Context& context) {
                              {.size = tasks, .stride = d, .box = 1},
                              {.size = sizes.s, .stride = tasks * d, .box = 64}}});
     TRIREME_CUDA(cudaMemsetAsync(p.taken, 0, sizeof(unsigned), context.stream));
-    const int blocks = std::min(context.multiprocessors, p.schedule.items());
+    const int blocks = std::min(context.sms, p.schedule.items());
     dispatch_flag(args.document_start != nullptr, [&](auto documents) {
       launch(attend_boxes<T, D, decltype(documents)::value>, blocks, Tile::kThreads,
              sizeof(BoxForwardMemory<D>), context, qkv, out, p);

@@ -3,7 +3,7 @@
 
 #include <cmath>
 
-#include "kernels/cuda/attention/primitives.cuh"
+#include "kernels/cuda/attention/mma.cuh"
 
 namespace trireme::kernels::cuda {
 

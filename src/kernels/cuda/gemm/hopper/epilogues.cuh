@@ -1,8 +1,8 @@
-// The epilogues of the GEMM kernels for Hopper. A consumer warpgroup stages parts of its tile, of
-// 64 x 64 elements, in shared memory, from where TMA stores them while the next is computed.
+// The epilogues of the GEMM algorithms for Hopper. A consumer warpgroup stages parts of its tile,
+// of 64 x 64 elements, in shared memory, from where TMA stores them while the next is computed.
 #pragma once
 
-#include "kernels/cuda/attention/primitives.cuh"
+#include "kernels/cuda/attention/mma.cuh"
 #include "kernels/cuda/common/elements.cuh"
 #include "kernels/cuda/common/math.cuh"
 #include "kernels/cuda/gemm/hopper/mainloop.cuh"
@@ -69,7 +69,7 @@ struct GemmEpilogue {
         lane(thread % 32),
         first_row((16 * warp + lane % 16) * kPanelRowBytes) {}
 
-  __device__ __forceinline__ void meet_consumer() const { meet(1 + consumer, 128); }
+  __device__ __forceinline__ void meet_consumer() const { named_barrier_sync(1 + consumer, 128); }
 
   // The elements of a lane in columns 16 k .. 16 k + 15 of its warp's 16 rows of a part: their
   // place in its buffer.
@@ -250,7 +250,7 @@ __device__ __forceinline__ void load_aux(const GemmMemory<Tile>& memory, const C
     for (int part = 0; part < Tile::kPanels * Tile::kBlocks; ++part, ring.advance()) {
       Barrier* const full = memory.aux_full(consumer, ring.stage);
       wait(memory.aux_empty(consumer, ring.stage), ring.parity ^ 1);
-      arrive_expecting(full, Tile::kBufferBytes);
+      arrive_expect_tx(full, Tile::kBufferBytes);
       tma_load(memory.buffer(consumer, ring.stage), aux, full,
                place.column + kPanelColumns * (part / Tile::kBlocks),
                place.row + 64 * (part % Tile::kBlocks));

@@ -5,22 +5,22 @@ namespace trireme::kernels::cuda {
 namespace {
 
 /// Rows of partial sums: each consumer's tile leaves one.
-std::int64_t partial_rows(const Product& product) {
+std::int64_t partial_rows(const GemmProblem& problem) {
   constexpr int kRows = ChosenTile<TileEpilogue::gelu_gradient>::kRows;
-  return (product.m + kRows - 1) / kRows;
+  return (problem.m + kRows - 1) / kRows;
 }
 
 }  // namespace
 
-std::size_t gelu_gradient_partials(const Product& product) {
-  return sizeof(float) * static_cast<std::size_t>(partial_rows(product) * product.n);
+std::size_t gelu_gradient_partials(const GemmProblem& problem) {
+  return sizeof(float) * static_cast<std::size_t>(partial_rows(problem) * problem.n);
 }
 
 void launch_gelu_gradient(const HopperGemm& gemm, const Context& context) {
   auto* const partials = reinterpret_cast<float*>(context.workspace);
   launch_gemm<TileEpilogue::gelu_gradient>(gemm, partials, context);
-  add_partial_columns(partials, partial_rows(gemm.product),
-                      {.width = gemm.product.n, .vectors = {gemm.operands.vector}}, context);
+  add_partial_columns(partials, partial_rows(gemm.problem),
+                      {.width = gemm.problem.n, .vectors = {gemm.operands.vector}}, context);
 }
 
 }  // namespace trireme::kernels::cuda

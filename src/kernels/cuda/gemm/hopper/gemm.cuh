@@ -7,7 +7,7 @@
 #include "kernels/cuda/attention/launch.cuh"
 #include "kernels/cuda/common/elementwise.cuh"
 #include "kernels/cuda/gemm/hopper/epilogues.cuh"
-#include "kernels/cuda/gemm/hopper/launchers.hpp"
+#include "kernels/cuda/gemm/hopper/hopper_gemms.hpp"
 #include "kernels/cuda/hopper/tensor_map.hpp"
 
 namespace trireme::kernels::cuda {
@@ -84,7 +84,7 @@ __global__ void __launch_bounds__(Tile::kThreads, 1)
   // The same in all lanes of a warp, which the compiler would not know otherwise.
   const int warpgroup = __shfl_sync(~0u, static_cast<int>(threadIdx.x / 128), 0);
   if (warpgroup == 0) {
-    release_registers<40>();
+    setmaxnreg_dec<40>();
     const int warp = __shfl_sync(~0u, static_cast<int>(threadIdx.x / 32), 0);
     if (threadIdx.x % 32 == 0) {
       if (warp == 0) load_operands<Tile>(memory, maps, p, position);
@@ -95,7 +95,7 @@ __global__ void __launch_bounds__(Tile::kThreads, 1)
     // The other blocks of the cluster may still be arriving at this one's barriers.
     if constexpr (kCluster > 1) cluster_sync();
   } else {
-    claim_registers<232>();
+    setmaxnreg_inc<232>();
     multiply_units<T, Tile>(memory, maps, p, warpgroup - 1, position.rank);
     __syncwarp();
     if constexpr (kCluster > 1) cluster_sync();
@@ -119,10 +119,10 @@ inline CUtensorMap matrix_map(DType dtype, const void* data, std::int64_t rows,
 template <TileEpilogue kEpilogue>
 void launch_gemm(const HopperGemm& gemm, float* vector, const Context& context) {
   using Tile = ChosenTile<kEpilogue>;
-  const std::int64_t m = gemm.product.m, n = gemm.product.n, k = gemm.product.k;
-  const DType dtype = gemm.product.operands;
+  const std::int64_t m = gemm.problem.m, n = gemm.problem.n, k = gemm.problem.k;
+  const DType dtype = gemm.problem.operands;
   const Operands& operands = gemm.operands;
-  const int clusters = gemm.multiprocessors / Tile::kCluster;
+  const int clusters = gemm.sms / Tile::kCluster;
   const GemmSchedule schedule = gemm_schedule<Tile>(m, n, k, clusters);
   GemmMaps maps{};
   maps.a = Tile::kTransposedA ? matrix_map(dtype, operands.a, k, m, Tile::kDepth)

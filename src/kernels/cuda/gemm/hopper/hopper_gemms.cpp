@@ -5,7 +5,6 @@
 #include <limits>
 
 #include "core/cuda/check.hpp"
-#include "kernels/cuda/gemm/hopper/launchers.hpp"
 #include "kernels/cuda/workspace.hpp"
 
 namespace trireme::kernels::cuda {
@@ -23,15 +22,15 @@ constexpr std::size_t kCounterBytes = (1 + kTurns) * sizeof(unsigned);
 
 using Launcher = void (*)(const HopperGemm&, const Context&);
 
-/// The launcher for the transposes and the epilogue of `product`; null for those that have none.
-Launcher launcher_of(const Product& product) {
-  const bool forward = !product.transpose_a && product.transpose_b && !product.adds &&
-                       product.result == product.operands;
-  const bool input_gradient = !product.transpose_a && !product.transpose_b && !product.adds &&
-                              product.result == product.operands;
+/// The launcher for the transposes and the epilogue of `problem`; null for those that have none.
+Launcher launcher_of(const GemmProblem& problem) {
+  const bool forward = !problem.transpose_a && problem.transpose_b && !problem.adds &&
+                       problem.result == problem.operands;
+  const bool input_gradient = !problem.transpose_a && !problem.transpose_b && !problem.adds &&
+                              problem.result == problem.operands;
   const bool weight_gradient =
-      product.transpose_a && !product.transpose_b && product.adds && product.result == DType::f32;
-  switch (product.epilogue) {
+      problem.transpose_a && !problem.transpose_b && problem.adds && problem.result == DType::f32;
+  switch (problem.epilogue) {
     case Epilogue::none:
       return forward ? launch_forward : weight_gradient ? launch_weight_gradient : nullptr;
     case Epilogue::gelu:
@@ -44,17 +43,17 @@ Launcher launcher_of(const Product& product) {
   return nullptr;
 }
 
-bool fits(const Product& product) {
+bool fits(const GemmProblem& problem) {
   constexpr std::int64_t kMax = std::numeric_limits<int>::max() / 2;
-  if (product.operands != DType::bf16 && product.operands != DType::f16) return false;
+  if (problem.operands != DType::bf16 && problem.operands != DType::f16) return false;
   for (const std::uint32_t alignment :
-       {product.alignment_a, product.alignment_b, product.alignment_c})
+       {problem.alignment_a, problem.alignment_b, problem.alignment_c})
     if (alignment < kLargestAlignment) return false;
   // Rows of all matrices: [m, k] or [k, m], [n, k] or [k, n], [m, n].
-  for (const std::int64_t columns : {product.transpose_a ? product.m : product.k,
-                                     product.transpose_b ? product.k : product.n, product.n})
+  for (const std::int64_t columns : {problem.transpose_a ? problem.m : problem.k,
+                                     problem.transpose_b ? problem.k : problem.n, problem.n})
     if (columns % 8 != 0) return false;
-  for (const std::int64_t size : {product.m, product.n, product.k})
+  for (const std::int64_t size : {problem.m, problem.n, problem.k})
     if (size <= 0 || size > kMax) return false;
   return true;
 }
@@ -73,29 +72,29 @@ HopperGemms::HopperGemms() {
   TRIREME_CUDA(cudaMalloc(&counters, kCounterBytes));
   counters_ = {static_cast<unsigned*>(counters), [](unsigned* memory) { cudaFree(memory); }};
   TRIREME_CUDA(cudaMemset(counters, 0, kCounterBytes));
-  multiprocessors_ = gpu.multiProcessorCount;
+  sms_ = gpu.multiProcessorCount;
 }
 
-std::vector<Algorithm> HopperGemms::candidates(const Product& product) const {
-  if (usable(product, kOwnAlgorithm)) return {kOwnAlgorithm};
+std::vector<Algorithm> HopperGemms::candidates(const GemmProblem& problem) const {
+  if (usable(problem, kOwnAlgorithm)) return {kOwnAlgorithm};
   return {};
 }
 
-bool HopperGemms::usable(const Product& product, const Algorithm& algorithm) const {
-  return multiprocessors_ > 1 && algorithm == kOwnAlgorithm && fits(product) &&
-         launcher_of(product) != nullptr &&
-         (!product.adds || weight_gradient_turns(product) <= kTurns) &&
-         (product.epilogue != Epilogue::gelu_gradient ||
-          gelu_gradient_partials(product) <= kGemmWorkspace);
+bool HopperGemms::usable(const GemmProblem& problem, const Algorithm& algorithm) const {
+  return sms_ > 1 && algorithm == kOwnAlgorithm && fits(problem) &&
+         launcher_of(problem) != nullptr &&
+         (!problem.adds || weight_gradient_turns(problem) <= kTurns) &&
+         (problem.epilogue != Epilogue::gelu_gradient ||
+          gelu_gradient_partials(problem) <= kGemmWorkspace);
 }
 
-void HopperGemms::run(const Product& product, const Operands& operands,
+void HopperGemms::run(const GemmProblem& problem, const Operands& operands,
                       const Context& context) const {
-  launcher_of(product)({.product = product,
+  launcher_of(problem)({.problem = problem,
                         .operands = operands,
                         .turns = counters_.get() + 1,
                         .tickets = counters_.get(),
-                        .multiprocessors = multiprocessors_},
+                        .sms = sms_},
                        context);
 }
 

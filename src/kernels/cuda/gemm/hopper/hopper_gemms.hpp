@@ -1,13 +1,38 @@
-// Trireme's own GEMM kernels for compute capability 9.0, as candidates next to cuBLASLt's.
+// The own GEMM kernels for Hopper, and their launchers.
 #pragma once
 
 #include <memory>
 #include <vector>
 
+#include "kernels/cuda/context.hpp"
 #include "kernels/cuda/gemm/matmul.hpp"
 #include "kernels/cuda/gemm/plans.hpp"
 
 namespace trireme::kernels::cuda {
+
+/// One GEMM, what it needs besides its operands, and the SMs that it may use.
+struct HopperGemm {
+  const GemmProblem& problem;
+  const Operands& operands;
+  unsigned* turns;    ///< zeros, and zeros again when the kernel is done
+  unsigned* tickets;  ///< likewise, one
+  int sms;
+};
+
+/// C = A B^T + bias.
+void launch_forward(const HopperGemm& gemm, const Context& context);
+/// aux = A B^T + bias, C = gelu(aux).
+void launch_forward_gelu(const HopperGemm& gemm, const Context& context);
+/// C = A B * gelu'(aux); adds C's column sums to `vector`. Needs gelu_gradient_partials of
+/// workspace.
+void launch_gelu_gradient(const HopperGemm& gemm, const Context& context);
+std::size_t gelu_gradient_partials(const GemmProblem& problem);
+/// C += A^T B in fp32.
+void launch_weight_gradient(const HopperGemm& gemm, const Context& context);
+/// The same; adds the sums of A over k to `vector`.
+void launch_weight_bias_gradient(const HopperGemm& gemm, const Context& context);
+/// The most turns that the last two take.
+std::size_t weight_gradient_turns(const GemmProblem& problem);
 
 /// Whether `algorithm` names an own kernel, of this version or another.
 bool is_own(const Algorithm& algorithm);
@@ -21,17 +46,17 @@ class HopperGemms {
  public:
   HopperGemms();
 
-  /// The own kernels for `product`: none or one.
-  std::vector<Algorithm> candidates(const Product& product) const;
-  /// Whether `algorithm`, an own one, may be run for `product`: of a file, it may come from
+  /// The own kernels for `problem`: none or one.
+  std::vector<Algorithm> candidates(const GemmProblem& problem) const;
+  /// Whether `algorithm`, an own one, may be run for `problem`: of a file, it may come from
   /// elsewhere.
-  bool usable(const Product& product, const Algorithm& algorithm) const;
+  bool usable(const GemmProblem& problem, const Algorithm& algorithm) const;
   /// Enqueues it on context.stream, with kGemmWorkspace bytes of the context's workspace. Unlike
   /// cuBLASLt's epilogues it adds to operands.vector what is to be summed.
-  void run(const Product& product, const Operands& operands, const Context& context) const;
+  void run(const GemmProblem& problem, const Operands& operands, const Context& context) const;
 
  private:
-  int multiprocessors_ = 0;             ///< 0 on GPUs that the kernels do not run on
+  int sms_ = 0;                         ///< 0 on GPUs that the kernels do not run on
   std::shared_ptr<unsigned> counters_;  ///< of tickets and turns: one stream at a time
 };
 

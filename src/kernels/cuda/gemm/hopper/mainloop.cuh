@@ -1,4 +1,4 @@
-// The main loop of the GEMM kernels for Hopper: the loads of operands, and the multiplication of
+// The main loop of the GEMM algorithms for Hopper: the loads of operands, and the multiplication of
 // one unit's tile.
 #pragma once
 
@@ -39,7 +39,7 @@ __device__ __forceinline__ void load_operands(const GemmMemory<Tile>& memory, co
       if (step + 1 == unit.end_step && rank == 0) drawn = draw_ticket(p, position.clusters);
       Barrier* const full = memory.full(stage);
       wait(memory.empty(stage), place.parity ^ 1);
-      arrive_expecting(full, Tile::kStageBytes);
+      arrive_expect_tx(full, Tile::kStageBytes);
       // ---- A: all rows, or panels of 64 rows each
       if constexpr (Tile::kTransposedA) {
 #pragma unroll
@@ -81,8 +81,8 @@ struct GemmAccumulators {
   __device__ __forceinline__ void fence() {
 #pragma unroll
     for (int block = 0; block < Tile::kBlocks; ++block) {
-      hold(tile[block]);
-      if constexpr (kRowSums) hold(row_sums[block]);
+      warpgroup_fence_operand(tile[block]);
+      if constexpr (kRowSums) warpgroup_fence_operand(row_sums[block]);
     }
   }
 
@@ -92,21 +92,21 @@ struct GemmAccumulators {
     constexpr int kPanelBytes = 64 * kPanelRowBytes;
     const std::uint64_t a = matrix_descriptor(shared_address(memory.a(stage)), kPanelBytes);
     const std::uint64_t b = matrix_descriptor(shared_address(memory.b(stage)), kPanelBytes);
-    open_products();
+    warpgroup_arrive();
 #pragma unroll
     for (int k = 0; k < Tile::kDepth / 16; ++k)
 #pragma unroll
       for (int block = 0; block < Tile::kBlocks; ++block) {
         const int in_a = block * kPanelBytes + (Tile::kTransposedA ? row_step(k) : 32 * k);
-        start_product<T, Tile::kTransposedA, Tile::kTransposedB>(
+        wgmma<T, Tile::kTransposedA, Tile::kTransposedB>(
             tile[block], advanced(a, in_a), advanced(b, Tile::kTransposedB ? row_step(k) : 32 * k),
             !kFirst || k > 0);
         if constexpr (kSums)
-          start_product<T, Tile::kTransposedA, 0>(
-              row_sums[block], advanced(a, in_a),
-              matrix_descriptor(shared_address(memory.ones()), 0), !kFirst || k > 0);
+          wgmma<T, Tile::kTransposedA, 0>(row_sums[block], advanced(a, in_a),
+                                          matrix_descriptor(shared_address(memory.ones()), 0),
+                                          !kFirst || k > 0);
       }
-    close_products();
+    warpgroup_commit_batch();
   }
 
   /// op(A) op(B) over `steps` steps, the first of which is `first_step` of all the block's. Calls
@@ -131,11 +131,11 @@ struct GemmAccumulators {
       place.advance();
       wait(memory.full(place.stage), place.parity);
       multiply<false, kSums>(memory, place.stage);
-      wait_products<1>();
+      warpgroup_wait<1>();
       release(last);
     }
     issued();
-    wait_products<0>();
+    warpgroup_wait<0>();
     fence();
     release(place.stage);
   }

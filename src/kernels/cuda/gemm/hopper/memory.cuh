@@ -1,4 +1,4 @@
-// The parameters and the shared memory of the GEMM kernels for Hopper.
+// The parameters and the shared memory of the GEMM algorithms for Hopper.
 // Which units a cluster computes: it draws a ticket, the index of a unit, whenever it gets free. So
 // units are begun in their order, whichever clusters are resident at the time, and other kernels on
 // some SMs slow a GEMM down by their share alone.
@@ -135,7 +135,7 @@ class TicketReader {
   }
   /// Announces the next ticket's bytes to its barrier: by one thread of each block, before next().
   __device__ __forceinline__ void expect() const {
-    arrive_expecting(memory_.ticket_full(place_.stage), sizeof(int));
+    arrive_expect_tx(memory_.ticket_full(place_.stage), sizeof(int));
   }
   /// The next ticket, for one thread.
   __device__ __forceinline__ int next() {

@@ -1,4 +1,4 @@
-// The tiles that the GEMM kernels for Hopper compute, and which cluster computes which of them.
+// The tiles that the GEMM algorithms for Hopper compute, and which cluster computes which of them.
 // Pure arithmetic, checked on the CPU.
 #pragma once
 

@@ -97,9 +97,9 @@ TEST_P(HalfStorage, Gemm) {
 TEST_P(HalfStorage, GemmOverflowsToInfinity) {
   Twin a = half({4, 256}, 300), c = half({4, 4});
   host::gemm({.a = a.stored(), .b = a.stored(), .c = c.stored(), .transpose_b = true});
-  std::vector<float> product(16);
-  convert_to_float(c.stored().data, 16, GetParam(), product.data());
-  EXPECT_EQ(std::isinf(product[0]), GetParam() == DType::f16) << product[0];
+  std::vector<float> problem(16);
+  convert_to_float(c.stored().data, 16, GetParam(), problem.data());
+  EXPECT_EQ(std::isinf(problem[0]), GetParam() == DType::f16) << problem[0];
 }
 
 TEST_P(HalfStorage, Embedding) {
