@@ -3,7 +3,7 @@
 
 Exits with 1 when a line differs and none of the known differences of that version of transformers explains it:
   nfc       the slow tokenizer of transformers >= 4.30 composes characters first; Google's and the fast one do not
-  sigma     the fast tokenizer lower-cases each character by itself: no final sigma
+  sigma     transformers lower-cases each character by itself; Google's gives words a final sigma
   special   transformers takes the names of special tokens in a text as tokens; here they are text
   version   Python's unicodedata, or the tables of the fast tokenizer, have other categories for a character
 """
@@ -13,6 +13,8 @@ import sys
 import unicodedata
 
 import transformers
+
+import reference
 
 HERE = os.path.dirname(os.path.abspath(__file__))
 SPECIAL = ("[CLS]", "[SEP]", "[MASK]", "[PAD]", "[UNK]")
@@ -30,9 +32,9 @@ def tokenizers():
 def explanation(text, lowercase, fast):
     if any(name in text for name in SPECIAL):
         return "special"
-    if not fast and unicodedata.normalize("NFC", text) != text:
+    if not fast and not unicodedata.is_normalized("NFC", reference.clean(text)):
         return "nfc"
-    if fast and lowercase and "Σ" in text:
+    if lowercase and "Σ" in text:
         return "sigma"
     # Categories that the tables of the tokenizers library (of Unicode 8) and unicodedata tell apart.
     if fast and any(unicodedata.ucd_3_2_0.category(c) != unicodedata.category(c)
