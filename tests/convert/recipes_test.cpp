@@ -78,6 +78,78 @@ TEST(Recipes, FirstMegatron) {
   EXPECT_NE(result.notes[0].find("make datasets with trireme-preprocess"), std::string::npos);
 }
 
+/// A script in the manner of the first Megatron-LM's eight: one GPU, eight by
+/// torch.distributed.launch, or two tensor ranks on them.
+Result first_release(const std::string& program, bool distributed, const std::string& flags) {
+  const bool bert = program == "pretrain_bert.py";
+  std::string text = distributed ? "GPUS=8\nNODES=1\npython -m torch.distributed.launch "
+                                   "--nproc_per_node $GPUS --nnodes $NODES "
+                                 : "python ";
+  text += program +
+          " --num-layers 24 --hidden-size 1024 --num-attention-heads 16 --save checkpoints/345m "
+          "--load checkpoints/345m --resume-dataloader --cache-dir cache --split 949,50,1 "
+          "--distributed-backend nccl --weight-decay 1e-2 --clip-grad 1.0 --warmup .01 --fp16 ";
+  text += bert ? "--batch-size 4 --seq-length 512 --max-position-embeddings 512 "
+                 "--max-preds-per-seq 80 --train-iters 1000000 --lr 0.0001 --lr-decay-style linear "
+                 "--lr-decay-iters 990000 --presplit-sentences --fp32-layernorm --fp32-embedding "
+               : "--batch-size 8 --seq-length 1024 --max-position-embeddings 1024 --train-iters "
+                 "320000 --lr 0.00015 --lr-decay-style cosine --checkpoint-activations "
+                 "--train-data wikipedia --lazy-loader --tokenizer-type GPT2BPETokenizer ";
+  const ScratchFolder folder;
+  std::ofstream(folder.path() / "train.sh") << text << flags;
+  return convert({.file = folder.path() / "train.sh"});
+}
+
+TEST(Recipes, FirstMegatronsGpt2OnOneGpuDistributedAndModelParallel) {
+  struct Case {
+    bool distributed;
+    std::string flags, batch;
+    bool tensor;
+  };
+  for (const Case& one :
+       {Case{false, "", "  global: 8\n", false}, Case{true, "", "  global: 64\n", false},
+        Case{true, "--model-parallel-size 2", "  global: 32\n", true}}) {
+    const std::string deck =
+        values_of(first_release("pretrain_gpt2.py", one.distributed, one.flags).deck);
+    for (const char* text : {"  layers: 24\n", "  sequence: 1024\n", "  iterations: 320000\n",
+                             "  peak: 0.00015\n", "  type: cosine\n", "  warmup: 0.01\n",
+                             "  dialect: v1\n", "  compute: fp16\n", "  granularity: full\n",
+                             "  split: 949,50,1\n", "  zero: 0\n", "  every: 5000 iterations\n"})
+      EXPECT_NE(deck.find(text), std::string::npos) << text << "\n" << deck;
+    EXPECT_NE(deck.find(one.batch), std::string::npos) << one.batch << "\n" << deck;
+    EXPECT_EQ(deck.find("  tensor: 2\n") != std::string::npos, one.tensor) << deck;
+  }
+}
+
+TEST(Recipes, FirstMegatronsBertOfFiveKinds) {
+  const std::string words =
+      "--train-data wikipedia --lazy-loader --tokenizer-type BertWordPieceTokenizer "
+      "--tokenizer-model-type bert-large-uncased ";
+  const auto& built = deck::find_key("model.family")->built;
+  const bool trains_bert =
+      built.empty() || std::find(built.begin(), built.end(), "bert") != built.end();
+  for (const auto& [distributed, flags] :
+       {std::pair{false, words},
+        {true, words},
+        {true, words + "--model-parallel-size 2"},
+        {false,
+         "--train-data wikipedia --lazy-loader --tokenizer-type SentencePieceTokenizer "
+         "--tokenizer-model-type bpe --tokenizer-path tokenizer.model"},
+        {true,
+         "--use-tfrecords --train-data a.tfrecord b.tfrecord --valid-data c.tfrecord "
+         "--test-data d.tfrecord --tokenizer-type BertWordPieceTokenizer "
+         "--tokenizer-model-type bert-large-uncased"}}) {
+    const auto convert_it = [&, distributed = distributed, &flags = flags] {
+      return first_release("pretrain_bert.py", distributed, flags);
+    };
+    if (trains_bert)
+      EXPECT_NE(convert_it().deck.find("  family: bert "), std::string::npos);
+    else
+      EXPECT_NE(message_of<DeckError>(convert_it).find("trains BERT, which is not built yet"),
+                std::string::npos);
+  }
+}
+
 TEST(Recipes, UnevenPipeline) {
   const Result result = convert({.file = kData / "r3_uneven_pipeline.sh"});
   expect_deck(result, "r3.yaml");

@@ -143,6 +143,33 @@ TEST_F(Scripts, HostsOfDeepSpeed) {
   EXPECT_EQ(convert({.file = file("y.sh", kSmall)}).hosts, "");
 }
 
+TEST_F(Scripts, HostfileOfDeepSpeed) {
+  file("hosts", "# two kinds\nnode1 slots=4\n\nnode2 slots=2 # smaller\nnode3 slots=4\n");
+  const std::string flags = std::string(kSmall).substr(std::string("python ").size());
+  const auto hosts = [&](const std::string& options) {
+    const Result result =
+        convert({.file = file("x.sh", "deepspeed --hostfile hosts " + options + " " + flags)});
+    const std::size_t at = result.deck.find("# Its ranks: ");
+    return result.deck.substr(at, result.deck.find(' ', at + 13) - at) + "\n" + result.hosts;
+  };
+  EXPECT_EQ(hosts(""),
+            "# Its ranks: 10\nnode1 slots=4 gpus=0,1,2,3\nnode2 slots=2 gpus=0,1\n"
+            "node3 slots=4 gpus=0,1,2,3\n");
+  EXPECT_EQ(hosts("--num_nodes 2 --num_gpus 2"),
+            "# Its ranks: 4\nnode1 slots=2 gpus=0,1\nnode2 slots=2 gpus=0,1\n");
+  EXPECT_EQ(hosts("-i node1:1,3@node2"),
+            "# Its ranks: 4\nnode1 slots=2 gpus=1,3\nnode2 slots=2 gpus=0,1\n");
+  EXPECT_EQ(hosts("--exclude node1@node3:0"),
+            "# Its ranks: 5\nnode2 slots=2 gpus=0,1\nnode3 slots=3 gpus=1,2,3\n");
+  // A hostfile that is elsewhere: its ranks must be given.
+  EXPECT_NE(errors_of({.file = file("y.sh", "deepspeed --hostfile /absent/hosts " + flags)})
+                .find("give --ranks N"),
+            std::string::npos);
+  file("hosts", "node1\n");
+  EXPECT_EQ(message_of<DataError>([&] { hosts(""); }),
+            (folder_ / "hosts").string() + ":1: expected 'HOST slots=N'");
+}
+
 TEST_F(Scripts, DatasetsAreMadeByTriremesPreprocess) {
   const fs::path script =
       file("p.sh",
@@ -188,22 +215,25 @@ TEST_F(Scripts, TextIsGeneratedByTriremesGenerate) {
                     "--temperature 0.9 --top_p 0.8 --top_k 0 --out-seq-length 100 --recompute "
                     "--sample-input-file in.txt --sample-output-file out.txt")});
   EXPECT_EQ(result.commands,
-            "trireme-generate --checkpoint checkpoints/x --temperature 0.9 --tokens 100 --input "
+            "trireme-convert megatron checkpoints/x x.h5\n"
+            "trireme-generate --checkpoint x.h5 --temperature 0.9 --tokens 100 --input "
             "in.txt --recompute --top-p 0.8 --output out.txt\n");
   ASSERT_EQ(result.notes.size(), 1u);
-  EXPECT_NE(result.notes[0].find("must name a checkpoint of Trireme"), std::string::npos);
+  EXPECT_NE(result.notes[0].find("names a checkpoint of Megatron-LM"), std::string::npos);
   // The first release fetched the vocabulary: the checkpoint's deck names one.
   const Result fetched =
       convert({.file = file("f.sh",
                             "python generate_samples.py --load x --tokenizer-type GPT2BPETokenizer "
                             "--num-samples 10 --genfile o.json --top_p 0")});
   EXPECT_EQ(fetched.commands,
-            "trireme-generate --checkpoint x --prompt '' --samples 10 --json --output o.json\n");
+            "trireme-convert megatron x x.h5\n"
+            "trireme-generate --checkpoint x.h5 --prompt '' --samples 10 --json --output o.json\n");
   const Result files = convert(
       {.file =
            file("v.sh", "python generate_samples_gpt.py --load x --vocab-file v --merge-file m")});
   EXPECT_EQ(files.commands,
-            "trireme-generate --checkpoint x --vocab v --merges m --tokenizer gpt2\n");
+            "trireme-convert megatron x x.h5\n"
+            "trireme-generate --checkpoint x.h5 --vocab v --merges m --tokenizer gpt2\n");
 }
 
 TEST_F(Scripts, TextIsScoredByTriremesEvaluate) {
@@ -212,10 +242,12 @@ TEST_F(Scripts, TextIsScoredByTriremesEvaluate) {
       "--merge-file m.txt --num-layers 24 --task ";
   const Result result =
       convert({.file = file("e.sh", command + "WIKITEXT103 --overlapping-eval 32")});
-  EXPECT_EQ(result.commands,
-            "trireme-preprocess --input wiki.test.tokens --format text --document file --output "
-            "evaluated --tokenizer gpt2 --vocab v.json --merges m.txt\ntrireme-evaluate DECK "
-            "data.valid=evaluated_text_document --checkpoint x --split valid\n");
+  EXPECT_EQ(
+      result.commands,
+      "trireme-convert megatron x x.h5 --write-deck evaluated.yaml\n"
+      "trireme-preprocess --input wiki.test.tokens --format text --document file --output "
+      "evaluated --tokenizer gpt2 --vocab v.json --merges m.txt\ntrireme-evaluate evaluated.yaml "
+      "data.valid=evaluated_text_document --checkpoint x.h5 --split valid\n");
   EXPECT_EQ(result.unbuilt.size(), 1u);
   EXPECT_NE(errors_of({.file = file("l.sh", command + "LAMBADA")}).find("LAMBADA is not built yet"),
             std::string::npos);

@@ -6,11 +6,14 @@
 #include <algorithm>
 #include <charconv>
 #include <initializer_list>
+#include <sstream>
 #include <string_view>
+#include <system_error>
 
 #include "convert/flags/arguments.hpp"
 #include "convert/shell/lexer.hpp"
 #include "core/error.hpp"
+#include "core/files.hpp"
 
 namespace trireme::convert::flags {
 namespace {
@@ -244,6 +247,100 @@ std::string hosts_of(const Words& launcher) {
                          1 + std::count(gpus.begin(), gpus.end(), ','), gpus);
   }
   return lines;
+}
+
+namespace {
+
+/// A host and the numbers of its GPUs.
+struct Host {
+  std::string name;
+  std::vector<std::int64_t> gpus;
+};
+
+/// The lines "host slots=N" of a hostfile.
+std::vector<Host> read_hostfile(const std::filesystem::path& path) {
+  std::vector<Host> hosts;
+  std::istringstream lines(read_file(path));
+  int number = 0;
+  for (std::string line; std::getline(lines, line);) {
+    ++number;
+    line.resize(std::min(line.find('#'), line.size()));
+    std::istringstream words(line);
+    Host host;
+    std::string slots;
+    if (!(words >> host.name)) continue;
+    constexpr std::string_view kSlots = "slots=";
+    const auto count = words >> slots && slots.starts_with(kSlots)
+                           ? whole(std::string_view(slots).substr(kSlots.size()))
+                           : std::nullopt;
+    // No host has more GPUs.
+    if (!count || *count > 1024)
+      throw DataError("{}:{}: expected 'HOST slots=N'", path.string(), number);
+    for (std::int64_t gpu = 0; gpu < *count; ++gpu) host.gpus.push_back(gpu);
+    hosts.push_back(std::move(host));
+  }
+  if (hosts.empty()) throw DataError("'{}' names no hosts", path.string());
+  return hosts;
+}
+
+/// The hosts of `--include` or `--exclude`, "a:0,1@b": without a list all GPUs of the host.
+std::vector<Host> read_filter(std::string_view text) {
+  std::vector<Host> hosts;
+  while (!text.empty()) {
+    const std::string_view one = text.substr(0, text.find('@'));
+    text.remove_prefix(std::min(one.size() + 1, text.size()));
+    const std::size_t colon = std::min(one.find(':'), one.size());
+    Host host{.name = std::string(one.substr(0, colon))};
+    for (std::string_view list = one.substr(std::min(colon + 1, one.size())); !list.empty();) {
+      const std::string_view gpu = list.substr(0, list.find(','));
+      list.remove_prefix(std::min(gpu.size() + 1, list.size()));
+      host.gpus.push_back(gpu == "0" ? 0 : whole(gpu).value_or(-1));
+    }
+    hosts.push_back(std::move(host));
+  }
+  return hosts;
+}
+
+/// Keeps the hosts and GPUs of `filter`, or those outside of it.
+void apply_filter(std::vector<Host>& hosts, const std::vector<Host>& filter, bool keep) {
+  for (Host& host : hosts) {
+    const auto found = std::find_if(filter.begin(), filter.end(),
+                                    [&](const Host& one) { return one.name == host.name; });
+    const bool named = found != filter.end();
+    std::erase_if(host.gpus, [&](std::int64_t gpu) {
+      const bool matches =
+          named && (found->gpus.empty() ||
+                    std::find(found->gpus.begin(), found->gpus.end(), gpu) != found->gpus.end());
+      return matches != keep;
+    });
+  }
+  std::erase_if(hosts, [](const Host& host) { return host.gpus.empty(); });
+}
+
+}  // namespace
+
+void expand_hostfile(Words& launcher, const std::filesystem::path& folder) {
+  const auto file = value_of(launcher, {"-H", "--hostfile"});
+  std::error_code ignored;
+  if (!file || shell::has_unknown(*file)) return;
+  std::filesystem::path path = *file;
+  if (path.is_relative()) path = folder / path;
+  if (!std::filesystem::is_regular_file(path, ignored)) return;
+  std::vector<Host> hosts = read_hostfile(path);
+  if (const auto nodes = number_of(launcher, {"--num_nodes", "--num-nodes"}))
+    hosts.resize(std::min(hosts.size(), static_cast<std::size_t>(*nodes)));
+  if (const auto gpus = number_of(launcher, {"--num_gpus", "--num-gpus"}))
+    for (Host& host : hosts)
+      host.gpus.resize(std::min(host.gpus.size(), static_cast<std::size_t>(*gpus)));
+  if (const auto text = value_of(launcher, {"-i", "--include"}))
+    apply_filter(hosts, read_filter(*text), /*keep=*/true);
+  if (const auto text = value_of(launcher, {"-e", "--exclude"}))
+    apply_filter(hosts, read_filter(*text), /*keep=*/false);
+  if (hosts.empty()) throw DataError("'{}' has no hosts left for this launcher", path.string());
+  std::vector<std::string> names;
+  for (const Host& host : hosts)
+    names.push_back(fmt::format("{}:{}", host.name, fmt::join(host.gpus, ",")));
+  launcher = {"deepspeed", "--include", fmt::format("{}", fmt::join(names, "@"))};
 }
 
 std::optional<Ranks> count_ranks(const Words& launcher, const Words& sbatch) {

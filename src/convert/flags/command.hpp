@@ -3,6 +3,7 @@
 #pragma once
 
 #include <cstdint>
+#include <filesystem>
 #include <optional>
 #include <string>
 #include <vector>
@@ -32,8 +33,14 @@ std::vector<shell::RunCommand> stray_flags(const shell::Run& run);
 /// command trains.
 std::vector<TrainingCommand> commands_without_training(const shell::Run& run);
 
-/// The hosts and GPUs that DeepSpeed's `-i host:4,5@host2:4,5` names, a line "host slots=2
-/// gpus=4,5" each, as jobs/ssh/train.sh reads them; "" without it.
+/// Replaces `--hostfile FILE` (or `-H FILE`) of DeepSpeed's launcher by the `--include` that means
+/// the same, host:0,1,2,3@host2:..., after --num_nodes, --num_gpus, --include and --exclude. FILE,
+/// lines of "host slots=N", is read from `folder` if its path is relative; without it the launcher
+/// stays as it is. Throws DataError for a malformed file.
+void expand_hostfile(std::vector<std::string>& launcher, const std::filesystem::path& folder);
+
+/// The hosts and GPUs of DeepSpeed's `-i host:4,5@host2:4,5`, one a line as "host slots=2
+/// gpus=4,5", the format of jobs/ssh/train.sh; "" without it.
 std::string hosts_of(const std::vector<std::string>& launcher);
 
 /// The number of ranks and its source.

@@ -132,7 +132,8 @@ void refuse_other_networks(const Recipe& recipe) {
 
 Recipe read_recipe(const Request& request, const shell::Run& run, std::string& hosts) {
   const std::string file = request.file.empty() ? kCommandLine : request.file.string();
-  const TrainingCommand command = find_training_command(run, file, request.line);
+  TrainingCommand command = find_training_command(run, file, request.line);
+  expand_hostfile(command.launcher, request.file.parent_path());
   hosts = hosts_of(command.launcher);
   Recipe recipe{.place = command.place,
                 .program = command.program.empty() ? "pretrain_gpt.py" : command.program};

@@ -181,8 +181,24 @@ void preprocess(const TrainingCommand& command, Equivalent& result, Words& error
         fmt::format("{}: datasets are of Megatron's kind mmap, not {}", command.place, *kind));
 }
 
+/// The checkpoint that `trireme-convert megatron` makes of the folder `load`: "x.h5" of "runs/x/".
+std::string converted(std::string load) {
+  while (load.ends_with('/')) load.pop_back();
+  return load.substr(load.rfind('/') + 1) + ".h5";
+}
+
+void note_arguments(const TrainingCommand& command, Equivalent& result) {
+  result.notes.push_back(fmt::format(
+      "{}: --load names a checkpoint of Megatron-LM, which is converted first; one of before 2020 "
+      "does not contain its arguments: give --deck with the deck of its training command",
+      command.place));
+}
+
 void generate(const TrainingCommand& command, Equivalent& result, Words& errors) {
-  const Values values = parse(command, kGenerateFlags, /*network=*/true, errors);
+  Values values = parse(command, kGenerateFlags, /*network=*/true, errors);
+  Words& load = values["load"];
+  const std::string folder = load.empty() ? "" : load[0];
+  if (!folder.empty()) load[0] = converted(folder);
   Words words = {"trireme-generate"};
   for (const std::string& word : options_of(values, kGenerateFlags)) words.push_back(word);
   // Without tokenizer files the checkpoint's deck names them.
@@ -201,11 +217,9 @@ void generate(const TrainingCommand& command, Equivalent& result, Words& errors)
     words.insert(words.end(), {"--output", *file});
   else if (const std::string* lines = value_of(values, "genfile"); lines && unconditional)
     words.insert(words.end(), {"--json", "--output", *lines});
-  result.commands = line_of(words);
-  result.notes.push_back(
-      fmt::format("{}: --checkpoint must name a checkpoint of Trireme, from which the network is "
-                  "known; --load names one of Megatron-LM",
-                  command.place));
+  result.commands =
+      line_of({"trireme-convert", "megatron", folder, converted(folder)}) + line_of(words);
+  note_arguments(command, result);
 }
 
 void evaluate(const TrainingCommand& command, Equivalent& result, Words& errors) {
@@ -214,7 +228,8 @@ void evaluate(const TrainingCommand& command, Equivalent& result, Words& errors)
   const std::string* task = value_of(values, "task");
   if (values.contains("cloze-eval") || (task && *task == "LAMBADA"))
     errors.push_back("the cloze task of LAMBADA is not built yet");
-  if (data == values.end() || !errors.empty()) return;
+  const std::string* load = value_of(values, "load");
+  if (data == values.end() || !load || !errors.empty()) return;
   Words prepare = {"trireme-preprocess", "--input"};
   prepare.insert(prepare.end(), data->second.begin(), data->second.end());
   prepare.insert(prepare.end(),
@@ -225,15 +240,14 @@ void evaluate(const TrainingCommand& command, Equivalent& result, Words& errors)
                                      {"tokenizer-model", "--model"}})
     if (const std::string* value = value_of(values, name))
       prepare.insert(prepare.end(), {option, *value});
+  const std::string checkpoint = converted(*load);
   result.commands =
-      line_of(prepare) + line_of({"trireme-evaluate", "DECK", "data.valid=evaluated_text_document",
-                                  "--checkpoint", *value_of(values, "load"), "--split", "valid"});
-  result.notes.push_back(
-      fmt::format("{}: DECK is the deck of the training command", command.place));
-  result.notes.push_back(
-      fmt::format("{}: --checkpoint must name a checkpoint of Trireme; --load names one of "
-                  "Megatron-LM",
-                  command.place));
+      line_of(
+          {"trireme-convert", "megatron", *load, checkpoint, "--write-deck", "evaluated.yaml"}) +
+      line_of(prepare) +
+      line_of({"trireme-evaluate", "evaluated.yaml", "data.valid=evaluated_text_document",
+               "--checkpoint", checkpoint, "--split", "valid"});
+  note_arguments(command, result);
   result.unbuilt.emplace_back(
       "WikiText's detokenizer, overlapping windows and perplexity per word: the loss is that of "
       "the "

@@ -203,8 +203,9 @@ void apply_checkpoints(Recipe& recipe) {
   }
   recipe.copy(*load, "checkpoint.load");
   draft.note(load->place,
-             fmt::format("{} is a checkpoint of Megatron-LM: name one of Trireme in "
-                         "checkpoint.load, or delete the key to start from random weights",
+             fmt::format("{} is a checkpoint of Megatron-LM: convert it with 'trireme-convert "
+                         "megatron' and name the result in checkpoint.load, or delete the key to "
+                         "start from random weights",
                          load->text()));
 }
 
