@@ -76,11 +76,14 @@ po::options_description sampling_options() {
 po::options_description tokenizer_override_options() {
   const auto text = [](const char* name) { return po::value<std::string>()->value_name(name); };
   po::options_description options("Tokenizer (default: what the checkpoint's deck names)");
-  options.add_options()                                                        //
-      ("tokenizer", text("TYPE"), "gpt2, sentencepiece, whitespace or bytes")  //
-      ("vocab", text("FILE"), "JSON vocabulary (gpt2, whitespace)")            //
+  options.add_options()                                                                   //
+      ("tokenizer", text("TYPE"), "gpt2, sentencepiece, wordpiece, whitespace or bytes")  //
+      ("vocab", text("FILE"),
+       "vocabulary: JSON (gpt2, whitespace) or a token per line (wordpiece)")  //
       ("merges", text("FILE"), "merges (gpt2)")                                //
-      ("model", text("FILE"), "model (sentencepiece)");
+      ("model", text("FILE"), "model (sentencepiece)")                         //
+      ("lowercase", po::value<bool>()->value_name("true|false"),
+       "whether the vocabulary is uncased (wordpiece)");
   return options;
 }
 
@@ -133,6 +136,7 @@ std::unique_ptr<tokenizer::Tokenizer> tokenizer_of(const po::variables_map& valu
   replace(spec->vocab, "vocab");
   replace(spec->merges, "merges");
   replace(spec->model, "model");
+  if (values.count("lowercase")) spec->lowercase = values["lowercase"].as<bool>();
   return tokenizer::make_tokenizer(*spec);
 }
 

@@ -170,7 +170,7 @@ std::optional<DatasetInfo> read_dataset_info(const std::filesystem::path& prefix
   if (!json) return std::nullopt;
   const auto damaged = [&](const char* reason) {
     return DataError(
-        "'{}' is damaged: {}; make the dataset anew with trireme-preprocess, or delete this file "
+        "'{}' is damaged: {}; remake the dataset with trireme-preprocess, or delete this file "
         "to read the dataset without its record",
         path.string(), reason);
   };
