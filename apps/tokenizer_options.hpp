@@ -54,12 +54,14 @@ inline po::options_description training_options() {
   return options;
 }
 
-/// What the parsed options of training say. Throws UsageError for options of the other type.
+/// What the parsed options of training say, --quiet included. Throws UsageError for options of the
+/// other type.
 inline tokenizer::TrainingOptions training_of(const po::variables_map& values,
                                               const std::string& type) {
   tokenizer::TrainingOptions training;
   training.type = type;
   training.lowercase = lowercase_of(values);
+  training.progress = values["quiet"].as<bool>() ? nullptr : stderr;
   const bool wordpiece = type == "wordpiece";
   if (wordpiece && (values.count("model-type") || values["bert-tokens"].as<bool>()))
     throw UsageError("--model-type and --bert-tokens are for sentencepiece, not for wordpiece");

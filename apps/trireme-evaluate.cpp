@@ -5,6 +5,7 @@
 #include "checkpoint/checkpoint.hpp"
 #include "checkpoint/folder.hpp"
 #include "core/clock.hpp"
+#include "core/progress.hpp"
 #include "deck_options.hpp"
 #include "evaluate/ngram.hpp"
 #include "model/spec.hpp"
@@ -33,7 +34,7 @@ po::options_description all_options() {
        "perplexity, or ngram: n-gram baselines, which need no checkpoint")  //
       ("split", po::value<std::string>()->default_value("valid")->value_name("SPLIT"),
        "train, valid or test")  //
-      ("json", "print one JSON object");
+      ("quiet", po::bool_switch(), "no progress meter")("json", "print one JSON object");
   return options;
 }
 
@@ -112,7 +113,11 @@ nlohmann::ordered_json perplexity(const DeckArguments& arguments,
 
   const int slots = groups.layout.pipeline > 1 ? 2 : 1;  // one is computed while the other is sent
   train::StageRunner runner(groups, *devices.backend, config, parameters, slots);
-  const train::LossSum sum = runner.evaluate_all(*dataset);
+  const bool meter = groups.world->rank() == 0 && !arguments.values["quiet"].as<bool>();
+  Progress progress("evaluating", "sample", static_cast<double>(dataset->samples()),
+                    meter ? stderr : nullptr);
+  const train::LossSum sum = runner.evaluate_all(
+      *dataset, [&](std::int64_t done) { progress.update(static_cast<double>(done)); });
   if (sum.tokens == 0.0)
     throw train::CollectiveError(ExitCode::data,
                                  fmt::format("the {} split has no token to score", name_of(split)));

@@ -53,7 +53,8 @@ po::options_description train_options() {
        "the file to write: the model (sentencepiece; its pieces and their scores go to the .vocab "
        "file next to it) or the vocabulary (wordpiece)")  //
       ("size", po::value<int>()->required()->value_name("N"),
-       "number of pieces, with the special tokens");
+       "number of pieces, with the special tokens")  //
+      ("quiet", po::bool_switch(), "no progress meter");
   return options.add(training_options());
 }
 

@@ -38,7 +38,8 @@ LossSum StageRunner::evaluate(const data::Dataset& dataset, const data::Sampler&
   return run(dataset, sampler, consumed, schedule, /*training=*/false);
 }
 
-LossSum StageRunner::evaluate_all(const data::Dataset& dataset) {
+LossSum StageRunner::evaluate_all(const data::Dataset& dataset,
+                                  const std::function<void(std::int64_t)>& progress) {
   // Eight micro-batches a pass keep every stage of a pipeline busy.
   const std::int64_t block = micro_batch_size_ * groups_.layout.data;
   const std::int64_t blocks = (dataset.samples() + block - 1) / block;
@@ -52,6 +53,7 @@ LossSum StageRunner::evaluate_all(const data::Dataset& dataset) {
     const LossSum part = evaluate(dataset, sampler, done * block);
     sum.loss += part.loss;
     sum.tokens += part.tokens;
+    if (progress) progress(std::min((done + 8) * block, dataset.samples()));
   }
   return sum;
 }

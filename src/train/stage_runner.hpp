@@ -1,6 +1,7 @@
 // Runs micro-batches of a dataset through this rank's stage.
 #pragma once
 
+#include <functional>
 #include <vector>
 
 #include "comm/mpi/groups.hpp"
@@ -52,8 +53,10 @@ class StageRunner final : public pipeline::StageWork {
                    std::int64_t consumed);
 
   /// The loss of every sample of `dataset`, each once, in micro-batches spread over the data ranks:
-  /// on any layout the same samples. Collective over all ranks; throws as train().
-  LossSum evaluate_all(const data::Dataset& dataset);
+  /// on any layout the same samples. `progress` gets the number of samples done so far. Collective
+  /// over all ranks; throws as train().
+  LossSum evaluate_all(const data::Dataset& dataset,
+                       const std::function<void(std::int64_t)>& progress = {});
 
   Tensor input(int slot) override { return stage_.input(slot); }
   Tensor output(int slot) override { return stage_.output(slot); }

@@ -12,6 +12,7 @@
 
 #include "core/clock.hpp"
 #include "core/error.hpp"
+#include "core/progress.hpp"
 #include "tokenizer/preprocess/dataset.hpp"
 #include "tokenizer/vocabulary.hpp"
 
@@ -109,6 +110,17 @@ std::string name_inputs(std::vector<std::string> inputs) {
   return fmt::format("{}", fmt::join(inputs, ", "));
 }
 
+/// Bytes of the inputs; 0, for unknown, when one of them is not a regular file.
+double input_bytes(const std::vector<std::string>& inputs) {
+  double bytes = 0;
+  for (const std::string& input : inputs) {
+    std::error_code error;
+    if (!std::filesystem::is_regular_file(input, error)) return 0;
+    bytes += static_cast<double>(std::filesystem::file_size(input, error));
+  }
+  return bytes;
+}
+
 /// Writes and counts the batches in their order, and reports progress.
 class Collector {
  public:
@@ -122,7 +134,8 @@ class Collector {
                                               .keep_blank_lines = options.source.keep_blank_lines,
                                               .split_sentences = language_of(options),
                                               .keep_newlines = options.keep_newlines}},
-        writer_(dataset_prefix(options), tokenizer.vocab_size()) {
+        writer_(dataset_prefix(options), tokenizer.vocab_size()),
+        progress_("tokenizing", "B", input_bytes(options.source.inputs), options.progress) {
     summary_.dataset = dataset_prefix(options);
     summary_.vocab_size = tokenizer.vocab_size();
   }
@@ -141,7 +154,7 @@ class Collector {
     summary_.documents += batch.sequences.size();
     summary_.tokens += batch.ids.size();
     summary_.bytes += batch.bytes;
-    report_progress();
+    progress_.update(static_cast<double>(summary_.bytes));
   }
 
   PreprocessSummary finish() {
@@ -176,23 +189,13 @@ class Collector {
       log("further unreadable documents are counted without a message\n");
   }
 
-  void report_progress() {
-    const double seconds = clock_.seconds();
-    if (seconds < next_report_) return;
-    next_report_ = seconds + 1.0;
-    const double megabytes = 1e-6 * static_cast<double>(summary_.bytes);
-    log(fmt::format("{:.1f} MB, {} documents, {:.1f} MB/s, {:.0f} documents/s\n", megabytes,
-                    summary_.documents, megabytes / seconds,
-                    static_cast<double>(summary_.documents) / seconds));
-  }
-
   std::FILE* log_;
   std::string inputs_;  ///< for messages
   DatasetInfo info_;
   DatasetWriter writer_;
   PreprocessSummary summary_;
   Stopwatch clock_;
-  double next_report_ = 1.0;
+  Progress progress_;
 };
 
 }  // namespace

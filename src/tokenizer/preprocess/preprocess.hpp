@@ -22,7 +22,8 @@ struct PreprocessOptions {
   bool keep_newlines = false;  ///< with split_sentences: sentences keep the white space after them
   bool skip_bad = false;       ///< skip and count unreadable documents instead of throwing
   int workers = 1;             ///< tokenizing threads; the caller's thread reads and writes
-  std::FILE* log = nullptr;    ///< for progress (at most once a second) and skipped lines
+  std::FILE* log = nullptr;    ///< for messages about skipped documents
+  std::FILE* progress = nullptr;  ///< for the progress meter
 };
 
 /// Totals of preprocess().

@@ -1,11 +1,14 @@
 #include "tokenizer/preprocess/training.hpp"
 
 #include <functional>
+#include <memory>
 #include <sstream>
 
 #include "core/clock.hpp"
 #include "core/error.hpp"
 #include "core/files.hpp"
+#include "core/progress.hpp"
+#include "core/text.hpp"
 #include "tokenizer/sentencepiece.hpp"
 #include "tokenizer/wordpiece.hpp"
 
@@ -24,6 +27,9 @@ void for_each_line(const DocumentSource& source, const std::function<void(std::s
     }
   }
 }
+
+/// Training on so many bytes takes several seconds.
+constexpr std::uint64_t kLongTrainingBytes = 10'000'000;
 
 std::filesystem::path vocab_path(std::filesystem::path model) {
   return model.extension() == ".model" ? model.replace_extension(".vocab") : model += ".vocab";
@@ -48,14 +54,22 @@ TrainingSummary train_tokenizer(const TrainingOptions& options) {
   TrainingSummary summary;
   WordPieceTrainer pieces(options.lowercase.value_or(false));
   std::vector<std::string> lines;
+  auto reading = std::make_unique<Progress>("reading text", "B", /*total=*/0, options.progress);
   for_each_line(options.source, [&](std::string& line) {
     ++summary.lines;
     summary.bytes += line.size();
+    reading->update(static_cast<double>(summary.bytes));
     if (wordpiece)
       pieces.add(line);
     else
       lines.push_back(std::move(line));
   });
+  reading.reset();  // the training itself reports no progress
+  if (options.progress && summary.bytes >= kLongTrainingBytes)
+    std::fputs(fmt::format("training on {}, {}\n", counted(summary.lines, "line"),
+                           counted(summary.bytes, "byte"))
+                   .c_str(),
+               options.progress);
   if (wordpiece) {
     std::string vocab;
     for (const std::string& piece : pieces.train(options.size, options.alphabet))

@@ -2,6 +2,7 @@
 #pragma once
 
 #include <cstdint>
+#include <cstdio>
 #include <filesystem>
 #include <optional>
 #include <string>
@@ -20,6 +21,7 @@ struct TrainingOptions {
   bool bert_tokens = false;            ///< add [PAD], [CLS], [SEP] and [MASK]: sentencepiece
   std::optional<bool> lowercase;       ///< as in TokenizerSpec: wordpiece
   std::int32_t alphabet = 1000;        ///< maximum number of distinct characters: wordpiece
+  std::FILE* progress = nullptr;       ///< for the progress meter
 };
 
 /// Totals of train_tokenizer().
