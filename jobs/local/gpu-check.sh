@@ -85,7 +85,7 @@ show_machine() {
   echo "programs    $programs, $("$programs/trireme-pretrain" --version 2>&1 | head -n 2 | paste -sd " ")"
   if [ "$gpus" -gt 1 ]; then
     echo "links"
-    nvidia-smi topo -m 2>/dev/null | sed 's/\x1b\[[0-9;]*m//g' || echo "(nvidia-smi topo -m tells nothing)"
+    nvidia-smi topo -m 2>/dev/null | sed 's/\x1b\[[0-9;]*m//g' || echo "(nvidia-smi topo -m prints nothing)"
   fi
 }
 
@@ -136,7 +136,7 @@ run_test() {
   return "$code"
 }
 
-# Without CTest, names tell the kind of test: *_cuda is one process, *_nccl and *_peer are several ranks.
+# Without CTest, the name gives the kind of test: *_cuda is one process, *_nccl and *_peer are several ranks.
 run_tests() {
   local folder test name ranks found=0
   if folder=$(build_folder) && command -v ctest >/dev/null; then

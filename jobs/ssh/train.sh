@@ -54,7 +54,7 @@ add_host() {
   done
   read -ra list <<<"${gpus//,/ }"
   if [ -n "$gpus" ] && [ ${#list[@]} -lt "$slots" ]; then
-    refuse "$HOSTS: $name has slots=$slots, but gpus=$gpus are ${#list[@]}: a rank needs a GPU of its own"
+    refuse "$HOSTS: $name has slots=$slots, but gpus=$gpus are ${#list[@]}: each rank needs one GPU"
   fi
   case $name in
     localhost | "$(hostname)" | "$(hostname -s)") ;;

@@ -160,8 +160,8 @@ class Job:
         return int(self.facts()["ExitCode"].split(":")[0])
 
     def srun_waits_in_vain(self):
-        """Waits for the job's end, unless srun has seen all tasks exit and goes on: now and then
-        Slurm 22.05 loses the end of a step of a heterogeneous job."""
+        """Waits for the job's end; true when all tasks have exited but srun still waits: sometimes Slurm
+        22.05 loses the end of a step of a heterogeneous job."""
         self.wait_until(lambda: self.ended() or "Terminating StepId" in self.text())
         return not self.ended()
 

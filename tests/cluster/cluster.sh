@@ -15,11 +15,11 @@ set -euo pipefail
 here=$(realpath -- "$(dirname "${BASH_SOURCE[0]}")")
 readonly here
 readonly nodes=(node0 node1) cpus_per_node=8 gpus_per_node=8
-# Where enroot is installed, if it is; pyxis may lie beside it.
+# Where enroot is installed, if it is; pyxis may be in the same place.
 enroot=$(command -v enroot) && enroot=$(realpath -- "$(dirname "$enroot")/..")
 readonly enroot
 
-# skip WHY: leaves the reason for those who want to use the cluster.
+# skip WHY: writes the reason to a file, for the tests that need the cluster.
 skip() {
   echo "SKIPPED: $1" | tee "$state"
   exit 77
@@ -63,7 +63,7 @@ check_machine() {
 # ---- the keeper: a process outside, which ends with its owner and ends the cluster
 
 end_cluster() {
-  kill -KILL "$cluster" || true  # is the one who ends first
+  kill -KILL "$cluster" || true  # it may have ended already
   wait "$cluster" || true
   rm -rf --one-file-system "$base"
 }

@@ -1,4 +1,4 @@
-"""Jobs in an enroot image on two hosts, as srun and pyxis start them for a person who is not root. Needs
+"""Jobs in an enroot image on two hosts, as srun and pyxis start them for a user other than root. Needs
 enroot, pyxis, enroot's hook for PMIx and, in TRIREME_IMAGE, an image that jobs/container/build-image.sh
 has made of this build."""
 
@@ -87,7 +87,7 @@ class Container(ClusterTest):
         self.check_trained(job)
 
     def test_signal(self):
-        """Slurm's signal reaches the ranks, and the job goes on from their checkpoint."""
+        """Slurm's signal reaches the ranks, and the job resumes from their checkpoint."""
         with self.submit_script(ENDLESS) as job:
             job.wait_until(lambda: len(self.events("run", "train")) > 2)
             call("scancel", "--signal=USR1", job.id)  # as --signal=USR1@... does

@@ -36,7 +36,7 @@ class Lost(LostHost):
 
 class Slow(LostHost):
     def test_frozen(self):
-        """The old ranks wake up beside the new ones."""
+        """The old ranks continue while the new ones run."""
         self.check_message(self.lose("node1", freeze, thaw))
 
     def test_first_host(self):
@@ -49,7 +49,7 @@ class Slow(LostHost):
         self.lose("node0", pull_cable, start_again)
 
     def test_without_a_scheduler(self):
-        """mpirun itself notices, before the ranks do, and the same command goes on."""
+        """mpirun notices before the ranks do, and the same command resumes the run."""
         words = self.over_ssh("run", timeout=90)
         with Started(words) as run:
             self.wait_until(lambda: self.checkpoints("run"), run)

@@ -1,5 +1,4 @@
-"""Jobs that stop before their end: they save, go back into the queue and on from there, unless it was a
-person who ended them."""
+"""Jobs that stop early: they save, are requeued and resume, unless a user cancelled them."""
 
 import contextlib
 import os

@@ -1,4 +1,4 @@
-"""A sweep as Slurm arrays: each run in a task of its own, none of them twice."""
+"""A sweep as Slurm arrays: one task per run, each run once."""
 
 import shutil
 import unittest
@@ -42,9 +42,9 @@ class Sweep(ClusterTest):
             self.assertEqual(len(self.losses(f"out/{run}")), ITERATIONS)
         self.assertEqual(self.submit(), f"{RUNS} runs: {RUNS} finished\n")
 
-    def test_runs_that_are_stopped_early_go_on(self):
+    def test_runs_that_are_stopped_early_resume(self):
         """Also those of several ranks, of which the first to leave must not end the others."""
-        shutil.copy(BIN / "trireme-sweep", self.folder)  # starts the program that lies beside it
+        shutil.copy(BIN / "trireme-sweep", self.folder)  # starts trireme-pretrain in the same folder
         trainer = self.folder / "trireme-pretrain"
         trainer.write_text(LEAVES_LATE.format(BIN / "trireme-pretrain"))
         trainer.chmod(0o755)
