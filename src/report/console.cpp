@@ -10,6 +10,7 @@
 
 #include "core/clock.hpp"
 #include "core/files.hpp"
+#include "core/text.hpp"
 
 namespace trireme::report {
 namespace {
@@ -24,8 +25,8 @@ std::string norm_fields(const TrainEvent& event) {
   return text;
 }
 
-/// As Python prints a float: the shortest digits that read back as `value`, and ".0" behind a whole
-/// number.
+/// As Python prints a float: the shortest digits that read back as `value`, with ".0" after an
+/// integer.
 std::string python_float(double value) {
   const std::string text = fmt::format("{}", value);
   return text.find_first_not_of("-0123456789") == std::string::npos ? text + ".0" : text;
@@ -95,32 +96,31 @@ std::string memory_lines(const MemoryEvent& event) {
   std::string text;
   for (const RankMemory& rank : event.ranks) text += rank_memory_line(rank, event.iteration) + "\n";
   const auto bytes = [](std::int64_t count) { return human_bytes(static_cast<double>(count)); };
-  return text +
-         fmt::format(
-             " memory of the fullest rank after iteration {} | planned: {} |{} resident: {} |"
-             " peak: {} |",
-             event.iteration, bytes(event.planned_bytes),
-             event.gpu_bytes > 0 ? fmt::format(" GPU: {} |", bytes(event.gpu_bytes)) : "",
-             bytes(event.resident_bytes), bytes(event.peak_bytes));
+  return text + fmt::format(
+                    " memory of the rank with the highest peak after iteration {} | planned: {} "
+                    "|{} resident: {} |"
+                    " peak: {} |",
+                    event.iteration, bytes(event.planned_bytes),
+                    event.gpu_bytes > 0 ? fmt::format(" GPU: {} |", bytes(event.gpu_bytes)) : "",
+                    bytes(event.resident_bytes), bytes(event.peak_bytes));
 }
 
 std::string gpu_line(const GpuEvent& event) {
   const auto of_all = [&](double GpuUse::*figure, auto combine) {
-    double result = std::nan("");  // when no GPU tells
+    double result = std::nan("");  // when no GPU reports it
     for (const GpuUse& gpu : event.gpus)
       if (!std::isnan(gpu.*figure))
         result = std::isnan(result) ? gpu.*figure : combine(result, gpu.*figure);
     return result;
   };
   const auto largest = [](double a, double b) { return std::max(a, b); };
-  const auto least = [](double a, double b) { return std::min(a, b); };
+  const auto smallest = [](double a, double b) { return std::min(a, b); };
   return fmt::format(
-      " use of {} GPU{} until iteration {} | utilisation: {:.0f}% at least, {:.0f}% at most |"
-      " memory: {} at most | temperature: {:.0f} C at most | power: {:.0f} W |",
-      event.gpus.size(), event.gpus.size() == 1 ? "" : "s", event.iteration,
-      of_all(&GpuUse::utilisation, least), of_all(&GpuUse::utilisation, largest),
-      human_bytes(of_all(&GpuUse::memory, largest)), of_all(&GpuUse::temperature, largest),
-      of_all(&GpuUse::power, std::plus<>()));
+      " use of {} until iteration {} | utilisation: {:.0f}% min, {:.0f}% max |"
+      " memory: {} max | temperature: {:.0f} C max | power: {:.0f} W total |",
+      counted(event.gpus.size(), "GPU"), event.iteration, of_all(&GpuUse::utilisation, smallest),
+      of_all(&GpuUse::utilisation, largest), human_bytes(of_all(&GpuUse::memory, largest)),
+      of_all(&GpuUse::temperature, largest), of_all(&GpuUse::power, std::plus<>()));
 }
 
 std::string datetime_line(std::string_view what, double time) {
@@ -130,12 +130,11 @@ std::string datetime_line(std::string_view what, double time) {
 std::string start_lines(const StartEvent& event) {
   const RunLayout& layout = event.layout;
   return fmt::format(
-      "{} {} | {} rank{} on {} | tensor {} x pipeline {} x data {} | {} parameters\n"
+      "{} {} | {} on {} | tensor {} x pipeline {} x data {} | {} parameters\n"
       "model FLOPs {:.4E} a token = 72 l h^2 (1 + s / (12 h) + V / (12 l h)): forward and "
       "backward, causal attention as half, no recomputation",
-      event.program, event.version, layout.ranks(), layout.ranks() == 1 ? "" : "s",
-      fmt::join(event.hosts, ", "), layout.tensor, layout.pipeline, layout.data, event.parameters,
-      event.model.flops_per_token);
+      event.program, event.version, counted(layout.ranks(), "rank"), fmt::join(event.hosts, ", "),
+      layout.tensor, layout.pipeline, layout.data, event.parameters, event.model.flops_per_token);
 }
 
 std::string checkpoint_line(const CheckpointEvent& event) {

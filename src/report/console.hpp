@@ -1,4 +1,4 @@
-// What people see: Megatron-LM's log lines, on standard output and in console.log.
+// The console: Megatron-LM's log lines, on standard output and in console.log.
 #pragma once
 
 #include <cstdint>
@@ -12,7 +12,7 @@
 namespace trireme::report {
 
 /// Megatron-LM's training line, byte for byte, with its optional fields for norms, followed by
-/// tokens per second, TFLOP/s, MFU ("-" when the device's peak is not known) and the time left
+/// tokens per second, TFLOP/s, MFU ("-" when the device's peak is unknown) and the time left
 /// until the end of `run`.
 std::string training_line(const TrainEvent& event, const RunLength& run);
 
@@ -24,7 +24,7 @@ std::string validation_lines(const EvalEvent& event);
 std::string timers_lines(const TimersEvent& event);
 
 /// Megatron-LM's line about memory for each of the event's ranks, numbers printed as Python prints
-/// them, and one about the fullest rank and the plan.
+/// them, and one with the plan and the memory of the rank with the highest peak.
 std::string memory_lines(const MemoryEvent& event);
 
 /// The use of the run's GPUs in one line: the range of utilisation, the highest memory and
@@ -35,7 +35,7 @@ std::string gpu_line(const GpuEvent& event);
 /// space at its end; `time` in seconds since 1970, shown in local time.
 std::string datetime_line(std::string_view what, double time);
 
-/// What runs where, and by which rule its floating-point operations are counted: two lines.
+/// Program, hosts and layout, and the formula for FLOPs per token: two lines.
 std::string start_lines(const StartEvent& event);
 
 /// One line each for the other events.

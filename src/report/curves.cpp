@@ -9,7 +9,7 @@ namespace {
 
 double real(std::int64_t value) { return static_cast<double>(value); }
 
-/// A value of a TrainEvent; nothing when the event does not have it.
+/// A value of a TrainEvent; empty when absent.
 using TrainValue = std::optional<double> (*)(const TrainEvent&);
 
 /// A value under the tag of a dialect.
@@ -149,7 +149,7 @@ class MegatronCurves final : public Curves {
 
 // ---------------------------------------------------------------------------- BigScience
 
-/// The x axes that a curve is drawn over besides the iterations, each in a curve of its own.
+/// The x axes of a curve besides the iterations; each axis is a separate curve.
 enum class Axes { samples, samples_and_tokens, all };
 
 struct CurveOverAxes {

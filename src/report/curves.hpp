@@ -1,4 +1,4 @@
-// The curves that TensorBoard shows: the same events as metrics.jsonl, under the tags of a dialect.
+// TensorBoard curves: the events of metrics.jsonl under the tags of a dialect.
 #pragma once
 
 #include <cstdint>
@@ -19,13 +19,13 @@ struct Point {
   bool operator==(const Point&) const = default;
 };
 
-/// Turns a run's events, told in their order, into points.
+/// Converts a run's events, in their order, to points.
 class Curves {
  public:
   virtual ~Curves() = default;
 
-  /// The points that an event adds, in the order in which they are written; none where the dialect
-  /// does not show it. Values that the event does not have make no point.
+  /// The points of an event, in the order in which they are written; none where the dialect does
+  /// not have it. Absent values make no point.
   virtual std::vector<Point> of(const StartEvent&) { return {}; }
   virtual std::vector<Point> of(const TrainEvent& event) = 0;
   virtual std::vector<Point> of(const EvalEvent& event) = 0;
@@ -52,9 +52,9 @@ std::unique_ptr<Curves> trireme_curves();
 ///   iteration-time, in seconds                                                (TrainEvent)
 ///   lm loss validation, lm loss validation ppl; each also ' vs samples'       (EvalEvent)
 ///   <timer>-time, in seconds, of the slowest rank                             (TimersEvent)
-/// The x axis is the iteration, or the consumed samples. Points stand where training lines do,
-/// log.every iterations apart. Left out: the test split, which Megatron-LM adds to the validation
-/// curve, and its command line as text, which this program does not have.
+/// The x axis is the iteration, or the consumed samples. Points are
+/// log.every iterations apart, as training lines. Omitted: the test split, which Megatron-LM adds
+/// to the validation curve, and its command line as text, which this program does not have.
 std::unique_ptr<Curves> megatron_curves();
 
 /// The tags of BigScience's Megatron-DeepSpeed:
@@ -74,7 +74,7 @@ std::unique_ptr<Curves> megatron_curves();
 ///   iteration-time/world_size: at every start the ranks, then 0               (StartEvent)
 /// A gigaflo is 6 * tokens * parameters without embeddings / 1e9. The estimate of TFLOPs is
 /// BigScience's own: 24 * (4 with full recomputation, else 3) * B s l h^2 (1 + s / (6 h) + V / (16
-/// l h)); it counts causal attention in full, unlike the console's figure. Left out: the sequence
+/// l h)); it counts causal attention in full, unlike the console's figure. Omitted: the sequence
 /// length of a curriculum, which this program does not have, and the command line as text.
 std::unique_ptr<Curves> bigscience_curves();
 

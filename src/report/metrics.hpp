@@ -18,7 +18,7 @@ struct RunLayout {
   int ranks() const { return tensor * pipeline * data; }
 };
 
-/// What is known of the model for as long as it trains.
+/// Constants of the model.
 struct ModelFacts {
   std::int64_t layers = 0;
   std::int64_t hidden = 0;
@@ -51,7 +51,7 @@ struct StartEvent {
   std::vector<int> rank_hosts = {};     ///< each rank's among them
   std::int64_t parameters = 0;          ///< of the whole model, each logical parameter once
   ModelFacts model = {};
-  std::int64_t iteration = 0;  ///< that the run goes on from: 0 when fresh
+  std::int64_t iteration = 0;  ///< from which the run resumes; 0 when fresh
 };
 
 /// Training since the previous TrainEvent, up to and including `iteration`.
@@ -79,7 +79,7 @@ struct TrainEvent {
   std::int64_t nan = 0;      ///< iterations since the last event whose loss was not finite
 };
 
-/// Training data was passed over, as train.skip says.
+/// Training data was skipped (train.skip).
 struct SkipEvent {
   std::int64_t iteration = 0;  ///< the next one, which takes the data that follows
   std::int64_t first = 0;      ///< the data was that of this iteration ...
@@ -104,8 +104,8 @@ struct TimerValue {
   double max_ms = 0;
 };
 
-/// Where the time went since the last event of these timers: of each iteration on average, or of
-/// the evaluation or checkpoint just done.
+/// Times since the last event of these timers: per iteration on average, or of the evaluation or
+/// checkpoint just done.
 struct TimersEvent {
   std::int64_t iteration = 0;
   std::vector<TimerValue> timers = {};
@@ -134,7 +134,7 @@ struct RankMemory {
   std::int64_t max_reserved = 0;
 };
 
-/// Memory of the rank that uses most, and of the ranks that hold the first copy of the model.
+/// Memory of the rank with the highest use, and of the ranks of the first model replica.
 struct MemoryEvent {
   std::int64_t iteration = 0;
   std::int64_t planned_bytes = 0;   ///< as `--plan` computed it
@@ -145,7 +145,7 @@ struct MemoryEvent {
 };
 
 /// What one GPU did since the last event: means of utilisation and power, the highest memory and
-/// temperature. NaN is what a GPU does not tell.
+/// temperature. NaN where a GPU does not report a value.
 struct GpuUse {
   std::string host = {};
   int index = 0;           ///< on its host, in the driver's order
@@ -162,7 +162,7 @@ struct GpuEvent {
   std::vector<GpuUse> gpus = {};
 };
 
-/// Something that a person should know of: weights that are absurdly large, a run that diverged.
+/// A warning to the user: weights that are absurdly large, a run that diverged.
 struct WarningEvent {
   std::int64_t iteration = 0;
   std::string message = {};

@@ -1,4 +1,4 @@
-// The one place a run reports to: an event goes to metrics.jsonl, the console and TensorBoard.
+// Where a run reports its events: metrics.jsonl, the console and TensorBoard.
 #pragma once
 
 #include <cstdint>
@@ -15,9 +15,9 @@
 
 namespace trireme::report {
 
-/// What a Reporter writes and where.
+/// Options of a Reporter.
 struct ReporterOptions {
-  std::filesystem::path folder = {};  ///< the run folder; made where needed
+  std::filesystem::path folder = {};  ///< the run folder; created when absent
   RunLength run = {};                 ///< for the console and the time left
   /// Iteration of the checkpoint that the run continues from; absent in a fresh run.
   std::optional<std::int64_t> restart = {};
@@ -26,9 +26,10 @@ struct ReporterOptions {
   std::int64_t flush_every = 100;  ///< scalars between two flushes of the event file
 };
 
-/// Takes the run's events. Rank 0 alone makes one. A fresh run begins metrics.jsonl and console.log
-/// anew; a restarted one cuts metrics.jsonl back to its checkpoint and continues both. Each run has
-/// its own event file. Every member throws IoError when a file cannot be written.
+/// Writes the run's events. Used by rank 0 alone. A fresh run truncates metrics.jsonl and
+/// console.log; a restarted one truncates metrics.jsonl after its checkpoint's iteration and
+/// appends to both. Each run has its own event file. Every member throws IoError when a file cannot
+/// be written.
 class Reporter {
  public:
   explicit Reporter(const ReporterOptions& options);

@@ -14,18 +14,18 @@ namespace trireme::report {
 class OutputFile {
  public:
   enum class Mode {
-    fresh,      ///< begins the file anew
-    resume,     ///< continues what is there
-    exclusive,  ///< the file must not exist yet
+    fresh,      ///< truncates an existing file
+    resume,     ///< appends to an existing file
+    exclusive,  ///< the file must not exist
   };
 
-  /// Opens `path`, making its folder where needed. Throws IoError.
+  /// Opens `path`, creating its folder when absent. Throws IoError.
   OutputFile(const std::filesystem::path& path, Mode mode);
 
   /// Appends `bytes`; they may stay in memory until `flush`. Throws IoError.
   void write(std::string_view bytes);
 
-  /// Hands everything to the operating system. Throws IoError.
+  /// Passes all bytes to the operating system. Throws IoError.
   void flush();
 
   /// Writes `text` and a newline, and flushes. Throws IoError.
@@ -48,15 +48,14 @@ class EventFile {
   /// `flush_every` scalars and at the end. Throws IoError; InternalError unless flush_every >= 1.
   EventFile(const std::filesystem::path& folder, std::int64_t flush_every);
 
-  /// Tells TensorBoard that a run begins, or goes on, with `step`: what older files of the folder
-  /// hold from that step on is no longer shown. Flushes. `time` in seconds since 1970. Throws
-  /// IoError.
+  /// Tells TensorBoard that a run begins or resumes with `step`: points of older files from that
+  /// step on are no longer shown. Flushes. `time` in seconds since 1970. Throws IoError.
   void begin_at(std::int64_t step, double time);
 
   /// One point of the curve `tag`, `time` in seconds since 1970. Throws IoError.
   void scalar(std::string_view tag, std::int64_t step, double value, double time);
 
-  /// Hands everything to the operating system. Throws IoError.
+  /// Passes all bytes to the operating system. Throws IoError.
   void flush();
 
   const std::filesystem::path& path() const { return file_.path(); }

@@ -98,7 +98,7 @@ class Follow(RunTest):
         self.assertIn("GPU 0: 97 %, 62464 MiB of 81920 MiB, 65 C, 612.3 W\n",
                       self.rank_file("run", ".gpu"))
         console = (self.folder / "run" / "console.log").read_text()
-        self.assertIn(" use of 2 GPUs until iteration 6 | utilisation: 97% at least", console)
+        self.assertIn(" use of 2 GPUs until iteration 6 | utilisation: 97% min", console)
         page = self.follow("run")[1]
         self.assertRegex(page, rf"{HOST}:0 +97 % +61.0 GiB / 80.0 GiB +65 C +612 W\n")
 
@@ -147,7 +147,7 @@ class Follow(RunTest):
 
             os.kill(started.process.pid, signal.SIGSTOP)
             self.wait_for(lambda: self.look("run")[:2] == (FAILED, ["NO", *WELL[1:]]), "it stalls")
-            self.assertIn("stalled: no step for ", self.look("run")[2])
+            self.assertIn("stalled: no line for ", self.look("run")[2])
             os.kill(started.process.pid, signal.SIGCONT)
             self.wait_for(lambda: self.look("run")[:2] == (FINISHED, WELL), "it goes on")
 
@@ -155,7 +155,7 @@ class Follow(RunTest):
             self.wait_for(lambda: not started.running(), "it was killed")
         answers, page = self.follow("run", code=FAILED)
         self.assertEqual(answers[0], "NO", page)
-        self.assertIn("it ended without a word", page)
+        self.assertIn("killed, or failed without a message", page)
 
     def test_follows_until_the_end(self):
         with self.start("run", "train.iterations=400", "log.rank_files=true",
@@ -174,7 +174,7 @@ class Follow(RunTest):
             self.assertEqual(started.finish().code, STOPPED_EARLY)
         answers, page = self.follow("run", code=FAILED)
         self.assertEqual(answers[0], "NO", page)
-        self.assertIn("exit code 75; the same command goes on", page)
+        self.assertIn("exit code 75; the same command resumes the run", page)
         done = self.stop_event("run")["iteration"]
         self.pretrain("run", f"train.iterations={done + 3}", ranks=2)
         answers, page = self.follow("run")
@@ -188,7 +188,7 @@ class Follow(RunTest):
         page = self.follow("run", "--deck", deck, *words, "optimizer.clip=0.5")[1]
         self.assertRegex(page, r"deck as asked +yes ")
         page = self.follow("run", "--deck", deck, *words, code=FAILED)[1]
-        self.assertIn("optimizer.clip is 0.5, asked was 1", page)
+        self.assertIn("optimizer.clip is 0.5, requested 1", page)
         page = self.follow("run", "--deck", self.folder / "none.yaml", code=FAILED)[1]
         self.assertIn("cannot compare: ", page)
 

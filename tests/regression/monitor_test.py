@@ -49,7 +49,7 @@ class Monitor(RunTest):
         self.assertRegex(text, "".join([
             r"\nmodel FLOPs \d\.\d{4}E\+05 a token = 72 l h\^2 .*\n",
             r"\[before the start of training step\] datetime: \d{4}-\d\d-\d\d \d\d:\d\d:\d\d \n",
-            training.format(10, 80), "\n", memory, r" memory of the fullest rank .*\n",
+            training.format(10, 80), "\n", memory, r" memory of the rank with the highest peak .*\n",
             timer_lines(*TIMERS), "\n", timer_lines("evaluate"), "\n", evaluated.format(10),
             saved.format(15), timer_lines("save-checkpoint"), "\n", training.format(20, 160), "\n",
             timer_lines(*TIMERS), "\n", timer_lines("evaluate"), "\n", evaluated.format(20),

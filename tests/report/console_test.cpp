@@ -125,7 +125,8 @@ TEST(MemoryLines, AreMegatronsWithPythonsNumbers) {
       "1571.0 | reserved: 0.0 | max reserved: 9.5367431640625e-07\n"
       "[Rank 4] (after 20 iterations) memory (MB) | allocated: 0.095367431640625 | max allocated: "
       "0.0 | reserved: 76293.94531345367 | max reserved: 0.0\n"
-      " memory of the fullest rank after iteration 20 | planned: 4.0 KiB | resident: 2.0 KiB | "
+      " memory of the rank with the highest peak after iteration 20 | planned: 4.0 KiB | resident: "
+      "2.0 KiB | "
       "peak: 3.0 KiB |");
 }
 
@@ -154,14 +155,14 @@ TEST(OtherLines, SayWhatHappened) {
             "stopped after iteration 12: time limit (exit code 75)");
 }
 
-TEST(GpuLine, SpansTheGpusThatTell) {
+TEST(GpuLine, SpansTheGpusThatReport) {
   const double kNan = std::nan("");
   EXPECT_EQ(gpu_line({20,
                       {{"a", 0, 97.6, 2 << 20, 4 << 20, 61, 600.5},
                        {"b", 1, 12.2, 1 << 20, 4 << 20, 75, 50},
                        {"b", 2, kNan, kNan, kNan, kNan, kNan}}}),
-            " use of 3 GPUs until iteration 20 | utilisation: 12% at least, 98% at most | memory: "
-            "2.0 MiB at most | temperature: 75 C at most | power: 650 W |");
+            " use of 3 GPUs until iteration 20 | utilisation: 12% min, 98% max | memory: "
+            "2.0 MiB max | temperature: 75 C max | power: 650 W total |");
 }
 
 TEST(Console, PrintsToBothAndFlushes) {

@@ -15,6 +15,7 @@
 #include "core/files.hpp"
 #include "core/system/identity.hpp"
 #include "core/system/shell.hpp"
+#include "core/text.hpp"
 #include "deck/load.hpp"
 
 namespace trireme::report {
@@ -22,8 +23,7 @@ namespace {
 
 namespace fs = std::filesystem;
 
-/// Whether a run holds the folder's lock; only on the run's first host does a free one say that
-/// none does.
+/// Whether a run holds the folder's lock. That it is free is only certain on the run's first host.
 Lock probe_lock(const fs::path& folder, const StartEvent& start) {
   const int file = ::open((folder / ".lock").c_str(), O_RDONLY | O_CLOEXEC);
   if (file < 0) return Lock::unknown;
@@ -83,7 +83,7 @@ SlurmJob parse_job(const std::string& id, const std::string& output) {
   const std::string line = fmt::format(" {}", output.substr(0, output.find('\n')));
   const std::string state = value_of(line, "JobState");
   if (state.empty())
-    throw DataError("Slurm tells nothing of job {}:{}; name the run folder instead", id,
+    throw DataError("Slurm does not know job {}:{}; name the run folder instead", id,
                     line == " " ? " no answer" : line);
   const bool several = output.find("\nJobId=") != std::string::npos;
   if (several && !value_of(line, "ArrayJobId").empty())
@@ -178,7 +178,7 @@ Verdict Follower::compare_decks() const {
     asked = *target_.asked;
     name = asked.path.string();
   } else if (name.empty()) {
-    return {Judgement::unknown, "the run does not say what was asked; --deck FILE does"};
+    return {Judgement::unknown, "the start line does not name a deck; add --deck FILE"};
   }
   for (const std::string& word : asked.overrides) name += " " + word;
   try {
@@ -193,26 +193,25 @@ Verdict Follower::compare_decks() const {
 }
 
 std::vector<std::string> Follower::notes() const {
-  constexpr std::size_t kMostStragglers = 8;
+  constexpr std::size_t kMaxStragglers = 8;
   std::vector<std::string> notes = stragglers(run_);
-  const std::size_t more = notes.size() - std::min(notes.size(), kMostStragglers);
+  const std::size_t more = notes.size() - std::min(notes.size(), kMaxStragglers);
   notes.resize(notes.size() - more);
   for (std::string& note : notes) note = "straggler: " + note;
-  if (more > 0) notes.push_back(fmt::format("and {} stragglers more", more));
+  if (more > 0) notes.push_back(fmt::format("and {} more stragglers", more));
   if (run_.warning)
     notes.push_back(
         fmt::format("warning of iteration {}: {}", run_.warning->iteration, run_.warning->message));
   if (run_.unreadable > 0)
-    notes.push_back(fmt::format("metrics.jsonl has {} line{} that cannot be read", run_.unreadable,
-                                run_.unreadable == 1 ? "" : "s"));
+    notes.push_back(
+        fmt::format("metrics.jsonl has {} that cannot be read", counted(run_.unreadable, "line")));
   if (is_newer(run_.start.version, target_.version))
     notes.push_back(fmt::format("the run is of version {}, newer than this program, {}",
                                 run_.start.version, target_.version));
   for (const auto& [kind, count] : run_.unknown_kinds)
     notes.push_back(
-        fmt::format("metrics.jsonl has {} line{} of a kind that this program does not "
-                    "know: {}",
-                    count, count == 1 ? "" : "s", kind));
+        fmt::format("metrics.jsonl has {} of a kind that this program does not know: {}",
+                    counted(count, "line"), kind));
   return notes;
 }
 
@@ -223,7 +222,7 @@ std::optional<JobState> Follower::look_up_job() {
     watch_output(job.err);
     return job.state;
   } catch (const Error&) {
-    return std::nullopt;  // Slurm forgets a job some minutes after its end; the folder stays
+    return std::nullopt;  // Slurm forgets a job minutes after its end
   }
 }
 
@@ -231,7 +230,7 @@ Page Follower::look() {
   read_metrics();
   Facts facts{.lock = probe_lock(target_.folder, run_.start)};
   if (!target_.job.empty()) facts.job = look_up_job();
-  read_metrics();  // again: what the run said before it let go of the lock and its job was over
+  read_metrics();  // again: lines that the run wrote before it released the lock
   facts.now = unix_time();
   read_output();
   return {.folder = target_.folder.string(),

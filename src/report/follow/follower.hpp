@@ -1,4 +1,4 @@
-// Following a run by what it leaves in its folder and, where it is a job, by what Slurm says.
+// Follows a run by the files in its folder and, where it is a job, by Slurm.
 #pragma once
 
 #include <filesystem>
@@ -20,7 +20,7 @@ struct SlurmJob {
   std::filesystem::path directory, out, err;  ///< WorkDir, StdOut, StdErr
 };
 
-/// Whether `text` has the form of a job's number: "123", "123_4" of an array, "123+0" of a
+/// Whether `text` has the form of a job id: "123", "123_4" of an array, "123+0" of a
 /// heterogeneous job.
 bool is_job_id(std::string_view text);
 
@@ -36,7 +36,7 @@ std::filesystem::path run_folder_of(const SlurmJob& job);
 
 // ---------------------------------------------------------------------------- the run
 
-/// A deck that a run is compared with.
+/// The requested deck, with which the effective one is compared.
 struct AskedDeck {
   std::filesystem::path path;
   std::vector<std::string> overrides;
@@ -45,26 +45,26 @@ struct AskedDeck {
 /// What to follow.
 struct FollowTarget {
   std::filesystem::path folder;    ///< the run folder
-  std::string job = {};            ///< Slurm's number of it, or ""
+  std::string job = {};            ///< Slurm's job id, or ""
   std::optional<AskedDeck> asked;  ///< else the one in the run's start line
   std::string version = {};        ///< of this program
 };
 
-/// What `words` mean: an existing folder, or a job's number, whose folder Slurm helps to find.
+/// The target that `words` name: a run folder, or a job id, whose folder is found by its output.
 /// Throws UsageError, IoError, DataError.
 FollowTarget find_target(const std::string& words);
 
-/// Looks at a run again and again.
+/// Reads a run repeatedly.
 class Follower {
  public:
-  /// Throws IoError when the folder holds nothing of a run.
+  /// Throws IoError when the folder is no run folder.
   explicit Follower(FollowTarget target);
 
-  /// Reads what has come since the last time. Throws IoError where something cannot be read.
+  /// Reads the new lines. Throws IoError when a file cannot be read.
   Page look();
 
  private:
-  /// A file of output that ranks or Slurm write.
+  /// Adds a file of output of ranks or Slurm.
   void watch_output(const std::filesystem::path& path);
   std::optional<JobState> look_up_job();
   void read_metrics();

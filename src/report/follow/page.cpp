@@ -11,7 +11,7 @@
 namespace trireme::report {
 namespace {
 
-constexpr std::size_t kMostGpus = 64;  // lines of them
+constexpr std::size_t kMaxGpus = 64;  // lines
 constexpr std::array<const char*, 4> kQuestions = {"running", "GPUs busy", "no error",
                                                    "deck as asked"};
 
@@ -45,7 +45,7 @@ std::string run_rows(const Page& page) {
 
 std::string progress_row(const RunState& run) {
   std::int64_t done = run.start.iteration;
-  // A run that stops between two training lines has come further than they tell.
+  // A run may stop or save between two training lines.
   if (run.train) done = std::max(done, run.train->iteration);
   if (run.checkpoint) done = std::max(done, run.checkpoint->iteration);
   if (run.stop) done = std::max(done, run.stop->iteration);
@@ -69,7 +69,7 @@ std::string training_rows(const RunState& run) {
     loss += fmt::format(", validation {} at {}", shown(run.evaluation->loss, "{:.6f}"),
                         run.evaluation->iteration);
   if (run.skipped > 0) loss += fmt::format(", {} updates skipped", run.skipped);
-  if (run.nan > 0) loss += fmt::format(", {} iterations without a finite loss", run.nan);
+  if (run.nan > 0) loss += fmt::format(", {} iterations with NaN or infinite loss", run.nan);
   const std::optional<double> percent =
       train.mfu ? std::optional(100.0 * *train.mfu) : std::nullopt;
   return row("loss", loss) +
@@ -85,7 +85,8 @@ std::string training_rows(const RunState& run) {
 
 std::string storage_rows(const RunState& run) {
   std::string text;
-  if (run.memory > 0) text += row("memory", human_bytes(run.memory) + " on the fullest rank");
+  if (run.memory > 0)
+    text += row("memory", human_bytes(run.memory) + " on the rank with the highest peak");
   if (run.checkpoint)
     text += row("checkpoint", fmt::format("of iteration {}", run.checkpoint->iteration));
   return text;
@@ -102,14 +103,14 @@ std::string gpu_rows(const std::vector<GpuUse>& gpus) {
   const auto bytes = [](double value) { return std::isnan(value) ? "-" : human_bytes(value); };
   std::string text = fmt::format("\n{:<{}} {:>6} {:>22} {:>11} {:>7}\n", "GPU", width, "use",
                                  "memory", "temperature", "power");
-  for (std::size_t i = 0; i < std::min(gpus.size(), kMostGpus); ++i) {
+  for (std::size_t i = 0; i < std::min(gpus.size(), kMaxGpus); ++i) {
     const GpuUse& gpu = gpus[i];
     text += fmt::format(
         "{:<{}} {:>6} {:>22} {:>11} {:>7}\n", fmt::format("{}:{}", gpu.host, gpu.index), width,
         told(gpu.utilisation, "%"), bytes(gpu.memory) + " / " + bytes(gpu.memory_total),
         told(gpu.temperature, "C"), told(gpu.power, "W"));
   }
-  if (gpus.size() > kMostGpus) text += fmt::format("... and {} more\n", gpus.size() - kMostGpus);
+  if (gpus.size() > kMaxGpus) text += fmt::format("... and {} more\n", gpus.size() - kMaxGpus);
   return text;
 }
 

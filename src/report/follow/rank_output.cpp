@@ -40,8 +40,8 @@ constexpr std::string_view kErrorWords[] = {"error",
                                             "took longer than",
                                             "no space left",
                                             "cancelled at"};
-/// Our own programs print nothing else behind their names on standard error.
-constexpr std::string_view kOwnComplaint = "trireme-";
+/// Programs of Trireme print only errors as "NAME: message" on standard error.
+constexpr std::string_view kOwnPrefix = "trireme-";
 
 std::string lower(std::string_view text) {
   std::string result(text);
@@ -50,8 +50,7 @@ std::string lower(std::string_view text) {
   return result;
 }
 
-/// Lines of rank 0's introduction and farewell repeat what a person typed: no error, whatever it
-/// says.
+/// Lines of rank 0's header and trailer repeat the user's words, which may look like an error.
 bool repeats_command(std::string_view line) {
   return line.starts_with("command    ") || line.starts_with("continue   ") ||
          line.starts_with("run folder ") || line.starts_with("restart    ") ||
@@ -68,16 +67,16 @@ std::string take_rank(std::string_view& line) {
   return rank;
 }
 
-/// Whether a run introduces itself in a job's output, to which a job that is queued again appends.
+/// The first line of a start in a job's output, to which a requeued job appends.
 bool starts_introduction(std::string_view line) { return line.starts_with("command    "); }
 
-/// A line as a person can be shown it, whatever a crash has put there.
+/// `line` for a terminal: control characters replaced, and truncated.
 std::string shown(std::string_view line) {
-  constexpr std::size_t kMost = 200;
-  std::string text(line.substr(0, kMost));
+  constexpr std::size_t kMaxShown = 200;
+  std::string text(line.substr(0, kMaxShown));
   std::replace_if(
       text.begin(), text.end(), [](unsigned char c) { return std::iscntrl(c) != 0; }, ' ');
-  return text + (line.size() > kMost ? "..." : "");
+  return text + (line.size() > kMaxShown ? "..." : "");
 }
 
 bool is_warning(const std::string& lower_line) {
@@ -138,7 +137,7 @@ bool tells_of_error(std::string_view line) {
   const std::string text = lower(line);
   if (is_warning(text) || text.find(" nccl info ") != std::string::npos) return false;
   // "trireme-pretrain: rank 3 on node07: ...", but not "trireme-pretrain 0.1.0".
-  if (text.starts_with(kOwnComplaint) && text.find(": ") < text.find(' ')) return true;
+  if (text.starts_with(kOwnPrefix) && text.find(": ") < text.find(' ')) return true;
   return std::any_of(std::begin(kErrorWords), std::end(kErrorWords),
                      [&](std::string_view word) { return text.find(word) != std::string::npos; });
 }

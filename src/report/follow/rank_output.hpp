@@ -13,17 +13,17 @@
 
 namespace trireme::report {
 
-/// The lines of a file that grows, is cut back or is replaced, each when it is complete.
+/// The complete lines of a file that grows, is truncated or is replaced while it is read.
 class LineFile {
  public:
   explicit LineFile(std::filesystem::path path) : path_(std::move(path)) {}
 
   struct News {
-    /// The file is not the one, or not as long as, it was: what was read before holds no more.
+    /// The file was replaced or truncated: lines returned before are obsolete.
     bool anew = false;
     std::vector<std::string> lines;  ///< without their newlines and returns
   };
-  /// What came since the last call. A file that is not there gives nothing. Throws IoError when it
+  /// The lines since the last call; none when the file does not exist. Throws IoError when it
   /// cannot be read.
   News read();
 
@@ -34,35 +34,35 @@ class LineFile {
   dev_t device_ = 0;
   ino_t inode_ = 0;
   off_t offset_ = 0;   ///< read so far
-  std::string head_;   ///< the first bytes: a file that begins anew in its place has others
-  std::string begun_;  ///< a line whose end has not come
+  std::string head_;   ///< the first bytes, by which a replaced file is recognised
+  std::string begun_;  ///< an incomplete line
 };
 
-/// How the first line begins, after the rank, that a start of the program writes to a file of
-/// <run>/ranks: what stands before it is an earlier start's.
+/// The beginning, after the rank, of the first line that a start of the program writes to a file of
+/// <run>/ranks: earlier lines are from an earlier start.
 inline constexpr std::string_view kOutputMarker = "--- output since ";
 
-/// Whether a line of output tells of an error: it has one of the words by which MPI, NCCL, CUDA,
-/// Slurm, the C++ runtime and this program do so, and does not call itself a warning.
+/// Whether a line of output is an error message: it has one of the words that MPI, NCCL, CUDA,
+/// Slurm, the C++ runtime and this program use, and is no warning.
 bool tells_of_error(std::string_view line);
 
 /// Collects the errors in the output of ranks.
 class RankOutput {
  public:
-  /// Takes the next line of the file named `file`; its rank stands before it as "[rank 3] ". The
-  /// rank's marker makes what it said before in this file be forgotten.
+  /// Takes the next line of the file named `file`, which begins with its rank, "[rank 3] ". After
+  /// the rank's marker its earlier lines in this file no longer count.
   void take(const std::string& file, std::string_view line);
-  /// The file begins anew.
+  /// The file was replaced or truncated.
   void forget(const std::string& file) { files_.erase(file); }
 
-  /// Whether nothing was taken, or all of it forgotten.
+  /// Whether no line counts.
   bool empty() const { return files_.empty(); }
-  /// Lines that tell of an error, and lines that call themselves a warning, of all ranks.
+  /// Error lines and warning lines of all ranks.
   std::int64_t errors() const;
   std::int64_t warnings() const;
   /// Files that were read.
   std::int64_t files() const { return static_cast<std::int64_t>(files_.size()); }
-  /// The first line that tells of an error, its file before it; "" when there is none.
+  /// The first error line, after its file; "" when there is none.
   std::string first_error() const;
 
  private:

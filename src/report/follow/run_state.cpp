@@ -14,7 +14,7 @@ using Json = nlohmann::json;
 
 constexpr std::size_t kKeptIntervals = 100;
 
-// A file may come from another version: a field that is missing or of another type is absent.
+// The file may be of another version: fields that are missing or of another type are absent.
 
 template <typename Value>
 std::optional<Value> get(const Json& object, const char* key) {
@@ -58,9 +58,9 @@ StartEvent start_of(const Json& line) {
   const Json& layout = section(line, "layout");
   const Json& length = section(line, "length");
   const auto axis = [&](const char* name) {
-    constexpr std::int64_t kMost = 1 << 20;
+    constexpr std::int64_t kMaxRanks = 1 << 20;
     return static_cast<int>(
-        std::clamp<std::int64_t>(get<std::int64_t>(layout, name).value_or(1), 1, kMost));
+        std::clamp<std::int64_t>(get<std::int64_t>(layout, name).value_or(1), 1, kMaxRanks));
   };
   return {.program = text(line, "program"),
           .version = text(line, "version"),
@@ -160,7 +160,7 @@ void take_memory(RunState& state, const Json& line) {
 StopEvent stop_of(const Json& line) {
   return {.reason = text(line, "reason"),
           .iteration = whole(line, "iteration"),
-          // A stop without a code is none that could be called well.
+          // Without a code a stop counts as a failure.
           .exit_code = static_cast<int>(get<std::int64_t>(line, "exit_code").value_or(1))};
 }
 

@@ -1,4 +1,4 @@
-// What a run's metrics.jsonl says about it, line by line: no files, no clocks.
+// The state of a run by the lines of its metrics.jsonl.
 #pragma once
 
 #include <cstdint>
@@ -13,7 +13,7 @@
 
 namespace trireme::report {
 
-/// A training line; what it does not say, or says to be no number, is absent.
+/// A training line; missing values and those that are not numbers are absent.
 struct TrainPoint {
   double time = 0;
   std::int64_t iteration = 0;
@@ -28,7 +28,7 @@ struct Milestone {
   std::optional<std::int64_t> samples, tokens;  ///< consumed, of an evaluation
 };
 
-/// A run, as far as its lines tell.
+/// The state of a run.
 struct RunState {
   /// Of the newest start of the program; `starts` counts them.
   StartEvent start;
@@ -40,12 +40,12 @@ struct RunState {
   std::int64_t best_iteration = 0;
   std::int64_t skipped = 0, nan = 0;  ///< iterations
   std::optional<Milestone> evaluation, checkpoint;
-  double memory = 0;  ///< bytes of the fullest rank: of its GPU, else resident at its peak
+  double memory = 0;  ///< bytes on the rank with the highest use: of its GPU, else peak resident
   std::vector<GpuUse> gpus;
   std::vector<double> rank_ms;  ///< TimersEvent::rank_ms
 
   // Since the newest start.
-  std::int64_t steps = 0;               ///< iterations that training lines tell of
+  std::int64_t steps = 0;               ///< iterations in training lines
   std::deque<double> intervals = {};    ///< seconds between training lines, the newest hundred
   double longest_pause = 0;             ///< seconds that an evaluation or a checkpoint took
   std::optional<WarningEvent> warning;  ///< the newest
@@ -58,10 +58,10 @@ struct RunState {
   /// Takes the next line of metrics.jsonl; true for a training line.
   bool take(std::string_view line);
 
-  /// Seconds between training lines: the median; before there are two, what the first one's steps
-  /// took. Nothing without a step.
+  /// The median of the seconds between training lines; of one line the time of its steps. Empty
+  /// without a step.
   std::optional<double> typical_interval() const;
-  /// Seconds that the rest of the run will take at the newest line's speed.
+  /// The remaining seconds at the newest line's speed.
   std::optional<double> seconds_left() const;
 };
 

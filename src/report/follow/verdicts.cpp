@@ -8,19 +8,20 @@
 
 #include "core/clock.hpp"
 #include "core/error.hpp"
+#include "core/text.hpp"
 #include "deck/restart.hpp"
 
 namespace trireme::report {
 namespace {
 
 constexpr double kStall = 5.0;          // times the usual interval
-constexpr double kShortestStall = 5.0;  // seconds: what a file system may hold a line back
+constexpr double kShortestStall = 5.0;  // seconds: the delay of a file system
 constexpr double kLongestStart = 600.0;
 constexpr double kIdle = 50.0;  // percent
 constexpr double kStraggler = 1.2;
 constexpr double kNoise = 1.0;  // ms
 constexpr std::size_t kNamed = 3;
-/// Slurm's words for a job that neither runs nor waits any more.
+/// Slurm's states of a job that has ended.
 constexpr std::array<std::string_view, 10> kOver = {
     "BOOT_FAIL", "CANCELLED", "COMPLETED",     "DEADLINE",  "FAILED",
     "NODE_FAIL", "TIMEOUT",   "OUT_OF_MEMORY", "PREEMPTED", "REVOKED"};
@@ -44,11 +45,11 @@ Verdict judge_stop(const StopEvent& stop) {
   const std::string how =
       fmt::format("{}: iteration {}, exit code {}", stop.reason, stop.iteration, stop.exit_code);
   if (stop.exit_code == 0) return {Judgement::well, how};
-  const char* advice = stop.exit_code == kStoppedEarly ? "; the same command goes on" : "";
+  const char* advice = stop.exit_code == kStoppedEarly ? "; the same command resumes the run" : "";
   return {Judgement::bad, how + advice};
 }
 
-/// What Slurm's word for a job decides; nothing while it runs.
+/// The verdict by Slurm's state of a job; empty while it runs.
 std::optional<Verdict> judge_job(const JobState& job) {
   if (job.state == "RUNNING" || job.state == "COMPLETING") return std::nullopt;
   const std::string why = job.reason.empty() || job.reason == "None" ? "" : " (" + job.reason + ")";
@@ -61,14 +62,14 @@ Verdict judge_silence(const RunState& run, const Facts& facts) {
   if (!usual) {
     const double waited = std::max(facts.now - run.start_time, 0.0);
     return {waited > kLongestStart ? Judgement::bad : Judgement::well,
-            fmt::format("no step yet, {} after the start", duration(waited))};
+            fmt::format("no training line yet, {} after the start", duration(waited))};
   }
   const double allowed = std::max({kStall * *usual, kShortestStall, 2 * run.longest_pause});
   if (silence <= allowed)
-    return {Judgement::well, fmt::format("the last line came {} ago, usually one comes in {}",
-                                         duration(silence), duration(*usual))};
+    return {Judgement::well, fmt::format("last line {} ago, usual interval {}", duration(silence),
+                                         duration(*usual))};
   return {Judgement::bad,
-          fmt::format("stalled: no step for {}, usually a line comes in {}; the last was of "
+          fmt::format("stalled: no line for {}, usual interval {}; the last training line is of "
                       "iteration {}",
                       duration(silence), duration(*usual), run.train->iteration)};
 }
@@ -91,12 +92,11 @@ Verdict is_running(const RunState& run, const Facts& facts) {
     return verdict;
   }
   if (job) return *job;
-  if (run.starts == 0 && facts.lock == Lock::held) return {Judgement::well, "it has only begun"};
-  if (run.starts == 0) return {Judgement::bad, "there is no line of a start"};
+  if (run.starts == 0 && facts.lock == Lock::held) return {Judgement::well, "starting"};
+  if (run.starts == 0) return {Judgement::bad, "metrics.jsonl has no start line"};
   if (facts.lock == Lock::free)
-    return {Judgement::bad,
-            fmt::format("it ended without a word, killed or failed: its last line came {} ago",
-                        duration(facts.now - run.last_time))};
+    return {Judgement::bad, fmt::format("killed, or failed without a message: last line {} ago",
+                                        duration(facts.now - run.last_time))};
   return judge_loss(run, judge_silence(run, facts));
 }
 
@@ -104,16 +104,16 @@ bool has_ended(const RunState& run, const Facts& facts) {
   if (!facts.job) return run.stop || (run.starts > 0 && facts.lock == Lock::free);
   const std::string& state = facts.job->state;
   if (std::find(kOver.begin(), kOver.end(), state) != kOver.end()) return true;
-  // The job may go on with a run that was killed or stopped early: it is queued again.
+  // Slurm may requeue the job of a run that was killed or stopped early.
   return state != "PENDING" && run.stop && run.stop->exit_code != kStoppedEarly;
 }
 
 Verdict are_gpus_busy(const RunState& run) {
-  if (run.start.device == "host") return {Judgement::well, "the run uses none (run.device: host)"};
+  if (run.start.device == "host") return {Judgement::well, "no GPU is used (run.device: host)"};
   if (run.gpus.empty())
     return {Judgement::unknown, run.start.device.empty()
-                                    ? "not told"
-                                    : "not sampled (yet): log.gpu_every says how often"};
+                                    ? "the start line names no device"
+                                    : "not sampled yet (every log.gpu_every iterations)"};
   std::vector<std::string> idle;
   double least = 100;
   for (const GpuUse& gpu : run.gpus) {
@@ -122,19 +122,19 @@ Verdict are_gpus_busy(const RunState& run) {
     if (gpu.utilisation < kIdle)
       idle.push_back(fmt::format("GPU {} of {} {:.0f} %", gpu.index, gpu.host, gpu.utilisation));
   }
-  if (idle.empty()) return {Judgement::well, fmt::format("the least busy one {:.0f} %", least)};
+  if (idle.empty()) return {Judgement::well, fmt::format("lowest utilisation {:.0f} %", least)};
   return {Judgement::bad, fmt::format("idle: {}", some_of(idle))};
 }
 
 Verdict has_no_error(const RankOutput& output) {
   if (output.empty())
     return {Judgement::unknown, "no output to read: log.rank_files writes it to <run>/ranks"};
-  const std::string told =
-      fmt::format("{} file{} read, {} warning{}", output.files(), output.files() == 1 ? "" : "s",
-                  output.warnings(), output.warnings() == 1 ? "" : "s");
+  const std::string told = fmt::format("{} read, {}", counted(output.files(), "file"),
+                                       counted(output.warnings(), "warning"));
   if (output.errors() == 0) return {Judgement::well, told};
-  return {Judgement::bad, fmt::format("{} line{} of errors ({}), the first: {}", output.errors(),
-                                      output.errors() == 1 ? "" : "s", told, output.first_error())};
+  return {Judgement::bad,
+          fmt::format("{} ({}), the first: {}", counted(output.errors(), "error line"), told,
+                      output.first_error())};
 }
 
 Verdict is_deck_as_asked(const deck::Deck& effective, deck::Deck asked,
@@ -143,9 +143,9 @@ Verdict is_deck_as_asked(const deck::Deck& effective, deck::Deck asked,
   std::vector<std::string> differences;
   for (const deck::Change& change : deck::compare_for_restart(asked, effective))
     differences.push_back(
-        fmt::format("{} is {}, asked was {}", change.key, change.after, change.before));
-  if (differences.empty()) return {Judgement::well, "as " + asked_name + " says"};
-  return {Judgement::bad, fmt::format("not as {} says: {}", asked_name, some_of(differences))};
+        fmt::format("{} is {}, requested {}", change.key, change.after, change.before));
+  if (differences.empty()) return {Judgement::well, "as in " + asked_name};
+  return {Judgement::bad, fmt::format("not as in {}: {}", asked_name, some_of(differences))};
 }
 
 std::vector<std::string> stragglers(const RunState& run) {

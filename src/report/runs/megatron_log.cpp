@@ -167,18 +167,21 @@ void MegatronLog::take_vocabulary(std::string_view line) {
 }
 
 /// "[Rank 0] (after 1 iterations) memory (MB) | allocated: 1.0 | ... | max reserved: 2.0", or this
-/// program's " memory of the fullest rank after iteration 20 | ... | peak: 29.5 MiB |".
+/// program's " memory of the rank with the highest peak after iteration 20 | ... | peak: 29.5 MiB
+/// |" (version 0.1: "memory of the fullest rank").
 void MegatronLog::take_memory(std::string_view line) {
-  constexpr std::string_view kRank = "memory (MB) |", kFullest = "memory of the fullest rank ";
-  if (const std::size_t at = line.find(kFullest); at != std::string_view::npos) {
+  constexpr std::string_view kRank = "memory (MB) |", kHighest = " memory of the rank with the ",
+                             kHighestBefore = " memory of the fullest rank ";
+  const std::size_t at = std::min(line.find(kHighest), line.find(kHighestBefore));
+  if (at != std::string_view::npos) {
     for (const auto& [name, value] : fields_of(line.substr(at)))
       if (name == "GPU" || (name == "peak" && !on_gpu_)) {
-        fullest_ = bytes_of(value);
+        highest_ = bytes_of(value);
         on_gpu_ = name == "GPU";
       }
-  } else if (const std::size_t at = line.find(kRank); at != std::string_view::npos) {
+  } else if (const std::size_t rank = line.find(kRank); rank != std::string_view::npos) {
     // The last field ends with the line.
-    const std::string fields = std::string(line.substr(at + kRank.size())) + "|";
+    const std::string fields = std::string(line.substr(rank + kRank.size())) + "|";
     for (const auto& [name, value] : fields_of(fields))
       if (name == "max reserved")
         reserved_ = std::max(reserved_, finite(value).value_or(0.0) * 1048576.0);

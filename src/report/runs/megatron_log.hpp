@@ -26,7 +26,7 @@ class MegatronLog {
   std::optional<TrainRow> take(std::string_view line);
 
   /// Peak bytes of the rank with the highest use ("max reserved" of Megatron-LM); 0 when unknown.
-  double memory() const { return fullest_ > 0 ? fullest_ : reserved_; }
+  double memory() const { return highest_ > 0 ? highest_ : reserved_; }
 
  private:
   void take_argument(std::string_view line);
@@ -37,8 +37,8 @@ class MegatronLog {
   // Arguments; 0 when unknown.
   double sequence_ = 0, layers_ = 0, hidden_ = 0, ffn_ = 0, vocab_ = 0, ranks_ = 0;
   double global_batch_ = 0;
-  double reserved_ = 0, fullest_ = 0;
-  bool on_gpu_ = false;  ///< fullest_ is of a GPU
+  double reserved_ = 0, highest_ = 0;
+  bool on_gpu_ = false;  ///< highest_ is of a GPU
 };
 
 }  // namespace trireme::report

@@ -191,10 +191,10 @@ TEST(ParseJob, ReadsStateAndFiles) {
 TEST(ParseJob, SaysWhatSlurmSaid) {
   EXPECT_EQ(message_of<DataError>(
                 [] { parse_job("99", "slurm_load_jobs error: Invalid job id specified\n"); }),
-            "Slurm tells nothing of job 99: slurm_load_jobs error: Invalid job id specified; name "
+            "Slurm does not know job 99: slurm_load_jobs error: Invalid job id specified; name "
             "the run folder instead");
   EXPECT_EQ(message_of<DataError>([] { parse_job("99", ""); }),
-            "Slurm tells nothing of job 99: no answer; name the run folder instead");
+            "Slurm does not know job 99: no answer; name the run folder instead");
   EXPECT_EQ(message_of<DataError>([] {
               parse_job("12",
                         "JobId=14 ArrayJobId=12 ArrayTaskId=1 JobState=RUNNING WorkDir=/\n"

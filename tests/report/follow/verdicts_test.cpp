@@ -25,7 +25,7 @@ void expect(const Verdict& verdict, Judgement judgement, const std::string& reas
 
 TEST(IsRunning, WhileStepsCome) {
   expect(is_running(running(), {.now = 1060, .lock = Lock::held}), Judgement::well,
-         "the last line came 10s ago, usually one comes in 10s");
+         "last line 10s ago, usual interval 10s");
   expect(is_running(running(), {.now = 990}), Judgement::well, "0 s ago");  // another clock
 }
 
@@ -33,7 +33,7 @@ TEST(IsRunning, StallsAfterFiveTimesTheMedian) {
   const RunState run = running();
   expect(is_running(run, {.now = 1099, .lock = Lock::held}), Judgement::well, "");
   expect(is_running(run, {.now = 1101, .lock = Lock::held}), Judgement::bad,
-         "stalled: no step for 51s, usually a line comes in 10s; the last was of iteration 5");
+         "stalled: no line for 51s, usual interval 10s; the last training line is of iteration 5");
 }
 
 TEST(IsRunning, AfterOneLineStallsByItsSteps) {
@@ -60,9 +60,10 @@ TEST(IsRunning, FastRunsMayBeSilentForAMoment) {
 
 TEST(IsRunning, BeforeTheFirstStep) {
   expect(is_running(running(0), {.now = 1030, .lock = Lock::held}), Judgement::well,
-         "no step yet, 30s after the start");
-  expect(is_running(running(0), {.now = 1700, .lock = Lock::held}), Judgement::bad, "no step yet");
-  expect(is_running({}, {.now = 1700}), Judgement::bad, "no line of a start");
+         "no training line yet, 30s after the start");
+  expect(is_running(running(0), {.now = 1700, .lock = Lock::held}), Judgement::bad,
+         "no training line yet");
+  expect(is_running({}, {.now = 1700}), Judgement::bad, "no start line");
 }
 
 TEST(IsRunning, EndsWellOrNot) {
@@ -72,7 +73,8 @@ TEST(IsRunning, EndsWellOrNot) {
          "finished: iteration 5, exit code 0");
   EXPECT_TRUE(has_ended(run, {}));
   run.take(json_line(StopEvent{"the time limit is near", 5, 75}, 1050));
-  expect(is_running(run, {.now = 1051}), Judgement::bad, "exit code 75; the same command goes on");
+  expect(is_running(run, {.now = 1051}), Judgement::bad,
+         "exit code 75; the same command resumes the run");
   const Facts queued{.job = JobState{"12", "PENDING", "BeginTime"}};
   expect(is_running(run, queued), Judgement::bad, "Slurm's job 12 is PENDING (BeginTime)");
   EXPECT_FALSE(has_ended(run, queued));
@@ -90,7 +92,7 @@ TEST(IsRunning, NotWithoutAFiniteLoss) {
 
 TEST(IsRunning, KilledRunsLeaveTheirLock) {
   const Facts facts{.now = 1055, .lock = Lock::free};
-  expect(is_running(running(), facts), Judgement::bad, "it ended without a word");
+  expect(is_running(running(), facts), Judgement::bad, "killed, or failed without a message");
   EXPECT_TRUE(has_ended(running(), facts));
   EXPECT_FALSE(has_ended(running(), {.now = 1055, .lock = Lock::held}));
 }
@@ -131,11 +133,11 @@ TEST(AreGpusBusy, NamesTheIdleOnes) {
   expect(are_gpus_busy(run), Judgement::unknown, "log.gpu_every");
   run.gpus = {{.host = "a", .index = 0, .utilisation = 98},
               {.host = "a", .index = 1, .utilisation = std::nan("")}};
-  expect(are_gpus_busy(run), Judgement::well, "the least busy one 98 %");
+  expect(are_gpus_busy(run), Judgement::well, "lowest utilisation 98 %");
   run.gpus.push_back({.host = "b", .index = 3, .utilisation = 12});
   expect(are_gpus_busy(run), Judgement::bad, "idle: GPU 3 of b 12 %");
   run.start.device = "host";
-  expect(are_gpus_busy(run), Judgement::well, "uses none");
+  expect(are_gpus_busy(run), Judgement::well, "no GPU is used");
 }
 
 TEST(HasNoError, GoesByTheOutput) {
@@ -145,7 +147,7 @@ TEST(HasNoError, GoesByTheOutput) {
   expect(has_no_error(output), Judgement::well, "1 file read, 1 warning");
   output.take("a.err", "[rank 1] Segmentation fault");
   expect(has_no_error(output), Judgement::bad,
-         "1 line of errors (1 file read, 1 warning), the first: a.err: rank 1: Segmentation fault");
+         "1 error line (1 file read, 1 warning), the first: a.err: rank 1: Segmentation fault");
 }
 
 deck::Deck deck_of(const std::string& more) {
@@ -159,11 +161,11 @@ deck::Deck deck_of(const std::string& more) {
 TEST(IsDeckAsAsked, ComparesKeyByKey) {
   deck::Deck effective = deck_of("");
   effective.parallel.data = 2;
-  expect(is_deck_as_asked(effective, deck_of(""), "d.yaml"), Judgement::well, "as d.yaml says");
+  expect(is_deck_as_asked(effective, deck_of(""), "d.yaml"), Judgement::well, "as in d.yaml");
   expect(is_deck_as_asked(effective, deck_of("optimizer: {clip: 2}\n"), "d.yaml"), Judgement::bad,
-         "not as d.yaml says: optimizer.clip is 1, asked was 2");
+         "not as in d.yaml: optimizer.clip is 1, requested 2");
   expect(is_deck_as_asked(effective, deck_of("parallel: {data: 4}\n"), "d.yaml"), Judgement::bad,
-         "parallel.data is 2, asked was 4");
+         "parallel.data is 2, requested 4");
 }
 
 TEST(Stragglers, AreComparedWithTheirStage) {
