@@ -6,6 +6,20 @@
 
 namespace trireme::data {
 
+BertVocabulary bert_vocabulary(const tokenizer::Tokenizer& tokenizer) {
+  const auto tokens = tokenizer.bert_tokens();
+  if (!tokens)
+    throw DeckError(
+        "data.tokenizer: a vocabulary of type {} without [CLS], [SEP], [MASK] and [PAD] makes no "
+        "samples for BERT; give one of type wordpiece that has them",
+        tokenizer.name());
+  BertVocabulary vocabulary{
+      .cls = tokens->cls, .sep = tokens->sep, .mask = tokens->mask, .pad = tokens->pad};
+  for (std::int32_t id = 0; id < tokenizer.vocab_size(); ++id)
+    vocabulary.continues_word.push_back(tokenizer.continues_word(id));
+  return vocabulary;
+}
+
 BertSample::BertSample(std::span<const std::span<std::int32_t>> tensors)
     : tokens(tensors[0]),
       types(tensors[1]),

@@ -8,6 +8,7 @@
 #include <vector>
 
 #include "data/dataset.hpp"
+#include "tokenizer/tokenizer.hpp"
 
 namespace trireme::data {
 
@@ -15,11 +16,16 @@ namespace trireme::data {
 struct BertVocabulary {
   std::int32_t cls = 0, sep = 0, mask = 0, pad = 0;
   /// [ids] true where the piece continues a word, as "##ing" does. Its size is the number of ids
-  /// from which random replacements are drawn.
+  /// from which random replacements are drawn. Megatron-LM since 2021 adds [BOS] and [EOS] to a
+  /// vocabulary without them: its replacements are the same only where the file has both.
   std::vector<bool> continues_word;
 
   std::int64_t ids() const { return std::ssize(continues_word); }
 };
+
+/// That of a tokenizer. Throws DeckError, naming data.tokenizer, when it lacks one of the special
+/// tokens.
+BertVocabulary bert_vocabulary(const tokenizer::Tokenizer& tokenizer);
 
 /// What a sample looks like.
 struct BertFormat {

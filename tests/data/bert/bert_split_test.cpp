@@ -48,6 +48,22 @@ class BertSplitTest : public ScratchTest {
   BertSplitConfig config_;
 };
 
+TEST_F(BertSplitTest, TakesItsVocabularyFromATokenizer) {
+  write_file_atomically(path("vocab.txt"),
+                        "[PAD]\n[UNK]\n[CLS]\n[SEP]\n[MASK]\nmask\n##ing\n##s\n");
+  const auto wordpiece = tokenizer::make_tokenizer(
+      {.type = "wordpiece", .vocab = path("vocab.txt"), .lowercase = true});
+  const BertVocabulary vocabulary = bert_vocabulary(*wordpiece);
+  EXPECT_EQ(vocabulary.pad, 0);
+  EXPECT_EQ(vocabulary.cls, 2);
+  EXPECT_EQ(vocabulary.sep, 3);
+  EXPECT_EQ(vocabulary.mask, 4);
+  EXPECT_EQ(vocabulary.continues_word,
+            (std::vector<bool>{false, false, false, false, false, false, true, true}));
+  expect_error(ExitCode::deck, "data.tokenizer: a vocabulary of type bytes without [CLS]",
+               [] { bert_vocabulary(*tokenizer::make_tokenizer({.type = "bytes"})); });
+}
+
 TEST_F(BertSplitTest, BlendsDatasetsByWeight) {
   config_.weights = {6, 3, 1};
   config_.common.samples = 200;
