@@ -205,18 +205,20 @@ std::string export_csv(const std::vector<RunHistory>& runs) {
 RunDifference compare_runs(const RunHistory& a, const RunHistory& b) {
   RunDifference difference{.a = a.name,
                            .b = b.name,
+                           .programs = !a.start.program.empty() && !b.start.program.empty(),
                            .decks = !a.deck.empty() && !b.deck.empty(),
                            .loss = compare_losses(a.train, b.train)};
-  if (!a.start.program.empty() && !b.start.program.empty())
-    difference.properties = compare_starts(a.start, b.start);
+  if (difference.programs) difference.properties = compare_starts(a.start, b.start);
   if (difference.decks) difference.keys = compare_decks(a.deck, b.deck);
   return difference;
 }
 
 std::string to_text(const RunDifference& difference) {
   std::string text = fmt::format("{} | {}\n", difference.a, difference.b);
-  if (difference.properties.empty())
-    text += "program: no difference is known\n";
+  if (!difference.programs)
+    text += "program: not compared (a console log does not name it)\n";
+  else if (difference.properties.empty())
+    text += "program: same version, device, layout and hosts\n";
   else
     text += "program:\n" + list_values(difference.properties);
   if (!difference.decks)

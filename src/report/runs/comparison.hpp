@@ -42,6 +42,7 @@ struct RunDifference {
   std::string a, b;                         ///< the runs' names
   std::vector<ValueDifference> properties;  ///< program, version, device, layout, hosts
   std::vector<ValueDifference> keys;        ///< of the decks, except run.name and run.output
+  bool programs = false;                    ///< both starts are known
   bool decks = false;                       ///< both decks are known
   LossDifference loss;
 

@@ -137,6 +137,7 @@ train: {iterations: 30}
                 "  largest difference: 0.5 at iteration 20\n"
                 "  at iteration 30: 7.000000 | 6.750000\n");
   EXPECT_TRUE(compare_runs(a, a).same());
+  EXPECT_NE(to_text(compare_runs(a, a)).find("program: same version"), std::string::npos);
 }
 
 TEST_F(ComparisonTest, RunsWithoutCommonIterationsAreNotDifferent) {
