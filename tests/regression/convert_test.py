@@ -220,12 +220,15 @@ class Foreign(RunTest):
     def test_every_tensor_comes_back_from_every_layout_and_age(self):
         wanted = {tensor["name"]: tensor["checksum"] for tensor in self.inspect(self.source)["tensors"]}
         megatron, deepspeed = foreign_checkpoints.megatron, foreign_checkpoints.deepspeed
+        distributed = foreign_checkpoints.distributed
         for write, how in [(megatron, {}),
                            (megatron, {"version": 0, "tensor": 2, "legacy": True}),
                            (megatron, {"version": 1.0, "tensor": 4, "half": True}),
                            (megatron, {"version": 2.0, "tensor": 2, "pipeline": 2, "half": True}),
                            (megatron, {"pipeline": 2, "chunks": 2}),
                            (megatron, {"core": True, "tensor": 2, "pipeline": 4, "half": True}),
+                           (distributed, {}),
+                           (distributed, {"tensor": 1, "half": False, "stacked": False}),
                            (deepspeed, {}),
                            (deepspeed, {"pipeline": True, "data": 3})]:
             with self.subTest(write=write.__name__, **how):

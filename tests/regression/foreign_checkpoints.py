@@ -31,6 +31,11 @@ def stand_in(module, name):
     return thing
 
 
+META = "torch.distributed.checkpoint.metadata"
+METADATA, TENSOR_STORAGE, BYTES_STORAGE, INDEX = (
+    stand_in(META, name) for name in ("Metadata", "TensorStorageMetadata", "BytesStorageMetadata", "MetadataIndex"))
+STORAGE_INFO = stand_in("torch.distributed.checkpoint.filesystem", "_StorageInfo")
+SIZE = stand_in("torch", "Size")
 REBUILD = stand_in("torch._utils", "_rebuild_tensor_v2")
 TYPES = {kind: stand_in("torch", name) for kind, name in STORAGES.items()}
 
@@ -88,19 +93,26 @@ class Pickler(pickle._Pickler):  # pylint: disable=protected-access
         return super().save(obj, save_persistent_id)
 
 
+def save_zip(file, value):
+    """torch.save(value, file) of PyTorch 1.6 and newer."""
+    text = io.BytesIO()
+    pickler = Pickler(text, False)
+    pickler.dump(value)
+    with zipfile.ZipFile(file, "w", zipfile.ZIP_STORED) as archive:
+        archive.writestr("archive/data.pkl", text.getvalue())
+        for storage in pickler.storages:
+            archive.writestr(f"archive/data/{storage.key}", storage.array.tobytes())
+        archive.writestr("archive/version", "3\n")
+
+
 def save(path, value, legacy=False):
     """torch.save(value, path) of PyTorch 1.6 and newer, or of the older form."""
     path.parent.mkdir(parents=True, exist_ok=True)
+    if not legacy:
+        return save_zip(path, value)
     text = io.BytesIO()
     pickler = Pickler(text, legacy)
     pickler.dump(value)
-    if not legacy:
-        with zipfile.ZipFile(path, "w", zipfile.ZIP_STORED) as archive:
-            archive.writestr("archive/data.pkl", text.getvalue())
-            for storage in pickler.storages:
-                archive.writestr(f"archive/data/{storage.key}", storage.array.tobytes())
-            archive.writestr("archive/version", "3\n")
-        return
     with open(path, "wb") as file:
         for header in (0x1950a86a20f9469cfc6c, 1001, {"little_endian": True}):
             pickle.dump(header, file, protocol=2)
@@ -222,6 +234,73 @@ def megatron(folder, source, args, tensor=1, pipeline=1, chunks=1, version=3.0, 
                 {"num_iters": int(source.attrs["applied_iterations"])})
             name = f"mp_rank_{rank:02d}" + (f"_{stage:03d}" if pipeline > 1 else "")
             save(folder / f"iter_{iteration:07d}" / name / "model_optim_rng.pt", state, legacy)
+    (folder / "latest_checkpointed_iteration.txt").write_text(f"{iteration}")
+
+
+def instance(kind, **state):
+    thing = kind()
+    thing.__dict__.update(state)
+    return thing
+
+
+def distributed(folder, source, args, tensor=2, half=True, stacked=True):
+    """A checkpoint of Megatron-Core in the format torch_dist: chunks of tensor ranks, in one file."""
+    iteration = int(source.attrs["iteration"])
+    where = folder / f"iter_{iteration:07d}"
+    where.mkdir(parents=True)
+    stages = [Stage(source, range(args.num_layers), True, True, rank=rank, ranks=tensor,
+                    heads=args.num_attention_heads, version=3) for rank in range(tensor)]
+    tensors, places, file = {}, {}, io.BytesIO()
+
+    def core_name(name):
+        if name.startswith("embedding/"):
+            return f"embedding.{name[10:]}_embeddings.weight", None
+        if name.startswith("final_norm/"):
+            return "decoder.final_layernorm." + name[11:], None
+        _, layer, *module, kind = name.split("/")
+        theirs = dict(CORE_MODULES)["/".join(module)] + kind
+        return f"decoder.layers.{theirs}" if stacked else f"decoder.layers.{layer}.{theirs}", int(layer)
+
+    def put(key, layer, kind, name):
+        parts = [stage.array(kind, name) for stage in stages]
+        if kind == "model" and half and not key.startswith("optimizer."):
+            parts = [part.astype("float16") for part in parts]
+        whole = source[f"model/{name}"].shape
+        axis = next((axis for axis in range(len(whole))
+                     if parts[0].shape[axis] != whole[axis] or name == "embedding/word"), None)
+        shape = list(parts[0].shape)
+        if axis is None:
+            parts = parts[:1]
+        else:
+            shape[axis] = sum(part.shape[axis] for part in parts)
+        prefix = (args.num_layers,) if stacked and layer is not None else ()
+        tensors[key] = instance(TENSOR_STORAGE, size=Call(SIZE, prefix + tuple(shape)))
+        for rank, part in enumerate(parts):
+            offsets = [0] * len(shape)
+            if axis is not None:
+                offsets[axis] = rank * part.shape[axis]
+            chunk = io.BytesIO()
+            save_zip(chunk, part.reshape((1,) * len(prefix) + part.shape))
+            begin = file.tell()
+            file.write(chunk.getvalue())
+            index = instance(INDEX, fqn=key, index=rank,
+                             offset=Call(SIZE, ((layer,) if prefix else ()) + tuple(offsets)))
+            places[index] = instance(STORAGE_INFO, relative_path="__0_0.distcp", offset=begin,
+                                     length=len(chunk.getvalue()))
+
+    for name in stages[0].names:
+        key, layer = core_name(name)
+        put(key, layer, "model", name)
+        for kind, prefix in [("optimizer/m", "exp_avg"), ("optimizer/v", "exp_avg_sq")] + half * [("model", "fp32_param")]:
+            put(f"optimizer.state.{prefix}.{key}", layer, kind, name)
+    tensors["decoder.layers.0.self_attention.linear_qkv._extra_state"] = instance(BYTES_STORAGE)
+    (where / "__0_0.distcp").write_bytes(file.getvalue())
+    with open(where / ".metadata", "wb") as out:
+        Pickler(out, False).dump(instance(METADATA, state_dict_metadata=tensors, storage_data=places))
+    save(where / "common.pt", {
+        "args": args, "iteration": iteration, "checkpoint_version": 3.0,
+        "opt_param_scheduler": {"num_steps": int(source.attrs["applied_samples"])},
+        "optimizer": {"optimizer": {"param_groups": [{"step": int(source.attrs["applied_iterations"])}]}}})
     (folder / "latest_checkpointed_iteration.txt").write_text(f"{iteration}")
 
 

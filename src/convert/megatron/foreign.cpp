@@ -175,11 +175,7 @@ Foreign read_foreign(const fs::path& path) {
                   folder.filename().string());
   if (has_file(folder, "_model_states.pt") || has_file(folder, "-model_states.pt"))
     return read_deepspeed(folder);
-  if (fs::exists(folder / ".metadata"))
-    throw DataError(
-        "'{}' is in the format torch_dist, which is not read: convert it with Megatron-LM's "
-        "tools/checkpoint/convert.py --saver legacy",
-        folder.string());
+  if (fs::exists(folder / ".metadata")) return read_distributed(folder);
   return read_megatron(folder);
 }
 

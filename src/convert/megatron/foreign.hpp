@@ -81,6 +81,11 @@ Foreign read_foreign(const std::filesystem::path& path);
 /// The readers of read_foreign(), for the folder of one iteration.
 Foreign read_megatron(const std::filesystem::path& folder);
 Foreign read_deepspeed(const std::filesystem::path& folder);
+Foreign read_distributed(const std::filesystem::path& folder);
+
+/// Reads arguments, iteration, samples, the order of q, k and v, the schedule and the loss scale of
+/// a file that has them: that of any rank, or common.pt.
+void read_common(const torch::Archive& archive, Foreign& foreign);
 
 /// The deck of the run that wrote `foreign`, from its arguments, by the rules of `trireme-convert
 /// flags`; appends notes. Throws DataError if there are no arguments, DeckError for arguments that

@@ -206,9 +206,6 @@ std::string read_optimizer(const RankFile& rank, const std::vector<Named>& named
     return "its fp32 copies are not those of the model";
   std::int64_t index = 0;
   for (const Value* group : adam->find("param_groups")->items) {
-    if (const Value* step = group->find("step"); step && step->is_number())
-      foreign.optimizer_steps =
-          std::max(foreign.optimizer_steps, static_cast<std::int64_t>(step->number()));
     for (const Value* parameter : group->find("params")->items) {
       const Named& one = (*order)[static_cast<std::size_t>(index)];
       const Value* moments =
@@ -252,10 +249,8 @@ std::optional<double> loss_scale_of(const Value& optimizer, const torch::Archive
 
 }  // namespace
 
-Foreign read_megatron(const fs::path& folder) {
-  Foreign foreign{.folder = folder};
-  const std::vector<RankFile> ranks = open_ranks(folder, foreign);
-  const Value& root = ranks[0].archive->root();
+void read_common(const torch::Archive& archive, Foreign& foreign) {
+  const Value& root = archive.root();
   foreign.arguments = root.find("args");
   for (const char* name : {"total_iters", "iteration"})
     foreign.iteration = whole_of(root.find(name)).value_or(foreign.iteration);
@@ -271,6 +266,20 @@ Foreign read_megatron(const fs::path& folder) {
       foreign.schedule_samples = whole_of(scheduler->find("num_steps"));
       foreign.schedule_iterations = whole_of(scheduler->find("num_iters"));
     }
+  const Value* optimizer = root.find("optimizer");
+  if (!optimizer) return;
+  foreign.loss_scale = loss_scale_of(*optimizer, archive);
+  if (const Value* adam = adam_of(*optimizer))
+    for (const Value* group : adam->find("param_groups")->items)
+      if (const Value* step = group->find("step"); step && step->is_number())
+        foreign.optimizer_steps =
+            std::max(foreign.optimizer_steps, static_cast<std::int64_t>(step->number()));
+}
+
+Foreign read_megatron(const fs::path& folder) {
+  Foreign foreign{.folder = folder};
+  const std::vector<RankFile> ranks = open_ranks(folder, foreign);
+  read_common(*ranks[0].archive, foreign);
   const auto named = read_models(ranks, foreign);
   for (std::size_t i = 0; i < ranks.size(); ++i) {
     const std::string problem = read_optimizer(ranks[i], named[i], foreign);
@@ -281,8 +290,6 @@ Foreign read_megatron(const fs::path& folder) {
     foreign.v.clear();
     break;
   }
-  if (const Value* optimizer = root.find("optimizer"); optimizer && !foreign.m.empty())
-    foreign.loss_scale = loss_scale_of(*optimizer, *ranks[0].archive);
   return foreign;
 }
 
