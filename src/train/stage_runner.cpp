@@ -10,9 +10,11 @@ StageRunner::StageRunner(comm::Groups& groups, device::Backend& backend,
                          const model::StageConfig& config, const model::ParameterStore& parameters,
                          int slots, bool overlap)
     : groups_(groups),
+      backend_(backend),
       stage_(config, backend, *groups.tensor, parameters, groups.layout, groups.place.pipeline,
              slots),
       micro_batch_size_(config.micro_batch),
+      vocab_(config.spec.vocab),
       slots_(slots),
       overlap_(overlap) {}
 
@@ -90,7 +92,11 @@ void StageRunner::forward(const pipeline::Step& step) {
 
 void StageRunner::run_forward(const pipeline::Step& step) {
   load(step);
-  if (!training_) return stage_.forward(step.slot, /*training=*/false);
+  if (!training_) {
+    stage_.forward(step.slot, /*training=*/false);
+    if (observer_ && stage_.has_head(step.chunk)) show_logits(step.micro_batch);
+    return;
+  }
   // The batch's loss is the mean over its micro-batches of their mean over tokens, as in
   // Megatron-LM.
   const double micro_batches = static_cast<double>(sampler_.micro_batches() * sampler_.data_ranks);
@@ -117,14 +123,33 @@ void StageRunner::load(const pipeline::Step& step) {
                               sampler_.first_sample(consumed_, step.micro_batch))};
   if (stage_.reads_tokens(step.chunk)) {
     device::timed(timers(), device::Phase::batch, [&] {
-      const data::Batch& tensors = read(step.micro_batch);
-      batch.ids = tensors.tensor(data::field::kTokens);
-      batch.labels = tensors.tensor(data::field::kLabels);
-      tokens_ = static_cast<double>(tensors.count_labels(data::field::kLabels));
+      current_ = &read(step.micro_batch);
+      batch.ids = current_->tensor(data::field::kTokens);
+      batch.labels = current_->tensor(data::field::kLabels);
+      tokens_ = static_cast<double>(current_->count_labels(data::field::kLabels));
     });
     if (stage_.has_head(step.chunk)) tokens_sum_ += tokens_;
   }
   stage_.load(step.slot, batch, step.chunk);
+}
+
+void StageRunner::show_logits(int micro_batch) {
+  const Tensor logits = stage_.logits();  // [C, V / t]
+  TRIREME_CHECK(logits.shape[0] >= std::ssize(current_->tensor(data::field::kTokens)),
+                "the logits of {} tokens are kept", logits.shape[0]);
+  const std::int64_t columns = logits.shape[1], first_id = groups_.place.tensor * columns;
+  const std::int64_t ids = std::clamp<std::int64_t>(vocab_ - first_id, 0, columns);
+  std::vector<std::byte> row(ids * size_of(logits.dtype));
+  const auto logits_of = [&](std::int64_t token) {
+    evaluate::LocalLogits local{.first_id = first_id, .values = std::vector<float>(ids)};
+    if (ids == 0) return local;
+    const auto* begin =
+        static_cast<const std::byte*>(logits.data) + token * columns * size_of(logits.dtype);
+    backend_.download(row.data(), begin, row.size());
+    convert_to_float(row.data(), local.values.size(), logits.dtype, local.values.data());
+    return local;
+  };
+  observer_(*current_, sampler_.first_sample(consumed_, micro_batch), logits_of);
 }
 
 const data::Batch& StageRunner::read(int micro_batch) {

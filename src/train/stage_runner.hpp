@@ -2,11 +2,13 @@
 #pragma once
 
 #include <functional>
+#include <utility>
 #include <vector>
 
 #include "comm/mpi/groups.hpp"
 #include "data/batch.hpp"
 #include "device/timers.hpp"
+#include "evaluate/text_datasets.hpp"
 #include "model/stage/pipeline_stage.hpp"
 #include "pipeline/executor.hpp"
 
@@ -52,6 +54,15 @@ class StageRunner final : public pipeline::StageWork {
   LossSum evaluate(const data::Dataset& dataset, const data::Sampler& sampler,
                    std::int64_t consumed);
 
+  /// Calls `observer` after the forward pass of each micro-batch that evaluate() runs, on the ranks
+  /// of the last stage: with the batch, the number of its first sample, and what gives the logits
+  /// of one of its tokens on this rank. A micro-batch must have at most Head::kMaxLossTokens
+  /// tokens. Empty: none.
+  using LogitsObserver =
+      std::function<void(const data::Batch& batch, std::int64_t first_sample,
+                         const std::function<evaluate::LocalLogits(std::int64_t token)>& logits)>;
+  void observe_logits(LogitsObserver observer) { observer_ = std::move(observer); }
+
   /// The loss of every sample of `dataset`, each once, in micro-batches spread over the data ranks:
   /// on any layout the same samples. `progress` gets the number of samples done so far. Collective
   /// over all ranks; throws as train().
@@ -75,14 +86,17 @@ class StageRunner final : public pipeline::StageWork {
   device::Timers* timers() const { return training_ ? timers_ : nullptr; }
   void run_forward(const pipeline::Step& step);
   void load(const pipeline::Step& step);
+  /// Calls the observer with the micro-batch that went through the head last.
+  void show_logits(int micro_batch);
   /// The tensors of a micro-batch, until the next call.
   const data::Batch& read(int micro_batch);
   /// Counts a micro-batch's last pass through a chunk; whether no other comes in this batch.
   bool is_last_pass(int chunk) { return --passes_left_[chunk] == 0; }
 
   comm::Groups& groups_;
+  device::Backend& backend_;
   model::PipelineStage stage_;
-  std::int64_t micro_batch_size_;
+  std::int64_t micro_batch_size_, vocab_;
   int slots_;
   bool overlap_;
   device::Timers* timers_ = nullptr;
@@ -94,9 +108,11 @@ class StageRunner final : public pipeline::StageWork {
   bool training_ = true;
   double loss_scale_ = 1.0;
   std::vector<std::int64_t> passes_left_;  ///< micro-batches yet to leave each chunk
+  const data::Batch* current_ = nullptr;   ///< the micro-batch that was loaded last
   data::Batch batch_;                      ///< a micro-batch that was not prefetched
   double tokens_ = 0.0;                    ///< counted labels of the micro-batch loaded last
   double tokens_sum_ = 0.0;
+  LogitsObserver observer_;
 };
 
 }  // namespace trireme::train

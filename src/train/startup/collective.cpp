@@ -42,6 +42,10 @@ void throw_collectively(const std::function<void()>& work) {
     throw CollectiveError(error.code(), error.what());
   } catch (const DataError& error) {
     throw CollectiveError(error.code(), error.what());
+  } catch (const DeckError& error) {
+    throw CollectiveError(error.code(), error.what());
+  } catch (const UsageError& error) {
+    throw CollectiveError(error.code(), error.what());
   }
 }
 

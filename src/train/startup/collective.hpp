@@ -22,8 +22,8 @@ std::string broadcast_text(comm::MpiCommunicator& world, std::string text);
 /// CollectiveError with the same message and code on every rank. Collective over `world`.
 std::string on_rank_zero(comm::MpiCommunicator& world, const std::function<std::string()>& work);
 
-/// Runs `work`, which throws the same IoError or DataError on every rank, and throws that as a
-/// CollectiveError: one rank prints it.
+/// Runs `work`, which throws the same IoError, DataError, DeckError or UsageError on every rank,
+/// and throws that as a CollectiveError: one rank prints it.
 void throw_collectively(const std::function<void()>& work);
 
 /// The `complaint` of the first rank that has one, with its rank and host, and how many more there

@@ -161,10 +161,12 @@ void check_shared_folder(comm::MpiCommunicator& world, const std::string& folder
 
 PreparedDeck prepare_deck(comm::MpiCommunicator& world, const std::string& path,
                           const std::vector<std::string>& overrides,
-                          const std::function<void(deck::Deck&, std::int64_t)>& resolve) {
+                          const std::function<void(deck::Deck&, std::int64_t)>& resolve,
+                          bool need_data) {
   check_same_deck(world, path, overrides);
   const std::string text = on_rank_zero(world, [&] {
-    deck::Deck deck = deck::load(path, overrides, {.automatic = automatic_device()});
+    deck::Deck deck =
+        deck::load(path, overrides, {.need_data = need_data, .automatic = automatic_device()});
     resolve(deck, world.size());
     const plan::Vocabulary vocabulary = plan::vocabulary(deck);
     nlohmann::json message{{"deck", deck::print_deck(deck)}, {"vocab", vocabulary.size}};
@@ -177,7 +179,8 @@ PreparedDeck prepare_deck(comm::MpiCommunicator& world, const std::string& path,
     return message.dump();
   });
   const auto message = nlohmann::json::parse(text);
-  PreparedDeck prepared{.deck = deck::parse(message["deck"].get<std::string>(), path),
+  PreparedDeck prepared{.deck = deck::parse(message["deck"].get<std::string>(), path,
+                                            /*overrides=*/{}, {.need_data = need_data}),
                         .vocabulary = {.size = message["vocab"].get<std::int64_t>()}};
   if (message.contains("eod")) prepared.vocabulary.eod = message["eod"].get<std::int32_t>();
   if (message.contains("tokenizer")) {

@@ -50,10 +50,11 @@ struct PreparedDeck {
 };
 
 /// Loads and checks the deck and the tokenizer on rank 0, and resolves the layout by `resolve`
-/// (which gets the deck and the number of ranks), after check_same_deck(). Collective; throws
-/// CollectiveError.
+/// (which gets the deck and the number of ranks), after check_same_deck(). Without `need_data` a
+/// deck need not name its data. Collective; throws CollectiveError.
 PreparedDeck prepare_deck(comm::MpiCommunicator& world, const std::string& path,
                           const std::vector<std::string>& overrides,
-                          const std::function<void(deck::Deck&, std::int64_t)>& resolve);
+                          const std::function<void(deck::Deck&, std::int64_t)>& resolve,
+                          bool need_data = true);
 
 }  // namespace trireme::train
