@@ -116,21 +116,21 @@ inline DeckArguments parse_deck_options(int argc, char** argv, po::options_descr
 
 /// The value of --ranks. Throws UsageError.
 inline std::optional<std::int64_t> asked_ranks(const DeckArguments& arguments) {
-  constexpr std::int64_t kMost = 1 << 20;
+  constexpr std::int64_t kMax = 1 << 20;
   if (!arguments.values.count("ranks")) return std::nullopt;
   const auto ranks = arguments.values["ranks"].as<std::int64_t>();
-  if (ranks < 1 || ranks > kMost)
-    throw UsageError("--ranks {}: must be from 1 to {}", ranks, kMost);
+  if (ranks < 1 || ranks > kMax) throw UsageError("--ranks {}: must be from 1 to {}", ranks, kMax);
   return ranks;
 }
 
 /// The value of --memory, for `deck`. Throws UsageError.
-inline std::optional<plan::MemoryThere> asked_memory(const po::variables_map& values,
-                                                     const deck::Deck& deck) {
+inline std::optional<plan::AvailableMemory> asked_memory(const po::variables_map& values,
+                                                         const deck::Deck& deck) {
   if (!values.count("memory")) return std::nullopt;
   const bool on_gpus = deck.run.device == deck::Device::cuda;
-  return plan::MemoryThere{plan::parse_memory("--memory", values["memory"].as<std::string>()),
-                           on_gpus ? "that each GPU has (--memory)" : "that a host has (--memory)"};
+  return plan::AvailableMemory{
+      plan::parse_memory("--memory", values["memory"].as<std::string>()),
+      on_gpus ? "that each GPU has (--memory)" : "that a host has (--memory)"};
 }
 
 /// Fits the deck to --ranks, or without it to the fewest ranks it can run on.

@@ -33,11 +33,11 @@ namespace job_detail {
 /// The value of an option that is a number of at least `least`. Throws UsageError.
 inline std::optional<std::int64_t> number(const po::variables_map& values, const char* name,
                                           std::int64_t least) {
-  constexpr std::int64_t kMost = 1 << 20;
+  constexpr std::int64_t kMax = 1 << 20;
   if (!values.count(name)) return std::nullopt;
   const auto value = values[name].as<std::int64_t>();
-  if (value < least || value > kMost)
-    throw UsageError("--{} {}: must be from {} to {}", name, value, least, kMost);
+  if (value < least || value > kMax)
+    throw UsageError("--{} {}: must be from {} to {}", name, value, least, kMax);
   return value;
 }
 

@@ -3,9 +3,8 @@
 
 #include "core/files.hpp"
 #include "deck_options.hpp"
-#include "sweep/local.hpp"
-#include "sweep/slurm.hpp"
-#include "sweep/table.hpp"
+#include "sweep/launch.hpp"
+#include "sweep/state.hpp"
 #include "train/startup/restart.hpp"
 
 namespace trireme {
@@ -176,10 +175,10 @@ ExitCode show(const Arguments& arguments) {
     print_out(sweep::status_text(planned, statuses));
     return ExitCode::success;
   }
-  sweep::Beside beside;
+  sweep::ExtraColumns beside;
   if (arguments.has("beside")) {
     const auto path = arguments.deck.values["beside"].as<std::string>();
-    beside = sweep::read_beside(read_file(path), path, planned);
+    beside = sweep::read_extra_columns(read_file(path), path, planned);
   }
   const auto format = arguments.has("csv")        ? sweep::TableFormat::csv
                       : arguments.has("markdown") ? sweep::TableFormat::markdown

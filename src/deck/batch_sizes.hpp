@@ -1,4 +1,4 @@
-// How many samples each iteration of a run takes: always the same, or more and more in a ramp-up.
+// How many samples each iteration of a run takes: a constant, or a growing number in a ramp-up.
 #pragma once
 
 #include <cstdint>
@@ -37,20 +37,20 @@ class BatchSizes {
   /// left over.
   Progress fill(const Progress& from, std::int64_t samples) const;
 
-  /// How often a fresh run `reaches` a multiple of `every` until it has come to `now`.
+  /// How often a fresh run `reaches` a multiple of `every` up to `now`.
   std::int64_t times_reached(const Length& every, const Progress& now) const;
 
  private:
   /// Iterations of one size in a row.
-  struct Stretch {
+  struct SizeRange {
     std::int64_t batch;
     std::int64_t iterations;
   };
-  Stretch stretch(std::int64_t samples) const;
+  SizeRange size_range(std::int64_t samples) const;
   std::int64_t step_at(std::int64_t samples) const;
-  /// Goes on by `most(now, batch)` iterations, asked again wherever the size changes.
-  template <typename Most>
-  Progress walk(Progress now, Most most) const;
+  /// Advances by `limit(now, batch)` iterations, computed anew wherever the size changes.
+  template <typename Limit>
+  Progress walk(Progress now, Limit limit) const;
 
   std::int64_t largest_;
   std::int64_t start_;           ///< the first size; largest_ where there is no ramp-up
@@ -60,11 +60,11 @@ class BatchSizes {
   double samples_per_step_ = 1;  ///< need not be whole
 };
 
-/// Whether a run that comes from `before` to `now` reaches a multiple of `every`, which is a number
-/// of iterations or of samples.
+/// Whether a run that advances from `before` to `now` reaches a multiple of `every`, which is a
+/// number of iterations or of samples.
 bool reaches(const Length& every, const Progress& before, const Progress& now);
 
-/// Where a run of `deck` ends that has come to `from`: after train.iterations, or where no whole
+/// Where a run of `deck` ends that resumes at `from`: after train.iterations, or where no whole
 /// batch is left of train.samples.
 Progress end_of_run(const Deck& deck, const Progress& from = {});
 

@@ -1,8 +1,10 @@
-// The deck in words: the effective deck, and help for every key, both from the table of keys.
+// The deck in words: the effective deck, help for every key, and what a restart changes, all from
+// the table of keys.
 #pragma once
 
 #include <string>
 #include <string_view>
+#include <vector>
 
 #include "deck/deck.hpp"
 
@@ -22,5 +24,25 @@ std::string print_value(const Deck& deck, std::string_view key);
 /// program's name for it, or all keys that mention it. Throws UsageError, with a suggestion, when
 /// nothing is found. Lines have at most 100 columns.
 std::string help(std::string_view topic);
+
+/// One key that differs; values as the deck writes them, "not set" where there is none.
+struct Change {
+  std::string key;
+  std::string before;
+  std::string after;
+  RestartRule rule{};
+  std::string reason;  ///< why it is immutable here, and what to do; "": as the key is
+};
+
+/// The keys whose effective values differ, in the order of the table. Those that share data.train
+/// out (data.split, data.valid, data.test) are immutable where they change its training part, else
+/// warned of.
+std::vector<Change> compare_for_restart(const Deck& checkpoint, const Deck& run);
+
+/// One line for people: "schedule.peak: 0.0003 in the checkpoint, 0.0001 now".
+std::string describe(const Change& change);
+
+/// Throws DeckError that names the key and both values of each change of an immutable key, if any.
+void refuse_immutable_changes(const std::vector<Change>& changes);
 
 }  // namespace trireme::deck

@@ -7,11 +7,64 @@
 
 #include <algorithm>
 #include <cstdint>
+#include <limits>
 #include <optional>
 #include <sstream>
+#include <tuple>
 #include <utility>
 
+#include "core/text.hpp"
+
 namespace trireme::deck {
+namespace {
+
+std::string text_of(const std::vector<InvalidDeck::Line>& lines) {
+  std::string text;
+  for (const InvalidDeck::Line& line : lines) text += line.text + "\n";
+  return text +
+         fmt::format("{}; nothing was started. 'trireme-pretrain --help deck' lists every key.",
+                     counted(static_cast<std::int64_t>(lines.size()), "error"));
+}
+
+}  // namespace
+
+InvalidDeck::InvalidDeck(std::vector<Line> lines)
+    : DeckError("{}", text_of(lines)), lines_(std::move(lines)) {}
+
+bool Place::before(const Place& other) const {
+  const auto rank = [](const Place& place) {
+    const int line = place.line > 0 ? place.line : std::numeric_limits<int>::max();
+    return std::make_tuple(place.source, line, place.column);
+  };
+  return rank(*this) < rank(other);
+}
+
+Problems::Problems(std::string filename, std::vector<std::string> overrides)
+    : filename_(std::move(filename)), overrides_(std::move(overrides)) {}
+
+void Problems::add(const Place& place, std::string message) {
+  problems_.push_back({place, std::move(message)});
+}
+
+void Problems::raise() const {
+  std::vector<Problem> sorted = problems_;
+  std::stable_sort(sorted.begin(), sorted.end(),
+                   [](const Problem& a, const Problem& b) { return a.place.before(b.place); });
+  std::vector<InvalidDeck::Line> lines;
+  for (const auto& [place, message] : sorted) {
+    const std::string where =
+        place.source > 0 ? fmt::format("--set {}", overrides_[place.source - 1])
+        : place.line > 0 ? fmt::format("{}:{}:{}", filename_, place.line, place.column)
+                         : filename_;
+    lines.push_back({fmt::format("{}: {}", where, message), place.source, message});
+  }
+  throw InvalidDeck(std::move(lines));
+}
+
+void Problems::raise_if_any() const {
+  if (!empty()) raise();
+}
+
 namespace {
 
 constexpr std::size_t kMaxBytes = std::size_t{1} << 20;

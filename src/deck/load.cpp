@@ -10,12 +10,10 @@
 
 #include "core/error.hpp"
 #include "core/files.hpp"
-#include "deck/batch_problems.hpp"
-#include "deck/checks.hpp"
+#include "deck/checks/checks.hpp"
 #include "deck/document.hpp"
-#include "deck/number.hpp"
-#include "deck/problems.hpp"
-#include "deck/schema.hpp"
+#include "deck/keys/schema.hpp"
+#include "deck/value.hpp"
 
 namespace trireme::deck {
 namespace {
@@ -273,14 +271,14 @@ Deck fill(const Collector& collector, const std::string& filename, const LoadOpt
 }
 
 // No deck comes near to it.
-constexpr std::size_t kLargestDeck = std::size_t{16} << 20;
+constexpr std::size_t kMaxDeckBytes = std::size_t{16} << 20;
 
 }  // namespace
 
 std::string read_deck(const std::filesystem::path& path) {
-  std::string text = read_file(path, kLargestDeck);
-  if (text.size() > kLargestDeck) {
-    throw DeckError("'{}' is larger than {} MiB: not a deck", path.string(), kLargestDeck >> 20);
+  std::string text = read_file(path, kMaxDeckBytes);
+  if (text.size() > kMaxDeckBytes) {
+    throw DeckError("'{}' is larger than {} MiB: not a deck", path.string(), kMaxDeckBytes >> 20);
   }
   return text;
 }
@@ -321,9 +319,7 @@ void resolve_world_size(Deck& deck, std::int64_t ranks) {
   const std::int64_t model = tensor * pipeline;
   const bool fits = ranks % model == 0;
   const std::int64_t data = deck.parallel.data.value_or(ranks / model);
-  const auto refuse = [](const std::string& line) {
-    throw DeckError("{}\n{}", line, closing_line(1));
-  };
+  const auto refuse = [](const std::string& line) { throw InvalidDeck(line); };
   if (!deck.parallel.data && (!fits || data == 0)) {
     const std::int64_t above = (ranks / model + 1) * model;
     refuse(fmt::format(

@@ -5,6 +5,7 @@
 // of an override stand after them as `--set key=value: message`.
 #pragma once
 
+#include <cstdint>
 #include <filesystem>
 #include <string>
 #include <string_view>
@@ -38,5 +39,9 @@ Deck parse(std::string_view text, const std::string& filename,
 /// DeckError unless tensor * pipeline * data = ranks and batch.global is a multiple of micro *
 /// data.
 void resolve_world_size(Deck& deck, std::int64_t ranks);
+
+/// model.hidden, and model.hidden / model.heads, at most with run.device = cuda.
+inline constexpr std::int64_t kMaxHiddenOnGpu = 16384;
+inline constexpr std::int64_t kMaxHeadOnGpu = 256;
 
 }  // namespace trireme::deck

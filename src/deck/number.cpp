@@ -1,4 +1,4 @@
-#include "deck/number.hpp"
+#include "deck/value.hpp"
 
 #include <fmt/format.h>
 
@@ -10,7 +10,7 @@
 #include <string>
 #include <vector>
 
-#include "deck/value.hpp"
+#include "deck/keys/schema.hpp"
 
 namespace trireme::deck {
 namespace {
@@ -145,10 +145,10 @@ std::int64_t parse_whole(std::string_view text, Suffix suffix) {
     if (digits.empty() || digits.back() != '0') throw bad();
     digits.pop_back();
   }
-  constexpr std::size_t kMostDigits = std::numeric_limits<std::int64_t>::digits10 + 1;
+  constexpr std::size_t kMaxDigits = std::numeric_limits<std::int64_t>::digits10 + 1;
   const std::size_t zeros = std::max(number->exponent, 0);
   std::int64_t value = 0;
-  if (digits.size() + zeros <= kMostDigits) {
+  if (digits.size() + zeros <= kMaxDigits) {
     digits.append(zeros, '0');
     const auto [end, error] = std::from_chars(digits.data(), digits.data() + digits.size(), value);
     if (error == std::errc()) return number->negative ? -value : value;
@@ -167,6 +167,30 @@ double parse_real(std::string_view text) {
   const auto [end, error] = std::from_chars(plain.data(), plain.data() + plain.size(), value);
   if (error != std::errc()) throw BadValue("out of the range of floating-point numbers");
   return number->negative ? -value : value;
+}
+
+std::string divisor_list(std::int64_t number, std::int64_t near, std::int64_t factor,
+                         std::int64_t least) {
+  constexpr std::size_t kMax = 6;
+  const std::int64_t quotient = number / factor;
+  std::vector<std::int64_t> divisors;
+  for (std::int64_t low = 1; low * low <= quotient; ++low) {
+    if (quotient % low != 0) continue;
+    divisors.push_back(factor * low);
+    if (low * low != quotient) divisors.push_back(factor * (quotient / low));
+  }
+  const auto distance = [near](std::int64_t divisor) {
+    return std::abs(std::log(static_cast<double>(divisor) / static_cast<double>(near)));
+  };
+  std::erase_if(divisors, [least](std::int64_t divisor) { return divisor < least; });
+  std::sort(divisors.begin(), divisors.end());
+  std::stable_sort(divisors.begin(), divisors.end(),
+                   [&](std::int64_t a, std::int64_t b) { return distance(a) < distance(b); });
+  divisors.resize(std::min(divisors.size(), kMax));
+  std::sort(divisors.begin(), divisors.end());
+  std::vector<std::string> words;
+  for (const std::int64_t divisor : divisors) words.push_back(fmt::format("{}", divisor));
+  return alternatives(words);
 }
 
 }  // namespace trireme::deck

@@ -8,8 +8,7 @@
 #include <utility>
 
 #include "core/text.hpp"
-#include "deck/number.hpp"
-#include "deck/synonyms.hpp"
+#include "deck/keys/schema.hpp"
 
 namespace trireme::deck {
 namespace {

@@ -1,4 +1,5 @@
-// Values of a deck: from items to C++ types and back, one Codec per type.
+// Values of a deck: from items to C++ types and back, one Codec per type; and numbers as people
+// write them: 12, 1_000, 1.5e9, -2e-3, counts as 10k or 1.5B, shares as 5%.
 //
 // Reading throws BadValue, whose message continues "model.layers = 'x': ". Writing gives YAML that
 // reads back to the same value.
@@ -36,7 +37,7 @@ struct Range {
   std::string text() const;
 };
 
-/// What reading one value depends on beside the value.
+/// What reading one value depends on, apart from the value.
 struct Rules {
   Range range;
   std::vector<Unit> units;             ///< those a Length may have
@@ -80,6 +81,33 @@ std::string write_length(const Length& length);
 
 /// "101-200".
 std::string write_range(const IterationRange& range);
+
+/// Whether `text` is a decimal number. Throws BadValue for one that YAML reads otherwise (010) or
+/// whose exponent no number has.
+bool is_decimal(std::string_view text);
+
+/// Whether a whole number may end in k (10^3), M (10^6), B or G (10^9), or T (10^12).
+enum class Suffix { none, allowed };
+
+/// `text` as a whole number; exact, also from `1.5e9`, and with `suffix` from `1.5B`. Throws
+/// BadValue when it is none or does not fit into 64 bits.
+std::int64_t parse_whole(std::string_view text, Suffix suffix = Suffix::none);
+
+/// `text` as a floating-point number, rounded once; `5%` is 0.05. Throws BadValue when it is none
+/// or out of range.
+double parse_real(std::string_view text);
+
+/// The number at the head of `text`, without what follows it: "1.5e3" of "1.5e3 samples".
+std::string_view leading_number(std::string_view text);
+
+/// `text`, hours, minutes and seconds such as `1:30:00`, in seconds; nothing when it has no colon.
+/// Throws BadValue when it has one and is no such time.
+std::optional<std::int64_t> parse_clock(std::string_view text);
+
+/// "1, 2, 4 or 8": the divisors of `number` that are multiples of `factor`, which divides it, and
+/// not below `least`; the six nearest to `near` where there are more.
+std::string divisor_list(std::int64_t number, std::int64_t near, std::int64_t factor = 1,
+                         std::int64_t least = 1);
 
 template <typename T>
 struct Codec;

@@ -3,10 +3,12 @@
 
 #include <cstdint>
 
+#include "deck/choices.hpp"
+
 namespace trireme::optim {
 
 /// The rules of Megatron-LM or of DeepSpeed: see LossScaler.
-enum class LossScaleDialect { megatron, deepspeed };
+using deck::LossScaleDialect;
 
 /// How the scale reacts to overflows.
 struct LossScaleParameters {

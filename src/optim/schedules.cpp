@@ -16,7 +16,7 @@ constexpr double kHalving = 0.693;
 
 LearningRateSchedule::LearningRateSchedule(const LearningRateParameters& parameters)
     : parameters_(parameters) {
-  if (parameters.type == DecayType::range_test) {
+  if (parameters.type == ScheduleType::lr_range_test) {
     TRIREME_CHECK(parameters.minimum > 0 && parameters.range_test.step >= 1,
                   "range test from {} in steps of {}", parameters.minimum,
                   parameters.range_test.step);
@@ -31,7 +31,7 @@ LearningRateSchedule::LearningRateSchedule(const LearningRateParameters& paramet
 
 double LearningRateSchedule::at(std::int64_t position) const {
   TRIREME_CHECK(position >= 0, "position {} of the learning-rate schedule", position);
-  if (parameters_.type == DecayType::range_test) return range_test(position);
+  if (parameters_.type == ScheduleType::lr_range_test) return range_test(position);
   const auto real = static_cast<double>(position);
   return parameters_.dialect == ScheduleDialect::megatron ? megatron(real) : v1(real);
 }
@@ -40,15 +40,15 @@ double LearningRateSchedule::megatron(double position) const {
   const auto& [type, dialect, peak, minimum, warmup, decay, test] = parameters_;
   const auto end = static_cast<double>(decay);
   if (warmup > 0 && position <= warmup) return peak * position / warmup;
-  if (type == DecayType::constant) return peak;
+  if (type == ScheduleType::constant) return peak;
   if (position > end) return minimum;
   const double ratio = (position - warmup) / (end - warmup);
   switch (type) {
-    case DecayType::inverse_square_root:
+    case ScheduleType::inverse_square_root:
       return inverse_square_root(position);
-    case DecayType::exponential:
+    case ScheduleType::exponential:
       return std::max(peak * std::exp(-kHalving * ratio), minimum);
-    case DecayType::linear:
+    case ScheduleType::linear:
       return minimum + (1 - ratio) * (peak - minimum);
     case DecayType::cosine:
       return minimum + 0.5 * (std::cos(std::numbers::pi * ratio) + 1) * (peak - minimum);
@@ -64,14 +64,14 @@ double LearningRateSchedule::v1(double position) const {
   const auto end = static_cast<double>(decay);
   const double reached = std::min(position, end - warmup);
   if (warmup > 0 && position <= warmup) return peak * reached / warmup;
-  if (type == DecayType::constant) return peak;
+  if (type == ScheduleType::constant) return peak;
   const double since = reached - warmup;
   switch (type) {
-    case DecayType::inverse_square_root:
+    case ScheduleType::inverse_square_root:
       return inverse_square_root(reached);
-    case DecayType::exponential:
+    case ScheduleType::exponential:
       return std::max(peak * std::exp(-kHalving * since / end), minimum);
-    case DecayType::linear:
+    case ScheduleType::linear:
       return std::max(peak * (end - since) / end, minimum);
     case DecayType::cosine:
       return std::max(peak / 2 * (std::cos(std::numbers::pi * since / end) + 1), minimum);

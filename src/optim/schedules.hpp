@@ -3,18 +3,20 @@
 
 #include <cstdint>
 
+#include "deck/choices.hpp"
+
 namespace trireme::optim {
 
 /// How the learning rate decays after the warm-up: not at all, linearly, along half a cosine,
 /// exponentially to half the peak, with the inverse square root of the position; or a learning-rate
 /// range test, which rises.
-enum class DecayType { constant, linear, cosine, exponential, inverse_square_root, range_test };
+using deck::ScheduleType;
 
 /// The formulas of current Megatron-LM, or of Megatron-LM v1.1.5, which divides by the length of
 /// warm-up and decay together and therefore ends above the minimum. Only v1.1.5 has the exponential
 /// decay and only current Megatron-LM the inverse square root; each is also available in the other
 /// dialect, with that dialect's progress and end.
-enum class ScheduleDialect { megatron, v1 };
+using deck::ScheduleDialect;
 
 /// A test of learning rates: minimum * (1 + rate * position / step), the quotient rounded down when
 /// `staircase`. Source: DeepSpeed, LRRangeTest; Smith, "Cyclical learning rates for training neural
@@ -27,7 +29,7 @@ struct RangeTest {
 
 /// Lengths count samples in the megatron dialect and iterations in the v1 dialect.
 struct LearningRateParameters {
-  DecayType type = DecayType::cosine;
+  ScheduleType type = ScheduleType::cosine;
   ScheduleDialect dialect = ScheduleDialect::megatron;
   double peak = 0;  ///< not used by a range test
   double minimum = 0;
@@ -61,7 +63,7 @@ class LearningRateSchedule {
 };
 
 /// How the weight decay changes from start to end: not at all, linearly, or along half a cosine.
-enum class RampType { constant, linear, cosine };
+using deck::RampType;
 
 /// `length` counts samples or iterations, as the learning-rate schedule does.
 struct WeightDecayParameters {

@@ -6,6 +6,8 @@
 #include <string>
 #include <vector>
 
+#include "deck/choices.hpp"
+
 namespace trireme::pipeline {
 
 /// What a step computes. A backward runs whole, or in two steps: the gradient of the input, which
@@ -71,7 +73,7 @@ StageSchedule zero_bubble(int stages, int stage, int micro_batches);
 StageSchedule forward_only(int stages, int stage, int chunks, int micro_batches, int slots);
 
 /// The schedules that training can use.
-enum class ScheduleKind { one_f_one_b, interleaved, zero_bubble };
+using ScheduleKind = deck::PipelineSchedule;
 
 /// The shape of the pipeline that a training schedule is made for.
 struct PipelineShape {

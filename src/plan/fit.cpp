@@ -1,13 +1,18 @@
 #include "plan/fit.hpp"
 
+#include <fmt/ranges.h>
+
 #include <algorithm>
 #include <charconv>
 #include <cmath>
 #include <limits>
+#include <optional>
 
 #include "core/error.hpp"
 #include "core/files.hpp"
-#include "plan/remedies.hpp"
+#include "deck/describe.hpp"
+#include "deck/load.hpp"
+#include "plan/run_plan.hpp"
 
 namespace trireme::plan {
 namespace {
@@ -62,25 +67,45 @@ std::string largest_purpose(const MemoryPlan& memory) {
 }
 
 Verdict judge(const deck::Deck& deck, std::int64_t vocab, const RunPlan& plan,
-              const std::optional<MemoryThere>& there, std::optional<std::int64_t> ranks_per_host) {
+              const std::optional<AvailableMemory>& available,
+              std::optional<std::int64_t> ranks_per_host) {
   const bool on_gpus = deck.run.device == deck::Device::cuda;
   const MemoryPlan& largest = plan.largest().memory;
   const std::int64_t sharing = ranks_per_host.value_or(plan.layout.ranks());
   const std::size_t needed = on_gpus ? largest.total() : bytes_of_ranks(plan, sharing);
   const std::string needs = on_gpus ? needs_of_rank(plan) : needs_of_host(sharing, needed);
-  if (!there)
+  if (!available)
     return {{},
             fmt::format("{}; the memory of the {} is not known here: --memory SIZE compares", needs,
                         on_gpus ? "GPUs" : "hosts")};
   const std::string both =
-      fmt::format("{} of the {} {}", needs, size_text(there->bytes), there->what);
-  if (needed <= there->bytes) return {true, "fits: " + both};
-  // What one rank may take of it beside the libraries, which no change makes smaller.
+      fmt::format("{} of the {} {}", needs, size_text(available->bytes), available->what);
+  if (needed <= available->bytes) return {true, "fits: " + both};
+  // The share of one rank without the libraries, which no change of the deck makes smaller.
   const std::size_t share =
-      on_gpus ? there->bytes : there->bytes / static_cast<std::size_t>(sharing);
+      on_gpus ? available->bytes : available->bytes / static_cast<std::size_t>(sharing);
   const std::size_t free = share > largest.libraries ? share - largest.libraries : 0;
   return {false, fmt::format("does not fit: {}; {}; {}", both, largest_purpose(largest),
-                             to_text(remedies(deck, vocab, free)))};
+                             to_text(suggestions(deck, vocab, free)))};
+}
+
+std::string gpu_memory_problem(const deck::Deck& deck, std::int64_t vocab, const MemoryPlan& mine,
+                               std::size_t free, std::size_t total) {
+  const std::size_t needed = mine.total() - mine.libraries;
+  if (needed <= free) return "";
+  return fmt::format("the plan needs {} of GPU memory, {} of {} are free; {}; {}",
+                     size_text(needed), size_text(free), size_text(total), largest_purpose(mine),
+                     to_text(suggestions(deck, vocab, free)));
+}
+
+std::string host_memory_problem(const deck::Deck& deck, std::int64_t vocab, const RunPlan& plan,
+                                std::size_t ranks, std::size_t needed, std::size_t available) {
+  if (needed <= available) return "";
+  return fmt::format("{} {} of memory, and this host has {} free; {}; {}",
+                     ranks == 1 ? "the plan needs" : fmt::format("its {} ranks need", ranks),
+                     size_text(needed), size_text(available),
+                     largest_purpose(plan.largest().memory),
+                     to_text(suggestions(deck, vocab, available / ranks)));
 }
 
 std::size_t parse_memory(const std::string& option, const std::string& text) {
@@ -100,6 +125,127 @@ std::size_t parse_memory(const std::string& option, const std::string& text) {
       bytes > static_cast<double>(std::numeric_limits<std::int64_t>::max()))
     throw UsageError("{} {}: expected a size, such as 80GiB, 80GB or 81920M", option, text);
   return static_cast<std::size_t>(bytes);
+}
+
+namespace {
+
+using Overrides = std::vector<std::string>;
+
+Overrides with(Overrides first, const Overrides& more) {
+  first.insert(first.end(), more.begin(), more.end());
+  return first;
+}
+
+/// Increasing recomputation, then fewer inputs kept for it.
+std::vector<Overrides> recompute_steps(const deck::Recompute& recompute) {
+  std::vector<Overrides> steps;
+  Overrides full;
+  if (recompute.granularity == deck::Granularity::none)
+    steps.push_back({"recompute.granularity=selective"});
+  if (recompute.granularity != deck::Granularity::full)
+    full = {"recompute.granularity=full"};
+  else if (recompute.method != deck::RecomputeMethod::uniform || recompute.layers != 1)
+    full = {"recompute.method=uniform", "recompute.layers=1"};
+  if (!full.empty()) steps.push_back(full);
+  if (!recompute.partition) steps.push_back(with(full, {"recompute.partition=true"}));
+  if (!recompute.offload) steps.push_back(with(full, {"recompute.offload=true"}));
+  return steps;
+}
+
+std::vector<Overrides> zero_steps(const deck::Parallel& parallel) {
+  std::vector<Overrides> steps;
+  if (*parallel.data == 1) return steps;
+  for (std::int64_t stage = parallel.zero + 1; stage <= 3; ++stage)
+    steps.push_back({fmt::format("parallel.zero={}", stage)});
+  return steps;
+}
+
+std::vector<Overrides> micro_batch_steps(const deck::Batch& batch) {
+  std::vector<Overrides> steps;
+  for (std::int64_t micro = batch.micro / 2; micro >= 1; micro /= 2)
+    steps.push_back({fmt::format("batch.micro={}", micro)});
+  return steps;
+}
+
+/// Changes of one deck.
+class Changes {
+ public:
+  Changes(const deck::Deck& deck, std::int64_t vocab, std::size_t free)
+      : text_(deck::print_deck(deck)), vocab_(vocab), free_(free) {}
+
+  /// What the deck needs with `overrides`; nothing when its rules forbid them.
+  std::optional<std::size_t> bytes(const Overrides& overrides) const {
+    try {
+      deck::Deck changed = deck::parse(text_, "deck", overrides, {.need_data = false});
+      deck::resolve_world_size(changed, layout(changed));
+      return needed_bytes(changed, vocab_);
+    } catch (const DeckError&) {
+      return std::nullopt;
+    }
+  }
+
+  /// The first of `base` with one of `steps` that fits.
+  std::optional<Suggestion> first(const std::vector<Overrides>& steps,
+                                  const Overrides& base = {}) const {
+    for (const Overrides& step : steps) {
+      const Overrides overrides = with(base, step);
+      const auto needed = bytes(overrides);
+      if (needed && *needed <= free_) return Suggestion{overrides, *needed};
+    }
+    return std::nullopt;
+  }
+
+  /// The last of `steps` that the deck's rules allow.
+  Overrides strongest(const std::vector<Overrides>& steps) const {
+    for (auto step = steps.rbegin(); step != steps.rend(); ++step)
+      if (bytes(*step)) return *step;
+    return {};
+  }
+
+ private:
+  static std::int64_t layout(const deck::Deck& deck) {
+    return deck.parallel.tensor * deck.parallel.pipeline * *deck.parallel.data;
+  }
+
+  std::string text_;
+  std::int64_t vocab_;
+  std::size_t free_;
+};
+
+}  // namespace
+
+std::size_t needed_bytes(const deck::Deck& deck, std::int64_t vocab) {
+  const MemoryPlan memory = plan_run(deck, vocab).largest().memory;
+  return memory.total() - memory.libraries;
+}
+
+std::vector<Suggestion> suggestions(const deck::Deck& deck, std::int64_t vocab, std::size_t free) {
+  const Changes changes(deck, vocab, free);
+  const auto recompute = recompute_steps(deck.recompute), zero = zero_steps(deck.parallel);
+  const auto micro_batch = micro_batch_steps(deck.batch);
+  std::vector<Suggestion> found;
+  for (const auto& steps : {recompute, zero, micro_batch})
+    if (auto suggestion = changes.first(steps)) found.push_back(*std::move(suggestion));
+  if (!found.empty()) return found;
+  // The deck's micro-batch first.
+  const Overrides all = with(changes.strongest(recompute), changes.strongest(zero));
+  std::vector<Overrides> sizes = {{}};
+  sizes.insert(sizes.end(), micro_batch.begin(), micro_batch.end());
+  if (auto suggestion = changes.first(sizes, all)) found.push_back(*std::move(suggestion));
+  return found;
+}
+
+std::string to_text(const std::vector<Suggestion>& suggestions) {
+  if (suggestions.empty())
+    return "neither recomputation, parallel.zero nor a smaller batch.micro makes it fit; shard the "
+           "model over more ranks (parallel.tensor, parallel.pipeline)";
+  std::string text;
+  for (std::size_t i = 0; i < suggestions.size(); ++i) {
+    const char* before = i == 0 ? "" : i + 1 == suggestions.size() ? " or " : ", ";
+    text += fmt::format("{}{} ({})", before, fmt::join(suggestions[i].overrides, " "),
+                        human_bytes(static_cast<double>(suggestions[i].bytes)));
+  }
+  return text + " would fit";
 }
 
 }  // namespace trireme::plan

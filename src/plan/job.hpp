@@ -13,7 +13,7 @@ namespace trireme::plan {
 /// What starts the ranks.
 enum class Launcher { slurm, mpirun };
 
-/// What a person says of the machine; the deck says the rest.
+/// What the user says about the machine; the deck has the rest.
 struct JobRequest {
   Launcher launcher{};
   std::int64_t gpus_per_node = 0;  ///< 0: the ranks compute on the host
@@ -32,7 +32,7 @@ struct JobRequest {
 /// A job, ready to be written down.
 struct Job {
   JobRequest request;
-  std::string name;        ///< without characters that schedulers mind
+  std::string name;        ///< only characters that schedulers accept
   std::string about;       ///< its layout, in a line
   std::string run_folder;  ///< run.output
   std::int64_t nodes = 1;
@@ -42,16 +42,16 @@ struct Job {
   std::string memory;       ///< what is known of it, in a line; "" leaves it out
 };
 
-/// The ranks that the job starts: as many as asked for; where parallel.data is `auto`, as many as
+/// The ranks that the job starts: the requested number; where parallel.data is `auto`, as many as
 /// the GPUs of the nodes take; else those of the layout. Throws UsageError when the GPUs cannot
 /// hold one copy of the model.
 std::int64_t ranks_for(const deck::Deck& deck, const JobRequest& request);
 
 /// Lays the ranks of `deck`, whose parallel.data is resolved, on nodes: as few as can have equally
-/// many, and on which tensor ranks stay together where that is possible; or as many as asked for.
-/// The time is the one asked for, or train.exit_duration and what a checkpoint takes, or follows
+/// many, and on which tensor ranks stay together where that is possible; or the requested number.
+/// The time is the requested one, or train.exit_duration and what a checkpoint takes, or follows
 /// from the FLOPs of the run, `flops_per_token` each: up to a day, after which a job is requeued.
-/// mpirun's job is limited by a time that was asked for alone. Throws UsageError when the ranks do
+/// mpirun's job is limited only by a requested time. Throws UsageError when the ranks do
 /// not fit on the nodes.
 Job make_job(const deck::Deck& deck, const JobRequest& request, double flops_per_token);
 
@@ -59,5 +59,15 @@ Job make_job(const deck::Deck& deck, const JobRequest& request, double flops_per
 /// ends with the program's exit code. Slurm signals the ranks in time for a checkpoint, and puts a
 /// job that ended with 75, or was killed after a checkpoint (requeue.hpp), back into the queue.
 std::string to_script(const Job& job);
+
+/// Lines that define `newest_checkpoint` and keep what it prints before the run in `before`;
+/// `run_folder` is a word of bash.
+std::string note_checkpoint_lines(const std::string& run_folder);
+
+/// Lines that make `code`, the exit code, 75 where a signal ended a rank and this start of the run
+/// has written a checkpoint: started again the run gets further, so that a job is not queued twice
+/// for the same iteration. The signals are those that a fault or the kernel sends: SIGABRT (134),
+/// SIGBUS (135), SIGKILL (137, memory among its reasons) and SIGSEGV (139).
+std::string killed_rank_lines();
 
 }  // namespace trireme::plan

@@ -1,5 +1,5 @@
-// The plan of a run: who holds what, what it costs in memory, how long the pipeline idles. Pure:
-// needs neither MPI nor a GPU.
+// The plan of a run: layers and memory of each rank, idle time of the pipeline. Pure: needs neither
+// MPI nor a GPU.
 #pragma once
 
 #include <cstddef>
@@ -21,8 +21,8 @@ struct MemoryPlan {
   std::size_t workspace = 0;
   std::size_t communication = 0;  ///< gradients received from and sent to other stages
   std::size_t libraries = 0;      ///< MPI, OpenBLAS, HDF5 and the program itself, as measured
-  /// Beside a GPU's memory: page-locked memory of the host, where activations go. Not in total();
-  /// ranks that compute on the host have it among their activations.
+  /// Page-locked host memory for offloaded activations of a GPU's rank. Not in total(); on the
+  /// host backend it is part of the activations.
   std::size_t host = 0;
 
   std::size_t total() const {
@@ -30,7 +30,7 @@ struct MemoryPlan {
   }
 };
 
-/// A pipeline stage: all its ranks are alike.
+/// A pipeline stage, whose ranks have equal plans.
 struct StagePlan {
   std::vector<grid::LayerRange> chunks;  ///< its layers
   std::int64_t parameters = 0;           ///< elements that each rank holds
@@ -53,7 +53,7 @@ struct RunPlan {
   double bubble = 0.0;
   std::vector<StagePlan> stages;
 
-  /// The stage whose ranks need most memory.
+  /// The stage whose ranks have the highest peak memory.
   const StagePlan& largest() const;
 };
 

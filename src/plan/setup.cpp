@@ -4,59 +4,15 @@
 
 #include "core/error.hpp"
 #include "deck/batch_sizes.hpp"
-#include "deck/gpu_limits.hpp"
+#include "deck/load.hpp"
 #include "kernels/attention.hpp"
 #include "kernels/layernorm.hpp"
 
 namespace trireme::plan {
 namespace {
 
-static_assert(deck::kMostHiddenOnGpu == kernels::cuda::kMaxRowColumns);
-static_assert(deck::kMostHeadOnGpu == kernels::cuda::kMaxHead);
-
-optim::DecayType decay_type(deck::ScheduleType type) {
-  switch (type) {
-    case deck::ScheduleType::cosine:
-      return optim::DecayType::cosine;
-    case deck::ScheduleType::linear:
-      return optim::DecayType::linear;
-    case deck::ScheduleType::constant:
-      return optim::DecayType::constant;
-    case deck::ScheduleType::exponential:
-      return optim::DecayType::exponential;
-    case deck::ScheduleType::inverse_square_root:
-      return optim::DecayType::inverse_square_root;
-    case deck::ScheduleType::lr_range_test:
-      return optim::DecayType::range_test;
-  }
-  throw InternalError("unknown schedule.type");
-}
-
-optim::OptimizerType optimizer_type(deck::OptimizerType type) {
-  switch (type) {
-    case deck::OptimizerType::adamw:
-      return optim::OptimizerType::adamw;
-    case deck::OptimizerType::adam:
-      return optim::OptimizerType::adam;
-    case deck::OptimizerType::sgd:
-      return optim::OptimizerType::sgd;
-    case deck::OptimizerType::lamb:
-      return optim::OptimizerType::lamb;
-  }
-  throw InternalError("unknown optimizer.type");
-}
-
-optim::RampType ramp_type(deck::RampType type) {
-  switch (type) {
-    case deck::RampType::constant:
-      return optim::RampType::constant;
-    case deck::RampType::linear:
-      return optim::RampType::linear;
-    case deck::RampType::cosine:
-      return optim::RampType::cosine;
-  }
-  throw InternalError("unknown schedule.weight_decay.type");
-}
+static_assert(deck::kMaxHiddenOnGpu == kernels::cuda::kMaxRowColumns);
+static_assert(deck::kMaxHeadOnGpu == kernels::cuda::kMaxHead);
 
 model::ZeroStage zero_stage(const deck::Deck& deck) {
   using enum model::ZeroStage;
@@ -77,18 +33,6 @@ double warmup_length(const deck::Deck& deck) {
   if (schedule.warmup.unit == deck::Unit::fraction)
     return schedule.warmup.value * static_cast<double>(schedule_length(schedule.decay, deck));
   return static_cast<double>(schedule_length(schedule.warmup, deck));
-}
-
-pipeline::ScheduleKind schedule_kind(deck::PipelineSchedule schedule) {
-  switch (schedule) {
-    case deck::PipelineSchedule::one_f_one_b:
-      return pipeline::ScheduleKind::one_f_one_b;
-    case deck::PipelineSchedule::interleaved:
-      return pipeline::ScheduleKind::interleaved;
-    case deck::PipelineSchedule::zero_bubble:
-      return pipeline::ScheduleKind::zero_bubble;
-  }
-  throw InternalError("unknown parallel.schedule");
 }
 
 /// The datasets that `split` has for itself, if any.
@@ -260,7 +204,7 @@ model::StoreOptions store_options(const deck::Deck& deck) {
 }
 
 optim::OptimizerConfig optimizer_config(const deck::Deck& deck) {
-  return {.type = optimizer_type(deck.optimizer.type),
+  return {.type = deck.optimizer.type,
           .beta1 = deck.optimizer.beta1,
           .beta2 = deck.optimizer.beta2,
           .eps = deck.optimizer.eps,
@@ -280,9 +224,8 @@ optim::LearningRateSchedule learning_rate(const deck::Deck& deck) {
   const deck::Schedule& schedule = deck.schedule;
   const deck::RangeTest& test = schedule.range_test;
   return optim::LearningRateSchedule(
-      {.type = decay_type(schedule.type),
-       .dialect =
-           counts_samples(deck) ? optim::ScheduleDialect::megatron : optim::ScheduleDialect::v1,
+      {.type = schedule.type,
+       .dialect = schedule.dialect,
        .peak = schedule.peak.value_or(0),
        .minimum = schedule.minimum,
        .warmup = warmup_length(deck),
@@ -297,9 +240,7 @@ optim::LossScaler loss_scaler(const deck::Deck& deck) {
   if (!deck::is_dynamic(deck.precision))
     return optim::LossScaler({.initial = scale.value.value_or(1.0)});
   return optim::LossScaler({.dynamic = true,
-                            .dialect = scale.dialect == deck::LossScaleDialect::deepspeed
-                                           ? optim::LossScaleDialect::deepspeed
-                                           : optim::LossScaleDialect::megatron,
+                            .dialect = scale.dialect.value_or(deck::LossScaleDialect::megatron),
                             .initial = scale.initial.value(),
                             .minimum = scale.minimum.value(),
                             .window = scale.window.value(),
@@ -308,7 +249,7 @@ optim::LossScaler loss_scaler(const deck::Deck& deck) {
 
 optim::WeightDecaySchedule weight_decay(const deck::Deck& deck) {
   return optim::WeightDecaySchedule(
-      {.type = ramp_type(deck.schedule.weight_decay.type),
+      {.type = deck.schedule.weight_decay.type,
        .start = deck.optimizer.weight_decay,
        .end = deck.schedule.weight_decay.end,
        .length = counts_samples(deck) ? deck.train.samples.value_or(deck::total_samples(deck))
@@ -320,7 +261,7 @@ int micro_batches(const deck::Deck& deck) {
 }
 
 pipeline::PipelineShape pipeline_shape(const deck::Deck& deck) {
-  return {.kind = schedule_kind(deck.parallel.schedule),
+  return {.kind = deck.parallel.schedule,
           .stages = static_cast<int>(deck.parallel.pipeline),
           .chunks = static_cast<int>(deck.parallel.interleave),
           .micro_batches = micro_batches(deck)};

@@ -1,4 +1,4 @@
-#include "sweep/local.hpp"
+#include "sweep/launch.hpp"
 
 #include <fmt/ranges.h>
 
@@ -15,9 +15,8 @@
 #include "core/clock.hpp"
 #include "core/files.hpp"
 #include "core/system/signals.hpp"
-#include "sweep/process.hpp"
+#include "sweep/machine.hpp"
 #include "sweep/state.hpp"
-#include "sweep/table.hpp"
 
 namespace trireme::sweep {
 namespace {
@@ -119,7 +118,7 @@ class Runner {
     say(fmt::format("{}: started", run.name()));
   }
 
-  /// GPUs, or a share of the cores where runs go on side by side.
+  /// GPUs, or a share of the cores where runs are concurrent.
   std::vector<std::pair<std::string, std::string>> environment_of(
       const PlannedRun& run, const std::vector<std::string>& gpus) const {
     if (!gpus.empty()) return {{"CUDA_VISIBLE_DEVICES", fmt::format("{}", fmt::join(gpus, ","))}};

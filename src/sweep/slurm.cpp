@@ -1,4 +1,4 @@
-#include "sweep/slurm.hpp"
+#include "sweep/launch.hpp"
 
 #include <fmt/ranges.h>
 
@@ -9,10 +9,10 @@
 #include "core/error.hpp"
 #include "core/files.hpp"
 #include "core/system/shell.hpp"
-#include "deck/problems.hpp"
-#include "deck/sweep/names.hpp"
-#include "plan/requeue.hpp"
-#include "sweep/table.hpp"
+#include "deck/document.hpp"
+#include "deck/sweep/section.hpp"
+#include "plan/job.hpp"
+#include "sweep/state.hpp"
 
 namespace trireme::sweep {
 namespace {
@@ -179,10 +179,10 @@ std::string submit(const PlannedSweep& sweep, const Launch& launch,
   const std::string list = run_list(sweep, launch);
   const fs::path own = sweep.own_folder();
   if (!queue.empty() && !(is_text(own / kList, list) && is_text(deck_copy(sweep), sweep.deck_text)))
-    throw DeckError(
+    throw deck::InvalidDeck(fmt::format(
         "{}: the deck has changed, but {} of its runs are in the queue; 'scancel --name={}' takes "
-        "them out\n{}",
-        sweep.deck_path.string(), queue.size(), job_name(sweep), deck::closing_line(1));
+        "them out",
+        sweep.deck_path.string(), queue.size(), job_name(sweep)));
   fs::create_directories(own);
   write_file_atomically(deck_copy(sweep), sweep.deck_text);
   write_file_atomically(own / kList, list);

@@ -1,4 +1,4 @@
-#include "sweep/table.hpp"
+#include "sweep/state.hpp"
 
 #include <fmt/ranges.h>
 
@@ -108,8 +108,9 @@ std::string plan_text(const PlannedSweep& sweep, const std::vector<Status>& stat
   return text + count_line(statuses) + "\n";
 }
 
-Beside read_beside(const std::string& text, const std::string& source, const PlannedSweep& sweep) {
-  Beside beside;
+ExtraColumns read_extra_columns(const std::string& text, const std::string& source,
+                                const PlannedSweep& sweep) {
+  ExtraColumns extra;
   int number = 0;
   for (std::size_t begin = 0; begin < text.size();) {
     const std::size_t end = std::min(text.find('\n', begin), text.size());
@@ -119,39 +120,39 @@ Beside read_beside(const std::string& text, const std::string& source, const Pla
     if (cells[0].starts_with('#') || (cells.size() == 1 && cells[0].empty())) continue;
     const std::string name = cells[0];
     cells.erase(cells.begin());
-    if (beside.columns.empty()) {
-      beside.columns = cells;
+    if (extra.columns.empty()) {
+      extra.columns = cells;
       continue;
     }
-    if (cells.size() != beside.columns.size())
+    if (cells.size() != extra.columns.size())
       throw DataError("{}:{}: {} cells after the name, but the first line has {}", source, number,
-                      cells.size(), beside.columns.size());
+                      cells.size(), extra.columns.size());
     const auto has_name = [&](const PlannedRun& run) { return run.name() == name; };
     if (std::none_of(sweep.runs.begin(), sweep.runs.end(), has_name))
       throw DataError("{}:{}: the sweep has no run '{}'", source, number, name);
-    beside.rows.emplace_back(name, cells);
+    extra.rows.emplace_back(name, cells);
   }
-  if (beside.columns.empty()) throw DataError("{}: no line with the names of columns", source);
-  return beside;
+  if (extra.columns.empty()) throw DataError("{}: no line with the names of columns", source);
+  return extra;
 }
 
 std::string table(const PlannedSweep& sweep, const std::vector<Status>& statuses,
-                  TableFormat format, const Beside& beside) {
+                  TableFormat format, const ExtraColumns& extra) {
   TableRows rows{{"run", "state"}};
   const auto append = [](Row& row, const Row& more) {
     row.insert(row.end(), more.begin(), more.end());
   };
   append(rows[0], sweep.section.keys);
   append(rows[0], kFigureNames);
-  append(rows[0], beside.columns);
+  append(rows[0], extra.columns);
   for (std::size_t i = 0; i < statuses.size(); ++i) {
     const PlannedRun& run = sweep.runs[i];
     Row row{run.name(), name_of(statuses[i].state)};
     for (const std::string& key : sweep.section.keys) row.push_back(value_of(run.swept, key));
     append(row, figures_row(statuses[i].figures, run.need.bytes));
-    const auto found = std::find_if(beside.rows.begin(), beside.rows.end(),
+    const auto found = std::find_if(extra.rows.begin(), extra.rows.end(),
                                     [&](const auto& each) { return each.first == run.name(); });
-    append(row, found == beside.rows.end() ? Row(beside.columns.size()) : found->second);
+    append(row, found == extra.rows.end() ? Row(extra.columns.size()) : found->second);
     rows.push_back(row);
   }
   switch (format) {

@@ -8,7 +8,6 @@
 #include "core/error.hpp"
 #include "core/files.hpp"
 #include "deck/document.hpp"
-#include "deck/problems.hpp"
 #include "fixture.hpp"
 
 namespace trireme::convert::flags {

@@ -4,7 +4,7 @@
 
 #include <string>
 
-#include "error_cases.hpp"
+#include "decks.hpp"
 
 namespace trireme::deck {
 namespace {

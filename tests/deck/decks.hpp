@@ -1,11 +1,14 @@
 // A small deck for tests to load, change and break.
 #pragma once
 
+#include <gtest/gtest.h>
+
 #include <string>
 #include <vector>
 
 #include "core/error.hpp"
 #include "deck/load.hpp"
+#include "decks.hpp"
 
 namespace trireme::deck {
 
@@ -48,6 +51,24 @@ inline std::string changed(const std::string& from, const std::string& to) {
   const std::size_t at = text.find(from);
   TRIREME_CHECK(at != std::string::npos, "'{}' is not in the small deck", from);
   return text.replace(at, from.size(), to);
+}
+
+/// What stands behind a single error.
+inline const std::string kOneError =
+    "\n1 error; nothing was started. 'trireme-pretrain --help deck' lists every key.";
+
+/// A change to the small deck and the one line that it leads to.
+struct Case {
+  std::string from;
+  std::string to;
+  std::string line;
+};
+
+/// Each of `cases` has its line, and no other.
+inline void expect_lines(const std::vector<Case>& cases) {
+  for (const auto& [from, to, line] : cases) {
+    EXPECT_EQ(errors_of(changed(from, to)), line + kOneError) << "after writing " << to;
+  }
 }
 
 }  // namespace trireme::deck

@@ -1,4 +1,4 @@
-#include "deck/sweep.hpp"
+#include "deck/sweep/sweep.hpp"
 
 #include <gtest/gtest.h>
 

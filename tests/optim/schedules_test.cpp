@@ -12,7 +12,7 @@ namespace {
 
 constexpr double kPeak = 3e-4, kMinimum = 3e-5;
 
-LearningRateParameters parameters(DecayType type,
+LearningRateParameters parameters(ScheduleType type,
                                   ScheduleDialect dialect = ScheduleDialect::megatron) {
   return {type, dialect, kPeak, kMinimum, /*warmup=*/100, /*decay=*/1100};
 }
@@ -21,7 +21,7 @@ LearningRateParameters parameters(DecayType type,
 // 15 iterations skipped by the loss scaler before iteration 30.
 TEST(LearningRate, EqualsMegatronsPrintedLog) {
   const LearningRateSchedule schedule(
-      {DecayType::cosine, ScheduleDialect::megatron, 1.5e-4, 1e-5, 3200 * 64, 320000 * 64});
+      {ScheduleType::cosine, ScheduleDialect::megatron, 1.5e-4, 1e-5, 3200 * 64, 320000 * 64});
   EXPECT_EQ(fmt::format("{:.3E}", schedule.at((30 - 15) * 64)), "7.031E-07");
   EXPECT_EQ(fmt::format("{:.3E}", schedule.at((40 - 15) * 64)), "1.172E-06");
   EXPECT_EQ(fmt::format("{:.3E}", schedule.at((50 - 15) * 64)), "1.641E-06");
@@ -29,19 +29,19 @@ TEST(LearningRate, EqualsMegatronsPrintedLog) {
 
 TEST(LearningRate, FirstIterationRunsWithZeroUnderWarmup) {
   for (const auto dialect : {ScheduleDialect::megatron, ScheduleDialect::v1}) {
-    const LearningRateSchedule schedule(parameters(DecayType::cosine, dialect));
+    const LearningRateSchedule schedule(parameters(ScheduleType::cosine, dialect));
     EXPECT_EQ(schedule.at(0), 0);
     EXPECT_DOUBLE_EQ(schedule.at(1), kPeak / 100);
     EXPECT_DOUBLE_EQ(schedule.at(100), kPeak);
   }
-  LearningRateParameters cold = parameters(DecayType::cosine);
+  LearningRateParameters cold = parameters(ScheduleType::cosine);
   cold.warmup = 0;
   EXPECT_DOUBLE_EQ(LearningRateSchedule(cold).at(0), kPeak);
 }
 
 TEST(LearningRate, WarmupNeedBeNoWholeNumber) {
   for (const auto dialect : {ScheduleDialect::megatron, ScheduleDialect::v1}) {
-    LearningRateParameters short_warmup = parameters(DecayType::linear, dialect);
+    LearningRateParameters short_warmup = parameters(ScheduleType::linear, dialect);
     short_warmup.warmup = 1.5;
     const LearningRateSchedule schedule(short_warmup);
     EXPECT_DOUBLE_EQ(schedule.at(1), kPeak / 1.5);
@@ -51,7 +51,7 @@ TEST(LearningRate, WarmupNeedBeNoWholeNumber) {
 }
 
 TEST(LearningRate, CosineFallsToTheMinimumAndStays) {
-  const LearningRateSchedule schedule(parameters(DecayType::cosine));
+  const LearningRateSchedule schedule(parameters(ScheduleType::cosine));
   EXPECT_DOUBLE_EQ(schedule.at(600), (kPeak + kMinimum) / 2);
   EXPECT_NEAR(schedule.at(350), kMinimum + (kPeak - kMinimum) * 0.853553390593273762, 1e-18);
   EXPECT_NEAR(schedule.at(1100), kMinimum, 1e-18);
@@ -60,7 +60,7 @@ TEST(LearningRate, CosineFallsToTheMinimumAndStays) {
 }
 
 TEST(LearningRate, LinearFallsToTheMinimum) {
-  const LearningRateSchedule schedule(parameters(DecayType::linear));
+  const LearningRateSchedule schedule(parameters(ScheduleType::linear));
   EXPECT_DOUBLE_EQ(schedule.at(350), kMinimum + (kPeak - kMinimum) * 0.75);
   EXPECT_NEAR(schedule.at(1100), kMinimum, 1e-18);
   EXPECT_DOUBLE_EQ(schedule.at(5000), kMinimum);
@@ -68,7 +68,7 @@ TEST(LearningRate, LinearFallsToTheMinimum) {
 
 TEST(LearningRate, ConstantStaysAtThePeak) {
   for (const auto dialect : {ScheduleDialect::megatron, ScheduleDialect::v1}) {
-    const LearningRateSchedule schedule(parameters(DecayType::constant, dialect));
+    const LearningRateSchedule schedule(parameters(ScheduleType::constant, dialect));
     EXPECT_DOUBLE_EQ(schedule.at(50), kPeak / 2);
     EXPECT_DOUBLE_EQ(schedule.at(5000), kPeak);
   }
@@ -76,8 +76,8 @@ TEST(LearningRate, ConstantStaysAtThePeak) {
 
 // Values computed in Python from the formulas of Megatron-LM v1.1.5 (AnnealingLR.get_lr).
 TEST(LearningRate, V1DividesByTheWholeLengthAndStopsAWarmupEarly) {
-  const LearningRateSchedule cosine(parameters(DecayType::cosine, ScheduleDialect::v1));
-  const LearningRateSchedule linear(parameters(DecayType::linear, ScheduleDialect::v1));
+  const LearningRateSchedule cosine(parameters(ScheduleType::cosine, ScheduleDialect::v1));
+  const LearningRateSchedule linear(parameters(ScheduleType::linear, ScheduleDialect::v1));
   EXPECT_NEAR(cosine.at(101), 0.0002999993882480769, 1e-18);
   EXPECT_NEAR(cosine.at(600), 0.00017134722574099276, 1e-18);
   EXPECT_NEAR(linear.at(600), 0.00016363636363636363, 1e-18);
@@ -89,30 +89,30 @@ TEST(LearningRate, V1DividesByTheWholeLengthAndStopsAWarmupEarly) {
 // The next two: values computed in Python from Megatron-LM v1.1.5's AnnealingLR and today's
 // OptimizerParamScheduler.
 TEST(LearningRate, ExponentialIsThatOfV1) {
-  const LearningRateSchedule v1(parameters(DecayType::exponential, ScheduleDialect::v1));
+  const LearningRateSchedule v1(parameters(ScheduleType::exponential, ScheduleDialect::v1));
   EXPECT_DOUBLE_EQ(v1.at(600), 0.00021893666228071704);
   EXPECT_DOUBLE_EQ(v1.at(1000), 0.0001701673687280652);
   EXPECT_DOUBLE_EQ(v1.at(5000), v1.at(1000));
   // In today's dialect over the decay alone, and at the minimum after it.
-  const LearningRateSchedule megatron(parameters(DecayType::exponential));
+  const LearningRateSchedule megatron(parameters(ScheduleType::exponential));
   EXPECT_DOUBLE_EQ(megatron.at(600), 0.00021214764578618138);
   EXPECT_DOUBLE_EQ(megatron.at(1100), kPeak * std::exp(-0.693));
   EXPECT_EQ(megatron.at(1101), kMinimum);
 }
 
 TEST(LearningRate, InverseSquareRootIsThatOfMegatron) {
-  const LearningRateSchedule megatron(parameters(DecayType::inverse_square_root));
+  const LearningRateSchedule megatron(parameters(ScheduleType::inverse_square_root));
   EXPECT_DOUBLE_EQ(megatron.at(50), kPeak / 2);
   EXPECT_DOUBLE_EQ(megatron.at(101), 0.0002985111570629967);
   EXPECT_DOUBLE_EQ(megatron.at(400), 0.00015);
   EXPECT_DOUBLE_EQ(megatron.at(1100), 9.045340337332907e-05);
   EXPECT_EQ(megatron.at(1101), kMinimum);
-  LearningRateParameters low = parameters(DecayType::inverse_square_root);
+  LearningRateParameters low = parameters(ScheduleType::inverse_square_root);
   low.minimum = 2e-4;
   EXPECT_EQ(LearningRateSchedule(low).at(400), 2e-4);
   low.warmup = 0;
   EXPECT_EQ(LearningRateSchedule(low).at(0), kPeak);
-  const LearningRateSchedule v1(parameters(DecayType::inverse_square_root, ScheduleDialect::v1));
+  const LearningRateSchedule v1(parameters(ScheduleType::inverse_square_root, ScheduleDialect::v1));
   EXPECT_DOUBLE_EQ(v1.at(400), 0.00015);
   EXPECT_DOUBLE_EQ(v1.at(5000), v1.at(1000));
 }
@@ -120,8 +120,9 @@ TEST(LearningRate, InverseSquareRootIsThatOfMegatron) {
 // Values computed in Python from DeepSpeed's LRRangeTest: after n steps its last_batch_iteration is
 // n - 1.
 TEST(LearningRate, RangeTestRisesFromTheMinimum) {
-  LearningRateParameters test{
-      .type = DecayType::range_test, .minimum = 1e-5, .range_test = {.step = 2000, .rate = 5}};
+  LearningRateParameters test{.type = ScheduleType::lr_range_test,
+                              .minimum = 1e-5,
+                              .range_test = {.step = 2000, .rate = 5}};
   const LearningRateSchedule line(test);
   EXPECT_EQ(line.at(0), 1e-5);
   EXPECT_DOUBLE_EQ(line.at(1), 1.0025e-05);
@@ -138,13 +139,13 @@ TEST(LearningRate, RangeTestRisesFromTheMinimum) {
 }
 
 TEST(LearningRate, RefusesNonsense) {
-  LearningRateParameters bad = parameters(DecayType::cosine);
+  LearningRateParameters bad = parameters(ScheduleType::cosine);
   bad.warmup = bad.decay;
   EXPECT_THROW(LearningRateSchedule{bad}, InternalError);
-  bad = parameters(DecayType::cosine);
+  bad = parameters(ScheduleType::cosine);
   bad.minimum = 2 * kPeak;
   EXPECT_THROW(LearningRateSchedule{bad}, InternalError);
-  EXPECT_THROW(LearningRateSchedule(parameters(DecayType::cosine)).at(-1), InternalError);
+  EXPECT_THROW(LearningRateSchedule(parameters(ScheduleType::cosine)).at(-1), InternalError);
 }
 
 TEST(WeightDecay, ConstantStays) {

@@ -160,7 +160,7 @@ case $code in
     if [ -n "$now" ] && [ "$now" != "$before" ]; then code=75; fi
     ;;
 esac
-# 75: stopped early with a checkpoint, from which the same job goes on.
+# 75: stopped early with a checkpoint, from which the same job resumes.
 if [ $code -eq 75 ]; then scontrol requeue "$SLURM_JOB_ID"; fi
 exit $code
 )script");
@@ -171,8 +171,8 @@ TEST(JobScript, OfMpirunOnSeveralHosts) {
                    {.launcher = Launcher::mpirun, .gpus_per_node = 2, .seconds = 3600.0}),
             R"script(#!/bin/bash
 # small: 4 ranks = tensor 1 x pipeline 1 x data 4; written by trireme-pretrain --print-job.
-# Time: as asked for.
-# SIGUSR1 asks for a checkpoint and the end; run it again to go on.
+# Time: as requested.
+# SIGUSR1 makes the run save a checkpoint and stop; run this again to resume.
 # HOSTS is a file with a line for each of 2 hosts: NAME slots=2
 HOSTS=${HOSTS:-hosts}
 

@@ -1,4 +1,4 @@
-#include "sweep/slurm.hpp"
+#include "sweep/launch.hpp"
 
 #include <algorithm>
 

@@ -10,7 +10,7 @@
 
 #include "core/error.hpp"
 #include "core/files.hpp"
-#include "sweep/check.hpp"
+#include "sweep/runs.hpp"
 
 namespace trireme::sweep {
 

@@ -1,4 +1,4 @@
-#include "sweep/table.hpp"
+#include "sweep/state.hpp"
 
 #include "sweeps.hpp"
 
@@ -56,17 +56,17 @@ TEST_F(TableTest, Text) {
       "   -          -         -      -           -            8\n");
 }
 
-TEST_F(TableTest, CsvAndMarkdownBesideOthers) {
-  const Beside beside = read_beside(
+TEST_F(TableTest, CsvAndMarkdownWithExtraColumns) {
+  const ExtraColumns extra = read_extra_columns(
       "# published\nrun,\"ms, theirs\"\n\n\"tensor=1,peak=2e-3\",\"1\"\"2\"\r\n", "b.csv", sweep());
-  EXPECT_EQ(table(sweep(), statuses_, TableFormat::csv, beside),
+  EXPECT_EQ(table(sweep(), statuses_, TableFormat::csv, extra),
             "run,state,parallel.tensor,schedule.peak,loss,valid loss,ms/iteration,samples/s,"
             "tokens/s,MFU %,memory MiB,planned MiB,\"ms, theirs\"\n"
             "\"tensor=1,peak=1e-3\",finished,1,1e-3,2.5000,2.7500,12.3,648.00,20736,43.2,4,8,\n"
             "\"tensor=1,peak=2e-3\",running,1,2e-3,5.1250,,,,,,,8,\"1\"\"2\"\n"
             "\"tensor=2,peak=1e-3\",failed,2,1e-3,,,,,,,,8,\n"
             "\"tensor=2,peak=2e-3\",waiting,2,2e-3,,,,,,,,8,\n");
-  const std::string markdown = table(sweep(), statuses_, TableFormat::markdown, beside);
+  const std::string markdown = table(sweep(), statuses_, TableFormat::markdown, extra);
   EXPECT_EQ(
       markdown.find("| run                | state    | parallel.tensor | schedule.peak |   loss |"),
       0);
@@ -77,10 +77,10 @@ TEST_F(TableTest, CsvAndMarkdownBesideOthers) {
             std::string::npos);
 }
 
-TEST_F(TableTest, BesideThatDoesNotFit) {
+TEST_F(TableTest, ExtraColumnsThatDoNotFit) {
   const auto error = [&](const std::string& text) -> std::string {
     try {
-      read_beside(text, "b.csv", sweep());
+      read_extra_columns(text, "b.csv", sweep());
       return "";
     } catch (const DataError& error) {
       return error.what();

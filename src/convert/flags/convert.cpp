@@ -12,8 +12,7 @@
 #include "core/error.hpp"
 #include "core/files.hpp"
 #include "deck/document.hpp"
-#include "deck/problems.hpp"
-#include "deck/schema.hpp"
+#include "deck/keys/schema.hpp"
 
 namespace trireme::convert::flags {
 namespace {

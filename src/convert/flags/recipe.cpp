@@ -7,9 +7,8 @@
 #include "convert/shell/lexer.hpp"
 #include "core/error.hpp"
 #include "deck/document.hpp"
+#include "deck/keys/schema.hpp"
 #include "deck/load.hpp"
-#include "deck/problems.hpp"
-#include "deck/schema.hpp"
 #include "deck/value.hpp"
 
 namespace trireme::convert::flags {

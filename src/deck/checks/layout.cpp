@@ -1,5 +1,5 @@
 // Model, layout and pipeline.
-#include "deck/checks/checker.hpp"
+#include "deck/checks/checks.hpp"
 
 #include <fmt/format.h>
 #include <fmt/ranges.h>
@@ -10,8 +10,7 @@
 #include <string>
 #include <vector>
 
-#include "deck/divisors.hpp"
-#include "deck/gpu_limits.hpp"
+#include "deck/load.hpp"
 #include "deck/value.hpp"
 
 namespace trireme::deck {
@@ -46,18 +45,18 @@ void Checker::model() {
 
 void Checker::gpu_kernels() {
   const Model& model = deck_.model;
-  require(model.hidden <= kMostHiddenOnGpu, {"model.hidden", "run.device"}, [&] {
+  require(model.hidden <= kMaxHiddenOnGpu, {"model.hidden", "run.device"}, [&] {
     return fmt::format(
         "model.hidden = {}, but the kernels for GPUs take at most {} (try run.device: host)",
-        model.hidden, kMostHiddenOnGpu);
+        model.hidden, kMaxHiddenOnGpu);
   });
   const std::int64_t head = model.heads > 0 ? model.hidden / model.heads : 0;
-  require(head <= kMostHeadOnGpu, {"model.heads", "model.hidden", "run.device"}, [&] {
-    const std::int64_t least = (model.hidden + kMostHeadOnGpu - 1) / kMostHeadOnGpu;
+  require(head <= kMaxHeadOnGpu, {"model.heads", "model.hidden", "run.device"}, [&] {
+    const std::int64_t least = (model.hidden + kMaxHeadOnGpu - 1) / kMaxHeadOnGpu;
     return fmt::format(
         "model.heads = {} makes heads of {}, but the kernels for GPUs take at most {} (try {}, or "
         "run.device: host)",
-        model.heads, head, kMostHeadOnGpu, divisor_list(model.hidden, least, 1, least));
+        model.heads, head, kMaxHeadOnGpu, divisor_list(model.hidden, least, 1, least));
   });
 }
 
@@ -150,12 +149,16 @@ void Checker::pipeline() {
                                    divisor_list(layers / stages, chunks, /*factor=*/1, /*least=*/2)
                              : fmt::format("model.layers: {}", (layers / links + 1) * links));
           });
-  require(!parallel.partition, {"parallel.partition", "parallel.schedule"}, [&] {
-    return fmt::format(
-        "parallel.partition = {} with parallel.schedule = interleaved, which cuts the layers into "
-        "equal chunks; leave parallel.partition out",
-        Codec<std::vector<std::int64_t>>::write(*parallel.partition));
-  });
+  require(
+      !parallel.partition, {"parallel.partition", "parallel.schedule"},
+      [&] {
+        return fmt::format(
+            "parallel.partition = {} with parallel.schedule = interleaved, which cuts the layers "
+            "into "
+            "equal chunks; leave parallel.partition out",
+            Codec<std::vector<std::int64_t>>::write(*parallel.partition));
+      },
+      Suggestion::leave_out_first);
   require(parallel.overlap.pipeline, {"parallel.overlap.pipeline", "parallel.schedule"}, [] {
     return "parallel.overlap.pipeline = false with parallel.schedule = interleaved: stages in a "
            "ring would wait for each other (try parallel.overlap.pipeline: true)";

@@ -1,5 +1,5 @@
-// The length of a run, its schedule and its optimizer.
-#include "deck/checks/checker.hpp"
+// The learning-rate schedule, the optimizer, the loss scale and recomputation.
+#include "deck/checks/checks.hpp"
 
 #include <fmt/format.h>
 
@@ -7,56 +7,10 @@
 #include <cstdint>
 #include <string_view>
 
-#include "deck/batch_problems.hpp"
-#include "deck/schema.hpp"
+#include "deck/keys/schema.hpp"
 #include "deck/value.hpp"
 
 namespace trireme::deck {
-
-void Checker::batch_and_length() {
-  const Train& train = deck_.train;
-  const Batch& batch = deck_.batch;
-  const bool both = train.iterations && train.samples;
-  require(!both, {"train.samples", "train.iterations"}, [&] {
-    return fmt::format(
-        "train.iterations = {} and train.samples = {} both say how long to train; give one",
-        *train.iterations, *train.samples);
-  });
-  const std::int64_t first = batch.rampup.start.value_or(batch.global);
-  require(!train.samples || *train.samples >= first,
-          {"train.samples", "batch.global", "batch.rampup.start"}, [&] {
-            return fmt::format("train.samples = {} is less than {} = {} (try {})", *train.samples,
-                               batch.rampup.start ? "batch.rampup.start" : "batch.global", first,
-                               first);
-          });
-  const auto problem = batch_problem(deck_, deck_.parallel.data.value_or(1));
-  require(!problem,
-          {problem ? problem->key : "", "batch.global", "batch.rampup.start", "batch.rampup.step",
-           "batch.micro", "parallel.data", "parallel.schedule", "train.iterations"},
-          [&] { return problem->text; });
-}
-
-void Checker::rampup() {
-  const Rampup& ramp = deck_.batch.rampup;
-  if (!ramp.start && !ramp.step && !ramp.samples) return;
-  const auto needed = [&](bool given, std::string_view path) {
-    require(given, {path, "batch.rampup"},
-            [path] { return fmt::format("missing key '{}': {}", path, find_key(path)->help); });
-  };
-  needed(ramp.start.has_value(), "batch.rampup.start");
-  needed(ramp.step.has_value(), "batch.rampup.step");
-  needed(ramp.samples.has_value(), "batch.rampup.samples");
-}
-
-void Checker::skipped_data() {
-  const auto& ranges = deck_.train.skip;
-  const std::int64_t iterations = total_iterations(deck_);
-  require(ranges.empty() || ranges.back().first <= iterations,
-          {"train.skip", "train.iterations", "train.samples", "batch.global"}, [&] {
-            return fmt::format("train.skip = {} begins after the last iteration, {}; leave it out",
-                               write_range(ranges.back()), iterations);
-          });
-}
 
 void Checker::schedule() {
   const Schedule& schedule = deck_.schedule;
@@ -72,10 +26,13 @@ void Checker::schedule() {
   if (schedule.type == ScheduleType::lr_range_test) return range_test();
   const RangeTest& test = schedule.range_test;
   const auto belongs_to_range_test = [&](bool left_out, std::string_view path) {
-    require(left_out, {path, "schedule.type"}, [&, path] {
-      return fmt::format("'{}' needs schedule.type = lr-range-test, but it is {}; leave it out",
-                         path, name_of(schedule.type));
-    });
+    require(
+        left_out, {path, "schedule.type"},
+        [&, path] {
+          return fmt::format("'{}' needs schedule.type = lr-range-test, but it is {}; leave it out",
+                             path, name_of(schedule.type));
+        },
+        Suggestion::leave_out_first);
   };
   belongs_to_range_test(!test.step, "schedule.range_test.step");
   belongs_to_range_test(!test.rate, "schedule.range_test.rate");
@@ -111,9 +68,13 @@ void Checker::range_test() {
     return "schedule.type = lr-range-test starts from schedule.minimum, which is 0 (try 1e-5)";
   });
   const auto unused = [&](bool left_out, std::string_view path) {
-    require(left_out, {path, "schedule.type"}, [path] {
-      return fmt::format("schedule.type = lr-range-test has no use for '{}'; leave it out", path);
-    });
+    require(
+        left_out, {path, "schedule.type"},
+        [path] {
+          return fmt::format("schedule.type = lr-range-test has no use for '{}'; leave it out",
+                             path);
+        },
+        Suggestion::leave_out_first);
   };
   unused(!schedule.peak, "schedule.peak");
   unused(schedule.warmup.value == 0, "schedule.warmup");
@@ -134,10 +95,13 @@ void Checker::optimizer() {
                 name_of(precision.compute));
           });
   const auto refuse = [&](bool left_out, std::string_view path) {
-    require(left_out, {path, "optimizer.type"}, [&, path] {
-      return fmt::format("optimizer.type = {} has no use for '{}'; leave it out",
-                         name_of(optimizer.type), path);
-    });
+    require(
+        left_out, {path, "optimizer.type"},
+        [&, path] {
+          return fmt::format("optimizer.type = {} has no use for '{}'; leave it out",
+                             name_of(optimizer.type), path);
+        },
+        Suggestion::leave_out_first);
   };
   if (optimizer.type != OptimizerType::sgd) {
     refuse(!optimizer.momentum, "optimizer.momentum");
@@ -153,18 +117,21 @@ void Checker::loss_scale() {
   const Precision& precision = deck_.precision;
   const LossScale& scale = precision.loss_scale;
   const auto belongs_to_dynamic = [&](bool left_out, std::string_view path) {
-    require(left_out || is_dynamic(precision),
-            {path, "precision.loss_scale.value", "precision.compute"}, [&, path] {
-              return scale.value
-                         ? fmt::format(
-                               "'{}' has no use beside precision.loss_scale.value = {}; leave one "
-                               "of them out",
-                               path, *scale.value)
-                         : fmt::format(
-                               "'{}' needs precision.compute = fp16, but it is {}; leave "
-                               "it out",
-                               path, name_of(precision.compute));
-            });
+    require(
+        left_out || is_dynamic(precision),
+        {path, "precision.loss_scale.value", "precision.compute"},
+        [&, path] {
+          return scale.value
+                     ? fmt::format(
+                           "'{}' has no effect with precision.loss_scale.value = {}; leave one "
+                           "of them out",
+                           path, *scale.value)
+                     : fmt::format(
+                           "'{}' needs precision.compute = fp16, but it is {}; leave "
+                           "it out",
+                           path, name_of(precision.compute));
+        },
+        Suggestion::leave_out_first);
   };
   belongs_to_dynamic(!scale.dialect, "precision.loss_scale.dialect");
   belongs_to_dynamic(!scale.initial, "precision.loss_scale.initial");
@@ -187,12 +154,13 @@ void Checker::recompute() {
   const Recompute& recompute = deck_.recompute;
   const std::string_view granularity = name_of(recompute.granularity);
   const auto belongs_to_full = [&](bool left_out, std::string_view path) {
-    require(left_out || recompute.granularity == Granularity::full, {path, "recompute.granularity"},
-            [&, path] {
-              return fmt::format(
-                  "'{}' needs recompute.granularity = full, but it is {}; leave it out", path,
-                  granularity);
-            });
+    require(
+        left_out || recompute.granularity == Granularity::full, {path, "recompute.granularity"},
+        [&, path] {
+          return fmt::format("'{}' needs recompute.granularity = full, but it is {}; leave it out",
+                             path, granularity);
+        },
+        Suggestion::leave_out_first);
   };
   belongs_to_full(!recompute.method, "recompute.method");
   belongs_to_full(!recompute.layers, "recompute.layers");
@@ -200,14 +168,22 @@ void Checker::recompute() {
   belongs_to_full(!recompute.offload, "recompute.offload");
   belongs_to_full(!recompute.contiguous, "recompute.contiguous");
   if (recompute.partition && recompute.granularity == Granularity::full) {
-    require(deck_.parallel.tensor > 1, {"recompute.partition", "parallel.tensor"}, [] {
-      return "recompute.partition = true with parallel.tensor = 1: there is no rank to share with; "
-             "leave it out (recompute.offload: true saves more)";
-    });
-    require(!deck_.parallel.sequence, {"recompute.partition", "parallel.sequence"}, [] {
-      return "recompute.partition = true has no use beside parallel.sequence = true, with which "
-             "each tensor rank has a share of all inputs already; leave it out";
-    });
+    require(
+        deck_.parallel.tensor > 1, {"recompute.partition", "parallel.tensor"},
+        [] {
+          return "recompute.partition = true with parallel.tensor = 1: there is no rank to share "
+                 "with; "
+                 "leave it out (recompute.offload: true saves more)";
+        },
+        Suggestion::leave_out_first);
+    require(
+        !deck_.parallel.sequence, {"recompute.partition", "parallel.sequence"},
+        [] {
+          return "recompute.partition = true has no effect with parallel.sequence = true, with "
+                 "which "
+                 "each tensor rank has a share of all inputs already; leave it out";
+        },
+        Suggestion::leave_out_first);
   }
   // Zero-bubble keeps gradients where activations were: here those are not a micro-batch's own.
   require(recompute.granularity == Granularity::none ||

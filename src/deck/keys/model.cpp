@@ -1,5 +1,5 @@
-// The keys of the run and of the model.
-#include "deck/keys/groups.hpp"
+// The keys of the run, the model and its data.
+#include "deck/keys/row.hpp"
 
 namespace trireme::deck {
 
@@ -16,18 +16,18 @@ void run_keys(std::vector<Key>& rows) {
               .help("The run folder: logs and checkpoints."),
           key(TRIREME_MEMBER(run.seed))
               .by_default("1234")
-              .from(0, kMostSeed)
-              .fixed()
+              .from(0, kMaxSeed)
+              .immutable()
               .help("Seed of initial weights and dropout."),
           key(TRIREME_MEMBER(run.device))
               .by_default("auto")
-              .noted()
+              .warn()
               .help("Where to compute; auto: on GPUs if there are any."),
           key(TRIREME_MEMBER(run.deterministic))
               .by_default("true")
               .built({"true"})
               .because("every backend is deterministic")
-              .noted()
+              .warn()
               .help("Repeated runs are bit-identical."),
           key(TRIREME_MEMBER(run.mixed_gpus))
               .by_default("false")
@@ -41,78 +41,78 @@ void model_keys(std::vector<Key>& rows) {
                   key(TRIREME_MEMBER(model.family))
                       .by_default("gpt")
                       .built({"gpt"})
-                      .fixed()
+                      .immutable()
                       .help("Architecture of the model."),
                   key(TRIREME_MEMBER(model.layers))
                       .required()
-                      .from(1, kMostLayers)
-                      .fixed()
+                      .from(1, kMaxLayers)
+                      .immutable()
                       .help("Transformer layers."),
                   key(TRIREME_MEMBER(model.hidden))
                       .required()
-                      .from(1, kMostWidth)
-                      .fixed()
+                      .from(1, kMaxWidth)
+                      .immutable()
                       .help("Width of the residual stream; on GPUs at most 16384."),
                   key(TRIREME_MEMBER(model.heads))
                       .required()
-                      .from(1, kMostWidth)
-                      .fixed()
+                      .from(1, kMaxWidth)
+                      .immutable()
                       .help("Attention heads; divides model.hidden, on GPUs into 256 or less."),
                   key(TRIREME_MEMBER(model.ffn))
                       .derived("4 * model.hidden",
                                [](Deck& deck) { deck.model.ffn = 4 * deck.model.hidden; })
-                      .from(1, 4 * kMostWidth)
-                      .fixed()
+                      .from(1, 4 * kMaxWidth)
+                      .immutable()
                       .help("Width of the MLP."),
                   key(TRIREME_MEMBER(model.sequence))
                       .required()
-                      .from(1, kMostSequence)
+                      .from(1, kMaxSequence)
                       .unit("tokens")
-                      .fixed()
+                      .immutable()
                       .help("Tokens of a training sample."),
                   key(TRIREME_MEMBER(model.positions))
                       .derived("model.sequence",
                                [](Deck& deck) { deck.model.positions = deck.model.sequence; })
-                      .from(1, kMostSequence)
+                      .from(1, kMaxSequence)
                       .unit("tokens")
-                      .fixed()
+                      .immutable()
                       .help("Rows of the position embedding: the longest sequence."),
                   key(TRIREME_MEMBER(model.vocab))
                       .derived("the tokenizer's", {})
-                      .from(1, kMostVocab)
+                      .from(1, kMaxVocab)
                       .unit("tokens")
-                      .noted()
+                      .warn()
                       .help("Vocabulary size without padding; a checkpoint fits one size only."),
                   key(TRIREME_MEMBER(model.dropout.attention))
                       .by_default("0.1")
                       .at_least(0)
                       .below(1)
-                      .noted()
+                      .warn()
                       .help("Dropout of attention probabilities."),
                   key(TRIREME_MEMBER(model.dropout.hidden))
                       .by_default("0.1")
                       .at_least(0)
                       .below(1)
-                      .noted()
+                      .warn()
                       .help("Dropout of embeddings and of each block's outputs."),
                   key(TRIREME_MEMBER(model.init_std))
                       .by_default("0.02")
                       .above(0)
-                      .noted()
+                      .warn()
                       .help("Standard deviation of initial weights."),
                   key(TRIREME_MEMBER(model.layernorm_eps))
                       .by_default("1e-05")
                       .above(0)
-                      .fixed()
+                      .immutable()
                       .help("Added to the variance in layer norms."),
                   key(TRIREME_MEMBER(model.embedding_layernorm))
                       .by_default("false")
-                      .fixed()
+                      .immutable()
                       .help("A layer norm on the word embedding."),
                   key(TRIREME_MEMBER(model.tie_embeddings))
                       .by_default("true")
                       .built({"true"})
-                      .fixed()
+                      .immutable()
                       .help("The head uses the word embedding's weights."),
                   later("model.bert.binary_head", "true or false")
                       .by_default("true")
@@ -124,6 +124,81 @@ void model_keys(std::vector<Key>& rows) {
                       .by_default("false")
                       .help("BERT: initial weights scaled for deep models."),
               });
+}
+
+void data_keys(std::vector<Key>& rows) {
+  rows.insert(
+      rows.end(),
+      {
+          key(TRIREME_MEMBER(data.train))
+              .derived("needed to train", {})
+              .warn()
+              .help("Dataset: the path of its .bin and .idx without the ending; [0.3, a, 0.7, b] "
+                    "blends two."),
+          key(TRIREME_MEMBER(data.valid))
+              .derived("a part of data.train", {})
+              .warn()
+              .help("Separate datasets for validation, written like data.train."),
+          key(TRIREME_MEMBER(data.test))
+              .derived("a part of data.train", {})
+              .warn()
+              .help("Separate datasets for the test split, written like data.train."),
+          key(TRIREME_MEMBER(data.split))
+              .by_default("969,30,1")
+              .at_least(0)
+              .immutable()
+              .help("Shares of train, valid and test in data.train; 0 for a split with separate "
+                    "datasets. A restart must not change the share of train."),
+          key(TRIREME_MEMBER(data.seed))
+              .derived("run.seed", [](Deck& deck) { deck.data.seed = deck.run.seed; })
+              .from(0, kMaxSeed)
+              .immutable()
+              .help("Seed of the sample order."),
+          key(TRIREME_MEMBER(data.tokenizer.type))
+              .built({"gpt2", "sentencepiece", "wordpiece", "whitespace", "bytes"})
+              .immutable()
+              .help("Tokenizer; may be left out if model.vocab is given."),
+          key(TRIREME_MEMBER(data.tokenizer.vocab))
+              .warn()
+              .help("Vocabulary file (gpt2, wordpiece, whitespace)."),
+          key(TRIREME_MEMBER(data.tokenizer.merges)).warn().help("Merges file (gpt2)."),
+          key(TRIREME_MEMBER(data.tokenizer.model)).warn().help("Model file (sentencepiece)."),
+          key(TRIREME_MEMBER(data.tokenizer.lowercase))
+              .immutable()
+              .help("Whether the vocabulary is uncased: text is lower-cased and loses its accents "
+                    "(wordpiece)."),
+          key(TRIREME_MEMBER(data.corpora))
+              .warn()
+              .help("Short names of datasets for data.train, valid and test: {wiki: "
+                    "data/wiki_text_document}."),
+          key(TRIREME_MEMBER(data.index_cache))
+              .derived("beside the dataset", {})
+              .help("Folder that keeps the sample indices."),
+          key(TRIREME_MEMBER(data.index_files))
+              .warn()
+              .help("Common stem of Megatron-LM's index files (.npy) to use."),
+          key(TRIREME_MEMBER(data.reset_positions))
+              .by_default("false")
+              .immutable()
+              .help("Positions restart after each end of document."),
+          key(TRIREME_MEMBER(data.reset_attention))
+              .by_default("false")
+              .immutable()
+              .help("Attention stays within a document."),
+          key(TRIREME_MEMBER(data.eod_loss))
+              .by_default("true")
+              .warn()
+              .help("Count the loss at end-of-document tokens."),
+          later("data.bert.mask_probability", "number")
+              .by_default("0.15")
+              .help("BERT: share of masked tokens."),
+          later("data.bert.max_predictions", "whole number")
+              .help("BERT: maximum of masked tokens."),
+          later("data.bert.short_sequence", "number")
+              .by_default("0.1")
+              .help("BERT: share of short samples."),
+          later("data.bert.sentence_task", "order or next").help("BERT: task of sentence pairs."),
+      });
 }
 
 }  // namespace trireme::deck

@@ -1,5 +1,5 @@
 // The keys of the optimizer and of its schedule.
-#include "deck/keys/groups.hpp"
+#include "deck/keys/row.hpp"
 
 namespace trireme::deck {
 
@@ -7,23 +7,23 @@ void optimizer_keys(std::vector<Key>& rows) {
   rows.insert(
       rows.end(),
       {
-          key(TRIREME_MEMBER(optimizer.type)).by_default("adamw").fixed().help("Update rule."),
+          key(TRIREME_MEMBER(optimizer.type)).by_default("adamw").immutable().help("Update rule."),
           key(TRIREME_MEMBER(optimizer.beta1))
               .by_default("0.9")
               .at_least(0)
               .below(1)
-              .noted()
+              .warn()
               .help("Decay of the gradients' average; not with sgd."),
           key(TRIREME_MEMBER(optimizer.beta2))
               .by_default("0.999")
               .at_least(0)
               .below(1)
-              .noted()
+              .warn()
               .help("Decay of the squared gradients' average; not with sgd."),
           key(TRIREME_MEMBER(optimizer.eps))
               .by_default("1e-08")
               .above(0)
-              .noted()
+              .warn()
               .help("Added to the root of the second moment."),
           key(TRIREME_MEMBER(optimizer.momentum))
               .derived("0 with sgd",
@@ -32,42 +32,42 @@ void optimizer_keys(std::vector<Key>& rows) {
                        })
               .at_least(0)
               .below(1)
-              .fixed()
+              .immutable()
               .help("Momentum of sgd; 0: none."),
           key(TRIREME_MEMBER(optimizer.weight_decay))
               .by_default("0.01")
               .at_least(0)
-              .noted()
+              .warn()
               .help("Weight decay, in the gradient with adam and sgd; biases and norms have none."),
           key(TRIREME_MEMBER(optimizer.clip))
               .by_default("1")
               .at_least(0)
-              .noted()
+              .warn()
               .help("Maximum global norm of the gradient; 0: no clipping."),
           key(TRIREME_MEMBER(schedule.type))
               .by_default("cosine")
-              .noted()
+              .warn()
               .help("Learning-rate schedule after the warm-up."),
           key(TRIREME_MEMBER(schedule.dialect))
               .by_default("megatron")
-              .noted()
+              .warn()
               .help("megatron counts samples; v1 counts iterations, by Megatron-LM 1.1.5's "
                     "formulas."),
           key(TRIREME_MEMBER(schedule.peak))
               .derived("needed, but for lr-range-test", {})
               .above(0)
-              .noted()
+              .warn()
               .help("Largest learning rate."),
           key(TRIREME_MEMBER(schedule.minimum))
               .by_default("0")
               .at_least(0)
-              .noted()
+              .warn()
               .help("Minimum learning rate after the warm-up; lr-range-test starts here."),
           key(TRIREME_MEMBER(schedule.warmup))
               .by_default("0 iterations")
-              .from(0, kMostSteps)
+              .from(0, kMaxSteps)
               .units({Unit::iterations, Unit::samples, Unit::fraction})
-              .noted()
+              .warn()
               .help("Linear rise from 0 to the peak; a number below 1 or a percentage is a "
                     "fraction of decay."),
           key(TRIREME_MEMBER(schedule.decay))
@@ -79,9 +79,9 @@ void optimizer_keys(std::vector<Key>& rows) {
                              train.samples ? *train.samples : train.iterations.value_or(0);
                          deck.schedule.decay = {static_cast<double>(length), unit};
                        })
-              .from(1, kMostSteps)
+              .from(1, kMaxSteps)
               .units(counts())
-              .noted()
+              .warn()
               .help("Length from the start until the minimum is reached; may be shorter than the "
                     "run."),
           key(TRIREME_MEMBER(schedule.weight_decay.end))
@@ -89,12 +89,12 @@ void optimizer_keys(std::vector<Key>& rows) {
                   "optimizer.weight_decay",
                   [](Deck& deck) { deck.schedule.weight_decay.end = deck.optimizer.weight_decay; })
               .at_least(0)
-              .noted()
+              .warn()
               .help(
                   "Weight decay at the end of the run, which starts with optimizer.weight_decay."),
           key(TRIREME_MEMBER(schedule.weight_decay.type))
               .by_default("constant")
-              .noted()
+              .warn()
               .help("Schedule of the weight decay between the two."),
           key(TRIREME_MEMBER(schedule.range_test.step))
               .derived("2000 iterations with lr-range-test",
@@ -102,9 +102,9 @@ void optimizer_keys(std::vector<Key>& rows) {
                          if (deck.schedule.type == ScheduleType::lr_range_test)
                            deck.schedule.range_test.step = {2000, Unit::iterations};
                        })
-              .from(1, kMostSteps)
+              .from(1, kMaxSteps)
               .units(counts())
-              .noted()
+              .warn()
               .help("Step of lr-range-test, over which the learning rate grows once."),
           key(TRIREME_MEMBER(schedule.range_test.rate))
               .derived("1 with lr-range-test",
@@ -113,7 +113,7 @@ void optimizer_keys(std::vector<Key>& rows) {
                            deck.schedule.range_test.rate = 1;
                        })
               .at_least(0)
-              .noted()
+              .warn()
               .help("Growth per step of lr-range-test, in units of schedule.minimum."),
           key(TRIREME_MEMBER(schedule.range_test.staircase))
               .derived("false with lr-range-test",
@@ -121,7 +121,7 @@ void optimizer_keys(std::vector<Key>& rows) {
                          if (deck.schedule.type == ScheduleType::lr_range_test)
                            deck.schedule.range_test.staircase = false;
                        })
-              .noted()
+              .warn()
               .help("lr-range-test: grow at the end of each step only."),
       });
 }

@@ -1,5 +1,6 @@
-// The keys of the length of a run, of evaluation and of checkpoints.
-#include "deck/keys/groups.hpp"
+// The keys of the length of a run, of evaluation, checkpoints, communication and logs; and of a
+// sweep, which trireme-sweep reads and no run holds.
+#include "deck/keys/row.hpp"
 
 namespace trireme::deck {
 
@@ -8,17 +9,17 @@ void train_keys(std::vector<Key>& rows) {
       rows.end(),
       {
           key(TRIREME_MEMBER(train.iterations))
-              .from(1, kMostSteps)
+              .from(1, kMaxSteps)
               .unit("iterations")
-              .noted()
+              .warn()
               .help("Length of the run; give this or train.samples."),
           key(TRIREME_MEMBER(train.samples))
-              .from(1, kMostSteps)
+              .from(1, kMaxSteps)
               .unit("samples")
-              .noted()
+              .warn()
               .help("Length of the run; an incomplete last batch is dropped."),
           key(TRIREME_MEMBER(train.exit_interval))
-              .from(1, kMostSteps)
+              .from(1, kMaxSteps)
               .units(counts())
               .help("Stop, with a checkpoint, at each multiple of this."),
           key(TRIREME_MEMBER(train.exit_duration))
@@ -28,18 +29,18 @@ void train_keys(std::vector<Key>& rows) {
           key(TRIREME_MEMBER(train.kill_switch))
               .help("Stop, with a checkpoint, when this file appears."),
           key(TRIREME_MEMBER(train.skip))
-              .from(1, kMostSteps)
+              .from(1, kMaxSteps)
               .unit("iterations")
-              .noted()
+              .warn()
               .help("Iterations whose data is skipped: they use the data that follows."),
           key(TRIREME_MEMBER(train.diverged_after))
               .by_default("20")
-              .from(1, kMostSteps)
+              .from(1, kMaxSteps)
               .unit("iterations")
               .help("Stop with exit code 76 after so many iterations in a row without a finite "
                     "loss and gradient; those that only lower the loss scale do not count."),
           key(TRIREME_MEMBER(evaluate.every))
-              .from(1, kMostSteps)
+              .from(1, kMaxSteps)
               .units(counts())
               .help("Evaluate on the validation split at each multiple of this."),
           key(TRIREME_MEMBER(evaluate.iterations))
@@ -54,7 +55,7 @@ void train_keys(std::vector<Key>& rows) {
                        })
               .help("Evaluate on the validation and test splits when the run has finished."),
           key(TRIREME_MEMBER(checkpoint.every))
-              .from(1, kMostSteps)
+              .from(1, kMaxSteps)
               .units(counts())
               .help("Write a checkpoint at each multiple of this."),
           key(TRIREME_MEMBER(checkpoint.at_end))
@@ -66,7 +67,7 @@ void train_keys(std::vector<Key>& rows) {
               .unit("checkpoints")
               .help("Number of newest checkpoints to keep."),
           key(TRIREME_MEMBER(checkpoint.keep_every))
-              .from(1, kMostSteps)
+              .from(1, kMaxSteps)
               .units(counts())
               .help("Also keep the checkpoints at each multiple of this."),
           key(TRIREME_MEMBER(checkpoint.async))
@@ -74,6 +75,79 @@ void train_keys(std::vector<Key>& rows) {
               .built({"false"})
               .help("Write while training continues."),
           key(TRIREME_MEMBER(checkpoint.load)).help("Checkpoint that a fresh run starts from."),
+      });
+}
+
+void log_keys(std::vector<Key>& rows) {
+  rows.insert(
+      rows.end(),
+      {
+          key(TRIREME_MEMBER(comm.timeout))
+              .by_default("10 minutes")
+              .above(0)
+              .units(times())
+              .help("Maximum wait for other ranks in one operation; then the job ends."),
+          key(TRIREME_MEMBER(comm.nccl_debug))
+              .help("Value of NCCL_DEBUG: VERSION, WARN, INFO or TRACE."),
+          key(TRIREME_MEMBER(log.every))
+              .by_default("10")
+              .from(1, kMaxSteps)
+              .unit("iterations")
+              .help("Iterations between training lines."),
+          key(TRIREME_MEMBER(log.tensorboard.enable))
+              .by_default("true")
+              .help("Write TensorBoard event files."),
+          key(TRIREME_MEMBER(log.tensorboard.dialect))
+              .by_default("trireme")
+              .help("Names of the TensorBoard tags."),
+          key(TRIREME_MEMBER(log.tensorboard.flush_every))
+              .by_default("10")
+              .from(1, kMaxSteps)
+              .unit("events")
+              .help("TensorBoard events between flushes."),
+          key(TRIREME_MEMBER(log.timers))
+              .by_default("false")
+              .help(
+                  "Log the time of each part of an iteration, minimum and maximum over the ranks."),
+          key(TRIREME_MEMBER(log.memory))
+              .by_default("true")
+              .help("Log the memory in use after the first training line."),
+          key(TRIREME_MEMBER(log.norms))
+              .by_default("false")
+              .help("Log the norm of the parameters and the zeros in the gradient."),
+          key(TRIREME_MEMBER(log.gpu_every))
+              .from(1, kMaxSteps)
+              .unit("iterations")
+              .help("Iterations between lines with the GPUs' utilisation."),
+          key(TRIREME_MEMBER(log.rank_files))
+              .by_default("false")
+              .help("Write each node's output and its GPUs' utilisation to <run>/ranks."),
+          later("log.trace.iterations", "list of whole numbers")
+              .help("Iterations whose timeline is recorded."),
+      });
+}
+
+void sweep_keys(std::vector<Key>& rows) {
+  rows.insert(
+      rows.end(),
+      {
+          for_sweep("sweep.KEY", "values of any key of the deck")
+              .help(
+                  "Every combination runs: [a, b], 1..8, {from, to, step} or {from, to, factor}."),
+          for_sweep("sweep.zip", "section of KEY: values, or list of such sections")
+              .help("Values taken pairwise: the first of each key, the second of each, ..."),
+          for_sweep("sweep.cases", "section of NAME: {KEY: value, ...}")
+              .help("Named settings; the run folder gets the name."),
+          for_sweep("sweep.file", "text")
+              .help("File of settings: a line of KEY=VALUE ... for each run."),
+          for_sweep("sweep.ranks", "whole number")
+              .help("Ranks of a run whose parallel.data is auto; default: the minimum."),
+          for_sweep("sweep.jobs", "whole number")
+              .help("Runs at a time: 1 on this machine without it, all in a Slurm array."),
+          for_sweep("sweep.launcher", "text")
+              .help("Words before the program, with {ranks}; without it mpirun or srun."),
+          for_sweep("sweep.sbatch", "text")
+              .help("Further words for sbatch: --partition=..., --time=..., --gpus-per-node=..."),
       });
 }
 

@@ -6,9 +6,7 @@
 #include <array>
 #include <utility>
 
-#include "deck/schema.hpp"
-#include "deck/sweep/names.hpp"
-#include "deck/sweep/values.hpp"
+#include "deck/keys/schema.hpp"
 #include "deck/value.hpp"
 
 namespace trireme::deck {
@@ -16,8 +14,8 @@ namespace {
 
 constexpr std::array<std::string_view, 7> kOwnKeys = {"zip",  "cases",    "file",  "ranks",
                                                       "jobs", "launcher", "sbatch"};
-constexpr double kMostJobs = 10'000;
-constexpr double kMostRanks = 1 << 20;
+constexpr double kMaxJobs = 10'000;
+constexpr double kMaxRanks = 1 << 20;
 
 bool contains(const std::vector<std::string>& words, const std::string& word) {
   return std::find(words.begin(), words.end(), word) != words.end();
@@ -148,7 +146,7 @@ void SectionReader::read_own_key(const Entry& entry, Sweep& sweep) {
     }
     const bool is_jobs = entry.path == "jobs";
     const std::int64_t value = read_whole(entry.item);
-    require_in({1, is_jobs ? kMostJobs : kMostRanks}, static_cast<double>(value));
+    require_in({1, is_jobs ? kMaxJobs : kMaxRanks}, static_cast<double>(value));
     (is_jobs ? sweep.jobs : sweep.ranks) = value;
   } catch (const BadValue& error) {
     problems_.add(entry.place,

@@ -1,4 +1,5 @@
-// The sweep section as axes: each a list of choices, of which a run takes one.
+// The sweep section as axes: each a list of choices, of which a run takes one. Values and names of
+// runs.
 #pragma once
 
 #include <cstdint>
@@ -8,8 +9,7 @@
 #include <vector>
 
 #include "deck/document.hpp"
-#include "deck/problems.hpp"
-#include "deck/sweep.hpp"
+#include "deck/sweep/sweep.hpp"
 
 namespace trireme::deck {
 
@@ -67,5 +67,31 @@ class SectionReader {
   std::vector<Axis> axes_;
   std::vector<std::string> swept_;  // keys, in the order in which they came
 };
+
+/// The most runs that a sweep may have.
+inline constexpr std::size_t kMaxRuns = 10'000;
+
+/// An item as what stands behind `key=` in an override: YAML on one line, "" for nothing.
+std::string override_text(const Item& item);
+
+/// The values of a list, a range `1..8`, or {from, to, step} or {from, to, factor}. Throws
+/// BadValue.
+std::vector<std::string> list_values(const Item& item);
+
+/// The words of a line, cut at blanks outside of quotes and brackets.
+std::vector<std::string> split_words(std::string_view line);
+
+/// FNV-1a: tells names apart that had to be cut.
+std::uint32_t checksum(std::string_view text);
+
+/// Whether `name` can be the name of a run's folder: letters, digits and `._+=,-`, not beginning
+/// with `.` or `-`.
+bool is_run_name(std::string_view name);
+
+/// "tall,peak=1e-4,beta2=0.95": the case's name, if any, then the last name of each key with its
+/// value; the whole path where two of `keys` have the same last name. Long names are cut and
+/// get a checksum.
+std::string run_name(const std::string& case_name, const std::vector<SweptValue>& values,
+                     const std::vector<std::string>& keys);
 
 }  // namespace trireme::deck

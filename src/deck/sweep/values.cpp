@@ -1,4 +1,4 @@
-#include "deck/sweep/values.hpp"
+#include "deck/sweep/section.hpp"
 
 #include <algorithm>
 #include <cmath>
@@ -60,8 +60,8 @@ std::string number_text(double value, bool whole) {
 std::vector<std::string> numbers(double steps, bool whole, const auto& at) {
   // An end that is reached but for rounding belongs to the range.
   const double count = std::floor(steps + 1e-9) + 1;
-  if (!(count <= static_cast<double>(kMostRuns)))
-    throw BadValue(fmt::format("more than {} values", kMostRuns));
+  if (!(count <= static_cast<double>(kMaxRuns)))
+    throw BadValue(fmt::format("more than {} values", kMaxRuns));
   std::vector<std::string> values;
   for (int i = 0; i < static_cast<int>(count); ++i) values.push_back(number_text(at(i), whole));
   return values;

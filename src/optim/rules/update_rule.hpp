@@ -7,13 +7,14 @@
 #include <vector>
 
 #include "comm/communicator.hpp"
+#include "deck/choices.hpp"
 #include "optim/sharding/shards.hpp"
 
 namespace trireme::optim {
 
 /// The update rules; see the kernels AdamW, Sgd and LambDirection for their formulas. Adam is AdamW
 /// with the weight decay in the gradient.
-enum class OptimizerType { adamw, adam, sgd, lamb };
+using deck::OptimizerType;
 
 /// The hyperparameters of all rules.
 struct UpdateRuleConfig {

@@ -9,7 +9,7 @@
 #include "core/clock.hpp"
 #include "core/error.hpp"
 #include "core/text.hpp"
-#include "deck/restart.hpp"
+#include "deck/describe.hpp"
 
 namespace trireme::report {
 namespace {

@@ -8,7 +8,7 @@
 #include "core/system/identity.hpp"
 #include "core/system/memory.hpp"
 #include "kernels/host/threads.hpp"
-#include "plan/remedies.hpp"
+#include "plan/fit.hpp"
 #include "plan/run_plan.hpp"
 #include "plan/setup.hpp"
 #include "train/startup/collective.hpp"
@@ -66,21 +66,10 @@ Devices make_cuda(const deck::Deck& deck, std::unique_ptr<comm::MpiCommunicator>
                                      name_of(plan::precision(deck).activations))};
 }
 
-/// Why this rank's GPU has no room for the plan; "" when it has.
-std::string gpu_complaint(const deck::Deck& deck, std::int64_t vocab, const plan::MemoryPlan& mine,
-                          const device::Backend::Memory& memory) {
-  const std::size_t free = memory.total - memory.used;
-  const std::size_t needed = mine.total() - mine.libraries;  // libraries are loaded already
-  if (needed <= free) return "";
-  const auto text = [](std::size_t bytes) { return human_bytes(static_cast<double>(bytes)); };
-  return fmt::format("the plan needs {} of GPU memory, {} of {} are free; {}; {}", text(needed),
-                     text(free), text(memory.total), plan::largest_purpose(mine),
-                     plan::to_text(plan::remedies(deck, vocab, free)));
-}
-
 /// Why this rank's host has no room for what its ranks need; "" when it has.
-std::string host_complaint(const deck::Deck& deck, std::int64_t vocab, const plan::RunPlan& plan,
-                           const plan::MemoryPlan& mine, comm::MpiCommunicator& world) {
+std::string host_memory_problem(const deck::Deck& deck, std::int64_t vocab,
+                                const plan::RunPlan& plan, const plan::MemoryPlan& mine,
+                                comm::MpiCommunicator& world) {
   const std::vector<std::string> hosts = world.all_gather_text(host_name());
   std::vector<double> needs(world.size());
   needs[world.rank()] = static_cast<double>(mine.total() - mine.libraries);
@@ -94,13 +83,9 @@ std::string host_complaint(const deck::Deck& deck, std::int64_t vocab, const pla
     together += needs[rank];
     ++ranks;
   }
-  if (available == 0 || together <= static_cast<double>(available)) return "";
-  const std::string who = ranks == 1 ? "the plan needs" : fmt::format("its {} ranks need", ranks);
-  const plan::MemoryPlan& largest = plan.largest().memory;
-  return fmt::format(
-      "{} {} of memory, and this host has {} free; {}; {}", who, human_bytes(together),
-      human_bytes(static_cast<double>(available)), plan::largest_purpose(largest),
-      plan::to_text(plan::remedies(deck, vocab, static_cast<std::size_t>(available) / ranks)));
+  if (available == 0) return "";
+  return plan::host_memory_problem(deck, vocab, plan, ranks, static_cast<std::size_t>(together),
+                                   static_cast<std::size_t>(available));
 }
 
 }  // namespace
@@ -115,13 +100,13 @@ Devices make_devices(const deck::Deck& deck, std::unique_ptr<comm::MpiCommunicat
                                                : make_host(deck, std::move(world));
 }
 
-std::optional<plan::MemoryThere> memory_here(const deck::Deck& deck) {
+std::optional<plan::AvailableMemory> memory_here(const deck::Deck& deck) {
   if (deck.run.device == deck::Device::host) {
     const std::int64_t available = available_memory();
     if (available == 0) return std::nullopt;
-    return plan::MemoryThere{static_cast<std::size_t>(available), "that this host has free"};
+    return plan::AvailableMemory{static_cast<std::size_t>(available), "that this host has free"};
   }
-  std::optional<plan::MemoryThere> smallest;
+  std::optional<plan::AvailableMemory> smallest;
   for (const device::Gpu& gpu : device::visible_gpus())
     if (!smallest || gpu.memory_bytes < smallest->bytes)
       smallest = {gpu.memory_bytes, fmt::format("that this machine's {} has", gpu.name)};
@@ -134,8 +119,9 @@ void require_memory(const deck::Deck& deck, std::int64_t vocab, const device::Ba
   const plan::MemoryPlan& mine = plan.stages[groups.place.pipeline].memory;
   const device::Backend::Memory memory = backend.memory();
   refuse(*groups.world, ExitCode::failure,
-         memory.total > 0 ? gpu_complaint(deck, vocab, mine, memory)
-                          : host_complaint(deck, vocab, plan, mine, *groups.world));
+         memory.total > 0
+             ? plan::gpu_memory_problem(deck, vocab, mine, memory.total - memory.used, memory.total)
+             : host_memory_problem(deck, vocab, plan, mine, *groups.world));
 }
 
 }  // namespace trireme::train

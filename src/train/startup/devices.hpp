@@ -31,11 +31,11 @@ Devices make_devices(const deck::Deck& deck, std::unique_ptr<comm::MpiCommunicat
 
 /// The memory that a run of `deck` finds on this machine: its smallest GPU's, or what its host has
 /// free; nothing where it has no GPU.
-std::optional<plan::MemoryThere> memory_here(const deck::Deck& deck);
+std::optional<plan::AvailableMemory> memory_here(const deck::Deck& deck);
 
 /// Throws CollectiveError (exit 1) unless each rank's GPU has room for what the plan of `deck` says
 /// that it needs, or each host for what its ranks need together: names the rank and host, the
-/// largest purpose and plan::remedies(). Collective over `world`.
+/// largest purpose and plan::suggestions(). Collective over `world`.
 void require_memory(const deck::Deck& deck, std::int64_t vocab, const device::Backend& backend,
                     const comm::Groups& groups);
 

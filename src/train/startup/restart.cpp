@@ -15,8 +15,8 @@
 #include "checkpoint/folder.hpp"
 #include "core/clock.hpp"
 #include "core/error.hpp"
+#include "deck/describe.hpp"
 #include "deck/load.hpp"
-#include "deck/restart.hpp"
 #include "train/run_state.hpp"
 
 namespace trireme::train {
@@ -108,7 +108,7 @@ void compare_runs(const deck::Deck& deck, const TrainingData& training_data, Res
   const RunState before = RunState::from(header);
   point.progress = before.progress();
   const auto changes = changes_since(header, *point.checkpoint, deck);
-  deck::refuse_fixed_changes(changes);
+  deck::refuse_immutable_changes(changes);
   for (const deck::Change& change : changes)
     if (change.rule != deck::RestartRule::free)
       point.notes.push_back("changed: " + describe(change));
@@ -153,7 +153,7 @@ void require_same_model(const deck::Deck& deck, const fs::path& checkpoint) {
   std::erase_if(changes, [](const deck::Change& change) {
     return !change.key.starts_with("model.") || change.key == "model.sequence";
   });
-  deck::refuse_fixed_changes(changes);
+  deck::refuse_immutable_changes(changes);
 }
 
 FolderLock::FolderLock(const fs::path& folder) : folder_(folder) {

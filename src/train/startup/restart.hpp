@@ -29,7 +29,7 @@ std::filesystem::path checkpoint_folder(const deck::Deck& deck);
 /// with this one: notes what changed, throws DeckError for what must not. Throws DataError when the
 /// checkpoint's run trained on other documents or tokens than this one's `training_data`
 /// (identify_training_data(); what it does not know is not compared) although its deck names the
-/// same data; where the deck names other data, that is noted. Throws UsageError for a path of
+/// same data; where the deck names other data, the run warns. Throws UsageError for a path of
 /// another folder while the run folder has checkpoints: they would be mistaken for those of the
 /// course from there. Called by rank 0 alone, before the run folder is written.
 RestartPoint find_restart(const deck::Deck& deck, const std::string& restart,

@@ -1,4 +1,4 @@
-#include "deck/synonyms.hpp"
+#include "deck/keys/schema.hpp"
 
 #include <algorithm>
 #include <cctype>

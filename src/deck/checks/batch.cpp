@@ -1,8 +1,10 @@
-#include "deck/batch_problems.hpp"
+// Sizes of batches, and the length of a run.
+#include "deck/checks/checks.hpp"
 
 #include <fmt/format.h>
 
-#include "deck/divisors.hpp"
+#include "deck/keys/schema.hpp"
+#include "deck/value.hpp"
 
 namespace trireme::deck {
 namespace {
@@ -102,6 +104,57 @@ std::optional<BatchProblem> batch_problem(const Deck& deck, std::int64_t data) {
   if (auto problem = global_problem(deck, data)) return problem;
   if (!ramp.start || !ramp.step || !ramp.samples) return std::nullopt;
   return rampup_problem(deck, data);
+}
+
+void Checker::batch_and_length() {
+  const Train& train = deck_.train;
+  const Batch& batch = deck_.batch;
+  const bool both = train.iterations && train.samples;
+  require(
+      !both, {"train.samples", "train.iterations"},
+      [&] {
+        return fmt::format(
+            "train.iterations = {} and train.samples = {} both say how long to train; give one",
+            *train.iterations, *train.samples);
+      },
+      Suggestion::leave_out_one);
+  const std::int64_t first = batch.rampup.start.value_or(batch.global);
+  require(!train.samples || *train.samples >= first,
+          {"train.samples", "batch.global", "batch.rampup.start"}, [&] {
+            return fmt::format("train.samples = {} is less than {} = {} (try {})", *train.samples,
+                               batch.rampup.start ? "batch.rampup.start" : "batch.global", first,
+                               first);
+          });
+  const auto problem = batch_problem(deck_, deck_.parallel.data.value_or(1));
+  require(!problem,
+          {problem ? problem->key : "", "batch.global", "batch.rampup.start", "batch.rampup.step",
+           "batch.micro", "parallel.data", "parallel.schedule", "train.iterations"},
+          [&] { return problem->text; });
+}
+
+void Checker::rampup() {
+  const Rampup& ramp = deck_.batch.rampup;
+  if (!ramp.start && !ramp.step && !ramp.samples) return;
+  const auto needed = [&](bool given, std::string_view path) {
+    require(given, {path, "batch.rampup"},
+            [path] { return fmt::format("missing key '{}': {}", path, find_key(path)->help); });
+  };
+  needed(ramp.start.has_value(), "batch.rampup.start");
+  needed(ramp.step.has_value(), "batch.rampup.step");
+  needed(ramp.samples.has_value(), "batch.rampup.samples");
+}
+
+void Checker::skipped_data() {
+  const auto& ranges = deck_.train.skip;
+  const std::int64_t iterations = total_iterations(deck_);
+  require(
+      ranges.empty() || ranges.back().first <= iterations,
+      {"train.skip", "train.iterations", "train.samples", "batch.global"},
+      [&] {
+        return fmt::format("train.skip = {} begins after the last iteration, {}; leave it out",
+                           write_range(ranges.back()), iterations);
+      },
+      Suggestion::leave_out_first);
 }
 
 }  // namespace trireme::deck

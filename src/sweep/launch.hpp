@@ -1,8 +1,9 @@
-// Runs a sweep as Slurm arrays: one array for the runs of each number of ranks.
+// Starts the runs of a sweep: on this machine, or as Slurm arrays, one array for the runs of each
+// number of ranks.
 //
-// The sweep's own folder gets `runs.txt`, whose n-th line is the name and the command of run n, and
-// `job.sbatch`, which runs the line of its array task. Slurm's queue is asked by the job's name,
-// which the sweep's folder gives: nothing has to be remembered of what was submitted.
+// Under Slurm the sweep's own folder gets `runs.txt`, whose n-th line is the name and the command
+// of run n, and `job.sbatch`, which runs the line of its array task. Slurm's queue is queried by
+// the job's name, which follows from the sweep's folder: submitted jobs are recorded nowhere else.
 #pragma once
 
 #include <cstdint>
@@ -10,11 +11,19 @@
 #include <string>
 #include <vector>
 
-#include "sweep/check.hpp"
-#include "sweep/command.hpp"
+#include "core/error.hpp"
+#include "sweep/runs.hpp"
 #include "sweep/state.hpp"
 
 namespace trireme::sweep {
+
+/// Runs what is not finished and fits, in order, and prints a line when a run starts or ends. A run
+/// of GPUs gets its own ones; a run whose folder another process holds waits for it. SIGUSR1,
+/// SIGTERM and SIGINT are passed on as SIGUSR1, on which runs save and stop. Returns success when
+/// all runs that fit are finished, failure when one failed, else stopped_early: call again. The
+/// caller holds the sweep's folder.
+ExitCode run_locally(const PlannedSweep& sweep, const Machine& machine, const Launch& launch,
+                     int jobs);
 
 /// "lr-1a2b3c4d": the deck's name and a checksum of the folder's path.
 std::string job_name(const PlannedSweep& sweep);

@@ -1,5 +1,5 @@
 // How a row of the table of keys is written: key(...), later(...) or for_sweep(...), then what
-// there is to say.
+// there is to say; and the groups of rows, with the bounds that they share.
 #pragma once
 
 #include <functional>
@@ -9,13 +9,40 @@
 #include <utility>
 #include <vector>
 
-#include "deck/schema.hpp"
+#include "deck/keys/schema.hpp"
 
 /// The two arguments of key(): a path, spelt like the member, and the member.
 #define TRIREME_MEMBER(member) \
 #member, [](auto& deck) -> auto& { return deck.member; }
 
 namespace trireme::deck {
+
+// Bounds that keep every product of the program within 64 bits.
+inline constexpr double kMaxLayers = 10'000;
+inline constexpr double kMaxWidth = 1 << 20;
+inline constexpr double kMaxSequence = 1 << 24;
+inline constexpr double kMaxVocab = 1 << 30;
+inline constexpr double kMaxRanks = 1 << 20;
+inline constexpr double kMaxBatch = 1 << 22;
+inline constexpr double kMaxSteps = 1e12;
+inline constexpr double kMaxSeed = 4294967295.0;
+
+/// The units of a length that counts progress.
+inline std::vector<Unit> counts() { return {Unit::iterations, Unit::samples}; }
+
+/// The units of a length of time.
+inline std::vector<Unit> times() { return {Unit::seconds, Unit::minutes, Unit::hours}; }
+
+// Each appends the rows of its sections.
+void run_keys(std::vector<Key>& rows);
+void model_keys(std::vector<Key>& rows);
+void parallel_keys(std::vector<Key>& rows);
+void arithmetic_keys(std::vector<Key>& rows);
+void optimizer_keys(std::vector<Key>& rows);
+void data_keys(std::vector<Key>& rows);
+void train_keys(std::vector<Key>& rows);
+void log_keys(std::vector<Key>& rows);
+void sweep_keys(std::vector<Key>& rows);
 
 /// Whether T is an optional, and what it holds.
 template <typename T>
@@ -92,12 +119,12 @@ class Row {
     key_.reason = std::move(reason);
     return std::move(*this);
   }
-  Row&& noted() && {
-    key_.restart = RestartRule::noted;
+  Row&& warn() && {
+    key_.restart = RestartRule::warn;
     return std::move(*this);
   }
-  Row&& fixed() && {
-    key_.restart = RestartRule::fixed;
+  Row&& immutable() && {
+    key_.restart = RestartRule::immutable;
     return std::move(*this);
   }
 

@@ -1,11 +1,12 @@
-#include "sweep/check.hpp"
+#include "sweep/runs.hpp"
 
 #include <algorithm>
 
 #include "core/error.hpp"
+#include "core/system/shell.hpp"
 #include "deck/document.hpp"
 #include "deck/load.hpp"
-#include "deck/problems.hpp"
+#include "deck/value.hpp"
 #include "plan/run_plan.hpp"
 #include "plan/setup.hpp"
 #include "sweep/state.hpp"
@@ -29,15 +30,15 @@ class ErrorList {
   /// Throws DeckError if there is any.
   void raise_if_any(std::size_t num_runs) const {
     if (errors_.empty()) return;
-    std::string text;
+    std::vector<deck::InvalidDeck::Line> lines;
     for (const auto& [line, runs] : errors_) {
-      text += line;
+      std::string text = line;
       if (runs.size() < num_runs)
         text += runs.size() == 1 ? fmt::format(" (run '{}')", runs[0])
                                  : fmt::format(" (run '{}' and {} more)", runs[0], runs.size() - 1);
-      text += "\n";
+      lines.push_back({text, 0, text});
     }
-    throw DeckError("{}{}", text, deck::closing_line(errors_.size()));
+    throw deck::InvalidDeck(std::move(lines));
   }
 
  private:
@@ -48,36 +49,27 @@ class ErrorList {
   std::vector<Error> errors_;
 };
 
-/// The lines of a DeckError without the closing one, which an error alone has not. What it says of
-/// an override that the sweep made it says of the place in the sweep.
-void add_lines(const std::string& text, const deck::SweepRun& run, const std::string& deck_path,
-               ErrorList& errors) {
-  if (text.find('\n') == std::string::npos) {
-    errors.add(fmt::format("{}: {}", deck_path, text), run.name);
-    return;
-  }
-  for (std::size_t begin = 0; begin < text.size();) {
-    const std::size_t end = text.find('\n', begin);
-    if (end == std::string::npos) return;  // the closing line
-    std::string line = text.substr(begin, end - begin);
-    begin = end + 1;
-    for (const deck::SweptValue& value : run.values) {
-      const std::string prefix = fmt::format("--set {}: ", deck::printable(value.as_override()));
-      if (line.starts_with(prefix)) {
-        line = fmt::format("{}: {}", value.where, line.substr(prefix.size()));
-        break;
-      }
-    }
-    errors.add(line, run.name);
-  }
-}
-
 /// The overrides that make a run's deck of the sweep's.
 std::vector<std::string> overrides_of(const deck::Sweep& sweep, const deck::SweepRun& run) {
   std::vector<std::string> overrides{"sweep="};
   overrides.insert(overrides.end(), sweep.overrides.begin(), sweep.overrides.end());
   for (const deck::SweptValue& value : run.values) overrides.push_back(value.as_override());
   return overrides;
+}
+
+/// The errors of a run's deck. Those of an override that the sweep made name its place in the
+/// sweep.
+void add_errors(const deck::InvalidDeck& invalid, const deck::Sweep& sweep,
+                const deck::SweepRun& run, ErrorList& errors) {
+  const std::size_t first = overrides_of(sweep, run).size() - run.values.size();
+  for (const deck::InvalidDeck::Line& line : invalid.lines()) {
+    const auto override_number = static_cast<std::size_t>(line.source);  // from 1
+    errors.add(
+        override_number > first
+            ? fmt::format("{}: {}", run.values[override_number - first - 1].where, line.message)
+            : line.text,
+        run.name);
+  }
 }
 
 PlannedRun plan_one(const PlannedSweep& sweep, const deck::SweepRun& swept,
@@ -126,8 +118,8 @@ PlannedSweep plan_sweep(const std::filesystem::path& deck_path,
   for (const deck::SweepRun& run : sweep.section.runs) {
     try {
       sweep.runs.push_back(plan_one(sweep, run, options));
-    } catch (const DeckError& error) {
-      add_lines(error.what(), run, deck_path.string(), errors);
+    } catch (const deck::InvalidDeck& error) {
+      add_errors(error, sweep.section, run, errors);
     } catch (const Error& error) {
       if (error.code() == ExitCode::internal) throw;
       errors.add(fmt::format("{}: {}", deck_path.string(), error.what()), run.name);
@@ -136,6 +128,78 @@ PlannedSweep plan_sweep(const std::filesystem::path& deck_path,
   errors.raise_if_any(sweep.section.runs.size());
   sweep.folder = sweep.runs.front().folder.parent_path();  // no run sets run.output or run.name
   return sweep;
+}
+
+namespace {
+
+constexpr std::string_view kRanks = "{ranks}";
+
+std::vector<std::string> launcher_words(const Launch& launch, int ranks) {
+  if (ranks == 1 && launch.alone_on_one_rank) return {};
+  std::vector<std::string> words;
+  std::string text = launch.launcher;
+  for (std::size_t at; (at = text.find(kRanks)) != std::string::npos;)
+    text.replace(at, kRanks.size(), std::to_string(ranks));
+  return words_of(text);
+}
+
+}  // namespace
+
+void check_launch(const PlannedSweep& sweep, const Launch& launch) {
+  if (launch.launcher.find(kRanks) != std::string::npos) return;
+  for (const PlannedRun& run : sweep.runs)
+    if (run.need.ranks > 1)
+      throw deck::InvalidDeck(fmt::format(
+          "sweep.launcher = {}: nothing says how many ranks to start; write {} where the number "
+          "goes, as in '{}'",
+          launch.launcher, kRanks, kMpirun));
+}
+
+std::filesystem::path deck_copy(const PlannedSweep& sweep) {
+  return sweep.own_folder() / sweep.deck_path.filename();
+}
+
+std::vector<std::string> run_words(const PlannedSweep& sweep, const PlannedRun& run,
+                                   const Launch& launch) {
+  std::vector<std::string> words = launcher_words(launch, run.need.ranks);
+  words.push_back(launch.program.string());
+  words.push_back(launch.deck.string());
+  words.push_back("sweep=");
+  for (const std::string& each : sweep.section.overrides)
+    if (!each.starts_with("run.output=")) words.push_back(each);
+  for (const deck::SweptValue& value : run.swept.values) words.push_back(value.as_override());
+  words.push_back(deck::text_override("run.output", run.folder.string()));
+  return words;
+}
+
+std::vector<std::string> words_of(std::string_view line) {
+  std::vector<std::string> words;
+  bool inside = false;  // of a word
+  char quote = '\0';
+  for (const char c : line) {
+    if (quote == '\0' && (c == ' ' || c == '\t' || c == '\n')) {
+      inside = false;
+      continue;
+    }
+    if (!inside) words.emplace_back();
+    inside = true;
+    if (c == quote)
+      quote = '\0';
+    else if (quote == '\0' && (c == '"' || c == '\''))
+      quote = c;
+    else
+      words.back() += c;
+  }
+  return words;
+}
+
+std::string shell_line(const std::vector<std::string>& words) {
+  std::string line;
+  for (const std::string& word : words) {
+    if (!line.empty()) line += ' ';
+    line += shell_word(word);
+  }
+  return line;
 }
 
 }  // namespace trireme::sweep

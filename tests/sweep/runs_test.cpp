@@ -1,8 +1,7 @@
 // Planning all runs before any starts, and the commands that start them.
-#include "sweep/check.hpp"
+#include "sweep/runs.hpp"
 
 #include "deck/value.hpp"
-#include "sweep/command.hpp"
 #include "sweeps.hpp"
 
 namespace trireme::sweep {
@@ -69,13 +68,13 @@ TEST_F(SweepTest, RunsThatTheMachineCannotRun) {
 TEST_F(SweepTest, RunsThatDoNotFitWhereTheyStart) {
   CheckOptions options{.to_run = false};
   options.memory = [](const deck::Deck&) {
-    return plan::MemoryThere{std::size_t{1} << 20, "that a host has (--memory)"};
+    return plan::AvailableMemory{std::size_t{1} << 20, "that a host has (--memory)"};
   };
   const std::string text = errors({}, options);
   EXPECT_EQ(text.find("lr.yaml: does not fit: the rank needs "), 0u) << text;
   EXPECT_NE(text.find(" of the 1.0 MiB that a host has (--memory); "), std::string::npos) << text;
   options.memory = [](const deck::Deck&) {
-    return plan::MemoryThere{std::size_t{1} << 40, "that a host has (--memory)"};
+    return plan::AvailableMemory{std::size_t{1} << 40, "that a host has (--memory)"};
   };
   EXPECT_EQ(plan({}, options).runs.size(), 4u);
 }

@@ -1,5 +1,5 @@
-// From a deck with a sweep section to runs that can start: all of them checked and planned, or one
-// error with everything that is wrong.
+// From a deck with a sweep section to runs that can start, with their commands: all of them checked
+// and planned, or one error with everything that is wrong.
 #pragma once
 
 #include <cstddef>
@@ -11,7 +11,7 @@
 #include <vector>
 
 #include "deck/deck.hpp"
-#include "deck/sweep.hpp"
+#include "deck/sweep/sweep.hpp"
 #include "plan/fit.hpp"
 #include "sweep/machine.hpp"
 
@@ -25,7 +25,7 @@ struct CheckOptions {
   std::optional<int> max_ranks;    ///< see why_unfit()
   /// The memory that a run of a deck finds where it will start: a run that does not fit is an
   /// error. Empty: not known.
-  std::function<std::optional<plan::MemoryThere>(const deck::Deck&)> memory = {};
+  std::function<std::optional<plan::AvailableMemory>(const deck::Deck&)> memory = {};
 };
 
 /// One run, ready to start.
@@ -60,5 +60,35 @@ deck::Deck run_deck(const PlannedSweep& sweep, const deck::SweepRun& run, deck::
 /// once with the runs that have it; IoError when the deck cannot be read. Writes nothing.
 PlannedSweep plan_sweep(const std::filesystem::path& deck_path,
                         const std::vector<std::string>& overrides, const CheckOptions& options);
+
+/// What starts the ranks on this machine. Runs share its cores, so no rank is bound to one.
+inline constexpr const char* kMpirun = "mpirun --oversubscribe --bind-to none -n {ranks}";
+/// What starts them inside a Slurm job. The first rank that leaves with 75 must not have the others
+/// killed, whose 137 would then be the run's exit code; one that dies ends them in half a minute.
+inline constexpr const char* kSrun = "srun --mpi=pmix --kill-on-bad-exit=0 --wait=30 -n {ranks}";
+
+/// How the runs are started.
+struct Launch {
+  std::filesystem::path program;  ///< trireme-pretrain
+  std::filesystem::path deck;     ///< that the runs read, usually deck_copy()
+  std::string launcher;           ///< words with {ranks}
+  bool alone_on_one_rank = true;  ///< a run of one rank needs no launcher
+};
+
+/// Throws DeckError when a run of several ranks has a launcher that is not told how many.
+void check_launch(const PlannedSweep& sweep, const Launch& launch);
+
+/// Where the copy of the deck is that the runs read: editing the deck does not change them.
+std::filesystem::path deck_copy(const PlannedSweep& sweep);
+
+/// Launcher, program, deck, the overrides that make it the run's.
+std::vector<std::string> run_words(const PlannedSweep& sweep, const PlannedRun& run,
+                                   const Launch& launch);
+
+/// Words as a shell cuts a line, without their quotes.
+std::vector<std::string> words_of(std::string_view line);
+
+/// The words as a shell reads them, quoted where they must be.
+std::string shell_line(const std::vector<std::string>& words);
 
 }  // namespace trireme::sweep

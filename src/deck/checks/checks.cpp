@@ -1,11 +1,11 @@
-// Data, checkpoints and the device.
-#include "deck/checks/checker.hpp"
+#include "deck/checks/checks.hpp"
 
 #include <fmt/format.h>
 #include <fmt/ranges.h>
 
 #include <algorithm>
 #include <cmath>
+#include <functional>
 #include <iterator>
 #include <numeric>
 #include <optional>
@@ -13,9 +13,57 @@
 #include <string_view>
 #include <vector>
 
-#include "deck/schema.hpp"
+#include "deck/keys/schema.hpp"
 
 namespace trireme::deck {
+
+Place Checker::place_of(Paths paths) const {
+  Place place;
+  for (const std::string_view path : paths) {
+    const auto given = given_.places.find(path);
+    if (given == given_.places.end()) continue;
+    if (place.line == 0 || given->second.source > 0) place = given->second;
+    if (place.source > 0) break;
+  }
+  return place;
+}
+
+void Checker::require(bool holds, Paths paths, const std::function<std::string()>& message,
+                      Suggestion suggestion) {
+  const auto is_bad = [&](std::string_view path) { return given_.bad.contains(path); };
+  if (holds || std::any_of(paths.begin(), paths.end(), is_bad)) return;
+  problems_.add(place_of(paths), message() + override_that_leaves_out(paths, suggestion));
+}
+
+std::string Checker::override_that_leaves_out(Paths paths, Suggestion suggestion) const {
+  if (suggestion == Suggestion::another_value || place_of(paths).source == 0) return "";
+  const auto in_deck = [&](std::string_view path) {
+    const auto given = given_.places.find(path);
+    return given != given_.places.end() && given->second.source == 0 && find_key(path) != nullptr;
+  };
+  const auto end = suggestion == Suggestion::leave_out_one ? paths.end() : paths.begin() + 1;
+  const auto found = std::find_if(paths.begin(), end, in_deck);
+  return found == end ? "" : fmt::format(" ('{}=' takes it out of the deck)", *found);
+}
+
+void check_together(const Deck& deck, const Given& given, const LoadOptions& options,
+                    Problems& problems) {
+  Checker checker(deck, given, problems);
+  checker.model();
+  checker.layout();
+  checker.pipeline();
+  checker.batch_and_length();
+  checker.rampup();
+  checker.skipped_data();
+  checker.schedule();
+  checker.tokenizer();
+  checker.data(options);
+  checker.checkpoints();
+  checker.device();
+  checker.optimizer();
+  checker.loss_scale();
+  checker.recompute();
+}
 
 void Checker::tokenizer() {
   const Tokenizer& tokenizer = deck_.data.tokenizer;
@@ -88,12 +136,15 @@ void Checker::data(const LoadOptions& options) {
                                        {"data.valid", deck_.data.valid},
                                        {"data.test", deck_.data.test}}) {
     const bool mixed = datasets && (datasets->names.size() > 1 || !datasets->weights.empty());
-    require(!mixed || !deck_.data.index_files, {"data.index_files", path}, [&, path = path] {
-      return fmt::format(
-          "data.index_files gives the indices of one dataset, but {} mixes {}; leave "
-          "data.index_files out",
-          path, datasets->names.size());
-    });
+    require(
+        !mixed || !deck_.data.index_files, {"data.index_files", path},
+        [&, path = path] {
+          return fmt::format(
+              "data.index_files gives the indices of one dataset, but {} mixes {}; leave "
+              "data.index_files out",
+              path, datasets->names.size());
+        },
+        Suggestion::leave_out_first);
   }
 }
 
@@ -109,10 +160,13 @@ void Checker::checkpoints() {
 
 void Checker::device() {
   const bool on_host = deck_.run.device == Device::host;
-  require(!on_host || !deck_.comm.nccl_debug, {"comm.nccl_debug", "run.device"}, [&] {
-    return fmt::format("comm.nccl_debug = {} needs run.device = cuda; leave it out",
-                       *deck_.comm.nccl_debug);
-  });
+  require(
+      !on_host || !deck_.comm.nccl_debug, {"comm.nccl_debug", "run.device"},
+      [&] {
+        return fmt::format("comm.nccl_debug = {} needs run.device = cuda; leave it out",
+                           *deck_.comm.nccl_debug);
+      },
+      Suggestion::leave_out_first);
   // NCCL says nothing to a word that it does not know, and nothing else either.
   constexpr std::string_view kLevels[] = {"VERSION", "WARN", "INFO", "TRACE"};
   const std::string level = deck_.comm.nccl_debug.value_or("INFO");

@@ -1,9 +1,9 @@
-#include "deck/schema.hpp"
+#include "deck/keys/schema.hpp"
 
 #include <algorithm>
 
 #include "core/text.hpp"
-#include "deck/synonyms.hpp"
+#include "deck/keys/row.hpp"
 
 namespace trireme::deck {
 namespace {
@@ -120,6 +120,23 @@ std::string alternatives(const std::vector<std::string>& words) {
     text += words[i];
   }
   return text;
+}
+
+const std::vector<Key>& keys() {
+  static const std::vector<Key> table = [] {
+    std::vector<Key> rows;
+    run_keys(rows);
+    model_keys(rows);
+    parallel_keys(rows);
+    arithmetic_keys(rows);
+    optimizer_keys(rows);
+    data_keys(rows);
+    train_keys(rows);
+    log_keys(rows);
+    sweep_keys(rows);
+    return rows;
+  }();
+  return table;
 }
 
 }  // namespace trireme::deck

@@ -1,0 +1,88 @@
+// Checks that involve more than one key. Each names the keys and a value that works.
+#pragma once
+
+#include <cstdint>
+#include <functional>
+#include <initializer_list>
+#include <map>
+#include <optional>
+#include <set>
+#include <string>
+#include <string_view>
+
+#include "deck/deck.hpp"
+#include "deck/document.hpp"
+#include "deck/load.hpp"
+
+namespace trireme::deck {
+
+/// Where the values were given, and which are bad.
+struct Given {
+  std::map<std::string, Place, std::less<>> places;  ///< of keys and sections
+  std::set<std::string, std::less<>> bad;            ///< keys with an error of their own
+};
+
+/// Adds a problem for each rule that the values break. Rules that involve a bad key are left out.
+void check_together(const Deck& deck, const Given& given, const LoadOptions& options,
+                    Problems& problems);
+
+/// Adds a problem for each rule that the values of a deck break.
+class Checker {
+ public:
+  /// `given` tells which keys the deck has, and where. All must outlive this.
+  Checker(const Deck& deck, const Given& given, Problems& problems)
+      : deck_(deck), given_(given), problems_(problems) {}
+
+  // Each looks at the keys of its name, and at those of other sections that they must fit.
+  void model();
+  void layout();
+  void pipeline();
+  void batch_and_length();
+  void rampup();
+  void skipped_data();
+  void schedule();
+  void range_test();
+  void tokenizer();
+  /// Without options.need_data a deck need not name its data.
+  void data(const LoadOptions& options);
+  void checkpoints();
+  void device();
+  void optimizer();
+  void loss_scale();
+  void recompute();
+
+ private:
+  using Paths = std::initializer_list<std::string_view>;
+
+  void gpu_kernels();
+
+  /// The override that gives one of `paths`, else the first of them that the deck gives.
+  Place place_of(Paths paths) const;
+
+  /// What a message suggests: another value, or to leave out the first of the paths, or any one.
+  enum class Suggestion { another_value, leave_out_first, leave_out_one };
+
+  /// Reports `message` unless the rule holds or one of the keys is bad by itself.
+  void require(bool holds, Paths paths, const std::function<std::string()>& message,
+               Suggestion suggestion = Suggestion::another_value);
+
+  /// Where an override breaks the rule and `suggestion` is to leave out one of `paths` that the
+  /// deck has: the override that does. Else "".
+  std::string override_that_leaves_out(Paths paths, Suggestion suggestion) const;
+
+  const Deck& deck_;
+  const Given& given_;
+  Problems& problems_;
+};
+
+/// A key whose value does not fit others, and a line that says so.
+struct BatchProblem {
+  std::string_view key;
+  std::string text;
+};
+
+/// Why batch.global, or a batch.rampup all of which is given, does not fit `data` copies of the
+/// model or the length of the run; nothing when they do.
+std::optional<BatchProblem> batch_problem(const Deck& deck, std::int64_t data);
+
+}  // namespace trireme::deck

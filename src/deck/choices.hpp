@@ -1,0 +1,94 @@
+// The choices of the deck: the one enumeration of each, for all modules that act on it, and its
+// words.
+#pragma once
+
+#include <array>
+#include <cstddef>
+#include <string_view>
+
+namespace trireme::deck {
+
+enum class Device { automatic, host, cuda };
+enum class Family { gpt, bert };
+enum class PipelineSchedule { one_f_one_b, interleaved, zero_bubble };
+enum class Compute { fp32, bf16, fp16 };
+enum class GradientPrecision { fp32, same };
+enum class Granularity { none, selective, full };
+enum class RecomputeMethod { uniform, block };
+enum class OptimizerType { adamw, adam, sgd, lamb };
+enum class ScheduleType {
+  cosine,
+  linear,
+  constant,
+  exponential,
+  inverse_square_root,
+  lr_range_test
+};
+enum class ScheduleDialect { megatron, v1 };
+enum class RampType { constant, linear, cosine };
+enum class LossScaleDialect { megatron, deepspeed };
+enum class TokenizerType { gpt2, sentencepiece, wordpiece, whitespace, bytes };
+enum class TensorboardDialect { trireme, megatron, bigscience };
+
+/// The words of each enumeration as the deck writes them, in the order of the enumerators.
+constexpr auto names_of(Device) {
+  return std::to_array<std::string_view>({"auto", "host", "cuda"});
+}
+constexpr auto names_of(Family) { return std::to_array<std::string_view>({"gpt", "bert"}); }
+constexpr auto names_of(PipelineSchedule) {
+  return std::to_array<std::string_view>({"1f1b", "interleaved", "zero-bubble"});
+}
+constexpr auto names_of(Compute) {
+  return std::to_array<std::string_view>({"fp32", "bf16", "fp16"});
+}
+constexpr auto names_of(GradientPrecision) {
+  return std::to_array<std::string_view>({"fp32", "same"});
+}
+constexpr auto names_of(Granularity) {
+  return std::to_array<std::string_view>({"none", "selective", "full"});
+}
+constexpr auto names_of(RecomputeMethod) {
+  return std::to_array<std::string_view>({"uniform", "block"});
+}
+constexpr auto names_of(OptimizerType) {
+  return std::to_array<std::string_view>({"adamw", "adam", "sgd", "lamb"});
+}
+constexpr auto names_of(ScheduleType) {
+  return std::to_array<std::string_view>(
+      {"cosine", "linear", "constant", "exponential", "inverse-square-root", "lr-range-test"});
+}
+constexpr auto names_of(ScheduleDialect) {
+  return std::to_array<std::string_view>({"megatron", "v1"});
+}
+constexpr auto names_of(RampType) {
+  return std::to_array<std::string_view>({"constant", "linear", "cosine"});
+}
+constexpr auto names_of(LossScaleDialect) {
+  return std::to_array<std::string_view>({"megatron", "deepspeed"});
+}
+constexpr auto names_of(TokenizerType) {
+  return std::to_array<std::string_view>(
+      {"gpt2", "sentencepiece", "wordpiece", "whitespace", "bytes"});
+}
+constexpr auto names_of(TensorboardDialect) {
+  return std::to_array<std::string_view>({"trireme", "megatron", "bigscience"});
+}
+
+/// Whether a restart may change a key.
+enum class RestartRule {
+  free,       ///< yes: output cadence, limits, names
+  warn,       ///< yes, with a warning: it changes how training continues, or the layout
+  immutable,  ///< no: model shape, tokenizer, seed, order of the data
+};
+
+constexpr auto names_of(RestartRule) {
+  return std::to_array<std::string_view>({"free", "warn", "immutable"});
+}
+
+/// The word of one enumerator: name_of(Device::automatic) is "auto".
+template <typename Enum>
+constexpr std::string_view name_of(Enum value) {
+  return names_of(value)[static_cast<std::size_t>(value)];
+}
+
+}  // namespace trireme::deck
