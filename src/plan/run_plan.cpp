@@ -5,7 +5,9 @@
 #include <algorithm>
 
 #include "comm/communicator.hpp"
+#include "comm/mpi/chunks.hpp"
 #include "core/files.hpp"
+#include "core/precision.hpp"
 #include "core/text.hpp"
 #include "deck/batch_sizes.hpp"
 #include "model/spec.hpp"
@@ -17,8 +19,9 @@ namespace trireme::plan {
 namespace {
 
 // Resident memory of a rank that has started MPI, OpenBLAS and HDF5 and holds no model: measured
-// with Open MPI 4.1 and OpenBLAS 0.3.21 on Debian 12, two threads.
-constexpr std::size_t kLibraryBytes = 40u << 20;
+// with Open MPI 4.1 and OpenBLAS 0.3.21 on Debian 12, one and two threads. With other ranks of the
+// node a rank also maps their shared memory.
+constexpr std::size_t kLibraryBytes = 30u << 20, kSharedMemoryBytes = 1u << 20;
 // Memory of a GPU with a CUDA context, the kernels and cuBLASLt, and no model: measured on an H200.
 constexpr std::size_t kGpuLibraryBytes = 600u << 20;
 // NCCL 2.28's own memory: what its first communicator takes, midway between 512 MiB on 4 H200s and
@@ -51,6 +54,21 @@ std::size_t communication_bytes(const grid::Layout& layout, int stage, std::size
   return kNcclBytes + communicators * kNcclCommunicatorBytes + copies + mailboxes;
 }
 
+/// Buffers of reductions on the host, which travel in chunks: what MPI takes for a chunk
+/// (measured), and the chunk of a 16-bit reduction in fp32. `parameters` are those of the rank.
+std::size_t reduction_bytes(const grid::Layout& layout, const Precision& precision,
+                            std::int64_t parameters) {
+  const auto is_16_bit = [](DType dtype) { return dtype != accumulation_type(dtype); };
+  const std::size_t chunk =
+      std::min(comm::kMaxReduction, static_cast<std::size_t>(parameters)) * sizeof(float);
+  const bool widens = (layout.tensor > 1 && is_16_bit(precision.activations)) ||
+                      (layout.data > 1 && is_16_bit(precision.gradients));
+  const std::size_t mpi = layout.data > 1       ? chunk
+                          : layout.pipeline > 1 ? chunk / 2  // of the tied embedding
+                                                : 0;
+  return mpi + (widens ? chunk : 0);
+}
+
 StagePlan plan_stage(const deck::Deck& deck, const grid::Layout& layout,
                      const model::StageConfig& config, const std::vector<model::Parameter>& table,
                      const pipeline::StageSchedule& schedule, int stage) {
@@ -64,18 +82,20 @@ StagePlan plan_stage(const deck::Deck& deck, const grid::Layout& layout,
   const auto [weights, gradients] = model::ParameterStore::planned_bytes(
       placement, layout.data, config.precision, store_options(deck));
   const model::StageMemory memory = model::PipelineStage::plan(config, layout, stage, plan.slots);
-  plan.memory = {.weights = weights,
-                 .gradients = gradients,
-                 .optimizer = optim::Optimizer::planned_bytes(
-                     placement, layout, optimizer_config(deck), config.precision),
-                 .activations = memory.activations + (on_gpu ? 0 : memory.host),
-                 .workspace = memory.workspace + (on_gpu ? model::kernel_workspace_bytes(config)
-                                                         : model::host_gemm_bytes(config)),
-                 .communication = memory.communication,
-                 .libraries = on_gpu ? kGpuLibraryBytes +
-                                           communication_bytes(layout, stage, message_bytes(deck))
-                                     : kLibraryBytes,
-                 .host = on_gpu ? memory.host : 0};
+  plan.memory = {
+      .weights = weights,
+      .gradients = gradients,
+      .optimizer = optim::Optimizer::planned_bytes(placement, layout, optimizer_config(deck),
+                                                   config.precision),
+      .activations = memory.activations + (on_gpu ? 0 : memory.host),
+      .workspace = memory.workspace + (on_gpu ? model::kernel_workspace_bytes(config)
+                                              : model::host_gemm_bytes(config)),
+      .communication = memory.communication +
+                       (on_gpu ? 0 : reduction_bytes(layout, config.precision, plan.parameters)),
+      .libraries = on_gpu
+                       ? kGpuLibraryBytes + communication_bytes(layout, stage, message_bytes(deck))
+                       : kLibraryBytes + (layout.ranks() > 1 ? kSharedMemoryBytes : 0),
+      .host = on_gpu ? memory.host : 0};
   return plan;
 }
 

@@ -218,8 +218,9 @@ std::unique_ptr<MpiCommunicator> MpiCommunicator::split_by_node() const {
 
 void* MpiCommunicator::widen(void* data, int count, DType dtype) {
   if (dtype == accumulation_type(dtype)) return data;
-  widened_.resize(kMaxReduction);
-  convert_to_float(data, static_cast<std::size_t>(count), dtype, widened_.data());
+  const auto elements = static_cast<std::size_t>(count);
+  if (widened_.size() < elements) widened_.resize(elements);
+  convert_to_float(data, elements, dtype, widened_.data());
   return widened_.data();
 }
 

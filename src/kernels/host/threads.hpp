@@ -34,7 +34,10 @@ void parallel_blocks(std::int64_t count, std::int64_t block, const Body& body) {
 template <typename T, typename Owner>
 T* scratch(std::size_t count) {
   thread_local std::vector<T> memory;
-  if (memory.size() < count) memory.resize(count);
+  if (memory.size() < count) {
+    memory = std::vector<T>();  // before the larger one is allocated: the content is not needed
+    memory.resize(count);
+  }
   return memory.data();
 }
 
