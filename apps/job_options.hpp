@@ -23,7 +23,7 @@ inline po::options_description job_options() {
       ("cpus-per-rank", number(), "cores per rank; default 8 with a GPU, else 1")          //
       ("image", po::value<std::string>()->value_name("FILE"), "run in this enroot image")  //
       ("partition", po::value<std::string>()->value_name("NAME"), "Slurm's partition")     //
-      ("time", po::value<std::string>()->value_name("HH:MM:SS"),
+      ("time", po::value<std::string>()->value_name("TIME"),
        "time limit; default: estimated, at most a day");
   return options;
 }
@@ -99,7 +99,7 @@ inline plan::JobRequest request(const DeckArguments& arguments) {
   if (request.image)
     request.image = std::filesystem::absolute(*request.image).lexically_normal().string();
   if (const auto time = text(values, "time")) {
-    request.seconds = parse_duration(*time);
+    request.seconds = deck::read_time_option("--time", *time);
     if (*request.seconds < 60) throw UsageError("--time {}: must be a minute at least", *time);
   }
   return request;

@@ -35,7 +35,7 @@ po::options_description all_options() {
        po::value<std::string>()->default_value("latest")->value_name("latest|never|PATH"),
        "start from the run folder's newest checkpoint (a fresh model if there is none), from a "
        "fresh model, or from a checkpoint")  //
-      ("time-limit", po::value<std::string>()->value_name("HH:MM:SS"),
+      ("time-limit", po::value<std::string>()->value_name("TIME"),
        "write a checkpoint and stop with exit code 75 before this time has passed");
   options.add_options()  //
       ("verify-data",
@@ -250,7 +250,8 @@ ExitCode run(int argc, char** argv) {
   const DeckArguments arguments = parse_deck_options(argc, argv, options);
   train::TrainerOptions trainer_options;
   if (arguments.values.count("time-limit"))
-    trainer_options.time_limit = parse_duration(arguments.values["time-limit"].as<std::string>());
+    trainer_options.time_limit =
+        deck::read_time_option("--time-limit", arguments.values["time-limit"].as<std::string>());
   if (answers_print_job(arguments) || answers_deck_questions(arguments)) return ExitCode::success;
   catch_stop_signals();  // before MPI starts, which takes a while: Slurm may be early
   return run_on_ranks(kProgram, [&](auto world) {

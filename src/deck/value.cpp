@@ -7,6 +7,8 @@
 #include <cmath>
 #include <utility>
 
+#include "core/clock.hpp"
+#include "core/error.hpp"
 #include "core/text.hpp"
 #include "deck/keys/schema.hpp"
 
@@ -178,6 +180,17 @@ Length read_length(const Item& item, const Rules& rules) {
   if (!is_count(unit)) return {number, unit};
   // A count is a whole number; double holds it exactly up to 2^53.
   return {static_cast<double>(parse_whole(digits, Suffix::allowed)), unit};
+}
+
+double read_time_option(const std::string& option, const std::string& text) {
+  if (text.find(':') != std::string::npos) return parse_duration(text);
+  const Item item{.kind = Item::Kind::scalar, .text = text};
+  try {
+    return in_seconds(read_length(item, {.range = {.low = 0, .low_open = true},
+                                         .units = {Unit::seconds, Unit::minutes, Unit::hours}}));
+  } catch (const BadValue&) {
+    throw UsageError("{} {}: expected a time, such as 90min, 1.5 hours or 1:30:00", option, text);
+  }
 }
 
 std::size_t read_choice(const Item& item, const Rules& rules) {

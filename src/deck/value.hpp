@@ -62,6 +62,10 @@ std::string read_text(const Item& item);
 /// Throws BadValue.
 Length read_length(const Item& item, const Rules& rules);
 
+/// The time that a program's `option` gives, in seconds: as in the deck (`90min`, `1.5 hours`,
+/// `1:30:00`) or in Slurm (`90:00`, `1-12:00:00`). Throws UsageError.
+double read_time_option(const std::string& option, const std::string& text);
+
 /// Throws BadValue unless `value` lies in the range.
 void require_in(const Range& range, double value);
 

@@ -42,9 +42,10 @@ void LossScaler::update(bool overflow) {
 
 void LossScaler::shrink() {
   if (parameters_.dialect == LossScaleDialect::deepspeed && state_.scale == parameters_.minimum)
-    throw CodedError<ExitCode::failure>(
+    throw CodedError<ExitCode::diverged>(
         "Current loss scale already at minimum - cannot decrease scale anymore. Exiting run. "
-        "(precision.loss_scale.minimum = {})",
+        "(precision.loss_scale.minimum = {}: gradients overflow at every scale; lower "
+        "schedule.peak, or train with precision.compute: bf16)",
         parameters_.minimum);
   state_.scale = std::max(state_.scale / 2, parameters_.minimum);
 }

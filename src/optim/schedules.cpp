@@ -50,10 +50,10 @@ double LearningRateSchedule::megatron(double position) const {
       return std::max(peak * std::exp(-kHalving * ratio), minimum);
     case ScheduleType::linear:
       return minimum + (1 - ratio) * (peak - minimum);
-    case DecayType::cosine:
+    case ScheduleType::cosine:
       return minimum + 0.5 * (std::cos(std::numbers::pi * ratio) + 1) * (peak - minimum);
-    case DecayType::constant:
-    case DecayType::range_test:
+    case ScheduleType::constant:
+    case ScheduleType::lr_range_test:
       break;
   }
   throw InternalError("the decay {} is computed elsewhere", static_cast<int>(type));
@@ -73,10 +73,10 @@ double LearningRateSchedule::v1(double position) const {
       return std::max(peak * std::exp(-kHalving * since / end), minimum);
     case ScheduleType::linear:
       return std::max(peak * (end - since) / end, minimum);
-    case DecayType::cosine:
+    case ScheduleType::cosine:
       return std::max(peak / 2 * (std::cos(std::numbers::pi * since / end) + 1), minimum);
-    case DecayType::constant:
-    case DecayType::range_test:
+    case ScheduleType::constant:
+    case ScheduleType::lr_range_test:
       break;
   }
   throw InternalError("the decay {} is computed elsewhere", static_cast<int>(type));

@@ -36,6 +36,12 @@ std::string needs_of_host(std::int64_t ranks, std::size_t bytes) {
                     : fmt::format("{} ranks need {} together", ranks, size_text(bytes));
 }
 
+/// What a rank that has loaded the libraries will allocate.
+MemoryPlan without_libraries(MemoryPlan memory) {
+  memory.libraries = 0;
+  return memory;
+}
+
 }  // namespace
 
 std::size_t bytes_of_ranks(const RunPlan& plan, std::int64_t ranks) {
@@ -94,7 +100,8 @@ std::string gpu_memory_problem(const deck::Deck& deck, std::int64_t vocab, const
   const std::size_t needed = mine.total() - mine.libraries;
   if (needed <= free) return "";
   return fmt::format("the plan needs {} of GPU memory, {} of {} are free; {}; {}",
-                     size_text(needed), size_text(free), size_text(total), largest_purpose(mine),
+                     size_text(needed), size_text(free), size_text(total),
+                     largest_purpose(without_libraries(mine)),
                      to_text(suggestions(deck, vocab, free)));
 }
 
@@ -104,7 +111,7 @@ std::string host_memory_problem(const deck::Deck& deck, std::int64_t vocab, cons
   return fmt::format("{} {} of memory, and this host has {} free; {}; {}",
                      ranks == 1 ? "the plan needs" : fmt::format("its {} ranks need", ranks),
                      size_text(needed), size_text(available),
-                     largest_purpose(plan.largest().memory),
+                     largest_purpose(without_libraries(plan.largest().memory)),
                      to_text(suggestions(deck, vocab, available / ranks)));
 }
 

@@ -197,6 +197,13 @@ std::string introduction(const Job& job) {
       job.why_seconds, job.memory.empty() ? "" : fmt::format("# Memory: {}.\n", job.memory));
 }
 
+/// `word` for an #SBATCH line, where sbatch takes a backslash for an escape inside quotes, too.
+std::string sbatch_word(const std::string& word) {
+  std::string escaped;
+  for (const char c : word) escaped += c == '\\' ? std::string("\\\\") : std::string(1, c);
+  return shell_word(escaped);
+}
+
 /// The #SBATCH lines.
 std::string directives(const Job& job) {
   const JobRequest& request = job.request;
@@ -214,7 +221,7 @@ std::string directives(const Job& job) {
   line("requeue");
   line("open-mode=append");
   line("output=%x_%j.out");
-  line("chdir=" + shell_word(request.folder));
+  line("chdir=" + sbatch_word(request.folder));
   return text;
 }
 

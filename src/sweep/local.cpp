@@ -26,8 +26,8 @@ void say(const std::string& line) {
   std::fflush(stdout);
 }
 
-/// The program's own last word in a run's output from byte `begin` on, or the last line of all.
-std::string last_word(const std::filesystem::path& output, std::uintmax_t begin) {
+/// The program's last message in a run's output from byte `begin` on, else the last line.
+std::string last_line_of(const std::filesystem::path& output, std::uintmax_t begin) {
   std::ifstream file(output);
   file.seekg(static_cast<std::streamoff>(begin));
   std::string own, last;
@@ -145,18 +145,22 @@ class Runner {
 
   void conclude(const Running& ended, int code) {
     const PlannedRun& run = sweep_.runs[ended.index];
-    // A run that was still starting up when it was told to stop dies of the signal: no failure.
+    // A run that was still starting up when it was told to stop is killed by the signal: no
+    // failure.
     const bool stopped =
         code == static_cast<int>(ExitCode::stopped_early) || (stopping_ && code > 128);
     if (!stopped) write_file_atomically(exit_code_path(sweep_, run), fmt::format("{}\n", code));
     const std::string time = human_duration(ended.watch.seconds());
     if (code == 0)
       say(fmt::format("{}: finished in {}", run.name(), time));
+    else if (code == static_cast<int>(ExitCode::diverged))
+      say(fmt::format("{}: diverged after {}: {}", run.name(), time,
+                      last_line_of(output_path(sweep_, run), ended.output_begin)));
     else if (stopped)
       say(fmt::format("{}: stopped early after {}", run.name(), time));
     else
       say(fmt::format("{}: failed with exit code {} after {}: {}", run.name(), code, time,
-                      last_word(output_path(sweep_, run), ended.output_begin)));
+                      last_line_of(output_path(sweep_, run), ended.output_begin)));
   }
 
   const PlannedSweep& sweep_;
@@ -185,7 +189,7 @@ ExitCode run_locally(const PlannedSweep& sweep, const Machine& machine, const La
     return std::any_of(statuses.begin(), statuses.end(),
                        [&](const Status& status) { return ((status.state == states) || ...); });
   };
-  if (any(State::failed) && stop_signal() == 0) return ExitCode::failure;
+  if (any(State::failed, State::diverged) && stop_signal() == 0) return ExitCode::failure;
   return std::any_of(statuses.begin(), statuses.end(),
                      [](const Status& status) { return is_to_do(status.state); })
              ? ExitCode::stopped_early

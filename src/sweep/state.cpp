@@ -160,6 +160,8 @@ const char* name_of(State state) {
       return "stopped";
     case State::killed:
       return "killed";
+    case State::diverged:
+      return "diverged";
     case State::failed:
       return "failed";
     case State::changed:
@@ -173,7 +175,21 @@ const char* name_of(State state) {
 }
 
 bool is_to_do(State state) {
-  return state != State::finished && state != State::too_large && state != State::queued;
+  switch (state) {
+    case State::waiting:
+    case State::running:
+    case State::stopped:
+    case State::killed:
+    case State::failed:
+    case State::changed:
+      return true;
+    case State::queued:
+    case State::diverged:
+    case State::finished:
+    case State::too_large:
+      break;
+  }
+  return false;
 }
 
 Status status_of(const PlannedSweep& sweep, std::size_t index, const Queue& queue) {
@@ -188,14 +204,18 @@ Status status_of(const PlannedSweep& sweep, std::size_t index, const Queue& queu
   if (const auto task = queue.find(static_cast<int>(index) + 1); task != queue.end())
     return is(task->second);
   const std::optional<int> code = launcher_code(sweep, run);
-  if (code && *code != 0 && !is_early(*code))
-    return is(State::failed, fmt::format("exit code {}", *code));
   const std::optional<int> stop = status.figures.exit_code;
-  if (stop == 0) {
+  const auto ended_with = [&](ExitCode exit) {
+    return code.value_or(stop.value_or(-1)) == static_cast<int>(exit);
+  };
+  const bool diverged = ended_with(ExitCode::diverged);
+  if (code && *code != 0 && !is_early(*code) && !diverged)
+    return is(State::failed, fmt::format("exit code {}", *code));
+  if (stop == 0 || diverged) {
     std::vector<std::string> changes;
     for (const deck::Change& change : changes_of(sweep, run))
       changes.push_back(fmt::format("{} was {}", change.key, change.before));
-    return changes.empty() ? is(State::finished)
+    return changes.empty() ? is(diverged ? State::diverged : State::finished)
                            : is(State::changed, fmt::format("{}", fmt::join(changes, ", ")));
   }
   if (run.unfit) return is(State::too_large, *run.unfit);

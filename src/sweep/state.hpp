@@ -42,8 +42,9 @@ enum class State {
   running,    ///< a process holds its folder, or Slurm runs it
   stopped,    ///< early, with exit code 75
   killed,     ///< ended without a word
+  diverged,   ///< with exit code 76: the same deck would diverge again
   failed,     ///< ended with another exit code
-  changed,    ///< finished, but the deck asks for something else now
+  changed,    ///< finished or diverged, with a deck that has changed since
   finished,   ///< with exit code 0
   too_large,  ///< not started: needs more than this machine has
 };

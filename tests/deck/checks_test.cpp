@@ -145,7 +145,8 @@ TEST(DeckChecks, BatchScheduleAndLengthMustFit) {
        "fp32; "
        "leave it out"},
       {"batch:", "precision: {compute: fp16, loss_scale: {value: 1024, minimum: 2}}\nbatch:",
-       "bad.yaml:6:54: 'precision.loss_scale.minimum' has no use beside precision.loss_scale.value "
+       "bad.yaml:6:54: 'precision.loss_scale.minimum' has no effect with "
+       "precision.loss_scale.value "
        "= "
        "1024; leave one of them out"},
       {"batch:", "precision: {compute: fp16, loss_scale: {initial: 4, minimum: 8}}\nbatch:",
@@ -176,7 +177,8 @@ TEST(DeckChecks, BatchScheduleAndLengthMustFit) {
       {"batch:",
        "recompute: {granularity: full, partition: true}\nparallel: {tensor: 2, sequence: "
        "true}\nbatch:",
-       "bad.yaml:6:32: recompute.partition = true has no use beside parallel.sequence = true, with "
+       "bad.yaml:6:32: recompute.partition = true has no effect with parallel.sequence = true, "
+       "with "
        "which each tensor rank has a share of all inputs already; leave it out"},
       {"batch:",
        "recompute: {granularity: selective}\nparallel: {pipeline: 2, schedule: "

@@ -145,10 +145,6 @@ TEST(Keys, HaveUniquePathsAndGoodDefaults) {
   }
 }
 
-}  // namespace
-
-namespace {
-
 TEST(Restart, TheSameDeckHasNoChanges) {
   const auto changes = compare_for_restart(small_deck(), small_deck());
   EXPECT_TRUE(changes.empty());

@@ -213,10 +213,6 @@ TEST(Load, RanksGiveTheNumberOfCopies) {
   EXPECT_EQ(deck.parallel.data, 2);
 }
 
-}  // namespace
-
-namespace {
-
 #if defined(__SANITIZE_ADDRESS__)
 constexpr int kDecks = 2'000;
 #else

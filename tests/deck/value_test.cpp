@@ -5,6 +5,7 @@
 #include <set>
 #include <string>
 
+#include "core/error.hpp"
 #include "deck/keys/schema.hpp"
 
 namespace trireme::deck {
@@ -65,9 +66,24 @@ TEST(Number, IsToldFromText) {
   EXPECT_THROW(is_decimal("010"), BadValue);
 }
 
-}  // namespace
-
-namespace {
+TEST(TimeOption, IsWrittenAsInADeckOrInSlurm) {
+  EXPECT_EQ(read_time_option("--time", "90min"), 5400);
+  EXPECT_EQ(read_time_option("--time", "20s"), 20);
+  EXPECT_EQ(read_time_option("--time", "1.5 hours"), 5400);
+  EXPECT_EQ(read_time_option("--time", "1:30:00"), 5400);
+  EXPECT_EQ(read_time_option("--time", "90:00"), 5400);
+  EXPECT_EQ(read_time_option("--time", "1-00:00:10"), 86410);
+  for (const char* text : {"", "90", "10k", "5%", "90 iterations", "-1 s", "soon"}) {
+    try {
+      read_time_option("--time", text);
+      ADD_FAILURE() << text;
+    } catch (const UsageError& error) {
+      EXPECT_EQ(error.what(), fmt::format("--time {}: expected a time, such as 90min, 1.5 hours or "
+                                          "1:30:00",
+                                          text));
+    }
+  }
+}
 
 TEST(Synonyms, NameKeysThatExistAndAreNoKeysThemselves) {
   std::set<std::string> names;

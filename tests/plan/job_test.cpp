@@ -111,6 +111,14 @@ std::string script(std::vector<std::string> overrides, JobRequest request) {
   return to_script(make_job(deck, request, 1e10));
 }
 
+TEST(JobScript, KeepsBackslashesOfTheFolder) {
+  deck::Deck deck = deck_with({});
+  JobRequest request{.gpus_per_node = 8, .folder = "/work\\dir", .program = "/p", .deck = "d.yaml"};
+  deck::resolve_world_size(deck, ranks_for(deck, request));
+  const std::string text = to_script(make_job(deck, request, 1e10));
+  EXPECT_NE(text.find("#SBATCH --chdir='/work\\\\dir'\n"), std::string::npos) << text;
+}
+
 TEST(JobScript, OfSlurmInAnImage) {
   EXPECT_EQ(script({"parallel.tensor=4", "run.name=two words"},
                    {.gpus_per_node = 8, .nodes = 2, .image = "/images/t.sqsh", .partition = "gpu"}),

@@ -49,10 +49,6 @@ TEST(GpuPool, GivesEachGpuToOne) {
   EXPECT_EQ(pool.take(2), first);
 }
 
-}  // namespace
-
-namespace {
-
 class ProcessTest : public SweepTest {
  protected:
   std::filesystem::path output_ = scratch_ / "output";

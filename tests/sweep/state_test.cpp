@@ -40,6 +40,18 @@ TEST_F(StateTest, FromWhatRunsLeave) {
   EXPECT_EQ(state(sweep, 3), "finished") << "started by hand after the sweep's own start failed";
 }
 
+TEST_F(StateTest, DivergedRunsAreNotRunAgain) {
+  const PlannedSweep sweep = plan();
+  for (const PlannedRun& run : sweep.runs) leave(run, 76);
+  write(exit_code_path(sweep, sweep.runs[0]), "76\n");
+  EXPECT_EQ(state(sweep, 0), "diverged");
+  EXPECT_EQ(state(sweep, 1), "diverged") << "under Slurm there is no file of the launcher's";
+  EXPECT_FALSE(is_to_do(State::diverged));
+  // Another deck may not diverge.
+  EXPECT_EQ(state(plan({"optimizer.clip=0.5"}), 0), "changed: optimizer.clip was 1");
+  EXPECT_TRUE(is_to_do(State::changed));
+}
+
 TEST_F(StateTest, RunsThatGoOn) {
   const PlannedSweep sweep = plan();
   leave(sweep.runs[0], 75);
@@ -95,10 +107,6 @@ TEST_F(StateTest, TooLargeUnlessItWasRunElsewhere) {
   leave(sweep.runs[2], 0);
   EXPECT_EQ(state(sweep, 2), "finished");
 }
-
-}  // namespace
-
-namespace {
 
 std::string train(int iteration, double ms, double loss) {
   return fmt::format(

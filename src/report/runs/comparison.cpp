@@ -9,8 +9,8 @@
 
 #include "core/error.hpp"
 #include "core/text.hpp"
+#include "deck/describe.hpp"
 #include "deck/load.hpp"
-#include "deck/restart.hpp"
 
 namespace trireme::report {
 namespace {
