@@ -19,6 +19,9 @@ inline constexpr int kMaxHead = 256;
 /// lets a query attend to keys up to its own position when `causal`, to all otherwise; and where
 /// `document_start` [b, s] int32 (in the backend's memory) is given, only to keys from
 /// document_start[query] <= query on, which must not decrease from query to query of a sample.
+/// Where `lengths` [b] int32 (in the backend's memory) is given, the tokens of sample j from
+/// lengths[j] on are padding, which no query attends to and for which nothing is computed: their
+/// out, lse and dqkv are 0. On CUDA `lengths` must be null.
 /// Any sequence length and head dimension d (on CUDA up to kMaxHead). qkv [s, b, 3 * heads * d] (q
 /// of all local heads, then k, then v), out [s, b, heads * d], lse [b, heads, s] of the
 /// accumulation type. `first_head` is the global index of local head 0: dropout is keyed by the
@@ -32,6 +35,7 @@ struct AttentionForward {
   Dropout dropout;
   bool causal = true;
   const std::int32_t* document_start = nullptr;
+  const std::int32_t* lengths = nullptr;
 };
 
 /// Writes dqkv, the gradient of qkv. Shapes as in AttentionForward.
@@ -46,6 +50,7 @@ struct AttentionBackward {
   Dropout dropout;
   bool causal = true;
   const std::int32_t* document_start = nullptr;
+  const std::int32_t* lengths = nullptr;
 };
 
 /// Causal attention of t new positions over `past` cached ones, for generation; no dropout. Appends

@@ -31,8 +31,8 @@ struct EmbeddingBackward {
 
 /// Writes x = dropout(x + position[row]) in place for x[i, j, :], where row is rows[i * b + j] if
 /// `rows` is given and first_position + i otherwise; the mask is that of the position
-/// first_position + i in both cases. x [s, b, h], position [positions, h], rows [s, b] int32 in the
-/// backend's memory.
+/// first_position + i in both cases. x [s, b, h], position [positions, h], of which first_position
+/// .. first_position + s - 1 must exist without `rows`; rows [s, b] int32 in the backend's memory.
 struct PositionDropout {
   Tensor x;
   Tensor position;

@@ -1,4 +1,4 @@
-// The GELU of the MLP.
+// Activation functions.
 #pragma once
 
 #include "core/tensor.hpp"
@@ -6,21 +6,25 @@
 
 namespace trireme::kernels {
 
-/// Writes out = gelu(x), the tanh form: gelu(x) = x/2 (1 + tanh(sqrt(2/pi) (x + 0.044715 x^3))).
-/// x, out [T, n]; x is kept for the backward pass. Source: Hendrycks, Gimpel, "Gaussian error
-/// linear units" (2016), section 2.
+/// gelu_tanh(x) = x/2 (1 + tanh(sqrt(2/pi) (x + 0.044715 x^3))); gelu(x) = x/2 (1 + erf(x /
+/// sqrt(2))); tanh(x). Source: Hendrycks, Gimpel, "Gaussian error linear units" (2016), section 2.
+enum class Activation { gelu_tanh, gelu, tanh };
+
+/// Writes out = f(x). x, out [T, n]; x is kept for the backward pass. On CUDA f is gelu_tanh.
 struct GeluForward {
   Tensor x;
   Tensor out;
+  Activation function = Activation::gelu_tanh;
 };
 
-/// Writes dx = dout * gelu'(x) and adds its column sums to dbias, the gradient of the bias that
+/// Writes dx = dout * f'(x) and adds its column sums to dbias, the gradient of the bias that
 /// became part of x. dx may be dout or x. dout, x, dx [T, n]; dbias [n] of the accumulation type.
 struct GeluBackward {
   Tensor dout;
   Tensor x;
   Tensor dx;
   Tensor dbias;
+  Activation function = Activation::gelu_tanh;
 };
 
 namespace host {

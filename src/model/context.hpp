@@ -129,6 +129,8 @@ struct PassInfo {
   /// Where each token's document begins: [b, s] in the backend's memory; null: attention ignores
   /// documents.
   const std::int32_t* document_start = nullptr;
+  /// Tokens of each sample before its padding: [b] in the backend's memory; null: no padding.
+  const std::int32_t* lengths = nullptr;
 
   /// The dropout of one site.
   kernels::Dropout dropout(double probability, int layer, DropoutSite site) const {
@@ -174,6 +176,12 @@ struct LayerWorkspace {
   Tensor heads;    ///< [s, b, heads head_dim / t]: gradient of the heads' outputs
   Tensor staging;  ///< like hidden: registered with the tensor group, where there is one
 };
+
+/// Adds y to x, both of one shape [..., n], by the kernel that adds position embeddings.
+inline void add(device::Backend& backend, const Tensor& x, const Tensor& y) {
+  const std::int64_t n = x.shape[x.shape.rank() - 1], rows = x.size() / n;
+  backend.position_dropout({.x = x.view({rows, 1, n}), .position = y.view({rows, n})});
+}
 
 /// [s, b, n] or [T, n] as [T, n].
 inline Tensor as_rows(const Tensor& tensor) {

@@ -42,18 +42,22 @@ void require_implemented(const ModelSpec& spec) {
     const std::string where = fmt::format("layer {}", i);
     require_norm(block.norm, where);
     require_attention(block.attention, where);
-    if (block.norm_placement != NormPlacement::pre)
-      throw DeckError("the model's {} asks for norms after its sublayers, which are not built",
-                      where);
     require_kind(mlp_kinds().names(), "MLP", block.mlp.kind, where);
   }
   if (spec.embedding.position != PositionKind::learned)
     throw DeckError("the model asks for rotary positions, which are not built");
-  if (spec.embedding.token_types > 0)
-    throw DeckError("the model asks for {} token types, whose embedding is not built",
-                    spec.embedding.token_types);
-  if (spec.embedding.norm) require_norm(*spec.embedding.norm, "embedding");
-  require_norm(spec.head.norm, "head");
+  if (spec.embedding.norm && spec.embedding.sum_norm)
+    throw DeckError(
+        "the model asks for norms of its token embedding and of the sum of its "
+        "embeddings: give one");
+  if (spec.padding && spec.documents.reset_attention)
+    throw DeckError(
+        "the model asks for attention within documents of padded samples, which is not "
+        "built");
+  for (const auto& norm : {spec.embedding.norm, spec.embedding.sum_norm})
+    if (norm) require_norm(*norm, "embedding");
+  for (const auto& norm : {spec.head.norm, spec.head.transform})
+    if (norm) require_norm(*norm, "head");
 }
 
 std::vector<Parameter> declare_parameters(const ModelSpec& spec) {

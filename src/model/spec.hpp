@@ -58,16 +58,24 @@ enum class PositionKind { learned, rotary };
 /// From token ids to the first block's input.
 struct EmbeddingSpec {
   PositionKind position = PositionKind::learned;
-  std::int64_t positions = 1;    ///< rows of a learned position embedding
-  std::int64_t token_types = 0;  ///< rows of a token-type embedding
-  std::optional<NormSpec> norm;  ///< of the token embedding
+  std::int64_t positions = 1;             ///< rows of a learned position embedding
+  std::int64_t token_types = 0;           ///< rows of a token-type embedding
+  std::optional<NormSpec> norm;           ///< of the token embedding
+  std::optional<NormSpec> sum_norm = {};  ///< of the sum of all embeddings, before dropout
   double dropout = 0.0;
 };
 
-/// From the last block's output to the loss: the cross entropy of each token's label.
+/// From the last block's output to the loss: the cross entropy of each token's label, and with
+/// `sentence_classes` that of each sample's sentence label.
 struct HeadSpec {
-  NormSpec norm;     ///< before the output projection
-  bool tied = true;  ///< the output projection is the token embedding
+  std::optional<NormSpec> norm;  ///< of the last block's output; none where blocks end with a norm
+  bool tied = true;              ///< the output projection is the token embedding
+  /// Between that and the output projection: a linear layer, the exact GELU and this norm (BERT).
+  std::optional<NormSpec> transform = {};
+  bool output_bias = false;  ///< the output projection has a bias [V]
+  /// Classes of a linear classifier of each sample, which reads the pooled first token: a linear
+  /// layer and tanh. 0: no classifier.
+  std::int64_t sentence_classes = 0;
 };
 
 /// What the ends of documents within a sample mean.
@@ -86,6 +94,7 @@ struct ModelSpec {
   std::vector<BlockSpec> blocks;
   HeadSpec head;
   DocumentSpec documents;
+  bool padding = false;           ///< samples may end in padding, which attention skips
   double init_std = 0.02;         ///< of the initial weights
   double output_init_std = 0.02;  ///< of those that end a sublayer
   std::uint64_t seed = 1234;      ///< of the initial weights and of dropout

@@ -1,6 +1,7 @@
 #include "train/stage_runner.hpp"
 
 #include <algorithm>
+#include <iterator>
 
 #include "comm/mpi/mpi_communicator.hpp"
 
@@ -67,16 +68,22 @@ LossSum StageRunner::run(const data::Dataset& dataset, const data::Sampler& samp
   sampler_ = sampler;
   consumed_ = consumed;
   training_ = training;
-  tokens_sum_ = 0.0;
+  tokens_sum_ = sentences_sum_ = 0.0;
   passes_left_.assign(groups_.layout.chunks, sampler.micro_batches());
   stage_.reset_loss();
   pipeline::execute(schedule, *this, *groups_.pipeline, overlap_);
 
   // The last stage knows the loss, every tensor rank of it the same one.
   const bool counts = stage_.is_last() && groups_.place.tensor == 0;
-  double sums[2] = {counts ? stage_.loss_sum() : 0.0, counts ? tokens_sum_ : 0.0};
-  groups_.world->all_reduce(sums, 2, DType::f64, comm::Reduce::sum);
-  return {sums[0], sums[1]};
+  double sums[4] = {};
+  if (counts) {
+    sums[0] = stage_.loss_sum();
+    sums[1] = tokens_sum_;
+    sums[2] = stage_.sentence_loss_sum();
+    sums[3] = sentences_sum_;
+  }
+  groups_.world->all_reduce(sums, std::size(sums), DType::f64, comm::Reduce::sum);
+  return {sums[0], sums[1], sums[2], sums[3]};
 }
 
 template <typename Pass>
@@ -101,7 +108,8 @@ void StageRunner::run_forward(const pipeline::Step& step) {
   // Megatron-LM.
   const double micro_batches = static_cast<double>(sampler_.micro_batches() * sampler_.data_ranks);
   stage_.forward(step.slot, /*training=*/true,
-                 loss_scale_ / (std::max(1.0, tokens_) * micro_batches));
+                 model::LossScales(loss_scale_ / (std::max(1.0, tokens_) * micro_batches),
+                                   loss_scale_ / (std::max(1.0, sentences_) * micro_batches)));
 }
 
 void StageRunner::backward(const pipeline::Step& step, const Tensor& gradient) {
@@ -126,9 +134,16 @@ void StageRunner::load(const pipeline::Step& step) {
       current_ = &read(step.micro_batch);
       batch.ids = current_->tensor(data::field::kTokens);
       batch.labels = current_->tensor(data::field::kLabels);
+      batch.token_types = current_->tensor(data::field::kTokenTypes);
+      batch.lengths = current_->tensor(data::field::kLengths);
+      batch.sentence_labels = current_->tensor(data::field::kSentenceLabels);
       tokens_ = static_cast<double>(current_->count_labels(data::field::kLabels));
+      sentences_ = static_cast<double>(current_->count_labels(data::field::kSentenceLabels));
     });
-    if (stage_.has_head(step.chunk)) tokens_sum_ += tokens_;
+    if (stage_.has_head(step.chunk)) {
+      tokens_sum_ += tokens_;
+      sentences_sum_ += sentences_;
+    }
   }
   stage_.load(step.slot, batch, step.chunk);
 }

@@ -18,8 +18,13 @@ namespace trireme::train {
 struct LossSum {
   double loss = 0.0;    ///< negative log-likelihood in nats
   double tokens = 0.0;  ///< labels that counted
+  /// The same of sentence labels, for models with sentence classes.
+  double sentence_loss = 0.0;
+  double sentences = 0.0;
   /// Loss per token; 0 when no label counted.
   double mean() const { return tokens > 0.0 ? loss / tokens : 0.0; }
+  /// Loss per sentence label; 0 when none counted.
+  double sentence_mean() const { return sentences > 0.0 ? sentence_loss / sentences : 0.0; }
 };
 
 /// The stage of this rank, fed with micro-batches of token ids.
@@ -39,10 +44,10 @@ class StageRunner final : public pipeline::StageWork {
   void set_loss_scale(double scale) { loss_scale_ = scale; }
 
   /// Forward and backward of the global batch that starts after `consumed` samples: adds the
-  /// gradient of the mean over micro-batches of their mean loss per token to the parameters'
-  /// gradients. Summed over data ranks only as far as the hooks do. Collective over all
-  /// ranks. Throws as data::read_micro_batch(), on the ranks that read tokens. Reads nothing where
-  /// `prefetcher` has the batch.
+  /// gradient of the mean over micro-batches of their mean loss per token, plus that per sentence
+  /// label, to the parameters' gradients. Summed over data ranks only as far as the hooks do.
+  /// Collective over all ranks. Throws as data::read_micro_batch(), on the ranks that read tokens.
+  /// Reads nothing where `prefetcher` has the batch.
   LossSum train(const data::Dataset& dataset, const data::Sampler& sampler, std::int64_t consumed,
                 const pipeline::StageSchedule& schedule,
                 const data::BatchPrefetcher* prefetcher = nullptr);
@@ -112,6 +117,8 @@ class StageRunner final : public pipeline::StageWork {
   data::Batch batch_;                      ///< a micro-batch that was not prefetched
   double tokens_ = 0.0;                    ///< counted labels of the micro-batch loaded last
   double tokens_sum_ = 0.0;
+  double sentences_ = 0.0;  ///< the same of sentence labels
+  double sentences_sum_ = 0.0;
   LogitsObserver observer_;
 };
 

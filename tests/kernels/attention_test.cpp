@@ -1,5 +1,7 @@
 #include "kernels/attention.hpp"
 
+#include <limits>
+
 #include "kernel_testing.hpp"
 
 namespace trireme::kernels {
@@ -31,6 +33,7 @@ struct Problem {
   Dropout dropout;
   bool causal;
   std::vector<std::int32_t> document_start;  // [b, s], or empty
+  std::vector<std::int32_t> lengths;         // [b], or empty
   Owned<T> qkv, out, lse, dout, dqkv;
 
   Problem(Case size, double probability, bool causal = true)
@@ -45,12 +48,16 @@ struct Problem {
 
   void forward() {
     host::attention_forward({qkv.tensor(), out.tensor(), lse.tensor(), size.heads, kFirstHead,
-                             dropout, causal, starts()});
+                             dropout, causal, starts(), given_lengths()});
   }
   void backward() {
     host::attention_backward({dout.tensor(), qkv.tensor(), out.tensor(), lse.tensor(),
-                              dqkv.tensor(), size.heads, kFirstHead, dropout, causal, starts()});
+                              dqkv.tensor(), size.heads, kFirstHead, dropout, causal, starts(),
+                              given_lengths()});
   }
+  const std::int32_t* given_lengths() const { return lengths.empty() ? nullptr : lengths.data(); }
+  // Tokens of sample j before its padding.
+  std::int64_t length(std::int64_t j) const { return lengths.empty() ? size.s : lengths[j]; }
   const std::int32_t* starts() const {
     return document_start.empty() ? nullptr : document_start.data();
   }
@@ -85,8 +92,8 @@ Expected reference(const Problem<T>& p) {
   const double scale = 1 / std::sqrt(static_cast<double>(d));
   for (std::int64_t j = 0; j < b; ++j)
     for (std::int64_t i = 0; i < heads; ++i)
-      for (std::int64_t q = 0; q < s; ++q) {
-        const std::int64_t first = p.first_key(j, q), keys = p.causal ? q + 1 : s;
+      for (std::int64_t q = 0; q < p.length(j); ++q) {
+        const std::int64_t first = p.first_key(j, q), keys = p.causal ? q + 1 : p.length(j);
         std::vector<double> score(keys), probability(keys), dprobability(keys);
         double sum = 0, delta = 0;
         for (std::int64_t k = first; k < keys; ++k) {
@@ -150,6 +157,26 @@ TYPED_TEST(AttentionTest, StaysWithinDocuments) {
         expect_close("lse", p.lse, e.lse, tolerance<T>(1e-6));
         expect_close("dqkv", p.dqkv, e.dqkv, tolerance<T>(3e-6));
       }
+}
+
+// Padding has no output and no gradient, whatever its queries, keys and values are.
+TYPED_TEST(AttentionTest, SkipsPadding) {
+  using T = TypeParam;
+  for (const Case size : {Case{7, 3, 3, 5}, Case{130, 3, 2, 16}})
+    for (const bool causal : {true, false}) {
+      Problem<T> p(size, 0.2, causal);
+      p.lengths = {static_cast<std::int32_t>(size.s), 0, static_cast<std::int32_t>(size.s / 2 + 1)};
+      for (std::int64_t t = p.lengths[2]; t < size.s; ++t)
+        for (std::int64_t c = 0; c < 3 * size.heads * size.d; ++c)
+          p.qkv[(t * size.b + 2) * 3 * size.heads * size.d + c] =
+              static_cast<T>(std::numeric_limits<float>::quiet_NaN());
+      const Expected e = reference(p);
+      p.forward();
+      p.backward();
+      expect_close("out", p.out, e.out, tolerance<T>(1e-6));
+      expect_close("lse", p.lse, e.lse, tolerance<T>(1e-6));
+      expect_close("dqkv", p.dqkv, e.dqkv, tolerance<T>(3e-6));
+    }
 }
 
 TYPED_TEST(AttentionTest, ThreadsChangeNothing) {

@@ -25,6 +25,36 @@ TYPED_TEST(GeluTest, ForwardFollowsTheFormula) {
   }
 }
 
+TYPED_TEST(GeluTest, ExactGeluAndTanhFollowTheirFormulas) {
+  using T = TypeParam;
+  const std::pair<Activation, double (*)(double)> functions[] = {
+      {Activation::gelu, [](double y) { return y / 2 * (1 + std::erf(y / std::sqrt(2.0))); }},
+      {Activation::tanh, [](double y) { return std::tanh(y); }}};
+  for (const auto& [function, formula] : functions) {
+    Owned<T> x = Owned<T>::random({33, 130}, 1, 2.0), out({33, 130});
+    std::vector<double> expected;
+    for (std::int64_t i = 0; i < x.size(); ++i) expected.push_back(formula(x[i]));
+    host::gelu_forward({x.tensor(), out.tensor(), function});
+    expect_close("out", out, expected, tolerance<T>(3e-7));
+  }
+}
+
+TEST(GeluBackward, OfExactGeluAndTanhMatchesFiniteDifferences) {
+  for (const Activation function : {Activation::gelu, Activation::tanh}) {
+    Owned<double> x = Owned<double>::random({3, 17}, 1, 2.0);
+    Owned<double> dout = Owned<double>::random({3, 17}, 2), dx({3, 17}), dbias({17}, 0.5);
+    host::gelu_backward({dout.tensor(), x.tensor(), dx.tensor(), dbias.tensor(), function});
+    expect_gradient("dx", x, dx, [&] {
+      Owned<double> out({3, 17});
+      host::gelu_forward({x.tensor(), out.tensor(), function});
+      return dot(out, dout);
+    });
+    std::vector<double> sums(17, 0.5);
+    for (std::int64_t i = 0; i < dx.size(); ++i) sums[i % 17] += dx[i];
+    expect_close("dbias", dbias, sums, 1e-14);
+  }
+}
+
 TYPED_TEST(GeluTest, BiasGradientAddsColumnSums) {
   using T = TypeParam;
   for (const auto& [rows, n] : {std::pair{1, 1}, {130, 7}, {33, 130}}) {

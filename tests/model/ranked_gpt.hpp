@@ -183,16 +183,26 @@ class RankedGpt final : public pipeline::StageWork {
   void forward(const pipeline::Step& step) override {
     const std::int64_t first =
         consumed_ + (step.micro_batch * groups_.layout.data + groups_.place.data) * kMicroBatch;
-    std::vector<std::int32_t> ids, labels;
+    std::vector<std::int32_t> ids, labels, types, lengths, sentence_labels;
     for (std::int64_t i = 0; i < spec_.sequence; ++i)
       for (std::int64_t sample = first; sample < first + kMicroBatch; ++sample) {
         ids.push_back(token(sample, i));
-        labels.push_back(token(sample, i + 1));
+        labels.push_back(i < length(sample) ? token(sample, i + 1) : -1);
+        types.push_back(2 * i >= length(sample));
       }
+    for (std::int64_t sample = first; sample < first + kMicroBatch; ++sample) {
+      lengths.push_back(static_cast<std::int32_t>(length(sample)));
+      sentence_labels.push_back(static_cast<std::int32_t>(sample % 3) - 1);
+    }
     stage_.load(step.slot,
-                {.ids = ids, .labels = labels, .first_sample = static_cast<std::uint64_t>(first)},
+                {.ids = ids,
+                 .labels = labels,
+                 .first_sample = static_cast<std::uint64_t>(first),
+                 .token_types = types,
+                 .lengths = lengths,
+                 .sentence_labels = sentence_labels},
                 step.chunk);
-    stage_.forward(step.slot, training_, training_ ? std::optional(loss_scale()) : std::nullopt);
+    stage_.forward(step.slot, training_, training_ ? std::optional(loss_scales()) : std::nullopt);
   }
 
   void backward(const pipeline::Step& step, const Tensor& gradient) override {
@@ -213,15 +223,23 @@ class RankedGpt final : public pipeline::StageWork {
                                      static_cast<double>(spec_.vocab));
   }
 
-  double loss_scale() const {
-    return 1.0 / static_cast<double>(spec_.sequence * kMicroBatch * kMicroBatches);
+  /// Tokens before the padding.
+  std::int64_t length(std::int64_t sample) const {
+    return spec_.padding ? 2 + sample * 5 % (spec_.sequence - 1) : spec_.sequence;
+  }
+
+  model::LossScales loss_scales() const {
+    const double samples = kMicroBatch * kMicroBatches;
+    return {1.0 / (static_cast<double>(spec_.sequence) * samples), 0.5 / samples};
   }
 
   /// The mean loss of the batch that has passed.
   double sum_loss() {
     const bool knows_loss = groups_.is_last_stage() && groups_.place.tensor == 0;
-    return groups_.world->all_reduce(knows_loss ? stage_.loss_sum() : 0.0, comm::Reduce::sum) *
-           loss_scale();
+    const model::LossScales scales = loss_scales();
+    const double loss =
+        scales.tokens * stage_.loss_sum() + scales.sentences * stage_.sentence_loss_sum();
+    return groups_.world->all_reduce(knows_loss ? loss : 0.0, comm::Reduce::sum);
   }
 
   template <typename Values>
@@ -240,15 +258,5 @@ class RankedGpt final : public pipeline::StageWork {
   std::int64_t consumed_ = 0;
   std::vector<int> passes_left_;  ///< micro-batches yet to leave each chunk
 };
-
-/// The fused projection's bias without its key third, whose exact gradient is zero: the softmax
-/// does not see what is added to all keys.
-inline std::vector<double> without_key(const std::string& name, const std::vector<double>& tensor) {
-  if (!name.ends_with("qkv/bias")) return tensor;
-  const auto third = std::ssize(tensor) / 3;
-  std::vector<double> rest(tensor.begin(), tensor.begin() + third);
-  rest.insert(rest.end(), tensor.begin() + 2 * third, tensor.end());
-  return rest;
-}
 
 }  // namespace trireme::test

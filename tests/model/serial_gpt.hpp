@@ -3,6 +3,7 @@
 
 #include <algorithm>
 #include <memory>
+#include <span>
 
 #include "comm/communicator.hpp"
 #include "model/families/gpt2.hpp"
@@ -49,15 +50,22 @@ class SerialGpt {
   /// As backward(), but adds to the gradients; `which` of the stage's gradient buffers it uses.
   void add_gradients(const model::MicroBatch& batch, int which) {
     stage_.load(0, batch);
-    stage_.forward(0, /*training=*/true, 1.0 / counted(batch));
+    stage_.forward(0, /*training=*/true,
+                   model::LossScales(1.0 / counted(batch), 1.0 / counted_sentences(batch)));
     stage_.backward(0, stage_.gradient(which));
   }
 
- private:
-  static double counted(const model::MicroBatch& batch) {
-    return static_cast<double>(
-        std::count_if(batch.labels.begin(), batch.labels.end(), [](auto id) { return id >= 0; }));
+  /// Labels that count; at least 1.
+  static double counted_sentences(const model::MicroBatch& batch) {
+    return std::max(1.0, count(batch.sentence_labels));
   }
+
+ private:
+  static double count(std::span<const std::int32_t> labels) {
+    return static_cast<double>(
+        std::count_if(labels.begin(), labels.end(), [](auto id) { return id >= 0; }));
+  }
+  static double counted(const model::MicroBatch& batch) { return count(batch.labels); }
 
   std::unique_ptr<device::Backend> backend_ = device::make_host_backend(1);
   comm::SerialCommunicator alone_;

@@ -41,21 +41,26 @@ TEST(Spec, WhatNoLayerImplementsIsRefused) {
             "the model's layer 1 asks for attention without biases, which is not built");
   EXPECT_EQ(refusal([&](ModelSpec& spec) { attention(spec).qk_norm = model::QkNorm::head; }),
             "the model's layer 1 asks for norms of queries and keys, which are not built");
-  EXPECT_EQ(
-      refusal([](ModelSpec& spec) { spec.blocks[0].norm_placement = model::NormPlacement::post; }),
-      "the model's layer 0 asks for norms after its sublayers, which are not built");
   EXPECT_EQ(refusal([](ModelSpec& spec) { spec.blocks[0].mlp.kind = "swish"; }),
-            "the model's layer 0 asks for the MLP 'swish', which is not built (built: gelu, toy, "
-            "toy-grouped)");
-  EXPECT_EQ(refusal([](ModelSpec& spec) { spec.head.norm.kind = "rms"; }),
+            "the model's layer 0 asks for the MLP 'swish', which is not built (built: gelu, "
+            "gelu-exact, toy, toy-grouped)");
+  EXPECT_EQ(refusal([](ModelSpec& spec) { spec.head.norm->kind = "rms"; }),
             "the model's head asks for the norm 'rms', which is not built (built: layernorm, toy)");
   EXPECT_EQ(refusal([](ModelSpec& spec) { spec.embedding.norm = {.kind = "rms"}; }),
             "the model's embedding asks for the norm 'rms', which is not built (built: layernorm, "
             "toy)");
   EXPECT_EQ(refusal([](ModelSpec& spec) { spec.embedding.position = model::PositionKind::rotary; }),
             "the model asks for rotary positions, which are not built");
-  EXPECT_EQ(refusal([](ModelSpec& spec) { spec.embedding.token_types = 2; }),
-            "the model asks for 2 token types, whose embedding is not built");
+  EXPECT_EQ(refusal([](ModelSpec& spec) { spec.head.transform = {.kind = "rms"}; }),
+            "the model's head asks for the norm 'rms', which is not built (built: layernorm, toy)");
+  EXPECT_EQ(
+      refusal([](ModelSpec& spec) {
+        spec.embedding.norm = spec.embedding.sum_norm = spec.blocks[0].norm;
+      }),
+      "the model asks for norms of its token embedding and of the sum of its embeddings: give "
+      "one");
+  EXPECT_EQ(refusal([](ModelSpec& spec) { spec.padding = spec.documents.reset_attention = true; }),
+            "the model asks for attention within documents of padded samples, which is not built");
 }
 
 TEST(Spec, AnUntiedHeadHasItsOwnProjection) {

@@ -47,6 +47,16 @@ inline double distance(std::span<const double> x, std::span<const double> y) {
   return std::sqrt(squares);
 }
 
+/// The fused projection's bias without its key third, whose exact gradient is zero: the softmax
+/// does not see what is added to all keys.
+inline std::vector<double> without_key(const std::string& name, const std::vector<double>& tensor) {
+  if (!name.ends_with("qkv/bias")) return tensor;
+  const auto third = std::ssize(tensor) / 3;
+  std::vector<double> rest(tensor.begin(), tensor.begin() + third);
+  rest.insert(rest.end(), tensor.begin() + 2 * third, tensor.end());
+  return rest;
+}
+
 /// Whole tensors by logical name, row-major.
 using LogicalTensors = std::map<std::string, std::vector<double>>;
 

@@ -170,7 +170,7 @@ TEST(Setup, ModelAndOptimizer) {
           .documents;
   EXPECT_TRUE(reset.reset_positions && reset.reset_attention);
   EXPECT_EQ(block.norm.eps, 1e-6);
-  EXPECT_EQ(model.head.norm.eps, 1e-6);
+  EXPECT_EQ(model.head.norm->eps, 1e-6);
   EXPECT_TRUE(model.embedding.norm.has_value());
   EXPECT_TRUE(model.head.tied);
   const auto optimizer = optimizer_config(gpt2_deck(

@@ -120,7 +120,8 @@ void position_dropout(const PositionDropout& args, const Context& context) {
   const Extents positions = extents_of(op, "position", args.position);
   check_matrix(op, "x", args.x, dtype, extents);
   check_matrix(op, "position", args.position, dtype, {positions.rows, extents.columns});
-  TRIREME_CHECK(args.first_position >= 0 && args.first_position + args.x.shape[0] <= positions.rows,
+  TRIREME_CHECK(args.rows || (args.first_position >= 0 &&
+                              args.first_position + args.x.shape[0] <= positions.rows),
                 "{}: positions {} to {} of a table of {}", op, args.first_position,
                 args.first_position + args.x.shape[0] - 1, positions.rows);
   check_dropout(op, args.dropout);

@@ -56,6 +56,8 @@ struct GeluGradient {
 void gelu_forward(const GeluForward& args, const Context& context) {
   const char* op = "gelu_forward";
   const DType dtype = args.x.dtype;
+  TRIREME_CHECK(args.function == Activation::gelu_tanh, "{}: activation function {} is not built",
+                op, static_cast<int>(args.function));
   const Extents extents = extents_of(op, "x", args.x);
   check_matrix(op, "x", args.x, dtype, extents);
   check_matrix(op, "out", args.out, dtype, extents);
@@ -75,6 +77,8 @@ void gelu_forward(const GeluForward& args, const Context& context) {
 void gelu_backward(const GeluBackward& args, const Context& context) {
   const char* op = "gelu_backward";
   const DType dtype = args.x.dtype;
+  TRIREME_CHECK(args.function == Activation::gelu_tanh, "{}: activation function {} is not built",
+                op, static_cast<int>(args.function));
   const Extents extents = extents_of(op, "x", args.x);
   check_matrix(op, "x", args.x, dtype, extents);
   check_matrix(op, "dout", args.dout, dtype, extents);

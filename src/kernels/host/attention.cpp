@@ -130,7 +130,7 @@ struct HeadGradient {
   Strided<const T> q, k, v, out, dout;
   Strided<T> dq, dk, dv;
   const T* lse;
-  std::int64_t s, d;
+  std::int64_t s, d;  // s: without padding
   bool causal;
   const std::int32_t* first_keys;  // of each query; may be null
 
@@ -216,6 +216,17 @@ void check_qkv(const char* op, const Tensor& qkv, const Tensor& out, std::int64_
   check_shape(op, "out", out, qkv.dtype, {qkv.shape[0], qkv.shape[1], qkv.shape[2] / 3});
 }
 
+// The tokens of sample j that are not padding.
+std::int64_t length_of(const std::int32_t* lengths, std::int64_t j, std::int64_t s) {
+  return lengths ? lengths[j] : s;
+}
+
+// Zeros in rows [begin, end) of a matrix of `d` columns.
+template <typename T>
+void clear_rows(Strided<T> matrix, std::int64_t begin, std::int64_t end, std::int64_t d) {
+  for (std::int64_t t = begin; t < end; ++t) std::fill_n(matrix.row(t), d, T{0});
+}
+
 // The part of document_start [b, s] that belongs to sample j.
 const std::int32_t* first_keys_of(const std::int32_t* document_start, std::int64_t j,
                                   std::int64_t s) {
@@ -236,10 +247,14 @@ void forward(const AttentionForward& args) {
     const HeadDropout dropout{DropoutMask(args.dropout, j),
                               static_cast<std::uint64_t>(args.first_head + i),
                               static_cast<std::uint64_t>(layout.s)};
-    attend<T>(layout.part(qkv, j, i, 0), layout.part(qkv, j, i, 1), layout.part(qkv, j, i, 2),
-              out_layout.merged(args.out.as<T>(), j, i), layout.s, 0, layout.d, args.causal,
-              first_keys_of(args.document_start, j, layout.s), args.lse.as<T>() + task * layout.s,
-              args.dropout.probability > 0.0 ? &dropout : nullptr);
+    const std::int64_t length = length_of(args.lengths, j, layout.s);
+    const Strided<T> out = out_layout.merged(args.out.as<T>(), j, i);
+    T* lse = args.lse.as<T>() + task * layout.s;
+    attend<T>(layout.part(qkv, j, i, 0), layout.part(qkv, j, i, 1), layout.part(qkv, j, i, 2), out,
+              length, 0, layout.d, args.causal, first_keys_of(args.document_start, j, layout.s),
+              lse, args.dropout.probability > 0.0 ? &dropout : nullptr);
+    clear_rows(out, length, layout.s, layout.d);
+    std::fill(lse + length, lse + layout.s, T{0});
   });
 }
 
@@ -254,6 +269,7 @@ void backward(const AttentionBackward& args) {
     const HeadDropout dropout{DropoutMask(args.dropout, j),
                               static_cast<std::uint64_t>(args.first_head + i),
                               static_cast<std::uint64_t>(in.s)};
+    const std::int64_t length = length_of(args.lengths, j, in.s);
     const HeadGradient<T> head{.q = in.part(qkv, j, i, 0),
                                .k = in.part(qkv, j, i, 1),
                                .v = in.part(qkv, j, i, 2),
@@ -263,11 +279,12 @@ void backward(const AttentionBackward& args) {
                                .dk = gradient.part(dqkv, j, i, 1),
                                .dv = gradient.part(dqkv, j, i, 2),
                                .lse = args.lse.as<T>() + task * in.s,
-                               .s = in.s,
+                               .s = length,
                                .d = in.d,
                                .causal = args.causal,
                                .first_keys = first_keys_of(args.document_start, j, in.s)};
-    backward_head(head, args.dropout.probability > 0.0 ? &dropout : nullptr);
+    if (length > 0) backward_head(head, args.dropout.probability > 0.0 ? &dropout : nullptr);
+    for (const Strided<T>& part : {head.dq, head.dk, head.dv}) clear_rows(part, length, in.s, in.d);
   });
 }
 

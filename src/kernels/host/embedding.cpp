@@ -107,9 +107,10 @@ void position_dropout(const PositionDropout& args) {
   const auto [positions, h] = extents_of(op, "position", args.position);
   check_shape(op, "x", args.x, dtype, {args.x.shape[0], args.x.shape[1], h});
   check_shape(op, "position", args.position, dtype, {positions, h});
-  TRIREME_CHECK(args.first_position >= 0 && args.first_position + args.x.shape[0] <= positions,
-                "{}: positions {} to {} of a table of {}", op, args.first_position,
-                args.first_position + args.x.shape[0] - 1, positions);
+  TRIREME_CHECK(
+      args.rows || (args.first_position >= 0 && args.first_position + args.x.shape[0] <= positions),
+      "{}: positions {} to {} of a table of {}", op, args.first_position,
+      args.first_position + args.x.shape[0] - 1, positions);
   check_dropout(op, args.dropout);
   using Args = PositionDropout;
   compute(args, dtype, {&Args::x, &Args::position}, {&Args::x},

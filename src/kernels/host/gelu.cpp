@@ -1,5 +1,7 @@
 #include "kernels/gelu.hpp"
 
+#include <cmath>
+
 #include "kernels/host/math.hpp"
 #include "kernels/host/storage.hpp"
 #include "kernels/host/threads.hpp"
@@ -25,23 +27,61 @@ struct Gelu {
     s = 1 / (1 + e);
   }
 
+  T value(T x) const { return x * s; }
   T derivative(T x) const { return s + x * (e * s * s) * kSlope * (1 + 3 * kCubic * x * x); }
 };
 
+// gelu(x) = x c, where c = (1 + erf(x / sqrt(2))) / 2 is the normal distribution's share below x.
 template <typename T>
-void gelu_elements(const T* x, T* out, std::int64_t size) {
+struct ExactGelu {
+  T c;
+
+  explicit ExactGelu(T x) : c(T{0.5} * std::erfc(-x * static_cast<T>(0.7071067811865476))) {}
+
+  T value(T x) const { return x * c; }
+  T derivative(T x) const {
+    return c + x * static_cast<T>(0.3989422804014327) * exponential(T{-0.5} * x * x);
+  }
+};
+
+template <typename T>
+struct Tanh {
+  T y;
+
+  explicit Tanh(T x) : y(std::tanh(x)) {}
+
+  T value(T) const { return y; }
+  T derivative(T) const { return 1 - y * y; }
+};
+
+template <typename Function, typename T>
+void apply(const T* x, T* out, std::int64_t size) {
   parallel_blocks(size, 16384, [&](std::int64_t begin, std::int64_t end) {
 #pragma omp simd
-    for (std::int64_t i = begin; i < end; ++i) out[i] = x[i] * Gelu<T>(x[i]).s;
+    for (std::int64_t i = begin; i < end; ++i) out[i] = Function(x[i]).value(x[i]);
   });
 }
 
-template <typename T>
-void gelu_gradient(const T* dout, const T* x, T* dx, std::int64_t size) {
+template <typename Function, typename T>
+void apply_gradient(const T* dout, const T* x, T* dx, std::int64_t size) {
   parallel_blocks(size, 16384, [&](std::int64_t begin, std::int64_t end) {
 #pragma omp simd
-    for (std::int64_t i = begin; i < end; ++i) dx[i] = dout[i] * Gelu<T>(x[i]).derivative(x[i]);
+    for (std::int64_t i = begin; i < end; ++i) dx[i] = dout[i] * Function(x[i]).derivative(x[i]);
   });
+}
+
+// Calls call(zero) with an object of the function's type, for T.
+template <typename T, typename Call>
+void with_function(Activation function, const Call& call) {
+  switch (function) {
+    case Activation::gelu_tanh:
+      return call(Gelu<T>(T{0}));
+    case Activation::gelu:
+      return call(ExactGelu<T>(T{0}));
+    case Activation::tanh:
+      return call(Tanh<T>(T{0}));
+  }
+  throw InternalError("unknown activation function {}", static_cast<int>(function));
 }
 
 }  // namespace
@@ -57,7 +97,9 @@ void gelu_forward(const GeluForward& args) {
   using Args = GeluForward;
   compute(args, dtype, {&Args::x}, {&Args::out}, [](const Args& a, auto zero) {
     using T = decltype(zero);
-    gelu_elements(a.x.as<T>(), a.out.as<T>(), a.x.size());
+    with_function<T>(a.function, [&](auto function) {
+      apply<decltype(function)>(a.x.as<T>(), a.out.as<T>(), a.x.size());
+    });
   });
 }
 
@@ -72,7 +114,9 @@ void gelu_backward(const GeluBackward& args) {
   using Args = GeluBackward;
   compute(args, dtype, {&Args::dout, &Args::x}, {&Args::dx}, [](const Args& a, auto zero) {
     using T = decltype(zero);
-    gelu_gradient(a.dout.as<T>(), a.x.as<T>(), a.dx.as<T>(), a.x.size());
+    with_function<T>(a.function, [&](auto function) {
+      apply_gradient<decltype(function)>(a.dout.as<T>(), a.x.as<T>(), a.dx.as<T>(), a.x.size());
+    });
   });
   bias_gradient({.dout = args.dx, .dbias = args.dbias});
 }

@@ -34,7 +34,7 @@ struct Family {
 const Family& family_of(const deck::Deck& deck);
 
 /// The model that the deck describes, with this vocabulary. Throws DeckError for a family that is
-/// not built and for what its spec asks of layers in vain, see require_implemented().
+/// not built and for a spec that no layer implements: see require_implemented().
 ModelSpec make_spec(const deck::Deck& deck, const Vocabulary& vocabulary);
 
 /// Family::flops_per_token of the deck's model with a vocabulary of `vocab`.

@@ -48,7 +48,8 @@ void Attention::forward(const LayerContext& context, const PassInfo& pass, const
        .first_head = context.tensor.rank() * local_heads(context),
        .dropout = pass.dropout(spec_.dropout, layer_, DropoutSite::attention),
        .causal = spec_.causal,
-       .document_start = pass.document_start});
+       .document_start = pass.document_start,
+       .lengths = pass.lengths});
   projection_.forward(context, saved.attn_out, y);
 }
 
@@ -86,7 +87,8 @@ Tensor Attention::backward(const LayerContext& context, const LayerWorkspace& wo
        .first_head = context.tensor.rank() * local_heads(context),
        .dropout = pass.dropout(spec_.dropout, layer_, DropoutSite::attention),
        .causal = spec_.causal,
-       .document_start = pass.document_start});
+       .document_start = pass.document_start,
+       .lengths = pass.lengths});
   qkv_.input_gradient(context, dqkv, workspace.hidden);
   return dqkv;
 }

@@ -38,10 +38,33 @@ void norm_backward(const LayerContext& context, const Norm& norm, const Tensor& 
   norm.backward(context, args);
 }
 
+/// Turns `gradient` [S, b, h], that of a norm's output, into that of its input x, in place; adds
+/// those of its parameters. `scratch` [S, b, h].
+void replace_by_norm_gradient(const LayerContext& context, const Norm& norm, const Tensor& x,
+                              const NormStatistics& statistics, const Tensor& gradient,
+                              const Tensor& scratch) {
+  context.backend.zero(scratch);
+  norm.backward(context, {.dout = gradient, .x = x, .statistics = statistics, .dx = scratch});
+  context.backend.copy(gradient.data, scratch.data, gradient.bytes());
+}
+
+/// The end of a post-norm sublayer's backward pass: adds the sum over the tensor ranks of `full`
+/// [s, b, h], the gradient of the sublayer's input, to `gradient` [S, b, h], which has that of the
+/// residual branch. add_weights() is overlapped with the sum. Collective.
+template <typename AddWeights>
+void add_input_gradient(const LayerContext& context, const Tensor& full, const Tensor& gradient,
+                        const AddWeights& add_weights) {
+  const auto sum = context.tensor_ranks > 1 ? start_sp_reduce(context, full) : nullptr;
+  add_weights();
+  if (sum) sum->wait();
+  add(context.backend, gradient, sp_shard(context, full));
+}
+
 }  // namespace
 
 TransformerBlock::TransformerBlock(const ModelSpec& spec, int layer)
-    : norm1_(
+    : placement_(spec.blocks[layer].norm_placement),
+      norm1_(
           make_norm(spec.blocks[layer].norm, place_of(spec, layer).name + "norm1/", spec.hidden)),
       norm2_(
           make_norm(spec.blocks[layer].norm, place_of(spec, layer).name + "norm2/", spec.hidden)),
@@ -70,15 +93,24 @@ Tensor TransformerBlock::take_norm(Arena& arena, const LayerSizes& sizes) {
 
 BlockActivations TransformerBlock::take(Arena& arena, const LayerSizes& sizes,
                                         const std::optional<Tensor>& norm) const {
+  const auto take_stream = [&] {
+    return arena.take(sizes.precision.activations, sizes.shard_shape());
+  };
+  if (norm && post_norm())
+    throw DeckError(
+        "recompute.granularity = selective recomputes norms before sublayers, but this "
+        "model has its norms after them: say none or full");
   BlockActivations a;
   a.keeps_norms = !norm;
+  if (post_norm()) a.attention_in = take_norm(arena, sizes);
   a.norm1 = norm1_->take(arena, sizes);
   a.norm1_out = norm ? *norm : take_norm(arena, sizes);
   a.attention = attention_.take(arena, sizes);
-  a.residual_mid = arena.take(sizes.precision.activations, sizes.shard_shape());
+  a.residual_mid = take_stream();
   a.norm2 = norm2_->take(arena, sizes);
-  a.norm2_out = norm ? *norm : take_norm(arena, sizes);
+  if (!post_norm()) a.norm2_out = norm ? *norm : take_norm(arena, sizes);
   a.mlp = mlp_->take(arena, sizes);
+  if (post_norm()) a.residual_out = take_stream();
   return a;
 }
 
@@ -93,6 +125,7 @@ bool TransformerBlock::drops(const PassInfo& pass) const {
 void TransformerBlock::forward(const LayerContext& context, const LayerWorkspace& workspace,
                                const PassInfo& pass, const Tensor& input,
                                const BlockActivations& saved, const Tensor& output) const {
+  if (post_norm()) return forward_post_norm(context, workspace, pass, input, saved, output);
   norm1_->forward(context, input, saved.norm1, sp_shard(context, saved.norm1_out));
   attention_.forward(context, pass, saved.norm1_out, saved.attention, workspace.hidden);
   finish_forward(context, workspace, pass, input, saved, output);
@@ -102,6 +135,7 @@ void TransformerBlock::forward_cached(const LayerContext& context, const LayerWo
                                       const BlockActivations& saved, const Tensor& stream,
                                       const Tensor& keys, const Tensor& values,
                                       std::int64_t past) const {
+  TRIREME_CHECK(!post_norm(), "post-norm attention has no cache");
   norm1_->forward(context, stream, saved.norm1, sp_shard(context, saved.norm1_out));
   attention_.forward_cached(context, saved.norm1_out, saved.attention, keys, values, past,
                             workspace.hidden);
@@ -124,6 +158,12 @@ void TransformerBlock::backward(const LayerContext& context, const LayerWorkspac
                                 const PassInfo& pass, const Tensor& input,
                                 const BlockActivations& saved, const Tensor& gradient,
                                 const BlockGradients* deferred) const {
+  if (post_norm()) {
+    mlp_backward_post_norm(context, workspace, pass, saved, gradient,
+                           deferred ? &deferred->mlp : nullptr);
+    return attention_backward_post_norm(context, workspace, pass, saved, gradient,
+                                        deferred ? &deferred->attention : nullptr);
+  }
   mlp_backward(context, workspace, pass, saved, gradient, deferred ? &deferred->mlp : nullptr);
   attention_backward(context, workspace, pass, input, saved, gradient,
                      deferred ? &deferred->attention : nullptr);
@@ -133,8 +173,10 @@ void TransformerBlock::backward_weights(const LayerContext& context,
                                         const LayerWorkspace& workspace,
                                         const BlockActivations& saved,
                                         const BlockGradients& deferred) const {
-  mlp_->backward_weights(context, workspace, saved.norm2_out, saved.mlp, deferred.mlp);
-  attention_.backward_weights(context, workspace, saved.norm1_out, saved.attention,
+  mlp_->backward_weights(context, workspace, post_norm() ? saved.norm1_out : saved.norm2_out,
+                         saved.mlp, deferred.mlp);
+  attention_.backward_weights(context, workspace,
+                              post_norm() ? saved.attention_in : saved.norm1_out, saved.attention,
                               deferred.attention);
 }
 
@@ -187,6 +229,58 @@ void TransformerBlock::attention_backward(const LayerContext& context,
         sp_gather(context, saved.norm1_out);
       },
       [&] { attention_.qkv_gradient(context, saved.norm1_out, dqkv, deferred); });
+}
+
+// ---- post-norm
+
+void TransformerBlock::forward_post_norm(const LayerContext& context,
+                                         const LayerWorkspace& workspace, const PassInfo& pass,
+                                         const Tensor& input, const BlockActivations& saved,
+                                         const Tensor& output) const {
+  const Tensor& x = saved.attention_in;
+  context.backend.copy(sp_shard(context, x).data, input.data, input.bytes());
+  attention_.forward(context, pass, x, saved.attention, workspace.hidden);
+  attention_residual_.forward(context, pass, workspace.hidden,
+                              attention_.projection().bias().weight, input, saved.residual_mid,
+                              *norm1_, saved.norm1, saved.norm1_out);
+  mlp_->forward(context, saved.norm1_out, saved.mlp, workspace.hidden);
+  mlp_residual_.forward(context, pass, workspace.hidden, mlp_->output().bias().weight,
+                        sp_shard(context, saved.norm1_out).view(context.shard_shape()),
+                        saved.residual_out);
+  // Without an output the statistics alone are needed.
+  norm2_->forward(context, saved.residual_out, saved.norm2,
+                  output ? output : sp_shard(context, workspace.hidden));
+}
+
+void TransformerBlock::mlp_backward_post_norm(const LayerContext& context,
+                                              const LayerWorkspace& workspace, const PassInfo& pass,
+                                              const BlockActivations& saved, const Tensor& gradient,
+                                              const DeferredGradients* deferred) const {
+  const Tensor& full = workspace.hidden;
+  const Tensor scratch = sp_shard(context, full);
+  replace_by_norm_gradient(context, *norm2_, saved.residual_out, saved.norm2, gradient, scratch);
+  const Tensor dy = mlp_residual_.backward(context, pass, gradient,
+                                           deferred ? deferred->second : scratch, deferred);
+  const Tensor dfc1 = mlp_->backward(context, workspace, dy, saved.mlp, deferred);
+  add_input_gradient(context, full, gradient,
+                     [&] { mlp_->fc1_gradient(context, saved.norm1_out, dfc1, deferred); });
+}
+
+void TransformerBlock::attention_backward_post_norm(const LayerContext& context,
+                                                    const LayerWorkspace& workspace,
+                                                    const PassInfo& pass,
+                                                    const BlockActivations& saved,
+                                                    const Tensor& gradient,
+                                                    const DeferredGradients* deferred) const {
+  const Tensor& full = workspace.hidden;
+  const Tensor scratch = sp_shard(context, full);
+  replace_by_norm_gradient(context, *norm1_, saved.residual_mid, saved.norm1, gradient, scratch);
+  const Tensor dy = attention_residual_.backward(context, pass, gradient,
+                                                 deferred ? deferred->second : scratch, deferred);
+  const Tensor dqkv = attention_.backward(context, workspace, pass, dy, saved.attention,
+                                          /*add_bias=*/true, deferred);
+  add_input_gradient(context, full, gradient,
+                     [&] { attention_.qkv_gradient(context, saved.attention_in, dqkv, deferred); });
 }
 
 LayerWorkspace take_workspace(Arena& arena, const LayerSizes& sizes,

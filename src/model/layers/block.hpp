@@ -1,4 +1,4 @@
-// One pre-norm transformer block, sharded over tensor ranks: forward and backward.
+// One transformer block, sharded over tensor ranks: forward and backward.
 #pragma once
 
 #include <memory>
@@ -11,15 +11,21 @@
 
 namespace trireme::model {
 
-/// Activations of a block that the backward pass reads.
+/// Activations of a block that the backward pass reads. Post-norm: norm1 follows attention, and its
+/// output is the residual stream and the input of the MLP; norm2 follows the MLP, and its output is
+/// the block's.
 struct BlockActivations {
+  /// [T, h], post-norm only: a copy of the input, whose buffer may be received into again before
+  /// backward_weights().
+  Tensor attention_in;
   NormStatistics norm1;
   Tensor norm1_out;  ///< [T, h]
   Attention::Activations attention;
-  Tensor residual_mid;  ///< [S, b, h], the residual stream after attention
+  Tensor residual_mid;  ///< [S, b, h], the residual sum after attention
   NormStatistics norm2;
   Tensor norm2_out;  ///< [T, h]
   Mlp::Activations mlp;
+  Tensor residual_out;  ///< [S, b, h], the residual sum after the MLP; post-norm only
 
   /// Whether norm1_out and norm2_out stay what the forward pass wrote; if not, the backward pass
   /// recomputes them. The other cheap output, gelu_out, is kept always: see kernels::LinearGelu,
@@ -35,7 +41,8 @@ struct BlockGradients {
   /// Places over activations that no pass reads any more once the backward pass has come to them:
   /// they take no memory. `output` is the block's. Not for recomputed blocks.
   static BlockGradients over(const BlockActivations& saved, const Tensor& output) {
-    return {{saved.attention.qkv, saved.residual_mid}, {saved.mlp.fc1_out, output}};
+    return {{saved.attention.qkv, saved.residual_mid},
+            {saved.mlp.fc1_out, saved.residual_out ? saved.residual_out : output}};
   }
 };
 
@@ -49,7 +56,7 @@ class TransformerBlock {
   void bind(const ParameterStore& parameters);
 
   /// The activations of one micro-batch, from `arena`. With `norm` [T, h], norm1_out and norm2_out
-  /// are that tensor, which other blocks use as well.
+  /// are that tensor, which other blocks use as well; a post-norm block throws DeckError.
   BlockActivations take(Arena& arena, const LayerSizes& sizes,
                         const std::optional<Tensor>& norm = std::nullopt) const;
   /// Such a tensor.
@@ -74,8 +81,8 @@ class TransformerBlock {
                 const Tensor& input, const BlockActivations& saved, const Tensor& gradient,
                 const BlockGradients* deferred = nullptr) const;
 
-  /// Adds the gradients of the weight matrices, after a backward() that left them. Collective over
-  /// the tensor group.
+  /// Adds the gradients of the weight matrices, after a backward() that deferred them. Collective
+  /// over the tensor group.
   void backward_weights(const LayerContext& context, const LayerWorkspace& workspace,
                         const BlockActivations& saved, const BlockGradients& deferred) const;
 
@@ -87,6 +94,18 @@ class TransformerBlock {
                       const Tensor& values, std::int64_t past) const;
 
  private:
+  bool post_norm() const { return placement_ == NormPlacement::post; }
+  /// forward() and the two halves of backward(), last first, with norms after the sublayers.
+  void forward_post_norm(const LayerContext& context, const LayerWorkspace& workspace,
+                         const PassInfo& pass, const Tensor& input, const BlockActivations& saved,
+                         const Tensor& output) const;
+  void mlp_backward_post_norm(const LayerContext& context, const LayerWorkspace& workspace,
+                              const PassInfo& pass, const BlockActivations& saved,
+                              const Tensor& gradient, const DeferredGradients* deferred) const;
+  void attention_backward_post_norm(const LayerContext& context, const LayerWorkspace& workspace,
+                                    const PassInfo& pass, const BlockActivations& saved,
+                                    const Tensor& gradient,
+                                    const DeferredGradients* deferred) const;
   /// From the attention's output, in workspace.hidden, to `output`.
   void finish_forward(const LayerContext& context, const LayerWorkspace& workspace,
                       const PassInfo& pass, const Tensor& input, const BlockActivations& saved,
@@ -99,6 +118,7 @@ class TransformerBlock {
                           const PassInfo& pass, const Tensor& input, const BlockActivations& saved,
                           const Tensor& gradient, const DeferredGradients* deferred) const;
 
+  NormPlacement placement_;
   std::unique_ptr<Norm> norm1_, norm2_;
   Attention attention_;
   std::unique_ptr<Mlp> mlp_;

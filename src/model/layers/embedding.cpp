@@ -5,10 +5,9 @@
 namespace trireme::model {
 namespace {
 
-/// Where `tokens` has positions: those of the tokens of this rank's part of the stream.
-const std::int32_t* own_positions(const LayerContext& context, const Embedding::Tokens& tokens) {
-  if (!tokens.positions) return nullptr;
-  return tokens.positions + context.first_position() * context.micro_batch;
+/// The part of `values` [T], which may be null, that belongs to this rank's part of the stream.
+const std::int32_t* own_part(const LayerContext& context, const std::int32_t* values) {
+  return values ? values + context.first_position() * context.micro_batch : nullptr;
 }
 
 }  // namespace
@@ -19,7 +18,8 @@ Embedding::Embedding(const ModelSpec& spec)
       vocab_(spec.vocab),
       init_std_(spec.init_std),
       tied_(spec.head.tied) {
-  if (spec_.norm) norm_ = make_norm(*spec_.norm, "embedding/norm/", hidden_);
+  const auto& norm = spec_.norm ? spec_.norm : spec_.sum_norm;
+  if (norm) norm_ = make_norm(*norm, "embedding/norm/", hidden_);
 }
 
 void Embedding::declare(ParameterTableBuilder& table) const {
@@ -31,6 +31,13 @@ void Embedding::declare(ParameterTableBuilder& table) const {
              .sharding = TensorSharding::vocabulary,
              .tied = tied_});
   if (norm_) norm_->declare(table);
+  if (spec_.token_types > 0)
+    table.add({.name = "embedding/token_type",
+               .shape = {spec_.token_types, hidden_},
+               .init = Init::normal,
+               .init_std = init_std_,
+               .weight_decay = true,
+               .sequence_parallel = true});
   table.add({.name = "embedding/position",
              .shape = {spec_.positions, hidden_},
              .init = Init::normal,
@@ -41,6 +48,7 @@ void Embedding::declare(ParameterTableBuilder& table) const {
 
 void Embedding::bind(const ParameterStore& parameters) {
   word_ = parameters["embedding/word"];
+  if (spec_.token_types > 0) type_ = parameters["embedding/token_type"];
   position_ = parameters["embedding/position"];
   if (norm_) norm_->bind(parameters);
 }
@@ -48,7 +56,7 @@ void Embedding::bind(const ParameterStore& parameters) {
 Embedding::Activations Embedding::take(Arena& arena, const LayerSizes& sizes) const {
   Activations a;
   if (!norm_) return a;
-  a.tokens = arena.take(sizes.precision.activations, sizes.shard_shape());
+  a.norm_in = arena.take(sizes.precision.activations, sizes.shard_shape());
   a.norm = norm_->take(arena, sizes);
   return a;
 }
@@ -56,7 +64,7 @@ Embedding::Activations Embedding::take(Arena& arena, const LayerSizes& sizes) co
 void Embedding::forward(const LayerContext& context, const PassInfo& pass, const Tokens& tokens,
                         const Activations& saved, const Tensor& output,
                         const Tensor& scratch) const {
-  const Tensor words = norm_ ? saved.tokens : output;
+  const Tensor words = norm_ ? saved.norm_in : output;
   const Tensor all_words = context.sp_ranks() > 1 ? scratch : words;
   context.backend.embedding_forward({.ids = tokens.ids,
                                      .table = word_.weight,
@@ -65,13 +73,24 @@ void Embedding::forward(const LayerContext& context, const PassInfo& pass, const
   sp_reduce(context, all_words);
   const Tensor summed = sp_shard(context, all_words);
   if (summed.data != words.data) context.backend.copy(words.data, summed.data, words.bytes());
-  if (norm_) norm_->forward(context, words, saved.norm, output);
-  context.backend.position_dropout(
-      {.x = output,
-       .position = position_.weight,
-       .first_position = tokens.first_position + context.first_position(),
-       .dropout = pass.dropout(spec_.dropout, 0, DropoutSite::embedding),
-       .rows = own_positions(context, tokens)});
+  if (spec_.norm) norm_->forward(context, words, saved.norm, output);
+  const Tensor sum = spec_.sum_norm ? saved.norm_in : output;
+  if (spec_.token_types > 0)
+    context.backend.position_dropout(
+        {.x = sum, .position = type_.weight, .rows = own_part(context, tokens.types)});
+  const kernels::Dropout dropout = pass.dropout(spec_.dropout, 0, DropoutSite::embedding);
+  const std::int64_t first_position = tokens.first_position + context.first_position();
+  context.backend.position_dropout({.x = sum,
+                                    .position = position_.weight,
+                                    .first_position = first_position,
+                                    .dropout = spec_.sum_norm ? kernels::Dropout() : dropout,
+                                    .rows = own_part(context, tokens.positions)});
+  if (!spec_.sum_norm) return;
+  norm_->forward(context, sum, saved.norm, output);
+  // The backward of dropout is the same product with the mask.
+  if (dropout.probability > 0.0)
+    context.backend.dropout_backward(
+        {.dout = output, .dx = output, .dropout = dropout, .first_position = first_position});
 }
 
 void Embedding::backward(const LayerContext& context, const PassInfo& pass, const Tokens& tokens,
@@ -83,8 +102,24 @@ void Embedding::backward(const LayerContext& context, const PassInfo& pass, cons
   if (dropout.probability > 0.0)
     context.backend.dropout_backward(
         {.dout = gradient, .dx = gradient, .dropout = dropout, .first_position = first_position});
+  const auto norm_gradient = [&] {
+    const Tensor dx = sp_shard(context, scratch);
+    context.backend.zero(dx);
+    norm_->backward(context,
+                    {.dout = gradient, .x = saved.norm_in, .statistics = saved.norm, .dx = dx});
+    return dx;
+  };
+  if (spec_.sum_norm) {
+    const Tensor dsum = norm_gradient();
+    context.backend.copy(gradient.data, dsum.data, dsum.bytes());
+  }
+  if (spec_.token_types > 0)
+    context.backend.embedding_backward({.ids = own_part(context, tokens.types),
+                                        .dout = gradient.view(rows),
+                                        .first_row = 0,
+                                        .dtable = type_.gradient});
   if (tokens.positions)
-    context.backend.embedding_backward({.ids = own_positions(context, tokens),
+    context.backend.embedding_backward({.ids = own_part(context, tokens.positions),
                                         .dout = gradient.view(rows),
                                         .first_row = 0,
                                         .dtable = position_.gradient});
@@ -92,13 +127,7 @@ void Embedding::backward(const LayerContext& context, const PassInfo& pass, cons
     context.backend.position_backward(
         {.dout = gradient,
          .dposition = position_.gradient.rows(first_position, gradient.shape[0])});
-  Tensor dtokens = gradient;
-  if (norm_) {
-    dtokens = sp_shard(context, scratch);
-    context.backend.zero(dtokens);
-    norm_->backward(context,
-                    {.dout = gradient, .x = saved.tokens, .statistics = saved.norm, .dx = dtokens});
-  }
+  const Tensor dtokens = spec_.norm ? norm_gradient() : gradient;
   context.backend.embedding_backward({.ids = tokens.ids,
                                       .dout = sp_gather(context, dtokens, scratch),
                                       .first_row = vocabulary_shard(context, vocab_).begin,

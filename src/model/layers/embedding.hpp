@@ -7,12 +7,13 @@
 
 namespace trireme::model {
 
-/// Token embedding, optional norm of it, position embedding, dropout.
+/// Token embedding, token-type and position embeddings that are added, dropout; an optional norm of
+/// the token embedding or of the sum.
 class Embedding {
  public:
   /// What the embedding keeps for its backward pass; only with a norm.
   struct Activations {
-    Tensor tokens;  ///< [S, b, h] before the norm
+    Tensor norm_in;  ///< [S, b, h]: the token embedding, or the sum
     NormStatistics norm;
   };
 
@@ -28,6 +29,7 @@ class Embedding {
   struct Tokens {
     const std::int32_t* ids = nullptr;        ///< [T], sequence-major
     const std::int32_t* positions = nullptr;  ///< [T]; null: first_position and on
+    const std::int32_t* types = nullptr;      ///< [T]; where the spec has token types
     std::int64_t first_position = 0;
   };
 
@@ -47,7 +49,7 @@ class Embedding {
   double init_std_;
   bool tied_;
   std::unique_ptr<Norm> norm_;  ///< null without one
-  WeightGradient word_, position_;
+  WeightGradient word_, type_, position_;
 };
 
 }  // namespace trireme::model

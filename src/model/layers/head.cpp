@@ -39,21 +39,33 @@ Head::Head(const ModelSpec& spec, std::int64_t max_loss_tokens)
       max_loss_tokens_(max_loss_tokens),
       init_std_(spec.init_std),
       tied_(spec.head.tied),
-      norm_(make_norm(spec.head.norm, "final_norm/", spec.hidden)) {}
+      has_bias_(spec.head.output_bias) {
+  if (spec.head.norm) norm_ = make_norm(*spec.head.norm, "final_norm/", hidden_);
+  if (spec.head.transform) transform_.emplace(*spec.head.transform, hidden_, init_std_);
+  if (spec.head.sentence_classes > 0)
+    sentence_.emplace(spec.head.sentence_classes, hidden_, init_std_);
+}
 
 void Head::declare(ParameterTableBuilder& table) const {
-  norm_->declare(table);
-  if (tied_) return;  // declared by the embedding
-  table.add({.name = "head/weight",
-             .shape = {vocab_, hidden_},
-             .init = Init::normal,
-             .init_std = init_std_,
-             .weight_decay = true,
-             .sharding = TensorSharding::vocabulary});
+  if (norm_) norm_->declare(table);
+  if (transform_) transform_->declare(table);
+  if (!tied_)  // else declared by the embedding
+    table.add({.name = "head/weight",
+               .shape = {vocab_, hidden_},
+               .init = Init::normal,
+               .init_std = init_std_,
+               .weight_decay = true,
+               .sharding = TensorSharding::vocabulary});
+  if (has_bias_)
+    table.add({.name = "head/bias", .shape = {vocab_}, .sharding = TensorSharding::vocabulary});
+  if (sentence_) sentence_->declare(table);
 }
 
 void Head::bind(const ParameterStore& parameters) {
-  norm_->bind(parameters);
+  if (norm_) norm_->bind(parameters);
+  if (transform_) transform_->bind(parameters);
+  if (sentence_) sentence_->bind(parameters);
+  if (has_bias_) bias_ = parameters["head/bias"];
   output_ = parameters[tied_ ? "embedding/word" : "head/weight"];
 }
 
@@ -66,7 +78,10 @@ Head::Activations Head::take(Arena& arena, const LayerSizes& sizes) const {
   const std::int64_t T = sizes.tokens(), C = loss_tokens(sizes);
   const DType statistics = sizes.statistics();
   Activations a;
-  a.norm = norm_->take(arena, sizes);
+  if (norm_) a.norm = norm_->take(arena, sizes);
+  if (norm_ && transform_) a.hidden = arena.take(sizes.precision.activations, sizes.shard_rows());
+  if (transform_) a.transform = transform_->take(arena, sizes);
+  if (sentence_) a.sentence = sentence_->take(arena, sizes);
   a.norm_out = arena.take(sizes.precision.activations, {T, hidden_});
   a.gradient = arena.take(sizes.precision.activations, {T, hidden_});
   a.logits = arena.take(sizes.precision.activations, {C, local_vocab(sizes)});
@@ -77,32 +92,51 @@ Head::Activations Head::take(Arena& arena, const LayerSizes& sizes) const {
   return a;
 }
 
+Tensor Head::hidden_states(const LayerContext& context, const Tensor& stream,
+                           const Activations& saved) const {
+  if (!norm_) return as_rows(stream);
+  return transform_ ? saved.hidden : sp_shard(context, saved.norm_out);
+}
+
 void Head::normalize(const LayerContext& context, const Tensor& stream,
                      const Activations& saved) const {
-  norm_->forward(context, stream, saved.norm, sp_shard(context, saved.norm_out));
+  const Tensor hidden = hidden_states(context, stream, saved);
+  const Tensor out = sp_shard(context, saved.norm_out);
+  if (norm_) norm_->forward(context, stream, saved.norm, hidden);
+  if (transform_)
+    transform_->forward(context, hidden, saved.transform, out);
+  else if (!norm_)
+    context.backend.copy(out.data, hidden.data, hidden.bytes());
   sp_gather(context, saved.norm_out);
 }
 
 void Head::logits(const LayerContext& context, const Tensor& stream,
                   const Activations& saved) const {
   normalize(context, stream, saved);
-  linear_forward(context.backend, saved.norm_out, output_.weight, saved.logits);
+  linear_forward(context.backend, saved.norm_out, output_.weight, saved.logits, bias_.weight);
 }
 
-void Head::forward(const LayerContext& context, const Tensor& stream, const std::int32_t* labels,
-                   std::optional<double> scale, const Activations& saved,
-                   const Tensor& loss) const {
+void Head::forward(const LayerContext& context, const Tensor& stream, const Labels& labels,
+                   const std::optional<LossScales>& scales, const Activations& saved,
+                   const Tensor& losses) const {
   normalize(context, stream, saved);
+  const auto scale = [&](double LossScales::*which) {
+    return scales ? std::optional(*scales.*which) : std::nullopt;
+  };
+  if (sentence_)
+    sentence_->forward(context, hidden_states(context, stream, saved), labels.sentences,
+                       scale(&LossScales::sentences), saved.sentence, losses.rows(1, 1));
   for (std::int64_t first = 0; first < context.tokens(); first += loss_tokens(context)) {
     const std::int64_t count = std::min(loss_tokens(context), context.tokens() - first);
-    add_loss(context, labels + first, scale, tokens_of(saved, first, count), loss);
+    add_loss(context, labels.tokens + first, scale(&LossScales::tokens),
+             tokens_of(saved, first, count), losses.rows(0, 1));
   }
 }
 
 void Head::add_loss(const LayerContext& context, const std::int32_t* labels,
                     std::optional<double> scale, const Activations& saved,
                     const Tensor& loss) const {
-  linear_forward(context.backend, saved.norm_out, output_.weight, saved.logits);
+  linear_forward(context.backend, saved.norm_out, output_.weight, saved.logits, bias_.weight);
   const grid::ShardRange shard = vocabulary_shard(context, vocab_);
   const bool sharded = context.tensor_ranks > 1;
   const kernels::CrossEntropyStatistics statistics{.logits = saved.logits,
@@ -130,17 +164,21 @@ void Head::add_loss(const LayerContext& context, const std::int32_t* labels,
       {.labels = labels, .max = saved.max, .sum = saved.sum, .target = saved.target, .loss = loss});
   if (!scale) return;
   linear_input_gradient(context.backend, saved.logits, output_.weight, saved.gradient);
-  linear_weight_gradient(context.backend, saved.norm_out, saved.logits, output_.gradient);
+  linear_weight_gradient(context.backend, saved.norm_out, saved.logits, output_.gradient,
+                         bias_.gradient);
 }
 
 void Head::backward(const LayerContext& context, const Tensor& stream, const Activations& saved,
                     const Tensor& gradient) const {
   sp_reduce(context, saved.gradient);
+  const Tensor dhidden = sp_shard(context, saved.gradient);  // after the transform's
+  if (transform_)
+    transform_->backward(context, hidden_states(context, stream, saved), saved.transform, dhidden);
+  if (sentence_) sentence_->backward(context, saved.sentence, dhidden);
+  if (!norm_) return context.backend.copy(gradient.data, dhidden.data, gradient.bytes());
   context.backend.zero(gradient);
-  norm_->backward(context, {.dout = sp_shard(context, saved.gradient),
-                            .x = stream,
-                            .statistics = saved.norm,
-                            .dx = gradient});
+  norm_->backward(context,
+                  {.dout = dhidden, .x = stream, .statistics = saved.norm, .dx = gradient});
 }
 
 }  // namespace trireme::model

@@ -1,23 +1,42 @@
-// The last stage's part: final norm, output projection, vocabulary-parallel cross entropy.
+// The last stage's part: final norm, output projection, vocabulary-parallel cross entropy; and
+// BERT's heads.
 #pragma once
 
 #include <memory>
 #include <optional>
 
+#include "model/layers/bert_head.hpp"
 #include "model/layers/norm.hpp"
 
 namespace trireme::model {
 
-/// From the residual stream to the loss. Logits are the widest tensors of a model: they are worked
-/// on for C tokens at a time, from the GEMM to the weight gradient, and never kept.
+/// The factors of a micro-batch's summed losses of which a pass computes the gradient.
+struct LossScales {
+  LossScales(double tokens_in, double sentences_in = 0.0)
+      : tokens(tokens_in), sentences(sentences_in) {}
+  double tokens;     ///< of the loss of all tokens
+  double sentences;  ///< of that of all sentence labels
+};
+
+/// The labels of a micro-batch, in the backend's memory; -1 ignored.
+struct Labels {
+  const std::int32_t* tokens = nullptr;     ///< [T]
+  const std::int32_t* sentences = nullptr;  ///< [b], where the spec has sentence classes
+};
+
+/// From the residual stream to the loss. Logits are the widest tensors of a model: they exist for C
+/// tokens at a time, from the GEMM to the weight gradient, and are never kept.
 class Head {
  public:
   /// What the head keeps for its backward pass, and its scratch memory. V is the vocabulary padded
   /// to a multiple of the tensor ranks, C loss_tokens().
   struct Activations {
     NormStatistics norm;
-    Tensor norm_out;          ///< [T, h]
-    Tensor gradient;          ///< [T, h], of norm_out: this rank's part
+    Tensor hidden;    ///< [U, h], after the final norm; only with one before a transform
+    Tensor norm_out;  ///< [T, h], the input of the output projection
+    Tensor gradient;  ///< [T, h], of norm_out: this rank's part
+    MaskedLmTransform::Activations transform;
+    SentenceHead::Activations sentence;
     Tensor logits;            ///< [C, V / t], then their gradient
     Tensor max, sum, target;  ///< [C], of the softmax, reduced over the tensor group
     Tensor local_max;         ///< [C], of this rank's columns; only with several tensor ranks
@@ -35,7 +54,7 @@ class Head {
   /// The activations of one micro-batch, from `arena`.
   Activations take(Arena& arena, const LayerSizes& sizes) const;
 
-  /// Tokens whose logits are worked on at a time.
+  /// Tokens whose logits are in memory at a time: C.
   std::int64_t loss_tokens(const LayerSizes& sizes) const;
   /// Columns of the logits on every tensor rank, padding included.
   std::int64_t local_vocab(const LayerSizes& sizes) const {
@@ -46,12 +65,13 @@ class Head {
   /// the tensor group.
   void logits(const LayerContext& context, const Tensor& stream, const Activations& saved) const;
 
-  /// Adds the summed loss of the labels that count to `loss` [1] f64. labels [T], -1 ignored. With
-  /// a `scale`, backward() is to follow: what the gradient of `scale` times that loss needs of the
-  /// logits is worked out, and that of the output projection added. The loss is the same on every
-  /// rank of the tensor group. Collective over it.
-  void forward(const LayerContext& context, const Tensor& stream, const std::int32_t* labels,
-               std::optional<double> scale, const Activations& saved, const Tensor& loss) const;
+  /// Adds the summed losses of the tokens' and the sentences' labels that count to `losses` [2]
+  /// f64. With `scales`, backward() must follow: computes the gradient of the scaled losses as far
+  /// as it needs the logits, and adds that of the output projection. The losses are the same on
+  /// every rank of the tensor group. Collective over it.
+  void forward(const LayerContext& context, const Tensor& stream, const Labels& labels,
+               const std::optional<LossScales>& scales, const Activations& saved,
+               const Tensor& losses) const;
 
   /// Writes the gradient of the scaled loss with respect to stream into `gradient` [S, b, h] and
   /// adds those of the norm, as TransformerBlock::backward(), after forward() with a scale.
@@ -60,6 +80,9 @@ class Head {
                 const Tensor& gradient) const;
 
  private:
+  /// The rows [U, h] that normalize() reads after the final norm, if any.
+  Tensor hidden_states(const LayerContext& context, const Tensor& stream,
+                       const Activations& saved) const;
   /// Writes saved.norm_out, of all ranks' tokens.
   void normalize(const LayerContext& context, const Tensor& stream, const Activations& saved) const;
   /// From saved.norm_out to the loss and saved.gradient, which hold the same tokens.
@@ -68,9 +91,11 @@ class Head {
 
   std::int64_t hidden_, vocab_, max_loss_tokens_;
   double init_std_;
-  bool tied_;
-  std::unique_ptr<Norm> norm_;
-  WeightGradient output_;  ///< the output projection [V, h]
+  bool tied_, has_bias_;
+  std::unique_ptr<Norm> norm_;  ///< null without one
+  std::optional<MaskedLmTransform> transform_;
+  std::optional<SentenceHead> sentence_;
+  WeightGradient output_, bias_;  ///< the output projection [V, h] and its bias [V]
 };
 
 }  // namespace trireme::model

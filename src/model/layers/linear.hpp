@@ -42,10 +42,10 @@ void linear_weight_gradient(device::Backend& backend, const Tensor& x, const Ten
 void linear_input_gradient(device::Backend& backend, const Tensor& dy, const Tensor& weight,
                            const Tensor& dx);
 
-/// What a linear layer is made from.
+/// The shape and initialization of a linear layer.
 struct LinearSpec {
   std::string name;               ///< prefix of "weight" and "bias", such as "layers/3/mlp/up/"
-  std::vector<std::int64_t> out;  ///< rows of W, each block sharded by itself
+  std::vector<std::int64_t> out;  ///< rows of W, each block sharded separately
   std::int64_t in = 1;            ///< columns of W
   double init_std = 0.02;
   bool bias = true;
@@ -86,22 +86,22 @@ class ColumnParallelLinear : public Linear {
   /// Writes y from a complete x.
   void forward(const LayerContext& context, const Tensor& x, const Tensor& y) const;
 
-  /// Writes dx = dy W [T, in], whose sum over the tensor ranks is still to come.
+  /// Writes this rank's term of dx = dy W [T, in]; the caller sums it over the tensor ranks.
   void input_gradient(const LayerContext& context, const Tensor& dy, const Tensor& dx) const;
-  /// Adds the gradients of W and, with `add_bias`, of b. With `deferred`, [T, out / t], that of W
-  /// is left to deferred_weight_gradient(): dy is copied there.
+  /// Adds the gradients of W and, with `add_bias`, of b. With `deferred` [T, out / t], dy is copied
+  /// there instead, for deferred_weight_gradient() to add that of W.
   void weight_gradient(const LayerContext& context, const Tensor& x, const Tensor& dy,
                        const Tensor* deferred, bool add_bias) const;
   void deferred_weight_gradient(const LayerContext& context, const Tensor& x,
                                 const Tensor& deferred) const;
 };
 
-/// How a row-parallel linear's bias gets its gradient in weight_gradient(): by the kernel that adds
-/// that of W where there is one, by a kernel for it alone, or elsewhere.
+/// Which kernel of weight_gradient() adds the gradient of a row-parallel linear's bias: the one
+/// that adds that of W, a separate one, or none: the caller does.
 enum class BiasGradient { fused, separate, elsewhere };
 
-/// y [s, b, out] = sum over the tensor ranks of x W^T from x [T, in / t]. Its bias is left to what
-/// adds y to the residual stream.
+/// y [s, b, out] = sum over the tensor ranks of x W^T from x [T, in / t]. The caller adds the
+/// bias, fused with the residual sum.
 class RowParallelLinear : public Linear {
  public:
   explicit RowParallelLinear(LinearSpec spec) : Linear(std::move(spec), TensorSharding::columns) {}

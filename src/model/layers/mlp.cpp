@@ -40,13 +40,17 @@ LayerKinds<MlpFactory>& mlp_kinds() {
   static LayerKinds<MlpFactory> kinds = {
       {"gelu",
        [](const MlpSpec& spec, const LayerPlace& place) -> std::unique_ptr<Mlp> {
-         return std::make_unique<GeluMlp>(spec, place);
+         return std::make_unique<GeluMlp>(spec, place, kernels::Activation::gelu_tanh);
+       }},
+      {"gelu-exact",
+       [](const MlpSpec& spec, const LayerPlace& place) -> std::unique_ptr<Mlp> {
+         return std::make_unique<GeluMlp>(spec, place, kernels::Activation::gelu);
        }},
   };
   return kinds;
 }
 
-GeluMlp::GeluMlp(const MlpSpec& spec, const LayerPlace& place)
+GeluMlp::GeluMlp(const MlpSpec& spec, const LayerPlace& place, kernels::Activation gelu)
     : TwoLinearMlp({.name = place.name + "mlp/up/",
                     .out = {spec.width},
                     .in = place.hidden,
@@ -54,16 +58,22 @@ GeluMlp::GeluMlp(const MlpSpec& spec, const LayerPlace& place)
                    {.name = place.name + "mlp/down/",
                     .out = {place.hidden},
                     .in = spec.width,
-                    .init_std = place.output_init_std}) {}
+                    .init_std = place.output_init_std}),
+      gelu_(gelu) {}
 
 void GeluMlp::forward(const LayerContext& context, const Tensor& x, const Activations& saved,
                       const Tensor& y) const {
   fc1_.gather_input(context, x);
-  context.backend.linear_gelu({.x = x,
-                               .weight = fc1_.weight().weight,
-                               .bias = fc1_.bias().weight,
-                               .fc1_out = saved.fc1_out,
-                               .gelu_out = saved.gelu_out});
+  if (gelu_ == kernels::Activation::gelu_tanh) {
+    context.backend.linear_gelu({.x = x,
+                                 .weight = fc1_.weight().weight,
+                                 .bias = fc1_.bias().weight,
+                                 .fc1_out = saved.fc1_out,
+                                 .gelu_out = saved.gelu_out});
+  } else {
+    fc1_.forward(context, x, saved.fc1_out);
+    context.backend.gelu_forward({.x = saved.fc1_out, .out = saved.gelu_out, .function = gelu_});
+  }
   if (y) fc2_.forward(context, saved.gelu_out, y);
 }
 
@@ -73,11 +83,20 @@ Tensor GeluMlp::backward(const LayerContext& context, const LayerWorkspace& work
   const Tensor complete = fc2_.weight_gradient(context, saved.gelu_out, dy, workspace.hidden,
                                                deferred != nullptr, BiasGradient::fused);
   const Tensor dfc1 = front(workspace.inner, saved.fc1_out.shape);
-  context.backend.linear_gelu_gradient({.dy = complete,
-                                        .weight = fc2_.weight().weight,
-                                        .fc1_out = saved.fc1_out,
-                                        .dfc1_out = dfc1,
-                                        .dbias = fc1_.bias().gradient});
+  if (gelu_ == kernels::Activation::gelu_tanh) {
+    context.backend.linear_gelu_gradient({.dy = complete,
+                                          .weight = fc2_.weight().weight,
+                                          .fc1_out = saved.fc1_out,
+                                          .dfc1_out = dfc1,
+                                          .dbias = fc1_.bias().gradient});
+  } else {
+    fc2_.input_gradient(context, complete, dfc1);
+    context.backend.gelu_backward({.dout = dfc1,
+                                   .x = saved.fc1_out,
+                                   .dx = dfc1,
+                                   .dbias = fc1_.bias().gradient,
+                                   .function = gelu_});
+  }
   fc1_.input_gradient(context, dfc1, workspace.hidden);
   return dfc1;
 }

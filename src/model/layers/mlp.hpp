@@ -85,16 +85,20 @@ class TwoLinearMlp : public Mlp {
   RowParallelLinear fc2_;
 };
 
-/// y = gelu(x W1^T + b1) W2^T + b2, gelu in its tanh form: n = f.
+/// y = gelu(x W1^T + b1) W2^T + b2: n = f. The tanh form of the GELU is fused with the GEMMs, the
+/// exact one is not.
 class GeluMlp final : public TwoLinearMlp {
  public:
-  GeluMlp(const MlpSpec& spec, const LayerPlace& place);
+  GeluMlp(const MlpSpec& spec, const LayerPlace& place, kernels::Activation gelu);
 
   std::int64_t inner_width(const LayerSizes& sizes) const override { return local_width(sizes); }
   void forward(const LayerContext& context, const Tensor& x, const Activations& saved,
                const Tensor& y) const override;
   Tensor backward(const LayerContext& context, const LayerWorkspace& workspace, const Tensor& dy,
                   const Activations& saved, const DeferredGradients* deferred) const override;
+
+ private:
+  kernels::Activation gelu_;
 };
 
 }  // namespace trireme::model

@@ -34,7 +34,7 @@ struct Parameter {
   StagePlacement stage = StagePlacement::layer;
   int layer = 0;  ///< for StagePlacement::layer
   TensorSharding sharding = TensorSharding::none;
-  /// TensorSharding::rows shards each of these row blocks by itself: q, k and v of a fused
+  /// TensorSharding::rows shards each of these row blocks separately: q, k and v of a fused
   /// projection, gate and up of a gated MLP. Their sizes, which need not be equal; empty: all rows
   /// are one block.
   std::vector<std::int64_t> row_blocks = {};
@@ -97,12 +97,12 @@ struct Range {
   bool operator==(const Range&) const = default;
 };
 
-/// What one rank holds of the table, in the order of the flat buffers: what is needed all the time
-/// or takes little memory, which are the embeddings and all vectors; then the matrices, layer by
-/// layer; then shared copies.
+/// The part of the table that one rank holds, in the order of the flat buffers: embeddings, heads
+/// and all vectors, which are never sharded over data ranks; then the matrices, layer by layer;
+/// then shared copies.
 struct Placement {
   std::vector<LocalParameter> parameters;
-  std::vector<Range> layers;     ///< the matrices of each layer of this rank, one behind the other
+  std::vector<Range> layers;     ///< the matrices of each layer of this rank, in consecutive order
   std::int64_t common_size = 0;  ///< elements before those matrices
   std::int64_t owned_size = 0;   ///< elements before the shared copies: what is updated here
   std::int64_t size = 0;         ///< elements of the flat buffers

@@ -9,6 +9,10 @@
 namespace trireme::model {
 namespace {
 
+Embedding::Tokens tokens_of(const Slot& slot) {
+  return {.ids = slot.ids, .positions = slot.positions, .types = slot.token_types};
+}
+
 /// Tokens of a micro-batch up to which blocks are captured as CUDA graphs. GPUs compute longer on
 /// more than hosts take to enqueue.
 constexpr std::int64_t kMaxCapturedTokens = 8192;
@@ -86,13 +90,28 @@ PipelineStage::PipelineStage(const StageConfig& config, device::Backend& backend
 
 void PipelineStage::load(int slot_index, const MicroBatch& batch, int chunk) {
   Slot& slot = slots_[slot_index];
-  const std::size_t bytes = context_.tokens() * sizeof(std::int32_t);
+  const std::int64_t tokens = context_.tokens(), samples = context_.micro_batch;
   slot.chunk = chunk;
   slot.first_sample = batch.first_sample;
-  if (has_embedding(chunk)) context_.backend.upload(slot.ids, batch.ids.data(), bytes);
-  if (has_head(chunk)) context_.backend.upload(head_.labels, batch.labels.data(), bytes);
+  if (has_embedding(chunk)) {
+    upload(slot.ids, batch.ids, tokens, "token ids");
+    upload(slot.token_types, batch.token_types, tokens, "token types");
+  }
+  if (has_head(chunk)) {
+    upload(head_.labels, batch.labels, tokens, "labels");
+    upload(head_.sentence_labels, batch.sentence_labels, samples, "sentence labels");
+  }
+  upload(slot.lengths, batch.lengths, samples, "lengths");
   const bool positions = slot.positions && has_embedding(chunk);
   if (positions || slot.document_start) load_documents(slot, batch.ids, positions);
+}
+
+void PipelineStage::upload(std::int32_t* to, std::span<const std::int32_t> values,
+                           std::int64_t count, const char* name) {
+  if (!to) return;
+  TRIREME_CHECK(std::ssize(values) == count, "a micro-batch has {} {}, not {}", values.size(), name,
+                count);
+  context_.backend.upload(to, values.data(), values.size_bytes());
 }
 
 void PipelineStage::load_documents(const Slot& slot, std::span<const std::int32_t> ids,
@@ -105,17 +124,18 @@ void PipelineStage::load_documents(const Slot& slot, std::span<const std::int32_
   context_.backend.upload(slot.positions, positions_.data(), bytes);
 }
 
-void PipelineStage::forward(int slot_index, bool training, std::optional<double> loss_scale) {
+void PipelineStage::forward(int slot_index, bool training,
+                            const std::optional<LossScales>& loss_scales) {
   const Slot& slot = slots_[slot_index];
   const int chunk = slot.chunk;
   const PassInfo pass = pass_of(slot, training);
   if (hooks_)
     hooks_->before_use(common_, matrices_[chunk].empty() ? Range{} : matrices_[chunk].front());
   if (has_embedding(chunk))
-    layers_.embedding->forward(context_, pass, {.ids = slot.ids, .positions = slot.positions},
-                               slot.embedding, slot.streams.front(), scratch_.layer.hidden);
+    layers_.embedding->forward(context_, pass, tokens_of(slot), slot.embedding,
+                               slot.streams.front(), scratch_.layer.hidden);
   const int layers = static_cast<int>(blocks(chunk).size());
-  const bool keeps = loss_scale.has_value();
+  const bool keeps = loss_scales.has_value();
   for (int k = 0; k < std::ssize(segments_); ++k) {
     const Segment& segment = segments_[k];
     if (keeps && segment.recomputed) inputs_.start_keeping(context_, slot_index, k);
@@ -130,8 +150,8 @@ void PipelineStage::forward(int slot_index, bool training, std::optional<double>
   }
   if (has_head(chunk)) {
     head_.slot = slot_index;
-    layers_.head->forward(context_, slot.streams.back(), head_.labels, loss_scale, head_.head,
-                          scratch_.loss);
+    layers_.head->forward(context_, slot.streams.back(), {head_.labels, head_.sentence_labels},
+                          loss_scales, head_.head, scratch_.losses);
   }
 }
 
@@ -177,8 +197,8 @@ void PipelineStage::run_backward(int slot_index, const Tensor& gradient, bool wi
     }
   }
   if (has_embedding(chunk))
-    layers_.embedding->backward(context_, pass, {.ids = slot.ids, .positions = slot.positions},
-                                slot.embedding, gradient, scratch_.layer.hidden);
+    layers_.embedding->backward(context_, pass, tokens_of(slot), slot.embedding, gradient,
+                                scratch_.layer.hidden);
 }
 
 void PipelineStage::recompute_forward(int slot_index, const Segment& segment,
@@ -219,12 +239,15 @@ void PipelineStage::backward_weights(int slot_index, bool last) {
   }
 }
 
-double PipelineStage::loss_sum() {
-  double sum = 0.0;
-  context_.backend.download(&sum, scratch_.loss.data, sizeof sum);
-  return sum;
+double PipelineStage::loss_sum() { return download(scratch_.losses.rows(0, 1)); }
+double PipelineStage::sentence_loss_sum() { return download(scratch_.losses.rows(1, 1)); }
+
+double PipelineStage::download(const Tensor& sum) {
+  double value = 0.0;
+  context_.backend.download(&value, sum.data, sizeof value);
+  return value;
 }
 
-void PipelineStage::reset_loss() { context_.backend.zero(scratch_.loss); }
+void PipelineStage::reset_loss() { context_.backend.zero(scratch_.losses); }
 
 }  // namespace trireme::model

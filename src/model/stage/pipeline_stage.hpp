@@ -40,11 +40,14 @@ class CudaGraphs {
 };
 
 /// Host memory of one micro-batch. Token (i, j), position i of sample j, stands at [i * micro_batch
-/// + j].
+/// + j]. The last three are for models that have token types, padding or sentence classes.
 struct MicroBatch {
   std::span<const std::int32_t> ids;     ///< [s * b]; all stages need it for reset_attention
   std::span<const std::int32_t> labels;  ///< [s * b], -1 where the token does not count
   std::uint64_t first_sample = 0;        ///< index in the run of sample 0; keys dropout
+  std::span<const std::int32_t> token_types = {};      ///< [s * b]
+  std::span<const std::int32_t> lengths = {};          ///< [b], tokens before the padding
+  std::span<const std::int32_t> sentence_labels = {};  ///< [b], -1 where there is none
 };
 
 /// A stage with memory for `slots` micro-batches between their forward and their backward through
@@ -77,12 +80,12 @@ class PipelineStage {
   void load(int slot, const MicroBatch& batch, int chunk = 0);
 
   /// Runs the micro-batch in `slot` forward. Where the head is, the loss is added to loss_sum().
-  /// `training` turns dropout on. A `loss_scale` says that backward() follows; the logits are then
-  /// gone. Collective over the tensor group.
-  void forward(int slot, bool training, std::optional<double> loss_scale = std::nullopt);
+  /// `training` turns dropout on. With `loss_scales` backward() must follow; the logits are then
+  /// overwritten. Collective over the tensor group.
+  void forward(int slot, bool training, const std::optional<LossScales>& loss_scales = {});
 
-  /// Runs it backward. The head, whose latest forward this must have been, starts from loss_scale
-  /// times its summed loss; others find the gradient of output() in `gradient`. Leaves the gradient
+  /// Runs it backward. The head, whose latest forward this must have been, starts from the scaled
+  /// sums of its losses; others find the gradient of output() in `gradient`. Leaves the gradient
   /// of input() in `gradient`. Adds to the weight gradients; `last` says that no other pass of this
   /// step will to those of this chunk or a later one. Collective over the tensor group.
   void backward(int slot, const Tensor& gradient, bool last = false);
@@ -99,12 +102,15 @@ class PipelineStage {
   /// The loss summed over the tokens of all micro-batches since reset_loss(); 0 but on the last
   /// stage.
   double loss_sum();
-  /// Sets loss_sum() to 0.
+  /// The same of the sentence labels; 0 without sentence classes.
+  double sentence_loss_sum();
+  /// Sets both to 0.
   void reset_loss();
 
   /// Whether load() reads the tokens of what comes through `chunk`.
   bool reads_tokens(int chunk) const {
-    return has_embedding(chunk) || has_head(chunk) || config_.spec.documents.reset_attention;
+    return has_embedding(chunk) || has_head(chunk) || config_.spec.documents.reset_attention ||
+           config_.spec.padding;
   }
   bool is_first() const { return layers_.embedding.has_value(); }
   bool is_last() const { return layers_.head.has_value(); }
@@ -117,15 +123,21 @@ class PipelineStage {
   Tensor logits() const { return head_.head.logits; }
 
  private:
+  /// Uploads `values` to `to`, if the model has it; throws InternalError unless it has `count`.
+  void upload(std::int32_t* to, std::span<const std::int32_t> values, std::int64_t count,
+              const char* name);
   /// Uploads what depends on where documents begin; the positions only if asked to.
   void load_documents(const Slot& slot, std::span<const std::int32_t> ids, bool positions);
   PassInfo pass_of(const Slot& slot, bool training) const {
     return {.training = training,
             .seed = config_.spec.seed,
             .first_sample = slot.first_sample,
-            .document_start = slot.document_start};
+            .document_start = slot.document_start,
+            .lengths = slot.lengths};
   }
 
+  /// The value of `sum` [1] f64.
+  double download(const Tensor& sum);
   /// Runs `work`, a pass through block `block` in `slot`, as a CUDA graph where that gains.
   template <typename Work>
   void run_block(CudaGraphs::Pass kind, int slot, int block, const PassInfo& pass,

@@ -28,7 +28,7 @@ struct Recompute {
   bool moves_inputs() const { return partition || offload; }
 };
 
-/// Consecutive layers of a chunk that are treated alike.
+/// Consecutive layers of a chunk that are all recomputed, or all kept.
 struct Segment {
   int first = 0;  ///< counted from the chunk's first layer
   int count = 0;
@@ -43,22 +43,22 @@ struct Segment {
 /// The segments of a chunk of `layers` layers, in order.
 std::vector<Segment> make_segments(int layers, const Recompute& recompute);
 
-/// The inputs of the segments of every slot, side by side in one block. Passes read and write them
-/// in place. But with Recompute::partition or offload the block has a share of each, or lies in the
-/// host's memory: passes then find an input at_hand(), in streams that slots use in turn, from
-/// where it is kept in the forward and fetched to in the backward pass. One copy is under way at a
-/// time, overlapped with a pass through the segment before or after.
+/// The inputs of the recomputed segments of every slot. Passes read and write them in place, unless
+/// Recompute::partition keeps a shard of each, or offload keeps them in host memory. Then passes
+/// use working buffers that slots share (at_hand()): the forward pass copies an input from there,
+/// the backward pass fetches it back. One copy runs at a time, overlapped with a pass through the
+/// segment before or after.
 class SegmentInputs {
  public:
   SegmentInputs() = default;
   /// Takes them, for slots of `segments` that are recomputed, from `arena`, of the backend's
-  /// memory, or with Recompute::offload from `host`; and from `arena` the streams at hand.
+  /// memory, or with Recompute::offload from `host`; and from `arena` the working buffers.
   static SegmentInputs take(Arena& arena, Arena& host, const LayerSizes& sizes,
                             const Recompute& recompute, int segments, int slots);
 
   /// Segments of a slot.
   int segments() const { return static_cast<int>(kept_.front().size()); }
-  /// What this rank keeps of an input.
+  /// The part of an input that this rank keeps.
   Tensor kept(int slot, int segment) const { return kept_[slot][segment]; }
 
   /// Where passes of `slot` have the input of `segment`: [S, b, h]. Consecutive segments have
@@ -68,28 +68,28 @@ class SegmentInputs {
     return work_[segment % 2 == 1 ? 0 : 1 + slot % (work_.size() - 1)];
   }
 
-  /// Keeps the input at hand, which must stay as it is until finish_keeping().
+  /// Starts to keep the input in the working buffer, which must not change until finish_keeping().
   void start_keeping(const LayerContext& context, int slot, int segment) const;
   void finish_keeping(const LayerContext& context) const;
-  /// Puts the kept input at hand: there from finish_fetching() on, which is collective over the
-  /// tensor group. Segment -1, the one before the first, has none.
+  /// Starts to fetch the kept input into the working buffer, where it is after finish_fetching(),
+  /// which is collective over the tensor group. Nothing for segment -1.
   void start_fetching(const LayerContext& context, int slot, int segment) const;
   void finish_fetching(const LayerContext& context, int slot, int segment) const;
 
  private:
-  /// What this rank keeps of the input at hand.
+  /// The part of the working buffer that this rank keeps.
   Tensor own_share(const LayerContext& context, int slot, int segment) const;
 
-  /// Copies between an input at hand and its kept share, overlapped with what is enqueued next
-  /// where the share is in the host's memory.
+  /// Copies between a working buffer and its kept part; overlapped with what is enqueued next if
+  /// that is in host memory.
   void start_copy(const LayerContext& context, const Tensor& to, const Tensor& from) const;
   void finish_copies(const LayerContext& context) const;
 
   Recompute recompute_;
   std::vector<std::vector<Tensor>> kept_;  ///< of each slot and segment
-  /// Streams at hand, none where inputs stay: that of the odd segments, then those of the even
-  /// ones, two if there are slots for it, since the pipeline receives into one of them while the
-  /// other is in use.
+  /// Working buffers, none if inputs stay in place: one of the odd segments, then those of the even
+  /// ones. With several slots these are two: the pipeline receives into one while a pass uses the
+  /// other.
   std::vector<Tensor> work_;
 };
 

@@ -130,8 +130,10 @@ Slot Slot::take(Arena& arena, const StageConfig& config, const StageLayers& laye
   if (layers.embedding) {
     slot.ids = arena.take_ints(tokens);
     if (documents.reset_positions) slot.positions = arena.take_ints(tokens);
+    if (config.spec.embedding.token_types > 0) slot.token_types = arena.take_ints(tokens);
     slot.embedding = layers.embedding->take(arena, config.sizes());
   }
+  if (config.spec.padding) slot.lengths = arena.take_ints(config.micro_batch);
   if (documents.reset_attention) slot.document_start = arena.take_ints(tokens);
   slot.blocks = recompute.blocks;
   for (int s = 0; s < std::ssize(segments); ++s)
@@ -160,6 +162,8 @@ StageActivations StageActivations::take(Arena& arena, Arena& host, const StageCo
     all.slots.push_back(Slot::take(arena, config, layers, segments, buffers, all.inputs, slot));
   if (layers.head) {
     all.head.labels = arena.take_ints(config.sizes().tokens());
+    if (config.spec.head.sentence_classes > 0)
+      all.head.sentence_labels = arena.take_ints(config.micro_batch);
     all.head.head = layers.head->take(arena, config.sizes());
   }
   return all;
@@ -172,7 +176,7 @@ StageScratch StageScratch::take(Arena& arena, const StageConfig& config,
     for (const TransformerBlock& block : chunk) blocks.push_back(&block);
   StageScratch scratch;
   scratch.layer = take_workspace(arena, config.sizes(), blocks);
-  scratch.loss = arena.take(DType::f64, {1});
+  scratch.losses = arena.take(DType::f64, {2});
   for (Tensor& gradient : scratch.gradients) gradient = take_stream(arena, config);
   return scratch;
 }

@@ -1,4 +1,4 @@
-// What a pipeline stage is made from, and its memory: what each micro-batch keeps, what all share.
+// The layers of a pipeline stage and its memory: per micro-batch, and shared by all.
 #pragma once
 
 #include <cstdint>
@@ -14,7 +14,7 @@
 
 namespace trireme::model {
 
-/// A model and how a run passes micro-batches through it.
+/// A model and how a run trains it.
 struct StageConfig {
   ModelSpec spec;
   std::int64_t micro_batch = 1;
@@ -55,8 +55,8 @@ std::size_t kernel_workspace_bytes(const StageConfig& config);
 /// head's and the MLP's are the largest.
 std::size_t host_gemm_bytes(const StageConfig& config);
 
-/// Writes where the document of each token begins: starts [b, s], the position behind the last
-/// `eod` before the token, 0 where there is none. ids [s, b].
+/// Writes the start of each token's document: starts [b, s], the position after the last `eod`
+/// before the token, or 0. ids [s, b].
 void find_document_starts(std::span<const std::int32_t> ids, std::int64_t micro_batch,
                           std::int32_t eod, std::span<std::int32_t> starts);
 
@@ -64,7 +64,7 @@ void find_document_starts(std::span<const std::int32_t> ids, std::int64_t micro_
 void positions_in_documents(std::span<const std::int32_t> starts, std::int64_t micro_batch,
                             std::span<std::int32_t> positions);
 
-/// Bytes of a stage's memory besides weights, gradients and optimizer.
+/// Bytes of a stage's memory without weights, gradients and optimizer.
 struct StageMemory {
   std::size_t activations = 0;
   std::size_t workspace = 0;
@@ -76,7 +76,7 @@ struct StageMemory {
 /// that those of blocks with the same number share memory.
 using ChunkActivations = std::vector<std::vector<BlockActivations>>;
 
-/// Memory that all slots use in turn for what is recomputed.
+/// Memory of recomputed activations, which all slots share.
 struct RecomputeBuffers {
   ChunkActivations blocks;      ///< of recomputed segments; those of the others are empty
   std::vector<Tensor> streams;  ///< between the blocks of the longest such segment
@@ -85,27 +85,30 @@ struct RecomputeBuffers {
                                const std::vector<Segment>& segments);
 };
 
-/// What one micro-batch keeps between its forward and its backward through one chunk.
+/// Activations of one micro-batch between its forward and its backward through one chunk.
 struct Slot {
   int chunk = 0;
   std::int32_t* ids = nullptr;
   std::int32_t* positions = nullptr;       ///< [s * b], with reset_positions on the first stage
   std::int32_t* document_start = nullptr;  ///< [b * s], with reset_attention
+  std::int32_t* token_types = nullptr;     ///< [s * b], with token types on the first stage
+  std::int32_t* lengths = nullptr;         ///< [b], with padding
   std::uint64_t first_sample = 0;
   Embedding::Activations embedding;
   ChunkActivations blocks;
   std::vector<Tensor> streams;  ///< input of each block, then the output of the last
 
-  /// Slot number `index`. What `recompute` and `inputs` have is not taken again.
+  /// Slot number `index`; refers to tensors of `recompute` and `inputs`.
   static Slot take(Arena& arena, const StageConfig& config, const StageLayers& layers,
                    const std::vector<Segment>& segments, const RecomputeBuffers& recompute,
                    const SegmentInputs& inputs, int index);
 };
 
-/// What the head keeps of the micro-batch in `slot`.
+/// The head's activations of the micro-batch in `slot`.
 struct HeadSlot {
   int slot = -1;
   std::int32_t* labels = nullptr;
+  std::int32_t* sentence_labels = nullptr;  ///< [b], with sentence classes
   Head::Activations head;
 };
 
@@ -121,15 +124,15 @@ struct StageActivations {
 /// All of StageMemory::workspace and communication.
 struct StageScratch {
   LayerWorkspace layer;
-  Tensor loss;          ///< [1] f64
-  Tensor gradients[2];  ///< last: what is exchanged with other stages
+  Tensor losses;        ///< [2] f64: of tokens and of sentences
+  Tensor gradients[2];  ///< last: exchanged with other stages
   static StageScratch take(Arena& arena, const StageConfig& config, const StageLayers& layers);
 };
 
 /// The segments of each chunk of `layers`: all have as many blocks.
 std::vector<Segment> segments_of(const StageConfig& config, const StageLayers& layers);
 
-/// The memory that `layers` will take with `slots` micro-batches under way.
+/// The memory that `layers` take with `slots` micro-batches in flight.
 StageMemory plan_memory(const StageConfig& config, const StageLayers& layers, int slots);
 
 }  // namespace trireme::model

@@ -96,6 +96,7 @@ bool takes_boxes(DType dtype, std::int64_t d, const Dropout& dropout,
 
 void attention_forward(const AttentionForward& args, const Context& context) {
   const char* op = "attention_forward";
+  TRIREME_CHECK(args.lengths == nullptr, "{}: padding is not built", op);
   check_qkv(op, args.qkv, args.out, args.heads);
   const std::int64_t s = args.qkv.shape[0], b = args.qkv.shape[1];
   check_vector(op, "lse", args.lse, DType::f32, b * args.heads * s);
@@ -115,6 +116,7 @@ void attention_forward(const AttentionForward& args, const Context& context) {
 
 void attention_backward(const AttentionBackward& args, const Context& context) {
   const char* op = "attention_backward";
+  TRIREME_CHECK(args.lengths == nullptr, "{}: padding is not built", op);
   check_qkv(op, args.qkv, args.out, args.heads);
   const std::int64_t s = args.qkv.shape[0], b = args.qkv.shape[1];
   const std::int64_t d = args.qkv.shape[2] / (3 * args.heads);

@@ -1,0 +1,43 @@
+// BERT: Devlin et al., "BERT: Pre-training of deep bidirectional transformers" (2019); with norms
+// before the sublayers that of Megatron-LM, Shoeybi et al. (2019), section 5.3.
+#pragma once
+
+#include <cstdint>
+
+#include "model/spec.hpp"
+
+namespace trireme::model {
+
+/// The hyper-parameters of a BERT.
+struct BertConfig {
+  std::int64_t layers = 1;
+  std::int64_t hidden = 1;
+  std::int64_t heads = 1;
+  std::int64_t ffn = 4;
+  std::int64_t sequence = 1;   ///< tokens per sample, padding included
+  std::int64_t positions = 1;  ///< rows of the position embedding, at least `sequence`
+  std::int64_t vocab = 1;
+  std::int64_t token_types = 2;
+  double attention_dropout = 0.0;
+  double hidden_dropout = 0.0;
+  double init_std = 0.02;
+  double layernorm_eps = 1e-12;
+  bool tie_embeddings = true;
+  bool binary_head = true;  ///< the classifier of sentence pairs
+  /// Norms after the residual sums and after the embeddings, as in Devlin et al.; else before the
+  /// sublayers and after the last block.
+  bool post_norm = false;
+  bool deep_init = false;     ///< output projections start with init_std / sqrt(2 layers)
+  std::uint64_t seed = 1234;  ///< of the initial weights and of dropout
+};
+
+/// The model: full attention that skips padding, exact GELU, token types, the masked-LM head with
+/// its dense layer and norm, an output projection with bias, and the binary head.
+ModelSpec bert_spec(const BertConfig& config);
+
+/// Floating-point operations per token of one training iteration of such a model, forward and
+/// backward: 6 for each weight of a matrix and of the masked-LM head, which reads every token, and
+/// 12 s h per layer for attention to all s tokens. Recomputation and padding count as computed.
+double bert_flops_per_token(const ModelSpec& spec);
+
+}  // namespace trireme::model

@@ -1,0 +1,95 @@
+// BERT on every layout against the serial model, dropout included.
+#include <gtest/gtest.h>
+
+#include "model/families/bert.hpp"
+#include "ranked_gpt.hpp"
+
+namespace trireme::test {
+namespace {
+
+constexpr double kTolerance = 1e-12;  // of each tensor's norm, in fp64
+constexpr std::int64_t kConsumed = 40;
+using What = model::Recompute::What;
+
+/// A way to run the model on a layout.
+struct Variant {
+  bool sequence_parallel = false;
+  model::Recompute recompute = {};
+  model::ZeroStage zero = model::ZeroStage::none;
+};
+
+model::ModelSpec spec(bool post_norm) {
+  return model::bert_spec({.layers = 4,
+                           .hidden = 32,
+                           .heads = 4,
+                           .ffn = 64,
+                           .sequence = 16,
+                           .positions = 20,
+                           .vocab = 61,
+                           .attention_dropout = 0.1,
+                           .hidden_dropout = 0.1,
+                           .init_std = 0.1,
+                           .post_norm = post_norm});
+}
+
+/// What the serial model has.
+struct Serial {
+  double loss;
+  LogicalTensors gradients;
+};
+
+const Serial& serial_model(bool post_norm) {
+  const auto train = [](bool post) {
+    const auto model = RankedGpt::serial({}, DType::f64, spec(post));
+    const double loss = model->compute_gradients(kConsumed);
+    return Serial{loss, model->gradients()};
+  };
+  static const Serial pre = train(false), post = train(true);
+  return post_norm ? post : pre;
+}
+
+void expect_serial(bool post_norm, const grid::Layout& layout, pipeline::ScheduleKind schedule,
+                   const std::vector<Variant>& variants) {
+  const auto& [loss, expected] = serial_model(post_norm);
+  for (std::size_t i = 0; i < variants.size(); ++i) {
+    const Variant& run = variants[i];
+    SCOPED_TRACE(fmt::format("{}, post-norm {}, run {}", to_string(layout), post_norm, i));
+    RankedGpt model(comm::MpiCommunicator::world(), layout, schedule, {.zero = run.zero},
+                    spec(post_norm), mixed_precision(DType::f64), run.sequence_parallel,
+                    run.recompute, {.gradients = true, .zero = run.zero});
+    EXPECT_NEAR(model.compute_gradients(kConsumed), loss, kTolerance * loss);
+    for (const auto& [name, gradient] : model.gradients()) {
+      const auto ours = without_key(name, gradient), theirs = without_key(name, expected.at(name));
+      EXPECT_GT(norm(theirs), 0.0) << name;
+      EXPECT_LT(distance(ours, theirs), kTolerance * norm(theirs)) << name;
+    }
+  }
+}
+
+TEST(BertLayouts, HaveTheSerialGradients) {
+  for (const grid::Layout& layout : layouts_of(comm::MpiCommunicator::world()->size())) {
+    std::vector<Variant> variants = {{}};
+    if (layout.tensor > 1) variants.push_back({.sequence_parallel = true});
+    if (layout.data > 1) variants.push_back({.zero = model::ZeroStage::weights});
+    for (const bool post_norm : {false, true})
+      expect_serial(post_norm, layout, RankedGpt::schedule_for(layout), variants);
+  }
+}
+
+TEST(BertLayouts, RecomputeAndDeferWithTheSerialGradients) {
+  for (const grid::Layout& layout : layouts_of(comm::MpiCommunicator::world()->size())) {
+    const bool sequence_parallel = layout.tensor > 1;
+    for (const bool post_norm : {false, true}) {
+      std::vector<Variant> variants = {
+          {.sequence_parallel = sequence_parallel, .recompute = {What::uniform, 2}}};
+      if (!post_norm) variants.push_back({.recompute = {What::norms}});
+      expect_serial(post_norm, layout, RankedGpt::schedule_for(layout), variants);
+      if (layout.pipeline > 1 && layout.chunks == 1)
+        expect_serial(post_norm, layout, pipeline::ScheduleKind::zero_bubble,
+                      {{.sequence_parallel = sequence_parallel}});
+    }
+  }
+}
+
+}  // namespace
+}  // namespace trireme::test
