@@ -18,15 +18,32 @@ if(TRIREME_SANITIZE)
   target_link_options(trireme_flags INTERFACE -fsanitize=address,undefined)
 endif()
 target_link_options(trireme_flags INTERFACE -Wl,--build-id)  # by which ranks know one build from another
-target_include_directories(trireme_flags INTERFACE ${CMAKE_SOURCE_DIR}/src)
 
-# trireme_module(NAME SOURCES... DEPENDS...): the static library trireme::NAME. A module links only
-# the modules named in DEPENDS, all of them above it in the list of src/CMakeLists.txt.
+# trireme_module(NAME SOURCES... DEPENDS...): the static library trireme::NAME. A module links only the modules named in
+# DEPENDS, all of them above it in the list of src/CMakeLists.txt, and includes no others: each has its own include path,
+# a folder with one link to src/NAME.
 function(trireme_module name)
   cmake_parse_arguments(arg "" "" "SOURCES;DEPENDS" ${ARGN})
   add_library(trireme_${name} STATIC ${arg_SOURCES})
   add_library(trireme::${name} ALIAS trireme_${name})
   target_link_libraries(trireme_${name} PUBLIC trireme_flags ${arg_DEPENDS})
+  set(include ${CMAKE_BINARY_DIR}/include/${name})
+  file(MAKE_DIRECTORY ${include})
+  file(CREATE_LINK ${CMAKE_SOURCE_DIR}/src/${name} ${include}/${name} SYMBOLIC)
+  target_include_directories(trireme_${name} PUBLIC ${include})
+endfunction()
+
+# trireme_shared_module(NAME SOURCES... USES... LIBRARIES...): trireme::NAME as a shared library that programs find by
+# their run path. It contains nothing of the modules in USES: the programs, which link them, provide their symbols.
+function(trireme_shared_module name)
+  cmake_parse_arguments(arg "" "" "SOURCES;USES;LIBRARIES" ${ARGN})
+  add_library(trireme_${name} SHARED ${arg_SOURCES})
+  add_library(trireme::${name} ALIAS trireme_${name})
+  target_link_libraries(trireme_${name} PRIVATE trireme_flags ${arg_LIBRARIES} INTERFACE ${arg_USES})
+  foreach(used IN LISTS arg_USES)
+    target_include_directories(trireme_${name} PRIVATE $<TARGET_PROPERTY:${used},INTERFACE_INCLUDE_DIRECTORIES>)
+  endforeach()
+  install(TARGETS trireme_${name} LIBRARY)
 endfunction()
 
 # trireme_app(NAME DEPENDS...): the program NAME from apps/NAME.cpp.
