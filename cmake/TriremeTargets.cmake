@@ -39,6 +39,7 @@ function(trireme_shared_module name)
   cmake_parse_arguments(arg "" "" "SOURCES;USES;LIBRARIES" ${ARGN})
   add_library(trireme_${name} SHARED ${arg_SOURCES})
   add_library(trireme::${name} ALIAS trireme_${name})
+  set_property(TARGET trireme_${name} PROPERTY UNITY_BUILD OFF)
   target_link_libraries(trireme_${name} PRIVATE trireme_flags ${arg_LIBRARIES} INTERFACE ${arg_USES})
   foreach(used IN LISTS arg_USES)
     target_include_directories(trireme_${name} PRIVATE $<TARGET_PROPERTY:${used},INTERFACE_INCLUDE_DIRECTORIES>)
@@ -54,14 +55,18 @@ function(trireme_app name)
   install(TARGETS ${name} RUNTIME)
 endfunction()
 
-# trireme_test(NAME SOURCES... DEPENDS... [RANKS n] [GPU] [LABELS...] [TIMEOUT s] [THREADS n]): the GoogleTest program test_NAME,
+# trireme_test(NAME SOURCES... DEPENDS... [RANKS n] [GPU] [SEPARATE] [LABELS...] [TIMEOUT s] [THREADS n]): the GoogleTest program test_NAME,
 # run once as one CTest test; under mpirun on n ranks when RANKS is given (label mpi), alone otherwise (label unit).
+# With SEPARATE its files are always compiled one by one, as they use the same names for different things.
 # With GPU every rank needs a GPU (label gpu), and the test is reported as skipped where there are fewer.
 function(trireme_test name)
-  cmake_parse_arguments(arg "GPU" "RANKS;TIMEOUT;THREADS" "SOURCES;DEPENDS;LABELS" ${ARGN})
+  cmake_parse_arguments(arg "GPU;SEPARATE" "RANKS;TIMEOUT;THREADS" "SOURCES;DEPENDS;LABELS" ${ARGN})
   if(NOT TARGET test_${name})
     add_executable(test_${name} ${arg_SOURCES})
     target_link_libraries(test_${name} PRIVATE trireme_flags ${arg_DEPENDS} GTest::gtest)
+    if(arg_SEPARATE OR arg_GPU)
+      set_property(TARGET test_${name} PROPERTY UNITY_BUILD OFF)
+    endif()
     # Of the tests themselves most are compiled longer than they run: -O1 takes a third off that.
     target_compile_options(test_${name} PRIVATE $<$<AND:$<COMPILE_LANGUAGE:CXX>,$<CONFIG:Release>>:-O1>)
     target_compile_definitions(test_${name} PRIVATE
