@@ -51,6 +51,7 @@ endfunction()
 function(trireme_app name)
   cmake_parse_arguments(arg "" "" "DEPENDS" ${ARGN})
   add_executable(${name} ${name}.cpp)
+  set_property(TARGET ${name} PROPERTY UNITY_BUILD OFF)  # each command has its own usage text
   target_link_libraries(${name} PRIVATE trireme_flags trireme_version ${arg_DEPENDS})
   install(TARGETS ${name} RUNTIME)
 endfunction()

@@ -6,8 +6,6 @@
 namespace trireme::tokenizer {
 namespace {
 
-constexpr char32_t kReplacement = 0xFFFD;
-
 /// The character after a lead byte: its length in bytes (0: not a lead byte), and the range of its
 /// second byte, which excludes overlong forms, surrogates and code points past U+10FFFF (Unicode,
 /// table 3-7).

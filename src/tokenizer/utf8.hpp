@@ -7,6 +7,9 @@
 
 namespace trireme::tokenizer {
 
+/// U+FFFD, which stands for bytes that are not UTF-8.
+inline constexpr char32_t kReplacement = 0xFFFD;
+
 /// One step of decoding UTF-8.
 struct Utf8Step {
   std::size_t length;   ///< bytes consumed, at least 1: a character, or an invalid part

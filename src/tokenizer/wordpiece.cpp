@@ -21,8 +21,6 @@ namespace {
 
 constexpr std::uint8_t kUnicodeMajor = 15, kUnicodeMinor = 0;
 
-constexpr char32_t kReplacement = 0xFFFD;
-
 bool is_ascii_punctuation(char32_t c) {
   return (c >= 33 && c <= 47) || (c >= 58 && c <= 64) || (c >= 91 && c <= 96) ||
          (c >= 123 && c <= 126);
@@ -125,8 +123,6 @@ class Pieces {
   std::unordered_map<std::string, std::int32_t, Hash, std::equal_to<>> ids_;
   std::size_t longest_ = 0;  ///< bytes
 };
-
-constexpr std::string_view kContinues = "##";
 
 class WordPieceTokenizer : public Tokenizer {
  public:

@@ -15,6 +15,9 @@
 
 namespace trireme::tokenizer {
 
+/// What pieces that continue a word begin with.
+inline constexpr std::string_view kContinues = "##";
+
 /// The maximum length of a word in characters; a longer word becomes [UNK]. Hugging Face's limit
 /// (Google's first release and Megatron-LM have 200).
 inline constexpr std::size_t kMaxWordCharacters = 100;

@@ -11,7 +11,6 @@ namespace trireme::tokenizer {
 namespace {
 
 constexpr const char* kSpecial[] = {"[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]"};
-constexpr std::string_view kContinues = "##";
 
 std::vector<std::string_view> characters_of(std::string_view word) {
   std::vector<std::string_view> characters;

@@ -13,7 +13,7 @@
 namespace trireme::comm {
 namespace {
 
-constexpr std::chrono::seconds kAbortTimeout{30};
+constexpr std::chrono::seconds kNcclAbortTimeout{30};
 
 Nccl load() {
   const SharedLibrary library(
@@ -78,7 +78,7 @@ NcclChannel::NcclChannel(const ncclUniqueId& id, Settings settings)
 NcclChannel::~NcclChannel() {
   operations_.reset();
   if (std::uncaught_exceptions() > 0) {
-    const WatchedCall call(*watchdog_, settings_.name + ": aborting NCCL", kAbortTimeout);
+    const WatchedCall call(*watchdog_, settings_.name + ": aborting NCCL", kNcclAbortTimeout);
     nccl().comm_abort(handle_);
   } else {
     const WatchedCall call(*watchdog_, settings_.name + ": closing NCCL", settings_.timeout);

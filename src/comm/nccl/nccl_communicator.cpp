@@ -14,7 +14,7 @@ namespace {
 /// enough to move a message in a small fraction of a stage's compute time.
 constexpr int kMessageBlocks = 4;
 
-ncclDataType_t type_of(DType dtype) {
+ncclDataType_t nccl_type(DType dtype) {
   switch (dtype) {
     case DType::f32:
       return ncclFloat32;
@@ -28,7 +28,7 @@ ncclDataType_t type_of(DType dtype) {
   throw_unknown_dtype(dtype);
 }
 
-ncclRedOp_t op_of(Reduce op) {
+ncclRedOp_t nccl_operation(Reduce op) {
   switch (op) {
     case Reduce::sum:
       return ncclSum;
@@ -199,7 +199,8 @@ NcclCommunicator::Done NcclCommunicator::queue_all_reduce(void* data, std::size_
     if (Done done = queue_to_peers(PeerKind::all_reduce, data, bytes / size(), dtype, stream))
       return done;
   return group_->queue("all-reduce", bytes, stream, [&](ncclComm_t handle) {
-    return nccl().all_reduce(data, data, count, type_of(dtype), op_of(op), handle, stream);
+    return nccl().all_reduce(data, data, count, nccl_type(dtype), nccl_operation(op), handle,
+                             stream);
   });
 }
 
@@ -209,7 +210,7 @@ NcclCommunicator::Done NcclCommunicator::queue_reduce_scatter(void* data, std::s
   if (Done done = queue_to_peers(PeerKind::reduce_scatter, data, part, dtype, stream)) return done;
   return group_->queue("reduce-scatter", size() * part, stream, [&](ncclComm_t handle) {
     return nccl().reduce_scatter(data, static_cast<std::byte*>(data) + rank() * part, count,
-                                 type_of(dtype), ncclSum, handle, stream);
+                                 nccl_type(dtype), ncclSum, handle, stream);
   });
 }
 
@@ -219,7 +220,7 @@ NcclCommunicator::Done NcclCommunicator::queue_all_gather(void* data, std::size_
   if (Done done = queue_to_peers(PeerKind::all_gather, data, part, dtype, stream)) return done;
   return group_->queue("all-gather", size() * part, stream, [&](ncclComm_t handle) {
     return nccl().all_gather(static_cast<std::byte*>(data) + rank() * part, data, count,
-                             type_of(dtype), handle, stream);
+                             nccl_type(dtype), handle, stream);
   });
 }
 
