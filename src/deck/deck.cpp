@@ -77,7 +77,7 @@ namespace {
 std::int64_t divide_up(std::int64_t number, std::int64_t by) { return (number + by - 1) / by; }
 
 /// What `every` counts: iterations or samples.
-std::int64_t counted(const Length& every, const Progress& progress) {
+std::int64_t units_done(const Length& every, const Progress& progress) {
   return every.unit == Unit::iterations ? progress.iteration : progress.samples;
 }
 
@@ -161,7 +161,7 @@ std::int64_t BatchSizes::times_reached(const Length& every, const Progress& now)
 
 bool reaches(const Length& every, const Progress& before, const Progress& now) {
   const auto interval = static_cast<std::int64_t>(every.value);
-  return counted(every, now) / interval > counted(every, before) / interval;
+  return units_done(every, now) / interval > units_done(every, before) / interval;
 }
 
 Progress end_of_run(const Deck& deck, const Progress& from) {

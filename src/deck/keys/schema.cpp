@@ -8,8 +8,6 @@
 namespace trireme::deck {
 namespace {
 
-std::string_view last_name(std::string_view path) { return path.substr(path.rfind('.') + 1); }
-
 bool is_under(std::string_view path, std::string_view section) {
   return section.empty() ||
          (path.size() > section.size() && path.starts_with(section) && path[section.size()] == '.');

@@ -44,6 +44,11 @@ struct Key {
 /// All keys, in the order in which the effective deck is printed.
 const std::vector<Key>& keys();
 
+/// The part of a key's path after its last dot.
+inline std::string_view last_name(std::string_view path) {
+  return path.substr(path.rfind('.') + 1);
+}
+
 /// The key called `path`, or nullptr.
 const Key* find_key(std::string_view path);
 

@@ -138,8 +138,6 @@ namespace {
 // File systems allow 255 bytes; the sweep's own files add an ending.
 constexpr std::size_t kLongestName = 120;
 
-std::string_view last_name(std::string_view key) { return key.substr(key.rfind('.') + 1); }
-
 bool is_plain(char c) { return std::isalnum(static_cast<unsigned char>(c)) || c == '_'; }
 
 // Drops brackets, quotes and blanks; what else is no part of a name becomes '-'.
