@@ -66,7 +66,7 @@ inline plan::JobRequest request(const DeckArguments& arguments) {
     throw UsageError("--time-limit: a job's limit is its --time, before which it is signalled");
   if (values["restart"].as<std::string>() != "latest")
     throw UsageError(
-        "--restart {}: a job goes on from its newest checkpoint when it is started again; to begin "
+        "--restart {}: a job resumes from its newest checkpoint when it is started again; to begin "
         "with another one, set checkpoint.load",
         values["restart"].as<std::string>());
   plan::JobRequest request{

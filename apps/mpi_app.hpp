@@ -41,7 +41,7 @@ inline ExitCode run_on_ranks(
     }
     const std::string where = size > 1 ? fmt::format("rank {} on {}: ", rank, host_name()) : "";
     std::fputs(fmt::format("{}: {}{}\n", program, where, message).c_str(), stderr);
-    if (size == 1) std::_Exit(static_cast<int>(code));  // nobody else to stop, and no more to say
+    if (size == 1) std::_Exit(static_cast<int>(code));  // no other rank to stop, and no more to say
     comm::abort_all(static_cast<int>(code));
   };
   try {

@@ -246,7 +246,7 @@ ExitCode run_comm(int argc, char** argv) {
   return run_on_ranks(kCommProgram, [&](std::unique_ptr<comm::MpiCommunicator> world) {
     if (world->size() == 1)
       throw CodedError<ExitCode::failure>(
-          "one rank has nobody to send to: start it as 'mpirun -n 2 trireme-bench comm'");
+          "one rank has no peer to send to: start it as 'mpirun -n 2 trireme-bench comm'");
     settings.cuda = device == "cuda" || (device.empty() && have_gpus(*world));
     if (settings.sizes.empty()) settings.sizes = parse_sizes(settings.cuda ? "2,32,512" : "2,32");
     CommMeter meter(settings, *world);

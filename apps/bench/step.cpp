@@ -80,7 +80,7 @@ struct Measured {
   const plan::RunPlan& plan;
   double flops = 0.0;           ///< of a step on each rank, by the model's formula
   double ms = 0.0;              ///< median
-  std::int64_t peak_bytes = 0;  ///< of the fullest rank
+  std::int64_t peak_bytes = 0;  ///< of the rank with the highest peak
 
   double tokens_per_second() const { return 1e3 * static_cast<double>(plan.tokens_per_step) / ms; }
   double planned() const { return static_cast<double>(plan.largest().memory.total()); }

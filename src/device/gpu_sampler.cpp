@@ -157,7 +157,7 @@ void GpuSampler::run() {
       std::unique_lock lock(mutex_);
       if (stopped_.wait_for(lock, kInterval, [this] { return stop_; })) return;
     }
-    // Nobody waits for the driver, or for the file.
+    // The run waits neither for the driver nor for the file.
     const std::vector<GpuReading> readings = nvml_.read();
     for_log_.add(readings);
     const std::lock_guard lock(mutex_);

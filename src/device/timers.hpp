@@ -34,7 +34,7 @@ inline constexpr std::size_t kPhases = static_cast<std::size_t>(Phase::save) + 1
 std::string_view name_of(Phase phase);
 
 /// Adds up the time of phases on one rank. On a GPU that is the time between two points of the
-/// compute stream, read after the work is done, so that timing makes nobody wait; phases that are
+/// compute stream, read after the work is done, so that timing makes no rank wait; phases that are
 /// work of the host are timed on the host.
 class Timers {
  public:

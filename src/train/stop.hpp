@@ -12,7 +12,7 @@
 namespace trireme::train {
 /// Why the training loop ended.
 enum class StopReason {
-  none,             ///< it goes on
+  none,             ///< the run continues
   finished,         ///< all iterations are done
   exit_interval,    ///< train.exit_interval
   kill_switch,      ///< the file train.kill_switch exists

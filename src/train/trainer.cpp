@@ -158,7 +158,7 @@ StopReason Trainer::run() {
     return StopReason::diverged;
   delete_old_checkpoints();
   if (stop == StopReason::unreadable_data || stop == StopReason::bad_data)
-    diagnosis_ = first_complaint(*groups_.world, data_error_);
+    diagnosis_ = first_problem(*groups_.world, data_error_);
   return stop;
 }
 

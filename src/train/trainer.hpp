@@ -78,7 +78,7 @@ class Trainer {
  private:
   /// Opens a split with the samples that the whole run takes of it.
   std::unique_ptr<const data::Dataset> open(data::Split split);
-  /// Loads weights and moments of the checkpoint that the run goes on from.
+  /// Loads weights and moments of the checkpoint that the run resumes from.
   void load();
   /// From the reduced gradient to new weights, or to none where it is not finite. All of the result
   /// but the loss; `samples` is the global batch.

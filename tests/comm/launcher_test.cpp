@@ -30,7 +30,7 @@ class ScopedVariable {
 };
 
 template <typename Check>
-std::string complaint_of(Check&& check) {
+std::string problem_of(Check&& check) {
   try {
     check();
     return "";
@@ -41,7 +41,7 @@ std::string complaint_of(Check&& check) {
 }
 
 std::string problem(int size) {
-  return complaint_of([&] { check_launcher(size); });
+  return problem_of([&] { check_launcher(size); });
 }
 
 class LauncherTest : public testing::Test {
@@ -62,7 +62,7 @@ TEST_F(LauncherTest, SlurmWithoutPmixIsNamed) {
 }
 
 TEST_F(LauncherTest, SrunWithoutAProcessManagerIsNamed) {
-  const auto before_start = [] { return complaint_of(check_process_manager); };
+  const auto before_start = [] { return problem_of(check_process_manager); };
   const ScopedVariable none[] = {{"PMIX_RANK", nullptr},
                                  {"PMIX_NAMESPACE", nullptr},
                                  {"PMI_RANK", nullptr},

@@ -29,7 +29,7 @@ std::string placed(const std::vector<std::string>& overrides, JobRequest request
   return fmt::format("{} / {}", job.nodes * job.ranks_per_node, job.nodes);
 }
 
-std::string complaint(const std::vector<std::string>& overrides, const JobRequest& request) {
+std::string problem(const std::vector<std::string>& overrides, const JobRequest& request) {
   try {
     return placed(overrides, request);
   } catch (const UsageError& error) {
@@ -62,11 +62,11 @@ TEST(Job, TensorRanksStayTogetherWhereThatIsCheap) {
 }
 
 TEST(Job, RanksThatDoNotFitAreRefused) {
-  EXPECT_EQ(complaint({"parallel.data=8"}, {.gpus_per_node = 8, .nodes = 3}),
+  EXPECT_EQ(problem({"parallel.data=8"}, {.gpus_per_node = 8, .nodes = 3}),
             "--nodes 3: 8 ranks cannot be shared out equally among them (--ranks N starts others)");
-  EXPECT_EQ(complaint({"parallel.data=12"}, {.gpus_per_node = 4, .nodes = 2}),
+  EXPECT_EQ(problem({"parallel.data=12"}, {.gpus_per_node = 4, .nodes = 2}),
             "--nodes 2: 12 ranks are 6 on each, which has 4 GPUs; take 3 nodes or more");
-  EXPECT_EQ(complaint({"parallel.pipeline=16"}, {.gpus_per_node = 4, .nodes = 2}),
+  EXPECT_EQ(problem({"parallel.pipeline=16"}, {.gpus_per_node = 4, .nodes = 2}),
             "--nodes 2: their 8 GPUs do not hold one copy of the model, parallel.tensor * "
             "parallel.pipeline = 16");
 }

@@ -124,10 +124,10 @@ COMPLAINT = re.compile(r"\(C75\d\d\)|Potential Performance Loss")
 
 def parse(report):
     """The kernels in a report of `ptxas -v`, their names mangled, and the lines that complain."""
-    kernels, complaints = [], []
+    kernels, problems = [], []
     for line in report.splitlines():
         if COMPLAINT.search(line):
-            complaints.append(line)
+            problems.append(line)
         elif entry := ENTRY.search(line):
             kernels.append(Kernel(*entry.groups()))
         elif kernels and (memory := MEMORY.search(line)):
@@ -137,7 +137,7 @@ def parse(report):
             kernels[-1].loads += loads
         elif kernels and (registers := REGISTERS.search(line)):
             kernels[-1].registers = int(registers[1])
-    return kernels, complaints
+    return kernels, problems
 
 
 def demangle(kernels):
@@ -150,9 +150,9 @@ def demangle(kernels):
         kernel.name = name.partition("(")[0]
 
 
-def faults(kernels, complaints, bounds, exact=True):
+def faults(kernels, problems, bounds, exact=True):
     """What is wrong, a sentence each. With exact, spills that are allowed are counted, too."""
-    found = list(complaints)
+    found = list(problems)
     unmatched = {(bound.kernel, architecture) for bound in bounds for architecture in ARCHITECTURES}
     for kernel in kernels:
         bound = next((bound for bound in bounds if re.match(bound.kernel, kernel.name)),
@@ -206,11 +206,11 @@ class Kernels(unittest.TestCase):
                     self.check(file, report_of(entries[file]), bounds, release(entries[file]))
 
     def check(self, file, report, bounds, compiler):
-        kernels, complaints = parse(report)
+        kernels, problems = parse(report)
         demangle(kernels)
         print(f"\n{file}, CUDA {compiler}: registers, stack, bytes spilled + reloaded")
         print("\n".join(map(str, kernels)), flush=True)
-        found = faults(kernels, complaints, bounds, exact=compiler == MEASURED_WITH)
+        found = faults(kernels, problems, bounds, exact=compiler == MEASURED_WITH)
         if found:
             self.fail("\n".join(["", *found]))
 
@@ -239,9 +239,9 @@ class Reports(unittest.TestCase):
         "serialized due to insufficient register resources for the wgmma pipeline in the function")
 
     def faults(self, report, *bounds, exact=True):
-        kernels, complaints = parse(report)
+        kernels, problems = parse(report)
         demangle(kernels)
-        return faults(kernels, complaints, bounds or [Bound("norm<float", 48)], exact)
+        return faults(kernels, problems, bounds or [Bound("norm<float", 48)], exact)
 
     def spilling(self, memory):
         """The report where the kernel for sm_90a, the last one, has other properties."""

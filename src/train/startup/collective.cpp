@@ -49,9 +49,9 @@ void throw_collectively(const std::function<void()>& work) {
   }
 }
 
-std::string first_complaint(comm::MpiCommunicator& world, const std::string& complaint) {
-  if (world.all_reduce(complaint.empty() ? 0.0 : 1.0, comm::Reduce::max) == 0) return "";
-  const std::vector<std::string> all = world.all_gather_text(complaint);
+std::string first_problem(comm::MpiCommunicator& world, const std::string& problem) {
+  if (world.all_reduce(problem.empty() ? 0.0 : 1.0, comm::Reduce::max) == 0) return "";
+  const std::vector<std::string> all = world.all_gather_text(problem);
   const std::vector<std::string> hosts = world.all_gather_text(host_name());
   const auto first = std::find_if(all.begin(), all.end(), [](auto& text) { return !text.empty(); });
   const auto others = std::count_if(first + 1, all.end(), [](auto& text) { return !text.empty(); });
@@ -63,8 +63,8 @@ std::string first_complaint(comm::MpiCommunicator& world, const std::string& com
   return message;
 }
 
-void refuse(comm::MpiCommunicator& world, ExitCode code, const std::string& complaint) {
-  const std::string message = first_complaint(world, complaint);
+void refuse(comm::MpiCommunicator& world, ExitCode code, const std::string& problem) {
+  const std::string message = first_problem(world, problem);
   if (!message.empty()) throw CollectiveError(code, message);
 }
 

@@ -26,12 +26,12 @@ std::string on_rank_zero(comm::MpiCommunicator& world, const std::function<std::
 /// and throws that as a CollectiveError: one rank prints it.
 void throw_collectively(const std::function<void()>& work);
 
-/// The `complaint` of the first rank that has one, with its rank and host, and how many more there
+/// The `problem` of the first rank that has one, with its rank and host, and how many more there
 /// are; "" where none has. The same on all ranks. Collective over `world`.
-std::string first_complaint(comm::MpiCommunicator& world, const std::string& complaint);
+std::string first_problem(comm::MpiCommunicator& world, const std::string& problem);
 
-/// Throws CollectiveError with `code` on all ranks when the `complaint` of some is not empty: the
+/// Throws CollectiveError with `code` on all ranks when the `problem` of some is not empty: the
 /// first of these, with its rank and host, and how many more there are. Collective over `world`.
-void refuse(comm::MpiCommunicator& world, ExitCode code, const std::string& complaint);
+void refuse(comm::MpiCommunicator& world, ExitCode code, const std::string& problem);
 
 }  // namespace trireme::train

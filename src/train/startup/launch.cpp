@@ -95,7 +95,7 @@ bool can_load_verbs() {
 
 }  // namespace
 
-std::string build_complaint(const ProgramFacts& first, const ProgramFacts& mine) {
+std::string build_problem(const ProgramFacts& first, const ProgramFacts& mine) {
   if (mine.build == first.build) return "";
   const auto id = [](const ProgramFacts& program) {
     return program.build.empty() ? "without build id" : program.build.substr(0, 12);
@@ -106,7 +106,7 @@ std::string build_complaint(const ProgramFacts& first, const ProgramFacts& mine)
       mine.path, id(mine), first.host, id(first), first.path);
 }
 
-std::string deck_complaint(const DeckFacts& first, const DeckFacts& mine) {
+std::string deck_problem(const DeckFacts& first, const DeckFacts& mine) {
   if (mine.overrides != first.overrides)
     return fmt::format(
         "it was started with other key=value words than rank 0: {}; start all ranks with one "
@@ -122,7 +122,7 @@ std::string GpuFacts::taken() const {
   return local_rank < static_cast<int>(names.size()) ? names[local_rank] : "";
 }
 
-std::string gpu_complaint(const GpuFacts& mine) {
+std::string gpu_problem(const GpuFacts& mine) {
   if (mine.names.empty()) return fmt::format("run.device = cuda: {}", mine.why_none);
   if (!mine.taken().empty()) return "";
   const std::size_t gpus = mine.names.size();
@@ -135,7 +135,7 @@ std::string gpu_complaint(const GpuFacts& mine) {
       mine.visible ? "= " + *mine.visible : "is not set", gpus);
 }
 
-std::string gpu_kind_complaint(const std::string& first, const std::string& mine) {
+std::string gpu_kind_problem(const std::string& first, const std::string& mine) {
   if (mine == first) return "";
   return fmt::format(
       "its GPU is a {}, rank 0's a {}: the slower ones would hold up all; ask for one kind (Slurm: "
@@ -153,7 +153,7 @@ NetworkFacts read_network_facts(const fs::path& ports, const fs::path& devices) 
           .net = from_environment("NCCL_NET")};
 }
 
-std::string network_complaint(const NetworkFacts& mine) {
+std::string network_problem(const NetworkFacts& mine) {
   if (mine.active_ports.empty() || mine.net.value_or("IB") != "IB") return "";
   std::string reason;
   if (std::atoi(mine.ib_disable.value_or("0").c_str()) != 0)

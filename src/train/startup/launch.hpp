@@ -17,7 +17,7 @@ struct ProgramFacts {
 };
 
 /// Complains when `mine` is another build than `first`, which rank 0 runs.
-std::string build_complaint(const ProgramFacts& first, const ProgramFacts& mine);
+std::string build_problem(const ProgramFacts& first, const ProgramFacts& mine);
 
 /// The deck that a rank was started with.
 struct DeckFacts {
@@ -28,7 +28,7 @@ struct DeckFacts {
 
 /// Complains when `mine` differs from `first`, rank 0's, whose deck all use. A rank that cannot
 /// read the file does not need it.
-std::string deck_complaint(const DeckFacts& first, const DeckFacts& mine);
+std::string deck_problem(const DeckFacts& first, const DeckFacts& mine);
 
 /// The GPUs of a rank.
 struct GpuFacts {
@@ -44,10 +44,10 @@ struct GpuFacts {
 };
 
 /// Complains when there is no GPU for the rank.
-std::string gpu_complaint(const GpuFacts& mine);
+std::string gpu_problem(const GpuFacts& mine);
 
 /// Complains when a rank takes a GPU of another kind than rank 0, which takes a `first`.
-std::string gpu_kind_complaint(const std::string& first, const std::string& mine);
+std::string gpu_kind_problem(const std::string& first, const std::string& mine);
 
 /// What decides whether NCCL talks to other nodes over InfiniBand.
 struct NetworkFacts {
@@ -65,7 +65,7 @@ NetworkFacts read_network_facts(const std::filesystem::path& ports,
 
 /// Complains when NCCL has to fall back to TCP sockets although a port is active, unless NCCL_NET
 /// says which network is wanted.
-std::string network_complaint(const NetworkFacts& mine);
+std::string network_problem(const NetworkFacts& mine);
 
 /// What tells how the ranks were started.
 struct LaunchFacts {

@@ -129,7 +129,7 @@ class Stream {
       return false;
     }
     const std::string_view text(buffer, static_cast<std::size_t>(got));
-    if (console_ >= 0 && !write_all(console_, text)) console_ = -1;  // nobody reads it any more
+    if (console_ >= 0 && !write_all(console_, text)) console_ = -1;  // no reader is left
     begun_ += text;
     std::size_t start = 0;
     for (std::size_t end; (end = begun_.find('\n', start)) != std::string::npos; start = end + 1)

@@ -35,7 +35,7 @@ std::filesystem::path checkpoint_folder(const deck::Deck& deck);
 RestartPoint find_restart(const deck::Deck& deck, const std::string& restart,
                           const TrainingData& training_data = {});
 
-/// Makes sure that the run never goes on from a checkpoint of its folder that is newer than
+/// Makes sure that the run never resumes from a checkpoint of its folder that is newer than
 /// `point`, with a note when there are some. Called by rank 0 alone, with the folder locked, before
 /// the logs are cut back to where `point` is.
 void leave_other_course(const deck::Deck& deck, RestartPoint& point);

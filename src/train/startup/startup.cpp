@@ -83,7 +83,7 @@ void check_same_build(comm::MpiCommunicator& world) {
   const ProgramFacts first{.host = broadcast_text(world, mine.host),
                            .path = broadcast_text(world, mine.path),
                            .build = broadcast_text(world, mine.build)};
-  refuse(world, ExitCode::failure, build_complaint(first, mine));
+  refuse(world, ExitCode::failure, build_problem(first, mine));
 }
 
 void check_same_start(comm::MpiCommunicator& world, const StartFacts& facts) {
@@ -118,21 +118,21 @@ void check_same_deck(comm::MpiCommunicator& world, const std::string& path,
   first.overrides = broadcast_text(world, mine.overrides);
   const std::string text = broadcast_text(world, mine.text.value_or(""));
   if (broadcast_text(world, mine.text ? "read" : "not read") == "read") first.text = text;
-  refuse(world, ExitCode::deck, deck_complaint(first, mine));
+  refuse(world, ExitCode::deck, deck_problem(first, mine));
 }
 
 void check_gpus(comm::MpiCommunicator& world, const deck::Deck& deck) {
   const GpuFacts mine = gpu_facts(world);
-  refuse(world, ExitCode::failure, gpu_complaint(mine));
+  refuse(world, ExitCode::failure, gpu_problem(mine));
   if (!deck.run.mixed_gpus) {
     const std::string first = broadcast_text(world, mine.taken());
-    refuse(world, ExitCode::failure, gpu_kind_complaint(first, mine.taken()));
+    refuse(world, ExitCode::failure, gpu_kind_problem(first, mine.taken()));
   }
   const bool one_node = mine.local_ranks == world.size();
   refuse(world, ExitCode::failure,
          one_node
              ? ""
-             : network_complaint(read_network_facts("/sys/class/infiniband", "/dev/infiniband")));
+             : network_problem(read_network_facts("/sys/class/infiniband", "/dev/infiniband")));
 }
 
 void check_shared_folder(comm::MpiCommunicator& world, const std::string& folder) {

@@ -17,93 +17,93 @@ void expect_in(const std::string& text, std::initializer_list<const char*> parts
 
 TEST(BuildComplaint, NamesBothBuilds) {
   const ProgramFacts first{.host = "a", .path = "/x/train", .build = "0123456789abcdef0123"};
-  EXPECT_EQ(build_complaint(first, first), "");
-  EXPECT_EQ(build_complaint(first, {.host = "b", .path = "/y/train", .build = first.build}), "");
+  EXPECT_EQ(build_problem(first, first), "");
+  EXPECT_EQ(build_problem(first, {.host = "b", .path = "/y/train", .build = first.build}), "");
   const ProgramFacts other{.host = "b", .path = "/y/train", .build = "ba9876543210"};
-  expect_in(build_complaint(first, other),
+  expect_in(build_problem(first, other),
             {"'/y/train' is build ba9876543210, but rank 0 on a runs build 0123456789ab from "
              "'/x/train'",
              "install one build"});
-  expect_in(build_complaint(first, {.path = "/z"}), {"'/z' is build without build id"});
+  expect_in(build_problem(first, {.path = "/z"}), {"'/z' is build without build id"});
 }
 
 TEST(DeckComplaint, NamesTheFirstLineThatDiffers) {
   const DeckFacts first{.path = "d.yaml", .text = "a: 1\nb: 2\n", .overrides = "x=1\ny=2"};
-  EXPECT_EQ(deck_complaint(first, first), "");
+  EXPECT_EQ(deck_problem(first, first), "");
   DeckFacts mine = first;
   mine.path = "/elsewhere/d.yaml";
-  EXPECT_EQ(deck_complaint(first, mine), "");
+  EXPECT_EQ(deck_problem(first, mine), "");
   mine.text = "a: 1\nb: 3\n";
-  expect_in(deck_complaint(first, mine),
+  expect_in(deck_problem(first, mine),
             {"'/elsewhere/d.yaml' is not rank 0's 'd.yaml'", "line 2 is 'b: 3' there and 'b: 2' on",
              "file system that all hosts share"});
   mine.text = "a: 1\n";
-  expect_in(deck_complaint(first, mine), {"line 2 is missing there and 'b: 2' on rank 0"});
+  expect_in(deck_problem(first, mine), {"line 2 is missing there and 'b: 2' on rank 0"});
   mine.text = "a: 1\nb: 2\nc: 3";
-  expect_in(deck_complaint(first, mine), {"line 3 is 'c: 3' there and missing on rank 0"});
+  expect_in(deck_problem(first, mine), {"line 3 is 'c: 3' there and missing on rank 0"});
   mine.text = "a: 1\nb: 2";
-  expect_in(deck_complaint(first, mine), {"they end differently"});
+  expect_in(deck_problem(first, mine), {"they end differently"});
 }
 
 TEST(DeckComplaint, NamesOtherOverrides) {
   const DeckFacts first{.path = "d.yaml", .text = "a: 1\n", .overrides = "x=1\ny=2"};
   DeckFacts mine = first;
   mine.overrides = "x=1";
-  expect_in(deck_complaint(first, mine),
+  expect_in(deck_problem(first, mine),
             {"other key=value words than rank 0", "line 2 is missing there and 'y=2' on rank 0"});
 }
 
 TEST(DeckComplaint, ARankThatCannotReadTheDeckNeedsNone) {
   const DeckFacts first{.path = "d.yaml", .text = "a: 1\n"};
-  EXPECT_EQ(deck_complaint(first, {.path = "d.yaml"}), "");
-  EXPECT_EQ(deck_complaint({.path = "d.yaml"}, first), "");
+  EXPECT_EQ(deck_problem(first, {.path = "d.yaml"}), "");
+  EXPECT_EQ(deck_problem({.path = "d.yaml"}, first), "");
 }
 
 TEST(GpuComplaint, EachRankNeedsOne) {
   GpuFacts facts{.local_rank = 1, .local_ranks = 3, .names = {"H200", "H200"}};
   EXPECT_EQ(facts.taken(), "H200");
-  EXPECT_EQ(gpu_complaint(facts), "");
+  EXPECT_EQ(gpu_problem(facts), "");
   facts.local_rank = 2;
-  expect_in(gpu_complaint(facts), {"3 ranks were started on this host, and each sees 2 GPUs",
-                                   "CUDA_VISIBLE_DEVICES is not set", "start at most 2 there",
-                                   "--gpus-per-node=N --gpu-bind=none"});
+  expect_in(gpu_problem(facts), {"3 ranks were started on this host, and each sees 2 GPUs",
+                                 "CUDA_VISIBLE_DEVICES is not set", "start at most 2 there",
+                                 "--gpus-per-node=N --gpu-bind=none"});
   facts.visible = "4";
   facts.names = {"H200"};
-  expect_in(gpu_complaint(facts), {"each sees 1 GPU (CUDA_VISIBLE_DEVICES = 4)"});
+  expect_in(gpu_problem(facts), {"each sees 1 GPU (CUDA_VISIBLE_DEVICES = 4)"});
   facts.names.clear();
   facts.why_none = "CUDA sees no GPU";
-  EXPECT_EQ(gpu_complaint(facts), "run.device = cuda: CUDA sees no GPU");
+  EXPECT_EQ(gpu_problem(facts), "run.device = cuda: CUDA sees no GPU");
 }
 
 TEST(GpuKindComplaint, NamesBothKindsAndTheKey) {
-  EXPECT_EQ(gpu_kind_complaint("H200", "H200"), "");
-  expect_in(gpu_kind_complaint("H200", "A100"),
+  EXPECT_EQ(gpu_kind_problem("H200", "H200"), "");
+  expect_in(gpu_kind_problem("H200", "A100"),
             {"its GPU is a A100, rank 0's a H200", "run.mixed_gpus = true", "--constraint"});
 }
 
 TEST(NetworkComplaint, SaysWhyNcclWouldTakeSockets) {
   const NetworkFacts well{
       .active_ports = {"mlx5_0 port 1"}, .has_verbs = true, .has_devices = true};
-  EXPECT_EQ(network_complaint(well), "");
+  EXPECT_EQ(network_problem(well), "");
   NetworkFacts facts = well;
   facts.ib_disable = "0";
-  EXPECT_EQ(network_complaint(facts), "");
+  EXPECT_EQ(network_problem(facts), "");
   facts.ib_disable = "1";
-  expect_in(network_complaint(facts),
+  expect_in(network_problem(facts),
             {"InfiniBand is active (mlx5_0 port 1)", "NCCL_IB_DISABLE = 1; unset it",
              "NCCL_NET=Socket where sockets are meant"});
   facts = well;
   facts.has_verbs = false;
-  expect_in(network_complaint(facts), {"install libibverbs1"});
+  expect_in(network_problem(facts), {"install libibverbs1"});
   facts = well;
   facts.has_devices = false;
-  expect_in(network_complaint(facts), {"mount /dev/infiniband in the container"});
+  expect_in(network_problem(facts), {"mount /dev/infiniband in the container"});
   facts.net = "Socket";
-  EXPECT_EQ(network_complaint(facts), "");
+  EXPECT_EQ(network_problem(facts), "");
   facts.net = "IB";
-  EXPECT_NE(network_complaint(facts), "");
+  EXPECT_NE(network_problem(facts), "");
   facts.active_ports.clear();
-  EXPECT_EQ(network_complaint(facts), "");
+  EXPECT_EQ(network_problem(facts), "");
 }
 
 class NetworkFactsTest : public testing::Test {
