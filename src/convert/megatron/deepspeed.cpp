@@ -97,12 +97,6 @@ class PipelineNames {
   std::set<int> modules_;  // numbers of the modules that are layers
 };
 
-void add(Tensors& tensors, const std::string& name, int rank, Shard shard) {
-  auto& shards = tensors[name];
-  // A tied tensor has copies in several files.
-  if (static_cast<int>(shards.size()) == rank) shards.push_back(std::move(shard));
-}
-
 /// The weights of the model, from the files of layers or of whole models.
 void read_weights(const Folder& folder, const PipelineNames& names, Foreign& foreign) {
   const bool pipeline = !folder.layers.empty();
@@ -113,7 +107,7 @@ void read_weights(const Folder& folder, const PipelineNames& names, Foreign& for
       const auto logical = pipeline ? names.logical(place.first, path) : names.logical(path);
       const int rank = place.second;
       if (logical)
-        add(foreign.weights, *logical, rank, {archive, tensor, {}, tensor.shape});
+        add_shard(foreign.weights, *logical, rank, {archive, tensor, {}, tensor.shape});
       else if (!is_redundant(path) && rank == 0)
         foreign.unread.push_back(path);
     }
@@ -170,8 +164,8 @@ bool cut_group(const Value& shapes, const std::vector<float>& flat, const Pipeli
     const auto logical = names.logical(name->text);
     if (!logical || shape.empty() || elements > flat.size() - at) return false;
     const auto begin = flat.begin() + static_cast<std::ptrdiff_t>(at);
-    add(tensors, *logical, rank,
-        {.values = {begin, begin + static_cast<std::ptrdiff_t>(elements)}, .shape = shape});
+    add_shard(tensors, *logical, rank,
+              {.values = {begin, begin + static_cast<std::ptrdiff_t>(elements)}, .shape = shape});
     at += elements;
   }
   return true;

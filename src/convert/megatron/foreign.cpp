@@ -5,6 +5,7 @@
 
 #include <algorithm>
 #include <charconv>
+#include <utility>
 
 #include "core/error.hpp"
 #include "core/files.hpp"
@@ -177,6 +178,11 @@ Foreign read_foreign(const fs::path& path) {
     return read_deepspeed(folder);
   if (fs::exists(folder / ".metadata")) return read_distributed(folder);
   return read_megatron(folder);
+}
+
+void add_shard(Tensors& tensors, const std::string& name, int rank, Shard shard) {
+  auto& shards = tensors[name];
+  if (static_cast<int>(shards.size()) == rank) shards.push_back(std::move(shard));
 }
 
 }  // namespace trireme::convert::megatron

@@ -33,6 +33,10 @@ struct Shard {
 /// Shards by tensor rank, of each logical tensor by name.
 using Tensors = std::map<std::string, std::vector<Shard>>;
 
+/// Adds the shard of tensor rank `rank`, unless it is there: the last stage has a copy of a tied
+/// tensor.
+void add_shard(Tensors& tensors, const std::string& name, int rank, Shard shard);
+
 /// The order of the rows of a tensor rank's query-key-value projection, with np heads of hn rows:
 /// checkpoint versions 0, 1, and 2 or newer (Megatron-LM, fix_query_key_value_ordering).
 enum class QkvOrder { split_head_row, head_row_split, head_split_row };

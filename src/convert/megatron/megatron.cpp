@@ -90,12 +90,6 @@ std::vector<const Value*> chunks_of(const RankFile& rank) {
   return chunks;
 }
 
-void add(Tensors& tensors, const std::string& name, int rank, Shard shard) {
-  auto& shards = tensors[name];
-  // The last stage's copy of a tied tensor is skipped.
-  if (static_cast<int>(shards.size()) == rank) shards.push_back(std::move(shard));
-}
-
 /// Reads the tensors of all model chunks; returns those of each rank in their order.
 std::vector<std::vector<Named>> read_models(const std::vector<RankFile>& ranks, Foreign& foreign) {
   std::vector<std::vector<Named>> named(ranks.size());
@@ -119,7 +113,7 @@ std::vector<std::vector<Named>> read_models(const std::vector<RankFile>& ranks, 
         }
         layers = std::max(layers, key->layer + 1);
         std::string logical = logical_name(*key, first_layer);
-        add(foreign.weights, logical, rank.tensor, {rank.archive, tensor, {}, tensor.shape});
+        add_shard(foreign.weights, logical, rank.tensor, {rank.archive, tensor, {}, tensor.shape});
         named[i].push_back({std::move(logical), std::move(tensor)});
       }
     }
@@ -217,8 +211,8 @@ std::string read_optimizer(const RankFile& rank, const std::vector<Named>& named
       if (!first || !second || first->shape != one.tensor.shape ||
           second->shape != one.tensor.shape)
         return fmt::format("it has no moments of '{}' in its shape", one.logical);
-      add(foreign.m, one.logical, rank.tensor, {rank.archive, *first, {}, first->shape});
-      add(foreign.v, one.logical, rank.tensor, {rank.archive, *second, {}, second->shape});
+      add_shard(foreign.m, one.logical, rank.tensor, {rank.archive, *first, {}, first->shape});
+      add_shard(foreign.v, one.logical, rank.tensor, {rank.archive, *second, {}, second->shape});
       if (const Value* step = moments->find("step"); step && step->is_number())
         foreign.optimizer_steps =
             std::max(foreign.optimizer_steps, static_cast<std::int64_t>(step->number()));
@@ -227,7 +221,8 @@ std::string read_optimizer(const RankFile& rank, const std::vector<Named>& named
         if (!one.tensor.dtype || !is_rounded(rank.archive->read(master),
                                              rank.archive->read(one.tensor), *one.tensor.dtype))
           return fmt::format("its fp32 copy of '{}' is not the model's, rounded", one.logical);
-        add(foreign.masters, one.logical, rank.tensor, {rank.archive, master, {}, master.shape});
+        add_shard(foreign.masters, one.logical, rank.tensor,
+                  {rank.archive, master, {}, master.shape});
       }
       ++index;
     }
