@@ -14,7 +14,7 @@ namespace {
 using nlohmann::json;
 using Values = std::vector<double>;
 
-json read_reference() {
+json read_gpt2_reference() {
   std::ifstream file(TRIREME_SOURCE_DIR "/tests/data/gpt2_reference/reference.json");
   return json::parse(file);
 }
@@ -74,7 +74,7 @@ class Gpt2Reference : public ::testing::TestWithParam<std::pair<DType, double>> 
 
 TEST_P(Gpt2Reference, LogitsLossAndGradients) {
   const auto [dtype, tolerance] = GetParam();
-  const json reference = read_reference();
+  const json reference = read_gpt2_reference();
   const int batch = reference["batch"], sequence = reference["sequence"];
   const model::Gpt2Config config{.layers = reference["layers"],
                                  .hidden = reference["hidden"],

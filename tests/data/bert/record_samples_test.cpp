@@ -64,7 +64,7 @@ std::string record_of(const std::string& data) {
   return record;
 }
 
-constexpr std::int64_t kSequence = 8;
+constexpr std::int64_t kRecordSequence = 8;
 
 /// Example `i`: its number is its third token.
 Lists lists_of(int i) {
@@ -81,7 +81,7 @@ class RecordSamplesTest : public ScratchTest {
  protected:
   RecordSamplesTest() {
     config_.files = {file("a.tfrecord")};
-    config_.sequence = kSequence;
+    config_.sequence = kRecordSequence;
     config_.vocab = 1000;
     config_.shuffle = false;
   }
@@ -310,7 +310,7 @@ TEST_F(RecordSamplesTest, SurvivesRandomDamage) {
     EXPECT_NE(text.find("a.tfrecord"), std::string::npos) << text;
   }
   // Damage that the checksums cover.
-  SampleBuffer buffer(kSequence);
+  SampleBuffer buffer(kRecordSequence);
   BertSample sample(buffer.tensors);
   for (int i = 0; i < 10000; ++i) {
     const auto [text, code] = error_of([&] {
