@@ -54,9 +54,14 @@ std::size_t communication_bytes(const grid::Layout& layout, int stage, std::size
   return kNcclBytes + communicators * kNcclCommunicatorBytes + copies + mailboxes;
 }
 
-/// Buffers of reductions on the host, which travel in chunks: what MPI takes for a chunk
-/// (measured), and the chunk of a 16-bit reduction in fp32. `parameters` are those of the rank.
-std::size_t reduction_bytes(const grid::Layout& layout, const Precision& precision,
+// MPI's memory for each peer beyond the first that a rank reduces shards with and gathers them
+// from; measured with 8 data ranks of one host.
+constexpr std::size_t kShardPeerBytes = 1u << 20;
+
+/// Buffers of reductions on the host, which travel in chunks: what MPI takes for a chunk and, when
+/// ZeRO shards (`sharded`), for its peers (measured), and the chunk of a 16-bit reduction in fp32.
+/// `parameters` are those of the rank.
+std::size_t reduction_bytes(const grid::Layout& layout, const Precision& precision, bool sharded,
                             std::int64_t parameters) {
   const auto is_16_bit = [](DType dtype) { return dtype != accumulation_type(dtype); };
   const std::size_t chunk =
@@ -66,7 +71,8 @@ std::size_t reduction_bytes(const grid::Layout& layout, const Precision& precisi
   const std::size_t mpi = layout.data > 1       ? chunk
                           : layout.pipeline > 1 ? chunk / 2  // of the tied embedding
                                                 : 0;
-  return mpi + (widens ? chunk : 0);
+  const std::size_t peers = sharded && layout.data > 2 ? (layout.data - 2) * kShardPeerBytes : 0;
+  return mpi + peers + (widens ? chunk : 0);
 }
 
 StagePlan plan_stage(const deck::Deck& deck, const grid::Layout& layout,
@@ -91,7 +97,9 @@ StagePlan plan_stage(const deck::Deck& deck, const grid::Layout& layout,
       .workspace = memory.workspace + (on_gpu ? model::kernel_workspace_bytes(config)
                                               : model::host_gemm_bytes(config)),
       .communication = memory.communication +
-                       (on_gpu ? 0 : reduction_bytes(layout, config.precision, plan.parameters)),
+                       (on_gpu ? 0
+                               : reduction_bytes(layout, config.precision, deck.parallel.zero > 0,
+                                                 plan.parameters)),
       .libraries = on_gpu
                        ? kGpuLibraryBytes + communication_bytes(layout, stage, message_bytes(deck))
                        : kLibraryBytes + (layout.ranks() > 1 ? kSharedMemoryBytes : 0),

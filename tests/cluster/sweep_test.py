@@ -44,11 +44,14 @@ class Sweep(ClusterTest):
 
     def test_runs_that_are_stopped_early_resume(self):
         """Also those of several ranks, of which the first to leave must not end the others."""
-        shutil.copy(BIN / "trireme-sweep", self.folder)  # starts trireme-pretrain in the same folder
-        trainer = self.folder / "trireme-pretrain"
+        programs = self.folder / "bin"
+        programs.mkdir()
+        shutil.copy(BIN / "trireme-sweep", programs)  # starts trireme-pretrain in the same folder
+        (self.folder / "lib").symlink_to(BIN.parent / "lib")  # where programs find their libraries
+        trainer = programs / "trireme-pretrain"
         trainer.write_text(LEAVES_LATE.format(BIN / "trireme-pretrain"))
         trainer.chmod(0o755)
-        self.submit(folder=self.folder, iterations=20000)
+        self.submit(folder=programs, iterations=20000)
         run = "out/tensor=2,peak=1e-3"
         self.wait("training", lambda: len(self.events(run, "train")) > 2)
         tasks = call("squeue", "--noheader", "--array", "--states=RUNNING", "--format=%i").split()

@@ -15,6 +15,16 @@ def build_id(path):
     return path.read_bytes().index(bytes.fromhex(text))
 
 
+def change_build_id(path):
+    """Flips the bits of the first byte of the build id in a program's file."""
+    place = build_id(path)
+    with open(path, "r+b") as file:
+        file.seek(place)
+        byte = file.read(1)[0]
+        file.seek(place)
+        file.write(bytes([byte ^ 255]))
+
+
 class Launch(RunTest):
     def test_a_program_without_a_launcher_starts_no_daemon(self):
         with self.start("run", "train.iterations=100000") as started:
@@ -40,19 +50,24 @@ class Launch(RunTest):
             self.assertIn(part, result.err)
 
     def test_another_binary(self):
-        other = self.folder / "trireme-pretrain"
-        shutil.copy(BIN / "trireme-pretrain", other)
-        place = build_id(other)
-        with open(other, "r+b") as file:
-            file.seek(place)
-            byte = file.read(1)[0]
-            file.seek(place)
-            file.write(bytes([byte ^ 255]))
-        result = self.together(self.train_words(), [other, *self.deck_words("run")])
-        self.refused(result, FAILED, f"'{other}' is build ", "but rank 0 on ", "install one build")
-        self.assertFalse((self.folder / "run").exists())
+        # The program finds its libraries, if it has any, in ../lib.
+        other = self.folder / "bin" / "trireme-pretrain"
+        other.parent.mkdir()
+        libraries = sorted((BIN.parent / "lib").glob("libtrireme_*.so"))
+        copies = [other, *(self.folder / "lib" / library.name for library in libraries)]
+        originals = [BIN / "trireme-pretrain", *libraries]
+        (self.folder / "lib").mkdir()
+        for changed in copies:
+            for original, copy in zip(originals, copies):
+                shutil.copy(original, copy)
+            change_build_id(changed)
+            result = self.together(self.train_words(), [other, *self.deck_words("run")])
+            self.refused(result, FAILED, f"'{other}' is build ", "but rank 0 on ",
+                         "install one build")
+            self.assertFalse((self.folder / "run").exists())
         # A copy elsewhere is the same build.
-        shutil.copy(BIN / "trireme-pretrain", other)
+        for original, copy in zip(originals, copies):
+            shutil.copy(original, copy)
         result = self.together(self.train_words("run", "train.iterations=1"),
                                [other, *self.deck_words("run", "train.iterations=1")])
         self.assertEqual(result.code, FINISHED, result)

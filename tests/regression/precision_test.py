@@ -5,7 +5,7 @@ import math
 import re
 import unittest
 
-from runs import FAILED, RunTest, layout_words, run
+from runs import DIVERGED, RunTest, layout_words, run
 
 FP16 = ["precision.compute=fp16"]
 BF16 = ["precision.compute=bf16"]
@@ -89,13 +89,13 @@ class LossScale(RunTest):
         self.assertIn(2.0, [after / before for before, after in zip(scales, scales[1:])],
                       "the scale never grew")
 
-    def test_deepspeed_gives_up_at_the_least_scale(self):
+    def test_deepspeed_stops_at_the_minimum_scale(self):
         words = [*FP16, "precision.loss_scale.dialect=deepspeed", "precision.loss_scale.initial=4294967296",
                  "precision.loss_scale.minimum=1073741824"]
         for ranks in (1, 2):
             with self.subTest(f"{ranks} ranks"):
                 result = self.pretrain(f"{ranks}", *words, f"parallel.data={ranks}", ranks=ranks,
-                                       code=FAILED)
+                                       code=DIVERGED)
                 message = "Current loss scale already at minimum - cannot decrease scale anymore. Exiting run."
                 self.assertEqual(result.err.count(message), 1, result)
                 # The first takes from the hysteresis, two halve the scale, the fourth is too much.

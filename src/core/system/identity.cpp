@@ -9,6 +9,7 @@
 #include <cstddef>
 #include <cstring>
 #include <filesystem>
+#include <string_view>
 #include <system_error>
 
 namespace trireme {
@@ -54,25 +55,36 @@ std::string find_build_id(const std::byte* notes, std::size_t size) {
   return "";
 }
 
-/// The first object that the loader tells of is the program; the others are its libraries.
-int read_program(dl_phdr_info* object, std::size_t, void* result) {
-  for (int i = 0; i < object->dlpi_phnum; ++i) {
-    const auto& segment = object->dlpi_phdr[i];
+/// The build id of a loaded object; "" when it has none.
+std::string build_id_of(const dl_phdr_info& object) {
+  for (int i = 0; i < object.dlpi_phnum; ++i) {
+    const auto& segment = object.dlpi_phdr[i];
     if (segment.p_type != PT_NOTE) continue;
-    const auto* notes = reinterpret_cast<const std::byte*>(object->dlpi_addr + segment.p_vaddr);
-    std::string& id = *static_cast<std::string*>(result);
-    id = find_build_id(notes, segment.p_memsz);
-    if (!id.empty()) break;
+    const auto* notes = reinterpret_cast<const std::byte*>(object.dlpi_addr + segment.p_vaddr);
+    const std::string id = find_build_id(notes, segment.p_memsz);
+    if (!id.empty()) return id;
   }
-  return 1;
+  return "";
+}
+
+/// Adds the ids of the program, which the loader lists first, and of Trireme's shared libraries.
+int add_build_id(dl_phdr_info* object, std::size_t, void* result) {
+  std::string& ids = *static_cast<std::string*>(result);
+  const bool is_ours =
+      std::string_view(object->dlpi_name).find("/libtrireme_") != std::string::npos;
+  if (ids.empty())
+    ids = build_id_of(*object);
+  else if (is_ours)
+    ids += "+" + build_id_of(*object);
+  return 0;
 }
 
 }  // namespace
 
 std::string build_id() {
-  std::string id;
-  dl_iterate_phdr(&read_program, &id);
-  return id;
+  std::string ids;
+  dl_iterate_phdr(&add_build_id, &ids);
+  return ids;
 }
 
 std::string program_path() {

@@ -14,8 +14,9 @@ std::string process_identity();
 /// This host's name.
 std::string host_name();
 
-/// The running program's build id (the linker's digest of what it linked) in hexadecimal; equal for
-/// copies of one build alone. "" when it was linked without one.
+/// The build ids (the linker's digests of what it linked) of the running program and of the shared
+/// libraries of Trireme that it loaded, in hexadecimal with '+' between them; equal for copies of
+/// one build alone. "" when it was linked without one.
 std::string build_id();
 
 /// The running program's path; "" when the system does not tell.

@@ -95,10 +95,26 @@ bool can_load_verbs() {
 
 }  // namespace
 
+namespace {
+
+/// The first 12 digits of the program's id and of each library's.
+std::string short_build_id(std::string_view build) {
+  std::string ids;
+  while (true) {
+    const std::size_t end = std::min(build.find('+'), build.size());
+    ids.append(build.substr(0, std::min<std::size_t>(end, 12)));
+    if (end == build.size()) return ids;
+    ids += '+';
+    build.remove_prefix(end + 1);
+  }
+}
+
+}  // namespace
+
 std::string build_problem(const ProgramFacts& first, const ProgramFacts& mine) {
   if (mine.build == first.build) return "";
   const auto id = [](const ProgramFacts& program) {
-    return program.build.empty() ? "without build id" : program.build.substr(0, 12);
+    return program.build.empty() ? "without build id" : short_build_id(program.build);
   };
   return fmt::format(
       "'{}' is build {}, but rank 0 on {} runs build {} from '{}'; install one build on all hosts, "

@@ -24,6 +24,9 @@ TEST(BuildComplaint, NamesBothBuilds) {
             {"'/y/train' is build ba9876543210, but rank 0 on a runs build 0123456789ab from "
              "'/x/train'",
              "install one build"});
+  // The same program with another library.
+  expect_in(build_problem(first, {.path = "/y", .build = first.build + "+fedcba9876543210"}),
+            {"'/y' is build 0123456789ab+fedcba987654, but", "runs build 0123456789ab from"});
   expect_in(build_problem(first, {.path = "/z"}), {"'/z' is build without build id"});
 }
 
