@@ -25,9 +25,8 @@ constexpr const char* kUsage =
     "           writes such a folder, or its .safetensors file, as a checkpoint of iteration 0\n"
     "       trireme-convert megatron [options] FOLDER CHECKPOINT.h5 [KEY=VALUE ...]\n"
     "           writes a checkpoint of Megatron-LM or DeepSpeed, with the optimizer's state and "
-    "the "
-    "position\n"
-    "           of the run, as a checkpoint from which a run resumes\n\n";
+    "the\n"
+    "           position of the run, as a checkpoint from which a run resumes\n\n";
 
 po::options_description flags_options() {
   using Texts = std::vector<std::string>;

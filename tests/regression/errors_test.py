@@ -80,7 +80,8 @@ class Errors(RunTest):
             self.fails(USAGE, "unrecognised option '--frobnicate'", "--frobnicate", ranks=ranks)
             self.fails(USAGE, "unrecognised option '--chek'; did you mean '--check'?", "--chek",
                        ranks=ranks)
-            self.fails(USAGE, "'soon' is not a duration", "--time-limit", "soon", ranks=ranks)
+            self.fails(USAGE, "--time-limit soon: expected a time, such as 90min",
+                       "--time-limit", "soon", ranks=ranks)
         nothing = run("trireme-pretrain", ranks=2)
         self.assertEqual(nothing.code, USAGE, nothing)
         self.assertEqual(nothing.err.count("no deck is given"), 1, nothing)
@@ -110,14 +111,14 @@ def limited(limit, program, *words):
 
 
 class AddressSpaceLimit(RunTest):
-    def test_no_room_for_the_buffers_of_products(self):
+    def test_no_room_for_the_buffers_of_gemms(self):
         # 16 threads take the 2 GiB that the rest of the program needs a part of.
         threads = {"OMP_NUM_THREADS": "16", "OPENBLAS_NUM_THREADS": "1"}
         with unittest.mock.patch.dict(os.environ, threads):
             result = limited("-v 2097152", "trireme-pretrain",
                              *self.deck_words("run", "run.device=host"))
         self.assertEqual(result.code, FAILED, result)
-        self.assertRegex(result.err, r"\Atrireme-pretrain: no memory for products: OpenBLAS takes "
+        self.assertRegex(result.err, r"\Atrireme-pretrain: no memory for GEMMs: OpenBLAS takes "
                          r"128 MiB of address space for each of 16 threads; raise .*\n\Z")
         self.assertEqual(result.out, "")
 
