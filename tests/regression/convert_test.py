@@ -297,7 +297,7 @@ torchrun --nproc_per_node $GPUS pretrain_gpt.py $MODEL --max-position-embeddings
         deck = self.folder / "deck.yaml"
         result = convert("flags", "--output", deck, FLAGS / "r0_deepspeed_3d.sh")
         self.assertEqual((result.code, result.out), (DECK, ""), result)
-        self.assertIn("\"train_batch_size\": 2048: the command line makes 144", result.err)
+        self.assertIn("\"train_batch_size\": 2048: the command line gives 144", result.err)
         self.assertFalse(deck.exists())
 
     def test_a_command_line_behind_dashes(self):
