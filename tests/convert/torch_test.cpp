@@ -45,7 +45,7 @@ std::string bytes_of(std::string_view hex) {
 }
 
 void put(std::string& bytes, std::uint64_t value, int width) {
-  for (int i = 0; i < width; ++i) bytes += static_cast<char>(value >> (8 * i) & 0xFF);
+  for (int i = 0; i < width; ++i, value >>= 8) bytes += static_cast<char>(value & 0xFF);
 }
 
 /// A zip archive of stored entries.

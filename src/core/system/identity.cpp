@@ -75,7 +75,7 @@ int add_build_id(dl_phdr_info* object, std::size_t, void* result) {
   if (ids.empty())
     ids = build_id_of(*object);
   else if (is_ours)
-    ids += "+" + build_id_of(*object);
+    ids.append("+").append(build_id_of(*object));
   return 0;
 }
 
