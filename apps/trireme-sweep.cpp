@@ -89,12 +89,12 @@ Arguments parse(int argc, char** argv) {
   return arguments;
 }
 
-/// trireme-pretrain beside this program, or in the PATH.
+/// trireme-pretrain in this program's folder, or in the PATH.
 std::filesystem::path trainer() {
   std::error_code error;
   const auto self = std::filesystem::read_symlink("/proc/self/exe", error);
-  const auto beside = self.parent_path() / "trireme-pretrain";
-  return !error && std::filesystem::exists(beside) ? beside : "trireme-pretrain";
+  const auto sibling = self.parent_path() / "trireme-pretrain";
+  return !error && std::filesystem::exists(sibling) ? sibling : "trireme-pretrain";
 }
 
 /// How runs are started; inside a Slurm job one rank has a launcher, too, or it would be taken for
@@ -175,15 +175,15 @@ ExitCode show(const Arguments& arguments) {
     print_out(sweep::status_text(planned, statuses));
     return ExitCode::success;
   }
-  sweep::ExtraColumns beside;
+  sweep::ExtraColumns extra;
   if (arguments.has("beside")) {
     const auto path = arguments.deck.values["beside"].as<std::string>();
-    beside = sweep::read_extra_columns(read_file(path), path, planned);
+    extra = sweep::read_extra_columns(read_file(path), path, planned);
   }
   const auto format = arguments.has("csv")        ? sweep::TableFormat::csv
                       : arguments.has("markdown") ? sweep::TableFormat::markdown
                                                   : sweep::TableFormat::text;
-  print_out(sweep::table(planned, statuses, format, beside));
+  print_out(sweep::table(planned, statuses, format, extra));
   return ExitCode::success;
 }
 

@@ -144,7 +144,7 @@ class CommMeter {
              }}};
   }
 
-  /// Those through peer memory that go beside other work by the copy engines.
+  /// Those through peer memory that the copy engines run, overlapped with other work.
   std::vector<Operation> copies() {
     const double ranks = world_.size();
     std::vector<Operation> all = {

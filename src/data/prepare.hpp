@@ -41,7 +41,7 @@ using LineCounts = std::array<std::int64_t, 3>;
 /// left over, as Megatron-LM v0 counts.
 LineCounts count_split(std::int64_t lines, const std::vector<double>& fractions);
 
-/// Writes FOLDER/{train,valid,test}.jsonl, but none for a fraction of 0, and beside each a file
+/// Writes FOLDER/{train,valid,test}.jsonl, but none for a fraction of 0, and for each a file
 /// .lines that says where each line came from, as INPUT:LINE. Which line goes where is decided by
 /// one numpy shuffle of all of them; within a file they keep the inputs' order. Reads the inputs
 /// twice and keeps a few bytes per line. Returns the counts. Throws UsageError for standard input,

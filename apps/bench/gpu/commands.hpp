@@ -6,7 +6,7 @@
 namespace trireme::bench::gpu {
 
 /// The GEMMs of GPTs of several sizes: the kernel that cuBLASLt's heuristic puts first against
-/// the fastest; and those with a GELU or a bias's gradient beside them, in one kernel against two.
+/// the fastest; and those with a GELU or a bias gradient, fused against in two kernels.
 /// Throws Error (exit 1) when there is no GPU.
 void measure_gemms(const Settings& settings);
 

@@ -26,7 +26,7 @@ struct Runner {
   kernels::cuda::Context context;
 };
 
-/// One operation that multiplies, C [m, n] of k terms each, and does something beside it. Each form
+/// A GEMM with an epilogue, C [m, n] of k terms each. Each form
 /// runs on the kernel that is the fastest for it.
 struct WithEpilogue {
   std::string name;

@@ -60,9 +60,9 @@ Configuration find_configuration(const Request& request, const shell::Run& run,
                       shell::shown(path), unknown_values(written->second));
     return {shell::shown(path), written->second};
   }
-  const fs::path beside = request.file.parent_path() / fs::path(path).filename();
+  const fs::path next_to_script = request.file.parent_path() / fs::path(path).filename();
   std::error_code ignored;
-  for (const fs::path& candidate : {fs::path(path), beside})
+  for (const fs::path& candidate : {fs::path(path), next_to_script})
     if (fs::is_regular_file(candidate, ignored)) return {candidate.string(), read_input(candidate)};
   throw DataError("{}: '{}' does not exist: give the file with --ds-config", given.place,
                   shell::shown(path));

@@ -172,17 +172,6 @@ class BlendedDataset final : public Dataset {
   std::int64_t samples_;
 };
 
-BlendKey key_of(const BertSplitConfig& config, const BlendSummary& summary) {
-  BlendKey key{.split = config.common.split, .samples = summary.samples};
-  if (is_weighted(config)) {
-    key.weights = normalize_blend(config.weights);
-    key.samples = *config.common.samples;
-  } else {
-    for (const SplitSummary& part : summary.datasets) key.sizes.push_back(part.samples);
-  }
-  return key;
-}
-
 }  // namespace
 
 bool BertSplitConfig::is_blend() const {
@@ -229,7 +218,8 @@ std::unique_ptr<const Dataset> open_bert_split(const BertSplitConfig& config,
     return open_part(config, builder);
   }
   const BlendSummary summary = summarize_bert_split(config);
-  const BlendKey key = key_of(config, summary);
+  const BlendKey key =
+      blend_key(config.common.split, config.weights, config.common.samples, summary);
   const std::filesystem::path& cache = config.common.index_cache;
   const BlendFiles files = cache_files(
       cache.empty() ? default_index_cache(dataset_prefix(config.names.front())) : cache, key);

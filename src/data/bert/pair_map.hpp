@@ -13,7 +13,7 @@
 
 namespace trireme::data {
 
-/// What a map depends on beside the dataset.
+/// What a map depends on in addition to the dataset.
 struct PairMapConfig {
   SequenceRange documents;              ///< of the split: documents, not sentences
   std::optional<std::int64_t> samples;  ///< wanted; absent: one epoch

@@ -150,18 +150,19 @@ bool is_weighted(const GptBlendConfig& config) {
   return !config.weights.empty() && config.common.samples.has_value();
 }
 
-BlendKey key_of(const GptBlendConfig& config, const BlendSummary& summary) {
-  BlendKey key{.split = config.common.split, .samples = summary.samples};
-  if (is_weighted(config)) {
-    key.weights = normalize_blend(config.weights);
-    key.samples = *config.common.samples;
+}  // namespace
+
+BlendKey blend_key(Split split, std::span<const double> weights, std::optional<std::int64_t> wanted,
+                   const BlendSummary& summary) {
+  BlendKey key{.split = split, .samples = summary.samples};
+  if (!weights.empty() && wanted) {
+    key.weights = normalize_blend(weights);
+    key.samples = *wanted;
   } else {
     for (const SplitSummary& dataset : summary.datasets) key.sizes.push_back(dataset.samples);
   }
   return key;
 }
-
-}  // namespace
 
 GptSplitConfig dataset_config(const GptBlendConfig& config, std::size_t which) {
   GptSplitConfig dataset = config.common;
@@ -206,14 +207,16 @@ std::string identify_documents(const BlendSummary& summary) {
 }
 
 BlendIndex build_blend_index(const GptBlendConfig& config) {
-  return build_index(key_of(config, summarize_blend(config)));
+  return build_index(blend_key(config.common.split, config.weights, config.common.samples,
+                               summarize_blend(config)));
 }
 
 GptDataset open_gpt_blend(const GptBlendConfig& config, const IndexBuilder& builder) {
   if (config.single())
     return {open_gpt_split(dataset_config(config, 0), builder), config.common.format};
   const BlendSummary summary = summarize_blend(config);
-  const BlendKey key = key_of(config, summary);
+  const BlendKey key =
+      blend_key(config.common.split, config.weights, config.common.samples, summary);
   const std::filesystem::path& cache = config.common.index_cache;
   const BlendFiles files = cache_files(
       cache.empty() ? default_index_cache(dataset_prefix(config.prefixes.front())) : cache, key);

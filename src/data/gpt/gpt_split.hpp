@@ -6,10 +6,12 @@
 #include <filesystem>
 #include <functional>
 #include <optional>
+#include <span>
 #include <string>
 #include <vector>
 
 #include "data/gpt/gpt_dataset.hpp"
+#include "data/gpt/index_files.hpp"
 #include "data/split.hpp"
 
 namespace trireme::data {
@@ -87,6 +89,11 @@ struct BlendSummary {
   std::vector<SplitSummary> datasets;  ///< in the order of the prefixes
   std::int64_t samples = 0;            ///< of the blend
 };
+
+/// The key of a blend's index for `wanted` samples: by the `weights`, or by the sizes in `summary`
+/// where there are none. A weight says nothing when every dataset is used once (`wanted` empty).
+BlendKey blend_key(Split split, std::span<const double> weights, std::optional<std::int64_t> wanted,
+                   const BlendSummary& summary);
 
 /// How the part of dataset `which` is opened: Megatron-LM asks of each dataset of a weighted blend
 /// half a percent more samples than its share.

@@ -66,7 +66,7 @@ struct NamedArray {
   const NpyArray& array;
 };
 
-// Writes the arrays and, beside them, what they are.
+// Writes the arrays and, in the same folder, what they are.
 void publish_all(const std::string& stem, const std::string& description,
                  std::initializer_list<NamedArray> arrays) {
   name_cache_key([&] {

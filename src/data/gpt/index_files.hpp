@@ -77,7 +77,7 @@ std::optional<std::string> indexmap_stem(std::string_view stems, Split split);
 GptIndex map_index(const IndexFiles& files, std::span<const std::int32_t> lengths,
                    std::int64_t sequence);
 
-/// Writes the files and the key's description beside them; makes the folder. Several programs may
+/// Writes the files and the key's description to one folder; makes the folder. Several programs may
 /// write the same files at once: each appears whole. Throws IoError that names data.index_cache.
 void write_index(const IndexFiles& files, const IndexKey& key, const GptIndex& index);
 void write_index(const BlendFiles& files, const BlendKey& key, const BlendIndex& index);

@@ -172,7 +172,7 @@ void data_keys(std::vector<Key>& rows) {
               .help("Short names of datasets for data.train, valid and test: {wiki: "
                     "data/wiki_text_document}."),
           key(TRIREME_MEMBER(data.index_cache))
-              .derived("beside the dataset", {})
+              .derived("in the folder of the dataset", {})
               .help("Folder that keeps the sample indices."),
           key(TRIREME_MEMBER(data.index_files))
               .warn()

@@ -72,12 +72,12 @@ struct ResidualSum {
                                         const Inputs& inputs) const {
     Values<kWidth> values = widen(inputs.x);
     const Values<kWidth> shift = widen(cuda::load<kWidth>(bias + column));
-    const Values<kWidth> beside = widen(inputs.residual);
+    const Values<kWidth> residual = widen(inputs.residual);
 #pragma unroll
     for (int i = 0; i < kWidth; ++i) values[i] += shift[i];
     mask.apply(values, row, column);
 #pragma unroll
-    for (int i = 0; i < kWidth; ++i) values[i] += beside[i];
+    for (int i = 0; i < kWidth; ++i) values[i] += residual[i];
     const Elements<T, kWidth> rounded = narrow<T>(values);
     cuda::store(out + std::int64_t{row} * mask.h + column, rounded);
     return rounded;

@@ -23,7 +23,7 @@ struct AttentionForwardParameters {
   const std::int32_t* document_start;  ///< [b, s], or null
 };
 
-/// What the backward pass needs of a row beside q and dout.
+/// What the backward pass reads of a row in addition to q and dout.
 struct alignas(8) RowStatistics {
   float lse2;   ///< log-sum-exp in base 2
   float delta;  ///< sum of out * dout, which is that of P * dP

@@ -18,8 +18,8 @@ __device__ int plain_begin(const AttentionSizes& sizes) {
   return static_cast<int>(blockIdx.x) % tiles_of(sizes.s, kPlainTile) * kPlainTile;
 }
 
-// What a probability is multiplied by. Without dropout the threshold is 0: a question asked at run
-// time, beside which the kernels need not be compiled twice.
+// What a probability is multiplied by. Without dropout the threshold is 0, which is tested at
+// run time, so that the kernels need not be compiled twice.
 __device__ auto plain_factor(const AttentionDropout& dropout, const AttentionSizes& sizes,
                              int task) {
   const HeadDropout head(dropout, task / sizes.heads, task % sizes.heads, sizes.s);

@@ -83,7 +83,7 @@ enum class RunSum {
   tail,   ///< it begins here and goes on in the next chunk: to this chunk's tail
 };
 
-/// One chunk of the sorted rows of tokens, and what lies beside it.
+/// One chunk of the sorted rows of tokens, and its neighbours.
 struct TokenChunk {
   const std::uint32_t* rows;  ///< of all `tokens`, ascending
   std::int64_t tokens;

@@ -15,7 +15,7 @@ enum class GemmChoice {
   first,  ///< the candidate that cuBLASLt's heuristic puts first; to compare with
 };
 
-/// Where the GELU or the bias's gradient beside a GEMM is computed.
+/// Where a GEMM's GELU or bias gradient is computed: in its epilogue or by a second kernel.
 enum class Fusion {
   timed,   ///< in the GEMM's kernel if that is faster, timed on this GPU; if GEMMs are timed
   always,  ///< in the GEMM's kernel wherever there is one; to compare with
@@ -31,7 +31,7 @@ class Chooser;
 /// for one GEMM need not: runs that are to agree bit by bit share a file. GEMMs that cuBLASLt
 /// has no kernel for, and those with a bias not aligned to 16 bytes, run on a plain one.
 ///
-/// A GELU or a bias's gradient beside a GEMM is timed, and its choice kept, in the same way: in
+/// A GEMM with a GELU or a bias gradient is timed, and its choice kept, in the same way: in
 /// the GEMM's kernel, as its epilogue, against the fastest kernel for the GEMM and one of its
 /// own after it. The latter is all there is in fp32, for rows that are no multiple of 8 elements,
 /// and for operands not aligned to 16 bytes.
@@ -54,17 +54,17 @@ class GemmRunner {
   /// Makes the choice for a GEMM, if it is new, without running it on `args`.
   void prepare(const Gemm& args, const Context& context);
 
-  /// As gemm(), for a GEMM and the GELU beside it. Need workspace for bias_gradient and
+  /// As gemm(), for a GEMM with a GELU. Need workspace for bias_gradient and
   /// gelu_backward, too.
   void linear_gelu(const LinearGelu& args, const Context& context);
   void linear_gelu_gradient(const LinearGeluGradient& args, const Context& context);
-  /// The same for a GEMM and the bias's gradient beside it. Needs workspace for both at a time:
+  /// The same for a GEMM with a bias gradient. Needs workspace for both at a time:
   /// kGemmWorkspace + bias_gradient_workspace(out) bytes.
   void linear_weight_gradient(const LinearWeightGradient& args, const Context& context);
 
   /// How many GEMMs were timed so far, rather than found in the file.
   int timed_gemms() const;
-  /// How many GEMMs were chosen to have what is beside them in their kernel so far.
+  /// How many GEMMs so far were chosen to run with a fused epilogue.
   int fused_gemms() const;
 
  private:

@@ -54,7 +54,7 @@ struct BoxBackwardMemory {
 
   /// The block of keys is there.
   __device__ Barrier* block_full(int stage) const { return barrier(0 + stage); }
-  /// Nobody needs the block of keys, or its number, any more.
+  /// No warp needs the block of keys, or its number, any more.
   __device__ Barrier* block_empty(int stage) const { return barrier(2 + stage); }
   /// dK and dV lie where the block's keys and values lay.
   __device__ Barrier* block_done(int stage) const { return barrier(4 + stage); }
@@ -82,7 +82,7 @@ struct BoxBackwardMemory {
     constexpr int kWarps = Tile::kConsumers / 32;
     for (int stage = 0; stage < kStages; ++stage) {
       make_barrier(block_full(stage), 1);
-      make_barrier(block_empty(stage), 3);  // the three warps beside the one that loads
+      make_barrier(block_empty(stage), 3);  // the three warps that do not load
       make_barrier(block_done(stage), kWarps);
       make_barrier(queries_full(stage), 1);
       make_barrier(douts_full(stage), 1);

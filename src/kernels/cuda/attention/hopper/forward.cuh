@@ -35,7 +35,7 @@ struct BoxForwardMemory {
   Barrier values_full[Tile::kStages], values_empty[Tile::kStages];
 };
 
-/// AttentionForward as the kernel sees it, beside the maps of qkv and out.
+/// AttentionForward as the kernel sees it, without the tensor maps of qkv and out.
 struct BoxForwardParameters {
   float* lse;
   unsigned* taken;  ///< items that were taken by blocks after their first
