@@ -8,7 +8,7 @@ add_custom_target(trireme_commit
           -P ${PROJECT_SOURCE_DIR}/cmake/write_commit.cmake
   BYPRODUCTS ${generated}/trireme_commit.hpp
   COMMENT "Looking up the commit")
-add_library(trireme_version STATIC version.cpp)
+add_library(trireme_version STATIC common/version.cpp)
 add_dependencies(trireme_version trireme_commit)
 target_compile_definitions(trireme_version PRIVATE TRIREME_MARCH="${TRIREME_MARCH}")
 target_include_directories(trireme_version PRIVATE ${generated})

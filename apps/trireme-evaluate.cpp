@@ -7,7 +7,7 @@
 #include "checkpoint/folder.hpp"
 #include "core/clock.hpp"
 #include "core/files.hpp"
-#include "core/progress.hpp"
+#include "core/text.hpp"
 #include "deck_options.hpp"
 #include "evaluate/detokenize.hpp"
 #include "evaluate/ngram.hpp"

@@ -1,5 +1,16 @@
 // trireme-report: follows a run; summarizes, plots, exports and compares runs.
-#include "report/commands.hpp"
+#include <unistd.h>
+
+#include <chrono>
+#include <cstdlib>
+#include <filesystem>
+#include <thread>
+
+#include "app.hpp"
+#include "core/files.hpp"
+#include "report/follow/follower.hpp"
+#include "report/runs/comparison.hpp"
+#include "report/runs/run_history.hpp"
 
 namespace trireme {
 namespace {
@@ -24,16 +35,180 @@ constexpr const char* kUsage =
 
 using Words = std::vector<std::string>;
 
-constexpr report_app::Command kCommands[] = {
-    {"follow", report_app::follow_options, report_app::follow},
-    {"summary", report_app::summary_options, report_app::summary},
-    {"plot", report_app::plot_options, report_app::plot},
-    {"export", report_app::export_options, report_app::export_values},
-    {"diff", report_app::diff_options, report_app::diff},
+// ---------------------------------------------------------------------------- follow
+
+report::FollowTarget target_of(const po::variables_map& values, const Words& words) {
+  if (words.empty()) throw UsageError("follow: no run folder and no job is given");
+  report::FollowTarget target = report::find_target(words[0]);
+  target.version = TRIREME_VERSION;
+  const Words overrides(words.begin() + 1, words.end());
+  if (values.count("deck"))
+    target.asked = report::AskedDeck{values["deck"].as<std::string>(), overrides};
+  else if (!overrides.empty())
+    throw UsageError("follow: '{}' belongs to a --deck, and none is given", overrides[0]);
+  return target;
+}
+
+po::options_description follow_options() {
+  po::options_description options("Options of follow");
+  options.add_options()                //
+      ("once", "print once and exit")  //
+      ("every", po::value<double>()->default_value(2.0, "2")->value_name("SECONDS"),
+       "interval between updates")  //
+      ("deck", po::value<std::string>()->value_name("DECK"),
+       "the deck that was asked for, followed by its KEY=VALUEs; default: the deck of the run's "
+       "command");
+  return options;
+}
+
+/// Shows a run while it runs. `words` are the run or job, then overrides of --deck. Fails (exit 1)
+/// where one of the four answers is bad.
+ExitCode follow(const po::variables_map& values, const Words& words) {
+  const double every = values["every"].as<double>();
+  if (!(every >= 0.1 && every <= 86400))
+    throw UsageError("--every {}: expected 0.1 to 86400 seconds", every);
+  report::Follower follower(target_of(values, words));
+  const bool terminal = ::isatty(STDOUT_FILENO) == 1;
+  const bool colour = terminal && std::getenv("NO_COLOR") == nullptr;
+  while (true) {
+    const report::Page page = follower.look();
+    const bool last = page.ended || values.count("once") > 0;
+    const bool clears = terminal && values.count("once") == 0;
+    print_out((clears ? "\033[H\033[J" : "") + to_text(page, colour) +
+              (clears || last ? "" : "\n"));
+    if (last) return page.well() ? ExitCode::success : ExitCode::failure;
+    if (std::fflush(stdout) != 0) throw IoError("cannot write to standard output");
+    std::this_thread::sleep_for(std::chrono::duration<double>(every));
+  }
+}
+
+// ---------------------------------------------------------------------------- runs compared
+
+std::vector<report::RunHistory> read_runs(const Words& words) {
+  std::vector<report::RunHistory> runs;
+  for (const std::string& word : words) runs.push_back(report::read_run(word));
+  return runs;
+}
+
+report::PlotAxis axis_of(const std::string& name) {
+  if (name == "iterations") return report::PlotAxis::iterations;
+  if (name == "samples") return report::PlotAxis::samples;
+  if (name == "tokens") return report::PlotAxis::tokens;
+  throw UsageError("--x {}: expected iterations, samples or tokens{}", name,
+                   did_you_mean(name, {"iterations", "samples", "tokens"}));
+}
+
+po::options_description summary_options() {
+  po::options_description options("Options of summary");
+  options.add_options()("csv", "print comma-separated values")(
+      "markdown", "print a table in Markdown")("json", "print an array of objects");
+  return options;
+}
+
+/// Runs and logs in one table.
+ExitCode summary(const po::variables_map& values, const Words& words) {
+  if (words.empty()) throw UsageError("summary: no run folder and no log is given");
+  const std::size_t formats = values.count("csv") + values.count("markdown") + values.count("json");
+  if (formats > 1) throw UsageError("summary: --csv, --markdown and --json exclude each other");
+  const report::TableFormat format = values.count("csv")        ? report::TableFormat::csv
+                                     : values.count("markdown") ? report::TableFormat::markdown
+                                     : values.count("json")     ? report::TableFormat::json
+                                                                : report::TableFormat::text;
+  std::vector<report::RunSummary> runs;
+  ExitCode code = ExitCode::success;
+  // A problem with one run does not hide the rows of the others.
+  const auto report_problem = [&](const std::string& message, ExitCode of_message) {
+    std::fputs(fmt::format("trireme-report: {}\n", message).c_str(), stderr);
+    code = of_message;
+  };
+  for (const std::string& word : words) {
+    try {
+      runs.push_back(report::summarize(report::read_run(word)));
+      if (runs.back().iterations == 0)
+        report_problem(word + ": no training line in it", ExitCode::data);
+    } catch (const Error& error) {
+      report_problem(error.what(), error.code());
+    }
+  }
+  if (!runs.empty()) print_out(report::to_table(runs, format));
+  return code;
+}
+
+po::options_description plot_options() {
+  po::options_description options("Options of plot");
+  options.add_options()  //
+      ("output,o", po::value<std::string>()->value_name("FILE.svg"), "the file to write")(
+          "x", po::value<std::string>()->default_value("iterations")->value_name("AXIS"),
+          "the x axis: iterations, samples or tokens")("log-loss", "logarithmic axis for the loss");
+  return options;
+}
+
+/// Curves of runs and logs as an SVG.
+ExitCode plot(const po::variables_map& values, const Words& words) {
+  if (words.empty()) throw UsageError("plot: no run folder and no log is given");
+  if (!values.count("output")) throw UsageError("plot: no output is given: add -o FILE.svg");
+  const std::filesystem::path output = values["output"].as<std::string>();
+  if (output.extension() != ".svg")
+    throw UsageError("-o {}: plots are SVG files; name one such as {}", output.string(),
+                     std::filesystem::path(output).replace_extension(".svg").string());
+  const report::PlotAxis axis = axis_of(values["x"].as<std::string>());
+  const report::Chart chart =
+      report::plot_runs(read_runs(words), axis, values.count("log-loss") > 0);
+  write_file_atomically(output, report::to_svg(chart));
+  print_out(fmt::format("{}: {} of {}\n", output.string(), counted(chart.panels.size(), "panel"),
+                        counted(words.size(), "run")));
+  return ExitCode::success;
+}
+
+po::options_description export_options() {
+  po::options_description options("Options of export");
+  options.add_options()  //
+      ("csv", "write comma-separated values (the default and only format)")(
+          "output,o", po::value<std::string>()->value_name("FILE"),
+          "the file to write; default: standard output");
+  return options;
+}
+
+/// The values of all training lines.
+ExitCode export_values(const po::variables_map& values, const Words& words) {
+  if (words.empty()) throw UsageError("export: no run folder and no log is given");
+  const std::string table = report::export_csv(read_runs(words));
+  if (values.count("output"))
+    write_file_atomically(values["output"].as<std::string>(), table);
+  else
+    print_out(table);
+  return ExitCode::success;
+}
+
+po::options_description diff_options() { return po::options_description("Options of diff"); }
+
+/// The differences of two runs. Exit code 1 when decks or losses differ, else 0.
+ExitCode diff(const po::variables_map&, const Words& words) {
+  if (words.size() != 2)
+    throw UsageError("diff: expected two run folders or logs, not {}", words.size());
+  const report::RunDifference difference =
+      report::compare_runs(report::read_run(words[0]), report::read_run(words[1]));
+  print_out(report::to_text(difference));
+  return difference.same() ? ExitCode::success : ExitCode::failure;
+}
+
+// ---------------------------------------------------------------------------- commands
+
+/// A command: its options, and the function that gets their values and the other words.
+struct Command {
+  const char* name;
+  po::options_description (*options)();
+  ExitCode (*run)(const po::variables_map& values, const Words& words);
+};
+
+constexpr Command kCommands[] = {
+    {"follow", follow_options, follow}, {"summary", summary_options, summary},
+    {"plot", plot_options, plot},       {"export", export_options, export_values},
+    {"diff", diff_options, diff},
 };
 
 /// Calls the command with its options and its other words.
-ExitCode call(const report_app::Command& command, int argc, char** argv) {
+ExitCode call(const Command& command, int argc, char** argv) {
   po::options_description options = command.options();
   options.add_options()("words", po::value<Words>());
   const po::variables_map values =
@@ -44,7 +219,7 @@ ExitCode call(const report_app::Command& command, int argc, char** argv) {
 ExitCode run(int argc, char** argv) {
   po::options_description all;
   std::vector<std::string_view> names;
-  for (const report_app::Command& command : kCommands) {
+  for (const Command& command : kCommands) {
     const po::options_description options = command.options();
     if (!options.options().empty()) all.add(options);
     names.push_back(command.name);
@@ -53,7 +228,7 @@ ExitCode run(int argc, char** argv) {
   if (answers_help_or_version(argc, argv, kProgram, kUsage, all)) return ExitCode::success;
 
   const std::string word = argc > 1 ? argv[1] : "";
-  for (const report_app::Command& command : kCommands)
+  for (const Command& command : kCommands)
     if (word == command.name) return call(command, argc - 1, argv + 1);
   throw UsageError("{}: expected follow, summary, plot, export or diff{}",
                    word.empty() ? "no command is given" : "unknown command '" + word + "'",

@@ -47,11 +47,12 @@ function(trireme_shared_module name)
   install(TARGETS trireme_${name} LIBRARY)
 endfunction()
 
-# trireme_app(NAME DEPENDS...): the program NAME from apps/NAME.cpp.
+# trireme_app(NAME DEPENDS...): the program NAME from apps/NAME.cpp, which finds the headers of apps/common.
 function(trireme_app name)
   cmake_parse_arguments(arg "" "" "DEPENDS" ${ARGN})
   add_executable(${name} ${name}.cpp)
   set_property(TARGET ${name} PROPERTY UNITY_BUILD OFF)  # each command has its own usage text
+  target_include_directories(${name} PRIVATE ${CMAKE_CURRENT_SOURCE_DIR}/common)
   target_link_libraries(${name} PRIVATE trireme_flags trireme_version ${arg_DEPENDS})
   install(TARGETS ${name} RUNTIME)
 endfunction()

@@ -1,13 +1,135 @@
 #include "checkpoint/elements.hpp"
 
+#include <fcntl.h>
+#include <unistd.h>
+
 #include <algorithm>
 #include <array>
 #include <bit>
+#include <cerrno>
+#include <cstddef>
+#include <cstring>
+#include <system_error>
+#include <utility>
 
-#include "checkpoint/part_file.hpp"
+#include "checkpoint/folder.hpp"
 #include "comm/mpi/groups.hpp"
+#include "core/error.hpp"
+#include "core/files.hpp"
+#include "core/system/identity.hpp"
 
 namespace trireme::checkpoint {
+namespace {
+
+/// Bytes of one pwrite(): on storage of 10 MB/s it takes less than a second.
+constexpr std::int64_t kWriteBytes = std::int64_t{8} << 20;
+/// Bytes between two fdatasync(): syncing costs little where it writes so much.
+constexpr std::int64_t kSyncBytes = std::int64_t{64} << 20;
+
+void create_folder(const std::filesystem::path& folder) {
+  std::error_code error;
+  std::filesystem::create_directories(folder, error);
+  if (error) throw IoError("cannot create '{}': {}", folder.string(), error.message());
+}
+
+/// File `number` of reserve_files(), from 1.
+std::filesystem::path numbered(const std::filesystem::path& unfinished, int number) {
+  if (number == 1) return unfinished;
+  return fmt::format("{}.{}", unfinished.string(), number);
+}
+
+}  // namespace
+
+PartFile::PartFile(const std::filesystem::path& path, std::function<void()> progressed)
+    : path_(path), progressed_(std::move(progressed)) {
+  // Not for reading: a client of NFS then sends the bytes written here and no others.
+  fd_ = ::open(path_.c_str(), O_WRONLY | O_CLOEXEC | O_NOFOLLOW);
+  if (fd_ < 0) fail("open", errno);
+}
+
+PartFile::~PartFile() { ::close(fd_); }
+
+void PartFile::resize(std::int64_t bytes) {
+  if (::ftruncate(fd_, bytes) != 0) fail("resize", errno);
+}
+
+void PartFile::write(const void* data, std::int64_t bytes, std::int64_t offset) {
+  const std::byte* next = static_cast<const std::byte*>(data);
+  while (bytes > 0) {
+    const auto count = static_cast<std::size_t>(std::min(bytes, kWriteBytes));
+    const ssize_t put = ::pwrite(fd_, next, count, offset);
+    if (put < 0 && errno == EINTR) continue;
+    if (put <= 0) fail("write", put < 0 ? errno : ENOSPC);
+    next += put;
+    offset += put;
+    bytes -= put;
+    unsynced_ += put;
+    progressed_();
+    // The disk's errors and its speed show while the file is written, not all at the end.
+    if (unsynced_ >= kSyncBytes) sync();
+  }
+}
+
+void PartFile::write(const grid::Hyperslabs& slabs, const Shape& shape, std::int64_t width,
+                     const void* data, std::int64_t offset) {
+  const std::int64_t columns = grid::whole_tensor(shape).columns;
+  const std::byte* next = static_cast<const std::byte*>(data);
+  for (const grid::Hyperslab& slab : slabs) {
+    // Whole rows follow each other in the file.
+    const std::int64_t rows_at_once = slab.columns == columns ? slab.rows : 1;
+    const std::int64_t bytes = rows_at_once * slab.columns * width;
+    for (std::int64_t row = 0; row < slab.rows; row += rows_at_once) {
+      write(next, bytes, offset + ((slab.row + row) * columns + slab.column) * width);
+      next += bytes;
+    }
+  }
+}
+
+void PartFile::sync() {
+  while (::fdatasync(fd_) != 0)
+    if (errno != EINTR) fail("sync", errno);
+  unsynced_ = 0;
+  progressed_();
+}
+
+void PartFile::fail(const char* action, int error) const {
+  throw IoError("cannot {} '{}': {} ({})", action, path_.string(), std::strerror(error),
+                process_identity());
+}
+
+// ---------------------------------------------------------------------------- disk space
+
+void reserve_files(const std::filesystem::path& unfinished, std::int64_t bytes, int count) {
+  create_folder(unfinished.parent_path());
+  remove_unfinished(unfinished.parent_path());
+  reserve_space(unfinished, bytes);
+  try {
+    for (int number = 2; number <= count; ++number)
+      reserve_space(numbered(unfinished, number), bytes);
+  } catch (const IoError& error) {
+    throw IoError("{}; checkpoint.keep needs space for {} more checkpoints", error.what(), count);
+  }
+}
+
+void reserve_space(const std::filesystem::path& path, std::int64_t bytes) {
+  const int file = ::open(path.c_str(), O_WRONLY | O_CREAT | O_NOFOLLOW | O_CLOEXEC, 0644);
+  if (file < 0) throw IoError("cannot open '{}': {}", path.string(), std::strerror(errno));
+  int error = 0;
+  do {
+    error = ::fallocate(file, 0, 0, bytes) == 0 ? 0 : errno;
+  } while (error == EINTR);
+  ::close(file);
+  if (error != 0 && error != EOPNOTSUPP && error != ENOSYS)
+    throw IoError("cannot reserve {} for '{}': {}", human_bytes(static_cast<double>(bytes)),
+                  path.string(), std::strerror(error));
+}
+
+void remove_files(const std::filesystem::path& unfinished, int count) {
+  std::error_code ignored;
+  for (int number = 1; number <= count; ++number)
+    std::filesystem::remove(numbered(unfinished, number), ignored);
+}
+
 namespace {
 
 // Elements go to the file as they are in memory, and it is little-endian.

@@ -12,16 +12,16 @@
 namespace trireme::report {
 namespace {
 
-using Json = nlohmann::ordered_json;
+using OrderedJson = nlohmann::ordered_json;
 
 /// The keys that every line begins with; milliseconds are as fine as `time` needs to be.
-Json line_of(const char* kind, double time) {
+OrderedJson line_of(const char* kind, double time) {
   return {{"kind", kind}, {"time", std::round(time * 1e3) / 1e3}};
 }
 
 /// One line; bytes that are not UTF-8 (a path may hold them) become U+FFFD.
-std::string dump(const Json& json) {
-  return json.dump(-1, ' ', false, Json::error_handler_t::replace);
+std::string dump(const OrderedJson& json) {
+  return json.dump(-1, ' ', false, OrderedJson::error_handler_t::replace);
 }
 
 }  // namespace
@@ -30,7 +30,7 @@ std::string dump(const Json& json) {
 double perplexity(double loss) { return std::exp(std::min(loss, 20.0)); }
 
 std::string json_line(const StartEvent& event, double time) {
-  Json json = line_of("start", time);
+  OrderedJson json = line_of("start", time);
   json["program"] = event.program;
   json["version"] = event.version;
   json["command"] = event.command;
@@ -58,7 +58,7 @@ std::string json_line(const StartEvent& event, double time) {
 }
 
 std::string json_line(const TrainEvent& event, double time) {
-  Json json = line_of("train", time);
+  OrderedJson json = line_of("train", time);
   json["iteration"] = event.iteration;
   json["consumed_samples"] = event.consumed_samples;
   json["consumed_tokens"] = event.consumed_tokens;
@@ -72,14 +72,14 @@ std::string json_line(const TrainEvent& event, double time) {
   json["ms"] = event.ms;
   json["tokens_per_second"] = event.tokens_per_second;
   json["model_tflops_per_rank"] = event.model_tflops_per_rank;
-  json["mfu"] = event.mfu ? Json(*event.mfu) : Json(nullptr);
+  json["mfu"] = event.mfu ? OrderedJson(*event.mfu) : OrderedJson(nullptr);
   json["skipped"] = event.skipped;
   json["nan"] = event.nan;
   return dump(json);
 }
 
 std::string json_line(const SkipEvent& event, double time) {
-  Json json = line_of("skip", time);
+  OrderedJson json = line_of("skip", time);
   json["iteration"] = event.iteration;
   json["first"] = event.first;
   json["last"] = event.last;
@@ -88,7 +88,7 @@ std::string json_line(const SkipEvent& event, double time) {
 }
 
 std::string json_line(const EvalEvent& event, double time) {
-  Json json = line_of("eval", time);
+  OrderedJson json = line_of("eval", time);
   json["iteration"] = event.iteration;
   json["consumed_samples"] = event.consumed_samples;
   json["consumed_tokens"] = event.consumed_tokens;
@@ -100,9 +100,9 @@ std::string json_line(const EvalEvent& event, double time) {
 }
 
 std::string json_line(const TimersEvent& event, double time) {
-  Json json = line_of("timers", time);
+  OrderedJson json = line_of("timers", time);
   json["iteration"] = event.iteration;
-  Json timers = Json::object();
+  OrderedJson timers = OrderedJson::object();
   for (const TimerValue& timer : event.timers)
     timers[timer.name] = {{"min_ms", timer.min_ms}, {"max_ms", timer.max_ms}};
   json["timers"] = timers;
@@ -111,7 +111,7 @@ std::string json_line(const TimersEvent& event, double time) {
 }
 
 std::string json_line(const CheckpointEvent& event, double time) {
-  Json json = line_of("checkpoint", time);
+  OrderedJson json = line_of("checkpoint", time);
   json["iteration"] = event.iteration;
   json["path"] = event.path;
   json["bytes"] = event.bytes;
@@ -120,13 +120,13 @@ std::string json_line(const CheckpointEvent& event, double time) {
 }
 
 std::string json_line(const MemoryEvent& event, double time) {
-  Json json = line_of("memory", time);
+  OrderedJson json = line_of("memory", time);
   json["iteration"] = event.iteration;
   json["planned_bytes"] = event.planned_bytes;
   json["resident_bytes"] = event.resident_bytes;
   json["peak_bytes"] = event.peak_bytes;
   if (event.gpu_bytes > 0) json["gpu_bytes"] = event.gpu_bytes;
-  Json ranks = Json::array();
+  OrderedJson ranks = OrderedJson::array();
   for (const RankMemory& rank : event.ranks)
     ranks.push_back({{"rank", rank.rank},
                      {"allocated", rank.allocated},
@@ -138,9 +138,9 @@ std::string json_line(const MemoryEvent& event, double time) {
 }
 
 std::string json_line(const GpuEvent& event, double time) {
-  Json json = line_of("gpu", time);
+  OrderedJson json = line_of("gpu", time);
   json["iteration"] = event.iteration;
-  Json gpus = Json::array();
+  OrderedJson gpus = OrderedJson::array();
   for (const GpuUse& gpu : event.gpus)
     gpus.push_back({{"host", gpu.host},
                     {"index", gpu.index},
@@ -154,14 +154,14 @@ std::string json_line(const GpuEvent& event, double time) {
 }
 
 std::string json_line(const WarningEvent& event, double time) {
-  Json json = line_of("warning", time);
+  OrderedJson json = line_of("warning", time);
   json["iteration"] = event.iteration;
   json["message"] = event.message;
   return dump(json);
 }
 
 std::string json_line(const StopEvent& event, double time) {
-  Json json = line_of("stop", time);
+  OrderedJson json = line_of("stop", time);
   json["reason"] = event.reason;
   json["iteration"] = event.iteration;
   json["exit_code"] = event.exit_code;
@@ -172,7 +172,7 @@ bool finished_at(const std::filesystem::path& path, std::int64_t iteration) {
   std::ifstream file(path);
   for (std::string line; std::getline(file, line);) {
     if (line.find("\"finished\"") == std::string::npos) continue;
-    const Json event = Json::parse(line, nullptr, /*allow_exceptions=*/false);
+    const OrderedJson event = OrderedJson::parse(line, nullptr, /*allow_exceptions=*/false);
     if (event.is_object() && event.value("reason", "") == "finished" &&
         event.value("iteration", std::int64_t{-1}) == iteration)
       return true;
@@ -188,9 +188,10 @@ void truncate_metrics_after(const std::filesystem::path& path, std::int64_t iter
   for (int number = 1;; ++number) {
     const std::size_t end = content.find('\n', kept);
     if (end == std::string::npos) break;
-    const Json line = Json::parse(content.begin() + static_cast<std::ptrdiff_t>(kept),
-                                  content.begin() + static_cast<std::ptrdiff_t>(end), nullptr,
-                                  /*allow_exceptions=*/false);
+    const OrderedJson line =
+        OrderedJson::parse(content.begin() + static_cast<std::ptrdiff_t>(kept),
+                           content.begin() + static_cast<std::ptrdiff_t>(end), nullptr,
+                           /*allow_exceptions=*/false);
     if (!line.is_object())
       throw DataError("{}:{}: not a JSON object; move the file away to restart without it",
                       path.string(), number);

@@ -1,8 +1,166 @@
 #include "report/reporter.hpp"
 
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <cmath>
+#include <cstdio>
+#include <cstdlib>
+#include <functional>
+
 #include "core/clock.hpp"
+#include "core/files.hpp"
+#include "core/text.hpp"
 
 namespace trireme::report {
+namespace {
+
+/// The fields of log.norms, as Megatron-LM prints them; "" without.
+std::string norm_fields(const TrainEvent& event) {
+  std::string text;
+  // A count, but Megatron-LM holds it in a floating-point number.
+  if (event.gradient_zeros)
+    text += fmt::format(" num zeros: {:.1f} |", static_cast<double>(*event.gradient_zeros));
+  if (event.parameter_norm) text += fmt::format(" params norm: {:.3f} |", *event.parameter_norm);
+  return text;
+}
+
+/// As Python prints a float: the shortest digits that read back as `value`, with ".0" after an
+/// integer.
+std::string python_float(double value) {
+  const std::string text = fmt::format("{}", value);
+  return text.find_first_not_of("-0123456789") == std::string::npos ? text + ".0" : text;
+}
+
+std::string rank_memory_line(const RankMemory& memory, std::int64_t iteration) {
+  const auto megabytes = [](std::int64_t bytes) {
+    return python_float(static_cast<double>(bytes) / (1024.0 * 1024.0));
+  };
+  return fmt::format(
+      "[Rank {}] (after {} iterations) memory (MB) | allocated: {} | max allocated: {} |"
+      " reserved: {} | max reserved: {}",
+      memory.rank, iteration, megabytes(memory.allocated), megabytes(memory.max_allocated),
+      megabytes(memory.reserved), megabytes(memory.max_reserved));
+}
+
+}  // namespace
+
+std::string training_line(const TrainEvent& event, const RunLength& run) {
+  // By samples: iterations may grow.
+  const double samples_per_second =
+      event.tokens_per_second * static_cast<double>(event.consumed_samples) /
+      static_cast<double>(std::max<std::int64_t>(event.consumed_tokens, 1));
+  const auto samples_left = static_cast<double>(run.samples - event.consumed_samples);
+  const double seconds_left = samples_per_second > 0 ? samples_left / samples_per_second : 0;
+  return fmt::format(
+             " iteration {:8d}/{:8d} | consumed samples: {:12d} |"
+             " elapsed time per iteration (ms): {:.1f} | learning rate: {:.3E} |"
+             " global batch size: {:5d} | lm loss: {:.6E} | loss scale: {:.1f} |"
+             " grad norm: {:.3f} |{} number of skipped iterations: {:3d} |"
+             " number of nan iterations: {:3d} |",
+             event.iteration, run.iterations, event.consumed_samples, event.ms, event.learning_rate,
+             event.global_batch, event.loss, event.loss_scale, event.grad_norm, norm_fields(event),
+             event.skipped, event.nan) +
+         fmt::format(
+             " tokens per second: {:.1f} | model TFLOP/s per GPU: {:.3f} | MFU: {} | ETA: {} |",
+             event.tokens_per_second, event.model_tflops_per_rank,
+             event.mfu ? fmt::format("{:.1f}%", *event.mfu * 100) : "-",
+             human_duration(seconds_left));
+}
+
+std::string skip_line(const SkipEvent& event) {
+  return fmt::format(" skipped the data of iterations {} to {} ({} samples) due to train.skip",
+                     event.first, event.last, event.samples);
+}
+
+std::string validation_lines(const EvalEvent& event) {
+  const std::string_view set =
+      event.split == "valid" ? "validation" : std::string_view(event.split);
+  const std::string line = fmt::format(
+      " validation loss at iteration {}{} | lm loss value: {:.6E} | lm loss PPL: {:.6E} | ",
+      event.iteration, event.at_end ? fmt::format(" on {} set", set) : "", event.loss,
+      perplexity(event.loss));
+  const std::string rule(line.size() + 1, '-');
+  return rule + '\n' + line + '\n' + rule;
+}
+
+std::string timers_lines(const TimersEvent& event) {
+  std::string text = "(min, max) time across ranks (ms):";
+  for (const TimerValue& timer : event.timers)
+    text += fmt::format("\n    {:.<48}: ({:.2f}, {:.2f})", timer.name + " ", timer.min_ms,
+                        timer.max_ms);
+  return text;
+}
+
+std::string memory_lines(const MemoryEvent& event) {
+  std::string text;
+  for (const RankMemory& rank : event.ranks) text += rank_memory_line(rank, event.iteration) + "\n";
+  const auto bytes = [](std::int64_t count) { return human_bytes(static_cast<double>(count)); };
+  return text + fmt::format(
+                    " memory of the rank with the highest peak after iteration {} | planned: {} "
+                    "|{} resident: {} |"
+                    " peak: {} |",
+                    event.iteration, bytes(event.planned_bytes),
+                    event.gpu_bytes > 0 ? fmt::format(" GPU: {} |", bytes(event.gpu_bytes)) : "",
+                    bytes(event.resident_bytes), bytes(event.peak_bytes));
+}
+
+std::string gpu_line(const GpuEvent& event) {
+  const auto of_all = [&](double GpuUse::*figure, auto combine) {
+    double result = std::nan("");  // when no GPU reports it
+    for (const GpuUse& gpu : event.gpus)
+      if (!std::isnan(gpu.*figure))
+        result = std::isnan(result) ? gpu.*figure : combine(result, gpu.*figure);
+    return result;
+  };
+  const auto largest = [](double a, double b) { return std::max(a, b); };
+  const auto smallest = [](double a, double b) { return std::min(a, b); };
+  return fmt::format(
+      " use of {} until iteration {} | utilisation: {:.0f}% min, {:.0f}% max |"
+      " memory: {} max | temperature: {:.0f} C max | power: {:.0f} W total |",
+      counted(event.gpus.size(), "GPU"), event.iteration, of_all(&GpuUse::utilisation, smallest),
+      of_all(&GpuUse::utilisation, largest), human_bytes(of_all(&GpuUse::memory, largest)),
+      of_all(&GpuUse::temperature, largest), of_all(&GpuUse::power, std::plus<>()));
+}
+
+std::string datetime_line(std::string_view what, double time) {
+  return fmt::format("[{}] datetime: {} ", what, local_date_time(time));
+}
+
+std::string start_lines(const StartEvent& event) {
+  const RunLayout& layout = event.layout;
+  return fmt::format(
+      "{} {} | {} on {} | tensor {} x pipeline {} x data {} | {} parameters\n"
+      "model FLOPs {:.4E} a token = 72 l h^2 (1 + s / (12 h) + V / (12 l h)): forward and "
+      "backward, causal attention as half, no recomputation",
+      event.program, event.version, counted(layout.ranks(), "rank"), fmt::join(event.hosts, ", "),
+      layout.tensor, layout.pipeline, layout.data, event.parameters, event.model.flops_per_token);
+}
+
+std::string checkpoint_line(const CheckpointEvent& event) {
+  return fmt::format("  successfully saved checkpoint at iteration {:7d} to {} ({} in {:.1f} s)",
+                     event.iteration, event.path, human_bytes(static_cast<double>(event.bytes)),
+                     event.seconds);
+}
+
+std::string warning_line(const WarningEvent& event) {
+  return fmt::format("warning: iteration {}: {}", event.iteration, event.message);
+}
+
+std::string stop_line(const StopEvent& event) {
+  return fmt::format("stopped after iteration {}: {} (exit code {})", event.iteration, event.reason,
+                     event.exit_code);
+}
+
+void Console::print(std::string_view text) {
+  std::fwrite(text.data(), 1, text.size(), stdout);
+  std::fputc('\n', stdout);
+  std::fflush(stdout);
+  log_.line(text);
+}
+
+// ---------------------------------------------------------------------------- Reporter
+
 namespace {
 
 OutputFile::Mode mode_of(const ReporterOptions& options) {

@@ -1,4 +1,5 @@
-// Where a run reports its events: metrics.jsonl, the console and TensorBoard.
+// Where a run reports its events: metrics.jsonl, TensorBoard, and the console (Megatron-LM's log
+// lines, on standard output and in console.log).
 #pragma once
 
 #include <cstdint>
@@ -8,12 +9,58 @@
 #include <string>
 #include <string_view>
 
-#include "report/console.hpp"
 #include "report/curves.hpp"
 #include "report/metrics.hpp"
 #include "report/run_files.hpp"
 
 namespace trireme::report {
+
+/// Megatron-LM's training line, byte for byte, with its optional fields for norms, followed by
+/// tokens per second, TFLOP/s, MFU ("-" when the device's peak is unknown) and the time left
+/// until the end of `run`.
+std::string training_line(const TrainEvent& event, const RunLength& run);
+
+/// Megatron-LM's validation line between its two rules of dashes: three lines. At the end of a run
+/// it names the split.
+std::string validation_lines(const EvalEvent& event);
+
+/// Megatron-LM's list of timers: the smallest and the largest time over ranks of each.
+std::string timers_lines(const TimersEvent& event);
+
+/// Megatron-LM's line about memory for each of the event's ranks, numbers printed as Python prints
+/// them, and one with the plan and the memory of the rank with the highest peak.
+std::string memory_lines(const MemoryEvent& event);
+
+/// The use of the run's GPUs in one line: the range of utilisation, the highest memory and
+/// temperature, the sum of power.
+std::string gpu_line(const GpuEvent& event);
+
+/// Megatron-LM's "[before the start of training step] datetime: 2023-06-14 16:08:12 ", with the
+/// space at its end; `time` in seconds since 1970, shown in local time.
+std::string datetime_line(std::string_view what, double time);
+
+/// Program, hosts and layout, and the formula for FLOPs per token: two lines.
+std::string start_lines(const StartEvent& event);
+
+/// One line each for the other events.
+std::string skip_line(const SkipEvent& event);
+std::string checkpoint_line(const CheckpointEvent& event);
+std::string warning_line(const WarningEvent& event);
+std::string stop_line(const StopEvent& event);
+
+/// Prints to standard output and to console.log, flushed line by line.
+class Console {
+ public:
+  /// Opens the file at `path`. Throws IoError.
+  Console(const std::filesystem::path& path, OutputFile::Mode mode) : log_(path, mode) {}
+
+  /// Prints `text`, which may have several lines, and a newline. Throws IoError when the file
+  /// cannot be written; a closed standard output is no error.
+  void print(std::string_view text);
+
+ private:
+  OutputFile log_;
+};
 
 /// Options of a Reporter.
 struct ReporterOptions {

@@ -1,6 +1,5 @@
 #include <fmt/ranges.h>
 
-#include "convert/shell/expand.hpp"
 #include "convert/shell/lexer.hpp"
 #include "convert/shell/script.hpp"
 #include "core/error.hpp"

@@ -1,4 +1,4 @@
-#include "core/progress.hpp"
+#include "core/text.hpp"
 
 #include <gtest/gtest.h>
 

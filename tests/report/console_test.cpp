@@ -1,4 +1,4 @@
-#include "report/console.hpp"
+#include "report/reporter.hpp"
 
 #include <gtest/gtest.h>
 

@@ -1,9 +1,18 @@
 #include "comm/mpi/groups.hpp"
 
+#include <unistd.h>
+
+#include <algorithm>
+#include <chrono>
+#include <cstdlib>
 #include <string>
+#include <thread>
 #include <utility>
 
+#include "comm/mpi/mpi_communicator.hpp"
 #include "core/error.hpp"
+#include "core/files.hpp"
+#include "core/system/identity.hpp"
 
 namespace trireme::comm {
 namespace {
@@ -81,5 +90,111 @@ void agree(MpiCommunicator& ranks, const std::function<void()>& step) {
       throw_as(static_cast<ExitCode>(first), text.substr(text.find(' ') + 1));
   }
 }
+
+// ---------------------------------------------------------------------------- launchers
+
+namespace {
+
+constexpr std::chrono::seconds kAbortTimeout{10};
+
+/// The number in an environment variable, 0 when it is absent or no number.
+long number_from_environment(const char* name) {
+  const char* text = std::getenv(name);
+  return text ? std::strtol(text, nullptr, 10) : 0;
+}
+
+/// The cores that the kernel lets this process run on, as a list such as "0-3,8".
+std::string allowed_cores() {
+  const std::string key = "Cpus_allowed_list:";
+  const std::string status = read_file("/proc/self/status");
+  const std::size_t begin = status.find(key);
+  TRIREME_CHECK(begin != std::string::npos, "/proc/self/status does not list the allowed cores");
+  return status.substr(begin + key.size(), status.find('\n', begin) - begin - key.size());
+}
+
+}  // namespace
+
+void abort_all(int code) {
+  int initialized = 0;
+  int finalized = 0;
+  MPI_Initialized(&initialized);
+  MPI_Finalized(&finalized);
+  if (initialized && !finalized) {
+    // MPI_Abort may block forever when the launcher cannot be reached.
+    std::thread([code] {
+      std::this_thread::sleep_for(kAbortTimeout);
+      std::_Exit(code);
+    }).detach();
+    MPI_Abort(MPI_COMM_WORLD, code);
+  }
+  std::_Exit(code);
+}
+
+long launched_ranks() {
+  if (const long ranks = number_from_environment("OMPI_COMM_WORLD_SIZE"); ranks > 0) return ranks;
+  const bool by_srun = std::getenv("PMIX_RANK") != nullptr;
+  return by_srun ? std::max(number_from_environment("SLURM_STEP_NUM_TASKS"), 1L) : 1;
+}
+
+void isolate_singleton() {
+  for (const char* name : {"OMPI_COMM_WORLD_SIZE", "PMIX_RANK", "PMIX_NAMESPACE", "PMI_RANK"})
+    if (std::getenv(name)) return;
+  setenv("OMPI_MCA_ess_singleton_isolated", "1", /*overwrite=*/0);
+}
+
+bool mpi_has_started() {
+  int started = 0;
+  MPI_Initialized(&started);
+  return started != 0;
+}
+
+void check_process_manager() {
+  // Set by mpirun, srun --mpi=pmix and srun --mpi=pmi2.
+  for (const char* name : {"PMIX_RANK", "PMIX_NAMESPACE", "PMI_RANK", "PMI_FD"})
+    if (std::getenv(name)) return;
+  if (const long ranks = number_from_environment("SLURM_STEP_NUM_TASKS"); ranks > 1)
+    throw LauncherError(fmt::format(
+        "srun started {} tasks (SLURM_STEP_NUM_TASKS) without PMIx, so that ranks do not see each "
+        "other. Start it with 'srun --mpi=pmix'; in a container, install enroot's hook "
+        "50-slurm-pmi.sh as well",
+        ranks));
+}
+
+void check_launcher(int size) {
+  if (size > 1) return;
+  // mpirun's variable has precedence: `mpirun -n 1` inside a larger Slurm job is intended.
+  if (const long ranks = number_from_environment("OMPI_COMM_WORLD_SIZE"); ranks > 0) {
+    if (ranks == 1) return;
+    throw LauncherError(
+        fmt::format("mpirun started {} ranks (OMPI_COMM_WORLD_SIZE), but MPI sees only "
+                    "this one: every rank would train alone. This program was built "
+                    "against another MPI than that mpirun's; start it with the mpirun of "
+                    "the MPI that it was built with",
+                    ranks));
+  }
+  if (const long ranks = number_from_environment("SLURM_NTASKS"); ranks > 1)
+    throw LauncherError(
+        fmt::format("Slurm gave {} tasks (SLURM_NTASKS), but MPI sees only this one: every "
+                    "rank would train alone. Start it with 'srun --mpi=pmix'; in a "
+                    "container, install enroot's hook 50-slurm-pmi.sh as well",
+                    ranks));
+  if (const long ranks = number_from_environment("PMI_SIZE"); ranks > 1)
+    throw LauncherError(
+        fmt::format("the launcher started {} ranks (PMI_SIZE), but MPI sees only this one: "
+                    "every rank would train alone. That launcher belongs to another MPI "
+                    "than this program was built with; use the mpirun of the latter, or "
+                    "'srun --mpi=pmix'",
+                    ranks));
+}
+
+int ranks_sharing_cores(MpiCommunicator& world) {
+  const std::string mine = host_name() + " " + allowed_cores();
+  const std::vector<std::string> all = world.all_gather_text(mine);
+  return static_cast<int>(std::count(all.begin(), all.end(), mine));
+}
+
+int node_local_rank(const MpiCommunicator& world) { return world.split_by_node()->rank(); }
+
+int node_local_size(const MpiCommunicator& world) { return world.split_by_node()->size(); }
 
 }  // namespace trireme::comm

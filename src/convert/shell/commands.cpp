@@ -5,9 +5,9 @@
 #include <system_error>
 #include <utility>
 
-#include "convert/shell/expand.hpp"
 #include "convert/shell/follower.hpp"
 #include "convert/shell/lexer.hpp"
+#include "convert/shell/script.hpp"
 #include "core/error.hpp"
 #include "core/files.hpp"
 

@@ -7,15 +7,120 @@
 // undecided condition sets, are marked as unknown (lexer.hpp).
 #pragma once
 
+#include <cstdint>
 #include <filesystem>
+#include <functional>
 #include <map>
+#include <optional>
+#include <set>
 #include <string>
 #include <string_view>
 #include <vector>
 
-#include "convert/shell/expand.hpp"
-
 namespace trireme::convert::shell {
+
+/// Variables given on the command line: they override the script's own assignments.
+using Definitions = std::map<std::string, std::string, std::less<>>;
+
+/// Values by name: a scalar has one element.
+using Values = std::map<std::string, std::vector<std::string>, std::less<>>;
+
+/// The variables at one point of a script, with its positional arguments `$1`, `$@` and `$#`. Those
+/// of the definitions are fixed: set(), append() and unset() do not change them.
+class Variables {
+ public:
+  /// Starts with `definitions`, `$0` = `file`, and `environment`: the variables exported by the
+  /// script that starts this one.
+  Variables(const Definitions& definitions, const std::string& file,
+            const Values& environment = {});
+
+  const Values& values() const { return values_; }
+  /// Whether `name` has a value; a mark (lexer.hpp) counts.
+  bool contains(std::string_view name) const { return values_.contains(name); }
+  bool has_arguments() const { return contains("1") || contains("@"); }
+
+  void set(const std::string& name, std::vector<std::string> elements);
+  /// `NAME+=( ... )`: appends `elements` to the array.
+  void append(const std::string& name, const std::vector<std::string>& elements);
+  /// `NAME+=text`: appends `text` to the scalar.
+  void append(const std::string& name, const std::string& text);
+  void unset(const std::string& name);
+
+  /// `export NAME`: started programs inherit the variable.
+  void export_name(const std::string& name) { exported_.insert(name); }
+  /// The variables that are exported.
+  Values exported() const;
+
+  /// Sets the positional arguments for a call of a function or script, `words` with its name first;
+  /// returns the caller's arguments for restore_arguments().
+  Values replace_arguments(const std::vector<std::string>& words);
+  void restore_arguments(Values outer);
+
+ private:
+  Values values_;
+  std::set<std::string, std::less<>> fixed_;
+  std::set<std::string, std::less<>> exported_;
+};
+
+/// Expands words with the values of variables. Unknown values stay as marks (lexer.hpp).
+class Expander {
+ public:
+  /// `output_of` returns what the commands of `$( ... )` print; empty if that is unknown.
+  using OutputOf = std::function<std::optional<std::string>(const std::string&)>;
+  Expander(const Values& variables, OutputOf output_of)
+      : variables_(variables), output_of_(std::move(output_of)) {}
+
+  /// The words that `raw` expands to: none, one, or several if an unquoted variable contains blanks
+  /// or
+  /// "${NAME[@]}" is an array. Throws DataError for a word beyond 4 MiB.
+  std::vector<std::string> words(std::string_view raw);
+
+  /// The text that `raw` expands to without word splitting, as in an assignment.
+  std::string text(std::string_view raw);
+
+  /// Whether `((expression))` is nonzero, or its one comparison is true; empty if that is unknown.
+  std::optional<bool> holds(std::string_view expression);
+
+  /// The text of a here-document, in which quotes have no meaning.
+  std::string here_text(std::string_view raw);
+
+ private:
+  enum class Quotes { split, join, here };
+
+  /// An expander for the nested text of `${NAME:-text}` or `$((text))`. Throws DataError beyond
+  /// kMaxNesting.
+  Expander inner() const;
+
+  void expand(std::string_view raw, Quotes quotes);
+  std::size_t expand_dollar(std::string_view raw, std::size_t at, bool quoted);
+  void expand_braces(std::string_view inside, bool quoted);
+  void put_array(const std::vector<std::string>& values, bool quoted);
+  void put_value(std::string_view value, bool quoted);
+  void put(char c);
+  void end_word();
+  std::optional<std::vector<std::string>> find(std::string_view name) const;
+  std::string arithmetic(std::string_view expression);
+
+  const Values& variables_;
+  OutputOf output_of_;
+  Quotes quotes_ = Quotes::join;
+  std::vector<std::string> words_;
+  std::string word_;
+  bool has_word_ = false;
+  std::size_t size_ = 0;
+  int nesting_ = 0;
+};
+
+/// The value of `expression` of whole numbers, names, + - * / % ** and brackets. `value_of` returns
+/// the text of a name. Empty if a name is no whole number, a result overflows 64 bits, on a
+/// division by zero and on any other syntax.
+std::optional<std::int64_t> evaluate(
+    std::string_view expression,
+    const std::function<std::optional<std::string>(std::string_view)>& value_of);
+
+/// The output of `sed` for `text` with one `command`, "s/NAME/value/" or "s/NAME/value/g" with any
+/// delimiter. Empty for other commands and where NAME is a regular expression.
+std::optional<std::string> substitute(std::string_view command, std::string_view text);
 
 /// A command with its words expanded.
 struct RunCommand {

@@ -1,6 +1,6 @@
 // Variables of a script, and whole-number arithmetic.
 #include <fmt/format.h>
-#include "convert/shell/expand.hpp"
+#include "convert/shell/script.hpp"
 
 #include <algorithm>
 #include <cctype>

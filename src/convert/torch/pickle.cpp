@@ -1,4 +1,4 @@
-#include "convert/torch/pickle.hpp"
+#include "convert/torch/archive.hpp"
 
 #include <bit>
 #include <charconv>

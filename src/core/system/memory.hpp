@@ -1,6 +1,7 @@
-// Memory of this process, as the system sees it.
+// Memory of this process, as the system sees it; and the message when reading a mapped file fails.
 #pragma once
 
+#include <cstddef>
 #include <cstdint>
 #include <string>
 
@@ -25,5 +26,13 @@ std::int64_t host_memory();
 /// the control groups (version 2) of this process leave it. `root` stands before /proc and /sys.
 /// 0 where the system does not tell.
 std::int64_t available_memory(const std::string& root = "");
+
+/// From now on a SIGBUS at an address of [`begin`, `begin + size`) writes one message that names
+/// `path` to standard error and ends the process with the exit code of an IoError; elsewhere it
+/// does what it did before. Mappings beyond the first 1024 at a time are not known to it.
+void add_mapping(const void* begin, std::size_t size, const std::string& path);
+
+/// Forgets the mapping that begins at `begin`.
+void remove_mapping(const void* begin);
 
 }  // namespace trireme

@@ -4,7 +4,7 @@
 
 #include <cmath>
 
-#include "core/gpt_flops.hpp"
+#include "deck/gpt_flops.hpp"
 
 namespace trireme::model {
 namespace {
@@ -91,8 +91,9 @@ Family gpt2_family() {
                  const Vocabulary& vocabulary) { return gpt2_spec(gpt2_config(deck, vocabulary)); },
       .flops_per_token =
           [](const ModelSpec& spec) {
-            return gpt_flops_per_token(spec.layers(), spec.hidden, spec.blocks.front().mlp.width,
-                                       spec.sequence, spec.vocab);
+            return deck::gpt_flops_per_token(spec.layers(), spec.hidden,
+                                             spec.blocks.front().mlp.width, spec.sequence,
+                                             spec.vocab);
           },
       .hugging_face_name = &gpt2_hugging_face_name};
 }

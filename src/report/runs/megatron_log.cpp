@@ -7,7 +7,7 @@
 #include <utility>
 #include <vector>
 
-#include "core/gpt_flops.hpp"
+#include "deck/gpt_flops.hpp"
 
 namespace trireme::report {
 namespace {
@@ -132,10 +132,10 @@ void MegatronLog::complete(TrainRow& row) const {
   // Megatron-LM rounds low values to 0.0.
   if (row.tflops.value_or(0.0) > 0 || !shape || !row.tokens_per_second) return;
   const auto whole = [](double value) { return static_cast<std::int64_t>(value); };
-  row.tflops =
-      *row.tokens_per_second / ranks_ / 1e12 *
-      gpt_flops_per_token(whole(layers_), whole(hidden_), whole(ffn_ > 0 ? ffn_ : 4 * hidden_),
-                          whole(sequence_), whole(vocab_));
+  row.tflops = *row.tokens_per_second / ranks_ / 1e12 *
+               deck::gpt_flops_per_token(whole(layers_), whole(hidden_),
+                                         whole(ffn_ > 0 ? ffn_ : 4 * hidden_), whole(sequence_),
+                                         whole(vocab_));
 }
 
 /// "  seq_length ........................... 1024"

@@ -1,6 +1,8 @@
-// The curves of a run: its training lines and evaluations, from metrics.jsonl or a console log.
+// The curves of a run (training lines and evaluations, from metrics.jsonl or a console log), and
+// tables with one row per run.
 #pragma once
 
+#include <cstdint>
 #include <filesystem>
 #include <optional>
 #include <string>
@@ -34,5 +36,25 @@ std::vector<TrainRow> without_repeated(const std::vector<TrainRow>& rows);
 /// Reads a run folder, its metrics.jsonl or a console log of this program or Megatron-LM. Throws
 /// IoError when it cannot be read.
 RunHistory read_run(const std::filesystem::path& path);
+
+/// A run in a row of a table; unknown values are absent.
+struct RunSummary {
+  std::string name;
+  std::int64_t iterations = 0;  ///< of the last training line; 0 without one
+  std::optional<double> last_loss, best_loss;
+  /// Of the training line whose time is the median.
+  std::optional<double> ms, tokens_per_second, tflops, mfu;
+  std::optional<double> memory;  ///< bytes on the rank with the highest use
+};
+
+/// The summary of a run.
+RunSummary summarize(const RunHistory& run);
+
+enum class TableFormat { text, csv, markdown, json };
+
+/// One row per run under a header. Text and Markdown round, show memory in GiB and MFU in percent,
+/// and "-" for unknown values; CSV (RFC 4180) and JSON (an array of objects) have all digits, bytes
+/// and fractions, and empty cells or null. Ends in a newline.
+std::string to_table(const std::vector<RunSummary>& runs, TableFormat format);
 
 }  // namespace trireme::report

@@ -1,18 +1,173 @@
 #include "tokenizer/preprocess/documents.hpp"
 
+#include <archive.h>
+#include <archive_entry.h>
+#include <fcntl.h>
 #include <unistd.h>
+#include <zlib.h>
 
 #include <algorithm>
+#include <array>
 #include <cerrno>
 #include <cstring>
 #include <filesystem>
+#include <new>
 #include <string_view>
 #include <utility>
+#include <vector>
 
 #include "core/error.hpp"
 #include "tokenizer/utf8.hpp"
 
 namespace trireme::tokenizer {
+namespace {
+
+constexpr std::size_t kBlockBytes = 1 << 17;
+
+bool is_text(std::string_view name) {
+  return name.ends_with(".txt") || name.ends_with(".json") || name.ends_with(".jsonl");
+}
+
+std::string without_compression_suffix(std::string name) {
+  for (const std::string_view ending : {".gz", ".bz2", ".xz", ".zst"})
+    if (name.ends_with(ending)) return name.substr(0, name.size() - ending.size());
+  return name;
+}
+
+}  // namespace
+
+/// The input's bytes after gzip decompression, which is zlib's: libarchive does not verify gzip's
+/// checksums.
+struct InputStream::Source {
+  explicit Source(const std::string& input) {
+    const int descriptor =
+        input == "-" ? ::dup(STDIN_FILENO) : ::open(input.c_str(), O_RDONLY | O_CLOEXEC);
+    if (descriptor < 0) throw IoError("cannot open '{}': {}", input, std::strerror(errno));
+    // zlib detects gzip by its magic bytes and passes other files through.
+    file = gzdopen(descriptor, "rb");
+    if (!file) {
+      ::close(descriptor);
+      throw std::bad_alloc();
+    }
+    gzbuffer(file, kBlockBytes);
+  }
+  ~Source() { gzclose(file); }
+  Source(const Source&) = delete;
+
+  /// Reads a block: its bytes, or -1 with `io_error` or `data_error` set.
+  la_ssize_t read() {
+    errno = 0;
+    const int got = gzread(file, block.data(), static_cast<unsigned>(block.size()));
+    int code = Z_OK;
+    const std::string_view message = gzerror(file, &code);
+    if (code == Z_ERRNO) {
+      io_error = std::strerror(errno);
+      return -1;
+    }
+    if (got < 0 || (code != Z_OK && code != Z_STREAM_END)) {
+      // zlib puts the descriptor's number before its reason: "<fd:3>: ".
+      const std::size_t prefix = message.find(">: ");
+      data_error = fmt::format("broken gzip stream: {}",
+                               message.substr(prefix == std::string_view::npos ? 0 : prefix + 3));
+      return -1;
+    }
+    return got;
+  }
+
+  gzFile file = nullptr;
+  std::vector<char> block = std::vector<char>(kBlockBytes);
+  std::string io_error, data_error;
+};
+
+/// libarchive's reader of the source.
+struct InputStream::Archive {
+  Archive() : handle(archive_read_new()) {
+    if (!handle) throw std::bad_alloc();
+    archive_read_support_filter_bzip2(handle);
+    archive_read_support_filter_xz(handle);
+    archive_read_support_filter_zstd(handle);
+    archive_read_support_format_empty(handle);
+    archive_read_support_format_raw(handle);
+    archive_read_support_format_tar(handle);
+    // Reads past the first end-of-archive mark, so that the whole stream is verified.
+    archive_read_set_options(handle, "tar:read_concatenated_archives");
+  }
+  ~Archive() { archive_read_free(handle); }
+  Archive(const Archive&) = delete;
+
+  bool is_tar() const {
+    return (archive_format(handle) & ARCHIVE_FORMAT_BASE_MASK) == ARCHIVE_FORMAT_TAR;
+  }
+
+  /// Throws the error of the source, or else that of the archive.
+  [[noreturn]] void fail(const Source& source, const std::string& name) const {
+    if (!source.io_error.empty()) throw IoError("cannot read '{}': {}", name, source.io_error);
+    if (!source.data_error.empty()) throw DataError("{}: {}", name, source.data_error);
+    const char* reason = archive_error_string(handle);
+    throw DataError("{}: broken {}: {}", name, is_tar() ? "tar archive" : "compressed stream",
+                    reason ? reason : "unknown reason");
+  }
+
+  archive* handle;
+};
+
+InputStream::InputStream(const std::string& input)
+    : input_(input == "-" ? "standard input" : input),
+      name_(input_),
+      plain_name_(without_compression_suffix(input_)),
+      source_(std::make_unique<Source>(input)),
+      archive_(std::make_unique<Archive>()) {
+  const auto read_block = [](archive*, void* source, const void** block) -> la_ssize_t {
+    auto* from = static_cast<Source*>(source);
+    *block = from->block.data();
+    return from->read();
+  };
+  if (archive_read_open(archive_->handle, source_.get(), nullptr, read_block, nullptr) <
+      ARCHIVE_WARN)
+    archive_->fail(*source_, input_);
+}
+
+InputStream::~InputStream() = default;
+
+bool InputStream::next_entry() {
+  archive_entry* entry = nullptr;
+  const int result = archive_read_next_header(archive_->handle, &entry);
+  if (result == ARCHIVE_EOF) return false;
+  // A warning concerns an attribute of the member, such as a name in an unknown encoding.
+  if (result < ARCHIVE_WARN) archive_->fail(*source_, input_);
+  if (!archive_->is_tar()) return true;
+  const char* path = archive_entry_pathname(entry);
+  // In the C locale, which jobs often have, a name outside ASCII is null.
+  if (!path) path = archive_entry_pathname_utf8(entry);
+  plain_name_ = path && archive_entry_filetype(entry) == AE_IFREG ? path : "";
+  name_ = fmt::format("{}:{}", input_, plain_name_);
+  return true;
+}
+
+bool InputStream::next() {
+  while (next_entry()) {
+    if (archive_->is_tar() && !is_text(plain_name_)) {
+      if (is_text(without_compression_suffix(plain_name_)))
+        throw DataError(
+            "{}: a compressed text inside an archive cannot be read; decompress it first", name_);
+      continue;
+    }
+    found_text_ = true;
+    return true;
+  }
+  if (archive_->is_tar() && !found_text_)
+    throw DataError("{}: the archive has no member *.txt, *.json or *.jsonl", input_);
+  return false;
+}
+
+std::size_t InputStream::read(char* buffer, std::size_t bytes) {
+  const la_ssize_t got = archive_read_data(archive_->handle, buffer, bytes);
+  if (got < 0) archive_->fail(*source_, name_);
+  return static_cast<std::size_t>(got);
+}
+
+// ---------------------------------------------------------------------------- documents
+
 namespace {
 
 constexpr std::size_t kBatchBytes = 1 << 20;

@@ -12,7 +12,7 @@
 
 #include "core/clock.hpp"
 #include "core/error.hpp"
-#include "core/progress.hpp"
+#include "core/text.hpp"
 #include "tokenizer/preprocess/dataset.hpp"
 #include "tokenizer/vocabulary.hpp"
 

@@ -1,4 +1,4 @@
-#include "tokenizer/preprocess/training.hpp"
+#include "tokenizer/preprocess/preprocess.hpp"
 
 #include <functional>
 #include <memory>
@@ -7,7 +7,6 @@
 #include "core/clock.hpp"
 #include "core/error.hpp"
 #include "core/files.hpp"
-#include "core/progress.hpp"
 #include "core/text.hpp"
 #include "tokenizer/sentencepiece.hpp"
 #include "tokenizer/wordpiece.hpp"

@@ -7,7 +7,7 @@
 
 #include "app.hpp"
 #include "tokenizer/preprocess/documents.hpp"
-#include "tokenizer/preprocess/training.hpp"
+#include "tokenizer/preprocess/preprocess.hpp"
 #include "tokenizer/tokenizer.hpp"
 
 namespace trireme {

@@ -1,9 +1,9 @@
-// The work a GPT-2 does, by which speed is reported; also of runs that only a log is left of.
+// The FLOPs of a GPT-2, by which speed is reported, also from the log of a run.
 #pragma once
 
 #include <cstdint>
 
-namespace trireme {
+namespace trireme::deck {
 
 /// Floating-point operations per token of one training iteration of a GPT, forward and backward:
 /// l (24 h^2 + 12 h f + 6 s h) + 6 V h for an MLP of `ffn` = f; with f = 4 h this is the published
@@ -18,4 +18,4 @@ constexpr double gpt_flops_per_token(std::int64_t layers, std::int64_t hidden, s
   return l * (24 * h * h + 12 * h * f + 6 * s * h) + 6 * v * h;
 }
 
-}  // namespace trireme
+}  // namespace trireme::deck
