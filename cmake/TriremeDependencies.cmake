@@ -1,4 +1,5 @@
 # Everything Trireme links, found once. cmake/dependencies.sh names the packages that provide it.
+set(MPI_CXX_SKIP_MPICXX TRUE)  # bindings that nothing uses, and that cost half a second a file
 find_package(MPI REQUIRED COMPONENTS CXX)
 set(HDF5_PREFER_PARALLEL ON)
 find_package(HDF5 REQUIRED COMPONENTS C)

@@ -4,7 +4,7 @@
 add_library(trireme_flags INTERFACE)
 target_compile_options(trireme_flags INTERFACE
   $<$<COMPILE_LANGUAGE:CXX>:-Wall -Wextra -Wno-missing-field-initializers>
-  $<$<AND:$<COMPILE_LANGUAGE:CXX>,$<BOOL:${TRIREME_WERROR}>>:-Werror>)
+  $<$<COMPILE_LANGUAGE:CXX>:$<IF:$<BOOL:${TRIREME_WERROR}>,-Werror,-Werror=switch>>)  # each switch over an enum names every value
 set(TRIREME_MARCH "")
 if(TRIREME_ARCH AND CMAKE_SYSTEM_PROCESSOR MATCHES "x86_64|AMD64")
   set(TRIREME_MARCH ${TRIREME_ARCH})
