@@ -1,18 +1,21 @@
 // trireme-evaluate: scores a checkpoint on a split of the deck's data or on a text.
+#include <fmt/ranges.h>
+
 #include <algorithm>
 #include <cmath>
+#include <limits>
 #include <nlohmann/json.hpp>
+#include <optional>
+#include <sstream>
 
 #include "checkpoint/checkpoint.hpp"
 #include "checkpoint/folder.hpp"
 #include "core/clock.hpp"
-#include "core/files.hpp"
 #include "core/text.hpp"
 #include "deck_options.hpp"
-#include "evaluate/detokenize.hpp"
 #include "evaluate/ngram.hpp"
+#include "evaluate/tasks.hpp"
 #include "evaluate/text_datasets.hpp"
-#include "model/layers/head.hpp"
 #include "model/spec.hpp"
 #include "mpi_app.hpp"
 #include "report/metrics.hpp"
@@ -22,6 +25,7 @@
 #include "train/startup/devices.hpp"
 #include "train/startup/restart.hpp"
 #include "train/startup/startup.hpp"
+#include "train/task_evaluations.hpp"
 
 namespace trireme {
 namespace {
@@ -29,25 +33,38 @@ namespace {
 constexpr const char* kProgram = "trireme-evaluate";
 constexpr const char* kUsage =
     "Usage: trireme-evaluate DECK [KEY=VALUE ...] [options]\n"
-    "Scores a checkpoint on a split of the deck's data or on a file, on any number of ranks.\n\n"
-    "Tasks:\n"
+    "Scores checkpoints on a split of the deck's data or on a file, on any number of ranks.\n\n"
+    "Tasks (--input FILE, where not said otherwise JSON lines):\n"
     "  perplexity  loss per token of the split, or of the text in --input\n"
-    "  wikitext    word-level perplexity of --input, the raw test file of WikiText-103 or PTB\n"
-    "  lambada     accuracy of the last word of each text in --input\n"
+    "  wikitext    word-level perplexity of the raw test file of WikiText-103 or PTB\n"
+    "  lambada     accuracy of the last word of each text\n"
+    "  hellaswag, piqa, arc, winogrande, blimp\n"
+    "              multiple choice by likelihood, of the published files: accuracy, and "
+    "normalised\n"
+    "              by the choices' characters, as lm-evaluation-harness computes them (0 shots)\n"
+    "  choices     the same of your own {\"prompt\", \"choices\", \"answer\"}, the answer from 0\n"
+    "  targets     {\"prompt\", \"target\"}: accuracy and loss of the targets\n"
     "  ngram       n-gram baselines of the split, which need no checkpoint\n\n";
 
 po::options_description all_options() {
   po::options_description options = deck_options();
   options.add_options()  //
-      ("checkpoint", po::value<std::string>()->value_name("PATH"),
-       "a checkpoint or a run folder; default: the newest checkpoint of the deck's run")  //
+      ("checkpoint", po::value<std::vector<std::string>>()->value_name("PATH"),
+       "a checkpoint or a run folder; default: the newest checkpoint of the deck's run; may be "
+       "repeated for a table")  //
+      ("all-checkpoints", po::bool_switch(),
+       "a table of all checkpoints of the run folder")  //
       ("task", po::value<std::string>()->default_value("perplexity")->value_name("TASK"),
-       "perplexity, wikitext, lambada or ngram")  //
+       "one of the tasks above")  //
       ("split", po::value<std::string>()->default_value("valid")->value_name("SPLIT"),
        "train, valid or test")  //
       ("input", po::value<std::string>()->value_name("FILE"),
-       "text to score instead of a split: JSON lines with a \"text\"; a *.txt is one document; "
-       "wikitext: plain text")  //
+       "file to score instead of a split: JSON lines; perplexity: with a \"text\", a *.txt is one "
+       "document; wikitext: plain text")  //
+      ("iterations", po::value<std::int64_t>()->value_name("N"),
+       "score the first N batches alone")  //
+      ("batch", po::value<std::int64_t>()->value_name("N"),
+       "samples of a batch, over all ranks; default: batch.global of the deck")  //
       ("overlapping-eval", po::value<std::int64_t>()->default_value(32)->value_name("N"),
        "wikitext: tokens from one window to the next; model.sequence: no overlap")    //
       ("strict-lambada", "lambada: all tokens of the last word, not the last token")  //
@@ -56,10 +73,16 @@ po::options_description all_options() {
   return options;
 }
 
+/// The samples, texts or questions of --iterations batches.
+std::int64_t sample_limit(const po::variables_map& values, std::int64_t batch) {
+  if (!values.count("iterations")) return std::numeric_limits<std::int64_t>::max();
+  return values["iterations"].as<std::int64_t>() * batch;
+}
+
 /// The deck's tensor and pipeline ranks where they divide the ranks there are, else data ranks
 /// only: no layout changes the score of a sample. The batch is one micro-batch a copy, and what
 /// depends on the training batches is left out.
-void resolve_layout(deck::Deck& deck, std::int64_t ranks) {
+void resolve_layout(deck::Deck& deck, std::int64_t ranks, std::int64_t batch) {
   if (ranks % (deck.parallel.tensor * deck.parallel.pipeline) != 0) {
     deck.parallel.tensor = deck.parallel.pipeline = 1;
     deck.parallel.partition.reset();
@@ -69,22 +92,59 @@ void resolve_layout(deck::Deck& deck, std::int64_t ranks) {
   deck.parallel.schedule = deck::PipelineSchedule::one_f_one_b;
   deck.parallel.interleave = 1;
   deck.parallel.data = ranks / (deck.parallel.tensor * deck.parallel.pipeline);
-  // The head keeps the logits of a whole micro-batch, which lambada reads.
-  deck.batch.micro =
-      std::min(deck.batch.micro,
-               std::max<std::int64_t>(model::Head::kMaxLossTokens / deck.model.sequence, 1));
+  deck.batch.micro = std::clamp<std::int64_t>(batch / *deck.parallel.data, 1, deck.batch.micro);
   deck.batch.global = deck.batch.micro * *deck.parallel.data;
   deck.batch.rampup = {};
   deck.train.skip.clear();
 }
 
-void print_result(const po::variables_map& values, const nlohmann::ordered_json& result) {
-  if (values.count("json")) return print_out(result.dump() + "\n");
-  std::string text;
-  for (const auto& [key, value] : result.items())
-    text +=
-        fmt::format("{:<20}{}\n", key, value.is_string() ? value.get<std::string>() : value.dump());
-  print_out(text);
+using Json = nlohmann::ordered_json;
+
+std::string plain(const Json& value) {
+  return value.is_string() ? value.get<std::string>() : value.dump();
+}
+
+/// " lambada at iteration 800 | accuracy: 0.4518 | ... |", from the first number of a result on.
+std::string one_line(const Json& result) {
+  std::string line = fmt::format(" {}", plain(result["task"]));
+  bool numbers = false;
+  for (const auto& [key, value] : result.items()) {
+    if (key == "iteration") {
+      line += fmt::format(" at iteration {} |", plain(value));
+      numbers = true;
+    } else if (numbers && key != "seconds") {
+      line += fmt::format(
+          " {}: {} |", key,
+          value.is_number_float() ? fmt::format("{:.6g}", value.get<double>()) : plain(value));
+    }
+  }
+  return line + "\n";
+}
+
+/// One result as lines of keys and values, several as a table.
+void print_results(const po::variables_map& values, const std::vector<Json>& results) {
+  if (values.count("json"))
+    return print_out((results.size() == 1 ? results.front() : Json{{"results", results}}).dump() +
+                     "\n");
+  if (results.size() == 1) {
+    std::string text;
+    for (const auto& [key, value] : results.front().items())
+      text += fmt::format("{:<20}{}\n", key, plain(value));
+    if (results.front().contains("checkpoint")) text += one_line(results.front());
+    return print_out(text);
+  }
+  TableRows rows(1);
+  for (const Json& result : results) {
+    std::vector<std::string> row;
+    for (const auto& [key, value] : result.items()) {
+      if (key == "task" || key == "input" || key == "split" || key == "strict") continue;
+      if (rows.size() == 1 && &result == &results.front()) rows.front().push_back(key);
+      row.push_back(value.is_number_float() ? fmt::format("{:.6g}", value.get<double>())
+                                            : plain(value));
+    }
+    rows.push_back(std::move(row));
+  }
+  print_out(aligned_table(rows, 1));
 }
 
 /// Loads the weights of the checkpoint at `path`, rounded to the type of `parameters`. Collective.
@@ -110,149 +170,157 @@ checkpoint::Header load_weights(const std::string& path, comm::Groups& groups,
   return header;
 }
 
-/// A checkpoint's loss on a dataset.
-struct Score {
-  std::string checkpoint;
-  std::int64_t iteration = 0;
-  train::LossSum sum;
+/// The checkpoints that the command line names.
+std::vector<std::string> find_checkpoints(const po::variables_map& values, const deck::Deck& deck) {
+  std::vector<std::string> named = {deck.run.output}, found;
+  if (values.count("checkpoint")) named = values["checkpoint"].as<std::vector<std::string>>();
+  const auto add = [&](const std::filesystem::path& path) {
+    train::require_same_model(deck, path);
+    found.push_back(path.string());
+  };
+  for (const std::filesystem::path path : named) {
+    if (values["all-checkpoints"].as<bool>()) {
+      auto steps = checkpoint::list_steps(path / "checkpoints");
+      if (steps.empty()) steps = checkpoint::list_steps(path);
+      if (steps.empty()) throw IoError("--all-checkpoints: '{}' has none", path.string());
+      for (const checkpoint::Step& step : steps) add(step.path);
+      continue;
+    }
+    const auto latest = checkpoint::locate(path);
+    if (!latest.note.empty())
+      std::fputs(fmt::format("{}: {}\n", kProgram, latest.note).c_str(), stderr);
+    add(latest.path);
+  }
+  return found;
+}
+
+/// The model on all ranks, and what scores with it.
+class Scorer {
+ public:
+  /// Collective.
+  Scorer(const train::PreparedDeck& prepared, std::unique_ptr<comm::MpiCommunicator> world,
+         bool quiet)
+      : devices_(train::make_devices(prepared.deck, std::move(world))),
+        config_(plan::stage_config(prepared.deck, prepared.vocabulary)),
+        quiet_(quiet) {
+    devices_.backend->reserve_workspace(model::kernel_workspace_bytes(config_));
+    parameters_.emplace(*devices_.backend, model::declare_parameters(config_.spec), groups().layout,
+                        groups().place, config_.precision);
+    // One slot is computed while the other is sent.
+    runner_.emplace(groups(), *devices_.backend, config_, *parameters_,
+                    groups().layout.pipeline > 1 ? 2 : 1);
+  }
+
+  comm::Groups& groups() { return devices_.groups; }
+  /// Loads the weights of `path`; returns its iteration. Collective.
+  std::int64_t load(const std::string& path) {
+    path_ = path;
+    return load_weights(path, groups(), *devices_.backend, *parameters_)
+        .get<std::int64_t>("iteration");
+  }
+  /// Scores `task` and returns its numbers. `what` is scored, for messages. Collective.
+  Json score(const evaluate::Task& task, const std::string& what) {
+    Progress progress = meter(task.dataset());
+    const train::TaskScore score =
+        train::score_task(task, *runner_, groups(),
+                          [&](std::int64_t done) { progress.update(static_cast<double>(done)); });
+    require_finite(score.sum, what);
+    Json json;
+    for (const auto& [name, value] : score.metrics)
+      std::visit([&, &key = name](auto number) { json[key] = number; }, value);
+    return json;
+  }
+  /// The loss of a dataset. Collective.
+  Json score(const data::Dataset& dataset, const std::string& what) {
+    Progress progress = meter(dataset);
+    const train::LossSum sum = runner_->evaluate_all(
+        dataset, [&](std::int64_t done) { progress.update(static_cast<double>(done)); });
+    require_finite(sum, what);
+    return {{"loss", sum.mean()},
+            {"perplexity", report::perplexity(sum.mean())},
+            {"tokens", static_cast<std::int64_t>(sum.tokens)}};
+  }
+
+ private:
+  Progress meter(const data::Dataset& dataset) {
+    return Progress("evaluating", "sample", static_cast<double>(dataset.samples()),
+                    groups().world->rank() == 0 && !quiet_ ? stderr : nullptr);
+  }
+  void require_finite(const train::LossSum& sum, const std::string& what) const {
+    if (sum.tokens == 0.0)
+      throw train::CollectiveError(ExitCode::data, fmt::format("{} has no token to score", what));
+    if (!std::isfinite(sum.mean()))
+      throw train::CollectiveError(
+          ExitCode::diverged,
+          fmt::format("the loss of '{}' on {} is not finite: the model has diverged", path_, what));
+  }
+
+  train::Devices devices_;
+  model::StageConfig config_;
+  bool quiet_;
+  std::string path_;
+  std::optional<model::ParameterStore> parameters_;
+  std::optional<train::StageRunner> runner_;
 };
 
-/// Scores `dataset`, called `what` in messages, with the checkpoint that the command line names.
-/// With `cloze`, the most likely tokens go there. Collective.
-Score score(const DeckArguments& arguments, const train::PreparedDeck& prepared,
-            const data::Dataset& dataset, const std::string& what,
-            std::unique_ptr<comm::MpiCommunicator> world, evaluate::ClozeScores* cloze = nullptr) {
+/// The task on --input, tokenized by the deck's tokenizer. Throws CollectiveError.
+std::unique_ptr<const evaluate::Task> open_task(const po::variables_map& values,
+                                                const deck::Deck& deck, const std::string& name,
+                                                const std::string& input, std::int64_t limit) {
+  std::unique_ptr<const evaluate::Task> task;
+  train::throw_collectively([&] {
+    const auto spec = plan::tokenizer_spec(deck);
+    if (!spec) throw DeckError("--input needs data.tokenizer, which turns its text into token ids");
+    const bool strict = values.count("strict-lambada") > 0;
+    task = evaluate::make_task({.name = strict ? "strict-lambada" : name,
+                                .file = input,
+                                .overlap = values["overlapping-eval"].as<std::int64_t>(),
+                                .limit = limit},
+                               *tokenizer::make_tokenizer(*spec), deck.model.sequence);
+  });
+  return task;
+}
+
+/// A result for each checkpoint that the command line names.
+std::vector<Json> score_checkpoints(const DeckArguments& arguments,
+                                    const train::PreparedDeck& prepared, const std::string& task,
+                                    data::Split split, std::int64_t batch,
+                                    std::unique_ptr<comm::MpiCommunicator> world) {
   const auto& [deck, vocabulary] = prepared;
-  const std::string path = train::on_rank_zero(*world, [&] {
-    const auto& values = arguments.values;
-    const auto found = checkpoint::locate(
-        values.count("checkpoint") ? values["checkpoint"].as<std::string>() : deck.run.output);
-    if (!found.note.empty())
-      std::fputs(fmt::format("{}: {}\n", kProgram, found.note).c_str(), stderr);
-    train::require_same_model(deck, found.path);
-    return found.path.string();
-  });
-  train::Devices devices = train::make_devices(deck, std::move(world));
-  comm::Groups& groups = devices.groups;
-  const model::StageConfig config = plan::stage_config(deck, vocabulary);
-  devices.backend->reserve_workspace(model::kernel_workspace_bytes(config));
-  model::ParameterStore parameters(*devices.backend, model::declare_parameters(config.spec),
-                                   groups.layout, groups.place, config.precision);
-  const checkpoint::Header header = load_weights(path, groups, *devices.backend, parameters);
-
-  const int slots = groups.layout.pipeline > 1 ? 2 : 1;  // one is computed while the other is sent
-  train::StageRunner runner(groups, *devices.backend, config, parameters, slots);
-  const bool meter = groups.world->rank() == 0 && !arguments.values["quiet"].as<bool>();
-  Progress progress("evaluating", "sample", static_cast<double>(dataset.samples()),
-                    meter ? stderr : nullptr);
-  if (cloze)
-    runner.observe_logits([cloze](const auto& batch, std::int64_t first, const auto& logits) {
-      cloze->add(batch, first, logits);
-    });
-  const train::LossSum sum = runner.evaluate_all(
-      dataset, [&](std::int64_t done) { progress.update(static_cast<double>(done)); });
-  if (cloze)
-    cloze->combine([&](double* values, std::size_t count) {
-      groups.world->all_reduce(values, count, DType::f64, comm::Reduce::max);
-    });
-  if (sum.tokens == 0.0)
-    throw train::CollectiveError(ExitCode::data, fmt::format("{} has no token to score", what));
-  if (!std::isfinite(sum.mean()))
-    throw train::CollectiveError(
-        ExitCode::diverged,
-        fmt::format("the loss of '{}' on {} is not finite: the model has diverged", path, what));
-  return {path, header.get<std::int64_t>("iteration"), sum};
-}
-
-nlohmann::ordered_json score_split(const DeckArguments& arguments,
-                                   const train::PreparedDeck& prepared, data::Split split,
-                                   std::unique_ptr<comm::MpiCommunicator> world) {
-  const auto dataset =
-      train::open_dataset(prepared.deck, prepared.vocabulary, split, std::nullopt, *world);
-  const Score found = score(arguments, prepared, *dataset,
-                            fmt::format("the {} split", name_of(split)), std::move(world));
-  return {{"task", "perplexity"},
-          {"split", data::name_of(split)},
-          {"checkpoint", found.checkpoint},
-          {"iteration", found.iteration},
-          {"loss", found.sum.mean()},
-          {"perplexity", report::perplexity(found.sum.mean())},
-          {"tokens", static_cast<std::int64_t>(found.sum.tokens)}};
-}
-
-/// The tokenizer of the deck, which texts need.
-std::unique_ptr<tokenizer::Tokenizer> text_tokenizer(const deck::Deck& deck) {
-  const auto spec = plan::tokenizer_spec(deck);
-  if (!spec) throw DeckError("--input needs data.tokenizer, which turns its text into token ids");
-  return tokenizer::make_tokenizer(*spec);
-}
-
-nlohmann::ordered_json score_text(const DeckArguments& arguments,
-                                  const train::PreparedDeck& prepared, const std::string& task,
-                                  const std::string& input,
-                                  std::unique_ptr<comm::MpiCommunicator> world) {
-  const std::int64_t sequence = prepared.deck.model.sequence;
-  std::optional<evaluate::WindowDataset> windows;
-  std::int64_t words = 0;
-  train::throw_collectively([&] {
-    const auto tokenizer = text_tokenizer(prepared.deck);
-    const std::int32_t padding = tokenizer->eod().value_or(0);
-    if (task == "perplexity") {
-      windows.emplace(evaluate::read_documents(input, *tokenizer), sequence, sequence, padding);
-      return;
-    }
-    const std::string text = read_file(input);
-    words = evaluate::count_words(text);
-    windows.emplace(tokenizer->encode(evaluate::detokenize(text, input)), sequence,
-                    arguments.values["overlapping-eval"].as<std::int64_t>(), padding);
-  });
-  const Score found =
-      score(arguments, prepared, *windows, fmt::format("'{}'", input), std::move(world));
-  nlohmann::ordered_json result{{"task", task},
-                                {"input", input},
-                                {"checkpoint", found.checkpoint},
-                                {"iteration", found.iteration},
-                                {"loss", found.sum.mean()},
-                                {"perplexity", report::perplexity(found.sum.mean())}};
-  if (task == "wikitext") {
-    const double ratio =
-        found.sum.tokens / static_cast<double>(std::max<std::int64_t>(words - 1, 1));
-    result["adjusted_perplexity"] = report::perplexity(found.sum.mean() * ratio);
-    result["token_ratio"] = ratio;
-    result["words"] = words;
+  const auto& values = arguments.values;
+  const std::string input = values.count("input") ? values["input"].as<std::string>() : "";
+  const std::int64_t limit = sample_limit(values, batch);
+  std::unique_ptr<const evaluate::Task> text;
+  std::unique_ptr<const data::Dataset> dataset;
+  if (input.empty())
+    dataset = train::open_dataset(deck, vocabulary, split, std::nullopt, *world);
+  else
+    text = open_task(values, deck, task, input, limit);
+  const std::string paths = train::on_rank_zero(
+      *world, [&] { return fmt::format("{}", fmt::join(find_checkpoints(values, deck), "\n")); });
+  Scorer scorer(prepared, std::move(world), values["quiet"].as<bool>());
+  std::vector<Json> results;
+  std::istringstream lines(paths);
+  for (std::string path; std::getline(lines, path);) {
+    const Stopwatch watch;
+    Json result{{"task", task}};
+    if (input.empty())
+      result["split"] = data::name_of(split);
+    else
+      result["input"] = input;
+    if (task == "lambada") result["strict"] = values.count("strict-lambada") > 0;
+    result["checkpoint"] = path;
+    result["iteration"] = scorer.load(path);
+    result.update(text ? scorer.score(*text, fmt::format("'{}'", input))
+                       : scorer.score(evaluate::FirstSamples(*dataset, limit),
+                                      fmt::format("the {} split", name_of(split))));
+    result["seconds"] = watch.seconds();
+    results.push_back(std::move(result));
   }
-  result["tokens"] = static_cast<std::int64_t>(found.sum.tokens);
-  return result;
+  return results;
 }
 
-nlohmann::ordered_json lambada(const DeckArguments& arguments, const train::PreparedDeck& prepared,
-                               const std::string& input,
-                               std::unique_ptr<comm::MpiCommunicator> world) {
-  const bool strict = arguments.values.count("strict-lambada") > 0;
-  std::optional<evaluate::ClozeDataset> items;
-  train::throw_collectively([&] {
-    const auto tokenizer = text_tokenizer(prepared.deck);
-    items.emplace(evaluate::read_lambada(input, *tokenizer, strict), prepared.deck.model.sequence,
-                  tokenizer->eod().value_or(0));
-  });
-  evaluate::ClozeScores scores(*items);
-  const Score found =
-      score(arguments, prepared, *items, fmt::format("'{}'", input), std::move(world), &scores);
-  const std::int64_t correct = scores.correct();
-  return {{"task", "lambada"},
-          {"input", input},
-          {"strict", strict},
-          {"checkpoint", found.checkpoint},
-          {"iteration", found.iteration},
-          {"accuracy", static_cast<double>(correct) / static_cast<double>(items->samples())},
-          {"correct", correct},
-          {"examples", items->samples()},
-          {"loss", found.sum.mean()},
-          {"tokens", static_cast<std::int64_t>(found.sum.tokens)}};
-}
-
-nlohmann::ordered_json ngram(const train::PreparedDeck& prepared, data::Split split,
-                             comm::MpiCommunicator& world) {
+Json ngram(const train::PreparedDeck& prepared, data::Split split, comm::MpiCommunicator& world) {
   const auto& [deck, vocabulary] = prepared;
   const auto open = [&](data::Split which) {
     return train::open_dataset(deck, vocabulary, which, std::nullopt, world);
@@ -269,10 +337,15 @@ nlohmann::ordered_json ngram(const train::PreparedDeck& prepared, data::Split sp
 /// The task; throws UsageError for options that do not belong to it.
 std::string parse_task(const po::variables_map& values) {
   const std::string task = values["task"].as<std::string>();
-  const bool text = task == "wikitext" || task == "lambada", input = values.count("input") > 0;
-  if (!text && task != "perplexity" && task != "ngram")
-    throw UsageError("--task {}: expected perplexity, wikitext, lambada or ngram", task);
-  if (text && !input) throw UsageError("--task {} needs --input, the file to score", task);
+  std::vector<std::string_view> tasks = evaluate::task_names();
+  std::erase(tasks, "strict-lambada");  // --strict-lambada says it
+  tasks.push_back("ngram");
+  const bool input = values.count("input") > 0;
+  if (std::ranges::find(tasks, task) == tasks.end())
+    throw UsageError("--task {}: expected one of {}{}", task, fmt::join(tasks, ", "),
+                     did_you_mean(task, tasks));
+  if (task != "perplexity" && task != "ngram" && !input)
+    throw UsageError("--task {} needs --input, the file to score", task);
   if (task == "ngram" && (input || values.count("checkpoint")))
     throw UsageError("--task ngram counts the training data and takes no --{}",
                      input ? "input" : "checkpoint");
@@ -282,6 +355,13 @@ std::string parse_task(const po::variables_map& values) {
     throw UsageError("--overlapping-eval belongs to --task wikitext");
   if (task != "lambada" && values.count("strict-lambada"))
     throw UsageError("--strict-lambada belongs to --task lambada");
+  for (const char* option : {"iterations", "batch"}) {
+    if (!values.count(option)) continue;
+    if (const auto value = values[option].as<std::int64_t>(); value < 1 || value > 1'000'000'000)
+      throw UsageError("--{} {}: expected 1 to 1000000000", option, value);
+    if (task == "ngram" || (task == "wikitext" && std::string_view(option) == "iterations"))
+      throw UsageError("--{}: --task {} scores all of its text", option, task);
+  }
   return task;
 }
 
@@ -292,25 +372,33 @@ ExitCode run(int argc, char** argv) {
   const auto& values = arguments.values;
   const std::string task = parse_task(values);
   const data::Split split = data::parse_split(values["split"].as<std::string>());
-  const std::string input = values.count("input") ? values["input"].as<std::string>() : "";
+  const bool of_split = !values.count("input");
   if (answers_deck_questions(arguments)) return ExitCode::success;
   return run_on_ranks(kProgram, [&](auto world) {
     const Stopwatch watch;
+    std::int64_t batch = 0;
+    const auto resolve = [&](deck::Deck& deck, std::int64_t ranks) {
+      batch =
+          values.count("batch") ? values["batch"].template as<std::int64_t>() : deck.batch.global;
+      resolve_layout(deck, ranks, batch);
+    };
     const train::PreparedDeck prepared = train::prepare_deck(
-        *world, arguments.path, arguments.overrides, resolve_layout, /*need_data=*/input.empty());
-    if (input.empty())
+        *world, arguments.path, arguments.overrides, resolve, /*need_data=*/of_split);
+    batch = std::stoll(train::broadcast_text(*world, std::to_string(batch)));  // of rank 0
+    if (of_split)
       train::on_rank_zero(*world, [&] {
         train::check_datasets(prepared.deck, prepared.vocabulary, data::TokenScan::sample);
         return std::string();
       });
     const bool prints = world->rank() == 0;
-    nlohmann::ordered_json result =
-        task == "ngram"     ? ngram(prepared, split, *world)
-        : task == "lambada" ? lambada(arguments, prepared, input, std::move(world))
-        : input.empty()     ? score_split(arguments, prepared, split, std::move(world))
-                            : score_text(arguments, prepared, task, input, std::move(world));
-    result["seconds"] = watch.seconds();
-    if (prints) print_result(values, result);
+    std::vector<Json> results;
+    if (task == "ngram") {
+      results.push_back(ngram(prepared, split, *world));
+      results.back()["seconds"] = watch.seconds();
+    } else {
+      results = score_checkpoints(arguments, prepared, task, split, batch, std::move(world));
+    }
+    if (prints) print_results(values, results);
     return ExitCode::success;
   });
 }

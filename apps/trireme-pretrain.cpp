@@ -191,6 +191,7 @@ ExitCode pretrain(int argc, char** argv, const DeckArguments& arguments,
     // Before anything is written: throws when a split is too small.
     train::describe_data(deck, vocabulary);
     start.data_notes = train::check_datasets(deck, vocabulary, scan);
+    train::check_tasks(deck);
     const std::string restart = arguments.values["restart"].as<std::string>();
     const auto lock = [&] {
       if (!start.lock) start.lock = std::make_unique<train::FolderLock>(deck.run.output);

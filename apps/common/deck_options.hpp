@@ -19,6 +19,7 @@
 #include "train/startup/datasets.hpp"
 #include "train/startup/devices.hpp"
 #include "train/startup/startup.hpp"
+#include "train/task_evaluations.hpp"
 
 namespace trireme {
 
@@ -182,6 +183,8 @@ inline bool answers_deck_questions(const DeckArguments& arguments) {
     std::string text = train::describe_data(deck, vocabulary);
     for (const std::string& note : train::check_datasets(deck, vocabulary, data::TokenScan::all))
       text += fmt::format("{:<10} {}\n", "dataset", note);
+    for (const std::string& note : train::check_tasks(deck))
+      text += fmt::format("{:<10} {}\n", "task", note);
     print_out(text);
     print_out(fmt::format("{}: no errors; ranks: {}, iterations: {}, vocabulary: {}\n",
                           arguments.path, plan::layout(deck).ranks(), deck::total_iterations(deck),

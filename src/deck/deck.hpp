@@ -245,10 +245,20 @@ struct Train {
   bool operator==(const Train&) const = default;
 };
 
+/// A task on a text, evaluated during training.
+struct EvaluationTask {
+  std::string name;             ///< such as lambada
+  std::string file;             ///< the texts or questions
+  std::optional<Length> every;  ///< unset: evaluate.every
+
+  bool operator==(const EvaluationTask&) const = default;
+};
+
 struct Evaluate {
   std::optional<Length> every;
   std::int64_t iterations = 0;
   bool at_end = false;
+  std::vector<EvaluationTask> tasks;
 
   bool operator==(const Evaluate&) const = default;
 };

@@ -364,4 +364,46 @@ std::string Codec<std::vector<IterationRange>>::write(const std::vector<Iteratio
   return fmt::format("{}", fmt::join(words, ","));
 }
 
+std::vector<EvaluationTask> Codec<std::vector<EvaluationTask>>::read(const Item& item,
+                                                                     const Rules& rules) {
+  const auto read_task = [&](const Item& task) {
+    if (task.kind != Item::Kind::mapping)
+      throw BadValue(fmt::format(
+          "expected a task, {{name: lambada, file: FILE, every: 1000}}, found {}", found(task)));
+    EvaluationTask read;
+    for (std::size_t i = 0; i < task.keys.size(); ++i) {
+      const std::string key = read_text(task.keys[i]);
+      if (key == "name") {
+        // The words as those of an enumeration: misspelt ones get a suggestion.
+        read.name = rules.list[read_choice(task.items[i], rules)];
+      } else if (key == "file") {
+        read.file = read_text(task.items[i]);
+      } else if (key == "every") {
+        read.every = read_length(task.items[i], rules);
+        require_in({.low = 1}, read.every->value);
+      } else {
+        throw BadValue(fmt::format("unknown key '{}' of a task, which has name, file and every",
+                                   printable(key)));
+      }
+    }
+    if (read.name.empty() || read.file.empty())
+      throw BadValue("a task needs a name and a file: {name: lambada, file: FILE, every: 1000}");
+    return read;
+  };
+  std::vector<EvaluationTask> tasks;
+  if (item.kind == Item::Kind::list)
+    for (const Item& task : item.items) tasks.push_back(read_task(task));
+  else
+    tasks.push_back(read_task(item));
+  return tasks;
+}
+
+std::string Codec<std::vector<EvaluationTask>>::write(const std::vector<EvaluationTask>& value) {
+  std::vector<std::string> tasks;
+  for (const EvaluationTask& task : value)
+    tasks.push_back(fmt::format("{{name: {}, file: {}{}}}", task.name, write_element(task.file),
+                                task.every ? ", every: " + write_length(*task.every) : ""));
+  return tasks.empty() ? "" : fmt::format("[{}]", fmt::join(tasks, ", "));
+}
+
 }  // namespace trireme::deck

@@ -191,6 +191,14 @@ struct Codec<std::vector<IterationRange>> {
   static std::string write(const std::vector<IterationRange>& value);
 };
 
+/// Tasks: a section {name, file, every}, or a list of them.
+template <>
+struct Codec<std::vector<EvaluationTask>> {
+  static constexpr const char* kType = "list of {name, file, every}";
+  static std::vector<EvaluationTask> read(const Item& item, const Rules& rules);
+  static std::string write(const std::vector<EvaluationTask>& value);
+};
+
 template <typename Enum>
 requires std::is_enum_v<Enum>
 struct Codec<Enum> {

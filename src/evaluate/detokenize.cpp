@@ -11,18 +11,6 @@ namespace {
 
 using Replacement = std::pair<std::string_view, std::string_view>;
 
-/// Python's str.replace.
-std::string replace_all(const std::string& text, const Replacement& replacement) {
-  const auto& [from, to] = replacement;
-  std::string out;
-  std::size_t begin = 0;
-  for (std::size_t at; (at = text.find(from, begin)) != std::string::npos;) {
-    out.append(text, begin, at - begin).append(to);
-    begin = at + from.size();
-  }
-  return out.append(text, begin);
-}
-
 /// Whether Python's str.isspace() holds.
 bool is_space(char32_t c) {
   return (c >= 0x09 && c <= 0x0D) || (c >= 0x1C && c <= 0x20) || c == 0x85 || c == 0xA0 ||
@@ -47,6 +35,16 @@ std::string strip_within(const std::string& text, char open, char close) {
 }
 
 }  // namespace
+
+std::string replace_all(const std::string& text, std::string_view from, std::string_view to) {
+  std::string out;
+  std::size_t begin = 0;
+  for (std::size_t at; (at = text.find(from, begin)) != std::string::npos;) {
+    out.append(text, begin, at - begin).append(to);
+    begin = at + from.size();
+  }
+  return out.append(text, begin);
+}
 
 std::string_view strip_space(std::string_view text) {
   std::size_t begin = text.size(), end = 0;
@@ -84,7 +82,7 @@ std::string detokenize_wikitext(std::string text) {
                                   {" ! ", "! "},
                                   {" ? ", "? "},
                                   {" , ", ", "}})
-    text = replace_all(text, each);
+    text = replace_all(text, each.first, each.second);
   for (const auto& [open, close] :
        {std::pair{'(', ')'}, {'[', ']'}, {'{', '}'}, {'"', '"'}, {'\'', '\''}})
     text = strip_within(text, open, close);
@@ -96,7 +94,7 @@ std::string detokenize_wikitext(std::string text) {
                                   {"\n ", "\n"},
                                   {" N ", " 1 "},
                                   {" 's", "'s"}})
-    text = replace_all(text, each);
+    text = replace_all(text, each.first, each.second);
   return text;
 }
 
@@ -108,7 +106,7 @@ std::string detokenize_ptb(std::string text) {
                                   {" N ", "1 "},
                                   {"$ 1", "$1"},
                                   {"# 1", "#1"}})
-    text = replace_all(text, each);
+    text = replace_all(text, each.first, each.second);
   return text;
 }
 

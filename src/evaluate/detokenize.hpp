@@ -18,6 +18,9 @@ std::string detokenize_ptb(std::string text);
 /// The detokenizer that Megatron-LM takes for a file: by its path, "ptb" or else WikiText's.
 std::string detokenize(std::string text, const std::filesystem::path& path);
 
+/// Python's str.replace().
+std::string replace_all(const std::string& text, std::string_view from, std::string_view to);
+
 /// Python's str.strip(): without the white space at both ends.
 std::string_view strip_space(std::string_view text);
 

@@ -15,7 +15,7 @@ std::vector<data::Field> fields_of(std::int64_t sequence, std::int32_t padding) 
           {.name = data::field::kLabels, .size = sequence, .padding = data::kIgnoredLabel}};
 }
 
-/// Calls `visit(text, place)` for each document of `path`.
+/// Calls `visit(text, place)` for each document of `path`, until it returns false.
 template <typename Visit>
 void for_each_document(const std::string& path, tokenizer::DocumentFormat format, Visit&& visit) {
   const tokenizer::DocumentSource source{.inputs = {path}, .format = format};
@@ -23,8 +23,9 @@ void for_each_document(const std::string& path, tokenizer::DocumentFormat format
   tokenizer::DocumentBatch batch;
   while (reader.read(batch))
     for (const auto& record : batch.records)
-      visit(tokenizer::document_text(batch, record, source.key),
-            tokenizer::place_of(batch, record));
+      if (!visit(tokenizer::document_text(batch, record, source.key),
+                 tokenizer::place_of(batch, record)))
+        return;
 }
 
 }  // namespace
@@ -84,7 +85,7 @@ void ClozeDataset::read(std::int64_t sample,
 }
 
 std::vector<ClozeItem> read_lambada(const std::string& path, const tokenizer::Tokenizer& tokenizer,
-                                    bool strict) {
+                                    bool strict, std::int64_t limit) {
   std::vector<ClozeItem> items;
   const auto visit = [&](const std::string& text, const std::string& place) {
     ClozeItem item;
@@ -103,76 +104,27 @@ std::vector<ClozeItem> read_lambada(const std::string& path, const tokenizer::To
     }
     if (item.target.empty()) throw DataError("{}: the text has no last word to predict", place);
     items.push_back(std::move(item));
+    return std::ssize(items) < limit;
   };
   for_each_document(path, tokenizer::DocumentFormat::json_lines, visit);
   return items;
 }
 
 std::vector<std::int32_t> read_documents(const std::string& path,
-                                         const tokenizer::Tokenizer& tokenizer) {
+                                         const tokenizer::Tokenizer& tokenizer,
+                                         std::int64_t enough) {
   const bool plain = path.ends_with(".txt");
   std::vector<std::int32_t> ids;
   const auto visit = [&](const std::string& text, const std::string&) {
     const std::vector<std::int32_t> document = tokenizer.encode(text);
     ids.insert(ids.end(), document.begin(), document.end());
     if (const auto eod = tokenizer.eod()) ids.push_back(*eod);
+    return std::ssize(ids) < enough;
   };
   for_each_document(
       path, plain ? tokenizer::DocumentFormat::text_files : tokenizer::DocumentFormat::by_name,
       visit);
   return ids;
-}
-
-ClozeScores::ClozeScores(const ClozeDataset& dataset) : dataset_(dataset) {
-  std::size_t targets = 0;
-  for (const ClozeItem& item : dataset.items()) {
-    offsets_.push_back(targets);
-    targets += item.target.size();
-  }
-  logit_.assign(targets, -std::numeric_limits<double>::infinity());
-  id_.assign(targets, 0.0);
-}
-
-void ClozeScores::add(const data::Batch& batch, std::int64_t first_sample,
-                      const std::function<LocalLogits(std::int64_t)>& logits) {
-  const auto labels = batch.tensor(data::field::kLabels);
-  const std::int64_t sequence = std::ssize(labels) / batch.samples();
-  for (std::int64_t j = 0; j < batch.samples(); ++j) {
-    if (first_sample + j >= dataset_.samples()) return;
-    std::size_t target = offsets_[first_sample + j];
-    for (std::int64_t i = 0; i < sequence; ++i) {
-      const std::int64_t token = i * batch.samples() + j;
-      if (labels[token] == data::kIgnoredLabel) continue;
-      const LocalLogits local = logits(token);
-      const auto best = std::ranges::max_element(local.values);
-      if (best != local.values.end()) {
-        logit_[target] = *best;
-        id_[target] = static_cast<double>(local.first_id + (best - local.values.begin()));
-      }
-      ++target;
-    }
-  }
-}
-
-void ClozeScores::combine(const std::function<void(double*, std::size_t)>& max) {
-  const std::vector<double> mine = logit_;
-  max(logit_.data(), logit_.size());
-  // The lowest of the ids that have the largest logit: as a maximum of their negatives.
-  for (std::size_t i = 0; i < id_.size(); ++i)
-    id_[i] = mine[i] == logit_[i] ? -id_[i] : -std::numeric_limits<double>::infinity();
-  max(id_.data(), id_.size());
-  for (double& id : id_) id = -id;
-}
-
-std::int64_t ClozeScores::correct() const {
-  std::int64_t correct = 0;
-  for (std::size_t item = 0; item < offsets_.size(); ++item) {
-    const auto& target = dataset_.items()[item].target;
-    correct += std::ranges::equal(
-        target, std::span(id_).subspan(offsets_[item], target.size()),
-        [](std::int32_t wanted, double found) { return static_cast<double>(wanted) == found; });
-  }
-  return correct;
 }
 
 }  // namespace trireme::evaluate

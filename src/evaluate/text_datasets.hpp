@@ -2,8 +2,8 @@
 // that should follow (cloze tasks).
 #pragma once
 
+#include <algorithm>
 #include <cstdint>
-#include <functional>
 #include <limits>
 #include <string>
 #include <vector>
@@ -66,43 +66,34 @@ class ClozeDataset final : public data::Dataset {
 
 /// LAMBADA's items of JSON lines with a "text" in `path`. The target is the last token of the text;
 /// with `strict` all tokens of " " and its last word, and the context is the text before it,
-/// stripped. Throws IoError and DataError that names the line.
+/// stripped. The first `limit` lines. Throws IoError and DataError that names the line.
 std::vector<ClozeItem> read_lambada(const std::string& path, const tokenizer::Tokenizer& tokenizer,
-                                    bool strict);
+                                    bool strict,
+                                    std::int64_t limit = std::numeric_limits<std::int64_t>::max());
 
-/// The token ids of all documents in `path` (JSON lines with a "text", or *.txt: one document),
-/// each followed by the end-of-document token where the tokenizer has one. Throws IoError and
-/// DataError.
-std::vector<std::int32_t> read_documents(const std::string& path,
-                                         const tokenizer::Tokenizer& tokenizer);
+/// The token ids of the documents in `path` (JSON lines with a "text", or *.txt: one document),
+/// each followed by the end-of-document token where the tokenizer has one; reads no further
+/// document once there are `enough`. Throws IoError and DataError.
+std::vector<std::int32_t> read_documents(
+    const std::string& path, const tokenizer::Tokenizer& tokenizer,
+    std::int64_t enough = std::numeric_limits<std::int64_t>::max());
 
-/// Logits of one token on one tensor rank: of the ids from `first_id` on.
-struct LocalLogits {
-  std::int64_t first_id = 0;
-  std::vector<float> values;
-};
-
-/// The most likely token at every target, over all ranks: of equal logits the lower id.
-class ClozeScores {
+/// The first samples of a dataset, which must outlive this.
+class FirstSamples final : public data::Dataset {
  public:
-  explicit ClozeScores(const ClozeDataset& dataset);
+  FirstSamples(const data::Dataset& whole, std::int64_t samples)
+      : whole_(whole), samples_(std::min(whole.samples(), samples)) {}
 
-  /// Takes a micro-batch that begins with sample `first_sample`; `logits` gives those of token k of
-  /// the batch (Batch's memory layout) on this rank.
-  void add(const data::Batch& batch, std::int64_t first_sample,
-           const std::function<LocalLogits(std::int64_t)>& logits);
-
-  /// Combines the ranks, each of which may have seen any part. `max` takes the maximum of each of
-  /// `count` numbers over all ranks.
-  void combine(const std::function<void(double* values, std::size_t count)>& max);
-
-  /// Items all of whose targets are the most likely tokens; after combine().
-  std::int64_t correct() const;
+  std::int64_t samples() const override { return samples_; }
+  const std::vector<data::Field>& fields() const override { return whole_.fields(); }
+  void read(std::int64_t sample, std::span<const std::span<std::int32_t>> tensors) const override {
+    whole_.read(sample, tensors);
+  }
+  void require_unchanged() const override { whole_.require_unchanged(); }
 
  private:
-  const ClozeDataset& dataset_;
-  std::vector<std::size_t> offsets_;  ///< of each item's first target in the vectors below
-  std::vector<double> logit_, id_;
+  const data::Dataset& whole_;
+  std::int64_t samples_;
 };
 
 }  // namespace trireme::evaluate

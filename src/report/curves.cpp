@@ -251,6 +251,13 @@ class BigscienceCurves final : public Curves {
 
 }  // namespace
 
+std::vector<Point> Curves::of(const TaskEvent& event) const {
+  std::vector<Point> points;
+  for (const auto& [name, value] : event.metrics)
+    points.push_back({"tasks/" + event.task + "/" + name, event.iteration, value});
+  return points;
+}
+
 std::unique_ptr<Curves> trireme_curves() { return std::make_unique<TriremeCurves>(); }
 
 std::unique_ptr<Curves> megatron_curves() { return std::make_unique<MegatronCurves>(); }

@@ -29,6 +29,8 @@ class Curves {
   virtual std::vector<Point> of(const StartEvent&) { return {}; }
   virtual std::vector<Point> of(const TrainEvent& event) = 0;
   virtual std::vector<Point> of(const EvalEvent& event) = 0;
+  /// In every dialect tasks/<task>/<metric>, over iterations.
+  std::vector<Point> of(const TaskEvent& event) const;
   virtual std::vector<Point> of(const TimersEvent& event) = 0;
   virtual std::vector<Point> of(const MemoryEvent&) { return {}; }
   virtual std::vector<Point> of(const CheckpointEvent&) { return {}; }

@@ -99,6 +99,16 @@ std::string json_line(const EvalEvent& event, double time) {
   return dump(json);
 }
 
+std::string json_line(const TaskEvent& event, double time) {
+  OrderedJson json = line_of("task", time);
+  json["iteration"] = event.iteration;
+  json["consumed_samples"] = event.consumed_samples;
+  json["consumed_tokens"] = event.consumed_tokens;
+  json["task"] = event.task;
+  for (const auto& [name, value] : event.metrics) json[name] = value;
+  return dump(json);
+}
+
 std::string json_line(const TimersEvent& event, double time) {
   OrderedJson json = line_of("timers", time);
   json["iteration"] = event.iteration;

@@ -6,6 +6,7 @@
 #include <filesystem>
 #include <optional>
 #include <string>
+#include <utility>
 #include <vector>
 
 namespace trireme::report {
@@ -97,6 +98,15 @@ struct EvalEvent {
   bool at_end = false;  ///< of the run
 };
 
+/// The result of a task (evaluate.tasks).
+struct TaskEvent {
+  std::int64_t iteration = 0;
+  std::int64_t consumed_samples = 0;
+  std::int64_t consumed_tokens = 0;
+  std::string task = {};  ///< its name, with that of its file where several tasks have the name
+  std::vector<std::pair<std::string, double>> metrics = {};  ///< the most important first
+};
+
 /// The time of one part of the work, over the ranks that do it.
 struct TimerValue {
   std::string name = {};  ///< Megatron-LM's: "forward-compute"
@@ -184,6 +194,7 @@ std::string json_line(const StartEvent& event, double time);
 std::string json_line(const TrainEvent& event, double time);
 std::string json_line(const SkipEvent& event, double time);
 std::string json_line(const EvalEvent& event, double time);
+std::string json_line(const TaskEvent& event, double time);
 std::string json_line(const TimersEvent& event, double time);
 std::string json_line(const CheckpointEvent& event, double time);
 std::string json_line(const MemoryEvent& event, double time);

@@ -84,6 +84,12 @@ std::string validation_lines(const EvalEvent& event) {
   return rule + '\n' + line + '\n' + rule;
 }
 
+std::string task_line(const TaskEvent& event) {
+  std::string line = fmt::format(" task {} at iteration {} |", event.task, event.iteration);
+  for (const auto& [name, value] : event.metrics) line += fmt::format(" {}: {:.6E} |", name, value);
+  return line;
+}
+
 std::string timers_lines(const TimersEvent& event) {
   std::string text = "(min, max) time across ranks (ms):";
   for (const TimerValue& timer : event.timers)
@@ -208,6 +214,8 @@ void Reporter::on(const TrainEvent& event) { emit(event, training_line(event, ru
 void Reporter::on(const SkipEvent& event) { emit(event, skip_line(event)); }
 
 void Reporter::on(const EvalEvent& event) { emit(event, validation_lines(event)); }
+
+void Reporter::on(const TaskEvent& event) { emit(event, task_line(event)); }
 
 void Reporter::on(const TimersEvent& event) { emit(event, timers_lines(event)); }
 

@@ -23,6 +23,8 @@ std::string training_line(const TrainEvent& event, const RunLength& run);
 /// Megatron-LM's validation line between its two rules of dashes: three lines. At the end of a run
 /// it names the split.
 std::string validation_lines(const EvalEvent& event);
+/// " task lambada at iteration 100 | accuracy: 4.518000E-01 | ... |".
+std::string task_line(const TaskEvent& event);
 
 /// Megatron-LM's list of timers: the smallest and the largest time over ranks of each.
 std::string timers_lines(const TimersEvent& event);
@@ -85,6 +87,7 @@ class Reporter {
   void on(const TrainEvent& event);
   void on(const SkipEvent& event);
   void on(const EvalEvent& event);
+  void on(const TaskEvent& event);
   void on(const TimersEvent& event);
   void on(const CheckpointEvent& event);
   void on(const MemoryEvent& event);

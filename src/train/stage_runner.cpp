@@ -1,6 +1,7 @@
 #include "train/stage_runner.hpp"
 
 #include <algorithm>
+#include <cmath>
 #include <iterator>
 
 #include "comm/mpi/mpi_communicator.hpp"
@@ -99,11 +100,7 @@ void StageRunner::forward(const pipeline::Step& step) {
 
 void StageRunner::run_forward(const pipeline::Step& step) {
   load(step);
-  if (!training_) {
-    stage_.forward(step.slot, /*training=*/false);
-    if (observer_ && stage_.has_head(step.chunk)) show_logits(step.micro_batch);
-    return;
-  }
+  if (!training_) return stage_.forward(step.slot, /*training=*/false);
   // The batch's loss is the mean over its micro-batches of their mean over tokens, as in
   // Megatron-LM.
   const double micro_batches = static_cast<double>(sampler_.micro_batches() * sampler_.data_ranks);
@@ -127,6 +124,7 @@ void StageRunner::weight_gradient(const pipeline::Step& step) {
 }
 
 void StageRunner::load(const pipeline::Step& step) {
+  micro_batch_ = step.micro_batch;
   model::MicroBatch batch{.first_sample = static_cast<std::uint64_t>(
                               sampler_.first_sample(consumed_, step.micro_batch))};
   if (stage_.reads_tokens(step.chunk)) {
@@ -148,23 +146,43 @@ void StageRunner::load(const pipeline::Step& step) {
   stage_.load(step.slot, batch, step.chunk);
 }
 
-void StageRunner::show_logits(int micro_batch) {
-  const Tensor logits = stage_.logits();  // [C, V / t]
-  TRIREME_CHECK(logits.shape[0] >= std::ssize(current_->tensor(data::field::kTokens)),
-                "the logits of {} tokens are kept", logits.shape[0]);
+void StageRunner::observe_scores(ScoreObserver observer) {
+  if (!observer) return stage_.observe_head({});
+  stage_.observe_head([this, observer = std::move(observer)](std::int64_t first, const auto& head) {
+    show_scores(observer, first, head);
+  });
+}
+
+void StageRunner::show_scores(const ScoreObserver& observer, std::int64_t first,
+                              const model::Head::Activations& head) {
+  const std::int64_t count = head.max.size();
+  const auto download = [&](const Tensor& tensor) {
+    std::vector<std::byte> raw(tensor.bytes());
+    backend_.download(raw.data(), tensor.data, raw.size());
+    return dispatch(tensor.dtype, [&](auto element) {
+      const auto* values = reinterpret_cast<const decltype(element)*>(raw.data());
+      return std::vector<double>(values, values + count);
+    });
+  };
+  const std::vector<double> max = download(head.max), sum = download(head.sum),
+                            target = download(head.target);
+  evaluate::ScoredTokens tokens{.first = first, .log_probabilities = std::vector<double>(count)};
+  for (std::int64_t i = 0; i < count; ++i)
+    tokens.log_probabilities[i] = target[i] - max[i] - std::log(sum[i]);
+
+  const Tensor& logits = head.logits;  // [C, V / t]
   const std::int64_t columns = logits.shape[1], first_id = groups_.place.tensor * columns;
   const std::int64_t ids = std::clamp<std::int64_t>(vocab_ - first_id, 0, columns);
   std::vector<std::byte> row(ids * size_of(logits.dtype));
-  const auto logits_of = [&](std::int64_t token) {
+  tokens.logits = [&](std::int64_t token) {
     evaluate::LocalLogits local{.first_id = first_id, .values = std::vector<float>(ids)};
     if (ids == 0) return local;
-    const auto* begin =
-        static_cast<const std::byte*>(logits.data) + token * columns * size_of(logits.dtype);
-    backend_.download(row.data(), begin, row.size());
+    const Tensor one = logits.rows(token - first, 1);
+    backend_.download(row.data(), one.data, row.size());
     convert_to_float(row.data(), local.values.size(), logits.dtype, local.values.data());
     return local;
   };
-  observer_(*current_, sampler_.first_sample(consumed_, micro_batch), logits_of);
+  observer(*current_, sampler_.first_sample(consumed_, micro_batch_), tokens);
 }
 
 const data::Batch& StageRunner::read(int micro_batch) {

@@ -8,7 +8,7 @@
 #include "comm/mpi/groups.hpp"
 #include "data/batch.hpp"
 #include "device/timers.hpp"
-#include "evaluate/text_datasets.hpp"
+#include "evaluate/cloze_scores.hpp"
 #include "model/stage/pipeline_stage.hpp"
 #include "pipeline/executor.hpp"
 
@@ -59,14 +59,12 @@ class StageRunner final : public pipeline::StageWork {
   LossSum evaluate(const data::Dataset& dataset, const data::Sampler& sampler,
                    std::int64_t consumed);
 
-  /// Calls `observer` after the forward pass of each micro-batch that evaluate() runs, on the ranks
-  /// of the last stage: with the batch, the number of its first sample, and what gives the logits
-  /// of one of its tokens on this rank. A micro-batch must have at most Head::kMaxLossTokens
-  /// tokens. Empty: none.
-  using LogitsObserver =
-      std::function<void(const data::Batch& batch, std::int64_t first_sample,
-                         const std::function<evaluate::LocalLogits(std::int64_t token)>& logits)>;
-  void observe_logits(LogitsObserver observer) { observer_ = std::move(observer); }
+  /// Calls `observer` for the tokens of each micro-batch that evaluate() runs, in one or more
+  /// parts, on the ranks of the last stage: with the batch and the number of its first sample.
+  /// Empty: none.
+  using ScoreObserver = std::function<void(const data::Batch& batch, std::int64_t first_sample,
+                                           const evaluate::ScoredTokens& tokens)>;
+  void observe_scores(ScoreObserver observer);
 
   /// The loss of every sample of `dataset`, each once, in micro-batches spread over the data ranks:
   /// on any layout the same samples. `progress` gets the number of samples done so far. Collective
@@ -91,8 +89,9 @@ class StageRunner final : public pipeline::StageWork {
   device::Timers* timers() const { return training_ ? timers_ : nullptr; }
   void run_forward(const pipeline::Step& step);
   void load(const pipeline::Step& step);
-  /// Calls the observer with the micro-batch that went through the head last.
-  void show_logits(int micro_batch);
+  /// Calls the observer with tokens from `first` on, which are in the head.
+  void show_scores(const ScoreObserver& observer, std::int64_t first,
+                   const model::Head::Activations& head);
   /// The tensors of a micro-batch, until the next call.
   const data::Batch& read(int micro_batch);
   /// Counts a micro-batch's last pass through a chunk; whether no other comes in this batch.
@@ -119,7 +118,7 @@ class StageRunner final : public pipeline::StageWork {
   double tokens_sum_ = 0.0;
   double sentences_ = 0.0;  ///< the same of sentence labels
   double sentences_sum_ = 0.0;
-  LogitsObserver observer_;
+  int micro_batch_ = 0;  ///< the one that was loaded last
 };
 
 }  // namespace trireme::train

@@ -77,6 +77,7 @@ Trainer::Trainer(const deck::Deck& deck, const plan::Vocabulary& vocabulary, com
       runner_(groups, backend, plan::stage_config(deck, vocabulary), parameters_,
               pipeline::count_slots(schedule_), deck.parallel.overlap.pipeline),
       train_data_(open(data::Split::train)),
+      tasks_(deck_, groups),
       log_(deck_, vocabulary_, plan_, groups, backend, reporter),
       stops_(deck_, batches_, *groups.world, options_.since_start, options_.time_limit,
              plan_.parameters) {
@@ -142,6 +143,7 @@ StopReason Trainer::run() {
     stop = judge(result);
     if (stop != StopReason::none) break;
     evaluate_if_due();
+    evaluate_tasks();
     stop = save_if_due();
     if (stop != StopReason::none) break;
     stop = stops_.after_step(previous_, state_.progress(), end_, finish_prefetch());
@@ -327,6 +329,7 @@ StopReason Trainer::evaluate_at_end() {
   if (valid_data_ && !due(deck_.evaluate.every))
     loss += evaluate(data::Split::valid, *valid_data_, evaluations(), /*at_end=*/true);
   if (test_data_) loss += evaluate(data::Split::test, *test_data_, 0, /*at_end=*/true);
+  evaluate_tasks(/*at_end=*/true);
   return std::isfinite(loss) ? StopReason::none
                              : diverged("the loss of the last evaluation is not finite");
 }
@@ -362,6 +365,21 @@ double Trainer::evaluate(data::Split split, const data::Dataset& dataset, std::i
     warn(fmt::format("the loss of the {} split is not finite", data::name_of(split)));
   log_.exclude(watch.seconds());
   return sum.mean();
+}
+
+void Trainer::evaluate_tasks(bool at_end) {
+  for (std::size_t i = 0; i < tasks_.size(); ++i) {
+    if (due(tasks_.every(i)) == at_end) continue;
+    const Stopwatch watch;
+    report::TaskEvent event{.iteration = state_.iteration,
+                            .consumed_samples = state_.consumed_samples,
+                            .consumed_tokens = state_.consumed_samples * deck_.model.sequence,
+                            .task = tasks_.label(i)};
+    timed(log_.timers(), Phase::evaluate, [&] { event.metrics = tasks_.evaluate(i, runner_); });
+    log_.report_timer(Phase::evaluate, state_.iteration);
+    if (reporter_) reporter_->on(event);
+    log_.exclude(watch.seconds());
+  }
 }
 
 // ---- checkpoints

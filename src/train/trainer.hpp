@@ -17,6 +17,7 @@
 #include "train/stage_runner.hpp"
 #include "train/startup/restart.hpp"
 #include "train/stop.hpp"
+#include "train/task_evaluations.hpp"
 #include "train/training_log.hpp"
 
 namespace trireme::train {
@@ -119,6 +120,8 @@ class Trainer {
   bool check_weights();
   /// A warning of the newest iteration, on the rank that reports.
   void warn(const std::string& message);
+  /// Evaluates the tasks that are due, or at the end of the run those that were not just now.
+  void evaluate_tasks(bool at_end = false);
   /// Makes the diagnosis that begins with `what` happened. Collective.
   StopReason diverged(const std::string& what);
   /// Saves where checkpoint.every asks for it, after bad iterations once there is a good one.
@@ -151,6 +154,7 @@ class Trainer {
   StageRunner runner_;
   std::unique_ptr<const data::Dataset> train_data_;
   std::unique_ptr<const data::Dataset> valid_data_, test_data_;  ///< null: not evaluated
+  TaskEvaluations tasks_;
   TrainingLog log_;
   StopConditions stops_;
   data::BatchPrefetcher prefetcher_;

@@ -39,6 +39,9 @@ TEST(PrintDeck, ReadsBackToTheSameDeck) {
                                 "train.samples=1.5e9",
                                 "train.exit_duration=90 minutes",
                                 "train.kill_switch=/tmp/stop",
+                                "evaluate.tasks=[{name: lambada, file: a b.jsonl, every: 10}, "
+                                "{name: blimp, file: x.jsonl}]",
+                                "evaluate.every=2000 iterations",
                                 "checkpoint.every=2000 iterations",
                                 "checkpoint.keep=3",
                                 "checkpoint.keep_every=64000 samples",

@@ -121,6 +121,15 @@ TEST(DeckErrors, Types) {
        "wiki"},
       {"  train: c", "  corpora: {wiki: a, wiki: b}\n  train: c",
        "bad.yaml:10:3: data.corpora: repeated name 'wiki'"},
+      {"batch:", "evaluate: {tasks: [{name: lambda, file: x}]}\nbatch:",
+       "bad.yaml:6:12: evaluate.tasks: allowed are perplexity, wikitext, lambada, strict-lambada, "
+       "hellaswag, piqa, arc, winogrande, blimp, choices, targets — did you mean 'lambada'?"},
+      {"batch:", "evaluate: {tasks: [{name: piqa, files: x}]}\nbatch:",
+       "bad.yaml:6:12: evaluate.tasks: unknown key 'files' of a task, which has name, file and "
+       "every"},
+      {"batch:", "evaluate: {tasks: {name: piqa}}\nbatch:",
+       "bad.yaml:6:12: evaluate.tasks: a task needs a name and a file: {name: lambada, file: FILE, "
+       "every: 1000}"},
       {"  train: c", "  eod_loss: yes\n  train: c",
        "bad.yaml:10:3: data.eod_loss = yes: expected true or false"},
       {"batch:", "run: {name: \"\"}\nbatch:", "bad.yaml:6:7: run.name = \"\": must not be empty"},

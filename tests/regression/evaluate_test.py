@@ -3,9 +3,10 @@
 import json
 import math
 import re
+import shutil
 import unittest
 
-from runs import DECK, FINISHED, HERE, IO, DATA, USAGE, RunTest, run
+from runs import (DATA, DECK, DEVICE, FINISHED, HERE, IO, SCRATCH, USAGE, RunTest, dataset, run)
 
 try:
     import h5py
@@ -94,10 +95,20 @@ class Gpt:
 
 @unittest.skipUnless(h5py, "python3-h5py is not installed")
 class Texts(RunTest):
+    @classmethod
+    def setUpClass(cls):
+        """One run for all tests, with two checkpoints; each test has its folder for files."""
+        cls.run_folder = SCRATCH / cls.__name__ / "trained"
+        shutil.rmtree(cls.run_folder, ignore_errors=True)
+        result = run("trireme-pretrain", HERE / "tiny.yaml", f"data.train={dataset()}",
+                     f"run.output={cls.run_folder}", f"run.device={DEVICE}", "checkpoint.every=10")
+        if result.code != FINISHED:
+            raise RuntimeError(str(result))
+        cls.gpt = Gpt(cls.run_folder / "checkpoints/step-00000020.h5")
+
     def setUp(self):
         super().setUp()
-        self.pretrain("run")
-        self.gpt = Gpt(self.latest("run"))
+        (self.folder / "run").symlink_to(self.run_folder)
 
     def check(self, expected, *words, layouts=((1,), (2,), (2, "parallel.tensor=2"))):
         """On every layout, trireme-evaluate finds `expected`."""
@@ -167,6 +178,181 @@ class Texts(RunTest):
                        *(["--strict-lambada"] if strict else []),
                        layouts=((1, "batch.micro=2", "batch.global=2"), (2,), (2, "parallel.tensor=2"),
                                 (2, "parallel.pipeline=2")))
+
+    def log_likelihood(self, context, continuation):
+        """The harness's loglikelihood() of one request, with a tokenizer of bytes."""
+        spaces = len(context) - len(context.rstrip())
+        context, continuation = (context.rstrip(), context[len(context) - spaces:] + continuation)
+        ids = [*context.encode()] or [EOD]
+        target = [*continuation.encode()]
+        ids = (ids + target)[-(SEQUENCE + 1):]
+        found = self.gpt.log_probabilities(ids[:-1])
+        return sum(found[i - 1, ids[i]] for i in range(len(ids) - len(target), len(ids)))
+
+    def judged(self, questions):
+        """Accuracies and their standard errors as the harness computes them: questions are lists of
+        (context, continuation, choice), and the index of the answer."""
+        raw, normalised = [], []
+        for choices, answer in questions:
+            scores = np.array([self.log_likelihood(context, text) for context, text, _ in choices])
+            lengths = np.array([float(len(choice)) for _, _, choice in choices])
+            raw.append(float(np.argmax(scores) == answer))
+            normalised.append(float(np.argmax(scores / lengths) == answer))
+        error = lambda values: np.std(values, ddof=1) / math.sqrt(len(values))
+        return {"accuracy": float(np.mean(raw)), "accuracy_stderr": float(error(raw)),
+                "accuracy_norm": float(np.mean(normalised)),
+                "accuracy_norm_stderr": float(error(normalised)), "examples": len(questions)}
+
+    def write_lines(self, name, lines):
+        path = self.folder / name
+        path.write_text("".join(json.dumps(line) + "\n" for line in lines))
+        return path
+
+    def questions(self):
+        """Parts of the licence, with choices that differ in length and likelihood."""
+        words = (HERE.parents[1] / "LICENSE").read_text().split()
+        rng = np.random.default_rng(5)
+        pick = lambda count: " ".join(words[i] for i in rng.integers(0, len(words), count))
+        return [{"question": pick(2), "choices": [pick(1 + i % 3), pick(2), pick(1)],
+                 "answer": int(rng.integers(0, 3))} for i in range(12)]
+
+    def test_multiple_choice(self):
+        questions = self.questions()
+        layouts = ((1, "batch.micro=3", "batch.global=3"), (2,), (2, "parallel.tensor=2"),
+                   (2, "parallel.pipeline=2"))
+        after = lambda context, choices: [(context, " " + choice, choice) for choice in choices]
+        arc = [{"question": {"stem": q["question"], "choices": [
+            {"text": choice, "label": "ABC"[i]} for i, choice in enumerate(q["choices"])]},
+                "answerKey": "ABC"[q["answer"]]} for q in questions]
+        expected = self.judged([(after(f"Question: {q['question']}\nAnswer:", q["choices"]),
+                                 q["answer"]) for q in questions])
+        self.assertNotEqual(expected["accuracy"], expected["accuracy_norm"], "the test shows little")
+        self.check(expected, "--task", "arc", "--input", self.write_lines("arc.jsonl", arc),
+                   layouts=layouts)
+        one = ((2, "parallel.tensor=2"),)
+        hellaswag = [{"activity_label": "Roofs", "ctx_a": q["question"], "ctx_b": "the [x] MAN",
+                      "endings": q["choices"], "label": q["answer"]} for q in questions]
+        expected = self.judged([(after(f"Roofs: {q['question']} The man", q["choices"]), q["answer"])
+                                for q in questions])
+        self.check(expected, "--task", "hellaswag", "--input",
+                   self.write_lines("hellaswag.jsonl", hellaswag), layouts=one)
+        piqa = [{"goal": q["question"], "sol1": q["choices"][0], "sol2": q["choices"][1],
+                 "label": q["answer"] % 2} for q in questions]
+        expected = self.judged([(after(f"Question: {q['question']}\nAnswer:", q["choices"][:2]),
+                                 q["answer"] % 2) for q in questions])
+        self.check(expected, "--task", "piqa", "--input", self.write_lines("piqa.jsonl", piqa),
+                   layouts=one)
+        winogrande = [{"sentence": f"{q['question']} _ {q['choices'][2]}.", "option1":
+                       q["choices"][0], "option2": q["choices"][1], "answer": str(1 + q["answer"] % 2)}
+                      for q in questions]
+        expected = self.judged(
+            [([(f"{q['question']} {choice}", f" {q['choices'][2]}.", f"{q['choices'][2]}.")
+               for choice in q["choices"][:2]], q["answer"] % 2) for q in questions])
+        self.check(expected, "--task", "winogrande", "--input",
+                   self.write_lines("winogrande.jsonl", winogrande), layouts=one)
+        blimp = [{"sentence_good": q["choices"][0], "sentence_bad": q["choices"][1]}
+                 for q in questions]
+        expected = self.judged([(after("", q["choices"][:2]), 0) for q in questions])
+        self.check(expected, "--task", "blimp", "--input", self.write_lines("blimp.jsonl", blimp),
+                   layouts=one)
+        own = [{"prompt": q["question"] + " ", "choices": q["choices"], "answer": q["answer"]}
+               for q in questions]
+        expected = self.judged([([(q["question"] + " ", choice, choice) for choice in q["choices"]],
+                                 q["answer"]) for q in questions[:6]])
+        self.check(expected, "--task", "choices", "--input", self.write_lines("own.jsonl", own),
+                   "--iterations", 3, "--batch", 2, layouts=((2,),))
+
+    def test_prompts_and_targets(self):
+        pairs = [("Licensed under the Apac", "he License"), ("the copyr", "ight"), ("Work o", "r"),
+                 ("of the terms", " and conditions"), ("", "the")]
+        lines = [{"prompt": prompt, "target": target} for prompt, target in pairs]
+        loss = -sum(self.log_likelihood(*pair) for pair in pairs)
+        labels = sum(len(target) for _, target in pairs)
+        correct = 0
+        for prompt, target in pairs:
+            ids = [*prompt.encode()] or [EOD]
+            ids, first = [*ids, *target.encode()], len(ids)
+            found = self.gpt.log_probabilities(ids[:-1])
+            correct += all(found[i - 1].argmax() == ids[i] for i in range(first, len(ids)))
+        self.check({"loss": loss / labels, "tokens": labels, "correct": correct,
+                    "accuracy": correct / len(pairs)}, "--task", "targets", "--input",
+                   self.write_lines("targets.jsonl", lines), layouts=((2,),))
+
+    def test_checkpoints_make_a_table(self):
+        path = self.write_lines("targets.jsonl", [{"prompt": "the copyr", "target": "ight"}])
+        words = ("--task", "targets", "--input", path)
+        found = self.evaluate("run", *words, "--all-checkpoints", ranks=2)["results"]
+        self.assertEqual([result["iteration"] for result in found], [10, 20])
+        self.assertLess(found[1]["loss"], found[0]["loss"])
+        first = self.run_folder / "checkpoints/step-00000010.h5"
+        alone = self.evaluate("run", *words, "--checkpoint", first)
+        self.assertTrue(math.isclose(alone["loss"], found[0]["loss"], rel_tol=1e-5))
+        table = run("trireme-evaluate", *self.deck_words("run", *words, "--checkpoint", first,
+                                                         "--checkpoint", self.run_folder))
+        self.assertEqual([line.split()[1] for line in table.out.splitlines()],
+                         ["iteration", "10", "20"], table)
+        line = run("trireme-evaluate", *self.deck_words("run", *words)).out.splitlines()[-1]
+        self.assertTrue(line.startswith(" targets at iteration 20 | accuracy: "), line)
+
+    def test_a_limit_scores_the_first_batches(self):
+        whole = self.evaluate("run")
+        limits = [self.evaluate("run", "--iterations", 2, "--batch", 3, *words, ranks=ranks)
+                  for ranks, *words in ((1,), (3,), (2, "parallel.pipeline=2"))]
+        self.assertLess(limits[0]["tokens"], whole["tokens"])
+        self.assertEqual(limits[0]["tokens"], 2 * 3 * SEQUENCE)
+        for found in limits[1:]:
+            self.assertEqual(found["tokens"], limits[0]["tokens"])
+            self.assertTrue(math.isclose(found["loss"], limits[0]["loss"], rel_tol=1e-5))
+
+    def test_tasks_during_training(self):
+        questions = self.questions()
+        own = self.write_lines("own.jsonl", [
+            {"prompt": q["question"], "choices": q["choices"], "answer": q["answer"]}
+            for q in questions])
+        targets = self.write_lines("targets.jsonl", [{"prompt": "the copyr", "target": "ight"}])
+        tasks = (f"evaluate.tasks=[{{name: choices, file: {own}, every: 5}}, "
+                 f"{{name: targets, file: {targets}, every: 10}}]")
+        words = (tasks, "checkpoint.every=10", "train.exit_interval=10",
+                 "log.tensorboard.enable=true")
+        name = "training"
+        ranks = {"ranks": 4}
+        layout = ("parallel.tensor=2", "parallel.pipeline=2")
+        self.pretrain(name, *words, *layout, **ranks)
+        first = self.events(name, "task")
+        self.assertEqual([(event["iteration"], event["task"]) for event in first],
+                         [(5, "choices"), (10, "choices"), (10, "targets")])
+        # A kill after iteration 15 would leave such lines: the restart writes them anew.
+        stale = dict(first[0], iteration=15)
+        with open(self.folder / name / "metrics.jsonl", "a") as metrics:
+            metrics.write(json.dumps(stale) + "\n")
+        self.pretrain(name, *words, "parallel.data=2", ranks=2)
+        events = self.events(name, "task")
+        self.assertEqual(events[:3], first)
+        self.assertEqual([(event["iteration"], event["task"]) for event in events[3:]],
+                         [(15, "choices"), (20, "choices"), (20, "targets")])
+        for task, path in (("choices", own), ("targets", targets)):
+            alone = self.evaluate(name, "--task", task, "--input", path)
+            last = [event for event in events if event["task"] == task][-1]
+            for key, value in alone.items():
+                if key in last and key not in ("task", "iteration", "kind"):
+                    self.assertTrue(math.isclose(last[key], value, rel_tol=1e-5), (key, last, alone))
+        console = (self.folder / name / "console.log").read_text()
+        self.assertEqual(console.count(" task targets at iteration 20 | accuracy: "), 1)
+        curves = b"".join(path.read_bytes()
+                          for path in (self.folder / name / "tensorboard").iterdir())
+        self.assertIn(b"tasks/choices/accuracy_norm", curves)
+
+    def test_wrong_tasks_are_found_by_check(self):
+        check = lambda *words: run("trireme-pretrain", *self.deck_words("none", "--check", *words))
+        result = check("evaluate.tasks=[{name: lambda, file: x, every: 5}]")
+        self.assertEqual(result.code, DECK, result)
+        self.assertIn("did you mean 'lambada'?", result.err)
+        result = check("evaluate.tasks=[{name: lambada, file: x}]")
+        self.assertEqual(result.code, DECK, result)
+        self.assertIn("'lambada' is never evaluated: give it `every`", result.err)
+        result = check("evaluate.tasks=[{name: lambada, file: absent.jsonl, every: 5}]")
+        self.assertEqual(result.code, IO, result)
+        self.assertIn("absent.jsonl", result.err)
 
     def refused(self, code, text, *words):
         result = run("trireme-evaluate", *self.deck_words("run", *words))

@@ -58,6 +58,7 @@ void check_together(const Deck& deck, const Given& given, const LoadOptions& opt
   checker.schedule();
   checker.tokenizer();
   checker.data(options);
+  checker.evaluation_tasks();
   checker.checkpoints();
   checker.device();
   checker.optimizer();
@@ -121,7 +122,8 @@ void Checker::data(const LoadOptions& options) {
         "969,30,1, or give data.valid)",
         write_length(*deck_.evaluate.every), written);
   });
-  require(has_valid_part(deck_) || has_test_part(deck_) || !deck_.evaluate.at_end,
+  require(has_valid_part(deck_) || has_test_part(deck_) || !deck_.evaluate.tasks.empty() ||
+              !deck_.evaluate.at_end,
           {"evaluate.at_end", "data.split"}, [&] {
             return fmt::format(
                 "evaluate.at_end = true has nothing to evaluate: data.split = {} has no validation "
@@ -146,6 +148,27 @@ void Checker::data(const LoadOptions& options) {
         },
         Suggestion::leave_out_first);
   }
+}
+
+void Checker::evaluation_tasks() {
+  const Evaluate& evaluate = deck_.evaluate;
+  if (evaluate.tasks.empty()) return;
+  require(deck_.data.tokenizer.type.has_value(), {"evaluate.tasks", "data.tokenizer.type"}, [] {
+    return "evaluate.tasks needs 'data.tokenizer.type', which turns its texts into token ids";
+  });
+  require(deck_.model.family == Family::gpt, {"evaluate.tasks", "model.family"}, [&] {
+    return fmt::format(
+        "evaluate.tasks needs a model that predicts the next token, but model.family = {}; leave "
+        "it out",
+        name_of(deck_.model.family));
+  });
+  for (const EvaluationTask& task : evaluate.tasks)
+    require(task.every || evaluate.every || evaluate.at_end,
+            {"evaluate.tasks", "evaluate.every", "evaluate.at_end"}, [&] {
+              return fmt::format(
+                  "evaluate.tasks: '{}' is never evaluated: give it `every`, or evaluate.every",
+                  task.name);
+            });
 }
 
 void Checker::checkpoints() {

@@ -45,6 +45,7 @@ class Checker {
   void tokenizer();
   /// Without options.need_data a deck need not name its data.
   void data(const LoadOptions& options);
+  void evaluation_tasks();
   void checkpoints();
   void device();
   void optimizer();

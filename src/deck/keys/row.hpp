@@ -105,6 +105,10 @@ class Row {
     key_.rules.units = std::move(units);
     return std::move(*this);
   }
+  Row&& words(std::vector<std::string_view> words) && {
+    key_.rules.list = std::move(words);
+    return std::move(*this);
+  }
   Row&& unset_word(std::string word) && {
     key_.rules.word = word;
     key_.fallback_words = std::move(word);

@@ -49,11 +49,19 @@ void train_keys(std::vector<Key>& rows) {
               .unit("iterations")
               .help("Batches of one evaluation."),
           key(TRIREME_MEMBER(evaluate.at_end))
-              .derived("true where there is a validation or test part",
+              .derived("true where there is a validation or test part or a task",
                        [](Deck& deck) {
-                         deck.evaluate.at_end = has_valid_part(deck) || has_test_part(deck);
+                         deck.evaluate.at_end = has_valid_part(deck) || has_test_part(deck) ||
+                                                !deck.evaluate.tasks.empty();
                        })
-              .help("Evaluate on the validation and test splits when the run has finished."),
+              .help("Evaluate on the validation and test splits, and the tasks, when the run has "
+                    "finished."),
+          key(TRIREME_MEMBER(evaluate.tasks))
+              .units(counts())
+              .words({"perplexity", "wikitext", "lambada", "strict-lambada", "hellaswag", "piqa",
+                      "arc", "winogrande", "blimp", "choices", "targets"})
+              .help("Tasks of trireme-evaluate on texts, evaluated during training and at its end; "
+                    "without `every` with the validation split."),
           key(TRIREME_MEMBER(checkpoint.every))
               .from(1, kMaxSteps)
               .units(counts())

@@ -118,7 +118,7 @@ void Head::logits(const LayerContext& context, const Tensor& stream,
 
 void Head::forward(const LayerContext& context, const Tensor& stream, const Labels& labels,
                    const std::optional<LossScales>& scales, const Activations& saved,
-                   const Tensor& losses) const {
+                   const Tensor& losses, const Observer& observer) const {
   normalize(context, stream, saved);
   const auto scale = [&](double LossScales::*which) {
     return scales ? std::optional(*scales.*which) : std::nullopt;
@@ -128,8 +128,9 @@ void Head::forward(const LayerContext& context, const Tensor& stream, const Labe
                        scale(&LossScales::sentences), saved.sentence, losses.rows(1, 1));
   for (std::int64_t first = 0; first < context.tokens(); first += loss_tokens(context)) {
     const std::int64_t count = std::min(loss_tokens(context), context.tokens() - first);
-    add_loss(context, labels.tokens + first, scale(&LossScales::tokens),
-             tokens_of(saved, first, count), losses.rows(0, 1));
+    const Activations part = tokens_of(saved, first, count);
+    add_loss(context, labels.tokens + first, scale(&LossScales::tokens), part, losses.rows(0, 1));
+    if (observer && !scales) observer(first, part);
   }
 }
 

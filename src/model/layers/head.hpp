@@ -2,6 +2,7 @@
 // BERT's heads.
 #pragma once
 
+#include <functional>
 #include <memory>
 #include <optional>
 
@@ -65,13 +66,17 @@ class Head {
   /// the tensor group.
   void logits(const LayerContext& context, const Tensor& stream, const Activations& saved) const;
 
+  /// Called without scales for tokens [first, first + C') of the micro-batch, whose logits, max,
+  /// sum and target are in `saved` [C', ...] until it returns.
+  using Observer = std::function<void(std::int64_t first, const Activations& saved)>;
+
   /// Adds the summed losses of the tokens' and the sentences' labels that count to `losses` [2]
   /// f64. With `scales`, backward() must follow: computes the gradient of the scaled losses as far
   /// as it needs the logits, and adds that of the output projection. The losses are the same on
   /// every rank of the tensor group. Collective over it.
   void forward(const LayerContext& context, const Tensor& stream, const Labels& labels,
                const std::optional<LossScales>& scales, const Activations& saved,
-               const Tensor& losses) const;
+               const Tensor& losses, const Observer& observer = {}) const;
 
   /// Writes the gradient of the scaled loss with respect to stream into `gradient` [S, b, h] and
   /// adds those of the norm, as TransformerBlock::backward(), after forward() with a scale.

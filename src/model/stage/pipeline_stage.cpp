@@ -151,7 +151,7 @@ void PipelineStage::forward(int slot_index, bool training,
   if (has_head(chunk)) {
     head_.slot = slot_index;
     layers_.head->forward(context_, slot.streams.back(), {head_.labels, head_.sentence_labels},
-                          loss_scales, head_.head, scratch_.losses);
+                          loss_scales, head_.head, scratch_.losses, head_observer_);
   }
 }
 

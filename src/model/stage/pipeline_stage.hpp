@@ -7,6 +7,7 @@
 #include <memory>
 #include <optional>
 #include <span>
+#include <utility>
 #include <vector>
 
 #include "device/backend.hpp"
@@ -118,6 +119,9 @@ class PipelineStage {
   bool has_embedding(int chunk) const { return is_first() && chunk == 0; }
   bool has_head(int chunk) const { return is_last() && chunk + 1 == std::ssize(layers_.chunks); }
 
+  /// Calls `observer` in every forward() without loss scales through the head; empty: none.
+  void observe_head(Head::Observer observer) { head_observer_ = std::move(observer); }
+
   /// Logits after a forward() without a loss scale through the head: [T, local vocabulary columns].
   /// For tests and evaluation.
   Tensor logits() const { return head_.head.logits; }
@@ -165,6 +169,7 @@ class PipelineStage {
   StageConfig config_;
   LayerContext context_;
   ParameterHooks* hooks_ = nullptr;
+  Head::Observer head_observer_;
   StageLayers layers_;
   Range common_;  ///< elements of the parameters that are not blocks' matrices
   std::vector<std::vector<Range>> matrices_;  ///< of each block of each chunk
