@@ -23,10 +23,6 @@ std::vector<std::string> words_with(const std::string& more,
   return words;
 }
 
-std::string errors_of(const Request& request) {
-  return message_of<DeckError>([&] { convert(request); });
-}
-
 /// The only error that `more` leads to, without its place.
 std::string error_of(const std::string& more,
                      const std::string& launcher = "python pretrain_gpt.py") {

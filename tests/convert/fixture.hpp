@@ -9,6 +9,8 @@
 
 #include "../message_of.hpp"
 #include "../scratch_folder.hpp"
+#include "convert/convert.hpp"
+#include "core/error.hpp"
 
 namespace trireme::convert {
 
@@ -23,5 +25,14 @@ class FolderTest : public testing::Test {
   const ScratchFolder scratch_;
   const std::filesystem::path folder_ = scratch_.path();
 };
+
+namespace flags {
+
+/// The message with which converting fails; "" when it does not.
+inline std::string errors_of(const Request& request) {
+  return message_of<DeckError>([&] { convert(request); });
+}
+
+}  // namespace flags
 
 }  // namespace trireme::convert

@@ -15,7 +15,7 @@ namespace {
 
 namespace fs = std::filesystem;
 
-const fs::path kData = fs::path(TRIREME_SOURCE_DIR) / "tests/data/flags";
+const fs::path kScripts = fs::path(TRIREME_SOURCE_DIR) / "tests/data/flags";
 
 // What shells and argparse give a meaning to, and what has been one's end.
 const std::vector<std::string> kPieces = {"<<",
@@ -154,7 +154,7 @@ class Fuzz : public FolderTest {
  protected:
   std::vector<std::string> scripts() const {
     std::vector<fs::path> paths;
-    for (const auto& entry : fs::directory_iterator(kData))
+    for (const auto& entry : fs::directory_iterator(kScripts))
       if (entry.path().extension() == ".sh") paths.push_back(entry.path());
     std::sort(paths.begin(), paths.end());
     std::vector<std::string> texts;
@@ -165,7 +165,7 @@ class Fuzz : public FolderTest {
 
 TEST_F(Fuzz, ScriptsGiveADeckThatCanBeReadOrAnError) {
   // What the scripts source and name lies beside them.
-  fs::copy(kData, folder_);
+  fs::copy(kScripts, folder_);
   const std::vector<std::string> originals = scripts();
   ASSERT_FALSE(originals.empty());
   std::mt19937 random(1234);
@@ -184,12 +184,12 @@ TEST_F(Fuzz, ScriptsGiveADeckThatCanBeReadOrAnError) {
 }
 
 TEST_F(Fuzz, ConfigurationsGiveADeckThatCanBeReadOrAnError) {
-  const std::string original = read_file(kData / "r0_ds_config.json");
+  const std::string original = read_file(kScripts / "r0_ds_config.json");
   std::mt19937 random(1234);
   int decks = 0;
   for (int i = 0; i < 300; ++i) {
     const std::string text = mutated(original, {original}, random);
-    Request request{.file = kData / "r0_deepspeed_3d.sh",
+    Request request{.file = kScripts / "r0_deepspeed_3d.sh",
                     .ds_config = file("ds.json", text),
                     .definitions = {{"steps", "32"}, {"each", "64"}},
                     .ignored = {"gradient_accumulation_steps"}};
@@ -212,7 +212,7 @@ TEST_F(Fuzz, DeepNestingIsAnError) {
        {"\"$(", "$(", "${A:-", "$((", "#SBATCH ", "f() { ", "if ", "`", "eval "})
     EXPECT_NE(problem("run " + repeated(piece)), "") << piece;
   EXPECT_NE(problem(repeated("#SBATCH ")), "");
-  const Request request{.file = kData / "r0_deepspeed_3d.sh",
+  const Request request{.file = kScripts / "r0_deepspeed_3d.sh",
                         .ds_config = file("deep.json", repeated("{\"a\":"))};
   EXPECT_EQ(message_of<DataError>([&] { convert(request); }),
             "'" + request.ds_config.string() + "' is nested more than 64 deep");

@@ -15,10 +15,6 @@ namespace {
 
 namespace fs = std::filesystem;
 
-std::string errors_of(const Request& request) {
-  return message_of<DeckError>([&] { convert(request); });
-}
-
 class Scripts : public FolderTest {};
 
 TEST_F(Scripts, VariablesThatTheScriptDoesNotSet) {

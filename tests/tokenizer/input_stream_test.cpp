@@ -8,11 +8,11 @@
 namespace trireme::tokenizer {
 namespace {
 
-using Texts = std::vector<Member>;  // names and contents
+using Members = std::vector<Member>;  // names and contents
 
-Texts read_all(const std::string& input) {
+Members read_all(const std::string& input) {
   InputStream stream(input);
-  Texts texts;
+  Members texts;
   std::string buffer(1000, '\0');
   while (stream.next()) {
     texts.emplace_back(stream.name(), "");
@@ -42,16 +42,16 @@ class InputStreamTest : public FolderTest {
 };
 
 TEST_F(InputStreamTest, UnpacksWhatItFinds) {
-  EXPECT_EQ(read_all(write("plain.txt", text_)), (Texts{{path("plain.txt"), text_}}));
-  EXPECT_EQ(read_all(write("empty.txt", "")), Texts{});
+  EXPECT_EQ(read_all(write("plain.txt", text_)), (Members{{path("plain.txt"), text_}}));
+  EXPECT_EQ(read_all(write("empty.txt", "")), Members{});
   for (const auto& [ending, filter] : kPackings) {
     const std::string name = path(std::string("a.txt") + ending);
     write_packed(name, filter, text_);
-    EXPECT_EQ(read_all(name), (Texts{{name, text_}})) << ending;
+    EXPECT_EQ(read_all(name), (Members{{name, text_}})) << ending;
     EXPECT_EQ(InputStream(name).plain_name(), path("a.txt"));
     // The name is no matter.
     std::filesystem::rename(name, path("other"));
-    EXPECT_EQ(read_all(path("other")), (Texts{{path("other"), text_}})) << ending;
+    EXPECT_EQ(read_all(path("other")), (Members{{path("other"), text_}})) << ending;
   }
 }
 
@@ -65,7 +65,7 @@ TEST_F(InputStreamTest, ReadsTheTextsOfAnArchiveInOrder) {
     write_tar(name, filter, members);
     EXPECT_EQ(
         read_all(name),
-        (Texts{{name + ":b/2.txt", "two\n"}, {name + ":a.jsonl", text_}, {name + ":c.json", ""}}))
+        (Members{{name + ":b/2.txt", "two\n"}, {name + ":a.jsonl", text_}, {name + ":c.json", ""}}))
         << ending;
   }
   write_tar(path("none.tar"), ARCHIVE_FILTER_NONE, {{"README.md", "x"}});

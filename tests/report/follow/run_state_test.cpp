@@ -8,7 +8,7 @@ namespace trireme::report {
 namespace {
 
 /// A run of 100 iterations of 8 samples of 32 tokens on 2 ranks.
-StartEvent start(std::int64_t iteration = 0) {
+StartEvent start_at(std::int64_t iteration = 0) {
   return {.program = "trireme-pretrain",
           .version = "0.1.0",
           .deck = "d.yaml",
@@ -38,7 +38,7 @@ TEST(RunStateTest, KnowsNothingOfNoLines) {
 
 TEST(RunStateTest, FollowsARun) {
   RunState run;
-  EXPECT_FALSE(run.take(json_line(start(), 1000)));
+  EXPECT_FALSE(run.take(json_line(start_at(), 1000)));
   EXPECT_EQ(run.start.deck, "d.yaml");
   EXPECT_EQ(run.start.overrides, std::vector<std::string>{"a=1"});
   EXPECT_EQ(run.start.layout.data, 2);
@@ -81,12 +81,12 @@ TEST(RunStateTest, FollowsARun) {
 
 TEST(RunStateTest, ARestartBeginsItsPaceAnewAndForgetsTheStop) {
   RunState run;
-  run.take(json_line(start(), 1000));
+  run.take(json_line(start_at(), 1000));
   run.take(json_line(train(10, 3), 1100));
   run.take(json_line(train(20, 2), 1200));
   run.take(json_line(StopEvent{"a signal asked for it", 20, 75}, 1201));
   EXPECT_EQ(run.stop->exit_code, 75);
-  run.take(json_line(start(20), 5000));
+  run.take(json_line(start_at(20), 5000));
   EXPECT_FALSE(run.stop);
   EXPECT_EQ(run.starts, 2);
   EXPECT_FALSE(run.typical_interval());
