@@ -21,11 +21,11 @@ inline constexpr int kMaxHead = 256;
 /// document_start[query] <= query on, which must not decrease from query to query of a sample.
 /// Where `lengths` [b] int32 (in the backend's memory) is given, the tokens of sample j from
 /// lengths[j] on are padding, which no query attends to and for which nothing is computed: their
-/// out, lse and dqkv are 0. On CUDA `lengths` must be null.
-/// Any sequence length and head dimension d (on CUDA up to kMaxHead). qkv [s, b, 3 * heads * d] (q
-/// of all local heads, then k, then v), out [s, b, heads * d], lse [b, heads, s] of the
-/// accumulation type. `first_head` is the global index of local head 0: dropout is keyed by the
-/// global head. Source: Dao, "FlashAttention-2" (2023), section 3 (what is saved and recomputed).
+/// out, lse and dqkv are 0; their qkv and dout have to be finite. Any sequence length and head
+/// dimension d (on CUDA up to kMaxHead). qkv [s, b, 3 * heads * d] (q of all local heads, then k,
+/// then v), out [s, b, heads * d], lse [b, heads, s] of the accumulation type. `first_head` is the
+/// global index of local head 0: dropout is keyed by the global head. Source: Dao,
+/// "FlashAttention-2" (2023), section 3 (what is saved and recomputed).
 struct AttentionForward {
   Tensor qkv;
   Tensor out;

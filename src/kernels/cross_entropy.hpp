@@ -64,7 +64,22 @@ struct CrossEntropyStatisticsBackward {
   double scale = 1.0;
 };
 
+/// Lists the tokens whose labels count, in their order, for losses of few tokens: writes rows[i],
+/// the i-th such token, and selected[i], its label, and -1 to both behind the last; and places[t],
+/// the i of token t, or -1. labels, places [tokens]; rows, selected [capacity]; all int32 in the
+/// backend's memory. More such tokens than `capacity` are an InternalError on the host and a failed
+/// kernel on CUDA.
+struct SelectLabels {
+  const std::int32_t* labels = nullptr;
+  std::int64_t tokens = 0;
+  std::int32_t* rows = nullptr;
+  std::int32_t* selected = nullptr;
+  std::int64_t capacity = 0;
+  std::int32_t* places = nullptr;
+};
+
 namespace host {
+void select_labels(const SelectLabels& args);
 void cross_entropy_statistics_backward(const CrossEntropyStatisticsBackward& args);
 void cross_entropy_statistics(const CrossEntropyStatistics& args);
 void cross_entropy_rescale(const CrossEntropyRescale& args);
@@ -73,6 +88,7 @@ void cross_entropy_backward(const CrossEntropyBackward& args);
 }  // namespace host
 
 namespace cuda {
+void select_labels(const SelectLabels& args, const Context& context);
 void cross_entropy_statistics_backward(const CrossEntropyStatisticsBackward& args,
                                        const Context& context);
 void cross_entropy_statistics(const CrossEntropyStatistics& args, const Context& context);

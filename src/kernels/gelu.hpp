@@ -10,7 +10,7 @@ namespace trireme::kernels {
 /// sqrt(2))); tanh(x). Source: Hendrycks, Gimpel, "Gaussian error linear units" (2016), section 2.
 enum class Activation { gelu_tanh, gelu, tanh };
 
-/// Writes out = f(x). x, out [T, n]; x is kept for the backward pass. On CUDA f is gelu_tanh.
+/// Writes out = f(x). x, out [T, n]; x is kept for the backward pass.
 struct GeluForward {
   Tensor x;
   Tensor out;

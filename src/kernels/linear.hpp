@@ -3,6 +3,7 @@
 
 #include "core/tensor.hpp"
 #include "kernels/cuda/context.hpp"
+#include "kernels/gelu.hpp"
 
 namespace trireme::kernels {
 
@@ -25,15 +26,17 @@ namespace host {
 void gemm(const Gemm& args);
 }
 
-/// FC1 of an MLP and its GELU: writes fc1_out = x weight^T + bias, which the backward pass reads,
-/// and gelu_out = gelu(fc1_out), as Gemm and GeluForward do; a backend may apply the GELU before it
-/// rounds fc1_out. x [T, k], weight [n, k], bias [n], fc1_out and gelu_out [T, n], all of one type.
+/// FC1 of an MLP and its GELU, `function`: writes fc1_out = x weight^T + bias, which the backward
+/// pass reads, and gelu_out = gelu(fc1_out), as Gemm and GeluForward do; a backend may apply the
+/// GELU before it rounds fc1_out. x [T, k], weight [n, k], bias [n], fc1_out and gelu_out [T, n],
+/// all of one type.
 struct LinearGelu {
   Tensor x;
   Tensor weight;
   Tensor bias;
   Tensor fc1_out;
   Tensor gelu_out;
+  Activation function = Activation::gelu_tanh;
 };
 
 /// Backward of FC2 and of the GELU before it: with y = gelu(fc1_out) weight^T, writes
@@ -46,6 +49,7 @@ struct LinearGeluGradient {
   Tensor fc1_out;
   Tensor dfc1_out;
   Tensor dbias;
+  Activation function = Activation::gelu_tanh;
 };
 
 namespace host {

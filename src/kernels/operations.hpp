@@ -41,6 +41,7 @@
   X(cross_entropy_rescale, CrossEntropyRescale)                        \
   X(cross_entropy_loss, CrossEntropyLoss)                              \
   X(cross_entropy_backward, CrossEntropyBackward)                      \
+  X(select_labels, SelectLabels)                                       \
   X(adamw, AdamW)                                                      \
   X(sgd, Sgd)                                                          \
   X(lamb_direction, LambDirection)                                     \

@@ -76,6 +76,9 @@ struct HeadSpec {
   /// Classes of a linear classifier of each sample, which reads the pooled first token: a linear
   /// layer and tanh. 0: no classifier.
   std::int64_t sentence_classes = 0;
+  /// The most tokens of a sample that have labels: the output projection reads only these. 0: all
+  /// may have one.
+  std::int64_t max_labels = 0;
 };
 
 /// What the ends of documents within a sample mean.

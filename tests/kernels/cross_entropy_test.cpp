@@ -183,5 +183,18 @@ TEST(CrossEntropy, RefusesMoreColumnsThanStored) {
                InternalError);
 }
 
+TEST(SelectLabels, ListsTokensLabelsAndPlaces) {
+  using Ints = std::vector<std::int32_t>;
+  const Ints labels = {-1, 5, -1, 0, 9};
+  Ints rows(4, 7), selected(4, 7), places(5, 7);
+  host::select_labels({labels.data(), 5, rows.data(), selected.data(), 4, places.data()});
+  EXPECT_EQ(rows, (Ints{1, 3, 4, -1}));
+  EXPECT_EQ(selected, (Ints{5, 0, 9, -1}));
+  EXPECT_EQ(places, (Ints{-1, 0, -1, 1, 2}));
+  EXPECT_THROW(
+      host::select_labels({labels.data(), 5, rows.data(), selected.data(), 2, places.data()}),
+      InternalError);
+}
+
 }  // namespace
 }  // namespace trireme::kernels

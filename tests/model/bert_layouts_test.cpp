@@ -29,6 +29,7 @@ model::ModelSpec spec(bool post_norm) {
                            .attention_dropout = 0.1,
                            .hidden_dropout = 0.1,
                            .init_std = 0.1,
+                           .max_labels = post_norm ? 4 : 0,
                            .post_norm = post_norm});
 }
 

@@ -126,6 +126,40 @@ TEST_P(BertReference, HiddenStatesLossesAndGradients) {
   }
 }
 
+// The output projection of the tokens with labels alone gives the loss and gradients of all.
+TEST(Bert, ReadsOnlyTokensWithLabels) {
+  const json file = read_reference();
+  const Reference reference{file, file.at("pre_norm")};
+  const Ids ids = reference.tokens("ids"), labels = reference.tokens("labels"),
+            types = reference.tokens("types"), lengths = file.at("lengths"),
+            sentence_labels = file.at("sentence_labels");
+  const auto count = std::count_if(labels.begin(), labels.end(), [](int id) { return id >= 0; });
+  const std::int64_t most = (count + reference.batch() - 1) / reference.batch();
+  ASSERT_LT(most, reference.sequence());
+  const model::MicroBatch batch{.ids = ids,
+                                .labels = labels,
+                                .token_types = types,
+                                .lengths = lengths,
+                                .sentence_labels = sentence_labels};
+  model::ModelSpec spec = bert_spec(reference.config(false));
+  for (const std::int64_t at_once : {1000, 2}) {
+    SerialGpt all(spec, reference.batch(), DType::f64);
+    spec.head.max_labels = most;
+    SerialGpt few(spec, reference.batch(), DType::f64, at_once);
+    spec.head.max_labels = 0;
+    for (const auto& [name, values] : reference.run.at("weights").items())
+      for (SerialGpt* model : {&all, &few})
+        assign(model->parameters()[name].weight, values.get<Values>());
+    EXPECT_NEAR(few.forward(batch), all.forward(batch), 1e-12);
+    few.backward(batch);
+    all.backward(batch);
+    for (const auto& [name, weight] : reference.run.at("weights").items())
+      expect_close(without_key(name, to_doubles(few.parameters()[name].gradient)),
+                   without_key(name, to_doubles(all.parameters()[name].gradient)), 1e-12,
+                   name.c_str());
+  }
+}
+
 INSTANTIATE_TEST_SUITE_P(Precisions, BertReference,
                          ::testing::Combine(::testing::Bool(),
                                             ::testing::Values(Precise{DType::f64, 1e-10, 1e-10},

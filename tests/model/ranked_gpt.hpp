@@ -187,7 +187,7 @@ class RankedGpt final : public pipeline::StageWork {
     for (std::int64_t i = 0; i < spec_.sequence; ++i)
       for (std::int64_t sample = first; sample < first + kMicroBatch; ++sample) {
         ids.push_back(token(sample, i));
-        labels.push_back(i < length(sample) ? token(sample, i + 1) : -1);
+        labels.push_back(i < length(sample) && has_label(i) ? token(sample, i + 1) : -1);
         types.push_back(2 * i >= length(sample));
       }
     for (std::int64_t sample = first; sample < first + kMicroBatch; ++sample) {
@@ -222,6 +222,9 @@ class RankedGpt final : public pipeline::StageWork {
     return static_cast<std::int32_t>(philox_uniform(5, sample, position) *
                                      static_cast<double>(spec_.vocab));
   }
+
+  /// Every fourth token at most, where the spec says that few have one.
+  bool has_label(std::int64_t i) const { return spec_.head.max_labels == 0 || i % 4 == 1; }
 
   /// Tokens before the padding.
   std::int64_t length(std::int64_t sample) const {

@@ -56,11 +56,12 @@ BOUNDS = {
         Bound(r"compute_elements<ByRow<(ResidualSum|ScaleGradient)", 48),
     ],
     "gelu.cu": [
-        Bound(r"compute_elements<GeluElements", 32),
-        Bound(r"sum_columns<\d, GeluGradient", 64),
+        Bound(r"compute_elements<ActivationElements<ExactGelu<\w+>, (__half|__nv_bfloat16), 8", 40),
+        Bound(r"compute_elements<ActivationElements", 32),
+        Bound(r"sum_columns<\d, ActivationGradient", 64),
     ],
     # Empty but on Hopper, where the warps share registers out among themselves.
-    "gemm/hopper/*.cu": [Bound(r"gemm_kernel<", 168)],
+    "gemm/hopper/*.cu": [Bound(r"gemm_kernel<", 168, NONE, (4, 4))],
     "layernorm.cu": [
         Bound(r"normalize_rows<\w+, [48], 3, PlainRows", 40),
         Bound(r"normalize_rows<\w+, [48], 4, PlainRows", 56),
@@ -71,34 +72,39 @@ BOUNDS = {
         # Wide rows, and rows that are not a whole number of 16 bytes: it is enough that they work.
         Bound(r"norm_gradients<NormPlan<\w+, \d, \d+, 512, ", 128, ANY, ANY),
     ],
-    # <type, head, dropout, documents, compact>. Their accumulators leave little of the 255 registers
+    # <type, head, dropout, documents, compact>, on Hopper without the last. Their accumulators leave little of the 255 registers
     # that a thread can have; spilled are addresses that do not change, read again once a tile.
     "attention/heads/head_64.cu": [
         Bound(r"attend_tiles<\w+, 64, \w+, false>", 255),
         Bound(r"attend_tiles<\w+, 64, false, true>", 255, (48, 84), (52, 104)),
-        Bound(r"attend_tiles<\w+, 64, true, true>", 255, (44, 56)),
-        Bound(r"attend_tiles_backward<\w+, 64, false, false, false>", 255, (32, 64), (16, 24)),
-        Bound(r"attend_tiles_backward<\w+, 64, true, false, false>", 255, (60, 128), (20, 20)),
-        Bound(r"attend_tiles_backward<\w+, 64, false, true, false>", 255, (88, 192), (52, 96)),
-        Bound(r"attend_tiles_backward<\w+, 64, true, true, false>", 255, (124, 376), (88, 252)),
+        Bound(r"attend_tiles<\w+, 64, true, true>", 255, (16, 28)),
+        Bound(r"attend_tiles_backward<\w+, 64, false, false, false>", 255, (12, 24), (48, 124)),
+        Bound(r"attend_tiles_backward<\w+, 64, true, false, false>", 255, (64, 144), (28, 48)),
+        Bound(r"attend_tiles_backward<\w+, 64, false, true, false>", 255, (80, 208), (44, 136)),
+        Bound(r"attend_tiles_backward<\w+, 64, true, true, false>", 255, (96, 324), (20, 32)),
     ],
     "attention/heads/head_128.cu": [
-        Bound(r"attend_tiles<\w+, 128, false, false>", 255, (136, 232), (40, 40)),
-        Bound(r"attend_tiles<\w+, 128, true, false>", 255, (56, 72), (188, 164)),
-        Bound(r"attend_tiles<\w+, 128, false, true>", 255, (132, 220), (348, 336)),
-        Bound(r"attend_tiles<\w+, 128, true, true>", 255, (204, 260), (344, 328)),
-        Bound(r"attend_tiles_backward<\w+, 128, false, false, false>", 255, (48, 120), (56, 84)),
+        # On Hopper only for tensors that its own kernels do not take.
+        Bound(r"attend_tiles<\w+, 128, false, false>", 255, (64, 128), (340, 276)),
+        Bound(r"attend_tiles<\w+, 128, true, false>", 255, (56, 72), (208, 180)),
+        Bound(r"attend_tiles<\w+, 128, false, true>", 255, (140, 236), (332, 324)),
+        Bound(r"attend_tiles<\w+, 128, true, true>", 255, (216, 276), (344, 328)),
+        Bound(r"attend_tiles_backward<\w+, 128, false, false, false>", 255, (28, 104), (32, 80)),
         Bound(r"attend_tiles_backward<\w+, 128, true, false, \w+>", 255),
         Bound(r"attend_tiles_backward<\w+, 128, false, false, true>", 255, (8, 32), (16, 16)),
-        Bound(r"attend_tiles_backward<\w+, 128, false, true, false>", 255, (80, 208), (52, 96)),
-        Bound(r"attend_tiles_backward<\w+, 128, true, true, false>", 255, (56, 136), (20, 36)),
-        Bound(r"attend_tiles_backward<\w+, 128, false, true, true>", 255, (64, 144), (36, 48)),
-        Bound(r"attend_tiles_backward<\w+, 128, true, true, true>", 255, (80, 208), (48, 72)),
+        Bound(r"attend_tiles_backward<\w+, 128, false, true, false>", 255, (64, 192), (48, 128)),
+        Bound(r"attend_tiles_backward<\w+, 128, true, true, false>", 255, (32, 104)),
+        Bound(r"attend_tiles_backward<\w+, 128, false, true, true>", 255, (48, 128), (8, 16)),
+        Bound(r"attend_tiles_backward<\w+, 128, true, true, true>", 255, (24, 80), (8, 8)),
     ],
     # Empty but on Hopper, where the warps share registers out among themselves.
-    "attention/hopper/forward.cu": [Bound(r"attend_boxes<", 168)],
-    "attention/hopper/backward_64.cu": [Bound(r"attend_boxes_backward<", 168)],
-    "attention/hopper/backward_128.cu": [Bound(r"attend_boxes_backward<", 168, NONE, (8, 8))],
+    "attention/hopper/forward.cu": [Bound(r"attend_boxes<\w+, 96, true", 168, NONE, (12, 16)),
+                                    Bound(r"attend_boxes<", 168)],
+    "attention/hopper/backward_64.cu": [
+        Bound(r"attend_boxes_backward<\w+, 64, true", 168, NONE, (48, 48)),
+        Bound(r"attend_boxes_backward<", 168),
+    ],
+    "attention/hopper/backward_128.cu": [Bound(r"attend_boxes_backward<", 168, NONE, (12, 12))],
 }
 
 

@@ -9,8 +9,8 @@
 namespace trireme::kernels::cuda {
 namespace {
 
-template <typename T, int kWidth>
-struct GeluElements {
+template <typename Function, typename T, int kWidth>
+struct ActivationElements {
   static constexpr int kUnroll = 4;
   using Inputs = Elements<T, kWidth>;
 
@@ -21,14 +21,14 @@ struct GeluElements {
   __device__ void store(std::int64_t i, const Inputs& inputs) const {
     Values<kWidth> values = widen(inputs);
 #pragma unroll
-    for (float& value : values.values) value *= Gelu<T>(value).s;
+    for (float& value : values.values) value = Function(value).value(value);
     cuda::store(out + i * kWidth, narrow<T>(values));
   }
 };
 
 /// Writes dx, and hands it on to the column sums before it is rounded.
-template <typename T, int kWidth>
-struct GeluGradient {
+template <typename Function, typename T, int kWidth>
+struct ActivationGradient {
   static constexpr int kUnroll = 3;
   struct Inputs {
     Elements<T, kWidth> dout, x;
@@ -45,19 +45,36 @@ struct GeluGradient {
     Values<kWidth> gradient = widen(inputs.dout);
     const Values<kWidth> values = widen(inputs.x);
 #pragma unroll
-    for (int i = 0; i < kWidth; ++i) gradient[i] *= Gelu<T>(values[i]).derivative(values[i]);
+    for (int i = 0; i < kWidth; ++i) gradient[i] *= Function(values[i]).derivative(values[i]);
     cuda::store(dx + offset, narrow<T>(gradient));
     return gradient;
   }
 };
+
+template <typename Function>
+struct FunctionType {
+  using type = Function;
+};
+
+/// Calls call(FunctionType<F>()) with the activation function F for results of type T.
+template <typename T, typename Call>
+void dispatch_function(Activation function, const Call& call) {
+  switch (function) {
+    case Activation::gelu_tanh:
+      return call(FunctionType<Gelu<T>>());
+    case Activation::gelu:
+      return call(FunctionType<ExactGelu<T>>());
+    case Activation::tanh:
+      return call(FunctionType<Tanh>());
+  }
+  throw InternalError("unknown activation function {}", static_cast<int>(function));
+}
 
 }  // namespace
 
 void gelu_forward(const GeluForward& args, const Context& context) {
   const char* op = "gelu_forward";
   const DType dtype = args.x.dtype;
-  TRIREME_CHECK(args.function == Activation::gelu_tanh, "{}: activation function {} is not built",
-                op, static_cast<int>(args.function));
   const Extents extents = extents_of(op, "x", args.x);
   check_matrix(op, "x", args.x, dtype, extents);
   check_matrix(op, "out", args.out, dtype, extents);
@@ -68,8 +85,11 @@ void gelu_forward(const GeluForward& args, const Context& context) {
     using T = decltype(zero);
     const T* x = args.x.as<T>();
     T* out = args.out.as<T>();
-    dispatch_width<T>(rows_aligned16<T>(size, x, out), [&](auto width) {
-      launch_elements(GeluElements<T, width>{x, out}, size / width, context);
+    dispatch_function<T>(args.function, [&](auto function) {
+      using Function = typename decltype(function)::type;
+      dispatch_width<T>(rows_aligned16<T>(size, x, out), [&](auto width) {
+        launch_elements(ActivationElements<Function, T, width>{x, out}, size / width, context);
+      });
     });
   });
 }
@@ -77,8 +97,6 @@ void gelu_forward(const GeluForward& args, const Context& context) {
 void gelu_backward(const GeluBackward& args, const Context& context) {
   const char* op = "gelu_backward";
   const DType dtype = args.x.dtype;
-  TRIREME_CHECK(args.function == Activation::gelu_tanh, "{}: activation function {} is not built",
-                op, static_cast<int>(args.function));
   const Extents extents = extents_of(op, "x", args.x);
   check_matrix(op, "x", args.x, dtype, extents);
   check_matrix(op, "dout", args.dout, dtype, extents);
@@ -90,9 +108,12 @@ void gelu_backward(const GeluBackward& args, const Context& context) {
     const T* dout = args.dout.as<T>();
     const T* x = args.x.as<T>();
     T* dx = args.dx.as<T>();
-    dispatch_width<T>(rows_aligned16<T>(extents.columns, dout, x, dx), [&](auto width) {
-      add_column_sums<width>(GeluGradient<T, width>{dout, x, dx}, extents, args.dbias.as<float>(),
-                             context);
+    dispatch_function<T>(args.function, [&](auto function) {
+      using Function = typename decltype(function)::type;
+      dispatch_width<T>(rows_aligned16<T>(extents.columns, dout, x, dx), [&](auto width) {
+        add_column_sums<width>(ActivationGradient<Function, T, width>{dout, x, dx}, extents,
+                               args.dbias.as<float>(), context);
+      });
     });
   });
 }

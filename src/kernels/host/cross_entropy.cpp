@@ -111,6 +111,21 @@ void cross_entropy_rescale(const CrossEntropyRescale& args) {
   });
 }
 
+void select_labels(const SelectLabels& args) {
+  std::int64_t count = 0;
+  for (std::int64_t t = 0; t < args.tokens; ++t) {
+    args.places[t] = -1;
+    if (args.labels[t] < 0) continue;
+    TRIREME_CHECK(count < args.capacity, "select_labels: more than {} of {} tokens have labels",
+                  args.capacity, args.tokens);
+    args.places[t] = static_cast<std::int32_t>(count);
+    args.rows[count] = static_cast<std::int32_t>(t);
+    args.selected[count++] = args.labels[t];
+  }
+  std::fill(args.rows + count, args.rows + args.capacity, -1);
+  std::fill(args.selected + count, args.selected + args.capacity, -1);
+}
+
 void cross_entropy_loss(const CrossEntropyLoss& args) {
   const char* op = "cross_entropy_loss";
   const DType dtype = args.max.dtype;

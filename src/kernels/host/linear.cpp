@@ -96,7 +96,7 @@ void gemm(const Gemm& args) {
 
 void linear_gelu(const LinearGelu& args) {
   gemm({.a = args.x, .b = args.weight, .c = args.fc1_out, .transpose_b = true, .bias = args.bias});
-  gelu_forward({.x = args.fc1_out, .out = args.gelu_out});
+  gelu_forward({.x = args.fc1_out, .out = args.gelu_out, .function = args.function});
 }
 
 void linear_gelu_gradient(const LinearGeluGradient& args) {
@@ -104,8 +104,11 @@ void linear_gelu_gradient(const LinearGeluGradient& args) {
       args.dfc1_out.data != args.fc1_out.data || args.fc1_out.size() == 0,
       "linear_gelu_gradient: dfc1_out may not be fc1_out, which is read after it is written");
   gemm({.a = args.dy, .b = args.weight, .c = args.dfc1_out});
-  gelu_backward(
-      {.dout = args.dfc1_out, .x = args.fc1_out, .dx = args.dfc1_out, .dbias = args.dbias});
+  gelu_backward({.dout = args.dfc1_out,
+                 .x = args.fc1_out,
+                 .dx = args.dfc1_out,
+                 .dbias = args.dbias,
+                 .function = args.function});
 }
 
 void linear_weight_gradient(const LinearWeightGradient& args) {

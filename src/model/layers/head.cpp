@@ -37,6 +37,7 @@ Head::Head(const ModelSpec& spec, std::int64_t max_loss_tokens)
     : hidden_(spec.hidden),
       vocab_(spec.vocab),
       max_loss_tokens_(max_loss_tokens),
+      max_labels_(spec.head.max_labels),
       init_std_(spec.init_std),
       tied_(spec.head.tied),
       has_bias_(spec.head.output_bias) {
@@ -69,9 +70,15 @@ void Head::bind(const ParameterStore& parameters) {
   output_ = parameters[tied_ ? "embedding/word" : "head/weight"];
 }
 
+std::int64_t Head::labelled_tokens(const LayerSizes& sizes) const {
+  if (max_labels_ == 0) return sizes.tokens();
+  return std::min(sizes.micro_batch * max_labels_, sizes.tokens());
+}
+
 std::int64_t Head::loss_tokens(const LayerSizes& sizes) const {
-  const std::int64_t times = (sizes.tokens() + max_loss_tokens_ - 1) / max_loss_tokens_;
-  return times > 1 ? (sizes.tokens() + times - 1) / times : sizes.tokens();
+  const std::int64_t tokens = labelled_tokens(sizes);
+  const std::int64_t times = (tokens + max_loss_tokens_ - 1) / max_loss_tokens_;
+  return times > 1 ? (tokens + times - 1) / times : tokens;
 }
 
 Head::Activations Head::take(Arena& arena, const LayerSizes& sizes) const {
@@ -84,6 +91,13 @@ Head::Activations Head::take(Arena& arena, const LayerSizes& sizes) const {
   if (sentence_) a.sentence = sentence_->take(arena, sizes);
   a.norm_out = arena.take(sizes.precision.activations, {T, hidden_});
   a.gradient = arena.take(sizes.precision.activations, {T, hidden_});
+  if (const std::int64_t n = labelled_tokens(sizes); n < T) {
+    a.selected = {.rows = arena.take_ints(n),
+                  .labels = arena.take_ints(n),
+                  .places = arena.take_ints(T),
+                  .norm_out = arena.take(sizes.precision.activations, {n, hidden_}),
+                  .gradient = arena.take(sizes.precision.activations, {n, hidden_})};
+  }
   a.logits = arena.take(sizes.precision.activations, {C, local_vocab(sizes)});
   a.max = arena.take(statistics, {C});
   a.sum = arena.take(statistics, {C});
@@ -112,6 +126,9 @@ void Head::normalize(const LayerContext& context, const Tensor& stream,
 
 void Head::logits(const LayerContext& context, const Tensor& stream,
                   const Activations& saved) const {
+  TRIREME_CHECK(context.tokens() <= loss_tokens(context),
+                "logits of {} tokens do not fit the memory of {}", context.tokens(),
+                loss_tokens(context));
   normalize(context, stream, saved);
   linear_forward(context.backend, saved.norm_out, output_.weight, saved.logits, bias_.weight);
 }
@@ -126,12 +143,39 @@ void Head::forward(const LayerContext& context, const Tensor& stream, const Labe
   if (sentence_)
     sentence_->forward(context, hidden_states(context, stream, saved), labels.sentences,
                        scale(&LossScales::sentences), saved.sentence, losses.rows(1, 1));
-  for (std::int64_t first = 0; first < context.tokens(); first += loss_tokens(context)) {
-    const std::int64_t count = std::min(loss_tokens(context), context.tokens() - first);
-    const Activations part = tokens_of(saved, first, count);
-    add_loss(context, labels.tokens + first, scale(&LossScales::tokens), part, losses.rows(0, 1));
+  Activations read = saved;  // by the output projection
+  const std::int32_t* read_labels = labels.tokens;
+  std::int64_t tokens = context.tokens();
+  const bool selects = labelled_tokens(context) < tokens && !observer;
+  if (selects) {
+    select(context, labels.tokens, saved);
+    read.norm_out = saved.selected.norm_out;
+    read.gradient = saved.selected.gradient;
+    read_labels = saved.selected.labels;
+    tokens = labelled_tokens(context);
+  }
+  for (std::int64_t first = 0; first < tokens; first += loss_tokens(context)) {
+    const std::int64_t count = std::min(loss_tokens(context), tokens - first);
+    const Activations part = tokens_of(read, first, count);
+    add_loss(context, read_labels + first, scale(&LossScales::tokens), part, losses.rows(0, 1));
     if (observer && !scales) observer(first, part);
   }
+  if (selects && scales)  // zeros for tokens without a label
+    context.backend.embedding_forward(
+        {.ids = saved.selected.places, .table = saved.selected.gradient, .out = saved.gradient});
+}
+
+void Head::select(const LayerContext& context, const std::int32_t* labels,
+                  const Activations& saved) const {
+  const SelectedTokens& selected = saved.selected;
+  context.backend.select_labels({.labels = labels,
+                                 .tokens = context.tokens(),
+                                 .rows = selected.rows,
+                                 .selected = selected.labels,
+                                 .capacity = selected.norm_out.shape[0],
+                                 .places = selected.places});
+  context.backend.embedding_forward(
+      {.ids = selected.rows, .table = saved.norm_out, .out = selected.norm_out});
 }
 
 void Head::add_loss(const LayerContext& context, const std::int32_t* labels,

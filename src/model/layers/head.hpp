@@ -25,6 +25,14 @@ struct Labels {
   const std::int32_t* sentences = nullptr;  ///< [b], where the spec has sentence classes
 };
 
+/// The tokens that have labels, at most n, in the order of kernels::SelectLabels.
+struct SelectedTokens {
+  std::int32_t* rows = nullptr;    ///< [n]: their numbers
+  std::int32_t* labels = nullptr;  ///< [n]
+  std::int32_t* places = nullptr;  ///< [T]: of each token among them
+  Tensor norm_out, gradient;       ///< [n, h]: their rows of the tensors with these names
+};
+
 /// From the residual stream to the loss. Logits are the widest tensors of a model: they exist for C
 /// tokens at a time, from the GEMM to the weight gradient, and are never kept.
 class Head {
@@ -38,6 +46,7 @@ class Head {
     Tensor gradient;  ///< [T, h], of norm_out: this rank's part
     MaskedLmTransform::Activations transform;
     SentenceHead::Activations sentence;
+    SelectedTokens selected;
     Tensor logits;            ///< [C, V / t], then their gradient
     Tensor max, sum, target;  ///< [C], of the softmax, reduced over the tensor group
     Tensor local_max;         ///< [C], of this rank's columns; only with several tensor ranks
@@ -55,6 +64,8 @@ class Head {
   /// The activations of one micro-batch, from `arena`.
   Activations take(Arena& arena, const LayerSizes& sizes) const;
 
+  /// Tokens that the output projection reads for the loss: T, or those that may have labels.
+  std::int64_t labelled_tokens(const LayerSizes& sizes) const;
   /// Tokens whose logits are in memory at a time: C.
   std::int64_t loss_tokens(const LayerSizes& sizes) const;
   /// Columns of the logits on every tensor rank, padding included.
@@ -90,11 +101,14 @@ class Head {
                        const Activations& saved) const;
   /// Writes saved.norm_out, of all ranks' tokens.
   void normalize(const LayerContext& context, const Tensor& stream, const Activations& saved) const;
+  /// Writes saved.selected, without the gradient, from saved.norm_out.
+  void select(const LayerContext& context, const std::int32_t* labels,
+              const Activations& saved) const;
   /// From saved.norm_out to the loss and saved.gradient, which hold the same tokens.
   void add_loss(const LayerContext& context, const std::int32_t* labels,
                 std::optional<double> scale, const Activations& saved, const Tensor& loss) const;
 
-  std::int64_t hidden_, vocab_, max_loss_tokens_;
+  std::int64_t hidden_, vocab_, max_loss_tokens_, max_labels_;
   double init_std_;
   bool tied_, has_bias_;
   std::unique_ptr<Norm> norm_;  ///< null without one

@@ -64,16 +64,12 @@ GeluMlp::GeluMlp(const MlpSpec& spec, const LayerPlace& place, kernels::Activati
 void GeluMlp::forward(const LayerContext& context, const Tensor& x, const Activations& saved,
                       const Tensor& y) const {
   fc1_.gather_input(context, x);
-  if (gelu_ == kernels::Activation::gelu_tanh) {
-    context.backend.linear_gelu({.x = x,
-                                 .weight = fc1_.weight().weight,
-                                 .bias = fc1_.bias().weight,
-                                 .fc1_out = saved.fc1_out,
-                                 .gelu_out = saved.gelu_out});
-  } else {
-    fc1_.forward(context, x, saved.fc1_out);
-    context.backend.gelu_forward({.x = saved.fc1_out, .out = saved.gelu_out, .function = gelu_});
-  }
+  context.backend.linear_gelu({.x = x,
+                               .weight = fc1_.weight().weight,
+                               .bias = fc1_.bias().weight,
+                               .fc1_out = saved.fc1_out,
+                               .gelu_out = saved.gelu_out,
+                               .function = gelu_});
   if (y) fc2_.forward(context, saved.gelu_out, y);
 }
 
@@ -83,20 +79,12 @@ Tensor GeluMlp::backward(const LayerContext& context, const LayerWorkspace& work
   const Tensor complete = fc2_.weight_gradient(context, saved.gelu_out, dy, workspace.hidden,
                                                deferred != nullptr, BiasGradient::fused);
   const Tensor dfc1 = front(workspace.inner, saved.fc1_out.shape);
-  if (gelu_ == kernels::Activation::gelu_tanh) {
-    context.backend.linear_gelu_gradient({.dy = complete,
-                                          .weight = fc2_.weight().weight,
-                                          .fc1_out = saved.fc1_out,
-                                          .dfc1_out = dfc1,
-                                          .dbias = fc1_.bias().gradient});
-  } else {
-    fc2_.input_gradient(context, complete, dfc1);
-    context.backend.gelu_backward({.dout = dfc1,
-                                   .x = saved.fc1_out,
-                                   .dx = dfc1,
-                                   .dbias = fc1_.bias().gradient,
-                                   .function = gelu_});
-  }
+  context.backend.linear_gelu_gradient({.dy = complete,
+                                        .weight = fc2_.weight().weight,
+                                        .fc1_out = saved.fc1_out,
+                                        .dfc1_out = dfc1,
+                                        .dbias = fc1_.bias().gradient,
+                                        .function = gelu_});
   fc1_.input_gradient(context, dfc1, workspace.hidden);
   return dfc1;
 }

@@ -37,6 +37,7 @@ struct Problem {
   bool causal;
   std::vector<double> qkv, dout;
   std::vector<std::int32_t> document_start;  // [b, s], or empty
+  std::vector<std::int32_t> lengths;         // [b], or empty
 
   Problem(Case size, DType dtype, double probability, bool causal)
       : size(size),
@@ -54,6 +55,14 @@ struct Problem {
       document_start.insert(document_start.end(), starts.begin(), starts.end());
     }
   }
+  // Padding in most samples: all of it, none, a row, all but a row, and lengths between.
+  void pad() {
+    const auto s = static_cast<std::int32_t>(size.s);
+    const std::int32_t choice[] = {s / 2 + 1, 0, s, 1, s - 1, s / 3, 2 * s / 3};
+    lengths.clear();
+    for (std::int64_t j = 0; j < size.b; ++j) lengths.push_back(choice[j % 7]);
+  }
+  std::int64_t length(std::int64_t j) const { return lengths.empty() ? size.s : lengths[j]; }
   std::int64_t first_key(std::int64_t j, std::int64_t query) const {
     return document_start.empty() ? 0 : document_start[j * size.s + query];
   }
@@ -76,9 +85,10 @@ struct Problem {
     const Tensor in = tensor(qkv, qkv_shape()), out = tensor(r.out, out_shape()),
                  lse = tensor(r.lse, lse_shape());
     const std::int32_t* const starts = document_start.empty() ? nullptr : document_start.data();
-    host::attention_forward({in, out, lse, size.heads, kFirstHead, dropout, causal, starts});
+    const std::int32_t* const given = lengths.empty() ? nullptr : lengths.data();
+    host::attention_forward({in, out, lse, size.heads, kFirstHead, dropout, causal, starts, given});
     host::attention_backward({tensor(dout, out_shape()), in, out, lse, tensor(r.dqkv, qkv_shape()),
-                              size.heads, kFirstHead, dropout, causal, starts});
+                              size.heads, kFirstHead, dropout, causal, starts, given});
     return r;
   }
 
@@ -90,13 +100,14 @@ struct Problem {
     gpu().reserve_workspace(workspace());
     const OnGpu in(qkv_shape(), dtype, qkv), out(out_shape(), dtype), lse(lse_shape(), DType::f32),
         gradient(out_shape(), dtype, dout), dqkv(qkv_shape(), dtype);
-    const IntsOnGpu documents(document_start);
+    const IntsOnGpu documents(document_start), all_lengths(lengths);
+    const std::int32_t* const given = lengths.empty() ? nullptr : all_lengths.data();
     const std::int32_t* const starts = document_start.empty() ? nullptr : documents.data();
-    const AttentionForward forward{in.tensor(), out.tensor(), lse.tensor(), size.heads,
-                                   kFirstHead,  dropout,      causal,       starts};
+    const AttentionForward forward{in.tensor(), out.tensor(), lse.tensor(), size.heads, kFirstHead,
+                                   dropout,     causal,       starts,       given};
     const AttentionBackward backward{
-        gradient.tensor(), in.tensor(), out.tensor(), lse.tensor(), dqkv.tensor(),
-        size.heads,        kFirstHead,  dropout,      causal,       starts};
+        gradient.tensor(), in.tensor(), out.tensor(), lse.tensor(), dqkv.tensor(), size.heads,
+        kFirstHead,        dropout,     causal,       starts,       given};
     if (context) {
       cuda::attention_forward(forward, *context);
       cuda::attention_backward(backward, *context);
@@ -123,11 +134,11 @@ Results Problem::plain() const {
   std::vector<double> probability(s), factor(s, 1.0);
   for (std::int64_t j = 0; j < b; ++j)
     for (std::int64_t i = 0; i < heads; ++i)
-      for (std::int64_t q = 0; q < s; ++q) {
+      for (std::int64_t q = 0; q < length(j); ++q) {
         const auto at = [&, j = j, i = i](std::int64_t t, int part) {
           return ((t * b + j) * 3 + part) * heads * d + i * d;
         };
-        const std::int64_t first = first_key(j, q), keys = causal ? q + 1 : s;
+        const std::int64_t first = first_key(j, q), keys = causal ? q + 1 : length(j);
         const std::int64_t o = ((q * b + j) * heads + i) * d;
         double largest = -std::numeric_limits<double>::infinity(), sum = 0, delta = 0;
         for (std::int64_t k = first; k < keys; ++k) {
@@ -306,6 +317,53 @@ TEST_P(AttentionOnGpu, StaysWithinLongDocuments) {
     comparison.add(problem, text_of(size, GetParam(), 0.0, true) + ", many short documents");
   }
   comparison.expect_near();
+}
+
+TEST_P(AttentionOnGpu, SkipsPadding) {
+  constexpr Case kCases[] = {
+      {1, 2, 3, 4},     {65, 7, 2, 64},    {333, 7, 2, 64},  {200, 4, 2, 80}, {333, 3, 1, 96},
+      {260, 4, 1, 112}, {127, 4, 2, 100},  {520, 7, 1, 128}, {257, 3, 1, 33}, {260, 3, 1, 256},
+      {512, 7, 3, 64},  {300, 14, 15, 64}, {128, 14, 11, 64}};
+  Comparison comparison;
+  for (const Case& size : kCases)
+    for (const double probability : {0.0, 0.2})
+      for (const bool causal : {true, false}) {
+        Problem problem(size, GetParam(), probability, causal);
+        problem.pad();
+        const std::string name = text_of(size, GetParam(), probability, causal) + ", padding";
+        comparison.add(problem, name);
+        problem.cut_documents(90);
+        if (size.d >= 64 && size.d <= 128) comparison.add(problem, name + ", documents");
+      }
+  comparison.expect_near();
+}
+
+// Padding is written as zeros, each time, and nothing of a sample depends on what its padding is.
+TEST_P(AttentionOnGpu, PaddingIsZeroAndDoesNotMatter) {
+  for (const Case& size : {Case{333, 7, 3, 64}, Case{260, 7, 2, 128}, Case{200, 7, 1, 80}})
+    for (const double probability : {0.0, 0.1}) {
+      Problem problem(size, GetParam(), probability, false);
+      problem.pad();
+      const Results first = problem.on_gpu(), second = problem.on_gpu();
+      const std::string name = text_of(size, GetParam(), probability, false);
+      EXPECT_EQ(first.out, second.out) << name;
+      EXPECT_EQ(first.dqkv, second.dqkv) << name;
+      const std::int64_t width = size.heads * size.d;
+      for (std::int64_t row = 0; row < size.s * size.b; ++row) {
+        if (row / size.b < problem.length(row % size.b)) continue;
+        for (std::int64_t c = 0; c < 3 * width; ++c) {
+          ASSERT_EQ(first.dqkv[row * 3 * width + c], 0.0) << name << ", row " << row;
+          problem.qkv[row * 3 * width + c] = 64.0;
+          if (c >= width) continue;
+          ASSERT_EQ(first.out[row * width + c], 0.0) << name << ", row " << row;
+          problem.dout[row * width + c] = -64.0;
+        }
+      }
+      const Results other = problem.on_gpu();
+      EXPECT_EQ(first.out, other.out) << name;
+      EXPECT_EQ(first.lse, other.lse) << name;
+      EXPECT_EQ(first.dqkv, other.dqkv) << name;
+    }
 }
 
 TEST_P(AttentionOnGpu, OneDocumentChangesNothing) {

@@ -191,5 +191,38 @@ TEST(CrossEntropy, AddsTheLossOfTokensThatCount) {
   }
 }
 
+TEST(SelectLabels, ListsThoseThatCount) {
+  for (const std::int64_t tokens : {1, 31, 1024, 1025, 5000, 32768})
+    for (const int percent : {0, 15, 100}) {
+      std::vector<std::int32_t> labels(tokens);
+      std::int64_t count = 0;
+      for (std::int64_t t = 0; t < tokens; ++t) {
+        labels[t] =
+            philox_uniform(3, 0, t) * 100 < percent ? static_cast<std::int32_t>(t % 97) : -1;
+        count += labels[t] >= 0;
+      }
+      const std::int64_t capacity = count + 5;
+      std::vector<std::int32_t> rows(capacity, 7), selected(capacity, 7), places(tokens, 7);
+      auto found_rows = rows, found_selected = selected, found_places = places;
+      host::select_labels(
+          {labels.data(), tokens, rows.data(), selected.data(), capacity, places.data()});
+      const IntsOnGpu in(labels), rows_out(rows), selected_out(selected), places_out(places);
+      const auto writable = [](const IntsOnGpu& ints) {
+        return const_cast<std::int32_t*>(ints.data());
+      };
+      gpu().select_labels({in.data(), tokens, writable(rows_out), writable(selected_out), capacity,
+                           writable(places_out)});
+      const auto read = [](std::vector<std::int32_t>& to, const IntsOnGpu& from) {
+        gpu().download(to.data(), from.data(), to.size() * sizeof(std::int32_t));
+      };
+      read(found_rows, rows_out);
+      read(found_selected, selected_out);
+      read(found_places, places_out);
+      EXPECT_EQ(found_rows, rows) << tokens << ", " << percent << " %";
+      EXPECT_EQ(found_selected, selected) << tokens << ", " << percent << " %";
+      EXPECT_EQ(found_places, places) << tokens << ", " << percent << " %";
+    }
+}
+
 }  // namespace
 }  // namespace trireme::kernels

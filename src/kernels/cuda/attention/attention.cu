@@ -1,4 +1,5 @@
 #include <algorithm>
+#include <cmath>
 #include <initializer_list>
 
 #include "kernels/attention.hpp"
@@ -26,8 +27,10 @@ __global__ void sum_rows(const T* out, const T* dout, const float* lse, RowStati
   const int lane = threadIdx.x % kLanes, d = sizes.d;
   const std::int64_t tasks = std::int64_t{sizes.b} * sizes.heads;
   const bool inside = row < tasks * sizes.s;
+  // Padding: no score has a probability above zero.
+  const bool counts = inside && row / tasks < sizes.length(static_cast<int>(row % tasks));
   float delta = 0.0f;
-  if (inside) {
+  if (counts) {
     out += row * d;
     dout += row * d;
     if (sizes.access_bytes == 16) {
@@ -47,7 +50,7 @@ __global__ void sum_rows(const T* out, const T* dout, const float* lse, RowStati
   for (int step = kLanes / 2; step > 0; step /= 2) delta += __shfl_xor_sync(~0u, delta, step);
   if (inside && lane == 0) {
     const std::int64_t at = row % tasks * sizes.s + row / tasks;
-    statistics[at] = {lse[at] * kLog2E, delta};
+    statistics[at] = {counts ? lse[at] * kLog2E : INFINITY, delta};
   }
 }
 
@@ -57,7 +60,7 @@ void launch_statistics(const AttentionBackward& args, const Context& context) {
   dispatch_cuda(args.qkv.dtype, [&](auto zero) {
     using T = decltype(zero);
     const bool aligned = aligned16(args.out.data) && aligned16(args.dout.data);
-    const AttentionSizes sizes = attention_sizes(args.qkv, args.heads, args.causal, aligned);
+    const AttentionSizes sizes = attention_sizes(args, aligned);
     const std::int64_t rows = std::int64_t{sizes.s} * sizes.b * sizes.heads;
     const AttentionBackwardLayout layout =
         attention_backward_layout(args.qkv.dtype, sizes.s, sizes.b, sizes.heads, sizes.d);
@@ -69,6 +72,47 @@ void launch_statistics(const AttentionBackward& args, const Context& context) {
 }
 
 namespace {
+
+// Zeros in the rows of x [s, b, n] that are padding: a warp a row, in units of kBytes. Bound by
+// bytes.
+template <typename Unit>
+__global__ void __launch_bounds__(kThreads)
+    clear_padding_units(Unit* x, const std::int32_t* lengths, std::int64_t rows, int b, int units) {
+  const std::int64_t row = std::int64_t{blockIdx.x} * (kThreads / 32) + threadIdx.x / 32;
+  if (row >= rows || row / b < lengths[row % b]) return;
+  for (int i = threadIdx.x % 32; i < units; i += 32) x[row * units + i] = Unit{};
+}
+
+void clear_padding(const Tensor& x, const std::int32_t* lengths, const Context& context) {
+  const std::int64_t b = x.shape[1], rows = x.shape[0] * b;
+  const std::int64_t row_bytes = x.shape[2] * static_cast<std::int64_t>(size_of(x.dtype));
+  const auto queue = [&](auto unit) {
+    using Unit = decltype(unit);
+    const std::int64_t blocks = (rows + kThreads / 32 - 1) / (kThreads / 32);
+    launch(clear_padding_units<Unit>, blocks, kThreads, 0, context, static_cast<Unit*>(x.data),
+           lengths, rows, static_cast<int>(b), static_cast<int>(row_bytes / sizeof(Unit)));
+  };
+  if (aligned16(x.data) && row_bytes % 16 == 0) {
+    queue(uint4{});
+  } else {
+    queue(std::uint16_t{});
+  }
+}
+
+// Zeros in the elements of lse [b, heads, s] that are padding.
+__global__ void __launch_bounds__(kThreads)
+    clear_padding_elements(float* lse, const std::int32_t* lengths, std::int64_t size, int heads,
+                           int s) {
+  const std::int64_t i = std::int64_t{blockIdx.x} * kThreads + threadIdx.x;
+  if (i < size && i % s >= lengths[i / s / heads]) lse[i] = 0.0f;
+}
+
+void clear_padding_rows(const Tensor& lse, const std::int32_t* lengths, const Context& context) {
+  const std::int64_t size = lse.size();
+  launch(clear_padding_elements, (size + kThreads - 1) / kThreads, kThreads, 0, context,
+         lse.as<float>(), lengths, size, static_cast<int>(lse.shape[1]),
+         static_cast<int>(lse.shape[2]));
+}
 
 // Throws unless qkv is [s, b, 3 * heads * d] with a d that the kernels take and out is [s, b, heads
 // * d] of the same type.
@@ -84,28 +128,32 @@ void check_qkv(const char* op, const Tensor& qkv, const Tensor& out, std::int64_
   check_matrix(op, "out", out, qkv.dtype, {rows, columns / 3});
 }
 
-// Whether the kernels for Hopper take the operation: tensors at `data` with heads of d.
-bool takes_boxes(DType dtype, std::int64_t d, const Dropout& dropout,
+// Whether the kernels for Hopper take the operation on qkv and other tensors at `data`, with heads
+// of d: their dropout draws keys by fours.
+bool takes_boxes(const Tensor& qkv, std::int64_t d, const Dropout& dropout,
                  std::initializer_list<const void*> data, const Context& context) {
-  const bool aligned = std::all_of(data.begin(), data.end(), aligned16);
-  return context.capability == 90 && dtype != DType::f32 && dropout.probability == 0.0 &&
-         fits_boxes(d, aligned);
+  const bool aligned = aligned16(qkv.data) && std::all_of(data.begin(), data.end(), aligned16);
+  return context.capability == 90 && qkv.dtype != DType::f32 &&
+         (dropout.probability == 0.0 || qkv.shape[0] % 4 == 0) && fits_boxes(d, aligned);
 }
 
 }  // namespace
 
 void attention_forward(const AttentionForward& args, const Context& context) {
   const char* op = "attention_forward";
-  TRIREME_CHECK(args.lengths == nullptr, "{}: padding is not built", op);
   check_qkv(op, args.qkv, args.out, args.heads);
   const std::int64_t s = args.qkv.shape[0], b = args.qkv.shape[1];
   check_vector(op, "lse", args.lse, DType::f32, b * args.heads * s);
   check_dropout(op, args.dropout);
   check_workspace(op, context, attention_forward_workspace());
   if (args.qkv.size() == 0) return;
+  if (args.lengths) {
+    clear_padding(args.out, args.lengths, context);
+    clear_padding_rows(args.lse, args.lengths, context);
+  }
   if (args.qkv.dtype == DType::f32) return launch_plain_forward(args, context);
   const std::int64_t d = args.qkv.shape[2] / (3 * args.heads);
-  if (takes_boxes(args.qkv.dtype, d, args.dropout, {args.qkv.data, args.out.data}, context)) {
+  if (takes_boxes(args.qkv, d, args.dropout, {args.out.data}, context)) {
     return dispatch_head(BoxForwardHeads(), d, [&](auto padded) {
       launch_box_forward<decltype(padded)::value>(args, context);
     });
@@ -116,7 +164,6 @@ void attention_forward(const AttentionForward& args, const Context& context) {
 
 void attention_backward(const AttentionBackward& args, const Context& context) {
   const char* op = "attention_backward";
-  TRIREME_CHECK(args.lengths == nullptr, "{}: padding is not built", op);
   check_qkv(op, args.qkv, args.out, args.heads);
   const std::int64_t s = args.qkv.shape[0], b = args.qkv.shape[1];
   const std::int64_t d = args.qkv.shape[2] / (3 * args.heads);
@@ -128,12 +175,12 @@ void attention_backward(const AttentionBackward& args, const Context& context) {
       attention_backward_layout(args.qkv.dtype, s, b, args.heads, d);
   check_workspace(op, context, layout.end);
   if (args.qkv.size() == 0) return;
+  if (args.lengths) clear_padding(args.dqkv, args.lengths, context);
   launch_statistics(args, context);
   if (args.qkv.dtype == DType::f32) return launch_plain_backward(args, context);
   TRIREME_CUDA(
       cudaMemsetAsync(context.workspace + layout.turns, 0, layout.turns_bytes, context.stream));
-  if (takes_boxes(args.qkv.dtype, d, args.dropout, {args.qkv.data, args.dout.data, args.dqkv.data},
-                  context)) {
+  if (takes_boxes(args.qkv, d, args.dropout, {args.dout.data, args.dqkv.data}, context)) {
     return dispatch_head(BoxBackwardHeads(), d, [&](auto padded) {
       launch_box_backward<decltype(padded)::value>(args, context);
     });

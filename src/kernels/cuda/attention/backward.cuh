@@ -41,23 +41,26 @@ __global__ void __launch_bounds__(BackwardTile<D, kCompact>::kThreads,
 
   const BackwardMemory<T, D, kCompact> memory;
   const AttentionSizes& sizes = p.sizes;
-  const int s = sizes.s, lane = threadIdx.x % 32, warp = threadIdx.x / 32;
+  const int lane = threadIdx.x % 32, warp = threadIdx.x / 32;
   // ---- which keys: blocks take tickets, so that one waits only for such as have begun before ----
   if (threadIdx.x == 0) *memory.ticket = atomicAdd(p.ticket, 1u);
   __syncthreads();
   const int ticket = static_cast<int>(*memory.ticket);
-  const int blocks = tiles_of(s, Tile::kKeys), tiles = tiles_of(s, Tile::kQueries);
+  const int blocks = tiles_of(sizes.s, Tile::kKeys);
+  const int all_tiles = tiles_of(sizes.s, Tile::kQueries);
   const int task = ticket / blocks, block = blocks - 1 - ticket % blocks;
   const int key_begin = block * Tile::kKeys;
+  const int s = sizes.length(task), tiles = tiles_of(s, Tile::kQueries);
+  if (key_begin >= s) return;
   const int warp_row = warp / Tile::kSplit * Tile::kWarpKeys;  // within the block's keys
   const int warp_column = warp % Tile::kSplit * 8 * kColumnTiles;
 
   const std::int64_t stride = sizes.qkv_stride(), out_stride = sizes.out_stride();
   const T* q = p.qkv + sizes.qkv_offset(task, 0);
   const T* dout = p.dout + sizes.out_offset(task);
-  const RowStatistics* statistics = p.statistics + std::int64_t{task} * s;
-  unsigned* turns = p.turns + std::int64_t{task} * tiles;
-  float* partial_dq = p.partial_dq + std::int64_t{task} * tiles * Tile::kQueries * D;
+  const RowStatistics* statistics = p.statistics + std::int64_t{task} * sizes.s;
+  unsigned* turns = p.turns + std::int64_t{task} * all_tiles;
+  float* partial_dq = p.partial_dq + std::int64_t{task} * all_tiles * Tile::kQueries * D;
 
   const auto load_tile = [&](int tile, int stage) {
     const int begin = tile * Tile::kQueries;
@@ -152,7 +155,7 @@ __global__ void __launch_bounds__(BackwardTile<D, kCompact>::kThreads,
                           lane);
       std::uint32_t kept[kKeyTiles][4];
       if constexpr (kDropout) {
-        const HeadDropout dropout(p.dropout, task / sizes.heads, task % sizes.heads, s);
+        const HeadDropout dropout(p.dropout, task / sizes.heads, task % sizes.heads, sizes.s);
 #pragma unroll
         for (int r = 0; r < kKeyTiles; ++r)
           draw_keys<kPartTiles>(kept[r], dropout, query_begin, warp_key + 16 * r, lane);

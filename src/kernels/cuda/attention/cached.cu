@@ -140,7 +140,8 @@ __global__ void __launch_bounds__(kPlainThreads) attend_many(const CachedParamet
 void launch_cached(const AttentionCached& args, const Context& context) {
   dispatch_cuda(args.qkv.dtype, [&](auto zero) {
     using T = decltype(zero);
-    const AttentionSizes sizes = attention_sizes(args.qkv, args.heads, true, false);
+    const AttentionSizes sizes =
+        attention_sizes(AttentionForward{.qkv = args.qkv, .heads = args.heads}, false);
     const CachedParameters<T> p{
         .qkv = args.qkv.as<T>(),
         .keys = args.keys.as<T>(),

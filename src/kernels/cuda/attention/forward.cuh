@@ -84,12 +84,14 @@ __global__ void __launch_bounds__(ForwardTile<D>::kThreads, 2)
   constexpr int kKeyElements = Tile::kKeys * kStride;
 
   const AttentionSizes& sizes = p.sizes;
-  const int s = sizes.s, lane = threadIdx.x % 32, warp = threadIdx.x / 32;
+  const int lane = threadIdx.x % 32, warp = threadIdx.x / 32;
   // Blocks with the most keys first, so that the short ones fill the gaps at the end; those of one
   // head together, so that its keys stay in the L2 cache.
-  const int blocks = tiles_of(s, Tile::kQueries);
+  const int blocks = tiles_of(sizes.s, Tile::kQueries);
   const int task = static_cast<int>(blockIdx.x) / blocks;
   const int query_begin = (blocks - 1 - static_cast<int>(blockIdx.x) % blocks) * Tile::kQueries;
+  const int s = sizes.length(task);
+  if (query_begin >= s) return;
   const int warp_query = query_begin + warp * Tile::kWarpQueries;
   const FirstKeys first_keys = first_keys_of(kDocuments ? p.document_start : nullptr, sizes, task);
   const int first_tile = first_keys.first_key_tile(query_begin, Tile::kKeys);
@@ -190,7 +192,7 @@ __global__ void __launch_bounds__(ForwardTile<D>::kThreads, 2)
       }
       softmax.update(scores, out, p.scale * kLog2E);
       if constexpr (kDropout) {
-        const HeadDropout dropout(p.dropout, task / sizes.heads, task % sizes.heads, s);
+        const HeadDropout dropout(p.dropout, task / sizes.heads, task % sizes.heads, sizes.s);
 #pragma unroll
         for (int r = 0; r < kRowTiles; ++r) {
           std::uint32_t kept[2];
@@ -216,7 +218,7 @@ __global__ void __launch_bounds__(ForwardTile<D>::kThreads, 2)
     store_fragments<T>(warp_queries + 16 * r * kStride, kStride, out[r], kept / low, kept / high,
                        lane);
     const int query = warp_query + 16 * r + fragment_row(lane);
-    float* lse = p.lse + std::int64_t{task} * s;
+    float* lse = p.lse + std::int64_t{task} * sizes.s;
     if (lane % 4 == 0 && query < s) lse[query] = softmax.largest[r][0] * p.scale + logf(low);
     if (lane % 4 == 0 && query + 8 < s)
       lse[query + 8] = softmax.largest[r][1] * p.scale + logf(high);

@@ -45,20 +45,20 @@ struct AttentionBackwardParameters {
   const std::int32_t* document_start;  ///< [b, s], or null
 };
 
-/// The sizes of an operation on qkv [s, b, 3 * heads * d], whose other operands lie as `aligned`
-/// says.
-inline AttentionSizes attention_sizes(const Tensor& qkv, std::int64_t heads, bool causal,
-                                      bool aligned) {
-  const std::int64_t d = qkv.shape[2] / (3 * heads);
-  return {.s = static_cast<int>(qkv.shape[0]),
-          .b = static_cast<int>(qkv.shape[1]),
-          .heads = static_cast<int>(heads),
+/// The sizes of AttentionForward or AttentionBackward, whose operands lie as `aligned` says.
+template <typename Args>
+AttentionSizes attention_sizes(const Args& args, bool aligned) {
+  const std::int64_t d = args.qkv.shape[2] / (3 * args.heads);
+  return {.s = static_cast<int>(args.qkv.shape[0]),
+          .b = static_cast<int>(args.qkv.shape[1]),
+          .heads = static_cast<int>(args.heads),
           .d = static_cast<int>(d),
           .access_bytes = !aligned     ? 2
                           : d % 8 == 0 ? 16
                           : d % 4 == 0 ? 8
                                        : 2,
-          .causal = causal};
+          .causal = args.causal,
+          .lengths = args.lengths};
 }
 
 inline AttentionDropout attention_dropout(const Dropout& dropout, std::int64_t first_head) {
@@ -74,7 +74,7 @@ inline AttentionDropout attention_dropout(const Dropout& dropout, std::int64_t f
 template <typename T>
 AttentionForwardParameters<T> forward_parameters(const AttentionForward& args) {
   const bool aligned = aligned16(args.qkv.data) && aligned16(args.out.data);
-  const AttentionSizes sizes = attention_sizes(args.qkv, args.heads, args.causal, aligned);
+  const AttentionSizes sizes = attention_sizes(args, aligned);
   return {.qkv = args.qkv.as<T>(),
           .out = args.out.as<T>(),
           .lse = args.lse.as<float>(),
@@ -90,7 +90,7 @@ AttentionBackwardParameters<T> backward_parameters(const AttentionBackward& args
                                                    const Context& context) {
   const bool aligned =
       aligned16(args.qkv.data) && aligned16(args.dout.data) && aligned16(args.dqkv.data);
-  const AttentionSizes sizes = attention_sizes(args.qkv, args.heads, args.causal, aligned);
+  const AttentionSizes sizes = attention_sizes(args, aligned);
   const AttentionBackwardLayout layout =
       attention_backward_layout(args.qkv.dtype, sizes.s, sizes.b, sizes.heads, sizes.d);
   std::byte* const scratch = context.workspace;

@@ -8,7 +8,7 @@ namespace {
 
 __device__ HeadRows<const float> qkv_rows(const float* qkv, const AttentionSizes& sizes, int task,
                                           int part) {
-  return {qkv + sizes.qkv_offset(task, part), sizes.qkv_stride(), sizes.s, sizes.d};
+  return {qkv + sizes.qkv_offset(task, part), sizes.qkv_stride(), sizes.length(task), sizes.d};
 }
 
 __device__ int plain_task(const AttentionSizes& sizes) {
@@ -34,22 +34,23 @@ __global__ void __launch_bounds__(kPlainThreads)
   __shared__ PlainMemory memory;
   const AttentionSizes& sizes = p.sizes;
   const int task = plain_task(sizes);
+  if (plain_begin(sizes) >= sizes.length(task)) return;
   float* lse = p.lse + std::int64_t{task} * sizes.s;
   plain_attend<float, kColumns>(
       qkv_rows(p.qkv, sizes, task, 0), qkv_rows(p.qkv, sizes, task, 1),
       qkv_rows(p.qkv, sizes, task, 2),
-      {p.out + sizes.out_offset(task), sizes.out_stride(), sizes.s, sizes.d}, plain_begin(sizes), 0,
-      sizes.causal, first_keys_of(p.document_start, sizes, task), p.scale, memory,
-      plain_factor(p.dropout, sizes, task), [&](int query, float value) { lse[query] = value; });
+      {p.out + sizes.out_offset(task), sizes.out_stride(), sizes.length(task), sizes.d},
+      plain_begin(sizes), 0, sizes.causal, first_keys_of(p.document_start, sizes, task), p.scale,
+      memory, plain_factor(p.dropout, sizes, task),
+      [&](int query, float value) { lse[query] = value; });
 }
 
 // P with dropout and dS for one element: P = exp(score - lse), dS = P (dP - delta).
 template <typename Factor>
 __device__ void plain_gradient(float& p, float& ds, const RowStatistics* statistics, int query,
-                               int key, const AttentionSizes& sizes, const FirstKeys& first_keys,
+                               int key, int s, bool causal, const FirstKeys& first_keys,
                                float scale, const Factor& factor) {
-  if (query >= sizes.s || !attends(query, key, sizes.s, sizes.causal) ||
-      first_keys.hide(query, key)) {
+  if (query >= s || !attends(query, key, s, causal) || first_keys.hide(query, key)) {
     p = ds = 0.0f;
     return;
   }
@@ -65,19 +66,20 @@ __global__ void __launch_bounds__(kPlainThreads)
     plain_query_gradient(const AttentionBackwardParameters<float> p) {
   __shared__ PlainMemory memory;
   const AttentionSizes& sizes = p.sizes;
-  const int task = plain_task(sizes), query_begin = plain_begin(sizes);
+  const int task = plain_task(sizes), query_begin = plain_begin(sizes), s = sizes.length(task);
+  if (query_begin >= s) return;
   const PlainPlace place;
   const HeadRows<const float> q = qkv_rows(p.qkv, sizes, task, 0).from(query_begin),
                               k = qkv_rows(p.qkv, sizes, task, 1),
                               v = qkv_rows(p.qkv, sizes, task, 2),
                               dout = HeadRows<const float>{p.dout + sizes.out_offset(task),
-                                                           sizes.out_stride(), sizes.s, sizes.d}
+                                                           sizes.out_stride(), s, sizes.d}
                                          .from(query_begin);
   const RowStatistics* statistics = p.statistics + std::int64_t{task} * sizes.s;
   const auto factor = plain_factor(p.dropout, sizes, task);
   const FirstKeys first_keys = first_keys_of(p.document_start, sizes, task);
   const int first_tile = first_keys.first_key_tile(query_begin, kPlainTile);
-  const int end = keys_end(sizes.s, query_begin + kPlainTile, sizes.causal);
+  const int end = keys_end(s, query_begin + kPlainTile, sizes.causal);
   float dq[4][kColumns] = {};
   for (int key_begin = first_tile * kPlainTile; key_begin < end; key_begin += kPlainTile) {
     float probabilities[4][4], dscores[4][4];
@@ -88,7 +90,8 @@ __global__ void __launch_bounds__(kPlainThreads)
 #pragma unroll
       for (int j = 0; j < 4; ++j)
         plain_gradient(probabilities[i][j], dscores[i][j], statistics, query_begin + place.row + i,
-                       key_begin + place.column + 16 * j, sizes, first_keys, p.scale, factor);
+                       key_begin + place.column + 16 * j, s, sizes.causal, first_keys, p.scale,
+                       factor);
     plain_add_weighted<float>(dq, dscores, k.from(key_begin), memory);
   }
   float* to = p.dqkv + sizes.qkv_offset(task, 0);
@@ -97,7 +100,7 @@ __global__ void __launch_bounds__(kPlainThreads)
 #pragma unroll
     for (int c = 0; c < kColumns; ++c) {
       const int query = query_begin + place.row + i, column = place.column + 16 * c;
-      if (query < sizes.s && column < sizes.d)
+      if (query < s && column < sizes.d)
         to[query * sizes.qkv_stride() + column] = dq[i][c] * p.scale;
     }
 }
@@ -108,19 +111,20 @@ __global__ void __launch_bounds__(kPlainThreads)
     plain_key_gradient(const AttentionBackwardParameters<float> p) {
   __shared__ PlainMemory memory;
   const AttentionSizes& sizes = p.sizes;
-  const int task = plain_task(sizes), key_begin = plain_begin(sizes);
+  const int task = plain_task(sizes), key_begin = plain_begin(sizes), s = sizes.length(task);
+  if (key_begin >= s) return;
   const PlainPlace place;
   const HeadRows<const float> q = qkv_rows(p.qkv, sizes, task, 0),
                               k = qkv_rows(p.qkv, sizes, task, 1).from(key_begin),
                               v = qkv_rows(p.qkv, sizes, task, 2).from(key_begin),
-                              dout = {p.dout + sizes.out_offset(task), sizes.out_stride(), sizes.s,
+                              dout = {p.dout + sizes.out_offset(task), sizes.out_stride(), s,
                                       sizes.d};
   const RowStatistics* statistics = p.statistics + std::int64_t{task} * sizes.s;
   const auto factor = plain_factor(p.dropout, sizes, task);
   const FirstKeys first_keys = first_keys_of(p.document_start, sizes, task);
   float dk[4][kColumns] = {}, dv[4][kColumns] = {};
   for (int tile = first_query_tile(key_begin, kPlainTile, sizes.causal);
-       tile < tiles_of(sizes.s, kPlainTile) &&
+       tile < tiles_of(s, kPlainTile) &&
        first_keys.tile_reaches(tile, kPlainTile, key_begin + kPlainTile);
        ++tile) {
     const int query_begin = tile * kPlainTile;
@@ -132,8 +136,8 @@ __global__ void __launch_bounds__(kPlainThreads)
 #pragma unroll
       for (int j = 0; j < 4; ++j)
         plain_gradient(probabilities[i][j], dscores[i][j], statistics,
-                       query_begin + place.column + 16 * j, key_begin + place.row + i, sizes,
-                       first_keys, p.scale, factor);
+                       query_begin + place.column + 16 * j, key_begin + place.row + i, s,
+                       sizes.causal, first_keys, p.scale, factor);
     plain_add_weighted<float>(dv, probabilities, dout.from(query_begin), memory);
     plain_add_weighted<float>(dk, dscores, q.from(query_begin), memory);
   }
@@ -143,7 +147,7 @@ __global__ void __launch_bounds__(kPlainThreads)
 #pragma unroll
     for (int c = 0; c < kColumns; ++c) {
       const int key = key_begin + place.row + i, column = place.column + 16 * c;
-      if (key >= sizes.s || column >= sizes.d) continue;
+      if (key >= s || column >= sizes.d) continue;
       p.dqkv[sizes.qkv_offset(task, 1) + key * stride + column] = dk[i][c] * p.scale;
       p.dqkv[sizes.qkv_offset(task, 2) + key * stride + column] = dv[i][c];
     }

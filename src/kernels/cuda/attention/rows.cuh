@@ -14,6 +14,10 @@ struct AttentionSizes {
   int s, b, heads, d;
   int access_bytes;  ///< 16 or 8: what rows are aligned to; 2 when only to elements
   bool causal;
+  const std::int32_t* lengths;  ///< [b], or null
+
+  /// Tokens of the sample of `task` before its padding.
+  __device__ int length(int task) const { return lengths ? lengths[task / heads] : s; }
 
   /// Elements from position to position.
   __device__ std::int64_t qkv_stride() const { return std::int64_t{3} * b * heads * d; }
@@ -112,8 +116,9 @@ __device__ __forceinline__ void store_rows(T* global, const T* shared, std::int6
 /// [b, s], or of null, which kernels without documents give, known to the compiler.
 __device__ __forceinline__ FirstKeys first_keys_of(const std::int32_t* document_start,
                                                    const AttentionSizes& sizes, int task) {
-  if (!document_start) return {nullptr, sizes.s};
-  return {document_start + std::int64_t{task / sizes.heads} * sizes.s, sizes.s};
+  const int length = sizes.length(task);
+  if (!document_start) return {nullptr, length};
+  return {document_start + std::int64_t{task / sizes.heads} * sizes.s, length};
 }
 
 /// Where the tiles of kQueries queries end that attend to a key before `key_end`, of those from

@@ -43,7 +43,7 @@ __device__ __forceinline__ float reciprocal(float x) {
   }
 }
 
-/// s, for results that are rounded to T. Far left e is infinite, and s zero.
+/// gelu_tanh(x) = x s for results that are rounded to T. Far left s is zero.
 template <typename T>
 struct Gelu {
   static constexpr float kSlope = 1.5957691216057307f;  // 2 sqrt(2/pi)
@@ -56,10 +56,48 @@ struct Gelu {
     s = reciprocal<T>(1.0f + power_of_two<T>(x * (kScale + kScale * kCubic * square)));
   }
 
+  __device__ float value(float x) const { return x * s; }
   /// s + x s (1 - s) d(2u)/dx.
   __device__ float derivative(float x) const {
     return s + fmaf(-s, s, s) * (x * (kSlope + 3.0f * kSlope * kCubic * square));
   }
+};
+
+/// gelu(x) = x share for results that are rounded to T, share being that of the normal distribution
+/// below x, of a density without its factor 1 / sqrt(2 pi). For the 16-bit types by Abramowitz and
+/// Stegun, "Handbook of mathematical functions" (1964), formula 7.1.26: an error of 1e-7.
+template <typename T>
+struct ExactGelu {
+  float share, density;
+
+  __device__ explicit ExactGelu(float x) {
+    if constexpr (std::is_same_v<T, float>) {
+      density = expf(-0.5f * x * x);
+      share = 0.5f * erfcf(x * -0.70710678f);
+    } else {
+      density = power_of_two<T>(x * x * (-0.5f * kLog2E));
+      const float t = reciprocal<T>(fmaf(fabsf(x), 0.3275911f * 0.70710678f, 1.0f));
+      float tail = fmaf(t, 0.5f * 1.061405429f, 0.5f * -1.453152027f);
+      tail = fmaf(t, tail, 0.5f * 1.421413741f);
+      tail = fmaf(t, tail, 0.5f * -0.284496736f);
+      tail = fmaf(t, tail, 0.5f * 0.254829592f);
+      tail *= t * density;
+      share = x < 0.0f ? tail : 1.0f - tail;
+    }
+  }
+
+  __device__ float value(float x) const { return x * share; }
+  __device__ float derivative(float x) const { return fmaf(x * 0.39894228f, density, share); }
+};
+
+/// tanh(x).
+struct Tanh {
+  float y;
+
+  __device__ explicit Tanh(float x) : y(tanhf(x)) {}
+
+  __device__ float value(float) const { return y; }
+  __device__ float derivative(float) const { return fmaf(-y, y, 1.0f); }
 };
 
 /// The sum of the warp's values, the same bits in every lane.

@@ -27,9 +27,10 @@ bool fusable(const Fused& fused) {
 
 namespace {
 
-/// Expects `fc1_out` and `out` to be two matrices like C, and room for the GEMM.
-void check_matrices(const char* op, DType dtype, const Tensor& fc1_out, const char* name,
-                    const Tensor& out, const Context& context) {
+/// Expects `fc1_out` and `out` to be two matrices like C, a GELU, and room for the GEMM.
+void check_matrices(const char* op, DType dtype, Activation function, const Tensor& fc1_out,
+                    const char* name, const Tensor& out, const Context& context) {
+  TRIREME_CHECK(function != Activation::tanh, "{}: tanh is no GELU", op);
   const Extents extents = extents_of(op, "fc1_out", fc1_out);
   check_matrix(op, "fc1_out", fc1_out, dtype, extents);
   check_matrix(op, name, out, dtype, extents);
@@ -38,11 +39,14 @@ void check_matrices(const char* op, DType dtype, const Tensor& fc1_out, const ch
   check_workspace(op, context, kGemmWorkspace);
 }
 
+bool exact(Activation function) { return function == Activation::gelu; }
+
 struct Layer {
   using Args = LinearGelu;
 
   static void check(const Args& args, const Context& context) {
-    check_matrices("linear_gelu", args.x.dtype, args.fc1_out, "gelu_out", args.gelu_out, context);
+    check_matrices("linear_gelu", args.x.dtype, args.function, args.fc1_out, "gelu_out",
+                   args.gelu_out, context);
     check_vector("linear_gelu", "bias", args.bias, args.x.dtype,
                  args.fc1_out.shape[args.fc1_out.shape.rank() - 1]);
   }
@@ -53,7 +57,7 @@ struct Layer {
                      .c = args.gelu_out,
                      .transpose_b = true,
                      .bias = args.bias},
-            .epilogue = Epilogue::gelu,
+            .epilogue = exact(args.function) ? Epilogue::exact_gelu : Epilogue::gelu,
             .aux = args.fc1_out};
   }
   static void after_fused(const Args&, const Context&) {}
@@ -63,7 +67,7 @@ struct Layer {
         .a = args.x, .b = args.weight, .c = args.fc1_out, .transpose_b = true, .bias = args.bias};
   }
   static void after_gemm(const Args& args, const Context& context) {
-    gelu_forward({.x = args.fc1_out, .out = args.gelu_out}, context);
+    gelu_forward({.x = args.fc1_out, .out = args.gelu_out, .function = args.function}, context);
   }
 
   static std::optional<Args> trial(const Args& args, StandIns& stand_ins) {
@@ -71,7 +75,8 @@ struct Layer {
                 .weight = stand_ins.instead_of(args.weight),
                 .bias = stand_ins.instead_of(args.bias),
                 .fc1_out = stand_ins.instead_of(args.fc1_out),
-                .gelu_out = stand_ins.instead_of(args.gelu_out)};
+                .gelu_out = stand_ins.instead_of(args.gelu_out),
+                .function = args.function};
   }
 };
 
@@ -79,17 +84,18 @@ struct Gradient {
   using Args = LinearGeluGradient;
 
   static void check(const Args& args, const Context& context) {
-    check_matrices("linear_gelu_gradient", args.dy.dtype, args.fc1_out, "dfc1_out", args.dfc1_out,
-                   context);
+    check_matrices("linear_gelu_gradient", args.dy.dtype, args.function, args.fc1_out, "dfc1_out",
+                   args.dfc1_out, context);
     check_vector("linear_gelu_gradient", "dbias", args.dbias, DType::f32,
                  args.fc1_out.shape[args.fc1_out.shape.rank() - 1]);
   }
 
   static Fused fused(const Args& args, const Context&) {
-    return {.gemm = {.a = args.dy, .b = args.weight, .c = args.dfc1_out},
-            .epilogue = Epilogue::gelu_gradient,
-            .aux = args.fc1_out,
-            .sums = args.dbias};
+    return {
+        .gemm = {.a = args.dy, .b = args.weight, .c = args.dfc1_out},
+        .epilogue = exact(args.function) ? Epilogue::exact_gelu_gradient : Epilogue::gelu_gradient,
+        .aux = args.fc1_out,
+        .sums = args.dbias};
   }
   static void after_fused(const Args& args, const Context& context) {
     bias_gradient({.dout = args.dfc1_out, .dbias = args.dbias}, context);
@@ -99,9 +105,12 @@ struct Gradient {
     return {.a = args.dy, .b = args.weight, .c = args.dfc1_out};
   }
   static void after_gemm(const Args& args, const Context& context) {
-    gelu_backward(
-        {.dout = args.dfc1_out, .x = args.fc1_out, .dx = args.dfc1_out, .dbias = args.dbias},
-        context);
+    gelu_backward({.dout = args.dfc1_out,
+                   .x = args.fc1_out,
+                   .dx = args.dfc1_out,
+                   .dbias = args.dbias,
+                   .function = args.function},
+                  context);
   }
 
   static std::optional<Args> trial(const Args& args, StandIns& stand_ins) {
@@ -109,7 +118,8 @@ struct Gradient {
                      .weight = stand_ins.instead_of(args.weight),
                      .fc1_out = stand_ins.instead_of(args.fc1_out),
                      .dfc1_out = stand_ins.instead_of(args.dfc1_out),
-                     .dbias = stand_ins.instead_of(args.dbias)};
+                     .dbias = stand_ins.instead_of(args.dbias),
+                     .function = args.function};
     return trial.dbias.data == args.dbias.data ? std::nullopt : std::optional(trial);
   }
 };

@@ -57,10 +57,16 @@ cublasLtEpilogue_t epilogue_of(const GemmProblem& problem) {
       return CUBLASLT_EPILOGUE_DGELU;
     case Epilogue::bias_gradient:
       return CUBLASLT_EPILOGUE_BGRADB;
+    case Epilogue::exact_gelu:  // which it lacks: candidates() has none
+    case Epilogue::exact_gelu_gradient:
     case Epilogue::none:
       break;
   }
   return problem.bias ? CUBLASLT_EPILOGUE_BIAS : CUBLASLT_EPILOGUE_DEFAULT;
+}
+
+bool has(Epilogue epilogue) {
+  return epilogue != Epilogue::exact_gelu && epilogue != Epilogue::exact_gelu_gradient;
 }
 
 /// Where the epilogue is told of its other operand.
@@ -152,6 +158,7 @@ void Matmul::describe(cublasLtMatmulDescAttributes_t attribute, const Value& val
 }
 
 std::vector<Algorithm> Matmul::candidates() const {
+  if (!has(problem_.epilogue)) return {};
   cublasLtMatmulPreference_t created = nullptr;
   TRIREME_CUBLASLT(library_, MatmulPreferenceCreate(&created));
   const Owned<cublasLtMatmulPreferenceOpaque_t> preference(created,
@@ -195,6 +202,7 @@ bool Matmul::deterministic(const cublasLtMatmulHeuristicResult_t& result) const 
 }
 
 bool Matmul::usable(const Algorithm& algorithm) const {
+  if (!has(problem_.epilogue)) return false;
   cublasLtMatmulHeuristicResult_t result{};
   result.algo = std::bit_cast<cublasLtMatmulAlgo_t>(algorithm);
   const cublasStatus_t status =

@@ -65,6 +65,10 @@ std::string_view name_of(Epilogue epilogue) {
       return " gelu";
     case Epilogue::gelu_gradient:
       return " gelu-gradient";
+    case Epilogue::exact_gelu:
+      return " exact-gelu";
+    case Epilogue::exact_gelu_gradient:
+      return " exact-gelu-gradient";
     case Epilogue::bias_gradient:
       return " bias-gradient";
     case Epilogue::none:

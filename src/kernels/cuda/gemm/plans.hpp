@@ -20,13 +20,19 @@ inline constexpr std::uint32_t kLargestAlignment = 16;
 /// The alignment of `pointer`, at most kLargestAlignment.
 std::uint32_t alignment_of(const void* pointer);
 
-/// What cuBLASLt does besides the GEMM.
+/// What is done besides the GEMM: by cuBLASLt, too, except for the exact GELU.
 enum class Epilogue {
   none,
   gelu,           ///< stores gelu of C, after the bias, and what it was in another matrix like C
   gelu_gradient,  ///< stores the product of C and gelu' of another matrix like C
-  bias_gradient,  ///< writes the sums of op(A) over k to a vector [m] of fp32
+  exact_gelu,     ///< as gelu, with Activation::gelu in place of gelu_tanh
+  exact_gelu_gradient,  ///< likewise
+  bias_gradient,        ///< writes the sums of op(A) over k to a vector [m] of fp32
 };
+
+constexpr bool is_gelu_gradient(Epilogue epilogue) {
+  return epilogue == Epilogue::gelu_gradient || epilogue == Epilogue::exact_gelu_gradient;
+}
 
 /// All that the choice of an algorithm depends on: C [m, n] = op(A) [m, k] op(B) [k, n].
 struct GemmProblem {

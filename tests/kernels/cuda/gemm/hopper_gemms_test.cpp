@@ -80,41 +80,49 @@ TEST_P(OwnGemms, ForwardMatchesTheHost) {
 }
 
 TEST_P(OwnGemms, ForwardWithGeluMatchesTheHost) {
-  expect_right("gelu", [&](Workbench& bench, const Sizes& sizes, bool on_gpu) {
-    const auto [m, n, k] = sizes;
-    const LinearGelu args{.x = bench.random({m, k}, 1),
-                          .weight = bench.random({n, k}, 2, 0.1),
-                          .bias = bench.random({n}, 3),
-                          .fc1_out = bench.poisoned({m, n}),
-                          .gelu_out = bench.poisoned({m, n})};
-    if (on_gpu)
-      run({.a = args.x,
-           .b = args.weight,
-           .c = args.gelu_out,
-           .transpose_b = true,
-           .bias = args.bias},
-          Epilogue::gelu, args.fc1_out);
-    else
-      bench.backend().linear_gelu(args);
-    return std::vector<Output>{{"fc1_out", args.fc1_out}, {"gelu_out", args.gelu_out}};
-  });
+  for (const bool exact : {false, true})
+    expect_right(
+        exact ? "exact gelu" : "gelu", [&](Workbench& bench, const Sizes& sizes, bool on_gpu) {
+          const auto [m, n, k] = sizes;
+          const LinearGelu args{.x = bench.random({m, k}, 1),
+                                .weight = bench.random({n, k}, 2, 0.1),
+                                .bias = bench.random({n}, 3),
+                                .fc1_out = bench.poisoned({m, n}),
+                                .gelu_out = bench.poisoned({m, n}),
+                                .function = exact ? Activation::gelu : Activation::gelu_tanh};
+          if (on_gpu)
+            run({.a = args.x,
+                 .b = args.weight,
+                 .c = args.gelu_out,
+                 .transpose_b = true,
+                 .bias = args.bias},
+                exact ? Epilogue::exact_gelu : Epilogue::gelu, args.fc1_out);
+          else
+            bench.backend().linear_gelu(args);
+          return std::vector<Output>{{"fc1_out", args.fc1_out}, {"gelu_out", args.gelu_out}};
+        });
 }
 
 TEST_P(OwnGemms, InputGradientTimesGelusMatchesTheHost) {
-  expect_right("gelu gradient", [&](Workbench& bench, const Sizes& sizes, bool on_gpu) {
-    const auto [m, n, k] = sizes;
-    const LinearGeluGradient args{.dy = bench.random({m, k}, 1),
-                                  .weight = bench.random({k, n}, 2, 0.1),
-                                  .fc1_out = bench.random({m, n}, 3),
-                                  .dfc1_out = bench.poisoned({m, n}),
-                                  .dbias = bench.wide_random({n}, 4)};
-    if (on_gpu)
-      run({.a = args.dy, .b = args.weight, .c = args.dfc1_out}, Epilogue::gelu_gradient,
-          args.fc1_out, args.dbias);
-    else
-      bench.backend().linear_gelu_gradient(args);
-    return std::vector<Output>{{"dfc1_out", args.dfc1_out}, {"dbias", args.dbias}};
-  });
+  for (const bool exact : {false, true})
+    expect_right(exact ? "exact gelu gradient" : "gelu gradient",
+                 [&](Workbench& bench, const Sizes& sizes, bool on_gpu) {
+                   const auto [m, n, k] = sizes;
+                   const LinearGeluGradient args{
+                       .dy = bench.random({m, k}, 1),
+                       .weight = bench.random({k, n}, 2, 0.1),
+                       .fc1_out = bench.random({m, n}, 3),
+                       .dfc1_out = bench.poisoned({m, n}),
+                       .dbias = bench.wide_random({n}, 4),
+                       .function = exact ? Activation::gelu : Activation::gelu_tanh};
+                   if (on_gpu)
+                     run({.a = args.dy, .b = args.weight, .c = args.dfc1_out},
+                         exact ? Epilogue::exact_gelu_gradient : Epilogue::gelu_gradient,
+                         args.fc1_out, args.dbias);
+                   else
+                     bench.backend().linear_gelu_gradient(args);
+                   return std::vector<Output>{{"dfc1_out", args.dfc1_out}, {"dbias", args.dbias}};
+                 });
 }
 
 TEST_P(OwnGemms, WeightGradientsMatchTheHost) {

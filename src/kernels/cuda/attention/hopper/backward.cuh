@@ -11,6 +11,7 @@
 #include "kernels/attention.hpp"
 #include "kernels/cuda/attention/hopper/backward_copies.cuh"
 #include "kernels/cuda/attention/hopper/backward_gradient.cuh"
+#include "kernels/cuda/attention/hopper/dropout.cuh"
 #include "kernels/cuda/attention/launch.cuh"
 #include "kernels/cuda/hopper/tensor_map.hpp"
 #include "kernels/cuda/hopper/wgmma.cuh"
@@ -44,7 +45,7 @@ __device__ __forceinline__ void store_operand(unsigned char* tile, int row,
 
 /// The GEMMs of one block of keys and all between them, for a warpgroup. `place` is that of the
 /// next tile of queries in its ring, `turn_parity` that of the next turn to add to dQ.
-template <typename T, int D, bool kDocuments>
+template <typename T, int D, bool kDropout, bool kDocuments>
 __device__ __forceinline__ void multiply_block(const AttentionBackwardParameters<T>& p,
                                                const BoxBackwardMemory<T, D, kDocuments>& memory,
                                                const BoxBackwardWork<D>& work, int block_stage,
@@ -63,6 +64,7 @@ __device__ __forceinline__ void multiply_block(const AttentionBackwardParameters
   const std::uint64_t own_keys = matrix_descriptor(keys + warpgroup_row * kPanelRowBytes, 0);
   const std::uint64_t own_values = matrix_descriptor(
       shared_address(memory.values(block_stage)) + warpgroup_row * kPanelRowBytes, 0);
+  const HeadDropout dropout(p.dropout, work.task / sizes.heads, work.task % sizes.heads, sizes.s);
   const BoxGradientShare<T, D> share(p, work, warpgroup, thread);
   const std::uint64_t gradient_keys =
       matrix_descriptor(keys + share.column / kPanelColumns * kKeys * kPanelRowBytes, 0);
@@ -99,16 +101,18 @@ __device__ __forceinline__ void multiply_block(const AttentionBackwardParameters
       wgmma<T, 0, 0>(dscores, advanced(own_values, column_step(kKeys, k)),
                      advanced(douts, column_step(kQueries, k)), k > 0);
     warpgroup_commit_batch();
+    [[maybe_unused]] KeptQueries<kQueries / 8> kept;
+    if constexpr (kDropout) kept.draw(dropout, query_begin, key_begin + thread / 32 * 16, lane);
 
     if (!Tile::kAhead) {
       warpgroup_wait<1>();
       warpgroup_fence_operand(scores);
     }
-    if (needs_mask(query_begin, key_begin, 64, sizes.s, sizes.causal)) {
+    if (needs_mask(query_begin, key_begin, 64, work.s, sizes.causal)) {
 #pragma unroll
       for (int e = 0; e < kScores; ++e)
         if (!attends(query_begin + accumulator_column(thread, e),
-                     key_begin + accumulator_row(thread, e), sizes.s, sizes.causal))
+                     key_begin + accumulator_row(thread, e), work.s, sizes.causal))
           scores[e] = -INFINITY;
     }
     wait(memory.statistics_full(stage), place.parity);
@@ -139,9 +143,15 @@ __device__ __forceinline__ void multiply_block(const AttentionBackwardParameters
     for (int n = 0; n < kScores / 4; ++n) {
       const float2 two = delta[4 * n];
 #pragma unroll
-      for (int e = 0; e < 4; ++e)
-        dscores[4 * n + e] =
-            scores[4 * n + e] * (dscores[4 * n + e] - (e % 2 == 0 ? two.x : two.y));
+      for (int e = 4 * n; e < 4 * n + 4; ++e) {
+        const float probability = scores[e];
+        if constexpr (kDropout) {
+          const bool keep = kept(e);
+          dscores[e] = keep ? dscores[e] * p.dropout.kept : 0.0f;
+          if (!keep) scores[e] = 0.0f;
+        }
+        dscores[e] = probability * (dscores[e] - (e % 2 == 0 ? two.x : two.y));
+      }
     }
     std::uint32_t weights[kScores / 8][4], dweights[kScores / 8][4];
     round_operand<T>(weights, scores, 1.0f);
@@ -216,7 +226,7 @@ __device__ __forceinline__ void multiply_block(const AttentionBackwardParameters
   warpgroup_fence_operand(dk);
   warpgroup_fence_operand(dv);
   std::uint32_t rounded[kColumns / 8][4];
-  round_operand<T>(rounded, dv, 1.0f);
+  round_operand<T>(rounded, dv, kDropout ? p.dropout.kept : 1.0f);
   store_operand<kKeys>(memory.values(block_stage), warpgroup_row, rounded);
   named_barrier_sync(kTogether, Tile::kConsumers);  // both have multiplied all of K
   round_operand<T>(rounded, dk, p.scale);
@@ -227,20 +237,20 @@ __device__ __forceinline__ void multiply_block(const AttentionBackwardParameters
 }
 
 /// The warpgroups that multiply.
-template <typename T, int D, bool kDocuments>
+template <typename T, int D, bool kDropout, bool kDocuments>
 __device__ __forceinline__ void multiply_blocks(const AttentionBackwardParameters<T>& p,
                                                 const BoxBackwardMemory<T, D, kDocuments>& memory) {
   RingPlace<BoxBackwardTile<D>::kStages> place;
   unsigned turn_parity = 0;
   for_each_block<true>(memory, p.sizes, [&](const BoxBackwardWork<D>& work, int stage) {
-    multiply_block(p, memory, work, stage, place, turn_parity);
+    multiply_block<T, D, kDropout>(p, memory, work, stage, place, turn_parity);
   });
 }
 
 #endif
 
 /// As many blocks of threads as there are processors.
-template <typename T, int D, bool kDocuments>
+template <typename T, int D, bool kDropout, bool kDocuments>
 __global__ void __launch_bounds__(BoxBackwardTile<D>::kThreads, 1)
     attend_boxes_backward(const AttentionBackwardParameters<T> p,
                           const __grid_constant__ BoxBackwardMaps maps) {
@@ -261,12 +271,12 @@ __global__ void __launch_bounds__(BoxBackwardTile<D>::kThreads, 1)
     }
   } else {
     setmaxnreg_inc<Tile::kMultiplyRegisters>();
-    multiply_blocks(p, memory);
+    multiply_blocks<T, D, kDropout>(p, memory);
   }
 #endif
 }
 
-/// attention_backward without dropout for heads padded to D, after the row statistics.
+/// attention_backward for heads padded to D, after the row statistics.
 template <int D>
 void launch_box_backward(const AttentionBackward& args, const Context& context) {
   using Tile = BoxBackwardTile<D>;
@@ -288,10 +298,12 @@ void launch_box_backward(const AttentionBackward& args, const Context& context) 
             args.qkv.dtype, args.dqkv.data,
             {{{d, 1, kPanelColumns}, {b * 3 * heads, d, 1}, {s, b * 3 * heads * d, 64}}})};
     const std::int64_t works = b * heads * tiles_of(p.sizes.s, Tile::kKeys);
-    dispatch_flag(args.document_start != nullptr, [&](auto documents) {
-      launch(attend_boxes_backward<T, D, decltype(documents)::value>,
-             works < context.sms ? works : context.sms, Tile::kThreads, Tile::kSharedBytes, context,
-             p, maps);
+    dispatch_flag(args.dropout.probability > 0.0, [&](auto dropout) {
+      dispatch_flag(args.document_start != nullptr, [&](auto documents) {
+        launch(attend_boxes_backward<T, D, decltype(dropout)::value, decltype(documents)::value>,
+               works < context.sms ? works : context.sms, Tile::kThreads, Tile::kSharedBytes,
+               context, p, maps);
+      });
     });
   });
 }

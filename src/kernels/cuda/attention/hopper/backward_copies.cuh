@@ -28,8 +28,10 @@ __device__ __forceinline__ void load_blocks(const AttentionBackwardParameters<T>
   RingPlace<Tile::kStages> tile_place;
   for (RingPlace<Tile::kStages> place;; place.advance()) {
     int ticket = 0;
-    if (lane == 0) ticket = static_cast<int>(atomicAdd(p.ticket, 1u));
-    ticket = __shfl_sync(~0u, ticket, 0);
+    do {
+      if (lane == 0) ticket = static_cast<int>(atomicAdd(p.ticket, 1u));
+      ticket = __shfl_sync(~0u, ticket, 0);
+    } while (ticket < works && BoxBackwardWork<D>(ticket, sizes).is_padding());
     wait(memory.block_empty(place.stage), place.parity ^ 1);
     if (ticket >= works) {
       if (lane == 0) {
@@ -43,7 +45,7 @@ __device__ __forceinline__ void load_blocks(const AttentionBackwardParameters<T>
         first_keys_of(kDocuments ? p.document_start : nullptr, sizes, work.task);
     if constexpr (kDocuments) {
       work.end_tile = query_tiles_end<Tile::kQueries, 32>(
-          first_keys, work.first_tile, work.tiles, work.key_begin + Tile::kKeys, lane,
+          first_keys, work.first_tile, work.end_tile, work.key_begin + Tile::kKeys, lane,
           [](bool reaches) { return __popc(__ballot_sync(~0u, reaches)); });
       if (lane == 0) *memory.end_tile(place.stage) = work.end_tile;
     }

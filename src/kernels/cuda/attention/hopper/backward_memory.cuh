@@ -106,24 +106,29 @@ struct BoxBackwardMemory {
 };
 
 /// One block of keys, and the tiles of queries that attend to it: first_tile .. end_tile - 1 of
-/// `tiles`. Without documents, all from first_tile on.
+/// `tiles`. Without documents, all from first_tile on that are not padding.
 template <int D>
 struct BoxBackwardWork {
   using Tile = BoxBackwardTile<D>;
   int task, block, key_begin, first_tile, end_tile, tiles;
+  int s;  ///< of the sample, without padding
 
   __device__ BoxBackwardWork(int ticket, const AttentionSizes& sizes)
       : tiles(tiles_of(sizes.s, Tile::kQueries)) {
-    end_tile = tiles;
     const KeyBlock drawn = key_block(ticket, sizes.b * sizes.heads, tiles_of(sizes.s, Tile::kKeys));
     task = drawn.task;
+    s = sizes.length(task);
+    end_tile = tiles_of(s, Tile::kQueries);
     block = drawn.block;
     key_begin = block * Tile::kKeys;
     first_tile = first_query_tile(key_begin, Tile::kQueries, sizes.causal);
   }
 
+  /// Whether all keys are padding.
+  __device__ bool is_padding() const { return key_begin >= s; }
+
   __device__ int turn(int tile, const AttentionSizes& sizes) const {
-    return turn_of(tile, block, Tile::kQueries, Tile::kKeys, sizes.s, sizes.causal);
+    return turn_of(tile, block, Tile::kQueries, Tile::kKeys, s, sizes.causal);
   }
 };
 

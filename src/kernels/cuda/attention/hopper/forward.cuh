@@ -7,6 +7,7 @@
 // cycle.
 #pragma once
 
+#include "kernels/cuda/attention/hopper/dropout.cuh"
 #include "kernels/cuda/attention/hopper/softmax.cuh"
 #include "kernels/cuda/attention/hopper/tiles.hpp"
 #include "kernels/cuda/attention/launch.cuh"
@@ -43,10 +44,18 @@ struct BoxForwardParameters {
   float scale2;  ///< scale of the scores in base 2
   float scale;
   BoxForwardSchedule schedule;
+  AttentionDropout dropout;
   const std::int32_t* document_start;  ///< [b, s], or null
 };
 
 #if defined(__CUDA_ARCH_FEAT_SM90_ALL)
+
+/// Whether all queries of an item are padding.
+template <int D>
+__device__ __forceinline__ bool is_padding(const BoxForwardParameters& p, int index) {
+  const auto [task, block] = p.schedule.item(index);
+  return block * BoxForwardTile<D>::kQueries >= p.sizes.length(task);
+}
 
 /// Copies Q, K and V of this block's items, by one thread.
 template <int D, bool kDocuments>
@@ -60,9 +69,11 @@ __device__ __forceinline__ void copy_items(BoxForwardMemory<D>& memory, const CU
       tma_load(to.bytes + panel * Tile::kKeys * kPanelRowBytes, qkv, &full, panel * kPanelColumns,
                part * p.sizes.heads + task % p.sizes.heads, task / p.sizes.heads, row);
   };
+  const auto next = [&] { return static_cast<int>(gridDim.x + atomicAdd(p.taken, 1u)); };
   RingPlace<Tile::kStages> place;
   int index = static_cast<int>(blockIdx.x);
   for (unsigned round = 0;; ++round) {
+    while (index < p.schedule.items() && is_padding<D>(p, index)) index = next();
     wait(&memory.queries_empty, ~round & 1);
     memory.item = index;
     if (index >= p.schedule.items()) {
@@ -70,14 +81,15 @@ __device__ __forceinline__ void copy_items(BoxForwardMemory<D>& memory, const CU
       break;
     }
     const auto [task, block] = p.schedule.item(index);
+    const int s = p.sizes.length(task);
     const int query_begin = block * Tile::kQueries, query_end = query_begin + Tile::kQueries;
     const int first_tile = first_keys_of(kDocuments ? p.document_start : nullptr, p.sizes, task)
                                .first_key_tile(query_begin, Tile::kKeys);
     if (kDocuments) memory.first_tile = first_tile;
     arrive(&memory.item_full);
-    index = static_cast<int>(gridDim.x + atomicAdd(p.taken, 1u));
+    index = next();
     load(memory.queries, memory.queries_full, 0, task, query_begin);
-    for (int tile = tiles_of(keys_end(p.sizes.s, query_end, p.sizes.causal), Tile::kKeys) - 1;
+    for (int tile = tiles_of(keys_end(s, query_end, p.sizes.causal), Tile::kKeys) - 1;
          tile >= first_tile; --tile) {
       const int stage = place.stage;
       wait(&memory.keys_empty[stage], place.parity ^ 1);
@@ -90,7 +102,7 @@ __device__ __forceinline__ void copy_items(BoxForwardMemory<D>& memory, const CU
 }
 
 /// Consumer `consumer` of a block: the 64 queries of each item that are its own.
-template <typename T, int D, bool kDocuments>
+template <typename T, int D, bool kDropout, bool kDocuments>
 struct BoxForwardConsumer {
   using Tile = BoxForwardTile<D>;
   static constexpr int kSteps = Tile::kKeys / 16;
@@ -98,6 +110,7 @@ struct BoxForwardConsumer {
   BoxForwardMemory<D>& memory;
   const BoxForwardParameters& p;
   const int consumer, thread, warp, lane;
+  int s = 0;                       // of the item's sample, without padding
   int half = 0;                    // of the item's queries: this consumer's
   RingPlace<Tile::kStages> place;  // of the tile whose scores were taken last
   float out[D / 2];
@@ -148,14 +161,13 @@ struct BoxForwardConsumer {
   template <int kCount>
   __device__ __forceinline__ void mask(float (&scores)[kCount], int query_begin,
                                        int key_begin) const {
-    if (!needs_mask(query_begin, key_begin, 2 * kCount, p.sizes.s, p.sizes.causal)) return;
+    if (!needs_mask(query_begin, key_begin, 2 * kCount, s, p.sizes.causal)) return;
     const int first = key_begin + accumulator_column(thread, 0);
     int left[2];
 #pragma unroll
     for (int h = 0; h < 2; ++h)
       left[h] =
-          keys_end(p.sizes.s, query_begin + accumulator_row(thread, 2 * h) + 1, p.sizes.causal) -
-          first;
+          keys_end(s, query_begin + accumulator_row(thread, 2 * h) + 1, p.sizes.causal) - first;
 #pragma unroll
     for (int e = 0; e < kCount; ++e)
       if (accumulator_column(0, e) >= left[e / 2 % 2]) scores[e] = -INFINITY;
@@ -176,6 +188,23 @@ struct BoxForwardConsumer {
     }
   }
 
+  // Decisions of this warp's rows and the first 2 kCount keys from `key_begin` on.
+  template <int kCount>
+  __device__ __forceinline__ void draw(KeptKeys<kCount / 4>& kept, const HeadDropout& dropout,
+                                       int query_begin, int key_begin) const {
+    if constexpr (kDropout) kept.draw(dropout, query_begin + 16 * warp, key_begin, lane);
+  }
+
+  template <int kCount>
+  __device__ __forceinline__ void drop(float (&scores)[kCount],
+                                       const KeptKeys<kCount / 4>& kept) const {
+    if constexpr (kDropout) {
+#pragma unroll
+      for (int e = 0; e < kCount; ++e)
+        if (!kept(e)) scores[e] = 0.0f;
+    }
+  }
+
   // The first keys that this thread's rows attend to, and the warpgroup's last row.
   struct Firsts {
     int of_rows[2], last;
@@ -185,10 +214,12 @@ struct BoxForwardConsumer {
   // more than the first kCount keys.
   template <int kCount>
   __device__ __forceinline__ void begin(int query_begin, int tile, int first_tile,
-                                        const Firsts& firsts) {
+                                        const Firsts& firsts, const HeadDropout& dropout) {
     float scores[kCount / 2], correction[2];
+    KeptKeys<kCount / 8> kept;
     wait(&memory.keys_full[place.stage], place.parity);
     start_scores(scores, place.stage);
+    draw<kCount / 2>(kept, dropout, query_begin, tile * Tile::kKeys);
     warpgroup_wait<0>();
     warpgroup_fence_operand(scores);
     release(&memory.keys_empty[place.stage]);
@@ -196,6 +227,7 @@ struct BoxForwardConsumer {
     mask(scores, query_begin, tile * Tile::kKeys);
     mask_documents(scores, firsts.of_rows, firsts.last, tile * Tile::kKeys);
     softmax.update(scores, p.scale2, correction);
+    drop(scores, kept);
     wait(&memory.values_full[place.stage], place.parity);
     std::uint32_t rounded[kCount / 16][4];
     pack_rows<T>(rounded, scores);
@@ -214,6 +246,7 @@ struct BoxForwardConsumer {
     const Firsts firsts{{first_keys(query_begin + accumulator_row(thread, 0)),
                          first_keys(query_begin + accumulator_row(thread, 2))},
                         first_keys(query_begin + 63)};
+    const HeadDropout dropout(p.dropout, task / p.sizes.heads, task % p.sizes.heads, p.sizes.s);
     softmax = RowPairSoftmax();
 #pragma unroll
     for (float& c : out) c = 0.0f;
@@ -221,12 +254,13 @@ struct BoxForwardConsumer {
     // ---- the last tile of keys, the only one that the causal mask cuts -------------------------
     int tile = tiles - 1;
     if (keys_of_last_tile<D>(half, p.sizes.causal) <= Tile::kKeys / 2)
-      begin<Tile::kKeys / 2>(query_begin, tile, first_tile, firsts);
+      begin<Tile::kKeys / 2>(query_begin, tile, first_tile, firsts, dropout);
     else
-      begin<Tile::kKeys>(query_begin, tile, first_tile, firsts);
+      begin<Tile::kKeys>(query_begin, tile, first_tile, firsts, dropout);
 
     // ---- the others ---------------------------------------------------------------------------
     float scores[Tile::kKeys / 2], correction[2];
+    KeptKeys<Tile::kKeys / 8> kept;
     while (tile > first_tile) {
       --tile;
       const int last = place.stage;
@@ -234,12 +268,14 @@ struct BoxForwardConsumer {
       wait(&memory.keys_full[place.stage], place.parity);
       start_scores(scores, place.stage);
       start_values(last);
+      draw<Tile::kKeys / 2>(kept, dropout, query_begin, tile * Tile::kKeys);
       warpgroup_wait<1>();
       warpgroup_fence_operand(scores);
       release(&memory.keys_empty[place.stage]);
       if (tile == first_tile) release(&memory.queries_empty);
       mask_documents(scores, firsts.of_rows, firsts.last, tile * Tile::kKeys);
       softmax.update(scores, p.scale2, correction);
+      drop(scores, kept);
       // Here rather than in the next round: the assembler would move the softmax behind the
       // GEMMs if no branch kept them apart.
       warpgroup_fence_operand(scores);
@@ -260,15 +296,14 @@ struct BoxForwardConsumer {
 
   // Writes the results of attend.
   __device__ __forceinline__ void finish(const CUtensorMap& map, int task, int query_begin) {
-    const int s = p.sizes.s;
     float factors[2];
 #pragma unroll
     for (int h = 0; h < 2; ++h) {
       const float total = softmax.total(h);
       const int query = query_begin + accumulator_row(thread, 2 * h);
       if (lane % 4 == 0 && query < s)
-        p.lse[std::int64_t{task} * s + query] = softmax.largest[h] * p.scale + logf(total);
-      factors[h] = 1.0f / total;
+        p.lse[std::int64_t{task} * p.sizes.s + query] = softmax.largest[h] * p.scale + logf(total);
+      factors[h] = query < s ? (kDropout ? p.dropout.kept : 1.0f) / total : 0.0f;
     }
     scale_rows(out, factors);
     std::uint32_t rounded[D / 16][4];
@@ -298,7 +333,7 @@ struct BoxForwardConsumer {
 #endif
 
 /// One block per SM.
-template <typename T, int D, bool kDocuments>
+template <typename T, int D, bool kDropout, bool kDocuments>
 __global__ void __launch_bounds__(BoxForwardTile<D>::kThreads, 1)
     attend_boxes(const __grid_constant__ CUtensorMap qkv, const __grid_constant__ CUtensorMap out,
                  const __grid_constant__ BoxForwardParameters p) {
@@ -328,7 +363,7 @@ __global__ void __launch_bounds__(BoxForwardTile<D>::kThreads, 1)
     if (threadIdx.x == 0) copy_items<D, kDocuments>(memory, qkv, p);
   } else {
     setmaxnreg_inc<240>();
-    BoxForwardConsumer<T, D, kDocuments> consumer(memory, p, warpgroup - 1);
+    BoxForwardConsumer<T, D, kDropout, kDocuments> consumer(memory, p, warpgroup - 1);
     for (unsigned round = 0;; ++round) {
       wait(&memory.item_full, round & 1);
       const int index = read_for_warp(&memory.item);
@@ -337,11 +372,12 @@ __global__ void __launch_bounds__(BoxForwardTile<D>::kThreads, 1)
       wait(&memory.queries_full, round & 1);
       const auto [task, block] = p.schedule.item(index);
       const int query_end = (block + 1) * Tile::kQueries;
+      consumer.s = p.sizes.length(task);
       // The first half has less to do where the mask cuts: the consumers take turns in having it.
       consumer.half = (consumer.consumer + round) % 2;
       const int query_begin = block * Tile::kQueries + 64 * consumer.half;
       consumer.attend(task, query_begin, first_tile,
-                      tiles_of(keys_end(p.sizes.s, query_end, p.sizes.causal), Tile::kKeys));
+                      tiles_of(keys_end(consumer.s, query_end, p.sizes.causal), Tile::kKeys));
       consumer.finish(out, task, query_begin);
     }
     if (consumer.thread == 0) wait_stores_read();
@@ -349,14 +385,14 @@ __global__ void __launch_bounds__(BoxForwardTile<D>::kThreads, 1)
 #endif
 }
 
-/// attention_forward without dropout on compute capability 9.0, for 16-bit types and heads padded
+/// attention_forward on compute capability 9.0, for 16-bit types and heads padded
 /// to D, for which fits_boxes.
 template <int D>
 void launch_box_forward(const AttentionForward& args, const Context& context) {
   dispatch_half(args.qkv.dtype, [&](auto zero) {
     using T = decltype(zero);
     using Tile = BoxForwardTile<D>;
-    const AttentionSizes sizes = attention_sizes(args.qkv, args.heads, args.causal, true);
+    const AttentionSizes sizes = attention_sizes(args, true);
     const double scale = 1.0 / std::sqrt(static_cast<double>(sizes.d));
     const BoxForwardParameters p{
         .lse = args.lse.as<float>(),
@@ -365,6 +401,7 @@ void launch_box_forward(const AttentionForward& args, const Context& context) {
         .scale2 = static_cast<float>(scale) * kLog2E,
         .scale = static_cast<float>(scale),
         .schedule = box_forward_schedule<D>(sizes.b * sizes.heads, sizes.s),
+        .dropout = attention_dropout(args.dropout, args.first_head),
         .document_start = args.document_start};
     const std::int64_t d = sizes.d, parts = std::int64_t{3} * sizes.heads;
     const std::int64_t tasks = std::int64_t{sizes.b} * sizes.heads;
@@ -381,9 +418,11 @@ void launch_box_forward(const AttentionForward& args, const Context& context) {
                              {.size = sizes.s, .stride = tasks * d, .box = 64}}});
     TRIREME_CUDA(cudaMemsetAsync(p.taken, 0, sizeof(unsigned), context.stream));
     const int blocks = std::min(context.sms, p.schedule.items());
-    dispatch_flag(args.document_start != nullptr, [&](auto documents) {
-      launch(attend_boxes<T, D, decltype(documents)::value>, blocks, Tile::kThreads,
-             sizeof(BoxForwardMemory<D>), context, qkv, out, p);
+    dispatch_flag(args.dropout.probability > 0.0, [&](auto dropout) {
+      dispatch_flag(args.document_start != nullptr, [&](auto documents) {
+        launch(attend_boxes<T, D, decltype(dropout)::value, decltype(documents)::value>, blocks,
+               Tile::kThreads, sizeof(BoxForwardMemory<D>), context, qkv, out, p);
+      });
     });
   });
 }

@@ -2,6 +2,8 @@
 // of 64 x 64 elements, in shared memory, from where TMA stores them while the next is computed.
 #pragma once
 
+#include <type_traits>
+
 #include "kernels/cuda/attention/mma.cuh"
 #include "kernels/cuda/common/elements.cuh"
 #include "kernels/cuda/common/math.cuh"
@@ -48,8 +50,12 @@ __device__ __forceinline__ TilePlace place_of(const GemmUnit& unit, int rank) {
 template <typename T, typename Tile>
 struct GemmEpilogue {
   static constexpr int kParts = Tile::kPanels * Tile::kBlocks;  ///< of 64 x 64 elements, in a tile
-  static constexpr bool kGelu = Tile::kEpilogue == TileEpilogue::gelu;
+  static constexpr bool kGelu = is_gelu(Tile::kEpilogue);
   using Accumulators = GemmAccumulators<T, Tile>;
+  /// The activation function.
+  using Function = std::conditional_t<Tile::kEpilogue == TileEpilogue::exact_gelu ||
+                                          Tile::kEpilogue == TileEpilogue::exact_gelu_gradient,
+                                      ExactGelu<T>, Gelu<T>>;
 
   const GemmMemory<Tile>& memory;
   const GemmMaps& maps;
@@ -91,7 +97,7 @@ struct GemmEpilogue {
       bias[i] = p.bias && column + 8 * i < p.n ? load<2>(from + 8 * i).words[0] : 0u;
   }
 
-  // store and gelu. Each warp stages and stores 16 rows of every part by itself.
+  // store and those with is_gelu(). Each warp stages and stores 16 rows of every part by itself.
   __device__ __forceinline__ void store(const Accumulators& accumulators, TilePlace place) {
     constexpr int kOutputs = kGelu ? 2 : 1, kSets = Tile::kBuffers / kOutputs;
 #pragma unroll
@@ -120,7 +126,7 @@ struct GemmEpilogue {
 #pragma unroll
             for (int i = 0; i < 4; ++i) {
               const Values<2> x = widen(Elements<T, 2>{{words[i]}});
-              words[i] = pack_pair<T>(x[0] * Gelu<T>(x[0]).s, x[1] * Gelu<T>(x[1]).s);
+              words[i] = pack_pair<T>(Function(x[0]).value(x[0]), Function(x[1]).value(x[1]));
             }
             store_matrices(fragment(activated, k), words);
           }
@@ -136,7 +142,8 @@ struct GemmEpilogue {
     }
   }
 
-  // gelu_gradient: parts of aux, which load_aux loads ahead, are overwritten in place.
+  // Those with is_gelu_gradient(): parts of aux, which load_aux loads ahead, are overwritten in
+  // place.
   __device__ __forceinline__ void gelu_gradient(const Accumulators& accumulators, TilePlace place) {
     const auto release = [&](unsigned part) {
       arrive(memory.aux_empty(consumer, static_cast<int>(part % Tile::kBuffers)));
@@ -160,8 +167,8 @@ struct GemmEpilogue {
           for (int i = 0; i < 4; ++i) {
             const float* const pair = &accumulators.tile[block][32 * panel + 8 * k + 2 * i];
             const Values<2> x = widen(Elements<T, 2>{{words[i]}});
-            const float low = pair[0] * Gelu<T>(x[0]).derivative(x[0]);
-            const float high = pair[1] * Gelu<T>(x[1]).derivative(x[1]);
+            const float low = pair[0] * Function(x[0]).derivative(x[0]);
+            const float high = pair[1] * Function(x[1]).derivative(x[1]);
             sums[4 * k + i / 2 * 2] += low;
             sums[4 * k + i / 2 * 2 + 1] += high;
             words[i] = pack_pair<T>(low, high);

@@ -10,6 +10,14 @@ std::int64_t partial_rows(const GemmProblem& problem) {
   return (problem.m + kRows - 1) / kRows;
 }
 
+template <TileEpilogue kEpilogue>
+void launch(const HopperGemm& gemm, const Context& context) {
+  auto* const partials = reinterpret_cast<float*>(context.workspace);
+  launch_gemm<kEpilogue>(gemm, partials, context);
+  add_partial_columns(partials, partial_rows(gemm.problem),
+                      {.width = gemm.problem.n, .vectors = {gemm.operands.vector}}, context);
+}
+
 }  // namespace
 
 std::size_t gelu_gradient_partials(const GemmProblem& problem) {
@@ -17,10 +25,11 @@ std::size_t gelu_gradient_partials(const GemmProblem& problem) {
 }
 
 void launch_gelu_gradient(const HopperGemm& gemm, const Context& context) {
-  auto* const partials = reinterpret_cast<float*>(context.workspace);
-  launch_gemm<TileEpilogue::gelu_gradient>(gemm, partials, context);
-  add_partial_columns(partials, partial_rows(gemm.problem),
-                      {.width = gemm.problem.n, .vectors = {gemm.operands.vector}}, context);
+  launch<TileEpilogue::gelu_gradient>(gemm, context);
+}
+
+void launch_exact_gelu_gradient(const HopperGemm& gemm, const Context& context) {
+  launch<TileEpilogue::exact_gelu_gradient>(gemm, context);
 }
 
 }  // namespace trireme::kernels::cuda

@@ -45,7 +45,7 @@ __device__ __forceinline__ void multiply_units(const GemmMemory<Tile>& memory, c
       accumulators.template compute<false>(memory, first_step, steps, issued);
     if constexpr (accumulates(Tile::kEpilogue))
       epilogue.accumulate(accumulators, place, unit);
-    else if constexpr (Tile::kEpilogue == TileEpilogue::gelu_gradient)
+    else if constexpr (is_gelu_gradient(Tile::kEpilogue))
       epilogue.gelu_gradient(accumulators, place);
     else
       epilogue.store(accumulators, place);
@@ -88,7 +88,7 @@ __global__ void __launch_bounds__(Tile::kThreads, 1)
     const int warp = __shfl_sync(~0u, static_cast<int>(threadIdx.x / 32), 0);
     if (threadIdx.x % 32 == 0) {
       if (warp == 0) load_operands<Tile>(memory, maps, p, position);
-      if constexpr (Tile::kEpilogue == TileEpilogue::gelu_gradient)
+      if constexpr (is_gelu_gradient(Tile::kEpilogue))
         if (warp >= 2) load_aux<Tile>(memory, maps.aux, p.schedule, position.rank, warp - 2);
     }
     __syncwarp();
@@ -131,7 +131,7 @@ void launch_gemm(const HopperGemm& gemm, float* vector, const Context& context) 
                ? matrix_map(dtype, operands.b, k, n, Tile::kDepth / Tile::kCluster)
                : matrix_map(dtype, operands.b, n, k, Tile::kColumns / Tile::kCluster);
   if constexpr (!accumulates(kEpilogue)) {
-    constexpr int kAuxRows = kEpilogue == TileEpilogue::gelu_gradient ? 64 : 16;
+    constexpr int kAuxRows = is_gelu_gradient(kEpilogue) ? 64 : 16;
     maps.c = matrix_map(dtype, operands.c, m, n, 16);
     if (operands.aux) maps.aux = matrix_map(dtype, operands.aux, m, n, kAuxRows);
   }

@@ -37,6 +37,10 @@ Launcher launcher_of(const GemmProblem& problem) {
       return forward ? launch_forward_gelu : nullptr;
     case Epilogue::gelu_gradient:
       return input_gradient ? launch_gelu_gradient : nullptr;
+    case Epilogue::exact_gelu:
+      return forward ? launch_forward_exact_gelu : nullptr;
+    case Epilogue::exact_gelu_gradient:
+      return input_gradient ? launch_exact_gelu_gradient : nullptr;
     case Epilogue::bias_gradient:
       return weight_gradient ? launch_weight_bias_gradient : nullptr;
   }
@@ -84,8 +88,7 @@ bool HopperGemms::usable(const GemmProblem& problem, const Algorithm& algorithm)
   return sms_ > 1 && algorithm == kOwnAlgorithm && fits(problem) &&
          launcher_of(problem) != nullptr &&
          (!problem.adds || weight_gradient_turns(problem) <= kTurns) &&
-         (problem.epilogue != Epilogue::gelu_gradient ||
-          gelu_gradient_partials(problem) <= kGemmWorkspace);
+         (!is_gelu_gradient(problem.epilogue) || gelu_gradient_partials(problem) <= kGemmWorkspace);
 }
 
 void HopperGemms::run(const GemmProblem& problem, const Operands& operands,

@@ -23,9 +23,11 @@ struct HopperGemm {
 void launch_forward(const HopperGemm& gemm, const Context& context);
 /// aux = A B^T + bias, C = gelu(aux).
 void launch_forward_gelu(const HopperGemm& gemm, const Context& context);
+void launch_forward_exact_gelu(const HopperGemm& gemm, const Context& context);
 /// C = A B * gelu'(aux); adds C's column sums to `vector`. Needs gelu_gradient_partials of
 /// workspace.
 void launch_gelu_gradient(const HopperGemm& gemm, const Context& context);
+void launch_exact_gelu_gradient(const HopperGemm& gemm, const Context& context);
 std::size_t gelu_gradient_partials(const GemmProblem& problem);
 /// C += A^T B in fp32.
 void launch_weight_gradient(const HopperGemm& gemm, const Context& context);

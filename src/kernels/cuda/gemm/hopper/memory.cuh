@@ -37,8 +37,7 @@ struct GemmMemory {
   /// that load aux, and one for each warp of consumers.
   static constexpr int kTicketReaders =
       Tile::kCluster *
-      (1 + (Tile::kEpilogue == TileEpilogue::gelu_gradient ? Tile::kConsumers : 0) +
-       4 * Tile::kConsumers);
+      (1 + (is_gelu_gradient(Tile::kEpilogue) ? Tile::kConsumers : 0) + 4 * Tile::kConsumers);
 
   unsigned char* base = aligned_shared_memory();
 

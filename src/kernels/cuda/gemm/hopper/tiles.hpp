@@ -13,12 +13,21 @@ enum class TileEpilogue {
   store,          ///< C = tile + bias, in the operands' type
   gelu,           ///< aux = tile + bias, C = gelu(aux)
   gelu_gradient,  ///< C = tile * gelu'(aux), and its column sums
-  accumulate,     ///< C += tile, in fp32, where several clusters may have parts of the sum over k
+  exact_gelu,     ///< as the two before, with the exact GELU
+  exact_gelu_gradient,
+  accumulate,  ///< C += tile, in fp32, where several clusters may have parts of the sum over k
   accumulate_row_sums,  ///< the same, and the sums of op(A) over k are added to a vector
 };
 
 constexpr bool accumulates(TileEpilogue epilogue) {
   return epilogue == TileEpilogue::accumulate || epilogue == TileEpilogue::accumulate_row_sums;
+}
+
+constexpr bool is_gelu(TileEpilogue epilogue) {
+  return epilogue == TileEpilogue::gelu || epilogue == TileEpilogue::exact_gelu;
+}
+constexpr bool is_gelu_gradient(TileEpilogue epilogue) {
+  return epilogue == TileEpilogue::gelu_gradient || epilogue == TileEpilogue::exact_gelu_gradient;
 }
 
 /// Whether operands are stored with k as rows: x [m, k] and w [n, k] of a linear layer's forward
@@ -27,7 +36,7 @@ struct GemmOperands {
   bool transposed_a, transposed_b;
 };
 constexpr GemmOperands operands_of(TileEpilogue epilogue) {
-  return {accumulates(epilogue), accumulates(epilogue) || epilogue == TileEpilogue::gelu_gradient};
+  return {accumulates(epilogue), accumulates(epilogue) || is_gelu_gradient(epilogue)};
 }
 
 /// The work of a thread block: a warpgroup that copies operands, two that multiply. Each consumer
@@ -52,7 +61,7 @@ struct GemmTile {
   static constexpr int kBufferBytes = 64 * kPanelRowBytes;
   static constexpr int kBuffers = accumulates(kEpilogue) ? 0 : 4;  ///< of a consumer
   static constexpr int kPanels = kColumns / kPanelColumns;
-  static constexpr int kSumBytes = kEpilogue == TileEpilogue::gelu_gradient ? 2 * 4 * 64 * 4 : 0;
+  static constexpr int kSumBytes = is_gelu_gradient(kEpilogue) ? 2 * 4 * 64 * 4 : 0;
   static constexpr int kOnesBytes = kEpilogue == TileEpilogue::accumulate_row_sums ? 1024 : 0;
   static constexpr int kBarrierBytes = 512;
   static constexpr int kOtherBytes =

@@ -1,0 +1,75 @@
+// Dropout of the probabilities that a warpgroup holds as accumulators of wgmma: decisions as bits,
+// drawn while GEMMs are under way. Bound by integer multiplications: Philox takes as long as the
+// GEMMs of heads of 64. For s a multiple of 4.
+#pragma once
+
+#include "kernels/cuda/attention/dropout.cuh"
+
+namespace trireme::kernels::cuda {
+
+/// The decisions of a warp's 16 rows and 8 kTiles columns, kTiles a multiple of 8.
+template <int kTiles, int kWords>
+struct KeptBits {
+  static_assert(kTiles % 8 == 0);
+  static constexpr int kParts = kTiles / 8;
+  std::uint32_t words[kParts][kWords];
+
+  /// Ties the bits to their place in the program: the compiler would draw them where they are used,
+  /// when no GEMM is under way any more.
+  __device__ __forceinline__ void pin() {
+#pragma unroll
+    for (auto& part : words)
+#pragma unroll
+      for (std::uint32_t& word : part) asm volatile("" : "+r"(word)::"memory");
+  }
+};
+
+/// Of queries as rows, from `query` on, and keys from `key` on.
+template <int kTiles>
+struct KeptKeys : KeptBits<kTiles, 2> {
+  __device__ __forceinline__ void draw(const HeadDropout& dropout, int query, int key, int lane) {
+    const KeyQuad quad = forward_quad(lane);
+#pragma unroll
+    for (int part = 0; part < this->kParts; ++part) {
+      std::uint32_t own = 0;
+#pragma unroll
+      for (int n = 0; n < 8; ++n)
+        own |= dropout.keeps_quad(query + quad.query, key + 64 * part + 8 * n + quad.key) << 4 * n;
+#pragma unroll
+      for (int half = 0; half < 2; ++half)
+        this->words[part][half] =
+            __shfl_sync(~0u, own, forward_source(lane, 2 * half)) >> forward_bit(lane, 2 * half);
+    }
+    this->pin();
+  }
+  /// Whether this thread's accumulator `e` is kept.
+  __device__ __forceinline__ bool operator()(int e) const {
+    return this->words[e / 32][e / 2 % 2] >> (e / 4 % 8 * 4 + e % 2) & 1;
+  }
+};
+
+/// Of keys as rows, from `key` on, and queries from `query` on.
+template <int kTiles>
+struct KeptQueries : KeptBits<kTiles, 4> {
+  __device__ __forceinline__ void draw(const HeadDropout& dropout, int query, int key, int lane) {
+    const KeyQuad quad = backward_quad(lane);
+#pragma unroll
+    for (int part = 0; part < this->kParts; ++part) {
+      std::uint32_t own = 0;
+#pragma unroll
+      for (int n = 0; n < 8; ++n)
+        own |= dropout.keeps_quad(query + 64 * part + 8 * n + quad.query, key + quad.key) << 4 * n;
+#pragma unroll
+      for (int e = 0; e < 4; ++e)
+        this->words[part][e] =
+            __shfl_sync(~0u, own, backward_source(lane, e)) >> backward_bit(lane);
+    }
+    this->pin();
+  }
+  /// Whether this thread's accumulator `e` is kept.
+  __device__ __forceinline__ bool operator()(int e) const {
+    return this->words[e / 32][e % 4] >> (e / 4 % 8 * 4) & 1;
+  }
+};
+
+}  // namespace trireme::kernels::cuda
