@@ -13,17 +13,20 @@ namespace {
 constexpr std::int64_t kVocabulary = 50257, kPaddedVocabulary = 50304;
 constexpr double kWide = 4.0;  // bytes of fp32
 
-/// A GPT's layer and its micro-batch, 16384 tokens in each.
+/// A GPT's or a BERT's layer and its micro-batch, 16384 tokens in each.
 struct Model {
   const char* name;
   std::int64_t hidden, heads, sequence, batch;
+  bool bert = false;  ///< full attention, exact GELU
 
   std::int64_t tokens() const { return sequence * batch; }
 };
-constexpr std::array<Model, 4> kModels = {{{"124M", 768, 12, 1024, 16},
+constexpr std::array<Model, 6> kModels = {{{"124M", 768, 12, 1024, 16},
                                            {"760M", 1536, 16, 2048, 8},
                                            {"1.5B", 1600, 25, 1024, 16},
-                                           {"6.7B", 4096, 32, 2048, 8}}};
+                                           {"6.7B", 4096, 32, 2048, 8},
+                                           {"BERT-Large 128", 1024, 16, 128, 128, true},
+                                           {"BERT-Large 512", 1024, 16, 512, 32, true}}};
 
 /// The rows of one model. Tensors are named as in the operations' contracts.
 class Rows {
@@ -70,11 +73,11 @@ class Rows {
 void Rows::attention(std::int64_t document) {
   const bool whole = document == model_.sequence;
   const std::string of = whole ? "" : fmt::format(" of {}-token documents", document);
-  // Two GEMMs forward and five backward, half of each masked.
-  const double flops =
-      static_cast<double>(model_.tokens()) * static_cast<double>(document * model_.hidden);
+  // Two GEMMs forward and five backward, half of each masked by a causal mask.
+  const double flops = static_cast<double>(model_.tokens()) *
+                       static_cast<double>(document * model_.hidden) * (model_.bert ? 2.0 : 1.0);
   const auto forward = [=, this] {
-    const auto& [label, hidden, heads, sequence, batch] = model_;
+    const auto& [label, hidden, heads, sequence, batch, bert] = model_;
     std::vector<std::int32_t> starts;
     for (std::int64_t token = 0; token < batch * sequence; ++token)
       starts.push_back(static_cast<std::int32_t>(token % sequence / document * document));
@@ -84,6 +87,7 @@ void Rows::attention(std::int64_t document) {
         .lse = meter_.zeros({batch, heads, sequence}, accumulation_type(dtype_)),
         .heads = heads,
         .dropout = dropout(DropoutSite::attention),
+        .causal = !bert,
         .document_start = whole ? nullptr : meter_.upload(starts)};
   };
   meter_.gemm(name("attention forward") + of, 2 * flops, [=, this]() -> Call {
@@ -99,6 +103,7 @@ void Rows::attention(std::int64_t document) {
                                           .dqkv = meter_.zeros(saved.qkv.shape, dtype_),
                                           .heads = saved.heads,
                                           .dropout = saved.dropout,
+                                          .causal = saved.causal,
                                           .document_start = saved.document_start};
     return [this, args] { backend_.attention_backward(args); };
   });
@@ -180,16 +185,19 @@ void Rows::dropouts() {
 
 void Rows::mlp() {
   const Shape wider{model_.tokens(), 4 * model_.hidden};
+  const auto function = model_.bert ? kernels::Activation::gelu : kernels::Activation::gelu_tanh;
   meter_.stream(name("gelu forward"), 8 * activation_bytes_, [=, this]() -> Call {
     const kernels::GeluForward args{.x = meter_.random(wider, dtype_),
-                                    .out = meter_.zeros(wider, dtype_)};
+                                    .out = meter_.zeros(wider, dtype_),
+                                    .function = function};
     return [this, args] { backend_.gelu_forward(args); };
   });
   meter_.stream(name("gelu backward"), 12 * activation_bytes_, [=, this]() -> Call {
     const kernels::GeluBackward args{.dout = meter_.random(wider, dtype_),
                                      .x = meter_.random(wider, dtype_),
                                      .dx = meter_.zeros(wider, dtype_),
-                                     .dbias = meter_.zeros({wider[1]}, accumulation_type(dtype_))};
+                                     .dbias = meter_.zeros({wider[1]}, accumulation_type(dtype_)),
+                                     .function = function};
     return [this, args] { backend_.gelu_backward(args); };
   });
   // In the form that is faster: trireme-bench gemm tells which.
@@ -200,7 +208,8 @@ void Rows::mlp() {
                                    .weight = meter_.random({wider[1], narrow[1]}, dtype_),
                                    .bias = meter_.random({wider[1]}, dtype_),
                                    .fc1_out = meter_.zeros(wider, dtype_),
-                                   .gelu_out = meter_.zeros(wider, dtype_)};
+                                   .gelu_out = meter_.zeros(wider, dtype_),
+                                   .function = function};
     return [this, args] { backend_.linear_gelu(args); };
   });
   meter_.gemm(name("linear gelu gradient"), flops, [=, this]() -> Call {
@@ -209,7 +218,8 @@ void Rows::mlp() {
         .weight = meter_.random({narrow[1], wider[1]}, dtype_),
         .fc1_out = meter_.random(wider, dtype_),
         .dfc1_out = meter_.zeros(wider, dtype_),
-        .dbias = meter_.zeros({wider[1]}, accumulation_type(dtype_))};
+        .dbias = meter_.zeros({wider[1]}, accumulation_type(dtype_)),
+        .function = function};
     return [this, args] { backend_.linear_gelu_gradient(args); };
   });
   meter_.gemm(name("linear weight gradient"), flops, [=, this]() -> Call {
@@ -355,8 +365,12 @@ void measure_kernels(const Settings& settings, double dropout) {
   Meter meter(settings);
   for (const Model& model : kModels) {
     Rows rows(meter, model, settings.dtype, dropout);
-    for (const std::int64_t document : {model.sequence, model.sequence / 4})
-      rows.attention(document);
+    rows.attention(model.sequence);
+    if (model.bert) {
+      rows.mlp();
+      continue;
+    }
+    rows.attention(model.sequence / 4);
     rows.cached_attention();
     rows.norms();
     rows.dropouts();
