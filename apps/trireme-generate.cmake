@@ -1,2 +1,6 @@
 trireme_app(trireme-generate
-  DEPENDS trireme::generate trireme::plan nlohmann_json::nlohmann_json Boost::program_options)
+  DEPENDS trireme::train trireme::generate trireme::plan nlohmann_json::nlohmann_json Boost::program_options)
+if(TRIREME_EDIT_FOUND)
+  target_link_libraries(trireme-generate PRIVATE PkgConfig::TRIREME_EDIT)
+  target_compile_definitions(trireme-generate PRIVATE TRIREME_WITH_EDIT)
+endif()

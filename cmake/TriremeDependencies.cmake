@@ -26,6 +26,16 @@ find_package(ICU REQUIRED COMPONENTS uc i18n data)
 
 find_package(PkgConfig REQUIRED)
 pkg_check_modules(PCRE2 REQUIRED IMPORTED_TARGET libpcre2-8)
+pkg_check_modules(TRIREME_EDIT QUIET IMPORTED_TARGET libedit)  # without it trireme-generate has no line editing
+
+# Without cpp-httplib there is no trireme-serve: Debian and Ubuntu ship it as a library, others as a header alone.
+find_path(TRIREME_HTTPLIB_INCLUDE httplib.h)
+find_library(TRIREME_HTTPLIB_LIBRARY cpp-httplib)
+if(TRIREME_HTTPLIB_INCLUDE)
+  add_library(trireme_httplib INTERFACE)
+  target_include_directories(trireme_httplib SYSTEM INTERFACE ${TRIREME_HTTPLIB_INCLUDE})
+  target_link_libraries(trireme_httplib INTERFACE Threads::Threads $<$<BOOL:${TRIREME_HTTPLIB_LIBRARY}>:${TRIREME_HTTPLIB_LIBRARY}>)
+endif()
 
 find_library(TRIREME_SENTENCEPIECE_LIBRARY sentencepiece REQUIRED)
 find_library(TRIREME_SENTENCEPIECE_TRAIN_LIBRARY sentencepiece_train REQUIRED)

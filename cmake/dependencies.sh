@@ -18,6 +18,8 @@ build_packages=(
   libpcre2-dev libicu-dev           # words and normal forms of text
   libsentencepiece-dev              # tokenizing
   zlib1g-dev libarchive-dev         # packed inputs
+  libedit-dev                       # line editing of trireme-generate
+  libcpp-httplib-dev                # trireme-serve
 )
 test_packages=(
   libgtest-dev libbenchmark-dev python3-numpy python3-h5py clang-format-14 shellcheck

@@ -3,6 +3,7 @@
 #include <vector>
 
 #include "core/error.hpp"
+#include "grid/hyperslabs.hpp"
 #include "grid/layout.hpp"
 #include "model/spec.hpp"
 
@@ -11,6 +12,30 @@ namespace {
 
 constexpr const char* kGroup = "model/";
 constexpr const char* kWordEmbedding = "model/embedding/word";
+
+/// The elements of `slabs` of a whole tensor of `size`-byte elements, in their order.
+std::vector<std::byte> gather_slabs(const Shape& shape, const grid::Hyperslabs& slabs,
+                                    const std::vector<std::byte>& whole, std::size_t size) {
+  const std::int64_t columns = grid::whole_tensor(shape).columns;
+  std::vector<std::byte> part;
+  part.reserve(grid::count_elements(slabs) * size);
+  for (const grid::Hyperslab& slab : slabs)
+    for (std::int64_t row = slab.row; row < slab.row + slab.rows; ++row) {
+      const auto begin = whole.begin() + (row * columns + slab.column) * size;
+      part.insert(part.end(), begin, begin + slab.columns * size);
+    }
+  return part;
+}
+
+/// `elements` rounded from one type to another.
+std::vector<std::byte> converted(const std::vector<std::byte>& elements, DType from, DType to) {
+  if (from == to) return elements;
+  std::vector<float> values(elements.size() / size_of(from));
+  convert_to_float(elements.data(), values.size(), from, values.data());
+  std::vector<std::byte> out(values.size() * size_of(to));
+  convert_from_float(values.data(), values.size(), to, out.data());
+  return out;
+}
 
 }  // namespace
 
@@ -24,14 +49,22 @@ const checkpoint::TensorInfo& CheckpointModel::tensor(const std::string& name) c
 
 std::int64_t CheckpointModel::vocab() const { return tensor(kWordEmbedding).shape[0]; }
 
+DType CheckpointModel::dtype() const { return tensor(kWordEmbedding).dtype; }
+
 std::unique_ptr<model::ParameterStore> CheckpointModel::weights(const model::ModelSpec& spec,
                                                                 device::Backend& backend) const {
-  const DType dtype = tensor(kWordEmbedding).dtype;
-  const grid::Layout layout{.partition = {static_cast<int>(spec.layers())}};
-  auto parameters =
-      std::make_unique<model::ParameterStore>(backend, model::declare_parameters(spec), layout,
-                                              grid::Coordinates{}, mixed_precision(dtype));
-  std::vector<std::byte> values;
+  return weights(spec, backend, {.partition = {static_cast<int>(spec.layers())}}, {}, dtype());
+}
+
+std::unique_ptr<model::ParameterStore> CheckpointModel::weights(const model::ModelSpec& spec,
+                                                                device::Backend& backend,
+                                                                const grid::Layout& layout,
+                                                                const grid::Coordinates& place,
+                                                                DType dtype) const {
+  const DType stored_dtype = this->dtype();
+  auto parameters = std::make_unique<model::ParameterStore>(
+      backend, model::declare_parameters(spec), layout, place, mixed_precision(dtype));
+  std::vector<std::byte> whole;
   for (const model::LocalParameter& local : parameters->placement().parameters) {
     const std::string name = kGroup + local.parameter->name;
     const Shape& shape = local.parameter->shape;
@@ -39,9 +72,11 @@ std::unique_ptr<model::ParameterStore> CheckpointModel::weights(const model::Mod
       throw DataError("'{}': tensor '{}' has shape {}, but its deck's model needs {}",
                       path_.string(), name, to_string(stored), to_string(shape));
     // The rows that pad the vocabulary come last and stay zero.
-    values.resize(shape.size() * size_of(dtype));
-    reader_.read_whole(name, dtype, values.data());
-    backend.upload(model::slice(parameters->weights(), local).data, values.data(), values.size());
+    whole.resize(shape.size() * size_of(stored_dtype));
+    reader_.read_whole(name, stored_dtype, whole.data());
+    const auto part = converted(gather_slabs(shape, local.slabs, whole, size_of(stored_dtype)),
+                                stored_dtype, dtype);
+    backend.upload(model::slice(parameters->weights(), local).data, part.data(), part.size());
   }
   return parameters;
 }

@@ -7,6 +7,7 @@
 
 #include "checkpoint/file.hpp"
 #include "device/backend.hpp"
+#include "grid/layout.hpp"
 #include "model/parameters/store.hpp"
 #include "model/spec.hpp"
 
@@ -23,9 +24,17 @@ class CheckpointModel {
   /// Rows of the word embedding. Throws DataError when the checkpoint holds no GPT.
   std::int64_t vocab() const;
 
-  /// All weights in `backend`'s memory, in the type they are stored in, their checksums verified.
-  /// Throws DataError naming the file and the tensor when one is missing, damaged or not of the
-  /// shape that `spec` gives it.
+  /// The type in which the checkpoint holds the weights.
+  DType dtype() const;
+
+  /// The weights of the rank at `place` in `layout`, in `backend`'s memory, rounded to `dtype`;
+  /// their checksums are verified. Needs no other rank. Throws DataError naming the file and the
+  /// tensor when one is missing, damaged or not of the shape that `spec` gives it.
+  std::unique_ptr<model::ParameterStore> weights(const model::ModelSpec& spec,
+                                                 device::Backend& backend,
+                                                 const grid::Layout& layout,
+                                                 const grid::Coordinates& place, DType dtype) const;
+  /// All weights on one rank, in the type they are stored in.
   std::unique_ptr<model::ParameterStore> weights(const model::ModelSpec& spec,
                                                  device::Backend& backend) const;
 

@@ -1,6 +1,7 @@
 #include "generate/decoder.hpp"
 
 #include <algorithm>
+#include <array>
 
 #include "model/stage/stage_memory.hpp"
 
@@ -114,8 +115,10 @@ Tensor Decoder::run(std::span<const std::int32_t> ids, std::int64_t past) {
                      stream);
   for (std::size_t i = 0; i < blocks_.size(); ++i) {
     if (cache_ == Cache::keys_and_values)
-      blocks_[i].forward_cached(context, scratch.workspace, scratch.blocks[i], stream, keys_[i],
-                                values_[i], past);
+      blocks_[i].forward_cached(
+          context, scratch.workspace, scratch.blocks[i], stream,
+          std::array{model::CachedSequence{
+              .keys = keys_[i], .values = values_[i], .tokens = tokens, .past = past}});
     else
       blocks_[i].forward(context, scratch.workspace, pass, stream, scratch.blocks[i], stream);
   }

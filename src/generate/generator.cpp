@@ -4,6 +4,8 @@
 #include <array>
 #include <cmath>
 #include <numeric>
+#include <optional>
+#include <utility>
 #include <vector>
 
 #include "core/error.hpp"
@@ -50,6 +52,24 @@ void check_sampling(const Sampling& sampling) {
   if (!(sampling.top_p > 0.0 && sampling.top_p <= 1.0))
     throw UsageError("--top-p {}: expected a number above 0 and at most 1 (no limit)",
                      sampling.top_p);
+  if (!(sampling.min_p >= 0.0 && sampling.min_p <= 1.0))
+    throw UsageError("--min-p {}: expected a number from 0 (no limit) to 1", sampling.min_p);
+  if (!(sampling.repetition_penalty > 0.0 && std::isfinite(sampling.repetition_penalty)))
+    throw UsageError("--repetition-penalty {}: expected a number above 0 (1: none)",
+                     sampling.repetition_penalty);
+}
+
+void penalize_repetition(std::span<double> logits, std::span<const std::int32_t> context,
+                         double penalty) {
+  if (penalty == 1.0) return;
+  std::vector<std::int32_t> ids(context.begin(), context.end());
+  std::ranges::sort(ids);
+  ids.erase(std::unique(ids.begin(), ids.end()), ids.end());
+  for (const std::int32_t id : ids) {
+    if (id < 0 || id >= std::ssize(logits)) continue;
+    double& logit = logits[id];
+    logit = logit > 0.0 ? logit / penalty : logit * penalty;
+  }
 }
 
 std::int32_t choose(std::span<const double> logits, const Sampling& sampling, double uniform) {
@@ -65,6 +85,9 @@ std::int32_t choose(std::span<const double> logits, const Sampling& sampling, do
     return std::exp((logits[id] - *best) / sampling.temperature);
   });
   if (sampling.top_p < 1.0) weights.resize(top_p_count(weights, sampling.top_p));
+  // The most likely token weighs 1.
+  for (double& weight : weights)
+    if (weight < sampling.min_p) weight = 0.0;
 
   const double target = uniform * std::accumulate(weights.begin(), weights.end(), 0.0);
   std::int32_t chosen = 0;
@@ -77,8 +100,36 @@ std::int32_t choose(std::span<const double> logits, const Sampling& sampling, do
   return chosen;
 }
 
+ChosenToken next_token(std::span<double> logits, std::span<const std::int32_t> context,
+                       const Request& request, std::uint64_t sample) {
+  logits = logits.first(request.vocab);
+  ChosenToken token;
+  std::optional<double> log_sum;
+  std::vector<double> raw;
+  if (request.alternatives) {
+    raw.assign(logits.begin(), logits.end());
+    const double best = *std::ranges::max_element(raw);
+    double sum = 0.0;
+    for (const double logit : raw) sum += std::exp(logit - best);
+    log_sum = best + std::log(sum);
+    std::vector<std::int32_t> ids(raw.size());
+    std::iota(ids.begin(), ids.end(), 0);
+    const auto kept = std::min<std::ptrdiff_t>(*request.alternatives, std::ssize(ids));
+    std::partial_sort(
+        ids.begin(), ids.begin() + kept, ids.end(),
+        [&](std::int32_t a, std::int32_t b) { return raw[a] != raw[b] ? raw[a] > raw[b] : a < b; });
+    for (std::ptrdiff_t i = 0; i < kept; ++i)
+      token.alternatives.push_back({ids[i], raw[ids[i]] - *log_sum});
+  }
+  penalize_repetition(logits, context, request.sampling.repetition_penalty);
+  token.score.id = choose(logits, request.sampling,
+                          philox_uniform(request.sampling.seed, sample, context.size()));
+  if (log_sum) token.score.log_probability = raw[token.score.id] - *log_sum;
+  return token;
+}
+
 std::string_view name_of(Stop stop) {
-  constexpr auto kNames = std::to_array<std::string_view>({"eod", "tokens", "context"});
+  constexpr auto kNames = std::to_array<std::string_view>({"eod", "tokens", "context", "stop"});
   return kNames[static_cast<std::size_t>(stop)];
 }
 
@@ -106,18 +157,21 @@ Continuation Generator::generate(std::span<const std::int32_t> prompt, std::uint
   const std::size_t wanted = context.size() + request_.tokens;
   const auto capacity = static_cast<std::size_t>(decoder_.capacity());
   Stop stop = wanted > capacity ? Stop::context : Stop::tokens;
+  std::vector<ChosenToken> tokens;
   while (context.size() < std::min(wanted, capacity)) {
-    const auto logits = decoder_.logits(context).first(request_.vocab);
-    const double uniform = philox_uniform(request_.sampling.seed, sample, context.size());
-    const std::int32_t id = choose(logits, request_.sampling, uniform);
-    if (id == request_.eod) {
+    const auto found = decoder_.logits(context);
+    std::vector<double> logits(found.begin(), found.end());
+    ChosenToken token = next_token(logits, context, request_, sample);
+    if (token.score.id == request_.eod) {
       stop = Stop::eod;
       break;
     }
-    context.push_back(id);
+    context.push_back(token.score.id);
+    if (request_.alternatives) tokens.push_back(std::move(token));
   }
   return {.ids = {context.begin() + static_cast<std::ptrdiff_t>(prompt.size()), context.end()},
-          .stop = stop};
+          .stop = stop,
+          .tokens = std::move(tokens)};
 }
 
 std::string continuation_text(const tokenizer::Tokenizer& tokenizer,

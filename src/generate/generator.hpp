@@ -12,30 +12,40 @@
 #include "tokenizer/tokenizer.hpp"
 
 namespace trireme::generate {
-/// How the next token is sampled. The filters apply in this order: temperature, top-k, top-p.
+/// How the next token is sampled. In this order: repetition penalty, temperature, top-k, top-p,
+/// min-p.
 struct Sampling {
   bool greedy = false;       ///< take the most likely token; the rest is then without effect
   double temperature = 1.0;  ///< logits are divided by it; positive
   std::int64_t top_k = 0;    ///< keep the k most likely tokens; 0 keeps all
   double top_p = 1.0;        ///< keep the fewest most likely tokens whose probabilities exceed this
                              ///< sum, in (0, 1]; 1 keeps all
+  double min_p = 0.0;        ///< keep tokens at least this times as likely as the most likely one
+  /// Logits of tokens that the context has are divided by it where positive, else multiplied; also
+  /// with greedy. Source: Keskar et al., "CTRL" (2019), section 4.1.
+  double repetition_penalty = 1.0;
   std::uint64_t seed = 1234;
 };
 
 /// Throws UsageError, naming the command line's option, for a value outside its range.
 void check_sampling(const Sampling& sampling);
 
+/// Applies the repetition penalty for the tokens of `context` to `logits`.
+void penalize_repetition(std::span<double> logits, std::span<const std::int32_t> context,
+                         double penalty);
+
 /// The id drawn from `logits`, one for each id that may be chosen; of equal logits the lower id
 /// counts as the more likely one. `uniform` in [0, 1) is the random number to draw with. Throws
-/// DataError when a logit is not finite. Source of top-p: Holtzman et al., "The curious case of
-/// neural text degeneration" (2020), section 3.1.
+/// DataError when a logit is not finite. Penalties are the caller's. Source of top-p: Holtzman et
+/// al., "The curious case of neural text degeneration" (2020), section 3.1; of min-p: Nguyen et
+/// al., "Turning up the heat" (2024), section 3.
 std::int32_t choose(std::span<const double> logits, const Sampling& sampling, double uniform);
 
-/// Why a continuation ended: its document ended, it has the tokens asked for, or the model's
-/// context is full.
-enum class Stop { eod, tokens, context };
+/// Why a continuation ended: its document ended, it has the tokens asked for, the model's context
+/// is full, or the caller ended it: a stop string was met.
+enum class Stop { eod, tokens, context, text };
 
-/// "eod", "tokens" or "context".
+/// "eod", "tokens", "context" or "stop".
 std::string_view name_of(Stop stop);
 
 /// What to generate.
@@ -44,13 +54,34 @@ struct Request {
   Sampling sampling;
   std::int64_t vocab = 0;  ///< ids from here on are never chosen; 0: the model's vocabulary
   std::optional<std::int32_t> eod;  ///< the id that ends a document
+  /// Most likely tokens to report next to each chosen one; unset: no log-probabilities.
+  std::optional<int> alternatives = std::nullopt;
+};
+
+/// A token and its log-probability in nats, before penalties, temperature and filters.
+struct TokenScore {
+  std::int32_t id = 0;
+  double log_probability = 0.0;
+};
+
+/// A token of a continuation.
+struct ChosenToken {
+  TokenScore score;                      ///< log-probability 0 without Request::alternatives
+  std::vector<TokenScore> alternatives;  ///< the most likely first; the chosen one may be one
 };
 
 /// The tokens after a prompt, without the one that ended the document.
 struct Continuation {
   std::vector<std::int32_t> ids;
   Stop stop = Stop::tokens;
+  std::vector<ChosenToken> tokens = {};  ///< one for each id, with Request::alternatives
 };
+
+/// Draws the token that follows `context` of sample number `sample`. `logits` [vocab] are changed.
+/// The random number depends on the seed, the sample and the length of the context alone. Throws as
+/// choose().
+ChosenToken next_token(std::span<double> logits, std::span<const std::int32_t> context,
+                       const Request& request, std::uint64_t sample);
 
 /// Continues prompts with a Decoder. The random number of a token depends on the seed, the number
 /// of the sample and the token's position alone, so neither other prompts nor other samples change

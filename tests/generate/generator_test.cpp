@@ -208,6 +208,36 @@ TEST(Sampling, TopPWorksOnWhatTopKLeft) {
   EXPECT_EQ(chosen_ids(logits, {.top_k = 2, .top_p = 0.65}), (std::set<std::int32_t>{1, 3}));
 }
 
+TEST(Sampling, MinPKeepsTokensNearTheMostLikely) {
+  const auto logits = logs(kProbabilities);
+  EXPECT_EQ(chosen_ids(logits, {.min_p = 0.6}), (std::set<std::int32_t>{1, 3}));
+  EXPECT_EQ(chosen_ids(logits, {.min_p = 1.0}), (std::set<std::int32_t>{1}));
+  // After the temperature: squares of the probabilities, 0.4 of the largest.
+  EXPECT_EQ(chosen_ids(logits, {.temperature = 0.5, .min_p = 0.3}), (std::set<std::int32_t>{1, 3}));
+  const std::vector<double> expected = {0, 0.4 / 0.85, 0, 0.25 / 0.85, 0.2 / 0.85};
+  EXPECT_LT(chi_square(count_draws(logits, {.min_p = 0.45}), expected), kChiSquareLimit);
+}
+
+TEST(Sampling, RepetitionsArePenalizedOnce) {
+  std::vector<double> logits = {2.0, -1.0, 3.0, 0.5};
+  penalize_repetition(logits, Ids{0, 1, 0, 1, 99}, 2.0);
+  EXPECT_EQ(logits, (std::vector<double>{1.0, -2.0, 3.0, 0.5}));
+  // Drawn from the softmax of the penalized logits.
+  const Request request{.sampling = {.repetition_penalty = 1.5}, .vocab = 5};
+  const auto raw = logs(kProbabilities);
+  std::vector<double> expected = raw;
+  penalize_repetition(expected, Ids{1, 3}, 1.5);
+  double sum = 0.0;
+  for (double& x : expected) sum += x = std::exp(x);
+  for (double& x : expected) x /= sum;
+  std::vector<int> counts(5);
+  for (int draw = 0; draw < kDraws; ++draw) {
+    std::vector<double> copy = raw;
+    ++counts[next_token(copy, Ids{1, 3}, request, draw).score.id];
+  }
+  EXPECT_LT(chi_square(counts, expected), kChiSquareLimit);
+}
+
 TEST(Sampling, TinyTopPAndLargeTopKAreLimits) {
   const auto logits = logs(kProbabilities);
   EXPECT_EQ(chosen_ids(logits, {.top_p = 1e-300}), (std::set<std::int32_t>{1}));
@@ -264,10 +294,11 @@ TEST(Sampling, RangesAreChecked) {
   EXPECT_EQ(refusal({.top_p = 1.5}),
             "--top-p 1.5: expected a number above 0 and at most 1 (no limit)");
   EXPECT_NE(refusal({.top_p = 0.0}), "");
+  EXPECT_EQ(refusal({.min_p = 2.0}), "--min-p 2: expected a number from 0 (no limit) to 1");
+  EXPECT_EQ(refusal({.repetition_penalty = 0.0}),
+            "--repetition-penalty 0: expected a number above 0 (1: none)");
   EXPECT_NE(refusal({.top_p = std::nan("")}), "");
 }
-
-using Ids = std::vector<std::int32_t>;
 
 TEST(ContinuationText, IsWhatFollowsThePrompt) {
   const auto tokenizer = tokenizer::make_tokenizer({.type = "bytes"});

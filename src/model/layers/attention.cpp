@@ -54,17 +54,21 @@ void Attention::forward(const LayerContext& context, const PassInfo& pass, const
 }
 
 void Attention::forward_cached(const LayerContext& context, const Tensor& x,
-                               const Activations& saved, const Tensor& keys, const Tensor& values,
-                               std::int64_t past, const Tensor& y) const {
+                               const Activations& saved, std::span<const CachedSequence> sequences,
+                               const Tensor& y) const {
   TRIREME_CHECK(spec_.causal, "attention that sees later tokens has no cache");
   qkv_.gather_input(context, x);
   qkv_.forward(context, x, saved.qkv);
-  context.backend.attention_cached({.qkv = saved.qkv,
-                                    .keys = keys,
-                                    .values = values,
-                                    .out = saved.attn_out,
-                                    .heads = local_heads(context),
-                                    .past = past});
+  std::int64_t first = 0;
+  for (const CachedSequence& sequence : sequences) {
+    context.backend.attention_cached({.qkv = saved.qkv.rows(first, sequence.tokens),
+                                      .keys = sequence.keys,
+                                      .values = sequence.values,
+                                      .out = saved.attn_out.rows(first, sequence.tokens),
+                                      .heads = local_heads(context),
+                                      .past = sequence.past});
+    first += sequence.tokens;
+  }
   projection_.forward(context, saved.attn_out, y);
 }
 

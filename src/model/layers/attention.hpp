@@ -1,6 +1,8 @@
 // Self-attention over the heads of this tensor rank.
 #pragma once
 
+#include <span>
+
 #include "model/context.hpp"
 #include "model/layers/linear.hpp"
 #include "model/spec.hpp"
@@ -12,6 +14,14 @@ namespace trireme::model {
 struct DeferredGradients {
   Tensor first;   ///< of the column-parallel linear: like its output
   Tensor second;  ///< of the row-parallel linear: [S, b, h]
+};
+
+/// `tokens` new positions of one sequence over `past` cached ones: keys, values [1, heads,
+/// capacity, head_dim] of this rank's heads.
+struct CachedSequence {
+  Tensor keys, values;
+  std::int64_t tokens = 1;
+  std::int64_t past = 0;
 };
 
 /// q, k, v by a column-parallel linear, attention, a row-parallel output projection. Letters beyond
@@ -48,11 +58,10 @@ class Attention {
   /// sp_shard(). Collective over the tensor group.
   void forward(const LayerContext& context, const PassInfo& pass, const Tensor& x,
                const Activations& saved, const Tensor& y) const;
-  /// forward() of t new positions over `past` cached ones, without dropout; keys, values [b, heads,
-  /// capacity, head_dim]. `saved` is scratch here.
+  /// forward() of the new positions of `sequences`, which follow each other in x [T, h], without
+  /// dropout. `saved` is scratch here.
   void forward_cached(const LayerContext& context, const Tensor& x, const Activations& saved,
-                      const Tensor& keys, const Tensor& values, std::int64_t past,
-                      const Tensor& y) const;
+                      std::span<const CachedSequence> sequences, const Tensor& y) const;
 
   /// Writes the gradient of x, whose sum over the tensor ranks is still to come, to
   /// workspace.hidden from dy [S, b, h], that of the output, which may lie there. Adds the

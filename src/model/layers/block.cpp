@@ -133,12 +133,10 @@ void TransformerBlock::forward(const LayerContext& context, const LayerWorkspace
 
 void TransformerBlock::forward_cached(const LayerContext& context, const LayerWorkspace& workspace,
                                       const BlockActivations& saved, const Tensor& stream,
-                                      const Tensor& keys, const Tensor& values,
-                                      std::int64_t past) const {
+                                      std::span<const CachedSequence> sequences) const {
   TRIREME_CHECK(!post_norm(), "post-norm attention has no cache");
   norm1_->forward(context, stream, saved.norm1, sp_shard(context, saved.norm1_out));
-  attention_.forward_cached(context, saved.norm1_out, saved.attention, keys, values, past,
-                            workspace.hidden);
+  attention_.forward_cached(context, saved.norm1_out, saved.attention, sequences, workspace.hidden);
   finish_forward(context, workspace, {.training = false}, stream, saved, stream);
 }
 

@@ -86,12 +86,11 @@ class TransformerBlock {
   void backward_weights(const LayerContext& context, const LayerWorkspace& workspace,
                         const BlockActivations& saved, const BlockGradients& deferred) const;
 
-  /// forward() of t new positions over `past` cached ones, without dropout; keys, values [b, heads,
-  /// capacity, head_dim]. input and output are `stream` [t, b, h], in place; `saved` is scratch
-  /// here. Collective over the tensor group.
+  /// forward() of the new positions of `sequences`, which follow each other in `stream` [T, 1, h],
+  /// in place, without dropout; `saved` is scratch here. Collective over the tensor group.
   void forward_cached(const LayerContext& context, const LayerWorkspace& workspace,
-                      const BlockActivations& saved, const Tensor& stream, const Tensor& keys,
-                      const Tensor& values, std::int64_t past) const;
+                      const BlockActivations& saved, const Tensor& stream,
+                      std::span<const CachedSequence> sequences) const;
 
  private:
   bool post_norm() const { return placement_ == NormPlacement::post; }

@@ -1,0 +1,150 @@
+"""trireme-generate on any layout and batch, its formats, its limits, and on a terminal."""
+
+import json
+import math
+import os
+import pty
+import select
+import shutil
+import signal
+import subprocess
+import time
+import unittest
+
+from runs import BIN, DATA, DEVICE, FINISHED, HERE, SCRATCH, USAGE, RunTest, dataset, run
+
+PROMPTS = ["Licensed under the Apache", "the", "You may not use this ", "Work"]
+
+
+class Generate(RunTest):
+    @classmethod
+    def setUpClass(cls):
+        cls.run_folder = SCRATCH / cls.__name__ / "trained"
+        shutil.rmtree(cls.run_folder, ignore_errors=True)
+        result = run("trireme-pretrain", HERE / "tiny.yaml", f"data.train={dataset()}",
+                     f"run.output={cls.run_folder}", f"run.device={DEVICE}", "schedule.peak=1e-2", "train.iterations=60")
+        if result.code != FINISHED:
+            raise RuntimeError(str(result))
+
+    def generate(self, *words, ranks=1, code=FINISHED):
+        result = run("trireme-generate", "--checkpoint", self.run_folder, "--device", DEVICE, *words,
+                     ranks=ranks)
+        self.assertEqual(result.code, code, result)
+        return result
+
+    def lines(self, *words, ranks=1):
+        return [json.loads(line)
+                for line in self.generate("--json", *words, ranks=ranks).out.splitlines()]
+
+    def prompts(self):
+        return [word for prompt in PROMPTS for word in ("--prompt", prompt)]
+
+    def test_layout_batch_and_cache_do_not_change_the_text(self):
+        greedy = ["--greedy", "--repetition-penalty", 1.5]
+        for sampling in (greedy, ["--seed", 7, "--temperature", 0.7, "--top-k", 20]):
+            words = [*self.prompts(), "--tokens", 7, *sampling]
+            expected = [line["text"] for line in self.lines(*words, "--recompute")]
+            self.assertGreater(len(set(expected)), 2, "the test shows little")
+            cases = [([], 1), (["--batch", 1], 1), (["--tensor", 2], 2)]
+            if sampling == greedy:
+                cases += [(["--pipeline", 2], 2), (["--tensor", 4], 4), (["--pipeline", 4], 4),
+                          (["--tensor", 2, "--pipeline", 2, "--batch", 3], 4)]
+            for layout, ranks in cases:
+                with self.subTest(sampling=sampling, layout=layout):
+                    found = self.lines(*words, *layout, ranks=ranks)
+                    self.assertEqual([line["text"] for line in found], expected)
+
+    def test_beams_on_tensor_ranks(self):
+        words = ["--prompt", "the ", "--tokens", 5, "--beams", 3, "--samples", 3]
+        alone, ranks = self.lines(*words), self.lines(*words, ranks=2)
+        scores = [line["score"] for line in alone]
+        self.assertEqual(scores, sorted(scores, reverse=True))
+        self.assertEqual([line["tokens"] for line in ranks], [line["tokens"] for line in alone])
+        greedy = self.lines("--prompt", "the ", "--tokens", 5, "--greedy", "--logprobs", 0)[0]
+        mean = sum(token["logprob"] for token in greedy["logprobs"]) / 5
+        self.assertGreaterEqual(scores[0], mean - 1e-6)
+
+    def test_log_probabilities_are_those_of_evaluation(self):
+        line = self.lines("--prompt", "the copy", "--tokens", 5, "--greedy", "--logprobs", 2)[0]
+        self.assertEqual([token["id"] for token in line["logprobs"]], line["tokens"])
+        for token in line["logprobs"]:
+            self.assertEqual(token["top"][0]["id"], token["id"])
+            self.assertGreater(token["top"][0]["logprob"], token["top"][1]["logprob"])
+        targets = self.folder / "targets.jsonl"
+        targets.write_text(json.dumps({"prompt": "the copy", "target": line["text"]}) + "\n")
+        found = run("trireme-evaluate", HERE / "tiny.yaml", f"data.train={dataset()}",
+                    f"run.device={DEVICE}", "--checkpoint", self.run_folder, "--task", "targets",
+                    "--input", targets, "--json")
+        mean = -sum(token["logprob"] for token in line["logprobs"]) / 5
+        self.assertTrue(math.isclose(json.loads(found.out)["loss"], mean, rel_tol=1e-4), found)
+
+    def test_files_stops_and_unconditional(self):
+        path = self.folder / "prompts.jsonl"
+        path.write_text("".join(json.dumps({"prompt": prompt}) + "\n" for prompt in PROMPTS))
+        out = self.folder / "out.jsonl"
+        self.generate("--input", path, "--json", "--greedy", "--tokens", 6, "--output", out)
+        found = [json.loads(line) for line in out.read_text().splitlines()]
+        self.assertEqual([line["prompt"] for line in found], PROMPTS)
+        whole = found[0]["text"]
+        stopped = self.lines("--prompt", PROMPTS[0], "--greedy", "--tokens", 6, "--stop", whole[3])[0]
+        self.assertEqual((stopped["text"], stopped["stop"]), (whole[:whole.index(whole[3])], "stop"))
+        streamed = self.generate("--prompt", PROMPTS[0], "--greedy", "--tokens", 6)
+        self.assertEqual(streamed.out, PROMPTS[0] + whole + "\n")
+        free = self.lines("--unconditional", "--samples", 3, "--tokens", 4)
+        self.assertEqual([line["prompt"] for line in free], [""] * 3)
+        self.assertEqual(len({line["text"] for line in free}), 3)
+
+    def test_what_is_wrong_is_said(self):
+        refused = lambda code, text, *words, ranks=1: self.assertEqual(
+            (result := self.generate(*words, ranks=ranks, code=code)).err.count(text), 1, result)
+        refused(USAGE, "--beams 2 gives no more than 2", "--beams", 2, "--samples", 3)
+        refused(USAGE, "--min-p 3: expected", "--min-p", 3)
+        refused(USAGE, "--logprobs belongs to --json", "--logprobs", 1)
+        refused(USAGE, "--tensor 3 x --pipeline 1 is 3 ranks, but 2 were started", "--prompt", "x",
+                "--tensor", 3, ranks=2)
+        refused(DATA, "the prompt has 40 tokens, but the model's context holds 32", "--prompt",
+                "x" * 40)
+        bad = self.folder / "bad.jsonl"
+        bad.write_text('{"prompt": "a"}\n{"text": "b"}\n')
+        refused(DATA, "bad.jsonl:2: there is no key 'prompt'", "--input", bad)
+
+    def test_interactive(self):
+        primary, secondary = pty.openpty()
+        program = subprocess.Popen([str(BIN / "trireme-generate"), "--checkpoint",
+                                    str(self.run_folder), "--device", DEVICE, "--greedy",
+                                    "--tokens", "8"], stdin=secondary, stdout=secondary,
+                                   stderr=secondary, env={**os.environ, "TERM": "dumb"},
+                                   start_new_session=True)
+        os.close(secondary)
+        seen = ""
+
+        def wait_for(text):
+            nonlocal seen
+            deadline = time.monotonic() + 60
+            while text not in seen:
+                self.assertLess(time.monotonic(), deadline, seen)
+                if select.select([primary], [], [], 1)[0]:
+                    seen += os.read(primary, 4096).decode(errors="replace")
+            seen = seen[seen.index(text) + len(text):]
+
+        try:
+            expected = self.lines("--prompt", "the copy", "--greedy", "--tokens", 8)[0]["text"]
+            wait_for("prompt> ")
+            os.write(primary, b"the copy\n")
+            wait_for("the copy" + expected.split("\n")[0])
+            wait_for("prompt> ")
+            # An interrupt ends no program.
+            program.send_signal(signal.SIGINT)
+            os.write(primary, b"the\n")
+            wait_for("prompt> ")
+            self.assertIsNone(program.poll())
+            os.write(primary, b"\x04")
+            program.wait(30)
+            self.assertEqual(program.returncode, FINISHED)
+        finally:
+            program.kill()
+            os.close(primary)
+
+
+if __name__ == "__main__":
+    unittest.main(verbosity=2)
