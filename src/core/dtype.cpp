@@ -34,6 +34,52 @@ float from_f16(std::uint16_t bits) {
   return std::bit_cast<float>(sign | ((magnitude << 13) + 0x38000000u));
 }
 
+namespace {
+
+/// A sign, an exponent with this bias, and kMantissa bits; kMax is the code of the largest finite
+/// number.
+template <int kMantissa, int kBias, std::uint8_t kMax>
+std::uint8_t to_fp8(float value, float max) {
+  const std::uint32_t bits = std::bit_cast<std::uint32_t>(value);
+  const auto sign = static_cast<std::uint8_t>(bits >> 24 & 0x80u);
+  const std::uint32_t magnitude = bits & 0x7FFFFFFFu;
+  if (magnitude > 0x7F800000u) return 0x7F;  // NaN
+  if (magnitude >= std::bit_cast<std::uint32_t>(max)) return sign | kMax;
+  if (magnitude < static_cast<std::uint32_t>(128 - kBias) << 23) {  // subnormal
+    const float units =
+        std::bit_cast<float>(static_cast<std::uint32_t>(126 + kBias + kMantissa) << 23);
+    return sign |
+           static_cast<std::uint8_t>(std::nearbyint(std::bit_cast<float>(magnitude) * units));
+  }
+  constexpr int kShift = 23 - kMantissa;
+  constexpr std::uint32_t kBelowHalf = (1u << (kShift - 1)) - 1;
+  const std::uint32_t rounded = magnitude + kBelowHalf + (magnitude >> kShift & 1);
+  return sign | static_cast<std::uint8_t>(
+                    (rounded - (static_cast<std::uint32_t>(127 - kBias) << 23)) >> kShift);
+}
+
+}  // namespace
+
+std::uint8_t to_e4m3(float value) { return to_fp8<3, 7, 0x7E>(value, fp8_max(DType::float8_e4m3)); }
+
+std::uint8_t to_e5m2(float value) {
+  return to_fp8<2, 15, 0x7B>(value, fp8_max(DType::float8_e5m2));
+}
+
+float from_e4m3(std::uint8_t bits) {
+  const std::uint32_t sign = static_cast<std::uint32_t>(bits & 0x80u) << 24;
+  const std::uint32_t magnitude = bits & 0x7Fu;
+  if (magnitude == 0x7F) return std::bit_cast<float>(sign | 0x7FC00000u);
+  if (magnitude < 8) {
+    const float value = static_cast<float>(magnitude) / 512.0f;
+    return sign ? -value : value;
+  }
+  return std::bit_cast<float>(sign | ((magnitude << 20) + (120u << 23)));
+}
+
+// The upper half of an fp16 number.
+float from_e5m2(std::uint8_t bits) { return from_f16(static_cast<std::uint16_t>(bits << 8)); }
+
 void convert_from_float(const float* values, std::size_t count, DType dtype, void* elements) {
   const auto write = [&](auto* out, auto&& convert) {
 #pragma omp parallel for simd schedule(static)
@@ -48,6 +94,10 @@ void convert_from_float(const float* values, std::size_t count, DType dtype, voi
       return write(static_cast<std::uint16_t*>(elements), to_bf16);
     case DType::f16:
       return write(static_cast<std::uint16_t*>(elements), to_f16);
+    case DType::float8_e4m3:
+      return write(static_cast<std::uint8_t*>(elements), to_e4m3);
+    case DType::float8_e5m2:
+      return write(static_cast<std::uint8_t*>(elements), to_e5m2);
   }
   throw_unknown_dtype(dtype);
 }
@@ -67,6 +117,10 @@ void convert_to_float(const void* elements, std::size_t count, DType dtype, floa
       return read(static_cast<const std::uint16_t*>(elements), from_bf16);
     case DType::f16:
       return read(static_cast<const std::uint16_t*>(elements), from_f16);
+    case DType::float8_e4m3:
+      return read(static_cast<const std::uint8_t*>(elements), from_e4m3);
+    case DType::float8_e5m2:
+      return read(static_cast<const std::uint8_t*>(elements), from_e5m2);
   }
   throw_unknown_dtype(dtype);
 }

@@ -1,4 +1,4 @@
-// Element types of tensors, and rounding to and from the 16-bit ones on the host.
+// Element types of tensors, and rounding to and from those of 16 and 8 bits on the host.
 #pragma once
 
 #include <bit>
@@ -11,11 +11,20 @@
 namespace trireme {
 
 /// Storage type of a tensor's elements. f64 serves gradient checks; f32 trains on the host; the
-/// 16-bit types bf16 and f16 hold activations and weights on GPUs, and on the host in tests.
+/// 16-bit types bf16 and f16 hold activations and weights on GPUs, and on the host in tests; the
+/// 8-bit ones (FP8) hold operands of GEMMs, with a scale for each tensor. Source: Micikevicius et
+/// al., "FP8 formats for deep learning" (2022).
 ///
 /// Switches over it name every value and have no `default`: a new type does not compile until each
 /// of them handles it.
-enum class DType { f32, f64, bf16, f16 };
+enum class DType {
+  f32,
+  f64,
+  bf16,
+  f16,
+  float8_e4m3,  ///< largest 448, no infinity
+  float8_e5m2,  ///< largest 57344
+};
 
 /// Throws InternalError for a value that is no DType: the end of every switch over them.
 [[noreturn]] void throw_unknown_dtype(DType dtype);
@@ -30,11 +39,14 @@ constexpr std::size_t size_of(DType dtype) {
     case DType::bf16:
     case DType::f16:
       return 2;
+    case DType::float8_e4m3:
+    case DType::float8_e5m2:
+      return 1;
   }
   throw_unknown_dtype(dtype);
 }
 
-/// "fp32", "fp64", "bf16" or "fp16".
+/// "fp32", "fp64", "bf16", "fp16", "fp8-e4m3" or "fp8-e5m2".
 constexpr std::string_view name_of(DType dtype) {
   switch (dtype) {
     case DType::f32:
@@ -45,12 +57,16 @@ constexpr std::string_view name_of(DType dtype) {
       return "bf16";
     case DType::f16:
       return "fp16";
+    case DType::float8_e4m3:
+      return "fp8-e4m3";
+    case DType::float8_e5m2:
+      return "fp8-e5m2";
   }
   throw_unknown_dtype(dtype);
 }
 
 /// The accumulation type of `dtype`, in which sums, statistics, parameter gradients and master
-/// copies are kept: fp32 for the 16-bit types, else the type itself.
+/// copies are kept: fp32 for the 16-bit and 8-bit types, else the type itself.
 constexpr DType accumulation_type(DType dtype) {
   switch (dtype) {
     case DType::f64:
@@ -58,9 +74,15 @@ constexpr DType accumulation_type(DType dtype) {
     case DType::f32:
     case DType::bf16:
     case DType::f16:
+    case DType::float8_e4m3:
+    case DType::float8_e5m2:
       return DType::f32;
   }
   throw_unknown_dtype(dtype);
+}
+
+constexpr bool is_fp8(DType dtype) {
+  return dtype == DType::float8_e4m3 || dtype == DType::float8_e5m2;
 }
 
 /// The DType of a C++ type: dtype_of<float> is DType::f32.
@@ -70,8 +92,8 @@ template <>
 inline constexpr DType dtype_of<double> = DType::f64;
 
 /// Calls `function(T{})` with the C++ type of `dtype`, fp32 or fp64: the one place where run-time
-/// types become templates on the host. Throws InternalError for the 16-bit types, in which the host
-/// stores but does not compute.
+/// types become templates on the host. Throws InternalError for the 16-bit and 8-bit types, in
+/// which the host stores but does not compute.
 template <typename Function>
 decltype(auto) dispatch(DType dtype, Function&& function) {
   switch (dtype) {
@@ -81,6 +103,8 @@ decltype(auto) dispatch(DType dtype, Function&& function) {
       return function(double{});
     case DType::bf16:
     case DType::f16:
+    case DType::float8_e4m3:
+    case DType::float8_e5m2:
       throw InternalError("the host does not compute in {}", name_of(dtype));
   }
   throw_unknown_dtype(dtype);
@@ -104,6 +128,21 @@ std::uint16_t to_f16(float value);
 
 /// The value of the fp16 number with these bits.
 float from_f16(std::uint16_t bits);
+
+/// The bits of `value` rounded to FP8, to nearest, ties to even, as the GPU's cvt.rn.satfinite
+/// does: larger values and infinities become the largest finite number, every NaN 0x7F.
+std::uint8_t to_e4m3(float value);
+std::uint8_t to_e5m2(float value);
+
+/// The value of the FP8 number with these bits.
+float from_e4m3(std::uint8_t bits);
+float from_e5m2(std::uint8_t bits);
+
+/// The largest finite number of an FP8 type.
+constexpr float fp8_max(DType dtype) {
+  TRIREME_CHECK(is_fp8(dtype), "{} is no FP8 type", name_of(dtype));
+  return dtype == DType::float8_e4m3 ? 448.0f : 57344.0f;
+}
 
 /// Writes `count` values as elements of `dtype`, rounded once to nearest.
 void convert_from_float(const float* values, std::size_t count, DType dtype, void* elements);

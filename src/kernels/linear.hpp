@@ -1,6 +1,8 @@
 // Linear layers: GEMMs, alone or with the GELU or the gradient of a bias fused to them.
 #pragma once
 
+#include <cstdint>
+
 #include "core/tensor.hpp"
 #include "kernels/cuda/context.hpp"
 #include "kernels/gelu.hpp"
@@ -12,6 +14,10 @@ namespace trireme::kernels {
 /// to every row, with beta 0. A and B of one type, C and bias of that type or, for weight
 /// gradients, C of its accumulation type; accumulates in the accumulation type. Tensors of more
 /// than two axes fold their leading axes into rows.
+///
+/// Of FP8, A and B may have different types, but not both E5M2; both have a scale; op(A) = A [m, k]
+/// and op(B) = B^T, B [n, k]; m, n and k are multiples of 16 (fits_fp8); C and bias have fp32 or a
+/// 16-bit type. C = scale_a scale_b A B^T + beta C + bias.
 struct Gemm {
   Tensor a;
   Tensor b;
@@ -20,7 +26,17 @@ struct Gemm {
   bool transpose_b = false;
   double beta = 0.0;
   Tensor bias;
+  /// Of FP8: the GPU may keep partial sums in its tensor cores, with about 14 bits.
+  bool fast_accumulation = false;
 };
+
+/// Whether FP8 GEMMs exist for these extents, on all backends: cuBLASLt's rule.
+constexpr bool fits_fp8(std::int64_t m, std::int64_t n, std::int64_t k) {
+  return m > 0 && n > 0 && k > 0 && m % 16 == 0 && n % 16 == 0 && k % 16 == 0;
+}
+
+/// Throws InternalError unless the tensors of an FP8 GEMM are as Gemm says.
+void check_fp8_gemm(const Gemm& args);
 
 namespace host {
 void gemm(const Gemm& args);

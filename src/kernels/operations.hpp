@@ -6,6 +6,7 @@
 #include "kernels/cross_entropy.hpp"
 #include "kernels/dropout.hpp"
 #include "kernels/embedding.hpp"
+#include "kernels/fp8.hpp"
 #include "kernels/gelu.hpp"
 #include "kernels/layernorm.hpp"
 #include "kernels/linear.hpp"
@@ -47,6 +48,8 @@
   X(lamb_direction, LambDirection)                                     \
   X(squared_sum, SquaredSum)                                           \
   X(cast, Cast)                                                        \
+  X(amax, Amax)                                                        \
+  X(quantize, Quantize)                                                \
   X(zero_count, ZeroCount)
 
 /// All of them.

@@ -1,5 +1,8 @@
 #include "kernels/preconditions.hpp"
 
+#include "kernels/fp8.hpp"
+#include "kernels/linear.hpp"
+
 namespace trireme::kernels {
 namespace {
 
@@ -39,6 +42,43 @@ void check_shape(const char* op, const char* name, const Tensor& tensor, DType d
   check_present(op, name, tensor, dtype);
   TRIREME_CHECK(tensor.shape == shape, "{}: {} is {}, expected {}", op, name,
                 to_string(tensor.shape), to_string(shape));
+}
+
+DType check_quantize(const Quantize& args) {
+  const char* op = "quantize";
+  TRIREME_CHECK(args.out || args.transposed, "{}: neither out nor transposed is given", op);
+  const DType dtype = args.out ? args.out.dtype : args.transposed.dtype;
+  const Extents x = extents_of(op, "x", args.x);
+  TRIREME_CHECK(is_fp8(dtype), "{}: out is {}, no FP8 type", op, name_of(dtype));
+  TRIREME_CHECK(accumulation_type(args.x.dtype) == DType::f32 && !is_fp8(args.x.dtype),
+                "{}: x is {}", op, name_of(args.x.dtype));
+  check_vector(op, "amax", args.amax, DType::f32, 1);
+  check_vector(op, "scale", args.scale, DType::f32, 1);
+  if (args.out) check_matrix(op, "out", args.out, dtype, x);
+  if (args.transposed) check_matrix(op, "transposed", args.transposed, dtype, {x.columns, x.rows});
+  return dtype;
+}
+
+void check_fp8_gemm(const Gemm& args) {
+  const char* op = "gemm";
+  const Extents a = extents_of(op, "a", args.a), b = extents_of(op, "b", args.b);
+  TRIREME_CHECK(is_fp8(args.a.dtype) && is_fp8(args.b.dtype), "{}: {} times {}", op,
+                name_of(args.a.dtype), name_of(args.b.dtype));
+  TRIREME_CHECK(args.a.dtype == DType::float8_e4m3 || args.b.dtype == DType::float8_e4m3,
+                "{}: one operand of FP8 must be E4M3", op);
+  TRIREME_CHECK(!args.transpose_a && args.transpose_b,
+                "{}: FP8 operands are a [m, k] and b [n, k], transposed", op);
+  TRIREME_CHECK(fits_fp8(a.rows, b.rows, a.columns), "{}: {} x {} x {} in FP8: not multiples of 16",
+                op, a.rows, b.rows, a.columns);
+  TRIREME_CHECK(args.a.scale && args.b.scale, "{}: an FP8 operand has no scale", op);
+  TRIREME_CHECK(accumulation_type(args.c.dtype) == DType::f32 && !is_fp8(args.c.dtype),
+                "{}: c is {}", op, name_of(args.c.dtype));
+  check_matrix(op, "a", args.a, args.a.dtype, a);
+  check_matrix(op, "b", args.b, args.b.dtype, {b.rows, a.columns});
+  check_matrix(op, "c", args.c, args.c.dtype, {a.rows, b.rows});
+  if (!args.bias) return;
+  check_vector(op, "bias", args.bias, args.c.dtype, b.rows);
+  TRIREME_CHECK(args.beta == 0.0, "{}: a bias is added with beta 0 only", op);
 }
 
 }  // namespace trireme::kernels

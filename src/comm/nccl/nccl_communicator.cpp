@@ -24,6 +24,9 @@ ncclDataType_t nccl_type(DType dtype) {
       return ncclBfloat16;
     case DType::f16:
       return ncclFloat16;
+    case DType::float8_e4m3:
+    case DType::float8_e5m2:
+      throw InternalError("ranks do not exchange {}", name_of(dtype));
   }
   throw_unknown_dtype(dtype);
 }

@@ -170,6 +170,9 @@ void launch_of_ranks(PeerKind kind, const PeerOperation& operation, DType dtype,
       return launch_of_type<__nv_bfloat16, kRanks>(kind, operation, stream);
     case DType::f16:
       return launch_of_type<__half, kRanks>(kind, operation, stream);
+    case DType::float8_e4m3:
+    case DType::float8_e5m2:
+      throw InternalError("ranks do not sum {}", name_of(dtype));
   }
   throw_unknown_dtype(dtype);
 }
@@ -194,6 +197,9 @@ void launch_sum(const PeerSum& sum, DType dtype, cudaStream_t stream) {
       return launch_sum_of_type<__nv_bfloat16, kRanks>(sum, stream);
     case DType::f16:
       return launch_sum_of_type<__half, kRanks>(sum, stream);
+    case DType::float8_e4m3:
+    case DType::float8_e5m2:
+      throw InternalError("ranks do not sum {}", name_of(dtype));
   }
   throw_unknown_dtype(dtype);
 }

@@ -33,7 +33,7 @@ void add_bias(const T* bias, T* c, std::int64_t rows, std::int64_t columns, std:
 }
 
 template <typename T>
-void multiply(const Gemm& args, std::int64_t m, std::int64_t n, std::int64_t k) {
+void multiply(const Gemm& args, std::int64_t m, std::int64_t n, std::int64_t k, T alpha = 1) {
   const T* a = args.a.as<T>();
   const T* b = args.b.as<T>();
   T* c = args.c.as<T>();
@@ -47,7 +47,7 @@ void multiply(const Gemm& args, std::int64_t m, std::int64_t n, std::int64_t k) 
     const std::int64_t column = cut_rows ? 0 : begin;
     const std::int64_t rows = cut_rows ? end - begin : m;
     const std::int64_t columns = cut_rows ? n : end - begin;
-    blas_gemm(args.transpose_a, args.transpose_b, rows, columns, k, T{1},
+    blas_gemm(args.transpose_a, args.transpose_b, rows, columns, k, alpha,
               a + (args.transpose_a ? row : row * lda), lda,
               b + (args.transpose_b ? column * ldb : column), ldb, beta, c + row * n + column, n);
     if (args.bias) add_bias(args.bias.as<T>() + column, c + row * n + column, rows, columns, n);
@@ -68,9 +68,28 @@ void multiply_row(const Gemm& args, std::int64_t n, std::int64_t k) {
   });
 }
 
+struct Fp8Operands;
+
+// The values of the codes are multiplied in fp32, and the sums by both scales, as on GPUs.
+void multiply_fp8(const Gemm& args) {
+  check_fp8_gemm(args);
+  float* const memory = scratch<float, Fp8Operands>(args.a.size() + args.b.size());
+  Gemm values = args;
+  values.a = {memory, DType::f32, args.a.shape};
+  values.b = {memory + args.a.size(), DType::f32, args.b.shape};
+  convert_to_float(args.a.data, args.a.size(), args.a.dtype, values.a.as<float>());
+  convert_to_float(args.b.data, args.b.size(), args.b.dtype, values.b.as<float>());
+  const auto [m, k] = extents_of("gemm", "a", args.a);
+  const std::int64_t n = extents_of("gemm", "b", args.b).rows;
+  const float alpha = *args.a.scale * *args.b.scale;
+  compute(values, args.c.dtype, {&Gemm::bias, &Gemm::c}, {&Gemm::c},
+          [=, m = m, k = k](const Gemm& problem, auto) { multiply(problem, m, n, k, alpha); });
+}
+
 }  // namespace
 
 void gemm(const Gemm& args) {
+  if (is_fp8(args.a.dtype)) return multiply_fp8(args);
   const DType dtype = args.a.dtype;
   const auto [m, n] = extents_of("gemm", "c", args.c);
   const Extents a = extents_of("gemm", "a", args.a);

@@ -21,7 +21,7 @@ inline constexpr DType dtype_of<__half> = DType::f16;
 namespace kernels::cuda {
 
 /// Calls function(T{}) with the CUDA type of `dtype`: float, __nv_bfloat16 or __half. Throws
-/// InternalError for fp64, which no CUDA kernel computes in.
+/// InternalError for fp64 and FP8, which no CUDA kernel computes in.
 template <typename Function>
 decltype(auto) dispatch_cuda(DType dtype, Function&& function) {
   switch (dtype) {
@@ -32,6 +32,8 @@ decltype(auto) dispatch_cuda(DType dtype, Function&& function) {
     case DType::f32:
       return function(float{});
     case DType::f64:
+    case DType::float8_e4m3:
+    case DType::float8_e5m2:
       throw InternalError("CUDA kernels do not compute in {}", name_of(dtype));
   }
   throw_unknown_dtype(dtype);

@@ -44,6 +44,10 @@ cudaDataType_t cuda_type(DType dtype) {
       return CUDA_R_32F;
     case DType::f64:
       return CUDA_R_64F;
+    case DType::float8_e4m3:
+      return CUDA_R_8F_E4M3;
+    case DType::float8_e5m2:
+      return CUDA_R_8F_E5M2;
   }
   throw_unknown_dtype(dtype);
 }
@@ -77,7 +81,30 @@ cublasLtMatmulDescAttributes_t aux_pointer(Epilogue epilogue) {
 
 }  // namespace
 
+namespace {
+
+GemmProblem fp8_problem(const Gemm& args) {
+  check_fp8_gemm(args);
+  const auto [m, k] = extents_of("gemm", "a", args.a);
+  return {.m = m,
+          .n = extents_of("gemm", "b", args.b).rows,
+          .k = k,
+          .transpose_b = true,
+          .operands = args.a.dtype,
+          .result = args.c.dtype,
+          .adds = args.beta != 0.0,
+          .bias = static_cast<bool>(args.bias),
+          .alignment_a = alignment_of(args.a.data),
+          .alignment_b = alignment_of(args.b.data),
+          .alignment_c = alignment_of(args.c.data),
+          .operands_b = args.b.dtype,
+          .fast_accumulation = args.fast_accumulation};
+}
+
+}  // namespace
+
 GemmProblem problem_of(const Gemm& args) {
+  if (is_fp8(args.a.dtype)) return fp8_problem(args);
   const DType dtype = args.a.dtype;
   const auto [m, n] = extents_of("gemm", "c", args.c);
   const Extents a = extents_of("gemm", "a", args.a);
@@ -112,15 +139,25 @@ Operands operands_of(const Gemm& args) {
           .b = args.b.data,
           .c = args.c.data,
           .bias = args.bias.data,
-          .beta = static_cast<float>(args.beta)};
+          .beta = static_cast<float>(args.beta),
+          .scale_a = args.a.scale,
+          .scale_b = args.b.scale};
 }
+
+namespace {
+
+DType type_of_b(const GemmProblem& problem) {
+  return is_fp8(problem.operands) ? problem.operands_b : problem.operands;
+}
+
+}  // namespace
 
 Matmul::Matmul(const CublasLt& library, const GemmProblem& problem)
     : library_(library),
       problem_(problem),
       description_(nullptr, library.MatmulDescDestroy),
-      first_(problem.transpose_b ? layout(problem.operands, problem.k, problem.n)
-                                 : layout(problem.operands, problem.n, problem.k)),
+      first_(problem.transpose_b ? layout(type_of_b(problem), problem.k, problem.n)
+                                 : layout(type_of_b(problem), problem.n, problem.k)),
       second_(problem.transpose_a ? layout(problem.operands, problem.m, problem.k)
                                   : layout(problem.operands, problem.k, problem.m)),
       result_(layout(problem.result, problem.n, problem.m)) {
@@ -135,8 +172,15 @@ Matmul::Matmul(const CublasLt& library, const GemmProblem& problem)
   // Until run() sets them, pointers tell the alignment alone; nothing follows them.
   const auto* const aligned = reinterpret_cast<const void*>(kLargestAlignment);
   if (problem.bias) {
-    describe(CUBLASLT_MATMUL_DESC_BIAS_DATA_TYPE, cuda_type(problem.operands));
+    describe(CUBLASLT_MATMUL_DESC_BIAS_DATA_TYPE,
+             cuda_type(is_fp8(problem.operands) ? problem.result : problem.operands));
     describe(CUBLASLT_MATMUL_DESC_BIAS_POINTER, aligned);
+  }
+  if (is_fp8(problem.operands)) {
+    describe(CUBLASLT_MATMUL_DESC_A_SCALE_POINTER, aligned);
+    describe(CUBLASLT_MATMUL_DESC_B_SCALE_POINTER, aligned);
+    describe(CUBLASLT_MATMUL_DESC_FAST_ACCUM,
+             static_cast<std::int8_t>(problem.fast_accumulation ? 1 : 0));
   }
   if (problem.epilogue == Epilogue::bias_gradient)
     describe(CUBLASLT_MATMUL_DESC_BIAS_DATA_TYPE, cuda_type(DType::f32));
@@ -215,6 +259,10 @@ cublasStatus_t Matmul::run(const Algorithm& algorithm, const Operands& operands,
                            const Context& context) const {
   if (problem_.bias) describe(CUBLASLT_MATMUL_DESC_BIAS_POINTER, operands.bias);
   if (problem_.epilogue != Epilogue::none) describe(aux_pointer(problem_.epilogue), operands.aux);
+  if (is_fp8(problem_.operands)) {
+    describe(CUBLASLT_MATMUL_DESC_A_SCALE_POINTER, operands.scale_b);
+    describe(CUBLASLT_MATMUL_DESC_B_SCALE_POINTER, operands.scale_a);
+  }
   const auto algo = std::bit_cast<cublasLtMatmulAlgo_t>(algorithm);
   const float one = 1.0f;
   return library_.Matmul(library_.handle, description_.get(), &one, operands.b, first_.get(),

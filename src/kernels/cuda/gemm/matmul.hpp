@@ -74,7 +74,9 @@ struct Operands {
   const void* bias = nullptr;
   float beta = 0.0f;
   void* aux = nullptr;
-  float* vector = nullptr;  ///< what an own kernel adds its column or row sums to
+  float* vector = nullptr;         ///< what an own kernel adds its column or row sums to
+  const float* scale_a = nullptr;  ///< of FP8, in the GPU's memory
+  const float* scale_b = nullptr;
 };
 
 Operands operands_of(const Gemm& args);

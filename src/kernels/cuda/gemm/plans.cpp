@@ -92,11 +92,15 @@ std::uint32_t alignment_of(const void* pointer) {
 }
 
 std::string to_string(const GemmProblem& problem) {
-  return fmt::format("{}x{}x{} {}{} {} to {}{}{}{} align {} {} {}", problem.m, problem.n, problem.k,
-                     problem.transpose_a ? 'T' : 'N', problem.transpose_b ? 'T' : 'N',
-                     name_of(problem.operands), name_of(problem.result), problem.adds ? " add" : "",
-                     problem.bias ? " bias" : "", name_of(problem.epilogue), problem.alignment_a,
-                     problem.alignment_b, problem.alignment_c);
+  const std::string fp8 = is_fp8(problem.operands)
+                              ? fmt::format(" x {}{}", name_of(problem.operands_b),
+                                            problem.fast_accumulation ? " fast" : "")
+                              : "";
+  return fmt::format(
+      "{}x{}x{} {}{} {}{} to {}{}{}{} align {} {} {}", problem.m, problem.n, problem.k,
+      problem.transpose_a ? 'T' : 'N', problem.transpose_b ? 'T' : 'N', name_of(problem.operands),
+      fp8, name_of(problem.result), problem.adds ? " add" : "", problem.bias ? " bias" : "",
+      name_of(problem.epilogue), problem.alignment_a, problem.alignment_b, problem.alignment_c);
 }
 
 std::string format_plan(std::string_view machine, std::string_view problem,

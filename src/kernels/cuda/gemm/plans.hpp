@@ -41,14 +41,16 @@ struct GemmProblem {
   std::int64_t k = 0;
   bool transpose_a = false;
   bool transpose_b = false;
-  DType operands = DType::f32;  ///< of A, B and the bias
-  DType result = DType::f32;    ///< of C
+  DType operands = DType::f32;  ///< of A; and of B and the bias, unless FP8
+  DType result = DType::f32;    ///< of C; and of the bias, if A and B are FP8
   bool adds = false;            ///< whether beta is other than 0
   bool bias = false;
   Epilogue epilogue = Epilogue::none;
   std::uint32_t alignment_a = kLargestAlignment;
   std::uint32_t alignment_b = kLargestAlignment;
   std::uint32_t alignment_c = kLargestAlignment;
+  DType operands_b = DType::f32;  ///< of B, if FP8; else f32
+  bool fast_accumulation = false;
 
   auto operator<=>(const GemmProblem&) const = default;
 };

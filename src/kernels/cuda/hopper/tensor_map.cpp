@@ -24,6 +24,9 @@ CUtensorMapDataType element_type(DType dtype) {
       return CU_TENSOR_MAP_DATA_TYPE_FLOAT32;
     case DType::f64:
       return CU_TENSOR_MAP_DATA_TYPE_FLOAT64;
+    case DType::float8_e4m3:
+    case DType::float8_e5m2:
+      return CU_TENSOR_MAP_DATA_TYPE_UINT8;
   }
   throw_unknown_dtype(dtype);
 }

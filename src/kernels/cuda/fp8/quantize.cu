@@ -1,0 +1,189 @@
+// Bound by bytes: reads each element once and writes it once or twice, one byte each.
+#include <cuda_fp8.h>
+
+#include <algorithm>
+
+#include "kernels/cuda/common/elements.cuh"
+#include "kernels/cuda/common/math.cuh"
+#include "kernels/fp8.hpp"
+
+namespace trireme::kernels::cuda {
+namespace {
+
+// A block converts a tile of kTile rows and columns of x, in passes of kPassRows rows: a thread
+// reads 4 rows of 8 elements, so that the bytes of a column's 4 rows make a word. The words of the
+// transposed tile wait in shared memory; word w of a column lies at w ^ swizzle(column): neither
+// the writes of a warp (16 groups of columns, two words) nor its reads (two columns' 16 pairs of
+// words) meet in a bank.
+constexpr int kTile = 128;
+constexpr int kThreads = 256;
+constexpr int kWidth = 8;
+constexpr int kRows = 4;
+constexpr int kColumnGroups = kTile / kWidth;
+constexpr int kPassRows = kThreads / kColumnGroups * kRows;
+constexpr int kWords = kTile / 4;
+static_assert(kColumnGroups == 16 && kTile % kPassRows == 0);
+
+__device__ __forceinline__ int swizzle(int column) { return column / kWidth * 2; }
+
+template <__nv_fp8_interpretation_t kType>
+__device__ __forceinline__ std::uint32_t fp8_pair(float first, float second) {
+  return __nv_cvt_float2_to_fp8x2(make_float2(first, second), __NV_SATFINITE, kType);
+}
+
+/// An element, or its GELU.
+template <bool kGelu, typename T>
+__device__ __forceinline__ float activated(float x) {
+  if constexpr (kGelu)
+    return x * Gelu<T>(x).s;
+  else
+    return x;
+}
+
+/// Elements, or their GELUs, times `factor` as bytes.
+template <bool kGelu, __nv_fp8_interpretation_t kType, typename T>
+__device__ __forceinline__ uint2 converted(const Elements<T, kWidth>& elements, float factor) {
+  Values<kWidth> values = widen(elements);
+#pragma unroll
+  for (float& value : values.values) value = activated<kGelu, T>(value);
+  std::uint32_t pairs[kWidth / 2];
+#pragma unroll
+  for (int i = 0; i < kWidth / 2; ++i)
+    pairs[i] = fp8_pair<kType>(values[2 * i] * factor, values[2 * i + 1] * factor);
+  return make_uint2(pairs[0] | pairs[1] << 16, pairs[2] | pairs[3] << 16);
+}
+
+/// The bytes of 4 rows of 4 columns as 4 words, one for each column.
+__device__ __forceinline__ void transpose_bytes(const std::uint32_t (&rows)[kRows],
+                                                std::uint32_t (&columns)[4]) {
+  const std::uint32_t low01 = __byte_perm(rows[0], rows[1], 0x5140);
+  const std::uint32_t high01 = __byte_perm(rows[0], rows[1], 0x7362);
+  const std::uint32_t low23 = __byte_perm(rows[2], rows[3], 0x5140);
+  const std::uint32_t high23 = __byte_perm(rows[2], rows[3], 0x7362);
+  columns[0] = __byte_perm(low01, low23, 0x5410);
+  columns[1] = __byte_perm(low01, low23, 0x7632);
+  columns[2] = __byte_perm(high01, high23, 0x5410);
+  columns[3] = __byte_perm(high01, high23, 0x7632);
+}
+
+/// The quantization factor; the first thread of the grid writes its inverse.
+__device__ __forceinline__ float factor_of(const float* amax, float max, float* scale) {
+  const float factor = fp8_factor(*amax, max);
+  if (blockIdx.x == 0 && blockIdx.y == 0 && threadIdx.x == 0) *scale = 1.0f / factor;
+  return factor;
+}
+
+// T and n are multiples of 8, all rows aligned to 8 elements; out or transposed may be null.
+template <typename T, __nv_fp8_interpretation_t kType, bool kGelu>
+__global__ void __launch_bounds__(kThreads)
+    quantize_tiles(const T* x, std::int64_t rows, std::int64_t columns, const float* amax,
+                   float max, float* scale, std::uint8_t* out, std::uint8_t* transposed) {
+  __shared__ std::uint32_t tile[kTile * kWords];
+  const float factor = factor_of(amax, max, scale);
+  const int group = threadIdx.x % kColumnGroups, strip = threadIdx.x / kColumnGroups;
+  const std::int64_t column = std::int64_t{blockIdx.x} * kTile + group * kWidth;
+  const std::int64_t top = std::int64_t{blockIdx.y} * kTile;
+#pragma unroll
+  for (int pass = 0; pass < kTile / kPassRows; ++pass) {
+    const int first = pass * kPassRows + strip * kRows;
+    const std::int64_t row = top + first;
+    if (column >= columns || row >= rows) continue;  // rows come in eights
+    const T* from = x + row * columns + column;
+    Elements<T, kWidth> elements[kRows];
+#pragma unroll
+    for (int i = 0; i < kRows; ++i) elements[i] = load<kWidth>(from + i * columns);
+    uint2 bytes[kRows];
+#pragma unroll
+    for (int i = 0; i < kRows; ++i) bytes[i] = converted<kGelu, kType>(elements[i], factor);
+    if (out) {
+#pragma unroll
+      for (int i = 0; i < kRows; ++i)
+        *reinterpret_cast<uint2*>(out + (row + i) * columns + column) = bytes[i];
+    }
+#pragma unroll
+    for (int half = 0; half < 2; ++half) {
+      std::uint32_t in_rows[kRows], in_columns[4];
+#pragma unroll
+      for (int i = 0; i < kRows; ++i) in_rows[i] = half == 0 ? bytes[i].x : bytes[i].y;
+      transpose_bytes(in_rows, in_columns);
+#pragma unroll
+      for (int i = 0; i < 4; ++i) {
+        const int local = group * kWidth + half * 4 + i;
+        tile[local * kWords + ((first / 4) ^ swizzle(local))] = in_columns[i];
+      }
+    }
+  }
+  if (!transposed) return;
+  __syncthreads();
+  constexpr int kPairs = kWords / 2;
+#pragma unroll 4
+  for (int i = threadIdx.x; i < kTile * kPairs; i += kThreads) {
+    const int local = i / kPairs, word = i % kPairs * 2;
+    const std::int64_t at = std::int64_t{blockIdx.x} * kTile + local, row = top + word * 4;
+    if (at >= columns || row >= rows) continue;
+    *reinterpret_cast<uint2*>(transposed + at * rows + row) =
+        *reinterpret_cast<const uint2*>(&tile[local * kWords + (word ^ swizzle(local))]);
+  }
+}
+
+// Any extents and alignment; not used in training.
+template <typename T, __nv_fp8_interpretation_t kType, bool kGelu>
+__global__ void __launch_bounds__(kThreads)
+    quantize_elements(const T* x, std::int64_t rows, std::int64_t columns, const float* amax,
+                      float max, float* scale, std::uint8_t* out, std::uint8_t* transposed) {
+  const float factor = factor_of(amax, max, scale);
+  const std::int64_t stride = std::int64_t{gridDim.x} * kThreads;
+  for (std::int64_t i = std::int64_t{blockIdx.x} * kThreads + threadIdx.x; i < rows * columns;
+       i += stride) {
+    const auto byte = static_cast<std::uint8_t>(
+        fp8_pair<kType>(activated<kGelu, T>(to_float(x[i])) * factor, 0.0f) & 0xFFu);
+    if (out) out[i] = byte;
+    if (transposed) transposed[i % columns * rows + i / columns] = byte;
+  }
+}
+
+template <typename T, __nv_fp8_interpretation_t kType, bool kGelu>
+void launch(const Quantize& args, DType dtype, const Context& context) {
+  const auto [rows, columns] = extents_of("quantize", "x", args.x);
+  const T* x = args.x.as<T>();
+  const auto bytes = [](const Tensor& tensor) { return static_cast<std::uint8_t*>(tensor.data); };
+  std::uint8_t* const out = bytes(args.out);
+  std::uint8_t* const transposed = bytes(args.transposed);
+  const float max = fp8_max(dtype);
+  const std::int64_t across = (columns + kTile - 1) / kTile, down = (rows + kTile - 1) / kTile;
+  if (rows % kWidth == 0 && columns % kWidth == 0 && rows > 0 && aligned16(x) && aligned16(out) &&
+      aligned16(transposed) && down <= 65535) {
+    quantize_tiles<T, kType, kGelu>
+        <<<dim3(static_cast<unsigned>(across), static_cast<unsigned>(down)), kThreads, 0,
+           context.stream>>>(x, rows, columns, args.amax.as<float>(), max, args.scale.as<float>(),
+                             out, transposed);
+    TRIREME_CUDA_LAUNCHED(quantize_tiles);
+    return;
+  }
+  const auto blocks = static_cast<unsigned>(
+      std::clamp<std::int64_t>((rows * columns + kThreads - 1) / kThreads, 1, 32 * context.sms));
+  quantize_elements<T, kType, kGelu><<<blocks, kThreads, 0, context.stream>>>(
+      x, rows, columns, args.amax.as<float>(), max, args.scale.as<float>(), out, transposed);
+  TRIREME_CUDA_LAUNCHED(quantize_elements);
+}
+
+}  // namespace
+
+void quantize(const Quantize& args, const Context& context) {
+  const DType dtype = check_quantize(args);
+  const auto of_types = [&](auto zero, auto gelu) {
+    using T = decltype(zero);
+    if (dtype == DType::float8_e4m3)
+      launch<T, __NV_E4M3, gelu>(args, dtype, context);
+    else
+      launch<T, __NV_E5M2, gelu>(args, dtype, context);
+  };
+  dispatch_cuda(args.x.dtype, [&](auto zero) {
+    if (args.gelu)
+      of_types(zero, std::true_type{});
+    else
+      of_types(zero, std::false_type{});
+  });
+}
+
+}  // namespace trireme::kernels::cuda
