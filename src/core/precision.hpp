@@ -10,11 +10,12 @@ namespace trireme {
 struct Precision {
   DType weights = DType::f32;      ///< as passes read them
   DType activations = DType::f32;  ///< that passes write and ranks exchange, and their gradients
-  DType gemm = DType::f32;         ///< operands of GEMMs; so far always the activations' type
-  DType gradients = DType::f32;    ///< of layers' matrices, as passes sum them
-  DType master = DType::f32;       ///< weights as updates and checkpoints have them, and the
-                                   ///< gradients of all but layers' matrices
-  DType moments = DType::f32;      ///< optimizer state; so far always the master weights' type
+  DType gemm = DType::f32;  ///< operands of the blocks' linears: the activations' type or FP8
+  DType gemm_gradients = DType::f32;  ///< the same of those GEMMs' gradient operands
+  DType gradients = DType::f32;       ///< of layers' matrices, as passes sum them
+  DType master = DType::f32;          ///< weights as updates and checkpoints have them, and the
+                                      ///< gradients of all but layers' matrices
+  DType moments = DType::f32;         ///< optimizer state; so far always the master weights' type
 
   bool operator==(const Precision&) const = default;
 };
@@ -26,6 +27,7 @@ constexpr Precision mixed_precision(DType compute) {
   return {.weights = compute,
           .activations = compute,
           .gemm = compute,
+          .gemm_gradients = compute,
           .gradients = sums,
           .master = sums,
           .moments = sums};

@@ -13,6 +13,9 @@ enum class Family { gpt, bert };
 enum class PipelineSchedule { one_f_one_b, interleaved, zero_bubble };
 enum class Compute { fp32, bf16, fp16 };
 enum class GradientPrecision { fp32, same };
+enum class GemmPrecision { same, fp8 };
+enum class Fp8Recipe { tensor, block };
+enum class Fp8Type { e4m3, e5m2 };
 enum class Granularity { none, selective, full };
 enum class RecomputeMethod { uniform, block };
 enum class OptimizerType { adamw, adam, sgd, lamb };
@@ -44,6 +47,9 @@ constexpr auto names_of(Compute) {
 constexpr auto names_of(GradientPrecision) {
   return std::to_array<std::string_view>({"fp32", "same"});
 }
+constexpr auto names_of(GemmPrecision) { return std::to_array<std::string_view>({"same", "fp8"}); }
+constexpr auto names_of(Fp8Recipe) { return std::to_array<std::string_view>({"tensor", "block"}); }
+constexpr auto names_of(Fp8Type) { return std::to_array<std::string_view>({"e4m3", "e5m2"}); }
 constexpr auto names_of(Granularity) {
   return std::to_array<std::string_view>({"none", "selective", "full"});
 }

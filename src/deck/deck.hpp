@@ -123,8 +123,21 @@ struct LossScale {
   bool operator==(const LossScale&) const = default;
 };
 
+/// Set only where precision.gemm is fp8.
+struct Fp8 {
+  std::optional<Fp8Recipe> recipe;
+  std::optional<Fp8Type> forward;
+  std::optional<Fp8Type> backward;
+  std::optional<std::int64_t> first_layers;  ///< that stay in precision.compute
+  std::optional<std::int64_t> last_layers;
+
+  bool operator==(const Fp8&) const = default;
+};
+
 struct Precision {
   Compute compute{};
+  GemmPrecision gemm{};
+  Fp8 fp8;
   GradientPrecision gradients{};
   LossScale loss_scale;
 

@@ -86,19 +86,30 @@ struct LayerSizes {
   Shape shard_rows() const { return {tokens() / sp_ranks(), hidden}; }
 };
 
+/// Scratch memory of FP8 GEMMs, shared by all linears; empty without them.
+struct Fp8Workspace {
+  Tensor operand;     ///< an input x of a linear, or a gradient dy: as many elements as the largest
+  Tensor transposed;  ///< the same of dy^T, for the weight gradient
+  Tensor amax;        ///< [1] fp32
+  Tensor scale;       ///< [1] fp32, of dy
+};
+
 /// The sizes with what computes and communicates.
 struct LayerContext : LayerSizes {
   LayerContext(const LayerSizes& sizes, device::Backend& backend_in, comm::Communicator& tensor_in)
       : LayerSizes(sizes), backend(backend_in), tensor(tensor_in) {
-    TRIREME_CHECK(
-        precision.weights == precision.activations && precision.gemm == precision.activations,
-        "passes compute in one type, not with weights in {}, GEMM operands in {} and "
-        "activations in {}",
-        name_of(precision.weights), name_of(precision.gemm), name_of(precision.activations));
+    const auto fits = [&](DType gemm) { return gemm == precision.activations || is_fp8(gemm); };
+    TRIREME_CHECK(precision.weights == precision.activations && fits(precision.gemm) &&
+                      fits(precision.gemm_gradients),
+                  "passes compute in one type, or in FP8 inside GEMMs, not with weights in {}, "
+                  "GEMM operands in {} and {}, activations in {}",
+                  name_of(precision.weights), name_of(precision.gemm),
+                  name_of(precision.gemm_gradients), name_of(precision.activations));
   }
 
   device::Backend& backend;
   comm::Communicator& tensor;  ///< the tensor-parallel group
+  Fp8Workspace fp8 = {};
 
   /// The first position of this rank's part of the residual stream.
   std::int64_t first_position() const {
@@ -118,6 +129,7 @@ struct LayerPlace {
   std::int64_t hidden = 1;
   double init_std = 0.02;         ///< of initial weights
   double output_init_std = 0.02;  ///< of those that end a sublayer
+  bool fp8 = false;               ///< BlockSpec::fp8
 };
 
 /// How a forward pass treats one micro-batch: dropout is on when training, keyed by the first

@@ -49,6 +49,7 @@ struct BlockSpec {
   AttentionSpec attention;
   MlpSpec mlp;
   double dropout = 0.0;  ///< of each sublayer's output
+  bool fp8 = true;       ///< its linears follow Precision::gemm where that is FP8
 };
 
 /// How tokens learn their positions: a learned embedding that is added, or rotated queries and

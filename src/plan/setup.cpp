@@ -157,11 +157,23 @@ Precision precision(const deck::Deck& deck) {
   Precision precision = mixed_precision(compute());
   if (deck.precision.gradients == deck::GradientPrecision::same)
     precision.gradients = precision.weights;
+  if (deck.precision.gemm == deck::GemmPrecision::fp8) {
+    precision.gemm = DType::float8_e4m3;
+    precision.gemm_gradients = deck.precision.fp8.backward == deck::Fp8Type::e4m3
+                                   ? DType::float8_e4m3
+                                   : DType::float8_e5m2;
+  }
   return precision;
 }
 
 model::ModelSpec model_spec(const deck::Deck& deck, const Vocabulary& vocabulary) {
-  return model::make_spec(deck, {.size = vocabulary.size, .eod = vocabulary.eod});
+  model::ModelSpec spec = model::make_spec(deck, {.size = vocabulary.size, .eod = vocabulary.eod});
+  const deck::Fp8& fp8 = deck.precision.fp8;
+  const std::int64_t first = fp8.first_layers.value_or(0);
+  const std::int64_t end = spec.layers() - fp8.last_layers.value_or(0);
+  for (std::int64_t layer = 0; layer < spec.layers(); ++layer)
+    spec.blocks[layer].fp8 = first <= layer && layer < end;
+  return spec;
 }
 
 model::StageConfig stage_config(const deck::Deck& deck, const Vocabulary& vocabulary) {
@@ -170,7 +182,8 @@ model::StageConfig stage_config(const deck::Deck& deck, const Vocabulary& vocabu
           .tensor_ranks = static_cast<int>(deck.parallel.tensor),
           .precision = precision(deck),
           .sequence_parallel = deck.parallel.sequence,
-          .recompute = recompute(deck)};
+          .recompute = recompute(deck),
+          .shares_fp8_weights = deck.parallel.zero >= 3};
 }
 
 std::size_t message_bytes(const deck::Deck& deck) {

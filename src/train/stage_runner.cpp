@@ -71,7 +71,7 @@ LossSum StageRunner::run(const data::Dataset& dataset, const data::Sampler& samp
   training_ = training;
   tokens_sum_ = sentences_sum_ = 0.0;
   passes_left_.assign(groups_.layout.chunks, sampler.micro_batches());
-  stage_.reset_loss();
+  stage_.begin_batch();
   pipeline::execute(schedule, *this, *groups_.pipeline, overlap_);
 
   // The last stage knows the loss, every tensor rank of it the same one.

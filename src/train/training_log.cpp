@@ -232,7 +232,7 @@ report::TrainEvent TrainingLog::train_event(const StepResult& result, const RunS
   const double tokens = static_cast<double>(interval_.samples * model.sequence);
   const double flops = tokens * model::flops_per_token(deck_, vocabulary_.size);
   const double flops_per_rank = flops / seconds / groups_.layout.ranks();
-  const double peak = device::peak_flops(backend_.gpu_name(), plan::precision(deck_).gemm);
+  const double peak = device::peak_flops(backend_.gpu_name(), plan::precision(deck_).activations);
   return {.iteration = state.iteration,
           .consumed_samples = state.consumed_samples,
           .consumed_tokens = state.consumed_samples * model.sequence,

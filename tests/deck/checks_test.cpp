@@ -154,6 +154,21 @@ TEST(DeckChecks, BatchScheduleAndLengthMustFit) {
        "(try 1)"},
       {"batch:", "precision: {compute: fp16, loss_scale: {value: 0}}\nbatch:",
        "bad.yaml:6:41: precision.loss_scale.value = 0: must be above 0"},
+      {"batch:", "precision: {fp8: {backward: e4m3}}\nbatch:",
+       "bad.yaml:6:19: 'precision.fp8.backward' needs precision.gemm = fp8, but it is same; leave "
+       "it out"},
+      {"batch:", "precision: {gemm: fp8, fp8: {forward: e5m2}}\nbatch:",
+       "bad.yaml:6:30: precision.fp8.forward = e5m2 is not built yet: two bits of mantissa are too "
+       "few for activations and weights (try e4m3)"},
+      {"batch:", "precision: {gemm: fp8, fp8: {recipe: block}}\nbatch:",
+       "bad.yaml:6:30: 'precision.fp8.recipe: block' is not built yet; leave it out or write "
+       "'tensor'"},
+      {"batch:", "precision: {gemm: fp8, fp8: {first_layers: 3, last_layers: 1}}\nbatch:",
+       "bad.yaml:6:30: precision.fp8.first_layers + last_layers = 4 leave none of model.layers = 4 "
+       "for FP8 (try fewer, or precision.gemm: same)"},
+      {"batch:", "run: {device: cuda}\nprecision: {gemm: fp8, compute: fp32}\nbatch:",
+       "bad.yaml:7:13: precision.gemm = fp8 with precision.compute = fp32: GPUs add FP8 GEMMs to "
+       "16 bits (try precision.compute: bf16)"},
       {"batch:", "recompute: {granularity: selective, layers: 2}\nbatch:",
        "bad.yaml:6:37: 'recompute.layers' needs recompute.granularity = full, but it is selective; "
        "leave it out"},

@@ -139,7 +139,7 @@ TEST(Dropout, FollowsTheSampleAndIsOffInEvaluation) {
   gpt.parameters().initialize(3);
   const std::vector<std::int32_t> ids{1, 2, 3, 4, 5, 6}, labels{2, 3, 4, 5, 6, 7};
   const auto loss = [&](std::uint64_t sample, bool training) {
-    gpt.stage().reset_loss();
+    gpt.stage().begin_batch();
     gpt.stage().load(0, {.ids = ids, .labels = labels, .first_sample = sample});
     gpt.stage().forward(0, training);
     return gpt.stage().loss_sum();

@@ -129,7 +129,7 @@ class RankedGpt final : public pipeline::StageWork {
     consumed_ = consumed;
     passes_left_.assign(groups_.layout.chunks, kMicroBatches / groups_.layout.data);
     parameters_.zero_gradients();
-    stage_.reset_loss();
+    stage_.begin_batch();
     pipeline::execute(schedule_, *this, *groups_.pipeline);
     optimizer_.reduce_gradients();
     return sum_loss();
@@ -149,7 +149,7 @@ class RankedGpt final : public pipeline::StageWork {
   double evaluate(std::int64_t consumed) {
     consumed_ = consumed;
     training_ = false;
-    stage_.reset_loss();
+    stage_.begin_batch();
     const int slots = pipeline::count_slots(schedule_);
     pipeline::execute(
         pipeline::forward_only(groups_.layout.pipeline, groups_.place.pipeline,

@@ -35,7 +35,7 @@ class SerialGpt {
 
   /// Runs the batch forward, with dropout. Returns the mean loss over the labels that count.
   double forward(const model::MicroBatch& batch) {
-    stage_.reset_loss();
+    stage_.begin_batch();
     stage_.load(0, batch);
     stage_.forward(0, /*training=*/true);
     return stage_.loss_sum() / counted(batch);

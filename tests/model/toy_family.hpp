@@ -238,7 +238,7 @@ class ToyGroupedMlp final : public model::TwoLinearMlp {
     return dfc1;
   }
   void fc1_gradient(const model::LayerContext& context, const Tensor& x, const Tensor& dfc1,
-                    const model::DeferredGradients* deferred) const override {
+                    const Activations&, const model::DeferredGradients* deferred) const override {
     if (deferred)
       context.backend.copy(deferred->first.data, dfc1.data, dfc1.bytes());
     else

@@ -315,6 +315,43 @@ TEST(RunPlan, HalfTypesOnTheHostNeedCopiesToComputeWith) {
   EXPECT_GT(fp16.workspace, 4u * (T * kHidden + V * kHidden + T * V));
 }
 
+TEST(RunPlan, Fp8GemmsTakeCopiesOfWeightsAndInputs) {
+  const std::vector<std::string> gpu = {"run.device=cuda"};
+  const auto plan = [&](std::vector<std::string> more) {
+    more.insert(more.begin(), {"run.device=cuda", "precision.gemm=fp8"});
+    return plan_gpt2(more).stages[0].memory;
+  };
+  const MemoryPlan bf16 = plan_gpt2(gpu).stages[0].memory, fp8 = plan({});
+  const auto near = [](std::size_t bytes, std::int64_t elements) {
+    const auto wanted = static_cast<std::size_t>(elements);
+    return bytes >= wanted && bytes < wanted + wanted / 1000;
+  };
+  const std::int64_t h = kHidden, T = 4 * 1024;
+  EXPECT_TRUE(near(fp8.weights - bf16.weights, 2 * 12 * 12 * h * h));  // W and W^T
+  // x^T of each linear; the output of the GELU is not kept.
+  EXPECT_TRUE(near(fp8.activations + 12 * 8 * T * h - bf16.activations, 12 * 7 * T * h));
+  EXPECT_TRUE(near(fp8.workspace - bf16.workspace, 2 * 4 * T * h));  // dy and dy^T
+  EXPECT_EQ(fp8.optimizer, bf16.optimizer);
+  // With sharded weights there are copies of one layer alone; layers left out have none.
+  const MemoryPlan sharded = plan({"parallel.zero=3"});
+  const MemoryPlan sharded_bf16 =
+      plan_gpt2({"run.device=cuda", "parallel.zero=3"}).stages[0].memory;
+  EXPECT_TRUE(near(sharded.weights - sharded_bf16.weights, 2 * 12 * h * h));
+  EXPECT_TRUE(
+      near(plan({"precision.fp8.first_layers=2"}).weights - bf16.weights, 2 * 10 * 12 * h * h));
+}
+
+TEST(RunPlan, SaysWhichGemmsAreInFp8) {
+  EXPECT_EQ(plan_gpt2().fp8, "");
+  EXPECT_EQ(
+      plan_gpt2({"precision.gemm=fp8", "precision.fp8.last_layers=1", "model.hidden=1536"}).fp8,
+      "11 of 12 layers' GEMMs (fp8-e4m3 x fp8-e5m2, one scale a tensor)");
+  const std::string text = to_text(plan_gpt2({"precision.gemm=fp8", "model.ffn=1000"}));
+  EXPECT_NE(text.find("FP8        12 of 12 layers' GEMMs"), std::string::npos) << text;
+  EXPECT_NE(text.find("24 of their 48 linears stay in fp32"), std::string::npos) << text;
+  EXPECT_NE(text.find("with model.hidden = 768 conversions cost"), std::string::npos) << text;
+}
+
 TEST(RunPlan, OptimizersTakeWhatTheyKeep) {
   const auto optimizer = [](const std::vector<std::string>& words) {
     return plan_gpt2(words).stages[0].memory.optimizer;

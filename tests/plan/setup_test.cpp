@@ -210,10 +210,29 @@ TEST(Setup, PrecisionNamesATypeForEachRoleOfATensor) {
   const auto made = [](std::vector<std::string> words) { return precision(gpt2_deck(words)); };
   EXPECT_EQ(made({"precision.compute=fp32"}), Precision());
   EXPECT_EQ(made({"precision.compute=fp32", "precision.gradients=same"}), Precision());
-  Precision expected{.weights = DType::bf16, .activations = DType::bf16, .gemm = DType::bf16};
+  Precision expected{.weights = DType::bf16,
+                     .activations = DType::bf16,
+                     .gemm = DType::bf16,
+                     .gemm_gradients = DType::bf16};
   EXPECT_EQ(made({"precision.compute=bf16"}), expected);
   expected.gradients = DType::bf16;
   EXPECT_EQ(made({"precision.compute=bf16", "precision.gradients=same"}), expected);
+  expected = mixed_precision(DType::bf16);
+  expected.gemm = DType::float8_e4m3;
+  expected.gemm_gradients = DType::float8_e5m2;
+  EXPECT_EQ(made({"precision.compute=bf16", "precision.gemm=fp8"}), expected);
+  expected.gemm_gradients = DType::float8_e4m3;
+  EXPECT_EQ(made({"precision.compute=bf16", "precision.gemm=fp8", "precision.fp8.backward=e4m3"}),
+            expected);
+}
+
+TEST(Setup, Fp8LeavesTheFirstAndTheLastLayersOut) {
+  const model::ModelSpec spec =
+      model_spec(gpt2_deck({"precision.gemm=fp8", "precision.fp8.first_layers=1",
+                            "precision.fp8.last_layers=2"}),
+                 {.size = 50257});
+  for (std::int64_t layer = 0; layer < 12; ++layer)
+    EXPECT_EQ(spec.blocks[layer].fp8, layer >= 1 && layer < 10) << layer;
 }
 
 TEST(Setup, LossScaleHasTheDialectsDefaults) {

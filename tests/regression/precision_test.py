@@ -131,5 +131,35 @@ class HalfTypes(RunTest):
         self.assert_close(self.losses("run"), self.losses("fp32"), 1e-2, "fp32, then bf16")
 
 
+class Fp8(RunTest):
+    WORDS = [*BF16, "precision.gemm=fp8", "checkpoint.at_end=false"]
+
+    def test_learns_as_bf16_does_on_every_layout(self):
+        self.pretrain("bf16", *BF16, "checkpoint.at_end=false")
+        self.pretrain("fp8", *self.WORDS)
+        losses = self.losses("fp8")
+        self.assertNotEqual(losses, self.losses("bf16"))
+        self.assert_close(losses, self.losses("bf16"), 2e-2, "fp8")
+        self.pretrain("mixed", *self.WORDS, "precision.fp8={first_layers: 1, backward: e4m3}")
+        self.assertNotEqual(self.losses("mixed"), losses)
+        self.assert_close(self.losses("mixed"), self.losses("bf16"), 2e-2, "mixed")
+        for layout, *more in [((2, 1, 1), "parallel.sequence=true"), ((1, 2, 1),),
+                              ((1, 1, 2), "parallel.zero=3")]:
+            name = "-".join([*map(str, layout), *more])
+            self.pretrain(name, *layout_words(*layout), *self.WORDS, *more, ranks=math.prod(layout))
+            self.assert_close(self.losses(name), losses, 1e-2, name)
+
+    def test_a_restart_changes_no_bit(self):
+        words = [*BF16, "precision.gemm=fp8", "train.iterations=8"]
+        self.pretrain("whole", *words)
+        for _ in range(2):
+            self.pretrain("halves", *words, "train.exit_interval=4")
+        self.assertEqual(self.losses("halves"), self.losses("whole"))
+        first, second = (self.inspect(self.latest(name)) for name in ("whole", "halves"))
+        self.assertEqual(first["tensors"], second["tensors"])
+        result = self.pretrain("whole", *BF16, "train.iterations=9")
+        self.assertIn("changed: precision.gemm: fp8 in the checkpoint, same now", result.out)
+
+
 if __name__ == "__main__":
     unittest.main(verbosity=2)

@@ -62,6 +62,7 @@ void check_together(const Deck& deck, const Given& given, const LoadOptions& opt
   checker.checkpoints();
   checker.device();
   checker.optimizer();
+  checker.fp8();
   checker.loss_scale();
   checker.recompute();
 }

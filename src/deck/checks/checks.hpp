@@ -49,6 +49,7 @@ class Checker {
   void checkpoints();
   void device();
   void optimizer();
+  void fp8();
   void loss_scale();
   void recompute();
 

@@ -113,6 +113,42 @@ void Checker::optimizer() {
   refuse(optimizer.eps == usual.eps, "optimizer.eps");
 }
 
+void Checker::fp8() {
+  const Precision& precision = deck_.precision;
+  const Fp8& fp8 = precision.fp8;
+  const auto belongs_to_fp8 = [&](bool left_out, std::string_view path) {
+    require(
+        left_out || precision.gemm == GemmPrecision::fp8, {path, "precision.gemm"},
+        [path] {
+          return fmt::format("'{}' needs precision.gemm = fp8, but it is same; leave it out", path);
+        },
+        Suggestion::leave_out_first);
+  };
+  belongs_to_fp8(!fp8.recipe, "precision.fp8.recipe");
+  belongs_to_fp8(!fp8.forward, "precision.fp8.forward");
+  belongs_to_fp8(!fp8.backward, "precision.fp8.backward");
+  belongs_to_fp8(!fp8.first_layers, "precision.fp8.first_layers");
+  belongs_to_fp8(!fp8.last_layers, "precision.fp8.last_layers");
+  if (precision.gemm != GemmPrecision::fp8) return;
+  require(precision.compute != Compute::fp32 || deck_.run.device != Device::cuda,
+          {"precision.gemm", "precision.compute"}, [] {
+            return "precision.gemm = fp8 with precision.compute = fp32: GPUs add FP8 GEMMs to 16 "
+                   "bits (try precision.compute: bf16)";
+          });
+  require(fp8.forward != Fp8Type::e5m2, {"precision.fp8.forward"}, [] {
+    return "precision.fp8.forward = e5m2 is not built yet: two bits of mantissa are too few for "
+           "activations and weights (try e4m3)";
+  });
+  const std::int64_t kept = fp8.first_layers.value_or(0) + fp8.last_layers.value_or(0);
+  require(kept < deck_.model.layers,
+          {"precision.fp8.first_layers", "precision.fp8.last_layers", "model.layers"}, [&] {
+            return fmt::format(
+                "precision.fp8.first_layers + last_layers = {} leave none of model.layers = {} for "
+                "FP8 (try fewer, or precision.gemm: same)",
+                kept, deck_.model.layers);
+          });
+}
+
 void Checker::loss_scale() {
   const Precision& precision = deck_.precision;
   const LossScale& scale = precision.loss_scale;

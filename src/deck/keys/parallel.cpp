@@ -75,6 +75,13 @@ std::function<void(Deck&)> if_dynamic(void (*set)(LossScale&)) {
   };
 }
 
+/// Sets a default of the keys that only FP8 GEMMs have.
+std::function<void(Deck&)> if_fp8(void (*set)(Fp8&)) {
+  return [set](Deck& deck) {
+    if (deck.precision.gemm == GemmPrecision::fp8) set(deck.precision.fp8);
+  };
+}
+
 /// Sets a default of the keys that only full recomputation has.
 std::function<void(Deck&)> if_full(void (*set)(Recompute&)) {
   return [set](Deck& deck) {
@@ -124,6 +131,37 @@ void arithmetic_keys(std::vector<Key>& rows) {
                        })
               .warn()
               .help("Type of weights and activations."),
+          key(TRIREME_MEMBER(precision.gemm))
+              .by_default("same")
+              .warn()
+              .help("Type of the operands of the layers' GEMMs; same: that of precision.compute; "
+                    "fp8: 8 bits, on GPUs of compute capability 8.9 and newer."),
+          key(TRIREME_MEMBER(precision.fp8.recipe))
+              .derived("tensor if fp8", if_fp8([](Fp8& fp8) { fp8.recipe = Fp8Recipe::tensor; }))
+              .built({"tensor"})
+              .warn()
+              .help("What has a scale: each tensor, from its largest magnitude (current scaling)."),
+          key(TRIREME_MEMBER(precision.fp8.forward))
+              .derived("e4m3 if fp8", if_fp8([](Fp8& fp8) { fp8.forward = Fp8Type::e4m3; }))
+              .warn()
+              .help("FP8 type of inputs and weights; e4m3: e5m2 has too few digits for them."),
+          key(TRIREME_MEMBER(precision.fp8.backward))
+              .derived("e5m2 if fp8", if_fp8([](Fp8& fp8) { fp8.backward = Fp8Type::e5m2; }))
+              .warn()
+              .help("FP8 type of the gradients of outputs: e5m2 has the larger range, e4m3 more "
+                    "digits."),
+          key(TRIREME_MEMBER(precision.fp8.first_layers))
+              .derived("0 if fp8", if_fp8([](Fp8& fp8) { fp8.first_layers = 0; }))
+              .from(0, kMaxLayers)
+              .unit("layers")
+              .warn()
+              .help("First layers of the model whose GEMMs stay in precision.compute."),
+          key(TRIREME_MEMBER(precision.fp8.last_layers))
+              .derived("0 if fp8", if_fp8([](Fp8& fp8) { fp8.last_layers = 0; }))
+              .from(0, kMaxLayers)
+              .unit("layers")
+              .warn()
+              .help("Last layers of the model whose GEMMs stay in precision.compute."),
           key(TRIREME_MEMBER(precision.gradients))
               .by_default("fp32")
               .warn()

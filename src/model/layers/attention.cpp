@@ -10,12 +10,14 @@ Attention::Attention(const AttentionSpec& spec, const LayerPlace& place)
                     spec.kv_heads * spec.head_dim},
             .in = place.hidden,
             .init_std = place.init_std,
-            .bias = spec.qkv_bias}),
+            .bias = spec.qkv_bias,
+            .fp8 = place.fp8}),
       projection_({.name = place.name + "attention/projection/",
                    .out = {place.hidden},
                    .in = spec.heads * spec.head_dim,
                    .init_std = place.output_init_std,
-                   .bias = spec.output_bias}) {}
+                   .bias = spec.output_bias,
+                   .fp8 = place.fp8}) {}
 
 void Attention::declare(ParameterTableBuilder& table) const {
   qkv_.declare(table);
@@ -33,13 +35,20 @@ Attention::Activations Attention::take(Arena& arena, const LayerSizes& sizes) co
   a.qkv = arena.take(sizes.precision.activations, {s, b, qkv_.local_out(sizes)});
   a.lse = arena.take(sizes.statistics(), {b, local_heads(sizes), s});
   a.attn_out = arena.take(sizes.precision.activations, {s, b, heads_width(sizes)});
+  a.qkv_in = qkv_.take_input(arena, sizes);
+  a.projection_in = projection_.take_input(arena, sizes);
   return a;
+}
+
+void Attention::take_fp8_weights(Arena& arena, const LayerSizes& sizes) {
+  qkv_.take_fp8_weight(arena, sizes);
+  projection_.take_fp8_weight(arena, sizes);
 }
 
 void Attention::forward(const LayerContext& context, const PassInfo& pass, const Tensor& x,
                         const Activations& saved, const Tensor& y) const {
   qkv_.gather_input(context, x);
-  qkv_.forward(context, x, saved.qkv);
+  qkv_.forward(context, x, saved.qkv, saved.qkv_in);
   context.backend.attention_forward(
       {.qkv = saved.qkv,
        .out = saved.attn_out,
@@ -50,7 +59,7 @@ void Attention::forward(const LayerContext& context, const PassInfo& pass, const
        .causal = spec_.causal,
        .document_start = pass.document_start,
        .lengths = pass.lengths});
-  projection_.forward(context, saved.attn_out, y);
+  projection_.forward(context, saved.attn_out, y, saved.projection_in);
 }
 
 void Attention::forward_cached(const LayerContext& context, const Tensor& x,
@@ -77,7 +86,7 @@ Tensor Attention::backward(const LayerContext& context, const LayerWorkspace& wo
                            bool add_bias, const DeferredGradients* deferred) const {
   const Tensor complete = projection_.weight_gradient(
       context, saved.attn_out, dy, workspace.hidden, deferred != nullptr,
-      add_bias ? BiasGradient::separate : BiasGradient::elsewhere);
+      add_bias ? BiasGradient::separate : BiasGradient::elsewhere, saved.projection_in);
   const Tensor dout = front(workspace.heads, saved.attn_out.shape);
   projection_.input_gradient(context, complete, dout);
   const Tensor dqkv = front(workspace.inner, saved.qkv.shape);
@@ -98,16 +107,17 @@ Tensor Attention::backward(const LayerContext& context, const LayerWorkspace& wo
 }
 
 void Attention::qkv_gradient(const LayerContext& context, const Tensor& x, const Tensor& dqkv,
-                             const DeferredGradients* deferred) const {
+                             const Activations& saved, const DeferredGradients* deferred) const {
   qkv_.weight_gradient(context, x, dqkv, deferred ? &deferred->first : nullptr,
-                       /*add_bias=*/true);
+                       /*add_bias=*/true, saved.qkv_in);
 }
 
 void Attention::backward_weights(const LayerContext& context, const LayerWorkspace& workspace,
                                  const Tensor& x, const Activations& saved,
                                  const DeferredGradients& deferred) const {
-  projection_.deferred_weight_gradient(context, saved.attn_out, deferred.second, workspace.hidden);
-  qkv_.deferred_weight_gradient(context, x, deferred.first);
+  projection_.deferred_weight_gradient(context, saved.attn_out, deferred.second, workspace.hidden,
+                                       saved.projection_in);
+  qkv_.deferred_weight_gradient(context, x, deferred.first, saved.qkv_in);
 }
 
 }  // namespace trireme::model

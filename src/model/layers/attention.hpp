@@ -2,6 +2,7 @@
 #pragma once
 
 #include <span>
+#include <vector>
 
 #include "model/context.hpp"
 #include "model/layers/linear.hpp"
@@ -33,6 +34,7 @@ class Attention {
     Tensor qkv;       ///< [s, b, 3 q / t]
     Tensor lse;       ///< [b, heads / t, s]
     Tensor attn_out;  ///< [s, b, q / t], the heads' outputs
+    Fp8Input qkv_in, projection_in;
   };
 
   Attention(const AttentionSpec& spec, const LayerPlace& place);
@@ -53,6 +55,10 @@ class Attention {
   bool drops(const PassInfo& pass) const { return pass.training && spec_.dropout > 0.0; }
   /// The output projection, whose bias the residual sum adds.
   const RowParallelLinear& projection() const { return projection_; }
+  /// The linears that may be in FP8.
+  std::vector<const Linear*> fp8_linears() const { return {&qkv_, &projection_}; }
+  /// Calls Linear::take_fp8_weight() of these.
+  void take_fp8_weights(Arena& arena, const LayerSizes& sizes);
 
   /// Leaves the output in sp_shard(y), y [s, b, h], from x [T, h], of which each rank has written
   /// sp_shard(). Collective over the tensor group.
@@ -73,7 +79,7 @@ class Attention {
   /// Adds the gradients of the qkv linear from the complete x [T, h] and what backward() returned;
   /// with `deferred` that of W is left to backward_weights().
   void qkv_gradient(const LayerContext& context, const Tensor& x, const Tensor& dqkv,
-                    const DeferredGradients* deferred) const;
+                    const Activations& saved, const DeferredGradients* deferred) const;
   /// Adds the gradients of the weight matrices that were left. Collective.
   void backward_weights(const LayerContext& context, const LayerWorkspace& workspace,
                         const Tensor& x, const Activations& saved,

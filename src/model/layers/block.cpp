@@ -13,7 +13,8 @@ LayerPlace place_of(const ModelSpec& spec, int layer) {
           .layer = layer,
           .hidden = spec.hidden,
           .init_std = spec.init_std,
-          .output_init_std = spec.output_init_std};
+          .output_init_std = spec.output_init_std,
+          .fp8 = spec.blocks[layer].fp8};
 }
 
 /// The end of a sublayer's backward pass, from the gradient `full` of what its norm put out, whose
@@ -114,6 +115,21 @@ BlockActivations TransformerBlock::take(Arena& arena, const LayerSizes& sizes,
   return a;
 }
 
+std::vector<const Linear*> TransformerBlock::fp8_linears() const {
+  std::vector<const Linear*> linears = attention_.fp8_linears();
+  for (const Linear* linear : mlp_->fp8_linears()) linears.push_back(linear);
+  return linears;
+}
+
+void TransformerBlock::take_fp8_weights(Arena& arena, const LayerSizes& sizes) {
+  attention_.take_fp8_weights(arena, sizes);
+  mlp_->take_fp8_weights(arena, sizes);
+}
+
+void TransformerBlock::cast_weights(const LayerContext& context) const {
+  for (const Linear* linear : fp8_linears()) linear->cast_weight(context);
+}
+
 std::int64_t TransformerBlock::inner_width(const LayerSizes& sizes) const {
   return std::max(attention_.inner_width(sizes), mlp_->inner_width(sizes));
 }
@@ -202,7 +218,7 @@ void TransformerBlock::mlp_backward(const LayerContext& context, const LayerWork
                         sp_shard(context, saved.norm2_out));
         sp_gather(context, saved.norm2_out);
       },
-      [&] { mlp_->fc1_gradient(context, saved.norm2_out, dfc1, deferred); });
+      [&] { mlp_->fc1_gradient(context, saved.norm2_out, dfc1, saved.mlp, deferred); });
 }
 
 void TransformerBlock::attention_backward(const LayerContext& context,
@@ -226,7 +242,7 @@ void TransformerBlock::attention_backward(const LayerContext& context,
         norm1_->forward(context, input, saved.norm1, sp_shard(context, saved.norm1_out));
         sp_gather(context, saved.norm1_out);
       },
-      [&] { attention_.qkv_gradient(context, saved.norm1_out, dqkv, deferred); });
+      [&] { attention_.qkv_gradient(context, saved.norm1_out, dqkv, saved.attention, deferred); });
 }
 
 // ---- post-norm
@@ -260,8 +276,9 @@ void TransformerBlock::mlp_backward_post_norm(const LayerContext& context,
   const Tensor dy = mlp_residual_.backward(context, pass, gradient,
                                            deferred ? deferred->second : scratch, deferred);
   const Tensor dfc1 = mlp_->backward(context, workspace, dy, saved.mlp, deferred);
-  add_input_gradient(context, full, gradient,
-                     [&] { mlp_->fc1_gradient(context, saved.norm1_out, dfc1, deferred); });
+  add_input_gradient(context, full, gradient, [&] {
+    mlp_->fc1_gradient(context, saved.norm1_out, dfc1, saved.mlp, deferred);
+  });
 }
 
 void TransformerBlock::attention_backward_post_norm(const LayerContext& context,
@@ -277,8 +294,24 @@ void TransformerBlock::attention_backward_post_norm(const LayerContext& context,
                                                  deferred ? deferred->second : scratch, deferred);
   const Tensor dqkv = attention_.backward(context, workspace, pass, dy, saved.attention,
                                           /*add_bias=*/true, deferred);
-  add_input_gradient(context, full, gradient,
-                     [&] { attention_.qkv_gradient(context, saved.attention_in, dqkv, deferred); });
+  add_input_gradient(context, full, gradient, [&] {
+    attention_.qkv_gradient(context, saved.attention_in, dqkv, saved.attention, deferred);
+  });
+}
+
+Fp8Workspace take_fp8_workspace(Arena& arena, const LayerSizes& sizes,
+                                const std::vector<const TransformerBlock*>& blocks) {
+  std::int64_t elements = 0;
+  for (const TransformerBlock* block : blocks)
+    for (const Linear* linear : block->fp8_linears())
+      elements = std::max(elements, linear->fp8_elements(sizes));
+  if (elements == 0) return {};
+  Fp8Workspace w;
+  w.operand = arena.take(sizes.precision.gemm, {elements});
+  w.transposed = arena.take(sizes.precision.gemm_gradients, {elements});
+  w.amax = arena.take(DType::f32, {1});
+  w.scale = arena.take(DType::f32, {1});
+  return w;
 }
 
 LayerWorkspace take_workspace(Arena& arena, const LayerSizes& sizes,

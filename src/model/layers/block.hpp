@@ -63,6 +63,12 @@ class TransformerBlock {
   static Tensor take_norm(Arena& arena, const LayerSizes& sizes);
 
   const Attention& attention() const { return attention_; }
+  /// The linears that may be in FP8.
+  std::vector<const Linear*> fp8_linears() const;
+  /// Takes the FP8 copies of their weights from `arena`, which cast_weights() makes: passes read
+  /// them instead of the weights. cast_weights() is collective over the tensor group.
+  void take_fp8_weights(Arena& arena, const LayerSizes& sizes);
+  void cast_weights(const LayerContext& context) const;
   /// Elements of LayerWorkspace::inner for each token.
   std::int64_t inner_width(const LayerSizes& sizes) const;
   /// Whether the pass drops anything.
@@ -123,6 +129,10 @@ class TransformerBlock {
   std::unique_ptr<Mlp> mlp_;
   ResidualAdd attention_residual_, mlp_residual_;
 };
+
+/// Scratch memory of the FP8 GEMMs of `blocks`, from `arena`; none where no linear is in FP8.
+Fp8Workspace take_fp8_workspace(Arena& arena, const LayerSizes& sizes,
+                                const std::vector<const TransformerBlock*>& blocks);
 
 /// The scratch memory that `blocks` share, from `arena`.
 LayerWorkspace take_workspace(Arena& arena, const LayerSizes& sizes,

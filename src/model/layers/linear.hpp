@@ -50,9 +50,22 @@ struct LinearSpec {
   double init_std = 0.02;
   bool bias = true;
   int max_shards = 0;  ///< of column-parallel ones: Parameter::max_shards
+  bool fp8 = false;    ///< its GEMMs follow Precision::gemm where that is FP8
 };
 
-/// The parameters of a linear layer.
+/// What a linear's forward pass in FP8 keeps of its input x [T, in] for the weight gradient.
+struct Fp8Input {
+  Tensor transposed;  ///< x^T [in, T]
+  Tensor scale;       ///< [1] fp32
+  bool gelu = false;  ///< the input is gelu_tanh(x), which the conversion computes
+};
+
+/// The parameters of a linear layer, and its GEMMs.
+///
+/// In FP8 (`in_fp8`) each operand has one scale, max / amax of the whole tensor, on all tensor
+/// ranks (current scaling): x and W in Precision::gemm, dy in Precision::gemm_gradients. The GPU's
+/// FP8 GEMMs want both operands contiguous along the sum: besides x, W and dy there are x^T, made
+/// with x and kept in Fp8Input, W^T, made with W once a batch, and dy^T, made with dy.
 class Linear {
  public:
   /// `sharding` is rows (column-parallel) or columns (row-parallel).
@@ -66,10 +79,60 @@ class Linear {
   const WeightGradient& weight() const { return weight_; }
   const WeightGradient& bias() const { return bias_; }
 
+  /// Whether the GEMMs of passes with these sizes are in FP8: its spec and Precision::gemm say so,
+  /// and T, inputs and outputs are multiples of 16 (kernels::fits_fp8).
+  bool in_fp8(const LayerSizes& sizes) const;
+  /// What a forward pass keeps, from `arena`; empty unless in_fp8().
+  Fp8Input take_input(Arena& arena, const LayerSizes& sizes) const;
+  /// Takes the FP8 copies of W from `arena`; none unless in_fp8().
+  void take_fp8_weight(Arena& arena, const LayerSizes& sizes);
+  /// Makes the FP8 copies of W, which passes read instead of it until the next call. Collective
+  /// over the tensor group if in_fp8().
+  void cast_weight(const LayerContext& context) const;
+  /// The most elements of an operand x or dy on this rank; 0 unless in_fp8().
+  std::int64_t fp8_elements(const LayerSizes& sizes) const;
+
  protected:
+  /// Columns and rows of W on this rank.
+  struct LocalExtents {
+    std::int64_t in, out;
+  };
+  LocalExtents local(const LayerSizes& sizes) const;
+
+  /// Writes y = x W^T + bias, and in FP8 `kept`, which may be empty if no backward pass follows.
+  void forward_gemm(const LayerContext& context, const Tensor& x, const Tensor& y,
+                    const Tensor& bias, const Fp8Input& kept) const;
+  /// Makes the FP8 copies of x [T, in]: that in context.fp8.operand, which it returns, unless
+  /// `transposed_alone`, and kept.transposed if it is there. Collective for row-parallel linears.
+  Tensor cast_input(const LayerContext& context, const Tensor& x, const Fp8Input& kept,
+                    bool transposed_alone) const;
+  /// Makes the FP8 copies of dy [T, out] in context.fp8, for dx (unless `transposed_alone`) and for
+  /// dW; nothing unless in_fp8(). Collective for column-parallel linears.
+  void cast_gradient(const LayerContext& context, const Tensor& dy, bool transposed_alone) const;
+  /// Writes dx = dy W; in FP8 after cast_gradient(), of no other linear since.
+  void input_gradient_gemm(const LayerContext& context, const Tensor& dy, const Tensor& dx) const;
+  /// Adds dy^T x to the gradient of W and, where it is given, the column sums of dy to dbias; in
+  /// FP8 after cast_gradient(), of no other linear since.
+  void weight_gradient_gemm(const LayerContext& context, const Tensor& x, const Tensor& dy,
+                            const Tensor& dbias, const Fp8Input& kept) const;
+
   LinearSpec spec_;
   TensorSharding sharding_;
   WeightGradient weight_, bias_;
+
+ private:
+  /// The copies of W.
+  struct Fp8Weight {
+    Tensor rows;        ///< W [out, in]
+    Tensor transposed;  ///< W^T [in, out]
+    Tensor scale;       ///< [1] fp32
+  };
+
+  /// Leaves the largest magnitude of x, or of gelu_tanh(x), in context.fp8.amax; of all tensor
+  /// ranks' parts if x is `sharded` over them.
+  void find_amax(const LayerContext& context, const Tensor& x, bool sharded,
+                 bool gelu = false) const;
+  Fp8Weight fp8_weight_;
 };
 
 /// y [T, out / t] = x W^T + b from the whole x [T, in].
@@ -78,22 +141,26 @@ class ColumnParallelLinear : public Linear {
   explicit ColumnParallelLinear(LinearSpec spec) : Linear(std::move(spec), TensorSharding::rows) {}
 
   /// Outputs on each rank: out / t, or out / max_shards with more ranks.
-  std::int64_t local_out(const LayerSizes& sizes) const;
+  std::int64_t local_out(const LayerSizes& sizes) const { return local(sizes).out; }
 
   /// Completes x, of which each rank has written sp_shard(): before forward(), or a kernel that
   /// does more than forward(). Collective.
   void gather_input(const LayerContext& context, const Tensor& x) const;
-  /// Writes y from a complete x.
-  void forward(const LayerContext& context, const Tensor& x, const Tensor& y) const;
+  /// Writes y from a complete x, and in FP8 `kept`: see Linear::forward_gemm().
+  void forward(const LayerContext& context, const Tensor& x, const Tensor& y,
+               const Fp8Input& kept = {}) const;
 
   /// Writes this rank's term of dx = dy W [T, in]; the caller sums it over the tensor ranks.
+  /// Collective if in_fp8().
   void input_gradient(const LayerContext& context, const Tensor& dy, const Tensor& dx) const;
-  /// Adds the gradients of W and, with `add_bias`, of b. With `deferred` [T, out / t], dy is copied
-  /// there instead, for deferred_weight_gradient() to add that of W.
+  /// Adds the gradients of W and, with `add_bias`, of b; after input_gradient(), with no other
+  /// linear's between. With `deferred` [T, out / t], dy is copied there instead, for
+  /// deferred_weight_gradient() to add that of W. In FP8 `kept` stands for x.
   void weight_gradient(const LayerContext& context, const Tensor& x, const Tensor& dy,
-                       const Tensor* deferred, bool add_bias) const;
+                       const Tensor* deferred, bool add_bias, const Fp8Input& kept = {}) const;
+  /// Collective if in_fp8().
   void deferred_weight_gradient(const LayerContext& context, const Tensor& x,
-                                const Tensor& deferred) const;
+                                const Tensor& deferred, const Fp8Input& kept = {}) const;
 };
 
 /// Which kernel of weight_gradient() adds the gradient of a row-parallel linear's bias: the one
@@ -106,18 +173,23 @@ class RowParallelLinear : public Linear {
  public:
   explicit RowParallelLinear(LinearSpec spec) : Linear(std::move(spec), TensorSharding::columns) {}
 
-  /// Leaves this rank's shard of y in sp_shard(y). Collective.
-  void forward(const LayerContext& context, const Tensor& x, const Tensor& y) const;
+  /// Leaves this rank's shard of y in sp_shard(y), and in FP8 writes `kept`. Collective.
+  void forward(const LayerContext& context, const Tensor& x, const Tensor& y,
+               const Fp8Input& kept = {}) const;
+  /// Writes `kept` as forward() does, alone; nothing unless in_fp8(), where it is collective.
+  void keep_input(const LayerContext& context, const Tensor& x, const Fp8Input& kept) const;
 
   /// Completes the gradient `dy` [S, b, out] of the shard in `full` [s, b, out] and adds those of W
   /// and b; with `deferred` that of W is left to deferred_weight_gradient(). Returns the complete
-  /// gradient [T, out]. Collective.
+  /// gradient [T, out]. In FP8 `kept` stands for x. Collective.
   Tensor weight_gradient(const LayerContext& context, const Tensor& x, const Tensor& dy,
-                         const Tensor& full, bool deferred, BiasGradient bias) const;
+                         const Tensor& full, bool deferred, BiasGradient bias,
+                         const Fp8Input& kept = {}) const;
   /// `dy` is the gradient that weight_gradient() had. Collective.
   void deferred_weight_gradient(const LayerContext& context, const Tensor& x, const Tensor& dy,
-                                const Tensor& full) const;
-  /// Writes dx = dy W [T, in / t] from the complete dy [T, out].
+                                const Tensor& full, const Fp8Input& kept = {}) const;
+  /// Writes dx = dy W [T, in / t] from the complete dy [T, out]; after weight_gradient(), with no
+  /// other linear's between.
   void input_gradient(const LayerContext& context, const Tensor& dy, const Tensor& dx) const;
 };
 

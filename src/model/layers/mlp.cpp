@@ -18,20 +18,28 @@ Mlp::Activations TwoLinearMlp::take(Arena& arena, const LayerSizes& sizes) const
   Activations a;
   a.fc1_out = arena.take(sizes.precision.activations, {sizes.tokens(), fc1_.local_out(sizes)});
   a.gelu_out = arena.take(sizes.precision.activations, {sizes.tokens(), local_width(sizes)});
+  a.fc1_in = fc1_.take_input(arena, sizes);
+  a.fc2_in = fc2_.take_input(arena, sizes);
   return a;
 }
 
+void TwoLinearMlp::take_fp8_weights(Arena& arena, const LayerSizes& sizes) {
+  fc1_.take_fp8_weight(arena, sizes);
+  fc2_.take_fp8_weight(arena, sizes);
+}
+
 void TwoLinearMlp::fc1_gradient(const LayerContext& context, const Tensor& x, const Tensor& dfc1,
-                                const DeferredGradients* deferred) const {
+                                const Activations& saved, const DeferredGradients* deferred) const {
   fc1_.weight_gradient(context, x, dfc1, deferred ? &deferred->first : nullptr,
-                       /*add_bias=*/false);
+                       /*add_bias=*/false, saved.fc1_in);
 }
 
 void TwoLinearMlp::backward_weights(const LayerContext& context, const LayerWorkspace& workspace,
                                     const Tensor& x, const Activations& saved,
                                     const DeferredGradients& deferred) const {
-  fc2_.deferred_weight_gradient(context, saved.gelu_out, deferred.second, workspace.hidden);
-  fc1_.deferred_weight_gradient(context, x, deferred.first);
+  const Tensor& fc2_in = saved.fc2_in.gelu ? saved.fc1_out : saved.gelu_out;
+  fc2_.deferred_weight_gradient(context, fc2_in, deferred.second, workspace.hidden, saved.fc2_in);
+  fc1_.deferred_weight_gradient(context, x, deferred.first, saved.fc1_in);
 }
 
 // ---- GELU
@@ -54,37 +62,71 @@ GeluMlp::GeluMlp(const MlpSpec& spec, const LayerPlace& place, kernels::Activati
     : TwoLinearMlp({.name = place.name + "mlp/up/",
                     .out = {spec.width},
                     .in = place.hidden,
-                    .init_std = place.init_std},
+                    .init_std = place.init_std,
+                    .fp8 = place.fp8},
                    {.name = place.name + "mlp/down/",
                     .out = {place.hidden},
                     .in = spec.width,
-                    .init_std = place.output_init_std}),
+                    .init_std = place.output_init_std,
+                    .fp8 = place.fp8}),
       gelu_(gelu) {}
+
+Mlp::Activations GeluMlp::take(Arena& arena, const LayerSizes& sizes) const {
+  if (!converts_gelu(sizes)) return TwoLinearMlp::take(arena, sizes);
+  Activations a;
+  a.fc1_out = arena.take(sizes.precision.activations, {sizes.tokens(), fc1_.local_out(sizes)});
+  a.fc1_in = fc1_.take_input(arena, sizes);
+  a.fc2_in = fc2_.take_input(arena, sizes);
+  a.fc2_in.gelu = true;
+  return a;
+}
 
 void GeluMlp::forward(const LayerContext& context, const Tensor& x, const Activations& saved,
                       const Tensor& y) const {
   fc1_.gather_input(context, x);
-  context.backend.linear_gelu({.x = x,
-                               .weight = fc1_.weight().weight,
-                               .bias = fc1_.bias().weight,
-                               .fc1_out = saved.fc1_out,
-                               .gelu_out = saved.gelu_out,
-                               .function = gelu_});
-  if (y) fc2_.forward(context, saved.gelu_out, y);
+  const bool converts = converts_gelu(context);
+  if (fc1_.in_fp8(context) || converts) {
+    fc1_.forward(context, x, saved.fc1_out, saved.fc1_in);
+    if (!converts)
+      context.backend.gelu_forward({.x = saved.fc1_out, .out = saved.gelu_out, .function = gelu_});
+  } else {
+    context.backend.linear_gelu({.x = x,
+                                 .weight = fc1_.weight().weight,
+                                 .bias = fc1_.bias().weight,
+                                 .fc1_out = saved.fc1_out,
+                                 .gelu_out = saved.gelu_out,
+                                 .function = gelu_});
+  }
+  const Tensor& fc2_in = converts ? saved.fc1_out : saved.gelu_out;
+  if (y)
+    fc2_.forward(context, fc2_in, y, saved.fc2_in);
+  else
+    fc2_.keep_input(context, fc2_in, saved.fc2_in);
 }
 
 Tensor GeluMlp::backward(const LayerContext& context, const LayerWorkspace& workspace,
                          const Tensor& dy, const Activations& saved,
                          const DeferredGradients* deferred) const {
-  const Tensor complete = fc2_.weight_gradient(context, saved.gelu_out, dy, workspace.hidden,
-                                               deferred != nullptr, BiasGradient::fused);
+  const Tensor& fc2_in = converts_gelu(context) ? saved.fc1_out : saved.gelu_out;
+  const Tensor complete =
+      fc2_.weight_gradient(context, fc2_in, dy, workspace.hidden, deferred != nullptr,
+                           BiasGradient::fused, saved.fc2_in);
   const Tensor dfc1 = front(workspace.inner, saved.fc1_out.shape);
-  context.backend.linear_gelu_gradient({.dy = complete,
-                                        .weight = fc2_.weight().weight,
-                                        .fc1_out = saved.fc1_out,
-                                        .dfc1_out = dfc1,
-                                        .dbias = fc1_.bias().gradient,
-                                        .function = gelu_});
+  if (fc2_.in_fp8(context)) {
+    fc2_.input_gradient(context, complete, dfc1);
+    context.backend.gelu_backward({.dout = dfc1,
+                                   .x = saved.fc1_out,
+                                   .dx = dfc1,
+                                   .dbias = fc1_.bias().gradient,
+                                   .function = gelu_});
+  } else {
+    context.backend.linear_gelu_gradient({.dy = complete,
+                                          .weight = fc2_.weight().weight,
+                                          .fc1_out = saved.fc1_out,
+                                          .dfc1_out = dfc1,
+                                          .dbias = fc1_.bias().gradient,
+                                          .function = gelu_});
+  }
   fc1_.input_gradient(context, dfc1, workspace.hidden);
   return dfc1;
 }

@@ -2,6 +2,7 @@
 #pragma once
 
 #include <memory>
+#include <vector>
 
 #include "model/context.hpp"
 #include "model/layers/attention.hpp"
@@ -17,8 +18,10 @@ class Mlp {
  public:
   /// What a forward pass keeps for the backward pass.
   struct Activations {
-    Tensor fc1_out;   ///< [T, n / t], bias included
-    Tensor gelu_out;  ///< [T, f / t], after the activation function
+    Tensor fc1_out;  ///< [T, n / t], bias included
+    /// [T, f / t], after the activation function; empty where the conversion to FP8 applies that
+    Tensor gelu_out;
+    Fp8Input fc1_in, fc2_in;
   };
 
   virtual ~Mlp() = default;
@@ -31,6 +34,10 @@ class Mlp {
   virtual std::int64_t inner_width(const LayerSizes& sizes) const = 0;
   /// The second linear, whose bias the residual sum adds.
   virtual const RowParallelLinear& output() const = 0;
+  /// The linears that may be in FP8.
+  virtual std::vector<const Linear*> fp8_linears() const { return {}; }
+  /// Calls Linear::take_fp8_weight() of these.
+  virtual void take_fp8_weights(Arena&, const LayerSizes&) {}
 
   /// Leaves the output in sp_shard(y), y [s, b, h], from x [T, h], of which each rank has written
   /// sp_shard(); without y it writes `saved` alone. Collective over the tensor group.
@@ -46,7 +53,7 @@ class Mlp {
   /// Adds the gradient of the first linear's W from the complete x [T, h] and what backward()
   /// returned; with `deferred` that is left to backward_weights().
   virtual void fc1_gradient(const LayerContext& context, const Tensor& x, const Tensor& dfc1,
-                            const DeferredGradients* deferred) const = 0;
+                            const Activations& saved, const DeferredGradients* deferred) const = 0;
   /// Adds the gradients of the weight matrices that were left. Collective.
   virtual void backward_weights(const LayerContext& context, const LayerWorkspace& workspace,
                                 const Tensor& x, const Activations& saved,
@@ -69,8 +76,10 @@ class TwoLinearMlp : public Mlp {
   void bind(const ParameterStore& parameters) override;
   Activations take(Arena& arena, const LayerSizes& sizes) const override;
   const RowParallelLinear& output() const override { return fc2_; }
+  std::vector<const Linear*> fp8_linears() const override { return {&fc1_, &fc2_}; }
+  void take_fp8_weights(Arena& arena, const LayerSizes& sizes) override;
   void fc1_gradient(const LayerContext& context, const Tensor& x, const Tensor& dfc1,
-                    const DeferredGradients* deferred) const override;
+                    const Activations& saved, const DeferredGradients* deferred) const override;
   void backward_weights(const LayerContext& context, const LayerWorkspace& workspace,
                         const Tensor& x, const Activations& saved,
                         const DeferredGradients& deferred) const override;
@@ -91,6 +100,7 @@ class GeluMlp final : public TwoLinearMlp {
  public:
   GeluMlp(const MlpSpec& spec, const LayerPlace& place, kernels::Activation gelu);
 
+  Activations take(Arena& arena, const LayerSizes& sizes) const override;
   std::int64_t inner_width(const LayerSizes& sizes) const override { return local_width(sizes); }
   void forward(const LayerContext& context, const Tensor& x, const Activations& saved,
                const Tensor& y) const override;
@@ -98,6 +108,11 @@ class GeluMlp final : public TwoLinearMlp {
                   const Activations& saved, const DeferredGradients* deferred) const override;
 
  private:
+  /// Whether fc2's conversion to FP8 applies the GELU: gelu_out is then never in memory.
+  bool converts_gelu(const LayerSizes& sizes) const {
+    return gelu_ == kernels::Activation::gelu_tanh && fc2_.in_fp8(sizes);
+  }
+
   kernels::Activation gelu_;
 };
 

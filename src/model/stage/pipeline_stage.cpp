@@ -44,7 +44,8 @@ void PipelineStage::run_block(CudaGraphs::Pass kind, int slot, int block, const 
 
 StageMemory PipelineStage::plan(const StageConfig& config, const grid::Layout& layout, int stage,
                                 int slots) {
-  return plan_memory(config, StageLayers(config, layout, stage), slots);
+  StageLayers layers(config, layout, stage);
+  return plan_memory(config, layers, slots);
 }
 
 PipelineStage::PipelineStage(const StageConfig& config, device::Backend& backend,
@@ -59,10 +60,16 @@ PipelineStage::PipelineStage(const StageConfig& config, device::Backend& backend
   auto matrices = parameters.placement().layers.begin();
   for (const auto& chunk : layers_.chunks) {
     matrices_.emplace_back(matrices, matrices + std::ssize(chunk));
+    is_cast_.emplace_back(chunk.size(), false);
     matrices += std::ssize(chunk);
   }
 
   const StageMemory memory = plan_memory(config, layers_, slots);
+  if (memory.fp8_weights > 0) {
+    fp8_weight_memory_ = backend.allocate(memory.fp8_weights, "FP8 copies of weights");
+    Arena fp8_weights(fp8_weight_memory_.get());
+    layers_.take_fp8_weights(fp8_weights, config);
+  }
   if (memory.host > 0)
     host_memory_ = backend.allocate_on_host(memory.host, "activations (recompute.offload)");
   activation_memory_ = backend.allocate(memory.activations, "activations");
@@ -77,6 +84,7 @@ PipelineStage::PipelineStage(const StageConfig& config, device::Backend& backend
   slots_ = std::move(all.slots);
   head_ = all.head;
   scratch_ = StageScratch::take(workspace, config, layers_);
+  context_.fp8 = scratch_.fp8;
   if (shared_workspace_)
     tensor.set_staging_buffer(scratch_.layer.staging.data, scratch_.layer.staging.bytes());
 
@@ -248,6 +256,19 @@ double PipelineStage::download(const Tensor& sum) {
   return value;
 }
 
-void PipelineStage::reset_loss() { context_.backend.zero(scratch_.losses); }
+void PipelineStage::begin_batch() {
+  context_.backend.zero(scratch_.losses);
+  for (std::vector<bool>& blocks : is_cast_) std::fill(blocks.begin(), blocks.end(), false);
+}
+
+void PipelineStage::before_use(int chunk, int block, int next) {
+  if (hooks_)
+    hooks_->before_use(matrices_[chunk][block], next < 0 ? Range{} : matrices_[chunk][next]);
+  if (!fp8_weight_memory_ || is_cast_[chunk][block]) return;
+  blocks(chunk)[block].cast_weights(context_);
+  if (config_.shares_fp8_weights)
+    for (std::vector<bool>& blocks : is_cast_) std::fill(blocks.begin(), blocks.end(), false);
+  is_cast_[chunk][block] = true;
+}
 
 }  // namespace trireme::model

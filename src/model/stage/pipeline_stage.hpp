@@ -100,13 +100,14 @@ class PipelineStage {
   /// Calls `hooks` in all passes from now on; null: none. They must outlive the passes.
   void set_hooks(ParameterHooks* hooks) { hooks_ = hooks; }
 
-  /// The loss summed over the tokens of all micro-batches since reset_loss(); 0 but on the last
+  /// The loss summed over the tokens of all micro-batches since begin_batch(); 0 but on the last
   /// stage.
   double loss_sum();
   /// The same of the sentence labels; 0 without sentence classes.
   double sentence_loss_sum();
-  /// Sets both to 0.
-  void reset_loss();
+  /// Before the first pass of a batch: sets both to 0, and makes the passes of the batch cast the
+  /// weights to FP8 anew, which may have changed.
+  void begin_batch();
 
   /// Whether load() reads the tokens of what comes through `chunk`.
   bool reads_tokens(int chunk) const {
@@ -155,10 +156,8 @@ class PipelineStage {
 
   const std::vector<TransformerBlock>& blocks(int chunk) const { return layers_.chunks[chunk]; }
   /// Tells the hooks that block `block` is about to be read, and `next` after it; -1: unknown.
-  void before_use(int chunk, int block, int next) const {
-    if (hooks_)
-      hooks_->before_use(matrices_[chunk][block], next < 0 ? Range{} : matrices_[chunk][next]);
-  }
+  /// Then makes the FP8 copies of its weights unless they are there.
+  void before_use(int chunk, int block, int next);
   void before_gradient(int chunk, int block) const {
     if (hooks_) hooks_->before_gradient(matrices_[chunk][block]);
   }
@@ -174,7 +173,10 @@ class PipelineStage {
   Range common_;  ///< elements of the parameters that are not blocks' matrices
   std::vector<std::vector<Range>> matrices_;  ///< of each block of each chunk
   std::vector<Segment> segments_;             ///< of each chunk: all have as many blocks
-  device::Buffer host_memory_;                ///< gone after the others, which wait for copies
+  /// Whether the FP8 copies of the weights of each block of each chunk are those of this batch.
+  std::vector<std::vector<bool>> is_cast_;
+  device::Buffer fp8_weight_memory_;
+  device::Buffer host_memory_;  ///< gone after the others, which wait for copies
   device::Buffer activation_memory_;
   device::Buffer workspace_memory_;
   std::unique_ptr<comm::RegisteredBuffer> shared_activations_,

@@ -47,6 +47,15 @@ void StageLayers::bind(const ParameterStore& parameters) {
   if (head) head->bind(parameters);
 }
 
+void StageLayers::take_fp8_weights(Arena& arena, const StageConfig& config) {
+  std::vector<TransformerBlock*> blocks;
+  for (auto& chunk : chunks)
+    for (TransformerBlock& block : chunk) blocks.push_back(&block);
+  const auto take = [&](std::size_t i) { blocks[i]->take_fp8_weights(arena, config.sizes()); };
+  if (config.shares_fp8_weights) return arena.overlay(blocks.size(), take);
+  for (std::size_t i = 0; i < blocks.size(); ++i) take(i);
+}
+
 std::size_t kernel_workspace_bytes(const StageConfig& config) {
   const LayerSizes sizes = config.sizes();
   std::size_t attention = 0;
@@ -66,12 +75,15 @@ std::size_t kernel_workspace_bytes(const StageConfig& config) {
 
 std::size_t host_gemm_bytes(const StageConfig& config) {
   const LayerSizes sizes = config.sizes();
-  if (sizes.precision.gemm == accumulation_type(sizes.precision.gemm)) return 0;
+  const auto is_copied = [](DType dtype) { return dtype != accumulation_type(dtype); };
   const auto gemm = [&](std::int64_t tokens, std::int64_t columns) {
     return (tokens * sizes.hidden + columns * sizes.hidden + tokens * columns) * sizeof(float);
   };
   const Head head(config.spec, config.max_loss_tokens);
-  std::size_t bytes = gemm(head.loss_tokens(sizes), head.local_vocab(sizes));
+  std::size_t bytes = 0;
+  if (is_copied(sizes.precision.activations))
+    bytes = gemm(head.loss_tokens(sizes), head.local_vocab(sizes));
+  if (!is_copied(sizes.precision.gemm)) return bytes;
   for (const BlockSpec& block : config.spec.blocks)
     bytes = std::max(bytes, gemm(sizes.tokens(), block.mlp.width / sizes.tensor_ranks));
   return bytes;
@@ -176,17 +188,20 @@ StageScratch StageScratch::take(Arena& arena, const StageConfig& config,
     for (const TransformerBlock& block : chunk) blocks.push_back(&block);
   StageScratch scratch;
   scratch.layer = take_workspace(arena, config.sizes(), blocks);
+  scratch.fp8 = take_fp8_workspace(arena, config.sizes(), blocks);
   scratch.losses = arena.take(DType::f64, {2});
   for (Tensor& gradient : scratch.gradients) gradient = take_stream(arena, config);
   return scratch;
 }
 
-StageMemory plan_memory(const StageConfig& config, const StageLayers& layers, int slots) {
-  Arena activations, host, workspace;
+StageMemory plan_memory(const StageConfig& config, StageLayers& layers, int slots) {
+  Arena fp8_weights, activations, host, workspace;
+  layers.take_fp8_weights(fp8_weights, config);
   StageActivations::take(activations, host, config, layers, slots);
   const StageScratch scratch = StageScratch::take(workspace, config, layers);
   const std::size_t exchanged = 2 * scratch.gradients[0].bytes();
-  return {activations.bytes(), workspace.bytes() - exchanged, exchanged, host.bytes()};
+  return {fp8_weights.bytes(), activations.bytes(), workspace.bytes() - exchanged, exchanged,
+          host.bytes()};
 }
 
 }  // namespace trireme::model

@@ -23,6 +23,9 @@ struct StageConfig {
   std::int64_t max_loss_tokens = Head::kMaxLossTokens;
   bool sequence_parallel = false;
   Recompute recompute = {};
+  /// All blocks share memory for the FP8 copies of one block's weights, which are then made for
+  /// each pass: where the weights themselves are sharded.
+  bool shares_fp8_weights = false;
 
   LayerSizes sizes() const {
     return {.hidden = spec.hidden,
@@ -45,14 +48,16 @@ struct StageLayers {
   StageLayers(const StageConfig& config, const grid::Layout& layout, int stage);
   /// `parameters` must hold the stage's and outlive this.
   void bind(const ParameterStore& parameters);
+  /// Takes the FP8 copies of the blocks' weights from `arena`.
+  void take_fp8_weights(Arena& arena, const StageConfig& config);
 };
 
 /// Scratch memory in bytes that the CUDA kernels need for passes of such a model, at most one
 /// operation at a time.
 std::size_t kernel_workspace_bytes(const StageConfig& config);
 
-/// Bytes of the fp32 copies that the host makes of the tensors of one GEMM in a 16-bit type; the
-/// head's and the MLP's are the largest.
+/// Bytes of the fp32 copies that the host makes of the tensors of one GEMM in a 16-bit type or in
+/// FP8; the head's and the MLP's are the largest.
 std::size_t host_gemm_bytes(const StageConfig& config);
 
 /// Writes the start of each token's document: starts [b, s], the position after the last `eod`
@@ -66,6 +71,7 @@ void positions_in_documents(std::span<const std::int32_t> starts, std::int64_t m
 
 /// Bytes of a stage's memory without weights, gradients and optimizer.
 struct StageMemory {
+  std::size_t fp8_weights = 0;  ///< copies that FP8 GEMMs read
   std::size_t activations = 0;
   std::size_t workspace = 0;
   std::size_t communication = 0;  ///< gradients exchanged with other stages
@@ -124,6 +130,7 @@ struct StageActivations {
 /// All of StageMemory::workspace and communication.
 struct StageScratch {
   LayerWorkspace layer;
+  Fp8Workspace fp8;
   Tensor losses;        ///< [2] f64: of tokens and of sentences
   Tensor gradients[2];  ///< last: exchanged with other stages
   static StageScratch take(Arena& arena, const StageConfig& config, const StageLayers& layers);
@@ -133,6 +140,6 @@ struct StageScratch {
 std::vector<Segment> segments_of(const StageConfig& config, const StageLayers& layers);
 
 /// The memory that `layers` take with `slots` micro-batches in flight.
-StageMemory plan_memory(const StageConfig& config, const StageLayers& layers, int slots);
+StageMemory plan_memory(const StageConfig& config, StageLayers& layers, int slots);
 
 }  // namespace trireme::model

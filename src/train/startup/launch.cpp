@@ -151,6 +151,14 @@ std::string gpu_problem(const GpuFacts& mine) {
       mine.visible ? "= " + *mine.visible : "is not set", gpus);
 }
 
+std::string fp8_problem(const std::string& gpu, int capability) {
+  if (capability >= 89) return "";
+  return fmt::format(
+      "precision.gemm = fp8 needs a GPU with FP8 tensor cores, of compute capability 8.9 or newer "
+      "(L4, L40, H100, H200), but {} has {}.{} (try precision.gemm: same)",
+      gpu, capability / 10, capability % 10);
+}
+
 std::string gpu_kind_problem(const std::string& first, const std::string& mine) {
   if (mine == first) return "";
   return fmt::format(

@@ -49,6 +49,10 @@ std::string gpu_problem(const GpuFacts& mine);
 /// Complains when a rank takes a GPU of another kind than rank 0, which takes a `first`.
 std::string gpu_kind_problem(const std::string& first, const std::string& mine);
 
+/// Complains when a GPU of this name and compute capability (10 * major + minor) has no tensor
+/// cores for FP8, which precision.gemm = fp8 needs.
+std::string fp8_problem(const std::string& gpu, int capability);
+
 /// What decides whether NCCL talks to other nodes over InfiniBand.
 struct NetworkFacts {
   std::vector<std::string> active_ports;  ///< of InfiniBand: "mlx5_0 port 1"

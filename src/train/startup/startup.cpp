@@ -128,6 +128,9 @@ void check_gpus(comm::MpiCommunicator& world, const deck::Deck& deck) {
     const std::string first = broadcast_text(world, mine.taken());
     refuse(world, ExitCode::failure, gpu_kind_problem(first, mine.taken()));
   }
+  if (deck.precision.gemm == deck::GemmPrecision::fp8)
+    refuse(world, ExitCode::deck,
+           fp8_problem(mine.taken(), device::visible_gpus()[mine.local_rank].capability));
   const bool one_node = mine.local_ranks == world.size();
   refuse(world, ExitCode::failure,
          one_node

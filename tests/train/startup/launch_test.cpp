@@ -78,6 +78,14 @@ TEST(GpuComplaint, EachRankNeedsOne) {
   EXPECT_EQ(gpu_problem(facts), "run.device = cuda: CUDA sees no GPU");
 }
 
+TEST(Fp8Complaint, NamesTheGpuAndWhatIsNeeded) {
+  EXPECT_EQ(fp8_problem("NVIDIA H200", 90), "");
+  EXPECT_EQ(fp8_problem("NVIDIA L4", 89), "");
+  expect_in(fp8_problem("NVIDIA A100-SXM4-80GB", 80),
+            {"needs a GPU with FP8 tensor cores, of compute capability 8.9 or newer",
+             "but NVIDIA A100-SXM4-80GB has 8.0", "try precision.gemm: same"});
+}
+
 TEST(GpuKindComplaint, NamesBothKindsAndTheKey) {
   EXPECT_EQ(gpu_kind_problem("H200", "H200"), "");
   expect_in(gpu_kind_problem("H200", "A100"),

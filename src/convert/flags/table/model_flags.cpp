@@ -7,6 +7,8 @@ namespace {
 constexpr std::string_view kOtherNetwork =
     "Trireme's GPT is GPT-2: learned positions, LayerNorm, GELU, biases; the deck has no key for "
     "it";
+constexpr std::string_view kFp8 =
+    "its default, delayed scaling, is not built: use --bf16, then precision.gemm: fp8 in the deck";
 constexpr std::string_view kFused = "kernel fusion is not configured in the deck";
 constexpr std::string_view kSameResult =
     "changes no result: Trireme's attention is numerically stable without it";
@@ -135,8 +137,8 @@ std::vector<Flag> model_flags() {
       drop("cross-entropy-fusion-impl", kOne, kFused),
       drop("te-rng-tracker", kNone, "dropout masks depend on the logical element (Philox)"),
       drop("inference-rng-tracker", kNone, "dropout masks depend on the logical element (Philox)"),
-      refuse("fp8-format", kOne, "Trireme has no FP8; use --bf16"),
-      refuse("fp8-hybrid", kNone, "Trireme has no FP8; use --bf16"),
+      refuse("fp8-format", kOne, kFp8),
+      refuse("fp8-hybrid", kNone, kFp8),
   };
 }
 
