@@ -1,0 +1,3 @@
+if(TARGET trireme::serve)
+  trireme_app(trireme-serve DEPENDS trireme::serve trireme::train trireme::plan Boost::program_options)
+endif()

@@ -1,0 +1,146 @@
+#include "serve/completion_queue.hpp"
+
+#include <algorithm>
+#include <utility>
+
+#include "core/clock.hpp"
+
+namespace trireme::serve {
+
+std::optional<Progress> Completion::next(std::chrono::milliseconds wait) {
+  std::unique_lock lock(mutex_);
+  changed_.wait_for(lock, wait, [&] {
+    return !progress_.empty() || ended_ == request.work.size() || abandoned_;
+  });
+  if (progress_.empty()) return std::nullopt;
+  Progress first = std::move(progress_.front());
+  progress_.pop_front();
+  return first;
+}
+
+bool Completion::finished() {
+  const std::lock_guard lock(mutex_);
+  return progress_.empty() && (ended_ == request.work.size() || abandoned_);
+}
+
+void Completion::add(Progress progress) {
+  const std::lock_guard lock(mutex_);
+  ended_ += progress.ended;
+  progress_.push_back(std::move(progress));
+  changed_.notify_all();
+}
+
+std::shared_ptr<Completion> CompletionQueue::submit(CompletionRequest request) {
+  const auto size = static_cast<std::int64_t>(request.work.size());
+  auto completion = std::make_shared<Completion>(std::move(request));
+  const std::lock_guard lock(mutex_);
+  if (closing_) throw BadRequest(503, "the server is shutting down");
+  if (counters.waiting + size > static_cast<std::int64_t>(limit_))
+    throw BadRequest(429, "the queue is full: try again later");
+  counters.waiting += size;
+  submitted_.push_back(completion);
+  submitted_changed_.notify_all();
+  return completion;
+}
+
+void CompletionQueue::run(const std::atomic<bool>& stop, std::chrono::milliseconds drain) {
+  constexpr double kKeepAliveSeconds = 10.0;
+  generate::BatchGenerator generator(decoder_);
+  Stopwatch since_signal;
+  std::optional<Stopwatch> closing;
+  while (true) {
+    if (stop && !closing) {
+      const std::lock_guard lock(mutex_);
+      closing_ = true;
+      closing.emplace();
+    }
+    const bool idle = generator.active() + generator.waiting() == 0;
+    take_submitted(generator, std::chrono::milliseconds(idle ? 50 : 0));
+    const bool late = closing && closing->seconds() * 1e3 > static_cast<double>(drain.count());
+    drop_abandoned(generator, late);
+    if (generator.step()) {
+      ++counters.passes;
+      since_signal = {};
+    } else {
+      if (closing) break;
+      // The other ranks wait for a command.
+      if (since_signal.seconds() > kKeepAliveSeconds) {
+        decoder_.keep_alive();
+        since_signal = {};
+      }
+    }
+    std::erase_if(active_, [](const auto& each) { return each->left == 0; });
+    count(generator);
+  }
+  count(generator);
+}
+
+void CompletionQueue::take_submitted(generate::BatchGenerator& generator,
+                                     std::chrono::milliseconds wait) {
+  std::deque<std::shared_ptr<Completion>> taken;
+  {
+    std::unique_lock lock(mutex_);
+    if (wait.count() > 0)
+      submitted_changed_.wait_for(lock, wait, [&] { return !submitted_.empty(); });
+    taken.swap(submitted_);
+  }
+  for (auto& completion : taken) start(generator, std::move(completion));
+}
+
+void CompletionQueue::start(generate::BatchGenerator& generator,
+                            std::shared_ptr<Completion> completion) {
+  active_.push_back(std::make_unique<Active>());
+  Active* active = active_.back().get();
+  active->completion = completion;
+  active->left = completion->request.work.size();
+  const CompletionRequest& request = completion->request;
+  for (std::size_t i = 0; i < request.work.size(); ++i) {
+    const Work& work = request.work[i];
+    counters.prompt_tokens += std::ssize(work.ids);
+    active->streams.push_back(
+        std::make_unique<generate::TextStream>(tokenizer_, work.ids, request.stop_strings));
+    generate::TextStream* stream = active->streams.back().get();
+    const bool scores = request.log_probabilities;
+    active->tickets.push_back(generator.submit(
+        {.prompt = work.ids,
+         .request = request.generate,
+         .sample = work.sample,
+         .on_token =
+             [this, active, stream, i, scores](const generate::ChosenToken& token) {
+               ++counters.generated_tokens;
+               Progress progress{.index = i, .piece = stream->push(token.score.id)};
+               if (scores) progress.tokens.push_back(token);
+               if (scores || !progress.piece.empty()) active->completion->add(std::move(progress));
+               return !stream->stopped();
+             },
+         .on_end =
+             [active, stream, i](generate::Continuation continuation) {
+               --active->left;
+               active->completion->add({.index = i,
+                                        .piece = stream->finish(),
+                                        .ended = true,
+                                        .stop = continuation.stop});
+             }}));
+  }
+}
+
+void CompletionQueue::drop_abandoned(generate::BatchGenerator& generator, bool all) {
+  for (const auto& active : active_) {
+    if (active->left == 0 || !(all || active->completion->abandoned())) continue;
+    for (const auto ticket : active->tickets) generator.cancel(ticket);
+    active->left = 0;
+    active->completion->abandon();
+    const std::lock_guard lock(active->completion->mutex_);
+    active->completion->changed_.notify_all();
+  }
+}
+
+void CompletionQueue::count(const generate::BatchGenerator& generator) {
+  const std::lock_guard lock(mutex_);
+  std::int64_t waiting = static_cast<std::int64_t>(generator.waiting());
+  for (const auto& completion : submitted_) waiting += std::ssize(completion->request.work);
+  counters.waiting = waiting;
+  counters.active = static_cast<std::int64_t>(generator.active());
+}
+
+}  // namespace trireme::serve

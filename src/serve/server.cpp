@@ -1,0 +1,378 @@
+#include "serve/server.hpp"
+
+#include <httplib.h>
+
+#include <chrono>
+#include <nlohmann/json.hpp>
+#include <thread>
+#include <utility>
+
+#include "core/clock.hpp"
+#include "core/error.hpp"
+#include "serve/web_page.hpp"
+
+namespace trireme::serve {
+namespace {
+
+using OrderedJson = nlohmann::ordered_json;
+using httplib::DataSink;
+
+/// How often a thread that waits for the model looks whether its client is still there.
+constexpr std::chrono::milliseconds kLook{50};
+
+std::string dump(const OrderedJson& json) {
+  return json.dump(-1, ' ', false, OrderedJson::error_handler_t::replace);
+}
+
+/// OpenAI's form of an error.
+std::string error_body(int status, const std::string& message) {
+  const char* type = status >= 500 ? "server_error" : "invalid_request_error";
+  return dump({{"error", {{"message", message}, {"type", type}, {"code", status}}}});
+}
+
+/// Whether two texts are equal, in a time that tells nothing of where they differ.
+bool equal_secrets(std::string_view a, std::string_view b) {
+  unsigned difference = a.size() != b.size();
+  for (std::size_t i = 0; i < a.size(); ++i)
+    difference |= static_cast<unsigned char>(a[i]) ^
+                  static_cast<unsigned char>(b.empty() ? 0 : b[i % b.size()]);
+  return difference == 0;
+}
+
+/// OpenAI's finish_reason; "time" where the time of a request was over.
+std::string_view finish_reason(generate::Stop stop) {
+  return stop == generate::Stop::eod || stop == generate::Stop::text ? "stop" : "length";
+}
+
+/// The log-probabilities of tokens in the form of completions.
+OrderedJson log_probabilities(const tokenizer::Tokenizer& tokenizer,
+                              const std::vector<generate::ChosenToken>& tokens) {
+  const auto text = [&](std::int32_t id) { return tokenizer.decode(std::array{id}); };
+  OrderedJson json{{"tokens", OrderedJson::array()}, {"token_logprobs", OrderedJson::array()}};
+  OrderedJson top = OrderedJson::array();
+  bool has_top = false;
+  for (const generate::ChosenToken& token : tokens) {
+    json["tokens"].push_back(text(token.score.id));
+    json["token_logprobs"].push_back(token.score.log_probability);
+    OrderedJson others = OrderedJson::object();
+    for (const auto& other : token.alternatives) others[text(other.id)] = other.log_probability;
+    has_top |= !token.alternatives.empty();
+    top.push_back(std::move(others));
+  }
+  json["top_logprobs"] = has_top ? std::move(top) : OrderedJson(nullptr);
+  return json;
+}
+
+/// One continuation of an answer.
+struct Choice {
+  std::string text;
+  std::vector<generate::ChosenToken> tokens;
+  std::string_view reason = "time";
+};
+
+}  // namespace
+
+struct Server::Implementation {
+  Implementation(const ServerOptions& options_in, CompletionQueue& queue_in,
+                 const tokenizer::Tokenizer& tokenizer_in)
+      : options(options_in), queue(queue_in), tokenizer(tokenizer_in) {}
+
+  ServerOptions options;
+  CompletionQueue& queue;
+  const tokenizer::Tokenizer& tokenizer;
+  httplib::Server http;
+  std::thread listener;
+  int port = 0;
+  std::atomic<std::int64_t> next_id = 0;
+
+  void configure();
+  void add_routes();
+  bool allowed(const httplib::Request& request) const;
+  void answer_openai(const httplib::Request& request, httplib::Response& response);
+  void answer_megatron(const httplib::Request& request, httplib::Response& response);
+  void show_metrics(httplib::Response& response) const;
+
+  /// Runs `answer`; what a client did wrong becomes its status and message.
+  template <typename Answer>
+  void guarded(httplib::Response& response, const Answer& answer);
+  /// Takes the progress of a request until it is finished, its time is over or its client is gone:
+  /// then false. `visit` gets each progress and returns false when the client is gone.
+  template <typename Visit>
+  bool follow(const std::shared_ptr<Completion>& completion, const DataSink& sink,
+              const Stopwatch& watch, const Visit& visit);
+  /// Answers with what `render` makes of the finished choices, unless the client goes away.
+  void send_when_finished(const std::shared_ptr<Completion>& completion,
+                          httplib::Response& response,
+                          std::function<OrderedJson(const std::vector<Choice>&)> render);
+  void send_events(const std::shared_ptr<Completion>& completion, httplib::Response& response,
+                   const OrderedJson& head);
+  OrderedJson json_of(const Choice& choice, std::size_t index, bool finished, bool scores) const;
+};
+
+void Server::Implementation::configure() {
+  http.new_task_queue = [threads = options.connections] {
+    return new httplib::ThreadPool(static_cast<std::size_t>(threads));
+  };
+  http.set_payload_max_length(options.body_bytes);
+  // The default, SO_REUSEPORT, lets a second server take a share of the connections unnoticed.
+  http.set_socket_options([](socket_t socket) {
+    const int yes = 1;
+    ::setsockopt(socket, SOL_SOCKET, SO_REUSEADDR, &yes, sizeof yes);
+  });
+  http.set_read_timeout(10);
+  http.set_write_timeout(10);  // a client that reads slower loses its answer
+  http.set_keep_alive_timeout(1);
+  http.set_tcp_nodelay(true);
+  http.set_pre_routing_handler([this](const auto& request, auto& response) {
+    ++queue.counters.requests;
+    if (allowed(request)) return httplib::Server::HandlerResponse::Unhandled;
+    response.status = 401;
+    response.set_header("WWW-Authenticate", "Bearer");
+    response.set_header("Connection", "close");  // the body is not read
+    response.set_content(error_body(401, "an access token is needed: Authorization: Bearer ..."),
+                         "application/json");
+    return httplib::Server::HandlerResponse::Handled;
+  });
+  http.set_error_handler([this](const auto&, auto& response) {
+    ++queue.counters.refused;
+    if (!response.body.empty()) return;
+    const char* text = response.status == 404   ? "there is nothing at this address"
+                       : response.status == 413 ? "the request is too large"
+                                                : "the request cannot be served";
+    response.set_content(error_body(response.status, text), "application/json");
+  });
+  http.set_exception_handler([this](const auto&, auto& response, std::exception_ptr) {
+    ++queue.counters.failed;
+    response.status = 500;
+    response.set_content(error_body(500, "internal error"), "application/json");
+  });
+}
+
+bool Server::Implementation::allowed(const httplib::Request& request) const {
+  if (options.access_token.empty() || request.path == "/health" || request.path == "/") return true;
+  constexpr std::string_view kBearer = "Bearer ";
+  const std::string header = request.get_header_value("Authorization");
+  return header.starts_with(kBearer) &&
+         equal_secrets(std::string_view(header).substr(kBearer.size()), options.access_token);
+}
+
+void Server::Implementation::add_routes() {
+  http.Get("/", [](const auto&, auto& response) {
+    response.set_header(
+        "Content-Security-Policy",
+        "default-src 'none'; style-src 'unsafe-inline'; script-src 'unsafe-inline'; "
+        "connect-src 'self'; frame-ancestors 'none'");
+    const std::string_view page = web_page();
+    response.set_content(page.data(), page.size(), "text/html; charset=utf-8");
+  });
+  http.Get("/health", [this](const auto&, auto& response) {
+    response.status = queue.closing() ? 503 : 200;
+    response.set_content(
+        dump({{"status", queue.closing() ? "closing" : "ok"}, {"model", options.model}}),
+        "application/json");
+  });
+  http.Get("/metrics", [this](const auto&, auto& response) { show_metrics(response); });
+  http.Get("/v1/models", [this](const auto&, auto& response) {
+    response.set_content(
+        dump({{"object", "list"},
+              {"data", OrderedJson::array({{{"id", options.model}, {"object", "model"}}})}}),
+        "application/json");
+  });
+  const auto openai = [this](const auto& request, auto& response) {
+    guarded(response, [&] { answer_openai(request, response); });
+  };
+  const auto megatron = [this](const auto& request, auto& response) {
+    guarded(response, [&] { answer_megatron(request, response); });
+  };
+  http.Post("/v1/completions", openai);
+  http.Put("/api", megatron);
+  http.Post("/api", megatron);
+}
+
+template <typename Answer>
+void Server::Implementation::guarded(httplib::Response& response, const Answer& answer) {
+  try {
+    answer();
+  } catch (const BadRequest& problem) {
+    response.status = problem.status;
+    if (problem.status == 429 || problem.status == 503) response.set_header("Retry-After", "1");
+    response.set_content(error_body(problem.status, problem.what()), "application/json");
+  }
+}
+
+template <typename Visit>
+bool Server::Implementation::follow(const std::shared_ptr<Completion>& completion,
+                                    const DataSink& sink, const Stopwatch& watch,
+                                    const Visit& visit) {
+  bool there = true;
+  while (there && !completion->finished() && watch.seconds() < options.request_seconds) {
+    auto progress = completion->next(kLook);
+    there = progress ? visit(std::move(*progress)) : sink.is_writable();
+  }
+  if (!completion->finished()) completion->abandon();
+  return there;
+}
+
+void Server::Implementation::send_when_finished(
+    const std::shared_ptr<Completion>& completion, httplib::Response& response,
+    std::function<OrderedJson(const std::vector<Choice>&)> render) {
+  // In chunks, so that a client that goes away is noticed while the model runs.
+  response.set_chunked_content_provider(
+      "application/json",
+      [this, completion, render = std::move(render), watch = Stopwatch()](std::size_t,
+                                                                          DataSink& sink) {
+        std::vector<Choice> choices(completion->request.work.size());
+        const bool there = follow(completion, sink, watch, [&](Progress progress) {
+          Choice& choice = choices[progress.index];
+          choice.text += progress.piece;
+          std::ranges::move(progress.tokens, std::back_inserter(choice.tokens));
+          if (progress.ended) choice.reason = finish_reason(progress.stop);
+          return true;
+        });
+        if (!there) return false;
+        const std::string body = dump(render(choices)) + "\n";
+        if (!sink.write(body.data(), body.size())) return false;
+        sink.done();
+        return true;
+      },
+      [completion](bool) { completion->abandon(); });
+}
+
+OrderedJson Server::Implementation::json_of(const Choice& choice, std::size_t index, bool finished,
+                                            bool scores) const {
+  return {{"text", choice.text},
+          {"index", index},
+          {"logprobs", scores ? log_probabilities(tokenizer, choice.tokens) : OrderedJson(nullptr)},
+          {"finish_reason", finished ? OrderedJson(choice.reason) : OrderedJson(nullptr)}};
+}
+
+void Server::Implementation::send_events(const std::shared_ptr<Completion>& completion,
+                                         httplib::Response& response, const OrderedJson& head) {
+  response.set_header("Cache-Control", "no-cache");
+  response.set_chunked_content_provider(
+      "text/event-stream",
+      [this, completion, head, watch = Stopwatch()](std::size_t, DataSink& sink) {
+        const CompletionRequest& request = completion->request;
+        const auto send = [&](const std::string& data) {
+          const std::string event = "data: " + data + "\n\n";
+          return sink.write(event.data(), event.size());
+        };
+        const auto send_choice = [&](const Choice& choice, std::size_t index, bool finished) {
+          OrderedJson json = head;
+          json["choices"] =
+              OrderedJson::array({json_of(choice, index, finished, request.log_probabilities)});
+          return send(dump(json));
+        };
+        std::vector<bool> ended(request.work.size(), false);
+        if (request.echo)
+          for (std::size_t i = 0; i < request.work.size(); ++i)
+            if (!send_choice({.text = request.work[i].prompt, .tokens = {}}, i, false))
+              return false;
+        const bool there = follow(completion, sink, watch, [&](Progress progress) {
+          ended[progress.index] = progress.ended;
+          Choice choice{.text = std::move(progress.piece), .tokens = std::move(progress.tokens)};
+          if (progress.ended) choice.reason = finish_reason(progress.stop);
+          return send_choice(choice, progress.index, progress.ended);
+        });
+        if (!there) return false;
+        for (std::size_t i = 0; i < ended.size(); ++i)
+          if (!ended[i] && !send_choice({}, i, true)) return false;
+        if (!send("[DONE]")) return false;
+        sink.done();
+        return true;
+      },
+      [completion](bool) { completion->abandon(); });
+}
+
+void Server::Implementation::answer_openai(const httplib::Request& request,
+                                           httplib::Response& response) {
+  auto completion = queue.submit(parse_openai(request.body, tokenizer, options.limits));
+  const OrderedJson head{{"id", fmt::format("cmpl-{}", ++next_id)},
+                         {"object", "text_completion"},
+                         {"created", static_cast<std::int64_t>(unix_time())},
+                         {"model", options.model}};
+  if (completion->request.stream) return send_events(completion, response, head);
+  send_when_finished(completion, response, [this, completion, head](const auto& choices) {
+    const CompletionRequest& request = completion->request;
+    OrderedJson json = head;
+    json["choices"] = OrderedJson::array();
+    std::int64_t prompt_tokens = 0, tokens = 0;
+    for (std::size_t i = 0; i < choices.size(); ++i) {
+      Choice choice = choices[i];
+      prompt_tokens += std::ssize(request.work[i].ids);
+      tokens += std::ssize(tokenizer.encode(choice.text));
+      if (request.echo) choice.text = request.work[i].prompt + choice.text;
+      json["choices"].push_back(json_of(choice, i, true, request.log_probabilities));
+    }
+    json["usage"] = {{"prompt_tokens", prompt_tokens},
+                     {"completion_tokens", tokens},
+                     {"total_tokens", prompt_tokens + tokens}};
+    return json;
+  });
+}
+
+void Server::Implementation::answer_megatron(const httplib::Request& request,
+                                             httplib::Response& response) {
+  auto completion = queue.submit(parse_megatron(request.body, tokenizer, options.limits));
+  send_when_finished(completion, response, [this, completion](const auto& choices) {
+    OrderedJson json{{"text", OrderedJson::array()}, {"segments", OrderedJson::array()}};
+    OrderedJson scores = OrderedJson::array();
+    for (std::size_t i = 0; i < choices.size(); ++i) {
+      const std::string text = completion->request.work[i].prompt + choices[i].text;
+      json["text"].push_back(text);
+      OrderedJson segments = OrderedJson::array();
+      for (const std::int32_t id : tokenizer.encode(text))
+        segments.push_back(tokenizer.decode(std::array{id}));
+      json["segments"].push_back(std::move(segments));
+      OrderedJson own = OrderedJson::array();
+      for (const auto& token : choices[i].tokens) own.push_back(token.score.log_probability);
+      scores.push_back(std::move(own));
+    }
+    if (completion->request.log_probabilities) json["logprobs"] = std::move(scores);
+    return json;
+  });
+}
+
+void Server::Implementation::show_metrics(httplib::Response& response) const {
+  const Counters& counters = queue.counters;
+  std::string text;
+  const auto add = [&](const char* name, const char* type, const char* help, std::int64_t value) {
+    text += fmt::format("# HELP trireme_{0} {2}\n# TYPE trireme_{0} {1}\ntrireme_{0} {3}\n", name,
+                        type, help, value);
+  };
+  add("requests_total", "counter", "HTTP requests.", counters.requests);
+  add("requests_refused_total", "counter", "Requests answered with an error.", counters.refused);
+  add("requests_failed_total", "counter", "Internal errors.", counters.failed);
+  add("prompt_tokens_total", "counter", "Tokens of prompts.", counters.prompt_tokens);
+  add("generated_tokens_total", "counter", "Tokens generated.", counters.generated_tokens);
+  add("passes_total", "counter", "Forward passes of the batch.", counters.passes);
+  add("continuations_active", "gauge", "Continuations in the batch.", counters.active);
+  add("continuations_waiting", "gauge", "Continuations in the queue.", counters.waiting);
+  response.set_content(text, "text/plain; version=0.0.4");
+}
+
+Server::Server(const ServerOptions& options, CompletionQueue& queue,
+               const tokenizer::Tokenizer& tokenizer)
+    : implementation_(std::make_unique<Implementation>(options, queue, tokenizer)) {
+  Implementation& self = *implementation_;
+  self.configure();
+  self.add_routes();
+  self.port = options.port == 0 ? self.http.bind_to_any_port(options.host)
+              : self.http.bind_to_port(options.host, options.port) ? options.port
+                                                                   : -1;
+  if (self.port < 0)
+    throw IoError("cannot listen on {}:{}: the address is in use, or not of this machine",
+                  options.host, options.port);
+  self.listener = std::thread([&self] { self.http.listen_after_bind(); });
+  // stop() does nothing before it runs.
+  while (!self.http.is_running()) std::this_thread::sleep_for(std::chrono::milliseconds(1));
+}
+
+Server::~Server() {
+  implementation_->http.stop();
+  implementation_->listener.join();
+}
+
+int Server::port() const { return implementation_->port; }
+
+}  // namespace trireme::serve

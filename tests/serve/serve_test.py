@@ -1,0 +1,384 @@
+"""trireme-serve: both forms of its API, its limits, and clients that misbehave.
+
+More requests of the fuzz test: TRIREME_FUZZ=10000 ctest -R '^serve$', or python3 serve_test.py Serve.test_fuzz.
+"""
+
+import contextlib
+import http.client
+import json
+import math
+import os
+import random
+import shutil
+import signal
+import socket
+import threading
+import time
+import unittest
+
+from runs import FINISHED, HERE, IO, SCRATCH, USAGE, RunTest, Started, command_line, dataset, run
+
+TOKEN = "a secret of this test"
+
+
+class Server:
+    """A server of the trained run, and requests to it."""
+
+    def __init__(self, folder, *words, ranks=1, token=None):
+        self.started = Started(command_line("trireme-serve", "--checkpoint", folder, "--device", "host",
+                                            "--bind", "127.0.0.1:0", *words, ranks=ranks))
+        self.token = token
+        self.head = ""
+        while "http://" not in self.head:
+            line = self.started.process.stderr.readline()
+            if not line:
+                raise RuntimeError(str(self.started.finish()))
+            self.head += line
+        self.port = int(self.head.rsplit(":", 1)[1])
+
+    def __enter__(self):
+        return self
+
+    def __exit__(self, *_):
+        self.started.__exit__()
+
+    def connect(self, timeout=60):
+        return http.client.HTTPConnection("127.0.0.1", self.port, timeout=timeout)
+
+    def ask(self, method, path, body=None, headers=None, timeout=60):
+        """Status and text of the answer."""
+        headers = dict(headers or {})
+        if self.token:
+            headers.setdefault("Authorization", f"Bearer {self.token}")
+        if body is not None and not isinstance(body, (bytes, str)):
+            body = json.dumps(body)
+        connection = self.connect(timeout)
+        try:
+            connection.request(method, path, body, headers)
+            answer = connection.getresponse()
+            return answer.status, answer.read().decode(errors="replace")
+        finally:
+            connection.close()
+
+    def complete(self, **body):
+        status, text = self.ask("POST", "/v1/completions", body)
+        if status != 200:
+            raise AssertionError((status, text))
+        return json.loads(text)
+
+    def metric(self, name):
+        text = self.ask("GET", "/metrics")[1]
+        return int([line.split()[1] for line in text.splitlines()
+                    if line.startswith(f"trireme_{name} ")][0])
+
+    def stop(self, number=signal.SIGTERM):
+        self.started.process.send_signal(number)
+        return self.started.finish(30)
+
+
+class Serve(RunTest):
+    @classmethod
+    def setUpClass(cls):
+        cls.run_folder = SCRATCH / cls.__name__ / "trained"
+        shutil.rmtree(cls.run_folder, ignore_errors=True)
+        result = run("trireme-pretrain", HERE / "tiny.yaml", f"data.train={dataset()}",
+                     f"run.output={cls.run_folder}", "run.device=host", "schedule.peak=1e-2",
+                     "model.positions=256")
+        if result.code != FINISHED:
+            raise RuntimeError(str(result))
+        cls.server = Server(cls.run_folder, "--batch", 8, "--max-body", 20000, "--max-tokens", 200)
+
+    @classmethod
+    def tearDownClass(cls):
+        result = cls.server.stop()
+        assert result.code == FINISHED and "stopped; " in result.err, result
+        assert str(SCRATCH) not in cls.server.head + result.err + result.out, "it prints a path"
+
+    def generated(self, *words):
+        result = run("trireme-generate", "--checkpoint", self.run_folder, "--device", "host",
+                     "--json", *words)
+        self.assertEqual(result.code, FINISHED, result)
+        return [json.loads(line) for line in result.out.splitlines()]
+
+    def test_completions_are_those_of_generate(self):
+        greedy = self.generated("--prompt", "Licensed", "--greedy", "--tokens", 12, "--logprobs", 2)[0]
+        found = self.server.complete(prompt="Licensed", temperature=0, max_tokens=12, logprobs=2)
+        self.assertEqual(found["choices"][0]["text"], greedy["text"])
+        self.assertEqual(found["choices"][0]["finish_reason"], "length")
+        self.assertEqual(found["usage"], {"prompt_tokens": 8, "completion_tokens": 12,
+                                          "total_tokens": 20})
+        scores = found["choices"][0]["logprobs"]
+        for score, top, token in zip(scores["token_logprobs"], scores["top_logprobs"],
+                                     greedy["logprobs"]):
+            self.assertTrue(math.isclose(score, token["logprob"], rel_tol=1e-4))
+            self.assertEqual(len(top), 2)
+        sampled = self.generated("--prompt", "the", "--prompt", "Work", "--samples", 2, "--seed", 5,
+                                 "--tokens", 9, "--top-k", 30, "--temperature", 0.8)
+        found = self.server.complete(prompt=["the", "Work"], n=2, seed=5, max_tokens=9, top_k=30,
+                                     temperature=0.8)
+        self.assertEqual([choice["text"] for choice in found["choices"]],
+                         [line["text"] for line in sampled])
+        ids = self.server.complete(prompt=[*b"Licensed"], temperature=0, max_tokens=12, echo=True)
+        self.assertEqual(ids["choices"][0]["text"], "Licensed" + greedy["text"])
+        stop = greedy["text"][4]
+        found = self.server.complete(prompt="Licensed", temperature=0, max_tokens=12, stop=[stop])
+        self.assertEqual(found["choices"][0]["text"], greedy["text"].split(stop)[0])
+        self.assertEqual(found["choices"][0]["finish_reason"], "stop")
+
+    def test_megatrons_form(self):
+        greedy = self.generated("--prompt", "Licensed", "--greedy", "--tokens", 6)[0]
+        for method in ("PUT", "POST"):
+            status, text = self.server.ask(method, "/api", {
+                "prompts": ["Licensed", "the"], "tokens_to_generate": 6, "top_k": 1, "logprobs": True})
+            self.assertEqual(status, 200, text)
+            found = json.loads(text)
+            self.assertEqual(found["text"][0], "Licensed" + greedy["text"])
+            self.assertEqual("".join(found["segments"][0]), found["text"][0])
+            self.assertEqual(len(found["logprobs"][1]), 6)
+        for body, message in (({}, "prompts argument required"), ({"prompts": "a"}, "not a list"),
+                              ({"prompts": ["a"], "max_len": 3}, "tokens_to_generate"),
+                              ({"prompts": ["a"], "beam_width": 2}, "beam_width is not supported"),
+                              ({"prompts": ["a"], "top_k": 2, "top_p": 0.5}, "both top-k and top-p")):
+            status, text = self.server.ask("PUT", "/api", body)
+            self.assertEqual(status, 400, text)
+            self.assertIn(message, text)
+
+    def stream(self, **body):
+        """The choices of the events of a streamed answer."""
+        status, text = self.server.ask("POST", "/v1/completions", {**body, "stream": True})
+        self.assertEqual(status, 200, text)
+        events = text.split("\n\n")
+        self.assertEqual(events[-2:], ["data: [DONE]", ""])
+        return [json.loads(event.removeprefix("data: "))["choices"][0] for event in events[:-2]]
+
+    def test_streams_give_the_same_text_in_pieces(self):
+        body = {"prompt": ["Licensed", "the"], "temperature": 0, "max_tokens": 20}
+        whole = self.server.complete(**body)["choices"]
+        pieces = self.stream(**body, logprobs=1)
+        for index in (0, 1):
+            mine = [piece for piece in pieces if piece["index"] == index]
+            self.assertEqual("".join(piece["text"] for piece in mine), whole[index]["text"])
+            self.assertEqual([piece["finish_reason"] for piece in mine if piece["finish_reason"]],
+                             ["length"])
+            self.assertEqual(sum(len(piece["logprobs"]["tokens"]) for piece in mine), 20)
+        # One batch: tokens of one come between those of the other.
+        order = [piece["index"] for piece in pieces]
+        self.assertNotEqual(order, sorted(order))
+
+    def test_other_addresses(self):
+        status, text = self.server.ask("GET", "/health")
+        self.assertEqual((status, json.loads(text)), (200, {"status": "ok", "model": "tiny-20"}))
+        status, text = self.server.ask("GET", "/")
+        self.assertEqual(status, 200)
+        self.assertIn("<title>Trireme</title>", text)
+        self.assertNotIn("http://", text)
+        self.assertEqual(json.loads(self.server.ask("GET", "/v1/models")[1])["data"][0]["id"],
+                         "tiny-20")
+        before = self.server.metric("generated_tokens_total")
+        self.server.complete(prompt="the", max_tokens=5, temperature=0)
+        self.assertEqual(self.server.metric("generated_tokens_total"), before + 5)
+        for method, path in (("GET", "/absent"), ("GET", "/../../etc/passwd"), ("DELETE", "/api")):
+            status, text = self.server.ask(method, path)
+            self.assertEqual(status, 404, text)
+            self.assertEqual(json.loads(text)["error"]["message"], "there is nothing at this address")
+
+    def test_bad_requests(self):
+        long = "x" * 300
+        for body, status, message in (
+                (b"{", 400, "not JSON"), (b"[1]", 400, "not a JSON object"),
+                ({"prompt": 5}, 400, "prompt: expected"), ({"prompt": [[]]}, 400, "prompt: expected"),
+                ({"prompt": [300]}, 400, "token ids below 257"),
+                ({"prompt": [-1]}, 400, "token ids below 257"),
+                ({"prompt": "a", "max_tokens": 0}, 400, "max_tokens: expected a whole number from 1"),
+                ({"prompt": "a", "max_tokens": 201}, 400, "from 1 to 200"),
+                ({"prompt": "a", "max_tokens": 2**64}, 400, "max_tokens"),
+                ({"prompt": "a", "temperature": "hot"}, 400, "temperature: expected a number"),
+                ({"prompt": "a", "n": 17}, 400, "n: expected"),
+                ({"prompt": ["a"] * 9, "n": 2}, 400, "at most 16 continuations"),
+                ({"prompt": "a", "best_of": 3}, 400, "best_of is not supported"),
+                ({"prompt": "a", "logit_bias": {"1": 5}}, 400, "logit_bias is not supported"),
+                ({"prompt": "a", "stop": [1]}, 400, "stop: expected"),
+                ({"prompt": long}, 400, "the prompt has 300 tokens, more than the 255 allowed"),
+                ({"prompt": "x" * 30000}, 413, "too large")):
+            found, text = self.server.ask("POST", "/v1/completions", body)
+            self.assertEqual(found, status, (body, text))
+            self.assertIn(message, json.loads(text)["error"]["message"])
+
+    def raw(self, data, wait=True):
+        """Sends bytes; returns what comes back before the end of the connection."""
+        with socket.create_connection(("127.0.0.1", self.server.port), timeout=20) as client:
+            with contextlib.suppress(OSError):
+                client.sendall(data)
+                if not wait:
+                    return b""
+                client.shutdown(socket.SHUT_WR)
+                answer = b""
+                while piece := client.recv(65536):
+                    answer += piece
+                return answer
+        return b""
+
+    def test_fuzz(self):
+        """Seeded requests, well-formed to a different degree; the server answers all of them."""
+        rng = random.Random(17)
+        good = json.dumps({"prompt": "the", "max_tokens": 2, "temperature": 0.5, "stop": ["a"],
+                           "logprobs": 1, "stream": True, "seed": 3}).encode()
+        values = [None, True, -1, 0, 1, 2**63, 2**64, -2**63, 1e308, "", "\ud800", [], {}, [[1]],
+                  "x" * 500, {"a": [{}]}, 0.5, [None], ["a", 1]]
+        keys = ["prompt", "max_tokens", "temperature", "top_p", "top_k", "n", "stop", "logprobs",
+                "stream", "seed", "echo", "min_p", "suffix", "prompts", "tokens_to_generate"]
+        for number in range(int(os.environ.get("TRIREME_FUZZ", 300))):
+            kind = rng.randrange(4)
+            path = rng.choice(["/v1/completions", "/api"])
+            if kind == 0:  # valid JSON with odd values
+                body = {"prompt": "a", "prompts": ["a"], "max_tokens": 2, "tokens_to_generate": 2}
+                for _ in range(rng.randint(1, 3)):
+                    body[rng.choice(keys)] = rng.choice(values)
+                status, text = self.server.ask("POST", path, json.dumps(body))
+                self.assertIn(status, (200, 400, 413), (number, body, text))
+            elif kind == 1:  # bytes of a good one changed
+                body = bytearray(good)
+                for _ in range(rng.randint(1, 6)):
+                    body[rng.randrange(len(body))] = rng.randrange(256)
+                status, text = self.server.ask("POST", path, bytes(body))
+                self.assertIn(status, (200, 400), (number, bytes(body), text))
+            elif kind == 2:  # nested deeply, cut off, or noise
+                body = rng.choice([b"[" * 9000, b'{"a":' * 3000, good[:rng.randrange(len(good))],
+                                   rng.randbytes(rng.randint(0, 2000))])
+                status, text = self.server.ask("POST", path, body)
+                self.assertEqual(status, 400, (number, body[:50], text))
+            else:  # a broken protocol
+                head = rng.choice([b"POST /v1/completions HTTP/1.1\r\nContent-Length: 99999999999\r\n\r\n",
+                                   b"GET / HTTP/9.9\r\n\r\n", b"\x00" * 20 + b"\r\n\r\n",
+                                   b"PUT /api HTTP/1.1\r\nTransfer-Encoding: chunked\r\n\r\nzz\r\n",
+                                   b"GET /" + b"a" * rng.choice([100, 20000]) + b" HTTP/1.1\r\n\r\n",
+                                   b"GET / HTTP/1.1\r\nX: " + rng.randbytes(50) + b"\r\n\r\n"])
+                answer = self.raw(head, wait=rng.random() < 0.7)
+                self.assertNotIn(str(SCRATCH).encode(), answer)
+        self.assertEqual(self.server.complete(prompt="the", max_tokens=3)["object"], "text_completion")
+        self.assertEqual(self.server.metric("requests_failed_total"), 0)
+
+    def test_64_clients(self):
+        expected = {prompt: self.server.complete(prompt=prompt, temperature=0, max_tokens=10)
+                    ["choices"][0]["text"] for prompt in ("the", "Work", "Licensed", "You may")}
+        found, errors = [], []
+
+        def client(i):
+            prompt = sorted(expected)[i % 4]
+            try:
+                for _ in range(100):
+                    status, text = self.server.ask("POST", "/v1/completions", {
+                        "prompt": prompt, "temperature": 0, "max_tokens": 10})
+                    if status != 429:  # the queue holds 64, the batch 8
+                        break
+                    time.sleep(0.05)
+                found.append((prompt, json.loads(text)["choices"][0]["text"]))
+            except Exception as error:  # reported by the test's thread
+                errors.append(repr(error))
+
+        threads = [threading.Thread(target=client, args=(i,)) for i in range(64)]
+        before = self.server.metric("passes_total")
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join()
+        self.assertEqual(errors, [])
+        self.assertEqual(len(found), 64)
+        for prompt, text in found:
+            self.assertEqual(text, expected[prompt])
+        # Alone they would take 64 * 10 passes.
+        self.assertLess(self.server.metric("passes_total") - before, 64 * 10 / 2)
+
+    def test_clients_that_go_away_are_dropped(self):
+        body = json.dumps({"prompt": ["the"] * 8, "max_tokens": 200, "temperature": 0,
+                           "stop": ["\u0001"]})
+        for streams in (False, True):
+            connection = self.server.connect()
+            connection.request("POST", "/v1/completions",
+                               json.dumps({**json.loads(body), "stream": streams}))
+            if streams:
+                connection.getresponse().read(10)
+            deadline = time.monotonic() + 20
+            while self.server.metric("continuations_active") == 0:
+                self.assertLess(time.monotonic(), deadline)
+            connection.close()
+            tokens = self.server.metric("generated_tokens_total")
+            while self.server.metric("continuations_active") > 0:
+                self.assertLess(time.monotonic(), deadline)
+                time.sleep(0.02)
+            self.assertLess(self.server.metric("generated_tokens_total") - tokens, 8 * 200)
+
+    def test_a_slow_reader_holds_up_nobody(self):
+        slow = socket.create_connection(("127.0.0.1", self.server.port))
+        slow.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 1024)
+        body = json.dumps({"prompt": ["a"] * 4, "max_tokens": 200, "stream": True, "logprobs": 20})
+        slow.sendall(f"POST /v1/completions HTTP/1.1\r\nHost: x\r\nContent-Length: {len(body)}\r\n\r\n"
+                     .encode() + body.encode())
+        begin = time.monotonic()
+        self.server.complete(prompt="the", max_tokens=5)
+        self.assertLess(time.monotonic() - begin, 10)
+        slow.close()
+
+    def test_queue_time_and_token(self):
+        token = self.folder / "token"
+        token.write_text(TOKEN + "\n")
+        with Server(self.run_folder, "--token-file", token, "--queue", 2, "--batch", 1,
+                    "--time-limit", 1, "--max-tokens", 100000, token=TOKEN) as server:
+            self.assertEqual(server.ask("GET", "/metrics", headers={"Authorization": "Bearer x"})[0], 401)
+            status, text = server.ask("POST", "/v1/completions", {"prompt": "a"},
+                                      headers={"Authorization": ""})
+            self.assertEqual(status, 401, text)
+            self.assertEqual(server.ask("GET", "/health", headers={"Authorization": ""})[0], 200)
+            status, text = server.ask("POST", "/v1/completions", {"prompt": "a", "n": 3})
+            self.assertEqual((status, "the queue is full" in text), (429, True), text)
+            self.assertEqual(server.complete(prompt="a", n=2, max_tokens=3)["object"],
+                             "text_completion")
+            result = server.stop(signal.SIGINT)
+            self.assertEqual(result.code, FINISHED, result)
+            self.assertNotIn(TOKEN, result.err)
+
+    def test_sigterm_under_load_ends_what_is_under_way(self):
+        with Server(self.run_folder, "--batch", 4) as server:
+            answers = []
+
+            def client(i):
+                with contextlib.suppress(OSError, http.client.HTTPException):
+                    answers.append(server.ask("POST", "/v1/completions", {
+                        "prompt": f"the {i}", "max_tokens": 60, "temperature": 0}))
+
+            threads = [threading.Thread(target=client, args=(i,)) for i in range(12)]
+            for thread in threads:
+                thread.start()
+            while server.metric("continuations_active") == 0:
+                time.sleep(0.01)
+            result = server.stop()
+            for thread in threads:
+                thread.join()
+            self.assertEqual(result.code, FINISHED, result)
+            self.assertGreater(len(answers), 0)
+            for status, text in answers:
+                self.assertIn(status, (200, 503), text)
+                if status == 200:
+                    self.assertEqual(json.loads(text)["choices"][0]["finish_reason"], "length")
+
+    def test_tensor_and_pipeline_ranks(self):
+        expected = self.server.complete(prompt="Licensed", temperature=0, max_tokens=8)
+        for layout in (["--tensor", 2], ["--pipeline", 2]):
+            with Server(self.run_folder, *layout, ranks=2) as server:
+                found = server.complete(prompt="Licensed", temperature=0, max_tokens=8)
+                self.assertEqual(found["choices"], expected["choices"])
+
+    def test_what_is_wrong_is_said(self):
+        for code, text, *words in (
+                (USAGE, "--bind 0.0.0.0:1 is open to other machines: give --token-file", "--bind",
+                 "0.0.0.0:1"),
+                (USAGE, "--bind x: expected HOST:PORT", "--bind", "x"),
+                (USAGE, "--batch 0: expected 1 to", "--batch", 0),
+                (IO, "the address is in use", "--bind", f"127.0.0.1:{self.server.port}")):
+            result = run("trireme-serve", "--checkpoint", self.run_folder, "--device", "host", *words)
+            self.assertEqual(result.code, code, result)
+            self.assertEqual(result.err.count(text), 1, result)
+
+
+if __name__ == "__main__":
+    unittest.main(verbosity=2)
