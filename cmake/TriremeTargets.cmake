@@ -54,7 +54,10 @@ function(trireme_app name)
   set_property(TARGET ${name} PROPERTY UNITY_BUILD OFF)  # each command has its own usage text
   target_include_directories(${name} PRIVATE ${CMAKE_CURRENT_SOURCE_DIR}/common)
   target_link_libraries(${name} PRIVATE trireme_flags trireme_version ${arg_DEPENDS})
+  # A run path that libraries in ../lib are found by, too, which need others there.
+  target_link_options(${name} PRIVATE -Wl,--disable-new-dtags)
   install(TARGETS ${name} RUNTIME)
+  set_property(GLOBAL APPEND PROPERTY TRIREME_PROGRAMS ${name})
 endfunction()
 
 # trireme_test(NAME SOURCES... DEPENDS... [RANKS n] [GPU] [SEPARATE] [LABELS...] [TIMEOUT s] [THREADS n]): the GoogleTest program test_NAME,

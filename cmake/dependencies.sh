@@ -22,7 +22,7 @@ build_packages=(
   libcpp-httplib-dev                # trireme-serve
 )
 test_packages=(
-  libgtest-dev libbenchmark-dev python3-numpy python3-h5py clang-format-14 shellcheck
+  libgtest-dev libbenchmark-dev python3-numpy python3-h5py clang-format-14 shellcheck dpkg-dev
   slurm-wlm munge iproute2          # a cluster of namespaces
 )
 corpus_packages=(bible-kjv bible-kjv-text)
