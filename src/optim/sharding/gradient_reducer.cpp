@@ -27,62 +27,42 @@ std::vector<Range> sequence_parallel_ranges(const model::Placement& placement) {
 
 }  // namespace
 
-LayerGradientScatter::LayerGradientScatter(device::Backend& backend,
-                                           const model::Placement& placement,
-                                           const model::ParameterBuffer& gradients,
-                                           comm::Communicator& data, const Shards& shards,
-                                           bool overlap)
-    : backend_(backend),
-      placement_(placement),
-      gradients_(gradients),
-      data_(data),
-      shards_(shards),
-      overlap_(overlap),
-      contents_(gradients.buffers()) {}
-
-LayerGradientScatter::Content& LayerGradientScatter::content_of(const Range& matrices) {
-  return contents_[placement_.layer_at(matrices.begin) % contents_.size()];
-}
-
 // The buffer starts with zeros in the shards of other ranks and with the kept gradient in this
 // rank's own: the sum over ranks counts every pass once.
 void LayerGradientScatter::open(const Range& matrices) {
-  Content& content = content_of(matrices);
+  LayerBuffers::Content& content = layers_.content_of(matrices);
   keep(content);
   content.matrices = matrices;
-  backend_.zero(gradients_.at(matrices));
+  layers_.backend.zero(layers_.memory.at(matrices));
   copy_own(matrices, Direction::to_buffer);
 }
 
 void LayerGradientScatter::close(const Range& matrices) {
-  Content& content = content_of(matrices);
-  for (const Range& bucket : shards_.buckets_in(matrices)) {
-    const Tensor gradient = gradients_.at(bucket);
-    content.sums.push_back(
-        data_.start_reduce_scatter(gradient.data, bucket.size() / shards_.count(), gradient.dtype));
+  LayerBuffers::Content& content = layers_.content_of(matrices);
+  for (const Range& bucket : layers_.shards.buckets_in(matrices)) {
+    const Tensor gradient = layers_.memory.at(bucket);
+    content.requests.push_back(layers_.data.start_reduce_scatter(
+        gradient.data, bucket.size() / layers_.shards.count(), gradient.dtype));
   }
-  if (!overlap_) keep(content);
+  if (!layers_.overlap) keep(content);
 }
 
 void LayerGradientScatter::finish() {
-  for (Content& content : contents_) keep(content);
+  for (LayerBuffers::Content& content : layers_.contents) keep(content);
 }
 
-void LayerGradientScatter::keep(Content& content) {
-  if (content.sums.empty()) return;
-  for (const auto& sum : content.sums) sum->wait();
-  content.sums.clear();
+void LayerGradientScatter::keep(LayerBuffers::Content& content) {
+  if (content.requests.empty()) return;
+  content.wait();
   copy_own(content.matrices, Direction::from_buffer);
 }
 
 void LayerGradientScatter::copy_own(const Range& matrices, Direction direction) const {
-  for (const Range& bucket : shards_.buckets_in(matrices)) {
-    const Range owned = shards_.owned_of(bucket, data_.rank());
-    const Tensor passing = gradients_.at(owned);
-    const Tensor kept = gradients_.own(owned, shards_.state_offset(bucket));
+  for (const Range& bucket : layers_.shards.buckets_in(matrices)) {
+    const Tensor passing = layers_.passing(bucket), kept = layers_.kept(bucket);
     const auto [to, from] =
         direction == Direction::to_buffer ? std::pair(passing, kept) : std::pair(kept, passing);
-    backend_.copy(to.data, from.data, to.bytes());
+    layers_.backend.copy(to.data, from.data, to.bytes());
   }
 }
 

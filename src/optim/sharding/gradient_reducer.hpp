@@ -8,6 +8,7 @@
 #include "comm/communicator.hpp"
 #include "device/backend.hpp"
 #include "model/parameters/store.hpp"
+#include "optim/sharding/layer_buffers.hpp"
 #include "optim/sharding/shards.hpp"
 
 namespace trireme::optim {
@@ -22,7 +23,8 @@ class LayerGradientScatter {
   /// All must outlive this. With `overlap`, reductions overlap with the following passes.
   LayerGradientScatter(device::Backend& backend, const model::Placement& placement,
                        const model::ParameterBuffer& gradients, comm::Communicator& data,
-                       const Shards& shards, bool overlap);
+                       const Shards& shards, bool overlap)
+      : layers_(backend, placement, gradients, data, shards, overlap) {}
 
   /// Before a pass adds to the gradients of `matrices`, those of one layer.
   void open(const Range& matrices);
@@ -32,26 +34,13 @@ class LayerGradientScatter {
   void finish();
 
  private:
-  /// The layer in a buffer, and its reductions that run.
-  struct Content {
-    Range matrices;
-    std::vector<std::unique_ptr<comm::Request>> sums;
-  };
-
-  Content& content_of(const Range& matrices);
   /// Waits for the reductions in a buffer and keeps this rank's shard of the result.
-  void keep(Content& content);
+  void keep(LayerBuffers::Content& content);
   /// Copies this rank's shard of the layer between its buffer and where it is kept.
   enum class Direction { to_buffer, from_buffer };
   void copy_own(const Range& matrices, Direction direction) const;
 
-  device::Backend& backend_;
-  const model::Placement& placement_;
-  const model::ParameterBuffer& gradients_;
-  comm::Communicator& data_;
-  const Shards& shards_;
-  bool overlap_;
-  std::vector<Content> contents_;  ///< of each buffer
+  LayerBuffers layers_;
 };
 
 /// Sums the gradients of shards that several tensor ranks hold copies of (Parameter::max_shards):

@@ -141,12 +141,12 @@ void OwnedShard::build_ranges(const std::vector<Range>& owned) {
   bounds_memory_ = backend_.allocate(bounds.size() * sizeof bounds[0], "optimizer bounds");
   backend_.upload(bounds_memory_.get(), bounds.data(), bounds.size() * sizeof bounds[0]);
   const auto* uploaded = static_cast<const std::int64_t*>(bounds_memory_.get());
-  const auto stretches = [&](std::size_t begin, std::size_t end) {
+  const auto ranges = [&](std::size_t begin, std::size_t end) {
     return kernels::IndexRanges{uploaded + begin, static_cast<std::int64_t>(end - begin)};
   };
   for (std::size_t i = 0; i < ranges_.size(); ++i) {
-    ranges_[i].decayed = stretches(places[i].decayed, places[i].counted);
-    ranges_[i].counted = stretches(places[i].counted, places[i].end);
+    ranges_[i].decayed = ranges(places[i].decayed, places[i].counted);
+    ranges_[i].counted = ranges(places[i].counted, places[i].end);
   }
 }
 

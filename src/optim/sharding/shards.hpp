@@ -123,7 +123,7 @@ class OwnedShard {
   std::int64_t elements_ = 0;
   std::vector<OwnedPart> parts_;
   std::vector<OwnedRange> ranges_;
-  device::Buffer bounds_memory_;  ///< of the ranges' Stretches
+  device::Buffer bounds_memory_;  ///< of the ranges' IndexRanges
   device::Buffer memory_;
   Tensor master_;     ///< [elements()], only with 16-bit weights
   Tensor converted_;  ///< as large as the largest range whose gradient is summed in 16 bits

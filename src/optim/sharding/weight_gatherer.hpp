@@ -8,6 +8,7 @@
 #include "comm/communicator.hpp"
 #include "device/backend.hpp"
 #include "model/parameters/store.hpp"
+#include "optim/sharding/layer_buffers.hpp"
 #include "optim/sharding/shards.hpp"
 
 namespace trireme::optim {
@@ -21,7 +22,8 @@ class LayerWeightGather {
   /// All must outlive this. With `overlap`, the gather of the next layer overlaps with a pass.
   LayerWeightGather(device::Backend& backend, const model::Placement& placement,
                     const model::ParameterBuffer& weights, comm::Communicator& data,
-                    const Shards& shards, bool overlap);
+                    const Shards& shards, bool overlap)
+      : layers_(backend, placement, weights, data, shards, overlap) {}
 
   /// Before a pass reads the weights of `matrices`, those of one layer: gathers them and waits.
   void gather(const Range& matrices);
@@ -32,23 +34,9 @@ class LayerWeightGather {
   void invalidate();
 
  private:
-  /// The layer in a buffer, and the gathers that still write to it.
-  struct Content {
-    Range matrices;
-    std::vector<std::unique_ptr<comm::Request>> arriving;
-    void wait();
-  };
-
-  Content& content_of(const Range& matrices);
   void start(const Range& matrices);
 
-  device::Backend& backend_;
-  const model::Placement& placement_;
-  const model::ParameterBuffer& weights_;
-  comm::Communicator& data_;
-  const Shards& shards_;
-  bool overlap_;
-  std::vector<Content> contents_;  ///< of each buffer
+  LayerBuffers layers_;
 };
 
 /// Gathers updated buckets over the data ranks (ZeRO-1), and copies the tied embedding to the last
