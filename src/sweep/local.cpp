@@ -5,10 +5,8 @@
 #include <algorithm>
 #include <chrono>
 #include <csignal>
-#include <cstdint>
 #include <cstdio>
 #include <cstdlib>
-#include <fstream>
 #include <set>
 #include <thread>
 
@@ -24,19 +22,6 @@ namespace {
 void say(const std::string& line) {
   std::fputs((line + "\n").c_str(), stdout);
   std::fflush(stdout);
-}
-
-/// The program's last message in a run's output from byte `begin` on, else the last line.
-std::string last_line_of(const std::filesystem::path& output, std::uintmax_t begin) {
-  std::ifstream file(output);
-  file.seekg(static_cast<std::streamoff>(begin));
-  std::string own, last;
-  for (std::string line; std::getline(file, line);) {
-    if (line.empty()) continue;
-    last = line;
-    if (line.find("trireme-pretrain: ") == 0) own = line;
-  }
-  return own.empty() ? last : own;
 }
 
 /// The loop: starts, waits, stops.
@@ -67,7 +52,6 @@ class Runner {
     std::size_t index;
     Process process;
     std::vector<std::string> gpus;
-    std::uintmax_t output_begin;  // earlier starts have written, too
     Stopwatch watch;
   };
 
@@ -90,7 +74,7 @@ class Runner {
         ++next;
         continue;
       }
-      if (!is_to_do(status_of(sweep_, *next).state)) {  // who held the folder has finished it
+      if (!is_to_do(status_of(sweep_, *next).state)) {  // by the process that held the folder
         say(fmt::format("{}: finished by another process", run.name()));
         next = waiting_.erase(next);
         continue;
@@ -112,9 +96,7 @@ class Runner {
     Command command{.words = run_words(sweep_, run, launch_),
                     .environment = environment_of(run, gpus),
                     .output = output_path(sweep_, run)};
-    std::error_code none;
-    const std::uintmax_t size = std::filesystem::file_size(command.output, none);
-    running_.push_back({index, Process(command), gpus, none ? 0 : size, {}});
+    running_.push_back({index, Process(command), gpus, {}});
     say(fmt::format("{}: started", run.name()));
   }
 
@@ -151,16 +133,16 @@ class Runner {
         code == static_cast<int>(ExitCode::stopped_early) || (stopping_ && code > 128);
     if (!stopped) write_file_atomically(exit_code_path(sweep_, run), fmt::format("{}\n", code));
     const std::string time = human_duration(ended.watch.seconds());
+    const std::string output = output_path(sweep_, run).string();
     if (code == 0)
       say(fmt::format("{}: finished in {}", run.name(), time));
     else if (code == static_cast<int>(ExitCode::diverged))
-      say(fmt::format("{}: diverged after {}: {}", run.name(), time,
-                      last_line_of(output_path(sweep_, run), ended.output_begin)));
+      say(fmt::format("{}: diverged after {}; see {}", run.name(), time, output));
     else if (stopped)
       say(fmt::format("{}: stopped early after {}", run.name(), time));
     else
-      say(fmt::format("{}: failed with exit code {} after {}: {}", run.name(), code, time,
-                      last_line_of(output_path(sweep_, run), ended.output_begin)));
+      say(fmt::format("{}: failed with exit code {} after {}; see {}", run.name(), code, time,
+                      output));
   }
 
   const PlannedSweep& sweep_;

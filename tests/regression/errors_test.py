@@ -38,8 +38,8 @@ class Errors(RunTest):
 
     def test_missing_files(self):
         missing = self.folder / "missing"
-        self.fails(IO, f"cannot open '{missing}.idx': No such file", f"data.train={missing}",
-                   ranks=2)
+        self.fails(IO, "data.train, the prefix of a dataset that trireme-preprocess writes: cannot open "
+                   f"'{missing}.idx': No such file", f"data.train={missing}", ranks=2)
         deck = run("trireme-pretrain", f"{missing}.yaml", ranks=2)
         self.assertEqual(deck.code, IO, deck)
         self.assertEqual(deck.err.count(f"cannot open '{missing}.yaml': No such file"), 1, deck)

@@ -53,8 +53,10 @@ TEST_F(SweepTest, DataIsLookedForWhereRunsStart) {
   EXPECT_EQ(errors({"schedule.peak="}),
             "--set schedule.peak=: the sweep sets schedule.peak "
             "itself; change it there\n");
-  EXPECT_EQ(errors({}, {.to_run = true}),
-            "lr.yaml: cannot open 'none.idx': No such file or directory\n");
+  EXPECT_EQ(
+      errors({}, {.to_run = true}),
+      "lr.yaml: data.train, the prefix of a dataset that trireme-preprocess writes: cannot open "
+      "'none.idx': No such file or directory\n");
 }
 
 TEST_F(SweepTest, RunsThatTheMachineCannotRun) {

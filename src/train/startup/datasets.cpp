@@ -37,6 +37,7 @@ data::BlendSummary summarize_data(const deck::Deck& deck, const plan::Vocabulary
 }
 
 std::string describe_data(const deck::Deck& deck, const plan::Vocabulary& vocabulary) {
+  require_datasets(deck, vocabulary);
   std::string text;
   for (const data::Split split : {data::Split::train, data::Split::valid, data::Split::test}) {
     if (!plan::uses_split(deck, split)) continue;
@@ -104,7 +105,7 @@ std::string check_recorded(const NamedDataset& dataset, const tokenizer::Dataset
   if (!known || expected->library == info.tokenizer.library) return "";
   return fmt::format(
       "warning: '{}' was made with {}, this program has {}: unigram models of two versions differ "
-      "in about 2 % of long documents; make it anew where text is to be tokenized alike",
+      "in about 2 % of long documents; make it anew where text must be tokenized alike",
       dataset.prefix, info.tokenizer.library, expected->library);
 }
 
@@ -152,6 +153,17 @@ std::map<std::string, std::vector<std::string>> parse_hashes(const std::string& 
 }
 
 }  // namespace
+
+void require_datasets(const deck::Deck& deck, const plan::Vocabulary& vocabulary) {
+  for (const NamedDataset& named : datasets_of(deck, vocabulary)) {
+    try {
+      const data::IndexedDataset dataset(named.prefix);
+    } catch (const IoError& error) {
+      throw IoError("{}, the prefix of a dataset that trireme-preprocess writes: {}", named.key,
+                    error.what());
+    }
+  }
+}
 
 std::vector<std::string> check_datasets(const deck::Deck& deck, const plan::Vocabulary& vocabulary,
                                         data::TokenScan scan) {

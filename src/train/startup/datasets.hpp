@@ -24,8 +24,12 @@ std::unique_ptr<const data::Dataset> open_dataset(const deck::Deck& deck,
                                                   std::optional<std::int64_t> samples,
                                                   comm::Communicator& world);
 
-/// Throws DataError or DeckError when a split that the run needs cannot give a sample; otherwise
-/// one line for each split that is used: documents, tokens, epochs.
+/// Throws IoError that names the key (data.train, data.valid, data.test) and the file where a
+/// dataset cannot be opened.
+void require_datasets(const deck::Deck& deck, const plan::Vocabulary& vocabulary);
+
+/// As require_datasets(); throws DataError or DeckError when a split that the run needs cannot give
+/// a sample. Otherwise returns one line for each split that is used: documents, tokens, epochs.
 std::string describe_data(const deck::Deck& deck, const plan::Vocabulary& vocabulary);
 
 /// What a run from the start takes of a split, and what train.skip passes over where the whole
