@@ -55,7 +55,7 @@ struct Start {
 
 /// The command as it was typed; without --restart it is the one that continues the run.
 std::string command_line(int argc, char** argv, int ranks, bool with_restart) {
-  std::string text = train::launch_words(train::read_launch_facts(), ranks, {argv, argv + argc});
+  std::string text = train::launch_words(train::read_launch_info(), ranks, {argv, argv + argc});
   for (int i = 0; i < argc; ++i) {
     const std::string word = argv[i];
     if (!with_restart && word.starts_with("--restart")) {
@@ -80,8 +80,8 @@ std::string host_list(const std::vector<std::string>& hosts, std::vector<std::st
   return text;
 }
 
-report::ModelFacts model_facts(const deck::Deck& deck, const plan::Vocabulary& vocabulary,
-                               const plan::RunPlan& plan) {
+report::ModelInfo model_info(const deck::Deck& deck, const plan::Vocabulary& vocabulary,
+                             const plan::RunPlan& plan) {
   const deck::Model& model = deck.model;
   return {.layers = model.layers,
           .hidden = model.hidden,
@@ -135,11 +135,11 @@ void introduce(Start& start, const deck::Deck& deck, const plan::Vocabulary& voc
                          .hosts = distinct,
                          .rank_hosts = rank_hosts,
                          .parameters = plan.parameters,
-                         .model = model_facts(deck, vocabulary, plan),
+                         .model = model_info(deck, vocabulary, plan),
                          .iteration = start.restart.progress.iteration});
 }
 
-/// Prints why the run stopped and how to go on.
+/// Prints why the run stopped and how to resume it.
 void conclude(report::Reporter& reporter, train::StopReason stop, const train::Trainer& trainer,
               const deck::Deck& deck, const std::string& command, double seconds) {
   reporter.on(report::StopEvent{.reason = describe(stop),
@@ -210,7 +210,7 @@ ExitCode pretrain(int argc, char** argv, const DeckArguments& arguments,
     write_file_atomically(std::filesystem::path(deck.run.output) / "deck.yaml",
                           deck::print_deck(deck));
     auto& point = start.restart;
-    train::leave_other_course(deck, point);
+    train::supersede_newer(deck, point);
     if (!point.checkpoint) train::remove_rank_files(deck.run.output);
     if (deck.log.rank_files || deck.log.gpu_every) train::make_rank_folder(deck.run.output);
     if (deck.log.rank_files) train::keep_rank_output(deck.run.output, /*rank=*/0);

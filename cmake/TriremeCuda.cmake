@@ -61,7 +61,7 @@ if(TRIREME_WITH_CUDA)
 endif()
 
 # trireme_cuda_sources(TARGET SOURCES...): adds .cu files to a module, compiled for the GPUs above, one after the other,
-# lest their reports mix. The test compile_ptxas reads the reports.
+# so that their reports do not mix. The test compile_ptxas reads the reports.
 function(trireme_cuda_sources target)
   target_sources(${target} PRIVATE ${ARGN})
   set_property(TARGET ${target} PROPERTY CUDA_COMPILER_LAUNCHER

@@ -1,6 +1,6 @@
 #!/bin/sh
 # Runs nvcc with -Xptxas=-v, and keeps what ptxas says of each kernel (registers, spills, what it could not
-# do) beside the object, as OBJECT.ptxas, instead of printing it. Everything else is printed.
+# do) next to the object, as OBJECT.ptxas, instead of printing it. Everything else is printed.
 #
 #   cmake/keep_ptxas_report.sh NVCC... -o OBJECT ...
 set -eu

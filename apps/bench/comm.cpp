@@ -198,7 +198,7 @@ class CommMeter {
   std::vector<CommRow> rows_;
 };
 
-/// Whether every rank has a GPU of its own.
+/// Whether every rank has its own GPU.
 bool have_gpus(comm::MpiCommunicator& world) {
   const int needed = comm::node_local_size(world);
   const bool enough = static_cast<int>(device::visible_gpus().size()) >= needed;

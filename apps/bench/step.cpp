@@ -212,7 +212,7 @@ ExitCode measure(const DeckArguments& arguments, const Settings& settings,
   train::require_memory(deck, vocabulary.size, *devices.backend, devices.groups);
   comm::Groups& groups = devices.groups;
   train::Trainer trainer(deck, vocabulary, groups, *devices.backend, /*reporter=*/nullptr, {});
-  // Touches all memory, before a meter takes some of its own, and chooses GEMM algorithms.
+  // Touches all memory, before a meter allocates some, and chooses GEMM algorithms.
   for (int warm_up = 0; warm_up < 2; ++warm_up) trainer.step();
   const std::size_t on_gpu = devices.backend->memory().used;
   const double peak = groups.world->all_reduce(

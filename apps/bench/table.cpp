@@ -24,7 +24,7 @@ constexpr std::int64_t kTriad = 16 * 1024 * 1024;  // elements of each array of 
 /// the cores that the others need next.
 void let_threads_rest() { std::this_thread::sleep_for(std::chrono::milliseconds(60)); }
 
-/// Whether the GPU is to be measured: as --device says, else whether there is one.
+/// Whether to measure the GPU: as --device says, else whether there is one.
 bool asks_for_cuda(const po::variables_map& values) {
   if (values.count("device") == 0) return !device::visible_gpus().empty();
   const std::string& name = values["device"].as<std::string>();

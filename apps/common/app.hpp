@@ -96,7 +96,7 @@ inline bool answers_help_or_version(int argc, char** argv, const char* program, 
 }
 
 /// Keeps a standard stream that is closed from becoming the first file that is opened, which would
-/// get what is printed: writing to it and reading from it go on failing.
+/// get what is printed: writing to it and reading from it still fail.
 inline void occupy_standard_streams() {
   for (int stream : {STDIN_FILENO, STDOUT_FILENO, STDERR_FILENO})
     if (::fcntl(stream, F_GETFD) < 0)
@@ -124,7 +124,7 @@ inline int run_app(const char* program, int argc, char** argv,
     const ExitCode code = body(argc, argv);
     errno = 0;
     if (std::fflush(stdout) == 0 && std::ferror(stdout) == 0) return static_cast<int>(code);
-    // Who closed the pipe, as `head` does, has read enough and wants no message.
+    // A reader that closed the pipe, as `head` does, wants no message.
     if (errno != EPIPE) report(ExitCode::io, "cannot write to standard output");
     // A run that wants to be started again has to say so all the same.
     return static_cast<int>(code == ExitCode::success ? ExitCode::io : code);

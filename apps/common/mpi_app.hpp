@@ -22,11 +22,11 @@ constexpr double kStartTimeout = 600.0;
 
 /// Starts MPI and runs `body` with the world. An error that all ranks throw alike is printed once
 /// and all return its code; any other takes the whole job down within seconds, with the rank and
-/// host that had it. `facts` are those of this rank, which calls this as well when it does not run.
+/// host that had it. `info` are those of this rank, which calls this as well when it does not run.
 inline ExitCode run_on_ranks(
     const char* program,
     const std::function<ExitCode(std::unique_ptr<comm::MpiCommunicator>)>& body,
-    const train::StartFacts& facts = {}) {
+    const train::StartInfo& info = {}) {
   comm::check_process_manager();
   const comm::MpiEnvironment environment;
   auto world = comm::MpiCommunicator::world();
@@ -48,7 +48,7 @@ inline ExitCode run_on_ranks(
     comm::check_launcher(size);
     train::check_same_build(*world);
     world->set_timeout(kStartTimeout);
-    train::check_same_start(*world, facts);
+    train::check_same_start(*world, info);
     return body(std::move(world));
   } catch (const train::CollectiveError& error) {
     if (rank == 0) throw;
@@ -66,10 +66,10 @@ inline ExitCode run_on_ranks(
 /// Tells the other ranks, where there are any, that this one leaves before MPI has started: they
 /// would wait for it. Returns `code`; where some do not leave, an error as run_on_ranks().
 inline ExitCode leave_with_others(const char* program, ExitCode code,
-                                  const train::StartFacts& facts) {
+                                  const train::StartInfo& info) {
   if (comm::mpi_has_started() || comm::launched_ranks() <= 1) return code;
   return run_on_ranks(
-      program, [code](auto) { return code; }, facts);
+      program, [code](auto) { return code; }, info);
 }
 
 /// run_app for programs whose `body` calls run_on_ranks. What is wrong with the command line or the

@@ -1,5 +1,5 @@
 // Saving in three steps: rank 0 reserves the space and writes everything but the elements; all
-// ranks write their elements at once; rank 0 syncs, renames and publishes. Loading: every rank
+// ranks write their elements concurrently; rank 0 syncs, renames and publishes. Loading: every rank
 // reads what it needs, then all verify the checksums of the tensors.
 #include "checkpoint/checkpoint.hpp"
 
@@ -210,7 +210,7 @@ Header load(const std::filesystem::path& path, comm::MpiCommunicator& ranks,
   check_tensors(ranks, tensors);
   HostView view(memory);
   Header header;
-  // Each rank opens the file by itself: no collective call can hang on a damaged file.
+  // Each rank opens the file without the others: no collective call can hang on a damaged file.
   comm::agree(ranks, [&] {
     comm::WatchedWork work = ranks.work("reading '" + path.string() + "'");
     const Reader reader(path);

@@ -1,5 +1,5 @@
-// Checkpoints: one HDF5 file of full logical tensors, written by all ranks at once, independent of
-// the layout that wrote it. checkpoint/file.hpp describes the file.
+// Checkpoints: one HDF5 file of full logical tensors, written by all ranks concurrently,
+// independent of the layout that wrote it. checkpoint/file.hpp describes the file.
 #pragma once
 
 #include <cstdint>

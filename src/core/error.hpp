@@ -13,7 +13,7 @@ namespace trireme {
 /// Values 64 to 78 are those of sysexits.h.
 enum class ExitCode : int {
   success = 0,         ///< finished, or stopped because the deck or a person asked for it
-  failure = 1,         ///< anything without a code of its own
+  failure = 1,         ///< anything without its own code
   usage = 2,           ///< bad command line
   data = 65,           ///< bad data file
   internal = 70,       ///< an internal check failed

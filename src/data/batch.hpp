@@ -89,7 +89,7 @@ class BatchPrefetcher {
   void start(const Dataset& dataset, const Sampler& sampler, std::int64_t consumed,
              bool check_files);
 
-  /// Waits until the batch that was started is read; returns at once when none was. Throws as
+  /// Waits until the batch that was started is read; returns immediately when none was. Throws as
   /// read_micro_batch() and Dataset::require_unchanged().
   void finish();
 

@@ -1,4 +1,4 @@
-// What a dataset is to training and evaluation: numbered samples of named integer tensors.
+// A dataset for training and evaluation: numbered samples of named integer tensors.
 #pragma once
 
 #include <cstdint>
@@ -30,7 +30,7 @@ inline constexpr const char* kLengths = "lengths";  ///< [1] tokens before the p
 inline constexpr const char* kSentenceLabels = "sentence_labels";  ///< [1] 0 or 1, or kIgnoredLabel
 }  // namespace field
 
-/// Numbered samples. Immutable: several threads may read at once.
+/// Numbered samples. Immutable: several threads may read concurrently.
 class Dataset {
  public:
   virtual ~Dataset() = default;

@@ -353,10 +353,10 @@ double in_seconds(const Length& length);
 /// own, and so no part in data.train.
 std::vector<double> effective_split(const Deck& deck);
 
-/// Whether there is data for validation: datasets of its own or a part of data.train.
+/// Whether there is data for validation: its own datasets or a part of data.train.
 bool has_valid_part(const Deck& deck);
 
-/// Whether there is data for tests: datasets of its own or a part of data.train.
+/// Whether there is data for tests: its own datasets or a part of data.train.
 bool has_test_part(const Deck& deck);
 
 /// Whether the loss scale follows overflows: that of fp16, unless the deck gives a number.

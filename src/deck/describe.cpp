@@ -245,7 +245,7 @@ double train_share(const Deck& deck) {
 // The data.split with which `run` trains on the documents of `checkpoint`; "" where none does.
 std::string split_for(const Deck& checkpoint, const Deck& run) {
   std::vector<double> weights = shares_of(checkpoint);
-  // What a part with datasets of its own would take is left to the other one.
+  // What a part with its own datasets would take is left to the other one.
   if (run.data.valid) weights[2] += std::exchange(weights[1], 0);
   if (run.data.test) weights[1] += std::exchange(weights[2], 0);
   Deck deck = run;

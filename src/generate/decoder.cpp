@@ -8,7 +8,7 @@
 namespace trireme::generate {
 namespace {
 
-/// A prompt is read in pieces of this many tokens: long enough for the matrix products to run at
+/// A prompt is read in pieces of this many tokens: long enough for the GEMMs to run at
 /// full speed, short enough for the activations to stay small.
 constexpr std::int64_t kPromptChunk = 512;
 

@@ -58,7 +58,7 @@ struct ShardRange {
 
 /// The range of shard `index` when `total` is cut into `shards` parts of ceil(total / shards),
 /// rounded up, for parts of 256 and more, to a multiple of a power of two of at most 128 that adds
-/// less than an eighth: matrix products want such sides. 50,257 becomes 50,304.
+/// less than an eighth: GEMMs want such sides. 50,257 becomes 50,304.
 ShardRange padded_shard(std::int64_t total, int shards, int index);
 
 }  // namespace trireme::grid

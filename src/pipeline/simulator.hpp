@@ -48,7 +48,7 @@ struct Simulation {
 /// Simulates `schedule` (one list per stage). Throws InternalError that names the stage and the
 /// step unless all of this holds: each of `micro_batches` micro-batches goes forward once and then
 /// backward once, whole or in its two steps, through every chunk of every stage; messages pass
-/// between adjacent virtual stages only; each receive matches the message of its own micro-batch;
+/// between adjacent virtual stages only; each receive matches the message of its micro-batch;
 /// no slot is used twice at a time; no step deadlocks under `rule`.
 Simulation simulate(const std::vector<StageSchedule>& schedule, int micro_batches,
                     const StepCosts& costs = {}, SendRule rule = SendRule::buffered);

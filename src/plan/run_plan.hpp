@@ -34,7 +34,7 @@ struct MemoryPlan {
 struct StagePlan {
   std::vector<grid::LayerRange> chunks;  ///< its layers
   std::int64_t parameters = 0;           ///< elements that each rank holds
-  int slots = 0;                         ///< micro-batches alive at once, each in one chunk
+  int slots = 0;                         ///< micro-batches alive together, each in one chunk
   MemoryPlan memory;
 };
 

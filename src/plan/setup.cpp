@@ -310,7 +310,7 @@ data::RunLength run_length(const deck::Deck& deck) {
 }
 
 bool uses_split(const deck::Deck& deck, data::Split split) {
-  // A part that is left nothing is found by who opens it.
+  // A part that is left nothing is found where it is opened.
   if (split == data::Split::train) return true;
   if (split == data::Split::test) return deck::has_test_part(deck) && deck.evaluate.at_end;
   return deck::has_valid_part(deck) && (deck.evaluate.every || deck.evaluate.at_end);

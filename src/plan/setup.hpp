@@ -89,7 +89,7 @@ data::GptBlendConfig split_config(const deck::Deck& deck, data::Split split,
 data::RunLength run_length(const deck::Deck& deck);
 
 /// Whether a run of this deck reads `split`: train always, valid when it evaluates, test when it
-/// evaluates at the end; never a split of weight 0, unless it has datasets of its own.
+/// evaluates at the end; never a split of weight 0, unless it has its own datasets.
 bool uses_split(const deck::Deck& deck, data::Split split);
 
 }  // namespace trireme::plan

@@ -240,7 +240,7 @@ class BigscienceCurves final : public Curves {
 
   /// By BigScience's estimate.
   double flops_per_sample() const {
-    const ModelFacts& model = start_.model;
+    const ModelInfo& model = start_.model;
     const double l = real(model.layers), h = real(model.hidden), s = real(model.sequence);
     const double passes = model.recomputes ? 4 : 3;
     return 24 * passes * s * l * h * h * (1 + s / (6 * h) + real(model.vocab) / (16 * l * h));

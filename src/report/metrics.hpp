@@ -20,7 +20,7 @@ struct RunLayout {
 };
 
 /// Constants of the model.
-struct ModelFacts {
+struct ModelInfo {
   std::int64_t layers = 0;
   std::int64_t hidden = 0;
   std::int64_t sequence = 0;
@@ -51,7 +51,7 @@ struct StartEvent {
   std::vector<std::string> hosts = {};  ///< each host once
   std::vector<int> rank_hosts = {};     ///< each rank's among them
   std::int64_t parameters = 0;          ///< of the whole model, each logical parameter once
-  ModelFacts model = {};
+  ModelInfo model = {};
   std::int64_t iteration = 0;  ///< from which the run resumes; 0 when fresh
 };
 

@@ -41,7 +41,7 @@ enum class State {
   queued,     ///< in Slurm's queue
   running,    ///< a process holds its folder, or Slurm runs it
   stopped,    ///< early, with exit code 75
-  killed,     ///< ended without a word
+  killed,     ///< ended without an exit code
   diverged,   ///< with exit code 76: the same deck would diverge again
   failed,     ///< ended with another exit code
   changed,    ///< finished or diverged, with a deck that has changed since

@@ -33,7 +33,7 @@ struct BertTokens {
   std::int32_t cls, sep, mask, pad;
 };
 
-/// A fixed vocabulary. Every member may be called from several threads at once.
+/// A fixed vocabulary. Every member may be called from several threads concurrently.
 class Tokenizer {
  public:
   virtual ~Tokenizer() = default;

@@ -1,4 +1,4 @@
-// The checkpoints that a run writes, which of them it keeps, and how many there are at once.
+// The checkpoints that a run writes, which of them it keeps, and how many there are at a time.
 #pragma once
 
 #include <cstdint>

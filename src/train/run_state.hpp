@@ -57,7 +57,7 @@ struct StepResult {
   bool is_bad() const { return !std::isfinite(loss) || (!applied && !searches_scale); }
 };
 
-/// The iterations whose data is to be passed over before the next iteration, if any. What has been
+/// The iterations whose data is passed over before the next iteration, if any. What has been
 /// passed over before, or trained on because the range is new to the run, is not among them.
 std::optional<deck::IterationRange> data_to_skip(const deck::Deck& deck, const RunState& state);
 

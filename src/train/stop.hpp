@@ -84,7 +84,7 @@ class StopConditions {
   void note_save(double seconds) { save_ = seconds; }
 
   /// Whether a run may start at all. Collective over all ranks, as is after_step(); both return the
-  /// same on every rank, `none` to go on.
+  /// same on every rank, `none` to continue.
   StopReason before_start() const;
   /// Whether to stop after the iteration that took the run from `before` to `now`; `end` is where
   /// it ends anyway. `data` is the exit code of what is wrong with the next batch on this rank.

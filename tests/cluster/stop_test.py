@@ -28,7 +28,7 @@ class StoppedJob(ClusterTest):
         job.wait_until(lambda: len(self.events(name, "train")) > 2)
 
     def check_goes_on(self, job, reason="a signal asked for it", name="run"):
-        """The job is queued again by itself, and trains on from its checkpoint."""
+        """The job is requeued, and resumes from its checkpoint."""
         job.wait_until(lambda: self.events(name, "stop"))
         stop = self.stop_event(name)
         self.assertEqual((stop["reason"], stop["exit_code"]), (reason, STOPPED_EARLY))

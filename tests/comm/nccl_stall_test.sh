@@ -26,7 +26,7 @@ ends() {
 ends slow 0 'finished'
 ends absent 70 "group 'data', rank 0 of 2: starting NCCL, which every rank must join, took longer than 3 s"
 ends stall 70 "rank 0 on .*group 'data', rank 0 of 2: operation 3, all-reduce of .* for 3 s (comm.timeout)"
-# Where the GPUs do not reach each other's memory, NCCL takes over and says the same of its own.
+# Where the GPUs do not reach each other's memory, NCCL takes over and says the same.
 ends peer 70 "rank 0 on .*group 'data', rank 0 of 2: operation 3, .*all-reduce of .* for 3 s (comm.timeout)"
 ends copies 70 "rank 0 on .*group 'data', rank 0 of 2: operation [23], .*all-reduce of .* for 3 s (comm.timeout)"
 ends message 70 "rank 0 on .*group 'data', rank 0 of 2: route 1 -> 0: operation [12], receive.* of .* for 3 s (comm.timeout)"

@@ -164,7 +164,7 @@ class Fuzz : public FolderTest {
 };
 
 TEST_F(Fuzz, ScriptsGiveADeckThatCanBeReadOrAnError) {
-  // What the scripts source and name lies beside them.
+  // What the scripts source and name lies next to them.
   fs::copy(kScripts, folder_);
   const std::vector<std::string> originals = scripts();
   ASSERT_FALSE(originals.empty());

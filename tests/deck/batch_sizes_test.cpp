@@ -119,7 +119,7 @@ TEST(BatchSizes, TheDecksLengthsFollowTheRampUp) {
   EXPECT_EQ(in_iterations({257, Unit::samples}, deck), 101);
   EXPECT_EQ(end_of_run(deck, {100, 256}), (Progress{748, 9992}));
   EXPECT_EQ(end_of_run(deck, {10, 160}), (Progress{682, 9992}))
-      << "goes on from larger batches than its own";
+      << "continues from larger batches than its own";
 }
 
 }  // namespace

@@ -214,7 +214,7 @@ std::string judgement_of(const std::string& path, const std::vector<std::string>
 }
 
 TEST(Restart, DatasetsOfTheirOwnMustNotChangeTheTrainingPart) {
-  // The part that gets datasets of its own leaves its share to the training part.
+  // The part that gets its own datasets leaves its share to the training part.
   EXPECT_EQ(
       judgement_of("data.valid", {}, {"data.valid=held_out"}),
       "immutable the run would train on 99.8969 % of the documents of data.train, not on 96.9 % "

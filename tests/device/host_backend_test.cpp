@@ -50,7 +50,7 @@ TEST(HostBackend, MovesAndClearsMemory) {
   EXPECT_EQ(result, (std::vector<float>{1, 0, 0, 4}));
 }
 
-// A copy is neither made at once nor at the end alone, and is whole after the end.
+// A copy is neither made immediately nor at the end alone, and is whole after the end.
 TEST(HostBackend, CopiesBesideOtherWork) {
   const auto backend = make_host_backend(1);
   const Buffer memory = backend->allocate(64, "test");

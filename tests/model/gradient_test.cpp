@@ -115,7 +115,7 @@ TEST(Gradient, AddsToWhatIsThere) {
 }
 
 TEST(Documents, AreAsIfAlone) {
-  // Documents 1 2 4 and 3 5 1 in one sample; then the second in a sample of its own.
+  // Documents 1 2 4 and 3 5 1 in one sample; then the second in its own sample.
   const auto losses = [](const model::Gpt2Config& config) {
     SerialGpt gpt(config, 1, DType::f64);
     gpt.parameters().initialize(3);

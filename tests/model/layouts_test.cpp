@@ -40,8 +40,8 @@ TEST(LayoutGradient, EqualsTheSerialOneWithTheSequenceParallel) {
   expect_serial_gradients(1, {.zero = ZeroStage::none}, /*sequence_parallel=*/true);
 }
 
-// Buckets so small that many are reduced over data ranks beside the last backward pass: each must
-// have been summed over the tensor ranks before.
+// Buckets so small that many are reduced over data ranks overlapped with the last backward pass:
+// each must have been summed over the tensor ranks before.
 TEST(LayoutGradient, EqualsTheSerialOneWithTheSequenceParallelAndManyBuckets) {
   for (const ZeroStage zero : {ZeroStage::none, ZeroStage::optimizer_state})
     for (const bool overlap : {false, true}) {

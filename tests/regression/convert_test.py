@@ -81,7 +81,7 @@ def logits(tensors, config, ids):
 class HuggingFace(RunTest):
     def setUp(self):
         super().setUp()
-        self.pretrain("run")
+        self.pretrain_once("run")
         self.exported = self.folder / "gpt2"
         result = convert("hf", self.folder / "run", self.exported)
         self.assertEqual(result.code, FINISHED, result)
@@ -193,7 +193,7 @@ class Foreign(RunTest):
 
     def setUp(self):
         super().setUp()
-        self.pretrain("run", "train.exit_interval=10 iterations")
+        self.pretrain_once("run", "train.exit_interval=10 iterations")
         self.source = self.latest("run")
         self.args = argparse.Namespace(
             num_layers=4, hidden_size=32, ffn_hidden_size=128, num_attention_heads=4, kv_channels=8,

@@ -223,7 +223,7 @@ class ScaledDown(RunTest):
                    "train.iterations=10", data=[f"data.corpora={{{corpora}}}", *BYTES])
 
     def test_yuan_4_7b(self):
-        """Its alternative layout, too, which goes on where the first one stopped."""
+        """Its alternative layout, too, which resumes where the first one stopped."""
         for tensor, samples in [(8, 40), (4, 80)]:
             self.train("yuan-4.7b-8gpu", 8, f"parallel.tensor={tensor}", "model.layers=2",
                        "model.hidden=96", "model.vocab=257", "batch={micro: 1, global: 8}",

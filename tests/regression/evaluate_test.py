@@ -1,4 +1,4 @@
-"""trireme-evaluate on texts, against NumPy: a GPT of its own and Megatron-LM's formulas."""
+"""trireme-evaluate on texts, against NumPy: an independent GPT and Megatron-LM's formulas."""
 
 import json
 import math

@@ -149,7 +149,7 @@ class Follow(RunTest):
             self.wait_for(lambda: self.look("run")[:2] == (FAILED, ["NO", *WELL[1:]]), "it stalls")
             self.assertIn("stalled: no line for ", self.look("run")[2])
             os.kill(started.process.pid, signal.SIGCONT)
-            self.wait_for(lambda: self.look("run")[:2] == (FINISHED, WELL), "it goes on")
+            self.wait_for(lambda: self.look("run")[:2] == (FINISHED, WELL), "it resumes")
 
             os.kill(started.process.pid, signal.SIGKILL)
             self.wait_for(lambda: not started.running(), "it was killed")

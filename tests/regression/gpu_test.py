@@ -218,7 +218,7 @@ class Recompute(GpuTest):
     FULL = ["recompute.granularity=full"]
     OFFLOAD = [*FULL, "recompute.offload=true"]
     PARTITION = [*FULL, "recompute.partition=true"]
-    # Copies that take time beside products that do.
+    # Copies that overlap with GEMMs of about their time.
     WIDE = ["model.hidden=1024", "model.heads=16", "model.sequence=512", "model.layers=6",
             "batch.micro=4", "batch.global=16", "train.iterations=4"]
 

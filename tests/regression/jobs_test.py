@@ -351,7 +351,7 @@ class Scripts(JobTest):
         self.assertIn("a signal asked for it", result.out)
 
     def test_gpus_of_each_host(self):
-        """The second host, which the agent makes of this one, has a choice of its own."""
+        """The second host, which the agent makes of this one, has its own choice."""
         self.put(self.folder / "program", "#!/bin/bash\n"
                  'echo "rank $OMPI_COMM_WORLD_RANK of $OMPI_COMM_WORLD_SIZE: $CUDA_VISIBLE_DEVICES"\n')
         self.hosts.write_text("localhost slots=2 gpus=4,5\nlocalhost slots=1 gpus=7\n")

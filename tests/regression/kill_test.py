@@ -1,5 +1,5 @@
 """A rank is killed at a random moment of a run that saves at every iteration: the job ends, what
-`latest` names is whole, and the run goes on as if nothing had happened."""
+`latest` names is whole, and the run resumes as if nothing had happened."""
 
 import os
 import random

@@ -16,7 +16,7 @@ except ImportError:
 class AfterTraining(RunTest):
     def setUp(self):
         super().setUp()
-        self.pretrain("run", "parallel.tensor=2", "parallel.data=2", ranks=4)
+        self.pretrain_once("run", "parallel.tensor=2", "parallel.data=2", ranks=4)
 
     @unittest.skipUnless(h5py, "python3-h5py is not installed")
     def test_h5py_sees_full_logical_tensors(self):
@@ -119,7 +119,7 @@ class Overflow(RunTest):
         self.assertEqual(attributes["applied_iterations"], 15 - attributes["skipped"])
         self.assertIn("number of skipped iterations:   1 | number of nan iterations:   1 |",
                       result.out)
-        # The count of bad iterations goes on after a restart.
+        # The count of bad iterations continues after a restart.
         result = self.pretrain("run", *words, ranks=ranks, code=DIVERGED)
         self.assertIn("19 iterations in a row up to iteration 20 had no finite loss", result.err)
         self.assertEqual(self.latest("run").name, "step-00000015.h5")

@@ -1,7 +1,7 @@
 """What the compiler says of the hot kernels: registers, spills, and no wgmma of Hopper
 that runs by itself because the compiler could not let it overlap.
 
-ptxas says such things in notes that fail no build. The build keeps them beside the objects
+ptxas says such things in notes that fail no build. The build keeps them next to the objects
 (cmake/keep_ptxas_report.sh). TRIREME_COMPILE_COMMANDS names the build's compile_commands.json.
 Needs no GPU.
 """

@@ -26,7 +26,7 @@ MODEL = [
     ["", "model.embedding_layernorm=true"],
     ["", "data.reset_positions=true"],
     ["", "data.reset_attention=true"],
-    ["", "data.eod_loss=false"],  # where each micro-batch has a mean of its own
+    ["", "data.eod_loss=false"],  # where each micro-batch has its own mean
     ["batch.micro=1", "batch.micro=2"],
     ["batch.global=8", "batch.global=16"],
     ["optimizer.type=adamw", "optimizer.type=adam", "optimizer.type=lamb schedule.peak=2e-2",

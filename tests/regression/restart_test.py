@@ -96,7 +96,7 @@ class OtherLayout(RunTest):
         losses = self.losses("chain")
         self.assertEqual(len(losses), 20)
         self.assert_close(losses, self.losses("serial"), 2e-6, "five schedules in turn")
-        # A layout of its own, and one of the run's stages where there are as many ranks.
+        # Its own layout, and one of the run's stages where there are as many ranks.
         scores = [self.evaluate("chain", *INTERLEAVED, "parallel.pipeline=2", ranks=ranks)["loss"]
                   for ranks in (1, 2)]
         self.assert_close(scores[1:], scores[:1], 2e-6, "evaluated by interleaved stages")
@@ -105,7 +105,7 @@ class OtherLayout(RunTest):
 class Rules(RunTest):
     def setUp(self):
         super().setUp()
-        self.pretrain("run", "train.iterations=2")
+        self.pretrain_once("run", "train.iterations=2")
 
     def test_allowed_changes_are_noted(self):
         result = self.pretrain("run", "train.iterations=3", "schedule.peak=1e-3")
@@ -250,7 +250,7 @@ class Rules(RunTest):
         self.pretrain("other", "train.iterations=1")
         before = self.losses("run"), self.checkpoints("run")
         result = self.pretrain("run", "--restart", self.folder / "other", code=USAGE)
-        self.assertIn("has checkpoints of its own", result.err)
+        self.assertIn("has its own checkpoints", result.err)
         self.assertEqual((self.losses("run"), self.checkpoints("run")), before)
 
     def test_damaged_tensor_is_named(self):

@@ -46,7 +46,7 @@ def command_line(program, *arguments, ranks=1):
 
 
 class Started:
-    """A program that runs in a process group of its own; the group dies with the `with` block."""
+    """A program that runs in its own process group; the group dies with the `with` block."""
 
     def __init__(self, command):
         self.command = command
@@ -100,7 +100,7 @@ def layout_words(tensor, pipeline, data):
 
 
 class RunTest(unittest.TestCase):
-    """A test with an empty folder of its own, where `pretrain` makes run folders."""
+    """A test with its own empty folder, where `pretrain` makes run folders."""
 
     longMessage = True
     maxDiff = None
@@ -122,6 +122,19 @@ class RunTest(unittest.TestCase):
         self.assertEqual(result.code, code, result)
         return result
 
+    _trained = set()  # the folders of pretrain_once() that hold a run of this process
+
+    def pretrain_once(self, name, *words, ranks=1):
+        """As pretrain() for all tests of a class: the first one trains, each gets a copy."""
+        kept = self.folder.parent / "trained-once" / name
+        if kept not in self._trained:
+            self.pretrain(name, *words, ranks=ranks)
+            shutil.rmtree(kept, ignore_errors=True)
+            kept.parent.mkdir(parents=True, exist_ok=True)
+            shutil.move(self.folder / name, kept)
+            self._trained.add(kept)
+        shutil.copytree(kept, self.folder / name)
+
     def fails(self, code, text, *words, ranks=1):
         """Training ends with `code`, says `text` exactly once and leaves no run folder."""
         result = self.pretrain("run", *words, ranks=ranks, code=code)
@@ -137,7 +150,7 @@ class RunTest(unittest.TestCase):
         return json.loads(result.out)
 
     def start(self, name, *words, ranks=1):
-        """Starts a training run and returns at once."""
+        """Starts a training run and returns immediately."""
         return Started(
             command_line("trireme-pretrain", *self.deck_words(name, *words), ranks=ranks))
 

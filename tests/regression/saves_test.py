@@ -1,4 +1,4 @@
-"""Storage that fails or hangs under a run: it ends at once with 74 and names the file, the rank and
+"""Storage that fails or hangs under a run: it ends immediately with 74 and names the file, the rank and
 the reason, whichever rank has the fault and whether there is a checkpoint already; and a rank that
 hangs in a save is noticed as soon as one that hangs in a step.
 

@@ -26,7 +26,7 @@ class Stops(RunTest):
         return stop["iteration"]
 
     def check_continues(self, name, result, *words):
-        """The command that the run printed goes on from where it stopped, for two more iterations."""
+        """The command that the run printed resumes where it stopped, for two more iterations."""
         before = len(self.losses(name))
         command = shlex.split(re.search(r"^continue   (.*)$", result.out, re.MULTILINE).group(1))
         # Nothing else has to be set where it is printed, not even for root.

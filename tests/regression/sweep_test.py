@@ -98,7 +98,7 @@ class Local(SweepTest):
             self.assertGreater(float(row["tokens/s"]), 0)
             self.assertGreater(float(row["memory MiB"]), 5)
 
-        # More iterations are asked: every run goes on.
+        # More iterations are asked: every run resumes.
         longer = f"train.iterations={ITERATIONS + 5}"
         self.assertIn("changed (train.iterations was 12)", self.sweep(longer, task="status").out)
         self.sweep(longer)

@@ -1,4 +1,4 @@
-"""ZeRO cuts memory, not mathematics: every stage gives the serial curve, alone and beside every other
+"""ZeRO cuts memory, not mathematics: every stage gives the serial curve, alone and with every other
 axis, through restarts on other stages and in half precision."""
 
 import math

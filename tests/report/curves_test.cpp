@@ -95,7 +95,7 @@ TEST(MegatronCurves, HaveMegatronsTags) {
             (Lines{"lm loss validation @ 30 = 0", "lm loss validation ppl @ 30 = 1",
                    "lm loss validation ppl vs samples @ 480 = 1",
                    "lm loss validation vs samples @ 480 = 0"}));
-  EXPECT_TRUE(curves->of(eval("test")).empty()) << "it has no tag of its own";
+  EXPECT_TRUE(curves->of(eval("test")).empty()) << "it has no tag";
   EXPECT_EQ(lines(curves->of(kTimers)), Lines{"forward-compute-time @ 30 = 0.25"});
   EXPECT_TRUE(curves->of(MemoryEvent{}).empty());
   EXPECT_TRUE(curves->of(CheckpointEvent{}).empty());

@@ -72,7 +72,7 @@ TEST_F(StateTest, FinishedUnderAnotherDeck) {
             "changed: schedule.decay was 100 iterations, train.iterations was 100");
   EXPECT_EQ(state(plan({"log.every=1"}), 0), "finished");
   EXPECT_EQ(state(plan({"model.layers=4"}), 0), "changed: model.layers was 2");
-  // Nothing to go on from: it can be trained afresh. With a checkpoint the trainer would refuse.
+  // Nothing to resume from: it can be trained afresh. With a checkpoint the trainer would refuse.
   write(plan().runs[1].folder / "checkpoints" / "latest", "step-00000001.h5");
   try {
     const PlannedSweep sweep = plan({"model.layers=4"});

@@ -1,4 +1,4 @@
-// A small sweep for tests, in a folder of its own.
+// A small sweep for tests, in its own folder.
 #pragma once
 
 #include <gtest/gtest.h>

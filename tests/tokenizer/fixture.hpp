@@ -25,7 +25,7 @@ inline const Tokenizer& gpt2() {
   return *tokenizer;
 }
 
-/// A test with an empty folder of its own.
+/// A test with its own empty folder.
 class FolderTest : public testing::Test {
  protected:
   /// Writes a file in the folder and returns its path.

@@ -7,7 +7,8 @@
 namespace trireme::train {
 namespace {
 
-/// What is asked for from `now` to iteration 100, with batches of 4, beside checkpoints of `steps`.
+/// What is asked for from `now` to iteration 100, with batches of 4, where there are checkpoints of
+/// `steps`.
 int most(std::vector<std::string> overrides, std::int64_t now = 0,
          const std::vector<std::int64_t>& steps = {}) {
   std::vector<checkpoint::Step> files;

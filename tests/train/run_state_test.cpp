@@ -96,7 +96,7 @@ deck::Deck skipping(const std::string& ranges, std::vector<std::string> override
   return tiny_deck("run", overrides);  // batches of 4
 }
 
-// Which batch of data each iteration takes until `last`, going on from `state`.
+// Which batch of data each iteration takes until `last`, continuing from `state`.
 std::vector<std::int64_t> batches_taken(const deck::Deck& deck, RunState& state,
                                         std::int64_t last) {
   std::vector<std::int64_t> batches;
@@ -157,7 +157,7 @@ TEST(DataSkip, SizesAreThoseOfTheRampUp) {
   EXPECT_EQ(samples_to_skip(deck, {}, 60), 2 + 2 + 4);
   EXPECT_EQ(skip_data(deck, *range, state), 2 + 2 + 4);
   EXPECT_EQ(state.next_sample(), 4 + 8);
-  EXPECT_EQ(state.consumed_samples, 4) << "the ramp goes on as without";
+  EXPECT_EQ(state.consumed_samples, 4) << "the ramp continues as without";
 }
 
 TEST(DataSkip, WhatWillBeSkippedIsKnownBefore) {

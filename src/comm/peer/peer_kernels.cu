@@ -1,5 +1,5 @@
 // Bound by the links between GPUs: of a buffer of n bytes on t ranks, n (t - 1) / t come in for a
-// reduce-scatter and go out for an all-gather; an all-reduce does both at once.
+// reduce-scatter and go out for an all-gather; an all-reduce does both.
 #include <cuda_bf16.h>
 #include <cuda_fp16.h>
 

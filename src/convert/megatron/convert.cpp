@@ -64,7 +64,7 @@ Matrix reorder_qkv(const Matrix& from, const model::Parameter& parameter, QkvOrd
   return to;
 }
 
-/// Concatenates rows; of row blocks each block by itself.
+/// Concatenates rows; of row blocks each block separately.
 std::vector<float> join_rows(const std::vector<Matrix>& shards, const model::Parameter& parameter) {
   std::vector<std::int64_t> blocks = parameter.row_blocks;
   if (blocks.empty()) blocks.push_back(parameter.shape[0]);
@@ -162,7 +162,7 @@ std::int64_t vocabulary_of(const deck::Deck& deck, const Foreign& foreign,
   return padded;
 }
 
-/// Throws DataError for a head of its own if the model's head is the word embedding.
+/// Throws DataError for a separate head if the model's head is the word embedding.
 void check_tied(const Foreign& foreign, const std::vector<model::Parameter>& table) {
   const auto head = foreign.weights.find("head/weight");
   const auto words = foreign.weights.find("embedding/word");

@@ -17,7 +17,7 @@ void check(cudaError_t code, const char* expression, const char* file, int line)
 #define TRIREME_CUDA_LAUNCHED(kernel) \
   ::trireme::cuda::check(cudaGetLastError(), "launch of " #kernel, __FILE__, __LINE__)
 
-/// A stream of its own, which does not wait for the default stream.
+/// A separate stream, which does not wait for the default stream.
 class Stream {
  public:
   /// `high_priority` lets its kernels start before those waiting on other streams.

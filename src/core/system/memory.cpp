@@ -56,7 +56,7 @@ std::optional<std::int64_t> number_of(const std::string& path) {
 }
 
 /// What the control group in `folder` leaves; nothing when it has no limit. Pages of files that
-/// nobody used lately make room.
+/// were not used lately make room.
 std::optional<std::int64_t> left_in_group(const std::string& folder) {
   const auto limit = number_of(folder + "/memory.max");
   const auto used = number_of(folder + "/memory.current");

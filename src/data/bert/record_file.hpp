@@ -27,7 +27,7 @@ bool is_gzip(const std::filesystem::path& path);
 /// IoError.
 void unpack_gzip(const std::filesystem::path& path, const std::filesystem::path& output);
 
-/// An open record file. May be read from several threads at once.
+/// An open record file. May be read from several threads concurrently.
 class RecordFile {
  public:
   /// `offsets` are scan_records(path)'s. `name` is what messages call it. Throws DataError when the

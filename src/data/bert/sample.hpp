@@ -79,7 +79,7 @@ class BertDataset : public Dataset {
 /// outside its range, and for special ids outside the vocabulary.
 void check_bert_format(const BertFormat& format);
 
-/// Two segments that are to become a sample: first and second, the latter empty where the task
+/// Two segments that become a sample: first and second, the latter empty where the task
 /// has no sentence pairs.
 struct SegmentPair {
   std::vector<std::int32_t> a, b;

@@ -12,7 +12,7 @@
 namespace trireme::data {
 namespace {
 
-// Megatron-LM shuffles the last epoch by itself when less than this part of it is used.
+// Megatron-LM shuffles the last epoch separately when less than this part of it is used.
 constexpr double kSeparateBelow = 0.80;
 
 /// Walks the stream of documents from sample to sample.

@@ -21,7 +21,7 @@ namespace trireme::data {
 struct EpochPlan {
   std::int64_t epochs = 1;
   std::int64_t samples = 0;          ///< samples that the epochs hold: at least the wanted number
-  bool separate_last_epoch = false;  ///< the last epoch is shuffled by itself, being used in part
+  bool separate_last_epoch = false;  ///< the last epoch is shuffled separately, being used in part
   std::int64_t samples_before_last_epoch = 0;  ///< meaningful when the last epoch is separate
 };
 

@@ -30,7 +30,7 @@ struct GptSplitConfig {
   std::string index_files;
 };
 
-/// Who builds indices when several processes open the same part.
+/// The process that builds indices when several processes open the same part.
 struct IndexBuilder {
   bool builds = true;                     ///< true in exactly one process
   std::function<void()> barrier = [] {};  ///< collective over all processes that open the part

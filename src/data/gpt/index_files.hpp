@@ -78,7 +78,8 @@ GptIndex map_index(const IndexFiles& files, std::span<const std::int32_t> length
                    std::int64_t sequence);
 
 /// Writes the files and the key's description to one folder; makes the folder. Several programs may
-/// write the same files at once: each appears whole. Throws IoError that names data.index_cache.
+/// write the same files concurrently: each appears whole. Throws IoError that names
+/// data.index_cache.
 void write_index(const IndexFiles& files, const IndexKey& key, const GptIndex& index);
 void write_index(const BlendFiles& files, const BlendKey& key, const BlendIndex& index);
 

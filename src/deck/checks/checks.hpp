@@ -64,7 +64,7 @@ class Checker {
   /// What a message suggests: another value, or to leave out the first of the paths, or any one.
   enum class Suggestion { another_value, leave_out_first, leave_out_one };
 
-  /// Reports `message` unless the rule holds or one of the keys is bad by itself.
+  /// Reports `message` unless the rule holds or one of the keys is itself bad.
   void require(bool holds, Paths paths, const std::function<std::string()>& message,
                Suggestion suggestion = Suggestion::another_value);
 

@@ -1,5 +1,5 @@
 // How a row of the table of keys is written: key(...), later(...) or for_sweep(...), then what
-// there is to say; and the groups of rows, with the bounds that they share.
+// describes it; and the groups of rows, with the bounds that they share.
 #pragma once
 
 #include <functional>

@@ -33,7 +33,7 @@ void sort_overrides(const std::vector<std::string>& overrides, SectionReader& re
     const std::size_t equals = text.find('=');
     const std::string path = text.substr(0, equals);
     if (path == "sweep") {
-      problems.add(place, "name what is to change, such as sweep.jobs=2");
+      problems.add(place, "name what to change, such as sweep.jobs=2");
     } else if (!path.starts_with("sweep.") || equals == std::string::npos) {
       sweep.overrides.push_back(text);
     } else {

@@ -30,7 +30,7 @@ class HostEvent final : public Event {
   Stopwatch since_recorded_;
 };
 
-// Operations run at once on the calling thread's OpenMP team, so nothing is ever pending.
+// Operations run immediately on the calling thread's OpenMP team, so nothing is ever pending.
 class HostBackend final : public Backend {
  public:
   explicit HostBackend(int threads) {

@@ -1,6 +1,6 @@
 // One block a row of the logits. Bound by bytes: the statistics read each logit once (2 bytes in
 // half precision: the largest logit so far and the sum relative to it are kept together), the
-// backward pass reads and writes it once, in place; both at once do no more: a row waits in shared
+// backward pass reads and writes it once, in place; both together do no more: a row waits in shared
 // memory, while the next one comes, or, where two do not fit, in the L2 cache. The loss is a
 // sum over tokens alone.
 #include "kernels/cross_entropy.hpp"

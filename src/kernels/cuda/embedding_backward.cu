@@ -50,7 +50,7 @@ __device__ void store_sum(float* out, Values<kWidth> values, const Values<kWidth
 }
 
 /// Block (c, y) sums chunk c of the tokens for its groups of columns. What a batch of tokens reads,
-/// of dout and of the table, is loaded at once: most rows of a batch may be of one token each, and
+/// of dout and of the table, is loaded together: most rows of a batch may be of one token each, and
 /// loading the table's row only when a run ends would cost one latency after another.
 template <typename T, int kWidth>
 __global__ void __launch_bounds__(kThreads) sum_runs(SortedTokens sorted, const T* dout) {
@@ -104,7 +104,7 @@ __device__ std::int64_t chunks_that_follow(const SortedTokens& sorted, std::int6
   }
 }
 
-/// Adds the sum of the run that begins in chunk blockIdx.x and goes on behind it, if there is one.
+/// Adds the sum of the run that begins in chunk blockIdx.x and continues after it, if there is one.
 template <int kWidth>
 __global__ void __launch_bounds__(kThreads) join_runs(SortedTokens sorted) {
   const TokenChunk chunk(sorted.rows, sorted.tokens, blockIdx.x, kEmbeddingChunk);

@@ -16,7 +16,7 @@ namespace {
 
 constexpr int kThreads = 256;
 
-/// Elements that a block of sum_squares searches the ranges for at once.
+/// Elements that a block of sum_squares searches the ranges for together.
 constexpr std::int64_t kChunk = 8192;
 
 /// The numbers of one update, as the host computes them.

@@ -38,7 +38,7 @@ constexpr std::size_t embedding_pairs_workspace(std::int64_t tokens) {
   return 4 * ((sizeof(std::int32_t) * static_cast<std::size_t>(tokens) + 255) / 256 * 256);
 }
 /// A bound on what CUB's radix sort asks for besides: counters of 256 digits for each block of at
-/// least 1024 tokens, and for each block that the largest GPU runs at once.
+/// least 1024 tokens, and for each block that the largest GPU runs concurrently.
 constexpr std::size_t embedding_sort_workspace(std::int64_t tokens) {
   return (std::size_t{8} << 20) + static_cast<std::size_t>(tokens) / 256 * 256;
 }

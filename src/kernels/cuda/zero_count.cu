@@ -12,7 +12,7 @@ namespace {
 
 constexpr int kThreads = 256;
 
-/// Elements that one block searches the ranges for at once.
+/// Elements that one block searches the ranges for together.
 constexpr std::int64_t kChunk = 8192;
 
 template <int kWidth>

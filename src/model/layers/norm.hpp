@@ -104,7 +104,7 @@ class ResidualAdd {
                const NormStatistics& statistics, const Tensor& norm_out) const;
 
   /// The gradient of the shard of x, given that of out, [S, b, h]. Without dropout that is
-  /// `gradient` itself, unless it is to be `kept`; else it is written to `scratch`.
+  /// `gradient` itself, unless it must be `kept`; else it is written to `scratch`.
   Tensor backward(const LayerContext& context, const PassInfo& pass, const Tensor& gradient,
                   const Tensor& scratch, bool kept) const;
 

@@ -45,7 +45,7 @@ struct Parameter {
   int max_shards = 0;
   bool tied = false;  ///< the last stage holds a copy as well, its output projection
   /// Applied to the residual stream: under sequence parallelism each tensor rank has the gradient
-  /// of its own positions alone, and the parameter's is their sum.
+  /// of its positions alone, and the parameter's is their sum.
   bool sequence_parallel = false;
 };
 

@@ -228,16 +228,16 @@ std::optional<JobState> Follower::look_up_job() {
 
 Page Follower::look() {
   read_metrics();
-  Facts facts{.lock = probe_lock(target_.folder, run_.start)};
-  if (!target_.job.empty()) facts.job = look_up_job();
+  ProcessState process{.lock = probe_lock(target_.folder, run_.start)};
+  if (!target_.job.empty()) process.job = look_up_job();
   read_metrics();  // again: lines that the run wrote before it released the lock
-  facts.now = unix_time();
+  process.now = unix_time();
   read_output();
   return {.folder = target_.folder.string(),
           .run = run_,
-          .now = facts.now,
-          .ended = has_ended(run_, facts),
-          .verdicts = {is_running(run_, facts), are_gpus_busy(run_), has_no_error(output_),
+          .now = process.now,
+          .ended = has_ended(run_, process),
+          .verdicts = {is_running(run_, process), are_gpus_busy(run_), has_no_error(output_),
                        compare_decks()},
           .notes = notes()};
 }

@@ -36,8 +36,8 @@ struct JobState {
   std::string reason;  ///< "Resources", "None", ...
 };
 
-/// Facts that are not in the run's lines.
-struct Facts {
+/// The state of the run's processes, which its lines do not tell.
+struct ProcessState {
   double now = 0;  ///< seconds since 1970
   Lock lock = Lock::unknown;
   std::optional<JobState> job = {};
@@ -46,11 +46,11 @@ struct Facts {
 /// Is the run running? Yes: it trains, or it has finished (exit code 0), and its newest loss is
 /// finite. A run is stalled when no line comes for five times the usual interval, or for twice the
 /// longest evaluation or checkpoint, if that is longer.
-Verdict is_running(const RunState& run, const Facts& facts);
+Verdict is_running(const RunState& run, const ProcessState& process);
 
 /// Whether the run has ended for the follower: it has stopped or died, and its job, if any, has
-/// ended or will not be requeued. The facts must be older than the last of the run's lines.
-bool has_ended(const RunState& run, const Facts& facts);
+/// ended or will not be requeued. `process` must be older than the last of the run's lines.
+bool has_ended(const RunState& run, const ProcessState& process);
 
 /// Are the GPUs busy? Yes: every GPU has a utilisation of 50 % or more; or the run uses none.
 Verdict are_gpus_busy(const RunState& run);

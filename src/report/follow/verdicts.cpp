@@ -57,11 +57,11 @@ std::optional<Verdict> judge_job(const JobState& job) {
   return Verdict{Judgement::bad, fmt::format("Slurm's job {} is {}{}", job.id, job.state, why)};
 }
 
-Verdict judge_silence(const RunState& run, const Facts& facts) {
-  const double silence = std::max(facts.now - run.last_time, 0.0);
+Verdict judge_silence(const RunState& run, const ProcessState& process) {
+  const double silence = std::max(process.now - run.last_time, 0.0);
   const std::optional<double> usual = run.typical_interval();
   if (!usual) {
-    const double waited = std::max(facts.now - run.start_time, 0.0);
+    const double waited = std::max(process.now - run.start_time, 0.0);
     return {waited > kLongestStart ? Judgement::bad : Judgement::well,
             fmt::format("no training line yet, {} after the start", duration(waited))};
   }
@@ -85,25 +85,25 @@ Verdict judge_loss(const RunState& run, Verdict verdict) {
 
 }  // namespace
 
-Verdict is_running(const RunState& run, const Facts& facts) {
-  const auto job = facts.job ? judge_job(*facts.job) : std::nullopt;
+Verdict is_running(const RunState& run, const ProcessState& process) {
+  const auto job = process.job ? judge_job(*process.job) : std::nullopt;
   if (run.stop) {
     Verdict verdict = judge_loss(run, judge_stop(*run.stop));
     if (job && verdict.judgement == Judgement::bad) verdict.reason += "; " + job->reason;
     return verdict;
   }
   if (job) return *job;
-  if (run.starts == 0 && facts.lock == Lock::held) return {Judgement::well, "starting"};
+  if (run.starts == 0 && process.lock == Lock::held) return {Judgement::well, "starting"};
   if (run.starts == 0) return {Judgement::bad, "metrics.jsonl has no start line"};
-  if (facts.lock == Lock::free)
+  if (process.lock == Lock::free)
     return {Judgement::bad, fmt::format("killed, or failed without a message: last line {} ago",
-                                        duration(facts.now - run.last_time))};
-  return judge_loss(run, judge_silence(run, facts));
+                                        duration(process.now - run.last_time))};
+  return judge_loss(run, judge_silence(run, process));
 }
 
-bool has_ended(const RunState& run, const Facts& facts) {
-  if (!facts.job) return run.stop || (run.starts > 0 && facts.lock == Lock::free);
-  const std::string& state = facts.job->state;
+bool has_ended(const RunState& run, const ProcessState& process) {
+  if (!process.job) return run.stop || (run.starts > 0 && process.lock == Lock::free);
+  const std::string& state = process.job->state;
   if (std::find(kOver.begin(), kOver.end(), state) != kOver.end()) return true;
   // Slurm may requeue the job of a run that was killed or stopped early.
   return state != "PENDING" && run.stop && run.stop->exit_code != kStoppedEarly;

@@ -111,9 +111,9 @@ std::string short_build_id(std::string_view build) {
 
 }  // namespace
 
-std::string build_problem(const ProgramFacts& first, const ProgramFacts& mine) {
+std::string build_problem(const ProgramInfo& first, const ProgramInfo& mine) {
   if (mine.build == first.build) return "";
-  const auto id = [](const ProgramFacts& program) {
+  const auto id = [](const ProgramInfo& program) {
     return program.build.empty() ? "without build id" : short_build_id(program.build);
   };
   return fmt::format(
@@ -122,7 +122,7 @@ std::string build_problem(const ProgramFacts& first, const ProgramFacts& mine) {
       mine.path, id(mine), first.host, id(first), first.path);
 }
 
-std::string deck_problem(const DeckFacts& first, const DeckFacts& mine) {
+std::string deck_problem(const DeckInfo& first, const DeckInfo& mine) {
   if (mine.overrides != first.overrides)
     return fmt::format(
         "it was started with other key=value words than rank 0: {}; start all ranks with one "
@@ -134,11 +134,11 @@ std::string deck_problem(const DeckFacts& first, const DeckFacts& mine) {
       mine.path, first.path, first_difference(*first.text, *mine.text));
 }
 
-std::string GpuFacts::taken() const {
+std::string GpuInfo::taken() const {
   return local_rank < static_cast<int>(names.size()) ? names[local_rank] : "";
 }
 
-std::string gpu_problem(const GpuFacts& mine) {
+std::string gpu_problem(const GpuInfo& mine) {
   if (mine.names.empty()) return fmt::format("run.device = cuda: {}", mine.why_none);
   if (!mine.taken().empty()) return "";
   const std::size_t gpus = mine.names.size();
@@ -169,7 +169,7 @@ std::string gpu_kind_problem(const std::string& first, const std::string& mine) 
       mine, first);
 }
 
-NetworkFacts read_network_facts(const fs::path& ports, const fs::path& devices) {
+NetworkInfo read_network_info(const fs::path& ports, const fs::path& devices) {
   return {.active_ports = active_ports(ports),
           .has_verbs = can_load_verbs(),
           .has_devices = can_open_verbs(devices),
@@ -177,7 +177,7 @@ NetworkFacts read_network_facts(const fs::path& ports, const fs::path& devices) 
           .net = from_environment("NCCL_NET")};
 }
 
-std::string network_problem(const NetworkFacts& mine) {
+std::string network_problem(const NetworkInfo& mine) {
   if (mine.active_ports.empty() || mine.net.value_or("IB") != "IB") return "";
   std::string reason;
   if (std::atoi(mine.ib_disable.value_or("0").c_str()) != 0)
@@ -248,19 +248,19 @@ std::optional<Words> typed_options(const Words& parent, const Words& command) {
   return options;
 }
 
-std::string mpirun_words(const LaunchFacts& facts, int ranks, const Words& command) {
-  const std::optional<Words> typed = typed_options(facts.parent, command);
+std::string mpirun_words(const LaunchInfo& info, int ranks, const Words& command) {
+  const std::optional<Words> typed = typed_options(info.parent, command);
   Words options = typed.value_or(Words());
   if (!typed) {
-    if (facts.oversubscribes) options.push_back("--oversubscribe");
-    if (facts.binding) options.insert(options.end(), {"--bind-to", *facts.binding});
-    if (facts.mapping) options.insert(options.end(), {"--map-by", *facts.mapping});
+    if (info.oversubscribes) options.push_back("--oversubscribe");
+    if (info.binding) options.insert(options.end(), {"--bind-to", *info.binding});
+    if (info.mapping) options.insert(options.end(), {"--map-by", *info.mapping});
   }
   const bool allows_root = std::any_of(options.begin(), options.end(), [](const auto& word) {
     return is_one_of(word, {"--allow-run-as-root", "-allow-run-as-root"});
   });
   // In front: a wrapper such as env may stand between the options and the program.
-  if (facts.root && !allows_root) options.insert(options.begin(), "--allow-run-as-root");
+  if (info.root && !allows_root) options.insert(options.begin(), "--allow-run-as-root");
   std::string text = fmt::format("mpirun -n {}", ranks);
   for (const std::string& word : options) text.append(" ").append(shell_word(word));
   return text;
@@ -268,7 +268,7 @@ std::string mpirun_words(const LaunchFacts& facts, int ranks, const Words& comma
 
 }  // namespace
 
-LaunchFacts read_launch_facts() {
+LaunchInfo read_launch_info() {
   const auto name_space =
       non_empty_from_environment("PMIX_NAMESPACE");  // srun's is slurm.pmix.JOB.STEP
   const auto oversubscribe = non_empty_from_environment("OMPI_MCA_rmaps_base_oversubscribe");
@@ -283,14 +283,13 @@ LaunchFacts read_launch_facts() {
           .gpu_bind = non_empty_from_environment("SLURM_GPU_BIND")};
 }
 
-std::string launch_words(const LaunchFacts& facts, int ranks, const Words& command) {
-  if (!facts.container && ranks == 1) return "";
-  if (!facts.container && !facts.by_srun) return mpirun_words(facts, ranks, command);
+std::string launch_words(const LaunchInfo& info, int ranks, const Words& command) {
+  if (!info.container && ranks == 1) return "";
+  if (!info.container && !info.by_srun) return mpirun_words(info, ranks, command);
   std::string text = fmt::format("srun --mpi=pmix -n {}", ranks);
-  if (facts.container) text.append(" ").append(*facts.container);
-  if (facts.cpus_per_task)
-    text.append(" --cpus-per-task=").append(shell_word(*facts.cpus_per_task));
-  if (facts.gpu_bind) text.append(" --gpu-bind=").append(shell_word(*facts.gpu_bind));
+  if (info.container) text.append(" ").append(*info.container);
+  if (info.cpus_per_task) text.append(" --cpus-per-task=").append(shell_word(*info.cpus_per_task));
+  if (info.gpu_bind) text.append(" --gpu-bind=").append(shell_word(*info.gpu_bind));
   return text;
 }
 

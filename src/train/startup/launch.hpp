@@ -1,5 +1,5 @@
 // What ranks find when they start: what is wrong with it, and the command that starts them again.
-// Pure: startup.hpp gathers the facts of all ranks. Each problem is that of one rank, whose name
+// Pure: startup.hpp gathers what all ranks find. Each problem is that of one rank, whose name
 // and host stand before it: "" when all is well, else what is wrong and how to mend it.
 #pragma once
 
@@ -10,17 +10,17 @@
 
 namespace trireme::train {
 /// The program that a rank runs.
-struct ProgramFacts {
+struct ProgramInfo {
   std::string host;
   std::string path;
   std::string build;  ///< build_id()
 };
 
 /// Complains when `mine` is another build than `first`, which rank 0 runs.
-std::string build_problem(const ProgramFacts& first, const ProgramFacts& mine);
+std::string build_problem(const ProgramInfo& first, const ProgramInfo& mine);
 
 /// The deck that a rank was started with.
-struct DeckFacts {
+struct DeckInfo {
   std::string path;
   std::optional<std::string> text;  ///< of the file; unset where it cannot be read
   std::string overrides;            ///< a line for each
@@ -28,10 +28,10 @@ struct DeckFacts {
 
 /// Complains when `mine` differs from `first`, rank 0's, whose deck all use. A rank that cannot
 /// read the file does not need it.
-std::string deck_problem(const DeckFacts& first, const DeckFacts& mine);
+std::string deck_problem(const DeckInfo& first, const DeckInfo& mine);
 
 /// The GPUs of a rank.
-struct GpuFacts {
+struct GpuInfo {
   int local_rank = 0;              ///< the rank's number on its node
   int local_ranks = 1;             ///< ranks on this node
   std::vector<std::string> names;  ///< of the GPUs that the rank sees
@@ -44,7 +44,7 @@ struct GpuFacts {
 };
 
 /// Complains when there is no GPU for the rank.
-std::string gpu_problem(const GpuFacts& mine);
+std::string gpu_problem(const GpuInfo& mine);
 
 /// Complains when a rank takes a GPU of another kind than rank 0, which takes a `first`.
 std::string gpu_kind_problem(const std::string& first, const std::string& mine);
@@ -54,7 +54,7 @@ std::string gpu_kind_problem(const std::string& first, const std::string& mine);
 std::string fp8_problem(const std::string& gpu, int capability);
 
 /// What decides whether NCCL talks to other nodes over InfiniBand.
-struct NetworkFacts {
+struct NetworkInfo {
   std::vector<std::string> active_ports;  ///< of InfiniBand: "mlx5_0 port 1"
   bool has_verbs = false;                 ///< libibverbs can be loaded
   bool has_devices = false;               ///< /dev/infiniband/uverbs* can be opened
@@ -64,15 +64,15 @@ struct NetworkFacts {
 
 /// Reads the ports from `ports`, /sys/class/infiniband, and the devices from `devices`,
 /// /dev/infiniband; tries the library and reads the environment.
-NetworkFacts read_network_facts(const std::filesystem::path& ports,
-                                const std::filesystem::path& devices);
+NetworkInfo read_network_info(const std::filesystem::path& ports,
+                              const std::filesystem::path& devices);
 
 /// Complains when NCCL has to fall back to TCP sockets although a port is active, unless NCCL_NET
 /// says which network is wanted.
-std::string network_problem(const NetworkFacts& mine);
+std::string network_problem(const NetworkInfo& mine);
 
 /// What tells how the ranks were started.
-struct LaunchFacts {
+struct LaunchInfo {
   /// The command line of the process that started this rank, mpirun's where it is on this host.
   std::vector<std::string> parent;
   bool by_srun = false;                      ///< else by mpirun, where there are several ranks
@@ -86,7 +86,7 @@ struct LaunchFacts {
 };
 
 /// Reads /proc and the environment.
-LaunchFacts read_launch_facts();
+LaunchInfo read_launch_info();
 
 /// The launcher and its options, as words of a shell: "mpirun -n 4 --oversubscribe", "srun
 /// --mpi=pmix -n 4", or "" for one rank that no launcher needs to start. `command` is the rank's
@@ -95,7 +95,7 @@ LaunchFacts read_launch_facts();
 /// Of an mpirun on this host they are the words that were typed, further hosts and parameters
 /// included, else what mpirun leaves in the environment of its ranks. An mpirun of several
 /// application contexts, `a : b`, is one of those that only the environment tells of.
-std::string launch_words(const LaunchFacts& facts, int ranks,
+std::string launch_words(const LaunchInfo& info, int ranks,
                          const std::vector<std::string>& command);
 
 }  // namespace trireme::train

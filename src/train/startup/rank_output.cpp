@@ -78,7 +78,7 @@ class Redirection {
     posix_spawnattr_init(&attributes);
     posix_spawn_file_actions_adddup2(&actions, out, kOutPipe);
     posix_spawn_file_actions_adddup2(&actions, err, kErrPipe);
-    // A process group of its own: what kills the rank's lets it pass on the last words.
+    // Its own process group: what kills the rank's lets it pass on the last words.
     posix_spawnattr_setflags(&attributes, POSIX_SPAWN_SETPGROUP);
     pid_t child = 0;
     // Unlike fork() this leaves alone what MPI has mapped.
@@ -142,14 +142,14 @@ class Stream {
   /// In one piece, for all ranks of the node write to this file.
   void line(std::string_view text) {
     if (file_ >= 0 && write_all(file_, prefix_ + std::string(text) + '\n')) return;
-    if (std::exchange(complained_, true)) return;
+    if (std::exchange(warned_, true)) return;
     write_all(STDERR_FILENO,
               fmt::format("warning: cannot write '{}': {}\n", path_, std::strerror(errno)));
   }
 
   int pipe_, file_, console_;
   std::string prefix_, path_, begun_;
-  bool complained_ = false;
+  bool warned_ = false;
 };
 
 /// Passes on both streams until the rank has closed them.

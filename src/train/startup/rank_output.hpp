@@ -18,8 +18,8 @@ void remove_rank_files(const std::filesystem::path& run_folder);
 
 /// From now until the process ends its standard output and error go to <run>/ranks/<host>.out and
 /// .err, each line with "[rank N] " before it; the first is report::kOutputMarker and the time.
-/// What went to standard error still does; standard output continues for rank 0 alone. A process of
-/// its own passes the lines on: it loses none when this one is killed. Throws IoError.
+/// What went to standard error still does; standard output continues for rank 0 alone. A separate
+/// process passes the lines on: it loses none when this one is killed. Throws IoError.
 void keep_rank_output(const std::filesystem::path& run_folder, int rank);
 
 /// That process's work, when the command line of this one says that it is it: then returns the exit

@@ -65,8 +65,8 @@ std::optional<checkpoint::Latest> find_checkpoint(const deck::Deck& deck,
     checkpoint::Latest named = checkpoint::locate(restart);
     if (!is_own(named.path, deck) && !checkpoint::list_steps(checkpoint_folder(deck)).empty())
       throw UsageError(
-          "--restart {}: the run folder '{}' has checkpoints of its own; leave the option out "
-          "to go on from them, or choose another run.output",
+          "--restart {}: the run folder '{}' has its own checkpoints; leave the option out "
+          "to resume from them, or choose another run.output",
           restart, deck.run.output);
     return named;
   }
@@ -96,7 +96,7 @@ void compare_training_data(const RunState& before, const TrainingData& now,
   if (!renamed)
     throw DataError(
         "data.train has other documents than those that '{}' was trained on, under the same name; "
-        "put the dataset back, give these documents another name to go on with them, or begin "
+        "put the dataset back, give these documents another name to resume with them, or begin "
         "afresh (--restart never, without checkpoint.load)",
         point.checkpoint->string());
   point.notes.push_back("changed: the documents of data.train");
@@ -137,7 +137,7 @@ RestartPoint find_restart(const deck::Deck& deck, const std::string& restart,
   return point;
 }
 
-void leave_other_course(const deck::Deck& deck, RestartPoint& point) {
+void supersede_newer(const deck::Deck& deck, RestartPoint& point) {
   if (!point.checkpoint || !is_own(*point.checkpoint, deck)) return;
   const std::int64_t iteration = point.progress.iteration;
   const fs::path path = fs::absolute(*point.checkpoint);
@@ -183,7 +183,7 @@ FolderLock::FolderLock(const fs::path& folder) : folder_(folder) {
 FolderLock::~FolderLock() { close(); }
 
 int FolderLock::acquire(int file, const Stopwatch& watch) const {
-  // A program that only asks whether a run is going on takes the lock for an instant, and the ranks
+  // A program that only asks whether a run is active takes the lock for an instant, and the ranks
   // of a launcher that was killed end within seconds.
   constexpr double kTimeout = 5.0;
   while (::flock(file, LOCK_EX | LOCK_NB) != 0) {

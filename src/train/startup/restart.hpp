@@ -31,14 +31,14 @@ std::filesystem::path checkpoint_folder(const deck::Deck& deck);
 /// (identify_training_data(); what it does not know is not compared) although its deck names the
 /// same data; where the deck names other data, the run warns. Throws UsageError for a path of
 /// another folder while the run folder has checkpoints: they would be mistaken for those of the
-/// course from there. Called by rank 0 alone, before the run folder is written.
+/// run that starts there. Called by rank 0 alone, before the run folder is written.
 RestartPoint find_restart(const deck::Deck& deck, const std::string& restart,
                           const TrainingData& training_data = {});
 
 /// Makes sure that the run never resumes from a checkpoint of its folder that is newer than
 /// `point`, with a note when there are some. Called by rank 0 alone, with the folder locked, before
 /// the logs are cut back to where `point` is.
-void leave_other_course(const deck::Deck& deck, RestartPoint& point);
+void supersede_newer(const deck::Deck& deck, RestartPoint& point);
 
 /// Throws DeckError, naming both values, when the checkpoint at `checkpoint` holds another model
 /// than `deck` describes, such as one with other heads: tensors of the right shape do not show
@@ -46,7 +46,7 @@ void leave_other_course(const deck::Deck& deck, RestartPoint& point);
 void require_same_model(const deck::Deck& deck, const std::filesystem::path& checkpoint);
 
 /// Holds the run folder for one run at a time, where the file system has locks: its file .lock, and
-/// the folder itself, which stays locked when somebody deletes the file.
+/// the folder itself, which stays locked when the file is deleted.
 class FolderLock {
  public:
   /// Makes `folder` where needed, and waits for up to 5 s while another run holds it. Throws

@@ -27,28 +27,28 @@ namespace fs = std::filesystem;
 /// Network file systems may show a new file a little later to other hosts.
 constexpr std::chrono::seconds kPatienceForFiles{5};
 
-ProgramFacts program_facts() {
+ProgramInfo program_info() {
   return {.host = host_name(), .path = program_path(), .build = build_id()};
 }
 
-DeckFacts deck_facts(const std::string& path, const std::vector<std::string>& overrides) {
-  DeckFacts facts{.path = path, .overrides = fmt::format("{}", fmt::join(overrides, "\n"))};
+DeckInfo deck_info(const std::string& path, const std::vector<std::string>& overrides) {
+  DeckInfo info{.path = path, .overrides = fmt::format("{}", fmt::join(overrides, "\n"))};
   std::error_code error;
-  if (!fs::is_regular_file(path, error)) return facts;  // a pipe can be read but once
+  if (!fs::is_regular_file(path, error)) return info;  // a pipe can be read but once
   try {
-    facts.text = read_file(path);
+    info.text = read_file(path);
   } catch (const IoError&) {
   }
-  return facts;
+  return info;
 }
 
-GpuFacts gpu_facts(const comm::MpiCommunicator& world) {
+GpuInfo gpu_info(const comm::MpiCommunicator& world) {
   const auto node = world.split_by_node();
-  GpuFacts facts{.local_rank = node->rank(), .local_ranks = node->size()};
-  for (const device::Gpu& gpu : device::visible_gpus()) facts.names.push_back(gpu.name);
-  if (facts.names.empty()) facts.why_none = device::why_no_gpu();
-  if (const char* visible = std::getenv("CUDA_VISIBLE_DEVICES")) facts.visible = visible;
-  return facts;
+  GpuInfo info{.local_rank = node->rank(), .local_ranks = node->size()};
+  for (const device::Gpu& gpu : device::visible_gpus()) info.names.push_back(gpu.name);
+  if (info.names.empty()) info.why_none = device::why_no_gpu();
+  if (const char* visible = std::getenv("CUDA_VISIBLE_DEVICES")) info.visible = visible;
+  return info;
 }
 
 constexpr const char* kTokenPrefix = ".seen-";
@@ -79,20 +79,20 @@ std::string wait_for_token(const fs::path& path, const std::string& token) {
 }  // namespace
 
 void check_same_build(comm::MpiCommunicator& world) {
-  const ProgramFacts mine = program_facts();
-  const ProgramFacts first{.host = broadcast_text(world, mine.host),
-                           .path = broadcast_text(world, mine.path),
-                           .build = broadcast_text(world, mine.build)};
+  const ProgramInfo mine = program_info();
+  const ProgramInfo first{.host = broadcast_text(world, mine.host),
+                          .path = broadcast_text(world, mine.path),
+                          .build = broadcast_text(world, mine.build)};
   refuse(world, ExitCode::failure, build_problem(first, mine));
 }
 
-void check_same_start(comm::MpiCommunicator& world, const StartFacts& facts) {
+void check_same_start(comm::MpiCommunicator& world, const StartInfo& info) {
   const auto size = static_cast<std::size_t>(world.size());
   std::vector<double> all(2 * size);  // whether it runs, exit code
-  all[2 * world.rank()] = facts.runs;
-  all[2 * world.rank() + 1] = facts.exit_code;
+  all[2 * world.rank()] = info.runs;
+  all[2 * world.rank() + 1] = info.exit_code;
   world.all_gather(all.data(), 2, DType::f64);
-  const std::vector<std::string> errors = world.all_gather_text(facts.error);
+  const std::vector<std::string> errors = world.all_gather_text(info.error);
   const std::vector<std::string> hosts = world.all_gather_text(host_name());
   // The first rank that runs, that leaves, and that has an error; `size` for none.
   std::size_t runs = size, leaves = size, fails = size;
@@ -113,8 +113,8 @@ void check_same_start(comm::MpiCommunicator& world, const StartFacts& facts) {
 
 void check_same_deck(comm::MpiCommunicator& world, const std::string& path,
                      const std::vector<std::string>& overrides) {
-  const DeckFacts mine = deck_facts(path, overrides);
-  DeckFacts first{.path = broadcast_text(world, mine.path)};
+  const DeckInfo mine = deck_info(path, overrides);
+  DeckInfo first{.path = broadcast_text(world, mine.path)};
   first.overrides = broadcast_text(world, mine.overrides);
   const std::string text = broadcast_text(world, mine.text.value_or(""));
   if (broadcast_text(world, mine.text ? "read" : "not read") == "read") first.text = text;
@@ -122,7 +122,7 @@ void check_same_deck(comm::MpiCommunicator& world, const std::string& path,
 }
 
 void check_gpus(comm::MpiCommunicator& world, const deck::Deck& deck) {
-  const GpuFacts mine = gpu_facts(world);
+  const GpuInfo mine = gpu_info(world);
   refuse(world, ExitCode::failure, gpu_problem(mine));
   if (!deck.run.mixed_gpus) {
     const std::string first = broadcast_text(world, mine.taken());
@@ -133,9 +133,8 @@ void check_gpus(comm::MpiCommunicator& world, const deck::Deck& deck) {
            fp8_problem(mine.taken(), device::visible_gpus()[mine.local_rank].capability));
   const bool one_node = mine.local_ranks == world.size();
   refuse(world, ExitCode::failure,
-         one_node
-             ? ""
-             : network_problem(read_network_facts("/sys/class/infiniband", "/dev/infiniband")));
+         one_node ? ""
+                  : network_problem(read_network_info("/sys/class/infiniband", "/dev/infiniband")));
 }
 
 void check_shared_folder(comm::MpiCommunicator& world, const std::string& folder) {

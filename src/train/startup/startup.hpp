@@ -19,7 +19,7 @@ namespace trireme::train {
 void check_same_build(comm::MpiCommunicator& world);
 
 /// What a rank's command line makes it do.
-struct StartFacts {
+struct StartInfo {
   bool runs = true;   ///< false: it answers a question (--check), or fails
   int exit_code = 0;  ///< of its error
   std::string error = {};
@@ -29,7 +29,7 @@ struct StartFacts {
 /// where that is not so, and where a rank other than 0 alone has an error: with the code of the
 /// first error, else 2. Rank 0 says its own error when the others leave as well. Collective, once
 /// builds agree.
-void check_same_start(comm::MpiCommunicator& world, const StartFacts& facts);
+void check_same_start(comm::MpiCommunicator& world, const StartInfo& info);
 
 /// All ranks were started with the overrides of rank 0, and see the deck that it sees if they see
 /// one. Exit 78. Collective.

@@ -187,7 +187,7 @@ TEST(CudaGemm, RefusesShapesAndTypesThatDoNotMeet) {
                InternalError);
 }
 
-/// A runner of its own, with workspace.
+/// A runner with its own workspace.
 class CudaGemmRunner : public ::testing::Test {
  protected:
   CudaGemmRunner() { std::filesystem::remove(path_); }

@@ -108,7 +108,7 @@ TEST_F(FollowerTest, ErrorsOfAnyRankAreNamed) {
 TEST_F(FollowerTest, TheDeckIsComparedWithTheOneOnTheCommandLine) {
   emit_start();
   EXPECT_EQ(follower().look().verdicts[3].judgement, Judgement::well);
-  write("d.yaml", "optimizer: {clip: 2}\n");  // edited while the run goes on
+  write("d.yaml", "optimizer: {clip: 2}\n");  // edited while the run trains
   EXPECT_EQ(follower().look().verdicts[3].judgement, Judgement::bad);
 
   FollowTarget target{.folder = run_, .asked = AskedDeck{folder_.path() / "d.yaml", {}}};

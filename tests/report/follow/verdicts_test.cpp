@@ -75,7 +75,7 @@ TEST(IsRunning, EndsWellOrNot) {
   run.take(json_line(StopEvent{"the time limit is near", 5, 75}, 1050));
   expect(is_running(run, {.now = 1051}), Judgement::bad,
          "exit code 75; the same command resumes the run");
-  const Facts queued{.job = JobState{"12", "PENDING", "BeginTime"}};
+  const ProcessState queued{.job = JobState{"12", "PENDING", "BeginTime"}};
   expect(is_running(run, queued), Judgement::bad, "Slurm's job 12 is PENDING (BeginTime)");
   EXPECT_FALSE(has_ended(run, queued));
 }
@@ -91,9 +91,9 @@ TEST(IsRunning, NotWithoutAFiniteLoss) {
 }
 
 TEST(IsRunning, KilledRunsLeaveTheirLock) {
-  const Facts facts{.now = 1055, .lock = Lock::free};
-  expect(is_running(running(), facts), Judgement::bad, "killed, or failed without a message");
-  EXPECT_TRUE(has_ended(running(), facts));
+  const ProcessState process{.now = 1055, .lock = Lock::free};
+  expect(is_running(running(), process), Judgement::bad, "killed, or failed without a message");
+  EXPECT_TRUE(has_ended(running(), process));
   EXPECT_FALSE(has_ended(running(), {.now = 1055, .lock = Lock::held}));
 }
 

@@ -16,10 +16,10 @@ void expect_in(const std::string& text, std::initializer_list<const char*> parts
 }
 
 TEST(BuildComplaint, NamesBothBuilds) {
-  const ProgramFacts first{.host = "a", .path = "/x/train", .build = "0123456789abcdef0123"};
+  const ProgramInfo first{.host = "a", .path = "/x/train", .build = "0123456789abcdef0123"};
   EXPECT_EQ(build_problem(first, first), "");
   EXPECT_EQ(build_problem(first, {.host = "b", .path = "/y/train", .build = first.build}), "");
-  const ProgramFacts other{.host = "b", .path = "/y/train", .build = "ba9876543210"};
+  const ProgramInfo other{.host = "b", .path = "/y/train", .build = "ba9876543210"};
   expect_in(build_problem(first, other),
             {"'/y/train' is build ba9876543210, but rank 0 on a runs build 0123456789ab from "
              "'/x/train'",
@@ -31,9 +31,9 @@ TEST(BuildComplaint, NamesBothBuilds) {
 }
 
 TEST(DeckComplaint, NamesTheFirstLineThatDiffers) {
-  const DeckFacts first{.path = "d.yaml", .text = "a: 1\nb: 2\n", .overrides = "x=1\ny=2"};
+  const DeckInfo first{.path = "d.yaml", .text = "a: 1\nb: 2\n", .overrides = "x=1\ny=2"};
   EXPECT_EQ(deck_problem(first, first), "");
-  DeckFacts mine = first;
+  DeckInfo mine = first;
   mine.path = "/elsewhere/d.yaml";
   EXPECT_EQ(deck_problem(first, mine), "");
   mine.text = "a: 1\nb: 3\n";
@@ -49,33 +49,33 @@ TEST(DeckComplaint, NamesTheFirstLineThatDiffers) {
 }
 
 TEST(DeckComplaint, NamesOtherOverrides) {
-  const DeckFacts first{.path = "d.yaml", .text = "a: 1\n", .overrides = "x=1\ny=2"};
-  DeckFacts mine = first;
+  const DeckInfo first{.path = "d.yaml", .text = "a: 1\n", .overrides = "x=1\ny=2"};
+  DeckInfo mine = first;
   mine.overrides = "x=1";
   expect_in(deck_problem(first, mine),
             {"other key=value words than rank 0", "line 2 is missing there and 'y=2' on rank 0"});
 }
 
 TEST(DeckComplaint, ARankThatCannotReadTheDeckNeedsNone) {
-  const DeckFacts first{.path = "d.yaml", .text = "a: 1\n"};
+  const DeckInfo first{.path = "d.yaml", .text = "a: 1\n"};
   EXPECT_EQ(deck_problem(first, {.path = "d.yaml"}), "");
   EXPECT_EQ(deck_problem({.path = "d.yaml"}, first), "");
 }
 
 TEST(GpuComplaint, EachRankNeedsOne) {
-  GpuFacts facts{.local_rank = 1, .local_ranks = 3, .names = {"H200", "H200"}};
-  EXPECT_EQ(facts.taken(), "H200");
-  EXPECT_EQ(gpu_problem(facts), "");
-  facts.local_rank = 2;
-  expect_in(gpu_problem(facts), {"3 ranks were started on this host, and each sees 2 GPUs",
-                                 "CUDA_VISIBLE_DEVICES is not set", "start at most 2 there",
-                                 "--gpus-per-node=N --gpu-bind=none"});
-  facts.visible = "4";
-  facts.names = {"H200"};
-  expect_in(gpu_problem(facts), {"each sees 1 GPU (CUDA_VISIBLE_DEVICES = 4)"});
-  facts.names.clear();
-  facts.why_none = "CUDA sees no GPU";
-  EXPECT_EQ(gpu_problem(facts), "run.device = cuda: CUDA sees no GPU");
+  GpuInfo info{.local_rank = 1, .local_ranks = 3, .names = {"H200", "H200"}};
+  EXPECT_EQ(info.taken(), "H200");
+  EXPECT_EQ(gpu_problem(info), "");
+  info.local_rank = 2;
+  expect_in(gpu_problem(info), {"3 ranks were started on this host, and each sees 2 GPUs",
+                                "CUDA_VISIBLE_DEVICES is not set", "start at most 2 there",
+                                "--gpus-per-node=N --gpu-bind=none"});
+  info.visible = "4";
+  info.names = {"H200"};
+  expect_in(gpu_problem(info), {"each sees 1 GPU (CUDA_VISIBLE_DEVICES = 4)"});
+  info.names.clear();
+  info.why_none = "CUDA sees no GPU";
+  EXPECT_EQ(gpu_problem(info), "run.device = cuda: CUDA sees no GPU");
 }
 
 TEST(Fp8Complaint, NamesTheGpuAndWhatIsNeeded) {
@@ -93,31 +93,30 @@ TEST(GpuKindComplaint, NamesBothKindsAndTheKey) {
 }
 
 TEST(NetworkComplaint, SaysWhyNcclWouldTakeSockets) {
-  const NetworkFacts well{
-      .active_ports = {"mlx5_0 port 1"}, .has_verbs = true, .has_devices = true};
+  const NetworkInfo well{.active_ports = {"mlx5_0 port 1"}, .has_verbs = true, .has_devices = true};
   EXPECT_EQ(network_problem(well), "");
-  NetworkFacts facts = well;
-  facts.ib_disable = "0";
-  EXPECT_EQ(network_problem(facts), "");
-  facts.ib_disable = "1";
-  expect_in(network_problem(facts),
+  NetworkInfo info = well;
+  info.ib_disable = "0";
+  EXPECT_EQ(network_problem(info), "");
+  info.ib_disable = "1";
+  expect_in(network_problem(info),
             {"InfiniBand is active (mlx5_0 port 1)", "NCCL_IB_DISABLE = 1; unset it",
              "NCCL_NET=Socket where sockets are meant"});
-  facts = well;
-  facts.has_verbs = false;
-  expect_in(network_problem(facts), {"install libibverbs1"});
-  facts = well;
-  facts.has_devices = false;
-  expect_in(network_problem(facts), {"mount /dev/infiniband in the container"});
-  facts.net = "Socket";
-  EXPECT_EQ(network_problem(facts), "");
-  facts.net = "IB";
-  EXPECT_NE(network_problem(facts), "");
-  facts.active_ports.clear();
-  EXPECT_EQ(network_problem(facts), "");
+  info = well;
+  info.has_verbs = false;
+  expect_in(network_problem(info), {"install libibverbs1"});
+  info = well;
+  info.has_devices = false;
+  expect_in(network_problem(info), {"mount /dev/infiniband in the container"});
+  info.net = "Socket";
+  EXPECT_EQ(network_problem(info), "");
+  info.net = "IB";
+  EXPECT_NE(network_problem(info), "");
+  info.active_ports.clear();
+  EXPECT_EQ(network_problem(info), "");
 }
 
-class NetworkFactsTest : public testing::Test {
+class NetworkInfoTest : public testing::Test {
  protected:
   void port(const std::string& device, const std::string& state, const std::string& layer) {
     const fs::path folder = ports_ / device / "ports" / "1";
@@ -131,35 +130,35 @@ class NetworkFactsTest : public testing::Test {
   fs::path devices_ = scratch_.path() / "dev";
 };
 
-TEST_F(NetworkFactsTest, CountsActiveInfinibandPorts) {
+TEST_F(NetworkInfoTest, CountsActiveInfinibandPorts) {
   port("mlx5_1", "4: ACTIVE", "InfiniBand");
   port("mlx5_0", "4: ACTIVE", "InfiniBand");
   port("mlx5_2", "1: DOWN", "InfiniBand");
   port("mlx5_3", "4: ACTIVE", "Ethernet");
-  const NetworkFacts facts = read_network_facts(ports_, devices_);
-  EXPECT_EQ(facts.active_ports, (std::vector<std::string>{"mlx5_0 port 1", "mlx5_1 port 1"}));
-  EXPECT_FALSE(facts.has_devices);
+  const NetworkInfo info = read_network_info(ports_, devices_);
+  EXPECT_EQ(info.active_ports, (std::vector<std::string>{"mlx5_0 port 1", "mlx5_1 port 1"}));
+  EXPECT_FALSE(info.has_devices);
 }
 
-TEST_F(NetworkFactsTest, FindsDevicesThatOpen) {
+TEST_F(NetworkInfoTest, FindsDevicesThatOpen) {
   fs::create_directories(devices_);
   write_file_atomically(devices_ / "rdma_cm", "");
-  EXPECT_FALSE(read_network_facts(ports_, devices_).has_devices);
+  EXPECT_FALSE(read_network_info(ports_, devices_).has_devices);
   write_file_atomically(devices_ / "uverbs0", "");
-  EXPECT_TRUE(read_network_facts(ports_, devices_).has_devices);
+  EXPECT_TRUE(read_network_info(ports_, devices_).has_devices);
 }
 
-TEST_F(NetworkFactsTest, AMachineWithoutInfinibandHasNoPorts) {
-  EXPECT_TRUE(read_network_facts(ports_, devices_).active_ports.empty());
+TEST_F(NetworkInfoTest, AMachineWithoutInfinibandHasNoPorts) {
+  EXPECT_TRUE(read_network_info(ports_, devices_).active_ports.empty());
 }
 
 const std::vector<std::string> kCommand = {"./trireme-pretrain", "d.yaml", "run.name=a b"};
 
 /// The words for four ranks whose parent is `launcher`, the command behind its options.
-std::string words(std::vector<std::string> launcher, LaunchFacts facts = {}) {
+std::string words(std::vector<std::string> launcher, LaunchInfo info = {}) {
   launcher.insert(launcher.end(), kCommand.begin(), kCommand.end());
-  facts.parent = launcher;
-  return launch_words(facts, 4, kCommand);
+  info.parent = launcher;
+  return launch_words(info, 4, kCommand);
 }
 
 TEST(LaunchCommand, RepeatsMpirunsOptionsAsTheyWereTyped) {
@@ -180,10 +179,10 @@ TEST(LaunchCommand, TellsMpirunThatRootMayRunIt) {
 }
 
 TEST(LaunchCommand, AsksTheEnvironmentWhereMpirunCannotBeSeen) {
-  const LaunchFacts facts{.oversubscribes = true, .binding = "none", .mapping = "slot"};
+  const LaunchInfo info{.oversubscribes = true, .binding = "none", .mapping = "slot"};
   const std::string expected = "mpirun -n 4 --oversubscribe --bind-to none --map-by slot";
-  EXPECT_EQ(words({"orted", "-mca", "x", "y"}, facts), expected);
-  EXPECT_EQ(words({"mpirun", "-n", "2", "./other", ":", "-n", "2"}, facts), expected);
+  EXPECT_EQ(words({"orted", "-mca", "x", "y"}, info), expected);
+  EXPECT_EQ(words({"mpirun", "-n", "2", "./other", ":", "-n", "2"}, info), expected);
   EXPECT_EQ(launch_words({.parent = {"mpirun", "-n", "4", "sh", "-c", "..."}}, 4, kCommand),
             "mpirun -n 4");
   EXPECT_EQ(launch_words({}, 4, kCommand), "mpirun -n 4");

@@ -218,12 +218,12 @@ bool set_static_scale(Recipe& recipe, const Arguments& from, Names names) {
 
 /// A parameter of a dynamic loss scale: the flag or JSON key `name`, else `fallback`.
 void set_part(Recipe& recipe, const Arguments& from, std::string_view name, std::string_view part,
-              std::string_view fallback, const char* who) {
+              std::string_view fallback, const char* place) {
   const std::string key = fmt::format("precision.loss_scale.{}", part);
   if (const Given* given = from.find(name))
     recipe.copy(*given, key);
   else
-    recipe.draft.set(key, std::string(fallback), std::string(who));
+    recipe.draft.set(key, std::string(fallback), std::string(place));
 }
 
 void set_deepspeed_scale(Recipe& recipe) {

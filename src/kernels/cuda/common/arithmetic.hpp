@@ -80,7 +80,7 @@ class ChunkRanges {
 enum class RunSum {
   whole,  ///< the run lies in this chunk: to the table
   head,   ///< it began in an earlier chunk: to this chunk's head
-  tail,   ///< it begins here and goes on in the next chunk: to this chunk's tail
+  tail,   ///< it begins here and continues in the next chunk: to this chunk's tail
 };
 
 /// One chunk of the sorted rows of tokens, and its neighbours.
@@ -96,7 +96,7 @@ struct TokenChunk {
         begin(chunk * chunk_tokens),
         end(begin + chunk_tokens < tokens ? begin + chunk_tokens : tokens) {}
 
-  /// Whether the chunk's first run began earlier, and whether its last one goes on.
+  /// Whether the chunk's first run began earlier, and whether its last one continues.
   TRIREME_HOST_DEVICE bool continues_before() const {
     return begin > 0 && rows[begin - 1] == rows[begin];
   }
@@ -115,7 +115,7 @@ struct TokenChunk {
     return i + 1 == end && continues_behind() ? RunSum::tail : RunSum::whole;
   }
 
-  /// Whether a run begins in this chunk and goes on in the next: its row then gets this chunk's
+  /// Whether a run begins in this chunk and continues in the next: its row then gets this chunk's
   /// tail and the heads of the chunks that follow.
   TRIREME_HOST_DEVICE bool has_tail() const {
     return continues_behind() && destination(end - 1) == RunSum::tail;

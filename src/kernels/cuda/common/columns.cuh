@@ -75,7 +75,7 @@ void add_column_sums(const Function& function, const Extents& extents, float* ou
   constexpr std::int64_t kRows = kColumnThreads / kColumnLanes<kWidth>;
   static_assert(kStrip <= 256, "column_sums_workspace counts on it");
   if (extents.rows == 0 || extents.columns == 0) return;
-  // As many blocks as run at once; more would only leave more partial sums.
+  // As many blocks as run concurrently; more would only leave more partial sums.
   const std::int64_t blocks = std::min(kColumnBlocksPerSm * context.sms, kMaxColumnBlocks);
   const std::int64_t strips = (extents.columns + kStrip - 1) / kStrip;
   const std::int64_t most = (extents.rows + kRows - 1) / kRows;

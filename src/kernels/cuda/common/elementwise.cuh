@@ -114,7 +114,7 @@ void launch_rows(const char* op, const Function& function, const Extents& extent
 
 inline constexpr int kFlatThreads = 256;
 
-/// Elements that one block searches the ranges for at once.
+/// Elements that one block searches the ranges for together.
 inline constexpr std::int64_t kFlatChunk = 4096;
 
 /// Runs function(i, inside) for the elements i of a buffer.

@@ -35,7 +35,7 @@ struct Normalization {
   float eps;
 };
 
-/// A value of the result. Rounded as written, so that who computes it again gets the same bits.
+/// A value of the result. Rounded as written, so that recomputing it gives the same bits.
 __device__ __forceinline__ float normalized(float value, float mean, float rstd, float weight,
                                             float bias) {
   return __fmaf_rn(__fmul_rn(__fsub_rn(value, mean), rstd), weight, bias);
@@ -56,7 +56,7 @@ __device__ __forceinline__ float row_sum(float value, int row_threads,
 
 /// Normalises rows of h columns; source.load(row, column) and source.finish(row, column, inputs)
 /// make the group of kWidth elements that begins there. A row has a warp or a block; no block works
-/// on more rows than it has at once, since the GPU replaces blocks faster than they could loop.
+/// on more rows than it has at a time, since the GPU replaces blocks faster than they could loop.
 template <typename T, int kWidth, int kGroups, typename Source>
 __global__ void __launch_bounds__(kMaxRowThreads)
     normalize_rows(Source source, Normalization<T> norm, int rows, int h, int row_threads) {

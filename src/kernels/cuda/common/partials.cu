@@ -8,7 +8,7 @@ namespace {
 
 constexpr int kColumns = 32;  // of a block: a cache line of each partial row
 constexpr int kRows = 16;
-constexpr int kBatch = 16;  // loads of a thread under way: those of 256 partial rows at once
+constexpr int kBatch = 16;  // loads of a thread in flight: those of 256 partial rows
 constexpr int kSumThreads = 256;
 
 __global__ void __launch_bounds__(kColumns* kRows)

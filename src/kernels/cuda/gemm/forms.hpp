@@ -1,4 +1,4 @@
-// Operations with two forms: a GEMM with an epilogue, or a GEMM and then a kernel of its own
+// Operations with two forms: a GEMM with an epilogue, or a GEMM and then a separate kernel
 // for what the epilogue would do, bound by bytes. The first saves a trip to memory and back, but
 // its GEMM may be slower by more than that: it depends on shape, GPU and library, so both are
 // timed.

@@ -9,7 +9,7 @@ namespace trireme::kernels::cuda {
 namespace {
 
 /// The fastest of `candidates`, on random operands. Where there is no memory for those, A and B are
-/// those of `args`, and so is C if it is to be overwritten anyway; if it is not, the first
+/// those of `args`, and so is C if it will be overwritten anyway; if it is not, the first
 /// candidate wins untimed.
 std::optional<Algorithm> fastest_of(const Chooser& chooser, const Plan& plan,
                                     const std::vector<Algorithm>& candidates, const Gemm& args,

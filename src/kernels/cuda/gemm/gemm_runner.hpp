@@ -19,7 +19,7 @@ enum class GemmChoice {
 enum class Fusion {
   timed,   ///< in the GEMM's kernel if that is faster, timed on this GPU; if GEMMs are timed
   always,  ///< in the GEMM's kernel wherever there is one; to compare with
-  never,   ///< in a kernel of its own; to compare with
+  never,   ///< in a separate kernel; to compare with
 };
 
 class Chooser;
@@ -28,7 +28,7 @@ class Chooser;
 /// shape, transposes, types, alignment, beta and bias is asked for, cuBLASLt's candidates and
 /// the own kernel, if there is one, are timed on this GPU, and the fastest is kept in memory and in
 /// a file, keyed by GPU and library version. A kernel gives the same bits each time, two kernels
-/// for one GEMM need not: runs that are to agree bit by bit share a file. GEMMs that cuBLASLt
+/// for one GEMM need not: runs that must agree bit by bit share a file. GEMMs that cuBLASLt
 /// has no kernel for, and those with a bias not aligned to 16 bytes, run on a plain one.
 ///
 /// A GEMM with a GELU or a bias gradient is timed, and its choice kept, in the same way: in
@@ -48,7 +48,7 @@ class GemmRunner {
   GemmRunner& operator=(const GemmRunner&) = delete;
 
   /// Queues the GEMM on context.stream. Needs kGemmWorkspace bytes of workspace. The first call
-  /// of a new GEMM waits for the stream while candidates are timed, on memory of its own.
+  /// of a new GEMM waits for the stream while candidates are timed, on separate memory.
   void gemm(const Gemm& args, const Context& context);
 
   /// Makes the choice for a GEMM, if it is new, without running it on `args`.
