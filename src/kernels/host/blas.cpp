@@ -1,5 +1,7 @@
 #include "kernels/host/blas.hpp"
 
+#include <cblas.h>
+#include <omp.h>
 #include <sys/mman.h>
 
 #include <algorithm>
@@ -8,6 +10,7 @@
 #include <vector>
 
 #include "core/error.hpp"
+#include "kernels/host/threads.hpp"
 
 // OpenBLAS's own, in no header: hands out a buffer that no GEMM uses, or maps one more. Weak, as
 // a library may keep them to itself.
@@ -53,6 +56,11 @@ void take_blas_buffers(int threads) {
   std::vector<void*> buffers(static_cast<std::size_t>(std::min(threads, kMaxBuffers)));
   for (void*& buffer : buffers) buffer = blas_memory_alloc(0);
   for (void* buffer : buffers) blas_memory_free(buffer);
+}
+
+void use_threads(int threads) {
+  omp_set_num_threads(threads);
+  openblas_set_num_threads(1);
 }
 
 }  // namespace trireme::kernels::host
