@@ -129,7 +129,7 @@ void print_results(const po::variables_map& values, const std::vector<Json>& res
   if (results.size() == 1) {
     std::string text;
     for (const auto& [key, value] : results.front().items())
-      text += fmt::format("{:<20}{}\n", key, plain(value));
+      text += fmt::format("{:<19} {}\n", key, plain(value));
     if (results.front().contains("checkpoint")) text += one_line(results.front());
     return print_out(text);
   }

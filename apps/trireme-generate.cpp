@@ -45,7 +45,7 @@ po::options_description work_options() {
       ("unconditional", po::bool_switch(), "start new documents")           //
       ("interactive", po::bool_switch(), "read prompts from the terminal")  //
       ("samples", po::value<std::int64_t>()->default_value(1)->value_name("N"),
-       "continuations per prompt")  //
+       "continuations per prompt (elsewhere num_return_sequences, n)")  //
       ("batch", po::value<std::int64_t>()->default_value(8)->value_name("N"),
        "sequences at a time; does not change their texts")  //
       ("output", po::value<std::string>()->value_name("FILE"),
@@ -63,7 +63,8 @@ po::options_description sampling_options() {
   po::options_description options("Sampling");
   options.add_options()  //
       ("tokens", po::value<std::int64_t>()->default_value(64)->value_name("N"),
-       "maximum of tokens to add; fewer if the document ends or the model's context is full")  //
+       "maximum of tokens to add (elsewhere max_new_tokens, out-seq-length); fewer if the document "
+       "ends or the model's context is full")  //
       ("stop", po::value<std::vector<std::string>>()->value_name("TEXT"),
        "end where the text has this, which is left out; may be repeated")  //
       ("greedy", po::bool_switch(), "always take the most likely token")   //
@@ -86,7 +87,7 @@ po::options_description sampling_options() {
            ->value_name("S"),
        "seed; random numbers depend only on it, the sample and the position")  //
       ("beams", po::value<int>()->value_name("N"),
-       "beam search with N beams instead of sampling")  //
+       "beam search with N beams instead of sampling (elsewhere num_beams, beam_width)")  //
       ("length-penalty", po::value<double>()->default_value(1.0)->value_name("X"),
        "beam search: log-probabilities are divided by length^X")  //
       ("recompute", po::bool_switch(),
