@@ -3,6 +3,7 @@
 
 #include "core/files.hpp"
 #include "deck_options.hpp"
+#include "plan/job.hpp"
 #include "sweep/launch.hpp"
 #include "sweep/state.hpp"
 #include "train/startup/restart.hpp"
@@ -104,11 +105,20 @@ sweep::Launch launch_of(const sweep::PlannedSweep& planned, const Arguments& arg
   const std::string& given = planned.section.launcher;
   const bool in_slurm = arguments.has("submit");
   const bool uses_copy = in_slurm || !arguments.has("print");
+  const auto& image = planned.runs.front().deck.cluster.image;
+  std::string srun = sweep::kSrun;
+  if (in_slurm && given.empty() && image)
+    for (const std::string& option :
+         plan::container_options(std::filesystem::absolute(*image).lexically_normal().string(),
+                                 std::filesystem::current_path().string()))
+      srun += ' ' + option;
+  const bool in_image = srun != sweep::kSrun;
   sweep::Launch launch{
-      .program = trainer(),
+      // In the image it is on PATH.
+      .program = in_image ? std::filesystem::path("trireme-pretrain") : trainer(),
       .deck = uses_copy ? sweep::deck_copy(planned) : planned.deck_path,
       .launcher = !given.empty() ? given
-                  : in_slurm     ? sweep::kSrun
+                  : in_slurm     ? srun
                                  : sweep::kMpirun,
       .alone_on_one_rank = given.empty() && !in_slurm && std::getenv("SLURM_JOB_ID") == nullptr};
   sweep::check_launch(planned, launch);

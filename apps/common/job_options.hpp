@@ -4,6 +4,7 @@
 #include "core/clock.hpp"
 #include "core/system/identity.hpp"
 #include "core/system/shell.hpp"
+#include "deck/value.hpp"
 #include "deck_options.hpp"
 #include "plan/job.hpp"
 
@@ -17,14 +18,19 @@ inline po::options_description job_options() {
       ("print-job", po::value<std::string>()->value_name("slurm|mpirun"),
        "print a script that starts this deck: nodes, ranks, GPUs and time follow from its "
        "layout")  //
-      ("gpus-per-node", number(),
-       "GPUs per node; default 8; 0 runs on CPUs")                                         //
-      ("nodes", number(), "number of nodes; default: the minimum for the GPUs")            //
-      ("cpus-per-rank", number(), "cores per rank; default 8 with a GPU, else 1")          //
-      ("image", po::value<std::string>()->value_name("FILE"), "run in this enroot image")  //
-      ("partition", po::value<std::string>()->value_name("NAME"), "Slurm's partition")     //
+      ("gpus-per-node", po::value<std::string>()->value_name("KINDS"),
+       "GPUs per node, also with their type (a10:4), or several kinds of nodes "
+       "(1*a100:8,2*a10:4); default: cluster.kinds, else 8; 0 runs on CPUs")       //
+      ("nodes", number(), "number of nodes; default: the minimum for the GPUs")    //
+      ("cpus-per-rank", number(), "cores per rank; default 8 with a GPU, else 1")  //
+      ("image", po::value<std::string>()->value_name("FILE"),
+       "run in this enroot image; default: cluster.image")  //
+      ("partition", po::value<std::string>()->value_name("NAME"),
+       "Slurm's partition; default: cluster.partition")  //
+      ("account", po::value<std::string>()->value_name("NAME"),
+       "Slurm's account; default: cluster.account")  //
       ("time", po::value<std::string>()->value_name("TIME"),
-       "time limit; default: estimated, at most a day");
+       "time limit; default: cluster.time, else estimated, at most a day");
   return options;
 }
 
@@ -71,12 +77,12 @@ inline plan::JobRequest request(const DeckArguments& arguments) {
         values["restart"].as<std::string>());
   plan::JobRequest request{
       .launcher = launcher == "slurm" ? plan::Launcher::slurm : plan::Launcher::mpirun,
-      .gpus_per_node = number(values, "gpus-per-node", 0).value_or(8),
       .nodes = number(values, "nodes", 1),
       .ranks = number(values, "ranks", 1),
       .cpus_per_rank = number(values, "cpus-per-rank", 1),
       .image = text(values, "image"),
       .partition = text(values, "partition"),
+      .account = text(values, "account"),
       .folder = std::filesystem::current_path().string(),
       .program = program_path(),
       .deck = arguments.path,
@@ -87,17 +93,9 @@ inline plan::JobRequest request(const DeckArguments& arguments) {
   if (std::filesystem::exists(request.deck) && !std::filesystem::is_regular_file(request.deck))
     throw UsageError("'{}' is gone when the job starts: --print-job needs a deck in a file",
                      request.deck);
-  if (request.image && request.launcher == plan::Launcher::mpirun)
-    throw UsageError("--image: mpirun starts no containers; use --print-job slurm");
-  if (request.partition && request.launcher == plan::Launcher::mpirun)
-    throw UsageError("--partition: mpirun knows none; use --print-job slurm");
-  if (request.image && request.folder.find_first_of(" \t,:") != std::string::npos)
-    throw UsageError(
-        "--image: pyxis cannot mount '{}': print the job in a folder whose path has no "
-        "space, comma or colon",
-        request.folder);
-  if (request.image)
-    request.image = std::filesystem::absolute(*request.image).lexically_normal().string();
+  for (const char* option : {"partition", "account"})
+    if (values.count(option) && request.launcher == plan::Launcher::mpirun)
+      throw UsageError("--{}: mpirun knows none; use --print-job slurm", option);
   if (const auto time = text(values, "time")) {
     request.seconds = deck::read_time_option("--time", *time);
     if (*request.seconds < 60) throw UsageError("--time {}: must be a minute at least", *time);
@@ -105,11 +103,68 @@ inline plan::JobRequest request(const DeckArguments& arguments) {
   return request;
 }
 
+/// The kinds of nodes of --gpus-per-node, else of the deck. Throws UsageError.
+inline std::vector<deck::NodeKind> kinds(const DeckArguments& arguments, const deck::Deck& deck) {
+  if (!arguments.values.count("gpus-per-node"))
+    return deck.cluster.kinds.value_or(std::vector<deck::NodeKind>{{.gpus = 8}});
+  deck::Item item;
+  item.kind = deck::Item::Kind::scalar;
+  item.text = arguments.values["gpus-per-node"].as<std::string>();
+  try {
+    return deck::Codec<std::vector<deck::NodeKind>>::read(item, {});
+  } catch (const deck::BadValue& problem) {
+    throw UsageError("--gpus-per-node {}: {}", item.text, problem.what());
+  }
+}
+
+/// Fills in what the deck's cluster section says and the options do not. Throws UsageError.
+inline void add_cluster(plan::JobRequest& request, const deck::Cluster& cluster) {
+  const bool slurm = request.launcher == plan::Launcher::slurm;
+  const auto one_line = [](const char* key, const std::optional<std::string>& value) {
+    if (value) require_one_line(key, *value);
+    return value;
+  };
+  if (!request.image) request.image = one_line("cluster.image", cluster.image);
+  if (!request.partition && slurm)
+    request.partition = one_line("cluster.partition", cluster.partition);
+  if (!request.account && slurm) request.account = one_line("cluster.account", cluster.account);
+  request.modules = one_line("cluster.modules", cluster.modules);
+  if (!request.seconds && cluster.time) request.seconds = deck::in_seconds(*cluster.time);
+  if (request.seconds && *request.seconds < 60)
+    throw UsageError("cluster.time: must be a minute at least");
+  if (request.image && !slurm)
+    throw UsageError("--image: mpirun starts no containers; use --print-job slurm");
+  if (request.image && request.folder.find_first_of(" \t,:") != std::string::npos)
+    throw UsageError(
+        "--image: pyxis cannot mount '{}': print the job in a folder whose path has no "
+        "space, comma or colon",
+        request.folder);
+  if (request.image)
+    request.image = std::filesystem::absolute(*request.image).lexically_normal().string();
+}
+
+/// Sets the nodes of the request. Throws UsageError.
+inline void set_nodes(plan::JobRequest& request, const std::vector<deck::NodeKind>& kinds) {
+  if (kinds.size() > 1) {
+    if (request.nodes) throw UsageError("--nodes: each kind of nodes has its own, 2*a10:4");
+    if (request.ranks) throw UsageError("--ranks: each GPU of several kinds of nodes has a rank");
+    request.kinds = kinds;
+    return;
+  }
+  request.gpus_per_node = kinds.front().gpus;
+  request.gpu = kinds.front().gpu;
+  if (!request.nodes) request.nodes = kinds.front().nodes;
+}
+
 /// Writes what the job computes on into its command: `auto` is not left to what its hosts have.
 inline void name_device(plan::JobRequest& request, deck::Device device) {
-  const std::string word = fmt::format("run.device={}", name_of(device));
   auto& words = request.overrides;
-  if (std::find(words.begin(), words.end(), word) == words.end()) words.push_back(word);
+  const auto add = [&](const std::string& word) {
+    if (std::find(words.begin(), words.end(), word) == words.end()) words.push_back(word);
+  };
+  add(fmt::format("run.device={}", name_of(device)));
+  // Several kinds of nodes are asked for: ranks need not refuse them.
+  if (request.kinds.size() > 1) add("run.mixed_gpus=true");
 }
 
 }  // namespace job_detail
@@ -118,16 +173,26 @@ inline void name_device(plan::JobRequest& request, deck::Device device) {
 inline bool answers_print_job(const DeckArguments& arguments) {
   if (!arguments.values.count("print-job")) {
     for (const char* option :
-         {"gpus-per-node", "nodes", "cpus-per-rank", "image", "partition", "time"})
+         {"gpus-per-node", "nodes", "cpus-per-rank", "image", "partition", "account", "time"})
       if (arguments.values.count(option)) throw UsageError("--{} belongs to --print-job", option);
     return false;
   }
   plan::JobRequest request = job_detail::request(arguments);
-  const bool asked_for_host = request.gpus_per_node == 0;
-  deck::Deck deck = deck::load(
-      arguments.path, arguments.overrides,
-      {.need_data = false, .automatic = asked_for_host ? deck::Device::host : deck::Device::cuda});
-  if (deck.run.device == deck::Device::host) request.gpus_per_node = 0;
+  const auto load = [&](deck::Device automatic) {
+    return deck::load(arguments.path, arguments.overrides,
+                      {.need_data = false, .automatic = automatic});
+  };
+  deck::Deck deck = load(deck::Device::cuda);
+  const std::vector<deck::NodeKind> kinds = job_detail::kinds(arguments, deck);
+  const bool asked_for_host = kinds.front().gpus == 0;
+  if (asked_for_host) deck = load(deck::Device::host);
+  job_detail::add_cluster(request, deck.cluster);
+  job_detail::set_nodes(request, kinds);
+  if (deck.run.device == deck::Device::host) {
+    request.gpus_per_node = 0;
+    request.gpu.clear();
+    request.kinds.clear();
+  }
   if (deck.run.device == deck::Device::cuda && asked_for_host)
     throw UsageError("--gpus-per-node 0: the deck says run.device = cuda");
   job_detail::name_device(request, deck.run.device);
@@ -137,7 +202,7 @@ inline bool answers_print_job(const DeckArguments& arguments) {
   plan::Job job = plan::make_job(deck, request, flops);
   const plan::Verdict verdict =
       plan::judge(deck, vocab, plan::plan_run(deck, vocab), asked_memory(arguments.values, deck),
-                  job.ranks_per_node);
+                  job.components.front().ranks_per_node);
   if (verdict.fits == false) throw DeckError("--print-job: {}", verdict.text);
   job.memory = verdict.text;
   if (prints_before_mpi()) print_out(plan::to_script(job));

@@ -314,6 +314,27 @@ struct Log {
   bool operator==(const Log&) const = default;
 };
 
+/// Nodes that are alike; written "2*a10:4", two nodes with four A10s each.
+struct NodeKind {
+  std::optional<std::int64_t> nodes;  ///< unset: as many as the run needs
+  std::string gpu;                    ///< Slurm's name of the GPU's type; "" for any
+  std::int64_t gpus = 0;              ///< per node; 0: the ranks compute on CPUs
+
+  bool operator==(const NodeKind&) const = default;
+};
+
+/// Where jobs run: read by --print-job and 'trireme-sweep --submit' alone.
+struct Cluster {
+  std::optional<std::vector<NodeKind>> kinds;
+  std::optional<std::string> partition;
+  std::optional<std::string> account;
+  std::optional<std::string> image;
+  std::optional<std::string> modules;
+  std::optional<Length> time;
+
+  bool operator==(const Cluster&) const = default;
+};
+
 struct Deck {
   Run run;
   Model model;
@@ -329,6 +350,7 @@ struct Deck {
   Checkpoint checkpoint;
   Comm comm;
   Log log;
+  Cluster cluster;
 
   bool operator==(const Deck&) const = default;
 };

@@ -183,6 +183,15 @@ struct Codec<Corpora> {
   static std::string write(const Corpora& value);
 };
 
+/// Kinds of nodes: a list, or `1*a100:8, 2*a10:4`. Each has its number of nodes if there are
+/// several, which all have GPUs.
+template <>
+struct Codec<std::vector<NodeKind>> {
+  static constexpr const char* kType = "list of [NODES*][TYPE:]GPUS";
+  static std::vector<NodeKind> read(const Item& item, const Rules& rules);
+  static std::string write(const std::vector<NodeKind>& value);
+};
+
 /// Ranges of iterations: a list, or `101-200,251-300`. Sorted; those that overlap become one.
 template <>
 struct Codec<std::vector<IterationRange>> {

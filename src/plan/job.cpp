@@ -1,11 +1,13 @@
 #include "plan/job.hpp"
 
 #include <fmt/format.h>
+#include <fmt/ranges.h>
 
 #include <algorithm>
 #include <cctype>
 #include <cmath>
 #include <filesystem>
+#include <sstream>
 
 #include "core/clock.hpp"
 #include "core/error.hpp"
@@ -31,18 +33,18 @@ bool keeps_together(std::int64_t tensor, std::int64_t ranks_per_node) {
   return ranks_per_node % tensor == 0 || tensor % ranks_per_node == 0;
 }
 
-std::int64_t nodes_for(std::int64_t ranks, std::int64_t tensor, const JobRequest& request) {
-  const std::int64_t gpus = request.gpus_per_node;
-  if (request.nodes) {
-    if (ranks % *request.nodes != 0)
+std::int64_t nodes_for(std::int64_t ranks, std::int64_t tensor, const deck::NodeKind& kind) {
+  const std::int64_t gpus = kind.gpus;
+  if (kind.nodes) {
+    if (ranks % *kind.nodes != 0)
       throw UsageError(
           "--nodes {}: {} ranks cannot be shared out equally among them (--ranks N starts others)",
-          *request.nodes, ranks);
-    if (!fits(ranks, *request.nodes, gpus))
+          *kind.nodes, ranks);
+    if (!fits(ranks, *kind.nodes, gpus))
       throw UsageError(
           "--nodes {}: {} ranks are {} on each, which has {} GPUs; take {} nodes or more",
-          *request.nodes, ranks, ranks / *request.nodes, gpus, (ranks + gpus - 1) / gpus);
-    return *request.nodes;
+          *kind.nodes, ranks, ranks / *kind.nodes, gpus, (ranks + gpus - 1) / gpus);
+    return *kind.nodes;
   }
   if (gpus == 0) return 1;
   std::int64_t fewest = 0;
@@ -54,6 +56,13 @@ std::int64_t nodes_for(std::int64_t ranks, std::int64_t tensor, const JobRequest
     if (keeps_together(tensor, ranks / nodes)) return nodes;
   }
   return fewest;
+}
+
+/// All GPUs of a heterogeneous job.
+std::int64_t count_gpus(const std::vector<deck::NodeKind>& kinds) {
+  std::int64_t count = 0;
+  for (const deck::NodeKind& kind : kinds) count += kind.nodes.value_or(1) * kind.gpus;
+  return count;
 }
 
 /// `name` for schedulers and file names.
@@ -79,7 +88,7 @@ void choose_time(Job& job, const deck::Deck& deck, std::int64_t ranks, double fl
     if (limited) job.why_seconds += fmt::format(", and {} more", human_duration(kMargin));
     return;
   }
-  const bool on_gpus = request.gpus_per_node > 0;
+  const bool on_gpus = request.gpus_per_node > 0 || !request.kinds.empty();
   const double flops = flops_per_token * static_cast<double>(deck.model.sequence) *
                        static_cast<double>(deck::total_samples(deck));
   const double seconds = flops / (static_cast<double>(ranks) * (on_gpus ? kGpuFlops : kHostFlops));
@@ -95,9 +104,15 @@ void choose_time(Job& job, const deck::Deck& deck, std::int64_t ranks, double fl
 
 }  // namespace
 
+JobComponent place(std::int64_t ranks, std::int64_t tensor, const deck::NodeKind& kind) {
+  const std::int64_t nodes = nodes_for(ranks, tensor, kind);
+  return {.nodes = nodes, .ranks_per_node = ranks / nodes, .gpu = kind.gpu};
+}
+
 std::int64_t ranks_for(const deck::Deck& deck, const JobRequest& request) {
   const std::int64_t copy = deck.parallel.tensor * deck.parallel.pipeline;
   if (request.ranks) return *request.ranks;
+  if (!request.kinds.empty() && !deck.parallel.data) return count_gpus(request.kinds);
   if (deck.parallel.data || request.gpus_per_node == 0)
     return copy * deck.parallel.data.value_or(1);
   const std::int64_t gpus = request.gpus_per_node;
@@ -116,10 +131,42 @@ Job make_job(const deck::Deck& deck, const JobRequest& request, double flops_per
   Job job{.request = request, .name = plain_name(deck.run.name), .run_folder = deck.run.output};
   job.about = fmt::format("{} ranks = tensor {} x pipeline {} x data {}", ranks, layout.tensor,
                           layout.pipeline, layout.data);
-  job.nodes = nodes_for(ranks, deck.parallel.tensor, request);
-  job.ranks_per_node = ranks / job.nodes;
+  if (request.kinds.empty()) {
+    job.components = {
+        place(ranks, deck.parallel.tensor, {request.nodes, request.gpu, request.gpus_per_node})};
+  } else if (count_gpus(request.kinds) != ranks) {
+    throw UsageError(
+        "the {} kinds of nodes have {} GPUs, but the layout has {} ranks: each GPU of "
+        "a heterogeneous job gets one rank",
+        request.kinds.size(), count_gpus(request.kinds), ranks);
+  } else {
+    for (const deck::NodeKind& kind : request.kinds)
+      job.components.push_back({kind.nodes.value_or(1), kind.gpus, kind.gpu});
+  }
   choose_time(job, deck, ranks, flops_per_token);
   return job;
+}
+
+std::string gpus_option(const JobComponent& component) {
+  return fmt::format("{}{}", component.gpu.empty() ? "" : component.gpu + ":",
+                     component.ranks_per_node);
+}
+
+std::vector<std::string> container_options(const std::string& image, const std::string& folder) {
+  return {"--container-image=" + shell_word(image),
+          "--container-mounts=" + shell_word(folder + ":" + folder),
+          "--container-workdir=" + shell_word(folder),
+          "--no-container-remap-root"};  // or PMIx turns the ranks away
+}
+
+std::string module_lines(const std::string& modules) {
+  std::string words;
+  std::istringstream list(modules);
+  for (std::string word; list >> word;) words += ' ' + shell_word(word);
+  return fmt::format(
+      "command -v module >/dev/null || refuse 'there is no command module on this host'\n"
+      "module load{} || refuse 'not all modules can be loaded'\n",
+      words);
 }
 
 std::string note_checkpoint_lines(const std::string& run_folder) {
@@ -154,8 +201,13 @@ std::string hours(double seconds) {
   return fmt::format("{:02d}:{:02d}:{:02d}", total / 3600, total / 60 % 60, total % 60);
 }
 
+/// Whether ranks get GPUs.
+bool on_gpus(const JobRequest& request) {
+  return request.gpus_per_node > 0 || !request.kinds.empty();
+}
+
 std::int64_t cpus_per_rank(const JobRequest& request) {
-  return request.cpus_per_rank.value_or(request.gpus_per_node > 0 ? kCpusOfGpuRank : 1);
+  return request.cpus_per_rank.value_or(on_gpus(request) ? kCpusOfGpuRank : 1);
 }
 
 /// What a rank runs: in an image the program is on PATH.
@@ -204,20 +256,24 @@ std::string sbatch_word(const std::string& word) {
   return shell_word(escaped);
 }
 
-/// The #SBATCH lines.
+/// The #SBATCH lines; each component of a heterogeneous job has its own of most options.
 std::string directives(const Job& job) {
   const JobRequest& request = job.request;
   std::string text;
   const auto line = [&](const std::string& option) { text += "#SBATCH --" + option + "\n"; };
   line("job-name=" + job.name);
-  if (request.partition) line("partition=" + *request.partition);
-  line(fmt::format("nodes={}", job.nodes));
-  line(fmt::format("ntasks-per-node={}", job.ranks_per_node));
-  if (request.gpus_per_node > 0) line(fmt::format("gpus-per-node={}", job.ranks_per_node));
-  line(fmt::format("cpus-per-task={}", cpus_per_rank(request)));
-  line("time=" + hours(job.seconds));
-  line(fmt::format("signal=USR1@{}",
-                   static_cast<int>(std::min(kSignalSeconds, kSignalPart * job.seconds))));
+  for (const JobComponent& component : job.components) {
+    if (&component != &job.components.front()) text += "#SBATCH hetjob\n";
+    if (request.partition) line("partition=" + sbatch_word(*request.partition));
+    if (request.account) line("account=" + sbatch_word(*request.account));
+    line(fmt::format("nodes={}", component.nodes));
+    line(fmt::format("ntasks-per-node={}", component.ranks_per_node));
+    if (on_gpus(request)) line("gpus-per-node=" + gpus_option(component));
+    line(fmt::format("cpus-per-task={}", cpus_per_rank(request)));
+    line("time=" + hours(job.seconds));
+    line(fmt::format("signal=USR1@{}",
+                     static_cast<int>(std::min(kSignalSeconds, kSignalPart * job.seconds))));
+  }
   line("requeue");
   line("open-mode=append");
   line("output=%x_%j.out");
@@ -233,18 +289,18 @@ std::string slurm_script(const Job& job) {
       "command -v srun >/dev/null || refuse 'there is no srun here: submit this with sbatch'\n"
       "srun --mpi=list 2>&1 | grep -qw pmix || refuse 'srun has no --mpi=pmix (see srun "
       "--mpi=list)'\n";
+  if (request.modules) text += module_lines(*request.modules);
   if (request.image) {
     text +=
         "srun --help 2>&1 | grep -q -- --container-image || refuse 'srun has no --container-image: "
         "pyxis is not installed here'\n";
+    const std::vector<std::string> options = container_options(*request.image, request.folder);
     text += fmt::format(
         "\n"
         "# The run cannot see in which container it is: so it is told what continues it.\n"
-        "container=(--container-image={0} --container-mounts={1} --container-workdir={2}\n"
-        "  --no-container-remap-root)\n"  // or PMIx turns the ranks away
+        "container=({} {} {}\n  {})\n"
         "export TRIREME_CONTAINER=\"${{container[*]@Q}}\"\n",
-        shell_word(*request.image), shell_word(request.folder + ":" + request.folder),
-        shell_word(request.folder));
+        options[0], options[1], options[2], options[3]);
   }
   text += fmt::format(
       "\n{}# A rank that fails takes the others with it after half a minute; one that ends with 75 "
@@ -252,7 +308,9 @@ std::string slurm_script(const Job& job) {
       "not.\n"
       "srun --mpi=pmix --cpus-per-task={} --kill-on-bad-exit=0 --wait=30 \\\n",
       note_checkpoint_lines(shell_word(job.run_folder)), cpus_per_rank(request));
-  if (request.gpus_per_node > 0)
+  if (job.components.size() > 1)
+    text += fmt::format("  --het-group=0-{} \\\n", job.components.size() - 1);
+  if (on_gpus(request))
     text += "  --gpu-bind=none \\\n";  // ranks choose theirs, and reach the others' memory
   if (request.image) text += "  \"${container[@]}\" \\\n";
   text += "  " + command(request);
@@ -270,14 +328,24 @@ std::string mpirun_script(const Job& job) {
   const JobRequest& request = job.request;
   std::string text = "#!/bin/bash\n" + introduction(job);
   text += "# SIGUSR1 makes the run save a checkpoint and stop; run this again to resume.\n";
-  if (job.nodes > 1)
+  std::int64_t nodes = 0, ranks = 0;
+  std::vector<std::string> lines;
+  for (const JobComponent& component : job.components) {
+    nodes += component.nodes;
+    ranks += component.nodes * component.ranks_per_node;
+    const std::string line = fmt::format("NAME slots={}", component.ranks_per_node);
+    lines.push_back(job.components.size() == 1 ? line
+                                               : fmt::format("{} of {}", component.nodes, line));
+  }
+  if (nodes > 1)
     text += fmt::format(
-        "# HOSTS is a file with a line for each of {} hosts: NAME slots={}\n"
+        "# HOSTS is a file with a line for each of {} hosts: {}\n"
         "HOSTS=${{HOSTS:-hosts}}\n",
-        job.nodes, job.ranks_per_node);
+        nodes, fmt::join(lines, ", then "));
   text += fmt::format("\ncd {} || exit\n", shell_word(request.folder)) + checks(job);
-  if (job.nodes > 1)
+  if (nodes > 1)
     text += "[ -r \"$HOSTS\" ] || refuse \"there is no list of hosts '$HOSTS': set HOSTS\"\n";
+  if (request.modules) text += module_lines(*request.modules);
   text +=
       "command -v mpirun >/dev/null || refuse 'there is no mpirun on PATH: install Open MPI, or "
       "load "
@@ -285,9 +353,12 @@ std::string mpirun_script(const Job& job) {
       "# Open MPI refuses root, as in containers, unless it is told otherwise.\n"
       "if [ \"$(id -u)\" -eq 0 ]; then export OMPI_ALLOW_RUN_AS_ROOT=1 "
       "OMPI_ALLOW_RUN_AS_ROOT_CONFIRM=1; fi\n\n";
-  text += fmt::format("exec mpirun -n {} ", job.nodes * job.ranks_per_node);
-  if (job.nodes > 1)
-    text += fmt::format("--hostfile \"$HOSTS\" --map-by ppr:{}:node ", job.ranks_per_node);
+  text += fmt::format("exec mpirun -n {} ", ranks);
+  if (job.components.size() > 1)
+    text += "--hostfile \"$HOSTS\" --map-by slot ";
+  else if (nodes > 1)
+    text += fmt::format("--hostfile \"$HOSTS\" --map-by ppr:{}:node ",
+                        job.components.front().ranks_per_node);
   else
     text += "--oversubscribe ";
   text += "--bind-to none \\\n";

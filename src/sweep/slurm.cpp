@@ -2,6 +2,7 @@
 
 #include <fmt/ranges.h>
 
+#include <cmath>
 #include <cstdlib>
 #include <map>
 #include <sstream>
@@ -11,6 +12,7 @@
 #include "core/system/shell.hpp"
 #include "deck/document.hpp"
 #include "deck/sweep/section.hpp"
+#include "deck/value.hpp"
 #include "plan/job.hpp"
 #include "sweep/state.hpp"
 
@@ -69,6 +71,41 @@ void require_lines(const PlannedSweep& sweep, const Launch& launch) {
     require("the command of run " + run.name(), shell_line(run_words(sweep, run, launch)));
 }
 
+/// The nodes of a run on GPUs: of the first of cluster.kinds that holds its ranks, since a job
+/// array has one kind of nodes. Throws InvalidDeck if none does.
+plan::JobComponent nodes_of(const PlannedRun& run, const std::vector<deck::NodeKind>& kinds) {
+  for (const deck::NodeKind& kind : kinds) {
+    const plan::JobComponent nodes =
+        plan::place(run.need.ranks, run.deck.parallel.tensor, {.gpu = kind.gpu, .gpus = kind.gpus});
+    if (!kind.nodes || nodes.nodes <= *kind.nodes) return nodes;
+  }
+  throw deck::InvalidDeck(fmt::format(
+      "cluster.kinds = {}: run '{}' has {} ranks, more than one kind of nodes has GPUs",
+      deck::Codec<std::vector<deck::NodeKind>>::write(kinds), run.name(), run.need.ranks));
+}
+
+/// sbatch's options for the ranks of `run`, from its deck's cluster section.
+std::vector<std::string> resource_options(const PlannedRun& run) {
+  const deck::Cluster& cluster = run.deck.cluster;
+  std::vector<std::string> options;
+  const auto add = [&](std::string_view name, const auto& value) {
+    options.push_back(fmt::format("--{}={}", name, value));
+  };
+  if (cluster.kinds && run.need.on_gpus) {
+    const plan::JobComponent nodes = nodes_of(run, *cluster.kinds);
+    add("nodes", nodes.nodes);
+    add("ntasks-per-node", nodes.ranks_per_node);
+    add("gpus-per-node", plan::gpus_option(nodes));
+  } else {
+    add("ntasks", run.need.ranks);
+  }
+  if (cluster.partition) add("partition", *cluster.partition);
+  if (cluster.account) add("account", *cluster.account);
+  if (cluster.time)  // in minutes
+    add("time", static_cast<std::int64_t>(std::ceil(deck::in_seconds(*cluster.time) / 60)));
+  return options;
+}
+
 bool is_text(const fs::path& path, const std::string& text) {
   return fs::exists(path) && read_file(path) == text;
 }
@@ -92,6 +129,7 @@ std::string run_list(const PlannedSweep& sweep, const Launch& launch) {
 
 std::string job_script(const PlannedSweep& sweep) {
   const fs::path own = sweep.own_folder();
+  const auto& modules = sweep.runs.front().deck.cluster.modules;
   return fmt::format(
       R"(#!/usr/bin/env bash
 #SBATCH --job-name={}
@@ -101,13 +139,11 @@ std::string job_script(const PlannedSweep& sweep) {
 #SBATCH --signal=B:USR1@120
 # Written by trireme-sweep: trains the run whose line of {} is the array task's number.
 set -euo pipefail
-cd {}
+refuse() {{ echo "$0: $1" >&2; exit 1; }}
+{}cd {}
 folder={}
 line=$(sed -n "${{SLURM_ARRAY_TASK_ID}}p" "$folder/{}")
-if [ -z "$line" ]; then
-  echo "$0: {} has no line $SLURM_ARRAY_TASK_ID" >&2
-  exit 1
-fi
+[ -n "$line" ] || refuse "{} has no line $SLURM_ARRAY_TASK_ID"
 name=${{line%% *}} command=${{line#* }}
 rm -f "$folder/$name.exit"
 {}
@@ -133,7 +169,8 @@ fi
 exit "$code"
 )",
       job_name(sweep), sbatch_pattern(own.string()), kList,
-      shell_line({fs::current_path().string()}), shell_line({own.string()}), kList, kList,
+      modules ? plan::module_lines(*modules) : "", shell_line({fs::current_path().string()}),
+      shell_line({own.string()}), kList, kList,
       plan::note_checkpoint_lines("\"${folder%/*}/$name\""), plan::killed_rank_lines());
 }
 
@@ -141,14 +178,17 @@ std::vector<std::vector<std::string>> sbatch_commands(const PlannedSweep& sweep,
                                                       const std::vector<int>& tasks,
                                                       std::optional<std::int64_t> jobs,
                                                       const std::string& words) {
-  std::map<int, std::vector<int>> by_ranks;
-  for (const int task : tasks) by_ranks[sweep.runs[task - 1].need.ranks].push_back(task);
+  std::map<std::pair<int, std::vector<std::string>>, std::vector<int>> arrays;
+  for (const int task : tasks) {
+    const PlannedRun& run = sweep.runs[task - 1];
+    arrays[{run.need.ranks, resource_options(run)}].push_back(task);
+  }
   std::vector<std::vector<std::string>> commands;
-  for (const auto& [ranks, numbers] : by_ranks) {
+  for (const auto& [key, numbers] : arrays) {
     const std::string limit = jobs ? fmt::format("%{}", *jobs) : "";
     std::vector<std::string> command{"sbatch", "--parsable",
-                                     fmt::format("--array={}{}", ranges(numbers), limit),
-                                     fmt::format("--ntasks={}", ranks)};
+                                     fmt::format("--array={}{}", ranges(numbers), limit)};
+    command.insert(command.end(), key.second.begin(), key.second.end());
     for (const std::string& word : words_of(words)) command.push_back(word);
     command.push_back((sweep.own_folder() / kScript).string());
     commands.push_back(command);

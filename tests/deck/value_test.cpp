@@ -66,6 +66,23 @@ TEST(Number, IsToldFromText) {
   EXPECT_THROW(is_decimal("010"), BadValue);
 }
 
+TEST(NodeKinds, AreReadFromAListOrATextAndReadBack) {
+  using Kinds = Codec<std::vector<NodeKind>>;
+  const auto read = [](const std::string& yaml) {
+    Problems problems("", {});
+    return Kinds::read(read_yaml(yaml, 0, problems), {});
+  };
+  const std::vector<NodeKind> two = {{1, "a100", 8}, {2, "a10", 4}};
+  EXPECT_EQ(read("[1*a100:8, 2*a10:4]"), two);
+  EXPECT_EQ(read("1*a100:8, 2*a10:4"), two);
+  EXPECT_EQ(read(Kinds::write(two)), two);
+  EXPECT_EQ(read("8"), (std::vector<NodeKind>{{{}, "", 8}}));
+  EXPECT_EQ(read("a10:4"), (std::vector<NodeKind>{{{}, "a10", 4}}));
+  for (const char* bad : {"x", "-1", "a10:", ":4", "a10:0", "0*4", "2*", "a b:4", "[]", "a10:4, 8",
+                          "1*a:0, 1*b:2", "99999999"})
+    EXPECT_THROW(read(bad), BadValue) << bad;
+}
+
 TEST(TimeOption, IsWrittenAsInADeckOrInSlurm) {
   EXPECT_EQ(read_time_option("--time", "90min"), 5400);
   EXPECT_EQ(read_time_option("--time", "20s"), 20);

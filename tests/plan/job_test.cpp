@@ -26,7 +26,11 @@ std::string placed(const std::vector<std::string>& overrides, JobRequest request
   deck::Deck deck = deck_with(overrides);
   deck::resolve_world_size(deck, ranks_for(deck, request));
   const Job job = make_job(deck, request, 1.0);
-  return fmt::format("{} / {}", job.nodes * job.ranks_per_node, job.nodes);
+  std::string text;
+  for (const JobComponent& component : job.components)
+    text += fmt::format("{}{} / {}", text.empty() ? "" : ", ",
+                        component.nodes * component.ranks_per_node, component.nodes);
+  return text;
 }
 
 std::string problem(const std::vector<std::string>& overrides, const JobRequest& request) {
@@ -59,6 +63,15 @@ TEST(Job, TensorRanksStayTogetherWhereThatIsCheap) {
   EXPECT_EQ(placed({"parallel.tensor=8", "parallel.data=3"}, {.gpus_per_node = 4}), "24 / 6");
   // No node of 3 holds a group of 4; pairs of nodes do, and no third group comes between.
   EXPECT_EQ(placed({"parallel.tensor=4", "parallel.data=3"}, {.gpus_per_node = 3}), "12 / 6");
+}
+
+TEST(Job, TwoKindsOfNodesHaveARankOnEachGpu) {
+  const std::vector<deck::NodeKind> kinds = {{1, "a100", 8}, {2, "a10", 4}};
+  EXPECT_EQ(placed({"batch.global=832"}, {.kinds = kinds}), "8 / 1, 8 / 2");
+  EXPECT_EQ(placed({"parallel.pipeline=16"}, {.kinds = kinds}), "8 / 1, 8 / 2");
+  EXPECT_EQ(problem({"parallel.data=12"}, {.kinds = kinds}),
+            "the 2 kinds of nodes have 16 GPUs, but the layout has 12 ranks: each GPU of a "
+            "heterogeneous job gets one rank");
 }
 
 TEST(Job, RanksThatDoNotFitAreRefused) {
@@ -172,6 +185,44 @@ esac
 if [ $code -eq 75 ]; then scontrol requeue "$SLURM_JOB_ID"; fi
 exit $code
 )script");
+}
+
+TEST(JobScript, OfTwoKindsOfNodesWithTypedGpus) {
+  JobRequest request{.kinds = {{1, "a100", 8}, {2, "a10", 4}}};
+  request.partition = "gpu";
+  request.account = "physics";
+  request.modules = "cuda/12.8 openmpi/5.0";
+  const std::string text = script({"batch.global=832"}, request);
+  EXPECT_NE(text.find(R"script(#SBATCH --job-name=small
+#SBATCH --partition=gpu
+#SBATCH --account=physics
+#SBATCH --nodes=1
+#SBATCH --ntasks-per-node=8
+#SBATCH --gpus-per-node=a100:8
+#SBATCH --cpus-per-task=8
+#SBATCH --time=00:30:00
+#SBATCH --signal=USR1@360
+#SBATCH hetjob
+#SBATCH --partition=gpu
+#SBATCH --account=physics
+#SBATCH --nodes=2
+#SBATCH --ntasks-per-node=4
+#SBATCH --gpus-per-node=a10:4
+#SBATCH --cpus-per-task=8
+#SBATCH --time=00:30:00
+#SBATCH --signal=USR1@360
+#SBATCH --requeue
+)script"),
+            std::string::npos)
+      << text;
+  EXPECT_NE(text.find("module load cuda/12.8 openmpi/5.0 ||"), std::string::npos) << text;
+  EXPECT_NE(text.find("  --het-group=0-1 \\\n"), std::string::npos) << text;
+  request.launcher = Launcher::mpirun;
+  const std::string hosts = script({"batch.global=832"}, request);
+  EXPECT_NE(hosts.find("each of 3 hosts: 1 of NAME slots=8, then 2 of NAME slots=4\n"),
+            std::string::npos)
+      << hosts;
+  EXPECT_NE(hosts.find("mpirun -n 16 --hostfile \"$HOSTS\" --map-by slot "), std::string::npos);
 }
 
 TEST(JobScript, OfMpirunOnSeveralHosts) {

@@ -30,6 +30,31 @@ TEST_F(SlurmTest, OneArrayForEachNumberOfRanks) {
   EXPECT_EQ(lines({}, std::nullopt, ""), "");
 }
 
+TEST_F(SlurmTest, ClusterSectionChoosesTheNodesOfEachArray) {
+  const std::vector<std::string> cluster = {
+      "run.device=cuda",
+      "cluster={kinds: [1*a100:1, 2*a10:4], partition: gpu, account: physics, "
+      "modules: cuda openmpi, time: 90 minutes}"};
+  const PlannedSweep sweep = plan(cluster);
+  const auto commands = sbatch_commands(sweep, {1, 2, 3, 4}, std::nullopt, "--nice");
+  ASSERT_EQ(commands.size(), 2u);
+  const std::string more = " --partition=gpu --account=physics --time=90 --nice ";
+  EXPECT_NE(shell_line(commands[0])
+                .find("--array=1-2 --nodes=1 --ntasks-per-node=1 --gpus-per-node=a100:1" + more),
+            std::string::npos)
+      << shell_line(commands[0]);
+  EXPECT_NE(shell_line(commands[1])
+                .find("--array=3-4 --nodes=1 --ntasks-per-node=2 --gpus-per-node=a10:2" + more),
+            std::string::npos)
+      << shell_line(commands[1]);
+  EXPECT_NE(job_script(sweep).find("module load cuda openmpi || refuse "), std::string::npos);
+  const PlannedSweep small = plan({"run.device=cuda", "cluster.kinds=1*a10:1, 1*a100:1"});
+  EXPECT_NE(message_of<DeckError>([&] {
+              sbatch_commands(small, {4}, std::nullopt, "");
+            }).find("has 2 ranks, more than one kind of nodes has GPUs"),
+            std::string::npos);
+}
+
 TEST_F(SlurmTest, ListHasALineForEachRun) {
   const PlannedSweep sweep = plan();
   const Launch launch{.program = "trireme-pretrain",

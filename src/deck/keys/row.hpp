@@ -42,6 +42,7 @@ void optimizer_keys(std::vector<Key>& rows);
 void data_keys(std::vector<Key>& rows);
 void train_keys(std::vector<Key>& rows);
 void log_keys(std::vector<Key>& rows);
+void cluster_keys(std::vector<Key>& rows);
 void sweep_keys(std::vector<Key>& rows);
 
 /// Whether T is an optional, and what it holds.

@@ -131,6 +131,7 @@ const std::vector<Key>& keys() {
     data_keys(rows);
     train_keys(rows);
     log_keys(rows);
+    cluster_keys(rows);
     sweep_keys(rows);
     return rows;
   }();

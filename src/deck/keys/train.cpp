@@ -82,7 +82,10 @@ void train_keys(std::vector<Key>& rows) {
               .by_default("false")
               .built({"false"})
               .help("Write while training continues."),
-          key(TRIREME_MEMBER(checkpoint.load)).help("Checkpoint that a fresh run starts from."),
+          key(TRIREME_MEMBER(checkpoint.load))
+              .help(
+                  "Checkpoint that a fresh run starts from; also one of Megatron-LM or DeepSpeed, "
+                  "which the run converts."),
       });
 }
 
@@ -132,6 +135,24 @@ void log_keys(std::vector<Key>& rows) {
               .help("Write each node's output and its GPUs' utilisation to <run>/ranks."),
           later("log.trace.iterations", "list of whole numbers")
               .help("Iterations whose timeline is recorded."),
+      });
+}
+
+void cluster_keys(std::vector<Key>& rows) {
+  rows.insert(
+      rows.end(),
+      {
+          key(TRIREME_MEMBER(cluster.kinds))
+              .help("Nodes of a printed or submitted job: GPUs per node (8), with their type "
+                    "(a10:4), and the number of nodes of each kind (1*a100:8, 2*a10:4)."),
+          key(TRIREME_MEMBER(cluster.partition)).help("Slurm's partition of such a job."),
+          key(TRIREME_MEMBER(cluster.account)).help("Slurm's account of such a job."),
+          key(TRIREME_MEMBER(cluster.image)).help("enroot image in which its ranks run."),
+          key(TRIREME_MEMBER(cluster.modules)).help("Modules that it loads, separated by spaces."),
+          key(TRIREME_MEMBER(cluster.time))
+              .above(0)
+              .units(times())
+              .help("Its time limit; without it estimated, at most a day."),
       });
 }
 
