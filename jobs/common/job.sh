@@ -50,7 +50,7 @@ if [ -n "$IMAGE" ]; then
   case $MOUNTS in
     *[[:space:]]*) refuse "pyxis cannot mount a path with a space: set MOUNTS, which is '$MOUNTS'" ;;
   esac
-else
+elif [ -z "${DOCKER_IMAGE:-}" ]; then
   need_command "$PROGRAM" "set PROGRAM at the top of the job to where trireme-pretrain is"
 fi
 
@@ -138,6 +138,30 @@ run_with_srun() {
     note_checkpoint
   fi
   srun "${srun_options[@]}" "$@" "${words[@]}"
+  end_job $?
+}
+
+# run_with_enroot [SRUN OPTIONS]: trains in the container CONTAINER, which every node creates from IMAGE
+# unless it has it; RELOAD_CONTAINER=true creates it anew. Without pyxis.
+run_with_enroot() {
+  local image=$IMAGE mount enroot
+  if [ -z "$image" ]; then refuse "there is no image: set IMAGE at the top of the job"; fi
+  case $RELOAD_CONTAINER in true | false) ;; *) refuse "RELOAD_CONTAINER is true or false, not '$RELOAD_CONTAINER'" ;; esac
+  need_command enroot "install enroot, or set IMAGE in a script that uses pyxis"
+  IMAGE="" # prepare_srun would ask for pyxis
+  prepare_srun
+  # shellcheck disable=SC2016,SC2153 # the node's shell expands the arguments; the script sets CONTAINER
+  srun --mpi=none "$@" --ntasks-per-node=1 bash -c '
+    if [ "$3" = true ]; then enroot remove --force "$1" 2>/dev/null; fi
+    enroot list | grep -qxF -- "$1" || enroot create --name "$1" "$2"
+  ' enroot "$CONTAINER" "$image" "$RELOAD_CONTAINER" || refuse "enroot cannot create a container from $image"
+  enroot=(enroot start --env TRIREME_CONTAINER)
+  for mount in ${MOUNTS//,/ }; do enroot+=(--mount "$mount"); done
+  # shellcheck disable=SC2016 # the container's shell expands the arguments
+  enroot+=("$CONTAINER" sh -c 'cd -- "$0" && exec "$@"' "$PWD")
+  export TRIREME_CONTAINER="${enroot[*]@Q}"
+  note_checkpoint srun --mpi=none --nodes=1 --ntasks=1 "${enroot[@]}"
+  srun "${srun_options[@]}" "$@" "${enroot[@]}" "${words[@]}"
   end_job $?
 }
 

@@ -108,7 +108,33 @@ class PrintJob(JobTest):
         odd = self.job(*self.deck_words("a b"), "run.name=it's $HOME", "run.device=cuda",
                        "--print-job=slurm", "--image=an image.sqsh", "--partition=p")
         paths.append(self.put(self.folder / "odd.sh", odd.out))
+        kinds = self.job("inputs/gpt2-xl-a10x32.yaml", "--print-job=slurm",
+                         "--gpus-per-node=2*a100:8,4*a10:4", "cluster.modules=cuda openmpi", folder=TREE)
+        paths.append(self.put(self.folder / "kinds.sh", kinds.out))
         self.shellcheck(*paths)
+
+    def test_kinds_of_nodes_and_the_cluster_section(self):
+        words = [TREE / "inputs/gpt2-xl-a10x32.yaml", "--print-job=slurm", "model.vocab=50257"]
+        job = self.job(*words, "--gpus-per-node=a10:4", "--account=physics").out
+        for line in ["#SBATCH --nodes=8", "#SBATCH --gpus-per-node=a10:4", "#SBATCH --account=physics"]:
+            self.assertIn(line + "\n", job)
+        cluster = "cluster={kinds: [2*a100:8, 4*a10:4], partition: gpu, modules: cuda, time: 90 minutes}"
+        job = self.job(*words, cluster).out
+        for line in ["#SBATCH --gpus-per-node=a100:8", "#SBATCH hetjob", "#SBATCH --gpus-per-node=a10:4",
+                     "#SBATCH --time=01:30:00", "module load cuda || refuse 'not all modules can be loaded'",
+                     "  --het-group=0-1 \\", "  run.mixed_gpus=true"]:
+            self.assertIn(line + "\n", job)
+        self.assertEqual(job.count("#SBATCH --partition=gpu\n"), 2)
+        job = self.job(*words, cluster, "--gpus-per-node=8", "--partition=other", "--time=1:00:00").out
+        self.assertNotIn("hetjob", job)  # options win over the deck
+        self.assertIn("#SBATCH --partition=other\n", job)
+        self.assertIn("#SBATCH --time=01:00:00\n", job)
+        refused = self.job(*words, "--gpus-per-node=1*a100:8,4*a10:4", code=USAGE)
+        self.assertIn("the 2 kinds of nodes have 24 GPUs, but the layout has 32 ranks", refused.err)
+        refused = self.job(*words, "--gpus-per-node=a10:x", code=USAGE)
+        self.assertIn("--gpus-per-node a10:x: 'a10:x' is no kind of nodes", refused.err)
+        refused = self.job(*words, "cluster.kinds=[a100:8, a10:4]", code=DECK)
+        self.assertIn("several kinds of nodes each need their number of nodes", refused.err)
 
     def test_layout_says_it_once(self):
         job = self.job(TREE / "inputs/gpt2-1.5b.yaml", "--print-job=slurm", "--nodes=4").out
@@ -258,6 +284,91 @@ class Scripts(JobTest):
         result = self.script(*words, **job, PATH=self.path_in_image())
         self.assertEqual(result.code, FINISHED, result)
         self.assertIn(f"continue   srun --mpi=pmix -n 2 '--container-image={image}' ", result.out)
+
+    def test_enroot_without_pyxis(self):
+        """The container is created once, and anew when it is asked for."""
+        self.put(self.folder / "tools" / "enroot", f"""#!/bin/bash
+echo "enroot $*" >> {self.folder}/enroot.log
+command=$1 name={self.folder}/container-$3
+case $command in
+  list) cd {self.folder} && ls -d container-* 2>/dev/null | sed s/container-// ;;
+  create) touch "$name" ;;
+  remove) rm -f "$name" ;;
+  start)
+    while [[ $1 != trireme ]]; do shift; done
+    shift
+    exec "$@" ;;
+esac
+""")
+        image = self.folder / "trireme.sqsh"
+        image.touch()
+        words = [TREE / "jobs/slurm/enroot.sbatch"]
+        job = {"IMAGE": image.name, "PROGRAM": f"{TREE}/build/release/bin/trireme-pretrain",
+               "SLURM_JOB_ID": "7", "SLURM_JOB_NUM_NODES": "1", "PATH": self.path_in_image()}
+        self.refuses("there is no image: set IMAGE", *words,
+                     **dict(job, IMAGE="", PROGRAM=str(BIN / "trireme-pretrain")))
+        self.refuses("RELOAD_CONTAINER is true or false, not 'yes'", *words, **job, RELOAD_CONTAINER="yes")
+        log = self.folder / "enroot.log"
+        result = self.script(*words, **job)
+        self.assertEqual(result.code, FINISHED, result)
+        self.assertEqual(len(self.losses("run")), 20)
+        self.assertIn(f"enroot create --name trireme {image}\n", log.read_text())
+        self.assertIn(f" --mount {self.folder}:{self.folder} trireme sh -c ", log.read_text())
+        self.assertRegex(result.out, r"continue   srun --mpi=pmix -n 2 '?enroot'? '?start'? ")
+        log.unlink()
+        self.assertEqual(self.script(*words, **job).code, FINISHED)
+        self.assertNotIn("create", log.read_text())
+        self.assertEqual(self.script(*words, **job, RELOAD_CONTAINER="true").code, FINISHED)
+        self.assertIn("enroot remove --force trireme\n", log.read_text())
+        self.assertIn("enroot create --name trireme", log.read_text())
+
+    def test_docker_on_one_host_and_on_two(self):
+        """Docker and ssh are stand-ins that run the commands here."""
+        tools = self.folder / "tools"
+        self.put(tools / "docker", f"""#!/bin/bash
+echo "docker $*" >> {self.folder}/docker.log
+command=$1
+shift
+case $command in
+  kill | rm) exit ;;
+  exec) shift ;;
+  run)
+    while [[ $1 != trireme ]]; do
+      case $1 in
+        --detach) exit ;;
+        --env) export "${{2?}}"; shift ;;
+      esac
+      shift
+    done
+    shift ;;
+esac
+exec "$@"
+""")
+        self.put(tools / "ssh", f"""#!/bin/bash
+while [[ $1 == -* ]]; do shift 2; done
+echo "ssh $*" >> {self.folder}/docker.log
+shift
+exec bash -c "$*"
+""")
+        job = TREE / "jobs/docker/train.sh"
+        variables = {"PROGRAM": "trireme-pretrain", "PATH": self.path_in_image()}
+        self.hosts.write_text("localhost slots=2 gpus=4,5\n")
+        result = self.script(job, **variables)
+        self.assertEqual(result.code, FINISHED, result)
+        self.assertEqual(len(self.losses("run")), 20)
+        log = (self.folder / "docker.log").read_text()
+        for option in ("--network=host", "--shm-size=16g", "--ulimit memlock=-1", '--gpus "device=4,5"',
+                       f"--volume {self.folder}:{self.folder}"):
+            self.assertIn(f" {option} ", log)
+        self.hosts.write_text("localhost slots=1\nfar slots=1\n")
+        keys = self.environment["KEYS"].replace(str(self.folder / "run"), str(self.folder / "two"))
+        result = self.script(job, **variables, KEYS=keys, OMPI_MCA_orte_keep_fqdn_hostnames="1")
+        self.assertEqual(result.code, FINISHED, result)
+        self.assertEqual(len(self.losses("two")), 20)
+        log = (self.folder / "docker.log").read_text()
+        self.assertRegex(log, r"ssh far docker run --detach .* sleep infinity")
+        self.assertRegex(log, r"ssh far docker exec trireme-[0-9]+ sh -c ")
+        self.assertRegex(log, r"ssh far docker rm --force trireme-[0-9]+\n")
 
     def test_container(self):
         """An image takes minutes to build: here only what goes into it."""
