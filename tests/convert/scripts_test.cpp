@@ -131,6 +131,17 @@ TEST_F(Scripts, ArgumentsReachTheTrainingCommand) {
   }
 }
 
+TEST_F(Scripts, VariablesBeforeAScriptReachItAndSoDoTenArguments) {
+  file("train.sh",
+       "python pretrain_gpt.py --num-layers ${10} --hidden-size 64 --num-attention-heads $HEADS "
+       "--lr $10 --train-iters 9 --seq-length 8 --max-position-embeddings 8 --micro-batch-size 2 "
+       "--tokenizer-type NullTokenizer --vocab-size 9 --data-path d");
+  const Result result =
+      convert({.file = file("outer.sh", "HEADS=4 bash train.sh 1 2 3 4 5 6 7 8 9 3")});
+  for (const char* text : {"  layers: 3 ", "  heads: 4 ", "  peak: 10 "})
+    EXPECT_NE(result.deck.find(text), std::string::npos) << text << "\n" << result.deck;
+}
+
 TEST_F(Scripts, HostsOfDeepSpeed) {
   const std::string flags = std::string(kSmall).substr(std::string("python ").size());
   const Result result = convert({.file = file("x.sh", "deepspeed -i node1:4,5@node-2:0 " + flags)});
@@ -235,17 +246,31 @@ TEST_F(Scripts, TextIsScoredByTriremesEvaluate) {
   const std::string command =
       "python tasks/main.py --valid-data wiki.test.tokens --load x --vocab-file v.json "
       "--merge-file m.txt --num-layers 24 --task ";
+  const std::string convert_line = "trireme-convert megatron x x.h5 --write-deck evaluated.yaml\n";
+  const std::string with_files =
+      "trireme-evaluate evaluated.yaml data.tokenizer.type=gpt2 data.tokenizer.vocab=v.json "
+      "data.tokenizer.merges=m.txt --checkpoint x.h5 ";
   const Result result =
-      convert({.file = file("e.sh", command + "WIKITEXT103 --overlapping-eval 32")});
+      convert({.file = file("e.sh", command + "WIKITEXT103 --overlapping-eval 16")});
+  EXPECT_EQ(result.commands,
+            convert_line + with_files +
+                "--task wikitext --overlapping-eval 16 --input wiki.test.tokens\n");
+  EXPECT_TRUE(result.unbuilt.empty());
   EXPECT_EQ(
-      result.commands,
-      "trireme-convert megatron x x.h5 --write-deck evaluated.yaml\n"
-      "trireme-preprocess --input wiki.test.tokens --format text --document file --output "
-      "evaluated --tokenizer gpt2 --vocab v.json --merges m.txt\ntrireme-evaluate evaluated.yaml "
-      "data.valid=evaluated_text_document --checkpoint x.h5 --split valid\n");
-  EXPECT_EQ(result.unbuilt.size(), 1u);
-  EXPECT_NE(errors_of({.file = file("l.sh", command + "LAMBADA")}).find("LAMBADA is not built yet"),
-            std::string::npos);
+      convert({.file = file("l.sh", command + "LAMBADA --strict-lambada")}).commands,
+      convert_line + with_files + "--task lambada --strict-lambada --input wiki.test.tokens\n");
+  // The first release fetched the vocabulary; its default overlap is 32.
+  const std::string first = "python evaluate_gpt2.py --valid-data t --load x --num-layers 24 ";
+  EXPECT_EQ(convert({.file = file("w.sh", first)}).commands,
+            convert_line +
+                "trireme-evaluate evaluated.yaml --checkpoint x.h5 --task wikitext "
+                "--overlapping-eval 32 --input t\n");
+  EXPECT_NE(
+      convert({.file = file("c.sh", first + "--cloze-eval")}).commands.find("--task lambada "),
+      std::string::npos);
+  EXPECT_NE(
+      errors_of({.file = file("r.sh", command + "RACE")}).find("--task RACE has no counterpart"),
+      std::string::npos);
 }
 
 TEST_F(Scripts, FlagsOfMegatronCore) {

@@ -13,6 +13,7 @@
 #include "convert/shell/lexer.hpp"
 #include "core/error.hpp"
 #include "core/system/shell.hpp"
+#include "deck/value.hpp"
 
 namespace trireme::convert::flags {
 namespace {
@@ -65,11 +66,21 @@ const std::vector<ToolFlag> kGenerateFlags = {{"load", kOne, "--checkpoint"},
                                               {"tokenizer-model", kOne, "--model"},
                                               {"tokenizer-type", kOne}};
 
-const std::vector<ToolFlag> kEvaluateFlags = {
-    {"load", kOne},           {"valid-data", kSeveral},   {"task", kOne},
-    {"cloze-eval", kNone},    {"overlapping-eval", kOne}, {"strict-lambada", kNone},
-    {"vocab-file", kOne},     {"merge-file", kOne},       {"tokenizer-model", kOne},
-    {"tokenizer-type", kOne}, {"eval-batch-size", kOne}};
+const std::vector<ToolFlag> kEvaluateFlags = {{"load", kOne},
+                                              {"valid-data", kSeveral},
+                                              {"task", kOne},
+                                              {"model-path", kOne},
+                                              {"data-path", kSeveral},
+                                              {"webtext-eval", kNone},
+                                              {"eval-iters", kOne},
+                                              {"cloze-eval", kNone},
+                                              {"overlapping-eval", kOne},
+                                              {"strict-lambada", kNone},
+                                              {"vocab-file", kOne},
+                                              {"merge-file", kOne},
+                                              {"tokenizer-model", kOne},
+                                              {"tokenizer-type", kOne},
+                                              {"eval-batch-size", kOne}};
 
 /// The values of flags by name; names are joined by dashes.
 using Values = std::map<std::string, Words>;
@@ -222,36 +233,61 @@ void generate(const TrainingCommand& command, Equivalent& result, Words& errors)
   note_arguments(command, result);
 }
 
+/// "--task wikitext ..." or "--task lambada ..." for the flags of an evaluation.
+Words task_of(const Values& values, Words& errors) {
+  const std::string* task = value_of(values, "task");
+  if (values.contains("cloze-eval") || (task && *task == "LAMBADA")) {
+    Words words = {"--task", "lambada"};
+    if (values.contains("strict-lambada")) words.emplace_back("--strict-lambada");
+    return words;
+  }
+  if (task && *task != "WIKITEXT103")
+    errors.push_back(fmt::format("--task {} has no counterpart", *task));
+  if (values.contains("webtext-eval")) {
+    Words words = {"--task", "perplexity"};
+    if (const std::string* batches = value_of(values, "eval-iters"))
+      words.insert(words.end(), {"--iterations", *batches});
+    return words;
+  }
+  const std::string* overlap = value_of(values, "overlapping-eval");
+  return {"--task", "wikitext", "--overlapping-eval", overlap ? *overlap : "32"};
+}
+
+/// The overrides that name the tokenizer's files.
+Words tokenizer_overrides(const Values& values, Words& errors) {
+  Words words, option;
+  const bool names_files = values.contains("vocab-file") || values.contains("merge-file") ||
+                           values.contains("tokenizer-model");
+  if (!names_files) return words;
+  put_tokenizer(values, option, errors);
+  if (option.size() > 1) words.push_back("data.tokenizer.type=" + option[1]);
+  for (const auto& [name, key] :
+       {std::pair{"vocab-file", "vocab"}, {"merge-file", "merges"}, {"tokenizer-model", "model"}})
+    if (const std::string* value = value_of(values, name))
+      words.push_back(deck::text_override(fmt::format("data.tokenizer.{}", key), *value));
+  return words;
+}
+
 void evaluate(const TrainingCommand& command, Equivalent& result, Words& errors) {
   const Values values = parse(command, kEvaluateFlags, /*network=*/true, errors);
-  const auto data = values.find("valid-data");
-  const std::string* task = value_of(values, "task");
-  if (values.contains("cloze-eval") || (task && *task == "LAMBADA"))
-    errors.push_back("the cloze task of LAMBADA is not built yet");
-  const std::string* load = value_of(values, "load");
+  // The first release's run_gpt2_eval.py has other names for two flags of evaluate_gpt2.py.
+  const auto data = values.find(values.contains("valid-data") ? "valid-data" : "data-path");
+  const std::string* load = value_of(values, values.contains("load") ? "load" : "model-path");
+  const Words task = task_of(values, errors);
+  const Words overrides = tokenizer_overrides(values, errors);
   if (data == values.end() || !load || !errors.empty()) return;
-  Words prepare = {"trireme-preprocess", "--input"};
-  prepare.insert(prepare.end(), data->second.begin(), data->second.end());
-  prepare.insert(prepare.end(),
-                 {"--format", "text", "--document", "file", "--output", "evaluated"});
-  put_tokenizer(values, prepare, errors);
-  for (const auto& [name, option] : {std::pair{"vocab-file", "--vocab"},
-                                     {"merge-file", "--merges"},
-                                     {"tokenizer-model", "--model"}})
-    if (const std::string* value = value_of(values, name))
-      prepare.insert(prepare.end(), {option, *value});
   const std::string checkpoint = converted(*load);
   result.commands =
-      line_of(
-          {"trireme-convert", "megatron", *load, checkpoint, "--write-deck", "evaluated.yaml"}) +
-      line_of(prepare) +
-      line_of({"trireme-evaluate", "evaluated.yaml", "data.valid=evaluated_text_document",
-               "--checkpoint", checkpoint, "--split", "valid"});
+      line_of({"trireme-convert", "megatron", *load, checkpoint, "--write-deck", "evaluated.yaml"});
+  for (const std::string& file : data->second) {
+    Words words = {"trireme-evaluate", "evaluated.yaml"};
+    words.insert(words.end(), overrides.begin(), overrides.end());
+    words.insert(words.end(), {"--checkpoint", checkpoint});
+    words.insert(words.end(), task.begin(), task.end());
+    words.insert(words.end(), {"--input", file});
+    result.commands += line_of(words);
+  }
   note_arguments(command, result);
-  result.unbuilt.emplace_back(
-      "WikiText's detokenizer, overlapping windows and perplexity per word: the loss is that of "
-      "the "
-      "tokens in windows side by side");
 }
 
 }  // namespace
@@ -266,12 +302,13 @@ std::optional<Equivalent> equivalent_of(const TrainingCommand& command) {
   };
   Equivalent result;
   Words errors;
-  const bool evaluates = names("evaluate") || gives("--task");
+  const bool evaluates = names("evaluate") || names("gpt2_eval") || gives("--task");
   if (names("preprocess_data"))
     preprocess(command, result, errors);
   else if (names("generate_samples") && gives("--load"))
     generate(command, result, errors);
-  else if (evaluates && gives("--load") && gives("--valid"))
+  else if (evaluates && (gives("--load") || gives("--model-path")) &&
+           (gives("--valid") || gives("--data-path")))
     evaluate(command, result, errors);
   else
     return std::nullopt;

@@ -17,8 +17,11 @@ namespace fs = std::filesystem;
 
 void Follower::follow_one(const Command& command) {
   std::size_t first = 0;
+  prefix_.clear();
   while (first < command.words.size() && assignment_at(command.words[first])) {
-    assign(command.words[first], command.line);
+    const std::string& word = command.words[first];
+    assign(word, command.line);
+    prefix_.push_back(word.substr(0, word.find_first_of("+=[")));
     ++first;
   }
   status_ = true;
@@ -249,7 +252,7 @@ bool Follower::starts_script(const std::vector<std::string>& words) {
     if (fs::equivalent(open, path, ignored)) return false;
 
   const std::vector<std::string> arguments(script + 1, words.end());
-  Follower inner(path, definitions_, arguments, variables_.exported(), depth_);
+  Follower inner(path, definitions_, arguments, variables_.exported(prefix_), depth_);
   // A script started without arguments has none (rather than unknown ones).
   if (arguments.empty()) inner.set_arguments({});
   inner.followed_ = followed_;

@@ -170,6 +170,7 @@ class Follower {
   bool asks_for_arguments_ = false;        // the last condition used unknown arguments
   bool inverts_ = false;                   // `!` stands before the command
   Mode mode_ = Mode::run;                  // of the current command
+  std::vector<std::string> prefix_;        // variables set in front of the current command
   std::vector<std::string> words_before_;  // of the launcher around `bash -c`
   std::optional<std::string> piped_;       // the output of `sed` into a pipe
   bool stopped_ = false;

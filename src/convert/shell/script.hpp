@@ -48,8 +48,8 @@ class Variables {
 
   /// `export NAME`: started programs inherit the variable.
   void export_name(const std::string& name) { exported_.insert(name); }
-  /// The variables that are exported.
-  Values exported() const;
+  /// The variables that are exported, and those called `more`.
+  Values exported(const std::vector<std::string>& more) const;
 
   /// Sets the positional arguments for a call of a function or script, `words` with its name first;
   /// returns the caller's arguments for restore_arguments().

@@ -12,12 +12,14 @@
 namespace trireme::convert::shell {
 namespace {
 
-// The positional arguments: `$1` to `$9`, `$@` and `$#`.
-constexpr std::size_t kMaxNumbered = 9;
+// The positional arguments: `$1` to `${99}`, `$@` and `$#`.
+constexpr std::size_t kMaxNumbered = 99;
 
 bool is_argument(const Values::value_type& variable) {
   const std::string& name = variable.first;
-  return name == "@" || name == "#" || (name >= "1" && name <= "9");
+  const bool is_number =
+      !name.empty() && name != "0" && name.find_first_not_of("0123456789") == std::string::npos;
+  return name == "@" || name == "#" || is_number;
 }
 
 }  // namespace
@@ -54,10 +56,11 @@ void Variables::unset(const std::string& name) {
   if (!fixed_.contains(name)) values_.erase(name);
 }
 
-Values Variables::exported() const {
+Values Variables::exported(const std::vector<std::string>& more) const {
   Values values;
   for (const auto& [name, value] : values_)
-    if (exported_.contains(name)) values[name] = value;
+    if (exported_.contains(name) || std::find(more.begin(), more.end(), name) != more.end())
+      values[name] = value;
   return values;
 }
 
