@@ -1,1 +1,1 @@
-trireme_app(trireme-pretrain DEPENDS trireme::train Boost::program_options)
+trireme_app(trireme-pretrain DEPENDS trireme::train trireme::convert Boost::program_options)

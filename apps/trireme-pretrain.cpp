@@ -6,6 +6,8 @@
 #include <cstdio>
 #include <cstdlib>
 
+#include "checkpoint/folder.hpp"
+#include "convert/convert.hpp"
 #include "core/files.hpp"
 #include "core/system/identity.hpp"
 #include "core/system/memory.hpp"
@@ -173,6 +175,31 @@ void forgive_lost_output(const deck::Deck& deck) {
   std::clearerr(stdout);
 }
 
+/// The deck whose checkpoint.load, if it names a checkpoint of Megatron-LM or DeepSpeed from which
+/// the run will start, names the converted one in the run folder instead; appends what the
+/// conversion says to `notes`. The run folder is locked.
+deck::Deck with_converted_checkpoint(deck::Deck deck, std::int64_t vocabulary,
+                                     const std::string& restart, std::vector<std::string>& notes) {
+  const bool resumes =
+      restart == "latest" && !checkpoint::list_steps(train::checkpoint_folder(deck)).empty();
+  const bool starts_there = restart == "latest" || restart == "never";
+  if (!deck.checkpoint.load || resumes || !starts_there ||
+      !checkpoint::is_foreign(*deck.checkpoint.load))
+    return deck;
+  const std::filesystem::path target =
+      std::filesystem::path(deck.run.output) / "converted-checkpoint.h5";
+  std::filesystem::remove(target);  // of an earlier start
+  std::string said = convert::megatron::import_checkpoint(
+      *deck.checkpoint.load, target,
+      {.deck_text = deck::print_deck(deck), .vocabulary = vocabulary});
+  while (said.ends_with('\n')) said.pop_back();
+  for (std::size_t at = 0; (at = said.find('\n', at)) != std::string::npos; at += 2)
+    said.replace(at, 1, "; ");
+  notes.push_back(said);
+  deck.checkpoint.load = target.string();
+  return deck;
+}
+
 ExitCode pretrain(int argc, char** argv, const DeckArguments& arguments,
                   train::TrainerOptions options, std::unique_ptr<comm::MpiCommunicator> world) {
   const auto [deck, vocabulary] =
@@ -201,7 +228,11 @@ ExitCode pretrain(int argc, char** argv, const DeckArguments& arguments,
     std::error_code unreadable;  // the lock will say why
     if (restart != "never" && std::filesystem::exists(deck.run.output, unreadable)) lock();
     options.training_data = train::identify_training_data(deck, vocabulary, scan);
-    start.restart = train::find_restart(deck, restart, options.training_data);
+    if (deck.checkpoint.load && checkpoint::is_foreign(*deck.checkpoint.load)) lock();
+    std::vector<std::string> notes;
+    const deck::Deck starting = with_converted_checkpoint(deck, vocabulary.size, restart, notes);
+    start.restart = train::find_restart(starting, restart, options.training_data);
+    start.restart.notes.insert(start.restart.notes.begin(), notes.begin(), notes.end());
     lock();
     return std::string();
   });

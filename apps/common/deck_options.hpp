@@ -179,7 +179,8 @@ inline bool answers_deck_questions(const DeckArguments& arguments) {
   if (asked("check")) {
     const deck::Deck deck = load_for_planning(arguments, /*need_data=*/true);
     const plan::Vocabulary vocabulary = plan::vocabulary(deck);
-    if (deck.checkpoint.load) checkpoint::locate(*deck.checkpoint.load);
+    if (deck.checkpoint.load && !checkpoint::is_foreign(*deck.checkpoint.load))
+      checkpoint::locate(*deck.checkpoint.load);
     std::string text = train::describe_data(deck, vocabulary);
     for (const std::string& note : train::check_datasets(deck, vocabulary, data::TokenScan::all))
       text += fmt::format("{:<10} {}\n", "dataset", note);

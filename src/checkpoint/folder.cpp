@@ -119,6 +119,20 @@ std::optional<Latest> find_latest(const std::filesystem::path& folder) {
   throw DataError("no checkpoint in '{}' can be opened: {}", folder.string(), problem);
 }
 
+bool is_foreign(const std::filesystem::path& path) {
+  std::error_code ignored;
+  const auto has = [&](const char* name) { return std::filesystem::exists(path / name, ignored); };
+  if (!std::filesystem::is_directory(path, ignored)) return false;
+  for (const char* name :
+       {"latest_checkpointed_iteration.txt", "latest_universal", ".metadata", "zero"})
+    if (has(name)) return true;
+  for (const auto& entry : std::filesystem::directory_iterator(path, ignored)) {
+    const std::string name = entry.path().filename().string();
+    if (name.starts_with("mp_rank_") || name.starts_with("global_step")) return true;
+  }
+  return false;
+}
+
 Latest locate(const std::filesystem::path& path) {
   std::error_code ignored;
   if (!std::filesystem::exists(path, ignored))

@@ -35,6 +35,9 @@ struct Latest {
 /// and none can be opened.
 std::optional<Latest> find_latest(const std::filesystem::path& folder);
 
+/// Whether `path` is a folder of checkpoints of Megatron-LM or DeepSpeed, or one of them.
+bool is_foreign(const std::filesystem::path& path);
+
 /// The checkpoint that the user means by `path`: the file itself, or find_latest() of a folder of
 /// checkpoints or of a run's folder. Throws IoError when there is none, and as find_latest().
 Latest locate(const std::filesystem::path& path);

@@ -73,9 +73,11 @@ namespace megatron {
 
 /// The deck to store in an imported checkpoint, and where to write it.
 struct ImportOptions {
-  std::filesystem::path deck;          ///< empty: from the arguments in the checkpoint
-  std::vector<std::string> overrides;  ///< of the deck's keys
-  std::filesystem::path write_deck;    ///< the deck is written there unless empty
+  std::filesystem::path deck;  ///< empty: from the arguments in the checkpoint
+  std::string deck_text;       ///< of the deck, instead of the file `deck`, unless empty
+  std::optional<std::int64_t> vocabulary;  ///< its size, if the deck's tokenizer determines it
+  std::vector<std::string> overrides;      ///< of the deck's keys
+  std::filesystem::path write_deck;        ///< the deck is written there unless empty
 };
 
 /// Writes the checkpoint of Megatron-LM or DeepSpeed at `from`, the folder of one iteration or the

@@ -220,7 +220,7 @@ class Foreign(RunTest):
     def test_every_tensor_comes_back_from_every_layout_and_age(self):
         wanted = {tensor["name"]: tensor["checksum"] for tensor in self.inspect(self.source)["tensors"]}
         megatron, deepspeed = foreign_checkpoints.megatron, foreign_checkpoints.deepspeed
-        distributed = foreign_checkpoints.distributed
+        distributed, universal = foreign_checkpoints.distributed, foreign_checkpoints.universal
         for write, how in [(megatron, {}),
                            (megatron, {"version": 0, "tensor": 2, "legacy": True}),
                            (megatron, {"version": 1.0, "tensor": 4, "half": True}),
@@ -230,7 +230,9 @@ class Foreign(RunTest):
                            (distributed, {}),
                            (distributed, {"tensor": 1, "half": False, "stacked": False}),
                            (deepspeed, {}),
-                           (deepspeed, {"pipeline": True, "data": 3})]:
+                           (deepspeed, {"pipeline": True, "data": 3}),
+                           (universal, {}),
+                           (universal, {"pipeline": True})]:
             with self.subTest(write=write.__name__, **how):
                 target, result = self.convert_back(write, **how)
                 self.assertIn("with the optimizer's state\nA run that starts here resumes after iteration 10, at "
@@ -247,6 +249,26 @@ class Foreign(RunTest):
         self.assertEqual(result.code, FINISHED, result)
         resumed = {event["iteration"]: event["loss"] for event in self.events("resumed", "train")}
         self.assertEqual(resumed, dict(enumerate(self.losses("run")[10:], start=11)))
+
+    def test_checkpoint_load_names_a_folder_of_theirs(self):
+        """The run converts it, and takes the same samples as the run that wrote it."""
+        self.pretrain("run", "train.exit_interval=1000 iterations")
+        for write, how in [(foreign_checkpoints.megatron, {"tensor": 2}), (foreign_checkpoints.universal, {})]:
+            folder = self.folder / write.__name__
+            with h5py.File(self.source, "r") as source:
+                write(folder, source, self.args, **how)
+            name = f"from-{write.__name__}"
+            self.pretrain(name, f"checkpoint.load={folder}", "train.exit_interval=15 iterations")
+            found = {event["iteration"]: event["loss"] for event in self.events(name, "train")}
+            self.assertEqual(found, dict(enumerate(self.losses("run")[10:15], start=11)))
+            self.assertIn("A run that starts here resumes after iteration 10, at sample 80",
+                          (self.folder / name / "console.log").read_text())
+            # The same command continues with the run's own checkpoint.
+            self.pretrain(name, f"checkpoint.load={folder}", "train.exit_interval=1000 iterations")
+            self.assertEqual(self.losses(name)[-5:], self.losses("run")[-5:])
+        damaged = next(folder.glob("*/zero/*/fp32.pt"))
+        damaged.write_bytes(b"nothing")
+        self.pretrain("fails", f"checkpoint.load={folder}", code=DATA)
 
     def test_what_cannot_be_read_is_named(self):
         with h5py.File(self.source, "r") as source:
@@ -299,6 +321,36 @@ torchrun --nproc_per_node $GPUS pretrain_gpt.py $MODEL --max-position-embeddings
         self.assertEqual((result.code, result.out), (DECK, ""), result)
         self.assertIn("\"train_batch_size\": 2048: the command line gives 144", result.err)
         self.assertFalse(deck.exists())
+
+    def test_datasets_have_the_bytes_of_the_recipe(self):
+        """Preprocessing of Megatron-LM 1.1.5's example: GPT-2's tokens in 16 bits, <|endoftext|> after each document."""
+        golden = json.loads((HERE.parent / "data/gpt2/golden.json").read_text())
+        texts = [(bytes.fromhex(row["bytes"]), row["ids"]) for row in golden]
+        documents = [(text.decode(), ids) for text, ids in texts
+                     if text and "<|" not in text.decode(errors="ignore") and text.decode(errors="ignore").encode() == text]
+        self.assertGreater(len(documents), 50)
+        corpus = self.folder / "corpus.json"
+        corpus.write_text("".join(json.dumps({"text": text}) + "\n" for text, _ in documents))
+        script = self.folder / "preprocess.sh"
+        script.write_text(f"""
+python tools/preprocess_data.py --input {corpus} --output-prefix {self.folder}/my-gpt2 \
+  --vocab {HERE.parent}/data/gpt2/vocab.json --dataset-impl mmap --tokenizer-type GPT2BPETokenizer \
+  --merge-file {HERE.parent}/data/gpt2/merges.txt --append-eod --workers 2
+""")
+        result = convert("flags", script)
+        self.assertEqual(result.code, FINISHED, result)
+        made = run(*result.out.strip().split())
+        self.assertEqual(made.code, FINISHED, made)
+        tokens = [ids + [50256] for _, ids in documents]
+        lengths = [len(ids) for ids in tokens]
+        starts = [2 * sum(lengths[:i]) for i in range(len(lengths))]
+        count = len(tokens)
+        index = (b"MMIDIDX\0\0" + struct.pack("<QBQQ", 1, 8, count, count + 1) + struct.pack(f"<{count}i", *lengths) +
+                 struct.pack(f"<{count}q", *starts) + struct.pack(f"<{count + 1}q", *range(count + 1)))
+        prefix = self.folder / "my-gpt2_text_document"
+        flat = [token for ids in tokens for token in ids]
+        self.assertEqual(prefix.with_suffix(".bin").read_bytes(), struct.pack(f"<{len(flat)}H", *flat))
+        self.assertEqual(prefix.with_suffix(".idx").read_bytes(), index)
 
     def test_a_command_line_behind_dashes(self):
         line = (FLAGS / "r2_first_release.sh").read_text().split("python ")[1].split("\n\n")[0]

@@ -140,6 +140,20 @@ class Decks(unittest.TestCase):
         stages = re.findall(r"^ +[0-9]+ +[-0-9]+ +([0-9]+) ", text, re.MULTILINE)
         self.assertEqual((stages[0], stages[6]), ("82124800", "153704000"))
 
+    def test_memory_is_what_the_uneven_pipeline_printed_or_less(self):
+        """Its log: ranks 0 and 24 (stages 0 and 6) allocated 1570.77 and 3035.10 MiB, the latter 3869.26 at its peak.
+        20 bytes a parameter of Megatron-LM's fp16 optimizer are most of that; Trireme has no 16-bit gradients."""
+        text = self.plan("gpt2-xl-a10x32", "--ranks", 32, "run.device=cuda")
+        units = {"B": 2**-20, "KiB": 2**-10, "MiB": 1, "GiB": 1024}
+        stages = [[float(value) * units[unit] for value, unit in re.findall(r"([0-9.]+) ([KMG]?i?B)\b", line)]
+                  for line in re.findall(r"^ +[0-9]+ +[-0-9]+ +[0-9]+ .*$", text, re.MULTILINE)]
+        for stage, parameters, printed, peak in [(0, 82124800, 1570.77, None), (6, 153704000, 3035.10, 3869.26)]:
+            weights, gradients, optimizer, activations, workspace, transfers = stages[stage][:6]
+            states = weights + gradients + optimizer
+            self.assertLess(20 * parameters / 2**20, printed)
+            self.assertAlmostEqual(states, 18 * parameters / 2**20, delta=0.02 * states)
+            self.assertLess(states + activations + workspace + transfers, peak or printed)
+
     def test_the_other_decks_plan_for_the_fewest_ranks(self):
         stages = {"quickstart": 2, "gpt2-345m-pipeline": 4, "gpt2-1.5b": 4}
         for deck in sorted(set(DECKS) - set(RECIPES)):

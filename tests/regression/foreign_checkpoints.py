@@ -359,6 +359,32 @@ def deepspeed(folder, source, args, data=2, pipeline=False):
     (folder / "latest").write_text(where.name)
 
 
+def universal(folder, source, args, pipeline=False):
+    """A universal checkpoint of DeepSpeed: a folder for each parameter, whole, as ds_to_universal.py makes it."""
+    iteration = int(source.attrs["iteration"])
+    stage = Stage(source, range(args.num_layers), True, True, rank=0, ranks=1,
+                  heads=args.num_attention_heads, version=3)
+    where = folder / f"global_step{iteration}_universal"
+    save(where / "mp_rank_00_model_states.pt",
+         {"args": args, "iteration": iteration, "global_steps": iteration, "checkpoint_version": 3.0,
+          "module": None, "universal_checkpoint_info": {"universal_checkpoint_version": 0.2}})
+    for name in stage.names:
+        known = flat_name(name)
+        if pipeline and name.startswith("embedding/"):
+            known = f"tied_modules.embed.{name[10:]}_embeddings.weight"
+        elif pipeline and name.startswith("final_norm/"):
+            known = f"{args.num_layers + 4}.{name[11:]}"
+        elif pipeline:
+            known = f"{3 + int(name.split('/')[1])}." + known.split(".", 4)[4].replace("attention.", "self_attention.", 1)
+        for file, kind in [("fp32", "model"), ("exp_avg", "optimizer/m"), ("exp_avg_sq", "optimizer/v")]:
+            array = stage.array(kind, name)
+            if name == "embedding/word":  # without padding
+                array = array[:source[f"model/{name}"].shape[0]]
+            save(where / "zero" / known / f"{file}.pt", {"cat_dim": 0, "param": array})
+        save(where / "zero" / known / "step.pt", iteration)
+    (folder / "latest_universal").write_text(where.name)
+
+
 def flat_name(name):
     if name.startswith("embedding/"):
         return f"language_model.embedding.{name[10:]}_embeddings.weight"

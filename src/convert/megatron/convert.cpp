@@ -250,7 +250,9 @@ std::string import_checkpoint(const fs::path& from, const fs::path& to,
     throw IoError("'{}' is there already: remove it, or name another file", to.string());
   const Foreign foreign = read_foreign(from);
   std::vector<std::string> notes;
-  const std::string text = options.deck.empty() ? deck_text(foreign, notes) : "";
+  const std::string text = !options.deck_text.empty() ? options.deck_text
+                           : options.deck.empty()     ? deck_text(foreign, notes)
+                                                      : "";
   const auto load = [&](const std::vector<std::string>& overrides) {
     return options.deck.empty()
                ? deck::parse(text, foreign.folder.string(), overrides, {.need_data = false})
@@ -258,8 +260,9 @@ std::string import_checkpoint(const fs::path& from, const fs::path& to,
   };
   std::vector<std::string> overrides = options.overrides;
   deck::Deck deck = load(overrides);
-  const std::int64_t vocabulary = vocabulary_of(deck, foreign, notes);
-  if (!deck.model.vocab) {
+  const std::int64_t vocabulary =
+      options.vocabulary ? *options.vocabulary : vocabulary_of(deck, foreign, notes);
+  if (!deck.model.vocab && !options.vocabulary) {
     overrides.push_back(fmt::format("model.vocab={}", vocabulary));
     deck = load(overrides);
   }

@@ -7,7 +7,7 @@
 #include <charconv>
 #include <set>
 
-#include "convert/megatron/foreign.hpp"
+#include "convert/megatron/deepspeed.hpp"
 #include "core/error.hpp"
 
 namespace trireme::convert::megatron {
@@ -16,6 +16,9 @@ namespace fs = std::filesystem;
 using torch::Value;
 
 namespace {
+
+/// The files of a folder, by (layer or data rank, model rank).
+using Files = std::map<std::pair<int, int>, const torch::Archive*>;
 
 /// The number after `before` in `text`; empty if there is none.
 std::optional<int> number_after(std::string_view text, std::string_view before) {
@@ -27,8 +30,14 @@ std::optional<int> number_after(std::string_view text, std::string_view before) 
   return error == std::errc() && end != begin ? std::optional(number) : std::nullopt;
 }
 
-/// The files of a folder, by (layer or data rank, model rank).
-using Files = std::map<std::pair<int, int>, const torch::Archive*>;
+/// The numbers of the modules of a pipeline that are layers: those with an attention.
+std::set<int> layer_modules(const Files& layers) {
+  std::set<int> modules;
+  for (const auto& [place, archive] : layers)
+    for (const auto& [name, tensor] : flatten(archive->root()))
+      if (name.find("query_key_value.weight") != std::string::npos) modules.insert(place.first);
+  return modules;
+}
 
 struct Folder {
   Files models, layers, optimizers;
@@ -58,45 +67,6 @@ Folder open_files(const fs::path& path, Foreign& foreign) {
   return folder;
 }
 
-/// The logical names of the tensors of a pipeline, whose files are numbered by module: the first
-/// has the embedding, those with an attention are layers, a norm alone is the final one.
-class PipelineNames {
- public:
-  explicit PipelineNames(const Files& layers) {
-    for (const auto& [place, archive] : layers)
-      for (const auto& [name, tensor] : flatten(archive->root()))
-        if (name.find("query_key_value.weight") != std::string::npos) modules_.insert(place.first);
-  }
-
-  /// The name of `tensor` of the module `module`; empty for unknown ones.
-  std::optional<std::string> logical(int module, std::string_view tensor) const {
-    if (const auto found = modules_.find(module); found != modules_.end()) {
-      const auto layer = static_cast<int>(std::distance(modules_.begin(), found));
-      const auto key = parse_key(fmt::format("layers.{}.{}", layer, tensor));
-      return key ? std::optional(logical_name(*key, 0)) : std::nullopt;
-    }
-    if (tensor == "weight" || tensor == "bias") return fmt::format("final_norm/{}", tensor);
-    const auto key = parse_key(tensor);
-    return key ? std::optional(key->name) : std::nullopt;
-  }
-
-  /// The name of a parameter of the pipeline, "5.mlp.dense_h_to_4h.weight" or
-  /// "tied_modules.embed.word_embeddings.weight".
-  std::optional<std::string> logical(std::string_view parameter) const {
-    if (parameter.starts_with("module."))
-      parameter.remove_prefix(std::string_view("module.").size());
-    const auto module = number_after(parameter, "");
-    const std::size_t dot = parameter.find('.');
-    if (module && parameter[0] >= '0' && parameter[0] <= '9' && dot != std::string_view::npos)
-      return logical(*module, parameter.substr(dot + 1));
-    const auto key = parse_key(parameter);
-    return key ? std::optional(logical_name(*key, 0)) : std::nullopt;
-  }
-
- private:
-  std::set<int> modules_;  // numbers of the modules that are layers
-};
-
 /// The weights of the model, from the files of layers or of whole models.
 void read_weights(const Folder& folder, const PipelineNames& names, Foreign& foreign) {
   const bool pipeline = !folder.layers.empty();
@@ -104,7 +74,7 @@ void read_weights(const Folder& folder, const PipelineNames& names, Foreign& for
     const Value* module = pipeline ? &archive->root() : archive->root().find("module");
     if (!module) throw DataError("'{}' has no entry \"module\"", archive->path().string());
     for (auto& [path, tensor] : flatten(*module)) {
-      const auto logical = pipeline ? names.logical(place.first, path) : names.logical(path);
+      const auto logical = pipeline ? names.of_module(place.first, path) : names.of(path);
       const int rank = place.second;
       if (logical)
         add_shard(foreign.weights, *logical, rank, {archive, tensor, {}, tensor.shape});
@@ -161,7 +131,7 @@ bool cut_group(const Value& shapes, const std::vector<float>& flat, const Pipeli
       elements *= static_cast<std::size_t>(extent->integer);
       if (elements > flat.size()) return false;
     }
-    const auto logical = names.logical(name->text);
+    const auto logical = names.of(name->text);
     if (!logical || shape.empty() || elements > flat.size() - at) return false;
     const auto begin = flat.begin() + static_cast<std::ptrdiff_t>(at);
     add_shard(tensors, *logical, rank,
@@ -196,12 +166,28 @@ std::string read_zero(const Folder& folder, int model, int tensor_rank, const Pi
 
 }  // namespace
 
-Foreign read_deepspeed(const fs::path& path) {
-  Foreign foreign{.folder = path};
-  const Folder folder = open_files(path, foreign);
-  if (folder.models.empty())
-    throw DataError("'{}' has no mp_rank_*_model_states.pt", path.string());
-  const Value& root = folder.models.begin()->second->root();
+std::optional<std::string> PipelineNames::of_module(int module, std::string_view tensor) const {
+  if (const auto found = layers_.find(module); found != layers_.end()) {
+    const auto layer = static_cast<int>(std::distance(layers_.begin(), found));
+    const auto key = parse_key(fmt::format("layers.{}.{}", layer, tensor));
+    return key ? std::optional(logical_name(*key, 0)) : std::nullopt;
+  }
+  if (tensor == "weight" || tensor == "bias") return fmt::format("final_norm/{}", tensor);
+  const auto key = parse_key(tensor);
+  return key ? std::optional(key->name) : std::nullopt;
+}
+
+std::optional<std::string> PipelineNames::of(std::string_view parameter) const {
+  if (parameter.starts_with("module.")) parameter.remove_prefix(std::string_view("module.").size());
+  const auto module = number_after(parameter, "");
+  const std::size_t dot = parameter.find('.');
+  if (module && parameter[0] >= '0' && parameter[0] <= '9' && dot != std::string_view::npos)
+    return of_module(*module, parameter.substr(dot + 1));
+  const auto key = parse_key(parameter);
+  return key ? std::optional(logical_name(*key, 0)) : std::nullopt;
+}
+
+void read_states(const Value& root, Foreign& foreign) {
   foreign.arguments = root.find("args");
   for (const char* name : {"global_steps", "iteration"})
     if (const Value* value = root.find(name); value && value->is(Value::Kind::integer))
@@ -215,7 +201,15 @@ Foreign read_deepspeed(const fs::path& path) {
   foreign.qkv = number < 1   ? QkvOrder::split_head_row
                 : number < 2 ? QkvOrder::head_row_split
                              : QkvOrder::head_split_row;
-  const PipelineNames names(folder.layers);
+}
+
+Foreign read_deepspeed(const fs::path& path) {
+  Foreign foreign{.folder = path};
+  const Folder folder = open_files(path, foreign);
+  if (folder.models.empty())
+    throw DataError("'{}' has no mp_rank_*_model_states.pt", path.string());
+  read_states(folder.models.begin()->second->root(), foreign);
+  const PipelineNames names(layer_modules(folder.layers));
   read_weights(folder, names, foreign);
   // A pipeline's model ranks are numbered by stage, then tensor rank.
   int tensors = 0;

@@ -101,7 +101,8 @@ fs::path iteration_folder(const fs::path& path) {
     std::from_chars(latest.data(), latest.data() + latest.size(), iteration);
     return path / fmt::format("iter_{:07}", iteration);
   }
-  if (const std::string latest = text_of(path, "latest"); !latest.empty()) return path / latest;
+  for (const char* name : {"latest", "latest_universal"})
+    if (const std::string latest = text_of(path, name); !latest.empty()) return path / latest;
   return path;
 }
 
@@ -177,6 +178,7 @@ Foreign read_foreign(const fs::path& path) {
   if (!fs::is_directory(folder))
     throw IoError("'{}' names '{}' as its newest checkpoint, which does not exist", path.string(),
                   folder.filename().string());
+  if (fs::is_directory(folder / "zero")) return read_universal(folder);
   if (has_file(folder, "_model_states.pt") || has_file(folder, "-model_states.pt"))
     return read_deepspeed(folder);
   if (fs::exists(folder / ".metadata")) return read_distributed(folder);

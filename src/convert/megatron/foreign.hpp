@@ -1,7 +1,7 @@
 // Checkpoints of Megatron-LM and DeepSpeed as shards of logical tensors.
 //
 // A folder holds a file for each tensor and pipeline rank. The readers (megatron.cpp,
-// deepspeed.cpp, distributed.cpp) find the files, translate the names of their tensors to Trireme's
+// deepspeed.cpp, universal.cpp, distributed.cpp) find the files, translate the names of their tensors to Trireme's
 // logical names and note the tensor rank of each shard; assemble() joins the shards of one logical
 // tensor.
 #pragma once
@@ -79,12 +79,13 @@ std::string logical_name(const Key& key, int first_layer);
 std::vector<std::pair<std::string, torch::Tensor>> flatten(const torch::Value& value);
 
 /// Opens a checkpoint: the folder of an iteration, or one with latest_checkpointed_iteration.txt
-/// (Megatron-LM) or latest (DeepSpeed). Throws IoError; DataError for damaged and unknown ones.
+/// (Megatron-LM), latest or latest_universal (DeepSpeed). Throws IoError; DataError for damaged and unknown ones.
 Foreign read_foreign(const std::filesystem::path& path);
 
 /// The readers of read_foreign(), for the folder of one iteration.
 Foreign read_megatron(const std::filesystem::path& folder);
 Foreign read_deepspeed(const std::filesystem::path& folder);
+Foreign read_universal(const std::filesystem::path& folder);
 Foreign read_distributed(const std::filesystem::path& folder);
 
 /// Reads arguments, iteration, samples, the order of q, k and v, the schedule and the loss scale of
