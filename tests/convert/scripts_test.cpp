@@ -268,6 +268,14 @@ TEST_F(Scripts, TextIsScoredByTriremesEvaluate) {
   EXPECT_NE(
       convert({.file = file("c.sh", first + "--cloze-eval")}).commands.find("--task lambada "),
       std::string::npos);
+  const std::string script =
+      "python scripts/run_gpt2_eval.py --num-layers 24 --model-path x --data-path t --batch-size "
+      "16 "
+      "--cache-dir cache --eval-iters 5000 --webtext-eval";
+  EXPECT_EQ(convert({.file = file("s.sh", script)}).commands,
+            convert_line +
+                "trireme-evaluate evaluated.yaml --checkpoint x.h5 --task perplexity --iterations "
+                "5000 --input t\n");
   EXPECT_NE(
       errors_of({.file = file("r.sh", command + "RACE")}).find("--task RACE has no counterpart"),
       std::string::npos);

@@ -22,7 +22,7 @@ namespace {
 namespace fs = std::filesystem;
 
 const fs::path kSource = TRIREME_SOURCE_DIR;
-const fs::path kScripts = kSource / "tests/data/flags";
+const fs::path kRecipes = kSource / "tests/data/flags";
 const deck::LoadOptions kNoData = {.need_data = false, .automatic = deck::Device::cuda};
 
 deck::Deck deck_of(const Result& result) {
@@ -50,16 +50,16 @@ Keys differences(const deck::Deck& converted, const deck::Deck& shipped) {
 }
 
 TEST(ShippedDecks, MegatronsExampleOnOneNode) {
-  const Result result = convert({.file = kScripts / "r0_single_node.sh"});
+  const Result result = convert({.file = kRecipes / "r0_single_node.sh"});
   EXPECT_EQ(differences(deck_of(result), shipped("gpt2-345m-2gpu.yaml")),
             Keys{"parallel.data"});  // 2 in the deck, which the launcher says in the script
   EXPECT_NE(result.deck.find("# Its ranks: 2 "), std::string::npos) << result.deck;
-  const Result longer = convert({.file = kScripts / "r0_single_node.sh", .arguments = {"320000"}});
+  const Result longer = convert({.file = kRecipes / "r0_single_node.sh", .arguments = {"320000"}});
   EXPECT_EQ(deck_of(longer).train.iterations, 320'000);
 }
 
 TEST(ShippedDecks, DeepSpeedsExampleWithTensorRanks) {
-  const fs::path script = kScripts / "r0_tensor.sh";
+  const fs::path script = kRecipes / "r0_tensor.sh";
   const std::string problem = message_of<DeckError>([&] { convert({.file = script}); });
   EXPECT_NE(problem.find("\"train_batch_size\": 2048: the command line gives 9 = micro-batch 9"),
             std::string::npos)
@@ -68,29 +68,29 @@ TEST(ShippedDecks, DeepSpeedsExampleWithTensorRanks) {
   EXPECT_EQ(differences(deck_of(result), shipped("gpt2-345m-tp4.yaml")), Keys{});
   // The same on chosen GPUs of two hosts: a hosts file for jobs/ssh/train.sh.
   const Result hosts =
-      convert({.file = kScripts / "r0_two_hosts.sh", .ignored = {"train_batch_size"}});
+      convert({.file = kRecipes / "r0_two_hosts.sh", .ignored = {"train_batch_size"}});
   EXPECT_EQ(hosts.hosts, "worker-1 slots=2 gpus=4,5\nworker-2 slots=2 gpus=4,5\n");
   EXPECT_EQ(deck_of(hosts), deck_of(result));
 }
 
 TEST(ShippedDecks, BigSciencesSetUpRun) {
-  const Result result = convert({.file = kScripts / "r1_setup_run.sh"});
+  const Result result = convert({.file = kRecipes / "r1_setup_run.sh"});
   EXPECT_EQ(differences(deck_of(result), shipped("gpt2-bigscience-10k.yaml")), Keys{});
 }
 
 TEST(ShippedDecks, FirstMegatron) {
-  const Result result = convert({.file = kScripts / "r2_first_release.sh"});
+  const Result result = convert({.file = kRecipes / "r2_first_release.sh"});
   // It has room for two checkpoints, writes event files, and says what it leaves to ZeRO.
   EXPECT_EQ(differences(deck_of(result), shipped("gpt2-345m.yaml")),
             (Keys{"parallel.zero", "checkpoint.keep", "log.tensorboard.enable"}));
 }
 
 TEST(ShippedDecks, UnevenPipelines) {
-  const Result large = convert({.file = kScripts / "r3_uneven_pipeline.sh"});
+  const Result large = convert({.file = kRecipes / "r3_uneven_pipeline.sh"});
   // The parts of an iteration are timed in the script alone.
   EXPECT_EQ(differences(deck_of(large), shipped("gpt2-xl-a10x32.yaml")),
             (Keys{"parallel.data", "log.timers"}));
-  const Result small = convert({.file = kScripts / "r3_small_job.sh"});
+  const Result small = convert({.file = kRecipes / "r3_small_job.sh"});
   EXPECT_EQ(differences(deck_of(small), shipped("gpt2-small.yaml")), Keys{});
   EXPECT_EQ(deck_of(small).batch.global * *deck_of(small).train.iterations, 1600);
   for (const auto& [name, samples] :
@@ -153,7 +153,7 @@ TEST(ShippedDecks, EighteenCasesOfTheBenchmarkOfLayouts) {
           std::int64_t{global}, std::int64_t{layers}, std::int64_t{hidden}, one.heads})
       arguments.push_back(fmt::format("{}", value));
     deck::Deck converted =
-        deck::parse(convert({.file = kScripts / "r4_case.sh", .arguments = arguments}).deck,
+        deck::parse(convert({.file = kRecipes / "r4_case.sh", .arguments = arguments}).deck,
                     "converted", {"model.vocab=51200"}, kNoData);
     deck::resolve_world_size(converted, ranks);
     for (const deck::Deck* deck : {&converted, &shipped}) {

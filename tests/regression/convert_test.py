@@ -2,11 +2,13 @@
 
 import argparse
 import json
+import random
 import shutil
 import struct
+import subprocess
 import unittest
 
-from runs import DATA, DECK, FINISHED, HERE, IO, USAGE, RunTest, dataset, run
+from runs import BIN, DATA, DECK, FINISHED, HERE, IO, USAGE, RunTest, dataset, run
 
 try:
     import h5py
@@ -265,10 +267,42 @@ class Foreign(RunTest):
                           (self.folder / name / "console.log").read_text())
             # The same command continues with the run's own checkpoint.
             self.pretrain(name, f"checkpoint.load={folder}", "train.exit_interval=1000 iterations")
-            self.assertEqual(self.losses(name)[-5:], self.losses("run")[-5:])
+            found = {event["iteration"]: event["loss"] for event in self.events(name, "train")}
+            self.assertEqual(found, dict(enumerate(self.losses("run")[10:], start=11)))
         damaged = next(folder.glob("*/zero/*/fp32.pt"))
         damaged.write_bytes(b"nothing")
         self.pretrain("fails", f"checkpoint.load={folder}", code=DATA)
+
+    def test_damaged_folders_are_errors_or_checkpoints(self):
+        """Bytes changed anywhere: a message and one of the exit codes of bad data, never a crash or gigabytes."""
+        draw = random.Random(1)
+        codes = set()
+        for write in (foreign_checkpoints.megatron, foreign_checkpoints.deepspeed, foreign_checkpoints.universal,
+                      foreign_checkpoints.distributed):
+            folder, target = self.folder / write.__name__, self.folder / "ours.h5"
+            with h5py.File(self.source, "r") as source:
+                write(folder, source, self.args)
+            files = sorted(path for path in folder.rglob("*") if path.is_file())
+            for _ in range(12):
+                file = draw.choice(files)
+                whole = file.read_bytes()
+                damaged = bytearray(whole)
+                for _ in range(draw.randint(1, 3)):
+                    # Zip files have their pickle in front and their directory at the end.
+                    at = draw.choice([draw.randrange(len(whole)), draw.randrange(min(len(whole), 2000)), -1])
+                    damaged[at] = draw.randrange(256)
+                if draw.random() < 0.2:
+                    del damaged[draw.randrange(len(damaged)):]
+                file.write_bytes(bytes(damaged))
+                done = subprocess.run(
+                    ["bash", "-c", f"ulimit -v 4000000; exec '{BIN}/trireme-convert' megatron '{folder}' '{target}'"],
+                    stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, check=False, timeout=60)
+                self.assertIn(done.returncode, (FINISHED, DATA, IO, DECK), (file, done.stderr))
+                self.assertEqual(done.returncode == FINISHED, done.stderr == "", (file, done.stderr))
+                codes.add(done.returncode)
+                file.write_bytes(whole)
+                target.unlink(missing_ok=True)
+        self.assertIn(DATA, codes)
 
     def test_what_cannot_be_read_is_named(self):
         with h5py.File(self.source, "r") as source:

@@ -1,9 +1,9 @@
 // Checkpoints of Megatron-LM and DeepSpeed as shards of logical tensors.
 //
 // A folder holds a file for each tensor and pipeline rank. The readers (megatron.cpp,
-// deepspeed.cpp, universal.cpp, distributed.cpp) find the files, translate the names of their tensors to Trireme's
-// logical names and note the tensor rank of each shard; assemble() joins the shards of one logical
-// tensor.
+// deepspeed.cpp, universal.cpp, distributed.cpp) find the files, translate the names of their
+// tensors to Trireme's logical names and note the tensor rank of each shard; assemble() joins the
+// shards of one logical tensor.
 #pragma once
 
 #include <cstdint>
@@ -79,7 +79,8 @@ std::string logical_name(const Key& key, int first_layer);
 std::vector<std::pair<std::string, torch::Tensor>> flatten(const torch::Value& value);
 
 /// Opens a checkpoint: the folder of an iteration, or one with latest_checkpointed_iteration.txt
-/// (Megatron-LM), latest or latest_universal (DeepSpeed). Throws IoError; DataError for damaged and unknown ones.
+/// (Megatron-LM), latest or latest_universal (DeepSpeed). Throws IoError; DataError for damaged and
+/// unknown ones.
 Foreign read_foreign(const std::filesystem::path& path);
 
 /// The readers of read_foreign(), for the folder of one iteration.
