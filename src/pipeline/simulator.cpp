@@ -4,7 +4,6 @@
 #include <deque>
 #include <limits>
 #include <map>
-#include <tuple>
 #include <utility>
 
 #include "core/error.hpp"
@@ -141,14 +140,16 @@ std::vector<std::vector<std::size_t>> buffer_users(const StageSchedule& steps) {
 class Machine {
  public:
   Machine(const std::vector<StageSchedule>& schedule, const VirtualStages& pipeline,
-          const StepCosts& costs, SendRule rule)
+          const std::vector<StepCosts>& costs, SendRule rule)
       : schedule_(schedule),
         pipeline_(pipeline),
         costs_(costs),
         rule_(rule),
-        stages_(schedule.size()) {
+        stages_(schedule.size()),
+        channels_(2 * schedule.size()) {
     for (int stage = 0; stage < pipeline_.stages; ++stage) {
       stages_[stage].received.assign(schedule_[stage].size(), kNever);
+      stages_[stage].times.reserve(schedule_[stage].size());
       if (rule == SendRule::overlapped)
         stages_[stage].buffer_users = buffer_users(schedule_[stage]);
     }
@@ -197,7 +198,7 @@ class Machine {
         return true;
       case Phase::compute:
         if (rule_ == SendRule::overlapped && !buffers_are_free(state)) return false;
-        compute(state, step);
+        compute(stage, step);
         state.phase = Phase::send;
         return true;
       case Phase::send:
@@ -225,7 +226,7 @@ class Machine {
     const Step& step = schedule_[stage][index];
     if (!step.receives()) return true;
     State& state = stages_[stage];
-    Channel& channel = channels_[{step.receive_from, stage, direction(step)}];
+    Channel& channel = channel_from(step.receive_from, step);
     if (channel.waiting.empty()) return false;
     const Channel::Message message = channel.waiting.front();
     channel.waiting.pop_front();
@@ -253,29 +254,31 @@ class Machine {
   bool hand_over(int stage, const Step& step) {
     if (!step.sends() || (rule_ != SendRule::synchronous && rule_ != SendRule::exchanged))
       return true;
-    const Channel& channel = channel_to(stage, step);
+    const Channel& channel = channel_from(stage, step);
     if (!channel.waiting.empty()) return false;
     State& state = stages_[stage];
     state.clock = std::max(state.clock, channel.last_received);
     return true;
   }
 
-  double cost_of(const Step& step) const {
+  double cost_of(int stage, const Step& step) const {
+    const StepCosts& costs = costs_[pipeline_.index(stage, step.chunk)];
     switch (step.kind) {
       case StepKind::forward:
-        return costs_.forward;
+        return costs.forward;
       case StepKind::backward:
-        return costs_.backward;
+        return costs.backward;
       case StepKind::input_gradient:
-        return costs_.backward * (1 - costs_.weight_share);
+        return costs.backward * (1 - costs.weight_share);
       case StepKind::weight_gradient:
-        return costs_.backward * costs_.weight_share;
+        return costs.backward * costs.weight_share;
     }
     throw InternalError("unknown step {}", static_cast<int>(step.kind));
   }
 
-  void compute(State& state, const Step& step) const {
-    state.computed = state.clock + cost_of(step);
+  void compute(int stage, const Step& step) {
+    State& state = stages_[stage];
+    state.computed = state.clock + cost_of(stage, step);
     state.times.push_back({state.clock, state.computed});
     state.clock = state.computed;
   }
@@ -283,22 +286,22 @@ class Machine {
   bool send(int stage, const Step& step) {
     if (!step.sends()) return true;
     State& state = stages_[stage];
-    Channel& channel = channel_to(stage, step);
+    Channel& channel = channel_from(stage, step);
     if (rule_ == SendRule::one_in_flight) {
       if (!channel.waiting.empty()) return false;
       state.clock = std::max(state.clock, channel.last_received);
     }
-    const int to = pipeline_.index(stage, step.chunk) + (step.kind == StepKind::forward ? 1 : -1);
-    channel.waiting.push_back({state.next, step.micro_batch, to, state.clock + costs_.transfer});
+    const int from = pipeline_.index(stage, step.chunk);
+    const int to = from + (step.kind == StepKind::forward ? 1 : -1);
+    channel.waiting.push_back(
+        {state.next, step.micro_batch, to, state.clock + costs_[std::min(from, to)].transfer});
     return true;
   }
 
-  /// The direction of a step's messages: both kinds of backward share one.
-  static StepKind direction(const Step& step) {
-    return step.kind == StepKind::forward ? StepKind::forward : StepKind::backward;
-  }
-  Channel& channel_to(int stage, const Step& step) {
-    return channels_[{stage, step.send_to, direction(step)}];
+  /// The channel of `sender` in the direction of the step's messages: a stage sends activations to
+  /// one stage only, and gradients, of both kinds of backward, to one.
+  Channel& channel_from(int sender, const Step& step) {
+    return channels_[2 * sender + (step.kind == StepKind::forward ? 0 : 1)];
   }
 
   [[noreturn]] void fail_stuck(int stage) const {
@@ -314,21 +317,50 @@ class Machine {
 
   const std::vector<StageSchedule>& schedule_;
   const VirtualStages pipeline_;
-  const StepCosts costs_;
+  const std::vector<StepCosts>& costs_;
   const SendRule rule_;
   std::vector<State> stages_;
-  std::map<std::tuple<int, int, StepKind>, Channel> channels_;  // by sender, receiver and direction
+  std::vector<Channel> channels_;  // by sender and direction
 };
+
+VirtualStages virtual_stages(const std::vector<StageSchedule>& schedule) {
+  TRIREME_CHECK(!schedule.empty(), "a pipeline without stages");
+  VirtualStages pipeline{static_cast<int>(schedule.size()), 1};
+  for (const StageSchedule& steps : schedule)
+    for (const Step& step : steps) pipeline.chunks = std::max(pipeline.chunks, step.chunk + 1);
+  return pipeline;
+}
+
+void check_costs(const VirtualStages& pipeline, const std::vector<StepCosts>& costs) {
+  TRIREME_CHECK(static_cast<int>(costs.size()) == pipeline.stages * pipeline.chunks,
+                "costs of {} virtual stages for {} stages of {} chunks", costs.size(),
+                pipeline.stages, pipeline.chunks);
+}
 
 }  // namespace
 
 Simulation simulate(const std::vector<StageSchedule>& schedule, int micro_batches,
                     const StepCosts& costs, SendRule rule) {
-  TRIREME_CHECK(!schedule.empty() && micro_batches >= 1, "{} stages, {} micro-batches",
-                schedule.size(), micro_batches);
-  VirtualStages pipeline{static_cast<int>(schedule.size()), 1};
-  for (const StageSchedule& steps : schedule)
-    for (const Step& step : steps) pipeline.chunks = std::max(pipeline.chunks, step.chunk + 1);
+  const VirtualStages pipeline = virtual_stages(schedule);
+  return simulate_stages(schedule, micro_batches,
+                         std::vector<StepCosts>(pipeline.stages * pipeline.chunks, costs), rule);
+}
+
+std::vector<double> stage_ends(const std::vector<StageSchedule>& schedule,
+                               const std::vector<StepCosts>& costs, SendRule rule) {
+  const VirtualStages pipeline = virtual_stages(schedule);
+  check_costs(pipeline, costs);
+  std::vector<double> ends;
+  for (const auto& times : Machine(schedule, pipeline, costs, rule).run())
+    ends.push_back(times.empty() ? 0 : times.back().end);
+  return ends;
+}
+
+Simulation simulate_stages(const std::vector<StageSchedule>& schedule, int micro_batches,
+                           const std::vector<StepCosts>& costs, SendRule rule) {
+  TRIREME_CHECK(micro_batches >= 1, "{} micro-batches", micro_batches);
+  const VirtualStages pipeline = virtual_stages(schedule);
+  check_costs(pipeline, costs);
 
   Simulation result;
   for (int stage = 0; stage < pipeline.stages; ++stage)

@@ -11,8 +11,8 @@ namespace trireme::pipeline {
 /// Times of one step, in any unit. A transfer delays the receiver only.
 struct StepCosts {
   double forward = 1;
-  double backward = 1;  ///< of both gradients together
-  double transfer = 0;
+  double backward = 1;        ///< of both gradients together
+  double transfer = 0;        ///< of a message to or from the next virtual stage
   double weight_share = 0.5;  ///< the weight gradient's share of `backward`
 };
 
@@ -52,5 +52,16 @@ struct Simulation {
 /// no slot is used twice at a time; no step deadlocks under `rule`.
 Simulation simulate(const std::vector<StageSchedule>& schedule, int micro_batches,
                     const StepCosts& costs = {}, SendRule rule = SendRule::buffered);
+
+/// The same where virtual stages differ: `costs` has one entry for each, chunk c of stage s among p
+/// stages at c * p + s.
+Simulation simulate_stages(const std::vector<StageSchedule>& schedule, int micro_batches,
+                           const std::vector<StepCosts>& costs, SendRule rule = SendRule::buffered);
+
+/// When each stage ends, without the checks that do not depend on time: for a planner that times
+/// many costs on one schedule of make_schedules().
+std::vector<double> stage_ends(const std::vector<StageSchedule>& schedule,
+                               const std::vector<StepCosts>& costs,
+                               SendRule rule = SendRule::buffered);
 
 }  // namespace trireme::pipeline
