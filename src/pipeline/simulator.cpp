@@ -1,6 +1,7 @@
 #include "pipeline/simulator.hpp"
 
 #include <algorithm>
+#include <array>
 #include <deque>
 #include <limits>
 #include <map>
@@ -112,24 +113,32 @@ struct Channel {
   double last_received = 0;
 };
 
+/// Steps whose buffers another step needs: of its output, of its gradient, and of the gradient that
+/// the next step receives.
+struct BufferUsers {
+  std::array<std::size_t, 3> steps{};
+  std::size_t count = 0;
+
+  void add(std::size_t step) { steps.at(count++) = step; }
+};
+
 /// For each step of a stage the earlier steps whose messages must have left before it computes,
 /// because it needs their buffer, or the next one does, whose receive overlaps with it: each slot
 /// has a buffer for its output, and gradients alternate between two.
-std::vector<std::vector<std::size_t>> buffer_users(const StageSchedule& steps) {
-  std::vector<std::vector<std::size_t>> users(steps.size());
-  std::map<int, std::size_t> outputs;  // by slot, the last step that sent from there
+std::vector<BufferUsers> buffer_users(const StageSchedule& steps) {
+  std::vector<BufferUsers> users(steps.size());
+  std::vector<std::ptrdiff_t> outputs(count_slots(steps),
+                                      -1);  // the last step that sent from there
   std::vector<std::size_t> gradients;
   for (std::size_t i = 0; i < steps.size(); ++i) {
     const Step& step = steps[i];
-    if (const auto found = outputs.find(step.slot); found != outputs.end()) {
-      users[i].push_back(found->second);
-      outputs.erase(found);
-    }
-    if (step.kind == StepKind::forward && step.sends()) outputs[step.slot] = i;
+    std::ptrdiff_t& output = outputs[step.slot];
+    if (output >= 0) users[i].add(static_cast<std::size_t>(output));
+    output = step.kind == StepKind::forward && step.sends() ? static_cast<std::ptrdiff_t>(i) : -1;
     if (!step.passes_gradient()) continue;
     if (gradients.size() >= 2) {
       const std::size_t user = gradients[gradients.size() - 2];
-      if (steps[user].sends()) users[step.receives() ? i - 1 : i].push_back(user);
+      if (steps[user].sends()) users[step.receives() ? i - 1 : i].add(user);
     }
     gradients.push_back(i);
   }
@@ -182,7 +191,7 @@ class Machine {
     double computed = 0;  ///< when the current step's computation ended
     std::vector<StepTime> times;
     std::vector<double> received;  ///< when each step's message was
-    std::vector<std::vector<std::size_t>> buffer_users;
+    std::vector<BufferUsers> buffer_users;
   };
 
   /// Advances the stage's current step by one phase; false if it must wait or all steps are done.
@@ -243,7 +252,9 @@ class Machine {
 
   /// Whether the messages that last used the current step's buffers have left.
   bool buffers_are_free(State& state) const {
-    for (const std::size_t user : state.buffer_users[state.next]) {
+    const BufferUsers& users = state.buffer_users[state.next];
+    for (std::size_t i = 0; i < users.count; ++i) {
+      const std::size_t user = users.steps[i];
       if (state.received[user] == kNever) return false;
       state.clock = std::max(state.clock, state.received[user]);
     }

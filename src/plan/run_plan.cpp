@@ -183,6 +183,39 @@ const StagePlan& RunPlan::largest() const {
       [](const StagePlan& a, const StagePlan& b) { return a.memory.total() < b.memory.total(); });
 }
 
+struct StagePlanner::Model {
+  std::int64_t vocab;
+  std::vector<model::Parameter> table;
+};
+
+StagePlanner::StagePlanner(const deck::Deck& deck, std::int64_t vocab)
+    : model_(std::make_unique<Model>(
+          Model{vocab, model::declare_parameters(model_spec(deck, {.size = vocab, .eod = {}}))})) {}
+
+StagePlanner::~StagePlanner() = default;
+
+MemoryPlan StagePlanner::stage(const deck::Deck& deck, int stage, std::int64_t layers) const {
+  const model::StageConfig config = stage_config(deck, {.size = model_->vocab, .eod = {}});
+  pipeline::PipelineShape shape = pipeline_shape(deck);
+  const int fills = 2 * shape.stages * shape.chunks;
+  shape.micro_batches = std::min(shape.micro_batches, fills);
+  grid::Layout layout{.tensor = static_cast<int>(deck.parallel.tensor),
+                      .data = static_cast<int>(*deck.parallel.data),
+                      .pipeline = shape.stages,
+                      .partition = std::vector<int>(shape.stages, 0),
+                      .chunks = shape.chunks};
+  // The other layers are anywhere else.
+  if (shape.chunks > 1)
+    layout.partition.assign(shape.stages, static_cast<int>(layers));
+  else if (shape.stages > 1)
+    layout.partition[stage == 0 ? shape.stages - 1 : 0] =
+        static_cast<int>(config.spec.blocks.size() - layers);
+  layout.partition[stage] = static_cast<int>(layers);
+  return plan_stage(deck, layout, config, model_->table, pipeline::make_schedule(shape, stage),
+                    stage)
+      .memory;
+}
+
 RunPlan plan_run(const deck::Deck& deck, std::int64_t vocab) {
   const model::StageConfig config = stage_config(deck, {.size = vocab, .eod = std::nullopt});
   const std::vector<model::Parameter> table = model::declare_parameters(config.spec);

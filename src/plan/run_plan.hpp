@@ -4,6 +4,7 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <memory>
 #include <string>
 #include <vector>
 
@@ -56,6 +57,22 @@ struct RunPlan {
 
   /// The stage whose ranks have the highest peak memory.
   const StagePlan& largest() const;
+};
+
+/// The memory of single stages, for a search that plans many layouts of a model: as plan_run()'s.
+class StagePlanner {
+ public:
+  StagePlanner(const deck::Deck& deck, std::int64_t vocab);
+  ~StagePlanner();
+
+  /// A rank of `stage` with `layers` layers under the layout of `deck`, which may differ from the
+  /// constructor's in `parallel`, `batch` and `recompute`; parallel.data must be resolved. More
+  /// micro-batches than fill the pipeline do not change it.
+  MemoryPlan stage(const deck::Deck& deck, int stage, std::int64_t layers) const;
+
+ private:
+  struct Model;
+  std::unique_ptr<const Model> model_;
 };
 
 /// Plans a run; parallel.data must be resolved.

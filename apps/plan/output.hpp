@@ -1,0 +1,31 @@
+// What trireme-plan prints: tables for people, JSON and CSV for programs, and a deck.
+#pragma once
+
+#include <optional>
+#include <string>
+
+#include "plan/search/layout_search.hpp"
+
+namespace trireme::plan_app {
+
+/// All that a search has to say.
+struct Answer {
+  const plan::Cluster* cluster = nullptr;
+  std::int64_t iterations = 0;                   ///< of the run
+  std::optional<plan::TimedLayout> given;        ///< the deck's own layout
+  std::string given_problem;                     ///< why it could not be timed
+  std::optional<plan::TimedLayout> repartition;  ///< the same with its fastest partition
+  plan::SearchResult search;
+};
+
+/// The ranking as a table, the given layout's time by what takes it, and why it is slower.
+std::string to_text(const Answer& answer);
+/// {"given": ..., "best": ..., "ranked": [...], "pareto": [...]}
+std::string to_json(const Answer& answer);
+/// FASOP's columns, and ours.
+std::string to_csv(const Answer& answer);
+/// `layout`'s deck with a head that says what it was made for.
+std::string to_deck(const plan::TimedLayout& layout, const plan::Cluster& cluster,
+                    const std::string& command);
+
+}  // namespace trireme::plan_app

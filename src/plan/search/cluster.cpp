@@ -1,0 +1,258 @@
+#include "plan/search/cluster.hpp"
+
+#include <bit>
+#include <cstring>
+#include <functional>
+
+#include "core/error.hpp"
+#include "core/files.hpp"
+#include "core/text.hpp"
+#include "deck/document.hpp"
+#include "plan/search/cluster_reader.hpp"
+
+namespace trireme::plan {
+namespace {
+
+constexpr deck::Range kPositive{.low = 0, .low_open = true};
+constexpr deck::Range kShare{.low = 0, .high = 2, .low_open = true};
+constexpr deck::Range kCount{.low = 1, .high = 1 << 20};
+
+/// Parses `text` with `read`; the errors of the file, with a closing line of this subject.
+template <typename Read>
+auto parse_file(const std::string& text, const std::filesystem::path& path, Read read) {
+  deck::Problems problems(path.string(), {});
+  const deck::Item item = deck::read_yaml(text, 0, problems);
+  try {
+    problems.raise_if_any();
+    auto result = read(item, problems);
+    problems.raise_if_any();
+    return result;
+  } catch (const deck::InvalidDeck& invalid) {
+    std::string lines;
+    for (const auto& line : invalid.lines()) lines += line.text + "\n";
+    throw DeckError("{}{}; nothing was planned. 'trireme-plan --help cluster' lists every key.",
+                    lines, counted(static_cast<std::int64_t>(invalid.lines().size()), "error"));
+  }
+}
+
+UnitSeconds read_units(const deck::Item& item, const std::string& name, deck::Problems& problems) {
+  Section section(item, name, problems);
+  UnitSeconds units;
+  for (const auto& [key, value] :
+       {std::pair{"embedding", &units.embedding}, {"block", &units.block}, {"head", &units.head}}) {
+    section.require(key, "milliseconds of its forward pass");
+    *value = section.number(key, 0, {.low = 0}) * 1e-3;
+  }
+  section.finish();
+  return units;
+}
+
+Profile read_profile(const deck::Item& item, const std::string& name,
+                     const std::filesystem::path& folder, deck::Problems& problems) {
+  Section section(item, name, problems);
+  Profile profile;
+  const std::string known_cost = section.text("known_cost", "");
+  if (!known_cost.empty()) {
+    if (section.has("forward_ms"))
+      section.refuse("forward_ms", "known_cost gives the times, too; leave one of them out");
+    profile = read_known_cost(folder / known_cost);
+  } else if (const deck::Item* units = section.section("forward_ms")) {
+    profile.forward = read_units(*units, name + ".forward_ms", problems);
+  } else {
+    section.require("forward_ms", "times of embedding, block and head; or known_cost: FILE.npy");
+  }
+  section.require("hidden", "width of the model that was measured");
+  section.require("heads", "attention heads of the model that was measured");
+  section.require("sequence", "tokens of a sample that was measured");
+  profile.layers = section.whole("layers", profile.layers, kCount);
+  profile.hidden = section.whole("hidden", 0, kCount);
+  profile.heads = section.whole("heads", 0, kCount);
+  profile.sequence = section.whole("sequence", 0, {.low = 1, .high = 1 << 24});
+  profile.tensor = section.whole("tensor", 1, kCount);
+  profile.micro = section.whole("micro", 1, kCount);
+  profile.backward = section.number("backward", 2, kPositive);
+  profile.optimizer = section.number("optimizer_ps", 0, {.low = 0}) * 1e-12;
+  section.finish();
+  return profile;
+}
+
+GpuKind read_gpu_kind(const deck::Item& item, const std::filesystem::path& folder,
+                      deck::Problems& problems) {
+  Section section(item, "", problems);
+  GpuKind gpu;
+  section.require("name", "the GPU's name");
+  section.require("memory", "bytes that a rank may use, such as 80GB");
+  section.require("bandwidth", "of its memory, such as 2 TB/s");
+  section.require("peak", "TFLOP/s of dense GEMMs by type, such as {bf16: 312, fp16: 312}");
+  gpu.name = section.text("name", "");
+  gpu.memory = section.memory("memory");
+  gpu.bandwidth = section.rate("bandwidth");
+  if (const deck::Item* peaks = section.section("peak")) {
+    Section peak(*peaks, "peak", problems);
+    const auto names = names_of(deck::Compute{});
+    for (std::size_t i = 0; i < names.size(); ++i)
+      gpu.peak[i] = peak.number(std::string(names[i]), 0, kPositive) * 1e12;
+    peak.finish();
+  }
+  gpu.efficiency = section.number("efficiency", gpu.efficiency, kShare);
+  gpu.gemm = section.number("gemm", gpu.gemm, kShare);
+  gpu.gemm_half = section.number("gemm_half", gpu.gemm_half, {.low = 0});
+  gpu.sms = section.whole("sms", gpu.sms, kCount);
+  gpu.attention_forward = section.number("attention_forward", gpu.attention_forward, kPositive);
+  gpu.attention_backward = section.number("attention_backward", gpu.attention_backward, kPositive);
+  gpu.launch = section.number("launch_us", gpu.launch * 1e6, {.low = 0}) * 1e-6;
+  int index = 0;
+  for (const deck::Item* profile : section.list("profiles"))
+    gpu.profiles.push_back(
+        read_profile(*profile, fmt::format("profiles[{}]", index++), folder, problems));
+  section.finish();
+  return gpu;
+}
+
+NodeKind read_nodes(const deck::Item& item, const std::string& name,
+                    const std::filesystem::path& folder, deck::Problems& problems) {
+  Section section(item, name, problems);
+  NodeKind nodes;
+  section.require("gpu", "a kind of GPU: the name of a file in the folder gpus, or a path");
+  section.require("gpus", "GPUs of a node");
+  nodes.count = section.whole("count", 1, kCount);
+  nodes.gpus = section.whole("gpus", 1, {.low = 1, .high = 1024});
+  if (section.has("link")) nodes.link = section.rate("link");
+  if (section.has("network")) nodes.network = section.rate("network");
+  if (section.has("price")) nodes.price = section.number("price", 0, {.low = 0});
+  const std::string gpu = section.text("gpu", "");
+  const bool is_path = gpu.find('/') != std::string::npos || gpu.ends_with(".yaml");
+  const auto file = is_path ? folder / gpu : folder / "gpus" / (gpu + ".yaml");
+  std::error_code unknown;
+  if (!gpu.empty() && !std::filesystem::exists(file, unknown))
+    section.refuse("gpu", fmt::format("there is no file '{}'", file.string()));
+  else if (!gpu.empty())
+    nodes.gpu = load_gpu_kind(file);
+  section.finish();
+  return nodes;
+}
+
+Cluster read_cluster(const deck::Item& item, const std::filesystem::path& folder,
+                     deck::Problems& problems) {
+  Section section(item, "", problems);
+  Cluster cluster;
+  cluster.name = section.text("name", "");
+  cluster.link_latency =
+      section.number("link_latency_us", cluster.link_latency * 1e6, {.low = 0}) * 1e-6;
+  cluster.network_latency =
+      section.number("network_latency_us", cluster.network_latency * 1e6, {.low = 0}) * 1e-6;
+  section.require("nodes", "a list of kinds of nodes");
+  int index = 0;
+  for (const deck::Item* nodes : section.list("nodes"))
+    cluster.nodes.push_back(
+        read_nodes(*nodes, fmt::format("nodes[{}]", index++), folder, problems));
+  if (section.has("nodes") && index == 0) section.refuse("nodes", "give at least one kind");
+  section.finish();
+  return cluster;
+}
+
+}  // namespace
+
+std::int64_t Cluster::gpus() const {
+  std::int64_t sum = 0;
+  for (const NodeKind& kind : nodes) sum += kind.count * kind.gpus;
+  return sum;
+}
+
+bool Cluster::has_links() const {
+  std::int64_t count = 0;
+  for (const NodeKind& kind : nodes) count += kind.count;
+  for (const NodeKind& kind : nodes)
+    if ((kind.gpus > 1 && !kind.link) || (count > 1 && !kind.network)) return false;
+  return true;
+}
+
+bool Cluster::has_prices() const {
+  for (const NodeKind& kind : nodes)
+    if (!kind.price) return false;
+  return true;
+}
+
+Cluster parse_cluster(const std::string& text, const std::filesystem::path& path) {
+  return parse_file(text, path, [&](const deck::Item& item, deck::Problems& problems) {
+    return read_cluster(item, path.parent_path(), problems);
+  });
+}
+
+Cluster load_cluster(const std::filesystem::path& path) {
+  return parse_cluster(read_file(path), path);
+}
+
+GpuKind load_gpu_kind(const std::filesystem::path& path) {
+  return parse_file(read_file(path), path, [&](const deck::Item& item, deck::Problems& problems) {
+    return read_gpu_kind(item, path.parent_path(), problems);
+  });
+}
+
+Profile read_known_cost(const std::filesystem::path& path) {
+  static_assert(std::endian::native == std::endian::little);
+  const std::string content = read_file(path);
+  const auto refuse = [&](const char* why) {
+    throw DataError("'{}': not a known_cost vector: {}", path.string(), why);
+  };
+  if (content.size() < 10 || !content.starts_with("\x93NUMPY")) refuse("not a .npy file");
+  const auto byte = [&](std::size_t at) {
+    return std::size_t{static_cast<unsigned char>(content[at])};
+  };
+  const bool wide = byte(6) > 1;
+  std::size_t start = wide ? 12 : 10, length = byte(8) | byte(9) << 8;
+  if (wide && content.size() >= 12) length |= byte(10) << 16 | byte(11) << 24;
+  if (content.size() < start + length) refuse("truncated");
+  const std::string header = content.substr(start, length);
+  if (header.find("'<f8'") == std::string::npos) refuse("its elements are not float64 ('<f8')");
+  start += length;
+  const std::size_t bytes = content.size() - start, units = bytes / sizeof(double);
+  if (bytes % sizeof(double) != 0 || header.find(fmt::format("({},)", units)) == std::string::npos)
+    refuse("its shape is not that of its elements, one axis");
+  if (units < 3) refuse("fewer than an embedding, a layer and a head");
+  std::vector<double> seconds(units);
+  std::memcpy(seconds.data(), content.data() + start, bytes);
+  for (const double value : seconds)
+    if (!(value >= 0 && value < 1e4)) refuse("a time is negative or not finite");
+  Profile profile{.layers = static_cast<std::int64_t>(units) - 2};
+  profile.forward.embedding = seconds.front();
+  profile.forward.head = seconds.back();
+  for (std::size_t i = 1; i + 1 < units; ++i)
+    profile.forward.block += seconds[i] / static_cast<double>(units - 2);
+  return profile;
+}
+
+std::string cluster_help() {
+  return
+      R"(A cluster file (inputs/clusters has some):
+  name                 for people
+  link_latency_us      microseconds of a collective inside a node, at least (20)
+  network_latency_us   microseconds of one between nodes, at least (40)
+  nodes                a list of kinds of nodes:
+    gpu                kind of GPU: NAME for gpus/NAME.yaml beside the file, or a path
+    count              nodes (1)
+    gpus               GPUs of a node
+    link               bytes/s of a GPU to the others of its node: 450 GB/s
+    network            bytes/s of a node to other nodes: 400 Gbit/s
+    price              dollars of a node for an hour; all kinds or none
+Without link or network communication takes no time, and layouts that communicate more are left out.
+
+A kind of GPU (inputs/clusters/gpus):
+  name, memory         memory: what a rank may use: 80GB
+  peak                 TFLOP/s of dense GEMMs: {fp32, bf16, fp16}
+  bandwidth            of its memory: 2 TB/s
+  efficiency           factor on the speed of all computation, fitted to measured steps (1)
+  gemm, gemm_half      share of the peak of a long GEMM (0.84); inner extent with half of it (145)
+  sms                  streaming multiprocessors (100)
+  attention_forward    share of the peak times head / (head + 192) (1.4); and attention_backward (1)
+  launch_us            microseconds of a kernel, at least (4)
+  profiles             a list of measured models; they replace the formulas:
+    hidden, heads, sequence, layers, tensor, micro    what was measured (layers: any; tensor, micro: 1)
+    forward_ms         {embedding, block, head}: milliseconds of a forward pass
+    known_cost         or FASOP's vector of forward seconds: FILE.npy
+    backward           time of a backward pass in forward passes (2)
+    optimizer_ps       picoseconds of the optimizer for a parameter of the rank (0: not counted)
+)";
+}
+
+}  // namespace trireme::plan

@@ -1,0 +1,93 @@
+// A cluster for the layout search: its kinds of GPU, what they compute in which time, and the nodes
+// that have them. Read from YAML with errors as a deck's: all at once, each with its place.
+#pragma once
+
+#include <cstdint>
+#include <filesystem>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "deck/choices.hpp"
+
+namespace trireme::plan {
+
+/// Seconds of the three parts of a model for one micro-batch, either way.
+struct UnitSeconds {
+  double embedding = 0;
+  double block = 0;
+  double head = 0;
+};
+
+/// Measured passes of one model at one tensor size, tensor communication included.
+struct Profile {
+  std::int64_t layers = 0;  ///< 0: of any number of layers
+  std::int64_t hidden = 0;
+  std::int64_t heads = 0;
+  std::int64_t sequence = 0;
+  std::int64_t tensor = 1;
+  std::int64_t micro = 1;
+  UnitSeconds forward;
+  double backward = 2;   ///< time of a backward pass in forward passes
+  double optimizer = 0;  ///< seconds for a parameter of the rank
+};
+
+/// What is known of a kind of GPU.
+struct GpuKind {
+  std::string name;
+  double memory = 0;           ///< bytes that a rank may use
+  double peak[3] = {0, 0, 0};  ///< FLOP/s by deck::Compute; 0: the GPU does not have the type
+  double bandwidth = 0;        ///< of memory, bytes/s
+  double efficiency = 1;       ///< factor on the speed of all computation, fitted to measured steps
+  double gemm = 0.84;          ///< share of the peak of a GEMM whose inner extent is long
+  double gemm_half = 145;      ///< inner extent at which a GEMM has half of that
+  std::int64_t sms = 100;      ///< which the tiles of a GEMM are spread over
+  double attention_forward = 1.4;   ///< share of the peak times head / (head + 192): FlashAttention
+  double attention_backward = 1.0;  ///< the same, backward
+  double launch = 4e-6;             ///< seconds that each kernel takes at least
+  std::vector<Profile> profiles;
+
+  double peak_of(deck::Compute compute) const { return peak[static_cast<int>(compute)]; }
+};
+
+/// Equal nodes.
+struct NodeKind {
+  GpuKind gpu;
+  std::int64_t count = 1;
+  std::int64_t gpus = 1;          ///< of a node
+  std::optional<double> link;     ///< bytes/s of a GPU to the others of its node, each way
+  std::optional<double> network;  ///< bytes/s of a node to the others, each way
+  std::optional<double> price;    ///< dollars of a node for an hour
+};
+
+struct Cluster {
+  std::string name;
+  double link_latency = 20e-6;     ///< seconds of a collective inside a node, at least
+  double network_latency = 40e-6;  ///< seconds of one between nodes, at least
+  std::vector<NodeKind> nodes;
+
+  std::int64_t gpus() const;
+  /// Whether the bandwidth of all that nodes communicate through is known. Where it is not,
+  /// communication takes no time.
+  bool has_links() const;
+  bool has_prices() const;
+};
+
+/// Reads the cluster in `path`, and its kinds of GPU, which are files of the folder `gpus` beside
+/// it or paths. Throws IoError when a file cannot be read, DeckError for all that is wrong in one.
+Cluster load_cluster(const std::filesystem::path& path);
+
+/// As load_cluster(), from text; `path` is what errors name and what `gpus` is beside.
+Cluster parse_cluster(const std::string& text, const std::filesystem::path& path);
+
+/// Reads one kind of GPU. Throws as load_cluster().
+GpuKind load_gpu_kind(const std::filesystem::path& path);
+
+/// FASOP's `known_cost`: a .npy vector of float64, the forward seconds of the embedding, of each
+/// layer and of the head for micro-batches of 1. Throws IoError or DataError.
+Profile read_known_cost(const std::filesystem::path& path);
+
+/// A line for each key of the two files.
+std::string cluster_help();
+
+}  // namespace trireme::plan

@@ -1,0 +1,356 @@
+#include "plan/search/step_time.hpp"
+
+#include <algorithm>
+#include <numeric>
+
+#include "core/error.hpp"
+#include "plan/setup.hpp"
+
+namespace trireme::plan {
+namespace {
+
+// Share of the collectives of tensor ranks in backward passes that weight gradients do not hide:
+// measured with copy engines on two H200s (apps/bench/README.md).
+constexpr double kExposedBackward = 0.5;
+// Norms that selective recomputation repeats, as a share of a block's forward pass.
+constexpr double kNormShare = 0.06;
+// Steps above which the middle of a schedule, which repeats, is not simulated.
+constexpr int kMaxSteps = 20000;
+
+/// Seconds of an all-reduce of `bytes` over `ranks`, as a ring; its halves take half of it.
+double all_reduce(double bytes, double ranks, double bandwidth, double latency) {
+  if (ranks <= 1 || bandwidth <= 0) return 0;
+  return 2 * (ranks - 1) / ranks * bytes / bandwidth + latency;
+}
+
+}  // namespace
+
+NodeMap::NodeMap(const Cluster& cluster, const NodeOrder& order) : cluster_(cluster) {
+  for (std::size_t node = 0; node < order.size(); ++node) {
+    uniform_ &= order[node] == order[0];
+    const std::int64_t gpus = cluster.nodes[order[node]].gpus;
+    node_.insert(node_.end(), gpus, static_cast<int>(node));
+    kind_.insert(kind_.end(), gpus, order[node]);
+  }
+}
+
+double NodeMap::bandwidth(std::int64_t first, std::int64_t stride, std::int64_t count,
+                          std::int64_t groups_per_node, double& latency) const {
+  bool inside = true;
+  for (std::int64_t i = 1; i < count && inside; ++i)
+    inside = node(first + i * stride) == node(first);
+  latency = inside ? cluster_.link_latency : cluster_.network_latency;
+  double slowest = 0;
+  const auto take = [&](double value) {
+    slowest = slowest == 0 ? value : std::min(slowest, value);
+  };
+  for (std::int64_t i = 0; i < (uniform_ ? 1 : count); ++i) {
+    const NodeKind& kind = of(first + i * stride);
+    if ((inside && !kind.link) || (!inside && !kind.network)) return 0;
+    if (kind.link) take(*kind.link);
+    if (!inside) take(*kind.network / static_cast<double>(std::min(groups_per_node, kind.gpus)));
+  }
+  return slowest;
+}
+
+NodeOrder all_nodes(const Cluster& cluster) {
+  NodeOrder order;
+  for (std::size_t kind = 0; kind < cluster.nodes.size(); ++kind)
+    order.insert(order.end(), cluster.nodes[kind].count, static_cast<int>(kind));
+  return order;
+}
+
+std::int64_t gpus_of(const Cluster& cluster, const NodeOrder& order) {
+  std::int64_t sum = 0;
+  for (const int kind : order) sum += cluster.nodes[kind].gpus;
+  return sum;
+}
+
+LayoutTimes::LayoutTimes(const deck::Deck& deck, const ModelShape& shape, const NodeMap& nodes)
+    : deck_(deck),
+      shape_(shape),
+      stages_(static_cast<int>(deck.parallel.pipeline)),
+      chunks_(static_cast<int>(deck.parallel.interleave)),
+      micro_batches_(plan::micro_batches(deck)) {
+  const Cluster& cluster = nodes.cluster();
+  const std::int64_t tensor = deck.parallel.tensor, data = deck.parallel.data.value();
+  const std::int64_t of_stage = tensor * data, ranks = of_stage * stages_;
+  TRIREME_CHECK(ranks <= nodes.gpus(), "{} ranks on {} GPUs", ranks, nodes.gpus());
+  passes_.resize(cluster.nodes.size());
+  const std::int64_t looked_at = nodes.uniform() ? 1 : ranks;
+  std::vector<bool> used(cluster.nodes.size());
+  for (std::int64_t rank = 0; rank < looked_at; ++rank) used[nodes.kind(rank)] = true;
+  for (std::size_t kind = 0; kind < used.size(); ++kind) {
+    if (!used[kind]) continue;
+    const GpuKind& gpu = cluster.nodes[kind].gpu;
+    passes_[kind] = pass_times(gpu, shape);
+    // Formulas are not compared with measured times of the same model.
+    const auto same_model = [&](const Profile& profile) {
+      return profile.hidden == shape.hidden && profile.heads == shape.heads &&
+             profile.sequence == shape.sequence;
+    };
+    computable_ &= passes_[kind].measured || (gpu.peak_of(shape.compute) > 0 &&
+                                              std::ranges::none_of(gpu.profiles, same_model));
+    divides_backward_ &= passes_[kind].weight_share_known;
+  }
+  const double element = shape.compute == deck::Compute::fp32 ? 4 : 2;
+  const double stream = element * static_cast<double>(shape.micro * shape.sequence * shape.hidden);
+  const double message = stream / (shape.sequence_parallel ? static_cast<double>(tensor) : 1.0);
+  stage_.resize(stages_);
+  // On equal nodes the first and the last rank of a stage see every kind of link.
+  const std::int64_t rank_step = nodes.uniform() ? std::max<std::int64_t>(of_stage - 1, 1) : 1;
+  for (int p = 0; p < stages_; ++p) {
+    Stage& stage = stage_[p];
+    const std::int64_t first = p * of_stage;
+    for (std::int64_t i = 0; i < (nodes.uniform() ? 1 : of_stage); ++i) {
+      const PassTimes* times = &passes_[nodes.kind(first + i)];
+      if (std::ranges::find(stage.kinds, times) == stage.kinds.end()) stage.kinds.push_back(times);
+      stage.optimizer =
+          std::max(stage.optimizer,
+                   times->measured ? times->optimizer : optimizer_time(nodes.of(first + i).gpu, 1));
+    }
+    double latency = 0;
+    const double link = nodes.bandwidth(first, 1, tensor, 1, latency);
+    if (tensor > 1 && !stage.kinds.front()->measured) {
+      const double one = all_reduce(stream, static_cast<double>(tensor), link, latency);
+      stage.tensor_block = 2 * one;
+      stage.tensor_block_backward = 2 * one * kExposedBackward;
+      stage.tensor_edge = one;
+    }
+    stage.link = nodes.bandwidth(first, tensor, data, tensor, stage.latency);
+    if (stages_ > 1) {
+      // The last stage sends to the first under an interleaved schedule.
+      const std::int64_t next = p + 1 < stages_ ? first + of_stage : 0;
+      for (std::int64_t i = 0; i < of_stage; i += rank_step) {
+        const double bandwidth = nodes.bandwidth(first + i, next - first, 2, of_stage, latency);
+        if (bandwidth > 0) stage.transfer = std::max(stage.transfer, message / bandwidth + latency);
+      }
+    }
+  }
+  if (stages_ > 1 && deck.model.tie_embeddings) {
+    double latency = 0, slowest = 0;
+    for (std::int64_t i = 0; i < of_stage; i += rank_step) {
+      const double bandwidth = nodes.bandwidth(i, ranks - of_stage, 2, of_stage, latency);
+      const double rows = static_cast<double>(shape.vocab) / static_cast<double>(tensor);
+      slowest = std::max(
+          slowest, all_reduce(4 * rows * static_cast<double>(shape.hidden), 2, bandwidth, latency));
+    }
+    embedding_seconds_ = slowest;
+  }
+}
+
+double LayoutTimes::recomputed() const {
+  const deck::Recompute& recompute = deck_.recompute;
+  if (recompute.granularity == deck::Granularity::none) return 0;
+  if (recompute.granularity == deck::Granularity::selective) return kNormShare;
+  if (recompute.method != deck::RecomputeMethod::block) return 1;
+  return std::min(1.0, static_cast<double>(*recompute.layers * stages_ * chunks_) /
+                           static_cast<double>(shape_.layers));
+}
+
+double LayoutTimes::block_time(int stage) const {
+  const double again = 1 + recomputed();
+  double slowest = 0;
+  for (const PassTimes* times : stage_[stage].kinds)
+    slowest = std::max(slowest, again * times->forward.block + times->backward_block());
+  return slowest + stage_[stage].tensor_block * again + stage_[stage].tensor_block_backward;
+}
+
+double LayoutTimes::edge_time(int stage) const {
+  double slowest = 0;
+  for (const PassTimes* times : stage_[stage].kinds) {
+    double seconds = 0;
+    for (const UnitSeconds* part :
+         {&times->forward, &times->input_gradient, &times->weight_gradient})
+      seconds += (stage == 0 ? part->embedding : 0) + (stage == stages_ - 1 ? part->head : 0);
+    slowest = std::max(slowest, seconds);
+  }
+  return slowest;
+}
+
+pipeline::StepCosts LayoutTimes::chunk_costs(int stage, int chunk, std::int64_t layers) const {
+  const Stage& own = stage_[stage];
+  const double blocks = static_cast<double>(layers);
+  const double first = stage == 0 && chunk == 0,
+               last = stage == stages_ - 1 && chunk == chunks_ - 1;
+  const auto of = [&](const UnitSeconds& part) {
+    return first * part.embedding + blocks * part.block + last * part.head;
+  };
+  double forward = 0, backward = 0, weights = 0;
+  for (const PassTimes* times : own.kinds) {
+    const double again = recomputed() * blocks * times->forward.block;
+    const double whole = of(times->input_gradient) + of(times->weight_gradient) + again;
+    forward = std::max(forward, of(times->forward));
+    if (whole <= backward) continue;
+    backward = whole;
+    weights = of(times->weight_gradient);
+  }
+  forward += blocks * own.tensor_block + (first + last) * own.tensor_edge;
+  backward += blocks * (own.tensor_block_backward + recomputed() * own.tensor_block) +
+              last * own.tensor_edge;
+  return {.forward = forward,
+          .backward = backward,
+          .transfer = own.transfer,
+          .weight_share = backward > 0 ? weights / backward : 0.5};
+}
+
+std::vector<pipeline::StepCosts> LayoutTimes::costs(
+    const std::vector<std::int64_t>& partition) const {
+  std::vector<pipeline::StepCosts> costs;
+  for (int chunk = 0; chunk < chunks_; ++chunk)
+    for (int stage = 0; stage < stages_; ++stage)
+      costs.push_back(chunk_costs(stage, chunk, partition[stage] / chunks_));
+  return costs;
+}
+
+std::vector<double> LayoutTimes::ends(const std::vector<pipeline::StepCosts>& costs) const {
+  const double m = micro_batches_;
+  if (stages_ == 1) return {m * (costs[0].forward + costs[0].backward)};
+  const auto same = [](const pipeline::StepCosts& a, const pipeline::StepCosts& b) {
+    return a.forward == b.forward && a.backward == b.backward && a.transfer == b.transfer;
+  };
+  if (std::ranges::equal(costs, simulated_, same)) return simulated_ends_;
+  if (schedules_.empty()) {
+    pipeline::PipelineShape shape = pipeline_shape(deck_);
+    const int of_steps = kMaxSteps / (2 * stages_ * chunks_) / stages_ * stages_;
+    scheduled_micro_batches_ = shape.micro_batches =
+        std::min(micro_batches_, std::max(4 * stages_, of_steps));
+    schedules_ = pipeline::make_schedules(shape);
+  }
+  const auto rule = deck_.parallel.overlap.pipeline ? pipeline::SendRule::overlapped
+                                                    : pipeline::SendRule::exchanged;
+  std::vector<double> ends = pipeline::stage_ends(schedules_, costs, rule);
+  // The middle of a long schedule repeats at the pace of the slowest stage.
+  double pace = 0;
+  for (int stage = 0; stage < stages_; ++stage) {
+    double busy = 0;
+    for (std::size_t i = stage; i < costs.size(); i += stages_)
+      busy += costs[i].forward + costs[i].backward;
+    pace = std::max(pace, busy);
+  }
+  for (double& end : ends) end += pace * (micro_batches_ - scheduled_micro_batches_);
+  simulated_ = costs;
+  simulated_ends_ = ends;
+  return ends;
+}
+
+double LayoutTimes::makespan(const std::vector<std::int64_t>& partition) const {
+  return std::ranges::max(ends(costs(partition)));
+}
+
+double LayoutTimes::lower_bound() const {
+  // Each stage at least as fast as the fastest; one micro-batch's way through all of them, then the
+  // other micro-batches on the stage with the head; or the mean work of a stage.
+  double block = block_time(0), head = edge_time(stages_ - 1);
+  for (int stage = 1; stage < stages_; ++stage) block = std::min(block, block_time(stage));
+  const double all =
+      static_cast<double>(shape_.layers) * block + edge_time(0) + (stages_ > 1 ? head : 0);
+  const double trip = all + (micro_batches_ - 1) * (stages_ > 1 ? head : all);
+  const bool fills = deck_.parallel.schedule != deck::PipelineSchedule::zero_bubble;
+  return std::max(fills ? trip : 0.0, micro_batches_ * all / stages_) + after_pipeline();
+}
+
+double LayoutTimes::after_pipeline() const {
+  const double shards = deck_.parallel.zero > 0 ? static_cast<double>(*deck_.parallel.data) : 1;
+  double optimizer = stage_[0].optimizer;
+  for (const Stage& stage : stage_) optimizer = std::min(optimizer, stage.optimizer);
+  // Of a stage without embedding and head, with an equal share of the layers.
+  double seconds = embedding_seconds_;
+  const double share = static_cast<double>(shape_.layers) / stages_;
+  const double block = parameters(-1, 1);
+  seconds += optimizer * share * block / shards;
+  if (stages_ == 1) seconds += exposed_data(0, shape_.layers, chunk_costs(0, 0, shape_.layers));
+  return seconds;
+}
+
+bool LayoutTimes::one_f_one_b() const {
+  return deck_.parallel.schedule == deck::PipelineSchedule::one_f_one_b;
+}
+
+double LayoutTimes::parameters(int stage, std::int64_t layers) const {
+  const double h = static_cast<double>(shape_.hidden), f = static_cast<double>(shape_.ffn);
+  const double tensor = static_cast<double>(shape_.tensor);
+  double count =
+      static_cast<double>(layers) * ((4 * h * h + 2 * h * f + 3 * h + f) / tensor + 6 * h);
+  const double words = static_cast<double>(shape_.vocab) * h / tensor;
+  if (stage == 0) count += words + static_cast<double>(deck_.model.positions) * h;
+  if (stage == stages_ - 1)
+    count += (stages_ > 1 || !deck_.model.tie_embeddings ? words : 0) + 2 * h;
+  return count;
+}
+
+double LayoutTimes::exposed_data(int stage, std::int64_t layers,
+                                 const pipeline::StepCosts& last) const {
+  const double ranks = static_cast<double>(*deck_.parallel.data);
+  const Stage& own = stage_[stage];
+  if (ranks <= 1 || own.link <= 0) return 0;
+  const double count = parameters(stage, layers);
+  const double weight = shape_.compute == deck::Compute::fp32 ? 4 : 2;
+  const double gradient = deck_.precision.gradients == deck::GradientPrecision::same ? weight : 4;
+  const double buckets = static_cast<double>(layers) + 1;
+  // Half of an all-reduce each; a collective for each layer, at least.
+  const double latency = own.latency * buckets;
+  const double reduce = all_reduce(gradient * count, ranks, own.link, 0) / 2 + latency;
+  const double gather = all_reduce(weight * count, ranks, own.link, 0) / 2 + latency;
+  const auto behind = [&](double seconds, bool overlap, double window) {
+    return overlap ? std::max(seconds - window, seconds / buckets) : seconds;
+  };
+  const bool gradients = deck_.parallel.overlap.gradients;
+  const bool weights = deck_.parallel.overlap.parameters;
+  switch (deck_.parallel.zero) {
+    case 0:
+      return behind(2 * reduce, gradients, last.backward);
+    case 1:
+      return behind(reduce, gradients, last.backward) + behind(gather, weights, last.forward);
+    case 2:
+      return micro_batches_ * behind(reduce, gradients, last.backward) +
+             behind(gather, weights, last.forward);
+    default:
+      return micro_batches_ * (behind(reduce + gather, gradients && weights, last.backward) +
+                               behind(gather, weights, last.forward));
+  }
+}
+
+StepTime LayoutTimes::step_time(const std::vector<std::int64_t>& partition, bool messages) const {
+  auto all = costs(partition);
+  const double m = micro_batches_;
+  const std::vector<double> stage_ends = ends(all);
+  if (messages)
+    for (pipeline::StepCosts& costs : all) costs.transfer = 0;
+  const std::vector<double> unhindered = ends(all);
+  StepTime step;
+  int critical = 0;
+  double latest = -1, most_busy = -1;
+  for (int stage = 0; stage < stages_; ++stage) {
+    pipeline::StepCosts whole{0, 0};
+    for (int chunk = 0; chunk < chunks_; ++chunk) {
+      whole.forward += all[chunk * stages_ + stage].forward;
+      whole.backward += all[chunk * stages_ + stage].backward;
+    }
+    latest = std::max(latest, stage_ends[stage] + exposed_data(stage, partition[stage], whole));
+    const double shards = deck_.parallel.zero > 0 ? static_cast<double>(*deck_.parallel.data) : 1;
+    step.optimizer = std::max(
+        step.optimizer, stage_[stage].optimizer * parameters(stage, partition[stage]) / shards);
+    if (whole.forward + whole.backward <= most_busy) continue;
+    most_busy = whole.forward + whole.backward;
+    critical = stage;
+  }
+  const double end = std::ranges::max(stage_ends);
+  const Stage& stage = stage_[critical];
+  const double blocks = static_cast<double>(partition[critical]);
+  double forward = 0;
+  for (const PassTimes* times : stage.kinds) forward = std::max(forward, times->forward.block);
+  step.recompute = m * blocks * recomputed() * (forward + stage.tensor_block);
+  const double edges = (critical == 0) + 2.0 * (critical == stages_ - 1);
+  step.tensor =
+      m * (blocks * (stage.tensor_block + stage.tensor_block_backward) + edges * stage.tensor_edge);
+  step.compute = m * most_busy - step.recompute - step.tensor;
+  step.messages = std::max(0.0, end - std::ranges::max(unhindered));
+  step.bubble = end - m * most_busy - step.messages;
+  step.data = latest - end;
+  step.embedding = embedding_seconds_;
+  step.total = latest + step.embedding + step.optimizer;
+  return step;
+}
+
+}  // namespace trireme::plan

@@ -1,0 +1,137 @@
+// The time of one training step of a layout on a cluster, and what it consists of.
+#pragma once
+
+#include <cstdint>
+#include <string>
+#include <vector>
+
+#include "deck/deck.hpp"
+#include "pipeline/simulator.hpp"
+#include "plan/search/cluster.hpp"
+#include "plan/search/pass_times.hpp"
+
+namespace trireme::plan {
+
+/// Kinds of nodes in the order of their ranks: indices of Cluster::nodes, one for each node.
+using NodeOrder = std::vector<int>;
+
+/// All nodes of a cluster, kind after kind.
+NodeOrder all_nodes(const Cluster& cluster);
+/// Their GPUs.
+std::int64_t gpus_of(const Cluster& cluster, const NodeOrder& order);
+
+/// Which node, of which kind, each rank of a layout is on.
+class NodeMap {
+ public:
+  NodeMap(const Cluster& cluster, const NodeOrder& order);
+
+  const Cluster& cluster() const { return cluster_; }
+  std::int64_t gpus() const { return static_cast<std::int64_t>(node_.size()); }
+  int node(std::int64_t rank) const { return node_.at(rank); }
+  int kind(std::int64_t rank) const { return kind_.at(rank); }
+  const NodeKind& of(std::int64_t rank) const { return cluster_.nodes[kind(rank)]; }
+  /// Whether all nodes are of one kind.
+  bool uniform() const { return uniform_; }
+
+  /// Bytes/s of a group of `count` ranks: first, first + stride, ... As many groups as
+  /// `groups_per_node` share the network of a node. The slowest link counts; 0 where it is not
+  /// known. Sets `latency`.
+  double bandwidth(std::int64_t first, std::int64_t stride, std::int64_t count,
+                   std::int64_t groups_per_node, double& latency) const;
+
+ private:
+  const Cluster& cluster_;
+  std::vector<int> node_;
+  std::vector<int> kind_;
+  bool uniform_ = true;
+};
+
+/// Seconds of a step by what the critical stage does with them; they sum to `total`.
+struct StepTime {
+  double total = 0;
+  double compute = 0;    ///< passes without recomputation
+  double recompute = 0;  ///< forward passes of the backward pass
+  double tensor = 0;     ///< collectives of tensor ranks
+  double messages = 0;   ///< more idle time than without the time of messages between stages
+  double bubble = 0;     ///< idle time of the stage
+  double data = 0;       ///< reductions and gathers over data ranks that nothing hides
+  double embedding = 0;  ///< reduction of the tied embedding over the first and the last stage
+  double optimizer = 0;
+
+  double pipeline() const { return compute + recompute + tensor + messages + bubble; }
+};
+
+/// A layout to be timed. The partition is an argument; of the deck, `recompute`, `parallel.zero`
+/// and `parallel.overlap` may change afterwards.
+class LayoutTimes {
+ public:
+  /// `shape` is that of `deck`, whose parallel.data must be resolved; `nodes` has as many GPUs as
+  /// the layout has ranks, or more. Both must outlive this.
+  LayoutTimes(const deck::Deck& deck, const ModelShape& shape, const NodeMap& nodes);
+
+  /// Costs of `layers` blocks on `stage`, which has chunk number `chunk` of `chunks`.
+  pipeline::StepCosts chunk_costs(int stage, int chunk, std::int64_t layers) const;
+
+  /// The time of a step with this partition, by the simulator and the rule of the executor. The
+  /// time of messages is part of the bubble unless `messages`, which simulates twice.
+  StepTime step_time(const std::vector<std::int64_t>& partition, bool messages = true) const;
+  /// The pipeline's time alone.
+  double makespan(const std::vector<std::int64_t>& partition) const;
+
+  /// A time that no partition comes below, and the part of it that follows the pipeline.
+  double lower_bound() const;
+  double after_pipeline() const;
+  bool one_f_one_b() const;
+
+  /// Whether a kind of GPU among the ranks has no peak for the type, or a profile for this model at
+  /// other tensor sizes only; and whether a backward pass may be divided.
+  bool computable() const { return computable_; }
+  bool divides_backward() const { return divides_backward_; }
+
+  int stages() const { return stages_; }
+  int micro_batches() const { return micro_batches_; }
+  /// Both passes of a block, and of the embedding or the head, on `stage`.
+  double block_time(int stage) const;
+  double edge_time(int stage) const;
+  /// A message to the next stage.
+  double transfer(int stage) const { return stage_[stage].transfer; }
+
+ private:
+  struct Stage {
+    std::vector<const PassTimes*> kinds;  ///< of its ranks' GPUs, each once
+    double tensor_block = 0;              ///< collectives of a block, forward
+    double tensor_block_backward = 0;
+    double tensor_edge = 0;  ///< of the embedding or the head
+    double transfer = 0;     ///< of a message to the next stage
+    double link = 0;         ///< bytes/s between data ranks; 0: unknown
+    double latency = 0;
+    double optimizer = 0;  ///< seconds for an element
+  };
+
+  std::vector<pipeline::StepCosts> costs(const std::vector<std::int64_t>& partition) const;
+  /// Share of a block's forward pass that the backward pass repeats.
+  double recomputed() const;
+  /// When each stage ends, by the simulator.
+  std::vector<double> ends(const std::vector<pipeline::StepCosts>& costs) const;
+  double parameters(int stage, std::int64_t layers) const;
+  double exposed_data(int stage, std::int64_t layers, const pipeline::StepCosts& last) const;
+
+  const deck::Deck& deck_;
+  ModelShape shape_;
+  int stages_;
+  int chunks_;
+  int micro_batches_;
+  std::vector<PassTimes> passes_;  ///< by kind of node
+  std::vector<Stage> stage_;
+  double embedding_seconds_ = 0;
+  bool computable_ = true;
+  bool divides_backward_ = true;
+  /// Made when they are first needed.
+  mutable std::vector<pipeline::StageSchedule> schedules_;
+  mutable int scheduled_micro_batches_ = 0;
+  /// The costs of the last simulation, and its result.
+  mutable std::vector<pipeline::StepCosts> simulated_;
+  mutable std::vector<double> simulated_ends_;
+};
+
+}  // namespace trireme::plan

@@ -1,0 +1,125 @@
+#include "plan/search/cluster.hpp"
+
+#include <gtest/gtest.h>
+
+#include <cstring>
+#include <fstream>
+
+#include "../message_of.hpp"
+#include "../scratch_folder.hpp"
+#include "core/error.hpp"
+
+namespace trireme::plan {
+namespace {
+
+constexpr const char* kGpu =
+    "name: G\nmemory: 24GB\npeak: {fp16: 100}\nbandwidth: 600 GB/s\n"
+    "profiles:\n  - {hidden: 64, heads: 4, sequence: 32, forward_ms: {embedding: 1, block: 2, "
+    "head: "
+    "3}}\n";
+
+class ClusterFile : public testing::Test {
+ protected:
+  ClusterFile() {
+    std::filesystem::create_directory(folder() / "gpus");
+    write("gpus/g.yaml", kGpu);
+  }
+  std::filesystem::path folder() const { return scratch_.path(); }
+  void write(const std::string& name, const std::string& text) const {
+    std::ofstream(folder() / name, std::ios::binary) << text;
+  }
+  Cluster parse(const std::string& text) const { return parse_cluster(text, folder() / "c.yaml"); }
+  std::string problem(const std::string& text) const {
+    std::string message = message_of<DeckError>([&] { parse(text); });
+    const std::string prefix = folder().string() + "/";
+    for (std::size_t at; (at = message.find(prefix)) != std::string::npos;)
+      message.erase(at, prefix.size());
+    return message;
+  }
+
+ private:
+  ScratchFolder scratch_;
+};
+
+TEST_F(ClusterFile, IsRead) {
+  const Cluster cluster = parse(
+      "name: two\nnodes:\n  - {gpu: g, count: 3, gpus: 4, link: 40 GB/s, network: 100 Gbit/s, "
+      "price: 7.2}\n  - {gpu: gpus/g.yaml, gpus: 2}\n");
+  EXPECT_EQ(cluster.gpus(), 14);
+  ASSERT_EQ(cluster.nodes.size(), 2u);
+  EXPECT_DOUBLE_EQ(*cluster.nodes[0].link, 40e9);
+  EXPECT_DOUBLE_EQ(*cluster.nodes[0].network, 12.5e9);
+  EXPECT_DOUBLE_EQ(*cluster.nodes[0].price, 7.2);
+  EXPECT_FALSE(cluster.has_links());
+  EXPECT_FALSE(cluster.has_prices());
+  const GpuKind& gpu = cluster.nodes[1].gpu;
+  EXPECT_DOUBLE_EQ(gpu.memory, 24e9);
+  EXPECT_DOUBLE_EQ(gpu.peak_of(deck::Compute::fp16), 100e12);
+  EXPECT_DOUBLE_EQ(gpu.peak_of(deck::Compute::bf16), 0);
+  EXPECT_DOUBLE_EQ(gpu.profiles.at(0).forward.block, 2e-3);
+}
+
+TEST_F(ClusterFile, NamesEveryError) {
+  EXPECT_EQ(problem("nodes:\n  - {gpu: g, cuont: 3, gpus: 0, link: 40}\n  - {gpus: 2}\n"
+                    "  - {gpu: nothing, gpus: 1, gpus: 2}\n"),
+            "c.yaml:2:14: unknown key 'nodes[0].cuont' — did you mean 'count'?\n"
+            "c.yaml:2:30: nodes[0].gpus = 0: must be from 1 to 1024\n"
+            "c.yaml:2:39: nodes[0].link = 40: expected a rate above 0, such as 25 GB/s or 200 "
+            "Gbit/s\n"
+            "c.yaml:3:5: missing key 'nodes[1].gpu': a kind of GPU: the name of a file in the "
+            "folder gpus, or a path\n"
+            "c.yaml:4:11: nodes[2].gpu: there is no file 'gpus/nothing.yaml'\n"
+            "c.yaml:4:29: key 'nodes[2].gpus' is given twice\n"
+            "6 errors; nothing was planned. 'trireme-plan --help cluster' lists every key.");
+  write("gpus/bad.yaml", "name: B\nmemory: lots\nbandwidth: 1 TB/s\npeak: {fp8: 1}\n");
+  EXPECT_EQ(problem("nodes: [{gpu: bad, gpus: 1}]\n"),
+            "gpus/bad.yaml:2:9: memory = lots: expected a size, such as 80GiB, 80GB or 81920M\n"
+            "gpus/bad.yaml:4:8: unknown key 'peak.fp8'\n"
+            "2 errors; nothing was planned. 'trireme-plan --help cluster' lists every key.");
+}
+
+std::string npy(const std::vector<double>& values, const std::string& type = "<f8") {
+  std::string header = fmt::format("{{'descr': '{}', 'fortran_order': False, 'shape': ({},), }}",
+                                   type, values.size());
+  header.resize(117, ' ');
+  header += '\n';
+  std::string text("\x93NUMPY\x01\x00", 8);
+  text += static_cast<char>(header.size());
+  text += '\0';
+  text += header;
+  text.append(reinterpret_cast<const char*>(values.data()), values.size() * sizeof(double));
+  return text;
+}
+
+TEST_F(ClusterFile, ReadsFasopsKnownCost) {
+  write("gpus/cost.npy", npy({0.3e-3, 2e-3, 4e-3, 1e-3}));
+  const Profile profile = read_known_cost(folder() / "gpus/cost.npy");
+  EXPECT_EQ(profile.layers, 2);
+  EXPECT_DOUBLE_EQ(profile.forward.embedding, 0.3e-3);
+  EXPECT_DOUBLE_EQ(profile.forward.block, 3e-3);
+  EXPECT_DOUBLE_EQ(profile.forward.head, 1e-3);
+  write("gpus/k.yaml",
+        "name: K\nmemory: 1GB\npeak: {fp16: 1}\nbandwidth: 1 GB/s\n"
+        "profiles: [{hidden: 8, heads: 2, sequence: 4, tensor: 2, known_cost: cost.npy}]\n");
+  const Cluster cluster = parse("nodes: [{gpu: k, gpus: 2}]\n");
+  EXPECT_EQ(cluster.nodes[0].gpu.profiles.at(0).layers, 2);
+  EXPECT_EQ(cluster.nodes[0].gpu.profiles.at(0).tensor, 2);
+
+  const auto refusal = [&](const std::string& content) {
+    write("bad.npy", content);
+    const std::string message =
+        message_of<DataError>([&] { read_known_cost(folder() / "bad.npy"); });
+    return message.substr(message.find(": ") + 2);
+  };
+  EXPECT_EQ(refusal("nothing"), "not a known_cost vector: not a .npy file");
+  EXPECT_EQ(refusal(npy({1, 2, 3}, "<f4")),
+            "not a known_cost vector: its elements are not float64 ('<f8')");
+  EXPECT_EQ(refusal(npy({1, 2})),
+            "not a known_cost vector: fewer than an embedding, a layer and a head");
+  EXPECT_EQ(refusal(npy({1, -2, 3})), "not a known_cost vector: a time is negative or not finite");
+  EXPECT_EQ(refusal(npy({1, 2, 3}).substr(0, 140)),
+            "not a known_cost vector: its shape is not that of its elements, one axis");
+}
+
+}  // namespace
+}  // namespace trireme::plan
