@@ -144,7 +144,7 @@ class Readme(unittest.TestCase):
         known = "".join(run(f"trireme-{name}", *words, "--help").out
                         for name, *words in [["pretrain"], ["evaluate"], ["sweep"], ["generate"],
                                              ["preprocess"], ["tokenizer"], ["inspect"], ["convert"],
-                                             ["report"], ["bench", "kernels"], ["bench", "comm"],
+                                             ["report"], ["plan"], ["bench", "kernels"], ["bench", "comm"],
                                              *[["serve"]] * (BIN / "trireme-serve").exists()])
         for name, page in PAGES.items():
             for command, _ in shown_commands(page):
