@@ -35,7 +35,8 @@ constexpr const char* kUsage =
     "Usage: trireme-evaluate DECK [KEY=VALUE ...] [options]\n"
     "Scores checkpoints on a split of the deck's data or on a file, on any number of ranks.\n\n"
     "Tasks (--input FILE, where not said otherwise JSON lines):\n"
-    "  perplexity  loss per token of the split, or of the text in --input\n"
+    "  perplexity  loss per token of the split (BERT: per masked token), or of the text in "
+    "--input\n"
     "  wikitext    word-level perplexity of the raw test file of WikiText-103 or PTB\n"
     "  lambada     accuracy of the last word of each text\n"
     "  hellaswag, piqa, arc, winogrande, blimp\n"
@@ -236,9 +237,14 @@ class Scorer {
     const train::LossSum sum = runner_->evaluate_all(
         dataset, [&](std::int64_t done) { progress.update(static_cast<double>(done)); });
     require_finite(sum, what);
-    return {{"loss", sum.mean()},
-            {"perplexity", report::perplexity(sum.mean())},
-            {"tokens", static_cast<std::int64_t>(sum.tokens)}};
+    Json json{{"loss", sum.mean()},
+              {"perplexity", report::perplexity(sum.mean())},
+              {"tokens", static_cast<std::int64_t>(sum.tokens)}};
+    if (config_.spec.head.sentence_classes > 0)
+      json.update(Json{{"sentence_loss", sum.sentence_mean()},
+                       {"sentence_accuracy", sum.sentence_accuracy()},
+                       {"sentences", static_cast<std::int64_t>(sum.sentences)}});
+    return json;
   }
 
  private:
@@ -327,11 +333,11 @@ Json ngram(const train::PreparedDeck& prepared, data::Split split, comm::MpiComm
   };
   const auto train = open(data::Split::train), held_out = open(split);
   const evaluate::NgramLoss loss = evaluate::ngram_loss(*train, *held_out, vocabulary.size);
-  return {{"task", "ngram"},
-          {"split", data::name_of(split)},
-          {"unigram", loss.unigram},
-          {"bigram", loss.bigram},
-          {"tokens", loss.tokens}};
+  Json result{{"task", "ngram"}, {"split", data::name_of(split)}, {"unigram", loss.unigram}};
+  // The token before a masked one is not what a bigram is counted from.
+  if (deck.model.family != deck::Family::bert) result["bigram"] = loss.bigram;
+  result["tokens"] = loss.tokens;
+  return result;
 }
 
 /// The task; throws UsageError for options that do not belong to it.
@@ -384,6 +390,11 @@ ExitCode run(int argc, char** argv) {
     };
     const train::PreparedDeck prepared = train::prepare_deck(
         *world, arguments.path, arguments.overrides, resolve, /*need_data=*/of_split);
+    if (!of_split && prepared.deck.model.family == deck::Family::bert)
+      throw train::CollectiveError(
+          ExitCode::deck,
+          "--input scores the token that follows, but model.family = bert predicts masked tokens; "
+          "score a split instead, such as --split valid");
     batch = std::stoll(train::broadcast_text(*world, std::to_string(batch)));  // of rank 0
     if (of_split)
       train::on_rank_zero(*world, [&] {

@@ -91,6 +91,7 @@ report::ModelInfo model_info(const deck::Deck& deck, const plan::Vocabulary& voc
           .vocab = vocabulary.size,
           .parameters_without_embeddings = plan.parameters_without_embeddings,
           .flops_per_token = model::flops_per_token(deck, vocabulary.size),
+          .flops_formula = model::family_of(deck).flops_formula,
           .recomputes = deck.recompute.granularity == deck::Granularity::full};
 }
 

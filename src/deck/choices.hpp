@@ -31,6 +31,8 @@ enum class ScheduleDialect { megatron, v1 };
 enum class RampType { constant, linear, cosine };
 enum class LossScaleDialect { megatron, deepspeed };
 enum class TokenizerType { gpt2, sentencepiece, wordpiece, whitespace, bytes };
+enum class BertDialect { megatron, v0, tfrecord };
+enum class SentenceTask { order, next, none };
 enum class TensorboardDialect { trireme, megatron, bigscience };
 
 /// The words of each enumeration as the deck writes them, in the order of the enumerators.
@@ -75,6 +77,12 @@ constexpr auto names_of(LossScaleDialect) {
 constexpr auto names_of(TokenizerType) {
   return std::to_array<std::string_view>(
       {"gpt2", "sentencepiece", "wordpiece", "whitespace", "bytes"});
+}
+constexpr auto names_of(BertDialect) {
+  return std::to_array<std::string_view>({"megatron", "v0", "tfrecord"});
+}
+constexpr auto names_of(SentenceTask) {
+  return std::to_array<std::string_view>({"order", "next", "none"});
 }
 constexpr auto names_of(TensorboardDialect) {
   return std::to_array<std::string_view>({"trireme", "megatron", "bigscience"});

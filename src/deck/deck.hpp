@@ -53,6 +53,15 @@ struct Dropout {
   bool operator==(const Dropout&) const = default;
 };
 
+/// Keys that only model.family = bert has: set for bert, unset for another family.
+struct BertModel {
+  std::optional<bool> binary_head;
+  std::optional<bool> post_norm;
+  std::optional<bool> deep_init;
+
+  bool operator==(const BertModel&) const = default;
+};
+
 struct Model {
   Family family{};
   std::int64_t layers = 0;
@@ -67,6 +76,7 @@ struct Model {
   double layernorm_eps = 0;
   bool embedding_layernorm = false;
   bool tie_embeddings = false;
+  BertModel bert;
 
   bool operator==(const Model&) const = default;
 };
@@ -221,6 +231,19 @@ struct Corpora {
   bool operator==(const Corpora&) const = default;
 };
 
+/// How samples of model.family = bert are made. Every member is unset for another family, and
+/// unless noted always set for bert.
+struct BertData {
+  std::optional<BertDialect> dialect;
+  std::optional<double> mask_probability;       ///< unset: tfrecord, whose samples are masked
+  std::optional<std::int64_t> max_predictions;  ///< unset: as many as mask_probability gives
+  std::optional<std::int64_t> max_ngram;        ///< unset: v0 and tfrecord
+  std::optional<double> short_sequence;         ///< unset: tfrecord
+  std::optional<SentenceTask> sentence_task;
+
+  bool operator==(const BertData&) const = default;
+};
+
 struct Data {
   std::optional<Datasets> train;  ///< set where the program needs data (LoadOptions)
   std::optional<Datasets> valid;  ///< unset: a part of train
@@ -234,6 +257,7 @@ struct Data {
   bool reset_positions = false;
   bool reset_attention = false;
   bool eod_loss = false;
+  BertData bert;
 
   bool operator==(const Data&) const = default;
 };

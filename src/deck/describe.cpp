@@ -173,7 +173,7 @@ std::string print_deck(const Deck& deck) {
   std::string text;
   std::vector<std::string_view> open;  // the sections that the last line stands in
   for (const Key& key : keys()) {
-    if (!key.has_member()) continue;
+    if (!key.has_member() || key.family.value_or(deck.model.family) != deck.model.family) continue;
     const auto names = split_path(key.path);
     const std::size_t depth = names.size() - 1;
     const auto parted = std::mismatch(open.begin(), open.end(), names.begin(), names.end() - 1);

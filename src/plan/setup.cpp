@@ -112,7 +112,11 @@ Vocabulary size_and_eod(const deck::Deck& deck) {
         "model.vocab = {} is smaller than the {} ids of data.tokenizer; leave model.vocab out or "
         "give {} or more",
         size, tokenizer->vocab_size(), tokenizer->vocab_size());
-  return {.size = size, .eod = tokenizer->eod(), .tokenizer = tokenizer->identity()};
+  Vocabulary vocabulary{.size = size, .eod = tokenizer->eod(), .tokenizer = tokenizer->identity()};
+  if (deck.model.family == deck::Family::bert)
+    vocabulary.bert =
+        std::make_shared<const data::BertVocabulary>(data::bert_vocabulary(*tokenizer));
+  return vocabulary;
 }
 
 }  // namespace
@@ -298,6 +302,34 @@ data::GptBlendConfig split_config(const deck::Deck& deck, data::Split split,
                  .index_cache = deck.data.index_cache.value_or(""),
                  .index_files = deck.data.index_files.value_or("")}};
   for (const std::string& name : datasets.names) config.prefixes.push_back(prefix_of(deck, name));
+  return config;
+}
+
+data::BertSplitConfig bert_split_config(const deck::Deck& deck, data::Split split,
+                                        const Vocabulary& vocabulary,
+                                        std::optional<std::int64_t> samples) {
+  const auto& own = own_datasets(deck, split);
+  const deck::Datasets& datasets = own ? *own : deck.data.train.value();
+  const deck::BertData& keys = deck.data.bert;
+  data::BertSplitConfig config{
+      .dialect = keys.dialect.value(),
+      .weights = datasets.weights,
+      .common = {.split_weights = own ? std::vector<double>{} : deck::effective_split(deck),
+                 .split = split,
+                 .samples = samples,
+                 .seed = deck.data.seed,
+                 .pairs = keys.sentence_task != deck::SentenceTask::none,
+                 .format = {.sequence = deck.model.sequence,
+                            .max_predictions = keys.max_predictions,
+                            .vocabulary = vocabulary.bert},
+                 .index_cache = deck.data.index_cache.value_or(""),
+                 .index_files = deck.data.index_files.value_or("")},
+      .vocab = vocabulary.size};
+  // Unset where the dialect does without.
+  if (keys.mask_probability) config.common.format.mask_probability = *keys.mask_probability;
+  if (keys.max_ngram) config.common.format.max_ngram = *keys.max_ngram;
+  if (keys.short_sequence) config.common.short_probability = *keys.short_sequence;
+  for (const std::string& name : datasets.names) config.names.push_back(prefix_of(deck, name));
   return config;
 }
 

@@ -2,8 +2,10 @@
 #pragma once
 
 #include <cstdint>
+#include <memory>
 #include <optional>
 
+#include "data/bert/bert_split.hpp"
 #include "data/gpt/gpt_split.hpp"
 #include "deck/deck.hpp"
 #include "grid/layout.hpp"
@@ -23,6 +25,8 @@ struct Vocabulary {
   std::int64_t size = 0;
   std::optional<std::int32_t> eod = {};
   std::optional<tokenizer::TokenizerIdentity> tokenizer = {};
+  /// Null unless the deck's family is BERT and it has a tokenizer.
+  std::shared_ptr<const data::BertVocabulary> bert = {};
 };
 
 /// The tokenizer files that the deck names; nothing when it names no type.
@@ -83,6 +87,11 @@ pipeline::PipelineShape pipeline_shape(const deck::Deck& deck);
 data::GptBlendConfig split_config(const deck::Deck& deck, data::Split split,
                                   const Vocabulary& vocabulary,
                                   std::optional<std::int64_t> samples);
+
+/// The same for model.family = bert.
+data::BertSplitConfig bert_split_config(const deck::Deck& deck, data::Split split,
+                                        const Vocabulary& vocabulary,
+                                        std::optional<std::int64_t> samples);
 
 /// What data::samples_wanted() asks of the whole run. An evaluation always takes batches of
 /// batch.global samples, so that each says as much as any other.

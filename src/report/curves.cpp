@@ -1,5 +1,7 @@
 #include "report/curves.hpp"
 
+#include <fmt/format.h>
+
 #include <optional>
 
 #include "core/error.hpp"
@@ -21,6 +23,7 @@ struct TrainCurve {
 namespace train_values {
 
 std::optional<double> loss(const TrainEvent& e) { return e.loss; }
+std::optional<double> sentence_loss(const TrainEvent& e) { return e.sentence_loss; }
 std::optional<double> grad_norm(const TrainEvent& e) { return e.grad_norm; }
 std::optional<double> learning_rate(const TrainEvent& e) { return e.learning_rate; }
 std::optional<double> loss_scale(const TrainEvent& e) { return e.loss_scale; }
@@ -38,6 +41,7 @@ std::optional<double> gradient_zeros(const TrainEvent& e) {
 
 constexpr TrainCurve kTriremeCurves[] = {
     {"train/loss", train_values::loss},
+    {"train/sentence_loss", train_values::sentence_loss},
     {"train/grad_norm", train_values::grad_norm},
     {"train/parameter_norm", train_values::parameter_norm},
     {"train/gradient_zeros", train_values::gradient_zeros},
@@ -68,8 +72,15 @@ class TriremeCurves final : public Curves {
   }
 
   std::vector<Point> of(const EvalEvent& event) override {
-    return {{event.split + "/loss", event.iteration, event.loss},
-            {event.split + "/perplexity", event.iteration, perplexity(event.loss)}};
+    std::vector<Point> points{
+        {event.split + "/loss", event.iteration, event.loss},
+        {event.split + "/perplexity", event.iteration, perplexity(event.loss)}};
+    if (event.sentence_loss)
+      points.push_back({event.split + "/sentence_loss", event.iteration, *event.sentence_loss});
+    if (event.sentence_accuracy)
+      points.push_back(
+          {event.split + "/sentence_accuracy", event.iteration, *event.sentence_accuracy});
+    return points;
   }
 
   std::vector<Point> of(const TimersEvent& event) override {
@@ -99,6 +110,7 @@ constexpr TrainCurve kMegatronCurves[] = {
     {"learning-rate", train_values::learning_rate},
     {"batch-size", train_values::global_batch},
     {"lm loss", train_values::loss},
+    {"sop loss", train_values::sentence_loss},
     {"loss-scale", train_values::loss_scale},
     {"grad-norm", train_values::grad_norm},
     {"num-zeros", train_values::gradient_zeros},
@@ -133,6 +145,9 @@ class MegatronCurves final : public Curves {
     if (event.split != "valid") return points;
     add_both(points, "lm loss validation", event, event.loss);
     add_both(points, "lm loss validation ppl", event, perplexity(event.loss));
+    if (!event.sentence_loss) return points;
+    add_both(points, "sop loss validation", event, *event.sentence_loss);
+    add_both(points, "sop loss validation ppl", event, perplexity(*event.sentence_loss));
     return points;
   }
 
@@ -162,6 +177,7 @@ constexpr CurveOverAxes kBigscienceCurves[] = {
     {"learning-rate/learning-rate", train_values::learning_rate, Axes::samples_and_tokens},
     {"batch-size/batch-size", train_values::global_batch, Axes::samples},
     {"lm-loss-training/lm loss", train_values::loss, Axes::all},
+    {"lm-loss-training/sop loss", train_values::sentence_loss, Axes::all},
     {"loss-scale/loss-scale", train_values::loss_scale, Axes::samples_and_tokens},
     {"grad-norm/grad-norm", train_values::grad_norm, Axes::samples_and_tokens},
     {"num-zeros/num-zeros", train_values::gradient_zeros, Axes::samples_and_tokens},
@@ -193,10 +209,14 @@ class BigscienceCurves final : public Curves {
 
   std::vector<Point> of(const EvalEvent& event) override {
     const std::string group = event.split == "valid" ? "" : "/" + event.split;
-    const std::string tag = "lm-loss-validation" + group + "/lm loss validation";
     std::vector<Point> points;
-    add(points, tag, event, event.loss, Axes::all);
-    add(points, tag + " ppl", event, perplexity(event.loss), Axes::all);
+    const auto add_loss = [&](const char* name, double loss) {
+      const std::string tag = fmt::format("lm-loss-validation{}/{} validation", group, name);
+      add(points, tag, event, loss, Axes::all);
+      add(points, tag + " ppl", event, perplexity(loss), Axes::all);
+    };
+    add_loss("lm loss", event.loss);
+    if (event.sentence_loss) add_loss("sop loss", *event.sentence_loss);
     return points;
   }
 

@@ -37,11 +37,13 @@ class Curves {
 };
 
 /// The tags of this program:
-///   train/loss, train/grad_norm, train/learning_rate, train/loss_scale, train/global_batch,
+///   train/loss, with a sentence head train/sentence_loss, train/grad_norm, train/learning_rate,
+///   train/loss_scale, train/global_batch,
 ///   train/iteration_ms, train/tokens_per_second, train/model_tflops_per_rank, train/mfu,
 ///   train/consumed_samples, train/consumed_tokens, train/skipped, train/nan, and with log.norms
 ///   train/parameter_norm, train/gradient_zeros                               (TrainEvent)
-///   <split>/loss, <split>/perplexity                                          (EvalEvent)
+///   <split>/loss, <split>/perplexity, with a sentence head
+///   <split>/sentence_loss, <split>/sentence_accuracy                          (EvalEvent)
 ///   timers/<timer>_ms, of the slowest rank                                    (TimersEvent)
 ///   memory/resident_bytes, memory/peak_bytes, memory/gpu_bytes                (MemoryEvent)
 ///   checkpoint/seconds                                                        (CheckpointEvent)
@@ -49,10 +51,12 @@ class Curves {
 std::unique_ptr<Curves> trireme_curves();
 
 /// Megatron-LM's tags of 2023:
-///   learning-rate, batch-size, lm loss, loss-scale, world-size, grad-norm, and with log.norms
+///   learning-rate, batch-size, lm loss, with a sentence head sop loss, loss-scale, world-size,
+///   grad-norm, and with log.norms
 ///   num-zeros, params-norm; each also as '<tag> vs samples'                   (TrainEvent)
 ///   iteration-time, in seconds                                                (TrainEvent)
-///   lm loss validation, lm loss validation ppl; each also ' vs samples'       (EvalEvent)
+///   lm loss validation, lm loss validation ppl, with a sentence head the same of sop loss;
+///   each also ' vs samples'                                                   (EvalEvent)
 ///   <timer>-time, in seconds, of the slowest rank                             (TimersEvent)
 /// The x axis is the iteration, or the consumed samples. Points are
 /// log.every iterations apart, as training lines. Omitted: the test split, which Megatron-LM adds
@@ -64,7 +68,8 @@ std::unique_ptr<Curves> megatron_curves();
 ///   learning-rate/learning-rate, loss-scale/loss-scale, grad-norm/grad-norm, and with log.norms
 ///   num-zeros/num-zeros, params-norm/params-norm; each also ' vs samples' and ' vs tokens'
 ///   batch-size/batch-size, also ' vs samples'
-///   lm-loss-training/lm loss, also ' vs samples', ' vs tokens' and
+///   lm-loss-training/lm loss, with a sentence head lm-loss-training/sop loss, also ' vs samples',
+///   ' vs tokens' and
 ///   ' vs gigaflos (without embeddings)'
 ///   iteration-time/iteration-time, in seconds, also ' vs samples' and ' vs tokens'
 ///   iteration-time/samples per second, iteration-time/tokens per second; each also ' per replica'

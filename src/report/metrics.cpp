@@ -52,6 +52,7 @@ std::string json_line(const StartEvent& event, double time) {
                    {"vocab", event.model.vocab},
                    {"parameters_without_embeddings", event.model.parameters_without_embeddings},
                    {"flops_per_token", event.model.flops_per_token},
+                   {"flops_formula", event.model.flops_formula},
                    {"recomputes", event.model.recomputes}};
   json["iteration"] = event.iteration;
   return dump(json);
@@ -63,6 +64,7 @@ std::string json_line(const TrainEvent& event, double time) {
   json["consumed_samples"] = event.consumed_samples;
   json["consumed_tokens"] = event.consumed_tokens;
   json["loss"] = event.loss;
+  if (event.sentence_loss) json["sentence_loss"] = *event.sentence_loss;
   json["grad_norm"] = event.grad_norm;
   if (event.parameter_norm) json["parameter_norm"] = *event.parameter_norm;
   if (event.gradient_zeros) json["gradient_zeros"] = *event.gradient_zeros;
@@ -95,6 +97,8 @@ std::string json_line(const EvalEvent& event, double time) {
   json["split"] = event.split;
   json["loss"] = event.loss;
   json["perplexity"] = perplexity(event.loss);
+  if (event.sentence_loss) json["sentence_loss"] = *event.sentence_loss;
+  if (event.sentence_accuracy) json["sentence_accuracy"] = *event.sentence_accuracy;
   json["at_end"] = event.at_end;
   return dump(json);
 }

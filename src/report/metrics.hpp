@@ -27,6 +27,7 @@ struct ModelInfo {
   std::int64_t vocab = 0;
   std::int64_t parameters_without_embeddings = 0;
   double flops_per_token = 0;  ///< by model::flops_per_token()
+  std::string flops_formula;   ///< of that, for people
   bool recomputes = false;     ///< whole layers, in the backward pass
 };
 
@@ -63,6 +64,8 @@ struct TrainEvent {
   /// Mean over the iterations since the last event whose update was applied, over all of them where
   /// none was; may be NaN.
   double loss = 0;
+  /// The same of the sentence labels; absent without a sentence head.
+  std::optional<double> sentence_loss = {};
   double grad_norm = 0;  ///< before clipping
   /// With log.norms: L2 norm of all weights after the iteration, and how many elements of its
   /// gradient were zero.
@@ -95,6 +98,10 @@ struct EvalEvent {
   std::int64_t consumed_tokens = 0;
   std::string split = {};  ///< "valid" or "test"
   double loss = 0;
+  /// Of the sentence labels: the loss, and the share that the model predicts, 0 to 1; absent
+  /// without a sentence head.
+  std::optional<double> sentence_loss = {};
+  std::optional<double> sentence_accuracy = {};
   bool at_end = false;  ///< of the run
 };
 

@@ -32,6 +32,11 @@ std::string python_float(double value) {
   return text.find_first_not_of("-0123456789") == std::string::npos ? text + ".0" : text;
 }
 
+/// The loss of the sentence labels, as Megatron-LM prints it; "" without.
+std::string sentence_field(const TrainEvent& event) {
+  return event.sentence_loss ? fmt::format(" sop loss: {:.6E} |", *event.sentence_loss) : "";
+}
+
 std::string rank_memory_line(const RankMemory& memory, std::int64_t iteration) {
   const auto megabytes = [](std::int64_t bytes) {
     return python_float(static_cast<double>(bytes) / (1024.0 * 1024.0));
@@ -55,12 +60,12 @@ std::string training_line(const TrainEvent& event, const RunLength& run) {
   return fmt::format(
              " iteration {:8d}/{:8d} | consumed samples: {:12d} |"
              " elapsed time per iteration (ms): {:.1f} | learning rate: {:.3E} |"
-             " global batch size: {:5d} | lm loss: {:.6E} | loss scale: {:.1f} |"
+             " global batch size: {:5d} | lm loss: {:.6E} |{} loss scale: {:.1f} |"
              " grad norm: {:.3f} |{} number of skipped iterations: {:3d} |"
              " number of nan iterations: {:3d} |",
              event.iteration, run.iterations, event.consumed_samples, event.ms, event.learning_rate,
-             event.global_batch, event.loss, event.loss_scale, event.grad_norm, norm_fields(event),
-             event.skipped, event.nan) +
+             event.global_batch, event.loss, sentence_field(event), event.loss_scale,
+             event.grad_norm, norm_fields(event), event.skipped, event.nan) +
          fmt::format(
              " tokens per second: {:.1f} | model TFLOP/s per GPU: {:.3f} | MFU: {} | ETA: {} |",
              event.tokens_per_second, event.model_tflops_per_rank,
@@ -76,10 +81,15 @@ std::string skip_line(const SkipEvent& event) {
 std::string validation_lines(const EvalEvent& event) {
   const std::string_view set =
       event.split == "valid" ? "validation" : std::string_view(event.split);
-  const std::string line = fmt::format(
+  std::string line = fmt::format(
       " validation loss at iteration {}{} | lm loss value: {:.6E} | lm loss PPL: {:.6E} | ",
       event.iteration, event.at_end ? fmt::format(" on {} set", set) : "", event.loss,
       perplexity(event.loss));
+  if (event.sentence_loss)
+    line += fmt::format("sop loss value: {:.6E} | sop loss PPL: {:.6E} | ", *event.sentence_loss,
+                        perplexity(*event.sentence_loss));
+  if (event.sentence_accuracy)
+    line += fmt::format("sop accuracy: {:.2f}% | ", 100 * *event.sentence_accuracy);
   const std::string rule(line.size() + 1, '-');
   return rule + '\n' + line + '\n' + rule;
 }
@@ -137,10 +147,10 @@ std::string start_lines(const StartEvent& event) {
   const RunLayout& layout = event.layout;
   return fmt::format(
       "{} {} | {} on {} | tensor {} x pipeline {} x data {} | {} parameters\n"
-      "model FLOPs {:.4E} a token = 72 l h^2 (1 + s / (12 h) + V / (12 l h)): forward and "
-      "backward, causal attention as half, no recomputation",
+      "model FLOPs {:.4E} a token = {}",
       event.program, event.version, counted(layout.ranks(), "rank"), fmt::join(event.hosts, ", "),
-      layout.tensor, layout.pipeline, layout.data, event.parameters, event.model.flops_per_token);
+      layout.tensor, layout.pipeline, layout.data, event.parameters, event.model.flops_per_token,
+      event.model.flops_formula);
 }
 
 std::string checkpoint_line(const CheckpointEvent& event) {

@@ -42,7 +42,9 @@ struct RunState {
 
 /// What an iteration did; the same on every rank.
 struct StepResult {
-  double loss = 0.0;           ///< mean over the batch's tokens
+  double loss = 0.0;  ///< mean over the batch's tokens
+  /// Mean over the batch's sentence labels; absent without a sentence head.
+  std::optional<double> sentence_loss = {};
   double gradient_norm = 0.0;  ///< before clipping
   double learning_rate = 0.0;  ///< the next iteration's, as Megatron-LM prints it
   std::int64_t samples = 0;    ///< the global batch
@@ -52,9 +54,12 @@ struct StepResult {
   bool searches_scale = false;
   std::optional<std::int64_t> gradient_zeros = {};  ///< with log.norms, where a report is due
 
-  /// Whether it counts towards train.diverged_after: the loss is not finite, or the gradient is not
+  /// Whether it counts towards train.diverged_after: a loss is not finite, or the gradient is not
   /// and no lower loss scale can help.
-  bool is_bad() const { return !std::isfinite(loss) || (!applied && !searches_scale); }
+  bool is_bad() const { return !has_finite_loss() || (!applied && !searches_scale); }
+  bool has_finite_loss() const {
+    return std::isfinite(loss) && std::isfinite(sentence_loss.value_or(0.0));
+  }
 };
 
 /// The iterations whose data is passed over before the next iteration, if any. What has been

@@ -8,6 +8,15 @@
 
 namespace trireme::train {
 
+LossSum& LossSum::operator+=(const LossSum& other) {
+  loss += other.loss;
+  tokens += other.tokens;
+  sentence_loss += other.sentence_loss;
+  sentences += other.sentences;
+  correct += other.correct;
+  return *this;
+}
+
 StageRunner::StageRunner(comm::Groups& groups, device::Backend& backend,
                          const model::StageConfig& config, const model::ParameterStore& parameters,
                          int slots, bool overlap)
@@ -54,9 +63,7 @@ LossSum StageRunner::evaluate_all(const data::Dataset& dataset,
                                 .data_ranks = groups_.layout.data,
                                 .data_rank = groups_.place.data,
                                 .past_end = true};
-    const LossSum part = evaluate(dataset, sampler, done * block);
-    sum.loss += part.loss;
-    sum.tokens += part.tokens;
+    sum += evaluate(dataset, sampler, done * block);
     if (progress) progress(std::min((done + 8) * block, dataset.samples()));
   }
   return sum;
@@ -69,22 +76,23 @@ LossSum StageRunner::run(const data::Dataset& dataset, const data::Sampler& samp
   sampler_ = sampler;
   consumed_ = consumed;
   training_ = training;
-  tokens_sum_ = sentences_sum_ = 0.0;
+  tokens_sum_ = sentences_sum_ = correct_sum_ = 0.0;
   passes_left_.assign(groups_.layout.chunks, sampler.micro_batches());
   stage_.begin_batch();
   pipeline::execute(schedule, *this, *groups_.pipeline, overlap_);
 
   // The last stage knows the loss, every tensor rank of it the same one.
   const bool counts = stage_.is_last() && groups_.place.tensor == 0;
-  double sums[4] = {};
+  double sums[5] = {};
   if (counts) {
     sums[0] = stage_.loss_sum();
     sums[1] = tokens_sum_;
     sums[2] = stage_.sentence_loss_sum();
     sums[3] = sentences_sum_;
+    sums[4] = correct_sum_;
   }
   groups_.world->all_reduce(sums, std::size(sums), DType::f64, comm::Reduce::sum);
-  return {sums[0], sums[1], sums[2], sums[3]};
+  return {sums[0], sums[1], sums[2], sums[3], sums[4]};
 }
 
 template <typename Pass>
@@ -100,7 +108,11 @@ void StageRunner::forward(const pipeline::Step& step) {
 
 void StageRunner::run_forward(const pipeline::Step& step) {
   load(step);
-  if (!training_) return stage_.forward(step.slot, /*training=*/false);
+  if (!training_) {
+    stage_.forward(step.slot, /*training=*/false);
+    if (stage_.has_head(step.chunk)) correct_sum_ += count_correct();
+    return;
+  }
   // The batch's loss is the mean over its micro-batches of their mean over tokens, as in
   // Megatron-LM.
   const double micro_batches = static_cast<double>(sampler_.micro_batches() * sampler_.data_ranks);
@@ -183,6 +195,23 @@ void StageRunner::show_scores(const ScoreObserver& observer, std::int64_t first,
     return local;
   };
   observer(*current_, sampler_.first_sample(consumed_, micro_batch_), tokens);
+}
+
+double StageRunner::count_correct() {
+  const Tensor logits = stage_.sentence_logits();  // [b, c]
+  const auto labels = current_->tensor(data::field::kSentenceLabels);
+  if (!logits.data || labels.empty()) return 0.0;
+  std::vector<std::byte> downloaded(logits.bytes());
+  backend_.download(downloaded.data(), logits.data, downloaded.size());
+  std::vector<float> values(logits.size());
+  convert_to_float(downloaded.data(), values.size(), logits.dtype, values.data());
+  const std::int64_t classes = logits.shape[1];
+  double correct = 0.0;
+  for (std::size_t j = 0; j < labels.size(); ++j) {
+    const auto row = values.begin() + static_cast<std::ptrdiff_t>(j) * classes;
+    correct += std::max_element(row, row + classes) - row == labels[j];
+  }
+  return correct;
 }
 
 const data::Batch& StageRunner::read(int micro_batch) {

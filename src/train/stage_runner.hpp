@@ -21,10 +21,15 @@ struct LossSum {
   /// The same of sentence labels, for models with sentence classes.
   double sentence_loss = 0.0;
   double sentences = 0.0;
+  double correct = 0.0;  ///< sentence labels that the model predicts; counted by evaluations alone
+
+  LossSum& operator+=(const LossSum& other);
   /// Loss per token; 0 when no label counted.
   double mean() const { return tokens > 0.0 ? loss / tokens : 0.0; }
   /// Loss per sentence label; 0 when none counted.
   double sentence_mean() const { return sentences > 0.0 ? sentence_loss / sentences : 0.0; }
+  /// Share of the sentence labels that the model predicts; 0 when none counted.
+  double sentence_accuracy() const { return sentences > 0.0 ? correct / sentences : 0.0; }
 };
 
 /// The stage of this rank, fed with micro-batches of token ids.
@@ -92,6 +97,9 @@ class StageRunner final : public pipeline::StageWork {
   /// Calls the observer with tokens from `first` on, which are in the head.
   void show_scores(const ScoreObserver& observer, std::int64_t first,
                    const model::Head::Activations& head);
+  /// How many sentence labels of the micro-batch that was loaded last have the largest logit of
+  /// their sample.
+  double count_correct();
   /// The tensors of a micro-batch, until the next call.
   const data::Batch& read(int micro_batch);
   /// Counts a micro-batch's last pass through a chunk; whether no other comes in this batch.
@@ -119,6 +127,7 @@ class StageRunner final : public pipeline::StageWork {
   double sentences_ = 0.0;  ///< the same of sentence labels
   double sentences_sum_ = 0.0;
   int micro_batch_ = 0;  ///< the one that was loaded last
+  double correct_sum_ = 0.0;
 };
 
 }  // namespace trireme::train

@@ -43,6 +43,8 @@ RunState starting_state(const TrainerOptions& options) {
   return state;
 }
 
+bool has_sentence_head(const deck::Deck& deck) { return deck.model.bert.binary_head == true; }
+
 }  // namespace
 
 Trainer::Trainer(const deck::Deck& deck, const plan::Vocabulary& vocabulary, comm::Groups& groups,
@@ -241,7 +243,8 @@ StepResult Trainer::step(PhaseSeconds* phases) {
   StepResult result = timed(log_.timers(), Phase::optimizer,
                             [&] { return update_weights(loss_scale, batch.global_batch); });
   result.loss = loss.mean();
-  if (!std::isfinite(result.loss)) ++state_.nan;
+  if (has_sentence_head(deck_)) result.sentence_loss = loss.sentence_mean();
+  if (!result.has_finite_loss()) ++state_.nan;
   previous_ = state_.progress();
   ++state_.iteration;
   state_.consumed_samples += batch.global_batch;
@@ -348,11 +351,13 @@ double Trainer::evaluate(data::Split split, const data::Dataset& dataset, std::i
     for (std::int64_t i = 0; i < deck_.evaluate.iterations; ++i) {
       const LossSum batch =
           runner_.evaluate(dataset, sampler_, (first_batch + i) * deck_.batch.global);
-      sum.loss += batch.loss;
-      sum.tokens += batch.tokens;
+      sum += batch;
     }
   });
   log_.report_timer(Phase::evaluate, state_.iteration);
+  const auto sentences = [&](double figure) {
+    return has_sentence_head(deck_) ? std::optional(figure) : std::nullopt;
+  };
   if (reporter_)
     reporter_->on(
         report::EvalEvent{.iteration = state_.iteration,
@@ -360,6 +365,8 @@ double Trainer::evaluate(data::Split split, const data::Dataset& dataset, std::i
                           .consumed_tokens = state_.consumed_samples * deck_.model.sequence,
                           .split = std::string(data::name_of(split)),
                           .loss = sum.mean(),
+                          .sentence_loss = sentences(sum.sentence_mean()),
+                          .sentence_accuracy = sentences(sum.sentence_accuracy()),
                           .at_end = at_end});
   if (!std::isfinite(sum.mean()))
     warn(fmt::format("the loss of the {} split is not finite", data::name_of(split)));

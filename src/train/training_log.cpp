@@ -198,10 +198,15 @@ void TrainingLog::start() {
 }
 
 void TrainingLog::add(const StepResult& result) {
-  const bool finite = std::isfinite(result.loss);
-  if (finite) interval_.loss += result.loss;
+  const bool finite = result.has_finite_loss();
+  const double sentence_loss = result.sentence_loss.value_or(0.0);
+  if (finite) {
+    interval_.loss += result.loss;
+    interval_.sentence_loss += sentence_loss;
+  }
   if (finite && result.applied) {
     interval_.applied_loss += result.loss;
+    interval_.applied_sentence_loss += sentence_loss;
     ++interval_.applied;
   }
   interval_.nan += !finite;
@@ -220,10 +225,10 @@ void TrainingLog::report(const StepResult& result, const RunState& state,
   interval_ = {};
 }
 
-double TrainingLog::mean_loss() const {
-  if (interval_.applied > 0) return interval_.applied_loss / static_cast<double>(interval_.applied);
+double TrainingLog::mean_loss(double sum, double applied_sum) const {
+  if (interval_.applied > 0) return applied_sum / static_cast<double>(interval_.applied);
   const std::int64_t finite = interval_.iterations - interval_.nan;
-  return finite > 0 ? interval_.loss / static_cast<double>(finite) : std::nan("");
+  return finite > 0 ? sum / static_cast<double>(finite) : std::nan("");
 }
 
 report::TrainEvent TrainingLog::train_event(const StepResult& result, const RunState& state) const {
@@ -233,10 +238,14 @@ report::TrainEvent TrainingLog::train_event(const StepResult& result, const RunS
   const double flops = tokens * model::flops_per_token(deck_, vocabulary_.size);
   const double flops_per_rank = flops / seconds / groups_.layout.ranks();
   const double peak = device::peak_flops(backend_.gpu_name(), plan::precision(deck_).activations);
+  std::optional<double> sentence_loss;
+  if (result.sentence_loss)
+    sentence_loss = mean_loss(interval_.sentence_loss, interval_.applied_sentence_loss);
   return {.iteration = state.iteration,
           .consumed_samples = state.consumed_samples,
           .consumed_tokens = state.consumed_samples * model.sequence,
-          .loss = mean_loss(),
+          .loss = mean_loss(interval_.loss, interval_.applied_loss),
+          .sentence_loss = sentence_loss,
           .grad_norm = std::abs(result.gradient_norm),  // a NaN must show no sign
           .gradient_zeros = result.gradient_zeros,
           .learning_rate = result.learning_rate,

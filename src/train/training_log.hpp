@@ -87,12 +87,13 @@ class TrainingLog {
   /// What has been summed since the last report.
   struct Interval {
     Stopwatch watch;
-    double loss = 0.0, applied_loss = 0.0;  ///< sums of finite ones
+    double loss = 0.0, applied_loss = 0.0;                    ///< sums of finite ones
+    double sentence_loss = 0.0, applied_sentence_loss = 0.0;  ///< of the same iterations
     std::int64_t iterations = 0, samples = 0, applied = 0, skipped = 0, nan = 0;
   };
 
   /// Over the iterations whose update was applied, as Megatron-LM's; over all where none was.
-  double mean_loss() const;
+  double mean_loss(double sum, double applied_sum) const;
   report::TrainEvent train_event(const StepResult& result, const RunState& state) const;
   void report_memory(std::int64_t iteration);
   /// The timers of `phases`, as means over `iterations`.

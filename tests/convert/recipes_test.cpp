@@ -124,28 +124,35 @@ TEST(Recipes, FirstMegatronsBertOfFiveKinds) {
   const std::string words =
       "--train-data wikipedia --lazy-loader --tokenizer-type BertWordPieceTokenizer "
       "--tokenizer-model-type bert-large-uncased ";
-  const auto& built = deck::find_key("model.family")->built;
-  const bool trains_bert =
-      built.empty() || std::find(built.begin(), built.end(), "bert") != built.end();
-  for (const auto& [distributed, flags] :
-       {std::pair{false, words},
-        {true, words},
-        {true, words + "--model-parallel-size 2"},
-        {false,
-         "--train-data wikipedia --lazy-loader --tokenizer-type SentencePieceTokenizer "
-         "--tokenizer-model-type bpe --tokenizer-path tokenizer.model"},
-        {true,
-         "--use-tfrecords --train-data a.tfrecord b.tfrecord --valid-data c.tfrecord "
-         "--test-data d.tfrecord --tokenizer-type BertWordPieceTokenizer "
-         "--tokenizer-model-type bert-large-uncased"}}) {
-    const auto convert_it = [&, distributed = distributed, &flags = flags] {
-      return first_release("pretrain_bert.py", distributed, flags);
-    };
-    if (trains_bert)
-      EXPECT_NE(convert_it().deck.find("  family: bert "), std::string::npos);
-    else
-      EXPECT_NE(message_of<DeckError>(convert_it).find("trains BERT, which is not built yet"),
-                std::string::npos);
+  struct Case {
+    bool distributed;
+    std::string flags;
+    std::vector<std::string> lines;
+  };
+  for (const Case& one : std::vector<Case>{
+           {false,
+            words,
+            {"  global: 4\n", "  dialect: v0\n", "  type: wordpiece\n", "    lowercase: true\n",
+             "  split: 949,50,1\n"}},
+           {true, words, {"  global: 32\n", "  dialect: v0\n"}},
+           {true, words + "--model-parallel-size 2", {"  global: 16\n", "  tensor: 2\n"}},
+           {false,
+            "--train-data wikipedia --lazy-loader --tokenizer-type SentencePieceTokenizer "
+            "--tokenizer-model-type bpe --tokenizer-path tokenizer.model",
+            {"    type: sentencepiece\n", "    model: tokenizer.model\n", "  dialect: v0\n"}},
+           {true,
+            "--use-tfrecords --train-data a.tfrecord b.tfrecord --valid-data c.tfrecord "
+            "--test-data d.tfrecord --tokenizer-type BertWordPieceTokenizer "
+            "--tokenizer-model-type bert-large-uncased",
+            {"  dialect: tfrecord\n", "  train: [a.tfrecord, b.tfrecord]\n",
+             "  valid: c.tfrecord\n", "  split: [1, 0, 0]\n"}}}) {
+    const std::string deck =
+        values_of(first_release("pretrain_bert.py", one.distributed, one.flags).deck);
+    for (const char* text : {"  family: bert\n", "  sequence: 512\n", "  max_predictions: 80\n",
+                             "  type: linear\n", "  peak: 0.0001\n"})
+      EXPECT_NE(deck.find(text), std::string::npos) << text << "\n" << deck;
+    for (const std::string& text : one.lines)
+      EXPECT_NE(deck.find(text), std::string::npos) << text << "\n" << deck;
   }
 }
 

@@ -7,7 +7,6 @@
 #include "core/error.hpp"
 #include "core/files.hpp"
 #include "deck/document.hpp"
-#include "deck/keys/schema.hpp"
 #include "fixture.hpp"
 
 namespace trireme::convert::flags {
@@ -105,17 +104,6 @@ TEST_F(Scripts, TextWithALineBreakStaysInItsComment) {
   problems.raise_if_any();
   for (const std::string& note : result.notes)
     EXPECT_EQ(note.find('\n'), std::string::npos) << note;
-}
-
-TEST_F(Scripts, BertIsRefusedByName) {
-  const auto& built = deck::find_key("model.family")->built;
-  if (built.empty() || std::find(built.begin(), built.end(), "bert") != built.end())
-    GTEST_SKIP() << "BERT is built";
-  const fs::path script = file("x.sh", "python pretrain_bert.py --num-layers 24 --no-such-flag");
-  EXPECT_EQ(errors_of({.file = script}),
-            script.string() +
-                ":1: pretrain_bert.py trains BERT, which is not built yet: Trireme trains GPT\n1 "
-                "error; no deck was written.");
 }
 
 TEST_F(Scripts, ArgumentsReachTheTrainingCommand) {

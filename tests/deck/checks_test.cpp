@@ -3,6 +3,7 @@
 #include <gtest/gtest.h>
 
 #include <string>
+#include <vector>
 
 #include "decks.hpp"
 
@@ -304,6 +305,73 @@ TEST(DeckChecks, DataAndTokenizerMustFit) {
                              "data.tokenizer.model="}),
       "");
   EXPECT_EQ(errors_of(kSmallDeck, {"data.split=1", "data.test=t", "evaluate.at_end=true"}), "");
+}
+
+TEST(DeckChecks, BertSamplesMustFit) {
+  const std::vector<std::string> bert = {
+      "model.family=bert", "data.tokenizer={type: wordpiece, vocab: v.txt, lowercase: true}",
+      "data.tokenizer.model="};
+  const auto errors = [&](std::vector<std::string> overrides) {
+    overrides.insert(overrides.begin(), bert.begin(), bert.end());
+    return errors_of(kSmallDeck, overrides);
+  };
+  EXPECT_EQ(errors({}), "");
+  EXPECT_EQ(errors({"data.bert.dialect=v0", "data.bert.max_predictions=20"}), "");
+  EXPECT_EQ(errors({"data.bert.dialect=tfrecord", "data.split=[1, 0, 0]"}), "");
+  EXPECT_EQ(errors({"model.bert.binary_head=false", "data.bert.max_ngram=1"}), "");
+  const auto expect_error = [&](const std::vector<std::string>& overrides,
+                                const std::string& text) {
+    const std::string found = errors(overrides);
+    EXPECT_NE(found.find(text), std::string::npos) << found;
+  };
+  expect_error({"data.bert.dialect=v0", "data.bert.max_ngram=2"},
+               "'data.bert.max_ngram' has no effect with data.bert.dialect = v0; leave it out");
+  expect_error({"data.bert.dialect=tfrecord", "data.split=1", "data.bert.mask_probability=0.2"},
+               "'data.bert.mask_probability' has no effect with data.bert.dialect = tfrecord");
+  expect_error({"data.bert.sentence_task=next"},
+               "data.bert.sentence_task = next is not made by data.bert.dialect = megatron (try "
+               "order)");
+  expect_error({"data.bert.sentence_task=none"},
+               "data.bert.sentence_task = none does not fit model.bert.binary_head = true");
+  expect_error({"data.bert.dialect=v1"}, "data.bert.dialect = v1: allowed are megatron, v0");
+  expect_error({"data.seed=2147483647"},
+               "data.seed = 2147483647: the maximum of data.bert.dialect = megatron is 2147483646");
+  expect_error({"data.bert.dialect=tfrecord"},
+               "data.split = 969,30,1: TFRecord files are not divided");
+  expect_error({"data.reset_positions=true"}, "have no effect with model.family = bert");
+  expect_error({"data.eod_loss=false"}, "data.eod_loss = false has no effect with model.family");
+  expect_error(
+      {"data.tokenizer={type: bytes}", "data.tokenizer.vocab=", "data.tokenizer.lowercase="},
+      "model.family = bert masks whole words: give data.tokenizer.type = wordpiece");
+  EXPECT_NE(errors_of(kSmallDeck, {"data.bert.dialect=v0"})
+                .find("'data.bert.dialect' needs model.family = bert, but it is gpt; leave it out"),
+            std::string::npos);
+}
+
+TEST(DeckChecks, BertModelMustFit) {
+  const auto errors = [&](std::vector<std::string> overrides) {
+    overrides.insert(overrides.begin(), {"model.family=bert", "data.tokenizer.model=",
+                                         "data.tokenizer={type: wordpiece, vocab: v.txt, "
+                                         "lowercase: true}"});
+    return errors_of(kSmallDeck, overrides);
+  };
+  EXPECT_EQ(errors({"model.bert={post_norm: true, deep_init: true}", "recompute.granularity=full"}),
+            "");
+  EXPECT_EQ(errors({"recompute.granularity=selective"}), "");
+  const auto expect_error = [&](const std::vector<std::string>& overrides,
+                                const std::string& text) {
+    const std::string found = errors(overrides);
+    EXPECT_NE(found.find(text), std::string::npos) << found;
+  };
+  expect_error({"model.bert.post_norm=true", "recompute.granularity=selective"},
+               "recompute.granularity = selective recomputes norms before the sublayers, but "
+               "model.bert.post_norm = true has them after");
+  EXPECT_EQ(errors({"run.device=cuda"}), "");
+  expect_error({"model.embedding_layernorm=true"}, "is for model.family = gpt");
+  expect_error({"model.sequence=4"}, "model.sequence = 4 is too short for BERT");
+  EXPECT_NE(errors_of(kSmallDeck, {"model.bert.post_norm=true"})
+                .find("'model.bert.post_norm' needs model.family = bert, but it is gpt"),
+            std::string::npos);
 }
 
 }  // namespace

@@ -40,6 +40,14 @@ TEST(TrainingLine, IsMegatronsByteForByte) {
       " tokens per second: 46028.6 | model TFLOP/s per GPU: 38.123 | MFU: 38.1% | ETA: 28s |");
 }
 
+TEST(TrainingLine, HasMegatronsFieldForTheSentenceLoss) {
+  TrainEvent event = example();
+  event.sentence_loss = 0.6931472;
+  EXPECT_NE(training_line(event, kRun)
+                .find("| lm loss: 1.017721E+01 | sop loss: 6.931472E-01 | loss scale: 262144.0 |"),
+            std::string::npos);
+}
+
 TEST(TrainingLine, HasMegatronsFieldsForNorms) {
   TrainEvent event = example();
   event.parameter_norm = 206.12345;
@@ -84,6 +92,17 @@ TEST(ValidationLines, AreMegatrons) {
   const std::string rule(line.size() + 1, '-');
   EXPECT_EQ(validation_lines({.iteration = 100, .split = "valid", .loss = 3.123456}),
             rule + "\n" + line + "\n" + rule);
+}
+
+TEST(ValidationLines, HaveTheSentenceTask) {
+  EXPECT_NE(validation_lines({.iteration = 7,
+                              .split = "valid",
+                              .loss = 1,
+                              .sentence_loss = 0.5,
+                              .sentence_accuracy = 0.8125})
+                .find(" | lm loss PPL: 2.718282E+00 | sop loss value: 5.000000E-01 | sop loss PPL: "
+                      "1.648721E+00 | sop accuracy: 81.25% | \n"),
+            std::string::npos);
 }
 
 TEST(ValidationLines, NameTheSplitAtTheEnd) {
@@ -144,11 +163,10 @@ TEST(OtherLines, SayWhatHappened) {
                          .partition = "2-2",
                          .hosts = {"a", "b"},
                          .parameters = 1234,
-                         .model = {.flops_per_token = 8.5e8}}),
+                         .model = {.flops_per_token = 8.5e8, .flops_formula = "6 P: no head"}}),
             "trireme-pretrain 0.1.0 | 4 ranks on a, b | tensor 2 x pipeline 2 x data 1 | 1234 "
             "parameters\n"
-            "model FLOPs 8.5000E+08 a token = 72 l h^2 (1 + s / (12 h) + V / (12 l h)): forward "
-            "and backward, causal attention as half, no recomputation");
+            "model FLOPs 8.5000E+08 a token = 6 P: no head");
   EXPECT_EQ(checkpoint_line({.iteration = 10, .path = "c/x.h5", .bytes = 4096, .seconds = 1.25}),
             "  successfully saved checkpoint at iteration      10 to c/x.h5 (4.0 KiB in 1.2 s)");
   EXPECT_EQ(stop_line({.reason = "time limit", .iteration = 12, .exit_code = 75}),

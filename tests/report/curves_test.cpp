@@ -51,6 +51,20 @@ EvalEvent eval(const char* split) {
 const TimersEvent kTimers{.iteration = 30,
                           .timers = {{.name = "forward-compute", .min_ms = 100, .max_ms = 250}}};
 
+/// What a model with a sentence head reports.
+TrainEvent train_with_sentences() {
+  TrainEvent event = train();
+  event.sentence_loss = 0.5;
+  return event;
+}
+
+EvalEvent eval_with_sentences() {
+  EvalEvent event = eval("valid");
+  event.sentence_loss = 0;
+  event.sentence_accuracy = 0.75;
+  return event;
+}
+
 std::vector<Point> sorted(std::vector<Point> points) {
   std::sort(points.begin(), points.end(),
             [](const Point& a, const Point& b) { return a.tag < b.tag; });
@@ -75,6 +89,27 @@ TEST(TriremeCurves, StandOverTheIteration) {
   EXPECT_EQ(lines(curves->of(eval("test"))),
             (Lines{"test/loss @ 30 = 0", "test/perplexity @ 30 = 1"}));
   EXPECT_EQ(lines(curves->of(kTimers)), Lines{"timers/forward-compute_ms @ 30 = 250"});
+}
+
+TEST(AllCurves, HaveTheSentenceLoss) {
+  const auto has = [](const std::vector<Point>& points, const std::string& line) {
+    const Lines all = lines(points);
+    EXPECT_TRUE(std::find(all.begin(), all.end(), line) != all.end()) << line;
+  };
+  const auto trireme = make_curves(deck::TensorboardDialect::trireme);
+  has(trireme->of(train_with_sentences()), "train/sentence_loss @ 30 = 0.5");
+  has(trireme->of(eval_with_sentences()), "valid/sentence_loss @ 30 = 0");
+  has(trireme->of(eval_with_sentences()), "valid/sentence_accuracy @ 30 = 0.75");
+  const auto megatron = make_curves(deck::TensorboardDialect::megatron);
+  megatron->of(start());
+  has(megatron->of(train_with_sentences()), "sop loss @ 30 = 0.5");
+  has(megatron->of(train_with_sentences()), "sop loss vs samples @ 480 = 0.5");
+  has(megatron->of(eval_with_sentences()), "sop loss validation @ 30 = 0");
+  has(megatron->of(eval_with_sentences()), "sop loss validation ppl vs samples @ 480 = 1");
+  const auto bigscience = make_curves(deck::TensorboardDialect::bigscience);
+  bigscience->of(start());
+  has(bigscience->of(train_with_sentences()), "lm-loss-training/sop loss vs tokens @ 61440 = 0.5");
+  has(bigscience->of(eval_with_sentences()), "lm-loss-validation/sop loss validation @ 30 = 0");
 }
 
 TEST(MegatronCurves, HaveMegatronsTags) {

@@ -43,6 +43,7 @@ TEST(JsonLine, Start) {
                                      .vocab = 61,
                                      .parameters_without_embeddings = 1000,
                                      .flops_per_token = 2.5e5,
+                                     .flops_formula = "6 P",
                                      .recomputes = true},
                            .iteration = 7},
                 1700000000.12345),
@@ -52,7 +53,7 @@ TEST(JsonLine, Start) {
       R"("layout":{"tensor":2,"pipeline":2,"data":1,"partition":"3-1"},)"
       R"("hosts":["a","b"],"rank_hosts":[0,1,1,0],"parameters":1234,)"
       R"("model":{"layers":4,"hidden":32,"sequence":16,"vocab":61,)"
-      R"("parameters_without_embeddings":1000,"flops_per_token":250000.0,"recomputes":true},)"
+      R"("parameters_without_embeddings":1000,"flops_per_token":250000.0,"flops_formula":"6 P","recomputes":true},)"
       R"("iteration":7})");
 }
 
@@ -85,6 +86,17 @@ TEST(JsonLine, TrainHasNormsWhereTheyAreLogged) {
   EXPECT_NE(line.find(R"("grad_norm":1.0,"parameter_norm":2.5,"gradient_zeros":3,)"),
             std::string::npos)
       << line;
+}
+
+TEST(JsonLine, HasTheSentenceTaskWhereThereIsOne) {
+  const std::string train = json_line(TrainEvent{.loss = 2, .sentence_loss = 0.5}, 0);
+  EXPECT_NE(train.find(R"("loss":2.0,"sentence_loss":0.5,"grad_norm")"), std::string::npos)
+      << train;
+  const std::string eval = json_line(
+      EvalEvent{.split = "valid", .loss = 0, .sentence_loss = 0.5, .sentence_accuracy = 0.75}, 0);
+  EXPECT_NE(eval.find(R"("perplexity":1.0,"sentence_loss":0.5,"sentence_accuracy":0.75,)"),
+            std::string::npos)
+      << eval;
 }
 
 TEST(JsonLine, OtherKinds) {

@@ -12,7 +12,6 @@
 #include "core/error.hpp"
 #include "core/files.hpp"
 #include "deck/document.hpp"
-#include "deck/keys/schema.hpp"
 
 namespace trireme::convert::flags {
 namespace {
@@ -107,17 +106,8 @@ void apply_rules(Recipe& recipe) {
                   errors.size() == 1 ? "" : "s");
 }
 
-/// Whether Trireme trains BERT.
-bool trains_bert() {
-  const auto& built = deck::find_key("model.family")->built;
-  return built.empty() || std::find(built.begin(), built.end(), "bert") != built.end();
-}
-
 /// Refuses other networks by name, without checking their flags.
 void refuse_other_networks(const Recipe& recipe) {
-  if (recipe.program.find("bert") != std::string::npos && !trains_bert())
-    refuse({{recipe.place,
-             recipe.program + " trains BERT, which is not built yet: Trireme trains GPT"}});
   for (const std::string_view other : {"t5", "_ict", "vit", "vision", "retro", "realm", "biencoder",
                                        "multimodal", "vlm", "llava", "mamba", "hybrid"})
     if (recipe.program.find(other) != std::string::npos)

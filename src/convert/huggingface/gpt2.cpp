@@ -64,7 +64,8 @@ std::vector<std::int64_t> Counterpart::shape() const {
 std::vector<Counterpart> counterparts(const model::Gpt2Config& config) {
   std::vector<Counterpart> found;
   for (const model::Parameter& parameter : model::declare_parameters(model::gpt2_spec(config))) {
-    const std::string name = model::gpt2_hugging_face_name(parameter);
+    const auto names = model::gpt2_hugging_face_names(parameter);
+    const std::string name = names.empty() ? "" : names.front();
     if (name.empty())
       throw DataError("GPT-2 has no counterpart of '{}': this model has no form there",
                       parameter.name);

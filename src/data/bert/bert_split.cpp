@@ -17,18 +17,6 @@ bool is_weighted(const BertSplitConfig& config) {
   return !config.weights.empty() && config.common.samples.has_value();
 }
 
-/// The share of a blend that dataset `which` gives, as dataset_config() of GPT's.
-BertSplitConfig part_config(const BertSplitConfig& config, std::size_t which) {
-  BertSplitConfig part = config;
-  part.names = {config.names[which]};
-  part.weights = {};
-  part.common.samples.reset();
-  if (is_weighted(config))
-    part.common.samples =
-        share_to_build(normalize_blend(config.weights)[which], *config.common.samples);
-  return part;
-}
-
 PairSplitConfig pair_config(const BertSplitConfig& config) {
   PairSplitConfig pairs = config.common;
   pairs.prefix = config.names.front();
@@ -176,6 +164,17 @@ class BlendedDataset final : public Dataset {
 
 bool BertSplitConfig::is_blend() const {
   return is_weighted(*this) || (dialect == BertDialect::megatron && names.size() > 1);
+}
+
+BertSplitConfig part_config(const BertSplitConfig& config, std::size_t which) {
+  BertSplitConfig part = config;
+  part.names = {config.names[which]};
+  part.weights = {};
+  part.common.samples.reset();
+  if (is_weighted(config))
+    part.common.samples =
+        share_to_build(normalize_blend(config.weights)[which], *config.common.samples);
+  return part;
 }
 
 BlendSummary summarize_bert_split(const BertSplitConfig& config) {

@@ -8,15 +8,13 @@
 
 #include "data/bert/pair_samples.hpp"
 #include "data/dataset.hpp"
+#include "deck/choices.hpp"
 
 namespace trireme::data {
 
-/// How samples are made: data.bert.dialect.
-enum class BertDialect {
-  megatron,  ///< PairSamples
-  v0,        ///< FirstReleaseSamples
-  tfrecord   ///< RecordSamples
-};
+/// How samples are made: PairSamples (megatron), FirstReleaseSamples (v0), RecordSamples
+/// (tfrecord).
+using deck::BertDialect;
 
 /// All that decides the samples of one split of a run's data.
 struct BertSplitConfig {
@@ -34,6 +32,9 @@ struct BertSplitConfig {
   /// Whether datasets are mixed by an index.
   bool is_blend() const;
 };
+
+/// Dataset `which` of a blend alone, with the samples that it gives, as dataset_config() of GPT's.
+BertSplitConfig part_config(const BertSplitConfig& config, std::size_t which);
 
 /// Describes a split without building anything. Record files count as documents of one example;
 /// their tokens are those of full sequences. Throws as the openers of the dialect do, and DeckError

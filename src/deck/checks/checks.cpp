@@ -49,6 +49,7 @@ std::string Checker::override_that_leaves_out(Paths paths, Suggestion suggestion
 void check_together(const Deck& deck, const Given& given, const LoadOptions& options,
                     Problems& problems) {
   Checker checker(deck, given, problems);
+  checker.family();
   checker.model();
   checker.layout();
   checker.pipeline();
@@ -59,6 +60,7 @@ void check_together(const Deck& deck, const Given& given, const LoadOptions& opt
   checker.tokenizer();
   checker.data(options);
   checker.evaluation_tasks();
+  checker.bert();
   checker.checkpoints();
   checker.device();
   checker.optimizer();

@@ -46,6 +46,10 @@ class Checker {
   /// Without options.need_data a deck need not name its data.
   void data(const LoadOptions& options);
   void evaluation_tasks();
+  /// Keys that belong to another family than the deck's.
+  void family();
+  /// What BERT needs, and what it has no use for.
+  void bert();
   void checkpoints();
   void device();
   void optimizer();
@@ -57,6 +61,8 @@ class Checker {
   using Paths = std::initializer_list<std::string_view>;
 
   void gpu_kernels();
+  void bert_model();
+  void bert_samples();
 
   /// The override that gives one of `paths`, else the first of them that the deck gives.
   Place place_of(Paths paths) const;

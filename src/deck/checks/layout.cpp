@@ -10,6 +10,7 @@
 #include <string>
 #include <vector>
 
+#include "deck/keys/schema.hpp"
 #include "deck/load.hpp"
 #include "deck/value.hpp"
 
@@ -28,6 +29,18 @@ std::string even_partition(std::int64_t layers, std::int64_t stages) {
 }
 
 }  // namespace
+
+void Checker::family() {
+  for (const Key& key : keys())
+    require(
+        !key.family || key.family == deck_.model.family || !given_.places.contains(key.path),
+        {key.path, "model.family"},
+        [&] {
+          return fmt::format("'{}' needs model.family = {}, but it is {}; leave it out", key.path,
+                             name_of(*key.family), name_of(deck_.model.family));
+        },
+        Suggestion::leave_out_first);
+}
 
 void Checker::model() {
   const Model& model = deck_.model;

@@ -40,7 +40,6 @@ void model_keys(std::vector<Key>& rows) {
               {
                   key(TRIREME_MEMBER(model.family))
                       .by_default("gpt")
-                      .built({"gpt"})
                       .immutable()
                       .help("Architecture of the model."),
                   key(TRIREME_MEMBER(model.layers))
@@ -114,15 +113,6 @@ void model_keys(std::vector<Key>& rows) {
                       .built({"true"})
                       .immutable()
                       .help("The head uses the word embedding's weights."),
-                  later("model.bert.binary_head", "true or false")
-                      .by_default("true")
-                      .help("BERT: the head that classifies sentence pairs."),
-                  later("model.bert.post_norm", "true or false")
-                      .by_default("false")
-                      .help("BERT: layer norms after the residual sums."),
-                  later("model.bert.deep_init", "true or false")
-                      .by_default("false")
-                      .help("BERT: initial weights scaled for deep models."),
               });
 }
 
@@ -189,15 +179,6 @@ void data_keys(std::vector<Key>& rows) {
               .by_default("true")
               .warn()
               .help("Count the loss at end-of-document tokens."),
-          later("data.bert.mask_probability", "number")
-              .by_default("0.15")
-              .help("BERT: share of masked tokens."),
-          later("data.bert.max_predictions", "whole number")
-              .help("BERT: maximum of masked tokens."),
-          later("data.bert.short_sequence", "number")
-              .by_default("0.1")
-              .help("BERT: share of short samples."),
-          later("data.bert.sentence_task", "order or next").help("BERT: task of sentence pairs."),
       });
 }
 

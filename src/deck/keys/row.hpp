@@ -36,10 +36,12 @@ inline std::vector<Unit> times() { return {Unit::seconds, Unit::minutes, Unit::h
 // Each appends the rows of its sections.
 void run_keys(std::vector<Key>& rows);
 void model_keys(std::vector<Key>& rows);
+void bert_model_keys(std::vector<Key>& rows);
 void parallel_keys(std::vector<Key>& rows);
 void arithmetic_keys(std::vector<Key>& rows);
 void optimizer_keys(std::vector<Key>& rows);
 void data_keys(std::vector<Key>& rows);
+void bert_data_keys(std::vector<Key>& rows);
 void train_keys(std::vector<Key>& rows);
 void log_keys(std::vector<Key>& rows);
 void cluster_keys(std::vector<Key>& rows);
@@ -118,6 +120,10 @@ class Row {
   Row&& built(std::vector<std::string> values) && {
     key_.rules.built = values;
     key_.built = std::move(values);
+    return std::move(*this);
+  }
+  Row&& only(Family family) && {
+    key_.family = family;
     return std::move(*this);
   }
   Row&& because(std::string reason) && {

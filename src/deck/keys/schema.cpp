@@ -125,10 +125,12 @@ const std::vector<Key>& keys() {
     std::vector<Key> rows;
     run_keys(rows);
     model_keys(rows);
+    bert_model_keys(rows);
     parallel_keys(rows);
     arithmetic_keys(rows);
     optimizer_keys(rows);
     data_keys(rows);
+    bert_data_keys(rows);
     train_keys(rows);
     log_keys(rows);
     cluster_keys(rows);

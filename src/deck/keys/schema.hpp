@@ -27,8 +27,9 @@ struct Key {
   std::string fallback_words;      ///< the default in words, where it is no fixed value
   std::vector<std::string> built;  ///< the values whose feature is built; empty: all of them
   bool unbuilt = false;            ///< the key has no feature, and so no member, yet
-  bool of_sweep = false;  ///< trireme-sweep reads it; the deck of a run has no member for it
-  std::string reason;     ///< why something is not built, where there is more to say
+  bool of_sweep = false;         ///< trireme-sweep reads it; the deck of a run has no member for it
+  std::optional<Family> family;  ///< that alone has the key; its member is unset for another
+  std::string reason;            ///< why something is not built, where there is more to say
 
   /// Whether a Deck holds the key's value.
   bool has_member() const { return !unbuilt && !of_sweep; }

@@ -1,8 +1,35 @@
 #include "model/families/bert.hpp"
 
+#include <fmt/format.h>
+
 #include <cmath>
 
 namespace trireme::model {
+namespace {
+
+/// Trireme's name of a module and Hugging Face's: within a layer, or of the whole model.
+struct Module {
+  const char* ours;
+  const char* theirs;
+};
+constexpr Module kLayerModules[] = {{"norm1", "attention.output.LayerNorm"},
+                                    {"attention/projection", "attention.output.dense"},
+                                    {"norm2", "output.LayerNorm"},
+                                    {"mlp/up", "intermediate.dense"},
+                                    {"mlp/down", "output.dense"}};
+constexpr Module kModelModules[] = {{"embedding/norm", "bert.embeddings.LayerNorm"},
+                                    {"masked_lm/dense", "cls.predictions.transform.dense"},
+                                    {"masked_lm/norm", "cls.predictions.transform.LayerNorm"},
+                                    {"pooler", "bert.pooler.dense"},
+                                    {"sentence", "cls.seq_relationship"}};
+constexpr Module kTensors[] = {
+    {"embedding/word", "bert.embeddings.word_embeddings.weight"},
+    {"embedding/position", "bert.embeddings.position_embeddings.weight"},
+    {"embedding/token_type", "bert.embeddings.token_type_embeddings.weight"},
+    {"head/weight", "cls.predictions.decoder.weight"},
+    {"head/bias", "cls.predictions.bias"}};
+
+}  // namespace
 
 ModelSpec bert_spec(const BertConfig& config) {
   const NormSpec norm{.kind = "layernorm", .eps = config.layernorm_eps};
@@ -46,6 +73,59 @@ double bert_flops_per_token(const ModelSpec& spec) {
   for (const BlockSpec& block : spec.blocks)
     flops += 6 * (4 * h * h + 2 * h * static_cast<double>(block.mlp.width)) + 12 * s * h;
   return flops;
+}
+
+BertConfig bert_config(const deck::Deck& deck, const Vocabulary& vocabulary) {
+  const deck::Model& model = deck.model;
+  return {.layers = model.layers,
+          .hidden = model.hidden,
+          .heads = model.heads,
+          .ffn = model.ffn,
+          .sequence = model.sequence,
+          .positions = model.positions,
+          .vocab = vocabulary.size,
+          .attention_dropout = model.dropout.attention,
+          .hidden_dropout = model.dropout.hidden,
+          .init_std = model.init_std,
+          .layernorm_eps = model.layernorm_eps,
+          .tie_embeddings = model.tie_embeddings,
+          .binary_head = model.bert.binary_head.value(),
+          .post_norm = model.bert.post_norm.value(),
+          .deep_init = model.bert.deep_init.value(),
+          .seed = static_cast<std::uint64_t>(deck.run.seed)};
+}
+
+std::vector<std::string> bert_hugging_face_names(const Parameter& parameter) {
+  const std::string& name = parameter.name;
+  for (const Module& tensor : kTensors)
+    if (name == tensor.ours) return {tensor.theirs};
+  const std::size_t last = name.rfind('/') + 1;
+  const std::string kind = name.substr(last);
+  for (const Module& module : kModelModules)
+    if (name == fmt::format("{}/{}", module.ours, kind))
+      return {fmt::format("{}.{}", module.theirs, kind)};
+  const std::string ours = fmt::format("layers/{}/", parameter.layer);
+  const std::string theirs = fmt::format("bert.encoder.layer.{}.", parameter.layer);
+  for (const Module& module : kLayerModules)
+    if (name == fmt::format("{}{}/{}", ours, module.ours, kind))
+      return {fmt::format("{}{}.{}", theirs, module.theirs, kind)};
+  std::vector<std::string> names;
+  if (name == fmt::format("{}attention/qkv/{}", ours, kind))
+    for (const char* part : {"query", "key", "value"})
+      names.push_back(fmt::format("{}attention.self.{}.{}", theirs, part, kind));
+  return names;
+}
+
+Family bert_family() {
+  return {
+      .id = deck::Family::bert,
+      .spec = [](const deck::Deck& deck,
+                 const Vocabulary& vocabulary) { return bert_spec(bert_config(deck, vocabulary)); },
+      .flops_per_token = &bert_flops_per_token,
+      .flops_formula =
+          "72 l h^2 (1 + s / (6 h) + V / (12 l h) + 1 / (12 l)): forward and backward, full "
+          "attention, the head as if for all tokens, no recomputation",
+      .hugging_face_names = &bert_hugging_face_names};
 }
 
 }  // namespace trireme::model

@@ -3,7 +3,11 @@
 #pragma once
 
 #include <cstdint>
+#include <string>
+#include <vector>
 
+#include "model/families/registry.hpp"
+#include "model/parameters/table.hpp"
 #include "model/spec.hpp"
 
 namespace trireme::model {
@@ -37,8 +41,19 @@ struct BertConfig {
 ModelSpec bert_spec(const BertConfig& config);
 
 /// Floating-point operations per token of one training iteration of such a model, forward and
-/// backward: 6 for each weight of a matrix and of the masked-LM head, which reads every token, and
-/// 12 s h per layer for attention to all s tokens. Recomputation and padding count as computed.
+/// backward: 6 for each weight of a matrix and of the masked-LM head, as if it read every token,
+/// and 12 s h per layer for attention to all s tokens. Recomputation and padding count as computed.
 double bert_flops_per_token(const ModelSpec& spec);
+
+/// The hyper-parameters that the deck gives, with this vocabulary.
+BertConfig bert_config(const deck::Deck& deck, const Vocabulary& vocabulary);
+
+/// The names that BertForPreTraining of Hugging Face's transformers has for a parameter: three for
+/// the fused weights and biases of q, k and v. None where it has no counterpart, as for the norms
+/// of a model with norms before the sublayers.
+std::vector<std::string> bert_hugging_face_names(const Parameter& parameter);
+
+/// The row of the registry.
+Family bert_family();
 
 }  // namespace trireme::model

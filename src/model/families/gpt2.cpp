@@ -71,17 +71,17 @@ ModelSpec gpt2_spec(const Gpt2Config& config) {
           .seed = config.seed};
 }
 
-std::string gpt2_hugging_face_name(const Parameter& parameter) {
+std::vector<std::string> gpt2_hugging_face_names(const Parameter& parameter) {
   const std::string& name = parameter.name;
   for (const Part& part : kModelParts)
-    if (name == part.ours) return part.theirs;
+    if (name == part.ours) return {part.theirs};
   const std::string layer = fmt::format("layers/{}/", parameter.layer);
-  if (!name.starts_with(layer)) return "";
+  if (!name.starts_with(layer)) return {};
   for (const Part& part : kLayerParts)
     for (const char* kind : {"weight", "bias"})
       if (name == fmt::format("{}{}/{}", layer, part.ours, kind))
-        return fmt::format("h.{}.{}.{}", parameter.layer, part.theirs, kind);
-  return "";
+        return {fmt::format("h.{}.{}.{}", parameter.layer, part.theirs, kind)};
+  return {};
 }
 
 Family gpt2_family() {
@@ -95,7 +95,10 @@ Family gpt2_family() {
                                              spec.blocks.front().mlp.width, spec.sequence,
                                              spec.vocab);
           },
-      .hugging_face_name = &gpt2_hugging_face_name};
+      .flops_formula =
+          "72 l h^2 (1 + s / (12 h) + V / (12 l h)): forward and backward, causal attention as "
+          "half, no recomputation",
+      .hugging_face_names = &gpt2_hugging_face_names};
 }
 
 }  // namespace trireme::model

@@ -4,6 +4,7 @@
 #include <cstdint>
 #include <optional>
 #include <string>
+#include <vector>
 
 #include "model/families/registry.hpp"
 #include "model/parameters/table.hpp"
@@ -38,8 +39,8 @@ ModelSpec gpt2_spec(const Gpt2Config& config);
 Gpt2Config gpt2_config(const deck::Deck& deck, const Vocabulary& vocabulary);
 
 /// The name that Hugging Face's transformers has for a parameter, without the prefix
-/// "transformer."; "" where GPT-2 has no counterpart.
-std::string gpt2_hugging_face_name(const Parameter& parameter);
+/// "transformer."; none where GPT-2 has no counterpart.
+std::vector<std::string> gpt2_hugging_face_names(const Parameter& parameter);
 
 /// The row of the registry.
 Family gpt2_family();

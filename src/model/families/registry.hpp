@@ -5,6 +5,7 @@
 #include <cstdint>
 #include <optional>
 #include <string>
+#include <vector>
 
 #include "deck/deck.hpp"
 #include "model/parameters/table.hpp"
@@ -26,8 +27,11 @@ struct Family {
   /// Floating-point operations per token of one training iteration, forward and backward, without
   /// recomputation: by which speed is reported.
   double (*flops_per_token)(const ModelSpec& spec);
-  /// The name of a parameter in Hugging Face's files; "" where they have none.
-  std::string (*hugging_face_name)(const Parameter& parameter);
+  /// That as a formula in l, h, s and V, and what it counts, for people.
+  const char* flops_formula;
+  /// The names of a parameter in Hugging Face's files, which may hold its rows in several tensors;
+  /// none where they have no counterpart.
+  std::vector<std::string> (*hugging_face_names)(const Parameter& parameter);
 };
 
 /// The family that the deck names. Throws DeckError where it is not built.

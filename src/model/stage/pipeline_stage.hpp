@@ -126,6 +126,8 @@ class PipelineStage {
   /// Logits after a forward() without a loss scale through the head: [T, local vocabulary columns].
   /// For tests and evaluation.
   Tensor logits() const { return head_.head.logits; }
+  /// The same of the sentence head: [b, classes], alike on all tensor ranks; empty without one.
+  Tensor sentence_logits() const { return head_.head.sentence.logits; }
 
  private:
   /// Uploads `values` to `to`, if the model has it; throws InternalError unless it has `count`.

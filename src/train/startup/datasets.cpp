@@ -8,6 +8,7 @@
 
 #include "core/content_hash.hpp"
 #include "core/error.hpp"
+#include "data/bert/bert_split.hpp"
 #include "data/gpt/gpt_split.hpp"
 #include "deck/describe.hpp"
 #include "train/run_state.hpp"
@@ -18,22 +19,54 @@ std::unique_ptr<const data::Dataset> open_dataset(const deck::Deck& deck,
                                                   data::Split split,
                                                   std::optional<std::int64_t> samples,
                                                   comm::Communicator& world) {
-  return std::make_unique<data::GptDataset>(data::open_gpt_blend(
-      plan::split_config(deck, split, vocabulary, samples),
-      {.builds = world.rank() == 0, .barrier = [&world] { world.barrier(); }}));
+  const data::IndexBuilder builder{.builds = world.rank() == 0,
+                                   .barrier = [&world] { world.barrier(); }};
+  switch (deck.model.family) {
+    case deck::Family::gpt:
+      return std::make_unique<data::GptDataset>(
+          data::open_gpt_blend(plan::split_config(deck, split, vocabulary, samples), builder));
+    case deck::Family::bert:
+      return data::open_bert_split(plan::bert_split_config(deck, split, vocabulary, samples),
+                                   builder);
+  }
+  throw InternalError("unknown model.family");
 }
 
-data::BlendSummary summarize_data(const deck::Deck& deck, const plan::Vocabulary& vocabulary,
-                                  data::Split split, data::GptBlendConfig& config) {
-  const auto of = [&](std::int64_t samples) {
-    config = plan::split_config(deck, split, vocabulary, samples);
-    return data::summarize_blend(config);
-  };
-  const data::BlendSummary summary = of(data::samples_wanted(split, plan::run_length(deck)));
-  if (split != data::Split::train) return summary;
+namespace {
+
+/// `samples` of a split; absent: one epoch.
+SplitData summarize(const deck::Deck& deck, const plan::Vocabulary& vocabulary, data::Split split,
+                    std::optional<std::int64_t> samples) {
+  SplitData found;
+  if (deck.model.family == deck::Family::bert) {
+    const data::BertSplitConfig config = plan::bert_split_config(deck, split, vocabulary, samples);
+    found = {.summary = data::summarize_bert_split(config), .names = config.names, .samples = {}};
+    for (std::size_t i = 0; i < found.summary.datasets.size(); ++i) {
+      const auto taken = config.is_blend() ? data::part_config(config, i).common.samples : samples;
+      found.samples.push_back(taken.value_or(found.summary.datasets[i].samples));
+    }
+    return found;
+  }
+  const data::GptBlendConfig config = plan::split_config(deck, split, vocabulary, samples);
+  found.summary = data::summarize_blend(config);
+  for (std::size_t i = 0; i < config.prefixes.size(); ++i) {
+    found.names.push_back(config.prefixes[i].string());
+    found.samples.push_back(
+        data::dataset_config(config, i).samples.value_or(found.summary.datasets[i].samples));
+  }
+  return found;
+}
+
+}  // namespace
+
+SplitData summarize_data(const deck::Deck& deck, const plan::Vocabulary& vocabulary,
+                         data::Split split) {
+  SplitData found =
+      summarize(deck, vocabulary, split, data::samples_wanted(split, plan::run_length(deck)));
+  if (split != data::Split::train) return found;
   const deck::Progress end = deck::end_of_run(deck);
   const std::int64_t needed = end.samples + samples_to_skip(deck, RunState{}, end.iteration);
-  return summary.samples < needed ? of(needed) : summary;
+  return found.summary.samples < needed ? summarize(deck, vocabulary, split, needed) : found;
 }
 
 std::string describe_data(const deck::Deck& deck, const plan::Vocabulary& vocabulary) {
@@ -41,15 +74,14 @@ std::string describe_data(const deck::Deck& deck, const plan::Vocabulary& vocabu
   std::string text;
   for (const data::Split split : {data::Split::train, data::Split::valid, data::Split::test}) {
     if (!plan::uses_split(deck, split)) continue;
-    data::GptBlendConfig config;
-    const data::BlendSummary summary = summarize_data(deck, vocabulary, split, config);
-    for (std::size_t i = 0; i < summary.datasets.size(); ++i) {
-      const data::SplitSummary& dataset = summary.datasets[i];
+    const SplitData found = summarize_data(deck, vocabulary, split);
+    for (std::size_t i = 0; i < found.summary.datasets.size(); ++i) {
+      const data::SplitSummary& dataset = found.summary.datasets[i];
+      const bool several = found.summary.datasets.size() > 1;
       text += fmt::format("{:<10} {} documents, {} tokens; {} samples wanted: {} epoch{}{}\n",
                           data::name_of(split), dataset.documents.size(), dataset.tokens,
-                          data::dataset_config(config, i).samples.value_or(dataset.samples),
-                          dataset.epochs, dataset.epochs == 1 ? "" : "s",
-                          config.single() ? "" : " of " + config.prefixes[i].string());
+                          found.samples[i], dataset.epochs, dataset.epochs == 1 ? "" : "s",
+                          several ? " of " + found.names[i] : "");
     }
   }
   return text;
@@ -66,6 +98,29 @@ struct NamedDataset {
   std::string prefix;
 };
 
+/// The prefixes of a split's datasets; none where it is of record files.
+std::vector<std::string> indexed_datasets(const deck::Deck& deck, data::Split split,
+                                          const plan::Vocabulary& vocabulary) {
+  if (deck.data.bert.dialect == deck::BertDialect::tfrecord) return {};
+  std::vector<std::string> names;
+  if (deck.model.family == deck::Family::bert)
+    return plan::bert_split_config(deck, split, vocabulary, std::nullopt).names;
+  for (const auto& prefix : plan::split_config(deck, split, vocabulary, std::nullopt).prefixes)
+    names.push_back(prefix.string());
+  return names;
+}
+
+/// The sequences of the training split in one of its datasets, the i-th.
+data::SequenceRange training_sequences(const deck::Deck& deck, const plan::Vocabulary& vocabulary,
+                                       const data::BlendSummary& summary,
+                                       const data::IndexedDataset& dataset, std::size_t i) {
+  if (deck.model.family != deck::Family::bert) return summary.datasets[i].documents;
+  const auto config =
+      plan::bert_split_config(deck, data::Split::train, vocabulary, std::nullopt).common;
+  const data::SequenceRange documents = data::pair_map_config(config, dataset).documents;
+  return {dataset.first_sequence(documents.begin), dataset.first_sequence(documents.end)};
+}
+
 std::vector<NamedDataset> datasets_of(const deck::Deck& deck, const plan::Vocabulary& vocabulary) {
   std::vector<NamedDataset> datasets;
   std::set<std::string> seen;
@@ -74,7 +129,7 @@ std::vector<NamedDataset> datasets_of(const deck::Deck& deck, const plan::Vocabu
     const bool own = (split == data::Split::valid && deck.data.valid) ||
                      (split == data::Split::test && deck.data.test);
     const std::string key = fmt::format("data.{}", own ? data::name_of(split) : "train");
-    for (const auto& prefix : plan::split_config(deck, split, vocabulary, std::nullopt).prefixes) {
+    for (const std::string& prefix : indexed_datasets(deck, split, vocabulary)) {
       const std::string name = data::dataset_prefix(prefix).string();
       if (seen.insert(name).second) datasets.push_back({key, name});
     }
@@ -124,16 +179,19 @@ std::string check_scanned(const NamedDataset& named, const data::IndexedDataset&
 }
 
 /// "sample H H", the hashes of `scan` of each dataset's part.
-std::string hash_text(const data::GptBlendConfig& config, const data::BlendSummary& summary,
-                      data::TokenScan scan) {
+std::string hash_text(const deck::Deck& deck, const plan::Vocabulary& vocabulary,
+                      const data::BlendSummary& summary, data::TokenScan scan) {
   std::vector<std::string> hashes;
   ContentHash folded;
-  for (std::size_t i = 0; i < config.prefixes.size(); ++i) {
-    const data::IndexedDataset dataset(data::dataset_prefix(config.prefixes[i]));
-    const std::uint64_t hash = data::hash_tokens(dataset, summary.datasets[i].documents, scan);
+  const auto prefixes = indexed_datasets(deck, data::Split::train, vocabulary);
+  for (std::size_t i = 0; i < prefixes.size(); ++i) {
+    const data::IndexedDataset dataset(data::dataset_prefix(prefixes[i]));
+    const std::uint64_t hash =
+        data::hash_tokens(dataset, training_sequences(deck, vocabulary, summary, dataset, i), scan);
     folded.add(&hash, sizeof hash);
     hashes.push_back(fmt::format("{:016x}", hash));
   }
+  if (hashes.empty()) return "";
   if (hashes.size() > kMaxHashes) hashes = {fmt::format("{:016x}", folded.value())};
   return fmt::format("{} {}", scan == data::TokenScan::all ? "all" : "sample",
                      fmt::join(hashes, " "));
@@ -180,14 +238,16 @@ std::vector<std::string> check_datasets(const deck::Deck& deck, const plan::Voca
 
 TrainingData identify_training_data(const deck::Deck& deck, const plan::Vocabulary& vocabulary,
                                     data::TokenScan scan) {
-  data::GptBlendConfig config;
-  const data::BlendSummary summary = summarize_data(deck, vocabulary, data::Split::train, config);
-  TrainingData found{.documents = data::identify_documents(summary),
-                     .tokens = hash_text(config, summary, data::TokenScan::sample),
+  const SplitData training = summarize_data(deck, vocabulary, data::Split::train);
+  const auto hashes = [&](data::TokenScan of) {
+    return hash_text(deck, vocabulary, training.summary, of);
+  };
+  TrainingData found{.documents = data::identify_documents(training.summary),
+                     .tokens = hashes(data::TokenScan::sample),
                      .files = {}};
-  if (scan == data::TokenScan::all)
-    found.tokens += "; " + hash_text(config, summary, data::TokenScan::all);
-  for (const auto& prefix : config.prefixes)
+  if (scan == data::TokenScan::all && !found.tokens.empty())
+    found.tokens += "; " + hashes(data::TokenScan::all);
+  for (const auto& prefix : indexed_datasets(deck, data::Split::train, vocabulary))
     found.files.push_back(data::dataset_prefix(prefix).string() + ".bin");
   return found;
 }

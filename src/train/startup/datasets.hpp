@@ -17,7 +17,7 @@ namespace trireme::train {
 /// Opens `split` of the deck's data for `samples` samples (absent: one epoch) of the kind that the
 /// model's family trains on. Collective over `world`, whose rank 0 builds the sample index; a rank
 /// that throws does not reach the barrier, so the caller must end the others. Throws as
-/// data::open_gpt_blend().
+/// data::open_gpt_blend() and data::open_bert_split().
 std::unique_ptr<const data::Dataset> open_dataset(const deck::Deck& deck,
                                                   const plan::Vocabulary& vocabulary,
                                                   data::Split split,
@@ -32,10 +32,17 @@ void require_datasets(const deck::Deck& deck, const plan::Vocabulary& vocabulary
 /// a sample. Otherwise returns one line for each split that is used: documents, tokens, epochs.
 std::string describe_data(const deck::Deck& deck, const plan::Vocabulary& vocabulary);
 
+/// One split of the deck's data.
+struct SplitData {
+  data::BlendSummary summary;
+  std::vector<std::string> names;     ///< of the datasets or record files
+  std::vector<std::int64_t> samples;  ///< that the run takes of each of summary.datasets
+};
+
 /// What a run from the start takes of a split, and what train.skip passes over where the whole
-/// epochs do not hold that, too: as a run opens it, by `config`. Throws as describe_data().
-data::BlendSummary summarize_data(const deck::Deck& deck, const plan::Vocabulary& vocabulary,
-                                  data::Split split, data::GptBlendConfig& config);
+/// epochs do not hold that, too: as a run opens it. Throws as describe_data().
+SplitData summarize_data(const deck::Deck& deck, const plan::Vocabulary& vocabulary,
+                         data::Split split);
 
 /// Compares each dataset that the run reads with the tokenizer and the vocabulary of the deck: by
 /// its PREFIX.json; without one, by the ids that `scan` meets. Returns notes for the user, a line

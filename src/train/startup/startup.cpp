@@ -178,6 +178,15 @@ PreparedDeck prepare_deck(comm::MpiCommunicator& world, const std::string& path,
                               {"hash", tokenizer->hash},
                               {"vocab", tokenizer->vocab_size},
                               {"library", tokenizer->library}};
+    if (const auto& bert = vocabulary.bert) {
+      std::string continues;
+      for (const bool word : bert->continues_word) continues += word ? '1' : '0';
+      message["bert"] = {{"cls", bert->cls},
+                         {"sep", bert->sep},
+                         {"mask", bert->mask},
+                         {"pad", bert->pad},
+                         {"continues", continues}};
+    }
     return message.dump();
   });
   const auto message = nlohmann::json::parse(text);
@@ -191,6 +200,16 @@ PreparedDeck prepare_deck(comm::MpiCommunicator& world, const std::string& path,
                                      .hash = tokenizer["hash"].get<std::uint64_t>(),
                                      .vocab_size = tokenizer["vocab"].get<std::int32_t>(),
                                      .library = tokenizer["library"].get<std::string>()};
+  }
+  if (message.contains("bert")) {
+    const auto& bert = message["bert"];
+    data::BertVocabulary words{.cls = bert["cls"].get<std::int32_t>(),
+                               .sep = bert["sep"].get<std::int32_t>(),
+                               .mask = bert["mask"].get<std::int32_t>(),
+                               .pad = bert["pad"].get<std::int32_t>()};
+    for (const char c : bert["continues"].get<std::string>())
+      words.continues_word.push_back(c == '1');
+    prepared.vocabulary.bert = std::make_shared<const data::BertVocabulary>(std::move(words));
   }
   return prepared;
 }

@@ -107,5 +107,41 @@ TEST_F(DatasetChecksTest, TokensTellTrainingDataApart) {
   EXPECT_EQ(changed_file("", identify(TokenScan::sample)), "") << "not known";
 }
 
+TEST_F(DatasetChecksTest, BertTrainsOnSentences) {
+  // 8 documents of 3 sentences of 4 tokens.
+  const std::vector<std::int32_t> lengths(24, 4);
+  data::write_dataset<std::uint16_t>(folder_ / "a", lengths, data::TokenType::uint16, 10);
+  data::IdxContent idx = data::make_idx(lengths, data::TokenType::uint16);
+  idx.first_sequences = {0, 3, 6, 9, 12, 15, 18, 21, 24};
+  write_file_atomically(path("a.idx"), idx.bytes());
+
+  plan::Vocabulary vocabulary{.size = 300};
+  data::BertVocabulary bert{.cls = 1, .sep = 2, .mask = 3, .pad = 0};
+  bert.continues_word.resize(300);
+  vocabulary.bert = std::make_shared<const data::BertVocabulary>(bert);
+  const std::vector<std::string> family = {
+      "model.family=bert", "data.tokenizer={type: wordpiece, vocab: v.txt, lowercase: true}",
+      "train.iterations=5", "data.split=[6, 2]", "data.bert.short_sequence=0"};
+  EXPECT_EQ(describe_data(deck(path("a"), family), vocabulary),
+            "train      6 documents, 72 tokens; 20 samples wanted: 4 epochs\n"
+            "valid      2 documents, 24 tokens; 40 samples wanted: 20 epochs\n");
+  EXPECT_TRUE(check_datasets(deck(path("a"), family), vocabulary, TokenScan::sample).size() == 1);
+
+  // The tokens of the training documents alone tell the data apart.
+  const auto tokens = [&] {
+    return identify_training_data(deck(path("a"), family), vocabulary, TokenScan::sample).tokens;
+  };
+  const std::string before = tokens();
+  const std::string bin = read_file(path("a.bin"));
+  std::string changed = bin;
+  changed.back() ^= 1;  // of the last document
+  write_file_atomically(path("a.bin"), changed);
+  EXPECT_EQ(tokens(), before);
+  changed = bin;
+  changed.front() ^= 1;
+  write_file_atomically(path("a.bin"), changed);
+  EXPECT_NE(tokens(), before);
+}
+
 }  // namespace
 }  // namespace trireme::train

@@ -111,6 +111,24 @@ void apply_tokenizer(Recipe& recipe) {
   }
 }
 
+/// How BERT's samples are made. Returns whether they are TFRecords.
+bool apply_bert_samples(Recipe& recipe) {
+  const Given* records = recipe.flags.find("use-tfrecords");
+  if (recipe.program.find("bert") == std::string::npos) {
+    if (records) recipe.draft.error(*records, "is for BERT; remove it");
+    return false;
+  }
+  if (records) {
+    recipe.draft.set("data.bert.dialect", "tfrecord", *records);
+    for (const char* name : {"short-seq-prob", "mask-prob"})
+      if (const Given* given = recipe.flags.find(name))
+        recipe.draft.error(*given, "has no effect with --use-tfrecords, whose samples are masked");
+  } else if (recipe.is_first_release()) {
+    recipe.draft.set("data.bert.dialect", "v0", std::string("the samples of the first release"));
+  }
+  return records != nullptr;
+}
+
 }  // namespace
 
 void apply_data_rules(Recipe& recipe) {
@@ -122,7 +140,8 @@ void apply_data_rules(Recipe& recipe) {
     draft.error(*old,
                 fmt::format("'{}' names a dataset as well; keep one of the two", train->text()));
   set_dataset(recipe, train ? train : old, "data.train");
-  if (old)
+  const bool records = apply_bert_samples(recipe);
+  if (old && !records)
     draft.note(old->place,
                fmt::format("{} names text that Megatron-LM tokenized as it ran: make datasets with "
                            "trireme-preprocess, and write their prefixes in data.train",
@@ -134,7 +153,11 @@ void apply_data_rules(Recipe& recipe) {
         std::array{"test-data-path", "test-data-path", "test-data", "data.test"}})
     for (const char* name : {third, second, first}) set_dataset(recipe, flags.find(name), key);
 
-  if (const Given* split = flags.find("split")) {
+  const Given* split = flags.find("split");
+  if (records) {
+    draft.set("data.split", "[1, 0, 0]", std::string("TFRecord files are not divided"));
+    if (split) draft.leave_out(*split, "has no effect with --use-tfrecords");
+  } else if (split) {
     std::string weights = split->values[0];
     std::erase(weights, ' ');
     draft.set("data.split", weights, *split);

@@ -27,7 +27,11 @@ void allow_only(Recipe& recipe, std::string_view name,
 void apply_family(Recipe& recipe) {
   const std::string& program = recipe.program;
   const bool bert = program.find("bert") != std::string::npos;
-  if (bert) recipe.draft.set("model.family", "bert", program);
+  if (bert) {
+    recipe.draft.set("model.family", "bert", program);
+    // Later releases divide the initial output projections by sqrt(2 layers) unasked.
+    if (!recipe.is_first_release()) recipe.draft.set("model.bert.deep_init", "true", program);
+  }
   for (const std::string_view name :
        {"apply-residual-connection-post-layernorm", "bert-no-binary-head", "deep-init"})
     if (const Given* given = recipe.flags.find(name); given && !bert)

@@ -204,7 +204,7 @@ std::vector<Flag> data_flags() {
       drop("text-key", kOne, kPreprocess),
       drop("delim", kOne, kPreprocess),
       drop("presplit-sentences", kNone, kPreprocess),
-      drop("use-tfrecords", kNone, kPreprocess),
+      to_rule("use-tfrecords", "data.bert.dialect", kNone),
       drop("use-npy-data-loader", kNone, kPreprocess),
       drop("input-data-sizes-file", kOne, kPreprocess),
       drop("shuffle", kNone, "samples are always shuffled, with data.seed"),

@@ -1,0 +1,119 @@
+// The keys of BERT, and what BERT has no use for.
+#include <fmt/format.h>
+
+#include <string>
+#include <string_view>
+
+#include "deck/checks/checks.hpp"
+#include "deck/value.hpp"
+
+namespace trireme::deck {
+
+void Checker::bert() {
+  if (deck_.model.family != Family::bert) return;
+  bert_model();
+  bert_samples();
+}
+
+void Checker::bert_model() {
+  const Model& model = deck_.model;
+  require(
+      !model.embedding_layernorm, {"model.embedding_layernorm", "model.family"},
+      [] {
+        return "model.embedding_layernorm = true is for model.family = gpt; BERT with "
+               "model.bert.post_norm: true has a norm after the sum of its embeddings";
+      },
+      Suggestion::leave_out_first);
+  require(!model.bert.post_norm.value_or(false) ||
+              deck_.recompute.granularity != Granularity::selective,
+          {"recompute.granularity", "model.bert.post_norm"}, [] {
+            return "recompute.granularity = selective recomputes norms before the sublayers, but "
+                   "model.bert.post_norm = true has them after (try recompute.granularity: full, "
+                   "or none)";
+          });
+  constexpr std::int64_t kMinSequence = 5;  // data::kMinBertSequence
+  require(model.sequence >= kMinSequence, {"model.sequence"}, [&] {
+    return fmt::format(
+        "model.sequence = {} is too short for BERT: a sample has [CLS], two [SEP] and a token of "
+        "each segment (try 128)",
+        model.sequence);
+  });
+}
+
+void Checker::bert_samples() {
+  const BertData& bert = deck_.data.bert;
+  // A bad value has been reported, and is unset.
+  if (!bert.dialect || !bert.sentence_task || !deck_.model.bert.binary_head) return;
+  const BertDialect dialect = *bert.dialect;
+  const bool megatron = dialect == BertDialect::megatron;
+  const bool records = dialect == BertDialect::tfrecord;
+  const auto allow = [&](bool used, std::string_view path) {
+    require(
+        used || !given_.places.contains(path), {path, "data.bert.dialect"},
+        [&] {
+          return fmt::format("'{}' has no effect with data.bert.dialect = {}; leave it out", path,
+                             name_of(dialect));
+        },
+        Suggestion::leave_out_first);
+  };
+  allow(megatron, "data.bert.max_ngram");
+  allow(!records, "data.bert.mask_probability");
+  allow(!records, "data.bert.short_sequence");
+  allow(megatron, "data.index_files");
+
+  const SentenceTask task = *bert.sentence_task;
+  const SentenceTask built = megatron ? SentenceTask::order : SentenceTask::next;
+  require(task == built || task == SentenceTask::none,
+          {"data.bert.sentence_task", "data.bert.dialect"}, [&] {
+            return fmt::format(
+                "data.bert.sentence_task = {} is not made by data.bert.dialect = {} (try {})",
+                name_of(task), name_of(dialect), name_of(built));
+          });
+  const bool head = *deck_.model.bert.binary_head;
+  require(head == (task != SentenceTask::none),
+          {"data.bert.sentence_task", "model.bert.binary_head"}, [&] {
+            return fmt::format(
+                "data.bert.sentence_task = {} does not fit model.bert.binary_head = {}: the head "
+                "classifies the sentence task",
+                name_of(task), head);
+          });
+  constexpr std::int64_t kMaxSeed = 2147483646;  // data::kMaxPairMapSeed
+  require(!megatron || deck_.data.seed <= kMaxSeed, {"data.seed", "run.seed"}, [&] {
+    return fmt::format(
+        "data.seed = {}: the maximum of data.bert.dialect = megatron is {} (try 1234)",
+        deck_.data.seed, kMaxSeed);
+  });
+  const auto& tokenizer = deck_.data.tokenizer.type;
+  require(
+      records || tokenizer == TokenizerType::wordpiece || tokenizer == TokenizerType::sentencepiece,
+      {"data.tokenizer.type", "data.tokenizer", "model.family"}, [] {
+        return "model.family = bert masks whole words: give data.tokenizer.type = wordpiece or "
+               "sentencepiece (only data.bert.dialect = tfrecord needs none)";
+      });
+  require(
+      !deck_.data.reset_positions && !deck_.data.reset_attention,
+      {"data.reset_positions", "data.reset_attention", "model.family"},
+      [] {
+        return "data.reset_positions and data.reset_attention have no effect with model.family = "
+               "bert, whose samples are of one document each; leave them out";
+      },
+      Suggestion::leave_out_one);
+  require(
+      deck_.data.eod_loss, {"data.eod_loss", "model.family"},
+      [] {
+        return "data.eod_loss = false has no effect with model.family = bert, whose samples have "
+               "no end-of-document tokens; leave it out";
+      },
+      Suggestion::leave_out_first);
+  const auto share = [&](std::size_t i) {
+    return i < deck_.data.split.size() ? deck_.data.split[i] : 0.0;
+  };
+  require(!records || (share(1) == 0 && share(2) == 0), {"data.split", "data.bert.dialect"}, [&] {
+    return fmt::format(
+        "data.split = {}: TFRecord files are not divided; give data.split: [1, 0, 0], and separate "
+        "files in data.valid and data.test",
+        Codec<std::vector<double>>::write(deck_.data.split));
+  });
+}
+
+}  // namespace trireme::deck
