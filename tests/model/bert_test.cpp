@@ -160,6 +160,23 @@ TEST(Bert, ReadsOnlyTokensWithLabels) {
   }
 }
 
+TEST(Bert, OutputProjectionReadsWhatTheDeckMasks) {
+  deck::Deck deck;
+  deck.model.family = deck::Family::bert;
+  deck.model.sequence = 512;
+  deck.model.bert = {.binary_head = true, .post_norm = false, .deep_init = false};
+  const auto most = [&] { return model::bert_config(deck, {.size = 100}).max_labels; };
+  deck.data.bert.mask_probability.reset();
+  deck.data.bert.max_predictions.reset();
+  EXPECT_EQ(most(), 0) << "records may have any number";
+  deck.data.bert.mask_probability = 0.15;
+  EXPECT_EQ(most(), 77);
+  deck.data.bert.max_predictions = 80;
+  EXPECT_EQ(most(), 80);
+  deck.data.bert.max_predictions = 1000;
+  EXPECT_EQ(most(), 512);
+}
+
 INSTANTIATE_TEST_SUITE_P(Precisions, BertReference,
                          ::testing::Combine(::testing::Bool(),
                                             ::testing::Values(Precise{DType::f64, 1e-10, 1e-10},

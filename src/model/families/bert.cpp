@@ -2,6 +2,7 @@
 
 #include <fmt/format.h>
 
+#include <algorithm>
 #include <cmath>
 
 namespace trireme::model {
@@ -75,6 +76,20 @@ double bert_flops_per_token(const ModelSpec& spec) {
   return flops;
 }
 
+namespace {
+
+/// The most tokens of a sample that have a label; 0, all of them, where the deck does not say.
+std::int64_t max_labels(const deck::Deck& deck) {
+  const deck::BertData& data = deck.data.bert;
+  const std::int64_t sequence = deck.model.sequence;
+  if (data.max_predictions) return std::min(*data.max_predictions, sequence);
+  if (!data.mask_probability) return 0;
+  return static_cast<std::int64_t>(
+      std::ceil(*data.mask_probability * static_cast<double>(sequence)));
+}
+
+}  // namespace
+
 BertConfig bert_config(const deck::Deck& deck, const Vocabulary& vocabulary) {
   const deck::Model& model = deck.model;
   return {.layers = model.layers,
@@ -90,6 +105,7 @@ BertConfig bert_config(const deck::Deck& deck, const Vocabulary& vocabulary) {
           .layernorm_eps = model.layernorm_eps,
           .tie_embeddings = model.tie_embeddings,
           .binary_head = model.bert.binary_head.value(),
+          .max_labels = max_labels(deck),
           .post_norm = model.bert.post_norm.value(),
           .deep_init = model.bert.deep_init.value(),
           .seed = static_cast<std::uint64_t>(deck.run.seed)};
