@@ -65,28 +65,29 @@ def feature(name, values):
     return message(1, message(1, name.encode()) + message(2, kind))
 
 
-def write_records(path, sequence, predictions, count):
-    """`count` examples of create_pretraining_data, full, of random tokens."""
+def write_records(path, sequence, predictions, count, least=None, vocabulary=VOCABULARY):
+    """`count` examples of create_pretraining_data, of random tokens: full, or of `least` tokens or more."""
     rng = random.Random(1234)
     with open(path, "wb") as file:
         for _ in range(count):
-            ids = [rng.randrange(SPECIAL, VOCABULARY) for _ in range(sequence)]
-            middle = sequence // 2
-            ids[0], ids[middle], ids[-1] = 101, 102, 102
-            places = sorted(rng.sample([i for i in range(1, sequence - 1) if i != middle], predictions))
+            length = rng.randint(least or sequence, sequence)
+            ids = [rng.randrange(SPECIAL, vocabulary) for _ in range(length)] + [0] * (sequence - length)
+            middle = length // 2
+            ids[0], ids[middle], ids[length - 1] = 101, 102, 102
+            places = sorted(rng.sample([i for i in range(1, length - 1) if i != middle], predictions))
             labels = [ids[i] for i in places]
             for i in places:
                 ids[i] = MASK
             example = message(1, b"".join([
                 feature("input_ids", ids),
-                feature("input_mask", [1] * sequence),
-                feature("segment_ids", [int(i > middle) for i in range(sequence)]),
+                feature("input_mask", [int(i < length) for i in range(sequence)]),
+                feature("segment_ids", [int(middle < i < length) for i in range(sequence)]),
                 feature("masked_lm_positions", places),
                 feature("masked_lm_ids", labels),
                 feature("masked_lm_weights", [1.0] * predictions),
                 feature("next_sentence_labels", [rng.randrange(2)])]))
-            length = struct.pack("<Q", len(example))
-            file.write(length + masked_crc(length) + example + masked_crc(example))
+            size = struct.pack("<Q", len(example))
+            file.write(size + masked_crc(size) + example + masked_crc(example))
 
 
 DECK = """

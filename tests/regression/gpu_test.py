@@ -11,9 +11,12 @@ import sys
 import unittest
 from unittest import mock
 
-from runs import DIVERGED, FAILED, FINISHED, HERE, SCRATCH, RunTest, layout_words, run
+from runs import DEVICE, DIVERGED, FAILED, FINISHED, HERE, SCRATCH, RunTest, layout_words, run
 
 ROOT = HERE.parents[1]
+sys.path.append(str(ROOT / "apps" / "bench"))
+from bert_against_pytorch import write_records  # noqa: E402
+
 QUICKSTART = ROOT / "data" / "quickstart"
 
 CUDA = "run.device=cuda"
@@ -113,6 +116,27 @@ class Tiny(GpuTest):
         self.assertEqual(sum(event["nan"] for event in train), 0)
         # The first overflow takes from the hysteresis alone.
         self.assertEqual(train[-1]["loss_scale"], 2.0 ** (32 - (skipped - 1)))
+
+
+class Bert(GpuTest):
+    """Full attention that skips padding, exact GELU, norms behind the sublayers, few labels."""
+
+    def deck_words(self, name, *words):
+        records = SCRATCH / "bert.tfrecord"
+        if not records.exists():
+            SCRATCH.mkdir(parents=True, exist_ok=True)
+            write_records(records, sequence=64, predictions=9, count=16, least=20, vocabulary=2000)
+        return [HERE / "tiny_bert.yaml", f"data.train={records}",
+                f"run.output={self.folder / name}", f"run.device={DEVICE}", *words]
+
+    def test_host_curve_with_dropout(self):
+        self.check_host_curve()
+
+    def test_host_curve_without_dropout(self):
+        self.check_host_curve("model.dropout.attention=0", "model.dropout.hidden=0")
+
+    def test_host_curve_of_norms_before_the_sublayers(self):
+        self.check_host_curve("model.bert.post_norm=false")
 
 
 @unittest.skipUnless(QUICKSTART.exists(),
