@@ -102,7 +102,7 @@ BlockActivations TransformerBlock::take(Arena& arena, const LayerSizes& sizes,
         "recompute.granularity = selective recomputes norms before sublayers, but this "
         "model has its norms after them: say none or full");
   BlockActivations a;
-  a.keeps_norms = !norm;
+  a.keeps_norms = !norm || !reads_norms(sizes);
   if (post_norm()) a.attention_in = take_norm(arena, sizes);
   a.norm1 = norm1_->take(arena, sizes);
   a.norm1_out = norm ? *norm : take_norm(arena, sizes);
@@ -113,6 +113,13 @@ BlockActivations TransformerBlock::take(Arena& arena, const LayerSizes& sizes,
   a.mlp = mlp_->take(arena, sizes);
   if (post_norm()) a.residual_out = take_stream();
   return a;
+}
+
+bool TransformerBlock::reads_norms(const LayerSizes& sizes) const {
+  const std::vector<const Linear*> linears = mlp_->fp8_linears();
+  const auto in_fp8 = [&](const Linear* linear) { return linear->in_fp8(sizes); };
+  return post_norm() || linears.empty() || !std::ranges::all_of(linears, in_fp8) ||
+         !std::ranges::all_of(attention_.fp8_linears(), in_fp8);
 }
 
 std::vector<const Linear*> TransformerBlock::fp8_linears() const {

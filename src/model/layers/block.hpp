@@ -27,9 +27,9 @@ struct BlockActivations {
   Mlp::Activations mlp;
   Tensor residual_out;  ///< [S, b, h], the residual sum after the MLP; post-norm only
 
-  /// Whether norm1_out and norm2_out stay what the forward pass wrote; if not, the backward pass
-  /// recomputes them. The other cheap output, gelu_out, is kept always: see kernels::LinearGelu,
-  /// which need not make it from fc1_out as it is stored.
+  /// Whether norm1_out and norm2_out stay what the forward pass wrote, or the backward pass does
+  /// not read them; if not, it recomputes them. The other cheap output, gelu_out, is kept always:
+  /// see kernels::LinearGelu, which need not make it from fc1_out as it is stored.
   bool keeps_norms = true;
 };
 
@@ -56,9 +56,13 @@ class TransformerBlock {
   void bind(const ParameterStore& parameters);
 
   /// The activations of one micro-batch, from `arena`. With `norm` [T, h], norm1_out and norm2_out
-  /// are that tensor, which other blocks use as well; a post-norm block throws DeckError.
+  /// are that tensor, which other blocks use as well; a post-norm block throws DeckError. A block
+  /// whose reads_norms() is false needs no others.
   BlockActivations take(Arena& arena, const LayerSizes& sizes,
                         const std::optional<Tensor>& norm = std::nullopt) const;
+  /// Whether backward passes read norm1_out and norm2_out: not if all linears are in FP8, which
+  /// keep their inputs themselves.
+  bool reads_norms(const LayerSizes& sizes) const;
   /// Such a tensor.
   static Tensor take_norm(Arena& arena, const LayerSizes& sizes);
 

@@ -20,11 +20,19 @@ ChunkActivations empty_activations(const StageLayers& layers) {
   return activations;
 }
 
-/// The blocks with the number `index` in their chunks, in `activations`, one over the other.
+/// Whether `block` may share the tensor of its norms' outputs with others.
+bool shares_norms(const StageConfig& config, const TransformerBlock& block) {
+  return config.recompute.what == Recompute::What::norms || !block.reads_norms(config.sizes());
+}
+
+/// The blocks with the number `index` in their chunks, in `activations`, one over the other; `norm`
+/// is for those that share it.
 void take_blocks(Arena& arena, const StageConfig& config, const StageLayers& layers, int index,
                  const std::optional<Tensor>& norm, ChunkActivations& activations) {
   arena.overlay(layers.chunks.size(), [&](std::size_t chunk) {
-    activations[chunk][index] = layers.chunks[chunk][index].take(arena, config.sizes(), norm);
+    const TransformerBlock& block = layers.chunks[chunk][index];
+    activations[chunk][index] = block.take(
+        arena, config.sizes(), norm && shares_norms(config, block) ? norm : std::nullopt);
   });
 }
 
@@ -128,7 +136,9 @@ RecomputeBuffers RecomputeBuffers::take(Arena& arena, const StageConfig& config,
         take_blocks(arena, config, layers, segments[s].first + i, std::nullopt, buffers.blocks);
     });
   }
-  if (config.recompute.what == Recompute::What::norms)
+  const auto shares = [&](const TransformerBlock& block) { return shares_norms(config, block); };
+  if (std::ranges::any_of(layers.chunks,
+                          [&](const auto& chunk) { return std::ranges::any_of(chunk, shares); }))
     buffers.norm = TransformerBlock::take_norm(arena, config.sizes());
   return buffers;
 }

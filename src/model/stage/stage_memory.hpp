@@ -86,7 +86,7 @@ using ChunkActivations = std::vector<std::vector<BlockActivations>>;
 struct RecomputeBuffers {
   ChunkActivations blocks;      ///< of recomputed segments; those of the others are empty
   std::vector<Tensor> streams;  ///< between the blocks of the longest such segment
-  std::optional<Tensor> norm;   ///< of every block, where none keeps its own
+  std::optional<Tensor> norm;   ///< norms' outputs of blocks that do not keep theirs
   static RecomputeBuffers take(Arena& arena, const StageConfig& config, const StageLayers& layers,
                                const std::vector<Segment>& segments);
 };
