@@ -90,6 +90,7 @@ struct Measured {
     return {{"deck", deck.run.name},
             {"device", name_of(deck.run.device)},
             {"compute", name_of(deck.precision.compute)},
+            {"gemm", name_of(deck.precision.gemm)},
             {"ranks", plan.layout.ranks()},
             {"parameters", plan.parameters},
             {"tokens_per_step", plan.tokens_per_step},
@@ -103,6 +104,11 @@ struct Measured {
     return fmt::format("{}: {:.2f} M parameters, {} a step, {}\n", deck.run.name,
                        plan.parameters / 1e6, counted(plan.tokens_per_step, "token"),
                        counted(plan.layout.ranks(), "rank"));
+  }
+  /// "bf16", or "bf16 with FP8 GEMMs".
+  std::string types() const {
+    return fmt::format("{}{}", name_of(deck.precision.compute),
+                       deck.precision.gemm == deck::GemmPrecision::fp8 ? " with FP8 GEMMs" : "");
   }
   std::string memory_line() const {
     return fmt::format("memory    {} at most, planned {}: {:+.1f} %\n",
@@ -162,8 +168,8 @@ void measure_gpus(const Settings& settings, Measured measured, train::Trainer& t
   if (!prints) return;
   measured.ms = median(ms);
   const double tflops = measured.flops / measured.ms / 1e9;
-  const double peak =
-      device::peak_flops(backend.gpu_name(), plan::precision(measured.deck).gemm) / 1e12;
+  const DType peak_type = plan::mfu_type(measured.deck);
+  const double peak = device::peak_flops(backend.gpu_name(), peak_type) / 1e12;
   const double mfu = peak > 0.0 ? tflops / peak : 0.0;
   const double whole = median(passes), ahead = median(forward);
   const plan::MemoryPlan& memory = measured.plan.largest().memory;
@@ -186,10 +192,12 @@ void measure_gpus(const Settings& settings, Measured measured, train::Trainer& t
                   "rate      {:.1f} TFLOP/s a GPU by the model's FLOPs{}\n"
                   "phases    forward {:.2f} ms, backward {:.2f}, reduction {:.2f}, update {:.2f} "
                   "(each waited for)\n",
-                  measured.ms, settings.repeats, backend.gpu_name(),
-                  name_of(measured.deck.precision.compute), measured.tokens_per_second(), tflops,
-                  peak > 0.0 ? fmt::format(", MFU {:.1f} % of {:.1f}", 100 * mfu, peak) : "", ahead,
-                  whole - ahead, median(reduction), median(update)) +
+                  measured.ms, settings.repeats, backend.gpu_name(), measured.types(),
+                  measured.tokens_per_second(), tflops,
+                  peak > 0.0 ? fmt::format(", MFU {:.1f} % of {}'s {:.1f}", 100 * mfu,
+                                           name_of(peak_type), peak)
+                             : "",
+                  ahead, whole - ahead, median(reduction), median(update)) +
       measured.memory_line() +
       fmt::format("planned   weights {}, gradients {}, optimizer {}, activations {}, workspace {}, "
                   "transfers {}, libraries {}\n",

@@ -39,6 +39,7 @@ bool names(std::string_view gpu, std::string_view word) {
 }  // namespace
 
 double peak_flops(const std::string& gpu, DType dtype) {
+  TRIREME_CHECK(!is_fp8(dtype), "the peak of {} is not in the table", name_of(dtype));
   for (const std::string_view other : kOthers)
     if (gpu.find(other) != std::string::npos) return 0.0;
   for (const Peak& peak : kPeaks)

@@ -170,6 +170,8 @@ Precision precision(const deck::Deck& deck) {
   return precision;
 }
 
+DType mfu_type(const deck::Deck& deck) { return precision(deck).activations; }
+
 model::ModelSpec model_spec(const deck::Deck& deck, const Vocabulary& vocabulary) {
   model::ModelSpec spec = model::make_spec(deck, {.size = vocabulary.size, .eod = vocabulary.eod});
   const deck::Fp8& fp8 = deck.precision.fp8;

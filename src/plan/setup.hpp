@@ -48,6 +48,10 @@ grid::Layout layout(const deck::Deck& deck);
 /// The element types of all tensors of the run, from the precision section.
 Precision precision(const deck::Deck& deck);
 
+/// The type of the peak that MFU is a share of: the activations', also of runs with FP8 GEMMs,
+/// whose MFU thus compares with others'.
+DType mfu_type(const deck::Deck& deck);
+
 /// The model that the deck describes, with this vocabulary. Throws as model::make_spec().
 model::ModelSpec model_spec(const deck::Deck& deck, const Vocabulary& vocabulary);
 

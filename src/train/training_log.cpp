@@ -237,7 +237,7 @@ report::TrainEvent TrainingLog::train_event(const StepResult& result, const RunS
   const double tokens = static_cast<double>(interval_.samples * model.sequence);
   const double flops = tokens * model::flops_per_token(deck_, vocabulary_.size);
   const double flops_per_rank = flops / seconds / groups_.layout.ranks();
-  const double peak = device::peak_flops(backend_.gpu_name(), plan::precision(deck_).activations);
+  const double peak = device::peak_flops(backend_.gpu_name(), plan::mfu_type(deck_));
   std::optional<double> sentence_loss;
   if (result.sentence_loss)
     sentence_loss = mean_loss(interval_.sentence_loss, interval_.applied_sentence_loss);

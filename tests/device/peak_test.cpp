@@ -16,6 +16,10 @@ TEST(PeakFlops, IsKnownByTheNameThatCudaGives) {
   EXPECT_EQ(peak_flops("NVIDIA RTX A6000", DType::bf16), 154.8e12);
 }
 
+TEST(PeakFlops, IsNotThatOfFp8) {
+  EXPECT_THROW(peak_flops("NVIDIA H200", DType::float8_e4m3), InternalError);
+}
+
 TEST(PeakFlops, IsZeroForOthers) {
   for (const char* gpu :
        {"", "NVIDIA RTX A4000", "NVIDIA RTX A1000 Laptop GPU", "NVIDIA RTX A3000 12GB Laptop GPU",

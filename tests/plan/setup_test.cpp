@@ -226,6 +226,12 @@ TEST(Setup, PrecisionNamesATypeForEachRoleOfATensor) {
             expected);
 }
 
+TEST(Setup, MfuIsAShareOfTheActivationsPeak) {
+  EXPECT_EQ(mfu_type(gpt2_deck({"run.device=cuda"})), DType::bf16);
+  EXPECT_EQ(mfu_type(gpt2_deck({"run.device=cuda", "precision.gemm=fp8"})), DType::bf16);
+  EXPECT_EQ(mfu_type(gpt2_deck()), DType::f32);
+}
+
 TEST(Setup, Fp8LeavesTheFirstAndTheLastLayersOut) {
   const model::ModelSpec spec =
       model_spec(gpt2_deck({"precision.gemm=fp8", "precision.fp8.first_layers=1",
