@@ -1,6 +1,7 @@
 // trireme-tokenizer: encodes text, decodes ids, trains SentencePiece models and WordPiece
 // vocabularies.
 #include <algorithm>
+#include <filesystem>
 #include <iostream>
 #include <nlohmann/json.hpp>
 
@@ -44,6 +45,15 @@ std::vector<std::int32_t> parse_ids(const std::string& line) {
   return json.get<std::vector<std::int32_t>>();
 }
 
+/// Creates the folder of a file that will be written, as trireme-preprocess does.
+void create_parent_folder(const std::filesystem::path& file) {
+  if (!file.has_parent_path()) return;
+  std::error_code error;
+  std::filesystem::create_directories(file.parent_path(), error);
+  if (error)
+    throw IoError("cannot create folder '{}': {}", file.parent_path().string(), error.message());
+}
+
 po::options_description train_options() {
   po::options_description options("train");
   options.add_options()  //
@@ -63,6 +73,7 @@ void train(const po::variables_map& values) {
   training.source = documents_of(values);
   training.output = values["output"].as<std::string>();
   training.size = values["size"].as<int>();
+  create_parent_folder(training.output);
   const auto summary = tokenizer::train_tokenizer(training);
   print_out(fmt::format("{}: {} ({}) from {}, {}, in {:.1f} s\n", training.output.string(),
                         counted(training.size, "piece"),

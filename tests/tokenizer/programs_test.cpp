@@ -151,6 +151,11 @@ TEST_F(ProgramsTest, TokenizerTrains) {
   EXPECT_EQ(out_.find("a.model: 330 pieces (unigram) from 300 lines, "), 0u) << out_;
   EXPECT_TRUE(read_file(folder_ / "a.vocab").starts_with("<unk>\t0\n<|endoftext|>\t0\n"));
   EXPECT_EQ(err_, "");
+  EXPECT_EQ(run("trireme-tokenizer train --input a.txt --output new/deep/a.model --size 330"), 0)
+      << err_;
+  EXPECT_EQ(read_file(folder_ / "new/deep/a.model"), read_file(folder_ / "a.model"));
+  EXPECT_EQ(run("trireme-tokenizer train --input a.txt --output a.txt/a.model --size 330"), 74);
+  EXPECT_EQ(err_, "trireme-tokenizer: cannot create folder 'a.txt': Not a directory\n");
   EXPECT_EQ(
       run("trireme-preprocess --input a.txt --output y --tokenizer sentencepiece --model a.model"),
       0);
