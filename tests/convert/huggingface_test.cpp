@@ -299,6 +299,16 @@ TEST_F(HuggingFaceTest, RefusesModelsWithoutCounterpart) {
   EXPECT_FALSE(fs::exists(folder_ / "out"));
 }
 
+TEST_F(HuggingFaceTest, RefusesOtherFamilies) {
+  std::string deck = kDeck;
+  deck.replace(deck.find("layers: 2"), 9, "family: bert, layers: 2");
+  const fs::path path = checkpoint(deck);
+  EXPECT_EQ(message_of<DataError>([&] { export_model(path, folder_ / "out"); }),
+            "'" + path.string() +
+                "' is of a model with model.family = bert: only gpt is converted, to GPT-2");
+  EXPECT_FALSE(fs::exists(folder_ / "out"));
+}
+
 TEST_F(HuggingFaceTest, NamesAFolderThatIsNotThere) {
   EXPECT_EQ(message_of<IoError>([&] { import_model("nowhere", folder_ / "bad.h5", {}); }),
             "there is no 'nowhere'");

@@ -14,6 +14,7 @@
 #include "core/dtype.hpp"
 #include "core/error.hpp"
 #include "core/files.hpp"
+#include "deck/choices.hpp"
 #include "deck/describe.hpp"
 #include "deck/load.hpp"
 #include "deck/value.hpp"
@@ -267,6 +268,9 @@ std::string export_model(const fs::path& from, const fs::path& to) {
   if (!words) throw DataError("'{}' has no tensor 'model/embedding/word'", file.string());
   const deck::Deck deck =
       deck::parse(reader.header().deck, file.string() + ":deck", {}, {.need_data = false});
+  if (deck.model.family != deck::Family::gpt)
+    throw DataError("'{}' is of a model with model.family = {}: only gpt is converted, to GPT-2",
+                    file.string(), deck::name_of(deck.model.family));
   const model::Gpt2Config config =
       model::gpt2_config(deck, {.size = words->shape[0], .eod = std::nullopt});
   const std::vector<Counterpart> parts = counterparts(config);
