@@ -303,7 +303,7 @@ TEST_F(HuggingFaceTest, RefusesOtherFamilies) {
   const fs::path path = checkpoint(
       "model: {family: bert, layers: 2, hidden: 6, heads: 3, sequence: 8, vocab: 7}\n"
       "batch: {micro: 1, global: 1}\nschedule: {peak: 1e-3}\ntrain: {iterations: 3}\n"
-      "data: {bert: {dialect: tfrecord}}\n");
+      "data: {split: [1, 0, 0], bert: {dialect: tfrecord}}\n");
   EXPECT_EQ(message_of<DataError>([&] { export_model(path, folder_ / "out"); }),
             "'" + path.string() +
                 "' is of a model with model.family = bert: only gpt is converted, to GPT-2");
