@@ -5,8 +5,10 @@
 #include <algorithm>
 #include <chrono>
 #include <csignal>
+#include <cstdint>
 #include <cstdio>
 #include <cstdlib>
+#include <fstream>
 #include <set>
 #include <thread>
 
@@ -22,6 +24,20 @@ namespace {
 void say(const std::string& line) {
   std::fputs((line + "\n").c_str(), stdout);
   std::fflush(stdout);
+}
+
+/// What to show of a run's output from byte `begin` on: the program's last message, else the last
+/// line. Launchers write theirs after it.
+std::string last_message(const std::filesystem::path& output, std::uintmax_t begin) {
+  std::ifstream file(output);
+  file.seekg(static_cast<std::streamoff>(begin));
+  std::string message, last;
+  for (std::string line; std::getline(file, line);) {
+    if (line.empty()) continue;
+    last = line;
+    if (line.starts_with("trireme-pretrain: ")) message = line;
+  }
+  return message.empty() ? last : message;
 }
 
 /// The loop: starts, waits, stops.
@@ -52,6 +68,7 @@ class Runner {
     std::size_t index;
     Process process;
     std::vector<std::string> gpus;
+    std::uintmax_t output_begin;  // earlier starts have written, too
     Stopwatch watch;
   };
 
@@ -96,7 +113,9 @@ class Runner {
     Command command{.words = run_words(sweep_, run, launch_),
                     .environment = environment_of(run, gpus),
                     .output = output_path(sweep_, run)};
-    running_.push_back({index, Process(command), gpus, {}});
+    std::error_code none;
+    const std::uintmax_t size = std::filesystem::file_size(command.output, none);
+    running_.push_back({index, Process(command), gpus, none ? 0 : size, {}});
     say(fmt::format("{}: started", run.name()));
   }
 
@@ -133,16 +152,19 @@ class Runner {
         code == static_cast<int>(ExitCode::stopped_early) || (stopping_ && code > 128);
     if (!stopped) write_file_atomically(exit_code_path(sweep_, run), fmt::format("{}\n", code));
     const std::string time = human_duration(ended.watch.seconds());
-    const std::string output = output_path(sweep_, run).string();
+    const std::filesystem::path output = output_path(sweep_, run);
+    const auto problem = [&] {
+      return fmt::format("{}; see {}", last_message(output, ended.output_begin), output.string());
+    };
     if (code == 0)
       say(fmt::format("{}: finished in {}", run.name(), time));
     else if (code == static_cast<int>(ExitCode::diverged))
-      say(fmt::format("{}: diverged after {}; see {}", run.name(), time, output));
+      say(fmt::format("{}: diverged after {}: {}", run.name(), time, problem()));
     else if (stopped)
       say(fmt::format("{}: stopped early after {}", run.name(), time));
     else
-      say(fmt::format("{}: failed with exit code {} after {}; see {}", run.name(), code, time,
-                      output));
+      say(fmt::format("{}: failed with exit code {} after {}: {}", run.name(), code, time,
+                      problem()));
   }
 
   const PlannedSweep& sweep_;
