@@ -73,8 +73,8 @@ class CompletionQueue {
   /// any thread.
   std::shared_ptr<Completion> submit(CompletionRequest request);
 
-  /// Runs the model until `stop` is set; then ends what is under way within `drain` and gives up
-  /// the rest. Throws as BatchGenerator::step().
+  /// Runs the model until `stop` is set; then finishes running requests within `drain` and
+  /// aborts the rest. Throws as BatchGenerator::step().
   void run(const std::atomic<bool>& stop, std::chrono::milliseconds drain);
 
   bool closing() const { return closing_; }

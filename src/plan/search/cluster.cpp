@@ -229,7 +229,7 @@ std::string cluster_help() {
   link_latency_us      microseconds of a collective inside a node, at least (20)
   network_latency_us   microseconds of one between nodes, at least (40)
   nodes                a list of kinds of nodes:
-    gpu                kind of GPU: NAME for gpus/NAME.yaml beside the file, or a path
+    gpu                kind of GPU: NAME for gpus/NAME.yaml next to the file, or a path
     count              nodes (1)
     gpus               GPUs of a node
     link               bytes/s of a GPU to the others of its node: 450 GB/s

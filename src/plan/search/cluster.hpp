@@ -73,11 +73,11 @@ struct Cluster {
   bool has_prices() const;
 };
 
-/// Reads the cluster in `path`, and its kinds of GPU, which are files of the folder `gpus` beside
+/// Reads the cluster in `path`, and its kinds of GPU, which are files of the folder `gpus` next to
 /// it or paths. Throws IoError when a file cannot be read, DeckError for all that is wrong in one.
 Cluster load_cluster(const std::filesystem::path& path);
 
-/// As load_cluster(), from text; `path` is what errors name and what `gpus` is beside.
+/// As load_cluster(), from text; errors name `path`, and `gpus` is searched next to it.
 Cluster parse_cluster(const std::string& text, const std::filesystem::path& path);
 
 /// Reads one kind of GPU. Throws as load_cluster().
