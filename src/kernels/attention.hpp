@@ -22,10 +22,13 @@ inline constexpr int kMaxHead = 256;
 /// Where `lengths` [b] int32 (in the backend's memory) is given, the tokens of sample j from
 /// lengths[j] on are padding, which no query attends to and for which nothing is computed: their
 /// out, lse and dqkv are 0; their qkv and dout have to be finite. Any sequence length and head
-/// dimension d (on CUDA up to kMaxHead). qkv [s, b, 3 * heads * d] (q of all local heads, then k,
-/// then v), out [s, b, heads * d], lse [b, heads, s] of the accumulation type. `first_head` is the
-/// global index of local head 0: dropout is keyed by the global head. Source: Dao,
-/// "FlashAttention-2" (2023), section 3 (what is saved and recomputed).
+/// dimension d (on CUDA up to kMaxHead). qkv [s, b, (heads + 2 kv_heads) * d] (q of all local
+/// heads, then k, then v), out [s, b, heads * d], lse [b, heads, s] of the accumulation type. With
+/// fewer kv_heads, which divides heads, query head i reads key and value head i / (heads /
+/// kv_heads), and their gradients are sums over those query heads; 0 stands for `heads`.
+/// `first_head` is the global index of local head 0: dropout is keyed by the global query head.
+/// Sources: Dao, "FlashAttention-2" (2023), section 3 (what is saved and recomputed); Ainslie et
+/// al., "GQA" (2023).
 struct AttentionForward {
   Tensor qkv;
   Tensor out;
@@ -36,6 +39,7 @@ struct AttentionForward {
   bool causal = true;
   const std::int32_t* document_start = nullptr;
   const std::int32_t* lengths = nullptr;
+  std::int64_t kv_heads = 0;
 };
 
 /// Writes dqkv, the gradient of qkv. Shapes as in AttentionForward.
@@ -51,11 +55,13 @@ struct AttentionBackward {
   bool causal = true;
   const std::int32_t* document_start = nullptr;
   const std::int32_t* lengths = nullptr;
+  std::int64_t kv_heads = 0;
 };
 
 /// Causal attention of t new positions over `past` cached ones, for generation; no dropout. Appends
 /// the new keys and values to the caches at positions past .. past + t - 1, then writes out. qkv
-/// [t, b, 3 * heads * d], keys and values [b, heads, capacity, d], out [t, b, heads * d].
+/// [t, b, (heads + 2 kv_heads) * d], keys and values [b, kv_heads, capacity, d], out [t, b, heads *
+/// d]; kv_heads as in AttentionForward.
 struct AttentionCached {
   Tensor qkv;
   Tensor keys;
@@ -63,6 +69,7 @@ struct AttentionCached {
   Tensor out;
   std::int64_t heads = 1;
   std::int64_t past = 0;
+  std::int64_t kv_heads = 0;
 };
 
 namespace host {

@@ -6,6 +6,7 @@
 #include "core/philox.hpp"
 #include "core/tensor.hpp"
 #include "kernels/cuda/context.hpp"
+#include "kernels/layernorm.hpp"
 
 namespace trireme::kernels {
 
@@ -31,7 +32,7 @@ struct DropoutBackward {
 
 /// Writes out = residual + dropout(x + bias): the end of a transformer sublayer. out may be
 /// residual. x, residual, out [s, b, h]: positions first_position .. first_position + s - 1 of each
-/// sample; bias [h].
+/// sample; bias [h], or none.
 struct BiasDropoutResidual {
   Tensor x;
   Tensor bias;
@@ -41,9 +42,9 @@ struct BiasDropoutResidual {
   std::int64_t first_position = 0;
 };
 
-/// BiasDropoutResidual, then the layer normalisation of its result (LayerNormForward): writes out
-/// and norm = (out - mean) * rstd * weight + norm_bias. weight, norm_bias [h]; norm like out; mean,
-/// rstd [s b] of the accumulation type.
+/// BiasDropoutResidual, then the normalisation of its result (LayerNormForward): writes out and
+/// norm = (out - mean) * rstd * weight + norm_bias. weight, norm_bias [h]; norm like out; mean,
+/// rstd [s b] of the accumulation type; NormKind::rms has no norm_bias and no mean.
 struct BiasDropoutResidualNorm {
   BiasDropoutResidual sum;
   Tensor weight;
@@ -52,6 +53,7 @@ struct BiasDropoutResidualNorm {
   Tensor mean;
   Tensor rstd;
   double eps = 1e-5;
+  NormKind kind = NormKind::layer;
 };
 
 namespace host {

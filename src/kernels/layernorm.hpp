@@ -1,4 +1,4 @@
-// Layer normalisation.
+// Layer and RMS normalisation.
 #pragma once
 
 #include <cstdint>
@@ -13,10 +13,14 @@ namespace cuda {
 inline constexpr std::int64_t kMaxRowColumns = 16384;
 }  // namespace cuda
 
+/// `layer`: Ba, Kiros, Hinton, "Layer normalization" (2016). `rms`: without mean and bias, rstd = 1
+/// / sqrt(mean(x^2) + eps) and out = x * rstd * weight, whose tensors mean, bias and dbias stay
+/// empty: Zhang, Sennrich, "Root mean square layer normalization" (2019).
+enum class NormKind { layer, rms };
+
 /// Writes out = (x - mean) * rstd * weight + bias over the last axis, and the statistics for the
 /// backward pass. x, out [T, h]; weight, bias [h]; mean, rstd [T] of the accumulation type. On CUDA
-/// h is at most kMaxRowColumns. Statistics are accumulated in double on the host. Source: Ba,
-/// Kiros, Hinton, "Layer normalization" (2016).
+/// h is at most kMaxRowColumns. Statistics are accumulated in double on the host.
 struct LayerNormForward {
   Tensor x;
   Tensor weight;
@@ -25,6 +29,7 @@ struct LayerNormForward {
   Tensor mean;
   Tensor rstd;
   double eps = 1e-5;
+  NormKind kind = NormKind::layer;
 };
 
 /// Adds the input gradient to dx (which already holds the gradient of the residual branch), and
@@ -45,6 +50,7 @@ struct LayerNormBackward {
   Tensor dx_sum;
   Tensor out;
   Tensor bias;
+  NormKind kind = NormKind::layer;
 };
 
 namespace host {

@@ -11,6 +11,7 @@
 #include "kernels/layernorm.hpp"
 #include "kernels/linear.hpp"
 #include "kernels/optimizer.hpp"
+#include "kernels/rotary.hpp"
 
 /// Calls X(name, Arguments) for each operation that is a GEMM, alone or with something fused to it:
 /// host::name(args) on the host, a method of GemmRunner on CUDA, which chooses the algorithm.
@@ -31,6 +32,12 @@
   X(bias_gradient, BiasGradient)                                       \
   X(gelu_forward, GeluForward)                                         \
   X(gelu_backward, GeluBackward)                                       \
+  X(gated_forward, GatedForward)                                       \
+  X(gated_backward, GatedBackward)                                     \
+  X(rotary, Rotary)                                                    \
+  X(qk_norm_sums, QkNormSums)                                          \
+  X(qk_norm_forward, QkNormForward)                                    \
+  X(qk_norm_backward, QkNormBackward)                                  \
   X(bias_dropout_residual, BiasDropoutResidual)                        \
   X(bias_dropout_residual_norm, BiasDropoutResidualNorm)               \
   X(dropout_backward, DropoutBackward)                                 \

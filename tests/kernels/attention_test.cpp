@@ -9,6 +9,10 @@ namespace {
 
 struct Case {
   std::int64_t s, b, heads, d;
+  std::int64_t kv_heads = 0;
+
+  std::int64_t kv() const { return kv_heads > 0 ? kv_heads : heads; }
+  std::int64_t columns() const { return (heads + 2 * kv()) * d; }
 };
 
 constexpr std::int64_t kFirstHead = 3;
@@ -40,20 +44,20 @@ struct Problem {
       : size(size),
         dropout(dropout_of(probability)),
         causal(causal),
-        qkv(Owned<T>::random({size.s, size.b, 3 * size.heads * size.d}, 1)),
+        qkv(Owned<T>::random({size.s, size.b, size.columns()}, 1)),
         out({size.s, size.b, size.heads * size.d}),
         lse({size.b, size.heads, size.s}),
         dout(Owned<T>::random({size.s, size.b, size.heads * size.d}, 2)),
-        dqkv({size.s, size.b, 3 * size.heads * size.d}) {}
+        dqkv({size.s, size.b, size.columns()}) {}
 
   void forward() {
     host::attention_forward({qkv.tensor(), out.tensor(), lse.tensor(), size.heads, kFirstHead,
-                             dropout, causal, starts(), given_lengths()});
+                             dropout, causal, starts(), given_lengths(), size.kv_heads});
   }
   void backward() {
     host::attention_backward({dout.tensor(), qkv.tensor(), out.tensor(), lse.tensor(),
                               dqkv.tensor(), size.heads, kFirstHead, dropout, causal, starts(),
-                              given_lengths()});
+                              given_lengths(), size.kv_heads});
   }
   const std::int32_t* given_lengths() const { return lengths.empty() ? nullptr : lengths.data(); }
   // Tokens of sample j before its padding.
@@ -73,9 +77,11 @@ struct Problem {
             static_cast<std::int32_t>(std::max<std::int64_t>(0, q - (q + j) % length)));
   }
 
-  // Index of element c of `part` (0 q, 1 k, 2 v) of position t.
+  // Index of element c of query head i's `part` (0 q, 1 k, 2 v) of position t.
   std::int64_t at(std::int64_t t, std::int64_t j, std::int64_t i, int part, std::int64_t c) const {
-    return ((t * size.b + j) * 3 + part) * size.heads * size.d + i * size.d + c;
+    const std::int64_t kv_head = i / (size.heads / size.kv());
+    const std::int64_t head = part == 0 ? i : size.heads + (part - 1) * size.kv() + kv_head;
+    return (t * size.b + j) * size.columns() + head * size.d + c;
   }
 };
 
@@ -86,9 +92,9 @@ struct Expected {
 // Plain attention with all probabilities of a row at hand, and its gradient by the chain rule.
 template <typename T>
 Expected reference(const Problem<T>& p) {
-  const auto [s, b, heads, d] = p.size;
+  const std::int64_t s = p.size.s, b = p.size.b, heads = p.size.heads, d = p.size.d;
   Expected e{std::vector<double>(s * b * heads * d), std::vector<double>(b * heads * s),
-             std::vector<double>(3 * s * b * heads * d)};
+             std::vector<double>(s * b * p.size.columns())};
   const double scale = 1 / std::sqrt(static_cast<double>(d));
   for (std::int64_t j = 0; j < b; ++j)
     for (std::int64_t i = 0; i < heads; ++i)
@@ -130,7 +136,7 @@ TYPED_TEST_SUITE(AttentionTest, StorageTypes);
 TYPED_TEST(AttentionTest, MatchesPlainAttention) {
   using T = TypeParam;
   for (const Case size : {Case{1, 1, 1, 1}, Case{7, 2, 3, 5}, Case{33, 3, 1, 80}, Case{64, 1, 2, 8},
-                          Case{130, 1, 2, 16}})
+                          Case{130, 1, 2, 16}, Case{33, 2, 6, 8, 2}, Case{70, 1, 4, 5, 1}})
     for (const double probability : {0.0, 0.2})
       for (const bool causal : {true, false}) {
         Problem<T> p(size, probability, causal);
@@ -162,13 +168,13 @@ TYPED_TEST(AttentionTest, StaysWithinDocuments) {
 // Padding has no output and no gradient, whatever its queries, keys and values are.
 TYPED_TEST(AttentionTest, SkipsPadding) {
   using T = TypeParam;
-  for (const Case size : {Case{7, 3, 3, 5}, Case{130, 3, 2, 16}})
+  for (const Case size : {Case{7, 3, 3, 5}, Case{130, 3, 2, 16}, Case{7, 3, 4, 5, 2}})
     for (const bool causal : {true, false}) {
       Problem<T> p(size, 0.2, causal);
       p.lengths = {static_cast<std::int32_t>(size.s), 0, static_cast<std::int32_t>(size.s / 2 + 1)};
       for (std::int64_t t = p.lengths[2]; t < size.s; ++t)
-        for (std::int64_t c = 0; c < 3 * size.heads * size.d; ++c)
-          p.qkv[(t * size.b + 2) * 3 * size.heads * size.d + c] =
+        for (std::int64_t c = 0; c < size.columns(); ++c)
+          p.qkv[(t * size.b + 2) * size.columns() + c] =
               static_cast<T>(std::numeric_limits<float>::quiet_NaN());
       const Expected e = reference(p);
       p.forward();
@@ -187,7 +193,7 @@ TYPED_TEST(AttentionTest, ThreadsChangeNothing) {
     return p.out;
   });
   expect_threads_change_nothing<T>("dqkv", [] {
-    Problem<T> p({70, 2, 3, 12}, 0.2);
+    Problem<T> p({70, 2, 6, 12, 3}, 0.2);
     p.forward();
     p.backward();
     return p.dqkv;
@@ -195,7 +201,8 @@ TYPED_TEST(AttentionTest, ThreadsChangeNothing) {
 }
 
 TEST(Attention, GradientMatchesFiniteDifferences) {
-  for (const Case size : {Case{1, 1, 1, 1}, Case{6, 2, 2, 3}, Case{67, 1, 1, 2}})
+  for (const Case size :
+       {Case{1, 1, 1, 1}, Case{6, 2, 2, 3}, Case{67, 1, 1, 2}, Case{6, 1, 4, 3, 2}})
     for (const double probability : {0.0, 0.3})
       for (const bool causal : {true, false}) {
         Problem<double> p(size, probability, causal);
@@ -224,22 +231,23 @@ TYPED_TEST(AttentionTest, StaysFiniteForExtremeScores) {
 
 TYPED_TEST(AttentionTest, CachedStepsEqualTheWholeSequence) {
   using T = TypeParam;
-  const Case size{70, 2, 3, 5};
-  Problem<T> p(size, 0.0);
-  p.forward();
-  // A prompt, single tokens, and a last range: together they cover the sequence.
-  const std::int64_t capacity = size.s + 4;
-  Owned<T> keys({size.b, size.heads, capacity, size.d}), values = keys, out = p.out;
-  out = Owned<T>({size.s, size.b, size.heads * size.d});
-  std::int64_t past = 0;
-  for (const std::int64_t steps : {66, 1, 1, 2}) {
-    host::attention_cached({p.qkv.tensor().rows(past, steps), keys.tensor(), values.tensor(),
-                            out.tensor().rows(past, steps), size.heads, past});
-    past += steps;
+  for (const Case size : {Case{70, 2, 3, 5}, Case{70, 2, 6, 5, 2}}) {
+    Problem<T> p(size, 0.0);
+    p.forward();
+    // A prompt, single tokens, and a last range: together they cover the sequence.
+    const std::int64_t capacity = size.s + 4;
+    Owned<T> keys({size.b, size.kv(), capacity, size.d}), values = keys;
+    Owned<T> out({size.s, size.b, size.heads * size.d});
+    std::int64_t past = 0;
+    for (const std::int64_t steps : {66, 1, 1, 2}) {
+      host::attention_cached({p.qkv.tensor().rows(past, steps), keys.tensor(), values.tensor(),
+                              out.tensor().rows(past, steps), size.heads, past, size.kv_heads});
+      past += steps;
+    }
+    std::vector<double> expected;
+    for (std::int64_t i = 0; i < p.out.size(); ++i) expected.push_back(std::as_const(p.out)[i]);
+    expect_close("out", out, expected, tolerance<T>(1e-6));
   }
-  std::vector<double> expected;
-  for (std::int64_t i = 0; i < p.out.size(); ++i) expected.push_back(std::as_const(p.out)[i]);
-  expect_close("out", out, expected, tolerance<T>(1e-6));
 }
 
 TEST(Attention, RefusesAFullCacheAndUnevenHeads) {

@@ -65,6 +65,13 @@ TYPED_TEST(DropoutTest, ForwardAndBackwardUseTheMaskOfTheLogicalElement) {
       host::bias_dropout_residual(
           {x.tensor(), bias.tensor(), residual.tensor(), residual.tensor(), dropout, first});
       expect_same_bits("out in place", residual, out);
+      // Without a bias the sum is that of a bias of zeros.
+      Owned<T> zeros({h}, 0.0), without(shape);
+      host::bias_dropout_residual(
+          {x.tensor(), zeros.tensor(), residual.tensor(), out.tensor(), dropout, first});
+      host::bias_dropout_residual(
+          {x.tensor(), {}, residual.tensor(), without.tensor(), dropout, first});
+      expect_same_bits("out without a bias", without, out);
       host::dropout_backward({x.tensor(), x.tensor(), dropout, first});
       expect_same_bits("dx in place", x, dx);
     }

@@ -55,6 +55,40 @@ TEST(GeluBackward, OfExactGeluAndTanhMatchesFiniteDifferences) {
   }
 }
 
+double silu(double x) { return x / (1 + std::exp(-x)); }
+
+TYPED_TEST(GeluTest, GatedFormsFollowTheFormula) {
+  using T = TypeParam;
+  const std::pair<Activation, double (*)(double)> functions[] = {{Activation::silu, silu},
+                                                                 {Activation::gelu_tanh, gelu}};
+  for (const auto& [function, formula] : functions)
+    for (const auto& [rows, n] : {std::pair{1, 1}, {3, 7}, {33, 130}}) {
+      Owned<T> x = Owned<T>::random({rows, 2 * n}, 1, 2.0), out({rows, n});
+      std::vector<double> expected;
+      for (int t = 0; t < rows; ++t)
+        for (int i = 0; i < n; ++i)
+          expected.push_back(formula(x[t * 2 * n + i]) * x[t * 2 * n + n + i]);
+      host::gated_forward({x.tensor(), out.tensor(), function});
+      expect_close("out", out, expected, tolerance<T>(3e-7));
+    }
+}
+
+TEST(GatedBackward, MatchesFiniteDifferencesAlsoInPlace) {
+  for (const Activation function : {Activation::silu, Activation::gelu_tanh, Activation::gelu}) {
+    Owned<double> x = Owned<double>::random({3, 10}, 1, 2.0);
+    Owned<double> dout = Owned<double>::random({3, 5}, 2), dx({3, 10});
+    host::gated_backward({dout.tensor(), x.tensor(), dx.tensor(), function});
+    expect_gradient("dx", x, dx, [&] {
+      Owned<double> out({3, 5});
+      host::gated_forward({x.tensor(), out.tensor(), function});
+      return dot(out, dout);
+    });
+    Owned<double> over = x;
+    host::gated_backward({dout.tensor(), over.tensor(), over.tensor(), function});
+    expect_same_bits("dx over x", over, dx);
+  }
+}
+
 TYPED_TEST(GeluTest, BiasGradientAddsColumnSums) {
   using T = TypeParam;
   for (const auto& [rows, n] : {std::pair{1, 1}, {130, 7}, {33, 130}}) {
@@ -117,6 +151,19 @@ TYPED_TEST(GeluTest, StaysFiniteFarFromZero) {
     EXPECT_NEAR(out[i], at[i] > 0 ? at[i] : 0.0, 1e-20) << at[i];
     EXPECT_NEAR(dx[i], at[i] > 0 ? 1.0 : 0.0, 1e-20) << at[i];
   }
+}
+
+TEST(GatedForward, StaysFiniteFarFromZeroAndNamesTheWrongOperand) {
+  Owned<float> x({2, 2}, 1.0), out({2, 1}), dx({2, 2}), ones({2, 1}, 1.0);
+  x[0] = -1e4f;
+  x[2] = 1e4f;
+  host::gated_forward({x.tensor(), out.tensor()});
+  host::gated_backward({ones.tensor(), x.tensor(), dx.tensor()});
+  EXPECT_EQ(out[0], 0.0f);
+  EXPECT_EQ(out[1], 1e4f);
+  EXPECT_EQ(dx[0], 0.0f);
+  EXPECT_EQ(dx[2], 1.0f);
+  EXPECT_THROW(host::gated_forward({out.tensor(), x.tensor()}), InternalError);
 }
 
 TEST(GeluForward, RefusesToOverwriteWhatItKeeps) {

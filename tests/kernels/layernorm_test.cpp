@@ -124,6 +124,67 @@ TEST(LayerNorm, GradientsMatchFiniteDifferences) {
   }
 }
 
+// x, weight and what the backward pass writes of an RMS norm.
+struct RmsProblem {
+  Owned<double> x, weight, out, rstd, dout, dx, dweight, dx_sum, again;
+
+  RmsProblem(std::int64_t rows, std::int64_t h)
+      : x(Owned<double>::random({rows, h}, 1, 2.0)),
+        weight(Owned<double>::random({h}, 2)),
+        out({rows, h}),
+        rstd({rows}),
+        dout(Owned<double>::random({rows, h}, 4)),
+        dx({rows, h}, 0.0),
+        dweight({h}, 0.0),
+        dx_sum({h}, 0.0),
+        again({rows, h}) {}
+
+  void forward() {
+    host::layernorm_forward({.x = x.tensor(),
+                             .weight = weight.tensor(),
+                             .out = out.tensor(),
+                             .rstd = rstd.tensor(),
+                             .eps = 1e-3,
+                             .kind = NormKind::rms});
+  }
+  void backward() {
+    host::layernorm_backward({.dout = dout.tensor(),
+                              .x = x.tensor(),
+                              .weight = weight.tensor(),
+                              .rstd = rstd.tensor(),
+                              .dx = dx.tensor(),
+                              .dweight = dweight.tensor(),
+                              .dx_sum = dx_sum.tensor(),
+                              .out = again.tensor(),
+                              .kind = NormKind::rms});
+  }
+};
+
+TEST(RmsNorm, MatchesTheFormulaAndFiniteDifferences) {
+  for (const auto& [rows, h] : {std::pair{1, 5}, {4, 13}, {3, 70}}) {
+    RmsProblem p(rows, h);
+    p.forward();
+    std::vector<double> expected, sums(h, 0.0);
+    for (int t = 0; t < rows; ++t) {
+      double squares = 0.0;
+      for (int i = 0; i < h; ++i) squares += p.x[t * h + i] * p.x[t * h + i];
+      for (int i = 0; i < h; ++i)
+        expected.push_back(p.x[t * h + i] / std::sqrt(squares / h + 1e-3) * p.weight[i]);
+    }
+    expect_close("out", p.out, expected, 1e-14);
+    p.backward();
+    expect_same_bits("out again", p.again, p.out);
+    for (int i = 0; i < rows * h; ++i) sums[i % h] += p.dx[i];
+    expect_close("dx_sum", p.dx_sum, sums, 1e-13);
+    const auto loss = [&] {
+      p.forward();
+      return dot(p.out, p.dout);
+    };
+    expect_gradient("dx", p.x, p.dx, loss);
+    expect_gradient("dweight", p.weight, p.dweight, loss);
+  }
+}
+
 TEST(LayerNorm, SumsTheColumnsOfDxOnlyWhenAsked) {
   Problem<double> p(7, 33), plain = p;
   p.forward();

@@ -100,6 +100,8 @@ Extents check_masked(const char* op, const char* name, const Tensor& tensor,
 }
 
 Extents check_residual_sum(const char* op, const BiasDropoutResidual& args) {
+  if (!args.bias)
+    throw DeckError("sublayers without a bias are not built for GPUs yet: say run.device = host");
   const Extents extents = check_masked(op, "x", args.x, args.dropout);
   check_vector(op, "bias", args.bias, args.x.dtype, extents.columns);
   check_matrix(op, "residual", args.residual, args.x.dtype, extents);
@@ -158,6 +160,8 @@ void bias_dropout_residual(const BiasDropoutResidual& args, const Context& conte
 
 void bias_dropout_residual_norm(const BiasDropoutResidualNorm& args, const Context& context) {
   const char* op = "bias_dropout_residual_norm";
+  if (args.kind == NormKind::rms)
+    throw DeckError("RMS norms are not built for GPUs yet: say run.device = host");
   const BiasDropoutResidual& sum = args.sum;
   const Extents extents = check_residual_sum(op, sum);
   check_normalization(op, sum.x.dtype, extents, args.weight, args.norm_bias, args.norm, args.mean,

@@ -66,6 +66,8 @@ void dispatch_function(Activation function, const Call& call) {
       return call(FunctionType<ExactGelu<T>>());
     case Activation::tanh:
       return call(FunctionType<Tanh>());
+    case Activation::silu:
+      throw DeckError("the SiLU is not built for GPUs yet: say run.device = host");
   }
   throw InternalError("unknown activation function {}", static_cast<int>(function));
 }
@@ -116,6 +118,14 @@ void gelu_backward(const GeluBackward& args, const Context& context) {
       });
     });
   });
+}
+
+void gated_forward(const GatedForward&, const Context&) {
+  throw DeckError("gated MLPs are not built for GPUs yet: say run.device = host");
+}
+
+void gated_backward(const GatedBackward&, const Context&) {
+  throw DeckError("gated MLPs are not built for GPUs yet: say run.device = host");
 }
 
 }  // namespace trireme::kernels::cuda

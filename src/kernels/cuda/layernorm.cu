@@ -28,6 +28,8 @@ struct PlainRows {
 
 void layernorm_forward(const LayerNormForward& args, const Context& context) {
   const char* op = "layernorm_forward";
+  if (args.kind == NormKind::rms)
+    throw DeckError("RMS norms are not built for GPUs yet: say run.device = host");
   const DType dtype = args.x.dtype;
   const Extents extents = extents_of(op, "x", args.x);
   check_matrix(op, "x", args.x, dtype, extents);
@@ -230,6 +232,8 @@ std::int64_t enqueue_gradients(NormGradients<T> args, const Context& context) {
 
 void layernorm_backward(const LayerNormBackward& args, const Context& context) {
   const char* op = "layernorm_backward";
+  if (args.kind == NormKind::rms)
+    throw DeckError("RMS norms are not built for GPUs yet: say run.device = host");
   const DType dtype = args.x.dtype;
   const Extents extents = extents_of(op, "x", args.x);
   const std::int64_t h = extents.columns;

@@ -41,16 +41,29 @@ struct HeadDropout {
   }
 };
 
-// Where head i of sample j lies in qkv [s, b, 3 * heads * d], by its part: 0 q, 1 k, 2 v.
+// Where heads of sample j lie in qkv [s, b, (heads + 2 kv_heads) * d].
 template <typename T>
 struct HeadLayout {
-  std::int64_t s, b, heads, d;
+  std::int64_t s, b, heads, kv_heads, d;
 
-  Strided<T> part(T* qkv, std::int64_t j, std::int64_t i, std::int64_t part) const {
-    return {qkv + (j * 3 + part) * heads * d + i * d, b * 3 * heads * d};
+  // Query heads that read one key and value head.
+  std::int64_t group() const { return heads / kv_heads; }
+  // Query head i.
+  Strided<T> query(T* qkv, std::int64_t j, std::int64_t i) const { return at(qkv, j, i); }
+  // Key head i.
+  Strided<T> key(T* qkv, std::int64_t j, std::int64_t i) const { return at(qkv, j, heads + i); }
+  // Value head i.
+  Strided<T> value(T* qkv, std::int64_t j, std::int64_t i) const {
+    return at(qkv, j, heads + kv_heads + i);
   }
   Strided<T> merged(T* out, std::int64_t j, std::int64_t i) const {
     return {out + (j * heads + i) * d, b * heads * d};
+  }
+
+ private:
+  Strided<T> at(T* qkv, std::int64_t j, std::int64_t i) const {
+    const std::int64_t columns = (heads + 2 * kv_heads) * d;
+    return {qkv + j * columns + i * d, b * columns};
   }
 };
 
@@ -170,15 +183,16 @@ void backward_row(const HeadGradient<T>& head, std::int64_t query, std::int64_t 
   clear_outside(range, keys, dp);
 }
 
+// Writes dq; writes dk and dv, or with `adds` adds to them.
 template <typename T>
-void backward_head(const HeadGradient<T>& head, const HeadDropout* dropout) {
+void backward_head(const HeadGradient<T>& head, const HeadDropout* dropout, bool adds) {
   const std::int64_t s = head.s, d = head.d;
   const T scale = static_cast<T>(1.0 / std::sqrt(static_cast<double>(d)));
   T* p = scratch<T, BackwardScratch>((2 * kQueryBlock + 1) * s);
   T* dp = p + kQueryBlock * s;
   T* factors = dropout != nullptr ? dp + kQueryBlock * s : nullptr;
   // The last block first: it always reaches every key, so it writes dk and dv and the others add.
-  T beta = 0;
+  T beta = adds ? 1 : 0;
   for (std::int64_t begin = (s - 1) / kQueryBlock * kQueryBlock; begin >= 0; begin -= kQueryBlock) {
     const std::int64_t count = std::min(kQueryBlock, s - begin);
     const std::int64_t keys = head.keys_of(begin + count - 1).end;
@@ -201,19 +215,27 @@ void backward_head(const HeadGradient<T>& head, const HeadDropout* dropout) {
   }
 }
 
-// The layout of the heads in qkv [s, b, 3 * heads * d].
-template <typename T>
-HeadLayout<T> layout_of(const Tensor& qkv, std::int64_t heads) {
-  return {qkv.shape[0], qkv.shape[1], heads, qkv.shape[2] / (3 * heads)};
+// The layout of the heads in args.qkv.
+template <typename T, typename Args>
+HeadLayout<T> layout_of(const Args& args) {
+  const Shape& shape = args.qkv.shape;
+  const std::int64_t kv_heads = args.kv_heads > 0 ? args.kv_heads : args.heads;
+  return {shape[0], shape[1], args.heads, kv_heads, shape[2] / (args.heads + 2 * kv_heads)};
 }
 
-void check_qkv(const char* op, const Tensor& qkv, const Tensor& out, std::int64_t heads) {
+template <typename Args>
+void check_qkv(const char* op, const Args& args) {
+  const Tensor& qkv = args.qkv;
+  const std::int64_t heads = args.heads, kv_heads = args.kv_heads > 0 ? args.kv_heads : heads;
+  TRIREME_CHECK(heads > 0 && heads % kv_heads == 0, "{}: {} heads for {} key and value heads", op,
+                heads, kv_heads);
   TRIREME_CHECK(
-      heads > 0 && qkv.shape.rank() == 3 && qkv.shape[2] > 0 && qkv.shape[2] % (3 * heads) == 0,
-      "{}: qkv is {}, expected [s, b, 3 * heads * d] with {} heads", op, to_string(qkv.shape),
-      heads);
+      qkv.shape.rank() == 3 && qkv.shape[2] > 0 && qkv.shape[2] % (heads + 2 * kv_heads) == 0,
+      "{}: qkv is {}, expected [s, b, (heads + 2 kv_heads) * d] with {} and {} heads", op,
+      to_string(qkv.shape), heads, kv_heads);
   check_shape(op, "qkv", qkv, qkv.dtype, qkv.shape);
-  check_shape(op, "out", out, qkv.dtype, {qkv.shape[0], qkv.shape[1], qkv.shape[2] / 3});
+  const std::int64_t d = qkv.shape[2] / (heads + 2 * kv_heads);
+  check_shape(op, "out", args.out, qkv.dtype, {qkv.shape[0], qkv.shape[1], heads * d});
 }
 
 // The tokens of sample j that are not padding.
@@ -239,18 +261,19 @@ void check_lse(const char* op, const Tensor& lse, const Tensor& qkv, std::int64_
 
 template <typename T>
 void forward(const AttentionForward& args) {
-  const auto layout = layout_of<const T>(args.qkv, args.heads);
-  const auto out_layout = layout_of<T>(args.qkv, args.heads);
+  const auto layout = layout_of<const T>(args);
+  const auto out_layout = layout_of<T>(args);
   const T* qkv = args.qkv.as<T>();
   parallel_for(layout.b * layout.heads, [&](std::int64_t task) {
     const std::int64_t j = task / layout.heads, i = task % layout.heads;
+    const std::int64_t kv = i / layout.group();
     const HeadDropout dropout{DropoutMask(args.dropout, j),
                               static_cast<std::uint64_t>(args.first_head + i),
                               static_cast<std::uint64_t>(layout.s)};
     const std::int64_t length = length_of(args.lengths, j, layout.s);
     const Strided<T> out = out_layout.merged(args.out.as<T>(), j, i);
     T* lse = args.lse.as<T>() + task * layout.s;
-    attend<T>(layout.part(qkv, j, i, 0), layout.part(qkv, j, i, 1), layout.part(qkv, j, i, 2), out,
+    attend<T>(layout.query(qkv, j, i), layout.key(qkv, j, kv), layout.value(qkv, j, kv), out,
               length, 0, layout.d, args.causal, first_keys_of(args.document_start, j, layout.s),
               lse, args.dropout.probability > 0.0 ? &dropout : nullptr);
     clear_rows(out, length, layout.s, layout.d);
@@ -260,52 +283,60 @@ void forward(const AttentionForward& args) {
 
 template <typename T>
 void backward(const AttentionBackward& args) {
-  const auto in = layout_of<const T>(args.qkv, args.heads);
-  const auto gradient = layout_of<T>(args.qkv, args.heads);
+  const auto in = layout_of<const T>(args);
+  const auto gradient = layout_of<T>(args);
   const T* qkv = args.qkv.as<T>();
   T* dqkv = args.dqkv.as<T>();
-  parallel_for(in.b * in.heads, [&](std::int64_t task) {
-    const std::int64_t j = task / in.heads, i = task % in.heads;
-    const HeadDropout dropout{DropoutMask(args.dropout, j),
-                              static_cast<std::uint64_t>(args.first_head + i),
-                              static_cast<std::uint64_t>(in.s)};
+  // A task is a key and value head, whose query heads add to its gradients one after the other.
+  parallel_for(in.b * in.kv_heads, [&](std::int64_t task) {
+    const std::int64_t j = task / in.kv_heads, kv = task % in.kv_heads;
     const std::int64_t length = length_of(args.lengths, j, in.s);
-    const HeadGradient<T> head{.q = in.part(qkv, j, i, 0),
-                               .k = in.part(qkv, j, i, 1),
-                               .v = in.part(qkv, j, i, 2),
-                               .out = in.merged(args.out.as<T>(), j, i),
-                               .dout = in.merged(args.dout.as<T>(), j, i),
-                               .dq = gradient.part(dqkv, j, i, 0),
-                               .dk = gradient.part(dqkv, j, i, 1),
-                               .dv = gradient.part(dqkv, j, i, 2),
-                               .lse = args.lse.as<T>() + task * in.s,
-                               .s = length,
-                               .d = in.d,
-                               .causal = args.causal,
-                               .first_keys = first_keys_of(args.document_start, j, in.s)};
-    if (length > 0) backward_head(head, args.dropout.probability > 0.0 ? &dropout : nullptr);
-    for (const Strided<T>& part : {head.dq, head.dk, head.dv}) clear_rows(part, length, in.s, in.d);
+    const Strided<T> dk = gradient.key(dqkv, j, kv), dv = gradient.value(dqkv, j, kv);
+    for (std::int64_t i = kv * in.group(); i < (kv + 1) * in.group(); ++i) {
+      const HeadDropout dropout{DropoutMask(args.dropout, j),
+                                static_cast<std::uint64_t>(args.first_head + i),
+                                static_cast<std::uint64_t>(in.s)};
+      const HeadGradient<T> head{.q = in.query(qkv, j, i),
+                                 .k = in.key(qkv, j, kv),
+                                 .v = in.value(qkv, j, kv),
+                                 .out = in.merged(args.out.as<T>(), j, i),
+                                 .dout = in.merged(args.dout.as<T>(), j, i),
+                                 .dq = gradient.query(dqkv, j, i),
+                                 .dk = dk,
+                                 .dv = dv,
+                                 .lse = args.lse.as<T>() + (j * in.heads + i) * in.s,
+                                 .s = length,
+                                 .d = in.d,
+                                 .causal = args.causal,
+                                 .first_keys = first_keys_of(args.document_start, j, in.s)};
+      if (length > 0)
+        backward_head(head, args.dropout.probability > 0.0 ? &dropout : nullptr,
+                      /*adds=*/i > kv * in.group());
+      clear_rows(head.dq, length, in.s, in.d);
+    }
+    for (const Strided<T>& part : {dk, dv}) clear_rows(part, length, in.s, in.d);
   });
 }
 
 template <typename T>
 void cached(const AttentionCached& args) {
-  const auto layout = layout_of<const T>(args.qkv, args.heads);
-  const auto out_layout = layout_of<T>(args.qkv, args.heads);
+  const auto layout = layout_of<const T>(args);
+  const auto out_layout = layout_of<T>(args);
   const std::int64_t d = layout.d, capacity = args.keys.shape[2];
   const T* qkv = args.qkv.as<T>();
-  parallel_for(layout.b * layout.heads, [&](std::int64_t task) {
-    const std::int64_t j = task / layout.heads, i = task % layout.heads;
+  parallel_for(layout.b * layout.kv_heads, [&](std::int64_t task) {
+    const std::int64_t j = task / layout.kv_heads, kv = task % layout.kv_heads;
     T* keys = args.keys.as<T>() + task * capacity * d;
     T* values = args.values.as<T>() + task * capacity * d;
-    const Strided<const T> k = layout.part(qkv, j, i, 1), v = layout.part(qkv, j, i, 2);
+    const Strided<const T> k = layout.key(qkv, j, kv), v = layout.value(qkv, j, kv);
     for (std::int64_t t = 0; t < layout.s; ++t) {
       std::copy_n(k.row(t), d, keys + (args.past + t) * d);
       std::copy_n(v.row(t), d, values + (args.past + t) * d);
     }
-    attend<T>(layout.part(qkv, j, i, 0), {keys, d}, {values, d},
-              out_layout.merged(args.out.as<T>(), j, i), layout.s, args.past, d, true, nullptr,
-              nullptr, nullptr);
+    for (std::int64_t i = kv * layout.group(); i < (kv + 1) * layout.group(); ++i)
+      attend<T>(layout.query(qkv, j, i), {keys, d}, {values, d},
+                out_layout.merged(args.out.as<T>(), j, i), layout.s, args.past, d, true, nullptr,
+                nullptr, nullptr);
   });
 }
 
@@ -314,7 +345,7 @@ void cached(const AttentionCached& args) {
 void attention_forward(const AttentionForward& args) {
   const char* op = "attention_forward";
   const DType dtype = args.qkv.dtype;
-  check_qkv(op, args.qkv, args.out, args.heads);
+  check_qkv(op, args);
   check_lse(op, args.lse, args.qkv, args.heads);
   check_dropout(op, args.dropout);
   using Args = AttentionForward;
@@ -325,7 +356,7 @@ void attention_forward(const AttentionForward& args) {
 void attention_backward(const AttentionBackward& args) {
   const char* op = "attention_backward";
   const DType dtype = args.qkv.dtype;
-  check_qkv(op, args.qkv, args.out, args.heads);
+  check_qkv(op, args);
   check_shape(op, "dout", args.dout, dtype, args.out.shape);
   check_shape(op, "dqkv", args.dqkv, dtype, args.qkv.shape);
   check_lse(op, args.lse, args.qkv, args.heads);
@@ -338,11 +369,12 @@ void attention_backward(const AttentionBackward& args) {
 void attention_cached(const AttentionCached& args) {
   const char* op = "attention_cached";
   const DType dtype = args.qkv.dtype;
-  check_qkv(op, args.qkv, args.out, args.heads);
-  TRIREME_CHECK(args.keys.shape.rank() == 4, "{}: keys is {}, expected [b, heads, capacity, d]", op,
-                to_string(args.keys.shape));
+  check_qkv(op, args);
+  TRIREME_CHECK(args.keys.shape.rank() == 4, "{}: keys is {}, expected [b, kv_heads, capacity, d]",
+                op, to_string(args.keys.shape));
   const std::int64_t capacity = args.keys.shape[2];
-  const Shape cache{args.qkv.shape[1], args.heads, capacity, args.qkv.shape[2] / (3 * args.heads)};
+  const HeadLayout<float> layout = layout_of<float>(args);
+  const Shape cache{layout.b, layout.kv_heads, capacity, layout.d};
   check_shape(op, "keys", args.keys, dtype, cache);
   check_shape(op, "values", args.values, dtype, cache);
   TRIREME_CHECK(args.past >= 0 && args.past + args.qkv.shape[0] <= capacity,

@@ -41,13 +41,20 @@ void scale_gradient(const DropoutBackward& args) {
 template <typename T>
 void add_to_residual(const BiasDropoutResidual& args) {
   const std::int64_t b = args.x.shape[1], h = args.x.shape[2];
-  const T* bias = args.bias.as<T>();
+  const T* bias = args.bias ? args.bias.as<T>() : nullptr;
   const bool drops = args.dropout.probability > 0.0;
   parallel_for(args.x.shape[0] * b, [&](std::int64_t t) {
     const T* x = args.x.as<T>() + t * h;
     const T* residual = args.residual.as<T>() + t * h;
     T* out = args.out.as<T>() + t * h;
-    if (drops) {
+    if (drops && !bias) {
+      const T* factors = draw_row<T>(args.dropout, args.first_position + t / b, t % b, h);
+#pragma omp simd
+      for (std::int64_t i = 0; i < h; ++i) out[i] = residual[i] + x[i] * factors[i];
+    } else if (!bias) {
+#pragma omp simd
+      for (std::int64_t i = 0; i < h; ++i) out[i] = residual[i] + x[i];
+    } else if (drops) {
       const T* factors = draw_row<T>(args.dropout, args.first_position + t / b, t % b, h);
 #pragma omp simd
       for (std::int64_t i = 0; i < h; ++i) out[i] = residual[i] + (x[i] + bias[i]) * factors[i];
@@ -81,7 +88,7 @@ void bias_dropout_residual(const BiasDropoutResidual& args) {
   check_shape(op, "x", args.x, dtype, args.x.shape);
   check_shape(op, "residual", args.residual, dtype, args.x.shape);
   check_shape(op, "out", args.out, dtype, args.x.shape);
-  check_vector(op, "bias", args.bias, dtype, args.x.shape[2]);
+  if (args.bias) check_vector(op, "bias", args.bias, dtype, args.x.shape[2]);
   check_dropout(op, args.dropout);
   using Args = BiasDropoutResidual;
   compute(args, dtype, {&Args::x, &Args::bias, &Args::residual}, {&Args::out},
@@ -96,7 +103,8 @@ void bias_dropout_residual_norm(const BiasDropoutResidualNorm& args) {
                      .out = args.norm,
                      .mean = args.mean,
                      .rstd = args.rstd,
-                     .eps = args.eps});
+                     .eps = args.eps,
+                     .kind = args.kind});
 }
 
 }  // namespace trireme::kernels::host

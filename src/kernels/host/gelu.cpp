@@ -54,6 +54,16 @@ struct Tanh {
   T derivative(T) const { return 1 - y * y; }
 };
 
+template <typename T>
+struct Silu {
+  T s;
+
+  explicit Silu(T x) : s(1 / (1 + exponential(-x))) {}
+
+  T value(T x) const { return x * s; }
+  T derivative(T x) const { return s * (1 + x * (1 - s)); }
+};
+
 template <typename Function, typename T>
 void apply(const T* x, T* out, std::int64_t size) {
   parallel_blocks(size, 16384, [&](std::int64_t begin, std::int64_t end) {
@@ -70,6 +80,35 @@ void apply_gradient(const T* dout, const T* x, T* dx, std::int64_t size) {
   });
 }
 
+template <typename Function, typename T>
+void apply_gate(const GatedForward& args) {
+  const std::int64_t n = args.out.shape[args.out.shape.rank() - 1];
+  parallel_for(n > 0 ? args.out.size() / n : 0, [&](std::int64_t t) {
+    const T* gate = args.x.as<T>() + t * 2 * n;
+    const T* up = gate + n;
+    T* out = args.out.as<T>() + t * n;
+#pragma omp simd
+    for (std::int64_t i = 0; i < n; ++i) out[i] = Function(gate[i]).value(gate[i]) * up[i];
+  });
+}
+
+template <typename Function, typename T>
+void apply_gate_gradient(const GatedBackward& args) {
+  const std::int64_t n = args.dout.shape[args.dout.shape.rank() - 1];
+  parallel_for(n > 0 ? args.dout.size() / n : 0, [&](std::int64_t t) {
+    const T* dout = args.dout.as<T>() + t * n;
+    const T* x = args.x.as<T>() + t * 2 * n;
+    T* dx = args.dx.as<T>() + t * 2 * n;
+#pragma omp simd
+    for (std::int64_t i = 0; i < n; ++i) {
+      const T gate = x[i], up = x[n + i];
+      const Function function(gate);
+      dx[i] = dout[i] * up * function.derivative(gate);
+      dx[n + i] = dout[i] * function.value(gate);
+    }
+  });
+}
+
 // Calls call(zero) with an object of the function's type, for T.
 template <typename T, typename Call>
 void with_function(Activation function, const Call& call) {
@@ -80,6 +119,8 @@ void with_function(Activation function, const Call& call) {
       return call(ExactGelu<T>(T{0}));
     case Activation::tanh:
       return call(Tanh<T>(T{0}));
+    case Activation::silu:
+      return call(Silu<T>(T{0}));
   }
   throw InternalError("unknown activation function {}", static_cast<int>(function));
 }
@@ -119,6 +160,34 @@ void gelu_backward(const GeluBackward& args) {
     });
   });
   bias_gradient({.dout = args.dx, .dbias = args.dbias});
+}
+
+void gated_forward(const GatedForward& args) {
+  const char* op = "gated_forward";
+  const DType dtype = args.out.dtype;
+  const auto [rows, n] = extents_of(op, "out", args.out);
+  check_matrix(op, "out", args.out, dtype, {rows, n});
+  check_matrix(op, "x", args.x, dtype, {rows, 2 * n});
+  using Args = GatedForward;
+  compute(args, dtype, {&Args::x}, {&Args::out}, [](const Args& a, auto zero) {
+    using T = decltype(zero);
+    with_function<T>(a.function, [&](auto function) { apply_gate<decltype(function), T>(a); });
+  });
+}
+
+void gated_backward(const GatedBackward& args) {
+  const char* op = "gated_backward";
+  const DType dtype = args.dout.dtype;
+  const auto [rows, n] = extents_of(op, "dout", args.dout);
+  check_matrix(op, "dout", args.dout, dtype, {rows, n});
+  check_matrix(op, "x", args.x, dtype, {rows, 2 * n});
+  check_matrix(op, "dx", args.dx, dtype, {rows, 2 * n});
+  using Args = GatedBackward;
+  compute(args, dtype, {&Args::dout, &Args::x}, {&Args::dx}, [](const Args& a, auto zero) {
+    using T = decltype(zero);
+    with_function<T>(a.function,
+                     [&](auto function) { apply_gate_gradient<decltype(function), T>(a); });
+  });
 }
 
 }  // namespace trireme::kernels::host

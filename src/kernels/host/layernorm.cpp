@@ -20,7 +20,26 @@ void scale_row(const T* x, T center, T scale, const T* weight, const T* bias, st
 }
 
 template <typename T>
+void scale_rms_row(const T* x, T scale, const T* weight, std::int64_t h, T* out) {
+#pragma omp simd
+  for (std::int64_t i = 0; i < h; ++i) out[i] = x[i] * scale * weight[i];
+}
+
+template <typename T>
+void normalize_rms(const LayerNormForward& args, std::int64_t rows, std::int64_t h) {
+  parallel_for(rows, [&](std::int64_t t) {
+    const T* x = args.x.as<T>() + t * h;
+    const double squares =
+        sum_of(h, [&](std::int64_t i) { return static_cast<double>(x[i]) * x[i]; });
+    const T rstd = static_cast<T>(1.0 / std::sqrt(squares / h + args.eps));
+    args.rstd.as<T>()[t] = rstd;
+    scale_rms_row(x, rstd, args.weight.as<T>(), h, args.out.as<T>() + t * h);
+  });
+}
+
+template <typename T>
 void normalize(const LayerNormForward& args, std::int64_t rows, std::int64_t h) {
+  if (args.kind == NormKind::rms) return normalize_rms<T>(args, rows, h);
   const T* weight = args.weight.as<T>();
   const T* bias = args.bias.as<T>();
   T* mean = args.mean.as<T>();
@@ -44,6 +63,9 @@ void normalize(const LayerNormForward& args, std::int64_t rows, std::int64_t h) 
 template <typename T>
 void normalize_again(const LayerNormBackward& args, std::int64_t rows, std::int64_t h) {
   parallel_for(rows, [&](std::int64_t t) {
+    if (args.kind == NormKind::rms)
+      return scale_rms_row(args.x.as<T>() + t * h, args.rstd.as<T>()[t], args.weight.as<T>(), h,
+                           args.out.as<T>() + t * h);
     scale_row(args.x.as<T>() + t * h, args.mean.as<T>()[t], args.rstd.as<T>()[t],
               args.weight.as<T>(), args.bias.as<T>(), h, args.out.as<T>() + t * h);
   });
@@ -75,6 +97,32 @@ void add_input_gradient(const LayerNormBackward& args, std::int64_t rows, std::i
 }
 
 template <typename T>
+void add_rms_gradients(const LayerNormBackward& args, std::int64_t rows, std::int64_t h) {
+  const T* weight = args.weight.as<T>();
+  const T* rstd = args.rstd.as<T>();
+  parallel_for(rows, [&](std::int64_t t) {
+    const T* x = args.x.as<T>() + t * h;
+    const T* dout = args.dout.as<T>() + t * h;
+    T* dx = args.dx.as<T>() + t * h;
+    const T scale = rstd[t];
+    const auto dnorm_norm_mean =
+        static_cast<T>(sum_of(h,
+                              [&](std::int64_t i) {
+                                return static_cast<double>(dout[i]) * weight[i] * (x[i] * scale);
+                              }) /
+                       h);
+#pragma omp simd
+    for (std::int64_t i = 0; i < h; ++i)
+      dx[i] += scale * (dout[i] * weight[i] - x[i] * scale * dnorm_norm_mean);
+  });
+  const T* x = args.x.as<T>();
+  const T* dout = args.dout.as<T>();
+  add_column_sums(rows, h, args.dweight.as<T>(), [&](std::int64_t t, std::int64_t i) {
+    return dout[t * h + i] * (x[t * h + i] * rstd[t]);
+  });
+}
+
+template <typename T>
 void add_parameter_gradients(const LayerNormBackward& args, std::int64_t rows, std::int64_t h) {
   const T* x = args.x.as<T>();
   const T* dout = args.dout.as<T>();
@@ -96,8 +144,10 @@ void layernorm_forward(const LayerNormForward& args) {
   check_matrix(op, "x", args.x, dtype, {rows, h});
   check_matrix(op, "out", args.out, dtype, {rows, h});
   check_vector(op, "weight", args.weight, dtype, h);
-  check_vector(op, "bias", args.bias, dtype, h);
-  check_vector(op, "mean", args.mean, accumulation_type(dtype), rows);
+  if (args.kind == NormKind::layer) {
+    check_vector(op, "bias", args.bias, dtype, h);
+    check_vector(op, "mean", args.mean, accumulation_type(dtype), rows);
+  }
   check_vector(op, "rstd", args.rstd, accumulation_type(dtype), rows);
   using Args = LayerNormForward;
   compute(
@@ -114,21 +164,26 @@ void layernorm_backward(const LayerNormBackward& args) {
   check_matrix(op, "dx", args.dx, dtype, {rows, h});
   check_vector(op, "weight", args.weight, dtype, h);
   check_vector(op, "dweight", args.dweight, accumulation_type(dtype), h);
-  check_vector(op, "dbias", args.dbias, accumulation_type(dtype), h);
+  const bool has_mean = args.kind == NormKind::layer;
+  if (has_mean) check_vector(op, "dbias", args.dbias, accumulation_type(dtype), h);
   if (args.dx_sum) check_vector(op, "dx_sum", args.dx_sum, accumulation_type(dtype), h);
   if (args.out) {
     check_matrix(op, "out", args.out, dtype, {rows, h});
-    check_vector(op, "bias", args.bias, dtype, h);
+    if (has_mean) check_vector(op, "bias", args.bias, dtype, h);
   }
-  check_vector(op, "mean", args.mean, accumulation_type(dtype), rows);
+  if (has_mean) check_vector(op, "mean", args.mean, accumulation_type(dtype), rows);
   check_vector(op, "rstd", args.rstd, accumulation_type(dtype), rows);
   using Args = LayerNormBackward;
   compute(args, dtype, {&Args::dout, &Args::x, &Args::weight, &Args::dx, &Args::bias},
           {&Args::dx, &Args::out}, [rows = rows, h = h](const Args& a, auto zero) {
             using T = decltype(zero);
             if (a.out) normalize_again<T>(a, rows, h);
-            add_input_gradient<T>(a, rows, h);
-            add_parameter_gradients<T>(a, rows, h);
+            if (a.kind == NormKind::rms) {
+              add_rms_gradients<T>(a, rows, h);
+            } else {
+              add_input_gradient<T>(a, rows, h);
+              add_parameter_gradients<T>(a, rows, h);
+            }
             if (!a.dx_sum) return;
             const T* dx = a.dx.template as<T>();
             add_column_sums(rows, h, a.dx_sum.template as<T>(),

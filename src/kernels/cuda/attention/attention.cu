@@ -128,6 +128,13 @@ void check_qkv(const char* op, const Tensor& qkv, const Tensor& out, std::int64_
   check_matrix(op, "out", out, qkv.dtype, {rows, columns / 3});
 }
 
+void refuse_groups(std::int64_t heads, std::int64_t kv_heads) {
+  if (kv_heads > 0 && kv_heads != heads)
+    throw DeckError(
+        "attention with fewer key and value heads than query heads is not built for GPUs yet: say "
+        "run.device = host");
+}
+
 // Whether the kernels for Hopper take the operation on qkv and other tensors at `data`, with heads
 // of d: their dropout draws keys by fours.
 bool takes_boxes(const Tensor& qkv, std::int64_t d, const Dropout& dropout,
@@ -141,6 +148,7 @@ bool takes_boxes(const Tensor& qkv, std::int64_t d, const Dropout& dropout,
 
 void attention_forward(const AttentionForward& args, const Context& context) {
   const char* op = "attention_forward";
+  refuse_groups(args.heads, args.kv_heads);
   check_qkv(op, args.qkv, args.out, args.heads);
   const std::int64_t s = args.qkv.shape[0], b = args.qkv.shape[1];
   check_vector(op, "lse", args.lse, DType::f32, b * args.heads * s);
@@ -164,6 +172,7 @@ void attention_forward(const AttentionForward& args, const Context& context) {
 
 void attention_backward(const AttentionBackward& args, const Context& context) {
   const char* op = "attention_backward";
+  refuse_groups(args.heads, args.kv_heads);
   check_qkv(op, args.qkv, args.out, args.heads);
   const std::int64_t s = args.qkv.shape[0], b = args.qkv.shape[1];
   const std::int64_t d = args.qkv.shape[2] / (3 * args.heads);
@@ -191,6 +200,7 @@ void attention_backward(const AttentionBackward& args, const Context& context) {
 
 void attention_cached(const AttentionCached& args, const Context& context) {
   const char* op = "attention_cached";
+  refuse_groups(args.heads, args.kv_heads);
   check_qkv(op, args.qkv, args.out, args.heads);
   TRIREME_CHECK(args.keys.shape.rank() == 4, "{}: keys is {}, expected [b, heads, capacity, d]", op,
                 to_string(args.keys.shape));
