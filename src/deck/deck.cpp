@@ -66,10 +66,37 @@ bool is_dynamic(const Precision& precision) {
   return precision.compute == Compute::fp16 && !precision.loss_scale.value;
 }
 
+namespace {
+
+/// The forward FLOPs of the head over those of a block: the logits' GEMM over four matrices of
+/// attention, two of the MLP, and causal attention. Where the deck leaves the vocabulary to its
+/// tokenizer, GPT-2's counts.
+double head_in_blocks(const Model& model) {
+  const double h = static_cast<double>(model.hidden), f = static_cast<double>(model.ffn);
+  const double block = 8 * h * h + 4 * h * f + 2 * static_cast<double>(model.sequence) * h;
+  return 2 * h * static_cast<double>(model.vocab.value_or(50257)) / block;
+}
+
+}  // namespace
+
 std::vector<std::int64_t> layers_per_stage(const Deck& deck) {
   if (deck.parallel.partition) return *deck.parallel.partition;
-  const std::int64_t stages = deck.parallel.pipeline;
-  return std::vector<std::int64_t>(stages, deck.model.layers / stages);
+  const std::int64_t stages = deck.parallel.pipeline, layers = deck.model.layers;
+  std::vector<std::int64_t> partition(stages, layers / stages);
+  if (layers % stages == 0) return partition;
+  // One block after the other to the stage with the least work, which gives the smallest maximum.
+  // Of equal stages the last: earlier ones keep more micro-batches.
+  std::vector<double> work(stages, 0.0);
+  work.back() = head_in_blocks(deck.model);
+  std::ranges::fill(partition, 0);
+  for (std::int64_t layer = 0; layer < layers; ++layer) {
+    std::size_t least = work.size() - 1;
+    for (std::size_t stage = work.size() - 1; stage-- > 0;)
+      if (work[stage] < work[least] - 1e-9) least = stage;
+    work[least] += 1;
+    ++partition[least];
+  }
+  return partition;
 }
 
 namespace {

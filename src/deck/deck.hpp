@@ -93,7 +93,7 @@ struct Parallel {
   std::int64_t tensor = 0;
   std::int64_t pipeline = 0;
   std::optional<std::int64_t> data;                    ///< unset (`auto`) until resolve_world_size
-  std::optional<std::vector<std::int64_t>> partition;  ///< unset (`auto`): layers / pipeline each
+  std::optional<std::vector<std::int64_t>> partition;  ///< unset (`auto`): layers_per_stage()
   PipelineSchedule schedule{};
   std::int64_t interleave = 0;
   bool sequence = false;
@@ -408,8 +408,8 @@ bool has_test_part(const Deck& deck);
 /// Whether the loss scale follows overflows: that of fp16, unless the deck gives a number.
 bool is_dynamic(const Precision& precision);
 
-/// Transformer layers of each pipeline stage: parallel.partition, or equal parts where it is
-/// `auto`.
+/// Transformer layers of each pipeline stage: parallel.partition; where it is `auto`, equal numbers,
+/// or, if the stages do not divide the layers, equal FLOPs as nearly as can be, the head's counted.
 std::vector<std::int64_t> layers_per_stage(const Deck& deck);
 
 }  // namespace trireme::deck

@@ -200,9 +200,9 @@ TEST(Contradictions, LossScaleThatStays) {
 TEST(Contradictions, Layout) {
   EXPECT_EQ(error_of("--tensor-model-parallel-size 3", "pretrain_gpt.py"),
             "parallel.tensor = 3 does not divide model.heads = 4 (try 1, 2 or 4)");
-  EXPECT_EQ(error_of("--pipeline-model-parallel-size 3", "pretrain_gpt.py"),
-            "parallel.pipeline = 3 does not divide model.layers = 4 (try 1, 2 or 4, or "
-            "parallel.partition: 2-1-1)");
+  EXPECT_EQ(error_of("--pipeline-model-parallel-size 5", "pretrain_gpt.py"),
+            "parallel.pipeline = 5 is more than model.layers = 4 (try 4 or fewer, or a "
+            "parallel.partition with stages without layers)");
   EXPECT_EQ(error_of("--tensor-model-parallel-size 2 --pipeline-model-parallel-size 2",
                      "torchrun --nproc_per_node 6 pretrain_gpt.py"),
             "6 ranks (--nproc_per_node 6 --nnodes 1) are not a multiple of tensor * pipeline = 2 * "

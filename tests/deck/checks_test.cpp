@@ -33,11 +33,9 @@ TEST(DeckChecks, ModelAndLayoutMustFit) {
       {"  sequence: 32\n", "  sequence: 30\nparallel: {tensor: 4, sequence: true}\n",
        "bad.yaml:6:12: parallel.tensor = 4 does not divide model.sequence = 30, which "
        "parallel.sequence cuts (try 1 or 2, or parallel.sequence: false)"},
-      {"batch:", "parallel:\n  pipeline: 3\nbatch:",
-       "bad.yaml:7:3: parallel.pipeline = 3 does not divide model.layers = 4 (try 1, 2 or 4, or "
-       "parallel.partition: 2-1-1)"},
       {"batch:", "parallel:\n  pipeline: 6\nbatch:",
-       "bad.yaml:7:3: parallel.pipeline = 6 does not divide model.layers = 4 (try 1, 2 or 4)"},
+       "bad.yaml:7:3: parallel.pipeline = 6 is more than model.layers = 4 (try 4 or fewer, or a "
+       "parallel.partition with stages without layers)"},
       {"batch:", "parallel:\n  pipeline: 6\n  partition: 2-2\nbatch:",
        "bad.yaml:8:3: parallel.partition = 2-2 has 2 parts, but parallel.pipeline = 6 (try "
        "parallel.pipeline: 2)"},

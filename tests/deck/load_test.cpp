@@ -136,6 +136,26 @@ TEST(Load, PartitionsAreListsOrDashed) {
             (std::vector<std::int64_t>{2, 2}));
 }
 
+TEST(Load, AutoPartitionsBalanceTheHead) {
+  const auto partition = [](int layers, int stages, int vocab) {
+    Deck deck = small_deck({});
+    deck.model.layers = layers;
+    deck.model.hidden = 1600;
+    deck.model.ffn = 6400;
+    deck.model.sequence = 1024;
+    deck.model.vocab = vocab;
+    deck.parallel.pipeline = stages;
+    return layers_per_stage(deck);
+  };
+  using Layers = std::vector<std::int64_t>;
+  // A head of GPT-2's vocabulary takes as many FLOPs as 2.5 of these blocks.
+  EXPECT_EQ(partition(48, 5, 50257), (Layers{10, 10, 10, 10, 8}));
+  EXPECT_EQ(partition(50, 4, 50257), (Layers{13, 13, 13, 11}));
+  EXPECT_EQ(partition(5, 4, 200000), (Layers{1, 2, 2, 0}));
+  EXPECT_EQ(partition(7, 3, 1), (Layers{2, 3, 2}));
+  EXPECT_EQ(partition(48, 4, 50257), (Layers{12, 12, 12, 12}));  // what divides stays equal
+}
+
 TEST(Load, RangesThatOverlapBecomeOne) {
   const std::vector<IterationRange> expected = {{2, 2}, {4, 9}, {10, 12}};
   for (const std::string text :

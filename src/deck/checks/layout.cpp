@@ -97,14 +97,13 @@ void Checker::layout() {
                 try_divisors(std::gcd(common > 0 ? common : model.heads, model.sequence), tensor));
           });
   if (!parallel.partition) {
-    // What interleaves is cut finer: see pipeline().
-    require(parallel.interleave > 1 || model.layers % stages == 0,
+    // Interleaved chunks are equal: see pipeline().
+    require(parallel.interleave > 1 || stages <= model.layers,
             {"parallel.pipeline", "model.layers", "parallel.partition"}, [&] {
-              const bool enough = stages <= model.layers;
               return fmt::format(
-                  "parallel.pipeline = {} does not divide model.layers = {} ({}{})", stages,
-                  model.layers, try_divisors(model.layers, stages),
-                  enough ? ", or parallel.partition: " + even_partition(model.layers, stages) : "");
+                  "parallel.pipeline = {} is more than model.layers = {} (try {} or fewer, or a "
+                  "parallel.partition with stages without layers)",
+                  stages, model.layers, model.layers);
             });
     return;
   }

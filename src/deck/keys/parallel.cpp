@@ -27,7 +27,9 @@ void parallel_keys(std::vector<Key>& rows) {
               .from(0, kMaxLayers)
               .unit("layers")
               .warn()
-              .help("Layers per stage, as a list or 0-11-8-8-5-0; auto: equal numbers."),
+              .help("Layers per stage, as a list or 0-11-8-8-5-0; auto: equal numbers, or equal "
+                    "FLOPs "
+                    "with the head's where the layers do not divide."),
           key(TRIREME_MEMBER(parallel.schedule))
               .by_default("1f1b")
               .warn()
