@@ -20,6 +20,7 @@ constexpr std::array kCommands = {
     Command{"comm", "collectives between ranks, over MPI or NCCL; run it with mpirun", run_comm},
     Command{"gemm", "GEMMs of GPT models against the peak of the host or the GPU", run_gemm},
     Command{"kernels", "every operation of a GPT's training step", run_kernels},
+    Command{"profile", "passes, optimizer, collectives and copies, for trireme-plan", run_profile},
     Command{"step", "whole training steps of a deck, and its memory against the plan", run_step},
 };
 

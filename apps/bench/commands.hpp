@@ -15,6 +15,10 @@ ExitCode run_gemm(int argc, char** argv);
 /// `trireme-bench kernels`: every operation of a training step.
 ExitCode run_kernels(int argc, char** argv);
 
+/// `trireme-bench profile DECK`: the times of passes, collectives and copies that trireme-plan
+/// reads.
+ExitCode run_profile(int argc, char** argv);
+
 /// `trireme-bench step DECK`: whole training steps, and memory against the plan.
 ExitCode run_step(int argc, char** argv);
 

@@ -408,8 +408,8 @@ bool has_test_part(const Deck& deck);
 /// Whether the loss scale follows overflows: that of fp16, unless the deck gives a number.
 bool is_dynamic(const Precision& precision);
 
-/// Transformer layers of each pipeline stage: parallel.partition; where it is `auto`, equal numbers,
-/// or, if the stages do not divide the layers, equal FLOPs as nearly as can be, the head's counted.
+/// Transformer layers of each pipeline stage: parallel.partition; where it is `auto` equal numbers,
+/// or, if the stages do not divide the layers, nearly equal FLOPs, the head's counted.
 std::vector<std::int64_t> layers_per_stage(const Deck& deck);
 
 }  // namespace trireme::deck

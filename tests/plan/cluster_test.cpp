@@ -121,5 +121,74 @@ TEST_F(ClusterFile, ReadsFasopsKnownCost) {
             "not a known_cost vector: its shape is not that of its elements, one axis");
 }
 
+Profile measured_profile(std::int64_t micro, double block) {
+  return {.hidden = 64,
+          .heads = 4,
+          .sequence = 32,
+          .micro = micro,
+          .forward = {1e-3, block, 3e-3},
+          .own = MeasuredPasses{.family = deck::Family::gpt,
+                                .compute = deck::Compute::bf16,
+                                .dropout = true,
+                                .ffn = 256,
+                                .vocab = 512,
+                                .backward = {1e-3, 2 * block, 5e-3},
+                                .weight_gradient = {0, 0.9 * block, 0},
+                                .recompute_full = 0.8 * block,
+                                .tensor_forward = UnitSeconds{1e-5, 2e-5, 3e-5},
+                                .tensor_backward = UnitSeconds{0, 1e-5, 3e-5}}};
+}
+
+TEST_F(ClusterFile, ReadsWhatTheProfilerWrites) {
+  MeasuredGpu gpu{.name = "G", .launch = 2e-6, .copy = 2e12, .optimizer = 1e-11};
+  gpu.collectives = {{"all-reduce", 2, 1 << 20, 5e-5}, {"all-reduce", 2, 3 << 20, 9e-5}};
+  gpu.profiles = {measured_profile(1, 1e-3)};
+  const MeasuredGpu read = parse_measured_gpu(to_yaml(gpu, "# of a test\n"), "p.yaml");
+  EXPECT_EQ(to_yaml(read, ""), to_yaml(gpu, ""));
+  ASSERT_EQ(read.profiles.size(), 1u);
+  EXPECT_TRUE(read.profiles[0].same_passes(gpu.profiles[0]));
+  EXPECT_DOUBLE_EQ(read.profiles[0].own->tensor_backward->block, 1e-5);
+
+  // Between sizes; below the smallest its latency; above the largest its rate; a group of four by
+  // the bytes on each link: 3/2 of two ranks'.
+  EXPECT_DOUBLE_EQ(*read.collective("all-reduce", 2, 2 << 20), 7e-5);
+  EXPECT_DOUBLE_EQ(*read.collective("all-reduce", 2, 1000), 5e-5);
+  EXPECT_DOUBLE_EQ(*read.collective("all-reduce", 2, 6 << 20), 18e-5);
+  EXPECT_DOUBLE_EQ(*read.collective("all-reduce", 4, 2 << 20), 9e-5);
+  EXPECT_FALSE(read.collective("all-gather", 2, 1000));
+
+  // A newer measurement replaces that of the same passes, and keeps what one rank cannot measure.
+  MeasuredGpu newer{.name = "G",
+                    .profiles = {measured_profile(1, 2e-3), measured_profile(4, 8e-3)}};
+  newer.profiles[0].own->tensor_forward.reset();
+  newer.profiles[0].own->tensor_backward.reset();
+  gpu.update(newer);
+  ASSERT_EQ(gpu.profiles.size(), 2u);
+  EXPECT_DOUBLE_EQ(gpu.profiles[0].forward.block, 2e-3);
+  EXPECT_DOUBLE_EQ(gpu.profiles[0].own->tensor_forward->head, 3e-5);
+  EXPECT_DOUBLE_EQ(gpu.launch, 2e-6);
+
+  write("gpus/p.yaml", to_yaml(gpu, ""));
+  write("gpus/m.yaml", std::string(kGpu) + "measured: p.yaml\n");
+  EXPECT_EQ(parse("nodes: [{gpu: m, gpus: 1}]\n").nodes[0].gpu.measured->profiles.size(), 2u);
+  write("gpus/m.yaml", std::string(kGpu) + "measured: q.yaml\n");
+  EXPECT_EQ(problem("nodes: [{gpu: m, gpus: 1}]\n"),
+            "gpus/m.yaml:7:11: measured: there is no file 'gpus/q.yaml'\n"
+            "1 error; nothing was planned. 'trireme-plan --help cluster' lists every key.");
+  EXPECT_EQ(message_of<DeckError>([&] {
+              parse_measured_gpu(
+                  "name: G\nprofiles:\n  - {hidden: 64, heads: 4, sequence: 32, family: gtp,\n"
+                  "     forward_ms: {embedding: 1, block: 2, head: 3}, ffn: 256, vocab: 5,\n"
+                  "     backward_ms: {embedding: 1, block: 2}, compute: bf16}\n",
+                  "p.yaml");
+            }),
+            "p.yaml:3:5: missing key 'profiles[0].weight_gradient_ms': of a profile with "
+            "backward_ms\n"
+            "p.yaml:3:50: profiles[0].family = gtp: expected gpt, bert\n"
+            "p.yaml:5:19: missing key 'profiles[0].backward_ms.head': milliseconds of this part of "
+            "the model\n"
+            "3 errors; nothing was planned. 'trireme-plan --help cluster' lists every key.");
+}
+
 }  // namespace
 }  // namespace trireme::plan

@@ -223,6 +223,87 @@ TEST(LayoutSearch, SearchesAThousandGpusInTwoSeconds) {
   EXPECT_LT(seconds, 2.0);
 }
 
+/// Twice as slow as the formulas for 4,096 tokens, three times for 16,384; tensor collectives of a
+/// block take a tenth of its forward pass.
+GpuKind profiled_gpu(const deck::Deck& deck) {
+  GpuKind gpu{.name = "g", .memory = 24e9, .bandwidth = 1e12};
+  gpu.peak[static_cast<int>(deck::Compute::bf16)] = 3e14;
+  MeasuredGpu measured{.name = "g", .optimizer = 2e-11, .optimizer_constant = 1e-4};
+  for (const auto& [micro, factor] : {std::pair{4, 2.0}, {16, 3.0}}) {
+    ModelShape shape = model_shape(deck, 50257);
+    shape.micro = micro;
+    const PassTimes times = pass_times(gpu, shape);
+    const auto slower = [&](const UnitSeconds& a, const UnitSeconds& b) {
+      return UnitSeconds{factor * (a.embedding + b.embedding), factor * (a.block + b.block),
+                         factor * (a.head + b.head)};
+    };
+    const double tenth = 0.1 * factor * times.forward.block;
+    measured.profiles.push_back(
+        {.hidden = 768,
+         .heads = 12,
+         .sequence = 1024,
+         .tensor = deck.parallel.tensor,
+         .micro = micro,
+         .forward = slower(times.forward, {}),
+         .own = MeasuredPasses{.family = deck::Family::gpt,
+                               .compute = deck::Compute::bf16,
+                               .dropout = true,
+                               .ffn = 4 * 768,
+                               .vocab = 50257,
+                               .backward = slower(times.input_gradient, times.weight_gradient),
+                               .weight_gradient = {0, factor * times.weight_gradient.block, 0},
+                               .recompute_full = 0.5 * factor * times.forward.block,
+                               .tensor_forward = UnitSeconds{0, tenth, 0},
+                               .tensor_backward = UnitSeconds{0, tenth, 0}}});
+  }
+  gpu.measured = measured;
+  return gpu;
+}
+
+TEST(PassTimes, AreScaledToTheNearestProfile) {
+  const deck::Deck deck = gpt2_deck({"run.device=cuda"});
+  const GpuKind gpu = profiled_gpu(deck);
+  GpuKind bare = gpu;
+  bare.measured.reset();
+  const auto slower = [&](ModelShape shape) {
+    const PassTimes a = pass_times(gpu, shape), b = pass_times(bare, shape);
+    EXPECT_EQ(a.source, TimeSource::profile);
+    EXPECT_EQ(b.source, TimeSource::formula);
+    const double factor = a.forward.block / b.forward.block;
+    EXPECT_NEAR(a.backward_block() / b.backward_block(), factor, 1e-9);
+    EXPECT_NEAR(a.weight_gradient.block / b.weight_gradient.block, factor, 1e-9);
+    EXPECT_NEAR(a.forward.head / b.forward.head, factor, 1e-9);
+    EXPECT_NEAR(a.recompute_full / b.recompute_full, 0.5 * factor, 1e-9);
+    return factor;
+  };
+  ModelShape shape = model_shape(deck, 50257);
+  EXPECT_NEAR(slower(shape), 2.0, 1e-9);
+  shape.micro = 8;
+  EXPECT_NEAR(slower(shape), 2.5, 1e-9);  // the geometric middle
+  shape.micro = 64;
+  EXPECT_NEAR(slower(shape), 3.0, 1e-9);
+  shape.micro = 1;
+  EXPECT_NEAR(slower(shape), 2.0, 1e-9);
+  shape.hidden = 1536;  // another model
+  EXPECT_NEAR(slower(shape), 2.0, 1e-9);
+  shape.compute = deck::Compute::fp32;  // nothing is measured
+  EXPECT_EQ(pass_times(gpu, shape).source, TimeSource::formula);
+}
+
+TEST(TimeLayout, TakesMeasuredCollectivesAndRecomputation) {
+  const deck::Deck deck = gpt2_deck({"run.device=cuda", "parallel.tensor=2", "parallel.data=1",
+                                     "batch.global=4", "recompute.granularity=full"},
+                                    2);
+  Cluster cluster{.name = "two"};
+  cluster.nodes = {{.gpu = profiled_gpu(deck), .gpus = 2, .link = 1e9}};
+  const StepTime time = time_layout(deck, 50257, cluster, all_nodes(cluster)).time;
+  const double block = cluster.nodes[0].gpu.measured->profiles[0].forward.block;
+  // Forward, recomputed and backward; of 12 blocks.
+  EXPECT_NEAR(time.tensor, 12 * 0.2 * block, 1e-9);
+  EXPECT_NEAR(time.recompute, 12 * (0.5 + 0.1) * block, 1e-9);
+  EXPECT_GT(time.optimizer, 1e-4);
+}
+
 TEST(TimeLayout, PartsSumToTheTotal) {
   const Cluster cluster = four_gpus(80e9);
   for (const char* layout : {"parallel.tensor=4", "parallel.pipeline=4", "parallel.data=4"}) {

@@ -1,80 +1,13 @@
 #include "plan/search/cluster.hpp"
 
-#include <bit>
-#include <cstring>
-#include <functional>
-
 #include "core/error.hpp"
 #include "core/files.hpp"
-#include "core/text.hpp"
-#include "deck/document.hpp"
 #include "plan/search/cluster_reader.hpp"
 
 namespace trireme::plan {
 namespace {
 
-constexpr deck::Range kPositive{.low = 0, .low_open = true};
 constexpr deck::Range kShare{.low = 0, .high = 2, .low_open = true};
-constexpr deck::Range kCount{.low = 1, .high = 1 << 20};
-
-/// Parses `text` with `read`; the errors of the file, with a closing line of this subject.
-template <typename Read>
-auto parse_file(const std::string& text, const std::filesystem::path& path, Read read) {
-  deck::Problems problems(path.string(), {});
-  const deck::Item item = deck::read_yaml(text, 0, problems);
-  try {
-    problems.raise_if_any();
-    auto result = read(item, problems);
-    problems.raise_if_any();
-    return result;
-  } catch (const deck::InvalidDeck& invalid) {
-    std::string lines;
-    for (const auto& line : invalid.lines()) lines += line.text + "\n";
-    throw DeckError("{}{}; nothing was planned. 'trireme-plan --help cluster' lists every key.",
-                    lines, counted(static_cast<std::int64_t>(invalid.lines().size()), "error"));
-  }
-}
-
-UnitSeconds read_units(const deck::Item& item, const std::string& name, deck::Problems& problems) {
-  Section section(item, name, problems);
-  UnitSeconds units;
-  for (const auto& [key, value] :
-       {std::pair{"embedding", &units.embedding}, {"block", &units.block}, {"head", &units.head}}) {
-    section.require(key, "milliseconds of its forward pass");
-    *value = section.number(key, 0, {.low = 0}) * 1e-3;
-  }
-  section.finish();
-  return units;
-}
-
-Profile read_profile(const deck::Item& item, const std::string& name,
-                     const std::filesystem::path& folder, deck::Problems& problems) {
-  Section section(item, name, problems);
-  Profile profile;
-  const std::string known_cost = section.text("known_cost", "");
-  if (!known_cost.empty()) {
-    if (section.has("forward_ms"))
-      section.refuse("forward_ms", "known_cost gives the times, too; leave one of them out");
-    profile = read_known_cost(folder / known_cost);
-  } else if (const deck::Item* units = section.section("forward_ms")) {
-    profile.forward = read_units(*units, name + ".forward_ms", problems);
-  } else {
-    section.require("forward_ms", "times of embedding, block and head; or known_cost: FILE.npy");
-  }
-  section.require("hidden", "width of the model that was measured");
-  section.require("heads", "attention heads of the model that was measured");
-  section.require("sequence", "tokens of a sample that was measured");
-  profile.layers = section.whole("layers", profile.layers, kCount);
-  profile.hidden = section.whole("hidden", 0, kCount);
-  profile.heads = section.whole("heads", 0, kCount);
-  profile.sequence = section.whole("sequence", 0, {.low = 1, .high = 1 << 24});
-  profile.tensor = section.whole("tensor", 1, kCount);
-  profile.micro = section.whole("micro", 1, kCount);
-  profile.backward = section.number("backward", 2, kPositive);
-  profile.optimizer = section.number("optimizer_ps", 0, {.low = 0}) * 1e-12;
-  section.finish();
-  return profile;
-}
 
 GpuKind read_gpu_kind(const deck::Item& item, const std::filesystem::path& folder,
                       deck::Problems& problems) {
@@ -105,6 +38,12 @@ GpuKind read_gpu_kind(const deck::Item& item, const std::filesystem::path& folde
   for (const deck::Item* profile : section.list("profiles"))
     gpu.profiles.push_back(
         read_profile(*profile, fmt::format("profiles[{}]", index++), folder, problems));
+  const std::string measured = section.text("measured", "");
+  std::error_code unknown;
+  if (!measured.empty() && !std::filesystem::exists(folder / measured, unknown))
+    section.refuse("measured", fmt::format("there is no file '{}'", (folder / measured).string()));
+  else if (!measured.empty())
+    gpu.measured = load_measured_gpu(folder / measured);
   section.finish();
   return gpu;
 }
@@ -189,39 +128,6 @@ GpuKind load_gpu_kind(const std::filesystem::path& path) {
   });
 }
 
-Profile read_known_cost(const std::filesystem::path& path) {
-  static_assert(std::endian::native == std::endian::little);
-  const std::string content = read_file(path);
-  const auto refuse = [&](const char* why) {
-    throw DataError("'{}': not a known_cost vector: {}", path.string(), why);
-  };
-  if (content.size() < 10 || !content.starts_with("\x93NUMPY")) refuse("not a .npy file");
-  const auto byte = [&](std::size_t at) {
-    return std::size_t{static_cast<unsigned char>(content[at])};
-  };
-  const bool wide = byte(6) > 1;
-  std::size_t start = wide ? 12 : 10, length = byte(8) | byte(9) << 8;
-  if (wide && content.size() >= 12) length |= byte(10) << 16 | byte(11) << 24;
-  if (content.size() < start + length) refuse("truncated");
-  const std::string header = content.substr(start, length);
-  if (header.find("'<f8'") == std::string::npos) refuse("its elements are not float64 ('<f8')");
-  start += length;
-  const std::size_t bytes = content.size() - start, units = bytes / sizeof(double);
-  if (bytes % sizeof(double) != 0 || header.find(fmt::format("({},)", units)) == std::string::npos)
-    refuse("its shape is not that of its elements, one axis");
-  if (units < 3) refuse("fewer than an embedding, a layer and a head");
-  std::vector<double> seconds(units);
-  std::memcpy(seconds.data(), content.data() + start, bytes);
-  for (const double value : seconds)
-    if (!(value >= 0 && value < 1e4)) refuse("a time is negative or not finite");
-  Profile profile{.layers = static_cast<std::int64_t>(units) - 2};
-  profile.forward.embedding = seconds.front();
-  profile.forward.head = seconds.back();
-  for (std::size_t i = 1; i + 1 < units; ++i)
-    profile.forward.block += seconds[i] / static_cast<double>(units - 2);
-  return profile;
-}
-
 std::string cluster_help() {
   return
       R"(A cluster file (inputs/clusters has some):
@@ -252,6 +158,7 @@ A kind of GPU (inputs/clusters/gpus):
     known_cost         or FASOP's vector of forward seconds: FILE.npy
     backward           time of a backward pass in forward passes (2)
     optimizer_ps       picoseconds of the optimizer for a parameter of the rank (0: not counted)
+  measured             a file of `trireme-bench profile`: passes, collectives and copies, which the formulas are scaled to
 )";
 }
 

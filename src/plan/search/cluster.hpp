@@ -9,28 +9,9 @@
 #include <vector>
 
 #include "deck/choices.hpp"
+#include "plan/search/profile.hpp"
 
 namespace trireme::plan {
-
-/// Seconds of the three parts of a model for one micro-batch, either way.
-struct UnitSeconds {
-  double embedding = 0;
-  double block = 0;
-  double head = 0;
-};
-
-/// Measured passes of one model at one tensor size, tensor communication included.
-struct Profile {
-  std::int64_t layers = 0;  ///< 0: of any number of layers
-  std::int64_t hidden = 0;
-  std::int64_t heads = 0;
-  std::int64_t sequence = 0;
-  std::int64_t tensor = 1;
-  std::int64_t micro = 1;
-  UnitSeconds forward;
-  double backward = 2;   ///< time of a backward pass in forward passes
-  double optimizer = 0;  ///< seconds for a parameter of the rank
-};
 
 /// What is known of a kind of GPU.
 struct GpuKind {
@@ -45,7 +26,8 @@ struct GpuKind {
   double attention_forward = 1.4;   ///< share of the peak times head / (head + 192): FlashAttention
   double attention_backward = 1.0;  ///< the same, backward
   double launch = 4e-6;             ///< seconds that each kernel takes at least
-  std::vector<Profile> profiles;
+  std::vector<Profile> profiles;    ///< published: of their models alone
+  std::optional<MeasuredGpu> measured;
 
   double peak_of(deck::Compute compute) const { return peak[static_cast<int>(compute)]; }
 };
@@ -82,10 +64,6 @@ Cluster parse_cluster(const std::string& text, const std::filesystem::path& path
 
 /// Reads one kind of GPU. Throws as load_cluster().
 GpuKind load_gpu_kind(const std::filesystem::path& path);
-
-/// FASOP's `known_cost`: a .npy vector of float64, the forward seconds of the embedding, of each
-/// layer and of the head for micro-batches of 1. Throws IoError or DataError.
-Profile read_known_cost(const std::filesystem::path& path);
 
 /// A line for each key of the two files.
 std::string cluster_help();

@@ -1,5 +1,8 @@
 #include "plan/search/cluster_reader.hpp"
 
+#include <fmt/ranges.h>
+
+#include <algorithm>
 #include <cmath>
 #include <optional>
 #include <string_view>
@@ -87,6 +90,25 @@ std::int64_t Section::whole(const std::string& key, std::int64_t fallback,
 
 std::string Section::text(const std::string& key, const std::string& fallback) {
   return read(key, [](const deck::Item& item) { return deck::read_text(item); }).value_or(fallback);
+}
+
+bool Section::flag(const std::string& key, bool fallback) {
+  const auto value = read(key, [](const deck::Item& item) {
+    const std::string text = deck::read_text(item);
+    if (text != "true" && text != "false") throw deck::BadValue("expected true or false");
+    return text == "true";
+  });
+  return value.value_or(fallback);
+}
+
+std::size_t Section::choice_of(const std::string& key, const std::vector<std::string_view>& names) {
+  const auto value = read(key, [&](const deck::Item& item) {
+    const auto found = std::ranges::find(names, deck::read_text(item));
+    if (found == names.end())
+      throw deck::BadValue(fmt::format("expected {}", fmt::join(names, ", ")));
+    return static_cast<std::size_t>(found - names.begin());
+  });
+  return value.value_or(0);
 }
 
 double Section::memory(const std::string& key) {

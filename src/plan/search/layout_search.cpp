@@ -5,12 +5,12 @@
 #include <map>
 #include <memory>
 #include <numeric>
-#include <set>
 #include <tuple>
 
 #include "core/clock.hpp"
 #include "core/error.hpp"
 #include "plan/run_plan.hpp"
+#include "plan/search/candidates.hpp"
 #include "plan/search/partition.hpp"
 
 namespace trireme::plan {
@@ -18,15 +18,9 @@ namespace {
 
 // Simulations that a partition may take: while layouts are compared, and of those in the ranking.
 constexpr int kFewSimulations = 8, kManySimulations = 300;
+constexpr double kNoLimit = std::numeric_limits<double>::infinity();
 // What the exact partition may gain over that of few simulations.
 constexpr double kSlack = 1.05;
-
-std::vector<std::int64_t> divisors(std::int64_t number) {
-  std::vector<std::int64_t> result;
-  for (std::int64_t i = 1; i <= number; ++i)
-    if (number % i == 0) result.push_back(i);
-  return result;
-}
 
 /// The memory that ranks of each stage may use: that of their smallest GPU.
 std::vector<double> memory_of_stages(const deck::Deck& deck, const NodeMap& nodes) {
@@ -171,161 +165,15 @@ std::optional<TimedLayout> timed(const deck::Deck& deck, const LayoutTimes& time
   return result;
 }
 
-/// One point of the search: `deck`'s values that change.
-struct Candidate {
-  deck::Parallel parallel;
-  std::int64_t micro = 1;
-  deck::Granularity granularity{};
-  std::size_t order = 0;
-  double bound = 0;
-};
-
-/// The candidates of a deck on nodes.
-class Enumeration {
- public:
-  Enumeration(const deck::Deck& deck, std::int64_t vocab, const Cluster& cluster,
-              const SearchOptions& options)
-      : deck_(deck), vocab_(vocab), cluster_(cluster), options_(options) {
-    if (!cluster.has_links())
-      for (const char* key : {"parallel.tensor", "parallel.pipeline", "parallel.data",
-                              "parallel.zero", "parallel.sequence", "parallel.interleave"})
-        options_.fixed.push_back(key);
-  }
-
-  /// All layouts on the nodes of `map`, with their bounds, appended to `found`.
-  void add(const NodeMap& map, std::size_t order, std::vector<Candidate>& found) {
-    const auto& given = deck_.parallel;
-    const std::int64_t widest = std::gcd(deck_.model.heads, deck_.model.ffn);
-    for (const std::int64_t tensor : values("parallel.tensor", given.tensor, divisors(widest))) {
-      if (tensor > map.gpus()) continue;
-      for (std::int64_t stages = 1; stages <= std::min(map.gpus() / tensor, deck_.model.layers + 2);
-           ++stages) {
-        if (!allowed("parallel.pipeline", given.pipeline, stages)) continue;
-        if (stages == 1 && order > 0) continue;  // the order of data ranks does not matter
-        if (map.gpus() % (tensor * stages) != 0 && !is_fixed("parallel.data")) continue;
-        const std::int64_t data =
-            is_fixed("parallel.data") ? given.data.value_or(1) : map.gpus() / (tensor * stages);
-        if (tensor * stages * data > map.gpus() || deck_.batch.global % data != 0) continue;
-        for (const std::int64_t micro :
-             values("batch.micro", deck_.batch.micro, divisors(deck_.batch.global / data))) {
-          if (deck_.batch.global / data % micro != 0 || micro > 64) continue;
-          add_schedules(map, order, tensor, stages, data, micro, found);
-        }
-      }
-    }
-  }
-
-  deck::Deck deck_of(const Candidate& candidate) const {
-    deck::Deck deck = deck_;
-    deck.parallel = candidate.parallel;
-    deck.batch.micro = candidate.micro;
-    if (!is_fixed("recompute.granularity")) {
-      deck.recompute = {.granularity = candidate.granularity};
-      if (candidate.granularity == deck::Granularity::full) {
-        deck.recompute.method = deck::RecomputeMethod::uniform;
-        deck.recompute.layers = 1;
-      }
-    }
-    return deck;
-  }
-
- private:
-  bool is_fixed(const std::string& key) const {
-    return std::ranges::find(options_.fixed, key) != options_.fixed.end();
-  }
-  template <typename T>
-  bool allowed(const std::string& key, const T& given, const T& value) const {
-    return !is_fixed(key) || given == value;
-  }
-  std::vector<std::int64_t> values(const std::string& key, std::int64_t given,
-                                   std::vector<std::int64_t> all) const {
-    return is_fixed(key) ? std::vector<std::int64_t>{given} : all;
-  }
-
-  void add_schedules(const NodeMap& map, std::size_t order, std::int64_t tensor,
-                     std::int64_t stages, std::int64_t data, std::int64_t micro,
-                     std::vector<Candidate>& found) {
-    using enum deck::PipelineSchedule;
-    const std::int64_t micro_batches = deck_.batch.global / data / micro;
-    const auto& given = deck_.parallel;
-    for (const bool sequence : {false, true}) {
-      if (sequence && (tensor == 1 || deck_.model.sequence % tensor != 0)) continue;
-      if (tensor > 1 && !allowed("parallel.sequence", given.sequence, sequence)) continue;
-      for (const auto schedule : {one_f_one_b, zero_bubble, interleaved}) {
-        if (schedule != one_f_one_b && stages == 1) continue;
-        if (!allowed("parallel.schedule", given.schedule, schedule)) continue;
-        const std::int64_t most = schedule == interleaved ? deck_.model.layers / stages : 1;
-        for (std::int64_t chunks = schedule == interleaved ? 2 : 1; chunks <= most; ++chunks) {
-          if (chunks > 1 &&
-              (deck_.model.layers % (stages * chunks) != 0 || micro_batches % stages != 0))
-            continue;
-          if (!allowed("parallel.interleave", given.interleave, chunks)) continue;
-          Candidate candidate{.parallel = given, .micro = micro, .order = order};
-          candidate.parallel.tensor = tensor;
-          candidate.parallel.pipeline = stages;
-          candidate.parallel.data = data;
-          if (!is_fixed("parallel.partition")) candidate.parallel.partition.reset();
-          candidate.parallel.schedule = schedule;
-          candidate.parallel.interleave = chunks;
-          candidate.parallel.sequence = sequence;
-          candidate.parallel.overlap = {true, true, true};
-          add_variants(map, candidate, found);
-        }
-      }
-    }
-  }
-
-  void add_variants(const NodeMap& map, Candidate candidate, std::vector<Candidate>& found) {
-    using enum deck::Granularity;
-    deck::Deck deck = deck_of(candidate);
-    const ModelShape shape = model_shape(deck, vocab_);
-    const LayoutTimes times(deck, shape, map);
-    const bool zero_bubble = deck.parallel.schedule == deck::PipelineSchedule::zero_bubble;
-    if (!times.computable() || (zero_bubble && !times.divides_backward())) return;
-    for (const auto granularity : {none, selective, full}) {
-      if (!allowed("recompute.granularity", deck_.recompute.granularity, granularity)) continue;
-      if (zero_bubble && granularity != none) continue;
-      candidate.granularity = granularity;
-      deck = deck_of(candidate);
-      for (std::int64_t zero = 0; zero <= 3; ++zero) {
-        if (!allowed("parallel.zero", deck_.parallel.zero, zero)) continue;
-        // Without data ranks ZeRO does nothing.
-        if (*candidate.parallel.data == 1 && zero > 0 && !is_fixed("parallel.zero")) continue;
-        candidate.parallel.zero = deck.parallel.zero = zero;
-        candidate.bound = times.lower_bound();
-        found.push_back(candidate);
-      }
-    }
-  }
-
-  const deck::Deck& deck_;
-  std::int64_t vocab_;
-  const Cluster& cluster_;
-  SearchOptions options_;
-};
-
-/// Orders of nodes: kind after kind, begun at every place; of many nodes at 16 places.
-std::vector<NodeOrder> orders_of(const std::vector<std::int64_t>& counts) {
-  NodeOrder order;
-  for (std::size_t kind = 0; kind < counts.size(); ++kind)
-    order.insert(order.end(), counts[kind], static_cast<int>(kind));
-  std::set<NodeOrder> orders;
-  const std::size_t step = std::max<std::size_t>(order.size() / 16, 1);
-  for (std::size_t i = 0; i < order.size(); i += step) {
-    orders.insert(order);
-    std::ranges::rotate(order, order.begin() + static_cast<std::ptrdiff_t>(step));
-  }
-  return {orders.begin(), orders.end()};
-}
-
-/// The `top` fastest layouts on these numbers of nodes.
+/// The `top` fastest layouts on these numbers of nodes, of those that take less than `limit`
+/// seconds.
 std::vector<TimedLayout> fastest(const deck::Deck& deck, std::int64_t vocab, const Cluster& cluster,
                                  const std::vector<std::int64_t>& counts, int top, Memory& memory,
-                                 const SearchOptions& options, SearchResult& result) {
+                                 double most, const SearchOptions& options, SearchResult& result) {
   const std::vector<NodeOrder> orders = orders_of(counts);
   std::vector<std::unique_ptr<NodeMap>> maps;
   std::vector<Candidate> candidates;
-  Enumeration enumeration(deck, vocab, cluster, options);
+  const Enumeration enumeration(deck, vocab, cluster, options.fixed);
   for (std::size_t i = 0; i < orders.size(); ++i) {
     maps.push_back(std::make_unique<NodeMap>(cluster, orders[i]));
     enumeration.add(*maps[i], i, candidates);
@@ -361,8 +209,9 @@ std::vector<TimedLayout> fastest(const deck::Deck& deck, std::int64_t vocab, con
     return timed(pipeline.deck, *pipeline.times, map, orders[candidate.order], memory, simulations,
                  limit, remembered);
   };
-  constexpr double kNoLimit = std::numeric_limits<double>::infinity();
-  const auto limit = [&] { return std::ssize(best) == top ? best.back().time.total : kNoLimit; };
+  const auto limit = [&] {
+    return std::ssize(best) == top ? std::min(most, best.back().time.total) : most;
+  };
   struct Found {
     double seconds;
     bool exact;
@@ -386,30 +235,12 @@ std::vector<TimedLayout> fastest(const deck::Deck& deck, std::int64_t vocab, con
   for (const auto& [seconds, exact, candidate] : found) {
     if (seconds >= (exact ? 1 : kSlack) * limit()) continue;
     if (auto layout = evaluate(*candidate, kManySimulations, kNoLimit)) {
+      if (layout->time.total >= most) continue;
       best.push_back(*std::move(layout));
       sort();
     }
   }
   return best;
-}
-
-/// All numbers of nodes of each kind that are compared for money: powers of two and all.
-std::vector<std::vector<std::int64_t>> node_counts(const Cluster& cluster) {
-  std::vector<std::vector<std::int64_t>> all = {{}};
-  for (const NodeKind& kind : cluster.nodes) {
-    std::vector<std::int64_t> counts = {0};
-    for (std::int64_t count = 1; count < kind.count; count *= 2) counts.push_back(count);
-    counts.push_back(kind.count);
-    std::vector<std::vector<std::int64_t>> longer;
-    for (const auto& chosen : all)
-      for (const std::int64_t count : counts) {
-        longer.push_back(chosen);
-        longer.back().push_back(count);
-      }
-    all = longer;
-  }
-  std::erase_if(all, [](const auto& counts) { return std::ranges::max(counts) == 0; });
-  return all;
 }
 
 }  // namespace
@@ -442,8 +273,7 @@ std::optional<TimedLayout> repartition(const deck::Deck& deck, std::int64_t voca
   const NodeMap map(cluster, order);
   const LayoutTimes times(deck, model_shape(deck, vocab), map);
   Memory memory(deck, vocab);
-  return timed(deck, times, map, order, memory, kManySimulations,
-               std::numeric_limits<double>::infinity());
+  return timed(deck, times, map, order, memory, kManySimulations, kNoLimit);
 }
 
 SearchResult search_layouts(const deck::Deck& deck, std::int64_t vocab, const Cluster& cluster,
@@ -453,15 +283,25 @@ SearchResult search_layouts(const deck::Deck& deck, std::int64_t vocab, const Cl
   Memory memory(deck, vocab);
   std::vector<std::int64_t> all;
   for (const NodeKind& kind : cluster.nodes) all.push_back(kind.count);
-  result.ranked = fastest(deck, vocab, cluster, all, options.top, memory, options, result);
+  result.ranked =
+      fastest(deck, vocab, cluster, all, options.top, memory, kNoLimit, options, result);
   if (cluster.has_prices()) {
     std::vector<TimedLayout> found;
+    // A layout on these nodes that takes as long is beaten in time and money by one that is found.
+    const auto limit_of = [&](const std::vector<std::int64_t>& counts) {
+      double price = 0, limit = kNoLimit;
+      for (std::size_t kind = 0; kind < counts.size(); ++kind)
+        price += *cluster.nodes[kind].price / 3600 * static_cast<double>(counts[kind]);
+      for (const TimedLayout& layout : found)
+        if (price > 0)
+          limit = std::min(limit, std::max(layout.time.total, *layout.dollars_per_step / price));
+      return limit;
+    };
+    if (!result.ranked.empty()) found.push_back(result.ranked.front());
     for (const auto& counts : node_counts(cluster)) {
-      if (counts == all) {
-        if (!result.ranked.empty()) found.push_back(result.ranked.front());
-        continue;
-      }
-      auto best = fastest(deck, vocab, cluster, counts, 1, memory, options, result);
+      if (counts == all) continue;
+      auto best =
+          fastest(deck, vocab, cluster, counts, 1, memory, limit_of(counts), options, result);
       if (!best.empty()) found.push_back(std::move(best.front()));
     }
     std::ranges::stable_sort(found, {}, [](const TimedLayout& t) { return t.time.total; });

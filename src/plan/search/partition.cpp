@@ -88,9 +88,7 @@ class Search {
       }
   }
 
-  bool stopped() const {
-    return best_.simulations >= max_simulations_ || visited_ > 2000LL * max_simulations_;
-  }
+  bool stopped() const { return best_.simulations >= max_simulations_ || visited_ > max_visits_; }
   bool attained() const {
     return !best_.layers.empty() && best_.seconds <= to_go_[0][0] * (1 + kSame);
   }
@@ -136,6 +134,8 @@ class Search {
   const int stages_;
   const std::vector<std::int64_t>& most_;
   const int max_simulations_;
+  /// Few simulations are for a quick look.
+  const long long max_visits_ = 100 + 10LL * max_simulations_ * max_simulations_;
   std::vector<std::vector<double>> work_;  ///< by stage and number of layers
   std::vector<std::vector<double>> before_, after_;
   std::vector<std::vector<double>> to_go_;  ///< least bound of stages from p on after u layers

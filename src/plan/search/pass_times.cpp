@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <cmath>
 #include <cstdlib>
+#include <limits>
 
 #include "grid/layout.hpp"
 
@@ -15,6 +16,8 @@ constexpr double kMemoryShare = 0.8;
 // AdamW reads gradient, master weight and moments in fp32, and writes three of them and a 16-bit
 // weight; the norm reads the gradient once more.
 constexpr double kOptimizerBytes = 30, kNormBytes = 4;
+// Norms that selective recomputation repeats, as a share of a block's forward pass.
+constexpr double kNormShare = 0.06;
 
 /// The kernels of one GPU.
 class Kernels {
@@ -63,7 +66,7 @@ AttentionTimes attention_times(const Kernels& kernels, const GpuKind& gpu,
   const double n = s * static_cast<double>(shape.micro);
   const double head = static_cast<double>(shape.hidden) / static_cast<double>(shape.heads);
   if (!shape.unfused_attention) {
-    const double flops = 2 * n * s * h;  // two GEMMs, half of each masked
+    const double flops = (shape.causal ? 2 : 4) * n * s * h;  // two GEMMs, half of each masked
     return {kernels.attention(flops, head, gpu.attention_forward),
             kernels.attention(2.5 * flops, head, gpu.attention_backward)};
   }
@@ -78,53 +81,9 @@ AttentionTimes attention_times(const Kernels& kernels, const GpuKind& gpu,
           2 * (wide + deep) + kernels.stream((4 + dropout) * scores)};
 }
 
-}  // namespace
-
-ModelShape model_shape(const deck::Deck& deck, std::int64_t vocab) {
-  return {.layers = deck.model.layers,
-          .hidden = deck.model.hidden,
-          .ffn = deck.model.ffn,
-          .heads = deck.model.heads,
-          .sequence = deck.model.sequence,
-          .vocab = vocab,
-          .tensor = deck.parallel.tensor,
-          .micro = deck.batch.micro,
-          .compute = deck.precision.compute,
-          .sequence_parallel = deck.parallel.sequence,
-          .dropout = deck.model.dropout.hidden > 0 || deck.model.dropout.attention > 0};
-}
-
-const Profile* find_profile(const GpuKind& gpu, const ModelShape& shape) {
-  const Profile* best = nullptr;
-  const auto distance = [&](const Profile& profile) {
-    return std::abs(
-        std::log(static_cast<double>(profile.micro) / static_cast<double>(shape.micro)));
-  };
-  for (const Profile& profile : gpu.profiles) {
-    const bool same = profile.hidden == shape.hidden && profile.heads == shape.heads &&
-                      profile.sequence == shape.sequence && profile.tensor == shape.tensor &&
-                      (profile.layers == 0 || profile.layers == shape.layers);
-    if (same && (!best || distance(profile) < distance(*best))) best = &profile;
-  }
-  return best;
-}
-
-PassTimes pass_times(const GpuKind& gpu, const ModelShape& shape) {
+/// The times of kernels: each the slower of computation and memory traffic.
+PassTimes calculated(const GpuKind& gpu, const ModelShape& shape) {
   PassTimes times;
-  if (const Profile* profile = find_profile(gpu, shape)) {
-    const double scale = static_cast<double>(shape.micro) / static_cast<double>(profile->micro);
-    const auto scaled = [&](double factor) {
-      return UnitSeconds{profile->forward.embedding * scale * factor,
-                         profile->forward.block * scale * factor,
-                         profile->forward.head * scale * factor};
-    };
-    times.forward = scaled(1);
-    times.input_gradient = times.weight_gradient = scaled(profile->backward / 2);
-    times.measured = true;
-    times.optimizer = profile->optimizer;
-    times.weight_share_known = false;
-    return times;
-  }
   const Kernels kernels(gpu, shape);
   const double tensor = static_cast<double>(shape.tensor);
   const double h = static_cast<double>(shape.hidden), f = static_cast<double>(shape.ffn) / tensor;
@@ -148,14 +107,206 @@ PassTimes pass_times(const GpuKind& gpu, const ModelShape& shape) {
       grid::padded_shard(shape.vocab, static_cast<int>(shape.tensor), 0).padded);
   times.forward.head =
       kernels.gemm(n, v, h) + kernels.stream(2 * n * v) + kernels.stream(2 * n * h);
-  times.input_gradient.head = kernels.gemm(n, h, v) + kernels.stream(3 * n * h);
-  times.weight_gradient.head = kernels.gemm(v, h, n);
+  // Schedules that move weight gradients leave those of the embedding and the head in place.
+  times.input_gradient.head =
+      kernels.gemm(n, h, v) + kernels.stream(3 * n * h) + kernels.gemm(v, h, n);
   times.forward.embedding = kernels.stream((3 + dropout) * own * h);
-  times.weight_gradient.embedding = kernels.stream((7 + dropout) * own * h);
+  times.input_gradient.embedding = kernels.stream((7 + dropout) * own * h);
+  times.recompute_full = times.forward.block;
+  // Programs without fused attention recompute attention.
+  times.recompute_selective =
+      shape.unfused_attention ? attention.forward : kNormShare * times.forward.block;
   return times;
 }
 
+/// `published` times for micro-batches of `micro`.
+PassTimes of_published(const Profile& published, std::int64_t micro) {
+  const double scale = static_cast<double>(micro) / static_cast<double>(published.micro);
+  const auto scaled = [&](double factor) {
+    return UnitSeconds{published.forward.embedding * scale * factor,
+                       published.forward.block * scale * factor,
+                       published.forward.head * scale * factor};
+  };
+  PassTimes times{.forward = scaled(1),
+                  .input_gradient = scaled(published.backward / 2),
+                  .weight_gradient = scaled(published.backward / 2),
+                  .source = TimeSource::published,
+                  .optimizer = published.optimizer};
+  times.recompute_full = times.forward.block;
+  times.recompute_selective = kNormShare * times.forward.block;
+  return times;
+}
+
+double log_ratio(std::int64_t a, std::int64_t b) {
+  return std::abs(std::log(static_cast<double>(a) / static_cast<double>(b)));
+}
+
+/// How far the passes of a measured profile are from those of `shape`, the tokens left out.
+double distance(const Profile& profile, const ModelShape& shape) {
+  const MeasuredPasses& own = *profile.own;
+  return log_ratio(profile.hidden, shape.hidden) + log_ratio(profile.sequence, shape.sequence) +
+         log_ratio(own.ffn * shape.hidden, profile.hidden * shape.ffn) +
+         0.2 * log_ratio(profile.heads * shape.hidden, profile.hidden * shape.heads) +
+         0.1 * log_ratio(own.vocab, shape.vocab) + log_ratio(profile.tensor, shape.tensor) +
+         (own.dropout != shape.dropout) + 0.1 * (own.sequence_parallel != shape.sequence_parallel);
+}
+
+ModelShape shape_of(const Profile& profile, const ModelShape& like) {
+  ModelShape shape = like;
+  shape.hidden = profile.hidden;
+  shape.ffn = profile.own->ffn;
+  shape.heads = profile.heads;
+  shape.sequence = profile.sequence;
+  shape.vocab = profile.own->vocab;
+  shape.tensor = profile.tensor;
+  shape.micro = profile.micro;
+  shape.sequence_parallel = profile.own->sequence_parallel;
+  shape.dropout = profile.own->dropout;
+  return shape;
+}
+
+/// Calls work(a, b, c) for each part of a model of the three.
+template <typename Work>
+void for_parts(UnitSeconds& a, const UnitSeconds& b, const UnitSeconds& c, const Work& work) {
+  work(a.embedding, b.embedding, c.embedding);
+  work(a.block, b.block, c.block);
+  work(a.head, b.head, c.head);
+}
+
+/// `times` of `shape` as `profile` measured them: each multiplied by its measured time over the
+/// calculated one.
+PassTimes scaled_to(const Profile& profile, const GpuKind& gpu, const ModelShape& shape,
+                    PassTimes times) {
+  const MeasuredPasses& own = *profile.own;
+  const PassTimes base = calculated(gpu, shape_of(profile, shape));
+  const auto scale = [](double& value, double measured, double calculated) {
+    value *= calculated > 0 ? measured / calculated : 0;
+  };
+  for_parts(times.forward, profile.forward, base.forward, scale);
+  const double weights =
+      times.weight_gradient.block * own.weight_gradient.block / base.weight_gradient.block;
+  UnitSeconds backward = times.input_gradient, base_backward = base.input_gradient;
+  backward.block += times.weight_gradient.block;
+  base_backward.block += base.weight_gradient.block;
+  for_parts(backward, own.backward, base_backward, scale);
+  times.weight_gradient.block = std::min(weights, backward.block);
+  times.input_gradient = backward;
+  times.input_gradient.block -= times.weight_gradient.block;
+  scale(times.recompute_full, own.recompute_full, base.recompute_full);
+  scale(times.recompute_selective, own.recompute_selective, base.recompute_selective);
+  // Collectives are proportional to the residual stream, of the same number of ranks.
+  const double bytes = static_cast<double>(shape.micro * shape.sequence * shape.hidden) /
+                       static_cast<double>(profile.micro * profile.sequence * profile.hidden);
+  if (profile.tensor == shape.tensor && own.tensor_forward && own.tensor_backward &&
+      own.sequence_parallel == shape.sequence_parallel) {
+    const auto resized = [&](const UnitSeconds& units) {
+      return UnitSeconds{bytes * units.embedding, bytes * units.block, bytes * units.head};
+    };
+    times.tensor_forward = resized(*own.tensor_forward);
+    times.tensor_backward = resized(*own.tensor_backward);
+  }
+  times.source = TimeSource::profile;
+  return times;
+}
+
+/// `a` and `b`, of which `share` is b's.
+PassTimes mixed(PassTimes a, const PassTimes& b, double share) {
+  const auto mix = [&](double& value, double other) { value += share * (other - value); };
+  const auto mix_units = [&](UnitSeconds& units, const UnitSeconds& other) {
+    mix(units.embedding, other.embedding);
+    mix(units.block, other.block);
+    mix(units.head, other.head);
+  };
+  mix_units(a.forward, b.forward);
+  mix_units(a.input_gradient, b.input_gradient);
+  mix_units(a.weight_gradient, b.weight_gradient);
+  mix(a.recompute_full, b.recompute_full);
+  mix(a.recompute_selective, b.recompute_selective);
+  if (!a.tensor_forward || !b.tensor_forward) {
+    if (!a.tensor_forward) a.tensor_forward = b.tensor_forward;
+    if (!a.tensor_backward) a.tensor_backward = b.tensor_backward;
+    return a;
+  }
+  mix_units(*a.tensor_forward, *b.tensor_forward);
+  mix_units(*a.tensor_backward, *b.tensor_backward);
+  return a;
+}
+
+/// The nearest measured profiles with no more tokens than a micro-batch of `shape`, and with no
+/// fewer; either may be null, both where nothing of this family and type is measured.
+std::pair<const Profile*, const Profile*> nearest_profiles(const MeasuredGpu& measured,
+                                                           const ModelShape& shape) {
+  double nearest = std::numeric_limits<double>::infinity();
+  const auto same_kernels = [&](const Profile& profile) {
+    return profile.own && profile.own->family == shape.family &&
+           profile.own->compute == shape.compute;
+  };
+  for (const Profile& profile : measured.profiles)
+    if (same_kernels(profile)) nearest = std::min(nearest, distance(profile, shape));
+  const Profile *below = nullptr, *above = nullptr;
+  const auto tokens = [](const auto& of) { return of.micro * of.sequence; };
+  for (const Profile& profile : measured.profiles) {
+    if (!same_kernels(profile) || distance(profile, shape) > nearest + 1e-9) continue;
+    if (tokens(profile) <= tokens(shape) && (!below || tokens(profile) > tokens(*below)))
+      below = &profile;
+    if (tokens(profile) >= tokens(shape) && (!above || tokens(profile) < tokens(*above)))
+      above = &profile;
+  }
+  return {below, above};
+}
+
+}  // namespace
+
+ModelShape model_shape(const deck::Deck& deck, std::int64_t vocab) {
+  return {.layers = deck.model.layers,
+          .hidden = deck.model.hidden,
+          .ffn = deck.model.ffn,
+          .heads = deck.model.heads,
+          .sequence = deck.model.sequence,
+          .vocab = vocab,
+          .tensor = deck.parallel.tensor,
+          .micro = deck.batch.micro,
+          .compute = deck.precision.compute,
+          .sequence_parallel = deck.parallel.sequence,
+          .dropout = deck.model.dropout.hidden > 0 || deck.model.dropout.attention > 0,
+          .family = deck.model.family,
+          .causal = deck.model.family != deck::Family::bert};
+}
+
+const Profile* find_profile(const GpuKind& gpu, const ModelShape& shape) {
+  const Profile* best = nullptr;
+  const auto distance = [&](const Profile& profile) {
+    return std::abs(
+        std::log(static_cast<double>(profile.micro) / static_cast<double>(shape.micro)));
+  };
+  for (const Profile& profile : gpu.profiles) {
+    const bool same = profile.hidden == shape.hidden && profile.heads == shape.heads &&
+                      profile.sequence == shape.sequence && profile.tensor == shape.tensor &&
+                      (profile.layers == 0 || profile.layers == shape.layers);
+    if (same && (!best || distance(profile) < distance(*best))) best = &profile;
+  }
+  return best;
+}
+
+PassTimes pass_times(const GpuKind& gpu, const ModelShape& shape) {
+  if (const Profile* profile = find_profile(gpu, shape)) return of_published(*profile, shape.micro);
+  const PassTimes times = calculated(gpu, shape);
+  if (!gpu.measured) return times;
+  const auto [below, above] = nearest_profiles(*gpu.measured, shape);
+  if (!below && !above) return times;
+  const Profile& first = below ? *below : *above;
+  PassTimes result = scaled_to(first, gpu, shape, times);
+  if (below && above && below->micro != above->micro) {
+    const double share = log_ratio(shape.micro * shape.sequence, below->micro * below->sequence) /
+                         log_ratio(above->micro * above->sequence, below->micro * below->sequence);
+    result = mixed(result, scaled_to(*above, gpu, shape, times), share);
+  }
+  result.optimizer_constant = gpu.measured->optimizer_constant;
+  return result;
+}
+
 double optimizer_time(const GpuKind& gpu, double parameters) {
+  if (gpu.measured && gpu.measured->optimizer > 0) return gpu.measured->optimizer * parameters;
   return (kOptimizerBytes + kNormBytes) * parameters / (gpu.bandwidth * gpu.efficiency);
 }
 

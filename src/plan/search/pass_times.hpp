@@ -21,6 +21,8 @@ struct ModelShape {
   deck::Compute compute{};
   bool sequence_parallel = false;
   bool dropout = false;
+  deck::Family family{};
+  bool causal = true;
   /// Attention scores in memory, as before FlashAttention: of other programs.
   bool unfused_attention = false;
 };
@@ -28,27 +30,43 @@ struct ModelShape {
 /// The shape of `deck`'s model and of one of its micro-batches.
 ModelShape model_shape(const deck::Deck& deck, std::int64_t vocab);
 
-/// Seconds of one micro-batch's passes, on one tensor rank, without communication unless measured.
+/// Where the times of passes come from.
+enum class TimeSource {
+  formula,    ///< of data sheets and benchmarks of kernels
+  published,  ///< measured times of other programs, tensor collectives included
+  profile,    ///< the formula, scaled to what `trireme-bench profile` measured
+};
+
+/// Seconds of one micro-batch's passes, on one tensor rank.
 struct PassTimes {
   UnitSeconds forward;
   UnitSeconds input_gradient;
   UnitSeconds weight_gradient;
-  bool measured = false;           ///< by a profile: tensor communication is in the times
-  double optimizer = 0;            ///< measured: seconds for a parameter
-  bool weight_share_known = true;  ///< whether the split of backward passes is
+  double recompute_full = 0;       ///< of a block: what its backward pass repeats
+  double recompute_selective = 0;  ///< the same of norms alone
+  /// Of the tensor ranks' collectives inside a node, where they are measured.
+  std::optional<UnitSeconds> tensor_forward, tensor_backward;
+  TimeSource source = TimeSource::formula;
+  double optimizer = 0;           ///< published: seconds for a parameter
+  double optimizer_constant = 0;  ///< seconds of a step without any
 
   double backward_block() const { return input_gradient.block + weight_gradient.block; }
+  /// Published times do not say how a backward pass divides.
+  bool weight_share_known() const { return source != TimeSource::published; }
 };
 
-/// The profile of `gpu` for this model and tensor size, of the nearest micro-batch; nullptr when it
-/// has none.
+/// The published profile of `gpu` for this model and tensor size, of the nearest micro-batch;
+/// nullptr when it has none.
 const Profile* find_profile(const GpuKind& gpu, const ModelShape& shape);
 
-/// Times on `gpu`: of find_profile(), proportional to the micro-batch; where there is none the sum
-/// over kernels of the slower of computation and memory traffic.
+/// Times on `gpu`. Of find_profile(), proportional to the micro-batch; where there is none the sum
+/// over kernels of the slower of computation and memory traffic, divided by the efficiency that the
+/// GPU's measured profile has for each pass: of the profile whose model, tensor size and options
+/// are nearest, between its two nearest numbers of tokens (logarithmically).
 PassTimes pass_times(const GpuKind& gpu, const ModelShape& shape);
 
-/// Seconds that the optimizer takes for `parameters` elements by formula, gradient norm included.
+/// Seconds that the optimizer takes for `parameters` elements gradient norm included: measured,
+/// else by formula.
 double optimizer_time(const GpuKind& gpu, double parameters);
 
 }  // namespace trireme::plan

@@ -12,8 +12,6 @@ namespace {
 // Share of the collectives of tensor ranks in backward passes that weight gradients do not hide:
 // measured with copy engines on two H200s (apps/bench/README.md).
 constexpr double kExposedBackward = 0.5;
-// Norms that selective recomputation repeats, as a share of a block's forward pass.
-constexpr double kNormShare = 0.06;
 // Steps above which the middle of a schedule, which repeats, is not simulated.
 constexpr int kMaxSteps = 20000;
 
@@ -34,11 +32,15 @@ NodeMap::NodeMap(const Cluster& cluster, const NodeOrder& order) : cluster_(clus
   }
 }
 
+bool NodeMap::on_one_node(std::int64_t first, std::int64_t stride, std::int64_t count) const {
+  for (std::int64_t i = 1; i < count; ++i)
+    if (node(first + i * stride) != node(first)) return false;
+  return true;
+}
+
 double NodeMap::bandwidth(std::int64_t first, std::int64_t stride, std::int64_t count,
                           std::int64_t groups_per_node, double& latency) const {
-  bool inside = true;
-  for (std::int64_t i = 1; i < count && inside; ++i)
-    inside = node(first + i * stride) == node(first);
+  const bool inside = on_one_node(first, stride, count);
   latency = inside ? cluster_.link_latency : cluster_.network_latency;
   double slowest = 0;
   const auto take = [&](double value) {
@@ -89,9 +91,11 @@ LayoutTimes::LayoutTimes(const deck::Deck& deck, const ModelShape& shape, const 
       return profile.hidden == shape.hidden && profile.heads == shape.heads &&
              profile.sequence == shape.sequence;
     };
-    computable_ &= passes_[kind].measured || (gpu.peak_of(shape.compute) > 0 &&
-                                              std::ranges::none_of(gpu.profiles, same_model));
-    divides_backward_ &= passes_[kind].weight_share_known;
+    computable_ &=
+        passes_[kind].source == TimeSource::published ||
+        (gpu.peak_of(shape.compute) > 0 && std::ranges::none_of(gpu.profiles, same_model));
+    divides_backward_ &= passes_[kind].weight_share_known();
+    optimizer_constant_ = std::max(optimizer_constant_, passes_[kind].optimizer_constant);
   }
   const double element = shape.compute == deck::Compute::fp32 ? 4 : 2;
   const double stream = element * static_cast<double>(shape.micro * shape.sequence * shape.hidden);
@@ -105,18 +109,25 @@ LayoutTimes::LayoutTimes(const deck::Deck& deck, const ModelShape& shape, const 
     for (std::int64_t i = 0; i < (nodes.uniform() ? 1 : of_stage); ++i) {
       const PassTimes* times = &passes_[nodes.kind(first + i)];
       if (std::ranges::find(stage.kinds, times) == stage.kinds.end()) stage.kinds.push_back(times);
-      stage.optimizer =
-          std::max(stage.optimizer,
-                   times->measured ? times->optimizer : optimizer_time(nodes.of(first + i).gpu, 1));
+      const GpuKind& gpu = nodes.of(first + i).gpu;
+      stage.optimizer = std::max(stage.optimizer, times->source == TimeSource::published
+                                                      ? times->optimizer
+                                                      : optimizer_time(gpu, 1));
     }
     double latency = 0;
-    const double link = nodes.bandwidth(first, 1, tensor, 1, latency);
-    if (tensor > 1 && !stage.kinds.front()->measured) {
+    const PassTimes& times = *stage.kinds.front();
+    const bool inside = nodes.on_one_node(first, 1, tensor);
+    if (inside && times.tensor_forward && times.tensor_backward) {
+      stage.tensor_forward = *times.tensor_forward;
+      stage.tensor_backward = *times.tensor_backward;
+    } else if (tensor > 1 && times.source != TimeSource::published) {
+      const double link = nodes.bandwidth(first, 1, tensor, 1, latency);
       const double one = all_reduce(stream, static_cast<double>(tensor), link, latency);
-      stage.tensor_block = 2 * one;
-      stage.tensor_block_backward = 2 * one * kExposedBackward;
-      stage.tensor_edge = one;
+      stage.tensor_forward = {one, 2 * one, one};
+      stage.tensor_backward = {0, 2 * one * kExposedBackward, one};
     }
+    const GpuKind& gpu = nodes.of(first).gpu;
+    if (gpu.measured && nodes.on_one_node(first, tensor, data)) stage.collectives = &*gpu.measured;
     stage.link = nodes.bandwidth(first, tensor, data, tensor, stage.latency);
     if (stages_ > 1) {
       // The last stage sends to the first under an interleaved schedule.
@@ -141,19 +152,24 @@ LayoutTimes::LayoutTimes(const deck::Deck& deck, const ModelShape& shape, const 
 
 double LayoutTimes::recomputed() const {
   const deck::Recompute& recompute = deck_.recompute;
-  if (recompute.granularity == deck::Granularity::none) return 0;
-  if (recompute.granularity == deck::Granularity::selective) return kNormShare;
+  if (recompute.granularity != deck::Granularity::full) return 0;
   if (recompute.method != deck::RecomputeMethod::block) return 1;
   return std::min(1.0, static_cast<double>(*recompute.layers * stages_ * chunks_) /
                            static_cast<double>(shape_.layers));
 }
 
+double LayoutTimes::recompute_time(const PassTimes& times) const {
+  if (deck_.recompute.granularity == deck::Granularity::selective) return times.recompute_selective;
+  return recomputed() * times.recompute_full;
+}
+
 double LayoutTimes::block_time(int stage) const {
-  const double again = 1 + recomputed();
   double slowest = 0;
   for (const PassTimes* times : stage_[stage].kinds)
-    slowest = std::max(slowest, again * times->forward.block + times->backward_block());
-  return slowest + stage_[stage].tensor_block * again + stage_[stage].tensor_block_backward;
+    slowest =
+        std::max(slowest, times->forward.block + times->backward_block() + recompute_time(*times));
+  return slowest + stage_[stage].tensor_forward.block * (1 + recomputed()) +
+         stage_[stage].tensor_backward.block;
 }
 
 double LayoutTimes::edge_time(int stage) const {
@@ -178,16 +194,15 @@ pipeline::StepCosts LayoutTimes::chunk_costs(int stage, int chunk, std::int64_t 
   };
   double forward = 0, backward = 0, weights = 0;
   for (const PassTimes* times : own.kinds) {
-    const double again = recomputed() * blocks * times->forward.block;
+    const double again = blocks * recompute_time(*times);
     const double whole = of(times->input_gradient) + of(times->weight_gradient) + again;
     forward = std::max(forward, of(times->forward));
     if (whole <= backward) continue;
     backward = whole;
     weights = of(times->weight_gradient);
   }
-  forward += blocks * own.tensor_block + (first + last) * own.tensor_edge;
-  backward += blocks * (own.tensor_block_backward + recomputed() * own.tensor_block) +
-              last * own.tensor_edge;
+  forward += of(own.tensor_forward);
+  backward += of(own.tensor_backward) + blocks * recomputed() * own.tensor_forward.block;
   return {.forward = forward,
           .backward = backward,
           .transfer = own.transfer,
@@ -255,7 +270,7 @@ double LayoutTimes::after_pipeline() const {
   double optimizer = stage_[0].optimizer;
   for (const Stage& stage : stage_) optimizer = std::min(optimizer, stage.optimizer);
   // Of a stage without embedding and head, with an equal share of the layers.
-  double seconds = embedding_seconds_;
+  double seconds = embedding_seconds_ + optimizer_constant_;
   const double share = static_cast<double>(shape_.layers) / stages_;
   const double block = parameters(-1, 1);
   seconds += optimizer * share * block / shards;
@@ -289,9 +304,14 @@ double LayoutTimes::exposed_data(int stage, std::int64_t layers,
   const double gradient = deck_.precision.gradients == deck::GradientPrecision::same ? weight : 4;
   const double buckets = static_cast<double>(layers) + 1;
   // Half of an all-reduce each; a collective for each layer, at least.
-  const double latency = own.latency * buckets;
-  const double reduce = all_reduce(gradient * count, ranks, own.link, 0) / 2 + latency;
-  const double gather = all_reduce(weight * count, ranks, own.link, 0) / 2 + latency;
+  const auto collective = [&](const char* operation, double bytes) {
+    if (own.collectives)
+      if (const auto measured = own.collectives->collective(operation, ranks, bytes / buckets))
+        return buckets * *measured;
+    return all_reduce(bytes, ranks, own.link, 0) / 2 + own.latency * buckets;
+  };
+  const double reduce = collective("reduce-scatter", gradient * count);
+  const double gather = collective("all-gather", weight * count);
   const auto behind = [&](double seconds, bool overlap, double window) {
     return overlap ? std::max(seconds - window, seconds / buckets) : seconds;
   };
@@ -338,17 +358,18 @@ StepTime LayoutTimes::step_time(const std::vector<std::int64_t>& partition, bool
   const double end = std::ranges::max(stage_ends);
   const Stage& stage = stage_[critical];
   const double blocks = static_cast<double>(partition[critical]);
-  double forward = 0;
-  for (const PassTimes* times : stage.kinds) forward = std::max(forward, times->forward.block);
-  step.recompute = m * blocks * recomputed() * (forward + stage.tensor_block);
-  const double edges = (critical == 0) + 2.0 * (critical == stages_ - 1);
-  step.tensor =
-      m * (blocks * (stage.tensor_block + stage.tensor_block_backward) + edges * stage.tensor_edge);
+  double again = 0;
+  for (const PassTimes* times : stage.kinds) again = std::max(again, recompute_time(*times));
+  step.recompute = m * blocks * (again + recomputed() * stage.tensor_forward.block);
+  for (const UnitSeconds* part : {&stage.tensor_forward, &stage.tensor_backward})
+    step.tensor += m * (blocks * part->block + (critical == 0) * part->embedding +
+                        (critical == stages_ - 1) * part->head);
   step.compute = m * most_busy - step.recompute - step.tensor;
   step.messages = std::max(0.0, end - std::ranges::max(unhindered));
   step.bubble = end - m * most_busy - step.messages;
   step.data = latest - end;
   step.embedding = embedding_seconds_;
+  step.optimizer += optimizer_constant_;
   step.total = latest + step.embedding + step.optimizer;
   return step;
 }

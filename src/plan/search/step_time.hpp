@@ -32,6 +32,8 @@ class NodeMap {
   const NodeKind& of(std::int64_t rank) const { return cluster_.nodes[kind(rank)]; }
   /// Whether all nodes are of one kind.
   bool uniform() const { return uniform_; }
+  /// Whether `count` ranks, first, first + stride, ..., are on one node.
+  bool on_one_node(std::int64_t first, std::int64_t stride, std::int64_t count) const;
 
   /// Bytes/s of a group of `count` ranks: first, first + stride, ... As many groups as
   /// `groups_per_node` share the network of a node. The slowest link counts; 0 where it is not
@@ -98,19 +100,20 @@ class LayoutTimes {
 
  private:
   struct Stage {
-    std::vector<const PassTimes*> kinds;  ///< of its ranks' GPUs, each once
-    double tensor_block = 0;              ///< collectives of a block, forward
-    double tensor_block_backward = 0;
-    double tensor_edge = 0;  ///< of the embedding or the head
-    double transfer = 0;     ///< of a message to the next stage
-    double link = 0;         ///< bytes/s between data ranks; 0: unknown
+    std::vector<const PassTimes*> kinds;          ///< of its ranks' GPUs, each once
+    UnitSeconds tensor_forward, tensor_backward;  ///< collectives of its tensor ranks
+    double transfer = 0;                          ///< of a message to the next stage
+    double link = 0;                              ///< bytes/s between data ranks; 0: unknown
+    const MeasuredGpu* collectives = nullptr;     ///< measured, of data ranks inside a node
     double latency = 0;
     double optimizer = 0;  ///< seconds for an element
   };
 
   std::vector<pipeline::StepCosts> costs(const std::vector<std::int64_t>& partition) const;
-  /// Share of a block's forward pass that the backward pass repeats.
+  /// Share of the blocks whose forward pass, collectives included, the backward pass repeats.
   double recomputed() const;
+  /// Seconds that recomputation adds to the backward pass of a block.
+  double recompute_time(const PassTimes& times) const;
   /// When each stage ends, by the simulator.
   std::vector<double> ends(const std::vector<pipeline::StepCosts>& costs) const;
   double parameters(int stage, std::int64_t layers) const;
@@ -124,6 +127,7 @@ class LayoutTimes {
   std::vector<PassTimes> passes_;  ///< by kind of node
   std::vector<Stage> stage_;
   double embedding_seconds_ = 0;
+  double optimizer_constant_ = 0;
   bool computable_ = true;
   bool divides_backward_ = true;
   /// Made when they are first needed.

@@ -1,0 +1,125 @@
+"""trireme-plan's options: its reports, the decks that it writes, what it refuses; and profiles of trireme-bench."""
+
+import csv
+import io
+import json
+import unittest
+
+from runs import DECK, FINISHED, HERE, IO, USAGE, RunTest, dataset, run
+
+ROOT = HERE.parents[1]
+INPUTS = ROOT / "inputs"
+XL = [INPUTS / "gpt2-xl-a10x32.yaml", "--cluster", INPUTS / "clusters/a10x32.yaml"]
+SMALL = [INPUTS / "gpt2-124m.yaml", "run.device=cuda", "batch.global=16"]
+CLUSTER = """
+name: four
+nodes:
+  - {gpu: gpu.yaml, gpus: 4, link: 40 GB/s, price: 3}
+"""
+GPU = """
+name: G
+memory: 16GB
+peak: {bf16: 100, fp32: 20}
+bandwidth: 600 GB/s
+"""
+
+
+class Plan(RunTest):
+    def plan(self, *words, code=FINISHED):
+        result = run("trireme-plan", *words)
+        self.assertEqual(result.code, code, str(result))
+        return result
+
+    def cluster(self, text=CLUSTER, gpu=GPU):
+        (self.folder / "gpu.yaml").write_text(gpu)
+        path = self.folder / "cluster.yaml"
+        path.write_text(text.replace("gpu.yaml", "./gpu.yaml"))
+        return path
+
+    def test_names_the_published_run_and_its_better_partition(self):
+        plan = json.loads(self.plan(*XL, "--json").out)
+        self.assertAlmostEqual(plan["given"]["seconds"], 1.3875, places=3)
+        self.assertAlmostEqual(plan["best"]["seconds"], 1.0395, places=3)
+        self.assertEqual(plan["best"], plan["ranked"][0])
+        self.assertEqual(plan["given"]["partition"], "0-11-8-8-8-8-5-0")
+        self.assertGreater(plan["given"]["memory_bytes"], 1 << 30)
+        seconds = [layout["seconds"] for layout in plan["ranked"]]
+        self.assertEqual(seconds, sorted(seconds))
+        text = self.plan(*XL).out
+        self.assertIn("0-11-8-8-8-8-5-0", text)
+
+    def test_prints_fasops_columns(self):
+        rows = list(csv.DictReader(io.StringIO(self.plan(*SMALL, "--cluster", self.cluster(), "--csv",
+                                                         "--top", 4).out)))
+        self.assertEqual(len(rows), 4)
+        for column in ("mbs", "tp", "dp", "pp", "partition", "estimated time (s/step)", "price_per_step"):
+            self.assertIn(column, rows[0])
+        times = [float(row["estimated time (s/step)"]) for row in rows]
+        self.assertEqual(times, sorted(times))
+
+    def test_writes_decks_that_train(self):
+        cluster = self.cluster()
+        for words in ([], ["--given-layout", "parallel.pipeline=4", "parallel.data=1"], ["--keep", "parallel.tensor",
+                                                                       "parallel.tensor=2"]):
+            deck = self.folder / "best.yaml"
+            self.plan(*SMALL, "--cluster", cluster, "--write-deck", deck, *words)
+            checked = run("trireme-pretrain", deck, "--check", f"data.train={dataset()}", "evaluate.every=",
+                          "evaluate.at_end=false", "train.iterations=2", "schedule.warmup=0")
+            self.assertEqual(checked.code, FINISHED, str(checked))
+            planned = run("trireme-pretrain", deck, "--plan", "--ranks", 4)
+            self.assertEqual(planned.code, FINISHED, str(planned))
+            self.assertRegex(planned.out, "ranks +4 = ")
+            if words and words[0] == "--keep":
+                self.assertIn("tensor: 2", deck.read_text())
+
+    def test_refuses_what_is_wrong(self):
+        cluster = self.cluster()
+        for words, code, message in [
+                ([], USAGE, "no deck is given"),
+                (SMALL, USAGE, "--cluster FILE is missing"),
+                ([*SMALL, "--cluster", cluster, "--json", "--csv"], USAGE, "--json and --csv: choose one of them"),
+                ([*SMALL, "--cluster", cluster, "--given-layout"], USAGE, "--given-layout needs --write-deck"),
+                ([*SMALL, "--cluster", cluster, "--keep", "parallel.tensr"], USAGE,
+                 "--keep parallel.tensr: not a key that is searched; did you mean 'parallel.tensor'?"),
+                ([*SMALL, "--cluster", cluster, "--top", 0], USAGE, "--top 0: must be from 1 to 1000"),
+                ([SMALL[0], "run.device=host", "--cluster", cluster], DECK, "clusters have GPUs"),
+                ([*SMALL, "--cluster", self.folder / "none.yaml"], IO, "none.yaml")]:
+            self.assertIn(message, self.plan(*words, code=code).err)
+        cluster = self.cluster("name: x\nnodes:\n  - {gpu: gpu.yaml, cuont: 2, link: fast}\n")
+        lines = self.plan(*SMALL, "--cluster", cluster, code=DECK).err.splitlines()
+        self.assertEqual([line.split("cluster.yaml:")[-1] for line in lines], [
+            "3:5: missing key 'nodes[0].gpus': GPUs of a node",
+            "3:23: unknown key 'nodes[0].cuont' — did you mean 'count'?",
+            "3:39: nodes[0].link = fast: expected a rate above 0, such as 25 GB/s or 200 Gbit/s",
+            "3 errors; nothing was planned. 'trireme-plan --help cluster' lists every key."])
+        cluster = self.cluster(gpu=GPU + "gem: 0.8\n")
+        self.assertIn("gpu.yaml:6:1: unknown key 'gem' — did you mean 'gemm'?",
+                      self.plan(*SMALL, "--cluster", cluster, code=DECK).err)
+
+    def test_scales_to_a_profile_of_this_machine(self):
+        profile = self.folder / "profile.yaml"
+        deck = [HERE / "tiny.yaml", "model.vocab=257", "run.device=host"]
+        for ranks in (1, 2):
+            made = run("trireme-bench", "profile", *deck, "-o", profile, "--micro", "1,2", "--repeats", 2,
+                       "--tensor-sizes", "1,2", ranks=ranks)
+            self.assertEqual(made.code, FINISHED, str(made))
+            self.assertIn(f"wrote {profile}", made.out)
+        text = profile.read_text()
+        self.assertEqual(text.count("- family: gpt"), 6)  # tensor 1, 2 and 2 with sequence parallelism
+        self.assertEqual(text.count("tensor_forward_ms"), 4)
+        self.assertIn("operation: reduce-scatter, ranks: 2", text)
+        cluster = self.cluster(gpu=GPU + "measured: profile.yaml\n")
+        words = [deck[0], "model.vocab=257", "run.device=cuda", "precision.compute=fp32", "parallel.tensor=1",
+                 "parallel.data=1", "batch.micro=2", "batch.global=2", "--cluster", cluster, "--json"]
+        given = json.loads(self.plan(*words).out)["given"]
+        # At least the four blocks' forward passes as they were measured.
+        block = [float(line.split("block: ")[1].split(",")[0]) for line in text.splitlines()
+                 if "    forward_ms" in line][1]
+        self.assertGreater(1e3 * given["seconds"], 4 * block)
+        refused = run("trireme-bench", "profile", *deck, "-o", profile, "--micro", "0")
+        self.assertEqual(refused.code, USAGE)
+        self.assertIn("--micro 0: expected whole numbers, such as 1,2,4", refused.err)
+
+
+if __name__ == "__main__":
+    unittest.main()
