@@ -79,8 +79,8 @@ void train_where_missing(const po::variables_map& values, const tokenizer::Token
   training.output = spec.type == "wordpiece" ? spec.vocab : spec.model;
   if (training.output.empty())
     throw UsageError(
-        "--train-tokenizer needs --tokenizer sentencepiece with --model, or wordpiece "
-        "with --vocab: the file to write");
+        "--train-tokenizer needs --tokenizer sentencepiece or bpe with --model, or wordpiece with "
+        "--vocab: the file to write");
   std::error_code unknown;
   if (std::filesystem::exists(training.output, unknown)) return;
   training.source = documents_of(values);

@@ -1,5 +1,5 @@
-// trireme-tokenizer: encodes text, decodes ids, trains SentencePiece models and WordPiece
-// vocabularies.
+// trireme-tokenizer: encodes text, decodes ids, trains SentencePiece models, WordPiece vocabularies
+// and byte-level BPE.
 #include <algorithm>
 #include <filesystem>
 #include <iostream>
@@ -18,7 +18,8 @@ constexpr const char* kUsage =
     "       trireme-tokenizer decode --tokenizer TYPE [options]\n"
     "       trireme-tokenizer train --input FILE... --output FILE --size N [options]\n"
     "encode reads lines of text and prints a JSON list of ids for each; decode does the reverse;\n"
-    "train makes a SentencePiece model or a WordPiece vocabulary.\n\n";
+    "train makes a SentencePiece model, a WordPiece vocabulary or a byte-level BPE's "
+    "tokenizer.json.\n\n";
 
 /// Applies `convert` to each line of standard input and prints what it returns, line by line, until
 /// one of the two ends. `convert` throws DataError without a place.
@@ -58,10 +59,10 @@ po::options_description train_options() {
   po::options_description options("train");
   options.add_options()  //
       ("type", po::value<std::string>()->default_value("sentencepiece")->value_name("TYPE"),
-       "sentencepiece or wordpiece")  //
+       "sentencepiece, wordpiece or bpe")  //
       ("output", po::value<std::string>()->required()->value_name("FILE"),
        "the file to write: the model (sentencepiece; its pieces and their scores go to the .vocab "
-       "file next to it) or the vocabulary (wordpiece)")  //
+       "file next to it), the vocabulary (wordpiece) or tokenizer.json (bpe)")  //
       ("size", po::value<int>()->required()->value_name("N"),
        "number of pieces, with the special tokens")  //
       ("quiet", po::bool_switch(), "no progress meter");
@@ -77,7 +78,7 @@ void train(const po::variables_map& values) {
   const auto summary = tokenizer::train_tokenizer(training);
   print_out(fmt::format("{}: {} ({}) from {}, {}, in {:.1f} s\n", training.output.string(),
                         counted(training.size, "piece"),
-                        training.type == "wordpiece" ? training.type : training.model_type,
+                        training.type == "sentencepiece" ? training.model_type : training.type,
                         counted(summary.lines, "line"), counted(summary.bytes, "byte"),
                         summary.seconds));
 }

@@ -39,12 +39,12 @@ inline po::options_description model_options() {
 inline po::options_description tokenizer_override_options() {
   const auto text = [](const char* name) { return po::value<std::string>()->value_name(name); };
   po::options_description options("Tokenizer (default: what the checkpoint's deck names)");
-  options.add_options()                                                                   //
-      ("tokenizer", text("TYPE"), "gpt2, sentencepiece, wordpiece, whitespace or bytes")  //
+  options.add_options()                                                                        //
+      ("tokenizer", text("TYPE"), "gpt2, bpe, sentencepiece, wordpiece, whitespace or bytes")  //
       ("vocab", text("FILE"),
-       "vocabulary: JSON (gpt2, whitespace) or a token per line (wordpiece)")  //
-      ("merges", text("FILE"), "merges (gpt2)")                                //
-      ("model", text("FILE"), "model (sentencepiece)")                         //
+       "vocabulary: JSON (gpt2, whitespace) or a token per line (wordpiece)")   //
+      ("merges", text("FILE"), "merges (gpt2)")                                 //
+      ("model", text("FILE"), "model (sentencepiece) or tokenizer.json (bpe)")  //
       ("lowercase", po::value<bool>()->value_name("true|false"),
        "whether the vocabulary is uncased (wordpiece)");
   return options;

@@ -17,11 +17,12 @@ inline po::options_description tokenizer_options() {
   po::options_description options("Tokenizer");
   options.add_options()  //
       ("tokenizer", po::value<std::string>()->required()->value_name("TYPE"),
-       "gpt2, sentencepiece, wordpiece, whitespace or bytes")  //
+       "gpt2, bpe, sentencepiece, wordpiece, whitespace or bytes")  //
       ("vocab", po::value<std::string>()->value_name("FILE"),
-       "vocabulary: JSON (gpt2, whitespace) or a token per line (wordpiece)")           //
-      ("merges", po::value<std::string>()->value_name("FILE"), "merges (gpt2)")         //
-      ("model", po::value<std::string>()->value_name("FILE"), "model (sentencepiece)")  //
+       "vocabulary: JSON (gpt2, whitespace) or a token per line (wordpiece)")    //
+      ("merges", po::value<std::string>()->value_name("FILE"), "merges (gpt2)")  //
+      ("model", po::value<std::string>()->value_name("FILE"),
+       "model (sentencepiece) or tokenizer.json (bpe)")  //
       ("lowercase", po::value<bool>()->value_name("true|false"),
        "whether the vocabulary is uncased: then the text is lower-cased and loses its accents "
        "(wordpiece)");
@@ -50,7 +51,9 @@ inline po::options_description training_options() {
       ("bert-tokens", po::bool_switch(),
        "sentencepiece: add the pieces [PAD], [CLS], [SEP] and [MASK], which BERT needs")  //
       ("alphabet", po::value<int>()->value_name("N"),
-       "wordpiece: maximum number of distinct characters, the most frequent (1000)");
+       "wordpiece: maximum number of distinct characters, the most frequent (1000)")  //
+      ("pattern", po::value<std::string>()->value_name("NAME"),
+       "bpe: where words end: as in gpt2, llama3 (the default) or qwen");
   return options;
 }
 
@@ -65,6 +68,11 @@ inline tokenizer::TrainingOptions training_of(const po::variables_map& values,
   const bool wordpiece = type == "wordpiece";
   if (wordpiece && (values.count("model-type") || values["bert-tokens"].as<bool>()))
     throw UsageError("--model-type and --bert-tokens are for sentencepiece, not for wordpiece");
+  if (type != "bpe" && values.count("pattern"))
+    throw UsageError("--pattern is for bpe, not for {}", type);
+  if (type == "bpe" && (values.count("model-type") || values["bert-tokens"].as<bool>()))
+    throw UsageError("--model-type and --bert-tokens are for sentencepiece, not for bpe");
+  if (values.count("pattern")) training.pattern = values["pattern"].as<std::string>();
   if (!wordpiece && values.count("alphabet"))
     throw UsageError("--alphabet is for wordpiece, not for {}", type);
   if (values.count("model-type")) training.model_type = values["model-type"].as<std::string>();

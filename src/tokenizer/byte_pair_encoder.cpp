@@ -85,14 +85,41 @@ BytePairEncoder::BytePairEncoder(const Vocabulary& vocabulary,
   }
 }
 
+BytePairEncoder::BytePairEncoder(const std::array<std::int32_t, 256>& byte_ids,
+                                 const std::vector<Rule>& rules,
+                                 std::unordered_map<std::string, std::int32_t> whole_words)
+    : byte_ids_(byte_ids), whole_words_(std::move(whole_words)) {
+  merges_.reserve(rules.size());
+  std::int32_t rank = 0;
+  for (const Rule& rule : rules) {
+    merges_.insert_or_assign(pair_key(rule.left, rule.right), Merge{rank++, rule.merged});
+    hash_.add(&rule, sizeof rule);
+  }
+  hash_.add(byte_ids_.data(), sizeof byte_ids_);
+  const auto whole = static_cast<std::int64_t>(whole_words_.size());
+  hash_.add(&whole, sizeof whole);
+}
+
 const BytePairEncoder::Merge* BytePairEncoder::find(std::int32_t left, std::int32_t right) const {
   const auto found = merges_.find(pair_key(left, right));
   return found == merges_.end() ? nullptr : &found->second;
 }
 
 void BytePairEncoder::encode(std::string_view word, std::vector<std::int32_t>& ids) const {
-  const auto length = static_cast<std::int32_t>(word.size());
-  std::vector<Symbol> symbols(word.size());
+  if (!whole_words_.empty())
+    if (const auto whole = whole_words_.find(std::string(word)); whole != whole_words_.end())
+      return ids.push_back(whole->second);
+  std::vector<Symbol> symbols;
+  symbols.reserve(word.size());
+  for (const char byte : word) {
+    const std::int32_t id = byte_ids_[static_cast<std::uint8_t>(byte)];
+    if (id < 0) continue;
+    const auto position = static_cast<std::int32_t>(symbols.size());
+    symbols.push_back({id, position - 1, position + 1});
+  }
+  const auto length = static_cast<std::int32_t>(symbols.size());
+  if (length == 0) return;
+  symbols.back().next = -1;
   std::priority_queue<Candidate, std::vector<Candidate>, std::greater<>> queue;
   const auto at = [&](std::int32_t position) -> Symbol& {
     return symbols[static_cast<std::size_t>(position)];
@@ -104,9 +131,6 @@ void BytePairEncoder::encode(std::string_view word, std::vector<std::int32_t>& i
       queue.push({merge->rank, position, left, right, merge->id});
   };
 
-  for (std::int32_t i = 0; i < length; ++i)
-    at(i) = {byte_ids_[static_cast<std::uint8_t>(word[static_cast<std::size_t>(i)])], i - 1,
-             i + 1 < length ? i + 1 : -1};
   for (std::int32_t i = 0; i < length; ++i) propose(i);
 
   while (!queue.empty()) {
@@ -124,7 +148,7 @@ void BytePairEncoder::encode(std::string_view word, std::vector<std::int32_t>& i
     propose(best.position);
   }
 
-  for (std::int32_t i = length > 0 ? 0 : -1; i >= 0; i = at(i).next) ids.push_back(at(i).id);
+  for (std::int32_t i = 0; i >= 0; i = at(i).next) ids.push_back(at(i).id);
 }
 
 void WordCache::encode(const BytePairEncoder& encoder, std::string_view word,
@@ -144,6 +168,30 @@ void WordCache::encode(const BytePairEncoder& encoder, std::string_view word,
   std::copy(ids.begin() + static_cast<std::ptrdiff_t>(before), ids.end(), entry.ids.begin());
   entry.length = static_cast<std::uint8_t>(word.size());
   entry.count = static_cast<std::uint8_t>(count);
+}
+
+std::unique_ptr<WordCache> WordCaches::take() {
+  {
+    const std::lock_guard lock(mutex_);
+    if (!idle_.empty()) {
+      std::unique_ptr<WordCache> cache = std::move(idle_.back());
+      idle_.pop_back();
+      return cache;
+    }
+  }
+  return std::make_unique<WordCache>();
+}
+
+void WordCaches::give_back(std::unique_ptr<WordCache> cache) {
+  const std::lock_guard lock(mutex_);
+  idle_.push_back(std::move(cache));
+}
+
+std::string token_of_bytes(std::string_view bytes) {
+  std::string token;
+  for (const char byte : bytes)
+    append_utf8(token, kByteCharacters[static_cast<std::uint8_t>(byte)]);
+  return token;
 }
 
 std::optional<std::string> bytes_of_token(std::string_view token) {

@@ -1,5 +1,5 @@
 // GPT-2's tokenizer (Radford et al. 2019, section 2.2): words by a pattern, then byte-pair encoding
-// (Sennrich et al. 2016) inside each word.
+// (Sennrich et al. 2016) inside each word; and what other byte-level tokenizers share with it.
 #pragma once
 
 #include <array>
@@ -7,6 +7,7 @@
 #include <cstdint>
 #include <filesystem>
 #include <memory>
+#include <mutex>
 #include <optional>
 #include <string>
 #include <string_view>
@@ -17,39 +18,12 @@
 #include "tokenizer/tokenizer.hpp"
 #include "tokenizer/vocabulary.hpp"
 
-struct pcre2_real_code_8;
-struct pcre2_real_match_data_8;
-
 namespace trireme::tokenizer {
 
 /// GPT-2's byte-level BPE: ids equal to those of OpenAI's encoder.py. eod is <|endoftext|>. Throws
 /// as make_tokenizer().
 std::unique_ptr<Tokenizer> make_gpt2_tokenizer(const std::filesystem::path& vocab,
                                                const std::filesystem::path& merges);
-
-/// Splits UTF-8 text where OpenAI's encoder.py does, with the pattern
-///   's|'t|'re|'ve|'m|'ll|'d| ?\p{L}+| ?\p{N}+| ?[^\s\p{L}\p{N}]+|\s+(?!\S)|\s+
-/// (Radford et al. 2019, section 2.2). White space is the Unicode property White_Space, as in
-/// Python's regex module; letters and numbers are those of Unicode 16, or of a later
-/// version that PCRE2 knows; later characters count as symbols. Not thread-safe.
-class Gpt2Words {
- public:
-  Gpt2Words();
-
-  /// End of the word that starts at text[begin], begin < text.size(). `text` must be valid UTF-8.
-  std::size_t end_of_word(std::string_view text, std::size_t begin);
-
-  /// The same by the pattern alone, without the ASCII path: about ten times slower on ASCII.
-  std::size_t end_of_word_by_pattern(std::string_view text, std::size_t begin);
-
- private:
-  struct Free {
-    void operator()(pcre2_real_code_8* code) const;
-    void operator()(pcre2_real_match_data_8* match) const;
-  };
-  std::unique_ptr<pcre2_real_code_8, Free> code_;
-  std::unique_ptr<pcre2_real_match_data_8, Free> match_;
-};
 
 /// The merges in the order in which they apply.
 class BytePairEncoder {
@@ -58,6 +32,16 @@ class BytePairEncoder {
   /// first. Throws IoError when it cannot be read, DataError with file, line and reason when a line
   /// is malformed or has tokens that `vocabulary` lacks, or when a byte has no token.
   BytePairEncoder(const Vocabulary& vocabulary, const std::filesystem::path& merges);
+
+  /// Two tokens and the one that they become.
+  struct Rule {
+    std::int32_t left, right, merged;
+  };
+  /// Ids of single bytes, -1 for bytes that are dropped; the rules, the highest priority first, of
+  /// which the later of two for the same pair counts; and words, as bytes, that become one id
+  /// before any merge.
+  BytePairEncoder(const std::array<std::int32_t, 256>& byte_ids, const std::vector<Rule>& rules,
+                  std::unordered_map<std::string, std::int32_t> whole_words);
 
   /// Appends the ids of `word`, of less than 2^31 bytes: merges the pair of lowest rank, leftmost
   /// first, until no pair has a merge. O(n log n).
@@ -81,6 +65,7 @@ class BytePairEncoder {
 
   std::array<std::int32_t, 256> byte_ids_;
   std::unordered_map<std::uint64_t, Merge, PairHash> merges_;
+  std::unordered_map<std::string, std::int32_t> whole_words_;
   ContentHash hash_;
 };
 
@@ -104,8 +89,36 @@ class WordCache {
   std::vector<Entry> entries_ = std::vector<Entry>(1 << 15);
 };
 
+/// The caches of the threads that encode concurrently.
+class WordCaches {
+ public:
+  /// One of the caches, for the lifetime of this object.
+  class Lease {
+   public:
+    explicit Lease(WordCaches& caches) : caches_(caches), cache_(caches.take()) {}
+    Lease(const Lease&) = delete;
+    ~Lease() { caches_.give_back(std::move(cache_)); }
+    WordCache& operator*() { return *cache_; }
+    WordCache* operator->() { return cache_.get(); }
+
+   private:
+    WordCaches& caches_;
+    std::unique_ptr<WordCache> cache_;
+  };
+
+ private:
+  std::unique_ptr<WordCache> take();
+  void give_back(std::unique_ptr<WordCache> cache);
+
+  std::mutex mutex_;
+  std::vector<std::unique_ptr<WordCache>> idle_;
+};
+
 /// The bytes of `token` in GPT-2's byte alphabet, which writes each byte as a printable character;
 /// nullopt when a character is not in that alphabet.
 std::optional<std::string> bytes_of_token(std::string_view token);
+
+/// `bytes` in that alphabet.
+std::string token_of_bytes(std::string_view bytes);
 
 }  // namespace trireme::tokenizer

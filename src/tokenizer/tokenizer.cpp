@@ -2,6 +2,7 @@
 
 #include "core/content_hash.hpp"
 #include "core/error.hpp"
+#include "tokenizer/bpe.hpp"
 #include "tokenizer/gpt2.hpp"
 #include "tokenizer/sentencepiece.hpp"
 #include "tokenizer/utf8.hpp"
@@ -138,6 +139,10 @@ std::unique_ptr<Tokenizer> make_tokenizer(const TokenizerSpec& spec) {
     check_files(spec, true, true, false);
     return make_gpt2_tokenizer(spec.vocab, spec.merges);
   }
+  if (spec.type == "bpe") {
+    check_files(spec, false, false, true);
+    return make_bpe_tokenizer(spec.model);
+  }
   if (spec.type == "sentencepiece") {
     check_files(spec, false, false, true);
     return make_sentencepiece_tokenizer(spec.model);
@@ -155,7 +160,7 @@ std::unique_ptr<Tokenizer> make_tokenizer(const TokenizerSpec& spec) {
     return make_wordpiece_tokenizer(spec.vocab, *spec.lowercase);
   }
   throw UsageError(
-      "unknown tokenizer '{}': expected gpt2, sentencepiece, wordpiece, whitespace or bytes",
+      "unknown tokenizer '{}': expected gpt2, bpe, sentencepiece, wordpiece, whitespace or bytes",
       spec.type);
 }
 

@@ -38,7 +38,7 @@ class Tokenizer {
  public:
   virtual ~Tokenizer() = default;
 
-  /// The type's name in decks and on command lines: "gpt2", "sentencepiece", "wordpiece",
+  /// The type's name in decks and on command lines: "gpt2", "bpe", "sentencepiece", "wordpiece",
   /// "whitespace", "bytes".
   virtual std::string_view name() const = 0;
 
@@ -70,7 +70,8 @@ class Tokenizer {
   }
 
   /// Ids of `text`. Bytes that are not UTF-8 become U+FFFD as with Python's errors='replace'
-  /// ("bytes" keeps them). The names of special tokens in the text are ordinary text.
+  /// ("bytes" keeps them). The names of special tokens in the text are ordinary text,
+  /// except for "bpe", which finds its added tokens.
   virtual std::vector<std::int32_t> encode(std::string_view text) const = 0;
 
   /// Text of `ids`, as bytes: ids that end inside a character give an incomplete character. Throws
@@ -80,10 +81,10 @@ class Tokenizer {
 
 /// The type of a tokenizer, and its files.
 struct TokenizerSpec {
-  std::string type;              ///< gpt2, sentencepiece, wordpiece, whitespace or bytes
+  std::string type;              ///< gpt2, bpe, sentencepiece, wordpiece, whitespace or bytes
   std::filesystem::path vocab;   ///< JSON {"token": id}: gpt2, whitespace; lines: wordpiece
   std::filesystem::path merges;  ///< one merge a line, best first: gpt2
-  std::filesystem::path model;   ///< SentencePiece model: sentencepiece
+  std::filesystem::path model;   ///< SentencePiece model: sentencepiece; tokenizer.json: bpe
   std::optional<bool> lowercase = std::nullopt;  ///< whether the vocabulary is uncased: wordpiece
 };
 

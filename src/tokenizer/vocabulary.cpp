@@ -41,7 +41,8 @@ void Vocabulary::read_json(const std::string& content) {
   const auto model = json.find("model");
   if (model != json.end() && model->is_object())
     throw DataError(
-        "{}: this is Hugging Face's tokenizer.json, which has more than a vocabulary; give the "
+        "{}: this is Hugging Face's tokenizer.json, which has more than a vocabulary; give it as "
+        "model to the type bpe, or the "
         "vocab.json (and for gpt2 the merges.txt) of the same model",
         path_.string());
   if (json.empty()) throw DataError("{}: the vocabulary is empty", path_.string());

@@ -345,7 +345,8 @@ TEST(DeckErrors, OverridesAreCheckedLikeTheFile) {
       {"parallel.zero=4", "parallel.zero = 4: must be from 0 to 3"},
       {"run.output=[", "not valid YAML: end of sequence flow not found"},
       {"data.tokenizer.type=huggingface",
-       "data.tokenizer.type = huggingface: allowed are gpt2, sentencepiece, wordpiece, whitespace, "
+       "data.tokenizer.type = huggingface: allowed are gpt2, bpe, sentencepiece, wordpiece, "
+       "whitespace, "
        "bytes"},
   };
   for (const auto& [override_text, message] : cases) {

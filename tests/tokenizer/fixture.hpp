@@ -18,6 +18,14 @@ inline std::filesystem::path test_data(const std::string& name) {
   return std::filesystem::path(TRIREME_SOURCE_DIR) / "tests" / "data" / name;
 }
 
+/// The bytes that hexadecimal digits write.
+inline std::string from_hex(const std::string& hex) {
+  std::string bytes;
+  for (std::size_t i = 0; i < hex.size(); i += 2)
+    bytes.push_back(static_cast<char>(std::stoi(hex.substr(i, 2), nullptr, 16)));
+  return bytes;
+}
+
 /// GPT-2's own tokenizer, loaded once.
 inline const Tokenizer& gpt2() {
   static const auto tokenizer =

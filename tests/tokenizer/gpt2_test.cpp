@@ -8,24 +8,18 @@
 #include "fixture.hpp"
 #include "tokenizer/gpt2.hpp"
 #include "tokenizer/utf8.hpp"
+#include "tokenizer/words.hpp"
 
 namespace trireme::tokenizer {
 namespace {
 
 using Ids = std::vector<std::int32_t>;
 
-std::string from_hex(const std::string& hex) {
-  std::string bytes;
-  for (std::size_t i = 0; i < hex.size(); i += 2)
-    bytes.push_back(static_cast<char>(std::stoi(hex.substr(i, 2), nullptr, 16)));
-  return bytes;
-}
-
 /// Text that mixes what the pattern tells apart: ASCII of all kinds, contractions, white space,
 /// letters, numbers and marks of many scripts.
 std::string random_text(std::mt19937& random, std::size_t characters) {
   static const std::u32string odd =
-      U"éßñžЖшאب中日語한ไ "
+      U"éßñžſЖшאب中日語한ไ "
       U"नि1²½Ⅷ٣①'"
       U"—“€°😀👩\u200d👧\ufe0f\u0301\u00a0\u0085\u1680\u2003\u2028\u202f\u3000\u180e\u200b\ufeff";
   static const std::string special = "  \t\n\r\v\f\x1c\x1f''stremvld";
@@ -64,13 +58,16 @@ TEST(Gpt2, KnowsItsVocabulary) {
 
 TEST(Gpt2, WordsByHandEqualWordsByPattern) {
   std::mt19937 random(7);
-  Gpt2Words words;
-  for (int i = 0; i < 20000; ++i) {
-    const std::string text = random_text(random, 1 + random() % 60);
-    for (std::size_t begin = 0; begin < text.size();) {
-      const std::size_t end = words.end_of_word(text, begin);
-      ASSERT_EQ(end, words.end_of_word_by_pattern(text, begin)) << "at " << begin << " of " << text;
-      begin = end;
+  for (const std::string_view pattern : {kGpt2Pattern, kLlama3Pattern, kQwenPattern}) {
+    const WordPattern words(pattern);
+    for (int i = 0; i < 10000; ++i) {
+      const std::string text = random_text(random, 1 + random() % 60);
+      for (std::size_t begin = 0; begin < text.size();) {
+        const std::size_t end = words.end_of_word(text, begin);
+        ASSERT_EQ(end, words.end_of_word_by_pattern(text, begin))
+            << "at " << begin << " of " << text << " with " << pattern;
+        begin = end;
+      }
     }
   }
 }
@@ -78,7 +75,7 @@ TEST(Gpt2, WordsByHandEqualWordsByPattern) {
 // A letter of Unicode 15, a number and a letter of 16, and a symbol of 15: only a symbol takes the
 // apostrophe that follows it.
 TEST(Gpt2, KnowsTheLettersOfUnicode16) {
-  Gpt2Words words;
+  const WordPattern words(kGpt2Pattern);
   EXPECT_EQ(words.end_of_word("\U00031350's", 0), 4u);
   EXPECT_EQ(words.end_of_word("\U00016130's", 0), 4u);
   EXPECT_EQ(words.end_of_word("a\U0001E5D0's", 0), 5u);

@@ -83,7 +83,8 @@ void Checker::tokenizer() {
       {"data.tokenizer.vocab", tokenizer.vocab.has_value(),
        gpt2 || wordpiece || is(TokenizerType::whitespace)},
       {"data.tokenizer.merges", tokenizer.merges.has_value(), gpt2},
-      {"data.tokenizer.model", tokenizer.model.has_value(), is(TokenizerType::sentencepiece)},
+      {"data.tokenizer.model", tokenizer.model.has_value(),
+       is(TokenizerType::sentencepiece) || is(TokenizerType::bpe)},
       {"data.tokenizer.lowercase", tokenizer.lowercase.has_value(), wordpiece},
   };
   for (const auto& [path, given, used] : requirements) {

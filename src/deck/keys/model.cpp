@@ -145,14 +145,15 @@ void data_keys(std::vector<Key>& rows) {
               .immutable()
               .help("Seed of the sample order."),
           key(TRIREME_MEMBER(data.tokenizer.type))
-              .built({"gpt2", "sentencepiece", "wordpiece", "whitespace", "bytes"})
               .immutable()
               .help("Tokenizer; may be left out if model.vocab is given."),
           key(TRIREME_MEMBER(data.tokenizer.vocab))
               .warn()
               .help("Vocabulary file (gpt2, wordpiece, whitespace)."),
           key(TRIREME_MEMBER(data.tokenizer.merges)).warn().help("Merges file (gpt2)."),
-          key(TRIREME_MEMBER(data.tokenizer.model)).warn().help("Model file (sentencepiece)."),
+          key(TRIREME_MEMBER(data.tokenizer.model))
+              .warn()
+              .help("Model file (sentencepiece), or tokenizer.json (bpe)."),
           key(TRIREME_MEMBER(data.tokenizer.lowercase))
               .immutable()
               .help("Whether the vocabulary is uncased: text is lower-cased and loses its accents "

@@ -68,13 +68,15 @@ PresplitSummary presplit(const PresplitOptions& options);
 /// Input, output and options of train_tokenizer().
 struct TrainingOptions {
   DocumentSource source;
-  std::filesystem::path output;        ///< the model (sentencepiece) or vocabulary (wordpiece)
-  std::string type = "sentencepiece";  ///< sentencepiece or wordpiece
+  /// The model (sentencepiece), vocabulary (wordpiece) or tokenizer.json (bpe).
+  std::filesystem::path output;
+  std::string type = "sentencepiece";  ///< sentencepiece, wordpiece or bpe
   std::int32_t size = 0;               ///< number of pieces, with the special tokens
   std::string model_type = "unigram";  ///< unigram or bpe: sentencepiece
   bool bert_tokens = false;            ///< add [PAD], [CLS], [SEP] and [MASK]: sentencepiece
   std::optional<bool> lowercase;       ///< as in TokenizerSpec: wordpiece
   std::int32_t alphabet = 1000;        ///< maximum number of distinct characters: wordpiece
+  std::string pattern = "llama3";      ///< gpt2, llama3 or qwen: bpe
   std::FILE* progress = nullptr;       ///< for the progress meter
 };
 

@@ -1,10 +1,15 @@
+// Training of WordPiece and byte-level BPE vocabularies: both merge frequent pairs.
 #include <algorithm>
 #include <map>
+#include <nlohmann/json.hpp>
 #include <queue>
 #include <set>
 
 #include "core/error.hpp"
+#include "tokenizer/bpe.hpp"
+#include "tokenizer/gpt2.hpp"
 #include "tokenizer/utf8.hpp"
+#include "tokenizer/vocabulary.hpp"
 #include "tokenizer/wordpiece.hpp"
 
 namespace trireme::tokenizer {
@@ -47,11 +52,13 @@ struct Word {
   std::int64_t count;
 };
 
-/// Merges pairs of adjacent pieces, the most frequent first.
+/// Merges pairs of adjacent pieces, the most frequent first; of equally frequent ones that of the
+/// lower ids.
 class Merger {
  public:
-  Merger(std::vector<std::string> pieces, std::vector<Word> words)
-      : pieces_(std::move(pieces)), words_(std::move(words)) {
+  /// The second piece of a pair loses `mark` characters in the merged piece.
+  Merger(std::vector<std::string> pieces, std::vector<Word> words, std::size_t mark)
+      : pieces_(std::move(pieces)), words_(std::move(words)), mark_(mark) {
     for (std::size_t id = 0; id < pieces_.size(); ++id)
       ids_.emplace(pieces_[id], static_cast<std::int32_t>(id));
     for (std::size_t index = 0; index < words_.size(); ++index)
@@ -59,14 +66,16 @@ class Merger {
     for (const auto& [pair, entry] : pairs_) queue_.push({entry.count, pair});
   }
 
-  /// Merges until there are `size` pieces, or no pair occurs twice.
-  std::vector<std::string> run(std::size_t size) {
+  /// Merges until there are `size` pieces, or no pair occurs twice; appends the merged pairs to
+  /// `merges` unless it is null.
+  std::vector<std::string> run(std::size_t size, std::vector<Pair>* merges = nullptr) {
     while (pieces_.size() < size && !queue_.empty()) {
       const Candidate best = queue_.top();
       queue_.pop();
       // Each change of a count queues the pair again: entries with an older count are stale.
       if (best.count < 2 || pairs_.at(best.pair).count != best.count) continue;
       merge(best.pair);
+      if (merges) merges->push_back(best.pair);
     }
     return std::move(pieces_);
   }
@@ -99,7 +108,7 @@ class Merger {
   /// The id of the merged piece, which another merge may have made before.
   std::int32_t merged_id(Pair pair) {
     const std::string piece = pieces_[static_cast<std::size_t>(pair.first)] +
-                              pieces_[static_cast<std::size_t>(pair.second)].substr(2);
+                              pieces_[static_cast<std::size_t>(pair.second)].substr(mark_);
     const auto [found, fresh] = ids_.emplace(piece, static_cast<std::int32_t>(pieces_.size()));
     if (fresh) pieces_.push_back(piece);
     return found->second;
@@ -136,6 +145,7 @@ class Merger {
 
   std::vector<std::string> pieces_;
   std::vector<Word> words_;
+  std::size_t mark_;
   std::unordered_map<std::string, std::int32_t> ids_;
   std::map<Pair, Entry> pairs_;
   std::priority_queue<Candidate> queue_;
@@ -187,13 +197,122 @@ std::vector<std::string> WordPieceTrainer::train(std::int32_t size, std::int32_t
   for (std::size_t index = 0; index < words.size(); ++index)
     for (const std::string& piece : spelled[index]) words[index].pieces.push_back(ids.at(piece));
   const std::vector<std::string> learnt =
-      Merger(pieces, std::move(words)).run(static_cast<std::size_t>(size));
+      Merger(pieces, std::move(words), kContinues.size()).run(static_cast<std::size_t>(size));
   if (learnt.size() < static_cast<std::size_t>(size))
     throw DataError(
         "this corpus has {} pieces that occur twice or more, fewer than {}; give --size {} or "
         "less, or more text",
         learnt.size(), size, learnt.size());
   return learnt;
+}
+
+// ---------------------------------------------------------------------------- byte-level BPE
+
+namespace {
+
+std::string_view pattern_called(const std::string& name) {
+  if (name == "gpt2") return kGpt2Pattern;
+  if (name == "llama3") return kLlama3Pattern;
+  if (name == "qwen") return kQwenPattern;
+  throw UsageError("--pattern {}: expected gpt2, llama3 or qwen", name);
+}
+
+/// tokenizer.json of byte-level BPE with these tokens and merges; <|endoftext|> is the first token.
+std::string write_json(const std::vector<std::string>& tokens, const std::vector<Pair>& merges,
+                       std::string_view pattern, bool nfc) {
+  using nlohmann::ordered_json;
+  ordered_json byte_level = {{"type", "ByteLevel"},
+                             {"add_prefix_space", false},
+                             {"trim_offsets", true},
+                             {"use_regex", false}};
+  ordered_json split = {{"type", "Split"},
+                        {"pattern", {{"Regex", pattern}}},
+                        {"behavior", "Isolated"},
+                        {"invert", false}};
+  ordered_json vocab = ordered_json::object(), pairs = ordered_json::array();
+  for (std::size_t id = 0; id < tokens.size(); ++id) vocab[tokens[id]] = id;
+  const auto token = [&](std::int32_t id) { return tokens[static_cast<std::size_t>(id)]; };
+  for (const auto& [left, right] : merges)
+    pairs.push_back(ordered_json::array({token(left), token(right)}));
+  ordered_json json;
+  json["version"] = "1.0";
+  json["truncation"] = nullptr;
+  json["padding"] = nullptr;
+  json["added_tokens"] = ordered_json::array({{{"id", 0},
+                                               {"content", kEndOfText},
+                                               {"single_word", false},
+                                               {"lstrip", false},
+                                               {"rstrip", false},
+                                               {"normalized", false},
+                                               {"special", true}}});
+  json["normalizer"] = nfc ? ordered_json{{"type", "NFC"}} : ordered_json();
+  json["pre_tokenizer"] = {{"type", "Sequence"},
+                           {"pretokenizers", ordered_json::array({split, byte_level})}};
+  json["post_processor"] = nullptr;
+  json["decoder"] = byte_level;
+  json["model"] = {{"type", "BPE"},
+                   {"dropout", nullptr},
+                   {"unk_token", nullptr},
+                   {"continuing_subword_prefix", nullptr},
+                   {"end_of_word_suffix", nullptr},
+                   {"fuse_unk", false},
+                   {"byte_fallback", false},
+                   {"ignore_merges", false}};
+  json["model"]["vocab"] = std::move(vocab);
+  json["model"]["merges"] = std::move(pairs);
+  return json.dump(1) + "\n";
+}
+
+}  // namespace
+
+BpeTrainer::BpeTrainer(const std::string& pattern)
+    : pattern_(pattern_called(pattern)), nfc_(pattern == "qwen"), words_(pattern_) {}
+
+void BpeTrainer::add(std::string_view text) {
+  std::string repaired = replace_invalid_utf8(text);
+  if (nfc_) repaired = normalize_nfc(repaired);
+  const std::string_view valid = repaired;
+  for (std::size_t begin = 0; begin < valid.size();) {
+    const std::size_t end = words_.end_of_word(valid, begin);
+    ++counts_[std::string(valid.substr(begin, end - begin))];
+    begin = end;
+  }
+}
+
+std::string BpeTrainer::train(std::int32_t size) const {
+  constexpr std::int32_t kSmallest = 257;
+  if (size < kSmallest)
+    throw UsageError("--size {}: {} and the 256 bytes alone are {} ids", size, kEndOfText,
+                     kSmallest);
+  if (counts_.empty()) throw DataError("there is no text to train on");
+  // The bytes in the order of their characters, as in the tokenizers library.
+  std::vector<std::string> tokens;
+  for (int byte = 0; byte < 256; ++byte) {
+    const char c = static_cast<char>(byte);
+    tokens.push_back(token_of_bytes({&c, 1}));
+  }
+  std::ranges::sort(tokens);
+  tokens.insert(tokens.begin(), std::string(kEndOfText));
+  std::array<std::int32_t, 256> ids{};
+  for (std::size_t id = 1; id < tokens.size(); ++id)
+    ids[static_cast<std::uint8_t>(bytes_of_token(tokens[id])->front())] =
+        static_cast<std::int32_t>(id);
+
+  const Counts sorted(counts_.begin(), counts_.end());  // an order that does not depend on hashes
+  std::vector<Word> words;
+  for (const auto& [word, count] : sorted) {
+    Word& spelled = words.emplace_back(Word{{}, count});
+    for (const char c : word) spelled.pieces.push_back(ids[static_cast<std::uint8_t>(c)]);
+  }
+  std::vector<Pair> merges;
+  tokens =
+      Merger(std::move(tokens), std::move(words), 0).run(static_cast<std::size_t>(size), &merges);
+  if (tokens.size() < static_cast<std::size_t>(size))
+    throw DataError(
+        "this corpus has {} tokens that occur twice or more, fewer than {}; give --size {} or "
+        "less, or more text",
+        tokens.size(), size, tokens.size());
+  return write_json(tokens, merges, pattern_, nfc_);
 }
 
 }  // namespace trireme::tokenizer
