@@ -103,6 +103,9 @@ inline void lay_out(const po::variables_map& values, int ranks, deck::Deck& deck
                      tensor, pipeline, tensor * pipeline, ranks, std::max(tensor * pipeline, 1));
   if (deck.model.heads % tensor != 0)
     throw UsageError("--tensor {} does not divide the model's {} heads", tensor, deck.model.heads);
+  if (const auto kv_heads = deck.model.kv_heads; kv_heads && *kv_heads % tensor != 0)
+    throw UsageError("--tensor {} does not divide the model's {} key and value heads", tensor,
+                     *kv_heads);
   if (pipeline > deck.model.layers)
     throw UsageError("--pipeline {}: the model has {} layers", pipeline, deck.model.layers);
   deck.parallel = {};
@@ -136,9 +139,9 @@ inline InferenceModel load_model(const po::variables_map& values, const char* pr
   model.iteration = checkpoint.header().get<std::int64_t>("iteration");
   model.deck = deck::parse(checkpoint.header().deck, found.path.string() + ":deck", {},
                            {.need_data = false});
-  if (model.deck.model.family != deck::Family::gpt)
-    throw DataError("'{}' holds a {} model: only gpt models generate text", found.path.string(),
-                    name_of(model.deck.model.family));
+  if (model.deck.model.family == deck::Family::bert)
+    throw DataError("'{}' holds a {} model: only gpt and llama models generate text",
+                    found.path.string(), name_of(model.deck.model.family));
   model.tokenizer = tokenizer_of(values, model.deck);
   if (model.tokenizer->vocab_size() > checkpoint.vocab())
     throw DataError("the {} tokenizer has {} ids, but the model of '{}' has a vocabulary of {}",

@@ -9,7 +9,12 @@
 namespace trireme::deck {
 
 enum class Device { automatic, host, cuda };
-enum class Family { gpt, bert };
+enum class Family { gpt, bert, llama };
+enum class NormPlacement { pre, output };
+enum class GatedActivation { swiglu, geglu };
+enum class LinearBias { none, qkv };
+enum class QkNorm { none, head, width };
+enum class PositionScaling { none, linear, llama3, yarn };
 enum class PipelineSchedule { one_f_one_b, interleaved, zero_bubble };
 enum class Compute { fp32, bf16, fp16 };
 enum class GradientPrecision { fp32, same };
@@ -39,7 +44,22 @@ enum class TensorboardDialect { trireme, megatron, bigscience };
 constexpr auto names_of(Device) {
   return std::to_array<std::string_view>({"auto", "host", "cuda"});
 }
-constexpr auto names_of(Family) { return std::to_array<std::string_view>({"gpt", "bert"}); }
+constexpr auto names_of(Family) {
+  return std::to_array<std::string_view>({"gpt", "bert", "llama"});
+}
+constexpr auto names_of(NormPlacement) {
+  return std::to_array<std::string_view>({"pre", "output"});
+}
+constexpr auto names_of(GatedActivation) {
+  return std::to_array<std::string_view>({"swiglu", "geglu"});
+}
+constexpr auto names_of(LinearBias) { return std::to_array<std::string_view>({"none", "qkv"}); }
+constexpr auto names_of(QkNorm) {
+  return std::to_array<std::string_view>({"none", "head", "width"});
+}
+constexpr auto names_of(PositionScaling) {
+  return std::to_array<std::string_view>({"none", "linear", "llama3", "yarn"});
+}
 constexpr auto names_of(PipelineSchedule) {
   return std::to_array<std::string_view>({"1f1b", "interleaved", "zero-bubble"});
 }

@@ -62,6 +62,19 @@ struct BertModel {
   bool operator==(const BertModel&) const = default;
 };
 
+/// Rotary positions, which only model.family = llama has. Those below `scaling` are set only with
+/// one.
+struct Position {
+  std::optional<double> theta;
+  std::optional<PositionScaling> scaling;
+  std::optional<double> factor;
+  std::optional<std::int64_t> original;  ///< tokens
+  std::optional<double> low;
+  std::optional<double> high;
+
+  bool operator==(const Position&) const = default;
+};
+
 struct Model {
   Family family{};
   std::int64_t layers = 0;
@@ -77,6 +90,17 @@ struct Model {
   bool embedding_layernorm = false;
   bool tie_embeddings = false;
   BertModel bert;
+  // Of model.family = llama alone: set for llama, unset for another family.
+  std::optional<std::int64_t> kv_heads;
+  std::optional<std::int64_t> head_dim;
+  std::optional<GatedActivation> activation;
+  std::optional<NormPlacement> norm_placement;
+  std::optional<QkNorm> qk_norm;
+  std::optional<LinearBias> bias;
+  Position position;
+
+  /// Elements of an attention head; 0 without heads.
+  std::int64_t head_size() const { return head_dim.value_or(heads > 0 ? hidden / heads : 0); }
 
   bool operator==(const Model&) const = default;
 };

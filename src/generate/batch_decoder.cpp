@@ -85,6 +85,15 @@ void BatchDecoder::allocate() {
   cache_memory_ = backend_.allocate(std::max<std::size_t>(take_caches(model::Arena()), 1),
                                     "key and value caches");
   take_caches(model::Arena(cache_memory_.get()));
+  const auto take_rotary = [&](model::Arena arena) {
+    rotary_ = take_rotary_table(arena, spec_, sizes(1), capacity());
+    return arena.bytes();
+  };
+  if (const std::size_t bytes = take_rotary(model::Arena()); bytes > 0) {
+    rotary_memory_ = backend_.allocate(bytes, "rotary positions");
+    take_rotary(model::Arena(rotary_memory_.get()));
+    write_rotary_table(backend_, spec_, rotary_);
+  }
   model::StageConfig longest{
       .spec = spec_, .tensor_ranks = sizes(1).tensor_ranks, .precision = mixed_precision(dtype_)};
   longest.spec.sequence = limits_.pass_tokens;
@@ -178,7 +187,8 @@ void BatchDecoder::run_stage(const std::vector<Chunk>& chunks) {
       ids.push_back(chunk.ids[i]);
       positions.push_back(static_cast<std::int32_t>(chunk.past + static_cast<std::int64_t>(i)));
     }
-  const model::LayerContext context(sizes(std::ssize(ids)), backend_, tensor());
+  model::LayerContext context(sizes(std::ssize(ids)), backend_, tensor());
+  context.rotary = rotary_;
   model::Arena arena(scratch_memory_.get());
   const Scratch scratch = take_scratch(arena, context);
   const Tensor& stream = scratch.stream;

@@ -110,8 +110,9 @@ class BatchDecoder {
   DType dtype_;
   Stage stage_;
   int first_layer_ = 0;  ///< of this rank's blocks
-  device::Buffer scratch_memory_, head_memory_, cache_memory_;
-  std::vector<Tensor> keys_, values_;  ///< [slots, heads / t, positions, head_dim] of each block
+  device::Buffer scratch_memory_, head_memory_, cache_memory_, rotary_memory_;
+  Tensor rotary_;                      ///< LayerContext::rotary
+  std::vector<Tensor> keys_, values_;  ///< [slots, kv_heads / t, positions, head_dim] of each block
   std::vector<std::vector<double>> logits_;
 };
 

@@ -50,6 +50,15 @@ Decoder::Decoder(device::Backend& backend, const model::ParameterStore& paramete
   model::StageConfig longest{.spec = spec, .precision = mixed_precision(dtype_)};
   longest.spec.sequence = longest_pass();
   backend.reserve_workspace(model::kernel_workspace_bytes(longest));
+  const auto take_rotary = [&](model::Arena arena) {
+    rotary_ = take_rotary_table(arena, spec_, sizes(1), capacity());
+    return arena.bytes();
+  };
+  if (const std::size_t bytes = take_rotary(model::Arena()); bytes > 0) {
+    rotary_memory_ = backend_.allocate(bytes, "rotary positions");
+    take_rotary(model::Arena(rotary_memory_.get()));
+    write_rotary_table(backend_, spec_, rotary_);
+  }
   if (cache_ == Cache::keys_and_values) allocate_cache();
 }
 
@@ -62,7 +71,9 @@ model::LayerSizes Decoder::sizes(std::int64_t tokens) const {
 }
 
 model::LayerContext Decoder::context(std::int64_t tokens) {
-  return {sizes(tokens), backend_, serial_};
+  model::LayerContext context(sizes(tokens), backend_, serial_);
+  context.rotary = rotary_;
+  return context;
 }
 
 void Decoder::allocate_cache() {

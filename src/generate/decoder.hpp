@@ -67,8 +67,9 @@ class Decoder {
   std::vector<model::TransformerBlock> blocks_;
   model::Head head_;
   device::Buffer scratch_memory_;
-  device::Buffer cache_memory_;
-  std::vector<Tensor> keys_, values_;  ///< [1, heads, positions, head_dim] of each layer
+  device::Buffer cache_memory_, rotary_memory_;
+  Tensor rotary_;                      ///< LayerContext::rotary
+  std::vector<Tensor> keys_, values_;  ///< [1, kv_heads, positions, head_dim] of each layer
   std::vector<std::int32_t> cached_;   ///< the ids whose keys and values are in the cache
   std::vector<double> logits_;
 };

@@ -110,6 +110,7 @@ struct LayerContext : LayerSizes {
   device::Backend& backend;
   comm::Communicator& tensor;  ///< the tensor-parallel group
   Fp8Workspace fp8 = {};
+  Tensor rotary = {};  ///< kernels::Rotary::table, in a model with rotary positions
 
   /// The first position of this rank's part of the residual stream.
   std::int64_t first_position() const {
@@ -141,6 +142,8 @@ struct PassInfo {
   /// Where each token's document begins: [b, s] in the backend's memory; null: attention ignores
   /// documents.
   const std::int32_t* document_start = nullptr;
+  /// Each token's position within its document: [s, b] in the backend's memory; null: its index.
+  const std::int32_t* positions = nullptr;
   /// Tokens of each sample before its padding: [b] in the backend's memory; null: no padding.
   const std::int32_t* lengths = nullptr;
 

@@ -24,14 +24,37 @@ void require_norm(const NormSpec& norm, const std::string& where) {
 }
 
 void require_attention(const AttentionSpec& attention, const std::string& where) {
-  if (attention.kv_heads != attention.heads)
-    throw DeckError("the model's {} asks for {} key/value heads of {} query heads: give as many",
+  if (attention.kv_heads < 1 || attention.heads % attention.kv_heads != 0)
+    throw DeckError("the model's {} asks for {} key/value heads of {} query heads: give a divisor",
                     where, attention.kv_heads, attention.heads);
-  if (!attention.qkv_bias || !attention.output_bias)
-    throw DeckError("the model's {} asks for attention without biases, which is not built", where);
-  if (attention.qk_norm != QkNorm::none)
-    throw DeckError("the model's {} asks for norms of queries and keys, which are not built",
-                    where);
+  if (attention.rotary && attention.head_dim % 2 != 0)
+    throw DeckError("the model's {} rotates heads of {}, which have no pairs", where,
+                    attention.head_dim);
+}
+
+/// Norms of sublayers' outputs are built for sublayers without bias and dropout.
+void require_output_norms(const ModelSpec& spec, int layer) {
+  const BlockSpec& block = spec.blocks[layer];
+  const auto mlp = make_mlp(block.mlp, {.hidden = spec.hidden});
+  if (block.dropout > 0.0 || block.attention.output_bias || mlp->output().has_bias())
+    throw DeckError(
+        "the model's layer {} asks for norms of sublayers' outputs with dropout or a bias, which "
+        "is not built",
+        layer);
+}
+
+/// Throws DeckError unless all rotated heads have one size: they share one table.
+void require_rotary(const ModelSpec& spec) {
+  const bool rotary = spec.embedding.position == PositionKind::rotary;
+  std::int64_t head_dim = 0;
+  for (const BlockSpec& block : spec.blocks) {
+    if (!block.attention.rotary) continue;
+    if (!rotary) throw DeckError("the model rotates queries, but its positions are learned");
+    if (head_dim != 0 && head_dim != block.attention.head_dim)
+      throw DeckError("the model rotates heads of {} and of {} elements, which is not built",
+                      head_dim, block.attention.head_dim);
+    head_dim = block.attention.head_dim;
+  }
 }
 
 }  // namespace
@@ -43,9 +66,10 @@ void require_implemented(const ModelSpec& spec) {
     require_norm(block.norm, where);
     require_attention(block.attention, where);
     require_kind(mlp_kinds().names(), "MLP", block.mlp.kind, where);
+    if (block.norm_placement == NormPlacement::output)
+      require_output_norms(spec, static_cast<int>(i));
   }
-  if (spec.embedding.position != PositionKind::learned)
-    throw DeckError("the model asks for rotary positions, which are not built");
+  require_rotary(spec);
   if (spec.embedding.norm && spec.embedding.sum_norm)
     throw DeckError(
         "the model asks for norms of its token embedding and of the sum of its "

@@ -16,8 +16,9 @@ struct NormSpec {
   double eps = 1e-5;
 };
 
-/// Where a block normalizes: the input of each sublayer, or the residual sum after it.
-enum class NormPlacement { pre, post };
+/// Where a block normalizes: the input of each sublayer; the residual sum after it; or the
+/// sublayer's output before that sum (OLMo-2).
+enum class NormPlacement { pre, post, output };
 
 /// Which part of queries and keys is normalized before attention: nothing, each head, or all heads
 /// of a token together.
@@ -33,6 +34,8 @@ struct AttentionSpec {
   bool qkv_bias = true;
   bool output_bias = true;
   QkNorm qk_norm = QkNorm::none;
+  double qk_norm_eps = 1e-5;
+  bool rotary = false;   ///< queries and keys are rotated by EmbeddingSpec::rotary
   double dropout = 0.0;  ///< of the attention probabilities
 };
 
@@ -56,10 +59,28 @@ struct BlockSpec {
 /// keys.
 enum class PositionKind { learned, rotary };
 
+/// How the frequencies of rotary positions are stretched to contexts longer than those of the
+/// training before: all by the same factor; by wavelength, as in Llama 3.1; or by YaRN.
+enum class RotaryScaling { none, linear, llama3, yarn };
+
+/// Rotary positions: pair i of a head of d elements turns by position theta^(-2 i / d), scaled.
+struct RotarySpec {
+  double theta = 10000.0;
+  RotaryScaling scaling = RotaryScaling::none;
+  double factor = 1.0;       ///< of the longer context
+  double original = 8192.0;  ///< the context of the training before, in tokens
+  /// llama3: frequencies with fewer turns than `low` in the original context are divided by
+  /// `factor`, those with more than `high` are kept. YaRN: the same (its beta_slow and beta_fast),
+  /// with a ramp between them over the pairs.
+  double low = 1.0;
+  double high = 4.0;
+};
+
 /// From token ids to the first block's input.
 struct EmbeddingSpec {
   PositionKind position = PositionKind::learned;
-  std::int64_t positions = 1;             ///< rows of a learned position embedding
+  std::int64_t positions = 1;             ///< the longest context
+  RotarySpec rotary = {};                 ///< with PositionKind::rotary
   std::int64_t token_types = 0;           ///< rows of a token-type embedding
   std::optional<NormSpec> norm;           ///< of the token embedding
   std::optional<NormSpec> sum_norm = {};  ///< of the sum of all embeddings, before dropout

@@ -372,5 +372,48 @@ TEST(DeckChecks, BertModelMustFit) {
             std::string::npos);
 }
 
+TEST(DeckChecks, LlamaModelMustFit) {
+  const auto errors = [&](std::vector<std::string> overrides) {
+    overrides.insert(overrides.begin(), "model.family=llama");
+    return errors_of(kSmallDeck, overrides);
+  };
+  EXPECT_EQ(errors({}), "");
+  EXPECT_EQ(errors({"model.kv_heads=2", "model.head_dim=20", "model.qk_norm=head", "model.bias=qkv",
+                    "model.tie_embeddings=false", "model.activation=geglu", "parallel.tensor=2",
+                    "recompute.granularity=selective"}),
+            "");
+  EXPECT_EQ(errors({"model.hidden=66", "model.head_dim=8"}), "") << "heads of their own size";
+  EXPECT_EQ(errors({"model.position={scaling: llama3, factor: 8, original: 8192}"}), "");
+  EXPECT_EQ(errors({"model.position={scaling: linear, factor: 8}"}), "");
+  const auto expect_error = [&](const std::vector<std::string>& overrides,
+                                const std::string& text) {
+    const std::string found = errors(overrides);
+    EXPECT_NE(found.find(text), std::string::npos) << found;
+  };
+  expect_error({"model.kv_heads=3"}, "model.kv_heads = 3 does not divide model.heads = 8 (try");
+  expect_error({"model.head_dim=7"}, "model.head_dim = 7 is odd");
+  expect_error({"model.kv_heads=2", "parallel.tensor=4"},
+               "parallel.tensor = 4 does not divide model.kv_heads = 2 (try 1 or 2)");
+  expect_error(
+      {"model.norm_placement=output", "model.dropout.hidden=0.1"},
+      "model.dropout.hidden = 0.1 is not built with model.norm_placement = output (try 0)");
+  expect_error({"model.norm_placement=output", "recompute.granularity=selective"},
+               "model.norm_placement = output has them after");
+  expect_error({"model.embedding_layernorm=true"}, "is for model.family = gpt");
+  expect_error({"model.position.scaling=yarn", "model.position.factor=4"},
+               "model.position.scaling = yarn needs 'model.position.original'");
+  expect_error({"model.position.factor=4"},
+               "'model.position.factor' has no effect with model.position.scaling = none");
+  expect_error({"model.position={scaling: llama3, factor: 8, original: 8192, low: 4, high: 4}"},
+               "model.position.low = 4 is not below model.position.high = 4 (try 1)");
+  EXPECT_NE(errors_of(kSmallDeck, {"model.kv_heads=2"})
+                .find("'model.kv_heads' needs model.family = llama, but it is gpt; leave it out"),
+            std::string::npos);
+  EXPECT_NE(errors_of(kSmallDeck, {"model.tie_embeddings=false"})
+                .find("model.tie_embeddings = false is not built for model.family = gpt (try "
+                      "true)"),
+            std::string::npos);
+}
+
 }  // namespace
 }  // namespace trireme::deck

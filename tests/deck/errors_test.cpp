@@ -170,8 +170,8 @@ TEST(DeckErrors, RangesAndAllowedValues) {
       {"peak: 3e-4", "peak: 3e-4\n  type: cosin",
        "bad.yaml:9:3: schedule.type = cosin: allowed are cosine, linear, constant, exponential, "
        "inverse-square-root, lr-range-test — did you mean 'cosine'?"},
-      {"layers: 4", "layers: 4\n  family: llama",
-       "bad.yaml:3:3: model.family = llama: allowed are gpt, bert"},
+      {"layers: 4", "layers: 4\n  family: mamba",
+       "bad.yaml:3:3: model.family = mamba: allowed are gpt, bert, llama"},
       {"batch:", "precision: {compute: bfloat16}\nbatch:",
        "bad.yaml:6:13: precision.compute = bfloat16: allowed are fp32, bf16, fp16 — did you mean "
        "'bf16'?"},

@@ -3,6 +3,7 @@
 
 #include <random>
 
+#include "model/families/llama.hpp"
 #include "serial_gpt.hpp"
 #include "tensors.hpp"
 #include "toy_family.hpp"
@@ -38,6 +39,26 @@ model::ModelSpec tiny_toy() {
   spec.blocks = {spec.blocks[0], spec.blocks[2]};
   spec.sequence = 6;
   return spec;
+}
+
+/// Grouped heads that are wider than hidden / heads, with norms, biases and dropout.
+model::ModelSpec tiny_llama(model::QkNorm qk_norm) {
+  return model::llama_spec(
+      {.layers = 2,
+       .hidden = 12,
+       .heads = 6,
+       .kv_heads = 2,
+       .head_dim = 4,
+       .ffn = 10,
+       .sequence = 6,
+       .positions = 8,
+       .vocab = 11,
+       .activation = "geglu",
+       .qk_norm = qk_norm,
+       .qkv_bias = true,
+       .attention_dropout = 0.1,
+       .hidden_dropout = 0.1,
+       .documents = {.reset_positions = true, .reset_attention = true, .eod = 4}});
 }
 
 struct Configuration {
@@ -98,6 +119,8 @@ INSTANTIATE_TEST_SUITE_P(Configurations, Gradient,
                                            Configuration{gpt2_spec(tiny(0.1, true))},
                                            Configuration{gpt2_spec(tiny(0.0, false)), 5},
                                            Configuration{gpt2_spec(with_resets(tiny(0.1, false)))},
+                                           Configuration{tiny_llama(model::QkNorm::head)},
+                                           Configuration{tiny_llama(model::QkNorm::width)},
                                            Configuration{tiny_toy(), 5}));
 
 TEST(Gradient, AddsToWhatIsThere) {

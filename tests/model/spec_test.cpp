@@ -33,26 +33,38 @@ TEST(Spec, WhatNoLayerImplementsIsRefused) {
     return spec.blocks[1].attention;
   };
   EXPECT_EQ(refusal([](ModelSpec&) {}), "");
-  EXPECT_EQ(refusal([&](ModelSpec& spec) { attention(spec).kv_heads = 1; }),
-            "the model's layer 1 asks for 1 key/value heads of 2 query heads: give as many");
-  EXPECT_EQ(refusal([&](ModelSpec& spec) { attention(spec).qkv_bias = false; }),
-            "the model's layer 1 asks for attention without biases, which is not built");
-  EXPECT_EQ(refusal([&](ModelSpec& spec) { attention(spec).output_bias = false; }),
-            "the model's layer 1 asks for attention without biases, which is not built");
-  EXPECT_EQ(refusal([&](ModelSpec& spec) { attention(spec).qk_norm = model::QkNorm::head; }),
-            "the model's layer 1 asks for norms of queries and keys, which are not built");
+  EXPECT_EQ(refusal([&](ModelSpec& spec) { attention(spec).kv_heads = 3; }),
+            "the model's layer 1 asks for 3 key/value heads of 2 query heads: give a divisor");
+  EXPECT_EQ(refusal([&](ModelSpec& spec) { attention(spec).rotary = true; }),
+            "the model rotates queries, but its positions are learned");
+  EXPECT_EQ(refusal([&](ModelSpec& spec) {
+              attention(spec).rotary = true;
+              attention(spec).head_dim = 3;
+            }),
+            "the model's layer 1 rotates heads of 3, which have no pairs");
+  EXPECT_EQ(refusal([&](ModelSpec& spec) {
+              spec.embedding.position = model::PositionKind::rotary;
+              for (auto& block : spec.blocks) block.attention.rotary = true;
+              attention(spec).head_dim = 8;
+            }),
+            "the model rotates heads of 4 and of 8 elements, which is not built");
+  EXPECT_EQ(refusal([&](ModelSpec& spec) {
+              spec.blocks[1].norm_placement = model::NormPlacement::output;
+            }),
+            "the model's layer 1 asks for norms of sublayers' outputs with dropout or a bias, "
+            "which is not built");
   EXPECT_EQ(refusal([](ModelSpec& spec) { spec.blocks[0].mlp.kind = "swish"; }),
-            "the model's layer 0 asks for the MLP 'swish', which is not built (built: gelu, "
-            "gelu-exact, toy, toy-grouped)");
+            "the model's layer 0 asks for the MLP 'swish', which is not built (built: geglu, gelu, "
+            "gelu-exact, swiglu, toy, toy-grouped)");
   EXPECT_EQ(refusal([](ModelSpec& spec) { spec.head.norm->kind = "rms"; }),
-            "the model's head asks for the norm 'rms', which is not built (built: layernorm, toy)");
+            "the model's head asks for the norm 'rms', which is not built (built: layernorm, "
+            "rmsnorm, toy)");
   EXPECT_EQ(refusal([](ModelSpec& spec) { spec.embedding.norm = {.kind = "rms"}; }),
             "the model's embedding asks for the norm 'rms', which is not built (built: layernorm, "
-            "toy)");
-  EXPECT_EQ(refusal([](ModelSpec& spec) { spec.embedding.position = model::PositionKind::rotary; }),
-            "the model asks for rotary positions, which are not built");
+            "rmsnorm, toy)");
   EXPECT_EQ(refusal([](ModelSpec& spec) { spec.head.transform = {.kind = "rms"}; }),
-            "the model's head asks for the norm 'rms', which is not built (built: layernorm, toy)");
+            "the model's head asks for the norm 'rms', which is not built (built: layernorm, "
+            "rmsnorm, toy)");
   EXPECT_EQ(
       refusal([](ModelSpec& spec) {
         spec.embedding.norm = spec.embedding.sum_norm = spec.blocks[0].norm;

@@ -100,7 +100,7 @@ class Bert(RunTest):
         self.assertIn("predicts masked tokens", result.err)
         result = run("trireme-generate", "--checkpoint", self.folder / "run", "--prompt", "a")
         self.assertEqual(result.code, DATA, result)
-        self.assertIn("only gpt models generate text", result.err)
+        self.assertIn("only gpt and llama models generate text", result.err)
 
     def test_memory_is_planned(self):
         """As memory_test does: within 2 % of what the rank with the highest peak takes."""

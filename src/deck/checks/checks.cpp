@@ -61,6 +61,7 @@ void check_together(const Deck& deck, const Given& given, const LoadOptions& opt
   checker.data(options);
   checker.evaluation_tasks();
   checker.bert();
+  checker.llama();
   checker.checkpoints();
   checker.device();
   checker.optimizer();
@@ -160,7 +161,7 @@ void Checker::evaluation_tasks() {
   require(deck_.data.tokenizer.type.has_value(), {"evaluate.tasks", "data.tokenizer.type"}, [] {
     return "evaluate.tasks needs 'data.tokenizer.type', which turns its texts into token ids";
   });
-  require(deck_.model.family == Family::gpt, {"evaluate.tasks", "model.family"}, [&] {
+  require(deck_.model.family != Family::bert, {"evaluate.tasks", "model.family"}, [&] {
     return fmt::format(
         "evaluate.tasks needs a model that predicts the next token, but model.family = {}; leave "
         "it out",

@@ -50,6 +50,8 @@ class Checker {
   void family();
   /// What BERT needs, and what it has no use for.
   void bert();
+  /// What Llama needs, and what it has no use for.
+  void llama();
   void checkpoints();
   void device();
   void optimizer();
@@ -63,6 +65,7 @@ class Checker {
   void gpu_kernels();
   void bert_model();
   void bert_samples();
+  void position();
 
   /// The override that gives one of `paths`, else the first of them that the deck gives.
   Place place_of(Paths paths) const;

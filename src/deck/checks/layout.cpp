@@ -44,8 +44,9 @@ void Checker::family() {
 
 void Checker::model() {
   const Model& model = deck_.model;
-  require(model.heads == 0 || model.hidden % model.heads == 0, {"model.heads", "model.hidden"},
-          [&] {
+  const bool own_size = given_.places.contains("model.head_dim");
+  require(own_size || model.heads == 0 || model.hidden % model.heads == 0,
+          {"model.heads", "model.hidden"}, [&] {
             return fmt::format("model.heads = {} does not divide model.hidden = {} ({})",
                                model.heads, model.hidden, try_divisors(model.hidden, model.heads));
           });
@@ -63,14 +64,16 @@ void Checker::gpu_kernels() {
         "model.hidden = {}, but the kernels for GPUs take at most {} (try run.device: host)",
         model.hidden, kMaxHiddenOnGpu);
   });
-  const std::int64_t head = model.heads > 0 ? model.hidden / model.heads : 0;
-  require(head <= kMaxHeadOnGpu, {"model.heads", "model.hidden", "run.device"}, [&] {
-    const std::int64_t least = (model.hidden + kMaxHeadOnGpu - 1) / kMaxHeadOnGpu;
-    return fmt::format(
-        "model.heads = {} makes heads of {}, but the kernels for GPUs take at most {} (try {}, or "
-        "run.device: host)",
-        model.heads, head, kMaxHeadOnGpu, divisor_list(model.hidden, least, 1, least));
-  });
+  const std::int64_t head = model.head_size();
+  require(head <= kMaxHeadOnGpu, {"model.head_dim", "model.heads", "model.hidden", "run.device"},
+          [&] {
+            const std::int64_t least = (model.hidden + kMaxHeadOnGpu - 1) / kMaxHeadOnGpu;
+            return fmt::format(
+                "model.heads = {} makes heads of {}, but the kernels for GPUs take at most {} (try "
+                "{}, or "
+                "run.device: host)",
+                model.heads, head, kMaxHeadOnGpu, divisor_list(model.hidden, least, 1, least));
+          });
 }
 
 void Checker::layout() {

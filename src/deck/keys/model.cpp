@@ -35,85 +35,101 @@ void run_keys(std::vector<Key>& rows) {
       });
 }
 
+namespace {
+
+void derive_ffn(Deck& deck) {
+  const std::int64_t hidden = deck.model.hidden;
+  const bool gated = deck.model.family == Family::llama;
+  deck.model.ffn = gated ? (8 * hidden / 3 + 255) / 256 * 256 : 4 * hidden;
+}
+
+std::function<void(Deck&)> derive_dropout(double Dropout::*member) {
+  return [=](Deck& deck) {
+    deck.model.dropout.*member = deck.model.family == Family::llama ? 0.0 : 0.1;
+  };
+}
+
+}  // namespace
+
 void model_keys(std::vector<Key>& rows) {
-  rows.insert(rows.end(),
-              {
-                  key(TRIREME_MEMBER(model.family))
-                      .by_default("gpt")
-                      .immutable()
-                      .help("Architecture of the model."),
-                  key(TRIREME_MEMBER(model.layers))
-                      .required()
-                      .from(1, kMaxLayers)
-                      .immutable()
-                      .help("Transformer layers."),
-                  key(TRIREME_MEMBER(model.hidden))
-                      .required()
-                      .from(1, kMaxWidth)
-                      .immutable()
-                      .help("Width of the residual stream; on GPUs at most 16384."),
-                  key(TRIREME_MEMBER(model.heads))
-                      .required()
-                      .from(1, kMaxWidth)
-                      .immutable()
-                      .help("Attention heads; divides model.hidden, on GPUs into 256 or less."),
-                  key(TRIREME_MEMBER(model.ffn))
-                      .derived("4 * model.hidden",
-                               [](Deck& deck) { deck.model.ffn = 4 * deck.model.hidden; })
-                      .from(1, 4 * kMaxWidth)
-                      .immutable()
-                      .help("Width of the MLP."),
-                  key(TRIREME_MEMBER(model.sequence))
-                      .required()
-                      .from(1, kMaxSequence)
-                      .unit("tokens")
-                      .immutable()
-                      .help("Tokens of a training sample."),
-                  key(TRIREME_MEMBER(model.positions))
-                      .derived("model.sequence",
-                               [](Deck& deck) { deck.model.positions = deck.model.sequence; })
-                      .from(1, kMaxSequence)
-                      .unit("tokens")
-                      .immutable()
-                      .help("Rows of the position embedding: the longest sequence."),
-                  key(TRIREME_MEMBER(model.vocab))
-                      .derived("the tokenizer's", {})
-                      .from(1, kMaxVocab)
-                      .unit("tokens")
-                      .warn()
-                      .help("Vocabulary size without padding; a checkpoint fits one size only."),
-                  key(TRIREME_MEMBER(model.dropout.attention))
-                      .by_default("0.1")
-                      .at_least(0)
-                      .below(1)
-                      .warn()
-                      .help("Dropout of attention probabilities."),
-                  key(TRIREME_MEMBER(model.dropout.hidden))
-                      .by_default("0.1")
-                      .at_least(0)
-                      .below(1)
-                      .warn()
-                      .help("Dropout of embeddings and of each block's outputs."),
-                  key(TRIREME_MEMBER(model.init_std))
-                      .by_default("0.02")
-                      .above(0)
-                      .warn()
-                      .help("Standard deviation of initial weights."),
-                  key(TRIREME_MEMBER(model.layernorm_eps))
-                      .by_default("1e-05")
-                      .above(0)
-                      .immutable()
-                      .help("Added to the variance in layer norms."),
-                  key(TRIREME_MEMBER(model.embedding_layernorm))
-                      .by_default("false")
-                      .immutable()
-                      .help("A layer norm on the word embedding."),
-                  key(TRIREME_MEMBER(model.tie_embeddings))
-                      .by_default("true")
-                      .built({"true"})
-                      .immutable()
-                      .help("The head uses the word embedding's weights."),
-              });
+  rows.insert(
+      rows.end(),
+      {
+          key(TRIREME_MEMBER(model.family))
+              .by_default("gpt")
+              .immutable()
+              .help("Architecture of the model."),
+          key(TRIREME_MEMBER(model.layers))
+              .required()
+              .from(1, kMaxLayers)
+              .immutable()
+              .help("Transformer layers."),
+          key(TRIREME_MEMBER(model.hidden))
+              .required()
+              .from(1, kMaxWidth)
+              .immutable()
+              .help("Width of the residual stream; on GPUs at most 16384."),
+          key(TRIREME_MEMBER(model.heads))
+              .required()
+              .from(1, kMaxWidth)
+              .immutable()
+              .help("Attention heads, of llama the query heads; divides model.hidden, on "
+                    "GPUs into 256 or less."),
+          key(TRIREME_MEMBER(model.ffn))
+              .derived("4 * model.hidden; for llama 8/3, rounded up to 256", derive_ffn)
+              .from(1, 4 * kMaxWidth)
+              .immutable()
+              .help("Width of the MLP."),
+          key(TRIREME_MEMBER(model.sequence))
+              .required()
+              .from(1, kMaxSequence)
+              .unit("tokens")
+              .immutable()
+              .help("Tokens of a training sample."),
+          key(TRIREME_MEMBER(model.positions))
+              .derived("model.sequence",
+                       [](Deck& deck) { deck.model.positions = deck.model.sequence; })
+              .from(1, kMaxSequence)
+              .unit("tokens")
+              .immutable()
+              .help("The longest sequence: rows of the position embedding."),
+          key(TRIREME_MEMBER(model.vocab))
+              .derived("the tokenizer's", {})
+              .from(1, kMaxVocab)
+              .unit("tokens")
+              .warn()
+              .help("Vocabulary size without padding; a checkpoint fits one size only."),
+          key(TRIREME_MEMBER(model.dropout.attention))
+              .derived("0.1; 0 for llama", derive_dropout(&Dropout::attention))
+              .at_least(0)
+              .below(1)
+              .warn()
+              .help("Dropout of attention probabilities."),
+          key(TRIREME_MEMBER(model.dropout.hidden))
+              .derived("0.1; 0 for llama", derive_dropout(&Dropout::hidden))
+              .at_least(0)
+              .below(1)
+              .warn()
+              .help("Dropout of embeddings and of each block's outputs."),
+          key(TRIREME_MEMBER(model.init_std))
+              .by_default("0.02")
+              .above(0)
+              .warn()
+              .help("Standard deviation of initial weights."),
+          key(TRIREME_MEMBER(model.layernorm_eps))
+              .by_default("1e-05")
+              .above(0)
+              .immutable()
+              .help("Added to the variance in layer norms, to the mean square in RMS norms."),
+          key(TRIREME_MEMBER(model.embedding_layernorm))
+              .by_default("false")
+              .immutable()
+              .help("A layer norm on the word embedding."),
+          key(TRIREME_MEMBER(model.tie_embeddings))
+              .by_default("true")
+              .immutable()
+              .help("The head uses the word embedding's weights."),
+      });
 }
 
 void data_keys(std::vector<Key>& rows) {

@@ -37,6 +37,7 @@ inline std::vector<Unit> times() { return {Unit::seconds, Unit::minutes, Unit::h
 void run_keys(std::vector<Key>& rows);
 void model_keys(std::vector<Key>& rows);
 void bert_model_keys(std::vector<Key>& rows);
+void llama_keys(std::vector<Key>& rows);
 void parallel_keys(std::vector<Key>& rows);
 void arithmetic_keys(std::vector<Key>& rows);
 void optimizer_keys(std::vector<Key>& rows);

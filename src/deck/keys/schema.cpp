@@ -126,6 +126,7 @@ const std::vector<Key>& keys() {
     run_keys(rows);
     model_keys(rows);
     bert_model_keys(rows);
+    llama_keys(rows);
     parallel_keys(rows);
     arithmetic_keys(rows);
     optimizer_keys(rows);

@@ -15,7 +15,7 @@ namespace {
 constexpr std::array<std::string_view, 7> kOwnKeys = {"zip",  "cases",    "file",  "ranks",
                                                       "jobs", "launcher", "sbatch"};
 constexpr double kMaxJobs = 10'000;
-constexpr double kMaxRanks = 1 << 20;
+constexpr double kMaxRanksOfRun = 1 << 20;
 
 bool contains(const std::vector<std::string>& words, const std::string& word) {
   return std::find(words.begin(), words.end(), word) != words.end();
@@ -146,7 +146,7 @@ void SectionReader::read_own_key(const Entry& entry, Sweep& sweep) {
     }
     const bool is_jobs = entry.path == "jobs";
     const std::int64_t value = read_whole(entry.item);
-    require_in({1, is_jobs ? kMaxJobs : kMaxRanks}, static_cast<double>(value));
+    require_in({1, is_jobs ? kMaxJobs : kMaxRanksOfRun}, static_cast<double>(value));
     (is_jobs ? sweep.jobs : sweep.ranks) = value;
   } catch (const BadValue& error) {
     problems_.add(entry.place,

@@ -5,11 +5,13 @@
 #include "core/error.hpp"
 #include "model/families/bert.hpp"
 #include "model/families/gpt2.hpp"
+#include "model/families/llama.hpp"
 
 namespace trireme::model {
 
 const Family& family_of(const deck::Deck& deck) {
-  static const auto families = std::to_array<Family>({gpt2_family(), bert_family()});
+  static const auto families =
+      std::to_array<Family>({gpt2_family(), bert_family(), llama_family()});
   for (const Family& family : families)
     if (family.id == deck.model.family) return family;
   throw DeckError("model.family = {} is not built", name_of(deck.model.family));

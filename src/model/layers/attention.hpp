@@ -17,21 +17,35 @@ struct DeferredGradients {
   Tensor second;  ///< of the row-parallel linear: [S, b, h]
 };
 
-/// `tokens` new positions of one sequence over `past` cached ones: keys, values [1, heads,
-/// capacity, head_dim] of this rank's heads.
+/// `tokens` new positions of one sequence over `past` cached ones: keys (rotated), values [1,
+/// kv_heads, capacity, head_dim] of this rank's heads.
 struct CachedSequence {
   Tensor keys, values;
   std::int64_t tokens = 1;
   std::int64_t past = 0;
 };
 
-/// q, k, v by a column-parallel linear, attention, a row-parallel output projection. Letters beyond
-/// context.hpp's: q = heads head_dim.
+/// The cosines and sines of rotary positions, kernels::Rotary::table, row-major: computed in fp64.
+/// positions * head_dim values.
+std::vector<double> rotary_table(const RotarySpec& spec, std::int64_t positions,
+                                 std::int64_t head_dim);
+/// That table of `positions` rows for the model's rotated heads, from `arena`; empty in a model
+/// without them.
+Tensor take_rotary_table(Arena& arena, const ModelSpec& spec, const LayerSizes& sizes,
+                         std::int64_t positions);
+/// Fills what take_rotary_table() took.
+void write_rotary_table(device::Backend& backend, const ModelSpec& spec, const Tensor& table);
+
+/// q, k, v by a column-parallel linear, their norms and rotation, attention, a row-parallel output
+/// projection. Letters beyond context.hpp's: q = heads head_dim, k = kv_heads head_dim.
 class Attention {
  public:
   /// What a forward pass keeps for the backward pass. All sequence-major.
   struct Activations {
-    Tensor qkv;       ///< [s, b, 3 q / t]
+    Tensor qkv;  ///< [s, b, (q + 2 k) / t]: normalized and rotated
+    /// With QkNorm: q and k before it [s, b, (q + k) / t], and kernels::QkNormForward's rstd and
+    /// sums.
+    Tensor qk_in, qk_rstd, qk_sums;
     Tensor lse;       ///< [b, heads / t, s]
     Tensor attn_out;  ///< [s, b, q / t], the heads' outputs
     Fp8Input qkv_in, projection_in;
@@ -44,6 +58,9 @@ class Attention {
   Activations take(Arena& arena, const LayerSizes& sizes) const;
   std::int64_t local_heads(const LayerSizes& sizes) const {
     return spec_.heads / sizes.tensor_ranks;
+  }
+  std::int64_t local_kv_heads(const LayerSizes& sizes) const {
+    return spec_.kv_heads / sizes.tensor_ranks;
   }
   std::int64_t head_dim() const { return spec_.head_dim; }
   /// Elements of LayerWorkspace::inner and heads for each token.
@@ -86,10 +103,26 @@ class Attention {
                         const DeferredGradients& deferred) const;
 
  private:
+  /// Normalizes q and k of saved.qkv in place. Collective if QkNorm::width.
+  void normalize(const LayerContext& context, const Activations& saved) const;
+  /// Rotates q and k of `qkv` in place, or with `inverse` their gradients back.
+  void rotate(const LayerContext& context, const Tensor& qkv, std::int64_t first_position,
+              const std::int32_t* positions, bool inverse) const;
+  /// Turns the gradient of rotated, normalized q and k into that of the linear's output, in place,
+  /// and adds those of the norms' weights. Collective if QkNorm::width.
+  void normalize_backward(const LayerContext& context, const Activations& saved,
+                          const Tensor& dqkv) const;
+  /// Elements of q over which QkNorm::width takes its mean; 0 for QkNorm::head.
+  std::int64_t norm_width() const {
+    return spec_.qk_norm == QkNorm::width ? spec_.heads * spec_.head_dim : 0;
+  }
+
   AttentionSpec spec_;
+  std::string name_;
   int layer_;
   ColumnParallelLinear qkv_;
   RowParallelLinear projection_;
+  WeightGradient q_norm_, k_norm_;
 };
 
 }  // namespace trireme::model

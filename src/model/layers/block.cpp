@@ -49,9 +49,9 @@ void replace_by_norm_gradient(const LayerContext& context, const Norm& norm, con
   context.backend.copy(gradient.data, scratch.data, gradient.bytes());
 }
 
-/// The end of a post-norm sublayer's backward pass: adds the sum over the tensor ranks of `full`
-/// [s, b, h], the gradient of the sublayer's input, to `gradient` [S, b, h], which has that of the
-/// residual branch. add_weights() is overlapped with the sum. Collective.
+/// The end of the backward pass of a sublayer without a norm before it: adds the sum over the
+/// tensor ranks of `full` [s, b, h], the gradient of the sublayer's input, to `gradient` [S, b, h],
+/// which has that of the residual branch. add_weights() is overlapped with the sum. Collective.
 template <typename AddWeights>
 void add_input_gradient(const LayerContext& context, const Tensor& full, const Tensor& gradient,
                         const AddWeights& add_weights) {
@@ -63,12 +63,23 @@ void add_input_gradient(const LayerContext& context, const Tensor& full, const T
 
 }  // namespace
 
+namespace {
+
+/// Norm `number` of a block: its names tell norms of sublayers' outputs from others.
+std::unique_ptr<Norm> make_block_norm(const ModelSpec& spec, int layer, int number) {
+  const BlockSpec& block = spec.blocks[layer];
+  const char* prefix = block.norm_placement == NormPlacement::output ? "output_" : "";
+  return make_norm(block.norm,
+                   fmt::format("{}{}norm{}/", place_of(spec, layer).name, prefix, number),
+                   spec.hidden);
+}
+
+}  // namespace
+
 TransformerBlock::TransformerBlock(const ModelSpec& spec, int layer)
     : placement_(spec.blocks[layer].norm_placement),
-      norm1_(
-          make_norm(spec.blocks[layer].norm, place_of(spec, layer).name + "norm1/", spec.hidden)),
-      norm2_(
-          make_norm(spec.blocks[layer].norm, place_of(spec, layer).name + "norm2/", spec.hidden)),
+      norm1_(make_block_norm(spec, layer, 1)),
+      norm2_(make_block_norm(spec, layer, 2)),
       attention_(spec.blocks[layer].attention, place_of(spec, layer)),
       mlp_(make_mlp(spec.blocks[layer].mlp, place_of(spec, layer))),
       attention_residual_(spec.blocks[layer].dropout, layer, DropoutSite::projection),
@@ -97,28 +108,28 @@ BlockActivations TransformerBlock::take(Arena& arena, const LayerSizes& sizes,
   const auto take_stream = [&] {
     return arena.take(sizes.precision.activations, sizes.shard_shape());
   };
-  if (norm && post_norm())
+  if (norm && !pre_norm())
     throw DeckError(
         "recompute.granularity = selective recomputes norms before sublayers, but this "
         "model has its norms after them: say none or full");
   BlockActivations a;
   a.keeps_norms = !norm || !reads_norms(sizes);
-  if (post_norm()) a.attention_in = take_norm(arena, sizes);
+  if (!pre_norm()) a.attention_in = take_norm(arena, sizes);
   a.norm1 = norm1_->take(arena, sizes);
   a.norm1_out = norm ? *norm : take_norm(arena, sizes);
   a.attention = attention_.take(arena, sizes);
   a.residual_mid = take_stream();
   a.norm2 = norm2_->take(arena, sizes);
-  if (!post_norm()) a.norm2_out = norm ? *norm : take_norm(arena, sizes);
+  if (pre_norm()) a.norm2_out = norm ? *norm : take_norm(arena, sizes);
   a.mlp = mlp_->take(arena, sizes);
-  if (post_norm()) a.residual_out = take_stream();
+  if (!pre_norm()) a.residual_out = take_stream();
   return a;
 }
 
 bool TransformerBlock::reads_norms(const LayerSizes& sizes) const {
   const std::vector<const Linear*> linears = mlp_->fp8_linears();
   const auto in_fp8 = [&](const Linear* linear) { return linear->in_fp8(sizes); };
-  return post_norm() || linears.empty() || !std::ranges::all_of(linears, in_fp8) ||
+  return !pre_norm() || linears.empty() || !std::ranges::all_of(linears, in_fp8) ||
          !std::ranges::all_of(attention_.fp8_linears(), in_fp8);
 }
 
@@ -148,7 +159,11 @@ bool TransformerBlock::drops(const PassInfo& pass) const {
 void TransformerBlock::forward(const LayerContext& context, const LayerWorkspace& workspace,
                                const PassInfo& pass, const Tensor& input,
                                const BlockActivations& saved, const Tensor& output) const {
-  if (post_norm()) return forward_post_norm(context, workspace, pass, input, saved, output);
+  if (output_norm())
+    return forward_output_norm(context, workspace, pass, input, saved, output, [&] {
+      attention_.forward(context, pass, saved.attention_in, saved.attention, workspace.hidden);
+    });
+  if (!pre_norm()) return forward_post_norm(context, workspace, pass, input, saved, output);
   norm1_->forward(context, input, saved.norm1, sp_shard(context, saved.norm1_out));
   attention_.forward(context, pass, saved.norm1_out, saved.attention, workspace.hidden);
   finish_forward(context, workspace, pass, input, saved, output);
@@ -157,7 +172,12 @@ void TransformerBlock::forward(const LayerContext& context, const LayerWorkspace
 void TransformerBlock::forward_cached(const LayerContext& context, const LayerWorkspace& workspace,
                                       const BlockActivations& saved, const Tensor& stream,
                                       std::span<const CachedSequence> sequences) const {
-  TRIREME_CHECK(!post_norm(), "post-norm attention has no cache");
+  if (output_norm())
+    return forward_output_norm(context, workspace, {.training = false}, stream, saved, stream, [&] {
+      attention_.forward_cached(context, saved.attention_in, saved.attention, sequences,
+                                workspace.hidden);
+    });
+  TRIREME_CHECK(pre_norm(), "post-norm attention has no cache");
   norm1_->forward(context, stream, saved.norm1, sp_shard(context, saved.norm1_out));
   attention_.forward_cached(context, saved.norm1_out, saved.attention, sequences, workspace.hidden);
   finish_forward(context, workspace, {.training = false}, stream, saved, stream);
@@ -179,7 +199,9 @@ void TransformerBlock::backward(const LayerContext& context, const LayerWorkspac
                                 const PassInfo& pass, const Tensor& input,
                                 const BlockActivations& saved, const Tensor& gradient,
                                 const BlockGradients* deferred) const {
-  if (post_norm()) {
+  if (output_norm())
+    return backward_output_norm(context, workspace, pass, saved, gradient, deferred);
+  if (!pre_norm()) {
     mlp_backward_post_norm(context, workspace, pass, saved, gradient,
                            deferred ? &deferred->mlp : nullptr);
     return attention_backward_post_norm(context, workspace, pass, saved, gradient,
@@ -194,11 +216,10 @@ void TransformerBlock::backward_weights(const LayerContext& context,
                                         const LayerWorkspace& workspace,
                                         const BlockActivations& saved,
                                         const BlockGradients& deferred) const {
-  mlp_->backward_weights(context, workspace, post_norm() ? saved.norm1_out : saved.norm2_out,
+  mlp_->backward_weights(context, workspace, pre_norm() ? saved.norm2_out : saved.norm1_out,
                          saved.mlp, deferred.mlp);
-  attention_.backward_weights(context, workspace,
-                              post_norm() ? saved.attention_in : saved.norm1_out, saved.attention,
-                              deferred.attention);
+  attention_.backward_weights(context, workspace, pre_norm() ? saved.norm1_out : saved.attention_in,
+                              saved.attention, deferred.attention);
 }
 
 void TransformerBlock::mlp_backward(const LayerContext& context, const LayerWorkspace& workspace,
@@ -303,6 +324,58 @@ void TransformerBlock::attention_backward_post_norm(const LayerContext& context,
                                           /*add_bias=*/true, deferred);
   add_input_gradient(context, full, gradient, [&] {
     attention_.qkv_gradient(context, saved.attention_in, dqkv, saved.attention, deferred);
+  });
+}
+
+// ---- norms of the sublayers' outputs: x += norm1(attention(x)); x += norm2(mlp(x)). Without
+// dropout and biases, which require_implemented() refuses.
+
+template <typename Attend>
+void TransformerBlock::forward_output_norm(const LayerContext& context,
+                                           const LayerWorkspace& workspace, const PassInfo& pass,
+                                           const Tensor& input, const BlockActivations& saved,
+                                           const Tensor& output, const Attend& attend) const {
+  const Tensor own = sp_shard(context, workspace.hidden);  // a sublayer's output, then its norm
+  const auto normalize = [&](const Norm& norm, const Tensor& kept,
+                             const NormStatistics& statistics) {
+    context.backend.copy(kept.data, own.data, own.bytes());
+    norm.forward(context, kept, statistics, own);
+  };
+  const Tensor mid = sp_shard(context, saved.norm1_out).view(context.shard_shape());
+  context.backend.copy(sp_shard(context, saved.attention_in).data, input.data, input.bytes());
+  attend();
+  normalize(*norm1_, saved.residual_mid, saved.norm1);
+  attention_residual_.forward(context, pass, workspace.hidden, {}, input, mid);
+  mlp_->forward(context, saved.norm1_out, saved.mlp, workspace.hidden);
+  normalize(*norm2_, saved.residual_out, saved.norm2);
+  if (output) mlp_residual_.forward(context, pass, workspace.hidden, {}, mid, output);
+}
+
+void TransformerBlock::backward_output_norm(const LayerContext& context,
+                                            const LayerWorkspace& workspace, const PassInfo& pass,
+                                            const BlockActivations& saved, const Tensor& gradient,
+                                            const BlockGradients* deferred) const {
+  const Tensor& full = workspace.hidden;
+  const Tensor dy = sp_shard(context, full);  // of a sublayer's output, kept where it is deferred
+  const auto norm_gradient = [&](const Norm& norm, const Tensor& x,
+                                 const NormStatistics& statistics,
+                                 const DeferredGradients* sublayer) {
+    context.backend.zero(dy);
+    norm.backward(context, {.dout = gradient, .x = x, .statistics = statistics, .dx = dy});
+    if (sublayer) context.backend.copy(sublayer->second.data, dy.data, dy.bytes());
+  };
+  const DeferredGradients* mlp = deferred ? &deferred->mlp : nullptr;
+  norm_gradient(*norm2_, saved.residual_out, saved.norm2, mlp);
+  const Tensor dfc1 = mlp_->backward(context, workspace, dy, saved.mlp, mlp);
+  add_input_gradient(context, full, gradient,
+                     [&] { mlp_->fc1_gradient(context, saved.norm1_out, dfc1, saved.mlp, mlp); });
+
+  const DeferredGradients* attention = deferred ? &deferred->attention : nullptr;
+  norm_gradient(*norm1_, saved.residual_mid, saved.norm1, attention);
+  const Tensor dqkv = attention_.backward(context, workspace, pass, dy, saved.attention,
+                                          /*add_bias=*/false, attention);
+  add_input_gradient(context, full, gradient, [&] {
+    attention_.qkv_gradient(context, saved.attention_in, dqkv, saved.attention, attention);
   });
 }
 

@@ -13,19 +13,21 @@ namespace trireme::model {
 
 /// Activations of a block that the backward pass reads. Post-norm: norm1 follows attention, and its
 /// output is the residual stream and the input of the MLP; norm2 follows the MLP, and its output is
-/// the block's.
+/// the block's. With norms of the sublayers' outputs (NormPlacement::output) the same tensors are
+/// the norms' inputs and the residual stream, see there.
 struct BlockActivations {
-  /// [T, h], post-norm only: a copy of the input, whose buffer may be received into again before
+  /// [T, h], not pre-norm: a copy of the input, whose buffer may be received into again before
   /// backward_weights().
   Tensor attention_in;
   NormStatistics norm1;
-  Tensor norm1_out;  ///< [T, h]
+  Tensor norm1_out;  ///< [T, h]; output norms: the residual sum after attention
   Attention::Activations attention;
-  Tensor residual_mid;  ///< [S, b, h], the residual sum after attention
+  Tensor residual_mid;  ///< [S, b, h], the residual sum after attention; output norms: its output
   NormStatistics norm2;
-  Tensor norm2_out;  ///< [T, h]
+  Tensor norm2_out;  ///< [T, h]; pre-norm only
   Mlp::Activations mlp;
-  Tensor residual_out;  ///< [S, b, h], the residual sum after the MLP; post-norm only
+  /// [S, b, h], not pre-norm: the residual sum after the MLP; output norms: its output.
+  Tensor residual_out;
 
   /// Whether norm1_out and norm2_out stay what the forward pass wrote, or the backward pass does
   /// not read them; if not, it recomputes them. The other cheap output, gelu_out, is kept always:
@@ -56,8 +58,8 @@ class TransformerBlock {
   void bind(const ParameterStore& parameters);
 
   /// The activations of one micro-batch, from `arena`. With `norm` [T, h], norm1_out and norm2_out
-  /// are that tensor, which other blocks use as well; a post-norm block throws DeckError. A block
-  /// whose reads_norms() is false needs no others.
+  /// are that tensor, which other blocks use as well; all but pre-norm blocks throw DeckError. A
+  /// block whose reads_norms() is false needs no others.
   BlockActivations take(Arena& arena, const LayerSizes& sizes,
                         const std::optional<Tensor>& norm = std::nullopt) const;
   /// Whether backward passes read norm1_out and norm2_out: not if all linears are in FP8, which
@@ -103,7 +105,17 @@ class TransformerBlock {
                       std::span<const CachedSequence> sequences) const;
 
  private:
-  bool post_norm() const { return placement_ == NormPlacement::post; }
+  bool pre_norm() const { return placement_ == NormPlacement::pre; }
+  bool output_norm() const { return placement_ == NormPlacement::output; }
+  /// forward() with norms of the sublayers' outputs; attend() leaves the attention's output in
+  /// sp_shard(workspace.hidden).
+  template <typename Attend>
+  void forward_output_norm(const LayerContext& context, const LayerWorkspace& workspace,
+                           const PassInfo& pass, const Tensor& input, const BlockActivations& saved,
+                           const Tensor& output, const Attend& attend) const;
+  void backward_output_norm(const LayerContext& context, const LayerWorkspace& workspace,
+                            const PassInfo& pass, const BlockActivations& saved,
+                            const Tensor& gradient, const BlockGradients* deferred) const;
   /// forward() and the two halves of backward(), last first, with norms after the sublayers.
   void forward_post_norm(const LayerContext& context, const LayerWorkspace& workspace,
                          const PassInfo& pass, const Tensor& input, const BlockActivations& saved,

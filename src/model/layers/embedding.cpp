@@ -38,6 +38,7 @@ void Embedding::declare(ParameterTableBuilder& table) const {
                .init_std = init_std_,
                .weight_decay = true,
                .sequence_parallel = true});
+  if (spec_.position != PositionKind::learned) return;
   table.add({.name = "embedding/position",
              .shape = {spec_.positions, hidden_},
              .init = Init::normal,
@@ -49,7 +50,7 @@ void Embedding::declare(ParameterTableBuilder& table) const {
 void Embedding::bind(const ParameterStore& parameters) {
   word_ = parameters["embedding/word"];
   if (spec_.token_types > 0) type_ = parameters["embedding/token_type"];
-  position_ = parameters["embedding/position"];
+  if (spec_.position == PositionKind::learned) position_ = parameters["embedding/position"];
   if (norm_) norm_->bind(parameters);
 }
 
@@ -80,13 +81,15 @@ void Embedding::forward(const LayerContext& context, const PassInfo& pass, const
         {.x = sum, .position = type_.weight, .rows = own_part(context, tokens.types)});
   const kernels::Dropout dropout = pass.dropout(spec_.dropout, 0, DropoutSite::embedding);
   const std::int64_t first_position = tokens.first_position + context.first_position();
-  context.backend.position_dropout({.x = sum,
-                                    .position = position_.weight,
-                                    .first_position = first_position,
-                                    .dropout = spec_.sum_norm ? kernels::Dropout() : dropout,
-                                    .rows = own_part(context, tokens.positions)});
-  if (!spec_.sum_norm) return;
-  norm_->forward(context, sum, saved.norm, output);
+  if (spec_.position == PositionKind::learned) {
+    context.backend.position_dropout({.x = sum,
+                                      .position = position_.weight,
+                                      .first_position = first_position,
+                                      .dropout = spec_.sum_norm ? kernels::Dropout() : dropout,
+                                      .rows = own_part(context, tokens.positions)});
+    if (!spec_.sum_norm) return;
+  }
+  if (spec_.sum_norm) norm_->forward(context, sum, saved.norm, output);
   // The backward of dropout is the same product with the mask.
   if (dropout.probability > 0.0)
     context.backend.dropout_backward(
@@ -118,15 +121,18 @@ void Embedding::backward(const LayerContext& context, const PassInfo& pass, cons
                                         .dout = gradient.view(rows),
                                         .first_row = 0,
                                         .dtable = type_.gradient});
-  if (tokens.positions)
+  if (spec_.position != PositionKind::learned) {
+    // Its positions have no parameters.
+  } else if (tokens.positions) {
     context.backend.embedding_backward({.ids = own_part(context, tokens.positions),
                                         .dout = gradient.view(rows),
                                         .first_row = 0,
                                         .dtable = position_.gradient});
-  else
+  } else {
     context.backend.position_backward(
         {.dout = gradient,
          .dposition = position_.gradient.rows(first_position, gradient.shape[0])});
+  }
   const Tensor dtokens = spec_.norm ? norm_gradient() : gradient;
   context.backend.embedding_backward({.ids = tokens.ids,
                                       .dout = sp_gather(context, dtokens, scratch),

@@ -78,6 +78,7 @@ class Linear {
   /// Of a bound layer; empty without a bias.
   const WeightGradient& weight() const { return weight_; }
   const WeightGradient& bias() const { return bias_; }
+  bool has_bias() const { return spec_.bias; }
 
   /// Whether the GEMMs of passes with these sizes are in FP8: its spec and Precision::gemm say so,
   /// and T, inputs and outputs are multiples of 16 (kernels::fits_fp8).

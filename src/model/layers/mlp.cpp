@@ -42,8 +42,6 @@ void TwoLinearMlp::backward_weights(const LayerContext& context, const LayerWork
   fc1_.deferred_weight_gradient(context, x, deferred.first, saved.fc1_in);
 }
 
-// ---- GELU
-
 LayerKinds<MlpFactory>& mlp_kinds() {
   static LayerKinds<MlpFactory> kinds = {
       {"gelu",
@@ -54,9 +52,64 @@ LayerKinds<MlpFactory>& mlp_kinds() {
        [](const MlpSpec& spec, const LayerPlace& place) -> std::unique_ptr<Mlp> {
          return std::make_unique<GeluMlp>(spec, place, kernels::Activation::gelu);
        }},
+      {"swiglu",
+       [](const MlpSpec& spec, const LayerPlace& place) -> std::unique_ptr<Mlp> {
+         return std::make_unique<GatedMlp>(spec, place, kernels::Activation::silu);
+       }},
+      {"geglu",
+       [](const MlpSpec& spec, const LayerPlace& place) -> std::unique_ptr<Mlp> {
+         return std::make_unique<GatedMlp>(spec, place, kernels::Activation::gelu_tanh);
+       }},
   };
   return kinds;
 }
+
+// ---- SwiGLU and GeGLU
+
+GatedMlp::GatedMlp(const MlpSpec& spec, const LayerPlace& place, kernels::Activation function)
+    : TwoLinearMlp({.name = place.name + "mlp/gate_up/",
+                    .out = {spec.width, spec.width},
+                    .in = place.hidden,
+                    .init_std = place.init_std,
+                    .bias = false,
+                    .fp8 = place.fp8},
+                   {.name = place.name + "mlp/down/",
+                    .out = {place.hidden},
+                    .in = spec.width,
+                    .init_std = place.output_init_std,
+                    .bias = false,
+                    .fp8 = place.fp8}),
+      function_(function) {}
+
+void GatedMlp::forward(const LayerContext& context, const Tensor& x, const Activations& saved,
+                       const Tensor& y) const {
+  fc1_.gather_input(context, x);
+  fc1_.forward(context, x, saved.fc1_out, saved.fc1_in);
+  context.backend.gated_forward({.x = saved.fc1_out, .out = saved.gelu_out, .function = function_});
+  if (y)
+    fc2_.forward(context, saved.gelu_out, y, saved.fc2_in);
+  else
+    fc2_.keep_input(context, saved.gelu_out, saved.fc2_in);
+}
+
+Tensor GatedMlp::backward(const LayerContext& context, const LayerWorkspace& workspace,
+                          const Tensor& dy, const Activations& saved,
+                          const DeferredGradients* deferred) const {
+  const Tensor complete =
+      fc2_.weight_gradient(context, saved.gelu_out, dy, workspace.hidden, deferred != nullptr,
+                           BiasGradient::elsewhere, saved.fc2_in);
+  const Tensor inner = workspace.inner.view({workspace.inner.size()});
+  const Shape gate_up = saved.fc1_out.shape, activated = saved.gelu_out.shape;
+  const Tensor dfc1 = front(workspace.inner, gate_up);
+  const Tensor dout = inner.rows(gate_up.size(), activated.size()).view(activated);
+  fc2_.input_gradient(context, complete, dout);
+  context.backend.gated_backward(
+      {.dout = dout, .x = saved.fc1_out, .dx = dfc1, .function = function_});
+  fc1_.input_gradient(context, dfc1, workspace.hidden);
+  return dfc1;
+}
+
+// ---- GELU
 
 GeluMlp::GeluMlp(const MlpSpec& spec, const LayerPlace& place, kernels::Activation gelu)
     : TwoLinearMlp({.name = place.name + "mlp/up/",

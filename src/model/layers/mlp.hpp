@@ -94,6 +94,25 @@ class TwoLinearMlp : public Mlp {
   RowParallelLinear fc2_;
 };
 
+/// y = (f(x Wg^T) * (x Wu^T)) W2^T without biases: SwiGLU and GeGLU. Wg and Wu are the row blocks
+/// of one matrix: n = 2 f.
+class GatedMlp final : public TwoLinearMlp {
+ public:
+  GatedMlp(const MlpSpec& spec, const LayerPlace& place, kernels::Activation function);
+
+  /// The gradients of fc1_out and of gelu_out.
+  std::int64_t inner_width(const LayerSizes& sizes) const override {
+    return 3 * local_width(sizes);
+  }
+  void forward(const LayerContext& context, const Tensor& x, const Activations& saved,
+               const Tensor& y) const override;
+  Tensor backward(const LayerContext& context, const LayerWorkspace& workspace, const Tensor& dy,
+                  const Activations& saved, const DeferredGradients* deferred) const override;
+
+ private:
+  kernels::Activation function_;
+};
+
 /// y = gelu(x W1^T + b1) W2^T + b2: n = f. The tanh form of the GELU is fused with the GEMMs, the
 /// exact one is not.
 class GeluMlp final : public TwoLinearMlp {

@@ -13,8 +13,15 @@ void Norm::forward_fused(const LayerContext& context, const kernels::BiasDropout
 LayerKinds<NormFactory>& norm_kinds() {
   static LayerKinds<NormFactory> kinds = {
       {"layernorm",
-       [](const NormSpec& spec, const std::string& name, std::int64_t hidden)
-           -> std::unique_ptr<Norm> { return std::make_unique<LayerNorm>(spec, name, hidden); }},
+       [](const NormSpec& spec, const std::string& name,
+          std::int64_t hidden) -> std::unique_ptr<Norm> {
+         return std::make_unique<LayerNorm>(kernels::NormKind::layer, spec, name, hidden);
+       }},
+      {"rmsnorm",
+       [](const NormSpec& spec, const std::string& name,
+          std::int64_t hidden) -> std::unique_ptr<Norm> {
+         return std::make_unique<LayerNorm>(kernels::NormKind::rms, spec, name, hidden);
+       }},
   };
   return kinds;
 }
@@ -24,18 +31,19 @@ void LayerNorm::declare(ParameterTableBuilder& table) const {
              .shape = {hidden_},
              .init = Init::ones,
              .sequence_parallel = true});
-  table.add({.name = name_ + "bias", .shape = {hidden_}, .sequence_parallel = true});
+  if (has_bias())
+    table.add({.name = name_ + "bias", .shape = {hidden_}, .sequence_parallel = true});
 }
 
 void LayerNorm::bind(const ParameterStore& parameters) {
   weight_ = parameters[name_ + "weight"];
-  bias_ = parameters[name_ + "bias"];
+  if (has_bias()) bias_ = parameters[name_ + "bias"];
 }
 
 NormStatistics LayerNorm::take(Arena& arena, const LayerSizes& sizes) const {
   const auto take = [&] { return arena.take(sizes.statistics(), {sizes.shard_rows()[0]}); };
   NormStatistics statistics;
-  statistics.mean = take();
+  if (has_bias()) statistics.mean = take();
   statistics.rstd = take();
   return statistics;
 }
@@ -48,7 +56,8 @@ void LayerNorm::forward(const LayerContext& context, const Tensor& x,
                                      .out = as_rows(out),
                                      .mean = statistics.mean,
                                      .rstd = statistics.rstd,
-                                     .eps = eps_});
+                                     .eps = eps_,
+                                     .kind = kind_});
 }
 
 void LayerNorm::forward_fused(const LayerContext& context, const kernels::BiasDropoutResidual& sum,
@@ -59,7 +68,8 @@ void LayerNorm::forward_fused(const LayerContext& context, const kernels::BiasDr
                                               .norm = out,
                                               .mean = statistics.mean,
                                               .rstd = statistics.rstd,
-                                              .eps = eps_});
+                                              .eps = eps_,
+                                              .kind = kind_});
 }
 
 void LayerNorm::backward(const LayerContext& context, const NormGradients& args) const {
@@ -73,7 +83,8 @@ void LayerNorm::backward(const LayerContext& context, const NormGradients& args)
                                       .dbias = bias_.gradient,
                                       .dx_sum = args.dx_sum,
                                       .out = args.out ? as_rows(args.out) : Tensor(),
-                                      .bias = bias_.weight});
+                                      .bias = bias_.weight,
+                                      .kind = kind_});
 }
 
 kernels::BiasDropoutResidual ResidualAdd::sum(const LayerContext& context, const PassInfo& pass,

@@ -62,12 +62,13 @@ inline std::unique_ptr<Norm> make_norm(const NormSpec& spec, const std::string& 
   return norm_kinds().find(spec.kind)(spec, name, hidden);
 }
 
-/// Ba, Kiros, Hinton, "Layer normalization" (2016). Parameters: weight and bias [h].
+/// A layer norm, with parameters weight and bias [h], or an RMS norm, with a weight [h] alone:
+/// kernels::NormKind.
 class LayerNorm final : public Norm {
  public:
   /// `name` is the prefix of its parameters, such as "layers/3/norm1/".
-  LayerNorm(const NormSpec& spec, std::string name, std::int64_t hidden)
-      : name_(std::move(name)), hidden_(hidden), eps_(spec.eps) {}
+  LayerNorm(kernels::NormKind kind, const NormSpec& spec, std::string name, std::int64_t hidden)
+      : kind_(kind), name_(std::move(name)), hidden_(hidden), eps_(spec.eps) {}
 
   void declare(ParameterTableBuilder& table) const override;
   void bind(const ParameterStore& parameters) override;
@@ -79,6 +80,9 @@ class LayerNorm final : public Norm {
   void backward(const LayerContext& context, const NormGradients& args) const override;
 
  private:
+  bool has_bias() const { return kind_ == kernels::NormKind::layer; }
+
+  kernels::NormKind kind_;
   std::string name_;
   std::int64_t hidden_;
   double eps_;

@@ -85,6 +85,8 @@ PipelineStage::PipelineStage(const StageConfig& config, device::Backend& backend
   head_ = all.head;
   scratch_ = StageScratch::take(workspace, config, layers_);
   context_.fp8 = scratch_.fp8;
+  context_.rotary = scratch_.rotary;
+  write_rotary_table(backend, config.spec, scratch_.rotary);
   if (shared_workspace_)
     tensor.set_staging_buffer(scratch_.layer.staging.data, scratch_.layer.staging.bytes());
 
@@ -110,7 +112,7 @@ void PipelineStage::load(int slot_index, const MicroBatch& batch, int chunk) {
     upload(head_.sentence_labels, batch.sentence_labels, samples, "sentence labels");
   }
   upload(slot.lengths, batch.lengths, samples, "lengths");
-  const bool positions = slot.positions && has_embedding(chunk);
+  const bool positions = slot.positions && (has_embedding(chunk) || is_rotary());
   if (positions || slot.document_start) load_documents(slot, batch.ids, positions);
 }
 

@@ -111,8 +111,9 @@ class PipelineStage {
 
   /// Whether load() reads the tokens of what comes through `chunk`.
   bool reads_tokens(int chunk) const {
-    return has_embedding(chunk) || has_head(chunk) || config_.spec.documents.reset_attention ||
-           config_.spec.padding;
+    const DocumentSpec& documents = config_.spec.documents;
+    return has_embedding(chunk) || has_head(chunk) || config_.spec.padding ||
+           documents.reset_attention || (documents.reset_positions && is_rotary());
   }
   bool is_first() const { return layers_.embedding.has_value(); }
   bool is_last() const { return layers_.head.has_value(); }
@@ -140,8 +141,11 @@ class PipelineStage {
             .seed = config_.spec.seed,
             .first_sample = slot.first_sample,
             .document_start = slot.document_start,
+            .positions = is_rotary() ? slot.positions : nullptr,
             .lengths = slot.lengths};
   }
+
+  bool is_rotary() const { return config_.spec.embedding.position == PositionKind::rotary; }
 
   /// The value of `sum` [1] f64.
   double download(const Tensor& sum);

@@ -92,8 +92,9 @@ std::size_t host_gemm_bytes(const StageConfig& config) {
   if (is_copied(sizes.precision.activations))
     bytes = gemm(head.loss_tokens(sizes), head.local_vocab(sizes));
   if (!is_copied(sizes.precision.gemm)) return bytes;
-  for (const BlockSpec& block : config.spec.blocks)
-    bytes = std::max(bytes, gemm(sizes.tokens(), block.mlp.width / sizes.tensor_ranks));
+  for (int layer = 0; layer < config.spec.layers(); ++layer)
+    bytes = std::max(bytes,
+                     gemm(sizes.tokens(), TransformerBlock(config.spec, layer).inner_width(sizes)));
   return bytes;
 }
 
@@ -155,6 +156,9 @@ Slot Slot::take(Arena& arena, const StageConfig& config, const StageLayers& laye
     if (config.spec.embedding.token_types > 0) slot.token_types = arena.take_ints(tokens);
     slot.embedding = layers.embedding->take(arena, config.sizes());
   }
+  const bool rotary = config.spec.embedding.position == PositionKind::rotary;
+  if (documents.reset_positions && rotary && !slot.positions)
+    slot.positions = arena.take_ints(tokens);
   if (config.spec.padding) slot.lengths = arena.take_ints(config.micro_batch);
   if (documents.reset_attention) slot.document_start = arena.take_ints(tokens);
   slot.blocks = recompute.blocks;
@@ -199,6 +203,8 @@ StageScratch StageScratch::take(Arena& arena, const StageConfig& config,
   StageScratch scratch;
   scratch.layer = take_workspace(arena, config.sizes(), blocks);
   scratch.fp8 = take_fp8_workspace(arena, config.sizes(), blocks);
+  if (!blocks.empty())
+    scratch.rotary = take_rotary_table(arena, config.spec, config.sizes(), config.sizes().sequence);
   scratch.losses = arena.take(DType::f64, {2});
   for (Tensor& gradient : scratch.gradients) gradient = take_stream(arena, config);
   return scratch;

@@ -95,7 +95,8 @@ struct RecomputeBuffers {
 struct Slot {
   int chunk = 0;
   std::int32_t* ids = nullptr;
-  std::int32_t* positions = nullptr;       ///< [s * b], with reset_positions on the first stage
+  /// [s * b], with reset_positions: on the first stage, with rotary positions on all.
+  std::int32_t* positions = nullptr;
   std::int32_t* document_start = nullptr;  ///< [b * s], with reset_attention
   std::int32_t* token_types = nullptr;     ///< [s * b], with token types on the first stage
   std::int32_t* lengths = nullptr;         ///< [b], with padding
@@ -131,6 +132,7 @@ struct StageActivations {
 struct StageScratch {
   LayerWorkspace layer;
   Fp8Workspace fp8;
+  Tensor rotary;        ///< LayerContext::rotary
   Tensor losses;        ///< [2] f64: of tokens and of sentences
   Tensor gradients[2];  ///< last: exchanged with other stages
   static StageScratch take(Arena& arena, const StageConfig& config, const StageLayers& layers);

@@ -23,6 +23,7 @@ std::unique_ptr<const data::Dataset> open_dataset(const deck::Deck& deck,
                                    .barrier = [&world] { world.barrier(); }};
   switch (deck.model.family) {
     case deck::Family::gpt:
+    case deck::Family::llama:
       return std::make_unique<data::GptDataset>(
           data::open_gpt_blend(plan::split_config(deck, split, vocabulary, samples), builder));
     case deck::Family::bert:
