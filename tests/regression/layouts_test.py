@@ -3,7 +3,7 @@
 import math
 import unittest
 
-from runs import RunTest, layout_words
+from runs import FINISHED, RunTest, layout_words, run
 
 TOLERANCE = 2e-6
 INTERLEAVED = ["parallel.schedule=interleaved", "parallel.interleave=2"]
@@ -89,6 +89,25 @@ class Layouts(RunTest):
                 kinds += ["partition", "both"]
             for kind in kinds:
                 self.assertEqual(self.losses(f"{name}-{kind}"), self.losses(f"{name}-kept"), kind)
+
+    def test_llama(self):
+        """Grouped, rotated, normalized heads; a restart in the middle and the text change with no layout either."""
+        words = ["model.family=llama", "model.heads=8", "model.kv_heads=4", "model.ffn=88", "model.tie_embeddings=false",
+                 "model.dropout={attention: 0.1, hidden: 0}", "data.reset_positions=true", "data.reset_attention=true",
+                 "model.qk_norm=width", "model.norm_placement=output", "model.bias=qkv"]
+        reference = self.serial(*words, "checkpoint.at_end=true")
+        self.check(reference, (4, 1, 1), *words)
+        self.check(reference, (2, 2, 1), *words, "parallel.sequence=true", *ZERO_BUBBLE)
+        self.check(reference, (1, 2, 2), *words, "parallel.zero=3", *INTERLEAVED)
+        halves = [*words, "checkpoint.at_end=true", "train.exit_interval=10"]
+        for _ in range(2):
+            self.pretrain("halves", *halves)
+        self.assertEqual(self.losses("halves"), reference)
+        texts = [run("trireme-generate", "--checkpoint", self.folder / "serial", "--device", "host", "--prompt",
+                     "You may", "--prompt", "the", "--tokens", 12, "--greedy", "--repetition-penalty", 1.5, *more,
+                     ranks=ranks)
+                 for more, ranks in ((["--recompute"], 1), ([], 1), (["--tensor", 2, "--pipeline", 2], 4))]
+        self.assertEqual({(text.code, text.out) for text in texts}, {(FINISHED, texts[0].out)}, texts[0])
 
     def test_embedding_layernorm(self):
         words = ["model.embedding_layernorm=true", "optimizer.clip=0.1"]
