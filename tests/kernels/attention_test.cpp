@@ -3,6 +3,7 @@
 #include <limits>
 
 #include "kernel_testing.hpp"
+#include "kernels/attention_mask.hpp"
 
 namespace trireme::kernels {
 namespace {
@@ -19,16 +20,18 @@ constexpr std::int64_t kFirstHead = 3;
 
 Dropout dropout_of(double probability) { return {probability, 11, 500, 2, DropoutSite::attention}; }
 
-// Factor of one probability, straight from the definition of DropoutStream.
+// Factor of one probability, straight from the definition of AttentionMask.
 double factor(const Dropout& dropout, std::int64_t s, std::int64_t j, std::int64_t head,
               std::int64_t query, std::int64_t key) {
   if (dropout.probability == 0.0) return 1.0;
-  const DropoutStream stream{dropout.seed, dropout.first_sample + static_cast<std::uint64_t>(j),
-                             dropout.layer, dropout.site};
+  const AttentionMask mask{{dropout.seed, dropout.first_sample + static_cast<std::uint64_t>(j),
+                            dropout.layer, dropout.site}};
   const auto element = static_cast<std::uint64_t>((head * s + query) * s + key);
-  const Philox4 words = stream.words(element / 4);
-  const std::uint32_t word = std::array{words.x, words.y, words.z, words.w}[element % 4];
-  return word < dropout_threshold(dropout.probability) ? 0.0 : 1.0 / (1.0 - dropout.probability);
+  const Philox4 words = mask.words(element / 8);
+  const std::uint32_t word = std::array{words.x, words.y, words.z, words.w}[element % 8 / 2];
+  const std::uint32_t bits = element % 2 == 0 ? word & 0xFFFF : word >> 16;
+  const double threshold = std::floor(dropout.probability * 65536 + 0.5);
+  return bits < threshold ? 0.0 : 1.0 / (1.0 - threshold / 65536);
 }
 
 template <typename T>
@@ -263,6 +266,30 @@ TEST(Attention, RefusesAFullCacheAndUnevenHeads) {
   Owned<float> lse({1, 3, 2});
   EXPECT_THROW(host::attention_forward({qkv.tensor(), out.tensor(), lse.tensor(), 3}),
                InternalError);
+}
+
+// The known answer of Random123 for philox4x32 with seven rounds, key and counter 0.
+TEST(AttentionMask, DrawsSevenRoundsOfPhilox) {
+  const Philox4 words = AttentionMask{}.words(0);
+  EXPECT_EQ(words.x, 0x5f6fb709u);
+  EXPECT_EQ(words.y, 0x0d893f64u);
+  EXPECT_EQ(words.z, 0x4f121f81u);
+  EXPECT_EQ(words.w, 0x4f730a48u);
+}
+
+TEST(AttentionMask, DropsTheShareThatItsThresholdSays) {
+  constexpr std::uint64_t kBlocks = 1 << 17;
+  const AttentionMask mask{{7, 12345, 3, DropoutSite::attention}, attention_threshold(0.1)};
+  double dropped = 0;
+  for (std::uint64_t block = 0; block < kBlocks; ++block) {
+    const Philox4 words = mask.words(block);
+    const std::array all{words.x, words.y, words.z, words.w};
+    for (std::uint64_t i = 0; i < 8; ++i)
+      dropped += AttentionMask::bits(all[i / 2], i) < mask.threshold;
+  }
+  const double n = 8.0 * kBlocks, p = mask.threshold / 65536.0;
+  EXPECT_NEAR(dropped, n * p, 4 * std::sqrt(n * p * (1 - p)));
+  EXPECT_DOUBLE_EQ(attention_kept(mask.threshold), 1 / (1 - p));
 }
 
 }  // namespace

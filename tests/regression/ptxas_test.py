@@ -77,11 +77,11 @@ BOUNDS = {
     "attention/heads/head_64.cu": [
         Bound(r"attend_tiles<\w+, 64, \w+, false>", 255),
         Bound(r"attend_tiles<\w+, 64, false, true>", 255, (48, 84), (52, 104)),
-        Bound(r"attend_tiles<\w+, 64, true, true>", 255, (16, 28)),
+        Bound(r"attend_tiles<\w+, 64, true, true>", 255, (40, 52), (52, 64)),
         Bound(r"attend_tiles_backward<\w+, 64, false, false, false>", 255, (12, 24), (48, 124)),
         Bound(r"attend_tiles_backward<\w+, 64, true, false, false>", 255, (64, 144), (28, 48)),
         Bound(r"attend_tiles_backward<\w+, 64, false, true, false>", 255, (80, 208), (44, 136)),
-        Bound(r"attend_tiles_backward<\w+, 64, true, true, false>", 255, (96, 324), (20, 32)),
+        Bound(r"attend_tiles_backward<\w+, 64, true, true, false>", 255, (104, 372), (20, 32)),
     ],
     "attention/heads/head_128.cu": [
         # On Hopper only for tensors that its own kernels do not take.

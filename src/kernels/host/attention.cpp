@@ -1,8 +1,10 @@
 #include "kernels/attention.hpp"
 
 #include <algorithm>
+#include <array>
 #include <cmath>
 
+#include "kernels/attention_mask.hpp"
 #include "kernels/host/blas.hpp"
 #include "kernels/host/dropout_mask.hpp"
 #include "kernels/host/math.hpp"
@@ -29,16 +31,54 @@ struct Strided {
 };
 
 // The mask of one head of one sample, as factors of probabilities.
-struct HeadDropout {
-  DropoutMask mask;
-  std::uint64_t head;
-  std::uint64_t s;
+class HeadDropout {
+ public:
+  // Of head `head` of all, of sample j.
+  HeadDropout(const Dropout& dropout, std::int64_t j, std::int64_t head, std::int64_t s)
+      : mask_{.stream = {.seed = dropout.seed,
+                         .sample = dropout.first_sample + static_cast<std::uint64_t>(j),
+                         .layer = dropout.layer,
+                         .site = dropout.site},
+              .threshold = attention_threshold(dropout.probability)},
+        head_(static_cast<std::uint64_t>(head)),
+        s_(static_cast<std::uint64_t>(s)) {}
 
   // Factors of keys 0 .. count - 1 for `query`.
   template <typename T>
   void draw(std::int64_t query, std::int64_t count, T* factors) const {
-    mask.draw((head * s + static_cast<std::uint64_t>(query)) * s, count, factors);
+    const T kept = static_cast<T>(attention_kept(mask_.threshold));
+    std::uint64_t first = (head_ * s_ + static_cast<std::uint64_t>(query)) * s_;
+    while (count > 0) {
+      const std::int64_t offset = first % 8;
+      const std::int64_t taken = std::min<std::int64_t>(count, 8 * kBlocks - offset);
+      std::array<std::uint32_t, 4 * kBlocks> words;
+      draw_words(first / 8, (offset + taken + 7) / 8, words.data());
+#pragma omp simd
+      for (std::int64_t i = offset; i < offset + taken; ++i)
+        factors[i - offset] = AttentionMask::bits(words[i / 2], i) < mask_.threshold ? T{0} : kept;
+      first += taken;
+      factors += taken;
+      count -= taken;
+    }
   }
+
+ private:
+  static constexpr std::int64_t kBlocks = 256;  // 4 KiB of words: they stay in the first cache
+
+  void draw_words(std::uint64_t first_block, std::int64_t blocks, std::uint32_t* words) const {
+    const AttentionMask mask = mask_;
+#pragma omp simd
+    for (std::int64_t i = 0; i < blocks; ++i) {
+      const Philox4 four = mask.words(first_block + i);
+      words[4 * i] = four.x;
+      words[4 * i + 1] = four.y;
+      words[4 * i + 2] = four.z;
+      words[4 * i + 3] = four.w;
+    }
+  }
+
+  AttentionMask mask_;
+  std::uint64_t head_, s_;
 };
 
 // Where heads of sample j lie in qkv [s, b, (heads + 2 kv_heads) * d].
@@ -267,9 +307,7 @@ void forward(const AttentionForward& args) {
   parallel_for(layout.b * layout.heads, [&](std::int64_t task) {
     const std::int64_t j = task / layout.heads, i = task % layout.heads;
     const std::int64_t kv = i / layout.group();
-    const HeadDropout dropout{DropoutMask(args.dropout, j),
-                              static_cast<std::uint64_t>(args.first_head + i),
-                              static_cast<std::uint64_t>(layout.s)};
+    const HeadDropout dropout(args.dropout, j, args.first_head + i, layout.s);
     const std::int64_t length = length_of(args.lengths, j, layout.s);
     const Strided<T> out = out_layout.merged(args.out.as<T>(), j, i);
     T* lse = args.lse.as<T>() + task * layout.s;
@@ -293,9 +331,7 @@ void backward(const AttentionBackward& args) {
     const std::int64_t length = length_of(args.lengths, j, in.s);
     const Strided<T> dk = gradient.key(dqkv, j, kv), dv = gradient.value(dqkv, j, kv);
     for (std::int64_t i = kv * in.group(); i < (kv + 1) * in.group(); ++i) {
-      const HeadDropout dropout{DropoutMask(args.dropout, j),
-                                static_cast<std::uint64_t>(args.first_head + i),
-                                static_cast<std::uint64_t>(in.s)};
+      const HeadDropout dropout(args.dropout, j, args.first_head + i, in.s);
       const HeadGradient<T> head{.q = in.query(qkv, j, i),
                                  .k = in.key(qkv, j, kv),
                                  .v = in.value(qkv, j, kv),

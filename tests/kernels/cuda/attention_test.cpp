@@ -6,6 +6,7 @@
 
 #include "attention/documents_testing.hpp"
 #include "device_testing.hpp"
+#include "kernels/attention_mask.hpp"
 #include "kernels/cuda/workspace.hpp"
 #include "kernels/host/threads.hpp"
 
@@ -130,7 +131,7 @@ Results Problem::plain() const {
   Results r{std::vector<double>(elements()), std::vector<double>(b * heads * s),
             std::vector<double>(3 * elements())};
   const double scale = 1 / std::sqrt(static_cast<double>(d));
-  const double kept = 1 / (1 - dropout.probability);
+  const std::uint32_t threshold = attention_threshold(dropout.probability);
   std::vector<double> probability(s), factor(s, 1.0);
   for (std::int64_t j = 0; j < b; ++j)
     for (std::int64_t i = 0; i < heads; ++i)
@@ -147,13 +148,16 @@ Results Problem::plain() const {
           probability[k] = score * scale;
           largest = std::max(largest, probability[k]);
           if (dropout.probability > 0.0) {
-            const DropoutStream stream{dropout.seed,
-                                       dropout.first_sample + static_cast<std::uint64_t>(j),
-                                       dropout.layer, dropout.site};
+            const AttentionMask mask{
+                {dropout.seed, dropout.first_sample + static_cast<std::uint64_t>(j), dropout.layer,
+                 dropout.site},
+                threshold};
             const auto element = static_cast<std::uint64_t>(((kFirstHead + i) * s + q) * s + k);
-            const Philox4 words = stream.words(element / 4);
-            const std::uint32_t word = std::array{words.x, words.y, words.z, words.w}[element % 4];
-            factor[k] = word < dropout_threshold(dropout.probability) ? 0.0 : kept;
+            const Philox4 words = mask.words(element / 8);
+            const std::uint32_t word =
+                std::array{words.x, words.y, words.z, words.w}[element % 8 / 2];
+            factor[k] =
+                AttentionMask::bits(word, element) < threshold ? 0.0 : attention_kept(threshold);
           }
         }
         for (std::int64_t k = first; k < keys; ++k) sum += std::exp(probability[k] - largest);

@@ -136,12 +136,12 @@ void refuse_groups(std::int64_t heads, std::int64_t kv_heads) {
 }
 
 // Whether the kernels for Hopper take the operation on qkv and other tensors at `data`, with heads
-// of d: their dropout draws keys by fours.
+// of d: their dropout draws keys by eights.
 bool takes_boxes(const Tensor& qkv, std::int64_t d, const Dropout& dropout,
                  std::initializer_list<const void*> data, const Context& context) {
   const bool aligned = aligned16(qkv.data) && std::all_of(data.begin(), data.end(), aligned16);
   return context.capability == 90 && qkv.dtype != DType::f32 &&
-         (dropout.probability == 0.0 || qkv.shape[0] % 4 == 0) && fits_boxes(d, aligned);
+         (dropout.probability == 0.0 || qkv.shape[0] % 8 == 0) && fits_boxes(d, aligned);
 }
 
 }  // namespace

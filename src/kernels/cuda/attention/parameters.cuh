@@ -62,13 +62,14 @@ AttentionSizes attention_sizes(const Args& args, bool aligned) {
 }
 
 inline AttentionDropout attention_dropout(const Dropout& dropout, std::int64_t first_head) {
-  return {.stream = {.seed = dropout.seed,
-                     .sample = dropout.first_sample,
-                     .layer = dropout.layer,
-                     .site = dropout.site},
+  const std::uint32_t threshold = attention_threshold(dropout.probability);
+  return {.mask = {.stream = {.seed = dropout.seed,
+                              .sample = dropout.first_sample,
+                              .layer = dropout.layer,
+                              .site = dropout.site},
+                   .threshold = threshold},
           .first_head = first_head,
-          .threshold = dropout_threshold(dropout.probability),
-          .kept = static_cast<float>(1.0 / (1.0 - dropout.probability))};
+          .kept = static_cast<float>(attention_kept(threshold))};
 }
 
 template <typename T>

@@ -24,7 +24,7 @@ __device__ auto plain_factor(const AttentionDropout& dropout, const AttentionSiz
                              int task) {
   const HeadDropout head(dropout, task / sizes.heads, task % sizes.heads, sizes.s);
   return [head, kept = dropout.kept](int query, int key) {
-    return head.threshold == 0 || head.keeps(query, key) ? kept : 0.0f;
+    return head.mask.threshold == 0 || head.keeps(query, key) ? kept : 0.0f;
   };
 }
 

@@ -128,31 +128,43 @@ TRIREME_HOST_DEVICE constexpr int turn_of(int tile, int block, int queries, int 
 TRIREME_HOST_DEVICE constexpr int fragment_row(int lane) { return lane / 4; }
 TRIREME_HOST_DEVICE constexpr int fragment_column(int lane) { return lane % 4 * 2; }
 
-/// Four consecutive keys of one query: what one draw of random words decides.
-struct KeyQuad {
+/// Eight consecutive keys of one query, what one draw of random words decides, in a 16 x 8 tile
+/// with queries as rows: which row, of every second tile from `tile` on.
+struct KeyOctet {
   int query;
-  int key;
+  int tile;
 };
 
-/// Dropout of a 16 x 8 tile with queries as rows: each lane draws one quad, lane pairs (2i, 2i + 1)
-/// share the two quads that their elements are in. The decision of element e is bit
-/// `forward_bit(lane, e)` of what lane `forward_source(lane, e)` drew.
-TRIREME_HOST_DEVICE constexpr KeyQuad forward_quad(int lane) {
-  return {fragment_row(lane) + 8 * (lane % 2), lane % 4 / 2 * 4};
+/// Dropout of such tiles: the four lanes of a row draw the octets of two rows and two tiles. The
+/// decision of element e of tile n is bit `forward_bit(lane, e)` of what lane `forward_source(lane,
+/// e, n % 2)` drew for it.
+TRIREME_HOST_DEVICE constexpr KeyOctet forward_octet(int lane) {
+  return {fragment_row(lane) + 8 * (lane % 2), lane % 4 / 2};
 }
-TRIREME_HOST_DEVICE constexpr int forward_source(int lane, int e) { return lane / 2 * 2 + e / 2; }
-TRIREME_HOST_DEVICE constexpr int forward_bit(int lane, int e) { return lane % 2 * 2 + e % 2; }
+TRIREME_HOST_DEVICE constexpr int forward_source(int lane, int e, int tile) {
+  return lane / 4 * 4 + e / 2 + 2 * tile;
+}
+TRIREME_HOST_DEVICE constexpr int forward_bit(int lane, int e) {
+  return fragment_column(lane) + e % 2;
+}
 
-/// The same with keys as rows: the four lanes whose rows make a quad share the four quads that
-/// their elements are in. The decision of element e is bit `backward_bit(lane)` of what lane
-/// `backward_source(lane, e)` drew.
-TRIREME_HOST_DEVICE constexpr KeyQuad backward_quad(int lane) {
-  const int rank = lane / 4 % 4;
-  return {fragment_column(lane) + rank % 2, rank / 2 * 8 + lane / 16 * 4};
+/// The same with keys as rows: the eight keys from row `key` on of column `query`.
+struct QueryOctet {
+  int query;
+  int key;
+  int tile;
+};
+
+/// The eight lanes of a pair of columns draw the octets of two columns, two halves and two tiles.
+/// The decision of element e of tile n is bit `backward_bit(lane)` of what lane
+/// `backward_source(lane, e, n % 2)` drew for it.
+TRIREME_HOST_DEVICE constexpr QueryOctet backward_octet(int lane) {
+  const int rank = lane / 4;
+  return {fragment_column(lane) + rank % 2, rank % 4 / 2 * 8, rank / 4};
 }
-TRIREME_HOST_DEVICE constexpr int backward_source(int lane, int e) {
-  return lane / 16 * 16 + e * 4 + lane % 4;
+TRIREME_HOST_DEVICE constexpr int backward_source(int lane, int e, int tile) {
+  return lane % 4 + 4 * (e + 4 * tile);
 }
-TRIREME_HOST_DEVICE constexpr int backward_bit(int lane) { return lane / 4 % 4; }
+TRIREME_HOST_DEVICE constexpr int backward_bit(int lane) { return fragment_row(lane); }
 
 }  // namespace trireme::kernels::cuda

@@ -144,19 +144,21 @@ TEST(AttentionTiles, DropoutBitsAreThoseOfTheElement) {
   for (int lane = 0; lane < 32; ++lane)
     for (int e = 0; e < 4; ++e) {
       const int row = fragment_row(lane) + 8 * (e / 2), column = fragment_column(lane) + e % 2;
-      const KeyQuad forward = forward_quad(forward_source(lane, e));
-      EXPECT_EQ(forward.key % 4, 0);
-      EXPECT_EQ(forward.query, row) << lane << ", " << e;
-      EXPECT_EQ(forward.key + forward_bit(lane, e), column) << lane << ", " << e;
-      const KeyQuad backward = backward_quad(backward_source(lane, e));
-      EXPECT_EQ(backward.key % 4, 0);
-      EXPECT_EQ(backward.query, column) << lane << ", " << e;
-      EXPECT_EQ(backward.key + backward_bit(lane), row) << lane << ", " << e;
+      for (const int tile : {0, 1}) {
+        const KeyOctet forward = forward_octet(forward_source(lane, e, tile));
+        EXPECT_EQ(forward.tile, tile);
+        EXPECT_EQ(forward.query, row) << lane << ", " << e;
+        EXPECT_EQ(forward_bit(lane, e), column) << lane << ", " << e;
+        const QueryOctet backward = backward_octet(backward_source(lane, e, tile));
+        EXPECT_EQ(backward.tile, tile);
+        EXPECT_EQ(backward.query, column) << lane << ", " << e;
+        EXPECT_EQ(backward.key + backward_bit(lane), row) << lane << ", " << e;
+      }
     }
   // The kernels shift once for both elements of a row.
   for (int lane = 0; lane < 32; ++lane)
     for (const int e : {0, 2}) {
-      EXPECT_EQ(forward_source(lane, e), forward_source(lane, e + 1));
+      EXPECT_EQ(forward_source(lane, e, 1), forward_source(lane, e + 1, 1));
       EXPECT_EQ(forward_bit(lane, e) + 1, forward_bit(lane, e + 1));
     }
 }

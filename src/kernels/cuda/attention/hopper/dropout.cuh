@@ -1,6 +1,5 @@
 // Dropout of the probabilities that a warpgroup holds as accumulators of wgmma: decisions as bits,
-// drawn while GEMMs are under way. Bound by integer multiplications: Philox takes as long as the
-// GEMMs of heads of 64. For s a multiple of 4.
+// drawn while GEMMs are under way. Bound by the latency of Philox. For s a multiple of 8.
 #pragma once
 
 #include "kernels/cuda/attention/dropout.cuh"
@@ -28,18 +27,9 @@ struct KeptBits {
 template <int kTiles>
 struct KeptKeys : KeptBits<kTiles, 2> {
   __device__ __forceinline__ void draw(const HeadDropout& dropout, int query, int key, int lane) {
-    const KeyQuad quad = forward_quad(lane);
 #pragma unroll
-    for (int part = 0; part < this->kParts; ++part) {
-      std::uint32_t own = 0;
-#pragma unroll
-      for (int n = 0; n < 8; ++n)
-        own |= dropout.keeps_quad(query + quad.query, key + 64 * part + 8 * n + quad.key) << 4 * n;
-#pragma unroll
-      for (int half = 0; half < 2; ++half)
-        this->words[part][half] =
-            __shfl_sync(~0u, own, forward_source(lane, 2 * half)) >> forward_bit(lane, 2 * half);
-    }
+    for (int part = 0; part < this->kParts; ++part)
+      draw_query_octets<8>(this->words[part], dropout, query, key + 64 * part, lane);
     this->pin();
   }
   /// Whether this thread's accumulator `e` is kept.
@@ -52,18 +42,9 @@ struct KeptKeys : KeptBits<kTiles, 2> {
 template <int kTiles>
 struct KeptQueries : KeptBits<kTiles, 4> {
   __device__ __forceinline__ void draw(const HeadDropout& dropout, int query, int key, int lane) {
-    const KeyQuad quad = backward_quad(lane);
 #pragma unroll
-    for (int part = 0; part < this->kParts; ++part) {
-      std::uint32_t own = 0;
-#pragma unroll
-      for (int n = 0; n < 8; ++n)
-        own |= dropout.keeps_quad(query + 64 * part + 8 * n + quad.query, key + quad.key) << 4 * n;
-#pragma unroll
-      for (int e = 0; e < 4; ++e)
-        this->words[part][e] =
-            __shfl_sync(~0u, own, backward_source(lane, e)) >> backward_bit(lane);
-    }
+    for (int part = 0; part < this->kParts; ++part)
+      draw_key_octets<8>(this->words[part], dropout, query + 64 * part, key, lane);
     this->pin();
   }
   /// Whether this thread's accumulator `e` is kept.
