@@ -154,6 +154,9 @@ void measure_optimizer(Meter& meter) {
                [&] { backend.squared_sum({.x = gradient, .out = sum}); });
   meter.stream("zero count of 16e6", bytes, 0,
                [&] { backend.zero_count({.x = gradient, .out = sum}); });
+  meter.stream("random normal of 16e6", bytes, 0, [&] {
+    backend.random_normal({.out = m.view({kPart / 1000, 1000}), .width = 1000});
+  });
   meter.stream("zero of 16e6", bytes, count, [&] { backend.zero(gradient); });
   meter.clear();
 }

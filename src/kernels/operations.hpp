@@ -11,6 +11,7 @@
 #include "kernels/layernorm.hpp"
 #include "kernels/linear.hpp"
 #include "kernels/optimizer.hpp"
+#include "kernels/random.hpp"
 #include "kernels/rotary.hpp"
 
 /// Calls X(name, Arguments) for each operation that is a GEMM, alone or with something fused to it:
@@ -57,7 +58,8 @@
   X(cast, Cast)                                                        \
   X(amax, Amax)                                                        \
   X(quantize, Quantize)                                                \
-  X(zero_count, ZeroCount)
+  X(zero_count, ZeroCount)                                             \
+  X(random_normal, RandomNormal)
 
 /// All of them.
 #define TRIREME_OPERATIONS(X) TRIREME_GEMM_OPERATIONS(X) TRIREME_KERNEL_OPERATIONS(X)

@@ -54,14 +54,8 @@ Optimizer::Optimizer(device::Backend& backend, model::ParameterStore& parameters
       norm_(norm_memory_.get(), DType::f64, {1}) {}
 
 void Optimizer::initialize(std::uint64_t seed) {
-  for (const OwnedPart& owned : owned_parts()) {
-    const Tensor values = master(owned);
-    dispatch(values.dtype, [&](auto element) {
-      const auto drawn =
-          model::initial_values<decltype(element)>(*owned.parameter, owned.slabs, seed);
-      backend_.upload(values.data, drawn.data(), drawn.size() * sizeof(element));
-    });
-  }
+  for (const OwnedPart& owned : owned_parts())
+    model::draw_initial_values(backend_, *owned.parameter, owned.slabs, seed, master(owned));
   gather_weights();
 }
 

@@ -2,7 +2,11 @@
 
 #include <gtest/gtest.h>
 
+#include <bit>
 #include <cmath>
+#include <numbers>
+
+#include "core/normal.hpp"
 
 namespace trireme {
 namespace {
@@ -33,6 +37,39 @@ TEST(Philox, NormalsHaveTheRightMoments) {
   EXPECT_NEAR(sum / count, 0.0, 0.01);
   EXPECT_NEAR(squares / count, 1.0, 0.015);
   EXPECT_NEAR(fourth / count, 3.0, 0.1);
+}
+
+TEST(Philox, NormalsAreThoseOfTheFormula) {
+  for (std::uint64_t i = 0; i < 200000; ++i) {
+    const Philox4 words = named_words(7, 8, i);
+    const double expected = std::sqrt(-2.0 * std::log1p(-to_unit(words.x, words.y))) *
+                            std::cos(2.0 * std::numbers::pi * to_unit(words.z, words.w));
+    ASSERT_NEAR(philox_normal(7, 8, i), expected, 1e-14) << i;
+  }
+}
+
+// Bits that no machine, compiler or library may change.
+TEST(Philox, NormalsHaveKnownBits) {
+  std::uint64_t hash = 0;
+  for (std::uint64_t i = 0; i < 100000; ++i)
+    hash = hash * 0x100000001b3ull + std::bit_cast<std::uint64_t>(philox_normal(1, 2, i));
+  EXPECT_EQ(hash, 16885536719322588898ull);
+}
+
+TEST(ExactLog, IsTheLogarithmToTwoUnitsInTheLastPlace) {
+  for (double x : {0x1p-53, 0x1.8p-53, 1e-10, 0.1, 0.5, 0.70710678118654746, 0.70710678118654757,
+                   0.99, 1 - 0x1p-53, 1.0})
+    EXPECT_NEAR(exact::log(x), std::log(x), 4.5e-16 * std::abs(std::log(x))) << x;
+}
+
+TEST(ExactCosine, IsTheCosineOfTurns) {
+  for (int i = 0; i < 4096; ++i) {
+    const double turns = i / 4096.0;
+    EXPECT_NEAR(exact::cos_turns(turns), std::cos(2 * std::numbers::pi * turns), 1e-15) << turns;
+  }
+  EXPECT_EQ(exact::cos_turns(0.0), 1.0);
+  EXPECT_EQ(exact::cos_turns(0.25), 0.0);
+  EXPECT_EQ(exact::cos_turns(0.5), -1.0);
 }
 
 TEST(Philox, StreamsAndSeedsDiffer) {

@@ -385,6 +385,11 @@ void optimizer(Meter& meter, DType dtype) {
                                   .out = meter.zeros({1}, DType::f64)};
     return [&backend, args] { backend.zero_count(args); };
   });
+  meter.stream("random normal of 64e6", kCount * kWide, [&]() -> Call {
+    const kernels::RandomNormal args{.out = meter.zeros({kCount / 1000, 1000}, DType::f32),
+                                     .width = 1000};
+    return [&backend, args] { backend.random_normal(args); };
+  });
   meter.stream("cast of 64e6", kCount * (kWide + static_cast<double>(size_of(dtype))),
                [&]() -> Call {
                  const kernels::Cast args{.x = meter.random(shape, DType::f32),

@@ -82,33 +82,37 @@ void ParameterBuffer::zero(device::Backend& backend) const {
     if (part) backend.zero(part);
 }
 
-template <typename T>
-std::vector<T> initial_values(const Parameter& parameter, const grid::Hyperslabs& slabs,
-                              std::uint64_t seed) {
-  std::vector<T> values(grid::count_elements(slabs), T{0});
-  if (parameter.init == Init::zeros) return values;
-  const std::int64_t row_size = parameter.shape.rank() == 2 ? parameter.shape[1] : 1;
-  const std::uint64_t stream = name_hash(parameter.name.c_str());
-  std::int64_t start = 0;
-  for (const grid::Hyperslab& slab : slabs) {
-#pragma omp parallel for schedule(static)
-    for (std::int64_t i = 0; i < slab.size(); ++i) {
-      const std::int64_t index =
-          (slab.row + i / slab.columns) * row_size + slab.column + i % slab.columns;
-      values[start + i] =
-          parameter.init == Init::ones
-              ? T{1}
-              : static_cast<T>(parameter.init_std * philox_normal(seed, stream, index));
+void draw_initial_values(device::Backend& backend, const Parameter& parameter,
+                         const grid::Hyperslabs& slabs, std::uint64_t seed, const Tensor& out) {
+  const std::int64_t count = grid::count_elements(slabs);
+  const Tensor values = out.view({out.size()}).rows(0, count);
+  switch (parameter.init) {
+    case Init::zeros:
+      backend.zero(values);
+      return;
+    case Init::ones:
+      dispatch(out.dtype, [&](auto zero) {
+        const std::vector<decltype(zero)> ones(count, decltype(zero){1});
+        backend.upload(values.data, ones.data(), values.bytes());
+      });
+      return;
+    case Init::normal: {
+      std::int64_t start = 0;
+      for (const grid::Hyperslab& slab : slabs) {
+        backend.random_normal(
+            {.out = values.rows(start, slab.size()).view({slab.rows, slab.columns}),
+             .deviation = parameter.init_std,
+             .seed = seed,
+             .stream = name_hash(parameter.name.c_str()),
+             .row = slab.row,
+             .column = slab.column,
+             .width = parameter.shape.rank() == 2 ? parameter.shape[1] : 1});
+        start += slab.size();
+      }
+      return;
     }
-    start += slab.size();
   }
-  return values;
 }
-
-template std::vector<float> initial_values(const Parameter&, const grid::Hyperslabs&,
-                                           std::uint64_t);
-template std::vector<double> initial_values(const Parameter&, const grid::Hyperslabs&,
-                                            std::uint64_t);
 
 ParameterStore::ParameterStore(device::Backend& backend, std::vector<Parameter> table,
                                const grid::Layout& layout, const grid::Coordinates& place,
@@ -137,10 +141,7 @@ ParameterStore::Bytes ParameterStore::planned_bytes(const Placement& placement, 
 
 void ParameterStore::initialize(std::uint64_t seed) {
   for (const LocalParameter& local : placement_.parameters)
-    dispatch(precision_.weights, [&](auto element) {
-      const auto values = initial_values<decltype(element)>(*local.parameter, local.slabs, seed);
-      backend_.upload(slice(weights(), local).data, values.data(), values.size() * sizeof(element));
-    });
+    draw_initial_values(backend_, *local.parameter, local.slabs, seed, slice(weights(), local));
 }
 
 const LocalParameter* ParameterStore::find(const std::string& name) const {

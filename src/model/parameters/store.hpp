@@ -77,11 +77,11 @@ class ParameterBuffer {
   device::Buffer memory_;
 };
 
-/// The initial values of the elements of `slabs` of a parameter, in memory order: each drawn from
-/// the parameter's name and the element's global index.
-template <typename T>
-std::vector<T> initial_values(const Parameter& parameter, const grid::Hyperslabs& slabs,
-                              std::uint64_t seed);
+/// Writes the initial values of the elements of `slabs` of a parameter to the first elements of
+/// `out`, fp32 or fp64, in memory order: each drawn from the parameter's name and the element's
+/// global index, the same bits on every backend.
+void draw_initial_values(device::Backend& backend, const Parameter& parameter,
+                         const grid::Hyperslabs& slabs, std::uint64_t seed, const Tensor& out);
 
 /// A parameter's weight and the gradient that backward passes add to; both of the local shape.
 struct WeightGradient {

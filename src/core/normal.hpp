@@ -1,0 +1,124 @@
+// Normal random numbers that are the same bits on every CPU and GPU: made with IEEE's exactly
+// rounded operations alone, which neither compilers nor mathematical libraries change.
+//
+// Sources that call these are compiled with -ffp-contract=off. All functions are static, so that
+// no source gets those of another one.
+#pragma once
+
+#include <cstdint>
+#include <cstring>
+
+#include "core/philox.hpp"
+
+namespace trireme {
+namespace exact {
+
+#ifdef __CUDA_ARCH__
+__device__ static inline double multiply(double a, double b) { return __dmul_rn(a, b); }
+__device__ static inline double add(double a, double b) { return __dadd_rn(a, b); }
+__device__ static inline double divide(double a, double b) { return __ddiv_rn(a, b); }
+__device__ static inline double square_root(double a) { return __dsqrt_rn(a); }
+#else
+TRIREME_HOST_DEVICE static inline double multiply(double a, double b) { return a * b; }
+TRIREME_HOST_DEVICE static inline double add(double a, double b) { return a + b; }
+TRIREME_HOST_DEVICE static inline double divide(double a, double b) { return a / b; }
+TRIREME_HOST_DEVICE static inline double square_root(double a) { return std::sqrt(a); }
+#endif
+
+/// coefficient + x * rest: a step of Horner's scheme.
+TRIREME_HOST_DEVICE static inline double horner(double x, double rest, double coefficient) {
+  return add(multiply(x, rest), coefficient);
+}
+
+/// The natural logarithm of x, which must be normal and positive, to 2 units in the last place:
+/// with x = 2^e m, sqrt(1/2) < m <= sqrt(2), e log 2 + 2 artanh((m - 1) / (m + 1)).
+TRIREME_HOST_DEVICE static inline double log(double x) {
+  constexpr double kSqrt2 = 1.4142135623730951;
+  // log 2 in two parts, the first with zeros at its end: its product with an exponent is exact.
+  constexpr double kLog2High = 0x1.62e42feep-1, kLog2Low = 0x1.a39ef35793c76p-33;
+  std::uint64_t bits;
+  std::memcpy(&bits, &x, sizeof bits);
+  int exponent = static_cast<int>(bits >> 52) - 1023;
+  bits = (bits & 0x000F'FFFF'FFFF'FFFFull) | 0x3FF0'0000'0000'0000ull;
+  double m;
+  std::memcpy(&m, &bits, sizeof m);
+  if (m > kSqrt2) {
+    m = multiply(m, 0.5);
+    ++exponent;
+  }
+  const double s = divide(add(m, -1.0), add(m, 1.0));
+  const double z = multiply(s, s);  // at most 0.0295: the next term of the series is below 2^-60
+  double series = 1.0 / 21;
+  series = horner(z, series, 1.0 / 19);
+  series = horner(z, series, 1.0 / 17);
+  series = horner(z, series, 1.0 / 15);
+  series = horner(z, series, 1.0 / 13);
+  series = horner(z, series, 1.0 / 11);
+  series = horner(z, series, 1.0 / 9);
+  series = horner(z, series, 1.0 / 7);
+  series = horner(z, series, 1.0 / 5);
+  series = horner(z, series, 1.0 / 3);
+  const double twice = multiply(2.0, s);
+  const double log_m = add(twice, multiply(twice, multiply(z, series)));
+  return add(multiply(exponent, kLog2High), add(multiply(exponent, kLog2Low), log_m));
+}
+
+/// The cosine of `turns` full turns, 0 <= turns < 1, to 2 units in the last place of 1: Taylor's
+/// series in the eighth of a turn that is left on either side of the nearest quarter.
+TRIREME_HOST_DEVICE static inline double cos_turns(double turns) {
+  constexpr double kHalfPi = 1.5707963267948966;
+  const double quarters = multiply(turns, 4.0);
+  const int quadrant = static_cast<int>(add(quarters, 0.5));
+  const double y = multiply(add(quarters, -quadrant), kHalfPi);
+  const double z = multiply(y, y);
+  double result;
+  if (quadrant % 2 == 0) {
+    result = 1.0 / 20922789888000;  // 16!
+    result = horner(z, result, -1.0 / 87178291200);
+    result = horner(z, result, 1.0 / 479001600);
+    result = horner(z, result, -1.0 / 3628800);
+    result = horner(z, result, 1.0 / 40320);
+    result = horner(z, result, -1.0 / 720);
+    result = horner(z, result, 1.0 / 24);
+    result = horner(z, result, -0.5);
+    result = horner(z, result, 1.0);
+  } else {
+    result = 1.0 / 355687428096000;  // 17!
+    result = horner(z, result, -1.0 / 1307674368000);
+    result = horner(z, result, 1.0 / 6227020800);
+    result = horner(z, result, -1.0 / 39916800);
+    result = horner(z, result, 1.0 / 362880);
+    result = horner(z, result, -1.0 / 5040);
+    result = horner(z, result, 1.0 / 120);
+    result = horner(z, result, -1.0 / 6);
+    result = horner(z, result, 1.0);
+    result = multiply(result, y);
+  }
+  return quadrant == 1 || quadrant == 2 ? -result : result;
+}
+
+}  // namespace exact
+
+/// The 53 bits of two words as a number in [0, 1).
+TRIREME_HOST_DEVICE static inline double to_unit(std::uint32_t high, std::uint32_t low) {
+  return ((high >> 5) * 67108864.0 + (low >> 6)) * 0x1p-53;
+}
+
+/// A standard normal number from four random words, by Box-Muller.
+TRIREME_HOST_DEVICE static inline double standard_normal(const Philox4& words) {
+  const double logarithm = exact::log(1.0 - to_unit(words.x, words.y));
+  return exact::multiply(exact::square_root(exact::multiply(-2.0, logarithm)),
+                         exact::cos_turns(to_unit(words.z, words.w)));
+}
+
+/// The words of number `index` of the random tensor `stream`.
+TRIREME_HOST_DEVICE static inline Philox4 named_words(std::uint64_t seed, std::uint64_t stream,
+                                                      std::uint64_t index) {
+  // Keeps initialisation and sampling apart from dropout, whose keys are the bare seed.
+  constexpr std::uint64_t kNamedStreams = 0x5452'4952'454D'4531ull;
+  return philox({static_cast<std::uint32_t>(index), static_cast<std::uint32_t>(index >> 32),
+                 static_cast<std::uint32_t>(stream), static_cast<std::uint32_t>(stream >> 32)},
+                seed ^ kNamedStreams);
+}
+
+}  // namespace trireme

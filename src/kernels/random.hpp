@@ -1,0 +1,42 @@
+// Random tensors: initial weights.
+#pragma once
+
+#include <cstdint>
+
+#include "core/normal.hpp"
+#include "core/tensor.hpp"
+#include "kernels/cuda/context.hpp"
+
+namespace trireme::kernels {
+
+/// Writes deviation * philox_normal(seed, stream, index) to a rectangle of a matrix of `width`
+/// columns: element (i, j) of out [rows, columns] has the index (row + i) * width + column + j. The
+/// same bits on every backend. out: fp32 or fp64, rounded once from fp64.
+struct RandomNormal {
+  Tensor out;
+  double deviation = 1.0;
+  std::uint64_t seed = 0;
+  std::uint64_t stream = 0;
+  std::int64_t row = 0;
+  std::int64_t column = 0;
+  std::int64_t width = 1;
+};
+
+/// What element `i` of RandomNormal's out, whose rows have `columns`, has of its random numbers.
+TRIREME_HOST_DEVICE inline double random_normal_value(const RandomNormal& args,
+                                                      std::int64_t columns, std::int64_t i) {
+  const std::int64_t index = (args.row + i / columns) * args.width + args.column + i % columns;
+  return exact::multiply(
+      args.deviation,
+      standard_normal(named_words(args.seed, args.stream, static_cast<std::uint64_t>(index))));
+}
+
+namespace host {
+void random_normal(const RandomNormal& args);
+}
+
+namespace cuda {
+void random_normal(const RandomNormal& args, const Context& context);
+}
+
+}  // namespace trireme::kernels

@@ -1,0 +1,28 @@
+#include "workbench.hpp"
+
+namespace trireme::kernels {
+namespace {
+
+// Rows of a shard, a part of a row, and more elements than one round of the threads.
+TEST(RandomNormal, HasTheHostsBits) {
+  for (const auto& [rows, columns] : {std::pair{1, 1}, {3, 70}, {1, 1000}, {1500, 1024}}) {
+    expect_as_on_host(
+        fmt::format("{} x {}", rows, columns), DType::f32,
+        [&](Workbench& bench) -> std::vector<Output> {
+          const Tensor out = bench.wide_given(
+              {rows, columns}, std::vector<double>(static_cast<std::size_t>(rows) * columns));
+          bench.backend().random_normal({.out = out,
+                                         .deviation = 0.02,
+                                         .seed = 1234,
+                                         .stream = name_hash("layers/0/mlp/up/weight"),
+                                         .row = 5,
+                                         .column = 11,
+                                         .width = 4096});
+          return {{"out", out}};
+        },
+        0.0);
+  }
+}
+
+}  // namespace
+}  // namespace trireme::kernels
