@@ -66,6 +66,36 @@ if [ -n "$RUN" ]; then words+=("$(output_word "$RUN")"); fi
 read -ra key_words <<<"$KEYS"
 words+=("${key_words[@]}")
 
+# ---- profilers
+
+# NSYS=1 and NCU=1 run every rank under Nsight Systems or Nsight Compute, whose reports come into
+# <run>/profile, a file for each rank; NSYS_OPTIONS and NCU_OPTIONS are further options. Nsight Compute runs
+# kernels many times: it takes a hundred of them, once training is under way.
+profiler=()
+case ${NSYS:-0}${NCU:-0} in
+  00) ;;
+  11) refuse "NSYS=1 and NCU=1 exclude each other" ;;
+  10 | 01)
+    profile_folder=$RUN
+    if [ -z "$profile_folder" ]; then
+      profile_folder=$("${words[@]}" --print-value run.output 2>/dev/null) ||
+        refuse "a profiler needs the run folder, which cannot be asked for here: set RUN at the top of the job"
+    fi
+    mkdir -p -- "$profile_folder/profile" || refuse "there can be no folder $profile_folder/profile"
+    if [ "${NSYS:-0}" = 1 ]; then
+      read -ra profiler <<<"nsys profile --trace=cuda,nvtx,mpi ${NSYS_OPTIONS:-}"
+      profiler+=("--output=$profile_folder/profile/nsys-%h-%p")
+    else
+      read -ra profiler <<<"ncu --nvtx --launch-skip=2000 --launch-count=100 ${NCU_OPTIONS:-}"
+      profiler+=("--export=$profile_folder/profile/ncu-%h-%p")
+    fi
+    if [ -z "$IMAGE" ]; then need_command "${profiler[0]}" "install Nsight, or load its module"; fi
+    ;;
+  *) refuse "NSYS and NCU are 1 or 0, not '${NSYS:-0}' and '${NCU:-0}'" ;;
+esac
+# What the ranks run.
+rank_words=("${profiler[@]}" "${words[@]}")
+
 # ---- outside a job: check on the login node, then submit
 
 # sbatch_option NAME OPTIONS...: the option's last value in OPTIONS, else in the #SBATCH lines.
@@ -137,7 +167,7 @@ run_with_srun() {
   else
     note_checkpoint
   fi
-  srun "${srun_options[@]}" "$@" "${words[@]}"
+  srun "${srun_options[@]}" "$@" "${rank_words[@]}"
   end_job $?
 }
 
@@ -161,7 +191,7 @@ run_with_enroot() {
   enroot+=("$CONTAINER" sh -c 'cd -- "$0" && exec "$@"' "$PWD")
   export TRIREME_CONTAINER="${enroot[*]@Q}"
   note_checkpoint srun --mpi=none --nodes=1 --ntasks=1 "${enroot[@]}"
-  srun "${srun_options[@]}" "$@" "${enroot[@]}" "${words[@]}"
+  srun "${srun_options[@]}" "$@" "${enroot[@]}" "${rank_words[@]}"
   end_job $?
 }
 

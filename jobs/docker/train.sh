@@ -78,7 +78,7 @@ for i in "${!names[@]}"; do
       </dev/null >/dev/null || refuse "no container of $DOCKER_IMAGE starts on ${names[i]}"
     contexts+=(:)
   fi
-  contexts+=(-n "${slots[i]}" -host "${names[i]}:${slots[i]}" -wdir "$PWD" "${words[@]}")
+  contexts+=(-n "${slots[i]}" -host "${names[i]}:${slots[i]}" -wdir "$PWD" "${rank_words[@]}")
 done
 
 docker_options "${gpus[0]}"

@@ -81,12 +81,26 @@ show_machine() {
   echo "visible     $gpus (CUDA_VISIBLE_DEVICES=${CUDA_VISIBLE_DEVICES-not set})"
   echo "NCCL        $(ldconfig -p 2>/dev/null | awk '/libnccl\.so\.2/ { print $NF; exit }')" \
     "LD_LIBRARY_PATH=${LD_LIBRARY_PATH-not set} $(env | grep '^NCCL_' | tr '\n' ' ')"
+  show_infiniband
   echo "MPI         $(mpirun --version 2>&1 | head -n 1)"
   echo "programs    $programs, $("$programs/trireme-pretrain" --version 2>&1 | head -n 2 | paste -sd " ")"
   if [ "$gpus" -gt 1 ]; then
     echo "links"
     nvidia-smi topo -m 2>/dev/null | sed 's/\x1b\[[0-9;]*m//g' || echo "(nvidia-smi topo -m prints nothing)"
   fi
+}
+
+# show_infiniband: a line for each port of InfiniBand or RoCE: its state, its rate, its link.
+show_infiniband() {
+  local port found=0
+  for port in /sys/class/infiniband/*/ports/*; do
+    [ -r "$port/state" ] || continue
+    found=1
+    printf 'network     %s port %s: %s, %s, %s\n' "$(basename "$(dirname "$(dirname "$port")")")" "$(basename "$port")" \
+      "$(sed 's/.*: //' "$port/state")" "$(cat "$port/rate" 2>/dev/null || echo 'rate unknown')" \
+      "$(cat "$port/link_layer" 2>/dev/null || echo 'link unknown')"
+  done
+  if [ "$found" -eq 0 ]; then echo "network     no InfiniBand (/sys/class/infiniband has no port)"; fi
 }
 
 check_gpus() {

@@ -63,7 +63,7 @@ add_host() {
   if [ ${#contexts[@]} -gt 0 ]; then contexts+=(:); fi
   contexts+=(-n "$slots" -host "$name:$slots" -wdir "$PWD" "${forwarded[@]}")
   if [ -n "$gpus" ]; then contexts+=(env "CUDA_VISIBLE_DEVICES=$gpus"); fi
-  contexts+=("${words[@]}")
+  contexts+=("${rank_words[@]}")
 }
 
 contexts=()
