@@ -1,6 +1,7 @@
 // trireme-pretrain: trains the model of a deck.
 #include <fmt/ranges.h>
 #include <stdio_ext.h>
+#include <unistd.h>
 
 #include <cerrno>
 #include <cstdio>
@@ -93,6 +94,17 @@ report::ModelInfo model_info(const deck::Deck& deck, const plan::Vocabulary& voc
           .flops_per_token = model::flops_per_token(deck, vocabulary.size),
           .flops_formula = model::family_of(deck).flops_formula,
           .recomputes = deck.recompute.granularity == deck::Granularity::full};
+}
+
+/// Whether people see standard output as it is printed. mpirun gives its ranks a terminal of their
+/// own, and passes on what it reads there: what counts is its own output.
+bool prints_to_terminal() {
+  if (::isatty(STDOUT_FILENO) != 1) return false;
+  if (!std::getenv("OMPI_COMM_WORLD_SIZE")) return true;
+  std::error_code unknown;
+  const std::string output =
+      std::filesystem::read_symlink(fmt::format("/proc/{}/fd/1", ::getppid()), unknown).string();
+  return output.starts_with("/dev/pts/") || output.starts_with("/dev/tty");
 }
 
 /// Prints program, command, hosts, layout, memory, data and run folder.
@@ -201,6 +213,20 @@ deck::Deck with_converted_checkpoint(deck::Deck deck, std::int64_t vocabulary,
   return deck;
 }
 
+/// Calls `work`; where it throws, hooks.fault gets the message. `reporter` is null but on rank 0.
+template <typename Work>
+train::StopReason with_fault_hook(report::Reporter* reporter, const Work& work) {
+  try {
+    return work();
+  } catch (const Error& error) {
+    if (reporter) reporter->fault(error.what(), static_cast<int>(error.code()));
+    throw;
+  } catch (const std::exception& error) {
+    if (reporter) reporter->fault(error.what(), static_cast<int>(ExitCode::failure));
+    throw;
+  }
+}
+
 ExitCode pretrain(int argc, char** argv, const DeckArguments& arguments,
                   train::TrainerOptions options, std::unique_ptr<comm::MpiCommunicator> world) {
   const auto [deck, vocabulary] =
@@ -256,7 +282,11 @@ ExitCode pretrain(int argc, char** argv, const DeckArguments& arguments,
         .restart = point.checkpoint ? std::optional(point.progress.iteration) : std::nullopt,
         .tensorboard = deck.log.tensorboard.enable,
         .dialect = deck.log.tensorboard.dialect,
-        .flush_every = deck.log.tensorboard.flush_every});
+        .flush_every = deck.log.tensorboard.flush_every,
+        .short_lines = deck.log.console == deck::ConsoleLine::brief && prints_to_terminal(),
+        .prometheus = deck.log.prometheus,
+        .hooks = deck.hooks,
+        .name = deck.run.name});
     introduce(start, deck, vocabulary, arguments, command, hosts, devices.description);
     return point.checkpoint ? point.checkpoint->string() : std::string();
   });
@@ -266,9 +296,15 @@ ExitCode pretrain(int argc, char** argv, const DeckArguments& arguments,
   if (!found.empty()) options.restart.checkpoint = found;
   options.lock = start.lock.get();
 
-  train::Trainer trainer(deck, vocabulary, devices.groups, *devices.backend, start.reporter.get(),
-                         options);
-  const train::StopReason stop = trainer.run();
+  std::optional<train::Timeline> timeline;
+  if (!deck.log.trace.iterations.empty())
+    options.timeline = &timeline.emplace(deck, devices.groups, *devices.backend);
+  std::optional<train::Trainer> made;
+  const train::StopReason stop = with_fault_hook(start.reporter.get(), [&] {
+    made.emplace(deck, vocabulary, devices.groups, *devices.backend, start.reporter.get(), options);
+    return made->run();
+  });
+  const train::Trainer& trainer = *made;
   if (start.reporter)
     conclude(*start.reporter, stop, trainer, deck, again, options.since_start.seconds());
   forgive_lost_output(deck);

@@ -8,9 +8,12 @@
 
 #include "app.hpp"
 #include "core/files.hpp"
+#include "core/text.hpp"
 #include "report/follow/follower.hpp"
+#include "report/html/page.hpp"
 #include "report/runs/comparison.hpp"
 #include "report/runs/run_history.hpp"
+#include "report/runs/timeline.hpp"
 
 namespace trireme {
 namespace {
@@ -27,6 +30,13 @@ constexpr const char* kUsage =
     "       trireme-report plot RUN|LOG ... -o FILE.svg [--x iterations|samples|tokens] "
     "[--log-loss]\n"
     "           loss, learning rate and throughput as curves, several runs in one plot\n"
+    "       trireme-report html RUN|LOG|FOLDER ... -o FILE.html\n"
+    "           a page that needs no network: curves, events, memory, GPUs, timelines; several "
+    "runs\n"
+    "           compared; a FOLDER of runs, as of a sweep, with parallel coordinates\n"
+    "       trireme-report trace RUN [--csv]\n"
+    "           what each rank does in the iterations of log.trace, and the bubble, measured and\n"
+    "           simulated; or every pass, message and collective as comma-separated values\n"
     "       trireme-report export RUN|LOG ... [--csv] [-o FILE]\n"
     "           the values of every training line and evaluation as comma-separated values\n"
     "       trireme-report diff RUN|LOG RUN|LOG\n"
@@ -160,6 +170,50 @@ ExitCode plot(const po::variables_map& values, const Words& words) {
   return ExitCode::success;
 }
 
+po::options_description html_options() {
+  po::options_description options("Options of html");
+  options.add_options()("output,o", po::value<std::string>()->value_name("FILE.html"),
+                        "the file to write");
+  return options;
+}
+
+/// Runs as a page.
+ExitCode html(const po::variables_map& values, const Words& words) {
+  if (words.empty()) throw UsageError("html: no run folder and no log is given");
+  if (!values.count("output")) throw UsageError("html: no output is given: add -o FILE.html");
+  const std::filesystem::path output = values["output"].as<std::string>();
+  const std::string page = report::html_page({words.begin(), words.end()});
+  write_file_atomically(output, page);
+  print_out(
+      fmt::format("{}: {}\n", output.string(), human_bytes(static_cast<double>(page.size()))));
+  return ExitCode::success;
+}
+
+po::options_description trace_options() {
+  po::options_description options("Options of trace");
+  options.add_options()("csv", "print every pass, message and collective as a row");
+  return options;
+}
+
+/// What is in a trace.json, for people or programs.
+ExitCode trace(const po::variables_map& values, const Words& words) {
+  if (words.size() != 1) throw UsageError("trace: expected a run folder or a trace.json");
+  std::filesystem::path path = words[0];
+  if (std::filesystem::is_directory(path)) {
+    path /= "trace.json";
+    if (!std::filesystem::exists(path))
+      throw IoError(
+          "'{}' is not there: the run's deck has no log.trace.iterations, or none of "
+          "them is done",
+          path.string());
+  }
+  if (values.count("csv"))
+    report::write_trace_csv(path, [](const std::string& line) { print_out(line); });
+  else
+    print_out(report::trace_summary(path));
+  return ExitCode::success;
+}
+
 po::options_description export_options() {
   po::options_description options("Options of export");
   options.add_options()  //
@@ -204,7 +258,8 @@ struct Command {
 constexpr Command kCommands[] = {
     {"follow", follow_options, follow}, {"summary", summary_options, summary},
     {"plot", plot_options, plot},       {"export", export_options, export_values},
-    {"diff", diff_options, diff},
+    {"diff", diff_options, diff},       {"html", html_options, html},
+    {"trace", trace_options, trace},
 };
 
 /// Calls the command with its options and its other words.
@@ -230,7 +285,7 @@ ExitCode run(int argc, char** argv) {
   const std::string word = argc > 1 ? argv[1] : "";
   for (const Command& command : kCommands)
     if (word == command.name) return call(command, argc - 1, argv + 1);
-  throw UsageError("{}: expected follow, summary, plot, export or diff{}",
+  throw UsageError("{}: expected follow, summary, plot, html, trace, export or diff{}",
                    word.empty() ? "no command is given" : "unknown command '" + word + "'",
                    did_you_mean(word, names));
 }

@@ -39,6 +39,7 @@ enum class TokenizerType { gpt2, bpe, sentencepiece, wordpiece, whitespace, byte
 enum class BertDialect { megatron, v0, tfrecord };
 enum class SentenceTask { order, next, none };
 enum class TensorboardDialect { trireme, megatron, bigscience };
+enum class ConsoleLine { brief, megatron };
 
 /// The words of each enumeration as the deck writes them, in the order of the enumerators.
 constexpr auto names_of(Device) {
@@ -106,6 +107,9 @@ constexpr auto names_of(SentenceTask) {
 }
 constexpr auto names_of(TensorboardDialect) {
   return std::to_array<std::string_view>({"trireme", "megatron", "bigscience"});
+}
+constexpr auto names_of(ConsoleLine) {
+  return std::to_array<std::string_view>({"short", "megatron"});
 }
 
 /// Whether a restart may change a key.

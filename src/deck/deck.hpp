@@ -350,6 +350,13 @@ struct Comm {
   bool operator==(const Comm&) const = default;
 };
 
+/// Recording of timelines.
+struct Trace {
+  std::vector<IterationRange> iterations;  ///< in order, without overlaps
+
+  bool operator==(const Trace&) const = default;
+};
+
 struct Log {
   std::int64_t every = 0;
   Tensorboard tensorboard;
@@ -358,8 +365,19 @@ struct Log {
   bool norms = false;
   std::optional<std::int64_t> gpu_every;
   bool rank_files = false;
+  ConsoleLine console{};  ///< of training lines on a terminal
+  std::optional<std::string> prometheus;
+  Trace trace;
 
   bool operator==(const Log&) const = default;
+};
+
+/// Commands of a shell that rank 0 runs beside training.
+struct Hooks {
+  std::optional<std::string> checkpoint, stop, fault;
+  Length timeout;
+
+  bool operator==(const Hooks&) const = default;
 };
 
 /// Nodes that are alike; written "2*a10:4", two nodes with four A10s each.
@@ -398,6 +416,7 @@ struct Deck {
   Checkpoint checkpoint;
   Comm comm;
   Log log;
+  Hooks hooks;
   Cluster cluster;
 
   bool operator==(const Deck&) const = default;

@@ -10,6 +10,7 @@
 #include <vector>
 
 #include "core/clock.hpp"
+#include "core/range.hpp"
 #include "device/backend.hpp"
 
 namespace trireme::device {
@@ -30,8 +31,22 @@ enum class Phase {
 };
 inline constexpr std::size_t kPhases = static_cast<std::size_t>(Phase::save) + 1;
 
-/// The name of Megatron-LM's timer for it, by which logs are read: "forward-compute".
+/// The name of Megatron-LM's timer for it, by which logs are read: "forward-compute"; it ends in a
+/// zero byte.
 std::string_view name_of(Phase phase);
+
+/// A stream beside the compute stream, on which the ends of other streams' work are recorded
+/// without holding any of them up.
+class SideStream {
+ public:
+  virtual ~SideStream() = default;
+  virtual CUstream_st* stream() const = 0;
+  /// An event after what the stream was made to wait for.
+  virtual std::unique_ptr<Event> record() = 0;
+};
+
+/// One of `backend`, which must outlive it and its events; null where the backend has no streams.
+std::unique_ptr<SideStream> make_side_stream(const Backend& backend);
 
 /// Adds up the time of phases on one rank. On a GPU that is the time between two points of the
 /// compute stream, read after the work is done, so that timing makes no rank wait; phases that are
@@ -81,7 +96,7 @@ class Timers {
 
 /// Calls `work` and returns what it returns; times it where there are timers.
 template <typename Work>
-auto timed(Timers* timers, Phase phase, Work&& work) {
+auto measured(Timers* timers, Phase phase, Work&& work) {
   if (timers == nullptr) return std::forward<Work>(work)();
   timers->begin(phase);
   if constexpr (std::is_void_v<decltype(work())>) {
@@ -92,6 +107,13 @@ auto timed(Timers* timers, Phase phase, Work&& work) {
     timers->end(phase);
     return result;
   }
+}
+
+/// The same as a range with the phase's name.
+template <typename Work>
+auto timed(Timers* timers, Phase phase, Work&& work) {
+  const NamedRange range({name_of(phase).data()});
+  return measured(timers, phase, std::forward<Work>(work));
 }
 
 }  // namespace trireme::device

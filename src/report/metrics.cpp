@@ -148,6 +148,17 @@ std::string json_line(const MemoryEvent& event, double time) {
                      {"reserved", rank.reserved},
                      {"max_reserved", rank.max_reserved}});
   json["ranks"] = ranks;
+  for (const auto& [purpose, bytes] : event.purposes) json["purposes"][purpose] = bytes;
+  return dump(json);
+}
+
+std::string json_line(const TraceEvent& event, double time) {
+  OrderedJson json = line_of("trace", time);
+  json["iteration"] = event.iteration;
+  json["first"] = event.first;
+  json["path"] = event.path;
+  json["bubble"] = event.bubble;
+  if (event.simulated_bubble) json["simulated_bubble"] = *event.simulated_bubble;
   return dump(json);
 }
 

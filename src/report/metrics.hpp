@@ -159,6 +159,8 @@ struct MemoryEvent {
   std::int64_t peak_bytes = 0;      ///< resident, since the program began
   std::int64_t gpu_bytes = 0;       ///< in use on the GPU, which is what is planned; 0 on the host
   std::vector<RankMemory> ranks = {};
+  /// planned_bytes by purpose: "weights", "gradients", ...
+  std::vector<std::pair<std::string, std::int64_t>> purposes = {};
 };
 
 /// What one GPU did since the last event: means of utilisation and power, the highest memory and
@@ -177,6 +179,15 @@ struct GpuUse {
 struct GpuEvent {
   std::int64_t iteration = 0;
   std::vector<GpuUse> gpus = {};
+};
+
+/// The timeline of some iterations was recorded (log.trace).
+struct TraceEvent {
+  std::int64_t iteration = 0;  ///< the last one
+  std::int64_t first = 0;
+  std::string path = {};
+  double bubble = 0;  ///< share of the ranks' time between passes without one, 0 to 1
+  std::optional<double> simulated_bubble = {};
 };
 
 /// A warning to the user: weights that are absurdly large, a run that diverged.
@@ -206,6 +217,7 @@ std::string json_line(const TimersEvent& event, double time);
 std::string json_line(const CheckpointEvent& event, double time);
 std::string json_line(const MemoryEvent& event, double time);
 std::string json_line(const GpuEvent& event, double time);
+std::string json_line(const TraceEvent& event, double time);
 std::string json_line(const WarningEvent& event, double time);
 std::string json_line(const StopEvent& event, double time);
 

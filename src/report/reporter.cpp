@@ -7,6 +7,7 @@
 #include <cstdio>
 #include <cstdlib>
 #include <functional>
+#include <utility>
 
 #include "core/clock.hpp"
 #include "core/files.hpp"
@@ -23,6 +24,23 @@ std::string norm_fields(const TrainEvent& event) {
     text += fmt::format(" num zeros: {:.1f} |", static_cast<double>(*event.gradient_zeros));
   if (event.parameter_norm) text += fmt::format(" params norm: {:.3f} |", *event.parameter_norm);
   return text;
+}
+
+/// By samples: iterations may grow.
+double seconds_left(const TrainEvent& event, const RunLength& run) {
+  const double samples_per_second =
+      event.tokens_per_second * static_cast<double>(event.consumed_samples) /
+      static_cast<double>(std::max<std::int64_t>(event.consumed_tokens, 1));
+  const auto samples_left = static_cast<double>(run.samples - event.consumed_samples);
+  return samples_per_second > 0 ? samples_left / samples_per_second : 0;
+}
+
+/// "46.1k", "1.27M".
+std::string short_number(double value) {
+  if (value >= 1e9) return fmt::format("{:.3g}G", value / 1e9);
+  if (value >= 1e6) return fmt::format("{:.3g}M", value / 1e6);
+  if (value >= 1e3) return fmt::format("{:.3g}k", value / 1e3);
+  return fmt::format("{:.3g}", value);
 }
 
 /// As Python prints a float: the shortest digits that read back as `value`, with ".0" after an
@@ -51,12 +69,6 @@ std::string rank_memory_line(const RankMemory& memory, std::int64_t iteration) {
 }  // namespace
 
 std::string training_line(const TrainEvent& event, const RunLength& run) {
-  // By samples: iterations may grow.
-  const double samples_per_second =
-      event.tokens_per_second * static_cast<double>(event.consumed_samples) /
-      static_cast<double>(std::max<std::int64_t>(event.consumed_tokens, 1));
-  const auto samples_left = static_cast<double>(run.samples - event.consumed_samples);
-  const double seconds_left = samples_per_second > 0 ? samples_left / samples_per_second : 0;
   return fmt::format(
              " iteration {:8d}/{:8d} | consumed samples: {:12d} |"
              " elapsed time per iteration (ms): {:.1f} | learning rate: {:.3E} |"
@@ -70,7 +82,21 @@ std::string training_line(const TrainEvent& event, const RunLength& run) {
              " tokens per second: {:.1f} | model TFLOP/s per GPU: {:.3f} | MFU: {} | ETA: {} |",
              event.tokens_per_second, event.model_tflops_per_rank,
              event.mfu ? fmt::format("{:.1f}%", *event.mfu * 100) : "-",
-             human_duration(seconds_left));
+             human_duration(seconds_left(event, run)));
+}
+
+std::string short_training_line(const TrainEvent& event, const RunLength& run) {
+  const int width = static_cast<int>(std::to_string(run.iterations).size());
+  std::string line =
+      fmt::format("{:>{}}/{} | loss {:.4f}", event.iteration, width, run.iterations, event.loss);
+  if (event.sentence_loss) line += fmt::format(" + {:.4f}", *event.sentence_loss);
+  line += fmt::format(" | norm {:.3g} | lr {:.2e} | {:.4g} ms | {} tokens/s", event.grad_norm,
+                      event.learning_rate, event.ms, short_number(event.tokens_per_second));
+  if (event.mfu) line += fmt::format(" | MFU {:.1f}%", *event.mfu * 100);
+  line += fmt::format(" | ETA {}", human_duration(seconds_left(event, run)));
+  if (event.skipped > 0) line += fmt::format(" | {} skipped", event.skipped);
+  if (event.nan > 0) line += fmt::format(" | {} NaN", event.nan);
+  return line;
 }
 
 std::string skip_line(const SkipEvent& event) {
@@ -159,6 +185,14 @@ std::string checkpoint_line(const CheckpointEvent& event) {
                      event.seconds);
 }
 
+std::string trace_line(const TraceEvent& event) {
+  return fmt::format(" timeline of iterations {} to {}: {} | bubble: {:.1f}%{} |", event.first,
+                     event.iteration, event.path, 100 * event.bubble,
+                     event.simulated_bubble ? fmt::format(" | simulated bubble: {:.1f}%",
+                                                          100 * *event.simulated_bubble)
+                                            : "");
+}
+
 std::string warning_line(const WarningEvent& event) {
   return fmt::format("warning: iteration {}: {}", event.iteration, event.message);
 }
@@ -168,8 +202,8 @@ std::string stop_line(const StopEvent& event) {
                      event.exit_code);
 }
 
-void Console::print(std::string_view text) {
-  std::fwrite(text.data(), 1, text.size(), stdout);
+void Console::print(std::string_view text, std::string_view on_standard_output) {
+  std::fwrite(on_standard_output.data(), 1, on_standard_output.size(), stdout);
   std::fputc('\n', stdout);
   std::fflush(stdout);
   log_.line(text);
@@ -195,7 +229,10 @@ Reporter::Reporter(const ReporterOptions& options)
     : run_(options.run),
       metrics_(open_metrics(options)),
       console_(options.folder / "console.log", mode_of(options)),
-      curves_(make_curves(options.dialect)) {
+      curves_(make_curves(options.dialect)),
+      short_lines_(options.short_lines),
+      hooks_(options.hooks, options.folder) {
+  if (options.prometheus) prometheus_.emplace(*options.prometheus, options.name);
   if (!options.tensorboard) return;
   tensorboard_.emplace(options.folder / "tensorboard", options.flush_every);
   // TensorBoard drops the points of all tags from such a record's step on, those over samples and
@@ -209,9 +246,18 @@ Reporter::Reporter(const ReporterOptions& options)
 
 template <typename Event>
 void Reporter::emit(const Event& event, const std::string& text) {
+  emit(event, text, text);
+}
+
+template <typename Event>
+void Reporter::emit(const Event& event, const std::string& text,
+                    const std::string& on_standard_output) {
   const double now = unix_time();
   metrics_.line(json_line(event, now));
-  console_.print(text);
+  console_.print(text, on_standard_output);
+  if constexpr (requires { prometheus_->on(event, now); })
+    if (prometheus_ && !prometheus_->on(event, now) && !std::exchange(prometheus_failed_, true))
+      console_.print("warning: the file of log.prometheus cannot be written");
   if constexpr (requires { curves_->of(event); })
     if (tensorboard_)
       for (const auto& [tag, x, y] : curves_->of(event)) tensorboard_->scalar(tag, x, y, now);
@@ -219,7 +265,12 @@ void Reporter::emit(const Event& event, const std::string& text) {
 
 void Reporter::on(const StartEvent& event) { emit(event, start_lines(event)); }
 
-void Reporter::on(const TrainEvent& event) { emit(event, training_line(event, run_)); }
+void Reporter::on(const TrainEvent& event) {
+  const std::string line = training_line(event, run_);
+  emit(event, line, short_lines_ ? short_training_line(event, run_) : line);
+  hooks_.note(event.iteration);
+  poll_hooks(event.iteration);
+}
 
 void Reporter::on(const SkipEvent& event) { emit(event, skip_line(event)); }
 
@@ -229,17 +280,34 @@ void Reporter::on(const TaskEvent& event) { emit(event, task_line(event)); }
 
 void Reporter::on(const TimersEvent& event) { emit(event, timers_lines(event)); }
 
-void Reporter::on(const CheckpointEvent& event) { emit(event, checkpoint_line(event)); }
+void Reporter::on(const CheckpointEvent& event) {
+  emit(event, checkpoint_line(event));
+  hooks_.checkpoint(event.iteration, event.path);
+  poll_hooks(event.iteration);
+}
 
 void Reporter::on(const MemoryEvent& event) { emit(event, memory_lines(event)); }
 
 void Reporter::on(const GpuEvent& event) { emit(event, gpu_line(event)); }
+
+void Reporter::on(const TraceEvent& event) { emit(event, trace_line(event)); }
 
 void Reporter::on(const WarningEvent& event) { emit(event, warning_line(event)); }
 
 void Reporter::on(const StopEvent& event) {
   emit(event, stop_line(event));
   if (tensorboard_) tensorboard_->flush();
+  hooks_.stop(event.iteration, event.reason, event.exit_code);
+  poll_hooks(event.iteration);
+}
+
+void Reporter::fault(const std::string& message, int exit_code) {
+  hooks_.fault(message, exit_code);
+}
+
+void Reporter::poll_hooks(std::int64_t iteration) {
+  for (const std::string& failure : hooks_.poll())
+    on(WarningEvent{.iteration = iteration, .message = failure});
 }
 
 }  // namespace trireme::report

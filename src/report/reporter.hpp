@@ -10,7 +10,9 @@
 #include <string_view>
 
 #include "report/curves.hpp"
+#include "report/hooks.hpp"
 #include "report/metrics.hpp"
+#include "report/prometheus.hpp"
 #include "report/run_files.hpp"
 
 namespace trireme::report {
@@ -19,6 +21,10 @@ namespace trireme::report {
 /// tokens per second, TFLOP/s, MFU ("-" when the device's peak is unknown) and the time left
 /// until the end of `run`.
 std::string training_line(const TrainEvent& event, const RunLength& run);
+
+/// The same for people at a terminal, in less than 100 columns: iteration, loss, gradient norm,
+/// learning rate, time, speed, time left, and what was skipped or not finite.
+std::string short_training_line(const TrainEvent& event, const RunLength& run);
 
 /// Megatron-LM's validation line between its two rules of dashes: three lines. At the end of a run
 /// it names the split.
@@ -47,6 +53,7 @@ std::string start_lines(const StartEvent& event);
 /// One line each for the other events.
 std::string skip_line(const SkipEvent& event);
 std::string checkpoint_line(const CheckpointEvent& event);
+std::string trace_line(const TraceEvent& event);
 std::string warning_line(const WarningEvent& event);
 std::string stop_line(const StopEvent& event);
 
@@ -58,7 +65,9 @@ class Console {
 
   /// Prints `text`, which may have several lines, and a newline. Throws IoError when the file
   /// cannot be written; a closed standard output is no error.
-  void print(std::string_view text);
+  void print(std::string_view text) { print(text, text); }
+  /// The same, with another text on standard output.
+  void print(std::string_view text, std::string_view on_standard_output);
 
  private:
   OutputFile log_;
@@ -72,7 +81,11 @@ struct ReporterOptions {
   std::optional<std::int64_t> restart = {};
   bool tensorboard = true;                                               ///< write event files
   deck::TensorboardDialect dialect = deck::TensorboardDialect::trireme;  ///< their tags
-  std::int64_t flush_every = 100;  ///< scalars between two flushes of the event file
+  std::int64_t flush_every = 100;              ///< scalars between two flushes of the event file
+  bool short_lines = false;                    ///< training lines on standard output are short
+  std::optional<std::string> prometheus = {};  ///< log.prometheus
+  deck::Hooks hooks = {};
+  std::string name = {};  ///< of the run
 };
 
 /// Writes the run's events. Used by rank 0 alone. A fresh run truncates metrics.jsonl and
@@ -92,8 +105,11 @@ class Reporter {
   void on(const CheckpointEvent& event);
   void on(const MemoryEvent& event);
   void on(const GpuEvent& event);
+  void on(const TraceEvent& event);
   void on(const WarningEvent& event);
   void on(const StopEvent& event);  ///< also flushes the event file
+  /// The run ends by an error, which is no event of metrics.jsonl: for hooks.fault.
+  void fault(const std::string& message, int exit_code);
 
   /// Text for people that is not an event: tables at start-up, how to continue.
   void print(std::string_view text) { console_.print(text); }
@@ -102,12 +118,20 @@ class Reporter {
   /// Sends an event to every view; `text` is what the console says of it.
   template <typename Event>
   void emit(const Event& event, const std::string& text);
+  template <typename Event>
+  void emit(const Event& event, const std::string& text, const std::string& on_standard_output);
+  /// Starts hooks that wait, and warns of those that failed.
+  void poll_hooks(std::int64_t iteration);
 
   RunLength run_;
   OutputFile metrics_;
   Console console_;
   std::unique_ptr<Curves> curves_;
   std::optional<EventFile> tensorboard_;
+  bool short_lines_;
+  std::optional<PrometheusFile> prometheus_;
+  bool prometheus_failed_ = false;
+  Hooks hooks_;
 };
 
 }  // namespace trireme::report

@@ -96,14 +96,16 @@ LossSum StageRunner::run(const data::Dataset& dataset, const data::Sampler& samp
 }
 
 template <typename Pass>
-void StageRunner::timed_pass(device::Phase phase, const Pass& pass) {
+void StageRunner::timed_pass(device::Phase phase, const char* name, const pipeline::Step& step,
+                             const Pass& pass) {
+  const NamedRange range({name, step.micro_batch, step.chunk});
   const double before = comm::seconds_in_mpi();
-  device::timed(timers(), phase, pass);
+  device::measured(timers(), phase, pass);
   if (timers()) timers()->add(device::Phase::waiting, 1e3 * (comm::seconds_in_mpi() - before));
 }
 
 void StageRunner::forward(const pipeline::Step& step) {
-  timed_pass(device::Phase::forward, [&] { run_forward(step); });
+  timed_pass(device::Phase::forward, "forward-compute", step, [&] { run_forward(step); });
 }
 
 void StageRunner::run_forward(const pipeline::Step& step) {
@@ -122,8 +124,10 @@ void StageRunner::run_forward(const pipeline::Step& step) {
 }
 
 void StageRunner::backward(const pipeline::Step& step, const Tensor& gradient) {
-  timed_pass(device::Phase::backward, [&] {
-    if (step.kind == pipeline::StepKind::input_gradient)
+  const bool input_only = step.kind == pipeline::StepKind::input_gradient;
+  const char* name = input_only ? "input-gradient" : "backward-compute";
+  timed_pass(device::Phase::backward, name, step, [&] {
+    if (input_only)
       stage_.backward_input(step.slot, gradient);
     else
       stage_.backward(step.slot, gradient, is_last_pass(step.chunk));
@@ -131,7 +135,7 @@ void StageRunner::backward(const pipeline::Step& step, const Tensor& gradient) {
 }
 
 void StageRunner::weight_gradient(const pipeline::Step& step) {
-  timed_pass(device::Phase::backward,
+  timed_pass(device::Phase::backward, "weight-gradient", step,
              [&] { stage_.backward_weights(step.slot, is_last_pass(step.chunk)); });
 }
 

@@ -87,9 +87,11 @@ class StageRunner final : public pipeline::StageWork {
  private:
   LossSum run(const data::Dataset& dataset, const data::Sampler& sampler, std::int64_t consumed,
               const pipeline::StageSchedule& schedule, bool training);
-  /// Runs a pass and times it, and apart from that what it waits for other ranks.
+  /// Runs the pass of `step` as a range and times it, and apart from that what it waits for other
+  /// ranks.
   template <typename Pass>
-  void timed_pass(device::Phase phase, const Pass& pass);
+  void timed_pass(device::Phase phase, const char* name, const pipeline::Step& step,
+                  const Pass& pass);
   /// The timers while a batch trains, else null.
   device::Timers* timers() const { return training_ ? timers_ : nullptr; }
   void run_forward(const pipeline::Step& step);

@@ -139,7 +139,7 @@ StopReason Trainer::run() {
   while (stop == StopReason::none && state_.iteration < end_.iteration) {
     skip_data_if_due();
     start_prefetch();
-    const StepResult result = step();
+    const StepResult result = recorded_step();
     report(result);
     report_gpus_if_due();
     stop = judge(result);
@@ -252,6 +252,18 @@ StepResult Trainer::step(PhaseSeconds* phases) {
   if (phases) *phases = {passes, reduction - passes, total - reduction};
   if (log_.timers()) log_.timers()->settle();
   stops_.note_step(total);
+  return result;
+}
+
+StepResult Trainer::recorded_step() {
+  if (!options_.timeline) return step();
+  const std::int64_t iteration = state_.iteration + 1;
+  options_.timeline->begin_iteration(iteration, static_cast<int>(next_batch().micro_batches()));
+  const StepResult result = step();
+  const Stopwatch watch;
+  const auto event = options_.timeline->end_iteration(iteration, iteration == end_.iteration);
+  if (event && reporter_) reporter_->on(*event);
+  log_.exclude(watch.seconds());
   return result;
 }
 

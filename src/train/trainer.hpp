@@ -13,6 +13,7 @@
 #include "plan/setup.hpp"
 #include "report/reporter.hpp"
 #include "train/checkpoints.hpp"
+#include "train/monitor/timeline.hpp"
 #include "train/run_state.hpp"
 #include "train/stage_runner.hpp"
 #include "train/startup/restart.hpp"
@@ -33,6 +34,8 @@ struct TrainerOptions {
   bool finished = false;
   /// Of the run folder; on rank 0 alone, where the run has one. Must outlive the trainer.
   const FolderLock* lock = nullptr;
+  /// Records the iterations of log.trace; null without it. Must outlive the trainer.
+  Timeline* timeline = nullptr;
 };
 
 /// A run in progress. Making one allocates everything; run() allocates nothing of size.
@@ -103,6 +106,8 @@ class Trainer {
   bool due(const std::optional<deck::Length>& every) const;
   /// Whether log.every asks for a report after `iteration`.
   bool reports_at(std::int64_t iteration) const;
+  /// step(), recorded where log.trace says so.
+  StepResult recorded_step();
   /// Adds an iteration to the interval and reports it where log.every says.
   void report(const StepResult& result);
   /// The use of GPUs since the last time, where log.gpu_every asks for it.

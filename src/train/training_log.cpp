@@ -263,7 +263,15 @@ void TrainingLog::report_memory(std::int64_t iteration) {
   memory_reported_ = true;
   report::MemoryEvent event = memory_in_use(backend_, groups_);
   event.iteration = iteration;
-  event.planned_bytes = static_cast<std::int64_t>(plan_.largest().memory.total());
+  const plan::MemoryPlan& planned = plan_.largest().memory;
+  event.planned_bytes = static_cast<std::int64_t>(planned.total());
+  for (const auto& [purpose, bytes] :
+       {std::pair("weights", planned.weights), std::pair("gradients", planned.gradients),
+        std::pair("optimizer", planned.optimizer), std::pair("activations", planned.activations),
+        std::pair("workspace", planned.workspace),
+        std::pair("communication", planned.communication),
+        std::pair("libraries", planned.libraries)})
+    event.purposes.emplace_back(purpose, static_cast<std::int64_t>(bytes));
   if (reporter_) reporter_->on(event);
 }
 

@@ -94,10 +94,12 @@ TEST(Help, SaysAllOfAKey) {
             "  unit     seconds, minutes, hours\n"
             "  restart  may change it\n");
   EXPECT_EQ(help("deck.log.trace.iterations"),
-            "log.trace.iterations: Iterations whose timeline is recorded.\n"
-            "  type     list of whole numbers\n"
+            "log.trace.iterations: Iterations whose timeline is recorded, to <run>/trace.json.\n"
+            "  type     list of A-B\n"
             "  default  not set\n"
-            "  built    not built yet\n");
+            "  range    from 1 to 1e+12\n"
+            "  unit     iterations\n"
+            "  restart  may change it\n");
 }
 
 TEST(Help, ListsASection) {

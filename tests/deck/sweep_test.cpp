@@ -166,8 +166,6 @@ TEST(SweepErrors, Keys) {
                "sweep:\n  case: {a: {run.seed: 1}}\n  run.seed: 1..2\n");
   expect_error("lr.yaml:15:3: 'model' is a section: name one of its keys",
                "sweep:\n  model: [1]\n");
-  expect_error("lr.yaml:15:3: 'log.trace.iterations' is not built yet; leave it out",
-               "sweep:\n  log.trace.iterations: [[1]]\n");
   expect_error(
       "lr.yaml:15:3: the sweep names its runs, whose folders are inside the deck's run.output; "
       "leave run.output out of it",

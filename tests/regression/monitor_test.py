@@ -1,10 +1,13 @@
 """What a run says about itself: Megatron-LM's lines on the console, norms, timers, TensorBoard's tags."""
 
+import json
 import math
 import re
+import shutil
+import subprocess
 import unittest
 
-from runs import RunTest, layout_words
+from runs import RunTest, layout_words, run
 
 NUMBER = r"\d+\.\d+"
 # With more positions than tokens in a sample the last rows of the position embedding get no gradient.
@@ -27,6 +30,62 @@ def timer_lines(*names):
 class Monitor(RunTest):
     def console(self, name):
         return (self.folder / name / "console.log").read_text()
+
+    def test_timeline_hooks_and_prometheus(self):
+        """One run of two stages records two ranges of iterations, runs its hooks and exports its values."""
+        path = self.folder / "export" / "trireme.prom"
+        self.pretrain("run", *layout_words(1, 2, 1), "log.trace.iterations=[3-4, 7-7]", f"log.prometheus={path}",
+                      "checkpoint.every=10", "hooks.checkpoint=echo $TRIREME_EVENT $TRIREME_ITERATION",
+                      "hooks.stop=echo $TRIREME_REASON $TRIREME_EXIT_CODE; false", "hooks.fault=echo fault", ranks=2)
+        self.assertEqual((self.folder / "run" / "hooks.log").read_text(),
+                         "checkpoint 10\ncheckpoint 20\nfinished 0\n")
+        self.assertRegex(path.read_text(), r'trireme_iteration{run="\w+"} 20\n')
+
+        trace = json.loads((self.folder / "run" / "trace.json").read_text())
+        spans = [event for event in trace["traceEvents"] if event.get("ph") == "X"]
+        self.assertEqual({span["args"]["iteration"] for span in spans}, {3, 4, 7})
+        passes = {}
+        for span in spans:
+            if span["name"] in ("forward-compute", "backward-compute"):
+                key = span["pid"], span["args"]["iteration"], span["name"], span["args"]["micro_batch"]
+                self.assertNotIn(key, passes)
+                passes[key] = span["ts"], span["ts"] + span["dur"]
+        self.assertEqual(len(passes), 2 * 3 * 2 * 8)
+        for iteration in 3, 4, 7:
+            for micro_batch in range(8):
+                sent = passes[0, iteration, "forward-compute", micro_batch][1]
+                received = passes[1, iteration, "forward-compute", micro_batch][0]
+                self.assertGreater(received, sent - 500, "the clocks of the ranks are not aligned")  # microseconds
+        for name in "send", "receive", "optimizer", "all-grads-sync":
+            self.assertTrue(any(span["name"] == name for span in spans), name)
+        recorded = self.events("run", "trace")
+        self.assertEqual([(event["first"], event["iteration"]) for event in recorded], [(3, 4), (7, 7)])
+        for event in recorded:
+            self.assertTrue(0 < event["bubble"] < 1 and 0 < event["simulated_bubble"] < 1, event)
+        result = run("trireme-report", "trace", self.folder / "run")
+        self.assertRegex(result.out, r"\nbubble: [\d.]+% measured, [\d.]+% simulated")
+        rows = run("trireme-report", "trace", self.folder / "run", "--csv").out.splitlines()
+        self.assertEqual(len(rows), 1 + len(spans))
+        self.check_page("run")
+
+    def check_page(self, name):
+        """The HTML page of the run in a browser, where there is one: every chart is drawn, no text of the run runs."""
+        page = self.folder / "report.html"
+        metrics = self.folder / name / "metrics.jsonl"
+        evil = {"kind": "warning", "time": 1, "iteration": 5,
+                "message": "</script><script>document.title='no'</script><img src=x onerror=\"document.title='no'\">"}
+        metrics.write_text(metrics.read_text() + json.dumps(evil) + "\n")
+        result = run("trireme-report", "html", self.folder / name, "-o", page)
+        self.assertEqual(result.code, 0, result)
+        browser = shutil.which("chromium") or shutil.which("google-chrome")
+        if not browser:
+            self.skipTest("there is no chromium to show the page in")
+        shown = subprocess.run([browser, "--headless", "--no-sandbox", "--disable-gpu", "--virtual-time-budget=3000",
+                                "--dump-dom", page.as_uri()], capture_output=True, text=True, timeout=100).stdout
+        self.assertRegex(shown, r'<html[^>]* data-ready="[5-9]"')
+        self.assertIn("<title>run – Trireme</title>", shown)
+        self.assertIn("&lt;/script&gt;&lt;script&gt;", shown)
+        self.assertNotIn("<img", shown)
 
     def test_console_reads_like_megatrons(self):
         self.pretrain("run", *layout_words(2, 2, 1), "log.timers=true", "log.norms=true",

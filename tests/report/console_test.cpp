@@ -173,6 +173,23 @@ TEST(OtherLines, SayWhatHappened) {
             "stopped after iteration 12: time limit (exit code 75)");
 }
 
+TEST(ShortTrainingLine, FitsATerminal) {
+  EXPECT_EQ(
+      short_training_line({.iteration = 30,
+                           .consumed_samples = 1920,
+                           .consumed_tokens = 1966080,
+                           .loss = 10.17721,
+                           .grad_norm = 16.666,
+                           .learning_rate = 7.03125e-7,
+                           .ms = 1423.8,
+                           .tokens_per_second = 46028.9,
+                           .mfu = 0.382,
+                           .skipped = 1},
+                          {.iterations = 5000, .samples = 320000}),
+      "  30/5000 | loss 10.1772 | norm 16.7 | lr 7.03e-07 | 1424 ms | 46k tokens/s | MFU 38.2% "
+      "| ETA 1h57m | 1 skipped");
+}
+
 TEST(GpuLine, SpansTheGpusThatReport) {
   const double kNan = std::nan("");
   EXPECT_EQ(gpu_line({20,

@@ -3,6 +3,7 @@
 #include <gtest/gtest.h>
 
 #include <algorithm>
+#include <cmath>
 #include <map>
 #include <nlohmann/json.hpp>
 #include <sstream>
@@ -44,6 +45,36 @@ class ReporterTest : public testing::Test {
   const ScratchFolder folder_;
   const ReporterOptions fresh_{.folder = folder_.path(), .run = {.iterations = 20, .samples = 80}};
 };
+
+TEST_F(ReporterTest, PrometheusGetsTheNewestValues) {
+  ReporterOptions options = fresh_;
+  const auto path = folder_.path() / "export" / "trireme.prom";
+  options.prometheus = path.string();
+  options.name = "a \"run\"";
+  {
+    Reporter reporter(options);
+    reporter.on(StartEvent{.length = {.iterations = 20}, .layout = {.tensor = 2}});
+    reporter.on(TrainEvent{.iteration = 10, .loss = 2.5, .ms = 1500, .skipped = 2});
+    reporter.on(TrainEvent{.iteration = 20, .loss = std::nan(""), .skipped = 1});
+    reporter.on(EvalEvent{.split = "valid", .loss = 3});
+  }
+  const std::string text = read_file(path);
+  for (const char* line : {"# TYPE trireme_loss gauge\ntrireme_loss{run=\"a \\\"run\\\"\"} NaN\n",
+                           "trireme_ranks{run=\"a \\\"run\\\"\"} 2\n", "\ntrireme_up{", "} 20\n",
+                           "trireme_skipped_iterations_total{run=\"a \\\"run\\\"\"} 3\n",
+                           "trireme_evaluation_loss{run=\"a \\\"run\\\"\",split=\"valid\"} 3\n"})
+    EXPECT_NE(text.find(line), std::string::npos) << line << text;
+  EXPECT_EQ(text.find("mfu"), std::string::npos);
+}
+
+TEST_F(ReporterTest, ShortLinesAreForStandardOutputAlone) {
+  ReporterOptions options = fresh_;
+  options.short_lines = true;
+  Reporter(options).on(TrainEvent{.iteration = 10, .loss = 2.5});
+  EXPECT_EQ(testing::internal::GetCapturedStdout().find("10/20 | loss 2.5000 |"), 0u);
+  testing::internal::CaptureStdout();
+  EXPECT_EQ(read_file(folder_.path() / "console.log").find(" iteration       10/      20 |"), 0u);
+}
 
 TEST_F(ReporterTest, EveryEventReachesEveryView) {
   {

@@ -30,6 +30,12 @@ struct NcclOptions {
   bool through_peers = false;
 };
 
+/// A request whose end other streams than the compute stream can wait for, before wait().
+class DeviceRequest : public Request {
+ public:
+  virtual void hold(CUstream_st* stream) const = 0;
+};
+
 /// A communicator of the ranks of `ranks` over the memory of the GPUs that they have selected, one
 /// each; `name` appears in messages. A group of one rank does not need NCCL.
 ///

@@ -64,7 +64,7 @@ std::string describe(const std::string& name, const MpiCommunicator& ranks) {
 }
 
 /// An operation on another stream than the compute stream.
-class StreamRequest final : public Request {
+class StreamRequest final : public DeviceRequest {
  public:
   StreamRequest(std::shared_ptr<cuda::Event> done, cudaStream_t compute)
       : done_(std::move(done)), compute_(compute) {}
@@ -73,6 +73,9 @@ class StreamRequest final : public Request {
     if (!done_) return;
     done_->hold(compute_);
     done_.reset();
+  }
+  void hold(CUstream_st* stream) const override {
+    if (done_) done_->hold(stream);
   }
 
  private:

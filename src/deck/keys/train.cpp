@@ -133,8 +133,27 @@ void log_keys(std::vector<Key>& rows) {
           key(TRIREME_MEMBER(log.rank_files))
               .by_default("false")
               .help("Write each node's output and its GPUs' utilisation to <run>/ranks."),
-          later("log.trace.iterations", "list of whole numbers")
-              .help("Iterations whose timeline is recorded."),
+          key(TRIREME_MEMBER(log.console))
+              .by_default("short")
+              .help("Training lines on a terminal; console.log and other outputs have "
+                    "Megatron-LM's."),
+          key(TRIREME_MEMBER(log.prometheus))
+              .help("File for Prometheus with the newest values (text format), replaced at each "
+                    "event."),
+          key(TRIREME_MEMBER(log.trace.iterations))
+              .from(1, kMaxSteps)
+              .unit("iterations")
+              .help("Iterations whose timeline is recorded, to <run>/trace.json."),
+          key(TRIREME_MEMBER(hooks.checkpoint))
+              .help("Command that runs beside training after each checkpoint."),
+          key(TRIREME_MEMBER(hooks.stop)).help("Command that runs when the run stops."),
+          key(TRIREME_MEMBER(hooks.fault))
+              .help("Command that runs when the run ends by an error or is killed."),
+          key(TRIREME_MEMBER(hooks.timeout))
+              .by_default("10 minutes")
+              .above(0)
+              .units(times())
+              .help("Time limit of a hook; then it is killed."),
       });
 }
 

@@ -7,10 +7,12 @@
 
 #include "core/cuda/check.hpp"
 #include "core/files.hpp"
+#include "core/range.hpp"
 #include "core/system/identity.hpp"
 #include "device/backend.hpp"
 #include "device/cuda/cuda_graph.hpp"
 #include "device/cuda/staging.hpp"
+#include "device/timers.hpp"
 #include "kernels/cuda/gemm/gemm_runner.hpp"
 #include "kernels/cuda/workspace.hpp"
 
@@ -70,11 +72,18 @@ void use_gpu(int index) {
   TRIREME_CUDA(cudaSetDevice(index));
 }
 
-/// A range in NVIDIA's timeline for the length of a scope.
-class Range {
+/// An operation's range in NVIDIA's timeline for the length of a scope.
+class OperationRange {
  public:
-  explicit Range(const char* name) { nvtxRangePushA(name); }
-  ~Range() { nvtxRangePop(); }
+  explicit OperationRange(const char* name) { nvtxRangePushA(name); }
+  ~OperationRange() { nvtxRangePop(); }
+};
+
+/// Shows the program's ranges there as well.
+class NvtxRanges final : public RangeListener {
+ public:
+  void begin(const RangeInfo& range) override { nvtxRangePushA(range.name); }
+  void end() override { nvtxRangePop(); }
 };
 
 /// An event in the stream, which the host does not wait for.
@@ -210,14 +219,14 @@ class CudaBackend final : public Backend {
 
 #define TRIREME_DEFINE(operation, Arguments)                \
   void operation(const kernels::Arguments& args) override { \
-    const Range range(#operation);                          \
+    const OperationRange range(#operation);                 \
     gemm_.operation(args, context_);                        \
   }
   TRIREME_GEMM_OPERATIONS(TRIREME_DEFINE)
 #undef TRIREME_DEFINE
 #define TRIREME_DEFINE(operation, Arguments)                \
   void operation(const kernels::Arguments& args) override { \
-    const Range range(#operation);                          \
+    const OperationRange range(#operation);                 \
     kernels_on_gpu::operation(args, context_);              \
   }
   TRIREME_KERNEL_OPERATIONS(TRIREME_DEFINE)
@@ -240,7 +249,30 @@ class CudaBackend final : public Backend {
 std::unique_ptr<Backend> make_cuda_backend(int index, const std::string& gemm_cache,
                                            GemmChoice choice) {
   use_gpu(index);
+  static NvtxRanges nvtx;
+  range_listener(RangeListeners::nvtx) = &nvtx;
   return std::make_unique<CudaBackend>(index, gemm_cache, choice);
+}
+
+namespace {
+
+class CudaSideStream final : public SideStream {
+ public:
+  CUstream_st* stream() const override { return stream_.get(); }
+  std::unique_ptr<Event> record() override {
+    auto event = std::make_unique<StreamEvent>(stream_.get());
+    event->record();
+    return event;
+  }
+
+ private:
+  cuda::Stream stream_;
+};
+
+}  // namespace
+
+std::unique_ptr<SideStream> make_side_stream(const Backend& backend) {
+  return backend.stream() ? std::make_unique<CudaSideStream>() : nullptr;
 }
 
 }  // namespace trireme::device

@@ -1,6 +1,7 @@
 #include "model/stage/recompute.hpp"
 
 #include <algorithm>
+#include "core/range.hpp"
 
 #include "core/error.hpp"
 
@@ -23,6 +24,7 @@ std::vector<Segment> make_segments(int layers, const Recompute& recompute) {
 
 void SegmentInputs::start_copy(const LayerContext& context, const Tensor& to,
                                const Tensor& from) const {
+  const NamedRange range({"copy-activations"});
   if (recompute_.offload)
     context.backend.start_copy(to.data, from.data, from.bytes());
   else
@@ -30,7 +32,9 @@ void SegmentInputs::start_copy(const LayerContext& context, const Tensor& to,
 }
 
 void SegmentInputs::finish_copies(const LayerContext& context) const {
-  if (recompute_.offload) context.backend.finish_copies();
+  if (!recompute_.offload) return;
+  const NamedRange range({"wait-for-copies"});
+  context.backend.finish_copies();
 }
 
 SegmentInputs SegmentInputs::take(Arena& arena, Arena& host, const LayerSizes& sizes,

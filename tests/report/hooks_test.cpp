@@ -1,0 +1,112 @@
+#include "report/hooks.hpp"
+
+#include <gtest/gtest.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include <chrono>
+#include <csignal>
+#include <thread>
+
+#include "../scratch_folder.hpp"
+#include "core/clock.hpp"
+#include "core/files.hpp"
+
+namespace trireme::report {
+namespace {
+
+deck::Hooks hooks_of(const std::optional<std::string>& checkpoint,
+                     const std::optional<std::string>& stop = {},
+                     const std::optional<std::string>& fault = {}, double seconds = 60) {
+  return {.checkpoint = checkpoint,
+          .stop = stop,
+          .fault = fault,
+          .timeout = {.value = seconds, .unit = deck::Unit::seconds}};
+}
+
+/// The file's content when it is there, within seconds; "" otherwise.
+std::string wait_for(const std::filesystem::path& path) {
+  const Stopwatch watch;
+  while (!std::filesystem::exists(path) && watch.seconds() < 10)
+    std::this_thread::sleep_for(std::chrono::milliseconds(10));
+  std::this_thread::sleep_for(std::chrono::milliseconds(20));
+  return std::filesystem::exists(path) ? read_file(path) : "";
+}
+
+TEST(Hooks, GetWhatTheEventSays) {
+  const ScratchFolder folder;
+  ::setenv("OMPI_COMM_WORLD_RANK", "3", 1);
+  {
+    Hooks hooks(hooks_of("echo \"$TRIREME_EVENT $TRIREME_ITERATION $TRIREME_PATH "
+                         "${OMPI_COMM_WORLD_RANK-none}\" >>\"$TRIREME_RUN/said\"",
+                         "echo \"$TRIREME_EVENT $TRIREME_ITERATION $TRIREME_REASON "
+                         "$TRIREME_EXIT_CODE\" >>\"$TRIREME_RUN/said\""),
+                folder.path());
+    hooks.checkpoint(100, "/c/a 'b'.h5");
+    hooks.stop(120, "a \"signal\"; $(false)", 75);
+  }  // waits for both, one after the other
+  ::unsetenv("OMPI_COMM_WORLD_RANK");
+  EXPECT_EQ(read_file(folder.path() / "said"),
+            "checkpoint 100 /c/a 'b'.h5 none\nstop 120 a \"signal\"; $(false) 75\n");
+}
+
+TEST(Hooks, FailuresAreOneMessageEach) {
+  const ScratchFolder folder;
+  Hooks hooks(hooks_of("echo printed; exit 3"), folder.path());
+  hooks.checkpoint(1, "a");
+  std::vector<std::string> said;
+  const Stopwatch watch;
+  while (said.empty() && watch.seconds() < 10) said = hooks.poll();
+  ASSERT_EQ(said.size(), 1u);
+  EXPECT_EQ(said[0], "hooks.checkpoint failed with exit code 3 (its output is in " +
+                         (folder.path() / "hooks.log").string() + "): echo printed; exit 3");
+  EXPECT_EQ(read_file(folder.path() / "hooks.log"), "printed\n");
+}
+
+TEST(Hooks, AreNotWaitedForAndEndAtTheirLimit) {
+  const ScratchFolder folder;
+  const Stopwatch watch;
+  Hooks hooks(hooks_of("sleep 60", {}, {}, 0.3), folder.path());
+  hooks.checkpoint(1, "a");
+  EXPECT_TRUE(hooks.poll().empty());
+  EXPECT_LT(watch.seconds(), 0.25);
+  std::vector<std::string> said;
+  while (said.empty() && watch.seconds() < 10) said = hooks.poll();
+  ASSERT_EQ(said.size(), 1u);
+  EXPECT_NE(said[0].find("took longer than hooks.timeout"), std::string::npos) << said[0];
+}
+
+constexpr const char* kSayFault =
+    "echo \"$TRIREME_ITERATION|$TRIREME_REASON|$TRIREME_EXIT_CODE\" >\"$TRIREME_RUN/fault\"";
+
+TEST(Hooks, RunAfterAnError) {
+  const ScratchFolder folder;
+  Hooks hooks(hooks_of({}, {}, kSayFault), folder.path());
+  hooks.note(7);
+  hooks.fault("a disk\nis full", 74);
+  EXPECT_EQ(wait_for(folder.path() / "fault"), "7|a disk is full|74\n");
+}
+
+TEST(Hooks, RunAfterTheProcessWasKilled) {
+  const ScratchFolder folder;
+  const pid_t child = ::fork();
+  if (child == 0) {
+    Hooks hooks(hooks_of({}, {}, kSayFault), folder.path());
+    hooks.note(9);
+    ::raise(SIGKILL);
+  }
+  int status = 0;
+  ::waitpid(child, &status, 0);
+  EXPECT_EQ(wait_for(folder.path() / "fault"),
+            "9|rank 0 was killed, or ended by the error that it printed|\n");
+}
+
+TEST(Hooks, NoFaultAfterAStop) {
+  const ScratchFolder folder;
+  { Hooks(hooks_of({}, {}, kSayFault), folder.path()).stop(3, "finished", 0); }
+  std::this_thread::sleep_for(std::chrono::milliseconds(200));
+  EXPECT_FALSE(std::filesystem::exists(folder.path() / "fault"));
+}
+
+}  // namespace
+}  // namespace trireme::report
