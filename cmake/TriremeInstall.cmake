@@ -50,7 +50,8 @@ install(FILES ${pages}/trireme-deck.5 DESTINATION ${CMAKE_INSTALL_MANDIR}/man5)
 # ---- decks, jobs, documents
 install(DIRECTORY inputs jobs DESTINATION ${share} USE_SOURCE_PERMISSIONS
   PATTERN local EXCLUDE PATTERN container EXCLUDE)  # which need the source tree
-install(FILES README.md CHANGELOG.md LICENSE DESTINATION ${CMAKE_INSTALL_DOCDIR})
+install(FILES README.md CHANGELOG.md LICENSE src/report/third_party/uPlot.LICENSE
+  DESTINATION ${CMAKE_INSTALL_DOCDIR})
 foreach(page apps apps/bench src tests)
   install(FILES ${page}/README.md DESTINATION ${CMAKE_INSTALL_DOCDIR}/${page})
 endforeach()

@@ -8,9 +8,9 @@
 namespace trireme::report {
 
 /// The page of `paths`: run folders, metrics.jsonl files, logs of Megatron-LM's; a folder whose
-/// subfolders are run folders, as of a sweep, stands for those. Curves have every training line: the
-/// page draws lowest and highest values of what is visible. Text of runs and decks is data that the
-/// page shows as text. Throws IoError and DataError for what cannot be read.
+/// subfolders are run folders, as of a sweep, stands for those. Curves have every training line:
+/// the page draws lowest and highest values of what is visible. Text of runs and decks is data that
+/// the page shows as text. Throws IoError and DataError for what cannot be read.
 std::string html_page(const std::vector<std::filesystem::path>& paths);
 
 }  // namespace trireme::report
