@@ -316,6 +316,7 @@ TEST(DeckChecks, BertSamplesMustFit) {
   EXPECT_EQ(errors({}), "");
   EXPECT_EQ(errors({"data.bert.dialect=v0", "data.bert.max_predictions=20"}), "");
   EXPECT_EQ(errors({"data.bert.dialect=tfrecord", "data.split=[1, 0, 0]"}), "");
+  EXPECT_EQ(errors({"data.bert.dialect=tfrecord"}), "");
   EXPECT_EQ(errors({"model.bert.binary_head=false", "data.bert.max_ngram=1"}), "");
   const auto expect_error = [&](const std::vector<std::string>& overrides,
                                 const std::string& text) {
@@ -334,7 +335,7 @@ TEST(DeckChecks, BertSamplesMustFit) {
   expect_error({"data.bert.dialect=v1"}, "data.bert.dialect = v1: allowed are megatron, v0");
   expect_error({"data.seed=2147483647"},
                "data.seed = 2147483647: the maximum of data.bert.dialect = megatron is 2147483646");
-  expect_error({"data.bert.dialect=tfrecord"},
+  expect_error({"data.bert.dialect=tfrecord", "data.split=969,30,1"},
                "data.split = 969,30,1: TFRecord files are not divided");
   expect_error({"data.reset_positions=true"}, "have no effect with model.family = bert");
   expect_error({"data.eod_loss=false"}, "data.eod_loss = false has no effect with model.family");

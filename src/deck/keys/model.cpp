@@ -150,7 +150,12 @@ void data_keys(std::vector<Key>& rows) {
               .warn()
               .help("Separate datasets for the test split, written like data.train."),
           key(TRIREME_MEMBER(data.split))
-              .by_default("969,30,1")
+              .derived("969,30,1; 1,0,0 for data.bert.dialect = tfrecord",
+                       [](Deck& deck) {
+                         const bool records = deck.data.bert.dialect == BertDialect::tfrecord;
+                         deck.data.split = records ? std::vector<double>{1, 0, 0}
+                                                   : std::vector<double>{969, 30, 1};
+                       })
               .at_least(0)
               .immutable()
               .help("Shares of train, valid and test in data.train; 0 for a split with separate "
