@@ -54,8 +54,8 @@ TEST(Contradictions, NamesUnknownFlags) {
       error_of("--num-layer 3"),
       "unknown flag '--num-layer'; did you mean '--num-layers'? (--ignore num-layer skips it)");
   EXPECT_EQ(error_of("--zzzzzzzzz 3"), "unknown flag '--zzzzzzzzz' (--ignore zzzzzzzzz skips it)");
-  EXPECT_EQ(errors_of({.words = words_with("--micro-batch-size 2 --zzzz 3 4 --fp8-hybrid"),
-                       .ignored = {"zzzz", "fp8-hybrid"}}),
+  EXPECT_EQ(errors_of({.words = words_with("--micro-batch-size 2 --zzzz 3 4 --swiglu"),
+                       .ignored = {"zzzz", "swiglu"}}),
             "");
 }
 
@@ -69,6 +69,30 @@ TEST(Contradictions, WhatHasNoCounterpart) {
             "pretrain_t5.py trains a model that Trireme does not support: it trains GPT and BERT");
   EXPECT_EQ(error_of("--zzzzzzzzz 3 --num-experts 2 4"),
             "--num-experts 2 4: Trireme has no mixture of experts; train the dense model instead");
+}
+
+TEST(Contradictions, Fp8OfTransformerEngine) {
+  const auto has = [](const std::string& deck, const char* text) {
+    return deck.find(text) != std::string::npos;
+  };
+  const std::string hybrid = deck_of(
+      "--bf16 --fp8-format hybrid --fp8-recipe tensorwise --first-last-layers-bf16 "
+      "--num-layers-at-end-in-bf16 0 --fp8-amax-history-len 1024 --fp8-param-gather");
+  EXPECT_TRUE(has(hybrid, "gemm: fp8")) << hybrid;
+  EXPECT_TRUE(has(hybrid, "backward: e5m2")) << hybrid;
+  EXPECT_TRUE(has(hybrid, "recipe: tensor")) << hybrid;
+  EXPECT_TRUE(has(hybrid, "first_layers: 1")) << hybrid;
+  EXPECT_TRUE(has(hybrid, "last_layers: 0")) << hybrid;
+  const std::string delayed = deck_of("--bf16 --fp8-e4m3 --num-layers-at-start-in-bf16 3");
+  EXPECT_TRUE(has(delayed, "backward: e4m3")) << delayed;
+  EXPECT_FALSE(has(delayed, "first_layers")) << delayed;
+  EXPECT_FALSE(has(deck_of("--bf16 --fp8-recipe delayed"), "fp8:"));
+  EXPECT_EQ(error_of("--bf16 --fp8-format e5m2"), "--fp8-format e5m2: expected hybrid or e4m3");
+  EXPECT_EQ(error_of("--bf16 --fp8-format hybrid --fp8-recipe mxfp8"),
+            "--fp8-recipe mxfp8: Trireme has the recipe tensorwise");
+  EXPECT_EQ(error_of("--bf16 --fp8-format hybrid --no-fp8-wgrad"),
+            "--no-fp8-wgrad: with precision.gemm: fp8 the GEMMs of weight gradients are in FP8; "
+            "remove it");
 }
 
 TEST(Contradictions, WhatSplitKeepsIsEvaluated) {

@@ -264,7 +264,59 @@ void set_megatron_scale(Recipe& recipe) {
 
 }  // namespace
 
+namespace {
+
+/// FP8 of Transformer Engine: the layers' GEMMs, of which the first and last may stay in 16 bits.
+void apply_fp8(Recipe& recipe) {
+  Draft& draft = recipe.draft;
+  const Given* format = recipe.flags.find("fp8-format");
+  const Given* hybrid = recipe.flags.find("fp8-hybrid");
+  const Given* e4m3 = recipe.flags.find("fp8-e4m3");
+  const Given* given = format ? format : hybrid ? hybrid : e4m3;
+  const std::string name = format ? format->values[0] : hybrid ? "hybrid" : "e4m3";
+  if (!given) {
+    for (const std::string_view flag : {"fp8-recipe", "first-last-layers-bf16",
+                                        "num-layers-at-start-in-bf16", "num-layers-at-end-in-bf16"})
+      if (const Given* unused = recipe.flags.find(flag))
+        draft.leave_out(*unused, "has no effect without --fp8-format");
+    return;
+  }
+  if (name != "hybrid" && name != "e4m3") return draft.error(*given, "expected hybrid or e4m3");
+  draft.set("precision.gemm", "fp8", *given);
+  draft.set("precision.fp8.backward", name == "hybrid" ? "e5m2" : "e4m3", *given);
+
+  const Given* scaling = recipe.flags.find("fp8-recipe");
+  const std::string kind = scaling ? scaling->values[0] : "delayed";
+  if (kind == "tensorwise")
+    draft.set("precision.fp8.recipe", "tensor", *scaling);
+  else if (kind == "blockwise")
+    draft.set("precision.fp8.recipe", "block", *scaling);
+  else if (kind == "delayed")
+    draft.note((scaling ? scaling : given)->place,
+               "FP8 scales come from each tensor's current magnitude, not from past ones (delayed "
+               "scaling): losses differ by rounding");
+  else
+    draft.error(*scaling, "Trireme has the recipe tensorwise");
+
+  // Megatron-LM's defaults are one layer at each end.
+  const Given* ends = recipe.flags.find("first-last-layers-bf16");
+  for (const auto& [flag, key] :
+       {std::pair{"num-layers-at-start-in-bf16", "precision.fp8.first_layers"},
+        std::pair{"num-layers-at-end-in-bf16", "precision.fp8.last_layers"}}) {
+    const Given* layers = recipe.flags.find(flag);
+    if (layers && !ends)
+      draft.leave_out(*layers, "has no effect without --first-last-layers-bf16");
+    else if (layers)
+      recipe.copy(*layers, key);
+    else if (ends)
+      draft.set(key, "1", *ends);
+  }
+}
+
+}  // namespace
+
 void apply_precision_rules(Recipe& recipe) {
+  apply_fp8(recipe);
   const std::string type = compute_type(recipe);
   const std::string needs_none = fmt::format("{} uses no loss scale", type);
   const bool in_file = recipe.deepspeed &&

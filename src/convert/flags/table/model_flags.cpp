@@ -7,8 +7,7 @@ namespace {
 constexpr std::string_view kOtherNetwork =
     "Trireme's GPT is GPT-2: learned positions, LayerNorm, GELU, biases; the deck has no key for "
     "it";
-constexpr std::string_view kFp8 =
-    "its default, delayed scaling, is not built: use --bf16, then precision.gemm: fp8 in the deck";
+constexpr std::string_view kFp8Scales = "FP8 scales come from each tensor's current magnitude";
 constexpr std::string_view kFused = "kernel fusion is not configured in the deck";
 constexpr std::string_view kSameResult =
     "changes no result: Trireme's attention is numerically stable without it";
@@ -137,8 +136,21 @@ std::vector<Flag> model_flags() {
       drop("cross-entropy-fusion-impl", kOne, kFused),
       drop("te-rng-tracker", kNone, "dropout masks depend on the logical element (Philox)"),
       drop("inference-rng-tracker", kNone, "dropout masks depend on the logical element (Philox)"),
-      refuse("fp8-format", kOne, kFp8),
-      refuse("fp8-hybrid", kNone, kFp8),
+      to_rule("fp8-format", "precision.gemm"),
+      to_rule("fp8-hybrid", "precision.gemm", kNone),
+      to_rule("fp8-e4m3", "precision.gemm", kNone),
+      to_rule("fp8-recipe", "precision.fp8.recipe"),
+      to_rule("first-last-layers-bf16", "precision.fp8.first_layers", kNone),
+      to_rule("num-layers-at-start-in-bf16", "precision.fp8.first_layers"),
+      to_rule("num-layers-at-end-in-bf16", "precision.fp8.last_layers"),
+      drop("fp8-margin", kOne, kFp8Scales),
+      drop("fp8-interval", kOne, kFp8Scales),
+      drop("fp8-amax-history-len", kOne, kFp8Scales),
+      drop("fp8-amax-compute-algo", kOne, kFp8Scales),
+      drop("fp8-param-gather", kNone, "changes no result: weights are gathered in 16 bits"),
+      refuse("no-fp8-wgrad", kNone,
+             "with precision.gemm: fp8 the GEMMs of weight gradients are in FP8; remove it"),
+      refuse("fp8-quantizer-factory", kOne, "Trireme has the recipe tensorwise"),
   };
 }
 
