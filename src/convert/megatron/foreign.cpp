@@ -53,7 +53,21 @@ constexpr Name kModelTensors[] = {{"word_embeddings.weight", "embedding/word"},
                                   {"final_norm.weight", "final_norm/weight"},
                                   {"final_norm.bias", "final_norm/bias"},
                                   {"word_embeddings_for_head.weight", "head/weight"},
-                                  {"output_layer.weight", "head/weight"}};
+                                  {"output_layer.weight", "head/weight"},
+                                  // BERT.
+                                  {"tokentype_embeddings.weight", "embedding/token_type"},
+                                  {"pooler.dense.weight", "pooler/weight"},
+                                  {"pooler.dense.bias", "pooler/bias"},
+                                  {"lm_head.dense.weight", "masked_lm/dense/weight"},
+                                  {"lm_head.dense.bias", "masked_lm/dense/bias"},
+                                  {"lm_head.layernorm.weight", "masked_lm/norm/weight"},
+                                  {"lm_head.layernorm.bias", "masked_lm/norm/bias"},
+                                  {"lm_head.layer_norm.weight", "masked_lm/norm/weight"},
+                                  {"lm_head.layer_norm.bias", "masked_lm/norm/bias"},
+                                  {"lm_head.bias", "head/bias"},
+                                  {"output_layer.bias", "head/bias"},
+                                  {"binary_head.weight", "sentence/weight"},
+                                  {"binary_head.bias", "sentence/bias"}};
 
 constexpr std::string_view kWrappers[] = {"module.",    "model.",        "language_model.",
                                           "encoder.",   "transformer.",  "decoder.",
@@ -254,7 +268,8 @@ std::string deck_text(const Foreign& foreign, std::vector<std::string>& notes) {
     throw DataError("'{}' does not contain the arguments of its run: give its deck with --deck",
                     foreign.folder.string());
   const Value& arguments = *foreign.arguments;
-  std::vector<std::string> words{"pretrain_gpt.py"};
+  const bool bert = foreign.weights.contains("embedding/token_type");
+  std::vector<std::string> words{bert ? "pretrain_bert.py" : "pretrain_gpt.py"};
   for (const Flag& flag : flags::command_flags()) {
     if (flag.fate == Fate::dropped || is_derived(flag.name, arguments)) continue;
     std::string name(flag.name);
