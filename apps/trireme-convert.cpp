@@ -18,10 +18,11 @@ constexpr const char* kUsage =
     "           a deck; the script is followed, nothing of it is run. Of a script that prepares "
     "data,\n"
     "           evaluates or generates it prints the commands of Trireme\n"
-    "       trireme-convert hf CHECKPOINT FOLDER\n"
-    "           writes a checkpoint (or the newest of a run's folder) as a GPT2LMHeadModel of\n"
-    "           Hugging Face's transformers: model.safetensors and config.json, fp32\n"
-    "       trireme-convert hf [--deck DECK] FOLDER CHECKPOINT.h5 [KEY=VALUE ...]\n"
+    "       trireme-convert hf [options] CHECKPOINT FOLDER\n"
+    "           writes a checkpoint (or the newest of a run's folder) as a model of Hugging "
+    "Face's\n"
+    "           transformers: safetensors, config.json and the tokenizer's files\n"
+    "       trireme-convert hf [options] FOLDER CHECKPOINT.h5 [KEY=VALUE ...]\n"
     "           writes such a folder, or its .safetensors file, as a checkpoint of iteration 0\n"
     "       trireme-convert megatron [options] FOLDER CHECKPOINT.h5 [KEY=VALUE ...]\n"
     "           writes a checkpoint of Megatron-LM or DeepSpeed, with the optimizer's state and "
@@ -54,15 +55,20 @@ po::options_description import_options() {
   po::options_description options("Options of hf and megatron");
   options.add_options()("deck", po::value<std::string>()->value_name("DECK"),
                         "the deck of the run that will start from the checkpoint; without it one "
-                        "with the model alone, or of megatron that of the checkpoint's arguments");
+                        "with the model alone, or of megatron that of the checkpoint's arguments")(
+      "write-deck", po::value<std::string>()->value_name("FILE"),
+      "write that deck there: of hf the model, its tokenizer and checkpoint.load; of megatron the "
+      "run's, made from the arguments in the checkpoint as `flags` does");
   return options;
 }
 
-po::options_description megatron_options() {
-  po::options_description options("Options of megatron");
-  options.add_options()("write-deck", po::value<std::string>()->value_name("FILE"),
-                        "write the deck of the run there, made from the arguments in the "
-                        "checkpoint as `flags` does");
+po::options_description hf_options() {
+  po::options_description options("Options of hf");
+  options.add_options()  //
+      ("dtype", po::value<std::string>()->value_name("TYPE"),
+       "the type of the written weights: fp32 (the default), bf16 or fp16")  //
+      ("shard-size", po::value<double>()->value_name("GB"),
+       "the maximum size of a written file in 10^9 bytes (5)");
   return options;
 }
 
@@ -172,24 +178,42 @@ std::string path_option(const Paths& paths, const char* name) {
 }
 
 void convert_hf(int argc, char** argv) {
-  const Paths paths = read_paths("hf", argc, argv, import_options());
+  const Paths paths = read_paths("hf", argc, argv, import_options().add(hf_options()));
   const auto& [from, to, overrides, values] = paths;
   const convert::huggingface::ImportOptions import{.deck = path_option(paths, "deck"),
-                                                   .overrides = overrides};
+                                                   .overrides = overrides,
+                                                   .write_deck = path_option(paths, "write-deck")};
   if (from.extension() == ".h5" && to.extension() == ".h5")
     throw UsageError("'{}' and '{}' are both checkpoints: name a folder", from.string(),
                      to.string());
   if (to.extension() == ".h5") {
+    if (values.count("dtype") || values.count("shard-size"))
+      throw UsageError("--dtype and --shard-size are for hf CHECKPOINT FOLDER");
     print_out(convert::huggingface::import_model(from, to, import));
     return;
   }
-  if (!import.deck.empty() || !import.overrides.empty())
+  if (!import.deck.empty() || !import.overrides.empty() || !import.write_deck.empty())
     throw UsageError("a deck is for hf FOLDER CHECKPOINT.h5; '{}' is no .h5 file", to.string());
-  print_out(convert::huggingface::export_model(from, to));
+  convert::huggingface::ExportOptions options;
+  if (values.count("dtype")) {
+    const auto name = values["dtype"].as<std::string>();
+    const auto types = {DType::f32, DType::bf16, DType::f16};
+    const auto* type = std::find_if(types.begin(), types.end(),
+                                    [&](DType dtype) { return name_of(dtype) == name; });
+    if (type == types.end()) throw UsageError("--dtype {}: expected fp32, bf16 or fp16", name);
+    options.dtype = *type;
+  }
+  if (values.count("shard-size")) {
+    const double gigabytes = values["shard-size"].as<double>();
+    if (!(gigabytes >= 1e-9 && gigabytes < 1e9))
+      throw UsageError("--shard-size {}: expected 10^9 bytes, such as 5", gigabytes);
+    options.shard_bytes = static_cast<std::uint64_t>(gigabytes * 1e9);
+  }
+  print_out(convert::huggingface::export_model(from, to, options));
 }
 
 void convert_megatron(int argc, char** argv) {
-  const Paths paths = read_paths("megatron", argc, argv, import_options().add(megatron_options()));
+  const Paths paths = read_paths("megatron", argc, argv, import_options());
   if (paths.to.extension() != ".h5")
     throw UsageError("megatron FOLDER CHECKPOINT.h5: '{}' is no .h5 file", paths.to.string());
   print_out(convert::megatron::import_checkpoint(paths.from, paths.to,
@@ -200,7 +224,7 @@ void convert_megatron(int argc, char** argv) {
 
 ExitCode run(int argc, char** argv) {
   po::options_description all;
-  all.add(flags_options()).add(import_options()).add(megatron_options()).add(general_options());
+  all.add(flags_options()).add(import_options()).add(hf_options()).add(general_options());
   const auto dashes = static_cast<int>(
       std::find_if(argv, argv + argc, [](std::string_view word) { return word == "--"; }) - argv);
   if (answers_help_or_version(dashes, argv, kProgram, kUsage, all)) return ExitCode::success;

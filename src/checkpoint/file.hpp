@@ -8,6 +8,7 @@
 
 #include <cstdint>
 #include <filesystem>
+#include <functional>
 #include <map>
 #include <memory>
 #include <string>
@@ -89,6 +90,8 @@ struct WholeTensor {
   std::string name;  ///< path in the file, without a leading slash
   Shape shape;       ///< one or two axes
   const float* data = nullptr;
+  /// Without `data`: makes the elements. Called twice, so that one tensor at a time is in memory.
+  std::function<std::vector<float>()> load = nullptr;
 };
 
 /// Writes a checkpoint under a temporary name, syncs it and renames it to `path`, whose folder must

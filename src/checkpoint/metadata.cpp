@@ -204,6 +204,19 @@ std::vector<std::int64_t> write_metadata(PartFile& file, const Attributes& attri
   return offsets;
 }
 
+namespace {
+
+/// Calls `take` with the elements of `tensor`.
+void with_elements(const WholeTensor& tensor, const std::function<void(const float*)>& take) {
+  if (tensor.data) return take(tensor.data);
+  const std::vector<float> loaded = tensor.load();
+  TRIREME_CHECK(static_cast<std::int64_t>(loaded.size()) == tensor.shape.size(),
+                "'{}' has {} elements, not {}", tensor.name, loaded.size(), tensor.shape.size());
+  take(loaded.data());
+}
+
+}  // namespace
+
 void write_checkpoint(const std::filesystem::path& path, const Attributes& attributes,
                       const std::string& deck, const std::vector<WholeTensor>& tensors) {
   hdf5::silence();
@@ -211,8 +224,10 @@ void write_checkpoint(const std::filesystem::path& path, const Attributes& attri
   std::vector<std::uint64_t> checksums;
   for (const WholeTensor& tensor : tensors) {
     described.push_back({.name = tensor.name, .shape = tensor.shape, .dtype = DType::f32});
-    checksums.push_back(
-        checksum(tensor.shape, DType::f32, {grid::whole_tensor(tensor.shape)}, tensor.data));
+    with_elements(tensor, [&](const float* data) {
+      checksums.push_back(
+          checksum(tensor.shape, DType::f32, {grid::whole_tensor(tensor.shape)}, data));
+    });
   }
   const std::filesystem::path target = std::filesystem::absolute(path);
   const std::filesystem::path unfinished = target.string() + ".part";
@@ -223,8 +238,10 @@ void write_checkpoint(const std::filesystem::path& path, const Attributes& attri
     const std::vector<std::int64_t> offsets =
         write_metadata(file, attributes, deck, described, checksums);
     for (std::size_t i = 0; i < tensors.size(); ++i)
-      file.write({grid::whole_tensor(tensors[i].shape)}, tensors[i].shape, sizeof(float),
-                 tensors[i].data, offsets[i]);
+      with_elements(tensors[i], [&](const float* data) {
+        file.write({grid::whole_tensor(tensors[i].shape)}, tensors[i].shape, sizeof(float), data,
+                   offsets[i]);
+      });
     sync_path(unfinished);
     std::filesystem::rename(unfinished, target);
     sync_path(target.parent_path());

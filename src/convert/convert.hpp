@@ -10,6 +10,7 @@
 #include <vector>
 
 #include "convert/shell/script.hpp"
+#include "core/dtype.hpp"
 
 namespace trireme::convert {
 
@@ -47,23 +48,32 @@ std::string describe_flags();
 
 namespace huggingface {
 
-/// Writes the weights of the checkpoint at `from` (a file, or a run's folder) into the folder `to`,
-/// in fp32 bit for bit, with GPT-2's vocabulary files where the run used them. Returns a
-/// message for the user. Throws DataError when the checkpoint is damaged or its model has no
-/// counterpart, IoError when `to` has a model already or cannot be written.
-std::string export_model(const std::filesystem::path& from, const std::filesystem::path& to);
+/// How an exported model is stored.
+struct ExportOptions {
+  DType dtype = DType::f32;                    ///< fp32, bf16 or fp16
+  std::uint64_t shard_bytes = 5'000'000'000u;  ///< the maximum size of a file
+};
 
-/// The deck to store in an imported checkpoint.
+/// Writes the weights of the checkpoint at `from` (a file, or a run's folder) into the folder `to`,
+/// one tensor in memory at a time, in fp32 bit for bit, with config.json and the files of the run's
+/// tokenizer. Returns a message for the user. Throws DataError when the checkpoint is damaged or
+/// its model has no counterpart, IoError when `to` has a model already or cannot be written.
+std::string export_model(const std::filesystem::path& from, const std::filesystem::path& to,
+                         const ExportOptions& options = {});
+
+/// The deck to store in an imported checkpoint, and where to write it.
 struct ImportOptions {
   std::filesystem::path deck;          ///< of the run that will start from it; empty: a minimal one
   std::vector<std::string> overrides;  ///< of the deck's keys
+  std::filesystem::path write_deck;    ///< the deck is written there unless empty
 };
 
 /// Writes the weights at `from`, a folder or its .safetensors file, as the checkpoint `to` of
-/// iteration 0, with the moments that the deck's optimizer keeps, all zero. fp16 and bf16 weights
-/// are widened exactly. Returns a message for the user. Throws DataError for a file that is
-/// damaged, not GPT-2, of another model than the deck's, or has weights that are not finite,
-/// IoError when `to` exists or cannot be written, DeckError.
+/// iteration 0, one tensor in memory at a time, with the moments that the deck's optimizer keeps,
+/// all zero. config.json names the family. fp16 and bf16 weights are widened exactly. Returns a
+/// message for the user. Throws DataError for a file that is damaged, of a model that Trireme does
+/// not have, of another model than the deck's, or has weights that are not finite, IoError when
+/// `to` exists or cannot be written, DeckError.
 std::string import_model(const std::filesystem::path& from, const std::filesystem::path& to,
                          const ImportOptions& options);
 

@@ -4,15 +4,19 @@
 #include <limits>
 #include <nlohmann/json.hpp>
 #include <random>
+#include <set>
 
 #include "checkpoint/file.hpp"
 #include "convert/convert.hpp"
-#include "convert/huggingface/gpt2.hpp"
+#include "convert/huggingface/format.hpp"
 #include "convert/huggingface/safetensors.hpp"
 #include "core/error.hpp"
 #include "core/files.hpp"
 #include "core/philox.hpp"
+#include "deck/load.hpp"
 #include "fixture.hpp"
+#include "model/families/gpt2.hpp"
+#include "model/families/registry.hpp"
 #include "model/spec.hpp"
 #include "train/run_state.hpp"
 
@@ -25,6 +29,14 @@ constexpr const char* kDeck =
     "model: {layers: 2, hidden: 6, heads: 3, ffn: 10, sequence: 4, positions: 5, vocab: 7,\n       "
     " layernorm_eps: 1e-6}\nbatch: {micro: 1, global: 1}\nschedule: {peak: 1e-3}\ntrain: "
     "{iterations: 3}\n";
+
+constexpr const char* kBertDeck =
+    "model: {family: bert, layers: 2, hidden: 6, heads: 3, ffn: 10, sequence: 8, vocab: 7,\n       "
+    " layernorm_eps: 1e-12, bert: {post_norm: true}}\nbatch: {micro: 1, global: 1}\nschedule: "
+    "{peak: 1e-3}\ntrain: "
+    "{iterations: 3}\ndata: {bert: {dialect: tfrecord}}\n";
+
+constexpr const char* kPrefix = "transformer.";
 
 model::Gpt2Config small_config() {
   return {
@@ -44,18 +56,33 @@ class HuggingFaceTest : public FolderTest {
  protected:
   /// A checkpoint of the small model at iteration 3.
   fs::path checkpoint(const std::string& deck = kDeck) {
-    std::vector<std::vector<float>> values;
+    return checkpoint(deck, model::gpt2_spec(small_config()));
+  }
+  fs::path checkpoint(const std::string& deck, const model::ModelSpec& spec) {
+    const std::vector<model::Parameter> table = model::declare_parameters(spec);
     std::vector<checkpoint::WholeTensor> tensors;
-    for (const model::Parameter& parameter :
-         model::declare_parameters(model::gpt2_spec(small_config())))
-      values.push_back(elements(parameter.shape.size(), values.size()));
-    std::size_t i = 0;
-    for (const model::Parameter& parameter :
-         model::declare_parameters(model::gpt2_spec(small_config())))
-      tensors.push_back({"model/" + parameter.name, parameter.shape, values[i++].data()});
+    for (std::size_t i = 0; i < table.size(); ++i)
+      tensors.push_back({.name = "model/" + table[i].name,
+                         .shape = table[i].shape,
+                         .load = [&table, i] { return elements(table[i].shape.size(), i); }});
     checkpoint::write_checkpoint(folder_ / "run.h5", train::RunState{.iteration = 3}.attributes(),
                                  deck, tensors);
     return folder_ / "run.h5";
+  }
+  /// The same for the model of `deck`.
+  fs::path checkpoint_of(const std::string& deck) {
+    const deck::Deck parsed = deck::parse(deck, "deck", {}, {.need_data = false});
+    return checkpoint(deck, model::make_spec(parsed, {.size = *parsed.model.vocab}));
+  }
+
+  /// Expects the weights of two checkpoints to be the same, bit for bit.
+  static void expect_same_weights(const fs::path& a, const fs::path& b) {
+    const checkpoint::Reader before(a), after(b);
+    for (const checkpoint::TensorInfo& tensor : before.header().tensors) {
+      if (!tensor.name.starts_with("model/")) continue;
+      ASSERT_NE(after.header().find(tensor.name), nullptr) << tensor.name;
+      EXPECT_EQ(after.header().find(tensor.name)->checksum, tensor.checksum) << tensor.name;
+    }
   }
 
   /// A folder that holds the small model.
@@ -264,8 +291,8 @@ TEST_F(HuggingFaceTest, RefusesOtherTensors) {
               values.push_back(values[0]);
               values.back()[3] += 1;
             }),
-            "'out/model.safetensors': 'lm_head.weight' is not 'wte.weight': untied embeddings are "
-            "not built yet");
+            "'out/model.safetensors': 'lm_head.weight' is not 'transformer.wte.weight', but "
+            "config.json says that the two are tied");
 }
 
 TEST_F(HuggingFaceTest, RefusesOtherModels) {
@@ -276,8 +303,8 @@ TEST_F(HuggingFaceTest, RefusesOtherModels) {
     configure(key, value);
     return import_problem();
   };
-  EXPECT_EQ(changed("model_type", "llama"),
-            "'out/config.json': \"model_type\" is \"llama\"; only GPT-2 is read");
+  EXPECT_EQ(changed("model_type", "t5").substr(0, 64),
+            "'out/config.json': \"model_type\" is \"t5\"; read are gpt2, bert");
   EXPECT_EQ(changed("activation_function", "relu"),
             "'out/config.json': \"activation_function\" is \"relu\"; Trireme's GELU is the tanh "
             "form, \"gelu_new\"");
@@ -299,15 +326,119 @@ TEST_F(HuggingFaceTest, RefusesModelsWithoutCounterpart) {
   EXPECT_FALSE(fs::exists(folder_ / "out"));
 }
 
-TEST_F(HuggingFaceTest, RefusesOtherFamilies) {
-  const fs::path path = checkpoint(
-      "model: {family: bert, layers: 2, hidden: 6, heads: 3, sequence: 8, vocab: 7}\n"
-      "batch: {micro: 1, global: 1}\nschedule: {peak: 1e-3}\ntrain: {iterations: 3}\n"
-      "data: {split: [1, 0, 0], bert: {dialect: tfrecord}}\n");
+TEST_F(HuggingFaceTest, BertGoesThereAndBackBitForBit) {
+  const fs::path run = checkpoint_of(kBertDeck);
+  const fs::path out = folder_ / "out";
+  export_model(run, out);
+  const SafetensorsReader theirs(out / "model.safetensors");
+  const auto shape = [&](const char* name) {
+    const TensorEntry* entry = theirs.find(name);
+    return entry ? to_string(entry->shape) : "none";
+  };
+  EXPECT_EQ(shape("bert.encoder.layer.1.attention.self.key.weight"), "[6, 6]");
+  EXPECT_EQ(shape("bert.encoder.layer.1.attention.self.value.bias"), "[6]");
+  EXPECT_EQ(shape("bert.encoder.layer.0.intermediate.dense.weight"), "[10, 6]");
+  EXPECT_EQ(shape("bert.embeddings.token_type_embeddings.weight"), "[2, 6]");
+  EXPECT_EQ(shape("cls.seq_relationship.weight"), "[2, 6]");
+  EXPECT_EQ(shape("cls.predictions.decoder.weight"), "none");
+  // The keys are rows 6 to 11 of q, k and v.
+  std::vector<float> qkv(18 * 6);
+  checkpoint::Reader(run).read_whole("model/layers/1/attention/qkv/weight", DType::f32, qkv.data());
+  const std::vector<float> keys =
+      theirs.read(*theirs.find("bert.encoder.layer.1.attention.self.key.weight"));
+  EXPECT_TRUE(std::equal(keys.begin(), keys.end(), qkv.begin() + 36));
+
+  const auto config = nlohmann::json::parse(read_file(out / "config.json"));
+  EXPECT_EQ(config["architectures"][0], "BertForPreTraining");
+  EXPECT_EQ(config["layer_norm_eps"], 1e-12);
+  const std::string said =
+      import_model(out, folder_ / "back.h5", {.write_deck = folder_ / "deck.yaml"});
+  EXPECT_NE(said.find("there is no vocab.txt"), std::string::npos) << said;
+  expect_same_weights(run, folder_ / "back.h5");
+  const deck::Deck deck = deck::load(folder_ / "deck.yaml", {"data.train=d"}, {});
+  EXPECT_EQ(deck.model.family, deck::Family::bert);
+  EXPECT_EQ(deck.checkpoint.load, (folder_ / "back.h5").string());
+  export_model(folder_ / "back.h5", folder_ / "again");
+  EXPECT_EQ(read_file(out / "model.safetensors"), read_file(folder_ / "again/model.safetensors"));
+  EXPECT_EQ(read_file(out / "config.json"), read_file(folder_ / "again/config.json"));
+}
+
+TEST_F(HuggingFaceTest, ReadsBertAsItIsPublished) {
+  const fs::path run = checkpoint_of(kBertDeck);
+  export_model(run, folder_ / "out");
+  // Norms have their first names, and tied tensors and positions are written out.
+  rewrite([](auto& tensors, auto& values) {
+    const std::size_t count = tensors.size();
+    for (std::size_t i = 0; i < count; ++i) {
+      std::string& name = tensors[i].name;
+      const auto copy = [&](const char* as) {
+        tensors.push_back({as, tensors[i].shape});
+        values.push_back(values[i]);
+      };
+      if (const std::size_t at = name.find("LayerNorm."); at != std::string::npos)
+        name = name.substr(0, at) + (name.ends_with("bias") ? "LayerNorm.beta" : "LayerNorm.gamma");
+      if (name == "cls.predictions.bias") copy("cls.predictions.decoder.bias");
+      if (tensors[i].name == "bert.embeddings.word_embeddings.weight")
+        copy("cls.predictions.decoder.weight");
+    }
+    tensors.push_back({"bert.embeddings.position_ids", {1, 2}});
+    values.push_back({0, 1});
+  });
+  file("out/vocab.txt", "[PAD]\n[UNK]\n[CLS]\n[SEP]\n[MASK]\na\nb\n");
+  file("out/tokenizer_config.json", R"({"do_lower_case": false})");
+  import_model(folder_ / "out", folder_ / "back.h5", {.write_deck = folder_ / "deck.yaml"});
+  expect_same_weights(run, folder_ / "back.h5");
+  const deck::Deck deck = deck::load(folder_ / "deck.yaml", {"data.train=d"}, {});
+  EXPECT_EQ(deck.data.tokenizer.lowercase, false);
+  EXPECT_EQ(deck.data.bert.sentence_task, deck::SentenceTask::next);
+  export_model(folder_ / "back.h5", folder_ / "again");
+  EXPECT_EQ(read_file(folder_ / "again/vocab.txt"), read_file(folder_ / "out/vocab.txt"));
+  EXPECT_FALSE(
+      nlohmann::json::parse(read_file(folder_ / "again/tokenizer_config.json"))["do_lower_case"]);
+}
+
+TEST_F(HuggingFaceTest, RefusesNormsBeforeTheSublayers) {
+  std::string deck = kBertDeck;
+  deck.replace(deck.find("post_norm: true"), 15, "post_norm: false");
+  const fs::path path = checkpoint_of(deck);
   EXPECT_EQ(message_of<DataError>([&] { export_model(path, folder_ / "out"); }),
-            "'" + path.string() +
-                "' is of a model with model.family = bert: only gpt is converted, to GPT-2");
+            "BertForPreTraining normalizes after the sublayers; this model has "
+            "model.bert.post_norm = false and no form there");
   EXPECT_FALSE(fs::exists(folder_ / "out"));
+}
+
+TEST_F(HuggingFaceTest, WritesSeveralFilesAndTypes) {
+  const fs::path run = checkpoint();
+  export_model(run, folder_ / "out", {.dtype = DType::bf16, .shard_bytes = 300});
+  const auto index = nlohmann::json::parse(read_file(folder_ / "out/model.safetensors.index.json"));
+  std::set<std::string> files;
+  for (const auto& [tensor, file] : index["weight_map"].items()) {
+    files.insert(file.get<std::string>());
+    const SafetensorsReader reader(folder_ / "out" / file.get<std::string>());
+    ASSERT_NE(reader.find(tensor), nullptr) << tensor;
+    EXPECT_EQ(reader.find(tensor)->dtype, "BF16");
+  }
+  EXPECT_GT(files.size(), 3u);
+  EXPECT_TRUE(files.contains(fmt::format("model-00001-of-{:05}.safetensors", files.size())));
+  // bf16 there and back is the identity: the second export has the same bytes.
+  import_model(folder_ / "out", folder_ / "back.h5", {});
+  export_model(folder_ / "back.h5", folder_ / "again", {.dtype = DType::bf16, .shard_bytes = 300});
+  for (const std::string& file : files)
+    EXPECT_EQ(read_file(folder_ / "out" / file), read_file(folder_ / "again" / file)) << file;
+  EXPECT_EQ(nlohmann::json::parse(read_file(folder_ / "out/config.json"))["torch_dtype"],
+            "bfloat16");
+
+  fs::remove(folder_ / "back.h5");
+  fs::remove(folder_ / "out" / *files.begin());
+  EXPECT_NE(message_of<Error>([&] {
+              import_model(folder_ / "out", folder_ / "back.h5", {});
+            }).find(*files.begin()),
+            std::string::npos);
+  file("out/model.safetensors.index.json", R"({"weight_map": {"a": "../b"}})");
+  EXPECT_NE(message_of<DataError>([&] {
+              import_model(folder_ / "out", folder_ / "back.h5", {});
+            }).find("its weight_map has a value that is no file of its folder"),
+            std::string::npos);
 }
 
 TEST_F(HuggingFaceTest, NamesAFolderThatIsNotThere) {

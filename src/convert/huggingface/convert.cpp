@@ -1,6 +1,8 @@
+// Import and export of models: what all families share. format.hpp has what each differs in.
 #include "convert/convert.hpp"
 
 #include <fmt/format.h>
+#include <fmt/ranges.h>
 
 #include <algorithm>
 #include <cmath>
@@ -9,15 +11,15 @@
 
 #include "checkpoint/file.hpp"
 #include "checkpoint/folder.hpp"
-#include "convert/huggingface/gpt2.hpp"
+#include "convert/huggingface/format.hpp"
 #include "convert/huggingface/safetensors.hpp"
-#include "core/dtype.hpp"
 #include "core/error.hpp"
 #include "core/files.hpp"
 #include "deck/choices.hpp"
 #include "deck/describe.hpp"
+#include "deck/keys/schema.hpp"
 #include "deck/load.hpp"
-#include "deck/value.hpp"
+#include "model/families/registry.hpp"
 #include "plan/setup.hpp"
 #include "train/run_state.hpp"
 
@@ -26,75 +28,100 @@ namespace {
 
 namespace fs = std::filesystem;
 
-/// The files of a model.
-struct Source {
-  fs::path weights;
-  fs::path folder;
+const Format& format_of(deck::Family family) {
+  for (const Format& format : formats())
+    if (format.family == family) return format;
+  throw DataError("models of model.family = {} have no form in Hugging Face's transformers",
+                  name_of(family));
+}
+
+// ---------------------------------------------------------------------------- tensors
+
+/// A parameter and the tensors that have its rows there, in order: one, or one for each row block.
+struct Counterpart {
+  model::Parameter parameter;
+  std::vector<SafetensorsWriter::Tensor> tensors;
+  bool transposed = false;  ///< the tensor has the transposed shape
 };
 
-Source find_source(const fs::path& from) {
-  if (!fs::exists(from)) throw IoError("there is no '{}'", from.string());
-  if (!fs::is_directory(from)) return {from, from.parent_path()};
-  const fs::path weights = from / "model.safetensors";
-  if (!fs::exists(weights) && fs::exists(from / "model.safetensors.index.json"))
-    throw DataError(
-        "'{}' is cut into several files: write it as one, with save_pretrained(..., "
-        "max_shard_size=\"100GB\")",
-        from.string());
-  if (!fs::exists(weights))
-    throw IoError(
-        "'{}' has no model.safetensors: write it with save_pretrained(..., "
-        "safe_serialization=True)",
-        from.string());
-  return {weights, from};
-}
-
-/// A deck that has the model and is otherwise as short as can be.
-deck::Deck plain_deck(const model::Gpt2Config& config, const Source& source,
-                      const std::vector<std::string>& overrides) {
-  std::string text = fmt::format(
-      "model:\n  layers: {}\n  hidden: {}\n  heads: {}\n  ffn: {}\n  sequence: {}\n"
-      "  positions: {}\n  vocab: {}\n  dropout: {{attention: {}, hidden: {}}}\n"
-      "  init_std: {}\n  layernorm_eps: {}\n"
-      "batch: {{micro: 1, global: 1}}\nschedule: {{peak: 1e-4}}\ntrain: {{iterations: 1}}\n",
-      config.layers, config.hidden, config.heads, config.ffn, config.sequence, config.positions,
-      config.vocab, config.attention_dropout, config.hidden_dropout, config.init_std,
-      config.layernorm_eps);
-  const fs::path vocab = source.folder / "vocab.json", merges = source.folder / "merges.txt";
-  if (fs::exists(vocab) && fs::exists(merges))
-    text += fmt::format("data: {{tokenizer: {{type: gpt2, vocab: {}, merges: {}}}}}\n",
-                        deck::write_text(fs::absolute(vocab).string()),
-                        deck::write_text(fs::absolute(merges).string()));
-  try {
-    return deck::parse(text, "imported", overrides, {.need_data = false});
-  } catch (const DeckError& error) {
-    throw DataError("'{}' describes a model that no deck can: {}",
-                    (source.folder / "config.json").string(), error.what());
+Counterpart counterpart(const model::Parameter& parameter, const std::vector<std::string>& names,
+                        const Format& format) {
+  const bool matrix = parameter.shape.rank() == 2;
+  Counterpart result{
+      .parameter = parameter,
+      .tensors = {},
+      .transposed = format.transposes && matrix && parameter.stage == model::StagePlacement::layer};
+  std::vector<std::int64_t> rows = parameter.row_blocks;
+  if (names.size() == 1 || rows.empty()) rows.assign(1, parameter.shape[0]);
+  TRIREME_CHECK(rows.size() == names.size(), "'{}' has {} row blocks and {} names", parameter.name,
+                rows.size(), names.size());
+  for (std::size_t i = 0; i < names.size(); ++i) {
+    std::vector<std::int64_t> shape = {rows[i]};
+    if (matrix) shape.push_back(parameter.shape[1]);
+    if (result.transposed) std::reverse(shape.begin(), shape.end());
+    result.tensors.push_back({names[i], shape});
   }
+  return result;
 }
 
-/// Throws DataError unless `deck` describes the model of `config`.
-void check_model(const deck::Deck& deck, const model::Gpt2Config& config, const fs::path& file) {
-  const auto check = [&](const char* key, auto of_deck, auto of_config) {
-    if (of_deck != of_config)
-      throw DataError("the deck says {} = {}, but '{}' is of a model with {}", key, of_deck,
-                      file.string(), of_config);
-  };
-  check("model.layers", deck.model.layers, config.layers);
-  check("model.hidden", deck.model.hidden, config.hidden);
-  check("model.heads", deck.model.heads, config.heads);
-  check("model.ffn", deck.model.ffn, config.ffn);
-  check("model.positions", deck.model.positions, config.positions);
-  check("model.vocab", deck.model.vocab.value_or(config.vocab), config.vocab);
-  check("model.layernorm_eps", deck.model.layernorm_eps, config.layernorm_eps);
-  check("model.embedding_layernorm", deck.model.embedding_layernorm, false);
+/// Those of all parameters, in checkpoint order. Throws DataError for a parameter without any.
+std::vector<Counterpart> counterparts(const deck::Deck& deck, const model::ModelSpec& spec,
+                                      const Format& format) {
+  const model::Family& family = model::family_of(deck);
+  std::vector<Counterpart> found;
+  for (const model::Parameter& parameter : model::declare_parameters(spec)) {
+    const std::vector<std::string> names = family.hugging_face_names(parameter);
+    if (names.empty())
+      throw DataError("{} has no counterpart of '{}': this model has no form there", format.title,
+                      parameter.name);
+    found.push_back(counterpart(parameter, names, format));
+  }
+  return found;
 }
 
-/// The checkpoint's names of the optimizer state that the deck's optimizer keeps per parameter.
-std::vector<std::string> moments_of(const deck::Deck& deck) {
-  if (deck.optimizer.type != deck::OptimizerType::sgd) return {"optimizer/m/", "optimizer/v/"};
-  if (deck.optimizer.momentum > 0) return {"optimizer/m/"};
-  return {};
+// ---------------------------------------------------------------------------- import
+
+/// The file's tensor for `name`, in any of its spellings; null when there is none.
+const TensorEntry* find(const WeightsReader& weights, const Format& format,
+                        const std::string& name) {
+  for (const std::string& spelling : format.spellings(name))
+    if (const TensorEntry* entry = weights.find(spelling)) return entry;
+  return nullptr;
+}
+
+/// Throws DataError unless the files have the tensors of `parts` with their shapes, and besides
+/// only redundant ones and copies that equal their original.
+void check_tensors(const WeightsReader& weights, const std::vector<Counterpart>& parts,
+                   const Format& format) {
+  std::set<std::string> known;
+  for (const Counterpart& part : parts)
+    for (const auto& [name, shape] : part.tensors) {
+      const TensorEntry* entry = find(weights, format, name);
+      if (!entry)
+        throw DataError("'{}' has no tensor '{}'", weights.path().string(),
+                        format.spellings(name).front());
+      if (entry->shape != shape)
+        throw DataError("'{}': tensor '{}' has shape {}, but config.json's model needs {}",
+                        weights.file_of(entry->name).string(), entry->name, to_string(entry->shape),
+                        to_string(shape));
+      known.insert(entry->name);
+    }
+  for (const Copy& copy : format.copies) {
+    const TensorEntry* entry = weights.find(copy.name);
+    const TensorEntry* original = find(weights, format, copy.original);
+    if (!entry || !original || known.contains(copy.name)) continue;
+    const auto same = [](float a, float b) { return a == b || (std::isnan(a) && std::isnan(b)); };
+    const std::vector<float> a = weights.read(entry->name), b = weights.read(original->name);
+    if (entry->shape != original->shape ||
+        !std::equal(a.begin(), a.end(), b.begin(), b.end(), same))
+      throw DataError("'{}': '{}' is not '{}', but config.json says that the two are tied",
+                      weights.file_of(entry->name).string(), copy.name, original->name);
+    known.insert(copy.name);
+  }
+  for (const std::string& name : weights.names())
+    if (!known.contains(name) && !format.is_redundant(name))
+      throw DataError("'{}' has a tensor '{}' {}, which config.json's model does not have",
+                      weights.file_of(name).string(), name, to_string(weights.find(name)->shape));
 }
 
 /// Throws DataError for a weight that is NaN or infinite.
@@ -112,40 +139,71 @@ void check_finite(const std::vector<float>& values, const TensorEntry& entry,
       *bad, bad - values.begin());
 }
 
-/// The tensor called `name` with or without the prefix; null when there is none.
-const TensorEntry* find(const SafetensorsReader& reader, const std::string& name) {
-  const TensorEntry* entry = reader.find(kPrefix + name);
-  return entry ? entry : reader.find(name);
+/// The elements of a parameter. Throws DataError for weights that are not finite.
+std::vector<float> read_parameter(const WeightsReader& weights, const Counterpart& part,
+                                  const Format& format) {
+  std::vector<float> values;
+  for (const auto& tensor : part.tensors) {
+    const TensorEntry& entry = *find(weights, format, tensor.name);
+    std::vector<float> read = weights.read(entry.name);
+    check_finite(read, entry, weights.file_of(entry.name));
+    if (values.empty())
+      values = std::move(read);
+    else
+      values.insert(values.end(), read.begin(), read.end());
+  }
+  const Shape& shape = part.parameter.shape;
+  return part.transposed ? transpose(values, shape[1], shape[0]) : values;
 }
 
-/// Throws DataError unless the file has the tensors of `parts` with their shapes, and besides only
-/// causal masks and an output projection that equals the word embedding.
-void check_tensors(const SafetensorsReader& reader, const std::vector<Counterpart>& parts) {
-  const std::string file = fmt::format("'{}'", reader.path().string());
-  std::set<std::string> known = {"lm_head.weight"};
-  for (const Counterpart& part : parts) {
-    const TensorEntry* entry = find(reader, part.name);
-    if (!entry) throw DataError("{} has no tensor '{}{}'", file, kPrefix, part.name);
-    if (entry->shape != part.shape())
-      throw DataError("{}: tensor '{}' has shape {}, but config.json's model needs {}", file,
-                      entry->name, to_string(entry->shape), to_string(part.shape()));
-    known.insert(entry->name);
+/// The rest of a deck that is as short as can be.
+constexpr const char* kRest =
+    "batch: {micro: 1, global: 1}\nschedule: {peak: 1e-4}\ntrain: {iterations: 1}\n";
+
+/// Throws DataError unless `deck` describes the model of `imported`, the deck made of config.json.
+void check_model(const deck::Deck& deck, const deck::Deck& imported, const fs::path& file) {
+  // What a run may choose: initial weights are not used, samples may be shorter.
+  static const std::set<std::string> kFree = {"model.sequence", "model.init_std",
+                                              "model.dropout.attention", "model.dropout.hidden",
+                                              "model.bert.deep_init"};
+  for (const deck::Key& key : deck::keys()) {
+    if (!key.path.starts_with("model.") || key.unbuilt || key.of_sweep || kFree.contains(key.path))
+      continue;
+    const std::string wanted = key.write(deck), found = key.write(imported);
+    if (wanted == found || (key.path == "model.vocab" && wanted.empty())) continue;
+    throw DataError("the deck says {} = {}, but '{}' is of a model with {}", key.path,
+                    wanted.empty() ? "none" : wanted, file.string(),
+                    found.empty() ? "none" : found);
   }
-  for (const TensorEntry& entry : reader.entries()) {
-    const bool prefixed = entry.name.starts_with(kPrefix);
-    const std::string bare = prefixed ? entry.name.substr(std::string(kPrefix).size()) : entry.name;
-    if (!known.contains(entry.name) && !is_mask(bare))
-      throw DataError("{} has a tensor '{}' {}, which config.json's model does not have", file,
-                      entry.name, to_string(entry.shape));
-  }
-  const TensorEntry* head = reader.find("lm_head.weight");
-  if (!head) return;
-  const TensorEntry* words = find(reader, "wte.weight");
-  const auto same = [](float a, float b) { return a == b || (std::isnan(a) && std::isnan(b)); };
-  const std::vector<float> a = reader.read(*head), b = reader.read(*words);
-  if (head->shape != words->shape || !std::equal(a.begin(), a.end(), b.begin(), b.end(), same))
-    throw DataError("{}: 'lm_head.weight' is not 'wte.weight': untied embeddings are not built yet",
-                    file);
+}
+
+/// The checkpoint's names of the optimizer state that the deck's optimizer keeps per parameter.
+std::vector<std::string> moments_of(const deck::Deck& deck) {
+  if (deck.optimizer.type != deck::OptimizerType::sgd) return {"optimizer/m/", "optimizer/v/"};
+  if (deck.optimizer.momentum > 0) return {"optimizer/m/"};
+  return {};
+}
+
+/// The format of the model that config.json describes. Throws DataError.
+const Format& format_of(const ConfigReader& config) {
+  const std::string type = config.text("model_type", "gpt2");
+  std::vector<std::string> known;
+  for (const Format& format : formats())
+    for (const std::string& name : format.model_types) {
+      if (name == type) return format;
+      known.push_back(name);
+    }
+  throw DataError("'{}': \"model_type\" is \"{}\"; read are {}", config.file(), type,
+                  fmt::join(known, ", "));
+}
+
+/// Elements of the largest tensor bound what a damaged config.json can ask for.
+void check_layers(const deck::Deck& deck, const WeightsReader& weights,
+                  const ConfigReader& config) {
+  const auto tensors = static_cast<std::int64_t>(weights.names().size());
+  if (deck.model.layers > tensors)
+    throw DataError("'{}' says that the model has {} layers, but '{}' has {} tensors",
+                    config.file(), deck.model.layers, weights.path().string(), tensors);
 }
 
 }  // namespace
@@ -153,59 +211,70 @@ void check_tensors(const SafetensorsReader& reader, const std::vector<Counterpar
 std::string import_model(const fs::path& from, const fs::path& to, const ImportOptions& options) {
   if (fs::exists(to))
     throw IoError("'{}' is there already: remove it, or name another file", to.string());
-  const Source source = find_source(from);
-  const fs::path config_file = source.folder / "config.json";
-  const model::Gpt2Config config = read_config(config_file);
+  const WeightsReader weights(from);
+  const fs::path folder = weights.path().parent_path();
+  const ConfigReader config(folder / "config.json");
+  const Format& format = format_of(config);
+  std::vector<std::string> notes;
+  const std::string text =
+      format.deck_text({folder, config,
+                        [&](const std::string& name) { return find(weights, format, name); },
+                        notes}) +
+      kRest;
+  const auto parse = [&](const std::vector<std::string>& overrides) {
+    try {
+      return deck::parse(text, "imported", overrides, {.need_data = false});
+    } catch (const DeckError& error) {
+      throw DataError("'{}' describes a model that no deck can: {}", config.file(), error.what());
+    }
+  };
+  const deck::Deck imported = parse({});
   const deck::Deck deck = options.deck.empty()
-                              ? plain_deck(config, source, options.overrides)
+                              ? parse(options.overrides)
                               : deck::load(options.deck, options.overrides, {.need_data = false});
-  check_model(deck, config, source.weights);
-  const SafetensorsReader reader(source.weights);
-  // Before the parameter table is allocated.
-  if (config.layers > static_cast<std::int64_t>(reader.entries().size()))
-    throw DataError("'{}': \"n_layer\" is {}, but '{}' has {} tensors", config_file.string(),
-                    config.layers, source.weights.string(), reader.entries().size());
-  const std::vector<Counterpart> parts = counterparts(config);
-  check_tensors(reader, parts);
+  check_model(deck, imported, weights.path());
+  check_layers(imported, weights, config);
+  const model::ModelSpec spec = model::make_spec(imported, {.size = *imported.model.vocab});
+  const std::vector<Counterpart> parts = counterparts(imported, spec, format);
+  check_tensors(weights, parts, format);
 
-  std::vector<std::vector<float>> weights;
-  std::size_t largest = 0;
+  // One tensor at a time is in memory.
+  std::vector<checkpoint::WholeTensor> tensors;
   std::int64_t elements = 0;
   for (const Counterpart& part : parts) {
-    const Shape& shape = part.parameter.shape;
-    const TensorEntry& entry = *find(reader, part.name);
-    std::vector<float> values = reader.read(entry);
-    check_finite(values, entry, source.weights);
-    weights.push_back(part.transposed ? transpose(values, shape[1], shape[0]) : std::move(values));
-    largest = std::max(largest, weights.back().size());
-    elements += shape.size();
+    tensors.push_back({.name = "model/" + part.parameter.name,
+                       .shape = part.parameter.shape,
+                       .load = [&] { return read_parameter(weights, part, format); }});
+    elements += part.parameter.shape.size();
   }
-  // All moments are zero and share one buffer.
-  const std::vector<float> zeros(largest);
-  std::vector<checkpoint::WholeTensor> tensors;
-  for (std::size_t i = 0; i < parts.size(); ++i)
-    tensors.push_back(
-        {"model/" + parts[i].parameter.name, parts[i].parameter.shape, weights[i].data()});
   for (const std::string& moment : moments_of(deck))
     for (const Counterpart& part : parts)
-      tensors.push_back({moment + part.parameter.name, part.parameter.shape, zeros.data()});
+      tensors.push_back(
+          {.name = moment + part.parameter.name, .shape = part.parameter.shape, .load = [&] {
+             const auto size = part.parameter.shape.size();
+             return std::vector<float>(static_cast<std::size_t>(size));
+           }});
   checkpoint::write_checkpoint(to, train::RunState{}.attributes(), deck::print_deck(deck), tensors);
-  return fmt::format(
+  if (!options.write_deck.empty())
+    write_file_atomically(options.write_deck,
+                          options.deck.empty() && options.overrides.empty()
+                              ? text + fmt::format("checkpoint: {{load: {}}}\n", path_text(to))
+                              : deck::print_deck(deck));
+  std::string message = fmt::format(
       "{}: {} tensors, {} elements, from '{}'\nThere is no optimizer state in it: a run that "
-      "starts "
-      "here begins at iteration 0 with moments of zero\n",
-      to.string(), parts.size(), elements, source.weights.string());
+      "starts here begins at iteration 0 with moments of zero\n",
+      to.string(), parts.size(), elements, weights.path().string());
+  for (const std::string& note : notes) message += fmt::format("note: {}\n", note);
+  return message;
 }
+
+// ---------------------------------------------------------------------------- export
 
 namespace {
 
-namespace fs = std::filesystem;
-
-/// The tensor of `counterpart` in the checkpoint. Throws DataError when it is missing or of another
-/// shape.
-std::vector<float> read_weights(const checkpoint::Reader& reader, const Counterpart& counterpart,
+/// The parameter in the checkpoint. Throws DataError when it is missing or of another shape.
+std::vector<float> read_weights(const checkpoint::Reader& reader, const model::Parameter& parameter,
                                 const std::string& file) {
-  const model::Parameter& parameter = counterpart.parameter;
   const std::string name = "model/" + parameter.name;
   const checkpoint::TensorInfo* info = reader.header().find(name);
   if (!info) throw DataError("'{}' has no tensor '{}'", file, name);
@@ -220,25 +289,7 @@ std::vector<float> read_weights(const checkpoint::Reader& reader, const Counterp
     reader.read_whole(name, DType::f64, wide.data());
     convert_to_float(wide.data(), wide.size(), DType::f64, values.data());
   }
-  if (!counterpart.transposed) return values;
-  return transpose(values, parameter.shape[0], parameter.shape[1]);
-}
-
-/// Copies the vocabulary that the deck names, where it is GPT-2's and there. Returns a sentence.
-std::string copy_vocabulary(const deck::Deck& deck, const fs::path& to) {
-  const deck::Tokenizer& tokenizer = deck.data.tokenizer;
-  if (tokenizer.type != deck::TokenizerType::gpt2)
-    return "no tokenizer is written: transformers has none of this kind\n";
-  std::error_code error, ignored;
-  fs::copy_file(*tokenizer.vocab, to / "vocab.json", fs::copy_options::overwrite_existing, error);
-  if (!error)
-    fs::copy_file(*tokenizer.merges, to / "merges.txt", fs::copy_options::overwrite_existing,
-                  error);
-  if (!error) return "vocab.json and merges.txt are the run's\n";
-  // A full disk may leave an incomplete file.
-  for (const char* part : {"vocab.json", "merges.txt"}) fs::remove(to / part, ignored);
-  return fmt::format("no tokenizer is written: '{}', '{}': {}\n", *tokenizer.vocab,
-                     *tokenizer.merges, error.message());
+  return values;
 }
 
 /// The token that ends documents, if the tokenizer's files are available.
@@ -250,46 +301,149 @@ std::optional<std::int64_t> end_of_document(const deck::Deck& deck) {
   }
 }
 
+/// The token that begins texts, by the tokenizer_config.json next to a tokenizer.json.
+std::optional<std::int64_t> beginning_of_text(const deck::Deck& deck) {
+  const deck::Tokenizer& keys = deck.data.tokenizer;
+  if (keys.type != deck::TokenizerType::bpe) return std::nullopt;
+  try {
+    const ConfigReader config(fs::path(*keys.model).parent_path() / "tokenizer_config.json");
+    const nlohmann::json& token = config["bos_token"];
+    nlohmann::json content = token;
+    if (token.is_object()) content = token.value("content", "");
+    if (!content.is_string()) return std::nullopt;
+    const auto ids =
+        tokenizer::make_tokenizer(*plan::tokenizer_spec(deck))->encode(content.get<std::string>());
+    return ids.size() == 1 ? std::optional<std::int64_t>(ids[0]) : std::nullopt;
+  } catch (const Error&) {
+    return std::nullopt;  // the files are elsewhere
+  }
+}
+
+/// A file of the deck's tokenizer and its name there.
+struct TokenizerFile {
+  fs::path from;
+  const char* to;
+};
+
+/// Copies the files; returns a sentence. Nothing is left where one cannot be copied.
+std::string copy_files(const std::vector<TokenizerFile>& files, const fs::path& to) {
+  std::vector<std::string> names;
+  for (const auto& [from, name] : files) {
+    std::error_code error, ignored;
+    fs::copy_file(from, to / name, fs::copy_options::overwrite_existing, error);
+    if (error) {
+      for (const TokenizerFile& file : files) fs::remove(to / file.to, ignored);
+      return fmt::format("no tokenizer is written: '{}': {}\n", from.string(), error.message());
+    }
+    names.emplace_back(name);
+  }
+  return fmt::format("{} {} the run's\n", fmt::join(names, " and "),
+                     names.size() == 1 ? "is" : "are");
+}
+
+/// Writes tokenizer_config.json unless the tokenizer's own was copied.
+void write_tokenizer_config(const fs::path& to, const nlohmann::ordered_json& json) {
+  const fs::path path = to / "tokenizer_config.json";
+  if (!fs::exists(path)) write_file_atomically(path, json.dump(2) + "\n");
+}
+
+/// Writes the deck's tokenizer, where it has a form there and its files are available. Returns a
+/// sentence.
+std::string write_tokenizer(const deck::Deck& deck, std::optional<std::int64_t> eod,
+                            const fs::path& to) {
+  const deck::Tokenizer& keys = deck.data.tokenizer;
+  const auto type = keys.type.value_or(deck::TokenizerType::bytes);
+  if (type == deck::TokenizerType::gpt2)
+    return copy_files({{*keys.vocab, "vocab.json"}, {*keys.merges, "merges.txt"}}, to);
+  if (type == deck::TokenizerType::sentencepiece)
+    return copy_files({{*keys.model, "tokenizer.model"}}, to);
+  if (type == deck::TokenizerType::wordpiece) {
+    std::string text = copy_files({{*keys.vocab, "vocab.txt"}}, to);
+    if (fs::exists(to / "vocab.txt"))
+      write_tokenizer_config(to, {{"tokenizer_class", "BertTokenizer"},
+                                  {"do_lower_case", *keys.lowercase},
+                                  {"model_max_length", deck.model.positions}});
+    return text;
+  }
+  if (type != deck::TokenizerType::bpe)
+    return "no tokenizer is written: transformers has none of this kind\n";
+  std::vector<TokenizerFile> files = {{*keys.model, "tokenizer.json"}};
+  for (const char* name : {"tokenizer_config.json", "special_tokens_map.json"}) {
+    const fs::path path = fs::path(*keys.model).parent_path() / name;
+    if (fs::exists(path)) files.push_back({path, name});
+  }
+  std::string text = copy_files(files, to);
+  if (!fs::exists(to / "tokenizer.json")) return text;
+  nlohmann::ordered_json json = {{"tokenizer_class", "PreTrainedTokenizerFast"},
+                                 {"model_max_length", deck.model.positions}};
+  if (eod) {
+    const auto tokenizer = tokenizer::make_tokenizer(*plan::tokenizer_spec(deck));
+    const std::int32_t id = static_cast<std::int32_t>(*eod);
+    json["eos_token"] = tokenizer->decode(std::span(&id, 1));
+  }
+  write_tokenizer_config(to, json);
+  return text;
+}
+
 void make_folder(const fs::path& folder) {
   std::error_code error;
   fs::create_directories(folder, error);
   if (error) throw IoError("cannot make the folder '{}': {}", folder.string(), error.message());
-  if (fs::exists(folder / "model.safetensors"))
-    throw IoError("'{}' is there already: remove it, or name another folder",
-                  (folder / "model.safetensors").string());
+  for (const char* name : {"model.safetensors", "model.safetensors.index.json"})
+    if (fs::exists(folder / name))
+      throw IoError("'{}' is there already: remove it, or name another folder",
+                    (folder / name).string());
 }
 
 }  // namespace
 
-std::string export_model(const fs::path& from, const fs::path& to) {
+std::string export_model(const fs::path& from, const fs::path& to, const ExportOptions& options) {
   const auto [file, note] = checkpoint::locate(from);
   const checkpoint::Reader reader(file);
   const checkpoint::TensorInfo* words = reader.header().find("model/embedding/word");
   if (!words) throw DataError("'{}' has no tensor 'model/embedding/word'", file.string());
   const deck::Deck deck =
       deck::parse(reader.header().deck, file.string() + ":deck", {}, {.need_data = false});
-  if (deck.model.family != deck::Family::gpt)
-    throw DataError("'{}' is of a model with model.family = {}: only gpt is converted, to GPT-2",
-                    file.string(), deck::name_of(deck.model.family));
-  const model::Gpt2Config config =
-      model::gpt2_config(deck, {.size = words->shape[0], .eod = std::nullopt});
-  const std::vector<Counterpart> parts = counterparts(config);
+  const Format& format = format_of(deck.model.family);
+  const model::ModelSpec spec = model::make_spec(deck, {.size = words->shape[0]});
+  const std::optional<std::int64_t> eod = end_of_document(deck);
+  const nlohmann::ordered_json config =
+      format.config({deck, spec, beginning_of_text(deck), eod, options.dtype});
+  const std::vector<Counterpart> parts = counterparts(deck, spec, format);
 
   make_folder(to);
   std::vector<SafetensorsWriter::Tensor> tensors;
   std::int64_t elements = 0;
   for (const Counterpart& part : parts) {
-    tensors.push_back({kPrefix + part.name, part.shape()});
+    for (const auto& [name, shape] : part.tensors)
+      tensors.push_back({format.spellings(name).front(), shape});
     elements += part.parameter.shape.size();
   }
-  SafetensorsWriter writer(to / "model.safetensors", std::move(tensors));
-  for (const Counterpart& part : parts) writer.write(read_weights(reader, part, file.string()));
+  WeightsWriter writer(to, tensors, options.dtype, options.shard_bytes);
+  for (const Counterpart& part : parts) {
+    const Shape& shape = part.parameter.shape;
+    std::vector<float> values = read_weights(reader, part.parameter, file.string());
+    if (part.transposed) values = transpose(values, shape[0], shape[1]);
+    std::size_t begin = 0;
+    for (const auto& tensor : part.tensors) {
+      const auto count = static_cast<std::size_t>(TensorEntry{.shape = tensor.shape}.elements());
+      writer.write(std::span(values).subspan(begin, count));
+      begin += count;
+    }
+  }
   writer.finish();
-  write_file_atomically(to / "config.json", write_config(config, end_of_document(deck)));
+  write_file_atomically(to / "config.json", config.dump(2) + "\n");
+  if (format.generates) {
+    nlohmann::ordered_json generation;
+    for (const char* key : {"bos_token_id", "eos_token_id"})
+      if (!config[key].is_null()) generation[key] = config[key];
+    generation["do_sample"] = false;
+    write_file_atomically(to / "generation_config.json", generation.dump(2) + "\n");
+  }
   return fmt::format("{}{}{}: {} tensors, {} elements, from iteration {} of '{}'\n{}", note,
-                     note.empty() ? "" : "\n", to.string(), parts.size(), elements,
+                     note.empty() ? "" : "\n", to.string(), tensors.size(), elements,
                      reader.header().get<std::int64_t>("iteration"), file.string(),
-                     copy_vocabulary(deck, to));
+                     write_tokenizer(deck, eod, to));
 }
 
 }  // namespace trireme::convert::huggingface

@@ -1,148 +1,92 @@
-#include "convert/huggingface/gpt2.hpp"
+// GPT-2 as Hugging Face's transformers keeps it. Its Conv1D weights are [in, out], ours [out, in];
+// all else is the same: pre-norm blocks, GELU in the tanh form ("gelu_new"), q, k and v in one
+// projection with heads in order.
+#include <fmt/format.h>
 
-#include <algorithm>
-#include <limits>
-#include <nlohmann/json.hpp>
-
+#include "convert/huggingface/format.hpp"
 #include "core/error.hpp"
-#include "core/files.hpp"
-#include "model/spec.hpp"
 
 namespace trireme::convert::huggingface {
 namespace {
 
-/// Reads the keys of a config.json; errors name the file and the key.
-class ConfigReader {
- public:
-  explicit ConfigReader(const std::filesystem::path& path)
-      : file_(path.string()),
-        json_(nlohmann::json::parse(read_file(path), nullptr, /*allow_exceptions=*/false)) {
-    if (!json_.is_object()) throw DataError("'{}' is not a JSON object", file_);
-  }
+// Old files lack it.
+constexpr const char* kGpt2Prefix = "transformer.";
 
-  std::int64_t size(const char* key) const {
-    const auto found = json_.find(key);
-    if (found == json_.end() || !found->is_number_integer() || found->get<std::int64_t>() < 1 ||
-        found->get<std::int64_t>() > std::numeric_limits<std::int32_t>::max())
-      throw DataError("'{}': \"{}\" is missing or no size", file_, key);
-    return found->get<std::int64_t>();
-  }
-  std::int64_t size(const char* key, std::int64_t fallback) const {
-    const auto found = json_.find(key);
-    return found == json_.end() || found->is_null() ? fallback : size(key);
-  }
-  double number(const char* key, double fallback) const {
-    const auto found = json_.find(key);
-    if (found == json_.end() || found->is_null()) return fallback;
-    if (!found->is_number()) throw DataError("'{}': \"{}\" is no number", file_, key);
-    return found->get<double>();
-  }
-  /// Throws unless the key is absent or has one of the values.
-  void require(const char* key, std::initializer_list<nlohmann::json> values,
-               const char* why) const {
-    const auto found = json_.find(key);
-    if (found == json_.end() || found->is_null()) return;
-    if (std::find(values.begin(), values.end(), *found) == values.end())
-      throw DataError("'{}': \"{}\" is {}; {}", file_, key, found->dump(), why);
-  }
-
- private:
-  std::string file_;
-  nlohmann::json json_;
-};
-
-}  // namespace
-
-std::vector<std::int64_t> Counterpart::shape() const {
-  std::vector<std::int64_t> extents;
-  for (int axis = 0; axis < parameter.shape.rank(); ++axis)
-    extents.push_back(parameter.shape[axis]);
-  if (transposed) std::reverse(extents.begin(), extents.end());
-  return extents;
+std::vector<std::string> gpt2_spellings(const std::string& name) {
+  return {kGpt2Prefix + name, name};
 }
 
-std::vector<Counterpart> counterparts(const model::Gpt2Config& config) {
-  std::vector<Counterpart> found;
-  for (const model::Parameter& parameter : model::declare_parameters(model::gpt2_spec(config))) {
-    const auto names = model::gpt2_hugging_face_names(parameter);
-    const std::string name = names.empty() ? "" : names.front();
-    if (name.empty())
-      throw DataError("GPT-2 has no counterpart of '{}': this model has no form there",
-                      parameter.name);
-    const bool transposed =
-        parameter.stage == model::StagePlacement::layer && parameter.shape.rank() == 2;
-    found.push_back({parameter, name, transposed});
-  }
-  return found;
-}
-
+/// The causal masks of old files.
 bool is_mask(const std::string& name) {
-  return name.starts_with("h.") &&
-         (name.ends_with(".attn.bias") || name.ends_with(".attn.masked_bias"));
+  const bool prefixed = name.starts_with(kGpt2Prefix);
+  const std::string bare = prefixed ? name.substr(std::string(kGpt2Prefix).size()) : name;
+  return bare.starts_with("h.") &&
+         (bare.ends_with(".attn.bias") || bare.ends_with(".attn.masked_bias"));
 }
 
-std::vector<float> transpose(const std::vector<float>& values, std::int64_t rows,
-                             std::int64_t columns) {
-  // In blocks that fit into the cache.
-  constexpr std::int64_t kBlock = 32;
-  std::vector<float> result(values.size());
-  for (std::int64_t r0 = 0; r0 < rows; r0 += kBlock)
-    for (std::int64_t c0 = 0; c0 < columns; c0 += kBlock)
-      for (std::int64_t r = r0; r < std::min(r0 + kBlock, rows); ++r)
-        for (std::int64_t c = c0; c < std::min(c0 + kBlock, columns); ++c)
-          result[static_cast<std::size_t>(c * rows + r)] =
-              values[static_cast<std::size_t>(r * columns + c)];
-  return result;
+std::string gpt2_deck(const Source& source) {
+  const ConfigReader& config = source.config;
+  config.require("activation_function", {"gelu_new", "gelu_pytorch_tanh"},
+                 "Trireme's GELU is the tanh form, \"gelu_new\"");
+  config.require("tie_word_embeddings", {true}, "model.family = gpt ties its embeddings");
+  config.require("scale_attn_weights", {true}, "Trireme divides by the root of a head's width");
+  config.require("scale_attn_by_inverse_layer_idx", {false}, "Trireme does not scale by layer");
+  config.require("add_cross_attention", {false}, "Trireme has no cross attention");
+  const std::int64_t layers = config.size("n_layer"), hidden = config.size("n_embd"),
+                     heads = config.size("n_head"), positions = config.size("n_positions");
+  if (hidden % heads != 0)
+    throw DataError("'{}': \"n_head\" {} does not divide \"n_embd\" {}", config.file(), heads,
+                    hidden);
+  std::string text = fmt::format(
+      "model:\n  layers: {}\n  hidden: {}\n  heads: {}\n  ffn: {}\n  sequence: {}\n"
+      "  positions: {}\n  vocab: {}\n  dropout: {{attention: {}, hidden: {}}}\n"
+      "  init_std: {}\n  layernorm_eps: {}\n",
+      layers, hidden, heads, config.size("n_inner", 4 * hidden), positions, positions,
+      config.size("vocab_size"), config.number("attn_pdrop", 0.1),
+      config.number("resid_pdrop", 0.1), config.number("initializer_range", 0.02),
+      config.number("layer_norm_epsilon", 1e-5));
+  const std::string tokenizer = tokenizer_text(source.folder, source.notes);
+  if (!tokenizer.empty()) text += fmt::format("data: {{tokenizer: {}}}\n", tokenizer);
+  return text;
 }
 
-std::string write_config(const model::Gpt2Config& config, std::optional<std::int64_t> eod) {
+nlohmann::ordered_json gpt2_json(const Target& target) {
+  const deck::Model& model = target.deck.model;
   nlohmann::ordered_json json = {{"architectures", {"GPT2LMHeadModel"}},
                                  {"model_type", "gpt2"},
                                  {"activation_function", "gelu_new"},
-                                 {"n_layer", config.layers},
-                                 {"n_embd", config.hidden},
-                                 {"n_head", config.heads},
-                                 {"n_inner", config.ffn},
-                                 {"n_positions", config.positions},
-                                 {"n_ctx", config.positions},
-                                 {"vocab_size", config.vocab},
-                                 {"layer_norm_epsilon", config.layernorm_eps},
-                                 {"initializer_range", config.init_std},
-                                 {"attn_pdrop", config.attention_dropout},
-                                 {"embd_pdrop", config.hidden_dropout},
-                                 {"resid_pdrop", config.hidden_dropout},
+                                 {"n_layer", model.layers},
+                                 {"n_embd", model.hidden},
+                                 {"n_head", model.heads},
+                                 {"n_inner", model.ffn},
+                                 {"n_positions", model.positions},
+                                 {"n_ctx", model.positions},
+                                 {"vocab_size", target.spec.vocab},
+                                 {"layer_norm_epsilon", model.layernorm_eps},
+                                 {"initializer_range", model.init_std},
+                                 {"attn_pdrop", model.dropout.attention},
+                                 {"embd_pdrop", model.dropout.hidden},
+                                 {"resid_pdrop", model.dropout.hidden},
                                  {"tie_word_embeddings", true},
-                                 {"torch_dtype", "float32"}};
+                                 {"torch_dtype", torch_name(target.dtype)}};
   // Without them transformers uses GPT-2's ids, which other vocabularies do not have.
-  json["bos_token_id"] = eod ? nlohmann::json(*eod) : nlohmann::json();
+  json["bos_token_id"] = target.eod ? nlohmann::json(*target.eod) : nlohmann::json();
   json["eos_token_id"] = json["bos_token_id"];
-  return json.dump(2) + "\n";
+  return json;
 }
 
-model::Gpt2Config read_config(const std::filesystem::path& path) {
-  const ConfigReader reader(path);
-  reader.require("model_type", {"gpt2"}, "only GPT-2 is read");
-  reader.require("activation_function", {"gelu_new", "gelu_pytorch_tanh"},
-                 "Trireme's GELU is the tanh form, \"gelu_new\"");
-  reader.require("tie_word_embeddings", {true}, "untied embeddings are not built yet");
-  reader.require("scale_attn_weights", {true}, "Trireme divides by the root of a head's width");
-  reader.require("scale_attn_by_inverse_layer_idx", {false}, "Trireme does not scale by layer");
-  reader.require("add_cross_attention", {false}, "Trireme has no cross attention");
-  model::Gpt2Config config{.layers = reader.size("n_layer"),
-                           .hidden = reader.size("n_embd"),
-                           .heads = reader.size("n_head")};
-  config.ffn = reader.size("n_inner", 4 * config.hidden);
-  config.positions = reader.size("n_positions");
-  config.sequence = config.positions;
-  config.vocab = reader.size("vocab_size");
-  config.attention_dropout = reader.number("attn_pdrop", 0.1);
-  config.hidden_dropout = reader.number("resid_pdrop", 0.1);
-  config.init_std = reader.number("initializer_range", 0.02);
-  config.layernorm_eps = reader.number("layer_norm_epsilon", 1e-5);
-  if (config.hidden % config.heads != 0)
-    throw DataError("'{}': \"n_head\" {} does not divide \"n_embd\" {}", path.string(),
-                    config.heads, config.hidden);
-  return config;
+}  // namespace
+
+Format gpt2_format() {
+  return {.family = deck::Family::gpt,
+          .title = "GPT-2",
+          .model_types = {"gpt2"},
+          .transposes = true,
+          .copies = {{"lm_head.weight", "wte.weight"}},
+          .spellings = &gpt2_spellings,
+          .is_redundant = &is_mask,
+          .deck_text = &gpt2_deck,
+          .config = &gpt2_json};
 }
 
 }  // namespace trireme::convert::huggingface

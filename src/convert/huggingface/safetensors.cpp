@@ -12,6 +12,7 @@
 
 #include "core/dtype.hpp"
 #include "core/error.hpp"
+#include "core/files.hpp"
 
 namespace trireme::convert::huggingface {
 namespace {
@@ -42,6 +43,10 @@ std::optional<DType> read_as(const std::string& dtype) {
   if (dtype == "BF16") return DType::bf16;
   if (dtype == "F64") return DType::f64;
   return std::nullopt;
+}
+
+const char* format_name(DType dtype) {
+  return dtype == DType::bf16 ? "BF16" : dtype == DType::f16 ? "F16" : "F32";
 }
 
 /// One entry of the header. Throws DataError, with `where` in front, when it is malformed.
@@ -157,15 +162,20 @@ std::vector<float> SafetensorsReader::read(const TensorEntry& entry) const {
 
 // ---------------------------------------------------------------------------- writing
 
-SafetensorsWriter::SafetensorsWriter(const std::filesystem::path& path, std::vector<Tensor> tensors)
-    : path_(path), unfinished_{path.string() + ".part"}, tensors_(std::move(tensors)) {
+SafetensorsWriter::SafetensorsWriter(const std::filesystem::path& path, std::vector<Tensor> tensors,
+                                     DType dtype)
+    : path_(path),
+      unfinished_{path.string() + ".part"},
+      tensors_(std::move(tensors)),
+      dtype_(dtype) {
   nlohmann::ordered_json header;
   header["__metadata__"] = {{"format", "pt"}};
   std::uint64_t at = 0;
   for (const Tensor& tensor : tensors_) {
     const TensorEntry entry{.shape = tensor.shape};
-    const std::uint64_t end = at + static_cast<std::uint64_t>(entry.elements()) * sizeof(float);
-    header[tensor.name] = {{"dtype", "F32"}, {"shape", tensor.shape}, {"data_offsets", {at, end}}};
+    const std::uint64_t end = at + static_cast<std::uint64_t>(entry.elements()) * size_of(dtype);
+    header[tensor.name] = {
+        {"dtype", format_name(dtype)}, {"shape", tensor.shape}, {"data_offsets", {at, end}}};
     at = end;
   }
   std::string text = header.dump();
@@ -193,8 +203,15 @@ void SafetensorsWriter::write(std::span<const float> elements) {
   TRIREME_CHECK(entry.elements() == static_cast<std::int64_t>(elements.size()),
                 "'{}' has {} elements, not {}", tensors_[written_].name, entry.elements(),
                 elements.size());
-  file_.write(reinterpret_cast<const char*>(elements.data()),
-              static_cast<std::streamsize>(elements.size_bytes()));
+  std::vector<std::uint16_t> rounded;
+  const void* data = elements.data();
+  if (dtype_ != DType::f32) {
+    rounded.resize(elements.size());
+    convert_from_float(elements.data(), elements.size(), dtype_, rounded.data());
+    data = rounded.data();
+  }
+  file_.write(static_cast<const char*>(data),
+              static_cast<std::streamsize>(elements.size() * size_of(dtype_)));
   check();
   ++written_;
 }
@@ -212,6 +229,131 @@ void SafetensorsWriter::finish() {
                   error.message());
   unfinished_.path.clear();
   sync_path(path_.has_parent_path() ? path_.parent_path() : std::filesystem::path("."));
+}
+
+// ---------------------------------------------------------------------------- folders
+
+namespace {
+
+namespace fs = std::filesystem;
+
+constexpr const char* kOneFile = "model.safetensors";
+constexpr const char* kIndex = "model.safetensors.index.json";
+
+/// The files that an index names, by tensor. Throws DataError.
+std::map<std::string, std::string> read_index(const fs::path& path) {
+  const auto json = nlohmann::json::parse(read_file(path), nullptr, /*allow_exceptions=*/false);
+  const auto fail = [&](const char* what) {
+    throw DataError("'{}' is no index of safetensors files: {}", path.string(), what);
+  };
+  if (!json.is_object() || !json.contains("weight_map") || !json["weight_map"].is_object())
+    fail("it has no object \"weight_map\"");
+  std::map<std::string, std::string> files;
+  for (const auto& [tensor, file] : json["weight_map"].items()) {
+    if (!file.is_string() || fs::path(file.get<std::string>()).has_parent_path() ||
+        file.get<std::string>().empty())
+      fail("its weight_map has a value that is no file of its folder");
+    files[tensor] = file.get<std::string>();
+  }
+  return files;
+}
+
+}  // namespace
+
+WeightsReader::WeightsReader(const fs::path& from) : path_(from) {
+  if (!fs::exists(from)) throw IoError("there is no '{}'", from.string());
+  std::map<std::string, std::string> index;
+  if (fs::is_directory(from)) {
+    path_ = from / kOneFile;
+    if (!fs::exists(path_) && fs::exists(from / kIndex)) index = read_index(path_ = from / kIndex);
+    if (!fs::exists(path_))
+      throw IoError(
+          "'{}' has no model.safetensors: write it with save_pretrained(..., "
+          "safe_serialization=True)",
+          from.string());
+  }
+  std::vector<std::string> names;
+  for (const auto& [tensor, file] : index) names.push_back(file);
+  std::sort(names.begin(), names.end());
+  names.erase(std::unique(names.begin(), names.end()), names.end());
+  if (names.empty()) names.push_back(path_.filename().string());
+  for (const std::string& name : names) {
+    files_.push_back(std::make_unique<SafetensorsReader>(path_.parent_path() / name));
+    for (const TensorEntry& entry : files_.back()->entries()) {
+      if (!index.empty() && (!index.contains(entry.name) || index[entry.name] != name))
+        throw DataError("'{}' has a tensor '{}' that '{}' does not name there",
+                        files_.back()->path().string(), entry.name, path_.string());
+      places_[entry.name] = {files_.back().get(), &entry};
+    }
+  }
+  for (const auto& [tensor, file] : index)
+    if (!places_.contains(tensor))
+      throw DataError("'{}' has no tensor '{}', which '{}' names there",
+                      (path_.parent_path() / file).string(), tensor, path_.string());
+}
+
+const TensorEntry* WeightsReader::find(const std::string& name) const {
+  const auto found = places_.find(name);
+  return found == places_.end() ? nullptr : found->second.entry;
+}
+
+const fs::path& WeightsReader::file_of(const std::string& name) const {
+  return places_.at(name).file->path();
+}
+
+std::vector<float> WeightsReader::read(const std::string& name) const {
+  const Place& place = places_.at(name);
+  return place.file->read(*place.entry);
+}
+
+std::vector<std::string> WeightsReader::names() const {
+  std::vector<std::string> names;
+  for (const auto& file : files_)
+    for (const TensorEntry& entry : file->entries()) names.push_back(entry.name);
+  return names;
+}
+
+WeightsWriter::WeightsWriter(const fs::path& folder,
+                             const std::vector<SafetensorsWriter::Tensor>& tensors, DType dtype,
+                             std::uint64_t max_bytes)
+    : folder_(folder) {
+  std::vector<std::vector<SafetensorsWriter::Tensor>> files(1);
+  std::uint64_t bytes = 0, total = 0;
+  for (const auto& tensor : tensors) {
+    const auto more =
+        static_cast<std::uint64_t>(TensorEntry{.shape = tensor.shape}.elements()) * size_of(dtype);
+    if (bytes > 0 && bytes + more > max_bytes) {
+      files.emplace_back();
+      bytes = 0;
+    }
+    bytes += more;
+    total += more;
+    files.back().push_back(tensor);
+  }
+  nlohmann::ordered_json index = {{"metadata", {{"total_size", total}}},
+                                  {"weight_map", nlohmann::ordered_json::object()}};
+  for (std::size_t i = 0; i < files.size(); ++i) {
+    const std::string name =
+        files.size() == 1 ? kOneFile
+                          : fmt::format("model-{:05}-of-{:05}.safetensors", i + 1, files.size());
+    for (const auto& tensor : files[i]) index["weight_map"][tensor.name] = name;
+    counts_.push_back(files[i].size());
+    files_.push_back(std::make_unique<SafetensorsWriter>(folder / name, files[i], dtype));
+  }
+  if (files.size() > 1) index_ = index.dump(2) + "\n";
+}
+
+void WeightsWriter::write(std::span<const float> elements) {
+  TRIREME_CHECK(file_ < files_.size(), "all tensors of the headers are written");
+  files_[file_]->write(elements);
+  if (++written_ < counts_[file_]) return;
+  ++file_;
+  written_ = 0;
+}
+
+void WeightsWriter::finish() {
+  for (const auto& file : files_) file->finish();
+  if (!index_.empty()) write_file_atomically(folder_ / kIndex, index_);
 }
 
 }  // namespace trireme::convert::huggingface

@@ -6,10 +6,13 @@
 #include <cstdint>
 #include <filesystem>
 #include <fstream>
+#include <map>
+#include <memory>
 #include <span>
 #include <string>
 #include <vector>
 
+#include "core/dtype.hpp"
 #include "core/files.hpp"
 
 namespace trireme::convert::huggingface {
@@ -53,8 +56,8 @@ class SafetensorsReader {
   std::vector<TensorEntry> entries_;
 };
 
-/// Writes a file of fp32 tensors, one at a time, under a temporary name; finish() publishes it.
-/// Without finish() the file is removed.
+/// Writes a file of tensors, one at a time, under a temporary name; finish() publishes it. Without
+/// finish() the file is removed.
 class SafetensorsWriter {
  public:
   /// Name and shape of a tensor to write.
@@ -63,12 +66,13 @@ class SafetensorsWriter {
     std::vector<std::int64_t> shape;
   };
 
-  /// Writes the header of `tensors`. Throws IoError.
-  SafetensorsWriter(const std::filesystem::path& path, std::vector<Tensor> tensors);
+  /// Writes the header of `tensors` of `dtype`: fp32, bf16 or fp16. Throws IoError.
+  SafetensorsWriter(const std::filesystem::path& path, std::vector<Tensor> tensors,
+                    DType dtype = DType::f32);
   SafetensorsWriter(const SafetensorsWriter&) = delete;
 
-  /// Writes the elements of the next tensor. Throws IoError; InternalError when their number is not
-  /// its shape's.
+  /// Writes the elements of the next tensor, rounded to the file's type. Throws IoError;
+  /// InternalError when their number is not its shape's.
   void write(std::span<const float> elements);
   /// Syncs the file and renames it. Throws IoError; InternalError when a tensor is missing.
   void finish();
@@ -85,8 +89,58 @@ class SafetensorsWriter {
   std::filesystem::path path_;
   Unfinished unfinished_;  // before the stream: removed even where the header cannot be written
   std::vector<Tensor> tensors_;
+  DType dtype_;
   std::size_t written_ = 0;
   std::ofstream file_;
+};
+
+// ---- the weights of a folder: model.safetensors, or model.safetensors.index.json and its files
+
+/// Reads them, one tensor at a time.
+class WeightsReader {
+ public:
+  /// Opens the weights of a folder, or one .safetensors file. Throws IoError if there are none;
+  /// DataError as SafetensorsReader, and where the index and the files differ.
+  explicit WeightsReader(const std::filesystem::path& from);
+
+  /// The file, or the index of the files.
+  const std::filesystem::path& path() const { return path_; }
+  /// The tensor `name`; null when there is none.
+  const TensorEntry* find(const std::string& name) const;
+  /// The file that has the tensor `name`, which must exist.
+  const std::filesystem::path& file_of(const std::string& name) const;
+  /// Its elements, as SafetensorsReader::read().
+  std::vector<float> read(const std::string& name) const;
+  /// All names, in order.
+  std::vector<std::string> names() const;
+
+ private:
+  struct Place {
+    const SafetensorsReader* file;
+    const TensorEntry* entry;
+  };
+  std::filesystem::path path_;
+  std::vector<std::unique_ptr<SafetensorsReader>> files_;
+  std::map<std::string, Place> places_;
+};
+
+/// Writes them, one tensor at a time. finish() publishes the files; without it they are removed.
+class WeightsWriter {
+ public:
+  /// As SafetensorsWriter, with files of at most `max_bytes` unless a tensor is larger.
+  WeightsWriter(const std::filesystem::path& folder,
+                const std::vector<SafetensorsWriter::Tensor>& tensors, DType dtype,
+                std::uint64_t max_bytes);
+
+  void write(std::span<const float> elements);
+  void finish();
+
+ private:
+  std::filesystem::path folder_;
+  std::vector<std::unique_ptr<SafetensorsWriter>> files_;
+  std::vector<std::size_t> counts_;  ///< tensors of each file
+  std::size_t file_ = 0, written_ = 0;
+  std::string index_;  ///< empty for one file
 };
 
 }  // namespace trireme::convert::huggingface

@@ -1,0 +1,162 @@
+#!/usr/bin/env python3
+"""Compares models that trireme-convert hf has written with what transformers computes of them.
+
+Trains a tiny model of each family for a few iterations on the host, exports it, loads the folder with transformers, and
+compares: BERT's losses of masked words and of sentence pairs on TFRecords with those of trireme-evaluate; of decoders
+the greedy tokens with those of trireme-generate. Then the folder that transformers saves again goes back, and must
+give the same weights. Needs torch, transformers and numpy; not part of the test suite.
+
+    python3 tests/convert/check_transformers.py --bin build/release/bin [bert gpt llama qwen3 qwen2 olmo2 ...]
+"""
+import argparse
+import json
+import pathlib
+import struct
+import subprocess
+import sys
+import tempfile
+
+import torch
+import transformers
+
+ROOT = pathlib.Path(__file__).resolve().parents[2]
+sys.path.append(str(ROOT / "apps" / "bench"))
+from bert_against_pytorch import write_records  # noqa: E402
+
+TINY = ("batch: {micro: 2, global: 4}\nschedule: {peak: 3e-3}\ntrain: {iterations: 12}\ncheckpoint: {at_end: true}\n"
+        "evaluate: {at_end: false}\nlog: {tensorboard: {enable: false}}\nrun: {device: host}\n")
+LLAMA = ("family: llama, layers: 3, hidden: 48, heads: 6, kv_heads: 2, ffn: 80, sequence: 64, init_std: 0.2, "
+         "dropout: {attention: 0, hidden: 0}")
+MODELS = {
+    "bert": "family: bert, layers: 2, hidden: 64, heads: 2, sequence: 64, vocab: 2000, bert: {post_norm: true}",
+    "gpt": "layers: 3, hidden: 48, heads: 6, sequence: 64, init_std: 0.2",
+    "llama": LLAMA + ", tie_embeddings: false, position: {theta: 5e5, scaling: llama3, factor: 8, original: 16}",
+    "llama-yarn": LLAMA + ", tie_embeddings: true, position: {theta: 1e4, scaling: yarn, factor: 4, original: 16}",
+    "qwen2": LLAMA + ", tie_embeddings: true, bias: qkv, layernorm_eps: 1e-6",
+    "qwen3": LLAMA + ", tie_embeddings: true, qk_norm: head, head_dim: 16",
+    "olmo2": LLAMA + ", tie_embeddings: false, qk_norm: width, norm_placement: output",
+}
+
+
+def run(program, *words):
+    done = subprocess.run([BIN / program, *map(str, words)], capture_output=True, text=True, check=False)
+    if done.returncode:
+        raise SystemExit(f"{program} {' '.join(map(str, words))}\n{done.stdout[-2000:]}{done.stderr[-2000:]}")
+    return done.stdout
+
+
+def fields(data):
+    """The fields of a protobuf message: (number, value)."""
+    at = 0
+
+    def varint():
+        nonlocal at
+        value = shift = 0
+        while True:
+            byte = data[at]
+            at += 1
+            value |= (byte & 127) << shift
+            shift += 7
+            if byte < 128:
+                return value
+
+    while at < len(data):
+        key = varint()
+        size = varint()
+        yield key >> 3, data[at:at + size]
+        at += size
+
+
+def read_records(path):
+    """tf.train.Example records as dicts of lists of integers."""
+    data, at = path.read_bytes(), 0
+    while at < len(data):
+        (size,) = struct.unpack_from("<Q", data, at)
+        example = {}
+        for _, entry in fields(dict(fields(data[at + 12:at + 12 + size]))[1]):
+            parts = dict(fields(entry))
+            kind, content = next(iter(fields(parts[2])))
+            values, value, shift = [], 0, 0
+            for byte in dict(fields(content))[1] if kind == 3 else b"":
+                value |= (byte & 127) << shift
+                shift += 7
+                if byte < 128:
+                    values.append(value)
+                    value = shift = 0
+            example[parts[1].decode()] = values
+        yield example
+        at += 16 + size
+
+
+def bert_losses(folder, records):
+    model = transformers.BertForPreTraining.from_pretrained(folder).eval()
+    lm, sentence, count = 0.0, 0.0, 0
+    for example in read_records(records):
+        def tensor(name, example=example):
+            return torch.tensor([example[name]])
+        with torch.no_grad():
+            out = model(tensor("input_ids"), tensor("input_mask"), tensor("segment_ids"))
+        logits = out.prediction_logits[0, example["masked_lm_positions"]].double()
+        lm += torch.nn.functional.cross_entropy(logits, tensor("masked_lm_ids")[0]).item()
+        sentence += torch.nn.functional.cross_entropy(out.seq_relationship_logits.double(),
+                                                      tensor("next_sentence_labels")[0]).item()
+        count += 1
+    return lm / count, sentence / count
+
+
+def check(name, model, folder):
+    deck, text = folder / "deck.yaml", folder / "text.txt"
+    text.write_bytes((ROOT / "LICENSE").read_bytes())
+    if name == "bert":
+        records = folder / "a.tfrecord"
+        write_records(records, sequence=64, predictions=9, count=32, least=20, vocabulary=2000)
+        data = f"data: {{train: {records}, valid: {records}, bert: {{dialect: tfrecord, max_predictions: 9}}}}\n"
+    else:
+        run("trireme-preprocess", "--input", text, "--output", folder / "d", "--tokenizer", "bytes", "--quiet")
+        data = f"data: {{train: {folder / 'd_text_document'}, split: [1, 0, 0], tokenizer: {{type: bytes}}}}\n"
+    deck.write_text(f"model: {{{model}}}\n{data}" + TINY.replace("device: host", f"device: host, output: {folder / 'run'}"))
+    run("trireme-pretrain", deck)
+    print(run("trireme-convert", "hf", folder / "run", folder / "hf").splitlines()[0])
+    if name == "bert":
+        ours = json.loads(run("trireme-evaluate", deck, "--split", "valid", "--json"))
+        theirs = bert_losses(folder / "hf", records)
+        error = max(abs(ours["loss"] - theirs[0]), abs(ours["sentence_loss"] - theirs[1]))
+        print(f"  losses {ours['loss']:.6f} {ours['sentence_loss']:.6f}, transformers {theirs[0]:.6f} {theirs[1]:.6f}")
+        good, kind = error < 1e-4, transformers.BertForPreTraining
+    else:
+        kind = transformers.AutoModelForCausalLM
+        theirs, good = kind.from_pretrained(folder / "hf").eval(), True
+        for prompt in ["Licensed under", "(c) You must", "the Work"]:
+            ours = json.loads(run("trireme-generate", "--checkpoint", folder / "run", "--prompt", prompt, "--greedy",
+                                  "--tokens", 24, "--json"))["tokens"]
+            ids = torch.tensor([list(prompt.encode())])
+            with torch.no_grad():
+                found = theirs.generate(ids, max_new_tokens=24, do_sample=False, eos_token_id=None, pad_token_id=0)
+            found = found[0, ids.shape[1]:].tolist()
+            good = good and ours == found[:len(ours)]
+            print(f"  {'equal' if ours == found[:len(ours)] else f'DIFFERENT {ours} {found}'}: {len(ours)} tokens")
+    kind.from_pretrained(folder / "hf").save_pretrained(folder / "again")
+    run("trireme-convert", "hf", folder / "again", folder / "back.h5")
+    weights = [{tensor["name"]: tensor["checksum"] for tensor in json.loads(run("trireme-inspect", path, "--json"))["tensors"]
+                if tensor["name"].startswith("model/")}
+               for path in (next((folder / "run" / "checkpoints").glob("step-*.h5")), folder / "back.h5")]
+    print(f"{name}: {'equal' if good else 'DIFFERENT'}; there and back: {'equal' if weights[0] == weights[1] else 'DIFFERENT'}")
+    return good and weights[0] == weights[1]
+
+
+def main():
+    global BIN
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--bin", type=pathlib.Path, required=True)
+    parser.add_argument("models", nargs="*", help=f"of {', '.join(MODELS)}; default: all")
+    words = parser.parse_args()
+    BIN = words.bin.resolve()
+    bad = []
+    for name in words.models or MODELS:
+        with tempfile.TemporaryDirectory() as folder:
+            if not check(name, MODELS[name], pathlib.Path(folder)):
+                bad.append(name)
+    sys.exit(f"different: {', '.join(bad)}" if bad else 0)
+
+
+main()
