@@ -104,9 +104,11 @@ TEST(Help, SaysAllOfAKey) {
 
 TEST(Help, ListsASection) {
   EXPECT_EQ(help("deck.model.dropout"),
-            "model.dropout.attention          Dropout of attention probabilities. (0.1)\n"
+            "model.dropout.attention          Dropout of attention probabilities. (0.1; 0 for "
+            "llama)\n"
             "model.dropout.hidden             Dropout of embeddings and of each block's outputs. "
-            "(0.1)\n");
+            "(0.1; 0 for\n"
+            "                                 llama)\n");
 }
 
 TEST(Help, FindsKeysByAnyName) {

@@ -96,9 +96,11 @@ class Layouts(RunTest):
                  "model.dropout={attention: 0.1, hidden: 0}", "data.reset_positions=true", "data.reset_attention=true",
                  "model.qk_norm=width", "model.norm_placement=output", "model.bias=qkv"]
         reference = self.serial(*words, "checkpoint.at_end=true")
-        self.check(reference, (4, 1, 1), *words)
-        self.check(reference, (2, 2, 1), *words, "parallel.sequence=true", *ZERO_BUBBLE)
-        self.check(reference, (1, 2, 2), *words, "parallel.zero=3", *INTERLEAVED)
+        for name, layout, *more in [("tensor", (4, 1, 1)),
+                                    ("sequence", (2, 2, 1), "parallel.sequence=true", *ZERO_BUBBLE),
+                                    ("zero", (1, 2, 2), "parallel.zero=3", *INTERLEAVED)]:
+            self.pretrain(name, *layout_words(*layout), *words, *more, ranks=math.prod(layout))
+            self.assert_close(self.losses(name), reference, TOLERANCE, name)
         halves = [*words, "checkpoint.at_end=true", "train.exit_interval=10"]
         for _ in range(2):
             self.pretrain("halves", *halves)
