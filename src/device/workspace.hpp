@@ -13,10 +13,11 @@ namespace trireme::device {
 /// `columns` elements.
 std::size_t linear_workspace(std::int64_t columns);
 
-/// Bytes for attention of `b` samples of `s` tokens, with `heads` local heads of dimension `d` and
-/// activations of `dtype`.
+/// Bytes for attention of `b` samples of `s` tokens, with `heads` local heads of dimension `d`,
+/// which share `kv_heads` local heads of keys and values (0: have their own), and activations of
+/// `dtype`.
 std::size_t attention_workspace(DType dtype, std::int64_t s, std::int64_t b, std::int64_t heads,
-                                std::int64_t d);
+                                std::int64_t d, std::int64_t kv_heads = 0);
 
 /// Bytes for layer norms over `hidden` columns.
 std::size_t layernorm_workspace(std::int64_t hidden);

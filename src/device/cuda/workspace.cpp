@@ -15,9 +15,9 @@ std::size_t linear_workspace(std::int64_t columns) {
 }
 
 std::size_t attention_workspace(DType dtype, std::int64_t s, std::int64_t b, std::int64_t heads,
-                                std::int64_t d) {
+                                std::int64_t d, std::int64_t kv_heads) {
   return std::max(gpu::attention_forward_workspace(),
-                  gpu::attention_backward_workspace(dtype, s, b, heads, d));
+                  gpu::attention_backward_workspace(dtype, s, b, heads, d, kv_heads));
 }
 
 std::size_t layernorm_workspace(std::int64_t hidden) {

@@ -30,6 +30,13 @@ constexpr std::size_t layernorm_backward_workspace(std::int64_t h) {
   return sizeof(float) * static_cast<std::size_t>(3 * h * kMaxNormBlocks);
 }
 
+/// Blocks of qk_norm_backward at most, or one for each head; each leaves its sums for the weights
+/// of its head.
+inline constexpr std::int64_t kQkNormBlocks = 2048;
+constexpr std::size_t qk_norm_backward_workspace(std::int64_t heads, std::int64_t d) {
+  return sizeof(float) * static_cast<std::size_t>(std::max(kQkNormBlocks, heads) * d);
+}
+
 /// embedding_backward keeps the sorted tokens, twice, what the sort itself needs, and two sums
 /// [hidden] for every kEmbeddingChunk tokens.
 inline constexpr std::int64_t kEmbeddingChunk = 64;
@@ -58,20 +65,24 @@ constexpr std::size_t cross_entropy_loss_workspace() { return sizeof(double) * k
 constexpr std::size_t attention_forward_workspace() { return sizeof(unsigned); }
 
 /// Where the parts of attention_backward's scratch memory begin, in bytes: the statistics of each
-/// row (float2 [b, heads, s]), the turns of the tiles of dQ with the ticket before them, and the
-/// partial sums of dQ (float, in the order of the kernel's fragments).
+/// row (float2 [b, heads, s]), the turns of the tiles of dQ with the ticket before them, the
+/// partial sums of dQ (float, in the order of the kernel's fragments), and, with fewer kv_heads
+/// than heads, dK and dV of each query head ([s, b, 2 heads, d] of 16-bit types).
 struct AttentionBackwardLayout {
   std::size_t statistics = 0;
   std::size_t turns = 0;
   std::size_t turns_bytes = 0;
   std::size_t partial_dq = 0;
+  std::size_t key_gradients = 0;
   std::size_t end = 0;
 };
 
-/// The layout for qkv of `dtype` and shape [s, b, 3 * heads * d].
+/// The layout for qkv of `dtype` and shape [s, b, (heads + 2 kv_heads) * d]; 0 kv_heads stand for
+/// `heads`.
 constexpr AttentionBackwardLayout attention_backward_layout(DType dtype, std::int64_t s,
                                                             std::int64_t b, std::int64_t heads,
-                                                            std::int64_t d) {
+                                                            std::int64_t d,
+                                                            std::int64_t kv_heads = 0) {
   const auto aligned = [](std::size_t bytes) { return (bytes + 255) / 256 * 256; };
   const auto rows = static_cast<std::size_t>(b * heads * s);
   AttentionBackwardLayout layout;
@@ -87,16 +98,20 @@ constexpr AttentionBackwardLayout attention_backward_layout(DType dtype, std::in
   const auto tasks = static_cast<std::size_t>(b * heads);
   layout.turns_bytes = sizeof(unsigned) * (1 + tasks * task_tiles);
   layout.partial_dq = layout.turns + aligned(layout.turns_bytes);
-  layout.end = layout.partial_dq +
-               aligned(sizeof(float) * tasks * task_rows * static_cast<std::size_t>(columns));
+  layout.key_gradients = layout.partial_dq + aligned(sizeof(float) * tasks * task_rows *
+                                                     static_cast<std::size_t>(columns));
+  const bool grouped = kv_heads > 0 && kv_heads < heads;
+  layout.end = layout.key_gradients +
+               (grouped ? aligned(2 * 2 * rows * static_cast<std::size_t>(d)) : std::size_t{0});
   return layout;
 }
 
-/// Bytes of scratch memory that attention_backward needs for qkv of `dtype` and shape [s, b, 3 *
-/// heads * d]. attention_cached needs none.
+/// Bytes of scratch memory that attention_backward needs; arguments as above. attention_cached
+/// needs none.
 constexpr std::size_t attention_backward_workspace(DType dtype, std::int64_t s, std::int64_t b,
-                                                   std::int64_t heads, std::int64_t d) {
-  return attention_backward_layout(dtype, s, b, heads, d).end;
+                                                   std::int64_t heads, std::int64_t d,
+                                                   std::int64_t kv_heads = 0) {
+  return attention_backward_layout(dtype, s, b, heads, d, kv_heads).end;
 }
 
 }  // namespace trireme::kernels::cuda

@@ -71,10 +71,11 @@ std::size_t kernel_workspace_bytes(const StageConfig& config) {
   for (int layer = 0; layer < config.spec.layers(); ++layer) {
     const TransformerBlock block(config.spec, layer);
     widest = std::max(widest, block.inner_width(sizes));
-    attention = std::max(attention,
-                         device::attention_workspace(
-                             sizes.precision.activations, sizes.sequence, sizes.micro_batch,
-                             block.attention().local_heads(sizes), block.attention().head_dim()));
+    attention =
+        std::max(attention, device::attention_workspace(
+                                sizes.precision.activations, sizes.sequence, sizes.micro_batch,
+                                block.attention().local_heads(sizes), block.attention().head_dim(),
+                                block.attention().local_kv_heads(sizes)));
   }
   return std::max({device::linear_workspace(widest), device::layernorm_workspace(sizes.hidden),
                    device::embedding_workspace(sizes.tokens(), sizes.hidden),

@@ -15,6 +15,10 @@ namespace {
 
 struct Case {
   std::int64_t s, b, heads, d;
+  std::int64_t kv_heads = 0;  // 0: as many as heads
+
+  std::int64_t kv() const { return kv_heads > 0 ? kv_heads : heads; }
+  std::int64_t all_heads() const { return heads + 2 * kv(); }
 };
 
 constexpr std::int64_t kFirstHead = 3;
@@ -24,6 +28,7 @@ Dropout dropout_of(double probability) { return {probability, 11, 500, 2, Dropou
 std::string text_of(const Case& c, DType dtype, double probability, bool causal) {
   return std::string(name_of(dtype)) + " s " + std::to_string(c.s) + " b " + std::to_string(c.b) +
          " heads " + std::to_string(c.heads) + " d " + std::to_string(c.d) +
+         (c.kv_heads > 0 ? " kv heads " + std::to_string(c.kv_heads) : "") +
          (probability > 0.0 ? " dropout" : "") + (causal ? " causal" : " full");
 }
 
@@ -45,7 +50,7 @@ struct Problem {
         dtype(dtype),
         dropout(dropout_of(probability)),
         causal(causal),
-        qkv(random_values(3 * elements(), 1, dtype)),
+        qkv(random_values(qkv_shape().size(), 1, dtype)),
         dout(random_values(elements(), 2, dtype)) {}
 
   // Documents of random lengths, other ones in each sample; of one token each for a `mean` of 1.
@@ -69,17 +74,18 @@ struct Problem {
   }
 
   std::int64_t elements() const { return size.s * size.b * size.heads * size.d; }
-  Shape qkv_shape() const { return {size.s, size.b, 3 * size.heads * size.d}; }
+  Shape qkv_shape() const { return {size.s, size.b, size.all_heads() * size.d}; }
   Shape out_shape() const { return {size.s, size.b, size.heads * size.d}; }
   Shape lse_shape() const { return {size.b, size.heads, size.s}; }
   std::size_t workspace() const {
-    return cuda::attention_backward_workspace(dtype, size.s, size.b, size.heads, size.d);
+    return cuda::attention_backward_workspace(dtype, size.s, size.b, size.heads, size.d,
+                                              size.kv_heads);
   }
 
   // The host operation in double.
   Results exact() {
     Results r{std::vector<double>(elements()), std::vector<double>(size.b * size.heads * size.s),
-              std::vector<double>(3 * elements())};
+              std::vector<double>(qkv.size())};
     const auto tensor = [](std::vector<double>& values, Shape shape) {
       return Tensor{values.data(), DType::f64, shape};
     };
@@ -87,9 +93,11 @@ struct Problem {
                  lse = tensor(r.lse, lse_shape());
     const std::int32_t* const starts = document_start.empty() ? nullptr : document_start.data();
     const std::int32_t* const given = lengths.empty() ? nullptr : lengths.data();
-    host::attention_forward({in, out, lse, size.heads, kFirstHead, dropout, causal, starts, given});
+    host::attention_forward(
+        {in, out, lse, size.heads, kFirstHead, dropout, causal, starts, given, size.kv_heads});
     host::attention_backward({tensor(dout, out_shape()), in, out, lse, tensor(r.dqkv, qkv_shape()),
-                              size.heads, kFirstHead, dropout, causal, starts, given});
+                              size.heads, kFirstHead, dropout, causal, starts, given,
+                              size.kv_heads});
     return r;
   }
 
@@ -104,11 +112,12 @@ struct Problem {
     const IntsOnGpu documents(document_start), all_lengths(lengths);
     const std::int32_t* const given = lengths.empty() ? nullptr : all_lengths.data();
     const std::int32_t* const starts = document_start.empty() ? nullptr : documents.data();
-    const AttentionForward forward{in.tensor(), out.tensor(), lse.tensor(), size.heads, kFirstHead,
-                                   dropout,     causal,       starts,       given};
+    const AttentionForward forward{in.tensor(), out.tensor(), lse.tensor(), size.heads,
+                                   kFirstHead,  dropout,      causal,       starts,
+                                   given,       size.kv_heads};
     const AttentionBackward backward{
         gradient.tensor(), in.tensor(), out.tensor(), lse.tensor(), dqkv.tensor(), size.heads,
-        kFirstHead,        dropout,     causal,       starts,       given};
+        kFirstHead,        dropout,     causal,       starts,       given,         size.kv_heads};
     if (context) {
       cuda::attention_forward(forward, *context);
       cuda::attention_backward(backward, *context);
@@ -121,7 +130,7 @@ struct Problem {
 };
 
 Results Problem::plain() const {
-  const auto [s, b, heads, d] = size;
+  const std::int64_t s = size.s, b = size.b, heads = size.heads, d = size.d;
   const auto stored = [&](double value) {
     const float narrow = static_cast<float>(value);
     if (dtype == DType::bf16) return static_cast<double>(from_bf16(to_bf16(narrow)));
@@ -129,15 +138,17 @@ Results Problem::plain() const {
     return static_cast<double>(narrow);
   };
   Results r{std::vector<double>(elements()), std::vector<double>(b * heads * s),
-            std::vector<double>(3 * elements())};
+            std::vector<double>(qkv.size())};
   const double scale = 1 / std::sqrt(static_cast<double>(d));
   const std::uint32_t threshold = attention_threshold(dropout.probability);
   std::vector<double> probability(s), factor(s, 1.0);
   for (std::int64_t j = 0; j < b; ++j)
     for (std::int64_t i = 0; i < heads; ++i)
       for (std::int64_t q = 0; q < length(j); ++q) {
-        const auto at = [&, j = j, i = i](std::int64_t t, int part) {
-          return ((t * b + j) * 3 + part) * heads * d + i * d;
+        const auto at = [&](std::int64_t t, int part) {
+          const std::int64_t kv = i / (heads / size.kv());
+          const std::int64_t head = part == 0 ? i : heads + (part - 1) * size.kv() + kv;
+          return ((t * b + j) * size.all_heads() + head) * d;
         };
         const std::int64_t first = first_key(j, q), keys = causal ? q + 1 : length(j);
         const std::int64_t o = ((q * b + j) * heads + i) * d;
@@ -190,8 +201,11 @@ Results Problem::plain() const {
 // The elements of one part (0 q, 1 k, 2 v) of a qkv tensor.
 std::vector<double> part_of(const std::vector<double>& qkv, const Case& size, int part) {
   std::vector<double> elements;
-  for (std::size_t i = 0; i < qkv.size(); ++i)
-    if (static_cast<int>(i / (size.heads * size.d) % 3) == part) elements.push_back(qkv[i]);
+  for (std::size_t i = 0; i < qkv.size(); ++i) {
+    const auto head = static_cast<std::int64_t>(i) / size.d % size.all_heads();
+    if ((head < size.heads ? 0 : head < size.heads + size.kv() ? 1 : 2) == part)
+      elements.push_back(qkv[i]);
+  }
   return elements;
 }
 
@@ -342,6 +356,29 @@ TEST_P(AttentionOnGpu, SkipsPadding) {
   comparison.expect_near();
 }
 
+// Query heads in groups that share keys and values, up to all of them; with everything else that
+// the kernels treat in their own ways.
+TEST_P(AttentionOnGpu, SharesKeysAndValues) {
+  constexpr Case kCases[] = {{1, 2, 4, 4, 2},     {65, 2, 6, 64, 2},   {333, 1, 4, 64, 1},
+                             {200, 2, 6, 80, 3},  {333, 1, 4, 96, 2},  {127, 1, 4, 100, 2},
+                             {520, 1, 8, 128, 2}, {257, 2, 6, 33, 1},  {260, 1, 4, 256, 2},
+                             {512, 2, 7, 64, 1},  {136, 5, 28, 128, 4}};
+  Comparison comparison;
+  for (const Case& size : kCases)
+    for (const double probability : {0.0, 0.2})
+      for (const bool causal : {true, false}) {
+        Problem problem(size, GetParam(), probability, causal);
+        const std::string name = text_of(size, GetParam(), probability, causal);
+        comparison.add(problem, name);
+        problem.cut_documents(90);
+        comparison.add(problem, name + ", documents");
+        problem.document_start.clear();
+        problem.pad();
+        comparison.add(problem, name + ", padding");
+      }
+  comparison.expect_near();
+}
+
 // Padding is written as zeros, each time, and nothing of a sample depends on what its padding is.
 TEST_P(AttentionOnGpu, PaddingIsZeroAndDoesNotMatter) {
   for (const Case& size : {Case{333, 7, 3, 64}, Case{260, 7, 2, 128}, Case{200, 7, 1, 80}})
@@ -384,9 +421,10 @@ TEST_P(AttentionOnGpu, OneDocumentChangesNothing) {
 
 TEST_P(AttentionOnGpu, GivesTheSameBitsTwice) {
   for (Case size :
-       {Case{1024, 3, 11, 64}, Case{520, 2, 9, 128}, Case{777, 3, 5, 80}, Case{300, 2, 5, 256}}) {
+       {Case{1024, 3, 11, 64}, Case{520, 2, 9, 128}, Case{777, 3, 5, 80}, Case{300, 2, 5, 256},
+        Case{1024, 2, 12, 64, 3}, Case{520, 2, 8, 128, 2}, Case{300, 2, 4, 256, 1}}) {
     // In fp32 all blocks do the same, each by itself: so few that sanitizers come to an end.
-    if (GetParam() == DType::f32) size = {size.s, 1, 3, size.d};
+    if (GetParam() == DType::f32) size = {size.s, 1, 4, size.d, size.kv_heads > 0 ? 2 : 0};
     for (const double probability : {0.0, 0.1})
       for (const bool causal : {true, false}) {
         Problem problem(size, GetParam(), probability, causal);
@@ -414,19 +452,19 @@ TEST_P(AttentionOnGpu, StaysFiniteForExtremeScores) {
 
 TEST_P(AttentionOnGpu, CachedStepsEqualTheWholeSequence) {
   const DType dtype = GetParam();
-  for (const Case& size :
-       {Case{170, 2, 3, 64}, Case{70, 1, 3, 5}, Case{90, 1, 1, 256}, Case{77, 3, 1, 100}}) {
+  for (const Case& size : {Case{170, 2, 3, 64}, Case{70, 1, 3, 5}, Case{90, 1, 1, 256},
+                           Case{77, 3, 1, 100}, Case{90, 2, 6, 64, 2}, Case{50, 1, 4, 128, 1}}) {
     Problem problem(size, dtype, 0.0, true);
     const Results exact = problem.exact();
     const OnGpu in(problem.qkv_shape(), dtype, problem.qkv), out(problem.out_shape(), dtype);
-    const Shape cache{size.b, size.heads, size.s + 4, size.d};
+    const Shape cache{size.b, size.kv(), size.s + 4, size.d};
     const std::vector<double> nothing(cache.size());
     const OnGpu keys(cache, dtype, nothing), values(cache, dtype, nothing);
     std::int64_t past = 0;
     for (const std::int64_t steps :
          {size.s - 16, std::int64_t{1}, std::int64_t{1}, std::int64_t{3}, std::int64_t{11}}) {
       gpu().attention_cached({in.tensor().rows(past, steps), keys.tensor(), values.tensor(),
-                              out.tensor().rows(past, steps), size.heads, past});
+                              out.tensor().rows(past, steps), size.heads, past, size.kv_heads});
       past += steps;
     }
     expect_as_near("cached, " + text_of(size, dtype, 0.0, true), out.read(),

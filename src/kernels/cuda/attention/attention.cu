@@ -9,6 +9,7 @@
 #include "kernels/cuda/attention/parameters.cuh"
 #include "kernels/cuda/common/dropout_mask.cuh"
 #include "kernels/cuda/common/elements.cuh"
+#include "kernels/cuda/common/elementwise.cuh"
 #include "kernels/cuda/preconditions.hpp"
 #include "kernels/cuda/workspace.hpp"
 
@@ -114,25 +115,81 @@ void clear_padding_rows(const Tensor& lse, const std::int32_t* lengths, const Co
          static_cast<int>(lse.shape[2]));
 }
 
-// Throws unless qkv is [s, b, 3 * heads * d] with a d that the kernels take and out is [s, b, heads
-// * d] of the same type.
-void check_qkv(const char* op, const Tensor& qkv, const Tensor& out, std::int64_t heads) {
-  TRIREME_CHECK(
-      heads > 0 && qkv.shape.rank() == 3 && qkv.shape[2] > 0 && qkv.shape[2] % (3 * heads) == 0,
-      "{}: qkv is {}, expected [s, b, 3 * heads * d] with {} heads", op, to_string(qkv.shape),
-      heads);
-  const std::int64_t rows = qkv.shape[0] * qkv.shape[1], columns = qkv.shape[2];
-  TRIREME_CHECK(columns / (3 * heads) <= kMaxHead, "{}: heads of {}, at most {} are possible", op,
-                columns / (3 * heads), kMaxHead);
-  check_matrix(op, "qkv", qkv, qkv.dtype, {rows, columns});
-  check_matrix(op, "out", out, qkv.dtype, {rows, columns / 3});
+// The heads of keys and values.
+template <typename Args>
+std::int64_t kv_heads_of(const Args& args) {
+  return args.kv_heads > 0 ? args.kv_heads : args.heads;
 }
 
-void refuse_groups(std::int64_t heads, std::int64_t kv_heads) {
-  if (kv_heads > 0 && kv_heads != heads)
-    throw DeckError(
-        "attention with fewer key and value heads than query heads is not built for GPUs yet: say "
-        "run.device = host");
+// Throws unless qkv is [s, b, (heads + 2 kv_heads) * d] with a d that the kernels take and out is
+// [s, b, heads * d] of the same type; returns d.
+template <typename Args>
+std::int64_t check_qkv(const char* op, const Args& args) {
+  const Tensor& qkv = args.qkv;
+  const std::int64_t heads = args.heads, kv_heads = kv_heads_of(args), all = heads + 2 * kv_heads;
+  TRIREME_CHECK(heads > 0 && heads % kv_heads == 0 && qkv.shape.rank() == 3 && qkv.shape[2] > 0 &&
+                    qkv.shape[2] % all == 0,
+                "{}: qkv is {}, expected [s, b, (heads + 2 kv_heads) * d] with {} and {} heads", op,
+                to_string(qkv.shape), heads, kv_heads);
+  const std::int64_t rows = qkv.shape[0] * qkv.shape[1], d = qkv.shape[2] / all;
+  TRIREME_CHECK(d <= kMaxHead, "{}: heads of {}, at most {} are possible", op, d, kMaxHead);
+  check_matrix(op, "qkv", qkv, qkv.dtype, {rows, all * d});
+  check_matrix(op, "out", args.out, qkv.dtype, {rows, heads * d});
+  return d;
+}
+
+// dK and dV of query heads [s, b, 2 heads, d], in units of kWidth elements, to their sums over the
+// query heads of a group, in the place of k and v in dqkv. Bound by bytes.
+template <typename T, int kWidth>
+struct SumGroups {
+  static constexpr int kUnroll = 1;
+  struct Inputs {};
+
+  const T* gradients;
+  T* dqkv;
+  int b, heads, kv_heads, d;
+  const std::int32_t* lengths;  ///< [b], or null: nothing was written for padding
+
+  __device__ Inputs load(std::uint32_t, std::uint32_t) const { return {}; }
+  /// `column` of the 2 kv_heads * d elements of k and v of token `row`.
+  __device__ void store(std::uint32_t row, std::uint32_t column, const Inputs&) const {
+    T* to = dqkv + (std::int64_t{row} * (heads + 2 * kv_heads) + heads) * d + column;
+    if (lengths && static_cast<int>(row / b) >= lengths[row % b])
+      return cuda::store(to, narrow<T>(Values<kWidth>{}));
+    const int head = static_cast<int>(column) / d, group = heads / kv_heads;
+    const T* from = gradients + (std::int64_t{row} * 2 * heads + head * group) * d +
+                    (static_cast<int>(column) - head * d);
+    Values<kWidth> sum = widen(load_group(from));
+    for (int i = 1; i < group; ++i) {
+      const Values<kWidth> next = widen(load_group(from + i * d));
+#pragma unroll
+      for (int j = 0; j < kWidth; ++j) sum[j] += next[j];
+    }
+    cuda::store(to, narrow<T>(sum));
+  }
+
+ private:
+  __device__ static Elements<T, kWidth> load_group(const T* from) {
+    return cuda::load<kWidth>(from);
+  }
+};
+
+void sum_groups(const AttentionBackward& args, std::int64_t d, const void* gradients,
+                const Context& context) {
+  dispatch_half(args.qkv.dtype, [&](auto zero) {
+    using T = decltype(zero);
+    const std::int64_t b = args.qkv.shape[1], columns = 2 * args.kv_heads * d;
+    const Extents extents{args.qkv.shape[0] * b, columns};
+    T* dqkv = args.dqkv.as<T>();
+    dispatch_width<T>(rows_aligned16<T>(d, dqkv), [&](auto width) {
+      launch_rows<width>(
+          "attention_backward",
+          SumGroups<T, width>{static_cast<const T*>(gradients), dqkv, static_cast<int>(b),
+                              static_cast<int>(args.heads), static_cast<int>(args.kv_heads),
+                              static_cast<int>(d), args.lengths},
+          extents, context);
+    });
+  });
 }
 
 // Whether the kernels for Hopper take the operation on qkv and other tensors at `data`, with heads
@@ -148,8 +205,7 @@ bool takes_boxes(const Tensor& qkv, std::int64_t d, const Dropout& dropout,
 
 void attention_forward(const AttentionForward& args, const Context& context) {
   const char* op = "attention_forward";
-  refuse_groups(args.heads, args.kv_heads);
-  check_qkv(op, args.qkv, args.out, args.heads);
+  const std::int64_t d = check_qkv(op, args);
   const std::int64_t s = args.qkv.shape[0], b = args.qkv.shape[1];
   check_vector(op, "lse", args.lse, DType::f32, b * args.heads * s);
   check_dropout(op, args.dropout);
@@ -160,7 +216,6 @@ void attention_forward(const AttentionForward& args, const Context& context) {
     clear_padding_rows(args.lse, args.lengths, context);
   }
   if (args.qkv.dtype == DType::f32) return launch_plain_forward(args, context);
-  const std::int64_t d = args.qkv.shape[2] / (3 * args.heads);
   if (takes_boxes(args.qkv, d, args.dropout, {args.out.data}, context)) {
     return dispatch_head(BoxForwardHeads(), d, [&](auto padded) {
       launch_box_forward<decltype(padded)::value>(args, context);
@@ -172,16 +227,14 @@ void attention_forward(const AttentionForward& args, const Context& context) {
 
 void attention_backward(const AttentionBackward& args, const Context& context) {
   const char* op = "attention_backward";
-  refuse_groups(args.heads, args.kv_heads);
-  check_qkv(op, args.qkv, args.out, args.heads);
+  const std::int64_t d = check_qkv(op, args), kv_heads = kv_heads_of(args);
   const std::int64_t s = args.qkv.shape[0], b = args.qkv.shape[1];
-  const std::int64_t d = args.qkv.shape[2] / (3 * args.heads);
   check_matrix(op, "dout", args.dout, args.qkv.dtype, {s * b, args.heads * d});
-  check_matrix(op, "dqkv", args.dqkv, args.qkv.dtype, {s * b, 3 * args.heads * d});
+  check_matrix(op, "dqkv", args.dqkv, args.qkv.dtype, {s * b, (args.heads + 2 * kv_heads) * d});
   check_vector(op, "lse", args.lse, DType::f32, b * args.heads * s);
   check_dropout(op, args.dropout);
   const AttentionBackwardLayout layout =
-      attention_backward_layout(args.qkv.dtype, s, b, args.heads, d);
+      attention_backward_layout(args.qkv.dtype, s, b, args.heads, d, kv_heads);
   check_workspace(op, context, layout.end);
   if (args.qkv.size() == 0) return;
   if (args.lengths) clear_padding(args.dqkv, args.lengths, context);
@@ -190,23 +243,23 @@ void attention_backward(const AttentionBackward& args, const Context& context) {
   TRIREME_CUDA(
       cudaMemsetAsync(context.workspace + layout.turns, 0, layout.turns_bytes, context.stream));
   if (takes_boxes(args.qkv, d, args.dropout, {args.dout.data, args.dqkv.data}, context)) {
-    return dispatch_head(BoxBackwardHeads(), d, [&](auto padded) {
+    dispatch_head(BoxBackwardHeads(), d, [&](auto padded) {
       launch_box_backward<decltype(padded)::value>(args, context);
     });
+  } else {
+    dispatch_head(TileHeads(), d,
+                  [&](auto padded) { launch_backward<decltype(padded)::value>(args, context); });
   }
-  dispatch_head(TileHeads(), d,
-                [&](auto padded) { launch_backward<decltype(padded)::value>(args, context); });
+  if (kv_heads < args.heads) sum_groups(args, d, context.workspace + layout.key_gradients, context);
 }
 
 void attention_cached(const AttentionCached& args, const Context& context) {
   const char* op = "attention_cached";
-  refuse_groups(args.heads, args.kv_heads);
-  check_qkv(op, args.qkv, args.out, args.heads);
-  TRIREME_CHECK(args.keys.shape.rank() == 4, "{}: keys is {}, expected [b, heads, capacity, d]", op,
-                to_string(args.keys.shape));
+  const std::int64_t d = check_qkv(op, args);
+  TRIREME_CHECK(args.keys.shape.rank() == 4, "{}: keys is {}, expected [b, kv_heads, capacity, d]",
+                op, to_string(args.keys.shape));
   const std::int64_t t = args.qkv.shape[0], capacity = args.keys.shape[2];
-  const Extents cache{args.qkv.shape[1] * args.heads * capacity,
-                      args.qkv.shape[2] / (3 * args.heads)};
+  const Extents cache{args.qkv.shape[1] * kv_heads_of(args) * capacity, d};
   check_matrix(op, "keys", args.keys, args.qkv.dtype, cache);
   check_matrix(op, "values", args.values, args.qkv.dtype, cache);
   TRIREME_CHECK(args.past >= 0 && args.past + t <= capacity,

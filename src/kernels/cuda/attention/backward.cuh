@@ -224,9 +224,11 @@ __global__ void __launch_bounds__(BackwardTile<D, kCompact>::kThreads,
   }
   __syncthreads();
   for (const int part : {1, 2}) {
+    const std::int64_t gradient_stride = p.key_gradients.stride;
     store_rows<Tile::kThreads, Tile::kKeys, D>(
-        p.dqkv + sizes.qkv_offset(task, part) + key_begin * stride,
-        part == 1 ? memory.keys : memory.values, stride, s - key_begin, sizes, threadIdx.x);
+        p.key_gradients.rows(sizes, task, part) + key_begin * gradient_stride,
+        part == 1 ? memory.keys : memory.values, gradient_stride, s - key_begin, sizes,
+        threadIdx.x);
   }
 }
 

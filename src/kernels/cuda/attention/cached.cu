@@ -21,7 +21,10 @@ struct CachedParameters {
   std::int64_t capacity;
   float scale;
 
-  __device__ std::int64_t cache_offset(int task) const { return task * capacity * sizes.d; }
+  /// Of query head `task`.
+  __device__ std::int64_t cache_offset(int task) const {
+    return task / (sizes.heads / sizes.kv_heads) * capacity * sizes.d;
+  }
   __device__ HeadRows<const T> cached(const T* cache, int task) const {
     return {cache + cache_offset(task), sizes.d, past + sizes.s, sizes.d};
   }
@@ -33,7 +36,9 @@ __global__ void append(const CachedParameters<T> p) {
   const AttentionSizes& sizes = p.sizes;
   const std::int64_t position = std::int64_t{blockIdx.x} * kThreads + threadIdx.x;
   const std::int64_t row = position / sizes.d;
-  const int column = static_cast<int>(position % sizes.d), task = static_cast<int>(row / sizes.s);
+  const int column = static_cast<int>(position % sizes.d);
+  // The first of the query heads that read this head of K and V.
+  const int task = static_cast<int>(row / sizes.s) * (sizes.heads / sizes.kv_heads);
   if (task >= sizes.b * sizes.heads) return;
   const std::int64_t t = row % sizes.s;
   const std::int64_t from = t * sizes.qkv_stride() + column;
@@ -140,8 +145,8 @@ __global__ void __launch_bounds__(kPlainThreads) attend_many(const CachedParamet
 void launch_cached(const AttentionCached& args, const Context& context) {
   dispatch_cuda(args.qkv.dtype, [&](auto zero) {
     using T = decltype(zero);
-    const AttentionSizes sizes =
-        attention_sizes(AttentionForward{.qkv = args.qkv, .heads = args.heads}, false);
+    const AttentionSizes sizes = attention_sizes(
+        AttentionForward{.qkv = args.qkv, .heads = args.heads, .kv_heads = args.kv_heads}, false);
     const CachedParameters<T> p{
         .qkv = args.qkv.as<T>(),
         .keys = args.keys.as<T>(),
@@ -152,8 +157,8 @@ void launch_cached(const AttentionCached& args, const Context& context) {
         .capacity = args.keys.shape[2],
         .scale = static_cast<float>(1.0 / std::sqrt(static_cast<double>(sizes.d)))};
     const std::int64_t tasks = std::int64_t{sizes.b} * sizes.heads;
-    launch(append<T>, (tasks * sizes.s * sizes.d + kThreads - 1) / kThreads, kThreads, 0, context,
-           p);
+    const std::int64_t appended = std::int64_t{sizes.b} * sizes.kv_heads * sizes.s * sizes.d;
+    launch(append<T>, (appended + kThreads - 1) / kThreads, kThreads, 0, context, p);
     dispatch_columns(sizes.d, [&](auto columns) {
       constexpr int kColumns = decltype(columns)::value;
       if (sizes.s <= kFewQueries) {

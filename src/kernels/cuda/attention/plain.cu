@@ -105,41 +105,45 @@ __global__ void __launch_bounds__(kPlainThreads)
     }
 }
 
-// dK and dV of 64 keys; scores are computed with keys as rows.
+// dK and dV of 64 keys of a head of K and V, over the query heads that share it; scores are
+// computed with keys as rows.
 template <int kColumns>
 __global__ void __launch_bounds__(kPlainThreads)
     plain_key_gradient(const AttentionBackwardParameters<float> p) {
   __shared__ PlainMemory memory;
   const AttentionSizes& sizes = p.sizes;
-  const int task = plain_task(sizes), key_begin = plain_begin(sizes), s = sizes.length(task);
+  const int group = sizes.heads / sizes.kv_heads, first_task = plain_task(sizes) * group;
+  const int key_begin = plain_begin(sizes), s = sizes.length(first_task);
   if (key_begin >= s) return;
   const PlainPlace place;
-  const HeadRows<const float> q = qkv_rows(p.qkv, sizes, task, 0),
-                              k = qkv_rows(p.qkv, sizes, task, 1).from(key_begin),
-                              v = qkv_rows(p.qkv, sizes, task, 2).from(key_begin),
-                              dout = {p.dout + sizes.out_offset(task), sizes.out_stride(), s,
-                                      sizes.d};
-  const RowStatistics* statistics = p.statistics + std::int64_t{task} * sizes.s;
-  const auto factor = plain_factor(p.dropout, sizes, task);
-  const FirstKeys first_keys = first_keys_of(p.document_start, sizes, task);
+  const HeadRows<const float> k = qkv_rows(p.qkv, sizes, first_task, 1).from(key_begin),
+                              v = qkv_rows(p.qkv, sizes, first_task, 2).from(key_begin);
+  const FirstKeys first_keys = first_keys_of(p.document_start, sizes, first_task);
   float dk[4][kColumns] = {}, dv[4][kColumns] = {};
-  for (int tile = first_query_tile(key_begin, kPlainTile, sizes.causal);
-       tile < tiles_of(s, kPlainTile) &&
-       first_keys.tile_reaches(tile, kPlainTile, key_begin + kPlainTile);
-       ++tile) {
-    const int query_begin = tile * kPlainTile;
-    float probabilities[4][4], dscores[4][4];
-    plain_gemms<float>(probabilities, k, q.from(query_begin), memory);
-    plain_gemms<float>(dscores, v, dout.from(query_begin), memory);
+  for (int task = first_task; task < first_task + group; ++task) {
+    const HeadRows<const float> q = qkv_rows(p.qkv, sizes, task, 0),
+                                dout = {p.dout + sizes.out_offset(task), sizes.out_stride(), s,
+                                        sizes.d};
+    const RowStatistics* statistics = p.statistics + std::int64_t{task} * sizes.s;
+    const auto factor = plain_factor(p.dropout, sizes, task);
+    for (int tile = first_query_tile(key_begin, kPlainTile, sizes.causal);
+         tile < tiles_of(s, kPlainTile) &&
+         first_keys.tile_reaches(tile, kPlainTile, key_begin + kPlainTile);
+         ++tile) {
+      const int query_begin = tile * kPlainTile;
+      float probabilities[4][4], dscores[4][4];
+      plain_gemms<float>(probabilities, k, q.from(query_begin), memory);
+      plain_gemms<float>(dscores, v, dout.from(query_begin), memory);
 #pragma unroll
-    for (int i = 0; i < 4; ++i)
+      for (int i = 0; i < 4; ++i)
 #pragma unroll
-      for (int j = 0; j < 4; ++j)
-        plain_gradient(probabilities[i][j], dscores[i][j], statistics,
-                       query_begin + place.column + 16 * j, key_begin + place.row + i, s,
-                       sizes.causal, first_keys, p.scale, factor);
-    plain_add_weighted<float>(dv, probabilities, dout.from(query_begin), memory);
-    plain_add_weighted<float>(dk, dscores, q.from(query_begin), memory);
+        for (int j = 0; j < 4; ++j)
+          plain_gradient(probabilities[i][j], dscores[i][j], statistics,
+                         query_begin + place.column + 16 * j, key_begin + place.row + i, s,
+                         sizes.causal, first_keys, p.scale, factor);
+      plain_add_weighted<float>(dv, probabilities, dout.from(query_begin), memory);
+      plain_add_weighted<float>(dk, dscores, q.from(query_begin), memory);
+    }
   }
   const std::int64_t stride = sizes.qkv_stride();
 #pragma unroll
@@ -148,13 +152,13 @@ __global__ void __launch_bounds__(kPlainThreads)
     for (int c = 0; c < kColumns; ++c) {
       const int key = key_begin + place.row + i, column = place.column + 16 * c;
       if (key >= s || column >= sizes.d) continue;
-      p.dqkv[sizes.qkv_offset(task, 1) + key * stride + column] = dk[i][c] * p.scale;
-      p.dqkv[sizes.qkv_offset(task, 2) + key * stride + column] = dv[i][c];
+      p.dqkv[sizes.qkv_offset(first_task, 1) + key * stride + column] = dk[i][c] * p.scale;
+      p.dqkv[sizes.qkv_offset(first_task, 2) + key * stride + column] = dv[i][c];
     }
 }
 
-std::int64_t plain_blocks(const AttentionSizes& sizes) {
-  return std::int64_t{sizes.b} * sizes.heads * tiles_of(sizes.s, kPlainTile);
+std::int64_t plain_blocks(const AttentionSizes& sizes, int heads) {
+  return std::int64_t{sizes.b} * heads * tiles_of(sizes.s, kPlainTile);
 }
 
 }  // namespace
@@ -163,7 +167,8 @@ void launch_plain_forward(const AttentionForward& args, const Context& context) 
   const auto p = forward_parameters<float>(args);
   dispatch_columns(p.sizes.d, [&](auto columns) {
     constexpr int kColumns = decltype(columns)::value;
-    launch(plain_forward<kColumns>, plain_blocks(p.sizes), kPlainThreads, 0, context, p);
+    launch(plain_forward<kColumns>, plain_blocks(p.sizes, p.sizes.heads), kPlainThreads, 0, context,
+           p);
   });
 }
 
@@ -171,8 +176,10 @@ void launch_plain_backward(const AttentionBackward& args, const Context& context
   const auto p = backward_parameters<float>(args, context);
   dispatch_columns(p.sizes.d, [&](auto columns) {
     constexpr int kColumns = decltype(columns)::value;
-    launch(plain_query_gradient<kColumns>, plain_blocks(p.sizes), kPlainThreads, 0, context, p);
-    launch(plain_key_gradient<kColumns>, plain_blocks(p.sizes), kPlainThreads, 0, context, p);
+    launch(plain_query_gradient<kColumns>, plain_blocks(p.sizes, p.sizes.heads), kPlainThreads, 0,
+           context, p);
+    launch(plain_key_gradient<kColumns>, plain_blocks(p.sizes, p.sizes.kv_heads), kPlainThreads, 0,
+           context, p);
   });
 }
 

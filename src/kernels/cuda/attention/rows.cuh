@@ -11,7 +11,7 @@ namespace trireme::kernels::cuda {
 
 /// The shape of an attention operation and how its memory may be read.
 struct AttentionSizes {
-  int s, b, heads, d;
+  int s, b, heads, kv_heads, d;
   int access_bytes;  ///< 16 or 8: what rows are aligned to; 2 when only to elements
   bool causal;
   const std::int32_t* lengths;  ///< [b], or null
@@ -19,12 +19,21 @@ struct AttentionSizes {
   /// Tokens of the sample of `task` before its padding.
   __device__ int length(int task) const { return lengths ? lengths[task / heads] : s; }
 
+  /// Of q, then of k, then of v.
+  TRIREME_HOST_DEVICE int all_heads() const { return heads + 2 * kv_heads; }
+  /// Which of all_heads() heads part `part` (0 q, 1 k, 2 v) of query head `head` is: query heads in
+  /// groups of heads / kv_heads share a head of k and of v.
+  __device__ int head_of(int head, int part) const {
+    if (part == 0) return head;
+    return heads + (part - 1) * kv_heads + head / (heads / kv_heads);
+  }
+
   /// Elements from position to position.
-  __device__ std::int64_t qkv_stride() const { return std::int64_t{3} * b * heads * d; }
+  __device__ std::int64_t qkv_stride() const { return std::int64_t{b} * all_heads() * d; }
   __device__ std::int64_t out_stride() const { return std::int64_t{b} * heads * d; }
-  /// Where part `part` (0 q, 1 k, 2 v) of head `task` % heads of sample `task` / heads begins.
+  /// Where part `part` of query head `task` % heads of sample `task` / heads begins.
   __device__ std::int64_t qkv_offset(int task, int part) const {
-    return ((std::int64_t{task} / heads * 3 + part) * heads + task % heads) * d;
+    return (std::int64_t{task} / heads * all_heads() + head_of(task % heads, part)) * d;
   }
   __device__ std::int64_t out_offset(int task) const { return std::int64_t{task} * d; }
 };

@@ -172,6 +172,12 @@ TEST(AttentionWorkspace, HoldsStatisticsTurnsAndPartialSums) {
   EXPECT_EQ(layout.partial_dq % 256, 0u);
   EXPECT_GE(layout.end, layout.partial_dq + 4u * kB * kHeads * 128 * 80);
   EXPECT_EQ(attention_backward_workspace(DType::f32, kS, kB, kHeads, kD), layout.turns);
+  // Where query heads share keys and values: dK and dV of each query head.
+  const auto grouped = attention_backward_layout(DType::bf16, kS, kB, 6, kD, 2);
+  EXPECT_EQ(attention_backward_layout(DType::bf16, kS, kB, 6, kD, 6).end, grouped.key_gradients);
+  EXPECT_EQ(grouped.key_gradients % 256, 0u);
+  EXPECT_GE(grouped.end, grouped.key_gradients + 2u * 2 * kS * kB * 6 * kD);
+  EXPECT_EQ(attention_backward_workspace(DType::f32, kS, kB, 6, kD, 2), grouped.turns);
 }
 
 }  // namespace

@@ -284,19 +284,20 @@ void launch_box_backward(const AttentionBackward& args, const Context& context) 
     using T = decltype(zero);
     const auto p = backward_parameters<T>(args, context);
     const std::int64_t s = p.sizes.s, b = p.sizes.b, heads = p.sizes.heads, d = p.sizes.d;
-    const auto map = [&](const Tensor& tensor, std::int64_t parts) {
+    const auto map = [&](const Tensor& tensor, std::int64_t of_sample) {
       return make_tensor_map<4>(args.qkv.dtype, tensor.data,
                                 {{{d, 1, kPanelColumns},
-                                  {parts * heads, d, 1},
-                                  {b, parts * heads * d, 1},
-                                  {s, b * parts * heads * d, 64}}});
+                                  {of_sample, d, 1},
+                                  {b, of_sample * d, 1},
+                                  {s, b * of_sample * d, 64}}});
     };
+    const KeyGradients<T>& gradients = p.key_gradients;
     const BoxBackwardMaps maps{
-        .qkv = map(args.qkv, 3),
-        .dout = map(args.dout, 1),
-        .dqkv = make_tensor_map<3>(
-            args.qkv.dtype, args.dqkv.data,
-            {{{d, 1, kPanelColumns}, {b * 3 * heads, d, 1}, {s, b * 3 * heads * d, 64}}})};
+        .qkv = map(args.qkv, p.sizes.all_heads()),
+        .dout = map(args.dout, heads),
+        .key_gradients = make_tensor_map<3>(
+            args.qkv.dtype, gradients.data,
+            {{{d, 1, kPanelColumns}, {b * gradients.all_heads, d, 1}, {s, gradients.stride, 64}}})};
     const std::int64_t works = b * heads * tiles_of(p.sizes.s, Tile::kKeys);
     dispatch_flag(args.dropout.probability > 0.0, [&](auto dropout) {
       dispatch_flag(args.document_start != nullptr, [&](auto documents) {

@@ -55,9 +55,9 @@ __device__ __forceinline__ void load_blocks(const AttentionBackwardParameters<T>
       *memory.ticket(place.stage) = ticket;
       arrive(memory.ticket_full(place.stage));
       arrive_expect_tx(full, 2 * Tile::kKeyBytes);
-      load(memory.keys(place.stage), maps.qkv, full, Tile::kKeys, sizes.heads + head, sample,
+      load(memory.keys(place.stage), maps.qkv, full, Tile::kKeys, sizes.head_of(head, 1), sample,
            work.key_begin);
-      load(memory.values(place.stage), maps.qkv, full, Tile::kKeys, 2 * sizes.heads + head, sample,
+      load(memory.values(place.stage), maps.qkv, full, Tile::kKeys, sizes.head_of(head, 2), sample,
            work.key_begin);
     }
     const RowStatistics* const statistics = p.statistics + std::int64_t{work.task} * sizes.s;
@@ -102,8 +102,10 @@ __device__ __forceinline__ void store_blocks(const AttentionBackwardParameters<T
       const unsigned char* from = part == 1 ? memory.keys(stage) : memory.values(stage);
       for (int panel = 0; panel < Tile::kPanels; ++panel)
         for (int row = 0; row < Tile::kKeys && work.key_begin + row < sizes.s; row += 64)
-          tma_store(maps.dqkv, from + (panel * Tile::kKeys + row) * kPanelRowBytes,
-                    panel * kPanelColumns, (sample * 3 + part) * sizes.heads + head,
+          tma_store(maps.key_gradients, from + (panel * Tile::kKeys + row) * kPanelRowBytes,
+                    panel * kPanelColumns,
+                    sample * p.key_gradients.all_heads + p.key_gradients.first_head +
+                        (part - 1) * sizes.heads + head,
                     work.key_begin + row);
     }
     commit_stores();

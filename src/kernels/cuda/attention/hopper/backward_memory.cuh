@@ -12,9 +12,9 @@ namespace trireme::kernels::cuda {
 
 /// The tensors as bulk copies see them, in boxes of 64 rows of a head.
 struct BoxBackwardMaps {
-  CUtensorMap qkv;   ///< [s, b, 3 * heads, d]
-  CUtensorMap dout;  ///< [s, b, heads, d]
-  CUtensorMap dqkv;  ///< [s, b * 3 * heads, d]
+  CUtensorMap qkv;            ///< [s, b, heads + 2 * kv_heads, d]
+  CUtensorMap dout;           ///< [s, b, heads, d]
+  CUtensorMap key_gradients;  ///< [s, b * all_heads, d] of KeyGradients
 };
 
 /// The shared memory of a block of threads. Keys and queries have each a ring of kStages buffers.

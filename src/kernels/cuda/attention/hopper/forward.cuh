@@ -67,7 +67,7 @@ __device__ __forceinline__ void copy_items(BoxForwardMemory<D>& memory, const CU
 #pragma unroll
     for (int panel = 0; panel < Tile::kPanels; ++panel)
       tma_load(to.bytes + panel * Tile::kKeys * kPanelRowBytes, qkv, &full, panel * kPanelColumns,
-               part * p.sizes.heads + task % p.sizes.heads, task / p.sizes.heads, row);
+               p.sizes.head_of(task % p.sizes.heads, part), task / p.sizes.heads, row);
   };
   const auto next = [&] { return static_cast<int>(gridDim.x + atomicAdd(p.taken, 1u)); };
   RingPlace<Tile::kStages> place;
@@ -403,7 +403,7 @@ void launch_box_forward(const AttentionForward& args, const Context& context) {
         .schedule = box_forward_schedule<D>(sizes.b * sizes.heads, sizes.s),
         .dropout = attention_dropout(args.dropout, args.first_head),
         .document_start = args.document_start};
-    const std::int64_t d = sizes.d, parts = std::int64_t{3} * sizes.heads;
+    const std::int64_t d = sizes.d, parts = sizes.all_heads();
     const std::int64_t tasks = std::int64_t{sizes.b} * sizes.heads;
     const CUtensorMap qkv = make_tensor_map<4>(
         args.qkv.dtype, args.qkv.data,
