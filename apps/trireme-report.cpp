@@ -20,7 +20,8 @@ namespace {
 
 constexpr const char* kProgram = "trireme-report";
 constexpr const char* kUsage =
-    "Usage: trireme-report follow RUN|JOBID [--once] [--every SECONDS] [--deck DECK [KEY=VALUE "
+    "Usage: trireme-report follow RUN|JOBID [--once] [--every SECONDS] [--tail N] [--deck DECK "
+    "[KEY=VALUE "
     "...]]\n"
     "           shows a run's progress and answers: is it running, are the GPUs busy, is there an\n"
     "           error in any rank's output, is its deck what was asked for? Ends with the run;\n"
@@ -63,6 +64,9 @@ po::options_description follow_options() {
   po::options_description options("Options of follow");
   options.add_options()                //
       ("once", "print once and exit")  //
+      ("tail", po::value<std::size_t>()->value_name("N"),
+       "also the last N lines of console.log and of every node's files, their number of lines, and "
+       "the time of the last N reported iterations")  //
       ("every", po::value<double>()->default_value(2.0, "2")->value_name("SECONDS"),
        "interval between updates")  //
       ("deck", po::value<std::string>()->value_name("DECK"),
@@ -84,7 +88,11 @@ ExitCode follow(const po::variables_map& values, const Words& words) {
     const report::Page page = follower.look();
     const bool last = page.ended || values.count("once") > 0;
     const bool clears = terminal && values.count("once") == 0;
-    print_out((clears ? "\033[H\033[J" : "") + to_text(page, colour) +
+    const std::string tail =
+        values.count("tail")
+            ? "\n" + report::last_lines(page.folder, values["tail"].as<std::size_t>())
+            : "";
+    print_out((clears ? "\033[H\033[J" : "") + to_text(page, colour) + tail +
               (clears || last ? "" : "\n"));
     if (last) return page.well() ? ExitCode::success : ExitCode::failure;
     if (std::fflush(stdout) != 0) throw IoError("cannot write to standard output");

@@ -1,6 +1,8 @@
 #include "report/follow/rank_output.hpp"
 
 #include <fcntl.h>
+#include <fmt/format.h>
+#include <fmt/ranges.h>
 #include <sys/stat.h>
 #include <unistd.h>
 
@@ -8,8 +10,10 @@
 #include <cctype>
 #include <cerrno>
 #include <cstring>
+#include <deque>
 
 #include "core/error.hpp"
+#include "report/follow/run_state.hpp"
 
 namespace trireme::report {
 namespace {
@@ -176,6 +180,60 @@ std::string RankOutput::first_error() const {
     for (const auto& [rank, said] : ranks)
       if (said.errors > 0) return file + ": " + said.first_error;
   return "";
+}
+
+namespace {
+
+/// The end of a file.
+struct FileEnd {
+  std::size_t count = 0;         ///< all lines
+  std::deque<std::string> last;  ///< at most as many as were asked for
+  std::string with_hosts;        ///< the newest line that names hosts and GPUs
+};
+
+FileEnd read_end(const std::filesystem::path& path, std::size_t lines) {
+  FileEnd end;
+  LineFile file(path);
+  for (std::string& line : file.read().lines) {
+    ++end.count;
+    if (line.starts_with("hosts ")) end.with_hosts = line;
+    end.last.push_back(std::move(line));
+    if (end.last.size() > lines) end.last.pop_front();
+  }
+  return end;
+}
+
+/// "iteration 30: 420.1 ms" for the last training lines.
+std::string last_times(const std::filesystem::path& metrics, std::size_t lines) {
+  std::deque<std::string> times;
+  RunState state;
+  LineFile file(metrics);
+  for (const std::string& line : file.read().lines) {
+    if (!state.take(line) || !state.train->ms) continue;
+    times.push_back(
+        fmt::format("iteration {}: {:.1f} ms\n", state.train->iteration, *state.train->ms));
+    if (times.size() > lines) times.pop_front();
+  }
+  return fmt::format("{}", fmt::join(times, ""));
+}
+
+}  // namespace
+
+std::string last_lines(const std::filesystem::path& run, std::size_t lines) {
+  std::vector<std::filesystem::path> files;
+  std::error_code none;  // without log.rank_files there is no such folder
+  for (const auto& entry : std::filesystem::directory_iterator(run / "ranks", none))
+    files.push_back(entry.path());
+  std::sort(files.begin(), files.end());
+  files.insert(files.begin(), run / "console.log");
+  std::string text;
+  for (const std::filesystem::path& path : files) {
+    const FileEnd end = read_end(path, lines);
+    if (!end.with_hosts.empty()) text = end.with_hosts + "\n" + text;
+    text += fmt::format("\n== {}, {} lines\n", path.lexically_relative(run).string(), end.count);
+    for (const std::string& line : end.last) text += line + "\n";
+  }
+  return last_times(run / "metrics.jsonl", lines) + text;
 }
 
 }  // namespace trireme::report

@@ -46,6 +46,11 @@ inline constexpr std::string_view kOutputMarker = "--- output since ";
 /// Slurm, the C++ runtime and this program use, and is no warning.
 bool tells_of_error(std::string_view line);
 
+/// The last `lines` lines of a run's console.log and of each file of its `ranks`, under the file's
+/// name and number of lines; before them the line of console.log with hosts and GPUs, and the times
+/// of the last `lines` training lines. Lines end in newlines. Throws IoError.
+std::string last_lines(const std::filesystem::path& run, std::size_t lines);
+
 /// Collects the errors in the output of ranks.
 class RankOutput {
  public:

@@ -129,5 +129,23 @@ TEST_F(LineFileTest, NamesWhatCannotBeRead) {
   EXPECT_THROW(folder.read(), IoError);
 }
 
+TEST(LastLines, OfEveryFileOfARun) {
+  const ScratchFolder folder;
+  std::filesystem::create_directories(folder.path() / "ranks");
+  std::ofstream(folder.path() / "console.log")
+      << "hosts      a (ranks: 2), cuda backend on NVIDIA H200\none\ntwo\n";
+  std::ofstream(folder.path() / "ranks" / "b.out") << "[rank 1] first\n[rank 1] last\n";
+  std::ofstream(folder.path() / "ranks" / "a.err") << "";
+  std::ofstream(folder.path() / "metrics.jsonl")
+      << "{\"kind\":\"train\",\"iteration\":10,\"ms\":21.5}\n{\"kind\":\"train\",\"iteration\":20,"
+         "\"ms\":20}\n";
+  EXPECT_EQ(last_lines(folder.path(), 1),
+            "iteration 20: 20.0 ms\n"
+            "hosts      a (ranks: 2), cuda backend on NVIDIA H200\n"
+            "\n== console.log, 3 lines\ntwo\n"
+            "\n== ranks/a.err, 0 lines\n"
+            "\n== ranks/b.out, 2 lines\n[rank 1] last\n");
+}
+
 }  // namespace
 }  // namespace trireme::report
