@@ -40,7 +40,7 @@ def read_table(path):
 
 
 def words_of(model, overrides):
-    return MODELS[model] + ["train.iterations=100", "train.samples=", "evaluate.every=", *overrides.split()]
+    return MODELS[model] + ["schedule.warmup=0", "parallel.data=1", "evaluate.every=", *overrides.split()]
 
 
 def run(command, environment=None):
