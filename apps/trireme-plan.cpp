@@ -33,6 +33,10 @@ po::options_description all_options() {
       ("write-deck", po::value<std::string>()->value_name("FILE"),
        "write the deck with the best layout; with --given-layout the deck's own with its best "
        "partition")  //
+      ("write-job", po::value<std::string>()->value_name("FILE"),
+       "write a Slurm job that trains the deck of --write-deck; 'trireme-pretrain DECK "
+       "--print-job' "
+       "has more options")  //
       ("given-layout", "write the deck's own layout with its best partition");
   options.add(general_options());
   return options;
@@ -106,8 +110,9 @@ ExitCode run(int argc, char** argv) {
   if (!values.count("cluster")) throw UsageError("--cluster FILE is missing");
   if (values.count("json") && values.count("csv"))
     throw UsageError("--json and --csv: choose one of them");
-  if (values.count("given-layout") && !values.count("write-deck"))
-    throw UsageError("--given-layout needs --write-deck");
+  for (const char* option : {"given-layout", "write-job"})
+    if (values.count(option) && !values.count("write-deck"))
+      throw UsageError("--{} needs --write-deck", option);
 
   const deck::Deck deck =
       deck::load(path, overrides, {.need_data = false, .automatic = deck::Device::cuda});
@@ -131,8 +136,11 @@ ExitCode run(int argc, char** argv) {
     if (!layout) throw DeckError("no layout fits: no deck was written");
     std::string command = kProgram;
     for (int i = 1; i < argc; ++i) command += fmt::format(" {}", argv[i]);
-    write_file_atomically(values["write-deck"].as<std::string>(),
-                          plan_app::to_deck(*layout, cluster, command));
+    const std::string file = values["write-deck"].as<std::string>();
+    write_file_atomically(file, plan_app::to_deck(*layout, cluster, command));
+    if (values.count("write-job"))
+      write_file_atomically(values["write-job"].as<std::string>(),
+                            plan_app::to_job(*layout, cluster, vocab, file));
   }
   print_out(values.count("json")  ? plan_app::to_json(answer)
             : values.count("csv") ? plan_app::to_csv(answer)

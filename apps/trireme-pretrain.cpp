@@ -41,6 +41,9 @@ po::options_description all_options() {
       ("time-limit", po::value<std::string>()->value_name("TIME"),
        "write a checkpoint and stop with exit code 75 before this time has passed");
   options.add_options()  //
+      ("cluster", po::value<std::string>()->value_name("FILE"),
+       "a cluster file (trireme-plan --help cluster): print the step time that it lets expect, and "
+       "compare the measured one where its GPUs have a measured profile")  //
       ("verify-data",
        "read all tokens of the datasets at the start instead of a sample: their ids must be in the "
        "vocabulary, and a restart must find them as they were");
@@ -232,6 +235,9 @@ ExitCode pretrain(int argc, char** argv, const DeckArguments& arguments,
   const auto [deck, vocabulary] =
       train::prepare_deck(*world, arguments.path, arguments.overrides, deck::resolve_world_size);
 
+  if (arguments.values.count("cluster"))
+    options.expected = plan::expected_step(
+        deck, vocabulary.size, plan::load_cluster(arguments.values["cluster"].as<std::string>()));
   const std::string command = command_line(argc, argv, world->size(), /*with_restart=*/true);
   const std::string again = command_line(argc, argv, world->size(), /*with_restart=*/false);
   const std::vector<std::string> hosts = world->all_gather_text(host_name());
@@ -288,6 +294,7 @@ ExitCode pretrain(int argc, char** argv, const DeckArguments& arguments,
         .hooks = deck.hooks,
         .name = deck.run.name});
     introduce(start, deck, vocabulary, arguments, command, hosts, devices.description);
+    if (options.expected) start.reporter->print(plan::describe(*options.expected));
     return point.checkpoint ? point.checkpoint->string() : std::string();
   });
   const int rank = devices.groups.world->rank();

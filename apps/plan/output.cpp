@@ -3,11 +3,16 @@
 #include <fmt/ranges.h>
 
 #include <algorithm>
+#include <filesystem>
 #include <nlohmann/json.hpp>
 
+#include "core/error.hpp"
 #include "core/files.hpp"
+#include "core/system/identity.hpp"
 #include "core/text.hpp"
 #include "deck/describe.hpp"
+#include "model/families/registry.hpp"
+#include "plan/job.hpp"
 
 namespace trireme::plan_app {
 namespace {
@@ -240,6 +245,24 @@ std::string to_deck(const TimedLayout& layout, const plan::Cluster& cluster,
              command, layout.time.total * 1e3, human_bytes(static_cast<double>(layout.memory)),
              order_text(layout, cluster)) +
          deck::print_deck(layout.deck);
+}
+
+std::string to_job(const TimedLayout& layout, const plan::Cluster& cluster, std::int64_t vocab,
+                   const std::string& deck_file) {
+  for (const int kind : layout.order)
+    if (kind != layout.order.front())
+      throw UsageError(
+          "--write-job: several kinds of nodes; 'trireme-pretrain {} --print-job slurm "
+          "--gpus-per-node' names them as Slurm does",
+          deck_file);
+  const std::filesystem::path programs = std::filesystem::path(program_path()).parent_path();
+  const plan::JobRequest request{.launcher = plan::Launcher::slurm,
+                                 .gpus_per_node = cluster.nodes[layout.order.front()].gpus,
+                                 .folder = std::filesystem::current_path().string(),
+                                 .program = (programs / "trireme-pretrain").string(),
+                                 .deck = deck_file};
+  return plan::to_script(
+      plan::make_job(layout.deck, request, model::flops_per_token(layout.deck, vocab)));
 }
 
 }  // namespace trireme::plan_app

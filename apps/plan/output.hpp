@@ -28,4 +28,9 @@ std::string to_csv(const Answer& answer);
 std::string to_deck(const plan::TimedLayout& layout, const plan::Cluster& cluster,
                     const std::string& command);
 
+/// A job script of Slurm that trains `deck_file`, which has the deck of `layout`. Throws UsageError
+/// for nodes of several kinds, whose GPUs have names in Slurm that the cluster file does not give.
+std::string to_job(const plan::TimedLayout& layout, const plan::Cluster& cluster,
+                   std::int64_t vocab, const std::string& deck_file);
+
 }  // namespace trireme::plan_app

@@ -87,6 +87,7 @@ Trainer::Trainer(const deck::Deck& deck, const plan::Vocabulary& vocabulary, com
   state_.loss_scale = loss_scaler_.state();
   runner_.set_hooks(&optimizer_);
   if (log_.timers()) runner_.set_timers(log_.timers());
+  if (options_.expected) log_.compare_with(*options_.expected);
   backend.reserve_workspace(model::kernel_workspace_bytes(plan::stage_config(deck, vocabulary)));
   if (plan::uses_split(deck_, data::Split::valid)) valid_data_ = open(data::Split::valid);
   if (plan::uses_split(deck_, data::Split::test)) test_data_ = open(data::Split::test);

@@ -10,6 +10,7 @@
 #include "deck/batch_sizes.hpp"
 #include "deck/deck.hpp"
 #include "plan/run_plan.hpp"
+#include "plan/search/expected_step.hpp"
 #include "plan/setup.hpp"
 #include "report/reporter.hpp"
 #include "train/checkpoints.hpp"
@@ -36,6 +37,8 @@ struct TrainerOptions {
   const FolderLock* lock = nullptr;
   /// Records the iterations of log.trace; null without it. Must outlive the trainer.
   Timeline* timeline = nullptr;
+  /// What a step should take, to be compared with what it takes.
+  std::optional<plan::ExpectedStep> expected = {};
 };
 
 /// A run in progress. Making one allocates everything; run() allocates nothing of size.

@@ -221,8 +221,23 @@ void TrainingLog::report(const StepResult& result, const RunState& state,
   event.parameter_norm = parameter_norm;
   if (reporter_) reporter_->on(event);
   if (deck_.log.memory && !memory_reported_) report_memory(state.iteration);
-  report_timers(kIterationPhases, state.iteration, interval_.iterations);
+  compare_with_expected(event.ms,
+                        report_timers(kIterationPhases, state.iteration, interval_.iterations));
   interval_ = {};
+}
+
+void TrainingLog::compare_with_expected(double ms, const report::TimersEvent& timers) {
+  if (++intervals_ < 2 || !expected_ || !reporter_) return;
+  const auto of = [&](Phase phase) {
+    for (const report::TimerValue& timer : timers.timers)
+      if (timer.name == device::name_of(phase)) return timer.max_ms;
+    return 0.0;
+  };
+  reporter_->print(plan::compare(*expected_, {.ms = ms,
+                                              .passes = of(Phase::forward_backward),
+                                              .reduction = of(Phase::grads_sync),
+                                              .optimizer = of(Phase::optimizer)}));
+  expected_ = nullptr;
 }
 
 double TrainingLog::mean_loss(double sum, double applied_sum) const {
@@ -285,13 +300,14 @@ void TrainingLog::report_timer(Phase phase, std::int64_t iteration) {
   report_timers({&phase, 1}, iteration);
 }
 
-void TrainingLog::report_timers(std::span<const Phase> phases, std::int64_t iteration,
-                                std::int64_t iterations) {
-  if (!timers_) return;
+report::TimersEvent TrainingLog::report_timers(std::span<const Phase> phases,
+                                               std::int64_t iteration, std::int64_t iterations) {
+  if (!timers_) return {};
   report::TimersEvent event =
       timers_event(*timers_, phases, static_cast<double>(iterations), *groups_.world);
   event.iteration = iteration;
   if (reporter_) reporter_->on(event);
+  return event;
 }
 
 }  // namespace trireme::train

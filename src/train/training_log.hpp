@@ -17,6 +17,7 @@
 #include "device/gpu_sampler.hpp"
 #include "device/timers.hpp"
 #include "plan/run_plan.hpp"
+#include "plan/search/expected_step.hpp"
 #include "plan/setup.hpp"
 #include "report/metrics.hpp"
 #include "report/reporter.hpp"
@@ -69,6 +70,11 @@ class TrainingLog {
   void start();
   /// Leaves `seconds` that have passed out of the interval's time.
   void exclude(double seconds) { interval_.watch.exclude(seconds); }
+  /// Compares the steps of the second interval, the first without warm-up, with `expected` if that
+  /// is calibrated; it must outlive this.
+  void compare_with(const plan::ExpectedStep& expected) {
+    if (expected.calibrated) expected_ = &expected;
+  }
   /// Null where log.timers is off.
   device::Timers* timers() { return timers_ ? &*timers_ : nullptr; }
 
@@ -96,9 +102,10 @@ class TrainingLog {
   double mean_loss(double sum, double applied_sum) const;
   report::TrainEvent train_event(const StepResult& result, const RunState& state) const;
   void report_memory(std::int64_t iteration);
-  /// The timers of `phases`, as means over `iterations`.
-  void report_timers(std::span<const device::Phase> phases, std::int64_t iteration,
-                     std::int64_t iterations = 1);
+  /// The timers of `phases`, as means over `iterations`; none where log.timers is off.
+  report::TimersEvent report_timers(std::span<const device::Phase> phases, std::int64_t iteration,
+                                    std::int64_t iterations = 1);
+  void compare_with_expected(double ms, const report::TimersEvent& timers);
 
   const deck::Deck& deck_;
   const plan::Vocabulary& vocabulary_;
@@ -110,6 +117,8 @@ class TrainingLog {
   std::optional<GpuWatch> gpu_watch_;
   Interval interval_;
   bool memory_reported_ = false;
+  const plan::ExpectedStep* expected_ = nullptr;  ///< null: nothing to compare, or compared
+  int intervals_ = 0;
 };
 
 }  // namespace trireme::train

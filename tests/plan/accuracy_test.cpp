@@ -172,6 +172,12 @@ TEST(Accuracy, OfVTrainsStepsOnManyNodes) {
   EXPECT_LT(accuracy.mean, 0.08);
 }
 
+TEST(Accuracy, OfDlPerfsV100s) {
+  const Accuracy accuracy = accuracy_of("DLPerf, 1 to 32 V100s", steps_of("dlperf.csv"),
+                                        load_cluster(kRoot / "inputs/clusters/v100x32.yaml"));
+  EXPECT_LT(accuracy.mean, 0.12);
+}
+
 TEST(Accuracy, OfVTrainsStepsOnOneNode) {
   // Every fifth of 1,440 steps: the others say the same. Many of these small models wait for the
   // host, which enqueues Megatron-LM's kernels one by one; the planner knows nothing of that.

@@ -17,6 +17,7 @@
 #include "deck/load.hpp"
 #include "decks.hpp"
 #include "plan/run_plan.hpp"
+#include "plan/search/expected_step.hpp"
 #include "plan/search/partition.hpp"
 
 namespace trireme::plan {
@@ -302,6 +303,34 @@ TEST(TimeLayout, TakesMeasuredCollectivesAndRecomputation) {
   EXPECT_NEAR(time.tensor, 12 * 0.2 * block, 1e-9);
   EXPECT_NEAR(time.recompute, 12 * (0.5 + 0.1) * block, 1e-9);
   EXPECT_GT(time.optimizer, 1e-4);
+}
+
+TEST(ExpectedStep, NamesThePartThatDiffers) {
+  ExpectedStep expected{.source = "the profile of G", .calibrated = true};
+  expected.time = {
+      .total = 0.1, .compute = 0.07, .bubble = 0.01, .data = 0.015, .optimizer = 0.005};
+  EXPECT_EQ(describe(expected),
+            "expected   100.0 ms a step, by the profile of G: passes 80.0, reduction 15.0, "
+            "optimizer 5.0");
+  EXPECT_EQ(compare(expected, {.ms = 104}),
+            "expected   100.0 ms a step, measured 104.0: 4.0 % longer");
+  EXPECT_EQ(
+      compare(expected, {.ms = 80}),
+      "expected   100.0 ms a step, measured 80.0: 20.0 % shorter; log.timers: true tells which "
+      "part differs");
+  EXPECT_EQ(compare(expected, {.ms = 150, .passes = 82, .reduction = 61, .optimizer = 7}),
+            "expected   100.0 ms a step, measured 150.0: 50.0 % longer; the reduction of gradients "
+            "takes 61.0 ms instead of 15.0");
+  const deck::Deck deck = gpt2_deck({"run.device=cuda", "parallel.data=2"}, 2);
+  Cluster cluster = four_gpus(24e9);
+  EXPECT_NE(describe(expected_step(deck, 50257, cluster)).find("not calibrated"),
+            std::string::npos);
+  cluster.nodes[0].gpu = profiled_gpu(deck);
+  const ExpectedStep profiled = expected_step(deck, 50257, cluster);
+  EXPECT_TRUE(profiled.calibrated);
+  EXPECT_EQ(profiled.source, "the profile of g");
+  EXPECT_DOUBLE_EQ(profiled.time.total,
+                   time_layout(deck, 50257, cluster, all_nodes(cluster)).time.total);
 }
 
 TEST(TimeLayout, PartsSumToTheTotal) {

@@ -23,8 +23,8 @@ class Layouts(RunTest):
     def test_every_axis(self):
         reference = self.serial()
         self.assertEqual(len(reference), 20)
-        for layout in [(2, 1, 1), (4, 1, 1), (1, 2, 1), (1, 4, 1), (1, 1, 2), (1, 1, 4), (2, 2, 1),
-                       (2, 1, 2), (1, 2, 2), (2, 2, 2)]:
+        for layout in [(2, 1, 1), (4, 1, 1), (1, 2, 1), (1, 3, 1), (1, 4, 1), (1, 1, 2), (1, 1, 4),
+                       (2, 2, 1), (2, 1, 2), (1, 2, 2), (2, 2, 2)]:
             self.check(reference, layout)
         self.check(reference, (1, 4, 1), "parallel.partition=0-2-2-0")
         self.check(reference, (1, 1, 1), "batch.micro=4")

@@ -3,6 +3,7 @@
 import csv
 import io
 import json
+import subprocess
 import unittest
 
 from runs import DECK, FINISHED, HERE, IO, USAGE, RunTest, dataset, run
@@ -71,6 +72,14 @@ class Plan(RunTest):
             self.assertRegex(planned.out, "ranks +4 = ")
             if words and words[0] == "--keep":
                 self.assertIn("tensor: 2", deck.read_text())
+        job = self.folder / "job.sbatch"
+        self.plan(*SMALL, "--cluster", cluster, "--write-deck", deck, "--write-job", job)
+        script = job.read_text()
+        self.assertIn("#SBATCH --gpus-per-node=4", script)
+        self.assertIn(str(deck), script)
+        self.assertEqual(subprocess.run(["bash", "-n", job], check=False).returncode, 0)
+        self.assertIn("--write-job needs --write-deck", self.plan(*SMALL, "--cluster", cluster, "--write-job", job,
+                                                                  code=USAGE).err)
 
     def test_refuses_what_is_wrong(self):
         cluster = self.cluster()
@@ -116,6 +125,13 @@ class Plan(RunTest):
         block = [float(line.split("block: ")[1].split(",")[0]) for line in text.splitlines()
                  if "    forward_ms" in line][1]
         self.assertGreater(1e3 * given["seconds"], 4 * block)
+        training = ["train.iterations=6", "log.every=2", "log.timers=true", "schedule.warmup=0", "--cluster", cluster]
+        told = self.pretrain("expected", *training).out
+        self.assertRegex(told, r"expected +[\d.]+ ms a step, by the profile of G: passes ")
+        self.assertRegex(told, r"expected +[\d.]+ ms a step, measured [\d.]+: ")
+        told = self.pretrain("unknown", *training[:-1], self.cluster()).out
+        self.assertIn("by data sheets and formulas: not calibrated", told)
+        self.assertNotIn("a step, measured", told)
         refused = run("trireme-bench", "profile", *deck, "-o", profile, "--micro", "0")
         self.assertEqual(refused.code, USAGE)
         self.assertIn("--micro 0: expected whole numbers, such as 1,2,4", refused.err)

@@ -15,7 +15,7 @@ constexpr double kSame = 1e-12;
 class Search {
  public:
   Search(const LayoutTimes& times, std::int64_t layers, const std::vector<std::int64_t>& most,
-         int max_simulations)
+         int max_simulations, double seconds)
       : times_(times),
         layers_(static_cast<int>(layers)),
         stages_(times.stages()),
@@ -23,9 +23,13 @@ class Search {
         max_simulations_(max_simulations) {
     for (int p = 0; p < stages_; ++p) {
       work_.emplace_back();
-      for (int n = 0; n <= limit(p); ++n) {
+      const int most_layers = static_cast<int>(std::min<std::int64_t>(most_[p], layers_));
+      for (int n = 0; n <= most_layers; ++n) {
         const pipeline::StepCosts costs = times.chunk_costs(p, 0, n);
-        work_[p].push_back(costs.forward + costs.backward);
+        // A stage that works longer than the limit by itself is in no partition below it.
+        const double work = costs.forward + costs.backward;
+        if (n > 0 && times.micro_batches() * work >= seconds) break;
+        work_[p].push_back(work);
       }
     }
     bound_stages();
@@ -42,9 +46,8 @@ class Search {
   }
 
  private:
-  int limit(int stage) const {
-    return static_cast<int>(std::min<std::int64_t>(most_[stage], layers_));
-  }
+  /// Layers that a stage may have at most.
+  int limit(int stage) const { return static_cast<int>(work_[stage].size()) - 1; }
 
   /// No schedule is faster whose stage `p` has `n` layers, when the stages before it and after it
   /// work for `before` and `after`, messages included.
@@ -148,7 +151,8 @@ class Search {
 
 Partition best_partition(const LayoutTimes& times, std::int64_t layers,
                          const std::vector<std::int64_t>& most, int max_simulations, double limit) {
-  return Search(times, layers, most, max_simulations).run(limit - times.after_pipeline());
+  limit -= times.after_pipeline();
+  return Search(times, layers, most, max_simulations, limit).run(limit);
 }
 
 }  // namespace trireme::plan
