@@ -30,8 +30,10 @@ enum class ScheduleType {
   constant,
   exponential,
   inverse_square_root,
-  lr_range_test
+  lr_range_test,
+  wsd
 };
+enum class WsdShape { linear, cosine, exponential, minus_sqrt };
 enum class ScheduleDialect { megatron, v1 };
 enum class RampType { constant, linear, cosine };
 enum class LossScaleDialect { megatron, deepspeed };
@@ -83,8 +85,11 @@ constexpr auto names_of(OptimizerType) {
   return std::to_array<std::string_view>({"adamw", "adam", "sgd", "lamb"});
 }
 constexpr auto names_of(ScheduleType) {
-  return std::to_array<std::string_view>(
-      {"cosine", "linear", "constant", "exponential", "inverse-square-root", "lr-range-test"});
+  return std::to_array<std::string_view>({"cosine", "linear", "constant", "exponential",
+                                          "inverse-square-root", "lr-range-test", "wsd"});
+}
+constexpr auto names_of(WsdShape) {
+  return std::to_array<std::string_view>({"linear", "cosine", "exponential", "minus-sqrt"});
 }
 constexpr auto names_of(ScheduleDialect) {
   return std::to_array<std::string_view>({"megatron", "v1"});

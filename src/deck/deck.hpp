@@ -217,6 +217,14 @@ struct RangeTest {
   bool operator==(const RangeTest&) const = default;
 };
 
+/// Set only with schedule.type = wsd.
+struct Wsd {
+  std::optional<Length> decay;  ///< of the last part; a fraction is of schedule.decay
+  std::optional<WsdShape> shape;
+
+  bool operator==(const Wsd&) const = default;
+};
+
 struct Schedule {
   ScheduleType type{};
   ScheduleDialect dialect{};
@@ -226,6 +234,7 @@ struct Schedule {
   Length decay;
   WeightDecay weight_decay;
   RangeTest range_test;
+  Wsd wsd;
 
   bool operator==(const Schedule&) const = default;
 };

@@ -27,17 +27,23 @@ LearningRateSchedule::LearningRateSchedule(const LearningRateParameters& paramet
                 parameters.decay);
   TRIREME_CHECK(parameters.minimum >= 0 && parameters.minimum <= parameters.peak,
                 "learning rate from {} down to {}", parameters.peak, parameters.minimum);
+  const double last = parameters.wsd.length;
+  TRIREME_CHECK(parameters.type != ScheduleType::wsd ||
+                    (last > 0 && parameters.warmup + last <= static_cast<double>(parameters.decay)),
+                "a last part of {} after a warm-up of {} in {}", last, parameters.warmup,
+                parameters.decay);
 }
 
 double LearningRateSchedule::at(std::int64_t position) const {
   TRIREME_CHECK(position >= 0, "position {} of the learning-rate schedule", position);
   if (parameters_.type == ScheduleType::lr_range_test) return range_test(position);
   const auto real = static_cast<double>(position);
+  if (parameters_.type == ScheduleType::wsd) return wsd(real);
   return parameters_.dialect == ScheduleDialect::megatron ? megatron(real) : v1(real);
 }
 
 double LearningRateSchedule::megatron(double position) const {
-  const auto& [type, dialect, peak, minimum, warmup, decay, test] = parameters_;
+  const auto& [type, dialect, peak, minimum, warmup, decay, test, last] = parameters_;
   const auto end = static_cast<double>(decay);
   if (warmup > 0 && position <= warmup) return peak * position / warmup;
   if (type == ScheduleType::constant) return peak;
@@ -54,13 +60,14 @@ double LearningRateSchedule::megatron(double position) const {
       return minimum + 0.5 * (std::cos(std::numbers::pi * ratio) + 1) * (peak - minimum);
     case ScheduleType::constant:
     case ScheduleType::lr_range_test:
+    case ScheduleType::wsd:
       break;
   }
   throw InternalError("the decay {} is computed elsewhere", static_cast<int>(type));
 }
 
 double LearningRateSchedule::v1(double position) const {
-  const auto& [type, dialect, peak, minimum, warmup, decay, test] = parameters_;
+  const auto& [type, dialect, peak, minimum, warmup, decay, test, last] = parameters_;
   const auto end = static_cast<double>(decay);
   const double reached = std::min(position, end - warmup);
   if (warmup > 0 && position <= warmup) return peak * reached / warmup;
@@ -77,9 +84,32 @@ double LearningRateSchedule::v1(double position) const {
       return std::max(peak / 2 * (std::cos(std::numbers::pi * since / end) + 1), minimum);
     case ScheduleType::constant:
     case ScheduleType::lr_range_test:
+    case ScheduleType::wsd:
       break;
   }
   throw InternalError("the decay {} is computed elsewhere", static_cast<int>(type));
+}
+
+double LearningRateSchedule::wsd(double position) const {
+  const auto& [type, dialect, peak, minimum, warmup, decay, test, last] = parameters_;
+  const auto end = static_cast<double>(decay);
+  if (warmup > 0 && position <= warmup) return peak * position / warmup;
+  if (position > end) return minimum;
+  const double r = std::max(position - (end - last.length), 0.0) / last.length;
+  const auto shape = [&] {
+    switch (last.shape) {
+      case WsdShape::linear:
+        return 1 - r;
+      case WsdShape::cosine:
+        return 0.5 * (std::cos(std::numbers::pi * r) + 1);
+      case WsdShape::exponential:
+        return 2 * std::pow(0.5, r) - 1;
+      case WsdShape::minus_sqrt:
+        return 1 - std::sqrt(r);
+    }
+    throw InternalError("unknown shape {}", static_cast<int>(last.shape));
+  };
+  return minimum + shape() * (peak - minimum);
 }
 
 double LearningRateSchedule::inverse_square_root(double position) const {

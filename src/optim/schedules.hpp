@@ -8,8 +8,8 @@
 namespace trireme::optim {
 
 /// How the learning rate decays after the warm-up: not at all, linearly, along half a cosine,
-/// exponentially to half the peak, with the inverse square root of the position; or a learning-rate
-/// range test, which rises.
+/// exponentially to half the peak, with the inverse square root of the position; not at all until
+/// its last part (WSD: warm-up, stable, decay); or a learning-rate range test, which rises.
 using deck::ScheduleType;
 
 /// The formulas of current Megatron-LM, or of Megatron-LM v1.1.5, which divides by the length of
@@ -27,6 +27,17 @@ struct RangeTest {
   bool staircase = false;
 };
 
+/// The last part of a WSD schedule, with r its progress from 0 to 1: the rate falls from the peak
+/// to the minimum with 1 - r, (1 + cos(pi r)) / 2, 2 (1/2)^r - 1 or 1 - sqrt(r). Sources: Hu et
+/// al., "MiniCPM" (2024), section 4; Haegele et al., "Scaling laws and compute-optimal training
+/// beyond fixed training durations" (2024); the formulas are those of Megatron-LM's
+/// OptimizerParamScheduler.
+using deck::WsdShape;
+struct WsdDecay {
+  double length = 0;  ///< of the last part, which ends at LearningRateParameters::decay
+  WsdShape shape = WsdShape::linear;
+};
+
 /// Lengths count samples in the megatron dialect and iterations in the v1 dialect.
 struct LearningRateParameters {
   ScheduleType type = ScheduleType::cosine;
@@ -36,6 +47,7 @@ struct LearningRateParameters {
   double warmup = 0;       ///< length of the linear rise from 0 to the peak; below `decay`
   std::int64_t decay = 0;  ///< where the decay ends, counted from the start of the run
   RangeTest range_test = {};
+  WsdDecay wsd = {};
 };
 
 /// Warm-up followed by decay, or a range test. Only applied updates advance the position: skipped
@@ -44,7 +56,7 @@ struct LearningRateParameters {
 class LearningRateSchedule {
  public:
   /// Throws InternalError unless 0 <= warmup < decay and 0 <= minimum <= peak; of a range test,
-  /// unless minimum > 0 and step >= 1.
+  /// unless minimum > 0 and step >= 1; of WSD, unless its last part fits after the warm-up.
   explicit LearningRateSchedule(const LearningRateParameters& parameters);
 
   /// The rate after `position` samples (megatron) or iterations (v1) whose updates were applied.
@@ -55,6 +67,7 @@ class LearningRateSchedule {
  private:
   double megatron(double position) const;
   double v1(double position) const;
+  double wsd(double position) const;
   double range_test(std::int64_t position) const;
   /// The peak times sqrt(warmup / position).
   double inverse_square_root(double position) const;

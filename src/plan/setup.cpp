@@ -28,11 +28,10 @@ std::int64_t schedule_length(const deck::Length& length, const deck::Deck& deck)
 }
 
 /// Of a fraction of the decay, not rounded: Megatron-LM does not either.
-double warmup_length(const deck::Deck& deck) {
-  const deck::Schedule& schedule = deck.schedule;
-  if (schedule.warmup.unit == deck::Unit::fraction)
-    return schedule.warmup.value * static_cast<double>(schedule_length(schedule.decay, deck));
-  return static_cast<double>(schedule_length(schedule.warmup, deck));
+double part_of_decay(const deck::Length& length, const deck::Deck& deck) {
+  if (length.unit == deck::Unit::fraction)
+    return length.value * static_cast<double>(schedule_length(deck.schedule.decay, deck));
+  return static_cast<double>(schedule_length(length, deck));
 }
 
 /// The datasets that `split` has for itself, if any.
@@ -247,11 +246,13 @@ optim::LearningRateSchedule learning_rate(const deck::Deck& deck) {
        .dialect = schedule.dialect,
        .peak = schedule.peak.value_or(0),
        .minimum = schedule.minimum,
-       .warmup = warmup_length(deck),
+       .warmup = part_of_decay(schedule.warmup, deck),
        .decay = schedule_length(schedule.decay, deck),
        .range_test = {.step = test.step ? schedule_length(*test.step, deck) : 1,
                       .rate = test.rate.value_or(1),
-                      .staircase = test.staircase.value_or(false)}});
+                      .staircase = test.staircase.value_or(false)},
+       .wsd = {.length = schedule.wsd.decay ? part_of_decay(*schedule.wsd.decay, deck) : 0,
+               .shape = schedule.wsd.shape.value_or(optim::WsdShape::linear)}});
 }
 
 optim::LossScaler loss_scaler(const deck::Deck& deck) {

@@ -373,6 +373,21 @@ TEST(DeckChecks, BertModelMustFit) {
             std::string::npos);
 }
 
+TEST(DeckChecks, WsdMustFit) {
+  EXPECT_EQ(errors_of(kSmallDeck, {"schedule.type=wsd"}), "");
+  EXPECT_EQ(errors_of(kSmallDeck, {"schedule.type=wsd", "schedule.wsd.decay=20 iterations",
+                                   "schedule.wsd.shape=minus-sqrt", "schedule.warmup=80"}),
+            "");
+  const auto expect_error = [](const std::vector<std::string>& overrides, const std::string& text) {
+    const std::string found = errors_of(kSmallDeck, overrides);
+    EXPECT_NE(found.find(text), std::string::npos) << found;
+  };
+  expect_error({"schedule.wsd.shape=cosine"},
+               "'schedule.wsd.shape' needs schedule.type = wsd, but it is cosine; leave it out");
+  expect_error({"schedule.type=wsd", "schedule.warmup=0.5", "schedule.wsd.decay=0.6"},
+               "does not fit between schedule.warmup = ");
+}
+
 TEST(DeckChecks, LlamaModelMustFit) {
   const auto errors = [&](std::vector<std::string> overrides) {
     overrides.insert(overrides.begin(), "model.family=llama");

@@ -169,7 +169,7 @@ TEST(DeckErrors, RangesAndAllowedValues) {
        "bad.yaml:9:3: schedule.minimum = -1: must be at least 0"},
       {"peak: 3e-4", "peak: 3e-4\n  type: cosin",
        "bad.yaml:9:3: schedule.type = cosin: allowed are cosine, linear, constant, exponential, "
-       "inverse-square-root, lr-range-test — did you mean 'cosine'?"},
+       "inverse-square-root, lr-range-test, wsd — did you mean 'cosine'?"},
       {"layers: 4", "layers: 4\n  family: mamba",
        "bad.yaml:3:3: model.family = mamba: allowed are gpt, bert, llama"},
       {"batch:", "precision: {compute: bfloat16}\nbatch:",

@@ -138,6 +138,31 @@ TEST(LearningRate, RangeTestRisesFromTheMinimum) {
   EXPECT_THROW(LearningRateSchedule{test}, InternalError);
 }
 
+// Peak 3e-4, minimum 3e-5, warm-up of 100, the last 200 of 1100 fall: three quarters of them at
+// 1050.
+TEST(LearningRate, StaysAtThePeakUntilTheLastPart) {
+  for (const ScheduleDialect dialect : {ScheduleDialect::megatron, ScheduleDialect::v1})
+    for (const auto& [shape, share] : {std::pair{WsdShape::linear, 0.25},
+                                       {WsdShape::cosine, 0.14644660940672627},
+                                       {WsdShape::exponential, 0.18920711500272103},
+                                       {WsdShape::minus_sqrt, 0.1339745962155614}}) {
+      LearningRateParameters wsd = parameters(ScheduleType::wsd, dialect);
+      wsd.wsd = {.length = 200, .shape = shape};
+      const LearningRateSchedule schedule(wsd);
+      EXPECT_DOUBLE_EQ(schedule.at(50), kPeak / 2);
+      for (const int position : {100, 101, 500, 900})
+        EXPECT_DOUBLE_EQ(schedule.at(position), kPeak);
+      EXPECT_DOUBLE_EQ(schedule.at(1050), kMinimum + share * (kPeak - kMinimum));
+      EXPECT_NEAR(schedule.at(1100), kMinimum, 1e-15);
+      EXPECT_EQ(schedule.at(5000), kMinimum);
+      // A later end changes nothing before the fall: one stable run serves many lengths.
+      wsd.decay = 2100;
+      EXPECT_DOUBLE_EQ(LearningRateSchedule(wsd).at(900), schedule.at(900));
+      wsd.wsd.length = 2050;
+      EXPECT_THROW(LearningRateSchedule{wsd}, InternalError);
+    }
+}
+
 TEST(LearningRate, RefusesNonsense) {
   LearningRateParameters bad = parameters(ScheduleType::cosine);
   bad.warmup = bad.decay;

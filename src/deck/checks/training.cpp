@@ -23,6 +23,15 @@ void Checker::schedule() {
                 "schedule.weight_decay.type = constant (try type: linear)",
                 decay.end, deck_.optimizer.weight_decay);
           });
+  if (schedule.type != ScheduleType::wsd)
+    for (const std::string_view path : {"schedule.wsd.decay", "schedule.wsd.shape"})
+      require(
+          !given_.places.contains(path), {path, "schedule.type"},
+          [&] {
+            return fmt::format("'{}' needs schedule.type = wsd, but it is {}; leave it out", path,
+                               name_of(schedule.type));
+          },
+          Suggestion::leave_out_first);
   if (schedule.type == ScheduleType::lr_range_test) return range_test();
   const RangeTest& test = schedule.range_test;
   const auto belongs_to_range_test = [&](bool left_out, std::string_view path) {
@@ -58,6 +67,19 @@ void Checker::schedule() {
             "schedule.warmup = {} is not shorter than schedule.decay = {} (try 0.01, a "
             "fraction of decay)",
             write_length(schedule.warmup), write_length(schedule.decay));
+      });
+  if (schedule.type != ScheduleType::wsd || !schedule.wsd.decay) return;
+  const std::int64_t fall = length(*schedule.wsd.decay);
+  require(
+      fall >= 1 && length(schedule.warmup) + fall <= length(schedule.decay),
+      {"schedule.wsd.decay", "schedule.warmup", "schedule.decay", "train.iterations",
+       "train.samples", "batch.global"},
+      [&] {
+        return fmt::format(
+            "schedule.wsd.decay = {} does not fit between schedule.warmup = {} and schedule.decay "
+            "= {} (try 0.1, a fraction of schedule.decay)",
+            write_length(*schedule.wsd.decay), write_length(schedule.warmup),
+            write_length(schedule.decay));
       });
 }
 

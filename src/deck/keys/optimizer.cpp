@@ -96,6 +96,27 @@ void optimizer_keys(std::vector<Key>& rows) {
               .by_default("constant")
               .warn()
               .help("Schedule of the weight decay between the two."),
+          key(TRIREME_MEMBER(schedule.wsd.decay))
+              .derived("0.1 with wsd",
+                       [](Deck& deck) {
+                         deck.schedule.wsd.decay.reset();
+                         if (deck.schedule.type == ScheduleType::wsd)
+                           deck.schedule.wsd.decay = {0.1, Unit::fraction};
+                       })
+              .from(0, kMaxSteps)
+              .units({Unit::iterations, Unit::samples, Unit::fraction})
+              .warn()
+              .help("wsd: length of the fall from the peak to the minimum, which ends at "
+                    "schedule.decay; a number below 1 or a percentage is a fraction of that."),
+          key(TRIREME_MEMBER(schedule.wsd.shape))
+              .derived("linear with wsd",
+                       [](Deck& deck) {
+                         deck.schedule.wsd.shape.reset();
+                         if (deck.schedule.type == ScheduleType::wsd)
+                           deck.schedule.wsd.shape = WsdShape::linear;
+                       })
+              .warn()
+              .help("wsd: shape of that fall; minus-sqrt: 1 - sqrt of its progress."),
           key(TRIREME_MEMBER(schedule.range_test.step))
               .derived("2000 iterations with lr-range-test",
                        [](Deck& deck) {

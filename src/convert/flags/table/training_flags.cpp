@@ -54,7 +54,7 @@ std::vector<Flag> training_flags() {
       to_rule("warmup", "schedule.warmup"),
       to_rule("lr-warmup-init", "schedule.warmup"),
       refuse("lr-decay-ratio", kOne, "give --lr-decay-iters and --min-lr"),
-      refuse("lr-wsd-decay-style", kOne, "Trireme has no warmup-stable-decay schedule"),
+      refuse("lr-wsd-decay-style", kOne, "give schedule.type: wsd and schedule.wsd in the deck"),
       drop("override-lr-scheduler", kNone, kOneScheduler),
       drop("override-opt-param-scheduler", kNone, kOneScheduler),
       drop("use-checkpoint-lr-scheduler", kNone, kOneScheduler),
