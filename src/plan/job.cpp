@@ -216,9 +216,25 @@ std::string program(const JobRequest& request) {
                        : request.program;
 }
 
+/// Lines that set the array `profiler`, the words before the program: none without NSYS=1 or NCU=1.
+/// As in jobs/common/job.sh.
+std::string profiler_lines(const std::string& run_folder) {
+  const std::string folder = shell_word(run_folder) + "/profile";
+  return fmt::format(
+      "# NSYS=1 or NCU=1: a report of Nsight for each rank in the run folder.\n"
+      "profiler=()\n"
+      "if [ \"${{NSYS:-0}}\" = 1 ]; then profiler=(nsys profile '--trace=cuda,nvtx,mpi' "
+      "--output={0}/nsys-%h-%p); fi\n"
+      "if [ \"${{NCU:-0}}\" = 1 ]; then profiler=(ncu --nvtx --launch-skip=2000 "
+      "--launch-count=100 --export={0}/ncu-%h-%p); fi\n"
+      "if [ ${{#profiler[@]}} -gt 0 ]; then mkdir -p {0} || exit; fi\n",
+      folder);
+}
+
 /// A line for each word: the program, its deck, the overrides.
 std::string command(const JobRequest& request) {
-  std::string text = fmt::format("{} {}", shell_word(program(request)), shell_word(request.deck));
+  std::string text = fmt::format("\"${{profiler[@]}}\" {} {}", shell_word(program(request)),
+                                 shell_word(request.deck));
   for (const std::string& override : request.overrides) text += " \\\n  " + shell_word(override);
   return text + "\n";
 }
@@ -303,11 +319,13 @@ std::string slurm_script(const Job& job) {
         options[0], options[1], options[2], options[3]);
   }
   text += fmt::format(
-      "\n{}# A rank that fails takes the others with it after half a minute; one that ends with 75 "
+      "\n{}{}# A rank that fails takes the others with it after half a minute; one that ends with "
+      "75 "
       "must "
       "not.\n"
       "srun --mpi=pmix --cpus-per-task={} --kill-on-bad-exit=0 --wait=30 \\\n",
-      note_checkpoint_lines(shell_word(job.run_folder)), cpus_per_rank(request));
+      note_checkpoint_lines(shell_word(job.run_folder)), profiler_lines(job.run_folder),
+      cpus_per_rank(request));
   if (job.components.size() > 1)
     text += fmt::format("  --het-group=0-{} \\\n", job.components.size() - 1);
   if (on_gpus(request))
@@ -353,6 +371,7 @@ std::string mpirun_script(const Job& job) {
       "# Open MPI refuses root, as in containers, unless it is told otherwise.\n"
       "if [ \"$(id -u)\" -eq 0 ]; then export OMPI_ALLOW_RUN_AS_ROOT=1 "
       "OMPI_ALLOW_RUN_AS_ROOT_CONFIRM=1; fi\n\n";
+  text += profiler_lines(job.run_folder);
   text += fmt::format("exec mpirun -n {} ", ranks);
   if (job.components.size() > 1)
     text += "--hostfile \"$HOSTS\" --map-by slot ";

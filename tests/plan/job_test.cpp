@@ -165,11 +165,16 @@ export TRIREME_CONTAINER="${container[*]@Q}"
 
 newest_checkpoint() { cat 'runs/two words'/checkpoints/latest 2>/dev/null || true; }
 before=$(newest_checkpoint)
+# NSYS=1 or NCU=1: a report of Nsight for each rank in the run folder.
+profiler=()
+if [ "${NSYS:-0}" = 1 ]; then profiler=(nsys profile '--trace=cuda,nvtx,mpi' --output='runs/two words'/profile/nsys-%h-%p); fi
+if [ "${NCU:-0}" = 1 ]; then profiler=(ncu --nvtx --launch-skip=2000 --launch-count=100 --export='runs/two words'/profile/ncu-%h-%p); fi
+if [ ${#profiler[@]} -gt 0 ]; then mkdir -p 'runs/two words'/profile || exit; fi
 # A rank that fails takes the others with it after half a minute; one that ends with 75 must not.
 srun --mpi=pmix --cpus-per-task=8 --kill-on-bad-exit=0 --wait=30 \
   --gpu-bind=none \
   "${container[@]}" \
-  trireme-pretrain "decks/it's.yaml" \
+  "${profiler[@]}" trireme-pretrain "decks/it's.yaml" \
   parallel.tensor=4 \
   'run.name=two words'
 code=$?
@@ -244,8 +249,13 @@ command -v mpirun >/dev/null || refuse 'there is no mpirun on PATH: install Open
 # Open MPI refuses root, as in containers, unless it is told otherwise.
 if [ "$(id -u)" -eq 0 ]; then export OMPI_ALLOW_RUN_AS_ROOT=1 OMPI_ALLOW_RUN_AS_ROOT_CONFIRM=1; fi
 
+# NSYS=1 or NCU=1: a report of Nsight for each rank in the run folder.
+profiler=()
+if [ "${NSYS:-0}" = 1 ]; then profiler=(nsys profile '--trace=cuda,nvtx,mpi' --output=runs/small/profile/nsys-%h-%p); fi
+if [ "${NCU:-0}" = 1 ]; then profiler=(ncu --nvtx --launch-skip=2000 --launch-count=100 --export=runs/small/profile/ncu-%h-%p); fi
+if [ ${#profiler[@]} -gt 0 ]; then mkdir -p runs/small/profile || exit; fi
 exec mpirun -n 4 --hostfile "$HOSTS" --map-by ppr:2:node --bind-to none \
-  /opt/bin/trireme-pretrain "decks/it's.yaml" \
+  "${profiler[@]}" /opt/bin/trireme-pretrain "decks/it's.yaml" \
   parallel.data=4 \
   --time-limit 01:00:00
 )script");
