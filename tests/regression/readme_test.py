@@ -145,6 +145,7 @@ class Readme(unittest.TestCase):
                         for name, *words in [["pretrain"], ["evaluate"], ["sweep"], ["generate"],
                                              ["preprocess"], ["tokenizer"], ["inspect"], ["convert"],
                                              ["report"], ["plan"], ["bench", "kernels"], ["bench", "comm"],
+                                             ["bench", "profile"],
                                              *[["serve"]] * (BIN / "trireme-serve").exists()])
         for name, page in PAGES.items():
             for command, _ in shown_commands(page):
