@@ -236,6 +236,7 @@ class Profiler {
       train::Devices devices = train::make_devices(deck, std::move(world));
       const std::string name = devices.backend->gpu_name();
       result_.name = name.empty() ? "host" : name;
+      reserve_workspace(*devices.backend);
       measure_backend(*devices.backend, *devices.groups.world);
       measure_optimizer(*devices.backend, *devices.groups.world);
       if (ranks > 1) measure_collectives(*devices.backend, devices.groups);
@@ -245,12 +246,23 @@ class Profiler {
     if (ranks > 1 && std::ranges::find(settings_.tensor, ranks) != settings_.tensor.end()) {
       deck = passes_deck(deck_, ranks, settings_.micro.back(), false, settings_.layers);
       train::Devices devices = train::make_devices(deck, comm::MpiCommunicator::world());
+      reserve_workspace(*devices.backend);
       measure_passes(*devices.backend, *devices.groups.world, devices.groups.tensor.get());
     }
     return result_;
   }
 
  private:
+  /// Of the largest passes, before the first operation: captured graphs keep its address.
+  void reserve_workspace(device::Backend& backend) const {
+    for (const std::int64_t tensor : settings_.tensor) {
+      const deck::Deck deck =
+          passes_deck(deck_, tensor, settings_.micro.back(), false, settings_.layers);
+      backend.reserve_workspace(
+          model::kernel_workspace_bytes(plan::stage_config(deck, {.size = vocab_})));
+    }
+  }
+
   /// The slowest rank's value.
   static double slowest(comm::MpiCommunicator& world, double value) {
     return world.all_reduce(value, comm::Reduce::max);
