@@ -266,6 +266,22 @@ class Scripts(JobTest):
 
         self.refuses("there is no 'module' command", self.jobs[0], SITE="modules")
 
+    def test_profilers(self):
+        """NSYS=1 and NCU=1 start each rank under Nsight, here a script that writes its words down."""
+        tools = self.folder / "tools"
+        for tool, option in ("nsys", "--output="), ("ncu", "--export="):
+            self.put(tools / tool, '#!/bin/bash\nwords="$*"\nwhile [[ $1 == profile || $1 == -* ]]; do\n'
+                     f'  case $1 in {option}*) file=${{1#{option}}} ;; esac\n  shift\ndone\n'
+                     'echo "$words" >"${file%-%h-%p}-$$"\nexec "$@"\n')
+        for variable, words in ("NSYS", "profile --trace=cuda,nvtx,mpi -y=1 "), ("NCU", "--nvtx --launch-skip="):
+            result = self.script(TREE / "jobs/ssh/train.sh", **{variable: "1", "NSYS_OPTIONS": "-y=1"})
+            self.assertEqual(result.code, FINISHED, result)
+            reports = list((self.folder / "run" / "profile").glob(f"{variable.lower()}-*"))
+            self.assertEqual(len(reports), 2)
+            self.assertTrue(reports[0].read_text().startswith(words), reports[0].read_text())
+        self.refuses("NSYS=1 and NCU=1 exclude each other", TREE / "jobs/ssh/train.sh", NSYS="1", NCU="1")
+        self.refuses("NSYS and NCU are 1 or 0, not 'yes' and '0'", TREE / "jobs/ssh/train.sh", NSYS="yes")
+
     def test_image(self):
         """The image by its whole path, its own program, and nobody remapped to root."""
         image = self.folder / "trireme.sqsh"
