@@ -75,8 +75,42 @@ TEST_F(InputStreamTest, ReadsTheTextsOfAnArchiveInOrder) {
   write_tar(path("packed.tar"), ARCHIVE_FILTER_NONE, {{"a.txt", "x"}, {"b.jsonl.gz", "y"}});
   EXPECT_EQ(message_of<DataError>([&] { read_all(path("packed.tar")); }),
             path("packed.tar") +
-                ":b.jsonl.gz: a compressed text inside an archive cannot be read; "
-                "decompress it first");
+                ":b.jsonl.gz: a gzip file inside an archive cannot be read; decompress it first");
+}
+
+TEST_F(InputStreamTest, ReadsArchivesInsideAnArchive) {
+  // OpenWebText: openwebtext.tar.xz of urlsf_subset*_data.xz, which are tar archives of texts.
+  const auto packed = [&](int filter, const std::vector<Member>& members) {
+    write_tar(path("inner"), filter, members);
+    return read_file(path("inner"));
+  };
+  write_packed(path("inner.txt.bz2"), ARCHIVE_FILTER_BZIP2, "packed");
+  const std::string inner_xz =
+      packed(ARCHIVE_FILTER_XZ, {{"0-a.txt", text_}, {"c.bin", "x"}, {"0-b.txt", "two"}});
+  const std::vector<Member> members = {
+      {"o/", ""},
+      {"o/urlsf_0_data.xz", inner_xz},
+      {"o/urlsf_1_data.xz", packed(ARCHIVE_FILTER_XZ, {{"1-a.txt", "three"}})},
+      {"o/t.tar", packed(ARCHIVE_FILTER_NONE, {{"2-a.txt", "four"}})},
+      {"o/d.txt.bz2", read_file(path("inner.txt.bz2"))},
+      {"o/e.txt", "last"}};
+  const std::string name = path("openwebtext.tar.xz");
+  write_tar(name, ARCHIVE_FILTER_XZ, members);
+  EXPECT_EQ(read_all(name), (Members{{name + ":o/urlsf_0_data.xz:0-a.txt", text_},
+                                     {name + ":o/urlsf_0_data.xz:0-b.txt", "two"},
+                                     {name + ":o/urlsf_1_data.xz:1-a.txt", "three"},
+                                     {name + ":o/t.tar:2-a.txt", "four"},
+                                     {name + ":o/d.txt.bz2", "packed"},
+                                     {name + ":o/e.txt", "last"}}));
+  std::string broken = inner_xz;
+  broken.resize(broken.size() / 2);
+  write_tar(path("broken.tar"), ARCHIVE_FILTER_NONE, {{"a.txt", "x"}, {"b.xz", broken}});
+  const std::string message = message_of<DataError>([&] { read_all(path("broken.tar")); });
+  EXPECT_TRUE(message.starts_with(path("broken.tar") + ":b.xz:0-a.txt: broken ")) << message;
+  std::string deep = packed(ARCHIVE_FILTER_NONE, {{"a.txt", "x"}});
+  for (int i = 0; i < 4; ++i) deep = packed(ARCHIVE_FILTER_NONE, {{"a.tar", deep}});
+  EXPECT_EQ(message_of<DataError>([&] { read_all(write("deep.tar", deep)); }),
+            path("deep.tar:a.tar:a.tar:a.tar:a.tar: archives are nested more than 4 deep"));
 }
 
 TEST_F(InputStreamTest, TruncatedInputsAreErrors) {

@@ -23,9 +23,18 @@ namespace trireme::tokenizer {
 namespace {
 
 constexpr std::size_t kBlockBytes = 1 << 17;
+constexpr std::size_t kMaxNesting = 4;  ///< archives, the outermost counted
 
 bool is_text(std::string_view name) {
   return name.ends_with(".txt") || name.ends_with(".json") || name.ends_with(".jsonl");
+}
+
+/// Whether a member of this name is an archive or a compressed text that can be read in place.
+/// gzip cannot: libarchive does not verify its checksums.
+bool is_packed(std::string_view name) {
+  for (const std::string_view ending : {".tar", ".bz2", ".xz", ".zst", ".tbz2", ".txz"})
+    if (name.ends_with(ending)) return true;
+  return false;
 }
 
 std::string without_compression_suffix(std::string name) {
@@ -79,9 +88,11 @@ struct InputStream::Source {
   std::string io_error, data_error;
 };
 
-/// libarchive's reader of the source.
+/// libarchive's reader of the source, or of a member of another archive.
 struct InputStream::Archive {
-  Archive() : handle(archive_read_new()) {
+  /// `name` is for messages, `plain_name` that of the bytes after decompression.
+  Archive(std::string name, std::string plain_name)
+      : name(std::move(name)), plain_name(std::move(plain_name)), handle(archive_read_new()) {
     if (!handle) throw std::bad_alloc();
     archive_read_support_filter_bzip2(handle);
     archive_read_support_filter_xz(handle);
@@ -95,74 +106,117 @@ struct InputStream::Archive {
   ~Archive() { archive_read_free(handle); }
   Archive(const Archive&) = delete;
 
+  /// Opens the input itself.
+  void open(Source& source) {
+    const auto read_block = [](archive*, void* from, const void** block) -> la_ssize_t {
+      *block = static_cast<Source*>(from)->block.data();
+      return static_cast<Source*>(from)->read();
+    };
+    if (archive_read_open(handle, &source, nullptr, read_block, nullptr) < ARCHIVE_WARN)
+      fail(source);
+  }
+
+  /// Opens the current member of `outer`, which must outlive this.
+  void open(Archive& outer, const Source& source) {
+    outer_ = &outer;
+    block_.resize(kBlockBytes);
+    const auto read_block = [](archive*, void* self, const void** block) -> la_ssize_t {
+      auto* inner = static_cast<Archive*>(self);
+      *block = inner->block_.data();
+      const la_ssize_t got =
+          archive_read_data(inner->outer_->handle, inner->block_.data(), inner->block_.size());
+      return got < 0 ? -1 : got;
+    };
+    if (archive_read_open(handle, this, nullptr, read_block, nullptr) < ARCHIVE_WARN) fail(source);
+  }
+
   bool is_tar() const {
     return (archive_format(handle) & ARCHIVE_FORMAT_BASE_MASK) == ARCHIVE_FORMAT_TAR;
   }
 
-  /// Throws the error of the source, or else that of the archive.
-  [[noreturn]] void fail(const Source& source, const std::string& name) const {
-    if (!source.io_error.empty()) throw IoError("cannot read '{}': {}", name, source.io_error);
-    if (!source.data_error.empty()) throw DataError("{}: {}", name, source.data_error);
+  /// Throws the error of the source, or else that of the outermost archive that has one.
+  [[noreturn]] void fail(const Source& source, const std::string& text = "") const {
+    const std::string& place = text.empty() ? name : text;
+    if (!source.io_error.empty()) throw IoError("cannot read '{}': {}", place, source.io_error);
+    if (!source.data_error.empty()) throw DataError("{}: {}", place, source.data_error);
+    if (outer_ && archive_errno(outer_->handle) != 0) outer_->fail(source);
     const char* reason = archive_error_string(handle);
-    throw DataError("{}: broken {}: {}", name, is_tar() ? "tar archive" : "compressed stream",
+    throw DataError("{}: broken {}: {}", place, is_tar() ? "tar archive" : "compressed stream",
                     reason ? reason : "unknown reason");
   }
 
+  std::string name, plain_name;
   archive* handle;
+
+ private:
+  Archive* outer_ = nullptr;
+  std::vector<char> block_;
 };
 
 InputStream::InputStream(const std::string& input)
     : input_(input == "-" ? "standard input" : input),
       name_(input_),
       plain_name_(without_compression_suffix(input_)),
-      source_(std::make_unique<Source>(input)),
-      archive_(std::make_unique<Archive>()) {
-  const auto read_block = [](archive*, void* source, const void** block) -> la_ssize_t {
-    auto* from = static_cast<Source*>(source);
-    *block = from->block.data();
-    return from->read();
-  };
-  if (archive_read_open(archive_->handle, source_.get(), nullptr, read_block, nullptr) <
-      ARCHIVE_WARN)
-    archive_->fail(*source_, input_);
+      source_(std::make_unique<Source>(input)) {
+  archives_.push_back(std::make_unique<Archive>(input_, plain_name_));
+  archives_.back()->open(*source_);
 }
 
-InputStream::~InputStream() = default;
+InputStream::~InputStream() {
+  while (!archives_.empty()) archives_.pop_back();  // the innermost first
+}
 
 bool InputStream::next_entry() {
+  const Archive& archive = *archives_.back();
   archive_entry* entry = nullptr;
-  const int result = archive_read_next_header(archive_->handle, &entry);
+  const int result = archive_read_next_header(archive.handle, &entry);
   if (result == ARCHIVE_EOF) return false;
   // A warning concerns an attribute of the member, such as a name in an unknown encoding.
-  if (result < ARCHIVE_WARN) archive_->fail(*source_, input_);
-  if (!archive_->is_tar()) return true;
+  if (result < ARCHIVE_WARN) archive.fail(*source_);
+  name_ = archive.name;
+  plain_name_ = archive.plain_name;
+  if (!archive.is_tar()) return true;
   const char* path = archive_entry_pathname(entry);
   // In the C locale, which jobs often have, a name outside ASCII is null.
   if (!path) path = archive_entry_pathname_utf8(entry);
   plain_name_ = path && archive_entry_filetype(entry) == AE_IFREG ? path : "";
-  name_ = fmt::format("{}:{}", input_, plain_name_);
+  name_ = fmt::format("{}:{}", archive.name, plain_name_);
   return true;
 }
 
 bool InputStream::next() {
-  while (next_entry()) {
-    if (archive_->is_tar() && !is_text(plain_name_)) {
+  while (true) {
+    if (!next_entry()) {
+      if (archives_.size() == 1) break;
+      archives_.pop_back();
+      continue;
+    }
+    const bool member = archives_.size() > 1 || archives_.back()->is_tar();
+    if (archives_.back()->is_tar() && is_packed(plain_name_)) {
+      if (archives_.size() == kMaxNesting)
+        throw DataError("{}: archives are nested more than {} deep", name_, kMaxNesting);
+      auto inner = std::make_unique<Archive>(name_, without_compression_suffix(plain_name_));
+      inner->open(*archives_.back(), *source_);
+      archives_.push_back(std::move(inner));
+      continue;
+    }
+    if (member && !is_text(plain_name_)) {
       if (is_text(without_compression_suffix(plain_name_)))
-        throw DataError(
-            "{}: a compressed text inside an archive cannot be read; decompress it first", name_);
+        throw DataError("{}: a gzip file inside an archive cannot be read; decompress it first",
+                        name_);
       continue;
     }
     found_text_ = true;
     return true;
   }
-  if (archive_->is_tar() && !found_text_)
+  if (archives_.back()->is_tar() && !found_text_)
     throw DataError("{}: the archive has no member *.txt, *.json or *.jsonl", input_);
   return false;
 }
 
 std::size_t InputStream::read(char* buffer, std::size_t bytes) {
-  const la_ssize_t got = archive_read_data(archive_->handle, buffer, bytes);
-  if (got < 0) archive_->fail(*source_, name_);
+  const la_ssize_t got = archive_read_data(archives_.back()->handle, buffer, bytes);
+  if (got < 0) archives_.back()->fail(*source_, name_);
   return static_cast<std::size_t>(got);
 }
 

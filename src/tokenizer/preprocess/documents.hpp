@@ -88,8 +88,9 @@ std::string json_text(std::string_view line, const std::string& key, const std::
 bool is_json_object(std::string_view line);
 
 /// The texts of an input in their order: the input itself, or the members *.txt, *.json and *.jsonl
-/// of a tar archive. Detects compression by the first bytes, not by the name: gzip (concatenated
-/// members, checksums verified), bzip2, xz, zstd.
+/// of a tar archive; members that are tar archives or compressed (*.tar, *.xz, *.bz2, *.zst) are
+/// read in place, as OpenWebText's archive of urlsf_*.xz. Detects compression by the first bytes,
+/// not by the name: gzip (concatenated members, checksums verified), bzip2, xz, zstd.
 class InputStream {
  public:
   /// Opens `input`, "-" being standard input. Throws IoError.
@@ -97,7 +98,7 @@ class InputStream {
   ~InputStream();
 
   /// Advances to the first or next text; false at the end. Throws DataError when the input is
-  /// truncated or damaged, or is an archive without a text or with a compressed text.
+  /// truncated or damaged, or is an archive without a text or with a text packed by gzip.
   bool next();
 
   /// Up to `bytes` bytes of the text; 0 at its end. Throws IoError, and DataError as next().
@@ -117,7 +118,7 @@ class InputStream {
 
   std::string input_, name_, plain_name_;
   std::unique_ptr<Source> source_;
-  std::unique_ptr<Archive> archive_;
+  std::vector<std::unique_ptr<Archive>> archives_;  ///< each a member of the one before
   bool found_text_ = false;
 };
 
