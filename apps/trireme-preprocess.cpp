@@ -1,5 +1,5 @@
 // trireme-preprocess: tokenizes documents into a dataset, merges datasets, splits documents at
-// random.
+// random, cleans a corpus.
 #include <algorithm>
 #include <charconv>
 #include <thread>
@@ -8,6 +8,7 @@
 #include "core/text.hpp"
 #include "data/prepare.hpp"
 #include "data/split.hpp"
+#include "preprocess/corpus_commands.hpp"
 #include "tokenizer/preprocess/preprocess.hpp"
 #include "tokenizer_options.hpp"
 
@@ -18,13 +19,20 @@ constexpr const char* kProgram = "trireme-preprocess";
 constexpr const char* kUsage =
     "Usage: trireme-preprocess --input FILE... --output PREFIX --tokenizer TYPE [options]\n"
     "       trireme-preprocess presplit --input FILE... --output FILE [options]\n"
+    "       trireme-preprocess urls|clean|dedup --input FILE... --output FILE [options]\n"
+    "       trireme-preprocess decontaminate --evaluation FILE... --input FILE... --output FILE\n"
+    "       trireme-preprocess shuffle --input FILE... --output FILE [--seed N]\n"
     "       trireme-preprocess merge --output PREFIX PREFIX...\n"
+    "       trireme-preprocess npy --input FILE.npy...|PREFIX --output PREFIX|FILE.npy [options]\n"
     "       trireme-preprocess split --input FILE... --output DIR --fractions A,B,C [--seed N]\n"
     "Without a command writes PREFIX_<key>_document.bin and .idx, a dataset in Megatron-LM's\n"
     "format, and .json, which names its tokenizer. presplit writes documents with a sentence per\n"
-    "line; merge appends datasets to one; split divides JSON lines at random into train, valid\n"
-    "and test. Inputs may be compressed (gzip, bzip2, xz, zstd) or be tar archives of *.txt,\n"
-    "*.json and *.jsonl.\n\n";
+    "line; urls filters a list of URLs; clean repairs and filters documents; dedup drops copies;\n"
+    "decontaminate cuts out what evaluation texts have; shuffle orders lines at random; merge\n"
+    "appends datasets to one; npy turns arrays of ids into a dataset and back; split divides JSON\n"
+    "lines at random into train, valid and test.\n"
+    "Inputs may be compressed (gzip, bzip2, xz, zstd) or be tar archives of *.txt, *.json and\n"
+    "*.jsonl, also of such archives.\n\n";
 
 // --- The program without a command: documents to a dataset ---
 
@@ -177,6 +185,48 @@ void merge(const po::variables_map& values) {
                           summary.without_info->string()));
 }
 
+// --- npy ---
+
+po::options_description npy_options() {
+  po::options_description options("npy");
+  options.add_options()  //
+      ("input",
+       po::value<std::vector<std::string>>()->required()->multitoken()->value_name("FILE..."),
+       "arrays of ids (*.npy), or the prefix of a dataset")  //
+      ("output", po::value<std::string>()->required()->value_name("PREFIX|FILE"),
+       "prefix of the dataset to write, or an array (*.npy)")  //
+      ("vocab-size", po::value<std::int32_t>()->default_value(0)->value_name("N"),
+       "number of ids of the vocabulary; arrays become 16-bit datasets below 65500")  //
+      ("eod", po::value<std::int32_t>()->value_name("ID"),
+       "ends the documents of arrays of one axis; without it an array is a document")  //
+      ("pad", po::value<std::int32_t>()->value_name("ID"),
+       "fills the rows of arrays of two axes, which are documents; it is left out");
+  return options;
+}
+
+void convert_npy(const po::variables_map& values) {
+  const auto inputs = values["input"].as<std::vector<std::string>>();
+  const auto output = values["output"].as<std::string>();
+  const auto id_of = [&](const char* option) {
+    return values.count(option) ? std::optional(values[option].as<std::int32_t>()) : std::nullopt;
+  };
+  data::ArraySummary summary;
+  if (output.ends_with(".npy")) {
+    if (inputs.size() != 1) throw UsageError("an array is written from one dataset");
+    for (const char* option : {"eod", "pad"})
+      if (values.count(option)) throw UsageError("--{} is for reading arrays", option);
+    summary = data::export_array(inputs.front(), output);
+  } else {
+    summary = data::import_arrays({.inputs = {inputs.begin(), inputs.end()},
+                                   .output = output,
+                                   .vocab_size = values["vocab-size"].as<std::int32_t>(),
+                                   .eod = id_of("eod"),
+                                   .pad = id_of("pad")});
+  }
+  print_out(fmt::format("{}: {}, {}\n", output, counted(summary.documents, "document"),
+                        counted(summary.tokens, "token")));
+}
+
 // --- split ---
 
 std::vector<double> parse_fractions(const std::string& text) {
@@ -229,7 +279,9 @@ ExitCode run(int argc, char** argv) {
   all.add(encode_options())
       .add(presplit_options())
       .add(merge_options())
+      .add(npy_options())
       .add(split_options())
+      .add(corpus_options())
       .add(general_options());
   if (answers_help_or_version(argc, argv, kProgram, kUsage, all)) return ExitCode::success;
 
@@ -244,13 +296,22 @@ ExitCode run(int argc, char** argv) {
     po::options_description options;
     presplit(
         parse_options(argc - 1, argv + 1, options.add(document_options()).add(presplit_options())));
+  } else if (command == "npy") {
+    convert_npy(parse_options(argc - 1, argv + 1, npy_options()));
   } else if (command == "split") {
     split(parse_options(argc - 1, argv + 1, split_options()));
+  } else if (is_corpus_command(command)) {
+    run_corpus_command(argc - 1, argv + 1);
   } else if (command.empty()) {
     encode(parse_options(argc, argv, encode_options()));
   } else {
-    throw UsageError("unknown command '{}': expected presplit, merge or split, or options{}",
-                     command, did_you_mean(command, {"presplit", "merge", "split"}));
+    throw UsageError(
+        "unknown command '{}': expected presplit, urls, clean, dedup, decontaminate, shuffle, "
+        "merge "
+        "or split, or options{}",
+        command,
+        did_you_mean(command, {"presplit", "urls", "clean", "dedup", "decontaminate", "shuffle",
+                               "merge", "npy", "split"}));
   }
   return ExitCode::success;
 }

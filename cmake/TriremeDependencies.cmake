@@ -28,6 +28,15 @@ find_package(PkgConfig REQUIRED)
 pkg_check_modules(PCRE2 REQUIRED IMPORTED_TARGET libpcre2-8)
 pkg_check_modules(TRIREME_EDIT QUIET IMPORTED_TARGET libedit)  # without it trireme-generate has no line editing
 
+# Without CLD2 `trireme-preprocess clean` cannot tell languages: it needs --language any.
+find_path(TRIREME_CLD2_INCLUDE cld2/public/compact_lang_det.h)
+find_library(TRIREME_CLD2_LIBRARY cld2)
+if(TRIREME_CLD2_INCLUDE AND TRIREME_CLD2_LIBRARY)
+  add_library(trireme_cld2 INTERFACE)
+  target_include_directories(trireme_cld2 SYSTEM INTERFACE ${TRIREME_CLD2_INCLUDE})
+  target_link_libraries(trireme_cld2 INTERFACE ${TRIREME_CLD2_LIBRARY})
+endif()
+
 # Without cpp-httplib there is no trireme-serve: Debian and Ubuntu ship it as a library, others as a header alone.
 find_path(TRIREME_HTTPLIB_INCLUDE httplib.h)
 find_library(TRIREME_HTTPLIB_LIBRARY cpp-httplib)

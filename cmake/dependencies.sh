@@ -20,6 +20,7 @@ build_packages=(
   zlib1g-dev libarchive-dev         # packed inputs
   libedit-dev                       # line editing of trireme-generate
   libcpp-httplib-dev                # trireme-serve
+  libcld2-dev                       # languages of texts: trireme-preprocess clean
 )
 test_packages=(
   libgtest-dev libbenchmark-dev python3-numpy python3-h5py clang-format-14 shellcheck dpkg-dev

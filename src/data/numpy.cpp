@@ -23,11 +23,12 @@ struct NumpyType {
   std::int64_t bytes;
 };
 
-constexpr std::array<NumpyType, 5> kNumpyTypes = {{{IntegerType::int32, "<i4", 4},
+constexpr std::array<NumpyType, 6> kNumpyTypes = {{{IntegerType::int32, "<i4", 4},
                                                    {IntegerType::int64, "<i8", 8},
                                                    {IntegerType::uint32, "<u4", 4},
                                                    {IntegerType::int16, "<i2", 2},
-                                                   {IntegerType::uint64, "<u8", 8}}};
+                                                   {IntegerType::uint64, "<u8", 8},
+                                                   {IntegerType::uint16, "<u2", 2}}};
 
 const NumpyType& row_of(IntegerType type) { return kNumpyTypes[static_cast<std::size_t>(type)]; }
 
@@ -126,8 +127,9 @@ NpyArray NpyArray::map(const std::filesystem::path& path) {
       kNumpyTypes.begin(), kNumpyTypes.end(),
       [&](const NumpyType& row) { return descriptor == fmt::format("'{}'", row.descriptor); });
   if (type == kNumpyTypes.end())
-    throw DataError("'{}': elements of type {}; expected '<i2', '<i4', '<i8', '<u4' or '<u8'", name,
-                    descriptor);
+    throw DataError(
+        "'{}': elements of type {}; expected '<i2', '<i4', '<i8', '<u2', '<u4' or '<u8'", name,
+        descriptor);
   const auto shape = parse_shape(value_of(header, "shape"));
   const bool fortran = value_of(header, "fortran_order").starts_with("True");
   if (!shape || (fortran && shape->size() > 1))

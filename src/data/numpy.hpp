@@ -13,7 +13,7 @@
 
 namespace trireme::data {
 /// Element types of the arrays that indices are kept in; little endian.
-enum class IntegerType { int32, int64, uint32, int16, uint64 };
+enum class IntegerType { int32, int64, uint32, int16, uint64, uint16 };
 
 /// A read-only array of one or two axes, row-major, in memory or mapped from an .npy file. Copies
 /// share the elements.
@@ -50,6 +50,8 @@ class NpyArray {
         return load<std::uint32_t>(index);
       case IntegerType::int16:
         return load<std::int16_t>(index);
+      case IntegerType::uint16:
+        return load<std::uint16_t>(index);
       default:
         return load<std::int64_t>(index);
     }

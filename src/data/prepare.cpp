@@ -8,6 +8,7 @@
 #include <string_view>
 
 #include "core/error.hpp"
+#include "core/files.hpp"
 #include "data/indexed_dataset.hpp"
 #include "data/numpy.hpp"
 #include "data/split.hpp"
@@ -113,6 +114,81 @@ MergeSummary merge_datasets(const std::vector<std::filesystem::path>& inputs,
   }
   writer.finish(info.info());
   return summary;
+}
+
+namespace {
+
+/// One row of an array, or the array itself when it has one axis.
+std::vector<std::int32_t> read_row(const NpyArray& array, std::int64_t row, bool whole,
+                                   const ArrayImport& options, const std::string& name) {
+  std::vector<std::int32_t> ids(static_cast<std::size_t>(whole ? array.rows() : array.columns()));
+  for (std::size_t i = 0; i < ids.size(); ++i) {
+    const auto at = static_cast<std::int64_t>(i);
+    const std::int64_t id = whole ? array(at) : array(row, at);
+    if (id < 0 || id >= options.vocab_size)
+      throw DataError("'{}': id {} at {} is outside the vocabulary of {} ids", name, id,
+                      whole ? fmt::format("{}", at) : fmt::format("[{}, {}]", row, at),
+                      options.vocab_size);
+    ids[i] = static_cast<std::int32_t>(id);
+  }
+  return ids;
+}
+
+/// Adds the documents of one array.
+void add_array(const NpyArray& array, const ArrayImport& options, const std::string& name,
+               tokenizer::DatasetWriter& writer, ArraySummary& summary) {
+  const auto add = [&](std::span<const std::int32_t> ids) {
+    if (ids.empty()) return;
+    writer.add_document(ids);
+    ++summary.documents;
+    summary.tokens += std::ssize(ids);
+  };
+  if (array.shape().size() == 2) {
+    for (std::int64_t row = 0; row < array.rows(); ++row) {
+      std::vector<std::int32_t> ids = read_row(array, row, false, options, name);
+      while (options.pad && !ids.empty() && ids.back() == *options.pad) ids.pop_back();
+      add(ids);
+    }
+    return;
+  }
+  const std::vector<std::int32_t> ids = read_row(array, 0, true, options, name);
+  for (std::span<const std::int32_t> rest = ids; !rest.empty();) {
+    const auto end = options.eod ? std::ranges::find(rest, *options.eod) : rest.end();
+    const auto size = static_cast<std::size_t>(end - rest.begin()) + (end != rest.end());
+    add(rest.first(size));
+    rest = rest.subspan(size);
+  }
+}
+
+}  // namespace
+
+ArraySummary import_arrays(const ArrayImport& options) {
+  if (options.inputs.empty()) throw UsageError("name the arrays to read");
+  if (options.vocab_size < 1)
+    throw UsageError("the number of ids of the vocabulary is needed: --vocab-size N");
+  tokenizer::DatasetWriter writer(dataset_prefix(options.output), options.vocab_size);
+  ArraySummary summary;
+  for (const std::filesystem::path& input : options.inputs)
+    add_array(NpyArray::map(input), options, input.string(), writer, summary);
+  if (summary.documents == 0)
+    throw DataError("'{}': no document to write", options.inputs.front().string());
+  writer.finish();
+  return summary;
+}
+
+ArraySummary export_array(const std::filesystem::path& dataset,
+                          const std::filesystem::path& output) {
+  const IndexedDataset input(dataset_prefix(dataset));
+  std::vector<std::int64_t> tokens;
+  std::vector<std::int32_t> ids;
+  ids.reserve(static_cast<std::size_t>(input.tokens()));
+  for (std::int64_t sequence = 0; sequence < input.sequences(); ++sequence) {
+    tokens.resize(static_cast<std::size_t>(input.length(sequence)));
+    input.read_tokens(input.first_token(sequence), tokens);
+    ids.insert(ids.end(), tokens.begin(), tokens.end());
+  }
+  write_file_atomically(output, NpyArray(std::move(ids)).serialize());
+  return {input.documents(), input.tokens()};
 }
 
 namespace {

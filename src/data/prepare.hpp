@@ -26,6 +26,32 @@ struct MergeSummary {
 MergeSummary merge_datasets(const std::vector<std::filesystem::path>& inputs,
                             const std::filesystem::path& output);
 
+/// Arrays of ids (.npy) to make a dataset of.
+struct ArrayImport {
+  std::vector<std::filesystem::path> inputs;
+  std::filesystem::path output;     ///< prefix of the dataset
+  std::int32_t vocab_size = 0;      ///< every id is below it
+  std::optional<std::int32_t> eod;  ///< arrays of one axis: a document ends after it
+  std::optional<std::int32_t> pad;  ///< arrays of two axes: rows end before the first of its tail
+};
+
+/// Documents and tokens of an import or export.
+struct ArraySummary {
+  std::int64_t documents = 0;
+  std::int64_t tokens = 0;
+};
+
+/// Writes OUTPUT.bin and OUTPUT.idx. In an array of two axes each row is a document; one of one
+/// axis is a document, or several where `eod` ends them. Throws UsageError for no input or no
+/// vocabulary size; DataError for what is no array of integers, for an id outside the vocabulary
+/// (its file, row and column), and when there is no document; IoError.
+ArraySummary import_arrays(const ArrayImport& options);
+
+/// Writes the tokens of a dataset as one .npy array of one axis, int32, in the order of its
+/// sequences. Keeps them all in memory. Throws as IndexedDataset, and IoError.
+ArraySummary export_array(const std::filesystem::path& dataset,
+                          const std::filesystem::path& output);
+
 /// What to divide and how.
 struct LineSplitOptions {
   std::vector<std::string> inputs;  ///< JSON lines, as tokenizer::InputStream takes them

@@ -76,7 +76,7 @@ TEST_F(NpyTest, RefusesWhatItCannotRead) {
   expect_refused(file(dictionary("'<i4'", "False", "(3,)"), 0).substr(0, 40),
                  "truncated: its header needs");
   expect_refused(file(dictionary("'<f8'", "False", "(3,)"), 24),
-                 "elements of type '<f8'; expected '<i2', '<i4', '<i8', '<u4' or '<u8'");
+                 "elements of type '<f8'; expected '<i2', '<i4', '<i8', '<u2', '<u4' or '<u8'");
   expect_refused(file(dictionary("'>i4'", "False", "(3,)"), 12), "elements of type '>i4'");
   expect_refused(file(dictionary("'<i4'", "True", "(3, 2)"), 24),
                  "not a row-major array of one or two axes");

@@ -3,6 +3,7 @@
 #include <map>
 #include <sstream>
 
+#include "../message_of.hpp"
 #include "dataset_files.hpp"
 #include "tokenizer/preprocess/dataset.hpp"
 
@@ -241,6 +242,45 @@ TEST_F(SplitLinesTest, BadInputIsNamedAndNothingIsWritten) {
     write_file_atomically(folder_ / "b.jsonl", line(1) + "\n" + wrong + "\n");
     refuse(ExitCode::data, path("b.jsonl") + ":2: not a JSON object on a line", options_);
   }
+}
+
+TEST_F(MergeTest, ArraysOfIdsBecomeADatasetAndBack) {
+  const auto save = [&](const std::string& name, const NpyArray& array) {
+    write_file_atomically(folder_ / name, array.serialize());
+    return folder_ / name;
+  };
+  const auto flat = save("flat.npy", NpyArray(std::vector<std::int32_t>{5, 6, 1, 7, 1, 8}));
+  const auto rows =
+      save("rows.npy", NpyArray(std::vector<std::int64_t>{2, 3, 0, 4, 0, 0, 0, 0, 0}, 3));
+  ArrayImport work{{flat, rows}, folder_ / "ids", 1000, 1, 0};
+  const ArraySummary summary = import_arrays(work);
+  EXPECT_EQ(summary.documents, 5);
+  EXPECT_EQ(summary.tokens, 9);
+  write_documents("whole", {{{5, 6, 1}}, {{7, 1}}, {{8}}, {{2, 3}}, {{4}}});
+  EXPECT_EQ(bytes_of("ids.bin"), bytes_of("whole.bin"));
+  EXPECT_EQ(bytes_of("ids.idx"), bytes_of("whole.idx"));
+
+  EXPECT_EQ(export_array(folder_ / "ids", folder_ / "back.npy").tokens, 9);
+  const NpyArray back = NpyArray::map(folder_ / "back.npy");
+  ASSERT_EQ(back.rows(), 9);
+  EXPECT_EQ(back(0), 5);
+  EXPECT_EQ(back(8), 4);
+  // numpy's uint16, in which small vocabularies are often kept.
+  std::string bytes = NpyArray(std::vector<std::int16_t>{-1, 3}).serialize();
+  bytes.replace(bytes.find("<i2"), 3, "<u2");
+  write_file_atomically(folder_ / "u2.npy", bytes);
+  EXPECT_EQ(NpyArray::map(folder_ / "u2.npy")(0), 65535);
+
+  work.vocab_size = 8;
+  EXPECT_EQ(message_of<DataError>([&] { import_arrays(work); }),
+            fmt::format("'{}': id 8 at 5 is outside the vocabulary of 8 ids", flat.string()));
+  work.inputs = {rows};
+  work.vocab_size = 4;
+  EXPECT_EQ(message_of<DataError>([&] { import_arrays(work); }),
+            fmt::format("'{}': id 4 at [1, 0] is outside the vocabulary of 4 ids", rows.string()));
+  work.vocab_size = 0;
+  EXPECT_EQ(message_of<UsageError>([&] { import_arrays(work); }),
+            "the number of ids of the vocabulary is needed: --vocab-size N");
 }
 
 }  // namespace
