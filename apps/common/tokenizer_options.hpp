@@ -17,12 +17,13 @@ inline po::options_description tokenizer_options() {
   po::options_description options("Tokenizer");
   options.add_options()  //
       ("tokenizer", po::value<std::string>()->required()->value_name("TYPE"),
-       "gpt2, bpe, sentencepiece, wordpiece, whitespace or bytes")  //
+       "gpt2, bpe, sentencepiece, wordpiece, encdec, whitespace or bytes")  //
       ("vocab", po::value<std::string>()->value_name("FILE"),
-       "vocabulary: JSON (gpt2, whitespace) or a token per line (wordpiece)")    //
-      ("merges", po::value<std::string>()->value_name("FILE"), "merges (gpt2)")  //
+       "vocabulary: JSON (gpt2, whitespace, encdec) or a token per line (wordpiece, encdec)")  //
+      ("merges", po::value<std::string>()->value_name("FILE"), "merges (gpt2)")                //
       ("model", po::value<std::string>()->value_name("FILE"),
-       "model (sentencepiece) or tokenizer.json (bpe)")  //
+       "model (sentencepiece), tokenizer.json (bpe), folder of the Python package jieba "
+       "(encdec)")  //
       ("lowercase", po::value<bool>()->value_name("true|false"),
        "whether the vocabulary is uncased: then the text is lower-cased and loses its accents "
        "(wordpiece)");

@@ -3,6 +3,7 @@
 #include "core/content_hash.hpp"
 #include "core/error.hpp"
 #include "tokenizer/bpe.hpp"
+#include "tokenizer/encdec.hpp"
 #include "tokenizer/gpt2.hpp"
 #include "tokenizer/sentencepiece.hpp"
 #include "tokenizer/utf8.hpp"
@@ -108,6 +109,8 @@ void check_file(const TokenizerSpec& spec, const char* option, const std::filesy
                      spec.type == "gpt2" && !spec.vocab.empty()
                          ? "; a vocabulary of whole words, without merges, belongs to the "
                            "whitespace tokenizer"
+                     : spec.type == "encdec" && std::string_view(option) == "model"
+                         ? ": the folder of the Python package jieba (Debian: python3-jieba)"
                          : "");
   if (!needed && !path.empty())
     throw UsageError("the {} tokenizer has no use for a '{}' file ('{}')", spec.type, option,
@@ -159,8 +162,13 @@ std::unique_ptr<Tokenizer> make_tokenizer(const TokenizerSpec& spec) {
     check_files(spec, true, false, false);
     return make_wordpiece_tokenizer(spec.vocab, *spec.lowercase);
   }
+  if (spec.type == "encdec") {
+    check_files(spec, true, false, true);
+    return make_encdec_tokenizer(spec.vocab, spec.model);
+  }
   throw UsageError(
-      "unknown tokenizer '{}': expected gpt2, bpe, sentencepiece, wordpiece, whitespace or bytes",
+      "unknown tokenizer '{}': expected gpt2, bpe, sentencepiece, wordpiece, encdec, whitespace or "
+      "bytes",
       spec.type);
 }
 

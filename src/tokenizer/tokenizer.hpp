@@ -81,10 +81,12 @@ class Tokenizer {
 
 /// The type of a tokenizer, and its files.
 struct TokenizerSpec {
-  std::string type;              ///< gpt2, bpe, sentencepiece, wordpiece, whitespace or bytes
-  std::filesystem::path vocab;   ///< JSON {"token": id}: gpt2, whitespace; lines: wordpiece
+  std::string type;  ///< gpt2, bpe, sentencepiece, wordpiece, encdec, whitespace or bytes
+  /// JSON {"token": id}: gpt2, whitespace, encdec; a token per line: wordpiece, encdec
+  std::filesystem::path vocab;
   std::filesystem::path merges;  ///< one merge a line, best first: gpt2
-  std::filesystem::path model;   ///< SentencePiece model: sentencepiece; tokenizer.json: bpe
+  /// SentencePiece model: sentencepiece; tokenizer.json: bpe; folder of jieba: encdec
+  std::filesystem::path model;
   std::optional<bool> lowercase = std::nullopt;  ///< whether the vocabulary is uncased: wordpiece
 };
 

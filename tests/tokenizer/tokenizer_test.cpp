@@ -25,8 +25,8 @@ TEST(MakeTokenizer, ErrorsSayWhatIsWrong) {
   EXPECT_EQ(usage_error({"bytes", "", "", "", false}),
             "the bytes tokenizer has no use for 'lowercase'");
   EXPECT_EQ(usage_error({"gpt3", "", "", ""}),
-            "unknown tokenizer 'gpt3': expected gpt2, bpe, sentencepiece, wordpiece, whitespace or "
-            "bytes");
+            "unknown tokenizer 'gpt3': expected gpt2, bpe, sentencepiece, wordpiece, encdec, "
+            "whitespace or bytes");
   EXPECT_EQ(
       usage_error({"gpt2", "v", "", ""}),
       "the gpt2 tokenizer needs a 'merges' file; a vocabulary of whole words, without merges, "
