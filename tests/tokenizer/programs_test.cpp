@@ -62,8 +62,8 @@ TEST_F(ProgramsTest, PreprocessErrorsHaveTheirExitCodes) {
       {"a.txt --keep-newlines", "--keep-newlines is for --split-sentences"},
       {"a.txt --language de", "--language is for --split-sentences"},
       {"a.txt --train-tokenizer 300",
-       "--train-tokenizer needs --tokenizer sentencepiece with --model, or wordpiece with --vocab: "
-       "the file to write"},
+       "--train-tokenizer needs --tokenizer sentencepiece or bpe with --model, or wordpiece with "
+       "--vocab: the file to write"},
       {"a.txt --format jsonl --keep-blank-lines",
        "--keep-blank-lines is for plain text, not for --format jsonl"},
       {"a.txt --document page", "--document page: expected line or file"},
