@@ -18,7 +18,7 @@ namespace {
 
 constexpr const char* kProgram = "trireme-inspect";
 constexpr const char* kUsage =
-    "Usage: trireme-inspect CHECKPOINT.h5 [--json]\n"
+    "Usage: trireme-inspect CHECKPOINT.h5 [--json] | --verify\n"
     "       trireme-inspect PREFIX [--json]              PREFIX.bin and PREFIX.idx: a dataset\n"
     "       trireme-inspect PREFIX --index train|valid|test --sequence L [--samples N] [--seed S]\n"
     "                       [--split A,B,C|whole] --output DIR\n"
@@ -224,6 +224,10 @@ po::options_description index_options() {
   po::options_description options("Options");
   options.add_options()                                     //
       ("json", po::bool_switch(), "print one JSON object")  //
+      ("verify", po::bool_switch(),
+       "verify the checksums of a checkpoint's structure and tensors; exit code 65 and the names "
+       "of "
+       "the damaged tensors where some do not match")  //
       ("index", po::value<std::string>()->value_name("PART"),
        "write the sample indices of train, valid or test")                               //
       ("sequence", po::value<std::int64_t>()->value_name("L"), "tokens the model sees")  //
@@ -234,6 +238,17 @@ po::options_description index_options() {
        "data.split: weights of train, valid and test; whole for data.valid and data.test")  //
       ("output", po::value<std::string>()->value_name("DIR"), "folder for the arrays");
   return options;
+}
+
+std::string verified_text(const std::filesystem::path& path) {
+  const Stopwatch watch;
+  const checkpoint::Verified verified = checkpoint::verify(path);
+  return fmt::format(
+      "{}: {} of {} are as they were written{} (verified in {:.1f} s)\n", path.string(),
+      counted(verified.tensors, "tensor"), human_bytes(verified.bytes),
+      verified.structure ? ", and so is the structure"
+                         : "; a file of format version 1 has no checksum of its structure",
+      watch.seconds());
 }
 
 // Options of --index mean nothing without it.
@@ -263,6 +278,12 @@ ExitCode run(int argc, char** argv) {
   if (words.size() > 1) throw UsageError("several datasets ('{}' ...) need --index", words[0]);
   const std::filesystem::path path = words.front();
   const bool json = values["json"].as<bool>();
+  if (values["verify"].as<bool>()) {
+    if (json || path.extension() != ".h5")
+      throw UsageError("--verify takes a checkpoint (.h5) and no other option");
+    print_out(verified_text(path));
+    return ExitCode::success;
+  }
   if (path.extension() == ".h5") {
     print_out(checkpoint::describe(path, json));
     return ExitCode::success;

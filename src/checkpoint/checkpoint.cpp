@@ -11,6 +11,7 @@
 #include "checkpoint/elements.hpp"
 #include "checkpoint/folder.hpp"
 #include "checkpoint/hdf5.hpp"
+#include "checkpoint/save_steps.hpp"
 #include "comm/mpi/groups.hpp"
 #include "core/error.hpp"
 #include "core/files.hpp"
@@ -19,35 +20,26 @@
 #include "optim/optimizer.hpp"
 
 namespace trireme::checkpoint {
-namespace {
 
 // ---------------------------------------------------------------------------- checks of all ranks
 
-/// For the pieces that this rank owns: the checksums of all tensors, then their element counts,
-/// then their index moments.
-std::vector<std::uint64_t> own_sums(comm::MpiCommunicator& ranks,
-                                    const std::vector<LocalTensor>& tensors, HostView& view) {
-  comm::WatchedWork work = ranks.work("computing the checksums of a checkpoint");
-  const std::size_t n = tensors.size();
-  std::vector<std::uint64_t> sums(3 * n);
-  for (std::size_t i = 0; i < n; ++i) {
+std::vector<std::uint64_t> own_checksums(const std::vector<LocalTensor>& tensors, HostView& view,
+                                         const std::function<void()>& progressed) {
+  std::vector<std::uint64_t> sums(tensors.size());
+  for (std::size_t i = 0; i < tensors.size(); ++i) {
     const LocalTensor& tensor = tensors[i];
     for (const Piece& piece : tensor.pieces) {
       if (!piece.owner) continue;
       view.read(piece.slabs, tensor.dtype, piece.data,
                 [&](const grid::Hyperslabs& slabs, const void* data) {
-                  sums[i] += checksum(tensor.shape, tensor.dtype, slabs, data);
-                  work.note_progress();
+                  sums[i] += checksum(kFormatVersion, tensor.shape, tensor.dtype, slabs, data);
+                  progressed();
                 });
-      sums[n + i] += static_cast<std::uint64_t>(count_elements(piece.slabs));
-      sums[2 * n + i] += index_moment(tensor.shape, piece.slabs);
     }
   }
   return sums;
 }
 
-/// Checks that every rank passes the same names, shapes and types, and that every piece is well
-/// formed. Throws InternalError on every rank. Collective.
 void check_tensors(comm::MpiCommunicator& ranks, const std::vector<LocalTensor>& tensors) {
   std::string table;
   comm::agree(ranks, [&] {
@@ -67,13 +59,18 @@ void check_tensors(comm::MpiCommunicator& ranks, const std::vector<LocalTensor>&
                   rank, ranks.name());
 }
 
-/// The checksums of the logical tensors, summed over the pieces of all owners. Throws InternalError
-/// naming the tensor, on every rank, unless the owners' pieces cover each tensor once. Collective.
 std::vector<std::uint64_t> total_checksums(comm::MpiCommunicator& ranks,
                                            const std::vector<LocalTensor>& tensors,
-                                           HostView& view) {
+                                           std::vector<std::uint64_t> sums) {
   const std::size_t n = tensors.size();
-  std::vector<std::uint64_t> sums = own_sums(ranks, tensors, view);
+  sums.resize(3 * n);  // and the element counts, and the index moments
+  for (std::size_t i = 0; i < n; ++i) {
+    for (const Piece& piece : tensors[i].pieces) {
+      if (!piece.owner) continue;
+      sums[n + i] += static_cast<std::uint64_t>(count_elements(piece.slabs));
+      sums[2 * n + i] += index_moment(tensors[i].shape, piece.slabs);
+    }
+  }
   ranks.all_reduce_sum(sums.data(), sums.size());
   for (std::size_t i = 0; i < n; ++i) {
     const LocalTensor& tensor = tensors[i];
@@ -90,6 +87,16 @@ std::vector<std::uint64_t> total_checksums(comm::MpiCommunicator& ranks,
 
 // ---------------------------------------------------------------------------- steps of save()
 
+namespace {
+
+/// own_checksums(), for which the other ranks wait.
+std::vector<std::uint64_t> watched_checksums(comm::MpiCommunicator& ranks,
+                                             const std::vector<LocalTensor>& tensors,
+                                             HostView& view) {
+  comm::WatchedWork work = ranks.work("computing the checksums of a checkpoint");
+  return own_checksums(tensors, view, [&] { work.note_progress(); });
+}
+
 /// Runs `step`, which writes `unfinished`, on rank 0 while the others wait. Its error is thrown on
 /// every rank; a failed HDF5 call becomes an IoError that names the file.
 void on_first_rank(const std::filesystem::path& unfinished, comm::MpiCommunicator& ranks,
@@ -105,11 +112,12 @@ void on_first_rank(const std::filesystem::path& unfinished, comm::MpiCommunicato
   });
 }
 
+}  // namespace
+
 std::filesystem::path unfinished_name(const std::filesystem::path& path) {
   return std::filesystem::absolute(path).string() + ".part";
 }
 
-/// Renames the finished file and names it in `latest`.
 void rename_and_publish(const std::filesystem::path& unfinished,
                         const std::filesystem::path& path) {
   sync_path(unfinished);
@@ -121,6 +129,8 @@ void rename_and_publish(const std::filesystem::path& unfinished,
   sync_path(path.parent_path());
   publish(path);
 }
+
+namespace {
 
 /// Runs `steps`, which write `unfinished`; removes the files of reserve_files() when they throw.
 void clean_up_after(const std::filesystem::path& unfinished, comm::MpiCommunicator& ranks,
@@ -170,7 +180,8 @@ void save(const std::filesystem::path& path, comm::MpiCommunicator& ranks,
   hdf5::silence();
   HostView view(memory);
   check_tensors(ranks, tensors);
-  const std::vector<std::uint64_t> checksums = total_checksums(ranks, tensors, view);
+  const std::vector<std::uint64_t> checksums =
+      total_checksums(ranks, tensors, watched_checksums(ranks, tensors, view));
   const std::filesystem::path unfinished = unfinished_name(path);
   clean_up_after(unfinished, ranks, /*count=*/1, [&] {
     std::vector<std::int64_t> offsets(tensors.size());
@@ -210,21 +221,27 @@ Header load(const std::filesystem::path& path, comm::MpiCommunicator& ranks,
   check_tensors(ranks, tensors);
   HostView view(memory);
   Header header;
+  std::vector<std::uint64_t> sums(tensors.size());
   // Each rank opens the file without the others: no collective call can hang on a damaged file.
   comm::agree(ranks, [&] {
     comm::WatchedWork work = ranks.work("reading '" + path.string() + "'");
     const Reader reader(path);
     check_against(reader.header(), tensors, path.string());
-    for (const LocalTensor& tensor : tensors)
-      for (const Piece& piece : tensor.pieces)
-        view.write(piece.slabs, tensor.dtype, piece.data,
-                   [&](const grid::Hyperslabs& slabs, void* data) {
-                     reader.read(*reader.header().find(tensor.name), slabs, data);
-                     work.note_progress();
-                   });
     header = reader.header();
+    for (std::size_t i = 0; i < tensors.size(); ++i) {
+      const LocalTensor& tensor = tensors[i];
+      const TensorInfo& stored = *header.find(tensor.name);
+      for (const Piece& piece : tensor.pieces)
+        view.write(
+            piece.slabs, tensor.dtype, piece.data, [&](const grid::Hyperslabs& slabs, void* data) {
+              reader.read(stored, slabs, data);
+              if (piece.owner)
+                sums[i] += checksum(header.version(), tensor.shape, tensor.dtype, slabs, data);
+              work.note_progress();
+            });
+    }
   });
-  const std::vector<std::uint64_t> sums = total_checksums(ranks, tensors, view);
+  sums = total_checksums(ranks, tensors, std::move(sums));
   for (std::size_t i = 0; i < tensors.size(); ++i)
     if (sums[i] != header.find(tensors[i].name)->checksum)
       throw DataError(

@@ -176,7 +176,23 @@ std::vector<Round> split_into_rounds(const std::vector<LocalTensor>& tensors) {
   return rounds;
 }
 
+void write_slice(PartFile& file, const std::vector<LocalTensor>& tensors,
+                 const std::vector<std::int64_t>& offsets, const Slice& slice, HostView& view) {
+  const LocalTensor& tensor = tensors[slice.tensor];
+  view.read(slice.slabs, tensor.dtype, slice.data,
+            [&](const grid::Hyperslabs& slabs, const void* data) {
+              file.write(slabs, tensor.shape, width_of(tensor), data, offsets[slice.tensor]);
+            });
+}
+
 }  // namespace
+
+void write_own_elements(PartFile& file, const std::vector<LocalTensor>& tensors,
+                        const std::vector<std::int64_t>& offsets, HostView& view) {
+  for (const Round& round : split_into_rounds(tensors))
+    for (const Slice& slice : round) write_slice(file, tensors, offsets, slice, view);
+  file.sync();
+}
 
 void write_elements(const std::filesystem::path& path, comm::MpiCommunicator& ranks,
                     const std::vector<LocalTensor>& tensors,
@@ -184,19 +200,12 @@ void write_elements(const std::filesystem::path& path, comm::MpiCommunicator& ra
   const std::vector<Round> own = split_into_rounds(tensors);
   const auto rounds = static_cast<std::size_t>(
       ranks.all_reduce(static_cast<double>(own.size()), comm::Reduce::max));
-  const auto write = [&](PartFile& file, const Slice& slice) {
-    const LocalTensor& tensor = tensors[slice.tensor];
-    view.read(slice.slabs, tensor.dtype, slice.data,
-              [&](const grid::Hyperslabs& slabs, const void* data) {
-                file.write(slabs, tensor.shape, width_of(tensor), data, offsets[slice.tensor]);
-              });
-  };
   for (std::size_t round = 0; round < rounds; ++round)
     comm::agree(ranks, [&] {
       if (round >= own.size()) return;
       comm::WatchedWork work = ranks.work("writing '" + path.string() + "'");
       PartFile file(path, [&] { work.note_progress(); });
-      for (const Slice& slice : own[round]) write(file, slice);
+      for (const Slice& slice : own[round]) write_slice(file, tensors, offsets, slice, view);
       file.sync();
     });
 }

@@ -145,6 +145,10 @@ void write_elements(const std::filesystem::path& path, comm::MpiCommunicator& ra
                     const std::vector<LocalTensor>& tensors,
                     const std::vector<std::int64_t>& offsets, HostView& view);
 
+/// Writes the pieces that this rank owns to `file` and syncs them. No MPI. Throws IoError.
+void write_own_elements(PartFile& file, const std::vector<LocalTensor>& tensors,
+                        const std::vector<std::int64_t>& offsets, HostView& view);
+
 /// Writes and syncs a few zeros at `offset` on every rank, as write_elements() would write
 /// elements. Collective; throws as write_elements() does.
 void test_write(const std::filesystem::path& path, comm::MpiCommunicator& ranks,

@@ -2,8 +2,8 @@
 //
 // Attributes of `/` hold the state of the run that is not a tensor, `/deck` the effective deck as
 // text; every other dataset is one tensor under its logical name ("model/embedding/word",
-// "optimizer/m/embedding/word") with an attribute `checksum`. HDF5 itself checksums the metadata
-// (format 1.8 and later).
+// "optimizer/m/embedding/word") with an attribute `checksum`. All other bytes have the checksum of
+// checkpoint/structure.hpp, after the end of the HDF5 file.
 #pragma once
 
 #include <cstdint>
@@ -22,8 +22,8 @@
 namespace trireme::checkpoint {
 
 /// The version that save() writes, in the attribute `format_version`. Older ones are read, newer
-/// ones refused.
-inline constexpr std::int64_t kFormatVersion = 1;
+/// ones refused. Since version 2 a file has a checksum of its structure.
+inline constexpr std::int64_t kFormatVersion = 2;
 
 /// The state of a run that is not a tensor, by name.
 using Attribute = std::variant<std::int64_t, double, std::string>;
@@ -50,6 +50,8 @@ struct Header {
   const T& get(const std::string& name) const;
   /// The tensor `name`, null when there is none.
   const TensorInfo* find(const std::string& name) const;
+  /// The format version.
+  std::int64_t version() const { return get<std::int64_t>("format_version"); }
 };
 
 /// An open checkpoint. All methods throw DataError, naming the file and the problem, when the file
@@ -85,6 +87,17 @@ Header read_header(const std::filesystem::path& path);
 /// one tensor in memory at a time. Throws as Reader does.
 std::string describe(const std::filesystem::path& path, bool json);
 
+/// What verify() has verified.
+struct Verified {
+  std::size_t tensors = 0;
+  double bytes = 0;       ///< of their elements
+  bool structure = true;  ///< false for files of format version 1, which have no checksum of it
+};
+
+/// Reads the checkpoint at `path` and verifies the checksums of its structure and of every tensor,
+/// one tensor in memory at a time. Throws DataError naming the structure, or all damaged tensors.
+Verified verify(const std::filesystem::path& path);
+
 /// A logical tensor, all of it in this process's memory: shape.size() elements of fp32.
 struct WholeTensor {
   std::string name;  ///< path in the file, without a leading slash
@@ -102,10 +115,11 @@ void write_checkpoint(const std::filesystem::path& path, const Attributes& attri
 
 // ---- checksums: sums modulo 2^64 over elements, which do not depend on the layout
 
-/// The sum over the elements of `slabs`, whose memory is `data`, of a mix of the element's global
-/// row-major index and its bit pattern: changing or swapping elements changes it.
-std::uint64_t checksum(const Shape& shape, DType dtype, const grid::Hyperslabs& slabs,
-                       const void* data);
+/// The checksum of format version `version` over the elements of `slabs`, whose memory is `data`: a
+/// sum of terms of the element's global row-major index and its bit pattern. A change of one 32-bit
+/// word always changes it. Version 1 takes three times as long.
+std::uint64_t checksum(std::int64_t version, const Shape& shape, DType dtype,
+                       const grid::Hyperslabs& slabs, const void* data);
 
 /// The sum of the squares of the global indices of the elements of `slabs`. Together with the count
 /// it tells whether parts cover a tensor once: a gap and an overlap of equal size keep the count

@@ -1,6 +1,9 @@
 #include "checkpoint/file.hpp"
 
+#include <fmt/ranges.h>
+
 #include <algorithm>
+#include <memory>
 #include <nlohmann/json.hpp>
 #include <vector>
 
@@ -79,6 +82,28 @@ std::string as_text(const std::string& file, const Header& header, const std::ve
 }
 
 }  // namespace
+
+Verified verify(const std::filesystem::path& path) {
+  const Reader reader(path);
+  Verified verified{.structure = reader.header().version() >= 2};
+  std::vector<std::string> damaged;
+  for (const TensorInfo& info : reader.header().tensors) {
+    const auto bytes =
+        static_cast<std::size_t>(info.shape.size()) * static_cast<std::size_t>(size_of(info.dtype));
+    const auto elements = std::make_unique_for_overwrite<std::byte[]>(bytes);
+    const grid::Hyperslabs all = {grid::whole_tensor(info.shape)};
+    reader.read(info, all, elements.get());
+    if (checksum(reader.header().version(), info.shape, info.dtype, all, elements.get()) !=
+        info.checksum)
+      damaged.push_back("'" + info.name + "'");
+    ++verified.tensors;
+    verified.bytes += static_cast<double>(bytes);
+  }
+  if (!damaged.empty())
+    throw DataError("'{}': {} of {} tensors are damaged, their checksums do not match: {}",
+                    path.string(), damaged.size(), verified.tensors, fmt::join(damaged, ", "));
+  return verified;
+}
 
 std::string describe(const std::filesystem::path& path, bool json) {
   const Reader reader(path);

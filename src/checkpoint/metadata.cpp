@@ -19,6 +19,7 @@
 #include "checkpoint/elements.hpp"
 #include "checkpoint/file.hpp"
 #include "checkpoint/hdf5.hpp"
+#include "checkpoint/structure.hpp"
 #include "core/error.hpp"
 #include "core/files.hpp"
 #include "core/philox.hpp"
@@ -54,6 +55,9 @@ class MemoryFile {
 
   /// A path under which this process, and no other, can open it.
   std::string path() const;
+  std::int64_t size() const { return checked_call(::lseek(fd_, 0, SEEK_END), "lseek"); }
+  /// Reads `bytes` at `offset`. Throws IoError.
+  void read(void* data, std::int64_t bytes, std::int64_t offset) const;
   /// Gives `file` the size and the written parts of this one. Throws IoError.
   void copy_to(PartFile& file) const;
 
@@ -69,20 +73,29 @@ MemoryFile::~MemoryFile() { ::close(fd_); }
 
 std::string MemoryFile::path() const { return "/proc/self/fd/" + std::to_string(fd_); }
 
+void MemoryFile::read(void* data, std::int64_t bytes, std::int64_t offset) const {
+  while (bytes > 0) {
+    const std::int64_t got =
+        checked_call(::pread(fd_, data, static_cast<std::size_t>(bytes), offset), "pread");
+    TRIREME_CHECK(got > 0, "a file in memory ends at byte {}", offset);
+    data = static_cast<std::byte*>(data) + got;
+    offset += got;
+    bytes -= got;
+  }
+}
+
 void MemoryFile::copy_to(PartFile& file) const {
-  const std::int64_t size = checked_call(::lseek(fd_, 0, SEEK_END), "lseek");
+  const std::int64_t size = this->size();
   file.resize(size);
   std::vector<std::byte> buffer(std::size_t{1} << 20);
   for (std::int64_t begin = 0; begin < size;) {
     begin = seek(fd_, begin, SEEK_DATA, size);
     const std::int64_t end = begin < size ? seek(fd_, begin, SEEK_HOLE, size) : size;
     while (begin < end) {
-      const auto count =
-          static_cast<std::size_t>(std::min(end - begin, static_cast<std::int64_t>(buffer.size())));
-      const std::int64_t got = checked_call(::pread(fd_, buffer.data(), count, begin), "pread");
-      TRIREME_CHECK(got > 0, "a file in memory ends at byte {} of {}", begin, size);
-      file.write(buffer.data(), got, begin);
-      begin += got;
+      const std::int64_t bytes = std::min<std::int64_t>(end - begin, std::ssize(buffer));
+      read(buffer.data(), bytes, begin);
+      file.write(buffer.data(), bytes, begin);
+      begin += bytes;
     }
   }
 }
@@ -201,6 +214,15 @@ std::vector<std::int64_t> write_metadata(PartFile& file, const Attributes& attri
   const std::vector<std::int64_t> offsets =
       write_hdf5(memory.path(), attributes, deck, tensors, checksums);
   memory.copy_to(file);
+  std::vector<ElementRange> elements;
+  for (std::size_t i = 0; i < tensors.size(); ++i)
+    elements.push_back({offsets[i], tensors[i].shape.size() *
+                                        static_cast<std::int64_t>(size_of(tensors[i].dtype))});
+  const std::string trailer = structure_trailer(
+      elements, memory.size(), [&](void* data, std::int64_t bytes, std::int64_t offset) {
+        memory.read(data, bytes, offset);
+      });
+  file.write(trailer.data(), std::ssize(trailer), memory.size());
   return offsets;
 }
 
@@ -225,8 +247,8 @@ void write_checkpoint(const std::filesystem::path& path, const Attributes& attri
   for (const WholeTensor& tensor : tensors) {
     described.push_back({.name = tensor.name, .shape = tensor.shape, .dtype = DType::f32});
     with_elements(tensor, [&](const float* data) {
-      checksums.push_back(
-          checksum(tensor.shape, DType::f32, {grid::whole_tensor(tensor.shape)}, data));
+      checksums.push_back(checksum(kFormatVersion, tensor.shape, DType::f32,
+                                   {grid::whole_tensor(tensor.shape)}, data));
     });
   }
   const std::filesystem::path target = std::filesystem::absolute(path);
@@ -250,62 +272,6 @@ void write_checkpoint(const std::filesystem::path& path, const Attributes& attri
     std::filesystem::remove(unfinished, ignored);
     throw IoError("cannot write '{}': {}", path.string(), failure.what());
   }
-}
-
-// ---------------------------------------------------------------------------- checksums
-
-namespace {
-
-/// The finaliser of SplitMix64 (Steele, Lea, Flood, "Fast splittable pseudorandom number
-/// generators", OOPSLA 2014): one to one, so that any change of `bits` changes the term.
-std::uint64_t mix(std::uint64_t index, std::uint64_t bits) {
-  std::uint64_t z = bits + (index + 1) * 0x9E3779B97F4A7C15u;
-  z = (z ^ (z >> 30)) * 0xBF58476D1CE4E5B9u;
-  z = (z ^ (z >> 27)) * 0x94D049BB133111EBu;
-  return z ^ (z >> 31);
-}
-
-/// The sum of squares of 0 .. n - 1, modulo 2^64; n below 2^42.
-std::uint64_t sum_of_squares_below(std::int64_t n) {
-  const auto wide = static_cast<unsigned __int128>(n);
-  return n == 0 ? 0 : static_cast<std::uint64_t>((wide - 1) * wide * (2 * wide - 1) / 6);
-}
-
-/// Calls `function(begin, end)` with the global indices of each row of each slab.
-template <typename Function>
-void for_each_row(const Shape& shape, const grid::Hyperslabs& slabs, Function&& function) {
-  const std::int64_t width = grid::whole_tensor(shape).columns;
-  for (const grid::Hyperslab& slab : slabs) {
-    for (std::int64_t row = slab.row; row < slab.row + slab.rows; ++row) {
-      const std::int64_t begin = row * width + slab.column;
-      function(begin, begin + slab.columns);
-    }
-  }
-}
-
-}  // namespace
-
-std::uint64_t checksum(const Shape& shape, DType dtype, const grid::Hyperslabs& slabs,
-                       const void* data) {
-  return dispatch(dtype, [&](auto zero) {
-    using Real = decltype(zero);
-    using Bits = std::conditional_t<sizeof(Real) == 8, std::uint64_t, std::uint32_t>;
-    const Real* next = static_cast<const Real*>(data);
-    std::uint64_t sum = 0;
-    for_each_row(shape, slabs, [&](std::int64_t begin, std::int64_t end) {
-      for (std::int64_t i = begin; i < end; ++i)
-        sum += mix(static_cast<std::uint64_t>(i), std::bit_cast<Bits>(*next++));
-    });
-    return sum;
-  });
-}
-
-std::uint64_t index_moment(const Shape& shape, const grid::Hyperslabs& slabs) {
-  std::uint64_t sum = 0;
-  for_each_row(shape, slabs, [&](std::int64_t begin, std::int64_t end) {
-    sum += sum_of_squares_below(end) - sum_of_squares_below(begin);
-  });
-  return sum;
 }
 
 }  // namespace trireme::checkpoint

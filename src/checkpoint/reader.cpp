@@ -6,6 +6,7 @@
 #include <utility>
 
 #include "checkpoint/hdf5.hpp"
+#include "checkpoint/structure.hpp"
 #include "core/error.hpp"
 #include "core/files.hpp"
 #include "core/philox.hpp"
@@ -205,6 +206,7 @@ Reader::Reader(const std::filesystem::path& path) : file_(std::make_unique<File>
   hdf5::silence();
   require_regular_file(path);
   header_.path = path;
+  const bool has_structure = verify_structure(path);  // first: HDF5 sees no damaged metadata
   naming(path, [&] {
     file_->handle = TRIREME_HDF5_OPEN(H5Fclose, H5Fopen, path.c_str(), H5F_ACC_RDONLY,
                                       hdf5::file_access().get());
@@ -214,6 +216,9 @@ Reader::Reader(const std::filesystem::path& path) : file_(std::make_unique<File>
     header_.deck = read_deck(file);
     for (const std::string& name : list_tensors(file))
       header_.tensors.push_back(read_info(file, name));
+    // Files of version 1 have none. An editor of HDF5 files removes it, as a truncation does.
+    if (!has_structure && header_.version() >= 2)
+      throw hdf5::Failure("its structure is damaged: it was changed, or has lost its end");
   });
   std::sort(header_.tensors.begin(), header_.tensors.end(), comes_before);
 }
@@ -244,7 +249,7 @@ void Reader::read_whole(const std::string& name, DType dtype, void* data) const 
                     name_of(dtype));
   const grid::Hyperslabs all = {grid::whole_tensor(tensor->shape)};
   read(*tensor, all, data);
-  if (checksum(tensor->shape, dtype, all, data) != tensor->checksum)
+  if (checksum(header_.version(), tensor->shape, dtype, all, data) != tensor->checksum)
     throw DataError("'{}': tensor '{}' is damaged: its checksum does not match", path_.string(),
                     name);
 }

@@ -39,6 +39,14 @@ std::size_t Optimizer::planned_bytes(const model::Placement& placement, const gr
          CopiedGradients::planned_bytes(placement, layout.tensor, precision);
 }
 
+std::size_t Optimizer::checkpoint_bytes(const model::Placement& placement,
+                                        const grid::Layout& layout, const OptimizerConfig& config,
+                                        const Precision& precision) {
+  const Shards shards = make_shards(placement, layout.data, config);
+  return placement.owned_size / shards.count() *
+         (size_of(precision.master) + state_count(config.rule()) * size_of(precision.moments));
+}
+
 Optimizer::Optimizer(device::Backend& backend, model::ParameterStore& parameters,
                      const OptimizerGroups& groups, const OptimizerConfig& config)
     : backend_(backend),

@@ -59,6 +59,10 @@ class Optimizer final : public model::ParameterHooks {
   static std::size_t planned_bytes(const model::Placement& placement, const grid::Layout& layout,
                                    const OptimizerConfig& config, const Precision& precision);
 
+  /// Bytes of weights and state that a rank with `placement` writes to a checkpoint, at most.
+  static std::size_t checkpoint_bytes(const model::Placement& placement, const grid::Layout& layout,
+                                      const OptimizerConfig& config, const Precision& precision);
+
   /// Draws the initial weights (ParameterStore::initialize) of the owned parts into the master copy
   /// and gathers them. Collective as update().
   void initialize(std::uint64_t seed);

@@ -2,6 +2,7 @@
 
 #include <limits>
 
+#include "checkpoint/background_save.hpp"
 #include "checkpoint_fixture.hpp"
 
 namespace trireme::checkpoint {
@@ -102,6 +103,36 @@ TEST_F(CheckpointTest, PublishesAndClearsUp) {
   EXPECT_EQ(files, 2u);
 }
 
+// ---------------------------------------------------------------------------- background saves
+
+TEST_F(CheckpointTest, ABackgroundSaveWritesWhatASaveWrites) {
+  const auto backend = device::make_host_backend(1);
+  for (const Cut cut : {Cut::columns, Cut::flat, Cut::replicas}) {
+    save_known(cut);
+    std::string expected;
+    on_first_rank([&] { expected = read_file(path_); });
+    on_first_rank([&] { std::filesystem::remove_all(path_.parent_path()); });
+    Holding holding(small_model(), cut, rank_, size_);
+    BackgroundSave background(*world_, *backend, holding.tensors);
+    for (const std::int64_t version : {8, 7}) {  // the memory is used again
+      holding.fill(version);
+      background.start(path_, kAttributes, kDeck, holding.tensors);
+      EXPECT_TRUE(background.in_flight());
+      background.finish_copies();
+      holding.fill(9);  // the next update
+      if (version == 8)
+        background.wait();
+      else
+        while (!background.advance()) continue;
+      EXPECT_FALSE(background.in_flight());
+    }
+    on_first_rank([&] {
+      EXPECT_TRUE(read_file(path_) == expected) << static_cast<int>(cut);
+      EXPECT_EQ(find_latest(path_.parent_path())->path, path_);
+    });
+  }
+}
+
 // ---------------------------------------------------------------------------- wrong tables
 
 TEST_F(CheckpointTest, UnownedElementsAreFound) {
@@ -186,8 +217,13 @@ TEST_F(CheckpointTest, DamagedElementsAreFound) {
 
 TEST_F(CheckpointTest, TruncatedFilesAreFound) {
   save_known();
-  on_first_rank(
-      [&] { std::filesystem::resize_file(path_, std::filesystem::file_size(path_) - 100); });
+  const auto shorten = [&](std::uintmax_t bytes) {
+    on_first_rank(
+        [&] { std::filesystem::resize_file(path_, std::filesystem::file_size(path_) - bytes); });
+  };
+  shorten(1);
+  expect_load_failure({path_.string(), "not a readable checkpoint", "has lost its end"});
+  shorten(1000);
   expect_load_failure({path_.string(), "not a readable checkpoint", "truncated file"});
   on_first_rank([&] { std::filesystem::resize_file(path_, 0); });
   expect_load_failure({path_.string(), "not a readable checkpoint"});

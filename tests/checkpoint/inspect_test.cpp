@@ -38,7 +38,7 @@ std::string output_of(const std::string& command) {
 TEST_F(InspectTest, JsonHasEverything) {
   const json found = json::parse(describe(save_step(5), true));
   EXPECT_EQ(found["attributes"],
-            json({{"format_version", 1}, {"iteration", 5}, {"program", "trireme"}}));
+            json({{"format_version", 2}, {"iteration", 5}, {"program", "trireme"}}));
   EXPECT_EQ(found["deck"], kOneRankDeck);
   ASSERT_EQ(found["tensors"].size(), small_model().size());
   for (const Holding::Logical& tensor : small_model()) {

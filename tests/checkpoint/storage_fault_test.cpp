@@ -3,12 +3,14 @@
 #include <sys/resource.h>
 #include <sys/syscall.h>
 
+#include <atomic>
 #include <cerrno>
 #include <chrono>
 #include <optional>
 #include <thread>
 
 #include "../file_size_limit.hpp"
+#include "checkpoint/background_save.hpp"
 #include "checkpoint_fixture.hpp"
 #include "core/clock.hpp"
 
@@ -41,8 +43,8 @@ class WriteFault {
   }
 
  private:
-  inline static Kind kind_ = none;
-  inline static int successes_ = 0, calls_ = 0;
+  inline static std::atomic<Kind> kind_ = none;
+  inline static std::atomic<int> successes_ = 0, calls_ = 0;
 };
 
 class StorageFaultTest : public CheckpointTest {
@@ -83,6 +85,30 @@ TEST_F(StorageFaultTest, AnErrorOfOneRankIsNamedOnAll) {
     expect_nothing_unfinished();
     EXPECT_EQ(find_latest(path_.parent_path())->path, previous);
   }
+}
+
+TEST_F(StorageFaultTest, AfterAFailedBackgroundSaveTheNextSucceeds) {
+  save_known(Cut::rows, 7);
+  const std::filesystem::path previous = path_;
+  path_ = step_path(path_.parent_path(), 2000);
+  const auto backend = device::make_host_backend(1);
+  Holding holding(small_model(), Cut::rows, rank_, size_);
+  holding.fill(8);
+  BackgroundSave background(*world_, *backend, holding.tensors);
+  {
+    const WriteFault fault(is_last() ? WriteFault::io_error : WriteFault::none);
+    background.start(path_, kAttributes, kDeck, holding.tensors);
+    expect_failure<IoError>([&] { background.wait(); },
+                            fault_of_last_rank("write", "Input/output error"));
+  }
+  EXPECT_FALSE(background.in_flight());
+  expect_nothing_unfinished();
+  EXPECT_EQ(find_latest(path_.parent_path())->path, previous);
+  background.start(path_, kAttributes, kDeck, holding.tensors);
+  background.wait();
+  Holding read(small_model(), Cut::columns, rank_, size_);
+  load(path_, *world_, read.tensors);
+  EXPECT_EQ(read.first_difference(8), "");
 }
 
 TEST_F(StorageFaultTest, APreflightMeetsTheErrorOfOneRank) {

@@ -1,0 +1,177 @@
+#include "checkpoint/background_save.hpp"
+
+#include <sys/resource.h>
+#include <unistd.h>
+
+#include <chrono>
+#include <utility>
+
+#include "checkpoint/elements.hpp"
+#include "checkpoint/hdf5.hpp"
+#include "checkpoint/save_steps.hpp"
+#include "comm/mpi/groups.hpp"
+#include "core/error.hpp"
+
+namespace trireme::checkpoint {
+namespace {
+
+/// Of the thread: computing comes first on a busy host.
+constexpr int kNice = 10;
+/// Interval in which wait() looks at the thread.
+constexpr std::chrono::milliseconds kPollInterval{5};
+
+std::int64_t bytes_of(const Piece& piece, DType dtype) {
+  return count_elements(piece.slabs) * static_cast<std::int64_t>(size_of(dtype));
+}
+
+std::int64_t own_bytes(const std::vector<LocalTensor>& tensors) {
+  std::int64_t bytes = 0;
+  for (const LocalTensor& tensor : tensors)
+    for (const Piece& piece : tensor.pieces)
+      if (piece.owner) bytes += bytes_of(piece, tensor.dtype);
+  return bytes;
+}
+
+}  // namespace
+
+BackgroundSave::BackgroundSave(comm::MpiCommunicator& ranks, device::Backend& memory,
+                               const std::vector<LocalTensor>& tensors)
+    : ranks_(ranks),
+      memory_(memory),
+      buffer_(memory.allocate_on_host(static_cast<std::size_t>(own_bytes(tensors)),
+                                      "copy of weights and optimizer (checkpoint.async)")) {}
+
+BackgroundSave::~BackgroundSave() {
+  stop_ = true;
+  if (thread_.joinable()) thread_.join();
+}
+
+void BackgroundSave::start(const std::filesystem::path& path, const Attributes& attributes,
+                           const std::string& deck, const std::vector<LocalTensor>& tensors) {
+  TRIREME_CHECK(step_ == Step::idle, "'{}' is still being saved", path_.string());
+  check_tensors(ranks_, tensors);
+  path_ = std::filesystem::absolute(path);
+  unfinished_ = unfinished_name(path);
+  attributes_ = attributes;
+  deck_ = deck;
+  offsets_.assign(tensors.size(), 0);
+  copies_ = tensors;
+  auto* next = static_cast<std::byte*>(buffer_.get());
+  for (LocalTensor& tensor : copies_) {
+    std::erase_if(tensor.pieces, [](const Piece& piece) { return !piece.owner; });
+    for (Piece& piece : tensor.pieces) {
+      const std::int64_t bytes = bytes_of(piece, tensor.dtype);
+      memory_.start_copy(next, piece.data, static_cast<std::size_t>(bytes));
+      piece.data = next;
+      next += bytes;
+    }
+  }
+  step_ = Step::copies;
+}
+
+void BackgroundSave::finish_copies() {
+  if (step_ == Step::copies) memory_.finish_copies();
+}
+
+bool BackgroundSave::advance() {
+  if (step_ == Step::idle) return false;
+  const bool working = thread_.joinable() && !done_;
+  if (ranks_.all_reduce(working, comm::Reduce::max) > 0.0) return false;
+  if (thread_.joinable()) thread_.join();
+  try {
+    comm::agree(ranks_, [&] {
+      if (error_) std::rethrow_exception(std::exchange(error_, {}));
+    });
+    take_next_step();
+  } catch (...) {
+    step_ = Step::idle;
+    error_ = {};
+    if (ranks_.rank() == 0) remove_files(unfinished_);
+    throw;
+  }
+  return step_ == Step::idle;
+}
+
+void BackgroundSave::wait() {
+  while (step_ != Step::idle) {
+    if (thread_.joinable()) {
+      // The other ranks wait for this one as long as its thread progresses.
+      comm::WatchedWork work = ranks_.work("writing '" + unfinished_.string() + "'");
+      for (std::int64_t seen = progress_; !done_; std::this_thread::sleep_for(kPollInterval))
+        if (const std::int64_t now = progress_; std::exchange(seen, now) != now)
+          work.note_progress();
+    }
+    advance();
+  }
+}
+
+// ---------------------------------------------------------------------------- steps
+
+void BackgroundSave::take_next_step() {
+  switch (step_) {
+    case Step::copies:
+      memory_.finish_copies();
+      memory_.synchronize();
+      return run(Step::checksums, [this] { compute_checksums(); });
+    case Step::checksums:
+      checksums_ = total_checksums(ranks_, copies_, std::move(checksums_));
+      return run_on_first_rank(Step::metadata, [this] { reserve_and_describe(); });
+    case Step::metadata:
+      ranks_.broadcast(offsets_.data(), offsets_.size() * sizeof offsets_[0], 0);
+      return run(Step::elements, [this] { write_elements(); });
+    case Step::elements:
+      return run_on_first_rank(Step::publishing,
+                               [this] { rename_and_publish(unfinished_, path_); });
+    default:
+      step_ = Step::idle;
+  }
+}
+
+void BackgroundSave::run(Step step, std::function<void()> work) {
+  step_ = step;
+  done_ = false;
+  thread_ = std::thread([this, work = std::move(work)] {
+    ::setpriority(PRIO_PROCESS, static_cast<id_t>(::gettid()), kNice);  // of this thread
+    hdf5::silence();
+    try {
+      work();
+    } catch (const hdf5::Failure& failure) {
+      error_ = std::make_exception_ptr(
+          IoError("cannot write '{}': {}", unfinished_.string(), failure.what()));
+    } catch (...) {
+      error_ = std::current_exception();
+    }
+    done_ = true;
+  });
+}
+
+void BackgroundSave::run_on_first_rank(Step step, std::function<void()> work) {
+  if (ranks_.rank() == 0)
+    run(step, std::move(work));
+  else
+    step_ = step;
+}
+
+void BackgroundSave::note_progress() {
+  ++progress_;
+  if (stop_) throw IoError("writing '{}' is cancelled", unfinished_.string());
+}
+
+void BackgroundSave::compute_checksums() {
+  HostView view(nullptr);
+  checksums_ = own_checksums(copies_, view, [this] { note_progress(); });
+}
+
+void BackgroundSave::reserve_and_describe() {
+  reserve_files(unfinished_, max_file_bytes(deck_, copies_));
+  PartFile file(unfinished_, [this] { note_progress(); });
+  offsets_ = write_metadata(file, attributes_, deck_, copies_, checksums_);
+}
+
+void BackgroundSave::write_elements() {
+  HostView view(nullptr);
+  PartFile file(unfinished_, [this] { note_progress(); });
+  write_own_elements(file, copies_, offsets_, view);
+}
+
+}  // namespace trireme::checkpoint

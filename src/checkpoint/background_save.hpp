@@ -1,0 +1,79 @@
+// Saving a checkpoint while training continues (checkpoint.async).
+#pragma once
+
+#include <atomic>
+#include <cstdint>
+#include <exception>
+#include <filesystem>
+#include <functional>
+#include <string>
+#include <thread>
+#include <vector>
+
+#include "checkpoint/checkpoint.hpp"
+
+namespace trireme::checkpoint {
+
+/// Copies what each rank owns into host memory, from which a thread of each rank computes checksums
+/// and writes, as save() does; one save at a time. MPI is used by the main thread alone: the ranks
+/// agree on each of the steps (checksums, metadata, elements, publishing) in advance(), between
+/// iterations. A kill at any instant leaves the checkpoint that `latest` names intact.
+class BackgroundSave {
+ public:
+  /// Allocates the host memory: the bytes that this rank owns of `tensors`. `ranks` and `memory`,
+  /// in which the tensors are, must outlive this. Throws as Backend::allocate_on_host().
+  BackgroundSave(comm::MpiCommunicator& ranks, device::Backend& memory,
+                 const std::vector<LocalTensor>& tensors);
+  /// Stops the thread; the unfinished file remains when a save is in flight.
+  ~BackgroundSave();
+  BackgroundSave(const BackgroundSave&) = delete;
+  BackgroundSave& operator=(const BackgroundSave&) = delete;
+
+  /// Starts to copy `tensors`, those of the constructor, and to save them as save() does. Nothing
+  /// may change them before finish_copies(). No other save may be in flight. Collective.
+  void start(const std::filesystem::path& path, const Attributes& attributes,
+             const std::string& deck, const std::vector<LocalTensor>& tensors);
+  /// Makes the backend's later work wait for the copies. Call it before the tensors are changed.
+  void finish_copies();
+
+  bool in_flight() const { return step_ != Step::idle; }
+  /// Takes the next step when all ranks have completed the last one; does not wait for them to.
+  /// Returns true when the checkpoint is published. Collective; throws, on every rank, as save().
+  /// After an exception no save is in flight, and the unfinished file is removed.
+  bool advance();
+  /// Waits until the checkpoint is published. Collective; throws as advance().
+  void wait();
+
+ private:
+  enum class Step { idle, copies, checksums, metadata, elements, publishing };
+
+  /// Runs `work` in the thread.
+  void run(Step step, std::function<void()> work);
+  void run_on_first_rank(Step step, std::function<void()> work);
+  /// The next step, after one that all ranks have completed. Collective.
+  void take_next_step();
+  void compute_checksums();
+  void reserve_and_describe();
+  void write_elements();
+  /// What the thread calls after each few MiB.
+  void note_progress();
+
+  comm::MpiCommunicator& ranks_;
+  device::Backend& memory_;
+  device::Buffer buffer_;  ///< of the copies
+
+  Step step_ = Step::idle;
+  std::filesystem::path path_, unfinished_;
+  Attributes attributes_;
+  std::string deck_;
+  std::vector<LocalTensor> copies_;  ///< this rank's own pieces
+  std::vector<std::uint64_t> checksums_;
+  std::vector<std::int64_t> offsets_;  ///< of the elements in the file
+
+  std::thread thread_;
+  std::exception_ptr error_;  ///< of the thread
+  std::atomic<bool> done_ = false, stop_ = false;
+  std::atomic<std::int64_t> progress_ = 0;
+};
+
+}  // namespace trireme::checkpoint
