@@ -12,6 +12,8 @@ namespace trireme::comm {
 namespace {
 
 constexpr std::chrono::milliseconds kCheckInterval{200};
+/// A check this late means that the process was stopped, with its job or its machine.
+constexpr std::chrono::seconds kPause{3};
 /// Delay between the message and the end of the job: other ranks time out about now, too, and print
 /// their messages.
 constexpr std::chrono::seconds kMessageDelay{1};
@@ -94,7 +96,9 @@ std::optional<Watched::Clock::duration> Watchdog::progress_due() {
 
 void Watchdog::watch() {
   std::unique_lock lock(mutex_);
+  auto last_check = Watched::Clock::now();
   while (!stopped_.wait_for(lock, kCheckInterval, [this] { return stop_; })) {
+    defer_after_pause(std::exchange(last_check, Watched::Clock::now()));
     std::string text;
     const Entry* const first = find_problem(text);
     if (!first) continue;
@@ -112,6 +116,12 @@ void Watchdog::watch() {
     lock.unlock();
     end_job(text, diagnosis.text);
   }
+}
+
+void Watchdog::defer_after_pause(Watched::Clock::time_point last_check) {
+  const auto now = Watched::Clock::now();
+  if (now - last_check < kPause) return;
+  for (Entry& entry : watched_) entry.deferred_until = now + (now - last_check);
 }
 
 Watchdog::Entry* Watchdog::find_problem(std::string& text) {
@@ -135,13 +145,28 @@ StallDiagnosis Watchdog::diagnose(const Ranks& ranks) {
 }
 
 void Watchdog::end_job(const std::string& problem, const std::string& diagnosis) {
-  const std::string line =
-      fmt::format("{}: {}: {}{}{}\n", program_invocation_short_name, process_identity(), problem,
-                  diagnosis.empty() ? "" : "; ", diagnosis);
+  const std::string line = fmt::format("{}: {}: {}{}{}{}{}\n", program_invocation_short_name,
+                                       process_identity(), problem, phase().empty() ? "" : ", in ",
+                                       phase(), diagnosis.empty() ? "" : "; ", diagnosis);
   std::fputs(line.c_str(), stderr);
   std::this_thread::sleep_for(kMessageDelay);
   const std::lock_guard lock(mutex_);
   abort_all(static_cast<int>(exit_code_));
+}
+
+std::string Watchdog::limit_text(Watched::Clock::duration timeout) const {
+  const auto seconds = [](Watched::Clock::duration duration) {
+    return std::chrono::duration<double>(duration).count();
+  };
+  const Watched::Clock::duration limit = limited(timeout);
+  if (limit == timeout) return fmt::format("{} s (comm.timeout)", seconds(timeout));
+  return fmt::format("{:.1f} s (the limit learned from earlier iterations; comm.timeout is {} s)",
+                     seconds(limit), seconds(timeout));
+}
+
+std::string Watchdog::phase() const {
+  const std::string what = phase_.load();
+  return what.empty() ? what : fmt::format("{} of iteration {}", what, iteration_.load());
 }
 
 WatchedCall::WatchedCall(Watchdog& watchdog, std::string what, Clock::duration timeout,
@@ -153,9 +178,8 @@ WatchedCall::WatchedCall(Watchdog& watchdog, std::string what, Clock::duration t
 WatchedCall::~WatchedCall() { watchdog_.remove(*this); }
 
 std::string WatchedCall::problem(Clock::time_point now) {
-  if (now - start_ < timeout_) return "";
-  return fmt::format("{} took longer than {} s (comm.timeout)", what_,
-                     std::chrono::duration<double>(timeout_).count());
+  if (now - start_ < watchdog_.limited(timeout_)) return "";
+  return fmt::format("{} took longer than {}", what_, watchdog_.limit_text(timeout_));
 }
 
 std::optional<Ranks> WatchedCall::awaited(Clock::time_point) { return ranks_ ? *ranks_ : Ranks{}; }

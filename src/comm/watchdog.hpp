@@ -1,6 +1,7 @@
 // Ends the job when communication fails or stalls while the main thread is blocked.
 #pragma once
 
+#include <algorithm>
 #include <atomic>
 #include <chrono>
 #include <condition_variable>
@@ -78,6 +79,25 @@ class Watchdog {
   /// The exit code of the job; initially 70.
   void set_exit_code(ExitCode code);
   ExitCode exit_code();
+  /// Limits the time-outs of operations between ranks (not of local work) to `limit` until the next
+  /// call; empty: to no less than they are. Called by the thread that communicates.
+  void set_limit(std::optional<Watched::Clock::duration> limit) {
+    limit_ = limit.value_or(Watched::Clock::duration::max());
+  }
+  /// `timeout`, or the limit where that is less.
+  Watched::Clock::duration limited(Watched::Clock::duration timeout) const {
+    return std::min(timeout, limit_.load());
+  }
+  /// "5 s (comm.timeout)", or that it is the learned limit: the time-out of a message.
+  std::string limit_text(Watched::Clock::duration timeout) const;
+  /// Tells messages what this process does, "the backward pass", and in which iteration. `phase` is
+  /// a literal; "" for none.
+  void set_phase(const char* phase, std::int64_t iteration = 0) {
+    phase_ = phase;
+    iteration_ = iteration;
+  }
+  /// "the backward pass of iteration 12"; "" when nothing is known.
+  std::string phase() const;
   /// The union of Watched::awaited; empty optional while nothing waits.
   std::optional<Ranks> awaited();
   /// The longest Watched::progress_due; empty while there is no local work.
@@ -91,6 +111,8 @@ class Watchdog {
   };
 
   void watch();
+  /// Gives all operations more time when this process was stopped for a while, and others with it.
+  void defer_after_pause(Watched::Clock::time_point last_check);
   /// The first entry with a problem, which is written to `text`; null while there is none.
   Entry* find_problem(std::string& text);
   /// The entry of `watched` if it still exists and has a problem, else null.
@@ -102,6 +124,9 @@ class Watchdog {
   std::condition_variable stopped_;
   bool stop_ = false;
   ExitCode exit_code_ = ExitCode::internal;
+  std::atomic<Watched::Clock::duration> limit_{Watched::Clock::duration::max()};
+  std::atomic<const char*> phase_{""};
+  std::atomic<std::int64_t> iteration_{0};
   std::vector<Entry> watched_;
   std::mutex diagnosis_mutex_;  ///< guards diagnosis_, whose call makes other threads use mutex_
   Diagnose diagnosis_;

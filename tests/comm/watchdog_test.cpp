@@ -23,6 +23,27 @@ TEST(WatchedCall, AcceptsTheLongestTimeouts) {
   }
 }
 
+TEST(WatchedCall, IsEndedByTheLearnedLimitWhereThatIsLess) {
+  Watchdog watchdog;
+  WatchedCall call(watchdog, "waiting", std::chrono::seconds(120));
+  const auto after = [&](int seconds) {
+    return call.problem(Watched::Clock::now() + std::chrono::seconds(seconds));
+  };
+  EXPECT_EQ(after(20), "");
+  watchdog.set_limit(std::chrono::seconds(10));
+  EXPECT_EQ(after(9), "");
+  EXPECT_EQ(after(11),
+            "waiting took longer than 10.0 s (the limit learned from earlier iterations; "
+            "comm.timeout is 120 s)");
+  watchdog.set_limit(std::chrono::seconds(300));
+  EXPECT_EQ(after(121), "waiting took longer than 120 s (comm.timeout)");
+  watchdog.set_limit(std::nullopt);
+  EXPECT_EQ(after(20), "");
+  EXPECT_EQ(watchdog.phase(), "");
+  watchdog.set_phase("the update", 12);
+  EXPECT_EQ(watchdog.phase(), "the update of iteration 12");
+}
+
 // ---------------------------------------------------------------------------- operations
 
 struct FakeEvent {

@@ -186,8 +186,9 @@ std::unique_ptr<WatchedCall> MpiCommunicator::watch(std::string_view what) const
   return timeout_.watch(what, name_, rank_);
 }
 
-WatchedWork MpiCommunicator::work(std::string what) const {
-  return WatchedWork(size_ > 1 ? timeout_.watchdog : nullptr, std::move(what), timeout_.limit);
+WatchedWork MpiCommunicator::work(std::string what, double minimum) const {
+  return WatchedWork(size_ > 1 ? timeout_.watchdog : nullptr, std::move(what),
+                     std::max(timeout_.limit, to_duration(minimum)));
 }
 
 std::unique_ptr<MpiCommunicator> MpiCommunicator::world() {

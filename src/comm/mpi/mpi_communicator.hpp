@@ -71,7 +71,8 @@ class MpiCommunicator final : public Communicator {
   std::unique_ptr<WatchedCall> watch(std::string_view what) const;
   /// Watches local work that the other ranks wait for while the result lives: no rank times out
   /// while it progresses. `what` is for the message. In a group of one rank nothing is watched.
-  WatchedWork work(std::string what) const;
+  /// `minimum` seconds without progress are allowed whatever the time-out is.
+  WatchedWork work(std::string what, double minimum = 0.0) const;
 
   const std::string& name() const override { return name_; }
   int rank() const override { return rank_; }

@@ -99,6 +99,7 @@ StallDiagnostics::Answer StallDiagnostics::own_answer() const {
   const auto due = watchdog_->progress_due();
   Answer answer{.waits = ranks.has_value(), .works = due.has_value()};
   if (due) answer.progress_due = std::chrono::duration<double>(*due).count();
+  watchdog_->phase().copy(answer.phase, sizeof answer.phase - 1);
   if (!ranks) return answer;
   answer.count = static_cast<int>(std::min(ranks->size(), std::size(answer.ranks)));
   std::copy_n(ranks->begin(), answer.count, answer.ranks);
@@ -130,8 +131,9 @@ std::string StallDiagnostics::describe_idle(const Ranks& ranks, const Answers& a
   const bool works =
       std::ranges::any_of(ranks, [&](int rank) { return answers.at(rank).works != 0; });
   if (works) return names(ranks) + ": file input or output makes no progress";
+  const std::string phase = answers.at(ranks[0]).phase;
   return names(ranks) + (ranks.size() > 1 ? " answer but are" : " answers but is") +
-         " in no communication call";
+         " in no communication call" + (phase.empty() ? "" : ", but in " + phase);
 }
 
 StallDiagnosis StallDiagnostics::diagnose(const Ranks& ranks) {

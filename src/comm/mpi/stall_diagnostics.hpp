@@ -41,7 +41,8 @@ class StallDiagnostics {
     int works;  ///< 0 while it does no local work that others wait for
     /// Watchdog::progress_due() where `works`, in seconds
     double progress_due;
-    int count;  ///< of `ranks`
+    char phase[96];  ///< Watchdog::phase(), ends with a zero
+    int count;       ///< of `ranks`
     int ranks[64];
   };
   struct Sent {
