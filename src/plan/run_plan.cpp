@@ -89,11 +89,16 @@ StagePlan plan_stage(const deck::Deck& deck, const grid::Layout& layout,
   const auto [weights, gradients] = model::ParameterStore::planned_bytes(
       placement, layout.data, config.precision, store_options(deck));
   const model::StageMemory memory = model::PipelineStage::plan(config, layout, stage, plan.slots);
+  const std::size_t copies = deck.checkpoint.async
+                                 ? optim::Optimizer::checkpoint_bytes(
+                                       placement, layout, optimizer_config(deck), config.precision)
+                                 : 0;
   plan.memory = {
       .weights = weights + memory.fp8_weights,
       .gradients = gradients,
       .optimizer = optim::Optimizer::planned_bytes(placement, layout, optimizer_config(deck),
-                                                   config.precision),
+                                                   config.precision) +
+                   (on_gpu ? 0 : copies),
       .activations = memory.activations + (on_gpu ? 0 : memory.host),
       .workspace = memory.workspace + (on_gpu ? model::kernel_workspace_bytes(config)
                                               : model::host_gemm_bytes(config)),
@@ -104,7 +109,7 @@ StagePlan plan_stage(const deck::Deck& deck, const grid::Layout& layout,
       .libraries = on_gpu
                        ? kGpuLibraryBytes + communication_bytes(layout, stage, message_bytes(deck))
                        : kLibraryBytes + (layout.ranks() > 1 ? kSharedMemoryBytes : 0),
-      .host = on_gpu ? memory.host : 0};
+      .host = on_gpu ? memory.host + copies : 0};
   return plan;
 }
 

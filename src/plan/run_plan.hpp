@@ -22,8 +22,9 @@ struct MemoryPlan {
   std::size_t workspace = 0;
   std::size_t communication = 0;  ///< gradients received from and sent to other stages
   std::size_t libraries = 0;      ///< MPI, OpenBLAS, HDF5 and the program itself, as measured
-  /// Page-locked host memory for offloaded activations of a GPU's rank. Not in total(); on the
-  /// host backend it is part of the activations.
+  /// Page-locked host memory of a GPU's rank for offloaded activations and for the copies of
+  /// checkpoint.async. Not in total(); on the host backend the former are part of the activations,
+  /// the latter of the optimizer.
   std::size_t host = 0;
 
   std::size_t total() const {

@@ -130,6 +130,7 @@ std::string json_line(const CheckpointEvent& event, double time) {
   json["path"] = event.path;
   json["bytes"] = event.bytes;
   json["seconds"] = event.seconds;
+  if (event.stall_seconds) json["stall_seconds"] = *event.stall_seconds;
   return dump(json);
 }
 

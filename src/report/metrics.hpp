@@ -137,6 +137,8 @@ struct CheckpointEvent {
   std::string path = {};
   std::int64_t bytes = 0;
   double seconds = 0;
+  /// For which training waited; unset where it waited for all of `seconds`.
+  std::optional<double> stall_seconds = {};
 };
 
 /// Bytes of one rank. On a GPU `allocated` is what the backend's buffers hold and `reserved` all

@@ -1,4 +1,5 @@
 #include "report/reporter.hpp"
+#include "report/goodput.hpp"
 
 #include <fmt/format.h>
 
@@ -180,9 +181,12 @@ std::string start_lines(const StartEvent& event) {
 }
 
 std::string checkpoint_line(const CheckpointEvent& event) {
-  return fmt::format("  successfully saved checkpoint at iteration {:7d} to {} ({} in {:.1f} s)",
+  return fmt::format("  successfully saved checkpoint at iteration {:7d} to {} ({} in {:.1f} s{})",
                      event.iteration, event.path, human_bytes(static_cast<double>(event.bytes)),
-                     event.seconds);
+                     event.seconds,
+                     event.stall_seconds
+                         ? fmt::format(", for which training waited {:.2f} s", *event.stall_seconds)
+                         : "");
 }
 
 std::string trace_line(const TraceEvent& event) {
@@ -219,6 +223,7 @@ OutputFile::Mode mode_of(const ReporterOptions& options) {
 
 OutputFile open_metrics(const ReporterOptions& options) {
   const std::filesystem::path path = options.folder / "metrics.jsonl";
+  record_last_start(options.folder, options.restart.value_or(0));
   if (options.restart) truncate_metrics_after(path, *options.restart);
   return OutputFile(path, mode_of(options));
 }

@@ -55,7 +55,11 @@ RunCheckpoints::RunCheckpoints(const deck::Deck& deck, comm::Groups& groups,
       parameters_(parameters),
       optimizer_(optimizer),
       reporter_(reporter),
-      lock_(lock) {}
+      lock_(lock) {
+  if (deck.checkpoint.async && deck.checkpoint.every)
+    background_ = std::make_unique<checkpoint::BackgroundSave>(
+        *groups.world, backend, checkpoint::checkpoint_tensors(parameters, optimizer));
+}
 
 void RunCheckpoints::load(const std::filesystem::path& path, const RunState& state) {
   throw_collectively([&] {
@@ -81,31 +85,91 @@ void RunCheckpoints::preflight(const deck::Progress& now, const deck::Progress& 
   });
 }
 
-double RunCheckpoints::save(const RunState& state, device::Timers* timers) {
-  const Stopwatch watch;
+std::filesystem::path RunCheckpoints::checked_path(const RunState& state) {
   on_rank_zero(*groups_.world, [&] {
     if (lock_) lock_->check();
     return std::string();
   });
-  const std::filesystem::path path =
-      checkpoint::step_path(checkpoint_folder(deck_), state.iteration);
+  return checkpoint::step_path(checkpoint_folder(deck_), state.iteration);
+}
+
+void RunCheckpoints::note_saved(const InFlight& saved, bool background) {
+  last_ = saved.path;
+  last_iteration_ = saved.iteration;
+  deletion_due_ = true;
+  if (!reporter_) return;
+  report::CheckpointEvent event{
+      .iteration = saved.iteration,
+      .path = saved.path.string(),
+      .bytes = static_cast<std::int64_t>(std::filesystem::file_size(saved.path)),
+      .seconds = saved.since_start.seconds()};
+  if (background) event.stall_seconds = saved.stall_seconds;
+  reporter_->on(event);
+}
+
+double RunCheckpoints::save(const RunState& state, device::Timers* timers) {
+  InFlight saved{.iteration = state.iteration};
+  saved.path = checked_path(state);
   device::timed(timers, device::Phase::save, [&] {
     throw_collectively([&] {
-      checkpoint::save(path, *groups_.world, state.attributes(), deck::print_deck(deck_),
+      checkpoint::save(saved.path, *groups_.world, state.attributes(), deck::print_deck(deck_),
                        checkpoint::checkpoint_tensors(parameters_, optimizer_), &backend_);
     });
   });
-  last_ = path;
-  last_iteration_ = state.iteration;
-  deletion_due_ = true;
-  const double seconds = watch.seconds();
-  if (reporter_)
-    reporter_->on(report::CheckpointEvent{
-        .iteration = state.iteration,
-        .path = path.string(),
-        .bytes = static_cast<std::int64_t>(std::filesystem::file_size(path)),
-        .seconds = seconds});
-  return seconds;
+  note_saved(saved, /*background=*/false);
+  return saved.since_start.seconds();
+}
+
+double RunCheckpoints::start_save(const RunState& state, device::Timers* timers) {
+  constexpr double kNoticeable = 1.0;  // seconds
+  const Stopwatch watch;
+  if (background_->in_flight()) {
+    advance_save(/*wait=*/true);
+    if (reporter_ && watch.seconds() >= kNoticeable)
+      reporter_->on(report::WarningEvent{
+          .iteration = state.iteration,
+          .message = fmt::format("training waited {:.1f} s for the checkpoint of iteration {}: "
+                                 "storage is slower than checkpoint.every asks for",
+                                 watch.seconds(), in_flight_.iteration)});
+  }
+  in_flight_ = {.iteration = state.iteration};
+  in_flight_.path = checked_path(state);
+  device::timed(timers, device::Phase::save, [&] {
+    throw_collectively([&] {
+      background_->start(in_flight_.path, state.attributes(), deck::print_deck(deck_),
+                         checkpoint::checkpoint_tensors(parameters_, optimizer_));
+    });
+  });
+  return in_flight_.stall_seconds = watch.seconds();
+}
+
+std::optional<double> RunCheckpoints::advance_save(bool wait) {
+  if (!background_ || !background_->in_flight()) return std::nullopt;
+  try {
+    if (wait)
+      background_->wait();
+    else if (!background_->advance())
+      return std::nullopt;
+  } catch (const IoError& error) {
+    if (last_failed_)
+      throw CollectiveError(error.code(),
+                            fmt::format("{}; the last checkpoint failed, too", error.what()));
+    last_failed_ = true;
+    if (reporter_)
+      reporter_->on(report::WarningEvent{
+          .iteration = in_flight_.iteration,
+          .message = fmt::format("no checkpoint: {}; training continues, and ends when the next "
+                                 "one fails as well",
+                                 error.what())});
+    return std::nullopt;
+  }
+  last_failed_ = false;
+  note_saved(in_flight_, /*background=*/true);
+  return in_flight_.since_start.seconds();
+}
+
+void RunCheckpoints::finish_copies() {
+  if (background_) background_->finish_copies();
 }
 
 void RunCheckpoints::delete_old() {

@@ -3,11 +3,14 @@
 
 #include <cstdint>
 #include <filesystem>
+#include <memory>
 #include <optional>
 #include <vector>
 
+#include "checkpoint/background_save.hpp"
 #include "checkpoint/folder.hpp"
 #include "comm/mpi/groups.hpp"
+#include "core/clock.hpp"
 #include "deck/batch_sizes.hpp"
 #include "deck/deck.hpp"
 #include "device/timers.hpp"
@@ -48,6 +51,16 @@ class RunCheckpoints {
   /// CollectiveError.
   double save(const RunState& state, device::Timers* timers);
 
+  /// Starts to write the checkpoint of `state` while training continues (checkpoint.async); waits
+  /// for the one in flight, and says so. Returns the seconds that it took. Throws CollectiveError.
+  double start_save(const RunState& state, device::Timers* timers);
+  /// Between iterations: takes a step of the checkpoint in flight, or with `wait` all of them.
+  /// Returns the seconds since its start when it is published. A file that cannot be written is a
+  /// warning; two in a row throw CollectiveError. Collective.
+  std::optional<double> advance_save(bool wait = false);
+  /// Makes the backend's later work, which changes weights, wait for the copies of start_save().
+  void finish_copies();
+
   /// Deletes the checkpoints that checkpoint.keep does not keep, once after each save. Call it when
   /// the last one has proved to be good.
   void delete_old();
@@ -68,6 +81,21 @@ class RunCheckpoints {
   std::optional<std::filesystem::path> last_;
   std::int64_t last_iteration_ = 0;
   bool deletion_due_ = false;
+
+  /// The checkpoint in flight.
+  struct InFlight {
+    std::int64_t iteration = 0;
+    std::filesystem::path path;
+    Stopwatch since_start;
+    double stall_seconds = 0.0;  ///< for which training waited
+  };
+  /// Names `saved` as the newest checkpoint and reports it.
+  void note_saved(const InFlight& saved, bool background);
+  std::filesystem::path checked_path(const RunState& state);
+
+  std::unique_ptr<checkpoint::BackgroundSave> background_;  ///< null without checkpoint.async
+  InFlight in_flight_;
+  bool last_failed_ = false;  ///< the last background save
 };
 
 }  // namespace trireme::train

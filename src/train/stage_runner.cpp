@@ -222,6 +222,7 @@ const data::Batch& StageRunner::read(int micro_batch) {
   if (prefetcher_)
     if (const auto* batch = prefetcher_->find(*dataset_, sampler_, consumed_, micro_batch))
       return *batch;
+  const comm::WatchedWork reading = groups_.world->work("reading data");
   data::read_micro_batch(*dataset_, sampler_, consumed_, micro_batch, batch_);
   return batch_;
 }

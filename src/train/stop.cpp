@@ -2,10 +2,28 @@
 
 #include <filesystem>
 #include <iterator>
+#include <vector>
 
 #include "core/system/signals.hpp"
 
 namespace trireme::train {
+
+void StepLimit::note(double seconds, std::int64_t samples) {
+  constexpr std::int64_t kFirst = 2;
+  if (++count_ <= kFirst) return;
+  if (seconds_per_sample_.size() == kRemembered) seconds_per_sample_.pop_front();
+  seconds_per_sample_.push_back(seconds / static_cast<double>(samples));
+}
+
+std::optional<double> StepLimit::seconds(std::int64_t samples) const {
+  constexpr std::size_t kNeeded = 3;
+  constexpr double kFactor = 5.0, kMinimum = 10.0;
+  if (seconds_per_sample_.size() < kNeeded) return std::nullopt;
+  std::vector<double> sorted(seconds_per_sample_.begin(), seconds_per_sample_.end());
+  const auto middle = sorted.begin() + std::ssize(sorted) / 2;
+  std::nth_element(sorted.begin(), middle, sorted.end());
+  return std::max(kMinimum, kFactor * *middle * static_cast<double>(samples));
+}
 
 StopConditions::StopConditions(const deck::Deck& deck, const deck::BatchSizes& batches,
                                comm::Communicator& world, const Stopwatch& since_start,

@@ -2,6 +2,8 @@
 #pragma once
 
 #include <algorithm>
+#include <cstdint>
+#include <deque>
 #include <optional>
 
 #include "comm/communicator.hpp"
@@ -69,6 +71,22 @@ constexpr const char* describe(StopReason reason) {
   }
   return "?";
 }
+
+/// The time after which an iteration has stalled, learned from the time of earlier ones.
+class StepLimit {
+ public:
+  /// An iteration with `samples` took `seconds`. The first ones, in which algorithms are chosen,
+  /// are not counted.
+  void note(double seconds, std::int64_t samples);
+  /// Of an iteration with `samples`: five times the median, 10 seconds at least; empty while too
+  /// few iterations are known.
+  std::optional<double> seconds(std::int64_t samples) const;
+
+ private:
+  static constexpr std::size_t kRemembered = 15;
+  std::int64_t count_ = 0;
+  std::deque<double> seconds_per_sample_;  ///< of the newest iterations
+};
 
 /// Signals, the kill switch, limits of time and of iterations: what any rank sees holds for all.
 class StopConditions {

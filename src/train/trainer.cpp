@@ -102,6 +102,8 @@ std::unique_ptr<const data::Dataset> Trainer::open(data::Split split) {
   if (deck_.evaluate.every)
     length.evaluations = batches_.times_reached(*deck_.evaluate.every, end_);
   const auto open_for = [&](std::int64_t samples) {
+    // Rank 0 may build sample indices for minutes, while the others wait.
+    const comm::WatchedWork work = groups_.world->work("opening the data", /*minimum=*/600.0);
     return open_dataset(deck_, vocabulary_, split, samples, *groups_.world);
   };
   auto dataset = open_for(data::samples_wanted(split, length));
@@ -140,17 +142,19 @@ StopReason Trainer::run() {
   while (stop == StopReason::none && state_.iteration < end_.iteration) {
     skip_data_if_due();
     start_prefetch();
-    const StepResult result = recorded_step();
+    const StepResult result = watched_step();
     report(result);
     report_gpus_if_due();
     stop = judge(result);
     if (stop != StopReason::none) break;
     evaluate_if_due();
     evaluate_tasks();
+    advance_save();
     stop = save_if_due();
     if (stop != StopReason::none) break;
     stop = stops_.after_step(previous_, state_.progress(), end_, finish_prefetch());
   }
+  advance_save(/*wait=*/true);
   if (stop == StopReason::none) stop = StopReason::finished;
   if (stop == StopReason::diverged) return stop;
   // Before the last evaluation, which may be long: a kill there loses nothing.
@@ -224,6 +228,18 @@ bool Trainer::due(const std::optional<deck::Length>& every) const {
   return every && deck::reaches(*every, previous_, state_.progress());
 }
 
+StepResult Trainer::watched_step() {
+  const std::int64_t samples = batches_.at(state_.consumed_samples);
+  const Stopwatch watch;
+  if (const auto limit = step_limit_.seconds(samples))
+    watchdog_->set_limit(comm::to_duration(*limit));
+  const StepResult result = recorded_step();
+  watchdog_->set_limit(std::nullopt);
+  step_limit_.note(watch.seconds(), samples);
+  watchdog_->set_phase("the end", state_.iteration);
+  return result;
+}
+
 StepResult Trainer::step(PhaseSeconds* phases) {
   const Stopwatch watch;
   const auto mark = [&] {
@@ -235,12 +251,15 @@ StepResult Trainer::step(PhaseSeconds* phases) {
   parameters_.zero_gradients();
   const double loss_scale = loss_scaler_.scale();
   runner_.set_loss_scale(loss_scale);
+  watchdog_->set_phase("forward and backward", state_.iteration + 1);
   const LossSum loss = timed(log_.timers(), Phase::forward_backward, [&] {
     return runner_.train(*train_data_, batch, state_.next_sample(), schedule_, &prefetcher_);
   });
   const double passes = mark();
+  watchdog_->set_phase("the gradient reduction", state_.iteration + 1);
   timed(log_.timers(), Phase::grads_sync, [&] { optimizer_.reduce_gradients(); });
   const double reduction = mark();
+  watchdog_->set_phase("the update", state_.iteration + 1);
   StepResult result = timed(log_.timers(), Phase::optimizer,
                             [&] { return update_weights(loss_scale, batch.global_batch); });
   result.loss = loss.mean();
@@ -281,6 +300,7 @@ StepResult Trainer::update_weights(double loss_scale, std::int64_t samples) {
   // counted.
   result.applied = std::isfinite(result.gradient_norm);
   if (result.applied) {
+    checkpoints_.finish_copies();
     timed(log_.timers(), Phase::update, [&] {
       optimizer_.update({.learning_rate = learning_rate_.at(position()),
                          .weight_decay = weight_decay_.at(position()),
@@ -357,6 +377,7 @@ std::int64_t Trainer::evaluations() const {
 
 double Trainer::evaluate(data::Split split, const data::Dataset& dataset, std::int64_t before,
                          bool at_end) {
+  watchdog_->set_phase("the evaluation", state_.iteration);
   const Stopwatch watch;
   const std::int64_t first_batch = before * deck_.evaluate.iterations;
   LossSum sum;
@@ -412,12 +433,33 @@ StopReason Trainer::save_if_due() {
                     "waits for an iteration that has",
                     state_.iteration));
   save_due_ = save_due_ || due_now;
-  return save_due_ && state_.bad_iterations == 0 ? save() : StopReason::none;
+  if (!save_due_ || state_.bad_iterations > 0) return StopReason::none;
+  return deck_.checkpoint.async ? start_save() : save();
+}
+
+StopReason Trainer::start_save() {
+  if (!check_weights())
+    return diverged(fmt::format("the weights of iteration {} are not finite", state_.iteration));
+  log_.exclude(checkpoints_.start_save(state_, log_.timers()));
+  save_due_ = false;
+  log_.report_timer(Phase::save, state_.iteration);
+  return StopReason::none;
+}
+
+void Trainer::advance_save(bool wait) {
+  const Stopwatch watch;
+  const std::optional<double> seconds = checkpoints_.advance_save(wait);
+  if (wait) log_.exclude(watch.seconds());
+  if (!seconds) return;
+  // Before the run stops it waits for the checkpoint in flight and then writes another one.
+  stops_.note_save(2.0 * *seconds);
+  watchdog_->set_exit_code(ExitCode::stopped_early);
 }
 
 StopReason Trainer::save() {
   if (!check_weights())
     return diverged(fmt::format("the weights of iteration {} are not finite", state_.iteration));
+  watchdog_->set_phase("the checkpoint", state_.iteration);
   const Stopwatch watch;
   stops_.note_save(checkpoints_.save(state_, log_.timers()));
   // From here on a lost rank exits with 75: the job can resume from this checkpoint.

@@ -87,6 +87,8 @@ class Trainer {
   std::unique_ptr<const data::Dataset> open(data::Split split);
   /// Loads weights and moments of the checkpoint that the run resumes from.
   void load();
+  /// step(), watched with the limit that is learned from earlier ones.
+  StepResult watched_step();
   /// From the reduced gradient to new weights, or to none where it is not finite. All of the result
   /// but the loss; `samples` is the global batch.
   StepResult update_weights(double loss_scale, std::int64_t samples);
@@ -134,6 +136,11 @@ class Trainer {
   StopReason diverged(const std::string& what);
   /// Saves where checkpoint.every asks for it, after bad iterations once there is a good one.
   StopReason save_if_due();
+  /// Starts a checkpoint in the background where the deck asks for it, unless the weights are not
+  /// finite.
+  StopReason start_save();
+  /// Takes a step of the checkpoint in flight, or with `wait` all of them.
+  void advance_save(bool wait = false);
   /// Writes a checkpoint, unless the weights are not finite: then `diverged`.
   StopReason save();
   /// Deletes the checkpoints that are not kept, unless the last iterations were bad.
@@ -165,6 +172,7 @@ class Trainer {
   TaskEvaluations tasks_;
   TrainingLog log_;
   StopConditions stops_;
+  StepLimit step_limit_;
   data::BatchPrefetcher prefetcher_;
   std::string data_error_;  ///< of this rank
   Stopwatch since_data_check_;

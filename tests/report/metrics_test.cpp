@@ -3,6 +3,7 @@
 #include <gtest/gtest.h>
 
 #include <cmath>
+#include <fstream>
 #include <limits>
 #include <nlohmann/json.hpp>
 #include <random>
@@ -10,6 +11,7 @@
 #include "../scratch_folder.hpp"
 #include "core/error.hpp"
 #include "core/files.hpp"
+#include "report/goodput.hpp"
 
 namespace trireme::report {
 namespace {
@@ -125,6 +127,9 @@ TEST(JsonLine, OtherKinds) {
   EXPECT_EQ(json_line(CheckpointEvent{7, "checkpoints/x.h5", 4096, 1.5}, 1),
             R"({"kind":"checkpoint","time":1.0,"iteration":7,"path":"checkpoints/x.h5",)"
             R"("bytes":4096,"seconds":1.5})");
+  EXPECT_EQ(json_line(CheckpointEvent{7, "x.h5", 4096, 1.5, 0.25}, 1),
+            R"({"kind":"checkpoint","time":1.0,"iteration":7,"path":"x.h5","bytes":4096,)"
+            R"("seconds":1.5,"stall_seconds":0.25})");
   EXPECT_EQ(json_line(MemoryEvent{1, 30, 20, 25, 0, {{2, 3, 4, 5, 6}}}, 1),
             R"({"kind":"memory","time":1.0,"iteration":1,"planned_bytes":30,"resident_bytes":20,)"
             R"("peak_bytes":25,"ranks":[{"rank":2,"allocated":3,"max_allocated":4,"reserved":5,)"
@@ -233,6 +238,57 @@ TEST_F(TruncateTest, NeverCrashesOnMutatedFiles) {
       EXPECT_EQ(read_file(path_), content);
     }
   }
+}
+
+// ---------------------------------------------------------------------------- goodput
+
+/// A start at time 100 that resumes from iteration 10, trains to 16 in two intervals of two and
+/// four iterations, saves 12 in the background and is killed.
+std::string killed_start() {
+  return R"({"kind":"start","time":100.0,"iteration":10})"
+         "\n"
+         R"({"kind":"train","time":107.0,"iteration":12,"ms":1000.0})"
+         "\n"
+         R"({"kind":"train","time":111.0,"iteration":16,"ms":1000.0})"
+         "\n"
+         R"({"kind":"checkpoint","time":112.0,"iteration":12,"seconds":4.0,"stall_seconds":0.25})"
+         "\n{\"kind\":\"tra";
+}
+
+TEST(Goodput, DividesAStartIntoUsefulAndLostTime) {
+  const auto start = last_start(killed_start(), std::nullopt);
+  ASSERT_TRUE(start);
+  EXPECT_EQ(start->reached, 16);
+  EXPECT_EQ(start->lost_iterations, 4);
+  EXPECT_DOUBLE_EQ(start->start_up, 5.0);
+  EXPECT_DOUBLE_EQ(start->useful, 2.0);
+  EXPECT_DOUBLE_EQ(start->lost, 4.0);
+  EXPECT_DOUBLE_EQ(start->checkpoints, 0.25);
+  EXPECT_EQ(start->cause, "killed, or lost a rank");
+  EXPECT_EQ(last_start(killed_start(), 14)->lost_iterations, 2) << "it resumed from another one";
+  EXPECT_FALSE(last_start("", std::nullopt));
+}
+
+TEST(Goodput, ARestartRecordsWhatItCuts) {
+  const ScratchFolder scratch;
+  std::ofstream(scratch.path() / "metrics.jsonl") << killed_start();
+  record_last_start(scratch.path(), 12);
+  std::ofstream(scratch.path() / "metrics.jsonl")
+      << R"({"kind":"start","time":120.0,"iteration":12})"
+         "\n"
+         R"({"kind":"train","time":132.0,"iteration":20,"ms":1000.0})"
+         "\n"
+         R"({"kind":"checkpoint","time":132.0,"iteration":20,"seconds":0.0})"
+         "\n"
+         R"({"kind":"stop","time":132.0,"reason":"finished","iteration":20,"exit_code":0})"
+         "\n";
+  const std::vector<RunStart> starts = read_starts(scratch.path());
+  ASSERT_EQ(starts.size(), 2u);
+  EXPECT_EQ(starts[0].lost_iterations, 4);
+  EXPECT_EQ(starts[1].cause, "finished");
+  EXPECT_EQ(goodput_line(starts),
+            "goodput 31.2 % of 32s in 2 starts: useful 10s, lost 4s (4 iterations), start-up 9s, "
+            "checkpoints 0s, between starts 8s, other 1s");
 }
 
 }  // namespace

@@ -51,6 +51,19 @@ TEST(StopConditions, ARunGoesOnByItself) {
   EXPECT_EQ(run.after(3), StopReason::none);
 }
 
+TEST(StepLimit, IsLearnedFromTheUsualIteration) {
+  StepLimit limit;
+  for (const double seconds : {100.0, 50.0, 4.0, 4.0}) {
+    limit.note(seconds, 8);
+    EXPECT_EQ(limit.seconds(8), std::nullopt);
+  }
+  limit.note(30.0, 8);  // unusual
+  EXPECT_EQ(limit.seconds(8), 20.0);
+  EXPECT_EQ(limit.seconds(16), 40.0) << "a larger batch takes longer";
+  for (int i = 0; i < 20; ++i) limit.note(0.1, 8);
+  EXPECT_EQ(limit.seconds(8), 10.0);
+}
+
 TEST(StopConditions, TheTimeLimitHasRoomForAnIterationAndASave) {
   TimedRun run({"evaluate.at_end=false"}, 1000.0);
   run.stops().note_step(100.0);

@@ -80,8 +80,7 @@ void train_keys(std::vector<Key>& rows) {
               .help("Also keep the checkpoints at each multiple of this."),
           key(TRIREME_MEMBER(checkpoint.async))
               .by_default("false")
-              .built({"false"})
-              .help("Write while training continues."),
+              .help("Write while training continues, from a copy in host memory."),
           key(TRIREME_MEMBER(checkpoint.load))
               .help(
                   "Checkpoint that a fresh run starts from; also one of Megatron-LM or DeepSpeed, "
@@ -94,10 +93,12 @@ void log_keys(std::vector<Key>& rows) {
       rows.end(),
       {
           key(TRIREME_MEMBER(comm.timeout))
-              .by_default("10 minutes")
+              .by_default("2 minutes")
               .above(0)
               .units(times())
-              .help("Maximum wait for other ranks in one operation; then the job ends."),
+              .help("Maximum wait for other ranks in one operation; then the job ends. In an "
+                    "iteration the limit is five times the usual iteration, 10 seconds at least, "
+                    "where that is less."),
           key(TRIREME_MEMBER(comm.nccl_debug))
               .help("Value of NCCL_DEBUG: VERSION, WARN, INFO or TRACE."),
           key(TRIREME_MEMBER(log.every))

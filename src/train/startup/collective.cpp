@@ -19,6 +19,9 @@ std::string on_rank_zero(comm::MpiCommunicator& world, const std::function<std::
   std::int32_t code = 0;
   std::string text;
   if (world.rank() == 0) {
+    // Reading and preparing data may take longer than an operation between ranks.
+    constexpr double kMinutes = 60.0;
+    const comm::WatchedWork watched = world.work("work of rank 0", 10.0 * kMinutes);
     try {
       text = work();
     } catch (const Error& error) {
