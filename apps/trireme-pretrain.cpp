@@ -6,6 +6,8 @@
 #include <cerrno>
 #include <cstdio>
 #include <cstdlib>
+#include <iterator>
+#include <sstream>
 
 #include "checkpoint/folder.hpp"
 #include "convert/convert.hpp"
@@ -21,6 +23,7 @@
 #include "train/startup/launch.hpp"
 #include "train/startup/rank_output.hpp"
 #include "train/startup/startup.hpp"
+#include "train/startup/supervise.hpp"
 #include "train/trainer.hpp"
 
 namespace trireme {
@@ -47,6 +50,12 @@ po::options_description all_options() {
       ("verify-data",
        "read all tokens of the datasets at the start instead of a sample: their ids must be in the "
        "vocabulary, and a restart must find them as they were");
+  options.add_options()  //
+      ("supervise", po::value<std::string>()->implicit_value("")->value_name("LAUNCHER"),
+       "start the run with LAUNCHER, such as 'mpirun -n 8', and start it again when it ends early "
+       "(exit code 75, or a lost rank)")  //
+      ("max-restarts", po::value<int>()->default_value(20)->value_name("N"),
+       "of --supervise: how often");
   options.add(job_options());
   return options;
 }
@@ -320,6 +329,48 @@ ExitCode pretrain(int argc, char** argv, const DeckArguments& arguments,
   return exit_code(stop);
 }
 
+/// The words of the command line without the options of --supervise, and with `restarts` those of
+/// --restart.
+std::vector<std::string> supervised_words(int argc, char** argv, bool with_restart) {
+  std::vector<std::string> words = {program_path()};
+  for (int i = 1; i < argc; ++i) {
+    const std::string word = argv[i];
+    const bool dropped =
+        word.starts_with("--max-restarts") || (!with_restart && word.starts_with("--restart"));
+    if (word.starts_with("--supervise")) continue;
+    if (dropped)
+      i += word.find('=') == std::string::npos;
+    else
+      words.push_back(word);
+  }
+  return words;
+}
+
+/// Starts the run, again and again, from a process that is no rank.
+ExitCode supervise(int argc, char** argv, const DeckArguments& arguments) {
+  if (comm::launched_ranks() > 1)
+    throw UsageError(
+        "--supervise starts the ranks: --supervise='mpirun -n {}', without a launcher "
+        "before trireme-pretrain",
+        comm::launched_ranks());
+  const int restarts = arguments.values["max-restarts"].as<int>();
+  if (restarts < 0) throw UsageError("--max-restarts {}: expected 0 or more", restarts);
+  std::istringstream launcher(arguments.values["supervise"].as<std::string>());
+  const std::vector<std::string> words{std::istream_iterator<std::string>(launcher), {}};
+  const auto command = [&](bool with_restart) {
+    std::vector<std::string> all = words;
+    for (std::string& word : supervised_words(argc, argv, with_restart)) all.push_back(word);
+    return all;
+  };
+  const deck::Deck deck =
+      deck::load(arguments.path, arguments.overrides, {.automatic = train::automatic_device()});
+  catch_stop_signals();
+  return train::supervise({.command = command(/*with_restart=*/true),
+                           .again = command(/*with_restart=*/false),
+                           .folder = deck.run.output,
+                           .max_restarts = restarts});
+}
+
 ExitCode run(int argc, char** argv) {
   const po::options_description options = all_options();
   if (answers_deck_help(argc, argv, kProgram, kUsage, options)) return ExitCode::success;
@@ -329,6 +380,7 @@ ExitCode run(int argc, char** argv) {
     trainer_options.time_limit =
         deck::read_time_option("--time-limit", arguments.values["time-limit"].as<std::string>());
   if (answers_print_job(arguments) || answers_deck_questions(arguments)) return ExitCode::success;
+  if (arguments.values.count("supervise")) return supervise(argc, argv, arguments);
   catch_stop_signals();  // before MPI starts, which takes a while: Slurm may be early
   return run_on_ranks(kProgram, [&](auto world) {
     return pretrain(argc, argv, arguments, trainer_options, std::move(world));

@@ -10,6 +10,7 @@
 #include "core/files.hpp"
 #include "core/text.hpp"
 #include "report/follow/follower.hpp"
+#include "report/goodput.hpp"
 #include "report/html/page.hpp"
 #include "report/runs/comparison.hpp"
 #include "report/runs/run_history.hpp"
@@ -42,7 +43,10 @@ constexpr const char* kUsage =
     "           the values of every training line and evaluation as comma-separated values\n"
     "       trireme-report diff RUN|LOG RUN|LOG\n"
     "           versions, deck keys and losses that differ; exit code 1 when decks or losses\n"
-    "           differ, 0 when they are equal\n\n";
+    "           differ, 0 when they are equal\n"
+    "       trireme-report goodput RUN [--json]\n"
+    "           where the time of a run went, over all its starts: useful iterations, lost ones,\n"
+    "           start-up, checkpoints, between starts; by what ended the starts\n\n";
 
 using Words = std::vector<std::string>;
 
@@ -254,6 +258,20 @@ ExitCode diff(const po::variables_map&, const Words& words) {
   return difference.same() ? ExitCode::success : ExitCode::failure;
 }
 
+po::options_description goodput_options() {
+  po::options_description options("Options of goodput");
+  options.add_options()("json", "print one JSON object");
+  return options;
+}
+
+/// Where the time of a run went.
+ExitCode goodput(const po::variables_map& values, const Words& words) {
+  if (words.size() != 1) throw UsageError("goodput: expected one run folder");
+  const std::vector<report::RunStart> starts = report::read_starts(words[0]);
+  print_out(values.count("json") ? report::goodput_json(starts) : report::goodput_text(starts));
+  return ExitCode::success;
+}
+
 // ---------------------------------------------------------------------------- commands
 
 /// A command: its options, and the function that gets their values and the other words.
@@ -267,7 +285,7 @@ constexpr Command kCommands[] = {
     {"follow", follow_options, follow}, {"summary", summary_options, summary},
     {"plot", plot_options, plot},       {"export", export_options, export_values},
     {"diff", diff_options, diff},       {"html", html_options, html},
-    {"trace", trace_options, trace},
+    {"trace", trace_options, trace},    {"goodput", goodput_options, goodput},
 };
 
 /// Calls the command with its options and its other words.

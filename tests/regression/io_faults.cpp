@@ -1,11 +1,12 @@
 // A library to preload (LD_PRELOAD) that makes the storage of checkpoints fail: calls on files
 // whose names end in ".h5.part".
 //
-//   TRIREME_FAULT        eio: writes fail; short: writes take a part of the bytes, now and then
-//   none
-//                        but EINTR; emfile: no file can be opened; slow: writes take 50 ms each
+//   TRIREME_FAULT        eio, enospc: writes fail; short: writes take a part of the bytes, now and
+//                        then none but EINTR; emfile: no file can be opened; slow: writes take 50
+//                        ms
 //   TRIREME_FAULT_RANK   of which rank; of all without it
 //   TRIREME_FAULT_AFTER  how many calls succeed first (0)
+//   TRIREME_FAULT_COUNT  how many calls then have the fault (all)
 #include <dlfcn.h>
 #include <fcntl.h>
 #include <unistd.h>
@@ -36,10 +37,19 @@ std::string_view fault() {
   return here ? environment("TRIREME_FAULT") : "";
 }
 
-/// Whether the call that is about to happen comes after those that succeed.
+int number(const char* name, int otherwise) {
+  const std::string text(environment(name));
+  return text.empty() ? otherwise : std::atoi(text.c_str());
+}
+
+/// Whether the call that is about to happen comes after those that succeed, and is not yet one that
+/// succeeds again.
 bool is_due() {
-  static std::atomic<int> left{std::atoi(std::string(environment("TRIREME_FAULT_AFTER")).c_str())};
-  return left-- <= 0;
+  static const int first = number("TRIREME_FAULT_AFTER", 0);
+  static const int count = number("TRIREME_FAULT_COUNT", 1 << 30);
+  static std::atomic<int> calls{0};
+  const int call = calls++;
+  return call >= first && call - first < count;
 }
 
 bool is_part(std::string_view path) { return path.ends_with(".h5.part"); }
@@ -55,8 +65,8 @@ bool is_part(int fd) {
 template <typename Call>
 ssize_t write_with_faults(int fd, size_t count, const Call& call) {
   if (fault().empty() || fault() == "emfile" || !is_part(fd) || !is_due()) return call(count);
-  if (fault() == "eio") {
-    errno = EIO;
+  if (fault() == "eio" || fault() == "enospc") {
+    errno = fault() == "eio" ? EIO : ENOSPC;
     return -1;
   }
   if (fault() == "short") {

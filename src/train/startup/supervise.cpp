@@ -1,0 +1,141 @@
+#include "train/startup/supervise.hpp"
+
+#include <fmt/format.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <cerrno>
+#include <chrono>
+#include <csignal>
+#include <cstring>
+#include <optional>
+#include <thread>
+#include <tuple>
+
+#include "core/clock.hpp"
+#include "core/files.hpp"
+#include "core/system/signals.hpp"
+#include "report/goodput.hpp"
+#include "train/stop.hpp"
+
+namespace trireme::train {
+namespace {
+
+constexpr std::chrono::milliseconds kPollInterval{100};
+constexpr double kFirstDelay = 1.0, kMaxDelay = 60.0;  // seconds
+/// Exit codes of shells and launchers for a process that a signal ended begin here.
+constexpr int kSignalBase = 128;
+
+void say(const std::string& text) { std::fputs(("supervise: " + text + "\n").c_str(), stderr); }
+
+/// Starts `words` in a process group of its own, which a terminal's signals do not reach.
+pid_t start(const std::vector<std::string>& words) {
+  std::vector<char*> arguments;
+  for (const std::string& word : words) arguments.push_back(const_cast<char*>(word.c_str()));
+  arguments.push_back(nullptr);
+  const pid_t child = ::fork();
+  if (child < 0) throw IoError("cannot start '{}': {}", words[0], std::strerror(errno));
+  if (child == 0) {
+    ::setpgid(0, 0);
+    ::execvp(arguments[0], arguments.data());
+    std::fprintf(stderr, "supervise: cannot start '%s': %s\n", arguments[0], std::strerror(errno));
+    ::_exit(127);
+  }
+  return child;
+}
+
+/// Waits for the end of `child`, and asks it to stop once this process is asked to. Returns its
+/// exit code, 128 + n where signal n ended it.
+int wait_for(pid_t child) {
+  bool asked = false;
+  int status = 0;
+  while (::waitpid(child, &status, WNOHANG) == 0) {
+    if (stop_signal() != 0 && !asked) {
+      asked = true;
+      say("stopping the run");
+      ::kill(child, SIGUSR1);
+    }
+    std::this_thread::sleep_for(kPollInterval);
+  }
+  return WIFEXITED(status) ? WEXITSTATUS(status) : kSignalBase + WTERMSIG(status);
+}
+
+/// How a start of the run ended.
+struct Ending {
+  int code = 0;
+  std::int64_t iteration = 0;  ///< the last one that it reported
+  std::string cause;
+
+  bool operator==(const Ending&) const = default;
+};
+
+Ending ending_of(int code, const std::filesystem::path& folder) {
+  Ending ending{.code = code};
+  std::error_code unreadable;
+  const std::filesystem::path metrics = folder / "metrics.jsonl";
+  if (!std::filesystem::exists(metrics, unreadable)) return ending;
+  if (const auto last = report::last_start(read_file(metrics), std::nullopt)) {
+    ending.iteration = last->reached;
+    ending.cause = last->cause;
+  }
+  return ending;
+}
+
+/// Whether another start may help after `ending`.
+bool ended_early(const Ending& ending) {
+  const bool by_time = ending.cause == describe(StopReason::time_limit) ||
+                       ending.cause == describe(StopReason::exit_duration);
+  const bool early = ending.code == static_cast<int>(ExitCode::stopped_early);
+  return (early && !by_time) || ending.code > kSignalBase;
+}
+
+/// Sleeps, unless this process is asked to stop.
+void pause_for(double seconds) {
+  for (const Stopwatch watch; watch.seconds() < seconds && stop_signal() == 0;)
+    std::this_thread::sleep_for(kPollInterval);
+}
+
+void say_goodput(const std::filesystem::path& folder) {
+  try {
+    say(report::goodput_line(report::read_starts(folder)));
+  } catch (const Error&) {
+    // A run that never started has no events.
+  }
+}
+
+}  // namespace
+
+ExitCode supervise(const SupervisedRun& run) {
+  std::optional<Ending> before;
+  double delay = kFirstDelay;
+  int code = 0;
+  for (int restarts = 0;; ++restarts) {
+    code = wait_for(start(restarts == 0 ? run.command : run.again));
+    const Ending ending = ending_of(code, run.folder);
+    if (stop_signal() != 0 || !ended_early(ending)) break;
+    const std::string what =
+        fmt::format("the run ended with {} after iteration {} ({})", code, ending.iteration,
+                    ending.cause.empty() ? "no event" : ending.cause);
+    if (ending == before) {
+      say(what + ", as it did before: another start would not help");
+      code = static_cast<int>(ExitCode::failure);
+      break;
+    }
+    if (restarts == run.max_restarts) {
+      say(fmt::format("{}, and was started again {} times: --max-restarts", what, restarts));
+      code = static_cast<int>(ExitCode::failure);
+      break;
+    }
+    if (before && ending.iteration > before->iteration) delay = kFirstDelay;
+    say(fmt::format("{}; starting it again in {:.0f} s", what, delay));
+    pause_for(delay);
+    if (stop_signal() != 0) break;
+    delay = std::min(2.0 * delay, kMaxDelay);
+    before = ending;
+  }
+  say_goodput(run.folder);
+  return static_cast<ExitCode>(code);
+}
+
+}  // namespace trireme::train

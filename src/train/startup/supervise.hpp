@@ -1,0 +1,29 @@
+// Starting a run again when it ends early (trireme-pretrain --supervise).
+#pragma once
+
+#include <filesystem>
+#include <string>
+#include <vector>
+
+#include "core/error.hpp"
+
+namespace trireme::train {
+
+/// What supervise() starts.
+struct SupervisedRun {
+  std::vector<std::string> command;  ///< the launcher's words, the program and its arguments
+  std::vector<std::string> again;    ///< the same without --restart, for later starts
+  std::filesystem::path folder;      ///< the run folder
+  int max_restarts = 0;
+};
+
+/// Runs the command, and starts it again when it ends with 75 or is ended by a signal, as the run
+/// of a lost rank is: after 1 second, then twice as long each time, 60 seconds at most, from the
+/// beginning once it has progressed. Does not start it again when the deck's or the command's limit
+/// of time stopped it, when it failed in the same way at the same iteration twice, after
+/// `max_restarts`, or when this process was asked to stop: then it asks the run to stop (SIGUSR1)
+/// and waits for it. Says on standard error what it does, and at the end the run's goodput. Returns
+/// the run's last exit code; 1 instead of 75 where another start would not help. Throws IoError.
+ExitCode supervise(const SupervisedRun& run);
+
+}  // namespace trireme::train
