@@ -26,7 +26,7 @@ class LostHost(ClusterTest):
         # While the ranks save they wait for each other longer: by a second, for so small a model.
         seconds = f"({TIMEOUT}|{TIMEOUT + 1}) s"
         self.assertRegex(text, rf"rank [01] on node0: .* took longer than {seconds} "
-                               r"\(comm\.timeout\); no answer from rank [23] on node1")
+                               r"\(comm\.timeout\), in .* of iteration \d+; no answer from rank [23] on node1")
 
 
 class Lost(LostHost):

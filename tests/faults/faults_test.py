@@ -27,6 +27,8 @@ ITERATIONS = 24
 EVERY = 4
 # Seconds; nothing waits as long unless a rank is stopped.
 TIMEOUT = 5
+# Quick iterations: faults, not the model, take the time.
+WORDS = [f"train.iterations={ITERATIONS}", "model.layers=2", "batch.micro=4"]
 LAYOUTS = [(2, 1, 1), (1, 2, 1), (1, 1, 2)]
 ARGUMENTS = argparse.Namespace(count=None, seed=7)
 
@@ -43,8 +45,8 @@ class Case:
         self.code = FINISHED
 
     def words(self):
-        return [*layout_words(*self.layout), f"train.iterations={ITERATIONS}",
-                f"checkpoint.every={EVERY}", "checkpoint.keep=3", f"comm.timeout={TIMEOUT} seconds",
+        return [*layout_words(*self.layout), *WORDS, f"checkpoint.every={EVERY}", "checkpoint.keep=3",
+                f"comm.timeout={TIMEOUT} seconds",
                 f"checkpoint.async={str(self.background).lower()}"]
 
 
@@ -89,7 +91,7 @@ class Faults(RunTest):
         layout = "-".join(map(str, case.layout))
         whole = f"whole-{layout}"
         if not (self.folder / whole).exists():
-            self.pretrain(whole, *layout_words(*case.layout), f"train.iterations={ITERATIONS}", ranks=2)
+            self.pretrain(whole, *layout_words(*case.layout), *WORDS, ranks=2)
         self.assertEqual(self.losses(case.name), self.losses(whole), case.name)
         self.assertEqual(self.inspect(self.latest(case.name))["tensors"],
                          self.inspect(self.latest(whole))["tensors"], case.name)

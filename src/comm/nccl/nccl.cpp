@@ -91,14 +91,13 @@ std::string WatchedOperations::problem(Clock::time_point now) {
     if (!failed_since_) failed_since_ = now;
     return now - *failed_since_ < kGrace ? "" : fmt::format("{}: {}", name_, text);
   }
-  const auto watchdog = Watchdog::shared();
-  const auto* late = operations_.overdue(now, watchdog->limited(timeout_));
+  const auto* late = operations_.overdue(now, watchdog_->limited(timeout_));
   if (!late) return "";
   return fmt::format(
       "{}: operation {}, {} of {}, {} for {}: another rank has not joined it or "
       "has failed; NCCL and CUDA report no error on this rank",
       name_, late->number, late->name, human_bytes(static_cast<double>(late->bytes)),
-      late->end ? "has not finished" : "could not be queued", watchdog->limit_text(timeout_));
+      late->end ? "has not finished" : "could not be queued", watchdog_->limit_text(timeout_));
 }
 
 std::optional<Ranks> WatchedOperations::awaited(Clock::time_point now) {
