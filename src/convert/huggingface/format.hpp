@@ -87,6 +87,7 @@ struct Format {
 const std::vector<Format>& formats();
 Format gpt2_format();
 Format bert_format();
+Format llama_format();
 
 /// The transpose [columns, rows] of `values` [rows, columns].
 std::vector<float> transpose(const std::vector<float>& values, std::int64_t rows,

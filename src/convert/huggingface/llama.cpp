@@ -1,0 +1,236 @@
+// The dense family as Hugging Face's transformers keeps it: Llama 2 and 3, Qwen2.5 and Qwen3,
+// Mistral, OLMo-2, SmolLM2. q, k and v, and gate and up, are separate tensors; rotary pairs are the
+// two halves of a head, as in Trireme.
+#include <fmt/format.h>
+
+#include <algorithm>
+
+#include "convert/huggingface/format.hpp"
+#include "core/error.hpp"
+#include "deck/choices.hpp"
+
+namespace trireme::convert::huggingface {
+namespace {
+
+std::vector<std::string> llama_spellings(const std::string& name) { return {name}; }
+
+/// Frequencies, which old files have.
+bool is_llama_buffer(const std::string& name) { return name.ends_with("rotary_emb.inv_freq"); }
+
+[[noreturn]] void refuse_key(const ConfigReader& config, const char* key, const std::string& why) {
+  throw DataError("'{}': \"{}\" is {}; {}", config.file(), key, config[key].dump(), why);
+}
+
+/// model.position: rotary positions. The keys are those of rope_scaling (before transformers 5,
+/// where it is given) or rope_parameters.
+std::string position_text(const ConfigReader& config) {
+  const char* key = config["rope_scaling"].is_object() ? "rope_scaling" : "rope_parameters";
+  const nlohmann::json& scaling = config[key];
+  const auto value = [&](const char* name) {
+    return scaling.is_object() && scaling.contains(name) ? scaling[name] : nlohmann::json();
+  };
+  const auto number = [&](const char* name) {
+    if (!value(name).is_number())
+      refuse_key(config, key, fmt::format("\"{}\" is missing or no number", name));
+    return value(name).get<double>();
+  };
+  double theta = config.number("rope_theta", 0);
+  if (theta == 0) {
+    const nlohmann::json& parameters = config["rope_parameters"];
+    const bool given = parameters.is_object() && parameters.contains("rope_theta");
+    theta = given && parameters["rope_theta"].is_number() ? parameters["rope_theta"].get<double>()
+                                                          : 10000.0;
+  }
+  std::string text = fmt::format("  position:\n    theta: {}\n", theta);
+  const nlohmann::json named = value("rope_type").is_null() ? value("type") : value("rope_type");
+  const std::string type = named.is_string() ? named.get<std::string>() : "default";
+  if (const auto part = value("partial_rotary_factor"); part.is_number() && part != 1.0)
+    refuse_key(config, key, "Trireme rotates whole heads");
+  if (type == "default") return text;
+  if (type != "linear" && type != "llama3" && type != "yarn")
+    refuse_key(config, key, "model.position.scaling is linear, llama3 or yarn");
+  text += fmt::format("    scaling: {}\n    factor: {}\n", type, number("factor"));
+  if (type == "linear") return text;
+  const auto original = value("original_max_position_embeddings");
+  text += fmt::format("    original: {}\n", original.is_number_integer()
+                                                ? original.get<std::int64_t>()
+                                                : config.size("max_position_embeddings"));
+  if (type == "llama3")
+    return text + fmt::format("    low: {}\n    high: {}\n", number("low_freq_factor"),
+                              number("high_freq_factor"));
+  for (const char* other : {"attention_factor", "mscale", "mscale_all_dim"})
+    if (!value(other).is_null())
+      refuse_key(config, key,
+                 fmt::format("Trireme's factor of yarn is fixed, without \"{}\"", other));
+  const auto fallback = [&](const char* name, double otherwise) {
+    return value(name).is_null() ? otherwise : number(name);
+  };
+  return text + fmt::format("    low: {}\n    high: {}\n", fallback("beta_slow", 1),
+                            fallback("beta_fast", 32));
+}
+
+/// What a model type has besides its config.json's values.
+struct Variant {
+  const char* type;
+  const char* architecture;
+  const char* keys;  ///< of the deck's model
+};
+constexpr Variant kVariants[] = {
+    {"llama", "LlamaForCausalLM", ""},
+    {"mistral", "MistralForCausalLM", ""},
+    {"qwen2", "Qwen2ForCausalLM", "  bias: qkv\n"},
+    {"qwen3", "Qwen3ForCausalLM", "  qk_norm: head\n"},
+    {"olmo2", "Olmo2ForCausalLM", "  norm_placement: output\n  qk_norm: width\n"},
+};
+
+/// The window of attention; none where it is all of the context.
+std::optional<std::int64_t> window_of(const ConfigReader& config, const std::string& type) {
+  const bool optional = type == "qwen2" || type == "qwen3";
+  if (optional && !config.flag("use_sliding_window", false)) return std::nullopt;
+  if (type == "mistral" && !config.has("sliding_window")) return 4096;  // the class's default
+  if (config["sliding_window"].is_null()) return std::nullopt;
+  return config.size("sliding_window");
+}
+
+std::string llama_deck(const Source& source) {
+  const ConfigReader& config = source.config;
+  const std::string type = config.text("model_type", "llama");
+  const auto* variant =
+      std::ranges::find_if(kVariants, [&](const Variant& one) { return one.type == type; });
+  config.require("attention_bias", {false}, "Trireme has biases of q, k and v alone, as Qwen2.5");
+  config.require("mlp_bias", {false}, "Trireme's gated MLP has no bias");
+  config.require("partial_rotary_factor", {1.0, 1}, "Trireme rotates whole heads");
+  if (!config["quantization_config"].is_null())
+    refuse_key(config, "quantization_config", "quantized weights are not read");
+  const std::string activation = config.text("hidden_act", "silu");
+  if (activation != "silu" && activation != "gelu_pytorch_tanh" && activation != "gelu_new")
+    refuse_key(config, "hidden_act",
+               "model.activation is swiglu (\"silu\") or geglu "
+               "(\"gelu_pytorch_tanh\")");
+  const std::int64_t hidden = config.size("hidden_size"),
+                     heads = config.size("num_attention_heads");
+  const std::int64_t head_dim =
+      config.size("head_dim", type == "qwen3" ? 128 : std::max<std::int64_t>(1, hidden / heads));
+  std::int64_t positions = config.size("max_position_embeddings", 2048);
+  if (const auto window = window_of(config, type); window && *window < positions) {
+    source.notes.push_back(fmt::format(
+        "attention has a window of {} tokens, which the deck has no key for: model.positions is "
+        "{}, not {}, so that contexts do not leave it",
+        *window, *window, positions));
+    positions = *window;
+  }
+  // Long contexts take much memory: a run may have shorter samples.
+  const std::int64_t sequence = std::min<std::int64_t>(positions, 4096);
+  std::string text = fmt::format(
+      "model:\n  family: llama\n  layers: {}\n  hidden: {}\n  heads: {}\n  kv_heads: {}\n"
+      "  head_dim: {}\n  ffn: {}\n  sequence: {}\n  positions: {}\n  vocab: {}\n"
+      "  activation: {}\n{}  tie_embeddings: {}\n  dropout: {{attention: {}, hidden: 0}}\n"
+      "  init_std: {}\n  layernorm_eps: {}\n",
+      config.size("num_hidden_layers"), hidden, heads, config.size("num_key_value_heads", heads),
+      head_dim, config.size("intermediate_size"), sequence, positions, config.size("vocab_size"),
+      activation == "silu" ? "swiglu" : "geglu", variant->keys,
+      config.flag("tie_word_embeddings", false), config.number("attention_dropout", 0),
+      config.number("initializer_range", 0.02), config.number("rms_norm_eps", 1e-6));
+  text += position_text(config);
+  const std::string tokenizer = tokenizer_text(source.folder, source.notes);
+  if (!tokenizer.empty()) text += fmt::format("data: {{tokenizer: {}}}\n", tokenizer);
+  return text;
+}
+
+/// The model type that computes what the deck says. Throws DataError if there is none.
+const Variant& variant_of(const deck::Model& model) {
+  using deck::LinearBias, deck::NormPlacement, deck::QkNorm;
+  const bool output = model.norm_placement == NormPlacement::output;
+  const bool bias = model.bias == LinearBias::qkv;
+  const QkNorm norm = model.qk_norm.value_or(QkNorm::none);
+  const bool uneven = model.head_dim != model.hidden / model.heads;
+  if (output && !bias && norm == QkNorm::width && !uneven) return kVariants[4];
+  if (!output && !bias && norm == QkNorm::head) return kVariants[3];
+  if (!output && bias && norm == QkNorm::none && !uneven) return kVariants[2];
+  // LlamaConfig refuses heads that do not divide the hidden size.
+  if (!output && !bias && norm == QkNorm::none)
+    return kVariants[uneven || model.hidden % model.heads != 0 ? 1 : 0];
+  throw DataError(
+      "no model of transformers has model.norm_placement = {}, model.qk_norm = {}, model.bias = {} "
+      "and model.head_dim = {} together (OLMo-2 has output, width, none; Qwen3 pre, head, none; "
+      "Qwen2 pre, none, qkv; Llama pre, none, none)",
+      name_of(model.norm_placement.value_or(NormPlacement::pre)), name_of(norm),
+      name_of(model.bias.value_or(LinearBias::none)), model.head_dim.value_or(0));
+}
+
+/// rope_parameters of transformers 5; without rope_theta it is rope_scaling of older releases.
+nlohmann::ordered_json rope_json(const deck::Position& position) {
+  using deck::PositionScaling;
+  const PositionScaling scaling = position.scaling.value_or(PositionScaling::none);
+  if (scaling == PositionScaling::none) return {{"rope_type", "default"}};
+  nlohmann::ordered_json json = {{"rope_type", name_of(scaling)},
+                                 {"factor", position.factor.value()}};
+  if (position.original) json["original_max_position_embeddings"] = *position.original;
+  if (scaling == PositionScaling::llama3) {
+    json["low_freq_factor"] = position.low.value();
+    json["high_freq_factor"] = position.high.value();
+  } else if (scaling == PositionScaling::yarn) {
+    json["beta_slow"] = position.low.value();
+    json["beta_fast"] = position.high.value();
+  }
+  return json;
+}
+
+nlohmann::ordered_json llama_json(const Target& target) {
+  const deck::Model& model = target.deck.model;
+  const Variant& variant = variant_of(model);
+  const std::string type = variant.type;
+  const bool swiglu = model.activation != deck::GatedActivation::geglu;
+  nlohmann::ordered_json json = {{"architectures", {variant.architecture}},
+                                 {"model_type", type},
+                                 {"hidden_act", swiglu ? "silu" : "gelu_pytorch_tanh"},
+                                 {"num_hidden_layers", model.layers},
+                                 {"hidden_size", model.hidden},
+                                 {"num_attention_heads", model.heads},
+                                 {"num_key_value_heads", model.kv_heads.value()},
+                                 {"head_dim", model.head_dim.value()},
+                                 {"intermediate_size", model.ffn},
+                                 {"max_position_embeddings", model.positions},
+                                 {"vocab_size", target.spec.vocab},
+                                 {"rms_norm_eps", model.layernorm_eps},
+                                 {"initializer_range", model.init_std},
+                                 {"attention_dropout", model.dropout.attention},
+                                 {"tie_word_embeddings", model.tie_embeddings},
+                                 {"use_cache", true}};
+  if (type != "qwen2" && type != "mistral") json["attention_bias"] = false;
+  if (type == "llama") json["mlp_bias"] = false;
+  if (type == "mistral" || type == "qwen2" || type == "qwen3") json["sliding_window"] = nullptr;
+  if (type == "qwen2" || type == "qwen3") json["use_sliding_window"] = false;
+  // Older releases read the first two, transformers 5 the third.
+  const nlohmann::ordered_json rope = rope_json(model.position);
+  json["rope_theta"] = model.position.theta.value();
+  json["rope_scaling"] = rope["rope_type"] == "default" ? nlohmann::ordered_json() : rope;
+  json["rope_parameters"] = rope;
+  json["rope_parameters"]["rope_theta"] = model.position.theta.value();
+  for (const char* key : {"torch_dtype", "dtype"}) json[key] = torch_name(target.dtype);
+  const auto id = [](std::optional<std::int64_t> token) {
+    return token ? nlohmann::ordered_json(*token) : nlohmann::ordered_json();
+  };
+  json["bos_token_id"] = id(target.bos);
+  json["eos_token_id"] = id(target.eod);
+  json["pad_token_id"] = nullptr;
+  return json;
+}
+
+}  // namespace
+
+Format llama_format() {
+  Format format{.family = deck::Family::llama,
+                .title = "Llama",
+                .model_types = {},
+                .generates = true,
+                .copies = {{"lm_head.weight", "model.embed_tokens.weight"}},
+                .spellings = &llama_spellings,
+                .is_redundant = &is_llama_buffer,
+                .deck_text = &llama_deck,
+                .config = &llama_json};
+  for (const Variant& variant : kVariants) format.model_types.emplace_back(variant.type);
+  return format;
+}
+
+}  // namespace trireme::convert::huggingface
