@@ -6,6 +6,7 @@
 
 #include "core/files.hpp"
 #include "core/philox.hpp"
+#include "data/bert/masking.hpp"
 #include "data/gpt/gpt_dataset.hpp"
 #include "tokenizer/tokenizer.hpp"
 
@@ -54,6 +55,37 @@ void build_index(benchmark::State& state) {
 }
 
 BENCHMARK(build_index)->Arg(100'000)->Arg(1'000'000)->Unit(benchmark::kMillisecond);
+
+/// Masked samples of BERT, of two full segments: Megatron-LM's n-grams of whole words.
+void mask_samples(benchmark::State& state) {
+  const std::int64_t sequence = state.range(0);
+  constexpr std::int64_t kIds = 30522;
+  data::BertVocabulary vocabulary{.cls = 1, .sep = 2, .mask = 3, .pad = 0};
+  for (std::int64_t id = 0; id < kIds; ++id) vocabulary.continues_word.push_back(id % 4 == 0);
+  const data::BertFormat format{
+      .sequence = sequence,
+      .vocabulary = std::make_shared<const data::BertVocabulary>(std::move(vocabulary))};
+  data::SegmentPair pair;
+  for (std::int64_t i = 0; i < sequence - 3; ++i)
+    (i % 2 == 0 ? pair.a : pair.b)
+        .push_back(10 + static_cast<std::int32_t>(philox_uniform(2, 0, i) * (kIds - 10)));
+  std::vector<std::vector<std::int32_t>> values(
+      5, std::vector<std::int32_t>(static_cast<std::size_t>(sequence)));
+  std::vector<std::span<std::int32_t>> tensors(values.begin(), values.end());
+  tensors[3] = tensors[3].first(1);
+  tensors[4] = tensors[4].first(1);
+  data::BertSample sample(tensors);
+  std::uint32_t seed = 0;
+  for (auto _ : state) {
+    data::join_segments(pair, format, sample);
+    data::NumpyRandom random(++seed);
+    data::mask_ngrams(format, sequence - 3, random, sample);
+    benchmark::DoNotOptimize(values.data());
+  }
+  state.SetItemsProcessed(state.iterations());
+}
+
+BENCHMARK(mask_samples)->Arg(128)->Arg(512)->Unit(benchmark::kMicrosecond);
 
 }  // namespace
 }  // namespace trireme
