@@ -1,10 +1,15 @@
 """BERT in the programs: layouts, recomputation, restart, evaluation, and what it is refused for."""
 
 import functools
+import gzip
 import math
+import sys
 import unittest
 
 from runs import DATA, DECK, HERE, SCRATCH, RunTest, layout_words, run
+
+sys.path.append(str(HERE.parents[1] / "apps" / "bench"))
+from bert_against_pytorch import write_records  # noqa: E402
 
 TOLERANCE = 2e-6
 ZERO_BUBBLE = "parallel.schedule=zero-bubble"
@@ -122,6 +127,31 @@ class Bert(RunTest):
             ("data.bert.dialect = v0; leave it out", "data.bert.dialect=v0", "data.bert.max_ngram=2"),
         ]:
             self.fails(DECK, text, *words)
+
+
+class Records(RunTest):
+    """TFRecords of create_pretraining_data, one of the files compressed; data.split is not given."""
+
+    def deck_words(self, name, *words):
+        files = [self.folder / "a.tfrecord", self.folder / "b.tfrecord.gz"]
+        if not files[0].exists():
+            write_records(files[0], sequence=64, predictions=9, count=40, least=20, vocabulary=2000)
+            files[1].write_bytes(gzip.compress(files[0].read_bytes()))
+        return [HERE / "tiny_bert.yaml", f"data.train=[{files[0]}, {files[1]}]", "run.device=host",
+                f"run.output={self.folder / name}", "checkpoint.at_end=true", *words]
+
+    def test_training_and_restart(self):
+        self.pretrain("whole", "train.iterations=12")
+        losses = self.losses("whole")
+        self.assertEqual(len(losses), 12)
+        self.assertLess(losses[-1], losses[0])
+        self.pretrain("halves", "train.iterations=12", "train.exit_interval=5", ranks=2)
+        self.pretrain("halves", "train.iterations=12", ranks=2)
+        self.pretrain("whole2", "train.iterations=12", ranks=2)
+        self.assertEqual(self.losses("halves"), self.losses("whole2"))
+        self.assert_close(self.losses("whole2"), losses, TOLERANCE, "two data ranks")
+        tensors = [self.inspect(self.latest(name))["tensors"] for name in ("halves", "whole2")]
+        self.assertEqual(*tensors)
 
 
 if __name__ == "__main__":

@@ -6,9 +6,13 @@ import random
 import shutil
 import struct
 import subprocess
+import sys
 import unittest
 
 from runs import BIN, DATA, DECK, FINISHED, HERE, IO, USAGE, RunTest, dataset, run
+
+sys.path.append(str(HERE.parents[1] / "apps" / "bench"))
+from bert_against_pytorch import write_records  # noqa: E402
 
 try:
     import h5py
@@ -187,6 +191,53 @@ class HuggingFace(RunTest):
         self.assertEqual(result.code, FINISHED, result)
         self.pretrain("tuned", f"checkpoint.load={imported}", "train.iterations=2", "optimizer.type=sgd")
         self.assertEqual(self.stop_event("tuned")["iteration"], 2)
+
+
+@unittest.skipUnless(numpy, "python3-numpy or python3-h5py is not installed")
+class ForeignBert(RunTest):
+    """BERT of Megatron-LM, and BertForPreTraining."""
+
+    def deck_words(self, name, *words):
+        records = self.folder / "bert.tfrecord"
+        if not records.exists():
+            write_records(records, sequence=64, predictions=9, count=16, least=20, vocabulary=1990)
+        return [HERE / "tiny_bert.yaml", f"data.train={records}", "run.device=host", "model.heads=2",
+                f"run.output={self.folder / name}", "model.vocab=1990", "train.iterations=2",
+                "checkpoint.at_end=true", *words]
+
+    def tensors(self, checkpoint, part):
+        return {tensor["name"]: tensor["checksum"] for tensor in self.inspect(checkpoint)["tensors"]
+                if tensor["name"].startswith(part)}
+
+    def test_every_tensor_comes_back(self):
+        self.pretrain("run", "model.bert.post_norm=false")
+        source = self.latest("run")
+        args = argparse.Namespace(num_layers=2, num_attention_heads=2, hidden_size=64, seq_length=64)
+        for how in [{}, {"tensor": 2, "half": True}, {"pipeline": 2, "core": True}]:
+            with self.subTest(**how):
+                folder, target = self.folder / "theirs", self.folder / "ours.h5"
+                shutil.rmtree(folder, ignore_errors=True)
+                target.unlink(missing_ok=True)
+                with h5py.File(source, "r") as file:
+                    foreign_checkpoints.megatron(folder, file, args, **how)
+                result = convert("megatron", "--deck", self.folder / "run" / "deck.yaml", folder, target)
+                self.assertEqual(result.code, FINISHED, result)
+                self.assertIn("resumes after iteration 2, at sample 16", result.out)
+                self.assertNotIn("not read", result.out)
+                self.assertEqual(self.tensors(target, ""), self.tensors(source, ""))
+
+    def test_a_run_continues_after_hugging_face(self):
+        self.pretrain("run")
+        source, folder, target = self.latest("run"), self.folder / "hf", self.folder / "back.h5"
+        self.assertEqual(convert("hf", source, folder).code, FINISHED)
+        deck = self.folder / "imported.yaml"
+        result = convert("hf", folder, target, "--write-deck", deck)
+        self.assertEqual(result.code, FINISHED, result)
+        self.assertEqual(self.tensors(target, "model/"), self.tensors(source, "model/"))
+        result = run("trireme-pretrain", deck, f"data.train={self.folder / 'bert.tfrecord'}", "run.device=host",
+                     f"run.output={self.folder / 'tuned'}")
+        self.assertEqual(result.code, FINISHED, result)
+        self.assertLess(self.losses("tuned")[0], 1.1 * self.losses("run")[0])
 
 
 @unittest.skipUnless(numpy, "python3-numpy or python3-h5py is not installed")

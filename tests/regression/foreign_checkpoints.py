@@ -129,9 +129,9 @@ def shard(name, array, rank, ranks, heads, version):
         parts = numpy.split(parts, ranks, axis=1)[rank]
         order = {0: (0, 1, 2), 1: (1, 2, 0)}.get(version, (1, 0, 2)) + tuple(range(3, parts.ndim))
         return parts.transpose(order).reshape((-1,) + array.shape[1:])
-    if name == "embedding/word":
+    if name in ("embedding/word", "head/bias"):
         rows = -(-array.shape[0] // (8 * ranks)) * 8 * ranks
-        padded = numpy.concatenate([array, numpy.full((rows - array.shape[0], array.shape[1]), 7, array.dtype)])
+        padded = numpy.concatenate([array, numpy.full((rows - array.shape[0],) + array.shape[1:], 7, array.dtype)])
         return numpy.split(padded, ranks)[rank]
     if "/mlp/up/" in name:
         return numpy.split(array, ranks)[rank]
@@ -144,12 +144,19 @@ class Stage:
     """The tensors of a tensor rank and pipeline stage, in the modules' order."""
     def __init__(self, source, layers, first, last, **how):
         self.source, self.how = source, how
+        bert = "model/embedding/token_type" in source
         self.names = [name for name in ("embedding/word", "embedding/position") if first]
+        if first and bert:
+            self.names.append("embedding/token_type")
         for layer in layers:
             for ours, _ in MODULES:
                 self.names += [f"layers/{layer}/{ours}/{kind}" for kind in ("weight", "bias")]
         if last:
             self.names += ["final_norm/weight", "final_norm/bias"]
+            if bert:
+                self.names += ["pooler/weight", "pooler/bias", "head/bias"]
+                self.names += [f"{module}/{kind}" for module in ("masked_lm/dense", "masked_lm/norm", "sentence")
+                               for kind in ("weight", "bias")]
             if not first:
                 self.names.append("head")
 
@@ -174,6 +181,23 @@ class Stage:
                 "fp32_from_fp16_params": [[self.array("model", name) for name in group] for group in groups]}
 
 
+def bert_heads(stage, core, stored):
+    """The state dicts of BERT's pooler, masked-LM head and binary head."""
+    pooler, lm_head, binary = OrderedDict(), OrderedDict(), OrderedDict()
+    for name in stage.names:
+        module, _, kind = name.rpartition("/")
+        if module == "pooler":
+            pooler["dense." + kind] = stored(name)
+        elif module == "sentence":
+            binary[kind] = stored(name)
+        elif name == "head/bias":
+            lm_head["bias"] = stored(name)
+        elif module.startswith("masked_lm/"):
+            norm = "layer_norm." if core else "layernorm."
+            lm_head[("dense." if module.endswith("dense") else norm) + kind] = stored(name)
+    return pooler, lm_head, binary
+
+
 def nested(stage, half, core, first_layer):
     """The state dict of a model."""
     def stored(name):
@@ -185,23 +209,32 @@ def nested(stage, half, core, first_layer):
         if name == "head":
             head["weight"] = stored(name)
         elif name.startswith("embedding/"):
-            embedding[{"word": "word_embeddings", "position": "position_embeddings"}[name[10:]]] = \
-                OrderedDict(weight=stored(name))
+            embedding[{"word": "word_embeddings", "position": "position_embeddings",
+                       "token_type": "tokentype_embeddings"}[name[10:]]] = OrderedDict(weight=stored(name))
         elif name.startswith("final_norm/"):
             encoder["final_layernorm." + name[11:]] = stored(name)
-        else:
+        elif name.startswith("layers/"):
             _, layer, *module, kind = name.split("/")
             theirs = dict(CORE_MODULES if core else MODULES)["/".join(module)]
             dot = "" if core else "."
             encoder[f"layers.{int(layer) - first_layer}.{theirs}{dot}{kind}"] = stored(name)
+    pooler, lm_head, binary = bert_heads(stage, core, stored)
     if core:
         flat = OrderedDict(("embedding." + name + ".weight", value["weight"]) for name, value in embedding.items())
         flat.update(("decoder." + name, value) for name, value in encoder.items())
+        if lm_head:
+            bias = {"bias": lm_head.pop("bias")}
+            for module, part in (("pooler", pooler), ("output_layer", bias), ("lm_head", lm_head),
+                                 ("binary_head", binary)):
+                flat.update((f"{module}.{name}", value) for name, value in part.items())
         if head:
             flat["output_layer.weight"] = head["weight"]
         flat["decoder.layers.0.self_attention.linear_qkv._extra_state"] = None
         return flat
     state = OrderedDict(language_model=OrderedDict(embedding=embedding, encoder=encoder))
+    if lm_head:
+        state["language_model"]["pooler"] = pooler
+        state["lm_head"], state["binary_head"] = lm_head, binary
     if head:
         state["word_embeddings_for_head"] = head
     return state
