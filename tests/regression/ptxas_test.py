@@ -47,12 +47,13 @@ BOUNDS = {
         Bound(r"logit_gradients<", 40),
     ],
     "dropout.cu": [
-        Bound(r"normalize_rows<float, 4, [345], ResidualSum", 64),
+        Bound(r"normalize_rows<float, 4, [34], ResidualSum", 64),
+        Bound(r"normalize_rows<float, 4, 5, ResidualSum", 66),
         Bound(r"normalize_rows<float, 4, 8, ResidualSum", 112),
         Bound(r"normalize_rows<\w+, 8, [34], ResidualSum", 72),
         Bound(r"normalize_rows<\w+, 8, 5, ResidualSum", 88),
         # Rows that are not a whole number of 16 bytes: it is enough that they work.
-        Bound(r"normalize_rows<\w+, 1, \d+, ResidualSum", 128, sm_80=(116, 228)),
+        Bound(r"normalize_rows<\w+, 1, \d+, ResidualSum", 128, sm_80=(120, 228)),
         Bound(r"compute_elements<ByRow<(ResidualSum|ScaleGradient)", 48),
     ],
     "gelu.cu": [

@@ -59,7 +59,7 @@ struct ResidualSum {
   };
 
   const T* x;
-  const T* bias;
+  const T* bias;  // or null
   const T* residual;
   T* out;
   RowMask mask;
@@ -71,10 +71,12 @@ struct ResidualSum {
   __device__ Elements<T, kWidth> finish(std::uint32_t row, std::uint32_t column,
                                         const Inputs& inputs) const {
     Values<kWidth> values = widen(inputs.x);
-    const Values<kWidth> shift = widen(cuda::load<kWidth>(bias + column));
     const Values<kWidth> residual = widen(inputs.residual);
+    if (bias != nullptr) {
+      const Values<kWidth> shift = widen(cuda::load<kWidth>(bias + column));
 #pragma unroll
-    for (int i = 0; i < kWidth; ++i) values[i] += shift[i];
+      for (int i = 0; i < kWidth; ++i) values[i] += shift[i];
+    }
     mask.apply(values, row, column);
 #pragma unroll
     for (int i = 0; i < kWidth; ++i) values[i] += residual[i];
@@ -100,24 +102,27 @@ Extents check_masked(const char* op, const char* name, const Tensor& tensor,
 }
 
 Extents check_residual_sum(const char* op, const BiasDropoutResidual& args) {
-  if (!args.bias)
-    throw DeckError("sublayers without a bias are not built for GPUs yet: say run.device = host");
   const Extents extents = check_masked(op, "x", args.x, args.dropout);
-  check_vector(op, "bias", args.bias, args.x.dtype, extents.columns);
+  if (args.bias) check_vector(op, "bias", args.bias, args.x.dtype, extents.columns);
   check_matrix(op, "residual", args.residual, args.x.dtype, extents);
   check_matrix(op, "out", args.out, args.x.dtype, extents);
   return extents;
 }
 
 template <typename T>
+const T* bias_of(const BiasDropoutResidual& args) {
+  return args.bias ? args.bias.as<T>() : nullptr;
+}
+
+template <typename T>
 bool residual_sum_aligned(const BiasDropoutResidual& args, std::int64_t columns) {
-  return rows_aligned16<T>(columns, args.x.as<T>(), args.bias.as<T>(), args.residual.as<T>(),
+  return rows_aligned16<T>(columns, args.x.as<T>(), bias_of<T>(args), args.residual.as<T>(),
                            args.out.as<T>());
 }
 
 template <typename T, int kWidth>
 ResidualSum<T, kWidth> residual_sum(const BiasDropoutResidual& args) {
-  return {args.x.as<T>(), args.bias.as<T>(), args.residual.as<T>(), args.out.as<T>(),
+  return {args.x.as<T>(), bias_of<T>(args), args.residual.as<T>(), args.out.as<T>(),
           RowMask(args.dropout, args.x.shape, args.first_position)};
 }
 
@@ -160,18 +165,15 @@ void bias_dropout_residual(const BiasDropoutResidual& args, const Context& conte
 
 void bias_dropout_residual_norm(const BiasDropoutResidualNorm& args, const Context& context) {
   const char* op = "bias_dropout_residual_norm";
-  if (args.kind == NormKind::rms)
-    throw DeckError("RMS norms are not built for GPUs yet: say run.device = host");
   const BiasDropoutResidual& sum = args.sum;
   const Extents extents = check_residual_sum(op, sum);
-  check_normalization(op, sum.x.dtype, extents, args.weight, args.norm_bias, args.norm, args.mean,
-                      args.rstd);
+  check_normalization(op, sum.x.dtype, extents, args.kind, args.weight, args.norm_bias, args.norm,
+                      args.mean, args.rstd);
   if (extents.rows == 0) return;
   dispatch_cuda(sum.x.dtype, [&](auto zero) {
     using T = decltype(zero);
-    const Normalization<T> norm{args.weight.as<T>(),   args.norm_bias.as<T>(),
-                                args.norm.as<T>(),     args.mean.as<float>(),
-                                args.rstd.as<float>(), static_cast<float>(args.eps)};
+    const Normalization<T> norm = normalization<T>(args.kind, args.weight, args.norm_bias,
+                                                   args.norm, args.mean, args.rstd, args.eps);
     const bool vectors = residual_sum_aligned<T>(sum, extents.columns) &&
                          rows_aligned16<T>(extents.columns, norm.weight, norm.bias, norm.out);
     dispatch_width<T>(vectors, [&](auto width) {

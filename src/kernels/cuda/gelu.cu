@@ -9,6 +9,17 @@
 namespace trireme::kernels::cuda {
 namespace {
 
+/// silu(x) = x s for results that are rounded to T. Far left s is zero.
+template <typename T>
+struct Silu {
+  float s;
+
+  __device__ explicit Silu(float x) : s(reciprocal<T>(1.0f + power_of_two<T>(x * -kLog2E))) {}
+
+  __device__ float value(float x) const { return x * s; }
+  __device__ float derivative(float x) const { return s * fmaf(x, 1.0f - s, 1.0f); }
+};
+
 template <typename Function, typename T, int kWidth>
 struct ActivationElements {
   static constexpr int kUnroll = 4;
@@ -51,6 +62,64 @@ struct ActivationGradient {
   }
 };
 
+/// f(gate) * up of the groups of row [2 n]: both halves of it are read.
+template <typename Function, typename T, int kWidth>
+struct GatedElements {
+  static constexpr int kUnroll = 2;
+  struct Inputs {
+    Elements<T, kWidth> gate, up;
+  };
+
+  const T* x;
+  T* out;
+  std::uint32_t n;
+
+  __device__ Inputs load(std::uint32_t row, std::uint32_t column) const {
+    const T* from = x + std::int64_t{row} * 2 * n + column;
+    return {cuda::load<kWidth>(from), cuda::load<kWidth>(from + n)};
+  }
+  __device__ void store(std::uint32_t row, std::uint32_t column, const Inputs& inputs) const {
+    const Values<kWidth> gate = widen(inputs.gate);
+    Values<kWidth> values = widen(inputs.up);
+#pragma unroll
+    for (int i = 0; i < kWidth; ++i) values[i] *= Function(gate[i]).value(gate[i]);
+    cuda::store(out + std::int64_t{row} * n + column, narrow<T>(values));
+  }
+};
+
+template <typename Function, typename T, int kWidth>
+struct GatedGradient {
+  static constexpr int kUnroll = 2;
+  struct Inputs {
+    Elements<T, kWidth> dout, gate, up;
+  };
+
+  const T* dout;
+  const T* x;
+  T* dx;
+  std::uint32_t n;
+
+  __device__ Inputs load(std::uint32_t row, std::uint32_t column) const {
+    const T* from = x + std::int64_t{row} * 2 * n + column;
+    return {cuda::load<kWidth>(dout + std::int64_t{row} * n + column), cuda::load<kWidth>(from),
+            cuda::load<kWidth>(from + n)};
+  }
+  __device__ void store(std::uint32_t row, std::uint32_t column, const Inputs& inputs) const {
+    const Values<kWidth> gradient = widen(inputs.dout);
+    Values<kWidth> gate = widen(inputs.gate), up = widen(inputs.up);
+#pragma unroll
+    for (int i = 0; i < kWidth; ++i) {
+      const Function function(gate[i]);
+      const float dgate = gradient[i] * up[i] * function.derivative(gate[i]);
+      up[i] = gradient[i] * function.value(gate[i]);
+      gate[i] = dgate;
+    }
+    T* to = dx + std::int64_t{row} * 2 * n + column;
+    cuda::store(to, narrow<T>(gate));
+    cuda::store(to + n, narrow<T>(up));
+  }
+};
+
 template <typename Function>
 struct FunctionType {
   using type = Function;
@@ -67,7 +136,7 @@ void dispatch_function(Activation function, const Call& call) {
     case Activation::tanh:
       return call(FunctionType<Tanh>());
     case Activation::silu:
-      throw DeckError("the SiLU is not built for GPUs yet: say run.device = host");
+      return call(FunctionType<Silu<T>>());
   }
   throw InternalError("unknown activation function {}", static_cast<int>(function));
 }
@@ -120,12 +189,50 @@ void gelu_backward(const GeluBackward& args, const Context& context) {
   });
 }
 
-void gated_forward(const GatedForward&, const Context&) {
-  throw DeckError("gated MLPs are not built for GPUs yet: say run.device = host");
+void gated_forward(const GatedForward& args, const Context& context) {
+  const char* op = "gated_forward";
+  const DType dtype = args.out.dtype;
+  const Extents extents = extents_of(op, "out", args.out);
+  const std::int64_t n = extents.columns;
+  check_matrix(op, "out", args.out, dtype, extents);
+  check_matrix(op, "x", args.x, dtype, {extents.rows, 2 * n});
+  dispatch_cuda(dtype, [&](auto zero) {
+    using T = decltype(zero);
+    const T* x = args.x.as<T>();
+    T* out = args.out.as<T>();
+    dispatch_function<T>(args.function, [&](auto function) {
+      using Function = typename decltype(function)::type;
+      dispatch_width<T>(rows_aligned16<T>(n, x, out), [&](auto width) {
+        launch_rows<width>(op,
+                           GatedElements<Function, T, width>{x, out, static_cast<std::uint32_t>(n)},
+                           extents, context);
+      });
+    });
+  });
 }
 
-void gated_backward(const GatedBackward&, const Context&) {
-  throw DeckError("gated MLPs are not built for GPUs yet: say run.device = host");
+void gated_backward(const GatedBackward& args, const Context& context) {
+  const char* op = "gated_backward";
+  const DType dtype = args.dout.dtype;
+  const Extents extents = extents_of(op, "dout", args.dout);
+  const std::int64_t n = extents.columns;
+  check_matrix(op, "dout", args.dout, dtype, extents);
+  check_matrix(op, "x", args.x, dtype, {extents.rows, 2 * n});
+  check_matrix(op, "dx", args.dx, dtype, {extents.rows, 2 * n});
+  dispatch_cuda(dtype, [&](auto zero) {
+    using T = decltype(zero);
+    const T* dout = args.dout.as<T>();
+    const T* x = args.x.as<T>();
+    T* dx = args.dx.as<T>();
+    dispatch_function<T>(args.function, [&](auto function) {
+      using Function = typename decltype(function)::type;
+      dispatch_width<T>(rows_aligned16<T>(n, dout, x, dx), [&](auto width) {
+        launch_rows<width>(
+            op, GatedGradient<Function, T, width>{dout, x, dx, static_cast<std::uint32_t>(n)},
+            extents, context);
+      });
+    });
+  });
 }
 
 }  // namespace trireme::kernels::cuda

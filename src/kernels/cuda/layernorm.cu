@@ -1,4 +1,5 @@
-// Layer norm forward and backward; bound by bytes.
+// Layer and RMS norms forward and backward; bound by bytes. One kernel serves both kinds: what an
+// RMS norm leaves out is instructions, not bytes.
 
 #include "kernels/cuda/common/normalize.cuh"
 #include "kernels/cuda/common/partials.hpp"
@@ -28,18 +29,16 @@ struct PlainRows {
 
 void layernorm_forward(const LayerNormForward& args, const Context& context) {
   const char* op = "layernorm_forward";
-  if (args.kind == NormKind::rms)
-    throw DeckError("RMS norms are not built for GPUs yet: say run.device = host");
   const DType dtype = args.x.dtype;
   const Extents extents = extents_of(op, "x", args.x);
   check_matrix(op, "x", args.x, dtype, extents);
-  check_normalization(op, dtype, extents, args.weight, args.bias, args.out, args.mean, args.rstd);
+  check_normalization(op, dtype, extents, args.kind, args.weight, args.bias, args.out, args.mean,
+                      args.rstd);
   dispatch_cuda(dtype, [&](auto zero) {
     using T = decltype(zero);
     const T* x = args.x.as<T>();
-    const Normalization<T> norm{args.weight.as<T>(),   args.bias.as<T>(),
-                                args.out.as<T>(),      args.mean.as<float>(),
-                                args.rstd.as<float>(), static_cast<float>(args.eps)};
+    const Normalization<T> norm = normalization<T>(args.kind, args.weight, args.bias, args.out,
+                                                   args.mean, args.rstd, args.eps);
     const bool vectors = rows_aligned16<T>(extents.columns, x, norm.weight, norm.bias, norm.out);
     dispatch_width<T>(vectors, [&](auto width) {
       const PlainRows<T, width> rows{x, static_cast<int>(extents.columns)};
@@ -109,7 +108,8 @@ __global__ void __launch_bounds__(P::kBlockThreads, 1)
   const auto weight_of = [&](int g) {
     return widen(kHoldsWeight ? weights[kHoldsWeight ? g : 0] : read_weight(g));
   };
-  const auto mean_of = [&](int row) { return row < end ? args.mean[row] : 0.0f; };
+  const bool has_mean = args.mean != nullptr;
+  const auto mean_of = [&](int row) { return has_mean && row < end ? args.mean[row] : 0.0f; };
   const auto rstd_of = [&](int row) { return row < end ? args.rstd[row] : 0.0f; };
 
   NormSums<P> columns = {};
@@ -146,7 +146,7 @@ __global__ void __launch_bounds__(P::kBlockThreads, 1)
       }
     }
     team_sums(sums, team, team_threads, sums_of_rows[turn]);
-    const float dnorm_mean = sums[0] / static_cast<float>(h);
+    const float dnorm_mean = has_mean ? sums[0] / static_cast<float>(h) : 0.0f;
     const float dnorm_norm_mean = sums[1] / static_cast<float>(h);
 
     // dx += rstd * (dnorm - dnorm_mean - normalized * dnorm_norm_mean)
@@ -164,7 +164,8 @@ __global__ void __launch_bounds__(P::kBlockThreads, 1)
       const std::int64_t place = std::int64_t{row} * h + own.column(g);
       store(args.dx + place, narrow<T>(dx));
       if (args.out == nullptr) continue;
-      const Values<kWidth> bias = widen(load<kWidth>(args.bias + own.column(g)));
+      const Values<kWidth> bias =
+          args.bias != nullptr ? widen(load<kWidth>(args.bias + own.column(g))) : Values<kWidth>{};
       Values<kWidth> out;
 #pragma unroll
       for (int i = 0; i < kWidth; ++i) out[i] = normalized(x[i], mean, rstd, weight[i], bias[i]);
@@ -232,20 +233,20 @@ std::int64_t enqueue_gradients(NormGradients<T> args, const Context& context) {
 
 void layernorm_backward(const LayerNormBackward& args, const Context& context) {
   const char* op = "layernorm_backward";
-  if (args.kind == NormKind::rms)
-    throw DeckError("RMS norms are not built for GPUs yet: say run.device = host");
   const DType dtype = args.x.dtype;
   const Extents extents = extents_of(op, "x", args.x);
   const std::int64_t h = extents.columns;
   check_matrix(op, "x", args.x, dtype, extents);
   check_matrix(op, "dout", args.dout, dtype, extents);
-  check_normalization(op, dtype, extents, args.weight, args.weight, args.dx, args.mean, args.rstd);
+  check_normalization(op, dtype, extents, args.kind, args.weight, args.weight, args.dx, args.mean,
+                      args.rstd);
+  const bool layer = args.kind == NormKind::layer;
   check_vector(op, "dweight", args.dweight, DType::f32, h);
-  check_vector(op, "dbias", args.dbias, DType::f32, h);
+  if (layer) check_vector(op, "dbias", args.dbias, DType::f32, h);
   if (args.dx_sum) check_vector(op, "dx_sum", args.dx_sum, DType::f32, h);
   if (args.out) {
     check_matrix(op, "out", args.out, dtype, extents);
-    check_vector(op, "bias", args.bias, dtype, h);
+    if (layer) check_vector(op, "bias", args.bias, dtype, h);
   }
   check_workspace(op, context, layernorm_backward_workspace(h));
   if (extents.rows == 0) return;
@@ -256,11 +257,11 @@ void layernorm_backward(const LayerNormBackward& args, const Context& context) {
     const NormGradients<T> gradients{.dout = args.dout.as<T>(),
                                      .x = args.x.as<T>(),
                                      .weight = args.weight.as<T>(),
-                                     .mean = args.mean.as<float>(),
+                                     .mean = layer ? args.mean.as<float>() : nullptr,
                                      .rstd = args.rstd.as<float>(),
                                      .dx = args.dx.as<T>(),
                                      .out = args.out ? args.out.as<T>() : nullptr,
-                                     .bias = args.out ? args.bias.as<T>() : nullptr,
+                                     .bias = args.out && layer ? args.bias.as<T>() : nullptr,
                                      .partials = partials,
                                      .rows = extents.rows,
                                      .h = static_cast<int>(h)};
@@ -268,7 +269,9 @@ void layernorm_backward(const LayerNormBackward& args, const Context& context) {
                          : enqueue_gradients<T, false>(gradients, context);
   });
   PartialTargets targets{
-      .width = h, .count = 2, .vectors = {args.dweight.as<float>(), args.dbias.as<float>()}};
+      .width = h,
+      .count = 2,
+      .vectors = {args.dweight.as<float>(), layer ? args.dbias.as<float>() : nullptr}};
   if (args.dx_sum) targets.vectors[targets.count++] = args.dx_sum.as<float>();
   add_partial_columns(partials, blocks, targets, context);
 }

@@ -29,11 +29,11 @@ struct NormGradients {
   const T* dout;
   const T* x;
   const T* weight;
-  const float* mean;
+  const float* mean;  // null: RMS norm
   const float* rstd;
   T* dx;
   T* out;           // null: not asked for
-  const T* bias;    // of the forward pass, for out
+  const T* bias;    // of the forward pass, for out; null: none
   float* partials;  // [blocks, 2 or 3, h]: of dweight, dbias, and dx_sum
   std::int64_t rows;
   int h;

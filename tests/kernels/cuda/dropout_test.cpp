@@ -61,17 +61,35 @@ TEST(BiasDropoutResidual, AgreesWithTheHost) {
   }
 }
 
+TEST(BiasDropoutResidual, AgreesWithTheHostWithoutABias) {
+  for (const DType dtype : kStorageTypes)
+    for (const Shape& shape : kShapes)
+      for (const double probability : {0.0, 0.3})
+        expect_as_on_host(
+            "dropout residual of " + to_string(shape), dtype,
+            [&](Workbench& bench) -> std::vector<Output> {
+              const Tensor out = bench.poisoned(shape);
+              bench.backend().bias_dropout_residual({.x = bench.random(shape, 2),
+                                                     .residual = bench.random(shape, 1),
+                                                     .out = out,
+                                                     .dropout = dropout_of(probability)});
+              return {{"out", out}};
+            });
+}
+
 // The fused pass against the two that it stands for, bit by bit: those have references of their
-// own.
-TEST(BiasDropoutResidualNorm, IsTheSumAndTheNormalization) {
+// own. With an RMS norm without bias, with a layer norm with one.
+void expect_the_sum_and_the_norm(NormKind kind) {
+  const bool layer = kind == NormKind::layer;
   for (const DType dtype : kStorageTypes) {
     for (const Shape& shape : kShapes) {
       for (const double probability : {0.0, 0.3}) {
         const std::int64_t h = shape[2], rows = shape[0] * shape[1];
         Workbench bench(true, dtype, dtype);
-        const Tensor weight = bench.random({h}, 4), bias = bench.random({h}, 5);
+        const Tensor weight = bench.random({h}, 4);
+        const Tensor bias = layer ? bench.random({h}, 5) : Tensor();
         const BiasDropoutResidual sum{.x = bench.random(shape, 2),
-                                      .bias = bench.random({h}, 3),
+                                      .bias = layer ? bench.random({h}, 3) : Tensor(),
                                       .residual = bench.random(shape, 1),
                                       .out = bench.poisoned(shape),
                                       .dropout = dropout_of(probability)};
@@ -81,26 +99,35 @@ TEST(BiasDropoutResidualNorm, IsTheSumAndTheNormalization) {
                                     .weight = weight,
                                     .bias = bias,
                                     .out = bench.poisoned(shape),
-                                    .mean = bench.wide_poisoned({rows}),
-                                    .rstd = bench.wide_poisoned({rows})};
+                                    .mean = layer ? bench.wide_poisoned({rows}) : Tensor(),
+                                    .rstd = bench.wide_poisoned({rows}),
+                                    .kind = kind};
         const BiasDropoutResidualNorm fused{.sum = fused_sum,
                                             .weight = weight,
                                             .norm_bias = bias,
                                             .norm = bench.poisoned(shape),
-                                            .mean = bench.wide_poisoned({rows}),
-                                            .rstd = bench.wide_poisoned({rows})};
+                                            .mean = layer ? bench.wide_poisoned({rows}) : Tensor(),
+                                            .rstd = bench.wide_poisoned({rows}),
+                                            .kind = kind};
         gpu().bias_dropout_residual(sum);
         gpu().layernorm_forward(norm);
         gpu().bias_dropout_residual_norm(fused);
         const std::string name = to_string(shape) + ", " + std::string(name_of(dtype));
         EXPECT_EQ(bench.read(fused.sum.out), bench.read(sum.out)) << name;
         EXPECT_EQ(bench.read(fused.norm), bench.read(norm.out)) << name;
-        EXPECT_EQ(bench.read(fused.mean), bench.read(norm.mean)) << name;
+        if (layer) {
+          EXPECT_EQ(bench.read(fused.mean), bench.read(norm.mean)) << name;
+        }
         EXPECT_EQ(bench.read(fused.rstd), bench.read(norm.rstd)) << name;
       }
     }
   }
 }
+
+TEST(BiasDropoutResidualNorm, IsTheSumAndTheLayerNorm) {
+  expect_the_sum_and_the_norm(NormKind::layer);
+}
+TEST(BiasDropoutResidualNorm, IsTheSumAndTheRmsNorm) { expect_the_sum_and_the_norm(NormKind::rms); }
 
 }  // namespace
 }  // namespace trireme::kernels

@@ -9,6 +9,7 @@ constexpr double kSumFloor = 5e-6;
 const char* text_of(Activation function) {
   return function == Activation::gelu_tanh ? "gelu_tanh"
          : function == Activation::gelu    ? "gelu"
+         : function == Activation::silu    ? "silu"
                                            : "tanh";
 }
 
@@ -45,6 +46,34 @@ void expect_agreement(Activation function) {
 TEST(Gelu, AgreesWithTheHost) { expect_agreement(Activation::gelu_tanh); }
 TEST(Gelu, ExactGeluAgreesWithTheHost) { expect_agreement(Activation::gelu); }
 TEST(Gelu, TanhAgreesWithTheHost) { expect_agreement(Activation::tanh); }
+TEST(Gelu, SiluAgreesWithTheHost) { expect_agreement(Activation::silu); }
+
+TEST(Gelu, GatesAgreeWithTheHost) {
+  for (const DType dtype : kStorageTypes)
+    for (const Activation function : {Activation::silu, Activation::gelu_tanh, Activation::gelu})
+      for (const Shape shape : {Shape{1, 1}, Shape{3, 7}, Shape{5, 3, 40}, Shape{700, 1408},
+                                Shape{37, 801}, Shape{3, 28672}}) {
+        const std::string title =
+            fmt::format("gate of {}, {}", to_string(shape), text_of(function));
+        Shape both = shape;
+        both[shape.rank() - 1] *= 2;
+        expect_as_on_host(title, dtype, [&](Workbench& bench) -> std::vector<Output> {
+          const Tensor out = bench.poisoned(shape);
+          bench.backend().gated_forward(
+              {.x = bench.random(both, 1, 2.0), .out = out, .function = function});
+          return {{"out", out}};
+        });
+        for (const bool over_x : {false, true})
+          expect_as_on_host(
+              title + " gradient", dtype, [&](Workbench& bench) -> std::vector<Output> {
+                const Tensor x = bench.random(both, 1, 2.0);
+                const Tensor dx = over_x ? x : bench.poisoned(both);
+                bench.backend().gated_backward(
+                    {.dout = bench.random(shape, 2), .x = x, .dx = dx, .function = function});
+                return {{"dx", dx}};
+              });
+      }
+}
 
 TEST(Gelu, IsTheIdentityFarRightAndZeroFarLeft) {
   for (const DType dtype : kStorageTypes) {

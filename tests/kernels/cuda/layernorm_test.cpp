@@ -10,25 +10,35 @@ const Shape kShapes[] = {{1, 1},     {3, 7},     {5, 3, 40},  {777, 768},  {300,
                          {83, 1280}, {17, 4096}, {4500, 768}, {11, 5120},  {5, 12288},
                          {3, 3001},  {7, 8192},  {2, 16384}};
 
+void expect_norms_as_on_host(const Shape& shape, DType dtype, NormKind kind) {
+  const bool layer = kind == NormKind::layer;
+  expect_as_on_host(
+      (layer ? "layernorm of " : "RMS norm of ") + to_string(shape), dtype,
+      [&](Workbench& bench) -> std::vector<Output> {
+        const std::int64_t h = shape[shape.rank() - 1], rows = shape.size() / h;
+        const Tensor out = bench.poisoned(shape), rstd = bench.wide_poisoned({rows});
+        const Tensor mean = layer ? bench.wide_poisoned({rows}) : Tensor();
+        bench.backend().layernorm_forward({.x = bench.random(shape, 1, 3.0),
+                                           .weight = bench.random({h}, 2),
+                                           .bias = layer ? bench.random({h}, 3) : Tensor(),
+                                           .out = out,
+                                           .mean = mean,
+                                           .rstd = rstd,
+                                           .kind = kind});
+        std::vector<Output> outputs{{"out", out}, {"rstd", rstd}};
+        if (layer) outputs.push_back({"mean", mean});
+        return outputs;
+      });
+}
+
 TEST(LayerNorm, AgreesWithTheHost) {
-  for (const DType dtype : kStorageTypes) {
-    for (const Shape& shape : kShapes) {
-      expect_as_on_host("layernorm of " + to_string(shape), dtype,
-                        [&](Workbench& bench) -> std::vector<Output> {
-                          const std::int64_t h = shape[shape.rank() - 1], rows = shape.size() / h;
-                          const Tensor out = bench.poisoned(shape);
-                          const Tensor mean = bench.wide_poisoned({rows});
-                          const Tensor rstd = bench.wide_poisoned({rows});
-                          bench.backend().layernorm_forward({.x = bench.random(shape, 1, 3.0),
-                                                             .weight = bench.random({h}, 2),
-                                                             .bias = bench.random({h}, 3),
-                                                             .out = out,
-                                                             .mean = mean,
-                                                             .rstd = rstd});
-                          return {{"out", out}, {"mean", mean}, {"rstd", rstd}};
-                        });
-    }
-  }
+  for (const DType dtype : kStorageTypes)
+    for (const Shape& shape : kShapes) expect_norms_as_on_host(shape, dtype, NormKind::layer);
+}
+
+TEST(RmsNorm, AgreesWithTheHost) {
+  for (const DType dtype : kStorageTypes)
+    for (const Shape& shape : kShapes) expect_norms_as_on_host(shape, dtype, NormKind::rms);
 }
 
 TEST(LayerNorm, KeepsItsPrecisionFarFromZero) {
@@ -68,25 +78,28 @@ struct Statistics {
   }
 };
 
-void expect_gradients_as_on_host(const Shape& shape, DType dtype, bool sums_dx) {
+void expect_gradients_as_on_host(const Shape& shape, DType dtype, bool sums_dx,
+                                 NormKind kind = NormKind::layer) {
+  const bool layer = kind == NormKind::layer;
   const std::int64_t h = shape[shape.rank() - 1], rows = shape.size() / h;
   const std::vector<double> x = random_values(shape.size(), 1, dtype, 3.0);
   const Statistics statistics(x, h);
-  expect_as_on_host("layernorm gradient of " + to_string(shape), dtype,
-                    [&](Workbench& bench) -> std::vector<Output> {
+  expect_as_on_host((layer ? "layernorm gradient of " : "RMS norm gradient of ") + to_string(shape),
+                    dtype, [&](Workbench& bench) -> std::vector<Output> {
                       const LayerNormBackward args{
                           .dout = bench.random(shape, 5),
                           .x = bench.given(shape, x),
                           .weight = bench.random({h}, 6),
-                          .mean = bench.wide_given({rows}, statistics.mean),
+                          .mean = layer ? bench.wide_given({rows}, statistics.mean) : Tensor(),
                           .rstd = bench.wide_given({rows}, statistics.rstd),
                           .dx = bench.random(shape, 2),
                           .dweight = bench.wide_random({h}, 3),
-                          .dbias = bench.wide_random({h}, 4),
-                          .dx_sum = sums_dx ? bench.wide_random({h}, 7) : Tensor()};
+                          .dbias = layer ? bench.wide_random({h}, 4) : Tensor(),
+                          .dx_sum = sums_dx ? bench.wide_random({h}, 7) : Tensor(),
+                          .kind = kind};
                       bench.backend().layernorm_backward(args);
-                      std::vector<Output> outputs{
-                          {"dx", args.dx}, {"dweight", args.dweight}, {"dbias", args.dbias}};
+                      std::vector<Output> outputs{{"dx", args.dx}, {"dweight", args.dweight}};
+                      if (layer) outputs.push_back({"dbias", args.dbias});
                       if (sums_dx) outputs.push_back({"dx_sum", args.dx_sum});
                       return outputs;
                     });
@@ -102,8 +115,16 @@ TEST(LayerNormBackward, SumsTheColumnsOfDx) {
     for (const Shape& shape : kShapes) expect_gradients_as_on_host(shape, dtype, true);
 }
 
+TEST(RmsNormBackward, AgreesWithTheHost) {
+  for (const DType dtype : kStorageTypes)
+    for (const Shape& shape : kShapes)
+      for (const bool sums_dx : {false, true})
+        expect_gradients_as_on_host(shape, dtype, sums_dx, NormKind::rms);
+}
+
 // What is normalised again has the bits of the forward pass.
-TEST(LayerNormBackward, MakesTheResultAgain) {
+void expect_the_result_again(NormKind kind) {
+  const bool layer = kind == NormKind::layer;
   for (const DType dtype : kStorageTypes)
     for (const Shape& shape : kShapes) {
       SCOPED_TRACE(fmt::format("{} in {}", to_string(shape), name_of(dtype)));
@@ -111,10 +132,11 @@ TEST(LayerNormBackward, MakesTheResultAgain) {
       Workbench bench(/*on_gpu=*/true, dtype, dtype);
       const LayerNormForward forward{.x = bench.random(shape, 1, 3.0),
                                      .weight = bench.random({h}, 2),
-                                     .bias = bench.random({h}, 3),
+                                     .bias = layer ? bench.random({h}, 3) : Tensor(),
                                      .out = bench.poisoned(shape),
-                                     .mean = bench.wide_poisoned({rows}),
-                                     .rstd = bench.wide_poisoned({rows})};
+                                     .mean = layer ? bench.wide_poisoned({rows}) : Tensor(),
+                                     .rstd = bench.wide_poisoned({rows}),
+                                     .kind = kind};
       gpu().layernorm_forward(forward);
       for (const bool sums_dx : {false, true}) {
         const Tensor again = bench.poisoned(shape);
@@ -125,14 +147,18 @@ TEST(LayerNormBackward, MakesTheResultAgain) {
                                   .rstd = forward.rstd,
                                   .dx = bench.random(shape, 2),
                                   .dweight = bench.wide_random({h}, 3),
-                                  .dbias = bench.wide_random({h}, 4),
+                                  .dbias = layer ? bench.wide_random({h}, 4) : Tensor(),
                                   .dx_sum = sums_dx ? bench.wide_random({h}, 7) : Tensor(),
                                   .out = again,
-                                  .bias = forward.bias});
+                                  .bias = forward.bias,
+                                  .kind = kind});
         EXPECT_EQ(bench.read(again), bench.read(forward.out));
       }
     }
 }
+
+TEST(LayerNormBackward, MakesTheResultAgain) { expect_the_result_again(NormKind::layer); }
+TEST(RmsNormBackward, MakesTheResultAgain) { expect_the_result_again(NormKind::rms); }
 
 // A kernel may be launched while the one before it on the stream still runs, also after copies and
 // in recordings. The results are those of operations that the host waits for, one after the other.

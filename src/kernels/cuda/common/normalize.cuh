@@ -24,7 +24,9 @@ template <int kWidth>
 inline constexpr int kMaxRowGroups =
     (static_cast<int>(kMaxRowColumns) / kWidth + kMaxRowThreads - 1) / kMaxRowThreads;
 
-/// What LayerNormForward gets and writes besides its rows.
+/// What LayerNormForward gets and writes besides its rows. For NormKind::rms, mean is null, and
+/// bias points to the weight but has the factor 0, not 1: a branch would take a quarter more
+/// registers.
 template <typename T>
 struct Normalization {
   const T* weight;
@@ -33,6 +35,7 @@ struct Normalization {
   float* mean;
   float* rstd;
   float eps;
+  float bias_factor;
 };
 
 /// A value of the result. Rounded as written, so that recomputing it gives the same bits.
@@ -81,15 +84,18 @@ __global__ void __launch_bounds__(kMaxRowThreads)
   }
 
   // ---- its statistics
-  float sum = 0.0f;
+  float mean = 0.0f;
+  if (norm.mean != nullptr) {
+    float sum = 0.0f;
 #pragma unroll
-  for (int g = 0; g < kGroups; ++g) {
-    if (column_of(g) >= h) break;
-    const Values<kWidth> values = widen(groups[g]);
+    for (int g = 0; g < kGroups; ++g) {
+      if (column_of(g) >= h) break;
+      const Values<kWidth> values = widen(groups[g]);
 #pragma unroll
-    for (int i = 0; i < kWidth; ++i) sum += values[i];
+      for (int i = 0; i < kWidth; ++i) sum += values[i];
+    }
+    mean = row_sum(sum, row_threads, sums_of_values) / static_cast<float>(h);
   }
-  const float mean = row_sum(sum, row_threads, sums_of_values) / static_cast<float>(h);
   float squares = 0.0f;
 #pragma unroll
   for (int g = 0; g < kGroups; ++g) {
@@ -101,7 +107,7 @@ __global__ void __launch_bounds__(kMaxRowThreads)
   squares = row_sum(squares, row_threads, sums_of_squares);
   const float rstd = __frsqrt_rn(squares / static_cast<float>(h) + norm.eps);
   if (member == 0) {
-    norm.mean[row] = mean;
+    if (norm.mean != nullptr) norm.mean[row] = mean;
     norm.rstd[row] = rstd;
   }
 
@@ -115,7 +121,7 @@ __global__ void __launch_bounds__(kMaxRowThreads)
     Values<kWidth> values = widen(groups[g]);
 #pragma unroll
     for (int i = 0; i < kWidth; ++i)
-      values[i] = normalized(values[i], mean, rstd, weight[i], bias[i]);
+      values[i] = normalized(values[i], mean, rstd, weight[i], bias[i] * norm.bias_factor);
     store(norm.out + std::int64_t{row} * h + column, narrow<T>(values));
   }
 }
@@ -149,8 +155,9 @@ void launch_normalize(const Source& source, const Normalization<T>& norm, const 
     launch(std::integral_constant<int, kMax>{}, threads_for(kMax));
 }
 
-/// The preconditions of a normalisation of rows of `extents` of `dtype`.
-inline void check_normalization(const char* op, DType dtype, const Extents& extents,
+/// The preconditions of a normalisation of rows of `extents` of `dtype`; bias and mean are not read
+/// for NormKind::rms.
+inline void check_normalization(const char* op, DType dtype, const Extents& extents, NormKind kind,
                                 const Tensor& weight, const Tensor& bias, const Tensor& out,
                                 const Tensor& mean, const Tensor& rstd) {
   TRIREME_CHECK(extents.columns >= 1 && extents.columns <= kMaxRowColumns,
@@ -158,10 +165,26 @@ inline void check_normalization(const char* op, DType dtype, const Extents& exte
   TRIREME_CHECK(extents.rows <= kMaxRows, "{}: {} rows, at most {} are possible", op, extents.rows,
                 kMaxRows);
   check_vector(op, "weight", weight, dtype, extents.columns);
-  check_vector(op, "bias", bias, dtype, extents.columns);
   check_matrix(op, "out", out, dtype, extents);
-  check_vector(op, "mean", mean, DType::f32, extents.rows);
   check_vector(op, "rstd", rstd, DType::f32, extents.rows);
+  if (kind == NormKind::rms) return;
+  check_vector(op, "bias", bias, dtype, extents.columns);
+  check_vector(op, "mean", mean, DType::f32, extents.rows);
+}
+
+/// What the kernel gets of LayerNormForward's tensors.
+template <typename T>
+Normalization<T> normalization(NormKind kind, const Tensor& weight, const Tensor& bias,
+                               const Tensor& out, const Tensor& mean, const Tensor& rstd,
+                               double eps) {
+  const bool layer = kind == NormKind::layer;
+  return {.weight = weight.as<T>(),
+          .bias = (layer ? bias : weight).as<T>(),
+          .out = out.as<T>(),
+          .mean = layer ? mean.as<float>() : nullptr,
+          .rstd = rstd.as<float>(),
+          .eps = static_cast<float>(eps),
+          .bias_factor = layer ? 1.0f : 0.0f};
 }
 
 }  // namespace trireme::kernels::cuda

@@ -37,7 +37,8 @@ __global__ void __launch_bounds__(kColumns* kRows)
   const int target = static_cast<int>(column / targets.width);
 #pragma unroll
   for (int i = 0; i < 3; ++i)
-    if (i == target) targets.vectors[i][column - i * targets.width] += sum;
+    if (i == target && targets.vectors[i] != nullptr)
+      targets.vectors[i][column - i * targets.width] += sum;
 }
 
 __global__ void __launch_bounds__(kSumThreads)

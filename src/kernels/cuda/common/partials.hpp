@@ -8,7 +8,8 @@
 
 namespace trireme::kernels::cuda {
 
-/// Vectors of `width` elements each, to which as many columns of partial sums belong.
+/// Vectors of `width` elements each, to which as many columns of partial sums belong; those of null
+/// vectors are passed over.
 struct PartialTargets {
   std::int64_t width = 0;
   int count = 1;
