@@ -13,20 +13,26 @@ namespace {
 constexpr std::int64_t kVocabulary = 50257, kPaddedVocabulary = 50304;
 constexpr double kWide = 4.0;  // bytes of fp32
 
-/// A GPT's or a BERT's layer and its micro-batch, 16384 tokens in each.
+/// A layer of a GPT, a BERT or a Llama and its micro-batch, 16384 tokens in each.
 struct Model {
   const char* name;
   std::int64_t hidden, heads, sequence, batch;
-  bool bert = false;  ///< full attention, exact GELU
+  bool bert = false;          ///< full attention, exact GELU
+  std::int64_t kv_heads = 0;  ///< above 0: a Llama, with SwiGLU of width `ffn`
+  std::int64_t ffn = 0;
 
   std::int64_t tokens() const { return sequence * batch; }
+  std::int64_t head() const { return hidden / heads; }
+  std::int64_t qkv() const { return hidden + 2 * (kv_heads > 0 ? kv_heads : heads) * head(); }
 };
-constexpr std::array<Model, 6> kModels = {{{"124M", 768, 12, 1024, 16},
+constexpr std::array<Model, 8> kModels = {{{"124M", 768, 12, 1024, 16},
                                            {"760M", 1536, 16, 2048, 8},
                                            {"1.5B", 1600, 25, 1024, 16},
                                            {"6.7B", 4096, 32, 2048, 8},
                                            {"BERT-Large 128", 1024, 16, 128, 128, true},
-                                           {"BERT-Large 512", 1024, 16, 512, 32, true}}};
+                                           {"BERT-Large 512", 1024, 16, 512, 32, true},
+                                           {"Qwen2.5-1.5B", 1536, 12, 1024, 16, false, 2, 8960},
+                                           {"Llama-3.1-8B", 4096, 32, 8192, 2, false, 8, 14336}}};
 
 /// The rows of one model. Tensors are named as in the operations' contracts.
 class Rows {
@@ -48,6 +54,7 @@ class Rows {
   void fp8();
   void embeddings();
   void cross_entropy();
+  void llama();
 
  private:
   std::string name(const char* operation) const {
@@ -78,18 +85,19 @@ void Rows::attention(std::int64_t document) {
   const double flops = static_cast<double>(model_.tokens()) *
                        static_cast<double>(document * model_.hidden) * (model_.bert ? 2.0 : 1.0);
   const auto forward = [=, this] {
-    const auto& [label, hidden, heads, sequence, batch, bert] = model_;
+    const std::int64_t heads = model_.heads, sequence = model_.sequence, batch = model_.batch;
     std::vector<std::int32_t> starts;
     for (std::int64_t token = 0; token < batch * sequence; ++token)
       starts.push_back(static_cast<std::int32_t>(token % sequence / document * document));
     return kernels::AttentionForward{
-        .qkv = meter_.random({sequence, batch, 3 * hidden}, dtype_),
+        .qkv = meter_.random({sequence, batch, model_.qkv()}, dtype_),
         .out = meter_.zeros(activation_, dtype_),
         .lse = meter_.zeros({batch, heads, sequence}, accumulation_type(dtype_)),
         .heads = heads,
         .dropout = dropout(DropoutSite::attention),
-        .causal = !bert,
-        .document_start = whole ? nullptr : meter_.upload(starts)};
+        .causal = !model_.bert,
+        .document_start = whole ? nullptr : meter_.upload(starts),
+        .kv_heads = model_.kv_heads};
   };
   meter_.gemm(name("attention forward") + of, 2 * flops, [=, this]() -> Call {
     return [this, args = forward()] { backend_.attention_forward(args); };
@@ -105,7 +113,8 @@ void Rows::attention(std::int64_t document) {
                                           .heads = saved.heads,
                                           .dropout = saved.dropout,
                                           .causal = saved.causal,
-                                          .document_start = saved.document_start};
+                                          .document_start = saved.document_start,
+                                          .kv_heads = saved.kv_heads};
     return [this, args] { backend_.attention_backward(args); };
   });
 }
@@ -238,6 +247,88 @@ void Rows::mlp() {
                                              .dweight = meter_.zeros({narrow[1], wider[1]}, dtype_),
                                              .dbias = gradient()};
     return [this, args] { backend_.linear_weight_gradient(args); };
+  });
+}
+
+/// What a Llama's layer has instead of layer norms, learned positions and GELU.
+void Rows::llama() {
+  meter_.stream(name("rms norm forward"), 2 * activation_bytes_, [this]() -> Call {
+    const kernels::LayerNormForward args{.x = activation(),
+                                         .weight = weight(),
+                                         .out = activation(),
+                                         .rstd = per_token(),
+                                         .kind = kernels::NormKind::rms};
+    return [this, args] { backend_.layernorm_forward(args); };
+  });
+  meter_.stream(name("rms norm backward"), 4 * activation_bytes_, [this]() -> Call {
+    const kernels::LayerNormBackward args{.dout = activation(),
+                                          .x = activation(),
+                                          .weight = weight(),
+                                          .rstd = per_token(),
+                                          .dx = activation(),
+                                          .dweight = gradient(),
+                                          .kind = kernels::NormKind::rms};
+    return [this, args] { backend_.layernorm_backward(args); };
+  });
+  meter_.stream(name("residual rms norm"), 4 * activation_bytes_, [this]() -> Call {
+    const kernels::BiasDropoutResidualNorm args{
+        .sum = {.x = activation(), .residual = activation(), .out = activation()},
+        .weight = weight(),
+        .norm = activation(),
+        .rstd = per_token(),
+        .kind = kernels::NormKind::rms};
+    return [this, args] { backend_.bias_dropout_residual_norm(args); };
+  });
+  const std::int64_t kv_heads = model_.kv_heads, head = model_.head();
+  const double token_bytes = static_cast<double>(model_.tokens() * size_of(dtype_));
+  const double qk_bytes = token_bytes * static_cast<double>((model_.heads + kv_heads) * head);
+  const Shape qkv{model_.sequence, model_.batch, model_.qkv()};
+  meter_.stream(name("rotary"), 2 * qk_bytes, [=, this]() -> Call {
+    const kernels::Rotary args{
+        .qkv = meter_.random(qkv, dtype_),
+        .table = meter_.random({model_.sequence, head}, accumulation_type(dtype_)),
+        .heads = model_.heads,
+        .kv_heads = kv_heads};
+    return [this, args] { backend_.rotary(args); };
+  });
+  meter_.stream(name("q and k norm forward"), 3 * qk_bytes, [=, this]() -> Call {
+    const Shape kept{model_.tokens(), (model_.heads + kv_heads) * head};
+    const kernels::QkNormForward args{
+        .qkv = meter_.random(qkv, dtype_),
+        .kept = meter_.zeros(kept, dtype_),
+        .q_weight = meter_.random({head}, dtype_),
+        .k_weight = meter_.random({head}, dtype_),
+        .rstd = meter_.zeros({model_.tokens(), model_.heads + kv_heads}, DType::f32),
+        .heads = model_.heads,
+        .kv_heads = kv_heads};
+    return [this, args] { backend_.qk_norm_forward(args); };
+  });
+  meter_.stream(name("q and k norm backward"), 3 * qk_bytes, [=, this]() -> Call {
+    const Shape kept{model_.tokens(), (model_.heads + kv_heads) * head};
+    const kernels::QkNormBackward args{
+        .dqkv = meter_.random(qkv, dtype_),
+        .kept = meter_.random(kept, dtype_),
+        .q_weight = meter_.random({head}, dtype_),
+        .k_weight = meter_.random({head}, dtype_),
+        .rstd = meter_.random({model_.tokens(), model_.heads + kv_heads}, DType::f32),
+        .dq_weight = meter_.zeros({head}, DType::f32),
+        .dk_weight = meter_.zeros({head}, DType::f32),
+        .heads = model_.heads,
+        .kv_heads = kv_heads};
+    return [this, args] { backend_.qk_norm_backward(args); };
+  });
+  const Shape inner{model_.tokens(), model_.ffn}, both{model_.tokens(), 2 * model_.ffn};
+  const double inner_bytes = token_bytes * static_cast<double>(model_.ffn);
+  meter_.stream(name("swiglu forward"), 3 * inner_bytes, [=, this]() -> Call {
+    const kernels::GatedForward args{.x = meter_.random(both, dtype_),
+                                     .out = meter_.zeros(inner, dtype_)};
+    return [this, args] { backend_.gated_forward(args); };
+  });
+  meter_.stream(name("swiglu backward"), 5 * inner_bytes, [=, this]() -> Call {
+    const kernels::GatedBackward args{.dout = meter_.random(inner, dtype_),
+                                      .x = meter_.random(both, dtype_),
+                                      .dx = meter_.zeros(both, dtype_)};
+    return [this, args] { backend_.gated_backward(args); };
   });
 }
 
@@ -416,6 +507,10 @@ void measure_kernels(const Settings& settings, double dropout) {
     rows.attention(model.sequence);
     if (model.bert) {
       rows.mlp();
+      continue;
+    }
+    if (model.kv_heads > 0) {
+      rows.llama();
       continue;
     }
     rows.attention(model.sequence / 4);
