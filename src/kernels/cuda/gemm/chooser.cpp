@@ -137,7 +137,8 @@ constexpr double kWarmSeconds = 0.05;
 }  // namespace
 
 Chooser::Chooser(std::string cache_path, GemmChoice choice, Fusion fusion)
-    : file_(fusion == Fusion::always ? "" : std::move(cache_path), machine_name(library_)),
+    : file_(fusion == Fusion::always ? "" : std::move(cache_path), machine_name(library_),
+            fusion == Fusion::always ? "" : shipped_plans()),
       choice_(choice),
       fusion_(choice == GemmChoice::first && fusion == Fusion::timed ? Fusion::never : fusion) {}
 

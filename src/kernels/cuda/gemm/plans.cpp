@@ -129,12 +129,14 @@ std::optional<Algorithm> parse_plan(std::string_view line, std::string_view mach
   return algorithm;
 }
 
-GemmPlans::GemmPlans(std::string path, std::string machine)
-    : path_(std::move(path)), machine_(std::move(machine)) {}
+GemmPlans::GemmPlans(std::string path, std::string machine, std::string_view shipped)
+    : path_(std::move(path)), machine_(std::move(machine)), shipped_(shipped) {}
 
 std::optional<Algorithm> GemmPlans::find(const GemmProblem& problem) const {
   const LockedFile file(path_, O_RDONLY, LOCK_SH);
-  return latest_plan(file.read(), machine_, to_string(problem));
+  const std::string name = to_string(problem);
+  const auto timed = latest_plan(file.read(), machine_, name);
+  return timed ? timed : latest_plan(shipped_, machine_, name);
 }
 
 Algorithm GemmPlans::settle(const GemmProblem& problem, const Algorithm& mine,

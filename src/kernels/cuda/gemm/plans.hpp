@@ -79,10 +79,11 @@ std::optional<Algorithm> parse_plan(std::string_view line, std::string_view mach
 class GemmPlans {
  public:
   /// `machine` names GPU and library version: plans are kept apart by it. An empty path keeps
-  /// nothing.
-  GemmPlans(std::string path, std::string machine);
+  /// nothing. `shipped`: lines of such files that are used where the file has no plan; must outlive
+  /// this.
+  GemmPlans(std::string path, std::string machine, std::string_view shipped = "");
 
-  /// The latest plan for `problem`, as the file is now.
+  /// The latest plan for `problem`, as the file is now, or the shipped one.
   std::optional<Algorithm> find(const GemmProblem& problem) const;
 
   /// Adds `mine` as the plan for `problem`, unless another process has added one meanwhile that
@@ -94,6 +95,11 @@ class GemmPlans {
  private:
   std::string path_;
   std::string machine_;
+  std::string_view shipped_;
 };
+
+/// The tuning caches in gemm/shipped: GEMMs of the decks in inputs, timed on the GPUs that are
+/// named there, for the cuBLASLt named there. In the library of CUDA kernels.
+std::string_view shipped_plans();
 
 }  // namespace trireme::kernels::cuda

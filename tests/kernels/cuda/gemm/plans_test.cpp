@@ -111,6 +111,16 @@ TEST_F(GemmPlansTest, WhatOneProcessSettlesAnotherFinds) {
   EXPECT_EQ(GemmPlans(path_, "another GPU").find(kGemm), std::nullopt);
 }
 
+TEST_F(GemmPlansTest, ShippedPlansServeWhereTheFileHasNone) {
+  const std::string shipped = format_plan(kMachine, to_string(kGemm), kOther) + '\n';
+  const GemmPlans plans(path_, kMachine, shipped);
+  EXPECT_EQ(plans.find(kGemm), kOther);
+  EXPECT_EQ(GemmPlans("", kMachine, shipped).find(kGemm), kOther);
+  EXPECT_EQ(GemmPlans(path_, "another GPU", shipped).find(kGemm), std::nullopt);
+  plans_.settle(kGemm, kAlgorithm, kAnything);
+  EXPECT_EQ(plans.find(kGemm), kAlgorithm) << "what this machine timed comes first";
+}
+
 // A GEMM with an epilogue is another one than the same GEMM without.
 TEST_F(GemmPlansTest, TheSeparateFormIsSettledLikeAnAlgorithm) {
   GemmProblem fused = kGemm;
