@@ -403,7 +403,7 @@ function make_tiles() {
   const done = known(f.total) && f.total > 0 ? f.iteration / f.total : null;
   const layout = start.layout ? `tensor ${start.layout.tensor} × pipeline ${start.layout.pipeline} × data ${start.layout.data}` : "";
   const tiles = [
-    tile("Iteration", known(f.iteration) ? f.iteration.toLocaleString("en") : "–", known(f.total) ? "of " + f.total.toLocaleString("en") : "",
+    tile("Iteration", known(f.iteration) ? f.iteration >= 1e6 ? short(f.iteration, 5) : f.iteration.toLocaleString("en") : "–", known(f.total) ? "of " + (f.total >= 1e6 ? short(f.total, 3) : f.total.toLocaleString("en")) : "",
       done === null ? null : make("div", {}, make("div", { class: "progress" }, make("b", { style: { width: Math.min(100, 100 * done) + "%" } })),
         make("div", { class: "note " + (state.bad ? "bad" : state.text === "finished" ? "good" : ""), title: state.text }, state.text))),
     tile("Loss", short(f.loss, 5), "", "lowest " + short(f.best, 5)),
@@ -412,7 +412,7 @@ function make_tiles() {
   tiles.push(tile("Throughput", short(f.tokens, 4), "tokens/s", short(f.ms, 4) + " ms an iteration"));
   tiles.push(known(f.mfu) ? tile("MFU", (100 * f.mfu).toFixed(1), "%", short(f.tflops, 4) + " TFLOP/s per rank") : tile("Model FLOP/s", short(f.tflops, 3), "TFLOP/s", "per rank"));
   if (known(f.memory)) tiles.push(tile("Memory", amount(f.memory).split(" ")[0], amount(f.memory).split(" ")[1], "planned " + amount(run.memory.planned_bytes)));
-  if (start.parameters) tiles.push(tile("Model", short(start.parameters, 3), "params", start.model && start.model.layers ? `${start.model.layers} layers, width ${start.model.hidden}` : ""));
+  if (start.parameters) tiles.push(tile("Model", short(start.parameters, 3).replace("G", "B"), "params", start.model && start.model.layers ? `${start.model.layers} layers, width ${start.model.hidden}` : ""));
   if (layout) tiles.push(tile("Ranks", String(start.layout.tensor * start.layout.pipeline * start.layout.data), start.device || "", layout));
   if (run.begun) tiles.push(tile("Time", duration(run.updated - run.begun), "", "from " + date(run.begun)));
   at("tiles").replaceChildren(...tiles);
@@ -533,7 +533,7 @@ class Timeline {
       this.sums[name] = (this.sums[name] || 0) + s.ms[i] / this.ranks;
       if (passes.has(name)) { this.window[0] = Math.min(this.window[0], s.start[i]); this.window[1] = Math.max(this.window[1], s.start[i] + s.ms[i]); }
     }
-    this.row = this.ranks <= 16 ? 30 : Math.max(2, Math.min(22, 620 / this.ranks));
+    this.row = this.ranks <= 16 ? 30 : Math.max(.8, Math.min(22, 620 / this.ranks));
     this.range = [0, this.end];
     this.canvas = make("canvas", { class: "fill" });
     this.keys = make("div", { class: "keys" });
