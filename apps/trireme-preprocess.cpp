@@ -280,9 +280,9 @@ ExitCode run(int argc, char** argv) {
       .add(presplit_options())
       .add(merge_options())
       .add(npy_options())
-      .add(split_options())
-      .add(corpus_options())
-      .add(general_options());
+      .add(split_options());
+  add_corpus_options(all);
+  all.add(general_options());
   if (answers_help_or_version(argc, argv, kProgram, kUsage, all)) return ExitCode::success;
 
   const std::string command = argc > 1 && argv[1][0] != '-' ? argv[1] : "";

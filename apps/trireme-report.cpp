@@ -21,9 +21,8 @@ namespace {
 
 constexpr const char* kProgram = "trireme-report";
 constexpr const char* kUsage =
-    "Usage: trireme-report follow RUN|JOBID [--once] [--every SECONDS] [--tail N] [--deck DECK "
-    "[KEY=VALUE "
-    "...]]\n"
+    "Usage: trireme-report follow RUN|JOBID [--once] [--every SECONDS] [--tail N]\n"
+    "                             [--deck DECK [KEY=VALUE ...]]\n"
     "           shows a run's progress and answers: is it running, are the GPUs busy, is there an\n"
     "           error in any rank's output, is its deck what was asked for? Ends with the run;\n"
     "           exit code 0 unless an answer is no, else 1.\n"
@@ -311,7 +310,7 @@ ExitCode run(int argc, char** argv) {
   const std::string word = argc > 1 ? argv[1] : "";
   for (const Command& command : kCommands)
     if (word == command.name) return call(command, argc - 1, argv + 1);
-  throw UsageError("{}: expected follow, summary, plot, html, trace, export or diff{}",
+  throw UsageError("{}: expected follow, summary, plot, html, trace, export, diff or goodput{}",
                    word.empty() ? "no command is given" : "unknown command '" + word + "'",
                    did_you_mean(word, names));
 }

@@ -151,7 +151,7 @@ po::options_description dedup_options() {
        "document")  //
       ("similar", po::value<double>()->default_value(0.5)->value_name("S"),
        "above this similarity a document is compared no further in its bucket")  //
-      ("duplicate", po::value<double>()->default_value(0.8)->value_name("S"),
+      ("duplicate", po::value<double>()->default_value(0.8, "0.8")->value_name("S"),
        "from this similarity on, documents are duplicates")  //
       ("rounds", po::value<int>()->default_value(1)->value_name("N"),
        "documents per bucket that the others are compared with, chosen at random; -1: all");
@@ -241,10 +241,9 @@ void shuffle(const po::variables_map& values) {
 
 }  // namespace
 
-po::options_description corpus_options() {
-  po::options_description options;
+void add_corpus_options(po::options_description& options) {
   options.add(stream_options()).add(url_options()).add(clean_options()).add(dedup_options());
-  return options.add(decontaminate_options()).add(shuffle_options());
+  options.add(decontaminate_options()).add(shuffle_options());
 }
 
 bool is_corpus_command(const std::string& command) {

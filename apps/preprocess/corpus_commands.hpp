@@ -7,8 +7,8 @@
 
 namespace trireme {
 
-/// The options of all of them, for --help.
-po::options_description corpus_options();
+/// Adds the options of all of them, for --help.
+void add_corpus_options(po::options_description& options);
 
 /// Whether `command` is urls, clean, dedup, decontaminate or shuffle.
 bool is_corpus_command(const std::string& command);

@@ -58,7 +58,6 @@ TEST(PrintDeck, MarksDefaultsAndWhatIsNotSet) {
         "\n  decay: 100 iterations  # default\n"}) {
     EXPECT_NE(text.find(line), std::string::npos) << line << text;
   }
-  EXPECT_EQ(text.find("trace"), std::string::npos) << "a key that is not built was printed";
   EXPECT_EQ(text.find("bert"), std::string::npos) << "a key of another family was printed";
 }
 
@@ -97,7 +96,7 @@ TEST(Help, SaysAllOfAKey) {
             "log.trace.iterations: Iterations whose timeline is recorded, to <run>/trace.json.\n"
             "  type     list of A-B\n"
             "  default  not set\n"
-            "  range    from 1 to 1e+12\n"
+            "  range    from 1 to 1000000000000\n"
             "  unit     iterations\n"
             "  restart  may change it\n");
 }

@@ -7,6 +7,7 @@ tests/regression/runs.py, and TRIREME_IO_FAULTS names the library that makes sto
 """
 
 import argparse
+import contextlib
 import json
 import os
 import random
@@ -23,8 +24,8 @@ from runs import (DATA, FINISHED, IO, MPIEXEC, BIN, STOPPED_EARLY, RunTest, Star
                   layout_words, run)
 
 LIBRARY = os.environ["TRIREME_IO_FAULTS"]
-ITERATIONS = 24
-EVERY = 4
+ITERATIONS = 80
+EVERY = 8
 # Seconds; nothing waits as long unless a rank is stopped.
 TIMEOUT = 5
 # Quick iterations: faults, not the model, take the time.
@@ -65,9 +66,9 @@ class Faults(RunTest):
         return train[-1]["iteration"] if train else 0
 
     def wait_for_moment(self, case, started):
-        """Waits for a checkpoint and then for a random moment."""
+        """Waits for a checkpoint and then for a random moment before the run ends."""
         self.wait_until(lambda: self.checkpoints(case.name), started)
-        time.sleep(case.chance.uniform(0, 0.3))
+        time.sleep(case.chance.uniform(0, 0.1))
 
     def ended(self, case, started, codes, since):
         result = started.finish()
@@ -104,6 +105,7 @@ class Faults(RunTest):
         with self.begin(case) as started:
             self.wait_for_moment(case, started)
             ranks = started.children()
+            self.assertTrue(ranks, "the run ended before the fault")
             since = time.monotonic()
             for rank in ranks if everyone else [case.chance.choice(ranks)]:
                 os.kill(rank, number)
@@ -127,9 +129,11 @@ class Faults(RunTest):
         with self.begin(case) as started:
             self.wait_for_moment(case, started)
             since = time.monotonic()
+            # To the ranks: Open MPI's launcher dies of signals that reach it after its last rank has ended.
             for _ in range(50):
-                if started.running():
-                    os.kill(started.process.pid, signal.SIGUSR1)
+                for rank in started.children():
+                    with contextlib.suppress(ProcessLookupError):
+                        os.kill(rank, signal.SIGUSR1)
                 time.sleep(0.002)
             self.ended(case, started, [STOPPED_EARLY, FINISHED], since)
         self.continues(case)

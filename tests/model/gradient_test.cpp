@@ -71,7 +71,7 @@ class Gradient : public ::testing::TestWithParam<Configuration> {};
 TEST_P(Gradient, AgreesWithFiniteDifferences) {
   constexpr int kBatch = 2;
   constexpr int kElements = 16;   // of each tensor
-  constexpr double kStep = 2e-3;  // error of the quotient about step^4 + 1e-16 / step
+  constexpr double kStep = 1e-3;  // error of the quotient about step^4 + 1e-16 / step
   constexpr double kTolerance = 1e-7;
   const model::ModelSpec& spec = GetParam().model;
   SerialGpt gpt(spec, kBatch, DType::f64, GetParam().max_loss_tokens);

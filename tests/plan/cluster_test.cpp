@@ -184,7 +184,7 @@ TEST_F(ClusterFile, ReadsWhatTheProfilerWrites) {
             }),
             "p.yaml:3:5: missing key 'profiles[0].weight_gradient_ms': of a profile with "
             "backward_ms\n"
-            "p.yaml:3:50: profiles[0].family = gtp: expected gpt, bert\n"
+            "p.yaml:3:50: profiles[0].family = gtp: expected gpt, bert, llama\n"
             "p.yaml:5:19: missing key 'profiles[0].backward_ms.head': milliseconds of this part of "
             "the model\n"
             "3 errors; nothing was planned. 'trireme-plan --help cluster' lists every key.");

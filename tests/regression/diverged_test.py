@@ -16,21 +16,23 @@ FP16 = ["precision.compute=fp16", "precision.loss_scale.initial=4294967296"]
 
 
 def set_element(path, name, index, value):
-    """Changes one element of a checkpoint's tensor, and its checksum accordingly."""
-    def term(flat, number):
-        z = int(numpy.float32(number).view(numpy.uint32)) + (flat + 1) * 0x9E3779B97F4A7C15
-        z %= 2**64
-        z = (z ^ (z >> 30)) * 0xBF58476D1CE4E5B9 % 2**64
-        z = (z ^ (z >> 27)) * 0x94D049BB133111EB % 2**64
-        return z ^ (z >> 31)
+    """Changes one element of a checkpoint's tensor, and makes it a checkpoint of version 1, whose checksums are sums
+    over the elements and whose structure has none: HDF5's libraries drop that of version 2."""
+    def checksum(values):
+        z = values.ravel().view(numpy.uint32).astype(numpy.uint64)
+        z += numpy.arange(1, z.size + 1, dtype=numpy.uint64) * numpy.uint64(0x9E3779B97F4A7C15)
+        z = (z ^ (z >> numpy.uint64(30))) * numpy.uint64(0xBF58476D1CE4E5B9)
+        z = (z ^ (z >> numpy.uint64(27))) * numpy.uint64(0x94D049BB133111EB)
+        return numpy.sum(z ^ (z >> numpy.uint64(31)), dtype=numpy.uint64)
+
+    def seal(key, tensor):
+        if key != "deck" and "checksum" in tensor.attrs:
+            tensor.attrs.modify("checksum", checksum(tensor[()]))
 
     with h5py.File(path, "r+") as file:
-        tensor = file[name]
-        flat = int(numpy.ravel_multi_index(index, tensor.shape))
-        old = tensor.attrs["checksum"]
-        changed = (int(old) - term(flat, tensor[index]) + term(flat, value)) % 2**64
-        tensor.attrs.modify("checksum", numpy.array(changed, dtype=old.dtype))
-        tensor[index] = value
+        file[name][index] = value
+        file.visititems(seal)
+        file.attrs.modify("format_version", file.attrs["format_version"].dtype.type(1))
 
 
 class Diverged(RunTest):

@@ -89,8 +89,8 @@ class Errors(RunTest):
         self.fails(USAGE, "--ranks -1: must be from 1", "--plan", "--ranks", "-1", ranks=2)
         self.fails(USAGE, "--output: must name a folder", "--output", "")
         for program, word, message in [
-                ("report", "sumary", "expected follow, summary, plot, export or diff; did you mean 'summary'?"),
-                ("bench", "stp", "expected comm, gemm, kernels, step; did you mean 'step'?"),
+                ("report", "sumary", "expected follow, summary, plot, html, trace, export, diff or goodput; did you mean 'summary'?"),
+                ("bench", "stp", "expected comm, gemm, kernels, profile, step; did you mean 'step'?"),
                 ("tokenizer", "trian", "did you mean 'train'?"),
                 ("convert", "flag", "did you mean 'flags'?"),
                 ("preprocess", "megre", "did you mean 'merge'?")]:

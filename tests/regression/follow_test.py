@@ -206,7 +206,8 @@ class Follow(RunTest):
                 (["plot", self.folder, "-o", "x.png"], USAGE, "plots are SVG files; name one such as x.svg"),
                 (["plot", self.folder, "-o", "x.svg", "--x", "token"], USAGE, "did you mean 'tokens'?"),
                 (["diff", self.folder], USAGE, "expected two run folders or logs, not 1"),
-                (["html"], USAGE, "unknown command 'html': expected follow, summary, plot, export or diff"),
+                (["page"], USAGE, "unknown command 'page': expected follow, summary, plot, html, trace, export, diff or goodput"),
+                (["html"], USAGE, "no run folder and no log is given"),
                 ([], USAGE, "no command is given")]:
             result = run("trireme-report", *words)
             self.assertEqual(result.code, code, result)

@@ -10,7 +10,9 @@ from runs import DECK, FINISHED, HERE, IO, USAGE, RunTest, dataset, run
 
 ROOT = HERE.parents[1]
 INPUTS = ROOT / "inputs"
-XL = [INPUTS / "gpt2-xl-a10x32.yaml", "--cluster", INPUTS / "clusters/a10x32.yaml"]
+GPT2 = ROOT / "tests/data/gpt2"
+XL = [INPUTS / "gpt2-xl-a10x32.yaml", f"data.tokenizer.vocab={GPT2}/vocab.json",
+      f"data.tokenizer.merges={GPT2}/merges.txt", "--cluster", INPUTS / "clusters/a10x32.yaml"]
 SMALL = [INPUTS / "gpt2-124m.yaml", "run.device=cuda", "batch.global=16"]
 CLUSTER = """
 name: four

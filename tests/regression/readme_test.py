@@ -137,7 +137,7 @@ class Readme(unittest.TestCase):
         first = "|".join(sorted({key.split(".")[0] for key in keys}))
         for name, page in PAGES.items():
             for word in re.findall(rf"`((?:{first})\.[a-z_.]+\w)[`:=]", page):
-                if not word.endswith((".safetensors", ".sh", ".hpp", ".cpp")):
+                if not word.endswith((".safetensors", ".sh", ".hpp", ".cpp", ".log")):
                     self.assertIn(word, keys | sections, name)
 
     def test_options_exist(self):
