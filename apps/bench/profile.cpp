@@ -147,8 +147,11 @@ plan::Profile time_stages(const deck::Deck& deck, std::int64_t vocab, device::Ba
   for (std::int64_t i = 0; i < tokens; ++i)
     ids[i] = static_cast<std::int32_t>(philox_uniform(1234, 0, i) * static_cast<double>(vocab));
   std::ranges::fill(lengths, static_cast<std::int32_t>(deck.model.sequence));
+  std::vector<std::int32_t> labels = ids;
+  if (const std::int64_t most = config.spec.head.max_labels; most > 0)
+    std::fill(labels.begin() + std::min(most * samples, tokens), labels.end(), -1);
   const model::MicroBatch batch{.ids = ids,
-                                .labels = ids,
+                                .labels = labels,
                                 .token_types = types,
                                 .lengths = lengths,
                                 .sentence_labels = sentences};

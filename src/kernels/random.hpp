@@ -11,7 +11,7 @@ namespace trireme::kernels {
 
 /// Writes deviation * philox_normal(seed, stream, index) to a rectangle of a matrix of `width`
 /// columns: element (i, j) of out [rows, columns] has the index (row + i) * width + column + j. The
-/// same bits on every backend. out: fp32 or fp64, rounded once from fp64.
+/// same bits on every backend. out: fp32 or fp64, rounded once from fp64; of 16 bits, from fp32.
 struct RandomNormal {
   Tensor out;
   double deviation = 1.0;

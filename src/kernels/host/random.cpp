@@ -1,5 +1,6 @@
 #include "kernels/random.hpp"
 
+#include "kernels/host/storage.hpp"
 #include "kernels/host/threads.hpp"
 #include "kernels/preconditions.hpp"
 
@@ -7,13 +8,12 @@ namespace trireme::kernels::host {
 
 void random_normal(const RandomNormal& args) {
   const Extents extents = extents_of("random_normal", "out", args.out);
-  const std::int64_t size = args.out.size();
-  check_matrix("random_normal", "out", args.out, accumulation_type(args.out.dtype), extents);
-  dispatch(args.out.dtype, [&](auto zero) {
+  check_matrix("random_normal", "out", args.out, args.out.dtype, extents);
+  compute(args, args.out.dtype, {}, {&RandomNormal::out}, [&](const RandomNormal& it, auto zero) {
     using T = decltype(zero);
-    T* out = args.out.as<T>();
-    parallel_for(size, [&](std::int64_t i) {
-      out[i] = static_cast<T>(random_normal_value(args, extents.columns, i));
+    T* out = it.out.as<T>();
+    parallel_for(it.out.size(), [&](std::int64_t i) {
+      out[i] = static_cast<T>(random_normal_value(it, extents.columns, i));
     });
   });
 }

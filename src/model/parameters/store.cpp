@@ -90,12 +90,13 @@ void draw_initial_values(device::Backend& backend, const Parameter& parameter,
     case Init::zeros:
       backend.zero(values);
       return;
-    case Init::ones:
-      dispatch(out.dtype, [&](auto zero) {
-        const std::vector<decltype(zero)> ones(count, decltype(zero){1});
-        backend.upload(values.data, ones.data(), values.bytes());
-      });
+    case Init::ones: {
+      const std::vector<float> ones(count, 1.0f);
+      std::vector<std::byte> elements(values.bytes());
+      convert_from_float(ones.data(), count, out.dtype, elements.data());
+      backend.upload(values.data, elements.data(), elements.size());
       return;
+    }
     case Init::normal: {
       std::int64_t start = 0;
       for (const grid::Hyperslab& slab : slabs) {

@@ -78,7 +78,7 @@ class ParameterBuffer {
 };
 
 /// Writes the initial values of the elements of `slabs` of a parameter to the first elements of
-/// `out`, fp32 or fp64, in memory order: each drawn from the parameter's name and the element's
+/// `out` in memory order: each drawn from the parameter's name and the element's
 /// global index, the same bits on every backend.
 void draw_initial_values(device::Backend& backend, const Parameter& parameter,
                          const grid::Hyperslabs& slabs, std::uint64_t seed, const Tensor& out);

@@ -5,11 +5,16 @@ namespace {
 
 // Rows of a shard, a part of a row, and more elements than one round of the threads.
 TEST(RandomNormal, HasTheHostsBits) {
-  for (const auto& [rows, columns] : {std::pair{1, 1}, {3, 70}, {1, 1000}, {1500, 1024}}) {
+  for (const auto& [dtype, rows, columns] : {std::tuple{DType::f32, 1, 1},
+                                             {DType::f32, 3, 70},
+                                             {DType::f32, 1, 1000},
+                                             {DType::f32, 1500, 1024},
+                                             {DType::bf16, 3, 70},
+                                             {DType::f16, 3, 70}}) {
     expect_as_on_host(
-        fmt::format("{} x {}", rows, columns), DType::f32,
+        fmt::format("{} x {} of {}", rows, columns, name_of(dtype)), dtype,
         [&](Workbench& bench) -> std::vector<Output> {
-          const Tensor out = bench.wide_given(
+          const Tensor out = bench.given(
               {rows, columns}, std::vector<double>(static_cast<std::size_t>(rows) * columns));
           bench.backend().random_normal({.out = out,
                                          .deviation = 0.02,
