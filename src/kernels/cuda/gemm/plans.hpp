@@ -98,8 +98,8 @@ class GemmPlans {
   std::string_view shipped_;
 };
 
-/// The tuning caches in gemm/shipped: GEMMs of the decks in inputs, timed on the GPUs that are
-/// named there, for the cuBLASLt named there. In the library of CUDA kernels.
+/// The tuning caches in gemm/shipped: GEMMs timed on the GPUs, and for the cuBLASLt, that are named
+/// there. In the library of CUDA kernels.
 std::string_view shipped_plans();
 
 }  // namespace trireme::kernels::cuda
