@@ -21,8 +21,8 @@ class RangeListener {
   virtual void end() = 0;
 };
 
-/// Those that listen: NVTX in a program with the CUDA backend, and a timeline that records. Null:
-/// nobody.
+/// The listeners: NVTX in a program with the CUDA backend, and a timeline that records. Null: there
+/// is none.
 enum class RangeListeners { nvtx, timeline };
 inline std::array<RangeListener*, 2> range_listeners{};
 inline RangeListener*& range_listener(RangeListeners which) {

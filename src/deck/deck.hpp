@@ -381,7 +381,7 @@ struct Log {
   bool operator==(const Log&) const = default;
 };
 
-/// Commands of a shell that rank 0 runs beside training.
+/// Shell commands that rank 0 runs while training continues.
 struct Hooks {
   std::optional<std::string> checkpoint, stop, fault;
   Length timeout;

@@ -35,8 +35,8 @@ inline constexpr std::size_t kPhases = static_cast<std::size_t>(Phase::save) + 1
 /// zero byte.
 std::string_view name_of(Phase phase);
 
-/// A stream beside the compute stream, on which the ends of other streams' work are recorded
-/// without holding any of them up.
+/// A second stream, next to the compute stream, on which the ends of other streams' work are
+/// recorded without holding any of them up.
 class SideStream {
  public:
   virtual ~SideStream() = default;

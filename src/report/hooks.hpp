@@ -1,5 +1,5 @@
-// Commands of the deck (hooks) that run beside training: in a child process with a time limit,
-// never waited for while training goes on.
+// Commands of the deck (hooks) that run while training continues: in a child process with a time
+// limit.
 #pragma once
 
 #include <sys/types.h>
@@ -26,7 +26,7 @@ class Hooks {
   /// `folder` is the run folder. With hooks.fault starts a process that outlives this one: it runs
   /// the hook if this process ends without end(), by whatever signal.
   Hooks(const deck::Hooks& commands, std::filesystem::path folder);
-  /// Waits at most half a minute for hooks that run or wait; what then runs goes on without this
+  /// Waits at most half a minute for hooks that run or wait; what then runs continues without this
   /// process.
   ~Hooks();
   Hooks(const Hooks&) = delete;

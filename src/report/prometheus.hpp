@@ -29,7 +29,7 @@ class PrometheusFile {
   std::string text() const;
 
  private:
-  /// Sets trireme_<name>, with `labels` such as split="valid" beside the run's.
+  /// Sets trireme_<name>, with `labels` such as split="valid" and the run's.
   void set(const std::string& name, double value, const std::string& labels = "");
   bool write(double time);
 

@@ -355,7 +355,7 @@ class EncDecTokenizer : public Tokenizer {
   }
 
  private:
-  /// Whether blanks beside this piece vanish: it has no Chinese character and is no blank.
+  /// Whether blanks next to this piece vanish: it has no Chinese character and is no blank.
   bool is_latin(std::int32_t id) const {
     return id != blank_ && !chinese_[static_cast<std::size_t>(id)];
   }

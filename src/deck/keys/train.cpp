@@ -146,7 +146,7 @@ void log_keys(std::vector<Key>& rows) {
               .unit("iterations")
               .help("Iterations whose timeline is recorded, to <run>/trace.json."),
           key(TRIREME_MEMBER(hooks.checkpoint))
-              .help("Command that runs beside training after each checkpoint."),
+              .help("Command that runs after each checkpoint, while training continues."),
           key(TRIREME_MEMBER(hooks.stop)).help("Command that runs when the run stops."),
           key(TRIREME_MEMBER(hooks.fault))
               .help("Command that runs when the run ends by an error or is killed."),

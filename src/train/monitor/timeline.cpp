@@ -264,7 +264,7 @@ std::vector<report::TraceSpan> Timeline::resolve() {
   backend_.synchronize();
   std::vector<report::TraceSpan> spans;
   for (const auto& span : spans_) {
-    if (!span->end) continue;  // of an operation that nobody has waited for yet
+    if (!span->end) continue;  // of an operation that the host has not waited for yet
     const double start = base_ms_ - *origin_ms_ + span->begin->milliseconds_since(*base_);
     spans.push_back({.rank = groups_.world->rank(),
                      .lane = span->lane,
