@@ -122,7 +122,7 @@ losses_of_training() {
 
 # evaluated KEY: prints a number of evaluation.txt, rounded.
 evaluated() {
-  awk -v key="$1" '$1 == key { value = $2 } END { printf "%.3f", value }' "$run/evaluation.txt"
+  awk -v key="$1" '$1 == key && $2 ~ /^[0-9.]+$/ { value = $2 } END { printf "%.3f", value }' "$run/evaluation.txt"
 }
 
 summarize() {
