@@ -139,7 +139,7 @@ class Faults(RunTest):
         self.continues(case)
 
     def write_error(self, case):
-        """Storage fails for good: the second failed background save ends the run, the first other one."""
+        """Storage fails from then on: the second failed background save ends the run, the first other one."""
         fault = case.chance.choice(["eio", "enospc"])
         with self.begin(case, FAULT=fault, FAULT_RANK=case.chance.randrange(2),
                         FAULT_AFTER=8) as started:

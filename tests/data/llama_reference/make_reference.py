@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""Independent models of the Llama family in NumPy, fp64: writes reference.json beside this script.
+"""Independent models of the Llama family in NumPy, fp64: writes reference.json next to this script.
 
 The file holds four tiny models with fixed weights under Trireme's names, which together use every option of the
 family: llama (untied head, Llama-3 scaling), qwen2 (biases of q, k and v, YaRN), qwen3 (norms of each head) and
