@@ -7,7 +7,8 @@ for both: 6 for each weight of a matrix and of the masked-LM head, attention in 
 
     python3 apps/bench/bert_against_pytorch.py --bench build/release/bin/trireme-bench [--shapes 512x64,128x256]
 
-Needs PyTorch and transformers for the second half; --only trireme does without.
+Needs PyTorch and transformers for the second half; --only trireme does without. With --gpus N data-parallel
+ranks train Trireme's model with the shape's micro-batch on each GPU; PyTorch stays on one.
 """
 import argparse
 import json
@@ -102,7 +103,7 @@ model:
   vocab: {vocabulary}
   dropout: {{attention: {dropout}, hidden: {dropout}}}
   bert: {{post_norm: {post_norm}}}
-batch: {{micro: {batch}, global: {batch}}}
+batch: {{micro: {batch}, global: {total}}}
 precision: {{compute: bf16}}
 optimizer: {{type: adamw}}
 schedule: {{type: linear, peak: 1e-4}}
@@ -119,13 +120,15 @@ def run_trireme(options, shape, folder):
     sequence, batch = shape
     predictions = round(0.15 * sequence)
     records = folder / f"random-{sequence}.tfrecord"
-    write_records(records, sequence, predictions, 4 * batch)
+    write_records(records, sequence, predictions, 4 * options.gpus * batch)
     deck = folder / f"bert-{sequence}.yaml"
     deck.write_text(DECK.format(layers=options.layers, hidden=options.hidden, heads=options.heads,
-                                sequence=sequence, batch=batch, vocabulary=VOCABULARY,
+                                sequence=sequence, batch=batch,
+                                total=options.gpus * batch, vocabulary=VOCABULARY,
                                 dropout=options.dropout, records=records, predictions=predictions,
                                 post_norm=str(not options.pre_norm).lower()))
-    command = [options.bench, "step", deck, "--repeats", str(options.repeats), "--json"]
+    launcher = ["mpirun", "--bind-to", "none", "-n", str(options.gpus)] if options.gpus > 1 else []
+    command = [*launcher, options.bench, "step", deck, "--repeats", str(options.repeats), "--json"]
     done = subprocess.run(command, capture_output=True, text=True, check=False,
                           timeout=options.timeout)
     if done.returncode != 0:
@@ -191,6 +194,7 @@ def main():
     parser.add_argument("--layers", type=int, default=24)
     parser.add_argument("--hidden", type=int, default=1024)
     parser.add_argument("--heads", type=int, default=16)
+    parser.add_argument("--gpus", type=int, default=1, help="data-parallel ranks of Trireme")
     parser.add_argument("--dropout", type=float, default=0.1)
     parser.add_argument("--pre-norm", action="store_true", help="Trireme's norms before the sublayers")
     parser.add_argument("--repeats", type=int, default=5)
@@ -208,7 +212,8 @@ def main():
             if options.only != "trireme":
                 found["PyTorch"] = run_pytorch(options, shape)
             for program, ms in found.items():
-                rate = 1e3 * sequence * batch / ms
+                gpus = options.gpus if program == "Trireme" else 1
+                rate = 1e3 * sequence * batch * gpus / ms
                 print(f"{sequence:8} {batch:6}  {program:8} {ms:8.1f} {rate:9.0f} "
                       f"{rate * flops_per_token(options, sequence) / 1e12:8.1f}", flush=True)
             if len(found) == 2:
