@@ -2,9 +2,9 @@
 
 #include "core/content_hash.hpp"
 #include "core/error.hpp"
-#include "tokenizer/bpe.hpp"
+#include "tokenizer/bpe/bpe.hpp"
+#include "tokenizer/bpe/gpt2.hpp"
 #include "tokenizer/encdec.hpp"
-#include "tokenizer/gpt2.hpp"
 #include "tokenizer/sentencepiece.hpp"
 #include "tokenizer/utf8.hpp"
 #include "tokenizer/vocabulary.hpp"

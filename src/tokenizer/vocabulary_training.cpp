@@ -6,8 +6,8 @@
 #include <set>
 
 #include "core/error.hpp"
-#include "tokenizer/bpe.hpp"
-#include "tokenizer/gpt2.hpp"
+#include "tokenizer/bpe/bpe.hpp"
+#include "tokenizer/bpe/gpt2.hpp"
 #include "tokenizer/utf8.hpp"
 #include "tokenizer/vocabulary.hpp"
 #include "tokenizer/wordpiece.hpp"

@@ -6,9 +6,9 @@
 #include <thread>
 
 #include "fixture.hpp"
-#include "tokenizer/gpt2.hpp"
+#include "tokenizer/bpe/gpt2.hpp"
+#include "tokenizer/bpe/words.hpp"
 #include "tokenizer/utf8.hpp"
-#include "tokenizer/words.hpp"
 
 namespace trireme::tokenizer {
 namespace {

@@ -9,7 +9,7 @@
 #include "core/error.hpp"
 #include "core/files.hpp"
 #include "core/text.hpp"
-#include "tokenizer/bpe.hpp"
+#include "tokenizer/bpe/bpe.hpp"
 #include "tokenizer/sentencepiece.hpp"
 #include "tokenizer/wordpiece.hpp"
 

@@ -8,8 +8,8 @@
 #include <string_view>
 #include <unordered_map>
 
+#include "tokenizer/bpe/words.hpp"
 #include "tokenizer/tokenizer.hpp"
-#include "tokenizer/words.hpp"
 
 namespace trireme::tokenizer {
 

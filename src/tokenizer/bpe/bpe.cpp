@@ -1,4 +1,4 @@
-#include "tokenizer/bpe.hpp"
+#include "tokenizer/bpe/bpe.hpp"
 
 #include <unicode/bytestream.h>
 #include <unicode/normalizer2.h>
@@ -12,7 +12,7 @@
 #include "core/content_hash.hpp"
 #include "core/error.hpp"
 #include "core/files.hpp"
-#include "tokenizer/gpt2.hpp"
+#include "tokenizer/bpe/gpt2.hpp"
 #include "tokenizer/utf8.hpp"
 #include "tokenizer/vocabulary.hpp"
 

@@ -1,10 +1,10 @@
-#include "tokenizer/gpt2.hpp"
+#include "tokenizer/bpe/gpt2.hpp"
 
 #include <limits>
 
 #include "core/error.hpp"
+#include "tokenizer/bpe/words.hpp"
 #include "tokenizer/utf8.hpp"
-#include "tokenizer/words.hpp"
 
 namespace trireme::tokenizer {
 namespace {

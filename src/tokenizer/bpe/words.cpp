@@ -1,5 +1,5 @@
 #define PCRE2_CODE_UNIT_WIDTH 8
-#include "tokenizer/words.hpp"
+#include "tokenizer/bpe/words.hpp"
 
 #include <pcre2.h>
 

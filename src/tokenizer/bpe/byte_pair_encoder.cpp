@@ -1,4 +1,4 @@
-#include "tokenizer/gpt2.hpp"
+#include "tokenizer/bpe/gpt2.hpp"
 
 #include <algorithm>
 #include <cstring>
