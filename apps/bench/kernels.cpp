@@ -154,6 +154,9 @@ void measure_optimizer(Meter& meter) {
                [&] { backend.squared_sum({.x = gradient, .out = sum}); });
   meter.stream("zero count of 16e6", bytes, 0,
                [&] { backend.zero_count({.x = gradient, .out = sum}); });
+  meter.stream("checksum of 16e6", bytes, 0, [&] {
+    backend.checksum({.x = gradient, .out = static_cast<std::uint64_t*>(sum.data)});
+  });
   meter.stream("random normal of 16e6", bytes, 0, [&] {
     backend.random_normal({.out = m.view({kPart / 1000, 1000}), .width = 1000});
   });

@@ -20,6 +20,7 @@ enum class ExitCode : int {
   io = 74,             ///< input or output failed
   stopped_early = 75,  ///< stopped early with a checkpoint: run again
   diverged = 76,       ///< training diverged, or weights or a loss are not finite: do not run again
+  corrupted = 77,      ///< a GPU or host computes wrong results: leave it out and run again
   deck = 78,           ///< bad deck or layout
 };
 

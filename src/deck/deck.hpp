@@ -303,6 +303,15 @@ struct IterationRange {
   bool operator==(const IterationRange&) const = default;
 };
 
+/// Checks for silent data corruption: wrong results without an error.
+struct Verify {
+  std::optional<std::int64_t> step_every;     ///< iterations between passes that run twice
+  std::optional<std::int64_t> weights_every;  ///< iterations between comparisons of replicas
+  std::optional<std::string> inject;          ///< a bit flip, for tests
+
+  bool operator==(const Verify&) const = default;
+};
+
 struct Train {
   std::optional<std::int64_t> iterations;  ///< exactly one of iterations and samples is set
   std::optional<std::int64_t> samples;
@@ -311,6 +320,7 @@ struct Train {
   std::optional<std::string> kill_switch;
   std::vector<IterationRange> skip;  ///< in order, without overlaps
   std::int64_t diverged_after = 0;   ///< bad iterations in a row that stop the run
+  Verify verify;
 
   bool operator==(const Train&) const = default;
 };
@@ -333,12 +343,23 @@ struct Evaluate {
   bool operator==(const Evaluate&) const = default;
 };
 
+/// Checkpoints on disks of the nodes.
+struct LocalCheckpoint {
+  std::optional<std::string> path;
+  std::optional<Length> every;
+  bool partner = false;  ///< each node keeps a copy of another's file
+
+  bool operator==(const LocalCheckpoint&) const = default;
+};
+
 struct Checkpoint {
   std::optional<Length> every;
   bool at_end = false;
   std::optional<std::int64_t> keep;  ///< unset: all
   std::optional<Length> keep_every;
-  bool async = false;
+  std::optional<bool> async;  ///< unset: where host memory allows
+  std::optional<std::int64_t> stripes;
+  LocalCheckpoint local;
   std::optional<std::string> load;
 
   bool operator==(const Checkpoint&) const = default;

@@ -59,6 +59,7 @@
   X(amax, Amax)                                                        \
   X(quantize, Quantize)                                                \
   X(zero_count, ZeroCount)                                             \
+  X(checksum, Checksum)                                                \
   X(random_normal, RandomNormal)
 
 /// All of them.

@@ -3,6 +3,7 @@
 
 #include <cstdint>
 
+#include "core/philox.hpp"
 #include "core/tensor.hpp"
 #include "kernels/cuda/context.hpp"
 
@@ -132,6 +133,30 @@ void zero_count(const ZeroCount& args);
 
 namespace cuda {
 void zero_count(const ZeroCount& args, const Context& context);
+}  // namespace cuda
+
+/// Adds a checksum of the bits of x [n], of any type, to *out modulo 2^64: the sum over i of the
+/// element's bits, as a whole number, times checksum_weight(i). The weights are odd: a change of
+/// one element always changes the sum. The order of terms does not, so that backends agree.
+struct Checksum {
+  Tensor x;
+  std::uint64_t* out = nullptr;  ///< in the backend's memory
+};
+
+/// Of element `index`: the finalizer of SplitMix64 (Steele, Lea, Flood, OOPSLA 2014), made odd.
+TRIREME_HOST_DEVICE constexpr std::uint64_t checksum_weight(std::uint64_t index) {
+  std::uint64_t z = (index + 1) * 0x9E3779B97F4A7C15u;
+  z = (z ^ (z >> 30)) * 0xBF58476D1CE4E5B9u;
+  z = (z ^ (z >> 27)) * 0x94D049BB133111EBu;
+  return (z ^ (z >> 31)) | 1;
+}
+
+namespace host {
+void checksum(const Checksum& args);
+}  // namespace host
+
+namespace cuda {
+void checksum(const Checksum& args, const Context& context);
 }  // namespace cuda
 
 }  // namespace trireme::kernels

@@ -89,7 +89,7 @@ StagePlan plan_stage(const deck::Deck& deck, const grid::Layout& layout,
   const auto [weights, gradients] = model::ParameterStore::planned_bytes(
       placement, layout.data, config.precision, store_options(deck));
   const model::StageMemory memory = model::PipelineStage::plan(config, layout, stage, plan.slots);
-  const std::size_t copies = deck.checkpoint.async && deck.checkpoint.every
+  const std::size_t copies = deck.checkpoint.async == true && deck.checkpoint.every
                                  ? optim::Optimizer::checkpoint_bytes(
                                        placement, layout, optimizer_config(deck), config.precision)
                                  : 0;

@@ -56,7 +56,7 @@ RunCheckpoints::RunCheckpoints(const deck::Deck& deck, comm::Groups& groups,
       optimizer_(optimizer),
       reporter_(reporter),
       lock_(lock) {
-  if (deck.checkpoint.async && deck.checkpoint.every)
+  if (deck.checkpoint.async == true && deck.checkpoint.every)
     background_ = std::make_unique<checkpoint::BackgroundSave>(
         *groups.world, backend, checkpoint::checkpoint_tensors(parameters, optimizer));
 }

@@ -434,7 +434,7 @@ StopReason Trainer::save_if_due() {
                     state_.iteration));
   save_due_ = save_due_ || due_now;
   if (!save_due_ || state_.bad_iterations > 0) return StopReason::none;
-  return deck_.checkpoint.async ? start_save() : save();
+  return deck_.checkpoint.async == true ? start_save() : save();
 }
 
 StopReason Trainer::start_save() {

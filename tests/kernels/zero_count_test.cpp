@@ -55,6 +55,28 @@ TYPED_TEST(ZeroCountTest, NumbersThatAreNoneAreNoZeros) {
   EXPECT_EQ(sum[0], 0.0);
 }
 
+TYPED_TEST(ZeroCountTest, AChecksumTellsEachFlippedBitAndSwap) {
+  using T = TypeParam;
+  Owned<T> x = with_zeros<T>(50001);
+  const auto checksum = [&] {
+    std::uint64_t sum = 5;
+    host::checksum({x.tensor(), &sum});
+    return sum;
+  };
+  const std::uint64_t before = checksum();
+  EXPECT_EQ(checksum(), before);
+  for (const std::int64_t i : {0, 7, 16384, 50000}) {
+    auto* bytes = reinterpret_cast<unsigned char*>(&x[i]);
+    for (std::size_t bit = 0; bit < 8 * sizeof(T); ++bit) {
+      bytes[bit / 8] ^= 1u << bit % 8;
+      EXPECT_NE(checksum(), before) << i << " " << bit;
+      bytes[bit / 8] ^= 1u << bit % 8;
+    }
+  }
+  std::swap(x[5], x[10]);
+  EXPECT_NE(checksum(), before);
+}
+
 TEST(ZeroCount, WantsASumOfDoubles) {
   Owned<float> x({3}, 0.0), sum({1}, 0.0);
   EXPECT_THROW(host::zero_count({x.tensor(), sum.tensor()}), InternalError);

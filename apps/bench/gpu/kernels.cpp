@@ -476,6 +476,12 @@ void optimizer(Meter& meter, DType dtype) {
                                   .out = meter.zeros({1}, DType::f64)};
     return [&backend, args] { backend.zero_count(args); };
   });
+  meter.stream("checksum of 64e6", kCount * kWide, [&]() -> Call {
+    const kernels::Checksum args{
+        .x = meter.random(shape, DType::f32),
+        .out = static_cast<std::uint64_t*>(meter.zeros({1}, DType::f64).data)};
+    return [&backend, args] { backend.checksum(args); };
+  });
   meter.stream("random normal of 64e6", kCount * kWide, [&]() -> Call {
     const kernels::RandomNormal args{.out = meter.zeros({kCount / 1000, 1000}, DType::f32),
                                      .width = 1000};

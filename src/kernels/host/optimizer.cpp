@@ -1,6 +1,7 @@
 #include "kernels/optimizer.hpp"
 
 #include <algorithm>
+#include <atomic>
 #include <cmath>
 #include <cstdint>
 #include <cstring>
@@ -239,6 +240,33 @@ void zero_count(const ZeroCount& args) {
   add_counted("zero_count", args, [](const auto* x, std::int64_t size) {
     return static_cast<double>(count_zeros(x, size));
   });
+}
+
+namespace {
+
+template <typename Bits>
+std::uint64_t weighted_sum(const void* x, std::int64_t begin, std::int64_t end) {
+  const auto* bits = static_cast<const Bits*>(x);
+  std::uint64_t sum = 0;
+  for (std::int64_t i = begin; i < end; ++i)
+    sum += bits[i] * checksum_weight(static_cast<std::uint64_t>(i));
+  return sum;
+}
+
+}  // namespace
+
+void checksum(const Checksum& args) {
+  const std::int64_t size = args.x.size();
+  const void* x = args.x.data;
+  const std::size_t width = size_of(args.x.dtype);
+  std::atomic<std::uint64_t> total = 0;
+  parallel_blocks(size, kFlatBlock, [&](std::int64_t begin, std::int64_t end) {
+    total += width == 8   ? weighted_sum<std::uint64_t>(x, begin, end)
+             : width == 4 ? weighted_sum<std::uint32_t>(x, begin, end)
+             : width == 2 ? weighted_sum<std::uint16_t>(x, begin, end)
+                          : weighted_sum<std::uint8_t>(x, begin, end);
+  });
+  *args.out += total;
 }
 
 }  // namespace trireme::kernels::host

@@ -40,5 +40,25 @@ TEST(ZeroCount, IsTheHosts) {
   }
 }
 
+TEST(Checksum, IsTheHosts) {
+  for (const DType dtype : {DType::f64, DType::f32, DType::bf16, DType::float8_e4m3}) {
+    for (const std::int64_t size : {1, 255, 4097, 1'000'001}) {
+      std::vector<std::uint8_t> bytes(static_cast<std::size_t>(size) * size_of(dtype));
+      for (std::size_t i = 0; i < bytes.size(); ++i)
+        bytes[i] = static_cast<std::uint8_t>(i * 167 + i / 251);
+      std::uint64_t expected = 3;
+      host::checksum({{bytes.data(), dtype, {size}}, &expected});
+      const auto x = gpu().allocate(bytes.size(), "a test");
+      const auto out = gpu().allocate(sizeof expected, "a test");
+      gpu().upload(x.get(), bytes.data(), bytes.size());
+      std::uint64_t sum = 3;
+      gpu().upload(out.get(), &sum, sizeof sum);
+      gpu().checksum({{x.get(), dtype, {size}}, static_cast<std::uint64_t*>(out.get())});
+      gpu().download(&sum, out.get(), sizeof sum);
+      EXPECT_EQ(sum, expected) << name_of(dtype) << " " << size;
+    }
+  }
+}
+
 }  // namespace
 }  // namespace trireme::kernels
