@@ -12,7 +12,7 @@
 #include "model/stage/pipeline_stage.hpp"
 #include "mpi_app.hpp"
 #include "optim/optimizer.hpp"
-#include "plan/search/profile.hpp"
+#include "plan/cluster/profile.hpp"
 
 namespace trireme::bench {
 namespace {

@@ -1,4 +1,4 @@
-#include "plan/search/cluster.hpp"
+#include "plan/cluster/cluster.hpp"
 
 #include <gtest/gtest.h>
 

@@ -9,7 +9,7 @@
 #include <vector>
 
 #include "deck/deck.hpp"
-#include "plan/search/cluster.hpp"
+#include "plan/cluster/cluster.hpp"
 #include "plan/search/step_time.hpp"
 
 namespace trireme::plan {

@@ -4,7 +4,7 @@
 #include <optional>
 
 #include "deck/deck.hpp"
-#include "plan/search/cluster.hpp"
+#include "plan/cluster/cluster.hpp"
 
 namespace trireme::plan {
 

@@ -7,7 +7,7 @@
 
 #include "deck/deck.hpp"
 #include "pipeline/simulator.hpp"
-#include "plan/search/cluster.hpp"
+#include "plan/cluster/cluster.hpp"
 #include "plan/search/pass_times.hpp"
 
 namespace trireme::plan {

@@ -1,4 +1,4 @@
-#include "plan/search/profile.hpp"
+#include "plan/cluster/profile.hpp"
 
 #include <algorithm>
 #include <bit>
@@ -7,7 +7,7 @@
 
 #include "core/error.hpp"
 #include "core/files.hpp"
-#include "plan/search/cluster_reader.hpp"
+#include "plan/cluster/cluster_reader.hpp"
 
 namespace trireme::plan {
 namespace {

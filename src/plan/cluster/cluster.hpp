@@ -9,7 +9,7 @@
 #include <vector>
 
 #include "deck/choices.hpp"
-#include "plan/search/profile.hpp"
+#include "plan/cluster/profile.hpp"
 
 namespace trireme::plan {
 

@@ -1,8 +1,8 @@
-#include "plan/search/cluster.hpp"
+#include "plan/cluster/cluster.hpp"
 
 #include "core/error.hpp"
 #include "core/files.hpp"
-#include "plan/search/cluster_reader.hpp"
+#include "plan/cluster/cluster_reader.hpp"
 
 namespace trireme::plan {
 namespace {

@@ -1,4 +1,4 @@
-#include "plan/search/cluster_reader.hpp"
+#include "plan/cluster/cluster_reader.hpp"
 
 #include <fmt/ranges.h>
 
