@@ -8,7 +8,6 @@
 
 #include "checkpoint/elements.hpp"
 #include "checkpoint/hdf5.hpp"
-#include "checkpoint/save_steps.hpp"
 #include "comm/mpi/groups.hpp"
 #include "core/error.hpp"
 

@@ -8,10 +8,10 @@
 #include <string>
 #include <system_error>
 
+#include "checkpoint/checksum.hpp"
 #include "checkpoint/elements.hpp"
 #include "checkpoint/folder.hpp"
 #include "checkpoint/hdf5.hpp"
-#include "checkpoint/save_steps.hpp"
 #include "comm/mpi/groups.hpp"
 #include "core/error.hpp"
 #include "core/files.hpp"

@@ -3,7 +3,7 @@
 // Attributes of `/` hold the state of the run that is not a tensor, `/deck` the effective deck as
 // text; every other dataset is one tensor under its logical name ("model/embedding/word",
 // "optimizer/m/embedding/word") with an attribute `checksum`. All other bytes have the checksum of
-// checkpoint/structure.hpp, after the end of the HDF5 file.
+// checkpoint/checksum.hpp, after the end of the HDF5 file.
 #pragma once
 
 #include <cstdint>
@@ -112,18 +112,5 @@ struct WholeTensor {
 /// file cannot be written.
 void write_checkpoint(const std::filesystem::path& path, const Attributes& attributes,
                       const std::string& deck, const std::vector<WholeTensor>& tensors);
-
-// ---- checksums: sums modulo 2^64 over elements, which do not depend on the layout
-
-/// The checksum of format version `version` over the elements of `slabs`, whose memory is `data`: a
-/// sum of terms of the element's global row-major index and its bit pattern. A change of one 32-bit
-/// word always changes it. Version 1 takes three times as long.
-std::uint64_t checksum(std::int64_t version, const Shape& shape, DType dtype,
-                       const grid::Hyperslabs& slabs, const void* data);
-
-/// The sum of the squares of the global indices of the elements of `slabs`. Together with the count
-/// it tells whether parts cover a tensor once: a gap and an overlap of equal size keep the count
-/// and change this.
-std::uint64_t index_moment(const Shape& shape, const grid::Hyperslabs& slabs);
 
 }  // namespace trireme::checkpoint

@@ -7,6 +7,7 @@
 #include <nlohmann/json.hpp>
 #include <vector>
 
+#include "checkpoint/checksum.hpp"
 #include "core/error.hpp"
 #include "core/files.hpp"
 

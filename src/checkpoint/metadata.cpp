@@ -16,10 +16,10 @@
 #include <type_traits>
 #include <vector>
 
+#include "checkpoint/checksum.hpp"
 #include "checkpoint/elements.hpp"
 #include "checkpoint/file.hpp"
 #include "checkpoint/hdf5.hpp"
-#include "checkpoint/structure.hpp"
 #include "core/error.hpp"
 #include "core/files.hpp"
 #include "core/philox.hpp"

@@ -5,8 +5,8 @@
 #include <cstring>
 #include <utility>
 
+#include "checkpoint/checksum.hpp"
 #include "checkpoint/hdf5.hpp"
-#include "checkpoint/structure.hpp"
 #include "core/error.hpp"
 #include "core/files.hpp"
 #include "core/philox.hpp"

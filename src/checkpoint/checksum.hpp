@@ -1,7 +1,9 @@
-// The checksum of a checkpoint's structure: of every byte that is not an element of a tensor. HDF5
-// checksums its own metadata too, but not unused bytes, and only once it has trusted some of them.
+// The checksums of a checkpoint: of each tensor's elements, and of the structure, which is every
+// byte that is not an element. HDF5 checksums its own metadata too, but not unused bytes, and only
+// once it has trusted some of them.
 //
-// It stands in a trailer after the end of the HDF5 file, which HDF5 ignores:
+// The checksum of the structure stands in a trailer after the end of the HDF5 file, which HDF5
+// ignores:
 //
 //   for each tensor, by offset   the offset and the size of its elements, in bytes
 //   count                        of tensors
@@ -17,7 +19,25 @@
 #include <string>
 #include <vector>
 
+#include "core/tensor.hpp"
+#include "grid/hyperslabs.hpp"
+
 namespace trireme::checkpoint {
+
+// ---- of tensors: sums modulo 2^64 over elements, which do not depend on the layout
+
+/// The checksum of format version `version` over the elements of `slabs`, whose memory is `data`: a
+/// sum of terms of the element's global row-major index and its bit pattern. A change of one 32-bit
+/// word always changes it. Version 1 takes three times as long.
+std::uint64_t checksum(std::int64_t version, const Shape& shape, DType dtype,
+                       const grid::Hyperslabs& slabs, const void* data);
+
+/// The sum of the squares of the global indices of the elements of `slabs`. Together with the count
+/// it tells whether parts cover a tensor once: a gap and an overlap of equal size keep the count
+/// and change this.
+std::uint64_t index_moment(const Shape& shape, const grid::Hyperslabs& slabs);
+
+// ---- of the structure
 
 /// Where the elements of a tensor are in the file, in bytes.
 struct ElementRange {
