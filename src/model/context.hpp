@@ -14,7 +14,7 @@
 #include <vector>
 
 #include "comm/communicator.hpp"
-#include "core/precision.hpp"
+#include "core/dtype.hpp"
 #include "device/backend.hpp"
 #include "grid/layout.hpp"
 

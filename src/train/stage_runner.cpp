@@ -98,7 +98,7 @@ LossSum StageRunner::run(const data::Dataset& dataset, const data::Sampler& samp
 template <typename Pass>
 void StageRunner::timed_pass(device::Phase phase, const char* name, const pipeline::Step& step,
                              const Pass& pass) {
-  const NamedRange range({name, step.micro_batch, step.chunk});
+  const device::NamedRange range({name, step.micro_batch, step.chunk});
   const double before = comm::seconds_in_mpi();
   device::measured(timers(), phase, pass);
   if (timers()) timers()->add(device::Phase::waiting, 1e3 * (comm::seconds_in_mpi() - before));

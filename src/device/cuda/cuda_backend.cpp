@@ -7,7 +7,6 @@
 
 #include "core/cuda/check.hpp"
 #include "core/files.hpp"
-#include "core/range.hpp"
 #include "core/system/identity.hpp"
 #include "device/backend.hpp"
 #include "device/cuda/cuda_graph.hpp"

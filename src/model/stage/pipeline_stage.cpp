@@ -4,7 +4,7 @@
 #include <utility>
 
 #include "core/error.hpp"
-#include "core/range.hpp"
+#include "device/timers.hpp"
 #include "model/stage/stage_memory.hpp"
 
 namespace trireme::model {
@@ -100,7 +100,7 @@ PipelineStage::PipelineStage(const StageConfig& config, device::Backend& backend
 }
 
 void PipelineStage::load(int slot_index, const MicroBatch& batch, int chunk) {
-  const NamedRange range({"copy-tokens"});
+  const device::NamedRange range({"copy-tokens"});
   Slot& slot = slots_[slot_index];
   const std::int64_t tokens = context_.tokens(), samples = context_.micro_batch;
   slot.chunk = chunk;
@@ -215,7 +215,7 @@ void PipelineStage::run_backward(int slot_index, const Tensor& gradient, bool wi
 
 void PipelineStage::recompute_forward(int slot_index, const Segment& segment,
                                       const PassInfo& pass) {
-  const NamedRange range({"recompute"});
+  const device::NamedRange range({"recompute"});
   const Slot& slot = slots_[slot_index];
   const int chunk = slot.chunk;
   for (int i = segment.first; i < segment.end(); ++i) {

@@ -1,7 +1,7 @@
 #include "model/stage/recompute.hpp"
 
 #include <algorithm>
-#include "core/range.hpp"
+#include "device/timers.hpp"
 
 #include "core/error.hpp"
 
@@ -24,7 +24,7 @@ std::vector<Segment> make_segments(int layers, const Recompute& recompute) {
 
 void SegmentInputs::start_copy(const LayerContext& context, const Tensor& to,
                                const Tensor& from) const {
-  const NamedRange range({"copy-activations"});
+  const device::NamedRange range({"copy-activations"});
   if (recompute_.offload)
     context.backend.start_copy(to.data, from.data, from.bytes());
   else
@@ -33,7 +33,7 @@ void SegmentInputs::start_copy(const LayerContext& context, const Tensor& to,
 
 void SegmentInputs::finish_copies(const LayerContext& context) const {
   if (!recompute_.offload) return;
-  const NamedRange range({"wait-for-copies"});
+  const device::NamedRange range({"wait-for-copies"});
   context.backend.finish_copies();
 }
 

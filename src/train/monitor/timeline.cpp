@@ -50,24 +50,24 @@ class TracedCommunicator final : public comm::Communicator {
   int size() const override { return inner_->size(); }
 
   void all_reduce(void* data, std::size_t count, DType dtype, comm::Reduce op) override {
-    const NamedRange range({"all-reduce"});
+    const device::NamedRange range({"all-reduce"});
     inner_->all_reduce(data, count, dtype, op);
   }
   void reduce_scatter(void* data, std::size_t count, DType dtype) override {
-    const NamedRange range({"reduce-scatter"});
+    const device::NamedRange range({"reduce-scatter"});
     inner_->reduce_scatter(data, count, dtype);
   }
   void all_gather(void* data, std::size_t count, DType dtype) override {
-    const NamedRange range({"all-gather"});
+    const device::NamedRange range({"all-gather"});
     inner_->all_gather(data, count, dtype);
   }
   void broadcast(void* data, std::size_t bytes, int root) override {
-    const NamedRange range({"broadcast"});
+    const device::NamedRange range({"broadcast"});
     inner_->broadcast(data, bytes, root);
   }
   void barrier() override { inner_->barrier(); }
   double all_reduce(double value, comm::Reduce op) override {
-    const NamedRange range({"all-reduce"});
+    const device::NamedRange range({"all-reduce"});
     return inner_->all_reduce(value, op);
   }
 
@@ -128,7 +128,7 @@ Timeline::Timeline(const deck::Deck& deck, comm::Groups& groups, device::Backend
   trace(groups.embedding, "embedding");
 }
 
-Timeline::~Timeline() { range_listener(RangeListeners::timeline) = nullptr; }
+Timeline::~Timeline() { device::range_listener(device::RangeListeners::timeline) = nullptr; }
 
 int Timeline::lane(const std::string& name) {
   lanes_.push_back({name, device::make_side_stream(backend_)});
@@ -156,10 +156,10 @@ void Timeline::begin_iteration(std::int64_t iteration, int micro_batches) {
   recording_ = true;
   first_ = iteration;
   last_ = range->last;
-  range_listener(RangeListeners::timeline) = this;
+  device::range_listener(device::RangeListeners::timeline) = this;
 }
 
-void Timeline::begin(const RangeInfo& range) {
+void Timeline::begin(const device::RangeInfo& range) {
   spans_.push_back(
       std::make_shared<Span>(Span{.range = range, .iteration = iteration_, .begin = now()}));
   open_.push_back(spans_.back().get());
@@ -357,7 +357,7 @@ std::optional<double> Timeline::simulated_bubble(
 std::optional<report::TraceEvent> Timeline::end_iteration(std::int64_t iteration, bool of_run) {
   if (!recording_ || (iteration < last_ && !of_run)) return std::nullopt;
   recording_ = false;
-  range_listener(RangeListeners::timeline) = nullptr;
+  device::range_listener(device::RangeListeners::timeline) = nullptr;
   const std::vector<report::TraceSpan> spans = resolve();
   const report::TraceFigures all = figures(spans);
   const int rank = groups_.world->rank();

@@ -10,7 +10,6 @@
 
 #include "comm/mpi/groups.hpp"
 #include "comm/nccl/device_communicator.hpp"
-#include "core/range.hpp"
 #include "deck/deck.hpp"
 #include "device/timers.hpp"
 #include "pipeline/schedule.hpp"
@@ -22,7 +21,7 @@ namespace trireme::train {
 /// Records ranges and the operations of communicators as pairs of events: on a GPU points of
 /// streams, read when the recording ends, so that no rank waits. While no iteration is recorded
 /// nothing listens.
-class Timeline final : public RangeListener {
+class Timeline final : public device::RangeListener {
  public:
   /// Lets the groups' communicators but the world's tell of their operations. The backend must
   /// outlive this, and this the passes that use the groups.
@@ -37,7 +36,7 @@ class Timeline final : public RangeListener {
   /// warning. Collective over all ranks.
   std::optional<report::TraceEvent> end_iteration(std::int64_t iteration, bool of_run);
 
-  void begin(const RangeInfo& range) override;
+  void begin(const device::RangeInfo& range) override;
   void end() override;
 
   bool records() const { return recording_; }
@@ -50,7 +49,7 @@ class Timeline final : public RangeListener {
 
  private:
   struct Span {
-    RangeInfo range;
+    device::RangeInfo range;
     int lane = 0;
     std::int64_t iteration = 0;
     std::unique_ptr<device::Event> begin, end;
