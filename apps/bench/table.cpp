@@ -10,7 +10,7 @@
 #include "core/clock.hpp"
 #include "core/error.hpp"
 #include "core/text.hpp"
-#include "kernels/host/threads.hpp"
+#include "kernels/host/compute.hpp"
 
 namespace trireme::bench {
 namespace {

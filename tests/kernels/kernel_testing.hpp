@@ -14,7 +14,7 @@
 
 #include "core/philox.hpp"
 #include "core/tensor.hpp"
-#include "kernels/host/threads.hpp"
+#include "kernels/host/compute.hpp"
 
 namespace trireme::kernels {
 

@@ -10,7 +10,7 @@
 #include "core/files.hpp"
 #include "device/backend.hpp"
 #include "kernels/host/blas.hpp"
-#include "kernels/host/threads.hpp"
+#include "kernels/host/compute.hpp"
 
 namespace trireme::device {
 namespace {

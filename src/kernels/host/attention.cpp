@@ -6,10 +6,9 @@
 
 #include "kernels/attention_mask.hpp"
 #include "kernels/host/blas.hpp"
+#include "kernels/host/compute.hpp"
 #include "kernels/host/dropout_mask.hpp"
 #include "kernels/host/math.hpp"
-#include "kernels/host/storage.hpp"
-#include "kernels/host/threads.hpp"
 #include "kernels/preconditions.hpp"
 
 // s queries, b samples, d head dimension. A task is one head of one sample; it walks over blocks of

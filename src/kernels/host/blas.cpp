@@ -10,7 +10,7 @@
 #include <vector>
 
 #include "core/error.hpp"
-#include "kernels/host/threads.hpp"
+#include "kernels/host/compute.hpp"
 
 // OpenBLAS's own, in no header: hands out a buffer that no GEMM uses, or maps one more. Weak, as
 // a library may keep them to itself.

@@ -3,9 +3,8 @@
 #include <algorithm>
 #include <cmath>
 
+#include "kernels/host/compute.hpp"
 #include "kernels/host/math.hpp"
-#include "kernels/host/storage.hpp"
-#include "kernels/host/threads.hpp"
 #include "kernels/preconditions.hpp"
 
 namespace trireme::kernels::host {

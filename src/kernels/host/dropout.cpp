@@ -2,9 +2,8 @@
 
 #include <cstring>
 
+#include "kernels/host/compute.hpp"
 #include "kernels/host/dropout_mask.hpp"
-#include "kernels/host/storage.hpp"
-#include "kernels/host/threads.hpp"
 #include "kernels/layernorm.hpp"
 #include "kernels/preconditions.hpp"
 

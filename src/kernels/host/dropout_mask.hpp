@@ -7,7 +7,7 @@
 
 #include "core/philox.hpp"
 #include "kernels/dropout.hpp"
-#include "kernels/host/threads.hpp"
+#include "kernels/host/compute.hpp"
 
 namespace trireme::kernels::host {
 

@@ -2,10 +2,9 @@
 
 #include <cstring>
 
-#include "kernels/host/columns.hpp"
+#include "kernels/host/compute.hpp"
 #include "kernels/host/dropout_mask.hpp"
-#include "kernels/host/storage.hpp"
-#include "kernels/host/threads.hpp"
+#include "kernels/host/math.hpp"
 #include "kernels/preconditions.hpp"
 
 namespace trireme::kernels::host {

@@ -5,8 +5,7 @@
 #include <cstdint>
 
 #include "kernels/gelu.hpp"
-#include "kernels/host/storage.hpp"
-#include "kernels/host/threads.hpp"
+#include "kernels/host/compute.hpp"
 #include "kernels/preconditions.hpp"
 
 namespace trireme::kernels::host {

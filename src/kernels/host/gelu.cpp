@@ -2,9 +2,8 @@
 
 #include <cmath>
 
+#include "kernels/host/compute.hpp"
 #include "kernels/host/math.hpp"
-#include "kernels/host/storage.hpp"
-#include "kernels/host/threads.hpp"
 #include "kernels/linear.hpp"
 #include "kernels/preconditions.hpp"
 

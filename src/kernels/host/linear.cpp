@@ -3,9 +3,8 @@
 
 #include "kernels/gelu.hpp"
 #include "kernels/host/blas.hpp"
-#include "kernels/host/columns.hpp"
-#include "kernels/host/storage.hpp"
-#include "kernels/host/threads.hpp"
+#include "kernels/host/compute.hpp"
+#include "kernels/host/math.hpp"
 #include "kernels/linear.hpp"
 #include "kernels/preconditions.hpp"
 

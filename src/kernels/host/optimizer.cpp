@@ -8,8 +8,8 @@
 #include <utility>
 
 #include "core/dtype.hpp"
+#include "kernels/host/compute.hpp"
 #include "kernels/host/math.hpp"
-#include "kernels/host/threads.hpp"
 #include "kernels/preconditions.hpp"
 
 namespace trireme::kernels::host {

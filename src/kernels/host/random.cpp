@@ -1,7 +1,6 @@
 #include "kernels/random.hpp"
 
-#include "kernels/host/storage.hpp"
-#include "kernels/host/threads.hpp"
+#include "kernels/host/compute.hpp"
 #include "kernels/preconditions.hpp"
 
 namespace trireme::kernels::host {

@@ -7,7 +7,7 @@
 #include "core/files.hpp"
 #include "core/system/identity.hpp"
 #include "core/system/memory.hpp"
-#include "kernels/host/threads.hpp"
+#include "kernels/host/compute.hpp"
 #include "plan/fit.hpp"
 #include "plan/run_plan.hpp"
 #include "plan/setup.hpp"

@@ -8,7 +8,7 @@
 #include "device_testing.hpp"
 #include "kernels/attention_mask.hpp"
 #include "kernels/cuda/workspace.hpp"
-#include "kernels/host/threads.hpp"
+#include "kernels/host/compute.hpp"
 
 namespace trireme::kernels {
 namespace {
