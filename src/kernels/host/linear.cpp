@@ -1,4 +1,5 @@
 #include <bit>
+#include <cstring>
 #include <limits>
 
 #include "kernels/gelu.hpp"
@@ -110,6 +111,7 @@ void gemm(const Gemm& args) {
             else
               multiply<T>(problem, m, n, k);
           });
+  if (args.copy) std::memcpy(args.copy.data, copied_rows(args).data, args.copy.bytes());
 }
 
 void linear_gelu(const LinearGelu& args) {
