@@ -23,7 +23,8 @@ enum class Fp8Recipe { tensor, block };
 enum class Fp8Type { e4m3, e5m2 };
 enum class Granularity { none, selective, full };
 enum class RecomputeMethod { uniform, block };
-enum class OptimizerType { adamw, adam, sgd, lamb };
+enum class OptimizerType { adamw, adam, sgd, lamb, muon };
+enum class MuonScale { match_rms, spectral };
 enum class ScheduleType {
   cosine,
   linear,
@@ -42,6 +43,8 @@ enum class BertDialect { megatron, v0, tfrecord };
 enum class SentenceTask { order, next, none };
 enum class TensorboardDialect { trireme, megatron, bigscience };
 enum class ConsoleLine { brief, megatron };
+enum class LogNorms { none, total, layers };
+enum class SpikeAction { skip, rewind };
 
 /// The words of each enumeration as the deck writes them, in the order of the enumerators.
 constexpr auto names_of(Device) {
@@ -82,7 +85,10 @@ constexpr auto names_of(RecomputeMethod) {
   return std::to_array<std::string_view>({"uniform", "block"});
 }
 constexpr auto names_of(OptimizerType) {
-  return std::to_array<std::string_view>({"adamw", "adam", "sgd", "lamb"});
+  return std::to_array<std::string_view>({"adamw", "adam", "sgd", "lamb", "muon"});
+}
+constexpr auto names_of(MuonScale) {
+  return std::to_array<std::string_view>({"match-rms", "spectral"});
 }
 constexpr auto names_of(ScheduleType) {
   return std::to_array<std::string_view>({"cosine", "linear", "constant", "exponential",
@@ -116,6 +122,10 @@ constexpr auto names_of(TensorboardDialect) {
 constexpr auto names_of(ConsoleLine) {
   return std::to_array<std::string_view>({"short", "megatron"});
 }
+constexpr auto names_of(LogNorms) {
+  return std::to_array<std::string_view>({"false", "true", "layers"});
+}
+constexpr auto names_of(SpikeAction) { return std::to_array<std::string_view>({"skip", "rewind"}); }
 
 /// Whether a restart may change a key.
 enum class RestartRule {

@@ -75,6 +75,14 @@ struct Position {
   bool operator==(const Position&) const = default;
 };
 
+/// Maximal update parametrization: set only where `base` is.
+struct Mup {
+  std::optional<std::int64_t> base;       ///< the hidden width that rates were tuned at
+  std::optional<std::int64_t> base_head;  ///< elements of a head there
+
+  bool operator==(const Mup&) const = default;
+};
+
 struct Model {
   Family family{};
   std::int64_t layers = 0;
@@ -89,6 +97,8 @@ struct Model {
   double layernorm_eps = 0;
   bool embedding_layernorm = false;
   bool tie_embeddings = false;
+  double z_loss = 0;  ///< coefficient; 0: none
+  Mup mup;
   BertModel bert;
   // Of model.family = llama alone: set for llama, unset for another family.
   std::optional<std::int64_t> kv_heads;
@@ -97,6 +107,7 @@ struct Model {
   std::optional<NormPlacement> norm_placement;
   std::optional<QkNorm> qk_norm;
   std::optional<LinearBias> bias;
+  std::optional<std::int64_t> window;  ///< tokens; unset: attention to all earlier tokens
   Position position;
 
   /// Elements of an attention head; 0 without heads.
@@ -189,14 +200,35 @@ struct Recompute {
   bool operator==(const Recompute&) const = default;
 };
 
+/// Factors of a hyperparameter for each group of parameters.
+struct GroupFactors {
+  double embedding = 1;
+  double matrices = 1;  ///< of layers
+  double head = 1;
+  double vectors = 1;  ///< biases and norms
+
+  bool operator==(const GroupFactors&) const = default;
+};
+
+/// Set for optimizer.type muon alone.
+struct Muon {
+  std::optional<MuonScale> scale;
+  std::optional<bool> nesterov;
+
+  bool operator==(const Muon&) const = default;
+};
+
 struct Optimizer {
   OptimizerType type{};
   double beta1 = 0;
   double beta2 = 0;
   double eps = 0;
-  std::optional<double> momentum;  ///< set for sgd alone
+  std::optional<double> momentum;  ///< set for sgd and muon alone
+  Muon muon;
   double weight_decay = 0;
-  double clip = 0;  ///< 0: no clipping
+  GroupFactors rate;   ///< of the learning rate
+  GroupFactors decay;  ///< of the weight decay
+  double clip = 0;     ///< 0: no clipping
 
   bool operator==(const Optimizer&) const = default;
 };
@@ -312,6 +344,18 @@ struct Verify {
   bool operator==(const Verify&) const = default;
 };
 
+/// What a loss or gradient norm far above those before it does. Set only where `above` is.
+struct Spike {
+  std::optional<double> above;         ///< standard deviations over the mean of the window
+  std::optional<std::int64_t> window;  ///< iterations
+  std::optional<SpikeAction> action;
+  std::optional<std::int64_t> checkpoints;  ///< to go back; rewind alone, as is `batches`
+  std::optional<std::int64_t> batches;      ///< of data to pass over
+  std::optional<std::int64_t> limit;        ///< of spikes acted on in a run
+
+  bool operator==(const Spike&) const = default;
+};
+
 struct Train {
   std::optional<std::int64_t> iterations;  ///< exactly one of iterations and samples is set
   std::optional<std::int64_t> samples;
@@ -321,6 +365,7 @@ struct Train {
   std::vector<IterationRange> skip;  ///< in order, without overlaps
   std::int64_t diverged_after = 0;   ///< bad iterations in a row that stop the run
   Verify verify;
+  Spike spike;
 
   bool operator==(const Train&) const = default;
 };
@@ -392,7 +437,7 @@ struct Log {
   Tensorboard tensorboard;
   bool timers = false;
   bool memory = false;
-  bool norms = false;
+  LogNorms norms{};
   std::optional<std::int64_t> gpu_every;
   bool rank_files = false;
   ConsoleLine console{};  ///< of training lines on a terminal

@@ -36,17 +36,20 @@ struct CrossEntropyRescale {
 };
 
 /// Adds the loss of the tokens that count, sum of log(sum[t]) + max[t] - target[t], to loss [1]
-/// f64.
+/// f64. `largest` [1] f64, where given, becomes the larger of itself and the largest max[t] of
+/// these tokens.
 struct CrossEntropyLoss {
   const std::int32_t* labels = nullptr;
   Tensor max;
   Tensor sum;
   Tensor target;
   Tensor loss;
+  Tensor largest;
 };
 
-/// Writes d(scale * loss)/d(logits) over the logits, in place; zero for ignored tokens and padding
-/// columns.
+/// Writes d(scale * (loss + z_loss * sum of lse[t]^2))/d(logits) over the logits, in place, with
+/// lse[t] = log(sum[t]) + max[t]; zero for ignored tokens and padding columns. Source of the second
+/// term: Chowdhery et al., "PaLM" (2022), section 5.
 struct CrossEntropyBackward {
   Tensor logits;
   std::int64_t first_column = 0;
@@ -55,6 +58,7 @@ struct CrossEntropyBackward {
   Tensor max;
   Tensor sum;
   double scale = 1.0;
+  double z_loss = 0.0;
 };
 
 /// CrossEntropyStatistics, and then CrossEntropyBackward with its results: for a shard that is the
@@ -62,6 +66,7 @@ struct CrossEntropyBackward {
 struct CrossEntropyStatisticsBackward {
   CrossEntropyStatistics statistics;
   double scale = 1.0;
+  double z_loss = 0.0;
 };
 
 /// Lists the tokens whose labels count, in their order, for losses of few tokens: writes rows[i],

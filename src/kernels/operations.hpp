@@ -54,6 +54,10 @@
   X(adamw, AdamW)                                                      \
   X(sgd, Sgd)                                                          \
   X(lamb_direction, LambDirection)                                     \
+  X(muon_momentum, MuonMomentum)                                       \
+  X(muon_normalize, MuonNormalize)                                     \
+  X(muon_polynomial, MuonPolynomial)                                   \
+  X(scaled_copy, ScaledCopy)                                           \
   X(squared_sum, SquaredSum)                                           \
   X(cast, Cast)                                                        \
   X(amax, Amax)                                                        \

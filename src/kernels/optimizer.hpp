@@ -96,6 +96,65 @@ namespace cuda {
 void lamb_direction(const LambDirection& args, const Context& context);
 }
 
+/// Muon's momentum of n elements, with g = gradient_scale * gradient:
+///   m = momentum m + g;  out = g + momentum m with `nesterov`, else m
+/// gradient, m [n] of one accumulation type; out [n] of it or of a 16-bit type of it, or empty:
+/// then m alone is updated. Source: Jordan et al., "Muon" (2024); Liu et al., "Muon is scalable for
+/// LLM training" (2025), section 2.
+struct MuonMomentum {
+  Tensor gradient;
+  Tensor m;
+  Tensor out;
+  double momentum = 0.95;
+  double gradient_scale = 1.0;
+  bool nesterov = true;
+};
+
+/// Writes out = x / (|x| + 1e-7) with the Frobenius norm of x, summed in double in a fixed order.
+/// x, out [n] of one type; out may be x.
+struct MuonNormalize {
+  Tensor x;
+  Tensor out;
+};
+
+/// Writes out = a I + b gram + c gram_squared, all [r, r] of one type: the factor of one
+/// Newton-Schulz iteration, X = out X with gram = X X^T. out may be gram or gram_squared.
+struct MuonPolynomial {
+  Tensor gram;
+  Tensor gram_squared;
+  Tensor out;
+  double a = 1.0;
+  double b = 0.0;
+  double c = 0.0;
+};
+
+/// Writes out[i][j] = factor * x[i][j], rounded or widened to the type of out, for i < rows and
+/// j < columns. Row i of x begins x_stride elements after row i - 1, and of out out_stride; out may
+/// be x. Of the two types one is the accumulation type of the other, or they are equal.
+struct ScaledCopy {
+  Tensor x;
+  Tensor out;
+  std::int64_t rows = 1;
+  std::int64_t columns = 0;
+  std::int64_t x_stride = 0;
+  std::int64_t out_stride = 0;
+  double factor = 1.0;
+};
+
+namespace host {
+void muon_momentum(const MuonMomentum& args);
+void muon_normalize(const MuonNormalize& args);
+void muon_polynomial(const MuonPolynomial& args);
+void scaled_copy(const ScaledCopy& args);
+}  // namespace host
+
+namespace cuda {
+void muon_momentum(const MuonMomentum& args, const Context& context);
+void muon_normalize(const MuonNormalize& args, const Context& context);
+void muon_polynomial(const MuonPolynomial& args, const Context& context);
+void scaled_copy(const ScaledCopy& args, const Context& context);
+}  // namespace cuda
+
 /// One step of gradient descent on n elements, in place, with momentum where `m` is given:
 ///   g = gradient_scale * gradient + weight_decay w;  m = momentum m + g;  w -= lr m
 /// and without it w -= lr g. weight, gradient, m [n] of one accumulation type; `decayed` and `copy`

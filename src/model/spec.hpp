@@ -35,8 +35,10 @@ struct AttentionSpec {
   bool output_bias = true;
   QkNorm qk_norm = QkNorm::none;
   double qk_norm_eps = 1e-5;
-  bool rotary = false;   ///< queries and keys are rotated by EmbeddingSpec::rotary
-  double dropout = 0.0;  ///< of the attention probabilities
+  bool rotary = false;       ///< queries and keys are rotated by EmbeddingSpec::rotary
+  std::int64_t window = 0;   ///< a token sees so many, itself included; 0: all earlier ones
+  double query_scale = 1.0;  ///< of rotated queries: scores are q k^T query_scale / sqrt(head_dim)
+  double dropout = 0.0;      ///< of the attention probabilities
 };
 
 /// The feed-forward sublayer. `kind` is one of mlp_kinds().
@@ -92,6 +94,10 @@ struct EmbeddingSpec {
 struct HeadSpec {
   std::optional<NormSpec> norm;  ///< of the last block's output; none where blocks end with a norm
   bool tied = true;              ///< the output projection is the token embedding
+  double logit_scale = 1.0;      ///< of the output projection's input
+  /// Coefficient of the mean of each token's squared log-sum-exp in the loss that is trained. It is
+  /// not part of losses that are reported.
+  double z_loss = 0.0;
   /// Between that and the output projection: a linear layer, the exact GELU and this norm (BERT).
   std::optional<NormSpec> transform = {};
   bool output_bias = false;  ///< the output projection has a bias [V]
@@ -119,8 +125,10 @@ struct ModelSpec {
   std::vector<BlockSpec> blocks;
   HeadSpec head;
   DocumentSpec documents;
-  bool padding = false;           ///< samples may end in padding, which attention skips
-  double init_std = 0.02;         ///< of the initial weights
+  bool padding = false;    ///< samples may end in padding, which attention skips
+  double init_std = 0.02;  ///< of the initial weights
+  /// Of the initial embeddings and output projection; unset: init_std.
+  std::optional<double> embedding_init_std = {};
   double output_init_std = 0.02;  ///< of those that end a sublayer
   std::uint64_t seed = 1234;      ///< of the initial weights and of dropout
 

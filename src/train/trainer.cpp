@@ -291,7 +291,7 @@ StepResult Trainer::update_weights(double loss_scale, std::int64_t samples) {
   StepResult result{.samples = samples};
   result.gradient_norm = timed(log_.timers(), Phase::gradient_norm,
                                [&] { return optimizer_.gradient_norm(loss_scale); });
-  if (deck_.log.norms && reports_at(state_.iteration + 1))
+  if (deck_.log.norms != deck::LogNorms::none && reports_at(state_.iteration + 1))
     result.gradient_zeros = optimizer_.gradient_zeros();
   const auto position = [&] {
     return plan::counts_samples(deck_) ? state_.applied_samples : state_.applied_iterations;
@@ -341,7 +341,8 @@ void Trainer::report(const StepResult& result) {
   log_.add(result);
   if (!reports_at(state_.iteration)) return;
   log_.report(result, state_,
-              deck_.log.norms ? std::optional(optimizer_.parameter_norm()) : std::nullopt);
+              deck_.log.norms != deck::LogNorms::none ? std::optional(optimizer_.parameter_norm())
+                                                      : std::nullopt);
 }
 
 void Trainer::report_gpus_if_due() {

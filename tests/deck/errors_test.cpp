@@ -188,7 +188,8 @@ TEST(DeckErrors, RangesAndAllowedValues) {
        "bigscience — did you mean 'bigscience'?"},
       {"batch:", "log: {timers: minmax}\nbatch:",
        "bad.yaml:6:7: log.timers = minmax: expected true or false"},
-      {"batch:", "log: {norms: 2}\nbatch:", "bad.yaml:6:7: log.norms = 2: expected true or false"},
+      {"batch:", "log: {norms: 2}\nbatch:",
+       "bad.yaml:6:7: log.norms = 2: allowed are false, true, layers"},
       {"peak: 3e-4", "peak: 3e-4\n  warmup: 5 minutes",
        "bad.yaml:9:3: schedule.warmup = 5 minutes: expected a number and its unit (iterations, "
        "samples, or a fraction below 1)"},

@@ -175,6 +175,38 @@ TEST(CrossEntropy, GradientMatchesFiniteDifferences) {
   });
 }
 
+TEST(CrossEntropy, ZLossAddsTheGradientOfTheSquaredLogSumExp) {
+  Owned<double> logits = Owned<double>::random({3, 11}, 1, 2.0);
+  const std::vector<std::int32_t> labels = {10, -1, 4};
+  constexpr double kZLoss = 0.03;
+  const auto run = [&](Owned<double>& scratch, double& loss, double& largest) {
+    Owned<double> max({3}), sum({3}), target({3}), total({1}, 0.0), most({1}, -100.0);
+    host::cross_entropy_statistics_backward(
+        {.statistics = {scratch.tensor(), 0, 11, labels.data(), max.tensor(), sum.tensor(),
+                        target.tensor()},
+         .scale = 0.5,
+         .z_loss = kZLoss});
+    host::cross_entropy_loss({labels.data(), max.tensor(), sum.tensor(), target.tensor(),
+                              total.tensor(), most.tensor()});
+    loss = total[0];
+    for (const std::int64_t t : {0, 2}) loss += kZLoss * std::pow(std::log(sum[t]) + max[t], 2);
+    largest = most[0];
+  };
+  Owned<double> gradient = logits;
+  double loss = 0.0, largest = 0.0;
+  run(gradient, loss, largest);
+  double expected = -100.0;  // of the tokens that count
+  for (std::int64_t i = 0; i < 33; ++i)
+    if (i / 11 != 1) expected = std::max(expected, std::as_const(logits)[i]);
+  EXPECT_EQ(largest, expected);
+  expect_gradient("dlogits", logits, gradient, [&] {
+    Owned<double> scratch = logits;
+    double value = 0.0;
+    run(scratch, value, largest);
+    return 0.5 * value;
+  });
+}
+
 TEST(CrossEntropy, RefusesMoreColumnsThanStored) {
   Owned<float> logits({2, 4}, 0.0), max({2}), sum({2}), target({2});
   const std::int32_t labels[] = {0, 1};

@@ -116,6 +116,10 @@ void Checker::optimizer() {
                 "lamb no fp32 room for its directions (try precision.gradients: fp32)",
                 name_of(precision.compute));
           });
+  require(optimizer.type != OptimizerType::muon, {"optimizer.type"},
+          [] { return "optimizer.type = muon is not built yet (try adamw)"; });
+  require(deck_.log.norms != LogNorms::layers, {"log.norms"},
+          [] { return "log.norms = layers is not built yet (try true)"; });
   const auto refuse = [&](bool left_out, std::string_view path) {
     require(
         left_out, {path, "optimizer.type"},

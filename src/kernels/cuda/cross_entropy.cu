@@ -31,6 +31,16 @@ struct Statistics {
   }
 };
 
+/// What softmax times of a row is the gradient of loss and z-loss: scale (1 + 2 z_loss lse) / sum.
+struct LossScale {
+  float scale, z_loss;
+
+  __device__ float factor(float max, float sum) const {
+    if (z_loss == 0.0f) return scale / sum;
+    return scale * (1.0f + 2.0f * z_loss * (logf(sum) + max)) / sum;
+  }
+};
+
 template <typename T, int kWidth>
 __global__ void __launch_bounds__(kThreads)
     row_statistics(LogitsRows<T> rows, Statistics statistics) {
@@ -44,11 +54,12 @@ __global__ void __launch_bounds__(kThreads)
 
 template <typename T, int kWidth>
 __global__ void __launch_bounds__(kThreads)
-    logit_gradients(LogitsRows<T> rows, const float* max, const float* sum, float scale) {
+    logit_gradients(LogitsRows<T> rows, const float* max, const float* sum, LossScale loss) {
   const std::int64_t row = blockIdx.x;
   const std::int64_t columns = rows.labels[row] >= 0 ? rows.columns : 0;
   write_gradient<kWidth, kThreads>(rows.logits + row * rows.stride, columns, rows.stride,
-                                   rows.own_label(row), max[row], scale / sum[row], scale);
+                                   rows.own_label(row), max[row], loss.factor(max[row], sum[row]),
+                                   loss.scale);
 }
 
 // Few, large blocks: the rows at work stay in the L2 cache until they are read again.
@@ -56,7 +67,7 @@ constexpr int kFusedThreads = 1024;
 
 template <typename T, int kWidth>
 __global__ void __launch_bounds__(kFusedThreads, 1)
-    row_statistics_and_gradient(LogitsRows<T> rows, Statistics statistics, float scale) {
+    row_statistics_and_gradient(LogitsRows<T> rows, Statistics statistics, LossScale loss) {
   const std::int64_t row = blockIdx.x;
   T* logits = rows.logits + row * rows.stride;
   const std::int64_t label = rows.own_label(row);
@@ -65,14 +76,15 @@ __global__ void __launch_bounds__(kFusedThreads, 1)
   __syncthreads();  // all have read the label's logit before one overwrites it
   if (threadIdx.x == 0) statistics.write(row, total, at_label);
   write_gradient<kWidth, kFusedThreads>(logits, rows.labels[row] >= 0 ? rows.columns : 0,
-                                        rows.stride, label, total.max, scale / total.sum, scale);
+                                        rows.stride, label, total.max,
+                                        loss.factor(total.max, total.sum), loss.scale);
 }
 
 /// The same for rows of which two fit into shared memory. Blocks stay and take every so many
 /// rows; while they work on one the next comes. A thread copies and reads its own groups only.
 template <typename T>
 __global__ void __launch_bounds__(kFusedThreads, 1)
-    staged_statistics_and_gradient(LogitsRows<T> rows, Statistics statistics, float scale,
+    staged_statistics_and_gradient(LogitsRows<T> rows, Statistics statistics, LossScale loss,
                                    std::int64_t count) {
   constexpr int kWidth = 16 / sizeof(T);
   using Group = Elements<T, kWidth>;
@@ -115,11 +127,11 @@ __global__ void __launch_bounds__(kFusedThreads, 1)
                        label < 0 ? 0.0f : to_float(reinterpret_cast<const T*>(logits)[label]));
     T* const out = rows.logits + row * rows.stride;
     const std::int64_t columns = counts ? rows.columns : 0;
-    const float factor = scale / total.sum;
+    const float factor = loss.factor(total.max, total.sum);
 #pragma unroll 4
     for (int group = threadIdx.x; group < groups; group += kFusedThreads) {
       Values<kWidth> values = widen(logits[group]);
-      to_gradient<T>(values, group, columns, label, total.max, factor, scale);
+      to_gradient<T>(values, group, columns, label, total.max, factor, loss.scale);
       store(out + std::int64_t{group} * kWidth, narrow<T>(values));
     }
   }
@@ -132,17 +144,36 @@ __global__ void __launch_bounds__(kThreads)
   if (t < rows) sum[t] = local_max[t] == kNothing ? 0.0f : sum[t] * expf(local_max[t] - max[t]);
 }
 
+/// *place = max(*place, value), for any number of threads: the order does not change a maximum.
+__device__ void raise(double* place, double value) {
+  auto* bits = reinterpret_cast<unsigned long long*>(place);
+  unsigned long long seen = *bits;
+  while (value > __longlong_as_double(static_cast<long long>(seen))) {
+    const auto wanted = static_cast<unsigned long long>(__double_as_longlong(value));
+    const unsigned long long found = atomicCAS(bits, seen, wanted);
+    if (found == seen) return;
+    seen = found;
+  }
+}
+
 __global__ void __launch_bounds__(kThreads)
     sum_losses(const std::int32_t* labels, const float* max, const float* sum, const float* target,
-               std::int64_t rows, double* partials) {
+               std::int64_t rows, double* partials, double* largest) {
   double loss = 0.0;
+  float highest = kNothing;
   const std::int64_t stride = std::int64_t{gridDim.x} * kThreads;
   for (std::int64_t t = std::int64_t{blockIdx.x} * kThreads + threadIdx.x; t < rows; t += stride)
-    if (labels[t] >= 0)
+    if (labels[t] >= 0) {
       loss += log(static_cast<double>(sum[t])) + static_cast<double>(max[t]) -
               static_cast<double>(target[t]);
+      highest = fmaxf(highest, max[t]);
+    }
   loss = block_sum<kThreads>(loss);
   if (threadIdx.x == 0) partials[blockIdx.x] = loss;
+  if (largest == nullptr) return;
+  for (int distance = 16; distance > 0; distance /= 2)
+    highest = fmaxf(highest, __shfl_xor_sync(0xFFFFFFFFu, highest, distance));
+  if (threadIdx.x % 32 == 0) raise(largest, static_cast<double>(highest));
 }
 
 /// Rows and stored columns of the logits, after checking that the shard's columns fit.
@@ -206,7 +237,7 @@ void cross_entropy_statistics_backward(const CrossEntropyStatisticsBackward& bot
     using T = decltype(zero);
     const auto rows = rows_of<T>(args, extents);
     const Statistics statistics = statistics_of(args);
-    const auto scale = static_cast<float>(both.scale);
+    const LossScale scale{static_cast<float>(both.scale), static_cast<float>(both.z_loss)};
     const bool aligned = rows_aligned16<T>(rows.stride, rows.logits);
     const std::int64_t two_rows = 2 * rows.stride * std::int64_t{sizeof(T)};
     if (aligned && two_rows + std::int64_t{sizeof(WarpSums<kFusedThreads>[2])} <=
@@ -251,14 +282,15 @@ void cross_entropy_loss(const CrossEntropyLoss& args, const Context& context) {
   check_vector(op, "sum", args.sum, DType::f32, rows);
   check_vector(op, "target", args.target, DType::f32, rows);
   check_vector(op, "loss", args.loss, DType::f64, 1);
+  if (args.largest) check_vector(op, "largest", args.largest, DType::f64, 1);
   check_workspace(op, context, cross_entropy_loss_workspace());
   if (rows == 0) return;
   const auto blocks =
       static_cast<unsigned>(std::min<std::int64_t>((rows + kThreads - 1) / kThreads, kSumBlocks));
   auto* partials = reinterpret_cast<double*>(context.workspace);
-  sum_losses<<<blocks, kThreads, 0, context.stream>>>(args.labels, args.max.as<float>(),
-                                                      args.sum.as<float>(), args.target.as<float>(),
-                                                      rows, partials);
+  sum_losses<<<blocks, kThreads, 0, context.stream>>>(
+      args.labels, args.max.as<float>(), args.sum.as<float>(), args.target.as<float>(), rows,
+      partials, args.largest ? args.largest.as<double>() : nullptr);
   TRIREME_CUDA_LAUNCHED(sum_losses);
   add_partial_sum(partials, static_cast<int>(blocks), args.loss.as<double>(), context);
 }
@@ -276,7 +308,8 @@ void cross_entropy_backward(const CrossEntropyBackward& args, const Context& con
     dispatch_width<T>(rows_aligned16<T>(rows.stride, rows.logits), [&](auto width) {
       logit_gradients<T, width>
           <<<static_cast<unsigned>(extents.rows), kThreads, 0, context.stream>>>(
-              rows, args.max.as<float>(), args.sum.as<float>(), static_cast<float>(args.scale));
+              rows, args.max.as<float>(), args.sum.as<float>(),
+              LossScale{static_cast<float>(args.scale), static_cast<float>(args.z_loss)});
       TRIREME_CUDA_LAUNCHED(logit_gradients);
     });
   });

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <cmath>
+#include <limits>
 
 #include "kernels/host/compute.hpp"
 #include "kernels/host/math.hpp"
@@ -33,11 +34,15 @@ void add_losses(const CrossEntropyLoss& args) {
   const T* sum = args.sum.as<T>();
   const T* target = args.target.as<T>();
   double loss = 0.0;
-  for (std::int64_t t = 0; t < args.max.size(); ++t)
-    if (args.labels[t] >= 0)
-      loss += std::log(static_cast<double>(sum[t])) + static_cast<double>(max[t]) -
-              static_cast<double>(target[t]);
+  double largest = -std::numeric_limits<double>::infinity();
+  for (std::int64_t t = 0; t < args.max.size(); ++t) {
+    if (args.labels[t] < 0) continue;
+    loss += std::log(static_cast<double>(sum[t])) + static_cast<double>(max[t]) -
+            static_cast<double>(target[t]);
+    largest = std::max(largest, static_cast<double>(max[t]));
+  }
   *args.loss.as<double>() += loss;
+  if (args.largest) *args.largest.as<double>() = std::max(*args.largest.as<double>(), largest);
 }
 
 template <typename T>
@@ -48,7 +53,9 @@ void logit_gradient(const CrossEntropyBackward& args, std::int64_t rows, std::in
     T* logits = args.logits.as<T>() + t * stride;
     const bool counts = args.labels[t] >= 0;
     const T largest = max[t];
-    const T factor = static_cast<T>(args.scale / static_cast<double>(sum[t]));
+    const double lse = std::log(static_cast<double>(sum[t])) + static_cast<double>(largest);
+    const double of_both = args.scale * (1.0 + 2.0 * args.z_loss * lse);
+    const T factor = static_cast<T>(of_both / static_cast<double>(sum[t]));
     const std::int64_t columns = counts ? args.columns : 0;
 #pragma omp simd
     for (std::int64_t i = 0; i < columns; ++i)
@@ -134,6 +141,7 @@ void cross_entropy_loss(const CrossEntropyLoss& args) {
   check_vector(op, "sum", args.sum, dtype, rows);
   check_vector(op, "target", args.target, dtype, rows);
   check_vector(op, "loss", args.loss, DType::f64, 1);
+  if (args.largest) check_vector(op, "largest", args.largest, DType::f64, 1);
   dispatch(dtype, [&](auto zero) { add_losses<decltype(zero)>(args); });
 }
 
@@ -160,7 +168,8 @@ void cross_entropy_statistics_backward(const CrossEntropyStatisticsBackward& arg
                           .labels = statistics.labels,
                           .max = statistics.max,
                           .sum = statistics.sum,
-                          .scale = args.scale});
+                          .scale = args.scale,
+                          .z_loss = args.z_loss});
 }
 
 }  // namespace trireme::kernels::host

@@ -83,6 +83,19 @@ std::int64_t round_up(std::int64_t value, std::int64_t multiple) {
 
 }  // namespace
 
+ParameterGroup group_of(const Parameter& parameter) {
+  if (parameter.shape.rank() != 2) return ParameterGroup::vector;
+  switch (parameter.stage) {
+    case StagePlacement::first_stage:
+      return ParameterGroup::embedding;
+    case StagePlacement::layer:
+      return ParameterGroup::matrix;
+    case StagePlacement::last_stage:
+      return ParameterGroup::head;
+  }
+  throw InternalError("an unknown stage of '{}'", parameter.name);
+}
+
 void ParameterTableBuilder::add(Parameter parameter) {
   if (!parameter.row_blocks.empty()) {
     const auto rows =

@@ -49,6 +49,11 @@ struct Parameter {
   bool sequence_parallel = false;
 };
 
+/// Groups of parameters that optimizers treat differently: matrices of the first stage, of layers
+/// and of the last stage; and everything else, biases and norms.
+enum class ParameterGroup { embedding, matrix, head, vector };
+ParameterGroup group_of(const Parameter& parameter);
+
 /// Collects the parameters that layers declare, in checkpoint order.
 class ParameterTableBuilder {
  public:

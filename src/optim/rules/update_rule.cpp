@@ -37,6 +37,8 @@ std::unique_ptr<UpdateRule> make_update_rule(device::Backend& backend, const Own
       return make_sgd(backend, shard, config);
     case OptimizerType::lamb:
       return make_lamb(backend, shard, table, world, config);
+    case OptimizerType::muon:
+      break;
   }
   throw InternalError("an unknown optimizer type");
 }
