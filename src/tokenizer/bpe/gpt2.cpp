@@ -7,37 +7,42 @@
 #include "tokenizer/utf8.hpp"
 
 namespace trireme::tokenizer {
+
+std::vector<std::int32_t> ByteLevelTokenizer::encode(std::string_view text) const {
+  if (text.size() > std::numeric_limits<std::int32_t>::max())
+    throw DataError("a document of {} bytes is too long: the limit is 2 GiB", text.size());
+  WordCaches::Lease cache(caches_);
+  std::vector<std::int32_t> ids;
+  ids.reserve(text.size() / 4);  // English has somewhat more than four bytes a token
+  if (valid_utf8_prefix(text) == text.size())
+    encode_valid(text, *cache, ids);
+  else
+    encode_valid(replace_invalid_utf8(text), *cache, ids);
+  return ids;
+}
+
+std::string ByteLevelTokenizer::decode(std::span<const std::int32_t> ids) const {
+  std::string text;
+  for (const std::int32_t id : ids) {
+    check_id(name(), id, vocab_size());
+    text += bytes_[static_cast<std::size_t>(id)];
+  }
+  return text;
+}
+
 namespace {
 
-class Gpt2Tokenizer : public Tokenizer {
+class Gpt2Tokenizer : public ByteLevelTokenizer {
  public:
   Gpt2Tokenizer(const std::filesystem::path& vocab, const std::filesystem::path& merges)
       : Gpt2Tokenizer(Vocabulary(vocab), merges) {}
 
   std::string_view name() const override { return "gpt2"; }
-  std::int32_t vocab_size() const override { return static_cast<std::int32_t>(bytes_.size()); }
-  std::optional<std::int32_t> eod() const override { return eod_; }
-  std::uint64_t hash() const override { return hash_.value(); }
-
-  std::vector<std::int32_t> encode(std::string_view text) const override {
-    if (text.size() > std::numeric_limits<std::int32_t>::max())
-      throw DataError("a document of {} bytes is too long: the limit is 2 GiB", text.size());
-    if (valid_utf8_prefix(text) != text.size()) return encode_valid(replace_invalid_utf8(text));
-    return encode_valid(text);
-  }
-
-  std::string decode(std::span<const std::int32_t> ids) const override {
-    std::string text;
-    for (const std::int32_t id : ids) {
-      check_id(name(), id, vocab_size());
-      text += bytes_[static_cast<std::size_t>(id)];
-    }
-    return text;
-  }
 
  private:
   Gpt2Tokenizer(const Vocabulary& vocabulary, const std::filesystem::path& merges)
-      : encoder_(vocabulary, merges), eod_(vocabulary.find(kEndOfText)) {
+      : encoder_(vocabulary, merges) {
+    eod_ = vocabulary.find(kEndOfText);
     for (std::int32_t id = 0; id < vocabulary.size(); ++id) {
       const std::string& token = vocabulary.token(id);
       const auto bytes = bytes_of_token(token);
@@ -51,24 +56,17 @@ class Gpt2Tokenizer : public Tokenizer {
     hash_.add(&merges_hash, sizeof merges_hash);
   }
 
-  std::vector<std::int32_t> encode_valid(std::string_view text) const {
-    WordCaches::Lease cache(caches_);
-    std::vector<std::int32_t> ids;
-    ids.reserve(text.size() / 4);  // English has somewhat more than four bytes a token
+  void encode_valid(std::string_view text, WordCache& cache,
+                    std::vector<std::int32_t>& ids) const override {
     for (std::size_t begin = 0; begin < text.size();) {
       const std::size_t end = words_.end_of_word(text, begin);
-      cache->encode(encoder_, text.substr(begin, end - begin), ids);
+      cache.encode(encoder_, text.substr(begin, end - begin), ids);
       begin = end;
     }
-    return ids;
   }
 
   BytePairEncoder encoder_;
-  std::vector<std::string> bytes_;
-  std::optional<std::int32_t> eod_;
-  ContentHash hash_;
   WordPattern words_{kGpt2Pattern};
-  mutable WordCaches caches_;
 };
 
 }  // namespace

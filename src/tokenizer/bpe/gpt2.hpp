@@ -114,6 +114,28 @@ class WordCaches {
   std::vector<std::unique_ptr<WordCache>> idle_;
 };
 
+/// A tokenizer whose tokens are strings of bytes: encode() repairs UTF-8, then encode_valid().
+class ByteLevelTokenizer : public Tokenizer {
+ public:
+  std::int32_t vocab_size() const override { return static_cast<std::int32_t>(bytes_.size()); }
+  std::optional<std::int32_t> eod() const override { return eod_; }
+  std::uint64_t hash() const override { return hash_.value(); }
+  std::vector<std::int32_t> encode(std::string_view text) const override;
+  std::string decode(std::span<const std::int32_t> ids) const override;
+
+ protected:
+  /// Appends the ids of `text`, which is valid UTF-8.
+  virtual void encode_valid(std::string_view text, WordCache& cache,
+                            std::vector<std::int32_t>& ids) const = 0;
+
+  std::vector<std::string> bytes_;  ///< of each id
+  std::optional<std::int32_t> eod_;
+  ContentHash hash_;
+
+ private:
+  mutable WordCaches caches_;
+};
+
 /// The bytes of `token` in GPT-2's byte alphabet, which writes each byte as a printable character;
 /// nullopt when a character is not in that alphabet.
 std::optional<std::string> bytes_of_token(std::string_view token);
