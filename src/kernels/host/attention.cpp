@@ -1,7 +1,6 @@
 #include "kernels/attention.hpp"
 
 #include <algorithm>
-#include <array>
 #include <cmath>
 
 #include "kernels/attention_mask.hpp"
@@ -34,10 +33,7 @@ class HeadDropout {
  public:
   // Of head `head` of all, of sample j.
   HeadDropout(const Dropout& dropout, std::int64_t j, std::int64_t head, std::int64_t s)
-      : mask_{.stream = {.seed = dropout.seed,
-                         .sample = dropout.first_sample + static_cast<std::uint64_t>(j),
-                         .layer = dropout.layer,
-                         .site = dropout.site},
+      : mask_{.stream = stream_of(dropout, j),
               .threshold = attention_threshold(dropout.probability)},
         head_(static_cast<std::uint64_t>(head)),
         s_(static_cast<std::uint64_t>(s)) {}
@@ -45,37 +41,16 @@ class HeadDropout {
   // Factors of keys 0 .. count - 1 for `query`.
   template <typename T>
   void draw(std::int64_t query, std::int64_t count, T* factors) const {
-    const T kept = static_cast<T>(attention_kept(mask_.threshold));
-    std::uint64_t first = (head_ * s_ + static_cast<std::uint64_t>(query)) * s_;
-    while (count > 0) {
-      const std::int64_t offset = first % 8;
-      const std::int64_t taken = std::min<std::int64_t>(count, 8 * kBlocks - offset);
-      std::array<std::uint32_t, 4 * kBlocks> words;
-      draw_words(first / 8, (offset + taken + 7) / 8, words.data());
-#pragma omp simd
-      for (std::int64_t i = offset; i < offset + taken; ++i)
-        factors[i - offset] = AttentionMask::bits(words[i / 2], i) < mask_.threshold ? T{0} : kept;
-      first += taken;
-      factors += taken;
-      count -= taken;
-    }
+    draw_factors<8>(
+        mask_, (head_ * s_ + static_cast<std::uint64_t>(query)) * s_, count,
+        static_cast<T>(attention_kept(mask_.threshold)),
+        [threshold = mask_.threshold](const std::uint32_t* words, std::int64_t i) {
+          return AttentionMask::bits(words[i / 2], i) < threshold;
+        },
+        factors);
   }
 
  private:
-  static constexpr std::int64_t kBlocks = 256;  // 4 KiB of words: they stay in the first cache
-
-  void draw_words(std::uint64_t first_block, std::int64_t blocks, std::uint32_t* words) const {
-    const AttentionMask mask = mask_;
-#pragma omp simd
-    for (std::int64_t i = 0; i < blocks; ++i) {
-      const Philox4 four = mask.words(first_block + i);
-      words[4 * i] = four.x;
-      words[4 * i + 1] = four.y;
-      words[4 * i + 2] = four.z;
-      words[4 * i + 3] = four.w;
-    }
-  }
-
   AttentionMask mask_;
   std::uint64_t head_, s_;
 };

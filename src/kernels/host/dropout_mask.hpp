@@ -11,14 +11,49 @@
 
 namespace trireme::kernels::host {
 
+/// The random numbers of one site for one sample of a micro-batch.
+inline DropoutStream stream_of(const Dropout& dropout, std::int64_t sample_in_batch) {
+  return {.seed = dropout.seed,
+          .sample = dropout.first_sample + static_cast<std::uint64_t>(sample_in_batch),
+          .layer = dropout.layer,
+          .site = dropout.site};
+}
+
+/// Writes the factors of elements first .. first + count - 1 to `factors`: 0 where
+/// dropped(words, i), else `kept`. random.words(block) are the words of kPerBlock elements; `words`
+/// are those of some blocks, and i counts elements from the first of these.
+template <std::int64_t kPerBlock, typename Random, typename T, typename Dropped>
+void draw_factors(const Random& random, std::uint64_t first, std::int64_t count, T kept,
+                  const Dropped& dropped, T* factors) {
+  constexpr std::int64_t kBlocks = 256;  // 4 KiB of words: they stay in the first cache
+  while (count > 0) {
+    const std::int64_t offset = first % kPerBlock;
+    const std::int64_t taken = std::min<std::int64_t>(count, kPerBlock * kBlocks - offset);
+    const std::int64_t blocks = (offset + taken + kPerBlock - 1) / kPerBlock;
+    std::array<std::uint32_t, 4 * kBlocks> words;
+    const Random local = random;
+#pragma omp simd
+    for (std::int64_t i = 0; i < blocks; ++i) {
+      const Philox4 four = local.words(first / kPerBlock + i);
+      words[4 * i] = four.x;
+      words[4 * i + 1] = four.y;
+      words[4 * i + 2] = four.z;
+      words[4 * i + 3] = four.w;
+    }
+#pragma omp simd
+    for (std::int64_t i = 0; i < taken; ++i)
+      factors[i] = dropped(words.data(), offset + i) ? T{0} : kept;
+    first += taken;
+    factors += taken;
+    count -= taken;
+  }
+}
+
 /// The dropout mask of one site for one sample of a micro-batch.
 class DropoutMask {
  public:
   DropoutMask(const Dropout& dropout, std::int64_t sample_in_batch)
-      : stream_{.seed = dropout.seed,
-                .sample = dropout.first_sample + static_cast<std::uint64_t>(sample_in_batch),
-                .layer = dropout.layer,
-                .site = dropout.site},
+      : stream_(stream_of(dropout, sample_in_batch)),
         threshold_(dropout_threshold(dropout.probability)),
         kept_(1.0 / (1.0 - dropout.probability)) {}
 
@@ -26,36 +61,15 @@ class DropoutMask {
   /// dropped, 1 / (1 - p) where kept.
   template <typename T>
   void draw(std::uint64_t first, std::int64_t count, T* factors) const {
-    const T kept = static_cast<T>(kept_);
-    while (count > 0) {
-      const std::int64_t offset = first % 4;
-      const std::int64_t taken = std::min<std::int64_t>(count, 4 * kBlocks - offset);
-      std::array<std::uint32_t, 4 * kBlocks> words;
-      draw_words(first / 4, (offset + taken + 3) / 4, words.data());
-#pragma omp simd
-      for (std::int64_t i = 0; i < taken; ++i)
-        factors[i] = words[offset + i] < threshold_ ? T{0} : kept;
-      first += taken;
-      factors += taken;
-      count -= taken;
-    }
+    draw_factors<4>(
+        stream_, first, count, static_cast<T>(kept_),
+        [threshold = threshold_](const std::uint32_t* words, std::int64_t i) {
+          return words[i] < threshold;
+        },
+        factors);
   }
 
  private:
-  static constexpr std::int64_t kBlocks = 256;  // 4 KiB of words: they stay in the first cache
-
-  void draw_words(std::uint64_t first_block, std::int64_t blocks, std::uint32_t* words) const {
-    const DropoutStream stream = stream_;
-#pragma omp simd
-    for (std::int64_t i = 0; i < blocks; ++i) {
-      const Philox4 four = stream.words(first_block + i);
-      words[4 * i] = four.x;
-      words[4 * i + 1] = four.y;
-      words[4 * i + 2] = four.z;
-      words[4 * i + 3] = four.w;
-    }
-  }
-
   DropoutStream stream_;
   std::uint32_t threshold_;
   double kept_;
