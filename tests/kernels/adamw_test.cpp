@@ -10,10 +10,10 @@ class AdamWTest : public ::testing::Test {};
 TYPED_TEST_SUITE(AdamWTest, StorageTypes);
 
 template <typename T>
-struct State {
+struct AdamWState {
   Owned<T> weight, gradient, m, v;
 
-  explicit State(std::int64_t n)
+  explicit AdamWState(std::int64_t n)
       : weight(Owned<T>::random({n}, 1)),
         gradient(Owned<T>::random({n}, 2, 1e-2)),
         m({n}, 0.0),
@@ -37,7 +37,7 @@ struct State {
 TYPED_TEST(AdamWTest, FollowsTheAlgorithm) {
   using T = TypeParam;
   for (const std::int64_t n : {1, 7, 40000}) {
-    State<T> state(n);
+    AdamWState<T> state(n);
     std::vector<double> weight, m(n), v(n);
     for (std::int64_t i = 0; i < n; ++i) weight.push_back(state.weight[i]);
     for (std::int64_t step = 1; step <= 3; ++step) {
@@ -59,7 +59,7 @@ TYPED_TEST(AdamWTest, FollowsTheAlgorithm) {
 
 TYPED_TEST(AdamWTest, DecaysInTheGradientWhereTold) {
   using T = TypeParam;
-  State<T> state(1000);
+  AdamWState<T> state(1000);
   std::vector<double> weight(1000), v(1000);
   for (std::int64_t i = 0; i < 1000; ++i) {
     const double w = std::as_const(state.weight)[i];
@@ -76,7 +76,7 @@ TYPED_TEST(AdamWTest, DecaysInTheGradientWhereTold) {
 
 TYPED_TEST(AdamWTest, PiecesOfABufferUpdateLikeTheWhole) {
   using T = TypeParam;
-  State<T> whole(20011), pieces(20011);
+  AdamWState<T> whole(20011), pieces(20011);
   host::adamw(whole.step(4));
   for (const auto& [begin, count] : {std::pair{0, 3}, {3, 13000}, {13003, 7008}}) {
     AdamW part = pieces.step(4);
@@ -91,7 +91,7 @@ TYPED_TEST(AdamWTest, PiecesOfABufferUpdateLikeTheWhole) {
 TYPED_TEST(AdamWTest, ThreadsChangeNothing) {
   using T = TypeParam;
   expect_threads_change_nothing<T>("weight", [] {
-    State<T> state(100003);
+    AdamWState<T> state(100003);
     host::adamw(state.step(2));
     return state.weight;
   });
@@ -122,7 +122,7 @@ TYPED_TEST(AdamWTest, RangesChooseWhatDecaysAndWhatCounts) {
   using T = TypeParam;
   const std::vector<std::int64_t> bounds = {0, 3, 40, 40, 50, 90};
   const auto inside = [](std::int64_t i) { return i < 3 || (i >= 50 && i < 90); };
-  State<T> state(100), decays(100), keeps(100);
+  AdamWState<T> state(100), decays(100), keeps(100);
   AdamW args = state.step(1), all = decays.step(1), none = keeps.step(1);
   args.decayed = {bounds.data(), 6};
   none.weight_decay = 0.0;
@@ -141,7 +141,7 @@ TYPED_TEST(AdamWTest, RangesChooseWhatDecaysAndWhatCounts) {
 }
 
 TEST(AdamW, CountsStepsFromOne) {
-  State<float> state(4);
+  AdamWState<float> state(4);
   EXPECT_THROW(host::adamw(state.step(0)), InternalError);
 }
 

@@ -6,11 +6,11 @@
 namespace trireme::kernels {
 namespace {
 
-constexpr Dropout kDropout{.probability = 0.3,
-                           .seed = 42,
-                           .first_sample = 1000,
-                           .layer = 5,
-                           .site = DropoutSite::projection};
+constexpr Dropout kMaskedDropout{.probability = 0.3,
+                                 .seed = 42,
+                                 .first_sample = 1000,
+                                 .layer = 5,
+                                 .site = DropoutSite::projection};
 
 // The factor of element [i, j, k] of [s, b, h], straight from the definition of DropoutStream.
 double factor(const Dropout& dropout, std::int64_t h, std::int64_t i, std::int64_t j,
@@ -24,14 +24,14 @@ double factor(const Dropout& dropout, std::int64_t h, std::int64_t i, std::int64
 }
 
 TEST(DropoutMask, IsTheStreamAtAnyOffsetAndLength) {
-  const host::DropoutMask mask(kDropout, 2);
+  const host::DropoutMask mask(kMaskedDropout, 2);
   for (const std::uint64_t first : {0ull, 1ull, 6ull, 1021ull, (1ull << 34) - 3})
     for (const std::int64_t count : {1, 2, 5, 1024, 2051}) {
       Owned<double> factors({count});
       mask.draw(first, count, factors.tensor().as<double>());
       std::vector<double> expected;
       for (std::int64_t k = 0; k < count; ++k)
-        expected.push_back(factor(kDropout, 1, static_cast<std::int64_t>(first), 2, k));
+        expected.push_back(factor(kMaskedDropout, 1, static_cast<std::int64_t>(first), 2, k));
       expect_close("factors", factors, expected, 1e-15);
     }
 }
@@ -45,7 +45,7 @@ TYPED_TEST(DropoutTest, ForwardAndBackwardUseTheMaskOfTheLogicalElement) {
   for (const Shape shape : {Shape{1, 1, 1}, Shape{7, 3, 5}, Shape{34, 2, 130}})
     for (const double probability : {0.0, 0.3}) {
       const std::int64_t first = shape[0] % 2 == 0 ? 0 : 11;  // of a sequence that begins before
-      Dropout dropout = kDropout;
+      Dropout dropout = kMaskedDropout;
       dropout.probability = probability;
       const std::int64_t b = shape[1], h = shape[2];
       Owned<T> x = Owned<T>::random(shape, 1), residual = Owned<T>::random(shape, 2);
@@ -82,7 +82,8 @@ TYPED_TEST(DropoutTest, ThreadsChangeNothing) {
   Owned<T> x = Owned<T>::random({19, 3, 67}, 1), bias({67}, 0.5);
   expect_threads_change_nothing<T>("out", [&] {
     Owned<T> out({19, 3, 67});
-    host::bias_dropout_residual({x.tensor(), bias.tensor(), x.tensor(), out.tensor(), kDropout});
+    host::bias_dropout_residual(
+        {x.tensor(), bias.tensor(), x.tensor(), out.tensor(), kMaskedDropout});
     return out;
   });
 }
@@ -90,11 +91,11 @@ TYPED_TEST(DropoutTest, ThreadsChangeNothing) {
 TEST(Dropout, GradientMatchesFiniteDifferences) {
   Owned<double> x = Owned<double>::random({3, 2, 5}, 1), residual({3, 2, 5}, 0.5), bias({5}, 0.1);
   Owned<double> dout = Owned<double>::random({3, 2, 5}, 2), dx({3, 2, 5});
-  host::dropout_backward({dout.tensor(), dx.tensor(), kDropout});
+  host::dropout_backward({dout.tensor(), dx.tensor(), kMaskedDropout});
   expect_gradient("dx", x, dx, [&] {
     Owned<double> out({3, 2, 5});
     host::bias_dropout_residual(
-        {x.tensor(), bias.tensor(), residual.tensor(), out.tensor(), kDropout});
+        {x.tensor(), bias.tensor(), residual.tensor(), out.tensor(), kMaskedDropout});
     return dot(out, dout);
   });
 }

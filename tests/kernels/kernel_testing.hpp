@@ -132,6 +132,11 @@ inline void expect_gradient(const char* name, Owned<double>& x, const Owned<doub
   expect_close(name, gradient, expected, tolerance);
 }
 
+/// GELU by its tanh formula.
+inline double gelu_in_double(double x) {
+  return x / 2 * (1 + std::tanh(std::sqrt(2 / M_PI) * (x + 0.044715 * x * x * x)));
+}
+
 /// sum of a * b: a scalar loss whose gradient with respect to a is b.
 inline double dot(const Owned<double>& a, const Owned<double>& b) {
   double sum = 0.0;

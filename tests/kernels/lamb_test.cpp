@@ -10,10 +10,10 @@ class LambTest : public ::testing::Test {};
 TYPED_TEST_SUITE(LambTest, StorageTypes);
 
 template <typename T>
-struct State {
+struct LambState {
   Owned<T> weight, gradient, m, v;
 
-  explicit State(std::int64_t n)
+  explicit LambState(std::int64_t n)
       : weight(Owned<T>::random({n}, 1)),
         gradient(Owned<T>::random({n}, 2)),
         m(Owned<T>::random({n}, 3)),
@@ -36,7 +36,7 @@ struct State {
 TYPED_TEST(LambTest, FollowsTheAlgorithm) {
   using T = TypeParam;
   for (const std::int64_t n : {1, 7, 40000}) {
-    State<T> state(n);
+    LambState<T> state(n);
     std::vector<double> direction(n), m(n), v(n), weight(n);
     for (std::int64_t i = 0; i < n; ++i) {
       const double g = 0.5 * std::as_const(state.gradient)[i];
@@ -58,7 +58,7 @@ TYPED_TEST(LambTest, FollowsTheAlgorithm) {
 TYPED_TEST(LambTest, RangesChooseWhatDecays) {
   using T = TypeParam;
   const std::vector<std::int64_t> bounds = {2, 50};
-  State<T> state(100), decays(100), keeps(100);
+  LambState<T> state(100), decays(100), keeps(100);
   LambDirection args = state.step(1), all = decays.step(1), none = keeps.step(1);
   args.decayed = {bounds.data(), 2};
   none.weight_decay = 0.0;
@@ -70,14 +70,14 @@ TYPED_TEST(LambTest, RangesChooseWhatDecays) {
 TYPED_TEST(LambTest, ThreadsChangeNothing) {
   using T = TypeParam;
   expect_threads_change_nothing<T>("direction", [] {
-    State<T> state(100003);
+    LambState<T> state(100003);
     host::lamb_direction(state.step(2));
     return state.gradient;
   });
 }
 
 TEST(Lamb, CountsStepsFromOne) {
-  State<float> state(4);
+  LambState<float> state(4);
   EXPECT_THROW(host::lamb_direction(state.step(0)), InternalError);
 }
 

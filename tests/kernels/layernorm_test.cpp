@@ -6,10 +6,10 @@ namespace trireme::kernels {
 namespace {
 
 template <typename T>
-struct Problem {
+struct LayerNormProblem {
   Owned<T> x, weight, bias, out, mean, rstd, dout, dx, dweight, dbias, dx_sum;
 
-  Problem(std::int64_t rows, std::int64_t h)
+  LayerNormProblem(std::int64_t rows, std::int64_t h)
       : x(Owned<T>::random({rows, h}, 1, 2.0)),
         weight(Owned<T>::random({h}, 2)),
         bias(Owned<T>::random({h}, 3)),
@@ -35,14 +35,14 @@ struct Problem {
   }
 };
 
-struct Expected {
+struct ExpectedLayerNorm {
   std::vector<double> out, dx, dweight, dbias, dx_sum;
 };
 
 // The formulas of the paper, in double; gradients are added to what `p` holds.
 template <typename T>
-Expected reference(const Problem<T>& p, std::int64_t rows, std::int64_t h) {
-  Expected e{std::vector<double>(rows * h), std::vector<double>(rows * h), {}, {}, {}};
+ExpectedLayerNorm reference(const LayerNormProblem<T>& p, std::int64_t rows, std::int64_t h) {
+  ExpectedLayerNorm e{std::vector<double>(rows * h), std::vector<double>(rows * h), {}, {}, {}};
   for (std::int64_t i = 0; i < h; ++i) {
     e.dweight.push_back(p.dweight[i]);
     e.dbias.push_back(p.dbias[i]);
@@ -77,8 +77,8 @@ TYPED_TEST_SUITE(LayerNormTest, StorageTypes);
 TYPED_TEST(LayerNormTest, MatchesTheFormulas) {
   using T = TypeParam;
   for (const auto& [rows, h] : {std::pair{1, 5}, {7, 33}, {130, 80}, {3, 1030}}) {
-    Problem<T> p(rows, h);
-    const Expected e = reference(p, rows, h);
+    LayerNormProblem<T> p(rows, h);
+    const ExpectedLayerNorm e = reference(p, rows, h);
     p.forward();
     p.backward();
     expect_close("out", p.out, e.out, tolerance<T>(1e-6));
@@ -91,17 +91,18 @@ TYPED_TEST(LayerNormTest, MatchesTheFormulas) {
 
 TYPED_TEST(LayerNormTest, ThreadsChangeNothing) {
   using T = TypeParam;
-  Problem<T> fresh(37, 201);
+  LayerNormProblem<T> fresh(37, 201);
   fresh.forward();
   expect_threads_change_nothing<T>("out", [&] {
-    Problem<T> p = fresh;
+    LayerNormProblem<T> p = fresh;
     p.forward();
     return p.out;
   });
-  for (Owned<T> Problem<T>::*result :
-       {&Problem<T>::dx, &Problem<T>::dweight, &Problem<T>::dbias, &Problem<T>::dx_sum})
+  for (Owned<T> LayerNormProblem<T>::*result :
+       {&LayerNormProblem<T>::dx, &LayerNormProblem<T>::dweight, &LayerNormProblem<T>::dbias,
+        &LayerNormProblem<T>::dx_sum})
     expect_threads_change_nothing<T>("gradient", [&] {
-      Problem<T> p = fresh;
+      LayerNormProblem<T> p = fresh;
       p.backward();
       return p.*result;
     });
@@ -109,7 +110,7 @@ TYPED_TEST(LayerNormTest, ThreadsChangeNothing) {
 
 TEST(LayerNorm, GradientsMatchFiniteDifferences) {
   for (const auto& [rows, h] : {std::pair{1, 5}, {4, 13}}) {
-    Problem<double> p(rows, h);
+    LayerNormProblem<double> p(rows, h);
     p.dx = Owned<double>({rows, h}, 0.0);
     p.dweight = p.dbias = Owned<double>({h}, 0.0);
     p.forward();
@@ -186,7 +187,7 @@ TEST(RmsNorm, MatchesTheFormulaAndFiniteDifferences) {
 }
 
 TEST(LayerNorm, SumsTheColumnsOfDxOnlyWhenAsked) {
-  Problem<double> p(7, 33), plain = p;
+  LayerNormProblem<double> p(7, 33), plain = p;
   p.forward();
   plain.forward();
   p.backward();
@@ -200,7 +201,7 @@ TEST(LayerNorm, SumsTheColumnsOfDxOnlyWhenAsked) {
 
 template <typename T>
 void expect_result_again(std::int64_t rows, std::int64_t h) {
-  Problem<T> p(rows, h), plain = p;
+  LayerNormProblem<T> p(rows, h), plain = p;
   p.forward();
   plain.forward();
   plain.backward();
@@ -220,14 +221,14 @@ TEST(LayerNorm, BackwardMakesTheResultAgain) {
 }
 
 TEST(LayerNorm, SurvivesAConstantRow) {
-  Problem<float> p(2, 8);
+  LayerNormProblem<float> p(2, 8);
   p.x = Owned<float>({2, 8}, 1e4);
   p.forward();
   for (std::int64_t i = 0; i < p.out.size(); ++i) EXPECT_EQ(p.out[i], p.bias[i % 8]);
 }
 
 TEST(LayerNorm, NamesTheWrongOperand) {
-  Problem<float> p(2, 8);
+  LayerNormProblem<float> p(2, 8);
   p.weight = Owned<float>({7}, 1.0);
   try {
     p.forward();

@@ -9,7 +9,7 @@ template <typename T>
 class GemmTest : public ::testing::Test {};
 TYPED_TEST_SUITE(GemmTest, StorageTypes);
 
-struct Case {
+struct GemmSize {
   std::int64_t m, n, k;
 };
 
@@ -19,7 +19,7 @@ Shape stored(bool transposed, std::int64_t rows, std::int64_t columns) {
 
 template <typename T>
 std::vector<double> reference(const Owned<T>& a, const Owned<T>& b, const Owned<T>& c,
-                              const Case& size, bool ta, bool tb, double beta) {
+                              const GemmSize& size, bool ta, bool tb, double beta) {
   std::vector<double> result(size.m * size.n);
   for (std::int64_t i = 0; i < size.m; ++i)
     for (std::int64_t j = 0; j < size.n; ++j) {
@@ -33,8 +33,8 @@ std::vector<double> reference(const Owned<T>& a, const Owned<T>& b, const Owned<
 
 TYPED_TEST(GemmTest, MatchesTheDefinition) {
   using T = TypeParam;
-  for (const Case size : {Case{1, 1, 1}, Case{7, 5, 3}, Case{1, 600, 33}, Case{300, 2, 17},
-                          Case{600, 40, 9}, Case{33, 545, 80}})
+  for (const GemmSize size : {GemmSize{1, 1, 1}, GemmSize{7, 5, 3}, GemmSize{1, 600, 33},
+                              GemmSize{300, 2, 17}, GemmSize{600, 40, 9}, GemmSize{33, 545, 80}})
     for (const bool ta : {false, true})
       for (const bool tb : {false, true})
         for (const double beta : {0.0, 1.0}) {
@@ -50,8 +50,8 @@ TYPED_TEST(GemmTest, MatchesTheDefinition) {
 
 TYPED_TEST(GemmTest, ThreadsChangeNothing) {
   using T = TypeParam;
-  for (const Case size :
-       {Case{1030, 70, 33}, Case{70, 1030, 65}, Case{515, 513, 300}, Case{1, 1030, 40}})
+  for (const GemmSize size : {GemmSize{1030, 70, 33}, GemmSize{70, 1030, 65},
+                              GemmSize{515, 513, 300}, GemmSize{1, 1030, 40}})
     for (const bool ta : {false, true})
       expect_threads_change_nothing<T>("c", [&] {
         Owned<T> a = Owned<T>::random(stored(ta, size.m, size.k), 1);
@@ -99,11 +99,7 @@ TEST(Gemm, RefusesShapesThatDoNotMeet) {
   EXPECT_THROW(host::gemm({a.tensor(), wide.tensor(), c.tensor()}), InternalError);
 }
 
-constexpr std::int64_t kTokens = 5, kIn = 7, kOut = 12;
-
-double gelu(double x) {
-  return x / 2 * (1 + std::tanh(std::sqrt(2 / M_PI) * (x + 0.044715 * x * x * x)));
-}
+constexpr std::int64_t kRows = 5, kIn = 7, kOut = 12;
 
 template <typename T>
 class LinearGeluTest : public ::testing::Test {};
@@ -111,15 +107,15 @@ TYPED_TEST_SUITE(LinearGeluTest, StorageTypes);
 
 TYPED_TEST(LinearGeluTest, MatchesTheDefinition) {
   using T = TypeParam;
-  Owned<T> x = Owned<T>::random({kTokens, kIn}, 1), weight = Owned<T>::random({kOut, kIn}, 2);
-  Owned<T> bias = Owned<T>::random({kOut}, 3), fc1_out({kTokens, kOut}), gelu_out({kTokens, kOut});
+  Owned<T> x = Owned<T>::random({kRows, kIn}, 1), weight = Owned<T>::random({kOut, kIn}, 2);
+  Owned<T> bias = Owned<T>::random({kOut}, 3), fc1_out({kRows, kOut}), gelu_out({kRows, kOut});
   std::vector<double> before, after;
-  for (std::int64_t t = 0; t < kTokens; ++t)
+  for (std::int64_t t = 0; t < kRows; ++t)
     for (std::int64_t i = 0; i < kOut; ++i) {
       double sum = bias[i];
       for (std::int64_t l = 0; l < kIn; ++l) sum += x[t * kIn + l] * weight[i * kIn + l];
       before.push_back(sum);
-      after.push_back(gelu(sum));
+      after.push_back(gelu_in_double(sum));
     }
   host::linear_gelu(
       {x.tensor(), weight.tensor(), bias.tensor(), fc1_out.tensor(), gelu_out.tensor()});
@@ -128,14 +124,14 @@ TYPED_TEST(LinearGeluTest, MatchesTheDefinition) {
 }
 
 TEST(LinearGeluGradient, MatchesFiniteDifferences) {
-  Owned<double> fc1_out = Owned<double>::random({kTokens, kOut}, 1);
+  Owned<double> fc1_out = Owned<double>::random({kRows, kOut}, 1);
   Owned<double> weight = Owned<double>::random({kIn, kOut}, 2);
-  Owned<double> dy = Owned<double>::random({kTokens, kIn}, 3);
-  Owned<double> dfc1_out({kTokens, kOut}), dbias({kOut}, 0.5);
+  Owned<double> dy = Owned<double>::random({kRows, kIn}, 3);
+  Owned<double> dfc1_out({kRows, kOut}), dbias({kOut}, 0.5);
   host::linear_gelu_gradient(
       {dy.tensor(), weight.tensor(), fc1_out.tensor(), dfc1_out.tensor(), dbias.tensor()});
   expect_gradient("dfc1_out", fc1_out, dfc1_out, [&] {
-    Owned<double> gelu_out({kTokens, kOut}), y({kTokens, kIn});
+    Owned<double> gelu_out({kRows, kOut}), y({kRows, kIn});
     host::gelu_forward({fc1_out.tensor(), gelu_out.tensor()});
     host::gemm(
         {.a = gelu_out.tensor(), .b = weight.tensor(), .c = y.tensor(), .transpose_b = true});
@@ -162,16 +158,16 @@ TYPED_TEST_SUITE(LinearWeightGradientTest, StorageTypes);
 
 TYPED_TEST(LinearWeightGradientTest, AddsWhatTheDefinitionSays) {
   using T = TypeParam;
-  Owned<T> x = Owned<T>::random({kTokens, kIn}, 1), dy = Owned<T>::random({kTokens, kOut}, 2);
+  Owned<T> x = Owned<T>::random({kRows, kIn}, 1), dy = Owned<T>::random({kRows, kOut}, 2);
   Owned<T> dweight = Owned<T>::random({kOut, kIn}, 3), dbias = Owned<T>::random({kOut}, 4);
   std::vector<double> weight_sums, bias_sums;
   for (std::int64_t i = 0; i < kOut; ++i) {
     double bias_sum = dbias[i];
-    for (std::int64_t t = 0; t < kTokens; ++t) bias_sum += dy[t * kOut + i];
+    for (std::int64_t t = 0; t < kRows; ++t) bias_sum += dy[t * kOut + i];
     bias_sums.push_back(bias_sum);
     for (std::int64_t l = 0; l < kIn; ++l) {
       double sum = dweight[i * kIn + l];
-      for (std::int64_t t = 0; t < kTokens; ++t) sum += dy[t * kOut + i] * x[t * kIn + l];
+      for (std::int64_t t = 0; t < kRows; ++t) sum += dy[t * kOut + i] * x[t * kIn + l];
       weight_sums.push_back(sum);
     }
   }
@@ -181,14 +177,14 @@ TYPED_TEST(LinearWeightGradientTest, AddsWhatTheDefinitionSays) {
 }
 
 TEST(LinearWeightGradient, MatchesFiniteDifferences) {
-  Owned<double> x = Owned<double>::random({kTokens, kIn}, 1);
-  Owned<double> dy = Owned<double>::random({kTokens, kOut}, 2);
+  Owned<double> x = Owned<double>::random({kRows, kIn}, 1);
+  Owned<double> dy = Owned<double>::random({kRows, kOut}, 2);
   Owned<double> weight = Owned<double>::random({kOut, kIn}, 3);
   Owned<double> bias = Owned<double>::random({kOut}, 4);
   Owned<double> dweight({kOut, kIn}, 0.0), dbias({kOut}, 0.0);
   host::linear_weight_gradient({x.tensor(), dy.tensor(), dweight.tensor(), dbias.tensor()});
   const auto loss = [&] {
-    Owned<double> y({kTokens, kOut});
+    Owned<double> y({kRows, kOut});
     host::gemm({.a = x.tensor(),
                 .b = weight.tensor(),
                 .c = y.tensor(),

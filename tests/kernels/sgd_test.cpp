@@ -10,10 +10,10 @@ class SgdTest : public ::testing::Test {};
 TYPED_TEST_SUITE(SgdTest, StorageTypes);
 
 template <typename T>
-struct State {
+struct SgdState {
   Owned<T> weight, gradient, m;
 
-  explicit State(std::int64_t n)
+  explicit SgdState(std::int64_t n)
       : weight(Owned<T>::random({n}, 1)), gradient(Owned<T>::random({n}, 2)), m({n}, 0.0) {}
 
   Sgd step(bool with_momentum) {
@@ -31,7 +31,7 @@ TYPED_TEST(SgdTest, FollowsTheFormulas) {
   using T = TypeParam;
   for (const bool with_momentum : {false, true}) {
     for (const std::int64_t n : {1, 7, 40000}) {
-      State<T> state(n);
+      SgdState<T> state(n);
       std::vector<double> weight, m(n);
       for (std::int64_t i = 0; i < n; ++i) weight.push_back(std::as_const(state.weight)[i]);
       for (int step = 0; step < 3; ++step) {
@@ -52,7 +52,7 @@ TYPED_TEST(SgdTest, RangesChooseWhatDecays) {
   using T = TypeParam;
   const std::vector<std::int64_t> bounds = {0, 3, 40, 40, 50, 90};
   const auto inside = [](std::int64_t i) { return i < 3 || (i >= 50 && i < 90); };
-  State<T> state(100), decays(100), keeps(100);
+  SgdState<T> state(100), decays(100), keeps(100);
   Sgd args = state.step(true), all = decays.step(true), none = keeps.step(true);
   args.decayed = {bounds.data(), 6};
   none.weight_decay = 0.0;
@@ -64,7 +64,7 @@ TYPED_TEST(SgdTest, RangesChooseWhatDecays) {
 TYPED_TEST(SgdTest, ThreadsChangeNothing) {
   using T = TypeParam;
   expect_threads_change_nothing<T>("weight", [] {
-    State<T> state(100003);
+    SgdState<T> state(100003);
     host::sgd(state.step(true));
     return state.weight;
   });

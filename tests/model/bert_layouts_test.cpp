@@ -7,18 +7,16 @@
 namespace trireme::test {
 namespace {
 
-constexpr double kTolerance = 1e-12;  // of each tensor's norm, in fp64
-constexpr std::int64_t kConsumed = 40;
 using What = model::Recompute::What;
 
 /// A way to run the model on a layout.
-struct Variant {
+struct BertVariant {
   bool sequence_parallel = false;
   model::Recompute recompute = {};
   model::ZeroStage zero = model::ZeroStage::none;
 };
 
-model::ModelSpec spec(bool post_norm) {
+model::ModelSpec bert_model(bool post_norm) {
   return model::bert_spec({.layers = 4,
                            .hidden = 32,
                            .heads = 4,
@@ -34,42 +32,42 @@ model::ModelSpec spec(bool post_norm) {
 }
 
 /// What the serial model has.
-struct Serial {
+struct SerialBert {
   double loss;
   LogicalTensors gradients;
 };
 
-const Serial& serial_model(bool post_norm) {
+const SerialBert& serial_bert(bool post_norm) {
   const auto train = [](bool post) {
-    const auto model = RankedGpt::serial({}, DType::f64, spec(post));
+    const auto model = RankedGpt::serial({}, DType::f64, bert_model(post));
     const double loss = model->compute_gradients(kConsumed);
-    return Serial{loss, model->gradients()};
+    return SerialBert{loss, model->gradients()};
   };
-  static const Serial pre = train(false), post = train(true);
+  static const SerialBert pre = train(false), post = train(true);
   return post_norm ? post : pre;
 }
 
 void expect_serial(bool post_norm, const grid::Layout& layout, pipeline::ScheduleKind schedule,
-                   const std::vector<Variant>& variants) {
-  const auto& [loss, expected] = serial_model(post_norm);
+                   const std::vector<BertVariant>& variants) {
+  const auto& [loss, expected] = serial_bert(post_norm);
   for (std::size_t i = 0; i < variants.size(); ++i) {
-    const Variant& run = variants[i];
+    const BertVariant& run = variants[i];
     SCOPED_TRACE(fmt::format("{}, post-norm {}, run {}", to_string(layout), post_norm, i));
-    RankedGpt model(comm::MpiCommunicator::world(), layout, schedule, {.zero = run.zero},
-                    spec(post_norm), mixed_precision(DType::f64), run.sequence_parallel,
-                    run.recompute, {.gradients = true, .zero = run.zero});
-    EXPECT_NEAR(model.compute_gradients(kConsumed), loss, kTolerance * loss);
+    RankedGpt model(world(), layout, schedule, {.zero = run.zero}, bert_model(post_norm),
+                    mixed_precision(DType::f64), run.sequence_parallel, run.recompute,
+                    {.gradients = true, .zero = run.zero});
+    EXPECT_NEAR(model.compute_gradients(kConsumed), loss, kTolerance64 * loss);
     for (const auto& [name, gradient] : model.gradients()) {
       const auto ours = without_key(name, gradient), theirs = without_key(name, expected.at(name));
       EXPECT_GT(norm(theirs), 0.0) << name;
-      EXPECT_LT(distance(ours, theirs), kTolerance * norm(theirs)) << name;
+      EXPECT_LT(distance(ours, theirs), kTolerance64 * norm(theirs)) << name;
     }
   }
 }
 
 TEST(BertLayouts, HaveTheSerialGradients) {
-  for (const grid::Layout& layout : layouts_of(comm::MpiCommunicator::world()->size())) {
-    std::vector<Variant> variants = {{}};
+  for (const grid::Layout& layout : layouts_of(world()->size())) {
+    std::vector<BertVariant> variants = {{}};
     if (layout.tensor > 1) variants.push_back({.sequence_parallel = true});
     if (layout.data > 1) variants.push_back({.zero = model::ZeroStage::weights});
     for (const bool post_norm : {false, true})
@@ -78,10 +76,10 @@ TEST(BertLayouts, HaveTheSerialGradients) {
 }
 
 TEST(BertLayouts, RecomputeAndDeferWithTheSerialGradients) {
-  for (const grid::Layout& layout : layouts_of(comm::MpiCommunicator::world()->size())) {
+  for (const grid::Layout& layout : layouts_of(world()->size())) {
     const bool sequence_parallel = layout.tensor > 1;
     for (const bool post_norm : {false, true}) {
-      std::vector<Variant> variants = {
+      std::vector<BertVariant> variants = {
           {.sequence_parallel = sequence_parallel, .recompute = {What::uniform, 2}}};
       if (!post_norm) variants.push_back({.recompute = {What::norms}});
       expect_serial(post_norm, layout, RankedGpt::schedule_for(layout), variants);

@@ -8,8 +8,7 @@ namespace {
 
 using model::ZeroStage;
 
-constexpr double kTolerance = 1e-5;  // of each tensor's norm, in fp32
-constexpr std::int64_t kConsumed = 40;
+constexpr double kTolerance32 = 1e-5;  // of each tensor's norm, in fp32
 
 /// Compares with the serial gradients those of every layout of the ranks there are that has more
 /// than `above` tensor ranks.
@@ -18,16 +17,16 @@ void expect_serial_gradients(int above, const optim::OptimizerConfig& optimizer,
   const auto serial = RankedGpt::serial();
   const double serial_loss = serial->compute_gradients(kConsumed);
   const LogicalTensors expected = serial->gradients();
-  const int ranks = comm::MpiCommunicator::world()->size();
+  const int ranks = world()->size();
   for (const grid::Layout& layout : layouts_of(ranks)) {
     if (layout.tensor <= above) continue;
     SCOPED_TRACE(to_string(layout));
-    RankedGpt gpt(comm::MpiCommunicator::world(), layout, RankedGpt::schedule_for(layout),
-                  optimizer, small_gpt(), mixed_precision(DType::f32), sequence_parallel);
+    RankedGpt gpt(world(), layout, RankedGpt::schedule_for(layout), optimizer, small_gpt(),
+                  mixed_precision(DType::f32), sequence_parallel);
     EXPECT_NEAR(gpt.compute_gradients(kConsumed), serial_loss, 1e-6 * serial_loss);
     for (const auto& [name, gradient] : gpt.gradients())
       EXPECT_LT(distance(without_key(name, gradient), without_key(name, expected.at(name))),
-                kTolerance * norm(without_key(name, expected.at(name))))
+                kTolerance32 * norm(without_key(name, expected.at(name))))
           << name;
   }
 }
@@ -52,12 +51,12 @@ TEST(LayoutGradient, EqualsTheSerialOneWithTheSequenceParallelAndManyBuckets) {
 }
 
 TEST(LayoutGradient, WithTheSequenceParallelIsTheSameOnAllTensorRanks) {
-  const int ranks = comm::MpiCommunicator::world()->size();
+  const int ranks = world()->size();
   for (const grid::Layout& layout : layouts_of(ranks)) {
     if (layout.tensor == 1) continue;
     SCOPED_TRACE(to_string(layout));
-    RankedGpt gpt(comm::MpiCommunicator::world(), layout, RankedGpt::schedule_for(layout),
-                  {.zero = ZeroStage::none}, small_gpt(), mixed_precision(DType::f32),
+    RankedGpt gpt(world(), layout, RankedGpt::schedule_for(layout), {.zero = ZeroStage::none},
+                  small_gpt(), mixed_precision(DType::f32),
                   /*sequence_parallel=*/true);
     gpt.compute_gradients(kConsumed);
     for (const model::LocalParameter& local : gpt.parameters().placement().parameters) {
@@ -78,12 +77,12 @@ TEST(LayoutGradient, IsTheSameBitByBitUnderEverySchedule) {
                             bool sequence_parallel) {
     model::Gpt2Config config = small_gpt2();
     config.attention_dropout = config.hidden_dropout = dropout;
-    RankedGpt gpt(comm::MpiCommunicator::world(), layout, kind, {.zero = ZeroStage::none},
-                  gpt2_spec(config), mixed_precision(DType::f32), sequence_parallel);
+    RankedGpt gpt(world(), layout, kind, {.zero = ZeroStage::none}, gpt2_spec(config),
+                  mixed_precision(DType::f32), sequence_parallel);
     gpt.compute_gradients(kConsumed);
     return gpt.gradients();
   };
-  const int ranks = comm::MpiCommunicator::world()->size();
+  const int ranks = world()->size();
   for (grid::Layout layout : layouts_of(ranks)) {
     if (layout.pipeline == 1) continue;
     SCOPED_TRACE(to_string(layout));
@@ -106,16 +105,16 @@ TEST(LayoutGradient, IsTheSameBitByBitUnderEverySchedule) {
 }
 
 TEST(LayoutGradient, OfTheKeyBiasIsRoundingNoise) {
-  const int ranks = comm::MpiCommunicator::world()->size();
+  const int ranks = world()->size();
   for (const grid::Layout& layout : layouts_of(ranks)) {
     SCOPED_TRACE(to_string(layout));
-    RankedGpt gpt(comm::MpiCommunicator::world(), layout, {.zero = ZeroStage::none});
+    RankedGpt gpt(world(), layout, {.zero = ZeroStage::none});
     gpt.compute_gradients(kConsumed);
     for (const auto& [name, gradient] : gpt.gradients()) {
       if (!name.ends_with("qkv/bias")) continue;
       const auto third = gradient.size() / 3;
       const std::span query(gradient.data(), third), key(gradient.data() + third, third);
-      EXPECT_LT(norm(key), kTolerance * norm(query)) << name;
+      EXPECT_LT(norm(key), kTolerance32 * norm(query)) << name;
     }
   }
 }
@@ -124,9 +123,9 @@ TEST(LayoutGradient, InDoubleAgreesToRounding) {
   const auto serial = RankedGpt::serial({}, DType::f64);
   serial->compute_gradients(kConsumed);
   const LogicalTensors expected = serial->gradients();
-  const int ranks = comm::MpiCommunicator::world()->size();
+  const int ranks = world()->size();
   const grid::Layout layout = layouts_of(ranks).back();
-  RankedGpt gpt(comm::MpiCommunicator::world(), layout, {.zero = ZeroStage::none}, small_gpt(),
+  RankedGpt gpt(world(), layout, {.zero = ZeroStage::none}, small_gpt(),
                 mixed_precision(DType::f64));
   gpt.compute_gradients(kConsumed);
   for (const auto& [name, gradient] : gpt.gradients())
@@ -149,8 +148,8 @@ Precision fp8_precision() {
 }
 
 std::unique_ptr<RankedGpt> serial_fp8(const Precision& precision) {
-  const auto world = comm::MpiCommunicator::world();
-  return std::make_unique<RankedGpt>(world->split(world->rank(), 0, "serial"),
+  const auto all = world();
+  return std::make_unique<RankedGpt>(all->split(all->rank(), 0, "serial"),
                                      grid::Layout{.partition = {4}}, optim::OptimizerConfig{},
                                      fp8_gpt(), precision);
 }
@@ -164,13 +163,13 @@ TEST(Fp8LayoutGradient, IsNearTheSerialOne) {
   const auto exact = serial_fp8(mixed_precision(DType::f32));
   exact->compute_gradients(kConsumed);
   const LogicalTensors unrounded = exact->gradients();
-  const int ranks = comm::MpiCommunicator::world()->size();
+  const int ranks = world()->size();
   for (const grid::Layout& layout : layouts_of(ranks))
     for (const bool sequence_parallel : {false, true}) {
       if (sequence_parallel && layout.tensor == 1) continue;
       SCOPED_TRACE(to_string(layout));
-      RankedGpt gpt(comm::MpiCommunicator::world(), layout, RankedGpt::schedule_for(layout),
-                    {.zero = ZeroStage::none}, fp8_gpt(), fp8_precision(), sequence_parallel);
+      RankedGpt gpt(world(), layout, RankedGpt::schedule_for(layout), {.zero = ZeroStage::none},
+                    fp8_gpt(), fp8_precision(), sequence_parallel);
       EXPECT_NEAR(gpt.compute_gradients(kConsumed), serial_loss, 1e-4 * serial_loss);
       for (const auto& [name, gradient] : gpt.gradients()) {
         const auto& wanted = expected.at(name);
@@ -189,15 +188,14 @@ TEST(Fp8LayoutGradient, IsNearTheSerialOne) {
 TEST(Fp8LayoutGradient, DependsOnNeitherScheduleNorRecomputationNorZero) {
   const auto run = [](const grid::Layout& layout, pipeline::ScheduleKind schedule,
                       const model::Recompute& recompute, ZeroStage zero) {
-    RankedGpt gpt(comm::MpiCommunicator::world(), layout, schedule, {.zero = zero}, fp8_gpt(),
-                  fp8_precision(), /*sequence_parallel=*/false, recompute,
-                  {.gradients = true, .zero = zero});
+    RankedGpt gpt(world(), layout, schedule, {.zero = zero}, fp8_gpt(), fp8_precision(),
+                  /*sequence_parallel=*/false, recompute, {.gradients = true, .zero = zero});
     std::vector<double> losses;
     for (int i = 0; i < 2; ++i) losses.push_back(gpt.step(1e-2));
     return std::pair(losses, gpt.weights());
   };
   using What = model::Recompute::What;
-  const int ranks = comm::MpiCommunicator::world()->size();
+  const int ranks = world()->size();
   if (ranks > 2) GTEST_SKIP() << "layouts of 2 ranks have every schedule and ZeRO stage";
   for (const grid::Layout& layout : layouts_of(ranks)) {
     SCOPED_TRACE(to_string(layout));
@@ -228,9 +226,8 @@ void expect_same_bits(const grid::Layout& layout, DType dtype, bool sequence_par
   SCOPED_TRACE(fmt::format("{} in {}{}", to_string(layout), name_of(dtype),
                            sequence_parallel ? ", the sequence cut" : ""));
   const auto run = [&](const Recompute& recompute) {
-    RankedGpt gpt(comm::MpiCommunicator::world(), layout, RankedGpt::schedule_for(layout),
-                  {.zero = ZeroStage::none}, small_gpt(), mixed_precision(dtype), sequence_parallel,
-                  recompute);
+    RankedGpt gpt(world(), layout, RankedGpt::schedule_for(layout), {.zero = ZeroStage::none},
+                  small_gpt(), mixed_precision(dtype), sequence_parallel, recompute);
     const double loss = gpt.compute_gradients(/*consumed=*/40);
     return std::pair(loss, gpt.gradients());
   };
@@ -250,7 +247,7 @@ void expect_same_bits(const grid::Layout& layout, DType dtype, bool sequence_par
 }
 
 TEST(RecomputeLayouts, ChangesNoBitOfLossOrGradient) {
-  for (const grid::Layout& layout : layouts_of(comm::MpiCommunicator::world()->size())) {
+  for (const grid::Layout& layout : layouts_of(world()->size())) {
     expect_same_bits(layout, DType::f32, /*sequence_parallel=*/false);
     expect_same_bits(layout, DType::bf16, /*sequence_parallel=*/false);
     if (layout.tensor > 1) expect_same_bits(layout, DType::f32, /*sequence_parallel=*/true);

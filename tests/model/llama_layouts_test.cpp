@@ -8,13 +8,11 @@
 namespace trireme::test {
 namespace {
 
-constexpr double kTolerance = 1e-12;  // of each tensor's norm, in fp64
-constexpr std::int64_t kConsumed = 40;
 using What = model::Recompute::What;
 
 /// Norms before the sublayers and of each head, biases and a tied head; or norms of the sublayers'
 /// outputs and of whole queries and keys, and a head of its own.
-model::ModelSpec spec(bool output_norms) {
+model::ModelSpec llama_model(bool output_norms) {
   model::LlamaConfig config{
       .layers = 4,
       .hidden = 32,
@@ -42,16 +40,16 @@ model::ModelSpec spec(bool output_norms) {
 }
 
 /// A way to run the model on a layout.
-struct Variant {
+struct LlamaVariant {
   pipeline::ScheduleKind schedule;
   bool sequence_parallel = false;
   model::Recompute recompute = {};
   model::ZeroStage zero = model::ZeroStage::none;
 };
 
-std::vector<Variant> variants_of(const grid::Layout& layout, bool output_norms) {
+std::vector<LlamaVariant> llama_variants(const grid::Layout& layout, bool output_norms) {
   const auto schedule = RankedGpt::schedule_for(layout);
-  std::vector<Variant> variants = {{schedule}};
+  std::vector<LlamaVariant> variants = {{schedule}};
   if (layout.tensor > 1) variants.push_back({schedule, /*sequence_parallel=*/true});
   if (layout.data > 1)
     variants.push_back({.schedule = schedule, .zero = model::ZeroStage::weights});
@@ -64,22 +62,23 @@ std::vector<Variant> variants_of(const grid::Layout& layout, bool output_norms) 
 
 TEST(LlamaLayouts, HaveTheSerialGradients) {
   for (const bool output_norms : {false, true}) {
-    const auto serial = RankedGpt::serial({}, DType::f64, spec(output_norms));
+    const auto serial = RankedGpt::serial({}, DType::f64, llama_model(output_norms));
     const double loss = serial->compute_gradients(kConsumed);
     const LogicalTensors expected = serial->gradients();
-    for (const grid::Layout& layout : layouts_of(comm::MpiCommunicator::world()->size()))
-      for (const Variant& run : variants_of(layout, output_norms)) {
+    for (const grid::Layout& layout : layouts_of(world()->size()))
+      for (const LlamaVariant& run : llama_variants(layout, output_norms)) {
         SCOPED_TRACE(fmt::format("{}, output norms {}, sequence {}, recompute {}, ZeRO-{}",
                                  to_string(layout), output_norms, run.sequence_parallel,
                                  static_cast<int>(run.recompute.what), static_cast<int>(run.zero)));
-        RankedGpt model(comm::MpiCommunicator::world(), layout, run.schedule, {.zero = run.zero},
-                        spec(output_norms), mixed_precision(DType::f64), run.sequence_parallel,
-                        run.recompute, {.gradients = true, .zero = run.zero});
-        EXPECT_NEAR(model.compute_gradients(kConsumed), loss, kTolerance * loss);
+        RankedGpt model(world(), layout, run.schedule, {.zero = run.zero},
+                        llama_model(output_norms), mixed_precision(DType::f64),
+                        run.sequence_parallel, run.recompute,
+                        {.gradients = true, .zero = run.zero});
+        EXPECT_NEAR(model.compute_gradients(kConsumed), loss, kTolerance64 * loss);
         for (const auto& [name, gradient] : model.gradients()) {
           const auto& theirs = expected.at(name);
           EXPECT_GT(norm(theirs), 0.0) << name;
-          EXPECT_LT(distance(gradient, theirs), kTolerance * norm(theirs)) << name;
+          EXPECT_LT(distance(gradient, theirs), kTolerance64 * norm(theirs)) << name;
         }
       }
   }

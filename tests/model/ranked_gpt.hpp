@@ -13,6 +13,13 @@
 
 namespace trireme::test {
 
+inline std::unique_ptr<comm::MpiCommunicator> world() { return comm::MpiCommunicator::world(); }
+
+/// Samples before the batch that the tests of layouts train.
+inline constexpr std::int64_t kConsumed = 40;
+/// How far gradients of a layout may be from the serial ones, in norms of each tensor, in fp64.
+inline constexpr double kTolerance64 = 1e-12;
+
 /// A model that every layout of up to eight ranks can cut: four heads and layers, an odd
 /// vocabulary.
 inline model::Gpt2Config small_gpt2() {

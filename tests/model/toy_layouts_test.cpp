@@ -8,30 +8,28 @@
 namespace trireme::test {
 namespace {
 
-constexpr double kTolerance = 1e-12;  // of each tensor's norm, in fp64
-constexpr std::int64_t kConsumed = 40;
 using What = model::Recompute::What;
 
 /// A way to run the model on a layout.
-struct Variant {
+struct ToyVariant {
   optim::OptimizerConfig optimizer = {.zero = model::ZeroStage::none};
   bool sequence_parallel = false;
   model::Recompute recompute = {};
   model::StoreOptions store = {.gradients = true};
 };
 
-model::ModelSpec spec() { return toy_spec(/*dropout=*/0.1); }
+model::ModelSpec toy_model() { return toy_spec(/*dropout=*/0.1); }
 
 /// What the serial model has: the loss and gradients of a batch, and those of another and the
 /// weights after two updates.
-struct Serial {
+struct SerialToy {
   double loss, trained;
   LogicalTensors gradients, weights;
 };
 
-Serial train_serial() {
-  const auto model = RankedGpt::serial({.zero = model::ZeroStage::none}, DType::f64, spec());
-  Serial serial;
+SerialToy train_serial() {
+  const auto model = RankedGpt::serial({.zero = model::ZeroStage::none}, DType::f64, toy_model());
+  SerialToy serial;
   serial.loss = model->compute_gradients(kConsumed);
   serial.gradients = model->gradients();
   for (int step = 0; step < 2; ++step) model->step(1e-2);
@@ -44,18 +42,18 @@ Serial train_serial() {
 /// Compares with the serial model the gradients and, after two updates, the loss and the weights of
 /// the ways to run it on `layout`.
 void expect_serial(const grid::Layout& layout, pipeline::ScheduleKind schedule,
-                   const std::vector<Variant>& runs) {
-  static const Serial serial = train_serial();
+                   const std::vector<ToyVariant>& runs) {
+  static const SerialToy serial = train_serial();
   const auto& [loss, trained, gradients, weights] = serial;
   for (std::size_t i = 0; i < runs.size(); ++i) {
-    const Variant& run = runs[i];
+    const ToyVariant& run = runs[i];
     SCOPED_TRACE(fmt::format("{}, run {}", to_string(layout), i));
-    RankedGpt model(comm::MpiCommunicator::world(), layout, schedule, run.optimizer, spec(),
+    RankedGpt model(world(), layout, schedule, run.optimizer, toy_model(),
                     mixed_precision(DType::f64), run.sequence_parallel, run.recompute, run.store);
-    EXPECT_NEAR(model.compute_gradients(kConsumed), loss, kTolerance * loss);
+    EXPECT_NEAR(model.compute_gradients(kConsumed), loss, kTolerance64 * loss);
     for (const auto& [name, gradient] : model.gradients())
       EXPECT_LT(distance(without_key(name, gradient), without_key(name, gradients.at(name))),
-                kTolerance * norm(without_key(name, gradients.at(name))))
+                kTolerance64 * norm(without_key(name, gradients.at(name))))
           << name;
     for (int step = 0; step < 2; ++step) model.step(1e-2);
     EXPECT_NEAR(model.compute_gradients(0), trained, 1e-9 * trained);
@@ -67,19 +65,19 @@ void expect_serial(const grid::Layout& layout, pipeline::ScheduleKind schedule,
 }
 
 TEST(ToyFamily, TrainsOnEveryLayout) {
-  for (const grid::Layout& layout : layouts_of(comm::MpiCommunicator::world()->size())) {
-    std::vector<Variant> runs = {{}, {.optimizer = {.bucket = 1000}}};
+  for (const grid::Layout& layout : layouts_of(world()->size())) {
+    std::vector<ToyVariant> runs = {{}, {.optimizer = {.bucket = 1000}}};
     if (layout.tensor > 1) runs.push_back({.sequence_parallel = true});
     if (layout.data > 1)
       runs.push_back({.store = {.gradients = true, .zero = model::ZeroStage::weights}});
-    for (Variant& run : runs)
+    for (ToyVariant& run : runs)
       if (run.store.zero == model::ZeroStage::weights) run.optimizer.zero = run.store.zero;
     expect_serial(layout, RankedGpt::schedule_for(layout), runs);
   }
 }
 
 TEST(ToyFamily, RecomputesAndDefersOnEveryLayout) {
-  for (const grid::Layout& layout : layouts_of(comm::MpiCommunicator::world()->size())) {
+  for (const grid::Layout& layout : layouts_of(world()->size())) {
     const bool sequence_parallel = layout.tensor > 1;
     expect_serial(layout, RankedGpt::schedule_for(layout),
                   {{.recompute = {What::norms}},

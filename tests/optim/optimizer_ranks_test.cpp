@@ -13,8 +13,6 @@ using model::ZeroStage;
 constexpr int kSteps = 2;
 constexpr double kLearningRate = 1e-2;
 
-std::unique_ptr<comm::MpiCommunicator> world() { return comm::MpiCommunicator::world(); }
-
 /// An eps above rounding noise: where a gradient is zero but for rounding, as that of the key bias,
 /// Adam must not make whole steps of noise.
 optim::OptimizerConfig smooth() { return {.eps = 1e-3}; }

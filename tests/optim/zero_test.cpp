@@ -10,9 +10,7 @@ using model::StoreOptions;
 using model::ZeroStage;
 using pipeline::ScheduleKind;
 
-constexpr int kSteps = 3;
-
-std::unique_ptr<comm::MpiCommunicator> world() { return comm::MpiCommunicator::world(); }
+constexpr int kZeroSteps = 3;
 
 /// Gradients and weights sharded as `zero` says, with or without overlap.
 StoreOptions store_options(ZeroStage zero, bool overlap) {
@@ -49,7 +47,7 @@ RankedGpt make(const Case& run, ZeroStage zero, bool overlap = true) {
 Result train(const Case& run, ZeroStage zero, bool overlap = true) {
   RankedGpt gpt = make(run, zero, overlap);
   Result result;
-  for (int step = 0; step < kSteps; ++step) result.losses.push_back(gpt.step(1e-2));
+  for (int step = 0; step < kZeroSteps; ++step) result.losses.push_back(gpt.step(1e-2));
   result.validation = gpt.evaluate(1000);
   result.losses.push_back(gpt.step(1e-2));
   result.weights = gpt.weights();

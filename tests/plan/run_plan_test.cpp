@@ -10,21 +10,21 @@
 namespace trireme::plan {
 namespace {
 
-constexpr std::int64_t kVocab = 50257;
+constexpr std::int64_t kGpt2Vocab = 50257;
 constexpr std::int64_t kPadded = 50304;  // the next multiple of 128
 constexpr std::int64_t kHidden = 768;
 constexpr std::int64_t kGpt2Parameters = 124'439'808;  // as published for GPT-2 small
 
 RunPlan plan_gpt2(const std::vector<std::string>& overrides = {}, std::int64_t ranks = 1) {
-  return plan_run(gpt2_deck(overrides, ranks), kVocab);
+  return plan_run(gpt2_deck(overrides, ranks), kGpt2Vocab);
 }
 
 TEST(RunPlan, CountsGpt2) {
   const RunPlan plan = plan_gpt2();
   EXPECT_EQ(plan.parameters, kGpt2Parameters);
-  EXPECT_EQ(plan.parameters_without_embeddings, kGpt2Parameters - (kVocab + 1024) * kHidden);
+  EXPECT_EQ(plan.parameters_without_embeddings, kGpt2Parameters - (kGpt2Vocab + 1024) * kHidden);
   ASSERT_EQ(plan.stages.size(), 1u);
-  EXPECT_EQ(plan.stages[0].parameters, kGpt2Parameters + (kPadded - kVocab) * kHidden);
+  EXPECT_EQ(plan.stages[0].parameters, kGpt2Parameters + (kPadded - kGpt2Vocab) * kHidden);
   EXPECT_EQ(plan.iterations, 1000);
   EXPECT_EQ(plan.tokens_per_step, 64 * 1024);
   EXPECT_EQ(plan.micro_batches, 16);
@@ -46,7 +46,7 @@ TEST(RunPlan, StagesHoldTheModelOnceAndTheTiedEmbeddingTwice) {
       plan_gpt2({"parallel.pipeline=4", "parallel.partition=0-5-7-0"}, /*ranks=*/4);
   std::int64_t held = 0;
   for (const StagePlan& stage : plan.stages) held += stage.parameters;
-  EXPECT_EQ(held, kGpt2Parameters + (2 * kPadded - kVocab) * kHidden);
+  EXPECT_EQ(held, kGpt2Parameters + (2 * kPadded - kGpt2Vocab) * kHidden);
   EXPECT_EQ(plan.stages[0].chunks, (std::vector<grid::LayerRange>{{0, 0}}));
   EXPECT_EQ(plan.stages[1].chunks, (std::vector<grid::LayerRange>{{0, 5}}));
   EXPECT_EQ(plan.stages[2].chunks, (std::vector<grid::LayerRange>{{5, 7}}));

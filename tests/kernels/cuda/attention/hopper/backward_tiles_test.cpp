@@ -29,7 +29,7 @@ TEST(BoxBackwardTiles, TicketsCoverEachBlockOnceLaterKeysFirst) {
 // Walks as attend_boxes_backward does: each pair that attends is met once, unmasked, and the turns
 // of each tile of dQ count from 0, the last of them that of the first block that it attends to.
 template <int D>
-void expect_covers(int s, bool causal, const Starts& starts) {
+void expect_backward_boxes_cover(int s, bool causal, const Starts& starts) {
   using Tile = BoxBackwardTile<D>;
   MetPairs pairs(s, causal, starts);
   const FirstKeys& first_keys = pairs.first_keys;
@@ -70,8 +70,8 @@ TEST(BoxBackwardTiles, MeetEachPairOnceAndInTurn) {
   for (const int s : {1, 7, 63, 64, 65, 127, 128, 129, 200, 256, 333, 512})
     for (const bool causal : {true, false})
       for (const Starts& starts : document_cases(s)) {
-        expect_covers<64>(s, causal, starts);
-        expect_covers<128>(s, causal, starts);
+        expect_backward_boxes_cover<64>(s, causal, starts);
+        expect_backward_boxes_cover<128>(s, causal, starts);
       }
 }
 

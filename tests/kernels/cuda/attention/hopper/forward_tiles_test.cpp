@@ -20,7 +20,7 @@ TEST(BoxForward, TakesHeadsWhoseRowsAreAligned) {
 // Walks as a block's consumers do, and expects each pair that attends to be met once, pairs behind
 // a query only in the first tile, and there a key for each query.
 template <int D>
-void expect_covers(int s, bool causal, const Starts& starts) {
+void expect_forward_boxes_cover(int s, bool causal, const Starts& starts) {
   using Tile = BoxForwardTile<D>;
   MetPairs pairs(s, causal, starts);
   const FirstKeys& first_keys = pairs.first_keys;
@@ -57,8 +57,8 @@ TEST(BoxForward, MeetsEachPairOnce) {
   for (const int s : {1, 7, 63, 64, 65, 127, 128, 129, 200, 256, 333, 512})
     for (const bool causal : {true, false})
       for (const Starts& starts : document_cases(s)) {
-        expect_covers<64>(s, causal, starts);
-        expect_covers<128>(s, causal, starts);
+        expect_forward_boxes_cover<64>(s, causal, starts);
+        expect_forward_boxes_cover<128>(s, causal, starts);
       }
 }
 
