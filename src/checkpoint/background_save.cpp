@@ -3,6 +3,7 @@
 #include <sys/resource.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <chrono>
 #include <utility>
 
@@ -23,22 +24,23 @@ std::int64_t bytes_of(const Piece& piece, DType dtype) {
   return count_elements(piece.slabs) * static_cast<std::int64_t>(size_of(dtype));
 }
 
-std::int64_t own_bytes(const std::vector<LocalTensor>& tensors) {
+std::int64_t copied_bytes(const std::vector<LocalTensor>& tensors, bool replicas) {
   std::int64_t bytes = 0;
   for (const LocalTensor& tensor : tensors)
     for (const Piece& piece : tensor.pieces)
-      if (piece.owner) bytes += bytes_of(piece, tensor.dtype);
+      if (piece.owner || replicas) bytes += bytes_of(piece, tensor.dtype);
   return bytes;
 }
 
 }  // namespace
 
 BackgroundSave::BackgroundSave(comm::MpiCommunicator& ranks, device::Backend& memory,
-                               const std::vector<LocalTensor>& tensors)
+                               const std::vector<LocalTensor>& tensors, bool replicas)
     : ranks_(ranks),
       memory_(memory),
-      buffer_(memory.allocate_on_host(static_cast<std::size_t>(own_bytes(tensors)),
-                                      "copy of weights and optimizer (checkpoint.async)")) {}
+      buffer_(memory.allocate_on_host(
+          static_cast<std::size_t>(copied_bytes(tensors, replicas)),
+          "copy of weights and optimizer (checkpoint.async, checkpoint.local)")) {}
 
 BackgroundSave::~BackgroundSave() {
   stop_ = true;
@@ -54,16 +56,44 @@ void BackgroundSave::start(const std::filesystem::path& path, const Attributes& 
   attributes_ = attributes;
   deck_ = deck;
   offsets_.assign(tensors.size(), 0);
+  shard_.reset();
+  start_copies(tensors, /*replicas=*/false);
+}
+
+void BackgroundSave::start_local(const std::filesystem::path& folder, const ShardHeader& header,
+                                 const std::vector<LocalTensor>& tensors,
+                                 const std::vector<int>& partners) {
+  TRIREME_CHECK(step_ == Step::idle, "'{}' is still being saved", path_.string());
+  path_ = shard_path(std::filesystem::absolute(folder), header.iteration, header.rank);
+  unfinished_ = unfinished_name(path_);
+  shard_ = header;
+  partners_ = partners;
+  if (!partners.empty() && !thread_ranks_)
+    thread_ranks_ = ranks_.split(0, ranks_.rank(), "copies of local checkpoints");
+  start_copies(tensors, /*replicas=*/true);
+}
+
+void BackgroundSave::start_copies(const std::vector<LocalTensor>& tensors, bool replicas) {
   copies_ = tensors;
-  auto* next = static_cast<std::byte*>(buffer_.get());
+  std::vector<std::pair<Piece*, std::int64_t>> pieces;  // with their bytes
   for (LocalTensor& tensor : copies_) {
-    std::erase_if(tensor.pieces, [](const Piece& piece) { return !piece.owner; });
-    for (Piece& piece : tensor.pieces) {
-      const std::int64_t bytes = bytes_of(piece, tensor.dtype);
-      memory_.start_copy(next, piece.data, static_cast<std::size_t>(bytes));
-      piece.data = next;
-      next += bytes;
+    if (!replicas) std::erase_if(tensor.pieces, [](const Piece& piece) { return !piece.owner; });
+    for (Piece& piece : tensor.pieces) pieces.emplace_back(&piece, bytes_of(piece, tensor.dtype));
+  }
+  // In the order of their addresses: few large copies instead of thousands, which take longer to
+  // start.
+  std::sort(pieces.begin(), pieces.end(),
+            [](const auto& a, const auto& b) { return a.first->data < b.first->data; });
+  auto* next = static_cast<std::byte*>(buffer_.get());
+  for (std::size_t i = 0; i < pieces.size();) {
+    const auto* source = static_cast<const std::byte*>(pieces[i].first->data);
+    std::int64_t bytes = 0;
+    for (; i < pieces.size() && pieces[i].first->data == source + bytes; ++i) {
+      pieces[i].first->data = next + bytes;
+      bytes += pieces[i].second;
     }
+    memory_.start_copy(next, source, static_cast<std::size_t>(bytes));
+    next += bytes;
   }
   step_ = Step::copies;
 }
@@ -85,7 +115,7 @@ bool BackgroundSave::advance() {
   } catch (...) {
     step_ = Step::idle;
     error_ = {};
-    if (ranks_.rank() == 0) remove_files(unfinished_);
+    if (ranks_.rank() == 0 && !shard_) remove_files(unfinished_);
     throw;
   }
   return step_ == Step::idle;
@@ -111,6 +141,9 @@ void BackgroundSave::take_next_step() {
     case Step::copies:
       memory_.finish_copies();
       memory_.synchronize();
+      if (shard_)
+        return run(Step::shard,
+                   [this] { write_shard(path_, *shard_, copies_, [this] { note_progress(); }); });
       return run(Step::checksums, [this] { compute_checksums(); });
     case Step::checksums:
       checksums_ = total_checksums(ranks_, copies_, std::move(checksums_));
@@ -121,9 +154,26 @@ void BackgroundSave::take_next_step() {
     case Step::elements:
       return run_on_first_rank(Step::publishing,
                                [this] { rename_and_publish(unfinished_, path_); });
+    case Step::shard:
+      if (partners_.empty()) return finish_shard();
+      return run(Step::partners, [this] {
+        exchange_copies(path_.parent_path(), shard_->iteration, *thread_ranks_, partners_);
+      });
+    case Step::partners:
+      return finish_shard();
     default:
       step_ = Step::idle;
   }
+}
+
+void BackgroundSave::finish_shard() {
+  // All ranks have this one, so that one older one is enough.
+  std::int64_t before = -1;
+  const auto folder = path_.parent_path();
+  for (const auto& [name, path] : list_shards(folder))
+    if (name.iteration < shard_->iteration) before = std::max(before, name.iteration);
+  remove_shards(folder, [&](std::int64_t iteration) { return iteration < before; });
+  step_ = Step::idle;
 }
 
 void BackgroundSave::run(Step step, std::function<void()> work) {

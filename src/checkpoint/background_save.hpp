@@ -6,11 +6,14 @@
 #include <exception>
 #include <filesystem>
 #include <functional>
+#include <memory>
+#include <optional>
 #include <string>
 #include <thread>
 #include <vector>
 
 #include "checkpoint/checkpoint.hpp"
+#include "checkpoint/local/copies.hpp"
 
 namespace trireme::checkpoint {
 
@@ -20,10 +23,11 @@ namespace trireme::checkpoint {
 /// iterations. A kill at any instant leaves the checkpoint that `latest` names intact.
 class BackgroundSave {
  public:
-  /// Allocates the host memory: the bytes that this rank owns of `tensors`. `ranks` and `memory`,
-  /// in which the tensors are, must outlive this. Throws as Backend::allocate_on_host().
+  /// Allocates the host memory: the bytes that this rank owns of `tensors`, for start_local() with
+  /// its `replicas`. `ranks` and `memory`, in which the tensors are, must outlive this. Throws as
+  /// Backend::allocate_on_host().
   BackgroundSave(comm::MpiCommunicator& ranks, device::Backend& memory,
-                 const std::vector<LocalTensor>& tensors);
+                 const std::vector<LocalTensor>& tensors, bool replicas = false);
   /// Stops the thread; the unfinished file remains when a save is in flight.
   ~BackgroundSave();
   BackgroundSave(const BackgroundSave&) = delete;
@@ -33,6 +37,11 @@ class BackgroundSave {
   /// may change them before finish_copies(). No other save may be in flight. Collective.
   void start(const std::filesystem::path& path, const Attributes& attributes,
              const std::string& deck, const std::vector<LocalTensor>& tensors);
+  /// As start(), to a shard of each rank on its node's disk instead, in `folder`; of the older ones
+  /// the newest stays. With `partners`, the nodes of the ranks, each node then keeps a copy of
+  /// another's shards. Collective.
+  void start_local(const std::filesystem::path& folder, const ShardHeader& header,
+                   const std::vector<LocalTensor>& tensors, const std::vector<int>& partners);
   /// Makes the backend's later work wait for the copies. Call it before the tensors are changed.
   void finish_copies();
 
@@ -45,13 +54,17 @@ class BackgroundSave {
   void wait();
 
  private:
-  enum class Step { idle, copies, checksums, metadata, elements, publishing };
+  enum class Step { idle, copies, checksums, metadata, elements, publishing, shard, partners };
 
+  /// Starts the copies of `tensors`, without replicas unless `replicas`.
+  void start_copies(const std::vector<LocalTensor>& tensors, bool replicas);
   /// Runs `work` in the thread.
   void run(Step step, std::function<void()> work);
   void run_on_first_rank(Step step, std::function<void()> work);
   /// The next step, after one that all ranks have completed. Collective.
   void take_next_step();
+  /// Deletes older shards. No MPI.
+  void finish_shard();
   void compute_checksums();
   void reserve_and_describe();
   void write_elements();
@@ -66,7 +79,10 @@ class BackgroundSave {
   std::filesystem::path path_, unfinished_;
   Attributes attributes_;
   std::string deck_;
-  std::vector<LocalTensor> copies_;  ///< this rank's own pieces
+  std::vector<LocalTensor> copies_;   ///< this rank's own pieces
+  std::optional<ShardHeader> shard_;  ///< with start_local()
+  std::vector<int> partners_;
+  std::unique_ptr<comm::MpiCommunicator> thread_ranks_;  ///< for the thread's messages
   std::vector<std::uint64_t> checksums_;
   std::vector<std::int64_t> offsets_;  ///< of the elements in the file
 

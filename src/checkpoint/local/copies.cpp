@@ -1,0 +1,209 @@
+#include "checkpoint/local/copies.hpp"
+
+#include <algorithm>
+#include <cstddef>
+#include <exception>
+#include <map>
+#include <set>
+#include <sstream>
+#include <system_error>
+
+#include "checkpoint/elements.hpp"
+#include "comm/mpi/groups.hpp"
+#include "core/error.hpp"
+#include "core/files.hpp"
+
+namespace trireme::checkpoint {
+
+// ---- copies on other nodes
+
+std::vector<int> nodes_of(comm::MpiCommunicator& world) {
+  const auto node = world.split_by_node();
+  double first = world.rank();  // the lowest rank of the node
+  node->broadcast(&first, sizeof first, 0);
+  std::vector<double> firsts(static_cast<std::size_t>(world.size()));
+  firsts[static_cast<std::size_t>(world.rank())] = first;
+  world.all_gather(firsts.data(), 1, DType::f64);
+  std::map<double, int> numbers;
+  for (const double each : firsts) numbers.try_emplace(each, 0);
+  int next = 0;
+  for (auto& [each, number] : numbers) number = next++;
+  std::vector<int> nodes;
+  for (const double each : firsts) nodes.push_back(numbers[each]);
+  return nodes;
+}
+
+namespace {
+
+/// Sends the file `source` to rank `to`, and writes what rank `from` sends to `target`; -1 for no
+/// rank. An error of one end is thrown there after the exchange, so that the other end never waits:
+/// what it has received then does not match its checksum, or is not complete.
+void transfer(comm::MpiCommunicator& ranks, const std::filesystem::path& source, int to, int from,
+              const std::filesystem::path& target) {
+  constexpr int kTag = 17;
+  constexpr std::int64_t kChunk = std::int64_t{8} << 20;
+  std::exception_ptr error;
+  const auto attempt = [&](const auto& work) {
+    try {
+      if (!error) work();
+    } catch (...) {
+      error = std::current_exception();
+    }
+  };
+  const auto exchange = [&](const void* out, std::int64_t out_bytes, void* in,
+                            std::int64_t in_bytes) {
+    TRIREME_MPI(MPI_Sendrecv(out, static_cast<int>(out_bytes), MPI_BYTE,
+                             to < 0 ? MPI_PROC_NULL : to, kTag, in, static_cast<int>(in_bytes),
+                             MPI_BYTE, from < 0 ? MPI_PROC_NULL : from, kTag, ranks.handle(),
+                             MPI_STATUS_IGNORE));
+  };
+  std::optional<ReadFile> input;
+  std::optional<PartFile> file;
+  std::filesystem::path part;
+  std::int64_t sent = 0, received = 0;
+  attempt([&] {
+    if (to >= 0) sent = static_cast<std::int64_t>(input.emplace(source).size());
+  });
+  exchange(&sent, sizeof sent, &received, sizeof received);
+  attempt([&] {
+    if (from < 0) return;
+    part = create_part(target);
+    reserve_space(part, received);
+    file.emplace(part, [] {});
+  });
+  std::vector<std::byte> out(static_cast<std::size_t>(kChunk)), in(out.size());
+  for (std::int64_t at = 0; at < std::max(sent, received); at += kChunk) {
+    const std::int64_t out_bytes = std::clamp<std::int64_t>(sent - at, 0, kChunk);
+    const std::int64_t in_bytes = std::clamp<std::int64_t>(received - at, 0, kChunk);
+    attempt([&] {
+      if (out_bytes > 0)
+        input->read(static_cast<std::size_t>(at), out.data(), static_cast<std::size_t>(out_bytes));
+    });
+    exchange(out.data(), out_bytes, in.data(), in_bytes);
+    attempt([&] {
+      if (in_bytes > 0) file->write(in.data(), in_bytes, at);
+    });
+  }
+  attempt([&] {
+    if (!file) return;
+    file->resize(received);
+    file->sync();
+    rename_part(part, target);
+  });
+  if (error) std::rethrow_exception(error);
+}
+
+}  // namespace
+
+void exchange_copies(const std::filesystem::path& folder, std::int64_t iteration,
+                     comm::MpiCommunicator& ranks, const std::vector<int>& nodes) {
+  const int count = *std::max_element(nodes.begin(), nodes.end()) + 1;
+  std::vector<std::vector<int>> members(static_cast<std::size_t>(count));
+  for (std::size_t rank = 0; rank < nodes.size(); ++rank)
+    members[static_cast<std::size_t>(nodes[rank])].push_back(static_cast<int>(rank));
+  const auto node = static_cast<std::size_t>(nodes[static_cast<std::size_t>(ranks.rank())]);
+  const auto next = (node + 1) % members.size();
+  const auto before = (node + members.size() - 1) % members.size();
+  const auto place = static_cast<std::size_t>(
+      std::find(members[node].begin(), members[node].end(), ranks.rank()) - members[node].begin());
+  const int to = members[next].at(place), from = members[before].at(place);
+  transfer(ranks, shard_path(folder, iteration, ranks.rank()), to, from,
+           shard_path(folder, iteration, from, /*copy=*/true));
+}
+
+// ---- finding
+
+namespace {
+
+/// The shards that each rank sees, by iteration: which ranks see whose.
+using Inventory = std::map<std::int64_t, std::map<int, std::set<int>>>;
+
+/// Collective.
+Inventory take_inventory(const std::filesystem::path& folder, comm::MpiCommunicator& world,
+                         std::int64_t newer_than) {
+  std::string seen;
+  for (const auto& [name, path] : list_shards(folder))
+    if (name.iteration > newer_than && name.rank < world.size())
+      seen += fmt::format("{} {}\n", name.iteration, name.rank);
+  Inventory inventory;
+  const std::vector<std::string> all = world.all_gather_text(seen);
+  for (int rank = 0; rank < world.size(); ++rank) {
+    std::istringstream text(all[static_cast<std::size_t>(rank)]);
+    std::int64_t iteration = 0;
+    for (int owner = 0; text >> iteration >> owner;) inventory[iteration][owner].insert(rank);
+  }
+  return inventory;
+}
+
+/// Brings every rank its shard of `iteration`, from the first rank that sees it. Collective.
+void distribute(const std::filesystem::path& folder, comm::MpiCommunicator& world,
+                std::int64_t iteration, const std::map<int, std::set<int>>& holders) {
+  for (const auto& [owner, seen_by] : holders) {
+    if (seen_by.contains(owner)) continue;
+    const int sender = *seen_by.begin();
+    comm::agree(world, [&] {
+      const comm::WatchedWork work = world.work("copying a local checkpoint", /*minimum=*/60.0);
+      if (world.rank() == sender)
+        transfer(world, *find_shard(folder, iteration, owner), owner, -1, {});
+      else if (world.rank() == owner)
+        transfer(world, {}, -1, sender, shard_path(folder, iteration, owner));
+    });
+  }
+}
+
+/// Whether this rank's shard of `iteration` can be used; renames one that is damaged.
+bool check_shard(const std::filesystem::path& folder, int rank, std::int64_t iteration, int ranks,
+                 const std::function<bool(const ShardHeader&)>& usable, std::string& problem,
+                 bool& damaged) {
+  const auto path = find_shard(folder, iteration, rank);
+  if (!path) return false;
+  try {
+    const ShardHeader header = read_shard_header(*path);
+    if (header.ranks != ranks || header.rank != rank || !usable(header)) {
+      problem = fmt::format("'{}' belongs to another layout or run", path->string());
+      return false;
+    }
+    verify_shard(*path);
+    return true;
+  } catch (const Error& error) {
+    problem = error.what();
+    std::error_code ignored;
+    std::filesystem::rename(*path, path->string() + ".damaged", ignored);
+    damaged = !ignored;
+    return false;
+  }
+}
+
+}  // namespace
+
+std::optional<ShardHeader> find_shards(const std::filesystem::path& folder,
+                                       comm::MpiCommunicator& world, std::int64_t newer_than,
+                                       const std::function<bool(const ShardHeader&)>& usable,
+                                       std::string& note) {
+  std::set<std::int64_t> refused;
+  while (true) {
+    Inventory inventory = take_inventory(folder, world, newer_than);
+    std::erase_if(inventory, [&](const auto& each) {
+      const bool whole = std::ssize(each.second) == world.size();
+      if (!whole && note.empty())
+        note = fmt::format("the local checkpoint of iteration {} lacks the shards of {} ranks",
+                           each.first, world.size() - std::ssize(each.second));
+      return !whole || refused.contains(each.first);
+    });
+    if (inventory.empty()) return std::nullopt;
+    const auto& [iteration, holders] = *inventory.rbegin();
+    distribute(folder, world, iteration, holders);
+    std::string problem;
+    bool damaged = false;
+    const bool good =
+        check_shard(folder, world.rank(), iteration, world.size(), usable, problem, damaged);
+    if (world.all_reduce(good, comm::Reduce::min) > 0.0)
+      return read_shard_header(*find_shard(folder, iteration, world.rank()));
+    for (const std::string& each : world.all_gather_text(problem))
+      if (!each.empty() && note.empty()) note = each;
+    // Without the damaged file a copy on another node may serve.
+    if (world.all_reduce(damaged, comm::Reduce::max) == 0.0) refused.insert(iteration);
+  }
+}
+
+}  // namespace trireme::checkpoint

@@ -1,0 +1,75 @@
+// A shard: what one rank holds of a checkpoint, in a file on a disk of its node (checkpoint.local).
+// Only a run with the same layout can read it.
+#pragma once
+
+#include <cstdint>
+#include <filesystem>
+#include <functional>
+#include <optional>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "checkpoint/checkpoint.hpp"
+
+namespace trireme::checkpoint {
+
+/// What a shard says about itself.
+struct ShardHeader {
+  std::int64_t iteration = 0;
+  int rank = 0;
+  int ranks = 0;  ///< of the run
+  Attributes attributes;
+  std::string deck;
+  std::uint64_t layout = 0;          ///< shard_layout() of its tensors
+  std::vector<std::int64_t> pieces;  ///< the bytes of each, in the order of the tensors
+};
+
+/// A hash of the names, shapes, types and pieces of `tensors`.
+std::uint64_t shard_layout(const std::vector<LocalTensor>& tensors);
+
+/// `folder`/step-00000100.rank-00003.shard; a `copy` of another node's ends with ".copy".
+std::filesystem::path shard_path(const std::filesystem::path& folder, std::int64_t iteration,
+                                 int rank, bool copy = false);
+
+/// Writes all pieces of `tensors`, which lie in host memory, replicas included, and their hash: to
+/// `path`.part, which is synced and renamed. `header` gains layout and pieces. One rank; no
+/// MPI. `progressed` is called after each few MiB. Throws IoError.
+void write_shard(const std::filesystem::path& path, ShardHeader header,
+                 const std::vector<LocalTensor>& tensors, const std::function<void()>& progressed);
+
+/// The header of the shard at `path`, whose size must be right. Throws DataError, IoError.
+ShardHeader read_shard_header(const std::filesystem::path& path);
+/// Reads the payload and compares its hash. Throws DataError naming the file, IoError.
+void verify_shard(const std::filesystem::path& path);
+/// Fills all pieces of `tensors`, which lie in the memory of `memory`. Throws DataError where the
+/// shard has another layout or is damaged, IoError.
+void read_shard(const std::filesystem::path& path, const std::vector<LocalTensor>& tensors,
+                device::Backend* memory);
+
+/// What the name of a shard says.
+struct ShardName {
+  std::int64_t iteration = 0;
+  int rank = 0;
+  bool copy = false;
+};
+std::optional<ShardName> parse_shard_name(const std::string& text);
+
+/// The shards in `folder`, by name; none where it cannot be read.
+std::vector<std::pair<ShardName, std::filesystem::path>> list_shards(
+    const std::filesystem::path& folder);
+/// The shard of `rank` in `folder`: its own file, else a copy.
+std::optional<std::filesystem::path> find_shard(const std::filesystem::path& folder,
+                                                std::int64_t iteration, int rank);
+
+/// Deletes the shards in `folder` whose iteration `is_old`, or those that were not completed, which
+/// nothing may be writing. Throw nothing: a file that stays takes space alone.
+void remove_shards(const std::filesystem::path& folder,
+                   const std::function<bool(std::int64_t)>& is_old);
+void remove_unfinished_shards(const std::filesystem::path& folder);
+
+/// Creates an empty file `path`.part and its folder; renames it to `path`. Throw IoError.
+std::filesystem::path create_part(const std::filesystem::path& path);
+void rename_part(const std::filesystem::path& part, const std::filesystem::path& path);
+
+}  // namespace trireme::checkpoint

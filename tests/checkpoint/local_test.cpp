@@ -1,0 +1,131 @@
+// Local checkpoints: a shard of each rank, copies on other nodes, and the newest that is whole.
+#include "checkpoint/local/copies.hpp"
+
+#include <fstream>
+
+#include "../message_of.hpp"
+#include "checkpoint_fixture.hpp"
+
+namespace trireme::checkpoint {
+namespace {
+
+class LocalCheckpoint : public CheckpointTest {
+ protected:
+  void SetUp() override {
+    CheckpointTest::SetUp();
+    // Each rank stands for a node, which has its own disk.
+    disk_ = folder_ / std::to_string(rank_);
+    held_.fill(/*version=*/7);
+  }
+  std::filesystem::path save(std::int64_t iteration) const {
+    const auto path = shard_path(disk_, iteration, rank_);
+    write_shard(path,
+                {.iteration = iteration,
+                 .rank = rank_,
+                 .ranks = size_,
+                 .attributes = kAttributes,
+                 .deck = kDeck},
+                held_.tensors, [] {});
+    return path;
+  }
+  std::optional<ShardHeader> find(std::int64_t newer_than = -1) {
+    return find_shards(
+        disk_, *world_, newer_than, [](const ShardHeader&) { return true; }, note_);
+  }
+  std::vector<int> own_nodes() const {
+    std::vector<int> nodes;
+    for (int rank = 0; rank < size_; ++rank) nodes.push_back(rank);
+    return nodes;
+  }
+
+  Holding held_{small_model(), Cut::flat, rank_, size_};
+  std::filesystem::path disk_;
+  std::string note_;
+};
+
+TEST_F(LocalCheckpoint, AShardGivesBackEveryBit) {
+  const auto path = save(3);
+  verify_shard(path);
+  const ShardHeader header = read_shard_header(path);
+  EXPECT_EQ(header.attributes, kAttributes);
+  EXPECT_EQ(header.deck, kDeck);
+  Holding read(small_model(), Cut::flat, rank_, size_);
+  read_shard(path, read.tensors, nullptr);
+  EXPECT_EQ(read.first_difference(/*version=*/7), "");
+}
+
+TEST_F(LocalCheckpoint, AnotherLayoutIsRefused) {
+  const auto path = save(3);
+  Holding other(small_model(), Cut::rows, rank_, size_ + 1);
+  EXPECT_NE(message_of<DataError>([&] {
+              read_shard(path, other.tensors, nullptr);
+            }).find("belongs to another layout"),
+            std::string::npos);
+}
+
+TEST_F(LocalCheckpoint, EveryFlippedByteAndEveryTruncationIsFound) {
+  const auto path = save(3);
+  const std::string whole = read_file(path);
+  for (std::size_t i = 0; i < whole.size(); i += 1 + whole.size() / 300) {
+    std::string damaged = whole;
+    damaged[i] = static_cast<char>(damaged[i] ^ 4);
+    std::ofstream(path, std::ios::binary) << damaged;
+    EXPECT_NE(message_of<DataError>([&] { verify_shard(path); }), "") << i;
+    std::ofstream(path, std::ios::binary) << whole.substr(0, i);
+    EXPECT_NE(message_of<DataError>([&] { verify_shard(path); }), "") << i;
+  }
+}
+
+TEST_F(LocalCheckpoint, TheNewestOfAllRanksIsFound) {
+  save(3);
+  save(5);
+  if (rank_ == 0) save(8);
+  const auto found = find();
+  ASSERT_TRUE(found);
+  EXPECT_EQ(found->iteration, size_ == 1 ? 8 : 5);
+  EXPECT_EQ(found->rank, rank_);
+  EXPECT_EQ(note_.find("iteration 8 lacks the shards of") != std::string::npos, size_ > 1) << note_;
+  EXPECT_FALSE(find(/*newer_than=*/8));
+}
+
+TEST_F(LocalCheckpoint, ADamagedShardGivesWayToAnOlderOne) {
+  save(3);
+  const auto newest = save(5);
+  if (rank_ == size_ - 1) std::filesystem::resize_file(newest, 100);
+  world_->barrier();
+  const auto found = find();
+  ASSERT_TRUE(found);
+  EXPECT_EQ(found->iteration, 3);
+  EXPECT_NE(note_.find("is not a readable local checkpoint"), std::string::npos) << note_;
+}
+
+TEST_F(LocalCheckpoint, ANodeThatLostItsDiskGetsTheCopy) {
+  save(3);
+  exchange_copies(disk_, 3, *world_, own_nodes());
+  if (size_ > 1 && rank_ == size_ - 1) std::filesystem::remove_all(disk_);
+  world_->barrier();
+  const auto found = find();
+  ASSERT_TRUE(found);
+  EXPECT_EQ(found->iteration, 3);
+  Holding read(small_model(), Cut::flat, rank_, size_);
+  read_shard(*find_shard(disk_, 3, rank_), read.tensors, nullptr);
+  EXPECT_EQ(read.first_difference(/*version=*/7), "");
+  EXPECT_EQ(note_, "");
+}
+
+TEST_F(LocalCheckpoint, OldAndUnfinishedShardsAreRemoved) {
+  save(3);
+  const auto kept = save(5);
+  std::ofstream(kept.string() + ".part") << "x";
+  std::ofstream(disk_ / "other") << "x";
+  remove_unfinished_shards(disk_);
+  remove_shards(disk_, [](std::int64_t iteration) { return iteration < 5; });
+  int files = 0;
+  for (const auto& entry : std::filesystem::directory_iterator(disk_))
+    files += entry.is_regular_file();
+  EXPECT_EQ(files, 2);
+  EXPECT_TRUE(std::filesystem::exists(kept));
+}
+
+}  // namespace
+}  // namespace trireme::checkpoint
