@@ -17,6 +17,7 @@ struct Command {
 };
 
 constexpr std::array kCommands = {
+    Command{"burn-in", "a GPU's GEMMs and memory for wrong results", run_burn_in},
     Command{"comm", "collectives between ranks, over MPI or NCCL; run it with mpirun", run_comm},
     Command{"gemm", "GEMMs of GPT models against the peak of the host or the GPU", run_gemm},
     Command{"kernels", "every operation of a GPT's training step", run_kernels},

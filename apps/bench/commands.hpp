@@ -5,6 +5,9 @@
 
 namespace trireme::bench {
 
+/// `trireme-bench burn-in`: repeated work whose results must not change.
+ExitCode run_burn_in(int argc, char** argv);
+
 /// `trireme-bench comm`: what ranks send each other, over MPI or NCCL.
 ExitCode run_comm(int argc, char** argv);
 

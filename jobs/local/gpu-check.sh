@@ -6,7 +6,15 @@
 #   jobs/local/gpu-check.sh           uses build/release, and builds it if it is missing
 #   jobs/local/gpu-check.sh FOLDER    uses another build: programs and tests in FOLDER/bin or FOLDER
 #   GPUS=4 jobs/local/gpu-check.sh    uses 4 GPUs instead of all
+#   jobs/local/gpu-check.sh --burn-in MINUTES [FOLDER]    first looks for wrong results for so long, on
+#                                     all GPUs at once
 set -euo pipefail
+burn_in=0
+if [ "${1-}" = --burn-in ]; then
+  burn_in=${2:?--burn-in MINUTES}
+  shift 2
+fi
+readonly burn_in
 given=${1:+$(realpath -- "$1")}
 # shellcheck source=jobs/local/common.sh
 source "$(dirname "${BASH_SOURCE[0]}")/common.sh"
@@ -114,6 +122,17 @@ check_gpus() {
       $2 + 0 < oldest + 0 { printf "GPU %s has compute capability %s, below %s\n", $1, $2, oldest; next }
       { ++usable }
       END { exit usable < wanted }'
+}
+
+# burn_in_all: one process for each GPU; fails if a result of any of them is not the same each time.
+burn_in_all() {
+  local gpu failed=0 processes=()
+  for ((gpu = 0; gpu < gpus; ++gpu)); do
+    "$programs/trireme-bench" burn-in --device cuda --gpu "$gpu" --minutes "$burn_in" &
+    processes+=($!)
+  done
+  for process in "${processes[@]}"; do wait "$process" || failed=1; done
+  return "$failed"
 }
 
 # ---- tests
@@ -286,6 +305,7 @@ mkdir -p "$runs" "$data"
 show_machine
 check "GPUs" check_gpus
 if [ "$gpus" -gt 0 ]; then
+  if [ "$burn_in" != 0 ]; then check "burn-in of $burn_in minutes" burn_in_all; fi
   run_tests
   check "speed of GEMMs" within 600 "$programs/trireme-bench" gemm
   check "speed of kernels" within 600 "$programs/trireme-bench" kernels
