@@ -137,7 +137,10 @@ void introduce(Start& start, const deck::Deck& deck, const plan::Vocabulary& voc
   text += fmt::format("run folder {}\n", deck.run.output);
   if (!start.lock->holds())
     text += "run folder its file system has no locks: nothing keeps a second run out of it\n";
-  text += start.restart.checkpoint
+  text += start.restart.local
+              ? fmt::format("restart    from the local checkpoint in {}, iteration {}",
+                            start.restart.local->path.string(), start.restart.progress.iteration)
+          : start.restart.checkpoint
               ? fmt::format("restart    from {}, iteration {}", start.restart.checkpoint->string(),
                             start.restart.progress.iteration)
               : "restart    no checkpoint: a fresh model";
@@ -278,13 +281,16 @@ ExitCode pretrain(int argc, char** argv, const DeckArguments& arguments,
     lock();
     return std::string();
   });
+  train::find_local_restart(deck, *devices.groups.world,
+                            arguments.values["restart"].as<std::string>(), options.training_data,
+                            start.restart);
   train::check_shared_folder(*devices.groups.world, deck.run.output);
   const std::string found = train::on_rank_zero(*devices.groups.world, [&] {
     write_file_atomically(std::filesystem::path(deck.run.output) / "deck.yaml",
                           deck::print_deck(deck));
     auto& point = start.restart;
     train::supersede_newer(deck, point);
-    if (!point.checkpoint) train::remove_rank_files(deck.run.output);
+    if (!point.checkpoint && !point.local) train::remove_rank_files(deck.run.output);
     if (deck.log.rank_files || deck.log.gpu_every) train::make_rank_folder(deck.run.output);
     if (deck.log.rank_files) train::keep_rank_output(deck.run.output, /*rank=*/0);
     const deck::Progress end = deck::end_of_run(deck, point.progress);
@@ -294,7 +300,8 @@ ExitCode pretrain(int argc, char** argv, const DeckArguments& arguments,
     start.reporter = std::make_unique<report::Reporter>(report::ReporterOptions{
         .folder = deck.run.output,
         .run = {.iterations = end.iteration, .samples = end.samples},
-        .restart = point.checkpoint ? std::optional(point.progress.iteration) : std::nullopt,
+        .restart = point.checkpoint || point.local ? std::optional(point.progress.iteration)
+                                                   : std::nullopt,
         .tensorboard = deck.log.tensorboard.enable,
         .dialect = deck.log.tensorboard.dialect,
         .flush_every = deck.log.tensorboard.flush_every,

@@ -16,10 +16,10 @@
 #include "plan/fit.hpp"
 #include "plan/run_plan.hpp"
 #include "plan/setup.hpp"
+#include "train/evaluations.hpp"
 #include "train/startup/datasets.hpp"
 #include "train/startup/devices.hpp"
 #include "train/startup/startup.hpp"
-#include "train/task_evaluations.hpp"
 
 namespace trireme {
 

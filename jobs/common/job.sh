@@ -237,5 +237,14 @@ end_job() {
     echo "stopped early with a checkpoint: job $job goes back into the queue"
     scontrol requeue "$job" || echo "job $job cannot be requeued: submit it again to resume" >&2
   fi
+  # Silent data corruption: the job resumes without the host, if the run could name one.
+  local suspects=${run_folder:-}/suspect-hosts
+  if [ "$code" -eq 77 ] && [ -n "${SLURM_JOB_ID:-}" ] && [ -s "$suspects" ]; then
+    local hosts
+    hosts=$(sort -u "$suspects" | paste -sd, -)
+    echo "silent data corruption: job $SLURM_JOB_ID goes back into the queue without $hosts"
+    scontrol update "JobId=$SLURM_JOB_ID" "ExcNodeList=$hosts" && scontrol requeue "$SLURM_JOB_ID" ||
+      echo "submit the job again with --exclude=$hosts" >&2
+  fi
   exit "$code"
 }

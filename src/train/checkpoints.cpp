@@ -1,9 +1,14 @@
 #include "train/checkpoints.hpp"
 
 #include <algorithm>
+#include <cstdlib>
 
 #include "checkpoint/checkpoint.hpp"
+#include "checkpoint/local/copies.hpp"
 #include "core/clock.hpp"
+#include "core/error.hpp"
+#include "core/system/memory.hpp"
+#include "core/system/shell.hpp"
 #include "deck/describe.hpp"
 #include "train/startup/collective.hpp"
 
@@ -24,6 +29,57 @@ std::int64_t saves_due(const deck::Deck& deck, const deck::Progress& now,
   if (!every) return last;
   const deck::BatchSizes batches(deck.batch);
   return batches.times_reached(*every, end) - batches.times_reached(*every, now) + last;
+}
+
+/// checkpoint.async, which left out means: on GPUs, where the copies take at most half of each
+/// node's free memory. On CPUs the thread that writes takes time from the ranks. Collective.
+bool saves_asynchronously(const deck::Deck& deck, const device::Backend& backend,
+                          comm::MpiCommunicator& world,
+                          const std::vector<checkpoint::LocalTensor>& tensors) {
+  if (deck.checkpoint.async) return *deck.checkpoint.async;
+  if (backend.is_host_memory()) return false;
+  double bytes = 0.0;
+  for (const checkpoint::LocalTensor& tensor : tensors)
+    for (const checkpoint::Piece& piece : tensor.pieces)
+      if (piece.owner)
+        bytes += static_cast<double>(count_elements(piece.slabs)) *
+                 static_cast<double>(size_of(tensor.dtype));
+  const double on_node = bytes * comm::node_local_size(world);
+  const bool fits = on_node <= 0.5 * static_cast<double>(available_memory());
+  return world.all_reduce(fits, comm::Reduce::min) > 0.0;
+}
+
+/// The nodes of the ranks; throws CollectiveError unless there are several, with as many ranks
+/// each. Collective.
+std::vector<int> partner_nodes(comm::MpiCommunicator& world) {
+  const std::vector<int> nodes = checkpoint::nodes_of(world);
+  const int count = *std::max_element(nodes.begin(), nodes.end()) + 1;
+  const auto first = std::count(nodes.begin(), nodes.end(), 0);
+  bool equal = count > 1;
+  for (int node = 1; node < count; ++node)
+    equal = equal && std::count(nodes.begin(), nodes.end(), node) == first;
+  if (!equal)
+    throw CollectiveError(ExitCode::deck,
+                          "checkpoint.local.partner needs two nodes or more, with as many ranks on "
+                          "each; leave it out here");
+  return nodes;
+}
+
+}  // namespace
+
+namespace {
+
+/// Makes new files in `folder` be striped over so many storage targets (checkpoint.stripes).
+void set_stripes(const std::filesystem::path& folder, std::int64_t stripes) {
+  std::error_code error;
+  std::filesystem::create_directories(folder, error);
+  if (error) throw IoError("cannot create '{}': {}", folder.string(), error.message());
+  const std::string command =
+      fmt::format("lfs setstripe -c {} {}", stripes, shell_word(folder.string()));
+  if (const int status = std::system(command.c_str()); status != 0)
+    throw IoError(
+        "checkpoint.stripes = {}: '{}' failed; leave the key out unless '{}' is on Lustre", stripes,
+        command, folder.string());
 }
 
 }  // namespace
@@ -56,9 +112,13 @@ RunCheckpoints::RunCheckpoints(const deck::Deck& deck, comm::Groups& groups,
       optimizer_(optimizer),
       reporter_(reporter),
       lock_(lock) {
-  if (deck.checkpoint.async == true && deck.checkpoint.every)
-    background_ = std::make_unique<checkpoint::BackgroundSave>(
-        *groups.world, backend, checkpoint::checkpoint_tensors(parameters, optimizer));
+  const auto tensors = checkpoint::checkpoint_tensors(parameters, optimizer);
+  const bool local = deck.checkpoint.local.path.has_value();
+  async_ = deck.checkpoint.every && saves_asynchronously(deck, backend, *groups.world, tensors);
+  if (deck.checkpoint.local.partner) partners_ = partner_nodes(*groups.world);
+  if (async_ || local)
+    background_ =
+        std::make_unique<checkpoint::BackgroundSave>(*groups.world, backend, tensors, local);
 }
 
 void RunCheckpoints::load(const std::filesystem::path& path, const RunState& state) {
@@ -72,9 +132,31 @@ void RunCheckpoints::load(const std::filesystem::path& path, const RunState& sta
   last_iteration_ = state.iteration;
 }
 
+void RunCheckpoints::load_local(const RunState& state) {
+  throw_collectively([&] {
+    comm::agree(*groups_.world, [&] {
+      const comm::WatchedWork work = groups_.world->work("reading a local checkpoint", 60.0);
+      const auto folder = *local_folder(deck_);
+      const auto path = checkpoint::find_shard(folder, state.iteration, groups_.world->rank());
+      if (!path)
+        throw IoError("the local checkpoint of iteration {} is gone from '{}'", state.iteration,
+                      folder.string());
+      checkpoint::read_shard(*path, checkpoint::checkpoint_tensors(parameters_, optimizer_),
+                             &backend_);
+    });
+  });
+  optimizer_.set_step(state.applied_iterations);
+  optimizer_.gather_weights();
+}
+
 void RunCheckpoints::preflight(const deck::Progress& now, const deck::Progress& end) {
   if (!deck_.checkpoint.every && !deck_.checkpoint.at_end) return;
   const std::filesystem::path folder = checkpoint_folder(deck_);
+  if (const auto& stripes = deck_.checkpoint.stripes)
+    on_rank_zero(*groups_.world, [&] {
+      set_stripes(folder, *stripes);
+      return std::string();
+    });
   int count = 1;
   if (groups_.world->rank() == 0)
     count = max_new_checkpoints(deck_, now, end, checkpoint::list_steps(folder));
@@ -94,9 +176,12 @@ std::filesystem::path RunCheckpoints::checked_path(const RunState& state) {
 }
 
 void RunCheckpoints::note_saved(const InFlight& saved, bool background) {
-  last_ = saved.path;
-  last_iteration_ = saved.iteration;
-  deletion_due_ = true;
+  // Of a local checkpoint no other program knows: the run still has to save at its end.
+  if (!saved.local) {
+    last_ = saved.path;
+    last_iteration_ = saved.iteration;
+    deletion_due_ = true;
+  }
   if (!reporter_) return;
   report::CheckpointEvent event{
       .iteration = saved.iteration,
@@ -139,6 +224,25 @@ double RunCheckpoints::start_save(const RunState& state, device::Timers* timers)
       background_->start(in_flight_.path, state.attributes(), deck::print_deck(deck_),
                          checkpoint::checkpoint_tensors(parameters_, optimizer_));
     });
+  });
+  return in_flight_.stall_seconds = watch.seconds();
+}
+
+double RunCheckpoints::start_local(const RunState& state) {
+  if (background_->in_flight()) return 0.0;
+  const int rank = groups_.world->rank();
+  in_flight_ = {.iteration = state.iteration, .local = true};
+  const std::filesystem::path folder = *local_folder(deck_);
+  in_flight_.path = checkpoint::shard_path(folder, state.iteration, rank);
+  const Stopwatch watch;
+  throw_collectively([&] {
+    background_->start_local(folder,
+                             {.iteration = state.iteration,
+                              .rank = rank,
+                              .ranks = groups_.world->size(),
+                              .attributes = state.attributes(),
+                              .deck = deck::print_deck(deck_)},
+                             checkpoint::checkpoint_tensors(parameters_, optimizer_), partners_);
   });
   return in_flight_.stall_seconds = watch.seconds();
 }

@@ -43,6 +43,9 @@ class RunCheckpoints {
   /// checkpoint::load(), on every rank.
   void load(const std::filesystem::path& path, const RunState& state);
 
+  /// The same of the local checkpoint of `state`, from this rank's shard.
+  void load_local(const RunState& state);
+
   /// Finds what would keep the run from `now` to `end` from saving before it has trained for hours.
   /// Throws CollectiveError.
   void preflight(const deck::Progress& now, const deck::Progress& end);
@@ -54,6 +57,12 @@ class RunCheckpoints {
   /// Starts to write the checkpoint of `state` while training continues (checkpoint.async); waits
   /// for the one in flight, and says so. Returns the seconds that it took. Throws CollectiveError.
   double start_save(const RunState& state, device::Timers* timers);
+  /// Whether start_save() and start_local() can be used at all.
+  bool saves_in_background() const { return async_; }
+  /// Starts to write the local checkpoint of `state` (checkpoint.local), unless a checkpoint is in
+  /// flight, whatever checkpoint.async is. Returns the seconds that it took. Throws
+  /// CollectiveError.
+  double start_local(const RunState& state);
   /// Between iterations: takes a step of the checkpoint in flight, or with `wait` all of them.
   /// Returns the seconds since its start when it is published. A file that cannot be written is a
   /// warning; two in a row throw CollectiveError. Collective.
@@ -88,12 +97,16 @@ class RunCheckpoints {
     std::filesystem::path path;
     Stopwatch since_start;
     double stall_seconds = 0.0;  ///< for which training waited
+    bool local = false;
   };
   /// Names `saved` as the newest checkpoint and reports it.
   void note_saved(const InFlight& saved, bool background);
   std::filesystem::path checked_path(const RunState& state);
 
-  std::unique_ptr<checkpoint::BackgroundSave> background_;  ///< null without checkpoint.async
+  bool async_ = false;
+  std::vector<int> partners_;  ///< the nodes of the ranks, with checkpoint.local.partner
+  /// Null without checkpoint.async and checkpoint.local.
+  std::unique_ptr<checkpoint::BackgroundSave> background_;
   InFlight in_flight_;
   bool last_failed_ = false;  ///< the last background save
 };

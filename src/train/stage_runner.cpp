@@ -106,6 +106,7 @@ void StageRunner::timed_pass(device::Phase phase, const char* name, const pipeli
 
 void StageRunner::forward(const pipeline::Step& step) {
   timed_pass(device::Phase::forward, "forward-compute", step, [&] { run_forward(step); });
+  if (observer_ && training_) observer_->after_forward(step, stage_.output(step.slot));
 }
 
 void StageRunner::run_forward(const pipeline::Step& step) {
@@ -132,6 +133,7 @@ void StageRunner::backward(const pipeline::Step& step, const Tensor& gradient) {
     else
       stage_.backward(step.slot, gradient, is_last_pass(step.chunk));
   });
+  if (observer_) observer_->after_backward(step, gradient);
 }
 
 void StageRunner::weight_gradient(const pipeline::Step& step) {

@@ -11,6 +11,7 @@
 #include "evaluate/cloze_scores.hpp"
 #include "model/stage/pipeline_stage.hpp"
 #include "pipeline/executor.hpp"
+#include "train/verify/pass_observer.hpp"
 
 namespace trireme::train {
 
@@ -42,6 +43,11 @@ class StageRunner final : public pipeline::StageWork {
 
   /// Calls `hooks` in all passes from now on.
   void set_hooks(model::ParameterHooks* hooks) { stage_.set_hooks(hooks); }
+  /// Shows all training passes to `observer`, which are its hooks, too, and must outlive them.
+  void set_observer(PassObserver* observer) {
+    observer_ = observer;
+    stage_.set_hooks(observer);
+  }
   /// Times all training passes from now on; null ends that. `timers` must outlive them.
   void set_timers(device::Timers* timers) { timers_ = timers; }
 
@@ -114,6 +120,7 @@ class StageRunner final : public pipeline::StageWork {
   int slots_;
   bool overlap_;
   device::Timers* timers_ = nullptr;
+  PassObserver* observer_ = nullptr;
   // The batch under way.
   const data::Dataset* dataset_ = nullptr;
   data::Sampler sampler_;

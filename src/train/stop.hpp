@@ -21,19 +21,22 @@ enum class StopReason {
   exit_duration,    ///< train.exit_duration
   time_limit,       ///< --time-limit
   signal,           ///< SIGUSR1, SIGTERM, SIGINT or SIGHUP
+  corrupted,        ///< train.verify found wrong results of a GPU, a host or a link
   diverged,         ///< train.diverged_after, or weights that are not finite
   unreadable_data,  ///< a dataset was changed or cannot be read any more
   bad_data,         ///< a dataset holds what no vocabulary has
 };
 
 /// Zero where the deck or a person asked for the stop, 75 where the run should be queued again, 76
-/// where that would not help.
+/// where that would not help, 77 where it would on other hosts.
 constexpr ExitCode exit_code(StopReason reason) {
   switch (reason) {
     case StopReason::exit_duration:
     case StopReason::time_limit:
     case StopReason::signal:
       return ExitCode::stopped_early;
+    case StopReason::corrupted:
+      return ExitCode::corrupted;
     case StopReason::diverged:
       return ExitCode::diverged;
     case StopReason::unreadable_data:
@@ -62,6 +65,8 @@ constexpr const char* describe(StopReason reason) {
       return "the time limit is near";
     case StopReason::signal:
       return "a signal asked for it";
+    case StopReason::corrupted:
+      return "silent data corruption";
     case StopReason::diverged:
       return "training diverged";
     case StopReason::unreadable_data:

@@ -14,13 +14,14 @@
 #include "plan/setup.hpp"
 #include "report/reporter.hpp"
 #include "train/checkpoints.hpp"
+#include "train/evaluations.hpp"
 #include "train/monitor/timeline.hpp"
 #include "train/run_state.hpp"
 #include "train/stage_runner.hpp"
 #include "train/startup/restart.hpp"
 #include "train/stop.hpp"
-#include "train/task_evaluations.hpp"
 #include "train/training_log.hpp"
+#include "train/verify/step_verifier.hpp"
 
 namespace trireme::train {
 
@@ -61,8 +62,8 @@ class Trainer {
   const RunState& state() const { return state_; }
   /// Iterations at the end of the run, those before a restart included.
   std::int64_t total_iterations() const { return end_.iteration; }
-  /// Why run() returned diverged, unreadable_data or bad_data, and what to do; the same on every
-  /// rank.
+  /// Why run() returned corrupted, diverged, unreadable_data or bad_data, and what to do; the same
+  /// on every rank.
   const std::string& diagnosis() const { return diagnosis_; }
   /// The newest checkpoint of this run, if one was written or restarted from.
   const std::optional<std::filesystem::path>& last_checkpoint() const {
@@ -76,7 +77,8 @@ class Trainer {
     double update = 0.0;     ///< norm, AdamW, gathering of weights
   };
   /// One iteration, without reports, saves or stops. Fills `phases` when given, at the cost of
-  /// waiting between them. Collective over all ranks. Throws CollectiveError as LossScaler::update.
+  /// waiting between them. Where train.verify finds wrong results, diagnosis() says so, and nothing
+  /// is updated. Collective over all ranks. Throws CollectiveError as LossScaler::update.
   StepResult step(PhaseSeconds* phases = nullptr);
   /// One global batch of the training data forward alone. Collective over all ranks.
   void forward_only();
@@ -89,9 +91,11 @@ class Trainer {
   void load();
   /// step(), watched with the limit that is learned from earlier ones.
   StepResult watched_step();
+  /// The norm of the reduced gradient.
+  double gradient_norm(double loss_scale);
   /// From the reduced gradient to new weights, or to none where it is not finite. All of the result
-  /// but the loss; `samples` is the global batch.
-  StepResult update_weights(double loss_scale, std::int64_t samples);
+  /// but the loss; `samples` is the global batch. Computes the norm unless it is known.
+  StepResult update_weights(double loss_scale, std::int64_t samples, std::optional<double> norm);
   /// Counts bad iterations in a row; `diverged` when they are too many, or when a report is due
   /// and the weights are not finite.
   StopReason judge(const StepResult& result);
@@ -117,21 +121,10 @@ class Trainer {
   void report(const StepResult& result);
   /// The use of GPUs since the last time, where log.gpu_every asks for it.
   void report_gpus_if_due();
-  void evaluate_if_due();
-  /// Warns, and returns `diverged`, where a loss is not finite.
-  StopReason evaluate_at_end();
-  /// How many evaluations of the validation split have been due so far.
-  std::int64_t evaluations() const;
-  /// Evaluates on the evaluate.iterations batches that follow on those of `before` evaluations;
-  /// returns the loss, and warns where it is not finite.
-  double evaluate(data::Split split, const data::Dataset& dataset, std::int64_t before,
-                  bool at_end = false);
   /// Warns of weights that are absurdly large; false where some are not finite.
   bool check_weights();
   /// A warning of the newest iteration, on the rank that reports.
   void warn(const std::string& message);
-  /// Evaluates the tasks that are due, or at the end of the run those that were not just now.
-  void evaluate_tasks(bool at_end = false);
   /// Makes the diagnosis that begins with `what` happened. Collective.
   StopReason diverged(const std::string& what);
   /// Saves where checkpoint.every asks for it, after bad iterations once there is a good one.
@@ -139,6 +132,8 @@ class Trainer {
   /// Starts a checkpoint in the background where the deck asks for it, unless the weights are not
   /// finite.
   StopReason start_save();
+  /// The same for a local checkpoint.
+  StopReason start_local();
   /// Takes a step of the checkpoint in flight, or with `wait` all of them.
   void advance_save(bool wait = false);
   /// Writes a checkpoint, unless the weights are not finite: then `diverged`.
@@ -168,9 +163,9 @@ class Trainer {
   std::int64_t scheduled_;  ///< micro-batches of schedule_
   StageRunner runner_;
   std::unique_ptr<const data::Dataset> train_data_;
-  std::unique_ptr<const data::Dataset> valid_data_, test_data_;  ///< null: not evaluated
-  TaskEvaluations tasks_;
   TrainingLog log_;
+  Evaluations evaluations_;
+  std::optional<StepVerifier> verifier_;  ///< with train.verify
   StopConditions stops_;
   StepLimit step_limit_;
   data::BatchPrefetcher prefetcher_;

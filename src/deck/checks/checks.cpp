@@ -184,6 +184,17 @@ void Checker::checkpoints() {
             "checkpoint.keep_every = {} has no effect while checkpoint.keep = all (try keep: 2)",
             write_length(*checkpoint.keep_every));
       });
+  const LocalCheckpoint& local = checkpoint.local;
+  require(local.path.has_value() == local.every.has_value(),
+          {local.path ? "checkpoint.local.path" : "checkpoint.local.every", "checkpoint.local"},
+          [&] {
+            return fmt::format("checkpoint.local.{} without checkpoint.local.{}; give both or none",
+                               local.path ? "path" : "every", local.path ? "every" : "path");
+          });
+  require(!local.partner || local.path, {"checkpoint.local.partner", "checkpoint.local"}, [] {
+    return "checkpoint.local.partner = true has no effect without checkpoint.local.path; leave "
+           "it out";
+  });
 }
 
 void Checker::device() {

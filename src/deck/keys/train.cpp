@@ -39,6 +39,19 @@ void train_keys(std::vector<Key>& rows) {
               .unit("iterations")
               .help("Stop with exit code 76 after so many iterations in a row without a finite "
                     "loss and gradient; those that only lower the loss scale do not count."),
+          key(TRIREME_MEMBER(train.verify.step_every))
+              .from(1, kMaxSteps)
+              .unit("iterations")
+              .help(
+                  "Run forward and backward twice at each multiple of this, and compare all bits: "
+                  "finds silent data corruption. Also tells where gradients that are not finite, "
+                  "and spikes, come from."),
+          key(TRIREME_MEMBER(train.verify.weights_every))
+              .from(1, kMaxSteps)
+              .unit("iterations")
+              .help("Compare the replicas of the weights at each multiple of this."),
+          key(TRIREME_MEMBER(train.verify.inject))
+              .help("For tests alone: flip a bit, such as 'gradients rank=1 iteration=5 bit=30'."),
           key(TRIREME_MEMBER(evaluate.every))
               .from(1, kMaxSteps)
               .units(counts())
@@ -79,8 +92,24 @@ void train_keys(std::vector<Key>& rows) {
               .units(counts())
               .help("Also keep the checkpoints at each multiple of this."),
           key(TRIREME_MEMBER(checkpoint.async))
+              .unset_word("auto")
+              .help("Write while training continues, from a copy in host memory; auto: on GPUs "
+                    "where half of the host's free memory is enough."),
+          key(TRIREME_MEMBER(checkpoint.stripes))
+              .from(1, 10000)
+              .help("On Lustre: storage targets over which each checkpoint is striped, set by 'lfs "
+                    "setstripe'; without it the folder's."),
+          key(TRIREME_MEMBER(checkpoint.local.path))
+              .help(
+                  "Folder on a disk of each node for further checkpoints; a restart with the same "
+                  "layout uses the newest one, wherever it is."),
+          key(TRIREME_MEMBER(checkpoint.local.every))
+              .from(1, kMaxSteps)
+              .units(counts())
+              .help("Write one there at each multiple of this."),
+          key(TRIREME_MEMBER(checkpoint.local.partner))
               .by_default("false")
-              .help("Write while training continues, from a copy in host memory."),
+              .help("Each node also keeps a copy of another node's."),
           key(TRIREME_MEMBER(checkpoint.load))
               .help(
                   "Checkpoint that a fresh run starts from; also one of Megatron-LM or DeepSpeed, "

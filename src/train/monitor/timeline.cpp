@@ -107,7 +107,7 @@ class TracedCommunicator final : public comm::Communicator {
     return inner_->begin_pushed_sum(data, count, dtype, scatter);
   }
   void finish_pushed_sum() override {
-    const NamedRange range({"pushed-sum"});
+    const device::NamedRange range({"pushed-sum"});
     inner_->finish_pushed_sum();
   }
 

@@ -13,11 +13,14 @@
 
 #include "checkpoint/file.hpp"
 #include "checkpoint/folder.hpp"
+#include "checkpoint/local/copies.hpp"
 #include "core/clock.hpp"
 #include "core/error.hpp"
+#include "core/philox.hpp"
 #include "deck/describe.hpp"
 #include "deck/load.hpp"
 #include "train/run_state.hpp"
+#include "train/startup/collective.hpp"
 
 namespace trireme::train {
 namespace {
@@ -77,7 +80,8 @@ std::optional<checkpoint::Latest> find_checkpoint(const deck::Deck& deck,
 /// Notes in `point` that the run resumes with other training data than the checkpoint's; throws
 /// unless `changes` of the deck show that the user wants it.
 void compare_training_data(const RunState& before, const TrainingData& now,
-                           const std::vector<deck::Change>& changes, RestartPoint& point) {
+                           const fs::path& checkpoint, const std::vector<deck::Change>& changes,
+                           RestartPoint& point) {
   // A checkpoint without training, such as an imported model, has seen no documents.
   const bool known = before.consumed_samples > 0 && !before.train_documents.empty();
   if (!known || now.documents.empty()) return;
@@ -92,27 +96,28 @@ void compare_training_data(const RunState& before, const TrainingData& now,
         "'{}' holds other tokens than those that '{}' was trained on, in documents of the same "
         "lengths; put the dataset back, give this one another name to resume with it, or begin "
         "afresh (--restart never, without checkpoint.load)",
-        changed, point.checkpoint->string());
+        changed, checkpoint.string());
   if (!renamed)
     throw DataError(
         "data.train has other documents than those that '{}' was trained on, under the same name; "
         "put the dataset back, give these documents another name to resume with them, or begin "
         "afresh (--restart never, without checkpoint.load)",
-        point.checkpoint->string());
+        checkpoint.string());
   point.notes.push_back("changed: the documents of data.train");
 }
 
-/// Fills in the progress of `point`, which has a checkpoint, and notes what has changed since.
-void compare_runs(const deck::Deck& deck, const TrainingData& training_data, RestartPoint& point) {
-  const checkpoint::Header header = checkpoint::read_header(*point.checkpoint);
+/// Fills in the progress of `point`, whose checkpoint has `header`, and notes what has changed
+/// since.
+void compare_runs(const deck::Deck& deck, const TrainingData& training_data,
+                  const checkpoint::Header& header, RestartPoint& point) {
   const RunState before = RunState::from(header);
   point.progress = before.progress();
-  const auto changes = changes_since(header, *point.checkpoint, deck);
+  const auto changes = changes_since(header, header.path, deck);
   deck::refuse_immutable_changes(changes);
   for (const deck::Change& change : changes)
     if (change.rule != deck::RestartRule::free)
       point.notes.push_back("changed: " + describe(change));
-  compare_training_data(before, training_data, changes, point);
+  compare_training_data(before, training_data, header.path, changes, point);
 }
 
 }  // namespace
@@ -127,7 +132,7 @@ RestartPoint find_restart(const deck::Deck& deck, const std::string& restart,
   if (const auto found = find_checkpoint(deck, restart)) {
     point.checkpoint = found->path;
     if (!found->note.empty()) point.notes.push_back(found->note);
-    compare_runs(deck, training_data, point);
+    compare_runs(deck, training_data, checkpoint::read_header(*point.checkpoint), point);
   }
   // Last: where the run cannot start, the old one stays.
   const fs::path folder = deck.run.output;
@@ -135,6 +140,49 @@ RestartPoint find_restart(const deck::Deck& deck, const std::string& restart,
       (fs::exists(folder / "metrics.jsonl") || fs::exists(checkpoint_folder(deck))))
     move_aside(folder, point);
   return point;
+}
+
+std::optional<fs::path> local_folder(const deck::Deck& deck) {
+  if (!deck.checkpoint.local.path) return std::nullopt;
+  const std::string output = fs::absolute(deck.run.output).lexically_normal().string();
+  return fs::path(*deck.checkpoint.local.path) /
+         fmt::format("{}-{:016x}", deck.run.name, name_hash(output.c_str()));
+}
+
+void find_local_restart(const deck::Deck& deck, comm::MpiCommunicator& world,
+                        const std::string& restart, const TrainingData& training_data,
+                        RestartPoint& point) {
+  const auto folder = local_folder(deck);
+  if (!folder) return;
+  auto newest = static_cast<double>(point.progress.iteration);
+  world.broadcast(&newest, sizeof newest, 0);
+  std::string note;
+  std::optional<checkpoint::ShardHeader> found;
+  if (restart == "latest")
+    found = checkpoint::find_shards(
+        *folder, world, static_cast<std::int64_t>(newest),
+        [&](const checkpoint::ShardHeader& shard) {
+          const deck::Deck before =
+              deck::parse(shard.deck, folder->string(), {}, {.need_data = false});
+          return before.parallel == deck.parallel && before.precision == deck.precision &&
+                 before.optimizer == deck.optimizer && before.model == deck.model;
+        },
+        note);
+  if (!note.empty()) point.notes.push_back(note);
+  if (found) {
+    point.local = checkpoint::Header{
+        .attributes = found->attributes, .deck = found->deck, .tensors = {}, .path = *folder};
+    on_rank_zero(world, [&] {
+      compare_runs(deck, training_data, *point.local, point);
+      return std::string();
+    });
+    point.progress = RunState::from(*point.local).progress();
+    newest = static_cast<double>(point.progress.iteration);
+  }
+  world.barrier();  // no rank looks for shards any more
+  checkpoint::remove_unfinished_shards(*folder);
+  checkpoint::remove_shards(
+      *folder, [&](std::int64_t iteration) { return static_cast<double>(iteration) > newest; });
 }
 
 void supersede_newer(const deck::Deck& deck, RestartPoint& point) {

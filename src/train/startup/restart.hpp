@@ -6,6 +6,8 @@
 #include <string>
 #include <vector>
 
+#include "checkpoint/file.hpp"
+#include "comm/mpi/mpi_communicator.hpp"
 #include "core/clock.hpp"
 #include "deck/batch_sizes.hpp"
 #include "deck/deck.hpp"
@@ -16,6 +18,8 @@ namespace trireme::train {
 /// The checkpoint to start from, if any, and what to tell the user about it.
 struct RestartPoint {
   std::optional<std::filesystem::path> checkpoint;
+  /// The newer local checkpoint to start from instead (checkpoint.local), its tensors left out.
+  std::optional<checkpoint::Header> local;
   deck::Progress progress;  ///< of the checkpoint
   std::vector<std::string> notes;
 };
@@ -34,6 +38,17 @@ std::filesystem::path checkpoint_folder(const deck::Deck& deck);
 /// run that starts there. Called by rank 0 alone, before the run folder is written.
 RestartPoint find_restart(const deck::Deck& deck, const std::string& restart,
                           const TrainingData& training_data = {});
+
+/// This run's folder on its node's disk; empty without checkpoint.local.
+std::optional<std::filesystem::path> local_folder(const deck::Deck& deck);
+
+/// Where `restart` is "latest", makes the run start from its local checkpoint if that is newer than
+/// `point`, whole and of the same layout, with a note; deletes newer ones, which the run leaves. On
+/// the other ranks `point` then has the local checkpoint, its progress and nothing else. Collective
+/// over `world`; throws CollectiveError as find_restart().
+void find_local_restart(const deck::Deck& deck, comm::MpiCommunicator& world,
+                        const std::string& restart, const TrainingData& training_data,
+                        RestartPoint& point);
 
 /// Makes sure that the run never resumes from a checkpoint of its folder that is newer than
 /// `point`, with a note when there are some. Called by rank 0 alone, with the folder locked, before

@@ -1,6 +1,7 @@
 #include "train/startup/supervise.hpp"
 
 #include <fmt/format.h>
+#include <fmt/ranges.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
@@ -9,7 +10,9 @@
 #include <chrono>
 #include <csignal>
 #include <cstring>
+#include <fstream>
 #include <optional>
+#include <sstream>
 #include <thread>
 #include <tuple>
 
@@ -18,6 +21,7 @@
 #include "core/system/signals.hpp"
 #include "report/goodput.hpp"
 #include "train/stop.hpp"
+#include "train/verify/step_verifier.hpp"
 
 namespace trireme::train {
 namespace {
@@ -90,6 +94,29 @@ bool ended_early(const Ending& ending) {
   return (early && !by_time) || ending.code > kSignalBase;
 }
 
+/// The hosts that runs in `folder` found to compute wrong results.
+std::vector<std::string> suspect_hosts(const std::filesystem::path& folder) {
+  std::ifstream file(suspect_hosts_file(folder.string()));
+  std::vector<std::string> hosts;
+  for (std::string host; std::getline(file, host);)
+    if (std::ranges::find(hosts, host) == hosts.end()) hosts.push_back(host);
+  return hosts;
+}
+
+/// Writes the lines of the host file at `path` whose first word is none of `hosts`.
+std::string copy_host_file(const std::string& path, const std::vector<std::string>& hosts,
+                           const std::filesystem::path& folder) {
+  std::istringstream lines(read_file(path));
+  std::string kept;
+  for (std::string line; std::getline(lines, line);) {
+    const std::string host = line.substr(0, line.find_first_of(" \t:"));
+    if (std::ranges::find(hosts, host) == hosts.end()) kept += line + "\n";
+  }
+  const std::filesystem::path target = folder / "hosts-without-suspects";
+  write_file_atomically(target, kept);
+  return target.string();
+}
+
 /// Sleeps, unless this process is asked to stop.
 void pause_for(double seconds) {
   for (const Stopwatch watch; watch.seconds() < seconds && stop_signal() == 0;)
@@ -106,14 +133,46 @@ void say_goodput(const std::filesystem::path& folder) {
 
 }  // namespace
 
+std::vector<std::string> without_hosts(const std::vector<std::string>& words,
+                                       const std::vector<std::string>& hosts,
+                                       const std::filesystem::path& folder) {
+  if (words.empty() || hosts.empty()) return {};
+  std::vector<std::string> changed = words;
+  if (std::filesystem::path(words[0]).filename() == "srun") {
+    changed.insert(changed.begin() + 1, fmt::format("--exclude={}", fmt::join(hosts, ",")));
+    return changed;
+  }
+  for (std::size_t i = 0; i + 1 < changed.size(); ++i) {
+    const std::string& word = changed[i];
+    if (word != "--hostfile" && word != "-hostfile" && word != "--machinefile" &&
+        word != "-machinefile")
+      continue;
+    changed[i + 1] = copy_host_file(changed[i + 1], hosts, folder);
+    return changed;
+  }
+  return {};
+}
+
 ExitCode supervise(const SupervisedRun& run) {
   std::optional<Ending> before;
+  std::vector<std::string> again = run.again;
   double delay = kFirstDelay;
   int code = 0;
   for (int restarts = 0;; ++restarts) {
-    code = wait_for(start(restarts == 0 ? run.command : run.again));
+    code = wait_for(start(restarts == 0 ? run.command : again));
     const Ending ending = ending_of(code, run.folder);
-    if (stop_signal() != 0 || !ended_early(ending)) break;
+    const bool corrupted = code == static_cast<int>(ExitCode::corrupted);
+    if (stop_signal() != 0 || !(ended_early(ending) || corrupted)) break;
+    if (corrupted) {
+      const std::vector<std::string> hosts = suspect_hosts(run.folder);
+      const std::vector<std::string> left_out = without_hosts(run.again, hosts, run.folder);
+      say(fmt::format(
+          "silent data corruption on {}{}",
+          hosts.empty() ? "an unknown host" : fmt::format("{}", fmt::join(hosts, ", ")),
+          left_out.empty() ? "; start the run on other hosts" : ", which is left out from now on"));
+      if (left_out.empty()) break;
+      again = left_out;
+    }
     const std::string what =
         fmt::format("the run ended with {} after iteration {} ({})", code, ending.iteration,
                     ending.cause.empty() ? "no event" : ending.cause);

@@ -17,13 +17,21 @@ struct SupervisedRun {
   int max_restarts = 0;
 };
 
+/// The words of a launcher without `hosts`: srun gets --exclude, and the host file of Open MPI's
+/// mpirun is copied without them to `folder`. Empty where the launcher names no hosts that others
+/// could replace.
+std::vector<std::string> without_hosts(const std::vector<std::string>& words,
+                                       const std::vector<std::string>& hosts,
+                                       const std::filesystem::path& folder);
+
 /// Runs the command, and starts it again when it ends with 75 or is ended by a signal, as the run
-/// of a lost rank is: after 1 second, then twice as long each time, 60 seconds at most, from the
-/// beginning once it has progressed. Does not start it again when the deck's or the command's limit
-/// of time stopped it, when it failed in the same way at the same iteration twice, after
-/// `max_restarts`, or when this process was asked to stop: then it asks the run to stop (SIGUSR1)
-/// and waits for it. Says on standard error what it does, and at the end the run's goodput. Returns
-/// the run's last exit code; 1 instead of 75 where another start would not help. Throws IoError.
+/// of a lost rank is, or with 77 where the host with wrong results can be left out: after 1 second,
+/// then twice as long each time, 60 seconds at most, from the beginning once it has progressed.
+/// Does not start it again when the deck's or the command's limit of time stopped it, when it
+/// failed in the same way at the same iteration twice, after `max_restarts`, or when this process
+/// was asked to stop: then it asks the run to stop (SIGUSR1) and waits for it. Says on standard
+/// error what it does, and at the end the run's goodput. Returns the run's last exit code; 1
+/// instead of 75 where another start would not help. Throws IoError.
 ExitCode supervise(const SupervisedRun& run);
 
 }  // namespace trireme::train

@@ -1,0 +1,155 @@
+// One iteration of a Trainer: from a batch to new weights.
+#include <cmath>
+
+#include "core/error.hpp"
+#include "train/startup/collective.hpp"
+#include "train/trainer.hpp"
+
+namespace trireme::train {
+
+using device::Phase;
+using device::timed;
+
+data::Sampler Trainer::next_batch() const {
+  data::Sampler batch = sampler_;
+  batch.global_batch = batches_.at(state_.consumed_samples);
+  return batch;
+}
+
+void Trainer::schedule(std::int64_t micro_batches) {
+  if (micro_batches == scheduled_) return;
+  pipeline::PipelineShape shape = plan::pipeline_shape(deck_);
+  shape.micro_batches = static_cast<int>(micro_batches);
+  schedule_ = pipeline::make_schedule(shape, groups_.place.pipeline);
+  scheduled_ = micro_batches;
+}
+
+StepResult Trainer::watched_step() {
+  const std::int64_t samples = batches_.at(state_.consumed_samples);
+  const Stopwatch watch;
+  if (const auto limit = step_limit_.seconds(samples))
+    watchdog_->set_limit(comm::to_duration(*limit));
+  const StepResult result = recorded_step();
+  watchdog_->set_limit(std::nullopt);
+  step_limit_.note(watch.seconds(), samples);
+  watchdog_->set_phase("the end", state_.iteration);
+  return result;
+}
+
+StepResult Trainer::step(PhaseSeconds* phases) {
+  const Stopwatch watch;
+  const auto mark = [&] {
+    if (phases) backend_.synchronize();
+    return watch.seconds();
+  };
+  const data::Sampler batch = next_batch();
+  schedule(batch.micro_batches());
+  const double loss_scale = loss_scaler_.scale();
+  runner_.set_loss_scale(loss_scale);
+  double passes = 0.0, reduction = 0.0;
+  const auto run_passes = [&] {
+    parameters_.zero_gradients();
+    watchdog_->set_phase("forward and backward", state_.iteration + 1);
+    const LossSum loss = timed(log_.timers(), Phase::forward_backward, [&] {
+      return runner_.train(*train_data_, batch, state_.next_sample(), schedule_, &prefetcher_);
+    });
+    if (verifier_) verifier_->observer().before_reduction();
+    passes = mark();
+    watchdog_->set_phase("the gradient reduction", state_.iteration + 1);
+    timed(log_.timers(), Phase::grads_sync, [&] { optimizer_.reduce_gradients(); });
+    if (verifier_) verifier_->observer().after_reduction();
+    reduction = mark();
+    return loss;
+  };
+  std::optional<double> norm;
+  LossSum loss;
+  if (verifier_) {
+    const StepVerifier::Result verified =
+        verifier_->run({state_.iteration + 1, batch, state_.next_sample()}, loss_scaler_.can_fall(),
+                       run_passes, [&] { return gradient_norm(loss_scale); });
+    loss = verified.loss;
+    norm = verified.gradient_norm;
+    diagnosis_ = verified.problem;
+    if (diagnosis_.empty()) diagnosis_ = verifier_->compare_weights(state_.iteration + 1);
+    if (!diagnosis_.empty()) return {};
+  } else {
+    loss = run_passes();
+  }
+  watchdog_->set_phase("the update", state_.iteration + 1);
+  StepResult result = timed(log_.timers(), Phase::optimizer,
+                            [&] { return update_weights(loss_scale, batch.global_batch, norm); });
+  result.loss = loss.mean();
+  if (deck_.model.bert.binary_head == true) result.sentence_loss = loss.sentence_mean();
+  if (!result.has_finite_loss()) ++state_.nan;
+  previous_ = state_.progress();
+  ++state_.iteration;
+  state_.consumed_samples += batch.global_batch;
+  const double total = mark();
+  if (phases) *phases = {passes, reduction - passes, total - reduction};
+  if (log_.timers()) log_.timers()->settle();
+  stops_.note_step(total);
+  return result;
+}
+
+StepResult Trainer::recorded_step() {
+  if (!options_.timeline) return step();
+  const std::int64_t iteration = state_.iteration + 1;
+  options_.timeline->begin_iteration(iteration, static_cast<int>(next_batch().micro_batches()));
+  const StepResult result = step();
+  const Stopwatch watch;
+  const auto event = options_.timeline->end_iteration(iteration, iteration == end_.iteration);
+  if (event && reporter_) reporter_->on(*event);
+  log_.exclude(watch.seconds());
+  return result;
+}
+
+double Trainer::gradient_norm(double loss_scale) {
+  return timed(log_.timers(), Phase::gradient_norm,
+               [&] { return optimizer_.gradient_norm(loss_scale); });
+}
+
+StepResult Trainer::update_weights(double loss_scale, std::int64_t samples,
+                                   std::optional<double> norm) {
+  StepResult result{.samples = samples};
+  result.gradient_norm = norm ? *norm : gradient_norm(loss_scale);
+  if (deck_.log.norms != deck::LogNorms::none && reports_at(state_.iteration + 1))
+    result.gradient_zeros = optimizer_.gradient_zeros();
+  const auto position = [&] {
+    return plan::counts_samples(deck_) ? state_.applied_samples : state_.applied_iterations;
+  };
+  // A gradient that is not finite would make the weights unusable: the step is skipped and
+  // counted.
+  result.applied = std::isfinite(result.gradient_norm);
+  if (result.applied) {
+    checkpoints_.finish_copies();
+    timed(log_.timers(), Phase::update, [&] {
+      optimizer_.update({.learning_rate = learning_rate_.at(position()),
+                         .weight_decay = weight_decay_.at(position()),
+                         .gradient_norm = result.gradient_norm,
+                         .loss_scale = loss_scale});
+    });
+    ++state_.applied_iterations;
+    state_.applied_samples += samples;
+  } else {
+    ++state_.skipped;
+    result.searches_scale = loss_scaler_.can_fall();
+  }
+  update_loss_scale(result.applied);
+  result.learning_rate = learning_rate_.at(position());
+  result.loss_scale = loss_scaler_.scale();
+  return result;
+}
+
+void Trainer::update_loss_scale(bool applied) {
+  // The norm is the same on every rank, and so is what follows from it.
+  try {
+    loss_scaler_.update(/*overflow=*/!applied);
+  } catch (const Error& error) {
+    throw CollectiveError(error.code(), error.what());
+  }
+  state_.loss_scale = loss_scaler_.state();
+}
+
+void Trainer::forward_only() { runner_.evaluate(*train_data_, next_batch(), state_.next_sample()); }
+
+}  // namespace trireme::train
