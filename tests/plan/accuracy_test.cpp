@@ -86,12 +86,39 @@ Step megatron_step(std::map<std::string, std::string> row, bool sequence_paralle
           .seconds = std::stod(row["ms"]) * 1e-3};
 }
 
+/// A step of PyTorch's FSDP: Llama in bf16 with fused attention, sharded weights, full
+/// recomputation.
+Step fsdp_step(std::map<std::string, std::string> row) {
+  std::vector<std::string> keys = {"run.device=host",
+                                   "model.family=llama",
+                                   "model.vocab=128256",
+                                   "model.sequence=4096",
+                                   "model.tie_embeddings=false",
+                                   "precision.compute=bf16",
+                                   "recompute.granularity=full",
+                                   "parallel.zero=3"};
+  for (const auto& [key, column] : {std::pair{"batch.global", "global"},
+                                    {"batch.micro", "micro"},
+                                    {"model.hidden", "hidden"},
+                                    {"model.heads", "heads"},
+                                    {"model.kv_heads", "kv_heads"},
+                                    {"model.ffn", "ffn"},
+                                    {"model.layers", "layers"},
+                                    {"parallel.tensor", "tensor"},
+                                    {"parallel.data", "data"}})
+    keys.push_back(fmt::format("{}={}", key, row[column]));
+  return {.model = row["model"],
+          .deck = gpt2_deck(keys, std::stol(row["gpus"])),
+          .seconds = std::stod(row["ms"]) * 1e-3};
+}
+
 double predicted(const Step& step, const Cluster& cluster, double efficiency) {
   Cluster scaled = cluster;
   for (NodeKind& kind : scaled.nodes) kind.gpu.efficiency = efficiency;
   const NodeMap map(scaled, all_nodes(scaled));
   ModelShape shape = model_shape(step.deck, *step.deck.model.vocab);
-  shape.unfused_attention = true;
+  shape.unfused_attention = step.deck.model.family == deck::Family::gpt;
+  shape.reads_output = true;  // these programs recompute whole blocks
   return LayoutTimes(step.deck, shape, map)
       .step_time(deck::layers_per_stage(step.deck), /*messages=*/false)
       .total;
@@ -176,6 +203,17 @@ TEST(Accuracy, OfDlPerfsV100s) {
   const Accuracy accuracy = accuracy_of("DLPerf, 1 to 32 V100s", steps_of("dlperf.csv"),
                                         load_cluster(kRoot / "inputs/clusters/v100x32.yaml"));
   EXPECT_LT(accuracy.mean, 0.12);
+}
+
+TEST(Accuracy, OfKempnerForgesH200s) {
+  Cluster cluster = load_cluster(kRoot / "inputs/clusters/h200x8-nodes.yaml");
+  cluster.nodes[0].gpus = 4;
+  cluster.nodes[0].network = 200e9;
+  std::vector<Step> steps;
+  for (const auto& row : read_csv(kRoot / "tests/data/plan_validation/kempnerforge.csv"))
+    steps.push_back(fsdp_step(row));
+  const Accuracy accuracy = accuracy_of("KempnerForge, 1 to 32 H200s", steps, cluster);
+  EXPECT_LT(accuracy.mean, 0.15);
 }
 
 TEST(Accuracy, OfVTrainsStepsOnOneNode) {

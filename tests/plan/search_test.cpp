@@ -253,7 +253,7 @@ GpuKind profiled_gpu(const deck::Deck& deck) {
                                .vocab = 50257,
                                .backward = slower(times.input_gradient, times.weight_gradient),
                                .weight_gradient = {0, factor * times.weight_gradient.block, 0},
-                               .recompute_full = 0.5 * factor * times.forward.block,
+                               .recompute_full = 0.5 * factor * times.recompute_full,
                                .tensor_forward = UnitSeconds{0, tenth, 0},
                                .tensor_backward = UnitSeconds{0, tenth, 0}}});
   }
@@ -298,11 +298,48 @@ TEST(TimeLayout, TakesMeasuredCollectivesAndRecomputation) {
   Cluster cluster{.name = "two"};
   cluster.nodes = {{.gpu = profiled_gpu(deck), .gpus = 2, .link = 1e9}};
   const StepTime time = time_layout(deck, 50257, cluster, all_nodes(cluster)).time;
-  const double block = cluster.nodes[0].gpu.measured->profiles[0].forward.block;
-  // Forward, recomputed and backward; of 12 blocks.
+  const Profile& profile = cluster.nodes[0].gpu.measured->profiles[0];
+  const double block = profile.forward.block;
+  // Forward, recomputed and backward; of 12 blocks. Recomputation needs one all-reduce of two.
   EXPECT_NEAR(time.tensor, 12 * 0.2 * block, 1e-9);
-  EXPECT_NEAR(time.recompute, 12 * (0.5 + 0.1) * block, 1e-9);
+  EXPECT_NEAR(time.recompute, 12 * (profile.own->recompute_full + 0.05 * block), 1e-9);
   EXPECT_GT(time.optimizer, 1e-4);
+}
+
+TEST(PassTimes, RecomputationLeavesOutWhatOnlyTheOutputNeeds) {
+  GpuKind gpu{.name = "g", .bandwidth = 1e12};
+  gpu.peak[static_cast<int>(deck::Compute::bf16)] = 3e14;
+  ModelShape shape = model_shape(gpt2_deck({"run.device=cuda"}), 50257);
+  const PassTimes pre = pass_times(gpu, shape);
+  EXPECT_NEAR(pre.recompute_full + pre.recompute_output, pre.forward.block, 1e-12);
+  EXPECT_GT(pre.recompute_output, 0.2 * pre.forward.block);  // fc2 is a third of the GEMMs
+  shape.reads_output = true;
+  EXPECT_EQ(pass_times(gpu, shape).recompute_full, pre.forward.block);
+}
+
+TEST(TimeLayout, CollectivesOfDataRanksHideOnlyBetweenNodes) {
+  const auto seconds = [](std::int64_t gpus, const char* overlap) {
+    Cluster cluster{.name = "two"};
+    GpuKind gpu{.name = "g", .memory = 24e9, .bandwidth = 1e12};
+    gpu.peak[static_cast<int>(deck::Compute::bf16)] = 3e14;
+    cluster.nodes = {{.gpu = gpu, .count = 2 / gpus, .gpus = gpus, .link = 1e11, .network = 1e11}};
+    const deck::Deck deck = gpt2_deck({"run.device=cuda", "batch.global=16", "parallel.zero=3",
+                                       fmt::format("parallel.overlap.gradients={}", overlap),
+                                       fmt::format("parallel.overlap.parameters={}", overlap)},
+                                      2);
+    return time_layout(deck, 50257, cluster, all_nodes(cluster)).time.data;
+  };
+  EXPECT_EQ(seconds(2, "true"), seconds(2, "false"));
+  EXPECT_LT(seconds(1, "true"), 0.3 * seconds(1, "false"));
+}
+
+TEST(ModelShape, OfLlamaHasItsWidths) {
+  const ModelShape shape = model_shape(gpt2_deck({"run.device=cuda", "model.family=llama",
+                                                  "model.kv_heads=4", "model.head_dim=128"}),
+                                       50257);
+  EXPECT_EQ(shape.head_share, 2.0);
+  EXPECT_NEAR(shape.kv_share, 1.0 / 3, 1e-12);
+  EXPECT_TRUE(shape.gated && shape.rotary && !shape.biases);
 }
 
 TEST(ExpectedStep, NamesThePartThatDiffers) {

@@ -60,8 +60,8 @@ class Plan(RunTest):
         done = subprocess.run([*map(str, words)], capture_output=True, text=True, cwd=ROOT, check=True)
         time, worst, memory, fullest = map(float, re.search(
             r"time: mean error ([\d.]+) %, worst ([\d.]+) %; memory: ([\d.]+) %, ([\d.]+) %", done.stdout).groups())
-        self.assertLess(time, 5.5, done.stdout)
-        self.assertLess(worst, 19, done.stdout)
+        self.assertLess(time, 5, done.stdout)
+        self.assertLess(worst, 10, done.stdout)
         self.assertLess(memory, 0.5, done.stdout)
         self.assertLess(fullest, 1.5, done.stdout)
 

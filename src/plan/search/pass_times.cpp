@@ -6,6 +6,7 @@
 #include <limits>
 
 #include "grid/layout.hpp"
+#include "plan/setup.hpp"
 
 namespace trireme::plan {
 namespace {
@@ -61,10 +62,12 @@ struct AttentionTimes {
 
 AttentionTimes attention_times(const Kernels& kernels, const GpuKind& gpu,
                                const ModelShape& shape) {
-  const double h = static_cast<double>(shape.hidden) / static_cast<double>(shape.tensor);
+  const double h =
+      shape.head_share * static_cast<double>(shape.hidden) / static_cast<double>(shape.tensor);
   const double s = static_cast<double>(shape.sequence);
   const double n = s * static_cast<double>(shape.micro);
-  const double head = static_cast<double>(shape.hidden) / static_cast<double>(shape.heads);
+  const double head =
+      shape.head_share * static_cast<double>(shape.hidden) / static_cast<double>(shape.heads);
   if (!shape.unfused_attention) {
     const double flops = (shape.causal ? 2 : 4) * n * s * h;  // two GEMMs, half of each masked
     return {kernels.attention(flops, head, gpu.attention_forward),
@@ -87,22 +90,29 @@ PassTimes calculated(const GpuKind& gpu, const ModelShape& shape) {
   const Kernels kernels(gpu, shape);
   const double tensor = static_cast<double>(shape.tensor);
   const double h = static_cast<double>(shape.hidden), f = static_cast<double>(shape.ffn) / tensor;
-  const double a = h / tensor;  // width of this rank's heads
+  const double a = shape.head_share * h / tensor;  // width of this rank's query heads
+  const double qkv = a * (1 + 2 * shape.kv_share);
+  const double fc1 = shape.gated ? 2 * f : f;
   const double n = static_cast<double>(shape.sequence * shape.micro);
   // Positions whose norms, dropout and residual sums this rank computes.
   const double own = shape.sequence_parallel ? n / tensor : n;
   const AttentionTimes attention = attention_times(kernels, gpu, shape);
   const double dropout = shape.dropout ? 1 : 0;
-  times.forward.block = kernels.gemm(n, 3 * a, h) + attention.forward + kernels.gemm(n, h, a) +
-                        kernels.gemm(n, f, h) + kernels.gemm(n, h, f) +
-                        // Twice bias, residual sum and norm; GELU's second output.
-                        2 * kernels.stream((4 + dropout) * own * h) + kernels.stream(n * f);
-  times.input_gradient.block = kernels.gemm(n, h, 3 * a) + attention.backward +
-                               kernels.gemm(n, a, h) + kernels.gemm(n, h, f) +
+  const double rotation =
+      shape.rotary ? kernels.stream(2 * n * a * (1 + shape.kv_share)) : 0;  // of queries and keys
+  times.forward.block = kernels.gemm(n, qkv, h) + rotation + attention.forward +
+                        kernels.gemm(n, h, a) + kernels.gemm(n, fc1, h) + kernels.gemm(n, h, f) +
+                        // Twice bias, residual sum and norm; GELU's second output, or the gate's
+                        // two inputs and its output.
+                        2 * kernels.stream((4 + dropout) * own * h) +
+                        kernels.stream((shape.gated ? 3 : 1) * n * f);
+  times.input_gradient.block = kernels.gemm(n, h, qkv) + rotation + attention.backward +
+                               kernels.gemm(n, a, h) + kernels.gemm(n, h, fc1) +
                                kernels.gemm(n, f, h) + 2 * kernels.stream((5 + dropout) * own * h) +
-                               kernels.stream(3 * n * f);
-  times.weight_gradient.block = kernels.gemm(h, 3 * a, n) + kernels.gemm(h, a, n) +
-                                2 * kernels.gemm(h, f, n) + kernels.stream(n * (3 * a + f + 2 * h));
+                               kernels.stream((shape.gated ? 5 : 3) * n * f);
+  times.weight_gradient.block = kernels.gemm(h, qkv, n) + kernels.gemm(h, a, n) +
+                                kernels.gemm(h, fc1, n) + kernels.gemm(h, f, n);
+  if (shape.biases) times.weight_gradient.block += kernels.stream(n * (qkv + f + 2 * h));
   const double v = static_cast<double>(
       grid::padded_shard(shape.vocab, static_cast<int>(shape.tensor), 0).padded);
   times.forward.head =
@@ -112,7 +122,10 @@ PassTimes calculated(const GpuKind& gpu, const ModelShape& shape) {
       kernels.gemm(n, h, v) + kernels.stream(3 * n * h) + kernels.gemm(v, h, n);
   times.forward.embedding = kernels.stream((3 + dropout) * own * h);
   times.input_gradient.embedding = kernels.stream((7 + dropout) * own * h);
-  times.recompute_full = times.forward.block;
+  // Megatron-LM and its like repeat the whole forward pass.
+  if (!shape.reads_output && !shape.unfused_attention)
+    times.recompute_output = kernels.gemm(n, h, f) + kernels.stream((2 + dropout) * own * h);
+  times.recompute_full = times.forward.block - times.recompute_output;
   // Programs without fused attention recompute attention.
   times.recompute_selective =
       shape.unfused_attention ? attention.forward : kNormShare * times.forward.block;
@@ -193,6 +206,7 @@ PassTimes scaled_to(const Profile& profile, const GpuKind& gpu, const ModelShape
   times.input_gradient = backward;
   times.input_gradient.block -= times.weight_gradient.block;
   scale(times.recompute_full, own.recompute_full, base.recompute_full);
+  scale(times.recompute_output, profile.forward.block, base.forward.block);
   scale(times.recompute_selective, own.recompute_selective, base.recompute_selective);
   // Collectives are proportional to the residual stream, of the same number of ranks.
   const double bytes = static_cast<double>(shape.micro * shape.sequence * shape.hidden) /
@@ -221,6 +235,7 @@ PassTimes mixed(PassTimes a, const PassTimes& b, double share) {
   mix_units(a.input_gradient, b.input_gradient);
   mix_units(a.weight_gradient, b.weight_gradient);
   mix(a.recompute_full, b.recompute_full);
+  mix(a.recompute_output, b.recompute_output);
   mix(a.recompute_selective, b.recompute_selective);
   if (!a.tensor_forward || !b.tensor_forward) {
     if (!a.tensor_forward) a.tensor_forward = b.tensor_forward;
@@ -258,19 +273,30 @@ std::pair<const Profile*, const Profile*> nearest_profiles(const MeasuredGpu& me
 }  // namespace
 
 ModelShape model_shape(const deck::Deck& deck, std::int64_t vocab) {
-  return {.layers = deck.model.layers,
-          .hidden = deck.model.hidden,
-          .ffn = deck.model.ffn,
-          .heads = deck.model.heads,
-          .sequence = deck.model.sequence,
-          .vocab = vocab,
-          .tensor = deck.parallel.tensor,
-          .micro = deck.batch.micro,
-          .compute = deck.precision.compute,
-          .sequence_parallel = deck.parallel.sequence,
-          .dropout = deck.model.dropout.hidden > 0 || deck.model.dropout.attention > 0,
-          .family = deck.model.family,
-          .causal = deck.model.family != deck::Family::bert};
+  const model::ModelSpec spec = model_spec(deck, {.size = vocab});
+  const model::BlockSpec& block = spec.blocks.front();
+  const model::AttentionSpec& attention = block.attention;
+  return {
+      .layers = deck.model.layers,
+      .hidden = deck.model.hidden,
+      .ffn = deck.model.ffn,
+      .heads = deck.model.heads,
+      .sequence = deck.model.sequence,
+      .vocab = vocab,
+      .tensor = deck.parallel.tensor,
+      .micro = deck.batch.micro,
+      .compute = deck.precision.compute,
+      .sequence_parallel = deck.parallel.sequence,
+      .dropout = deck.model.dropout.hidden > 0 || deck.model.dropout.attention > 0,
+      .family = deck.model.family,
+      .causal = attention.causal,
+      .head_share = static_cast<double>(attention.heads * attention.head_dim) /
+                    static_cast<double>(spec.hidden),
+      .kv_share = static_cast<double>(attention.kv_heads) / static_cast<double>(attention.heads),
+      .gated = block.mlp.kind.ends_with("glu"),
+      .rotary = attention.rotary,
+      .biases = attention.output_bias,
+      .reads_output = block.norm_placement != model::NormPlacement::pre};
 }
 
 const Profile* find_profile(const GpuKind& gpu, const ModelShape& shape) {

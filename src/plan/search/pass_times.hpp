@@ -23,8 +23,15 @@ struct ModelShape {
   bool dropout = false;
   deck::Family family{};
   bool causal = true;
+  double head_share = 1;  ///< width of all query heads over `hidden`
+  double kv_share = 1;    ///< key and value heads over query heads
+  bool gated = false;     ///< an MLP with a gate: three matrices
+  bool rotary = false;    ///< queries and keys are rotated
+  bool biases = true;     ///< of linears
   /// Attention scores in memory, as before FlashAttention: of other programs.
   bool unfused_attention = false;
+  /// The backward pass of a block reads the block's output: norms after the sublayers.
+  bool reads_output = false;
 };
 
 /// The shape of `deck`'s model and of one of its micro-batches.
@@ -42,8 +49,11 @@ struct PassTimes {
   UnitSeconds forward;
   UnitSeconds input_gradient;
   UnitSeconds weight_gradient;
-  double recompute_full = 0;       ///< of a block: what its backward pass repeats
-  double recompute_selective = 0;  ///< the same of norms alone
+  /// What the backward pass repeats of a block whose output no recomputed block reads: all but the
+  /// second linear of the MLP and the residual sum, unless reads_output.
+  double recompute_full = 0;
+  double recompute_output = 0;     ///< of a block: those two
+  double recompute_selective = 0;  ///< of a block: norms alone
   /// Of the tensor ranks' collectives inside a node, where they are measured.
   std::optional<UnitSeconds> tensor_forward, tensor_backward;
   TimeSource source = TimeSource::formula;

@@ -127,7 +127,8 @@ LayoutTimes::LayoutTimes(const deck::Deck& deck, const ModelShape& shape, const 
       stage.tensor_backward = {0, 2 * one * kExposedBackward, one};
     }
     const GpuKind& gpu = nodes.of(first).gpu;
-    if (gpu.measured && nodes.on_one_node(first, tensor, data)) stage.collectives = &*gpu.measured;
+    stage.data_inside = nodes.on_one_node(first, tensor, data);
+    if (gpu.measured && stage.data_inside) stage.collectives = &*gpu.measured;
     stage.link = nodes.bandwidth(first, tensor, data, tensor, stage.latency);
     if (stages_ > 1) {
       // The last stage sends to the first under an interleaved schedule.
@@ -158,9 +159,22 @@ double LayoutTimes::recomputed() const {
                            static_cast<double>(shape_.layers));
 }
 
+double LayoutTimes::recomputed_outputs() const {
+  if (deck_.recompute.method == deck::RecomputeMethod::block) return 0;
+  return 1 - 1 / static_cast<double>(deck_.recompute.layers.value_or(1));
+}
+
 double LayoutTimes::recompute_time(const PassTimes& times) const {
   if (deck_.recompute.granularity == deck::Granularity::selective) return times.recompute_selective;
-  return recomputed() * times.recompute_full;
+  return recomputed() * (times.recompute_full + recomputed_outputs() * times.recompute_output);
+}
+
+double LayoutTimes::recomputed_collectives() const {
+  if (shape_.reads_output || shape_.unfused_attention) return recomputed();
+  // Of an all-reduce after attention and one after the MLP the second; under sequence parallelism,
+  // where two all-gathers are the other halves of them, one of four halves.
+  const double of_output = shape_.sequence_parallel ? 0.25 : 0.5;
+  return recomputed() * (1 - of_output * (1 - recomputed_outputs()));
 }
 
 double LayoutTimes::block_time(int stage) const {
@@ -168,7 +182,7 @@ double LayoutTimes::block_time(int stage) const {
   for (const PassTimes* times : stage_[stage].kinds)
     slowest =
         std::max(slowest, times->forward.block + times->backward_block() + recompute_time(*times));
-  return slowest + stage_[stage].tensor_forward.block * (1 + recomputed()) +
+  return slowest + stage_[stage].tensor_forward.block * (1 + recomputed_collectives()) +
          stage_[stage].tensor_backward.block;
 }
 
@@ -202,7 +216,8 @@ pipeline::StepCosts LayoutTimes::chunk_costs(int stage, int chunk, std::int64_t 
     weights = of(times->weight_gradient);
   }
   forward += of(own.tensor_forward);
-  backward += of(own.tensor_backward) + blocks * recomputed() * own.tensor_forward.block;
+  backward +=
+      of(own.tensor_backward) + blocks * recomputed_collectives() * own.tensor_forward.block;
   return {.forward = forward,
           .backward = backward,
           .transfer = own.transfer,
@@ -285,10 +300,14 @@ bool LayoutTimes::one_f_one_b() const {
 double LayoutTimes::parameters(int stage, std::int64_t layers) const {
   const double h = static_cast<double>(shape_.hidden), f = static_cast<double>(shape_.ffn);
   const double tensor = static_cast<double>(shape_.tensor);
+  const double heads = shape_.head_share * h * (2 + 2 * shape_.kv_share);  // q, k, v, projection
+  const double matrices = heads * h + (shape_.gated ? 3 : 2) * h * f;
+  const double biases = shape_.biases ? 3 * h + f : 0;
   double count =
-      static_cast<double>(layers) * ((4 * h * h + 2 * h * f + 3 * h + f) / tensor + 6 * h);
+      static_cast<double>(layers) * ((matrices + biases) / tensor + (shape_.biases ? 6 : 2) * h);
   const double words = static_cast<double>(shape_.vocab) * h / tensor;
-  if (stage == 0) count += words + static_cast<double>(deck_.model.positions) * h;
+  if (stage == 0)
+    count += words + static_cast<double>(shape_.rotary ? 0 : deck_.model.positions) * h;
   if (stage == stages_ - 1)
     count += (stages_ > 1 || !deck_.model.tie_embeddings ? words : 0) + 2 * h;
   return count;
@@ -312,8 +331,10 @@ double LayoutTimes::exposed_data(int stage, std::int64_t layers,
   };
   const double reduce = collective("reduce-scatter", gradient * count);
   const double gather = collective("all-gather", weight * count);
+  // NCCL's blocks hold SMs for as long as a collective takes, and GEMMs occupy all of them: inside
+  // a node, where links are fast, overlapping gains nothing (apps/bench/README.md, what was tried).
   const auto behind = [&](double seconds, bool overlap, double window) {
-    return overlap ? std::max(seconds - window, seconds / buckets) : seconds;
+    return overlap && !own.data_inside ? std::max(seconds - window, seconds / buckets) : seconds;
   };
   const bool gradients = deck_.parallel.overlap.gradients;
   const bool weights = deck_.parallel.overlap.parameters;
@@ -360,7 +381,7 @@ StepTime LayoutTimes::step_time(const std::vector<std::int64_t>& partition, bool
   const double blocks = static_cast<double>(partition[critical]);
   double again = 0;
   for (const PassTimes* times : stage.kinds) again = std::max(again, recompute_time(*times));
-  step.recompute = m * blocks * (again + recomputed() * stage.tensor_forward.block);
+  step.recompute = m * blocks * (again + recomputed_collectives() * stage.tensor_forward.block);
   for (const UnitSeconds* part : {&stage.tensor_forward, &stage.tensor_backward})
     step.tensor += m * (blocks * part->block + (critical == 0) * part->embedding +
                         (critical == stages_ - 1) * part->head);

@@ -105,15 +105,20 @@ class LayoutTimes {
     double transfer = 0;                          ///< of a message to the next stage
     double link = 0;                              ///< bytes/s between data ranks; 0: unknown
     const MeasuredGpu* collectives = nullptr;     ///< measured, of data ranks inside a node
+    bool data_inside = false;                     ///< its data ranks are on one node
     double latency = 0;
     double optimizer = 0;  ///< seconds for an element
   };
 
   std::vector<pipeline::StepCosts> costs(const std::vector<std::int64_t>& partition) const;
-  /// Share of the blocks whose forward pass, collectives included, the backward pass repeats.
+  /// Share of the blocks whose forward pass the backward pass repeats.
   double recomputed() const;
+  /// Share of these whose output a recomputed block reads: in groups of N blocks all but the last.
+  double recomputed_outputs() const;
   /// Seconds that recomputation adds to the backward pass of a block.
   double recompute_time(const PassTimes& times) const;
+  /// Collectives of tensor ranks that recomputation repeats, as a share of a block's forward pass.
+  double recomputed_collectives() const;
   /// When each stage ends, by the simulator.
   std::vector<double> ends(const std::vector<pipeline::StepCosts>& costs) const;
   double parameters(int stage, std::int64_t layers) const;
