@@ -7,7 +7,19 @@
 #   jobs/local/quickstart.sh              the King James Bible, from Debian's bible-kjv
 #   CORPUS=FILE jobs/local/quickstart.sh  your text: *.txt has a document per line, other files are JSON
 #                                         lines with the key "text"; both may be gzipped (.gz)
+#   jobs/local/quickstart.sh --cuda       compile the CUDA backend although no GPU is found here
+#
+# Where there is no GPU it compiles no CUDA, which takes most of the time, even if nvcc is there.
 set -euo pipefail
+cuda=auto
+case ${1:-} in
+  "") ;;
+  --cuda) cuda=ON ;;
+  *)
+    echo "quickstart.sh: unknown option '$1': only --cuda" >&2
+    exit 2
+    ;;
+esac
 corpus=${CORPUS:+$(realpath -- "$CORPUS")}
 # shellcheck source=jobs/local/common.sh
 source "$(dirname "${BASH_SOURCE[0]}")/common.sh"
@@ -33,14 +45,24 @@ install_packages() {
   if [ -n "${CORPUS:-}" ]; then cmake/dependencies.sh; else cmake/dependencies.sh --with-corpus; fi
 }
 
-# A fresh build folder is configured without tests; an existing one is used as it is.
+# has_gpu: whether this machine has an NVIDIA GPU; nvcc is also on machines without.
+has_gpu() {
+  [ -e /dev/nvidia0 ] || nvidia-smi -L >/dev/null 2>&1
+}
+
+# A fresh build folder is configured without tests; an existing one is used as it is. The programs up
+# to the first loss come first.
 build_programs() {
   mkdir -p build
   if [ ! -e build/release/build.ninja ]; then
-    cmake --preset release -DTRIREME_TESTS=OFF -Wno-dev | sed -n '/^-- Trireme/,$p'
+    if [ "$cuda" = auto ]; then if has_gpu; then cuda=AUTO; else cuda=OFF; fi; fi
+    if [ "$cuda" = OFF ]; then echo "no NVIDIA GPU: no CUDA is compiled (--cuda compiles it)"; fi
+    cmake --preset release -DTRIREME_TESTS=OFF -DTRIREME_CUDA="$cuda" -Wno-dev | sed -n '/^-- Trireme/,$p'
   fi
-  build release
+  build release trireme-tokenizer trireme-preprocess trireme-pretrain
 }
+
+build_other_programs() { build release; }
 
 # Writes a chapter per line, without verse marks ("Ge1:1 In the beginning"). bible also prints prompts,
 # which have no such mark, and the first verse twice. The chapters are shuffled, the same way every time,
@@ -74,7 +96,7 @@ make_dataset() {
 }
 
 trireme_mpi() {
-  mpirun -n "$ranks" --oversubscribe --bind-to none "$@"
+  mpirun --quiet -n "$ranks" --oversubscribe --bind-to none "$@"
 }
 
 # Skips a run that has finished after deck and dataset were last changed.
@@ -147,6 +169,7 @@ stage "building" build_programs
 if [ -z "${CORPUS:-}" ]; then stage "making the corpus" make_bible; fi
 stage "making tokenizer and dataset" make_dataset
 stage "pretraining" pretrain
+stage "building the other programs" build_other_programs
 stage "evaluating" evaluate
 stage "generating" generate
 summarize
