@@ -1,14 +1,21 @@
 // A library to preload (LD_PRELOAD) that makes the storage of checkpoints fail: calls on files
-// whose names end in ".h5.part".
+// whose names end in ".h5.part"; or the network: TCP connections of Open MPI (btl tcp); or the
+// clock.
 //
 //   TRIREME_FAULT        eio, enospc: writes fail; short: writes take a part of the bytes, now and
-//                        then none but EINTR; emfile: no file can be opened; slow: writes take 50
-//                        ms
+//                        then none but EINTR; emfile: no file can be opened; erofs: none can be
+//                        opened for writing; slow: writes take 50 ms; slow-link: each message takes
+//                        2 ms more; cut: nothing is sent or received any more, and no error seen;
+//                        clock: the wall clock jumps by a day back and forth
 //   TRIREME_FAULT_RANK   of which rank; of all without it
 //   TRIREME_FAULT_AFTER  how many calls succeed first (0)
 //   TRIREME_FAULT_COUNT  how many calls then have the fault (all)
 #include <dlfcn.h>
 #include <fcntl.h>
+#include <netinet/in.h>
+#include <sys/socket.h>
+#include <sys/time.h>
+#include <sys/uio.h>
 #include <unistd.h>
 
 #include <atomic>
@@ -64,7 +71,9 @@ bool is_part(int fd) {
 /// Runs `call(count)`, which writes `count` bytes, or does what the fault says.
 template <typename Call>
 ssize_t write_with_faults(int fd, size_t count, const Call& call) {
-  if (fault().empty() || fault() == "emfile" || !is_part(fd) || !is_due()) return call(count);
+  const bool of_writes =
+      fault() == "eio" || fault() == "enospc" || fault() == "short" || fault() == "slow";
+  if (!of_writes || !is_part(fd) || !is_due()) return call(count);
   if (fault() == "eio" || fault() == "enospc") {
     errno = fault() == "eio" ? EIO : ENOSPC;
     return -1;
@@ -91,7 +100,41 @@ int open_with_faults(const char* name, const char* path, int flags, mode_t mode)
     errno = EMFILE;
     return -1;
   }
+  const bool writes = (flags & (O_WRONLY | O_RDWR)) != 0;
+  if (fault() == "erofs" && writes && is_part(path) && is_due()) {
+    errno = EROFS;
+    return -1;
+  }
   return next<Open>(name)(path, flags, mode);
+}
+
+/// Whether `fd` is a TCP connection.
+bool is_tcp(int fd) {
+  sockaddr_storage address{};
+  socklen_t size = sizeof address;
+  return ::getsockname(fd, reinterpret_cast<sockaddr*>(&address), &size) == 0 &&
+         (address.ss_family == AF_INET || address.ss_family == AF_INET6);
+}
+
+/// A vector read or write of a socket, as the fault lets it be.
+template <typename Call>
+ssize_t message_with_faults(int fd, const Call& call) {
+  const bool cut = fault() == "cut";
+  if ((!cut && fault() != "slow-link") || !is_tcp(fd) || !is_due()) return call();
+  if (cut) {
+    errno = EAGAIN;
+    return -1;
+  }
+  std::this_thread::sleep_for(std::chrono::milliseconds(2));
+  return call();
+}
+
+/// Seconds by which the wall clock is wrong at this call.
+time_t clock_error() {
+  static std::atomic<int> calls{0};
+  constexpr time_t kDay = 86400;
+  constexpr time_t kErrors[] = {0, kDay, -kDay};
+  return fault() == "clock" ? kErrors[calls++ / 5 % 3] : 0;
 }
 
 mode_t mode_of(int flags, va_list arguments) {
@@ -130,6 +173,32 @@ int open64(const char* path, int flags, ...) {
   const mode_t mode = mode_of(flags, arguments);
   va_end(arguments);
   return open_with_faults("open64", path, flags, mode);
+}
+
+ssize_t writev(int fd, const iovec* parts, int count) {
+  using Writev = ssize_t (*)(int, const iovec*, int);
+  return message_with_faults(fd, [&] { return next<Writev>("writev")(fd, parts, count); });
+}
+
+ssize_t readv(int fd, const iovec* parts, int count) {
+  using Readv = ssize_t (*)(int, const iovec*, int);
+  return message_with_faults(fd, [&] { return next<Readv>("readv")(fd, parts, count); });
+}
+
+int clock_gettime(clockid_t clock, timespec* time) {
+  using ClockGettime = int (*)(clockid_t, timespec*);
+  static const auto real = next<ClockGettime>("clock_gettime");
+  const int result = real(clock, time);
+  if (clock == CLOCK_REALTIME) time->tv_sec += clock_error();
+  return result;
+}
+
+int gettimeofday(timeval* time, void* zone) {
+  using Gettimeofday = int (*)(timeval*, void*);
+  static const auto real = next<Gettimeofday>("gettimeofday");
+  const int result = real(time, zone);
+  time->tv_sec += clock_error();
+  return result;
 }
 
 }  // extern "C"
