@@ -158,15 +158,17 @@ bool TransformerBlock::drops(const PassInfo& pass) const {
 
 void TransformerBlock::forward(const LayerContext& context, const LayerWorkspace& workspace,
                                const PassInfo& pass, const Tensor& input,
-                               const BlockActivations& saved, const Tensor& output) const {
+                               const BlockActivations& saved, const Tensor& output,
+                               const BlockJoints& joints) const {
   if (output_norm())
     return forward_output_norm(context, workspace, pass, input, saved, output, [&] {
       attention_.forward(context, pass, saved.attention_in, saved.attention, workspace.hidden);
     });
   if (!pre_norm()) return forward_post_norm(context, workspace, pass, input, saved, output);
-  norm1_->forward(context, input, saved.norm1, sp_shard(context, saved.norm1_out));
+  if (!joints.has_norm1)
+    norm1_->forward(context, input, saved.norm1, sp_shard(context, saved.norm1_out));
   attention_.forward(context, pass, saved.norm1_out, saved.attention, workspace.hidden);
-  finish_forward(context, workspace, pass, input, saved, output);
+  finish_forward(context, workspace, pass, input, saved, output, joints);
 }
 
 void TransformerBlock::forward_cached(const LayerContext& context, const LayerWorkspace& workspace,
@@ -180,19 +182,25 @@ void TransformerBlock::forward_cached(const LayerContext& context, const LayerWo
   TRIREME_CHECK(pre_norm(), "post-norm attention has no cache");
   norm1_->forward(context, stream, saved.norm1, sp_shard(context, saved.norm1_out));
   attention_.forward_cached(context, saved.norm1_out, saved.attention, sequences, workspace.hidden);
-  finish_forward(context, workspace, {.training = false}, stream, saved, stream);
+  finish_forward(context, workspace, {.training = false}, stream, saved, stream, {});
 }
 
 void TransformerBlock::finish_forward(const LayerContext& context, const LayerWorkspace& workspace,
                                       const PassInfo& pass, const Tensor& input,
-                                      const BlockActivations& saved, const Tensor& output) const {
+                                      const BlockActivations& saved, const Tensor& output,
+                                      const BlockJoints& joints) const {
   attention_residual_.forward(context, pass, workspace.hidden,
                               attention_.projection().bias().weight, input, saved.residual_mid,
                               *norm2_, saved.norm2, saved.norm2_out);
   mlp_->forward(context, saved.norm2_out, saved.mlp, output ? workspace.hidden : Tensor());
-  if (output)
-    mlp_residual_.forward(context, pass, workspace.hidden, mlp_->output().bias().weight,
-                          saved.residual_mid, output);
+  if (!output) return;
+  const Tensor& bias = mlp_->output().bias().weight;
+  if (joints.next)
+    mlp_residual_.forward(context, pass, workspace.hidden, bias, saved.residual_mid, output,
+                          *joints.next->norm1_, joints.next_saved->norm1,
+                          joints.next_saved->norm1_out);
+  else
+    mlp_residual_.forward(context, pass, workspace.hidden, bias, saved.residual_mid, output);
 }
 
 void TransformerBlock::backward(const LayerContext& context, const LayerWorkspace& workspace,

@@ -48,6 +48,16 @@ struct BlockGradients {
   }
 };
 
+class TransformerBlock;
+
+/// How a pre-norm block's forward pass is joined to those of its neighbours: one kernel adds the
+/// residual that ends a block and computes the first norm of the next.
+struct BlockJoints {
+  bool has_norm1 = false;                  ///< norm1 of this block was computed by the block before
+  const TransformerBlock* next = nullptr;  ///< whose norm1 this block computes; null: none
+  const BlockActivations* next_saved = nullptr;
+};
+
 /// Block `layer` of a model; its weights live in a ParameterStore.
 class TransformerBlock {
  public:
@@ -81,9 +91,13 @@ class TransformerBlock {
   bool drops(const PassInfo& pass) const;
 
   /// Writes output [S, b, h] and `saved` from input [S, b, h]; without an output it writes `saved`
-  /// alone, what backward() needs, and leaves out the last GEMM. Collective over the tensor group.
+  /// alone, what backward() needs, and leaves out the last GEMM. `joints` say what other blocks'
+  /// passes do of it, and need joins(). Collective over the tensor group.
   void forward(const LayerContext& context, const LayerWorkspace& workspace, const PassInfo& pass,
-               const Tensor& input, const BlockActivations& saved, const Tensor& output) const;
+               const Tensor& input, const BlockActivations& saved, const Tensor& output,
+               const BlockJoints& joints = {}) const;
+  /// Whether forward() can compute the first norm of `next`, which reads its output.
+  bool joins(const TransformerBlock& next) const { return pre_norm() && next.pre_norm(); }
 
   /// Turns `gradient` [S, b, h], that of the output, into that of the input, in place, and adds the
   /// weight gradients: under sequence parallelism, those of Parameter::sequence_parallel are of
@@ -130,7 +144,7 @@ class TransformerBlock {
   /// From the attention's output, in workspace.hidden, to `output`.
   void finish_forward(const LayerContext& context, const LayerWorkspace& workspace,
                       const PassInfo& pass, const Tensor& input, const BlockActivations& saved,
-                      const Tensor& output) const;
+                      const Tensor& output, const BlockJoints& joints) const;
   /// The two halves of backward(), last first.
   void mlp_backward(const LayerContext& context, const LayerWorkspace& workspace,
                     const PassInfo& pass, const BlockActivations& saved, const Tensor& gradient,

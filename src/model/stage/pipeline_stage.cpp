@@ -151,11 +151,20 @@ void PipelineStage::forward(int slot_index, bool training,
   for (int k = 0; k < std::ssize(segments_); ++k) {
     const Segment& segment = segments_[k];
     if (keeps && segment.recomputed) inputs_.start_keeping(context_, slot_index, k);
+    bool joined = false;
     for (int i = segment.first; i < segment.end(); ++i) {
       before_use(chunk, i, i + 1 < layers ? i + 1 : -1);
+      BlockJoints joints{.has_norm1 = joined};
+      // Blocks that are recomputed start from their input.
+      joined = !segment.recomputed && i + 1 < segment.end() &&
+               blocks(chunk)[i].joins(blocks(chunk)[i + 1]);
+      if (joined) {
+        joints.next = &blocks(chunk)[i + 1];
+        joints.next_saved = &slot.blocks[chunk][i + 1];
+      }
       run_block(Pass::forward, slot_index, i, pass, nullptr, [&] {
         blocks(chunk)[i].forward(context_, scratch_.layer, pass, slot.streams[i],
-                                 slot.blocks[chunk][i], slot.streams[i + 1]);
+                                 slot.blocks[chunk][i], slot.streams[i + 1], joints);
       });
     }
     if (keeps && segment.recomputed) inputs_.finish_keeping(context_);
