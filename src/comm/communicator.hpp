@@ -31,16 +31,6 @@ class FinishedRequest final : public Request {
   void wait() override {}
 };
 
-/// Memory of another rank to which a kernel writes a part of what it adds to a sum: see
-/// Communicator::begin_pushed_sum().
-struct PushTarget {
-  void* data = nullptr;   ///< null: nowhere
-  std::size_t first = 0;  ///< the first element of the buffer to be written there,
-  std::size_t count = 0;  ///< and how many
-
-  explicit operator bool() const { return data != nullptr; }
-};
-
 /// The registration of a buffer with a group; ends with this object.
 class RegisteredBuffer {
  public:
@@ -94,18 +84,6 @@ class Communicator {
   /// rank. start_reduce_scatter() and start_all_reduce() of at most `bytes` may use it, and then
   /// take fewer SMs from the work that they overlap with. Until the registration ends.
   virtual void set_staging_buffer(void* base, std::size_t bytes) { (void)base, (void)bytes; }
-
-  /// Begins the sum of `data`, `count` elements on every rank, as by all_reduce() or, if `scatter`,
-  /// by reduce_scatter(). The kernel enqueued next writes `data` and writes the target's elements
-  /// to the target, too: they travel while it computes. finish_pushed_sum() enqueues the rest.
-  /// Without a target nothing has begun: this group does not push. Needs a staging buffer.
-  virtual PushTarget begin_pushed_sum(void* data, std::size_t count, DType dtype, bool scatter) {
-    (void)data, (void)count, (void)dtype, (void)scatter;
-    return {};
-  }
-  virtual void finish_pushed_sum() {
-    throw InternalError("group '{}' has not begun a pushed sum", name());
-  }
 
   /// all_reduce, reduce_scatter and all_gather that overlap with later work until wait(). In host
   /// memory they are complete when these return.

@@ -28,19 +28,12 @@ struct Gemm {
   Tensor bias;
   /// Of FP8: the GPU may keep partial sums in its tensor cores, with about 14 bits.
   bool fast_accumulation = false;
-  /// Where rows copy_from .. of C are written as well, [r, n] of C's type, with beta 0; empty for
-  /// none. On CUDA possibly memory of another GPU, which receives tiles while others are computed.
-  Tensor copy = {};
-  std::int64_t copy_from = 0;
 };
 
 /// Whether FP8 GEMMs exist for these extents, on all backends: cuBLASLt's rule.
 constexpr bool fits_fp8(std::int64_t m, std::int64_t n, std::int64_t k) {
   return m > 0 && n > 0 && k > 0 && m % 16 == 0 && n % 16 == 0 && k % 16 == 0;
 }
-
-/// The rows of C that `args` copies; throws InternalError unless its copy is as Gemm says.
-Tensor copied_rows(const Gemm& args);
 
 /// Throws InternalError unless the tensors of an FP8 GEMM are as Gemm says.
 void check_fp8_gemm(const Gemm& args);

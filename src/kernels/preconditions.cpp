@@ -59,20 +59,8 @@ DType check_quantize(const Quantize& args) {
   return dtype;
 }
 
-Tensor copied_rows(const Gemm& args) {
-  const Extents c = extents_of("gemm", "c", args.c), copy = extents_of("gemm", "copy", args.copy);
-  TRIREME_CHECK(args.copy.dtype == args.c.dtype && copy.columns == c.columns &&
-                    args.copy_from >= 0 && args.copy_from + copy.rows <= c.rows,
-                "gemm: a copy {} of rows {} .. of c {}", to_string(args.copy.shape), args.copy_from,
-                to_string(args.c.shape));
-  TRIREME_CHECK(args.beta == 0.0 && !is_fp8(args.a.dtype),
-                "gemm: c is copied with beta 0 only, not of FP8 operands");
-  return args.c.view({c.rows, c.columns}).rows(args.copy_from, copy.rows);
-}
-
 void check_fp8_gemm(const Gemm& args) {
   const char* op = "gemm";
-  TRIREME_CHECK(!args.copy, "{}: c of FP8 operands is not copied", op);
   const Extents a = extents_of(op, "a", args.a), b = extents_of(op, "b", args.b);
   TRIREME_CHECK(is_fp8(args.a.dtype) && is_fp8(args.b.dtype), "{}: {} times {}", op,
                 name_of(args.a.dtype), name_of(args.b.dtype));

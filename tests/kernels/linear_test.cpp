@@ -71,20 +71,6 @@ TYPED_TEST(GemmTest, FoldsLeadingAxesIntoRows) {
   expect_same_bits("c", folded, plain);
 }
 
-TEST(Gemm, CopiesRowsOfItsResult) {
-  Owned<float> a = Owned<float>::random({7, 3}, 1), b = Owned<float>::random({3, 5}, 2);
-  Owned<float> c({7, 5}), copy({4, 5});
-  host::gemm(
-      {.a = a.tensor(), .b = b.tensor(), .c = c.tensor(), .copy = copy.tensor(), .copy_from = 2});
-  for (std::int64_t i = 0; i < 20; ++i) EXPECT_EQ(copy[i], c[10 + i]) << i;
-  EXPECT_THROW(host::gemm({.a = a.tensor(),
-                           .b = b.tensor(),
-                           .c = c.tensor(),
-                           .copy = copy.tensor(),
-                           .copy_from = 4}),
-               InternalError);
-}
-
 TEST(Gemm, RefusesShapesThatDoNotMeet) {
   Owned<float> a({2, 3}, 1.0), b({4, 5}, 1.0), c({2, 5}, 0.0);
   try {

@@ -102,14 +102,6 @@ class TracedCommunicator final : public comm::Communicator {
   void set_staging_buffer(void* base, std::size_t bytes) override {
     inner_->set_staging_buffer(base, bytes);
   }
-  comm::PushTarget begin_pushed_sum(void* data, std::size_t count, DType dtype,
-                                    bool scatter) override {
-    return inner_->begin_pushed_sum(data, count, dtype, scatter);
-  }
-  void finish_pushed_sum() override {
-    const device::NamedRange range({"pushed-sum"});
-    inner_->finish_pushed_sum();
-  }
 
  private:
   template <typename Start>
