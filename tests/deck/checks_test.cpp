@@ -203,6 +203,13 @@ TEST(DeckChecks, BatchScheduleAndLengthMustFit) {
       {"train:\n  it", "checkpoint: {keep_every: 100}\ntrain:\n  it",
        "bad.yaml:12:14: checkpoint.keep_every = 100 iterations has no effect while checkpoint.keep "
        "= all (try keep: 2)"},
+      {"train:\n  it", "checkpoint: {local: {path: /a}}\ntrain:\n  it",
+       "bad.yaml:12:22: checkpoint.local.path without checkpoint.local.every; give both or none"},
+      {"train:\n  it", "checkpoint: {local: {every: 5}}\ntrain:\n  it",
+       "bad.yaml:12:22: checkpoint.local.every without checkpoint.local.path; give both or none"},
+      {"train:\n  it", "checkpoint: {local: {partner: true}}\ntrain:\n  it",
+       "bad.yaml:12:22: checkpoint.local.partner = true has no effect without "
+       "checkpoint.local.path; leave it out"},
   });
 }
 
