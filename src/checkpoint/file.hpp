@@ -7,6 +7,7 @@
 #pragma once
 
 #include <cstdint>
+#include <cstdio>
 #include <filesystem>
 #include <functional>
 #include <map>
@@ -109,8 +110,9 @@ struct WholeTensor {
 
 /// Writes a checkpoint under a temporary name, syncs it and renames it to `path`, whose folder must
 /// exist; no file `latest` is touched. `attributes` gains `format_version`. Throws IoError when the
-/// file cannot be written.
+/// file cannot be written. `progress` gets a progress meter, null nothing.
 void write_checkpoint(const std::filesystem::path& path, const Attributes& attributes,
-                      const std::string& deck, const std::vector<WholeTensor>& tensors);
+                      const std::string& deck, const std::vector<WholeTensor>& tensors,
+                      std::FILE* progress = nullptr);
 
 }  // namespace trireme::checkpoint

@@ -23,6 +23,7 @@
 #include "core/error.hpp"
 #include "core/files.hpp"
 #include "core/philox.hpp"
+#include "core/text.hpp"
 
 namespace trireme::checkpoint {
 
@@ -240,8 +241,16 @@ void with_elements(const WholeTensor& tensor, const std::function<void(const flo
 }  // namespace
 
 void write_checkpoint(const std::filesystem::path& path, const Attributes& attributes,
-                      const std::string& deck, const std::vector<WholeTensor>& tensors) {
+                      const std::string& deck, const std::vector<WholeTensor>& tensors,
+                      std::FILE* progress) {
   hdf5::silence();
+  double bytes = 0, done = 0;  // each tensor is read for its checksum, and to be written
+  for (const WholeTensor& tensor : tensors)
+    bytes += 2 * sizeof(float) * static_cast<double>(tensor.shape.size());
+  Progress meter("converting", "B", bytes, progress);
+  const auto count = [&](const WholeTensor& tensor) {
+    meter.update(done += sizeof(float) * static_cast<double>(tensor.shape.size()));
+  };
   std::vector<LocalTensor> described;
   std::vector<std::uint64_t> checksums;
   for (const WholeTensor& tensor : tensors) {
@@ -250,6 +259,7 @@ void write_checkpoint(const std::filesystem::path& path, const Attributes& attri
       checksums.push_back(checksum(kFormatVersion, tensor.shape, DType::f32,
                                    {grid::whole_tensor(tensor.shape)}, data));
     });
+    count(tensor);
   }
   const std::filesystem::path target = std::filesystem::absolute(path);
   const std::filesystem::path unfinished = target.string() + ".part";
@@ -259,11 +269,13 @@ void write_checkpoint(const std::filesystem::path& path, const Attributes& attri
     PartFile file(unfinished, [] {});
     const std::vector<std::int64_t> offsets =
         write_metadata(file, attributes, deck, described, checksums);
-    for (std::size_t i = 0; i < tensors.size(); ++i)
+    for (std::size_t i = 0; i < tensors.size(); ++i) {
       with_elements(tensors[i], [&](const float* data) {
         file.write({grid::whole_tensor(tensors[i].shape)}, tensors[i].shape, sizeof(float), data,
                    offsets[i]);
       });
+      count(tensors[i]);
+    }
     sync_path(unfinished);
     std::filesystem::rename(unfinished, target);
     sync_path(target.parent_path());

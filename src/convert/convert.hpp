@@ -3,6 +3,7 @@
 #pragma once
 
 #include <cstdint>
+#include <cstdio>
 #include <filesystem>
 #include <optional>
 #include <set>
@@ -52,6 +53,7 @@ namespace huggingface {
 struct ExportOptions {
   DType dtype = DType::f32;                    ///< fp32, bf16 or fp16
   std::uint64_t shard_bytes = 5'000'000'000u;  ///< the maximum size of a file
+  std::FILE* progress = nullptr;               ///< gets a progress meter; null: nothing
 };
 
 /// Writes the weights of the checkpoint at `from` (a file, or a run's folder) into the folder `to`,
@@ -66,6 +68,7 @@ struct ImportOptions {
   std::filesystem::path deck;          ///< of the run that will start from it; empty: a minimal one
   std::vector<std::string> overrides;  ///< of the deck's keys
   std::filesystem::path write_deck;    ///< the deck is written there unless empty
+  std::FILE* progress = nullptr;       ///< gets a progress meter; null: nothing
 };
 
 /// Writes the weights at `from`, a folder or its .safetensors file, as the checkpoint `to` of
@@ -88,6 +91,7 @@ struct ImportOptions {
   std::optional<std::int64_t> vocabulary;  ///< its size, if the deck's tokenizer determines it
   std::vector<std::string> overrides;      ///< of the deck's keys
   std::filesystem::path write_deck;        ///< the deck is written there unless empty
+  std::FILE* progress = nullptr;           ///< gets a progress meter; null: nothing
 };
 
 /// Writes the checkpoint of Megatron-LM or DeepSpeed at `from`, the folder of one iteration or the

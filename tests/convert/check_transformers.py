@@ -29,6 +29,7 @@ LLAMA = ("family: llama, layers: 3, hidden: 48, heads: 6, kv_heads: 2, ffn: 80, 
          "dropout: {attention: 0, hidden: 0}")
 MODELS = {
     "bert": "family: bert, layers: 2, hidden: 64, heads: 2, sequence: 64, vocab: 2000, bert: {post_norm: true}",
+    "megatron-bert": "family: bert, layers: 2, hidden: 64, heads: 2, sequence: 64, vocab: 2000, bert: {post_norm: false}",
     "gpt": "layers: 3, hidden: 48, heads: 6, sequence: 64, init_std: 0.2",
     "llama": LLAMA + ", tie_embeddings: false, position: {theta: 5e5, scaling: llama3, factor: 8, original: 16}",
     "llama-yarn": LLAMA + ", tie_embeddings: true, position: {theta: 1e4, scaling: yarn, factor: 4, original: 16}",
@@ -88,8 +89,8 @@ def read_records(path):
         at += 16 + size
 
 
-def bert_losses(folder, records):
-    model = transformers.BertForPreTraining.from_pretrained(folder).eval()
+def bert_losses(kind, folder, records):
+    model = kind.from_pretrained(folder).eval()
     lm, sentence, count = 0.0, 0.0, 0
     for example in read_records(records):
         def tensor(name, example=example):
@@ -107,7 +108,7 @@ def bert_losses(folder, records):
 def check(name, model, folder):
     deck, text = folder / "deck.yaml", folder / "text.txt"
     text.write_bytes((ROOT / "LICENSE").read_bytes())
-    if name == "bert":
+    if "bert" in name:
         records = folder / "a.tfrecord"
         write_records(records, sequence=64, predictions=9, count=32, least=20, vocabulary=2000)
         data = f"data: {{train: {records}, valid: {records}, bert: {{dialect: tfrecord, max_predictions: 9}}}}\n"
@@ -117,12 +118,13 @@ def check(name, model, folder):
     deck.write_text(f"model: {{{model}}}\n{data}" + TINY.replace("device: host", f"device: host, output: {folder / 'run'}"))
     run("trireme-pretrain", deck)
     print(run("trireme-convert", "hf", folder / "run", folder / "hf").splitlines()[0])
-    if name == "bert":
+    if "bert" in name:
+        kind = transformers.BertForPreTraining if name == "bert" else transformers.MegatronBertForPreTraining
         ours = json.loads(run("trireme-evaluate", deck, "--split", "valid", "--json"))
-        theirs = bert_losses(folder / "hf", records)
+        theirs = bert_losses(kind, folder / "hf", records)
         error = max(abs(ours["loss"] - theirs[0]), abs(ours["sentence_loss"] - theirs[1]))
         print(f"  losses {ours['loss']:.6f} {ours['sentence_loss']:.6f}, transformers {theirs[0]:.6f} {theirs[1]:.6f}")
-        good, kind = error < 1e-4, transformers.BertForPreTraining
+        good = error < 1e-4
     else:
         kind = transformers.AutoModelForCausalLM
         theirs, good = kind.from_pretrained(folder / "hf").eval(), True

@@ -303,8 +303,9 @@ TEST_F(HuggingFaceTest, RefusesOtherModels) {
     configure(key, value);
     return import_problem();
   };
-  EXPECT_EQ(changed("model_type", "t5").substr(0, 67),
-            "'out/config.json': \"model_type\" is \"t5\"; read are gpt2, bert, llama");
+  EXPECT_EQ(
+      changed("model_type", "t5").substr(0, 67),
+      "'out/config.json': \"model_type\" is \"t5\"; read are gpt2, bert, megatron-bert, llama");
   EXPECT_EQ(changed("activation_function", "relu"),
             "'out/config.json': \"activation_function\" is \"relu\"; Trireme's GELU is the tanh "
             "form, \"gelu_new\"");
@@ -397,14 +398,28 @@ TEST_F(HuggingFaceTest, ReadsBertAsItIsPublished) {
       nlohmann::json::parse(read_file(folder_ / "again/tokenizer_config.json"))["do_lower_case"]);
 }
 
-TEST_F(HuggingFaceTest, RefusesNormsBeforeTheSublayers) {
-  std::string deck = kBertDeck;
-  deck.replace(deck.find("post_norm: true"), 15, "post_norm: false");
-  const fs::path path = checkpoint_of(deck);
-  EXPECT_EQ(message_of<DataError>([&] { export_model(path, folder_ / "out"); }),
-            "BertForPreTraining normalizes after the sublayers; this model has "
-            "model.bert.post_norm = false and no form there");
-  EXPECT_FALSE(fs::exists(folder_ / "out"));
+TEST_F(HuggingFaceTest, BertWithNormsBeforeTheSublayersIsMegatronBert) {
+  std::string text = kBertDeck;
+  text.replace(text.find("post_norm: true"), 15, "post_norm: false");
+  const fs::path run = checkpoint_of(text);
+  export_model(run, folder_ / "out");
+  const auto config = nlohmann::json::parse(read_file(folder_ / "out/config.json"));
+  EXPECT_EQ(config["architectures"][0], "MegatronBertForPreTraining");
+  EXPECT_EQ(config["model_type"], "megatron-bert");
+  const SafetensorsReader theirs(folder_ / "out/model.safetensors");
+  for (const char* name :
+       {"bert.encoder.layer.1.attention.ln.weight", "bert.encoder.layer.0.ln.bias",
+        "bert.encoder.ln.weight", "bert.encoder.layer.0.attention.output.dense.weight",
+        "cls.predictions.transform.LayerNorm.weight"})
+    EXPECT_NE(theirs.find(name), nullptr) << name;
+  EXPECT_EQ(theirs.find("bert.embeddings.LayerNorm.weight"), nullptr);
+  // The norm before the MLP is the layer's own.
+  std::vector<float> norm(6);
+  checkpoint::Reader(run).read_whole("model/layers/1/norm2/weight", DType::f32, norm.data());
+  EXPECT_EQ(theirs.read(*theirs.find("bert.encoder.layer.1.ln.weight")), norm);
+  import_model(folder_ / "out", folder_ / "back.h5", {.write_deck = folder_ / "deck.yaml"});
+  expect_same_weights(run, folder_ / "back.h5");
+  EXPECT_EQ(deck::load(folder_ / "deck.yaml", {"data.train=d"}, {}).model.bert.post_norm, false);
 }
 
 /// A deck of the Llama family with `keys` of the model.

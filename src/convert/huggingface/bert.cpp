@@ -1,5 +1,6 @@
-// BERT as Hugging Face's transformers keeps it: BertForPreTraining, or BertForMaskedLM without the
-// binary head. Norms after the sublayers; q, k and v in three tensors; the exact GELU.
+// BERT as Hugging Face's transformers keeps it: with norms after the sublayers BertForPreTraining,
+// with norms before them MegatronBertForPreTraining; ...ForMaskedLM without the binary head. q, k
+// and v are three tensors; the GELU is the exact one.
 #include <fmt/format.h>
 
 #include "convert/huggingface/format.hpp"
@@ -8,6 +9,8 @@
 
 namespace trireme::convert::huggingface {
 namespace {
+
+constexpr const char* kMegatronBert = "megatron-bert";
 
 /// Norms are "gamma" and "beta" in the files of Google's models.
 std::vector<std::string> bert_spellings(const std::string& name) {
@@ -19,6 +22,20 @@ std::vector<std::string> bert_spellings(const std::string& name) {
   }
   return names;
 }
+
+/// MegatronBert names norms after the sublayer that they precede, and the last one "encoder.ln".
+std::vector<std::string> megatron_bert_spellings(const std::string& name) {
+  std::string own = name;
+  for (const auto& [theirs, megatron] :
+       {std::pair<std::string, std::string>{".attention.output.LayerNorm.", ".attention.ln."},
+        {".output.LayerNorm.", ".ln."}})
+    if (const std::size_t at = own.find(theirs); at != std::string::npos)
+      own.replace(at, theirs.size(), megatron);
+  return {own};
+}
+
+bool is_post_norm(const deck::Deck& deck) { return deck.model.bert.post_norm.value_or(false); }
+bool is_pre_norm(const deck::Deck& deck) { return !is_post_norm(deck); }
 
 bool is_bert_buffer(const std::string& name) {
   return name == "bert.embeddings.position_ids" || name == "bert.embeddings.token_type_ids";
@@ -51,12 +68,13 @@ std::string bert_deck(const Source& source) {
       "model:\n  family: bert\n  layers: {}\n  hidden: {}\n  heads: {}\n  ffn: {}\n"
       "  sequence: {}\n  positions: {}\n  vocab: {}\n"
       "  dropout: {{attention: {}, hidden: {}}}\n  init_std: {}\n  layernorm_eps: {}\n"
-      "  tie_embeddings: {}\n  bert: {{post_norm: true, binary_head: {}}}\n",
+      "  tie_embeddings: {}\n  bert: {{post_norm: {}, binary_head: {}}}\n",
       config.size("num_hidden_layers"), config.size("hidden_size"),
       config.size("num_attention_heads"), config.size("intermediate_size"), positions, positions,
       config.size("vocab_size"), config.number("attention_probs_dropout_prob", 0.1),
       config.number("hidden_dropout_prob", 0.1), config.number("initializer_range", 0.02),
-      config.number("layer_norm_eps", 1e-12), config.flag("tie_word_embeddings", true), binary);
+      config.number("layer_norm_eps", 1e-12), config.flag("tie_word_embeddings", true),
+      config.text("model_type", "") != kMegatronBert, binary);
   const std::filesystem::path vocab = source.folder / "vocab.txt";
   if (!std::filesystem::exists(vocab)) {
     source.notes.emplace_back(
@@ -71,28 +89,26 @@ std::string bert_deck(const Source& source) {
 
 nlohmann::ordered_json bert_json(const Target& target) {
   const deck::Model& model = target.deck.model;
-  if (!model.bert.post_norm.value_or(false))
-    throw DataError(
-        "BertForPreTraining normalizes after the sublayers; this model has model.bert.post_norm = "
-        "false and no form there");
+  const bool post = is_post_norm(target.deck);
   const bool binary = target.spec.head.sentence_classes > 0;
-  nlohmann::ordered_json json = {
-      {"architectures", {binary ? "BertForPreTraining" : "BertForMaskedLM"}},
-      {"model_type", "bert"},
-      {"hidden_act", "gelu"},
-      {"num_hidden_layers", model.layers},
-      {"hidden_size", model.hidden},
-      {"num_attention_heads", model.heads},
-      {"intermediate_size", model.ffn},
-      {"max_position_embeddings", model.positions},
-      {"vocab_size", target.spec.vocab},
-      {"type_vocab_size", target.spec.embedding.token_types},
-      {"layer_norm_eps", model.layernorm_eps},
-      {"initializer_range", model.init_std},
-      {"attention_probs_dropout_prob", model.dropout.attention},
-      {"hidden_dropout_prob", model.dropout.hidden},
-      {"tie_word_embeddings", target.spec.head.tied},
-      {"torch_dtype", torch_name(target.dtype)}};
+  nlohmann::ordered_json json = {{"architectures",
+                                  {fmt::format("{}Bert{}", post ? "" : "Megatron",
+                                               binary ? "ForPreTraining" : "ForMaskedLM")}},
+                                 {"model_type", post ? "bert" : kMegatronBert},
+                                 {"hidden_act", "gelu"},
+                                 {"num_hidden_layers", model.layers},
+                                 {"hidden_size", model.hidden},
+                                 {"num_attention_heads", model.heads},
+                                 {"intermediate_size", model.ffn},
+                                 {"max_position_embeddings", model.positions},
+                                 {"vocab_size", target.spec.vocab},
+                                 {"type_vocab_size", target.spec.embedding.token_types},
+                                 {"layer_norm_eps", model.layernorm_eps},
+                                 {"initializer_range", model.init_std},
+                                 {"attention_probs_dropout_prob", model.dropout.attention},
+                                 {"hidden_dropout_prob", model.dropout.hidden},
+                                 {"tie_word_embeddings", target.spec.head.tied},
+                                 {"torch_dtype", torch_name(target.dtype)}};
   return json;
 }
 
@@ -100,6 +116,7 @@ nlohmann::ordered_json bert_json(const Target& target) {
 
 Format bert_format() {
   return {.family = deck::Family::bert,
+          .represents = &is_post_norm,
           .title = "BERT",
           .model_types = {"bert"},
           .copies = {{"cls.predictions.decoder.weight", "bert.embeddings.word_embeddings.weight"},
@@ -108,6 +125,15 @@ Format bert_format() {
           .is_redundant = &is_bert_buffer,
           .deck_text = &bert_deck,
           .config = &bert_json};
+}
+
+Format megatron_bert_format() {
+  Format format = bert_format();
+  format.represents = &is_pre_norm;
+  format.title = "MegatronBert";
+  format.model_types = {kMegatronBert};
+  format.spellings = &megatron_bert_spellings;
+  return format;
 }
 
 }  // namespace trireme::convert::huggingface

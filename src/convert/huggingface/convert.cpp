@@ -15,6 +15,7 @@
 #include "convert/huggingface/safetensors.hpp"
 #include "core/error.hpp"
 #include "core/files.hpp"
+#include "core/text.hpp"
 #include "deck/choices.hpp"
 #include "deck/describe.hpp"
 #include "deck/keys/schema.hpp"
@@ -28,11 +29,12 @@ namespace {
 
 namespace fs = std::filesystem;
 
-const Format& format_of(deck::Family family) {
+const Format& format_of(const deck::Deck& deck) {
   for (const Format& format : formats())
-    if (format.family == family) return format;
+    if (format.family == deck.model.family && (!format.represents || format.represents(deck)))
+      return format;
   throw DataError("models of model.family = {} have no form in Hugging Face's transformers",
-                  name_of(family));
+                  name_of(deck.model.family));
 }
 
 // ---------------------------------------------------------------------------- tensors
@@ -254,7 +256,8 @@ std::string import_model(const fs::path& from, const fs::path& to, const ImportO
              const auto size = part.parameter.shape.size();
              return std::vector<float>(static_cast<std::size_t>(size));
            }});
-  checkpoint::write_checkpoint(to, train::RunState{}.attributes(), deck::print_deck(deck), tensors);
+  checkpoint::write_checkpoint(to, train::RunState{}.attributes(), deck::print_deck(deck), tensors,
+                               options.progress);
   if (!options.write_deck.empty())
     write_file_atomically(options.write_deck,
                           options.deck.empty() && options.overrides.empty()
@@ -404,7 +407,7 @@ std::string export_model(const fs::path& from, const fs::path& to, const ExportO
   if (!words) throw DataError("'{}' has no tensor 'model/embedding/word'", file.string());
   const deck::Deck deck =
       deck::parse(reader.header().deck, file.string() + ":deck", {}, {.need_data = false});
-  const Format& format = format_of(deck.model.family);
+  const Format& format = format_of(deck);
   const model::ModelSpec spec = model::make_spec(deck, {.size = words->shape[0]});
   const std::optional<std::int64_t> eod = end_of_document(deck);
   const nlohmann::ordered_json config =
@@ -420,6 +423,8 @@ std::string export_model(const fs::path& from, const fs::path& to, const ExportO
     elements += part.parameter.shape.size();
   }
   WeightsWriter writer(to, tensors, options.dtype, options.shard_bytes);
+  Progress meter("converting", "element", static_cast<double>(elements), options.progress);
+  double done = 0;
   for (const Counterpart& part : parts) {
     const Shape& shape = part.parameter.shape;
     std::vector<float> values = read_weights(reader, part.parameter, file.string());
@@ -430,6 +435,7 @@ std::string export_model(const fs::path& from, const fs::path& to, const ExportO
       writer.write(std::span(values).subspan(begin, count));
       begin += count;
     }
+    meter.update(done += static_cast<double>(values.size()));
   }
   writer.finish();
   write_file_atomically(to / "config.json", config.dump(2) + "\n");

@@ -66,7 +66,8 @@ void ConfigReader::require(const char* key, std::initializer_list<nlohmann::json
 }
 
 const std::vector<Format>& formats() {
-  static const std::vector<Format> all = {gpt2_format(), bert_format(), llama_format()};
+  static const std::vector<Format> all = {gpt2_format(), bert_format(), megatron_bert_format(),
+                                          llama_format()};
   return all;
 }
 

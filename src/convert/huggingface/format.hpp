@@ -67,6 +67,8 @@ struct Copy {
 /// A family's format.
 struct Format {
   deck::Family family;
+  /// Whether it is that of this deck's model; null: of all models of the family.
+  bool (*represents)(const deck::Deck& deck) = nullptr;
   const char* title;                     ///< for messages
   std::vector<std::string> model_types;  ///< "model_type" of the config.json that are read
   bool transposes = false;               ///< matrices of layers are [in, out] there
@@ -87,6 +89,7 @@ struct Format {
 const std::vector<Format>& formats();
 Format gpt2_format();
 Format bert_format();
+Format megatron_bert_format();
 Format llama_format();
 
 /// The transpose [columns, rows] of `values` [rows, columns].

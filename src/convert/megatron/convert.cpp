@@ -288,7 +288,8 @@ std::string import_checkpoint(const fs::path& from, const fs::path& to,
   const train::RunState state = state_of(foreign, deck, notes);
   std::vector<checkpoint::WholeTensor> tensors;
   for (const Whole& whole : all) tensors.push_back({whole.name, whole.shape, whole.values.data()});
-  checkpoint::write_checkpoint(to, state.attributes(), deck::print_deck(deck), tensors);
+  checkpoint::write_checkpoint(to, state.attributes(), deck::print_deck(deck), tensors,
+                               options.progress);
   if (!options.write_deck.empty())
     write_file_atomically(options.write_deck, options.deck.empty() ? text : deck::print_deck(deck));
   return report(foreign, to, state, table.size(), notes);

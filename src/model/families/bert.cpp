@@ -19,6 +19,7 @@ constexpr Module kLayerModules[] = {{"norm1", "attention.output.LayerNorm"},
                                     {"mlp/up", "intermediate.dense"},
                                     {"mlp/down", "output.dense"}};
 constexpr Module kModelModules[] = {{"embedding/norm", "bert.embeddings.LayerNorm"},
+                                    {"final_norm", "bert.encoder.ln"},
                                     {"masked_lm/dense", "cls.predictions.transform.dense"},
                                     {"masked_lm/norm", "cls.predictions.transform.LayerNorm"},
                                     {"pooler", "bert.pooler.dense"},
