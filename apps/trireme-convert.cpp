@@ -182,7 +182,8 @@ void convert_hf(int argc, char** argv) {
   const auto& [from, to, overrides, values] = paths;
   const convert::huggingface::ImportOptions import{.deck = path_option(paths, "deck"),
                                                    .overrides = overrides,
-                                                   .write_deck = path_option(paths, "write-deck")};
+                                                   .write_deck = path_option(paths, "write-deck"),
+                                                   .progress = progress_output(values)};
   if (from.extension() == ".h5" && to.extension() == ".h5")
     throw UsageError("'{}' and '{}' are both checkpoints: name a folder", from.string(),
                      to.string());
@@ -194,7 +195,7 @@ void convert_hf(int argc, char** argv) {
   }
   if (!import.deck.empty() || !import.overrides.empty() || !import.write_deck.empty())
     throw UsageError("a deck is for hf FOLDER CHECKPOINT.h5; '{}' is no .h5 file", to.string());
-  convert::huggingface::ExportOptions options;
+  convert::huggingface::ExportOptions options{.progress = progress_output(values)};
   if (values.count("dtype")) {
     const auto name = values["dtype"].as<std::string>();
     const auto types = {DType::f32, DType::bf16, DType::f16};
@@ -219,7 +220,8 @@ void convert_megatron(int argc, char** argv) {
   print_out(convert::megatron::import_checkpoint(paths.from, paths.to,
                                                  {.deck = path_option(paths, "deck"),
                                                   .overrides = paths.overrides,
-                                                  .write_deck = path_option(paths, "write-deck")}));
+                                                  .write_deck = path_option(paths, "write-deck"),
+                                                  .progress = progress_output(paths.values)}));
 }
 
 ExitCode run(int argc, char** argv) {

@@ -69,7 +69,6 @@ po::options_description all_options() {
       ("overlapping-eval", po::value<std::int64_t>()->default_value(32)->value_name("N"),
        "wikitext: tokens from one window to the next; model.sequence: no overlap")    //
       ("strict-lambada", "lambada: all tokens of the last word, not the last token")  //
-      ("quiet", po::bool_switch(), "no progress meter")                               //
       ("json", "print one JSON object");
   return options;
 }
@@ -304,7 +303,7 @@ std::vector<Json> score_checkpoints(const DeckArguments& arguments,
     text = open_task(values, deck, task, input, limit);
   const std::string paths = train::on_rank_zero(
       *world, [&] { return fmt::format("{}", fmt::join(find_checkpoints(values, deck), "\n")); });
-  Scorer scorer(prepared, std::move(world), values["quiet"].as<bool>());
+  Scorer scorer(prepared, std::move(world), values.count("quiet") > 0);
   std::vector<Json> results;
   std::istringstream lines(paths);
   for (std::string path; std::getline(lines, path);) {

@@ -107,7 +107,8 @@ ExitCode run(int argc, char** argv) {
         overrides.push_back(value);
     }
   if (path.empty()) throw UsageError("no deck is given");
-  if (!values.count("cluster")) throw UsageError("--cluster FILE is missing");
+  if (!values.count("cluster"))
+    throw UsageError("--cluster FILE is missing, such as inputs/clusters/h200x8-nodes.yaml");
   if (values.count("json") && values.count("csv"))
     throw UsageError("--json and --csv: choose one of them");
   for (const char* option : {"given-layout", "write-job"})
@@ -118,7 +119,13 @@ ExitCode run(int argc, char** argv) {
       deck::load(path, overrides, {.need_data = false, .automatic = deck::Device::cuda});
   if (deck.run.device != deck::Device::cuda)
     throw DeckError("run.device = host: clusters have GPUs (give run.device=cuda)");
-  const plan::Cluster cluster = plan::load_cluster(values["cluster"].as<std::string>());
+  const auto file = values["cluster"].as<std::string>();
+  if (!std::filesystem::exists(file))
+    throw IoError(
+        "there is no cluster file '{}': inputs/clusters has some, such as h200x8-nodes.yaml; "
+        "'trireme-plan --help cluster' lists the keys",
+        file);
+  const plan::Cluster cluster = plan::load_cluster(file);
   const plan::SearchOptions wanted = search_options(values, cluster);
   const std::int64_t vocab = plan::planned_vocabulary(deck);
   plan_app::Answer answer{.cluster = &cluster, .iterations = deck::total_iterations(deck)};

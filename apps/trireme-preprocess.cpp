@@ -48,7 +48,6 @@ po::options_description output_options() {
        "end-of-document token; by default blank lines are dropped")  //
       ("skip-bad", po::bool_switch(),
        "skip and count lines that cannot be read, instead of stopping at the first")  //
-      ("quiet", po::bool_switch(), "no progress meter")                               //
       ("workers", po::value<int>()->default_value(cores)->value_name("N"),
        "tokenizing threads; the files do not depend on their number")  //
       ("split-sentences", po::bool_switch(),
@@ -119,7 +118,7 @@ void encode(const po::variables_map& values) {
   work.skip_bad = values["skip-bad"].as<bool>();
   work.workers = values["workers"].as<int>();
   work.log = stderr;
-  work.progress = values["quiet"].as<bool>() ? nullptr : stderr;
+  work.progress = progress_output(values);
   const tokenizer::TokenizerSpec spec = tokenizer_spec_of(values);
   train_where_missing(values, spec);
   const auto summary = tokenizer::preprocess(*make_tokenizer(spec), work);

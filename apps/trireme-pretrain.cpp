@@ -19,6 +19,7 @@
 #include "deck_options.hpp"
 #include "job_options.hpp"
 #include "mpi_app.hpp"
+#include "profiler.hpp"
 #include "train/startup/devices.hpp"
 #include "train/startup/launch.hpp"
 #include "train/startup/rank_output.hpp"
@@ -56,7 +57,7 @@ po::options_description all_options() {
        "(exit code 75, or a lost rank)")  //
       ("max-restarts", po::value<int>()->default_value(20)->value_name("N"),
        "of --supervise: how often");
-  options.add(job_options());
+  options.add(job_options()).add(profiler_options());
   return options;
 }
 
@@ -306,6 +307,7 @@ ExitCode pretrain(int argc, char** argv, const DeckArguments& arguments,
         .dialect = deck.log.tensorboard.dialect,
         .flush_every = deck.log.tensorboard.flush_every,
         .short_lines = deck.log.console == deck::ConsoleLine::brief && prints_to_terminal(),
+        .quiet = arguments.values.count("quiet") > 0,
         .prometheus = deck.log.prometheus,
         .hooks = deck.hooks,
         .name = deck.run.name});
@@ -388,6 +390,8 @@ ExitCode run(int argc, char** argv) {
         deck::read_time_option("--time-limit", arguments.values["time-limit"].as<std::string>());
   if (answers_print_job(arguments) || answers_deck_questions(arguments)) return ExitCode::success;
   if (arguments.values.count("supervise")) return supervise(argc, argv, arguments);
+  start_profiler(argc, argv, arguments);
+  trainer_options.profiled = profiled_iterations(arguments.values);
   catch_stop_signals();  // before MPI starts, which takes a while: Slurm may be early
   return run_on_ranks(kProgram, [&](auto world) {
     return pretrain(argc, argv, arguments, trainer_options, std::move(world));

@@ -1,1 +1,1 @@
-trireme_app(trireme-report DEPENDS trireme::report Boost::program_options)
+trireme_app(trireme-report DEPENDS trireme::deck trireme::report Boost::program_options)

@@ -45,9 +45,9 @@ po::options_description all_options() {
       ("csv", "print the table as CSV")              //
       ("markdown", "print the table as Markdown")    //
       ("beside", po::value<std::string>()->value_name("FILE"),
-       "CSV file whose columns are appended to the table, by the name of the run")      //
-      ("help,h", "print this and exit; --help deck[.SECTION[.KEY]] explains the deck")  //
-      ("version", "print the version and exit");
+       "CSV file whose columns are appended to the table, by the name of the run")  //
+      ("help,h", "print this and exit; --help deck[.SECTION[.KEY]] explains the deck");
+  add_general_options(options);
   return options;
 }
 
@@ -71,6 +71,10 @@ Arguments parse(int argc, char** argv) {
     arguments.task = first == "status" ? Task::status : first == "table" ? Task::table : Task::run;
   }
   arguments.deck = parse_deck_options(static_cast<int>(words.size()), words.data(), all_options());
+  const std::string& deck = arguments.deck.path;
+  if (!std::filesystem::exists(deck) && deck.find_first_of("./") == std::string::npos)
+    throw UsageError("'{}' is neither a deck nor run, status or table{}", deck,
+                     did_you_mean(deck, {"run", "status", "table"}));
   for (const char* key : {"jobs", "ranks"})
     if (arguments.has(key))
       arguments.deck.overrides.push_back(
@@ -120,7 +124,8 @@ sweep::Launch launch_of(const sweep::PlannedSweep& planned, const Arguments& arg
       .launcher = !given.empty() ? given
                   : in_slurm     ? srun
                                  : sweep::kMpirun,
-      .alone_on_one_rank = given.empty() && !in_slurm && std::getenv("SLURM_JOB_ID") == nullptr};
+      .alone_on_one_rank = given.empty() && !in_slurm && std::getenv("SLURM_JOB_ID") == nullptr,
+      .quiet = arguments.has("quiet")};
   sweep::check_launch(planned, launch);
   return launch;
 }

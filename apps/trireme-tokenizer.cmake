@@ -1,1 +1,1 @@
-trireme_app(trireme-tokenizer DEPENDS trireme::tokenizer Boost::program_options)
+trireme_app(trireme-tokenizer DEPENDS trireme::deck trireme::tokenizer Boost::program_options)

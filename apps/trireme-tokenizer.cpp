@@ -64,8 +64,7 @@ po::options_description train_options() {
        "the file to write: the model (sentencepiece; its pieces and their scores go to the .vocab "
        "file next to it), the vocabulary (wordpiece) or tokenizer.json (bpe)")  //
       ("size", po::value<int>()->required()->value_name("N"),
-       "number of pieces, with the special tokens")  //
-      ("quiet", po::bool_switch(), "no progress meter");
+       "number of pieces, with the special tokens");
   return options.add(training_options());
 }
 

@@ -7,22 +7,56 @@
 #include <algorithm>
 #include <boost/program_options.hpp>
 #include <cerrno>
+#include <chrono>
 #include <csignal>
 #include <cstdio>
+#include <cstdlib>
 #include <functional>
+#include <limits>
 #include <new>
 #include <sstream>
 #include <string>
 #include <string_view>
+#include <typeinfo>
 #include <vector>
 
 #include "core/error.hpp"
+#include "core/files.hpp"
+#include "core/system/memory.hpp"
 #include "core/text.hpp"
+#include "deck/value.hpp"
 #include "version.hpp"
 
 namespace trireme {
 
 namespace po = boost::program_options;
+
+/// Writes out the values of options that are numbers: `10k` becomes 10000 and `90%` 0.9, as in a
+/// deck. Throws UsageError for a value that is none.
+inline void write_out_numbers(po::parsed_options& words, const po::options_description& options) {
+  for (po::option& word : words.options) {
+    const auto* option = options.find_nothrow(word.string_key, /*approx=*/false);
+    const auto* typed =
+        option ? dynamic_cast<const po::typed_value_base*>(option->semantic().get()) : nullptr;
+    if (!typed) continue;
+    const std::type_info& type = typed->value_type();
+    const bool real = type == typeid(double);
+    if (!real && type != typeid(int) && type != typeid(std::int64_t)) continue;
+    for (std::string& value : word.value) {
+      const auto refuse = [&](const char* expected) {
+        throw UsageError("--{} {}: expected {}", word.string_key, value, expected);
+      };
+      try {
+        value = real ? fmt::format("{}", deck::parse_real(value))
+                     : fmt::format("{}", deck::parse_whole(value, deck::Suffix::allowed));
+      } catch (const deck::BadValue&) {
+        refuse(real ? "a number, such as 0.9, 1e-3 or 90%" : "a whole number, such as 2000 or 2k");
+      }
+      if (type == typeid(int) && std::abs(std::stoll(value)) > std::numeric_limits<int>::max())
+        refuse("a number below 2^31");
+    }
+  }
+}
 
 /// The words of the command line, in order; abbreviated options are not guessed. Positional words
 /// are an error unless `positional` takes them. Throws UsageError, with a suggestion, for an option
@@ -31,11 +65,13 @@ inline po::parsed_options parse_words(int argc, char** argv, const po::options_d
                                       const po::positional_options_description& positional = {}) {
   const auto style = po::command_line_style::unix_style & ~po::command_line_style::allow_guessing;
   try {
-    return po::command_line_parser(argc, argv)
-        .options(options)
-        .positional(positional)
-        .style(style)
-        .run();
+    po::parsed_options words = po::command_line_parser(argc, argv)
+                                   .options(options)
+                                   .positional(positional)
+                                   .style(style)
+                                   .run();
+    write_out_numbers(words, options);
+    return words;
   } catch (const po::unknown_option& error) {
     std::vector<std::string> names;
     for (const auto& option : options.options())
@@ -53,24 +89,50 @@ inline po::variables_map values_of(const po::parsed_options& words) {
   return values;
 }
 
-/// The values of the options of a command line. Throws as parse_words does.
-inline po::variables_map parse_options(int argc, char** argv,
-                                       const po::options_description& options,
-                                       const po::positional_options_description& positional = {}) {
-  return values_of(parse_words(argc, argv, options, positional));
-}
-
 /// Writes `text` to standard output. A failure shows when run_app flushes.
 inline void print_out(const std::string& text) { std::fwrite(text.data(), 1, text.size(), stdout); }
 
 /// Prints version_text().
 inline void print_version(const char* program) { print_out(version_text(program)); }
 
-/// --help and --version, which every program and command takes.
+/// Adds --quiet, --verbose and --version, which every program and command takes.
+inline void add_general_options(po::options_description& options) {
+  options.add_options()  //
+      ("quiet,q", "print results, warnings and errors alone: no progress")(
+          "verbose,v", "print version, command, time and peak memory, too, on standard error")(
+          "version", "print the version and exit");
+}
+
+/// These and --help.
 inline po::options_description general_options() {
   po::options_description options("General");
-  options.add_options()("help,h", "print this and exit")("version", "print the version and exit");
+  options.add_options()("help,h", "print this and exit");
+  add_general_options(options);
   return options;
+}
+
+/// The values of the options of a command line, --quiet and --verbose included. Throws as
+/// parse_words does.
+inline po::variables_map parse_options(int argc, char** argv,
+                                       const po::options_description& options,
+                                       const po::positional_options_description& positional = {}) {
+  po::options_description all;
+  all.add(options);
+  if (!options.find_nothrow("quiet", /*approx=*/false)) add_general_options(all);
+  return values_of(parse_words(argc, argv, all, positional));
+}
+
+/// Where a program shows its progress: null with --quiet.
+inline std::FILE* progress_output(const po::variables_map& values) {
+  return values.count("quiet") ? nullptr : stderr;
+}
+
+/// Whether this process should print where every rank would say the same, before MPI tells the
+/// rank.
+inline bool prints_before_mpi() {
+  for (const char* variable : {"OMPI_COMM_WORLD_RANK", "PMIX_RANK", "PMI_RANK", "SLURM_PROCID"})
+    if (const char* rank = std::getenv(variable)) return std::string_view(rank) == "0";
+  return true;
 }
 
 /// True when the command line asks for --help or --version, which is then printed; other options
@@ -103,6 +165,33 @@ inline void occupy_standard_streams() {
       ::open("/dev/null", stream == STDIN_FILENO ? O_WRONLY : O_RDONLY);
 }
 
+/// What --verbose prints before and after a program's work, on the first rank; nothing without it.
+class VerboseNotes {
+ public:
+  VerboseNotes(const char* program, int argc, char** argv) : program_(program) {
+    const auto asks = [](std::string_view word) { return word == "--verbose" || word == "-v"; };
+    wanted_ = prints_before_mpi() && std::any_of(argv + 1, argv + argc, asks);
+    if (!wanted_) return;
+    std::string text = fmt::format("{} {} ({}):", program, TRIREME_VERSION, commit());
+    for (int i = 1; i < argc; ++i) text += fmt::format(" {}", argv[i]);
+    std::fputs((text + "\n").c_str(), stderr);
+  }
+
+  void end(int code) const {
+    if (!wanted_) return;
+    const std::chrono::duration<double> seconds = std::chrono::steady_clock::now() - start_;
+    std::fputs(fmt::format("{}: exit code {} after {:.1f} s and {} at most\n", program_, code,
+                           seconds.count(), human_bytes(static_cast<double>(process_memory().peak)))
+                   .c_str(),
+               stderr);
+  }
+
+ private:
+  const char* program_;
+  bool wanted_ = false;
+  std::chrono::steady_clock::time_point start_ = std::chrono::steady_clock::now();
+};
+
 /// The one try of a program: runs `body`, prints an error once as `program: message` on standard
 /// error, and returns the exit code. Output that standard output did not take turns success into
 /// the exit code of an IoError; a closed pipe does so without a message. Neither a closed pipe nor
@@ -112,6 +201,7 @@ inline int run_app(const char* program, int argc, char** argv,
                    const std::function<ExitCode(int, char**)>& body) {
   occupy_standard_streams();
   for (int signal : {SIGPIPE, SIGXFSZ}) std::signal(signal, SIG_IGN);
+  const VerboseNotes notes(program, argc, argv);
   const auto report = [&](ExitCode code, const char* message) {
     // The lines of a deck's errors begin with their place in it, for editors that jump there.
     std::string text = code == ExitCode::deck ? fmt::format("{}\n", message)
@@ -120,7 +210,7 @@ inline int run_app(const char* program, int argc, char** argv,
     std::fputs(text.c_str(), stderr);
     return static_cast<int>(code);
   };
-  try {
+  const auto end = [&]() -> int {
     const ExitCode code = body(argc, argv);
     errno = 0;
     if (std::fflush(stdout) == 0 && std::ferror(stdout) == 0) return static_cast<int>(code);
@@ -128,15 +218,23 @@ inline int run_app(const char* program, int argc, char** argv,
     if (errno != EPIPE) report(ExitCode::io, "cannot write to standard output");
     // A run that wants to be started again has to say so all the same.
     return static_cast<int>(code == ExitCode::success ? ExitCode::io : code);
-  } catch (const Error& error) {
-    return report(error.code(), error.what());
-  } catch (const po::error& error) {
-    return report(ExitCode::usage, error.what());
-  } catch (const std::bad_alloc&) {
-    return report(ExitCode::failure, "out of memory");
-  } catch (const std::exception& error) {
-    return report(ExitCode::failure, error.what());
-  }
+  };
+  const auto guarded = [&]() -> int {
+    try {
+      return end();
+    } catch (const Error& error) {
+      return report(error.code(), error.what());
+    } catch (const po::error& error) {
+      return report(ExitCode::usage, error.what());
+    } catch (const std::bad_alloc&) {
+      return report(ExitCode::failure, "out of memory");
+    } catch (const std::exception& error) {
+      return report(ExitCode::failure, error.what());
+    }
+  };
+  const int code = guarded();
+  notes.end(code);
+  return code;
 }
 
 }  // namespace trireme

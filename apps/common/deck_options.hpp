@@ -5,6 +5,7 @@
 #include <algorithm>
 #include <cstdlib>
 #include <optional>
+#include <thread>
 #include <vector>
 
 #include "app.hpp"
@@ -36,7 +37,7 @@ inline po::options_description deck_options() {
   options.add_options()  //
       ("set", po::value<std::vector<std::string>>()->composing()->value_name("KEY=VALUE"),
        "override a key of the deck; KEY=VALUE without --set does the same, KEY= restores the "
-       "default")                                                                               //
+       "default; of two for one key the last holds")                                            //
       ("output", po::value<std::string>()->value_name("FOLDER"), "the run folder: run.output")  //
       ("check", "check the deck, its tokenizer and its data, and exit")                         //
       ("plan",
@@ -52,17 +53,9 @@ inline po::options_description deck_options() {
        "print one value of the effective deck, such as that of run.output, and exit")  //
       ("help,h",
        "print this and exit; --help deck[.SECTION[.KEY]] explains the deck, --help WORD "
-       "finds keys by any name")  //
-      ("version", "print the version and exit");
+       "finds keys by any name");
+  add_general_options(options);
   return options;
-}
-
-/// Whether this process should print where every rank would say the same, before MPI tells the
-/// rank.
-inline bool prints_before_mpi() {
-  for (const char* variable : {"OMPI_COMM_WORLD_RANK", "PMIX_RANK", "PMI_RANK", "SLURM_PROCID"})
-    if (const char* rank = std::getenv(variable)) return std::string_view(rank) == "0";
-  return true;
 }
 
 /// Whether a word after --help is about the deck's keys, such as "deck.model" or "lr": not another
@@ -144,6 +137,31 @@ inline deck::Deck load_for_planning(const DeckArguments& arguments, bool need_da
   return deck;
 }
 
+/// What a deck may say but can hardly mean: a sentence each.
+inline std::vector<std::string> doubts_about(const deck::Deck& deck,
+                                             const plan::Vocabulary& vocabulary) {
+  constexpr double kMaxAdaptivePeak = 0.1;
+  constexpr std::int64_t kManyEpochs = 1000;
+  std::vector<std::string> doubts;
+  const double peak = deck.schedule.peak.value_or(0);
+  if (deck.optimizer.type != deck::OptimizerType::sgd && peak > kMaxAdaptivePeak)
+    doubts.push_back(fmt::format(
+        "schedule.peak = {:g} diverges with optimizer.type = {}: 1e-4 to 1e-2 are usual", peak,
+        name_of(deck.optimizer.type)));
+  const train::SplitData data = train::summarize_data(deck, vocabulary, data::Split::train);
+  for (std::size_t i = 0; i < data.summary.datasets.size(); ++i)
+    if (data.summary.datasets[i].epochs >= kManyEpochs)
+      doubts.push_back(
+          fmt::format("train.iterations read '{}' {} times: more text, or fewer iterations",
+                      data.names[i], data.summary.datasets[i].epochs));
+  const std::int64_t ranks = plan::layout(deck).ranks(),
+                     cores = std::thread::hardware_concurrency();
+  if (deck.run.device == deck::Device::host && cores > 0 && ranks > cores)
+    doubts.push_back(fmt::format("{} share the {} of this machine: they take turns",
+                                 counted(ranks, "rank"), counted(cores, "core")));
+  return doubts;
+}
+
 /// Answers --check, --plan and --print-deck; true when there is nothing else to do. Throws
 /// UsageError for --ranks without a question: a run has those that its launcher starts.
 inline bool answers_deck_questions(const DeckArguments& arguments) {
@@ -186,6 +204,8 @@ inline bool answers_deck_questions(const DeckArguments& arguments) {
       text += fmt::format("{:<10} {}\n", "dataset", note);
     for (const std::string& note : train::check_tasks(deck))
       text += fmt::format("{:<10} {}\n", "task", note);
+    for (const std::string& doubt : doubts_about(deck, vocabulary))
+      text += fmt::format("{:<10} {}\n", "warning", doubt);
     print_out(text);
     print_out(fmt::format("{}: no errors; ranks: {}, iterations: {}, vocabulary: {}\n",
                           arguments.path, plan::layout(deck).ranks(), deck::total_iterations(deck),

@@ -28,7 +28,10 @@ inline po::options_description job_options() {
       ("partition", po::value<std::string>()->value_name("NAME"),
        "Slurm's partition; default: cluster.partition")  //
       ("account", po::value<std::string>()->value_name("NAME"),
-       "Slurm's account; default: cluster.account")  //
+       "Slurm's account; default: cluster.account")                                        //
+      ("qos", po::value<std::string>()->value_name("NAME"), "Slurm's quality of service")  //
+      ("option", po::value<std::vector<std::string>>()->value_name("WORD"),
+       "a further #SBATCH option, such as --option=--exclusive; may be repeated")  //
       ("time", po::value<std::string>()->value_name("TIME"),
        "time limit; default: cluster.time, else estimated, at most a day");
   return options;
@@ -63,6 +66,21 @@ inline std::optional<std::string> text(const po::variables_map& values, const ch
   return value;
 }
 
+/// The lines of #SBATCH that --qos and --option ask for. Throws UsageError.
+inline std::vector<std::string> further_options(const po::variables_map& values) {
+  std::vector<std::string> options;
+  if (const auto qos = text(values, "qos")) options.push_back("--qos=" + *qos);
+  if (!values.count("option")) return options;
+  for (const std::string& option : values["option"].as<std::vector<std::string>>()) {
+    if (!option.starts_with("-") || option.find_first_of("\n\r") != std::string::npos)
+      throw UsageError(
+          "--option {}: expected one of sbatch's options, such as --option=--exclusive",
+          shell_word(option));
+    options.push_back(option);
+  }
+  return options;
+}
+
 inline plan::JobRequest request(const DeckArguments& arguments) {
   const po::variables_map& values = arguments.values;
   const std::string launcher = values["print-job"].as<std::string>();
@@ -83,17 +101,21 @@ inline plan::JobRequest request(const DeckArguments& arguments) {
       .image = text(values, "image"),
       .partition = text(values, "partition"),
       .account = text(values, "account"),
+      .options = further_options(values),
       .folder = std::filesystem::current_path().string(),
       .program = program_path(),
       .deck = arguments.path,
       .overrides = arguments.overrides};
+  for (const char* option : {"profile", "iterations"})
+    if (const auto value = text(values, option))
+      request.overrides.push_back(fmt::format("--{}={}", option, *value));
   require_one_line("this folder", request.folder);
   require_one_line("the program", request.program);
   require_one_line("the deck", request.deck);
   if (std::filesystem::exists(request.deck) && !std::filesystem::is_regular_file(request.deck))
     throw UsageError("'{}' is gone when the job starts: --print-job needs a deck in a file",
                      request.deck);
-  for (const char* option : {"partition", "account"})
+  for (const char* option : {"partition", "account", "qos", "option"})
     if (values.count(option) && request.launcher == plan::Launcher::mpirun)
       throw UsageError("--{}: mpirun knows none; use --print-job slurm", option);
   if (const auto time = text(values, "time")) {
@@ -172,8 +194,8 @@ inline void name_device(plan::JobRequest& request, deck::Device device) {
 /// Answers --print-job; true when there is nothing else to do. Needs neither MPI nor a GPU.
 inline bool answers_print_job(const DeckArguments& arguments) {
   if (!arguments.values.count("print-job")) {
-    for (const char* option :
-         {"gpus-per-node", "nodes", "cpus-per-rank", "image", "partition", "account", "time"})
+    for (const char* option : {"gpus-per-node", "nodes", "cpus-per-rank", "image", "partition",
+                               "account", "qos", "option", "time"})
       if (arguments.values.count(option)) throw UsageError("--{} belongs to --print-job", option);
     return false;
   }

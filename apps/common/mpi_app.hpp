@@ -20,6 +20,20 @@ namespace trireme {
 /// Seconds that a rank waits for others before the deck says how long (comm.timeout).
 constexpr double kStartTimeout = 600.0;
 
+/// Explains the banner that mpirun prints when a rank ends with `code`. For the first rank, after
+/// its own message.
+inline void explain_launcher_banner(int code) {
+  const bool quiet = std::getenv("OMPI_MCA_orte_execute_quiet") != nullptr;  // mpirun --quiet
+  if (code == 0 || quiet || !std::getenv("OMPI_COMM_WORLD_RANK") || !prints_before_mpi()) return;
+  std::fflush(stdout);
+  std::fputs(
+      fmt::format("(mpirun's lines below only repeat exit code {}; 'mpirun --quiet' leaves them "
+                  "out)\n",
+                  code)
+          .c_str(),
+      stderr);
+}
+
 /// Starts MPI and runs `body` with the world. An error that all ranks throw alike is printed once
 /// and all return its code; any other takes the whole job down within seconds, with the rank and
 /// host that had it. `info` are those of this rank, which calls this as well when it does not run.
@@ -41,6 +55,7 @@ inline ExitCode run_on_ranks(
     }
     const std::string where = size > 1 ? fmt::format("rank {} on {}: ", rank, host_name()) : "";
     std::fputs(fmt::format("{}: {}{}\n", program, where, message).c_str(), stderr);
+    if (rank == 0) explain_launcher_banner(static_cast<int>(code));
     if (size == 1) std::_Exit(static_cast<int>(code));  // no other rank to stop, and no more to say
     comm::abort_all(static_cast<int>(code));
   };
@@ -76,7 +91,7 @@ inline ExitCode leave_with_others(const char* program, ExitCode code,
 /// launcher is found by every rank before MPI starts, and only the first says it.
 inline int run_mpi_app(const char* program, int argc, char** argv,
                        const std::function<ExitCode(int, char**)>& body) {
-  return run_app(program, argc, argv, [&](int count, char** words) {
+  const auto rank_body = [&](int count, char** words) {
     const auto fail = [&](ExitCode code, const char* message, bool meets_others) {
       if (meets_others)
         code = leave_with_others(
@@ -97,7 +112,10 @@ inline int run_mpi_app(const char* program, int argc, char** argv,
     } catch (const po::error& error) {
       return fail(ExitCode::usage, error.what(), /*meets_others=*/true);
     }
-  });
+  };
+  const int code = run_app(program, argc, argv, rank_body);
+  explain_launcher_banner(code);
+  return code;
 }
 
 }  // namespace trireme

@@ -65,7 +65,7 @@ inline tokenizer::TrainingOptions training_of(const po::variables_map& values,
   tokenizer::TrainingOptions training;
   training.type = type;
   training.lowercase = lowercase_of(values);
-  training.progress = values["quiet"].as<bool>() ? nullptr : stderr;
+  training.progress = progress_output(values);
   const bool wordpiece = type == "wordpiece";
   if (wordpiece && (values.count("model-type") || values["bert-tokens"].as<bool>()))
     throw UsageError("--model-type and --bert-tokens are for sentencepiece, not for wordpiece");

@@ -25,7 +25,6 @@ po::options_description stream_options() {
        "what was dropped and why, as JSON")  //
       ("skip-bad", po::bool_switch(),
        "drop documents that cannot be read, instead of stopping at the first")  //
-      ("quiet", po::bool_switch(), "no progress meter")                         //
       ("workers", po::value<int>()->default_value(cores)->value_name("N"),
        "threads; the files do not depend on their number");
   return options;
@@ -39,7 +38,7 @@ corpus::StreamOptions stream_of(const po::variables_map& values) {
   stream.report = values["report"].as<std::string>();
   stream.skip_bad = values["skip-bad"].as<bool>();
   stream.workers = values["workers"].as<int>();
-  stream.progress = values["quiet"].as<bool>() ? nullptr : stderr;
+  stream.progress = progress_output(values);
   return stream;
 }
 
@@ -224,8 +223,7 @@ po::options_description shuffle_options() {
       ("output", po::value<std::string>()->required()->value_name("FILE"),
        "the lines of all inputs in a random order")  //
       ("seed", po::value<std::int64_t>()->default_value(1234)->value_name("N"),
-       "seed of the order")  //
-      ("quiet", po::bool_switch(), "no progress meter");
+       "seed of the order");
   return options;
 }
 
@@ -234,7 +232,7 @@ void shuffle(const po::variables_map& values) {
   work.source = documents_of(values);
   work.output = values["output"].as<std::string>();
   work.seed = count_of(values, "seed");
-  work.progress = values["quiet"].as<bool>() ? nullptr : stderr;
+  work.progress = progress_output(values);
   const std::uint64_t lines = corpus::shuffle(work);
   print_out(fmt::format("{}: {}\n", work.output.string(), counted(lines, "line")));
 }

@@ -282,6 +282,8 @@ std::string directives(const Job& job) {
     if (&component != &job.components.front()) text += "#SBATCH hetjob\n";
     if (request.partition) line("partition=" + sbatch_word(*request.partition));
     if (request.account) line("account=" + sbatch_word(*request.account));
+    for (const std::string& option : request.options)
+      text += "#SBATCH " + sbatch_word(option) + "\n";
     line(fmt::format("nodes={}", component.nodes));
     line(fmt::format("ntasks-per-node={}", component.ranks_per_node));
     if (on_gpus(request)) line("gpus-per-node=" + gpus_option(component));

@@ -25,6 +25,7 @@ struct JobRequest {
   std::optional<std::string> image;      ///< an enroot image, absolute
   std::optional<std::string> partition;  ///< of Slurm
   std::optional<std::string> account;    ///< of Slurm
+  std::vector<std::string> options;      ///< further ones of sbatch, such as "--exclusive"
   std::optional<std::string> modules;    ///< to load, separated by spaces
   std::optional<double> seconds;         ///< the time limit
   std::string folder;                    ///< where the job runs, absolute

@@ -207,9 +207,11 @@ std::string stop_line(const StopEvent& event) {
 }
 
 void Console::print(std::string_view text, std::string_view on_standard_output) {
-  std::fwrite(on_standard_output.data(), 1, on_standard_output.size(), stdout);
-  std::fputc('\n', stdout);
-  std::fflush(stdout);
+  if (!quiet_) {
+    std::fwrite(on_standard_output.data(), 1, on_standard_output.size(), stdout);
+    std::fputc('\n', stdout);
+    std::fflush(stdout);
+  }
   log_.line(text);
 }
 
@@ -233,7 +235,7 @@ OutputFile open_metrics(const ReporterOptions& options) {
 Reporter::Reporter(const ReporterOptions& options)
     : run_(options.run),
       metrics_(open_metrics(options)),
-      console_(options.folder / "console.log", mode_of(options)),
+      console_(options.folder / "console.log", mode_of(options), options.quiet),
       curves_(make_curves(options.dialect)),
       short_lines_(options.short_lines),
       hooks_(options.hooks, options.folder) {

@@ -61,7 +61,9 @@ std::string stop_line(const StopEvent& event);
 class Console {
  public:
   /// Opens the file at `path`. Throws IoError.
-  Console(const std::filesystem::path& path, OutputFile::Mode mode) : log_(path, mode) {}
+  /// `quiet`: nothing goes to standard output.
+  Console(const std::filesystem::path& path, OutputFile::Mode mode, bool quiet = false)
+      : log_(path, mode), quiet_(quiet) {}
 
   /// Prints `text`, which may have several lines, and a newline. Throws IoError when the file
   /// cannot be written; a closed standard output is no error.
@@ -71,6 +73,7 @@ class Console {
 
  private:
   OutputFile log_;
+  bool quiet_;
 };
 
 /// Options of a Reporter.
@@ -83,6 +86,7 @@ struct ReporterOptions {
   deck::TensorboardDialect dialect = deck::TensorboardDialect::trireme;  ///< their tags
   std::int64_t flush_every = 100;              ///< scalars between two flushes of the event file
   bool short_lines = false;                    ///< training lines on standard output are short
+  bool quiet = false;                          ///< standard output gets nothing
   std::optional<std::string> prometheus = {};  ///< log.prometheus
   deck::Hooks hooks = {};
   std::string name = {};  ///< of the run

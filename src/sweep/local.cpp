@@ -116,7 +116,7 @@ class Runner {
     std::error_code none;
     const std::uintmax_t size = std::filesystem::file_size(command.output, none);
     running_.push_back({index, Process(command), gpus, none ? 0 : size, {}});
-    say(fmt::format("{}: started", run.name()));
+    if (!launch_.quiet) say(fmt::format("{}: started", run.name()));
   }
 
   /// GPUs, or a share of the cores where runs are concurrent.
@@ -156,15 +156,24 @@ class Runner {
     const auto problem = [&] {
       return fmt::format("{}; see {}", last_message(output, ended.output_begin), output.string());
     };
-    if (code == 0)
-      say(fmt::format("{}: finished in {}", run.name(), time));
+    ++ended_;
+    if (code == 0 && !launch_.quiet)
+      say(fmt::format("{}: finished in {}{}", run.name(), time, progress()));
     else if (code == static_cast<int>(ExitCode::diverged))
       say(fmt::format("{}: diverged after {}: {}", run.name(), time, problem()));
     else if (stopped)
       say(fmt::format("{}: stopped early after {}", run.name(), time));
-    else
+    else if (code != 0)
       say(fmt::format("{}: failed with exit code {} after {}: {}", run.name(), code, time,
                       problem()));
+  }
+
+  /// ", 3 of 8, ETA 12m" after a run; the time that is left is as long as that for each one so far.
+  std::string progress() const {
+    const std::size_t left = waiting_.size() + running_.size() - 1;  // without the run that ended
+    const double each = watch_.seconds() / static_cast<double>(ended_);
+    return fmt::format(", {} of {}{}", ended_, ended_ + left,
+                       left > 0 ? ", ETA " + human_duration(each * static_cast<double>(left)) : "");
   }
 
   const PlannedSweep& sweep_;
@@ -176,6 +185,8 @@ class Runner {
   std::vector<Running> running_;
   std::set<std::size_t> said_;
   bool stopping_ = false;
+  std::size_t ended_ = 0;
+  Stopwatch watch_;
 };
 
 }  // namespace

@@ -73,6 +73,7 @@ struct Launch {
   std::filesystem::path deck;     ///< that the runs read, usually deck_copy()
   std::string launcher;           ///< words with {ranks}
   bool alone_on_one_rank = true;  ///< a run of one rank needs no launcher
+  bool quiet = false;             ///< of runs that start and finish nothing is printed
 };
 
 /// Throws DeckError when a run of several ranks has a launcher that is not told how many.

@@ -143,12 +143,14 @@ StopReason Trainer::run() {
   while (stop == StopReason::none && state_.iteration < end_.iteration) {
     skip_data_if_due();
     start_prefetch();
+    profile(state_.iteration + 1, /*begins=*/true);
     const StepResult result = watched_step();
     if (!diagnosis_.empty()) {
       stop = StopReason::corrupted;
       break;
     }
     report(result);
+    profile(state_.iteration, /*begins=*/false);
     report_gpus_if_due();
     stop = judge(result);
     if (stop != StopReason::none) break;
@@ -173,6 +175,19 @@ StopReason Trainer::run() {
   if (stop == StopReason::unreadable_data || stop == StopReason::bad_data)
     diagnosis_ = first_problem(*groups_.world, data_error_);
   return stop;
+}
+
+void Trainer::profile(std::int64_t iteration, bool begins) {
+  device::RangeListener* const nvtx = device::range_listener(device::RangeListeners::nvtx);
+  if (!options_.profiled || !nvtx) return;
+  const auto& [first, last] = *options_.profiled;
+  if (begins && !profiling_ && iteration >= first && iteration <= last) {
+    nvtx->begin({"profile"});
+    profiling_ = true;
+  } else if (!begins && profiling_ && iteration >= last) {
+    nvtx->end();
+    profiling_ = false;
+  }
 }
 
 void Trainer::start_prefetch() {

@@ -38,6 +38,8 @@ struct TrainerOptions {
   const FolderLock* lock = nullptr;
   /// Records the iterations of log.trace; null without it. Must outlive the trainer.
   Timeline* timeline = nullptr;
+  /// Iterations that a profiler records: those in the NVTX range "profile".
+  std::optional<deck::IterationRange> profiled = {};
   /// What a step should take, to be compared with what it takes.
   std::optional<plan::ExpectedStep> expected = {};
 };
@@ -101,6 +103,10 @@ class Trainer {
   StopReason judge(const StepResult& result);
   /// Ends an iteration's loss scale: halves or doubles it where that is due.
   void update_loss_scale(bool applied);
+  /// Opens the range that a profiler records before the first `iteration` of it, and closes it
+  /// after the last.
+  void profile(std::int64_t iteration, bool begins);
+  bool profiling_ = false;
   /// Starts to read the data of the batch after the next step, overlapped with that step.
   void start_prefetch();
   /// Waits for that. Returns the exit code of what is wrong, whose message is data_error_.
