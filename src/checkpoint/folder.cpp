@@ -136,7 +136,10 @@ bool is_foreign(const std::filesystem::path& path) {
 Latest locate(const std::filesystem::path& path) {
   std::error_code ignored;
   if (!std::filesystem::exists(path, ignored))
-    throw IoError("there is no checkpoint '{}'", path.string());
+    throw IoError(
+        "there is no checkpoint '{}': name a run folder, or a file such as "
+        "RUN/checkpoints/step-00001000.h5",
+        path.string());
   if (!std::filesystem::is_directory(path, ignored)) return {path, ""};
   const std::filesystem::path inside = path / "checkpoints";
   const bool of_run = std::filesystem::is_directory(inside, ignored);

@@ -27,6 +27,8 @@ decltype(auto) naming(const std::filesystem::path& path, Function&& function) {
   try {
     return function();
   } catch (const hdf5::Failure& failure) {
+    if (std::string_view(failure.what()).ends_with("file signature not found"))
+      throw DataError("'{}' is not a readable checkpoint: it is no HDF5 file", path.string());
     throw DataError("'{}' is not a readable checkpoint: {}", path.string(), failure.what());
   }
 }

@@ -300,8 +300,8 @@ void refuse_immutable_changes(const std::vector<Change>& changes) {
   for (const Change& change : changes) {
     if (change.rule != RestartRule::immutable) continue;
     const std::string line = fmt::format(
-        "{} = {}, but the checkpoint was written with {}; a restart must not change it{}{}",
-        change.key, change.after, change.before, change.reason.empty() ? "" : ": ", change.reason);
+        "{} = {}, but the checkpoint was written with {}; it must stay that{}{}", change.key,
+        change.after, change.before, change.reason.empty() ? "" : ": ", change.reason);
     lines.push_back({line, 0, line});
   }
   if (!lines.empty()) throw InvalidDeck(std::move(lines));

@@ -285,6 +285,14 @@ std::string read_deck(const std::filesystem::path& path) {
 
 Deck load(const std::filesystem::path& path, const std::vector<std::string>& overrides,
           const LoadOptions& options) {
+  const std::string kind = path.extension().string();
+  if (kind == ".sh" || kind == ".py")
+    throw DeckError("{}: not a deck; 'trireme-convert flags {}' makes one of a launch script",
+                    path.string(), path.string());
+  for (const char* other : {".md", ".h5", ".bin", ".idx", ".jsonl"})
+    if (kind == other)
+      throw DeckError("{}: not a deck, which is a YAML file such as inputs/quickstart.yaml",
+                      path.string());
   return parse(read_deck(path), path.string(), overrides, options);
 }
 

@@ -2,6 +2,7 @@
 
 #include "core/content_hash.hpp"
 #include "core/error.hpp"
+#include "core/text.hpp"
 #include "tokenizer/bpe/bpe.hpp"
 #include "tokenizer/bpe/gpt2.hpp"
 #include "tokenizer/encdec.hpp"
@@ -167,9 +168,12 @@ std::unique_ptr<Tokenizer> make_tokenizer(const TokenizerSpec& spec) {
     return make_encdec_tokenizer(spec.vocab, spec.model);
   }
   throw UsageError(
-      "unknown tokenizer '{}': expected gpt2, bpe, sentencepiece, wordpiece, encdec, whitespace or "
-      "bytes",
-      spec.type);
+      "unknown tokenizer '{}': expected gpt2, bpe (tokenizer.json), sentencepiece, wordpiece, "
+      "encdec, "
+      "whitespace or bytes{}",
+      spec.type,
+      did_you_mean(spec.type,
+                   {"gpt2", "bpe", "sentencepiece", "wordpiece", "encdec", "whitespace", "bytes"}));
 }
 
 }  // namespace trireme::tokenizer

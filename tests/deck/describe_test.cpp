@@ -200,12 +200,11 @@ TEST(Restart, FixedKeysAreRefusedTogether) {
     refuse_immutable_changes(changes);
     FAIL() << "an immutable key was changed";
   } catch (const DeckError& error) {
-    EXPECT_STREQ(
-        error.what(),
-        "run.seed = 5, but the checkpoint was written with 1234; a restart must not change it\n"
-        "model.layers = 6, but the checkpoint was written with 4; a restart must not change it\n"
-        "data.seed = 5, but the checkpoint was written with 1234; a restart must not change it\n"
-        "3 errors; nothing was started. 'trireme-pretrain --help deck' lists every key.");
+    EXPECT_STREQ(error.what(),
+                 "run.seed = 5, but the checkpoint was written with 1234; it must stay that\n"
+                 "model.layers = 6, but the checkpoint was written with 4; it must stay that\n"
+                 "data.seed = 5, but the checkpoint was written with 1234; it must stay that\n"
+                 "3 errors; nothing was started. 'trireme-pretrain --help deck' lists every key.");
   }
 }
 
@@ -242,7 +241,7 @@ TEST(Restart, DatasetsOfTheirOwnMustNotChangeTheTrainingPart) {
   } catch (const DeckError& error) {
     EXPECT_NE(std::string(error.what())
                   .find("data.valid = held_out, but the checkpoint was written with not set; a "
-                        "restart must not change it: the run would train on 99.8969 %"),
+                        "it must stay that: the run would train on 99.8969 %"),
               std::string::npos)
         << error.what();
   }

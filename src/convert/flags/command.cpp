@@ -343,6 +343,16 @@ void expand_hostfile(Words& launcher, const std::filesystem::path& folder) {
   launcher = {"deepspeed", "--include", fmt::format("{}", fmt::join(names, "@"))};
 }
 
+std::string unknown_ranks(const Words& launcher) {
+  for (const char* name :
+       {"--nnodes", "--nproc_per_node", "--nproc-per-node", "--num_nodes", "--num-nodes",
+        "--num_gpus", "--num-gpus", "-n", "--ntasks", "-N", "--nodes", "-np", "--ntasks-per-node"})
+    if (const auto value = value_of(launcher, {name});
+        value && shell::has_unknown(*value) && value->find("SLURM_") == std::string::npos)
+      return fmt::format("{} {}", name, shell::shown(*value));
+  return "";
+}
+
 std::optional<Ranks> count_ranks(const Words& launcher, const Words& sbatch) {
   const auto has = [&](std::string_view name) { return has_program(launcher, name); };
   if (has("torchrun") || has("torch.distributed.launch") || has("torch.distributed.run"))

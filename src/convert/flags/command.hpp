@@ -49,6 +49,10 @@ struct Ranks {
   std::string source;  ///< "torchrun --nproc_per_node 8 --nnodes 2"
 };
 
+/// The option of the `launcher` that gives a number of ranks or nodes which the script does not
+/// know, with its value, as in "--nnodes ${NNODES}"; "" if there is none, or Slurm knows it.
+std::string unknown_ranks(const std::vector<std::string>& launcher);
+
 /// The number of ranks that the `launcher` starts; empty if unknown. `sbatch` are the words of the
 /// script's #SBATCH lines, which apply to srun.
 std::optional<Ranks> count_ranks(const std::vector<std::string>& launcher,

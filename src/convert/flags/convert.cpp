@@ -128,6 +128,12 @@ Recipe read_recipe(const Request& request, const shell::Run& run, std::string& h
                 .program = command.program.empty() ? "pretrain_gpt.py" : command.program};
   recipe.ranks =
       request.ranks ? Ranks{*request.ranks, "--ranks"} : count_ranks(command.launcher, run.sbatch);
+  if (const std::string unknown = unknown_ranks(command.launcher);
+      !recipe.ranks && !unknown.empty())
+    recipe.draft.note(command.place,
+                      fmt::format("the number of ranks is not known: {}; give --define NAME=VALUE, "
+                                  "or --ranks N",
+                                  unknown));
   Parsed parsed = parse_flags(command.flags, command.place, request.ignored);
   take_remarks(recipe, parsed);
   recipe.flags = std::move(parsed.arguments);

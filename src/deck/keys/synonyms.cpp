@@ -12,6 +12,14 @@ constexpr std::string_view kAccumulation =
 constexpr std::string_view kWandb =
     "not supported: metrics.jsonl and tensorboard/ in the run folder hold all figures";
 constexpr std::string_view kFlash = "attention is always a fused kernel; there is no key for it";
+constexpr std::string_view kExperts =
+    "not supported: models are dense; Megatron-LM, torchtitan and nanotron have mixtures of "
+    "experts";
+constexpr std::string_view kLora =
+    "not supported: all weights are trained; 'trireme-convert hf' takes a model to Hugging Face's "
+    "peft";
+constexpr std::string_view kContext =
+    "not supported: parallel.sequence and recompute.granularity save memory of long sequences";
 constexpr std::string_view kCompile = "not needed: the kernels are compiled with the program";
 
 const std::vector<Synonym> kSynonyms = {
@@ -61,6 +69,14 @@ const std::vector<Synonym> kSynonyms = {
     {"flash_attention", "", kFlash},
     {"use_flash_attn", "", kFlash},
     {"sdpa", "", kFlash},
+    {"moe", "", kExperts},
+    {"mixture_of_experts", "", kExperts},
+    {"num_experts", "", kExperts},
+    {"lora", "", kLora},
+    {"peft", "", kLora},
+    {"context_parallel", "", kContext},
+    {"cp", "", kContext},
+    {"context_parallel_size", "", kContext},
     {"compile", "", kCompile},
     {"torch_compile", "", kCompile},
     // layout
@@ -90,6 +106,10 @@ const std::vector<Synonym> kSynonyms = {
     {"balance", "parallel.partition", ""},
     {"fsdp", "parallel.zero", "stage 3 shards weights"},
     {"zero_stage", "parallel.zero", ""},
+    {"zero1", "parallel.zero", ""},
+    {"zero2", "parallel.zero", ""},
+    {"zero3", "parallel.zero", ""},
+    {"hsdp", "parallel.zero", ""},
     {"zero_optimization", "parallel.zero", ""},
     {"distributed_optimizer", "parallel.zero", "stage 1 shards optimizer state"},
     {"use_distributed_optimizer", "parallel.zero", "stage 1 shards optimizer state"},
@@ -255,8 +275,14 @@ constexpr std::pair<std::string_view, std::string_view> kValues[] = {
     {"gpt3", "gpt"},
     {"gpt2bpetokenizer", "gpt2"},
     {"gpt2tokenizer", "gpt2"},
-    {"bpe", "gpt2"},
-    {"tiktoken", "gpt2"},
+    {"tiktoken", "bpe"},
+    {"tiktokentokenizer", "bpe"},
+    {"huggingface", "bpe"},
+    {"huggingfacetokenizer", "bpe"},
+    {"hf", "bpe"},
+    {"tokenizer.json", "bpe"},
+    {"bytelevelbpe", "bpe"},
+    {"llama3", "bpe"},
     {"sentencepiecetokenizer", "sentencepiece"},
     {"gptsentencepiecetokenizer", "sentencepiece"},
     {"spm", "sentencepiece"},
