@@ -170,7 +170,9 @@ TEST_F(FolderTest, SaysWhereNoCheckpointIs) {
     }
   };
   const std::string folder = folder_.string();
-  EXPECT_EQ(message_of(folder_), "there is no checkpoint '" + folder + "'");
+  EXPECT_EQ(message_of(folder_), "there is no checkpoint '" + folder +
+                                     "': name a run folder, or a file such as "
+                                     "RUN/checkpoints/step-00001000.h5");
   std::filesystem::create_directories(folder_);
   EXPECT_EQ(message_of(folder_), "there is no checkpoint in '" + folder +
                                      "': expected files such as '" + folder + "/step-00001000.h5'");

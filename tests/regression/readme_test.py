@@ -153,6 +153,13 @@ class Readme(unittest.TestCase):
                 for option in re.findall(r"(?:^| )(--[a-z-]+)", ours[1] if ours else ""):
                     self.assertRegex(known, rf"{option}\b", f"{name}: {command}")
 
+    def test_figures_show_the_committed_measurements(self):
+        drawn = SCRATCH / "figures"
+        subprocess.run(["python3", "-B", ROOT / "apps/bench/figures.py", "--bin", BIN, "-o", drawn], check=True, timeout=100)
+        for path in drawn.glob("*.svg"):
+            self.assertEqual(path.read_text(), (ROOT / "apps/bench/figures" / path.name).read_text(),
+                             "stale: python3 -B apps/bench/figures.py --bin FOLDER")
+
     def test_every_program_has_its_row(self):
         listed = {re.match(r"`(trireme-\w+)", row[0])[1] for row in rows(PAGES["apps/README.md"], "List of programs")}
         built = {path.name for path in BIN.glob("trireme-*") if "." not in path.name}

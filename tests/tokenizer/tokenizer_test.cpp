@@ -24,9 +24,10 @@ TEST(MakeTokenizer, ErrorsSayWhatIsWrong) {
             "the wordpiece tokenizer needs a 'vocab' file");
   EXPECT_EQ(usage_error({"bytes", "", "", "", false}),
             "the bytes tokenizer has no use for 'lowercase'");
-  EXPECT_EQ(usage_error({"gpt3", "", "", ""}),
-            "unknown tokenizer 'gpt3': expected gpt2, bpe, sentencepiece, wordpiece, encdec, "
-            "whitespace or bytes");
+  EXPECT_EQ(
+      usage_error({"gpt3", "", "", ""}),
+      "unknown tokenizer 'gpt3': expected gpt2, bpe (tokenizer.json), sentencepiece, wordpiece, "
+      "encdec, whitespace or bytes; did you mean 'gpt2'?");
   EXPECT_EQ(
       usage_error({"gpt2", "v", "", ""}),
       "the gpt2 tokenizer needs a 'merges' file; a vocabulary of whole words, without merges, "
