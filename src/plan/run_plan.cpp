@@ -89,9 +89,9 @@ StagePlan plan_stage(const deck::Deck& deck, const grid::Layout& layout,
   const auto [weights, gradients] = model::ParameterStore::planned_bytes(
       placement, layout.data, config.precision, store_options(deck));
   const model::StageMemory memory = model::PipelineStage::plan(config, layout, stage, plan.slots);
-  // Where checkpoint.async is left out, GPUs save so where the host's memory is enough.
-  const bool has_copies = (deck.checkpoint.async.value_or(on_gpu) && deck.checkpoint.every) ||
-                          deck.checkpoint.local.path;
+  // Where checkpoint.async is left out, a run makes copies only if the host's memory is free.
+  const bool has_copies = (deck.checkpoint.async == true && deck.checkpoint.every) ||
+                          deck.checkpoint.local.path.has_value();
   const std::size_t copies = has_copies
                                  ? optim::Optimizer::checkpoint_bytes(
                                        placement, layout, optimizer_config(deck), config.precision)
