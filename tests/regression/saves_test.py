@@ -10,16 +10,20 @@ import os
 import signal
 import time
 import unittest
+from unittest import mock
 
 from runs import BIN, DEVICE, FINISHED, IO, MPIEXEC, RunTest, Started
 
 LIBRARY = os.environ["TRIREME_IO_FAULTS"]
 # Seconds; all waits of these runs are shorter unless something hangs.
 TIMEOUT = 10
-EVERY = ["train.iterations=3", "checkpoint.every=1", "parallel.tensor=2", "comm.timeout=60 seconds"]
+# On GPUs saves are in the background unless the deck says otherwise.
+EVERY = ["train.iterations=3", "checkpoint.every=1", "checkpoint.async=false", "parallel.tensor=2",
+         "comm.timeout=60 seconds"]
 # Both ranks have half of the weights and moments: 0.3 GB, and 1.2 GB on GPUs.
 LARGE = ["model.layers=2", "model.heads=16", f"model.hidden={2048 if DEVICE == 'cuda' else 1024}",
-         "parallel.data=2", "batch.global=2", "train.iterations=2", "checkpoint.every=1"]
+         "parallel.data=2", "batch.global=2", "train.iterations=2", "checkpoint.every=1",
+         "checkpoint.async=false"]
 
 
 class Saves(RunTest):
@@ -51,6 +55,18 @@ class Saves(RunTest):
         self.assertEqual(self.events("run", "train"), [])
         self.fails_with("Input/output error", "eio", rank=0)  # in HDF5
         self.assertEqual(self.events("run", "train"), [])
+
+    def test_stripes_are_set_by_lustres_program(self):
+        words = ["train.iterations=1", "checkpoint.stripes=4"]
+        failed = self.pretrain("run", *words, code=IO)
+        self.assertIn("checkpoint.stripes = 4: 'lfs setstripe -c 4 ", failed.err)
+        lfs = self.folder / "lfs"
+        lfs.write_text(f'#!/bin/sh\necho "$@" >{self.folder}/asked\n')
+        lfs.chmod(0o755)
+        with mock.patch.dict(os.environ, PATH=f"{self.folder}:{os.environ['PATH']}"):
+            self.pretrain("run", *words)
+        self.assertEqual((self.folder / "asked").read_text(),
+                         f"setstripe -c 4 {self.folder}/run/checkpoints\n")
 
     def test_errors_of_a_save(self):
         # One write, and one file opened, before training.
