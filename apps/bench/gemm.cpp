@@ -17,20 +17,27 @@ constexpr const char* kGemmUsage =
 void measure_gemms(Meter& meter) {
   device::Backend& backend = meter.backend();
   for (const Linear& linear : kLinears) {
-    const Tensor x = meter.tensor({kTokens, linear.in}), y = meter.tensor({kTokens, linear.out});
-    const Tensor weight = meter.tensor({linear.out, linear.in});
     const double flops = 2.0 * kTokens * linear.in * linear.out;
-    const auto name = [&](const char* part) {
-      return fmt::format("{} {}: {} -> {}", linear.name, part, linear.in, linear.out);
+    const auto measure = [&](const char* part, const auto& arguments) {
+      const Make make = [&]() -> Call {
+        const kernels::Gemm args = arguments(meter.random({kTokens, linear.in}, DType::f32),
+                                             meter.random({kTokens, linear.out}, DType::f32),
+                                             meter.random({linear.out, linear.in}, DType::f32));
+        return [&backend, args] { backend.gemm(args); };
+      };
+      meter.gemm(fmt::format("{} {}: {} -> {}", linear.name, part, linear.in, linear.out), flops,
+                 make, linear.count);
     };
-    meter.gemm(name("forward"), flops, linear.count,
-               [&] { backend.gemm({.a = x, .b = weight, .c = y, .transpose_b = true}); });
-    meter.gemm(name("input gradient"), flops, linear.count,
-               [&] { backend.gemm({.a = y, .b = weight, .c = x}); });
-    meter.gemm(name("weight gradient"), flops, linear.count, [&] {
-      backend.gemm({.a = y, .b = x, .c = weight, .transpose_a = true, .beta = 1.0});
+    using kernels::Gemm;
+    measure("forward", [](const Tensor& x, const Tensor& y, const Tensor& weight) {
+      return Gemm{.a = x, .b = weight, .c = y, .transpose_b = true};
     });
-    meter.clear();
+    measure("input gradient", [](const Tensor& x, const Tensor& y, const Tensor& weight) {
+      return Gemm{.a = y, .b = weight, .c = x};
+    });
+    measure("weight gradient", [](const Tensor& x, const Tensor& y, const Tensor& weight) {
+      return Gemm{.a = y, .b = x, .c = weight, .transpose_a = true, .beta = 1.0};
+    });
   }
 }
 
@@ -45,7 +52,7 @@ ExitCode run_gemm(int argc, char** argv) {
     gpu::measure_gemms(settings);
     return ExitCode::success;
   }
-  Meter meter(settings);
+  HostMeter meter(settings);
   measure_gemms(meter);
   meter.print();
   return ExitCode::success;

@@ -1,9 +1,11 @@
-#include <vector>
+// trireme-bench kernels: its rows of the loss and the optimizer, and what is measured where.
+#include <array>
 
 #include "app.hpp"
 #include "bench/commands.hpp"
 #include "bench/gpt2.hpp"
 #include "bench/gpu/commands.hpp"
+#include "bench/kernel_rows.hpp"
 
 namespace trireme::bench {
 namespace {
@@ -13,159 +15,20 @@ constexpr const char* kKernelsUsage =
     "Usage: trireme-bench kernels [options]\n"
     "Times every operation of a GPT's training step against what the host or the GPU can do.\n\n";
 
-constexpr double kFloat = 4.0;  // bytes
-const Shape kActivation{kSequence, kBatch, kHidden};
+constexpr double kWide = 4.0;  // bytes of fp32
 
-kernels::Dropout dropout_at(double probability, DropoutSite site) {
-  return {.probability = probability, .seed = 1, .first_sample = 0, .layer = 1, .site = site};
-}
-
-void measure_attention(Meter& meter, double probability) {
-  const Tensor qkv = meter.tensor({kSequence, kBatch, 3 * kHidden});
-  const Tensor dqkv = meter.tensor(qkv.shape);
-  const Tensor out = meter.tensor(kActivation), dout = meter.tensor(kActivation);
-  const Tensor lse = meter.tensor({kBatch, kHeads, kSequence});
-  const kernels::Dropout dropout = dropout_at(probability, DropoutSite::attention);
-  // Two GEMMs forward and five backward, half of each masked.
-  const double flops = 1.0 * kBatch * kSequence * kSequence * kHidden;
-  meter.gemm("attention forward", 2 * flops, kLayers, [&] {
-    meter.backend().attention_forward(
-        {.qkv = qkv, .out = out, .lse = lse, .heads = kHeads, .dropout = dropout});
-  });
-  meter.gemm("attention backward", 5 * flops, kLayers, [&] {
-    meter.backend().attention_backward({.dout = dout,
-                                        .qkv = qkv,
-                                        .out = out,
-                                        .lse = lse,
-                                        .dqkv = dqkv,
-                                        .heads = kHeads,
-                                        .dropout = dropout});
-  });
-  meter.clear();
-}
-
-void measure_rows(Meter& meter, double probability) {
-  device::Backend& backend = meter.backend();
-  const Tensor x = meter.tensor(kActivation), y = meter.tensor(kActivation);
-  const Tensor z = meter.tensor(kActivation);
-  const Tensor weight = meter.tensor({kHidden}), bias = meter.tensor({kHidden});
-  const Tensor mean = meter.tensor({kTokens}), rstd = meter.tensor({kTokens});
-  const double bytes = kFloat * kTokens * kHidden;
-  const double norms = 2 * kLayers + 1;
-  meter.stream("layernorm forward", 2 * bytes, norms, [&] {
-    backend.layernorm_forward(
-        {.x = x, .weight = weight, .bias = bias, .out = y, .mean = mean, .rstd = rstd});
-  });
-  meter.stream("layernorm backward", 4 * bytes, norms, [&] {
-    backend.layernorm_backward({.dout = y,
-                                .x = x,
-                                .weight = weight,
-                                .mean = mean,
-                                .rstd = rstd,
-                                .dx = z,
-                                .dweight = weight,
-                                .dbias = bias});
-  });
-  const kernels::Dropout dropout = dropout_at(probability, DropoutSite::mlp);
-  meter.stream("bias dropout residual", 3 * bytes, 2 * kLayers, [&] {
-    backend.bias_dropout_residual(
-        {.x = x, .bias = bias, .residual = y, .out = z, .dropout = dropout});
-  });
-  meter.stream("dropout backward", 2 * bytes, 2 * kLayers,
-               [&] { backend.dropout_backward({.dout = x, .dx = z, .dropout = dropout}); });
-  meter.stream("bias gradient of 768", bytes, 2 * kLayers,
-               [&] { backend.bias_gradient({.dout = x, .dbias = bias}); });
-  meter.clear();
-}
-
-void measure_mlp(Meter& meter) {
-  device::Backend& backend = meter.backend();
-  const Tensor x = meter.tensor({kTokens, kFfn}), y = meter.tensor({kTokens, kFfn});
-  const Tensor bias = meter.tensor({kFfn});
-  const double bytes = kFloat * kTokens * kFfn;
-  meter.stream("gelu forward", 2 * bytes, kLayers,
-               [&] { backend.gelu_forward({.x = x, .out = y}); });
-  meter.stream("gelu backward", 4 * bytes, kLayers,
-               [&] { backend.gelu_backward({.dout = y, .x = x, .dx = y, .dbias = bias}); });
-  const Tensor qkv = meter.tensor({kTokens, 3 * kHidden}), qkv_bias = meter.tensor({3 * kHidden});
-  meter.stream("bias gradient of 2304", bytes * 3 / 4, kLayers,
-               [&] { backend.bias_gradient({.dout = qkv, .dbias = qkv_bias}); });
-  meter.clear();
-}
-
-void measure_ends(Meter& meter, double probability) {
-  device::Backend& backend = meter.backend();
-  std::vector<std::int32_t> ids(kTokens);
-  for (std::int64_t t = 0; t < kTokens; ++t)
-    ids[t] = static_cast<std::int32_t>(t * 7919 % kVocabulary);
-  const Tensor table = meter.tensor({kPaddedVocabulary, kHidden}), x = meter.tensor(kActivation);
-  const Tensor position = meter.tensor({kSequence, kHidden});
-  const double bytes = kFloat * kTokens * kHidden;
-  const kernels::Dropout dropout = dropout_at(probability, DropoutSite::embedding);
-  meter.stream("embedding forward", 2 * bytes, 1,
-               [&] { backend.embedding_forward({.ids = ids.data(), .table = table, .out = x}); });
-  meter.stream("embedding backward", 3 * bytes, 1, [&] {
-    backend.embedding_backward({.ids = ids.data(), .dout = x, .dtable = table});
-  });
-  meter.stream("position and dropout", 2 * bytes, 1, [&] {
-    backend.position_dropout({.x = x, .position = position, .dropout = dropout});
-  });
-  meter.stream("position backward", bytes, 1,
-               [&] { backend.position_backward({.dout = x, .dposition = position}); });
-
-  const Tensor logits = meter.tensor({kTokens, kPaddedVocabulary});
-  const Tensor max = meter.tensor({kTokens}), sum = meter.tensor({kTokens});
-  const Tensor target = meter.tensor({kTokens}), loss = meter.tensor({1}, DType::f64);
-  const double all = kFloat * kTokens * kPaddedVocabulary;
-  meter.stream("cross entropy statistics", 2 * all, 1, [&] {
-    backend.cross_entropy_statistics({.logits = logits,
-                                      .columns = kVocabulary,
-                                      .labels = ids.data(),
-                                      .max = max,
-                                      .sum = sum,
-                                      .target = target});
-  });
-  meter.stream("cross entropy loss", 3 * kFloat * kTokens, 1, [&] {
-    backend.cross_entropy_loss(
-        {.labels = ids.data(), .max = max, .sum = sum, .target = target, .loss = loss});
-  });
-  meter.stream("cross entropy backward", 2 * all, 1, [&] {
-    backend.cross_entropy_backward(
-        {.logits = logits, .columns = kVocabulary, .labels = ids.data(), .max = max, .sum = sum});
-  });
-  meter.clear();
-}
-
-// Over 16 million parameters, as often as the model holds them.
-void measure_optimizer(Meter& meter) {
-  device::Backend& backend = meter.backend();
-  constexpr std::int64_t kPart = 16'000'000;
-  const Shape shape{kPart};
-  const Tensor weight = meter.tensor(shape), gradient = meter.tensor(shape);
-  const Tensor m = meter.tensor(shape), v = meter.tensor(shape);
-  const Tensor sum = meter.tensor({1}, DType::f64);
-  backend.zero(m);
-  backend.zero(v);
-  const double bytes = kFloat * kPart, count = kParameters / kPart;
-  meter.stream("adamw of 16e6", 7 * bytes, count, [&] {
-    backend.adamw({.weight = weight, .gradient = gradient, .m = m, .v = v, .learning_rate = 1e-6});
-  });
-  meter.stream("squared sum of 16e6", bytes, count,
-               [&] { backend.squared_sum({.x = gradient, .out = sum}); });
-  meter.stream("zero count of 16e6", bytes, 0,
-               [&] { backend.zero_count({.x = gradient, .out = sum}); });
-  meter.stream("checksum of 16e6", bytes, 0, [&] {
-    backend.checksum({.x = gradient, .out = static_cast<std::uint64_t*>(sum.data)});
-  });
-  meter.stream("random normal of 16e6", bytes, 0, [&] {
-    backend.random_normal({.out = m.view({kPart / 1000, 1000}), .width = 1000});
-  });
-  meter.stream("zero of 16e6", bytes, count, [&] { backend.zero(gradient); });
-  meter.clear();
-}
+// 16384 tokens in each.
+constexpr std::array<Model, 8> kModels = {{{"124M", 768, 12, 1024, 16},
+                                           {"760M", 1536, 16, 2048, 8},
+                                           {"1.5B", 1600, 25, 1024, 16},
+                                           {"6.7B", 4096, 32, 2048, 8},
+                                           {"BERT-Large 128", 1024, 16, 128, 128, true},
+                                           {"BERT-Large 512", 1024, 16, 512, 32, true},
+                                           {"Qwen2.5-1.5B", 1536, 12, 1024, 16, false, 2, 8960},
+                                           {"Llama-3.1-8B", 4096, 32, 8192, 2, false, 8, 14336}}};
 
 // What the rows add up to, against a step that ran wholly at OpenBLAS's rate.
-void print_step(const Meter& meter) {
+void print_step(const HostMeter& meter) {
   double gemms = 0.0, rest = 0.0;
   for (const Row& row : meter.rows()) (row.compute_bound ? gemms : rest) += row.ms * row.count;
   const double flops_per_token =
@@ -179,6 +42,156 @@ void print_step(const Meter& meter) {
 }
 
 }  // namespace
+
+// Of every model alike: the logits do not depend on its width.
+void Rows::cross_entropy() {
+  const Shape shape{model_.tokens(), kRowsPaddedVocabulary};
+  const double bytes = static_cast<double>(shape.size() * size_of(dtype_));
+  const auto statistics = [=, this] {
+    return kernels::CrossEntropyStatistics{.logits = meter_.random(shape, dtype_),
+                                           .columns = kRowsVocabulary,
+                                           .labels = meter_.ids(model_.tokens(), kRowsVocabulary),
+                                           .max = per_token(),
+                                           .sum = per_token(),
+                                           .target = per_token()};
+  };
+  meter_.stream(
+      "cross entropy statistics", bytes, [=, this]() -> Call { return call(statistics()); },
+      ends());
+  meter_.stream(
+      "cross entropy loss", 3.0 * static_cast<double>(model_.tokens()) * sizeof(float),
+      [=, this]() -> Call {
+        const kernels::CrossEntropyLoss args{.labels = meter_.ids(model_.tokens(), kRowsVocabulary),
+                                             .max = per_token(),
+                                             .sum = per_token(),
+                                             .target = per_token(),
+                                             .loss = meter_.zeros({1}, DType::f64)};
+        return call(args);
+      },
+      ends());
+  meter_.stream(
+      "cross entropy backward", 2 * bytes,
+      [=, this]() -> Call {
+        const kernels::CrossEntropyStatistics known = statistics();
+        call(known)();
+        const kernels::CrossEntropyBackward args{.logits = known.logits,
+                                                 .columns = known.columns,
+                                                 .labels = known.labels,
+                                                 .max = known.max,
+                                                 .sum = known.sum};
+        return call(args);
+      },
+      ends());
+  meter_.stream("cross entropy, both", 2 * bytes, [=, this]() -> Call {
+    const kernels::CrossEntropyStatisticsBackward args{.statistics = statistics(), .scale = 1e-3};
+    return call(args);
+  });
+}
+
+void Rows::optimizer(std::int64_t count, double parameters) {
+  const DType dtype = dtype_;
+  const Shape shape{count};
+  const double elements = static_cast<double>(count), calls = ends() * parameters / elements;
+  const auto of = [&](const char* operation) {
+    return fmt::format("{} of {}e6", operation, count / 1'000'000);
+  };
+  const double copy = dtype == DType::f32 ? 0.0 : static_cast<double>(size_of(dtype));
+  meter_.stream(
+      of("adamw"), elements * (7 * kWide + copy),
+      [&]() -> Call {
+        const kernels::AdamW args{.weight = meter_.random(shape, DType::f32),
+                                  .gradient = meter_.random(shape, DType::f32),
+                                  .m = meter_.zeros(shape, DType::f32),
+                                  .v = meter_.zeros(shape, DType::f32),
+                                  .copy = copy > 0 ? meter_.zeros(shape, dtype) : Tensor{},
+                                  .learning_rate = 1e-6};
+        return call(args);
+      },
+      calls);
+  meter_.stream(of("sgd"), elements * (5 * kWide + copy), [&]() -> Call {
+    const kernels::Sgd args{.weight = meter_.random(shape, DType::f32),
+                            .gradient = meter_.random(shape, DType::f32),
+                            .m = meter_.zeros(shape, DType::f32),
+                            .copy = copy > 0 ? meter_.zeros(shape, dtype) : Tensor{},
+                            .learning_rate = 1e-6,
+                            .momentum = 0.9};
+    return call(args);
+  });
+  meter_.stream(of("lamb direction"), elements * 7 * kWide, [&]() -> Call {
+    const kernels::LambDirection args{.weight = meter_.random(shape, DType::f32),
+                                      .gradient = meter_.random(shape, DType::f32),
+                                      .m = meter_.zeros(shape, DType::f32),
+                                      .v = meter_.zeros(shape, DType::f32)};
+    return call(args);
+  });
+  meter_.stream(
+      of("squared sum"), elements * kWide,
+      [&]() -> Call {
+        const kernels::SquaredSum args{.x = meter_.random(shape, DType::f32),
+                                       .out = meter_.zeros({1}, DType::f64)};
+        return call(args);
+      },
+      calls);
+  meter_.stream(of("zero count"), elements * kWide, [&]() -> Call {
+    const kernels::ZeroCount args{.x = meter_.random(shape, DType::f32),
+                                  .out = meter_.zeros({1}, DType::f64)};
+    return call(args);
+  });
+  meter_.stream(of("checksum"), elements * kWide, [&]() -> Call {
+    const kernels::Checksum args{
+        .x = meter_.random(shape, DType::f32),
+        .out = static_cast<std::uint64_t*>(meter_.zeros({1}, DType::f64).data)};
+    return call(args);
+  });
+  meter_.stream(of("random normal"), elements * kWide, [&]() -> Call {
+    const kernels::RandomNormal args{.out = meter_.zeros({count / 1000, 1000}, DType::f32),
+                                     .width = 1000};
+    return call(args);
+  });
+  meter_.stream(of("cast"), elements * (kWide + static_cast<double>(size_of(dtype))),
+                [&]() -> Call {
+                  const kernels::Cast args{.x = meter_.random(shape, DType::f32),
+                                           .out = meter_.zeros(shape, dtype)};
+                  return call(args);
+                });
+  if (copy > 0)
+    meter_.stream(of("widening cast"), elements * (kWide + copy), [&]() -> Call {
+      const kernels::Cast args{.x = meter_.random(shape, dtype),
+                               .out = meter_.zeros(shape, DType::f32)};
+      return call(args);
+    });
+  meter_.stream(
+      of("zero"), elements * kWide,
+      [&]() -> Call {
+        return
+            [&backend = meter_.backend(), x = meter_.zeros(shape, DType::f32)] { backend.zero(x); };
+      },
+      calls);
+}
+
+void measure_models(Meter& meter, double dropout, bool fp8) {
+  for (const Model& model : kModels) {
+    Rows rows(meter, model, dropout);
+    rows.attention(model.sequence);
+    if (model.bert) {
+      rows.mlp();
+      continue;
+    }
+    if (model.kv_heads > 0) {
+      rows.llama();
+      continue;
+    }
+    rows.attention(model.sequence / 4);
+    rows.cached_attention();
+    rows.norms();
+    rows.dropouts();
+    rows.mlp();
+    if (fp8) rows.fp8();
+    rows.embeddings();
+    if (&model == &kModels.front()) rows.cross_entropy();
+  }
+  Rows(meter, kModels.front(), dropout).optimizer(64'000'000, 0);
+}
 
 ExitCode run_kernels(int argc, char** argv) {
   po::options_description options = settings_options();
@@ -196,13 +209,22 @@ ExitCode run_kernels(int argc, char** argv) {
     gpu::measure_kernels(settings, probability);
     return ExitCode::success;
   }
-  Meter meter(settings);
+  HostMeter meter(settings);
   measure_gemms(meter);
-  measure_attention(meter, probability);
-  measure_rows(meter, probability);
-  measure_mlp(meter);
-  measure_ends(meter, probability);
-  measure_optimizer(meter);
+  const Model gpt2{.name = "",
+                   .hidden = kHidden,
+                   .heads = kHeads,
+                   .sequence = kSequence,
+                   .batch = kBatch,
+                   .layers = kLayers};
+  Rows rows(meter, gpt2, probability);
+  rows.attention(kSequence);
+  rows.norms();
+  rows.dropouts();
+  rows.mlp();
+  rows.embeddings();
+  rows.cross_entropy();
+  rows.optimizer(16'000'000, kParameters);
   meter.print();
   if (!settings.json && settings.only.empty()) print_step(meter);
   return ExitCode::success;

@@ -121,8 +121,9 @@ struct Measured {
 
 void measure_host(const Settings& settings, Measured measured, train::Trainer& trainer,
                   bool prints) {
-  Meter meter(settings);
-  meter.gemm("step", measured.flops, 1, [&] { trainer.step(); });
+  HostMeter meter(settings);
+  const Make step = [&]() -> Call { return [&] { trainer.step(); }; };
+  meter.gemm("step", measured.flops, step, 1);
   if (!prints) return;
   const Row& row = meter.rows().front();
   measured.ms = row.ms;

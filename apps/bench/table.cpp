@@ -72,19 +72,34 @@ Settings read_settings(const po::variables_map& values) {
   return settings;
 }
 
-Meter::Meter(const Settings& settings)
+const std::int32_t* Meter::ids(std::int64_t count, std::int64_t below) {
+  std::vector<std::int32_t> values(count);
+  for (std::int64_t i = 0; i < count; ++i) values[i] = static_cast<std::int32_t>(i * 7919 % below);
+  return upload(values);
+}
+
+HostMeter::HostMeter(const Settings& settings)
     : settings_(settings), backend_(device::make_host_backend(settings.threads)) {
   references_ = backend_->allocate(3 * kTriad * sizeof(float), "the references");
   float* values = static_cast<float*>(references_.get());
   std::fill(values, values + 3 * kTriad, 0.5f);
 }
 
-Meter::~Meter() = default;
+HostMeter::~HostMeter() = default;
 
-Tensor Meter::tensor(const Shape& shape, DType dtype) {
-  const std::size_t bytes = static_cast<std::size_t>(shape.size()) * size_of(dtype);
+void* HostMeter::take(std::size_t bytes) {
   buffers_.push_back(backend_->allocate(bytes, "a benchmark's tensor"));
-  const Tensor tensor{buffers_.back().get(), dtype, shape};
+  return buffers_.back().get();
+}
+
+Tensor HostMeter::zeros(const Shape& shape, DType dtype) {
+  const Tensor tensor{take(static_cast<std::size_t>(shape.size()) * size_of(dtype)), dtype, shape};
+  backend_->zero(tensor);
+  return tensor;
+}
+
+Tensor HostMeter::random(const Shape& shape, DType dtype) {
+  const Tensor tensor{take(static_cast<std::size_t>(shape.size()) * size_of(dtype)), dtype, shape};
   dispatch(dtype, [&](auto zero) {
     using T = decltype(zero);
     for (std::int64_t i = 0; i < tensor.size(); ++i)
@@ -93,7 +108,13 @@ Tensor Meter::tensor(const Shape& shape, DType dtype) {
   return tensor;
 }
 
-double Meter::time_sgemm() {
+const std::int32_t* HostMeter::upload(const std::vector<std::int32_t>& values) {
+  auto* memory = static_cast<std::int32_t*>(take(values.size() * sizeof values[0]));
+  std::ranges::copy(values, memory);
+  return memory;
+}
+
+double HostMeter::time_sgemm() {
   const float* a = static_cast<const float*>(references_.get());
   float* c = static_cast<float*>(references_.get()) + 2 * kTriad;
   const auto multiply = [&] {
@@ -111,7 +132,7 @@ double Meter::time_sgemm() {
   return 2e-9 * kSide * kSide * kSide / seconds;
 }
 
-double Meter::time_triad() {
+double HostMeter::time_triad() {
   float* a = static_cast<float*>(references_.get());
   const float* b = a + kTriad;
   const float* c = b + kTriad;
@@ -122,9 +143,10 @@ double Meter::time_triad() {
   return 1e-9 * 3 * kTriad * sizeof(float) / watch.seconds();
 }
 
-void Meter::measure(Row row, double work, const std::function<void()>& call,
-                    const std::function<double()>& reference_rate, std::vector<double>& rates) {
+void HostMeter::measure(Row row, double work, const Make& make,
+                        const std::function<double()>& reference_rate, std::vector<double>& rates) {
   if (!settings_.wants(row.name)) return;
+  const Call call = make();
   call();
   reference_rate();
   std::vector<double> seconds, references;
@@ -141,25 +163,24 @@ void Meter::measure(Row row, double work, const std::function<void()>& call,
   row.fraction = row.rate / median(references);
   rates.insert(rates.end(), references.begin(), references.end());
   rows_.push_back(std::move(row));
+  buffers_.clear();
 }
 
-void Meter::gemm(const std::string& name, double flops, double count,
-                 const std::function<void()>& call) {
+void HostMeter::gemm(const std::string& name, double flops, const Make& make, double count) {
   measure(
-      {.name = name, .count = count, .compute_bound = true}, flops, call,
+      {.name = name, .count = count, .compute_bound = true}, flops, make,
       [this] { return time_sgemm(); }, sgemm_rates_);
 }
 
-void Meter::stream(const std::string& name, double bytes, double count,
-                   const std::function<void()>& call) {
+void HostMeter::stream(const std::string& name, double bytes, const Make& make, double count) {
   measure(
-      {.name = name, .count = count}, bytes, call, [this] { return time_triad(); }, triad_rates_);
+      {.name = name, .count = count}, bytes, make, [this] { return time_triad(); }, triad_rates_);
 }
 
-double Meter::sgemm_rate() const { return sgemm_rates_.empty() ? 0.0 : median(sgemm_rates_); }
-double Meter::triad_rate() const { return triad_rates_.empty() ? 0.0 : median(triad_rates_); }
+double HostMeter::sgemm_rate() const { return sgemm_rates_.empty() ? 0.0 : median(sgemm_rates_); }
+double HostMeter::triad_rate() const { return triad_rates_.empty() ? 0.0 : median(triad_rates_); }
 
-void Meter::print() const {
+void HostMeter::print() const {
   if (settings_.json) {
     nlohmann::json rows = nlohmann::json::array();
     for (const Row& row : rows_)

@@ -40,27 +40,53 @@ struct Row {
   bool compute_bound = false;
 };
 
+/// Queues one operation.
+using Call = std::function<void()>;
+/// Gives an operation new operands, from the meter's tensors, and returns the call on them.
+using Make = std::function<Call()>;
+
+/// Times operations of a backend against what its device can do.
+class Meter {
+ public:
+  virtual ~Meter() = default;
+
+  virtual device::Backend& backend() = 0;
+  /// The type of the rows' activations and weights.
+  virtual DType dtype() const = 0;
+
+  /// Operands, which last until the operation has been measured: numbers between -1 and 1, zeros,
+  /// `count` numbers from 0 to `below`, less 1, and given ones.
+  virtual Tensor random(const Shape& shape, DType dtype) = 0;
+  virtual Tensor zeros(const Shape& shape, DType dtype) = 0;
+  const std::int32_t* ids(std::int64_t count, std::int64_t below);
+  virtual const std::int32_t* upload(const std::vector<std::int32_t>& values) = 0;
+
+  /// Adds a row for an operation that computes `flops`, if the settings want it; `count` calls of
+  /// it make up a training step.
+  virtual void gemm(const std::string& name, double flops, const Make& make, double count = 0) = 0;
+  /// The same for an operation that moves `bytes` at least.
+  virtual void stream(const std::string& name, double bytes, const Make& make,
+                      double count = 0) = 0;
+};
+
 /// Times operations of the host. Between any two calls of an operation it times a reference, so
 /// that other work on the machine slows both and their ratio stands: for GEMMs OpenBLAS's own
 /// sgemm of 1024 x 1024 x 1024 on all the threads, for the rest the triad a = b + 1.5 c over 3 x 64
 /// MiB.
-class Meter {
+class HostMeter final : public Meter {
  public:
-  explicit Meter(const Settings& settings);
-  ~Meter();
+  explicit HostMeter(const Settings& settings);
+  ~HostMeter() override;
 
-  device::Backend& backend() { return *backend_; }
+  device::Backend& backend() override { return *backend_; }
+  DType dtype() const override { return DType::f32; }
 
-  /// A tensor of small numbers other than zero, kept as long as the meter.
-  Tensor tensor(const Shape& shape, DType dtype = DType::f32);
-  /// Forgets all tensors.
-  void clear() { buffers_.clear(); }
+  Tensor random(const Shape& shape, DType dtype) override;
+  Tensor zeros(const Shape& shape, DType dtype) override;
+  const std::int32_t* upload(const std::vector<std::int32_t>& values) override;
 
-  /// Measures a GEMM of `flops`; `count` calls of it make up a training step.
-  void gemm(const std::string& name, double flops, double count, const std::function<void()>& call);
-  /// Measures an operation that moves `bytes` at least.
-  void stream(const std::string& name, double bytes, double count,
-              const std::function<void()>& call);
+  void gemm(const std::string& name, double flops, const Make& make, double count) override;
+  void stream(const std::string& name, double bytes, const Make& make, double count) override;
 
   const std::vector<Row>& rows() const { return rows_; }
   /// Median rates of the references over all rows: GFLOP/s and GB/s; 0 when never timed.
@@ -71,9 +97,10 @@ class Meter {
   void print() const;
 
  private:
+  void* take(std::size_t bytes);
   double time_sgemm();
   double time_triad();
-  void measure(Row row, double work, const std::function<void()>& call,
+  void measure(Row row, double work, const Make& make,
                const std::function<double()>& reference_rate, std::vector<double>& rates);
 
   Settings settings_;

@@ -4,6 +4,8 @@
 #include <cmath>
 #include <nlohmann/json.hpp>
 
+#include "bench/gpu/commands.hpp"
+#include "bench/kernel_rows.hpp"
 #include "core/clock.hpp"
 #include "core/cuda/check.hpp"
 #include "core/dtype.hpp"
@@ -78,12 +80,6 @@ Tensor Meter::random(const Shape& shape, DType dtype) {
   return tensor;
 }
 
-const std::int32_t* Meter::ids(std::int64_t count, std::int64_t below) {
-  std::vector<std::int32_t> values(count);
-  for (std::int64_t i = 0; i < count; ++i) values[i] = static_cast<std::int32_t>(i * 7919 % below);
-  return upload(values);
-}
-
 const std::int32_t* Meter::upload(const std::vector<std::int32_t>& values) {
   const std::size_t bytes = values.size() * sizeof(std::int32_t);
   void* memory = take(bytes);
@@ -124,12 +120,12 @@ void Meter::measure(Row row, double work, double ceiling, const Make& make) {
   rows_.push_back(std::move(row));
 }
 
-void Meter::gemm(const std::string& name, double flops, const Make& make) {
-  measure({.name = name, .compute_bound = true}, flops, gemm_rate_, make);
+void Meter::gemm(const std::string& name, double flops, const Make& make, double count) {
+  measure({.name = name, .count = count, .compute_bound = true}, flops, gemm_rate_, make);
 }
 
-void Meter::stream(const std::string& name, double bytes, const Make& make) {
-  measure({.name = name}, bytes, copy_rate_, make);
+void Meter::stream(const std::string& name, double bytes, const Make& make, double count) {
+  measure({.name = name, .count = count}, bytes, copy_rate_, make);
 }
 
 void Meter::print() const {
@@ -155,6 +151,13 @@ void Meter::print() const {
   fmt::print("\nbest on {}: GEMM of {}^3 in {} {:.0f} TFLOP/s; copy {:.2f} TB/s; medians of {}\n",
              gpu_.name, kSide, name_of(settings_.dtype), 1e-3 * gemm_rate_, 1e-3 * copy_rate_,
              settings_.repeats);
+}
+
+void measure_kernels(const Settings& settings, double dropout) {
+  Meter meter(settings);
+  measure_models(meter, dropout,
+                 /*fp8=*/settings.dtype == DType::bf16 && meter.gpu().capability >= 89);
+  meter.print();
 }
 
 }  // namespace trireme::bench::gpu

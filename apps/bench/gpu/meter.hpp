@@ -1,7 +1,6 @@
 // Timing of a GPU's operations with events, on operands that its cache does not hold.
 #pragma once
 
-#include <functional>
 #include <map>
 #include <memory>
 #include <string>
@@ -12,34 +11,25 @@
 
 namespace trireme::bench::gpu {
 
-/// Queues one operation.
-using Call = std::function<void()>;
-/// Gives an operation new operands, from the meter's tensors, and returns the call on them.
-using Make = std::function<Call()>;
-
 /// Times operations on GPU 0 against its ceilings, which are measured first: a GEMM of 8192 x
 /// 8192 x 8192 and a copy of 1 GiB within its memory. An operation is called on several sets of
 /// operands in turn, together several times the L2 cache, so that it reads them from memory.
-class Meter {
+class Meter final : public bench::Meter {
  public:
   explicit Meter(const Settings& settings);
 
-  device::Backend& backend() { return *backend_; }
+  device::Backend& backend() override { return *backend_; }
+  DType dtype() const override { return settings_.dtype; }
   const device::Gpu& gpu() const { return gpu_; }
 
-  /// Operands, which last until the operation has been measured: numbers between -1 and 1, zeros,
-  /// `count` numbers from 0 to `below`, less 1, and given ones.
-  Tensor random(const Shape& shape, DType dtype);
-  Tensor zeros(const Shape& shape, DType dtype);
-  const std::int32_t* ids(std::int64_t count, std::int64_t below);
-  const std::int32_t* upload(const std::vector<std::int32_t>& values);
+  Tensor random(const Shape& shape, DType dtype) override;
+  Tensor zeros(const Shape& shape, DType dtype) override;
+  const std::int32_t* upload(const std::vector<std::int32_t>& values) override;
 
   /// Milliseconds of one call: the median of the settings' repeats, each of them milliseconds long.
   double time(const Make& make);
-  /// Adds a row for an operation that computes `flops`, if the settings want it.
-  void gemm(const std::string& name, double flops, const Make& make);
-  /// The same for an operation that moves `bytes` at least.
-  void stream(const std::string& name, double bytes, const Make& make);
+  void gemm(const std::string& name, double flops, const Make& make, double count) override;
+  void stream(const std::string& name, double bytes, const Make& make, double count) override;
 
   /// The ceilings, in GFLOP/s and GB/s (read and written).
   double gemm_rate() const { return gemm_rate_; }

@@ -1,0 +1,86 @@
+// The rows of trireme-bench kernels, of either backend: for each operation and shape the bytes that
+// it must move, or the GEMMs that it must compute, and how to call it.
+#pragma once
+
+#include <string>
+
+#include "bench/table.hpp"
+
+namespace trireme::bench {
+
+inline constexpr std::int64_t kRowsVocabulary = 50257, kRowsPaddedVocabulary = 50304;
+
+/// A layer of a GPT, a BERT or a Llama and its micro-batch.
+struct Model {
+  const char* name;  ///< in the names of its rows
+  std::int64_t hidden, heads, sequence, batch;
+  bool bert = false;          ///< full attention, exact GELU
+  std::int64_t kv_heads = 0;  ///< above 0: a Llama, with SwiGLU of width `ffn`
+  std::int64_t ffn = 0;
+  double layers = 0;  ///< of a model whose step the rows add up to
+
+  std::int64_t tokens() const { return sequence * batch; }
+  std::int64_t head() const { return hidden / heads; }
+  std::int64_t qkv() const { return hidden + 2 * (kv_heads > 0 ? kv_heads : heads) * head(); }
+};
+
+/// Adds rows to a meter. Tensors are named as in the operations' contracts.
+class Rows {
+ public:
+  Rows(Meter& meter, const Model& model, double dropout)
+      : meter_(meter),
+        model_(model),
+        dtype_(meter.dtype()),
+        probability_(dropout),
+        activation_{model.sequence, model.batch, model.hidden},
+        activation_bytes_(static_cast<double>(activation_.size() * size_of(dtype_))) {}
+
+  // layer_rows.cpp
+  void attention(std::int64_t document);
+  void cached_attention();
+  void norms();
+  void dropouts();
+  void mlp();
+  void fp8();
+  void embeddings();
+  void llama();
+
+  // kernels.cpp
+  void cross_entropy();
+  /// Over `count` of `parameters`.
+  void optimizer(std::int64_t count, double parameters);
+
+ private:
+  // The call of each operation of the list.
+#define TRIREME_DEFINE(operation, Arguments)                                 \
+  Call call(const kernels::Arguments& args) {                                \
+    return [&backend = meter_.backend(), args] { backend.operation(args); }; \
+  }
+  TRIREME_OPERATIONS(TRIREME_DEFINE)
+#undef TRIREME_DEFINE
+
+  std::string name(const char* operation) const {
+    return *model_.name ? fmt::format("{} {}", model_.name, operation) : operation;
+  }
+  kernels::Dropout dropout(DropoutSite site) const {
+    return {.probability = probability_, .seed = 1, .layer = 1, .site = site};
+  }
+  /// Calls in a step of what a model has once.
+  double ends() const { return model_.layers > 0 ? 1 : 0; }
+  Tensor activation() { return meter_.random(activation_, dtype_); }
+  Tensor weight() { return meter_.random({model_.hidden}, dtype_); }
+  Tensor gradient() { return meter_.zeros({model_.hidden}, accumulation_type(dtype_)); }
+  Tensor per_token() { return meter_.random({model_.tokens()}, accumulation_type(dtype_)); }
+
+  Meter& meter_;
+  const Model& model_;
+  const DType dtype_;
+  const double probability_;
+  const Shape activation_;
+  const double activation_bytes_;
+};
+
+/// All rows of several models on `meter`, those of FP8 with `fp8`.
+void measure_models(Meter& meter, double dropout, bool fp8);
+
+}  // namespace trireme::bench
