@@ -11,14 +11,12 @@ Needs PyTorch and transformers for the second half; --only trireme does without.
 ranks train Trireme's model with the shape's micro-batch on each GPU; PyTorch stays on one.
 """
 import argparse
-import json
 import pathlib
 import random
 import struct
-import subprocess
-import sys
 import tempfile
-import time
+
+from pytorch_steps import add_options, measure, print_ratio, pytorch_step, trireme_step
 
 VOCABULARY = 30522
 SPECIAL, MASK = 1000, 103  # ids below SPECIAL are not drawn
@@ -116,7 +114,7 @@ train: {{iterations: 100}}
 
 
 def run_trireme(options, shape, folder):
-    """The result of trireme-bench step."""
+    """Milliseconds of a step by trireme-bench step."""
     sequence, batch = shape
     predictions = round(0.15 * sequence)
     records = folder / f"random-{sequence}.tfrecord"
@@ -128,12 +126,7 @@ def run_trireme(options, shape, folder):
                                 dropout=options.dropout, records=records, predictions=predictions,
                                 post_norm=str(not options.pre_norm).lower()))
     launcher = ["mpirun", "--bind-to", "none", "-n", str(options.gpus)] if options.gpus > 1 else []
-    command = [*launcher, options.bench, "step", deck, "--repeats", str(options.repeats), "--json"]
-    done = subprocess.run(command, capture_output=True, text=True, check=False,
-                          timeout=options.timeout)
-    if done.returncode != 0:
-        sys.exit(f"{' '.join(map(str, command))} ended with {done.returncode}:\n{done.stderr}")
-    return json.loads(done.stdout)["ms"]
+    return trireme_step(options, deck, launcher=launcher)
 
 
 def run_pytorch(options, shape):
@@ -142,44 +135,24 @@ def run_pytorch(options, shape):
     from transformers import BertConfig, BertForPreTraining
 
     sequence, batch = shape
-    torch.manual_seed(1234)
-    torch.set_float32_matmul_precision("high")
     config = BertConfig(vocab_size=VOCABULARY, hidden_size=options.hidden,
                         num_hidden_layers=options.layers, num_attention_heads=options.heads,
                         intermediate_size=4 * options.hidden, max_position_embeddings=512,
                         hidden_dropout_prob=options.dropout,
                         attention_probs_dropout_prob=options.dropout)
     model = BertForPreTraining(config).cuda().train()
-    optimizer = torch.optim.AdamW(model.parameters(), lr=1e-4, weight_decay=0.01, fused=True)
     ids = torch.randint(SPECIAL, VOCABULARY, (batch, sequence), device="cuda")
     labels = torch.where(torch.rand(batch, sequence, device="cuda") < 0.15, ids, -100)
     types = (torch.arange(sequence, device="cuda") > sequence // 2).long().expand(batch, -1)
     order = torch.randint(0, 2, (batch,), device="cuda")
 
     @torch.compile
-    def loss_of(ids, types, labels, order):
+    def loss_of():
         with torch.autocast("cuda", dtype=torch.bfloat16):
             return model(input_ids=ids, token_type_ids=types, labels=labels,
                          next_sentence_label=order).loss
 
-    def step():
-        loss_of(ids, types, labels, order).backward()
-        optimizer.step()
-        optimizer.zero_grad(set_to_none=True)
-
-    for _ in range(4):
-        step()
-    times = []
-    for _ in range(options.repeats):
-        torch.cuda.synchronize()
-        begin = time.perf_counter()
-        step()
-        torch.cuda.synchronize()
-        times.append(1e3 * (time.perf_counter() - begin))
-    del model, optimizer
-    torch._dynamo.reset()
-    torch.cuda.empty_cache()
-    return sorted(times)[len(times) // 2]
+    return pytorch_step(options, model, loss_of, learning_rate=1e-4)
 
 
 def flops_per_token(options, sequence):
@@ -189,7 +162,7 @@ def flops_per_token(options, sequence):
 
 def main():
     parser = argparse.ArgumentParser(description=__doc__.split("\n", maxsplit=1)[0])
-    parser.add_argument("--bench", default="trireme-bench", help="the program trireme-bench")
+    add_options(parser)
     parser.add_argument("--shapes", default="512x64,128x256", help="sequence x micro-batch, ...")
     parser.add_argument("--layers", type=int, default=24)
     parser.add_argument("--hidden", type=int, default=1024)
@@ -197,27 +170,20 @@ def main():
     parser.add_argument("--gpus", type=int, default=1, help="data-parallel ranks of Trireme")
     parser.add_argument("--dropout", type=float, default=0.1)
     parser.add_argument("--pre-norm", action="store_true", help="Trireme's norms before the sublayers")
-    parser.add_argument("--repeats", type=int, default=5)
-    parser.add_argument("--timeout", type=float, default=150, help="seconds of a trireme-bench")
-    parser.add_argument("--only", choices=["trireme", "pytorch"])
     options = parser.parse_args()
     print(f"{'sequence':>8} {'batch':>6}  {'program':8} {'ms':>8} {'tokens/s':>9} {'TFLOP/s':>8}", flush=True)
     with tempfile.TemporaryDirectory() as folder:
         for text in options.shapes.split(","):
             shape = tuple(map(int, text.split("x")))
             sequence, batch = shape
-            found = {}
-            if options.only != "pytorch":
-                found["Trireme"] = run_trireme(options, shape, pathlib.Path(folder))
-            if options.only != "trireme":
-                found["PyTorch"] = run_pytorch(options, shape)
+            found = measure(options, lambda: run_trireme(options, shape, pathlib.Path(folder)),
+                            lambda: run_pytorch(options, shape))
             for program, ms in found.items():
                 gpus = options.gpus if program == "Trireme" else 1
                 rate = 1e3 * sequence * batch * gpus / ms
                 print(f"{sequence:8} {batch:6}  {program:8} {ms:8.1f} {rate:9.0f} "
                       f"{rate * flops_per_token(options, sequence) / 1e12:8.1f}", flush=True)
-            if len(found) == 2:
-                print(f"{'':16}  ratio    {found['PyTorch'] / found['Trireme']:8.2f}", flush=True)
+            print_ratio(found, 16)
 
 
 if __name__ == "__main__":

@@ -10,12 +10,10 @@ nothing for the embedding.
 Needs PyTorch and transformers for the second half; --only trireme does without.
 """
 import argparse
-import json
 import pathlib
-import subprocess
-import sys
 import tempfile
-import time
+
+from pytorch_steps import add_options, measure, print_ratio, pytorch_step, trireme_step
 
 # hidden, heads, kv_heads, ffn, layers, vocabulary, theta, tied head, biases of q, k and v
 MODELS = {
@@ -57,11 +55,7 @@ def run_trireme(options, name, sequence, batch, folder):
                                 sequence=sequence, vocabulary=vocabulary, theta=theta,
                                 bias="qkv" if bias else "none", tied=str(tied).lower(), batch=batch,
                                 gemm=options.gemm))
-    command = [options.bench, "step", deck, *options.set, "--repeats", str(options.repeats), "--json"]
-    done = subprocess.run(command, capture_output=True, text=True, check=False, timeout=options.timeout)
-    if done.returncode != 0:
-        sys.exit(f"{' '.join(map(str, command))} ended with {done.returncode}:\n{done.stderr}")
-    return json.loads(done.stdout)["ms"]
+    return trireme_step(options, deck, overrides=options.set)
 
 
 def run_pytorch(options, name, sequence, batch):
@@ -70,39 +64,19 @@ def run_pytorch(options, name, sequence, batch):
     from transformers import LlamaConfig, LlamaForCausalLM, Qwen2Config, Qwen2ForCausalLM
 
     hidden, heads, kv_heads, ffn, layers, vocabulary, theta, tied, bias = MODELS[name]
-    torch.manual_seed(1234)
-    torch.set_float32_matmul_precision("high")
     kind, of = (Qwen2Config, Qwen2ForCausalLM) if bias else (LlamaConfig, LlamaForCausalLM)
     config = kind(vocab_size=vocabulary, hidden_size=hidden, intermediate_size=ffn, num_hidden_layers=layers,
                   num_attention_heads=heads, num_key_value_heads=kv_heads, max_position_embeddings=sequence,
                   rope_theta=theta, tie_word_embeddings=tied, use_cache=False, attn_implementation="sdpa")
     model = of(config).cuda().train()
-    optimizer = torch.optim.AdamW(model.parameters(), lr=1e-5, weight_decay=0.01, fused=True)
     ids = torch.randint(0, vocabulary, (batch, sequence), device="cuda")
 
     @torch.compile
-    def loss_of(ids):
+    def loss_of():
         with torch.autocast("cuda", dtype=torch.bfloat16):
             return model(input_ids=ids, labels=ids).loss
 
-    def step():
-        loss_of(ids).backward()
-        optimizer.step()
-        optimizer.zero_grad(set_to_none=True)
-
-    for _ in range(3):
-        step()
-    times = []
-    for _ in range(options.repeats):
-        torch.cuda.synchronize()
-        begin = time.perf_counter()
-        step()
-        torch.cuda.synchronize()
-        times.append(1e3 * (time.perf_counter() - begin))
-    del model, optimizer
-    torch._dynamo.reset()
-    torch.cuda.empty_cache()
-    return sorted(times)[len(times) // 2]
+    return pytorch_step(options, model, loss_of, learning_rate=1e-5)
 
 
 def flops_per_token(name, sequence):
@@ -114,14 +88,11 @@ def flops_per_token(name, sequence):
 
 def main():
     parser = argparse.ArgumentParser(description=__doc__.split("\n", maxsplit=1)[0])
-    parser.add_argument("--bench", default="trireme-bench", help="the program trireme-bench")
+    add_options(parser)
     parser.add_argument("--shapes", default="qwen2.5-1.5b:1024x8,llama-3.1-8b-4:8192x1",
                         help="model:sequence x micro-batch, ...; models: " + ", ".join(MODELS))
     parser.add_argument("--gemm", default="same", choices=["same", "fp8"], help="Trireme's precision.gemm")
     parser.add_argument("--set", nargs="*", default=[], metavar="KEY=VALUE", help="overrides of Trireme's deck")
-    parser.add_argument("--repeats", type=int, default=5)
-    parser.add_argument("--timeout", type=float, default=150, help="seconds of a trireme-bench")
-    parser.add_argument("--only", choices=["trireme", "pytorch"])
     options = parser.parse_args()
     print(f"{'model':15} {'sequence':>8} {'batch':>6}  {'program':8} {'ms':>8} {'tokens/s':>9} {'TFLOP/s':>8} "
           f"{'MFU':>6}", flush=True)
@@ -129,18 +100,14 @@ def main():
         for text in options.shapes.split(","):
             name, _, shape = text.partition(":")
             sequence, batch = map(int, shape.split("x"))
-            found = {}
-            if options.only != "pytorch":
-                found["Trireme"] = run_trireme(options, name, sequence, batch, pathlib.Path(folder))
-            if options.only != "trireme":
-                found["PyTorch"] = run_pytorch(options, name, sequence, batch)
+            found = measure(options, lambda: run_trireme(options, name, sequence, batch, pathlib.Path(folder)),
+                            lambda: run_pytorch(options, name, sequence, batch))
             for program, ms in found.items():
                 rate = 1e3 * sequence * batch / ms
                 tflops = rate * flops_per_token(name, sequence) / 1e12
                 print(f"{name:15} {sequence:8} {batch:6}  {program:8} {ms:8.1f} {rate:9.0f} {tflops:8.1f} "
                       f"{tflops / 9.894:5.1f}%", flush=True)
-            if len(found) == 2:
-                print(f"{'':32}  ratio    {found['PyTorch'] / found['Trireme']:8.2f}", flush=True)
+            print_ratio(found, 32)
 
 
 if __name__ == "__main__":
