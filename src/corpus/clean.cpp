@@ -11,7 +11,6 @@
 #include <unordered_set>
 
 #include "core/error.hpp"
-#include "corpus/repair.hpp"
 #include "tokenizer/utf8.hpp"
 
 namespace trireme::corpus {

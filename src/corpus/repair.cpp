@@ -1,4 +1,4 @@
-#include "corpus/repair.hpp"
+#include "corpus/clean.hpp"
 
 #include <unicode/normalizer2.h>
 #include <unicode/uchar.h>

@@ -1,4 +1,4 @@
-#include "corpus/urls.hpp"
+#include "corpus/clean.hpp"
 
 #include <algorithm>
 #include <cctype>

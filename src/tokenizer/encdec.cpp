@@ -6,7 +6,6 @@
 
 #include "core/error.hpp"
 #include "core/files.hpp"
-#include "tokenizer/jieba.hpp"
 #include "tokenizer/utf8.hpp"
 #include "tokenizer/vocabulary.hpp"
 

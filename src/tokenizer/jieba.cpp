@@ -1,4 +1,4 @@
-#include "tokenizer/jieba.hpp"
+#include "tokenizer/encdec.hpp"
 
 #include <algorithm>
 #include <array>

@@ -6,7 +6,7 @@
 
 #include "core/files.hpp"
 #include "core/philox.hpp"
-#include "data/bert/masking.hpp"
+#include "data/bert/sample.hpp"
 #include "data/gpt/gpt_dataset.hpp"
 #include "tokenizer/tokenizer.hpp"
 

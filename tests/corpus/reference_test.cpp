@@ -12,8 +12,6 @@
 #include "corpus/clean.hpp"
 #include "corpus/contamination.hpp"
 #include "corpus/minhash.hpp"
-#include "corpus/repair.hpp"
-#include "corpus/urls.hpp"
 
 namespace trireme::corpus {
 namespace {

@@ -6,7 +6,7 @@
 #include <utility>
 
 #include "core/error.hpp"
-#include "data/bert/masking.hpp"
+#include "data/bert/sample.hpp"
 
 namespace trireme::data {
 namespace {

@@ -6,7 +6,7 @@
 
 #include "core/content_hash.hpp"
 #include "core/error.hpp"
-#include "data/bert/masking.hpp"
+#include "data/bert/sample.hpp"
 #include "data/gpt/index_files.hpp"
 #include "data/numpy.hpp"
 

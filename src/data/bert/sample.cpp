@@ -1,6 +1,8 @@
 #include "data/bert/sample.hpp"
 
 #include <algorithm>
+#include <cmath>
+#include <numeric>
 
 #include "core/error.hpp"
 
@@ -96,6 +98,115 @@ std::optional<std::int32_t> id_outside(std::span<const std::int32_t> tokens, std
   const auto bad =
       std::ranges::find_if(tokens, [ids](std::int32_t id) { return id < 0 || id >= ids; });
   return bad == tokens.end() ? std::nullopt : std::optional(*bad);
+}
+
+// ---- masked language modelling
+
+namespace {
+
+/// The words of a sample: lists of positions, kept one after the other.
+struct Words {
+  std::vector<std::int32_t> positions;
+  std::vector<std::int32_t> first;  ///< [words + 1] index into `positions`
+
+  std::int64_t size() const { return std::ssize(first) - 1; }
+  /// Positions of the `n` words from `word` on, fewer at the end.
+  std::span<const std::int32_t> ngram(std::int64_t word, std::int64_t n) const {
+    const std::int64_t last = std::min(word + n, size());
+    return std::span(positions).subspan(
+        static_cast<std::size_t>(first[static_cast<std::size_t>(word)]),
+        static_cast<std::size_t>(first[static_cast<std::size_t>(last)] -
+                                 first[static_cast<std::size_t>(word)]));
+  }
+};
+
+// A piece that continues a word joins the last word before it, also across a [SEP].
+Words find_words(const BertVocabulary& vocabulary, const BertSample& sample) {
+  Words words;
+  for (std::int32_t i = 0; i < sample.length; ++i) {
+    const std::int32_t id = sample.tokens[static_cast<std::size_t>(i)];
+    if (id == vocabulary.cls || id == vocabulary.sep) continue;
+    if (words.first.empty() || !vocabulary.continues_word[static_cast<std::size_t>(id)])
+      words.first.push_back(static_cast<std::int32_t>(words.positions.size()));
+    words.positions.push_back(i);
+  }
+  words.first.push_back(static_cast<std::int32_t>(words.positions.size()));
+  return words;
+}
+
+/// The cumulative distribution of n - 1, p(n) proportional to 1/n, in numpy's order of operations.
+std::vector<double> ngram_distribution(std::int64_t max_ngram) {
+  std::vector<double> p(static_cast<std::size_t>(max_ngram));
+  for (std::size_t n = 0; n < p.size(); ++n) p[n] = 1.0 / static_cast<double>(n + 1);
+  // Megatron-LM normalizes twice; numpy.sum adds fewer than eight numbers one after the other.
+  for (int pass = 0; pass < 2; ++pass) {
+    const double sum = std::accumulate(p.begin(), p.end(), 0.0);
+    for (double& probability : p) probability /= sum;
+  }
+  std::partial_sum(p.begin(), p.end(), p.begin());
+  const double last = p.back();
+  for (double& boundary : p) boundary /= last;
+  return p;
+}
+
+/// Not whole: mask_probability * target may be below 1, and then nothing is masked.
+double max_predictions_of(const BertFormat& format, std::int64_t target, std::int64_t length) {
+  const double share = std::min(format.mask_probability * static_cast<double>(target),
+                                static_cast<double>(masked_tokens(format, length)));
+  return format.max_predictions ? std::min(share, static_cast<double>(*format.max_predictions))
+                                : share;
+}
+
+}  // namespace
+
+void mask_ngrams(const BertFormat& format, std::int64_t target, NumpyRandom& random,
+                 BertSample& sample) {
+  const BertVocabulary& vocabulary = *format.vocabulary;
+  const Words words = find_words(vocabulary, sample);
+  const double limit = max_predictions_of(format, target, sample.length);
+  const std::vector<double> distribution = ngram_distribution(format.max_ngram);
+
+  std::vector<std::int32_t> order(static_cast<std::size_t>(words.size()));
+  std::iota(order.begin(), order.end(), 0);
+  random.shuffle(std::span(order));
+
+  std::int64_t masked = 0;
+  for (const std::int32_t word : order) {
+    if (static_cast<double>(masked) >= limit) break;
+    // The longest n-gram, from the drawn length down, that stays within the limit.
+    std::int64_t n =
+        1 + (std::ranges::upper_bound(distribution, random.uniform()) - distribution.begin());
+    std::span<const std::int32_t> positions = words.ngram(word, n);
+    while (static_cast<double>(masked + std::ssize(positions)) > limit && n > 1)
+      positions = words.ngram(word, --n);
+    if (static_cast<double>(masked + std::ssize(positions)) > limit) continue;
+    const auto is_masked = [&](std::int32_t i) {
+      return sample.labels[static_cast<std::size_t>(i)] >= 0;
+    };
+    if (std::ranges::any_of(positions, is_masked)) continue;
+
+    for (const std::int32_t i : positions) {
+      std::int32_t& token = sample.tokens[static_cast<std::size_t>(i)];
+      sample.labels[static_cast<std::size_t>(i)] = token;
+      if (random.uniform() < kMaskShare)
+        token = vocabulary.mask;
+      else if (random.uniform() >= kHalf)
+        token = static_cast<std::int32_t>(
+            random.interval(static_cast<std::uint64_t>(vocabulary.ids() - 1)));
+    }
+    masked += std::ssize(positions);
+  }
+}
+
+std::int64_t masked_tokens(const BertFormat& format, std::int64_t length) {
+  // Python's round(): half to even.
+  const double share = std::nearbyint(static_cast<double>(length) * format.mask_probability);
+  return std::max<std::int64_t>(1, static_cast<std::int64_t>(share));
+}
+
+std::int64_t max_masked_ngrams(const BertFormat& format) {
+  return static_cast<std::int64_t>(
+      max_predictions_of(format, format.sequence - 3, format.sequence));
 }
 
 }  // namespace trireme::data

@@ -1,7 +1,9 @@
-// The layouts that a search compares: all that the deck's rules allow, on all orders of nodes.
+// The layouts that a search compares: all that the deck's rules allow, on all orders of nodes; and
+// their partitions.
 #pragma once
 
 #include <cstdint>
+#include <limits>
 #include <string>
 #include <vector>
 
@@ -55,5 +57,27 @@ std::vector<NodeOrder> orders_of(const std::vector<std::int64_t>& counts);
 /// All numbers of nodes of each kind that are compared for money: powers of two and all; those of
 /// one kind first.
 std::vector<std::vector<std::int64_t>> node_counts(const Cluster& cluster);
+
+// ---- the partition of layers over pipeline stages (partition.cpp) with which the simulator's time
+// is least
+
+/// A partition and its simulated time.
+struct Partition {
+  std::vector<std::int64_t> layers;  ///< of each stage; empty: none has room for all of them
+  double seconds = 0;
+  bool exact = false;  ///< whether no other partition is faster
+  int simulations = 0;
+};
+
+/// The fastest partition under 1F1B, of those that give stage p at most `most[p]` layers. Dynamic
+/// programming finds the partition whose lower bound is least: of the paths through the schedule's
+/// graph that stay on one stage, and of those that also take the first and the last micro-batch
+/// through all later stages. Branch and bound from there simulates partitions whose bound is below
+/// the best time, at most `max_simulations`. O(stages * layers^2) and the simulations.
+/// Other schedules take the partition of least bound. Nothing when no partition of a step comes
+/// below `limit` seconds.
+Partition best_partition(const LayoutTimes& times, std::int64_t layers,
+                         const std::vector<std::int64_t>& most, int max_simulations,
+                         double limit = std::numeric_limits<double>::infinity());
 
 }  // namespace trireme::plan

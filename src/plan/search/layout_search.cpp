@@ -11,7 +11,6 @@
 #include "core/error.hpp"
 #include "plan/run_plan.hpp"
 #include "plan/search/candidates.hpp"
-#include "plan/search/partition.hpp"
 
 namespace trireme::plan {
 namespace {

@@ -1,4 +1,4 @@
-#include "plan/search/partition.hpp"
+#include "plan/search/candidates.hpp"
 
 #include <algorithm>
 #include <cmath>

@@ -1,4 +1,4 @@
-#include "data/bert/masking.hpp"
+#include "data/bert/sample.hpp"
 
 #include <algorithm>
 #include <array>
