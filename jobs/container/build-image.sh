@@ -41,6 +41,9 @@ rm -rf "$root"/var/cache/apt/archives/*.deb "$root"/var/lib/apt/lists/* "$root"/
 
 # ---- the programs, and the libraries that they load at run time on GPUs
 install "$programs"/trireme-* "$root/usr/local/bin"
+for library in "$programs"/../lib/libtrireme_*; do
+  if [ -e "$library" ]; then install "$library" "$root/usr/local/lib"; fi
+done
 for name in libcublasLt.so libnccl.so.2; do
   found=$( (ldconfig -p | awk -v name="$name" 'index($1, name) == 1 { print $NF }'
     ls "${CUDA_HOME:-/usr/local/cuda}/lib64/$name"* 2>/dev/null) | head -n 1) || true

@@ -65,16 +65,21 @@ while read -r instruction words; do
         mkdir -p "$to"
         git -C "$tree" ls-files -z | tar -C "$tree" --null --files-from=- -c | tar -C "$to" -x
       else
-        # shellcheck disable=SC2086  # a pattern
-        cp -r "$from"${paths[0]} "$to"
+        if compgen -G "$from${paths[0]}" >/dev/null; then
+          # shellcheck disable=SC2086  # a pattern
+          cp -r "$from"${paths[0]} "$to"
+        else
+          echo "== COPY $words: nothing, since this build has no CUDA"
+        fi
       fi
       ;;
     RUN)
       if [[ $words == *"cmake --build"* ]]; then
-        mkdir -p "$root/programs"
-        cp "$PROGRAMS"/trireme-* "$root/programs"
+        mkdir -p "$root/programs/bin" "$root/programs/lib"
+        cp "$PROGRAMS"/trireme-* "$root/programs/bin"
+        cp "$PROGRAMS"/../lib/libtrireme_* "$root/programs/lib" 2>/dev/null || true  # of a build with CUDA
         words=${words//TRIREME_CUDA=ON/TRIREME_CUDA=OFF}
-        copy="mkdir -p build/release/bin && cp /programs/* build/release/bin"
+        copy="cp -r /programs/bin /programs/lib build/release"
         words=${words//cmake --build --preset release/"$copy"}
       fi
       run "$root" "$words"
