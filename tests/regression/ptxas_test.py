@@ -39,7 +39,7 @@ class Bound(NamedTuple):
 # The first bound that a kernel matches holds; what matches none may not spill. Each bound must
 # match on both architectures: a kernel that got another name would go unwatched.
 BOUNDS = {
-    "optimizer.cu": [Bound(r"update_parameters<", 40), Bound(r"sum_squares<", 48)],
+    "optimizer/optimizer.cu": [Bound(r"update_parameters<", 40), Bound(r"sum_squares<", 48)],
     "bias.cu": [Bound(r"sum_columns<", 64)],
     "cross_entropy.cu": [
         Bound(r"(staged|row)_statistics_and_gradient<", 64),
