@@ -93,6 +93,14 @@ class AfterTraining(RunTest):
 
 
 class Bench(RunTest):
+    def test_a_burn_in_repeats_its_results(self):
+        result = run("trireme-bench", "burn-in", "--device", "host", "--minutes", 0.001)
+        self.assertEqual(result.code, 0, result)
+        self.assertRegex(result.out, r"burn-in of the CPU on .*: \d+ GEMMs of 512 in fp32, 0 of them wrong; \d+ passes "
+                                     r"over 64.0 MiB, 0 reads of 32.0 MiB wrong, in ")
+        refused = run("trireme-bench", "burn-in", "--device", "host", "--minutes", 0)
+        self.assertEqual(refused.code, 2, refused)
+
     def test_steps_of_a_deck_without_data_on_two_ranks(self):
         result = run("trireme-bench", "step", HERE / "tiny.yaml", "run.device=host",
                      "parallel.tensor=2", "--repeats", "1", "--json", ranks=2)
