@@ -273,17 +273,22 @@ void* element(const Tensor& flat, std::int64_t index) { return flat.rows(index, 
 std::vector<LocalTensor> checkpoint_tensors(const model::ParameterStore& parameters,
                                             const optim::Optimizer& optimizer) {
   std::vector<LocalTensor> all;
-  const auto add = [&](const std::string& group, const auto& data_of) {
+  const auto add = [&](const std::string& group, bool of_matrices, const auto& data_of) {
+    const auto is_held = [&](const model::Parameter& parameter) {
+      return of_matrices || group_of(parameter) != model::ParameterGroup::matrix;
+    };
     std::vector<LocalTensor> tensors = empty_tensors(parameters, group + "/");
     for (const optim::OwnedPart& part : optimizer.owned_parts())
-      tensors[part.parameter - parameters.table().data()].pieces.push_back(
-          {.slabs = part.slabs, .data = data_of(part), .owner = part.primary});
-    all.insert(all.end(), std::make_move_iterator(tensors.begin()),
-               std::make_move_iterator(tensors.end()));
+      if (is_held(*part.parameter))
+        tensors[part.parameter - parameters.table().data()].pieces.push_back(
+            {.slabs = part.slabs, .data = data_of(part), .owner = part.primary});
+    for (std::size_t i = 0; i < tensors.size(); ++i)
+      if (is_held(parameters.table()[i])) all.push_back(std::move(tensors[i]));
   };
-  add("model", [&](const optim::OwnedPart& part) { return optimizer.master(part).data; });
+  add("model", /*of_matrices=*/true,
+      [&](const optim::OwnedPart& part) { return optimizer.master(part).data; });
   for (const optim::OptimizerState& state : optimizer.states())
-    add("optimizer/" + state.name,
+    add("optimizer/" + state.name, state.of_matrices,
         [&](const optim::OwnedPart& part) { return element(state.tensor, part.state_offset); });
   return all;
 }

@@ -44,7 +44,6 @@ enum class SentenceTask { order, next, none };
 enum class TensorboardDialect { trireme, megatron, bigscience };
 enum class ConsoleLine { brief, megatron };
 enum class LogNorms { none, total, layers };
-enum class SpikeAction { skip, rewind };
 
 /// The words of each enumeration as the deck writes them, in the order of the enumerators.
 constexpr auto names_of(Device) {
@@ -125,7 +124,6 @@ constexpr auto names_of(ConsoleLine) {
 constexpr auto names_of(LogNorms) {
   return std::to_array<std::string_view>({"false", "true", "layers"});
 }
-constexpr auto names_of(SpikeAction) { return std::to_array<std::string_view>({"skip", "rewind"}); }
 
 /// Whether a restart may change a key.
 enum class RestartRule {

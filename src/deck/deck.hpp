@@ -344,14 +344,12 @@ struct Verify {
   bool operator==(const Verify&) const = default;
 };
 
-/// What a loss or gradient norm far above those before it does. Set only where `above` is.
+/// Iterations whose loss or gradient norm is far above those before, and whose updates are skipped.
+/// Set only where `above` is.
 struct Spike {
   std::optional<double> above;         ///< standard deviations over the mean of the window
   std::optional<std::int64_t> window;  ///< iterations
-  std::optional<SpikeAction> action;
-  std::optional<std::int64_t> checkpoints;  ///< to go back; rewind alone, as is `batches`
-  std::optional<std::int64_t> batches;      ///< of data to pass over
-  std::optional<std::int64_t> limit;        ///< of spikes acted on in a run
+  std::optional<std::int64_t> limit;   ///< updates skipped in a run
 
   bool operator==(const Spike&) const = default;
 };

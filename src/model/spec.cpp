@@ -27,6 +27,8 @@ void require_attention(const AttentionSpec& attention, const std::string& where)
   if (attention.kv_heads < 1 || attention.heads % attention.kv_heads != 0)
     throw DeckError("the model's {} asks for {} key/value heads of {} query heads: give a divisor",
                     where, attention.kv_heads, attention.heads);
+  if (attention.window > 0 && !attention.causal)
+    throw DeckError("the model's {} asks for a sliding window of attention to later tokens", where);
   if (attention.rotary && attention.head_dim % 2 != 0)
     throw DeckError("the model's {} rotates heads of {}, which have no pairs", where,
                     attention.head_dim);
@@ -70,6 +72,9 @@ void require_implemented(const ModelSpec& spec) {
       require_output_norms(spec, static_cast<int>(i));
   }
   require_rotary(spec);
+  for (const BlockSpec& block : spec.blocks)
+    if (block.attention.window != spec.window())
+      throw DeckError("the model asks for different windows of attention, which is not built");
   if (spec.embedding.norm && spec.embedding.sum_norm)
     throw DeckError(
         "the model asks for norms of its token embedding and of the sum of its "

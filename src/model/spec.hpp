@@ -132,6 +132,13 @@ struct ModelSpec {
   double output_init_std = 0.02;  ///< of those that end a sublayer
   std::uint64_t seed = 1234;      ///< of the initial weights and of dropout
 
+  /// The window of all blocks' attention; 0: none, or as long as a sequence.
+  std::int64_t window() const { return blocks.empty() ? 0 : blocks.front().attention.window; }
+  /// Whether attention begins later than at a sample's first token.
+  bool has_first_keys() const {
+    return documents.reset_attention || (window() > 0 && window() < sequence);
+  }
+
   std::int64_t layers() const { return static_cast<std::int64_t>(blocks.size()); }
 };
 

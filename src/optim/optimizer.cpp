@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <cmath>
+#include <numeric>
 
 namespace trireme::optim {
 namespace {
@@ -28,23 +29,49 @@ model::ParameterStore& checked(model::ParameterStore& parameters, const Optimize
   return parameters;
 }
 
+double factor_of(const deck::GroupFactors& factors, model::ParameterGroup group) {
+  switch (group) {
+    case model::ParameterGroup::embedding:
+      return factors.embedding;
+    case model::ParameterGroup::matrix:
+      return factors.matrices;
+    case model::ParameterGroup::head:
+      return factors.head;
+    case model::ParameterGroup::vector:
+      return factors.vectors;
+  }
+  throw InternalError("an unknown group of parameters");
+}
+
+std::size_t state_bytes(const model::Placement& placement, const Shards& shards,
+                        const OptimizerConfig& config, const Precision& precision) {
+  return state_elements(config.rule(), placement.owned_size / shards.count(),
+                        placement.common_size / shards.count()) *
+         size_of(precision.moments);
+}
+
 }  // namespace
 
 std::size_t Optimizer::planned_bytes(const model::Placement& placement, const grid::Layout& layout,
                                      const OptimizerConfig& config, const Precision& precision) {
   const Shards shards = make_shards(placement, layout.data, config);
-  const std::size_t state = placement.owned_size / shards.count() * size_of(precision.moments);
-  return state_count(config.rule()) * state +
+  const std::size_t muon =
+      config.type == OptimizerType::muon
+          ? muon_bytes(placement, layout.data, layout.tensor, config.rule(), precision)
+          : 0;
+  const int layers = std::accumulate(layout.partition.begin(), layout.partition.end(), 0);
+  return state_bytes(placement, shards, config, precision) + muon +
          OwnedShard::planned_bytes(placement, shards, precision) +
-         CopiedGradients::planned_bytes(placement, layout.tensor, precision);
+         CopiedGradients::planned_bytes(placement, layout.tensor, precision) +
+         (config.layer_norms ? LayerNormSums::planned_bytes(shards, layers, precision) : 0);
 }
 
 std::size_t Optimizer::checkpoint_bytes(const model::Placement& placement,
                                         const grid::Layout& layout, const OptimizerConfig& config,
                                         const Precision& precision) {
   const Shards shards = make_shards(placement, layout.data, config);
-  return placement.owned_size / shards.count() *
-         (size_of(precision.master) + state_count(config.rule()) * size_of(precision.moments));
+  return placement.owned_size / shards.count() * size_of(precision.master) +
+         state_bytes(placement, shards, config, precision);
 }
 
 Optimizer::Optimizer(device::Backend& backend, model::ParameterStore& parameters,
@@ -54,12 +81,39 @@ Optimizer::Optimizer(device::Backend& backend, model::ParameterStore& parameters
       clip_(config.clip),
       shards_(make_shards(checked(parameters, config).placement(), groups.data.size(), config)),
       shard_(backend, parameters, shards_, groups.data.rank()),
-      rule_(make_update_rule(backend, shard_, parameters.table(), groups.world, config.rule())),
+      rule_(make_update_rule(backend, shard_, parameters.table(), groups, config.rule())),
       reducer_(backend, parameters, groups, shards_, config.overlap_gradients),
       gatherer_(backend, parameters, groups.data, groups.embedding, shards_,
                 config.overlap_parameters),
       norm_memory_(backend.allocate(sizeof(double), "gradient norm")),
-      norm_(norm_memory_.get(), DType::f64, {1}) {}
+      norm_(norm_memory_.get(), DType::f64, {1}) {
+  for (const OwnedRange& owned : shard_.ranges()) segments_.push_back(segments_of(owned, config));
+  if (config.layer_norms)
+    norms_ = std::make_unique<LayerNormSums>(backend, shard_, parameters.table(), groups.world);
+}
+
+std::vector<Optimizer::Segment> Optimizer::segments_of(const OwnedRange& owned,
+                                                       const OptimizerConfig& config) const {
+  const OptimizerConfig usual;
+  if (config.rate == usual.rate && config.decay == usual.decay) return {Segment{.owned = owned}};
+  // LAMB's directions of all parameters are computed before its updates, with one weight decay.
+  TRIREME_CHECK(config.type != OptimizerType::lamb, "LAMB has one learning rate");
+  if (owned.range.begin >= shard_.placement().common_size)
+    return {Segment{owned, config.rate.matrices, config.decay.matrices}};
+  std::vector<Segment> segments;
+  for (const OwnedPart& part : shard_.parts()) {
+    if (!owned.range.contains(part.weight_offset)) continue;
+    const model::ParameterGroup group = group_of(*part.parameter);
+    const double rate = factor_of(config.rate, group);
+    const bool decays = part.parameter->weight_decay || group == model::ParameterGroup::vector;
+    const double decay = decays ? factor_of(config.decay, group) : 0.0;
+    if (!segments.empty() && segments.back().rate == rate && segments.back().decay == decay)
+      segments.back().owned.range.end = part.range().end;  // and the padding between the two
+    else
+      segments.push_back({{.range = part.range(), .state_offset = part.state_offset}, rate, decay});
+  }
+  return segments;
+}
 
 void Optimizer::initialize(std::uint64_t seed) {
   for (const OwnedPart& owned : owned_parts())
@@ -99,19 +153,29 @@ double Optimizer::parameter_norm() {
 
 // ---- updates
 
-void Optimizer::update(const UpdateStep& step) {
+void Optimizer::update(const UpdateStep& step, LayerNorms* norms) {
+  TRIREME_CHECK(!norms || norms_, "norms of layers were not planned");
   ++step_;
   const double clip = clip_ > 0.0 ? std::min(1.0, clip_ / (step.gradient_norm + 1e-6)) : 1.0;
   const RuleStep rule_step{.learning_rate = step.learning_rate,
                            .weight_decay = step.weight_decay,
                            .gradient_scale = clip / step.loss_scale,
                            .count = step_};
+  if (norms) norms_->begin();
   rule_->prepare(rule_step);
   for (std::size_t i = 0; i < shard_.ranges().size(); ++i) {
-    rule_->update(shard_.ranges()[i], rule_step);
+    if (norms) norms_->before(shard_.ranges()[i]);
+    for (const Segment& segment : segments_[i]) {
+      RuleStep scaled = rule_step;
+      scaled.learning_rate *= segment.rate;
+      scaled.weight_decay *= segment.decay;
+      rule_->update(segment.owned, scaled);
+    }
     gatherer_.updated(i);
+    if (norms) norms_->after(shard_.ranges()[i]);
   }
   gatherer_.finish_update();
+  if (norms) *norms = norms_->finish(step.loss_scale);
 }
 
 void Optimizer::gather_weights() {

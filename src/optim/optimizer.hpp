@@ -5,7 +5,9 @@
 #include <memory>
 #include <vector>
 
+#include "deck/deck.hpp"
 #include "model/parameters/store.hpp"
+#include "optim/layer_norms.hpp"
 #include "optim/rules/update_rule.hpp"
 #include "optim/sharding/gradient_reducer.hpp"
 #include "optim/sharding/shards.hpp"
@@ -21,15 +23,23 @@ struct OptimizerConfig {
   double beta1 = 0.9;
   double beta2 = 0.999;
   double eps = 1e-8;
-  double momentum = 0.0;  ///< of sgd
-  double clip = 1.0;      ///< largest global gradient norm; 0 does not clip
+  double momentum = 0.0;  ///< of sgd and muon
+  MuonScale muon_scale = MuonScale::match_rms;
+  bool nesterov = true;                         ///< of muon
+  bool muon_bf16 = false;                       ///< as in UpdateRuleConfig
+  deck::GroupFactors rate = {};                 ///< of the learning rate
+  deck::GroupFactors decay = {.vectors = 0.0};  ///< of the weight decay
+  bool layer_norms = false;                     ///< updates may be asked for LayerNorms
+  double clip = 1.0;                            ///< largest global gradient norm; 0 does not clip
   /// From optimizer_state on each data rank keeps the state of its shard and updates it.
   ZeroStage zero = ZeroStage::optimizer_state;
   std::int64_t bucket = 25'000'000;  ///< elements reduced at a time
   bool overlap_gradients = true;     ///< overlap the reduction with backward passes
   bool overlap_parameters = true;    ///< overlap the weight gather with passes
 
-  UpdateRuleConfig rule() const { return {type, beta1, beta2, eps, momentum}; }
+  UpdateRuleConfig rule() const {
+    return {type, beta1, beta2, eps, momentum, muon_scale, nesterov, muon_bf16};
+  }
 };
 
 /// The arguments of one update.
@@ -94,8 +104,9 @@ class Optimizer final : public model::ParameterHooks {
   /// One update with the reduced gradients, divided by the loss scale and scaled by
   /// min(1, clip / (norm + 1e-6)); then gathers the new weights. Collective over the data and
   /// embedding groups, LAMB's over the world. Gradients may be overwritten. Source of the
-  /// coefficient: torch.nn.utils.clip_grad_norm_.
-  void update(const UpdateStep& step);
+  /// coefficient: torch.nn.utils.clip_grad_norm_. With `norms`, which config.layer_norms must
+  /// allow, those of this update are computed; collective over the world.
+  void update(const UpdateStep& step, LayerNorms* norms = nullptr);
 
   /// Rounds the master copy into the weights and gathers all weights, after the owned parts were
   /// loaded from a checkpoint. Collective as update().
@@ -123,12 +134,22 @@ class Optimizer final : public model::ParameterHooks {
   template <typename Add>
   double sum_over_owned(const Add& add);
 
+  /// A part of an owned range, and its factors of learning rate and weight decay.
+  struct Segment {
+    OwnedRange owned;
+    double rate = 1.0;
+    double decay = 1.0;
+  };
+  std::vector<Segment> segments_of(const OwnedRange& owned, const OptimizerConfig& config) const;
+
   device::Backend& backend_;
   comm::Communicator& world_;
   double clip_;
   Shards shards_;
   OwnedShard shard_;
+  std::vector<std::vector<Segment>> segments_;  ///< of each owned range
   std::unique_ptr<UpdateRule> rule_;
+  std::unique_ptr<LayerNormSums> norms_;  ///< null unless config.layer_norms
   GradientReducer reducer_;
   WeightGatherer gatherer_;
   device::Buffer norm_memory_;

@@ -221,12 +221,30 @@ model::StoreOptions store_options(const deck::Deck& deck) {
           .overlap_gradients = deck.parallel.overlap.gradients};
 }
 
+/// The factors of learning rates. Under muP those of matrices that Adam updates fall with the
+/// width; Muon's updates have the same spectrum at every width.
+deck::GroupFactors rates(const deck::Deck& deck) {
+  deck::GroupFactors rate = deck.optimizer.rate;
+  const bool is_adam = deck.optimizer.type == deck::OptimizerType::adamw ||
+                       deck.optimizer.type == deck::OptimizerType::adam;
+  if (deck.model.mup.base && is_adam)
+    rate.matrices *=
+        static_cast<double>(*deck.model.mup.base) / static_cast<double>(deck.model.hidden);
+  return rate;
+}
+
 optim::OptimizerConfig optimizer_config(const deck::Deck& deck) {
   return {.type = deck.optimizer.type,
           .beta1 = deck.optimizer.beta1,
           .beta2 = deck.optimizer.beta2,
           .eps = deck.optimizer.eps,
           .momentum = deck.optimizer.momentum.value_or(0.0),
+          .muon_scale = deck.optimizer.muon.scale.value_or(deck::MuonScale::match_rms),
+          .nesterov = deck.optimizer.muon.nesterov.value_or(true),
+          .muon_bf16 = deck.run.device == deck::Device::cuda,
+          .rate = rates(deck),
+          .decay = deck.optimizer.decay,
+          .layer_norms = deck.log.norms == deck::LogNorms::layers,
           .clip = deck.optimizer.clip,
           .zero = zero_stage(deck),
           .bucket = deck.parallel.bucket,

@@ -31,6 +31,7 @@ std::optional<double> global_batch(const TrainEvent& e) { return real(e.global_b
 std::optional<double> iteration_ms(const TrainEvent& e) { return e.ms; }
 std::optional<double> iteration_seconds(const TrainEvent& e) { return e.ms / 1e3; }
 std::optional<double> parameter_norm(const TrainEvent& e) { return e.parameter_norm; }
+std::optional<double> largest_logit(const TrainEvent& e) { return e.largest_logit; }
 std::optional<double> gradient_zeros(const TrainEvent& e) {
   return e.gradient_zeros ? std::optional(real(*e.gradient_zeros)) : std::nullopt;
 }
@@ -45,6 +46,7 @@ constexpr TrainCurve kTriremeCurves[] = {
     {"train/grad_norm", train_values::grad_norm},
     {"train/parameter_norm", train_values::parameter_norm},
     {"train/gradient_zeros", train_values::gradient_zeros},
+    {"train/largest_logit", train_values::largest_logit},
     {"train/learning_rate", train_values::learning_rate},
     {"train/loss_scale", train_values::loss_scale},
     {"train/global_batch", train_values::global_batch},
@@ -62,12 +64,28 @@ constexpr TrainCurve kTriremeCurves[] = {
     {"train/nan", [](const TrainEvent& e) { return std::optional(real(e.nan)); }},
 };
 
+/// Adds the norms of layers, embeddings and head: "norms/layers/3/update".
+void add_layers(std::vector<Point>& points, const char* of, std::int64_t iteration,
+                const std::vector<double>& norms) {
+  for (std::size_t i = 0; i < norms.size(); ++i) {
+    const std::string part = i + 2 == norms.size()   ? "embedding"
+                             : i + 1 == norms.size() ? "head"
+                                                     : fmt::format("layers/{}", i);
+    points.push_back({fmt::format("norms/{}/{}", part, of), iteration, norms[i]});
+  }
+}
+
 class TriremeCurves final : public Curves {
  public:
   std::vector<Point> of(const TrainEvent& event) override {
     std::vector<Point> points;
     for (const auto& [tag, value] : kTriremeCurves)
       if (const auto y = value(event)) points.push_back({tag, event.iteration, *y});
+    if (event.layer_norms) {
+      add_layers(points, "gradient", event.iteration, event.layer_norms->gradient);
+      add_layers(points, "update", event.iteration, event.layer_norms->update);
+      add_layers(points, "parameters", event.iteration, event.layer_norms->parameters);
+    }
     return points;
   }
 

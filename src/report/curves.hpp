@@ -41,7 +41,8 @@ class Curves {
 ///   train/loss_scale, train/global_batch,
 ///   train/iteration_ms, train/tokens_per_second, train/model_tflops_per_rank, train/mfu,
 ///   train/consumed_samples, train/consumed_tokens, train/skipped, train/nan, and with log.norms
-///   train/parameter_norm, train/gradient_zeros                               (TrainEvent)
+///   train/parameter_norm, train/gradient_zeros, train/largest_logit, with log.norms: layers
+///   norms/<part>/{gradient,update,parameters} of layers/<i>, embedding, head  (TrainEvent)
 ///   <split>/loss, <split>/perplexity, with a sentence head
 ///   <split>/sentence_loss, <split>/sentence_accuracy                          (EvalEvent)
 ///   timers/<timer>_ms, of the slowest rank                                    (TimersEvent)

@@ -68,6 +68,11 @@ std::string json_line(const TrainEvent& event, double time) {
   json["grad_norm"] = event.grad_norm;
   if (event.parameter_norm) json["parameter_norm"] = *event.parameter_norm;
   if (event.gradient_zeros) json["gradient_zeros"] = *event.gradient_zeros;
+  if (event.largest_logit) json["largest_logit"] = *event.largest_logit;
+  if (event.layer_norms)
+    json["layer_norms"] = {{"gradient", event.layer_norms->gradient},
+                           {"update", event.layer_norms->update},
+                           {"parameters", event.layer_norms->parameters}};
   json["learning_rate"] = event.learning_rate;
   json["loss_scale"] = event.loss_scale;
   json["global_batch"] = event.global_batch;

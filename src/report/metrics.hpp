@@ -56,6 +56,12 @@ struct StartEvent {
   std::int64_t iteration = 0;  ///< from which the run resumes; 0 when fresh
 };
 
+/// L2 norms of each layer's parameters, then of the embeddings, then of the final norm and output
+/// projection: of the gradient before clipping, of the update, and of the parameters after it.
+struct LayerNorms {
+  std::vector<double> gradient = {}, update = {}, parameters = {};
+};
+
 /// Training since the previous TrainEvent, up to and including `iteration`.
 struct TrainEvent {
   std::int64_t iteration = 0;
@@ -71,6 +77,10 @@ struct TrainEvent {
   /// gradient were zero.
   std::optional<double> parameter_norm = {};
   std::optional<std::int64_t> gradient_zeros = {};
+  /// With log.norms: the largest logit of the iteration.
+  std::optional<double> largest_logit = {};
+  /// With log.norms: layers, if the iteration's update was applied.
+  std::optional<LayerNorms> layer_norms = {};
   double learning_rate = 0;  ///< after the schedule stepped: the next iteration's, as Megatron's
   double loss_scale = 1;
   std::int64_t global_batch = 0;

@@ -18,6 +18,7 @@ checkpoint::Attributes RunState::attributes() const {
                                        {"passed_through", passed_through}};
   if (!train_documents.empty()) attributes["train_documents"] = train_documents;
   if (!train_tokens.empty()) attributes["train_tokens"] = train_tokens;
+  if (spikes != SpikeHistory()) attributes["spikes"] = spikes.text();
   return attributes;
 }
 
@@ -55,6 +56,9 @@ RunState RunState::from(const checkpoint::Header& header) {
           .loss_scale = loss_scale_of(header),
           .passed_samples = number_or_zero("passed_samples"),
           .passed_through = number_or_zero("passed_through"),
+          .spikes = header.attributes.contains("spikes")
+                        ? SpikeHistory::from(header.get<std::string>("spikes"))
+                        : SpikeHistory(),
           .train_documents = text_or_empty("train_documents"),
           .train_tokens = text_or_empty("train_tokens")};
 }

@@ -10,7 +10,9 @@
 #include "checkpoint/file.hpp"
 #include "deck/batch_sizes.hpp"
 #include "deck/deck.hpp"
+#include "optim/layer_norms.hpp"
 #include "optim/loss_scaler.hpp"
+#include "train/spike.hpp"
 
 namespace trireme::train {
 /// How far a run has come.
@@ -27,6 +29,7 @@ struct RunState {
   /// Training data that train.skip passed over: samples, and the last iteration it belonged to.
   std::int64_t passed_samples = 0;
   std::int64_t passed_through = 0;
+  SpikeHistory spikes = {};  ///< with train.spike
   /// Of identify_training_data() of the run; "" where that is not known.
   std::string train_documents = {};
   std::string train_tokens = {};
@@ -52,11 +55,14 @@ struct StepResult {
   double loss_scale = 1.0;     ///< the next iteration's
   /// The update was skipped while the dynamic loss scale was above its minimum.
   bool searches_scale = false;
-  std::optional<std::int64_t> gradient_zeros = {};  ///< with log.norms, where a report is due
+  std::optional<std::string> spike = {};              ///< why train.spike skipped the update
+  std::optional<std::int64_t> gradient_zeros = {};    ///< with log.norms, where a report is due
+  std::optional<double> largest_logit = {};           ///< the same
+  std::optional<optim::LayerNorms> layer_norms = {};  ///< with log.norms: layers, likewise
 
   /// Whether it counts towards train.diverged_after: a loss is not finite, or the gradient is not
   /// and no lower loss scale can help.
-  bool is_bad() const { return !has_finite_loss() || (!applied && !searches_scale); }
+  bool is_bad() const { return !has_finite_loss() || (!applied && !searches_scale && !spike); }
   bool has_finite_loss() const {
     return std::isfinite(loss) && std::isfinite(sentence_loss.value_or(0.0));
   }

@@ -95,6 +95,10 @@ LossSum StageRunner::run(const data::Dataset& dataset, const data::Sampler& samp
   return {sums[0], sums[1], sums[2], sums[3], sums[4]};
 }
 
+double StageRunner::largest_logit() {
+  return groups_.world->all_reduce(stage_.largest_logit(), comm::Reduce::max);
+}
+
 template <typename Pass>
 void StageRunner::timed_pass(device::Phase phase, const char* name, const pipeline::Step& step,
                              const Pass& pass) {

@@ -63,6 +63,10 @@ class StageRunner final : public pipeline::StageWork {
                 const pipeline::StageSchedule& schedule,
                 const data::BatchPrefetcher* prefetcher = nullptr);
 
+  /// The largest logit of the tokens with labels of the batch that ran last. Collective over all
+  /// ranks.
+  double largest_logit();
+
   /// Whether this rank reads token ids of a batch.
   bool reads_tokens() const;
 

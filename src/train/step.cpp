@@ -76,8 +76,9 @@ StepResult Trainer::step(PhaseSeconds* phases) {
     loss = run_passes();
   }
   watchdog_->set_phase("the update", state_.iteration + 1);
-  StepResult result = timed(log_.timers(), Phase::optimizer,
-                            [&] { return update_weights(loss_scale, batch.global_batch, norm); });
+  StepResult result = timed(log_.timers(), Phase::optimizer, [&] {
+    return update_weights(loss.mean(), loss_scale, batch.global_batch, norm);
+  });
   result.loss = loss.mean();
   if (deck_.model.bert.binary_head == true) result.sentence_loss = loss.sentence_mean();
   if (!result.has_finite_loss()) ++state_.nan;
@@ -108,42 +109,53 @@ double Trainer::gradient_norm(double loss_scale) {
                [&] { return optimizer_.gradient_norm(loss_scale); });
 }
 
-StepResult Trainer::update_weights(double loss_scale, std::int64_t samples,
+StepResult Trainer::update_weights(double loss, double loss_scale, std::int64_t samples,
                                    std::optional<double> norm) {
   StepResult result{.samples = samples};
   result.gradient_norm = norm ? *norm : gradient_norm(loss_scale);
-  if (deck_.log.norms != deck::LogNorms::none && reports_at(state_.iteration + 1))
+  const bool reports = reports_at(state_.iteration + 1);
+  if (deck_.log.norms != deck::LogNorms::none && reports) {
     result.gradient_zeros = optimizer_.gradient_zeros();
+    result.largest_logit = runner_.largest_logit();
+  }
   const auto position = [&] {
     return plan::counts_samples(deck_) ? state_.applied_samples : state_.applied_iterations;
   };
   // A gradient that is not finite would make the weights unusable: the step is skipped and
   // counted.
-  result.applied = std::isfinite(result.gradient_norm);
+  const bool is_finite = std::isfinite(result.gradient_norm);
+  if (is_finite)
+    result.spike = find_spike(deck_.train.spike, state_.spikes, loss, result.gradient_norm);
+  result.applied = is_finite && !result.spike;
   if (result.applied) {
+    if (deck_.train.spike.above && std::isfinite(loss))
+      state_.spikes.add(loss, result.gradient_norm, *deck_.train.spike.window);
     checkpoints_.finish_copies();
+    if (deck_.log.norms == deck::LogNorms::layers && reports) result.layer_norms.emplace();
     timed(log_.timers(), Phase::update, [&] {
       optimizer_.update({.learning_rate = learning_rate_.at(position()),
                          .weight_decay = weight_decay_.at(position()),
                          .gradient_norm = result.gradient_norm,
-                         .loss_scale = loss_scale});
+                         .loss_scale = loss_scale},
+                        result.layer_norms ? &*result.layer_norms : nullptr);
     });
     ++state_.applied_iterations;
     state_.applied_samples += samples;
   } else {
     ++state_.skipped;
-    result.searches_scale = loss_scaler_.can_fall();
+    state_.spikes.skipped += result.spike.has_value();
+    result.searches_scale = !is_finite && loss_scaler_.can_fall();
   }
-  update_loss_scale(result.applied);
+  update_loss_scale(is_finite);
   result.learning_rate = learning_rate_.at(position());
   result.loss_scale = loss_scaler_.scale();
   return result;
 }
 
-void Trainer::update_loss_scale(bool applied) {
+void Trainer::update_loss_scale(bool is_finite) {
   // The norm is the same on every rank, and so is what follows from it.
   try {
-    loss_scaler_.update(/*overflow=*/!applied);
+    loss_scaler_.update(/*overflow=*/!is_finite);
   } catch (const Error& error) {
     throw CollectiveError(error.code(), error.what());
   }

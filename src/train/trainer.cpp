@@ -10,6 +10,9 @@
 #include "train/startup/startup.hpp"
 
 namespace trireme::train {
+
+using device::Phase;
+
 namespace {
 
 /// The progress before the last iteration of a run that has come to `now`. In a ramp-up its batch
@@ -149,6 +152,7 @@ StopReason Trainer::run() {
       stop = StopReason::corrupted;
       break;
     }
+    if (result.spike) warn(fmt::format("{}: the update is skipped (train.spike)", *result.spike));
     report(result);
     profile(state_.iteration, /*begins=*/false);
     report_gpus_if_due();

@@ -95,14 +95,16 @@ class Trainer {
   StepResult watched_step();
   /// The norm of the reduced gradient.
   double gradient_norm(double loss_scale);
-  /// From the reduced gradient to new weights, or to none where it is not finite. All of the result
-  /// but the loss; `samples` is the global batch. Computes the norm unless it is known.
-  StepResult update_weights(double loss_scale, std::int64_t samples, std::optional<double> norm);
+  /// From the reduced gradient to new weights, or to none where it is not finite or the iteration a
+  /// spike. All of the result but the losses, of which `loss` is the tokens'; `samples` is the
+  /// global batch. Computes the norm unless it is known.
+  StepResult update_weights(double loss, double loss_scale, std::int64_t samples,
+                            std::optional<double> norm);
   /// Counts bad iterations in a row; `diverged` when they are too many, or when a report is due
   /// and the weights are not finite.
   StopReason judge(const StepResult& result);
   /// Ends an iteration's loss scale: halves or doubles it where that is due.
-  void update_loss_scale(bool applied);
+  void update_loss_scale(bool is_finite);
   /// Opens the range that a profiler records before the first `iteration` of it, and closes it
   /// after the last.
   void profile(std::int64_t iteration, bool begins);

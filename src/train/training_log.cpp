@@ -256,6 +256,9 @@ report::TrainEvent TrainingLog::train_event(const StepResult& result, const RunS
   std::optional<double> sentence_loss;
   if (result.sentence_loss)
     sentence_loss = mean_loss(interval_.sentence_loss, interval_.applied_sentence_loss);
+  std::optional<report::LayerNorms> layer_norms;
+  if (const auto& norms = result.layer_norms)
+    layer_norms = {norms->gradient, norms->update, norms->parameters};
   return {.iteration = state.iteration,
           .consumed_samples = state.consumed_samples,
           .consumed_tokens = state.consumed_samples * model.sequence,
@@ -263,6 +266,8 @@ report::TrainEvent TrainingLog::train_event(const StepResult& result, const RunS
           .sentence_loss = sentence_loss,
           .grad_norm = std::abs(result.gradient_norm),  // a NaN must show no sign
           .gradient_zeros = result.gradient_zeros,
+          .largest_logit = result.largest_logit,
+          .layer_norms = layer_norms,
           .learning_rate = result.learning_rate,
           .loss_scale = result.loss_scale,
           .global_batch = result.samples,

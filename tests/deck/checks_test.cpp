@@ -139,6 +139,13 @@ TEST(DeckChecks, BatchScheduleAndLengthMustFit) {
        "= lamb no fp32 room for its directions (try precision.gradients: fp32)"},
       {"batch:", "optimizer: {type: sgd, beta2: 0.95}\nbatch:",
        "bad.yaml:6:24: optimizer.type = sgd has no use for 'optimizer.beta2'; leave it out"},
+      {"batch:", "optimizer: {muon: {scale: spectral}}\nbatch:",
+       "bad.yaml:6:20: optimizer.type = adamw has no use for 'optimizer.muon.scale'; leave it out"},
+      {"batch:", "optimizer: {rate: {head: 2}}\nbatch:",
+       "bad.yaml:6:20: 'optimizer.rate.head' has no effect with model.tie_embeddings = true, where "
+       "the output projection is the embedding; leave it out"},
+      {"iterations: 100", "iterations: 100\n  spike: {window: 5}",
+       "bad.yaml:14:11: 'train.spike.window' needs 'train.spike.above'; leave it out"},
       {"batch:", "precision: {loss_scale: {window: 500}}\nbatch:",
        "bad.yaml:6:26: 'precision.loss_scale.window' needs precision.compute = fp16, but it is "
        "fp32; "

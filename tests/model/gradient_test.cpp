@@ -61,6 +61,21 @@ model::ModelSpec tiny_llama(model::QkNorm qk_norm) {
        .documents = {.reset_positions = true, .reset_attention = true, .eod = 4}});
 }
 
+/// A sliding window of three tokens, within documents.
+model::ModelSpec tiny_window() {
+  model::ModelSpec spec = tiny_llama(model::QkNorm::none);
+  for (model::BlockSpec& block : spec.blocks) block.attention.window = 3;
+  return spec;
+}
+
+/// muP's multipliers.
+model::ModelSpec tiny_mup() {
+  model::ModelSpec spec = tiny_llama(model::QkNorm::head);
+  spec.head.logit_scale = 0.4;
+  for (model::BlockSpec& block : spec.blocks) block.attention.query_scale = 1.7;
+  return spec;
+}
+
 struct Configuration {
   model::ModelSpec model;
   std::int64_t max_loss_tokens = 1000;
@@ -121,6 +136,7 @@ INSTANTIATE_TEST_SUITE_P(Configurations, Gradient,
                                            Configuration{gpt2_spec(with_resets(tiny(0.1, false)))},
                                            Configuration{tiny_llama(model::QkNorm::head)},
                                            Configuration{tiny_llama(model::QkNorm::width)},
+                                           Configuration{tiny_mup()}, Configuration{tiny_window()},
                                            Configuration{tiny_toy(), 5}));
 
 TEST(Gradient, AddsToWhatIsThere) {
@@ -155,6 +171,29 @@ TEST(Documents, AreAsIfAlone) {
   one = with_resets(tiny(0.0, false));
   one.reset_attention = false;
   EXPECT_GT(std::abs(losses(one).first - expected), 1e-6);
+}
+
+TEST(Window, HidesEarlierTokens) {
+  const std::vector<std::int32_t> ids{1, 2, 3, 5, 6, 7};
+  // How the loss of the token at `place` changes with the token at 1, by one layer.
+  const auto change = [&](std::int64_t window, std::size_t place) {
+    model::ModelSpec spec = tiny_llama(model::QkNorm::none);
+    spec.blocks.resize(1);
+    spec.blocks[0].attention.window = window;
+    spec.documents = {};
+    SerialGpt gpt(spec, 1, DType::f64);
+    gpt.parameters().initialize(3);
+    std::vector<std::int32_t> labels(6, -1), other = ids;
+    labels[place] = 4;
+    other[1] = 8;
+    return std::abs(gpt.forward({.ids = other, .labels = labels}) -
+                    gpt.forward({.ids = ids, .labels = labels}));
+  };
+  EXPECT_GT(change(0, 4), 1e-9);
+  EXPECT_GT(change(3, 3), 1e-9);
+  EXPECT_EQ(change(3, 4), 0.0);
+  EXPECT_GT(change(4, 4), 1e-9);
+  EXPECT_GT(change(6, 5), 1e-9);
 }
 
 TEST(Dropout, FollowsTheSampleAndIsOffInEvaluation) {

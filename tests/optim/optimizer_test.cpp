@@ -20,9 +20,77 @@ using optim::OptimizerType;
 const model::Gpt2Config kModel{
     .layers = 2, .hidden = 8, .heads = 2, .ffn = 12, .sequence = 4, .positions = 4, .vocab = 13};
 
+/// A matrix in double, row-major.
+struct Matrix {
+  std::int64_t rows, columns;
+  std::vector<double> values = std::vector<double>(rows * columns);
+
+  double& operator()(std::int64_t i, std::int64_t j) { return values[i * columns + j]; }
+  double operator()(std::int64_t i, std::int64_t j) const { return values[i * columns + j]; }
+};
+
+Matrix operator*(const Matrix& a, const Matrix& b) {
+  Matrix c{a.rows, b.columns};
+  for (std::int64_t i = 0; i < a.rows; ++i)
+    for (std::int64_t k = 0; k < a.columns; ++k)
+      for (std::int64_t j = 0; j < b.columns; ++j) c(i, j) += a(i, k) * b(k, j);
+  return c;
+}
+
+Matrix transposed(const Matrix& a) {
+  Matrix t{a.columns, a.rows};
+  for (std::int64_t i = 0; i < a.rows; ++i)
+    for (std::int64_t j = 0; j < a.columns; ++j) t(j, i) = a(i, j);
+  return t;
+}
+
+/// Five quintic iterations as github.com/KellerJordan/Muon writes them, on the wide orientation.
+Matrix newton_schulz(const Matrix& u) {
+  Matrix x = u.rows > u.columns ? transposed(u) : u;
+  const double size = norm(x.values) + 1e-7;
+  for (double& value : x.values) value /= size;
+  for (int i = 0; i < 5; ++i) {
+    const Matrix a = x * transposed(x), squared = a * a;
+    Matrix b = a;
+    for (std::size_t k = 0; k < b.values.size(); ++k)
+      b.values[k] = -4.7750 * a.values[k] + 2.0315 * squared.values[k];
+    const Matrix bx = b * x;
+    for (std::size_t k = 0; k < x.values.size(); ++k)
+      x.values[k] = 3.4445 * x.values[k] + bx.values[k];
+  }
+  return u.rows > u.columns ? transposed(x) : x;
+}
+
 /// Algorithm 2 of Loshchilov and Hutter with clipping by global norm, in double.
 struct Reference {
   LogicalTensors weight, m, v;
+
+  /// Muon's update of a matrix of a layer, of which q, k and v are matrices each.
+  void update_matrix(const model::Parameter& parameter, const std::vector<double>& gradient,
+                     double scale, const optim::OptimizerConfig& config, double rate,
+                     double decay) {
+    std::vector<double>&w = weight[parameter.name], &momentum = m[parameter.name];
+    std::vector<std::int64_t> blocks = parameter.row_blocks;
+    if (blocks.empty()) blocks = {parameter.shape[0]};
+    std::size_t first = 0;
+    for (const std::int64_t rows : blocks) {
+      Matrix u{rows, parameter.shape[1]};
+      for (std::size_t i = 0; i < u.values.size(); ++i) {
+        double& sum = momentum[first + i];
+        const double g = gradient[first + i] * scale;
+        sum = config.momentum * sum + g;
+        u.values[i] = config.nesterov ? g + config.momentum * sum : sum;
+      }
+      const Matrix o = newton_schulz(u);
+      const double factor = config.muon_scale == deck::MuonScale::match_rms
+                                ? 0.2 * std::sqrt(static_cast<double>(std::max(o.rows, o.columns)))
+                                : std::sqrt(std::max(1.0, static_cast<double>(o.rows) /
+                                                              static_cast<double>(o.columns)));
+      for (std::size_t i = 0; i < o.values.size(); ++i)
+        w[first + i] -= rate * (factor * o.values[i] + decay * w[first + i]);
+      first += o.values.size();
+    }
+  }
 
   void update(const std::vector<model::Parameter>& table, const LogicalTensors& gradient,
               const optim::OptimizerConfig& config, double rate, double weight_decay, int step) {
@@ -33,6 +101,11 @@ struct Reference {
     for (const model::Parameter& parameter : table) {
       const std::string& name = parameter.name;
       const double decay = parameter.shape.rank() == 2 ? weight_decay : 0.0;
+      if (config.type == OptimizerType::muon &&
+          group_of(parameter) == model::ParameterGroup::matrix) {
+        update_matrix(parameter, gradient.at(name), scale, config, rate, decay);
+        continue;
+      }
       std::vector<double>& w = weight[name];
       std::vector<double> direction(w.size());
       const bool in_gradient =
@@ -96,7 +169,9 @@ class UpdateRule
 
 TEST_P(UpdateRule, FollowsTheFormulas) {
   const auto [type, dtype, clip, bucket] = GetParam();
-  const double tolerance = dtype == DType::f64 ? 1e-13 : 1e-6;
+  // Newton-Schulz multiplies what rounding leaves of small singular values by up to 3.4445^5.
+  const double rounding = type == OptimizerType::muon ? 100.0 : 1.0;
+  const double tolerance = rounding * (dtype == DType::f64 ? 1e-13 : 1e-6);
   const optim::OptimizerConfig config{.type = type,
                                       .beta1 = 0.8,
                                       .beta2 = 0.95,
@@ -109,6 +184,7 @@ TEST_P(UpdateRule, FollowsTheFormulas) {
   Reference reference{run.gathered(run.parameters.weights(), Flat::parameters), zeros(table),
                       zeros(table)};
   std::mt19937_64 random(8);
+  LogicalTensors moved;
   for (int step = 1; step <= 6; ++step) {
     const double rate = 1e-2 / step, decay = 0.1 * step;
     const LogicalTensors gradient = run.draw_gradients(random);
@@ -121,8 +197,17 @@ TEST_P(UpdateRule, FollowsTheFormulas) {
     const LogicalTensors weights = run.gathered(run.parameters.weights(), Flat::parameters);
     const auto& states = run.optimizer.states();
     const LogicalTensors m = run.gathered(states[0].tensor, Flat::moments);
-    const LogicalTensors v =
-        states.size() > 1 ? run.gathered(states[1].tensor, Flat::moments) : zeros(table);
+    LogicalTensors v = zeros(table);
+    if (type == OptimizerType::muon) {
+      for (const optim::OwnedPart& part : run.optimizer.owned_parts())
+        if (group_of(*part.parameter) != model::ParameterGroup::matrix)
+          for (const double value :
+               to_doubles(states[1].tensor.rows(part.state_offset, part.elements())))
+            moved[part.parameter->name].push_back(value);
+      for (auto& [name, values] : moved) v[name] = std::exchange(values, {});
+    } else if (states.size() > 1) {
+      v = run.gathered(states[1].tensor, Flat::moments);
+    }
     for (const model::Parameter& parameter : table) {
       const std::string& name = parameter.name;
       const auto close = [&](const LogicalTensors& ours, const LogicalTensors& expected) {
@@ -138,9 +223,52 @@ TEST_P(UpdateRule, FollowsTheFormulas) {
 INSTANTIATE_TEST_SUITE_P(
     TypePrecisionClipBucket, UpdateRule,
     ::testing::Combine(::testing::Values(OptimizerType::adamw, OptimizerType::adam,
-                                         OptimizerType::sgd, OptimizerType::lamb),
+                                         OptimizerType::sgd, OptimizerType::lamb,
+                                         OptimizerType::muon),
                        ::testing::Values(DType::f64, DType::f32), ::testing::Values(0.0, 0.05, 1e9),
                        ::testing::Values(64, 25'000'000)));
+
+TEST(Optimizer, MuonScalesAndMomenta) {
+  for (const deck::MuonScale scale : {deck::MuonScale::match_rms, deck::MuonScale::spectral})
+    for (const bool nesterov : {false, true}) {
+      const optim::OptimizerConfig config{.type = OptimizerType::muon,
+                                          .momentum = 0.9,
+                                          .muon_scale = scale,
+                                          .nesterov = nesterov,
+                                          .clip = 0};
+      Fixture run(config, DType::f64);
+      const auto& table = run.parameters.table();
+      Reference reference{run.gathered(run.parameters.weights(), Flat::parameters), zeros(table),
+                          zeros(table)};
+      std::mt19937_64 random(8);
+      for (int step = 1; step <= 3; ++step) {
+        reference.update(table, run.draw_gradients(random), config, 1e-2, 0.1, step);
+        run.optimizer.update({.learning_rate = 1e-2, .weight_decay = 0.1});
+      }
+      for (const auto& [name, weight] : run.gathered(run.parameters.weights(), Flat::parameters))
+        EXPECT_LE(distance(weight, reference.weight.at(name)), 1e-12 * norm(weight)) << name;
+    }
+}
+
+TEST(Optimizer, GroupsHaveRatesAndDecaysOfTheirOwn) {
+  const deck::GroupFactors rate{.embedding = 2, .matrices = 3, .vectors = 5};
+  const deck::GroupFactors decay{.embedding = 0, .matrices = 0.5, .vectors = 0.25};
+  Fixture run({.rate = rate, .decay = decay, .bucket = 64}, DType::f64);
+  for (const model::Parameter& parameter : run.parameters.table()) {
+    const Tensor weight = run.parameters[parameter.name].weight;
+    assign(weight, std::vector<double>(weight.size(), 3.0));
+  }
+  run.optimizer.update({.learning_rate = 0.01, .weight_decay = 0.5});  // all gradients are zero
+  for (const model::Parameter& parameter : run.parameters.table()) {
+    const Tensor weight = run.parameters[parameter.name].weight;
+    const model::ParameterGroup group = group_of(parameter);
+    const double factor = group == model::ParameterGroup::embedding ? 0.0
+                          : group == model::ParameterGroup::matrix  ? 3 * 0.5
+                                                                    : 5 * 0.25;
+    for (const double value : to_doubles(weight))
+      EXPECT_NEAR(value, 3.0 * (1 - 0.01 * 0.5 * factor), 1e-14) << parameter.name;
+  }
+}
 
 TEST(Optimizer, DecaysMatricesAlone) {
   Fixture run({}, DType::f64);

@@ -25,6 +25,7 @@ struct Case {
   model::Recompute recompute = {};
   Precision precision = mixed_precision(DType::f32);
   std::int64_t bucket = 1000;  // cuts matrices
+  optim::OptimizerType optimizer = optim::OptimizerType::adamw;
 };
 
 struct Result {
@@ -35,7 +36,9 @@ struct Result {
 
 RankedGpt make(const Case& run, ZeroStage zero, bool overlap = true) {
   return RankedGpt(world(), run.layout, run.schedule,
-                   {.eps = 1e-3,
+                   {.type = run.optimizer,
+                    .eps = 1e-3,
+                    .momentum = 0.9,
                     .zero = zero,
                     .bucket = run.bucket,
                     .overlap_gradients = overlap,
@@ -101,6 +104,20 @@ TEST(Zero, EveryStageHasTheSameLossCurve) {
     expect_same(train(run, ZeroStage::weights), second);
     expect_same(train(run, ZeroStage::weights, /*overlap=*/false), second);
     expect_same(train(run, ZeroStage::gradients, /*overlap=*/false), second);
+  }
+}
+
+TEST(Zero, EveryStageHasMuonsLossCurve) {
+  for (Case run : cases()) {
+    if (run.sequence_parallel || run.schedule == ScheduleKind::zero_bubble) continue;
+    run.optimizer = optim::OptimizerType::muon;
+    SCOPED_TRACE(describe(run));
+    const Result whole = train(run, ZeroStage::none);
+    ASSERT_LT(whole.losses.back(), whole.losses.front());
+    expect_close(train(run, ZeroStage::optimizer_state), whole, 5e-4);
+    const Result second = train(run, ZeroStage::gradients);
+    expect_close(second, whole, 5e-4);
+    expect_same(train(run, ZeroStage::weights), second);
   }
 }
 

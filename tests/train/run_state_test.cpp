@@ -23,6 +23,7 @@ TEST(RunState, ComesBackFromACheckpoint) {
                        .loss_scale = {2048, 7, 1},
                        .passed_samples = 24,
                        .passed_through = 7,
+                       .spikes = {.losses = {3.5}, .norms = {0.25}, .skipped = 1},
                        .train_documents = "00c0ffee00c0ffee",
                        .train_tokens = "sample 00c0ffee00c0ffee"};
   checkpoint::Header header;
@@ -38,6 +39,7 @@ TEST(RunState, ComesBackFromACheckpoint) {
   EXPECT_EQ(back.loss_scale, state.loss_scale);
   EXPECT_EQ(back.passed_samples, 24);
   EXPECT_EQ(back.passed_through, 7);
+  EXPECT_EQ(back.spikes, state.spikes);
   EXPECT_EQ(back.train_documents, "00c0ffee00c0ffee");
   EXPECT_EQ(back.train_tokens, "sample 00c0ffee00c0ffee");
   EXPECT_EQ(back.progress(), (deck::Progress{12, 96}));

@@ -165,9 +165,9 @@ constexpr const char* kRest =
 /// Throws DataError unless `deck` describes the model of `imported`, the deck made of config.json.
 void check_model(const deck::Deck& deck, const deck::Deck& imported, const fs::path& file) {
   // What a run may choose: initial weights are not used, samples may be shorter.
-  static const std::set<std::string> kFree = {"model.sequence", "model.init_std",
+  static const std::set<std::string> kFree = {"model.sequence",          "model.init_std",
                                               "model.dropout.attention", "model.dropout.hidden",
-                                              "model.bert.deep_init"};
+                                              "model.bert.deep_init",    "model.z_loss"};
   for (const deck::Key& key : deck::keys()) {
     if (!key.path.starts_with("model.") || key.unbuilt || key.of_sweep || kFree.contains(key.path))
       continue;
@@ -184,6 +184,12 @@ std::vector<std::string> moments_of(const deck::Deck& deck) {
   if (deck.optimizer.type != deck::OptimizerType::sgd) return {"optimizer/m/", "optimizer/v/"};
   if (deck.optimizer.momentum > 0) return {"optimizer/m/"};
   return {};
+}
+
+/// Whether `moment` of a parameter is kept: Muon's matrices have no second one.
+bool keeps(const deck::Deck& deck, const std::string& moment, const model::Parameter& parameter) {
+  return deck.optimizer.type != deck::OptimizerType::muon || moment != "optimizer/v/" ||
+         group_of(parameter) != model::ParameterGroup::matrix;
 }
 
 /// The format of the model that config.json describes. Throws DataError.
@@ -251,11 +257,12 @@ std::string import_model(const fs::path& from, const fs::path& to, const ImportO
   }
   for (const std::string& moment : moments_of(deck))
     for (const Counterpart& part : parts)
-      tensors.push_back(
-          {.name = moment + part.parameter.name, .shape = part.parameter.shape, .load = [&] {
-             const auto size = part.parameter.shape.size();
-             return std::vector<float>(static_cast<std::size_t>(size));
-           }});
+      if (keeps(deck, moment, part.parameter))
+        tensors.push_back(
+            {.name = moment + part.parameter.name, .shape = part.parameter.shape, .load = [&] {
+               const auto size = part.parameter.shape.size();
+               return std::vector<float>(static_cast<std::size_t>(size));
+             }});
   checkpoint::write_checkpoint(to, train::RunState{}.attributes(), deck::print_deck(deck), tensors,
                                options.progress);
   if (!options.write_deck.empty())
@@ -407,6 +414,14 @@ std::string export_model(const fs::path& from, const fs::path& to, const ExportO
   if (!words) throw DataError("'{}' has no tensor 'model/embedding/word'", file.string());
   const deck::Deck deck =
       deck::parse(reader.header().deck, file.string() + ":deck", {}, {.need_data = false});
+  if (deck.model.mup.base)
+    throw DataError(
+        "'{}' is of a model with model.mup.base = {}: Hugging Face's models have no multipliers of "
+        "logits and queries",
+        file.string(), *deck.model.mup.base);
+  if (deck.model.window)
+    throw DataError("'{}' is of a model with model.window = {}, whose export is not built",
+                    file.string(), *deck.model.window);
   const Format& format = format_of(deck);
   const model::ModelSpec spec = model::make_spec(deck, {.size = words->shape[0]});
   const std::optional<std::int64_t> eod = end_of_document(deck);

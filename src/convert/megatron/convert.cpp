@@ -276,6 +276,9 @@ std::string import_checkpoint(const fs::path& from, const fs::path& to,
   append(foreign.masters.empty() ? foreign.weights : foreign.masters, "model/", table, foreign,
          head_dim, all);
   const bool keeps_moments = deck.optimizer.type != deck::OptimizerType::sgd;
+  if (deck.optimizer.type == deck::OptimizerType::muon)
+    throw DataError(
+        "optimizer.type = muon cannot resume from the moments of Megatron-LM's Adam (try adamw)");
   if (keeps_moments && !foreign.m.empty()) {
     append(foreign.m, "optimizer/m/", table, foreign, head_dim, all);
     append(foreign.v, "optimizer/v/", table, foreign, head_dim, all);

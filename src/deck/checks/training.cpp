@@ -108,6 +108,28 @@ void Checker::range_test() {
 void Checker::optimizer() {
   const Optimizer& optimizer = deck_.optimizer;
   const Precision& precision = deck_.precision;
+  const Mup& mup = deck_.model.mup;
+  require(
+      mup.base || !mup.base_head, {"model.mup.base_head", "model.mup.base"},
+      [] { return "'model.mup.base_head' needs 'model.mup.base'; leave it out"; },
+      Suggestion::leave_out_first);
+  for (const std::string_view path : {"train.spike.window", "train.spike.limit"})
+    require(
+        deck_.train.spike.above || !given_.places.contains(path), {path, "train.spike.above"},
+        [path] { return fmt::format("'{}' needs 'train.spike.above'; leave it out", path); },
+        Suggestion::leave_out_first);
+  require(!mup.base || deck_.model.family != Family::bert, {"model.mup.base", "model.family"}, [] {
+    return "model.mup.base needs model.family = gpt or llama: BERT's heads have no muP rules; "
+           "leave it out";
+  });
+  require(!mup.base || optimizer.type == OptimizerType::adamw ||
+              optimizer.type == OptimizerType::adam || optimizer.type == OptimizerType::muon,
+          {"model.mup.base", "optimizer.type"}, [&] {
+            return fmt::format(
+                "model.mup.base has rules for Adam and Muon, not for optimizer.type = {} (try "
+                "adamw)",
+                name_of(optimizer.type));
+          });
   require(optimizer.type != OptimizerType::lamb || precision.compute == Compute::fp32 ||
               precision.gradients == GradientPrecision::fp32,
           {"precision.gradients", "precision.compute", "optimizer.type"}, [&] {
@@ -116,10 +138,13 @@ void Checker::optimizer() {
                 "lamb no fp32 room for its directions (try precision.gradients: fp32)",
                 name_of(precision.compute));
           });
-  require(optimizer.type != OptimizerType::muon, {"optimizer.type"},
-          [] { return "optimizer.type = muon is not built yet (try adamw)"; });
-  require(deck_.log.norms != LogNorms::layers, {"log.norms"},
-          [] { return "log.norms = layers is not built yet (try true)"; });
+  require(optimizer.type != OptimizerType::muon || precision.compute != Compute::fp16 ||
+              precision.gradients == GradientPrecision::fp32,
+          {"precision.gradients", "precision.compute", "optimizer.type"}, [] {
+            return "precision.gradients = same with precision.compute = fp16 cannot hold the "
+                   "updates of optimizer.type = muon, which are bf16 (try precision.gradients: "
+                   "fp32)";
+          });
   const auto refuse = [&](bool left_out, std::string_view path) {
     require(
         left_out, {path, "optimizer.type"},
@@ -129,8 +154,32 @@ void Checker::optimizer() {
         },
         Suggestion::leave_out_first);
   };
+  if (optimizer.type != OptimizerType::muon) {
+    refuse(!optimizer.muon.scale, "optimizer.muon.scale");
+    refuse(!optimizer.muon.nesterov, "optimizer.muon.nesterov");
+  }
+  if (optimizer.type == OptimizerType::lamb) {
+    refuse(optimizer.rate == fixed_defaults().optimizer.rate, "optimizer.rate");
+    refuse(optimizer.decay == fixed_defaults().optimizer.decay, "optimizer.decay");
+  }
+  if (deck_.model.tie_embeddings) {
+    const Optimizer& usual = fixed_defaults().optimizer;
+    const auto refuse_head = [&](bool left_out, std::string_view path) {
+      require(
+          left_out, {path, "model.tie_embeddings"},
+          [path] {
+            return fmt::format(
+                "'{}' has no effect with model.tie_embeddings = true, where the output projection "
+                "is the embedding; leave it out",
+                path);
+          },
+          Suggestion::leave_out_first);
+    };
+    refuse_head(optimizer.rate.head == usual.rate.head, "optimizer.rate.head");
+    refuse_head(optimizer.decay.head == usual.decay.head, "optimizer.decay.head");
+  }
   if (optimizer.type != OptimizerType::sgd) {
-    refuse(!optimizer.momentum, "optimizer.momentum");
+    refuse(!optimizer.momentum || optimizer.type == OptimizerType::muon, "optimizer.momentum");
     return;
   }
   const Optimizer& usual = fixed_defaults().optimizer;

@@ -94,6 +94,13 @@ void llama_keys(std::vector<Key>& rows) {
               .only(Family::llama)
               .help("Llama: linears with a bias: none, or queries, keys and values (qkv: "
                     "Qwen2.5)."),
+          key(TRIREME_MEMBER(model.window))
+              .from(1, kMaxSequence)
+              .unit("tokens")
+              .immutable()
+              .only(Family::llama)
+              .help("Llama: a token attends to so many, itself included (sliding window: Mistral); "
+                    "unset: to all earlier ones."),
           key(TRIREME_MEMBER(model.position.theta))
               .derived("10000 for llama", derive_theta)
               .above(1)

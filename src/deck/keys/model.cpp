@@ -116,6 +116,24 @@ void model_keys(std::vector<Key>& rows) {
               .above(0)
               .warn()
               .help("Standard deviation of initial weights."),
+          key(TRIREME_MEMBER(model.z_loss))
+              .by_default("0")
+              .at_least(0)
+              .warn()
+              .help("Coefficient of the z-loss, the mean of each token's squared log-sum-exp, in "
+                    "the loss that is trained; not in losses that are reported."),
+          key(TRIREME_MEMBER(model.mup.base))
+              .from(1, kMaxWidth)
+              .immutable()
+              .help("muP: the model.hidden at which learning rates and model.init_std were tuned. "
+                    "Wider models scale them: matrices' Adam rates, matrices' variances and logits "
+                    "by base / hidden."),
+          key(TRIREME_MEMBER(model.mup.base_head))
+              .derived("elements of a head of this model", {})
+              .from(1, kMaxWidth)
+              .immutable()
+              .help("muP: elements of a head at the base; attention scores are q k sqrt(base_head) "
+                    "/ head."),
           key(TRIREME_MEMBER(model.layernorm_eps))
               .by_default("1e-05")
               .above(0)

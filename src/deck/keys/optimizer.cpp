@@ -2,6 +2,27 @@
 #include "deck/keys/row.hpp"
 
 namespace trireme::deck {
+namespace {
+
+bool is_muon(const Deck& deck) { return deck.optimizer.type == OptimizerType::muon; }
+
+void derive_momentum(Deck& deck) {
+  deck.optimizer.momentum.reset();
+  if (deck.optimizer.type == OptimizerType::sgd) deck.optimizer.momentum = 0;
+  if (is_muon(deck)) deck.optimizer.momentum = 0.95;
+}
+
+void derive_muon_scale(Deck& deck) {
+  deck.optimizer.muon.scale.reset();
+  if (is_muon(deck)) deck.optimizer.muon.scale = MuonScale::match_rms;
+}
+
+void derive_nesterov(Deck& deck) {
+  deck.optimizer.muon.nesterov.reset();
+  if (is_muon(deck)) deck.optimizer.muon.nesterov = true;
+}
+
+}  // namespace
 
 void optimizer_keys(std::vector<Key>& rows) {
   rows.insert(
@@ -26,19 +47,66 @@ void optimizer_keys(std::vector<Key>& rows) {
               .warn()
               .help("Added to the root of the second moment."),
           key(TRIREME_MEMBER(optimizer.momentum))
-              .derived("0 with sgd",
-                       [](Deck& deck) {
-                         if (deck.optimizer.type == OptimizerType::sgd) deck.optimizer.momentum = 0;
-                       })
+              .derived("0 with sgd, 0.95 with muon", derive_momentum)
               .at_least(0)
               .below(1)
               .immutable()
-              .help("Momentum of sgd; 0: none."),
+              .help("Momentum of sgd, or of muon's matrices; 0: none."),
+          key(TRIREME_MEMBER(optimizer.muon.scale))
+              .derived("match-rms with muon", derive_muon_scale)
+              .immutable()
+              .help(
+                  "muon: factor of the update of a matrix of m rows and n columns. match-rms: 0.2 "
+                  "sqrt(max(m, n)), as large as AdamW's updates; spectral: sqrt(max(1, m / n))."),
+          key(TRIREME_MEMBER(optimizer.muon.nesterov))
+              .derived("true with muon", derive_nesterov)
+              .warn()
+              .help("muon: Nesterov momentum."),
           key(TRIREME_MEMBER(optimizer.weight_decay))
               .by_default("0.01")
               .at_least(0)
               .warn()
               .help("Weight decay, in the gradient with adam and sgd; biases and norms have none."),
+          key(TRIREME_MEMBER(optimizer.rate.embedding))
+              .by_default("1")
+              .at_least(0)
+              .warn()
+              .help("Factor of the learning rate of embeddings."),
+          key(TRIREME_MEMBER(optimizer.rate.matrices))
+              .by_default("1")
+              .at_least(0)
+              .warn()
+              .help("Factor of the learning rate of the layers' matrices."),
+          key(TRIREME_MEMBER(optimizer.rate.head))
+              .by_default("1")
+              .at_least(0)
+              .warn()
+              .help("Factor of the learning rate of the output projection, unless it is tied."),
+          key(TRIREME_MEMBER(optimizer.rate.vectors))
+              .by_default("1")
+              .at_least(0)
+              .warn()
+              .help("Factor of the learning rate of biases and norms."),
+          key(TRIREME_MEMBER(optimizer.decay.embedding))
+              .by_default("1")
+              .at_least(0)
+              .warn()
+              .help("Factor of the weight decay of embeddings."),
+          key(TRIREME_MEMBER(optimizer.decay.matrices))
+              .by_default("1")
+              .at_least(0)
+              .warn()
+              .help("Factor of the weight decay of the layers' matrices."),
+          key(TRIREME_MEMBER(optimizer.decay.head))
+              .by_default("1")
+              .at_least(0)
+              .warn()
+              .help("Factor of the weight decay of the output projection, unless it is tied."),
+          key(TRIREME_MEMBER(optimizer.decay.vectors))
+              .by_default("0")
+              .at_least(0)
+              .warn()
+              .help("Factor of the weight decay of biases and norms."),
           key(TRIREME_MEMBER(optimizer.clip))
               .by_default("1")
               .at_least(0)

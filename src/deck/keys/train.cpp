@@ -4,6 +4,20 @@
 
 namespace trireme::deck {
 
+namespace {
+
+void derive_spike_window(Deck& deck) {
+  deck.train.spike.window.reset();
+  if (deck.train.spike.above) deck.train.spike.window = 128;
+}
+
+void derive_spike_limit(Deck& deck) {
+  deck.train.spike.limit.reset();
+  if (deck.train.spike.above) deck.train.spike.limit = 10;
+}
+
+}  // namespace
+
 void train_keys(std::vector<Key>& rows) {
   rows.insert(
       rows.end(),
@@ -52,6 +66,25 @@ void train_keys(std::vector<Key>& rows) {
               .help("Compare the replicas of the weights at each multiple of this."),
           key(TRIREME_MEMBER(train.verify.inject))
               .help("For tests alone: flip a bit, such as 'gradients rank=1 iteration=5 bit=30'."),
+          key(TRIREME_MEMBER(train.spike.above))
+              .above(0)
+              .warn()
+              .unit("standard deviations")
+              .help("Skip updates of iterations whose loss or gradient norm is so far above the "
+                    "mean of train.spike.window."),
+          key(TRIREME_MEMBER(train.spike.window))
+              .derived("128 iterations with train.spike.above", derive_spike_window)
+              .from(2, 1000)
+              .unit("iterations")
+              .warn()
+              .help(
+                  "Iterations without a spike that the next one is compared with; none is skipped "
+                  "before there are so many."),
+          key(TRIREME_MEMBER(train.spike.limit))
+              .derived("10 with train.spike.above", derive_spike_limit)
+              .from(1, kMaxSteps)
+              .warn()
+              .help("Updates that a run skips as spikes; later ones are applied."),
           key(TRIREME_MEMBER(evaluate.every))
               .from(1, kMaxSteps)
               .units(counts())
@@ -155,7 +188,8 @@ void log_keys(std::vector<Key>& rows) {
               .help("Log the memory in use after the first training line."),
           key(TRIREME_MEMBER(log.norms))
               .by_default("false")
-              .help("Log the norm of the parameters and the zeros in the gradient."),
+              .help("Log the norm of the parameters and the zeros in the gradient; layers: and the "
+                    "norms of each layer's gradient, update and parameters."),
           key(TRIREME_MEMBER(log.gpu_every))
               .from(1, kMaxSteps)
               .unit("iterations")

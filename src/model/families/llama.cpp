@@ -82,6 +82,7 @@ LlamaConfig llama_config(const deck::Deck& deck, const Vocabulary& vocabulary) {
           .norm_placement = output ? NormPlacement::output : NormPlacement::pre,
           .qk_norm = qk_norm(model.qk_norm.value()),
           .qkv_bias = model.bias.value() == deck::LinearBias::qkv,
+          .window = model.window.value_or(0),
           .rotary = rotary_spec(model.position),
           .tie_embeddings = model.tie_embeddings,
           .attention_dropout = model.dropout.attention,
@@ -106,6 +107,7 @@ ModelSpec llama_spec(const LlamaConfig& config) {
                                       .qk_norm = config.qk_norm,
                                       .qk_norm_eps = config.eps,
                                       .rotary = true,
+                                      .window = config.window,
                                       .dropout = config.attention_dropout},
                         .mlp = {.kind = config.activation, .width = config.ffn},
                         .dropout = config.hidden_dropout};
@@ -125,6 +127,16 @@ ModelSpec llama_spec(const LlamaConfig& config) {
           .seed = config.seed};
 }
 
+namespace {
+
+/// Keys that a query of a sequence of `s` attends to, on average.
+double mean_keys(const AttentionSpec& attention, double s) {
+  const double w = static_cast<double>(attention.window);
+  return w > 0 && w < s ? w - w * w / (2 * s) : s / 2;
+}
+
+}  // namespace
+
 double llama_flops_per_token(const ModelSpec& spec) {
   const double h = static_cast<double>(spec.hidden), s = static_cast<double>(spec.sequence);
   double flops = 6 * h * static_cast<double>(spec.vocab);
@@ -132,7 +144,8 @@ double llama_flops_per_token(const ModelSpec& spec) {
     const AttentionSpec& attention = block.attention;
     const double q = static_cast<double>(attention.heads * attention.head_dim);
     const double k = static_cast<double>(attention.kv_heads * attention.head_dim);
-    flops += 6 * h * (2 * q + 2 * k + 3 * static_cast<double>(block.mlp.width)) + 6 * s * q;
+    flops += 6 * h * (2 * q + 2 * k + 3 * static_cast<double>(block.mlp.width)) +
+             12 * mean_keys(attention, s) * q;
   }
   return flops;
 }

@@ -28,6 +28,7 @@ struct LlamaConfig {
   NormPlacement norm_placement = NormPlacement::pre;
   QkNorm qk_norm = QkNorm::none;
   bool qkv_bias = false;
+  std::int64_t window = 0;  ///< AttentionSpec::window
   RotarySpec rotary;
   bool tie_embeddings = true;
   double attention_dropout = 0.0;

@@ -204,12 +204,25 @@ void Attention::rotate(const LayerContext& context, const Tensor& qkv, std::int6
                           .inverse = inverse});
 }
 
+void Attention::scale_queries(const LayerContext& context, const Tensor& qkv) const {
+  if (spec_.query_scale == 1.0) return;
+  const std::int64_t width = inner_width(context);
+  context.backend.scaled_copy({.x = qkv,
+                               .out = qkv,
+                               .rows = qkv.size() / width,
+                               .columns = heads_width(context),
+                               .x_stride = width,
+                               .out_stride = width,
+                               .factor = spec_.query_scale});
+}
+
 void Attention::forward(const LayerContext& context, const PassInfo& pass, const Tensor& x,
                         const Activations& saved, const Tensor& y) const {
   qkv_.gather_input(context, x);
   qkv_.forward(context, x, saved.qkv, saved.qkv_in);
   normalize(context, saved);
   rotate(context, saved.qkv, /*first_position=*/0, pass.positions, /*inverse=*/false);
+  scale_queries(context, saved.qkv);
   context.backend.attention_forward(
       {.qkv = saved.qkv,
        .out = saved.attn_out,
@@ -234,7 +247,13 @@ void Attention::forward_cached(const LayerContext& context, const Tensor& x,
   std::int64_t first = 0;
   for (const CachedSequence& sequence : sequences) {
     const Tensor qkv = saved.qkv.rows(first, sequence.tokens);
+    if (spec_.window > 0 && sequence.past + sequence.tokens > spec_.window)
+      throw DeckError(
+          "text longer than model.window = {} tokens cannot be generated yet: give a shorter "
+          "prompt, or ask for fewer tokens",
+          spec_.window);
     rotate(context, qkv, sequence.past, /*positions=*/nullptr, /*inverse=*/false);
+    scale_queries(context, qkv);
     context.backend.attention_cached({.qkv = qkv,
                                       .keys = sequence.keys,
                                       .values = sequence.values,
@@ -269,6 +288,7 @@ Tensor Attention::backward(const LayerContext& context, const LayerWorkspace& wo
        .document_start = pass.document_start,
        .lengths = pass.lengths,
        .kv_heads = local_kv_heads(context)});
+  scale_queries(context, dqkv);
   rotate(context, dqkv, /*first_position=*/0, pass.positions, /*inverse=*/true);
   normalize_backward(context, saved, dqkv);
   qkv_.input_gradient(context, dqkv, workspace.hidden);

@@ -108,6 +108,8 @@ class Attention {
   /// Rotates q and k of `qkv` in place, or with `inverse` their gradients back.
   void rotate(const LayerContext& context, const Tensor& qkv, std::int64_t first_position,
               const std::int32_t* positions, bool inverse) const;
+  /// Multiplies q of `qkv`, or its gradient, by AttentionSpec::query_scale in place.
+  void scale_queries(const LayerContext& context, const Tensor& qkv) const;
   /// Turns the gradient of rotated, normalized q and k into that of the linear's output, in place,
   /// and adds those of the norms' weights. Collective if QkNorm::width.
   void normalize_backward(const LayerContext& context, const Activations& saved,

@@ -61,10 +61,6 @@ void add_input_gradient(const LayerContext& context, const Tensor& full, const T
   add(context.backend, gradient, sp_shard(context, full));
 }
 
-}  // namespace
-
-namespace {
-
 /// Norm `number` of a block: its names tell norms of sublayers' outputs from others.
 std::unique_ptr<Norm> make_block_norm(const ModelSpec& spec, int layer, int number) {
   const BlockSpec& block = spec.blocks[layer];
@@ -385,21 +381,6 @@ void TransformerBlock::backward_output_norm(const LayerContext& context,
   add_input_gradient(context, full, gradient, [&] {
     attention_.qkv_gradient(context, saved.attention_in, dqkv, saved.attention, attention);
   });
-}
-
-Fp8Workspace take_fp8_workspace(Arena& arena, const LayerSizes& sizes,
-                                const std::vector<const TransformerBlock*>& blocks) {
-  std::int64_t elements = 0;
-  for (const TransformerBlock* block : blocks)
-    for (const Linear* linear : block->fp8_linears())
-      elements = std::max(elements, linear->fp8_elements(sizes));
-  if (elements == 0) return {};
-  Fp8Workspace w;
-  w.operand = arena.take(sizes.precision.gemm, {elements});
-  w.transposed = arena.take(sizes.precision.gemm_gradients, {elements});
-  w.amax = arena.take(DType::f32, {1});
-  w.scale = arena.take(DType::f32, {1});
-  return w;
 }
 
 LayerWorkspace take_workspace(Arena& arena, const LayerSizes& sizes,

@@ -160,10 +160,6 @@ class TransformerBlock {
   ResidualAdd attention_residual_, mlp_residual_;
 };
 
-/// Scratch memory of the FP8 GEMMs of `blocks`, from `arena`; none where no linear is in FP8.
-Fp8Workspace take_fp8_workspace(Arena& arena, const LayerSizes& sizes,
-                                const std::vector<const TransformerBlock*>& blocks);
-
 /// The scratch memory that `blocks` share, from `arena`.
 LayerWorkspace take_workspace(Arena& arena, const LayerSizes& sizes,
                               const std::vector<const TransformerBlock*>& blocks);

@@ -38,13 +38,15 @@ Head::Head(const ModelSpec& spec, std::int64_t max_loss_tokens)
       vocab_(spec.vocab),
       max_loss_tokens_(max_loss_tokens),
       max_labels_(spec.head.max_labels),
-      init_std_(spec.init_std),
+      init_std_(spec.embedding_init_std.value_or(spec.init_std)),
+      logit_scale_(spec.head.logit_scale),
+      z_loss_(spec.head.z_loss),
       tied_(spec.head.tied),
       has_bias_(spec.head.output_bias) {
   if (spec.head.norm) norm_ = make_norm(*spec.head.norm, "final_norm/", hidden_);
-  if (spec.head.transform) transform_.emplace(*spec.head.transform, hidden_, init_std_);
+  if (spec.head.transform) transform_.emplace(*spec.head.transform, hidden_, spec.init_std);
   if (spec.head.sentence_classes > 0)
-    sentence_.emplace(spec.head.sentence_classes, hidden_, init_std_);
+    sentence_.emplace(spec.head.sentence_classes, hidden_, spec.init_std);
 }
 
 void Head::declare(ParameterTableBuilder& table) const {
@@ -122,6 +124,18 @@ void Head::normalize(const LayerContext& context, const Tensor& stream,
   else if (!norm_)
     context.backend.copy(out.data, hidden.data, hidden.bytes());
   sp_gather(context, saved.norm_out);
+  scale_logits(context, saved.norm_out);
+}
+
+void Head::scale_logits(const LayerContext& context, const Tensor& x) const {
+  if (logit_scale_ == 1.0) return;
+  context.backend.scaled_copy({.x = x,
+                               .out = x,
+                               .rows = x.size() / hidden_,
+                               .columns = hidden_,
+                               .x_stride = hidden_,
+                               .out_stride = hidden_,
+                               .factor = logit_scale_});
 }
 
 void Head::logits(const LayerContext& context, const Tensor& stream,
@@ -157,7 +171,8 @@ void Head::forward(const LayerContext& context, const Tensor& stream, const Labe
   for (std::int64_t first = 0; first < tokens; first += loss_tokens(context)) {
     const std::int64_t count = std::min(loss_tokens(context), tokens - first);
     const Activations part = tokens_of(read, first, count);
-    add_loss(context, read_labels + first, scale(&LossScales::tokens), part, losses.rows(0, 1));
+    add_loss(context, read_labels + first, scale(&LossScales::tokens), part, losses.rows(0, 1),
+             losses.rows(2, 1));
     if (observer && !scales) observer(first, part);
   }
   if (selects && scales)  // zeros for tokens without a label
@@ -179,8 +194,8 @@ void Head::select(const LayerContext& context, const std::int32_t* labels,
 }
 
 void Head::add_loss(const LayerContext& context, const std::int32_t* labels,
-                    std::optional<double> scale, const Activations& saved,
-                    const Tensor& loss) const {
+                    std::optional<double> scale, const Activations& saved, const Tensor& loss,
+                    const Tensor& largest) const {
   linear_forward(context.backend, saved.norm_out, output_.weight, saved.logits, bias_.weight);
   const grid::ShardRange shard = vocabulary_shard(context, vocab_);
   const bool sharded = context.tensor_ranks > 1;
@@ -192,7 +207,8 @@ void Head::add_loss(const LayerContext& context, const std::int32_t* labels,
                                                    .sum = saved.sum,
                                                    .target = saved.target};
   if (scale && !sharded) {
-    context.backend.cross_entropy_statistics_backward({.statistics = statistics, .scale = *scale});
+    context.backend.cross_entropy_statistics_backward(
+        {.statistics = statistics, .scale = *scale, .z_loss = z_loss_});
   } else {
     context.backend.cross_entropy_statistics(statistics);
     if (sharded) reduce_statistics(context, saved);
@@ -203,10 +219,15 @@ void Head::add_loss(const LayerContext& context, const std::int32_t* labels,
                                               .labels = labels,
                                               .max = saved.max,
                                               .sum = saved.sum,
-                                              .scale = *scale});
+                                              .scale = *scale,
+                                              .z_loss = z_loss_});
   }
-  context.backend.cross_entropy_loss(
-      {.labels = labels, .max = saved.max, .sum = saved.sum, .target = saved.target, .loss = loss});
+  context.backend.cross_entropy_loss({.labels = labels,
+                                      .max = saved.max,
+                                      .sum = saved.sum,
+                                      .target = saved.target,
+                                      .loss = loss,
+                                      .largest = largest});
   if (!scale) return;
   linear_input_gradient(context.backend, saved.logits, output_.weight, saved.gradient);
   linear_weight_gradient(context.backend, saved.norm_out, saved.logits, output_.gradient,
@@ -215,6 +236,7 @@ void Head::add_loss(const LayerContext& context, const std::int32_t* labels,
 
 void Head::backward(const LayerContext& context, const Tensor& stream, const Activations& saved,
                     const Tensor& gradient) const {
+  scale_logits(context, saved.gradient);
   sp_reduce(context, saved.gradient);
   const Tensor dhidden = sp_shard(context, saved.gradient);  // after the transform's
   if (transform_)

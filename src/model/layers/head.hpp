@@ -81,10 +81,11 @@ class Head {
   /// sum and target are in `saved` [C', ...] until it returns.
   using Observer = std::function<void(std::int64_t first, const Activations& saved)>;
 
-  /// Adds the summed losses of the tokens' and the sentences' labels that count to `losses` [2]
-  /// f64. With `scales`, backward() must follow: computes the gradient of the scaled losses as far
-  /// as it needs the logits, and adds that of the output projection. The losses are the same on
-  /// every rank of the tensor group. Collective over it.
+  /// Adds the summed losses of the tokens' and the sentences' labels that count to losses[0] and
+  /// losses[1], and raises losses[2] to the largest logit of these tokens; `losses` [3] f64. With
+  /// `scales`, backward() must follow: computes the gradient of the scaled losses as far as it
+  /// needs the logits, and adds that of the output projection. The losses are the same on every
+  /// rank of the tensor group. Collective over it.
   void forward(const LayerContext& context, const Tensor& stream, const Labels& labels,
                const std::optional<LossScales>& scales, const Activations& saved,
                const Tensor& losses, const Observer& observer = {}) const;
@@ -106,10 +107,13 @@ class Head {
               const Activations& saved) const;
   /// From saved.norm_out to the loss and saved.gradient, which hold the same tokens.
   void add_loss(const LayerContext& context, const std::int32_t* labels,
-                std::optional<double> scale, const Activations& saved, const Tensor& loss) const;
+                std::optional<double> scale, const Activations& saved, const Tensor& loss,
+                const Tensor& largest) const;
+  /// Multiplies x [T, h] by HeadSpec::logit_scale.
+  void scale_logits(const LayerContext& context, const Tensor& x) const;
 
   std::int64_t hidden_, vocab_, max_loss_tokens_, max_labels_;
-  double init_std_;
+  double init_std_, logit_scale_, z_loss_;
   bool tied_, has_bias_;
   std::unique_ptr<Norm> norm_;  ///< null without one
   std::optional<MaskedLmTransform> transform_;

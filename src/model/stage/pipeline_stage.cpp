@@ -1,6 +1,7 @@
 #include "model/stage/pipeline_stage.hpp"
 
 #include <algorithm>
+#include <limits>
 #include <utility>
 
 #include "core/error.hpp"
@@ -85,6 +86,9 @@ PipelineStage::PipelineStage(const StageConfig& config, device::Backend& backend
   slots_ = std::move(all.slots);
   head_ = all.head;
   scratch_ = StageScratch::take(workspace, config, layers_);
+  constexpr double kLowest = -std::numeric_limits<double>::infinity();
+  for (const std::int64_t i : {2, 3})
+    backend.upload(scratch_.losses.rows(i, 1).data, &kLowest, sizeof kLowest);
   context_.fp8 = scratch_.fp8;
   context_.rotary = scratch_.rotary;
   write_rotary_table(backend, config.spec, scratch_.rotary);
@@ -94,7 +98,7 @@ PipelineStage::PipelineStage(const StageConfig& config, device::Backend& backend
   const DocumentSpec& documents = config.spec.documents;
   const bool resets = documents.reset_positions || documents.reset_attention;
   TRIREME_CHECK(!resets || documents.eod, "documents' ends are not known");
-  if (!resets) return;
+  if (!resets && !config.spec.has_first_keys()) return;
   starts_.resize(context_.tokens());
   positions_.resize(context_.tokens());
 }
@@ -129,11 +133,18 @@ void PipelineStage::upload(std::int32_t* to, std::span<const std::int32_t> value
 void PipelineStage::load_documents(const Slot& slot, std::span<const std::int32_t> ids,
                                    bool positions) {
   const std::size_t bytes = starts_.size() * sizeof(std::int32_t);
-  find_document_starts(ids, context_.micro_batch, *config_.spec.documents.eod, starts_);
-  if (slot.document_start) context_.backend.upload(slot.document_start, starts_.data(), bytes);
-  if (!positions) return;
-  positions_in_documents(starts_, context_.micro_batch, positions_);
-  context_.backend.upload(slot.positions, positions_.data(), bytes);
+  const DocumentSpec& documents = config_.spec.documents;
+  if (positions || documents.reset_attention)
+    find_document_starts(ids, context_.micro_batch, *documents.eod, starts_);
+  if (positions) {
+    positions_in_documents(starts_, context_.micro_batch, positions_);
+    context_.backend.upload(slot.positions, positions_.data(), bytes);
+  }
+  if (!slot.document_start) return;
+  if (!documents.reset_attention) std::fill(starts_.begin(), starts_.end(), 0);
+  if (config_.spec.window() > 0)
+    narrow_to_window(config_.spec.window(), context_.micro_batch, starts_);
+  context_.backend.upload(slot.document_start, starts_.data(), bytes);
 }
 
 void PipelineStage::forward(int slot_index, bool training,
@@ -263,6 +274,7 @@ void PipelineStage::backward_weights(int slot_index, bool last) {
 
 double PipelineStage::loss_sum() { return download(scratch_.losses.rows(0, 1)); }
 double PipelineStage::sentence_loss_sum() { return download(scratch_.losses.rows(1, 1)); }
+double PipelineStage::largest_logit() { return download(scratch_.losses.rows(2, 1)); }
 
 double PipelineStage::download(const Tensor& sum) {
   double value = 0.0;
@@ -271,7 +283,9 @@ double PipelineStage::download(const Tensor& sum) {
 }
 
 void PipelineStage::begin_batch() {
-  context_.backend.zero(scratch_.losses);
+  const Tensor lowest = scratch_.losses.rows(3, 1);
+  context_.backend.zero(scratch_.losses.rows(0, 2));
+  context_.backend.copy(scratch_.losses.rows(2, 1).data, lowest.data, lowest.bytes());
   for (std::vector<bool>& blocks : is_cast_) std::fill(blocks.begin(), blocks.end(), false);
 }
 

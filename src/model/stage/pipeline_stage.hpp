@@ -105,6 +105,9 @@ class PipelineStage {
   double loss_sum();
   /// The same of the sentence labels; 0 without sentence classes.
   double sentence_loss_sum();
+  /// The largest logit of the tokens with labels of all micro-batches since begin_batch();
+  /// -infinity but on the last stage.
+  double largest_logit();
   /// Before the first pass of a batch: sets both to 0, and makes the passes of the batch cast the
   /// weights to FP8 anew, which may have changed.
   void begin_batch();

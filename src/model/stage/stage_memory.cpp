@@ -120,6 +120,16 @@ void positions_in_documents(std::span<const std::int32_t> starts, std::int64_t m
       positions[i * micro_batch + j] = static_cast<std::int32_t>(i) - starts[j * sequence + i];
 }
 
+void narrow_to_window(std::int64_t window, std::int64_t micro_batch,
+                      std::span<std::int32_t> starts) {
+  const std::int64_t sequence = std::ssize(starts) / micro_batch;
+  for (std::int64_t j = 0; j < micro_batch; ++j)
+    for (std::int64_t i = window; i < sequence; ++i) {
+      std::int32_t& start = starts[j * sequence + i];
+      start = std::max(start, static_cast<std::int32_t>(i - window + 1));
+    }
+}
+
 std::vector<Segment> segments_of(const StageConfig& config, const StageLayers& layers) {
   return make_segments(static_cast<int>(layers.chunks.front().size()), config.recompute);
 }
@@ -161,7 +171,7 @@ Slot Slot::take(Arena& arena, const StageConfig& config, const StageLayers& laye
   if (documents.reset_positions && rotary && !slot.positions)
     slot.positions = arena.take_ints(tokens);
   if (config.spec.padding) slot.lengths = arena.take_ints(config.micro_batch);
-  if (documents.reset_attention) slot.document_start = arena.take_ints(tokens);
+  if (config.spec.has_first_keys()) slot.document_start = arena.take_ints(tokens);
   slot.blocks = recompute.blocks;
   for (int s = 0; s < std::ssize(segments); ++s)
     for (int i = 0; i < segments[s].count; ++i) {
@@ -196,6 +206,26 @@ StageActivations StageActivations::take(Arena& arena, Arena& host, const StageCo
   return all;
 }
 
+namespace {
+
+/// Memory for the FP8 operands of the linears of `blocks`; empty where there are none.
+Fp8Workspace take_fp8_workspace(Arena& arena, const LayerSizes& sizes,
+                                const std::vector<const TransformerBlock*>& blocks) {
+  std::int64_t elements = 0;
+  for (const TransformerBlock* block : blocks)
+    for (const Linear* linear : block->fp8_linears())
+      elements = std::max(elements, linear->fp8_elements(sizes));
+  if (elements == 0) return {};
+  Fp8Workspace w;
+  w.operand = arena.take(sizes.precision.gemm, {elements});
+  w.transposed = arena.take(sizes.precision.gemm_gradients, {elements});
+  w.amax = arena.take(DType::f32, {1});
+  w.scale = arena.take(DType::f32, {1});
+  return w;
+}
+
+}  // namespace
+
 StageScratch StageScratch::take(Arena& arena, const StageConfig& config,
                                 const StageLayers& layers) {
   std::vector<const TransformerBlock*> blocks;
@@ -206,7 +236,7 @@ StageScratch StageScratch::take(Arena& arena, const StageConfig& config,
   scratch.fp8 = take_fp8_workspace(arena, config.sizes(), blocks);
   if (!blocks.empty())
     scratch.rotary = take_rotary_table(arena, config.spec, config.sizes(), config.sizes().sequence);
-  scratch.losses = arena.take(DType::f64, {2});
+  scratch.losses = arena.take(DType::f64, {4});
   for (Tensor& gradient : scratch.gradients) gradient = take_stream(arena, config);
   return scratch;
 }

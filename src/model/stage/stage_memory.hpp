@@ -69,6 +69,11 @@ void find_document_starts(std::span<const std::int32_t> ids, std::int64_t micro_
 void positions_in_documents(std::span<const std::int32_t> starts, std::int64_t micro_batch,
                             std::span<std::int32_t> positions);
 
+/// Moves starts [b, s] of attention on, so that no token attends to more than `window`, itself
+/// included.
+void narrow_to_window(std::int64_t window, std::int64_t micro_batch,
+                      std::span<std::int32_t> starts);
+
 /// Bytes of a stage's memory without weights, gradients and optimizer.
 struct StageMemory {
   std::size_t fp8_weights = 0;  ///< copies that FP8 GEMMs read
@@ -97,7 +102,7 @@ struct Slot {
   std::int32_t* ids = nullptr;
   /// [s * b], with reset_positions: on the first stage, with rotary positions on all.
   std::int32_t* positions = nullptr;
-  std::int32_t* document_start = nullptr;  ///< [b * s], with reset_attention
+  std::int32_t* document_start = nullptr;  ///< [b * s], with ModelSpec::has_first_keys()
   std::int32_t* token_types = nullptr;     ///< [s * b], with token types on the first stage
   std::int32_t* lengths = nullptr;         ///< [b], with padding
   std::uint64_t first_sample = 0;
@@ -133,7 +138,7 @@ struct StageScratch {
   LayerWorkspace layer;
   Fp8Workspace fp8;
   Tensor rotary;        ///< LayerContext::rotary
-  Tensor losses;        ///< [2] f64: of tokens and of sentences
+  Tensor losses;        ///< [4] f64: of tokens, of sentences; the largest logit; -infinity
   Tensor gradients[2];  ///< last: exchanged with other stages
   static StageScratch take(Arena& arena, const StageConfig& config, const StageLayers& layers);
 };

@@ -2,9 +2,26 @@
 
 namespace trireme::optim {
 
+namespace {
+
 int state_count(const UpdateRuleConfig& config) {
   if (config.type == OptimizerType::sgd) return config.momentum > 0.0 ? 1 : 0;
   return 2;
+}
+
+/// Whether state `index` belongs to matrices of layers as well.
+bool is_of_matrices(const UpdateRuleConfig& config, int index) {
+  return config.type != OptimizerType::muon || index == 0;
+}
+
+}  // namespace
+
+std::int64_t state_elements(const UpdateRuleConfig& config, std::int64_t elements,
+                            std::int64_t common) {
+  std::int64_t sum = 0;
+  for (int i = 0; i < state_count(config); ++i)
+    sum += is_of_matrices(config, i) ? elements : common;
+  return sum;
 }
 
 UpdateRule::UpdateRule(device::Backend& backend, const OwnedShard& shard,
@@ -15,19 +32,23 @@ UpdateRule::UpdateRule(device::Backend& backend, const OwnedShard& shard,
   TRIREME_CHECK(precision.moments == precision.master,
                 "optimizer state in {}, master weights in {}", name_of(precision.moments),
                 name_of(precision.master));
-  const std::size_t bytes = shard.elements() * size_of(precision.moments);
-  const int count = state_count(config);
-  if (count == 0 && extra_bytes == 0) return;
-  memory_ = backend.allocate(count * bytes + extra_bytes, "optimizer state");
-  auto* base = static_cast<std::byte*>(memory_.get());
-  for (int i = 0; i < count; ++i)
-    states_.push_back({kNames[i], {base + i * bytes, precision.moments, {shard.elements()}}});
-  extra_ = base + count * bytes;
+  const std::int64_t elements = state_elements(config, shard.elements(), shard.common_elements());
+  if (elements == 0 && extra_bytes == 0) return;
+  memory_ =
+      backend.allocate(elements * size_of(precision.moments) + extra_bytes, "optimizer state");
+  auto* next = static_cast<std::byte*>(memory_.get());
+  for (int i = 0; i < state_count(config); ++i) {
+    const bool of_matrices = is_of_matrices(config, i);
+    const std::int64_t size = of_matrices ? shard.elements() : shard.common_elements();
+    states_.push_back({kNames[i], {next, precision.moments, {size}}, of_matrices});
+    next += states_.back().tensor.bytes();
+  }
+  extra_ = next;
 }
 
 std::unique_ptr<UpdateRule> make_update_rule(device::Backend& backend, const OwnedShard& shard,
                                              const std::vector<model::Parameter>& table,
-                                             comm::Communicator& world,
+                                             const OptimizerGroups& groups,
                                              const UpdateRuleConfig& config) {
   switch (config.type) {
     case OptimizerType::adamw:
@@ -36,9 +57,9 @@ std::unique_ptr<UpdateRule> make_update_rule(device::Backend& backend, const Own
     case OptimizerType::sgd:
       return make_sgd(backend, shard, config);
     case OptimizerType::lamb:
-      return make_lamb(backend, shard, table, world, config);
+      return make_lamb(backend, shard, table, groups.world, config);
     case OptimizerType::muon:
-      break;
+      return make_muon(backend, shard, groups, config);
   }
   throw InternalError("an unknown optimizer type");
 }

@@ -8,6 +8,7 @@
 
 #include "comm/communicator.hpp"
 #include "deck/choices.hpp"
+#include "optim/sharding/gradient_reducer.hpp"
 #include "optim/sharding/shards.hpp"
 
 namespace trireme::optim {
@@ -16,13 +17,21 @@ namespace trireme::optim {
 /// with the weight decay in the gradient.
 using deck::OptimizerType;
 
+/// What Muon multiplies the orthogonalized momentum of a matrix [m, n] by: match_rms 0.2
+/// sqrt(max(m, n)), whose updates are as large as AdamW's, so that rates carry over (Liu et al.
+/// 2025, section 2.2); spectral sqrt(max(1, m / n)), with rates of its own (Jordan et al. 2024).
+using deck::MuonScale;
+
 /// The hyperparameters of all rules.
 struct UpdateRuleConfig {
   OptimizerType type = OptimizerType::adamw;
   double beta1 = 0.9;
   double beta2 = 0.999;
   double eps = 1e-8;
-  double momentum = 0.0;  ///< of sgd
+  double momentum = 0.0;  ///< of sgd and muon
+  MuonScale muon_scale = MuonScale::match_rms;
+  bool nesterov = true;    ///< of muon
+  bool muon_bf16 = false;  ///< Newton-Schulz in bf16 rather than in the master weights' type
 };
 
 /// The arguments of one step of a rule.
@@ -35,8 +44,9 @@ struct RuleStep {
 
 /// State that a rule keeps for every owned element.
 struct OptimizerState {
-  std::string name;  ///< "m" or "v", its group in a checkpoint
-  Tensor tensor;     ///< of the owned ranges, one after another
+  std::string name;         ///< "m" or "v", its group in a checkpoint
+  Tensor tensor;            ///< of the owned ranges, one after another
+  bool of_matrices = true;  ///< false: of the ranges before the matrices of layers alone
 };
 
 /// One update rule with its state.
@@ -57,7 +67,7 @@ class UpdateRule {
   const std::vector<OptimizerState>& states() const { return states_; }
 
  protected:
-  /// Allocates and zeroes state_count(config) states and `extra_bytes` after them. `shard` and
+  /// Allocates and zeroes the states of `config` and `extra_bytes` after them. `shard` and
   /// `backend` must outlive it.
   UpdateRule(device::Backend& backend, const OwnedShard& shard, const UpdateRuleConfig& config,
              std::size_t extra_bytes = 0);
@@ -79,14 +89,24 @@ class UpdateRule {
   void* extra_ = nullptr;
 };
 
-/// Number of states: 2; of sgd 1 with momentum, else 0.
-int state_count(const UpdateRuleConfig& config);
+/// Elements of all states of a rank that owns `elements`, `common` of them not in matrices of
+/// layers: twice as many; of sgd as many with momentum, else 0; of muon matrices have no second
+/// moment.
+std::int64_t state_elements(const UpdateRuleConfig& config, std::int64_t elements,
+                            std::int64_t common);
 
 /// The rule of `config` over `shard`, of the parameters in `table`. All must outlive it.
 std::unique_ptr<UpdateRule> make_update_rule(device::Backend& backend, const OwnedShard& shard,
                                              const std::vector<model::Parameter>& table,
-                                             comm::Communicator& world,
+                                             const OptimizerGroups& groups,
                                              const UpdateRuleConfig& config);
+
+/// The type that Muon orthogonalizes matrices in, the factor of one of `rows` by `columns`, and the
+/// scratch memory of a rank.
+DType muon_type(const UpdateRuleConfig& config, const Precision& precision);
+double muon_scale(MuonScale scale, std::int64_t rows, std::int64_t columns);
+std::size_t muon_bytes(const model::Placement& placement, int data_ranks, int tensor_ranks,
+                       const UpdateRuleConfig& config, const Precision& precision);
 
 /// The factories of the rules' own files.
 std::unique_ptr<UpdateRule> make_adamw(device::Backend& backend, const OwnedShard& shard,
@@ -96,5 +116,8 @@ std::unique_ptr<UpdateRule> make_sgd(device::Backend& backend, const OwnedShard&
 std::unique_ptr<UpdateRule> make_lamb(device::Backend& backend, const OwnedShard& shard,
                                       const std::vector<model::Parameter>& table,
                                       comm::Communicator& world, const UpdateRuleConfig& config);
+std::unique_ptr<UpdateRule> make_muon(device::Backend& backend, const OwnedShard& shard,
+                                      const OptimizerGroups& groups,
+                                      const UpdateRuleConfig& config);
 
 }  // namespace trireme::optim

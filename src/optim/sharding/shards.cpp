@@ -78,7 +78,9 @@ OwnedShard::OwnedShard(device::Backend& backend, model::ParameterStore& paramete
                        const Shards& shards, int data_rank)
     : backend_(backend),
       parameters_(parameters),
-      elements_(parameters.placement().owned_size / shards.count()) {
+      elements_(parameters.placement().owned_size / shards.count()),
+      common_elements_(parameters.placement().common_size / shards.count()),
+      is_sharded_(shards.count() > 1) {
   const DType master = precision().master;
   const std::size_t bytes = planned_bytes(parameters.placement(), shards, precision());
   if (bytes > 0) memory_ = backend.allocate(bytes, "master weights");

@@ -81,8 +81,12 @@ class OwnedShard {
   /// In the order of the shards' buckets, and parameter by parameter.
   const std::vector<OwnedRange>& ranges() const { return ranges_; }
   const std::vector<OwnedPart>& parts() const { return parts_; }
-  /// All owned elements, padding included.
+  /// All owned elements, padding included; and those before the matrices of layers.
   std::int64_t elements() const { return elements_; }
+  std::int64_t common_elements() const { return common_elements_; }
+  /// Whether each data rank owns another shard.
+  bool is_sharded() const { return is_sharded_; }
+  const model::Placement& placement() const { return parameters_.placement(); }
   /// The types of what updates read and write.
   const Precision& precision() const { return parameters_.precision(); }
   bool has_master_copy() const { return static_cast<bool>(master_); }
@@ -121,6 +125,8 @@ class OwnedShard {
   device::Backend& backend_;
   model::ParameterStore& parameters_;
   std::int64_t elements_ = 0;
+  std::int64_t common_elements_ = 0;
+  bool is_sharded_ = false;
   std::vector<OwnedPart> parts_;
   std::vector<OwnedRange> ranges_;
   device::Buffer bounds_memory_;  ///< of the ranges' IndexRanges
