@@ -38,7 +38,7 @@ enum class WsdShape { linear, cosine, exponential, minus_sqrt };
 enum class ScheduleDialect { megatron, v1 };
 enum class RampType { constant, linear, cosine };
 enum class LossScaleDialect { megatron, deepspeed };
-enum class TokenizerType { gpt2, bpe, sentencepiece, wordpiece, whitespace, bytes };
+enum class TokenizerType { gpt2, bpe, sentencepiece, wordpiece, encdec, whitespace, bytes };
 enum class BertDialect { megatron, v0, tfrecord };
 enum class SentenceTask { order, next, none };
 enum class TensorboardDialect { trireme, megatron, bigscience };
@@ -107,7 +107,7 @@ constexpr auto names_of(LossScaleDialect) {
 }
 constexpr auto names_of(TokenizerType) {
   return std::to_array<std::string_view>(
-      {"gpt2", "bpe", "sentencepiece", "wordpiece", "whitespace", "bytes"});
+      {"gpt2", "bpe", "sentencepiece", "wordpiece", "encdec", "whitespace", "bytes"});
 }
 constexpr auto names_of(BertDialect) {
   return std::to_array<std::string_view>({"megatron", "v0", "tfrecord"});

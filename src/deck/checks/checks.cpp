@@ -80,12 +80,13 @@ void Checker::tokenizer() {
   };
   const bool gpt2 = is(TokenizerType::gpt2);
   const bool wordpiece = is(TokenizerType::wordpiece);
+  const bool encdec = is(TokenizerType::encdec);
   const Requirement requirements[] = {
       {"data.tokenizer.vocab", tokenizer.vocab.has_value(),
-       gpt2 || wordpiece || is(TokenizerType::whitespace)},
+       gpt2 || wordpiece || encdec || is(TokenizerType::whitespace)},
       {"data.tokenizer.merges", tokenizer.merges.has_value(), gpt2},
       {"data.tokenizer.model", tokenizer.model.has_value(),
-       is(TokenizerType::sentencepiece) || is(TokenizerType::bpe)},
+       encdec || is(TokenizerType::sentencepiece) || is(TokenizerType::bpe)},
       {"data.tokenizer.lowercase", tokenizer.lowercase.has_value(), wordpiece},
   };
   for (const auto& [path, given, used] : requirements) {

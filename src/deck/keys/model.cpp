@@ -188,11 +188,13 @@ void data_keys(std::vector<Key>& rows) {
               .help("Tokenizer; may be left out if model.vocab is given."),
           key(TRIREME_MEMBER(data.tokenizer.vocab))
               .warn()
-              .help("Vocabulary file (gpt2, wordpiece, whitespace)."),
+              .help("Vocabulary file (gpt2, wordpiece, encdec, whitespace)."),
           key(TRIREME_MEMBER(data.tokenizer.merges)).warn().help("Merges file (gpt2)."),
           key(TRIREME_MEMBER(data.tokenizer.model))
               .warn()
-              .help("Model file (sentencepiece), or tokenizer.json (bpe)."),
+              .help("Model file (sentencepiece), tokenizer.json (bpe), or the folder of jieba, "
+                    "which has "
+                    "dict.txt (encdec)."),
           key(TRIREME_MEMBER(data.tokenizer.lowercase))
               .immutable()
               .help("Whether the vocabulary is uncased: text is lower-cased and loses its accents "
