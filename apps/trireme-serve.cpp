@@ -27,7 +27,10 @@ po::options_description server_options() {
        "a file with the access token that clients send as 'Authorization: Bearer TOKEN'; needed "
        "for other addresses than loopback ones")  //
       ("batch", po::value<std::int64_t>()->default_value(16)->value_name("N"),
-       "continuations at a time; each has a KV cache of the model's whole context")  //
+       "continuations at a time")  //
+      ("cache", po::value<std::int64_t>()->value_name("N"),
+       "positions that the KV cache holds, over all continuations: those that do not fit wait; "
+       "default: the model's whole context for each, on a GPU what its memory holds")  //
       ("queue", po::value<std::int64_t>()->default_value(64)->value_name("N"),
        "continuations that may wait; more are refused with 429")  //
       ("max-prompt", po::value<std::int64_t>()->value_name("N"),
@@ -96,6 +99,7 @@ serve::ServerOptions read_options(const po::variables_map& values) {
   options.limits.new_tokens = positive(values, "max-tokens", 1 << 24);
   positive(values, "batch", 4096);
   positive(values, "queue", 1 << 20);
+  if (values.count("cache")) positive(values, "cache", 1 << 30);
   if (values.count("max-prompt"))
     options.limits.prompt_tokens = positive(values, "max-prompt", 1 << 24);
   seconds_of(values, "drain");
@@ -106,7 +110,8 @@ ExitCode serve_on(const po::variables_map& values, serve::ServerOptions options,
                   std::unique_ptr<comm::MpiCommunicator> world) {
   InferenceModel model = load_model(values, kProgram, std::move(world));
   generate::BatchDecoder decoder(*model.backend, *model.parameters, model.spec,
-                                 {.sequences = values["batch"].as<std::int64_t>()}, model.ranks());
+                                 limits_of(values, model, values["batch"].as<std::int64_t>()),
+                                 model.ranks());
   if (!model.leads()) {
     std::signal(SIGTERM, SIG_IGN);  // the first rank ends them all
     std::signal(SIGINT, SIG_IGN);
@@ -122,8 +127,8 @@ ExitCode serve_on(const po::variables_map& values, serve::ServerOptions options,
                                static_cast<std::size_t>(values["queue"].as<std::int64_t>()));
   {
     const serve::Server server(options, queue, *model.tokenizer);
-    std::fputs(fmt::format("{}: serving {} at http://{}:{}\n", kProgram, options.model,
-                           options.host, server.port())
+    std::fputs(fmt::format("{0}: KV cache: {1}\n{0}: serving {2} at http://{3}:{4}\n", kProgram,
+                           decoder.cache_plan().text(), options.model, options.host, server.port())
                    .c_str(),
                stderr);
     queue.run(stopping, std::chrono::milliseconds(

@@ -15,6 +15,9 @@ ExitCode run_comm(int argc, char** argv);
 /// a GPU cuBLASLt's first choice against the fastest.
 ExitCode run_gemm(int argc, char** argv);
 
+/// `trireme-bench generate DECK`: prompts and tokens, in one sequence and in many.
+ExitCode run_generate(int argc, char** argv);
+
 /// `trireme-bench kernels`: every operation of a training step.
 ExitCode run_kernels(int argc, char** argv);
 

@@ -53,14 +53,33 @@ void Rows::attention(std::int64_t document) {
 void Rows::cached_attention() {
   // One new token for each sample; the caches are read once.
   meter_.stream(name("attention cached"), 2 * activation_bytes_, [=, this]() -> Call {
-    const Shape cache{model_.batch, model_.heads, model_.sequence, model_.hidden / model_.heads};
-    const kernels::AttentionCached args{
-        .qkv = meter_.random({1, model_.batch, 3 * model_.hidden}, dtype_),
-        .keys = meter_.random(cache, dtype_),
-        .values = meter_.random(cache, dtype_),
-        .out = meter_.zeros({1, model_.batch, model_.hidden}, dtype_),
+    constexpr std::int64_t kPositions = 64;
+    const std::int64_t d = model_.hidden / model_.heads,
+                       columns = (model_.sequence + kPositions - 1) / kPositions;
+    const std::int64_t elements = model_.heads * kPositions * d;
+    std::vector<std::int32_t> lines, positions, table;
+    for (std::int64_t i = 0; i < model_.batch; ++i) {
+      lines.push_back(static_cast<std::int32_t>(i));
+      positions.push_back(static_cast<std::int32_t>(model_.sequence - 1));
+    }
+    for (std::int64_t i = 0; i < model_.batch * columns; ++i)
+      table.push_back(static_cast<std::int32_t>(i));
+    const Tensor cache =
+        meter_.random({model_.batch * columns * 2, model_.heads, kPositions, d}, dtype_);
+    const auto part = [&](std::int64_t block) {
+      return cache.rows(block, 1).view({model_.heads, kPositions, d});
+    };
+    const kernels::AttentionPaged args{
+        .qkv = meter_.random({model_.batch, 3 * model_.hidden}, dtype_),
+        .cache = {.keys = part(0),
+                  .values = part(1),
+                  .stride = 2 * elements,
+                  .table = meter_.upload(table),
+                  .columns = columns},
+        .rows = {.lines = meter_.upload(lines), .positions = meter_.upload(positions)},
+        .out = meter_.zeros({model_.batch, model_.hidden}, dtype_),
         .heads = model_.heads,
-        .past = model_.sequence - 1};
+        .kv_heads = model_.heads};
     return call(args);
   });
 }

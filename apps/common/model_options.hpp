@@ -39,12 +39,14 @@ inline po::options_description model_options() {
 inline po::options_description tokenizer_override_options() {
   const auto text = [](const char* name) { return po::value<std::string>()->value_name(name); };
   po::options_description options("Tokenizer (default: what the checkpoint's deck names)");
-  options.add_options()                                                                        //
-      ("tokenizer", text("TYPE"), "gpt2, bpe, sentencepiece, wordpiece, whitespace or bytes")  //
+  options.add_options()  //
+      ("tokenizer", text("TYPE"),
+       "gpt2, bpe, sentencepiece, wordpiece, encdec, whitespace or bytes")  //
       ("vocab", text("FILE"),
-       "vocabulary: JSON (gpt2, whitespace) or a token per line (wordpiece)")   //
-      ("merges", text("FILE"), "merges (gpt2)")                                 //
-      ("model", text("FILE"), "model (sentencepiece) or tokenizer.json (bpe)")  //
+       "vocabulary: JSON (gpt2, whitespace) or a token per line (wordpiece, encdec)")  //
+      ("merges", text("FILE"), "merges (gpt2)")                                        //
+      ("model", text("FILE"),
+       "model (sentencepiece), tokenizer.json (bpe) or the folder of jieba (encdec)")  //
       ("lowercase", po::value<bool>()->value_name("true|false"),
        "whether the vocabulary is uncased (wordpiece)");
   return options;
@@ -172,6 +174,16 @@ inline InferenceModel load_model(const po::variables_map& values, const char* pr
   model.spec = model::make_spec(model.deck, {.size = checkpoint.vocab(), .eod = std::nullopt});
   model.parameters = checkpoint.weights(model.spec, *model.backend, layout, place, dtype);
   return model;
+}
+
+/// The limits of `sequences` sequences with the cache of --cache.
+inline generate::BatchLimits limits_of(const po::variables_map& values, const InferenceModel& model,
+                                       std::int64_t sequences) {
+  // Long passes fill a GPU; the host gains nothing by them.
+  constexpr std::int64_t kGpuTokens = 8192, kHostTokens = 512;
+  return {.sequences = sequences,
+          .pass_tokens = model.backend->is_host_memory() ? kHostTokens : kGpuTokens,
+          .cache_positions = values.count("cache") ? values["cache"].as<std::int64_t>() : 0};
 }
 
 /// Ranks that the launcher started, without starting MPI.

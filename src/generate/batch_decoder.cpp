@@ -1,6 +1,8 @@
 #include "generate/batch_decoder.hpp"
 
 #include <algorithm>
+#include <bit>
+#include <numeric>
 
 #include "model/stage/stage_memory.hpp"
 
@@ -13,6 +15,7 @@ BatchDecoder::BatchDecoder(device::Backend& backend, const model::ParameterStore
       groups_(groups),
       spec_(spec),
       limits_(limits),
+      capacity_(spec.embedding.positions),
       dtype_(parameters.precision().activations) {
   limits_.pass_tokens = std::max(limits_.pass_tokens, limits_.sequences);
   const grid::Layout layout =
@@ -20,12 +23,19 @@ BatchDecoder::BatchDecoder(device::Backend& backend, const model::ParameterStore
   const int stage = groups ? groups->place.pipeline : 0;
   TRIREME_CHECK(layout.data == 1 && layout.chunks == 1, "generation has one copy of the model");
   const grid::LayerRange layers = layout.layers_of(stage);
-  first_layer_ = layers.first;
   for (int layer = layers.first; layer < layers.first + layers.count; ++layer)
     stage_.blocks.emplace_back(spec, layer).bind(parameters);
   if (layout.is_first(stage)) stage_.embedding.emplace(spec).bind(parameters);
   if (layout.is_last(stage)) stage_.head.emplace(spec).bind(parameters);
   allocate();
+  cache_.emplace(backend,
+                 CachedLayers{.spec = spec_,
+                              .first = layers.first,
+                              .count = layers.count,
+                              .tensor_ranks = layout.tensor,
+                              .dtype = dtype_},
+                 limits_, groups ? groups->world.get() : nullptr);
+  capacity_ = std::min(capacity_, cache_plan().blocks * CachePlan::kPositions);
 }
 
 model::LayerSizes BatchDecoder::sizes(std::int64_t tokens) const {
@@ -38,8 +48,6 @@ model::LayerSizes BatchDecoder::sizes(std::int64_t tokens) const {
 BatchDecoder::Scratch BatchDecoder::take_scratch(model::Arena& arena,
                                                  const model::LayerSizes& sizes) const {
   Scratch scratch;
-  scratch.ids = arena.take_ints(sizes.tokens());
-  scratch.positions = arena.take_ints(sizes.tokens());
   scratch.stream = arena.take(dtype_, sizes.hidden_shape());
   if (stage_.embedding) scratch.embedding = stage_.embedding->take(arena, sizes);
   scratch.blocks.resize(stage_.blocks.size());
@@ -58,6 +66,7 @@ BatchDecoder::HeadScratch BatchDecoder::take_head(model::Arena& arena,
   scratch.head = stage_.head->take(arena, sizes);
   scratch.gathered =
       arena.take(dtype_, {sizes.tensor_ranks, sizes.tokens(), stage_.head->local_vocab(sizes)});
+  scratch.top = arena.take(sizes.statistics(), {2 * sizes.tokens() * kernels::kMaxTopLogits});
   return scratch;
 }
 
@@ -67,24 +76,11 @@ void BatchDecoder::allocate() {
   scratch_memory_ = backend_.allocate(count.bytes(), "activations");
   if (stage_.head) {
     model::Arena head;
-    take_head(head, sizes(limits_.sequences));
+    const HeadScratch scratch = take_head(head, sizes(limits_.sequences));
     head_memory_ = backend_.allocate(head.bytes(), "logits");
+    read_back_ = backend_.allocate_on_host(std::max(scratch.gathered.bytes(), scratch.top.bytes()),
+                                           "logits");
   }
-  const auto take_caches = [&](model::Arena arena) {
-    for (std::vector<Tensor>* tensors : {&keys_, &values_}) {
-      tensors->clear();
-      for (std::size_t i = 0; i < stage_.blocks.size(); ++i) {
-        const auto& attention = spec_.blocks[first_layer_ + i].attention;
-        tensors->push_back(
-            arena.take(dtype_, {limits_.sequences, attention.kv_heads / sizes(1).tensor_ranks,
-                                capacity(), attention.head_dim}));
-      }
-    }
-    return arena.bytes();
-  };
-  cache_memory_ = backend_.allocate(std::max<std::size_t>(take_caches(model::Arena()), 1),
-                                    "key and value caches");
-  take_caches(model::Arena(cache_memory_.get()));
   const auto take_rotary = [&](model::Arena arena) {
     rotary_ = take_rotary_table(arena, spec_, sizes(1), capacity());
     return arena.bytes();
@@ -98,6 +94,9 @@ void BatchDecoder::allocate() {
       .spec = spec_, .tensor_ranks = sizes(1).tensor_ranks, .precision = mixed_precision(dtype_)};
   longest.spec.sequence = limits_.pass_tokens;
   backend_.reserve_workspace(model::kernel_workspace_bytes(longest));
+  input_memory_ =
+      backend_.allocate(3 * sizeof(std::int32_t) * limits_.pass_tokens, "ids and positions");
+  inputs_ = static_cast<std::int32_t*>(input_memory_.get());
 }
 
 // ---- what the first rank does, and the others with it
@@ -121,33 +120,72 @@ BatchDecoder::Command BatchDecoder::receive(std::vector<std::int64_t>& numbers) 
 }
 
 std::span<const std::vector<double>> BatchDecoder::run(const std::vector<Chunk>& chunks) {
+  check_and_run(chunks, {});
+  return logits_;
+}
+
+std::span<const TopTokens> BatchDecoder::run_top(const std::vector<Chunk>& chunks,
+                                                 std::int64_t count, std::int64_t columns) {
+  TRIREME_CHECK(
+      count >= 1 && count <= std::min(kernels::kMaxTopLogits, columns) && columns <= vocab(),
+      "{} of {} logits", count, columns);
+  // Ranks of a group send all logits to the first one.
+  check_and_run(chunks, alone() ? Wanted{count, columns} : Wanted());
+  if (alone()) return top_;
+  top_.resize(logits_.size());
+  for (std::size_t i = 0; i < top_.size(); ++i) {
+    const std::vector<double>& all = logits_[i];
+    std::vector<std::int32_t> ids(columns);
+    std::iota(ids.begin(), ids.end(), 0);
+    std::partial_sort(
+        ids.begin(), ids.begin() + count, ids.end(),
+        [&](std::int32_t a, std::int32_t b) { return all[a] != all[b] ? all[a] > all[b] : a < b; });
+    ids.resize(count);
+    top_[i].logits.clear();
+    for (const std::int32_t id : ids) top_[i].logits.push_back(all[id]);
+    top_[i].ids = std::move(ids);
+  }
+  return top_;
+}
+
+void BatchDecoder::check_and_run(const std::vector<Chunk>& chunks, const Wanted& wanted) {
   std::vector<std::int64_t> numbers;
-  std::int64_t tokens = 0, wanted = 0;
+  std::int64_t tokens = 0, logits = 0;
   for (const Chunk& chunk : chunks) {
     const std::int64_t count = std::ssize(chunk.ids);
     TRIREME_CHECK(chunk.slot >= 0 && chunk.slot < limits_.sequences, "slot {} of {}", chunk.slot,
                   limits_.sequences);
     TRIREME_CHECK(count >= 1 && chunk.past >= 0 && chunk.past + count <= capacity(),
                   "{} tokens after {}, the model holds {}", count, chunk.past, capacity());
+    for (const model::BlockSpec& block : spec_.blocks)
+      if (const auto window = block.attention.window; window > 0 && chunk.past + count > window)
+        throw DeckError(
+            "text longer than model.window = {} tokens cannot be generated yet: give a shorter "
+            "prompt, or ask for fewer tokens",
+            window);
     for (const std::int32_t id : chunk.ids)
       TRIREME_CHECK(id >= 0 && id < vocab(), "id {} in a vocabulary of {}", id, vocab());
     tokens += count;
-    wanted += chunk.wants_logits;
+    logits += chunk.wants_logits;
     numbers.insert(numbers.end(), {chunk.slot, chunk.past, chunk.wants_logits, count});
     numbers.insert(numbers.end(), chunk.ids.begin(), chunk.ids.end());
   }
-  TRIREME_CHECK(tokens >= 1 && tokens <= limits_.pass_tokens && wanted <= limits_.sequences,
-                "a pass of {} tokens with {} logits", tokens, wanted);
+  TRIREME_CHECK(tokens >= 1 && tokens <= limits_.pass_tokens && logits <= limits_.sequences,
+                "a pass of {} tokens with {} logits", tokens, logits);
   send(Command::run, numbers);
-  run_stage(chunks);
-  return logits_;
+  run_pass(chunks, wanted);
 }
 
 void BatchDecoder::copy(const std::vector<std::pair<int, int>>& slots) {
   std::vector<std::int64_t> numbers;
   for (const auto& [from, to] : slots) numbers.insert(numbers.end(), {from, to});
   send(Command::copy, numbers);
-  copy_caches(slots);
+  for (const auto& [from, to] : slots) cache_->share(from, to);
+}
+
+void BatchDecoder::release(int slot) {
+  send(Command::release, {slot});
+  cache_->release(slot);
 }
 
 void BatchDecoder::keep_alive() { send(Command::keep_alive, {}); }
@@ -168,99 +206,158 @@ void BatchDecoder::follow() {
         at += 4 + count;
         chunks.push_back(std::move(chunk));
       }
-      run_stage(chunks);
+      run_pass(chunks, {});
     } else if (command == Command::copy) {
-      std::vector<std::pair<int, int>> slots;
       for (std::size_t i = 0; i < numbers.size(); i += 2)
-        slots.emplace_back(static_cast<int>(numbers[i]), static_cast<int>(numbers[i + 1]));
-      copy_caches(slots);
+        cache_->share(static_cast<int>(numbers[i]), static_cast<int>(numbers[i + 1]));
+    } else if (command == Command::release) {
+      cache_->release(static_cast<int>(numbers[0]));
     }
   }
 }
 
 // ---- on every rank
 
-void BatchDecoder::run_stage(const std::vector<Chunk>& chunks) {
-  std::vector<std::int32_t> ids, positions;
+void BatchDecoder::run_pass(const std::vector<Chunk>& chunks, const Wanted& wanted) {
   for (const Chunk& chunk : chunks)
-    for (std::size_t i = 0; i < chunk.ids.size(); ++i) {
-      ids.push_back(chunk.ids[i]);
-      positions.push_back(static_cast<std::int32_t>(chunk.past + static_cast<std::int64_t>(i)));
+    cache_->prepare(chunk.slot, chunk.past, chunk.past + std::ssize(chunk.ids));
+  const Pass pass = upload_inputs(chunks);
+  const auto work = [&] { enqueue(pass, wanted); };
+  if (pass.chunks.empty() && alone()) {
+    Step& step = steps_[{pass.rows, wanted}];
+    if (step.ran && !step.work) step.work = backend_.capture(work);
+    if (step.work)
+      step.work->replay();
+    else
+      work();
+    step.ran = true;
+  } else {
+    work();
+  }
+  const auto count = std::ranges::count(chunks, true, &Chunk::wants_logits);
+  logits_.assign(wanted.count == 0 && (leads() || stage_.head) ? count : 0, {});
+  if (count == 0) return;
+  if (stage_.head) read_logits(count, pass, wanted);
+  if (wanted.count == 0) move_logits(count);
+}
+
+BatchDecoder::Pass BatchDecoder::upload_inputs(const std::vector<Chunk>& chunks) {
+  Pass pass;
+  const bool single = std::ranges::all_of(
+      chunks, [](const Chunk& chunk) { return chunk.ids.size() == 1 && chunk.wants_logits; });
+  for (const Chunk& chunk : chunks) {
+    pass.rows += std::ssize(chunk.ids);
+    if (chunk.wants_logits) pass.wanted_rows.push_back(pass.rows - 1);
+    if (!single) pass.chunks.push_back({.tokens = std::ssize(chunk.ids), .past = chunk.past});
+  }
+  // Few sizes, so that captured passes are used again.
+  if (single && alone() && !backend_.is_host_memory())
+    pass.rows = std::min<std::int64_t>(std::bit_ceil(static_cast<std::uint64_t>(pass.rows)),
+                                       limits_.sequences);
+  std::vector<std::int32_t> inputs(3 * pass.rows);
+  std::fill_n(inputs.begin() + 2 * pass.rows, pass.rows, -1);  // padding
+  std::int64_t row = 0;
+  for (const Chunk& chunk : chunks)
+    for (std::size_t i = 0; i < chunk.ids.size(); ++i, ++row) {
+      inputs[row] = chunk.ids[i];
+      inputs[pass.rows + row] =
+          static_cast<std::int32_t>(chunk.past + static_cast<std::int64_t>(i));
+      inputs[2 * pass.rows + row] = chunk.slot;
     }
-  model::LayerContext context(sizes(std::ssize(ids)), backend_, tensor());
+  backend_.upload(inputs_, inputs.data(), inputs.size() * sizeof(std::int32_t));
+  cache_->upload_table();
+  return pass;
+}
+
+void BatchDecoder::enqueue(const Pass& pass, const Wanted& wanted) {
+  model::LayerContext context(sizes(pass.rows), backend_, tensor());
   context.rotary = rotary_;
   model::Arena arena(scratch_memory_.get());
   const Scratch scratch = take_scratch(arena, context);
   const Tensor& stream = scratch.stream;
+  const std::int32_t *positions = inputs_ + pass.rows, *lines = positions + pass.rows;
   const int stage = groups_ ? groups_->place.pipeline : 0;
   if (stage_.embedding) {
-    backend_.upload(scratch.ids, ids.data(), ids.size() * sizeof(std::int32_t));
-    backend_.upload(scratch.positions, positions.data(), positions.size() * sizeof(std::int32_t));
     stage_.embedding->forward(context, {.training = false},
-                              {.ids = scratch.ids, .positions = scratch.positions},
-                              scratch.embedding, stream);
+                              {.ids = inputs_, .positions = positions}, scratch.embedding, stream);
   } else {
     groups_->pipeline->receive(stream.data, stream.bytes(), stage - 1, comm::kActivationTag)
         ->wait();
   }
-  std::vector<model::CachedSequence> sequences(chunks.size());
-  for (std::size_t i = 0; i < stage_.blocks.size(); ++i) {
-    for (std::size_t k = 0; k < chunks.size(); ++k)
-      sequences[k] = {.keys = cache_of(keys_[i], chunks[k].slot),
-                      .values = cache_of(values_[i], chunks[k].slot),
-                      .tokens = std::ssize(chunks[k].ids),
-                      .past = chunks[k].past};
+  for (std::size_t i = 0; i < stage_.blocks.size(); ++i)
     stage_.blocks[i].forward_cached(context, scratch.workspace, scratch.blocks[i], stream,
-                                    sequences);
-  }
+                                    {.cache = cache_->layer(i),
+                                     .rows = {.lines = lines, .positions = positions},
+                                     .chunks = pass.chunks});
   if (!stage_.head)
     groups_->pipeline->send(stream.data, stream.bytes(), stage + 1, comm::kActivationTag)->wait();
-  compute_logits(stream, chunks);
+  else if (!pass.wanted_rows.empty())
+    enqueue_head(stream, pass, wanted);
 }
 
-void BatchDecoder::compute_logits(const Tensor& stream, const std::vector<Chunk>& chunks) {
-  const auto wanted =
-      static_cast<std::int64_t>(std::ranges::count(chunks, true, &Chunk::wants_logits));
-  logits_.assign(leads() || stage_.head ? wanted : 0, {});
-  if (wanted == 0) return;
-  if (stage_.head) {
-    const model::LayerContext context(sizes(wanted), backend_, tensor());
-    model::Arena arena(head_memory_.get());
-    const HeadScratch scratch = take_head(arena, context);
-    std::int64_t end = 0, row = 0;
-    for (const Chunk& chunk : chunks) {
-      end += std::ssize(chunk.ids);
-      if (!chunk.wants_logits) continue;
-      const Tensor last = stream.rows(end - 1, 1);
-      backend_.copy(scratch.last.rows(row++, 1).data, last.data, last.bytes());
+void BatchDecoder::enqueue_head(const Tensor& stream, const Pass& pass, const Wanted& wanted) {
+  const model::LayerContext context(sizes(pass.logits_rows()), backend_, tensor());
+  model::Arena arena(head_memory_.get());
+  const HeadScratch scratch = take_head(arena, context);
+  if (!pass.chunks.empty())
+    for (std::size_t row = 0; row < pass.wanted_rows.size(); ++row) {
+      const Tensor last = stream.rows(pass.wanted_rows[row], 1);
+      backend_.copy(scratch.last.rows(static_cast<std::int64_t>(row), 1).data, last.data,
+                    last.bytes());
     }
-    stage_.head->logits(context, scratch.last, scratch.head);
-    const Tensor& local = scratch.head.logits;  // [B, V / t]
-    const int ranks = context.tensor_ranks;
-    backend_.copy(scratch.gathered.rows(tensor().rank(), 1).data, local.data, local.bytes());
-    if (ranks > 1) tensor().all_gather(scratch.gathered.data, local.size(), dtype_);
+  stage_.head->logits(context, pass.chunks.empty() ? stream : scratch.last, scratch.head);
+  const Tensor& local = scratch.head.logits;  // [B, V / t]
+  if (wanted.count > 0) {
+    const Tensor values = model::front(scratch.top, {local.shape[0], wanted.count});
+    return backend_.top_logits({.logits = local,
+                                .columns = wanted.columns,
+                                .values = values,
+                                .ids = reinterpret_cast<std::int32_t*>(
+                                    static_cast<std::byte*>(values.data) + values.bytes())});
+  }
+  backend_.copy(scratch.gathered.rows(tensor().rank(), 1).data, local.data, local.bytes());
+  if (context.tensor_ranks > 1) tensor().all_gather(scratch.gathered.data, local.size(), dtype_);
+}
 
-    const std::int64_t columns = local.shape[1];
-    std::vector<std::byte> raw(scratch.gathered.bytes());
-    backend_.download(raw.data(), scratch.gathered.data, raw.size());
-    for (std::int64_t b = 0; b < wanted; ++b) {
-      logits_[b].resize(vocab());
-      for (int rank = 0; rank < ranks; ++rank) {
-        const std::int64_t first = rank * columns,
-                           count = std::clamp<std::int64_t>(vocab() - first, 0, columns);
-        const std::byte* from = raw.data() + (rank * wanted + b) * columns * size_of(dtype_);
-        if (dtype_ == DType::f64) {
-          const auto* values = reinterpret_cast<const double*>(from);
-          std::copy(values, values + count, logits_[b].begin() + first);
-          continue;
-        }
-        std::vector<float> values(count);
-        convert_to_float(from, values.size(), dtype_, values.data());
-        std::ranges::copy(values, logits_[b].begin() + first);
-      }
+void BatchDecoder::read_logits(std::int64_t count, const Pass& pass, const Wanted& wanted) {
+  model::Arena arena(head_memory_.get());
+  const std::int64_t rows = pass.logits_rows();
+  const HeadScratch scratch = take_head(arena, sizes(rows));
+  const auto* raw = static_cast<const std::byte*>(read_back_.get());
+  const auto read = [](const std::byte* from, std::int64_t size, DType dtype, double* to) {
+    if (dtype == DType::f64) {
+      std::copy_n(reinterpret_cast<const double*>(from), size, to);
+      return;
+    }
+    std::vector<float> values(size);
+    convert_to_float(from, values.size(), dtype, values.data());
+    std::ranges::copy(values, to);
+  };
+  if (wanted.count > 0) {
+    const Tensor values = model::front(scratch.top, {rows, wanted.count});
+    backend_.download(read_back_.get(), values.data,
+                      values.bytes() + rows * wanted.count * sizeof(std::int32_t));
+    const auto* ids = reinterpret_cast<const std::int32_t*>(raw + values.bytes());
+    top_.resize(count);
+    for (std::int64_t b = 0; b < count; ++b) {
+      top_[b].ids.assign(ids + b * wanted.count, ids + (b + 1) * wanted.count);
+      top_[b].logits.resize(wanted.count);
+      read(raw + b * wanted.count * size_of(values.dtype), wanted.count, values.dtype,
+           top_[b].logits.data());
+    }
+    return;
+  }
+  const std::int64_t columns = scratch.gathered.shape[2];
+  backend_.download(read_back_.get(), scratch.gathered.data, scratch.gathered.bytes());
+  for (std::int64_t b = 0; b < count; ++b) {
+    logits_[b].resize(vocab());
+    for (int rank = 0; rank < sizes(1).tensor_ranks; ++rank) {
+      const std::int64_t first = rank * columns,
+                         part = std::clamp<std::int64_t>(vocab() - first, 0, columns);
+      read(raw + (rank * rows + b) * columns * size_of(dtype_), part, dtype_,
+           logits_[b].data() + first);
     }
   }
-  move_logits(wanted);
 }
 
 void BatchDecoder::move_logits(std::size_t count) {
@@ -278,15 +375,6 @@ void BatchDecoder::move_logits(std::size_t count) {
     for (std::size_t i = 0; i < count; ++i)
       logits_[i].assign(flat.begin() + i * vocab(), flat.begin() + (i + 1) * vocab());
   }
-}
-
-void BatchDecoder::copy_caches(const std::vector<std::pair<int, int>>& slots) {
-  for (const auto& [from, to] : slots)
-    for (const std::vector<Tensor>* tensors : {&keys_, &values_})
-      for (const Tensor& all : *tensors) {
-        const Tensor source = cache_of(all, from);
-        backend_.copy(cache_of(all, to).data, source.data, source.bytes());
-      }
 }
 
 }  // namespace trireme::generate

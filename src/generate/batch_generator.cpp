@@ -1,6 +1,7 @@
 #include "generate/batch_generator.hpp"
 
 #include <algorithm>
+#include <bit>
 #include <utility>
 
 #include "core/error.hpp"
@@ -12,9 +13,10 @@ void BatchGenerator::check_prompt(std::span<const std::int32_t> prompt) const {
   const auto size = static_cast<std::int64_t>(prompt.size());
   if (size >= decoder_.capacity())
     throw DataError(
-        "the prompt has {} tokens, but the model's context holds {} (model.positions), of which "
-        "one at least is for the continuation",
-        size, decoder_.capacity());
+        "the prompt has {} tokens, but the {} holds {}{}, of which one at least is for the "
+        "continuation",
+        size, decoder_.limited_by_cache() ? "KV cache" : "model's context", decoder_.capacity(),
+        decoder_.limited_by_cache() ? "" : " (model.positions)");
 }
 
 BatchGenerator::Ticket BatchGenerator::submit(Job job) {
@@ -26,14 +28,25 @@ BatchGenerator::Ticket BatchGenerator::submit(Job job) {
   sequence.context = job.prompt;
   sequence.limit = std::min(job.prompt.size() + static_cast<std::size_t>(job.request.tokens),
                             static_cast<std::size_t>(decoder_.capacity()));
+  sequence.blocks = decoder_.blocks().blocks_for(static_cast<std::int64_t>(sequence.limit));
   sequence.job = std::move(job);
   return sequence.ticket;
+}
+
+template <typename Ended>
+void BatchGenerator::remove(const Ended& ended) {
+  std::erase_if(active_, [&](const Sequence& sequence) {
+    if (!ended(sequence)) return false;
+    promised_ -= sequence.blocks;
+    decoder_.release(sequence.slot);
+    return true;
+  });
 }
 
 void BatchGenerator::cancel(Ticket ticket) {
   const auto is_it = [&](const Sequence& sequence) { return sequence.ticket == ticket; };
   std::erase_if(queue_, is_it);
-  std::erase_if(active_, is_it);
+  remove(is_it);
 }
 
 void BatchGenerator::start_waiting() {
@@ -41,9 +54,11 @@ void BatchGenerator::start_waiting() {
   for (const Sequence& sequence : active_) taken[sequence.slot] = true;
   for (std::size_t slot = 0; slot < taken.size() && !queue_.empty(); ++slot) {
     if (taken[slot]) continue;
+    if (promised_ + queue_.front().blocks > decoder_.blocks().blocks()) break;
     active_.push_back(std::move(queue_.front()));
     queue_.pop_front();
     active_.back().slot = static_cast<int>(slot);
+    promised_ += active_.back().blocks;
   }
 }
 
@@ -58,6 +73,9 @@ bool BatchGenerator::step() {
     Sequence& sequence = active_[i];
     const std::int64_t new_tokens = std::ssize(sequence.context) - sequence.cached;
     const std::int64_t count = std::min(new_tokens, 1 + room);
+    // Attention of a prompt in one pass needs no cache: what fits a later pass waits for it.
+    const bool fits_later = new_tokens <= decoder_.limits().pass_tokens - std::ssize(active_);
+    if (count < new_tokens && fits_later && !chunks.empty()) continue;
     room -= count - 1;
     const auto begin = sequence.context.begin() + sequence.cached;
     const bool complete = count == new_tokens;
@@ -68,21 +86,49 @@ bool BatchGenerator::step() {
     sequence.cached += count;
     if (complete) sampled.push_back(i);
   }
-  const auto logits = decoder_.run(chunks);
+  // Tokens are chosen from the largest logits alone where that is enough for all.
+  std::int64_t count = 1, columns = 0;
+  for (const std::size_t i : sampled) {
+    const Request& request = active_[i].job.request;
+    const std::int64_t needed = needed_logits(request);
+    if (columns == 0) columns = request.vocab;
+    const bool enough = needed > 0 && needed <= columns && columns == request.vocab;
+    count = count == 0 || !enough ? 0 : std::max(count, needed);
+  }
+  std::vector<ChosenToken> tokens;
+  if (count > 0 && columns > 0) {
+    // Few counts, so that captured passes are used again.
+    const std::int64_t few =
+        std::min({static_cast<std::int64_t>(std::bit_ceil(static_cast<std::uint64_t>(count))),
+                  kernels::kMaxTopLogits, columns});
+    const auto top = decoder_.run_top(chunks, few, columns);
+    for (std::size_t k = 0; k < sampled.size(); ++k) {
+      const Sequence& sequence = active_[sampled[k]];
+      tokens.push_back(
+          next_token(top[k], sequence.context.size(), sequence.job.request, sequence.job.sample));
+    }
+  } else {
+    const auto logits = decoder_.run(chunks);
+    for (std::size_t k = 0; k < sampled.size(); ++k) {
+      const Sequence& sequence = active_[sampled[k]];
+      std::vector<double> own = logits[k];
+      tokens.push_back(
+          next_token(own, sequence.context, sequence.job.request, sequence.job.sample));
+    }
+  }
   std::vector<Ticket> ended;
   for (std::size_t k = 0; k < sampled.size(); ++k) {
     Sequence& sequence = active_[sampled[k]];
-    if (advance(sequence, logits[k])) ended.push_back(sequence.ticket);
+    if (advance(sequence, std::move(tokens[k]))) ended.push_back(sequence.ticket);
   }
-  std::erase_if(active_, [&](const Sequence& sequence) {
+  remove([&](const Sequence& sequence) {
     return std::ranges::find(ended, sequence.ticket) != ended.end();
   });
   return true;
 }
 
-bool BatchGenerator::advance(Sequence& sequence, std::vector<double> logits) {
+bool BatchGenerator::advance(Sequence& sequence, ChosenToken token) {
   const Job& job = sequence.job;
-  ChosenToken token = next_token(logits, sequence.context, job.request, job.sample);
   if (token.score.id == job.request.eod) return end(sequence, Stop::eod);
   sequence.context.push_back(token.score.id);
   const bool goes_on = !job.on_token || job.on_token(token);

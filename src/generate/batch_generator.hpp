@@ -34,8 +34,8 @@ class BatchGenerator {
   /// `decoder` must outlive this.
   explicit BatchGenerator(BatchDecoder& decoder) : decoder_(decoder) {}
 
-  /// Throws UsageError for an empty prompt, DataError unless the model's context holds the prompt
-  /// and a token more.
+  /// Throws UsageError for an empty prompt, DataError unless the model's context, and the cache,
+  /// hold the prompt and a token more.
   void check_prompt(std::span<const std::int32_t> prompt) const;
 
   /// Queues a job; throws as check_prompt().
@@ -58,18 +58,24 @@ class BatchGenerator {
     std::vector<std::int32_t> context;  ///< the prompt and what has been generated
     std::int64_t cached = 0;            ///< tokens of it whose keys and values are in the cache
     std::size_t limit = 0;              ///< length of the context at which it ends
+    std::int64_t blocks = 0;            ///< of the cache, which the whole continuation needs
     std::vector<ChosenToken> tokens = {};
   };
 
+  /// Starts jobs, in turn, while there is a slot and the cache has room for the whole of the next.
   void start_waiting();
   /// Adds the token that follows; true when the sequence has ended.
-  bool advance(Sequence& sequence, std::vector<double> logits);
+  bool advance(Sequence& sequence, ChosenToken token);
   bool end(Sequence& sequence, Stop stop);
+  /// Takes those that `ended(sequence)` says out of the batch.
+  template <typename Ended>
+  void remove(const Ended& ended);
 
   BatchDecoder& decoder_;
   Ticket next_ticket_ = 0;
   std::deque<Sequence> queue_;
   std::vector<Sequence> active_;  ///< in the order in which they began
+  std::int64_t promised_ = 0;     ///< blocks of these
 };
 
 }  // namespace trireme::generate

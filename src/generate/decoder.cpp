@@ -1,19 +1,10 @@
 #include "generate/decoder.hpp"
 
 #include <algorithm>
-#include <array>
 
 #include "model/stage/stage_memory.hpp"
 
 namespace trireme::generate {
-namespace {
-
-/// A prompt is read in pieces of this many tokens: long enough for the GEMMs to run at
-/// full speed, short enough for the activations to stay small.
-constexpr std::int64_t kPromptChunk = 512;
-
-}  // namespace
-
 Decoder::Scratch Decoder::take_scratch(model::Arena& arena, const model::LayerSizes& sizes) const {
   model::LayerSizes last = sizes;
   last.sequence = 1;
@@ -32,11 +23,10 @@ Decoder::Scratch Decoder::take_scratch(model::Arena& arena, const model::LayerSi
 }
 
 Decoder::Decoder(device::Backend& backend, const model::ParameterStore& parameters,
-                 const model::ModelSpec& spec, Cache cache)
+                 const model::ModelSpec& spec)
     : backend_(backend),
       spec_(spec),
       dtype_(parameters.precision().activations),
-      cache_(cache),
       embedding_(spec),
       head_(spec),
       logits_(spec.vocab) {
@@ -45,10 +35,10 @@ Decoder::Decoder(device::Backend& backend, const model::ParameterStore& paramete
   embedding_.bind(parameters);
   head_.bind(parameters);
   model::Arena count;
-  take_scratch(count, sizes(longest_pass()));
+  take_scratch(count, sizes(capacity()));
   scratch_memory_ = backend.allocate(count.bytes(), "activations");
   model::StageConfig longest{.spec = spec, .precision = mixed_precision(dtype_)};
-  longest.spec.sequence = longest_pass();
+  longest.spec.sequence = capacity();
   backend.reserve_workspace(model::kernel_workspace_bytes(longest));
   const auto take_rotary = [&](model::Arena arena) {
     rotary_ = take_rotary_table(arena, spec_, sizes(1), capacity());
@@ -59,11 +49,6 @@ Decoder::Decoder(device::Backend& backend, const model::ParameterStore& paramete
     take_rotary(model::Arena(rotary_memory_.get()));
     write_rotary_table(backend_, spec_, rotary_);
   }
-  if (cache_ == Cache::keys_and_values) allocate_cache();
-}
-
-std::int64_t Decoder::longest_pass() const {
-  return cache_ == Cache::none ? capacity() : std::min(capacity(), kPromptChunk);
 }
 
 model::LayerSizes Decoder::sizes(std::int64_t tokens) const {
@@ -76,21 +61,6 @@ model::LayerContext Decoder::context(std::int64_t tokens) {
   return context;
 }
 
-void Decoder::allocate_cache() {
-  const auto cut = [&](model::Arena arena) {
-    for (std::vector<Tensor>* tensors : {&keys_, &values_}) {
-      tensors->clear();
-      for (const model::BlockSpec& block : spec_.blocks)
-        tensors->push_back(arena.take(
-            dtype_, {1, block.attention.kv_heads, capacity(), block.attention.head_dim}));
-    }
-    return arena.bytes();
-  };
-  cache_memory_ = backend_.allocate(cut(model::Arena()), "key and value cache");
-  cut(model::Arena(cache_memory_.get()));
-  cached_.reserve(capacity());
-}
-
 std::span<const double> Decoder::logits(std::span<const std::int32_t> context) {
   const auto size = static_cast<std::int64_t>(context.size());
   TRIREME_CHECK(size >= 1 && size <= capacity(), "a context of {} tokens, the model holds {}", size,
@@ -98,23 +68,11 @@ std::span<const double> Decoder::logits(std::span<const std::int32_t> context) {
   for (const std::int32_t id : context)
     TRIREME_CHECK(id >= 0 && id < vocab(), "id {} in a vocabulary of {}", id, vocab());
 
-  // The last token is always run: its logits are what is asked for.
-  const auto differs =
-      std::mismatch(context.begin(), context.end() - 1, cached_.begin(), cached_.end());
-  std::int64_t done = differs.first - context.begin();
-  cached_.resize(done);
-  Tensor stream;
-  while (done < size) {
-    const auto ids = context.subspan(done, std::min(size - done, longest_pass()));
-    stream = run(ids, done);
-    done += static_cast<std::int64_t>(ids.size());
-  }
-  if (cache_ == Cache::keys_and_values) cached_.assign(context.begin(), context.end());
-  compute_logits(stream);
+  compute_logits(run(context));
   return logits_;
 }
 
-Tensor Decoder::run(std::span<const std::int32_t> ids, std::int64_t past) {
+Tensor Decoder::run(std::span<const std::int32_t> ids) {
   const auto tokens = static_cast<std::int64_t>(ids.size());
   const model::LayerContext context = this->context(tokens);
   const model::PassInfo pass{.training = false};
@@ -122,17 +80,9 @@ Tensor Decoder::run(std::span<const std::int32_t> ids, std::int64_t past) {
   const Scratch scratch = take_scratch(arena, context);
   const Tensor& stream = scratch.stream;
   backend_.upload(scratch.ids, ids.data(), ids.size_bytes());
-  embedding_.forward(context, pass, {.ids = scratch.ids, .first_position = past}, scratch.embedding,
-                     stream);
-  for (std::size_t i = 0; i < blocks_.size(); ++i) {
-    if (cache_ == Cache::keys_and_values)
-      blocks_[i].forward_cached(
-          context, scratch.workspace, scratch.blocks[i], stream,
-          std::array{model::CachedSequence{
-              .keys = keys_[i], .values = values_[i], .tokens = tokens, .past = past}});
-    else
-      blocks_[i].forward(context, scratch.workspace, pass, stream, scratch.blocks[i], stream);
-  }
+  embedding_.forward(context, pass, {.ids = scratch.ids}, scratch.embedding, stream);
+  for (std::size_t i = 0; i < blocks_.size(); ++i)
+    blocks_[i].forward(context, scratch.workspace, pass, stream, scratch.blocks[i], stream);
   return stream.rows(tokens - 1, 1);
 }
 

@@ -39,6 +39,34 @@ std::size_t top_p_count(const std::vector<double>& weights, double top_p) {
   return count;
 }
 
+void require_finite(std::span<const double> logits) {
+  if (!std::ranges::all_of(logits, [](double x) { return std::isfinite(x); }))
+    throw DataError("the model's logits are not finite: its training has diverged");
+}
+
+/// The one of `ids` that `uniform` falls on, after top-p and min-p. `logits` are theirs, largest
+/// first if top-p is on.
+std::int32_t draw(std::span<const std::int32_t> ids, std::vector<double> logits,
+                  const Sampling& sampling, double uniform) {
+  const double best = *std::ranges::max_element(logits);
+  std::vector<double>& weights = logits;
+  for (double& weight : weights) weight = std::exp((weight - best) / sampling.temperature);
+  if (sampling.top_p < 1.0) weights.resize(top_p_count(weights, sampling.top_p));
+  // The most likely token weighs 1.
+  for (double& weight : weights)
+    if (weight < sampling.min_p) weight = 0.0;
+
+  const double target = uniform * std::accumulate(weights.begin(), weights.end(), 0.0);
+  std::int32_t chosen = 0;
+  double sum = 0.0;
+  for (std::size_t i = 0; i < weights.size() && sum <= target; ++i) {
+    if (weights[i] == 0.0) continue;
+    chosen = ids[i];
+    sum += weights[i];
+  }
+  return chosen;
+}
+
 }  // namespace
 
 void check_sampling(const Sampling& sampling) {
@@ -74,30 +102,35 @@ void penalize_repetition(std::span<double> logits, std::span<const std::int32_t>
 
 std::int32_t choose(std::span<const double> logits, const Sampling& sampling, double uniform) {
   TRIREME_CHECK(!logits.empty(), "there is no token to choose");
-  if (!std::all_of(logits.begin(), logits.end(), [](double x) { return std::isfinite(x); }))
-    throw DataError("the model's logits are not finite: its training has diverged");
-  const auto best = std::max_element(logits.begin(), logits.end());
-  if (sampling.greedy) return static_cast<std::int32_t>(best - logits.begin());
+  require_finite(logits);
+  if (sampling.greedy)
+    return static_cast<std::int32_t>(std::ranges::max_element(logits) - logits.begin());
+  const std::vector<std::int32_t> ids = candidates(logits, sampling);
+  std::vector<double> left(ids.size());
+  std::ranges::transform(ids, left.begin(), [&](std::int32_t id) { return logits[id]; });
+  return draw(ids, std::move(left), sampling, uniform);
+}
 
-  std::vector<std::int32_t> ids = candidates(logits, sampling);
-  std::vector<double> weights(ids.size());
-  std::transform(ids.begin(), ids.end(), weights.begin(), [&](std::int32_t id) {
-    return std::exp((logits[id] - *best) / sampling.temperature);
-  });
-  if (sampling.top_p < 1.0) weights.resize(top_p_count(weights, sampling.top_p));
-  // The most likely token weighs 1.
-  for (double& weight : weights)
-    if (weight < sampling.min_p) weight = 0.0;
+std::int64_t needed_logits(const Request& request) {
+  const Sampling& sampling = request.sampling;
+  if (request.alternatives || sampling.repetition_penalty != 1.0) return 0;
+  if (sampling.greedy) return 1;
+  return sampling.top_k <= kernels::kMaxTopLogits ? sampling.top_k : 0;
+}
 
-  const double target = uniform * std::accumulate(weights.begin(), weights.end(), 0.0);
-  std::int32_t chosen = 0;
-  double sum = 0.0;
-  for (std::size_t i = 0; i < weights.size() && sum <= target; ++i) {
-    if (weights[i] == 0.0) continue;
-    chosen = ids[i];
-    sum += weights[i];
-  }
-  return chosen;
+ChosenToken next_token(const TopTokens& top, std::size_t length, const Request& request,
+                       std::uint64_t sample) {
+  require_finite(top.logits);
+  const auto count = static_cast<std::size_t>(needed_logits(request));
+  TRIREME_CHECK(count >= 1 && count <= top.ids.size(), "{} of {} largest logits", top.ids.size(),
+                count);
+  ChosenToken token;
+  token.score.id =
+      request.sampling.greedy
+          ? top.ids.front()
+          : draw(std::span(top.ids).first(count), {top.logits.begin(), top.logits.begin() + count},
+                 request.sampling, philox_uniform(request.sampling.seed, sample, length));
+  return token;
 }
 
 ChosenToken next_token(std::span<double> logits, std::span<const std::int32_t> context,

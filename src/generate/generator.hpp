@@ -8,6 +8,7 @@
 #include <string_view>
 #include <vector>
 
+#include "generate/batch_decoder.hpp"
 #include "generate/decoder.hpp"
 #include "tokenizer/tokenizer.hpp"
 
@@ -82,6 +83,15 @@ struct Continuation {
 /// choose().
 ChosenToken next_token(std::span<double> logits, std::span<const std::int32_t> context,
                        const Request& request, std::uint64_t sample);
+
+/// How many of the largest logits next_token() needs for `request`: 1 to kernels::kMaxTopLogits, or
+/// 0 where it needs all.
+std::int64_t needed_logits(const Request& request);
+
+/// The same from the needed_logits() or more largest logits, `top`, for a context of `length`
+/// tokens.
+ChosenToken next_token(const TopTokens& top, std::size_t length, const Request& request,
+                       std::uint64_t sample);
 
 /// Continues prompts with a Decoder. The random number of a token depends on the seed, the number
 /// of the sample and the token's position alone, so neither other prompts nor other samples change

@@ -58,29 +58,13 @@ struct AttentionBackward {
   std::int64_t kv_heads = 0;
 };
 
-/// Causal attention of t new positions over `past` cached ones, for generation; no dropout. Appends
-/// the new keys and values to the caches at positions past .. past + t - 1, then writes out. qkv
-/// [t, b, (heads + 2 kv_heads) * d], keys and values [b, kv_heads, capacity, d], out [t, b, heads *
-/// d]; kv_heads as in AttentionForward.
-struct AttentionCached {
-  Tensor qkv;
-  Tensor keys;
-  Tensor values;
-  Tensor out;
-  std::int64_t heads = 1;
-  std::int64_t past = 0;
-  std::int64_t kv_heads = 0;
-};
-
 namespace host {
 void attention_forward(const AttentionForward& args);
 void attention_backward(const AttentionBackward& args);
-void attention_cached(const AttentionCached& args);
 }  // namespace host
 
 namespace cuda {
 void attention_forward(const AttentionForward& args, const Context& context);
 void attention_backward(const AttentionBackward& args, const Context& context);
-void attention_cached(const AttentionCached& args, const Context& context);
 }  // namespace cuda
 }  // namespace trireme::kernels

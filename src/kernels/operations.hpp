@@ -4,6 +4,7 @@
 
 #include "kernels/attention.hpp"
 #include "kernels/cross_entropy.hpp"
+#include "kernels/decoding.hpp"
 #include "kernels/dropout.hpp"
 #include "kernels/embedding.hpp"
 #include "kernels/fp8.hpp"
@@ -44,7 +45,10 @@
   X(dropout_backward, DropoutBackward)                                 \
   X(attention_forward, AttentionForward)                               \
   X(attention_backward, AttentionBackward)                             \
-  X(attention_cached, AttentionCached)                                 \
+  X(cache_append, CacheAppend)                                         \
+  X(attention_paged, AttentionPaged)                                   \
+  X(decode_linear, DecodeLinear)                                       \
+  X(top_logits, TopLogits)                                             \
   X(cross_entropy_statistics, CrossEntropyStatistics)                  \
   X(cross_entropy_statistics_backward, CrossEntropyStatisticsBackward) \
   X(cross_entropy_rescale, CrossEntropyRescale)                        \

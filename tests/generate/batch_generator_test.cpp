@@ -50,12 +50,16 @@ class BatchGeneratorTest : public testing::Test {
 };
 
 TEST_F(BatchGeneratorTest, ABatchGivesWhatEachPromptGetsAlone) {
-  Decoder uncached(*gpt_.backend, gpt_.parameters, gpt_.spec, Cache::none);
+  Decoder uncached(*gpt_.backend, gpt_.parameters, gpt_.spec);
   std::vector<Continuation> expected;
   for (const Job& job : jobs())
     expected.push_back(Generator(uncached, job.request).generate(job.prompt, job.sample));
-  for (const BatchLimits& limits :
-       {BatchLimits{.sequences = 1}, {.sequences = 2, .pass_tokens = 5}, {.sequences = 16}}) {
+  for (const BatchLimits& limits : {BatchLimits{.sequences = 1},
+                                    {.sequences = 2, .pass_tokens = 5},
+                                    {.sequences = 16},
+                                    // A cache of one block and of three: jobs wait for a place.
+                                    {.sequences = 16, .cache_positions = 24},
+                                    {.sequences = 16, .cache_positions = 192}}) {
     const auto found = run(jobs(), limits);
     for (std::size_t i = 0; i < found.size(); ++i) {
       EXPECT_EQ(found[i].ids, expected[i].ids) << "job " << i << " of " << limits.sequences;
@@ -73,6 +77,63 @@ TEST_F(BatchGeneratorTest, ABatchGivesWhatEachPromptGetsAlone) {
     }
   }
   EXPECT_EQ(expected.back().ids.size(), 3u);
+}
+
+// Requests that are answered from the largest logits alone, next to others that are not.
+TEST_F(BatchGeneratorTest, TheLargestLogitsAreEnough) {
+  Decoder uncached(*gpt_.backend, gpt_.parameters, gpt_.spec);
+  std::vector<Job> jobs;
+  for (int i = 0; i < 6; ++i) {
+    Request request{.tokens = 8, .sampling = {.greedy = i == 0, .top_k = 5 * i, .seed = 3}};
+    if (i == 3) request.sampling.top_p = 0.7;
+    if (i == 4) request.sampling.min_p = 0.1;
+    request.vocab = 30;
+    jobs.push_back(
+        {.prompt = {1, 2, 3}, .request = request, .sample = static_cast<std::uint64_t>(i)});
+  }
+  for (const bool all_logits : {false, true}) {
+    if (all_logits) jobs.push_back({.prompt = {4}, .request = {.tokens = 8}});
+    const auto found = run(jobs, {.sequences = 8});
+    for (std::size_t i = 0; i < jobs.size(); ++i) {
+      Request request = jobs[i].request;
+      if (request.vocab == 0) request.vocab = 37;
+      EXPECT_EQ(needed_logits(request) == 0, i == 6) << i;
+      EXPECT_EQ(found[i].ids,
+                Generator(uncached, request).generate(jobs[i].prompt, jobs[i].sample).ids)
+          << "job " << i;
+    }
+  }
+}
+
+TEST(BlockTable, SharesBlocksUntilTheyAreWritten) {
+  using Copies = std::vector<std::pair<std::int32_t, std::int32_t>>;
+  BlockTable table(3, 40, 6, 10);
+  EXPECT_EQ(table.columns(), 4);
+  EXPECT_EQ(table.prepare(0, 0, 25), Copies());
+  EXPECT_EQ(table.free_blocks(), 3);
+  table.share(0, 1);
+  table.share(0, 2);
+  EXPECT_EQ(table.free_blocks(), 3);
+  // The two others write to the third block: each copies it.
+  EXPECT_EQ(table.prepare(1, 25, 26), (Copies{{2, 3}}));
+  EXPECT_EQ(table.prepare(0, 25, 31), (Copies{{2, 4}}));
+  EXPECT_EQ(table.free_blocks(), 0);
+  EXPECT_EQ(table.prepare(2, 25, 30), Copies());  // now it has it alone
+  const auto row = [&](int sequence) {
+    const auto blocks = table.table().subspan(4 * sequence, 4);
+    return std::vector<std::int32_t>(blocks.begin(), blocks.end());
+  };
+  EXPECT_EQ(row(0), (std::vector<std::int32_t>{0, 1, 4, 5}));
+  EXPECT_EQ(row(1), (std::vector<std::int32_t>{0, 1, 3, 0}));
+  EXPECT_EQ(row(2), (std::vector<std::int32_t>{0, 1, 2, 0}));
+  EXPECT_NE(message_of<DataError>([&] { table.prepare(1, 26, 40); }).find("KV cache is full"),
+            std::string::npos);
+  table.release(0);
+  EXPECT_EQ(table.free_blocks(), 2);
+  table.release(1);
+  table.prepare(2, 0, 1);  // a new text
+  EXPECT_EQ(table.free_blocks(), 5);
+  EXPECT_THROW(table.prepare(2, 11, 12), InternalError);  // position 10 is missing
 }
 
 TEST_F(BatchGeneratorTest, LogProbabilitiesAreThoseOfTheSoftmax) {

@@ -5,6 +5,7 @@
 #include <algorithm>
 #include <cmath>
 
+#include "generate/batch_decoder.hpp"
 #include "model/stage/pipeline_stage.hpp"
 #include "tiny_gpt.hpp"
 
@@ -34,13 +35,15 @@ std::vector<double> stage_logits(TinyGpt& gpt, const std::vector<std::int32_t>& 
   });
 }
 
-/// The largest difference between the decoder's logits after each prefix of `ids` and the stage's,
-/// relative to the largest logit.
-double largest_error(TinyGpt& gpt, Decoder& decoder, const std::vector<std::int32_t>& ids) {
+/// The largest difference between what `logits_after` gives for each prefix of `ids` and the
+/// stage's logits, relative to the largest logit.
+template <typename LogitsAfter>
+double largest_error(TinyGpt& gpt, const std::vector<std::int32_t>& ids,
+                     const LogitsAfter& logits_after) {
   const std::vector<double> expected = stage_logits(gpt, ids);
   double largest = 0.0, error = 0.0;
   for (std::size_t length = 1; length <= ids.size(); ++length) {
-    const auto logits = decoder.logits(std::span(ids).first(length));
+    const auto logits = logits_after(std::span(ids).first(length));
     for (std::size_t id = 0; id < logits.size(); ++id) {
       const double reference = expected[(length - 1) * logits.size() + id];
       largest = std::max(largest, std::abs(reference));
@@ -54,7 +57,6 @@ double largest_error(TinyGpt& gpt, Decoder& decoder, const std::vector<std::int3
 struct Case {
   DType dtype;
   bool embedding_layernorm;
-  Cache cache;
   double tolerance;
 };
 
@@ -64,43 +66,47 @@ TEST_P(DecoderTest, GivesTheLogitsOfTheTrainingStage) {
   model::Gpt2Config config = TinyGpt::default_config();
   config.embedding_layernorm = GetParam().embedding_layernorm;
   TinyGpt gpt(config, GetParam().dtype);
-  Decoder decoder(*gpt.backend, gpt.parameters, gpt.spec, GetParam().cache);
-  EXPECT_LT(largest_error(gpt, decoder, random_ids(config.positions, config.vocab)),
+  const auto ids = random_ids(config.positions, config.vocab);
+  Decoder decoder(*gpt.backend, gpt.parameters, gpt.spec);
+  EXPECT_LT(largest_error(gpt, ids, [&](auto context) { return decoder.logits(context); }),
             GetParam().tolerance);
+  BatchDecoder cached(*gpt.backend, gpt.parameters, gpt.spec, {.sequences = 1});
+  const auto last_alone = [&](auto context) {
+    return cached.run({{.past = std::ssize(context) - 1, .ids = {context.back()}}})[0];
+  };
+  EXPECT_LT(largest_error(gpt, ids, last_alone), GetParam().tolerance);
 }
 
 INSTANTIATE_TEST_SUITE_P(Kinds, DecoderTest,
-                         testing::Values(Case{DType::f32, false, Cache::keys_and_values, 1e-5},
-                                         Case{DType::f32, true, Cache::keys_and_values, 1e-5},
-                                         Case{DType::f64, false, Cache::keys_and_values, 1e-13},
-                                         Case{DType::f64, true, Cache::none, 1e-13},
-                                         Case{DType::f32, false, Cache::none, 1e-5}));
+                         testing::Values(Case{DType::f32, false, 1e-5},
+                                         Case{DType::f32, true, 1e-5},
+                                         Case{DType::f64, false, 1e-13},
+                                         Case{DType::f64, true, 1e-13}));
 
-TEST(Decoder, ReadsAPromptLongerThanOnePass) {
+// Chunks of one token and of more, with and without a past, on either side of the length from which
+// attention runs without the cache, and of the length of its blocks.
+TEST(BatchDecoder, ReadsAPromptInPiecesOfAnyLength) {
   model::Gpt2Config config = TinyGpt::default_config();
   config.layers = 1;
-  config.positions = 1200;
+  config.positions = 300;
   TinyGpt gpt(config, DType::f64);
-  const auto ids = random_ids(1100, config.vocab);
+  const auto ids = random_ids(260, config.vocab);
   const std::vector<double> expected = stage_logits(gpt, ids);
-  Decoder decoder(*gpt.backend, gpt.parameters, gpt.spec);
-  const auto logits = decoder.logits(ids);
-  const std::size_t last = (ids.size() - 1) * logits.size();
-  for (std::size_t id = 0; id < logits.size(); ++id)
-    EXPECT_NEAR(logits[id], expected[last + id], 1e-11) << "id " << id;
-}
-
-TEST(Decoder, ContextsMayChangeBetweenCalls) {
-  TinyGpt gpt(TinyGpt::default_config(), DType::f64);
-  Decoder cached(*gpt.backend, gpt.parameters, gpt.spec);
-  Decoder uncached(*gpt.backend, gpt.parameters, gpt.spec, Cache::none);
-  const std::vector<std::vector<std::int32_t>> contexts = {
-      {1, 2, 3, 4, 5, 6}, {1, 2, 3, 4, 5, 6}, {1, 2, 9, 4, 5, 6}, {1, 2}, {1, 2, 9, 4}, {7}};
-  for (std::size_t i = 0; i < contexts.size(); ++i) {
-    const auto expected = uncached.logits(contexts[i]);
-    const auto logits = cached.logits(contexts[i]);
-    for (std::size_t id = 0; id < logits.size(); ++id)
-      ASSERT_NEAR(logits[id], expected[id], 1e-12) << "context " << i << ", id " << id;
+  BatchDecoder decoder(*gpt.backend, gpt.parameters, gpt.spec,
+                       {.sequences = 2, .pass_tokens = 200});
+  for (const std::int64_t first : {1, 8, 9, 64, 100, 199}) {
+    std::int64_t done = 0;
+    for (const std::int64_t count : {first, std::int64_t{3}, std::int64_t{1}, std::int64_t{30}}) {
+      const auto logits = decoder.run(
+          {{.slot = 1, .past = done, .ids = {ids.begin() + done, ids.begin() + done + count}},
+           {.slot = 0, .ids = {ids[0]}}});
+      done += count;
+      for (std::int64_t id = 0; id < config.vocab; ++id) {
+        ASSERT_NEAR(logits[0][id], expected[(done - 1) * config.vocab + id], 1e-11)
+            << "after " << done << " tokens, id " << id;
+        ASSERT_NEAR(logits[1][id], expected[id], 1e-11);
+      }
+    }
   }
 }
 

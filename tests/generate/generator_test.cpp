@@ -30,17 +30,6 @@ class GeneratorTest : public testing::Test {
   Decoder decoder_{*gpt_.backend, gpt_.parameters, gpt_.spec};
 };
 
-TEST_F(GeneratorTest, TheCacheDoesNotChangeTokens) {
-  Decoder uncached(*gpt_.backend, gpt_.parameters, gpt_.spec, Cache::none);
-  for (const Sampling& sampling : {Sampling{.greedy = true}, Sampling{.seed = 9}})
-    for (const Ids& prompt : {Ids{3}, Ids{1, 2, 3, 4, 5}, Ids{36, 0, 36, 0}, Ids{9, 9}}) {
-      const Request request{.tokens = 18, .sampling = sampling};
-      const Ids ids = generate(prompt, request);
-      EXPECT_EQ(ids.size(), 18u);
-      EXPECT_EQ(ids, Generator(uncached, request).generate(prompt).ids);
-    }
-}
-
 TEST_F(GeneratorTest, GreedyTakesTheMostLikelyTokenAtEachStep) {
   Ids context = {4, 8};
   const Ids ids = generate(context, {.tokens = 10, .sampling = {.greedy = true}});

@@ -232,37 +232,8 @@ TYPED_TEST(AttentionTest, StaysFiniteForExtremeScores) {
   for (std::int64_t i = 0; i < p.dqkv.size(); ++i) ASSERT_TRUE(std::isfinite(p.dqkv[i])) << i;
 }
 
-TYPED_TEST(AttentionTest, CachedStepsEqualTheWholeSequence) {
-  using T = TypeParam;
-  for (const Case size : {Case{70, 2, 3, 5}, Case{70, 2, 6, 5, 2}}) {
-    Problem<T> p(size, 0.0);
-    p.forward();
-    // A prompt, single tokens, and a last range: together they cover the sequence.
-    const std::int64_t capacity = size.s + 4;
-    Owned<T> keys({size.b, size.kv(), capacity, size.d}), values = keys;
-    Owned<T> out({size.s, size.b, size.heads * size.d});
-    std::int64_t past = 0;
-    for (const std::int64_t steps : {66, 1, 1, 2}) {
-      host::attention_cached({p.qkv.tensor().rows(past, steps), keys.tensor(), values.tensor(),
-                              out.tensor().rows(past, steps), size.heads, past, size.kv_heads});
-      past += steps;
-    }
-    std::vector<double> expected;
-    for (std::int64_t i = 0; i < p.out.size(); ++i) expected.push_back(std::as_const(p.out)[i]);
-    expect_close("out", out, expected, tolerance<T>(1e-6));
-  }
-}
-
-TEST(Attention, RefusesAFullCacheAndUnevenHeads) {
-  Owned<float> qkv({2, 1, 12}, 0.0), out({2, 1, 4}, 0.0), keys({1, 2, 5, 2}, 0.0), values = keys;
-  try {
-    host::attention_cached({qkv.tensor(), keys.tensor(), values.tensor(), out.tensor(), 2, 4});
-    FAIL() << "accepted";
-  } catch (const InternalError& error) {
-    EXPECT_NE(std::string(error.what()).find("4 past and 2 new positions exceed the cache of 5"),
-              std::string::npos)
-        << error.what();
-  }
+TEST(Attention, RefusesUnevenHeads) {
+  Owned<float> qkv({2, 1, 12}, 0.0), out({2, 1, 4}, 0.0);
   Owned<float> lse({1, 3, 2});
   EXPECT_THROW(host::attention_forward({qkv.tensor(), out.tensor(), lse.tensor(), 3}),
                InternalError);

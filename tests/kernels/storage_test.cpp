@@ -189,12 +189,6 @@ TEST_P(HalfStorage, Attention) {
                              view(dqkv), kHeads,    1,         kDropout};
   });
   dqkv.expect_rounded("dqkv");
-
-  Twin keys = half({kB, kHeads, 12, kH / kHeads}), values = half({kB, kHeads, 12, kH / kHeads});
-  run_both(host::attention_cached, [&](auto view) {
-    return AttentionCached{view(qkv), view(keys), view(values), view(out), kHeads, 4};
-  });
-  for (Twin* twin : {&keys, &values, &out}) twin->expect_rounded("cached attention");
 }
 
 TEST_P(HalfStorage, CrossEntropy) {

@@ -13,6 +13,7 @@ import unittest
 
 from runs import BIN, DATA, DEVICE, FINISHED, HERE, SCRATCH, USAGE, RunTest, dataset, run
 
+FILES = HERE.parent / "data/encdec"  # Yuan's tokenizer
 PROMPTS = ["Licensed under the Apache", "the", "You may not use this ", "Work"]
 
 
@@ -48,11 +49,38 @@ class Generate(RunTest):
             cases = [([], 1), (["--batch", 1], 1), (["--tensor", 2], 2)]
             if sampling == greedy:
                 cases += [(["--pipeline", 2], 2), (["--tensor", 4], 4), (["--pipeline", 4], 4),
-                          (["--tensor", 2, "--pipeline", 2, "--batch", 3], 4)]
+                          (["--batch", 64], 1), (["--cache", 128], 1),
+                          (["--tensor", 2, "--pipeline", 2, "--batch", 3, "--cache", 64], 4)]
+            if os.environ.get("TRIREME_LAYOUTS") == "all":
+                cases = [(["--tensor", t, "--pipeline", p, "--batch", b], t * p)
+                         for t in (1, 2, 4) for p in (1, 2, 4) for b in (1, 64)]
             for layout, ranks in cases:
                 with self.subTest(sampling=sampling, layout=layout):
                     found = self.lines(*words, *layout, ranks=ranks)
                     self.assertEqual([line["text"] for line in found], expected)
+
+    def test_yuans_tokenizer_from_a_deck(self):
+        """Pretraining, evaluation and generation with data.tokenizer.type = encdec."""
+        files = [f"data.tokenizer.vocab={FILES / 'vocab.txt'}",
+                 f"data.tokenizer.model={FILES / 'jieba'}"]
+        reference = json.loads((FILES / "reference.json").read_text())
+        texts = [case["text"] for case in reference["cases"] if case["text"].strip()]
+        corpus, prefix = self.folder / "corpus.jsonl", self.folder / "chinese"
+        corpus.write_text("".join(json.dumps({"text": text}) + "\n" for text in 40 * texts))
+        made = run("trireme-preprocess", "--input", corpus, "--output", prefix, "--tokenizer", "encdec",
+                   "--vocab", FILES / "vocab.txt", "--model", FILES / "jieba", "--append-eod")
+        self.assertEqual(made.code, FINISHED, made)
+        deck = [HERE / "tiny.yaml", f"data.train={prefix}_text_document", "data.tokenizer.type=encdec",
+                *files, f"run.device={DEVICE}", f"run.output={self.folder / 'yuan'}", "train.iterations=2"]
+        trained = run("trireme-pretrain", *deck)
+        self.assertEqual(trained.code, FINISHED, trained)
+        line = run("trireme-generate", "--checkpoint", self.folder / "yuan", "--device", DEVICE, "--json",
+                   "--prompt", texts[0], "--tokens", 4, "--greedy")
+        self.assertEqual(line.code, FINISHED, line)
+        self.assertEqual(len(json.loads(line.out)["tokens"]), 4)
+        scored = run("trireme-evaluate", *deck, "--input", corpus, "--iterations", 2, "--json")
+        self.assertEqual(scored.code, FINISHED, scored)
+        self.assertGreater(json.loads(scored.out)["tokens"], 10)
 
     def test_beams_on_tensor_ranks(self):
         words = ["--prompt", "the ", "--tokens", 5, "--beams", 3, "--samples", 3]

@@ -46,6 +46,14 @@ BOUNDS = {
         Bound(r"row_statistics<", 40),
         Bound(r"logit_gradients<", 40),
     ],
+    "decoding/attention.cu": [
+        Bound(r"attend_rows<", 255),
+    ],
+    "decoding/linear.cu": [
+        Bound(r"linear_tiles<", 128, (48, 64), (24, 36)),
+        # fp32, and rows that are not a whole number of 16 bytes: it is enough that they work.
+        Bound(r"linear_rows<", 80, ANY, ANY),
+    ],
     "dropout.cu": [
         Bound(r"normalize_rows<float, 4, [34], ResidualSum", 64),
         Bound(r"normalize_rows<float, 4, 5, ResidualSum", 66),

@@ -106,8 +106,7 @@ constexpr AttentionBackwardLayout attention_backward_layout(DType dtype, std::in
   return layout;
 }
 
-/// Bytes of scratch memory that attention_backward needs; arguments as above. attention_cached
-/// needs none.
+/// Bytes of scratch memory that attention_backward needs; arguments as above.
 constexpr std::size_t attention_backward_workspace(DType dtype, std::int64_t s, std::int64_t b,
                                                    std::int64_t heads, std::int64_t d,
                                                    std::int64_t kv_heads = 0) {

@@ -328,28 +328,6 @@ void backward(const AttentionBackward& args) {
   });
 }
 
-template <typename T>
-void cached(const AttentionCached& args) {
-  const auto layout = layout_of<const T>(args);
-  const auto out_layout = layout_of<T>(args);
-  const std::int64_t d = layout.d, capacity = args.keys.shape[2];
-  const T* qkv = args.qkv.as<T>();
-  parallel_for(layout.b * layout.kv_heads, [&](std::int64_t task) {
-    const std::int64_t j = task / layout.kv_heads, kv = task % layout.kv_heads;
-    T* keys = args.keys.as<T>() + task * capacity * d;
-    T* values = args.values.as<T>() + task * capacity * d;
-    const Strided<const T> k = layout.key(qkv, j, kv), v = layout.value(qkv, j, kv);
-    for (std::int64_t t = 0; t < layout.s; ++t) {
-      std::copy_n(k.row(t), d, keys + (args.past + t) * d);
-      std::copy_n(v.row(t), d, values + (args.past + t) * d);
-    }
-    for (std::int64_t i = kv * layout.group(); i < (kv + 1) * layout.group(); ++i)
-      attend<T>(layout.query(qkv, j, i), {keys, d}, {values, d},
-                out_layout.merged(args.out.as<T>(), j, i), layout.s, args.past, d, true, nullptr,
-                nullptr, nullptr);
-  });
-}
-
 }  // namespace
 
 void attention_forward(const AttentionForward& args) {
@@ -374,26 +352,6 @@ void attention_backward(const AttentionBackward& args) {
   using Args = AttentionBackward;
   compute(args, dtype, {&Args::dout, &Args::qkv, &Args::out}, {&Args::dqkv},
           [](const Args& a, auto zero) { backward<decltype(zero)>(a); });
-}
-
-void attention_cached(const AttentionCached& args) {
-  const char* op = "attention_cached";
-  const DType dtype = args.qkv.dtype;
-  check_qkv(op, args);
-  TRIREME_CHECK(args.keys.shape.rank() == 4, "{}: keys is {}, expected [b, kv_heads, capacity, d]",
-                op, to_string(args.keys.shape));
-  const std::int64_t capacity = args.keys.shape[2];
-  const HeadLayout<float> layout = layout_of<float>(args);
-  const Shape cache{layout.b, layout.kv_heads, capacity, layout.d};
-  check_shape(op, "keys", args.keys, dtype, cache);
-  check_shape(op, "values", args.values, dtype, cache);
-  TRIREME_CHECK(args.past >= 0 && args.past + args.qkv.shape[0] <= capacity,
-                "{}: {} past and {} new positions exceed the cache of {}", op, args.past,
-                args.qkv.shape[0], capacity);
-  using Args = AttentionCached;
-  compute(args, dtype, {&Args::qkv, &Args::keys, &Args::values},
-          {&Args::keys, &Args::values, &Args::out},
-          [](const Args& a, auto zero) { cached<decltype(zero)>(a); });
 }
 
 }  // namespace trireme::kernels::host

@@ -238,32 +238,70 @@ void Attention::forward(const LayerContext& context, const PassInfo& pass, const
 }
 
 void Attention::forward_cached(const LayerContext& context, const Tensor& x,
-                               const Activations& saved, std::span<const CachedSequence> sequences,
+                               const Activations& saved, const CachedTokens& tokens,
                                const Tensor& y) const {
-  TRIREME_CHECK(spec_.causal, "attention that sees later tokens has no cache");
   qkv_.gather_input(context, x);
   qkv_.forward(context, x, saved.qkv);
-  normalize(context, saved);
-  std::int64_t first = 0;
-  for (const CachedSequence& sequence : sequences) {
-    const Tensor qkv = saved.qkv.rows(first, sequence.tokens);
-    if (spec_.window > 0 && sequence.past + sequence.tokens > spec_.window)
-      throw DeckError(
-          "text longer than model.window = {} tokens cannot be generated yet: give a shorter "
-          "prompt, or ask for fewer tokens",
-          spec_.window);
-    rotate(context, qkv, sequence.past, /*positions=*/nullptr, /*inverse=*/false);
-    scale_queries(context, qkv);
-    context.backend.attention_cached({.qkv = qkv,
-                                      .keys = sequence.keys,
-                                      .values = sequence.values,
-                                      .out = saved.attn_out.rows(first, sequence.tokens),
-                                      .heads = local_heads(context),
-                                      .past = sequence.past,
-                                      .kv_heads = local_kv_heads(context)});
-    first += sequence.tokens;
-  }
+  attend_cached(context, saved, tokens);
   projection_.forward(context, saved.attn_out, y);
+}
+
+void Attention::decode(const LayerContext& context, const kernels::DecodeNorm& norm,
+                       const Activations& saved, const CachedTokens& tokens,
+                       const Tensor& stream) const {
+  context.backend.decode_linear({.x = as_rows(stream),
+                                 .weight = qkv_.weight().weight,
+                                 .y = as_rows(saved.qkv),
+                                 .norm = norm,
+                                 .bias = qkv_.bias().weight});
+  attend_cached(context, saved, tokens);
+  context.backend.decode_linear({.x = as_rows(saved.attn_out),
+                                 .weight = projection_.weight().weight,
+                                 .y = as_rows(stream),
+                                 .bias = projection_.bias().weight,
+                                 .residual = as_rows(stream)});
+}
+
+void Attention::attend_cached(const LayerContext& context, const Activations& saved,
+                              const CachedTokens& tokens) const {
+  TRIREME_CHECK(spec_.causal, "attention that sees later tokens has no cache");
+  // Above this, chunks without a past go through the kernels of training.
+  constexpr std::int64_t kFewTokens = 8;
+  const std::int64_t heads = local_heads(context), kv_heads = local_kv_heads(context);
+  normalize(context, saved);
+  rotate(context, saved.qkv, /*first_position=*/0, tokens.rows.positions, /*inverse=*/false);
+  scale_queries(context, saved.qkv);
+  const auto attend = [&](std::int64_t first, std::int64_t count) {
+    if (count == 0) return;
+    context.backend.attention_paged(
+        {.qkv = as_rows(saved.qkv.rows(first, count)),
+         .cache = tokens.cache,
+         .rows = {.lines = tokens.rows.lines + first, .positions = tokens.rows.positions + first},
+         .out = as_rows(saved.attn_out.rows(first, count)),
+         .heads = heads,
+         .kv_heads = kv_heads,
+         .append = tokens.chunks.empty()});
+  };
+  if (tokens.chunks.empty()) return attend(0, context.tokens());
+  context.backend.cache_append({.qkv = as_rows(saved.qkv),
+                                .cache = tokens.cache,
+                                .rows = tokens.rows,
+                                .heads = heads,
+                                .kv_heads = kv_heads});
+  std::int64_t begin = 0, end = 0;  // rows that go through the cache
+  for (const CachedChunk& chunk : tokens.chunks) {
+    if (chunk.past == 0 && chunk.tokens > kFewTokens) {
+      attend(begin, end - begin);
+      context.backend.attention_forward({.qkv = saved.qkv.rows(end, chunk.tokens),
+                                         .out = saved.attn_out.rows(end, chunk.tokens),
+                                         .lse = front(saved.lse, {1, heads, chunk.tokens}),
+                                         .heads = heads,
+                                         .kv_heads = kv_heads});
+      begin = end + chunk.tokens;
+    }
+    end += chunk.tokens;
+  }
+  attend(begin, end - begin);
 }
 
 Tensor Attention::backward(const LayerContext& context, const LayerWorkspace& workspace,

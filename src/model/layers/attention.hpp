@@ -17,12 +17,19 @@ struct DeferredGradients {
   Tensor second;  ///< of the row-parallel linear: [S, b, h]
 };
 
-/// `tokens` new positions of one sequence over `past` cached ones: keys (rotated), values [1,
-/// kv_heads, capacity, head_dim] of this rank's heads.
-struct CachedSequence {
-  Tensor keys, values;
+/// `tokens` new positions of one sequence over `past` cached ones.
+struct CachedChunk {
   std::int64_t tokens = 1;
   std::int64_t past = 0;
+};
+
+/// The new tokens of a pass over a KV cache, [T]: the chunks follow each other. Without chunks each
+/// row is the one new token of its sequence: nothing but device memory then says which sequences
+/// and positions these are, so that a captured pass can be replayed.
+struct CachedTokens {
+  kernels::KeyValueCache cache;  ///< of the layer, with this rank's heads: keys are rotated
+  kernels::CacheRows rows;
+  std::span<const CachedChunk> chunks;
 };
 
 /// The cosines and sines of rotary positions, kernels::Rotary::table, row-major: computed in fp64.
@@ -81,10 +88,13 @@ class Attention {
   /// sp_shard(). Collective over the tensor group.
   void forward(const LayerContext& context, const PassInfo& pass, const Tensor& x,
                const Activations& saved, const Tensor& y) const;
-  /// forward() of the new positions of `sequences`, which follow each other in x [T, h], without
-  /// dropout. `saved` is scratch here.
+  /// forward() of new tokens x [T, h] without dropout. `saved` is scratch here.
   void forward_cached(const LayerContext& context, const Tensor& x, const Activations& saved,
-                      std::span<const CachedSequence> sequences, const Tensor& y) const;
+                      const CachedTokens& tokens, const Tensor& y) const;
+  /// The whole sublayer for at most kMaxDecodeRows new tokens on one tensor rank: adds the output
+  /// for norm(stream) to `stream` [T, h].
+  void decode(const LayerContext& context, const kernels::DecodeNorm& norm,
+              const Activations& saved, const CachedTokens& tokens, const Tensor& stream) const;
 
   /// Writes the gradient of x, whose sum over the tensor ranks is still to come, to
   /// workspace.hidden from dy [S, b, h], that of the output, which may lie there. Adds the
@@ -103,6 +113,9 @@ class Attention {
                         const DeferredGradients& deferred) const;
 
  private:
+  /// From saved.qkv to saved.attn_out.
+  void attend_cached(const LayerContext& context, const Activations& saved,
+                     const CachedTokens& tokens) const;
   /// Normalizes q and k of saved.qkv in place. Collective if QkNorm::width.
   void normalize(const LayerContext& context, const Activations& saved) const;
   /// Rotates q and k of `qkv` in place, or with `inverse` their gradients back.

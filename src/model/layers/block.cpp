@@ -169,15 +169,21 @@ void TransformerBlock::forward(const LayerContext& context, const LayerWorkspace
 
 void TransformerBlock::forward_cached(const LayerContext& context, const LayerWorkspace& workspace,
                                       const BlockActivations& saved, const Tensor& stream,
-                                      std::span<const CachedSequence> sequences) const {
+                                      const CachedTokens& tokens) const {
   if (output_norm())
     return forward_output_norm(context, workspace, {.training = false}, stream, saved, stream, [&] {
-      attention_.forward_cached(context, saved.attention_in, saved.attention, sequences,
+      attention_.forward_cached(context, saved.attention_in, saved.attention, tokens,
                                 workspace.hidden);
     });
   TRIREME_CHECK(pre_norm(), "post-norm attention has no cache");
+  const auto norm1 = norm1_->decode_norm(), norm2 = norm2_->decode_norm();
+  if (norm1 && norm2 && mlp_->decodes() && context.tensor_ranks == 1 &&
+      context.tokens() <= kernels::kMaxDecodeRows) {
+    attention_.decode(context, *norm1, saved.attention, tokens, stream);
+    return mlp_->decode(context, *norm2, saved.mlp, stream);
+  }
   norm1_->forward(context, stream, saved.norm1, sp_shard(context, saved.norm1_out));
-  attention_.forward_cached(context, saved.norm1_out, saved.attention, sequences, workspace.hidden);
+  attention_.forward_cached(context, saved.norm1_out, saved.attention, tokens, workspace.hidden);
   finish_forward(context, workspace, {.training = false}, stream, saved, stream, {});
 }
 

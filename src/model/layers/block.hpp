@@ -112,11 +112,11 @@ class TransformerBlock {
   void backward_weights(const LayerContext& context, const LayerWorkspace& workspace,
                         const BlockActivations& saved, const BlockGradients& deferred) const;
 
-  /// forward() of the new positions of `sequences`, which follow each other in `stream` [T, 1, h],
-  /// in place, without dropout; `saved` is scratch here. Collective over the tensor group.
+  /// forward() of new tokens, whose stream [T, 1, h] is changed in place, without dropout; `saved`
+  /// is scratch here. Collective over the tensor group.
   void forward_cached(const LayerContext& context, const LayerWorkspace& workspace,
                       const BlockActivations& saved, const Tensor& stream,
-                      std::span<const CachedSequence> sequences) const;
+                      const CachedTokens& tokens) const;
 
  private:
   bool pre_norm() const { return placement_ == NormPlacement::pre; }

@@ -143,6 +143,14 @@ void Head::logits(const LayerContext& context, const Tensor& stream,
   TRIREME_CHECK(context.tokens() <= loss_tokens(context),
                 "logits of {} tokens do not fit the memory of {}", context.tokens(),
                 loss_tokens(context));
+  const auto norm = norm_ ? norm_->decode_norm() : std::nullopt;
+  if (norm && !transform_ && logit_scale_ == 1.0 && context.tokens() <= kernels::kMaxDecodeRows &&
+      context.sp_ranks() == 1)
+    return context.backend.decode_linear({.x = as_rows(stream),
+                                          .weight = output_.weight,
+                                          .y = saved.logits,
+                                          .norm = *norm,
+                                          .bias = bias_.weight});
   normalize(context, stream, saved);
   linear_forward(context.backend, saved.norm_out, output_.weight, saved.logits, bias_.weight);
 }

@@ -42,6 +42,23 @@ void TwoLinearMlp::backward_weights(const LayerContext& context, const LayerWork
   fc1_.deferred_weight_gradient(context, x, deferred.first, saved.fc1_in);
 }
 
+void TwoLinearMlp::decode_with(const LayerContext& context, const kernels::DecodeNorm& norm,
+                               const Activations& saved, const Tensor& stream,
+                               kernels::Activation function, bool gated) const {
+  context.backend.decode_linear({.x = as_rows(stream),
+                                 .weight = fc1_.weight().weight,
+                                 .y = saved.gelu_out,
+                                 .norm = norm,
+                                 .bias = fc1_.bias().weight,
+                                 .function = function,
+                                 .gated = gated});
+  context.backend.decode_linear({.x = saved.gelu_out,
+                                 .weight = fc2_.weight().weight,
+                                 .y = as_rows(stream),
+                                 .bias = fc2_.bias().weight,
+                                 .residual = as_rows(stream)});
+}
+
 LayerKinds<MlpFactory>& mlp_kinds() {
   static LayerKinds<MlpFactory> kinds = {
       {"gelu",

@@ -43,6 +43,14 @@ class Mlp {
   /// sp_shard(); without y it writes `saved` alone. Collective over the tensor group.
   virtual void forward(const LayerContext& context, const Tensor& x, const Activations& saved,
                        const Tensor& y) const = 0;
+  /// Whether decode() is there.
+  virtual bool decodes() const { return false; }
+  /// The whole sublayer for at most kMaxDecodeRows new tokens on one tensor rank: adds the output
+  /// for norm(stream) to `stream` [T, h]. `saved` is scratch here.
+  virtual void decode(const LayerContext&, const kernels::DecodeNorm&, const Activations&,
+                      const Tensor&) const {
+    throw InternalError("this MLP has no decode()");
+  }
   /// Writes the gradient of x, whose sum over the tensor ranks is still to come, to
   /// workspace.hidden from dy [S, b, h], that of the output, which may lie there. Adds all
   /// gradients but that of the first linear's W, which fc1_gradient() adds, and with `deferred`
@@ -88,6 +96,10 @@ class TwoLinearMlp : public Mlp {
   TwoLinearMlp(LinearSpec fc1, LinearSpec fc2)
       : width_(fc2.in), fc1_(std::move(fc1)), fc2_(std::move(fc2)) {}
   std::int64_t local_width(const LayerSizes& sizes) const { return width_ / sizes.tensor_ranks; }
+  /// decode() with this function.
+  void decode_with(const LayerContext& context, const kernels::DecodeNorm& norm,
+                   const Activations& saved, const Tensor& stream, kernels::Activation function,
+                   bool gated) const;
 
   std::int64_t width_;  ///< f
   ColumnParallelLinear fc1_;
@@ -108,6 +120,11 @@ class GatedMlp final : public TwoLinearMlp {
                const Tensor& y) const override;
   Tensor backward(const LayerContext& context, const LayerWorkspace& workspace, const Tensor& dy,
                   const Activations& saved, const DeferredGradients* deferred) const override;
+  bool decodes() const override { return true; }
+  void decode(const LayerContext& context, const kernels::DecodeNorm& norm,
+              const Activations& saved, const Tensor& stream) const override {
+    decode_with(context, norm, saved, stream, function_, /*gated=*/true);
+  }
 
  private:
   kernels::Activation function_;
@@ -125,6 +142,11 @@ class GeluMlp final : public TwoLinearMlp {
                const Tensor& y) const override;
   Tensor backward(const LayerContext& context, const LayerWorkspace& workspace, const Tensor& dy,
                   const Activations& saved, const DeferredGradients* deferred) const override;
+  bool decodes() const override { return true; }
+  void decode(const LayerContext& context, const kernels::DecodeNorm& norm,
+              const Activations& saved, const Tensor& stream) const override {
+    decode_with(context, norm, saved, stream, gelu_, /*gated=*/false);
+  }
 
  private:
   /// Whether fc2's conversion to FP8 applies the GELU: gelu_out is then never in memory.

@@ -2,6 +2,7 @@
 #pragma once
 
 #include <memory>
+#include <optional>
 #include <string>
 
 #include "model/context.hpp"
@@ -49,6 +50,8 @@ class Norm {
                              const NormStatistics& statistics, const Tensor& out) const;
   /// Adds the gradients of the input, to `args.dx`, and of the parameters.
   virtual void backward(const LayerContext& context, const NormGradients& args) const = 0;
+  /// The norm as a part of kernels::DecodeLinear; none for kinds that it does not know.
+  virtual std::optional<kernels::DecodeNorm> decode_norm() const { return std::nullopt; }
 };
 
 /// Makes the norm of `spec`; `name` is the prefix of its parameters, such as "layers/3/norm1/".
@@ -78,6 +81,9 @@ class LayerNorm final : public Norm {
   void forward_fused(const LayerContext& context, const kernels::BiasDropoutResidual& sum,
                      const NormStatistics& statistics, const Tensor& out) const override;
   void backward(const LayerContext& context, const NormGradients& args) const override;
+  std::optional<kernels::DecodeNorm> decode_norm() const override {
+    return kernels::DecodeNorm{weight_.weight, bias_.weight, eps_, kind_};
+  }
 
  private:
   bool has_bias() const { return kind_ == kernels::NormKind::layer; }

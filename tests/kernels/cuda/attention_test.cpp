@@ -450,31 +450,6 @@ TEST_P(AttentionOnGpu, StaysFiniteForExtremeScores) {
   for (const double value : found.dqkv) ASSERT_TRUE(std::isfinite(value));
 }
 
-TEST_P(AttentionOnGpu, CachedStepsEqualTheWholeSequence) {
-  const DType dtype = GetParam();
-  for (const Case& size : {Case{170, 2, 3, 64}, Case{70, 1, 3, 5}, Case{90, 1, 1, 256},
-                           Case{77, 3, 1, 100}, Case{90, 2, 6, 64, 2}, Case{50, 1, 4, 128, 1}}) {
-    Problem problem(size, dtype, 0.0, true);
-    const Results exact = problem.exact();
-    const OnGpu in(problem.qkv_shape(), dtype, problem.qkv), out(problem.out_shape(), dtype);
-    const Shape cache{size.b, size.kv(), size.s + 4, size.d};
-    const std::vector<double> nothing(cache.size());
-    const OnGpu keys(cache, dtype, nothing), values(cache, dtype, nothing);
-    std::int64_t past = 0;
-    for (const std::int64_t steps :
-         {size.s - 16, std::int64_t{1}, std::int64_t{1}, std::int64_t{3}, std::int64_t{11}}) {
-      gpu().attention_cached({in.tensor().rows(past, steps), keys.tensor(), values.tensor(),
-                              out.tensor().rows(past, steps), size.heads, past, size.kv_heads});
-      past += steps;
-    }
-    expect_as_near("cached, " + text_of(size, dtype, 0.0, true), out.read(),
-                   rounded(exact.out, dtype), exact.out);
-    // Behind the sequence the caches are untouched.
-    const std::vector<double> left = keys.read();
-    for (std::int64_t c = 0; c < 4 * size.d; ++c) EXPECT_EQ(left[size.s * size.d + c], 0.0);
-  }
-}
-
 INSTANTIATE_TEST_SUITE_P(Types, AttentionOnGpu,
                          ::testing::Values(DType::f32, DType::bf16, DType::f16),
                          [](const auto& info) { return std::string(name_of(info.param)); });

@@ -253,19 +253,4 @@ void attention_backward(const AttentionBackward& args, const Context& context) {
   if (kv_heads < args.heads) sum_groups(args, d, context.workspace + layout.key_gradients, context);
 }
 
-void attention_cached(const AttentionCached& args, const Context& context) {
-  const char* op = "attention_cached";
-  const std::int64_t d = check_qkv(op, args);
-  TRIREME_CHECK(args.keys.shape.rank() == 4, "{}: keys is {}, expected [b, kv_heads, capacity, d]",
-                op, to_string(args.keys.shape));
-  const std::int64_t t = args.qkv.shape[0], capacity = args.keys.shape[2];
-  const Extents cache{args.qkv.shape[1] * kv_heads_of(args) * capacity, d};
-  check_matrix(op, "keys", args.keys, args.qkv.dtype, cache);
-  check_matrix(op, "values", args.values, args.qkv.dtype, cache);
-  TRIREME_CHECK(args.past >= 0 && args.past + t <= capacity,
-                "{}: {} past and {} new positions exceed the cache of {}", op, args.past, t,
-                capacity);
-  if (args.qkv.size() > 0) launch_cached(args, context);
-}
-
 }  // namespace trireme::kernels::cuda

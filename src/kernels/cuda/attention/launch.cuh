@@ -36,9 +36,6 @@ void launch_statistics(const AttentionBackward& args, const Context& context);
 void launch_plain_forward(const AttentionForward& args, const Context& context);
 void launch_plain_backward(const AttentionBackward& args, const Context& context);
 
-/// Appends to the caches and attends, in any type.
-void launch_cached(const AttentionCached& args, const Context& context);
-
 /// Queues `kernel` with `shared_bytes` of dynamic shared memory, which may be more than the 48 KB
 /// that need no asking.
 template <typename... Parameters, typename... Arguments>

@@ -1,0 +1,85 @@
+#include "generate/paged_cache.hpp"
+
+#include <algorithm>
+
+#include "core/files.hpp"
+
+namespace trireme::generate {
+namespace {
+
+constexpr std::int64_t kPositions = CachePlan::kPositions;
+
+/// Keys, or values, of a block of one layer.
+Shape shape_of(const CachedLayers& layers, std::int64_t layer) {
+  const auto& attention = layers.spec.blocks[layers.first + layer].attention;
+  return {attention.kv_heads / layers.tensor_ranks, kPositions, attention.head_dim};
+}
+
+}  // namespace
+
+std::string CachePlan::text() const {
+  return fmt::format("{} blocks of {} positions, {}", blocks, kPositions,
+                     human_bytes(static_cast<double>(bytes())));
+}
+
+CachePlan PagedCache::make_plan(const device::Backend& backend, const CachedLayers& layers,
+                                const BatchLimits& limits, comm::Communicator* world) {
+  CachePlan plan;
+  for (std::int64_t i = 0; i < layers.count; ++i)
+    plan.block_bytes += 2 * shape_of(layers, i).size() * size_of(layers.dtype);
+  const std::int64_t capacity = layers.spec.embedding.positions,
+                     longest = (capacity + kPositions - 1) / kPositions;
+  const bool given = limits.cache_positions > 0;
+  auto blocks = static_cast<double>(given ? (limits.cache_positions + kPositions - 1) / kPositions
+                                          : limits.sequences * longest);
+  if (const auto memory = backend.memory(); !given && memory.total > 0 && plan.block_bytes > 0) {
+    constexpr double kUsable = 0.9;  // of what is free: libraries allocate, too
+    blocks = std::min(blocks, kUsable * static_cast<double>(memory.total - memory.used) /
+                                  static_cast<double>(plan.block_bytes));
+  }
+  if (world) blocks = world->all_reduce(blocks, comm::Reduce::min);
+  plan.blocks = static_cast<std::int64_t>(blocks);
+  if (!given && plan.blocks < longest)
+    throw CodedError<ExitCode::failure>(
+        "no memory for the KV cache: {} positions fit, and a sequence of the model has {}; set the "
+        "number of positions to cache (--cache)",
+        plan.blocks * kPositions, capacity);
+  return plan;
+}
+
+PagedCache::PagedCache(device::Backend& backend, const CachedLayers& layers,
+                       const BatchLimits& limits, comm::Communicator* world)
+    : backend_(backend),
+      plan_(make_plan(backend, layers, limits, world)),
+      table_(limits.sequences, std::min(layers.spec.embedding.positions, plan_.blocks * kPositions),
+             plan_.blocks, kPositions) {
+  memory_ = backend.allocate(std::max<std::size_t>(plan_.bytes(), 1), "key and value caches");
+  table_memory_ = backend.allocate(table_.table().size_bytes(), "block table");
+  auto* next = static_cast<std::byte*>(memory_.get());
+  for (std::int64_t i = 0; i < layers.count; ++i) {
+    const Tensor keys{next, layers.dtype, shape_of(layers, i)};
+    const Tensor values{next + keys.bytes(), layers.dtype, keys.shape};
+    next += 2 * keys.bytes();
+    layers_.push_back(
+        {.keys = keys,
+         .values = values,
+         .stride = static_cast<std::int64_t>(plan_.block_bytes / size_of(layers.dtype)),
+         .table = static_cast<const std::int32_t*>(table_memory_.get()),
+         .columns = table_.columns()});
+  }
+}
+
+void PagedCache::prepare(int sequence, std::int64_t begin, std::int64_t end) {
+  auto* memory = static_cast<std::byte*>(memory_.get());
+  for (const auto& [from, to] : table_.prepare(sequence, begin, end))
+    backend_.copy(memory + to * plan_.block_bytes, memory + from * plan_.block_bytes,
+                  plan_.block_bytes);
+}
+
+void PagedCache::upload_table() {
+  if (uploaded_version_ == table_.version()) return;
+  backend_.upload(table_memory_.get(), table_.table().data(), table_.table().size_bytes());
+  uploaded_version_ = table_.version();
+}
+
+}  // namespace trireme::generate

@@ -1,0 +1,54 @@
+// Launches of the decoding kernels: each may start while the one before it ends (programmatic
+// dependent launch), so that it reads weights early. A chain of such kernels is correct because
+// each of them waits before it reads or writes what others do.
+#pragma once
+
+#include <cuda_runtime.h>
+
+#include "core/cuda/check.hpp"
+#include "kernels/cuda/context.hpp"
+
+namespace trireme::kernels::cuda {
+
+/// Lets the next kernel of the stream start, once all blocks of this one have called it.
+__device__ __forceinline__ void allow_dependents() {
+#if __CUDA_ARCH__ >= 900
+  asm volatile("griddepcontrol.launch_dependents;" ::: "memory");
+#endif
+}
+
+/// Waits until the kernel before this one is done and its writes can be read.
+__device__ __forceinline__ void wait_for_previous() {
+#if __CUDA_ARCH__ >= 900
+  asm volatile("griddepcontrol.wait;" ::: "memory");
+#endif
+}
+
+/// Enqueues `kernel`, with `shared_bytes` of dynamic shared memory, in clusters of `cluster` blocks
+/// along x; all its blocks call wait_for_previous().
+template <typename... Parameters, typename... Arguments>
+void launch_early(void (*kernel)(Parameters...), dim3 blocks, int threads, std::size_t shared_bytes,
+                  const Context& context, unsigned cluster, const Arguments&... arguments) {
+  if (shared_bytes > std::size_t{48} << 10)  // which needs no asking
+    TRIREME_CUDA(cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize,
+                                      static_cast<int>(shared_bytes)));
+  cudaLaunchAttribute attributes[2] = {};
+  unsigned count = 0;
+  if (context.capability >= 90) {
+    attributes[count].id = cudaLaunchAttributeProgrammaticStreamSerialization;
+    attributes[count++].val.programmaticStreamSerializationAllowed = 1;
+  }
+  if (cluster > 1) {
+    attributes[count].id = cudaLaunchAttributeClusterDimension;
+    attributes[count++].val.clusterDim = {cluster, 1, 1};
+  }
+  const cudaLaunchConfig_t config{.gridDim = blocks,
+                                  .blockDim = dim3(static_cast<unsigned>(threads)),
+                                  .dynamicSmemBytes = shared_bytes,
+                                  .stream = context.stream,
+                                  .attrs = attributes,
+                                  .numAttrs = count};
+  TRIREME_CUDA(cudaLaunchKernelEx(&config, kernel, arguments...));
+}
+
+}  // namespace trireme::kernels::cuda

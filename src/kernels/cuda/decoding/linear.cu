@@ -1,0 +1,394 @@
+#include <algorithm>
+
+#include "kernels/cuda/common/elements.cuh"
+#include "kernels/cuda/common/math.cuh"
+#include "kernels/cuda/decoding/launch.cuh"
+#include "kernels/decoding.hpp"
+
+// A block computes kTile outputs of all rows. Bound by the bytes of the weight, which each block
+// begins to read before the kernel that writes x has ended.
+namespace trireme::kernels::cuda {
+namespace {
+
+constexpr int kThreads = 256;
+constexpr int kWarps = kThreads / 32;
+constexpr int kTile = 16;
+constexpr int kRows = static_cast<int>(kMaxDecodeRows);
+static_assert(kRows == kWarps, "a warp computes the statistics of a row");
+
+enum class Epilogue { none, gelu_tanh, gelu, tanh, silu };
+
+template <typename T>
+struct LinearParameters {
+  const T* x;
+  const T* weight;
+  T* y;
+  const T* norm_weight;
+  const T* norm_bias;
+  const T* bias;
+  const T* residual;
+  int rows, n, k;
+  float eps;
+  bool mean;  // whether the norm subtracts it
+  bool gated;
+  Epilogue function;
+};
+
+struct Statistics {
+  float mean = 0.0f, rstd = 1.0f;
+};
+
+template <typename T>
+__device__ float apply(Epilogue function, float x) {
+  switch (function) {
+    case Epilogue::gelu_tanh:
+      return Gelu<T>(x).value(x);
+    case Epilogue::gelu:
+      return ExactGelu<T>(x).value(x);
+    case Epilogue::tanh:
+      return tanhf(x);
+    case Epilogue::silu:
+      return x / (1.0f + exponential<T>(-x));
+    case Epilogue::none:
+      break;
+  }
+  return x;
+}
+
+// The statistics of a row, by one warp.
+template <typename T, int kWidth>
+__device__ Statistics statistics_of(const LinearParameters<T>& p, const T* x) {
+  const int lane = threadIdx.x % 32;
+  const auto reduce = [&](auto term) {
+    float sum = 0.0f;
+#pragma unroll 4
+    for (int i = lane * kWidth; i < p.k; i += 32 * kWidth) {
+      const Values<kWidth> values = widen<T, kWidth>(load<kWidth>(x + i));
+#pragma unroll
+      for (int c = 0; c < kWidth; ++c) sum += term(values[c]);
+    }
+    return warp_sum(sum);
+  };
+  Statistics result;
+  const auto k = static_cast<float>(p.k);
+  if (p.mean) result.mean = reduce([](float v) { return v; }) / k;
+  const float variance = reduce([&](float v) { return (v - result.mean) * (v - result.mean); }) / k;
+  result.rstd = rsqrtf(variance + p.eps);
+  return result;
+}
+
+// norm(x) of elements x, of columns i and following, rounded to T.
+template <typename T, int kWidth>
+__device__ __forceinline__ Elements<T, kWidth> normalize(const LinearParameters<T>& p,
+                                                         const Elements<T, kWidth>& x, int i,
+                                                         const Statistics& statistics) {
+  if (!p.norm_weight) return x;
+  Values<kWidth> values = widen<T, kWidth>(x);
+  const Values<kWidth> weight = widen<T, kWidth>(load<kWidth>(p.norm_weight + i));
+#pragma unroll
+  for (int c = 0; c < kWidth; ++c)
+    values[c] = (values[c] - statistics.mean) * statistics.rstd * weight[c];
+  if (p.norm_bias) {
+    const Values<kWidth> bias = widen<T, kWidth>(load<kWidth>(p.norm_bias + i));
+#pragma unroll
+    for (int c = 0; c < kWidth; ++c) values[c] += bias[c];
+  }
+  return narrow<T>(values);
+}
+
+// Output `o` of row `row`: its product is `first`, and that of the up half `second`.
+template <typename T>
+__device__ __forceinline__ void finish(const LinearParameters<T>& p, int row, int o, float first,
+                                       float second) {
+  const std::int64_t place = std::int64_t{row} * p.n + o;
+  if (p.bias) first += to_float(p.bias[o]);
+  first = apply<T>(p.function, first);
+  if (p.gated) first *= second;
+  if (p.residual) first += to_float(p.residual[place]);
+  p.y[place] = from_float<T>(first);
+}
+
+// ---- 16-bit types: tensor cores, with the outputs as the rows of A and the tokens as the columns
+// of B. Each lane reads 16 consecutive bytes of a weight row: the columns of the fragments are a
+// permutation of k, the same for A and B.
+
+__device__ __forceinline__ void multiply(float (&c)[4], std::uint32_t a0, std::uint32_t a1,
+                                         std::uint32_t a2, std::uint32_t a3, std::uint32_t b0,
+                                         std::uint32_t b1, __nv_bfloat16) {
+  asm("mma.sync.aligned.m16n8k16.row.col.f32.bf16.bf16.f32 {%0,%1,%2,%3}, {%4,%5,%6,%7}, {%8,%9}, "
+      "{%0,%1,%2,%3};"
+      : "+f"(c[0]), "+f"(c[1]), "+f"(c[2]), "+f"(c[3])
+      : "r"(a0), "r"(a1), "r"(a2), "r"(a3), "r"(b0), "r"(b1));
+}
+__device__ __forceinline__ void multiply(float (&c)[4], std::uint32_t a0, std::uint32_t a1,
+                                         std::uint32_t a2, std::uint32_t a3, std::uint32_t b0,
+                                         std::uint32_t b1, __half) {
+  asm("mma.sync.aligned.m16n8k16.row.col.f32.f16.f16.f32 {%0,%1,%2,%3}, {%4,%5,%6,%7}, {%8,%9}, "
+      "{%0,%1,%2,%3};"
+      : "+f"(c[0]), "+f"(c[1]), "+f"(c[2]), "+f"(c[3])
+      : "r"(a0), "r"(a1), "r"(a2), "r"(a3), "r"(b0), "r"(b1));
+}
+
+constexpr int kStep = 64;  // of k, by one warp
+
+// A warp's weights of kGroup steps, which are loaded together: two output rows and two packs of
+// each step.
+template <int kHalves>
+struct WeightGroup {
+  static constexpr int kGroup = 2 / kHalves;
+  uint4 packs[kGroup][kHalves][2][2];
+};
+
+// 16 bytes that no other kernel reads soon.
+__device__ __forceinline__ uint4 load_weight(const void* pointer) {
+  uint4 pack;
+  asm volatile("ld.global.nc.L1::no_allocate.L2::128B.v4.u32 {%0,%1,%2,%3}, [%4];"
+               : "=r"(pack.x), "=r"(pack.y), "=r"(pack.z), "=r"(pack.w)
+               : "l"(pointer));
+  return pack;
+}
+
+template <typename T, int kHalves>
+__device__ __forceinline__ void load_group(const LinearParameters<T>& p, int output, int step,
+                                           WeightGroup<kHalves>& group) {
+  constexpr int kGroup = WeightGroup<kHalves>::kGroup;
+  const int lane = threadIdx.x % 32;
+#pragma unroll
+  for (int s = 0; s < kGroup; ++s)
+#pragma unroll
+    for (int half = 0; half < kHalves; ++half)
+#pragma unroll
+      for (int r = 0; r < 2; ++r)
+#pragma unroll
+        for (int part = 0; part < 2; ++part) {
+          const int o = output + lane / 4 + 8 * r;
+          const int i = (step + s * kWarps) * kStep + 32 * part + 8 * (lane % 4);
+          uint4& pack = group.packs[s][half][r][part];
+          pack = make_uint4(0, 0, 0, 0);
+          if (o < p.n && i < p.k)
+            pack = load_weight(p.weight + (std::int64_t{half} * p.n + o) * p.k + i);
+        }
+}
+
+// Shared memory: norm(x), each row `row_stride` elements after the one before, so that a warp reads
+// fragments of eight rows without bank conflicts; zeros from k on.
+__host__ __device__ constexpr int row_stride(int k) { return (k + kStep - 1) / kStep * kStep + 32; }
+
+template <typename T>
+__device__ void stage_input(const LinearParameters<T>& p, T* staged) {
+  __shared__ Statistics shared[kRows];
+  const int stride = row_stride(p.k), packs = stride / 8;
+  for (int task = threadIdx.x; task < p.rows * packs; task += kThreads) {
+    const int row = task / packs, i = task % packs * 8;
+    Elements<T, 8> x = {};
+    if (i < p.k) x = load<8>(p.x + std::int64_t{row} * p.k + i);
+    *reinterpret_cast<Elements<T, 8>*>(staged + row * stride + i) = x;
+  }
+  __syncthreads();
+  if (!p.norm_weight) return;
+  const int warp = threadIdx.x / 32;
+  if (warp < p.rows) {
+    const Statistics own = statistics_of<T, 8>(p, staged + warp * stride);
+    if (threadIdx.x % 32 == 0) shared[warp] = own;
+  }
+  __syncthreads();
+  for (int task = threadIdx.x; task < p.rows * packs; task += kThreads) {
+    const int row = task / packs, i = task % packs * 8;
+    auto* x = reinterpret_cast<Elements<T, 8>*>(staged + row * stride + i);
+    if (i < p.k) *x = normalize<T, 8>(p, *x, i, shared[row]);
+  }
+  __syncthreads();
+}
+
+template <typename T, int kHalves>
+__device__ __forceinline__ void multiply_group(const LinearParameters<T>& p, const T* staged,
+                                               int step, const WeightGroup<kHalves>& group,
+                                               float (&sums)[kHalves][4]) {
+  constexpr int kGroup = WeightGroup<kHalves>::kGroup;
+  const int lane = threadIdx.x % 32, row = lane / 4;
+#pragma unroll
+  for (int s = 0; s < kGroup; ++s)
+#pragma unroll
+    for (int part = 0; part < 2; ++part) {
+      const int i = (step + s * kWarps) * kStep + 32 * part + 8 * (lane % 4);
+      Elements<T, 8> x = {};
+      if (row < p.rows && i < p.k)
+        x = *reinterpret_cast<const Elements<T, 8>*>(staged + row * row_stride(p.k) + i);
+#pragma unroll
+      for (int half = 0; half < kHalves; ++half) {
+        const uint4& a = group.packs[s][half][0][part];
+        const uint4& b = group.packs[s][half][1][part];
+        const std::uint32_t* v = x.words;
+        multiply(sums[half], a.x, b.x, a.y, b.y, v[0], v[1], T{});
+        multiply(sums[half], a.z, b.z, a.w, b.w, v[2], v[3], T{});
+      }
+    }
+}
+
+// Starts to read the warp's weights from `step` on into L2.
+template <typename T, int kHalves>
+__device__ __forceinline__ void prefetch_weights(const LinearParameters<T>& p, int output,
+                                                 int step) {
+  const int lane = threadIdx.x % 32;
+  // A line of 128 bytes is a step of one output; a lane takes every 32nd of them.
+  for (; step * kStep < p.k; step += kWarps) {
+    const int o = output + lane % kTile;
+    const int half = lane / kTile;
+    if (half < kHalves && o < p.n)
+      asm volatile("prefetch.global.L2 [%0];" ::"l"(
+          p.weight + (std::int64_t{half} * p.n + o) * p.k + step * kStep));
+  }
+}
+
+// The warps share k; their sums are added in the order of the warps.
+template <typename T, int kHalves>
+__global__ void __launch_bounds__(kThreads, 2) linear_tiles(const LinearParameters<T> p) {
+  extern __shared__ uint4 dynamic[];
+  __shared__ float partial[kHalves][kWarps][kTile][kRows];
+  const int warp = threadIdx.x / 32, lane = threadIdx.x % 32;
+  const int output = static_cast<int>(blockIdx.x) * kTile;
+  constexpr int kStride = WeightGroup<kHalves>::kGroup * kWarps;
+  T* const staged = reinterpret_cast<T*>(dynamic);
+  WeightGroup<kHalves> even, odd;
+  allow_dependents();
+  load_group(p, output, warp, even);
+  load_group(p, output, warp + kStride, odd);
+  prefetch_weights<T, kHalves>(p, output, warp + 2 * kStride);
+  wait_for_previous();
+  stage_input(p, staged);
+  float sums[kHalves][4] = {};
+  const int steps = (p.k + kStep - 1) / kStep;
+  for (int step = warp; step < steps; step += 2 * kStride) {
+    multiply_group(p, staged, step, even, sums);
+    load_group(p, output, step + 2 * kStride, even);
+    multiply_group(p, staged, step + kStride, odd, sums);
+    load_group(p, output, step + 3 * kStride, odd);
+  }
+#pragma unroll
+  for (int half = 0; half < kHalves; ++half)
+#pragma unroll
+    for (int c = 0; c < 4; ++c)
+      partial[half][warp][lane / 4 + 8 * (c / 2)][2 * (lane % 4) + c % 2] = sums[half][c];
+  __syncthreads();
+  const int row = threadIdx.x / kTile, o = threadIdx.x % kTile;
+  if (row >= p.rows || output + o >= p.n) return;
+  float totals[2] = {};
+#pragma unroll
+  for (int half = 0; half < kHalves; ++half)
+#pragma unroll
+    for (int w = 0; w < kWarps; ++w) totals[half] += partial[half][w][o][row];
+  finish(p, row, output + o, totals[0], totals[1]);
+}
+
+// ---- any type and alignment: a warp computes an output of all rows on CUDA cores
+
+template <typename T, int kWidth>
+__global__ void __launch_bounds__(kThreads) linear_rows(const LinearParameters<T> p) {
+  __shared__ Statistics shared[kRows];
+  const int warp = threadIdx.x / 32, lane = threadIdx.x % 32;
+  allow_dependents();
+  wait_for_previous();
+  if (p.norm_weight && warp < p.rows) {
+    const Statistics own = statistics_of<T, kWidth>(p, p.x + std::int64_t{warp} * p.k);
+    if (lane == 0) shared[warp] = own;
+  }
+  __syncthreads();
+  for (int o = static_cast<int>(blockIdx.x) * kTile + warp;
+       o < min(p.n, (static_cast<int>(blockIdx.x) + 1) * kTile); o += kWarps) {
+    float sums[2][kRows] = {};
+    for (int i = lane * kWidth; i < p.k; i += 32 * kWidth)
+      for (int half = 0; half <= static_cast<int>(p.gated); ++half) {
+        const Values<kWidth> weight =
+            widen<T, kWidth>(load<kWidth>(p.weight + (std::int64_t{half} * p.n + o) * p.k + i));
+#pragma unroll
+        for (int row = 0; row < kRows; ++row) {
+          if (row >= p.rows) continue;
+          const Values<kWidth> x = widen<T, kWidth>(normalize<T, kWidth>(
+              p, load<kWidth>(p.x + std::int64_t{row} * p.k + i), i, shared[row]));
+#pragma unroll
+          for (int c = 0; c < kWidth; ++c) {
+            float& sum = half == 0 ? sums[0][row] : sums[1][row];
+            sum = fmaf(weight[c], x[c], sum);
+          }
+        }
+      }
+#pragma unroll
+    for (int row = 0; row < kRows; ++row) {
+      const float first = warp_sum(sums[0][row]), second = warp_sum(sums[1][row]);
+      if (lane == row && row < p.rows) finish(p, row, o, first, second);
+    }
+  }
+}
+
+Epilogue epilogue_of(const std::optional<Activation>& function) {
+  if (!function) return Epilogue::none;
+  switch (*function) {
+    case Activation::gelu_tanh:
+      return Epilogue::gelu_tanh;
+    case Activation::gelu:
+      return Epilogue::gelu;
+    case Activation::tanh:
+      return Epilogue::tanh;
+    case Activation::silu:
+      return Epilogue::silu;
+  }
+  throw InternalError("decode_linear: an unknown activation function");
+}
+
+}  // namespace
+
+void decode_linear(const DecodeLinear& args, const Context& context) {
+  const char* op = "decode_linear";
+  const DType dtype = args.x.dtype;
+  const Extents x = extents_of(op, "x", args.x);
+  const std::int64_t n = extents_of(op, "y", args.y).columns, k = x.columns;
+  TRIREME_CHECK(x.rows <= kMaxDecodeRows, "{}: {} rows, at most {}", op, x.rows, kMaxDecodeRows);
+  TRIREME_CHECK(!args.gated || (args.function && !args.bias && !args.residual),
+                "{}: a gated layer has a function, and no bias and no residual", op);
+  check_matrix(op, "weight", args.weight, dtype, {args.gated ? 2 * n : n, k});
+  check_matrix(op, "y", args.y, dtype, {x.rows, n});
+  if (args.norm.weight) check_vector(op, "norm.weight", args.norm.weight, dtype, k);
+  if (args.norm.bias) check_vector(op, "norm.bias", args.norm.bias, dtype, k);
+  if (args.bias) check_vector(op, "bias", args.bias, dtype, n);
+  if (args.residual) check_matrix(op, "residual", args.residual, dtype, {x.rows, n});
+  if (x.rows == 0 || n == 0) return;
+  dispatch_cuda(dtype, [&](auto zero) {
+    using T = decltype(zero);
+    const auto pointer = [](const Tensor& tensor) -> const T* {
+      return tensor ? tensor.as<T>() : nullptr;
+    };
+    const LinearParameters<T> p{.x = args.x.as<T>(),
+                                .weight = args.weight.as<T>(),
+                                .y = args.y.as<T>(),
+                                .norm_weight = pointer(args.norm.weight),
+                                .norm_bias = pointer(args.norm.bias),
+                                .bias = pointer(args.bias),
+                                .residual = pointer(args.residual),
+                                .rows = static_cast<int>(x.rows),
+                                .n = static_cast<int>(n),
+                                .k = static_cast<int>(k),
+                                .eps = static_cast<float>(args.norm.eps),
+                                .mean = args.norm.kind == NormKind::layer,
+                                .gated = args.gated,
+                                .function = epilogue_of(args.function)};
+    const dim3 blocks(static_cast<unsigned>((n + kTile - 1) / kTile));
+    const bool aligned = rows_aligned16<T>(k, p.x, p.weight, p.norm_weight, p.norm_bias);
+    constexpr int kWidth = 16 / sizeof(T);
+    const auto enqueue = [&](auto* kernel, std::size_t shared_bytes) {
+      launch_early(kernel, blocks, kThreads, shared_bytes, context, 1, p);
+    };
+    if constexpr (sizeof(T) == 2) {
+      const std::size_t staged = sizeof(T) * x.rows * row_stride(p.k);
+      constexpr std::size_t kStatic = std::size_t{20} << 10;  // at least what the kernel has
+      if (aligned && staged + kStatic <= static_cast<std::size_t>(context.shared_memory_bytes))
+        return args.gated ? enqueue(linear_tiles<T, 2>, staged)
+                          : enqueue(linear_tiles<T, 1>, staged);
+    }
+    if (aligned)
+      enqueue(linear_rows<T, kWidth>, 0);
+    else
+      enqueue(linear_rows<T, 1>, 0);
+  });
+}
+
+}  // namespace trireme::kernels::cuda
