@@ -14,6 +14,7 @@
 #include "core/text.hpp"
 #include "deck_options.hpp"
 #include "evaluate/ngram.hpp"
+#include "evaluate/results.hpp"
 #include "evaluate/tasks.hpp"
 #include "evaluate/text_datasets.hpp"
 #include "model/spec.hpp"
@@ -69,6 +70,8 @@ po::options_description all_options() {
       ("overlapping-eval", po::value<std::int64_t>()->default_value(32)->value_name("N"),
        "wikitext: tokens from one window to the next; model.sequence: no overlap")    //
       ("strict-lambada", "lambada: all tokens of the last word, not the last token")  //
+      ("plot", po::value<std::string>()->value_name("FILE.svg"),
+       "draw the numbers of several checkpoints over their iterations")  //
       ("json", "print one JSON object");
   return options;
 }
@@ -99,53 +102,6 @@ void resolve_layout(deck::Deck& deck, std::int64_t ranks, std::int64_t batch) {
 }
 
 using Json = nlohmann::ordered_json;
-
-std::string plain(const Json& value) {
-  return value.is_string() ? value.get<std::string>() : value.dump();
-}
-
-/// " lambada at iteration 800 | accuracy: 0.4518 | ... |", from the first number of a result on.
-std::string one_line(const Json& result) {
-  std::string line = fmt::format(" {}", plain(result["task"]));
-  bool numbers = false;
-  for (const auto& [key, value] : result.items()) {
-    if (key == "iteration") {
-      line += fmt::format(" at iteration {} |", plain(value));
-      numbers = true;
-    } else if (numbers && key != "seconds") {
-      line += fmt::format(
-          " {}: {} |", key,
-          value.is_number_float() ? fmt::format("{:.6g}", value.get<double>()) : plain(value));
-    }
-  }
-  return line + "\n";
-}
-
-/// One result as lines of keys and values, several as a table.
-void print_results(const po::variables_map& values, const std::vector<Json>& results) {
-  if (values.count("json"))
-    return print_out((results.size() == 1 ? results.front() : Json{{"results", results}}).dump() +
-                     "\n");
-  if (results.size() == 1) {
-    std::string text;
-    for (const auto& [key, value] : results.front().items())
-      text += fmt::format("{:<19} {}\n", key, plain(value));
-    if (results.front().contains("checkpoint")) text += one_line(results.front());
-    return print_out(text);
-  }
-  TableRows rows(1);
-  for (const Json& result : results) {
-    std::vector<std::string> row;
-    for (const auto& [key, value] : result.items()) {
-      if (key == "task" || key == "input" || key == "split" || key == "strict") continue;
-      if (rows.size() == 1 && &result == &results.front()) rows.front().push_back(key);
-      row.push_back(value.is_number_float() ? fmt::format("{:.6g}", value.get<double>())
-                                            : plain(value));
-    }
-    rows.push_back(std::move(row));
-  }
-  print_out(aligned_table(rows, 1));
-}
 
 /// Loads the weights of the checkpoint at `path`, rounded to the type of `parameters`. Collective.
 checkpoint::Header load_weights(const std::string& path, comm::Groups& groups,
@@ -351,6 +307,8 @@ std::string parse_task(const po::variables_map& values) {
                      did_you_mean(task, tasks));
   if (task != "perplexity" && task != "ngram" && !input)
     throw UsageError("--task {} needs --input, the file to score", task);
+  if (task == "ngram" && values.count("plot"))
+    throw UsageError("--plot draws a curve over several checkpoints, which --task ngram needs not");
   if (task == "ngram" && (input || values.count("checkpoint")))
     throw UsageError("--task ngram counts the training data and takes no --{}",
                      input ? "input" : "checkpoint");
@@ -408,7 +366,9 @@ ExitCode run(int argc, char** argv) {
     } else {
       results = score_checkpoints(arguments, prepared, task, split, batch, std::move(world));
     }
-    if (prints) print_results(values, results);
+    if (prints) print_results(results, values.count("json") > 0);
+    if (prints && values.count("plot"))
+      plot_results(results, values["plot"].template as<std::string>());
     return ExitCode::success;
   });
 }

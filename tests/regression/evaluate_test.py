@@ -291,6 +291,13 @@ class Texts(RunTest):
                                                          "--checkpoint", self.run_folder))
         self.assertEqual([line.split()[1] for line in table.out.splitlines()],
                          ["iteration", "10", "20"], table)
+        curve = self.folder / "curve.svg"
+        self.evaluate("run", *words, "--all-checkpoints", "--plot", curve)
+        drawn = curve.read_text()
+        for name in ("loss", "accuracy", "iterations"):
+            self.assertIn(f">{name}<", drawn)
+        refused = run("trireme-evaluate", *self.deck_words("run", *words, "--plot", curve))
+        self.assertEqual(refused.code, USAGE, refused)
         line = run("trireme-evaluate", *self.deck_words("run", *words)).out.splitlines()[-1]
         self.assertTrue(line.startswith(" targets at iteration 20 | accuracy: "), line)
 
