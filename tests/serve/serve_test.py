@@ -16,6 +16,7 @@ import threading
 import time
 import unittest
 
+import browser
 from runs import FINISHED, HERE, IO, SCRATCH, USAGE, RunTest, Started, command_line, dataset, run
 
 TOKEN = "a secret of this test"
@@ -217,6 +218,35 @@ class Serve(RunTest):
                     answer += piece
                 return answer
         return b""
+
+    def test_page_in_a_browser(self):
+        """Continues a prompt on the page; the screenshot is left in the scratch folder."""
+        path = browser.find()
+        if not path:
+            self.skipTest(f"there is no headless browser: {', '.join(browser.NAMES)}")
+        words = ["--prompt", "Licensed", "--greedy", "--tokens", 12]
+        expected = self.generated(*words)[0]["text"]
+        port = self.server.port
+        with browser.Page(path, f"http://127.0.0.1:{port}/", self.folder / "profile") as page:
+            page.wait("typeof at == 'function' && at('model').textContent != ''")
+            page.evaluate("at('prompt').value = 'Licensed'; at('max_tokens').value = 12;"
+                          "at('temperature').value = 0; at('go').click()")
+            page.wait("at('state').textContent.includes('ended by')")
+            self.assertEqual(page.evaluate("at('answer').textContent"), "Licensed" + expected)
+            state = page.evaluate("at('state').textContent")
+            self.assertTrue(state.startswith("12 tokens in ") and state.endswith("by length"), state)
+            self.assertEqual(page.evaluate("document.querySelectorAll('#answer .token').length"), 12)
+            self.assertIn(" %\n", page.evaluate("document.querySelector('#answer .token').title"))
+            page.screenshot(self.folder / "page.png")
+            self.assertEqual((self.folder / "page.png").read_bytes()[:4], b"\x89PNG")
+            # A text that is stopped, and a refused request.
+            page.evaluate("at('max_tokens').value = 190; at('go').click()")
+            page.wait("document.querySelectorAll('#answer .token').length > 0")
+            page.evaluate("at('end').click()")
+            page.wait("at('state').textContent == 'stopped' && !at('go').disabled")
+            page.evaluate("at('max_tokens').value = 5000; at('go').click()")
+            page.wait("at('state').textContent.includes('max_tokens')")
+            self.assertEqual(page.errors, [])
 
     def test_fuzz(self):
         """Seeded requests, well-formed to a different degree; the server answers all of them."""
