@@ -304,7 +304,7 @@ TEST_F(HuggingFaceTest, RefusesOtherModels) {
     return import_problem();
   };
   EXPECT_EQ(
-      changed("model_type", "t5").substr(0, 67),
+      changed("model_type", "t5").substr(0, 82),
       "'out/config.json': \"model_type\" is \"t5\"; read are gpt2, bert, megatron-bert, llama");
   EXPECT_EQ(changed("activation_function", "relu"),
             "'out/config.json': \"activation_function\" is \"relu\"; Trireme's GELU is the tanh "
