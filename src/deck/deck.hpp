@@ -15,25 +15,10 @@
 #include <vector>
 
 #include "deck/choices.hpp"
+#include "deck/model.hpp"
+#include "deck/optimizer.hpp"
 
 namespace trireme::deck {
-
-/// What a Length counts. A fraction is of schedule.decay.
-enum class Unit { iterations, samples, seconds, minutes, hours, fraction };
-
-constexpr auto names_of(Unit) {
-  return std::to_array<std::string_view>(
-      {"iterations", "samples", "seconds", "minutes", "hours", "fraction"});
-}
-
-/// A number with its unit, such as `2000 iterations` or `90 minutes`. A bare number of the deck has
-/// already got the unit that `train` counts in.
-struct Length {
-  double value = 0;
-  Unit unit = Unit::iterations;
-
-  bool operator==(const Length&) const = default;
-};
 
 struct Run {
   std::string name;
@@ -44,76 +29,6 @@ struct Run {
   bool mixed_gpus = false;
 
   bool operator==(const Run&) const = default;
-};
-
-struct Dropout {
-  double attention = 0;
-  double hidden = 0;
-
-  bool operator==(const Dropout&) const = default;
-};
-
-/// Keys that only model.family = bert has: set for bert, unset for another family.
-struct BertModel {
-  std::optional<bool> binary_head;
-  std::optional<bool> post_norm;
-  std::optional<bool> deep_init;
-
-  bool operator==(const BertModel&) const = default;
-};
-
-/// Rotary positions, which only model.family = llama has. Those below `scaling` are set only with
-/// one.
-struct Position {
-  std::optional<double> theta;
-  std::optional<PositionScaling> scaling;
-  std::optional<double> factor;
-  std::optional<std::int64_t> original;  ///< tokens
-  std::optional<double> low;
-  std::optional<double> high;
-
-  bool operator==(const Position&) const = default;
-};
-
-/// Maximal update parametrization: set only where `base` is.
-struct Mup {
-  std::optional<std::int64_t> base;       ///< the hidden width that rates were tuned at
-  std::optional<std::int64_t> base_head;  ///< elements of a head there
-
-  bool operator==(const Mup&) const = default;
-};
-
-struct Model {
-  Family family{};
-  std::int64_t layers = 0;
-  std::int64_t hidden = 0;
-  std::int64_t heads = 0;
-  std::int64_t ffn = 0;
-  std::int64_t sequence = 0;
-  std::int64_t positions = 0;
-  std::optional<std::int64_t> vocab;  ///< unset: the tokenizer's
-  Dropout dropout;
-  double init_std = 0;
-  double layernorm_eps = 0;
-  bool embedding_layernorm = false;
-  bool tie_embeddings = false;
-  double z_loss = 0;  ///< coefficient; 0: none
-  Mup mup;
-  BertModel bert;
-  // Of model.family = llama alone: set for llama, unset for another family.
-  std::optional<std::int64_t> kv_heads;
-  std::optional<std::int64_t> head_dim;
-  std::optional<GatedActivation> activation;
-  std::optional<NormPlacement> norm_placement;
-  std::optional<QkNorm> qk_norm;
-  std::optional<LinearBias> bias;
-  std::optional<std::int64_t> window;  ///< tokens; unset: attention to all earlier tokens
-  Position position;
-
-  /// Elements of an attention head; 0 without heads.
-  std::int64_t head_size() const { return head_dim.value_or(heads > 0 ? hidden / heads : 0); }
-
-  bool operator==(const Model&) const = default;
 };
 
 struct Overlap {
@@ -198,77 +113,6 @@ struct Recompute {
   bool contiguous = false;
 
   bool operator==(const Recompute&) const = default;
-};
-
-/// Factors of a hyperparameter for each group of parameters.
-struct GroupFactors {
-  double embedding = 1;
-  double matrices = 1;  ///< of layers
-  double head = 1;
-  double vectors = 1;  ///< biases and norms
-
-  bool operator==(const GroupFactors&) const = default;
-};
-
-/// Set for optimizer.type muon alone.
-struct Muon {
-  std::optional<MuonScale> scale;
-  std::optional<bool> nesterov;
-
-  bool operator==(const Muon&) const = default;
-};
-
-struct Optimizer {
-  OptimizerType type{};
-  double beta1 = 0;
-  double beta2 = 0;
-  double eps = 0;
-  std::optional<double> momentum;  ///< set for sgd and muon alone
-  Muon muon;
-  double weight_decay = 0;
-  GroupFactors rate;   ///< of the learning rate
-  GroupFactors decay;  ///< of the weight decay
-  double clip = 0;     ///< 0: no clipping
-
-  bool operator==(const Optimizer&) const = default;
-};
-
-struct WeightDecay {
-  double end = 0;
-  RampType type{};
-
-  bool operator==(const WeightDecay&) const = default;
-};
-
-/// Set for schedule.type lr-range-test alone.
-struct RangeTest {
-  std::optional<Length> step;
-  std::optional<double> rate;
-  std::optional<bool> staircase;
-
-  bool operator==(const RangeTest&) const = default;
-};
-
-/// Set only with schedule.type = wsd.
-struct Wsd {
-  std::optional<Length> decay;  ///< of the last part; a fraction is of schedule.decay
-  std::optional<WsdShape> shape;
-
-  bool operator==(const Wsd&) const = default;
-};
-
-struct Schedule {
-  ScheduleType type{};
-  ScheduleDialect dialect{};
-  std::optional<double> peak;  ///< set but for a range test
-  double minimum = 0;
-  Length warmup;
-  Length decay;
-  WeightDecay weight_decay;
-  RangeTest range_test;
-  Wsd wsd;
-
-  bool operator==(const Schedule&) const = default;
 };
 
 struct Tokenizer {

@@ -1,0 +1,83 @@
+// A deck's section `model`. See deck.hpp.
+#pragma once
+
+#include <cstdint>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "deck/choices.hpp"
+
+namespace trireme::deck {
+
+struct Dropout {
+  double attention = 0;
+  double hidden = 0;
+
+  bool operator==(const Dropout&) const = default;
+};
+
+/// Keys that only model.family = bert has: set for bert, unset for another family.
+struct BertModel {
+  std::optional<bool> binary_head;
+  std::optional<bool> post_norm;
+  std::optional<bool> deep_init;
+
+  bool operator==(const BertModel&) const = default;
+};
+
+/// Rotary positions, which only model.family = llama has. Those below `scaling` are set only with
+/// one.
+struct Position {
+  std::optional<double> theta;
+  std::optional<PositionScaling> scaling;
+  std::optional<double> factor;
+  std::optional<std::int64_t> original;  ///< tokens
+  std::optional<double> low;
+  std::optional<double> high;
+
+  bool operator==(const Position&) const = default;
+};
+
+/// Maximal update parametrization: set only where `base` is.
+struct Mup {
+  std::optional<std::int64_t> base;       ///< the hidden width that rates were tuned at
+  std::optional<std::int64_t> base_head;  ///< elements of a head there
+
+  bool operator==(const Mup&) const = default;
+};
+
+struct Model {
+  Family family{};
+  std::int64_t layers = 0;
+  std::int64_t hidden = 0;
+  std::int64_t heads = 0;
+  std::int64_t ffn = 0;
+  std::int64_t sequence = 0;
+  std::int64_t positions = 0;
+  std::optional<std::int64_t> vocab;  ///< unset: the tokenizer's
+  Dropout dropout;
+  double init_std = 0;
+  double layernorm_eps = 0;
+  bool embedding_layernorm = false;
+  bool tie_embeddings = false;
+  double z_loss = 0;  ///< coefficient; 0: none
+  Mup mup;
+  BertModel bert;
+  // Of model.family = llama alone: set for llama, unset for another family.
+  std::optional<std::int64_t> kv_heads;
+  std::optional<std::int64_t> head_dim;
+  std::optional<GatedActivation> activation;
+  std::optional<NormPlacement> norm_placement;
+  std::optional<QkNorm> qk_norm;
+  std::optional<LinearBias> bias;
+  std::optional<std::int64_t> window;  ///< tokens; unset: attention to all earlier tokens
+  Position position;
+
+  /// Elements of an attention head; 0 without heads.
+  std::int64_t head_size() const { return head_dim.value_or(heads > 0 ? hidden / heads : 0); }
+
+  bool operator==(const Model&) const = default;
+};
+
+}  // namespace trireme::deck
