@@ -21,12 +21,12 @@
 #include "mpi_app.hpp"
 #include "report/metrics.hpp"
 #include "train/evaluations.hpp"
-#include "train/non_finite.hpp"
 #include "train/stage_runner.hpp"
 #include "train/startup/datasets.hpp"
 #include "train/startup/devices.hpp"
 #include "train/startup/restart.hpp"
 #include "train/startup/startup.hpp"
+#include "train/verify/non_finite.hpp"
 
 namespace trireme {
 namespace {

@@ -4,10 +4,10 @@
 
 #include "core/error.hpp"
 #include "model/spec.hpp"
-#include "train/non_finite.hpp"
 #include "train/run_state.hpp"
 #include "train/startup/datasets.hpp"
 #include "train/startup/startup.hpp"
+#include "train/verify/non_finite.hpp"
 
 namespace trireme::train {
 

@@ -1,6 +1,6 @@
 // Where ranks find what is not finite in a model: in their copies, their shards and their
 // gradients.
-#include "train/non_finite.hpp"
+#include "train/verify/non_finite.hpp"
 
 #include <gtest/gtest.h>
 

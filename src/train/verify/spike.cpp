@@ -1,4 +1,4 @@
-#include "train/spike.hpp"
+#include "train/verify/spike.hpp"
 
 #include <fmt/format.h>
 

@@ -1,4 +1,4 @@
-#include "train/non_finite.hpp"
+#include "train/verify/non_finite.hpp"
 
 #include <fmt/format.h>
 
