@@ -1,5 +1,5 @@
 """Draws the figures of README.md from committed measurements: the tables of apps/bench/README.md, and the measured layouts of
-tests/data/plan_validation/h200.tsv beside today's predictions of trireme-plan.
+tests/data/plan_validation/h200.tsv next to today's predictions of trireme-plan.
 
     python3 -B apps/bench/figures.py --bin build/release/bin [-o FOLDER]    default: apps/bench/figures
 """

@@ -1,11 +1,11 @@
-// A seeded loop over inputs that nobody made, for every reader: each must be read or refused with
+// A seeded loop over random and damaged inputs, for every reader: each must be read or refused with
 // one Error, within seconds and a bounded memory. With clang and -DTRIREME_LIBFUZZER the same
 // readers are libFuzzer's, chosen by TRIREME_FUZZ_TARGET.
 //
 //   fuzz [--inputs N] [--seconds S] [--seed K] [--only NAME] [--found FOLDER]
 //
 // Inputs in corpus/NAME-*, what was found before, are read first. Child processes read the others:
-// an input that ends one is written to FOLDER, and the next child goes on after it.
+// an input that ends one is written to FOLDER, and the next child resumes after it.
 #include <fmt/format.h>
 #include <sys/mman.h>
 #include <sys/resource.h>

@@ -1,4 +1,4 @@
-// Readers of files and requests that others make, as functions of bytes: for inputs that nobody
+// Readers of files and requests that others make, as functions of bytes: for random and damaged inputs
 // made.
 #pragma once
 
