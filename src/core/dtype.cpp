@@ -103,8 +103,11 @@ void convert_from_float(const float* values, std::size_t count, DType dtype, voi
 }
 
 void convert_to_float(const void* elements, std::size_t count, DType dtype, float* values) {
+  // Waking threads for a few values takes longer than converting them: milliseconds where other
+  // programs use the cores.
+  constexpr std::size_t kFew = 1 << 14;
   const auto read = [&](const auto* in, auto&& convert) {
-#pragma omp parallel for simd schedule(static)
+#pragma omp parallel for simd schedule(static) if (count > kFew)
     for (std::size_t i = 0; i < count; ++i) values[i] = convert(in[i]);
   };
   switch (dtype) {

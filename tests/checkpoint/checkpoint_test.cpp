@@ -234,7 +234,7 @@ TEST_F(CheckpointTest, ForeignFilesAreFound) {
     std::filesystem::create_directories(path_.parent_path());
     write_file_atomically(path_, "This is a poem, not an HDF5 file.");
   });
-  expect_load_failure({path_.string(), "not a readable checkpoint", "file signature not found"});
+  expect_load_failure({path_.string(), "not a readable checkpoint", "it is no HDF5 file"});
   Holding holding(small_model(), Cut::rows, rank_, size_);
   expect_failure<IoError>([&] { load(folder_ / "absent.h5", *world_, holding.tensors); },
                           {"absent.h5': No such file"});

@@ -240,7 +240,7 @@ TEST(Restart, DatasetsOfTheirOwnMustNotChangeTheTrainingPart) {
     FAIL() << "the training part was changed";
   } catch (const DeckError& error) {
     EXPECT_NE(std::string(error.what())
-                  .find("data.valid = held_out, but the checkpoint was written with not set; a "
+                  .find("data.valid = held_out, but the checkpoint was written with not set; "
                         "it must stay that: the run would train on 99.8969 %"),
               std::string::npos)
         << error.what();

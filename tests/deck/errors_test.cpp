@@ -347,7 +347,7 @@ TEST(DeckErrors, OverridesAreCheckedLikeTheFile) {
       {"run.output=[", "not valid YAML: end of sequence flow not found"},
       {"data.tokenizer.type=huggingface",
        "data.tokenizer.type = huggingface: allowed are gpt2, bpe, sentencepiece, wordpiece, "
-       "whitespace, bytes — did you mean 'bpe'?"},
+       "encdec, whitespace, bytes — did you mean 'bpe'?"},
   };
   for (const auto& [override_text, message] : cases) {
     EXPECT_EQ(errors_of(kSmallDeck, {override_text}),

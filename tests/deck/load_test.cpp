@@ -213,7 +213,7 @@ TEST(Load, ReadsAFileAndNamesAMissingOne) {
 }
 
 TEST(Load, ReadsNoFileThatIsTooLargeForADeck) {
-  const auto path = std::filesystem::path(testing::TempDir()) / "dataset.bin";
+  const auto path = std::filesystem::path(testing::TempDir()) / "dataset.yaml";
   std::ofstream(path) << kSmallDeck;
   std::filesystem::resize_file(path, std::uintmax_t{1} << 30);
   for (const std::filesystem::path& each : {path, std::filesystem::path("/dev/zero")}) {

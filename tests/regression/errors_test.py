@@ -90,7 +90,7 @@ class Errors(RunTest):
         self.fails(USAGE, "--output: must name a folder", "--output", "")
         for program, word, message in [
                 ("report", "sumary", "expected follow, summary, plot, html, trace, export, diff or goodput; did you mean 'summary'?"),
-                ("bench", "stp", "expected comm, gemm, kernels, profile, step; did you mean 'step'?"),
+                ("bench", "stp", "expected burn-in, comm, gemm, generate, kernels, profile, step; did you mean 'step'?"),
                 ("tokenizer", "trian", "did you mean 'train'?"),
                 ("convert", "flag", "did you mean 'flags'?"),
                 ("preprocess", "megre", "did you mean 'merge'?")]:

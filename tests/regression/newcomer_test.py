@@ -140,7 +140,7 @@ MISTAKES = [
     ("pretrain --chek", USAGE, "unrecognised option '--chek'; did you mean '--check'?"),
     ("report sumary", USAGE, "did you mean 'summary'?"),
     ("bench stp", USAGE, "did you mean 'step'?"),
-    ("bench", USAGE, "expected a command: comm, gemm, kernels, profile, step"),
+    ("bench", USAGE, "expected a command: burn-in, comm, gemm, generate, kernels, profile, step"),
     ("sweep tabel {inputs}/sweeps/learning-rate.yaml", USAGE, "'tabel' is neither a deck nor run, status or table; did you mean 'table'?"),
     ("tokenizer train --input text.txt --output x --size 1q", USAGE, "--size 1q: expected a whole number, such as 2000 or 2k"),
     ("generate --checkpoint first --prompt a --top-p much", USAGE, "--top-p much: expected a number, such as 0.9"),
@@ -245,6 +245,7 @@ class Newcomer(RunTest):
                 self.assertIn(expected, (self.folder / "words").read_text())
         printed = run("trireme-pretrain", INPUTS / "gpt2-1.5b.yaml", "--print-job", "slurm", "--profile", "nsys", "--iterations", "10-12")
         self.assertRegex(printed.out, r"--profile=nsys[ \\\n]+--iterations=10-12")
+        shutil.rmtree(self.folder / "run")
         for words, message in [(["--profile", "perf"], "--profile perf: expected nsys or ncu"),
                                (["--iterations", "1-2"], "--iterations belongs to --profile"),
                                (["--profile", "nsys", "--iterations", "x"], "--iterations x: expected the first and the last one"),
