@@ -379,8 +379,9 @@ class Faults(RunTest):
     def write_error(self, case):
         """Storage fails from then on: the second failed background save ends the run, the first other one."""
         fault = case.chance.choice(["eio", "enospc"])
+        # After the trial save of the start, which takes up to a dozen writes.
         with self.begin(case, FAULT=fault, FAULT_RANK=case.chance.randrange(2),
-                        FAULT_AFTER=8) as started:
+                        FAULT_AFTER=30) as started:
             result = self.ended(case, started, [IO], time.monotonic())
         self.assertRegex(result.err, "cannot .*step-.*: (Input/output error|No space left on device)")
         if case.background:
