@@ -112,8 +112,11 @@ std::string trouble_with(const Target& target, std::string_view bytes, const fs:
 [[noreturn]] void read_inputs(const Target& target, std::uint64_t seed, std::int64_t end,
                               std::chrono::steady_clock::time_point deadline,
                               const fs::path& folder, Shared& shared) {
-  const rlimit memory{kMaxMemory, kMaxMemory}, no_core{0, 0};
+  const rlimit no_core{0, 0};
+  [[maybe_unused]] const rlimit memory{kMaxMemory, kMaxMemory};
+#if !defined(__SANITIZE_ADDRESS__)  // whose shadow memory is terabytes of addresses
   ::setrlimit(RLIMIT_AS, &memory);
+#endif
   ::setrlimit(RLIMIT_CORE, &no_core);
   for (; shared.next < end && std::chrono::steady_clock::now() < deadline; ++shared.next) {
     std::mt19937_64 random(seed * 1'000'003 + static_cast<std::uint64_t>(shared.next));
