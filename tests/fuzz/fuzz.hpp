@@ -1,5 +1,5 @@
-// Readers of files and requests that others make, as functions of bytes: for random and damaged inputs
-// made.
+// Readers of files and requests that others make, as functions of bytes: for random and damaged
+// inputs.
 #pragma once
 
 #include <filesystem>
