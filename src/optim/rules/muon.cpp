@@ -127,19 +127,7 @@ class Muon final : public UpdateRule {
                     .decayed = owned.decayed});
       return;
     }
-    backend_.adamw({.weight = shard_.master(owned),
-                    .gradient = shard_.gradient(owned),
-                    .m = state(0, owned),
-                    .v = state(1, owned),
-                    .copy = shard_.rounded(owned),
-                    .learning_rate = step.learning_rate,
-                    .beta1 = config_.beta1,
-                    .beta2 = config_.beta2,
-                    .eps = config_.eps,
-                    .weight_decay = step.weight_decay,
-                    .gradient_scale = step.gradient_scale,
-                    .step = step.count,
-                    .decayed = owned.decayed});
+    adamw(owned, step);
   }
 
  private:

@@ -46,6 +46,23 @@ UpdateRule::UpdateRule(device::Backend& backend, const OwnedShard& shard,
   extra_ = next;
 }
 
+void UpdateRule::adamw(const OwnedRange& owned, const RuleStep& step, bool decay_in_gradient) {
+  backend_.adamw({.weight = shard_.master(owned),
+                  .gradient = shard_.gradient(owned),
+                  .m = state(0, owned),
+                  .v = state(1, owned),
+                  .copy = shard_.rounded(owned),
+                  .learning_rate = step.learning_rate,
+                  .beta1 = config_.beta1,
+                  .beta2 = config_.beta2,
+                  .eps = config_.eps,
+                  .weight_decay = step.weight_decay,
+                  .decay_in_gradient = decay_in_gradient,
+                  .gradient_scale = step.gradient_scale,
+                  .step = step.count,
+                  .decayed = owned.decayed});
+}
+
 std::unique_ptr<UpdateRule> make_update_rule(device::Backend& backend, const OwnedShard& shard,
                                              const std::vector<model::Parameter>& table,
                                              const OptimizerGroups& groups,

@@ -78,6 +78,9 @@ class UpdateRule {
   Tensor state(std::size_t index, const OwnedRange& owned) const {
     return owned.in(states_[index].tensor);
   }
+  /// Updates `owned` by AdamW, whose moments are states 0 and 1, or with `decay_in_gradient` by
+  /// Adam with L2 regularisation.
+  void adamw(const OwnedRange& owned, const RuleStep& step, bool decay_in_gradient = false);
 
   device::Backend& backend_;
   const OwnedShard& shard_;
