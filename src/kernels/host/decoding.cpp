@@ -183,16 +183,16 @@ void decode_linear(const DecodeLinear& args) {
           {&O::x, &O::weight, &O::bias, &O::residual}, {&O::y}, [&](const O& o, auto zero) {
             using T = decltype(zero);
             const bool last = !args.function && !o.residual;
-            const Tensor product = last ? o.y : take(statistics, {x.rows, outputs});
-            gemm({.a = o.x, .b = o.weight, .c = product, .transpose_b = true, .bias = o.bias});
+            const Tensor linear_out = last ? o.y : take(statistics, {x.rows, outputs});
+            gemm({.a = o.x, .b = o.weight, .c = linear_out, .transpose_b = true, .bias = o.bias});
             if (last) return;
-            Tensor result = product;
+            Tensor result = linear_out;
             if (args.function) {
               result = o.residual ? take(statistics, {x.rows, n}) : o.y;
               if (args.gated)
-                gated_forward({.x = product, .out = result, .function = *args.function});
+                gated_forward({.x = linear_out, .out = result, .function = *args.function});
               else
-                gelu_forward({.x = product, .out = result, .function = *args.function});
+                gelu_forward({.x = linear_out, .out = result, .function = *args.function});
             }
             if (!o.residual) return;
             const T *a = o.residual.template as<T>(), *b = result.as<T>();

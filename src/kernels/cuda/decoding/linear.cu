@@ -96,7 +96,7 @@ __device__ __forceinline__ Elements<T, kWidth> normalize(const LinearParameters<
   return narrow<T>(values);
 }
 
-// Output `o` of row `row`: its product is `first`, and that of the up half `second`.
+// Output `o` of row `row` from its accumulator `first`, and `second` of the up half.
 template <typename T>
 __device__ __forceinline__ void finish(const LinearParameters<T>& p, int row, int o, float first,
                                        float second) {
