@@ -2,11 +2,13 @@
 
 #include <gtest/gtest.h>
 
+#include <chrono>
 #include <cstring>
 #include <fstream>
 #include <numeric>
 #include <utility>
 
+#include "comm/mpi/clock_offset.hpp"
 #include "core/dtype.hpp"
 #include "core/error.hpp"
 #include "core/system/identity.hpp"
@@ -35,6 +37,17 @@ TEST(Chunks, CoverTheWholeInOrder) {
     total += static_cast<std::size_t>(n);
   });
   EXPECT_EQ(total, std::size_t{5} << 30);
+}
+
+TEST_F(MpiCommunicatorTest, ClockOffsetIsWithinItsError) {
+  const double ahead = 1e6 * rank_;  // of the host's clock, which all ranks of this test share
+  const ClockOffset offset = clock_offset(*world_, [&] {
+    const auto now = std::chrono::steady_clock::now().time_since_epoch();
+    return std::chrono::duration<double, std::milli>(now).count() + ahead;
+  });
+  EXPECT_NEAR(offset.ms, -ahead, offset.error_ms + 1e-6);
+  EXPECT_EQ(offset.error_ms > 0, rank_ > 0);
+  EXPECT_LT(offset.error_ms, 1e3);
 }
 
 TEST_F(MpiCommunicatorTest, AllReduceCombines) {

@@ -91,7 +91,12 @@ TEST(TraceFile, IsReadAsItWasWritten) {
                           .start_ms = 1.5,
                           .ms = 2.25})
       << trace_span_line({.lane = 1, .name = "send", .iteration = 10, .start_ms = 3.75, .ms = 0.5})
-      << trace_tail({.first = 10, .last = 10, .ranks = 1, .bubble = 0.25, .simulated_bubble = 0.2});
+      << trace_tail({.first = 10,
+                     .last = 10,
+                     .ranks = 1,
+                     .bubble = 0.25,
+                     .clock_error_ms = 0.0125,
+                     .simulated_bubble = 0.2});
   // As a whole it is what Perfetto reads.
   const nlohmann::json whole = nlohmann::json::parse(read_file(path));
   EXPECT_EQ(whole["traceEvents"][4]["ts"], 1500.0);
@@ -108,7 +113,8 @@ TEST(TraceFile, IsReadAsItWasWritten) {
             "1 rank, iterations 10 to 10: milliseconds per iteration\n"
             "rank               forward-compute  send\n"
             "rank 0: \"stage\" 0             2.25  0.50\n"
-            "bubble: 25.0% measured, 20.0% simulated with the passes' mean times\n");
+            "bubble: 25.0% measured, 20.0% simulated with the passes' mean times; "
+            "clocks of ranks within 0.013 ms\n");
   std::string csv;
   write_trace_csv(path, [&](const std::string& line) { csv += line; });
   EXPECT_EQ(csv,

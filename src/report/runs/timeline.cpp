@@ -46,7 +46,8 @@ TraceFigures figures_of(const TraceJson& json) {
   TraceFigures figures{.first = json.value("first_iteration", std::int64_t{0}),
                        .last = json.value("last_iteration", std::int64_t{0}),
                        .ranks = json.value("ranks", 0),
-                       .bubble = json.value("bubble", 0.0)};
+                       .bubble = json.value("bubble", 0.0),
+                       .clock_error_ms = json.value("clock_error_ms", 0.0)};
   if (const auto found = json.find("simulated_bubble"); found != json.end() && found->is_number())
     figures.simulated_bubble = found->get<double>();
   return figures;
@@ -85,7 +86,8 @@ std::string trace_tail(const TraceFigures& figures) {
   TraceJson json{{"first_iteration", figures.first},
                  {"last_iteration", figures.last},
                  {"ranks", figures.ranks},
-                 {"bubble", figures.bubble}};
+                 {"bubble", figures.bubble},
+                 {"clock_error_ms", figures.clock_error_ms}};
   if (figures.simulated_bubble) json["simulated_bubble"] = *figures.simulated_bubble;
   return std::string(kTraceTail) + json.dump() + "}\n";
 }
@@ -170,11 +172,13 @@ std::string trace_summary(const std::filesystem::path& path, std::size_t most) {
   return fmt::format("{}, iterations {} to {}: milliseconds per iteration\n{}",
                      counted(ranks.size(), "rank"), *iterations.begin(), *iterations.rbegin(),
                      aligned_table(rows, 1)) +
-         fmt::format("bubble: {:.1f}% measured, {} simulated with the passes' mean times\n",
-                     100 * figures.bubble,
-                     figures.simulated_bubble
-                         ? fmt::format("{:.1f}%", 100 * *figures.simulated_bubble)
-                         : "none");
+         fmt::format(
+             "bubble: {:.1f}% measured, {} simulated with the passes' mean times; clocks "
+             "of ranks within {:.3f} ms\n",
+             100 * figures.bubble,
+             figures.simulated_bubble ? fmt::format("{:.1f}%", 100 * *figures.simulated_bubble)
+                                      : "none",
+             figures.clock_error_ms);
 }
 
 void write_trace_csv(const std::filesystem::path& path,

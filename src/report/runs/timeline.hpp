@@ -35,6 +35,7 @@ struct TraceFigures {
   /// run no pass, 0 to 1: measured, and as the simulator of schedules has it for the passes' mean
   /// times, without the time of messages.
   double bubble = 0;
+  double clock_error_ms = 0;  ///< most by which times of different ranks can be off
   std::optional<double> simulated_bubble = {};
 };
 

@@ -10,7 +10,7 @@
 #include <map>
 #include <utility>
 
-#include "core/clock.hpp"
+#include "comm/mpi/clock_offset.hpp"
 #include "pipeline/simulator.hpp"
 #include "plan/setup.hpp"
 
@@ -19,7 +19,6 @@ namespace {
 
 constexpr int kTraceTag = 7;
 
-/// Milliseconds of a clock that never jumps.
 double clock_ms() {
   return std::chrono::duration<double, std::milli>(
              std::chrono::steady_clock::now().time_since_epoch())
@@ -225,35 +224,12 @@ void Timeline::align_clocks() {
     base_ = std::move(event);
     base_ms_ = (before + after) / 2;
   }
-  // Rank 0's clock less this one: the median of a few questions that rank 0 answers.
-  constexpr int kQuestions = 9;
-  comm::MpiCommunicator& world = *groups_.world;
-  const auto ask = [&](int peer) {
-    std::vector<double> offsets;
-    for (int i = 0; i < kQuestions; ++i) {
-      double word = 0;
-      const double before = clock_ms();
-      world.send(&word, sizeof word, peer, kTraceTag)->wait();
-      world.receive(&word, sizeof word, peer, kTraceTag)->wait();
-      offsets.push_back(word - (before + clock_ms()) / 2);
-    }
-    return median(std::move(offsets));
-  };
-  const auto answer = [&](int peer) {
-    for (int i = 0; i < kQuestions; ++i) {
-      double word = 0;
-      world.receive(&word, sizeof word, peer, kTraceTag)->wait();
-      word = clock_ms();
-      world.send(&word, sizeof word, peer, kTraceTag)->wait();
-    }
-  };
-  if (world.rank() > 0)
-    base_ms_ += ask(0);
-  else
-    for (int peer = 1; peer < world.size(); ++peer) answer(peer);
+  const comm::ClockOffset offset = comm::clock_offset(*groups_.world, clock_ms);
+  base_ms_ += offset.ms;
+  clock_error_ms_ = best / 2 + offset.error_ms;
   if (!origin_ms_) {
     double origin = base_ms_;
-    world.broadcast(&origin, sizeof origin, 0);
+    groups_.world->broadcast(&origin, sizeof origin, 0);
     origin_ms_ = origin;
   }
 }
@@ -313,6 +289,7 @@ report::TraceFigures Timeline::figures(const std::vector<report::TraceSpan>& spa
           .last = iteration_,
           .ranks = world.size(),
           .bubble = total > 0 ? 1 - busy / total : 0.0,
+          .clock_error_ms = world.all_reduce(clock_error_ms_, comm::Reduce::max),
           .simulated_bubble = simulated_bubble(spans)};
 }
 

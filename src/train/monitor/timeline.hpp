@@ -76,6 +76,7 @@ class Timeline final : public device::RangeListener {
   int micro_batches_ = 1;
   std::unique_ptr<device::Event> base_;  ///< at base_ms_ on the clock of rank 0
   double base_ms_ = 0;
+  double clock_error_ms_ = 0;                 ///< most by which base_ms_ can be wrong
   std::optional<double> origin_ms_;           ///< rank 0's clock at the first recorded moment
   std::vector<std::shared_ptr<Span>> spans_;  ///< requests may outlive the recording
   std::vector<Span*> open_;
