@@ -330,13 +330,6 @@ CacheParameters<T> parameters_of(const Tensor& qkv, const KeyValueCache& cache,
           .append = false};
 }
 
-/// Calls function(integral_constant<int, v>{}) with the first of kValues that is not below `value`.
-template <int... kValues, typename Function>
-void dispatch_at_least(int value, std::integer_sequence<int, kValues...>,
-                       const Function& function) {
-  ((value <= kValues && (function(std::integral_constant<int, kValues>{}), true)) || ...);
-}
-
 }  // namespace
 
 void cache_append(const CacheAppend& args, const Context& context) {

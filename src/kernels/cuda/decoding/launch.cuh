@@ -5,6 +5,9 @@
 
 #include <cuda_runtime.h>
 
+#include <type_traits>
+#include <utility>
+
 #include "core/cuda/check.hpp"
 #include "kernels/cuda/context.hpp"
 
@@ -49,6 +52,13 @@ void launch_early(void (*kernel)(Parameters...), dim3 blocks, int threads, std::
                                   .attrs = attributes,
                                   .numAttrs = count};
   TRIREME_CUDA(cudaLaunchKernelEx(&config, kernel, arguments...));
+}
+
+/// Calls function(integral_constant<int, v>{}) with the first of kValues that is not below `value`.
+template <int... kValues, typename Function>
+void dispatch_at_least(int value, std::integer_sequence<int, kValues...>,
+                       const Function& function) {
+  ((value <= kValues && (function(std::integral_constant<int, kValues>{}), true)) || ...);
 }
 
 }  // namespace trireme::kernels::cuda
