@@ -11,28 +11,6 @@ namespace trireme::convert::torch {
 
 using Kind = Value::Kind;
 
-const std::vector<std::pair<const Value*, const Value*>>& Value::fields() const {
-  static const std::vector<std::pair<const Value*, const Value*>> kNone;
-  if (kind == Kind::dict) return entries;
-  if (kind != Kind::object) return kNone;
-  // A subclass of dict has entries; other objects, such as a Namespace, have attributes.
-  if (!entries.empty() || class_name() == "collections.OrderedDict") return entries;
-  if (state && state->kind == Kind::dict) return state->entries;
-  return kNone;
-}
-
-const Value* Value::find(std::string_view key) const {
-  for (const auto& [name, value] : fields())
-    if (name->kind == Kind::text && name->text == key) return value;
-  return nullptr;
-}
-
-std::string_view Value::class_name() const {
-  return kind == Kind::object && callee && callee->kind == Kind::global
-             ? std::string_view(callee->text)
-             : std::string_view();
-}
-
 /// The machine of pickle: a stack of values, marks in it, and a memo.
 class PickleReader {
  public:
