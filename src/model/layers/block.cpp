@@ -39,14 +39,17 @@ void norm_backward(const LayerContext& context, const Norm& norm, const Tensor& 
   norm.backward(context, args);
 }
 
-/// Turns `gradient` [S, b, h], that of a norm's output, into that of its input x, in place; adds
-/// those of its parameters. `scratch` [S, b, h].
-void replace_by_norm_gradient(const LayerContext& context, const Norm& norm, const Tensor& x,
-                              const NormStatistics& statistics, const Tensor& gradient,
-                              const Tensor& scratch) {
+/// Post-norm: turns `gradient` [S, b, h], that of a norm's output, into that of its input x, in
+/// place, and returns that of the sublayer's output, which `residual` added. `scratch` [S, b, h].
+Tensor post_norm_gradient(const LayerContext& context, const PassInfo& pass, const Norm& norm,
+                          const ResidualAdd& residual, const Tensor& x,
+                          const NormStatistics& statistics, const Tensor& gradient,
+                          const Tensor& scratch, const DeferredGradients* deferred) {
   context.backend.zero(scratch);
   norm.backward(context, {.dout = gradient, .x = x, .statistics = statistics, .dx = scratch});
   context.backend.copy(gradient.data, scratch.data, gradient.bytes());
+  return residual.backward(context, pass, gradient, deferred ? deferred->second : scratch,
+                           deferred);
 }
 
 /// The end of the backward pass of a sublayer without a norm before it: adds the sum over the
@@ -65,8 +68,7 @@ void add_input_gradient(const LayerContext& context, const Tensor& full, const T
 std::unique_ptr<Norm> make_block_norm(const ModelSpec& spec, int layer, int number) {
   const BlockSpec& block = spec.blocks[layer];
   const char* prefix = block.norm_placement == NormPlacement::output ? "output_" : "";
-  return make_norm(block.norm,
-                   fmt::format("{}{}norm{}/", place_of(spec, layer).name, prefix, number),
+  return make_norm(block.norm, fmt::format("layers/{}/{}norm{}/", layer, prefix, number),
                    spec.hidden);
 }
 
@@ -123,10 +125,8 @@ BlockActivations TransformerBlock::take(Arena& arena, const LayerSizes& sizes,
 }
 
 bool TransformerBlock::reads_norms(const LayerSizes& sizes) const {
-  const std::vector<const Linear*> linears = mlp_->fp8_linears();
   const auto in_fp8 = [&](const Linear* linear) { return linear->in_fp8(sizes); };
-  return !pre_norm() || linears.empty() || !std::ranges::all_of(linears, in_fp8) ||
-         !std::ranges::all_of(attention_.fp8_linears(), in_fp8);
+  return !pre_norm() || mlp_->fp8_linears().empty() || !std::ranges::all_of(fp8_linears(), in_fp8);
 }
 
 std::vector<const Linear*> TransformerBlock::fp8_linears() const {
@@ -211,15 +211,14 @@ void TransformerBlock::backward(const LayerContext& context, const LayerWorkspac
                                 const BlockGradients* deferred) const {
   if (output_norm())
     return backward_output_norm(context, workspace, pass, saved, gradient, deferred);
+  const DeferredGradients* mlp = deferred ? &deferred->mlp : nullptr;
+  const DeferredGradients* attention = deferred ? &deferred->attention : nullptr;
   if (!pre_norm()) {
-    mlp_backward_post_norm(context, workspace, pass, saved, gradient,
-                           deferred ? &deferred->mlp : nullptr);
-    return attention_backward_post_norm(context, workspace, pass, saved, gradient,
-                                        deferred ? &deferred->attention : nullptr);
+    mlp_backward_post_norm(context, workspace, pass, saved, gradient, mlp);
+    return attention_backward_post_norm(context, workspace, pass, saved, gradient, attention);
   }
-  mlp_backward(context, workspace, pass, saved, gradient, deferred ? &deferred->mlp : nullptr);
-  attention_backward(context, workspace, pass, input, saved, gradient,
-                     deferred ? &deferred->attention : nullptr);
+  mlp_backward(context, workspace, pass, saved, gradient, mlp);
+  attention_backward(context, workspace, pass, input, saved, gradient, attention);
 }
 
 void TransformerBlock::backward_weights(const LayerContext& context,
@@ -283,8 +282,6 @@ void TransformerBlock::attention_backward(const LayerContext& context,
       [&] { attention_.qkv_gradient(context, saved.norm1_out, dqkv, saved.attention, deferred); });
 }
 
-// ---- post-norm
-
 void TransformerBlock::forward_post_norm(const LayerContext& context,
                                          const LayerWorkspace& workspace, const PassInfo& pass,
                                          const Tensor& input, const BlockActivations& saved,
@@ -308,13 +305,11 @@ void TransformerBlock::mlp_backward_post_norm(const LayerContext& context,
                                               const LayerWorkspace& workspace, const PassInfo& pass,
                                               const BlockActivations& saved, const Tensor& gradient,
                                               const DeferredGradients* deferred) const {
-  const Tensor& full = workspace.hidden;
-  const Tensor scratch = sp_shard(context, full);
-  replace_by_norm_gradient(context, *norm2_, saved.residual_out, saved.norm2, gradient, scratch);
-  const Tensor dy = mlp_residual_.backward(context, pass, gradient,
-                                           deferred ? deferred->second : scratch, deferred);
+  const Tensor dy =
+      post_norm_gradient(context, pass, *norm2_, mlp_residual_, saved.residual_out, saved.norm2,
+                         gradient, sp_shard(context, workspace.hidden), deferred);
   const Tensor dfc1 = mlp_->backward(context, workspace, dy, saved.mlp, deferred);
-  add_input_gradient(context, full, gradient, [&] {
+  add_input_gradient(context, workspace.hidden, gradient, [&] {
     mlp_->fc1_gradient(context, saved.norm1_out, dfc1, saved.mlp, deferred);
   });
 }
@@ -325,14 +320,12 @@ void TransformerBlock::attention_backward_post_norm(const LayerContext& context,
                                                     const BlockActivations& saved,
                                                     const Tensor& gradient,
                                                     const DeferredGradients* deferred) const {
-  const Tensor& full = workspace.hidden;
-  const Tensor scratch = sp_shard(context, full);
-  replace_by_norm_gradient(context, *norm1_, saved.residual_mid, saved.norm1, gradient, scratch);
-  const Tensor dy = attention_residual_.backward(context, pass, gradient,
-                                                 deferred ? deferred->second : scratch, deferred);
+  const Tensor dy =
+      post_norm_gradient(context, pass, *norm1_, attention_residual_, saved.residual_mid,
+                         saved.norm1, gradient, sp_shard(context, workspace.hidden), deferred);
   const Tensor dqkv = attention_.backward(context, workspace, pass, dy, saved.attention,
                                           /*add_bias=*/true, deferred);
-  add_input_gradient(context, full, gradient, [&] {
+  add_input_gradient(context, workspace.hidden, gradient, [&] {
     attention_.qkv_gradient(context, saved.attention_in, dqkv, saved.attention, deferred);
   });
 }
