@@ -338,23 +338,6 @@ ExitCode pretrain(int argc, char** argv, const DeckArguments& arguments,
   return exit_code(stop);
 }
 
-/// The words of the command line without the options of --supervise, and with `restarts` those of
-/// --restart.
-std::vector<std::string> supervised_words(int argc, char** argv, bool with_restart) {
-  std::vector<std::string> words = {program_path()};
-  for (int i = 1; i < argc; ++i) {
-    const std::string word = argv[i];
-    const bool dropped =
-        word.starts_with("--max-restarts") || (!with_restart && word.starts_with("--restart"));
-    if (word.starts_with("--supervise")) continue;
-    if (dropped)
-      i += word.find('=') == std::string::npos;
-    else
-      words.push_back(word);
-  }
-  return words;
-}
-
 /// Starts the run, again and again, from a process that is no rank.
 ExitCode supervise(int argc, char** argv, const DeckArguments& arguments) {
   if (comm::launched_ranks() > 1)
@@ -368,7 +351,7 @@ ExitCode supervise(int argc, char** argv, const DeckArguments& arguments) {
   const std::vector<std::string> words{std::istream_iterator<std::string>(launcher), {}};
   const auto command = [&](bool with_restart) {
     std::vector<std::string> all = words;
-    for (std::string& word : supervised_words(argc, argv, with_restart)) all.push_back(word);
+    for (std::string& word : train::supervised_words(argc, argv, with_restart)) all.push_back(word);
     return all;
   };
   const deck::Deck deck =

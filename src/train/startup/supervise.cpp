@@ -18,6 +18,7 @@
 
 #include "core/clock.hpp"
 #include "core/files.hpp"
+#include "core/system/identity.hpp"
 #include "core/system/signals.hpp"
 #include "report/goodput.hpp"
 #include "train/stop.hpp"
@@ -132,6 +133,21 @@ void say_goodput(const std::filesystem::path& folder) {
 }
 
 }  // namespace
+
+std::vector<std::string> supervised_words(int argc, char** argv, bool with_restart) {
+  std::vector<std::string> words = {program_path()};
+  for (int i = 1; i < argc; ++i) {
+    const std::string word = argv[i];
+    const bool dropped =
+        word.starts_with("--max-restarts") || (!with_restart && word.starts_with("--restart"));
+    if (word.starts_with("--supervise")) continue;
+    if (dropped)
+      i += word.find('=') == std::string::npos;
+    else
+      words.push_back(word);
+  }
+  return words;
+}
 
 std::vector<std::string> without_hosts(const std::vector<std::string>& words,
                                        const std::vector<std::string>& hosts,

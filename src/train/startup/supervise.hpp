@@ -17,6 +17,10 @@ struct SupervisedRun {
   int max_restarts = 0;
 };
 
+/// The words of a command line that start the run that --supervise supervises: without the options
+/// of --supervise, and with --restart only if `with_restart`.
+std::vector<std::string> supervised_words(int argc, char** argv, bool with_restart);
+
 /// The words of a launcher without `hosts`: srun gets --exclude, and the host file of Open MPI's
 /// mpirun is copied without them to `folder`. Empty where the launcher names no hosts that others
 /// could replace.
