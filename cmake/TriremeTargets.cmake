@@ -87,7 +87,7 @@ function(trireme_test name)
     endif()
   endif()
   if(NOT arg_TIMEOUT)
-    set(arg_TIMEOUT 300)
+    set(arg_TIMEOUT 600)  # a test that takes as long hangs, also on a slow and busy machine
   endif()
   if(arg_GPU)
     list(APPEND arg_LABELS gpu)

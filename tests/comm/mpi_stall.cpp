@@ -34,8 +34,8 @@ void run(std::string_view scenario, MpiCommunicator& world) {
     // The others wait as long as work progresses, and no longer once its rank is stopped.
     if (last) {
       WatchedWork work = world.work("writing a file");
-      for (int i = 0; i < 5; ++i) {
-        sleep_for(0.5 * kTimeout);
+      for (int i = 0; i < 10; ++i) {
+        sleep_for(0.2 * kTimeout);
         work.note_progress();
       }
       stop();
@@ -85,6 +85,7 @@ int main(int argc, char** argv) {
   bool stops_at_end = false;
   {
     const auto world = MpiCommunicator::world();
+    world->barrier();  // a busy machine starts the ranks seconds apart
     world->set_timeout(kTimeout);
     run(scenario, *world);
     stops_at_end = scenario == "finalize" && world->rank() == 0;

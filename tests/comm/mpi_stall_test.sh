@@ -7,10 +7,10 @@ program=$2
 output=$(mktemp)
 trap 'rm -f "$output"' EXIT
 
-# launch SCENARIO: starts it for half a minute at most; its exit code is $found.
+# launch SCENARIO: starts it for two minutes at most; its exit code is $found.
 launch() {
     found=0
-    timeout --signal=KILL 30 "$launcher" -n 3 --oversubscribe --bind-to none "$program" "$1" \
+    timeout --signal=KILL 120 "$launcher" -n 3 --oversubscribe --bind-to none "$program" "$1" \
         >"$output" 2>&1 || found=$?
 }
 

@@ -12,7 +12,7 @@ import subprocess
 import time
 import unittest
 
-from runs import BIN, DATA, DEVICE, FINISHED, HERE, SCRATCH, USAGE, RunTest, dataset, run
+from runs import BIN, DATA, DEVICE, FINISHED, HERE, PATIENCE, SCRATCH, USAGE, RunTest, dataset, run
 
 FILES = HERE.parent / "data/encdec"  # Yuan's tokenizer
 PROMPTS = ["Licensed under the Apache", "the", "You may not use this ", "Work"]
@@ -149,7 +149,7 @@ class Generate(RunTest):
 
         def wait_for(text):
             nonlocal seen
-            deadline = time.monotonic() + 60
+            deadline = time.monotonic() + PATIENCE
             while text not in seen:
                 self.assertLess(time.monotonic(), deadline, seen)
                 if select.select([primary], [], [], 1)[0]:
@@ -168,7 +168,7 @@ class Generate(RunTest):
             wait_for("prompt> ")
             self.assertIsNone(program.poll())
             # A terminal whose output is not read holds up the program's end.
-            deadline = time.monotonic() + 30
+            deadline = time.monotonic() + PATIENCE
             os.write(primary, b"\x04")
             while program.poll() is None and time.monotonic() < deadline:
                 if select.select([primary], [], [], 0.1)[0]:

@@ -3,7 +3,6 @@ change is refused."""
 
 import os
 import shutil
-import time
 import unittest
 
 from runs import DATA, DECK, FINISHED, IO, STOPPED_EARLY, USAGE, RunTest, dataset, run
@@ -282,7 +281,7 @@ class Rules(RunTest):
         with self.start("shared", *words) as first:
             self.wait_until(lambda: self.checkpoints("shared"), first)
             with self.start("shared", *words, "train.exit_duration=1 seconds") as second:
-                time.sleep(2)  # now it waits for the first one to end
+                self.wait_until(lambda: second.has_opened(".lock"), second)  # it waits for the first one to end
                 first.process.terminate()
                 self.assertEqual(first.finish().code, STOPPED_EARLY)
                 end = self.stop_event("shared")["iteration"]

@@ -69,6 +69,12 @@ class Started:
     def running(self):
         return self.process.poll() is None
 
+    def has_opened(self, name):
+        """Whether the process has a file of that name open."""
+        with contextlib.suppress(OSError):
+            return any(os.readlink(link).endswith(f"/{name}") for link in Path(f"/proc/{self.process.pid}/fd").iterdir())
+        return False
+
     def children(self):
         """The processes that this one has started itself: the ranks of a launcher."""
         tasks = Path(f"/proc/{self.process.pid}/task").glob("*/children")

@@ -19,7 +19,7 @@ LIBRARY = os.environ["TRIREME_IO_FAULTS"]
 TIMEOUT = 10
 # On GPUs saves are in the background unless the deck says otherwise.
 EVERY = ["train.iterations=3", "checkpoint.every=1", "checkpoint.async=false", "parallel.tensor=2",
-         "comm.timeout=60 seconds"]
+         "comm.timeout=10 minutes"]
 # Both ranks have half of the weights and moments: 0.3 GB, and 1.2 GB on GPUs.
 LARGE = ["model.layers=2", "model.heads=16", f"model.hidden={2048 if DEVICE == 'cuda' else 1024}",
          "parallel.data=2", "batch.global=2", "train.iterations=2", "checkpoint.every=1",
@@ -37,15 +37,14 @@ class Saves(RunTest):
                         BIN / "trireme-pretrain", *self.deck_words(name, *words)])
 
     def fails_with(self, reason, fault, rank, after=0):
-        """A run in which `rank` has a fault ends soon with 74 and says why, once."""
-        began = time.monotonic()
+        """A run in which `rank` has a fault ends with 74 and says why, once; no rank waits for comm.timeout, for which
+        finish() has no patience."""
         with self.start_with_fault("run", fault, *EVERY, rank=rank, after=after) as started:
             result = started.finish()
         self.assertEqual(result.code, IO, result)
         lines = [line for line in result.err.splitlines() if line.startswith("trireme-pretrain: ")]
         self.assertEqual(len(lines), 1, result)
         self.assertRegex(lines[0], rf"trireme-pretrain: cannot .*step-0000000\d\.h5\.part'.*{reason}")
-        self.assertLess(time.monotonic() - began, 30, result)
         self.assertEqual(list((self.folder / "run" / "checkpoints").glob("*.part*")), [])
 
     def test_errors_are_met_before_the_first_step(self):
@@ -102,8 +101,8 @@ class Saves(RunTest):
         print(f"\n  noticed after {seconds:.1f} s (comm.timeout {TIMEOUT} s)", end=" ", flush=True)
         self.assertNotEqual(result.code, FINISHED, result)
         self.assertRegex(result.err, "; no answer from rank 1 on ")
-        # Asking the ranks and ending them takes some seconds.
-        self.assertLess(seconds, 2.5 * TIMEOUT, result)
+        # Asking the ranks and ending them takes some seconds, on a busy machine many.
+        self.assertLess(seconds, 10 * TIMEOUT, result)
 
 
 if __name__ == "__main__":

@@ -14,7 +14,7 @@ import subprocess
 import time
 import unittest
 
-from runs import BIN, DECK, FINISHED, IO, STOPPED_EARLY, RunTest, Started, dataset, run, HERE
+from runs import BIN, DECK, FINISHED, IO, PATIENCE, STOPPED_EARLY, RunTest, Started, dataset, run, HERE
 
 ITERATIONS = 12
 
@@ -200,13 +200,17 @@ class Kills(SweepTest):
         return found
 
     def check_trainers_end(self):
-        deadline = time.monotonic() + 30
+        deadline = time.monotonic() + PATIENCE
         while self.trainers() and time.monotonic() < deadline:
             time.sleep(0.05)
         self.assertEqual(self.trainers(), [])
 
-    def done(self):
-        return sum(len(self.events(self.run_folder(name), "train")) for name in NAMES)
+    def wait_for_both(self, sweep, more_than=(0, 0)):
+        """Waits until the two runs that are started first have trained for more iterations; returns how many."""
+        def done():
+            return [len(self.events(self.run_folder(name), "train")) for name in NAMES[:2]]
+        self.wait_until(lambda: all(now > before for now, before in zip(done(), more_than)), sweep)
+        return done()
 
     def test_sigkill_at_random_moments(self):
         chance = random.Random(11)
@@ -241,17 +245,18 @@ class Kills(SweepTest):
 
     def test_children_end_with_the_sweep(self):
         with Started(list(map(str, self.words("train.iterations=100000")))) as sweep:
-            self.wait_until(lambda: self.done() > 0, sweep)
+            self.wait_for_both(sweep)
             os.kill(sweep.process.pid, signal.SIGKILL)
             self.check_trainers_end()
 
     def test_first_signal_saves(self):
+        done = (0, 0)
         for number in (signal.SIGINT, signal.SIGTERM, signal.SIGUSR1):
             with Started(list(map(str, self.words("train.iterations=100000")))) as sweep:
-                before = self.done()
-                self.wait_until(lambda: self.done() > before, sweep)
+                done = self.wait_for_both(sweep, more_than=done)
                 os.kill(sweep.process.pid, number)
-                result = sweep.finish(patience=60)
+                result = sweep.finish()
+            done = [len(self.events(self.run_folder(name), "train")) for name in NAMES[:2]]
             self.assertEqual(result.code, STOPPED_EARLY, result)
             self.assertIn("waiting for 2 runs to save", result.out)
             self.assertIn("2 waiting, 2 stopped", result.out.splitlines()[-1])
@@ -260,15 +265,15 @@ class Kills(SweepTest):
 
     def test_two_sweeps_in_one_folder(self):
         with Started(list(map(str, self.words("train.iterations=100000")))) as sweep:
-            self.wait_until(lambda: self.done() > 0, sweep)
+            self.wait_for_both(sweep)
             self.assertIn("another run is using the run folder", self.sweep(code=IO).err)
             self.assertIn("2 waiting, 2 running", self.sweep(task="status").out.splitlines()[-1])
             os.kill(sweep.process.pid, signal.SIGTERM)
-            self.assertEqual(sweep.finish(patience=60).code, STOPPED_EARLY)
+            self.assertEqual(sweep.finish().code, STOPPED_EARLY)
 
 
-# sbatch runs the tasks one after the other, as a shell that was told of a time limit (USR1) where asked;
-# squeue answers from a file.
+# sbatch runs the tasks one after the other; with FAKE_LIMIT, a run's metrics.jsonl, it tells the job of its time limit
+# (USR1) once that run has trained. squeue answers from a file.
 SBATCH = """#!/bin/bash
 echo "$*" >>"$FAKE/sbatch.log"
 for word; do case $word in --array=*) array=${word#--array=} ;; esac; done
@@ -278,7 +283,10 @@ for range in $(echo "${array%%%*}" | tr , ' '); do
   for task in $(seq "${range%-*}" "${range#*-}"); do
     SLURM_ARRAY_TASK_ID=$task bash "${@: -1}" >>"$FAKE/tasks.log" 2>&1 &
     job=$!
-    if [ -n "${FAKE_LIMIT:-}" ]; then sleep "$FAKE_LIMIT"; kill -USR1 $job; fi
+    if [ -n "${FAKE_LIMIT:-}" ]; then
+      until grep -qs '"kind":"train"' "$FAKE_LIMIT"; do sleep 0.1; done
+      kill -USR1 $job
+    fi
     wait $job
     echo "task $task ended with $?" >>"$FAKE/tasks.log"
   done
@@ -345,7 +353,7 @@ class Slurm(SweepTest):
 
     def test_time_limit_saves_and_requeues(self):
         self.write_deck("\nsweep: {run.seed: [7]}\n")
-        os.environ["FAKE_LIMIT"] = "3"
+        os.environ["FAKE_LIMIT"] = str(self.folder / "out/seed=7/metrics.jsonl")
         self.sweep("--submit", "train.iterations=100000", "--launcher", LAUNCHER)
         self.assertEqual(self.log("tasks.log"), "task 1 ended with 75\n")
         self.assertEqual(self.log("scontrol.log"), "requeue 1000_1\n")

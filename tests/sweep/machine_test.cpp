@@ -54,7 +54,7 @@ class ProcessTest : public SweepTest {
   std::filesystem::path output_ = scratch_ / "output";
 
   static int end_of(Process& process) {
-    for (int i = 0; i < 1000; ++i) {
+    for (int i = 0; i < 10000; ++i) {
       if (const auto code = process.ended()) return *code;
       std::this_thread::sleep_for(std::chrono::milliseconds(10));
     }
@@ -90,7 +90,7 @@ TEST_F(ProcessTest, DiesWithItsParent) {
     ::pause();
   }
   const auto says = [&](const std::string& text) {
-    for (int i = 0; i < 1000; ++i) {
+    for (int i = 0; i < 10000; ++i) {
       if (std::filesystem::exists(output_) && read_file(output_) == text) return true;
       std::this_thread::sleep_for(std::chrono::milliseconds(10));
     }

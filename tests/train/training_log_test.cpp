@@ -2,11 +2,13 @@
 
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <chrono>
 #include <thread>
 #include <vector>
 
 #include "comm/mpi/mpi_communicator.hpp"
+#include "core/clock.hpp"
 
 namespace trireme::train {
 namespace {
@@ -42,7 +44,7 @@ TEST_F(MeasurementsTest, TimersSpanTheRanksThatRanThem) {
   EXPECT_GE(values[1].min_ms, 20.0) << "the ranks that make no batch do not count";
   ASSERT_EQ(static_cast<int>(rank_ms.size()), last + 1);
   for (int each = 0; each <= last; ++each) EXPECT_GE(rank_ms[each], 10.0 + 30.0 * each);
-  EXPECT_DOUBLE_EQ(rank_ms[last], values[0].max_ms);
+  EXPECT_DOUBLE_EQ(*std::ranges::max_element(rank_ms), values[0].max_ms);
   EXPECT_TRUE(timers_event(timers, phases, 2.0, *groups_.world).timers.empty());
   const Phase evaluation[] = {Phase::evaluate};
   EXPECT_TRUE(timers_event(timers, evaluation, 1.0, *groups_.world).rank_ms.empty());
@@ -52,17 +54,21 @@ TEST_F(MeasurementsTest, ARanksTimeLeavesOutWhatItWaitsForOthersInItsPasses) {
   device::Timers timers(*backend_);
   const int rank = groups_.world->rank(), ranks = groups_.world->size();
   const double before = comm::seconds_in_mpi();
+  const Stopwatch watch;
   timed(&timers, Phase::backward, [&] {
     std::this_thread::sleep_for(std::chrono::milliseconds(rank == 0 ? 300 : 20));
     groups_.data->start_all_reduce(std::vector<float>(64).data(), 64, DType::f32,
                                    comm::Reduce::sum);
   });
-  timers.add(Phase::waiting, 1e3 * (comm::seconds_in_mpi() - before));
+  const double pass_ms = 1e3 * watch.seconds();  // and a little more
+  const double waiting_ms = 1e3 * (comm::seconds_in_mpi() - before);
+  timers.add(Phase::waiting, waiting_ms);
   const Phase phases[] = {Phase::forward, Phase::backward};
   const auto event = timers_event(timers, phases, 1.0, *groups_.world);
   ASSERT_EQ(static_cast<int>(event.rank_ms.size()), ranks);
   EXPECT_GE(event.rank_ms[0], 290.0);
-  for (int each = 1; each < ranks; ++each) EXPECT_LT(event.rank_ms[each], 200.0) << each;
+  EXPECT_GT(waiting_ms, 0.0);
+  EXPECT_LE(event.rank_ms[rank], pass_ms - waiting_ms + 1e-3);
   EXPECT_FALSE(timers.take(Phase::waiting)) << "taken with the passes";
 }
 
