@@ -1,5 +1,5 @@
-// Files of torch.save(): both forms, and damaged ones. tests/regression/convert_test.py reads whole
-// checkpoints.
+// Files of torch.save(): both forms, and damaged ones. tests/regression/programs/convert_test.py
+// reads whole checkpoints.
 #include <fmt/format.h>
 
 #include <cstring>

@@ -2,7 +2,7 @@
 """Trains GPT-2 124M with trireme-pretrain and with PyTorch, from the same weights and on the same
 batches, and compares the two loss curves.
 
-    python3 tests/regression/pytorch_curve.py --bin build/release/bin --data PREFIX --output FOLDER
+    python3 tests/regression/training/pytorch_curve.py --bin build/release/bin --data PREFIX --output FOLDER
 
 PREFIX is a dataset of GPT-2 token ids (trireme-preprocess --tokenizer gpt2). Needs a GPU, PyTorch,
 h5py and numpy; with --tiny a small model in fp32 on the CPU, to try the script itself. Prints both
@@ -25,7 +25,7 @@ import numpy
 import torch
 from torch.nn import functional
 
-DECK = Path(__file__).resolve().parents[2] / "inputs" / "gpt2-124m.yaml"
+DECK = Path(__file__).resolve().parents[3] / "inputs" / "gpt2-124m.yaml"
 
 
 @dataclasses.dataclass
