@@ -1,17 +1,15 @@
 // trireme-generate: continues prompts with the model of a checkpoint.
 #include <unistd.h>
 
-#include <atomic>
-#include <csignal>
 #include <memory>
 
 #include "generate/batch_generator.hpp"
 #include "generate/beam_search.hpp"
 #include "generate/decoder.hpp"
+#include "generate/dialogue.hpp"
+#include "generate/generator.hpp"
 #include "generate/options.hpp"
-#include "generate/text_stream.hpp"
 #include "generate/texts.hpp"
-#include "line_editor.hpp"
 #include "model_options.hpp"
 
 namespace trireme {
@@ -26,8 +24,6 @@ constexpr const char* kUsage =
     "input,\n"
     "on a terminal interactively: Ctrl-C stops a text, Ctrl-D ends. An empty prompt, or\n"
     "--unconditional, starts a new document. OMP_NUM_THREADS sets the number of threads.\n\n";
-
-std::atomic<bool> interrupted = false;
 
 /// Generates with the model on the first rank.
 class Run {
@@ -63,41 +59,9 @@ class Run {
     printer.finish();
   }
 
-  /// Reads prompts from the terminal until its end.
-  void interactive() {
-    std::signal(SIGINT, [](int) { interrupted = true; });
-    generate::BatchGenerator generator(*decoder_);
-    std::uint64_t sample = 0;
-    while (const auto line = edited_line("prompt> ")) {
-      interrupted = false;
-      if (line->empty()) continue;
-      try {
-        const auto ids = encode(*model_.tokenizer, *line);
-        generate::TextStream stream(*model_.tokenizer, ids, stops_);
-        generator.submit({.prompt = ids,
-                          .request = request_,
-                          .sample = sample++,
-                          .on_token = [&](const generate::ChosenToken& token) {
-                            print(stream.push(token.score.id));
-                            return !stream.stopped() && !interrupted;
-                          }});
-        print(*line);
-        while (generator.step()) {
-        }
-        print(stream.finish() + "\n");
-      } catch (const DataError& error) {
-        std::fputs(fmt::format("{}\n", error.what()).c_str(), stderr);
-      }
-    }
-    print("\n");
-  }
+  void interactive() { run_dialogue(*decoder_, *model_.tokenizer, request_, stops_); }
 
  private:
-  static void print(const std::string& text) {
-    print_out(text);
-    std::fflush(stdout);
-  }
-
   void batch(const std::vector<Prompt>& prompts, Printer& printer) {
     const auto samples = values_["samples"].as<std::int64_t>();
     generate::BatchGenerator generator(*decoder_);

@@ -13,7 +13,7 @@
 #include <vector>
 
 #include "generate/batch_generator.hpp"
-#include "generate/text_stream.hpp"
+#include "generate/generator.hpp"
 #include "serve/requests.hpp"
 
 namespace trireme::serve {
