@@ -159,6 +159,11 @@ ExitCode generate_on(const po::variables_map& values,
   if (values.count("cache"))
     std::fputs(fmt::format("{}: KV cache: {}\n", kProgram, decoder->cache_plan().text()).c_str(),
                stderr);
+  if (decoder && decoder->capacity() < model.spec.embedding.positions)
+    std::fputs(fmt::format("{}: {} tokens of a text; --recompute has no such limit\n", kProgram,
+                           decoder->capacity_text())
+                   .c_str(),
+               stderr);
   Run run(values, model, decoder ? &*decoder : nullptr);
   if (values["interactive"].as<bool>() ||
       (!several && !recompute && !values.count("beams") && !values.count("prompt") &&

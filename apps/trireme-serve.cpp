@@ -120,6 +120,9 @@ ExitCode serve_on(const po::variables_map& values, serve::ServerOptions options,
   }
   for (const int signal : {SIGTERM, SIGINT}) std::signal(signal, [](int) { stopping = true; });
   options.model = fmt::format("{}-{}", model.deck.run.name, model.iteration);
+  if (decoder.capacity() < model.spec.embedding.positions)
+    std::fputs(fmt::format("{}: {} tokens of a text\n", kProgram, decoder.capacity_text()).c_str(),
+               stderr);
   const std::int64_t longest = decoder.capacity() - 1;
   if (options.limits.prompt_tokens == 0 || options.limits.prompt_tokens > longest)
     options.limits.prompt_tokens = longest;

@@ -17,6 +17,7 @@ BatchDecoder::BatchDecoder(device::Backend& backend, const model::ParameterStore
       limits_(limits),
       capacity_(spec.embedding.positions),
       dtype_(parameters.precision().activations) {
+  if (has_window() && !backend.is_host_memory()) capacity_ = spec.window();
   limits_.pass_tokens = std::max(limits_.pass_tokens, limits_.sequences);
   const grid::Layout layout =
       groups ? groups->layout : grid::Layout{.partition = {static_cast<int>(spec.layers())}};
@@ -90,6 +91,12 @@ void BatchDecoder::allocate() {
     take_rotary(model::Arena(rotary_memory_.get()));
     write_rotary_table(backend_, spec_, rotary_);
   }
+  if (has_window()) {
+    std::vector<std::int32_t> starts(limits_.pass_tokens);
+    model::narrow_to_window(spec_.window(), /*micro_batch=*/1, starts);
+    window_memory_ = backend_.allocate(starts.size() * sizeof(std::int32_t), "window");
+    backend_.upload(window_memory_.get(), starts.data(), starts.size() * sizeof(std::int32_t));
+  }
   model::StageConfig longest{
       .spec = spec_, .tensor_ranks = sizes(1).tensor_ranks, .precision = mixed_precision(dtype_)};
   longest.spec.sequence = limits_.pass_tokens;
@@ -97,6 +104,16 @@ void BatchDecoder::allocate() {
   input_memory_ =
       backend_.allocate(3 * sizeof(std::int32_t) * limits_.pass_tokens, "ids and positions");
   inputs_ = static_cast<std::int32_t*>(input_memory_.get());
+}
+
+std::string BatchDecoder::capacity_text() const {
+  if (capacity_ == spec_.embedding.positions)
+    return fmt::format("the model's context holds {} (model.positions)", capacity_);
+  if (capacity_ == spec_.window() && !backend_.is_host_memory())
+    return fmt::format(
+        "the KV cache on a GPU, which has no sliding window yet, holds {} (model.window)",
+        capacity_);
+  return fmt::format("the KV cache holds {}", capacity_);
 }
 
 // ---- what the first rank does, and the others with it
@@ -157,12 +174,6 @@ void BatchDecoder::check_and_run(const std::vector<Chunk>& chunks, const Wanted&
                   limits_.sequences);
     TRIREME_CHECK(count >= 1 && chunk.past >= 0 && chunk.past + count <= capacity(),
                   "{} tokens after {}, the model holds {}", count, chunk.past, capacity());
-    for (const model::BlockSpec& block : spec_.blocks)
-      if (const auto window = block.attention.window; window > 0 && chunk.past + count > window)
-        throw DeckError(
-            "text longer than model.window = {} tokens cannot be generated yet: give a shorter "
-            "prompt, or ask for fewer tokens",
-            window);
     for (const std::int32_t id : chunk.ids)
       TRIREME_CHECK(id >= 0 && id < vocab(), "id {} in a vocabulary of {}", id, vocab());
     tokens += count;
@@ -285,10 +296,12 @@ void BatchDecoder::enqueue(const Pass& pass, const Wanted& wanted) {
         ->wait();
   }
   for (std::size_t i = 0; i < stage_.blocks.size(); ++i)
-    stage_.blocks[i].forward_cached(context, scratch.workspace, scratch.blocks[i], stream,
-                                    {.cache = cache_->layer(i),
-                                     .rows = {.lines = lines, .positions = positions},
-                                     .chunks = pass.chunks});
+    stage_.blocks[i].forward_cached(
+        context, scratch.workspace, scratch.blocks[i], stream,
+        {.cache = cache_->layer(i),
+         .rows = {.lines = lines, .positions = positions},
+         .chunks = pass.chunks,
+         .window_starts = static_cast<const std::int32_t*>(window_memory_.get())});
   if (!stage_.head)
     groups_->pipeline->send(stream.data, stream.bytes(), stage + 1, comm::kActivationTag)->wait();
   else if (!pass.wanted_rows.empty())

@@ -51,9 +51,10 @@ class BatchDecoder {
   BatchDecoder& operator=(const BatchDecoder&) = delete;
 
   /// The maximum number of tokens of a sequence: those of the model's context, or fewer where the
-  /// cache holds fewer.
+  /// cache holds fewer, or where the backend has no attention with a window over the cache.
   std::int64_t capacity() const { return capacity_; }
-  bool limited_by_cache() const { return capacity_ < spec_.embedding.positions; }
+  /// Which tokens capacity() counts, as a part of a message: "the KV cache holds 64".
+  std::string capacity_text() const;
   std::int64_t vocab() const { return spec_.vocab; }
   const BatchLimits& limits() const { return limits_; }
   const CachePlan& cache_plan() const { return cache_->plan(); }
@@ -121,6 +122,8 @@ class BatchDecoder {
     std::unique_ptr<device::CapturedWork> work;
   };
 
+  /// Whether a window shorter than the context has to be kept to.
+  bool has_window() const { return spec_.window() > 0 && spec_.window() < capacity_; }
   bool leads() const { return !groups_ || groups_->world->rank() == 0; }
   bool alone() const { return !groups_ || groups_->world->size() == 1; }
   comm::Communicator& tensor() { return groups_ ? *groups_->tensor : serial_; }
@@ -152,7 +155,8 @@ class BatchDecoder {
   DType dtype_;
   Stage stage_;
   std::optional<PagedCache> cache_;
-  device::Buffer scratch_memory_, head_memory_, rotary_memory_, input_memory_, read_back_;
+  device::Buffer scratch_memory_, head_memory_, rotary_memory_, window_memory_, input_memory_,
+      read_back_;
   Tensor rotary_;                   ///< LayerContext::rotary
   std::int32_t* inputs_ = nullptr;  ///< of T rows: ids, positions, lines of the table
   std::map<std::pair<std::int64_t, Wanted>, Step> steps_;  ///< by rows

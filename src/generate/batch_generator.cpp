@@ -13,10 +13,8 @@ void BatchGenerator::check_prompt(std::span<const std::int32_t> prompt) const {
   const auto size = static_cast<std::int64_t>(prompt.size());
   if (size >= decoder_.capacity())
     throw DataError(
-        "the prompt has {} tokens, but the {} holds {}{}, of which one at least is for the "
-        "continuation",
-        size, decoder_.limited_by_cache() ? "KV cache" : "model's context", decoder_.capacity(),
-        decoder_.limited_by_cache() ? "" : " (model.positions)");
+        "the prompt has {} tokens, but {}, of which one at least is for the continuation", size,
+        decoder_.capacity_text());
 }
 
 BatchGenerator::Ticket BatchGenerator::submit(Job job) {

@@ -49,6 +49,12 @@ Decoder::Decoder(device::Backend& backend, const model::ParameterStore& paramete
     take_rotary(model::Arena(rotary_memory_.get()));
     write_rotary_table(backend_, spec_, rotary_);
   }
+  if (spec.window() > 0 && spec.window() < capacity()) {
+    std::vector<std::int32_t> starts(capacity());
+    model::narrow_to_window(spec.window(), /*micro_batch=*/1, starts);
+    window_memory_ = backend.allocate(starts.size() * sizeof(std::int32_t), "window");
+    backend.upload(window_memory_.get(), starts.data(), starts.size() * sizeof(std::int32_t));
+  }
 }
 
 model::LayerSizes Decoder::sizes(std::int64_t tokens) const {
@@ -75,7 +81,8 @@ std::span<const double> Decoder::logits(std::span<const std::int32_t> context) {
 Tensor Decoder::run(std::span<const std::int32_t> ids) {
   const auto tokens = static_cast<std::int64_t>(ids.size());
   const model::LayerContext context = this->context(tokens);
-  const model::PassInfo pass{.training = false};
+  const model::PassInfo pass{
+      .training = false, .document_start = static_cast<const std::int32_t*>(window_memory_.get())};
   model::Arena arena(scratch_memory_.get());
   const Scratch scratch = take_scratch(arena, context);
   const Tensor& stream = scratch.stream;

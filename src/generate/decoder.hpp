@@ -60,7 +60,8 @@ class Decoder {
   model::Head head_;
   device::Buffer scratch_memory_;
   device::Buffer rotary_memory_;
-  Tensor rotary_;  ///< LayerContext::rotary
+  device::Buffer window_memory_;  ///< PassInfo::document_start, with a sliding window
+  Tensor rotary_;                 ///< LayerContext::rotary
   std::vector<double> logits_;
 };
 

@@ -41,11 +41,12 @@ struct CacheAppend {
   std::int64_t kv_heads = 1;
 };
 
-/// Attention of each row to positions 0 .. its own of its sequence, from the cache; no dropout. Any
-/// lengths; out of a padding row is 0. With `append` the rows are of different sequences, and
-/// CacheAppend is part of it. The order of the sums depends on the row's position
-/// alone: no other row changes a bit of it. qkv as in CacheAppend, out [T, heads
-/// * d]; on CUDA d is at most kMaxHead. Source: Dao et al., "Flash-Decoding" (2023).
+/// Attention of each row to positions 0 .. its own of its sequence, or with a `window` to the last
+/// `window` of them, from the cache; no dropout. Any lengths; out of a padding row is 0. With
+/// `append` the rows are of different sequences, and CacheAppend is part of it. The order of the
+/// sums depends on the row's position alone: no other row changes a bit of it. qkv as in
+/// CacheAppend, out [T, heads * d]; on CUDA d is at most kMaxHead, and there is no window. Source:
+/// Dao et al., "Flash-Decoding" (2023).
 struct AttentionPaged {
   Tensor qkv;
   KeyValueCache cache;
@@ -54,6 +55,7 @@ struct AttentionPaged {
   std::int64_t heads = 1;
   std::int64_t kv_heads = 1;
   bool append = false;
+  std::int64_t window = 0;  ///< 0: none
 };
 
 /// The most rows of a DecodeLinear.

@@ -58,6 +58,7 @@ struct Case {
   DType dtype;
   bool embedding_layernorm;
   double tolerance;
+  std::int64_t window = 0;
 };
 
 class DecoderTest : public testing::TestWithParam<Case> {};
@@ -65,7 +66,7 @@ class DecoderTest : public testing::TestWithParam<Case> {};
 TEST_P(DecoderTest, GivesTheLogitsOfTheTrainingStage) {
   model::Gpt2Config config = TinyGpt::default_config();
   config.embedding_layernorm = GetParam().embedding_layernorm;
-  TinyGpt gpt(config, GetParam().dtype);
+  TinyGpt gpt(config, GetParam().dtype, GetParam().window);
   const auto ids = random_ids(config.positions, config.vocab);
   Decoder decoder(*gpt.backend, gpt.parameters, gpt.spec);
   EXPECT_LT(largest_error(gpt, ids, [&](auto context) { return decoder.logits(context); }),
@@ -77,19 +78,21 @@ TEST_P(DecoderTest, GivesTheLogitsOfTheTrainingStage) {
   EXPECT_LT(largest_error(gpt, ids, last_alone), GetParam().tolerance);
 }
 
-INSTANTIATE_TEST_SUITE_P(Kinds, DecoderTest,
-                         testing::Values(Case{DType::f32, false, 1e-5},
-                                         Case{DType::f32, true, 1e-5},
-                                         Case{DType::f64, false, 1e-13},
-                                         Case{DType::f64, true, 1e-13}));
+INSTANTIATE_TEST_SUITE_P(
+    Kinds, DecoderTest,
+    testing::Values(Case{DType::f32, false, 1e-5}, Case{DType::f32, true, 1e-5},
+                    Case{DType::f64, false, 1e-13}, Case{DType::f64, true, 1e-13},
+                    Case{DType::f64, false, 1e-13, 1}, Case{DType::f64, false, 1e-13, 7}));
 
 // Chunks of one token and of more, with and without a past, on either side of the length from which
 // attention runs without the cache, and of the length of its blocks.
-TEST(BatchDecoder, ReadsAPromptInPiecesOfAnyLength) {
+class PiecesTest : public testing::TestWithParam<std::int64_t> {};
+
+TEST_P(PiecesTest, APromptIsReadInPiecesOfAnyLength) {
   model::Gpt2Config config = TinyGpt::default_config();
   config.layers = 1;
   config.positions = 300;
-  TinyGpt gpt(config, DType::f64);
+  TinyGpt gpt(config, DType::f64, /*window=*/GetParam());
   const auto ids = random_ids(260, config.vocab);
   const std::vector<double> expected = stage_logits(gpt, ids);
   BatchDecoder decoder(*gpt.backend, gpt.parameters, gpt.spec,
@@ -109,6 +112,8 @@ TEST(BatchDecoder, ReadsAPromptInPiecesOfAnyLength) {
     }
   }
 }
+
+INSTANTIATE_TEST_SUITE_P(Windows, PiecesTest, testing::Values(0, 5, 64, 70));
 
 TEST(Decoder, RefusesContextsThatItCannotHold) {
   TinyGpt gpt;

@@ -14,9 +14,10 @@ namespace trireme::generate {
 /// The model with its weights. All of them are random, biases too, and so large that the logits
 /// differ clearly from one context to the next.
 struct TinyGpt {
-  explicit TinyGpt(const model::Gpt2Config& config_in = default_config(), DType dtype = DType::f32)
+  explicit TinyGpt(const model::Gpt2Config& config_in = default_config(), DType dtype = DType::f32,
+                   std::int64_t window = 0)
       : config(config_in),
-        spec(model::gpt2_spec(config)),
+        spec(spec_of(config, window)),
         layout{.partition = {static_cast<int>(config.layers)}},
         backend(device::make_host_backend(1)),
         parameters(*backend, model::declare_parameters(spec), layout, {}, mixed_precision(dtype)) {
@@ -40,6 +41,13 @@ struct TinyGpt {
             .hidden_dropout = 0.1,
             .init_std = 0.3,
             .seed = 5};
+  }
+
+  /// GPT-2 with sliding-window attention, where `window` is not 0.
+  static model::ModelSpec spec_of(const model::Gpt2Config& config, std::int64_t window) {
+    model::ModelSpec spec = model::gpt2_spec(config);
+    for (model::BlockSpec& block : spec.blocks) block.attention.window = window;
+    return spec;
   }
 
   model::Gpt2Config config;

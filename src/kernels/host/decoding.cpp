@@ -85,7 +85,9 @@ void attend(const AttentionPaged& args, const CacheSizes& sizes, std::int64_t t,
     std::fill_n(out, d * size_of(dtype), std::byte{0});
     return;
   }
-  const std::int64_t count = args.rows.positions[t] + 1;
+  const std::int64_t seen = args.rows.positions[t] + 1;
+  const std::int64_t count = args.window > 0 ? std::min(seen, args.window) : seen;
+  const std::int64_t first = seen - count;
   T* query = scratch<T, QueryScratch>(3 * d + count);
   T* sum = query + d;
   T* converted = sum + d;
@@ -96,8 +98,8 @@ void attend(const AttentionPaged& args, const CacheSizes& sizes, std::int64_t t,
   std::transform(read(q, dtype, d, converted), read(q, dtype, d, converted) + d, query,
                  [&](T x) { return x * scale; });
   for (std::int64_t i = 0; i < count; ++i) {
-    const T* key =
-        read(place_of(args.cache, args.cache.keys, sizes, line, i, kv), dtype, d, converted);
+    const T* key = read(place_of(args.cache, args.cache.keys, sizes, line, first + i, kv), dtype, d,
+                        converted);
     scores[i] = static_cast<T>(sum_of(d, [&](std::int64_t c) { return query[c] * key[c]; }));
   }
   const T largest = *std::max_element(scores, scores + count);
@@ -105,8 +107,8 @@ void attend(const AttentionPaged& args, const CacheSizes& sizes, std::int64_t t,
   const double total = sum_of(count, [&](std::int64_t i) { return scores[i]; });
   std::fill_n(sum, d, T{0});
   for (std::int64_t i = 0; i < count; ++i) {
-    const T* value =
-        read(place_of(args.cache, args.cache.values, sizes, line, i, kv), dtype, d, converted);
+    const T* value = read(place_of(args.cache, args.cache.values, sizes, line, first + i, kv),
+                          dtype, d, converted);
 #pragma omp simd
     for (std::int64_t c = 0; c < d; ++c) sum[c] += scores[i] * value[c];
   }

@@ -280,7 +280,8 @@ void Attention::attend_cached(const LayerContext& context, const Activations& sa
          .out = as_rows(saved.attn_out.rows(first, count)),
          .heads = heads,
          .kv_heads = kv_heads,
-         .append = tokens.chunks.empty()});
+         .append = tokens.chunks.empty(),
+         .window = tokens.window_starts ? spec_.window : 0});
   };
   if (tokens.chunks.empty()) return attend(0, context.tokens());
   context.backend.cache_append({.qkv = as_rows(saved.qkv),
@@ -296,6 +297,7 @@ void Attention::attend_cached(const LayerContext& context, const Activations& sa
                                          .out = saved.attn_out.rows(end, chunk.tokens),
                                          .lse = front(saved.lse, {1, heads, chunk.tokens}),
                                          .heads = heads,
+                                         .document_start = tokens.window_starts,
                                          .kv_heads = kv_heads});
       begin = end + chunk.tokens;
     }

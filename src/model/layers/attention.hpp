@@ -30,6 +30,9 @@ struct CachedTokens {
   kernels::KeyValueCache cache;  ///< of the layer, with this rank's heads: keys are rotated
   kernels::CacheRows rows;
   std::span<const CachedChunk> chunks;
+  /// With AttentionSpec::window: the first position that each position attends to, from 0 on, as
+  /// many as a chunk without a past has tokens (in the backend's memory).
+  const std::int32_t* window_starts = nullptr;
 };
 
 /// The cosines and sines of rotary positions, kernels::Rotary::table, row-major: computed in fp64.

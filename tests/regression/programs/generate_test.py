@@ -28,15 +28,15 @@ class Generate(RunTest):
         if result.code != FINISHED:
             raise RuntimeError(str(result))
 
-    def generate(self, *words, ranks=1, code=FINISHED):
-        result = run("trireme-generate", "--checkpoint", self.run_folder, "--device", DEVICE, *words,
+    def generate(self, *words, ranks=1, code=FINISHED, folder=None):
+        result = run("trireme-generate", "--checkpoint", folder or self.run_folder, "--device", DEVICE, *words,
                      ranks=ranks)
         self.assertEqual(result.code, code, result)
         return result
 
-    def lines(self, *words, ranks=1):
+    def lines(self, *words, ranks=1, folder=None):
         return [json.loads(line)
-                for line in self.generate("--json", *words, ranks=ranks).out.splitlines()]
+                for line in self.generate("--json", *words, ranks=ranks, folder=folder).out.splitlines()]
 
     def prompts(self):
         return [word for prompt in PROMPTS for word in ("--prompt", prompt)]
@@ -59,6 +59,27 @@ class Generate(RunTest):
                 with self.subTest(sampling=sampling, layout=layout):
                     found = self.lines(*words, *layout, ranks=ranks)
                     self.assertEqual([line["text"] for line in found], expected)
+
+    @unittest.skipIf(DEVICE != "host", "attention over the cache of a GPU has no window")
+    def test_a_sliding_window(self):
+        """Texts longer than model.window: the same on any layout and without the cache; evaluation agrees."""
+        folder = self.folder / "window"
+        deck = [HERE / "tiny.yaml", f"data.train={dataset()}", "run.device=host", f"run.output={folder}",
+                "model.family=llama", "model.window=6", "model.kv_heads=2", "train.iterations=20", "schedule.peak=1e-2"]
+        trained = run("trireme-pretrain", *deck)
+        self.assertEqual(trained.code, FINISHED, trained)
+        words = [*self.prompts()[:6], "--greedy", "--tokens", 6, "--logprobs", 0]
+        texts = []
+        for layout, ranks in ((["--recompute"], 1), ([], 1), (["--batch", 1], 1), (["--tensor", 2], 2),
+                              (["--pipeline", 2], 2)):
+            lines = self.lines(*words, *layout, ranks=ranks, folder=folder)
+            texts.append([line["text"] for line in lines])
+            self.assertEqual(texts[-1], texts[0], layout)
+        targets = self.folder / "window.jsonl"
+        targets.write_text(json.dumps({"prompt": PROMPTS[0], "target": texts[0][0]}) + "\n")
+        found = run("trireme-evaluate", *deck, "--task", "targets", "--input", targets, "--json")
+        mean = -sum(token["logprob"] for token in lines[0]["logprobs"]) / 6
+        self.assertTrue(math.isclose(json.loads(found.out)["loss"], mean, rel_tol=1e-4), found)
 
     def test_yuans_tokenizer_from_a_deck(self):
         """Pretraining, evaluation and generation with data.tokenizer.type = encdec."""
