@@ -188,12 +188,14 @@ struct Verify {
   bool operator==(const Verify&) const = default;
 };
 
-/// Iterations whose loss or gradient norm is far above those before, and whose updates are skipped.
-/// Set only where `above` is.
+/// Iterations whose loss or gradient norm is far above those before: their updates are skipped, or
+/// the run resumes from an earlier checkpoint with later data. Set only where `above` is.
 struct Spike {
   std::optional<double> above;         ///< standard deviations over the mean of the window
   std::optional<std::int64_t> window;  ///< iterations
-  std::optional<std::int64_t> limit;   ///< updates skipped in a run
+  std::optional<std::int64_t> limit;   ///< spikes of a run that are handled
+  std::optional<std::int64_t> back;    ///< checkpoints to go back; unset: the update is skipped
+  std::optional<std::int64_t> skip;    ///< iterations of data that are skipped; unset: to the spike
 
   bool operator==(const Spike&) const = default;
 };
@@ -246,6 +248,7 @@ struct Checkpoint {
   std::optional<Length> keep_every;
   std::optional<bool> async;  ///< unset: where host memory allows
   std::optional<std::int64_t> stripes;
+  std::optional<std::int64_t> compression;  ///< level of deflate; unset: not compressed
   LocalCheckpoint local;
   std::optional<std::string> load;
 

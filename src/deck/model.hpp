@@ -43,6 +43,7 @@ struct Position {
 struct Mup {
   std::optional<std::int64_t> base;       ///< the hidden width that rates were tuned at
   std::optional<std::int64_t> base_head;  ///< elements of a head there
+  std::optional<double> embedding;        ///< factor of the token embedding's output
 
   bool operator==(const Mup&) const = default;
 };

@@ -87,6 +87,7 @@ struct EmbeddingSpec {
   std::optional<NormSpec> norm;           ///< of the token embedding
   std::optional<NormSpec> sum_norm = {};  ///< of the sum of all embeddings, before dropout
   double dropout = 0.0;
+  double scale = 1.0;  ///< of the output
 };
 
 /// From the last block's output to the loss: the cross entropy of each token's label, and with

@@ -387,6 +387,16 @@ TEST(DeckChecks, BertModelMustFit) {
             std::string::npos);
 }
 
+TEST(DeckChecks, MupNeedsItsBase) {
+  for (const char* key : {"model.mup.base_head", "model.mup.embedding"}) {
+    const std::string found = errors_of(kSmallDeck, {std::string(key) + "=2"});
+    EXPECT_NE(found.find(std::string("'") + key + "' needs 'model.mup.base'; leave it out"),
+              std::string::npos)
+        << found;
+  }
+  EXPECT_EQ(errors_of(kSmallDeck, {"model.mup.base=32", "model.mup.embedding=2"}), "");
+}
+
 TEST(DeckChecks, WsdMustFit) {
   EXPECT_EQ(errors_of(kSmallDeck, {"schedule.type=wsd"}), "");
   EXPECT_EQ(errors_of(kSmallDeck, {"schedule.type=wsd", "schedule.wsd.decay=20 iterations",

@@ -68,9 +68,17 @@ model::ModelSpec tiny_window() {
   return spec;
 }
 
+/// A factor of the sum of normalized token embeddings and learned positions.
+model::ModelSpec tiny_scaled_embedding() {
+  model::ModelSpec spec = model::gpt2_spec(tiny(0.1, /*embedding_layernorm=*/true));
+  spec.embedding.scale = 2.5;
+  return spec;
+}
+
 /// muP's multipliers.
 model::ModelSpec tiny_mup() {
   model::ModelSpec spec = tiny_llama(model::QkNorm::head);
+  spec.embedding.scale = 3.0;
   spec.head.logit_scale = 0.4;
   for (model::BlockSpec& block : spec.blocks) block.attention.query_scale = 1.7;
   return spec;
@@ -136,7 +144,9 @@ INSTANTIATE_TEST_SUITE_P(Configurations, Gradient,
                                            Configuration{gpt2_spec(with_resets(tiny(0.1, false)))},
                                            Configuration{tiny_llama(model::QkNorm::head)},
                                            Configuration{tiny_llama(model::QkNorm::width)},
-                                           Configuration{tiny_mup()}, Configuration{tiny_window()},
+                                           Configuration{tiny_mup()},
+                                           Configuration{tiny_scaled_embedding()},
+                                           Configuration{tiny_window()},
                                            Configuration{tiny_toy(), 5}));
 
 TEST(Gradient, AddsToWhatIsThere) {

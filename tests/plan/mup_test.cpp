@@ -87,6 +87,15 @@ TEST(Mup, ActivationsMoveAlikeAtEveryWidth) {
     EXPECT_GT(wide.logit, 0.6 * narrow.logit) << width;
     EXPECT_LT(wide.logit, 1.6 * narrow.logit) << width;
   }
+  // The factor of the embeddings is the same at every width.
+  const auto scaled = [](std::int64_t width) {
+    return train_mup(width,
+                     {"model.mup.base=64", "model.mup.base_head=16", "model.mup.embedding=4"});
+  };
+  const Movement louder = scaled(64), wide = scaled(256);
+  EXPECT_NE(louder.stream, narrow.stream);
+  EXPECT_GT(wide.stream, 0.6 * louder.stream);
+  EXPECT_LT(wide.stream, 1.6 * louder.stream);
   const Movement plain = train_mup(512, {});
   EXPECT_GT(plain.stream, 2.5 * plain_narrow.stream);
   EXPECT_GT(plain.logit, 2.5 * plain_narrow.logit);

@@ -109,10 +109,11 @@ void Checker::optimizer() {
   const Optimizer& optimizer = deck_.optimizer;
   const Precision& precision = deck_.precision;
   const Mup& mup = deck_.model.mup;
-  require(
-      mup.base || !mup.base_head, {"model.mup.base_head", "model.mup.base"},
-      [] { return "'model.mup.base_head' needs 'model.mup.base'; leave it out"; },
-      Suggestion::leave_out_first);
+  for (const std::string_view path : {"model.mup.base_head", "model.mup.embedding"})
+    require(
+        mup.base || !given_.places.contains(path), {path, "model.mup.base"},
+        [path] { return fmt::format("'{}' needs 'model.mup.base'; leave it out", path); },
+        Suggestion::leave_out_first);
   for (const std::string_view path : {"train.spike.window", "train.spike.limit"})
     require(
         deck_.train.spike.above || !given_.places.contains(path), {path, "train.spike.above"},

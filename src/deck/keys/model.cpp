@@ -3,6 +3,15 @@
 
 namespace trireme::deck {
 
+namespace {
+
+void derive_mup_embedding(Deck& deck) {
+  deck.model.mup.embedding.reset();
+  if (deck.model.mup.base) deck.model.mup.embedding = 1.0;
+}
+
+}  // namespace
+
 void run_keys(std::vector<Key>& rows) {
   rows.insert(
       rows.end(),
@@ -134,6 +143,13 @@ void model_keys(std::vector<Key>& rows) {
               .immutable()
               .help("muP: elements of a head at the base; attention scores are q k sqrt(base_head) "
                     "/ head."),
+          key(TRIREME_MEMBER(model.mup.embedding))
+              .derived("1 with model.mup.base", derive_mup_embedding)
+              .above(0)
+              .immutable()
+              .help(
+                  "muP: factor of the embeddings' sum, tuned with the rates and the same at every "
+                  "width."),
           key(TRIREME_MEMBER(model.layernorm_eps))
               .by_default("1e-05")
               .above(0)

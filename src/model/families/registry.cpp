@@ -30,6 +30,7 @@ void apply_mup(const deck::Model& model, ModelSpec& spec) {
   spec.init_std /= std::sqrt(wider);
   spec.output_init_std /= std::sqrt(wider);
   spec.head.logit_scale = 1.0 / wider;
+  spec.embedding.scale = model.mup.embedding.value_or(1.0);
   // 1 / d of the paper, equal to 1 / sqrt(d) at the base's d.
   const auto head = static_cast<double>(model.head_size());
   const double base_head = static_cast<double>(model.mup.base_head.value_or(model.head_size()));
