@@ -17,6 +17,7 @@
 #include "evaluate/results.hpp"
 #include "evaluate/tasks.hpp"
 #include "evaluate/text_datasets.hpp"
+#include "model/families/registry.hpp"
 #include "model/spec.hpp"
 #include "mpi_app.hpp"
 #include "report/metrics.hpp"
@@ -290,7 +291,7 @@ Json ngram(const train::PreparedDeck& prepared, data::Split split, comm::MpiComm
   const evaluate::NgramLoss loss = evaluate::ngram_loss(*train, *held_out, vocabulary.size);
   Json result{{"task", "ngram"}, {"split", data::name_of(split)}, {"unigram", loss.unigram}};
   // The token before a masked one is not what a bigram is counted from.
-  if (deck.model.family != deck::Family::bert) result["bigram"] = loss.bigram;
+  if (model::family_of(deck).causal) result["bigram"] = loss.bigram;
   result["tokens"] = loss.tokens;
   return result;
 }
@@ -347,7 +348,7 @@ ExitCode run(int argc, char** argv) {
     };
     const train::PreparedDeck prepared = train::prepare_deck(
         *world, arguments.path, arguments.overrides, resolve, /*need_data=*/of_split);
-    if (!of_split && prepared.deck.model.family == deck::Family::bert)
+    if (!of_split && !model::family_of(prepared.deck).causal)
       throw train::CollectiveError(
           ExitCode::deck,
           "--input scores the token that follows, but model.family = bert predicts masked tokens; "

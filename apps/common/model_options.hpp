@@ -141,7 +141,7 @@ inline InferenceModel load_model(const po::variables_map& values, const char* pr
   model.iteration = checkpoint.header().get<std::int64_t>("iteration");
   model.deck = deck::parse(checkpoint.header().deck, found.path.string() + ":deck", {},
                            {.need_data = false});
-  if (model.deck.model.family == deck::Family::bert)
+  if (!model::family_of(model.deck).causal)
     throw DataError("'{}' holds a {} model: only gpt and llama models generate text",
                     found.path.string(), name_of(model.deck.model.family));
   model.tokenizer = tokenizer_of(values, model.deck);

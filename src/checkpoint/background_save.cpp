@@ -161,7 +161,8 @@ void BackgroundSave::take_next_step() {
       });
     case Step::partners:
       return finish_shard();
-    default:
+    case Step::publishing:
+    case Step::idle:
       step_ = Step::idle;
   }
 }

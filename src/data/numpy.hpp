@@ -52,9 +52,11 @@ class NpyArray {
         return load<std::int16_t>(index);
       case IntegerType::uint16:
         return load<std::uint16_t>(index);
-      default:
-        return load<std::int64_t>(index);
+      case IntegerType::int64:
+      case IntegerType::uint64:
+        break;
     }
+    return load<std::int64_t>(index);
   }
 
   /// The bytes of an .npy file, as numpy.save writes them: version 1.0, data from a multiple of 64.

@@ -197,7 +197,9 @@ std::string bad_value(const Key& key, const Item& item, const std::string& messa
       return fmt::format("{} = {}: {}", key.path, found(item), message);
     case Item::Kind::null:
       return fmt::format("{} has no value; give one or leave the key out", key.path);
-    default:
+    case Item::Kind::list:
+    case Item::Kind::mapping:
+    case Item::Kind::refused:
       break;
   }
   return fmt::format("{}: {}", key.path, message);

@@ -112,7 +112,7 @@ Vocabulary size_and_eod(const deck::Deck& deck) {
         "give {} or more",
         size, tokenizer->vocab_size(), tokenizer->vocab_size());
   Vocabulary vocabulary{.size = size, .eod = tokenizer->eod(), .tokenizer = tokenizer->identity()};
-  if (deck.model.family == deck::Family::bert)
+  if (!model::family_of(deck).causal)
     vocabulary.bert =
         std::make_shared<const data::BertVocabulary>(data::bert_vocabulary(*tokenizer));
   return vocabulary;

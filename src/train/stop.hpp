@@ -43,9 +43,13 @@ constexpr ExitCode exit_code(StopReason reason) {
       return ExitCode::io;
     case StopReason::bad_data:
       return ExitCode::data;
-    default:
+    case StopReason::none:
+    case StopReason::finished:
+    case StopReason::exit_interval:
+    case StopReason::kill_switch:
       return ExitCode::success;
   }
+  return ExitCode::internal;
 }
 
 /// "finished", "the kill switch exists", ...

@@ -136,6 +136,7 @@ std::vector<std::string> bert_hugging_face_names(const Parameter& parameter) {
 Family bert_family() {
   return {
       .id = deck::Family::bert,
+      .causal = false,
       .spec = [](const deck::Deck& deck,
                  const Vocabulary& vocabulary) { return bert_spec(bert_config(deck, vocabulary)); },
       .flops_per_token = &bert_flops_per_token,

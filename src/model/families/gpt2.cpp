@@ -87,6 +87,7 @@ std::vector<std::string> gpt2_hugging_face_names(const Parameter& parameter) {
 Family gpt2_family() {
   return {
       .id = deck::Family::gpt,
+      .causal = true,
       .spec = [](const deck::Deck& deck,
                  const Vocabulary& vocabulary) { return gpt2_spec(gpt2_config(deck, vocabulary)); },
       .flops_per_token =

@@ -169,6 +169,7 @@ std::vector<std::string> llama_hugging_face_names(const Parameter& parameter) {
 
 Family llama_family() {
   return {.id = deck::Family::llama,
+          .causal = true,
           .spec =
               [](const deck::Deck& deck, const Vocabulary& vocabulary) {
                 return llama_spec(llama_config(deck, vocabulary));

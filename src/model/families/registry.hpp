@@ -22,6 +22,9 @@ struct Vocabulary {
 /// What a family is.
 struct Family {
   deck::Family id;
+  /// Whether it predicts the token that follows, from documents and in texts that it continues; if
+  /// not, tokens that are masked, from pairs of sentences.
+  bool causal;
   /// The model that a deck describes.
   ModelSpec (*spec)(const deck::Deck& deck, const Vocabulary& vocabulary);
   /// Floating-point operations per token of one training iteration, forward and backward, without

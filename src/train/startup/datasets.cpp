@@ -21,16 +21,10 @@ std::unique_ptr<const data::Dataset> open_dataset(const deck::Deck& deck,
                                                   comm::Communicator& world) {
   const data::IndexBuilder builder{.builds = world.rank() == 0,
                                    .barrier = [&world] { world.barrier(); }};
-  switch (deck.model.family) {
-    case deck::Family::gpt:
-    case deck::Family::llama:
-      return std::make_unique<data::GptDataset>(
-          data::open_gpt_blend(plan::split_config(deck, split, vocabulary, samples), builder));
-    case deck::Family::bert:
-      return data::open_bert_split(plan::bert_split_config(deck, split, vocabulary, samples),
-                                   builder);
-  }
-  throw InternalError("unknown model.family");
+  if (model::family_of(deck).causal)
+    return std::make_unique<data::GptDataset>(
+        data::open_gpt_blend(plan::split_config(deck, split, vocabulary, samples), builder));
+  return data::open_bert_split(plan::bert_split_config(deck, split, vocabulary, samples), builder);
 }
 
 namespace {
@@ -39,7 +33,7 @@ namespace {
 SplitData summarize(const deck::Deck& deck, const plan::Vocabulary& vocabulary, data::Split split,
                     std::optional<std::int64_t> samples) {
   SplitData found;
-  if (deck.model.family == deck::Family::bert) {
+  if (!model::family_of(deck).causal) {
     const data::BertSplitConfig config = plan::bert_split_config(deck, split, vocabulary, samples);
     found = {.summary = data::summarize_bert_split(config), .names = config.names, .samples = {}};
     for (std::size_t i = 0; i < found.summary.datasets.size(); ++i) {
@@ -104,7 +98,7 @@ std::vector<std::string> indexed_datasets(const deck::Deck& deck, data::Split sp
                                           const plan::Vocabulary& vocabulary) {
   if (deck.data.bert.dialect == deck::BertDialect::tfrecord) return {};
   std::vector<std::string> names;
-  if (deck.model.family == deck::Family::bert)
+  if (!model::family_of(deck).causal)
     return plan::bert_split_config(deck, split, vocabulary, std::nullopt).names;
   for (const auto& prefix : plan::split_config(deck, split, vocabulary, std::nullopt).prefixes)
     names.push_back(prefix.string());
@@ -115,7 +109,7 @@ std::vector<std::string> indexed_datasets(const deck::Deck& deck, data::Split sp
 data::SequenceRange training_sequences(const deck::Deck& deck, const plan::Vocabulary& vocabulary,
                                        const data::BlendSummary& summary,
                                        const data::IndexedDataset& dataset, std::size_t i) {
-  if (deck.model.family != deck::Family::bert) return summary.datasets[i].documents;
+  if (model::family_of(deck).causal) return summary.datasets[i].documents;
   const auto config =
       plan::bert_split_config(deck, data::Split::train, vocabulary, std::nullopt).common;
   const data::SequenceRange documents = data::pair_map_config(config, dataset).documents;
