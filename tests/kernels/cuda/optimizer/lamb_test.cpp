@@ -1,6 +1,6 @@
 #include "kernels/optimizer.hpp"
 
-#include "workbench.hpp"
+#include "../workbench.hpp"
 
 namespace trireme::kernels {
 namespace {

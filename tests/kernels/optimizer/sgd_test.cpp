@@ -1,6 +1,6 @@
 #include "kernels/optimizer.hpp"
 
-#include "kernel_testing.hpp"
+#include "../kernel_testing.hpp"
 
 namespace trireme::kernels {
 namespace {

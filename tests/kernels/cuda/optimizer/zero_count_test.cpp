@@ -1,4 +1,4 @@
-#include "workbench.hpp"
+#include "../workbench.hpp"
 
 namespace trireme::kernels {
 namespace {
