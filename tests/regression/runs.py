@@ -24,7 +24,7 @@ MPIEXEC = os.environ["TRIREME_MPIEXEC"]
 DEVICE = os.environ.get("TRIREME_DEVICE", "host")
 
 # Seconds that no step of these tests comes near to: what takes longer hangs.
-PATIENCE = 150
+PATIENCE = 240
 
 FINISHED, FAILED, USAGE, DATA, IO, STOPPED_EARLY, DIVERGED, DECK = 0, 1, 2, 65, 74, 75, 76, 78
 

@@ -9,6 +9,8 @@ import shutil
 import subprocess
 import time
 
+from runs import PATIENCE
+
 NAMES = ("chromium", "chromium-browser", "chromium-headless-shell", "google-chrome")
 
 
@@ -67,7 +69,7 @@ class Page:
         if self.session:
             message["sessionId"] = self.session
         os.write(self.to_write, json.dumps(message).encode() + b"\0")
-        end = time.monotonic() + 30
+        end = time.monotonic() + PATIENCE
         while True:
             answer = self.receive(end)
             if answer.get("method") == "Runtime.exceptionThrown":
@@ -85,7 +87,7 @@ class Page:
             raise RuntimeError(found["exceptionDetails"])
         return found["result"].get("value")
 
-    def wait(self, expression, seconds=30):
+    def wait(self, expression, seconds=PATIENCE):
         """Waits until an expression is true."""
         end = time.monotonic() + seconds
         while not self.evaluate(expression):

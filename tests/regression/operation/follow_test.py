@@ -11,7 +11,7 @@ import unittest
 from pathlib import Path
 from xml.etree import ElementTree
 
-from runs import DATA, FAILED, FINISHED, HERE, IO, STOPPED_EARLY, USAGE, RunTest, layout_words, run
+from runs import DATA, FAILED, FINISHED, HERE, IO, PATIENCE, STOPPED_EARLY, USAGE, RunTest, layout_words, run
 
 ENDLESS = "train.iterations=1000000"
 HOST = socket.gethostname()
@@ -37,7 +37,7 @@ class Follow(RunTest):
     def rank_file(self, name, suffix):
         return (self.folder / name / "ranks" / f"{HOST}{suffix}").read_text()
 
-    def wait_for(self, condition, what, patience=60):
+    def wait_for(self, condition, what, patience=PATIENCE):
         deadline = time.monotonic() + patience
         while not condition():
             self.assertLess(time.monotonic(), deadline, what)

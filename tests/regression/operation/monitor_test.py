@@ -7,7 +7,7 @@ import shutil
 import subprocess
 import unittest
 
-from runs import RunTest, layout_words, run
+from runs import PATIENCE, RunTest, layout_words, run
 
 NUMBER = r"\d+\.\d+"
 # With more positions than tokens in a sample the last rows of the position embedding get no gradient.
@@ -83,7 +83,7 @@ class Monitor(RunTest):
         if not browser:
             self.skipTest("there is no chromium to show the page in")
         shown = subprocess.run([browser, "--headless", "--no-sandbox", "--disable-gpu", "--virtual-time-budget=3000",
-                                "--dump-dom", page.as_uri()], capture_output=True, text=True, timeout=100).stdout
+                                "--dump-dom", page.as_uri()], capture_output=True, text=True, timeout=PATIENCE).stdout
         self.assertRegex(shown, r'<html[^>]* data-ready="[5-9]"')
         self.assertIn("<title>run – Trireme</title>", shown)
         self.assertIn("&lt;/script&gt;&lt;script&gt;", shown)

@@ -9,7 +9,7 @@ import subprocess
 import sys
 import unittest
 
-from runs import BIN, DATA, DECK, FINISHED, HERE, IO, USAGE, RunTest, dataset, run
+from runs import BIN, DATA, DECK, FINISHED, HERE, IO, USAGE, PATIENCE, RunTest, dataset, run
 
 sys.path.append(str(HERE.parents[1] / "apps" / "bench"))
 from bert_against_pytorch import write_records  # noqa: E402
@@ -347,7 +347,7 @@ class Foreign(RunTest):
                 file.write_bytes(bytes(damaged))
                 done = subprocess.run(
                     ["bash", "-c", f"ulimit -v 4000000; exec '{BIN}/trireme-convert' megatron '{folder}' '{target}'"],
-                    stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, check=False, timeout=60)
+                    stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, check=False, timeout=PATIENCE)
                 self.assertIn(done.returncode, (FINISHED, DATA, IO, DECK), (file, done.stderr))
                 self.assertEqual(done.returncode == FINISHED, done.stderr == "", (file, done.stderr))
                 codes.add(done.returncode)

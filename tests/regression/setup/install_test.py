@@ -24,7 +24,7 @@ printf '%s\\n' "${COMPREPLY[@]}"
 def call(*words, **options):
     """The standard output of a command that must succeed."""
     result = subprocess.run([str(word) for word in words], capture_output=True, text=True,
-                            check=False, timeout=250, **options)
+                            check=False, timeout=500, **options)
     if result.returncode != 0:
         raise AssertionError(f"{words} ended with {result.returncode}\n{result.stdout}\n"
                              f"{result.stderr}")

@@ -12,7 +12,7 @@ import unittest
 import unittest.mock
 from pathlib import Path
 
-from runs import BIN, DECK, FAILED, FINISHED, HERE, MPIEXEC, STOPPED_EARLY, USAGE, RunTest, Result, Started
+from runs import BIN, DECK, FAILED, FINISHED, HERE, MPIEXEC, STOPPED_EARLY, USAGE, PATIENCE, RunTest, Result, Started
 
 TREE = HERE.parents[1]
 
@@ -495,7 +495,7 @@ exec bash -c "$*"
         two_hosts = [MPIEXEC, "--mca", "plm_rsh_agent", str(agent), "-n", "1", "-host", "far:1", "true",
                      ":", "-n", "2", "-host", "farther:2", "true"]
         started = subprocess.run(two_hosts, cwd=self.folder, env=self.environment,
-                                 capture_output=True, text=True, timeout=60, check=False)
+                                 capture_output=True, text=True, timeout=PATIENCE, check=False)
         if started.returncode != 0:
             self.skipTest(f"Open MPI makes no two hosts of this one here: {started.stderr}")
         self.put(self.folder / "program", "#!/bin/bash\n"

@@ -10,7 +10,7 @@ import time
 import unittest
 import unittest.mock
 
-from runs import BIN, DATA, DECK, FAILED, FINISHED, HERE, IO, SCRATCH, STOPPED_EARLY, USAGE, RunTest, Started, command_line, run
+from runs import BIN, DATA, DECK, FAILED, FINISHED, HERE, IO, SCRATCH, STOPPED_EARLY, USAGE, PATIENCE, RunTest, Started, command_line, run
 
 ROOT = HERE.parents[1]
 INPUTS = ROOT / "inputs"
@@ -221,7 +221,7 @@ class Newcomer(RunTest):
         for words, no_gpu, choice in [([], "9", "OFF"), (["--cuda"], "9", "ON"), ([], "0", "AUTO")]:
             (self.folder / "log").unlink(missing_ok=True)
             environment = {**os.environ, "PATH": f"{fakes}:/usr/bin:/bin", "NO_GPU": no_gpu, "CORPUS": str(FOLDER / "text.txt")}
-            subprocess.run([tree / "jobs/local/quickstart.sh", *words], env=environment, capture_output=True, check=False, timeout=60)
+            subprocess.run([tree / "jobs/local/quickstart.sh", *words], env=environment, capture_output=True, check=False, timeout=PATIENCE)
             configured, built = (self.folder / "log").read_text().splitlines()[:2]
             self.assertIn(f"-DTRIREME_CUDA={choice} ", configured)
             self.assertIn("trireme-pretrain", built)

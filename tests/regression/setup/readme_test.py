@@ -8,7 +8,7 @@ import shutil
 import subprocess
 import unittest
 
-from runs import BIN, HERE, SCRATCH, run
+from runs import BIN, HERE, PATIENCE, SCRATCH, run
 
 ROOT = HERE.parents[1]
 FOLDERS = ("apps", "inputs", "jobs", "src", "tests")
@@ -65,7 +65,7 @@ def answer(command):
         # The quickstart's tokenizer has 2048 pieces; it is not made here.
         command = command.replace("inputs/quickstart.yaml", "inputs/quickstart.yaml model.vocab=2048")
     environment = dict(os.environ, PATH=f"{BIN}:{os.environ['PATH']}")
-    result = subprocess.run(["bash", "-c", command], env=environment, text=True, timeout=60,
+    result = subprocess.run(["bash", "-c", command], env=environment, text=True, timeout=PATIENCE,
                             stdout=subprocess.PIPE, stderr=subprocess.STDOUT)
     return result.stdout.replace(str(SCRATCH), FOLDER)
 
@@ -155,7 +155,7 @@ class Readme(unittest.TestCase):
 
     def test_figures_show_the_committed_measurements(self):
         drawn = SCRATCH / "figures"
-        subprocess.run(["python3", "-B", ROOT / "apps/bench/figures.py", "--bin", BIN, "-o", drawn], check=True, timeout=100)
+        subprocess.run(["python3", "-B", ROOT / "apps/bench/figures.py", "--bin", BIN, "-o", drawn], check=True, timeout=PATIENCE)
         number = re.compile(r"-?\d+(?:\.\d+)?")
         for path in drawn.glob("*.svg"):
             new, old = (file.read_text() for file in (path, ROOT / "apps/bench/figures" / path.name))
