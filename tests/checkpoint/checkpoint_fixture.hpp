@@ -11,7 +11,7 @@
 #include "checkpoint/folder.hpp"
 #include "core/error.hpp"
 #include "core/files.hpp"
-#include "holding.hpp"
+#include "sharded_tensors.hpp"
 
 namespace trireme::checkpoint {
 
@@ -36,12 +36,14 @@ class CheckpointTest : public testing::Test {
     if (rank_ == 0) std::filesystem::remove_all(folder_);
   }
 
-  Holding hold(Cut cut) const { return Holding(small_model(), cut, rank_, size_); }
+  ShardedTensors hold(Sharding sharding) const {
+    return ShardedTensors(small_model(), sharding, rank_, size_);
+  }
 
-  void save_known(Cut cut = Cut::rows, std::int64_t version = 7) {
-    Holding holding(small_model(), cut, rank_, size_);
-    holding.fill(version);
-    save(path_, *world_, kAttributes, kDeck, holding.tensors);
+  void save_known(Sharding sharding = Sharding::rows, std::int64_t version = 7) {
+    ShardedTensors sharded(small_model(), sharding, rank_, size_);
+    sharded.fill(version);
+    save(path_, *world_, kAttributes, kDeck, sharded.tensors);
   }
 
   /// Runs `change` on rank 0 while the others wait.
@@ -67,8 +69,8 @@ class CheckpointTest : public testing::Test {
   }
 
   void expect_load_failure(const std::vector<std::string>& parts) {
-    Holding holding(small_model(), Cut::columns, rank_, size_);
-    expect_failure<DataError>([&] { load(path_, *world_, holding.tensors); }, parts);
+    ShardedTensors sharded(small_model(), Sharding::columns, rank_, size_);
+    expect_failure<DataError>([&] { load(path_, *world_, sharded.tensors); }, parts);
   }
 
   std::unique_ptr<comm::MpiCommunicator> world_ = comm::MpiCommunicator::world();

@@ -12,31 +12,32 @@ namespace {
 // loaded
 
 TEST_F(CheckpointTest, EveryCutLoadsAtEveryOther) {
-  for (const Cut writing : kCuts) {
+  for (const Sharding writing : kShardings) {
     save_known(writing);
-    for (const Cut reading : kCuts) {
-      Holding holding(small_model(), reading, rank_, size_);
-      load(path_, *world_, holding.tensors);
-      EXPECT_EQ(holding.first_difference(7), "") << "written as cut " << static_cast<int>(writing)
-                                                 << ", read as " << static_cast<int>(reading);
+    for (const Sharding reading : kShardings) {
+      ShardedTensors sharded(small_model(), reading, rank_, size_);
+      load(path_, *world_, sharded.tensors);
+      EXPECT_EQ(sharded.first_difference(7), "")
+          << "written with sharding " << static_cast<int>(writing) << ", read as "
+          << static_cast<int>(reading);
     }
   }
 }
 
 TEST_F(CheckpointTest, TheFileDoesNotDependOnTheLayout) {
-  save_known(Cut::flat);
+  save_known(Sharding::flat);
   std::string first;
   on_first_rank([&] { first = read_file(path_); });
-  for (const Cut cut : kCuts) {
-    save_known(cut);
-    on_first_rank([&] { EXPECT_TRUE(read_file(path_) == first) << static_cast<int>(cut); });
+  for (const Sharding sharding : kShardings) {
+    save_known(sharding);
+    on_first_rank([&] { EXPECT_TRUE(read_file(path_) == first) << static_cast<int>(sharding); });
   }
 }
 
 TEST_F(CheckpointTest, HeaderComesBack) {
   save_known();
-  Holding holding(small_model(), Cut::flat, rank_, size_);
-  const Header header = load(path_, *world_, holding.tensors);
+  ShardedTensors sharded(small_model(), Sharding::flat, rank_, size_);
+  const Header header = load(path_, *world_, sharded.tensors);
   Attributes expected = kAttributes;
   expected["format_version"] = kFormatVersion;
   EXPECT_EQ(header.attributes, expected);
@@ -52,23 +53,23 @@ TEST_F(CheckpointTest, HeaderComesBack) {
 
 TEST_F(CheckpointTest, OneGroupCanBeLoadedAlone) {
   save_known();
-  std::vector<Holding::Logical> model = small_model();
+  std::vector<ShardedTensors::Logical> model = small_model();
   std::erase_if(model, [](const auto& tensor) { return tensor.name.rfind("model/", 0) != 0; });
-  Holding holding(model, Cut::replicas, rank_, size_);
-  load(path_, *world_, holding.tensors);
-  EXPECT_EQ(holding.first_difference(7), "");
+  ShardedTensors sharded(model, Sharding::replicas, rank_, size_);
+  load(path_, *world_, sharded.tensors);
+  EXPECT_EQ(sharded.first_difference(7), "");
 }
 
 TEST_F(CheckpointTest, LargePartsTravelInSeveralTransfers) {
-  const std::vector<Holding::Logical> large = {{"model/large", {9001, 1999}},
-                                               {"model/small", {3, 2}}};
-  Holding written(large, Cut::first_rank, rank_, size_);
+  const std::vector<ShardedTensors::Logical> large = {{"model/large", {9001, 1999}},
+                                                      {"model/small", {3, 2}}};
+  ShardedTensors written(large, Sharding::first_rank, rank_, size_);
   for (const LocalTensor& tensor : written.tensors)
     for (const Piece& piece : tensor.pieces)
       for (std::int64_t i = 0; i < count_elements(piece.slabs); ++i)
         static_cast<float*>(piece.data)[i] = static_cast<float>(i % 16777213);
   save(path_, *world_, {}, "", written.tensors);
-  Holding read(large, Cut::rows, rank_, size_);
+  ShardedTensors read(large, Sharding::rows, rank_, size_);
   load(path_, *world_, read.tensors);
   const Piece& piece = read.tensors[0].pieces[0];
   const std::int64_t first = piece.slabs[0].row * 1999;
@@ -107,19 +108,19 @@ TEST_F(CheckpointTest, PublishesAndClearsUp) {
 
 TEST_F(CheckpointTest, ABackgroundSaveWritesWhatASaveWrites) {
   const auto backend = device::make_host_backend(1);
-  for (const Cut cut : {Cut::columns, Cut::flat, Cut::replicas}) {
-    save_known(cut);
+  for (const Sharding sharding : {Sharding::columns, Sharding::flat, Sharding::replicas}) {
+    save_known(sharding);
     std::string expected;
     on_first_rank([&] { expected = read_file(path_); });
     on_first_rank([&] { std::filesystem::remove_all(path_.parent_path()); });
-    Holding holding(small_model(), cut, rank_, size_);
-    BackgroundSave background(*world_, *backend, holding.tensors);
+    ShardedTensors sharded(small_model(), sharding, rank_, size_);
+    BackgroundSave background(*world_, *backend, sharded.tensors);
     for (const std::int64_t version : {8, 7}) {  // the memory is used again
-      holding.fill(version);
-      background.start(path_, kAttributes, kDeck, holding.tensors);
+      sharded.fill(version);
+      background.start(path_, kAttributes, kDeck, sharded.tensors);
       EXPECT_TRUE(background.in_flight());
       background.finish_copies();
-      holding.fill(9);  // the next update
+      sharded.fill(9);  // the next update
       if (version == 8)
         background.wait();
       else
@@ -127,7 +128,7 @@ TEST_F(CheckpointTest, ABackgroundSaveWritesWhatASaveWrites) {
       EXPECT_FALSE(background.in_flight());
     }
     on_first_rank([&] {
-      EXPECT_TRUE(read_file(path_) == expected) << static_cast<int>(cut);
+      EXPECT_TRUE(read_file(path_) == expected) << static_cast<int>(sharding);
       EXPECT_EQ(find_latest(path_.parent_path())->path, path_);
     });
   }
@@ -136,34 +137,34 @@ TEST_F(CheckpointTest, ABackgroundSaveWritesWhatASaveWrites) {
 // ---------------------------------------------------------------------------- wrong tables
 
 TEST_F(CheckpointTest, UnownedElementsAreFound) {
-  Holding holding(small_model(), Cut::first_rank, rank_, size_);
-  holding.fill(7);
-  if (rank_ == 0) holding.tensors[1].pieces[0].slabs[0].rows -= 1;
+  ShardedTensors sharded(small_model(), Sharding::first_rank, rank_, size_);
+  sharded.fill(7);
+  if (rank_ == 0) sharded.tensors[1].pieces[0].slabs[0].rows -= 1;
   expect_failure<InternalError>(
-      [&] { save(path_, *world_, kAttributes, kDeck, holding.tensors); },
+      [&] { save(path_, *world_, kAttributes, kDeck, sharded.tensors); },
       {"'model/layers/2/attention/qkv/weight' [36, 12]", "420 elements are owned, not 432"});
   EXPECT_FALSE(std::filesystem::exists(path_));
 }
 
 TEST_F(CheckpointTest, AGapHiddenByAnOverlapIsFound) {
-  Holding holding(small_model(), Cut::first_rank, rank_, size_);
-  holding.fill(7);
+  ShardedTensors sharded(small_model(), Sharding::first_rank, rank_, size_);
+  sharded.fill(7);
   if (rank_ == 0) {
-    Piece& piece = holding.tensors[2].pieces[0];
+    Piece& piece = sharded.tensors[2].pieces[0];
     piece.slabs = {{0, 20, 0, 1}};
-    holding.tensors[2].pieces.push_back({{{19, 16, 0, 1}}, piece.data, true});
+    sharded.tensors[2].pieces.push_back({{{19, 16, 0, 1}}, piece.data, true});
   }
   expect_failure<InternalError>(
-      [&] { save(path_, *world_, kAttributes, kDeck, holding.tensors); },
+      [&] { save(path_, *world_, kAttributes, kDeck, sharded.tensors); },
       {"'model/layers/2/attention/qkv/bias'", "two owners and others none"});
 }
 
 TEST_F(CheckpointTest, MalformedBoxesAreFoundOnEveryRank) {
-  Holding outside(small_model(), Cut::first_rank, rank_, size_);
+  ShardedTensors outside(small_model(), Sharding::first_rank, rank_, size_);
   if (rank_ == 0) outside.tensors[0].pieces[0].slabs[0].column = 1;
   expect_failure<InternalError>([&] { save(path_, *world_, {}, "", outside.tensors); },
                                 {"'model/embedding/word' [23, 12]", "not inside"});
-  Holding disordered(small_model(), Cut::first_rank, rank_, size_);
+  ShardedTensors disordered(small_model(), Sharding::first_rank, rank_, size_);
   if (rank_ == 0) disordered.tensors[0].pieces[0].slabs = {{10, 13, 0, 12}, {0, 10, 0, 12}};
   expect_failure<InternalError>([&] { save(path_, *world_, {}, "", disordered.tensors); },
                                 {"'model/embedding/word'", "does not come after"});
@@ -171,9 +172,9 @@ TEST_F(CheckpointTest, MalformedBoxesAreFoundOnEveryRank) {
 
 TEST_F(CheckpointTest, DifferentTablesAreFound) {
   if (size_ == 1) GTEST_SKIP() << "one rank has one table";
-  Holding holding(small_model(), Cut::rows, rank_, size_);
-  if (rank_ == size_ - 1) holding.tensors.pop_back();
-  expect_failure<InternalError>([&] { save(path_, *world_, {}, "", holding.tensors); },
+  ShardedTensors sharded(small_model(), Sharding::rows, rank_, size_);
+  if (rank_ == size_ - 1) sharded.tensors.pop_back();
+  expect_failure<InternalError>([&] { save(path_, *world_, {}, "", sharded.tensors); },
                                 {"list different tensors"});
 }
 
@@ -181,10 +182,10 @@ TEST_F(CheckpointTest, DifferentTablesAreFound) {
 
 TEST_F(CheckpointTest, OtherModelsAreRefused) {
   save_known();
-  std::vector<Holding::Logical> model = small_model();
+  std::vector<ShardedTensors::Logical> model = small_model();
   const auto load_model = [&] {
-    Holding holding(model, Cut::rows, rank_, size_);
-    load(path_, *world_, holding.tensors);
+    ShardedTensors sharded(model, Sharding::rows, rank_, size_);
+    load(path_, *world_, sharded.tensors);
   };
   model[0].shape = {24, 12};
   expect_failure<DataError>(load_model, {path_.string(), "'model/embedding/word'", "[23, 12]",
@@ -235,8 +236,8 @@ TEST_F(CheckpointTest, ForeignFilesAreFound) {
     write_file_atomically(path_, "This is a poem, not an HDF5 file.");
   });
   expect_load_failure({path_.string(), "not a readable checkpoint", "it is no HDF5 file"});
-  Holding holding(small_model(), Cut::rows, rank_, size_);
-  expect_failure<IoError>([&] { load(folder_ / "absent.h5", *world_, holding.tensors); },
+  ShardedTensors sharded(small_model(), Sharding::rows, rank_, size_);
+  expect_failure<IoError>([&] { load(folder_ / "absent.h5", *world_, sharded.tensors); },
                           {"absent.h5': No such file"});
 }
 

@@ -16,7 +16,7 @@ using nlohmann::json;
 
 class InspectTest : public OneRankTest {};
 
-double known_sum_of_squares(const Holding::Logical& tensor, std::int64_t version) {
+double known_sum_of_squares(const ShardedTensors::Logical& tensor, std::int64_t version) {
   double sum = 0;
   for (std::int64_t i = 0; i < tensor.shape.size(); ++i) {
     const double exact = known_value(tensor.name, i, version);
@@ -41,7 +41,7 @@ TEST_F(InspectTest, JsonHasEverything) {
             json({{"format_version", 2}, {"iteration", 5}, {"program", "trireme"}}));
   EXPECT_EQ(found["deck"], kOneRankDeck);
   ASSERT_EQ(found["tensors"].size(), small_model().size());
-  for (const Holding::Logical& tensor : small_model()) {
+  for (const ShardedTensors::Logical& tensor : small_model()) {
     bool listed = false;
     for (const json& row : found["tensors"]) {
       if (row["name"] != tensor.name) continue;
@@ -98,7 +98,7 @@ with h5py.File(sys.argv[1], 'r') as file:
   EXPECT_EQ(seen["iteration"], 5);
   EXPECT_EQ(seen["deck"], kOneRankDeck);
   ASSERT_EQ(seen["tensors"].size(), small_model().size());
-  for (const Holding::Logical& tensor : small_model()) {
+  for (const ShardedTensors::Logical& tensor : small_model()) {
     ASSERT_TRUE(seen["tensors"].contains(tensor.name)) << tensor.name;
     const json& row = seen["tensors"][tensor.name];
     json shape = json::array();

@@ -73,7 +73,7 @@ class KillTest : public testing::Test {
     const Reader reader(latest->path);
     const std::int64_t iteration = reader.header().get<std::int64_t>("iteration");
     EXPECT_EQ(latest->path, step_path(checkpoints(), iteration));
-    for (const Holding::Logical& tensor : loop_model()) {
+    for (const ShardedTensors::Logical& tensor : loop_model()) {
       std::vector<float> elements(static_cast<std::size_t>(tensor.shape.size()));
       reader.read_whole(tensor.name, DType::f32, elements.data());
       EXPECT_EQ(std::count(elements.begin(), elements.end(), loop_value(iteration)),

@@ -38,7 +38,7 @@ class LocalCheckpoint : public CheckpointTest {
     return nodes;
   }
 
-  Holding held_{small_model(), Cut::flat, rank_, size_};
+  ShardedTensors held_{small_model(), Sharding::flat, rank_, size_};
   std::filesystem::path disk_;
   std::string note_;
 };
@@ -49,14 +49,14 @@ TEST_F(LocalCheckpoint, AShardGivesBackEveryBit) {
   const ShardHeader header = read_shard_header(path);
   EXPECT_EQ(header.attributes, kAttributes);
   EXPECT_EQ(header.deck, kDeck);
-  Holding read(small_model(), Cut::flat, rank_, size_);
+  ShardedTensors read(small_model(), Sharding::flat, rank_, size_);
   read_shard(path, read.tensors, nullptr);
   EXPECT_EQ(read.first_difference(/*version=*/7), "");
 }
 
 TEST_F(LocalCheckpoint, AnotherLayoutIsRefused) {
   const auto path = save(3);
-  Holding other(small_model(), Cut::rows, rank_, size_ + 1);
+  ShardedTensors other(small_model(), Sharding::rows, rank_, size_ + 1);
   EXPECT_NE(message_of<DataError>([&] {
               read_shard(path, other.tensors, nullptr);
             }).find("belongs to another layout"),
@@ -107,7 +107,7 @@ TEST_F(LocalCheckpoint, ANodeThatLostItsDiskGetsTheCopy) {
   const auto found = find();
   ASSERT_TRUE(found);
   EXPECT_EQ(found->iteration, 3);
-  Holding read(small_model(), Cut::flat, rank_, size_);
+  ShardedTensors read(small_model(), Sharding::flat, rank_, size_);
   read_shard(*find_shard(disk_, 3, rank_), read.tensors, nullptr);
   EXPECT_EQ(read.first_difference(/*version=*/7), "");
   EXPECT_EQ(note_, "");

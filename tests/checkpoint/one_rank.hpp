@@ -6,7 +6,7 @@
 
 #include "checkpoint/checkpoint.hpp"
 #include "checkpoint/folder.hpp"
-#include "holding.hpp"
+#include "sharded_tensors.hpp"
 
 namespace trireme::checkpoint {
 
@@ -22,11 +22,11 @@ class OneRankTest : public testing::Test {
 
   /// Saves the small model with the known values of `iteration` and returns its path.
   std::filesystem::path save_step(std::int64_t iteration) {
-    Holding holding(small_model(), Cut::first_rank, 0, 1);
-    holding.fill(iteration);
+    ShardedTensors sharded(small_model(), Sharding::first_rank, 0, 1);
+    sharded.fill(iteration);
     const std::filesystem::path path = step_path(folder_, iteration);
     save(path, *world_, {{"iteration", iteration}, {"program", std::string("trireme")}},
-         kOneRankDeck, holding.tensors);
+         kOneRankDeck, sharded.tensors);
     return path;
   }
 

@@ -26,8 +26,8 @@ class SmallDisk {
 class PreflightTest : public OneRankTest {
  protected:
   void preflight(int count) {
-    const Holding holding(small_model(), Cut::first_rank, 0, 1);
-    preflight_save(step_path(folder_, 10), *world_, kOneRankDeck, holding.tensors, count);
+    const ShardedTensors sharded(small_model(), Sharding::first_rank, 0, 1);
+    preflight_save(step_path(folder_, 10), *world_, kOneRankDeck, sharded.tensors, count);
   }
 };
 

@@ -46,16 +46,16 @@ class ReaderTest : public OneRankTest {
   /// Reads every tensor of `path` and returns whether all have the known values of `version`.
   static bool reads_as(const std::filesystem::path& path, std::int64_t version) {
     const Reader reader(path);
-    Holding holding(small_model(), Cut::first_rank, 0, 1);
+    ShardedTensors sharded(small_model(), Sharding::first_rank, 0, 1);
     const Attributes attributes = {{"format_version", kFormatVersion},
                                    {"iteration", version},
                                    {"program", std::string("trireme")}};
-    if (reader.header().tensors.size() != holding.tensors.size() ||
+    if (reader.header().tensors.size() != sharded.tensors.size() ||
         reader.header().attributes != attributes || reader.header().deck != kOneRankDeck)
       return false;
-    for (const LocalTensor& tensor : holding.tensors)
+    for (const LocalTensor& tensor : sharded.tensors)
       reader.read_whole(tensor.name, tensor.dtype, tensor.pieces[0].data);
-    return holding.first_difference(version).empty();
+    return sharded.first_difference(version).empty();
   }
 };
 
@@ -165,7 +165,7 @@ TEST_F(ReaderTest, EveryFlippedByteIsNamed) {
     write_quickly(bad, content);
     const std::string message = message_of<DataError>([&] { verify(bad); });
     bool names_tensor = false;
-    for (const Holding::Logical& tensor : small_model())
+    for (const ShardedTensors::Logical& tensor : small_model())
       names_tensor = names_tensor || message.find("'" + tensor.name + "'") != std::string::npos;
     in_tensors += names_tensor;
     const bool names_structure = message.find("its structure is damaged") != std::string::npos;
@@ -180,8 +180,8 @@ TEST_F(ReaderTest, EveryFlippedByteIsNamed) {
 
 TEST_F(ReaderTest, FilesOfVersion1HaveNoChecksumOfTheStructureAndLoad) {
   const std::filesystem::path path = save_step(3);
-  Holding holding(small_model(), Cut::first_rank, 0, 1);
-  holding.fill(3);
+  ShardedTensors sharded(small_model(), Sharding::first_rank, 0, 1);
+  sharded.fill(3);
   edit(path, [&](hid_t file) {
     const auto write = [&](const char* object, const char* name, hid_t type, const void* value) {
       const hid_t holder = H5Oopen(file, object, H5P_DEFAULT);
@@ -190,7 +190,7 @@ TEST_F(ReaderTest, FilesOfVersion1HaveNoChecksumOfTheStructureAndLoad) {
       H5Aclose(attribute);
       H5Oclose(holder);
     };
-    for (const LocalTensor& tensor : holding.tensors) {
+    for (const LocalTensor& tensor : sharded.tensors) {
       const std::uint64_t sum = checksum(/*version=*/1, tensor.shape, tensor.dtype,
                                          tensor.pieces[0].slabs, tensor.pieces[0].data);
       write(tensor.name.c_str(), "checksum", H5T_NATIVE_UINT64, &sum);
@@ -199,7 +199,7 @@ TEST_F(ReaderTest, FilesOfVersion1HaveNoChecksumOfTheStructureAndLoad) {
     write("/", "format_version", H5T_NATIVE_INT64, &version);
   });
   EXPECT_FALSE(verify(path).structure);
-  Holding read(small_model(), Cut::columns, 0, 1);
+  ShardedTensors read(small_model(), Sharding::columns, 0, 1);
   load(path, *world_, read.tensors);
   EXPECT_EQ(read.first_difference(3), "");
 }

@@ -21,10 +21,10 @@ int main(int argc, char** argv) {
     write_file_atomically(folder / ("pid." + std::to_string(world->rank())),
                           std::to_string(::getpid()));
     for (std::int64_t step = std::stoll(argv[2]); step <= std::stoll(argv[3]); ++step) {
-      Holding holding(loop_model(), Cut::columns, world->rank(), world->size());
-      fill_quickly(holding, step);
+      ShardedTensors sharded(loop_model(), Sharding::columns, world->rank(), world->size());
+      fill_quickly(sharded, step);
       save(step_path(folder / "checkpoints", step), *world, {{"iteration", step}}, "",
-           holding.tensors);
+           sharded.tensors);
       if (world->rank() == 0) retain(folder / "checkpoints", 2);
     }
   } catch (const Error& error) {

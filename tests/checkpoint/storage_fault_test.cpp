@@ -58,9 +58,9 @@ class StorageFaultTest : public CheckpointTest {
 
   /// Saves with elements to write on every rank.
   void try_save(std::int64_t version) {
-    Holding holding(small_model(), Cut::rows, rank_, size_);
-    holding.fill(version);
-    save(path_, *world_, kAttributes, kDeck, holding.tensors);
+    ShardedTensors sharded(small_model(), Sharding::rows, rank_, size_);
+    sharded.fill(version);
+    save(path_, *world_, kAttributes, kDeck, sharded.tensors);
   }
 
   bool is_last() const { return rank_ == size_ - 1; }
@@ -74,7 +74,7 @@ class StorageFaultTest : public CheckpointTest {
 };
 
 TEST_F(StorageFaultTest, AnErrorOfOneRankIsNamedOnAll) {
-  save_known(Cut::rows, 7);
+  save_known(Sharding::rows, 7);
   const std::filesystem::path previous = path_;
   path_ = step_path(path_.parent_path(), 2000);
   for (const int successes : {0, 2}) {
@@ -88,33 +88,33 @@ TEST_F(StorageFaultTest, AnErrorOfOneRankIsNamedOnAll) {
 }
 
 TEST_F(StorageFaultTest, AfterAFailedBackgroundSaveTheNextSucceeds) {
-  save_known(Cut::rows, 7);
+  save_known(Sharding::rows, 7);
   const std::filesystem::path previous = path_;
   path_ = step_path(path_.parent_path(), 2000);
   const auto backend = device::make_host_backend(1);
-  Holding holding(small_model(), Cut::rows, rank_, size_);
-  holding.fill(8);
-  BackgroundSave background(*world_, *backend, holding.tensors);
+  ShardedTensors sharded(small_model(), Sharding::rows, rank_, size_);
+  sharded.fill(8);
+  BackgroundSave background(*world_, *backend, sharded.tensors);
   {
     const WriteFault fault(is_last() ? WriteFault::io_error : WriteFault::none);
-    background.start(path_, kAttributes, kDeck, holding.tensors);
+    background.start(path_, kAttributes, kDeck, sharded.tensors);
     expect_failure<IoError>([&] { background.wait(); },
                             fault_of_last_rank("write", "Input/output error"));
   }
   EXPECT_FALSE(background.in_flight());
   expect_nothing_unfinished();
   EXPECT_EQ(find_latest(path_.parent_path())->path, previous);
-  background.start(path_, kAttributes, kDeck, holding.tensors);
+  background.start(path_, kAttributes, kDeck, sharded.tensors);
   background.wait();
-  Holding read(small_model(), Cut::columns, rank_, size_);
+  ShardedTensors read(small_model(), Sharding::columns, rank_, size_);
   load(path_, *world_, read.tensors);
   EXPECT_EQ(read.first_difference(8), "");
 }
 
 TEST_F(StorageFaultTest, APreflightMeetsTheErrorOfOneRank) {
-  const Holding holding(small_model(), Cut::rows, rank_, size_);
+  const ShardedTensors sharded(small_model(), Sharding::rows, rank_, size_);
   const WriteFault fault(is_last() ? WriteFault::io_error : WriteFault::none);
-  expect_failure<IoError>([&] { preflight_save(path_, *world_, kDeck, holding.tensors); },
+  expect_failure<IoError>([&] { preflight_save(path_, *world_, kDeck, sharded.tensors); },
                           fault_of_last_rank("write", "Input/output error"));
   expect_nothing_unfinished();
 }
@@ -124,9 +124,9 @@ TEST_F(StorageFaultTest, ShortAndInterruptedWritesAreContinued) {
     const WriteFault fault(WriteFault::part);
     try_save(7);
   }
-  Holding holding(small_model(), Cut::columns, rank_, size_);
-  load(path_, *world_, holding.tensors);
-  EXPECT_EQ(holding.first_difference(7), "");
+  ShardedTensors sharded(small_model(), Sharding::columns, rank_, size_);
+  load(path_, *world_, sharded.tensors);
+  EXPECT_EQ(sharded.first_difference(7), "");
 }
 
 /// Lets this process open no file more.
@@ -156,44 +156,44 @@ TEST_F(StorageFaultTest, ARankWithoutDescriptorsIsNamed) {
 TEST_F(StorageFaultTest, PathsMayBeLong) {
   path_ = step_path(folder_ / std::string(120, 'a') / std::string(120, 'b') / "checkpoints", 10);
   ASSERT_GT(path_.string().size(), 255u);
-  const Holding holding(small_model(), Cut::rows, rank_, size_);
-  preflight_save(path_, *world_, kDeck, holding.tensors);
+  const ShardedTensors sharded(small_model(), Sharding::rows, rank_, size_);
+  preflight_save(path_, *world_, kDeck, sharded.tensors);
   try_save(7);
   EXPECT_EQ(find_latest(path_.parent_path())->path, path_);
 }
 
 TEST_F(StorageFaultTest, AFolderThatCannotBeMadeIsAnError) {
   on_first_rank([&] { write_file_atomically(folder_, "a file where the folder should be"); });
-  Holding holding(small_model(), Cut::rows, rank_, size_);
-  holding.fill(1);
-  expect_failure<IoError>([&] { save(path_, *world_, {}, "", holding.tensors); },
+  ShardedTensors sharded(small_model(), Sharding::rows, rank_, size_);
+  sharded.fill(1);
+  expect_failure<IoError>([&] { save(path_, *world_, {}, "", sharded.tensors); },
                           {"cannot create", "Not a directory"});
 }
 
 TEST_F(StorageFaultTest, AFullDiskIsOneErrorAndKeepsThePreviousCheckpoint) {
-  save_known(Cut::rows, 7);
+  save_known(Sharding::rows, 7);
   const std::filesystem::path previous = path_;
   path_ = step_path(path_.parent_path(), 2000);
   {
     const FileSizeLimit limit(9000);
-    Holding holding(small_model(), Cut::rows, rank_, size_);
-    holding.fill(8);
-    expect_failure<IoError>([&] { save(path_, *world_, kAttributes, kDeck, holding.tensors); },
+    ShardedTensors sharded(small_model(), Sharding::rows, rank_, size_);
+    sharded.fill(8);
+    expect_failure<IoError>([&] { save(path_, *world_, kAttributes, kDeck, sharded.tensors); },
                             {"step-00002000.h5.part", "File too large"});
   }
   EXPECT_FALSE(std::filesystem::exists(path_));
   EXPECT_FALSE(std::filesystem::exists(path_.string() + ".part"));
   EXPECT_EQ(find_latest(path_.parent_path())->path, previous);
-  Holding holding(small_model(), Cut::columns, rank_, size_);
-  load(previous, *world_, holding.tensors);
-  EXPECT_EQ(holding.first_difference(7), "");
-  save_known(Cut::rows, 9);
+  ShardedTensors sharded(small_model(), Sharding::columns, rank_, size_);
+  load(previous, *world_, sharded.tensors);
+  EXPECT_EQ(sharded.first_difference(7), "");
+  save_known(Sharding::rows, 9);
   EXPECT_EQ(find_latest(path_.parent_path())->path, path_);
 }
 
 TEST_F(StorageFaultTest, APreflightFindsWhatASaveWouldAndLeavesNothing) {
-  const Holding holding(small_model(), Cut::rows, rank_, size_);
-  const auto preflight = [&] { preflight_save(path_, *world_, kDeck, holding.tensors); };
+  const ShardedTensors sharded(small_model(), Sharding::rows, rank_, size_);
+  const auto preflight = [&] { preflight_save(path_, *world_, kDeck, sharded.tensors); };
   const auto expect_nothing_left = [&] {
     on_first_rank([&] { EXPECT_TRUE(std::filesystem::is_empty(path_.parent_path())); });
   };
@@ -210,14 +210,14 @@ TEST_F(StorageFaultTest, RanksWaitForSlowStorage) {
   if (size_ == 1) GTEST_SKIP() << "one rank does not wait";
   constexpr double kTimeout = 3.0;
   // Column shards: a write for each row.
-  Holding holding({{"model/weight", {40, 8}, DType::f32}}, Cut::columns, rank_, size_);
-  holding.fill(1);
+  ShardedTensors sharded({{"model/weight", {40, 8}, DType::f32}}, Sharding::columns, rank_, size_);
+  sharded.fill(1);
   world_->barrier();
   world_->set_timeout(kTimeout);
   {
     const WriteFault slow(rank_ == 0 ? WriteFault::slow : WriteFault::none);
     const Stopwatch watch;
-    save(path_, *world_, kAttributes, kDeck, holding.tensors);
+    save(path_, *world_, kAttributes, kDeck, sharded.tensors);
     EXPECT_GT(watch.seconds(), 2 * kTimeout) << "the storage was not slow";
   }
   world_->set_timeout(60 * kTimeout);  // MPI_Finalize keeps to it, too

@@ -24,7 +24,7 @@ void run(std::string_view scenario, MpiCommunicator& world) {
   const int rank = world.rank();
   const bool last = rank == world.size() - 1;
   if (scenario == "slow") {
-    // Nobody waits while all ranks do something else, however long.
+    // No rank waits while all ranks do something else, however long.
     sleep_for(1.5 * kTimeout);
     world.barrier();
   } else if (scenario == "busy") {

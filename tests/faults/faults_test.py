@@ -353,7 +353,7 @@ class Faults(RunTest):
         """A replica of a weight changes: the run stops before its gradients are used."""
         case.layout = DATA_PARALLEL
         at = case.chance.randrange(20, 50)
-        # Half of the weights, which a rank updates by itself, and its copy of the other half.
+        # Half of the weights, which a rank updates, and its copy of the other half.
         element = case.chance.choice([0, 10**9])
         with self.begin(case, "train.verify.weights_every=1",
                         f"train.verify.inject=weights rank=1 iteration={at} element={element}") as started:
@@ -438,7 +438,7 @@ class Faults(RunTest):
         self.continues(case, before=3 * EVERY)  # the older one
 
     def supervised(self, case):
-        """A rank dies twice under --supervise, which starts the run again by itself."""
+        """A rank dies twice under --supervise, which starts the run again."""
         command = [BIN / "trireme-pretrain", *self.deck_words(case.name, *case.words()),
                    f"--supervise={MPIEXEC} --oversubscribe --bind-to none -n 2"]
         with Started(command) as started:

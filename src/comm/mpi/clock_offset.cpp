@@ -7,15 +7,15 @@ namespace {
 
 constexpr int kTag = 8;
 // A rank asks again while the answers are slower than usual, as on hosts with other work.
-constexpr int kLeastQuestions = 8, kMostQuestions = 200;
+constexpr int kMinQuestions = 8, kMaxQuestions = 200;
 constexpr double kGoodErrorMs = 0.02;
 constexpr double kNoMoreQuestions = -1.0;
 
 ClockOffset ask(MpiCommunicator& group, const std::function<double()>& clock_ms) {
   ClockOffset best{.error_ms = HUGE_VAL};
   double word = 0;
-  for (int i = 0; i < kMostQuestions; ++i) {
-    if (i >= kLeastQuestions && best.error_ms <= kGoodErrorMs) break;
+  for (int i = 0; i < kMaxQuestions; ++i) {
+    if (i >= kMinQuestions && best.error_ms <= kGoodErrorMs) break;
     const double before = clock_ms();
     group.send(&word, sizeof word, 0, kTag)->wait();
     group.receive(&word, sizeof word, 0, kTag)->wait();

@@ -6,7 +6,7 @@ namespace trireme::model {
 namespace {
 
 /// The part of `values` [T], which may be null, that belongs to this rank's part of the stream.
-const std::int32_t* own_part(const LayerContext& context, const std::int32_t* values) {
+const std::int32_t* sp_shard_ids(const LayerContext& context, const std::int32_t* values) {
   return values ? values + context.first_position() * context.micro_batch : nullptr;
 }
 
@@ -89,7 +89,7 @@ void Embedding::forward(const LayerContext& context, const PassInfo& pass, const
   const Tensor sum = spec_.sum_norm ? saved.norm_in : output;
   if (spec_.token_types > 0)
     context.backend.position_dropout(
-        {.x = sum, .position = type_.weight, .rows = own_part(context, tokens.types)});
+        {.x = sum, .position = type_.weight, .rows = sp_shard_ids(context, tokens.types)});
   const kernels::Dropout dropout = pass.dropout(spec_.dropout, 0, DropoutSite::embedding);
   const std::int64_t first_position = tokens.first_position + context.first_position();
   if (spec_.position == PositionKind::learned) {
@@ -97,7 +97,7 @@ void Embedding::forward(const LayerContext& context, const PassInfo& pass, const
                                       .position = position_.weight,
                                       .first_position = first_position,
                                       .dropout = spec_.sum_norm ? kernels::Dropout() : dropout,
-                                      .rows = own_part(context, tokens.positions)});
+                                      .rows = sp_shard_ids(context, tokens.positions)});
     if (!spec_.sum_norm) return scale(context, output);
   }
   if (spec_.sum_norm) norm_->forward(context, sum, saved.norm, output);
@@ -130,14 +130,14 @@ void Embedding::backward(const LayerContext& context, const PassInfo& pass, cons
     context.backend.copy(gradient.data, dsum.data, dsum.bytes());
   }
   if (spec_.token_types > 0)
-    context.backend.embedding_backward({.ids = own_part(context, tokens.types),
+    context.backend.embedding_backward({.ids = sp_shard_ids(context, tokens.types),
                                         .dout = gradient.view(rows),
                                         .first_row = 0,
                                         .dtable = type_.gradient});
   if (spec_.position != PositionKind::learned) {
     // Its positions have no parameters.
   } else if (tokens.positions) {
-    context.backend.embedding_backward({.ids = own_part(context, tokens.positions),
+    context.backend.embedding_backward({.ids = sp_shard_ids(context, tokens.positions),
                                         .dout = gradient.view(rows),
                                         .first_row = 0,
                                         .dtable = position_.gradient});

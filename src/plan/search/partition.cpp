@@ -26,7 +26,7 @@ class Search {
       const int most_layers = static_cast<int>(std::min<std::int64_t>(most_[p], layers_));
       for (int n = 0; n <= most_layers; ++n) {
         const pipeline::StepCosts costs = times.chunk_costs(p, 0, n);
-        // A stage that works longer than the limit by itself is in no partition below it.
+        // A stage that works longer than the limit alone is in no partition below it.
         const double work = costs.forward + costs.backward;
         if (n > 0 && times.micro_batches() * work >= seconds) break;
         work_[p].push_back(work);

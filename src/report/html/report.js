@@ -384,7 +384,7 @@ function make_charts() {
     const gpu = columns => run => run.gpus ? columns.map(([column, name, more]) => ({ columns: run.gpus, column, name, line_name: name, ...more })) : [];
     new Chart(parent, "GPU use", "% of the time with kernels", gpu([["mean", "mean", {}], ["lowest", "lowest GPU", { dash: [4, 3], width: 1, tone: 1 }]]), { zero: true, most: 100 });
     new Chart(parent, "GPU power", "W of all GPUs", gpu([["power", "", {}]]), { zero: true });
-    new Chart(parent, "GPU memory", "GiB on the fullest GPU", gpu([["memory", "", {}]]), { zero: true, scale: 1 / 2 ** 30 });
+    new Chart(parent, "GPU memory", "GiB on the GPU with the most in use", gpu([["memory", "", {}]]), { zero: true, scale: 1 / 2 ** 30 });
   }
   const tasks = new Set(runs.flatMap(run => Object.keys(run.taskcurves)));
   for (const task of tasks) new Chart(parent, task, "task", run => run.taskcurves[task] ? [{ columns: run.taskcurves[task], column: "value", points: true }] : [], {});
@@ -706,7 +706,7 @@ function make_details() {
       const used = memory.gpu_bytes || memory.peak_bytes, most = Math.max(total, used, 1);
       const stack = total > 0 ? make("div", { class: "stack", style: { width: 100 * total / most + "%" } }, ...purposes.map(([name, bytes], i) => make("b", { style: { width: 100 * bytes / total + "%", background: `var(--c${i % 8})` }, title: `${name}: ${amount(bytes)}` }, bytes / most > .12 ? name : ""))) : null;
       const keys = make("div", { class: "keys" }, ...purposes.map(([name, bytes], i) => make("span", { class: "key" }, make("i", { style: { background: `var(--c${i % 8})` } }), `${name} ${amount(bytes)}`)));
-      cards.push(make("div", { class: "card" }, make("div", { class: "head" }, make("h2", {}, "Memory of the fullest rank", whose), make("span", { class: "now" }, "planned " + amount(memory.planned_bytes))),
+      cards.push(make("div", { class: "card" }, make("div", { class: "head" }, make("h2", {}, "Memory of the rank with the highest peak", whose), make("span", { class: "now" }, "planned " + amount(memory.planned_bytes))),
         stack, total > 0 ? keys : null, make("div", { style: { height: "8px" } }),
         bars([{ name: "planned", value: memory.planned_bytes, text: amount(memory.planned_bytes), colour: "var(--c7)" }, memory.gpu_bytes ? { name: "on the GPU", value: memory.gpu_bytes, text: amount(memory.gpu_bytes), mark: memory.planned_bytes } : null,
           { name: "host, now", value: memory.resident_bytes, text: amount(memory.resident_bytes) }, { name: "host, peak", value: memory.peak_bytes, text: amount(memory.peak_bytes) }].filter(Boolean))));

@@ -78,20 +78,20 @@ class Columns {
   std::map<std::string, std::vector<double>> columns_;
 };
 
-/// Values of many ranks or GPUs over the run, as an image of at most `kMost` columns: neighbouring
-/// events become their mean.
+/// Values of many ranks or GPUs over the run, as an image of at most `kMaxColumns` columns:
+/// neighbouring events become their mean.
 class HeatMap {
  public:
   void add(double x, std::vector<double> values) {
     rows_ = std::max(rows_, values.size());
     x_.push_back(x);
     columns_.push_back(std::move(values));
-    if (columns_.size() >= 2 * kMost) halve();
+    if (columns_.size() >= 2 * kMaxColumns) halve();
   }
   bool empty() const { return columns_.empty(); }
 
   PageJson json(const std::vector<std::string>& labels) {
-    while (columns_.size() > kMost) halve();
+    while (columns_.size() > kMaxColumns) halve();
     std::vector<double> values;
     for (std::vector<double>& column : columns_) {
       column.resize(rows_, kUnknown);
@@ -105,7 +105,7 @@ class HeatMap {
   }
 
  private:
-  static constexpr std::size_t kMost = 400;
+  static constexpr std::size_t kMaxColumns = 400;
 
   void halve() {
     std::size_t kept = 0;
@@ -191,8 +191,8 @@ class RunEvents {
  private:
   void mark(const char* kind, const PageJson& event, const std::string& text) {
     // As many as a page can be read with; the newest of what is rare come anyway.
-    constexpr std::size_t kMost = 4000;
-    if (marks_.size() >= kMost && std::strcmp(kind, "stop") != 0) {
+    constexpr std::size_t kMaxMarks = 4000;
+    if (marks_.size() >= kMaxMarks && std::strcmp(kind, "stop") != 0) {
       ++dropped_marks_;
       return;
     }
@@ -307,10 +307,10 @@ class RunEvents {
 
 /// The first recorded iteration; of all ranks, as far as a page can hold them.
 PageJson timeline_of(const fs::path& path) {
-  constexpr std::size_t kMost = 2'000'000;
+  constexpr std::size_t kMaxSpans = 2'000'000;
   std::vector<TraceSpan> spans;
   const Trace trace = read_trace(path, [&](const TraceSpan& span) {
-    if (spans.size() < kMost && (spans.empty() || span.iteration == spans[0].iteration))
+    if (spans.size() < kMaxSpans && (spans.empty() || span.iteration == spans[0].iteration))
       spans.push_back(span);
   });
   if (spans.empty()) return {};

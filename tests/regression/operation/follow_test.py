@@ -108,7 +108,7 @@ class Follow(RunTest):
         self.assertEqual(self.rank_file("run", ".gpu").count("no GPU is watched"), 1)
         self.assertEqual(self.events("run", "gpu"), [])
         quiet = self.pretrain("quiet", "log.rank_files=true")
-        self.assertEqual(quiet.err, "", "nobody asked for it")
+        self.assertEqual(quiet.err, "", "the deck does not ask for it")
 
     def test_timers_tell_the_time_of_each_rank(self):
         self.pretrain("run", "log.timers=true", *layout_words(1, 2, 1), ranks=2)

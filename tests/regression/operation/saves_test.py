@@ -37,8 +37,8 @@ class Saves(RunTest):
                         BIN / "trireme-pretrain", *self.deck_words(name, *words)])
 
     def fails_with(self, reason, fault, rank, after=0):
-        """A run in which `rank` has a fault ends with 74 and says why, once; no rank waits for comm.timeout, for which
-        finish() has no patience."""
+        """A run in which `rank` has a fault ends with 74 and says why, once; no rank waits for comm.timeout, which is
+        longer than finish() waits."""
         with self.start_with_fault("run", fault, *EVERY, rank=rank, after=after) as started:
             result = started.finish()
         self.assertEqual(result.code, IO, result)

@@ -237,7 +237,7 @@ class Layouts(GpuTest):
 
 
 class Recompute(GpuTest):
-    """What is computed again, and where its inputs are kept, changes no bit."""
+    """Recomputation, and where its inputs are kept, changes no bit."""
 
     FULL = ["recompute.granularity=full"]
     OFFLOAD = [*FULL, "recompute.offload=true"]

@@ -67,7 +67,7 @@ class Layouts(RunTest):
                    "parallel.overlap.gradients=false")
 
     def test_recomputation_changes_no_bit(self):
-        """Of any iteration, where gradients and weights travel while layers are computed again, too."""
+        """Of any iteration; recomputation overlaps with the communication of gradients and weights, too."""
         full = ["recompute.granularity=full"]
         for name, layout, *words in [("sequence", (2, 1, 1), "parallel.sequence=true"),
                                      ("tensor", (2, 2, 1), *INTERLEAVED),

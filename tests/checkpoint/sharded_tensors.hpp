@@ -1,4 +1,4 @@
-// Tensors cut over ranks in the ways that layouts cut them, with known values.
+// Tensors sharded over ranks as layouts shard them, with known values.
 #pragma once
 
 #include <cstdint>
@@ -9,37 +9,38 @@
 
 namespace trireme::checkpoint {
 
-/// A way to cut tensors over ranks.
-enum class Cut {
+/// A way to shard tensors over ranks.
+enum class Sharding {
   first_rank,       ///< rank 0 has everything
   rows,             ///< consecutive rows
   columns,          ///< consecutive columns; tensors of one axis by rows
   qkv,              ///< a block of rows of each third
-  flat,             ///< flat ranges, rows cut in the middle
+  flat,             ///< flat ranges, which may end within a row
   flat_of_columns,  ///< flat ranges of the column shards of two halves
   replicas,         ///< everything on every rank, owned by the last
   two_pieces,       ///< rows of the upper and of the lower half in separate memory
 };
-inline constexpr Cut kCuts[] = {Cut::first_rank, Cut::rows,      Cut::columns,
-                                Cut::qkv,        Cut::flat,      Cut::flat_of_columns,
-                                Cut::replicas,   Cut::two_pieces};
+inline constexpr Sharding kShardings[] = {Sharding::first_rank, Sharding::rows,
+                                          Sharding::columns,    Sharding::qkv,
+                                          Sharding::flat,       Sharding::flat_of_columns,
+                                          Sharding::replicas,   Sharding::two_pieces};
 
 /// The value of element `index` of the tensor `name` in checkpoint number `version`.
 double known_value(const std::string& name, std::int64_t index, std::int64_t version);
 
 /// One rank's tensors and their memory.
-class Holding {
+class ShardedTensors {
  public:
-  /// A logical tensor to hold: name, shape, type.
+  /// A logical tensor: name, shape, type.
   struct Logical {
     std::string name;
     Shape shape;
     DType dtype = DType::f32;
   };
 
-  /// What rank `rank` of `size` holds of `logicals` under `cut`; elements are NaN.
-  Holding(const std::vector<Logical>& logicals, Cut cut, int rank, int size);
-  Holding(const Holding&) = delete;
+  /// What rank `rank` of `size` has of `logicals` under `sharding`; elements are NaN.
+  ShardedTensors(const std::vector<Logical>& logicals, Sharding sharding, int rank, int size);
+  ShardedTensors(const ShardedTensors&) = delete;
 
   /// Sets every element to its known value.
   void fill(std::int64_t version);
@@ -53,7 +54,7 @@ class Holding {
   std::vector<std::vector<double>> memory_;
 };
 
-/// A small transformer's worth of tensors: every cut applies to each.
-std::vector<Holding::Logical> small_model();
+/// A small transformer's worth of tensors: every sharding applies to each.
+std::vector<ShardedTensors::Logical> small_model();
 
 }  // namespace trireme::checkpoint

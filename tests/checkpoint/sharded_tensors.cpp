@@ -1,4 +1,4 @@
-#include "holding.hpp"
+#include "sharded_tensors.hpp"
 
 #include <bit>
 #include <limits>
@@ -50,26 +50,27 @@ double known_value(const std::string& name, std::int64_t index, std::int64_t ver
                        static_cast<std::uint64_t>(index));
 }
 
-Holding::Holding(const std::vector<Logical>& logicals, Cut cut, int rank, int size) {
+ShardedTensors::ShardedTensors(const std::vector<Logical>& logicals, Sharding sharding, int rank,
+                               int size) {
   for (const Logical& logical : logicals) {
     LocalTensor& tensor =
         tensors.emplace_back(LocalTensor{logical.name, logical.shape, logical.dtype, {}});
     const grid::Hyperslab all = grid::whole_tensor(tensor.shape);
     const bool has_columns = tensor.shape.rank() == 2;
-    switch (cut) {
-      case Cut::first_rank:
+    switch (sharding) {
+      case Sharding::first_rank:
         if (rank == 0) add_piece(tensor, {all}, true);
         break;
-      case Cut::rows:
+      case Sharding::rows:
         add_piece(tensor, {row_part(all, 0, all.rows, rank, size)}, true);
         break;
-      case Cut::columns:
+      case Sharding::columns:
         add_piece(
             tensor,
             {has_columns ? column_part(all, rank, size) : row_part(all, 0, all.rows, rank, size)},
             true);
         break;
-      case Cut::qkv: {
+      case Sharding::qkv: {
         grid::Hyperslabs blocks;
         for (int third = 0; third < 3; ++third) {
           const std::int64_t begin = part_begin(all.rows, 3, third);
@@ -79,13 +80,13 @@ Holding::Holding(const std::vector<Logical>& logicals, Cut cut, int rank, int si
         add_piece(tensor, blocks, true);
         break;
       }
-      case Cut::flat:
+      case Sharding::flat:
         add_piece(tensor,
                   grid::slice_hyperslabs({all}, part_begin(all.size(), size, rank),
                                          part_begin(all.size(), size, rank + 1)),
                   true);
         break;
-      case Cut::flat_of_columns: {
+      case Sharding::flat_of_columns: {
         const int halves = size % 2 == 0 ? 2 : 1;
         const grid::Hyperslab half = has_columns
                                          ? column_part(all, rank % halves, halves)
@@ -97,10 +98,10 @@ Holding::Holding(const std::vector<Logical>& logicals, Cut cut, int rank, int si
             true);
         break;
       }
-      case Cut::replicas:
+      case Sharding::replicas:
         add_piece(tensor, {all}, rank == size - 1);
         break;
-      case Cut::two_pieces: {
+      case Sharding::two_pieces: {
         const std::int64_t upper = all.rows / 2;
         add_piece(tensor, {row_part(all, upper, all.rows - upper, rank, size)}, true);
         add_piece(tensor, {row_part(all, 0, upper, rank, size)}, true);
@@ -110,7 +111,7 @@ Holding::Holding(const std::vector<Logical>& logicals, Cut cut, int rank, int si
   }
 }
 
-void Holding::add_piece(LocalTensor& tensor, grid::Hyperslabs slabs, bool owner) {
+void ShardedTensors::add_piece(LocalTensor& tensor, grid::Hyperslabs slabs, bool owner) {
   slabs = nonempty(slabs);
   auto& memory = memory_.emplace_back(static_cast<std::size_t>(count_elements(slabs)));
   tensor.pieces.push_back({slabs, memory.data(), owner});
@@ -121,7 +122,7 @@ void Holding::add_piece(LocalTensor& tensor, grid::Hyperslabs slabs, bool owner)
   });
 }
 
-void Holding::fill(std::int64_t version) {
+void ShardedTensors::fill(std::int64_t version) {
   for (const LocalTensor& tensor : tensors)
     for (const Piece& piece : tensor.pieces)
       dispatch(tensor.dtype, [&](auto zero) {
@@ -133,7 +134,7 @@ void Holding::fill(std::int64_t version) {
       });
 }
 
-std::string Holding::first_difference(std::int64_t version) const {
+std::string ShardedTensors::first_difference(std::int64_t version) const {
   std::string difference;
   for (const LocalTensor& tensor : tensors)
     for (const Piece& piece : tensor.pieces)
@@ -151,7 +152,7 @@ std::string Holding::first_difference(std::int64_t version) const {
   return difference;
 }
 
-std::vector<Holding::Logical> small_model() {
+std::vector<ShardedTensors::Logical> small_model() {
   return {{"model/embedding/word", {23, 12}},
           {"model/layers/2/attention/qkv/weight", {36, 12}},
           {"model/layers/2/attention/qkv/bias", {36}},
