@@ -1,5 +1,6 @@
 // Predicted against measured steps that others published. One efficiency factor per kind of GPU,
-// fitted on the other models of the set, is all that the data gives the planner.
+// fitted on the other models of the set, is all that the data gives the planner. The time in which
+// Megatron-LM's host enqueues a block comes from another program's measurement.
 #include <fmt/ranges.h>
 #include <gtest/gtest.h>
 
@@ -44,6 +45,7 @@ struct Step {
   std::string model;
   deck::Deck deck;
   double seconds = 0;
+  bool megatron_v2 = false;  ///< unfused attention, kernels enqueued from Python
 };
 
 /// A step of Megatron-LM: fp16, gradients reduced after the backward passes, no fused attention.
@@ -83,7 +85,8 @@ Step megatron_step(std::map<std::string, std::string> row, bool sequence_paralle
   }
   return {.model = row["hidden"] + "x" + row["layers"],
           .deck = gpt2_deck(keys, std::stol(row["gpus"])),
-          .seconds = std::stod(row["ms"]) * 1e-3};
+          .seconds = std::stod(row["ms"]) * 1e-3,
+          .megatron_v2 = true};
 }
 
 /// A step of PyTorch's FSDP: Llama in bf16 with fused attention, sharded weights, full
@@ -112,12 +115,52 @@ Step fsdp_step(std::map<std::string, std::string> row) {
           .seconds = std::stod(row["ms"]) * 1e-3};
 }
 
+/// A step of NeMo: bf16 with fused attention, overlapped, under sequence parallelism.
+Step nemo_step(std::map<std::string, std::string> row) {
+  std::vector<std::string> keys = {"run.device=host", "precision.compute=bf16",
+                                   "parallel.sequence=true", "parallel.zero=1"};
+  const bool llama = row["kv_heads"] != "0";
+  if (llama)
+    keys.insert(keys.end(), {"model.family=llama", "model.tie_embeddings=false",
+                             "model.kv_heads=" + row["kv_heads"], "model.dropout.hidden=0"});
+  if (row["interleave"] != "1")
+    keys.insert(keys.end(),
+                {"parallel.schedule=interleaved", "parallel.interleave=" + row["interleave"]});
+  for (const auto& [key, column] : {std::pair{"batch.global", "global"},
+                                    {"batch.micro", "micro"},
+                                    {"model.hidden", "hidden"},
+                                    {"model.heads", "heads"},
+                                    {"model.ffn", "ffn"},
+                                    {"model.layers", "layers"},
+                                    {"model.sequence", "sequence"},
+                                    {"model.vocab", "vocab"},
+                                    {"model.dropout.attention", "dropout"},
+                                    {"parallel.tensor", "tensor"},
+                                    {"parallel.data", "data"},
+                                    {"parallel.pipeline", "pipeline"}})
+    keys.push_back(fmt::format("{}={}", key, row[column]));
+  return {.model = row["model"],
+          .deck = gpt2_deck(keys, std::stol(row["gpus"])),
+          .seconds = std::stod(row["ms"]) * 1e-3};
+}
+
+/// Seconds in which Megatron-LM enqueues the forward pass of a block: FASOP measured it for a
+/// quarter of GPT-2 XL's block, which keeps an A100 busy for a fraction of that.
+double megatron_host() {
+  const GpuKind a100 = load_gpu_kind(kRoot / "inputs/clusters/gpus/a100-40g.yaml");
+  for (const Profile& profile : a100.profiles)
+    if (profile.tensor == 4) return profile.forward.block;
+  throw std::runtime_error("a100-40g.yaml has no profile of four tensor ranks");
+}
+
 double predicted(const Step& step, const Cluster& cluster, double efficiency) {
   Cluster scaled = cluster;
   for (NodeKind& kind : scaled.nodes) kind.gpu.efficiency = efficiency;
   const NodeMap map(scaled, all_nodes(scaled));
   ModelShape shape = model_shape(step.deck, *step.deck.model.vocab);
-  shape.unfused_attention = step.deck.model.family == deck::Family::gpt;
+  static const double host = megatron_host();
+  shape.unfused_attention = step.megatron_v2;
+  shape.host_forward = step.megatron_v2 ? host : 0;
   shape.reads_output = true;  // these programs recompute whole blocks
   return LayoutTimes(step.deck, shape, map)
       .step_time(deck::layers_per_stage(step.deck), /*messages=*/false)
@@ -216,12 +259,23 @@ TEST(Accuracy, OfKempnerForgesH200s) {
   EXPECT_LT(accuracy.mean, 0.15);
 }
 
+TEST(Accuracy, OfDgxCloudsH100s) {
+  Cluster cluster = load_cluster(kRoot / "inputs/clusters/h200x8-nodes.yaml");
+  cluster.nodes[0].gpu = load_gpu_kind(kRoot / "inputs/clusters/gpus/h100.yaml");
+  cluster.nodes[0].count = 256;
+  std::vector<Step> steps;
+  for (const auto& row : read_csv(kRoot / "tests/data/plan_validation/dgx_cloud.csv"))
+    steps.push_back(nemo_step(row));
+  const Accuracy accuracy = accuracy_of("DGX Cloud, 16 to 2,048 H100s", steps, cluster);
+  EXPECT_LT(accuracy.mean, 0.03);
+}
+
 TEST(Accuracy, OfVTrainsStepsOnOneNode) {
-  // Every fifth of 1,440 steps: the others say the same. Many of these small models wait for the
-  // host, which enqueues Megatron-LM's kernels one by one; the planner knows nothing of that.
+  // Every fifth of 1,440 steps: the others say the same. Most of these small models wait for the
+  // host, which enqueues Megatron-LM's kernels one by one.
   const Accuracy accuracy =
       accuracy_of("vTrain, 2 to 8 A100s", steps_of("vtrain_single.csv", 5), a100s(100e9));
-  EXPECT_LT(accuracy.mean, 0.30);
+  EXPECT_LT(accuracy.mean, 0.10);
 }
 
 }  // namespace

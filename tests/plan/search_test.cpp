@@ -204,7 +204,7 @@ TEST(LayoutSearch, KeepsWhatItIsTold) {
     EXPECT_EQ(layout.deck.parallel.tensor, 2);
 }
 
-TEST(LayoutSearch, SearchesAThousandGpusInTwoSeconds) {
+TEST(LayoutSearch, SearchesAThousandGpusWithFewSimulations) {
 #ifdef __SANITIZE_ADDRESS__
   GTEST_SKIP() << "instrumented and not optimised, the search takes twenty times longer";
 #endif
@@ -213,15 +213,15 @@ TEST(LayoutSearch, SearchesAThousandGpusInTwoSeconds) {
   const deck::Deck deck = gpt2_deck({"run.device=cuda", "model.layers=72", "model.hidden=3072",
                                      "model.heads=24", "batch.global=1024", "batch.micro=1"},
                                     1024);
-  // The best of three: other work on the machine's caches and cores costs time, too.
-  double seconds = 1e9;
-  for (int attempt = 0; attempt < 3 && seconds >= 2.0; ++attempt) {
-    const std::clock_t start = std::clock();
-    const SearchResult found = search_layouts(deck, 50257, cluster);
-    seconds = std::min(seconds, static_cast<double>(std::clock() - start) / CLOCKS_PER_SEC);
-    EXPECT_EQ(found.ranked.size(), 10u);
-  }
-  EXPECT_LT(seconds, 2.0);
+  const std::clock_t start = std::clock();
+  const SearchResult found = search_layouts(deck, 50257, cluster);
+  const double seconds = static_cast<double>(std::clock() - start) / CLOCKS_PER_SEC;
+  EXPECT_EQ(found.ranked.size(), 10u);
+  // 823 simulations are 1.4 s of a core that does nothing else; a busy one is allowed ten times
+  // two.
+  EXPECT_GT(found.considered, 7000);
+  EXPECT_LT(found.timed, 1000);
+  EXPECT_LT(seconds, 20.0);
 }
 
 /// Twice as slow as the formulas for 4,096 tokens, three times for 16,384; tensor collectives of a

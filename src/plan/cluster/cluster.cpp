@@ -162,4 +162,17 @@ A kind of GPU (inputs/clusters/gpus):
 )";
 }
 
+NodeOrder all_nodes(const Cluster& cluster) {
+  NodeOrder order;
+  for (std::size_t kind = 0; kind < cluster.nodes.size(); ++kind)
+    order.insert(order.end(), cluster.nodes[kind].count, static_cast<int>(kind));
+  return order;
+}
+
+std::int64_t gpus_of(const Cluster& cluster, const NodeOrder& order) {
+  std::int64_t sum = 0;
+  for (const int kind : order) sum += cluster.nodes[kind].gpus;
+  return sum;
+}
+
 }  // namespace trireme::plan

@@ -55,6 +55,14 @@ struct Cluster {
   bool has_prices() const;
 };
 
+/// Kinds of nodes in the order of their ranks: indices of Cluster::nodes, one for each node.
+using NodeOrder = std::vector<int>;
+
+/// All nodes of a cluster, kind after kind.
+NodeOrder all_nodes(const Cluster& cluster);
+/// Their GPUs.
+std::int64_t gpus_of(const Cluster& cluster, const NodeOrder& order);
+
 /// Reads the cluster in `path`, and its kinds of GPU, which are files of the folder `gpus` next to
 /// it or paths. Throws IoError when a file cannot be read, DeckError for all that is wrong in one.
 Cluster load_cluster(const std::filesystem::path& path);

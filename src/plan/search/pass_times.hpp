@@ -30,6 +30,9 @@ struct ModelShape {
   bool biases = true;     ///< of linears
   /// Attention scores in memory, as before FlashAttention: of other programs.
   bool unfused_attention = false;
+  /// Seconds in which the host enqueues a block's forward pass: of other programs. Trireme's passes
+  /// are captured as CUDA graphs.
+  double host_forward = 0;
   /// The backward pass of a block reads the block's output: norms after the sublayers.
   bool reads_output = false;
 };

@@ -12,6 +12,9 @@ namespace {
 // Share of the collectives of tensor ranks in backward passes that weight gradients do not hide:
 // measured with copy engines on two H200s (apps/bench/README.md).
 constexpr double kExposedBackward = 0.5;
+// Host time of a block's backward pass over that of its forward pass: PyTorch's C++ enqueues twice
+// as many kernels, at a quarter of Python's time each.
+constexpr double kHostBackward = 0.5;
 // Steps above which the middle of a schedule, which repeats, is not simulated.
 constexpr int kMaxSteps = 20000;
 
@@ -53,19 +56,6 @@ double NodeMap::bandwidth(std::int64_t first, std::int64_t stride, std::int64_t 
     if (!inside) take(*kind.network / static_cast<double>(std::min(groups_per_node, kind.gpus)));
   }
   return slowest;
-}
-
-NodeOrder all_nodes(const Cluster& cluster) {
-  NodeOrder order;
-  for (std::size_t kind = 0; kind < cluster.nodes.size(); ++kind)
-    order.insert(order.end(), cluster.nodes[kind].count, static_cast<int>(kind));
-  return order;
-}
-
-std::int64_t gpus_of(const Cluster& cluster, const NodeOrder& order) {
-  std::int64_t sum = 0;
-  for (const int kind : order) sum += cluster.nodes[kind].gpus;
-  return sum;
 }
 
 LayoutTimes::LayoutTimes(const deck::Deck& deck, const ModelShape& shape, const NodeMap& nodes)
@@ -206,18 +196,25 @@ pipeline::StepCosts LayoutTimes::chunk_costs(int stage, int chunk, std::int64_t 
   const auto of = [&](const UnitSeconds& part) {
     return first * part.embedding + blocks * part.block + last * part.head;
   };
+  // A pass takes as long as its kernels, or as the host needs to enqueue them.
+  const auto waits = [&](double share, double kernels) {
+    return blocks * std::max(0.0, share * shape_.host_forward - kernels);
+  };
+  const double again_tensor = recomputed_collectives() * own.tensor_forward.block;
   double forward = 0, backward = 0, weights = 0;
   for (const PassTimes* times : own.kinds) {
-    const double again = blocks * recompute_time(*times);
-    const double whole = of(times->input_gradient) + of(times->weight_gradient) + again;
-    forward = std::max(forward, of(times->forward));
+    const double again = recompute_time(*times) + again_tensor;
+    const double whole = of(times->input_gradient) + of(times->weight_gradient) + blocks * again +
+                         waits(kHostBackward + recomputed(),
+                               times->backward_block() + own.tensor_backward.block + again);
+    forward = std::max(
+        forward, of(times->forward) + waits(1, times->forward.block + own.tensor_forward.block));
     if (whole <= backward) continue;
     backward = whole;
     weights = of(times->weight_gradient);
   }
   forward += of(own.tensor_forward);
-  backward +=
-      of(own.tensor_backward) + blocks * recomputed_collectives() * own.tensor_forward.block;
+  backward += of(own.tensor_backward);
   return {.forward = forward,
           .backward = backward,
           .transfer = own.transfer,

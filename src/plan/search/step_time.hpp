@@ -12,14 +12,6 @@
 
 namespace trireme::plan {
 
-/// Kinds of nodes in the order of their ranks: indices of Cluster::nodes, one for each node.
-using NodeOrder = std::vector<int>;
-
-/// All nodes of a cluster, kind after kind.
-NodeOrder all_nodes(const Cluster& cluster);
-/// Their GPUs.
-std::int64_t gpus_of(const Cluster& cluster, const NodeOrder& order);
-
 /// Which node, of which kind, each rank of a layout is on.
 class NodeMap {
  public:
