@@ -6,11 +6,10 @@ import os
 import shutil
 import signal
 import subprocess
-import time
 import unittest
 import unittest.mock
 
-from runs import BIN, DATA, DECK, FAILED, FINISHED, HERE, IO, SCRATCH, STOPPED_EARLY, USAGE, PATIENCE, RunTest, Started, command_line, run
+from runs import DATA, DECK, FAILED, FINISHED, HERE, IO, PATIENCE, SCRATCH, STOPPED_EARLY, USAGE, RunTest, Started, command_line, run
 
 ROOT = HERE.parents[1]
 INPUTS = ROOT / "inputs"
