@@ -372,38 +372,5 @@ TEST(DeckErrors, WhatAnOverrideTakesOutOfTheDeck) {
   EXPECT_EQ(errors_of(kSmallDeck, {"train.iterations=", "train.samples=3200"}), "");
 }
 
-TEST(DeckErrors, RanksMustFitTheLayout) {
-  const auto error_of = [](std::int64_t ranks, const std::vector<std::string>& overrides) {
-    Deck deck = small_deck(overrides);
-    try {
-      resolve_world_size(deck, ranks);
-    } catch (const DeckError& error) {
-      EXPECT_EQ(error.code(), ExitCode::deck);
-      return std::string(error.what());
-    }
-    return std::string();
-  };
-  EXPECT_EQ(error_of(12, {"parallel.tensor=2", "parallel.pipeline=4", "parallel.data=2"}),
-            "parallel: tensor * pipeline * data = 2 * 4 * 2 = 16, but 12 ranks were started (try "
-            "16 ranks)" +
-                kOneError);
-  EXPECT_EQ(error_of(8, {"parallel.tensor=2", "parallel.data=2"}),
-            "parallel: tensor * pipeline * data = 2 * 1 * 2 = 4, but 8 ranks were started (try "
-            "data: 4, or 4 ranks)" +
-                kOneError);
-  EXPECT_EQ(error_of(12, {"parallel.tensor=2", "parallel.pipeline=4"}),
-            "parallel: tensor * pipeline = 2 * 4 = 8 does not divide the 12 ranks that were "
-            "started (try 8 or 16 ranks)" +
-                kOneError);
-  EXPECT_EQ(error_of(2, {"parallel.tensor=2", "parallel.pipeline=4"}),
-            "parallel: tensor * pipeline = 2 * 4 = 8 does not divide the 2 ranks that were "
-            "started (try 8 ranks)" +
-                kOneError);
-  EXPECT_EQ(error_of(6, {"parallel.tensor=2"}),
-            "batch.global = 16 is not a multiple of batch.micro * parallel.data = 2 * 3 = 6 (try "
-            "12 or 18)" +
-                kOneError);
-}
-
 }  // namespace
 }  // namespace trireme::deck
