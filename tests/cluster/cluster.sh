@@ -31,6 +31,9 @@ first_child() {
   read -rd ' ' child <"/proc/$1/task/$1/children" && echo "$child"
 }
 
+# Seconds, of which all that this script waits for needs a few, also on a busy machine.
+patience=200
+
 # wait_for WHAT SECONDS COMMAND...: until the command succeeds.
 wait_for() {
   local what=$1 deadline=$((SECONDS + $2))
@@ -76,7 +79,7 @@ keep() {
   cluster=$!
   trap end_cluster EXIT
   trap 'exit 0' TERM INT HUP
-  wait_for "the login node" 10 first_child "$cluster"
+  wait_for "the login node" "$patience" first_child "$cluster"
   first_child "$cluster" >"$base/login.pid"
   while kill -0 "$owner" 2>/dev/null && kill -0 "$cluster" 2>/dev/null; do sleep 0.5; done
 }
@@ -137,7 +140,7 @@ start_node() {
   local name=${nodes[$1]} cable=cable$1
   setpriv --pdeathsig KILL unshare --pid --fork --kill-child --mount-proc --net --uts --ipc \
     "$here/cluster.sh" node "$base" "$1" >"$base/log/$name" 2>&1 &
-  wait_for "$name" 10 test -s "$base/$name.born"
+  wait_for "$name" "$patience" test -s "$base/$name.born"
   first_child $! >"$base/$name.pid"
   ip link add name "$cable" type veth peer name eth0 netns "$(cat "$base/$name.pid")"
   ip link set "$cable" master bridge0 up
@@ -160,7 +163,7 @@ login_node() {
   start_munge
   slurmctld -D -i &
   for i in "${!nodes[@]}"; do start_node "$i"; done
-  wait_for "the nodes" 30 nodes_are_up
+  wait_for "the nodes" "$patience" nodes_are_up
   touch "$base/ready"
   wait
 }
@@ -182,7 +185,7 @@ node() {
   local number=$1
   echo born >"$base/${nodes[number]}.born"
   own_folders "${nodes[number]}"
-  wait_for "a cable" 10 ip link show eth0
+  wait_for "a cable" "$patience" ip link show eth0
   ip addr add "10.88.0.$((number + 1))/24" dev eth0
   ip link set eth0 up
   # Whoever kills all other processes here has switched the node off and on, which empties its memory.
@@ -231,7 +234,7 @@ down() {
   if read_state; then
     if is_kept; then
       kill "$keeper"
-      wait_for "the end of the cluster" 20 test ! -e "$base"
+      wait_for "the end of the cluster" "$patience" test ! -e "$base"
     fi
     rm -rf --one-file-system "$base"  # of a keeper that was killed
   fi

@@ -1,6 +1,7 @@
 """A host is lost in the middle of a run: what is left of the job ends soon and says which ranks are
 missing; the job is queued again, and comes to the losses of a run that nothing disturbed."""
 
+import re
 import unittest
 
 from cluster import (BOTH_NODES, TIMEOUT, ClusterTest, call, freeze, plug_in_cable, pull_cable,
@@ -14,7 +15,7 @@ class LostHost(ClusterTest):
         with self.submit("many-nodes.sbatch", *BOTH_NODES) as job:
             job.wait_until(lambda: self.checkpoints("run"))
             lose(node)
-            job.wait_until(lambda: job.restarts >= 1, patience=60)
+            job.wait_until(lambda: job.restarts >= 1)
             text = job.text()
             give_back(node)
             self.assertEqual(job.finish(), FINISHED, job.text())
@@ -23,10 +24,11 @@ class LostHost(ClusterTest):
         return text
 
     def check_message(self, text):
-        # While the ranks save they wait for each other longer: by a second, for so small a model.
-        seconds = f"({TIMEOUT}|{TIMEOUT + 1}) s"
-        self.assertRegex(text, rf"rank [01] on node0: .* took longer than {seconds} "
-                               r"\(comm\.timeout\), in .* of iteration \d+; no answer from rank [23] on node1")
+        found = re.search(r"rank [01] on node0: .* took longer than (\d+) s \(comm\.timeout\), in .* of iteration \d+; "
+                          r"no answer from rank [23] on node1", text)
+        self.assertTrue(found, text)
+        # While the ranks save they wait for each other longer, by as much as a save may take.
+        self.assertTrue(TIMEOUT <= int(found.group(1)) <= 4 * TIMEOUT, text)
 
 
 class Lost(LostHost):
@@ -54,7 +56,7 @@ class Slow(LostHost):
         with Started(words) as run:
             self.wait_until(lambda: self.checkpoints("run"), run)
             pull_cable("node1")
-            result = run.finish(patience=60)
+            result = run.finish()
         self.assertNotEqual(result.code, FINISHED, result)
         self.assertIn("ORTE has lost communication with a remote daemon", result.err)
         self.assertIn("on node node1", result.err)
