@@ -11,6 +11,7 @@ import json
 import os
 import re
 import shlex
+import struct
 import subprocess
 import textwrap
 import unittest
@@ -207,11 +208,36 @@ def release(entry):
     return re.search(r"release (\d+\.\d+)", version.stdout)[1]
 
 
+def embedded_code(data):
+    """The kinds of code in the fatbin containers of a file, each with its architecture."""
+    kinds, at = set(), 0
+    while (at := data.find(struct.pack("<I", 0xBA55ED50), at)) >= 0:
+        header, size = struct.unpack_from("<HQ", data, at + 6)
+        begin, at = at + header, at + header + size
+        while begin < at:
+            kind, length, size = struct.unpack_from("<HxxIQ", data, begin)
+            kinds.add(({1: "PTX", 2: "code"}.get(kind), *struct.unpack_from("<I", data, begin + 28)))
+            begin += length + size
+    return kinds
+
+
 class Kernels(unittest.TestCase):
-    def test_bounds(self):
+    def entries(self):
+        """The entries of compile_commands.json that compile kernels, by file."""
         commands = json.loads(Path(os.environ["TRIREME_COMPILE_COMMANDS"]).read_text())
-        entries = {entry["file"].partition(KERNELS)[2]: entry for entry in commands
-                   if KERNELS in entry["file"] and entry["file"].endswith(".cu")}
+        return {entry["file"].partition(KERNELS)[2]: entry for entry in commands
+                if KERNELS in entry["file"] and entry["file"].endswith(".cu")}
+
+    def test_every_gpu_since_8_0_has_code(self):
+        """8.0 (also for 8.6 and 8.9), 9.0a, and PTX that the driver compiles for what is newer."""
+        entry = self.entries()["bias.cu"]
+        command = command_of(entry)
+        built = Path(entry["directory"]) / command[command.index("-o") + 1]
+        self.assertEqual(embedded_code(built.read_bytes()),
+                         {("PTX", 80), ("code", 80), ("code", 90)})
+
+    def test_bounds(self):
+        entries = self.entries()
         for pattern, bounds in BOUNDS.items():
             matches = fnmatch.filter(entries, pattern)
             with self.subTest(pattern):
