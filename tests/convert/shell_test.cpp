@@ -60,6 +60,34 @@ TEST(Shell, ExpandsArrays) {
   EXPECT_EQ(commands_of("A=(); run \"${A[@]}\" \"$@\" end"), "run|end\n");
 }
 
+TEST(Shell, IndexesArrays) {
+  EXPECT_EQ(commands_of("A=(2 4 6); I=1; run ${A[I]} ${A[$I+1]} ${A[-1]} ${#A[@]} ${A[3]}"),
+            "run|4|6|6|3|{${A[3]}}\n");
+  EXPECT_EQ(commands_of("A=(a b); A[1]=c; run \"${A[@]}\"; A[7]=d; run ${A[7]} ${A[@]}"),
+            "run|a|c\nrun|d|{$A}\n");
+  EXPECT_EQ(commands_of("declare -A C=( [small]=2 [large]='4 5' ); K=large; run ${C[small]} "
+                        "\"${C[$K]}\" ${C[none]}"),
+            "run|2|4 5|{${C[none]}}\n");
+  EXPECT_EQ(commands_of("declare -A C; C[x]=1; C[$UNKNOWN]=2; run ${C[x]} ${C[y]}"),
+            "run|1|{${C[y]}}\n");
+  EXPECT_EQ(commands_of("A=abc; run ${#A} ${#B}"), "run|3|{${#B}}\n");
+}
+
+TEST(Shell, TakesPrefixesAndSuffixesOff) {
+  EXPECT_EQ(commands_of("P=a/b.c/d.tar.gz; run ${P##*/} ${P#*/} ${P%.*} ${P%%.*} ${P%.gz} ${P#a/}"),
+            "run|d.tar.gz|b.c/d.tar.gz|a/b.c/d.tar|a/b|a/b.c/d.tar|b.c/d.tar.gz\n");
+  EXPECT_EQ(commands_of("P=a-b-c; run ${P/-/_} ${P//-/_} ${P//-} ${P^^} ${P%x} ${P#[a]}"),
+            "run|a_b-c|a_b_c|abc|A-B-C|a-b-c|{${P#[a]}}\n");
+  EXPECT_EQ(commands_of("run ${U##*/} \"${U//a/b}\""), "run|{${U##*/}}|{${U//a/b}}\n");
+}
+
+TEST(Shell, ReadsHereDocumentsIntoVariables) {
+  EXPECT_EQ(commands_of("N=2\nread -r -d '' A <<END\n--x $N \\\n  --y 3\nEND\nrun $A"),
+            "run|--x|2|--y|3\n");
+  EXPECT_EQ(commands_of("IFS= read -rd '' A <<'END'\n--x $N\n\nEND\nrun \"$A\""), "run|--x $N\n");
+  EXPECT_EQ(commands_of("read A <<END\n1\n2\nEND\nread B\nrun $A $B"), "run|1|{$B}\n");
+}
+
 TEST(Shell, Calculates) {
   EXPECT_EQ(commands_of("A=3; B=4; run $((A*B)) $(($A * ($B+1) % 4)) $((2**10/3)) $((-A))"),
             "run|12|3|341|-3\n");
@@ -165,7 +193,7 @@ TEST(Shell, InvertsConditions) {
 TEST(Shell, FollowsLoopsOnConditions) {
   EXPECT_EQ(commands_of("A=1; while [ $A = 2 ]; do run 1; done; until [ $A = 1 ]; do run 2; done; "
                         "while true; do run 3; done; until have x; do run 4; done; B=(1); while [ "
-                        "${#B[@]} != 1 ]; do run 5; done"),
+                        "${#C[@]} != 1 ]; do run 5; done"),
             "run|3\nhave|x\nrun|4\nrun|5\n");
 }
 

@@ -1,6 +1,7 @@
 // The execution of one command: assignments, builtins, files, functions, programs.
 #include <fmt/format.h>
 
+#include <algorithm>
 #include <cstdlib>
 #include <system_error>
 #include <utility>
@@ -62,9 +63,7 @@ void Follower::assign(const std::string& word, int line) {
   std::string name = word.substr(0, equals - (appends ? 1 : 0));
   const std::string raw = word.substr(equals + 1);
   if (name.find('[') != std::string::npos) {
-    // One element of an array: its index may depend on a loop.
-    name.resize(name.find('['));
-    variables_.set(name, {unknown("$" + name)});
+    set_element(name, raw);
   } else if (mode_ == Mode::maybe) {
     // The old value stays in front if the condition only appends to it.
     const std::string mark =
@@ -84,7 +83,9 @@ void Follower::assign(const std::string& word, int line) {
     for (const Command& line_of_words : read_commands(raw.substr(1, raw.size() - 2), file_, line))
       for (std::string& element : expand_all(line_of_words.words, 0))
         array.push_back(std::move(element));
-    if (appends)
+    if (!array.empty() && array[0].starts_with('['))
+      set_keys(name, array);
+    else if (appends)
       variables_.append(name, array);
     else
       variables_.set(name, std::move(array));
@@ -93,6 +94,62 @@ void Follower::assign(const std::string& word, int line) {
   } else {
     variables_.set(name, {expander().text(raw)});
   }
+}
+
+// `NAME[INDEX]=text`: an element of an array, or of an associative one. The whole array is then
+// unknown unless the index is a number within it.
+void Follower::set_element(const std::string& target, const std::string& raw) {
+  const std::size_t bracket = target.find('[');
+  const std::string name = target.substr(0, bracket);
+  if (variables_.is_fixed(name)) return;
+  std::string index = target.substr(bracket + 1);
+  if (index.ends_with(']')) index.pop_back();
+  index = expander().text(index);
+  const bool known = mode_ == Mode::run && !has_unknown(index);
+  const std::string value =
+      known ? expander().text(raw) : unknown(fmt::format("${{{}[{}]}}", name, shown(index)));
+  variables_.set(fmt::format("{}[{}]", name, index), {value});
+  const auto old = variables_.values().find(name);
+  const bool is_number = !index.empty() && index.size() < 4 &&
+                         index.find_first_not_of("0123456789") == std::string::npos;
+  if (known && is_number && old != variables_.values().end() &&
+      std::stoul(index) < old->second.size()) {
+    std::vector<std::string> array = old->second;
+    array[std::stoul(index)] = value;
+    variables_.set(name, std::move(array));
+  } else {
+    variables_.set(name, {unknown("$" + name)});
+  }
+}
+
+// `NAME=([KEY]=text [KEY2]=text)`: an associative array.
+void Follower::set_keys(const std::string& name, const std::vector<std::string>& elements) {
+  std::vector<std::string> values;
+  for (const std::string& element : elements) {
+    const std::size_t close = element.find("]=");
+    if (close == std::string::npos) continue;
+    values.push_back(element.substr(close + 2));
+    variables_.set(fmt::format("{}[{}]", name, element.substr(1, close - 1)), {values.back()});
+  }
+  variables_.set(name, std::move(values));
+}
+
+// `read NAME << END`, or `read -d '' NAME << END` for all of its lines.
+void Follower::read_here(const std::vector<std::string>& words, const Command& command) {
+  const std::string& name = words.back();
+  const bool is_plain =
+      words.size() > 1 && !name.empty() && std::all_of(name.begin(), name.end(), is_name);
+  if (!is_plain) return;
+  if (!command.here || mode_ == Mode::maybe) return variables_.set(name, {unknown("$" + name)});
+  std::string text =
+      command.here->expands ? expander().here_text(command.here->text) : command.here->text;
+  const bool whole = std::find(words.begin(), words.end(), "-d") != words.end() ||
+                     std::any_of(words.begin(), words.end(), [](const std::string& word) {
+                       return word.starts_with("-") && word.ends_with("d");
+                     });
+  if (!whole) text.resize(std::min(text.find('\n'), text.size()));
+  while (text.ends_with('\n')) text.pop_back();
+  variables_.set(name, {text});
 }
 
 void Follower::declare(const std::vector<std::string>& words, std::size_t first, int line) {
@@ -134,6 +191,8 @@ bool Follower::is_builtin(const std::vector<std::string>& words, const Command& 
     const bool gives = words.size() > 1 && (words[1] == "--" || words[1].find_first_of("-+") != 0);
     const std::ptrdiff_t first = gives && words[1] == "--" ? 2 : 1;
     if (gives && mode_ != Mode::maybe) set_arguments({words.begin() + first, words.end()});
+  } else if (name == "read") {
+    read_here(words, command);
   } else if (name == "unset") {
     for (std::size_t i = 1; i < words.size(); ++i) variables_.unset(words[i]);
   } else if (name == "cat" && command.here && !command.written_to.empty()) {

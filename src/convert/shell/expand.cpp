@@ -1,5 +1,7 @@
 #include "convert/shell/script.hpp"
 
+#include <fmt/format.h>
+
 #include <algorithm>
 #include <cctype>
 #include <charconv>
@@ -129,8 +131,94 @@ std::optional<bool> Expander::holds(std::string_view expression) {
   return value ? std::optional(*value != 0) : std::nullopt;
 }
 
+namespace {
+
+/// The prefix (or, with `at_end`, suffix) of `text` that `pattern`, a literal text with a `*`
+/// before or after it at most, matches: its length, the longest one with `longest`. Empty for other
+/// patterns; 0 if it matches nothing.
+std::optional<std::size_t> matched(std::string_view text, std::string_view pattern, bool at_end,
+                                   bool longest) {
+  const bool front = pattern.starts_with('*');
+  if (front) pattern.remove_prefix(1);
+  const bool back = pattern.ends_with('*');
+  if (back) pattern.remove_suffix(1);
+  if ((front && back) || pattern.empty() || pattern.find_first_of("*?[\\$`\"'") != kNone)
+    return std::nullopt;
+  if (!front && !back) {
+    const bool matches = at_end ? text.ends_with(pattern) : text.starts_with(pattern);
+    return matches ? pattern.size() : 0;
+  }
+  // The `*` must be at the end to which the match extends: "*/" from the front, ".*" from the back.
+  if (at_end ? !back : !front) return std::nullopt;
+  const std::size_t at = at_end == longest ? text.find(pattern) : text.rfind(pattern);
+  if (at == kNone) return 0;
+  return at_end ? text.size() - at : at + pattern.size();
+}
+
+/// `text` after the operation of `${NAME#pattern}`, `##`, `%`, `%%`, `/a/b`, `//a/b`, `^^` or `,,`;
+/// empty for other operations.
+std::optional<std::string> edited(std::string text, std::string_view operation) {
+  const char kind = operation[0];
+  if (operation == "^^" || operation == ",,") {
+    for (char& c : text)
+      c = static_cast<char>(kind == '^' ? std::toupper(static_cast<unsigned char>(c))
+                                        : std::tolower(static_cast<unsigned char>(c)));
+    return text;
+  }
+  const bool twice = operation.size() > 1 && operation[1] == kind;
+  const std::string_view rest = operation.substr(twice ? 2 : 1);
+  if (kind == '#' || kind == '%') {
+    const auto length = matched(text, rest, kind == '%', twice);
+    if (!length) return std::nullopt;
+    return kind == '#' ? text.substr(*length) : text.substr(0, text.size() - *length);
+  }
+  if (kind != '/' || rest.find_first_of("*?[\\$`\"'") != kNone) return std::nullopt;
+  const std::size_t slash = rest.find('/');
+  const std::string_view from = rest.substr(0, slash);
+  const std::string_view to = slash == kNone ? "" : rest.substr(slash + 1);
+  if (from.empty()) return std::nullopt;
+  for (std::size_t at = text.find(from); at != kNone && text.size() < kMaxWordBytes;
+       at = text.find(from, at + to.size())) {
+    text.replace(at, from.size(), to);
+    if (!twice) break;
+  }
+  return text;
+}
+
+}  // namespace
+
+// The element of an array, or of an associative one, that `name[index]` is; empty if unknown.
+std::optional<std::string> Expander::element(std::string_view name, std::string_view index) {
+  const auto keyed = find(fmt::format("{}[{}]", name, inner().text(index)));
+  if (keyed && !keyed->empty()) return keyed->front();
+  const auto values = find(name);
+  const std::string text = arithmetic(index);
+  std::int64_t number = 0;
+  const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), number);
+  if (!values || error != std::errc() || end != text.data() + text.size()) return std::nullopt;
+  const auto size = static_cast<std::int64_t>(values->size());
+  if (number < 0) number += size;
+  return number >= 0 && number < size ? std::optional((*values)[static_cast<std::size_t>(number)])
+                                      : std::nullopt;
+}
+
+// `${#NAME}` and `${#NAME[@]}`; empty for other texts and unknown values.
+std::optional<std::size_t> Expander::length_of(std::string_view inside) const {
+  if (!inside.starts_with('#') || inside.size() < 2) return std::nullopt;
+  std::string_view name = inside.substr(1);
+  const bool array = name.ends_with("[@]") || name.ends_with("[*]");
+  if (array) name.remove_suffix(3);
+  const auto values = find(name);
+  if (!values || name_length(name) != name.size()) return std::nullopt;
+  for (const std::string& value : *values)
+    if (has_unknown(value)) return std::nullopt;
+  if (array || name == "@" || name == "*") return values->size();
+  return values->empty() ? 0 : values->front().size();
+}
+
 // `inside` is the text between `${` and `}`.
 void Expander::expand_braces(std::string_view inside, bool quoted) {
+  if (const auto length = length_of(inside)) return put_value(fmt::format("{}", *length), quoted);
   // `${10}` is the tenth argument, `$10` the first and a 0.
   const std::size_t digits = std::min(inside.find_first_not_of("0123456789"), inside.size());
   const std::size_t length = std::max(name_length(inside), digits);
@@ -146,14 +234,17 @@ void Expander::expand_braces(std::string_view inside, bool quoted) {
   if (rest == "[@]" || rest == "[*]") return values ? put_array(*values, quoted) : mark();
   if (rest[0] == '[') {
     const std::size_t close = rest.find(']');
-    const auto index = evaluate(rest.substr(1, close - 1),
-                                [](std::string_view) { return std::optional<std::string>(); });
-    const bool known = values && index && close + 1 == rest.size() && *index >= 0 &&
-                       *index < static_cast<std::int64_t>(values->size());
-    return known ? put_value((*values)[static_cast<std::size_t>(*index)], quoted) : mark();
+    const auto value =
+        close + 1 == rest.size() ? element(name, rest.substr(1, close - 1)) : std::nullopt;
+    return value ? put_value(*value, quoted) : mark();
   }
   // A slice of unknown arguments is empty.
   if (all && !values && rest[0] == ':') return put_array({}, quoted);
+  if (std::string_view("#%/^,").find(rest[0]) != kNone) {
+    const bool known = values && !values->empty() && !has_unknown(values->front());
+    const auto text = known ? edited(values->front(), rest) : std::nullopt;
+    return text ? put_value(*text, quoted) : mark();
+  }
   // A default: NAME:-word, NAME-word, NAME:=word, NAME=word, NAME:+word, NAME+word. NAME:?word is
   // an error message, not a default.
   const bool or_empty = rest[0] == ':';

@@ -129,6 +129,9 @@ class Follower {
   bool runs_after(const Command& command);
 
   void assign(const std::string& word, int line);
+  void set_element(const std::string& target, const std::string& raw);
+  void set_keys(const std::string& name, const std::vector<std::string>& elements);
+  void read_here(const std::vector<std::string>& words, const Command& command);
   void declare(const std::vector<std::string>& words, std::size_t first, int line);
   void export_names(const std::vector<std::string>& words, std::size_t first);
   void loop_over(const Command& command);

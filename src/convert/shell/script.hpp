@@ -1,10 +1,10 @@
 // An interpreter of shell scripts that starts no program: it finds the commands a script would run.
 //
-// It evaluates assignments, arrays, quotes, arithmetic, defaults, functions, `source`, positional
-// arguments, other scripts that exist (`bash X.sh 8`, `sbatch X.sh`), here-documents, `sed` on a
-// template and conditions on known values; loop bodies are evaluated once.
-// Values that the environment or another program would provide, and variables that only an
-// undecided condition sets, are marked as unknown (lexer.hpp).
+// It evaluates assignments, arrays (also by key), quotes, arithmetic, defaults, prefixes and
+// suffixes, functions, `source`, positional arguments, other scripts that exist (`bash X.sh 8`,
+// `sbatch X.sh`), here-documents, `sed` on a template and conditions on known values; loop bodies
+// are evaluated once. Values that the environment or another program would provide, and variables
+// that only an undecided condition sets, are marked as unknown (lexer.hpp).
 #pragma once
 
 #include <cstdint>
@@ -45,6 +45,8 @@ class Variables {
   /// `NAME+=text`: appends `text` to the scalar.
   void append(const std::string& name, const std::string& text);
   void unset(const std::string& name);
+  /// Whether `name` is given by the definitions.
+  bool is_fixed(const std::string& name) const { return fixed_.contains(name); }
 
   /// `export NAME`: started programs inherit the variable.
   void export_name(const std::string& name) { exported_.insert(name); }
@@ -100,6 +102,8 @@ class Expander {
   void end_word();
   std::optional<std::vector<std::string>> find(std::string_view name) const;
   std::string arithmetic(std::string_view expression);
+  std::optional<std::string> element(std::string_view name, std::string_view index);
+  std::optional<std::size_t> length_of(std::string_view inside) const;
 
   const Values& variables_;
   OutputOf output_of_;
