@@ -61,10 +61,11 @@ TEST(Contradictions, NamesUnknownFlags) {
 
 TEST(Contradictions, WhatHasNoCounterpart) {
   EXPECT_EQ(error_of("--swiglu"),
-            "--swiglu: Trireme's GPT is GPT-2: learned positions, LayerNorm, GELU, biases; the "
-            "deck has no key for it");
-  EXPECT_EQ(error_of("--position-embedding-type rope"),
-            "--position-embedding-type rope: Trireme's GPT has learned positions and LayerNorm");
+            "--swiglu: Trireme has GPT-2's network (learned positions, LayerNorm, GELU, biases) "
+            "and Llama's, for which the recipe lacks --normalization RMSNorm, "
+            "--position-embedding-type rope, --disable-bias-linear");
+  EXPECT_EQ(error_of("--position-embedding-type yarn"),
+            "--position-embedding-type yarn: Trireme has learned_absolute and rope");
   EXPECT_EQ(error_of("--zzzzzzzzz 3", "python pretrain_t5.py"),
             "pretrain_t5.py trains a model that Trireme does not support: it trains GPT and BERT");
   EXPECT_EQ(error_of("--zzzzzzzzz 3 --num-experts 2 4"),
@@ -199,8 +200,8 @@ TEST(Contradictions, Values) {
   EXPECT_EQ(error_of("--seed x"), "--seed x: run.seed = x: expected a whole number");
   EXPECT_EQ(error_of("--hidden-dropout 1.5"),
             "--hidden-dropout 1.5: model.dropout.hidden = 1.5: must be from 0 to below 1");
-  EXPECT_EQ(error_of("--lr-decay-style WSD").substr(0, 54),
-            "--lr-decay-style WSD: schedule.type = WSD: allowed are");
+  EXPECT_EQ(error_of("--lr-decay-style cube").substr(0, 56),
+            "--lr-decay-style cube: schedule.type = cube: allowed are");
 }
 
 TEST(Contradictions, OptimizerOfAnotherKind) {

@@ -172,6 +172,21 @@ TEST(Recipes, BenchmarkOfLayouts) {
   expect_deck(convert({.file = script, .line = 41}), "r4_pipeline.yaml");
 }
 
+TEST(Recipes, LlamaOfMegatronCore) {
+  const fs::path script = kData / "core_llama3.sh";
+  const Result result = convert(
+      {.file = script, .arguments = {"runs/llama3", "events", "models/llama3/", "data/pile"}});
+  expect_deck(result, "core_llama3.yaml");
+  EXPECT_NE(result.deck.find("# Its ranks: 8 "), std::string::npos) << result.deck;
+  // Without arguments it has no data: a note says so.
+  const Result bare = convert({.file = script});
+  EXPECT_NE(bare.deck.find("  vocab: 128256 "), std::string::npos) << bare.deck;
+  EXPECT_NE(bare.deck.find("  output: checkpoints/llama3_8b "), std::string::npos) << bare.deck;
+  EXPECT_TRUE(std::any_of(bare.notes.begin(), bare.notes.end(), [](const std::string& note) {
+    return note.find("names no dataset") != std::string::npos;
+  }));
+}
+
 TEST(Recipes, SaysWhereEachKeyComesFrom) {
   const Result result = convert({.words = {"mpirun",
                                            "-n",

@@ -13,6 +13,9 @@
 namespace trireme::convert::flags {
 namespace {
 
+/// Whether a row stands for all flags with its beginning.
+bool is_group(const Flag& flag) { return flag.name.ends_with('*'); }
+
 using shell::has_unknown;
 using shell::shown;
 
@@ -109,14 +112,14 @@ void Parser::one_flag(const std::string& word, const std::vector<std::string>& w
   const bool unknown = has_unknown(text) && !may_be_unknown(*given.flag);
   if (takes == Takes::nothing && !given.values.empty())
     return error(fmt::format("{} takes no value", shown(text)));
-  if (takes != Takes::nothing && given.values.empty())
-    return error(fmt::format("{} has no value", given.name));
+  const bool needs_value = takes == Takes::one || takes == Takes::several;
+  if (needs_value && given.values.empty()) return error(fmt::format("{} has no value", given.name));
   if (unknown) {
     parsed.arguments.add_unreadable(given.flag->name);
     return error(fmt::format("{}: {}", shown(text), unknown_values(text)));
   }
-  if (const Given* before = parsed.arguments.find(given.flag->name);
-      before && before->values != given.values)
+  const Given* before = parsed.arguments.find(given.flag->name);
+  if (before && before->values != given.values && !is_group(*given.flag))
     note(fmt::format("{} overrides the earlier {}", shown(given.text()), shown(before->text())));
   parsed.arguments.add(std::move(given));
 }
@@ -187,7 +190,9 @@ std::string Given::text() const {
 }
 
 void Arguments::add(Given given) {
-  std::erase_if(given_, [&](const Given& other) { return other.flag == given.flag; });
+  std::erase_if(given_, [&](const Given& other) {
+    return other.flag == given.flag && (!is_group(*given.flag) || other.name == given.name);
+  });
   given_.push_back(std::move(given));
 }
 

@@ -11,10 +11,11 @@
 namespace trireme::convert::flags {
 
 /// The number of values of a flag.
-enum class Takes { nothing, one, several };
+enum class Takes { nothing, one, several, any };
 inline constexpr auto kNone = Takes::nothing;
 inline constexpr auto kOne = Takes::one;
 inline constexpr auto kSeveral = Takes::several;
+inline constexpr auto kAny = Takes::any;
 
 /// How a flag is converted.
 enum class Fate {
@@ -26,7 +27,8 @@ enum class Fate {
 
 /// One row of the table.
 struct Flag {
-  std::string_view name;  ///< without dashes, words joined by `-`; the path of a JSON key
+  std::string_view name;  ///< without dashes, words joined by `-`; the path of a JSON key; "moe-*"
+                          ///< for all flags that begin with "moe-" and have no row
   Takes takes = Takes::one;
   Fate fate = Fate::dropped;
   std::string_view key;   ///< deck key; for Fate::rule the main one, as documentation
@@ -73,6 +75,7 @@ constexpr Flag refuse(std::string_view name, Takes takes, std::string_view way_o
 
 /// The parts of the table, in the order of Megatron's own groups.
 std::vector<Flag> model_flags();
+std::vector<Flag> core_flags();
 std::vector<Flag> training_flags();
 std::vector<Flag> data_flags();
 std::vector<Flag> system_flags();

@@ -3,6 +3,7 @@
 #pragma once
 
 #include <cstdint>
+#include <initializer_list>
 #include <map>
 #include <optional>
 #include <string>
@@ -118,8 +119,14 @@ inline constexpr std::string_view kNoExperts =
 // The rules: one function for each part of the deck. Each reads the flags with Fate::rule, sets
 // keys, and reports contradictions.
 
+/// Ignores the flag `name` if its value is one of `harmless`; otherwise an error with `message`.
+void allow_only(Recipe& recipe, std::string_view name,
+                std::initializer_list<std::string_view> harmless, std::string_view message);
+
 /// Network, layout, ZeRO, recomputation.
 void apply_model_rules(Recipe& recipe);
+/// The network of Llama's kind, if the flags describe one; whether they do.
+bool apply_llama_rules(Recipe& recipe);
 void apply_layout_rules(Recipe& recipe);
 void apply_recompute_rules(Recipe& recipe);
 

@@ -99,6 +99,21 @@ void apply_tokenizer(Recipe& recipe) {
       draft.set("data.tokenizer.model", "tokenizer.model",
                 std::string("the default of the first Megatron-LM"));
     leave_out(recipe, {"vocab-file", "merge-file", "vocab-size"}, type);
+  } else if (type == "HuggingFaceTokenizer") {
+    set_type("bpe");
+    const Given* model = recipe.one_of("tokenizer-model", "tokenizer-path");
+    if (model) {
+      const std::string& name = model->values[0];
+      const bool file = name.ends_with(".json");
+      draft.set("data.tokenizer.model", deck::write_text(file ? name : name + "/tokenizer.json"),
+                *model);
+      if (!file)
+        draft.note(model->place,
+                   fmt::format("{} names a folder or a model of Hugging Face's hub: Trireme reads "
+                               "its tokenizer.json, which must be at that path",
+                               model->text()));
+    }
+    leave_out(recipe, {"vocab-file", "merge-file", "vocab-size"}, type);
   } else if (type == "NullTokenizer") {
     if (const Given* size = recipe.flags.find("vocab-size")) recipe.copy(*size, "model.vocab");
     leave_out(recipe, {"vocab-file", "merge-file", "tokenizer-model", "tokenizer-path"}, type);
@@ -107,7 +122,7 @@ void apply_tokenizer(Recipe& recipe) {
         *given,
         "is not supported; preprocess the data again with trireme-preprocess and one of the "
         "tokenizers of 'trireme-tokenizer --help', and give that: GPT2BPETokenizer, "
-        "BertWordPieceLowerCase, SentencePieceTokenizer or NullTokenizer");
+        "BertWordPieceLowerCase, SentencePieceTokenizer, HuggingFaceTokenizer or NullTokenizer");
   }
 }
 
@@ -159,7 +174,7 @@ void apply_data_rules(Recipe& recipe) {
     if (split) draft.leave_out(*split, "has no effect with --use-tfrecords");
   } else if (split) {
     std::string weights = split->values[0];
-    std::erase(weights, ' ');
+    std::erase_if(weights, [](char c) { return c == ' ' || c == '\'' || c == '"'; });
     draft.set("data.split", weights, *split);
   } else if (old) {
     draft.set("data.split", "1000,1,1", kMegatronDefault);
@@ -171,6 +186,16 @@ void apply_data_rules(Recipe& recipe) {
       draft.error(*type, "Trireme reads samples in the order of 'single'; use that");
   }
   apply_tokenizer(recipe);
+  if (const Given* given = flags.find("calculate-per-token-loss")) {
+    const bool masks =
+        flags.has("eod-mask-loss") || recipe.program.find("bert") != std::string::npos;
+    if (masks)
+      draft.error(*given,
+                  "Trireme averages the loss over micro-batches, in which it differs where tokens "
+                  "are masked; remove it");
+    else
+      draft.leave_out(*given, "no token is masked: the mean over micro-batches is the same");
+  }
 }
 
 namespace {
@@ -196,6 +221,29 @@ void apply_new_run(Recipe& recipe) {
   }
 }
 
+/// Checkpoints on local disks between those of --save.
+void apply_local_checkpoints(Recipe& recipe) {
+  Draft& draft = recipe.draft;
+  const Given* every = recipe.flags.find("non-persistent-save-interval");
+  const Given* type = recipe.flags.find("non-persistent-ckpt-type");
+  const Given* folder = recipe.flags.find("non-persistent-local-ckpt-dir");
+  const Given* copies = recipe.flags.find("replication");
+  if (!every || !type || !recipe.flags.has("save")) {
+    for (const Given* given : {every, type, folder, copies})
+      if (given)
+        draft.leave_out(*given,
+                        "has no effect without --save, --non-persistent-save-interval and "
+                        "--non-persistent-ckpt-type");
+    return;
+  }
+  if (type->values[0] != "local")
+    return draft.error(*type, "Trireme's are local; write local, or remove it");
+  if (!folder) return draft.error(*type, "needs --non-persistent-local-ckpt-dir");
+  recipe.copy(*folder, "checkpoint.local.path");
+  recipe.copy(*every, "checkpoint.local.every", "iterations");
+  if (copies) draft.set("checkpoint.local.partner", "true", *copies);
+}
+
 void apply_checkpoints(Recipe& recipe) {
   Draft& draft = recipe.draft;
   const Given* save = recipe.flags.find("save");
@@ -218,6 +266,7 @@ void apply_checkpoints(Recipe& recipe) {
   } else if (retain) {
     draft.leave_out(*retain, "has no effect without --save");
   }
+  apply_local_checkpoints(recipe);
   apply_new_run(recipe);
   if (!load) return;
   if (save && save->values == load->values) {

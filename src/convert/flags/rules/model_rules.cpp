@@ -11,9 +11,7 @@
 #include "convert/flags/recipe.hpp"
 
 namespace trireme::convert::flags {
-namespace {
 
-/// Ignores `name` if its value is one of `harmless`; otherwise an error with `message`.
 void allow_only(Recipe& recipe, std::string_view name,
                 std::initializer_list<std::string_view> harmless, std::string_view message) {
   const Given* given = recipe.flags.find(name);
@@ -23,6 +21,8 @@ void allow_only(Recipe& recipe, std::string_view name,
   else
     recipe.draft.leave_out(*given, "is what Trireme does");
 }
+
+namespace {
 
 void apply_family(Recipe& recipe) {
   const std::string& program = recipe.program;
@@ -38,8 +38,62 @@ void apply_family(Recipe& recipe) {
       recipe.draft.error(*given, "is for BERT; remove it");
 }
 
+/// muP, whose tuned width is this model's by default.
+void apply_mup(Recipe& recipe) {
+  const Given* given = recipe.flags.find("use-mup");
+  if (!given) {
+    for (const std::string_view name :
+         {"mup-base-hidden-size", "mup-base-head-dim", "mup-embedding-mult", "mup-output-mult",
+          "mup-attn-scale-power"})
+      if (const Given* unused = recipe.flags.find(name))
+        recipe.draft.leave_out(*unused, "has no effect without --use-mup");
+    return;
+  }
+  const Given* hidden = recipe.flags.find("hidden-size");
+  recipe.copy_or("mup-base-hidden-size", "model.mup.base", hidden ? hidden->values[0] : "");
+  recipe.copy_or("mup-base-head-dim", "model.mup.base_head", "1");
+  for (const std::string_view name :
+       {"mup-embedding-mult", "mup-output-mult", "mup-attn-scale-power"})
+    allow_only(recipe, name, {"1", "1.0"}, "muP's own factor is 1; remove it");
+  recipe.draft.note(given->place,
+                    "--use-mup: Megatron-LM also scales Adam's epsilon by base / hidden; Trireme "
+                    "does not");
+}
+
+/// ZeRO's stage of Megatron-Core's FSDP or PyTorch's FSDP2, if the recipe has one.
+bool apply_fsdp(Recipe& recipe) {
+  Draft& draft = recipe.draft;
+  const Given* strategy = recipe.flags.find("data-parallel-sharding-strategy");
+  const Given* megatron = recipe.one_of("use-megatron-fsdp", "use-custom-fsdp");
+  const Given* torch = recipe.flags.find("use-torch-fsdp2");
+  allow_only(recipe, "outer-dp-sharding-strategy", {"no_shard"}, "Trireme has one data group");
+  allow_only(recipe, "num-distributed-optimizer-instances", {"1"}, "Trireme has one data group");
+  if (strategy && !megatron)
+    draft.leave_out(*strategy, "has no effect without --use-megatron-fsdp");
+  if (!megatron && !torch) return false;
+  if (megatron && torch)
+    draft.error(*torch, fmt::format("'{}' shards as well; keep one of the two", megatron->text()));
+  if (const Given* sharded = recipe.flags.find("use-distributed-optimizer"))
+    draft.leave_out(*sharded, "FSDP shards the optimizer");
+  if (!megatron) {
+    draft.set("parallel.zero", "3", *torch);
+    return true;
+  }
+  constexpr std::string_view kStages[] = {"no_shard", "optim", "optim_grads", "optim_grads_params"};
+  const std::string name = strategy ? strategy->values[0] : "";
+  const auto stage = std::ranges::find(kStages, name) - std::begin(kStages);
+  if (stage < 4)
+    draft.set("parallel.zero", fmt::format("{}", stage), *strategy);
+  else
+    draft.error(strategy ? *strategy : *megatron,
+                "expected --data-parallel-sharding-strategy no_shard, optim, optim_grads or "
+                "optim_grads_params");
+  return true;
+}
+
 void apply_zero(Recipe& recipe) {
   Draft& draft = recipe.draft;
+  if (apply_fsdp(recipe)) return;
   const Given* file = recipe.deepspeed ? recipe.json.find("zero_optimization.stage") : nullptr;
   const Given* flag = recipe.flags.find("zero-stage");
   const Given* sharded = recipe.flags.find("use-distributed-optimizer");
@@ -120,11 +174,94 @@ void apply_end_stages(Recipe& recipe) {
   recipe.draft.set("parallel.partition", fmt::format("{}", fmt::join(layers, "-")), *given);
 }
 
+/// The first and last stage, if the embedding or the head counts as a layer of theirs.
+void apply_counted_ends(Recipe& recipe) {
+  const Given* embedding = recipe.flags.find("account-for-embedding-in-pipeline-split");
+  const Given* loss = recipe.flags.find("account-for-loss-in-pipeline-split");
+  const Given* given = embedding ? embedding : loss;
+  if (!given) return;
+  const std::int64_t stages = recipe.pipeline();
+  if (stages == 1) return recipe.draft.leave_out(*given, "one stage has all layers");
+  const std::int64_t parts =
+      recipe.whole("num-layers").value_or(0) + (embedding ? 1 : 0) + (loss ? 1 : 0);
+  if (parts % stages != 0 || recipe.flags.has("num-layers-per-virtual-pipeline-stage") ||
+      recipe.flags.has("num-virtual-stages-per-pipeline-rank"))
+    return recipe.draft.error(
+        *given, fmt::format("{} layers and ends cannot be divided among {} stages without "
+                            "interleaving; give --decoder-first-pipeline-num-layers",
+                            parts, stages));
+  std::vector<std::int64_t> layers(static_cast<std::size_t>(stages), parts / stages);
+  if (embedding) --layers.front();
+  if (loss) --layers.back();
+  recipe.draft.set("parallel.partition", fmt::format("{}", fmt::join(layers, "-")), *given);
+}
+
+/// The transformer layers (t) of each stage of "Et*3|(tt|)*2,m|L"; empty for another text.
+std::vector<std::int64_t> layers_of(const std::string& layout) {
+  // Repetitions are written out, innermost first: "(tt|)*2" and "t*3".
+  constexpr std::size_t kMaxLength = 100'000;
+  std::string text;
+  for (std::size_t i = 0; i < layout.size(); ++i) {
+    if (layout[i] == ' ' || layout[i] == ',') continue;
+    if (layout[i] != '*') {
+      text += layout[i];
+      continue;
+    }
+    std::size_t times = 0, digits = 0;
+    for (; i + 1 < layout.size() && std::isdigit(static_cast<unsigned char>(layout[i + 1])) &&
+           digits < 6;
+         ++i, ++digits)
+      times = 10 * times + static_cast<std::size_t>(layout[i + 1] - '0');
+    if (text.empty() || times == 0) return {};
+    std::string part(1, text.back());
+    text.pop_back();
+    if (part == ")") {
+      const std::size_t open = text.rfind('(');
+      if (open == std::string::npos) return {};
+      part = text.substr(open + 1);
+      text.resize(open);
+    }
+    if (text.size() + part.size() * times > kMaxLength) return {};
+    for (std::size_t n = 0; n < times; ++n) text += part;
+  }
+  std::vector<std::int64_t> layers{0};
+  for (const char c : text) {
+    if (c == '|')
+      layers.push_back(0);
+    else if (c == 't')
+      ++layers.back();
+    else if (c != 'E' && c != 'L')
+      return {};
+  }
+  return layers;
+}
+
+void apply_layout_text(Recipe& recipe) {
+  const Given* given = recipe.flags.find("pipeline-model-parallel-layout");
+  if (!given) return;
+  const std::vector<std::int64_t> layers = layers_of(given->values[0]);
+  if (static_cast<std::int64_t>(layers.size()) != recipe.pipeline())
+    recipe.draft.error(*given, fmt::format("expected the layers of {} stages, such as Ett|ttt|ttL; "
+                                           "interleaved stages have equal numbers of layers: "
+                                           "--num-virtual-stages-per-pipeline-rank",
+                                           recipe.pipeline()));
+  else
+    recipe.draft.set("parallel.partition", fmt::format("{}", fmt::join(layers, "-")), *given);
+}
+
 /// Interleaving, given in layers per chunk or in chunks per rank.
 void apply_interleaving(Recipe& recipe) {
   const Given* layers = recipe.flags.find("num-layers-per-virtual-pipeline-stage");
   const Given* chunks = recipe.one_of("num-virtual-stages-per-pipeline-rank",
                                       "num-layers-per-virtual-pipeline-stage");
+  if (const Given* group = recipe.flags.find("microbatch-group-size-per-virtual-pipeline-stage")) {
+    if (!chunks || recipe.whole(group).value_or(0) == recipe.pipeline())
+      recipe.draft.leave_out(*group, "chunks take turns after as many micro-batches as stages");
+    else
+      recipe.draft.error(*group, fmt::format("chunks take turns after {} micro-batches, the number "
+                                             "of stages; give that or remove it",
+                                             recipe.pipeline()));
+  }
   if (!chunks) return;
   std::int64_t count = recipe.whole(chunks).value_or(1);
   if (chunks == layers) {
@@ -146,14 +283,13 @@ void apply_interleaving(Recipe& recipe) {
 
 void apply_model_rules(Recipe& recipe) {
   apply_family(recipe);
-  constexpr std::string_view kNetwork = "Trireme's GPT has learned positions and LayerNorm";
-  allow_only(recipe, "position-embedding-type", {"absolute", "learned_absolute"}, kNetwork);
-  allow_only(recipe, "normalization", {"LayerNorm"}, kNetwork);
+  const bool llama = apply_llama_rules(recipe);
+  apply_mup(recipe);
   allow_only(recipe, "context-parallel-size", {"1"},
              "Trireme has no context parallelism; use more tensor ranks");
   allow_only(recipe, "num-experts", {"1"}, kNoExperts);
   allow_only(recipe, "expert-model-parallel-size", {"1"}, "Trireme has no mixture of experts");
-  if (const Given* channels = recipe.flags.find("kv-channels")) {
+  if (const Given* channels = recipe.flags.find("kv-channels"); channels && !llama) {
     const std::int64_t heads = recipe.whole("num-attention-heads").value_or(0);
     const std::int64_t hidden = recipe.whole("hidden-size").value_or(0);
     if (recipe.whole(channels).value_or(0) * heads != hidden)
@@ -175,6 +311,8 @@ void apply_layout_rules(Recipe& recipe) {
   if (const Given* given = recipe.flags.find("balance")) recipe.copy(*given, "parallel.partition");
   apply_partition_method(recipe);
   apply_end_stages(recipe);
+  apply_counted_ends(recipe);
+  apply_layout_text(recipe);
   apply_interleaving(recipe);
   apply_zero(recipe);
   const std::int64_t model = recipe.tensor() * recipe.pipeline();

@@ -4,9 +4,6 @@
 namespace trireme::convert::flags {
 namespace {
 
-constexpr std::string_view kOtherNetwork =
-    "Trireme's GPT is GPT-2: learned positions, LayerNorm, GELU, biases; the deck has no key for "
-    "it";
 constexpr std::string_view kFp8Scales = "FP8 scales come from each tensor's current magnitude";
 constexpr std::string_view kFused = "kernel fusion is not configured in the deck";
 constexpr std::string_view kSameResult =
@@ -14,7 +11,6 @@ constexpr std::string_view kSameResult =
 constexpr std::string_view kWidths =
     "layer norms, residual additions and the loss are always in fp32";
 constexpr std::string_view kPadding = "padding columns of the vocabulary never enter the softmax";
-constexpr std::string_view kExperts = "is for a mixture of experts";
 constexpr std::string_view kOtherTask = "is for a model that Trireme does not train";
 
 }  // namespace
@@ -49,36 +45,9 @@ std::vector<Flag> model_flags() {
       drop("use-legacy-models", kNone, "Trireme has one implementation"),
       drop("transformer-impl", kOne, "Trireme has one implementation"),
       drop("add-position-embedding", kNone, "GPT-2 has learned position embeddings"),
-      to_rule("position-embedding-type", ""),
-      to_rule("normalization", ""),
-      refuse("use-rotary-position-embeddings", kNone, kOtherNetwork),
-      refuse("no-position-embedding", kNone, kOtherNetwork),
-      refuse("rotary-percent", kOne, kOtherNetwork),
-      refuse("rotary-base", kOne, kOtherNetwork),
-      refuse("swiglu", kNone, kOtherNetwork),
-      refuse("glu-activation", kOne, kOtherNetwork),
-      refuse("squared-relu", kNone, kOtherNetwork),
-      refuse("disable-bias-linear", kNone, kOtherNetwork),
-      refuse("group-query-attention", kNone, kOtherNetwork),
-      refuse("num-query-groups", kOne, kOtherNetwork),
-      refuse("multi-latent-attention", kNone, kOtherNetwork),
-      refuse("apply-layernorm-1p", kNone, kOtherNetwork),
-      refuse("qk-layernorm", kNone, kOtherNetwork),
-      refuse("attention-head-type", kOne, kOtherNetwork),
       to_rule("num-experts", "", Takes::several),
-      drop("moe-expert-parallel-size", kOne, kExperts),
-      drop("moe-loss-coeff", kOne, kExperts),
-      drop("moe-aux-loss-coeff", kOne, kExperts),
-      drop("moe-z-loss-coeff", kOne, kExperts),
-      drop("moe-train-capacity-factor", kOne, kExperts),
-      drop("moe-eval-capacity-factor", kOne, kExperts),
-      drop("moe-min-capacity", kOne, kExperts),
-      drop("moe-router-topk", kOne, kExperts),
-      drop("moe-router-load-balancing-type", kOne, kExperts),
-      drop("moe-token-dispatcher-type", kOne, kExperts),
-      drop("moe-grouped-gemm", kNone, kExperts),
-      drop("create-moe-param-group", kNone, kExperts),
-      drop("disable-moe-token-dropping", kNone, kExperts),
+      drop("create-moe-param-group", kNone, "is for a mixture of experts"),
+      drop("disable-moe-token-dropping", kNone, "is for a mixture of experts"),
       refuse("pretrained-bert", kNone,
              "convert the weights with 'trireme-convert hf' and load them by checkpoint.load"),
       refuse("decoder-num-layers", kOne, kOtherTask),
@@ -221,7 +190,6 @@ std::vector<Flag> data_flags() {
       drop("input-data-sizes-file", kOne, kPreprocess),
       drop("shuffle", kNone, "samples are always shuffled, with data.seed"),
       to_rule("dataloader-type", ""),
-      refuse("fim-rate", kOne, "Trireme has no fill-in-the-middle objective"),
       refuse("sample-rate", kOne, "Trireme uses every sample"),
       refuse("loss-on-targets-only", kNone, "the loss covers all tokens"),
       refuse("reweight-loss-based-on-position-frequency", kNone, "the loss covers all tokens"),

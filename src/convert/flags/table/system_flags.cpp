@@ -161,7 +161,8 @@ const std::vector<Flag>& json_keys() {
 const std::vector<Flag>& command_flags() {
   static const std::vector<Flag> table = [] {
     std::vector<Flag> rows;
-    for (const auto& part : {model_flags(), training_flags(), data_flags(), system_flags()})
+    for (const auto& part :
+         {model_flags(), core_flags(), training_flags(), data_flags(), system_flags()})
       rows.insert(rows.end(), part.begin(), part.end());
     return rows;
   }();
@@ -170,16 +171,27 @@ const std::vector<Flag>& command_flags() {
 
 const Flag* find_flag(const std::vector<Flag>& table, std::string_view name) {
   const auto same = [](char a, char b) { return a == b || (a == '-' && b == '_'); };
-  const auto found = std::find_if(table.begin(), table.end(), [&](const Flag& flag) {
-    return std::equal(flag.name.begin(), flag.name.end(), name.begin(), name.end(), same);
-  });
+  const auto matches = [&](std::string_view row) {
+    return std::equal(row.begin(), row.end(), name.begin(), name.end(), same);
+  };
+  const auto begins = [&](std::string_view row) {
+    row.remove_suffix(1);
+    return name.size() > row.size() &&
+           std::equal(row.begin(), row.end(), name.begin(), name.begin() + row.size(), same);
+  };
+  auto found = std::ranges::find_if(table, matches, &Flag::name);
+  if (found == table.end())
+    found = std::ranges::find_if(
+        table, [&](std::string_view row) { return row.ends_with('*') && begins(row); },
+        &Flag::name);
   return found == table.end() ? nullptr : &*found;
 }
 
 std::string suggestion(const std::vector<Flag>& table, std::string_view name,
                        std::string_view dashes) {
   std::vector<std::string_view> names;
-  for (const Flag& flag : table) names.push_back(flag.name);
+  for (const Flag& flag : table)
+    if (!flag.name.ends_with('*')) names.push_back(flag.name);
   const std::string_view meant = nearest(name, names);
   return meant.empty() ? "" : fmt::format("; did you mean '{}{}'?", dashes, meant);
 }

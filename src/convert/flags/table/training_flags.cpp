@@ -37,8 +37,7 @@ std::vector<Flag> training_flags() {
       drop("check-for-nan-in-loss-and-grad", kNone,
            "Trireme always checks, and skips such an update"),
       drop("no-check-for-nan-in-loss-and-grad", kNone, "Trireme always checks"),
-      refuse("calculate-per-token-loss", kNone,
-             "Trireme averages the loss over micro-batches; remove the flag if no token is masked"),
+      to_rule("calculate-per-token-loss", "", kNone),
 
       // Learning rate.
       to_rule("lr", "schedule.peak"),
@@ -54,7 +53,6 @@ std::vector<Flag> training_flags() {
       to_rule("warmup", "schedule.warmup"),
       to_rule("lr-warmup-init", "schedule.warmup"),
       refuse("lr-decay-ratio", kOne, "give --lr-decay-iters and --min-lr"),
-      refuse("lr-wsd-decay-style", kOne, "give schedule.type: wsd and schedule.wsd in the deck"),
       drop("override-lr-scheduler", kNone, kOneScheduler),
       drop("override-opt-param-scheduler", kNone, kOneScheduler),
       drop("use-checkpoint-lr-scheduler", kNone, kOneScheduler),
