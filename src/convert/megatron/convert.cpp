@@ -4,6 +4,8 @@
 
 #include <algorithm>
 #include <cmath>
+#include <set>
+#include <string_view>
 
 #include "checkpoint/file.hpp"
 #include "convert/convert.hpp"
@@ -48,8 +50,10 @@ Matrix reorder_qkv(const Matrix& from, const model::Parameter& parameter, QkvOrd
   const std::int64_t parts = queries + 2;
   const std::int64_t groups = from.rows / (parts * head_dim);
   if (groups * parts * head_dim != from.rows || (order != QkvOrder::head_split_row && queries > 1))
-    throw DataError("'{}' has {} rows on a tensor rank, which are not heads of {} rows",
-                    parameter.name, from.rows, head_dim);
+    throw DataError(
+        "'{}' has {} rows on a tensor rank, which are not groups of {} query heads, a key and a "
+        "value, each of {} rows (model.heads, model.kv_heads, model.head_dim)",
+        parameter.name, from.rows, queries, head_dim);
   Matrix to{from.rows, from.columns, std::vector<float>(from.values.size())};
   for (std::int64_t group = 0; group < groups; ++group)
     for (std::int64_t part = 0; part < parts; ++part)
@@ -93,7 +97,8 @@ std::vector<float> join_columns(const std::vector<Matrix>& shards) {
 std::vector<float> assemble(const std::vector<Shard>& shards, const model::Parameter& parameter,
                             QkvOrder order, std::int64_t head_dim) {
   const bool vocabulary = parameter.sharding == TensorSharding::vocabulary;
-  const bool by_rows = parameter.sharding == TensorSharding::rows;
+  // A norm that all heads share is whole on each tensor rank.
+  const bool by_rows = parameter.sharding == TensorSharding::rows && parameter.max_shards != 1;
   const bool by_columns =
       parameter.sharding == TensorSharding::columns && parameter.shape.rank() == 2;
   const std::size_t used = vocabulary || by_rows || by_columns ? shards.size() : 1;
@@ -162,19 +167,53 @@ std::int64_t vocabulary_of(const deck::Deck& deck, const Foreign& foreign,
   return padded;
 }
 
-/// Throws DataError for a separate head if the model's head is the word embedding.
-void check_tied(const Foreign& foreign, const std::vector<model::Parameter>& table) {
+/// Throws DataError for a separate head if the model's head is the word embedding, and for other
+/// tensors that the model does not have.
+void check_complete(const Foreign& foreign, const std::vector<model::Parameter>& table) {
+  std::set<std::string_view> known;
+  for (const model::Parameter& parameter : table) known.insert(parameter.name);
+  for (const auto& [name, shards] : foreign.weights)
+    if (!known.contains(name) && name != "head/weight")
+      throw DataError(
+          "'{}' has '{}', which the deck's model does not have: is the deck that of its run?",
+          foreign.folder.string(), name);
   const auto head = foreign.weights.find("head/weight");
   const auto words = foreign.weights.find("embedding/word");
-  if (head == foreign.weights.end() || words == foreign.weights.end()) return;
-  for (const model::Parameter& parameter : table)
-    if (parameter.name == "head/weight") return;
+  if (known.contains("head/weight") || head == foreign.weights.end() ||
+      words == foreign.weights.end())
+    return;
   for (std::size_t i = 0; i < head->second.size() && i < words->second.size(); ++i)
     if (head->second[i].read() != words->second[i].read())
       throw DataError(
           "'{}' has an output layer that is not its word embedding, but the deck's "
           "model ties them (model.tie_embeddings)",
           foreign.folder.string());
+}
+
+/// Names the first linear of MLPs as `table` does: with a gate it is mlp/gate_up, gate first.
+void name_gates(Foreign& foreign, const std::vector<model::Parameter>& table) {
+  constexpr std::string_view kPlain = "/mlp/up/", kGated = "/mlp/gate_up/";
+  const bool gated = std::ranges::any_of(table, [&](const model::Parameter& parameter) {
+    return parameter.name.find(kGated) != std::string::npos;
+  });
+  if (!gated) return;
+  for (Tensors* tensors : {&foreign.weights, &foreign.masters, &foreign.m, &foreign.v}) {
+    Tensors renamed;
+    for (auto& [name, shards] : *tensors) {
+      std::string ours = name;
+      if (const std::size_t at = ours.find(kPlain); at != std::string::npos)
+        ours.replace(at, kPlain.size(), kGated);
+      renamed[ours] = std::move(shards);
+    }
+    *tensors = std::move(renamed);
+  }
+}
+
+/// Whether `name` is the weight of a norm: layers/0/norm1/weight, layers/0/attention/q_norm/weight,
+/// final_norm/weight.
+bool is_norm_weight(std::string_view name) {
+  return name.ends_with("norm/weight") || name.ends_with("norm1/weight") ||
+         name.ends_with("norm2/weight");
 }
 
 /// The tensors of `table` from `tensors`, under `prefix`. Throws DataError for missing ones and for
@@ -187,6 +226,8 @@ void append(const Tensors& tensors, const std::string& prefix,
     if (found == tensors.end())
       throw DataError("'{}' has no tensor for '{}'", foreign.folder.string(), parameter.name);
     std::vector<float> values = assemble(found->second, parameter, foreign.qkv, head_dim);
+    if (foreign.norms_less_one && prefix == "model/" && is_norm_weight(parameter.name))
+      for (float& value : values) value += 1;
     const auto bad = std::find_if_not(values.begin(), values.end(),
                                       [](float value) { return std::isfinite(value); });
     if (bad != values.end())
@@ -248,7 +289,7 @@ std::string import_checkpoint(const fs::path& from, const fs::path& to,
                               const ImportOptions& options) {
   if (fs::exists(to))
     throw IoError("'{}' is there already: remove it, or name another file", to.string());
-  const Foreign foreign = read_foreign(from);
+  Foreign foreign = read_foreign(from);
   std::vector<std::string> notes;
   const std::string text = !options.deck_text.empty() ? options.deck_text
                            : options.deck.empty()     ? deck_text(foreign, notes)
@@ -270,7 +311,8 @@ std::string import_checkpoint(const fs::path& from, const fs::path& to,
   const std::vector<model::Parameter> table = model::declare_parameters(spec);
   if (spec.blocks.empty()) throw DataError("the deck's model has no layers");
   const std::int64_t head_dim = spec.blocks.front().attention.head_dim;
-  check_tied(foreign, table);
+  name_gates(foreign, table);
+  check_complete(foreign, table);
 
   std::vector<Whole> all;
   append(foreign.masters.empty() ? foreign.weights : foreign.masters, "model/", table, foreign,

@@ -32,6 +32,8 @@ constexpr Name kLayerModules[] = {{"input_layernorm", "norm1"},
                                   {"attention.query_key_value", "attention/qkv"},
                                   {"self_attention.query_key_value", "attention/qkv"},
                                   {"self_attention.linear_qkv", "attention/qkv"},
+                                  {"self_attention.q_layernorm", "attention/q_norm"},
+                                  {"self_attention.k_layernorm", "attention/k_norm"},
                                   {"attention.dense", "attention/projection"},
                                   {"self_attention.dense", "attention/projection"},
                                   {"self_attention.linear_proj", "attention/projection"},
@@ -217,7 +219,7 @@ using torch::Value;
 bool is_derived(std::string_view name, const Value& arguments) {
   for (const std::string_view other :
        {"load", "finetune", "no-load-optim", "no-load-rng", "deepspeed", "deepspeed-config",
-        "zero-stage", "tensorboard-dir", "kv-channels", "world-size"})
+        "zero-stage", "tensorboard-dir", "world-size"})
     if (name == other) return true;
   const auto is_set = [&](const char* key) {
     const Value* value = arguments.find(key);
@@ -272,6 +274,12 @@ std::string deck_text(const Foreign& foreign, std::vector<std::string>& notes) {
   std::vector<std::string> words{bert ? "pretrain_bert.py" : "pretrain_gpt.py"};
   for (const Flag& flag : flags::command_flags()) {
     if (flag.fate == Fate::dropped || is_derived(flag.name, arguments)) continue;
+    if (flag.name == "disable-bias-linear") {  // the one switch that is stored by its opposite
+      if (const Value* bias = arguments.find("add_bias_linear");
+          bias && bias->is(Value::Kind::boolean) && bias->integer == 0)
+        words.emplace_back("--disable-bias-linear");
+      continue;
+    }
     std::string name(flag.name);
     std::replace(name.begin(), name.end(), '-', '_');
     if (const Value* value = arguments.find(name)) add_words(flag, *value, words);

@@ -51,7 +51,8 @@ struct Foreign {
   /// The position of the learning-rate schedule, in samples (since 2.0) or iterations.
   std::optional<std::int64_t> schedule_samples, schedule_iterations;
   QkvOrder qkv = QkvOrder::head_split_row;
-  Tensors weights;  ///< as the model computes with them, often 16-bit
+  bool norms_less_one = false;  ///< norms' weights are stored less 1 (--apply-layernorm-1p)
+  Tensors weights;              ///< as the model computes with them, often 16-bit
   Tensors masters;  ///< fp32 copies of the optimizer; empty or one for each of `weights`
   Tensors m, v;     ///< Adam's moments; empty or one for each of `weights`
   std::int64_t optimizer_steps = 0;  ///< updates that Adam has applied

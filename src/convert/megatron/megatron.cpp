@@ -254,8 +254,11 @@ void read_common(const torch::Archive& archive, Foreign& foreign) {
   foreign.qkv = number < 1   ? QkvOrder::split_head_row
                 : number < 2 ? QkvOrder::head_row_split
                              : QkvOrder::head_split_row;
-  if (foreign.arguments)
+  if (foreign.arguments) {
     foreign.consumed_samples = whole_of(foreign.arguments->find("consumed_train_samples"));
+    const Value* less_one = foreign.arguments->find("apply_layernorm_1p");
+    foreign.norms_less_one = less_one && less_one->is(Value::Kind::boolean) && less_one->integer;
+  }
   for (const char* name : {"opt_param_scheduler", "lr_scheduler"})
     if (const Value* scheduler = root.find(name)) {
       foreign.schedule_samples = whole_of(scheduler->find("num_steps"));

@@ -20,6 +20,16 @@ MODULES = [("norm1", "input_layernorm"), ("attention/qkv", "attention.query_key_
 CORE_MODULES = [("norm1", "self_attention.linear_qkv.layer_norm_"), ("attention/qkv", "self_attention.linear_qkv."),
                 ("attention/projection", "self_attention.linear_proj."), ("norm2", "mlp.linear_fc1.layer_norm_"),
                 ("mlp/up", "mlp.linear_fc1."), ("mlp/down", "mlp.linear_fc2.")]
+LLAMA_MODULES = [("norm1", "input_norm"), ("attention/qkv", "self_attention.query_key_value"),
+                 ("attention/q_norm", "self_attention.q_layernorm"),
+                 ("attention/k_norm", "self_attention.k_layernorm"),
+                 ("attention/projection", "self_attention.dense"), ("norm2", "post_attention_norm"),
+                 ("mlp/gate_up", "mlp.dense_h_to_4h"), ("mlp/down", "mlp.dense_4h_to_h")]
+CORE_LLAMA_MODULES = [("norm1", "self_attention.linear_qkv.layer_norm_"), ("attention/qkv", "self_attention.linear_qkv."),
+                      ("attention/q_norm", "self_attention.q_layernorm."),
+                      ("attention/k_norm", "self_attention.k_layernorm."),
+                      ("attention/projection", "self_attention.linear_proj."), ("norm2", "mlp.linear_fc1.layer_norm_"),
+                      ("mlp/gate_up", "mlp.linear_fc1."), ("mlp/down", "mlp.linear_fc2.")]
 STORAGES = {"float32": "FloatStorage", "float16": "HalfStorage", "int64": "LongStorage", "uint8": "ByteStorage"}
 
 
@@ -122,14 +132,26 @@ def save(path, value, legacy=False):
             file.write(struct.pack("<q", storage.array.size) + storage.array.tobytes())
 
 
-def shard(name, array, rank, ranks, heads, version):
+def grouped(array, heads, groups):
+    """Rows of q, k and v as Megatron-Core orders them: each group's query heads, its key, its value."""
+    size = array.shape[0] // (heads + 2 * groups)
+    shape = (groups, -1, size) + array.shape[1:]
+    q, k, v = numpy.split(array, [heads * size, (heads + groups) * size])
+    return numpy.concatenate([part.reshape(shape) for part in (q, k, v)], axis=1)
+
+
+def shard(name, array, rank, ranks, heads, version, groups=None):
     """The part of a logical tensor that tensor rank `rank` holds."""
+    if "/mlp/gate_up/" in name:
+        return numpy.concatenate([numpy.split(part, ranks)[rank] for part in numpy.split(array, 2)])
+    if groups and name.startswith("layers/") and "/attention/qkv/" in name:
+        return numpy.split(grouped(array, heads, groups), ranks)[rank].reshape((-1,) + array.shape[1:])
     if name.startswith("layers/") and "/attention/qkv/" in name:
         parts = array.reshape((3, heads, array.shape[0] // 3 // heads) + array.shape[1:])
         parts = numpy.split(parts, ranks, axis=1)[rank]
         order = {0: (0, 1, 2), 1: (1, 2, 0)}.get(version, (1, 0, 2)) + tuple(range(3, parts.ndim))
         return parts.transpose(order).reshape((-1,) + array.shape[1:])
-    if name in ("embedding/word", "head/bias"):
+    if name in ("embedding/word", "head/bias", "head/weight"):
         rows = -(-array.shape[0] // (8 * ranks)) * 8 * ranks
         padded = numpy.concatenate([array, numpy.full((rows - array.shape[0],) + array.shape[1:], 7, array.dtype)])
         return numpy.split(padded, ranks)[rank]
@@ -140,29 +162,42 @@ def shard(name, array, rank, ranks, heads, version):
     return array
 
 
+def is_llama(source):
+    return "model/layers/0/mlp/gate_up/weight" in source
+
+
 class Stage:
     """The tensors of a tensor rank and pipeline stage, in the modules' order."""
-    def __init__(self, source, layers, first, last, **how):
+    def __init__(self, source, layers, first, last, args=None, **how):
         self.source, self.how = source, how
+        self.less_one = getattr(args, "apply_layernorm_1p", False)
+        if is_llama(source):
+            self.how["groups"] = args.num_query_groups
         bert = "model/embedding/token_type" in source
         self.names = [name for name in ("embedding/word", "embedding/position") if first]
         if first and bert:
             self.names.append("embedding/token_type")
+        self.names = [name for name in self.names if f"model/{name}" in source]
         for layer in layers:
-            for ours, _ in MODULES:
-                self.names += [f"layers/{layer}/{ours}/{kind}" for kind in ("weight", "bias")]
+            for ours, _ in LLAMA_MODULES if is_llama(source) else MODULES:
+                self.names += [name for name in (f"layers/{layer}/{ours}/{kind}" for kind in ("weight", "bias"))
+                               if f"model/{name}" in source]
         if last:
-            self.names += ["final_norm/weight", "final_norm/bias"]
+            self.names += [name for name in ("final_norm/weight", "final_norm/bias", "head/weight")
+                           if f"model/{name}" in source]
             if bert:
                 self.names += ["pooler/weight", "pooler/bias", "head/bias"]
                 self.names += [f"{module}/{kind}" for module in ("masked_lm/dense", "masked_lm/norm", "sentence")
                                for kind in ("weight", "bias")]
-            if not first:
+            if not first and "head/weight" not in self.names:
                 self.names.append("head")
 
     def array(self, kind, name):
         name = "embedding/word" if name == "head" else name
-        return shard(name, self.source[f"{kind}/{name}"][()], **self.how)
+        array = self.source[f"{kind}/{name}"][()]
+        if self.less_one and kind == "model" and "norm" in name and name.endswith("weight"):
+            array = array - 1
+        return shard(name, array, **self.how)
 
     def optimizer(self, half):
         """The state dict of Megatron-LM's optimizer: matrices are the first group, vectors the second."""
@@ -204,18 +239,23 @@ def nested(stage, half, core, first_layer):
         array = stage.array("model", name)
         return array.astype("float16") if half else array
 
-    embedding, encoder, head = OrderedDict(), OrderedDict(), OrderedDict()
+    embedding, encoder, head, output = OrderedDict(), OrderedDict(), OrderedDict(), OrderedDict()
+    llama = is_llama(stage.source)
+    modules = {(False, False): MODULES, (False, True): CORE_MODULES, (True, False): LLAMA_MODULES,
+               (True, True): CORE_LLAMA_MODULES}[llama, core]
     for name in stage.names:
-        if name == "head":
+        if name == "head/weight":
+            output["weight"] = stored(name)
+        elif name == "head":
             head["weight"] = stored(name)
         elif name.startswith("embedding/"):
             embedding[{"word": "word_embeddings", "position": "position_embeddings",
                        "token_type": "tokentype_embeddings"}[name[10:]]] = OrderedDict(weight=stored(name))
         elif name.startswith("final_norm/"):
-            encoder["final_layernorm." + name[11:]] = stored(name)
+            encoder[("final_norm." if llama and not core else "final_layernorm.") + name[11:]] = stored(name)
         elif name.startswith("layers/"):
             _, layer, *module, kind = name.split("/")
-            theirs = dict(CORE_MODULES if core else MODULES)["/".join(module)]
+            theirs = dict(modules)["/".join(module)]
             dot = "" if core else "."
             encoder[f"layers.{int(layer) - first_layer}.{theirs}{dot}{kind}"] = stored(name)
     pooler, lm_head, binary = bert_heads(stage, core, stored)
@@ -227,11 +267,13 @@ def nested(stage, half, core, first_layer):
             for module, part in (("pooler", pooler), ("output_layer", bias), ("lm_head", lm_head),
                                  ("binary_head", binary)):
                 flat.update((f"{module}.{name}", value) for name, value in part.items())
-        if head:
-            flat["output_layer.weight"] = head["weight"]
+        if head or output:
+            flat["output_layer.weight"] = (head or output)["weight"]
         flat["decoder.layers.0.self_attention.linear_qkv._extra_state"] = None
         return flat
     state = OrderedDict(language_model=OrderedDict(embedding=embedding, encoder=encoder))
+    if output:
+        state["language_model"]["output_layer"] = output
     if lm_head:
         state["language_model"]["pooler"] = pooler
         state["lm_head"], state["binary_head"] = lm_head, binary
@@ -256,7 +298,7 @@ def megatron(folder, source, args, tensor=1, pipeline=1, chunks=1, version=3.0, 
             for chunk in range(chunks):
                 begin = (chunk * pipeline + stage) * per_chunk
                 part = Stage(source, range(begin, begin + per_chunk), begin == 0, begin + per_chunk == layers,
-                             rank=rank, ranks=tensor, heads=heads, version=version)
+                             args, rank=rank, ranks=tensor, heads=heads, version=version)
                 state["model" if chunks == 1 else f"model{chunk}"] = nested(part, half, core, begin)
                 everything.append(part)
             whole = everything[0]
@@ -281,8 +323,9 @@ def distributed(folder, source, args, tensor=2, half=True, stacked=True):
     iteration = int(source.attrs["iteration"])
     where = folder / f"iter_{iteration:07d}"
     where.mkdir(parents=True)
-    stages = [Stage(source, range(args.num_layers), True, True, rank=rank, ranks=tensor,
+    stages = [Stage(source, range(args.num_layers), True, True, args, rank=rank, ranks=tensor,
                     heads=args.num_attention_heads, version=3) for rank in range(tensor)]
+    modules = dict(CORE_LLAMA_MODULES if is_llama(source) else CORE_MODULES)
     tensors, places, file = {}, {}, io.BytesIO()
 
     def core_name(name):
@@ -290,8 +333,10 @@ def distributed(folder, source, args, tensor=2, half=True, stacked=True):
             return f"embedding.{name[10:]}_embeddings.weight", None
         if name.startswith("final_norm/"):
             return "decoder.final_layernorm." + name[11:], None
+        if name == "head/weight":
+            return "output_layer.weight", None
         _, layer, *module, kind = name.split("/")
-        theirs = dict(CORE_MODULES)["/".join(module)] + kind
+        theirs = modules["/".join(module)] + kind
         return f"decoder.layers.{theirs}" if stacked else f"decoder.layers.{layer}.{theirs}", int(layer)
 
     def put(key, layer, kind, name):
@@ -300,8 +345,13 @@ def distributed(folder, source, args, tensor=2, half=True, stacked=True):
             parts = [part.astype("float16") for part in parts]
         whole = source[f"model/{name}"].shape
         axis = next((axis for axis in range(len(whole))
-                     if parts[0].shape[axis] != whole[axis] or name == "embedding/word"), None)
+                     if parts[0].shape[axis] != whole[axis] or name in ("embedding/word", "head/weight")), None)
         shape = list(parts[0].shape)
+        if "/mlp/gate_up/" in name:
+            # All ranks' gates, then all ranks' other halves, each a chunk (apply_swiglu_sharded_factory).
+            axis = 0
+            halves = [numpy.split(part, 2) for part in parts]
+            parts = [half[i] for i in (0, 1) for half in halves]
         if axis is None:
             parts = parts[:1]
         else:
