@@ -79,6 +79,21 @@ std::vector<RankFile> open_ranks(const fs::path& folder, Foreign& foreign) {
   return ranks;
 }
 
+/// Throws DataError unless the files of all ranks are of one checkpoint.
+void check_same(const std::vector<RankFile>& ranks) {
+  for (const char* name : {"iteration", "total_iters", "checkpoint_version"}) {
+    const auto text_of = [&](const RankFile& rank) {
+      const Value* value = rank.archive->root().find(name);
+      return value && value->is_number() ? fmt::format("{}", value->number()) : "none";
+    };
+    for (const RankFile& rank : ranks)
+      if (text_of(rank) != text_of(ranks[0]))
+        throw DataError("'{}' has {} {}, but '{}' has {}: the files are of different checkpoints",
+                        rank.archive->path().string(), name, text_of(rank),
+                        ranks[0].archive->path().string(), text_of(ranks[0]));
+  }
+}
+
 /// The model chunks of a rank: "model", or "model0", "model1" of an interleaved schedule.
 std::vector<const Value*> chunks_of(const RankFile& rank) {
   const Value& root = rank.archive->root();
@@ -277,6 +292,7 @@ void read_common(const torch::Archive& archive, Foreign& foreign) {
 Foreign read_megatron(const fs::path& folder) {
   Foreign foreign{.folder = folder};
   const std::vector<RankFile> ranks = open_ranks(folder, foreign);
+  check_same(ranks);
   read_common(*ranks[0].archive, foreign);
   const auto named = read_models(ranks, foreign);
   for (std::size_t i = 0; i < ranks.size(); ++i) {

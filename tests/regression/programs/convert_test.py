@@ -381,6 +381,10 @@ class Foreign(ForeignTest):
         fails("is truncated: its directory is missing")
         file.write_bytes(b"#!/bin/sh\n")
         fails("is no file of torch.save()")
+        with h5py.File(self.source, "r") as source:
+            foreign_checkpoints.megatron(self.folder / "older", source, self.args, tensor=2, version=1.0)
+        shutil.copy(self.folder / "older" / "iter_0000010" / "mp_rank_01" / "model_optim_rng.pt", file)
+        fails("has checkpoint_version 1, but")
         file.unlink()
         fails("'embedding/word': 1 shard of tensor ranks makes [136, 32], but the deck's model needs [257, 32]: is the "
               "file of a rank missing?")
