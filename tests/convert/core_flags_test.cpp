@@ -136,7 +136,8 @@ TEST(CoreFlags, RatesOfEmbeddingsAndMuon) {
     EXPECT_THAT(muon, HasSubstr(text));
   EXPECT_THAT(errors_of(core_request("--optimizer muon")),
               HasSubstr("optimizer.muon.scale has sqrt(max(m, n)) with the factor 0.2"));
-  EXPECT_THAT(core_deck("--use-mup --mup-base-hidden-size 32"), HasSubstr("    base: 32 "));
+  EXPECT_THAT(core_deck("--use-mup --mup-base-hidden-size 32 --mup-embedding-mult 10"),
+              testing::AllOf(HasSubstr("    base: 32 "), HasSubstr("    embedding: 10 ")));
 }
 
 TEST(CoreFlags, ShardingOfData) {

@@ -52,8 +52,8 @@ void apply_mup(Recipe& recipe) {
   const Given* hidden = recipe.flags.find("hidden-size");
   recipe.copy_or("mup-base-hidden-size", "model.mup.base", hidden ? hidden->values[0] : "");
   recipe.copy_or("mup-base-head-dim", "model.mup.base_head", "1");
-  for (const std::string_view name :
-       {"mup-embedding-mult", "mup-output-mult", "mup-attn-scale-power"})
+  recipe.copy_or("mup-embedding-mult", "model.mup.embedding", "");
+  for (const std::string_view name : {"mup-output-mult", "mup-attn-scale-power"})
     allow_only(recipe, name, {"1", "1.0"}, "muP's own factor is 1; remove it");
   recipe.draft.note(given->place,
                     "--use-mup: Megatron-LM also scales Adam's epsilon by base / hidden; Trireme "

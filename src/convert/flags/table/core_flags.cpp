@@ -94,7 +94,7 @@ std::vector<Flag> core_flags() {
       to_rule("use-mup", "model.mup.base", kNone),
       to_rule("mup-base-hidden-size", "model.mup.base"),
       to_rule("mup-base-head-dim", "model.mup.base_head"),
-      to_rule("mup-embedding-mult", ""),
+      to_rule("mup-embedding-mult", "model.mup.embedding"),
       to_rule("mup-output-mult", ""),
       to_rule("mup-attn-scale-power", ""),
 
