@@ -8,7 +8,7 @@
 #include <utility>
 
 #include "checkpoint/elements.hpp"
-#include "checkpoint/hdf5.hpp"
+#include "checkpoint/hdf5/handles.hpp"
 #include "comm/mpi/groups.hpp"
 #include "core/error.hpp"
 

@@ -11,7 +11,7 @@
 #include "checkpoint/checksum.hpp"
 #include "checkpoint/elements.hpp"
 #include "checkpoint/folder.hpp"
-#include "checkpoint/hdf5.hpp"
+#include "checkpoint/hdf5/handles.hpp"
 #include "comm/mpi/groups.hpp"
 #include "core/error.hpp"
 #include "core/files.hpp"

@@ -6,7 +6,7 @@
 #include <utility>
 
 #include "checkpoint/checksum.hpp"
-#include "checkpoint/hdf5.hpp"
+#include "checkpoint/hdf5/handles.hpp"
 #include "core/error.hpp"
 #include "core/files.hpp"
 #include "core/philox.hpp"

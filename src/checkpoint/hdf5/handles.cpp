@@ -1,4 +1,4 @@
-#include "checkpoint/hdf5.hpp"
+#include "checkpoint/hdf5/handles.hpp"
 
 #include <fmt/format.h>
 

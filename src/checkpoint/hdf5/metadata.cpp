@@ -19,7 +19,7 @@
 #include "checkpoint/checksum.hpp"
 #include "checkpoint/elements.hpp"
 #include "checkpoint/file.hpp"
-#include "checkpoint/hdf5.hpp"
+#include "checkpoint/hdf5/handles.hpp"
 #include "core/error.hpp"
 #include "core/files.hpp"
 #include "core/philox.hpp"
