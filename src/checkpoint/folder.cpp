@@ -176,7 +176,7 @@ void publish(const std::filesystem::path& path) {
   write_file_atomically(path.parent_path() / "latest", path.filename().string() + "\n");
 }
 
-int supersede_newer(const std::filesystem::path& path, std::int64_t iteration) {
+int supersede_newer(const std::filesystem::path& path, std::int64_t iteration, bool deletes) {
   const std::filesystem::path folder = path.parent_path();
   if (latest_name(folder) != path.filename()) publish(path);
   std::vector<Step> newer = list_steps(folder);
@@ -185,7 +185,7 @@ int supersede_newer(const std::filesystem::path& path, std::int64_t iteration) {
     std::error_code gone;
     return step.iteration <= iteration || std::filesystem::equivalent(step.path, path, gone);
   });
-  for (const Step& step : newer) rename_superseded(step.path);
+  for (const Step& step : newer) deletes ? remove_file(step.path) : rename_superseded(step.path);
   return static_cast<int>(newer.size());
 }
 

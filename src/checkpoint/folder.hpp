@@ -56,8 +56,10 @@ void publish(const std::filesystem::path& path);
 /// Abandons the folder's checkpoints that are newer than the one at `path`, of `iteration`: names
 /// the latter in `latest`, and then adds ".superseded" to the names of the newer step files, which
 /// then are no step files any more. A kill in between is harmless: a start from the same checkpoint
-/// completes it. Returns how many were renamed. Throws IoError.
-int supersede_newer(const std::filesystem::path& path, std::int64_t iteration);
+/// completes it. With `deletes` the newer ones are deleted instead. Returns how many there were.
+/// Throws IoError.
+int supersede_newer(const std::filesystem::path& path, std::int64_t iteration,
+                    bool deletes = false);
 
 /// Deletes the unfinished files (.part, and those that MPI-IO made with them) of `folder`. Throws
 /// IoError.

@@ -52,7 +52,7 @@ void divide_ranges(const std::vector<IterationRange>& intervals, std::int64_t ke
     start.useful += interval.seconds * useful / count;
     start.lost += interval.seconds * (count - useful) / count;
   }
-  start.lost_iterations = std::max<std::int64_t>(start.reached - kept, 0);
+  start.lost_iterations += std::max<std::int64_t>(start.reached - kept, 0);
 }
 
 nlohmann::ordered_json start_json(const RunStart& start) {
@@ -141,6 +141,10 @@ std::optional<RunStart> last_start(std::string_view metrics, std::optional<std::
       saved = event_iteration(event);
       start.checkpoints +=
           number_of(event, event.contains("stall_seconds") ? "stall_seconds" : "seconds");
+    } else if (kind == "rewind") {  // the iterations in between are cut from the file
+      saved = event_iteration(event);
+      start.lost += number_of(event, "lost_seconds");
+      start.lost_iterations += static_cast<std::int64_t>(number_of(event, "from")) - saved;
     } else if (kind == "stop") {
       start.cause = event.value("reason", "");
       start.exit_code = static_cast<std::int64_t>(number_of(event, "exit_code"));

@@ -94,6 +94,17 @@ std::string json_line(const SkipEvent& event, double time) {
   return dump(json);
 }
 
+std::string json_line(const RewindEvent& event, double time) {
+  OrderedJson json = line_of("rewind", time);
+  json["iteration"] = event.iteration;
+  json["from"] = event.from;
+  json["samples"] = event.samples;
+  json["lost_seconds"] = event.lost_seconds;
+  json["path"] = event.path;
+  json["reason"] = event.reason;
+  return dump(json);
+}
+
 std::string json_line(const EvalEvent& event, double time) {
   OrderedJson json = line_of("eval", time);
   json["iteration"] = event.iteration;

@@ -101,6 +101,16 @@ struct SkipEvent {
   std::int64_t samples = 0;
 };
 
+/// train.spike made the run resume from an earlier checkpoint, with later data.
+struct RewindEvent {
+  std::int64_t iteration = 0;  ///< of that checkpoint
+  std::int64_t from = 0;       ///< the iteration with the spike
+  std::int64_t samples = 0;    ///< of training data that are skipped
+  double lost_seconds = 0;     ///< of the iterations in between; set by the Reporter
+  std::string path;            ///< of the checkpoint
+  std::string reason;
+};
+
 /// The loss over part of a split.
 struct EvalEvent {
   std::int64_t iteration = 0;
@@ -223,6 +233,7 @@ double perplexity(double loss);
 std::string json_line(const StartEvent& event, double time);
 std::string json_line(const TrainEvent& event, double time);
 std::string json_line(const SkipEvent& event, double time);
+std::string json_line(const RewindEvent& event, double time);
 std::string json_line(const EvalEvent& event, double time);
 std::string json_line(const TaskEvent& event, double time);
 std::string json_line(const TimersEvent& event, double time);

@@ -105,6 +105,13 @@ std::string skip_line(const SkipEvent& event) {
                      event.first, event.last, event.samples);
 }
 
+std::string rewind_line(const RewindEvent& event) {
+  return fmt::format(
+      " iteration {}: {}: resuming from '{}' of iteration {}, without the data of {} samples "
+      "(train.spike.back)",
+      event.from, event.reason, event.path, event.iteration, event.samples);
+}
+
 std::string validation_lines(const EvalEvent& event) {
   const std::string_view set =
       event.split == "valid" ? "validation" : std::string_view(event.split);
@@ -233,21 +240,20 @@ OutputFile open_metrics(const ReporterOptions& options) {
 }  // namespace
 
 Reporter::Reporter(const ReporterOptions& options)
-    : run_(options.run),
+    : folder_(options.folder),
+      run_(options.run),
       metrics_(open_metrics(options)),
       console_(options.folder / "console.log", mode_of(options), options.quiet),
       curves_(make_curves(options.dialect)),
+      over_iterations_alone_(options.dialect == deck::TensorboardDialect::trireme),
       short_lines_(options.short_lines),
       hooks_(options.hooks, options.folder) {
   if (options.prometheus) prometheus_.emplace(*options.prometheus, options.name);
   if (!options.tensorboard) return;
   tensorboard_.emplace(options.folder / "tensorboard", options.flush_every);
-  // TensorBoard drops the points of all tags from such a record's step on, those over samples and
-  // tokens too; and some of its readers drop nothing at the first one that they meet.
-  const bool over_iterations_alone = options.dialect == deck::TensorboardDialect::trireme;
   if (!options.restart)
     tensorboard_->begin_at(0, unix_time());
-  else if (over_iterations_alone)
+  else if (over_iterations_alone_)
     tensorboard_->begin_at(*options.restart + 1, unix_time());
 }
 
@@ -280,6 +286,21 @@ void Reporter::on(const TrainEvent& event) {
 }
 
 void Reporter::on(const SkipEvent& event) { emit(event, skip_line(event)); }
+
+void Reporter::on(RewindEvent event) {
+  const std::filesystem::path path = folder_ / "metrics.jsonl";
+  const std::string text = read_file(path);
+  const auto lost = [&](std::int64_t kept) {
+    const auto start = last_start(text, kept);
+    return start ? start->lost : 0.0;
+  };
+  event.lost_seconds = lost(event.iteration) - lost(event.from);  // without earlier rewinds
+  truncate_metrics_after(path, event.iteration);
+  metrics_ = OutputFile(path, OutputFile::Mode::resume);
+  if (tensorboard_ && over_iterations_alone_)
+    tensorboard_->begin_at(event.iteration + 1, unix_time());
+  emit(event, rewind_line(event));
+}
 
 void Reporter::on(const EvalEvent& event) { emit(event, validation_lines(event)); }
 

@@ -52,6 +52,7 @@ std::string start_lines(const StartEvent& event);
 
 /// One line each for the other events.
 std::string skip_line(const SkipEvent& event);
+std::string rewind_line(const RewindEvent& event);
 std::string checkpoint_line(const CheckpointEvent& event);
 std::string trace_line(const TraceEvent& event);
 std::string warning_line(const WarningEvent& event);
@@ -103,6 +104,8 @@ class Reporter {
   void on(const StartEvent& event);
   void on(const TrainEvent& event);
   void on(const SkipEvent& event);
+  /// Also truncates metrics.jsonl after the checkpoint's iteration, as a restart does.
+  void on(RewindEvent event);
   void on(const EvalEvent& event);
   void on(const TaskEvent& event);
   void on(const TimersEvent& event);
@@ -127,11 +130,16 @@ class Reporter {
   /// Starts hooks that wait, and warns of those that failed.
   void poll_hooks(std::int64_t iteration);
 
+  std::filesystem::path folder_;
   RunLength run_;
   OutputFile metrics_;
   Console console_;
   std::unique_ptr<Curves> curves_;
   std::optional<EventFile> tensorboard_;
+  /// Whether TensorBoard may be told that a run resumes: it then drops the points of all tags from
+  /// that step on, those over samples and tokens too; and some of its readers drop nothing at the
+  /// first such record that they meet.
+  bool over_iterations_alone_;
   bool short_lines_;
   std::optional<PrometheusFile> prometheus_;
   bool prometheus_failed_ = false;

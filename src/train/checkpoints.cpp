@@ -272,6 +272,31 @@ std::optional<double> RunCheckpoints::advance_save(bool wait) {
   return in_flight_.since_start.seconds();
 }
 
+std::optional<std::filesystem::path> RunCheckpoints::earlier(std::int64_t back,
+                                                             std::int64_t iteration) {
+  const std::string path = on_rank_zero(*groups_.world, [&] {
+    std::vector<checkpoint::Step> steps = checkpoint::list_steps(checkpoint_folder(deck_));
+    std::erase_if(steps, [&](const auto& step) { return step.iteration > iteration; });
+    if (steps.empty()) return std::string();
+    return steps[std::max<std::int64_t>(std::ssize(steps) - back, 0)].path.string();
+  });
+  return path.empty() ? std::nullopt : std::optional<std::filesystem::path>(path);
+}
+
+void RunCheckpoints::save_rewound(const RunState& state) {
+  // Newer local checkpoints first: a start prefers them to the one that is written here.
+  if (const auto folder = local_folder(deck_)) {
+    groups_.world->barrier();
+    checkpoint::remove_shards(*folder, [&](std::int64_t each) { return each > state.iteration; });
+  }
+  save(state, /*timers=*/nullptr);
+  on_rank_zero(*groups_.world, [&] {
+    const bool deletes = deck_.checkpoint.keep.has_value();
+    checkpoint::supersede_newer(*last_, state.iteration, deletes);
+    return std::string();
+  });
+}
+
 void RunCheckpoints::finish_copies() {
   if (background_) background_->finish_copies();
 }

@@ -70,6 +70,15 @@ class RunCheckpoints {
   /// Makes the backend's later work, which changes weights, wait for the copies of start_save().
   void finish_copies();
 
+  /// The `back`-th newest checkpoint in the run's folder up to `iteration`, or the oldest where
+  /// there are fewer; empty where there is none. Waits for the one in flight. Collective; throws
+  /// CollectiveError.
+  std::optional<std::filesystem::path> earlier(std::int64_t back, std::int64_t iteration);
+  /// Saves `state`, with which the run resumes from an earlier checkpoint, in place of that one;
+  /// then newer ones are superseded (with checkpoint.keep deleted) and newer local ones deleted, so
+  /// that a start finds none of them. Collective; throws CollectiveError.
+  void save_rewound(const RunState& state);
+
   /// Deletes the checkpoints that checkpoint.keep does not keep, once after each save. Call it when
   /// the last one has proved to be good.
   void delete_old();

@@ -119,7 +119,7 @@ void Trainer::load() {
     checkpoints_.load_local(state_);
   else
     checkpoints_.load(*options_.restart.checkpoint, state_);
-  previous_ = before_last_iteration(batches_, deck_.batch.global, state_.progress());
+  resume_with(state_);
   if (!check_weights())
     throw CollectiveError(
         ExitCode::diverged,
@@ -129,6 +129,45 @@ void Trainer::load() {
             (options_.restart.local ? options_.restart.local->path : *options_.restart.checkpoint)
                 .string(),
             find_non_finite(*groups_.world, backend_, parameters_, optimizer_)));
+}
+
+void Trainer::resume_with(const RunState& state) {
+  state_ = state;
+  loss_scaler_.restore(state_.loss_scale);
+  state_.loss_scale = loss_scaler_.state();
+  previous_ = before_last_iteration(batches_, deck_.batch.global, state_.progress());
+}
+
+bool Trainer::rewind(const std::string& spike) {
+  const deck::Spike& rule = deck_.train.spike;
+  advance_save(/*wait=*/true);
+  const auto path = checkpoints_.earlier(*rule.back, state_.iteration);
+  if (!path) return false;
+  finish_prefetch();  // of a batch that is not used: what is wrong with it does not matter
+  RunState state = RunState::from(checkpoint::read_header(*path));
+  state.spikes.skipped = state_.spikes.skipped;
+  state.train_documents = state_.train_documents;
+  state.train_tokens = state_.train_tokens;
+  const deck::Progress here = state.progress();
+  const std::int64_t samples =
+      std::max(batches_.advance(here, rule.skip.value_or(0)).samples - here.samples,
+               state_.next_sample() - state.next_sample());
+  state.passed_samples += samples;
+  report::RewindEvent event{.iteration = state.iteration,
+                            .from = state_.iteration,
+                            .samples = samples,
+                            .path = path->string(),
+                            .reason = spike};
+  checkpoints_.load(*path, state);
+  resume_with(state);
+  // As a start from here would: the order of samples may change with their number.
+  auto data = open(data::Split::train);
+  std::swap(train_data_, data);
+  checkpoints_.save_rewound(state_);
+  if (reporter_) reporter_->on(event);
+  log_.restart_interval();
+  save_due_ = false;
+  return true;
 }
 
 // ---- the loop
@@ -152,6 +191,7 @@ StopReason Trainer::run() {
       stop = StopReason::corrupted;
       break;
     }
+    if (result.spike && deck_.train.spike.back && rewind(*result.spike)) continue;
     if (result.spike) warn(fmt::format("{}: the update is skipped (train.spike)", *result.spike));
     report(result);
     profile(state_.iteration, /*begins=*/false);

@@ -69,6 +69,8 @@ class TrainingLog {
   /// Collective over all ranks.
   void start();
   /// Leaves `seconds` that have passed out of the interval's time.
+  /// Forgets the iterations since the last report, which the run has left.
+  void restart_interval() { interval_ = {}; }
   void exclude(double seconds) { interval_.watch.exclude(seconds); }
   /// Compares the steps of the second interval, the first without warm-up, with `expected` if that
   /// is calibrated; it must outlive this.

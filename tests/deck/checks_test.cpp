@@ -146,6 +146,17 @@ TEST(DeckChecks, BatchScheduleAndLengthMustFit) {
        "the output projection is the embedding; leave it out"},
       {"iterations: 100", "iterations: 100\n  spike: {window: 5}",
        "bad.yaml:14:11: 'train.spike.window' needs 'train.spike.above'; leave it out"},
+      {"iterations: 100", "iterations: 100\n  spike: {back: 2}",
+       "bad.yaml:14:11: 'train.spike.back' needs 'train.spike.above'; leave it out"},
+      {"iterations: 100", "iterations: 100\n  spike: {above: 6, skip: 2}",
+       "bad.yaml:14:21: 'train.spike.skip' needs 'train.spike.back'; leave it out"},
+      {"iterations: 100", "iterations: 100\n  spike: {above: 6, back: 2}",
+       "bad.yaml:14:21: 'train.spike.back' needs 'checkpoint.every': there is nothing to go back "
+       "to"},
+      {"iterations: 100",
+       "iterations: 100\n  spike: {above: 6, back: 3}\ncheckpoint: {every: 10, keep: 2}",
+       "bad.yaml:14:21: train.spike.back = 3 needs more checkpoints than checkpoint.keep = 2 (try "
+       "checkpoint.keep: 3)"},
       {"batch:", "precision: {loss_scale: {window: 500}}\nbatch:",
        "bad.yaml:6:26: 'precision.loss_scale.window' needs precision.compute = fp16, but it is "
        "fp32; "

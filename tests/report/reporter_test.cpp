@@ -11,6 +11,7 @@
 #include "../scratch_folder.hpp"
 #include "core/files.hpp"
 #include "event_decoder.hpp"
+#include "report/goodput.hpp"
 
 namespace trireme::report {
 namespace {
@@ -74,6 +75,35 @@ TEST_F(ReporterTest, ShortLinesAreForStandardOutputAlone) {
   EXPECT_EQ(testing::internal::GetCapturedStdout().find("10/20 | loss 2.5000 |"), 0u);
   testing::internal::CaptureStdout();
   EXPECT_EQ(read_file(folder_.path() / "console.log").find(" iteration       10/      20 |"), 0u);
+}
+
+TEST_F(ReporterTest, ARewindCutsTheMetricsAndCountsWhatIsLost) {
+  {
+    Reporter reporter(fresh_);
+    reporter.on(StartEvent{.program = "p", .version = "1", .hosts = {"a"}});
+    for (const std::int64_t iteration : {4, 8, 12})
+      reporter.on(TrainEvent{.iteration = iteration, .loss = 2.5, .ms = 500});
+    reporter.on(RewindEvent{
+        .iteration = 4, .from = 13, .samples = 36, .path = "c", .reason = "loss 9 is far"});
+    reporter.on(TrainEvent{.iteration = 8, .loss = 2.25, .ms = 500});
+    reporter.on(RewindEvent{.iteration = 4, .from = 9, .samples = 20, .path = "c"});
+    reporter.on(TrainEvent{.iteration = 8, .loss = 2.0, .ms = 500});
+  }
+  EXPECT_EQ(kinds(), "start:0 train:4 rewind:4 rewind:4 train:8");
+  const std::string metrics = read_file(folder_.path() / "metrics.jsonl");
+  EXPECT_NE(metrics.find(R"("from":13,"samples":36,"lost_seconds":4.0,"path":"c")"),
+            std::string::npos)
+      << metrics;
+  EXPECT_NE(metrics.find(R"("from":9,"samples":20,"lost_seconds":2.0)"), std::string::npos);
+  const auto start = last_start(metrics, 8);
+  ASSERT_TRUE(start);
+  EXPECT_DOUBLE_EQ(start->lost, 6.0);
+  EXPECT_EQ(start->lost_iterations, 9 + 5);
+  EXPECT_DOUBLE_EQ(start->useful, 4.0);
+  EXPECT_NE(read_file(folder_.path() / "console.log")
+                .find(" iteration 13: loss 9 is far: resuming from 'c' of iteration 4, without the "
+                      "data of 36 samples"),
+            std::string::npos);
 }
 
 TEST_F(ReporterTest, EveryEventReachesEveryView) {

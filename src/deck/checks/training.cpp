@@ -114,11 +114,28 @@ void Checker::optimizer() {
         mup.base || !given_.places.contains(path), {path, "model.mup.base"},
         [path] { return fmt::format("'{}' needs 'model.mup.base'; leave it out", path); },
         Suggestion::leave_out_first);
-  for (const std::string_view path : {"train.spike.window", "train.spike.limit"})
+  const Spike& spike = deck_.train.spike;
+  for (const std::string_view path :
+       {"train.spike.window", "train.spike.limit", "train.spike.back", "train.spike.skip"})
     require(
         deck_.train.spike.above || !given_.places.contains(path), {path, "train.spike.above"},
         [path] { return fmt::format("'{}' needs 'train.spike.above'; leave it out", path); },
         Suggestion::leave_out_first);
+  require(
+      !spike.above || spike.back || !spike.skip, {"train.spike.skip", "train.spike.back"},
+      [] { return "'train.spike.skip' needs 'train.spike.back'; leave it out"; },
+      Suggestion::leave_out_first);
+  const Checkpoint& saved = deck_.checkpoint;
+  require(!spike.above || !spike.back || saved.every, {"train.spike.back", "checkpoint.every"}, [] {
+    return "'train.spike.back' needs 'checkpoint.every': there is nothing to go back to";
+  });
+  require(!spike.above || !spike.back || !saved.keep || *spike.back <= *saved.keep,
+          {"train.spike.back", "checkpoint.keep"}, [&] {
+            return fmt::format(
+                "train.spike.back = {} needs more checkpoints than checkpoint.keep = {} (try "
+                "checkpoint.keep: {})",
+                *spike.back, *saved.keep, *spike.back);
+          });
   require(!mup.base || deck_.model.family != Family::bert, {"model.mup.base", "model.family"}, [] {
     return "model.mup.base needs model.family = gpt or llama: BERT's heads have no muP rules; "
            "leave it out";

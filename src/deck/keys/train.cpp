@@ -84,7 +84,19 @@ void train_keys(std::vector<Key>& rows) {
               .derived("10 with train.spike.above", derive_spike_limit)
               .from(1, kMaxSteps)
               .warn()
-              .help("Updates that a run skips as spikes; later ones are applied."),
+              .help("Spikes that a run handles; later updates are applied."),
+          key(TRIREME_MEMBER(train.spike.back))
+              .from(1, 1000)
+              .unit("checkpoints")
+              .warn()
+              .help("At a spike resume from so many checkpoints before, or the oldest that there "
+                    "is, with the data after train.spike.skip; without it the update is skipped."),
+          key(TRIREME_MEMBER(train.spike.skip))
+              .from(1, kMaxSteps)
+              .unit("iterations")
+              .warn()
+              .help("Iterations whose data is skipped then; those up to the spike at least, which "
+                    "is the default."),
           key(TRIREME_MEMBER(evaluate.every))
               .from(1, kMaxSteps)
               .units(counts())

@@ -191,7 +191,7 @@ bool RunState::take(std::string_view line) {
     warning = WarningEvent{whole(json, "iteration"), text(json, "message")};
   else if (kind == "stop")
     stop = stop_of(json);
-  else if (kind != "eval" && kind != "skip" && kind != "task")
+  else if (kind != "eval" && kind != "skip" && kind != "rewind" && kind != "task")
     ++unknown_kinds[kind];
   last_time = get<double>(json, "time").value_or(last_time);
   return kind == "train";

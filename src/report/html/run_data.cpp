@@ -161,6 +161,10 @@ class RunEvents {
       mark("skip", event,
            fmt::format("data of iterations {} to {} skipped (train.skip)",
                        number_at(event, "first"), number_at(event, "last")));
+    if (kind == "rewind")
+      mark("rewind", event,
+           fmt::format("resumed after iteration {} (train.spike): {}", number_at(event, "from"),
+                       text_at(event, "reason")));
     if (kind == "warning") mark("warning", event, text_at(event, "message"));
     if (kind == "trace")
       mark("trace", event,

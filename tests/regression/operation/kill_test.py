@@ -3,11 +3,12 @@
 
 import os
 import random
+import re
 import signal
 import time
 import unittest
 
-from runs import RunTest
+from runs import BIN, MPIEXEC, RunTest, Started
 
 KILLS = 8
 # More iterations than there are before the last kill, however fast the machine is.
@@ -41,6 +42,77 @@ class Kill(RunTest):
         self.assertEqual(self.inspect(self.latest("killed"))["tensors"],
                          self.inspect(self.latest("whole"))["tensors"])
         self.assertEqual(list((self.folder / "killed" / "checkpoints").glob("*.part")), [])
+
+
+class Rewind(RunTest):
+    """train.spike.back. Fluctuations of the loss serve as spikes."""
+
+    ITERATIONS = 30
+    SPIKES = [f"train.iterations={ITERATIONS}", "checkpoint.every=4", "train.spike.above=1.5",
+              "train.spike.window=8", "train.spike.limit=3"]
+
+    def rewinds(self, name):
+        """Of each: the iteration with the spike, that of the checkpoint, the samples that are skipped."""
+        console = (self.folder / name / "console.log").read_text()
+        return [tuple(map(int, found)) for found in
+                re.findall(r" iteration (\d+): .*: resuming from '.*' of iteration (\d+), without the data "
+                           r"of (\d+) samples", console)]
+
+    def state(self, name):
+        """The newest checkpoint without the deck and its path."""
+        found = self.inspect(self.latest(name))
+        return found["attributes"], found["tensors"]
+
+    def test_rewinds_are_the_same_on_two_ranks_and_after_kills(self):
+        words = [*self.SPIKES, "train.spike.back=2"]
+        self.pretrain("whole", *words)
+        rewinds = self.rewinds("whole")
+        self.assertEqual(len(rewinds), 3, "train.spike.limit")
+        for spike, checkpoint, samples in rewinds:
+            self.assertGreaterEqual(samples, 8 * (spike - checkpoint))  # batch.global
+            # The newest but one; the first iterations have one alone.
+            self.assertEqual(checkpoint, max((spike - 1) // 4 * 4 - 4, 4))
+        self.assertEqual(len(self.losses("whole")), self.ITERATIONS)
+        attributes, _ = self.state("whole")
+        self.assertEqual(attributes["passed_samples"],
+                         8 * sum(spike - checkpoint for spike, checkpoint, _ in rewinds))
+
+        self.pretrain("two", *words, "parallel.data=2", ranks=2)
+        self.assertEqual(self.rewinds("two"), rewinds)
+        self.assert_close(self.losses("two"), self.losses("whole"), 1e-5, "two data ranks")
+
+        chance = random.Random(3)
+        part = self.folder / "killed" / "checkpoints" / f"step-{rewinds[0][1]:08}.h5.part"
+        published = part.with_suffix("")
+        slow = ["env", f"LD_PRELOAD={os.environ['TRIREME_IO_FAULTS']}", "TRIREME_FAULT=slow"]
+        deck = [BIN / "trireme-pretrain", *self.deck_words("killed", *words, "parallel.data=2")]
+        launcher = [MPIEXEC, "--oversubscribe", "--bind-to", "none", "-n", "2"]
+        # While the rewound state is saved, which takes a second; and after that.
+        for storage, wait in ((slow, lambda: part.exists() and published.exists()),
+                              ([], lambda: len(self.rewinds("killed")) > 0),
+                              ([], lambda: len(self.rewinds("killed")) > 1)):
+            with Started([*launcher, *storage, *deck]) as run:
+                self.wait_until(wait, run)
+                time.sleep(chance.uniform(0, 0.02))
+                os.kill(chance.choice(run.children()), signal.SIGKILL)
+                self.assertNotEqual(run.finish(patience=30).code, 0)
+        self.pretrain("killed", *words, "parallel.data=2", ranks=2)
+        self.assertEqual(self.losses("killed"), self.losses("two"))
+        self.assertEqual(self.state("killed"), self.state("two"))
+
+    def test_more_data_is_skipped_and_old_checkpoints_go(self):
+        self.pretrain("run", *self.SPIKES, "train.spike.back=1", "train.spike.skip=9",
+                      "train.spike.limit=1", "checkpoint.keep=2", "checkpoint.async=true",
+                      f"checkpoint.local.path={self.folder / 'disk'}", "checkpoint.local.every=1")
+        (spike, checkpoint, samples), = self.rewinds("run")
+        self.assertEqual((checkpoint, samples), ((spike - 1) // 4 * 4, 8 * 9))
+        self.assertEqual(self.checkpoints("run"), ["step-00000028.h5", "step-00000030.h5"])
+        self.assertEqual(list((self.folder / "run" / "checkpoints").glob("*superseded*")), [])
+
+    def test_without_a_checkpoint_the_update_is_skipped(self):
+        self.pretrain("run", *self.SPIKES, "train.spike.back=1", "checkpoint.every=29")
+        self.assertEqual(self.rewinds("run"), [])
+        self.assertGreater(sum(event["skipped"] for event in self.events("run", "train")), 0)
 
 
 if __name__ == "__main__":
