@@ -244,11 +244,11 @@ std::string verified_text(const std::filesystem::path& path) {
   const Stopwatch watch;
   const checkpoint::Verified verified = checkpoint::verify(path);
   return fmt::format(
-      "{}: {} of {} are as they were written{} (verified in {:.1f} s)\n", path.string(),
+      "{}: {} of {} are as they were written{} (verified in {:.2f} s, {}/s)\n", path.string(),
       counted(verified.tensors, "tensor"), human_bytes(verified.bytes),
       verified.structure ? ", and so is the structure"
                          : "; a file of format version 1 has no checksum of its structure",
-      watch.seconds());
+      watch.seconds(), human_bytes(verified.bytes / std::max(watch.seconds(), 1e-9)));
 }
 
 // Options of --index mean nothing without it.

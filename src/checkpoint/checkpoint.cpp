@@ -232,13 +232,14 @@ Header load(const std::filesystem::path& path, comm::MpiCommunicator& ranks,
       const LocalTensor& tensor = tensors[i];
       const TensorInfo& stored = *header.find(tensor.name);
       for (const Piece& piece : tensor.pieces)
-        view.write(
-            piece.slabs, tensor.dtype, piece.data, [&](const grid::Hyperslabs& slabs, void* data) {
-              reader.read(stored, slabs, data);
-              if (piece.owner)
-                sums[i] += checksum(header.version(), tensor.shape, tensor.dtype, slabs, data);
-              work.note_progress();
-            });
+        view.write(piece.slabs, tensor.dtype, piece.data,
+                   [&](const grid::Hyperslabs& slabs, void* data) {
+                     if (piece.owner)
+                       sums[i] += reader.read_with_checksum(stored, slabs, data);
+                     else
+                       reader.read(stored, slabs, data);
+                     work.note_progress();
+                   });
     }
   });
   sums = total_checksums(ranks, tensors, std::move(sums));

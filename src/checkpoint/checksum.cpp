@@ -1,15 +1,12 @@
 #include "checkpoint/checksum.hpp"
 
-#include <fcntl.h>
-#include <unistd.h>
-
 #include <algorithm>
 #include <array>
 #include <bit>
-#include <cerrno>
 #include <cstring>
 #include <string_view>
 
+#include "checkpoint/input_file.hpp"
 #include "core/content_hash.hpp"
 #include "core/error.hpp"
 
@@ -172,36 +169,6 @@ template <typename Number>
 void append(std::string& text, Number number) {
   text.append(reinterpret_cast<const char*>(&number), sizeof number);
 }
-
-/// A file that is open for reading.
-class InputFile {
- public:
-  explicit InputFile(const std::filesystem::path& path)
-      : path_(path), fd_(::open(path.c_str(), O_RDONLY | O_CLOEXEC)) {
-    if (fd_ < 0) throw IoError("cannot open '{}': {}", path.string(), std::strerror(errno));
-  }
-  ~InputFile() { ::close(fd_); }
-  InputFile(const InputFile&) = delete;
-  InputFile& operator=(const InputFile&) = delete;
-
-  std::int64_t size() const { return ::lseek(fd_, 0, SEEK_END); }
-
-  void read(void* data, std::int64_t bytes, std::int64_t offset) const {
-    while (bytes > 0) {
-      const ssize_t got = ::pread(fd_, data, static_cast<std::size_t>(bytes), offset);
-      if (got < 0 && errno == EINTR) continue;
-      if (got < 0) throw IoError("cannot read '{}': {}", path_.string(), std::strerror(errno));
-      if (got == 0) throw IoError("'{}' ends at byte {}", path_.string(), offset);
-      data = static_cast<char*>(data) + got;
-      bytes -= got;
-      offset += got;
-    }
-  }
-
- private:
-  const std::filesystem::path path_;
-  const int fd_;
-};
 
 [[noreturn]] void fail(const std::filesystem::path& path) {
   throw DataError(

@@ -12,6 +12,7 @@
 #include <functional>
 #include <map>
 #include <memory>
+#include <optional>
 #include <string>
 #include <variant>
 #include <vector>
@@ -36,6 +37,9 @@ struct TensorInfo {
   Shape shape;
   DType dtype = DType::f32;
   std::uint64_t checksum = 0;
+  /// Byte offset of its elements in the file, contiguous and row-major; unset: HDF5 reads them, as
+  /// they are compressed.
+  std::optional<std::int64_t> offset = {};
 };
 
 /// Everything in a checkpoint but the elements of its tensors.
@@ -69,6 +73,15 @@ class Reader {
 
   /// Writes the elements of `slabs` to `data`, in that order. Does not verify the checksum.
   void read(const TensorInfo& tensor, const grid::Hyperslabs& slabs, void* data) const;
+  /// The same, and returns their checksum (checkpoint/checksum.hpp), computed while they are in the
+  /// CPU's cache.
+  std::uint64_t read_with_checksum(const TensorInfo& tensor, const grid::Hyperslabs& slabs,
+                                   void* data) const;
+  /// Calls use(elements, count) with consecutive elements of the whole tensor, a MiB or so at a
+  /// time, which are gone after the call. Returns their checksum.
+  std::uint64_t stream(
+      const TensorInfo& tensor,
+      const std::function<void(const void* elements, std::int64_t count)>& use) const;
   /// Writes the whole tensor, shape.size() elements of `dtype`, to `data` and verifies its
   /// checksum. `name` must exist with exactly that type.
   void read_whole(const std::string& name, DType dtype, void* data) const;

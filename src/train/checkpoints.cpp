@@ -7,6 +7,7 @@
 #include "checkpoint/local/copies.hpp"
 #include "core/clock.hpp"
 #include "core/error.hpp"
+#include "core/files.hpp"
 #include "core/system/memory.hpp"
 #include "core/system/shell.hpp"
 #include "deck/describe.hpp"
@@ -122,10 +123,16 @@ RunCheckpoints::RunCheckpoints(const deck::Deck& deck, comm::Groups& groups,
 }
 
 void RunCheckpoints::load(const std::filesystem::path& path, const RunState& state) {
+  const Stopwatch watch;
   throw_collectively([&] {
     checkpoint::load(path, *groups_.world, checkpoint::checkpoint_tensors(parameters_, optimizer_),
                      &backend_);
   });
+  if (reporter_)
+    reporter_->print(fmt::format(
+        "  successfully loaded checkpoint of iteration {:7d} from {} ({} in {:.2f} s)",
+        state.iteration, path.string(),
+        human_bytes(static_cast<double>(std::filesystem::file_size(path))), watch.seconds()));
   optimizer_.set_step(state.applied_iterations);
   optimizer_.gather_weights();
   last_ = path;

@@ -7,6 +7,7 @@
 
 #include "checkpoint/checksum.hpp"
 #include "checkpoint/hdf5/handles.hpp"
+#include "checkpoint/input_file.hpp"
 #include "core/error.hpp"
 #include "core/files.hpp"
 #include "core/philox.hpp"
@@ -16,10 +17,23 @@ namespace trireme::checkpoint {
 using hdf5::Handle;
 
 struct Reader::File {
+  explicit File(const std::filesystem::path& path) : elements(path) {}
   Handle handle;
+  InputFile elements;
 };
 
 namespace {
+
+/// Bytes that are read at a time: a part of a CPU's second-level cache; and of compressed elements,
+/// whose chunks are decompressed as a whole.
+constexpr std::int64_t kPieceBytes = std::int64_t{512} << 10,
+                       kPackedPieceBytes = std::int64_t{32} << 20;
+std::int64_t width_of(const TensorInfo& tensor) {
+  return static_cast<std::int64_t>(size_of(tensor.dtype));
+}
+
+/// The most that deflate compresses.
+constexpr double kMaxDeflateRatio = 1032.0;
 
 /// Runs `function`; a failed HDF5 call in it becomes a DataError that names the file.
 template <typename Function>
@@ -166,7 +180,26 @@ std::vector<std::string> list_tensors(hid_t file) {
   return names;
 }
 
-TensorInfo read_info(hid_t file, const std::string& name) {
+/// Fills in where the elements are; throws unless there are as many bytes as the shape asks for,
+/// which also bounds the memory that a foreign file can make this program allocate.
+void find_elements(hid_t dataset, std::int64_t file_bytes, double expected, TensorInfo& info) {
+  const Handle creation = TRIREME_HDF5_OPEN(H5Pclose, H5Dget_create_plist, dataset);
+  const auto stored = static_cast<double>(H5Dget_storage_size(dataset));
+  const bool packed = H5Pget_layout(creation.get()) == H5D_CHUNKED;
+  if (packed ? expected > kMaxDeflateRatio * stored : stored != expected)
+    throw hdf5::Failure(fmt::format("its dataset '{}' {} stores {:.0f} bytes instead of {:.0f}",
+                                    info.name, to_string(info.shape), stored, expected));
+  const haddr_t offset = H5Dget_offset(dataset);
+  const bool contiguous = H5Pget_layout(creation.get()) == H5D_CONTIGUOUS &&
+                          H5Pget_external_count(creation.get()) == 0 && offset != HADDR_UNDEF;
+  if (!contiguous) return;
+  if (static_cast<double>(offset) + expected > static_cast<double>(file_bytes))
+    throw hdf5::Failure(
+        fmt::format("its dataset '{}' ends after the file: it was truncated", info.name));
+  info.offset = static_cast<std::int64_t>(offset);
+}
+
+TensorInfo read_info(hid_t file, std::int64_t file_bytes, const std::string& name) {
   const Handle dataset = TRIREME_HDF5_OPEN(H5Dclose, H5Dopen2, file, name.c_str(), H5P_DEFAULT);
   const Handle type = TRIREME_HDF5_OPEN(H5Tclose, H5Dget_type, dataset.get());
   const Handle space = TRIREME_HDF5_OPEN(H5Sclose, H5Dget_space, dataset.get());
@@ -189,24 +222,20 @@ TensorInfo read_info(hid_t file, const std::string& name) {
     throw hdf5::Failure(
         fmt::format("its dataset '{}' {} has no elements", name, to_string(info.shape)));
 
-  // Also bounds the memory that a foreign file can make this program allocate.
   const double expected = static_cast<double>(extents[0]) *
                           (rank == 2 ? static_cast<double>(extents[1]) : 1.0) *
                           static_cast<double>(size_of(info.dtype));
-  const hsize_t stored = H5Dget_storage_size(dataset.get());
-  if (static_cast<double>(stored) != expected)
-    throw hdf5::Failure(fmt::format("its dataset '{}' {} stores {} bytes instead of {:.0f}", name,
-                                    to_string(info.shape), stored, expected));
-
+  find_elements(dataset.get(), file_bytes, expected, info);
   info.checksum = read_checksum(dataset.get(), name);
   return info;
 }
 
 }  // namespace
 
-Reader::Reader(const std::filesystem::path& path) : file_(std::make_unique<File>()), path_(path) {
+Reader::Reader(const std::filesystem::path& path) : path_(path) {
   hdf5::silence();
   require_regular_file(path);
+  file_ = std::make_unique<File>(path);
   header_.path = path;
   const bool has_structure = verify_structure(path);  // first: HDF5 sees no damaged metadata
   naming(path, [&] {
@@ -217,7 +246,7 @@ Reader::Reader(const std::filesystem::path& path) : file_(std::make_unique<File>
     check_version(header_.attributes, path);
     header_.deck = read_deck(file);
     for (const std::string& name : list_tensors(file))
-      header_.tensors.push_back(read_info(file, name));
+      header_.tensors.push_back(read_info(file, file_->elements.size(), name));
     // Files of version 1 have none. An editor of HDF5 files removes it, as a truncation does.
     if (!has_structure && header_.version() >= 2)
       throw hdf5::Failure("its structure is damaged: it was changed, or has lost its end");
@@ -232,7 +261,9 @@ Reader& Reader::operator=(Reader&&) noexcept = default;
 void Reader::read(const TensorInfo& tensor, const grid::Hyperslabs& slabs, void* data) const {
   if (slabs.empty()) return;
   check_hyperslabs(tensor.name, tensor.shape, slabs);
-  naming(path_, [&] {
+  if (tensor.offset)
+    return file_->elements.read(slabs, tensor.shape, width_of(tensor), *tensor.offset, data);
+  try {
     const Handle dataset = TRIREME_HDF5_OPEN(H5Dclose, H5Dopen2, file_->handle.get(),
                                              tensor.name.c_str(), H5P_DEFAULT);
     const Handle file_space = hdf5::space_of(tensor.shape);
@@ -240,7 +271,44 @@ void Reader::read(const TensorInfo& tensor, const grid::Hyperslabs& slabs, void*
     const Handle memory_space = hdf5::space_of({count_elements(slabs)});
     TRIREME_HDF5(H5Dread, dataset.get(), hdf5::memory_type(tensor.dtype), memory_space.get(),
                  file_space.get(), H5P_DEFAULT, data);
-  });
+  } catch (const hdf5::Failure& failure) {
+    throw DataError("'{}': tensor '{}' is damaged: {}", path_.string(), tensor.name,
+                    failure.what());
+  }
+}
+
+std::uint64_t Reader::read_with_checksum(const TensorInfo& tensor, const grid::Hyperslabs& slabs,
+                                         void* data) const {
+  const std::int64_t count = count_elements(slabs), width = width_of(tensor);
+  const std::int64_t step = tensor.offset ? kPieceBytes / width : std::max<std::int64_t>(count, 1);
+  std::uint64_t sum = 0;
+  for (std::int64_t begin = 0; begin < count; begin += step) {
+    const grid::Hyperslabs piece =
+        grid::slice_hyperslabs(slabs, begin, std::min(begin + step, count));
+    void* const elements = static_cast<std::byte*>(data) + begin * width;
+    read(tensor, piece, elements);
+    sum += checksum(header_.version(), tensor.shape, tensor.dtype, piece, elements);
+  }
+  return sum;
+}
+
+std::uint64_t Reader::stream(
+    const TensorInfo& tensor,
+    const std::function<void(const void* elements, std::int64_t count)>& use) const {
+  const std::int64_t count = tensor.shape.size(), width = width_of(tensor);
+  const std::int64_t step =
+      std::min((tensor.offset ? kPieceBytes : kPackedPieceBytes) / width, count);
+  const auto buffer =
+      std::make_unique_for_overwrite<std::byte[]>(static_cast<std::size_t>(step * width));
+  std::uint64_t sum = 0;
+  for (std::int64_t begin = 0; begin < count; begin += step) {
+    const std::int64_t end = std::min(begin + step, count);
+    sum += read_with_checksum(
+        tensor, grid::slice_hyperslabs({grid::whole_tensor(tensor.shape)}, begin, end),
+        buffer.get());
+    use(buffer.get(), end - begin);
+  }
+  return sum;
 }
 
 void Reader::read_whole(const std::string& name, DType dtype, void* data) const {
@@ -250,8 +318,7 @@ void Reader::read_whole(const std::string& name, DType dtype, void* data) const 
     throw DataError("'{}': tensor '{}' is {}, not {}", path_.string(), name, name_of(tensor->dtype),
                     name_of(dtype));
   const grid::Hyperslabs all = {grid::whole_tensor(tensor->shape)};
-  read(*tensor, all, data);
-  if (checksum(header_.version(), tensor->shape, dtype, all, data) != tensor->checksum)
+  if (read_with_checksum(*tensor, all, data) != tensor->checksum)
     throw DataError("'{}': tensor '{}' is damaged: its checksum does not match", path_.string(),
                     name);
 }
