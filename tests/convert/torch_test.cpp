@@ -1,4 +1,4 @@
-// Files of torch.save(): both forms, and damaged ones. tests/regression/programs/convert_test.py
+// Files of torch.save(): both forms, and damaged ones. tests/regression/programs/foreign_test.py
 // reads whole checkpoints.
 #include <fmt/format.h>
 
