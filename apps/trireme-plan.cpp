@@ -37,6 +37,9 @@ po::options_description all_options() {
        "write a Slurm job that trains the deck of --write-deck; 'trireme-pretrain DECK "
        "--print-job' "
        "has more options")  //
+      ("timeline", po::value<std::string>()->value_name("FILE"),
+       "write the simulated step of the deck's own layout as a timeline that Perfetto opens, a row "
+       "for each stage; as RUN/trace.json also for 'trireme-report trace RUN'")  //
       ("given-layout", "write the deck's own layout with its best partition");
   options.add(general_options());
   return options;
@@ -148,6 +151,11 @@ ExitCode run(int argc, char** argv) {
     if (values.count("write-job"))
       write_file_atomically(values["write-job"].as<std::string>(),
                             plan_app::to_job(*layout, cluster, vocab, file));
+  }
+  if (values.count("timeline")) {
+    if (!answer.given) throw DeckError("{}: no timeline was written", answer.given_problem);
+    write_file_atomically(values["timeline"].as<std::string>(),
+                          plan_app::to_timeline(*answer.given, cluster, vocab));
   }
   print_out(values.count("json")  ? plan_app::to_json(answer)
             : values.count("csv") ? plan_app::to_csv(answer)

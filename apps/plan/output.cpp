@@ -12,7 +12,10 @@
 #include "core/text.hpp"
 #include "deck/describe.hpp"
 #include "model/families/registry.hpp"
+#include "pipeline/simulator.hpp"
 #include "plan/job.hpp"
+#include "plan/setup.hpp"
+#include "report/runs/timeline.hpp"
 
 namespace trireme::plan_app {
 namespace {
@@ -245,6 +248,46 @@ std::string to_deck(const TimedLayout& layout, const plan::Cluster& cluster,
              command, layout.time.total * 1e3, human_bytes(static_cast<double>(layout.memory)),
              order_text(layout, cluster)) +
          deck::print_deck(layout.deck);
+}
+
+std::string to_timeline(const TimedLayout& layout, const plan::Cluster& cluster,
+                        std::int64_t vocab) {
+  const deck::Deck& deck = layout.deck;
+  const plan::NodeMap nodes(cluster, layout.order);
+  const plan::LayoutTimes times(deck, plan::model_shape(deck, vocab), nodes);
+  const pipeline::PipelineShape shape = plan::pipeline_shape(deck);
+  const std::vector<std::int64_t> partition = deck::layers_per_stage(deck);
+  std::vector<pipeline::StepCosts> costs;
+  for (int chunk = 0; chunk < shape.chunks; ++chunk)
+    for (int stage = 0; stage < shape.stages; ++stage)
+      costs.push_back(times.chunk_costs(stage, chunk, partition[stage] / shape.chunks));
+  const std::vector<pipeline::StageSchedule> schedules = pipeline::make_schedules(shape);
+  const pipeline::Simulation simulation =
+      pipeline::simulate_stages(schedules, shape.micro_batches, costs,
+                                deck.parallel.overlap.pipeline ? pipeline::SendRule::overlapped
+                                                               : pipeline::SendRule::exchanged);
+  std::string text = report::trace_head();
+  for (int stage = 0; stage < shape.stages; ++stage) {
+    text += report::trace_rank_line(stage, fmt::format("stage {}", stage));
+    text += report::trace_lane_line(stage, 0, "compute");
+    for (std::size_t i = 0; i < schedules[stage].size(); ++i) {
+      const pipeline::Step& step = schedules[stage][i];
+      const pipeline::StepTime& time = simulation.times[stage][i];
+      text += report::trace_span_line(
+          {.rank = stage,
+           .name = std::string(report::kPassNames[static_cast<int>(step.kind)]),
+           .iteration = 1,
+           .micro_batch = step.micro_batch,
+           .chunk = step.chunk,
+           .start_ms = time.start * 1e3,
+           .ms = (time.end - time.start) * 1e3});
+    }
+  }
+  return text + report::trace_tail({.first = 1,
+                                    .last = 1,
+                                    .ranks = shape.stages,
+                                    .bubble = simulation.bubble,
+                                    .simulated_bubble = simulation.bubble});
 }
 
 std::string to_job(const TimedLayout& layout, const plan::Cluster& cluster, std::int64_t vocab,

@@ -1,4 +1,4 @@
-// What trireme-plan prints: tables for people, JSON and CSV for programs, and a deck.
+// What trireme-plan prints: tables for people, JSON and CSV for programs, a deck and a timeline.
 #pragma once
 
 #include <optional>
@@ -27,6 +27,11 @@ std::string to_csv(const Answer& answer);
 /// `layout`'s deck with a head that says what it was made for.
 std::string to_deck(const plan::TimedLayout& layout, const plan::Cluster& cluster,
                     const std::string& command);
+
+/// One step of `layout` as the simulator times it, as the timeline of a run
+/// (report/runs/timeline.hpp) with a rank for each stage: passes alone, without the optimizer.
+std::string to_timeline(const plan::TimedLayout& layout, const plan::Cluster& cluster,
+                        std::int64_t vocab);
 
 /// A job script of Slurm that trains `deck_file`, which has the deck of `layout`. Throws UsageError
 /// for nodes of several kinds, whose GPUs have names in Slurm that the cluster file does not give.

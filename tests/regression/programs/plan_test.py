@@ -97,6 +97,15 @@ class Plan(RunTest):
         self.assertIn("--write-job needs --write-deck", self.plan(*SMALL, "--cluster", cluster, "--write-job", job,
                                                                   code=USAGE).err)
 
+    def test_writes_the_simulated_step_as_a_timeline(self):
+        words = [*SMALL, "parallel.pipeline=4", "parallel.data=1", "batch.micro=2", "--cluster", self.cluster()]
+        given = json.loads(self.plan(*words, "--timeline", self.folder / "trace.json", "--json").out)["given"]
+        spans = [event for event in json.loads((self.folder / "trace.json").read_text())["traceEvents"] if event.get("ph") == "X"]
+        self.assertEqual(len(spans), 4 * 8 * 2)  # stages, micro-batches, passes
+        self.assertAlmostEqual(max(span["ts"] + span["dur"] for span in spans) / 1e6, given["pipeline_seconds"], places=6)
+        table = run("trireme-report", "trace", self.folder).out
+        self.assertIn("forward-compute", table)
+
     def test_refuses_what_is_wrong(self):
         cluster = self.cluster()
         for words, code, message in [
