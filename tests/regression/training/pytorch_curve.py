@@ -4,10 +4,11 @@ batches, and compares the two loss curves.
 
     python3 tests/regression/training/pytorch_curve.py --bin build/release/bin --data PREFIX --output FOLDER
 
-PREFIX is a dataset of GPT-2 token ids (trireme-preprocess --tokenizer gpt2). Needs a GPU, PyTorch,
-h5py and numpy; with --tiny a small model in fp32 on the CPU, to try the script itself. Prints both
-losses and gradient norms at every tenth part of the run; ends with 1 when two losses are further
-apart than the limit.
+PREFIX is a dataset of GPT-2 token ids (trireme-preprocess --tokenizer gpt2), or of --vocab others. Needs a GPU, PyTorch,
+h5py and numpy; with --tiny a small model in fp32 on the CPU. Prints both losses and gradient norms
+at every tenth part of the run; ends with 1 when two losses are further apart than the limit.
+With --layouts "parallel.tensor=2,parallel.pipeline=2" (may be repeated) Trireme also trains under
+these layouts; curves.csv has a column for each: apps/bench/figures/losses.csv is such a file.
 """
 
 import argparse
@@ -97,6 +98,27 @@ def call(log, *command):
         sys.exit(f"{' '.join(map(str, command))}\nended with {code}:\n{log.read_text()[-3000:]}")
 
 
+def train_events(folder, steps):
+    """The events of the training lines of a run that logs each iteration."""
+    lines = (folder / "metrics.jsonl").read_text().splitlines()
+    events = [event for event in map(json.loads, lines) if event["kind"] == "train"]
+    if [event["iteration"] for event in events] != list(range(1, steps + 1)):
+        sys.exit(f"{folder / 'metrics.jsonl'} lacks iterations")
+    return events
+
+
+def train_under_layout(recipe, programs, prefix, output, layout):
+    """The losses of the run under a layout such as "parallel.tensor=2,parallel.pipeline=2"."""
+    keys = dict(word.split("=") for word in layout.split(","))
+    ranks = math.prod(int(keys.get(f"parallel.{axis}", 1)) for axis in ("tensor", "pipeline", "data"))
+    folder = output / layout
+    shutil.rmtree(folder, ignore_errors=True)
+    call(output / "layout.log", "mpirun", "-n", ranks, "--oversubscribe", "--bind-to", "none", programs / "trireme-pretrain",
+         DECK, f"data.train={prefix}", f"run.output={folder}", f"data.index_cache={output / 'cache'}", *recipe.overrides(),
+         *layout.split(","))
+    return [event["loss"] for event in train_events(folder, recipe.steps)]
+
+
 def train_with_trireme(recipe, programs, prefix, output):
     """Trains in output/trireme; returns the checkpoint after iteration 1 and the train events.
 
@@ -108,11 +130,7 @@ def train_with_trireme(recipe, programs, prefix, output):
              f"data.index_cache={output / 'cache'}", *recipe.overrides()]
     call(output / "first.log", *words, "train.exit_interval=1")
     call(output / "rest.log", *words)
-    lines = (folder / "metrics.jsonl").read_text().splitlines()
-    events = [event for event in map(json.loads, lines) if event["kind"] == "train"]
-    if [event["iteration"] for event in events] != list(range(1, recipe.steps + 1)):
-        sys.exit(f"{folder / 'metrics.jsonl'} lacks iterations")
-    return folder / "checkpoints" / "step-00000001.h5", events
+    return folder / "checkpoints" / "step-00000001.h5", train_events(folder, recipe.steps)
 
 
 # ---- the batches
@@ -293,14 +311,17 @@ def main():
     parser.add_argument("--output", type=Path, required=True, help="folder for what is written")
     parser.add_argument("--steps", type=int, help="updates (default 500; 100 with --tiny)")
     parser.add_argument("--micro", type=int, help="samples of an update (default 8)")
+    parser.add_argument("--vocab", type=int, default=50257, help="ids of the dataset (default 50257, GPT-2's)")
     parser.add_argument("--tiny", action="store_true", help="a small model in fp32 on the CPU")
+    parser.add_argument("--layouts", action="append", default=[], metavar="KEY=VALUE,...",
+                        help="keys of a layout that Trireme trains under as well")
     options = parser.parse_args()
     micro = options.micro or 8
     if options.tiny:
-        recipe = Recipe(steps=options.steps or 100, micro=micro, sequence=64, layers=2, hidden=64,
-                        heads=4, device="cpu", precision="fp32", limit=1e-4)
+        recipe = Recipe(steps=options.steps or 100, micro=micro, sequence=64, layers=4, hidden=64,
+                        heads=4, vocab=options.vocab, device="cpu", precision="fp32", limit=1e-4)
     else:
-        recipe = Recipe(steps=options.steps or 500, micro=micro)
+        recipe = Recipe(steps=options.steps or 500, micro=micro, vocab=options.vocab)
     if recipe.steps < 5:
         parser.error("--steps: 5 or more, for there is a warm-up")
     output = options.output.resolve()
@@ -310,9 +331,13 @@ def main():
     checkpoint, events = train_with_trireme(recipe, options.bin.resolve(), prefix, output)
     samples = open_samples(recipe, options.bin.resolve(), prefix, output)
     results = train_with_pytorch(recipe, checkpoint, samples)
-    rows = [f"{event['iteration']},{event['loss']:.9g},{loss:.9g}"
-            for event, (loss, _) in zip(events, results)]
-    (output / "curves.csv").write_text("\n".join(["iteration,trireme,pytorch", *rows]) + "\n")
+    layouts = {layout: train_under_layout(recipe, options.bin.resolve(), prefix, output, layout)
+               for layout in options.layouts}
+    # Quoted, since a layout has commas.
+    head = ["iteration", "serial", "pytorch", *(f'"{layout}"' for layout in layouts)]
+    columns = [[event["loss"] for event in events], [loss for loss, _ in results], *layouts.values()]
+    rows = [f"{event['iteration']}," + ",".join(f"{column[i]:.9g}" for column in columns) for i, event in enumerate(events)]
+    (output / "curves.csv").write_text("\n".join([",".join(head), *rows]) + "\n")
     largest = compare(recipe, events, results)
     verdict = "within" if largest <= recipe.limit else "ABOVE"
     print(f"\nlargest difference {100 * largest:.4f} %, {verdict} the limit of "
