@@ -164,6 +164,8 @@ void Follower::read_output() {
   for (const fs::directory_entry& entry : fs::directory_iterator(target_.folder / "ranks", none))
     if (entry.path().extension() == ".err" || entry.path().extension() == ".out")
       watch_output(entry.path());
+  // Without log.rank_files, and without a job, there is what rank 0 printed.
+  if (output_files_.empty()) watch_output(target_.folder / "console.log");
   for (auto& [name, file] : output_files_) {
     const LineFile::News news = file.read();
     if (news.anew) output_.forget(name);
@@ -237,7 +239,7 @@ Page Follower::look() {
           .run = run_,
           .now = process.now,
           .ended = has_ended(run_, process),
-          .verdicts = {is_running(run_, process), are_gpus_busy(run_), has_no_error(output_),
+          .verdicts = {is_running(run_, process), are_gpus_busy(run_), has_no_error(output_, run_),
                        compare_decks()},
           .notes = notes()};
 }

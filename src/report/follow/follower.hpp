@@ -55,8 +55,8 @@ bool has_ended(const RunState& run, const ProcessState& process);
 /// Are the GPUs busy? Yes: every GPU has a utilisation of 50 % or more; or the run uses none.
 Verdict are_gpus_busy(const RunState& run);
 
-/// Is there no error in any rank's output?
-Verdict has_no_error(const RankOutput& output);
+/// Is there no error in the output that was read, and did the run not stop with one?
+Verdict has_no_error(const RankOutput& output, const RunState& run);
 
 /// Is the effective deck the requested one? `auto` (parallel.data, run.device) agrees with any
 /// value. The first keys that differ are named.

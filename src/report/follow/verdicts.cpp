@@ -127,9 +127,11 @@ Verdict are_gpus_busy(const RunState& run) {
   return {Judgement::bad, fmt::format("idle: {}", some_of(idle))};
 }
 
-Verdict has_no_error(const RankOutput& output) {
-  if (output.empty())
-    return {Judgement::unknown, "no output to read: log.rank_files writes it to <run>/ranks"};
+Verdict has_no_error(const RankOutput& output, const RunState& run) {
+  if (output.errors() == 0 && run.stop && run.stop->exit_code != 0 &&
+      run.stop->exit_code != kStoppedEarly)
+    return {Judgement::bad, fmt::format("exit code {}: {}", run.stop->exit_code, run.stop->reason)};
+  if (output.empty()) return {Judgement::unknown, "no output to read: no console.log"};
   const std::string told = fmt::format("{} read, {}", counted(output.files(), "file"),
                                        counted(output.warnings(), "warning"));
   if (output.errors() == 0) return {Judgement::well, told};

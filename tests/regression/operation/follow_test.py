@@ -187,7 +187,7 @@ class Follow(RunTest):
         done = self.stop_event("run")["iteration"]
         self.pretrain("run", f"train.iterations={done + 3}", ranks=2)
         answers, page = self.follow("run")
-        self.assertEqual(answers, ["yes", "yes", "?", "yes"], page)
+        self.assertEqual(answers, ["yes", "yes", "yes", "yes"], page)
         self.assertIn(f"(start 2, from iteration {done})", page)
 
     def test_the_deck_is_compared(self):

@@ -142,11 +142,16 @@ TEST(AreGpusBusy, NamesTheIdleOnes) {
 
 TEST(HasNoError, GoesByTheOutput) {
   RankOutput output;
-  expect(has_no_error(output), Judgement::unknown, "log.rank_files");
+  RunState run;
+  expect(has_no_error(output, run), Judgement::unknown, "no output to read");
   output.take("a.err", "[rank 0] warning: slow");
-  expect(has_no_error(output), Judgement::well, "1 file read, 1 warning");
+  expect(has_no_error(output, run), Judgement::well, "1 file read, 1 warning");
+  run.stop = StopEvent{.reason = "the loss is not finite", .iteration = 3, .exit_code = 76};
+  expect(has_no_error(output, run), Judgement::bad, "exit code 76: the loss is not finite");
+  run.stop->exit_code = 75;
+  expect(has_no_error(output, run), Judgement::well, "1 file read");
   output.take("a.err", "[rank 1] Segmentation fault");
-  expect(has_no_error(output), Judgement::bad,
+  expect(has_no_error(output, run), Judgement::bad,
          "1 error line (1 file read, 1 warning), the first: a.err: rank 1: Segmentation fault");
 }
 
