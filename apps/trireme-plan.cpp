@@ -91,7 +91,7 @@ ExitCode run(int argc, char** argv) {
   const po::options_description options = all_options();
   for (int i = 1; i + 1 < argc; ++i)
     if (std::string_view(argv[i]) == "--help" && std::string_view(argv[i + 1]) == "cluster") {
-      print_out(plan::cluster_help());
+      print_help(plan::cluster_help());
       return ExitCode::success;
     }
   if (answers_help_or_version(argc, argv, kProgram, kUsage, options)) return ExitCode::success;

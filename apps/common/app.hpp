@@ -2,6 +2,7 @@
 #pragma once
 
 #include <fcntl.h>
+#include <sys/ioctl.h>
 #include <unistd.h>
 
 #include <algorithm>
@@ -24,6 +25,7 @@
 #include "core/files.hpp"
 #include "core/system/memory.hpp"
 #include "core/text.hpp"
+#include "deck/keys/schema.hpp"
 #include "deck/value.hpp"
 #include "version.hpp"
 
@@ -58,6 +60,30 @@ inline void write_out_numbers(po::parsed_options& words, const po::options_descr
   }
 }
 
+inline std::string_view without_dashes(std::string_view option) {
+  return option.substr(std::min(option.find_first_not_of('-'), option.size()));
+}
+
+/// The message for a word that belongs to no option of a program that takes no such words.
+inline std::string misplaced_word(int argc, char** argv, const po::options_description& options) {
+  po::options_description all;
+  all.add(options).add_options()("word", po::value<std::vector<std::string>>());
+  const po::parsed_options words =
+      po::command_line_parser(argc, argv)
+          .options(all)
+          .positional(po::positional_options_description().add("word", -1))
+          .run();
+  for (const po::option& word : words.options) {
+    if (word.string_key != "word") continue;
+    for (const char* option : {"checkpoint", "input"})
+      if (options.find_nothrow(option, /*approx=*/false))
+        return fmt::format("'{0}' belongs to no option; did you mean --{1} {0}?",
+                           word.value.front(), option);
+    return fmt::format("'{}' belongs to no option", word.value.front());
+  }
+  return "a word belongs to no option";
+}
+
 /// The words of the command line, in order; abbreviated options are not guessed. Positional words
 /// are an error unless `positional` takes them. Throws UsageError, with a suggestion, for an option
 /// that does not exist, and boost's po::error, which run_app turns into exit code 2 as well.
@@ -72,7 +98,18 @@ inline po::parsed_options parse_words(int argc, char** argv, const po::options_d
                                    .run();
     write_out_numbers(words, options);
     return words;
+  } catch (const po::too_many_positional_options_error&) {
+    throw UsageError("{}", misplaced_word(argc, argv, options));
   } catch (const po::unknown_option& error) {
+    const std::string option = error.get_option_name();
+    const std::string_view name = without_dashes(option);
+    if (options.find_nothrow("set", /*approx=*/false)) {  // a program that reads a deck
+      if (name == "n" || name == "np")
+        throw UsageError("{}: a launcher starts ranks: mpirun -n N ...", error.what());
+      const deck::Synonym* synonym = deck::find_synonym(name);
+      const std::string_view key = synonym ? synonym->key : deck::find_key(name) ? name : "";
+      if (!key.empty()) throw UsageError("{}; did you mean {}=VALUE?", error.what(), key);
+    }
     std::vector<std::string> names;
     for (const auto& option : options.options())
       if (!option->description().empty()) names.push_back("--" + option->long_name());
@@ -91,6 +128,39 @@ inline po::variables_map values_of(const po::parsed_options& words) {
 
 /// Writes `text` to standard output. A failure shows when run_app flushes.
 inline void print_out(const std::string& text) { std::fwrite(text.data(), 1, text.size(), stdout); }
+
+/// `text` in lines of at most `columns` columns. What does not fit into a line continues under its
+/// last column: the words after two or more blanks, else two columns further in.
+inline std::string wrapped(std::string_view text, std::size_t columns) {
+  std::string result;
+  while (!text.empty()) {
+    const std::size_t end = std::min(text.find('\n'), text.size());
+    std::string line(text.substr(0, end));
+    text.remove_prefix(std::min(end + 1, text.size()));
+    const std::size_t blanks = line.find_first_not_of(' ');
+    if (blanks != std::string::npos && blanks > columns / 2) line.replace(0, blanks, 4, ' ');
+    std::size_t indent = line.find_first_not_of(' ') + 2;
+    for (std::size_t gap = line.find("  ", indent); gap < columns / 2; gap = line.find("  ", gap))
+      indent = gap = std::min(line.find_first_not_of(' ', gap), line.size());
+    if (indent > columns / 2) indent = line.find_first_not_of(' ') + 2;
+    while (line.size() > columns) {
+      std::size_t blank = line.rfind(' ', columns);
+      if (blank == std::string::npos || blank <= indent) blank = line.find(' ', columns);
+      if (blank == std::string::npos) break;
+      result += line.substr(0, blank) + "\n";
+      line = std::string(indent, ' ') + line.substr(blank + 1);
+    }
+    result += line + "\n";
+  }
+  return result;
+}
+
+/// Prints help: never wider than the terminal, nor than 100 columns.
+inline void print_help(std::string_view text) {
+  winsize size{};
+  const bool known = ::ioctl(STDOUT_FILENO, TIOCGWINSZ, &size) == 0 && size.ws_col > 0;
+  print_out(wrapped(text, known ? std::clamp<std::size_t>(size.ws_col, 40, 100) : 100));
+}
 
 /// Prints version_text().
 inline void print_version(const char* program) { print_out(version_text(program)); }
@@ -150,7 +220,7 @@ inline bool answers_help_or_version(int argc, char** argv, const char* program, 
       list << options;
       // Groups without a caption begin with an empty line each.
       const std::string text = list.str();
-      print_out(usage + text.substr(std::min(text.find_first_not_of('\n'), text.size())));
+      print_help(usage + text.substr(std::min(text.find_first_not_of('\n'), text.size())));
       return true;
     }
   }

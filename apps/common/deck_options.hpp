@@ -71,7 +71,7 @@ inline bool answers_deck_help(int argc, char** argv, const char* program, const 
   for (int i = 1; i < argc; ++i) {
     if (std::string_view(argv[i]) != "--help" || i + 1 == argc || !is_help_topic(argv[i + 1]))
       continue;
-    if (prints_before_mpi()) print_out(deck::help(argv[i + 1]));
+    if (prints_before_mpi()) print_help(deck::help(argv[i + 1]));
     return true;
   }
   if (!prints_before_mpi()) {

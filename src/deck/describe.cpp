@@ -4,6 +4,7 @@
 #include <fmt/ranges.h>
 
 #include <algorithm>
+#include <cctype>
 #include <numeric>
 #include <utility>
 
@@ -87,10 +88,28 @@ std::string units_text(const Key& key) {
   return key.unit.empty() ? fmt::format("{}", fmt::join(words, ", ")) : key.unit;
 }
 
+// `words` after `head` in lines of at most 100 columns; all but the first are indented by `indent`.
+std::string hanging(const std::string& head, std::string_view words, std::size_t indent) {
+  constexpr std::size_t kColumns = 100;
+  std::string text = fmt::format("{:<{}}", head, indent - 1);
+  std::size_t column = text.size();
+  while (!words.empty()) {
+    const std::size_t end = std::min(words.find(' '), words.size());
+    if (column + 1 + end > kColumns) {
+      text += fmt::format("\n{:{}}", "", indent - 1);
+      column = indent - 1;
+    }
+    text += fmt::format(" {}", words.substr(0, end));
+    column += 1 + end;
+    words.remove_prefix(std::min(end + 1, words.size()));
+  }
+  return text + "\n";
+}
+
 std::string help_for_key(const Key& key) {
-  std::string text = fmt::format("{}: {}\n", key.path, key.help);
+  std::string text = hanging(key.path + ":", key.help, 2);
   const auto line = [&](std::string_view label, const std::string& value) {
-    if (!value.empty()) text += fmt::format("  {:<9}{}\n", label, value);
+    if (!value.empty()) text += hanging(fmt::format("  {}", label), value, 11);
   };
   line("type", key.type);
   line("default", default_text(key));
@@ -106,28 +125,13 @@ bool in_topic(const Key& key, std::string_view path) {
   return path.empty() || key.path == path || key.path.starts_with(std::string(path) + ".");
 }
 
-// `words` in lines of at most 100 columns, the first after `head` and the others under its `words`.
-std::string hanging(const std::string& head, std::string_view words) {
-  constexpr std::size_t kColumns = 100;
-  constexpr std::size_t kIndent = 33;
-  std::string text = fmt::format("{:<{}}", head, kIndent - 1);
-  std::size_t column = text.size();
-  while (!words.empty()) {
-    const std::size_t end = std::min(words.find(' '), words.size());
-    if (column + 1 + end > kColumns) {
-      text += fmt::format("\n{:{}}", "", kIndent - 1);
-      column = kIndent - 1;
-    }
-    text += fmt::format(" {}", words.substr(0, end));
-    column += 1 + end;
-    words.remove_prefix(std::min(end + 1, words.size()));
-  }
-  return text + "\n";
-}
+constexpr std::size_t kHelpColumn = 33;
 
 std::string help_line(const Key& key) {
-  return hanging(key.path, fmt::format("{} ({}){}", key.help, default_text(key),
-                                       key.unbuilt ? " [not built yet]" : ""));
+  return hanging(
+      key.path,
+      fmt::format("{} ({}){}", key.help, default_text(key), key.unbuilt ? " [not built yet]" : ""),
+      kHelpColumn);
 }
 
 std::string help_for_section(std::string_view path) {
@@ -137,12 +141,33 @@ std::string help_for_section(std::string_view path) {
   return text;
 }
 
-// Whether the letters of `word`, as plain_name() gives them, stand in `text`.
+// Whether a word of `text` begins with the letters of `word`, as plain_name() gives them.
 bool mentions(std::string_view text, std::string_view word) {
-  return plain_name(text).find(word) != std::string::npos;
+  bool inside = false;
+  for (std::size_t i = 0; i < text.size(); ++i) {
+    const bool letter = std::isalnum(static_cast<unsigned char>(text[i])) != 0;
+    if (letter && !inside && plain_name(text.substr(i)).starts_with(word)) return true;
+    inside = letter;
+  }
+  return false;
 }
 
-// Keys whose path, help or synonyms mention `word`, a line each; "" when none does.
+// Keys that have `word` as a value, under the deck's name or another program's, a line each.
+std::string keys_with_value(std::string_view word) {
+  const std::string plain = plain_name(word);
+  std::string text;
+  for (const Key& key : keys()) {
+    std::string_view value = synonymous_value(word, key.rules.list);
+    for (const std::string_view ours : key.rules.list)
+      if (plain_name(ours) == plain) value = ours;
+    if (!value.empty())
+      text += hanging(fmt::format("{}={}", key.path, value), key.help, kHelpColumn);
+  }
+  return text;
+}
+
+// Keys that have the value `word`, then those whose path, help or synonyms mention it, a line each;
+// "" when none does.
 std::string keys_that_mention(std::string_view word) {
   const std::string plain = plain_name(word);
   if (plain.size() < 2) return "";
@@ -151,7 +176,7 @@ std::string keys_that_mention(std::string_view word) {
       return !synonym.key.empty() && in_topic(key, synonym.key) && mentions(synonym.name, plain);
     });
   };
-  std::string text;
+  std::string text = keys_with_value(word);
   for (const Key& key : keys())
     if (called_so(key) || mentions(key.path, plain) || mentions(key.help, plain))
       text += help_line(key);
@@ -160,7 +185,7 @@ std::string keys_that_mention(std::string_view word) {
 
 // Where the deck has what other programs call `synonym.name`.
 std::string help_for_synonym(const Synonym& synonym) {
-  if (synonym.key.empty()) return fmt::format("{}: {}\n", synonym.name, synonym.note);
+  if (synonym.key.empty()) return hanging(fmt::format("{}:", synonym.name), synonym.note, 2);
   const std::string note = synonym.note.empty() ? "" : fmt::format(" ({})", synonym.note);
   const Key* key = find_key(synonym.key);
   return fmt::format("{} is '{}' here{}.\n\n{}", synonym.name, synonym.key, note,

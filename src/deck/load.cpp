@@ -77,7 +77,9 @@ void Collector::read_override(const std::string& text, int source) {
   const Place place{source, 0, 0};
   const std::size_t equals = text.find('=');
   if (equals == std::string::npos || equals == 0) {
-    problems_.add(place, "an override is written key=value, such as model.layers=12");
+    const bool deck = text.ends_with(".yaml") || text.ends_with(".yml");
+    problems_.add(place, deck ? fmt::format("'{}' is a second deck: one is read", text)
+                              : "an override is written key=value, such as model.layers=12");
     return;
   }
   const std::string path = text.substr(0, equals);

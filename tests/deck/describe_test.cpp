@@ -67,7 +67,11 @@ TEST(Help, CoversEveryKey) {
     EXPECT_FALSE(key.help.empty()) << key.path;
     EXPECT_NE(all.find(key.path + " "), std::string::npos) << key.path;
     const std::string text = help("deck." + key.path);
-    EXPECT_EQ(text.rfind(key.path + ": " + key.help, 0), 0) << text;
+    std::string first = text.substr(0, text.find("\n  type"));
+    for (std::size_t at; (at = first.find("\n ")) != std::string::npos;) first.erase(at, 2);
+    EXPECT_EQ(first, key.path + ": " + key.help) << text;
+    std::istringstream lines(text);
+    for (std::string line; std::getline(lines, line);) EXPECT_LE(line.size(), 100) << line;
     EXPECT_NE(text.find("\n  default  "), std::string::npos) << text;
   }
 }
@@ -121,6 +125,11 @@ TEST(Help, FindsKeysByAnyName) {
   EXPECT_EQ(help("model.layers"), help("deck.model.layers"));
   EXPECT_NE(help("overflow").find("precision.loss_scale.hysteresis "), std::string::npos);
   EXPECT_NE(help("checkpointing").find("recompute.granularity "), std::string::npos);
+  EXPECT_EQ(help("cosine").rfind("schedule.type=cosine             ", 0), 0);
+  EXPECT_EQ(help("bfloat16").rfind("precision.compute=bf16           ", 0), 0);
+  EXPECT_EQ(help("swiglu").rfind("model.activation=swiglu          ", 0), 0);
+  EXPECT_EQ(help("mixtral").rfind("mixtral: not supported: models are dense", 0), 0);
+  EXPECT_EQ(help("eval").find("precision."), std::string::npos) << "only words that begin with it";
   EXPECT_THROW(help("frobnicate"), UsageError);
   EXPECT_THROW(help("x"), UsageError);
 }

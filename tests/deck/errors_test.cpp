@@ -182,7 +182,8 @@ TEST(DeckErrors, RangesAndAllowedValues) {
        "bad.yaml:6:8: comm.timeout = 1:75:00: expected hours, minutes and seconds, such as "
        "1:30:00"},
       {"peak: 3e-4", "peak: 3e-4\n  dialect: deepspeed",
-       "bad.yaml:9:3: schedule.dialect = deepspeed: allowed are megatron, v1"},
+       "bad.yaml:9:3: schedule.dialect = deepspeed: allowed are megatron, v1 "
+       "('deepspeed' is a value of precision.loss_scale.dialect)"},
       {"batch:", "log: {tensorboard: {dialect: bigscence}}\nbatch:",
        "bad.yaml:6:21: log.tensorboard.dialect = bigscence: allowed are trireme, megatron, "
        "bigscience — did you mean 'bigscience'?"},

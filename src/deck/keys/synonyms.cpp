@@ -21,6 +21,16 @@ constexpr std::string_view kLora =
 constexpr std::string_view kContext =
     "not supported: parallel.sequence and recompute.granularity save memory of long sequences";
 constexpr std::string_view kCompile = "not needed: the kernels are compiled with the program";
+constexpr std::string_view kLaunch = "mpirun -n N or srun -n N starts the ranks, one per GPU";
+constexpr std::string_view kLoader =
+    "not needed: a thread prepares the next batch while this one is trained";
+constexpr std::string_view kFiles =
+    "not supported: trireme-preprocess makes datasets of text and JSON lines";
+constexpr std::string_view kSampling = "an option of trireme-generate and trireme-serve";
+constexpr std::string_view kStates =
+    "not supported: parallel.zero shards optimizer state, recompute.offload moves activations";
+constexpr std::string_view kFinetune =
+    "not supported; checkpoint.load starts a run from a model, which trains all of its weights";
 
 const std::vector<Synonym> kSynonyms = {
     // model
@@ -69,7 +79,24 @@ const std::vector<Synonym> kSynonyms = {
     {"flash_attention", "", kFlash},
     {"use_flash_attn", "", kFlash},
     {"sdpa", "", kFlash},
+    {"rope_theta", "model.position.theta", ""},
+    {"rotary_base", "model.position.theta", ""},
+    {"rope_scaling", "model.position.scaling", ""},
+    {"num_query_groups", "model.kv_heads", ""},
+    {"num_key_value_heads", "model.kv_heads", ""},
+    {"gqa", "model.kv_heads", ""},
+    {"kv_channels", "model.head_dim", ""},
+    {"qk_layernorm", "model.qk_norm", ""},
+    {"sliding_window", "model.window", ""},
+    {"rms_norm_eps", "model.layernorm_eps", ""},
+    {"normalization", "model.family", "gpt and bert have layer norms, llama RMS norms"},
     {"moe", "", kExperts},
+    {"experts", "", kExperts},
+    {"mixtral", "", kExperts},
+    {"deepseek", "", kExperts},
+    {"finetune", "", kFinetune},
+    {"freeze", "", kFinetune},
+    {"sft", "", kFinetune},
     {"mixture_of_experts", "", kExperts},
     {"num_experts", "", kExperts},
     {"lora", "", kLora},
@@ -97,6 +124,15 @@ const std::vector<Synonym> kSynonyms = {
     {"data_parallel_size", "parallel.data", "auto takes all ranks"},
     {"ddp", "parallel.data", "auto takes all ranks"},
     {"world_size", "parallel.data", "mpirun -n N or srun -n N starts N ranks"},
+    {"nproc_per_node", "parallel.data", kLaunch},
+    {"num_gpus", "parallel.data", kLaunch},
+    {"local_rank", "", kLaunch},
+    {"torchrun", "", kLaunch},
+    {"master_port", "", kLaunch},
+    {"cpu_offload", "", kStates},
+    {"zero_infinity", "", kStates},
+    {"nvme", "", kStates},
+    {"cuda_graph", "", "captured where it helps; there is no key for it"},
     {"sp", "parallel.sequence", ""},
     {"sequence_parallel", "parallel.sequence", ""},
     {"virtual_pipeline", "parallel.interleave", ""},
@@ -115,6 +151,7 @@ const std::vector<Synonym> kSynonyms = {
     {"use_distributed_optimizer", "parallel.zero", "stage 1 shards optimizer state"},
     {"reduce_bucket_size", "parallel.bucket", ""},
     {"bucket_size", "parallel.bucket", ""},
+    {"bucket_cap_mb", "parallel.bucket", "in elements"},
     {"overlap_comm", "parallel.overlap.gradients", ""},
     {"overlap_grad_reduce", "parallel.overlap.gradients", ""},
     {"overlap_param_gather", "parallel.overlap.parameters", ""},
@@ -203,6 +240,19 @@ const std::vector<Synonym> kSynonyms = {
     {"do_lower_case", "data.tokenizer.lowercase", ""},
     {"merge_file", "data.tokenizer.merges", ""},
     {"merges_file", "data.tokenizer.merges", ""},
+    {"num_workers", "", kLoader},
+    {"pin_memory", "", kLoader},
+    {"shuffle", "data.seed", "samples are shuffled in Megatron-LM's order"},
+    {"streaming", "", kFiles},
+    {"parquet", "", kFiles},
+    {"hf_dataset", "", kFiles},
+    {"s3", "", kFiles},
+    {"append_eod", "", "an option of trireme-preprocess"},
+    {"eos", "data.eod_loss", "trireme-preprocess --append-eod ends each document with it"},
+    {"bos", "", "trireme-preprocess adds none; a text may begin with it"},
+    {"temperature", "", kSampling},
+    {"top_k", "", kSampling},
+    {"top_p", "", kSampling},
     {"reset_position_ids", "data.reset_positions", ""},
     {"reset_attention_mask", "data.reset_attention", ""},
     {"eod_mask_loss", "data.eod_loss", "false masks the loss at document ends"},
@@ -232,6 +282,14 @@ const std::vector<Synonym> kSynonyms = {
     {"save_every", "checkpoint.every", ""},
     {"save_steps", "checkpoint.every", ""},
     {"checkpoint_interval", "checkpoint.every", ""},
+    {"early_stopping", "train.kill_switch", "a file that stops a run; evaluations do not"},
+    {"label_smoothing", "", "not supported"},
+    {"ema", "", "not supported: a checkpoint has the weights of its iteration"},
+    {"elastic", "checkpoint.every", "a run resumes on any number of ranks"},
+    {"async_checkpoint", "checkpoint.async", ""},
+    {"profiler", "log.trace.iterations", "or the option --profile nsys"},
+    {"perplexity", "evaluate.every", "validation lines have it"},
+    {"mfu", "log.every", "a training line has it"},
     {"save_total_limit", "checkpoint.keep", ""},
     {"async_save", "checkpoint.async", ""},
     {"load", "checkpoint.load", "the same command resumes its own run without it"},

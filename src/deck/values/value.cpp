@@ -185,9 +185,13 @@ std::size_t read_choice(const Item& item, const Rules& rules) {
   if (allowed.empty()) allowed = rules.list;
   std::string_view meant = synonymous_value(text, allowed);
   if (meant.empty()) meant = nearest(text, allowed);
+  std::string hint = meant.empty() ? "" : fmt::format(" — did you mean '{}'?", meant);
+  if (hint.empty())
+    for (const Key& key : keys())
+      if (std::find(key.rules.list.begin(), key.rules.list.end(), text) != key.rules.list.end())
+        hint = fmt::format(" ('{}' is a value of {})", text, key.path);
   throw BadValue(fmt::format("allowed {} {}{}", allowed.size() == 1 ? "is" : "are",
-                             fmt::join(allowed, ", "),
-                             meant.empty() ? "" : fmt::format(" — did you mean '{}'?", meant)));
+                             fmt::join(allowed, ", "), hint));
 }
 
 std::string write_text(const std::string& text) {
