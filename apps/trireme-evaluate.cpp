@@ -282,13 +282,15 @@ std::vector<Json> score_checkpoints(const DeckArguments& arguments,
   return results;
 }
 
-Json ngram(const train::PreparedDeck& prepared, data::Split split, comm::MpiCommunicator& world) {
+Json ngram(const train::PreparedDeck& prepared, data::Split split, comm::MpiCommunicator& world,
+           std::FILE* progress) {
   const auto& [deck, vocabulary] = prepared;
   const auto open = [&](data::Split which) {
     return train::open_dataset(deck, vocabulary, which, std::nullopt, world);
   };
   const auto train = open(data::Split::train), held_out = open(split);
-  const evaluate::NgramLoss loss = evaluate::ngram_loss(*train, *held_out, vocabulary.size);
+  const evaluate::NgramLoss loss =
+      evaluate::ngram_loss(*train, *held_out, vocabulary.size, progress);
   Json result{{"task", "ngram"}, {"split", data::name_of(split)}, {"unigram", loss.unigram}};
   // The token before a masked one is not what a bigram is counted from.
   if (model::family_of(deck).causal) result["bigram"] = loss.bigram;
@@ -362,7 +364,8 @@ ExitCode run(int argc, char** argv) {
     const bool prints = world->rank() == 0;
     std::vector<Json> results;
     if (task == "ngram") {
-      results.push_back(ngram(prepared, split, *world));
+      results.push_back(
+          ngram(prepared, split, *world, world->rank() == 0 ? progress_output(values) : nullptr));
       results.back()["seconds"] = watch.seconds();
     } else {
       results = score_checkpoints(arguments, prepared, task, split, batch, std::move(world));

@@ -1,13 +1,15 @@
 // trireme-inspect: what is in a checkpoint or a dataset, and the sample order of a run.
 #include <algorithm>
 #include <cstdlib>
+#include <filesystem>
 #include <initializer_list>
 #include <nlohmann/json.hpp>
 #include <optional>
 #include <utility>
 
 #include "app.hpp"
-#include "checkpoint/file.hpp"
+#include "checkpoint/folder.hpp"
+#include "checkpoint/inspect.hpp"
 #include "core/clock.hpp"
 #include "core/files.hpp"
 #include "core/text.hpp"
@@ -240,9 +242,9 @@ po::options_description index_options() {
   return options;
 }
 
-std::string verified_text(const std::filesystem::path& path) {
+std::string verified_text(const std::filesystem::path& path, std::FILE* progress) {
   const Stopwatch watch;
-  const checkpoint::Verified verified = checkpoint::verify(path);
+  const checkpoint::Verified verified = checkpoint::verify(path, progress);
   return fmt::format(
       "{}: {} of {} are as they were written{} (verified in {:.2f} s, {}/s)\n", path.string(),
       counted(verified.tensors, "tensor"), human_bytes(verified.bytes),
@@ -276,16 +278,18 @@ ExitCode run(int argc, char** argv) {
   refuse_stray_options(values);
   const auto& words = values["path"].as<std::vector<std::string>>();
   if (words.size() > 1) throw UsageError("several datasets ('{}' ...) need --index", words[0]);
-  const std::filesystem::path path = words.front();
+  std::filesystem::path path = words.front();
+  // Of a run folder the newest checkpoint.
+  if (std::filesystem::is_directory(path)) path = checkpoint::locate(path).path;
   const bool json = values["json"].as<bool>();
   if (values["verify"].as<bool>()) {
     if (json || path.extension() != ".h5")
       throw UsageError("--verify takes a checkpoint (.h5) and no other option");
-    print_out(verified_text(path));
+    print_out(verified_text(path, progress_output(values)));
     return ExitCode::success;
   }
   if (path.extension() == ".h5") {
-    print_out(checkpoint::describe(path, json));
+    print_out(checkpoint::describe(path, json, progress_output(values)));
     return ExitCode::success;
   }
   const auto summary = dataset_json(data::IndexedDataset(data::dataset_prefix(path)));

@@ -2,6 +2,7 @@
 // random, cleans a corpus.
 #include <algorithm>
 #include <charconv>
+#include <filesystem>
 #include <thread>
 
 #include "app.hpp"
@@ -174,7 +175,7 @@ void merge(const po::variables_map& values) {
     for (const std::string& word : values["words"].as<std::vector<std::string>>())
       inputs.emplace_back(word);
   const auto output = values["output"].as<std::string>();
-  const data::MergeSummary summary = data::merge_datasets(inputs, output);
+  const data::MergeSummary summary = data::merge_datasets(inputs, output, progress_output(values));
   print_out(fmt::format("{}.{{bin,idx}}: {}, {}, {} from {}\n", output,
                         counted(summary.documents, "document"),
                         counted(summary.sequences, "sequence"), counted(summary.tokens, "token"),
@@ -304,6 +305,8 @@ ExitCode run(int argc, char** argv) {
   } else if (command.empty()) {
     encode(parse_options(argc, argv, encode_options()));
   } else {
+    if (std::filesystem::exists(command))
+      throw UsageError("'{}' is a file: give it as --input {}", command, command);
     throw UsageError(
         "unknown command '{}': expected presplit, urls, clean, dedup, decontaminate, shuffle, "
         "merge "

@@ -266,6 +266,8 @@ po::options_description goodput_options() {
 /// Where the time of a run went.
 ExitCode goodput(const po::variables_map& values, const Words& words) {
   if (words.size() != 1) throw UsageError("goodput: expected one run folder");
+  if (!std::filesystem::exists(std::filesystem::path(words[0]) / "metrics.jsonl"))
+    throw IoError("'{}' is no run folder: it has no metrics.jsonl", words[0]);
   const std::vector<report::RunStart> starts = report::read_starts(words[0]);
   print_out(values.count("json") ? report::goodput_json(starts) : report::goodput_text(starts));
   return ExitCode::success;

@@ -1,4 +1,4 @@
-#include "checkpoint/file.hpp"
+#include "checkpoint/inspect.hpp"
 
 #include <fmt/ranges.h>
 
@@ -9,6 +9,7 @@
 
 #include "core/error.hpp"
 #include "core/files.hpp"
+#include "core/text.hpp"
 
 namespace trireme::checkpoint {
 namespace {
@@ -18,6 +19,17 @@ struct Row {
   TensorInfo info;
   double sum_of_squares = 0;
 };
+
+double bytes_of(const TensorInfo& info) {
+  return static_cast<double>(info.shape.size()) * static_cast<double>(size_of(info.dtype));
+}
+
+/// A meter of the bytes of all tensors.
+Progress reading_meter(const Header& header, std::FILE* progress) {
+  double bytes = 0;
+  for (const TensorInfo& info : header.tensors) bytes += bytes_of(info);
+  return {"verifying", "B", bytes, progress};
+}
 
 double sum_of_squares(const Reader& reader, const TensorInfo& info) {
   return dispatch(info.dtype, [&](auto zero) {
@@ -88,8 +100,9 @@ std::string as_text(const std::string& file, const Header& header, const std::ve
 
 }  // namespace
 
-Verified verify(const std::filesystem::path& path) {
+Verified verify(const std::filesystem::path& path, std::FILE* progress) {
   const Reader reader(path);
+  Progress meter = reading_meter(reader.header(), progress);
   Verified verified{.structure = reader.header().version() >= 2};
   std::vector<std::string> damaged;
   for (const TensorInfo& info : reader.header().tensors) {
@@ -100,8 +113,8 @@ Verified verify(const std::filesystem::path& path) {
     }
     if (!right) damaged.push_back("'" + info.name + "'");
     ++verified.tensors;
-    verified.bytes +=
-        static_cast<double>(info.shape.size()) * static_cast<double>(size_of(info.dtype));
+    verified.bytes += bytes_of(info);
+    meter.update(verified.bytes);
   }
   if (!damaged.empty())
     throw DataError("'{}': {} of {} tensors are damaged, their checksums do not match: {}",
@@ -109,13 +122,23 @@ Verified verify(const std::filesystem::path& path) {
   return verified;
 }
 
-std::string describe(const std::filesystem::path& path, bool json) {
+std::string describe(const std::filesystem::path& path, bool json, std::FILE* progress) {
   const Reader reader(path);
+  Progress meter = reading_meter(reader.header(), progress);
+  double bytes = 0;
   std::vector<Row> rows;
-  for (const TensorInfo& info : reader.header().tensors)
+  for (const TensorInfo& info : reader.header().tensors) {
     rows.push_back({info, sum_of_squares(reader, info)});
+    meter.update(bytes += bytes_of(info));
+  }
   return json ? as_json(path.string(), reader.header(), rows)
               : as_text(path.string(), reader.header(), rows);
 }
+
+std::string describe(const std::filesystem::path& path, bool json) {
+  return describe(path, json, nullptr);
+}
+
+Verified verify(const std::filesystem::path& path) { return verify(path, nullptr); }
 
 }  // namespace trireme::checkpoint

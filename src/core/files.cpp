@@ -5,6 +5,7 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <array>
 #include <bit>
 #include <cerrno>
@@ -14,16 +15,39 @@
 #include "core/content_hash.hpp"
 #include "core/error.hpp"
 #include "core/system/memory.hpp"
+#include "core/text.hpp"
 
 namespace trireme {
 namespace {
+
+/// "; did you mean 'deck.yaml'?" for the file in the folder of `path`, which is not there, whose
+/// name is nearest; "" where none is near, or the folder has too many files to look at.
+std::string near_file(const std::filesystem::path& path) {
+  constexpr std::size_t kMaxFiles = 1000;
+  std::vector<std::string> names;
+  std::error_code error;
+  const std::filesystem::path folder = path.has_parent_path() ? path.parent_path() : ".";
+  for (std::filesystem::directory_iterator entry(folder, error), end; !error && entry != end;
+       entry.increment(error)) {
+    if (names.size() == kMaxFiles) return "";
+    names.push_back(entry->path().filename().string());
+  }
+  const std::string name = path.filename().string();
+  const std::string_view found = nearest(name, {names.begin(), names.end()});
+  if (found.empty()) return "";
+  return "; did you mean '" + (path.parent_path() / found).string() + "'?";
+}
 
 /// A file descriptor that closes itself.
 class Descriptor {
  public:
   Descriptor(const std::filesystem::path& path, int flags)
       : fd_(::open(path.c_str(), flags | O_CLOEXEC, 0644)) {
-    if (fd_ < 0) throw IoError("cannot open '{}': {}", path.string(), std::strerror(errno));
+    if (fd_ >= 0) return;
+    const int error = errno;
+    const bool missing = error == ENOENT && (flags & O_CREAT) == 0;
+    throw IoError("cannot open '{}': {}{}", path.string(), std::strerror(error),
+                  missing ? near_file(path) : "");
   }
   /// Takes over the open descriptor `fd`.
   explicit Descriptor(int fd) : fd_(fd) {}
@@ -39,7 +63,7 @@ class Descriptor {
 
 /// What the file of `mode` is, for messages.
 const char* kind_of(mode_t mode) {
-  if (S_ISDIR(mode)) return "a directory";
+  if (S_ISDIR(mode)) return "a folder: name a file in it";
   if (S_ISFIFO(mode)) return "a FIFO";
   if (S_ISCHR(mode) || S_ISBLK(mode)) return "a device";
   return "something else";
@@ -64,6 +88,8 @@ std::string read_all(const Descriptor& file, const std::filesystem::path& path,
   while (content.size() <= enough) {
     const ssize_t got = ::read(file.get(), buffer, sizeof buffer);
     if (got < 0 && errno == EINTR) continue;
+    if (got < 0 && errno == EISDIR)
+      throw IoError("'{}' is a folder: name a file in it", path.string());
     if (got < 0) throw IoError("cannot read '{}': {}", path.string(), std::strerror(errno));
     if (got == 0) break;
     content.append(buffer, static_cast<std::size_t>(got));

@@ -235,7 +235,7 @@ std::string unreadable_line(const std::string& message, std::string_view bytes) 
 void for_each_document(const StreamOptions& options, const std::function<Outcome(Document&)>& step,
                        const std::function<void(Outcome&)>& take,
                        const std::function<void(std::uint64_t)>& read_bytes) {
-  if (options.workers < 1) throw UsageError("at least one worker is needed");
+  if (options.workers < 1) throw UsageError("--workers {}: must be at least 1", options.workers);
   tokenizer::DocumentReader reader(options.source);
   const auto work = [&](const DocumentBatch& batch) {
     BatchOutcomes result;

@@ -9,6 +9,7 @@
 
 #include "core/error.hpp"
 #include "core/files.hpp"
+#include "core/text.hpp"
 #include "data/indexed_dataset.hpp"
 #include "data/numpy.hpp"
 #include "data/split.hpp"
@@ -39,7 +40,9 @@ void check_input(const IndexedDataset& dataset, const IndexedDataset& first,
                     dataset.prefix().string());
 }
 
-void append(const IndexedDataset& dataset, tokenizer::DatasetWriter& writer) {
+/// `before` are the tokens that `meter` has counted.
+void append(const IndexedDataset& dataset, tokenizer::DatasetWriter& writer, std::int64_t before,
+            Progress& meter) {
   std::vector<std::byte> elements;
   for (std::int64_t document = 0; document < dataset.documents(); ++document) {
     for (std::int64_t sequence = dataset.first_sequence(document);
@@ -49,6 +52,8 @@ void append(const IndexedDataset& dataset, tokenizer::DatasetWriter& writer) {
       writer.add_elements(elements);
     }
     writer.end_document();
+    meter.update(
+        static_cast<double>(before + dataset.first_token(dataset.first_sequence(document + 1))));
   }
 }
 
@@ -90,7 +95,7 @@ class MergedInfo {
 }  // namespace
 
 MergeSummary merge_datasets(const std::vector<std::filesystem::path>& inputs,
-                            const std::filesystem::path& output) {
+                            const std::filesystem::path& output, std::FILE* progress) {
   if (inputs.empty()) throw UsageError("name the datasets to merge");
   const std::filesystem::path target = dataset_prefix(output);
   if (const auto name = target.filename(); name.empty() || name == "." || name == "..")
@@ -106,8 +111,11 @@ MergeSummary merge_datasets(const std::vector<std::filesystem::path>& inputs,
   const TokenType type = datasets.front()->type();
   tokenizer::DatasetWriter writer(target, {static_cast<std::uint8_t>(type), size_of(type)});
   MergeSummary summary{.without_info = info.without()};
+  std::int64_t tokens = 0;
+  for (const auto& dataset : datasets) tokens += dataset->tokens();
+  Progress meter("merging", "token", static_cast<double>(tokens), progress);
   for (const auto& dataset : datasets) {
-    append(*dataset, writer);
+    append(*dataset, writer, summary.tokens, meter);
     summary.documents += dataset->documents();
     summary.sequences += dataset->sequences();
     summary.tokens += dataset->tokens();

@@ -3,6 +3,7 @@
 
 #include <array>
 #include <cstdint>
+#include <cstdio>
 #include <filesystem>
 #include <optional>
 #include <string>
@@ -22,9 +23,10 @@ struct MergeSummary {
 /// are; and OUTPUT.json where all inputs have theirs. No name is touched before all is written.
 /// Throws UsageError when there is no input, or the output is one of them or a folder; DataError
 /// when an input is damaged, has elements of another type or ids of another tokenizer than the
-/// first, or has modes, which would be lost; IoError.
+/// first, or has modes, which would be lost; IoError. `progress` gets a progress meter, null
+/// nothing.
 MergeSummary merge_datasets(const std::vector<std::filesystem::path>& inputs,
-                            const std::filesystem::path& output);
+                            const std::filesystem::path& output, std::FILE* progress = nullptr);
 
 /// Arrays of ids (.npy) to make a dataset of.
 struct ArrayImport {

@@ -2,6 +2,7 @@
 #pragma once
 
 #include <cstdint>
+#include <cstdio>
 
 #include "data/dataset.hpp"
 
@@ -20,8 +21,9 @@ struct NgramLoss {
 /// + T(a) P(b)) / (c(a) + T(a)), T(a) the number of different followers of a. Source: Chen,
 /// Goodman, "An empirical study of smoothing techniques for language modeling" (1998), section 2.4.
 /// Datasets of tokens and labels (data::field), the ids of both below `vocab`. Reads both wholly,
-/// in one process, and keeps a number for each pair that differs in memory. Throws as
-/// Dataset::read.
-NgramLoss ngram_loss(const data::Dataset& train, const data::Dataset& held_out, std::int64_t vocab);
+/// in one process, and keeps a number for each pair that differs in memory. `progress` gets a
+/// progress meter, null nothing. Throws as Dataset::read.
+NgramLoss ngram_loss(const data::Dataset& train, const data::Dataset& held_out, std::int64_t vocab,
+                     std::FILE* progress = nullptr);
 
 }  // namespace trireme::evaluate

@@ -3,6 +3,7 @@
 #include <fmt/ranges.h>
 
 #include <algorithm>
+#include <cctype>
 #include <charconv>
 #include <cmath>
 #include <limits>
@@ -121,6 +122,9 @@ std::size_t parse_memory(const std::string& option, const std::string& text) {
   const auto [stop, error] = std::from_chars(text.data(), end, number, std::chars_format::fixed);
   std::string unit(stop, end);
   unit.erase(0, std::min(unit.find_first_not_of(' '), unit.size()));
+  for (char& letter : unit)
+    letter = static_cast<char>(std::toupper(static_cast<unsigned char>(letter)));
+  if (unit.ends_with("IB")) unit[unit.size() - 2] = 'i';
   const bool decimal = unit.size() == 2 && unit[1] == 'B';
   const bool binary = unit.size() == 1 || (unit.size() == 3 && unit.ends_with("iB"));
   const std::size_t power =
@@ -128,7 +132,8 @@ std::size_t parse_memory(const std::string& option, const std::string& text) {
   const bool known =
       unit.empty() || unit == "B" || (power >= 1 && power <= 4 && (decimal || binary));
   const double bytes = known ? number * std::pow(decimal ? 1000.0 : 1024.0, power) : 0;
-  if (error != std::errc() || !known || !(bytes >= 1) ||
+  const double least = unit.empty() ? 1e6 : 1;  // a number alone that small lacks its unit
+  if (error != std::errc() || !known || !(bytes >= least) ||
       bytes > static_cast<double>(std::numeric_limits<std::int64_t>::max()))
     throw UsageError("{} {}: expected a size, such as 80GiB, 80GB or 81920M", option, text);
   return static_cast<std::size_t>(bytes);

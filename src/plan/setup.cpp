@@ -87,6 +87,9 @@ std::unique_ptr<tokenizer::Tokenizer> open_tokenizer(const tokenizer::TokenizerS
       {"vocab", spec.vocab}, {"merges", spec.merges}, {"model", spec.model}};
   for (const auto& [key, path] : files) {
     std::error_code unknown;
+    // encdec's model is the folder of jieba.
+    if (spec.type != "encdec" && std::filesystem::is_directory(path, unknown))
+      throw IoError("data.tokenizer.{}: '{}' is a folder: name a file in it", key, path.string());
     if (path.empty() || std::filesystem::exists(path, unknown) || unknown) continue;
     throw IoError(
         "data.tokenizer.{}: there is no file '{}' in '{}'; give its path from there, or "

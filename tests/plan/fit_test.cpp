@@ -90,8 +90,10 @@ TEST(Fit, ReadsSizes) {
   EXPECT_EQ(parse_memory("--memory", "80 GB"), 80'000'000'000ull);
   EXPECT_EQ(parse_memory("--memory", "81920M"), 80ull << 30);
   EXPECT_EQ(parse_memory("--memory", "1.5T"), 3ull << 39);
-  EXPECT_EQ(parse_memory("--memory", "1024"), 1024u);
-  for (const char* text : {"", "GiB", "0", "-1G", "80XB", "80Gi", "80GiBs", "1e99T", "nan"})
+  EXPECT_EQ(parse_memory("--memory", "80gib"), 80ull << 30);
+  EXPECT_EQ(parse_memory("--memory", "1024B"), 1024u);
+  EXPECT_EQ(parse_memory("--memory", "85899345920"), 80ull << 30);
+  for (const char* text : {"80", "", "GiB", "0", "-1G", "80XB", "80Gi", "80GiBs", "1e99T", "nan"})
     EXPECT_THROW(parse_memory("--memory", text), UsageError) << text;
 }
 

@@ -257,6 +257,10 @@ void refuse_binary(std::string_view bytes, const std::string& input) {
     throw DataError("{}: an Arrow file; write its column of texts as JSON lines first", input);
   if (bytes.starts_with("PK\x03\x04"))
     throw DataError("{}: a zip archive; unpack it, or pack the texts as a tar archive", input);
+  if (bytes.starts_with("%PDF"))
+    throw DataError("{}: a PDF; extract its text first, for example by pdftotext", input);
+  if (bytes.starts_with("\xff\xfe") || bytes.starts_with("\xfe\xff"))
+    throw DataError("{}: UTF-16; convert it: iconv -f UTF-16 -t UTF-8 FILE", input);
 }
 
 }  // namespace

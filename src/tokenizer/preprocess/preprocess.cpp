@@ -204,7 +204,7 @@ PreprocessSummary preprocess(const Tokenizer& tokenizer, const PreprocessOptions
   if (options.append_eod && !tokenizer.eod())
     throw UsageError("this {} vocabulary has no token to append at the end of a document ('{}')",
                      tokenizer.name(), kEndOfText);
-  if (options.workers < 1) throw UsageError("at least one worker is needed");
+  if (options.workers < 1) throw UsageError("--workers {}: must be at least 1", options.workers);
   if (options.presplit_sentences && options.split_sentences)
     throw UsageError("--split-sentences and --presplit-sentences exclude each other");
   if (options.keep_newlines && !options.split_sentences)

@@ -214,6 +214,8 @@ void require_datasets(const deck::Deck& deck, const plan::Vocabulary& vocabulary
     } catch (const IoError& error) {
       throw IoError("{}, the prefix of a dataset that trireme-preprocess writes: {}", named.key,
                     error.what());
+    } catch (const DataError& error) {
+      throw DataError("{}: {}", named.key, error.what());
     }
   }
 }

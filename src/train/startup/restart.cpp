@@ -17,6 +17,7 @@
 #include "core/clock.hpp"
 #include "core/error.hpp"
 #include "core/philox.hpp"
+#include "core/text.hpp"
 #include "deck/describe.hpp"
 #include "deck/load.hpp"
 #include "train/run_state.hpp"
@@ -65,6 +66,9 @@ std::optional<checkpoint::Latest> find_checkpoint(const deck::Deck& deck,
   if (restart == "latest") {
     if (auto latest = checkpoint::find_latest(checkpoint_folder(deck))) return latest;
   } else if (restart != "never") {
+    const std::string word = did_you_mean(restart, {"latest", "never"});
+    if (!word.empty() && !std::filesystem::exists(restart))
+      throw UsageError("--restart {}: neither latest, never nor a path{}", restart, word);
     checkpoint::Latest named = checkpoint::locate(restart);
     if (!is_own(named.path, deck) && !checkpoint::list_steps(checkpoint_folder(deck)).empty())
       throw UsageError(

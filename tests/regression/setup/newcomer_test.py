@@ -1,15 +1,19 @@
 """What a newcomer does in the first week, forty tasks from the pages, each of which ends in a result; and the mistakes
 that people make on the way, each of which ends in one message that names the key, the place and the way out."""
 
+import fcntl
 import json
 import os
+import pty
 import shutil
 import signal
+import struct
 import subprocess
+import termios
 import unittest
 import unittest.mock
 
-from runs import DATA, DECK, FAILED, FINISHED, HERE, IO, PATIENCE, SCRATCH, STOPPED_EARLY, USAGE, RunTest, Started, command_line, run
+from runs import BIN, DATA, DECK, FAILED, FINISHED, HERE, IO, PATIENCE, SCRATCH, STOPPED_EARLY, USAGE, RunTest, Started, command_line, run
 
 ROOT = HERE.parents[1]
 INPUTS = ROOT / "inputs"
@@ -41,12 +45,16 @@ TASKS = [
     ("check a deck", "pretrain {tiny} --check", "no errors; ranks: 1, iterations: 20, vocabulary: 257"),
     ("a deck with doubts", "pretrain {tiny} --check schedule.peak=5 train.iterations=100k batch.global=16 --ranks 16",
      "schedule.peak = 5 diverges with optimizer.type = adamw"),
-    ("its memory on 8 ranks", "pretrain {tiny} --plan --ranks 8 --memory 1GiB", "verdict    fits"),
+    ("its memory on 8 ranks", "pretrain {tiny} --plan --ranks 8 --memory 1gib", "verdict    fits"),
     ("all keys", "pretrain {tiny} --print-deck", "# default"),
     ("one value", "pretrain {tiny} --print-value schedule.peak", "0.003"),
     ("the key of a word", "pretrain --help lr", "lr is 'schedule.peak' here"),
     ("another trainer's word", ["pretrain", "--help", "activation checkpointing"], "is 'recompute.granularity' here"),
     ("a word that is not there", "pretrain --help wandb", "not supported: metrics.jsonl"),
+    ("the key of a value", "pretrain --help cosine", "schedule.type=cosine"),
+    ("another trainer's value", "pretrain --help bfloat16", "precision.compute=bf16"),
+    ("another trainer's key that is not needed", "pretrain --help num_workers", "num_workers: not needed: a thread prepares"),
+    ("a model's part", "pretrain --help rope_theta", "is 'model.position.theta' here"),
     ("units in a deck", "pretrain {tiny} --check schedule.warmup=5% train.iterations=0.02k train.exit_duration=1:30:00",
      "iterations: 20,"),
     ("train", "pretrain {tiny} --output first", "stopped after iteration 20: finished (exit code 0)"),
@@ -62,8 +70,10 @@ TASKS = [
     ("generate", "generate --checkpoint first --prompt The --tokens 8 --greedy", "The"),
     ("from my tokenizer", "generate --checkpoint own-run --prompt The --tokens 8 --greedy", "The"),
     ("its tensors", "inspect first/checkpoints/step-00000020.h5", "every checksum is right"),
+    ("a run folder's newest checkpoint", "inspect first", "every checksum is right"),
     ("where its time went", "report goodput first", "goodput "),
     ("how it goes", "report follow first", "iteration 26 of 26 (100.0 %)"),
+    ("whether it had an error", "report follow first --once", "no error      yes  1 file read"),
     ("compare runs", "report summary first two", "two"),
     ("what differs", "report diff first two", "parallel.pipeline", 1),
     ("a picture", "report plot first two -o loss.svg", "loss.svg: "),
@@ -77,6 +87,9 @@ TASKS = [
     ("a sweep's runs", "sweep status {inputs}/sweeps/learning-rate.yaml run.output=sweep data.train=text_text_document", "8 runs"),
     ("the best layout", "plan {inputs}/gpt2-xl-a10x32.yaml --cluster {inputs}/clusters/a10x32.yaml data.tokenizer.vocab={gpt2}/vocab.json "
      "data.tokenizer.merges={gpt2}/merges.txt --top 3", "0-11-8-8-8-8-5-0"),
+    ("the simulated step", "plan {inputs}/gpt2-345m-pipeline.yaml run.device=cuda --cluster {inputs}/clusters/h200x4.yaml --top 1 "
+     "--timeline first/trace.json", "interleaved 3"),
+    ("its table", "report trace first", "forward-compute"),
     ("what took how long", "inspect text_text_document --verbose", "exit code 0 after"),
 ]
 
@@ -101,11 +114,20 @@ MISTAKES = [
     (TYPED + "batch.global=7 batch.micro=2", DECK, "batch.global = 7 is not a multiple of batch.micro"),
     (TYPED + "recompute.layers=2", DECK, "recompute.layers"),
     (TYPED + "parallel.zero=4", DECK, "parallel.zero = 4: must be from 0 to 3"),
+    (TYPED + "precision.compute=fp8", DECK, "('fp8' is a value of precision.gemm)"),
+    (TYPED + "schedule.type=wordpiece", DECK, "('wordpiece' is a value of data.tokenizer.type)"),
+    (TYPED + "other.yaml", DECK, "'other.yaml' is a second deck: one is read"),
     (["pretrain", *TINY, "--check", "data={train: text_text_document, split: 969,30,1}"], DECK, 'needs quotes: split: "969,30,1"'),
     # files
     ("pretrain {root}/README.md --check", DECK, "README.md: not a deck, which is a YAML file such as inputs/quickstart.yaml"),
     ("pretrain script.sh --check", DECK, "'trireme-convert flags script.sh' makes one of a launch script"),
     ("pretrain nowhere.yaml", IO, "cannot open 'nowhere.yaml'"),
+    ("pretrain {inputs}/quickstart.yml", IO, "did you mean '{inputs}/quickstart.yaml'?"),
+    ("pretrain {inputs}", IO, "'{inputs}' is a folder: name a file in it"),
+    ("plan {inputs}/gpt2-1.5b.yaml --cluster {inputs}/clusters", IO, "clusters' is a folder: name a file in it"),
+    ("bench step {inputs}", IO, "is a folder: name a file in it"),
+    (TYPED + "data.train=text.txt", DATA, "data.train: 'text.txt' is not an indexed dataset"),
+    ("pretrain {own} --check data.tokenizer.model={here}", IO, "data.tokenizer.model: '{here}' is a folder"),
     ("pretrain model.layers=2", USAGE, "the deck comes first, then 'model.layers=2'"),
     (TYPED + "data.train=text", IO, "data.train, the prefix of a dataset that trireme-preprocess writes: cannot open 'text.idx'"),
     (TYPED + "data.train=text", IO, "did you mean 'text_text_document'?"),
@@ -117,6 +139,10 @@ MISTAKES = [
     (TYPED + "checkpoint.load=lost", IO, "there is no checkpoint 'lost': name a run folder, or a file such as"),
     ("preprocess --input {here} --output x --tokenizer bytes", IO, "is a folder; name the files in it"),
     ("preprocess --input a.parquet --output x --tokenizer bytes", DATA, "a Parquet file; write its column of texts as JSON lines"),
+    ("preprocess --input a.pdf --output x --tokenizer bytes", DATA, "a PDF; extract its text first"),
+    ("preprocess --input utf16.txt --output x --tokenizer bytes", DATA, "UTF-16; convert it: iconv"),
+    ("preprocess text.txt --output x --tokenizer bytes", USAGE, "'text.txt' is a file: give it as --input text.txt"),
+    ("preprocess --input text.txt --output x --tokenizer bytes --workers 0", USAGE, "--workers 0: must be at least 1"),
     ("preprocess --input lost.txt --output x --tokenizer bytes", IO, "cannot open 'lost.txt'"),
     ("preprocess --input lines.jsonl --output x --tokenizer bytes", DATA, "lines.jsonl:1: there is no key 'text'"),
     ("preprocess --input text.txt --output x --tokenizer gpt", USAGE, "unknown tokenizer 'gpt'"),
@@ -131,18 +157,26 @@ MISTAKES = [
     ("evaluate {tiny} --output first model.layers=2", DECK,
      "model.layers = 2, but the checkpoint was written with 4; it must stay that"),
     ("report summary lost", IO, "lost"),
+    ("report goodput {inputs}", IO, "is no run folder: it has no metrics.jsonl"),
+    ("pretrain {tiny} --output first --restart latset", USAGE, "neither latest, never nor a path; did you mean 'latest'?"),
+    ("generate first --prompt a", USAGE, "'first' belongs to no option; did you mean --checkpoint first?"),
     ("convert hf lost x.h5", IO, "lost"),
     ("convert flags unset.sh", FINISHED, "--nnodes ${{NNODES}}; give --define NAME=VALUE, or --ranks N"),
     ("plan {inputs}/gpt2-1.5b.yaml --cluster h200", IO, "there is no cluster file 'h200': inputs/clusters has some"),
     ("plan {inputs}/gpt2-1.5b.yaml", USAGE, "--cluster FILE is missing, such as inputs/clusters/"),
     # commands and options
     ("pretrain --chek", USAGE, "unrecognised option '--chek'; did you mean '--check'?"),
+    ("pretrain {tiny} --check --lr 1", USAGE, "unrecognised option '--lr'; did you mean schedule.peak=VALUE?"),
+    ("pretrain {tiny} --check --tensor-model-parallel-size 2", USAGE, "did you mean parallel.tensor=VALUE?"),
+    ("pretrain {tiny} --check --model.layers 2", USAGE, "did you mean model.layers=VALUE?"),
+    ("pretrain {tiny} -n 4", USAGE, "a launcher starts ranks: mpirun -n N"),
     ("report sumary", USAGE, "did you mean 'summary'?"),
     ("bench stp", USAGE, "did you mean 'step'?"),
     ("bench", USAGE, "expected a command: burn-in, comm, gemm, generate, kernels, profile, step"),
     ("sweep tabel {inputs}/sweeps/learning-rate.yaml", USAGE, "'tabel' is neither a deck nor run, status or table; did you mean 'table'?"),
     ("tokenizer train --input text.txt --output x --size 1q", USAGE, "--size 1q: expected a whole number, such as 2000 or 2k"),
     ("generate --checkpoint first --prompt a --top-p much", USAGE, "--top-p much: expected a number, such as 0.9"),
+    ("pretrain {tiny} --plan --memory 80", USAGE, "--memory 80: expected a size, such as 80GiB"),
     (TYPED + "--time-limit soon", USAGE, "--time-limit soon: expected a time, such as 90min"),
     ("pretrain {tiny} --ranks 2", USAGE, "a launcher starts ranks: mpirun -n 2"),
     ("pretrain {inputs}/gpt2-1.5b.yaml --print-job slurm --option exclusive", USAGE, "--option exclusive: expected one of sbatch's options"),
@@ -182,6 +216,10 @@ def setUpModule():
         file.writelines(json.dumps({"body": text}) + "\n" for text in ("one two", "three"))
     with open("a.parquet", "wb") as file:
         file.write(b"PAR1\x15\x04\x00")
+    with open("a.pdf", "wb") as file:
+        file.write(b"%PDF-1.7\n")
+    with open("utf16.txt", "w", encoding="utf-16") as file:
+        file.write("one two\n")
     flags = ("--num-layers 4 --hidden-size 64 --num-attention-heads 4 --seq-length 32 --max-position-embeddings 32 --micro-batch-size 1 "
              f"--global-batch-size 16 --lr 1e-3 --train-iters 10 --data-path x --vocab-file {GPT2}/vocab.json --merge-file {GPT2}/merges.txt")
     for name in ("script.sh", "unset.sh"):
@@ -204,7 +242,7 @@ class Newcomer(RunTest):
             with self.subTest(command):
                 result = play(command)
                 self.assertEqual(result.code, code, f"{command}: {result}")
-                self.assertIn(text.format(here=FOLDER), result.err, f"{command}: {result}")
+                self.assertIn(text.format(here=FOLDER, inputs=INPUTS), result.err, f"{command}: {result}")
                 for name in ("H5F", "boost", "ParseFromArray", "std::"):
                     self.assertNotIn(name, result.err, "a library's own words")
 
@@ -224,6 +262,35 @@ class Newcomer(RunTest):
             configured, built = (self.folder / "log").read_text().splitlines()[:2]
             self.assertIn(f"-DTRIREME_CUDA={choice} ", configured)
             self.assertIn("trireme-pretrain", built)
+
+    def test_help_is_never_wider_than_the_terminal(self):
+        for words in ([], ["deck"], ["deck.recompute.granularity"], ["wandb"], ["lr"]):
+            for columns in (50, 72):
+                primary, secondary = pty.openpty()
+                fcntl.ioctl(secondary, termios.TIOCSWINSZ, struct.pack("HHHH", 40, columns, 0, 0))
+                with subprocess.Popen([BIN / "trireme-pretrain", "--help", *words], stdout=secondary):
+                    os.close(secondary)
+                    text = b""
+                    try:
+                        while part := os.read(primary, 1 << 16):
+                            text += part
+                    except OSError:  # the program has closed its end
+                        pass
+                os.close(primary)
+                lines = text.decode().splitlines()
+                self.assertTrue(lines, words)
+                self.assertLessEqual(max(map(len, lines)), columns, "\n".join(lines))
+        for program in sorted(BIN.glob("trireme-*")):
+            lines = run(program.name, "--help").out.splitlines()
+            self.assertLessEqual(max(map(len, lines)), 100, program)
+
+    def test_every_program_takes_quiet_and_verbose(self):
+        for program in sorted(path.name for path in BIN.glob("trireme-*") if path.name != "trireme-bench"):
+            listed = run(program, "--help").out
+            self.assertIn("--quiet", listed, program)
+            self.assertIn("--verbose", listed, program)
+        for command in ("burn-in", "comm", "gemm", "generate", "kernels", "profile", "step"):
+            self.assertIn("--quiet", run("trireme-bench", command, "--help").out, command)
 
     def test_profilers_start_the_program_again(self):
         """--profile runs each rank under Nsight, here a script that writes its words down."""
