@@ -4,6 +4,12 @@ spack repo create trireme-repo && cp -r cmake/install/spack/trireme trireme-repo
 spack repo add trireme-repo && spack dev-build --source-path PATH-OF-THE-TREE trireme@main +cuda cuda_arch=90
 """
 
+try:
+    from spack_repo.builtin.build_systems.cmake import CMakePackage, generator
+    from spack_repo.builtin.build_systems.cuda import CudaPackage
+except ImportError:  # before Spack 1.0 spack.package has them
+    pass
+
 from spack.package import *
 
 
