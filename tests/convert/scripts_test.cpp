@@ -83,6 +83,16 @@ TEST_F(Scripts, FlagsThatNoCommandHas) {
   EXPECT_EQ(result.deck.find("seed:"), std::string::npos);
 }
 
+TEST_F(Scripts, FlagsThatNoCommandHasExplainWhatIsMissing) {
+  const fs::path script =
+      file("x.sh", "python pretrain_gpt.py --num-layers 2 \\\n # --seed 1 \\\n --lr 1\n");
+  EXPECT_NE(errors_of({.file = script})
+                .find(script.string() + ":3: --lr 1 is not part of the command: the line before it "
+                                        "does not end in '\\'\n"),
+            std::string::npos)
+      << errors_of({.file = script});
+}
+
 constexpr const char* kSmall =
     "python pretrain_gpt.py --num-layers 2 --hidden-size 64 --num-attention-heads 4 --lr 1 "
     "--train-iters 9 --seq-length 8 --max-position-embeddings 8 --micro-batch-size 2 "

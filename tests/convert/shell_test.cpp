@@ -73,6 +73,17 @@ TEST(Shell, IndexesArrays) {
   EXPECT_EQ(commands_of("A=abc; run ${#A} ${#B}"), "run|3|{${#B}}\n");
 }
 
+TEST(Shell, SlicesArrays) {
+  EXPECT_EQ(commands_of("f() { run \"${@:2}\" ${@:1:1} ${@:9}; }; f a 'b c' d"), "run|b c|d|a\n");
+  EXPECT_EQ(commands_of("A=(a b c); N=1; run ${A[@]:1} ${A[@]:N:1} ${A[@]:X}"),
+            "run|b|c|b|{${A[@]:X}}\n");
+}
+
+TEST(Shell, FollowsTheCommandOfSsh) {
+  EXPECT_EQ(commands_of("A=1; ssh -p 2 host \"cd x && run $A\"; ssh host go"),
+            "run|1\nssh|host|go\n");
+}
+
 TEST(Shell, TakesPrefixesAndSuffixesOff) {
   EXPECT_EQ(commands_of("P=a/b.c/d.tar.gz; run ${P##*/} ${P#*/} ${P%.*} ${P%%.*} ${P%.gz} ${P#a/}"),
             "run|d.tar.gz|b.c/d.tar.gz|a/b.c/d.tar|a/b|a/b.c/d.tar|b.c/d.tar.gz\n");

@@ -99,9 +99,11 @@ void apply_rules(Recipe& recipe) {
   apply_output_rules(recipe);
 }
 
-[[noreturn]] void refuse(const std::vector<Remark>& errors) {
+/// Throws a DeckError with `errors` and, after them, `hints` at their cause.
+[[noreturn]] void refuse(const std::vector<Remark>& errors, const std::vector<Remark>& hints = {}) {
   std::string text;
   for (const Remark& remark : errors) text += fmt::format("{}: {}\n", remark.place, remark.message);
+  for (const Remark& hint : hints) text += fmt::format("{}: {}\n", hint.place, hint.message);
   throw DeckError("{}{} error{}; no deck was written.", text, errors.size(),
                   errors.size() == 1 ? "" : "s");
 }
@@ -117,6 +119,17 @@ void refuse_other_networks(const Recipe& recipe) {
   const Given* experts = recipe.flags.find("num-experts");
   if (experts && experts->values != std::vector<std::string>{"1"})
     refuse({{experts->place, fmt::format("{}: {}", experts->text(), kNoExperts)}});
+}
+
+/// The flags that follow the command, but are no part of it.
+std::vector<Remark> stray_remarks(const shell::Run& run) {
+  std::vector<Remark> remarks;
+  for (const shell::RunCommand& flag : stray_flags(run))
+    remarks.push_back({fmt::format("{}:{}", flag.file, flag.line),
+                       shell::shown(fmt::format(
+                           "{} is not part of the command: the line before it does not end in '\\'",
+                           fmt::join(flag.words, " ")))});
+  return remarks;
 }
 
 Recipe read_recipe(const Request& request, const shell::Run& run, std::string& hosts) {
@@ -138,11 +151,7 @@ Recipe read_recipe(const Request& request, const shell::Run& run, std::string& h
   take_remarks(recipe, parsed);
   recipe.flags = std::move(parsed.arguments);
   refuse_other_networks(recipe);
-  for (const shell::RunCommand& flag : stray_flags(run))
-    recipe.draft.note(
-        fmt::format("{}:{}", flag.file, flag.line),
-        fmt::format("{} is not part of the command: the line before it does not end in '\\'",
-                    shell::shown(fmt::format("{}", fmt::join(flag.words, " ")))));
+  for (const Remark& flag : stray_remarks(run)) recipe.draft.note(flag.place, flag.message);
   recipe.deepspeed = recipe.flags.has("deepspeed");
   const Given* given = recipe.flags.find("deepspeed-config");
   if (!given && !request.ds_config.empty())
@@ -211,7 +220,7 @@ Result convert(const Request& request) {
   if (recipe.deepspeed) apply_rows(recipe, recipe.json);
   apply_rules(recipe);
   recipe.draft.check_deck(recipe.place, recipe.data() ? recipe.ranks->count : 0);
-  if (!recipe.draft.errors().empty()) refuse(recipe.draft.errors());
+  if (!recipe.draft.errors().empty()) refuse(recipe.draft.errors(), stray_remarks(run));
   Result result{.deck = recipe.draft.render(title_of(recipe)), .unbuilt = recipe.draft.unbuilt()};
   result.hosts = std::move(hosts);
   check_readable(result.deck, recipe.place);

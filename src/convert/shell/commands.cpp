@@ -356,6 +356,9 @@ void Follower::record(std::vector<std::string> words, int line) {
     follow_inner(text, line, words);
     return;
   }
+  // The command of `ssh HOST "cd FOLDER && python ..."`, which is one word.
+  if (words[0] == "ssh" && words.size() > 2 && words.back().find(' ') != std::string::npos)
+    return follow_inner(words.back(), line, {});
   if (starts_script(words)) return;
   words.insert(words.begin(), words_before_.begin(), words_before_.end());
   run.commands.push_back({std::move(words), file_, line});

@@ -202,6 +202,28 @@ std::optional<std::string> Expander::element(std::string_view name, std::string_
                                       : std::nullopt;
 }
 
+// The elements of `${NAME[@]:begin}` or `${NAME[@]:begin:count}`, where `first` is the number of
+// the first one; empty if the numbers are unknown or negative.
+std::optional<std::vector<std::string>> Expander::slice(const std::vector<std::string>& values,
+                                                        std::string_view range, int first) {
+  const auto number = [&](std::string_view text) -> std::optional<std::size_t> {
+    const std::string value = arithmetic(text);
+    std::size_t result = 0;
+    const auto [end, error] = std::from_chars(value.data(), value.data() + value.size(), result);
+    return error == std::errc() && end == value.data() + value.size() ? std::optional(result)
+                                                                      : std::nullopt;
+  };
+  const std::size_t colon = range.find(':');
+  const auto begin = number(range.substr(0, colon));
+  const auto count =
+      colon == kNone ? std::optional(values.size()) : number(range.substr(colon + 1));
+  if (!begin || !count || *begin < static_cast<std::size_t>(first)) return std::nullopt;
+  const std::size_t from = std::min(*begin - static_cast<std::size_t>(first), values.size());
+  const std::size_t to = from + std::min(*count, values.size() - from);
+  return std::vector<std::string>(values.begin() + static_cast<std::ptrdiff_t>(from),
+                                  values.begin() + static_cast<std::ptrdiff_t>(to));
+}
+
 // `${#NAME}` and `${#NAME[@]}`; empty for other texts and unknown values.
 std::optional<std::size_t> Expander::length_of(std::string_view inside) const {
   if (!inside.starts_with('#') || inside.size() < 2) return std::nullopt;
@@ -232,6 +254,10 @@ void Expander::expand_braces(std::string_view inside, bool quoted) {
     return values && !values->empty() ? put_value((*values)[0], quoted) : values ? void() : mark();
   }
   if (rest == "[@]" || rest == "[*]") return values ? put_array(*values, quoted) : mark();
+  if (rest.starts_with("[@]:") || rest.starts_with("[*]:")) {
+    const auto part = values ? slice(*values, rest.substr(4), /*first=*/0) : std::nullopt;
+    return part ? put_array(*part, quoted) : mark();
+  }
   if (rest[0] == '[') {
     const std::size_t close = rest.find(']');
     const auto value =
@@ -240,6 +266,9 @@ void Expander::expand_braces(std::string_view inside, bool quoted) {
   }
   // A slice of unknown arguments is empty.
   if (all && !values && rest[0] == ':') return put_array({}, quoted);
+  if (all && rest[0] == ':')
+    if (const auto part = slice(*values, rest.substr(1), /*first=*/1))
+      return put_array(*part, quoted);
   if (std::string_view("#%/^,").find(rest[0]) != kNone) {
     const bool known = values && !values->empty() && !has_unknown(values->front());
     const auto text = known ? edited(values->front(), rest) : std::nullopt;
@@ -345,31 +374,6 @@ void Expander::expand(std::string_view raw, Quotes quotes) {
     }
   }
   end_word();
-}
-
-std::optional<std::string> substitute(std::string_view command, std::string_view text) {
-  if (command.size() < 4 || command[0] != 's') return std::nullopt;
-  const std::size_t second = command.find(command[1], 2);
-  const std::size_t third = second == kNone ? kNone : command.find(command[1], second + 1);
-  if (third == kNone) return std::nullopt;
-  const std::string_view name = command.substr(2, second - 2);
-  const std::string_view value = command.substr(second + 1, third - second - 1);
-  const std::string_view options = command.substr(third + 1);
-  const bool plain = !name.empty() && name.find_first_of("\\.*[]^$\n") == kNone &&
-                     value.find_first_of("\\&\n") == kNone;
-  if (!plain || (!options.empty() && options != "g")) return std::nullopt;
-  std::string result;
-  while (!text.empty()) {
-    const std::size_t end = std::min(text.find('\n'), text.size() - 1) + 1;
-    std::string line(text.substr(0, end));
-    text.remove_prefix(end);
-    for (std::size_t at = line.find(name); at != kNone; at = line.find(name, at + value.size())) {
-      line.replace(at, name.size(), value);
-      if (options.empty()) break;
-    }
-    result += line;
-  }
-  return result;
 }
 
 }  // namespace trireme::convert::shell

@@ -104,6 +104,8 @@ class Expander {
   std::string arithmetic(std::string_view expression);
   std::optional<std::string> element(std::string_view name, std::string_view index);
   std::optional<std::size_t> length_of(std::string_view inside) const;
+  std::optional<std::vector<std::string>> slice(const std::vector<std::string>& values,
+                                                std::string_view range, int first);
 
   const Values& variables_;
   OutputOf output_of_;
