@@ -133,7 +133,7 @@ void Printer::print(std::size_t number) {
   write((begun_ ? "" : tokenizer::replace_invalid_utf8(prompts_[prompt].text) + result.text) +
         "\n");
   if (result.continuation.stop == generate::Stop::context)
-    std::fputs("(stopped at the end of the model's context)\n", stderr);
+    std::fputs("(stopped: the model's context, or its KV cache, is full)\n", stderr);
 }
 
 }  // namespace trireme

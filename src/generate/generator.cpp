@@ -223,30 +223,55 @@ std::string continuation_text(const tokenizer::Tokenizer& tokenizer,
 
 // ---- text while tokens come
 
+namespace {
+
+/// U+FFFD: what the start of a character decodes to.
+constexpr std::string_view kReplacement = "\xEF\xBF\xBD";
+/// Tokens before new ones that are decoded with them: more than a character or a word has.
+constexpr std::size_t kContextTokens = 64;
+
+void keep_last(std::vector<std::int32_t>& ids, std::size_t count) {
+  if (ids.size() > count) ids.erase(ids.begin(), ids.end() - static_cast<std::ptrdiff_t>(count));
+}
+
+}  // namespace
+
 TextStream::TextStream(const tokenizer::Tokenizer& tokenizer, std::vector<std::int32_t> prompt,
                        std::vector<std::string> stop_strings)
-    : tokenizer_(tokenizer), prompt_(std::move(prompt)), stop_strings_(std::move(stop_strings)) {
+    : tokenizer_(tokenizer), context_(std::move(prompt)), stop_strings_(std::move(stop_strings)) {
   std::erase(stop_strings_, "");
+  keep_last(context_, kContextTokens);
 }
 
 std::string TextStream::push(std::int32_t id) {
   if (stopped_) return "";
   ids_.push_back(id);
-  text_ = continuation_text(tokenizer_, prompt_, ids_);
+  text_ = before_ + continuation_text(tokenizer_, context_, ids_);
   std::size_t stop = std::string::npos;
-  for (const std::string& each : stop_strings_) stop = std::min(stop, text_.find(each));
+  for (const std::string& each : stop_strings_) stop = std::min(stop, text_.find(each, emitted_));
   if (stop != std::string::npos) {
     stopped_ = true;
     text_.resize(stop);
     return emit(stop);
   }
+  if (ids_.size() >= 2 * kContextTokens) shorten();
   return emit(settled());
+}
+
+void TextStream::shorten() {
+  const auto cut = ids_.end() - kContextTokens;
+  const std::string text = continuation_text(tokenizer_, context_, std::span(ids_.begin(), cut));
+  // A cut inside a character waits for the next token.
+  if (text.ends_with(kReplacement) || !text_.substr(before_.size()).starts_with(text)) return;
+  before_ += text;
+  context_.insert(context_.end(), ids_.begin(), cut);
+  ids_.erase(ids_.begin(), cut);
+  keep_last(context_, kContextTokens);
 }
 
 std::string TextStream::finish() { return emit(text_.size()); }
 
 std::size_t TextStream::settled() const {
-  constexpr std::string_view kReplacement = "\xEF\xBF\xBD";
   std::string_view settled = text_;
   // The start of a character decodes to U+FFFD until its other bytes come.
   while (settled.ends_with(kReplacement)) settled.remove_suffix(kReplacement.size());

@@ -140,9 +140,14 @@ class TextStream {
  private:
   std::size_t settled() const;
   std::string emit(std::size_t end);
+  /// Moves ids whose text no longer changes from ids_ to context_, so that a token takes the same
+  /// time however long the text is.
+  void shorten();
 
   const tokenizer::Tokenizer& tokenizer_;
-  std::vector<std::int32_t> prompt_, ids_;
+  std::vector<std::int32_t> context_;  ///< the last tokens before ids_
+  std::vector<std::int32_t> ids_;      ///< the last new tokens
+  std::string before_;                 ///< the text of the new tokens before ids_
   std::vector<std::string> stop_strings_;
   std::string text_;
   std::size_t emitted_ = 0;

@@ -4,6 +4,7 @@
 
 #include "core/error.hpp"
 #include "core/files.hpp"
+#include "core/text.hpp"
 
 namespace trireme::generate {
 
@@ -91,7 +92,7 @@ Shape shape_of(const CachedLayers& layers, std::int64_t layer) {
 }  // namespace
 
 std::string CachePlan::text() const {
-  return fmt::format("{} blocks of {} positions, {}", blocks, kPositions,
+  return fmt::format("{} of {} positions, {}", counted(blocks, "block"), kPositions,
                      human_bytes(static_cast<double>(bytes())));
 }
 

@@ -352,6 +352,25 @@ TEST(TextStream, KeepsBackPartsOfCharacters) {
   EXPECT_EQ(pieces("a\xE2\x82"), "a|//\xEF\xBF\xBD");
 }
 
+TEST(TextStream, LongTextsAreThoseOfAllTokensTogether) {
+  const std::filesystem::path gpt2 = std::filesystem::path(TRIREME_SOURCE_DIR) / "tests/data/gpt2";
+  const auto tokenizer = tokenizer::make_tokenizer(
+      {.type = "gpt2", .vocab = gpt2 / "vocab.json", .merges = gpt2 / "merges.txt"});
+  std::string written;
+  for (int i = 0; i < 300; ++i)
+    written += fmt::format(" word{} \xF0\x9F\x98\x80\xE4\xBD\xA0\xC3\xA9.", i * i);
+  Ids prompt = tokenizer->encode(written), ids = prompt;
+  // Ids in any order: most cuts are inside a character.
+  for (std::size_t i = 0; i < ids.size(); ++i) std::swap(ids[i], ids[(i * 7919) % ids.size()]);
+  ids.insert(ids.begin(), prompt.begin(), prompt.end());
+  TextStream stream(*tokenizer, prompt);
+  std::string joined;
+  for (const std::int32_t id : ids) joined += stream.push(id);
+  joined += stream.finish();
+  EXPECT_EQ(joined, continuation_text(*tokenizer, prompt, ids));
+  EXPECT_EQ(stream.text(), joined);
+}
+
 TEST(TextStream, KeepsBackWhatMayBeAStopString) {
   EXPECT_EQ(pieces("abcd", {"cx"}), "a|b|cd|//");
   EXPECT_EQ(pieces("abcxd", {"cx"}), "a|b|stop");
