@@ -440,6 +440,9 @@ TEST_F(HuggingFaceTest, TheLlamaFamilyGoesThereAndBackBitForBit) {
       {"llama", "tie_embeddings: true, position: {scaling: yarn, factor: 4, original: 64}"},
       {"llama", "activation: geglu, position: {scaling: linear, factor: 2}"},
       {"mistral", "head_dim: 6, tie_embeddings: false"},
+      {"mistral", "window: 5, tie_embeddings: false"},
+      {"qwen2", "bias: qkv, window: 5"},
+      {"qwen3", "qk_norm: head, window: 3"},
       {"qwen2", "bias: qkv, layernorm_eps: 1e-6"},
       {"qwen3", "qk_norm: head, head_dim: 8, position: {theta: 1e6}"},
       {"olmo2", "qk_norm: width, norm_placement: output, tie_embeddings: false"},
@@ -508,17 +511,41 @@ TEST_F(HuggingFaceTest, NamesWhatNoLlamaDeckCanSay) {
             "model.position.scaling is linear, llama3 or yarn");
   EXPECT_NE(changed("tie_word_embeddings", false).find("has no tensor 'lm_head.weight'"),
             std::string::npos);
-  // The window of Mistral 7B v0.1.
-  file("out/config.json", good);
-  configure("model_type", "mistral");
-  configure("sliding_window", 4);
-  const std::string said = import_model(folder_ / "out", folder_ / "window.h5", {});
-  EXPECT_NE(said.find("attention has a window of 4 tokens"), std::string::npos) << said;
   EXPECT_EQ(message_of<DataError>([&] {
               export_model(checkpoint_of(llama_deck_with("bias: qkv, qk_norm: head")),
                            folder_ / "other");
             }).substr(0, 47),
             "no model of transformers has model.norm_placeme");
+  EXPECT_EQ(
+      message_of<DataError>([&] {
+        export_model(
+            checkpoint_of(llama_deck_with("norm_placement: output, qk_norm: width, window: 4")),
+            folder_ / "other");
+      }),
+      "no model of transformers has model.norm_placement = output and model.window");
+}
+
+TEST_F(HuggingFaceTest, ReadsWindowsOfAllLayersAndLimitsTheContextToThoseOfSome) {
+  export_model(checkpoint_of(llama_deck_with("bias: qkv, window: 4")), folder_ / "out");
+  const auto imported = [&](const char* key, const nlohmann::json& value) {
+    configure(key, value);
+    fs::remove(folder_ / "back.h5");
+    const std::string said =
+        import_model(folder_ / "out", folder_ / "back.h5", {.write_deck = folder_ / "deck.yaml"});
+    const deck::Model model = deck::load(folder_ / "deck.yaml", {}, {.need_data = false}).model;
+    return std::tuple(model.window.value_or(0), model.positions,
+                      said.find("some layers alone have a window of 4 tokens") < said.size());
+  };
+  using Read = std::tuple<std::int64_t, std::int64_t, bool>;
+  EXPECT_EQ(imported("max_window_layers", 0), Read(4, 8, false));
+  EXPECT_EQ(imported("max_window_layers", 1), Read(0, 4, true));
+  EXPECT_EQ(imported("max_window_layers", 2), Read(0, 8, false));
+  EXPECT_EQ(
+      imported("layer_types", nlohmann::json::array({"sliding_attention", "sliding_attention"})),
+      Read(4, 8, false));
+  EXPECT_EQ(imported("layer_types", nlohmann::json::array({"full_attention", "sliding_attention"})),
+            Read(0, 4, true));
+  EXPECT_EQ(imported("use_sliding_window", false), Read(0, 8, false));
 }
 
 TEST_F(HuggingFaceTest, WritesSeveralFilesAndTypes) {

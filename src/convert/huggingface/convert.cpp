@@ -327,9 +327,6 @@ std::string export_model(const fs::path& from, const fs::path& to, const ExportO
         "'{}' is of a model with model.mup.base = {}: Hugging Face's models have no multipliers of "
         "logits and queries",
         file.string(), *deck.model.mup.base);
-  if (deck.model.window)
-    throw DataError("'{}' is of a model with model.window = {}, whose export is not built",
-                    file.string(), *deck.model.window);
   const Format& format = format_of(deck);
   const model::ModelSpec spec = model::make_spec(deck, {.size = words->shape[0]});
   const std::optional<std::int64_t> eod = end_of_document(deck);

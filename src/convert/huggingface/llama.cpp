@@ -83,13 +83,29 @@ constexpr Variant kVariants[] = {
     {"olmo2", "Olmo2ForCausalLM", "  norm_placement: output\n  qk_norm: width\n"},
 };
 
-/// The window of attention; none where it is all of the context.
-std::optional<std::int64_t> window_of(const ConfigReader& config, const std::string& type) {
+/// The window of attention in at least one layer, if there is one.
+struct Window {
+  std::int64_t tokens = 0;
+  bool all_layers = true;
+};
+
+std::optional<Window> window_of(const ConfigReader& config, const std::string& type) {
   const bool optional = type == "qwen2" || type == "qwen3";
   if (optional && !config.flag("use_sliding_window", false)) return std::nullopt;
-  if (type == "mistral" && !config.has("sliding_window")) return 4096;  // the class's default
+  if (type == "mistral" && !config.has("sliding_window")) return Window{4096};  // the default
   if (config["sliding_window"].is_null()) return std::nullopt;
-  return config.size("sliding_window");
+  const Window window{.tokens = config.size("sliding_window")};
+  if (!optional) return window;
+  if (const nlohmann::json& types = config["layer_types"]; types.is_array()) {
+    const auto sliding = std::ranges::count(types, nlohmann::json("sliding_attention"));
+    if (sliding == 0) return std::nullopt;
+    return Window{window.tokens, sliding == std::ssize(types)};
+  }
+  // Layers from this one on have the window.
+  const nlohmann::json& first = config["max_window_layers"];
+  const std::int64_t full = first.is_number_integer() ? first.get<std::int64_t>() : 28;
+  if (full >= config.size("num_hidden_layers")) return std::nullopt;
+  return Window{window.tokens, full <= 0};
 }
 
 std::string llama_deck(const Source& source) {
@@ -112,23 +128,28 @@ std::string llama_deck(const Source& source) {
   const std::int64_t head_dim =
       config.size("head_dim", type == "qwen3" ? 128 : std::max<std::int64_t>(1, hidden / heads));
   std::int64_t positions = config.size("max_position_embeddings", 2048);
-  if (const auto window = window_of(config, type); window && *window < positions) {
-    source.notes.push_back(fmt::format(
-        "attention has a window of {} tokens, which the deck has no key for: model.positions is "
-        "{}, not {}, so that contexts do not leave it",
-        *window, *window, positions));
-    positions = *window;
+  std::string window_key;
+  if (const auto window = window_of(config, type); window && window->tokens < positions) {
+    if (window->all_layers) {
+      window_key = fmt::format("  window: {}\n", window->tokens);
+    } else {
+      source.notes.push_back(fmt::format(
+          "some layers alone have a window of {} tokens, which the deck has no key for: "
+          "model.positions is {}, not {}, so that contexts do not leave it",
+          window->tokens, window->tokens, positions));
+      positions = window->tokens;
+    }
   }
   // Long contexts take much memory: a run may have shorter samples.
   const std::int64_t sequence = std::min<std::int64_t>(positions, 4096);
   std::string text = fmt::format(
       "model:\n  family: llama\n  layers: {}\n  hidden: {}\n  heads: {}\n  kv_heads: {}\n"
       "  head_dim: {}\n  ffn: {}\n  sequence: {}\n  positions: {}\n  vocab: {}\n"
-      "  activation: {}\n{}  tie_embeddings: {}\n  dropout: {{attention: {}, hidden: 0}}\n"
+      "  activation: {}\n{}{}  tie_embeddings: {}\n  dropout: {{attention: {}, hidden: 0}}\n"
       "  init_std: {}\n  layernorm_eps: {}\n",
       config.size("num_hidden_layers"), hidden, heads, config.size("num_key_value_heads", heads),
       head_dim, config.size("intermediate_size"), sequence, positions, config.size("vocab_size"),
-      activation == "silu" ? "swiglu" : "geglu", variant->keys,
+      activation == "silu" ? "swiglu" : "geglu", variant->keys, window_key,
       config.flag("tie_word_embeddings", false), config.number("attention_dropout", 0),
       config.number("initializer_range", 0.02), config.number("rms_norm_eps", 1e-6));
   text += position_text(config);
@@ -144,12 +165,14 @@ const Variant& variant_of(const deck::Model& model) {
   const bool bias = model.bias == LinearBias::qkv;
   const QkNorm norm = model.qk_norm.value_or(QkNorm::none);
   const bool uneven = model.head_dim != model.hidden / model.heads;
+  if (output && model.window)
+    throw DataError("no model of transformers has model.norm_placement = output and model.window");
   if (output && !bias && norm == QkNorm::width && !uneven) return kVariants[4];
   if (!output && !bias && norm == QkNorm::head) return kVariants[3];
   if (!output && bias && norm == QkNorm::none && !uneven) return kVariants[2];
-  // LlamaConfig refuses heads that do not divide the hidden size.
+  // LlamaConfig has no window and refuses heads that do not divide the hidden size.
   if (!output && !bias && norm == QkNorm::none)
-    return kVariants[uneven || model.hidden % model.heads != 0 ? 1 : 0];
+    return kVariants[uneven || model.hidden % model.heads != 0 || model.window ? 1 : 0];
   throw DataError(
       "no model of transformers has model.norm_placement = {}, model.qk_norm = {}, model.bias = {} "
       "and model.head_dim = {} together (OLMo-2 has output, width, none; Qwen3 pre, head, none; "
@@ -199,8 +222,12 @@ nlohmann::ordered_json llama_json(const Target& target) {
                                  {"use_cache", true}};
   if (type != "qwen2" && type != "mistral") json["attention_bias"] = false;
   if (type == "llama") json["mlp_bias"] = false;
-  if (type == "mistral" || type == "qwen2" || type == "qwen3") json["sliding_window"] = nullptr;
-  if (type == "qwen2" || type == "qwen3") json["use_sliding_window"] = false;
+  const bool qwen = type == "qwen2" || type == "qwen3";
+  if (qwen || type == "mistral")
+    json["sliding_window"] =
+        model.window ? nlohmann::ordered_json(*model.window) : nlohmann::ordered_json();
+  if (qwen) json["use_sliding_window"] = model.window.has_value();
+  if (qwen && model.window) json["max_window_layers"] = 0;
   // Older releases read the first two, transformers 5 the third.
   const nlohmann::ordered_json rope = rope_json(model.position);
   json["rope_theta"] = model.position.theta.value();
