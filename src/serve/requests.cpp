@@ -2,11 +2,14 @@
 
 #include <fmt/format.h>
 
+#include <algorithm>
 #include <cmath>
 #include <nlohmann/json.hpp>
 #include <random>
 
 #include "core/error.hpp"
+#include "core/text.hpp"
+#include "tokenizer/utf8.hpp"
 
 namespace trireme::serve {
 namespace {
@@ -18,6 +21,15 @@ Json parse_object(std::string_view body) {
   if (json.is_discarded()) throw BadRequest(400, "the body is not JSON");
   if (!json.is_object()) throw BadRequest(400, "the body is not a JSON object");
   return json;
+}
+
+/// Throws for a key that is none of `known`: a misspelt one would change nothing.
+void require_known(const Json& json, const std::vector<std::string_view>& known) {
+  for (const auto& [key, value] : json.items()) {
+    if (std::ranges::find(known, key) != known.end()) continue;
+    const std::string shown = tokenizer::replace_invalid_utf8(key.substr(0, 64));
+    throw BadRequest(400, fmt::format("there is no key '{}'{}", shown, did_you_mean(shown, known)));
+  }
 }
 
 /// The member `key`, null where it is absent.
@@ -166,6 +178,28 @@ generate::Request base_request(const tokenizer::Tokenizer& tokenizer) {
 CompletionRequest parse_openai(std::string_view body, const tokenizer::Tokenizer& tokenizer,
                                const RequestLimits& limits) {
   const Json json = parse_object(body);
+  require_known(json, {"best_of",
+                       "echo",
+                       "frequency_penalty",
+                       "logit_bias",
+                       "logprobs",
+                       "max_tokens",
+                       "min_p",
+                       "model",
+                       "n",
+                       "presence_penalty",
+                       "prompt",
+                       "repetition_penalty",
+                       "seed",
+                       "stop",
+                       "stream",
+                       "stream_options",
+                       "suffix",
+                       "temperature",
+                       "top_k",
+                       "top_p",
+                       "user"});
+  require_neutral(json, "stream_options", member(json, "stream_options") == Json::object());
   for (const char* key : {"presence_penalty", "frequency_penalty"})
     require_neutral(json, key, number(json, key, 0, -2, 2) == 0);
   require_neutral(
@@ -214,6 +248,10 @@ CompletionRequest parse_megatron(std::string_view body, const tokenizer::Tokeniz
   if (texts.empty()) throw BadRequest(400, "prompts is empty");
   for (const Json& text : texts)
     if (!text.is_string()) throw BadRequest(400, "prompts is not a list of strings");
+  require_known(json, {"add_BOS", "beam_width", "length_penalty", "logprobs", "no_log",
+                       "prevent_newline_after_colon", "prompts", "random_seed",
+                       "stop_on_double_eol", "stop_on_eol", "stop_token", "temperature",
+                       "tokens_to_generate", "top_k", "top_p", "top_p_bound", "top_p_decay"});
   require_neutral(json, "beam_width", false);
   for (const char* key : {"stop_on_double_eol", "stop_on_eol", "prevent_newline_after_colon"})
     require_neutral(json, key, !flag(json, key));

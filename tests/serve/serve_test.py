@@ -139,6 +139,7 @@ class Serve(RunTest):
         for body, message in (({}, "prompts argument required"), ({"prompts": "a"}, "not a list"),
                               ({"prompts": ["a"], "max_len": 3}, "tokens_to_generate"),
                               ({"prompts": ["a"], "beam_width": 2}, "beam_width is not supported"),
+                              ({"prompts": ["a"], "max_tokens": 3}, "there is no key 'max_tokens'"),
                               ({"prompts": ["a"], "top_k": 2, "top_p": 0.5}, "both top-k and top-p")):
             status, text = self.server.ask("PUT", "/api", body)
             self.assertEqual(status, 400, text)
@@ -197,6 +198,9 @@ class Serve(RunTest):
                 ({"prompt": "a", "n": 17}, 400, "n: expected"),
                 ({"prompt": ["a"] * 9, "n": 2}, 400, "at most 16 continuations"),
                 ({"prompt": "a", "best_of": 3}, 400, "best_of is not supported"),
+                ({"prompt": "a", "max_token": 3}, 400, "no key 'max_token'; did you mean 'max_tokens'?"),
+                ({"prompt": "a", "x" * 5000: 3}, 400, "there is no key 'xxx"),
+                ({"prompt": "a", "stream_options": {"include_usage": True}}, 400, "stream_options is not"),
                 ({"prompt": "a", "logit_bias": {"1": 5}}, 400, "logit_bias is not supported"),
                 ({"prompt": "a", "stop": [1]}, 400, "stop: expected"),
                 ({"prompt": long}, 400, "the prompt has 300 tokens, more than the 255 allowed"),
@@ -253,13 +257,16 @@ class Serve(RunTest):
                            "logprobs": 1, "stream": True, "seed": 3}).encode()
         values = [None, True, -1, 0, 1, 2**63, 2**64, -2**63, 1e308, "", "\ud800", [], {}, [[1]],
                   "x" * 500, {"a": [{}]}, 0.5, [None], ["a", 1]]
-        keys = ["prompt", "max_tokens", "temperature", "top_p", "top_k", "n", "stop", "logprobs",
-                "stream", "seed", "echo", "min_p", "suffix", "prompts", "tokens_to_generate"]
+        shared = ["temperature", "top_p", "top_k", "logprobs", "unknown"]
+        bodies = {"/v1/completions": ({"prompt": "a", "max_tokens": 2}, [
+                      *shared, "prompt", "max_tokens", "n", "stop", "stream", "seed", "echo", "min_p", "suffix"]),
+                  "/api": ({"prompts": ["a"], "tokens_to_generate": 2}, [
+                      *shared, "prompts", "tokens_to_generate", "add_BOS", "random_seed", "beam_width"])}
         for number in range(int(os.environ.get("TRIREME_FUZZ", 300))):
             kind = rng.randrange(4)
-            path = rng.choice(["/v1/completions", "/api"])
+            path = rng.choice(sorted(bodies))
             if kind == 0:  # valid JSON with odd values
-                body = {"prompt": "a", "prompts": ["a"], "max_tokens": 2, "tokens_to_generate": 2}
+                body, keys = dict(bodies[path][0]), bodies[path][1]
                 for _ in range(rng.randint(1, 3)):
                     body[rng.choice(keys)] = rng.choice(values)
                 status, text = self.server.ask("POST", path, json.dumps(body))
