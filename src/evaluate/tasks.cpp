@@ -154,8 +154,10 @@ const std::vector<std::string_view>& task_names() {
   return names;
 }
 
-std::unique_ptr<const Task> make_task(const TaskSpec& spec, const tokenizer::Tokenizer& tokenizer,
-                                      std::int64_t sequence) {
+namespace {
+
+std::unique_ptr<const Task> task_of(const TaskSpec& spec, const tokenizer::Tokenizer& tokenizer,
+                                    std::int64_t sequence) {
   const auto& [name, file, overlap, limit] = spec;
   if (name == "perplexity") return std::make_unique<PerplexityTask>(spec, tokenizer, sequence);
   if (name == "wikitext") return std::make_unique<WikitextTask>(spec, tokenizer, sequence);
@@ -170,6 +172,20 @@ std::unique_ptr<const Task> make_task(const TaskSpec& spec, const tokenizer::Tok
     items = read_lambada(file, tokenizer, name == "strict-lambada", limit);
   }
   return std::make_unique<TargetTask>(std::move(items), tokenizer, sequence);
+}
+
+}  // namespace
+
+std::unique_ptr<const Task> make_task(const TaskSpec& spec, const tokenizer::Tokenizer& tokenizer,
+                                      std::int64_t sequence) {
+  try {
+    return task_of(spec, tokenizer, sequence);
+  } catch (const DataError& error) {
+    // Datasets do not know from which file they are made.
+    const std::string what = error.what();
+    if (what.starts_with(spec.file)) throw;
+    throw DataError("{}: {}", spec.file, what);
+  }
 }
 
 }  // namespace trireme::evaluate

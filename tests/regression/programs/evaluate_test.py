@@ -371,6 +371,12 @@ class Texts(RunTest):
         path.write_text('{"text": "two words"}\n{"text": " "}\n')
         lambada = ("--task", "lambada", "--input", path, "--strict-lambada")
         self.refused(DATA, "bad.jsonl:2: the text has no last word to predict", *lambada)
+        for name, task, said in (("empty.txt", "perplexity", "empty.txt: the text has 0 tokens: nothing to score"),
+                                 ("empty.txt", "wikitext", "empty.txt: the text has 0 tokens"),
+                                 ("empty.jsonl", "lambada", "empty.jsonl: there is no item to score"),
+                                 ("empty.jsonl", "choices", "empty.jsonl: there is no example in it")):
+            (self.folder / name).write_text("")
+            self.refused(DATA, said, "--task", task, "--input", self.folder / name)
         self.refused(IO, "No such file", "--input", self.folder / "absent.jsonl")
         self.refused(USAGE, "--task lambada needs --input", "--task", "lambada")
         self.refused(USAGE, "--input and --split: give one of them", "--input", path, "--split", "test")
