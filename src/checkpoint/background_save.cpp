@@ -8,6 +8,7 @@
 #include <utility>
 
 #include "checkpoint/elements.hpp"
+#include "checkpoint/hdf5/compression.hpp"
 #include "checkpoint/hdf5/handles.hpp"
 #include "comm/mpi/groups.hpp"
 #include "core/error.hpp"
@@ -48,13 +49,15 @@ BackgroundSave::~BackgroundSave() {
 }
 
 void BackgroundSave::start(const std::filesystem::path& path, const Attributes& attributes,
-                           const std::string& deck, const std::vector<LocalTensor>& tensors) {
+                           const std::string& deck, const std::vector<LocalTensor>& tensors,
+                           int compression) {
   TRIREME_CHECK(step_ == Step::idle, "'{}' is still being saved", path_.string());
   check_tensors(ranks_, tensors);
   path_ = std::filesystem::absolute(path);
   unfinished_ = unfinished_name(path);
   attributes_ = attributes;
   deck_ = deck;
+  compression_ = compression;
   offsets_.assign(tensors.size(), 0);
   shard_.reset();
   start_copies(tensors, /*replicas=*/false);
@@ -152,8 +155,7 @@ void BackgroundSave::take_next_step() {
       ranks_.broadcast(offsets_.data(), offsets_.size() * sizeof offsets_[0], 0);
       return run(Step::elements, [this] { write_elements(); });
     case Step::elements:
-      return run_on_first_rank(Step::publishing,
-                               [this] { rename_and_publish(unfinished_, path_); });
+      return run_on_first_rank(Step::publishing, [this] { compress_and_publish(); });
     case Step::shard:
       if (partners_.empty()) return finish_shard();
       return run(Step::partners, [this] {
@@ -216,6 +218,13 @@ void BackgroundSave::reserve_and_describe() {
   reserve_files(unfinished_, max_file_bytes(deck_, copies_));
   PartFile file(unfinished_, [this] { note_progress(); });
   offsets_ = write_metadata(file, attributes_, deck_, copies_, checksums_);
+}
+
+void BackgroundSave::compress_and_publish() {
+  if (compression_ > 0)
+    compress(unfinished_, {attributes_, deck_, copies_, checksums_}, offsets_, compression_,
+             [this] { note_progress(); });
+  rename_and_publish(unfinished_, path_);
 }
 
 void BackgroundSave::write_elements() {

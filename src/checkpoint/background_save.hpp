@@ -36,7 +36,7 @@ class BackgroundSave {
   /// Starts to copy `tensors`, those of the constructor, and to save them as save() does. Nothing
   /// may change them before finish_copies(). No other save may be in flight. Collective.
   void start(const std::filesystem::path& path, const Attributes& attributes,
-             const std::string& deck, const std::vector<LocalTensor>& tensors);
+             const std::string& deck, const std::vector<LocalTensor>& tensors, int compression = 0);
   /// As start(), to a shard of each rank on its node's disk instead, in `folder`; of the older ones
   /// the newest stays. With `partners`, the nodes of the ranks, each node then keeps a copy of
   /// another's shards. Collective.
@@ -68,6 +68,7 @@ class BackgroundSave {
   void compute_checksums();
   void reserve_and_describe();
   void write_elements();
+  void compress_and_publish();
   /// What the thread calls after each few MiB.
   void note_progress();
 
@@ -79,6 +80,7 @@ class BackgroundSave {
   std::filesystem::path path_, unfinished_;
   Attributes attributes_;
   std::string deck_;
+  int compression_ = 0;
   std::vector<LocalTensor> copies_;   ///< this rank's own pieces
   std::optional<ShardHeader> shard_;  ///< with start_local()
   std::vector<int> partners_;

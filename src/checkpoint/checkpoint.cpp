@@ -11,6 +11,7 @@
 #include "checkpoint/checksum.hpp"
 #include "checkpoint/elements.hpp"
 #include "checkpoint/folder.hpp"
+#include "checkpoint/hdf5/compression.hpp"
 #include "checkpoint/hdf5/handles.hpp"
 #include "comm/mpi/groups.hpp"
 #include "core/error.hpp"
@@ -176,7 +177,7 @@ void check_against(const Header& header, const std::vector<LocalTensor>& tensors
 
 void save(const std::filesystem::path& path, comm::MpiCommunicator& ranks,
           const Attributes& attributes, const std::string& deck,
-          const std::vector<LocalTensor>& tensors, device::Backend* memory) {
+          const std::vector<LocalTensor>& tensors, device::Backend* memory, int compression) {
   hdf5::silence();
   HostView view(memory);
   check_tensors(ranks, tensors);
@@ -192,7 +193,10 @@ void save(const std::filesystem::path& path, comm::MpiCommunicator& ranks,
     });
     ranks.broadcast(offsets.data(), offsets.size() * sizeof offsets[0], 0);
     write_elements(unfinished, ranks, tensors, offsets, view);
-    on_first_rank(unfinished, ranks, [&](comm::WatchedWork&) {
+    on_first_rank(unfinished, ranks, [&](comm::WatchedWork& work) {
+      if (compression > 0)
+        compress(unfinished, {attributes, deck, tensors, checksums}, offsets, compression,
+                 [&] { work.note_progress(); });
       rename_and_publish(unfinished, std::filesystem::absolute(path));
     });
   });

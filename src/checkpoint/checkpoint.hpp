@@ -46,14 +46,16 @@ struct LocalTensor {
 /// which is created when absent. `attributes` gains `format_version`; attributes and deck of rank 0
 /// are written. The pieces lie in the memory of `memory`, null for the host's.
 ///
-/// Collective over `ranks`, which wait for each other as long as a rank writes and its bytes
-/// progress, however slowly. Every rank passes the same tensors in the same order, each element of
+/// `compression`, of deflate, is 1 to 9; 0: elements are stored as they are. Collective over
+/// `ranks`, which wait for each other as long as a rank writes and its bytes progress, however
+/// slowly. Every rank passes the same tensors in the same order, each element of
 /// a tensor in a piece of exactly one owner. Throws, on every rank, IoError with the file, the rank
 /// and the system's reason when the file cannot be written (the previous checkpoint stays),
 /// InternalError naming the tensor when ownership is wrong.
 void save(const std::filesystem::path& path, comm::MpiCommunicator& ranks,
           const Attributes& attributes, const std::string& deck,
-          const std::vector<LocalTensor>& tensors, device::Backend* memory = nullptr);
+          const std::vector<LocalTensor>& tensors, device::Backend* memory = nullptr,
+          int compression = 0);
 
 /// Tests before training that save() can write: creates the folder, deletes .part files, reserves
 /// space for `count` checkpoints, writes the metadata of `tensors`, and writes and syncs a few

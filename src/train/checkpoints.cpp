@@ -166,7 +166,9 @@ void RunCheckpoints::preflight(const deck::Progress& now, const deck::Progress& 
     });
   int count = 1;
   if (groups_.world->rank() == 0)
-    count = max_new_checkpoints(deck_, now, end, checkpoint::list_steps(folder));
+    // A compressed file is written next to the one that is not.
+    count =
+        max_new_checkpoints(deck_, now, end, checkpoint::list_steps(folder)) + (compression() > 0);
   throw_collectively([&] {
     checkpoint::preflight_save(checkpoint::step_path(folder, now.iteration), *groups_.world,
                                deck::print_deck(deck_),
@@ -205,7 +207,8 @@ double RunCheckpoints::save(const RunState& state, device::Timers* timers) {
   device::timed(timers, device::Phase::save, [&] {
     throw_collectively([&] {
       checkpoint::save(saved.path, *groups_.world, state.attributes(), deck::print_deck(deck_),
-                       checkpoint::checkpoint_tensors(parameters_, optimizer_), &backend_);
+                       checkpoint::checkpoint_tensors(parameters_, optimizer_), &backend_,
+                       compression());
     });
   });
   note_saved(saved, /*background=*/false);
@@ -229,7 +232,7 @@ double RunCheckpoints::start_save(const RunState& state, device::Timers* timers)
   device::timed(timers, device::Phase::save, [&] {
     throw_collectively([&] {
       background_->start(in_flight_.path, state.attributes(), deck::print_deck(deck_),
-                         checkpoint::checkpoint_tensors(parameters_, optimizer_));
+                         checkpoint::checkpoint_tensors(parameters_, optimizer_), compression());
     });
   });
   return in_flight_.stall_seconds = watch.seconds();

@@ -111,6 +111,8 @@ class RunCheckpoints {
   /// Names `saved` as the newest checkpoint and reports it.
   void note_saved(const InFlight& saved, bool background);
   std::filesystem::path checked_path(const RunState& state);
+  /// checkpoint.compression; 0 without.
+  int compression() const { return static_cast<int>(deck_.checkpoint.compression.value_or(0)); }
 
   bool async_ = false;
   std::vector<int> partners_;  ///< the nodes of the ranks, with checkpoint.local.partner

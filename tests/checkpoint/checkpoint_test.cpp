@@ -77,6 +77,33 @@ TEST_F(CheckpointTest, LargePartsTravelInSeveralTransfers) {
     ASSERT_EQ(static_cast<float*>(piece.data)[i], static_cast<float>((first + i) % 16777213)) << i;
 }
 
+TEST_F(CheckpointTest, CompressedElementsLoadInEverySharding) {
+  // Several chunks, the last of which is not full, in one and in two axes.
+  const std::vector<ShardedTensors::Logical> model = {
+      {"model/matrix", {601, 999}}, {"model/vector", {300001}}, {"optimizer/m/small", {3, 2}}};
+  ShardedTensors written(model, Sharding::flat, rank_, size_);
+  written.fill(4);
+  save(path_, *world_, kAttributes, kDeck, written.tensors);
+  const auto bytes = std::filesystem::file_size(path_);
+  save(path_, *world_, kAttributes, kDeck, written.tensors, /*memory=*/nullptr, /*compression=*/1);
+  EXPECT_LT(std::filesystem::file_size(path_), bytes / 10 * 9);
+  for (const Sharding reading : kShardings) {
+    ShardedTensors read(model, reading, rank_, size_);
+    load(path_, *world_, read.tensors);
+    EXPECT_EQ(read.first_difference(4), "") << static_cast<int>(reading);
+  }
+  std::string whole;
+  on_first_rank([&] { whole = read_file(path_); });
+  const auto backend = device::make_host_backend(1);
+  BackgroundSave save(*world_, *backend, written.tensors);
+  save.start(path_, kAttributes, kDeck, written.tensors, /*compression=*/1);
+  save.wait();
+  on_first_rank([&] {
+    EXPECT_TRUE(read_file(path_) == whole) << "a background save writes another file";
+    EXPECT_FALSE(std::filesystem::exists(path_.string() + ".part.z"));
+  });
+}
+
 TEST_F(CheckpointTest, SpecialBitPatternsSurvive) {
   std::vector<float> values = {-0.0f, std::numeric_limits<float>::infinity(),
                                std::numeric_limits<float>::denorm_min(), -1e-30f};

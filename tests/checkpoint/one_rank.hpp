@@ -21,12 +21,14 @@ class OneRankTest : public testing::Test {
   void TearDown() override { std::filesystem::remove_all(folder_); }
 
   /// Saves the small model with the known values of `iteration` and returns its path.
-  std::filesystem::path save_step(std::int64_t iteration) {
-    ShardedTensors sharded(small_model(), Sharding::first_rank, 0, 1);
+  std::filesystem::path save_step(
+      std::int64_t iteration, int compression = 0,
+      const std::vector<ShardedTensors::Logical>& model = small_model()) {
+    ShardedTensors sharded(model, Sharding::first_rank, 0, 1);
     sharded.fill(iteration);
     const std::filesystem::path path = step_path(folder_, iteration);
     save(path, *world_, {{"iteration", iteration}, {"program", std::string("trireme")}},
-         kOneRankDeck, sharded.tensors);
+         kOneRankDeck, sharded.tensors, /*memory=*/nullptr, compression);
     return path;
   }
 

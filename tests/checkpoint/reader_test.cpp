@@ -146,9 +146,20 @@ TEST_F(ReaderTest, OnlyRegularFilesAreOpened) {
             "'" + zeros.string() + "' is not a regular file but a device");
 }
 
-TEST_F(ReaderTest, EveryFlippedByteIsNamed) {
-  const std::filesystem::path path = save_step(3);
-  EXPECT_EQ(verify(path).tensors, small_model().size());
+/// With a tensor that is large enough to be compressed.
+std::vector<ShardedTensors::Logical> compressible_model() {
+  auto model = small_model();
+  model.push_back({"model/large", {160, 128}});
+  return model;
+}
+
+/// Flips bytes of a checkpoint, compressed or not.
+class FlippedByteTest : public ReaderTest, public testing::WithParamInterface<int> {};
+
+TEST_P(FlippedByteTest, IsNamed) {
+  const auto model = GetParam() > 0 ? compressible_model() : small_model();
+  const std::filesystem::path path = save_step(3, GetParam(), model);
+  EXPECT_EQ(verify(path).tensors, model.size());
   const std::string good = read_file(path);
   const std::filesystem::path bad = folder_ / "bad.h5";
   std::mt19937 random(20240917);
@@ -165,7 +176,7 @@ TEST_F(ReaderTest, EveryFlippedByteIsNamed) {
     write_quickly(bad, content);
     const std::string message = message_of<DataError>([&] { verify(bad); });
     bool names_tensor = false;
-    for (const ShardedTensors::Logical& tensor : small_model())
+    for (const ShardedTensors::Logical& tensor : model)
       names_tensor = names_tensor || message.find("'" + tensor.name + "'") != std::string::npos;
     in_tensors += names_tensor;
     const bool names_structure = message.find("its structure is damaged") != std::string::npos;
@@ -176,6 +187,28 @@ TEST_F(ReaderTest, EveryFlippedByteIsNamed) {
   }
   EXPECT_GT(in_structure, kTrials / 10);
   EXPECT_GT(in_tensors, kTrials / 10);
+}
+
+INSTANTIATE_TEST_SUITE_P(Compression, FlippedByteTest, testing::Values(0, 6));
+
+TEST_F(ReaderTest, Hdf5ReadsCompressedTensors) {
+  const std::filesystem::path path = save_step(3, /*compression=*/9, compressible_model());
+  ShardedTensors sharded(compressible_model(), Sharding::first_rank, 0, 1);
+  const hid_t file = H5Fopen(path.c_str(), H5F_ACC_RDONLY, H5P_DEFAULT);
+  ASSERT_GE(file, 0);
+  for (const LocalTensor& tensor : sharded.tensors) {
+    const hid_t dataset = H5Dopen2(file, tensor.name.c_str(), H5P_DEFAULT);
+    const hid_t creation = H5Dget_create_plist(dataset);
+    const bool large = tensor.name == "model/large";
+    EXPECT_EQ(H5Pget_nfilters(creation), large ? 2 : 0);
+    EXPECT_GE(H5Dread(dataset, tensor.dtype == DType::f64 ? H5T_NATIVE_DOUBLE : H5T_NATIVE_FLOAT,
+                      H5S_ALL, H5S_ALL, H5P_DEFAULT, tensor.pieces[0].data),
+              0);
+    H5Pclose(creation);
+    H5Dclose(dataset);
+  }
+  H5Fclose(file);
+  EXPECT_EQ(sharded.first_difference(3), "");
 }
 
 TEST_F(ReaderTest, FilesOfVersion1HaveNoChecksumOfTheStructureAndLoad) {

@@ -1,5 +1,6 @@
 // The HDF5 structure of a checkpoint (everything but the elements of its tensors), written by one
 // rank; and write_checkpoint(), which one process calls without MPI.
+#include <fcntl.h>
 #include <fmt/format.h>
 #include <sys/mman.h>
 #include <unistd.h>
@@ -20,6 +21,7 @@
 #include "checkpoint/elements.hpp"
 #include "checkpoint/file.hpp"
 #include "checkpoint/hdf5/handles.hpp"
+#include "checkpoint/hdf5/metadata.hpp"
 #include "core/error.hpp"
 #include "core/files.hpp"
 #include "core/philox.hpp"
@@ -44,33 +46,24 @@ std::int64_t seek(int fd, std::int64_t offset, int whence, std::int64_t end) {
   return found < 0 && errno == ENXIO ? end : checked_call(found, "lseek");
 }
 
-/// A sparse file in memory (memfd) that lives as long as this object: only the pages that are
-/// written take memory.
-class MemoryFile {
- public:
-  /// Throws IoError.
-  MemoryFile();
-  ~MemoryFile();
-  MemoryFile(const MemoryFile&) = delete;
-  MemoryFile& operator=(const MemoryFile&) = delete;
-
-  /// A path under which this process, and no other, can open it.
-  std::string path() const;
-  std::int64_t size() const { return checked_call(::lseek(fd_, 0, SEEK_END), "lseek"); }
-  /// Reads `bytes` at `offset`. Throws IoError.
-  void read(void* data, std::int64_t bytes, std::int64_t offset) const;
-  /// Gives `file` the size and the written parts of this one. Throws IoError.
-  void copy_to(PartFile& file) const;
-
- private:
-  int fd_;
-};
+}  // namespace
 
 MemoryFile::MemoryFile()
     : fd_(static_cast<int>(
           checked_call(::memfd_create("checkpoint metadata", MFD_CLOEXEC), "memfd_create"))) {}
 
 MemoryFile::~MemoryFile() { ::close(fd_); }
+
+std::int64_t MemoryFile::size() const { return checked_call(::lseek(fd_, 0, SEEK_END), "lseek"); }
+
+void MemoryFile::free(std::int64_t offset, std::int64_t bytes) {
+  constexpr std::int64_t kPage = 4096;  // smaller than that of some hosts, which free less
+  const std::int64_t begin = (offset + kPage - 1) / kPage * kPage;
+  const std::int64_t end = (offset + bytes) / kPage * kPage;
+  if (begin < end)
+    checked_call(::fallocate(fd_, FALLOC_FL_PUNCH_HOLE | FALLOC_FL_KEEP_SIZE, begin, end - begin),
+                 "fallocate");
+}
 
 std::string MemoryFile::path() const { return "/proc/self/fd/" + std::to_string(fd_); }
 
@@ -102,6 +95,8 @@ void MemoryFile::copy_to(PartFile& file) const {
 }
 
 // ---------------------------------------------------------------------------- HDF5
+
+namespace {
 
 /// Creation properties without time stamps: the same state gives the same file.
 Handle without_times(hid_t property_class) {
@@ -163,11 +158,11 @@ std::int64_t offset_of(hid_t dataset, const LocalTensor& tensor) {
   return static_cast<std::int64_t>(offset);
 }
 
-/// write_metadata() to the file at `path`, which is created or replaced.
-std::vector<std::int64_t> write_hdf5(const std::string& path, const Attributes& attributes,
-                                     const std::string& deck,
-                                     const std::vector<LocalTensor>& tensors,
-                                     const std::vector<std::uint64_t>& checksums) {
+}  // namespace
+
+void write_hdf5(const std::string& path, const Attributes& attributes, const std::string& deck,
+                const std::vector<LocalTensor>& tensors,
+                const std::vector<std::uint64_t>& checksums, const DatasetMaker& maker) {
   const Handle access = hdf5::file_access();
   // The default driver resolves symbolic links, and a file in memory has only such a path.
   TRIREME_HDF5(H5Pset_fapl_stdio, access.get());
@@ -178,26 +173,22 @@ std::vector<std::int64_t> write_hdf5(const std::string& path, const Attributes& 
   for (const auto& [name, value] : all) write_attribute(file.get(), name, value);
   write_deck(file.get(), deck);
 
-  const Handle creation = without_times(H5P_DATASET_CREATE);
-  TRIREME_HDF5(H5Pset_alloc_time, creation.get(), H5D_ALLOC_TIME_EARLY);
-  TRIREME_HDF5(H5Pset_fill_time, creation.get(), H5D_FILL_TIME_NEVER);
   std::set<std::string> groups;
-  std::vector<std::int64_t> offsets;
   for (std::size_t i = 0; i < tensors.size(); ++i) {
     const LocalTensor& tensor = tensors[i];
     create_groups(file.get(), tensor.name, groups);
     const Handle space = hdf5::space_of(tensor.shape);
+    const Handle creation = without_times(H5P_DATASET_CREATE);
+    TRIREME_HDF5(H5Pset_fill_time, creation.get(), H5D_FILL_TIME_NEVER);
+    maker.set_storage(creation.get(), tensor);
     const Handle dataset = TRIREME_HDF5_OPEN(H5Dclose, H5Dcreate2, file.get(), tensor.name.c_str(),
                                              hdf5::file_type(tensor.dtype), space.get(),
                                              H5P_DEFAULT, creation.get(), H5P_DEFAULT);
     write_checksum(dataset.get(), checksums[i]);
-    offsets.push_back(offset_of(dataset.get(), tensor));
+    maker.created(dataset.get(), i);
   }
   file.close();
-  return offsets;
 }
-
-}  // namespace
 
 std::int64_t max_file_bytes(const std::string& deck, const std::vector<LocalTensor>& tensors) {
   // A tensor's metadata and its share of the groups take less than 2 KiB.
@@ -212,19 +203,29 @@ std::vector<std::int64_t> write_metadata(PartFile& file, const Attributes& attri
                                          const std::vector<LocalTensor>& tensors,
                                          const std::vector<std::uint64_t>& checksums) {
   const MemoryFile memory;
-  const std::vector<std::int64_t> offsets =
-      write_hdf5(memory.path(), attributes, deck, tensors, checksums);
-  memory.copy_to(file);
+  std::vector<std::int64_t> offsets;
   std::vector<ElementRange> elements;
-  for (std::size_t i = 0; i < tensors.size(); ++i)
+  const auto allocate_early = [](hid_t creation, const LocalTensor&) {
+    TRIREME_HDF5(H5Pset_alloc_time, creation, H5D_ALLOC_TIME_EARLY);
+  };
+  const auto note_offset = [&](hid_t dataset, std::size_t i) {
+    offsets.push_back(offset_of(dataset, tensors[i]));
     elements.push_back({offsets[i], tensors[i].shape.size() *
                                         static_cast<std::int64_t>(size_of(tensors[i].dtype))});
+  };
+  write_hdf5(memory.path(), attributes, deck, tensors, checksums, {allocate_early, note_offset});
+  finish_structure(file, memory, std::move(elements));
+  return offsets;
+}
+
+void finish_structure(PartFile& file, const MemoryFile& memory,
+                      std::vector<ElementRange> elements) {
+  memory.copy_to(file);
   const std::string trailer = structure_trailer(
-      elements, memory.size(), [&](void* data, std::int64_t bytes, std::int64_t offset) {
+      std::move(elements), memory.size(), [&](void* data, std::int64_t bytes, std::int64_t offset) {
         memory.read(data, bytes, offset);
       });
   file.write(trailer.data(), std::ssize(trailer), memory.size());
-  return offsets;
 }
 
 namespace {

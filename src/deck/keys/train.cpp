@@ -144,6 +144,10 @@ void train_keys(std::vector<Key>& rows) {
               .from(1, 10000)
               .help("On Lustre: storage targets over which each checkpoint is striped, set by 'lfs "
                     "setstripe'; without it the folder's."),
+          key(TRIREME_MEMBER(checkpoint.compression))
+              .from(1, 9)
+              .help("Level of deflate with which checkpoints are compressed, by HDF5's filters; "
+                    "local ones are not. 1 is fastest."),
           key(TRIREME_MEMBER(checkpoint.local.path))
               .help(
                   "Folder on a disk of each node for further checkpoints; a restart with the same "
