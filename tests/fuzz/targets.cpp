@@ -12,12 +12,14 @@
 #include "convert/torch/archive.hpp"
 #include "core/error.hpp"
 #include "core/files.hpp"
+#include "data/bert/record_file.hpp"
 #include "data/indexed_dataset.hpp"
 #include "data/numpy.hpp"
 #include "deck/load.hpp"
 #include "fuzz.hpp"
 #include "plan/cluster/cluster.hpp"
 #include "report/runs/megatron_log.hpp"
+#include "seeds.hpp"
 #include "tokenizer/preprocess/documents.hpp"
 #include "tokenizer/sentencepiece.hpp"
 #include "tokenizer/tokenizer.hpp"
@@ -98,6 +100,30 @@ void read_index(Bytes bytes, Folder folder) {
   if (!tokens.empty()) dataset.read_tokens(0, tokens);
 }
 
+/// The tokens of an index that fits: the file may have another size, or ids of any value.
+void read_tokens(Bytes bytes, Folder folder) {
+  const fs::path prefix = folder / "tokens";
+  write(fs::path(prefix).concat(".bin"), bytes);
+  const data::IndexedDataset dataset(prefix);
+  std::vector<std::int64_t> tokens(static_cast<std::size_t>(dataset.tokens()));
+  dataset.read_tokens(0, tokens);
+}
+
+void read_records(Bytes bytes, Folder folder) {
+  const fs::path path = write(folder / "a.tfrecord", bytes);
+  if (data::is_gzip(path)) data::unpack_gzip(path, folder / "a.unpacked");
+  data::NpyArray offsets(data::scan_records(path));
+  const data::RecordFile file(path, "'a.tfrecord'", std::move(offsets));
+  std::string record;
+  for (std::int64_t i = 0; i < file.records(); ++i) {
+    file.read(i, record);
+    (void)data::parse_pretraining_example(record, file.place_of(i));
+  }
+}
+
+/// A record's data, which a file's checksums protect.
+void read_example(Bytes bytes, Folder) { (void)data::parse_pretraining_example(bytes, "'a'"); }
+
 void read_npy(Bytes bytes, Folder folder) {
   const data::NpyArray array = data::NpyArray::map(write(folder / "a.npy", bytes));
   std::int64_t sum = 0;
@@ -169,92 +195,6 @@ void read_request(Bytes bytes, Folder) {
 
 // ---- seeds
 
-/// The file that `make` writes.
-template <typename Make>
-std::string made(const fs::path& path, const Make& make) {
-  make(path);
-  return read_file(path);
-}
-
-std::string a_checkpoint(Folder folder) {
-  const std::vector<float> values(40, 0.5f);
-  return made(folder / "seed.h5", [&](const fs::path& path) {
-    checkpoint::write_checkpoint(
-        path, {{"iteration", std::int64_t{3}}, {"loss_scale", 2.0}, {"note", std::string("a")}},
-        "run: {name: a}\n",
-        {{.name = "model/a", .shape = {4, 10}, .data = values.data()},
-         {.name = "model/b", .shape = {7}, .data = values.data()}});
-  });
-}
-
-std::string a_shard(Folder folder) {
-  std::vector<float> values(40, 0.5f);
-  checkpoint::LocalTensor tensor{.name = "model/a", .shape = {4, 10}};
-  tensor.pieces.push_back({.slabs = {grid::whole_tensor({4, 10})}, .data = values.data()});
-  return made(folder / "seed.shard", [&](const fs::path& path) {
-    checkpoint::write_shard(path, {.iteration = 3, .ranks = 1, .attributes = {{"a", 1.5}}},
-                            {tensor}, [] {});
-  });
-}
-
-std::string a_safetensors(Folder folder) {
-  return made(folder / "seed.safetensors", [&](const fs::path& path) {
-    convert::huggingface::SafetensorsWriter writer(path, {{"a", {2, 3}}, {"b", {4}}});
-    writer.write(std::vector<float>(6, 1.0f));
-    writer.write(std::vector<float>(4, 1.0f));
-    writer.finish();
-  });
-}
-
-/// torch.save() of a dict with a tensor: a zip archive whose entries are not compressed.
-std::string an_archive() {
-  using namespace std::string_literals;
-  const std::string pickle =
-      "\x80\x02}q\0(X\1\0\0\0aq\1"s
-      "ctorch._utils\n_rebuild_tensor_v2\nq\2((X\7\0\0\0storageq\3"
-      "ctorch\nFloatStorage\nq\4X\1\0\0\0"
-      "0q\5X\3\0\0\0cpuq\6K\6tq\7QK\0K\2K\3\x86q\x08K\3K\1\x86q\x09"
-      "\x89}q\x0atq\x0bRq\x0cX\1\0\0\0xK\5u."s;
-  std::string zip, directory;
-  int entries = 0;
-  const auto put = [](std::string& to, std::uint64_t value, int bytes) {
-    for (int i = 0; i < bytes; ++i) to += static_cast<char>(value >> (8 * i));
-  };
-  const auto add = [&](const std::string& name, const std::string& content) {
-    const std::uint64_t at = zip.size();
-    std::string common;
-    for (const int zero : {0, 0, 0, 0}) put(common, static_cast<std::uint64_t>(zero), 2);
-    put(common, 0, 4);
-    put(common, content.size(), 4);
-    put(common, content.size(), 4);
-    put(common, name.size(), 2);
-    put(common, 0, 2);
-    put(zip, 0x04034b50, 4);
-    put(zip, 20, 2);
-    zip += common + name + content;
-    put(directory, 0x02014b50, 4);
-    put(directory, 20, 2);
-    put(directory, 20, 2);
-    directory += common;
-    for (int i = 0; i < 5; ++i) put(directory, 0, 2);
-    put(directory, at, 4);
-    directory += name;
-    ++entries;
-  };
-  add("x/data.pkl", pickle);
-  add("x/data/0", std::string(24, '\1'));
-  const std::uint64_t at = zip.size();
-  zip += directory;
-  put(zip, 0x06054b50, 4);
-  put(zip, 0, 4);
-  put(zip, static_cast<std::uint64_t>(entries), 2);
-  put(zip, static_cast<std::uint64_t>(entries), 2);
-  put(zip, directory.size(), 4);
-  put(zip, at, 4);
-  put(zip, 0, 2);
-  return zip;
-}
-
 /// Scripts that can be converted by themselves.
 std::vector<std::string> scripts(Folder folder) {
   std::vector<std::string> readable;
@@ -302,6 +242,7 @@ const std::string kMegatronRequest =
 
 std::vector<Target> all_targets(const fs::path& folder) {
   write(folder / "a.bin", read_file(kSource / "tests/data/megatron/a.bin"));
+  write(folder / "tokens.idx", read_file(kSource / "tests/data/megatron/a.idx"));
   const std::vector<std::string> none;
   std::vector<Target> targets = {
       {"deck", files_in("inputs", ".yaml"), kYaml,
@@ -313,12 +254,15 @@ std::vector<Target> all_targets(const fs::path& folder) {
          (void)plan::parse_cluster(std::string(bytes), kSource / "inputs/clusters/fuzz.yaml");
        }},
       {"index", files({"tests/data/megatron/a.idx"}), none, read_index},
+      {"bin", files({"tests/data/megatron/a.bin"}), none, read_tokens},
+      {"tfrecord", {a_record_file()}, {"\x1f\x8b"}, read_records},
+      {"tf-example", {an_example()}, {"input_ids", "\x0a", "\x12", "\x1a"}, read_example},
       {"npy",
        files_in("tests/data/megatron", ".npy"),
        {"'descr': ", "'<i8'", "'shape': (", "True"},
        read_npy},
       {"checkpoint",
-       {a_checkpoint(folder)},
+       {a_checkpoint(folder), a_compressed_checkpoint(folder)},
        {"OHDR", "OCHK", "FRHP", "TREE", "SNOD"},
        read_checkpoint},
       {"shard", {a_shard(folder)}, kJson, read_shard},
