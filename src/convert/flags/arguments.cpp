@@ -44,6 +44,7 @@ bool may_be_unknown(const Flag& flag) {
 
 /// `--define NAME=...` for the variable named by the mark `source`; "" for other sources.
 std::string definition_of(std::string_view source) {
+  if (source.empty()) return "";  // the script has the mark's own byte
   std::string_view name = source.substr(1);
   if (name.starts_with("{")) name.remove_prefix(1);
   const auto end = std::find_if_not(name.begin(), name.end(), is_name);

@@ -160,9 +160,9 @@ void apply_batch_rules(Recipe& recipe) {
   agree(recipe, batch.steps, json_steps, steps ? steps->text() : "");
   batch.data = recipe.data();
   batch.global = recipe.whole("global-batch-size");
-  if (batch.global && batch.micro && batch.data && !batch.steps &&
-      *batch.global % (*batch.micro * *batch.data) == 0)
-    batch.steps = *batch.global / (*batch.micro * *batch.data);
+  if (batch.global && batch.micro > 0 && batch.data > 0 && !batch.steps &&
+      *batch.global % *batch.micro == 0 && *batch.global / *batch.micro % *batch.data == 0)
+    batch.steps = *batch.global / *batch.micro / *batch.data;
   check_steps(recipe, batch, steps ? steps : json_steps);
   apply_global(recipe, batch);
   apply_rampup(recipe, batch);
