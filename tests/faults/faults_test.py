@@ -438,9 +438,12 @@ class Faults(RunTest):
         self.continues(case, before=3 * EVERY)  # the older one
 
     def supervised(self, case):
-        """A rank dies twice under --supervise, which starts the run again."""
+        """A rank dies twice under --supervise, which starts the run again, the second time without its host."""
+        hosts = self.folder / f"{case.name}-hosts"
+        own = socket.gethostname()
+        hosts.write_text(f"{own}\n{own}\nlocalhost\nlocalhost\n")  # one slot each
         command = [BIN / "trireme-pretrain", *self.deck_words(case.name, *case.words()),
-                   f"--supervise={MPIEXEC} --oversubscribe --bind-to none -n 2"]
+                   f"--supervise={MPIEXEC} --oversubscribe --bind-to none --hostfile {hosts} -n 2"]
         with Started(command) as started:
             for _ in range(2):
                 before = self.checkpoints(case.name)
@@ -451,6 +454,7 @@ class Faults(RunTest):
             result = started.finish()
         self.assertEqual(result.code, FINISHED, result)
         self.assertEqual(len(re.findall("starting it again in", result.err)), 2, result)
+        self.assertIn(f"{own} lost a rank in 2 starts and is left out from now on", result.err)
         self.assertRegex(result.err, r"supervise: goodput \d+\.\d % of .* in 3 starts: ")
         goodput = json.loads(run("trireme-report", "goodput", self.folder / case.name, "--json").out)
         case.lost = goodput["lost_iterations"]

@@ -63,6 +63,34 @@ TEST(Supervise, LeavesHostsOutOfHostFiles) {
   EXPECT_EQ(read_file(left), "# spares\nnode10:8\nnode2\n");
 }
 
+TEST(Supervise, CountsTheSpareHosts) {
+  const ScratchFolder scratch;
+  const std::string hosts = (scratch.path() / "hosts").string();
+  std::ofstream(hosts) << "node1 slots=8\n# spares\nnode10:8\nnode2\n";
+  EXPECT_TRUE(has_spares({"mpirun", "--hostfile", hosts, "-n", "9"}, {"node1"}));
+  EXPECT_FALSE(has_spares({"mpirun", "--hostfile", hosts, "-n", "10"}, {"node1"}));
+  EXPECT_FALSE(has_spares({"mpirun", "--hostfile", hosts, "-n", "9"}, {"node1", "node2"}));
+  EXPECT_FALSE(has_spares({"mpirun", "-n", "1"}, {"node1"})) << "no host file";
+  ::setenv("SLURM_JOB_NUM_NODES", "5", 1);
+  EXPECT_TRUE(has_spares({"srun", "--nodes=4"}, {"node1"}));
+  EXPECT_FALSE(has_spares({"srun", "-N", "5"}, {"node1"}));
+  EXPECT_FALSE(has_spares({"srun", "-n", "8"}, {"node1"})) << "takes all nodes";
+  ::unsetenv("SLURM_JOB_NUM_NODES");
+}
+
+TEST(Supervise, ReadsWhichHostLostARank) {
+  EXPECT_EQ(host_that_lost_a_rank("mpirun noticed that process rank 3 with PID 812 on node gpu07 "
+                                  "exited on signal 9 (Killed)."),
+            "gpu07");
+  EXPECT_EQ(host_that_lost_a_rank("  Remote daemon: [[40921,0],1] on node gpu08"), "gpu08");
+  EXPECT_EQ(host_that_lost_a_rank("srun: error: gpu09: task 4: Segmentation fault"), "gpu09");
+  EXPECT_EQ(host_that_lost_a_rank("srun: error: gpu09: tasks 4-7: Killed"), "gpu09");
+  EXPECT_EQ(host_that_lost_a_rank("srun: error: Node failure on gpu10"), "gpu10");
+  for (const char* line : {"srun: error: gpu09: task 4: Exited with exit code 75", "",
+                           "srun: error: Unable to create step for job 7: Job/step aborted"})
+    EXPECT_EQ(host_that_lost_a_rank(line), "") << line;
+}
+
 TEST(Supervise, OtherLaunchersNameNoHosts) {
   EXPECT_EQ(without_hosts({"mpirun", "-n", "8"}, {"node1"}, "."), Words());
   EXPECT_EQ(without_hosts({"srun"}, {}, "."), Words());

@@ -1,18 +1,27 @@
 #include "train/startup/supervise.hpp"
 
+#include <fcntl.h>
 #include <fmt/format.h>
 #include <fmt/ranges.h>
+#include <poll.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
 #include <algorithm>
+#include <array>
 #include <cerrno>
 #include <chrono>
 #include <csignal>
+#include <cstdlib>
 #include <cstring>
 #include <fstream>
+#include <initializer_list>
+#include <map>
+#include <memory>
 #include <optional>
+#include <regex>
 #include <sstream>
+#include <string_view>
 #include <thread>
 #include <tuple>
 
@@ -29,40 +38,93 @@ namespace {
 
 constexpr std::chrono::milliseconds kPollInterval{100};
 constexpr double kFirstDelay = 1.0, kMaxDelay = 60.0;  // seconds
+/// Starts in which a host loses a rank before it is left out.
+constexpr int kMaxLosses = 2;
 /// Exit codes of shells and launchers for a process that a signal ended begin here.
 constexpr int kSignalBase = 128;
 
 void say(const std::string& text) { std::fputs(("supervise: " + text + "\n").c_str(), stderr); }
 
+/// What the standard error of a launcher says, passed on line by line.
+class LauncherOutput {
+ public:
+  explicit LauncherOutput(int pipe) : pipe_(pipe) { ::fcntl(pipe_, F_SETFL, O_NONBLOCK); }
+  ~LauncherOutput() { ::close(pipe_); }
+  LauncherOutput(const LauncherOutput&) = delete;
+  LauncherOutput& operator=(const LauncherOutput&) = delete;
+
+  /// Passes on what there is, and waits for more for `limit` at most. False at its end.
+  bool pass_on(std::chrono::milliseconds limit) {
+    pollfd ready{.fd = pipe_, .events = POLLIN, .revents = 0};
+    if (::poll(&ready, 1, static_cast<int>(limit.count())) <= 0) return true;
+    std::array<char, 4096> buffer;
+    const ssize_t got = ::read(pipe_, buffer.data(), buffer.size());
+    if (got < 0) return errno == EINTR || errno == EAGAIN;
+    std::fwrite(buffer.data(), 1, static_cast<std::size_t>(got), stderr);
+    for (const char c : std::string_view(buffer.data(), static_cast<std::size_t>(got))) {
+      if (c != '\n') {
+        line_ += c;
+        continue;
+      }
+      if (lost_host_.empty()) lost_host_ = host_that_lost_a_rank(line_);
+      line_.clear();
+    }
+    return got > 0;
+  }
+  /// The host of the first rank that was lost; "" where none was named.
+  const std::string& lost_host() const { return lost_host_; }
+
+ private:
+  int pipe_;
+  std::string line_, lost_host_;
+};
+
+/// A launcher that runs.
+struct Started {
+  pid_t process;
+  std::unique_ptr<LauncherOutput> output;
+};
+
 /// Starts `words` in a process group of its own, which a terminal's signals do not reach.
-pid_t start(const std::vector<std::string>& words) {
+Started start(const std::vector<std::string>& words) {
   std::vector<char*> arguments;
   for (const std::string& word : words) arguments.push_back(const_cast<char*>(word.c_str()));
   arguments.push_back(nullptr);
+  std::array<int, 2> ends{};
+  if (::pipe2(ends.data(), O_CLOEXEC) != 0)
+    throw IoError("cannot start '{}': {}", words[0], std::strerror(errno));
   const pid_t child = ::fork();
   if (child < 0) throw IoError("cannot start '{}': {}", words[0], std::strerror(errno));
   if (child == 0) {
     ::setpgid(0, 0);
+    ::dup2(ends[1], STDERR_FILENO);
     ::execvp(arguments[0], arguments.data());
     std::fprintf(stderr, "supervise: cannot start '%s': %s\n", arguments[0], std::strerror(errno));
     ::_exit(127);
   }
-  return child;
+  ::close(ends[1]);
+  return {child, std::make_unique<LauncherOutput>(ends[0])};
 }
 
 /// Waits for the end of `child`, and asks it to stop once this process is asked to. Returns its
 /// exit code, 128 + n where signal n ended it.
-int wait_for(pid_t child) {
-  bool asked = false;
+int wait_for(const Started& child) {
+  bool asked = false, open = true;
   int status = 0;
-  while (::waitpid(child, &status, WNOHANG) == 0) {
+  while (::waitpid(child.process, &status, WNOHANG) == 0) {
     if (stop_signal() != 0 && !asked) {
       asked = true;
       say("stopping the run");
-      ::kill(child, SIGUSR1);
+      ::kill(child.process, SIGUSR1);
     }
-    std::this_thread::sleep_for(kPollInterval);
+    if (open)
+      open = child.output->pass_on(kPollInterval);
+    else
+      std::this_thread::sleep_for(kPollInterval);
   }
+  // Ranks that outlive their launcher may keep the pipe open.
+  for (const Stopwatch watch; open && watch.seconds() < 1.0;)
+    open = child.output->pass_on(kPollInterval);
   return WIFEXITED(status) ? WEXITSTATUS(status) : kSignalBase + WTERMSIG(status);
 }
 
@@ -169,13 +231,78 @@ std::vector<std::string> without_hosts(const std::vector<std::string>& words,
   return {};
 }
 
+std::string host_that_lost_a_rank(const std::string& line) {
+  static const std::array patterns = {
+      std::regex("noticed that process rank .* on node (\\S+) exited on signal"),
+      std::regex("[Rr]emote daemon: .* on node (\\S+)"),
+      std::regex("srun: error: (\\S+): tasks? .*: (?:Killed|.*fault|.*error|Aborted)"),
+      std::regex("srun: error: Node failure on (\\S+)")};
+  std::smatch found;
+  for (const std::regex& pattern : patterns)
+    if (std::regex_search(line, found, pattern)) return found[1];
+  return "";
+}
+
+bool has_spares(const std::vector<std::string>& words, const std::vector<std::string>& hosts) {
+  const auto value_of = [&](std::initializer_list<std::string_view> names) {
+    for (std::size_t i = 1; i < words.size(); ++i)
+      for (const std::string_view name : names) {
+        if (words[i] == name && i + 1 < words.size()) return words[i + 1];
+        if (words[i].starts_with(std::string(name) + "=")) return words[i].substr(name.size() + 1);
+      }
+    return std::string();
+  };
+  if (std::filesystem::path(words[0]).filename() == "srun") {
+    const char* all = std::getenv("SLURM_JOB_NUM_NODES");
+    const std::string wanted = value_of({"-N", "--nodes"});
+    return all && !wanted.empty() &&
+           std::atoll(all) - std::ssize(hosts) >= std::atoll(wanted.c_str());
+  }
+  const std::string file = value_of({"--hostfile", "-hostfile", "--machinefile", "-machinefile"});
+  const std::string ranks = value_of({"-n", "-np", "--np", "-c"});
+  if (file.empty() || ranks.empty()) return false;
+  std::int64_t slots = 0;
+  std::istringstream lines(read_file(file));
+  for (std::string line; std::getline(lines, line);) {
+    const std::string host = line.substr(0, line.find_first_of(" \t:#"));
+    if (host.empty() || std::ranges::find(hosts, host) != hosts.end()) continue;
+    const std::size_t at = line.find("slots="), colon = host.size();
+    if (at != std::string::npos)
+      slots += std::atoll(line.c_str() + at + 6);
+    else
+      slots += colon < line.size() && line[colon] == ':' ? std::atoll(line.c_str() + colon + 1) : 1;
+  }
+  return slots >= std::atoll(ranks.c_str());
+}
+
+namespace {
+
+/// The words for later starts without the hosts that lost ranks too often, where there are others
+/// for them.
+std::vector<std::string> without_unreliable(const SupervisedRun& run,
+                                            const std::map<std::string, int>& losses) {
+  std::vector<std::string> hosts = suspect_hosts(run.folder), unreliable;
+  for (const auto& [host, count] : losses)
+    if (count >= kMaxLosses) unreliable.push_back(host);
+  for (const std::string& host : unreliable)
+    if (std::ranges::find(hosts, host) == hosts.end()) hosts.push_back(host);
+  const bool spares = has_spares(run.again, hosts);
+  say(fmt::format("{} lost a rank in {} starts{}", fmt::join(unreliable, ", "), kMaxLosses,
+                  spares ? " and is left out from now on" : "; there are no spare hosts for it"));
+  return spares ? without_hosts(run.again, hosts, run.folder) : run.again;
+}
+
+}  // namespace
+
 ExitCode supervise(const SupervisedRun& run) {
   std::optional<Ending> before;
+  std::map<std::string, int> losses;  // of ranks, by host
   std::vector<std::string> again = run.again;
   double delay = kFirstDelay;
   int code = 0;
   for (int restarts = 0;; ++restarts) {
-    code = wait_for(start(restarts == 0 ? run.command : again));
+    const Started started = start(restarts == 0 ? run.command : again);
+    code = wait_for(started);
     const Ending ending = ending_of(code, run.folder);
     const bool corrupted = code == static_cast<int>(ExitCode::corrupted);
     if (stop_signal() != 0 || !(ended_early(ending) || corrupted)) break;
@@ -189,6 +316,8 @@ ExitCode supervise(const SupervisedRun& run) {
       if (left_out.empty()) break;
       again = left_out;
     }
+    if (const std::string& host = started.output->lost_host(); !host.empty())
+      if (++losses[host] == kMaxLosses) again = without_unreliable(run, losses);
     const std::string what =
         fmt::format("the run ended with {} after iteration {} ({})", code, ending.iteration,
                     ending.cause.empty() ? "no event" : ending.cause);
