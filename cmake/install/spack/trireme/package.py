@@ -40,6 +40,8 @@ class Trireme(CMakePackage, CudaPackage):
     depends_on("libarchive")
     depends_on("cuda@12:", when="+cuda")
     depends_on("nccl", when="+cuda")
+    for arch in CudaPackage.cuda_arch_values:
+        depends_on(f"nccl cuda_arch={arch}", when=f"+cuda cuda_arch={arch}")
 
     generator("ninja")
 
