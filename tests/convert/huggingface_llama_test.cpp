@@ -1,0 +1,127 @@
+// The Llama family there and back.
+#include "huggingface.hpp"
+
+namespace trireme::convert::huggingface {
+namespace {
+
+TEST_F(HuggingFaceTest, TheLlamaFamilyGoesThereAndBackBitForBit) {
+  const struct {
+    const char* type;
+    const char* keys;
+  } kModels[] = {
+      {"llama",
+       "tie_embeddings: false, position: {theta: 5e5, scaling: llama3, factor: 32, original: "
+       "8192}"},
+      {"llama", "tie_embeddings: true, position: {scaling: yarn, factor: 4, original: 64}"},
+      {"llama", "activation: geglu, position: {scaling: linear, factor: 2}"},
+      {"mistral", "head_dim: 6, tie_embeddings: false"},
+      {"mistral", "window: 5, tie_embeddings: false"},
+      {"qwen2", "bias: qkv, window: 5"},
+      {"qwen3", "qk_norm: head, window: 3"},
+      {"qwen2", "bias: qkv, layernorm_eps: 1e-6"},
+      {"qwen3", "qk_norm: head, head_dim: 8, position: {theta: 1e6}"},
+      {"olmo2", "qk_norm: width, norm_placement: output, tie_embeddings: false"},
+  };
+  int number = 0;
+  for (const auto& [type, keys] : kModels) {
+    SCOPED_TRACE(keys);
+    const fs::path run = checkpoint_of(llama_deck_with(keys));
+    const fs::path out = folder_ / fmt::format("out{}", ++number);
+    const fs::path back = folder_ / fmt::format("back{}.h5", number);
+    export_model(run, out);
+    EXPECT_EQ(nlohmann::json::parse(read_file(out / "config.json"))["model_type"], type);
+    import_model(out, back, {.write_deck = folder_ / "deck.yaml"});
+    expect_same_weights(run, back);
+    // The deck describes the same model.
+    const deck::Deck before = deck::parse(llama_deck_with(keys), "deck", {}, {.need_data = false});
+    const deck::Deck after = deck::load(folder_ / "deck.yaml", {}, {.need_data = false});
+    EXPECT_EQ(after.model, before.model);
+    const fs::path again = folder_ / fmt::format("again{}", number);
+    export_model(back, again);
+    EXPECT_EQ(read_file(out / "model.safetensors"), read_file(again / "model.safetensors"));
+    EXPECT_EQ(read_file(out / "config.json"), read_file(again / "config.json"));
+  }
+}
+
+TEST_F(HuggingFaceTest, NamesTheTensorsOfLlama) {
+  export_model(checkpoint_of(llama_deck_with("tie_embeddings: true")), folder_ / "out");
+  const SafetensorsReader theirs(folder_ / "out/model.safetensors");
+  const auto shape = [&](const char* name) {
+    const TensorEntry* entry = theirs.find(name);
+    return entry ? to_string(entry->shape) : "none";
+  };
+  EXPECT_EQ(theirs.entries().size(), 2u + 2u * 9u);
+  EXPECT_EQ(shape("model.layers.1.self_attn.q_proj.weight"), "[16, 16]");
+  EXPECT_EQ(shape("model.layers.1.self_attn.k_proj.weight"), "[8, 16]");
+  EXPECT_EQ(shape("model.layers.0.mlp.up_proj.weight"), "[10, 16]");
+  EXPECT_EQ(shape("model.layers.0.mlp.down_proj.weight"), "[16, 10]");
+  EXPECT_EQ(shape("lm_head.weight"), "none");
+  std::vector<float> gate_up(20 * 16);
+  checkpoint::Reader(folder_ / "run.h5")
+      .read_whole("model/layers/0/mlp/gate_up/weight", DType::f32, gate_up.data());
+  const std::vector<float> up = theirs.read(*theirs.find("model.layers.0.mlp.up_proj.weight"));
+  EXPECT_TRUE(std::equal(up.begin(), up.end(), gate_up.begin() + 160));
+  const auto config = nlohmann::json::parse(read_file(folder_ / "out/config.json"));
+  EXPECT_EQ(config["rope_theta"], 1e4);
+  EXPECT_EQ(config["rope_parameters"]["rope_theta"], 1e4);
+  EXPECT_TRUE(config["rope_scaling"].is_null());
+  EXPECT_TRUE(fs::exists(folder_ / "out/generation_config.json"));
+}
+
+TEST_F(HuggingFaceTest, NamesWhatNoLlamaDeckCanSay) {
+  export_model(checkpoint_of(llama_deck_with("tie_embeddings: true")), folder_ / "out");
+  const std::string good = read_file(folder_ / "out/config.json");
+  const auto changed = [&](const char* key, const nlohmann::json& value) {
+    file("out/config.json", good);
+    configure(key, value);
+    return import_problem();
+  };
+  EXPECT_EQ(changed("attention_bias", true),
+            "'out/config.json': \"attention_bias\" is true; Trireme has biases of q, k and v "
+            "alone, as Qwen2.5");
+  EXPECT_NE(changed("hidden_act", "relu").find("\"hidden_act\" is \"relu\"; model.activation is"),
+            std::string::npos);
+  EXPECT_EQ(changed("rope_scaling", {{"type", "dynamic"}, {"factor", 2.0}}),
+            "'out/config.json': \"rope_scaling\" is {\"factor\":2.0,\"type\":\"dynamic\"}; "
+            "model.position.scaling is linear, llama3 or yarn");
+  EXPECT_NE(changed("tie_word_embeddings", false).find("has no tensor 'lm_head.weight'"),
+            std::string::npos);
+  EXPECT_EQ(message_of<DataError>([&] {
+              export_model(checkpoint_of(llama_deck_with("bias: qkv, qk_norm: head")),
+                           folder_ / "other");
+            }).substr(0, 47),
+            "no model of transformers has model.norm_placeme");
+  EXPECT_EQ(
+      message_of<DataError>([&] {
+        export_model(
+            checkpoint_of(llama_deck_with("norm_placement: output, qk_norm: width, window: 4")),
+            folder_ / "other");
+      }),
+      "no model of transformers has model.norm_placement = output and model.window");
+}
+
+TEST_F(HuggingFaceTest, ReadsWindowsOfAllLayersAndLimitsTheContextToThoseOfSome) {
+  export_model(checkpoint_of(llama_deck_with("bias: qkv, window: 4")), folder_ / "out");
+  const auto imported = [&](const char* key, const nlohmann::json& value) {
+    configure(key, value);
+    fs::remove(folder_ / "back.h5");
+    const std::string said =
+        import_model(folder_ / "out", folder_ / "back.h5", {.write_deck = folder_ / "deck.yaml"});
+    const deck::Model model = deck::load(folder_ / "deck.yaml", {}, {.need_data = false}).model;
+    return std::tuple(model.window.value_or(0), model.positions,
+                      said.find("some layers alone have a window of 4 tokens") < said.size());
+  };
+  using Read = std::tuple<std::int64_t, std::int64_t, bool>;
+  EXPECT_EQ(imported("max_window_layers", 0), Read(4, 8, false));
+  EXPECT_EQ(imported("max_window_layers", 1), Read(0, 4, true));
+  EXPECT_EQ(imported("max_window_layers", 2), Read(0, 8, false));
+  EXPECT_EQ(
+      imported("layer_types", nlohmann::json::array({"sliding_attention", "sliding_attention"})),
+      Read(4, 8, false));
+  EXPECT_EQ(imported("layer_types", nlohmann::json::array({"full_attention", "sliding_attention"})),
+            Read(0, 4, true));
+  EXPECT_EQ(imported("use_sliding_window", false), Read(0, 8, false));
+}
+
+}  // namespace
+}  // namespace trireme::convert::huggingface
