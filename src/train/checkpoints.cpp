@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <cstdlib>
+#include <utility>
 
 #include "checkpoint/checkpoint.hpp"
 #include "checkpoint/local/copies.hpp"
@@ -239,7 +240,15 @@ double RunCheckpoints::start_save(const RunState& state, device::Timers* timers)
 }
 
 double RunCheckpoints::start_local(const RunState& state) {
-  if (background_->in_flight()) return 0.0;
+  if (background_->in_flight()) {
+    if (reporter_ && !std::exchange(left_out_local_, true))
+      reporter_->on(report::WarningEvent{
+          .iteration = state.iteration,
+          .message = fmt::format("no local checkpoint of iteration {}: that of iteration {} is "
+                                 "still being written. Later ones are left out likewise",
+                                 state.iteration, in_flight_.iteration)});
+    return 0.0;
+  }
   const int rank = groups_.world->rank();
   in_flight_ = {.iteration = state.iteration, .local = true};
   const std::filesystem::path folder = *local_folder(deck_);

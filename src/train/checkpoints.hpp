@@ -119,7 +119,8 @@ class RunCheckpoints {
   /// Null without checkpoint.async and checkpoint.local.
   std::unique_ptr<checkpoint::BackgroundSave> background_;
   InFlight in_flight_;
-  bool last_failed_ = false;  ///< the last background save
+  bool last_failed_ = false;     ///< the last background save
+  bool left_out_local_ = false;  ///< a local checkpoint, because another one was in flight
 };
 
 }  // namespace trireme::train

@@ -108,6 +108,9 @@ class Rewind(RunTest):
         self.assertEqual((checkpoint, samples), ((spike - 1) // 4 * 4, 8 * 9))
         self.assertEqual(self.checkpoints("run"), ["step-00000028.h5", "step-00000030.h5"])
         self.assertEqual(list((self.folder / "run" / "checkpoints").glob("*superseded*")), [])
+        console = (self.folder / "run" / "console.log").read_text()
+        self.assertEqual(console.count("no local checkpoint of iteration"), 1)
+        self.assertIn("no local checkpoint of iteration 2: that of iteration 1 is still being written", console)
 
     def test_without_a_checkpoint_the_update_is_skipped(self):
         self.pretrain("run", *self.SPIKES, "train.spike.back=1", "checkpoint.every=29")
