@@ -67,7 +67,8 @@ TEST_F(FilesTest, OnlyRegularFilesOfAnExpectedSizeAreInput) {
   const std::filesystem::path fifo = folder_ / "fifo";
   ASSERT_EQ(::mkfifo(fifo.c_str(), 0600), 0);
   EXPECT_EQ(message(fifo), "'" + fifo.string() + "' is not a regular file but a FIFO");
-  EXPECT_EQ(message(folder_), "'" + folder_.string() + "' is not a regular file but a directory");
+  EXPECT_EQ(message(folder_),
+            "'" + folder_.string() + "' is not a regular file but a folder: name a file in it");
   EXPECT_EQ(message("/dev/zero"), "'/dev/zero' is not a regular file but a device");
   EXPECT_THROW(MappedFile{fifo}, IoError);
   EXPECT_THROW(require_regular_file(fifo), IoError);

@@ -289,7 +289,7 @@ TEST_F(CorpusTest, BadInputGivesOneMessageWithItsLine) {
        "cannot create 'no.jsonl/x.part': Not a directory"},
       {"clean --input ok.jsonl --output o --block-domains words.txt", 65,
        "words.txt:2: expected one word a line, not 'two words'"},
-      {"clean --input ok.jsonl --output o --workers 0", 2, "at least one worker is needed"},
+      {"clean --input ok.jsonl --output o --workers 0", 2, "--workers 0: must be at least 1"},
       {"clean --input ok.jsonl --output o --vocab v", 2, "--vocab is for --tokenizer"},
       {"clean --input ok.jsonl --output o --min-tokens -1", 2, "--min-tokens -1: expected 0 or"},
       {"dedup --input ok.jsonl --output o --bands 7", 2, "--hashes 100 must be a multiple of"},

@@ -56,7 +56,7 @@ TEST_F(ProgramsTest, PreprocessErrorsHaveTheirExitCodes) {
   EXPECT_EQ(err_, "trireme-preprocess: cannot open 'absent.txt': No such file or directory\n");
   const std::pair<const char*, const char*> usage[] = {
       {"a.txt --work 3", "unrecognised option '--work'"},
-      {"a.txt --workers 0", "at least one worker is needed"},
+      {"a.txt --workers 0", "--workers 0: must be at least 1"},
       {"a.txt --split-sentences --presplit-sentences",
        "--split-sentences and --presplit-sentences exclude each other"},
       {"a.txt --keep-newlines", "--keep-newlines is for --split-sentences"},

@@ -67,7 +67,7 @@ TEST_F(MeasurementsTest, ARanksTimeLeavesOutWhatItWaitsForOthersInItsPasses) {
   const auto event = timers_event(timers, phases, 1.0, *groups_.world);
   ASSERT_EQ(static_cast<int>(event.rank_ms.size()), ranks);
   EXPECT_GE(event.rank_ms[0], 290.0);
-  EXPECT_GT(waiting_ms, 0.0);
+  EXPECT_TRUE(ranks == 1 || waiting_ms > 0.0);
   EXPECT_LE(event.rank_ms[rank], pass_ms - waiting_ms + 1e-3);
   EXPECT_FALSE(timers.take(Phase::waiting)) << "taken with the passes";
 }
