@@ -263,7 +263,8 @@ ExitCode pretrain(int argc, char** argv, const DeckArguments& arguments,
   train::on_rank_zero(*devices.groups.world, [&] {
     // Before anything is written: throws when a split is too small.
     train::describe_data(deck, vocabulary);
-    start.data_notes = train::check_datasets(deck, vocabulary, scan);
+    start.data_notes =
+        train::check_datasets(deck, vocabulary, scan, progress_output(arguments.values));
     train::check_tasks(deck);
     const std::string restart = arguments.values["restart"].as<std::string>();
     const auto lock = [&] {
@@ -273,7 +274,8 @@ ExitCode pretrain(int argc, char** argv, const DeckArguments& arguments,
     // folder aside.
     std::error_code unreadable;  // the lock will say why
     if (restart != "never" && std::filesystem::exists(deck.run.output, unreadable)) lock();
-    options.training_data = train::identify_training_data(deck, vocabulary, scan);
+    options.training_data =
+        train::identify_training_data(deck, vocabulary, scan, progress_output(arguments.values));
     if (deck.checkpoint.load && checkpoint::is_foreign(*deck.checkpoint.load)) lock();
     std::vector<std::string> notes;
     const deck::Deck starting = with_converted_checkpoint(deck, vocabulary.size, restart, notes);

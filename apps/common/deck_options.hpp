@@ -200,7 +200,8 @@ inline bool answers_deck_questions(const DeckArguments& arguments) {
     if (deck.checkpoint.load && !checkpoint::is_foreign(*deck.checkpoint.load))
       checkpoint::locate(*deck.checkpoint.load);
     std::string text = train::describe_data(deck, vocabulary);
-    for (const std::string& note : train::check_datasets(deck, vocabulary, data::TokenScan::all))
+    for (const std::string& note : train::check_datasets(deck, vocabulary, data::TokenScan::all,
+                                                         progress_output(arguments.values)))
       text += fmt::format("{:<10} {}\n", "dataset", note);
     for (const std::string& note : train::check_tasks(deck))
       text += fmt::format("{:<10} {}\n", "task", note);

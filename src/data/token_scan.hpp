@@ -2,6 +2,7 @@
 #pragma once
 
 #include <cstdint>
+#include <cstdio>
 #include <filesystem>
 #include <optional>
 
@@ -22,12 +23,14 @@ struct IdRange {
   std::int64_t tokens = 0;    ///< how many were read
 };
 
-/// The smallest and the largest id of the dataset, as far as `scan` reads it. Throws as
-/// IndexedDataset::read_tokens().
-IdRange scan_ids(const IndexedDataset& dataset, TokenScan scan);
+/// The smallest and the largest id of the dataset, as far as `scan` reads it. `progress` gets a
+/// meter, null for none. Throws as IndexedDataset::read_tokens().
+IdRange scan_ids(const IndexedDataset& dataset, TokenScan scan, std::FILE* progress = nullptr);
 
-/// A hash of the tokens of `sequences`, as far as `scan` reads them. Throws IoError.
-std::uint64_t hash_tokens(const IndexedDataset& dataset, SequenceRange sequences, TokenScan scan);
+/// A hash of the tokens of `sequences`, as far as `scan` reads them; `progress` as in scan_ids().
+/// Throws IoError.
+std::uint64_t hash_tokens(const IndexedDataset& dataset, SequenceRange sequences, TokenScan scan,
+                          std::FILE* progress = nullptr);
 
 /// The dataset's PREFIX.json; nothing where there is none. Throws as
 /// tokenizer::read_dataset_info(), and DataError when it describes another dataset.

@@ -161,8 +161,9 @@ std::string check_recorded(const NamedDataset& dataset, const tokenizer::Dataset
 
 /// Of a dataset without a record: a note.
 std::string check_scanned(const NamedDataset& named, const data::IndexedDataset& dataset,
-                          const plan::Vocabulary& vocabulary, data::TokenScan scan) {
-  const data::IdRange ids = data::scan_ids(dataset, scan);
+                          const plan::Vocabulary& vocabulary, data::TokenScan scan,
+                          std::FILE* progress) {
+  const data::IdRange ids = data::scan_ids(dataset, scan, progress);
   if (ids.largest >= vocabulary.size) refuse_id(named, ids.largest, vocabulary.size);
   if (ids.tokens > 0 && ids.smallest < 0) refuse_id(named, ids.smallest, vocabulary.size);
   const bool all = ids.tokens == dataset.tokens();
@@ -175,14 +176,15 @@ std::string check_scanned(const NamedDataset& named, const data::IndexedDataset&
 
 /// "sample H H", the hashes of `scan` of each dataset's part.
 std::string hash_text(const deck::Deck& deck, const plan::Vocabulary& vocabulary,
-                      const data::BlendSummary& summary, data::TokenScan scan) {
+                      const data::BlendSummary& summary, data::TokenScan scan,
+                      std::FILE* progress) {
   std::vector<std::string> hashes;
   ContentHash folded;
   const auto prefixes = indexed_datasets(deck, data::Split::train, vocabulary);
   for (std::size_t i = 0; i < prefixes.size(); ++i) {
     const data::IndexedDataset dataset(data::dataset_prefix(prefixes[i]));
-    const std::uint64_t hash =
-        data::hash_tokens(dataset, training_sequences(deck, vocabulary, summary, dataset, i), scan);
+    const std::uint64_t hash = data::hash_tokens(
+        dataset, training_sequences(deck, vocabulary, summary, dataset, i), scan, progress);
     folded.add(&hash, sizeof hash);
     hashes.push_back(fmt::format("{:016x}", hash));
   }
@@ -221,23 +223,23 @@ void require_datasets(const deck::Deck& deck, const plan::Vocabulary& vocabulary
 }
 
 std::vector<std::string> check_datasets(const deck::Deck& deck, const plan::Vocabulary& vocabulary,
-                                        data::TokenScan scan) {
+                                        data::TokenScan scan, std::FILE* progress) {
   std::vector<std::string> notes;
   for (const NamedDataset& named : datasets_of(deck, vocabulary)) {
     const data::IndexedDataset dataset(named.prefix);
     const auto info = data::read_dataset_info(dataset);
     std::string note = info ? check_recorded(named, *info, vocabulary)
-                            : check_scanned(named, dataset, vocabulary, scan);
+                            : check_scanned(named, dataset, vocabulary, scan, progress);
     if (!note.empty()) notes.push_back(std::move(note));
   }
   return notes;
 }
 
 TrainingData identify_training_data(const deck::Deck& deck, const plan::Vocabulary& vocabulary,
-                                    data::TokenScan scan) {
+                                    data::TokenScan scan, std::FILE* progress) {
   const SplitData training = summarize_data(deck, vocabulary, data::Split::train);
   const auto hashes = [&](data::TokenScan of) {
-    return hash_text(deck, vocabulary, training.summary, of);
+    return hash_text(deck, vocabulary, training.summary, of, progress);
   };
   TrainingData found{.documents = data::identify_documents(training.summary),
                      .tokens = hashes(data::TokenScan::sample),

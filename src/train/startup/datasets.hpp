@@ -2,6 +2,7 @@
 // tokenizer, and which tokens they hold.
 #pragma once
 
+#include <cstdio>
 #include <memory>
 #include <optional>
 #include <string>
@@ -45,11 +46,12 @@ SplitData summarize_data(const deck::Deck& deck, const plan::Vocabulary& vocabul
                          data::Split split);
 
 /// Compares each dataset that the run reads with the tokenizer and the vocabulary of the deck: by
-/// its PREFIX.json; without one, by the ids that `scan` meets. Returns notes for the user, a line
-/// each. Throws DeckError, naming the key and both tokenizers, for a dataset of another tokenizer;
-/// DataError for ids outside the vocabulary and damaged files; IoError.
+/// its PREFIX.json; without one, by the ids that `scan` meets. `progress` gets meters, null for
+/// none. Returns notes for the user, a line each. Throws DeckError, naming the key and both
+/// tokenizers, for a dataset of another tokenizer; DataError for ids outside the vocabulary and
+/// damaged files; IoError.
 std::vector<std::string> check_datasets(const deck::Deck& deck, const plan::Vocabulary& vocabulary,
-                                        data::TokenScan scan);
+                                        data::TokenScan scan, std::FILE* progress = nullptr);
 
 /// What tells the training data of a run from other data.
 struct TrainingData {
@@ -61,9 +63,9 @@ struct TrainingData {
 };
 
 /// That of the documents that the run trains on, for the checkpoints; `scan` says how many of their
-/// tokens are read. Throws as describe_data().
+/// tokens are read, `progress` as in check_datasets(). Throws as describe_data().
 TrainingData identify_training_data(const deck::Deck& deck, const plan::Vocabulary& vocabulary,
-                                    data::TokenScan scan);
+                                    data::TokenScan scan, std::FILE* progress = nullptr);
 
 /// The first of `now.files` whose tokens are others than those of `before`, a TrainingData's tokens
 /// of the same documents; "data.train" where the hashes do not tell the file; "" when none is.
