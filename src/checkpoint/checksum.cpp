@@ -180,7 +180,7 @@ void append(std::string& text, Number number) {
 std::vector<ElementRange> parse_ranges(const std::string& table, std::int64_t count,
                                        std::int64_t file_bytes, const std::filesystem::path& path) {
   std::vector<ElementRange> ranges(static_cast<std::size_t>(count));
-  std::memcpy(ranges.data(), table.data(), ranges.size() * sizeof ranges[0]);
+  if (count > 0) std::memcpy(ranges.data(), table.data(), ranges.size() * sizeof ranges[0]);
   std::int64_t end = 0;
   for (const ElementRange& range : ranges) {
     if (range.offset < end || range.bytes < 0 || range.bytes > file_bytes - range.offset)
