@@ -55,7 +55,7 @@ const std::vector<std::string_view>& kept_keys() {
 }
 
 plan::SearchOptions search_options(const po::variables_map& values, const plan::Cluster& cluster) {
-  plan::SearchOptions options{.top = values["top"].as<int>()};
+  plan::SearchOptions options{.top = values["top"].as<int>(), .progress = progress_output(values)};
   if (options.top < 1 || options.top > 1000)
     throw UsageError("--top {}: must be from 1 to 1000", options.top);
   if (values.count("budget")) {

@@ -193,7 +193,7 @@ ExitCode html(const po::variables_map& values, const Words& words) {
   if (words.empty()) throw UsageError("html: no run folder and no log is given");
   if (!values.count("output")) throw UsageError("html: no output is given: add -o FILE.html");
   const std::filesystem::path output = values["output"].as<std::string>();
-  const std::string page = report::html_page({words.begin(), words.end()});
+  const std::string page = report::html_page({words.begin(), words.end()}, progress_output(values));
   write_file_atomically(output, page);
   print_out(
       fmt::format("{}: {}\n", output.string(), human_bytes(static_cast<double>(page.size()))));

@@ -98,7 +98,10 @@ Printer::Printer(const po::variables_map& values, const std::vector<Prompt>& pro
       samples_(values["samples"].as<std::int64_t>()),
       json_(values["json"].as<bool>()),
       several_(samples_ > 1 || prompts.size() > 1) {
-  if (values.count("output")) path_ = values["output"].as<std::string>();
+  if (!values.count("output")) return;
+  path_ = values["output"].as<std::string>();
+  meter_.emplace("generating", "text", static_cast<double>(prompts.size() * samples_),
+                 progress_output(values));
 }
 
 void Printer::begin() {
@@ -110,6 +113,7 @@ void Printer::add(std::size_t number, Result result) {
   results_.resize(std::max(results_.size(), number + 1));
   results_[number] = std::move(result);
   for (; next_ < results_.size() && results_[next_]; ++next_) print(next_);
+  if (meter_) meter_->update(static_cast<double>(next_));
 }
 
 void Printer::finish() const {

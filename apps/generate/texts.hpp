@@ -7,6 +7,7 @@
 #include <vector>
 
 #include "app.hpp"
+#include "core/text.hpp"
 #include "generate/generator.hpp"
 #include "tokenizer/tokenizer.hpp"
 
@@ -61,6 +62,7 @@ class Printer {
   bool json_, several_, begun_ = false;
   std::vector<std::optional<Result>> results_;
   std::size_t next_ = 0;
+  std::optional<Progress> meter_;  ///< with --output: nothing else shows that texts end
 };
 
 }  // namespace trireme

@@ -9,6 +9,7 @@
 
 #include "core/clock.hpp"
 #include "core/error.hpp"
+#include "core/text.hpp"
 #include "plan/run_plan.hpp"
 #include "plan/search/candidates.hpp"
 
@@ -168,7 +169,8 @@ std::optional<TimedLayout> timed(const deck::Deck& deck, const LayoutTimes& time
 /// seconds.
 std::vector<TimedLayout> fastest(const deck::Deck& deck, std::int64_t vocab, const Cluster& cluster,
                                  const std::vector<std::int64_t>& counts, int top, Memory& memory,
-                                 double most, const SearchOptions& options, SearchResult& result) {
+                                 double most, const SearchOptions& options, SearchResult& result,
+                                 Progress& meter) {
   const std::vector<NodeOrder> orders = orders_of(counts);
   std::vector<std::unique_ptr<NodeMap>> maps;
   std::vector<Candidate> candidates;
@@ -220,6 +222,7 @@ std::vector<TimedLayout> fastest(const deck::Deck& deck, std::int64_t vocab, con
   for (const Candidate& candidate : candidates) {
     if (candidate.bound >= limit()) break;
     auto layout = evaluate(candidate, kFewSimulations, limit());
+    meter.update(static_cast<double>(result.timed));
     if (!layout) continue;
     ++result.timed;
     const bool exact = layout->exact_partition || candidate.parallel.pipeline == 1 ||
@@ -233,6 +236,7 @@ std::vector<TimedLayout> fastest(const deck::Deck& deck, std::int64_t vocab, con
   best.clear();
   for (const auto& [seconds, exact, candidate] : found) {
     if (seconds >= (exact ? 1 : kSlack) * limit()) continue;
+    meter.update(static_cast<double>(result.timed));
     if (auto layout = evaluate(*candidate, kManySimulations, kNoLimit)) {
       if (layout->time.total >= most) continue;
       best.push_back(*std::move(layout));
@@ -279,11 +283,12 @@ SearchResult search_layouts(const deck::Deck& deck, std::int64_t vocab, const Cl
                             const SearchOptions& options) {
   const Stopwatch watch;
   SearchResult result;
+  Progress meter("searching", "layout", /*total=*/0, options.progress);
   Memory memory(deck, vocab);
   std::vector<std::int64_t> all;
   for (const NodeKind& kind : cluster.nodes) all.push_back(kind.count);
   result.ranked =
-      fastest(deck, vocab, cluster, all, options.top, memory, kNoLimit, options, result);
+      fastest(deck, vocab, cluster, all, options.top, memory, kNoLimit, options, result, meter);
   if (cluster.has_prices()) {
     std::vector<TimedLayout> found;
     // A layout on these nodes that takes as long is beaten in time and money by one that is found.
@@ -299,8 +304,8 @@ SearchResult search_layouts(const deck::Deck& deck, std::int64_t vocab, const Cl
     if (!result.ranked.empty()) found.push_back(result.ranked.front());
     for (const auto& counts : node_counts(cluster)) {
       if (counts == all) continue;
-      auto best =
-          fastest(deck, vocab, cluster, counts, 1, memory, limit_of(counts), options, result);
+      auto best = fastest(deck, vocab, cluster, counts, 1, memory, limit_of(counts), options,
+                          result, meter);
       if (!best.empty()) found.push_back(std::move(best.front()));
     }
     std::ranges::stable_sort(found, {}, [](const TimedLayout& t) { return t.time.total; });

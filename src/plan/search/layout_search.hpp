@@ -4,6 +4,7 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <cstdio>
 #include <optional>
 #include <string>
 #include <vector>
@@ -19,6 +20,7 @@ struct SearchOptions {
   int top = 10;                    ///< layouts in the ranking
   std::optional<double> budget;    ///< dollars that the whole run may cost
   std::vector<std::string> fixed;  ///< keys of the deck that keep their values: "parallel.tensor"
+  std::FILE* progress = nullptr;   ///< gets a progress meter; null: nothing
 };
 
 /// A layout and what it costs.

@@ -88,12 +88,12 @@ std::string replaced(std::string text, std::string_view mark, std::string_view b
 
 }  // namespace
 
-std::string html_page(const std::vector<fs::path>& paths) {
+std::string html_page(const std::vector<fs::path>& paths, std::FILE* progress) {
   const std::vector<fs::path> runs = expand(paths);
   const std::vector<std::string> names = short_names(runs);
   PageJson data{{"made", unix_time()}, {"runs", PageJson::array()}};
   for (std::size_t i = 0; i < runs.size(); ++i) {
-    PageJson run = run_json(runs[i]);
+    PageJson run = run_json(runs[i], progress);
     run["name"] = names[i];
     data["runs"].push_back(std::move(run));
   }

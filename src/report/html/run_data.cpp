@@ -11,6 +11,7 @@
 #include <set>
 
 #include "core/error.hpp"
+#include "core/text.hpp"
 #include "report/runs/run_history.hpp"
 #include "report/runs/timeline.hpp"
 
@@ -350,11 +351,17 @@ PageJson timeline_of(const fs::path& path) {
   return json;
 }
 
-PageJson events_of(const fs::path& metrics) {
+PageJson events_of(const fs::path& metrics, std::FILE* progress) {
   std::ifstream file(metrics);
   if (!file) throw IoError("cannot read '{}': {}", metrics.string(), std::strerror(errno));
   RunEvents events;
+  std::error_code unknown;
+  const std::uintmax_t size = fs::file_size(metrics, unknown);
+  Progress meter("reading '" + metrics.string() + "'", "B",
+                 unknown ? 0.0 : static_cast<double>(size), progress);
+  double bytes = 0;
   for (std::string line; std::getline(file, line);) {
+    meter.update(bytes += static_cast<double>(line.size() + 1));
     const PageJson event = PageJson::parse(line, nullptr, /*allow_exceptions=*/false);
     if (event.is_object()) events.take(event);
   }
@@ -383,13 +390,13 @@ PageJson rows_of_log(const fs::path& path) {
 
 }  // namespace
 
-PageJson run_json(const fs::path& path) {
+PageJson run_json(const fs::path& path, std::FILE* progress) {
   PageJson run;
   if (fs::is_directory(path)) {
-    run = events_of(path / "metrics.jsonl");
+    run = events_of(path / "metrics.jsonl", progress);
     if (fs::exists(path / "trace.json")) run["timeline"] = timeline_of(path / "trace.json");
   } else {
-    run = path.extension() == ".jsonl" ? events_of(path) : rows_of_log(path);
+    run = path.extension() == ".jsonl" ? events_of(path, progress) : rows_of_log(path);
   }
   if (run["train"]["rows"] == 0) throw DataError("{}: no training line in it", path.string());
   return run;
