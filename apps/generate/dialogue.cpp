@@ -1,6 +1,7 @@
 #include "generate/dialogue.hpp"
 
 #include <atomic>
+#include <cerrno>
 #include <csignal>
 #include <cstdio>
 #include <cstdlib>
@@ -22,7 +23,12 @@ std::atomic<bool> interrupted = false;
 /// The next line after `prompt`; nothing at the end of the input.
 std::optional<std::string> edited_line(const char* prompt) {
 #ifdef TRIREME_WITH_EDIT
+  errno = 0;
   char* typed = ::readline(prompt);
+  if (!typed && (errno == EINTR || interrupted)) {  // Ctrl-C ends libedit's line
+    std::puts("");
+    return "";
+  }
   if (!typed) return std::nullopt;
   std::string line = typed;
   std::free(typed);

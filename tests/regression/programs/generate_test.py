@@ -185,6 +185,7 @@ class Generate(RunTest):
             wait_for("prompt> ")
             # An interrupt ends no program.
             program.send_signal(signal.SIGINT)
+            time.sleep(0.5)  # at the prompt
             os.write(primary, b"the\n")
             wait_for("prompt> ")
             self.assertIsNone(program.poll())
