@@ -187,14 +187,16 @@ class Generate(RunTest):
             program.send_signal(signal.SIGINT)
             time.sleep(0.5)  # at the prompt
             os.write(primary, b"the\n")
+            wait_for("the")
             wait_for("prompt> ")
             self.assertIsNone(program.poll())
-            # A terminal whose output is not read holds up the program's end.
+            # A terminal whose output is not read holds up the program's end; Ctrl-D that arrives
+            # before the line editor reads ends nothing.
             deadline = time.monotonic() + PATIENCE
-            os.write(primary, b"\x04")
             while program.poll() is None and time.monotonic() < deadline:
-                if select.select([primary], [], [], 0.1)[0]:
-                    with contextlib.suppress(OSError):
+                with contextlib.suppress(OSError):
+                    os.write(primary, b"\x04")
+                    if select.select([primary], [], [], 0.5)[0]:
                         os.read(primary, 4096)
             self.assertEqual(program.poll(), FINISHED)
         finally:
