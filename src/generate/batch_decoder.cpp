@@ -17,7 +17,8 @@ BatchDecoder::BatchDecoder(device::Backend& backend, const model::ParameterStore
       limits_(limits),
       capacity_(spec.embedding.positions),
       dtype_(parameters.precision().activations) {
-  if (has_window() && !backend.is_host_memory()) capacity_ = spec.window();
+  if (spec.window() > 0 && !backend.is_host_memory())
+    capacity_ = std::min(capacity_, spec.window());
   limits_.pass_tokens = std::max(limits_.pass_tokens, limits_.sequences);
   const grid::Layout layout =
       groups ? groups->layout : grid::Layout{.partition = {static_cast<int>(spec.layers())}};
@@ -82,21 +83,7 @@ void BatchDecoder::allocate() {
     read_back_ = backend_.allocate_on_host(std::max(scratch.gathered.bytes(), scratch.top.bytes()),
                                            "logits");
   }
-  const auto take_rotary = [&](model::Arena arena) {
-    rotary_ = take_rotary_table(arena, spec_, sizes(1), capacity());
-    return arena.bytes();
-  };
-  if (const std::size_t bytes = take_rotary(model::Arena()); bytes > 0) {
-    rotary_memory_ = backend_.allocate(bytes, "rotary positions");
-    take_rotary(model::Arena(rotary_memory_.get()));
-    write_rotary_table(backend_, spec_, rotary_);
-  }
-  if (has_window()) {
-    std::vector<std::int32_t> starts(limits_.pass_tokens);
-    model::narrow_to_window(spec_.window(), /*micro_batch=*/1, starts);
-    window_memory_ = backend_.allocate(starts.size() * sizeof(std::int32_t), "window");
-    backend_.upload(window_memory_.get(), starts.data(), starts.size() * sizeof(std::int32_t));
-  }
+  tables_.emplace(backend_, spec_, sizes(1), capacity(), limits_.pass_tokens);
   model::StageConfig longest{
       .spec = spec_, .tensor_ranks = sizes(1).tensor_ranks, .precision = mixed_precision(dtype_)};
   longest.spec.sequence = limits_.pass_tokens;
@@ -282,7 +269,7 @@ BatchDecoder::Pass BatchDecoder::upload_inputs(const std::vector<Chunk>& chunks)
 
 void BatchDecoder::enqueue(const Pass& pass, const Wanted& wanted) {
   model::LayerContext context(sizes(pass.rows), backend_, tensor());
-  context.rotary = rotary_;
+  context.rotary = tables_->rotary();
   model::Arena arena(scratch_memory_.get());
   const Scratch scratch = take_scratch(arena, context);
   const Tensor& stream = scratch.stream;
@@ -296,12 +283,11 @@ void BatchDecoder::enqueue(const Pass& pass, const Wanted& wanted) {
         ->wait();
   }
   for (std::size_t i = 0; i < stage_.blocks.size(); ++i)
-    stage_.blocks[i].forward_cached(
-        context, scratch.workspace, scratch.blocks[i], stream,
-        {.cache = cache_->layer(i),
-         .rows = {.lines = lines, .positions = positions},
-         .chunks = pass.chunks,
-         .window_starts = static_cast<const std::int32_t*>(window_memory_.get())});
+    stage_.blocks[i].forward_cached(context, scratch.workspace, scratch.blocks[i], stream,
+                                    {.cache = cache_->layer(i),
+                                     .rows = {.lines = lines, .positions = positions},
+                                     .chunks = pass.chunks,
+                                     .window_starts = tables_->window_starts()});
   if (!stage_.head)
     groups_->pipeline->send(stream.data, stream.bytes(), stage + 1, comm::kActivationTag)->wait();
   else if (!pass.wanted_rows.empty())

@@ -13,6 +13,7 @@
 
 #include "comm/mpi/groups.hpp"
 #include "device/backend.hpp"
+#include "generate/decoder.hpp"
 #include "generate/paged_cache.hpp"
 #include "model/layers/block.hpp"
 #include "model/layers/embedding.hpp"
@@ -122,8 +123,6 @@ class BatchDecoder {
     std::unique_ptr<device::CapturedWork> work;
   };
 
-  /// Whether a window shorter than the context has to be kept to.
-  bool has_window() const { return spec_.window() > 0 && spec_.window() < capacity_; }
   bool leads() const { return !groups_ || groups_->world->rank() == 0; }
   bool alone() const { return !groups_ || groups_->world->size() == 1; }
   comm::Communicator& tensor() { return groups_ ? *groups_->tensor : serial_; }
@@ -155,9 +154,8 @@ class BatchDecoder {
   DType dtype_;
   Stage stage_;
   std::optional<PagedCache> cache_;
-  device::Buffer scratch_memory_, head_memory_, rotary_memory_, window_memory_, input_memory_,
-      read_back_;
-  Tensor rotary_;                   ///< LayerContext::rotary
+  device::Buffer scratch_memory_, head_memory_, input_memory_, read_back_;
+  std::optional<PositionTables> tables_;
   std::int32_t* inputs_ = nullptr;  ///< of T rows: ids, positions, lines of the table
   std::map<std::pair<std::int64_t, Wanted>, Step> steps_;  ///< by rows
   std::vector<std::vector<double>> logits_;

@@ -5,6 +5,26 @@
 #include "model/stage/stage_memory.hpp"
 
 namespace trireme::generate {
+
+PositionTables::PositionTables(device::Backend& backend, const model::ModelSpec& spec,
+                               const model::LayerSizes& sizes, std::int64_t positions,
+                               std::int64_t pass_tokens) {
+  const auto take_rotary = [&](model::Arena arena) {
+    rotary_ = take_rotary_table(arena, spec, sizes, positions);
+    return arena.bytes();
+  };
+  if (const std::size_t bytes = take_rotary(model::Arena()); bytes > 0) {
+    rotary_memory_ = backend.allocate(bytes, "rotary positions");
+    take_rotary(model::Arena(rotary_memory_.get()));
+    write_rotary_table(backend, spec, rotary_);
+  }
+  if (spec.window() == 0 || spec.window() >= positions) return;
+  std::vector<std::int32_t> starts(pass_tokens);
+  model::narrow_to_window(spec.window(), /*micro_batch=*/1, starts);
+  window_memory_ = backend.allocate(starts.size() * sizeof(std::int32_t), "window");
+  backend.upload(window_memory_.get(), starts.data(), starts.size() * sizeof(std::int32_t));
+}
+
 Decoder::Scratch Decoder::take_scratch(model::Arena& arena, const model::LayerSizes& sizes) const {
   model::LayerSizes last = sizes;
   last.sequence = 1;
@@ -29,6 +49,7 @@ Decoder::Decoder(device::Backend& backend, const model::ParameterStore& paramete
       dtype_(parameters.precision().activations),
       embedding_(spec),
       head_(spec),
+      tables_(backend, spec, sizes(1), capacity(), capacity()),
       logits_(spec.vocab) {
   for (int layer = 0; layer < spec.layers(); ++layer)
     blocks_.emplace_back(spec, layer).bind(parameters);
@@ -40,21 +61,6 @@ Decoder::Decoder(device::Backend& backend, const model::ParameterStore& paramete
   model::StageConfig longest{.spec = spec, .precision = mixed_precision(dtype_)};
   longest.spec.sequence = capacity();
   backend.reserve_workspace(model::kernel_workspace_bytes(longest));
-  const auto take_rotary = [&](model::Arena arena) {
-    rotary_ = take_rotary_table(arena, spec_, sizes(1), capacity());
-    return arena.bytes();
-  };
-  if (const std::size_t bytes = take_rotary(model::Arena()); bytes > 0) {
-    rotary_memory_ = backend_.allocate(bytes, "rotary positions");
-    take_rotary(model::Arena(rotary_memory_.get()));
-    write_rotary_table(backend_, spec_, rotary_);
-  }
-  if (spec.window() > 0 && spec.window() < capacity()) {
-    std::vector<std::int32_t> starts(capacity());
-    model::narrow_to_window(spec.window(), /*micro_batch=*/1, starts);
-    window_memory_ = backend.allocate(starts.size() * sizeof(std::int32_t), "window");
-    backend.upload(window_memory_.get(), starts.data(), starts.size() * sizeof(std::int32_t));
-  }
 }
 
 model::LayerSizes Decoder::sizes(std::int64_t tokens) const {
@@ -63,7 +69,7 @@ model::LayerSizes Decoder::sizes(std::int64_t tokens) const {
 
 model::LayerContext Decoder::context(std::int64_t tokens) {
   model::LayerContext context(sizes(tokens), backend_, serial_);
-  context.rotary = rotary_;
+  context.rotary = tables_.rotary();
   return context;
 }
 
@@ -81,8 +87,7 @@ std::span<const double> Decoder::logits(std::span<const std::int32_t> context) {
 Tensor Decoder::run(std::span<const std::int32_t> ids) {
   const auto tokens = static_cast<std::int64_t>(ids.size());
   const model::LayerContext context = this->context(tokens);
-  const model::PassInfo pass{
-      .training = false, .document_start = static_cast<const std::int32_t*>(window_memory_.get())};
+  const model::PassInfo pass{.training = false, .document_start = tables_.window_starts()};
   model::Arena arena(scratch_memory_.get());
   const Scratch scratch = take_scratch(arena, context);
   const Tensor& stream = scratch.stream;

@@ -1,4 +1,5 @@
-// A whole GPT on one rank in inference, without a KV cache: what BatchDecoder is compared with.
+// A whole GPT on one rank in inference, without a KV cache: what BatchDecoder is compared with; and
+// the tables that both read by position.
 #pragma once
 
 #include <cstdint>
@@ -12,6 +13,27 @@
 #include "model/layers/head.hpp"
 
 namespace trireme::generate {
+
+/// What attention reads by a token's position, in the backend's memory.
+class PositionTables {
+ public:
+  /// For a model of `spec` and contexts of up to `positions` tokens, of which one pass without a
+  /// cache has at most `pass_tokens`. `sizes` has the type and the tensor ranks.
+  PositionTables(device::Backend& backend, const model::ModelSpec& spec,
+                 const model::LayerSizes& sizes, std::int64_t positions, std::int64_t pass_tokens);
+
+  /// LayerContext::rotary: [positions, head_dim]; empty without rotary positions.
+  const Tensor& rotary() const { return rotary_; }
+  /// PassInfo::document_start of a sequence from its first token on: [pass_tokens]; null without a
+  /// window shorter than the contexts.
+  const std::int32_t* window_starts() const {
+    return static_cast<const std::int32_t*>(window_memory_.get());
+  }
+
+ private:
+  device::Buffer rotary_memory_, window_memory_;
+  Tensor rotary_;
+};
 
 /// The model in inference: no dropout, a batch of one. Each call computes all positions, through
 /// the layers' forward pass of training. Allocates everything when made.
@@ -59,9 +81,7 @@ class Decoder {
   std::vector<model::TransformerBlock> blocks_;
   model::Head head_;
   device::Buffer scratch_memory_;
-  device::Buffer rotary_memory_;
-  device::Buffer window_memory_;  ///< PassInfo::document_start, with a sliding window
-  Tensor rotary_;                 ///< LayerContext::rotary
+  PositionTables tables_;
   std::vector<double> logits_;
 };
 
