@@ -118,6 +118,19 @@ struct LayerContext : LayerSizes {
   }
 };
 
+/// Multiplies a part of the residual stream x, [U, h], by `factor`, in place.
+inline void scale_stream(const LayerContext& context, const Tensor& x, double factor) {
+  if (factor == 1.0) return;
+  const std::int64_t h = context.hidden;
+  context.backend.scaled_copy({.x = x,
+                               .out = x,
+                               .rows = x.size() / h,
+                               .columns = h,
+                               .x_stride = h,
+                               .out_stride = h,
+                               .factor = factor});
+}
+
 /// The rows of a vocabulary of `vocab` that this rank holds.
 inline grid::ShardRange vocabulary_shard(const LayerContext& context, std::int64_t vocab) {
   return grid::padded_shard(vocab, context.tensor_ranks, context.tensor.rank());

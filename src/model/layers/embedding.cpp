@@ -62,17 +62,6 @@ Embedding::Activations Embedding::take(Arena& arena, const LayerSizes& sizes) co
   return a;
 }
 
-void Embedding::scale(const LayerContext& context, const Tensor& x) const {
-  if (spec_.scale == 1.0) return;
-  context.backend.scaled_copy({.x = x,
-                               .out = x,
-                               .rows = x.size() / hidden_,
-                               .columns = hidden_,
-                               .x_stride = hidden_,
-                               .out_stride = hidden_,
-                               .factor = spec_.scale});
-}
-
 void Embedding::forward(const LayerContext& context, const PassInfo& pass, const Tokens& tokens,
                         const Activations& saved, const Tensor& output,
                         const Tensor& scratch) const {
@@ -98,20 +87,20 @@ void Embedding::forward(const LayerContext& context, const PassInfo& pass, const
                                       .first_position = first_position,
                                       .dropout = spec_.sum_norm ? kernels::Dropout() : dropout,
                                       .rows = sp_shard_ids(context, tokens.positions)});
-    if (!spec_.sum_norm) return scale(context, output);
+    if (!spec_.sum_norm) return scale_stream(context, output, spec_.scale);
   }
   if (spec_.sum_norm) norm_->forward(context, sum, saved.norm, output);
   // The backward of dropout is the same product with the mask.
   if (dropout.probability > 0.0)
     context.backend.dropout_backward(
         {.dout = output, .dx = output, .dropout = dropout, .first_position = first_position});
-  scale(context, output);
+  scale_stream(context, output, spec_.scale);
 }
 
 void Embedding::backward(const LayerContext& context, const PassInfo& pass, const Tokens& tokens,
                          const Activations& saved, const Tensor& gradient,
                          const Tensor& scratch) const {
-  scale(context, gradient);
+  scale_stream(context, gradient, spec_.scale);
   const Shape rows = context.shard_rows();
   const std::int64_t first_position = context.first_position();
   const kernels::Dropout dropout = pass.dropout(spec_.dropout, 0, DropoutSite::embedding);

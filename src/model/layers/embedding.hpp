@@ -44,9 +44,6 @@ class Embedding {
                 const Activations& saved, const Tensor& gradient, const Tensor& scratch) const;
 
  private:
-  /// Multiplies x [S, b, h] by EmbeddingSpec::scale.
-  void scale(const LayerContext& context, const Tensor& x) const;
-
   EmbeddingSpec spec_;
   std::int64_t hidden_, vocab_;
   double init_std_;

@@ -124,18 +124,7 @@ void Head::normalize(const LayerContext& context, const Tensor& stream,
   else if (!norm_)
     context.backend.copy(out.data, hidden.data, hidden.bytes());
   sp_gather(context, saved.norm_out);
-  scale_logits(context, saved.norm_out);
-}
-
-void Head::scale_logits(const LayerContext& context, const Tensor& x) const {
-  if (logit_scale_ == 1.0) return;
-  context.backend.scaled_copy({.x = x,
-                               .out = x,
-                               .rows = x.size() / hidden_,
-                               .columns = hidden_,
-                               .x_stride = hidden_,
-                               .out_stride = hidden_,
-                               .factor = logit_scale_});
+  scale_stream(context, saved.norm_out, logit_scale_);
 }
 
 void Head::logits(const LayerContext& context, const Tensor& stream,
@@ -244,7 +233,7 @@ void Head::add_loss(const LayerContext& context, const std::int32_t* labels,
 
 void Head::backward(const LayerContext& context, const Tensor& stream, const Activations& saved,
                     const Tensor& gradient) const {
-  scale_logits(context, saved.gradient);
+  scale_stream(context, saved.gradient, logit_scale_);
   sp_reduce(context, saved.gradient);
   const Tensor dhidden = sp_shard(context, saved.gradient);  // after the transform's
   if (transform_)

@@ -109,8 +109,6 @@ class Head {
   void add_loss(const LayerContext& context, const std::int32_t* labels,
                 std::optional<double> scale, const Activations& saved, const Tensor& loss,
                 const Tensor& largest) const;
-  /// Multiplies x [T, h] by HeadSpec::logit_scale.
-  void scale_logits(const LayerContext& context, const Tensor& x) const;
 
   std::int64_t hidden_, vocab_, max_loss_tokens_, max_labels_;
   double init_std_, logit_scale_, z_loss_;
