@@ -8,8 +8,8 @@
 #include <utility>
 
 #include "app.hpp"
+#include "checkpoint/file.hpp"
 #include "checkpoint/folder.hpp"
-#include "checkpoint/inspect.hpp"
 #include "core/clock.hpp"
 #include "core/files.hpp"
 #include "core/text.hpp"

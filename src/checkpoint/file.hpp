@@ -98,8 +98,9 @@ Header read_header(const std::filesystem::path& path);
 
 /// The attributes of the checkpoint at `path`, its tensors (shape, type, checksum, sum of squares)
 /// and its deck, for people or as one JSON object. Reads every element and verifies every checksum,
-/// one tensor in memory at a time. Throws as Reader does.
-std::string describe(const std::filesystem::path& path, bool json);
+/// a MiB or so in memory at a time. `progress` gets a progress meter, null nothing. Throws as
+/// Reader does.
+std::string describe(const std::filesystem::path& path, bool json, std::FILE* progress = nullptr);
 
 /// What verify() has verified.
 struct Verified {
@@ -109,8 +110,8 @@ struct Verified {
 };
 
 /// Reads the checkpoint at `path` and verifies the checksums of its structure and of every tensor,
-/// one tensor in memory at a time. Throws DataError naming the structure, or all damaged tensors.
-Verified verify(const std::filesystem::path& path);
+/// as describe(). Throws DataError naming the structure, or all damaged tensors.
+Verified verify(const std::filesystem::path& path, std::FILE* progress = nullptr);
 
 /// A logical tensor, all of it in this process's memory: shape.size() elements of fp32.
 struct WholeTensor {

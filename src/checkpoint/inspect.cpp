@@ -1,4 +1,4 @@
-#include "checkpoint/inspect.hpp"
+#include "checkpoint/file.hpp"
 
 #include <fmt/ranges.h>
 
@@ -134,11 +134,5 @@ std::string describe(const std::filesystem::path& path, bool json, std::FILE* pr
   return json ? as_json(path.string(), reader.header(), rows)
               : as_text(path.string(), reader.header(), rows);
 }
-
-std::string describe(const std::filesystem::path& path, bool json) {
-  return describe(path, json, nullptr);
-}
-
-Verified verify(const std::filesystem::path& path) { return verify(path, nullptr); }
 
 }  // namespace trireme::checkpoint
