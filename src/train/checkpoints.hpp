@@ -71,7 +71,7 @@ class RunCheckpoints {
   void finish_copies();
 
   /// The `back`-th newest checkpoint in the run's folder up to `iteration`, or the oldest where
-  /// there are fewer; empty where there is none. Waits for the one in flight. Collective; throws
+  /// there are fewer; empty where there is none. None may be in flight. Collective; throws
   /// CollectiveError.
   std::optional<std::filesystem::path> earlier(std::int64_t back, std::int64_t iteration);
   /// Saves `state`, with which the run resumes from an earlier checkpoint, in place of that one;

@@ -68,9 +68,9 @@ class TrainingLog {
   /// Starts the clock of the first interval and, where the deck asks for it, the sampling of GPUs.
   /// Collective over all ranks.
   void start();
-  /// Leaves `seconds` that have passed out of the interval's time.
   /// Forgets the iterations since the last report, which the run has left.
   void restart_interval() { interval_ = {}; }
+  /// Leaves `seconds` that have passed out of the interval's time.
   void exclude(double seconds) { interval_.watch.exclude(seconds); }
   /// Compares the steps of the second interval, the first without warm-up, with `expected` if that
   /// is calibrated; it must outlive this.
