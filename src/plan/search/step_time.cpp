@@ -12,8 +12,8 @@ namespace {
 // Share of the collectives of tensor ranks in backward passes that weight gradients do not hide:
 // measured with copy engines on two H200s (apps/bench/README.md).
 constexpr double kExposedBackward = 0.5;
-// Host time of a block's backward pass over that of its forward pass: PyTorch's C++ enqueues twice
-// as many kernels, at a quarter of Python's time each.
+// Host time of a block's backward pass over that of its forward pass, assumed: PyTorch's C++
+// enqueues twice as many kernels, at a quarter of Python's time each.
 constexpr double kHostBackward = 0.5;
 // Steps above which the middle of a schedule, which repeats, is not simulated.
 constexpr int kMaxSteps = 20000;
