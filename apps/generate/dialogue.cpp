@@ -24,6 +24,7 @@ std::atomic<bool> interrupted = false;
 std::optional<std::string> edited_line(const char* prompt) {
 #ifdef TRIREME_WITH_EDIT
   errno = 0;
+  interrupted = false;
   char* typed = ::readline(prompt);
   if (!typed && (errno == EINTR || interrupted)) {  // Ctrl-C ends libedit's line
     std::puts("");
