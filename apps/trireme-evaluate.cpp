@@ -353,8 +353,10 @@ ExitCode run(int argc, char** argv) {
     if (!of_split && !model::family_of(prepared.deck).causal)
       throw train::CollectiveError(
           ExitCode::deck,
-          "--input scores the token that follows, but model.family = bert predicts masked tokens; "
-          "score a split instead, such as --split valid");
+          fmt::format(
+              "--input scores the token that follows, but model.family = {} predicts masked "
+              "tokens; score a split instead, such as --split valid",
+              name_of(prepared.deck.model.family)));
     batch = std::stoll(train::broadcast_text(*world, std::to_string(batch)));  // of rank 0
     if (of_split)
       train::on_rank_zero(*world, [&] {
