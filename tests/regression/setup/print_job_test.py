@@ -66,7 +66,7 @@ class PrintJob(JobTest):
             self.assertIn(line, job)
 
     def test_device_is_the_one_that_was_planned_for(self):
-        """A deck that leaves it open says so in its job: hosts may have GPUs that nobody asked for."""
+        """A deck that leaves it open says so in its job: hosts may have GPUs outside of the request."""
         deck = HERE / "tiny.yaml"
         for launcher in ("slurm", "mpirun"):
             for gpus, device in [("0", "host"), ("1", "cuda")]:
