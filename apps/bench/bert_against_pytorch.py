@@ -118,11 +118,12 @@ def run_trireme(options, shape, folder):
     sequence, batch = shape
     predictions = round(0.15 * sequence)
     records = folder / f"random-{sequence}.tfrecord"
-    write_records(records, sequence, predictions, 4 * options.gpus * batch)
+    total = options.gpus * options.micro_batches * batch
+    write_records(records, sequence, predictions, 4 * total)
     deck = folder / f"bert-{sequence}.yaml"
     deck.write_text(DECK.format(layers=options.layers, hidden=options.hidden, heads=options.heads,
                                 sequence=sequence, batch=batch,
-                                total=options.gpus * batch, vocabulary=VOCABULARY,
+                                total=total, vocabulary=VOCABULARY,
                                 dropout=options.dropout, records=records, predictions=predictions,
                                 post_norm=str(not options.pre_norm).lower()))
     launcher = ["mpirun", "--bind-to", "none", "-n", str(options.gpus)] if options.gpus > 1 else []
@@ -180,7 +181,7 @@ def main():
                             lambda: run_pytorch(options, shape))
             for program, ms in found.items():
                 gpus = options.gpus if program == "Trireme" else 1
-                rate = 1e3 * sequence * batch * gpus / ms
+                rate = 1e3 * sequence * batch * gpus * options.micro_batches / ms
                 print(f"{sequence:8} {batch:6}  {program:8} {ms:8.1f} {rate:9.0f} "
                       f"{rate * flops_per_token(options, sequence) / 1e12:8.1f}", flush=True)
             print_ratio(found, 16)

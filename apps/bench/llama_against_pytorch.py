@@ -39,7 +39,7 @@ model:
   bias: {bias}
   tie_embeddings: {tied}
   position: {{theta: {theta}}}
-batch: {{micro: {batch}, global: {batch}}}
+batch: {{micro: {batch}, global: {total}}}
 precision: {{compute: bf16, gemm: {gemm}}}
 optimizer: {{type: adamw}}
 schedule: {{type: constant, peak: 1e-5}}
@@ -54,6 +54,7 @@ def run_trireme(options, name, sequence, batch, folder):
     deck.write_text(DECK.format(layers=layers, hidden=hidden, heads=heads, kv_heads=kv_heads, ffn=ffn,
                                 sequence=sequence, vocabulary=vocabulary, theta=theta,
                                 bias="qkv" if bias else "none", tied=str(tied).lower(), batch=batch,
+                                total=options.micro_batches * batch,
                                 gemm=options.gemm))
     return trireme_step(options, deck, overrides=options.set)
 
@@ -103,7 +104,7 @@ def main():
             found = measure(options, lambda: run_trireme(options, name, sequence, batch, pathlib.Path(folder)),
                             lambda: run_pytorch(options, name, sequence, batch))
             for program, ms in found.items():
-                rate = 1e3 * sequence * batch / ms
+                rate = 1e3 * sequence * batch * options.micro_batches / ms
                 tflops = rate * flops_per_token(name, sequence) / 1e12
                 print(f"{name:15} {sequence:8} {batch:6}  {program:8} {ms:8.1f} {rate:9.0f} {tflops:8.1f} "
                       f"{tflops / 9.894:5.1f}%", flush=True)

@@ -9,6 +9,7 @@ def add_options(parser):
     parser.add_argument("--bench", default="trireme-bench", help="the program trireme-bench")
     parser.add_argument("--repeats", type=int, default=5)
     parser.add_argument("--timeout", type=float, default=150, help="seconds of a trireme-bench")
+    parser.add_argument("--micro-batches", type=int, default=1, help="of a step, on each GPU")
     parser.add_argument("--only", choices=["trireme", "pytorch"])
 
 
@@ -22,13 +23,14 @@ def trireme_step(options, deck, overrides=(), launcher=()):
 
 
 def pytorch_step(options, model, loss_of, learning_rate):
-    """Milliseconds of forward, backward and AdamW on the loss of `model` that loss_of(), compiled, returns."""
+    """Milliseconds of a step of `model`: micro-batches forward and backward, AdamW; loss_of(), compiled, is a loss."""
     import torch
 
     optimizer = torch.optim.AdamW(model.parameters(), lr=learning_rate, weight_decay=0.01, fused=True)
 
     def step():
-        loss_of().backward()
+        for _ in range(options.micro_batches):
+            (loss_of() / options.micro_batches).backward()
         optimizer.step()
         optimizer.zero_grad(set_to_none=True)
 
