@@ -1,4 +1,5 @@
-// Linear layers: GEMMs, alone or with the GELU or the gradient of a bias fused to them.
+// Linear layers: GEMMs, alone or with an activation function or the gradient of a bias fused to
+// them.
 #pragma once
 
 #include <cstdint>
@@ -68,9 +69,24 @@ struct LinearGeluGradient {
   Activation function = Activation::gelu_tanh;
 };
 
+/// Backward of the second linear layer of a gated MLP and of its gate: with y = (f(gate) * up)
+/// weight^T, gate and up the halves of fc1_out's columns, writes dfc1_out = (dout * up * f'(gate),
+/// dout * f(gate)) of dout = dy weight, as Gemm and GatedBackward do; a backend may or may not
+/// round dout, and write it to `dout`. No two of the tensors are the same. dy [T, k], weight [k,
+/// n], dout [T, n], fc1_out and dfc1_out [T, 2 n], all of one type.
+struct LinearGatedGradient {
+  Tensor dy;
+  Tensor weight;
+  Tensor fc1_out;
+  Tensor dout;
+  Tensor dfc1_out;
+  Activation function = Activation::silu;
+};
+
 namespace host {
 void linear_gelu(const LinearGelu& args);
 void linear_gelu_gradient(const LinearGeluGradient& args);
+void linear_gated_gradient(const LinearGatedGradient& args);
 }  // namespace host
 
 /// The gradients of weight and bias of y = x weight^T + bias: adds dy^T x to dweight and the column

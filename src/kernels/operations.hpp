@@ -17,10 +17,11 @@
 
 /// Calls X(name, Arguments) for each operation that is a GEMM, alone or with something fused to it:
 /// host::name(args) on the host, a method of GemmRunner on CUDA, which chooses the algorithm.
-#define TRIREME_GEMM_OPERATIONS(X)            \
-  X(gemm, Gemm)                               \
-  X(linear_gelu, LinearGelu)                  \
-  X(linear_gelu_gradient, LinearGeluGradient) \
+#define TRIREME_GEMM_OPERATIONS(X)              \
+  X(gemm, Gemm)                                 \
+  X(linear_gelu, LinearGelu)                    \
+  X(linear_gelu_gradient, LinearGeluGradient)   \
+  X(linear_gated_gradient, LinearGatedGradient) \
   X(linear_weight_gradient, LinearWeightGradient)
 
 /// The same for all other operations: host::name(args), and cuda::name(args, context).

@@ -128,6 +128,24 @@ TEST(LinearGeluGradient, MatchesFiniteDifferences) {
   expect_close("dbias", dbias, sums, 1e-14);
 }
 
+TEST(LinearGatedGradient, MatchesFiniteDifferences) {
+  for (const Activation function : {Activation::silu, Activation::gelu_tanh}) {
+    Owned<double> fc1_out = Owned<double>::random({kRows, 2 * kOut}, 1);
+    Owned<double> weight = Owned<double>::random({kIn, kOut}, 2);
+    Owned<double> dy = Owned<double>::random({kRows, kIn}, 3);
+    Owned<double> dout({kRows, kOut}), dfc1_out({kRows, 2 * kOut});
+    host::linear_gated_gradient({dy.tensor(), weight.tensor(), fc1_out.tensor(), dout.tensor(),
+                                 dfc1_out.tensor(), function});
+    expect_gradient("dfc1_out", fc1_out, dfc1_out, [&] {
+      Owned<double> activated({kRows, kOut}), y({kRows, kIn});
+      host::gated_forward({fc1_out.tensor(), activated.tensor(), function});
+      host::gemm(
+          {.a = activated.tensor(), .b = weight.tensor(), .c = y.tensor(), .transpose_b = true});
+      return dot(y, dy);
+    });
+  }
+}
+
 TEST(LinearGelu, RefusesToOverwriteWhatItKeeps) {
   Owned<float> x({2, 4}, 1.0), weight({4, 4}, 1.0), bias({4}, 0.0), fc1_out({2, 4}, 0.0);
   EXPECT_THROW(host::linear_gelu({x.tensor(), weight.tensor(), bias.tensor(), fc1_out.tensor(),

@@ -129,6 +129,12 @@ void linear_gelu_gradient(const LinearGeluGradient& args) {
                  .function = args.function});
 }
 
+void linear_gated_gradient(const LinearGatedGradient& args) {
+  gemm({.a = args.dy, .b = args.weight, .c = args.dout});
+  gated_backward(
+      {.dout = args.dout, .x = args.fc1_out, .dx = args.dfc1_out, .function = args.function});
+}
+
 void linear_weight_gradient(const LinearWeightGradient& args) {
   gemm({.a = args.dy, .b = args.x, .c = args.dweight, .transpose_a = true, .beta = 1.0});
   bias_gradient({.dout = args.dy, .dbias = args.dbias});

@@ -119,9 +119,18 @@ Tensor GatedMlp::backward(const LayerContext& context, const LayerWorkspace& wor
   const Shape gate_up = saved.fc1_out.shape, activated = saved.gelu_out.shape;
   const Tensor dfc1 = front(workspace.inner, gate_up);
   const Tensor dout = inner.rows(gate_up.size(), activated.size()).view(activated);
-  fc2_.input_gradient(context, complete, dout);
-  context.backend.gated_backward(
-      {.dout = dout, .x = saved.fc1_out, .dx = dfc1, .function = function_});
+  if (fc2_.in_fp8(context)) {
+    fc2_.input_gradient(context, complete, dout);
+    context.backend.gated_backward(
+        {.dout = dout, .x = saved.fc1_out, .dx = dfc1, .function = function_});
+  } else {
+    context.backend.linear_gated_gradient({.dy = complete,
+                                           .weight = fc2_.weight().weight,
+                                           .fc1_out = saved.fc1_out,
+                                           .dout = dout,
+                                           .dfc1_out = dfc1,
+                                           .function = function_});
+  }
   fc1_.input_gradient(context, dfc1, workspace.hidden);
   return dfc1;
 }

@@ -19,6 +19,7 @@ struct Fused {
   Epilogue epilogue;
   Tensor aux;
   Tensor sums = {};  ///< of fp32, what own kernels add their sums to
+  Tensor out = {};   ///< what is written in place of C, where it has another shape
 };
 
 /// Whether cuBLASLt may have a kernel for it, and one that is worth asking for.
@@ -44,6 +45,12 @@ class Forms {
 
   Forms(GemmRunner& gemms, Chooser& chooser, const Context& context)
       : gemms_(gemms), chooser_(chooser), context_(context) {}
+
+  /// In the separate form, without a choice.
+  void run_separately(const Args& args) {
+    Operation::check(args, context_);
+    separate(args);
+  }
 
   void run(const Args& args) {
     Operation::check(args, context_);
@@ -72,6 +79,7 @@ class Forms {
     Operands operands = operands_of(form.gemm);
     operands.aux = form.aux.data;
     operands.vector = static_cast<float*>(form.sums.data);
+    if (form.out) operands.c = form.out.data;
     const cublasStatus_t status = chooser_.run(plan, algorithm, operands, context_);
     if (status == CUBLAS_STATUS_SUCCESS && !is_own(algorithm))
       Operation::after_fused(args, context_);

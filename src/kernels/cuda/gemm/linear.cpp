@@ -20,7 +20,7 @@ bool whole_rows(const Tensor& tensor) {
 
 bool fusable(const Fused& fused) {
   const Gemm& gemm = fused.gemm;
-  for (const Tensor* tensor : {&gemm.a, &gemm.b, &gemm.c, &gemm.bias, &fused.aux})
+  for (const Tensor* tensor : {&gemm.a, &gemm.b, &gemm.c, &gemm.bias, &fused.aux, &fused.out})
     if (!aligned16(tensor->data)) return false;
   return gemm.a.dtype != DType::f32 && whole_rows(gemm.c) && whole_rows(fused.aux);
 }
@@ -132,6 +132,54 @@ void GemmRunner::linear_gelu(const LinearGelu& args, const Context& context) {
 
 void GemmRunner::linear_gelu_gradient(const LinearGeluGradient& args, const Context& context) {
   Forms<Gradient>(*this, *chooser_, context).run(args);
+}
+
+namespace {
+
+/// cuBLASLt has no such epilogue: the fused form is an own kernel's, or there is none.
+struct GatedGradient {
+  using Args = LinearGatedGradient;
+
+  static void check(const Args& args, const Context& context) {
+    const char* op = "linear_gated_gradient";
+    const Extents extents = extents_of(op, "dout", args.dout);
+    const Extents twice{extents.rows, 2 * extents.columns};
+    check_matrix(op, "dout", args.dout, args.dy.dtype, extents);
+    check_matrix(op, "fc1_out", args.fc1_out, args.dy.dtype, twice);
+    check_matrix(op, "dfc1_out", args.dfc1_out, args.dy.dtype, twice);
+    check_workspace(op, context, kGemmWorkspace);
+  }
+
+  static Fused fused(const Args& args, const Context&) {
+    return {.gemm = problem(args),
+            .epilogue = Epilogue::gated_gradient,
+            .aux = args.fc1_out,
+            .out = args.dfc1_out};
+  }
+  static void after_fused(const Args&, const Context&) {}
+
+  static Gemm problem(const Args& args) { return {.a = args.dy, .b = args.weight, .c = args.dout}; }
+  static void after_gemm(const Args& args, const Context& context) {
+    gated_backward(
+        {.dout = args.dout, .x = args.fc1_out, .dx = args.dfc1_out, .function = args.function},
+        context);
+  }
+
+  static std::optional<Args> trial(const Args& args, StandIns& stand_ins) {
+    return Args{.dy = stand_ins.instead_of(args.dy),
+                .weight = stand_ins.instead_of(args.weight),
+                .fc1_out = stand_ins.instead_of(args.fc1_out),
+                .dout = stand_ins.instead_of(args.dout),
+                .dfc1_out = stand_ins.instead_of(args.dfc1_out),
+                .function = args.function};
+  }
+};
+
+}  // namespace
+
+void GemmRunner::linear_gated_gradient(const LinearGatedGradient& args, const Context& context) {
+  Forms<GatedGradient> forms(*this, *chooser_, context);
+  args.function == Activation::silu ? forms.run(args) : forms.run_separately(args);
 }
 
 namespace {

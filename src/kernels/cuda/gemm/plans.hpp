@@ -20,13 +20,14 @@ inline constexpr std::uint32_t kLargestAlignment = 16;
 /// The alignment of `pointer`, at most kLargestAlignment.
 std::uint32_t alignment_of(const void* pointer);
 
-/// What is done besides the GEMM: by cuBLASLt, too, except for the exact GELU.
+/// What is done besides the GEMM: by cuBLASLt, too, except for the exact GELU and SwiGLU.
 enum class Epilogue {
   none,
   gelu,           ///< stores gelu of C, after the bias, and what it was in another matrix like C
   gelu_gradient,  ///< stores the product of C and gelu' of another matrix like C
   exact_gelu,     ///< as gelu, with Activation::gelu in place of gelu_tanh
   exact_gelu_gradient,  ///< likewise
+  gated_gradient,       ///< stores what SwiGLU's gradient makes of C and a matrix twice as wide
   bias_gradient,        ///< writes the sums of op(A) over k to a vector [m] of fp32
 };
 

@@ -41,6 +41,8 @@ Launcher launcher_of(const GemmProblem& problem) {
       return forward ? launch_forward_exact_gelu : nullptr;
     case Epilogue::exact_gelu_gradient:
       return input_gradient ? launch_exact_gelu_gradient : nullptr;
+    case Epilogue::gated_gradient:
+      break;
     case Epilogue::bias_gradient:
       return weight_gradient ? launch_weight_bias_gradient : nullptr;
   }
