@@ -38,12 +38,14 @@ class OwnGemms : public ::testing::TestWithParam<DType> {
   }
 
   /// Runs the own kernel for `gemm`, which there has to be.
-  void run(const Gemm& gemm, Epilogue epilogue, const Tensor& aux = {}, const Tensor& sums = {}) {
+  void run(const Gemm& gemm, Epilogue epilogue, const Tensor& aux = {}, const Tensor& sums = {},
+           const Tensor& out = {}) {
     GemmProblem problem = cuda::problem_of(gemm);
     problem.epilogue = epilogue;
     Operands operands = cuda::operands_of(gemm);
     operands.aux = aux.data;
     operands.vector = static_cast<float*>(sums.data);
+    if (out) operands.c = out.data;
     ASSERT_EQ(own_.candidates(problem).size(), 1u) << to_string(problem);
     own_.run(problem, operands, context_);
   }
@@ -123,6 +125,23 @@ TEST_P(OwnGemms, InputGradientTimesGelusMatchesTheHost) {
                      bench.backend().linear_gelu_gradient(args);
                    return std::vector<Output>{{"dfc1_out", args.dfc1_out}, {"dbias", args.dbias}};
                  });
+}
+
+TEST_P(OwnGemms, InputGradientThroughSwigluMatchesTheHost) {
+  expect_right("swiglu gradient", [&](Workbench& bench, const Sizes& sizes, bool on_gpu) {
+    const auto [m, n, k] = sizes;
+    const LinearGatedGradient args{.dy = bench.random({m, k}, 1),
+                                   .weight = bench.random({k, n}, 2, 0.1),
+                                   .fc1_out = bench.random({m, 2 * n}, 3),
+                                   .dout = bench.poisoned({m, n}),
+                                   .dfc1_out = bench.poisoned({m, 2 * n})};
+    if (on_gpu)
+      run({.a = args.dy, .b = args.weight, .c = args.dout}, Epilogue::gated_gradient, args.fc1_out,
+          {}, args.dfc1_out);
+    else
+      bench.backend().linear_gated_gradient(args);
+    return std::vector<Output>{{"dfc1_out", args.dfc1_out}};
+  });
 }
 
 TEST_P(OwnGemms, WeightGradientsMatchTheHost) {

@@ -6,7 +6,7 @@
 
 #include "kernels/cuda/attention/mma.cuh"
 #include "kernels/cuda/common/elements.cuh"
-#include "kernels/cuda/common/math.cuh"
+#include "kernels/cuda/common/silu.cuh"
 #include "kernels/cuda/gemm/hopper/mainloop.cuh"
 #include "kernels/cuda/hopper/tma.cuh"
 
@@ -99,7 +99,7 @@ struct GemmEpilogue {
 
   // store and those with is_gelu(). Each warp stages and stores 16 rows of every part by itself.
   __device__ __forceinline__ void store(const Accumulators& accumulators, TilePlace place) {
-    constexpr int kOutputs = kGelu ? 2 : 1, kSets = Tile::kBuffers / kOutputs;
+    constexpr int kSets = Tile::kSets;
 #pragma unroll
     for (int panel = 0; panel < Tile::kPanels; ++panel) {
       const int column = place.column + kPanelColumns * panel;
@@ -108,7 +108,7 @@ struct GemmEpilogue {
 #pragma unroll
       for (int block = 0; block < Tile::kBlocks; ++block, ++parts) {
         const int row = place.row + 64 * block;
-        unsigned char* const sums = memory.buffer(consumer, parts % kSets * kOutputs);
+        unsigned char* const sums = memory.buffer(consumer, parts % kSets * Tile::kTogether);
         unsigned char* const activated = sums + Tile::kBufferBytes;
         if (lane == 0) tma_store_wait_read<kSets - 1>();
         __syncwarp();
@@ -192,6 +192,55 @@ struct GemmEpilogue {
     }
   }
 
+  // gated_gradient: parts of gate and up, which load_aux loads ahead, are overwritten in place.
+  __device__ __forceinline__ void gated_gradient(const Accumulators& accumulators,
+                                                 TilePlace place) {
+    const auto release = [&](unsigned part) {
+      arrive(memory.aux_empty(consumer, static_cast<int>(part % Tile::kSets)));
+    };
+#pragma unroll
+    for (int panel = 0; panel < Tile::kPanels; ++panel)
+#pragma unroll
+      for (int block = 0; block < Tile::kBlocks; ++block, ++parts) {
+        const int set = static_cast<int>(parts % Tile::kSets);
+        unsigned char* const gates = memory.buffer(consumer, Tile::kTogether * set);
+        unsigned char* const ups = gates + Tile::kBufferBytes;
+        wait(memory.aux_full(consumer, set), parts / Tile::kSets & 1);
+#pragma unroll
+        for (int k = 0; k < 4; ++k) {
+          std::uint32_t gate[4], up[4];
+          load_matrices(gate, fragment(gates, k));
+          load_matrices(up, fragment(ups, k));
+#pragma unroll
+          for (int i = 0; i < 4; ++i) {
+            const float* const dout = &accumulators.tile[block][32 * panel + 8 * k + 2 * i];
+            const Values<2> x = widen(Elements<T, 2>{{gate[i]}});
+            const Values<2> y = widen(Elements<T, 2>{{up[i]}});
+            const Silu<T> low(x[0]), high(x[1]);
+            gate[i] = pack_pair<T>(dout[0] * y[0] * low.derivative(x[0]),
+                                   dout[1] * y[1] * high.derivative(x[1]));
+            up[i] = pack_pair<T>(dout[0] * low.value(x[0]), dout[1] * high.value(x[1]));
+          }
+          store_matrices(fragment(gates, k), gate);
+          store_matrices(fragment(ups, k), up);
+        }
+        publish_shared();
+        __syncwarp();
+        if (lane == 0) {
+          const int row = place.row + 64 * block, column = place.column + kPanelColumns * panel;
+          store_rows(maps.c, gates, row, column);
+          store_rows(maps.second_c, ups, row, column);
+          commit_stores();
+          tma_store_wait_read<1>();
+          if (panel + block > 0) release(parts - 1);
+        }
+      }
+    if (lane == 0) {
+      tma_store_wait_read<0>();
+      release(parts - 1);
+    }
+  }
+
   // Writes the sums over this consumer's rows of a panel, of which `row` and `column` are the
   // first, to p.vector.
   __device__ __forceinline__ void add_up(float (&sums)[16], int row, int column) const {
@@ -244,9 +293,9 @@ struct GemmEpilogue {
 
 /// Loads the parts of aux that consumer `consumer` needs, in their order, by one thread.
 template <typename Tile>
-__device__ __forceinline__ void load_aux(const GemmMemory<Tile>& memory, const CUtensorMap& aux,
+__device__ __forceinline__ void load_aux(const GemmMemory<Tile>& memory, const GemmMaps& maps,
                                          const GemmSchedule& schedule, int rank, int consumer) {
-  RingPlace<Tile::kBuffers> ring;
+  RingPlace<Tile::kSets> ring;
   TicketReader<Tile> tickets(memory);
   for (int turn = 0;; ++turn) {
     const int index = tickets.next();
@@ -257,10 +306,13 @@ __device__ __forceinline__ void load_aux(const GemmMemory<Tile>& memory, const C
     for (int part = 0; part < Tile::kPanels * Tile::kBlocks; ++part, ring.advance()) {
       Barrier* const full = memory.aux_full(consumer, ring.stage);
       wait(memory.aux_empty(consumer, ring.stage), ring.parity ^ 1);
-      arrive_expect_tx(full, Tile::kBufferBytes);
-      tma_load(memory.buffer(consumer, ring.stage), aux, full,
-               place.column + kPanelColumns * (part / Tile::kBlocks),
-               place.row + 64 * (part % Tile::kBlocks));
+      arrive_expect_tx(full, Tile::kTogether * Tile::kBufferBytes);
+      unsigned char* const buffer = memory.buffer(consumer, Tile::kTogether * ring.stage);
+      const int column = place.column + kPanelColumns * (part / Tile::kBlocks);
+      const int row = place.row + 64 * (part % Tile::kBlocks);
+      tma_load(buffer, maps.aux, full, column, row);
+      if constexpr (Tile::kTogether > 1)
+        tma_load(buffer + Tile::kBufferBytes, maps.second_aux, full, column, row);
     }
   }
 }

@@ -32,4 +32,8 @@ void launch_exact_gelu_gradient(const HopperGemm& gemm, const Context& context) 
   launch<TileEpilogue::exact_gelu_gradient>(gemm, context);
 }
 
+void launch_gated_gradient(const HopperGemm& gemm, const Context& context) {
+  launch_gemm<TileEpilogue::gated_gradient>(gemm, nullptr, context);
+}
+
 }  // namespace trireme::kernels::cuda

@@ -47,6 +47,8 @@ __device__ __forceinline__ void multiply_units(const GemmMemory<Tile>& memory, c
       epilogue.accumulate(accumulators, place, unit);
     else if constexpr (is_gelu_gradient(Tile::kEpilogue))
       epilogue.gelu_gradient(accumulators, place);
+    else if constexpr (reads_aux(Tile::kEpilogue))
+      epilogue.gated_gradient(accumulators, place);
     else
       epilogue.store(accumulators, place);
   }
@@ -88,8 +90,8 @@ __global__ void __launch_bounds__(Tile::kThreads, 1)
     const int warp = __shfl_sync(~0u, static_cast<int>(threadIdx.x / 32), 0);
     if (threadIdx.x % 32 == 0) {
       if (warp == 0) load_operands<Tile>(memory, maps, p, position);
-      if constexpr (is_gelu_gradient(Tile::kEpilogue))
-        if (warp >= 2) load_aux<Tile>(memory, maps.aux, p.schedule, position.rank, warp - 2);
+      if constexpr (reads_aux(Tile::kEpilogue))
+        if (warp >= 2) load_aux<Tile>(memory, maps, p.schedule, position.rank, warp - 2);
     }
     __syncwarp();
     // The other blocks of the cluster may still be arriving at this one's barriers.
@@ -107,12 +109,22 @@ __global__ void __launch_bounds__(Tile::kThreads, 1)
 template <TileEpilogue kEpilogue>
 using ChosenTile = GemmTile<2, 192, 2, kEpilogue>;
 
-/// The map of a matrix [rows, columns] of `dtype`, in boxes of `box` rows of a panel.
+/// The map of a matrix [rows, columns] of `dtype`, in boxes of `box` rows of a panel. `stride`:
+/// elements from one row to the next, if not `columns`.
 inline CUtensorMap matrix_map(DType dtype, const void* data, std::int64_t rows,
-                              std::int64_t columns, int box) {
-  return make_tensor_map<2>(dtype, const_cast<void*>(data),
-                            {{{.size = columns, .stride = 1, .box = kPanelColumns},
-                              {.size = rows, .stride = columns, .box = box}}});
+                              std::int64_t columns, int box, std::int64_t stride = 0) {
+  return make_tensor_map<2>(
+      dtype, const_cast<void*>(data),
+      {{{.size = columns, .stride = 1, .box = kPanelColumns},
+        {.size = rows, .stride = stride > 0 ? stride : columns, .box = box}}});
+}
+
+/// The maps of the halves of a matrix [rows, 2 columns] of a 16-bit type.
+inline void map_halves(CUtensorMap& first, CUtensorMap& second, DType dtype, void* data,
+                       std::int64_t rows, std::int64_t columns, int box) {
+  first = matrix_map(dtype, data, rows, columns, box, 2 * columns);
+  second = matrix_map(dtype, static_cast<std::byte*>(data) + 2 * columns, rows, columns, box,
+                      2 * columns);
 }
 
 /// Launches the kernel with `kEpilogue` for the operands' type. `vector`: see GemmParameters.
@@ -130,7 +142,10 @@ void launch_gemm(const HopperGemm& gemm, float* vector, const Context& context) 
   maps.b = Tile::kTransposedB
                ? matrix_map(dtype, operands.b, k, n, Tile::kDepth / Tile::kCluster)
                : matrix_map(dtype, operands.b, n, k, Tile::kColumns / Tile::kCluster);
-  if constexpr (!accumulates(kEpilogue)) {
+  if constexpr (kEpilogue == TileEpilogue::gated_gradient) {
+    map_halves(maps.c, maps.second_c, dtype, operands.c, m, n, 16);
+    map_halves(maps.aux, maps.second_aux, dtype, operands.aux, m, n, 64);
+  } else if constexpr (!accumulates(kEpilogue)) {
     constexpr int kAuxRows = is_gelu_gradient(kEpilogue) ? 64 : 16;
     maps.c = matrix_map(dtype, operands.c, m, n, 16);
     if (operands.aux) maps.aux = matrix_map(dtype, operands.aux, m, n, kAuxRows);

@@ -42,7 +42,7 @@ Launcher launcher_of(const GemmProblem& problem) {
     case Epilogue::exact_gelu_gradient:
       return input_gradient ? launch_exact_gelu_gradient : nullptr;
     case Epilogue::gated_gradient:
-      break;
+      return input_gradient ? launch_gated_gradient : nullptr;
     case Epilogue::bias_gradient:
       return weight_gradient ? launch_weight_bias_gradient : nullptr;
   }

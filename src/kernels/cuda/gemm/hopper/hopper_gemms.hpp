@@ -29,6 +29,8 @@ void launch_forward_exact_gelu(const HopperGemm& gemm, const Context& context);
 void launch_gelu_gradient(const HopperGemm& gemm, const Context& context);
 void launch_exact_gelu_gradient(const HopperGemm& gemm, const Context& context);
 std::size_t gelu_gradient_partials(const GemmProblem& problem);
+/// C [m, 2 n] = (A B * up * silu'(gate), A B * silu(gate)) of aux [m, 2 n] = (gate, up).
+void launch_gated_gradient(const HopperGemm& gemm, const Context& context);
 /// C += A^T B in fp32.
 void launch_weight_gradient(const HopperGemm& gemm, const Context& context);
 /// The same; adds the sums of A over k to `vector`.
@@ -41,9 +43,9 @@ bool is_own(const Algorithm& algorithm);
 
 /// The own kernels on the current GPU. They have what cuBLASLt lacks, or is slow at, on Hopper: the
 /// forward GEMM of a linear layer, with bias, or with bias and GELU; its input gradient times
-/// GELU's, with the column sums; its weight gradient, with the bias gradient. In bf16 and fp16,
-/// fp32 accumulation, matrices aligned to 16 bytes with rows of a multiple of 16 bytes. The same
-/// operands give the same bits each time. All calls go to one stream.
+/// GELU's, with the column sums, or through SwiGLU's; its weight gradient, with the bias gradient.
+/// In bf16 and fp16, fp32 accumulation, matrices aligned to 16 bytes with rows of a multiple of 16
+/// bytes. The same operands give the same bits each time. All calls go to one stream.
 class HopperGemms {
  public:
   HopperGemms();

@@ -13,7 +13,8 @@ namespace trireme::kernels::cuda {
 /// The matrices as TMA sees them.
 struct GemmMaps {
   CUtensorMap a, b;
-  CUtensorMap c, aux;  ///< in boxes of 16 rows, or of 64 if they are loaded
+  CUtensorMap c, aux;                ///< in boxes of 16 rows, or of 64 if they are loaded
+  CUtensorMap second_c, second_aux;  ///< gated_gradient: the columns of up, c and aux those of gate
 };
 
 struct GemmParameters {
@@ -37,7 +38,7 @@ struct GemmMemory {
   /// that load aux, and one for each warp of consumers.
   static constexpr int kTicketReaders =
       Tile::kCluster *
-      (1 + (is_gelu_gradient(Tile::kEpilogue) ? Tile::kConsumers : 0) + 4 * Tile::kConsumers);
+      (1 + (reads_aux(Tile::kEpilogue) ? Tile::kConsumers : 0) + 4 * Tile::kConsumers);
 
   unsigned char* base = aligned_shared_memory();
 
@@ -51,8 +52,8 @@ struct GemmMemory {
   __device__ unsigned char* buffer(int consumer, int i) const {
     return a(Tile::kStages) + (consumer * Tile::kBuffers + i) * Tile::kBufferBytes;
   }
-  /// Of a buffer that aux is loaded to; it is empty when four warps have stored what they put
-  /// there.
+  /// Of a set of buffers that a part of aux is loaded to; it is empty when four warps have stored
+  /// what they put there.
   __device__ Barrier* aux_full(int consumer, int i) const {
     return barrier(kAuxAt + consumer * Tile::kBuffers + i);
   }

@@ -15,7 +15,8 @@ enum class TileEpilogue {
   gelu_gradient,  ///< C = tile * gelu'(aux), and its column sums
   exact_gelu,     ///< as the two before, with the exact GELU
   exact_gelu_gradient,
-  accumulate,  ///< C += tile, in fp32, where several clusters may have parts of the sum over k
+  gated_gradient,  ///< C = (tile * up * silu'(gate), tile * silu(gate)) of aux = (gate, up)
+  accumulate,      ///< C += tile, in fp32, where several clusters may have parts of the sum over k
   accumulate_row_sums,  ///< the same, and the sums of op(A) over k are added to a vector
 };
 
@@ -30,13 +31,17 @@ constexpr bool is_gelu_gradient(TileEpilogue epilogue) {
   return epilogue == TileEpilogue::gelu_gradient || epilogue == TileEpilogue::exact_gelu_gradient;
 }
 
+constexpr bool reads_aux(TileEpilogue epilogue) {
+  return is_gelu_gradient(epilogue) || epilogue == TileEpilogue::gated_gradient;
+}
+
 /// Whether operands are stored with k as rows: x [m, k] and w [n, k] of a linear layer's forward
 /// pass are not, w [k, n] of its input gradient is, and so are both of its weight gradient.
 struct GemmOperands {
   bool transposed_a, transposed_b;
 };
 constexpr GemmOperands operands_of(TileEpilogue epilogue) {
-  return {accumulates(epilogue), accumulates(epilogue) || is_gelu_gradient(epilogue)};
+  return {accumulates(epilogue), accumulates(epilogue) || reads_aux(epilogue)};
 }
 
 /// The work of a thread block: a warpgroup that copies operands, two that multiply. Each consumer
@@ -60,6 +65,10 @@ struct GemmTile {
   static constexpr int kStageBytes = kBytesA + kBytesB;
   static constexpr int kBufferBytes = 64 * kPanelRowBytes;
   static constexpr int kBuffers = accumulates(kEpilogue) ? 0 : 4;  ///< of a consumer
+  /// Those that a part of the tile of 64 x 64 elements takes together.
+  static constexpr int kTogether =
+      is_gelu(kEpilogue) || kEpilogue == TileEpilogue::gated_gradient ? 2 : 1;
+  static constexpr int kSets = kBuffers / kTogether;
   static constexpr int kPanels = kColumns / kPanelColumns;
   static constexpr int kSumBytes = is_gelu_gradient(kEpilogue) ? 2 * 4 * 64 * 4 : 0;
   static constexpr int kOnesBytes = kEpilogue == TileEpilogue::accumulate_row_sums ? 1024 : 0;
