@@ -78,13 +78,12 @@ Hooks::Hooks(const deck::Hooks& commands, std::filesystem::path folder)
 
 Hooks::~Hooks() {
   const Stopwatch watch;
-  poll();
-  while ((running_ || !waiting_.empty()) && watch.seconds() < kSecondsAtEnd) {
+  while (true) {
+    for (const std::string& failure : poll())
+      std::fputs(fmt::format("warning: {}\n", failure).c_str(), stderr);
+    if ((!running_ && waiting_.empty()) || watch.seconds() >= kSecondsAtEnd) break;
     std::this_thread::sleep_for(std::chrono::milliseconds(20));
-    poll();
   }
-  for (const std::string& failure : failures_)
-    std::fputs(fmt::format("warning: {}\n", failure).c_str(), stderr);
   if (running_)
     std::fputs(fmt::format("warning: hooks.{} still runs\n", running_->event).c_str(), stderr);
   if (guard_ >= 0) ::close(guard_);

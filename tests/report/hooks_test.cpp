@@ -74,6 +74,20 @@ TEST(Hooks, FailuresAreOneMessageEach) {
   EXPECT_EQ(read_file(folder.path() / "hooks.log"), "printed\n");
 }
 
+TEST(Hooks, FailuresAtTheEndAreSaid) {
+  const ScratchFolder folder;
+  testing::internal::CaptureStderr();
+  {
+    Hooks hooks(hooks_of("exit 3", "exit 4"), folder.path());
+    hooks.checkpoint(1, "a");
+    hooks.stop(1, "finished", 0);
+  }
+  const std::string said = testing::internal::GetCapturedStderr();
+  EXPECT_NE(said.find("warning: hooks.checkpoint failed with exit code 3"), std::string::npos)
+      << said;
+  EXPECT_NE(said.find("warning: hooks.stop failed with exit code 4"), std::string::npos) << said;
+}
+
 TEST(Hooks, AreNotWaitedFor) {
   const ScratchFolder folder;
   // Ends after the event that comes after checkpoint() and poll().
