@@ -13,6 +13,7 @@ import os
 import random
 import re
 import resource
+import shutil
 import signal
 import socket
 import subprocess
@@ -506,12 +507,14 @@ class Faults(RunTest):
                 getattr(self, kind)(case)
             except (AssertionError, subprocess.TimeoutExpired, OSError) as failure:
                 failures.append(f"{case.name}: {failure}")
-                print(f"{kind.replace('_', ' '):<24} {'x'.join(map(str, case.layout)):<8} FAILED", flush=True)
+                print(f"{kind.replace('_', ' '):<24} {'x'.join(map(str, case.layout)):<8} FAILED\n{failures[-1]}", flush=True)
                 continue
             detected = "-" if case.detected is None else f"{case.detected:.1f} s"
             print(f"{kind.replace('_', ' '):<24} {'x'.join(map(str, case.layout)):<8} "
                   f"{'async' if case.background else 'sync':<10} {detected:>10} {case.lost:>10} "
                   f"{case.code:>9} equal", flush=True)
+            for path in self.folder.glob(f"{case.name}*"):  # a thousand of them would fill a disk
+                shutil.rmtree(path) if path.is_dir() else path.unlink()
         self.assertFalse(failures, "\n\n".join(failures))
 
 
