@@ -101,8 +101,10 @@ inline void lay_out(const po::variables_map& values, int ranks, deck::Deck& deck
   const int tensor =
       values.count("tensor") ? values["tensor"].as<int>() : ranks / std::clamp(pipeline, 1, ranks);
   if (pipeline < 1 || tensor < 1 || tensor * pipeline != ranks)
-    throw UsageError("--tensor {} x --pipeline {} is {} ranks, but {} were started (mpirun -n {})",
-                     tensor, pipeline, tensor * pipeline, ranks, std::max(tensor * pipeline, 1));
+    throw UsageError("--tensor {} x --pipeline {} is {} ranks, but {} started (mpirun -n {})",
+                     tensor, pipeline, tensor * pipeline,
+                     ranks == 1 ? "1 was" : fmt::format("{} were", ranks),
+                     std::max(tensor * pipeline, 1));
   if (deck.model.heads % tensor != 0)
     throw UsageError("--tensor {} does not divide the model's {} heads", tensor, deck.model.heads);
   if (const auto kv_heads = deck.model.kv_heads; kv_heads && *kv_heads % tensor != 0)

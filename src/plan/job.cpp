@@ -12,6 +12,7 @@
 #include "core/clock.hpp"
 #include "core/error.hpp"
 #include "core/system/shell.hpp"
+#include "core/text.hpp"
 #include "plan/setup.hpp"
 
 namespace trireme::plan {
@@ -38,12 +39,12 @@ std::int64_t nodes_for(std::int64_t ranks, std::int64_t tensor, const deck::Node
   if (kind.nodes) {
     if (ranks % *kind.nodes != 0)
       throw UsageError(
-          "--nodes {}: {} ranks cannot be shared out equally among them (--ranks N starts others)",
-          *kind.nodes, ranks);
+          "--nodes {}: {} cannot be shared out equally among them (--ranks N starts others)",
+          *kind.nodes, counted(ranks, "rank"));
     if (!fits(ranks, *kind.nodes, gpus))
-      throw UsageError(
-          "--nodes {}: {} ranks are {} on each, which has {} GPUs; take {} nodes or more",
-          *kind.nodes, ranks, ranks / *kind.nodes, gpus, (ranks + gpus - 1) / gpus);
+      throw UsageError("--nodes {}: {} ranks are {} on each, which has {}; take {} or more",
+                       *kind.nodes, ranks, ranks / *kind.nodes, counted(gpus, "GPU"),
+                       counted((ranks + gpus - 1) / gpus, "node"));
     return *kind.nodes;
   }
   if (gpus == 0) return 1;
@@ -119,9 +120,9 @@ std::int64_t ranks_for(const deck::Deck& deck, const JobRequest& request) {
   const std::int64_t there = request.nodes.value_or((copy + gpus - 1) / gpus) * gpus;
   if (there < copy)
     throw UsageError(
-        "--nodes {}: their {} GPUs do not hold one copy of the model, parallel.tensor * "
-        "parallel.pipeline = {}",
-        *request.nodes, there, copy);
+        "--nodes {}: {} cannot hold one copy of the model, parallel.tensor * parallel.pipeline = "
+        "{}",
+        *request.nodes, counted(there, "GPU"), copy);
   return there / copy * copy;
 }
 
@@ -129,8 +130,8 @@ Job make_job(const deck::Deck& deck, const JobRequest& request, double flops_per
   const grid::Layout layout = plan::layout(deck);
   const std::int64_t ranks = layout.ranks();
   Job job{.request = request, .name = plain_name(deck.run.name), .run_folder = deck.run.output};
-  job.about = fmt::format("{} ranks = tensor {} x pipeline {} x data {}", ranks, layout.tensor,
-                          layout.pipeline, layout.data);
+  job.about = fmt::format("{} = tensor {} x pipeline {} x data {}", counted(ranks, "rank"),
+                          layout.tensor, layout.pipeline, layout.data);
   if (request.kinds.empty()) {
     job.components = {
         place(ranks, deck.parallel.tensor, {request.nodes, request.gpu, request.gpus_per_node})};

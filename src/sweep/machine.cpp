@@ -16,6 +16,7 @@
 
 #include "core/error.hpp"
 #include "core/files.hpp"
+#include "core/text.hpp"
 #include "device/backend.hpp"
 
 namespace trireme::sweep {
@@ -63,7 +64,7 @@ std::optional<std::string> why_unfit(const Machine& machine, const Need& need,
   const auto size = [](std::size_t value) { return human_bytes(static_cast<double>(value)); };
   const int places = on_gpus ? static_cast<int>(machine.gpus.size()) : machine.cores;
   if (max_ranks && ranks > *max_ranks)
-    return fmt::format("{} ranks, but --max-ranks {}", ranks, *max_ranks);
+    return fmt::format("{}, but --max-ranks {}", counted(ranks, "rank"), *max_ranks);
   if (!max_ranks && ranks > places)
     return fmt::format("{} rank{}, but {} {}{}", ranks, ranks == 1 ? "" : "s", places,
                        on_gpus ? "GPU" : "core", places == 1 ? "" : "s");

@@ -80,7 +80,7 @@ TEST(Job, RanksThatDoNotFitAreRefused) {
   EXPECT_EQ(problem({"parallel.data=12"}, {.gpus_per_node = 4, .nodes = 2}),
             "--nodes 2: 12 ranks are 6 on each, which has 4 GPUs; take 3 nodes or more");
   EXPECT_EQ(problem({"parallel.pipeline=16"}, {.gpus_per_node = 4, .nodes = 2}),
-            "--nodes 2: their 8 GPUs do not hold one copy of the model, parallel.tensor * "
+            "--nodes 2: 8 GPUs cannot hold one copy of the model, parallel.tensor * "
             "parallel.pipeline = 16");
 }
 

@@ -10,6 +10,7 @@
 #include "core/files.hpp"
 #include "core/philox.hpp"
 #include "core/system/memory.hpp"
+#include "core/text.hpp"
 #include "data/gpt/index_files.hpp"
 
 namespace trireme::data {
@@ -93,11 +94,11 @@ void require_samples(const GptSplitConfig& config, const SplitSummary& summary) 
   const bool whole = config.split_weights.empty();
   if (summary.samples == 0)
     throw DeckError(
-        "the {} part of '{}' is too small for one sample of {} tokens: {} {} documents with {} "
-        "tokens, and {}; give it {}more data",
+        "the {} part of '{}' is too small for one sample of {} tokens: {} {} with {}, "
+        "and {}; give it {}more data",
         name_of(config.split), config.prefix.string(), config.format.sequence + 1,
         whole ? "it has" : fmt::format("data.split = {} gives it", to_text(config.split_weights)),
-        summary.documents.size(), summary.tokens,
+        counted(summary.documents.size(), "document"), counted(summary.tokens, "token"),
         summary.tokens == 0 ? "no number of epochs changes that" : "1 epoch holds none",
         whole ? "" : "more weight or ");
   if (summary.index_bytes > static_cast<double>(host_memory()))

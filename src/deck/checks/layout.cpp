@@ -10,6 +10,7 @@
 #include <string>
 #include <vector>
 
+#include "core/text.hpp"
 #include "deck/keys/schema.hpp"
 #include "deck/load.hpp"
 #include "deck/value.hpp"
@@ -115,14 +116,14 @@ void Checker::layout() {
   const std::int64_t sum =
       std::accumulate(parallel.partition->begin(), parallel.partition->end(), std::int64_t{0});
   require(parts == stages, {"parallel.partition", "parallel.pipeline", "model.layers"}, [&] {
-    return fmt::format("parallel.partition = {} has {} parts, but parallel.pipeline = {} (try {})",
-                       written, parts, stages,
+    return fmt::format("parallel.partition = {} has {}, but parallel.pipeline = {} (try {})",
+                       written, counted(parts, "part"), stages,
                        stages <= model.layers ? even_partition(model.layers, stages)
                                               : fmt::format("parallel.pipeline: {}", parts));
   });
   require(parts != stages || sum == model.layers, {"parallel.partition", "model.layers"}, [&] {
-    return fmt::format("parallel.partition = {} has {} layers, but model.layers = {} (try {})",
-                       written, sum, model.layers, even_partition(model.layers, stages));
+    return fmt::format("parallel.partition = {} has {}, but model.layers = {} (try {})", written,
+                       counted(sum, "layer"), model.layers, even_partition(model.layers, stages));
   });
 }
 

@@ -254,8 +254,8 @@ TimedLayout time_layout(const deck::Deck& deck, std::int64_t vocab, const Cluste
   const std::int64_t ranks = deck.parallel.tensor * deck.parallel.pipeline * *deck.parallel.data;
   if (ranks > map.gpus())
     throw DeckError(
-        "the layout has {} ranks (parallel.tensor * pipeline * data), but cluster '{}' has {} GPUs",
-        ranks, cluster.name, map.gpus());
+        "the layout has {} (parallel.tensor * pipeline * data), but cluster '{}' has {}",
+        counted(ranks, "rank"), cluster.name, counted(map.gpus(), "GPU"));
   const LayoutTimes times(deck, model_shape(deck, vocab), map);
   if (!times.computable())
     throw DeckError("precision.compute = {}: a kind of GPU of cluster '{}' has no peak for it",

@@ -13,6 +13,7 @@
 #include <deque>
 
 #include "core/error.hpp"
+#include "core/text.hpp"
 #include "report/follow/run_state.hpp"
 
 namespace trireme::report {
@@ -230,7 +231,8 @@ std::string last_lines(const std::filesystem::path& run, std::size_t lines) {
   for (const std::filesystem::path& path : files) {
     const FileEnd end = read_end(path, lines);
     if (!end.with_hosts.empty()) text = end.with_hosts + "\n" + text;
-    text += fmt::format("\n== {}, {} lines\n", path.lexically_relative(run).string(), end.count);
+    text += fmt::format("\n== {}, {}\n", path.lexically_relative(run).string(),
+                        counted(end.count, "line"));
     for (const std::string& line : end.last) text += line + "\n";
   }
   return last_times(run / "metrics.jsonl", lines) + text;

@@ -237,8 +237,9 @@ std::string training_rows(const RunState& run) {
   if (run.evaluation)
     loss += fmt::format(", validation {} at {}", shown(run.evaluation->loss, "{:.6f}"),
                         run.evaluation->iteration);
-  if (run.skipped > 0) loss += fmt::format(", {} updates skipped", run.skipped);
-  if (run.nan > 0) loss += fmt::format(", {} iterations with NaN or infinite loss", run.nan);
+  if (run.skipped > 0) loss += fmt::format(", {} skipped", counted(run.skipped, "update"));
+  if (run.nan > 0)
+    loss += fmt::format(", {} with NaN or infinite loss", counted(run.nan, "iteration"));
   const std::optional<double> percent =
       train.mfu ? std::optional(100.0 * *train.mfu) : std::nullopt;
   return row("loss", loss) +

@@ -233,8 +233,10 @@ class RunEvents {
     const double skipped = number_at(event, "skipped"), nan = number_at(event, "nan");
     if (skipped > 0 || nan > 0)
       mark(nan > 0 ? "nan" : "skipped", event,
-           nan > 0 ? fmt::format("{} iterations whose loss is not finite", nan)
-                   : fmt::format("{} iterations without an update", skipped));
+           nan > 0 ? fmt::format("not finite: the loss of {}",
+                                 counted(static_cast<std::int64_t>(nan), "iteration"))
+                   : fmt::format("{} without an update",
+                                 counted(static_cast<std::int64_t>(skipped), "iteration")));
   }
 
   void take_eval(const PageJson& event) {

@@ -8,6 +8,7 @@
 
 #include "core/content_hash.hpp"
 #include "core/error.hpp"
+#include "core/text.hpp"
 #include "data/bert/bert_split.hpp"
 #include "data/gpt/gpt_split.hpp"
 #include "deck/describe.hpp"
@@ -73,10 +74,10 @@ std::string describe_data(const deck::Deck& deck, const plan::Vocabulary& vocabu
     for (std::size_t i = 0; i < found.summary.datasets.size(); ++i) {
       const data::SplitSummary& dataset = found.summary.datasets[i];
       const bool several = found.summary.datasets.size() > 1;
-      text += fmt::format("{:<10} {} documents, {} tokens; {} samples wanted: {} epoch{}{}\n",
-                          data::name_of(split), dataset.documents.size(), dataset.tokens,
-                          found.samples[i], dataset.epochs, dataset.epochs == 1 ? "" : "s",
-                          several ? " of " + found.names[i] : "");
+      text += fmt::format("{:<10} {}, {}; {} wanted: {}{}\n", data::name_of(split),
+                          counted(dataset.documents.size(), "document"),
+                          counted(dataset.tokens, "token"), counted(found.samples[i], "sample"),
+                          counted(dataset.epochs, "epoch"), several ? " of " + found.names[i] : "");
     }
   }
   return text;

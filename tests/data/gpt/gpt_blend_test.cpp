@@ -189,7 +189,7 @@ TEST_F(GptBlendTest, EveryDatasetNeedsASample) {
   open_gpt_blend(config_);
   write_dataset<std::uint16_t>(folder_ / "c", {0}, TokenType::uint16);
   expect_error(ExitCode::deck,
-               "c' is too small for one sample of 9 tokens: it has 1 documents with 0 tokens, and "
+               "c' is too small for one sample of 9 tokens: it has 1 document with 0 tokens, and "
                "no number of epochs changes that; give it more data",
                [&] { summarize_blend(config_); });
   expect_error(ExitCode::io, "d.idx': No such file", [&] {
