@@ -20,7 +20,9 @@
 #include "train/evaluations.hpp"
 #include "train/startup/datasets.hpp"
 #include "train/startup/devices.hpp"
+#include "train/startup/restart.hpp"
 #include "train/startup/startup.hpp"
+#include "train/verify/bit_flip.hpp"
 
 namespace trireme {
 
@@ -154,6 +156,15 @@ inline std::vector<std::string> doubts_about(const deck::Deck& deck,
       doubts.push_back(
           fmt::format("train.iterations read '{}' {} times: more text, or fewer iterations",
                       data.names[i], data.summary.datasets[i].epochs));
+  const std::int64_t iterations = deck::total_iterations(deck);
+  const auto never = [&](const char* key, std::int64_t from) {
+    if (from > iterations)
+      doubts.push_back(
+          fmt::format("{} begins at iteration {}, but the run ends at {}", key, from, iterations));
+  };
+  if (!deck.log.trace.iterations.empty())
+    never("log.trace.iterations", deck.log.trace.iterations.front().first);
+  if (deck.train.spike.above) never("train.spike", deck.train.spike.window.value_or(0) + 1);
   const std::int64_t ranks = plan::layout(deck).ranks(),
                      cores = std::thread::hardware_concurrency();
   if (deck.run.device == deck::Device::host && cores > 0 && ranks > cores)
@@ -198,7 +209,8 @@ inline bool answers_deck_questions(const DeckArguments& arguments) {
     const deck::Deck deck = load_for_planning(arguments, /*need_data=*/true);
     const plan::Vocabulary vocabulary = plan::vocabulary(deck);
     if (deck.checkpoint.load && !checkpoint::is_foreign(*deck.checkpoint.load))
-      checkpoint::locate(*deck.checkpoint.load);
+      train::require_same_model(deck, checkpoint::locate(*deck.checkpoint.load).path);
+    if (deck.train.verify.inject) train::BitFlip::parse(*deck.train.verify.inject);
     std::string text = train::describe_data(deck, vocabulary);
     for (const std::string& note : train::check_datasets(deck, vocabulary, data::TokenScan::all,
                                                          progress_output(arguments.values)))

@@ -14,6 +14,8 @@ namespace {
 
 // Longer words are no typing errors, and the distance takes quadratic time.
 constexpr std::size_t kLongestWord = 64;
+// Letters at the beginning of two words that are taken for forms of one.
+constexpr std::size_t kStem = 4;
 
 char lower(char c) { return static_cast<char>(std::tolower(static_cast<unsigned char>(c))); }
 
@@ -51,7 +53,18 @@ std::string_view nearest(std::string_view word, const std::vector<std::string_vi
       best_distance = distance;
     }
   }
-  return best;
+  if (!best.empty()) return best;
+  // Another ending of the same word: matrix, matrices.
+  const auto same_stem = [&](std::string_view candidate) {
+    std::size_t common = 0;
+    while (common < std::min(word.size(), candidate.size()) &&
+           lower(word[common]) == lower(candidate[common]))
+      ++common;
+    return common >= kStem && 3 * common >= 2 * word.size() &&
+           candidate.size() <= word.size() + kStem;
+  };
+  const auto found = std::ranges::find_if(candidates, same_stem);
+  return found == candidates.end() ? std::string_view{} : *found;
 }
 
 std::string did_you_mean(std::string_view word, const std::vector<std::string_view>& candidates) {

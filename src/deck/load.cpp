@@ -10,6 +10,7 @@
 
 #include "core/error.hpp"
 #include "core/files.hpp"
+#include "core/text.hpp"
 #include "deck/checks/checks.hpp"
 #include "deck/document.hpp"
 #include "deck/keys/schema.hpp"
@@ -290,10 +291,14 @@ std::string read_deck(const std::filesystem::path& path) {
 Deck load(const std::filesystem::path& path, const std::vector<std::string>& overrides,
           const LoadOptions& options) {
   const std::string kind = path.extension().string();
-  if (kind == ".sh" || kind == ".py")
+  std::error_code ignored;
+  if (std::filesystem::is_regular_file(path / "deck.yaml", ignored))
+    throw IoError("'{}' is a run folder: its deck is '{}'", path.string(),
+                  (path / "deck.yaml").string());
+  if (kind == ".sh" || kind == ".sbatch" || kind == ".py")
     throw DeckError("{}: not a deck; 'trireme-convert flags {}' makes one of a launch script",
                     path.string(), path.string());
-  for (const char* other : {".md", ".h5", ".bin", ".idx", ".jsonl"})
+  for (const char* other : {".md", ".h5", ".bin", ".idx", ".jsonl", ".txt", ".log"})
     if (kind == other)
       throw DeckError("{}: not a deck, which is a YAML file such as inputs/quickstart.yaml",
                       path.string());
@@ -335,17 +340,19 @@ void resolve_world_size(Deck& deck, std::int64_t ranks) {
   if (!deck.parallel.data && (!fits || data == 0)) {
     const std::int64_t above = (ranks / model + 1) * model;
     refuse(fmt::format(
-        "parallel: tensor * pipeline = {} * {} = {} does not divide the {} ranks that were started "
+        "parallel: tensor * pipeline = {} * {} = {} does not divide the {} started "
         "(try {} ranks)",
-        tensor, pipeline, model, ranks,
+        tensor, pipeline, model,
+        ranks == 1 ? "1 rank that was" : fmt::format("{} ranks that were", ranks),
         above == model ? fmt::format("{}", above) : fmt::format("{} or {}", above - model, above)));
   }
   if (model * data != ranks) {
     refuse(fmt::format(
-        "parallel: tensor * pipeline * data = {} * {} * {} = {}, but {} ranks were started (try "
-        "{}{} ranks)",
-        tensor, pipeline, data, model * data, ranks,
-        fits && ranks > 0 ? fmt::format("data: {}, or ", ranks / model) : "", model * data));
+        "parallel: tensor * pipeline * data = {} * {} * {} = {}, but {} started (try {}{})", tensor,
+        pipeline, data, model * data,
+        ranks == 1 ? "1 rank was" : fmt::format("{} ranks were", ranks),
+        fits && ranks > 0 ? fmt::format("data: {}, or ", ranks / model) : "",
+        counted(model * data, "rank")));
   }
   if (const auto problem = batch_problem(deck, data)) refuse(problem->text);
   deck.parallel.data = data;

@@ -18,6 +18,8 @@ TEST(Nearest, EditDistance) {
 
 TEST(Nearest, NearestWord) {
   EXPECT_EQ(nearest("hiden", {"layers", "hidden", "heads"}), "hidden");
+  EXPECT_EQ(nearest("matrix", {"embedding", "matrices"}), "matrices");
+  EXPECT_EQ(nearest("mat", {"embedding", "matrices"}), "");
   EXPECT_EQ(nearest("lr", {"type", "peak"}), "");
   EXPECT_EQ(nearest("", {"type", "peak"}), "");
   EXPECT_EQ(nearest(std::string(100'000, 'x'), {"type"}), "");

@@ -144,7 +144,9 @@ std::vector<EvaluationTask> Codec<std::vector<EvaluationTask>>::read(const Item&
         read.file = read_text(task.items[i]);
       } else if (key == "every") {
         read.every = read_length(task.items[i], rules);
-        require_in({.low = 1}, read.every->value);
+        if (read.every->value < 1)
+          throw BadValue(fmt::format("`every` = {} of a task must be at least 1",
+                                     printable(task.items[i].text)));
       } else {
         throw BadValue(fmt::format("unknown key '{}' of a task, which has name, file and every",
                                    printable(key)));

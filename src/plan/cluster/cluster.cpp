@@ -119,6 +119,11 @@ Cluster parse_cluster(const std::string& text, const std::filesystem::path& path
 }
 
 Cluster load_cluster(const std::filesystem::path& path) {
+  for (const char* other : {".md", ".txt", ".sh", ".h5", ".npy"})
+    if (path.extension() == other)
+      throw DeckError(
+          "{}: not a cluster file, which is a YAML file such as inputs/clusters/h200x4.yaml",
+          path.string());
   return parse_cluster(read_file(path), path);
 }
 

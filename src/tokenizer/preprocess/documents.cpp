@@ -359,7 +359,13 @@ std::string document_text(const DocumentBatch& batch, const DocumentBatch::Recor
   if (valid != bytes.size())
     throw DataError("{}: not UTF-8 at byte {} (0x{:02x})", place, valid + 1,
                     static_cast<unsigned char>(bytes[valid]));
-  return batch.json ? json_text(bytes, key, place) : std::string(bytes);
+  if (!batch.json) return std::string(bytes);
+  // Text in a file that is not called *.txt.
+  const bool named = batch.input.ends_with(".json") || batch.input.ends_with(".jsonl");
+  if (record.line == 1 && !named && !bytes.starts_with('{') && !is_json_object(bytes))
+    throw DataError(
+        "{}: not a JSON object; if each line is a document of plain text: --format text", place);
+  return json_text(bytes, key, place);
 }
 
 }  // namespace trireme::tokenizer
