@@ -1,14 +1,17 @@
 """The pages (README.md of every folder, CONTRIBUTING.md, CHANGELOG.md) are true: commands that need neither ranks
-nor data give the output that is shown, those that train on the reader's text do so, the recipes' table has
+nor data give the output that is shown, those on data and runs its form after a short run, the recipes' table has
 today's plans, and keys, options, programs, files and links exist."""
 
+import contextlib
+import json
 import os
 import re
 import shutil
+import socket
 import subprocess
 import unittest
 
-from runs import BIN, HERE, PATIENCE, SCRATCH, run
+from runs import BIN, HERE, PATIENCE, SCRATCH, Started, command_line, run
 
 ROOT = HERE.parents[1]
 FOLDERS = ("apps", "inputs", "jobs", "src", "tests")
@@ -22,6 +25,11 @@ IMMEDIATE = re.compile(r"^trireme-pretrain (\S+ .*)?--(help|plan|check|print-job
                        r"^trireme-convert flags|^trireme-preprocess --input news.jsonl|"
                        r"^echo .* --vocab tests/data/|^trireme-preprocess presplit --input tests/data/|"
                        r"^sed |^head ")
+# Commands on runs and data that the pages made before: a short run each, whose output has the form that is shown.
+PREPARED = re.compile(r"^trireme-inspect runs|^trireme-generate --checkpoint runs/[ql]|^(mpirun -n 2 )?trireme-evaluate \$deck|"
+                      r"^trireme-tokenizer train --type|^trireme-preprocess --input data/quick|^echo .* --model data/|"
+                      r"^trireme-report (summary|plot|export|diff)|^trireme-plan inputs/gpt2-xl|^trireme-convert hf|"
+                      r"^trireme-bench profile|^mpirun -n 1 trireme-pretrain tiny.yaml : .* other.yaml|^curl ")
 # Commands on the reader's own text: their output is compared without its numbers.
 OWN_TEXT = re.compile(r"\bmy\.txt|=data/my|runs/my")
 SHORT_RUN = " train.iterations=4 batch.global=4 evaluate.iterations=1 log.every=2"
@@ -30,15 +38,12 @@ FOLDER = "/home/me/trireme"  # the working directory of the pages' commands
 
 def setUpModule():
     """A folder that looks like this repository to the commands, and takes what they write."""
-    SCRATCH.mkdir(parents=True, exist_ok=True)
+    shutil.rmtree(SCRATCH, ignore_errors=True)
+    SCRATCH.mkdir(parents=True)
     for name in ("inputs", "tests", "jobs"):
-        link = SCRATCH / name
-        link.unlink(missing_ok=True)
-        link.symlink_to(ROOT / name)
+        (SCRATCH / name).symlink_to(ROOT / name)
     (SCRATCH / "news.jsonl").write_text('{"text": "a"}\n{"txt": "b"}\n')
     (SCRATCH / "my.txt").write_text("".join(PAGES.values()))
-    for name in ("data", "runs"):
-        shutil.rmtree(SCRATCH / name, ignore_errors=True)
     (SCRATCH / "data").mkdir()
     os.chdir(SCRATCH)
 
@@ -81,6 +86,46 @@ def pattern_of(lines, with_numbers=True):
                    ".*?".join(map(part, line.split("..."))) + "\n" for line in lines)
 
 
+def form_of(text):
+    """`text` with its numbers and widths taken out; of an object of JSON the names and types of its values."""
+    def types(value):
+        if isinstance(value, dict):
+            return {name: types(each) for name, each in value.items()}
+        return [types(value[0])] if isinstance(value, list) and value and isinstance(value[0], dict) else type(value).__name__
+
+    if text.startswith(("{", "[")):
+        return json.dumps(types(json.loads(text)))
+    return re.sub(r"\b[0-9a-f]{16}\b|-?\d+(\.\d+)?([eE][+-]?\d+)?", "N", re.sub(" +", " ", text)).rstrip()
+
+
+def prepare_short_runs():
+    """What the pages' commands on data and runs read, from the text of the pages and a few iterations."""
+    def call(words):
+        result = run(*words.split())
+        if result.code != 0:
+            raise AssertionError(result)
+
+    tiny = (ROOT / "tests/regression/tiny.yaml").read_text()
+    (SCRATCH / "tiny.yaml").write_text(tiny)
+    (SCRATCH / "other.yaml").write_text(tiny.replace("global: 8", "global: 16"))
+    (SCRATCH / "data/quickstart").mkdir()
+    shutil.copy(SCRATCH / "my.txt", SCRATCH / "data/quickstart/corpus.txt")
+    call("trireme-tokenizer train --input my.txt --output data/quickstart/tokenizer.model --size 2048")
+    call("trireme-preprocess --input my.txt --output data/quickstart/corpus --tokenizer sentencepiece --model "
+         "data/quickstart/tokenizer.model --append-eod")
+    call(f"trireme-preprocess --input {ROOT}/LICENSE --format text --output data/licence --tokenizer bytes --append-eod")
+    short = "trireme-pretrain tests/regression/tiny.yaml run.device=host data.train=data/licence_text_document --output runs/"
+    call(short + "licence model.positions=256 train.iterations=4 checkpoint.every=2")
+    call(short + "tiny train.iterations=4")
+    for name, peak in ("a", "3e-3"), ("b", "1e-3"), ("monitored", "3e-3"), ("flat", "3e-3"):
+        call(f"{short}{name} train.iterations=40 log.every=10 schedule.peak={peak}")
+    call("trireme-pretrain inputs/quickstart.yaml run.device=host parallel.tensor=1 parallel.pipeline=1 "
+         "train.iterations=2 batch.global=4 evaluate.iterations=1")
+    done = SCRATCH / "runs/quickstart/checkpoints"
+    (done / "step-00000002.h5").rename(done / "step-00000800.h5")
+    (done / "latest").write_text("step-00000800.h5\n")
+
+
 def rows(page, heading):
     """The rows of the first table of a section, as lists of cells."""
     section = page.split(f"\n## {heading}\n")[1].split("\n## ")[0]
@@ -113,6 +158,51 @@ class Readme(unittest.TestCase):
     def test_four_commands_train_on_a_text(self):
         tried = self.check_commands(OWN_TEXT.search, with_numbers=False)
         self.assertEqual(tried, 4)
+
+    def test_commands_on_runs_have_the_form_that_is_shown(self):
+        prepare_short_runs()
+        tried = 0
+        with contextlib.ExitStack() as servers:
+            for name, page in PAGES.items():
+                for command, lines in shown_commands(page):
+                    if command.startswith("trireme-serve "):
+                        address = self.serve(servers)
+                    elif command == "cat own.jsonl":
+                        (SCRATCH / "own.jsonl").write_text("\n".join(lines) + "\n")
+                    elif command.startswith("deck="):
+                        os.environ["deck"] = command[len('deck="'):-1] + " run.device=host"
+                    if not PREPARED.match(command) or not lines:
+                        continue
+                    tried += 1
+                    with self.subTest(page=name, command=command):
+                        if command.startswith("curl "):
+                            if not address or not shutil.which("curl"):
+                                continue
+                            command = command.replace("localhost:8080", address)
+                        self.check_form(command, lines)
+        self.assertGreater(tried, 20, "the commands are not found any more")
+
+    def check_form(self, command, lines):
+        printed = [line.replace(socket.gethostname(), "vm") for line in answer(command.replace("8000", "600")).splitlines()]
+        if command.startswith("trireme-generate") and "--json" not in command:
+            self.assertIn(re.search('--prompt "(.*?)"', command)[1], printed[0])
+            return
+        shown, found = "".join(form_of(line) + "\n" for line in lines), "".join(form_of(line) + "\n" for line in printed)
+        # mpirun adds its own lines.
+        pattern = pattern_of([*shown.splitlines(), *["..."] * command.startswith("mpirun -n 1")])
+        if not re.fullmatch(pattern, found):
+            self.assertEqual(shown, found)
+
+    def serve(self, servers):
+        """The address of a server of runs/licence, which ends with `servers`; None where it is not built."""
+        if not (BIN / "trireme-serve").exists():
+            return None
+        started = servers.enter_context(Started(command_line("trireme-serve", "--checkpoint", "runs/licence", "--device", "host",
+                                                             "--bind", "127.0.0.1:0")))
+        for line in started.process.stderr:
+            if found := re.search(r"http://(\S+)", line):
+                return found[1]
+        raise AssertionError("the server ended")
 
     def test_recipes_have_the_plans_of_the_table(self):
         deck, launcher = "", ""
