@@ -41,9 +41,11 @@ class Rows {
   void norms();
   void dropouts();
   void mlp();
-  void fp8();
   void embeddings();
   void llama();
+
+  // fp8_rows.cpp
+  void fp8(bool blocks);
 
   // kernels.cpp
   void cross_entropy();
@@ -59,7 +61,7 @@ class Rows {
   TRIREME_OPERATIONS(TRIREME_DEFINE)
 #undef TRIREME_DEFINE
 
-  std::string name(const char* operation) const {
+  std::string name(const std::string& operation) const {
     return *model_.name ? fmt::format("{} {}", model_.name, operation) : operation;
   }
   kernels::Dropout dropout(DropoutSite site) const {
@@ -80,7 +82,8 @@ class Rows {
   const double activation_bytes_;
 };
 
-/// All rows of several models on `meter`, those of FP8 with `fp8`.
-void measure_models(Meter& meter, double dropout, bool fp8);
+/// All rows of several models on `meter`; those of FP8 for a GPU of this compute capability (10 *
+/// major + minor; 0: none).
+void measure_models(Meter& meter, double dropout, int fp8_capability);
 
 }  // namespace trireme::bench

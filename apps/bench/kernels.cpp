@@ -169,7 +169,7 @@ void Rows::optimizer(std::int64_t count, double parameters) {
       calls);
 }
 
-void measure_models(Meter& meter, double dropout, bool fp8) {
+void measure_models(Meter& meter, double dropout, int fp8_capability) {
   for (const Model& model : kModels) {
     Rows rows(meter, model, dropout);
     rows.attention(model.sequence);
@@ -186,7 +186,7 @@ void measure_models(Meter& meter, double dropout, bool fp8) {
     rows.norms();
     rows.dropouts();
     rows.mlp();
-    if (fp8) rows.fp8();
+    if (fp8_capability >= 89) rows.fp8(/*blocks=*/fp8_capability == 90);
     rows.embeddings();
     if (&model == &kModels.front()) rows.cross_entropy();
   }

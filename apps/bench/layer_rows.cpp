@@ -310,48 +310,6 @@ void Rows::llama() {
   });
 }
 
-/// The conversions of an MLP's activations [T, 4 h], and its first GEMM's three forms.
-void Rows::fp8() {
-  using enum DType;
-  const std::int64_t T = model_.tokens(), h = model_.hidden;
-  const double elements = static_cast<double>(4 * T * h);
-  const auto operand = [this](Shape shape, DType dtype) {
-    Tensor tensor = meter_.random(shape, dtype);
-    tensor.scale = meter_.random({1}, f32).as<float>();
-    return tensor;
-  };
-  meter_.stream(name("amax"), elements * size_of(dtype_), [=, this]() -> Call {
-    const kernels::Amax args{.x = meter_.random({T, 4 * h}, dtype_),
-                             .amax = meter_.zeros({1}, f32)};
-    return call(args);
-  });
-  meter_.stream(name("fp8 cast, both layouts"), elements * (size_of(dtype_) + 2),
-                [=, this]() -> Call {
-                  const kernels::Quantize args{.x = meter_.random({T, 4 * h}, dtype_),
-                                               .amax = meter_.random({1}, f32),
-                                               .scale = meter_.zeros({1}, f32),
-                                               .out = meter_.zeros({T, 4 * h}, float8_e4m3),
-                                               .transposed = meter_.zeros({4 * h, T}, float8_e4m3)};
-                  return call(args);
-                });
-  const double flops = 2.0 * elements * static_cast<double>(h);
-  const auto gemm = [&](const char* form, Shape a, DType a_type, Shape b, DType result,
-                        double beta) {
-    meter_.gemm(name(form), flops, [=, this]() -> Call {
-      const kernels::Gemm args{.a = operand(a, a_type),
-                               .b = operand(b, float8_e4m3),
-                               .c = meter_.zeros({a[0], b[0]}, result),
-                               .transpose_b = true,
-                               .beta = beta,
-                               .fast_accumulation = a_type == float8_e4m3};
-      return call(args);
-    });
-  };
-  gemm("fp8 gemm, forward", {T, h}, float8_e4m3, {4 * h, h}, dtype_, 0.0);
-  gemm("fp8 gemm, input gradient", {T, 4 * h}, float8_e5m2, {h, 4 * h}, dtype_, 0.0);
-  gemm("fp8 gemm, weight gradient", {4 * h, T}, float8_e5m2, {h, T}, f32, 1.0);
-}
-
 void Rows::embeddings() {
   const Shape table{kRowsPaddedVocabulary, model_.hidden},
       positions{model_.sequence, model_.hidden};

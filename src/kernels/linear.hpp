@@ -6,6 +6,7 @@
 
 #include "core/tensor.hpp"
 #include "kernels/cuda/context.hpp"
+#include "kernels/fp8.hpp"
 #include "kernels/gelu.hpp"
 
 namespace trireme::kernels {
@@ -18,7 +19,8 @@ namespace trireme::kernels {
 ///
 /// Of FP8, A and B may have different types, but not both E5M2; both have a scale; op(A) = A [m, k]
 /// and op(B) = B^T, B [n, k]; m, n and k are multiples of 16 (fits_fp8); C and bias have fp32 or a
-/// 16-bit type. C = scale_a scale_b A B^T + beta C + bias.
+/// 16-bit type. C = scale_a scale_b A B^T + beta C + bias; where A and B have scales for blocks,
+/// each element is times its block's.
 struct Gemm {
   Tensor a;
   Tensor b;
@@ -29,6 +31,9 @@ struct Gemm {
   Tensor bias;
   /// Of FP8: the GPU may keep partial sums in its tensor cores, with about 14 bits.
   bool fast_accumulation = false;
+  /// Of FP8: what the scales are for. Both `tensor` or neither; not both `squares`.
+  ScaleBlocks blocks_a = ScaleBlocks::tensor;
+  ScaleBlocks blocks_b = ScaleBlocks::tensor;
 };
 
 /// Whether FP8 GEMMs exist for these extents, on all backends: cuBLASLt's rule.

@@ -67,6 +67,7 @@
   X(cast, Cast)                                                        \
   X(amax, Amax)                                                        \
   X(quantize, Quantize)                                                \
+  X(quantize_blocks, QuantizeBlocks)                                   \
   X(zero_count, ZeroCount)                                             \
   X(checksum, Checksum)                                                \
   X(random_normal, RandomNormal)

@@ -59,6 +59,29 @@ DType check_quantize(const Quantize& args) {
   return dtype;
 }
 
+DType check_quantize_blocks(const QuantizeBlocks& args) {
+  const char* op = "quantize_blocks";
+  TRIREME_CHECK(args.out || args.transposed, "{}: neither out nor transposed is given", op);
+  const DType dtype = args.out ? args.out.dtype : args.transposed.dtype;
+  const Extents x = extents_of(op, "x", args.x);
+  TRIREME_CHECK(is_fp8(dtype), "{}: out is {}, no FP8 type", op, name_of(dtype));
+  TRIREME_CHECK(accumulation_type(args.x.dtype) == DType::f32 && !is_fp8(args.x.dtype),
+                "{}: x is {}", op, name_of(args.x.dtype));
+  TRIREME_CHECK(x.rows % 16 == 0 && x.columns % 16 == 0, "{}: x is {}, not multiples of 16", op,
+                to_string(args.x.shape));
+  TRIREME_CHECK(!args.squares || !args.gelu, "{}: no GELU of weights", op);
+  const auto check = [&](const char* name, const Tensor& out, const Tensor& scales,
+                         const Extents& extents) {
+    if (!out) return;
+    check_matrix(op, name, out, dtype, extents);
+    check_vector(op, name, scales, DType::f32,
+                 scale_layout(args.blocks(), extents.rows, extents.columns).count);
+  };
+  check("out", args.out, args.out_scales, x);
+  check("transposed", args.transposed, args.transposed_scales, {x.columns, x.rows});
+  return dtype;
+}
+
 void check_fp8_gemm(const Gemm& args) {
   const char* op = "gemm";
   const Extents a = extents_of(op, "a", args.a), b = extents_of(op, "b", args.b);
@@ -70,6 +93,9 @@ void check_fp8_gemm(const Gemm& args) {
                 "{}: FP8 operands are a [m, k] and b [n, k], transposed", op);
   TRIREME_CHECK(fits_fp8(a.rows, b.rows, a.columns), "{}: {} x {} x {} in FP8: not multiples of 16",
                 op, a.rows, b.rows, a.columns);
+  TRIREME_CHECK((args.blocks_a == ScaleBlocks::tensor) == (args.blocks_b == ScaleBlocks::tensor) &&
+                    !(args.blocks_a == ScaleBlocks::squares && args.blocks_b == args.blocks_a),
+                "{}: one scale in FP8 times a scale for each block, or squares times squares", op);
   TRIREME_CHECK(args.a.scale && args.b.scale, "{}: an FP8 operand has no scale", op);
   TRIREME_CHECK(accumulation_type(args.c.dtype) == DType::f32 && !is_fp8(args.c.dtype),
                 "{}: c is {}", op, name_of(args.c.dtype));

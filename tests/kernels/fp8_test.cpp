@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <cstdint>
+#include <tuple>
 
 #include "kernel_testing.hpp"
 #include "kernels/gelu.hpp"
@@ -10,19 +11,28 @@
 namespace trireme::kernels {
 namespace {
 
-/// FP8 codes with a scale.
+/// FP8 codes with a scale, or with one for each block, -1 before they are found.
 struct Codes {
-  Codes(Shape shape_in, DType dtype_in, float scale_in = 1.0f)
-      : shape(shape_in), dtype(dtype_in), scale(scale_in), bytes(shape.size(), 0xFF) {}
+  Codes(Shape shape_in, DType dtype_in, float scale = 1.0f)
+      : shape(shape_in), dtype(dtype_in), scales({scale}), bytes(shape.size(), 0xFF) {}
+  Codes(Shape shape_in, DType dtype_in, ScaleBlocks blocks) : Codes(shape_in, dtype_in) {
+    layout = scale_layout(blocks, shape[0], shape[1]);
+    scales.assign(layout.count, -1.0f);
+  }
 
-  Tensor tensor() { return {bytes.data(), dtype, shape, &scale}; }
+  Tensor tensor() { return {bytes.data(), dtype, shape, scales.data()}; }
+  Tensor scale_tensor() { return {scales.data(), DType::f32, {layout.count}}; }
   double value(std::int64_t i) const {
     return dtype == DType::float8_e4m3 ? from_e4m3(bytes[i]) : from_e5m2(bytes[i]);
+  }
+  double scaled(std::int64_t row, std::int64_t i) const {
+    return value(row * shape[1] + i) * scales[layout.index(row, i)];
   }
 
   Shape shape;
   DType dtype;
-  float scale;
+  ScaleLayout layout;
+  std::vector<float> scales;
   std::vector<std::uint8_t> bytes;
 };
 
@@ -154,6 +164,134 @@ TEST(Quantize, RefusesWhatItCannotRound) {
                InternalError);
 }
 
+// ---- a scale for each block
+
+/// What quantize_blocks makes of x in both layouts.
+struct Quantized {
+  Quantized(Owned<float>& x, Shape shape, DType dtype, ScaleBlocks blocks, bool gelu = false)
+      : rows(shape, dtype, blocks), transposed({shape[1], shape[0]}, dtype, blocks) {
+    host::quantize_blocks({.x = x.tensor(),
+                           .out = rows.tensor(),
+                           .out_scales = rows.scale_tensor(),
+                           .transposed = transposed.tensor(),
+                           .transposed_scales = transposed.scale_tensor(),
+                           .squares = blocks == ScaleBlocks::squares,
+                           .gelu = gelu});
+  }
+  Codes rows, transposed;
+};
+
+/// Checks each code and scale of `codes`, which has element(row, i) there, against its definition.
+template <typename Element>
+void expect_rounded(const Codes& codes, const Element& element) {
+  const std::int64_t rows = codes.shape[0], k = codes.shape[1];
+  const std::int64_t height = codes.layout.block_rows;
+  for (std::int64_t top = 0; top < rows; top += height)
+    for (std::int64_t left = 0; left < k; left += kScaleBlock) {
+      const std::int64_t bottom = std::min(rows, top + height);
+      const std::int64_t right = std::min(k, left + kScaleBlock);
+      float amax = 0.0f;
+      for (std::int64_t row = top; row < bottom; ++row)
+        for (std::int64_t i = left; i < right; ++i)
+          amax = std::max(amax, std::abs(element(row, i)));
+      const float factor = fp8_factor(amax, fp8_max(codes.dtype));
+      ASSERT_EQ(codes.scales[codes.layout.index(top, left)], 1.0f / factor) << top << ", " << left;
+      for (std::int64_t row = top; row < bottom; ++row)
+        for (std::int64_t i = left; i < right; ++i) {
+          const float scaled = element(row, i) * factor;
+          ASSERT_EQ(codes.bytes[row * k + i],
+                    codes.dtype == DType::float8_e4m3 ? to_e4m3(scaled) : to_e5m2(scaled))
+              << row << ", " << i;
+        }
+    }
+}
+
+constexpr ScaleBlocks kScaleKinds[] = {ScaleBlocks::vectors, ScaleBlocks::squares};
+
+TEST(ScaleLayout, IsThatOfCublasLt) {
+  constexpr ScaleLayout vectors = scale_layout(ScaleBlocks::vectors, 18, 272);
+  static_assert(vectors.count == 3 * 20 && vectors.index(17, 255) == 20 + 17);
+  constexpr ScaleLayout squares = scale_layout(ScaleBlocks::squares, 272, 640);
+  static_assert(squares.count == 3 * 8 && squares.index(256, 639) == 2 * 8 + 4);
+  static_assert(scale_layout(ScaleBlocks::tensor, 272, 640).count == 1);
+  static_assert(scale_layout(ScaleBlocks::tensor, 272, 640).index(271, 639) == 0);
+}
+
+TEST(QuantizeBlocks, RoundsEachBlockByItsLargestInBothLayouts) {
+  for (const DType dtype : kTypes)
+    for (const ScaleBlocks blocks : kScaleKinds)
+      for (const auto& [rows, columns] : {std::pair{16, 16}, {32, 144}, {272, 48}, {144, 272}}) {
+        Owned<float> x = Owned<float>::random({rows, columns}, 1, 3.0);
+        for (std::int64_t i = 0; i < x.size(); i += 37) x[i] = 100.0 * x[i];
+        const auto at = [&, n = columns](std::int64_t row, std::int64_t i) {
+          return static_cast<float>(x[row * n + i]);
+        };
+        Quantized both(x, {rows, columns}, dtype, blocks);
+        expect_rounded(both.rows, at);
+        expect_rounded(both.transposed,
+                       [&](std::int64_t i, std::int64_t row) { return at(row, i); });
+        // Each alone is the same.
+        Codes alone({rows, columns}, dtype, blocks), other({columns, rows}, dtype, blocks);
+        const bool squares = blocks == ScaleBlocks::squares;
+        host::quantize_blocks({.x = x.tensor(),
+                               .out = alone.tensor(),
+                               .out_scales = alone.scale_tensor(),
+                               .squares = squares});
+        host::quantize_blocks({.x = x.tensor(),
+                               .transposed = other.tensor(),
+                               .transposed_scales = other.scale_tensor(),
+                               .squares = squares});
+        EXPECT_EQ(alone.bytes, both.rows.bytes);
+        EXPECT_EQ(alone.scales, both.rows.scales);
+        EXPECT_EQ(other.bytes, both.transposed.bytes);
+        EXPECT_EQ(other.scales, both.transposed.scales);
+      }
+}
+
+TEST(QuantizeBlocks, OfTheGeluIsThatOfItsOutput) {
+  Owned<float> x = Owned<float>::random({48, 144}, 1, 2.0), activated({48, 144});
+  host::gelu_forward({.x = x.tensor(), .out = activated.tensor()});
+  const Quantized fused(x, {48, 144}, DType::float8_e4m3, ScaleBlocks::vectors, /*gelu=*/true);
+  const Quantized apart(activated, {48, 144}, DType::float8_e4m3, ScaleBlocks::vectors);
+  EXPECT_EQ(fused.rows.bytes, apart.rows.bytes);
+  EXPECT_EQ(fused.transposed.bytes, apart.transposed.bytes);
+}
+
+// A block of zeros has the scale 1, an infinity makes NaN of its own blocks alone, and a large
+// element takes the digits of its own blocks alone.
+TEST(QuantizeBlocks, SpecialElementsStayInTheirBlocks) {
+  const std::int64_t n = 3 * kScaleBlock;
+  Owned<float> x({16, n}, 1.0);
+  for (std::int64_t i = 0; i < kScaleBlock; ++i) x[i] = 0.0;
+  x[n + 5] = std::numeric_limits<float>::infinity();
+  x[n + 130] = 1e6;
+  const Quantized both(x, {16, n}, DType::float8_e4m3, ScaleBlocks::vectors);
+  EXPECT_EQ(both.rows.scales[both.rows.layout.index(0, 0)], 1.0f);
+  EXPECT_EQ(both.rows.value(0), 0.0);
+  EXPECT_TRUE(std::isnan(both.rows.value(n + 5)));
+  EXPECT_EQ(both.rows.scaled(1, 131), 0.0);
+  EXPECT_NEAR(both.rows.scaled(1, 130), 1e6, 1.0);
+  EXPECT_NEAR(both.rows.scaled(1, 256), 1.0, 1e-6);
+  EXPECT_NEAR(both.rows.scaled(2, 0), 1.0, 1e-6);
+  EXPECT_TRUE(std::isnan(both.transposed.value(5 * 16 + 1)));
+  EXPECT_NEAR(both.transposed.scaled(140, 1), 1.0, 1e-6);
+}
+
+TEST(QuantizeBlocks, RefusesWhatGpusCannotMultiply) {
+  Owned<float> x({16, 24}, 1.0), y({16, 32}, 1.0);
+  Codes out({16, 24}, DType::float8_e4m3, ScaleBlocks::vectors);
+  Codes other({16, 32}, DType::float8_e4m3, ScaleBlocks::vectors);
+  EXPECT_THROW(host::quantize_blocks(
+                   {.x = x.tensor(), .out = out.tensor(), .out_scales = out.scale_tensor()}),
+               InternalError);
+  EXPECT_THROW(host::quantize_blocks({.x = y.tensor(),
+                                      .out = other.tensor(),
+                                      .out_scales = other.scale_tensor(),
+                                      .squares = true}),
+               InternalError);
+  EXPECT_THROW(host::quantize_blocks({.x = y.tensor()}), InternalError);
+}
+
 /// Random codes without NaN and infinity.
 Codes random_codes(Shape shape, DType dtype, std::uint64_t seed, float scale) {
   Codes codes(shape, dtype, scale);
@@ -190,6 +328,42 @@ TEST(Fp8Gemm, IsTheScaledSumOfTheCodesValues) {
     }
 }
 
+/// The same with random scales for blocks.
+Codes random_blocks(Shape shape, DType dtype, std::uint64_t seed, ScaleBlocks blocks) {
+  Codes codes(shape, dtype, blocks);
+  codes.bytes = random_codes(shape, dtype, seed, 1.0f).bytes;
+  for (std::size_t i = 0; i < codes.scales.size(); ++i)
+    codes.scales[i] = static_cast<float>(0.01 + philox_uniform(seed, 1, i));
+  return codes;
+}
+
+TEST(Fp8Gemm, IsTheSumOfTheValuesTimesTheirBlocksScales) {
+  using enum ScaleBlocks;
+  for (const auto& [a_type, b_blocks, beta] : {std::tuple{DType::float8_e4m3, squares, 0.0},
+                                               {DType::float8_e5m2, squares, 0.0},
+                                               {DType::float8_e5m2, vectors, 1.0}}) {
+    constexpr std::int64_t m = 48, n = 144, k = 272;
+    Codes a = random_blocks({m, k}, a_type, 1, vectors);
+    Codes b = random_blocks({n, k}, DType::float8_e4m3, 2, b_blocks);
+    Owned<float> c = beta == 0.0 ? Owned<float>({m, n}) : Owned<float>::random({m, n}, 3);
+    std::vector<double> expected(m * n);
+    for (std::int64_t i = 0; i < m; ++i)
+      for (std::int64_t j = 0; j < n; ++j) {
+        double sum = beta == 0.0 ? 0.0 : c[i * n + j];
+        for (std::int64_t l = 0; l < k; ++l) sum += a.scaled(i, l) * b.scaled(j, l);
+        expected[i * n + j] = sum;
+      }
+    host::gemm({.a = a.tensor(),
+                .b = b.tensor(),
+                .c = c.tensor(),
+                .transpose_b = true,
+                .beta = beta,
+                .blocks_a = vectors,
+                .blocks_b = b_blocks});
+    expect_close("c", c, expected, 2e-6);
+  }
+}
+
 TEST(Fp8Gemm, RefusesWhatGpusCannotMultiply) {
   Codes a({16, 16}, DType::float8_e4m3), b({16, 16}, DType::float8_e4m3);
   Codes a5({16, 16}, DType::float8_e5m2), b5({16, 16}, DType::float8_e5m2);
@@ -205,6 +379,16 @@ TEST(Fp8Gemm, RefusesWhatGpusCannotMultiply) {
   Tensor unscaled = a.tensor();
   unscaled.scale = nullptr;
   refused(unscaled, b.tensor(), true);
+  using enum ScaleBlocks;
+  for (const auto& [blocks_a, blocks_b] :
+       {std::pair{squares, squares}, {tensor, vectors}, {squares, tensor}})
+    EXPECT_THROW(host::gemm({.a = a.tensor(),
+                             .b = b.tensor(),
+                             .c = c.tensor(),
+                             .transpose_b = true,
+                             .blocks_a = blocks_a,
+                             .blocks_b = blocks_b}),
+                 InternalError);
 }
 
 }  // namespace

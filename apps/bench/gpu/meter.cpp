@@ -155,8 +155,7 @@ void Meter::print() const {
 
 void measure_kernels(const Settings& settings, double dropout) {
   Meter meter(settings);
-  measure_models(meter, dropout,
-                 /*fp8=*/settings.dtype == DType::bf16 && meter.gpu().capability >= 89);
+  measure_models(meter, dropout, settings.dtype == DType::bf16 ? meter.gpu().capability : 0);
   meter.print();
 }
 

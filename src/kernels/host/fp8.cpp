@@ -16,8 +16,9 @@ constexpr std::int64_t kBlock = 1 << 16;
 // Magnitudes compare as their bits do, and NaN is above infinity: so it is not lost.
 std::uint32_t magnitude(float value) { return std::bit_cast<std::uint32_t>(value) & 0x7FFFFFFFu; }
 
-/// [rows, columns] as [columns, rows], of bytes.
-void transpose(const std::uint8_t* in, std::int64_t rows, std::int64_t columns, std::uint8_t* out) {
+/// [rows, columns] as [columns, rows].
+template <typename T>
+void transpose(const T* in, std::int64_t rows, std::int64_t columns, T* out) {
   constexpr std::int64_t kTile = 32;
   parallel_blocks(columns, kTile, [&](std::int64_t begin, std::int64_t end) {
     for (std::int64_t top = 0; top < rows; top += kTile)
@@ -30,6 +31,40 @@ void transpose(const std::uint8_t* in, std::int64_t rows, std::int64_t columns, 
 struct Scaled;
 struct Rounded;
 struct Activated;
+struct Transposed;
+
+/// x, or its GELU, as floats, in memory of this thread.
+float* values_of(const Tensor& x, bool gelu) {
+  const std::int64_t size = x.size();
+  float* values = scratch<float, Scaled>(size);
+  convert_to_float(x.data, size, x.dtype, values);
+  if (!gelu) return values;
+  float* activated = scratch<float, Activated>(size);
+  gelu_forward({.x = {values, DType::f32, x.shape}, .out = {activated, DType::f32, x.shape}});
+  return activated;
+}
+
+/// Rounds `values` [rows, k] to `out`, with a scale for each of its blocks; leaves the values times
+/// their factors.
+void round_blocks(float* values, std::int64_t rows, std::int64_t k, ScaleBlocks blocks,
+                  const Tensor& out, float* scales) {
+  const ScaleLayout layout = scale_layout(blocks, rows, k);
+  parallel_blocks(rows, layout.block_rows, [&](std::int64_t top, std::int64_t bottom) {
+    for (std::int64_t begin = 0; begin < k; begin += kScaleBlock) {
+      const std::int64_t end = std::min(k, begin + kScaleBlock);
+      std::uint32_t largest = 0;
+      for (std::int64_t row = top; row < bottom; ++row)
+        for (std::int64_t i = begin; i < end; ++i)
+          largest = std::max(largest, magnitude(values[row * k + i]));
+      const float factor = fp8_factor(std::bit_cast<float>(largest), fp8_max(out.dtype));
+      scales[layout.index(top, begin)] = 1.0f / factor;
+      for (std::int64_t row = top; row < bottom; ++row)
+        for (std::int64_t i = begin; i < end; ++i) values[row * k + i] *= factor;
+    }
+    convert_from_float(values + top * k, (bottom - top) * k, out.dtype,
+                       static_cast<std::uint8_t*>(out.data) + top * k);
+  });
+}
 
 }  // namespace
 
@@ -60,14 +95,7 @@ void quantize(const Quantize& args) {
   const std::int64_t size = rows * columns;
   const float factor = fp8_factor(*args.amax.as<float>(), fp8_max(dtype));
   *args.scale.as<float>() = 1.0f / factor;
-  float* scaled = scratch<float, Scaled>(size);
-  convert_to_float(args.x.data, size, args.x.dtype, scaled);
-  if (args.gelu) {
-    float* activated = scratch<float, Activated>(size);
-    const Shape shape{rows, columns};
-    gelu_forward({.x = {scaled, DType::f32, shape}, .out = {activated, DType::f32, shape}});
-    scaled = activated;
-  }
+  float* scaled = values_of(args.x, args.gelu);
   parallel_blocks(size, kBlock, [&](std::int64_t begin, std::int64_t end) {
     for (std::int64_t i = begin; i < end; ++i) scaled[i] *= factor;
   });
@@ -76,6 +104,20 @@ void quantize(const Quantize& args) {
   convert_from_float(scaled, size, dtype, out);
   if (args.transposed)
     transpose(out, rows, columns, static_cast<std::uint8_t*>(args.transposed.data));
+}
+
+void quantize_blocks(const QuantizeBlocks& args) {
+  check_quantize_blocks(args);
+  const auto [rows, columns] = extents_of("quantize_blocks", "x", args.x);
+  float* const values = values_of(args.x, args.gelu);
+  if (args.transposed) {
+    float* const transposed = scratch<float, Transposed>(rows * columns);
+    transpose(values, rows, columns, transposed);
+    round_blocks(transposed, columns, rows, args.blocks(), args.transposed,
+                 args.transposed_scales.as<float>());
+  }
+  if (args.out)
+    round_blocks(values, rows, columns, args.blocks(), args.out, args.out_scales.as<float>());
 }
 
 }  // namespace trireme::kernels::host

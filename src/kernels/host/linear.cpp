@@ -69,7 +69,17 @@ void multiply_row(const Gemm& args, std::int64_t n, std::int64_t k) {
 
 struct Fp8Operands;
 
-// The values of the codes are multiplied in fp32, and the sums by both scales, as on GPUs.
+/// Multiplies `values` [rows, k] by the scales of their blocks.
+void scale_blocks(float* values, const Tensor& operand, ScaleBlocks blocks) {
+  const auto [rows, k] = extents_of("gemm", "operand", operand);
+  const ScaleLayout layout = scale_layout(blocks, rows, k);
+  parallel_for(rows, [&, k = k](std::int64_t row) {
+    for (std::int64_t i = 0; i < k; ++i) values[row * k + i] *= operand.scale[layout.index(row, i)];
+  });
+}
+
+// The values of the codes are multiplied in fp32, and the sums by both scales, as on GPUs; values
+// with scales for blocks, by theirs before.
 void multiply_fp8(const Gemm& args) {
   check_fp8_gemm(args);
   float* const memory = scratch<float, Fp8Operands>(args.a.size() + args.b.size());
@@ -80,7 +90,12 @@ void multiply_fp8(const Gemm& args) {
   convert_to_float(args.b.data, args.b.size(), args.b.dtype, values.b.as<float>());
   const auto [m, k] = extents_of("gemm", "a", args.a);
   const std::int64_t n = extents_of("gemm", "b", args.b).rows;
-  const float alpha = *args.a.scale * *args.b.scale;
+  const bool blocks = args.blocks_a != ScaleBlocks::tensor;
+  if (blocks) {
+    scale_blocks(values.a.as<float>(), args.a, args.blocks_a);
+    scale_blocks(values.b.as<float>(), args.b, args.blocks_b);
+  }
+  const float alpha = blocks ? 1.0f : *args.a.scale * *args.b.scale;
   compute(values, args.c.dtype, {&Gemm::bias, &Gemm::c}, {&Gemm::c},
           [=, m = m, k = k](const Gemm& problem, auto) { multiply(problem, m, n, k, alpha); });
 }

@@ -4,8 +4,10 @@
 
 #include <bit>
 #include <cstdint>
+#include <tuple>
 
 #include "device_testing.hpp"
+#include "hopper/primitives.hpp"
 #include "kernels/cuda/gemm/plain.hpp"
 
 namespace trireme::kernels {
@@ -124,6 +126,117 @@ TEST(CudaQuantize, OfZerosInfinityAndNaNIsTheHosts) {
     }
 }
 
+// ---- a scale for each block
+
+/// A result of quantize_blocks on the GPU, with canaries in the padding of its scales.
+struct BlockCodes {
+  BlockCodes(Shape shape_in, DType dtype, bool squares)
+      : shape(shape_in),
+        layout(scale_layout(squares ? ScaleBlocks::squares : ScaleBlocks::vectors, shape[0],
+                            shape[1])),
+        codes(shape, dtype),
+        scales({layout.count}, DType::f32, std::vector<double>(layout.count, -1.0)) {}
+
+  Shape shape;
+  ScaleLayout layout;
+  OnGpu codes, scales;
+};
+
+/// What the host makes of it.
+struct HostBlocks {
+  HostBlocks(const std::vector<double>& values, DType x_type, const BlockCodes& like, bool squares,
+             bool transposed, bool gelu)
+      : codes(like.shape.size()), scales(like.layout.count, -1.0f) {
+    const std::vector<float> floats(values.begin(), values.end());
+    std::vector<std::byte> x(values.size() * size_of(x_type));
+    convert_from_float(floats.data(), floats.size(), x_type, x.data());
+    const Tensor out{codes.data(), like.codes.tensor().dtype, like.shape};
+    const Tensor of_out{scales.data(), DType::f32, {like.layout.count}};
+    QuantizeBlocks args{.x = {x.data(), x_type, like.shape}, .squares = squares, .gelu = gelu};
+    if (transposed) args.x.shape = {like.shape[1], like.shape[0]};
+    (transposed ? args.transposed : args.out) = out;
+    (transposed ? args.transposed_scales : args.out_scales) = of_out;
+    host::quantize_blocks(args);
+  }
+  std::vector<std::uint8_t> codes;
+  std::vector<float> scales;
+};
+
+std::vector<float> scales_of(const BlockCodes& blocks) {
+  const std::vector<double> scales = blocks.scales.read();
+  return {scales.begin(), scales.end()};
+}
+
+TEST(CudaQuantizeBlocks, IsTheHostsBitForBit) {
+  for (const DType x_type : {DType::bf16, DType::f16, DType::f32})
+    for (const DType dtype : kTypes)
+      for (const bool squares : {false, true})
+        for (const Shape& shape :
+             {Shape{16, 16}, Shape{144, 272}, Shape{272, 144}, Shape{512, 384}, Shape{128, 1600}}) {
+          std::vector<double> values = random_values(shape.size(), 1, x_type, 1.0);
+          for (std::size_t i = 0; i < values.size(); i += 1001) values[i] *= 64.0;
+          for (std::int64_t i = 0; i < 16; ++i) values[i] = 0.0;
+          const Shape turned{shape[1], shape[0]};
+          const OnGpu x(shape, x_type, values);
+          const BlockCodes out(shape, dtype, squares), transposed(turned, dtype, squares);
+          gpu().quantize_blocks({.x = x.tensor(),
+                                 .out = out.codes.tensor(),
+                                 .out_scales = out.scales.tensor(),
+                                 .transposed = transposed.codes.tensor(),
+                                 .transposed_scales = transposed.scales.tensor(),
+                                 .squares = squares});
+          const std::string name =
+              fmt::format("{} of {} to {}{}", to_string(shape), name_of(x_type), name_of(dtype),
+                          squares ? ", squares" : "");
+          const HostBlocks rows(values, x_type, out, squares, false, false);
+          const HostBlocks columns(values, x_type, transposed, squares, true, false);
+          EXPECT_EQ(bytes_of(out.codes.tensor()), rows.codes) << name;
+          EXPECT_EQ(scales_of(out), rows.scales) << name;
+          EXPECT_EQ(bytes_of(transposed.codes.tensor()), columns.codes) << name;
+          EXPECT_EQ(scales_of(transposed), columns.scales) << name;
+          out.codes.read(), transposed.codes.read();  // the canaries
+          const BlockCodes alone(shape, dtype, squares), other(turned, dtype, squares);
+          gpu().quantize_blocks({.x = x.tensor(),
+                                 .out = alone.codes.tensor(),
+                                 .out_scales = alone.scales.tensor(),
+                                 .squares = squares});
+          gpu().quantize_blocks({.x = x.tensor(),
+                                 .transposed = other.codes.tensor(),
+                                 .transposed_scales = other.scales.tensor(),
+                                 .squares = squares});
+          EXPECT_EQ(bytes_of(alone.codes.tensor()), rows.codes) << name;
+          EXPECT_EQ(bytes_of(other.codes.tensor()), columns.codes) << name;
+        }
+}
+
+TEST(CudaQuantizeBlocks, OfInfinityNaNAndTheGeluIsTheHosts) {
+  const Shape shape{144, 272};
+  for (const double special : {std::numeric_limits<double>::infinity(), std::nan(""), 1e30, 0.0}) {
+    const bool gelu = special == 0.0;
+    std::vector<double> values = random_values(shape.size(), 1, DType::bf16, 2.0);
+    values[300] = special;
+    const OnGpu x(shape, DType::bf16, values);
+    const BlockCodes out(shape, DType::float8_e4m3, false);
+    gpu().quantize_blocks({.x = x.tensor(),
+                           .out = out.codes.tensor(),
+                           .out_scales = out.scales.tensor(),
+                           .gelu = gelu});
+    const HostBlocks expected(values, DType::bf16, out, false, false, gelu);
+    const std::vector<std::uint8_t> codes = bytes_of(out.codes.tensor());
+    if (!gelu) {
+      EXPECT_EQ(codes, expected.codes) << special;
+      continue;
+    }
+    // GELUs differ by their last bits.
+    std::int64_t different = 0;
+    for (std::int64_t i = 0; i < shape.size(); ++i) {
+      ASSERT_LE(std::abs(codes[i] - expected.codes[i]), 1) << i;
+      different += codes[i] != expected.codes[i] ? 1 : 0;
+    }
+    EXPECT_LT(different, shape.size() / 200);
+  }
+}
+
 /// A GEMM of random values in FP8.
 struct Case {
   std::int64_t m, n, k;
@@ -131,17 +244,37 @@ struct Case {
   DType result = DType::bf16;
   double beta = 0.0;
   bool bias = false, fast = false;
+  ScaleBlocks blocks_a = ScaleBlocks::tensor, blocks_b = ScaleBlocks::tensor;
 
   std::string name() const {
-    return fmt::format("{}x{}x{} {} to {}{}{}", m, n, k, name_of(a_type), name_of(result),
-                       beta != 0.0 ? " add" : "", bias ? " bias" : "");
+    return fmt::format("{}x{}x{} {} to {}{}{} blocks {} {}", m, n, k, name_of(a_type),
+                       name_of(result), beta != 0.0 ? " add" : "", bias ? " bias" : "",
+                       static_cast<int>(blocks_a), static_cast<int>(blocks_b));
   }
+};
+
+/// Scales of an operand: one, or different ones for its blocks; those that are padding are NaN.
+struct RandomScales {
+  RandomScales(ScaleBlocks blocks, std::int64_t rows, std::int64_t k, float scale)
+      : layout(scale_layout(blocks, rows, k)), values(layout.count, std::nan("")) {
+    for (std::int64_t row = 0; row < rows; ++row)
+      for (std::int64_t i = 0; i < k; i += kScaleBlock) {
+        const std::int64_t at = layout.index(row, i);
+        values[at] =
+            scale * (layout.count == 1 ? 1.0f : static_cast<float>(at * 7 % 5) * 0.25f + 0.25f);
+      }
+  }
+  double at(std::int64_t row, std::int64_t i) const { return values[layout.index(row, i)]; }
+
+  ScaleLayout layout;
+  std::vector<double> values;
 };
 
 template <typename Multiply>
 void expect_right(const Case& problem, const Multiply& multiply) {
   constexpr float kScaleA = 0.5f, kScaleB = 0.03125f;
-  const auto [m, n, k, a_type, result, beta, bias, fast] = problem;
+  const auto [m, n, k, a_type, result, beta, bias, fast, blocks_a, blocks_b] = problem;
+  const RandomScales scales_a(blocks_a, m, k, kScaleA), scales_b(blocks_b, n, k, kScaleB);
   const std::vector<double> a = random_values(m * k, 1, a_type, 30.0);
   const std::vector<double> b = random_values(n * k, 2, DType::float8_e4m3, 30.0);
   const std::vector<double> c = random_values(m * n, 3, result, 10.0);
@@ -150,18 +283,22 @@ void expect_right(const Case& problem, const Multiply& multiply) {
   for (std::int64_t i = 0; i < m; ++i)
     for (std::int64_t j = 0; j < n; ++j) {
       double sum = 0.0;
-      for (std::int64_t l = 0; l < k; ++l) sum += a[i * k + l] * b[j * k + l];
-      exact[i * n + j] = sum * kScaleA * kScaleB + (beta != 0.0 ? c[i * n + j] : bias ? w[j] : 0.0);
+      for (std::int64_t l = 0; l < k; ++l)
+        sum += a[i * k + l] * scales_a.at(i, l) * b[j * k + l] * scales_b.at(j, l);
+      exact[i * n + j] = sum + (beta != 0.0 ? c[i * n + j] : bias ? w[j] : 0.0);
     }
   const auto run = [&] {
     const OnGpu x({m, k}, a_type, a), y({n, k}, DType::float8_e4m3, b), v({n}, result, w);
-    const OnGpu scale_a({1}, DType::f32, {kScaleA}), scale_b({1}, DType::f32, {kScaleB});
+    const OnGpu scale_a({scales_a.layout.count}, DType::f32, scales_a.values);
+    const OnGpu scale_b({scales_b.layout.count}, DType::f32, scales_b.values);
     const OnGpu z = beta == 0.0 ? OnGpu({m, n}, result) : OnGpu({m, n}, result, c);
     Gemm args{.a = x.tensor(), .b = y.tensor(), .c = z.tensor(), .transpose_b = true, .beta = beta};
     if (bias) args.bias = v.tensor();
     args.a.scale = scale_a.tensor().as<float>();
     args.b.scale = scale_b.tensor().as<float>();
     args.fast_accumulation = fast;
+    args.blocks_a = blocks_a;
+    args.blocks_b = blocks_b;
     multiply(args);
     return z.read();
   };
@@ -190,9 +327,31 @@ TEST(CudaFp8Gemm, MultipliesGradients) {
     }
 }
 
+TEST(CudaFp8Gemm, MultipliesBlocks) {
+  if (!cuda::is_hopper()) GTEST_SKIP() << "needs compute capability 9.0";
+  using enum ScaleBlocks;
+  const auto multiply = [](const Gemm& args) { gpu().gemm(args); };
+  for (const Case& size :
+       {Case{16, 16, 16}, Case{256, 384, 128}, Case{144, 272, 528}, Case{80, 144, 1600}}) {
+    const auto [m, n, k] = std::tuple{size.m, size.n, size.k};
+    for (const DType result : {DType::bf16, DType::f16})
+      for (const bool bias : {false, true})
+        expect_right({m, n, k, kTypes[0], result, 0.0, bias, false, vectors, squares}, multiply);
+    for (const DType a_type : kTypes) {
+      expect_right({m, n, k, a_type, DType::bf16, 0.0, false, false, vectors, squares}, multiply);
+      expect_right({m, n, k, a_type, DType::f32, 1.0, false, false, vectors, vectors}, multiply);
+    }
+  }
+}
+
 TEST(CudaFp8Gemm, ThePlainKernelMatchesTheExactSumToo) {
   const cuda::Context context{.stream = gpu().stream(), .sms = 1};
   const auto multiply = [&](const Gemm& args) { cuda::gemm_plain(args, context); };
+  using enum ScaleBlocks;
+  expect_right({32, 48, 272, DType::float8_e5m2, DType::f32, 1.0, false, false, vectors, vectors},
+               multiply);
+  expect_right({32, 144, 272, DType::float8_e4m3, DType::bf16, 0.0, true, false, vectors, squares},
+               multiply);
   expect_right({32, 48, 80, DType::float8_e5m2, DType::f32, 1.0}, multiply);
   expect_right({32, 48, 80, DType::float8_e4m3, DType::bf16, 0.0, true}, multiply);
 }

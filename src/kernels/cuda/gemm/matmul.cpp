@@ -70,6 +70,19 @@ cublasLtEpilogue_t epilogue_of(const GemmProblem& problem) {
   return problem.bias ? CUBLASLT_EPILOGUE_BIAS : CUBLASLT_EPILOGUE_DEFAULT;
 }
 
+/// How cuBLASLt (of CUDA 12.9 or newer) is told what has a scale.
+std::int32_t scale_mode(ScaleBlocks blocks) {
+  switch (blocks) {
+    case ScaleBlocks::vectors:
+      return CUBLASLT_MATMUL_MATRIX_SCALE_VEC128_32F;
+    case ScaleBlocks::squares:
+      return CUBLASLT_MATMUL_MATRIX_SCALE_BLK128x128_32F;
+    case ScaleBlocks::tensor:
+      break;
+  }
+  return CUBLASLT_MATMUL_MATRIX_SCALE_SCALAR_32F;
+}
+
 bool has(Epilogue epilogue) {
   return epilogue != Epilogue::exact_gelu && epilogue != Epilogue::exact_gelu_gradient &&
          epilogue != Epilogue::gated_gradient;
@@ -100,7 +113,9 @@ GemmProblem fp8_problem(const Gemm& args) {
           .alignment_b = alignment_of(args.b.data),
           .alignment_c = alignment_of(args.c.data),
           .operands_b = args.b.dtype,
-          .fast_accumulation = args.fast_accumulation};
+          .fast_accumulation = args.fast_accumulation,
+          .blocks_a = args.blocks_a,
+          .blocks_b = args.blocks_b};
 }
 
 }  // namespace
@@ -183,6 +198,10 @@ Matmul::Matmul(const CublasLt& library, const GemmProblem& problem)
     describe(CUBLASLT_MATMUL_DESC_B_SCALE_POINTER, aligned);
     describe(CUBLASLT_MATMUL_DESC_FAST_ACCUM,
              static_cast<std::int8_t>(problem.fast_accumulation ? 1 : 0));
+    if (problem.blocks_a != ScaleBlocks::tensor) {
+      describe(CUBLASLT_MATMUL_DESC_A_SCALE_MODE, scale_mode(problem.blocks_b));
+      describe(CUBLASLT_MATMUL_DESC_B_SCALE_MODE, scale_mode(problem.blocks_a));
+    }
   }
   if (problem.epilogue == Epilogue::bias_gradient)
     describe(CUBLASLT_MATMUL_DESC_BIAS_DATA_TYPE, cuda_type(DType::f32));

@@ -31,13 +31,22 @@ Operand<T> operand(const Tensor& tensor, bool transpose, std::int64_t rows, std:
   return transpose ? Operand<T>{elements, 1, rows} : Operand<T>{elements, columns, 1};
 }
 
+// The scales of an FP8 operand; null for other types.
+struct Scales {
+  const float* scales;
+  ScaleLayout layout;
+
+  __device__ __forceinline__ float times(float code, std::int64_t row, std::int64_t i) const {
+    return scales ? code * scales[layout.index(row, i)] : code;
+  }
+};
+
 // Bound by shared memory: a block computes a tile of 16 x 16 of C, and reads each element of its
 // tiles of A and B from there 16 times.
 template <typename A, typename B, typename Bias, typename Result>
 __global__ void __launch_bounds__(kTile* kTile)
     multiply_tiles(Operand<A> a, Operand<B> b, const Bias* bias, Result* c, std::int64_t m,
-                   std::int64_t n, std::int64_t k, float beta, const float* scale_a,
-                   const float* scale_b) {
+                   std::int64_t n, std::int64_t k, float beta, Scales scales_a, Scales scales_b) {
   __shared__ float tile_a[kTile][kTile + 1], tile_b[kTile][kTile + 1];
   const int x = threadIdx.x, y = threadIdx.y;
   const std::int64_t column = std::int64_t{blockIdx.x} * kTile + x;
@@ -46,19 +55,23 @@ __global__ void __launch_bounds__(kTile* kTile)
     const std::int64_t row = top + y;
     float sum = 0.0f;
     for (std::int64_t begin = 0; begin < k; begin += kTile) {
-      tile_a[y][x] = row < m && begin + x < k
-                         ? to_float(a.elements[row * a.row_step + (begin + x) * a.column_step])
-                         : 0.0f;
-      tile_b[y][x] = begin + y < k && column < n
-                         ? to_float(b.elements[(begin + y) * b.row_step + column * b.column_step])
-                         : 0.0f;
+      tile_a[y][x] =
+          row < m && begin + x < k
+              ? scales_a.times(to_float(a.elements[row * a.row_step + (begin + x) * a.column_step]),
+                               row, begin + x)
+              : 0.0f;
+      tile_b[y][x] =
+          begin + y < k && column < n
+              ? scales_b.times(
+                    to_float(b.elements[(begin + y) * b.row_step + column * b.column_step]), column,
+                    begin + y)
+              : 0.0f;
       __syncthreads();
 #pragma unroll
       for (int l = 0; l < kTile; ++l) sum = fmaf(tile_a[y][l], tile_b[l][x], sum);
       __syncthreads();
     }
     if (row >= m || column >= n) continue;
-    if (scale_a) sum *= *scale_a * *scale_b;
     Result* element = c + row * n + column;
     if (beta != 0.0f) sum += beta * to_float(*element);
     if (bias) sum += to_float(bias[column]);
@@ -99,7 +112,8 @@ void multiply(const Gemm& args, std::int64_t k, const Context& context) {
   multiply_tiles<<<blocks, dim3(kTile, kTile), 0, context.stream>>>(
       operand<A>(args.a, args.transpose_a, m, k), operand<B>(args.b, args.transpose_b, k, n),
       args.bias ? args.bias.as<Bias>() : nullptr, args.c.as<Result>(), m, n, k,
-      static_cast<float>(args.beta), args.a.scale, args.b.scale);
+      static_cast<float>(args.beta), {args.a.scale, scale_layout(args.blocks_a, m, k)},
+      {args.b.scale, scale_layout(args.blocks_b, n, k)});
   TRIREME_CUDA_LAUNCHED(multiply_tiles);
 }
 

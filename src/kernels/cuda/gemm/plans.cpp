@@ -79,6 +79,18 @@ std::string_view name_of(Epilogue epilogue) {
   return "";
 }
 
+std::string_view name_of(ScaleBlocks blocks) {
+  switch (blocks) {
+    case ScaleBlocks::vectors:
+      return " 1x128";
+    case ScaleBlocks::squares:
+      return " 128x128";
+    case ScaleBlocks::tensor:
+      break;
+  }
+  return "";
+}
+
 /// Removes `expected` from the head of `text`, if it is there.
 bool consume(std::string_view& text, std::string_view expected) {
   if (!text.starts_with(expected)) return false;
@@ -94,10 +106,11 @@ std::uint32_t alignment_of(const void* pointer) {
 }
 
 std::string to_string(const GemmProblem& problem) {
-  const std::string fp8 = is_fp8(problem.operands)
-                              ? fmt::format(" x {}{}", name_of(problem.operands_b),
-                                            problem.fast_accumulation ? " fast" : "")
-                              : "";
+  const std::string fp8 =
+      is_fp8(problem.operands)
+          ? fmt::format("{} x {}{}{}", name_of(problem.blocks_a), name_of(problem.operands_b),
+                        name_of(problem.blocks_b), problem.fast_accumulation ? " fast" : "")
+          : "";
   return fmt::format(
       "{}x{}x{} {}{} {}{} to {}{}{}{} align {} {} {}", problem.m, problem.n, problem.k,
       problem.transpose_a ? 'T' : 'N', problem.transpose_b ? 'T' : 'N', name_of(problem.operands),

@@ -11,6 +11,7 @@
 #include <string_view>
 
 #include "core/dtype.hpp"
+#include "kernels/fp8.hpp"
 
 namespace trireme::kernels::cuda {
 
@@ -52,6 +53,8 @@ struct GemmProblem {
   std::uint32_t alignment_c = kLargestAlignment;
   DType operands_b = DType::f32;  ///< of B, if FP8; else f32
   bool fast_accumulation = false;
+  ScaleBlocks blocks_a = ScaleBlocks::tensor;  ///< of FP8, what has a scale
+  ScaleBlocks blocks_b = ScaleBlocks::tensor;
 
   auto operator<=>(const GemmProblem&) const = default;
 };

@@ -56,6 +56,16 @@ TEST(GemmPlan, NamesGemmsForPeople) {
                                   .adds = true,
                                   .epilogue = Epilogue::bias_gradient}),
             "2304x768x16384 TN bf16 to fp32 add bias-gradient align 16 16 16");
+  EXPECT_EQ(to_string(GemmProblem{.m = 2304,
+                                  .n = 768,
+                                  .k = 16384,
+                                  .transpose_b = true,
+                                  .operands = DType::float8_e5m2,
+                                  .result = DType::bf16,
+                                  .operands_b = DType::float8_e4m3,
+                                  .blocks_a = ScaleBlocks::vectors,
+                                  .blocks_b = ScaleBlocks::squares}),
+            "2304x768x16384 NT fp8-e5m2 1x128 x fp8-e4m3 128x128 to bf16 align 16 16 16");
 }
 
 TEST(GemmPlan, ALineComesBack) {
