@@ -91,7 +91,8 @@ struct Fp8Workspace {
   Tensor operand;     ///< an input x of a linear, or a gradient dy: as many elements as the largest
   Tensor transposed;  ///< the same of dy^T, for the weight gradient
   Tensor amax;        ///< [1] fp32
-  Tensor scale;       ///< [1] fp32, of dy
+  Tensor scales;      ///< fp32: of the operand, as many as the most that one has
+  Tensor transposed_scales;  ///< the same of dy^T, where blocks have them
 };
 
 /// The sizes with what computes and communicates.
@@ -144,6 +145,7 @@ struct LayerPlace {
   double init_std = 0.02;         ///< of initial weights
   double output_init_std = 0.02;  ///< of those that end a sublayer
   bool fp8 = false;               ///< BlockSpec::fp8
+  bool fp8_blocks = false;        ///< BlockSpec::fp8_blocks
 };
 
 /// How a forward pass treats one micro-batch: dropout is on when training, keyed by the first

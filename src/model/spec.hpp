@@ -53,8 +53,9 @@ struct BlockSpec {
   NormPlacement norm_placement = NormPlacement::pre;
   AttentionSpec attention;
   MlpSpec mlp;
-  double dropout = 0.0;  ///< of each sublayer's output
-  bool fp8 = true;       ///< its linears follow Precision::gemm where that is FP8
+  double dropout = 0.0;     ///< of each sublayer's output
+  bool fp8 = true;          ///< its linears follow Precision::gemm where that is FP8
+  bool fp8_blocks = false;  ///< their operands then have a scale for each block, not for the tensor
 };
 
 /// How tokens learn their positions: a learned embedding that is added, or rotated queries and

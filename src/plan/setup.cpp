@@ -179,8 +179,10 @@ model::ModelSpec model_spec(const deck::Deck& deck, const Vocabulary& vocabulary
   const deck::Fp8& fp8 = deck.precision.fp8;
   const std::int64_t first = fp8.first_layers.value_or(0);
   const std::int64_t end = spec.layers() - fp8.last_layers.value_or(0);
-  for (std::int64_t layer = 0; layer < spec.layers(); ++layer)
+  for (std::int64_t layer = 0; layer < spec.layers(); ++layer) {
     spec.blocks[layer].fp8 = first <= layer && layer < end;
+    spec.blocks[layer].fp8_blocks = fp8.recipe == deck::Fp8Recipe::block;
+  }
   return spec;
 }
 

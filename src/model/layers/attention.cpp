@@ -87,13 +87,15 @@ Attention::Attention(const AttentionSpec& spec, const LayerPlace& place)
             .in = place.hidden,
             .init_std = place.init_std,
             .bias = spec.qkv_bias,
-            .fp8 = place.fp8}),
+            .fp8 = place.fp8,
+            .fp8_blocks = place.fp8_blocks}),
       projection_({.name = place.name + "attention/projection/",
                    .out = {place.hidden},
                    .in = spec.heads * spec.head_dim,
                    .init_std = place.output_init_std,
                    .bias = spec.output_bias,
-                   .fp8 = place.fp8}) {}
+                   .fp8 = place.fp8,
+                   .fp8_blocks = place.fp8_blocks}) {}
 
 void Attention::declare(ParameterTableBuilder& table) const {
   qkv_.declare(table);

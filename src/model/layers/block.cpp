@@ -14,7 +14,8 @@ LayerPlace place_of(const ModelSpec& spec, int layer) {
           .hidden = spec.hidden,
           .init_std = spec.init_std,
           .output_init_std = spec.output_init_std,
-          .fp8 = spec.blocks[layer].fp8};
+          .fp8 = spec.blocks[layer].fp8,
+          .fp8_blocks = spec.blocks[layer].fp8_blocks};
 }
 
 /// The end of a sublayer's backward pass, from the gradient `full` of what its norm put out, whose

@@ -90,134 +90,189 @@ void Linear::bind(const ParameterStore& parameters) {
 
 namespace {
 
-/// The first elements of `memory` as an FP8 matrix.
-Tensor fp8_matrix(const Tensor& memory, DType dtype, Shape shape, const Tensor& scale) {
+using kernels::ScaleBlocks;
+
+std::int64_t scale_count(ScaleBlocks blocks, const Shape& shape) {
+  return kernels::scale_layout(blocks, shape[0], shape[1]).count;
+}
+
+Fp8Matrix with_scales(Tensor codes, const Tensor& scales) {
+  codes.scale = scales.as<float>();
+  return {codes, scales};
+}
+
+Fp8Matrix take_matrix(Arena& arena, DType dtype, const Shape& shape, ScaleBlocks blocks) {
+  const Tensor codes = arena.take(dtype, shape);
+  return with_scales(codes, arena.take(DType::f32, {scale_count(blocks, shape)}));
+}
+
+/// The first elements of `memory` as an FP8 matrix, and of `scales` as its scales.
+Fp8Matrix matrix_in(const Tensor& memory, DType dtype, const Shape& shape, const Tensor& scales,
+                    ScaleBlocks blocks) {
   TRIREME_CHECK(shape.size() <= memory.size(), "FP8 operand {} in memory for {} elements",
                 to_string(shape), memory.size());
-  return {memory.data, dtype, shape, scale.as<float>()};
+  return with_scales({memory.data, dtype, shape}, scales.rows(0, scale_count(blocks, shape)));
 }
 
 }  // namespace
 
+ScaleBlocks Linear::weight_blocks() const {
+  return spec_.fp8_blocks ? ScaleBlocks::squares : ScaleBlocks::tensor;
+}
+
+ScaleBlocks Linear::operand_blocks() const {
+  return spec_.fp8_blocks ? ScaleBlocks::vectors : ScaleBlocks::tensor;
+}
+
+Fp8Matrix Linear::gradient_matrix(const LayerContext& context, const Tensor& dy) const {
+  const Fp8Workspace& fp8 = context.fp8;
+  return matrix_in(fp8.operand, context.precision.gemm_gradients, dy.shape, fp8.scales,
+                   operand_blocks());
+}
+
+Fp8Matrix Linear::transposed_gradient_matrix(const LayerContext& context, const Tensor& dy) const {
+  const Fp8Workspace& fp8 = context.fp8;
+  return matrix_in(fp8.transposed, context.precision.gemm_gradients, {dy.shape[1], dy.shape[0]},
+                   spec_.fp8_blocks ? fp8.transposed_scales : fp8.scales, operand_blocks());
+}
+
 Linear::LocalExtents Linear::local(const LayerSizes& sizes) const {
   const std::int64_t out = std::accumulate(spec_.out.begin(), spec_.out.end(), std::int64_t{0});
-  if (sharding_ == TensorSharding::columns) return {spec_.in / sizes.tensor_ranks, out};
+  if (sharding_ == TensorSharding::columns)
+    return {spec_.in / sizes.tensor_ranks, out, sizes.tensor_ranks};
   const int shards =
       spec_.max_shards > 0 ? std::min(spec_.max_shards, sizes.tensor_ranks) : sizes.tensor_ranks;
-  return {spec_.in, out / shards};
+  return {spec_.in, out / shards, shards};
+}
+
+bool Linear::shards_have_whole_blocks(const LayerSizes& sizes) const {
+  const int shards = local(sizes).shards;
+  const auto whole = [&](std::int64_t extent) {
+    return extent / shards % kernels::kScaleBlock == 0;
+  };
+  if (shards == 1) return true;
+  return sharding_ == TensorSharding::columns ? whole(spec_.in)
+                                              : std::ranges::all_of(spec_.out, whole);
 }
 
 bool Linear::in_fp8(const LayerSizes& sizes) const {
-  const auto [in, out] = local(sizes);
-  return spec_.fp8 && is_fp8(sizes.precision.gemm) && kernels::fits_fp8(sizes.tokens(), out, in);
+  const LocalExtents extents = local(sizes);
+  return spec_.fp8 && is_fp8(sizes.precision.gemm) &&
+         kernels::fits_fp8(sizes.tokens(), extents.out, extents.in) &&
+         (!spec_.fp8_blocks || shards_have_whole_blocks(sizes));
 }
 
 Fp8Input Linear::take_input(Arena& arena, const LayerSizes& sizes) const {
   if (!in_fp8(sizes)) return {};
-  Fp8Input kept;
-  kept.transposed = arena.take(sizes.precision.gemm, {local(sizes).in, sizes.tokens()});
-  kept.scale = arena.take(DType::f32, {1});
-  kept.transposed.scale = kept.scale.as<float>();
-  return kept;
+  return {take_matrix(arena, sizes.precision.gemm, {local(sizes).in, sizes.tokens()},
+                      operand_blocks())};
 }
 
 void Linear::take_fp8_weight(Arena& arena, const LayerSizes& sizes) {
   if (!in_fp8(sizes)) return;
-  const auto [in, out] = local(sizes);
-  fp8_weight_.rows = arena.take(sizes.precision.gemm, {out, in});
-  fp8_weight_.transposed = arena.take(sizes.precision.gemm, {in, out});
-  fp8_weight_.scale = arena.take(DType::f32, {1});
-  fp8_weight_.rows.scale = fp8_weight_.transposed.scale = fp8_weight_.scale.as<float>();
+  const LocalExtents extents = local(sizes);
+  const DType dtype = sizes.precision.gemm;
+  const Shape transposed{extents.in, extents.out};
+  fp8_weight_ = take_matrix(arena, dtype, {extents.out, extents.in}, weight_blocks());
+  fp8_weight_transposed_ = spec_.fp8_blocks
+                               ? take_matrix(arena, dtype, transposed, weight_blocks())
+                               : with_scales(arena.take(dtype, transposed), fp8_weight_.scales);
 }
 
-std::int64_t Linear::fp8_elements(const LayerSizes& sizes) const {
-  if (!in_fp8(sizes)) return 0;
-  const auto [in, out] = local(sizes);
-  return sizes.tokens() * std::max(in, out);
+Fp8Sizes Linear::fp8_sizes(const LayerSizes& sizes) const {
+  if (!in_fp8(sizes)) return {};
+  const LocalExtents extents = local(sizes);
+  const std::int64_t tokens = sizes.tokens(), widest = std::max(extents.in, extents.out);
+  const ScaleBlocks blocks = operand_blocks();
+  return {.elements = tokens * widest,
+          .scales = scale_count(blocks, {tokens, widest}),
+          .transposed_scales = scale_count(blocks, {extents.out, tokens})};
 }
 
-void Linear::find_amax(const LayerContext& context, const Tensor& x, bool sharded,
-                       bool gelu) const {
+void Linear::cast(const LayerContext& context, const Source& source, const Fp8Matrix& out,
+                  const Fp8Matrix& transposed) const {
+  if (spec_.fp8_blocks)
+    return context.backend.quantize_blocks({.x = source.x,
+                                            .out = out.codes,
+                                            .out_scales = out.scales,
+                                            .transposed = transposed.codes,
+                                            .transposed_scales = transposed.scales,
+                                            .squares = source.weight,
+                                            .gelu = source.gelu});
   const Tensor& amax = context.fp8.amax;
-  context.backend.amax({.x = x, .amax = amax, .gelu = gelu});
-  if (sharded && context.tensor_ranks > 1)
+  context.backend.amax({.x = source.x, .amax = amax, .gelu = source.gelu});
+  if (source.sharded && context.tensor_ranks > 1)
     context.tensor.all_reduce(amax.data, 1, amax.dtype, comm::Reduce::max);
+  context.backend.quantize({.x = source.x,
+                            .amax = amax,
+                            .scale = out.codes ? out.scales : transposed.scales,
+                            .out = out.codes,
+                            .transposed = transposed.codes,
+                            .gelu = source.gelu});
 }
 
 void Linear::cast_weight(const LayerContext& context) const {
   if (!in_fp8(context)) return;
-  find_amax(context, weight_.weight, /*sharded=*/true);
-  context.backend.quantize({.x = weight_.weight,
-                            .amax = context.fp8.amax,
-                            .scale = fp8_weight_.scale,
-                            .out = fp8_weight_.rows,
-                            .transposed = fp8_weight_.transposed});
+  cast(context, {.x = weight_.weight, .sharded = true, .weight = true}, fp8_weight_,
+       fp8_weight_transposed_);
 }
 
 Tensor Linear::cast_input(const LayerContext& context, const Tensor& x, const Fp8Input& kept,
                           bool transposed_alone) const {
-  const Tensor& scale = kept.scale ? kept.scale : context.fp8.scale;
-  const Tensor out = transposed_alone
-                         ? Tensor()
-                         : fp8_matrix(context.fp8.operand, context.precision.gemm, x.shape, scale);
-  find_amax(context, x, /*sharded=*/sharding_ == TensorSharding::columns, kept.gelu);
-  context.backend.quantize({.x = x,
-                            .amax = context.fp8.amax,
-                            .scale = scale,
-                            .out = out,
-                            .transposed = kept.transposed,
-                            .gelu = kept.gelu});
-  return out;
+  const bool shares_scale = kept.transposed.codes && !spec_.fp8_blocks;
+  Fp8Matrix out;
+  if (!transposed_alone)
+    out = matrix_in(context.fp8.operand, context.precision.gemm, x.shape,
+                    shares_scale ? kept.transposed.scales : context.fp8.scales, operand_blocks());
+  cast(context, {.x = x, .sharded = sharding_ == TensorSharding::columns, .gelu = kept.gelu}, out,
+       kept.transposed);
+  return out.codes;
 }
 
 void Linear::forward_gemm(const LayerContext& context, const Tensor& x, const Tensor& y,
                           const Tensor& bias, const Fp8Input& kept) const {
   if (!in_fp8(context)) return linear_forward(context.backend, x, weight_.weight, y, bias);
   context.backend.gemm({.a = cast_input(context, x, kept, /*transposed_alone=*/false),
-                        .b = fp8_weight_.rows,
+                        .b = fp8_weight_.codes,
                         .c = y,
                         .transpose_b = true,
                         .bias = bias,
-                        .fast_accumulation = true});
+                        .fast_accumulation = !spec_.fp8_blocks,
+                        .blocks_a = operand_blocks(),
+                        .blocks_b = weight_blocks()});
 }
 
 void Linear::cast_gradient(const LayerContext& context, const Tensor& dy,
                            bool transposed_alone) const {
   if (!in_fp8(context)) return;
-  const Fp8Workspace& fp8 = context.fp8;
-  const DType dtype = context.precision.gemm_gradients;
-  find_amax(context, dy, /*sharded=*/sharding_ == TensorSharding::rows);
-  context.backend.quantize(
-      {.x = dy,
-       .amax = fp8.amax,
-       .scale = fp8.scale,
-       .out = transposed_alone ? Tensor() : fp8_matrix(fp8.operand, dtype, dy.shape, fp8.scale),
-       .transposed = fp8_matrix(fp8.transposed, dtype, {dy.shape[1], dy.shape[0]}, fp8.scale)});
+  cast(context, {.x = dy, .sharded = sharding_ == TensorSharding::rows},
+       transposed_alone ? Fp8Matrix() : gradient_matrix(context, dy),
+       transposed_gradient_matrix(context, dy));
 }
 
 void Linear::input_gradient_gemm(const LayerContext& context, const Tensor& dy,
                                  const Tensor& dx) const {
   if (!in_fp8(context)) return linear_input_gradient(context.backend, dy, weight_.weight, dx);
-  const Fp8Workspace& fp8 = context.fp8;
-  context.backend.gemm(
-      {.a = fp8_matrix(fp8.operand, context.precision.gemm_gradients, dy.shape, fp8.scale),
-       .b = fp8_weight_.transposed,
-       .c = dx,
-       .transpose_b = true});
+  context.backend.gemm({.a = gradient_matrix(context, dy).codes,
+                        .b = fp8_weight_transposed_.codes,
+                        .c = dx,
+                        .transpose_b = true,
+                        .blocks_a = operand_blocks(),
+                        .blocks_b = weight_blocks()});
 }
 
 void Linear::weight_gradient_gemm(const LayerContext& context, const Tensor& x, const Tensor& dy,
                                   const Tensor& dbias, const Fp8Input& kept) const {
   if (!in_fp8(context))
     return linear_weight_gradient(context.backend, x, dy, weight_.gradient, dbias);
-  TRIREME_CHECK(kept.transposed, "{}weight: its input is not kept in FP8", spec_.name);
-  const Fp8Workspace& fp8 = context.fp8;
-  context.backend.gemm({.a = fp8_matrix(fp8.transposed, context.precision.gemm_gradients,
-                                        {dy.shape[1], dy.shape[0]}, fp8.scale),
-                        .b = kept.transposed,
+  TRIREME_CHECK(kept.transposed.codes, "{}weight: its input is not kept in FP8", spec_.name);
+  context.backend.gemm({.a = transposed_gradient_matrix(context, dy).codes,
+                        .b = kept.transposed.codes,
                         .c = weight_.gradient,
                         .transpose_b = true,
-                        .beta = 1.0});
+                        .beta = 1.0,
+                        .blocks_a = operand_blocks(),
+                        .blocks_b = operand_blocks()});
   if (dbias) context.backend.bias_gradient({.dout = dy, .dbias = dbias});
 }
 

@@ -49,23 +49,38 @@ struct LinearSpec {
   std::int64_t in = 1;            ///< columns of W
   double init_std = 0.02;
   bool bias = true;
-  int max_shards = 0;  ///< of column-parallel ones: Parameter::max_shards
-  bool fp8 = false;    ///< its GEMMs follow Precision::gemm where that is FP8
+  int max_shards = 0;       ///< of column-parallel ones: Parameter::max_shards
+  bool fp8 = false;         ///< its GEMMs follow Precision::gemm where that is FP8
+  bool fp8_blocks = false;  ///< and their operands have a scale for each block
+};
+
+/// A matrix in FP8. Two of one tensor with one scale have it in common.
+struct Fp8Matrix {
+  Tensor codes;   ///< with `scale`, where they lie
+  Tensor scales;  ///< fp32, as kernels::scale_layout() says
 };
 
 /// What a linear's forward pass in FP8 keeps of its input x [T, in] for the weight gradient.
 struct Fp8Input {
-  Tensor transposed;  ///< x^T [in, T]
-  Tensor scale;       ///< [1] fp32
-  bool gelu = false;  ///< the input is gelu_tanh(x), which the conversion computes
+  Fp8Matrix transposed;  ///< x^T [in, T]
+  bool gelu = false;     ///< the input is gelu_tanh(x), which the conversion computes
+};
+
+/// Sizes of the operands that a linear's passes make in FP8: of x or dy, the larger, and of dy^T.
+struct Fp8Sizes {
+  std::int64_t elements = 0;
+  std::int64_t scales = 0;
+  std::int64_t transposed_scales = 0;
 };
 
 /// The parameters of a linear layer, and its GEMMs.
 ///
 /// In FP8 (`in_fp8`) each operand has one scale, max / amax of the whole tensor, on all tensor
-/// ranks (current scaling): x and W in Precision::gemm, dy in Precision::gemm_gradients. The GPU's
-/// FP8 GEMMs want both operands contiguous along the sum: besides x, W and dy there are x^T, made
-/// with x and kept in Fp8Input, W^T, made with W once a batch, and dy^T, made with dy.
+/// ranks (current scaling), or with LinearSpec::fp8_blocks one for each 128 elements of a row of x,
+/// dy and their transposes, and for each 128 x 128 of W. x and W are in Precision::gemm, dy in
+/// Precision::gemm_gradients. The GPU's FP8 GEMMs want both operands contiguous along the sum:
+/// besides x, W and dy there are x^T, made with x and kept in Fp8Input, W^T, made with W once a
+/// batch, and dy^T, made with dy.
 class Linear {
  public:
   /// `sharding` is rows (column-parallel) or columns (row-parallel).
@@ -81,7 +96,8 @@ class Linear {
   bool has_bias() const { return spec_.bias; }
 
   /// Whether the GEMMs of passes with these sizes are in FP8: its spec and Precision::gemm say so,
-  /// and T, inputs and outputs are multiples of 16 (kernels::fits_fp8).
+  /// T, inputs and outputs are multiples of 16 (kernels::fits_fp8), and no block that has a scale
+  /// lies on two tensor ranks.
   bool in_fp8(const LayerSizes& sizes) const;
   /// What a forward pass keeps, from `arena`; empty unless in_fp8().
   Fp8Input take_input(Arena& arena, const LayerSizes& sizes) const;
@@ -90,13 +106,14 @@ class Linear {
   /// Makes the FP8 copies of W, which passes read instead of it until the next call. Collective
   /// over the tensor group if in_fp8().
   void cast_weight(const LayerContext& context) const;
-  /// The most elements of an operand x or dy on this rank; 0 unless in_fp8().
-  std::int64_t fp8_elements(const LayerSizes& sizes) const;
+  /// On this rank; zeros unless in_fp8().
+  Fp8Sizes fp8_sizes(const LayerSizes& sizes) const;
 
  protected:
   /// Columns and rows of W on this rank.
   struct LocalExtents {
     std::int64_t in, out;
+    int shards;
   };
   LocalExtents local(const LayerSizes& sizes) const;
 
@@ -122,18 +139,28 @@ class Linear {
   WeightGradient weight_, bias_;
 
  private:
-  /// The copies of W.
-  struct Fp8Weight {
-    Tensor rows;        ///< W [out, in]
-    Tensor transposed;  ///< W^T [in, out]
-    Tensor scale;       ///< [1] fp32
+  /// What cast() converts.
+  struct Source {
+    Tensor x;
+    bool sharded = false;  ///< over the tensor ranks
+    bool weight = false;
+    bool gelu = false;  ///< gelu_tanh(x) in place of x
   };
 
-  /// Leaves the largest magnitude of x, or of gelu_tanh(x), in context.fp8.amax; of all tensor
-  /// ranks' parts if x is `sharded` over them.
-  void find_amax(const LayerContext& context, const Tensor& x, bool sharded,
-                 bool gelu = false) const;
-  Fp8Weight fp8_weight_;
+  /// What has a scale in W, and in all other operands.
+  kernels::ScaleBlocks weight_blocks() const;
+  kernels::ScaleBlocks operand_blocks() const;
+  bool shards_have_whole_blocks(const LayerSizes& sizes) const;
+  /// dy [T, out] and its transpose, in the scratch memory.
+  Fp8Matrix gradient_matrix(const LayerContext& context, const Tensor& dy) const;
+  Fp8Matrix transposed_gradient_matrix(const LayerContext& context, const Tensor& dy) const;
+  /// Makes `out` of a source and `transposed` of its transpose; either may be empty. Collective
+  /// where the source is sharded.
+  void cast(const LayerContext& context, const Source& source, const Fp8Matrix& out,
+            const Fp8Matrix& transposed) const;
+
+  Fp8Matrix fp8_weight_;             ///< W [out, in]
+  Fp8Matrix fp8_weight_transposed_;  ///< W^T [in, out]
 };
 
 /// y [T, out / t] = x W^T + b from the whole x [T, in].

@@ -89,13 +89,15 @@ GatedMlp::GatedMlp(const MlpSpec& spec, const LayerPlace& place, kernels::Activa
                     .in = place.hidden,
                     .init_std = place.init_std,
                     .bias = false,
-                    .fp8 = place.fp8},
+                    .fp8 = place.fp8,
+                    .fp8_blocks = place.fp8_blocks},
                    {.name = place.name + "mlp/down/",
                     .out = {place.hidden},
                     .in = spec.width,
                     .init_std = place.output_init_std,
                     .bias = false,
-                    .fp8 = place.fp8}),
+                    .fp8 = place.fp8,
+                    .fp8_blocks = place.fp8_blocks}),
       function_(function) {}
 
 void GatedMlp::forward(const LayerContext& context, const Tensor& x, const Activations& saved,
@@ -142,12 +144,14 @@ GeluMlp::GeluMlp(const MlpSpec& spec, const LayerPlace& place, kernels::Activati
                     .out = {spec.width},
                     .in = place.hidden,
                     .init_std = place.init_std,
-                    .fp8 = place.fp8},
+                    .fp8 = place.fp8,
+                    .fp8_blocks = place.fp8_blocks},
                    {.name = place.name + "mlp/down/",
                     .out = {place.hidden},
                     .in = spec.width,
                     .init_std = place.output_init_std,
-                    .fp8 = place.fp8}),
+                    .fp8 = place.fp8,
+                    .fp8_blocks = place.fp8_blocks}),
       gelu_(gelu) {}
 
 Mlp::Activations GeluMlp::take(Arena& arena, const LayerSizes& sizes) const {

@@ -211,16 +211,21 @@ namespace {
 /// Memory for the FP8 operands of the linears of `blocks`; empty where there are none.
 Fp8Workspace take_fp8_workspace(Arena& arena, const LayerSizes& sizes,
                                 const std::vector<const TransformerBlock*>& blocks) {
-  std::int64_t elements = 0;
+  Fp8Sizes most;
   for (const TransformerBlock* block : blocks)
-    for (const Linear* linear : block->fp8_linears())
-      elements = std::max(elements, linear->fp8_elements(sizes));
-  if (elements == 0) return {};
+    for (const Linear* linear : block->fp8_linears()) {
+      const Fp8Sizes its = linear->fp8_sizes(sizes);
+      most = {.elements = std::max(most.elements, its.elements),
+              .scales = std::max(most.scales, its.scales),
+              .transposed_scales = std::max(most.transposed_scales, its.transposed_scales)};
+    }
+  if (most.elements == 0) return {};
   Fp8Workspace w;
-  w.operand = arena.take(sizes.precision.gemm, {elements});
-  w.transposed = arena.take(sizes.precision.gemm_gradients, {elements});
+  w.operand = arena.take(sizes.precision.gemm, {most.elements});
+  w.transposed = arena.take(sizes.precision.gemm_gradients, {most.elements});
+  w.scales = arena.take(DType::f32, {most.scales});
+  w.transposed_scales = arena.take(DType::f32, {most.transposed_scales});
   w.amax = arena.take(DType::f32, {1});
-  w.scale = arena.take(DType::f32, {1});
   return w;
 }
 
