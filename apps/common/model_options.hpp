@@ -107,9 +107,10 @@ inline void lay_out(const po::variables_map& values, int ranks, deck::Deck& deck
                      std::max(tensor * pipeline, 1));
   if (deck.model.heads % tensor != 0)
     throw UsageError("--tensor {} does not divide the model's {} heads", tensor, deck.model.heads);
-  if (const auto kv_heads = deck.model.kv_heads; kv_heads && *kv_heads % tensor != 0)
-    throw UsageError("--tensor {} does not divide the model's {} key and value heads", tensor,
-                     *kv_heads);
+  if (const auto kv = deck.model.kv_heads; kv && *kv % tensor != 0 && tensor % *kv != 0)
+    throw UsageError(
+        "--tensor {} neither divides the model's {} key and value heads nor is a multiple of them",
+        tensor, *kv);
   if (pipeline > deck.model.layers)
     throw UsageError("--pipeline {}: the model has {} layers", pipeline, deck.model.layers);
   deck.parallel = {};

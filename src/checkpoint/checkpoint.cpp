@@ -306,10 +306,12 @@ std::vector<LocalTensor> weight_tensors(const model::ParameterStore& parameters,
   std::vector<LocalTensor> tensors = empty_tensors(parameters, "model/");
   const model::Parameter* first = parameters.table().data();
   for (const model::LocalParameter& local : parameters.placement().parameters)
-    tensors[local.parameter - first].pieces.push_back(
-        {.slabs = local.slabs,
-         .data = element(parameters.weights(), local.offset),
-         .owner = local.primary && first_data_rank});
+    for (const model::LocalBlocks& blocks : local.blocks)
+      tensors[local.parameter - first].pieces.push_back(
+          {.slabs = grid::slice_hyperslabs(local.slabs, blocks.range.begin - local.offset,
+                                           blocks.range.end - local.offset),
+           .data = element(parameters.weights(), blocks.range.begin),
+           .owner = blocks.primary && first_data_rank});
   return tensors;
 }
 

@@ -86,7 +86,7 @@ constexpr std::int64_t kPositions = CachePlan::kPositions;
 /// Keys, or values, of a block of one layer.
 Shape shape_of(const CachedLayers& layers, std::int64_t layer) {
   const auto& attention = layers.spec.blocks[layers.first + layer].attention;
-  return {attention.kv_heads / layers.tensor_ranks, kPositions, attention.head_dim};
+  return {attention.local_kv_heads(layers.tensor_ranks), kPositions, attention.head_dim};
 }
 
 }  // namespace

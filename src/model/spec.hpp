@@ -1,6 +1,7 @@
 // A model as data: what a family (families/) makes of a deck, and what the layers are made from.
 #pragma once
 
+#include <algorithm>
 #include <cstdint>
 #include <optional>
 #include <string>
@@ -39,6 +40,12 @@ struct AttentionSpec {
   std::int64_t window = 0;   ///< a token sees so many, itself included; 0: all earlier ones
   double query_scale = 1.0;  ///< of rotated queries: scores are q k^T query_scale / sqrt(head_dim)
   double dropout = 0.0;      ///< of the attention probabilities
+
+  /// Key and value heads on each of `tensor_ranks`. At least one: with more ranks than heads
+  /// several hold a copy of the head that their query heads share.
+  std::int64_t local_kv_heads(int tensor_ranks) const {
+    return std::max<std::int64_t>(kv_heads / tensor_ranks, 1);
+  }
 };
 
 /// The feed-forward sublayer. `kind` is one of mlp_kinds().

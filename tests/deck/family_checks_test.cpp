@@ -108,8 +108,10 @@ TEST(DeckChecks, LlamaModelMustFit) {
   };
   expect_error({"model.kv_heads=3"}, "model.kv_heads = 3 does not divide model.heads = 8 (try");
   expect_error({"model.head_dim=7"}, "model.head_dim = 7 is odd");
-  expect_error({"model.kv_heads=2", "parallel.tensor=4"},
-               "parallel.tensor = 4 does not divide model.kv_heads = 2 (try 1 or 2)");
+  EXPECT_EQ(errors({"model.kv_heads=2", "parallel.tensor=4"}), "") << "copies of heads";
+  expect_error({"model.heads=12", "model.head_dim=8", "model.kv_heads=6", "parallel.tensor=4"},
+               "parallel.tensor = 4 neither divides model.kv_heads = 6 nor is a multiple of it "
+               "(try");
   expect_error(
       {"model.norm_placement=output", "model.dropout.hidden=0.1"},
       "model.dropout.hidden = 0.1 is not built with model.norm_placement = output (try 0)");

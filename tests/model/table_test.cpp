@@ -7,6 +7,7 @@
 #include <random>
 
 #include "model/families/gpt2.hpp"
+#include "model/families/llama.hpp"
 #include "model/parameters/store.hpp"
 #include "model/spec.hpp"
 #include "tensors.hpp"
@@ -41,6 +42,21 @@ const std::vector<grid::Layout>& layouts() {
       {2, 2, 2, {2, 2}, 2},    {1, 1, 4, {0, 2, 2, 0}},
       {4, 2, 4, {0, 2, 2, 0}}, {2, 1, 5, {0, 4, 0, 0, 0}}};
   return all;
+}
+
+/// A Llama with four query heads, and two of keys and values.
+std::vector<Parameter> grouped_heads() {
+  return model::declare_parameters(model::llama_spec({.layers = 4,
+                                                      .hidden = 24,
+                                                      .heads = 4,
+                                                      .kv_heads = 2,
+                                                      .head_dim = 6,
+                                                      .ffn = 40,
+                                                      .sequence = 8,
+                                                      .positions = 9,
+                                                      .vocab = 61,
+                                                      .qk_norm = model::QkNorm::width,
+                                                      .qkv_bias = true}));
 }
 
 const LocalParameter& find(const Placement& placement, const std::string& name) {
@@ -81,24 +97,29 @@ TEST(ParameterTable, NamesShapesAndDecay) {
 }
 
 TEST(Placement, HoldsEachElementOnceAsPrimary) {
-  const auto table = declare_parameters(gpt2_spec(small()));
-  for (const grid::Layout& layout : layouts()) {
-    SCOPED_TRACE(
-        fmt::format("tensor {} data {} pipeline {}", layout.tensor, layout.data, layout.pipeline));
-    LogicalTensors held = zeros(table);
-    for (int rank = 0; rank < layout.ranks(); ++rank) {
-      const grid::Coordinates place = layout.coordinates_of(rank);
-      if (place.data > 0) continue;
-      for (const LocalParameter& local : place_parameters(table, layout, place).parameters)
-        if (local.primary)
-          for_each_element(local.slabs, local.parameter->shape, [&](std::int64_t, std::int64_t i) {
-            held[local.parameter->name].at(i) += 1;
-          });
+  // The second has two key and value heads, of which up to four tensor ranks hold copies.
+  for (const auto& table : {declare_parameters(gpt2_spec(small())), grouped_heads()})
+    for (const grid::Layout& layout : layouts()) {
+      SCOPED_TRACE(fmt::format("tensor {} data {} pipeline {}", layout.tensor, layout.data,
+                               layout.pipeline));
+      LogicalTensors held = zeros(table);
+      for (int rank = 0; rank < layout.ranks(); ++rank) {
+        const grid::Coordinates place = layout.coordinates_of(rank);
+        if (place.data > 0) continue;
+        for (const LocalParameter& local : place_parameters(table, layout, place).parameters)
+          for (const model::LocalBlocks& blocks : local.blocks) {
+            if (!blocks.primary) continue;
+            const Hyperslabs slabs = grid::slice_hyperslabs(
+                local.slabs, blocks.range.begin - local.offset, blocks.range.end - local.offset);
+            for_each_element(slabs, local.parameter->shape, [&](std::int64_t, std::int64_t i) {
+              held[local.parameter->name].at(i) += 1;
+            });
+          }
+      }
+      for (const auto& [name, counts] : held)
+        EXPECT_TRUE(std::all_of(counts.begin(), counts.end(), [](double n) { return n == 1; }))
+            << name;
     }
-    for (const auto& [name, counts] : held)
-      EXPECT_TRUE(std::all_of(counts.begin(), counts.end(), [](double n) { return n == 1; }))
-          << name;
-  }
 }
 
 TEST(Placement, DataRanksHoldTheSame) {
@@ -136,8 +157,8 @@ TEST(Placement, CutsRowsColumnsAndVocabulary) {
   // 61 rows over four ranks: 16 each, the last with 13 and three rows of padding.
   EXPECT_EQ(slabs("embedding/word"), (Hyperslabs{{48, 13, 0, 24}}));
   EXPECT_EQ(find(placement, "embedding/word").shape, Shape({16, 24}));
-  EXPECT_FALSE(find(placement, "layers/0/mlp/down/bias").primary);
-  EXPECT_TRUE(find(placement, "layers/0/mlp/up/bias").primary);
+  EXPECT_FALSE(find(placement, "layers/0/mlp/down/bias").blocks[0].primary);
+  EXPECT_TRUE(find(placement, "layers/0/mlp/up/bias").blocks[0].primary);
 }
 
 TEST(Placement, SharesTheTiedEmbeddingWithTheLastStage) {
@@ -350,19 +371,51 @@ TEST(Placement, CopiesShardsWhereThereAreMoreTensorRanks) {
   const Parameter keys{.name = "layers/0/keys",
                        .shape = {6, 5},
                        .sharding = model::TensorSharding::rows,
-                       .max_shards = 2};
+                       .row_blocks = {{6, 2}}};
   for_each_tensor_rank(keys, 4, [](int rank, const LocalParameter& local) {
     EXPECT_EQ(local.shape, Shape({3, 5}));
     EXPECT_EQ(local.slabs, (Hyperslabs{{rank / 2 * 3, 3, 0, 5}}));
-    EXPECT_EQ(local.copies, 2);
-    EXPECT_EQ(local.primary, rank % 2 == 0);
+    ASSERT_EQ(local.blocks.size(), 1u);
+    EXPECT_EQ(local.blocks[0].copies, 2);
+    EXPECT_EQ(local.blocks[0].primary, rank % 2 == 0);
   });
   for_each_tensor_rank(keys, 2, [](int rank, const LocalParameter& local) {
     EXPECT_EQ(local.slabs, (Hyperslabs{{rank * 3, 3, 0, 5}}));
-    EXPECT_EQ(local.copies, 1);
-    EXPECT_TRUE(local.primary);
+    ASSERT_EQ(local.blocks.size(), 1u);
+    EXPECT_EQ(local.blocks[0].copies, 1);
+    EXPECT_TRUE(local.blocks[0].primary);
   });
   EXPECT_THROW(for_each_tensor_rank(keys, 3, [](int, const LocalParameter&) {}), InternalError);
+}
+
+TEST(Placement, CopiesRowBlocksOfFewerShards) {
+  // Queries of 4 heads, keys and values of 2, of 3 rows each, on 4 ranks.
+  const Parameter qkv{.name = "layers/0/qkv",
+                      .shape = {24, 5},
+                      .sharding = model::TensorSharding::rows,
+                      .row_blocks = {12, {6, 2}, {6, 2}}};
+  for_each_tensor_rank(qkv, 4, [](int rank, const LocalParameter& local) {
+    const std::int64_t head = rank / 2;
+    EXPECT_EQ(local.shape, Shape({9, 5}));
+    EXPECT_EQ(
+        local.slabs,
+        (Hyperslabs{{3 * rank, 3, 0, 5}, {12 + 3 * head, 3, 0, 5}, {18 + 3 * head, 3, 0, 5}}));
+    ASSERT_EQ(local.blocks.size(), 2u) << "keys and values follow each other";
+    EXPECT_EQ(local.blocks[0].range, (Range{0, 15}));
+    EXPECT_EQ(local.blocks[0].copies, 1);
+    EXPECT_TRUE(local.blocks[0].primary);
+    EXPECT_EQ(local.blocks[1].range, (Range{15, 45}));
+    EXPECT_EQ(local.blocks[1].copies, 2);
+    EXPECT_EQ(local.blocks[1].primary, rank % 2 == 0);
+    EXPECT_EQ(local.blocks_at(14).copies, 1);
+    EXPECT_EQ(local.blocks_at(15).copies, 2);
+  });
+  // A head must not be divided.
+  const Parameter six{.name = "layers/0/keys",
+                      .shape = {12, 5},
+                      .sharding = model::TensorSharding::rows,
+                      .row_blocks = {{12, 6}}};
+  EXPECT_THROW(for_each_tensor_rank(six, 4, [](int, const LocalParameter&) {}), InternalError);
 }
 
 }  // namespace

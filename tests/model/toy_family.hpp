@@ -167,11 +167,10 @@ class ToyGroupedMlp final : public model::TwoLinearMlp {
                       .in = spec.width,
                       .init_std = place.output_init_std}),
         gate_({.name = place.name + "mlp/gate/",
-               .out = {spec.width / kGroup},
+               .out = {{spec.width / kGroup, kMaxShards}},
                .in = place.hidden,
                .init_std = place.init_std,
-               .bias = false,
-               .max_shards = kMaxShards}) {}
+               .bias = false}) {}
 
   void declare(model::ParameterTableBuilder& table) const override {
     TwoLinearMlp::declare(table);

@@ -70,11 +70,9 @@ struct Reference {
                      double scale, const optim::OptimizerConfig& config, double rate,
                      double decay) {
     std::vector<double>&w = weight[parameter.name], &momentum = m[parameter.name];
-    std::vector<std::int64_t> blocks = parameter.row_blocks;
-    if (blocks.empty()) blocks = {parameter.shape[0]};
     std::size_t first = 0;
-    for (const std::int64_t rows : blocks) {
-      Matrix u{rows, parameter.shape[1]};
+    for (const model::RowBlock& block : parameter.blocks()) {
+      Matrix u{block.rows, parameter.shape[1]};
       for (std::size_t i = 0; i < u.values.size(); ++i) {
         double& sum = momentum[first + i];
         const double g = gradient[first + i] * scale;

@@ -54,12 +54,12 @@ Counterpart counterpart(const model::Parameter& parameter, const std::vector<std
       .parameter = parameter,
       .tensors = {},
       .transposed = format.transposes && matrix && parameter.stage == model::StagePlacement::layer};
-  std::vector<std::int64_t> rows = parameter.row_blocks;
-  if (names.size() == 1 || rows.empty()) rows.assign(1, parameter.shape[0]);
-  TRIREME_CHECK(rows.size() == names.size(), "'{}' has {} row blocks and {} names", parameter.name,
-                rows.size(), names.size());
+  std::vector<model::RowBlock> blocks = parameter.blocks();
+  if (names.size() == 1) blocks = {parameter.shape[0]};
+  TRIREME_CHECK(blocks.size() == names.size(), "'{}' has {} row blocks and {} names",
+                parameter.name, blocks.size(), names.size());
   for (std::size_t i = 0; i < names.size(); ++i) {
-    std::vector<std::int64_t> shape = {rows[i]};
+    std::vector<std::int64_t> shape = {blocks[i].rows};
     if (matrix) shape.push_back(parameter.shape[1]);
     if (result.transposed) std::reverse(shape.begin(), shape.end());
     result.tensors.push_back({names[i], shape});

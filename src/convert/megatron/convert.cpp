@@ -41,17 +41,18 @@ Matrix read(const Shard& shard, const model::Parameter& parameter) {
       .rows = shard.shape[0], .columns = rank == 2 ? shard.shape[1] : 1, .values = shard.read()};
 }
 
-/// The rows of a tensor rank's qkv projection in the order q, k, v, each by head. With fewer
-/// key-value than query heads the foreign order is, for each group, its query heads, key and value.
+/// The rows of a qkv projection, or of a tensor rank's part of it, in the order q, k, v, each by
+/// head. With fewer key-value than query heads the foreign order is, for each group, its query
+/// heads, key and value.
 Matrix reorder_qkv(const Matrix& from, const model::Parameter& parameter, QkvOrder order,
                    std::int64_t head_dim) {
   const auto& blocks = parameter.row_blocks;
-  const std::int64_t queries = blocks[0] / blocks[1];  // query heads of a group
+  const std::int64_t queries = blocks[0].rows / blocks[1].rows;  // query heads of a group
   const std::int64_t parts = queries + 2;
   const std::int64_t groups = from.rows / (parts * head_dim);
   if (groups * parts * head_dim != from.rows || (order != QkvOrder::head_split_row && queries > 1))
     throw DataError(
-        "'{}' has {} rows on a tensor rank, which are not groups of {} query heads, a key and a "
+        "'{}' has {} rows, which are not groups of {} query heads, a key and a "
         "value, each of {} rows (model.heads, model.kv_heads, model.head_dim)",
         parameter.name, from.rows, queries, head_dim);
   Matrix to{from.rows, from.columns, std::vector<float>(from.values.size())};
@@ -70,13 +71,11 @@ Matrix reorder_qkv(const Matrix& from, const model::Parameter& parameter, QkvOrd
 
 /// Concatenates rows; of row blocks each block separately.
 std::vector<float> join_rows(const std::vector<Matrix>& shards, const model::Parameter& parameter) {
-  std::vector<std::int64_t> blocks = parameter.row_blocks;
-  if (blocks.empty()) blocks.push_back(parameter.shape[0]);
   const auto count = static_cast<std::int64_t>(shards.size());
   std::vector<float> values;
   std::int64_t begin = 0;
-  for (const std::int64_t block : blocks) {
-    const std::int64_t rows = block / count;
+  for (const model::RowBlock& block : parameter.blocks()) {
+    const std::int64_t rows = block.rows / count;
     for (const Matrix& shard : shards)
       values.insert(values.end(), shard.row(begin), shard.row(begin + rows));
     begin += rows;
@@ -98,16 +97,19 @@ std::vector<float> assemble(const std::vector<Shard>& shards, const model::Param
                             QkvOrder order, std::int64_t head_dim) {
   const bool vocabulary = parameter.sharding == TensorSharding::vocabulary;
   // A norm that all heads share is whole on each tensor rank.
-  const bool by_rows = parameter.sharding == TensorSharding::rows && parameter.max_shards != 1;
+  const bool by_rows =
+      parameter.sharding == TensorSharding::rows && parameter.blocks().front().max_shards != 1;
   const bool by_columns =
       parameter.sharding == TensorSharding::columns && parameter.shape.rank() == 2;
   const std::size_t used = vocabulary || by_rows || by_columns ? shards.size() : 1;
+  const bool qkv = parameter.name.find("attention/qkv/") != std::string::npos;
+  // Groups follow each other through the tensor ranks, which may have parts of them.
+  const bool in_groups = qkv && order == QkvOrder::head_split_row;
   std::vector<Matrix> parts;
   std::int64_t rows = 0, columns = 0;
   for (std::size_t i = 0; i < used; ++i) {
     Matrix part = read(shards[i], parameter);
-    if (parameter.name.find("attention/qkv/") != std::string::npos)
-      part = reorder_qkv(part, parameter, order, head_dim);
+    if (qkv && !in_groups) part = reorder_qkv(part, parameter, order, head_dim);
     rows = by_columns ? part.rows : rows + part.rows;
     columns = by_columns ? columns + part.columns : part.columns;
     parts.push_back(std::move(part));
@@ -125,10 +127,12 @@ std::vector<float> assemble(const std::vector<Shard>& shards, const model::Param
         parameter.name, used == 1 ? "1 shard" : fmt::format("{} shards", used),
         used == 1 ? "makes" : "make", rows, columns, want_rows, want_columns);
   if (by_columns) return join_columns(parts);
-  if (by_rows) return join_rows(parts, parameter);
+  if (by_rows && !in_groups) return join_rows(parts, parameter);
   std::vector<float> values;
   for (const Matrix& part : parts)
     values.insert(values.end(), part.values.begin(), part.values.end());
+  if (in_groups)
+    return reorder_qkv({rows, columns, std::move(values)}, parameter, order, head_dim).values;
   values.resize(static_cast<std::size_t>(want_rows * want_columns));
   return values;
 }

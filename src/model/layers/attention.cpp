@@ -82,8 +82,9 @@ Attention::Attention(const AttentionSpec& spec, const LayerPlace& place)
       name_(place.name + "attention/"),
       layer_(place.layer),
       qkv_({.name = place.name + "attention/qkv/",
-            .out = {spec.heads * spec.head_dim, spec.kv_heads * spec.head_dim,
-                    spec.kv_heads * spec.head_dim},
+            .out = {spec.heads * spec.head_dim,
+                    {spec.kv_heads * spec.head_dim, static_cast<int>(spec.kv_heads)},
+                    {spec.kv_heads * spec.head_dim, static_cast<int>(spec.kv_heads)}},
             .in = place.hidden,
             .init_std = place.init_std,
             .bias = spec.qkv_bias,
@@ -102,13 +103,13 @@ void Attention::declare(ParameterTableBuilder& table) const {
   if (spec_.qk_norm != QkNorm::none)
     for (const auto& [part, heads] :
          {std::pair("q", spec_.heads), std::pair("k", spec_.kv_heads)}) {
-      const bool whole = spec_.qk_norm == QkNorm::width;
       // A weight that all heads share is whole on each tensor rank, with the gradient of its heads.
+      const std::int64_t weights = spec_.qk_norm == QkNorm::width ? heads : 1;
       table.add({.name = fmt::format("{}{}_norm/weight", name_, part),
-                 .shape = {(whole ? heads : 1) * spec_.head_dim},
+                 .shape = {weights * spec_.head_dim},
                  .init = Init::ones,
                  .sharding = TensorSharding::rows,
-                 .max_shards = whole ? 0 : 1});
+                 .row_blocks = {{weights * spec_.head_dim, static_cast<int>(weights)}}});
     }
   projection_.declare(table);
 }
@@ -147,6 +148,8 @@ void Attention::take_fp8_weights(Arena& arena, const LayerSizes& sizes) {
 void Attention::normalize(const LayerContext& context, const Activations& saved) const {
   if (spec_.qk_norm == QkNorm::none) return;
   const std::int64_t heads = local_heads(context), kv_heads = local_kv_heads(context);
+  // A key head on several tensor ranks counts as often in the sums of squares as in the width of k
+  // that the norm derives from that of q. Its gradients are terms of one sum, as norms want them.
   if (saved.qk_sums) {
     context.backend.qk_norm_sums(
         {.qkv = saved.qkv, .sums = saved.qk_sums, .heads = heads, .kv_heads = kv_heads});

@@ -70,7 +70,7 @@ class Attention {
     return spec_.heads / sizes.tensor_ranks;
   }
   std::int64_t local_kv_heads(const LayerSizes& sizes) const {
-    return spec_.kv_heads / sizes.tensor_ranks;
+    return spec_.local_kv_heads(sizes.tensor_ranks);
   }
   std::int64_t head_dim() const { return spec_.head_dim; }
   /// Elements of LayerWorkspace::inner and heads for each token.

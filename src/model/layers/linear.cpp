@@ -1,7 +1,6 @@
 #include "model/layers/linear.hpp"
 
 #include <algorithm>
-#include <numeric>
 
 namespace trireme::model {
 
@@ -58,18 +57,28 @@ void linear_input_gradient(device::Backend& backend, const Tensor& dy, const Ten
 
 // ---- parameters
 
+namespace {
+
+/// Rows of `blocks` on each of `tensor_ranks`.
+std::int64_t rows_of(const std::vector<RowBlock>& blocks, int tensor_ranks) {
+  std::int64_t rows = 0;
+  for (const RowBlock& block : blocks) rows += block.rows / block.shards(tensor_ranks);
+  return rows;
+}
+
+}  // namespace
+
 void Linear::declare(ParameterTableBuilder& table) const {
-  const std::int64_t out = std::accumulate(spec_.out.begin(), spec_.out.end(), std::int64_t{0});
+  const std::int64_t out = rows_of(spec_.out, /*tensor_ranks=*/1);
   const bool row_parallel = sharding_ == TensorSharding::columns;
-  const auto blocks = row_parallel ? std::vector<std::int64_t>{} : spec_.out;
+  const auto blocks = row_parallel ? std::vector<RowBlock>{} : spec_.out;
   table.add({.name = spec_.name + "weight",
              .shape = {out, spec_.in},
              .init = Init::normal,
              .init_std = spec_.init_std,
              .weight_decay = true,
              .sharding = sharding_,
-             .row_blocks = blocks,
-             .max_shards = spec_.max_shards});
+             .row_blocks = blocks});
   if (!spec_.bias) return;
   // Every tensor rank holds the whole bias of a row-parallel linear, which the residual stream
   // gets.
@@ -77,7 +86,6 @@ void Linear::declare(ParameterTableBuilder& table) const {
              .shape = {out},
              .sharding = row_parallel ? TensorSharding::none : TensorSharding::rows,
              .row_blocks = blocks,
-             .max_shards = spec_.max_shards,
              .sequence_parallel = row_parallel});
 }
 
@@ -137,22 +145,17 @@ Fp8Matrix Linear::transposed_gradient_matrix(const LayerContext& context, const 
 }
 
 Linear::LocalExtents Linear::local(const LayerSizes& sizes) const {
-  const std::int64_t out = std::accumulate(spec_.out.begin(), spec_.out.end(), std::int64_t{0});
   if (sharding_ == TensorSharding::columns)
-    return {spec_.in / sizes.tensor_ranks, out, sizes.tensor_ranks};
-  const int shards =
-      spec_.max_shards > 0 ? std::min(spec_.max_shards, sizes.tensor_ranks) : sizes.tensor_ranks;
-  return {spec_.in, out / shards, shards};
+    return {spec_.in / sizes.tensor_ranks, rows_of(spec_.out, 1)};
+  return {spec_.in, rows_of(spec_.out, sizes.tensor_ranks)};
 }
 
 bool Linear::shards_have_whole_blocks(const LayerSizes& sizes) const {
-  const int shards = local(sizes).shards;
-  const auto whole = [&](std::int64_t extent) {
-    return extent / shards % kernels::kScaleBlock == 0;
-  };
-  if (shards == 1) return true;
-  return sharding_ == TensorSharding::columns ? whole(spec_.in)
-                                              : std::ranges::all_of(spec_.out, whole);
+  if (sizes.tensor_ranks == 1) return true;
+  if (sharding_ == TensorSharding::columns) return local(sizes).in % kernels::kScaleBlock == 0;
+  return std::ranges::all_of(spec_.out, [&](const RowBlock& block) {
+    return block.rows / block.shards(sizes.tensor_ranks) % kernels::kScaleBlock == 0;
+  });
 }
 
 bool Linear::in_fp8(const LayerSizes& sizes) const {

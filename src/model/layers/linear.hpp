@@ -44,12 +44,11 @@ void linear_input_gradient(device::Backend& backend, const Tensor& dy, const Ten
 
 /// The shape and initialization of a linear layer.
 struct LinearSpec {
-  std::string name;               ///< prefix of "weight" and "bias", such as "layers/3/mlp/up/"
-  std::vector<std::int64_t> out;  ///< rows of W, each block sharded separately
-  std::int64_t in = 1;            ///< columns of W
+  std::string name;           ///< prefix of "weight" and "bias", such as "layers/3/mlp/up/"
+  std::vector<RowBlock> out;  ///< rows of W
+  std::int64_t in = 1;        ///< columns of W
   double init_std = 0.02;
   bool bias = true;
-  int max_shards = 0;       ///< of column-parallel ones: Parameter::max_shards
   bool fp8 = false;         ///< its GEMMs follow Precision::gemm where that is FP8
   bool fp8_blocks = false;  ///< and their operands have a scale for each block
 };
@@ -113,7 +112,6 @@ class Linear {
   /// Columns and rows of W on this rank.
   struct LocalExtents {
     std::int64_t in, out;
-    int shards;
   };
   LocalExtents local(const LayerSizes& sizes) const;
 
@@ -168,7 +166,7 @@ class ColumnParallelLinear : public Linear {
  public:
   explicit ColumnParallelLinear(LinearSpec spec) : Linear(std::move(spec), TensorSharding::rows) {}
 
-  /// Outputs on each rank: out / t, or out / max_shards with more ranks.
+  /// Outputs on each rank: out / t, more where a row block has fewer shards (RowBlock::shards).
   std::int64_t local_out(const LayerSizes& sizes) const { return local(sizes).out; }
 
   /// Completes x, of which each rank has written sp_shard(): before forward(), or a kernel that

@@ -30,47 +30,54 @@ class Ownership {
   std::vector<grid::LayerRange> chunks_;
 };
 
-/// The part of tensor rank `rank` of `ranks` in `local`: its shape, padding included, and slabs.
+/// Appends elements of the tensor to `local`.
+void append_slab(LocalParameter& local, const grid::Hyperslab& slab, int copies, bool primary) {
+  local.slabs.push_back(slab);
+  std::vector<LocalBlocks>& blocks = local.blocks;
+  const std::int64_t begin = blocks.empty() ? local.offset : blocks.back().range.end;
+  const LocalBlocks next{{begin, begin + slab.size()}, copies, primary};
+  if (blocks.empty() || blocks.back().copies != copies)
+    blocks.push_back(next);
+  else
+    blocks.back().range.end = next.range.end;
+}
+
+/// The part of tensor rank `rank` of `ranks` in `local`: its shape, padding included, slabs and
+/// blocks.
 void shard_for_tensor_rank(LocalParameter& local, int ranks, int rank) {
   const Parameter& parameter = *local.parameter;
   const std::int64_t rows = parameter.shape[0];
   const std::int64_t columns = parameter.shape.rank() == 2 ? parameter.shape[1] : 1;
-  const int shards = parameter.max_shards > 0 ? std::min(ranks, parameter.max_shards) : ranks;
-  TRIREME_CHECK(ranks % shards == 0, "{} tensor ranks hold {} shards of '{}'", ranks, shards,
-                parameter.name);
-  const int copies = ranks / shards;
-  const int index = rank / copies;
   local.shape = parameter.shape;
-  local.primary = rank % copies == 0;
-  local.copies = copies;
   switch (parameter.sharding) {
     case TensorSharding::none:
-      local.slabs = {{0, rows, 0, columns}};
-      local.primary = rank == 0;
-      local.copies = 1;  // whole on every rank, as is its gradient
+      // Whole on every rank, as is its gradient, which is not to be summed.
+      append_slab(local, {0, rows, 0, columns}, /*copies=*/1, /*primary=*/rank == 0);
       return;
     case TensorSharding::rows: {
-      const auto& blocks = parameter.row_blocks;
       std::int64_t begin = 0;
-      for (const std::int64_t block : blocks.empty() ? std::vector{rows} : blocks) {
-        TRIREME_CHECK(block % shards == 0, "{} rows of '{}' over {} tensor ranks", block,
+      local.shape[0] = 0;
+      for (const RowBlock& block : parameter.blocks()) {
+        const int shards = block.shards(ranks), copies = ranks / shards;
+        TRIREME_CHECK(block.rows % shards == 0, "{} rows of '{}' over {} tensor ranks", block.rows,
                       parameter.name, shards);
-        local.slabs.push_back({begin + index * (block / shards), block / shards, 0, columns});
-        begin += block;
+        const std::int64_t size = block.rows / shards;
+        append_slab(local, {begin + rank / copies * size, size, 0, columns}, copies,
+                    /*primary=*/rank % copies == 0);
+        local.shape[0] += size;
+        begin += block.rows;
       }
-      local.shape[0] = rows / shards;
       return;
     }
     case TensorSharding::columns:
-      TRIREME_CHECK(columns % shards == 0, "{} columns of '{}' over {} tensor ranks", columns,
-                    parameter.name, shards);
-      local.slabs = {{0, rows, index * (columns / shards), columns / shards}};
-      local.shape[1] = columns / shards;
+      TRIREME_CHECK(columns % ranks == 0, "{} columns of '{}' over {} tensor ranks", columns,
+                    parameter.name, ranks);
+      local.shape[1] = columns / ranks;
+      append_slab(local, {0, rows, rank * local.shape[1], local.shape[1]}, 1, true);
       return;
     case TensorSharding::vocabulary: {
-      TRIREME_CHECK(copies == 1, "'{}' has no shard for each tensor rank", parameter.name);
-      const grid::ShardRange range = grid::padded_shard(rows, shards, index);
-      if (range.size() > 0) local.slabs = {{range.begin, range.size(), 0, columns}};
+      const grid::ShardRange range = grid::padded_shard(rows, ranks, rank);
+      if (range.size() > 0) append_slab(local, {range.begin, range.size(), 0, columns}, 1, true);
       local.shape[0] = range.padded;
       return;
     }
@@ -82,6 +89,21 @@ std::int64_t round_up(std::int64_t value, std::int64_t multiple) {
 }
 
 }  // namespace
+
+int RowBlock::shards(int tensor_ranks) const {
+  if (max_shards == 0) return tensor_ranks;
+  const int shards = std::min(tensor_ranks, max_shards);
+  TRIREME_CHECK(tensor_ranks % shards == 0 && max_shards % shards == 0,
+                "{} tensor ranks hold rows of {} parts", tensor_ranks, max_shards);
+  return shards;
+}
+
+const LocalBlocks& LocalParameter::blocks_at(std::int64_t element) const {
+  const auto found = std::ranges::find_if(
+      blocks, [&](const LocalBlocks& each) { return each.range.contains(element); });
+  TRIREME_CHECK(found != blocks.end(), "'{}' has no element {}", parameter->name, element);
+  return *found;
+}
 
 ParameterGroup group_of(const Parameter& parameter) {
   if (parameter.shape.rank() != 2) return ParameterGroup::vector;
@@ -98,8 +120,8 @@ ParameterGroup group_of(const Parameter& parameter) {
 
 void ParameterTableBuilder::add(Parameter parameter) {
   if (!parameter.row_blocks.empty()) {
-    const auto rows =
-        std::accumulate(parameter.row_blocks.begin(), parameter.row_blocks.end(), std::int64_t{0});
+    std::int64_t rows = 0;
+    for (const RowBlock& block : parameter.row_blocks) rows += block.rows;
     TRIREME_CHECK(rows == parameter.shape[0], "the row blocks of '{}' have {} of its {} rows",
                   parameter.name, rows, parameter.shape[0]);
   }
@@ -120,7 +142,8 @@ Placement place_parameters(const std::vector<Parameter>& table, const grid::Layo
   const auto append = [&](const Parameter& parameter, bool shared) {
     LocalParameter local{.parameter = &parameter, .offset = placement.size, .shared = shared};
     shard_for_tensor_rank(local, layout.tensor, place.tensor);
-    if (shared) local.primary = false;
+    if (shared)
+      for (LocalBlocks& blocks : local.blocks) blocks.primary = false;
     placement.size += round_up(local.shape.size(), kParameterAlignment);
     placement.parameters.push_back(std::move(local));
   };

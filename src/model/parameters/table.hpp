@@ -24,6 +24,21 @@ enum class StagePlacement { first_stage, layer, last_stage };
 /// padding.
 enum class TensorSharding { none, rows, columns, vocabulary };
 
+/// Rows of a parameter that TensorSharding::rows shards by themselves: q, k or v of a fused
+/// projection, gate or up of a gated MLP.
+struct RowBlock {
+  RowBlock(std::int64_t rows, int max_shards = 0) : rows(rows), max_shards(max_shards) {}
+
+  std::int64_t rows;
+  /// The parts that a shard must not divide (key and value heads): at most so many shards. With
+  /// more tensor ranks, ranks / max_shards consecutive ranks hold copies of one shard, each of
+  /// which has a part of its gradient (optim::CopiedGradients sums them). 0: no limit.
+  int max_shards;
+
+  /// The number of shards on `tensor_ranks`, which must divide max_shards or be a multiple of it.
+  int shards(int tensor_ranks) const;
+};
+
 /// One logical parameter: independent of the layout.
 struct Parameter {
   std::string name;  ///< logical name, such as "layers/3/mlp/up/weight"
@@ -34,19 +49,17 @@ struct Parameter {
   StagePlacement stage = StagePlacement::layer;
   int layer = 0;  ///< for StagePlacement::layer
   TensorSharding sharding = TensorSharding::none;
-  /// TensorSharding::rows shards each of these row blocks separately: q, k and v of a fused
-  /// projection, gate and up of a gated MLP. Their sizes, which need not be equal; empty: all rows
-  /// are one block.
-  std::vector<std::int64_t> row_blocks = {};
-  /// For rows and columns, the number of parts that a shard must not divide (heads): at most so
-  /// many shards. With more tensor ranks, ranks / max_shards consecutive ranks hold copies of one
-  /// shard, each of which has a part of its gradient (optim::CopiedGradients sums them). 0: no
-  /// limit.
-  int max_shards = 0;
+  /// TensorSharding::rows shards each of these separately; empty: all rows are one block.
+  std::vector<RowBlock> row_blocks = {};
   bool tied = false;  ///< the last stage holds a copy as well, its output projection
   /// Applied to the residual stream: under sequence parallelism each tensor rank has the gradient
   /// of its positions alone, and the parameter's is their sum.
   bool sequence_parallel = false;
+
+  /// row_blocks, or all rows as one.
+  std::vector<RowBlock> blocks() const {
+    return row_blocks.empty() ? std::vector{RowBlock(shape[0])} : row_blocks;
+  }
 };
 
 /// Groups of parameters that optimizers treat differently: matrices of the first stage, of layers
@@ -76,23 +89,6 @@ class ParameterTableBuilder {
 /// Elements of all logical parameters, each counted once.
 std::int64_t count_elements(const std::vector<Parameter>& table);
 
-/// A rank's part of one parameter, placed in the rank's flat buffers.
-struct LocalParameter {
-  const Parameter* parameter = nullptr;
-  Shape shape;              ///< local shape, padding included
-  std::int64_t offset = 0;  ///< in the flat buffers; a multiple of kParameterAlignment
-  grid::Hyperslabs slabs;   ///< its part of the logical tensor in memory order; then padding
-  bool shared = false;      ///< the last stage's copy of the tied embedding: received, not updated
-  bool primary = true;      ///< false where an earlier tensor rank holds a copy and counts it
-  int copies = 1;  ///< consecutive tensor ranks that hold this shard: see Parameter::max_shards
-
-  /// Elements that are part of the logical tensor.
-  std::int64_t elements() const { return grid::count_elements(slabs); }
-};
-
-/// Elements to which every parameter's place in the flat buffers is aligned: 64 bytes of fp32.
-inline constexpr std::int64_t kParameterAlignment = 16;
-
 /// Elements [begin, end).
 struct Range {
   std::int64_t begin = 0;
@@ -101,6 +97,32 @@ struct Range {
   bool contains(std::int64_t element) const { return begin <= element && element < end; }
   bool operator==(const Range&) const = default;
 };
+
+/// Row blocks of a rank's part of a parameter that follow each other in memory and that the same
+/// tensor ranks hold.
+struct LocalBlocks {
+  Range range;          ///< of the flat buffers; padding is left out
+  int copies = 1;       ///< consecutive tensor ranks that hold them: see RowBlock::max_shards
+  bool primary = true;  ///< false where an earlier tensor rank holds them and counts them
+};
+
+/// A rank's part of one parameter, placed in the rank's flat buffers.
+struct LocalParameter {
+  const Parameter* parameter = nullptr;
+  Shape shape;              ///< local shape, padding included
+  std::int64_t offset = 0;  ///< in the flat buffers; a multiple of kParameterAlignment
+  grid::Hyperslabs slabs;   ///< its part of the logical tensor in memory order; then padding
+  bool shared = false;      ///< the last stage's copy of the tied embedding: received, not updated
+  std::vector<LocalBlocks> blocks;  ///< of the elements that are part of the logical tensor
+
+  /// Elements that are part of the logical tensor.
+  std::int64_t elements() const { return grid::count_elements(slabs); }
+  /// The blocks with `element` of the flat buffers.
+  const LocalBlocks& blocks_at(std::int64_t element) const;
+};
+
+/// Elements to which every parameter's place in the flat buffers is aligned: 64 bytes of fp32.
+inline constexpr std::int64_t kParameterAlignment = 16;
 
 /// The part of the table that one rank holds, in the order of the flat buffers: embeddings, heads
 /// and all vectors, which are never sharded over data ranks; then the matrices, layer by layer;

@@ -23,6 +23,7 @@ struct Matrix {
   std::int64_t columns = 0;
   std::int64_t local_rows = 0;
   std::int64_t local_columns = 0;
+  int copies = 1;  ///< consecutive tensor ranks that hold this part
 
   std::int64_t elements() const { return rows * columns; }
   std::int64_t smaller() const { return std::min(rows, columns); }
@@ -36,19 +37,18 @@ std::vector<Matrix> matrices_of(const model::Placement& placement) {
   for (const model::LocalParameter& local : placement.parameters) {
     const model::Parameter& parameter = *local.parameter;
     if (group_of(parameter) != model::ParameterGroup::matrix) continue;
-    std::vector<std::int64_t> blocks = parameter.row_blocks;
-    if (blocks.empty()) blocks = {parameter.shape[0]};
-    const std::int64_t cut = parameter.shape[0] / local.shape[0];  // of rows
+    const std::vector<model::RowBlock> blocks = parameter.blocks();
     std::int64_t begin = local.offset;
-    for (const std::int64_t rows : blocks) {
-      Matrix matrix{.local = &local,
-                    .rows = rows,
-                    .columns = parameter.shape[1],
-                    .local_rows = rows / cut,
-                    .local_columns = local.shape[1]};
-      matrix.range = {begin, begin + matrix.local_rows * matrix.local_columns};
-      begin = matrix.range.end;
-      all.push_back(matrix);
+    for (std::size_t i = 0; i < blocks.size(); ++i) {
+      const grid::Hyperslab& slab = local.slabs[i];
+      all.push_back({.local = &local,
+                     .range = {begin, begin + slab.size()},
+                     .rows = blocks[i].rows,
+                     .columns = parameter.shape[1],
+                     .local_rows = slab.rows,
+                     .local_columns = slab.columns,
+                     .copies = local.blocks_at(begin).copies});
+      begin += slab.size();
     }
   }
   std::stable_sort(all.begin(), all.end(),
@@ -218,9 +218,8 @@ class Muon final : public UpdateRule {
     const Tensor parts = shards_.rows(0, tensor_->size() * size).view({tensor_->size(), size});
     backend_.copy(parts.rows(tensor_->rank(), 1).data, local.data, local.bytes());
     tensor_->all_gather(parts.data, size, type_);
-    const int copies = matrix.local->copies;
-    for (int shard = 0; shard < tensor_->size() / copies; ++shard)
-      backend_.scaled_copy({.x = parts.rows(shard * copies, 1).view({size}),
+    for (int shard = 0; shard < tensor_->size() / matrix.copies; ++shard)
+      backend_.scaled_copy({.x = parts.rows(shard * matrix.copies, 1).view({size}),
                             .out = shard_of(matrix, whole, shard),
                             .rows = matrix.local_rows,
                             .columns = matrix.local_columns,
@@ -230,7 +229,7 @@ class Muon final : public UpdateRule {
 
   /// Copies this rank's part of `whole` to `local`.
   void copy_local(const Matrix& matrix, const Tensor& whole, const Tensor& local) {
-    const int shard = matrix.is_sharded() ? tensor_->rank() / matrix.local->copies : 0;
+    const int shard = matrix.is_sharded() ? tensor_->rank() / matrix.copies : 0;
     backend_.scaled_copy({.x = shard_of(matrix, whole, shard),
                           .out = local,
                           .rows = matrix.local_rows,

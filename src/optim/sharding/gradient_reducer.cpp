@@ -82,35 +82,38 @@ std::size_t CopiedGradients::planned_bytes(const model::Placement& placement, in
                                            const Precision& precision) {
   int shards = 0;
   for (const model::LocalParameter& local : placement.parameters)
-    if (local.copies > 1) {
+    for (const model::LocalBlocks& blocks : local.blocks) {
+      if (blocks.copies == 1) continue;
       TRIREME_CHECK(tensor_ranks > 1, "'{}' is copied over a tensor group that is not known",
                     local.parameter->name);
-      shards = std::max(shards, tensor_ranks / local.copies);
+      shards = std::max(shards, tensor_ranks / blocks.copies);
     }
   return shards * kMaxElements * size_of(precision.master);
 }
 
 void CopiedGradients::sum() {
   if (!slots_) return;
-  for (const model::LocalParameter& local : parameters_.placement().parameters) {
-    if (local.copies == 1 || local.shared) continue;
-    for (const Range& bucket : shards_.buckets()) {
-      const Range owned = shards_.owned_of(bucket, data_rank_);
-      const std::int64_t last = std::min(owned.end, local.offset + local.elements());
-      for (std::int64_t at = std::max(owned.begin, local.offset); at < last; at += kMaxElements) {
-        const Range range{at, std::min(last, at + kMaxElements)};
-        sum(parameters_.gradient_buffer().own(
-                range, shards_.state_offset(bucket) + range.begin - owned.begin),
-            local);
+  for (const model::LocalParameter& local : parameters_.placement().parameters)
+    for (const model::LocalBlocks& blocks : local.blocks) {
+      if (blocks.copies == 1 || local.shared) continue;
+      for (const Range& bucket : shards_.buckets()) {
+        const Range owned = shards_.owned_of(bucket, data_rank_);
+        const std::int64_t last = std::min(owned.end, blocks.range.end);
+        std::int64_t at = std::max(owned.begin, blocks.range.begin);
+        for (; at < last; at += kMaxElements) {
+          const Range range{at, std::min(last, at + kMaxElements)};
+          sum(parameters_.gradient_buffer().own(
+                  range, shards_.state_offset(bucket) + range.begin - owned.begin),
+              blocks.copies);
+        }
       }
     }
-  }
 }
 
-void CopiedGradients::sum(const Tensor& gradient, const model::LocalParameter& local) {
-  const int shards = tensor_->size() / local.copies;
+void CopiedGradients::sum(const Tensor& gradient, int copies) {
+  const int shards = tensor_->size() / copies;
   const Tensor slots{slots_.get(), gradient.dtype, {shards, gradient.size()}};
-  void* own = slots.rows(tensor_->rank() / local.copies, 1).data;
+  void* own = slots.rows(tensor_->rank() / copies, 1).data;
   backend_.zero(slots);
   backend_.copy(own, gradient.data, gradient.bytes());
   tensor_->all_reduce(slots.data, slots.size(), slots.dtype, comm::Reduce::sum);

@@ -43,7 +43,7 @@ class LayerGradientScatter {
   LayerBuffers layers_;
 };
 
-/// Sums the gradients of shards that several tensor ranks hold copies of (Parameter::max_shards):
+/// Sums the gradients of shards that several tensor ranks hold copies of (RowBlock::max_shards):
 /// key and value heads where there are more tensor ranks than such heads. One all-reduce over the
 /// tensor group with a slot for each shard, zero on ranks that do not hold it, needs no group for
 /// each shard; the messages are small, since a parameter that is copied has few shards.
@@ -62,7 +62,8 @@ class CopiedGradients {
   void sum();
 
  private:
-  void sum(const Tensor& gradient, const model::LocalParameter& local);
+  /// Of elements of which each shard has as many, in `copies`.
+  void sum(const Tensor& gradient, int copies);
 
   device::Backend& backend_;
   model::ParameterStore& parameters_;
@@ -81,7 +82,7 @@ struct OptimizerGroups {
   comm::Communicator* embedding;
   /// The tensor ranks under sequence parallelism, else null.
   comm::Communicator* sequence_parallel = nullptr;
-  /// The tensor ranks; null only where they hold no copies of shards (Parameter::max_shards).
+  /// The tensor ranks; null only where they hold no copies of shards (RowBlock::max_shards).
   comm::Communicator* tensor = nullptr;
 };
 

@@ -99,17 +99,18 @@ OwnedShard::OwnedShard(device::Backend& backend, model::ParameterStore& paramete
 void OwnedShard::find_parts(const std::vector<Range>& owned, bool first_copy) {
   std::int64_t state_offset = 0;
   for (const Range& range : owned) {
-    for (const model::LocalParameter& local : parameters_.placement().parameters) {
-      const std::int64_t begin = std::max(range.begin, local.offset);
-      const std::int64_t end = std::min(range.end, local.offset + local.elements());
-      if (local.shared || begin >= end) continue;
-      parts_.push_back(
-          {.parameter = local.parameter,
-           .slabs = grid::slice_hyperslabs(local.slabs, begin - local.offset, end - local.offset),
-           .weight_offset = begin,
-           .state_offset = state_offset + begin - range.begin,
-           .primary = local.primary && first_copy});
-    }
+    for (const model::LocalParameter& local : parameters_.placement().parameters)
+      for (const model::LocalBlocks& blocks : local.blocks) {
+        const std::int64_t begin = std::max(range.begin, blocks.range.begin);
+        const std::int64_t end = std::min(range.end, blocks.range.end);
+        if (local.shared || begin >= end) continue;
+        parts_.push_back(
+            {.parameter = local.parameter,
+             .slabs = grid::slice_hyperslabs(local.slabs, begin - local.offset, end - local.offset),
+             .weight_offset = begin,
+             .state_offset = state_offset + begin - range.begin,
+             .primary = blocks.primary && first_copy});
+      }
     state_offset += range.size();
   }
 }

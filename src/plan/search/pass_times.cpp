@@ -276,27 +276,29 @@ ModelShape model_shape(const deck::Deck& deck, std::int64_t vocab) {
   const model::ModelSpec spec = model_spec(deck, {.size = vocab});
   const model::BlockSpec& block = spec.blocks.front();
   const model::AttentionSpec& attention = block.attention;
-  return {
-      .layers = deck.model.layers,
-      .hidden = deck.model.hidden,
-      .ffn = deck.model.ffn,
-      .heads = deck.model.heads,
-      .sequence = deck.model.sequence,
-      .vocab = vocab,
-      .tensor = deck.parallel.tensor,
-      .micro = deck.batch.micro,
-      .compute = deck.precision.compute,
-      .sequence_parallel = deck.parallel.sequence,
-      .dropout = deck.model.dropout.hidden > 0 || deck.model.dropout.attention > 0,
-      .family = deck.model.family,
-      .causal = attention.causal,
-      .head_share = static_cast<double>(attention.heads * attention.head_dim) /
-                    static_cast<double>(spec.hidden),
-      .kv_share = static_cast<double>(attention.kv_heads) / static_cast<double>(attention.heads),
-      .gated = block.mlp.kind.ends_with("glu"),
-      .rotary = attention.rotary,
-      .biases = attention.output_bias,
-      .reads_output = block.norm_placement != model::NormPlacement::pre};
+  return {.layers = deck.model.layers,
+          .hidden = deck.model.hidden,
+          .ffn = deck.model.ffn,
+          .heads = deck.model.heads,
+          .sequence = deck.model.sequence,
+          .vocab = vocab,
+          .tensor = deck.parallel.tensor,
+          .micro = deck.batch.micro,
+          .compute = deck.precision.compute,
+          .sequence_parallel = deck.parallel.sequence,
+          .dropout = deck.model.dropout.hidden > 0 || deck.model.dropout.attention > 0,
+          .family = deck.model.family,
+          .causal = attention.causal,
+          .head_share = static_cast<double>(attention.heads * attention.head_dim) /
+                        static_cast<double>(spec.hidden),
+          .kv_share =
+              static_cast<double>(attention.local_kv_heads(static_cast<int>(deck.parallel.tensor)) *
+                                  deck.parallel.tensor) /
+              static_cast<double>(attention.heads),
+          .gated = block.mlp.kind.ends_with("glu"),
+          .rotary = attention.rotary,
+          .biases = attention.output_bias,
+          .reads_output = block.norm_placement != model::NormPlacement::pre};
 }
 
 const Profile* find_profile(const GpuKind& gpu, const ModelShape& shape) {

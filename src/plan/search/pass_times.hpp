@@ -24,7 +24,7 @@ struct ModelShape {
   deck::Family family{};
   bool causal = true;
   double head_share = 1;  ///< width of all query heads over `hidden`
-  double kv_share = 1;    ///< key and value heads over query heads
+  double kv_share = 1;    ///< key and value heads over query heads, of a rank
   bool gated = false;     ///< an MLP with a gate: three matrices
   bool rotary = false;    ///< queries and keys are rotated
   bool biases = true;     ///< of linears

@@ -145,7 +145,8 @@ def shard(name, array, rank, ranks, heads, version, groups=None):
     if "/mlp/gate_up/" in name:
         return numpy.concatenate([numpy.split(part, ranks)[rank] for part in numpy.split(array, 2)])
     if groups and name.startswith("layers/") and "/attention/qkv/" in name:
-        return numpy.split(grouped(array, heads, groups), ranks)[rank].reshape((-1,) + array.shape[1:])
+        # With more ranks than groups a rank has a part of one.
+        return numpy.split(grouped(array, heads, groups).reshape((-1,) + array.shape[1:]), ranks)[rank]
     if name.startswith("layers/") and "/attention/qkv/" in name:
         parts = array.reshape((3, heads, array.shape[0] // 3 // heads) + array.shape[1:])
         parts = numpy.split(parts, ranks, axis=1)[rank]

@@ -91,8 +91,9 @@ class Layouts(RunTest):
                 self.assertEqual(self.losses(f"{name}-{kind}"), self.losses(f"{name}-kept"), kind)
 
     def test_llama(self):
-        """Grouped, rotated, normalized heads; a restart in the middle and the text change with no layout either."""
-        words = ["model.family=llama", "model.heads=8", "model.kv_heads=4", "model.ffn=88", "model.tie_embeddings=false",
+        """Grouped, rotated, normalized heads, fewer of keys than tensor ranks too; a restart in the middle and the text
+        change with no layout either."""
+        words = ["model.family=llama", "model.heads=8", "model.kv_heads=2", "model.ffn=88", "model.tie_embeddings=false",
                  "model.dropout={attention: 0.1, hidden: 0}", "data.reset_positions=true", "data.reset_attention=true",
                  "model.qk_norm=width", "model.norm_placement=output", "model.bias=qkv"]
         reference = self.serial(*words, "checkpoint.at_end=true")
@@ -105,10 +106,16 @@ class Layouts(RunTest):
         for _ in range(2):
             self.pretrain("halves", *halves)
         self.assertEqual(self.losses("halves"), reference)
+        # From copies of the key and value heads to each on one tensor rank, and on one rank to all.
+        for layout in [(4, 1, 1), (2, 1, 2), (1, 1, 1)]:
+            self.pretrain("moved", *layout_words(*layout), *halves[:-1],
+                          f"train.exit_interval={7 if layout[0] > 1 else 20}", ranks=math.prod(layout))
+        self.assert_close(self.losses("moved"), reference, TOLERANCE, "moved")
         texts = [run("trireme-generate", "--checkpoint", self.folder / "serial", "--device", "host", "--prompt",
                      "You may", "--prompt", "the", "--tokens", 12, "--greedy", "--repetition-penalty", 1.5, *more,
                      ranks=ranks)
-                 for more, ranks in ((["--recompute"], 1), ([], 1), (["--tensor", 2, "--pipeline", 2], 4))]
+                 for more, ranks in ((["--recompute"], 1), ([], 1), (["--tensor", 2, "--pipeline", 2], 4),
+                                   (["--tensor", 4], 4))]
         self.assertEqual({(text.code, text.out) for text in texts}, {(FINISHED, texts[0].out)}, texts[0])
 
     def test_embedding_layernorm(self):
