@@ -14,6 +14,7 @@ enum class NormPlacement { pre, output };
 enum class GatedActivation { swiglu, geglu };
 enum class LinearBias { none, qkv };
 enum class QkNorm { none, head, width };
+enum class InitScheme { scaled, depth, normal };
 enum class PositionScaling { none, linear, llama3, yarn };
 enum class PipelineSchedule { one_f_one_b, interleaved, zero_bubble };
 enum class Compute { fp32, bf16, fp16 };
@@ -61,6 +62,9 @@ constexpr auto names_of(GatedActivation) {
 constexpr auto names_of(LinearBias) { return std::to_array<std::string_view>({"none", "qkv"}); }
 constexpr auto names_of(QkNorm) {
   return std::to_array<std::string_view>({"none", "head", "width"});
+}
+constexpr auto names_of(InitScheme) {
+  return std::to_array<std::string_view>({"scaled", "depth", "normal"});
 }
 constexpr auto names_of(PositionScaling) {
   return std::to_array<std::string_view>({"none", "linear", "llama3", "yarn"});

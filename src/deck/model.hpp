@@ -58,6 +58,7 @@ struct Model {
   std::int64_t positions = 0;
   std::optional<std::int64_t> vocab;  ///< unset: the tokenizer's
   Dropout dropout;
+  InitScheme init{};
   double init_std = 0;
   double layernorm_eps = 0;
   bool embedding_layernorm = false;

@@ -139,7 +139,9 @@ struct ModelSpec {
   /// Of the initial embeddings and output projection; unset: init_std.
   std::optional<double> embedding_init_std = {};
   double output_init_std = 0.02;  ///< of those that end a sublayer
-  std::uint64_t seed = 1234;      ///< of the initial weights and of dropout
+  /// Whether those of layer i, from 0 on, are divided by sqrt(i + 1) too.
+  bool output_init_by_depth = false;
+  std::uint64_t seed = 1234;  ///< of the initial weights and of dropout
 
   /// The window of all blocks' attention; 0: none, or as long as a sequence.
   std::int64_t window() const { return blocks.empty() ? 0 : blocks.front().attention.window; }

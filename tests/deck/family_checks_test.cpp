@@ -78,6 +78,21 @@ TEST(DeckChecks, BertModelMustFit) {
             std::string::npos);
 }
 
+TEST(DeckChecks, InitialWeightsOfBertFollowDeepInit) {
+  const auto errors = [&](std::vector<std::string> overrides) {
+    overrides.insert(overrides.begin(), "model.family=bert");
+    return errors_of(kSmallDeck, overrides);
+  };
+  const std::string fine = errors({});
+  EXPECT_EQ(errors({"model.bert.deep_init=true"}), fine);
+  EXPECT_EQ(errors({"model.init=normal"}), fine);
+  EXPECT_NE(errors({"model.init=scaled"})
+                .find("model.init = scaled contradicts model.bert.deep_init = false, which decides "
+                      "for BERT (try model.init = normal)"),
+            std::string::npos);
+  EXPECT_EQ(errors_of(kSmallDeck, {"model.init=depth"}), "");
+}
+
 TEST(DeckChecks, MupNeedsItsBase) {
   for (const char* key : {"model.mup.base_head", "model.mup.embedding"}) {
     const std::string found = errors_of(kSmallDeck, {std::string(key) + "=2"});

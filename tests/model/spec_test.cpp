@@ -7,6 +7,7 @@
 
 #include "core/error.hpp"
 #include "model/families/gpt2.hpp"
+#include "model/families/registry.hpp"
 #include "model/stage/pipeline_stage.hpp"
 #include "toy_family.hpp"
 
@@ -25,6 +26,59 @@ std::string refusal(const std::function<void(ModelSpec&)>& change) {
     return error.what();
   }
   return "";
+}
+
+/// The deck of a small model of `family`; four layers, and initial weights as `init` says.
+deck::Deck small_deck(deck::Family family, deck::InitScheme init) {
+  deck::Deck deck;
+  deck.model.family = family;
+  deck.model.layers = 4;
+  deck.model.hidden = deck.model.ffn = 128;
+  deck.model.heads = 4;
+  deck.model.sequence = deck.model.positions = 16;
+  deck.model.init = init;
+  deck.model.init_std = 0.02;
+  deck.model.layernorm_eps = 1e-5;
+  deck.model.tie_embeddings = true;
+  if (family != deck::Family::llama) return deck;
+  deck.model.kv_heads = 2;
+  deck.model.head_dim = 32;
+  deck.model.activation = deck::GatedActivation::swiglu;
+  deck.model.norm_placement = deck::NormPlacement::pre;
+  deck.model.qk_norm = deck::QkNorm::none;
+  deck.model.bias = deck::LinearBias::none;
+  deck.model.position.theta = 1e4;
+  deck.model.position.scaling = deck::PositionScaling::none;
+  return deck;
+}
+
+TEST(Spec, InitialWeightsHaveTheDeviationsOfTheScheme) {
+  using deck::InitScheme;
+  const auto backend = device::make_host_backend(1);
+  for (const auto family : {deck::Family::gpt, deck::Family::llama})
+    for (const auto init : {InitScheme::scaled, InitScheme::depth, InitScheme::normal}) {
+      const ModelSpec spec = model::make_spec(small_deck(family, init), {.size = 512});
+      model::ParameterStore store(*backend, model::declare_parameters(spec),
+                                  grid::Layout{.partition = {4}}, {}, mixed_precision(DType::f32));
+      store.initialize(/*seed=*/7);
+      int ends = 0;
+      for (const model::Parameter& parameter : store.table()) {
+        const std::string& name = parameter.name;
+        if (parameter.shape.rank() != 2) continue;
+        double expected = 0.02;
+        if (name.ends_with("projection/weight") || name.ends_with("down/weight")) {
+          const double layer = init == InitScheme::depth ? parameter.layer + 1.0 : 4.0;
+          if (init != InitScheme::normal) expected /= std::sqrt(2 * layer);
+          ++ends;
+        }
+        const std::vector<double> values = to_doubles(store[name].weight);
+        const auto count = static_cast<double>(values.size());
+        // The deviation of n values is itself accurate to 1 / sqrt(2 n): four times that.
+        EXPECT_NEAR(norm(values) / std::sqrt(count), expected, expected * 4 / std::sqrt(2 * count))
+            << name << ", " << name_of(init);
+      }
+      EXPECT_EQ(ends, 8);
+    }
 }
 
 TEST(Spec, WhatNoLayerImplementsIsRefused) {

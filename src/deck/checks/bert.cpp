@@ -31,6 +31,15 @@ void Checker::bert_model() {
                    "model.bert.post_norm = true has them after (try recompute.granularity: full, "
                    "or none)";
           });
+  const bool deep = model.bert.deep_init.value_or(false);
+  require(
+      model.init == (deep ? InitScheme::scaled : InitScheme::normal),
+      {"model.init", "model.bert.deep_init"}, [&] {
+        return fmt::format(
+            "model.init = {} contradicts model.bert.deep_init = {}, which decides for BERT (try "
+            "model.init = {})",
+            name_of(model.init), deep, deep ? "scaled" : "normal");
+      });
   constexpr std::int64_t kMinSequence = 5;  // data::kMinBertSequence
   require(model.sequence >= kMinSequence, {"model.sequence"}, [&] {
     return fmt::format(

@@ -10,6 +10,12 @@ void derive_mup_embedding(Deck& deck) {
   if (deck.model.mup.base) deck.model.mup.embedding = 1.0;
 }
 
+void derive_init(Deck& deck) {
+  const bool normal =
+      deck.model.family == Family::bert && !deck.model.bert.deep_init.value_or(false);
+  deck.model.init = normal ? InitScheme::normal : InitScheme::scaled;
+}
+
 }  // namespace
 
 void run_keys(std::vector<Key>& rows) {
@@ -120,6 +126,13 @@ void model_keys(std::vector<Key>& rows) {
               .below(1)
               .warn()
               .help("Dropout of embeddings and of each block's outputs."),
+          key(TRIREME_MEMBER(model.init))
+              .derived("scaled; bert: normal without model.bert.deep_init", derive_init)
+              .warn()
+              .help("Standard deviation of the initial weights that end a sublayer: init_std / "
+                    "sqrt(2 layers) (scaled: GPT-2, Megatron-LM), init_std / sqrt(2 (layer + 1)) "
+                    "(depth), or init_std as of all others (normal: Hugging Face's Llama, Qwen, "
+                    "Mistral, OLMo-2)."),
           key(TRIREME_MEMBER(model.init_std))
               .by_default("0.02")
               .above(0)

@@ -1,6 +1,7 @@
 #include "model/layers/block.hpp"
 
 #include <algorithm>
+#include <cmath>
 #include <utility>
 
 #include "model/layers/linear.hpp"
@@ -9,11 +10,12 @@ namespace trireme::model {
 namespace {
 
 LayerPlace place_of(const ModelSpec& spec, int layer) {
+  const double depth = spec.output_init_by_depth ? std::sqrt(layer + 1.0) : 1.0;
   return {.name = fmt::format("layers/{}/", layer),
           .layer = layer,
           .hidden = spec.hidden,
           .init_std = spec.init_std,
-          .output_init_std = spec.output_init_std,
+          .output_init_std = spec.output_init_std / depth,
           .fp8 = spec.blocks[layer].fp8,
           .fp8_blocks = spec.blocks[layer].fp8_blocks};
 }
