@@ -13,8 +13,8 @@
 #include "core/clock.hpp"
 #include "core/text.hpp"
 #include "deck_options.hpp"
-#include "evaluate/ngram.hpp"
 #include "evaluate/results.hpp"
+#include "evaluate/scores.hpp"
 #include "evaluate/tasks.hpp"
 #include "evaluate/text_datasets.hpp"
 #include "model/families/registry.hpp"
@@ -27,7 +27,7 @@
 #include "train/startup/devices.hpp"
 #include "train/startup/restart.hpp"
 #include "train/startup/startup.hpp"
-#include "train/verify/non_finite.hpp"
+#include "train/verify/divergence.hpp"
 
 namespace trireme {
 namespace {

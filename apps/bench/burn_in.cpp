@@ -8,8 +8,8 @@
 #include "bench/commands.hpp"
 #include "core/clock.hpp"
 #include "core/files.hpp"
-#include "core/system/identity.hpp"
 #include "core/system/memory.hpp"
+#include "core/system/process.hpp"
 #include "device/backend.hpp"
 
 namespace trireme::bench {

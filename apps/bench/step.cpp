@@ -12,8 +12,8 @@
 #include "deck_options.hpp"
 #include "mpi_app.hpp"
 #include "tokenizer/preprocess/dataset.hpp"
-#include "train/startup/collective.hpp"
 #include "train/startup/devices.hpp"
+#include "train/startup/startup.hpp"
 #include "train/trainer.hpp"
 
 namespace trireme::bench {

@@ -22,7 +22,7 @@
 #include "train/startup/devices.hpp"
 #include "train/startup/restart.hpp"
 #include "train/startup/startup.hpp"
-#include "train/verify/bit_flip.hpp"
+#include "train/verify/pass_observer.hpp"
 
 namespace trireme {
 

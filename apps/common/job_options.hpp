@@ -2,8 +2,7 @@
 #pragma once
 
 #include "core/clock.hpp"
-#include "core/system/identity.hpp"
-#include "core/system/shell.hpp"
+#include "core/system/process.hpp"
 #include "deck/value.hpp"
 #include "deck_options.hpp"
 #include "plan/job.hpp"

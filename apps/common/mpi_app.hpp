@@ -11,7 +11,7 @@
 
 #include "app.hpp"
 #include "comm/mpi/mpi_communicator.hpp"
-#include "core/system/identity.hpp"
+#include "core/system/process.hpp"
 #include "deck_options.hpp"
 #include "train/startup/startup.hpp"
 

@@ -9,7 +9,7 @@
 #include <string>
 #include <vector>
 
-#include "core/system/identity.hpp"
+#include "core/system/process.hpp"
 #include "deck/value.hpp"
 #include "deck_options.hpp"
 

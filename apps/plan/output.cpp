@@ -8,7 +8,7 @@
 
 #include "core/error.hpp"
 #include "core/files.hpp"
-#include "core/system/identity.hpp"
+#include "core/system/process.hpp"
 #include "core/text.hpp"
 #include "deck/describe.hpp"
 #include "model/families/registry.hpp"

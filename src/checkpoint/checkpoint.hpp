@@ -12,7 +12,7 @@
 #include "core/dtype.hpp"
 #include "core/tensor.hpp"
 #include "device/backend.hpp"
-#include "grid/hyperslabs.hpp"
+#include "grid/layout.hpp"
 
 namespace trireme::model {
 class ParameterStore;

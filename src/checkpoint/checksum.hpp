@@ -20,7 +20,7 @@
 #include <vector>
 
 #include "core/tensor.hpp"
-#include "grid/hyperslabs.hpp"
+#include "grid/layout.hpp"
 
 namespace trireme::checkpoint {
 

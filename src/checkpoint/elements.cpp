@@ -16,7 +16,7 @@
 #include "comm/mpi/groups.hpp"
 #include "core/error.hpp"
 #include "core/files.hpp"
-#include "core/system/identity.hpp"
+#include "core/system/process.hpp"
 
 namespace trireme::checkpoint {
 namespace {

@@ -19,7 +19,7 @@
 
 #include "core/dtype.hpp"
 #include "core/tensor.hpp"
-#include "grid/hyperslabs.hpp"
+#include "grid/layout.hpp"
 
 namespace trireme::checkpoint {
 

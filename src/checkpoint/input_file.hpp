@@ -6,7 +6,7 @@
 #include <filesystem>
 
 #include "core/tensor.hpp"
-#include "grid/hyperslabs.hpp"
+#include "grid/layout.hpp"
 
 namespace trireme::checkpoint {
 

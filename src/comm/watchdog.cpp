@@ -6,7 +6,7 @@
 #include <utility>
 
 #include "comm/mpi/mpi_communicator.hpp"
-#include "core/system/identity.hpp"
+#include "core/system/process.hpp"
 
 namespace trireme::comm {
 namespace {

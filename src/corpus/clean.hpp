@@ -15,7 +15,7 @@
 
 namespace trireme::corpus {
 
-// ---- URLs to leave out of a corpus (urls.cpp): blacklisted domains and file types, malformed,
+// ---- URLs to leave out of a corpus: blacklisted domains and file types, malformed,
 // short
 
 /// Rules for one URL at a time; duplicates are the stream's. The checks and their order are those

@@ -10,7 +10,7 @@
 #include <thread>
 #include <vector>
 
-#include "core/system/shared_library.hpp"
+#include "core/system/process.hpp"
 
 namespace trireme::device {
 

@@ -7,7 +7,6 @@
 #include "core/error.hpp"
 #include "core/files.hpp"
 #include "evaluate/choices.hpp"
-#include "evaluate/detokenize.hpp"
 #include "evaluate/text_datasets.hpp"
 
 namespace trireme::evaluate {

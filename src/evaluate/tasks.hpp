@@ -12,7 +12,7 @@
 #include <vector>
 
 #include "data/dataset.hpp"
-#include "evaluate/cloze_scores.hpp"
+#include "evaluate/scores.hpp"
 #include "tokenizer/tokenizer.hpp"
 
 namespace trireme::evaluate {

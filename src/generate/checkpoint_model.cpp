@@ -3,7 +3,6 @@
 #include <vector>
 
 #include "core/error.hpp"
-#include "grid/hyperslabs.hpp"
 #include "grid/layout.hpp"
 #include "model/spec.hpp"
 

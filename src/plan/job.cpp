@@ -11,7 +11,7 @@
 
 #include "core/clock.hpp"
 #include "core/error.hpp"
-#include "core/system/shell.hpp"
+#include "core/system/process.hpp"
 #include "core/text.hpp"
 #include "plan/setup.hpp"
 

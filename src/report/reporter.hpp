@@ -12,7 +12,6 @@
 #include "report/curves.hpp"
 #include "report/hooks.hpp"
 #include "report/metrics.hpp"
-#include "report/prometheus.hpp"
 #include "report/run_files.hpp"
 
 namespace trireme::report {

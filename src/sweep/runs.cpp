@@ -3,7 +3,7 @@
 #include <algorithm>
 
 #include "core/error.hpp"
-#include "core/system/shell.hpp"
+#include "core/system/process.hpp"
 #include "deck/document.hpp"
 #include "deck/load.hpp"
 #include "deck/value.hpp"

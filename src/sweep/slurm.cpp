@@ -9,9 +9,9 @@
 
 #include "core/error.hpp"
 #include "core/files.hpp"
-#include "core/system/shell.hpp"
+#include "core/system/process.hpp"
 #include "deck/document.hpp"
-#include "deck/sweep/section.hpp"
+#include "deck/sweep/sweep.hpp"
 #include "deck/value.hpp"
 #include "plan/job.hpp"
 #include "sweep/state.hpp"

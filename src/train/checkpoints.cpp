@@ -10,9 +10,9 @@
 #include "core/error.hpp"
 #include "core/files.hpp"
 #include "core/system/memory.hpp"
-#include "core/system/shell.hpp"
+#include "core/system/process.hpp"
 #include "deck/describe.hpp"
-#include "train/startup/collective.hpp"
+#include "train/startup/startup.hpp"
 
 namespace trireme::train {
 namespace {

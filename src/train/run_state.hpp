@@ -12,7 +12,7 @@
 #include "deck/deck.hpp"
 #include "optim/layer_norms.hpp"
 #include "optim/loss_scaler.hpp"
-#include "train/verify/spike.hpp"
+#include "train/verify/divergence.hpp"
 
 namespace trireme::train {
 /// How far a run has come.

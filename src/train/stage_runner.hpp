@@ -6,9 +6,9 @@
 #include <vector>
 
 #include "comm/mpi/groups.hpp"
-#include "data/batch.hpp"
+#include "data/dataset.hpp"
 #include "device/timers.hpp"
-#include "evaluate/cloze_scores.hpp"
+#include "evaluate/scores.hpp"
 #include "model/stage/pipeline_stage.hpp"
 #include "pipeline/executor.hpp"
 #include "train/verify/pass_observer.hpp"

@@ -2,7 +2,7 @@
 #include <cmath>
 
 #include "core/error.hpp"
-#include "train/startup/collective.hpp"
+#include "train/startup/startup.hpp"
 #include "train/trainer.hpp"
 
 namespace trireme::train {

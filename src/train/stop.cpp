@@ -4,7 +4,7 @@
 #include <iterator>
 #include <vector>
 
-#include "core/system/signals.hpp"
+#include "core/system/process.hpp"
 
 namespace trireme::train {
 

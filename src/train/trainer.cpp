@@ -7,7 +7,7 @@
 #include "train/run_state.hpp"
 #include "train/startup/datasets.hpp"
 #include "train/startup/startup.hpp"
-#include "train/verify/non_finite.hpp"
+#include "train/verify/divergence.hpp"
 
 namespace trireme::train {
 

@@ -8,11 +8,11 @@
 #include <numeric>
 #include <utility>
 
-#include "comm/mpi/clock_offset.hpp"
+#include "comm/mpi/groups.hpp"
 #include "core/dtype.hpp"
 #include "core/error.hpp"
-#include "core/system/identity.hpp"
 #include "core/system/memory.hpp"
+#include "core/system/process.hpp"
 
 namespace trireme::comm {
 namespace {

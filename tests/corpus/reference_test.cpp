@@ -11,7 +11,7 @@
 #include "core/files.hpp"
 #include "corpus/clean.hpp"
 #include "corpus/contamination.hpp"
-#include "corpus/minhash.hpp"
+#include "corpus/dedup.hpp"
 
 namespace trireme::corpus {
 namespace {

@@ -1,4 +1,4 @@
-#include "data/batch.hpp"
+#include "data/dataset.hpp"
 
 #include "data/gpt/gpt_split.hpp"
 #include "dataset_files.hpp"

@@ -1,4 +1,4 @@
-#include "data/blend_index.hpp"
+#include "data/split.hpp"
 
 #include <limits>
 #include <nlohmann/json.hpp>

@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
 """Writes blend_golden.json: which dataset each sample of a blend comes from, and the samples that each dataset is
 built for, made with numpy by the algorithm of Megatron-LM (blended_megatron_dataset_builder.py, blended_dataset.py
-and helpers.cpp), against which src/data/blend_index.cpp is tested.
+and helpers.cpp), against which src/data/split.cpp is tested.
 
     python3 make_blend_golden.py > blend_golden.json
 """

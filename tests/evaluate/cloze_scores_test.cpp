@@ -1,4 +1,4 @@
-#include "evaluate/cloze_scores.hpp"
+#include "evaluate/scores.hpp"
 
 #include <gtest/gtest.h>
 

@@ -1,4 +1,4 @@
-#include "evaluate/ngram.hpp"
+#include "evaluate/scores.hpp"
 
 #include <gtest/gtest.h>
 

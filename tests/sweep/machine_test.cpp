@@ -1,4 +1,4 @@
-#include "sweep/machine.hpp"
+#include "sweep/runs.hpp"
 
 #include <sys/wait.h>
 #include <unistd.h>

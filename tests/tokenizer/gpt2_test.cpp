@@ -7,7 +7,6 @@
 
 #include "fixture.hpp"
 #include "tokenizer/bpe/gpt2.hpp"
-#include "tokenizer/bpe/words.hpp"
 #include "tokenizer/utf8.hpp"
 
 namespace trireme::tokenizer {

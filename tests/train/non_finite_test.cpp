@@ -1,6 +1,6 @@
 // Where ranks find what is not finite in a model: in their copies, their shards and their
 // gradients.
-#include "train/verify/non_finite.hpp"
+#include "train/verify/divergence.hpp"
 
 #include <gtest/gtest.h>
 
@@ -8,7 +8,7 @@
 #include <limits>
 
 #include "comm/mpi/groups.hpp"
-#include "core/system/identity.hpp"
+#include "core/system/process.hpp"
 #include "model/families/gpt2.hpp"
 #include "model/spec.hpp"
 

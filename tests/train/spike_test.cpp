@@ -1,4 +1,4 @@
-#include "train/verify/spike.hpp"
+#include "train/verify/divergence.hpp"
 
 #include <gtest/gtest.h>
 

@@ -11,7 +11,7 @@
 #include "core/error.hpp"
 #include "core/files.hpp"
 #include "train/startup/supervise.hpp"
-#include "train/verify/bit_flip.hpp"
+#include "train/verify/pass_observer.hpp"
 
 namespace trireme::train {
 namespace {

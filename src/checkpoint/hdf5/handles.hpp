@@ -8,7 +8,7 @@
 #include <string>
 
 #include "core/dtype.hpp"
-#include "grid/hyperslabs.hpp"
+#include "grid/layout.hpp"
 
 namespace trireme::checkpoint::hdf5 {
 

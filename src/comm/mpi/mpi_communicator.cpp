@@ -9,7 +9,7 @@
 #include "comm/mpi/stall_diagnostics.hpp"
 #include "core/dtype.hpp"
 #include "core/error.hpp"
-#include "core/system/identity.hpp"
+#include "core/system/process.hpp"
 
 namespace trireme::comm {
 namespace {

@@ -9,8 +9,7 @@
 
 #include "comm/nccl/device_communicator.hpp"
 #include "core/files.hpp"
-#include "core/system/identity.hpp"
-#include "core/system/shared_library.hpp"
+#include "core/system/process.hpp"
 
 namespace trireme::comm {
 namespace {

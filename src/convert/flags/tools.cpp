@@ -12,7 +12,7 @@
 #include "convert/flags/arguments.hpp"
 #include "convert/shell/lexer.hpp"
 #include "core/error.hpp"
-#include "core/system/shell.hpp"
+#include "core/system/process.hpp"
 #include "deck/value.hpp"
 
 namespace trireme::convert::flags {

@@ -13,7 +13,6 @@
 #include "checkpoint/folder.hpp"
 #include "convert/huggingface/format.hpp"
 #include "convert/huggingface/safetensors.hpp"
-#include "convert/huggingface/tokenizer_files.hpp"
 #include "core/error.hpp"
 #include "core/files.hpp"
 #include "core/text.hpp"

@@ -1,7 +1,7 @@
 // Checkpoints of Megatron-LM and DeepSpeed as shards of logical tensors.
 //
 // A folder holds a file for each tensor and pipeline rank. The readers (megatron.cpp,
-// deepspeed.cpp, universal.cpp, distributed.cpp) find the files, translate the names of their
+// deepspeed.cpp, distributed.cpp) find the files, translate the names of their
 // tensors to Trireme's logical names and note the tensor rank of each shard; assemble() joins the
 // shards of one logical tensor.
 #pragma once

@@ -1,6 +1,6 @@
 #include "core/cuda/check.hpp"
 
-#include "core/system/identity.hpp"
+#include "core/system/process.hpp"
 
 namespace trireme::cuda {
 

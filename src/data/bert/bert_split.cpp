@@ -7,8 +7,8 @@
 #include "core/error.hpp"
 #include "data/bert/first_release_samples.hpp"
 #include "data/bert/record_samples.hpp"
-#include "data/blend_index.hpp"
 #include "data/gpt/index_files.hpp"
+#include "data/split.hpp"
 
 namespace trireme::data {
 namespace {

@@ -10,7 +10,6 @@
 #include <string>
 #include <vector>
 
-#include "data/blend_index.hpp"
 #include "data/dataset.hpp"
 #include "data/indexed_dataset.hpp"
 #include "data/numpy.hpp"

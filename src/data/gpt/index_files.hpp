@@ -10,8 +10,8 @@
 #include <string_view>
 #include <vector>
 
-#include "data/blend_index.hpp"
 #include "data/gpt/gpt_dataset.hpp"
+#include "data/split.hpp"
 
 namespace trireme::data {
 

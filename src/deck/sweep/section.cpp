@@ -1,4 +1,4 @@
-#include "deck/sweep/section.hpp"
+#include "deck/sweep/sweep.hpp"
 
 #include <fmt/format.h>
 

@@ -7,7 +7,7 @@
 
 #include "core/cuda/check.hpp"
 #include "core/files.hpp"
-#include "core/system/identity.hpp"
+#include "core/system/process.hpp"
 #include "device/backend.hpp"
 #include "device/cuda/cuda_graph.hpp"
 #include "device/cuda/staging.hpp"

@@ -8,7 +8,6 @@
 #include <vector>
 
 #include "core/tensor.hpp"
-#include "grid/hyperslabs.hpp"
 #include "grid/layout.hpp"
 
 namespace trireme::model {

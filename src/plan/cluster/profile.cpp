@@ -7,7 +7,7 @@
 
 #include "core/error.hpp"
 #include "core/files.hpp"
-#include "plan/cluster/cluster_reader.hpp"
+#include "plan/cluster/cluster.hpp"
 
 namespace trireme::plan {
 namespace {

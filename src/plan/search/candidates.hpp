@@ -58,8 +58,7 @@ std::vector<NodeOrder> orders_of(const std::vector<std::int64_t>& counts);
 /// one kind first.
 std::vector<std::vector<std::int64_t>> node_counts(const Cluster& cluster);
 
-// ---- the partition of layers over pipeline stages (partition.cpp) with which the simulator's time
-// is least
+// ---- the partition of layers over pipeline stages with which the simulator's time is least
 
 /// A partition and its simulated time.
 struct Partition {

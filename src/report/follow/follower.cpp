@@ -13,8 +13,7 @@
 #include "core/clock.hpp"
 #include "core/error.hpp"
 #include "core/files.hpp"
-#include "core/system/identity.hpp"
-#include "core/system/shell.hpp"
+#include "core/system/process.hpp"
 #include "core/text.hpp"
 #include "deck/load.hpp"
 

@@ -9,8 +9,6 @@
 #include "core/error.hpp"
 #include "deck/describe.hpp"
 #include "deck/load.hpp"
-#include "report/html/files.hpp"
-#include "report/html/run_data.hpp"
 
 namespace trireme::report {
 namespace {

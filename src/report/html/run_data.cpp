@@ -1,4 +1,4 @@
-#include "report/html/run_data.hpp"
+#include "report/html/page.hpp"
 
 #include <fmt/format.h>
 

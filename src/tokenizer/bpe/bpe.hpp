@@ -8,7 +8,7 @@
 #include <string_view>
 #include <unordered_map>
 
-#include "tokenizer/bpe/words.hpp"
+#include "tokenizer/bpe/gpt2.hpp"
 #include "tokenizer/tokenizer.hpp"
 
 namespace trireme::tokenizer {

@@ -14,7 +14,7 @@
 #include <vector>
 
 #include "core/error.hpp"
-#include "tokenizer/bpe/words.hpp"
+#include "tokenizer/bpe/gpt2.hpp"
 
 namespace trireme::tokenizer {
 

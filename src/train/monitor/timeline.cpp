@@ -10,7 +10,7 @@
 #include <map>
 #include <utility>
 
-#include "comm/mpi/clock_offset.hpp"
+#include "comm/mpi/groups.hpp"
 #include "pipeline/simulator.hpp"
 #include "plan/setup.hpp"
 

@@ -5,13 +5,12 @@
 
 #include "comm/nccl/device_communicator.hpp"
 #include "core/files.hpp"
-#include "core/system/identity.hpp"
 #include "core/system/memory.hpp"
+#include "core/system/process.hpp"
 #include "kernels/host/compute.hpp"
 #include "plan/fit.hpp"
 #include "plan/run_plan.hpp"
 #include "plan/setup.hpp"
-#include "train/startup/collective.hpp"
 #include "train/startup/startup.hpp"
 
 namespace trireme::train {

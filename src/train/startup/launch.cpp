@@ -14,7 +14,7 @@
 
 #include "core/error.hpp"
 #include "core/files.hpp"
-#include "core/system/shell.hpp"
+#include "core/system/process.hpp"
 
 namespace trireme::train {
 namespace {

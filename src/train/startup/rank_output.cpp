@@ -17,7 +17,7 @@
 
 #include "core/clock.hpp"
 #include "core/error.hpp"
-#include "core/system/identity.hpp"
+#include "core/system/process.hpp"
 #include "report/follow/rank_output.hpp"
 
 extern char** environ;

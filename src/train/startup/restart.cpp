@@ -21,7 +21,7 @@
 #include "deck/describe.hpp"
 #include "deck/load.hpp"
 #include "train/run_state.hpp"
-#include "train/startup/collective.hpp"
+#include "train/startup/startup.hpp"
 
 namespace trireme::train {
 namespace {

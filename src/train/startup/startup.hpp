@@ -1,5 +1,4 @@
-// From the command line to a run that can start: the same on every rank, or one error for all,
-// which names the first rank that has a problem, its host, and the way out.
+// What all ranks do or say as one: rank 0 decides, or one error is thrown by all.
 #pragma once
 
 #include <cstdint>
@@ -8,12 +7,41 @@
 #include <vector>
 
 #include "comm/mpi/mpi_communicator.hpp"
+#include "core/error.hpp"
 #include "deck/deck.hpp"
 #include "plan/setup.hpp"
-#include "train/startup/collective.hpp"
 #include "train/startup/restart.hpp"
 
 namespace trireme::train {
+
+/// An error that every rank throws alike: one of them prints it, all return its code.
+class CollectiveError : public Error {
+ public:
+  using Error::Error;
+};
+
+/// `text` of rank 0 on every rank. Collective over `world`.
+std::string broadcast_text(comm::MpiCommunicator& world, std::string text);
+
+/// Runs `work` on rank 0 and returns its text on every rank. What it throws becomes a
+/// CollectiveError with the same message and code on every rank. Collective over `world`.
+std::string on_rank_zero(comm::MpiCommunicator& world, const std::function<std::string()>& work);
+
+/// Runs `work`, which throws the same IoError, DataError, DeckError or UsageError on every rank,
+/// and throws that as a CollectiveError: one rank prints it.
+void throw_collectively(const std::function<void()>& work);
+
+/// The `problem` of the first rank that has one, with its rank and host, and how many more there
+/// are; "" where none has. The same on all ranks. Collective over `world`.
+std::string first_problem(comm::MpiCommunicator& world, const std::string& problem);
+
+/// Throws CollectiveError with `code` on all ranks when the `problem` of some is not empty: the
+/// first of these, with its rank and host, and how many more there are. Collective over `world`.
+void refuse(comm::MpiCommunicator& world, ExitCode code, const std::string& problem);
+
+// From the command line to a run that can start: the same on every rank, or one error for all,
+// which names the first rank that has a problem, its host, and the way out.
+
 /// All ranks run one build of the program: others would not speak with each other. Exit 1.
 /// Collective, before anything else is.
 void check_same_build(comm::MpiCommunicator& world);

@@ -27,8 +27,7 @@
 
 #include "core/clock.hpp"
 #include "core/files.hpp"
-#include "core/system/identity.hpp"
-#include "core/system/signals.hpp"
+#include "core/system/process.hpp"
 #include "report/goodput.hpp"
 #include "train/stop.hpp"
 #include "train/verify/step_verifier.hpp"

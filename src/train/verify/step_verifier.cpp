@@ -9,7 +9,7 @@
 #include <map>
 
 #include "core/files.hpp"
-#include "core/system/identity.hpp"
+#include "core/system/process.hpp"
 #include "plan/setup.hpp"
 
 namespace trireme::train {

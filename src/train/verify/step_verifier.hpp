@@ -18,7 +18,6 @@
 #include "optim/optimizer.hpp"
 #include "report/reporter.hpp"
 #include "train/stage_runner.hpp"
-#include "train/verify/bit_flip.hpp"
 #include "train/verify/pass_observer.hpp"
 
 namespace trireme::train {

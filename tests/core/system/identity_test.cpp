@@ -1,4 +1,4 @@
-#include "core/system/identity.hpp"
+#include "core/system/process.hpp"
 
 #include <gtest/gtest.h>
 

@@ -1,4 +1,4 @@
-#include "core/system/shell.hpp"
+#include "core/system/process.hpp"
 
 #include <gtest/gtest.h>
 

@@ -4,7 +4,7 @@
 
 #include "bert/bert_samples.hpp"
 #include "core/content_hash.hpp"
-#include "data/blend_index.hpp"
+#include "data/split.hpp"
 
 namespace trireme::data {
 namespace {

@@ -2,7 +2,7 @@
 
 #include <set>
 
-#include "data/batch.hpp"
+#include "data/dataset.hpp"
 #include "dataset_files.hpp"
 
 namespace trireme::data {

@@ -12,7 +12,7 @@
 #include "core/clock.hpp"
 #include "core/error.hpp"
 #include "core/files.hpp"
-#include "core/system/identity.hpp"
+#include "core/system/process.hpp"
 #include "deck/describe.hpp"
 #include "deck/load.hpp"
 

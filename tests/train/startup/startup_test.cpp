@@ -8,7 +8,6 @@
 #include "core/files.hpp"
 #include "deck/describe.hpp"
 #include "decks.hpp"
-#include "train/startup/collective.hpp"
 
 namespace trireme::train {
 namespace {

@@ -4,7 +4,7 @@
 #include <bit>
 
 #include "core/error.hpp"
-#include "core/system/identity.hpp"
+#include "core/system/process.hpp"
 #include "kernels/cuda/preconditions.hpp"
 #include "kernels/cuda/workspace.hpp"
 

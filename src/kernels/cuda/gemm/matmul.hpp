@@ -8,7 +8,7 @@
 #include <type_traits>
 #include <vector>
 
-#include "core/system/shared_library.hpp"
+#include "core/system/process.hpp"
 #include "kernels/cuda/context.hpp"
 #include "kernels/cuda/gemm/plans.hpp"
 #include "kernels/linear.hpp"

@@ -1,4 +1,4 @@
-#include "data/batch.hpp"
+#include "data/dataset.hpp"
 
 #include <algorithm>
 #include <utility>
