@@ -131,10 +131,10 @@ ExitCode summary(const po::variables_map& values, const Words& words) {
   if (words.empty()) throw UsageError("summary: no run folder and no log is given");
   const std::size_t formats = values.count("csv") + values.count("markdown") + values.count("json");
   if (formats > 1) throw UsageError("summary: --csv, --markdown and --json exclude each other");
-  const report::TableFormat format = values.count("csv")        ? report::TableFormat::csv
-                                     : values.count("markdown") ? report::TableFormat::markdown
-                                     : values.count("json")     ? report::TableFormat::json
-                                                                : report::TableFormat::text;
+  const TableFormat format = values.count("csv")        ? TableFormat::csv
+                             : values.count("markdown") ? TableFormat::markdown
+                             : values.count("json")     ? TableFormat::json
+                                                        : TableFormat::text;
   std::vector<report::RunSummary> runs;
   ExitCode code = ExitCode::success;
   // A problem with one run does not hide the rows of the others.

@@ -15,7 +15,8 @@ constexpr const char* kProgram = "trireme-sweep";
 constexpr const char* kUsage =
     "Usage: trireme-sweep [run] DECK [KEY=VALUE ...] [options]\n"
     "       trireme-sweep status DECK [KEY=VALUE ...]\n"
-    "       trireme-sweep table DECK [KEY=VALUE ...] [--csv | --markdown] [--beside FILE]\n"
+    "       trireme-sweep table DECK [KEY=VALUE ...] [--csv | --markdown | --json] [--beside "
+    "FILE]\n"
     "Trains every run of the deck's sweep section that is not finished; '--help deck.sweep' "
     "explains it.\n\n";
 
@@ -44,6 +45,7 @@ po::options_description all_options() {
        "further arguments of sbatch: sweep.sbatch")  //
       ("csv", "print the table as CSV")              //
       ("markdown", "print the table as Markdown")    //
+      ("json", "print the table as JSON")            //
       ("beside", po::value<std::string>()->value_name("FILE"),
        "CSV file whose columns are appended to the table, by the name of the run")  //
       ("help,h", "print this and exit; --help deck[.SECTION[.KEY]] explains the deck");
@@ -83,12 +85,10 @@ Arguments parse(int argc, char** argv) {
     if (arguments.has(key.c_str()))
       arguments.deck.overrides.push_back(
           deck::text_override("sweep." + key, arguments.deck.values[key].as<std::string>()));
-  const bool wants_table =
-      arguments.has("csv") || arguments.has("markdown") || arguments.has("beside");
-  if (wants_table && arguments.task != Task::table)
-    throw UsageError("--csv, --markdown and --beside are options of 'table'");
-  if (arguments.has("csv") && arguments.has("markdown"))
-    throw UsageError("choose one of --csv and --markdown");
+  const int formats = arguments.has("csv") + arguments.has("markdown") + arguments.has("json");
+  if ((formats > 0 || arguments.has("beside")) && arguments.task != Task::table)
+    throw UsageError("--csv, --markdown, --json and --beside are options of 'table'");
+  if (formats > 1) throw UsageError("choose one of --csv, --markdown and --json");
   if ((arguments.has("submit") || arguments.has("print")) && arguments.task != Task::run)
     throw UsageError("--submit and --print go with 'run'");
   return arguments;
@@ -195,9 +195,10 @@ ExitCode show(const Arguments& arguments) {
     const auto path = arguments.deck.values["beside"].as<std::string>();
     extra = sweep::read_extra_columns(read_file(path), path, planned);
   }
-  const auto format = arguments.has("csv")        ? sweep::TableFormat::csv
-                      : arguments.has("markdown") ? sweep::TableFormat::markdown
-                                                  : sweep::TableFormat::text;
+  const auto format = arguments.has("csv")        ? TableFormat::csv
+                      : arguments.has("markdown") ? TableFormat::markdown
+                      : arguments.has("json")     ? TableFormat::json
+                                                  : TableFormat::text;
   print_out(sweep::table(planned, statuses, format, extra));
   return ExitCode::success;
 }

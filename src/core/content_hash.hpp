@@ -1,4 +1,4 @@
-// Hashes and checksums of contents.
+// Hashes and checksums of contents, and the wire types of protocol buffers.
 #pragma once
 
 #include <cstddef>
@@ -30,5 +30,8 @@ std::uint32_t crc32c(std::string_view bytes);
 /// The checksum in TensorFlow's record files: crc32c(), masked so that a checksum of data with
 /// checksums in it stays a good one.
 std::uint32_t masked_crc32c(std::string_view bytes);
+
+/// How a protocol buffer stores the value of a field: the low three bits of the field's key.
+enum class WireType { varint = 0, fixed64 = 1, bytes = 2, fixed32 = 5 };
 
 }  // namespace trireme

@@ -34,6 +34,9 @@ std::string counted(Count count, std::string_view noun) {
 /// what is not known.
 using TableRows = std::vector<std::vector<std::string>>;
 
+/// The forms of a table that a program prints.
+enum class TableFormat { text, csv, markdown, json };
+
 /// Columns as wide as their widest cell: the first `texts` to the left, the others, numbers, to the
 /// right. What is not known is "-". Lines end in newlines, here and below.
 std::string aligned_table(const TableRows& rows, std::size_t texts);

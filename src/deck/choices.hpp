@@ -10,11 +10,17 @@ namespace trireme::deck {
 
 enum class Device { automatic, host, cuda };
 enum class Family { gpt, bert, llama };
-enum class NormPlacement { pre, output };
+/// Where a block normalizes: the input of each sublayer; its output before the residual sum
+/// (OLMo-2); or that sum (BERT, where `model.bert.post_norm` says so).
+enum class NormPlacement { pre, output, post };
 enum class GatedActivation { swiglu, geglu };
 enum class LinearBias { none, qkv };
+/// Which part of queries and keys is normalized before attention: nothing, each head, or all heads
+/// of a token together.
 enum class QkNorm { none, head, width };
 enum class InitScheme { scaled, depth, normal };
+/// How the frequencies of rotary positions are stretched to contexts longer than those of the
+/// training before: all by the same factor; by wavelength, as in Llama 3.1; or by YaRN.
 enum class PositionScaling { none, linear, llama3, yarn };
 enum class PipelineSchedule { one_f_one_b, interleaved, zero_bubble };
 enum class Compute { fp32, bf16, fp16 };
@@ -54,7 +60,7 @@ constexpr auto names_of(Family) {
   return std::to_array<std::string_view>({"gpt", "bert", "llama"});
 }
 constexpr auto names_of(NormPlacement) {
-  return std::to_array<std::string_view>({"pre", "output"});
+  return std::to_array<std::string_view>({"pre", "output", "post"});
 }
 constexpr auto names_of(GatedActivation) {
   return std::to_array<std::string_view>({"swiglu", "geglu"});

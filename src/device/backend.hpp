@@ -122,9 +122,7 @@ std::vector<Gpu> visible_gpus();
 /// text.
 std::string why_no_gpu();
 
-/// How a GEMM gets its algorithm: by timing the candidates, which pays when a GEMM of one shape
-/// runs thousands of times, or by cuBLASLt's heuristic alone.
-enum class GemmChoice { timed, heuristic };
+using kernels::GemmChoice;
 
 /// The CUDA backend on GPU `index` of visible_gpus(): one compute stream, kernels for compute
 /// capability 8.0 and newer, GEMMs through cuBLASLt. `gemm_cache` names the tuning

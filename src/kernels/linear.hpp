@@ -36,6 +36,13 @@ struct Gemm {
   ScaleBlocks blocks_b = ScaleBlocks::tensor;
 };
 
+/// How a GEMM on a GPU gets its kernel.
+enum class GemmChoice {
+  timed,      ///< the fastest of cuBLASLt's candidates and the own kernels, timed on this GPU: pays
+              ///< when a GEMM of one shape runs thousands of times
+  heuristic,  ///< the candidate that cuBLASLt's heuristic puts first
+};
+
 /// Whether FP8 GEMMs exist for these extents, on all backends: cuBLASLt's rule.
 constexpr bool fits_fp8(std::int64_t m, std::int64_t n, std::int64_t k) {
   return m > 0 && n > 0 && k > 0 && m % 16 == 0 && n % 16 == 0 && k % 16 == 0;

@@ -7,6 +7,7 @@
 #include <string>
 #include <vector>
 
+#include "deck/choices.hpp"
 #include "model/parameters/table.hpp"
 
 namespace trireme::model {
@@ -17,13 +18,7 @@ struct NormSpec {
   double eps = 1e-5;
 };
 
-/// Where a block normalizes: the input of each sublayer; the residual sum after it; or the
-/// sublayer's output before that sum (OLMo-2).
-enum class NormPlacement { pre, post, output };
-
-/// Which part of queries and keys is normalized before attention: nothing, each head, or all heads
-/// of a token together.
-enum class QkNorm { none, head, width };
+using deck::NormPlacement, deck::PositionScaling, deck::QkNorm;
 
 /// Self-attention. Weights: q, k, v fused [(heads + 2 kv_heads) head_dim, hidden], then the output
 /// projection [hidden, heads head_dim].
@@ -69,14 +64,10 @@ struct BlockSpec {
 /// keys.
 enum class PositionKind { learned, rotary };
 
-/// How the frequencies of rotary positions are stretched to contexts longer than those of the
-/// training before: all by the same factor; by wavelength, as in Llama 3.1; or by YaRN.
-enum class RotaryScaling { none, linear, llama3, yarn };
-
 /// Rotary positions: pair i of a head of d elements turns by position theta^(-2 i / d), scaled.
 struct RotarySpec {
   double theta = 10000.0;
-  RotaryScaling scaling = RotaryScaling::none;
+  PositionScaling scaling = PositionScaling::none;
   double factor = 1.0;       ///< of the longer context
   double original = 8192.0;  ///< the context of the training before, in tokens
   /// llama3: frequencies with fewer turns than `low` in the original context are divided by

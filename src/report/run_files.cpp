@@ -29,8 +29,6 @@ std::string little_endian(std::uint64_t value, int bytes) {
 
 // -- Protocol-buffer fields: a key (field number and wire type), then the value ------------------
 
-enum class Wire { varint = 0, fixed64 = 1, bytes = 2, fixed32 = 5 };
-
 std::string varint(std::uint64_t value) {
   std::string out;
   for (; value >= 0x80; value >>= 7) out += static_cast<char>((value & 0x7F) | 0x80);
@@ -38,24 +36,24 @@ std::string varint(std::uint64_t value) {
   return out;
 }
 
-std::string key(int field, Wire wire) {
+std::string key(int field, WireType wire) {
   return varint(static_cast<std::uint64_t>(field) << 3 | static_cast<std::uint64_t>(wire));
 }
 
 std::string field_varint(int field, std::int64_t value) {
-  return key(field, Wire::varint) + varint(static_cast<std::uint64_t>(value));
+  return key(field, WireType::varint) + varint(static_cast<std::uint64_t>(value));
 }
 
 std::string field_double(int field, double value) {
-  return key(field, Wire::fixed64) + little_endian(std::bit_cast<std::uint64_t>(value), 8);
+  return key(field, WireType::fixed64) + little_endian(std::bit_cast<std::uint64_t>(value), 8);
 }
 
 std::string field_float(int field, float value) {
-  return key(field, Wire::fixed32) + little_endian(std::bit_cast<std::uint32_t>(value), 4);
+  return key(field, WireType::fixed32) + little_endian(std::bit_cast<std::uint32_t>(value), 4);
 }
 
 std::string field_bytes(int field, std::string_view value) {
-  return key(field, Wire::bytes).append(varint(value.size())).append(value);
+  return key(field, WireType::bytes).append(varint(value.size())).append(value);
 }
 
 // -- Messages of TensorFlow's event.proto and summary.proto ---------------------------------------

@@ -10,6 +10,7 @@
 #include <utility>
 #include <vector>
 
+#include "core/text.hpp"
 #include "sweep/runs.hpp"
 
 namespace trireme::sweep {
@@ -91,8 +92,6 @@ std::string status_text(const PlannedSweep& sweep, const std::vector<Status>& st
 /// What is planned: a line for each run with its ranks, memory and state, and its command.
 std::string plan_text(const PlannedSweep& sweep, const std::vector<Status>& statuses,
                       const std::vector<std::string>& commands);
-
-enum class TableFormat { text, csv, markdown };
 
 /// Columns that another source adds to a table, by the name of a run.
 struct ExtraColumns {

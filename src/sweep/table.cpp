@@ -3,6 +3,7 @@
 #include <fmt/ranges.h>
 
 #include <algorithm>
+#include <nlohmann/json.hpp>
 
 #include "core/error.hpp"
 #include "core/files.hpp"
@@ -18,6 +19,25 @@ constexpr double kMebi = 1.0 / (1 << 20);
 
 std::string cell(const std::optional<double>& value, const char* format, double scale = 1) {
   return value ? fmt::format(fmt::runtime(format), *value * scale) : "";
+}
+
+/// An array of objects whose members are the columns: numbers, text, and null for what is not
+/// known.
+std::string json_table(const TableRows& rows) {
+  using nlohmann::ordered_json;
+  ordered_json table = ordered_json::array();
+  for (std::size_t i = 1; i < rows.size(); ++i) {
+    ordered_json object;
+    for (std::size_t c = 0; c < rows[0].size(); ++c) {
+      const std::string& text = rows[i][c];
+      const auto number = ordered_json::parse(text, nullptr, /*allow_exceptions=*/false);
+      object[rows[0][c]] = text.empty()         ? ordered_json()
+                           : number.is_number() ? number
+                                                : ordered_json(text);
+    }
+    table.push_back(std::move(object));
+  }
+  return table.dump(2, ' ', false, ordered_json::error_handler_t::replace) + "\n";
 }
 
 /// The cells of a line of CSV.
@@ -160,6 +180,8 @@ std::string table(const PlannedSweep& sweep, const std::vector<Status>& statuses
       return csv_table(rows);
     case TableFormat::markdown:
       return markdown_table(rows, 2);
+    case TableFormat::json:
+      return json_table(rows);
     case TableFormat::text:
       break;
   }

@@ -41,8 +41,8 @@ model::LlamaConfig config_of(const json& file, const json& run) {
   if (!run.contains("scaling")) return config;
   const json& scaling = run.at("scaling");
   config.rotary = {.theta = run.at("theta"),
-                   .scaling = scaling.at("type") == "yarn" ? model::RotaryScaling::yarn
-                                                           : model::RotaryScaling::llama3,
+                   .scaling = scaling.at("type") == "yarn" ? model::PositionScaling::yarn
+                                                           : model::PositionScaling::llama3,
                    .factor = scaling.at("factor"),
                    .original = scaling.at("original"),
                    .low = scaling.at("low"),
@@ -116,7 +116,7 @@ TEST(Rotary, ScalesFrequenciesAsTransformersDoes) {
     return model::rotary_table(spec, 1, head_dim)[0];
   };
   const model::RotarySpec llama{.theta = 5e5,
-                                .scaling = model::RotaryScaling::llama3,
+                                .scaling = model::PositionScaling::llama3,
                                 .factor = 32,
                                 .original = 8192,
                                 .low = 1,
@@ -131,7 +131,7 @@ TEST(Rotary, ScalesFrequenciesAsTransformersDoes) {
     EXPECT_NEAR(frequency(llama, 64, i), value, 1e-6 * value) << i;
   EXPECT_EQ(scale(llama, 64), 1.0);
   const model::RotarySpec yarn{.theta = 1e6,
-                               .scaling = model::RotaryScaling::yarn,
+                               .scaling = model::PositionScaling::yarn,
                                .factor = 4,
                                .original = 32768,
                                .low = 1,

@@ -1,5 +1,7 @@
 #include "sweep/state.hpp"
 
+#include <nlohmann/json.hpp>
+
 #include "sweeps.hpp"
 
 namespace trireme::sweep {
@@ -75,6 +77,16 @@ TEST_F(TableTest, CsvAndMarkdownWithExtraColumns) {
   EXPECT_NE(markdown.find("\n| tensor=1,peak=2e-3 | running  |               1 |          2e-3 | "
                           "5.1250 |          - |"),
             std::string::npos);
+}
+
+TEST_F(TableTest, Json) {
+  const auto rows = nlohmann::json::parse(table(sweep(), statuses_, TableFormat::json));
+  ASSERT_EQ(rows.size(), 4u);
+  EXPECT_EQ(rows[1]["run"], "tensor=1,peak=2e-3");
+  EXPECT_EQ(rows[1]["state"], "running");
+  EXPECT_EQ(rows[1]["schedule.peak"], 2e-3);
+  EXPECT_EQ(rows[1]["loss"], 5.125);
+  EXPECT_TRUE(rows[1]["tokens/s"].is_null());
 }
 
 TEST_F(TableTest, ExtraColumnsThatDoNotFit) {

@@ -278,7 +278,7 @@ void print(const Meter& meter, const Settings& settings, const std::vector<Measu
 
 void measure_gemms(const Settings& settings) {
   Meter meter(settings);
-  Runner first(meter, GemmChoice::first), fastest(meter, GemmChoice::timed);
+  Runner first(meter, GemmChoice::heuristic), fastest(meter, GemmChoice::timed);
   std::vector<Measured> rows;
   std::vector<WithEpilogue> epilogues;
   for (const Model& model : kModels) {

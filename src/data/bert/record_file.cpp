@@ -152,8 +152,6 @@ void RecordFile::read(std::int64_t i, std::string& data) const {
 
 namespace {
 
-enum class Wire { varint = 0, fixed64 = 1, bytes = 2, fixed32 = 5 };
-
 /// Reads the fields of one message.
 class Message {
  public:
@@ -164,10 +162,10 @@ class Message {
     if (rest_.empty()) return false;
     const std::uint64_t key = varint();
     field_ = key >> 3;
-    wire_ = static_cast<Wire>(key & 7);
+    wire_ = static_cast<WireType>(key & 7);
     return true;
   }
-  bool is(std::uint64_t field, Wire wire) const { return field_ == field && wire_ == wire; }
+  bool is(std::uint64_t field, WireType wire) const { return field_ == field && wire_ == wire; }
   bool empty() const { return rest_.empty(); }
 
   std::uint64_t varint() {
@@ -185,16 +183,16 @@ class Message {
   /// Skips the value of the field.
   void skip() {
     switch (wire_) {
-      case Wire::varint:
+      case WireType::varint:
         varint();
         return;
-      case Wire::fixed64:
+      case WireType::fixed64:
         take(8);
         return;
-      case Wire::bytes:
+      case WireType::bytes:
         bytes();
         return;
-      case Wire::fixed32:
+      case WireType::fixed32:
         take(4);
         return;
     }
@@ -216,7 +214,7 @@ class Message {
   std::string_view rest_;
   const std::string& place_;
   std::uint64_t field_ = 0;
-  Wire wire_ = Wire::varint;
+  WireType wire_ = WireType::varint;
 };
 
 // Numbers of feature.proto.
@@ -233,9 +231,9 @@ void parse_list(Message list, const std::string& place, std::vector<T>& values) 
       return static_cast<std::int64_t>(from.varint());
   };
   while (list.next()) {
-    if (list.is(kElements, std::is_same_v<T, float> ? Wire::fixed32 : Wire::varint))
+    if (list.is(kElements, std::is_same_v<T, float> ? WireType::fixed32 : WireType::varint))
       values.push_back(element(list));
-    else if (list.is(kElements, Wire::bytes))
+    else if (list.is(kElements, WireType::bytes))
       for (Message packed(list.bytes(), place); !packed.empty();) values.push_back(element(packed));
     else
       list.skip();
@@ -250,7 +248,7 @@ void parse_feature(std::string_view data, std::string_view name, const std::stri
   values.clear();
   bool found = false;
   for (Message feature(data, place); feature.next();) {
-    if (!feature.is(kFloats ? kFloatList : kInt64List, Wire::bytes)) {
+    if (!feature.is(kFloats ? kFloatList : kInt64List, WireType::bytes)) {
       feature.skip();
       continue;
     }
@@ -266,20 +264,20 @@ void parse_feature(std::string_view data, std::string_view name, const std::stri
 template <typename Visit>
 void for_each_feature(std::string_view data, const std::string& place, Visit&& visit) {
   for (Message example(data, place); example.next();) {
-    if (!example.is(kFeatures, Wire::bytes)) {
+    if (!example.is(kFeatures, WireType::bytes)) {
       example.skip();
       continue;
     }
     for (Message features(example.bytes(), place); features.next();) {
-      if (!features.is(kFeature, Wire::bytes)) {
+      if (!features.is(kFeature, WireType::bytes)) {
         features.skip();
         continue;
       }
       std::string_view name, value;
       for (Message entry(features.bytes(), place); entry.next();) {
-        if (entry.is(kKey, Wire::bytes))
+        if (entry.is(kKey, WireType::bytes))
           name = entry.bytes();
-        else if (entry.is(kValue, Wire::bytes))
+        else if (entry.is(kValue, WireType::bytes))
           value = entry.bytes();
         else
           entry.skip();

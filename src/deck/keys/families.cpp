@@ -200,6 +200,7 @@ void llama_keys(std::vector<Key>& rows) {
               .help("Llama: the gate of the MLP, SiLU or GELU (tanh)."),
           key(TRIREME_MEMBER(model.norm_placement))
               .derived("pre for llama", for_llama(&Model::norm_placement, NormPlacement::pre))
+              .words({name_of(NormPlacement::pre), name_of(NormPlacement::output)})
               .immutable()
               .only(Family::llama)
               .help("Llama: RMS norms of each sublayer's input (pre), or of its output before the "

@@ -111,9 +111,7 @@ struct Allocated {
 class CudaBackend final : public Backend {
  public:
   CudaBackend(int index, const std::string& gemm_cache, GemmChoice choice)
-      : gpu_name_(visible_gpus()[index].name),
-        gemm_(gemm_cache, choice == GemmChoice::timed ? kernels_on_gpu::GemmChoice::timed
-                                                      : kernels_on_gpu::GemmChoice::first) {
+      : gpu_name_(visible_gpus()[index].name), gemm_(gemm_cache, choice) {
     int sms = 0, major = 0, minor = 0, shared = 0;
     TRIREME_CUDA(cudaDeviceGetAttribute(&sms, cudaDevAttrMultiProcessorCount, index));
     TRIREME_CUDA(cudaDeviceGetAttribute(&major, cudaDevAttrComputeCapabilityMajor, index));

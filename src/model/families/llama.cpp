@@ -32,19 +32,8 @@ const std::vector<LlamaPart>& layer_parts() {
 RotarySpec rotary_spec(const deck::Position& position) {
   RotarySpec rotary;
   rotary.theta = position.theta.value();
-  switch (position.scaling.value()) {
-    case deck::PositionScaling::none:
-      return rotary;
-    case deck::PositionScaling::linear:
-      rotary.scaling = RotaryScaling::linear;
-      break;
-    case deck::PositionScaling::llama3:
-      rotary.scaling = RotaryScaling::llama3;
-      break;
-    case deck::PositionScaling::yarn:
-      rotary.scaling = RotaryScaling::yarn;
-      break;
-  }
+  rotary.scaling = position.scaling.value();
+  if (rotary.scaling == PositionScaling::none) return rotary;
   rotary.factor = position.factor.value();
   if (position.original) rotary.original = static_cast<double>(*position.original);
   rotary.low = position.low.value_or(rotary.low);
@@ -52,23 +41,10 @@ RotarySpec rotary_spec(const deck::Position& position) {
   return rotary;
 }
 
-QkNorm qk_norm(deck::QkNorm norm) {
-  switch (norm) {
-    case deck::QkNorm::none:
-      return QkNorm::none;
-    case deck::QkNorm::head:
-      return QkNorm::head;
-    case deck::QkNorm::width:
-      return QkNorm::width;
-  }
-  throw InternalError("unknown model.qk_norm");
-}
-
 }  // namespace
 
 LlamaConfig llama_config(const deck::Deck& deck, const Vocabulary& vocabulary) {
   const deck::Model& model = deck.model;
-  const bool output = model.norm_placement.value() == deck::NormPlacement::output;
   return {.layers = model.layers,
           .hidden = model.hidden,
           .heads = model.heads,
@@ -79,8 +55,8 @@ LlamaConfig llama_config(const deck::Deck& deck, const Vocabulary& vocabulary) {
           .positions = model.positions,
           .vocab = vocabulary.size,
           .activation = std::string(name_of(model.activation.value())),
-          .norm_placement = output ? NormPlacement::output : NormPlacement::pre,
-          .qk_norm = qk_norm(model.qk_norm.value()),
+          .norm_placement = model.norm_placement.value(),
+          .qk_norm = model.qk_norm.value(),
           .qkv_bias = model.bias.value() == deck::LinearBias::qkv,
           .window = model.window.value_or(0),
           .rotary = rotary_spec(model.position),

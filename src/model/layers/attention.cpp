@@ -31,14 +31,14 @@ RotaryFrequencies rotary_frequencies(const RotarySpec& spec, std::int64_t head_d
     double& f = frequencies.values[i];
     const double turns = spec.original * f / (2.0 * std::numbers::pi);
     double kept = 1.0;  // share of the original frequency
-    if (spec.scaling == RotaryScaling::linear) kept = 0.0;
-    if (spec.scaling == RotaryScaling::llama3)
+    if (spec.scaling == PositionScaling::linear) kept = 0.0;
+    if (spec.scaling == PositionScaling::llama3)
       kept = std::clamp((turns - spec.low) / (spec.high - spec.low), 0.0, 1.0);
-    if (spec.scaling == RotaryScaling::yarn)
+    if (spec.scaling == PositionScaling::yarn)
       kept = 1.0 - std::clamp((static_cast<double>(i) - first) / (last - first), 0.0, 1.0);
     f = kept * f + (1.0 - kept) * f / spec.factor;
   }
-  if (spec.scaling == RotaryScaling::yarn && spec.factor > 1.0)
+  if (spec.scaling == PositionScaling::yarn && spec.factor > 1.0)
     frequencies.scale = 0.1 * std::log(spec.factor) + 1.0;
   return frequencies;
 }

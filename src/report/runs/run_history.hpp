@@ -8,6 +8,7 @@
 #include <string>
 #include <vector>
 
+#include "core/text.hpp"
 #include "report/metrics.hpp"
 #include "report/runs/megatron_log.hpp"
 
@@ -49,8 +50,6 @@ struct RunSummary {
 
 /// The summary of a run.
 RunSummary summarize(const RunHistory& run);
-
-enum class TableFormat { text, csv, markdown, json };
 
 /// One row per run under a header. Text and Markdown round, show memory in GiB and MFU in percent,
 /// and "-" for unknown values; CSV (RFC 4180) and JSON (an array of objects) have all digits, bytes

@@ -237,7 +237,7 @@ TEST_F(CudaGemmRunner, ADamagedFileIsTimedAnew) {
 }
 
 TEST_F(CudaGemmRunner, TheFirstChoiceIsRightToo) {
-  cuda::GemmRunner runner("", cuda::GemmChoice::first);
+  cuda::GemmRunner runner("", cuda::GemmChoice::heuristic);
   for (const Case& problem : {first_, second_})
     expect_right(problem, [&](const Gemm& args) { runner.gemm(args, context_); });
   EXPECT_EQ(runner.timed_gemms(), 0);

@@ -140,7 +140,8 @@ Chooser::Chooser(std::string cache_path, GemmChoice choice, Fusion fusion)
     : file_(fusion == Fusion::always ? "" : std::move(cache_path), machine_name(library_),
             fusion == Fusion::always ? "" : shipped_plans()),
       choice_(choice),
-      fusion_(choice == GemmChoice::first && fusion == Fusion::timed ? Fusion::never : fusion) {}
+      fusion_(choice == GemmChoice::heuristic && fusion == Fusion::timed ? Fusion::never : fusion) {
+}
 
 bool Chooser::warm() const { return timed_ > 0 && since_timed_.seconds() < kWarmSeconds; }
 
@@ -164,7 +165,7 @@ cublasStatus_t Chooser::run(const Plan& plan, const Algorithm& algorithm, const 
 std::optional<Algorithm> Chooser::choose(const Plan& plan, const Race& race) {
   const GemmProblem& problem = plan.problem;
   std::vector<Algorithm> candidates;
-  if (choice_ == GemmChoice::first) {
+  if (choice_ == GemmChoice::heuristic) {
     candidates = plan.matmul->candidates();
     return candidates.empty() ? std::nullopt : std::optional(candidates.front());
   }

@@ -9,11 +9,7 @@
 
 namespace trireme::kernels::cuda {
 
-/// How a GEMM gets its kernel.
-enum class GemmChoice {
-  timed,  ///< the fastest of cuBLASLt's candidates and the own kernels, timed on this GPU
-  first,  ///< the candidate that cuBLASLt's heuristic puts first; to compare with
-};
+using kernels::GemmChoice;
 
 /// Where a GEMM's GELU or bias gradient is computed: in its epilogue or by a second kernel.
 enum class Fusion {

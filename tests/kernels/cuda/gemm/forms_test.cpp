@@ -173,7 +173,7 @@ using Operations = ::testing::Types<LinearGelu, LinearGeluGradient, LinearWeight
 TYPED_TEST_SUITE(CudaForms, Operations);
 
 TYPED_TEST(CudaForms, MatchesTheHostInOneKernel) {
-  for (const GemmChoice choice : {GemmChoice::first, GemmChoice::timed}) {
+  for (const GemmChoice choice : {GemmChoice::heuristic, GemmChoice::timed}) {
     GemmRunner runner("", choice, Fusion::always);
     int gemms = 0;
     for (const DType storage : {DType::bf16, DType::f16})
@@ -185,7 +185,7 @@ TYPED_TEST(CudaForms, MatchesTheHostInOneKernel) {
 }
 
 TYPED_TEST(CudaForms, MatchesTheHostInTwoKernels) {
-  GemmRunner runner("", GemmChoice::first, Fusion::never);
+  GemmRunner runner("", GemmChoice::heuristic, Fusion::never);
   for (const DType storage : kStorageTypes)
     for (const Sizes& sizes : kFusable) this->expect_right(runner, sizes, storage);
   EXPECT_EQ(runner.fused_gemms(), 0);
@@ -200,7 +200,7 @@ TYPED_TEST(CudaForms, MatchesTheHostInTheFasterForm) {
 }
 
 TYPED_TEST(CudaForms, OddSizesAndFp32TakeTwoKernels) {
-  GemmRunner runner("", GemmChoice::first, Fusion::always);
+  GemmRunner runner("", GemmChoice::heuristic, Fusion::always);
   for (const Sizes& sizes : kOdd)
     for (const DType storage : kStorageTypes) this->expect_right(runner, sizes, storage);
   for (const Sizes& sizes : kFusable) this->expect_right(runner, sizes, DType::f32);
@@ -209,7 +209,7 @@ TYPED_TEST(CudaForms, OddSizesAndFp32TakeTwoKernels) {
 
 TYPED_TEST(CudaForms, OperandsAtAnyElementTakeTwoKernels) {
   const Sizes sizes = kFusable[0];
-  GemmRunner fused("", GemmChoice::first, Fusion::always);
+  GemmRunner fused("", GemmChoice::heuristic, Fusion::always);
   Workbench bench(true, DType::bf16, DType::bf16);
   TypeParam args = make(TypeParam{}, bench, sizes), shifted = args;
   // One element further on than allocated.
@@ -220,7 +220,7 @@ TYPED_TEST(CudaForms, OperandsAtAnyElementTakeTwoKernels) {
   this->queue(fused, shifted);
   EXPECT_EQ(fused.fused_gemms(), 0);
   EXPECT_EQ(bench.read(longer).front(), 7.0);
-  GemmRunner separate("", GemmChoice::first, Fusion::never);
+  GemmRunner separate("", GemmChoice::heuristic, Fusion::never);
   const auto expected = this->on_gpu(separate, sizes, DType::bf16);
   const std::vector<Output> named = outputs(args);
   for (std::size_t i = 0; i < named.size(); ++i) {
@@ -230,7 +230,7 @@ TYPED_TEST(CudaForms, OperandsAtAnyElementTakeTwoKernels) {
 }
 
 TYPED_TEST(CudaForms, NoRowsAreNoWork) {
-  GemmRunner runner("", GemmChoice::first, Fusion::always);
+  GemmRunner runner("", GemmChoice::heuristic, Fusion::always);
   Workbench bench(true, DType::bf16, DType::bf16);
   this->queue(runner, make(TypeParam{}, bench, {0, 16, 32}));
   gpu().synchronize();
@@ -399,7 +399,7 @@ TEST(Forms, TheWeightGradientNeedsItsWorkspace) {
   Workbench bench(true, DType::bf16, DType::bf16);
   const LinearWeightGradient args = make(LinearWeightGradient{}, bench, {16, 8, 24});
   for (const Fusion fusion : {Fusion::always, Fusion::never}) {
-    GemmRunner runner("", GemmChoice::first, fusion);
+    GemmRunner runner("", GemmChoice::heuristic, fusion);
     EXPECT_THROW(runner.linear_weight_gradient(args, small), InternalError);
   }
 }
