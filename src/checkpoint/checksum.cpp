@@ -6,7 +6,7 @@
 #include <cstring>
 #include <string_view>
 
-#include "checkpoint/input_file.hpp"
+#include "checkpoint/elements.hpp"
 #include "core/content_hash.hpp"
 #include "core/error.hpp"
 

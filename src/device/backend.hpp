@@ -5,11 +5,13 @@
 #pragma once
 
 #include <cstddef>
+#include <cstdint>
 #include <functional>
 #include <memory>
 #include <string>
 #include <vector>
 
+#include "core/dtype.hpp"
 #include "core/tensor.hpp"
 #include "kernels/operations.hpp"
 
@@ -139,5 +141,27 @@ std::unique_ptr<Backend> make_host_backend(int threads);
 /// Threads this rank should use: the cores in its affinity mask, shared evenly among the `sharing`
 /// ranks that have the same mask; at least 1. OMP_NUM_THREADS, when set, wins.
 int threads_for_rank(int sharing);
+
+// Scratch memory that operations need on a GPU, for Backend::reserve_workspace(). Arithmetic alone:
+// memory plans for GPUs are made on machines without one. The host backend needs none.
+
+/// Bytes for GEMMs, linear layers, GELU and gradients of biases, of which the longest has
+/// `columns` elements.
+std::size_t linear_workspace(std::int64_t columns);
+
+/// Bytes for attention of `b` samples of `s` tokens, with `heads` local heads of dimension `d`,
+/// which share `kv_heads` local heads of keys and values (0: have their own), and activations of
+/// `dtype`.
+std::size_t attention_workspace(DType dtype, std::int64_t s, std::int64_t b, std::int64_t heads,
+                                std::int64_t d, std::int64_t kv_heads = 0);
+
+/// Bytes for layer norms over `hidden` columns.
+std::size_t layernorm_workspace(std::int64_t hidden);
+
+/// Bytes for embeddings of `tokens` tokens with `hidden` columns.
+std::size_t embedding_workspace(std::int64_t tokens, std::int64_t hidden);
+
+/// Bytes for sums over whole buffers: the loss, gradient norms, counts of zeros.
+std::size_t sum_workspace();
 
 }  // namespace trireme::device

@@ -1,6 +1,5 @@
 #include <fmt/ranges.h>
 
-#include "convert/shell/lexer.hpp"
 #include "convert/shell/script.hpp"
 #include "core/error.hpp"
 #include "fixture.hpp"

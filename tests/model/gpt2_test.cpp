@@ -4,7 +4,7 @@
 
 #include <fstream>
 
-#include "deck/gpt_flops.hpp"
+#include "deck/model.hpp"
 #include "serial_gpt.hpp"
 #include "tensors.hpp"
 

@@ -17,7 +17,6 @@
 #include "checkpoint/elements.hpp"
 #include "checkpoint/hdf5/handles.hpp"
 #include "checkpoint/hdf5/metadata.hpp"
-#include "checkpoint/input_file.hpp"
 #include "core/error.hpp"
 #include "core/files.hpp"
 

@@ -6,8 +6,8 @@
 #include <utility>
 
 #include "checkpoint/checksum.hpp"
+#include "checkpoint/elements.hpp"
 #include "checkpoint/hdf5/handles.hpp"
-#include "checkpoint/input_file.hpp"
 #include "core/error.hpp"
 #include "core/files.hpp"
 #include "core/philox.hpp"

@@ -7,7 +7,7 @@
 #include <cctype>
 #include <nlohmann/json.hpp>
 
-#include "convert/shell/lexer.hpp"
+#include "convert/shell/script.hpp"
 #include "core/error.hpp"
 
 namespace trireme::convert::flags {

@@ -11,7 +11,7 @@
 #include <system_error>
 
 #include "convert/flags/arguments.hpp"
-#include "convert/shell/lexer.hpp"
+#include "convert/shell/script.hpp"
 #include "core/error.hpp"
 #include "core/files.hpp"
 

@@ -8,7 +8,7 @@
 
 #include "convert/flags/command.hpp"
 #include "convert/flags/recipe.hpp"
-#include "convert/shell/lexer.hpp"
+#include "convert/shell/script.hpp"
 #include "core/error.hpp"
 #include "core/files.hpp"
 #include "deck/document.hpp"

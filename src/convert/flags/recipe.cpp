@@ -4,7 +4,7 @@
 
 #include <algorithm>
 
-#include "convert/shell/lexer.hpp"
+#include "convert/shell/script.hpp"
 #include "core/error.hpp"
 #include "deck/document.hpp"
 #include "deck/keys/schema.hpp"

@@ -10,7 +10,7 @@
 #include <string_view>
 
 #include "convert/flags/arguments.hpp"
-#include "convert/shell/lexer.hpp"
+#include "convert/shell/script.hpp"
 #include "core/error.hpp"
 #include "core/system/process.hpp"
 #include "deck/value.hpp"

@@ -1,7 +1,7 @@
 // DeepSpeed's checkpoints, global_stepN: mp_rank_TT_model_states.pt with the model of a tensor
 // rank, or layer_LL-model_TT-model_states.pt of a pipeline; and
 // [bf16_]zero_pp_rank_D_mp_rank_TT_optim_states.pt with the shards of ZeRO stages 1 and 2.
-#include "convert/megatron/deepspeed.hpp"
+#include "convert/megatron/foreign.hpp"
 
 #include <fmt/format.h>
 

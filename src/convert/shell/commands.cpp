@@ -7,7 +7,6 @@
 #include <utility>
 
 #include "convert/shell/follower.hpp"
-#include "convert/shell/lexer.hpp"
 #include "convert/shell/script.hpp"
 #include "core/error.hpp"
 #include "core/files.hpp"

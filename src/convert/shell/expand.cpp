@@ -7,7 +7,6 @@
 #include <charconv>
 #include <cstdint>
 
-#include "convert/shell/lexer.hpp"
 #include "core/error.hpp"
 
 namespace trireme::convert::shell {

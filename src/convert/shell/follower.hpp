@@ -12,7 +12,6 @@
 #include <utility>
 #include <vector>
 
-#include "convert/shell/lexer.hpp"
 #include "convert/shell/script.hpp"
 
 namespace trireme::convert::shell {

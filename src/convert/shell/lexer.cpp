@@ -1,4 +1,4 @@
-#include "convert/shell/lexer.hpp"
+#include "convert/shell/script.hpp"
 
 #include <algorithm>
 #include <cctype>

@@ -1,6 +1,5 @@
 // Variables of a script, whole-number arithmetic, and substitutions of `sed`.
 #include <fmt/format.h>
-#include "convert/shell/lexer.hpp"
 #include "convert/shell/script.hpp"
 
 #include <algorithm>

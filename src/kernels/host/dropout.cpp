@@ -1,11 +1,11 @@
-#include "kernels/dropout.hpp"
-
 #include <cstring>
 
+#include "kernels/dropout.hpp"
 #include "kernels/host/compute.hpp"
 #include "kernels/host/dropout_mask.hpp"
 #include "kernels/layernorm.hpp"
 #include "kernels/preconditions.hpp"
+#include "kernels/random.hpp"
 
 namespace trireme::kernels::host {
 
@@ -104,6 +104,18 @@ void bias_dropout_residual_norm(const BiasDropoutResidualNorm& args) {
                      .rstd = args.rstd,
                      .eps = args.eps,
                      .kind = args.kind});
+}
+
+void random_normal(const RandomNormal& args) {
+  const Extents extents = extents_of("random_normal", "out", args.out);
+  check_matrix("random_normal", "out", args.out, args.out.dtype, extents);
+  compute(args, args.out.dtype, {}, {&RandomNormal::out}, [&](const RandomNormal& it, auto zero) {
+    using T = decltype(zero);
+    T* out = it.out.as<T>();
+    parallel_for(it.out.size(), [&](std::int64_t i) {
+      out[i] = static_cast<T>(random_normal_value(it, extents.columns, i));
+    });
+  });
 }
 
 }  // namespace trireme::kernels::host

@@ -4,7 +4,7 @@
 
 #include <cmath>
 
-#include "deck/gpt_flops.hpp"
+#include "deck/model.hpp"
 
 namespace trireme::model {
 namespace {

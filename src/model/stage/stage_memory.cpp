@@ -3,7 +3,7 @@
 #include <algorithm>
 
 #include "core/error.hpp"
-#include "device/workspace.hpp"
+#include "device/backend.hpp"
 
 namespace trireme::model {
 namespace {

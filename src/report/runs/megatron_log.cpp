@@ -7,7 +7,7 @@
 #include <utility>
 #include <vector>
 
-#include "deck/gpt_flops.hpp"
+#include "deck/model.hpp"
 
 namespace trireme::report {
 namespace {
