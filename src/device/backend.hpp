@@ -88,6 +88,8 @@ class Backend {
   virtual std::string gpu_name() const { return ""; }
   /// Makes room for the scratch memory of the largest operation to come; before the first one.
   virtual void reserve_workspace(std::size_t bytes) = 0;
+  /// How many GEMMs have computed their GELU or bias gradient in their own kernel; 0 on the host.
+  virtual int fused_gemms() const { return 0; }
   /// The CUDA stream that operations are enqueued on; null on the host.
   virtual CUstream_st* stream() const { return nullptr; }
 
@@ -111,7 +113,8 @@ struct Gpu {
   std::string name;
   int capability = 0;  ///< 10 * major + minor
   std::size_t memory_bytes = 0;
-  std::string bus_id = {};  ///< "0000:3B:00.0", by which other libraries know it
+  std::size_t cache_bytes = 0;  ///< of the L2 cache
+  std::string bus_id = {};      ///< "0000:3B:00.0", by which other libraries know it
 };
 
 /// FLOPs per second of dense GEMMs of `dtype` on a GPU of this name, from its data sheet; 0 when
@@ -124,6 +127,7 @@ std::vector<Gpu> visible_gpus();
 /// text.
 std::string why_no_gpu();
 
+using kernels::Fusion;
 using kernels::GemmChoice;
 
 /// The CUDA backend on GPU `index` of visible_gpus(): one compute stream, kernels for compute
@@ -132,7 +136,8 @@ using kernels::GemmChoice;
 /// Throws Error (exit 1) saying what is missing: no CUDA in this build, no such GPU, a GPU that is
 /// too old, no cuBLASLt.
 std::unique_ptr<Backend> make_cuda_backend(int index, const std::string& gemm_cache = "",
-                                           GemmChoice choice = GemmChoice::timed);
+                                           GemmChoice choice = GemmChoice::timed,
+                                           Fusion fusion = Fusion::timed);
 
 /// The host backend: CPU threads and OpenBLAS. `threads` workers compute each operation; results do
 /// not depend on their number. Throws Error (exit 1) where there is no address space for OpenBLAS.

@@ -43,6 +43,14 @@ enum class GemmChoice {
   heuristic,  ///< the candidate that cuBLASLt's heuristic puts first
 };
 
+/// Where a GPU computes the GELU or the bias gradient of a GEMM: in its epilogue or by a second
+/// kernel.
+enum class Fusion {
+  timed,   ///< in the GEMM's kernel if that is faster, timed on this GPU; if GEMMs are timed
+  always,  ///< in the GEMM's kernel wherever there is one; to compare with
+  never,   ///< in a separate kernel; to compare with
+};
+
 /// Whether FP8 GEMMs exist for these extents, on all backends: cuBLASLt's rule.
 constexpr bool fits_fp8(std::int64_t m, std::int64_t n, std::int64_t k) {
   return m > 0 && n > 0 && k > 0 && m % 16 == 0 && n % 16 == 0 && k % 16 == 0;

@@ -1,6 +1,5 @@
-// GEMMs with choices of their own, apart from the backend's: with the GELU or the gradient of
-// the\nbias fused, against separate kernels.
-
+// GEMMs on a GPU: cuBLASLt's first choice against the fastest kernel, and those with the GELU or
+// the gradient of the bias fused against two kernels.
 #include <nlohmann/json.hpp>
 
 #include <array>
@@ -8,23 +7,23 @@
 #include <string>
 #include <vector>
 
-#include "bench/gpu/commands.hpp"
 #include "bench/gpu/meter.hpp"
-#include "core/cuda/check.hpp"
-#include "kernels/cuda/gemm/gemm_runner.hpp"
-#include "kernels/cuda/workspace.hpp"
 
 namespace trireme::bench::gpu {
+namespace {
 
-/// A runner of GEMMs with the context that it runs them in.
-struct Runner {
-  Runner(Meter& meter, kernels::cuda::GemmChoice choice,
-         kernels::cuda::Fusion fusion = kernels::cuda::Fusion::timed);
+using device::Fusion;
+using device::GemmChoice;
 
-  kernels::cuda::GemmRunner run;
-  device::Buffer workspace;
-  kernels::cuda::Context context;
-};
+constexpr std::int64_t kTokens = 16384;
+constexpr std::int64_t kPaddedVocabulary = 50304;
+
+/// A backend whose GEMMs get their kernels in a way of their own; without a tuning cache.
+std::unique_ptr<device::Backend> backend_with(GemmChoice choice, Fusion fusion = Fusion::timed) {
+  auto backend = device::make_cuda_backend(0, "", choice, fusion);
+  backend->reserve_workspace(device::linear_workspace(kPaddedVocabulary));
+  return backend;
+}
 
 /// A GEMM with an epilogue, C [m, n] of k terms each. Each form
 /// runs on the kernel that is the fastest for it.
@@ -36,57 +35,24 @@ struct WithEpilogue {
   bool fused = false;     ///< whether training would run it in one kernel
 };
 
+/// Times an operation, which `make` gives new operands to run on a backend, in both forms.
+template <typename MakeOn>
+void measure_forms(Meter& meter, WithEpilogue& row, const MakeOn& make) {
+  const auto time = [&](device::Backend& backend) {
+    return meter.time(backend, [&]() -> Call { return make(backend); });
+  };
+  row.separate_ms = time(*backend_with(GemmChoice::timed, Fusion::never));
+  const auto fused = backend_with(GemmChoice::timed, Fusion::always);
+  const double fused_ms = time(*fused);
+  if (fused->fused_gemms() > 0) row.fused_ms = fused_ms;
+  const auto chosen = backend_with(GemmChoice::timed);
+  time(*chosen);
+  row.fused = chosen->fused_gemms() > 0;
+}
+
 /// Those of a GPT of `hidden` features on `tokens` tokens that the settings want: of the MLP, the
 /// forward pass of its first half and the gradient that comes back through the second; and the
 /// weight gradients that training takes with that of the bias.
-std::vector<WithEpilogue> measure_epilogues(Meter& meter, const Settings& settings,
-                                            const std::string& model, std::int64_t tokens,
-                                            std::int64_t hidden);
-
-/// The rows as a table, and as JSON.
-void print(const std::vector<WithEpilogue>& rows);
-nlohmann::ordered_json to_json(const std::vector<WithEpilogue>& rows);
-
-namespace {
-
-constexpr std::int64_t kWidest = 50304;  // outputs of the widest layer: padded words
-constexpr std::size_t kWorkspace =
-    kernels::cuda::kGemmWorkspace + kernels::cuda::bias_gradient_workspace(kWidest);
-
-}  // namespace
-
-Runner::Runner(Meter& meter, kernels::cuda::GemmChoice choice, kernels::cuda::Fusion fusion)
-    : run("", choice, fusion),
-      workspace(meter.backend().allocate(kWorkspace, "workspace of GEMMs")),
-      context{.stream = meter.backend().stream(),
-              .workspace = static_cast<std::byte*>(workspace.get()),
-              .workspace_bytes = kWorkspace} {
-  TRIREME_CUDA(cudaDeviceGetAttribute(&context.sms, cudaDevAttrMultiProcessorCount, 0));
-}
-
-namespace {
-
-using kernels::cuda::Fusion;
-using kernels::cuda::GemmChoice;
-
-/// Times an operation, which `make` gives new operands to run on a runner, in both forms.
-template <typename MakeOn>
-void measure_forms(Meter& meter, WithEpilogue& row, const MakeOn& make) {
-  const auto time = [&](Runner& runner) {
-    return meter.time([&]() -> Call { return make(runner); });
-  };
-  Runner separate(meter, GemmChoice::timed, Fusion::never);
-  row.separate_ms = time(separate);
-  Runner fused(meter, GemmChoice::timed, Fusion::always);
-  const double fused_ms = time(fused);
-  if (fused.run.fused_gemms() > 0) row.fused_ms = fused_ms;
-  Runner chosen(meter, GemmChoice::timed);
-  time(chosen);
-  row.fused = chosen.run.fused_gemms() > 0;
-}
-
-}  // namespace
-
 std::vector<WithEpilogue> measure_epilogues(Meter& meter, const Settings& settings,
                                             const std::string& model, std::int64_t tokens,
                                             std::int64_t hidden) {
@@ -99,32 +65,33 @@ std::vector<WithEpilogue> measure_epilogues(Meter& meter, const Settings& settin
     measure_forms(meter, row, make);
     rows.push_back(row);
   };
-  measure({.name = "fc1 forward, gelu", .m = tokens, .n = ffn, .k = hidden}, [&](Runner& runner) {
-    const kernels::LinearGelu args{.x = meter.random({tokens, hidden}, dtype),
-                                   .weight = meter.random({ffn, hidden}, dtype),
-                                   .bias = meter.random({ffn}, dtype),
-                                   .fc1_out = meter.zeros({tokens, ffn}, dtype),
-                                   .gelu_out = meter.zeros({tokens, ffn}, dtype)};
-    return [&runner, args] { runner.run.linear_gelu(args, runner.context); };
-  });
+  measure({.name = "fc1 forward, gelu", .m = tokens, .n = ffn, .k = hidden},
+          [&](device::Backend& backend) {
+            const kernels::LinearGelu args{.x = meter.random({tokens, hidden}, dtype),
+                                           .weight = meter.random({ffn, hidden}, dtype),
+                                           .bias = meter.random({ffn}, dtype),
+                                           .fc1_out = meter.zeros({tokens, ffn}, dtype),
+                                           .gelu_out = meter.zeros({tokens, ffn}, dtype)};
+            return [&backend, args] { backend.linear_gelu(args); };
+          });
   measure({.name = "fc2 input gradient, gelu'", .m = tokens, .n = ffn, .k = hidden},
-          [&](Runner& runner) {
+          [&](device::Backend& backend) {
             const kernels::LinearGeluGradient args{
                 .dy = meter.random({tokens, hidden}, dtype),
                 .weight = meter.random({hidden, ffn}, dtype),
                 .fc1_out = meter.random({tokens, ffn}, dtype),
                 .dfc1_out = meter.zeros({tokens, ffn}, dtype),
                 .dbias = meter.zeros({ffn}, accumulation_type(dtype))};
-            return [&runner, args] { runner.run.linear_gelu_gradient(args, runner.context); };
+            return [&backend, args] { backend.linear_gelu_gradient(args); };
           });
   const auto measure_weight_gradient = [&](const char* name, std::int64_t in, std::int64_t out) {
-    measure({.name = name, .m = out, .n = in, .k = tokens}, [&](Runner& runner) {
+    measure({.name = name, .m = out, .n = in, .k = tokens}, [&](device::Backend& backend) {
       const kernels::LinearWeightGradient args{
           .x = meter.random({tokens, in}, dtype),
           .dy = meter.random({tokens, out}, dtype),
           .dweight = meter.zeros({out, in}, accumulation_type(dtype)),
           .dbias = meter.zeros({out}, accumulation_type(dtype))};
-      return [&runner, args] { runner.run.linear_weight_gradient(args, runner.context); };
+      return [&backend, args] { backend.linear_weight_gradient(args); };
     });
   };
   measure_weight_gradient("qkv weight gradient, bias", hidden, 3 * hidden);
@@ -132,6 +99,7 @@ std::vector<WithEpilogue> measure_epilogues(Meter& meter, const Settings& settin
   return rows;
 }
 
+/// The rows as a table.
 void print(const std::vector<WithEpilogue>& rows) {
   if (rows.empty()) return;
   fmt::print("\n{:<31} {:<20} {:>11} {:>10} {:>9}\n", "GEMM and epilogue", "m x n x k",
@@ -158,13 +126,6 @@ nlohmann::ordered_json to_json(const std::vector<WithEpilogue>& rows) {
   }
   return list;
 }
-
-namespace {
-
-using kernels::cuda::GemmChoice;
-
-constexpr std::int64_t kTokens = 16384;
-constexpr std::int64_t kPaddedVocabulary = 50304;
 
 struct Model {
   const char* name;
@@ -224,8 +185,8 @@ struct Measured {
   double first = 0.0, fastest = 0.0;  ///< TFLOP/s
 };
 
-double tflops(Meter& meter, Runner& runner, const GemmProblem& problem, DType dtype) {
-  const double ms = meter.time([&]() -> Call {
+double tflops(Meter& meter, device::Backend& backend, const GemmProblem& problem, DType dtype) {
+  const double ms = meter.time(backend, [&]() -> Call {
     const auto& [name, m, n, k, ta, tb, weight_gradient, bias] = problem;
     const kernels::Gemm args{
         .a = meter.random(ta ? Shape{k, m} : Shape{m, k}, dtype),
@@ -235,7 +196,7 @@ double tflops(Meter& meter, Runner& runner, const GemmProblem& problem, DType dt
         .transpose_b = tb,
         .beta = weight_gradient ? 1.0 : 0.0,
         .bias = bias ? meter.random({n}, dtype) : Tensor{}};
-    return [&runner, args] { runner.run.gemm(args, runner.context); };
+    return [&backend, args] { backend.gemm(args); };
   });
   return 1e-9 * 2.0 * static_cast<double>(problem.m) * static_cast<double>(problem.n) *
          static_cast<double>(problem.k) / ms;
@@ -278,14 +239,14 @@ void print(const Meter& meter, const Settings& settings, const std::vector<Measu
 
 void measure_gemms(const Settings& settings) {
   Meter meter(settings);
-  Runner first(meter, GemmChoice::heuristic), fastest(meter, GemmChoice::timed);
+  const auto first = backend_with(GemmChoice::heuristic), fastest = backend_with(GemmChoice::timed);
   std::vector<Measured> rows;
   std::vector<WithEpilogue> epilogues;
   for (const Model& model : kModels) {
     for (const GemmProblem& problem : gemms_of(model))
       if (settings.wants(problem.name))
-        rows.push_back({problem, tflops(meter, first, problem, settings.dtype),
-                        tflops(meter, fastest, problem, settings.dtype)});
+        rows.push_back({problem, tflops(meter, *first, problem, settings.dtype),
+                        tflops(meter, *fastest, problem, settings.dtype)});
     const auto more = measure_epilogues(meter, settings, model.name, kTokens, model.hidden);
     epilogues.insert(epilogues.end(), more.begin(), more.end());
   }

@@ -4,10 +4,8 @@
 #include <cmath>
 #include <nlohmann/json.hpp>
 
-#include "bench/gpu/commands.hpp"
 #include "bench/kernel_rows.hpp"
 #include "core/clock.hpp"
-#include "core/cuda/check.hpp"
 #include "core/dtype.hpp"
 
 namespace trireme::bench::gpu {
@@ -22,23 +20,27 @@ constexpr double kSampleMs = 3.0;
 constexpr double kMaxCalls = 500;
 constexpr std::size_t kWorkspace = std::size_t{2} << 30;  // for the largest row
 
+device::Gpu first_gpu() {
+  const std::vector<device::Gpu> gpus = device::visible_gpus();
+  if (gpus.empty()) throw CodedError<ExitCode::failure>("--device cuda: {}", device::why_no_gpu());
+  return gpus.front();
+}
+
 }  // namespace
 
 Meter::Meter(const Settings& settings)
     : settings_(settings),
+      gpu_(first_gpu()),
       backend_(device::make_cuda_backend(0)),
-      gpu_(device::visible_gpus().front()) {
+      rotation_bytes_(kCachesPerRotation * gpu_.cache_bytes) {
   backend_->reserve_workspace(kWorkspace);
-  int cache_bytes = 0;
-  TRIREME_CUDA(cudaDeviceGetAttribute(&cache_bytes, cudaDevAttrL2CacheSize, 0));
-  rotation_bytes_ = kCachesPerRotation * static_cast<std::size_t>(cache_bytes);
-  const double copy_ms = time([this] {
+  const double copy_ms = time(*backend_, [this] {
     void* from = random({kCopied / 4}, DType::f32).data;
     void* to = take(kCopied);
     return [this, from, to] { backend_->copy(to, from, kCopied); };
   });
   copy_rate_ = 1e-6 * 2.0 * kCopied / copy_ms;
-  const double gemm_ms = time([this] {
+  const double gemm_ms = time(*backend_, [this] {
     const Shape square{kSide, kSide};
     const Tensor a = random(square, settings_.dtype), b = random(square, settings_.dtype);
     const Tensor c = zeros(square, settings_.dtype);
@@ -87,18 +89,18 @@ const std::int32_t* Meter::upload(const std::vector<std::int32_t>& values) {
   return static_cast<const std::int32_t*>(memory);
 }
 
-double Meter::time(const Make& make) {
+double Meter::time(device::Backend& backend, const Make& make) {
   std::vector<Call> calls;
   while (calls.empty() || (buffer_bytes_ < rotation_bytes_ && calls.size() < kMaxSets))
     calls.push_back(make());
-  cuda::Event begin(/*timed=*/true), end(/*timed=*/true);
+  backend_->synchronize();  // the operands are complete, for other backends, too
+  const auto begin = backend.make_event(), end = backend.make_event();
   std::size_t next = 0;
   const auto sample = [&](int count) {
-    begin.record(backend_->stream());
+    begin->record();
     for (int i = 0; i < count; ++i) calls[next++ % calls.size()]();
-    end.record(backend_->stream());
-    end.synchronize();
-    return static_cast<double>(cuda::Event::milliseconds(begin, end)) / count;
+    end->record();
+    return end->milliseconds_since(*begin) / count;
   };
   const int sets = static_cast<int>(calls.size());
   sample(sets);  // loads code and chooses GEMMs
@@ -114,7 +116,7 @@ double Meter::time(const Make& make) {
 
 void Meter::measure(Row row, double work, double ceiling, const Make& make) {
   if (!settings_.wants(row.name)) return;
-  row.ms = time(make);
+  row.ms = time(*backend_, make);
   row.rate = 1e-6 * work / row.ms;
   row.fraction = row.rate / ceiling;
   rows_.push_back(std::move(row));

@@ -26,8 +26,9 @@ class Meter final : public bench::Meter {
   Tensor zeros(const Shape& shape, DType dtype) override;
   const std::int32_t* upload(const std::vector<std::int32_t>& values) override;
 
-  /// Milliseconds of one call: the median of the settings' repeats, each of them milliseconds long.
-  double time(const Make& make);
+  /// Milliseconds of one call of what `make` enqueues on `backend`, one of GPU 0: the median of the
+  /// settings' repeats, each of them milliseconds long.
+  double time(device::Backend& backend, const Make& make);
   void gemm(const std::string& name, double flops, const Make& make, double count) override;
   void stream(const std::string& name, double bytes, const Make& make, double count) override;
 
@@ -44,8 +45,8 @@ class Meter final : public bench::Meter {
   void measure(Row row, double work, double ceiling, const Make& make);
 
   Settings settings_;
-  std::unique_ptr<device::Backend> backend_;
   device::Gpu gpu_;
+  std::unique_ptr<device::Backend> backend_;
   std::size_t rotation_bytes_ = 0;
   std::map<DType, device::Buffer> patterns_;  ///< random elements
   std::vector<device::Buffer> buffers_;
@@ -54,5 +55,14 @@ class Meter final : public bench::Meter {
   double copy_rate_ = 0.0;
   std::vector<Row> rows_;
 };
+
+/// The GEMMs of GPTs of several sizes: the kernel that cuBLASLt's heuristic puts first against
+/// the fastest; and those with a GELU or a bias gradient, fused against in two kernels.
+/// Throws Error (exit 1) when there is no GPU.
+void measure_gemms(const Settings& settings);
+
+/// Every operation of a training step with `dropout`, for several shapes of GPTs, against what the
+/// GPU can do at most. Throws Error (exit 1) when there is no GPU.
+void measure_kernels(const Settings& settings, double dropout);
 
 }  // namespace trireme::bench::gpu

@@ -8,7 +8,7 @@ std::vector<Gpu> visible_gpus() { return {}; }
 
 std::string why_no_gpu() { return "this build has no CUDA backend (TRIREME_CUDA)"; }
 
-std::unique_ptr<Backend> make_cuda_backend(int, const std::string&, GemmChoice) {
+std::unique_ptr<Backend> make_cuda_backend(int, const std::string&, GemmChoice, Fusion) {
   throw CodedError<ExitCode::failure>("run.device = cuda: {}", why_no_gpu());
 }
 

@@ -4,13 +4,13 @@
 #include <nvtx3/nvToolsExt.h>
 
 #include <algorithm>
+#include <array>
+#include <cstring>
 
 #include "core/cuda/check.hpp"
 #include "core/files.hpp"
 #include "core/system/process.hpp"
 #include "device/backend.hpp"
-#include "device/cuda/cuda_graph.hpp"
-#include "device/cuda/staging.hpp"
 #include "device/timers.hpp"
 #include "kernels/cuda/gemm/gemm_runner.hpp"
 #include "kernels/cuda/workspace.hpp"
@@ -29,6 +29,7 @@ std::vector<Gpu> visible_gpus() {
     gpus.push_back({.name = properties.name,
                     .capability = 10 * properties.major + properties.minor,
                     .memory_bytes = properties.totalGlobalMem,
+                    .cache_bytes = static_cast<std::size_t>(properties.l2CacheSize),
                     .bus_id = bus_id});
   }
   return gpus;
@@ -107,11 +108,93 @@ struct Allocated {
   std::size_t highest = 0;
 };
 
+/// A ring of pinned buffers, through which data reaches the GPU without holding up the host. A
+/// buffer is used again once the copy from it is done, so that the host waits only when it is more
+/// than the ring ahead of the GPU.
+class Staging {
+ public:
+  Staging() {
+    for (Slot& slot : slots_) {
+      void* memory = nullptr;
+      TRIREME_CUDA(cudaMallocHost(&memory, kBufferBytes));
+      slot.memory = static_cast<std::byte*>(memory);
+      slot.copied = std::make_unique<cuda::Event>();
+    }
+  }
+  ~Staging() {
+    for (Slot& slot : slots_) cudaFreeHost(slot.memory);
+  }
+  Staging(const Staging&) = delete;
+  Staging& operator=(const Staging&) = delete;
+
+  /// Enqueues a copy of host memory to the GPU; `source` may change as soon as this returns.
+  void upload(void* destination, const void* source, std::size_t bytes, cudaStream_t stream) {
+    for (std::size_t begin = 0; begin < bytes; begin += kBufferBytes) {
+      const std::size_t part = std::min(kBufferBytes, bytes - begin);
+      Slot& slot = slots_[next_];
+      next_ = (next_ + 1) % slots_.size();
+      slot.copied->synchronize();
+      std::memcpy(slot.memory, static_cast<const std::byte*>(source) + begin, part);
+      TRIREME_CUDA(cudaMemcpyAsync(static_cast<std::byte*>(destination) + begin, slot.memory, part,
+                                   cudaMemcpyHostToDevice, stream));
+      slot.copied->record(stream);
+    }
+  }
+
+ private:
+  static constexpr std::size_t kBufferBytes = std::size_t{4} << 20;
+  struct Slot {
+    std::byte* memory = nullptr;
+    std::unique_ptr<cuda::Event> copied;
+  };
+  std::array<Slot, 8> slots_;
+  std::size_t next_ = 0;
+};
+
+using Graph = std::unique_ptr<CUgraph_st, cudaError_t (*)(cudaGraph_t)>;
+
+class CudaGraph final : public CapturedWork {
+ public:
+  CudaGraph(const Graph& graph, cudaStream_t stream) : stream_(stream) {
+    TRIREME_CUDA(cudaGraphInstantiate(&executable_, graph.get(), 0));
+  }
+  ~CudaGraph() override { cudaGraphExecDestroy(executable_); }
+  CudaGraph(const CudaGraph&) = delete;
+  CudaGraph& operator=(const CudaGraph&) = delete;
+
+  void replay() override { TRIREME_CUDA(cudaGraphLaunch(executable_, stream_)); }
+
+ private:
+  cudaGraphExec_t executable_ = nullptr;
+  cudaStream_t stream_;
+};
+
+/// Ends what was begun, and returns what has been recorded.
+Graph end_capture(cudaStream_t stream) {
+  cudaGraph_t graph = nullptr;
+  TRIREME_CUDA(cudaStreamEndCapture(stream, &graph));
+  return {graph, &cudaGraphDestroy};
+}
+
+/// See Backend::capture(). What other threads enqueue meanwhile is neither captured nor delayed.
+std::unique_ptr<CapturedWork> capture_stream(cudaStream_t stream,
+                                             const std::function<void()>& work) {
+  TRIREME_CUDA(cudaStreamBeginCapture(stream, cudaStreamCaptureModeThreadLocal));
+  try {
+    work();
+  } catch (...) {
+    cudaGraph_t incomplete = nullptr;
+    if (cudaStreamEndCapture(stream, &incomplete) == cudaSuccess) cudaGraphDestroy(incomplete);
+    throw;
+  }
+  return std::make_unique<CudaGraph>(end_capture(stream), stream);
+}
+
 // Operations are queued on one stream; the host runs ahead.
 class CudaBackend final : public Backend {
  public:
-  CudaBackend(int index, const std::string& gemm_cache, GemmChoice choice)
-      : gpu_name_(visible_gpus()[index].name), gemm_(gemm_cache, choice) {
+  CudaBackend(int index, const std::string& gemm_cache, GemmChoice choice, Fusion fusion)
+      : gpu_name_(visible_gpus()[index].name), gemm_(gemm_cache, choice, fusion) {
     int sms = 0, major = 0, minor = 0, shared = 0;
     TRIREME_CUDA(cudaDeviceGetAttribute(&sms, cudaDevAttrMultiProcessorCount, index));
     TRIREME_CUDA(cudaDeviceGetAttribute(&major, cudaDevAttrComputeCapabilityMajor, index));
@@ -209,6 +292,7 @@ class CudaBackend final : public Backend {
   std::unique_ptr<Event> make_event() override {
     return std::make_unique<StreamEvent>(context_.stream);
   }
+  int fused_gemms() const override { return gemm_.fused_gemms(); }
   CUstream_st* stream() const override { return context_.stream; }
   std::unique_ptr<CapturedWork> capture(const std::function<void()>& work) override {
     return capture_stream(context_.stream, work);
@@ -244,11 +328,11 @@ class CudaBackend final : public Backend {
 }  // namespace
 
 std::unique_ptr<Backend> make_cuda_backend(int index, const std::string& gemm_cache,
-                                           GemmChoice choice) {
+                                           GemmChoice choice, Fusion fusion) {
   use_gpu(index);
   static NvtxRanges nvtx;
   range_listener(RangeListeners::nvtx) = &nvtx;
-  return std::make_unique<CudaBackend>(index, gemm_cache, choice);
+  return std::make_unique<CudaBackend>(index, gemm_cache, choice, fusion);
 }
 
 namespace {

@@ -9,14 +9,8 @@
 
 namespace trireme::kernels::cuda {
 
+using kernels::Fusion;
 using kernels::GemmChoice;
-
-/// Where a GEMM's GELU or bias gradient is computed: in its epilogue or by a second kernel.
-enum class Fusion {
-  timed,   ///< in the GEMM's kernel if that is faster, timed on this GPU; if GEMMs are timed
-  always,  ///< in the GEMM's kernel wherever there is one; to compare with
-  never,   ///< in a separate kernel; to compare with
-};
 
 class Chooser;
 
