@@ -255,7 +255,7 @@ ClozeItem encode_pair(const Question::Choice& choice, const tokenizer::Tokenizer
   const std::vector<std::int32_t> both = tokenizer.encode(choice.context + choice.continuation);
   const std::size_t before = item.context.size();
   if (both.size() <= before)
-    throw DataError("no token is left to predict of '{}'", choice.continuation);
+    throw UnscorableText("no token is left to predict of '{}'", choice.continuation);
   item.target.assign(both.begin() + static_cast<std::ptrdiff_t>(before), both.end());
   return item;
 }

@@ -43,7 +43,7 @@ std::vector<Question> read_targets(const std::string& path, std::int64_t limit);
 
 /// The tokens of a context and its continuation: encoded as one text, of which those past the
 /// tokens of the context alone are the target; white space that ends the context belongs to the
-/// continuation. Throws DataError where no token is left for the target.
+/// continuation. Throws UnscorableText where no token is left for the target.
 ClozeItem encode_pair(const Question::Choice& choice, const tokenizer::Tokenizer& tokenizer);
 
 /// How a model answers.

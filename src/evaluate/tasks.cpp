@@ -179,11 +179,8 @@ std::unique_ptr<const Task> make_task(const TaskSpec& spec, const tokenizer::Tok
                                       std::int64_t sequence) {
   try {
     return task_of(spec, tokenizer, sequence);
-  } catch (const DataError& error) {
-    // Datasets do not know from which file they are made.
-    const std::string what = error.what();
-    if (what.starts_with(spec.file)) throw;
-    throw DataError("{}: {}", spec.file, what);
+  } catch (const UnscorableText& error) {
+    throw DataError("{}: {}", spec.file, error.what());
   }
 }
 

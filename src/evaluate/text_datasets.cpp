@@ -41,7 +41,7 @@ WindowDataset::WindowDataset(std::vector<std::int32_t> tokens, std::int64_t sequ
   if (step < 1 || step > sequence)
     throw UsageError("--overlapping-eval {}: expected 1 to model.sequence = {}", step, sequence);
   if (tokens_.size() < 2)
-    throw DataError("the text has {} tokens: nothing to score", tokens_.size());
+    throw UnscorableText("the text has {} tokens: nothing to score", tokens_.size());
   samples_ = 1 + (std::max<std::int64_t>(this->tokens() - 1 - sequence, 0) + step - 1) / step;
 }
 
@@ -62,12 +62,12 @@ ClozeDataset::ClozeDataset(std::vector<ClozeItem> items, std::int64_t sequence,
       sequence_(sequence),
       padding_(padding),
       fields_(fields_of(sequence, padding)) {
-  if (items_.empty()) throw DataError("there is no item to score");
+  if (items_.empty()) throw UnscorableText("there is no item to score");
   for (ClozeItem& item : items_) {
     const std::int64_t size = std::ssize(item.target);
     if (size < 1 || size > sequence)
-      throw DataError("item {} has a target of {} tokens: expected 1 to model.sequence = {}",
-                      &item - items_.data() + 1, size, sequence);
+      throw UnscorableText("item {} has a target of {} tokens: expected 1 to model.sequence = {}",
+                           &item - items_.data() + 1, size, sequence);
     if (item.context.empty()) item.context = {padding};
     const std::int64_t excess = std::ssize(item.context) + size - (sequence + 1);
     if (excess > 0) item.context.erase(item.context.begin(), item.context.begin() + excess);

@@ -10,10 +10,17 @@
 #include <string_view>
 #include <vector>
 
+#include "core/error.hpp"
 #include "data/dataset.hpp"
 #include "tokenizer/tokenizer.hpp"
 
 namespace trireme::evaluate {
+
+/// Texts that cannot be scored: the message names no file, which only the caller knows.
+class UnscorableText : public DataError {
+ public:
+  using DataError::DataError;
+};
 
 /// Windows of `sequence` tokens over a stream of N tokens, `step` apart. Every token but the first
 /// is the label of exactly one window: window 0 has `sequence` labels, each other one the last
@@ -21,8 +28,8 @@ namespace trireme::evaluate {
 /// tasks/zeroshot_gpt2 (--overlapping-eval), without its last windows, which score nothing.
 class WindowDataset final : public data::Dataset {
  public:
-  /// `padding` fills the last window. Throws UsageError unless 1 <= step <= sequence, DataError
-  /// for fewer than two tokens.
+  /// `padding` fills the last window. Throws UsageError unless 1 <= step <= sequence,
+  /// UnscorableText for fewer than two tokens.
   WindowDataset(std::vector<std::int32_t> tokens, std::int64_t sequence, std::int64_t step,
                 std::int32_t padding);
 
@@ -50,7 +57,7 @@ struct ClozeItem {
 class ClozeDataset final : public data::Dataset {
  public:
   /// Every item has a target of 1 to `sequence` tokens; an empty context becomes `padding`. Throws
-  /// DataError where there is no item, or one has a target of another length.
+  /// UnscorableText where there is no item, or one has a target of another length.
   ClozeDataset(std::vector<ClozeItem> items, std::int64_t sequence, std::int32_t padding);
 
   std::int64_t samples() const override { return std::ssize(items_); }

@@ -41,8 +41,6 @@ decltype(auto) naming(const std::filesystem::path& path, Function&& function) {
   try {
     return function();
   } catch (const hdf5::Failure& failure) {
-    if (std::string_view(failure.what()).ends_with("file signature not found"))
-      throw DataError("'{}' is not a readable checkpoint: it is no HDF5 file", path.string());
     throw DataError("'{}' is not a readable checkpoint: {}", path.string(), failure.what());
   }
 }
@@ -239,6 +237,8 @@ Reader::Reader(const std::filesystem::path& path) : path_(path) {
   header_.path = path;
   const bool has_structure = verify_structure(path);  // first: HDF5 sees no damaged metadata
   naming(path, [&] {
+    if (H5Fis_hdf5(path.c_str()) == 0)
+      throw DataError("'{}' is not a readable checkpoint: it is no HDF5 file", path.string());
     file_->handle = TRIREME_HDF5_OPEN(H5Fclose, H5Fopen, path.c_str(), H5F_ACC_RDONLY,
                                       hdf5::file_access().get());
     const hid_t file = file_->handle.get();

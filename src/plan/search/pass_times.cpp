@@ -295,7 +295,7 @@ ModelShape model_shape(const deck::Deck& deck, std::int64_t vocab) {
               static_cast<double>(attention.local_kv_heads(static_cast<int>(deck.parallel.tensor)) *
                                   deck.parallel.tensor) /
               static_cast<double>(attention.heads),
-          .gated = block.mlp.kind.ends_with("glu"),
+          .gated = deck.model.activation.has_value(),
           .rotary = attention.rotary,
           .biases = attention.output_bias,
           .reads_output = block.norm_placement != model::NormPlacement::pre};
