@@ -28,9 +28,16 @@ namespace {
       throw DeckError("{}", message);
     case ExitCode::usage:
       throw UsageError("{}", message);
-    default:
-      throw InternalError("{}", message);
+    case ExitCode::failure:
+    case ExitCode::stopped_early:
+    case ExitCode::diverged:
+    case ExitCode::corrupted:
+      throw Error(code, message);
+    case ExitCode::success:
+    case ExitCode::internal:
+      break;
   }
+  throw InternalError("{}", message);
 }
 
 }  // namespace
