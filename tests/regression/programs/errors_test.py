@@ -7,6 +7,7 @@ import shutil
 import subprocess
 import unittest
 import unittest.mock
+from pathlib import Path
 
 from runs import (DATA, DECK, FAILED, FINISHED, HERE, IO, USAGE, RunTest, Started, command_line,
                   dataset, run)
@@ -229,6 +230,13 @@ class Questions(RunTest):
             built = facts["commit"].removesuffix("+")
             self.assertRegex(built, "^[0-9a-f]{12,}$")
             subprocess.run([*git, "cat-file", "-e", f"{built}^{{commit}}"], check=True)
+
+    def test_one_rank_without_a_launcher_starts_no_daemon(self):
+        # Open MPI's orted would run from MPI_Init() to the end.
+        with self.start("run", "train.iterations=1e6") as started:
+            self.wait_until(lambda: self.events("run", "train"), started)
+            names = [Path(f"/proc/{child}/comm").read_text().strip() for child in started.children()]
+        self.assertNotIn("orted", names)
 
     def test_check_and_plan(self):
         words = self.deck_words("run", "parallel.tensor=2", "parallel.pipeline=2")
