@@ -105,10 +105,11 @@ struct Measured {
                        plan.parameters / 1e6, counted(plan.tokens_per_step, "token"),
                        counted(plan.layout.ranks(), "rank"));
   }
-  /// "bf16", or "bf16 with FP8 GEMMs".
+  /// "bf16", or "bf16 with FP8 GEMMs (tensor)".
   std::string types() const {
+    const auto& recipe = deck.precision.fp8.recipe;
     return fmt::format("{}{}", name_of(deck.precision.compute),
-                       deck.precision.gemm == deck::GemmPrecision::fp8 ? " with FP8 GEMMs" : "");
+                       recipe ? fmt::format(" with FP8 GEMMs ({})", name_of(*recipe)) : "");
   }
   std::string memory_line() const {
     return fmt::format("memory    {} at most, planned {}: {:+.1f} %\n",

@@ -146,15 +146,20 @@ std::string fp8_text(const model::StageConfig& config) {
       in_fp8 += linear->in_fp8(config.sizes()) ? 1 : 0;
     }
   }
-  std::string text = fmt::format("{} of {} layers' GEMMs ({} x {}, one scale a tensor)", layers,
-                                 config.spec.layers(), name_of(config.precision.gemm),
-                                 name_of(config.precision.gemm_gradients));
+  const bool blocks = config.spec.blocks.front().fp8_blocks;
+  std::string text =
+      fmt::format("{} of {} layers' GEMMs ({} x {}, one scale {})", layers, config.spec.layers(),
+                  name_of(config.precision.gemm), name_of(config.precision.gemm_gradients),
+                  blocks ? "for each block of 128 x 128 or 1 x 128" : "a tensor");
   if (in_fp8 < linears)
     text += fmt::format(
         "; {} of their {} linears stay in {}, since tokens of a micro-batch, inputs or outputs of "
-        "a "
-        "tensor rank are no multiples of 16",
-        linears - in_fp8, linears, name_of(config.precision.activations));
+        "a tensor rank are no multiples of 16{}",
+        linears - in_fp8, linears, name_of(config.precision.activations),
+        blocks && config.tensor_ranks > 1
+            ? fmt::format(" (inputs or outputs that parallel.tensor = {} shards: of {})",
+                          config.tensor_ranks, kernels::kScaleBlock)
+            : "");
   if (config.spec.hidden < kMinFp8Hidden)
     text += fmt::format("; with model.hidden = {} conversions cost about what FP8 gains",
                         config.spec.hidden);

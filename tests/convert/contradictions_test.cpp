@@ -87,10 +87,11 @@ TEST(Contradictions, Fp8OfTransformerEngine) {
   const std::string delayed = deck_of("--bf16 --fp8-e4m3 --num-layers-at-start-in-bf16 3");
   EXPECT_TRUE(has(delayed, "backward: e4m3")) << delayed;
   EXPECT_FALSE(has(delayed, "first_layers")) << delayed;
+  EXPECT_TRUE(has(deck_of("--bf16 --fp8-format hybrid --fp8-recipe blockwise"), "recipe: block"));
   EXPECT_FALSE(has(deck_of("--bf16 --fp8-recipe delayed"), "fp8:"));
   EXPECT_EQ(error_of("--bf16 --fp8-format e5m2"), "--fp8-format e5m2: expected hybrid or e4m3");
   EXPECT_EQ(error_of("--bf16 --fp8-format hybrid --fp8-recipe mxfp8"),
-            "--fp8-recipe mxfp8: Trireme has the recipe tensorwise");
+            "--fp8-recipe mxfp8: Trireme has the recipes tensorwise and blockwise");
   EXPECT_EQ(error_of("--bf16 --fp8-format hybrid --no-fp8-wgrad"),
             "--no-fp8-wgrad: with precision.gemm: fp8 the GEMMs of weight gradients are in FP8; "
             "remove it");

@@ -177,9 +177,9 @@ TEST(DeckChecks, BatchScheduleAndLengthMustFit) {
       {"batch:", "precision: {gemm: fp8, fp8: {forward: e5m2}}\nbatch:",
        "bad.yaml:6:30: precision.fp8.forward = e5m2 is not built yet: two bits of mantissa are too "
        "few for activations and weights (try e4m3)"},
-      {"batch:", "precision: {gemm: fp8, fp8: {recipe: block}}\nbatch:",
-       "bad.yaml:6:30: 'precision.fp8.recipe: block' is not built yet; leave it out or write "
-       "'tensor'"},
+      {"batch:", "precision: {fp8: {recipe: block}}\nbatch:",
+       "bad.yaml:6:19: 'precision.fp8.recipe' needs precision.gemm = fp8, but it is same; leave "
+       "it out"},
       {"batch:", "precision: {gemm: fp8, fp8: {first_layers: 3, last_layers: 1}}\nbatch:",
        "bad.yaml:6:30: precision.fp8.first_layers + last_layers = 4 leave none of model.layers = 4 "
        "for FP8 (try fewer, or precision.gemm: same)"},

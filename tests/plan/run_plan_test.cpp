@@ -341,11 +341,39 @@ TEST(RunPlan, Fp8GemmsTakeCopiesOfWeightsAndInputs) {
       near(plan({"precision.fp8.first_layers=2"}).weights - bf16.weights, 2 * 10 * 12 * h * h));
 }
 
+TEST(RunPlan, BlocksOfFp8TakeAScaleEach) {
+  const auto plan = [&](const std::string& recipe) {
+    return plan_gpt2({"run.device=cuda", "precision.gemm=fp8", "precision.fp8.recipe=" + recipe})
+        .stages[0]
+        .memory;
+  };
+  const MemoryPlan tensor = plan("tensor"), block = plan("block");
+  const auto grown = [](std::size_t from, std::size_t to, std::int64_t scales) {
+    const auto bytes = static_cast<double>(to - from), wanted = 4.0 * static_cast<double>(scales);
+    return bytes > 0.9 * wanted && bytes < 1.3 * wanted;  // buffers are aligned
+  };
+  const std::int64_t h = kHidden, T = 4 * 1024;
+  // Squares of W and W^T of qkv, projection and the MLP, of which rows of 6 and 18 are padded to 8
+  // and 20; vectors of inputs; of an operand and of the transposed gradient.
+  EXPECT_TRUE(grown(tensor.weights, block.weights,
+                    12 * (18 * 8 + 6 * 20 + 2 * 6 * 8 + 2 * (24 * 8 + 6 * 24))));
+  EXPECT_TRUE(grown(tensor.activations, block.activations, 12 * 7 * T * h / 128));
+  EXPECT_TRUE(grown(tensor.workspace, block.workspace, 2 * 4 * T * h / 128));
+}
+
 TEST(RunPlan, SaysWhichGemmsAreInFp8) {
   EXPECT_EQ(plan_gpt2().fp8, "");
   EXPECT_EQ(
       plan_gpt2({"precision.gemm=fp8", "precision.fp8.last_layers=1", "model.hidden=1536"}).fp8,
       "11 of 12 layers' GEMMs (fp8-e4m3 x fp8-e5m2, one scale a tensor)");
+  const std::vector<std::string> block = {"precision.gemm=fp8", "precision.fp8.recipe=block",
+                                          "model.hidden=1536", "model.heads=24",
+                                          "parallel.tensor=8"};
+  EXPECT_EQ(plan_gpt2(block, 8).fp8,
+            "12 of 12 layers' GEMMs (fp8-e4m3 x fp8-e5m2, one scale for each block of 128 x 128 or "
+            "1 x 128); 24 of their 48 linears stay in fp32, since tokens of a micro-batch, inputs "
+            "or outputs of a tensor rank are no multiples of 16 (inputs or outputs that "
+            "parallel.tensor = 8 shards: of 128)");
   const std::string text = to_text(plan_gpt2({"precision.gemm=fp8", "model.ffn=1000"}));
   EXPECT_NE(text.find("FP8        12 of 12 layers' GEMMs"), std::string::npos) << text;
   EXPECT_NE(text.find("24 of their 48 linears stay in fp32"), std::string::npos) << text;

@@ -154,6 +154,21 @@ TEST(Setup, PrecisionNamesATypeForEachRoleOfATensor) {
             expected);
 }
 
+TEST(Setup, EndsOfTheModelStayInTheActivationsTypeAndBlocksFollowTheRecipe) {
+  const auto spec = [](const std::string& keys) {
+    return model_spec(gpt2_deck({"precision.gemm=fp8", "precision.fp8=" + keys}), {.size = 100});
+  };
+  const model::ModelSpec all = spec("{recipe: tensor}"), ends = spec(
+                                                             "{recipe: block, "
+                                                             "first_layers: 1, "
+                                                             "last_layers: 2}");
+  for (std::int64_t layer = 0; layer < all.layers(); ++layer) {
+    EXPECT_TRUE(all.blocks[layer].fp8 && !all.blocks[layer].fp8_blocks) << layer;
+    EXPECT_EQ(ends.blocks[layer].fp8, layer >= 1 && layer < ends.layers() - 2) << layer;
+    EXPECT_TRUE(ends.blocks[layer].fp8_blocks) << layer;
+  }
+}
+
 TEST(Setup, MfuIsAShareOfTheActivationsPeak) {
   EXPECT_EQ(mfu_type(gpt2_deck({"run.device=cuda"})), DType::bf16);
   EXPECT_EQ(mfu_type(gpt2_deck({"run.device=cuda", "precision.gemm=fp8"})), DType::bf16);

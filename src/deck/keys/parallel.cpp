@@ -140,9 +140,10 @@ void arithmetic_keys(std::vector<Key>& rows) {
                     "fp8: 8 bits, on GPUs of compute capability 8.9 and newer."),
           key(TRIREME_MEMBER(precision.fp8.recipe))
               .derived("tensor if fp8", if_fp8([](Fp8& fp8) { fp8.recipe = Fp8Recipe::tensor; }))
-              .built({"tensor"})
               .warn()
-              .help("What has a scale: each tensor, from its largest magnitude (current scaling)."),
+              .help("What has a scale, from its largest magnitude (current scaling): each tensor; "
+                    "or each block, 128 elements of activations and gradients and 128 x 128 of "
+                    "weights, on GPUs of compute capability 9.0."),
           key(TRIREME_MEMBER(precision.fp8.forward))
               .derived("e4m3 if fp8", if_fp8([](Fp8& fp8) { fp8.forward = Fp8Type::e4m3; }))
               .warn()

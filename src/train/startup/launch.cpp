@@ -151,7 +151,12 @@ std::string gpu_problem(const GpuInfo& mine) {
       mine.visible ? "= " + *mine.visible : "is not set", gpus);
 }
 
-std::string fp8_problem(const std::string& gpu, int capability) {
+std::string fp8_problem(const std::string& gpu, int capability, deck::Fp8Recipe recipe) {
+  if (capability >= 89 && recipe == deck::Fp8Recipe::block && capability != 90)
+    return fmt::format(
+        "precision.fp8.recipe = block needs a GPU of compute capability 9.0 (H100, H200), but {} "
+        "has {}.{} (try precision.fp8.recipe: tensor)",
+        gpu, capability / 10, capability % 10);
   if (capability >= 89) return "";
   return fmt::format(
       "precision.gemm = fp8 needs a GPU with FP8 tensor cores, of compute capability 8.9 or newer "

@@ -8,6 +8,8 @@
 #include <string>
 #include <vector>
 
+#include "deck/choices.hpp"
+
 namespace trireme::train {
 /// The program that a rank runs.
 struct ProgramInfo {
@@ -50,8 +52,8 @@ std::string gpu_problem(const GpuInfo& mine);
 std::string gpu_kind_problem(const std::string& first, const std::string& mine);
 
 /// Complains when a GPU of this name and compute capability (10 * major + minor) has no tensor
-/// cores for FP8, which precision.gemm = fp8 needs.
-std::string fp8_problem(const std::string& gpu, int capability);
+/// cores for FP8, which precision.gemm = fp8 needs, or no GEMMs with a scale for each block.
+std::string fp8_problem(const std::string& gpu, int capability, deck::Fp8Recipe recipe);
 
 /// What decides whether NCCL talks to other nodes over InfiniBand.
 struct NetworkInfo {

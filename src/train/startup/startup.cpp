@@ -195,7 +195,8 @@ void check_gpus(comm::MpiCommunicator& world, const deck::Deck& deck) {
   }
   if (deck.precision.gemm == deck::GemmPrecision::fp8)
     refuse(world, ExitCode::deck,
-           fp8_problem(mine.taken(), device::visible_gpus()[mine.local_rank].capability));
+           fp8_problem(mine.taken(), device::visible_gpus()[mine.local_rank].capability,
+                       deck.precision.fp8.recipe.value_or(deck::Fp8Recipe::tensor)));
   const bool one_node = mine.local_ranks == world.size();
   refuse(world, ExitCode::failure,
          one_node ? ""

@@ -118,6 +118,24 @@ class Tiny(GpuTest):
         self.assertEqual(train[-1]["loss_scale"], 2.0 ** (32 - (skipped - 1)))
 
 
+class Fp8(GpuTest):
+    def test_host_curve_of_each_recipe(self):
+        """The host rounds operands of GEMMs as the GPU does."""
+        words = ["precision.compute=bf16", "precision.gemm=fp8", "model.hidden=256", "model.heads=4",
+                 "schedule.peak=5e-4", "checkpoint.at_end=false"]
+        losses = {}
+        for recipe in ("tensor", "block"):
+            with self.subTest(recipe):
+                for device in ("host", CUDA):
+                    name = f"{recipe}-{device[-4:]}"
+                    self.pretrain(name, *words, f"precision.fp8.recipe={recipe}",
+                                  *([] if device == "host" else [CUDA]))
+                    losses[name] = self.losses(name)
+                self.assert_learns(losses[f"{recipe}-host"])
+                self.assert_close(losses[f"{recipe}-cuda"], losses[f"{recipe}-host"], 2e-2, recipe)
+        self.assertNotEqual(losses["tensor-cuda"], losses["block-cuda"])
+
+
 class Bert(GpuTest):
     """Full attention that skips padding, exact GELU, norms behind the sublayers, few labels."""
 

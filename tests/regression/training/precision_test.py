@@ -143,6 +143,12 @@ class Fp8(RunTest):
         self.pretrain("mixed", *self.WORDS, "precision.fp8={first_layers: 1, backward: e4m3}")
         self.assertNotEqual(self.losses("mixed"), losses)
         self.assert_close(self.losses("mixed"), self.losses("bf16"), 2e-2, "mixed")
+        blocks = "precision.fp8={recipe: block}"
+        self.pretrain("block", *self.WORDS, blocks)
+        self.assertNotEqual(self.losses("block"), losses)
+        self.assert_close(self.losses("block"), self.losses("bf16"), 2e-2, "block")
+        self.pretrain("block-1-2-1", *layout_words(1, 2, 1), *self.WORDS, blocks, ranks=2)
+        self.assert_close(self.losses("block-1-2-1"), self.losses("block"), 1e-2, "block, 2 stages")
         for layout, *more in [((2, 1, 1), "parallel.sequence=true"), ((1, 2, 1),),
                               ((1, 1, 2), "parallel.zero=3")]:
             name = "-".join([*map(str, layout), *more])

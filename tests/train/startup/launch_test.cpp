@@ -79,9 +79,13 @@ TEST(GpuComplaint, EachRankNeedsOne) {
 }
 
 TEST(Fp8Complaint, NamesTheGpuAndWhatIsNeeded) {
-  EXPECT_EQ(fp8_problem("NVIDIA H200", 90), "");
-  EXPECT_EQ(fp8_problem("NVIDIA L4", 89), "");
-  expect_in(fp8_problem("NVIDIA A100-SXM4-80GB", 80),
+  using enum deck::Fp8Recipe;
+  EXPECT_EQ(fp8_problem("NVIDIA H200", 90, block), "");
+  EXPECT_EQ(fp8_problem("NVIDIA L4", 89, tensor), "");
+  expect_in(fp8_problem("NVIDIA L4", 89, block),
+            {"precision.fp8.recipe = block needs a GPU of compute capability 9.0",
+             "but NVIDIA L4 has 8.9", "try precision.fp8.recipe: tensor"});
+  expect_in(fp8_problem("NVIDIA A100-SXM4-80GB", 80, block),
             {"needs a GPU with FP8 tensor cores, of compute capability 8.9 or newer",
              "but NVIDIA A100-SXM4-80GB has 8.0", "try precision.gemm: same"});
 }

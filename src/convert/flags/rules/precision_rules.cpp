@@ -146,7 +146,7 @@ void apply_fp8(Recipe& recipe) {
                "FP8 scales come from each tensor's current magnitude, not from past ones (delayed "
                "scaling): losses differ by rounding");
   else
-    draft.error(*scaling, "Trireme has the recipe tensorwise");
+    draft.error(*scaling, "Trireme has the recipes tensorwise and blockwise");
 
   // Megatron-LM's defaults are one layer at each end.
   const Given* ends = recipe.flags.find("first-last-layers-bf16");

@@ -119,7 +119,7 @@ std::vector<Flag> model_flags() {
       drop("fp8-param-gather", kNone, "changes no result: weights are gathered in 16 bits"),
       refuse("no-fp8-wgrad", kNone,
              "with precision.gemm: fp8 the GEMMs of weight gradients are in FP8; remove it"),
-      refuse("fp8-quantizer-factory", kOne, "Trireme has the recipe tensorwise"),
+      refuse("fp8-quantizer-factory", kOne, "Trireme has the recipes tensorwise and blockwise"),
   };
 }
 
