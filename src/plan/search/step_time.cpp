@@ -335,18 +335,20 @@ double LayoutTimes::exposed_data(int stage, std::int64_t layers,
   };
   const bool gradients = deck_.parallel.overlap.gradients;
   const bool weights = deck_.parallel.overlap.parameters;
-  switch (deck_.parallel.zero) {
-    case 0:
+  using model::ZeroStage;
+  switch (store_options(deck_).zero) {
+    case ZeroStage::none:
       return behind(2 * reduce, gradients, last.backward);
-    case 1:
+    case ZeroStage::optimizer_state:
       return behind(reduce, gradients, last.backward) + behind(gather, weights, last.forward);
-    case 2:
+    case ZeroStage::gradients:
       return micro_batches_ * behind(reduce, gradients, last.backward) +
              behind(gather, weights, last.forward);
-    default:
+    case ZeroStage::weights:
       return micro_batches_ * (behind(reduce + gather, gradients && weights, last.backward) +
                                behind(gather, weights, last.forward));
   }
+  throw InternalError("unknown parallel.zero = {}", deck_.parallel.zero);
 }
 
 StepTime LayoutTimes::step_time(const std::vector<std::int64_t>& partition, bool messages) const {
