@@ -198,11 +198,11 @@ std::string index_text(const nlohmann::ordered_json& report, std::int64_t sequen
   const auto number = [&](const char* key) { return report[key].get<std::int64_t>(); };
   const auto text = [&](const char* key) { return report[key].get<std::string>(); };
   if (report["kind"] == "index")
-    return fmt::format("{}: {} of {} from sequences {} to {} ({} per epoch, {}), in {}\n",
-                       text("part"), counted(number("samples"), "sample"),
-                       counted(sequence, "token"), number("first_sequence"),
-                       number("end_sequence") - 1, counted(number("tokens_per_epoch"), "token"),
-                       counted(number("epochs"), "epoch"), text("output"));
+    return fmt::format(
+        "{}: {} of {} from sequences {} to {} ({} per epoch, {} {}), in {}\n", text("part"),
+        counted(number("samples"), "sample"), counted(sequence, "token"), number("first_sequence"),
+        number("end_sequence") - 1, counted(number("tokens_per_epoch"), "token"), number("epochs"),
+        number("epochs") == 1 ? "epoch" : "epochs", text("output"));
   std::string lines = fmt::format("{}: {} of {} from {}, in {}\n", text("part"),
                                   counted(number("samples"), "sample"), counted(sequence, "token"),
                                   counted(report["datasets"].size(), "dataset"), text("output"));

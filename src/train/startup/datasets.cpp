@@ -74,10 +74,11 @@ std::string describe_data(const deck::Deck& deck, const plan::Vocabulary& vocabu
     for (std::size_t i = 0; i < found.summary.datasets.size(); ++i) {
       const data::SplitSummary& dataset = found.summary.datasets[i];
       const bool several = found.summary.datasets.size() > 1;
-      text += fmt::format("{:<10} {}, {}; {} wanted: {}{}\n", data::name_of(split),
+      text += fmt::format("{:<10} {}, {}; {} wanted: {} {}{}\n", data::name_of(split),
                           counted(dataset.documents.size(), "document"),
                           counted(dataset.tokens, "token"), counted(found.samples[i], "sample"),
-                          counted(dataset.epochs, "epoch"), several ? " of " + found.names[i] : "");
+                          dataset.epochs, dataset.epochs == 1 ? "epoch" : "epochs",
+                          several ? " of " + found.names[i] : "");
     }
   }
   return text;
