@@ -5,6 +5,7 @@
 
 #include "../message_of.hpp"
 #include "checkpoint_fixture.hpp"
+#include "core/files.hpp"
 
 namespace trireme::checkpoint {
 namespace {
@@ -30,7 +31,12 @@ class LocalCheckpoint : public CheckpointTest {
   }
   std::optional<ShardHeader> find(std::int64_t newer_than = -1) {
     return find_shards(
-        disk_, *world_, newer_than, [](const ShardHeader&) { return true; }, note_);
+        disk_, *world_, newer_than,
+        [](const ShardHeader& shard) {
+          if (shard.deck != kDeck) throw DeckError("another deck");
+          return true;
+        },
+        note_);
   }
   std::vector<int> own_nodes() const {
     std::vector<int> nodes;
@@ -97,6 +103,21 @@ TEST_F(LocalCheckpoint, ADamagedShardGivesWayToAnOlderOne) {
   ASSERT_TRUE(found);
   EXPECT_EQ(found->iteration, 3);
   EXPECT_NE(note_.find("is not a readable local checkpoint"), std::string::npos) << note_;
+}
+
+TEST_F(LocalCheckpoint, ADamagedDeckIsNotRead) {
+  save(3);
+  const auto newest = save(5);
+  std::string content = read_file(newest);
+  const std::size_t deck = content.find("layers: 2");
+  ASSERT_NE(deck, std::string::npos);
+  content[deck] ^= 1;
+  write_file_atomically(newest, content);
+  world_->barrier();
+  const auto found = find();
+  ASSERT_TRUE(found);
+  EXPECT_EQ(found->iteration, 3);
+  EXPECT_NE(note_.find("is damaged: its checksum does not match"), std::string::npos) << note_;
 }
 
 TEST_F(LocalCheckpoint, ANodeThatLostItsDiskGetsTheCopy) {

@@ -12,6 +12,7 @@
 #include "comm/mpi/groups.hpp"
 #include "core/error.hpp"
 #include "core/files.hpp"
+#include "core/text.hpp"
 
 namespace trireme::checkpoint {
 
@@ -158,12 +159,12 @@ bool check_shard(const std::filesystem::path& folder, int rank, std::int64_t ite
   const auto path = find_shard(folder, iteration, rank);
   if (!path) return false;
   try {
+    verify_shard(*path);  // first: a damaged header says anything
     const ShardHeader header = read_shard_header(*path);
     if (header.ranks != ranks || header.rank != rank || !usable(header)) {
       problem = fmt::format("'{}' belongs to another layout or run", path->string());
       return false;
     }
-    verify_shard(*path);
     return true;
   } catch (const Error& error) {
     problem = error.what();
@@ -186,8 +187,8 @@ std::optional<ShardHeader> find_shards(const std::filesystem::path& folder,
     std::erase_if(inventory, [&](const auto& each) {
       const bool whole = std::ssize(each.second) == world.size();
       if (!whole && note.empty())
-        note = fmt::format("the local checkpoint of iteration {} lacks the shards of {} ranks",
-                           each.first, world.size() - std::ssize(each.second));
+        note = fmt::format("the local checkpoint of iteration {} lacks the shards of {}",
+                           each.first, counted(world.size() - std::ssize(each.second), "rank"));
       return !whole || refused.contains(each.first);
     });
     if (inventory.empty()) return std::nullopt;
