@@ -55,7 +55,7 @@ TEST_F(ProgramsTest, PreprocessErrorsHaveTheirExitCodes) {
   EXPECT_EQ(run(good + "absent.txt"), 74);
   EXPECT_EQ(err_, "trireme-preprocess: cannot open 'absent.txt': No such file or directory\n");
   const std::pair<const char*, const char*> usage[] = {
-      {"a.txt --work 3", "unrecognised option '--work'"},
+      {"a.txt --work 3", "unrecognised option '--work'; did you mean '--workers'?"},
       {"a.txt --workers 0", "--workers 0: must be at least 1"},
       {"a.txt --split-sentences --presplit-sentences",
        "--split-sentences and --presplit-sentences exclude each other"},
