@@ -27,10 +27,11 @@ constexpr std::array kCommands = {
     Command{"step", "whole training steps of a deck, and its memory against the plan", run_step},
 };
 
-void print_help() {
-  fmt::print("Usage: trireme-bench COMMAND [options]\n\nCommands:\n");
-  for (const Command& command : kCommands) fmt::print("  {:<9} {}\n", command.name, command.help);
-  fmt::print("\n'trireme-bench COMMAND --help' lists the options of a command.\n");
+void print_commands() {
+  std::string text = "Usage: trireme-bench COMMAND [options]\n\nCommands:\n";
+  for (const Command& command : kCommands)
+    text += fmt::format("  {:<9} {}\n", command.name, command.help);
+  print_help(text + "\n'trireme-bench COMMAND --help' lists the options of a command.\n");
 }
 
 std::vector<std::string_view> command_names() {
@@ -43,7 +44,7 @@ ExitCode run(int argc, char** argv) {
   if (argc < 2) throw UsageError("expected a command: {}", fmt::join(command_names(), ", "));
   const std::string_view word = argv[1];
   if (word == "--help" || word == "-h") {
-    print_help();
+    print_commands();
     return ExitCode::success;
   }
   if (word == "--version") {

@@ -168,6 +168,16 @@ void introduce(Start& start, const deck::Deck& deck, const plan::Vocabulary& voc
                          .iteration = start.restart.progress.iteration});
 }
 
+/// `command` for a run of twice the length, which replaces the one it gives.
+std::string twice_as_long(std::string command, const deck::Train& train) {
+  const char* key = train.samples ? "train.samples" : "train.iterations";
+  const std::int64_t length = train.samples ? *train.samples : *train.iterations;
+  const std::string given = fmt::format(" {}={}", key, length);
+  if (const std::size_t at = (command + ' ').find(given + ' '); at != std::string::npos)
+    command.erase(at, given.size());
+  return fmt::format("{} {}={}", command, key, 2 * length);
+}
+
 /// Prints why the run stopped and how to resume it.
 void conclude(report::Reporter& reporter, train::StopReason stop, const train::Trainer& trainer,
               const deck::Deck& deck, const std::string& command, double seconds) {
@@ -180,10 +190,10 @@ void conclude(report::Reporter& reporter, train::StopReason stop, const train::T
                   human_bytes(static_cast<double>(process_memory().peak)));
   if (trainer.last_checkpoint())
     text += fmt::format("\ncheckpoint {}", trainer.last_checkpoint()->string());
-  if (stop != train::StopReason::diverged) text += "\ncontinue   " + command;
   if (stop == train::StopReason::finished)
-    text += deck.train.samples ? fmt::format(" train.samples={}", 2 * *deck.train.samples)
-                               : fmt::format(" train.iterations={}", 2 * *deck.train.iterations);
+    text += "\ncontinue   " + twice_as_long(command, deck.train);
+  else if (stop != train::StopReason::diverged)
+    text += "\ncontinue   " + command;
   reporter.print(text);
 }
 

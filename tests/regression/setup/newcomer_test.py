@@ -63,6 +63,8 @@ TASKS = [
     ("train", "pretrain {tiny} --output first", "stopped after iteration 20: finished (exit code 0)"),
     ("train on my tokenizer", "pretrain {own} --output own-run", "finished (exit code 0)"),
     ("go on with it", "pretrain {tiny} --output first train.iterations=24", "restart    from first/checkpoints/step-00000020.h5"),
+    ("how to make it longer", "pretrain {tiny} --output first train.iterations=25",
+     "data.train=text_text_document --output first train.iterations=50"),
     ("quietly", "pretrain {tiny} --output first train.iterations=26 --quiet", ""),
     ("on two ranks", "2 pretrain {tiny} --output two parallel.tensor=2", "ranks      2 = tensor 2 x pipeline 1 x data 1"),
     ("on another layout", "2 pretrain {tiny} --output two parallel.pipeline=2 train.iterations=22",
@@ -289,11 +291,12 @@ class Newcomer(RunTest):
             self.assertIn("trireme-pretrain", built)
 
     def test_help_is_never_wider_than_the_terminal(self):
-        for words in ([], ["deck"], ["deck.recompute.granularity"], ["wandb"], ["lr"]):
+        pretrain = [["trireme-pretrain", "--help", *words] for words in ([], ["deck"], ["deck.recompute.granularity"], ["wandb"], ["lr"])]
+        for words in [*pretrain, *([path.name, "--help"] for path in BIN.glob("trireme-*"))]:
             for columns in (50, 72):
                 primary, secondary = pty.openpty()
                 fcntl.ioctl(secondary, termios.TIOCSWINSZ, struct.pack("HHHH", 40, columns, 0, 0))
-                with subprocess.Popen([BIN / "trireme-pretrain", "--help", *words], stdout=secondary):
+                with subprocess.Popen([BIN / words[0], *words[1:]], stdout=secondary):
                     os.close(secondary)
                     text = b""
                     try:
