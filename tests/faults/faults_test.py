@@ -206,7 +206,7 @@ class Faults(RunTest):
     def network_cut(self, case):
         """From some message on, of 2,000 or more, nothing arrives any more: the time limit ends the run."""
         with self.begin(case, launcher=TCP, FAULT="cut", FAULT_RANK=case.chance.randrange(2),
-                        FAULT_AFTER=case.chance.randrange(600, 1600)) as started:
+                        FAULT_AFTER=case.chance.randrange(1000, 1600)) as started:
             # 70 before the first checkpoint.
             self.ended(case, started, [STOPPED_EARLY, 70], time.monotonic())
         case.detected = time.time() - max([0, *(each["time"] for each in self.events(case.name, "train"))])
