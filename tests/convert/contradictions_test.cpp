@@ -268,7 +268,7 @@ TEST(Contradictions, Batch) {
   EXPECT_EQ(errors_of({.words = words_with("--micro-batch-size 2", "pretrain_gpt.py"), .ranks = 4}),
             "");
   EXPECT_EQ(error_of("--gas 3"),
-            "--gas 3: gives 6 = micro-batch 2 * accumulation steps 3 * data ranks 1 (1 ranks: one "
+            "--gas 3: gives 6 = micro-batch 2 * accumulation steps 3 * data ranks 1 (1 rank: one "
             "process, without a launcher), not --global-batch-size 8; remove it");
   EXPECT_EQ(error_of("--gas 4"), "");
   EXPECT_EQ(error_of("--rampup-batch-size 2 4 100 --train-iters 10"),

@@ -3,6 +3,7 @@
 #include <fmt/ranges.h>
 
 #include "convert/flags/recipe.hpp"
+#include "core/text.hpp"
 #include "deck/value.hpp"
 
 namespace trireme::convert::flags {
@@ -29,7 +30,9 @@ void agree(Recipe& recipe, std::optional<std::int64_t>& part, const Given* given
 
 std::string factors(const Recipe& recipe, const Batch& batch) {
   const std::string where =
-      recipe.ranks ? fmt::format(" ({} ranks: {})", recipe.ranks->count, recipe.ranks->source) : "";
+      recipe.ranks
+          ? fmt::format(" ({}: {})", counted(recipe.ranks->count, "rank"), recipe.ranks->source)
+          : "";
   return fmt::format("micro-batch {} * accumulation steps {} * data ranks {}{}", *batch.micro,
                      *batch.steps, *batch.data, where);
 }
