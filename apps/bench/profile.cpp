@@ -307,12 +307,15 @@ ExitCode profile(const DeckArguments& arguments, ProfileSettings settings,
     settings.micro =
         cuda ? std::vector<std::int64_t>{1, 2, 4, 8, 16} : std::vector<std::int64_t>{1, 2};
   if (settings.tensor.empty()) settings.tensor = {1, 2, 4, 8};
+  const std::int64_t kv_heads = deck.model.kv_heads.value_or(deck.model.heads);
   std::erase_if(settings.tensor, [&](std::int64_t tensor) {
-    return deck.model.heads % tensor != 0 || deck.model.ffn % tensor != 0;
+    return deck.model.heads % tensor != 0 || deck.model.ffn % tensor != 0 ||
+           (kv_heads % tensor != 0 && tensor % kv_heads != 0);
   });
   if (settings.tensor.empty())
     throw train::CollectiveError(ExitCode::deck,
-                                 "--tensor: no size divides model.heads and model.ffn");
+                                 "--tensor: no size divides model.heads and model.ffn, and fits "
+                                 "model.kv_heads");
   settings.layers = std::min<int>(cuda ? 4 : 1, static_cast<int>(deck.model.layers));
   const int rank = world->rank();
   const plan::MeasuredGpu measured = Profiler(deck, vocab, settings).run(std::move(world));
