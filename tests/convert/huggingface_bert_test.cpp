@@ -42,6 +42,9 @@ TEST_F(HuggingFaceTest, BertGoesThereAndBackBitForBit) {
   const deck::Deck deck = deck::load(folder_ / "deck.yaml", {"data.train=d"}, {});
   EXPECT_EQ(deck.model.family, deck::Family::bert);
   EXPECT_EQ(deck.checkpoint.load, (folder_ / "back.h5").string());
+  EXPECT_NO_THROW(
+      import_model(out, folder_ / "deep.h5", {.overrides = {"model.bert.deep_init=true"}}))
+      << "no initial weights are drawn";
   export_model(folder_ / "back.h5", folder_ / "again");
   EXPECT_EQ(read_file(out / "model.safetensors"), read_file(folder_ / "again/model.safetensors"));
   EXPECT_EQ(read_file(out / "config.json"), read_file(folder_ / "again/config.json"));

@@ -77,7 +77,7 @@ TEST_F(HuggingFaceTest, WritesTheMomentsThatTheDecksOptimizerKeeps) {
     return found;
   };
   EXPECT_EQ(moments({}), "mv");
-  EXPECT_EQ(moments({"optimizer.type=lamb"}), "mv");
+  EXPECT_EQ(moments({"optimizer.type=lamb", "model.init=normal"}), "mv");
   EXPECT_EQ(moments({"optimizer.type=sgd"}), "");
   EXPECT_EQ(moments({"optimizer.type=sgd", "optimizer.momentum=0.9"}), "m");
 }

@@ -165,9 +165,9 @@ constexpr const char* kRest =
 /// Throws DataError unless `deck` describes the model of `imported`, the deck made of config.json.
 void check_model(const deck::Deck& deck, const deck::Deck& imported, const fs::path& file) {
   // What a run may choose: initial weights are not used, samples may be shorter.
-  static const std::set<std::string> kFree = {"model.sequence",          "model.init_std",
-                                              "model.dropout.attention", "model.dropout.hidden",
-                                              "model.bert.deep_init",    "model.z_loss"};
+  static const std::set<std::string> kFree = {
+      "model.sequence",       "model.init",           "model.init_std", "model.dropout.attention",
+      "model.dropout.hidden", "model.bert.deep_init", "model.z_loss"};
   for (const deck::Key& key : deck::keys()) {
     if (!key.path.starts_with("model.") || key.unbuilt || key.of_sweep || kFree.contains(key.path))
       continue;
