@@ -17,8 +17,6 @@ BatchDecoder::BatchDecoder(device::Backend& backend, const model::ParameterStore
       limits_(limits),
       capacity_(spec.embedding.positions),
       dtype_(parameters.precision().activations) {
-  if (spec.window() > 0 && !backend.is_host_memory())
-    capacity_ = std::min(capacity_, spec.window());
   limits_.pass_tokens = std::max(limits_.pass_tokens, limits_.sequences);
   const grid::Layout layout =
       groups ? groups->layout : grid::Layout{.partition = {static_cast<int>(spec.layers())}};
@@ -83,23 +81,19 @@ void BatchDecoder::allocate() {
     read_back_ = backend_.allocate_on_host(std::max(scratch.gathered.bytes(), scratch.top.bytes()),
                                            "logits");
   }
-  tables_.emplace(backend_, spec_, sizes(1), capacity(), limits_.pass_tokens);
+  tables_.emplace(backend_, spec_, sizes(1), capacity(), /*pass_tokens=*/0);
   model::StageConfig longest{
       .spec = spec_, .tensor_ranks = sizes(1).tensor_ranks, .precision = mixed_precision(dtype_)};
   longest.spec.sequence = limits_.pass_tokens;
   backend_.reserve_workspace(model::kernel_workspace_bytes(longest));
   input_memory_ =
-      backend_.allocate(3 * sizeof(std::int32_t) * limits_.pass_tokens, "ids and positions");
+      backend_.allocate(4 * sizeof(std::int32_t) * limits_.pass_tokens, "ids and positions");
   inputs_ = static_cast<std::int32_t*>(input_memory_.get());
 }
 
 std::string BatchDecoder::capacity_text() const {
   if (capacity_ == spec_.embedding.positions)
     return fmt::format("the model's context holds {} (model.positions)", capacity_);
-  if (capacity_ == spec_.window() && !backend_.is_host_memory())
-    return fmt::format(
-        "the KV cache on a GPU, which has no sliding window yet, holds {} (model.window)",
-        capacity_);
   return fmt::format("the KV cache holds {}", capacity_);
 }
 
@@ -239,6 +233,26 @@ void BatchDecoder::run_pass(const std::vector<Chunk>& chunks, const Wanted& want
   if (wanted.count == 0) move_logits(count);
 }
 
+namespace {
+
+/// CachedTokens::fresh_starts; 0 for rows of other chunks.
+std::vector<std::int32_t> fresh_starts(std::span<const model::CachedChunk> chunks,
+                                       std::int64_t window) {
+  std::vector<std::int32_t> starts;
+  std::int64_t first = 0;  // row of the chunk, counted from the fresh ones that it follows
+  for (const model::CachedChunk& chunk : chunks) {
+    if (!chunk.fresh()) first = 0;
+    for (std::int64_t i = 0; i < chunk.tokens; ++i)
+      starts.push_back(static_cast<std::int32_t>(
+          chunk.fresh() ? first + (window > 0 ? std::max<std::int64_t>(i - window + 1, 0) : 0)
+                        : 0));
+    if (chunk.fresh()) first += chunk.tokens;
+  }
+  return starts;
+}
+
+}  // namespace
+
 BatchDecoder::Pass BatchDecoder::upload_inputs(const std::vector<Chunk>& chunks) {
   Pass pass;
   const bool single = std::ranges::all_of(
@@ -262,6 +276,9 @@ BatchDecoder::Pass BatchDecoder::upload_inputs(const std::vector<Chunk>& chunks)
           static_cast<std::int32_t>(chunk.past + static_cast<std::int64_t>(i));
       inputs[2 * pass.rows + row] = chunk.slot;
     }
+  const std::vector<std::int32_t> starts = fresh_starts(pass.chunks, spec_.window());
+  pass.has_starts = std::ranges::any_of(starts, [](std::int32_t start) { return start > 0; });
+  if (pass.has_starts) inputs.insert(inputs.end(), starts.begin(), starts.end());
   backend_.upload(inputs_, inputs.data(), inputs.size() * sizeof(std::int32_t));
   cache_->upload_table();
   return pass;
@@ -283,11 +300,12 @@ void BatchDecoder::enqueue(const Pass& pass, const Wanted& wanted) {
         ->wait();
   }
   for (std::size_t i = 0; i < stage_.blocks.size(); ++i)
-    stage_.blocks[i].forward_cached(context, scratch.workspace, scratch.blocks[i], stream,
-                                    {.cache = cache_->layer(i),
-                                     .rows = {.lines = lines, .positions = positions},
-                                     .chunks = pass.chunks,
-                                     .window_starts = tables_->window_starts()});
+    stage_.blocks[i].forward_cached(
+        context, scratch.workspace, scratch.blocks[i], stream,
+        {.cache = cache_->layer(i),
+         .rows = {.lines = lines, .positions = positions},
+         .chunks = pass.chunks,
+         .fresh_starts = pass.has_starts ? lines + pass.rows : nullptr});
   if (!stage_.head)
     groups_->pipeline->send(stream.data, stream.bytes(), stage + 1, comm::kActivationTag)->wait();
   else if (!pass.wanted_rows.empty())

@@ -52,7 +52,7 @@ class BatchDecoder {
   BatchDecoder& operator=(const BatchDecoder&) = delete;
 
   /// The maximum number of tokens of a sequence: those of the model's context, or fewer where the
-  /// cache holds fewer, or where the backend has no attention with a window over the cache.
+  /// cache holds fewer.
   std::int64_t capacity() const { return capacity_; }
   /// Which tokens capacity() counts, as a part of a message: "the KV cache holds 64".
   std::string capacity_text() const;
@@ -114,6 +114,7 @@ class BatchDecoder {
     std::int64_t rows = 0;                   ///< tokens, and padding
     std::vector<model::CachedChunk> chunks;  ///< none: each row is a token of another sequence
     std::vector<std::int64_t> wanted_rows;   ///< whose logits are wanted; with chunks alone
+    bool has_starts = false;                 ///< whether CachedTokens::fresh_starts are needed
     /// Rows of logits that are computed, padding included.
     std::int64_t logits_rows() const { return chunks.empty() ? rows : std::ssize(wanted_rows); }
   };
@@ -156,7 +157,7 @@ class BatchDecoder {
   std::optional<PagedCache> cache_;
   device::Buffer scratch_memory_, head_memory_, input_memory_, read_back_;
   std::optional<PositionTables> tables_;
-  std::int32_t* inputs_ = nullptr;  ///< of T rows: ids, positions, lines of the table
+  std::int32_t* inputs_ = nullptr;  ///< of T rows: ids, positions, lines of the table, starts
   std::map<std::pair<std::int64_t, Wanted>, Step> steps_;  ///< by rows
   std::vector<std::vector<double>> logits_;
   std::vector<TopTokens> top_;

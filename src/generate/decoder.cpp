@@ -18,7 +18,7 @@ PositionTables::PositionTables(device::Backend& backend, const model::ModelSpec&
     take_rotary(model::Arena(rotary_memory_.get()));
     write_rotary_table(backend, spec, rotary_);
   }
-  if (spec.window() == 0 || spec.window() >= positions) return;
+  if (spec.window() == 0 || spec.window() >= pass_tokens) return;
   std::vector<std::int32_t> starts(pass_tokens);
   model::narrow_to_window(spec.window(), /*micro_batch=*/1, starts);
   window_memory_ = backend.allocate(starts.size() * sizeof(std::int32_t), "window");

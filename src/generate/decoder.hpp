@@ -17,15 +17,15 @@ namespace trireme::generate {
 /// What attention reads by a token's position, in the backend's memory.
 class PositionTables {
  public:
-  /// For a model of `spec` and contexts of up to `positions` tokens, of which one pass without a
-  /// cache has at most `pass_tokens`. `sizes` has the type and the tensor ranks.
+  /// For a model of `spec` and contexts of up to `positions` tokens; window_starts() for passes
+  /// without a cache of at most `pass_tokens`. `sizes` has the type and the tensor ranks.
   PositionTables(device::Backend& backend, const model::ModelSpec& spec,
                  const model::LayerSizes& sizes, std::int64_t positions, std::int64_t pass_tokens);
 
   /// LayerContext::rotary: [positions, head_dim]; empty without rotary positions.
   const Tensor& rotary() const { return rotary_; }
   /// PassInfo::document_start of a sequence from its first token on: [pass_tokens]; null without a
-  /// window shorter than the contexts.
+  /// window shorter than these.
   const std::int32_t* window_starts() const {
     return static_cast<const std::int32_t*>(window_memory_.get());
   }

@@ -44,9 +44,9 @@ struct CacheAppend {
 /// Attention of each row to positions 0 .. its own of its sequence, or with a `window` to the last
 /// `window` of them, from the cache; no dropout. Any lengths; out of a padding row is 0. With
 /// `append` the rows are of different sequences, and CacheAppend is part of it. The order of the
-/// sums depends on the row's position alone: no other row changes a bit of it. qkv as in
-/// CacheAppend, out [T, heads * d]; on CUDA d is at most kMaxHead, and there is no window. Source:
-/// Dao et al., "Flash-Decoding" (2023).
+/// sums depends on the row's position, and on whether the rows are few. qkv as in
+/// CacheAppend, out [T, heads * d]; on CUDA d is at most kMaxHead. Source: Dao et al.,
+/// "Flash-Decoding" (2023).
 struct AttentionPaged {
   Tensor qkv;
   KeyValueCache cache;

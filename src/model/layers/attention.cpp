@@ -270,14 +270,11 @@ void Attention::decode(const LayerContext& context, const kernels::DecodeNorm& n
 void Attention::attend_cached(const LayerContext& context, const Activations& saved,
                               const CachedTokens& tokens) const {
   TRIREME_CHECK(spec_.causal, "attention that sees later tokens has no cache");
-  // Above this, chunks without a past go through the kernels of training.
-  constexpr std::int64_t kFewTokens = 8;
   const std::int64_t heads = local_heads(context), kv_heads = local_kv_heads(context);
   normalize(context, saved);
   rotate(context, saved.qkv, /*first_position=*/0, tokens.rows.positions, /*inverse=*/false);
   scale_queries(context, saved.qkv);
-  const auto attend = [&](std::int64_t first, std::int64_t count) {
-    if (count == 0) return;
+  const auto attend_paged = [&](std::int64_t first, std::int64_t count) {
     context.backend.attention_paged(
         {.qkv = as_rows(saved.qkv.rows(first, count)),
          .cache = tokens.cache,
@@ -286,29 +283,36 @@ void Attention::attend_cached(const LayerContext& context, const Activations& sa
          .heads = heads,
          .kv_heads = kv_heads,
          .append = tokens.chunks.empty(),
-         .window = tokens.window_starts ? spec_.window : 0});
+         .window = spec_.window});
   };
-  if (tokens.chunks.empty()) return attend(0, context.tokens());
+  const auto attend_fresh = [&](std::int64_t first, std::int64_t count) {
+    context.backend.attention_forward(
+        {.qkv = saved.qkv.rows(first, count),
+         .out = saved.attn_out.rows(first, count),
+         .lse = front(saved.lse, {1, heads, count}),
+         .heads = heads,
+         .document_start = tokens.fresh_starts ? tokens.fresh_starts + first : nullptr,
+         .kv_heads = kv_heads});
+  };
+  if (tokens.chunks.empty()) return attend_paged(0, context.tokens());
   context.backend.cache_append({.qkv = as_rows(saved.qkv),
                                 .cache = tokens.cache,
                                 .rows = tokens.rows,
                                 .heads = heads,
                                 .kv_heads = kv_heads});
-  std::int64_t begin = 0, end = 0;  // rows that go through the cache
-  for (const CachedChunk& chunk : tokens.chunks) {
-    if (chunk.past == 0 && chunk.tokens > kFewTokens) {
-      attend(begin, end - begin);
-      context.backend.attention_forward({.qkv = saved.qkv.rows(end, chunk.tokens),
-                                         .out = saved.attn_out.rows(end, chunk.tokens),
-                                         .lse = front(saved.lse, {1, heads, chunk.tokens}),
-                                         .heads = heads,
-                                         .document_start = tokens.window_starts,
-                                         .kv_heads = kv_heads});
-      begin = end + chunk.tokens;
-    }
-    end += chunk.tokens;
+  // Chunks of a kind that follow each other are computed together.
+  std::int64_t first = 0, count = 0;
+  for (auto chunk = tokens.chunks.begin(); chunk != tokens.chunks.end(); ++chunk) {
+    count += chunk->tokens;
+    const auto next = std::next(chunk);
+    if (next != tokens.chunks.end() && next->fresh() == chunk->fresh()) continue;
+    if (chunk->fresh())
+      attend_fresh(first, count);
+    else
+      attend_paged(first, count);
+    first += count;
+    count = 0;
   }
-  attend(begin, end - begin);
 }
 
 Tensor Attention::backward(const LayerContext& context, const LayerWorkspace& workspace,

@@ -21,6 +21,12 @@ struct DeferredGradients {
 struct CachedChunk {
   std::int64_t tokens = 1;
   std::int64_t past = 0;
+
+  /// Whether its attention goes through the kernels of training, which read no cache.
+  bool fresh() const {
+    constexpr std::int64_t kFewTokens = 8;
+    return past == 0 && tokens > kFewTokens;
+  }
 };
 
 /// The new tokens of a pass over a KV cache, [T]: the chunks follow each other. Without chunks each
@@ -30,9 +36,10 @@ struct CachedTokens {
   kernels::KeyValueCache cache;  ///< of the layer, with this rank's heads: keys are rotated
   kernels::CacheRows rows;
   std::span<const CachedChunk> chunks;
-  /// With AttentionSpec::window: the first position that each position attends to, from 0 on, as
-  /// many as a chunk without a past has tokens (in the backend's memory).
-  const std::int32_t* window_starts = nullptr;
+  /// [T] int32 in the backend's memory: the first row that a row of a fresh chunk attends to,
+  /// counted from the first of the fresh chunks that follow each other. Null where that is always
+  /// 0.
+  const std::int32_t* fresh_starts = nullptr;
 };
 
 /// The cosines and sines of rotary positions, kernels::Rotary::table, row-major: computed in fp64.

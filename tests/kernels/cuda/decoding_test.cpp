@@ -11,6 +11,7 @@ namespace {
 struct AttentionCase {
   std::int64_t heads, kv_heads, d;
   std::vector<std::int32_t> lengths;  ///< of the sequences, the new token included; 0: padding
+  std::int64_t window = 0;
 };
 
 /// A batch of sequences of unequal length, a new token each, whose blocks lie in no order.
@@ -38,7 +39,8 @@ std::vector<Output> attend(Workbench& bench, const AttentionCase& size, bool app
   const Tensor qkv = bench.random({rows, width}, 2, 2.0);
   const Tensor out = bench.poisoned({rows, size.heads * size.d});
   if (!append) bench.backend().cache_append({qkv, cache, where, size.heads, size.kv_heads});
-  bench.backend().attention_paged({qkv, cache, where, out, size.heads, size.kv_heads, append});
+  bench.backend().attention_paged(
+      {qkv, cache, where, out, size.heads, size.kv_heads, append, size.window});
   return {{"out", out}, {"cache", memory}};
 }
 
@@ -53,12 +55,15 @@ TEST(Decoding, CachedAttentionAgreesWithTheHost) {
       {20, 2, 80, {90, 200}},
       {3, 3, 96, {1, 511, 512, 513}},
       {2, 1, 100, {77, 300}},
+      {3, 3, 64, {1, 99, 100, 101, 0, 1000}, 100},
+      {8, 2, 128, {40, 700}, 33},
+      {2, 2, 5, {40, 7}, 1},
   };
   for (const DType dtype : kStorageTypes)
     for (const AttentionCase& size : cases)
       for (const bool append : {true, false})
-        expect_as_on_host(fmt::format("{} heads, {} of keys, d {}, append {}", size.heads,
-                                      size.kv_heads, size.d, append),
+        expect_as_on_host(fmt::format("{} heads, {} of keys, d {}, append {}, window {}",
+                                      size.heads, size.kv_heads, size.d, append, size.window),
                           dtype, [&](Workbench& bench) { return attend(bench, size, append); });
 }
 

@@ -60,7 +60,6 @@ class Generate(RunTest):
                     found = self.lines(*words, *layout, ranks=ranks)
                     self.assertEqual([line["text"] for line in found], expected)
 
-    @unittest.skipIf(DEVICE != "host", "attention over the cache of a GPU has no window")
     def test_a_sliding_window(self):
         """Texts longer than model.window: the same on any layout and without the cache; evaluation agrees."""
         folder = self.folder / "window"

@@ -35,6 +35,9 @@ void launch_early(void (*kernel)(Parameters...), dim3 blocks, int threads, std::
   if (shared_bytes > std::size_t{48} << 10)  // which needs no asking
     TRIREME_CUDA(cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize,
                                       static_cast<int>(shared_bytes)));
+  // Kernels of different shares of shared memory are not on an SM at the same time.
+  TRIREME_CUDA(cudaFuncSetAttribute(kernel, cudaFuncAttributePreferredSharedMemoryCarveout,
+                                    cudaSharedmemCarveoutMaxShared));
   cudaLaunchAttribute attributes[2] = {};
   unsigned count = 0;
   if (context.capability >= 90) {
