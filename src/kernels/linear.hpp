@@ -40,7 +40,7 @@ struct Gemm {
 enum class GemmChoice {
   timed,      ///< the fastest of cuBLASLt's candidates and the own kernels, timed on this GPU: pays
               ///< when a GEMM of one shape runs thousands of times
-  heuristic,  ///< the candidate that cuBLASLt's heuristic puts first
+  heuristic,  ///< untimed: as the build knows, an own one for a large C, or cuBLASLt's first
 };
 
 /// Where a GPU computes the GELU or the bias gradient of a GEMM: in its epilogue or by a second
