@@ -7,6 +7,11 @@ the greedy tokens with those of trireme-generate. Then the folder that transform
 give the same weights. Needs torch, transformers and numpy; not part of the test suite.
 
     python3 tests/convert/check_transformers.py --bin build/release/bin [bert gpt llama qwen3 qwen2 olmo2 ...]
+
+With --tokens N it compares N greedy tokens in fp32 of models of transformers' own shapes with random weights (GPT-2 124M
+and a Llama of sixteen layers) instead, computed on --device by both:
+
+    python3 tests/convert/check_transformers.py --bin build/release/bin --tokens 512 --device cuda
 """
 import argparse
 import json
@@ -146,15 +151,52 @@ def check(name, model, folder):
     return good and weights[0] == weights[1]
 
 
+def large_models():
+    """Models whose weights are wide enough for texts without loops, by name."""
+    torch.manual_seed(7)
+    gpt2 = transformers.GPT2Config(vocab_size=257, initializer_range=0.08, bos_token_id=0, eos_token_id=0)
+    yield "gpt2-124m", transformers.GPT2LMHeadModel(gpt2)
+    llama = transformers.LlamaConfig(vocab_size=257, hidden_size=512, intermediate_size=1408, num_hidden_layers=16,
+                                     num_attention_heads=8, num_key_value_heads=2, max_position_embeddings=1024,
+                                     initializer_range=0.08, bos_token_id=0, eos_token_id=0)
+    yield "llama", transformers.LlamaForCausalLM(llama)
+
+
+def check_long(name, theirs, folder, tokens, device):
+    """Whether both continue two prompts with the same greedy tokens."""
+    theirs.eval().save_pretrained(folder / "hf")
+    run("trireme-convert", "hf", folder / "hf", folder / "model.h5")
+    theirs.to(device)
+    good = True
+    for prompt in ["Licensed under", "(c) You must retain the above notice"]:
+        ours = json.loads(run("trireme-generate", "--checkpoint", folder / "model.h5", "--prompt", prompt, "--greedy",
+                              "--tokens", tokens, "--precision", "fp32", "--device", "host" if device == "cpu" else device,
+                              "--tokenizer", "bytes", "--json"))["tokens"]
+        ids = torch.tensor([list(prompt.encode())], device=device)
+        with torch.no_grad():
+            found = theirs.generate(ids, max_new_tokens=tokens, do_sample=False, eos_token_id=None, pad_token_id=0)
+        found = found[0, ids.shape[1]:].tolist()
+        same = next((i for i, pair in enumerate(zip(ours, found)) if pair[0] != pair[1]), min(len(ours), len(found)))
+        good = good and same == tokens
+        print(f"{name}: {same} of {tokens} tokens are equal, {len(set(found))} of them different")
+    return good
+
+
 def main():
     global BIN
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--bin", type=pathlib.Path, required=True)
+    parser.add_argument("--tokens", type=int, help="compare this many greedy tokens of larger models")
+    parser.add_argument("--device", default="cpu", choices=["cpu", "cuda"], help="with --tokens")
     parser.add_argument("models", nargs="*", help=f"of {', '.join(MODELS)}; default: all")
     words = parser.parse_args()
     BIN = words.bin.resolve()
     bad = []
-    for name in words.models or MODELS:
+    for name, model in large_models() if words.tokens else []:
+        with tempfile.TemporaryDirectory() as folder:
+            if not check_long(name, model, pathlib.Path(folder), words.tokens, words.device):
+                bad.append(name)
+    for name in [] if words.tokens else words.models or MODELS:
         with tempfile.TemporaryDirectory() as folder:
             if not check(name, MODELS[name], pathlib.Path(folder)):
                 bad.append(name)

@@ -436,6 +436,49 @@ class AfterTraining(GpuTest):
                 self.assertEqual((result.code, result.out), (FINISHED, host.out), result)
 
 
+class Texts(GpuTest):
+    """Greedy texts in fp32: those of the host, for any batch and layout, with the cache and without."""
+
+    def check(self, *words, tokens, prompts):
+        self.pretrain("run", *FP32, "model.dropout.attention=0", "model.dropout.hidden=0",
+                      "schedule.peak=1e-2", "train.iterations=60", *words)
+        path = self.folder / "prompts.txt"
+        text = (ROOT / "LICENSE").read_text().split()
+        # Of unequal lengths; among them some that attention without a cache computes.
+        path.write_text("".join(" ".join(text[i:])[:3 + 5 * i % 17] + "\n" for i in range(prompts)))
+        words = ["--checkpoint", self.folder / "run", "--input", path, "--json", "--greedy",
+                 "--tokens", tokens, "--precision", "fp32"]
+
+        def texts(*more, ranks=1):
+            result = run("trireme-generate", *words, *more, ranks=ranks)
+            self.assertEqual(result.code, FINISHED, result)
+            return [line.split('"tokens"')[1] for line in result.out.splitlines()]
+
+        host = texts("--device", "host")
+        self.assertEqual(len(host), prompts)
+        self.assertGreater(len(set(host)), prompts // 4, "the test shows little")
+        cases = [(["--batch", batch], 1) for batch in (1, 7, 64)] + [(["--recompute"], 1)]
+        if GPUS >= 2:
+            cases += [([axis, 2, "--batch", batch], 2)
+                      for axis in ("--tensor", "--pipeline") for batch in (1, 64)]
+        for layout, ranks in cases:
+            with self.subTest(layout):
+                self.assertEqual(texts("--device", "cuda", *layout, ranks=ranks), host)
+
+    def test_gpt(self):
+        self.check(tokens=12, prompts=64)
+
+    def test_gpt_on_many_blocks_of_the_cache(self):
+        self.check("model.sequence=256", "model.hidden=128", tokens=200, prompts=8)
+
+    def test_llama(self):
+        self.check("model.family=llama", "model.kv_heads=2", tokens=12, prompts=64)
+
+    def test_a_sliding_window(self):
+        self.check("model.family=llama", "model.kv_heads=2", "model.window=6", tokens=12,
+                   prompts=64)
+
+
 if __name__ == "__main__":
     if GPUS == 0:
         print(f"SKIPPED: these tests need a GPU, and {WHY_NO_GPU}")
