@@ -239,7 +239,9 @@ void print(const Meter& meter, const Settings& settings, const std::vector<Measu
 
 void measure_gemms(const Settings& settings) {
   Meter meter(settings);
-  const auto first = backend_with(GemmChoice::heuristic), fastest = backend_with(GemmChoice::timed);
+  // The heuristic alone.
+  const auto first = backend_with(GemmChoice::heuristic, Fusion::never),
+             fastest = backend_with(GemmChoice::timed);
   std::vector<Measured> rows;
   std::vector<WithEpilogue> epilogues;
   for (const Model& model : kModels) {
