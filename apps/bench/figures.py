@@ -82,7 +82,7 @@ def speeds(page):
     """Pairs of a model, our TFLOP/s, a peer's and the peer's name."""
     found = []
     for row in table(page, "llm.c, same kind of GPU"):
-        if row["llm.c, same kind of GPU"] != "–":
+        if row["llm.c, same kind of GPU"][:1].isdigit():
             found.append((f"GPT-2 {row['model'].split()[0]}", number(row["MFU"]) / 100 * PEAK,
                           number(row["llm.c, same kind of GPU"]) / 100 * PEAK, "llm.c"))
     for row in table(page, "sequence x batch"):
