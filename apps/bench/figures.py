@@ -8,6 +8,7 @@ from the measured layouts of tests/data/plan_validation/h200.tsv next to today's
 import argparse
 import csv
 import html
+import itertools
 import json
 import math
 import pathlib
@@ -61,7 +62,8 @@ def table(page, column):
     """The rows of the table whose head has `column`, as dictionaries; columns of one name keep their first value."""
     lines = page.splitlines()
     at = next(i for i, line in enumerate(lines) if line.startswith("|") and f"| {column} |" in line)
-    cells = [[cell.strip() for cell in line.strip("|").split("|")] for line in lines[at:at + 30] if line.startswith("|")]
+    own = itertools.takewhile(lambda line: line.startswith("|"), lines[at:])
+    cells = [[cell.strip() for cell in line.strip("|").split("|")] for line in own]
     head, rows = cells[0], []
     for line in cells[2:]:
         if len(line) != len(head):
