@@ -15,13 +15,49 @@ struct Result {
   ScaleLayout layout;
 };
 
-/// A thread's elements of the tile: 4 rows of 8 columns in each pass, as floats.
+/// Magnitudes of elements as they are stored, whose order is that of their bits; NaN is the
+/// largest. Those of 16 bits are taken two at a time.
+template <typename Stored>
+struct Magnitudes {
+  static constexpr int kPairs = sizeof(Stored) == 2 ? 2 : 1;
+  static constexpr std::uint32_t kMask = kPairs == 2 ? 0x7FFF7FFFu : 0x7FFFFFFFu;
+
+  static __device__ __forceinline__ std::uint32_t larger(std::uint32_t a, std::uint32_t b) {
+    if constexpr (kPairs == 2)
+      return __vmaxu2(a, b);
+    else
+      return ::max(a, b);
+  }
+  /// The larger of a pair, in the lower half.
+  static __device__ __forceinline__ std::uint32_t of_pair(std::uint32_t word) {
+    if constexpr (kPairs == 2)
+      return ::max(word & 0xFFFFu, word >> 16);
+    else
+      return word;
+  }
+  static __device__ __forceinline__ float value(std::uint32_t bits) {
+    if constexpr (kPairs == 2)
+      return to_float(bits_as<Stored>(static_cast<std::uint16_t>(bits)));
+    else
+      return __uint_as_float(bits);
+  }
+};
+
+/// A thread's elements of the tile: 4 rows of 8 columns in each pass, as they are stored or, of a
+/// GELU, as floats.
+template <typename Stored>
 struct ThreadTile {
-  float values[kPasses][kRows][kWidth];
+  using Of = Magnitudes<Stored>;
+  static constexpr int kRowWords = kWidth / Of::kPairs;
+  Elements<Stored, kWidth> elements[kPasses][kRows];
   int column = threadIdx.x % kColumnGroups * kWidth;  ///< in the tile
   int strip = threadIdx.x / kColumnGroups * kRows;    ///< in the rows of a pass
 
   __device__ __forceinline__ int row(int pass) const { return pass * kPassRows + strip; }
+
+  __device__ __forceinline__ std::uint32_t magnitudes(int pass, int i, int word) const {
+    return elements[pass][i].words[word] & Of::kMask;
+  }
 
   /// Elements outside of x are zeros.
   template <bool kGelu, typename T>
@@ -33,76 +69,103 @@ struct ThreadTile {
       const bool inside = from_row < rows && from_column < columns;  // rows come in sixteens
 #pragma unroll
       for (int i = 0; i < kRows; ++i) {
-        Elements<T, kWidth> elements{};
-        if (inside) elements = load<kWidth>(x + (from_row + i) * columns + from_column);
-        const Values<kWidth> wide = widen(elements);
+        Elements<T, kWidth> loaded{};
+        if (inside) loaded = load<kWidth>(x + (from_row + i) * columns + from_column);
+        if constexpr (kGelu) {
+          const Values<kWidth> wide = widen(loaded);
 #pragma unroll
-        for (int j = 0; j < kWidth; ++j) values[pass][i][j] = activated<kGelu, T>(wide[j]);
+          for (int j = 0; j < kWidth; ++j)
+            elements[pass][i].words[j] = __float_as_uint(activated<true, T>(wide[j]));
+        } else {
+          elements[pass][i] = loaded;
+        }
       }
     }
   }
 };
 
-__device__ __forceinline__ unsigned magnitude(float value) {
-  return __float_as_uint(value) & 0x7FFFFFFFu;
-}
-
 /// The factors of the thread's rows and columns.
 struct Factors {
-  float rows[kPasses][kRows];
+  float rows[kPasses * kRows];
   float columns[kWidth];
 };
 
-/// Finds the factors of 128 elements of each row and of each column, and writes their inverses.
-__device__ __forceinline__ void find_vector_factors(const ThreadTile& tile, float limit,
-                                                    const Result& out, const Result& transposed,
-                                                    std::int64_t rows, std::int64_t columns,
-                                                    Factors& factors) {
-  __shared__ unsigned largest[kTile];
-  __shared__ float of_columns[kTile];
-  const int thread = threadIdx.x;
-  const std::int64_t top = std::int64_t{blockIdx.y} * kTile;
-  const std::int64_t left = std::int64_t{blockIdx.x} * kTile;
-  if (thread < kTile) largest[thread] = 0;
-  __syncthreads();
-  // ---- rows: each lies in the 16 threads of half a warp
+/// Finds the factors of 128 elements of each row, which lie in the 16 threads of half a warp, and
+/// writes their inverses.
+template <typename Stored>
+__device__ __forceinline__ void find_row_factors(const ThreadTile<Stored>& tile, float limit,
+                                                 const Result& out, std::int64_t rows,
+                                                 Factors& factors) {
+  using Of = Magnitudes<Stored>;
+  constexpr int kCount = kPasses * kRows;
+  static_assert(kCount == 8 && kColumnGroups == 16);
+  const int lane = threadIdx.x % 32;
+  std::uint32_t largest[kCount];
 #pragma unroll
-  for (int pass = 0; pass < kPasses; ++pass) {
+  for (int r = 0; r < kCount; ++r) {
+    std::uint32_t word = 0;
 #pragma unroll
-    for (int i = 0; i < kRows; ++i) {
-      unsigned amax = 0;
+    for (int w = 0; w < ThreadTile<Stored>::kRowWords; ++w)
+      word = Of::larger(word, tile.magnitudes(r / kRows, r % kRows, w));
+    largest[r] = Of::of_pair(word);
+  }
+  // A thread hands half of its rows to another and takes the other half of that one's, until it
+  // has one row, lane / 2 % 8, with its neighbour.
 #pragma unroll
-      for (int j = 0; j < kWidth; ++j) amax = ::max(amax, magnitude(tile.values[pass][i][j]));
+  for (int count = kCount / 2; count > 0; count /= 2) {
+    const bool upper = lane & (2 * count);
 #pragma unroll
-      for (int lane = kColumnGroups / 2; lane > 0; lane /= 2)
-        amax = ::max(amax, __shfl_xor_sync(0xFFFFFFFFu, amax, lane));
-      factors.rows[pass][i] = fp8_factor(__uint_as_float(amax), limit);
-    }
-    const std::int64_t row = top + tile.row(pass);
-    if (out.codes && tile.column == 0 && row < rows) {
-      const float(&f)[kRows] = factors.rows[pass];
-      *reinterpret_cast<float4*>(out.scales + out.layout.index(row, left)) =
-          make_float4(1.0f / f[0], 1.0f / f[1], 1.0f / f[2], 1.0f / f[3]);
+    for (int r = 0; r < count; ++r) {
+      const std::uint32_t other =
+          __shfl_xor_sync(~0u, upper ? largest[r] : largest[r + count], 2 * count);
+      largest[r] = ::max(upper ? largest[r + count] : largest[r], other);
     }
   }
-  if (!transposed.codes) return;
-    // ---- columns: each lies in both halves of all warps
+  largest[0] = ::max(largest[0], __shfl_xor_sync(~0u, largest[0], 1));
+  const float factor = fp8_factor(Of::value(largest[0]), limit);
+  const int mine = lane / 2 % kCount;
+  const std::int64_t top = std::int64_t{blockIdx.y} * kTile;
+  const std::int64_t row = top + tile.row(mine / kRows) + mine % kRows;
+  if (out.codes && lane % 2 == 0 && row < rows)
+    out.scales[out.layout.index(row, std::int64_t{blockIdx.x} * kTile)] = 1.0f / factor;
 #pragma unroll
-  for (int j = 0; j < kWidth; ++j) {
-    unsigned amax = 0;
+  for (int r = 0; r < kCount; ++r)
+    factors.rows[r] = __shfl_sync(~0u, factor, (lane & kColumnGroups) | 2 * r);
+}
+
+/// Finds the factors of 128 elements of each column, which lie in both halves of all warps, and
+/// writes their inverses.
+template <typename Stored>
+__device__ __forceinline__ void find_column_factors(const ThreadTile<Stored>& tile, float limit,
+                                                    const Result& transposed, std::int64_t columns,
+                                                    Factors& factors) {
+  using Of = Magnitudes<Stored>;
+  constexpr int kWarps = kThreads / 32;
+  __shared__ std::uint32_t of_warps[kWarps][kTile / Of::kPairs];
+  alignas(16) __shared__ float of_columns[kTile];
+  const int thread = threadIdx.x;
 #pragma unroll
-    for (int pass = 0; pass < kPasses; ++pass)
+  for (int w = 0; w < ThreadTile<Stored>::kRowWords; ++w) {
+    std::uint32_t word = 0;
 #pragma unroll
-      for (int i = 0; i < kRows; ++i) amax = ::max(amax, magnitude(tile.values[pass][i][j]));
-    amax = ::max(amax, __shfl_xor_sync(0xFFFFFFFFu, amax, kColumnGroups));
-    if (thread % 32 < kColumnGroups) atomicMax(&largest[tile.column + j], amax);
+    for (int r = 0; r < kPasses * kRows; ++r)
+      word = Of::larger(word, tile.magnitudes(r / kRows, r % kRows, w));
+    word = Of::larger(word, __shfl_xor_sync(~0u, word, kColumnGroups));
+    if (thread % 32 < kColumnGroups) of_warps[thread / 32][tile.column / Of::kPairs + w] = word;
   }
   __syncthreads();
   if (thread < kTile) {
-    const float factor = fp8_factor(__uint_as_float(largest[thread]), limit);
+    std::uint32_t word = 0;
+#pragma unroll
+    for (int warp = 0; warp < kWarps; ++warp)
+      word = Of::larger(word, of_warps[warp][thread / Of::kPairs]);
+    if constexpr (Of::kPairs == 2) word = thread % 2 == 0 ? word & 0xFFFFu : word >> 16;
+    const float factor = fp8_factor(Of::value(word), limit);
     of_columns[thread] = factor;
-    if (left + thread < columns)
-      transposed.scales[transposed.layout.index(left + thread, top)] = 1.0f / factor;
+    const std::int64_t column = std::int64_t{blockIdx.x} * kTile + thread;
+    if (column < columns)
+      transposed.scales[transposed.layout.index(column, std::int64_t{blockIdx.y} * kTile)] =
+          1.0f / factor;
   }
   __syncthreads();
 #pragma unroll
@@ -110,23 +173,24 @@ __device__ __forceinline__ void find_vector_factors(const ThreadTile& tile, floa
 }
 
 /// Finds the factor of the whole tile, and writes its inverse.
-__device__ __forceinline__ void find_square_factor(const ThreadTile& tile, float limit,
+template <typename Stored>
+__device__ __forceinline__ void find_square_factor(const ThreadTile<Stored>& tile, float limit,
                                                    const Result& out, const Result& transposed,
                                                    Factors& factors) {
+  using Of = Magnitudes<Stored>;
   __shared__ unsigned of_warps[kThreads / 32];
-  unsigned amax = 0;
+  std::uint32_t word = 0;
 #pragma unroll
-  for (int pass = 0; pass < kPasses; ++pass)
+  for (int r = 0; r < kPasses * kRows; ++r)
 #pragma unroll
-    for (int i = 0; i < kRows; ++i)
-#pragma unroll
-      for (int j = 0; j < kWidth; ++j) amax = ::max(amax, magnitude(tile.values[pass][i][j]));
-  amax = __reduce_max_sync(0xFFFFFFFFu, amax);
-  if (threadIdx.x % 32 == 0) of_warps[threadIdx.x / 32] = amax;
+    for (int w = 0; w < ThreadTile<Stored>::kRowWords; ++w)
+      word = Of::larger(word, tile.magnitudes(r / kRows, r % kRows, w));
+  unsigned largest = __reduce_max_sync(~0u, Of::of_pair(word));
+  if (threadIdx.x % 32 == 0) of_warps[threadIdx.x / 32] = largest;
   __syncthreads();
 #pragma unroll
-  for (const unsigned of_warp : of_warps) amax = ::max(amax, of_warp);
-  const float factor = fp8_factor(__uint_as_float(amax), limit);
+  for (const unsigned of_warp : of_warps) largest = ::max(largest, of_warp);
+  const float factor = fp8_factor(Of::value(largest), limit);
   if (threadIdx.x == 0) {
     const std::int64_t top = std::int64_t{blockIdx.y} * kTile;
     const std::int64_t left = std::int64_t{blockIdx.x} * kTile;
@@ -134,16 +198,14 @@ __device__ __forceinline__ void find_square_factor(const ThreadTile& tile, float
     if (transposed.codes) transposed.scales[transposed.layout.index(left, top)] = 1.0f / factor;
   }
 #pragma unroll
-  for (int j = 0; j < kWidth; ++j) factors.columns[j] = factor;
+  for (float& of_column : factors.columns) of_column = factor;
 #pragma unroll
-  for (int pass = 0; pass < kPasses; ++pass)
-#pragma unroll
-    for (int i = 0; i < kRows; ++i) factors.rows[pass][i] = factor;
+  for (float& of_row : factors.rows) of_row = factor;
 }
 
 /// Eight elements, each times factor(its index), as bytes.
 template <__nv_fp8_interpretation_t kType, typename Factor>
-__device__ __forceinline__ uint2 rounded(const float (&values)[kWidth], const Factor& factor) {
+__device__ __forceinline__ uint2 rounded(const Values<kWidth>& values, const Factor& factor) {
   std::uint32_t pairs[kWidth / 2];
 #pragma unroll
   for (int j = 0; j < kWidth; j += 2)
@@ -152,40 +214,37 @@ __device__ __forceinline__ uint2 rounded(const float (&values)[kWidth], const Fa
 }
 
 template <typename T, __nv_fp8_interpretation_t kType, bool kGelu, bool kSquares>
-__global__ void __launch_bounds__(kThreads, 2)
+__global__ void __launch_bounds__(kThreads, sizeof(T) == 2 && !kGelu ? 3 : 2)
     quantize_block_tiles(const T* x, std::int64_t rows, std::int64_t columns, float limit,
                          Result out, Result transposed) {
   __shared__ std::uint32_t words[kTile * kWords];
-  ThreadTile tile;
-  tile.load_from<kGelu>(x, rows, columns);
+  ThreadTile<std::conditional_t<kGelu, float, T>> tile;
+  tile.template load_from<kGelu>(x, rows, columns);
   Factors factors;
-  if constexpr (kSquares)
+  if constexpr (kSquares) {
     find_square_factor(tile, limit, out, transposed, factors);
-  else
-    find_vector_factors(tile, limit, out, transposed, rows, columns, factors);
+  } else {
+    find_row_factors(tile, limit, out, rows, factors);
+    if (transposed.codes) find_column_factors(tile, limit, transposed, columns, factors);
+  }
   const std::int64_t column = std::int64_t{blockIdx.x} * kTile + tile.column;
 #pragma unroll
   for (int pass = 0; pass < kPasses; ++pass) {
     const std::int64_t row = std::int64_t{blockIdx.y} * kTile + tile.row(pass);
     if (column >= columns || row >= rows) continue;
     uint2 bytes[kRows];
-    if (out.codes || kSquares) {
 #pragma unroll
-      for (int i = 0; i < kRows; ++i)
-        bytes[i] = rounded<kType>(tile.values[pass][i], [&](int) { return factors.rows[pass][i]; });
+    for (int i = 0; i < kRows; ++i) {
+      const Values<kWidth> values = widen(tile.elements[pass][i]);
+      if (out.codes) {
+        const uint2 codes =
+            rounded<kType>(values, [&](int) { return factors.rows[pass * kRows + i]; });
+        *reinterpret_cast<uint2*>(out.codes + (row + i) * columns + column) = codes;
+      }
+      if (transposed.codes)
+        bytes[i] = rounded<kType>(values, [&](int j) { return factors.columns[j]; });
     }
-    if (out.codes) {
-#pragma unroll
-      for (int i = 0; i < kRows; ++i)
-        *reinterpret_cast<uint2*>(out.codes + (row + i) * columns + column) = bytes[i];
-    }
-    if (!transposed.codes) continue;
-    if constexpr (!kSquares) {
-#pragma unroll
-      for (int i = 0; i < kRows; ++i)
-        bytes[i] = rounded<kType>(tile.values[pass][i], [&](int j) { return factors.columns[j]; });
-    }
-    keep_transposed(words, bytes, tile.column, tile.row(pass));
+    if (transposed.codes) keep_transposed(words, bytes, tile.column, tile.row(pass));
   }
   if (!transposed.codes) return;
   __syncthreads();
