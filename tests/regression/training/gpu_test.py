@@ -5,6 +5,7 @@ Tests that need more GPUs than there are, or a dataset that is not there, are sk
 GPU the script says so and ends with 77.
 """
 
+import json
 import os
 import subprocess
 import sys
@@ -440,8 +441,10 @@ class Texts(GpuTest):
     """Greedy texts in fp32: those of the host, for any batch and layout, with the cache and without."""
 
     def check(self, *words, tokens, prompts):
+        # Wide weights, hardly trained: texts without loops.
         self.pretrain("run", *FP32, "model.dropout.attention=0", "model.dropout.hidden=0",
-                      "schedule.peak=1e-2", "train.iterations=60", *words)
+                      "model.init_std=0.4", "schedule.peak=1e-4", "schedule.warmup=0",
+                      "train.iterations=2", *words)
         path = self.folder / "prompts.txt"
         text = (ROOT / "LICENSE").read_text().split()
         # Of unequal lengths; among them some that attention without a cache computes.
@@ -452,11 +455,11 @@ class Texts(GpuTest):
         def texts(*more, ranks=1):
             result = run("trireme-generate", *words, *more, ranks=ranks)
             self.assertEqual(result.code, FINISHED, result)
-            return [line.split('"tokens"')[1] for line in result.out.splitlines()]
+            return [json.loads(line)["tokens"] for line in result.out.splitlines()]
 
         host = texts("--device", "host")
         self.assertEqual(len(host), prompts)
-        self.assertGreater(len(set(host)), prompts // 4, "the test shows little")
+        self.assertGreater(len(set(map(tuple, host))), prompts // 2, "the test shows little")
         cases = [(["--batch", batch], 1) for batch in (1, 7, 64)] + [(["--recompute"], 1)]
         if GPUS >= 2:
             cases += [([axis, 2, "--batch", batch], 2)
