@@ -70,17 +70,21 @@ cublasLtEpilogue_t epilogue_of(const GemmProblem& problem) {
   return problem.bias ? CUBLASLT_EPILOGUE_BIAS : CUBLASLT_EPILOGUE_DEFAULT;
 }
 
-/// How cuBLASLt (of CUDA 12.9 or newer) is told what has a scale.
+// How cuBLASLt of CUDA 12.9 or newer is told what has a scale; older headers have no names for it.
+constexpr std::size_t kBlockScales = 120900;  ///< the library's version
+constexpr auto kScaleModeA = static_cast<cublasLtMatmulDescAttributes_t>(31);
+constexpr auto kScaleModeB = static_cast<cublasLtMatmulDescAttributes_t>(32);
+
 std::int32_t scale_mode(ScaleBlocks blocks) {
   switch (blocks) {
     case ScaleBlocks::vectors:
-      return CUBLASLT_MATMUL_MATRIX_SCALE_VEC128_32F;
+      return 4;
     case ScaleBlocks::squares:
-      return CUBLASLT_MATMUL_MATRIX_SCALE_BLK128x128_32F;
+      return 5;
     case ScaleBlocks::tensor:
       break;
   }
-  return CUBLASLT_MATMUL_MATRIX_SCALE_SCALAR_32F;
+  return 0;
 }
 
 bool has(Epilogue epilogue) {
@@ -199,8 +203,11 @@ Matmul::Matmul(const CublasLt& library, const GemmProblem& problem)
     describe(CUBLASLT_MATMUL_DESC_FAST_ACCUM,
              static_cast<std::int8_t>(problem.fast_accumulation ? 1 : 0));
     if (problem.blocks_a != ScaleBlocks::tensor) {
-      describe(CUBLASLT_MATMUL_DESC_A_SCALE_MODE, scale_mode(problem.blocks_b));
-      describe(CUBLASLT_MATMUL_DESC_B_SCALE_MODE, scale_mode(problem.blocks_a));
+      if (library_.GetVersion() < kBlockScales)
+        throw DeckError("precision.fp8.recipe = block needs cuBLASLt of CUDA 12.9 or newer, not {}",
+                        library_.GetVersion());
+      describe(kScaleModeA, scale_mode(problem.blocks_b));
+      describe(kScaleModeB, scale_mode(problem.blocks_a));
     }
   }
   if (problem.epilogue == Epilogue::bias_gradient)
