@@ -173,8 +173,12 @@ std::string twice_as_long(std::string command, const deck::Train& train) {
   const char* key = train.samples ? "train.samples" : "train.iterations";
   const std::int64_t length = train.samples ? *train.samples : *train.iterations;
   const std::string given = fmt::format(" {}={}", key, length);
-  if (const std::size_t at = (command + ' ').find(given + ' '); at != std::string::npos)
+  if (const std::size_t at = (command + ' ').find(given + ' '); at != std::string::npos) {
     command.erase(at, given.size());
+    constexpr std::string_view kSet = " --set";
+    if (std::string_view(command).substr(0, at).ends_with(kSet))
+      command.erase(at - kSet.size(), kSet.size());
+  }
   return fmt::format("{} {}={}", command, key, 2 * length);
 }
 

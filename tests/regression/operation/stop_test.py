@@ -44,6 +44,11 @@ class Stops(RunTest):
             run.process.send_signal(number)
             return run.finish()
 
+    def test_a_length_given_by_set_before_an_option(self):
+        result = self.pretrain("run", "--set", "train.iterations=2", "--time-limit", "1:00:00")
+        self.assertEqual(self.check_stop("run", result, FINISHED, "finished"), 2)
+        self.check_continues("run", result)
+
     def test_sigusr1_to_the_launcher(self):
         result = self.stop_by_signal("run", signal.SIGUSR1, 2, "parallel.tensor=2")
         self.check_stop("run", result, STOPPED_EARLY, "a signal asked for it")
