@@ -209,7 +209,7 @@ inline bool answers_deck_questions(const DeckArguments& arguments) {
     const deck::Deck deck = load_for_planning(arguments, /*need_data=*/true);
     const plan::Vocabulary vocabulary = plan::vocabulary(deck);
     if (deck.checkpoint.load && !checkpoint::is_foreign(*deck.checkpoint.load))
-      train::require_same_model(deck, checkpoint::locate(*deck.checkpoint.load).path);
+      train::require_loadable(deck);
     if (deck.train.verify.inject) train::BitFlip::parse(*deck.train.verify.inject);
     std::string text = train::describe_data(deck, vocabulary);
     for (const std::string& note : train::check_datasets(deck, vocabulary, data::TokenScan::all,

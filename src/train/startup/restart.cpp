@@ -208,6 +208,12 @@ void require_same_model(const deck::Deck& deck, const fs::path& checkpoint) {
   deck::refuse_immutable_changes(changes);
 }
 
+void require_loadable(const deck::Deck& deck) {
+  if (checkpoint::find_latest(checkpoint_folder(deck))) return;
+  const fs::path path = checkpoint::locate(*deck.checkpoint.load).path;
+  deck::refuse_immutable_changes(changes_since(checkpoint::read_header(path), path, deck));
+}
+
 FolderLock::FolderLock(const fs::path& folder) : folder_(folder) {
   std::error_code error;
   fs::create_directories(folder, error);

@@ -60,6 +60,11 @@ void supersede_newer(const deck::Deck& deck, RestartPoint& point);
 /// that. Sequences of another length are another question to the same model.
 void require_same_model(const deck::Deck& deck, const std::filesystem::path& checkpoint);
 
+/// Throws DeckError, naming both values, unless a run of `deck` can start from checkpoint.load,
+/// which must be there; IoError or DataError if it is not readable. A run folder with checkpoints
+/// of its own resumes from these instead.
+void require_loadable(const deck::Deck& deck);
+
 /// Holds the run folder for one run at a time, where the file system has locks: its file .lock, and
 /// the folder itself, which stays locked when the file is deleted.
 class FolderLock {

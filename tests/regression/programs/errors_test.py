@@ -71,6 +71,15 @@ class Errors(RunTest):
             self.fails(DECK, "data.index_files: 'x' names no part", "data.index_files=x", *words)
             self.fails(IO, "there is no checkpoint 'missing'", "checkpoint.load=missing", *words)
 
+    def test_a_checkpoint_of_another_run(self):
+        self.pretrain("first", "train.iterations=1")
+        load = f"checkpoint.load={self.folder / 'first'}"
+        for words in ([], ["--check"]):
+            self.fails(DECK, "model.sequence = 16, but the checkpoint was written with 32", load,
+                       "model.sequence=16", *words)
+        # A run folder with checkpoints resumes from these.
+        self.pretrain("first", "checkpoint.load=missing", "--check")
+
     def test_more_samples_than_an_index_holds(self):
         for override in ("train.iterations=1e12", "train.skip=[1-1000000000000]"):
             self.fails(DECK, "take fewer samples", override, "evaluate.every=1e12", ranks=2)
