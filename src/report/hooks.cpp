@@ -133,17 +133,20 @@ std::vector<std::string> Hooks::poll() {
   int status = 0;
   if (running_ && ::waitpid(child_, &status, WNOHANG) == child_) {
     const int code = WIFEXITED(status) ? WEXITSTATUS(status) : 128 + WTERMSIG(status);
+    // timeout's own codes, which a command may have by itself as well.
+    const bool ended = (code == 124 || code == 137) &&
+                       since_started_.seconds() >= deck::in_seconds(commands_.timeout);
     if (code != 0)
       failures_.push_back(fmt::format("hooks.{} {} (its output is in {}): {}", running_->event,
-                                      code == 124 || code == 137
-                                          ? "took longer than hooks.timeout and was ended"
-                                          : fmt::format("failed with exit code {}", code),
+                                      ended ? "took longer than hooks.timeout and was ended"
+                                            : fmt::format("failed with exit code {}", code),
                                       (folder_ / "hooks.log").string(), running_->command));
     running_.reset();
   }
   if (!running_ && !waiting_.empty()) {
     running_ = std::move(waiting_.front());
     waiting_.pop_front();
+    since_started_ = Stopwatch();
     child_ = spawn(kRunHook, running_->environment, /*input=*/-1);
     if (child_ <= 0) {
       failures_.push_back(fmt::format("hooks.{}: there is no shell", running_->event));

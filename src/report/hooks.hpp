@@ -12,6 +12,7 @@
 #include <string>
 #include <vector>
 
+#include "core/clock.hpp"
 #include "deck/deck.hpp"
 
 namespace trireme::report {
@@ -63,7 +64,8 @@ class Hooks {
   std::deque<Call> waiting_;
   std::optional<Call> running_;
   pid_t child_ = 0;
-  int guard_ = -1;  ///< the pipe to the process that waits for a fault
+  Stopwatch since_started_;  ///< of the one that runs
+  int guard_ = -1;           ///< the pipe to the process that waits for a fault
   std::vector<std::string> failures_;
 };
 

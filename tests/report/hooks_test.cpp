@@ -1,5 +1,6 @@
 #include "report/hooks.hpp"
 
+#include <fmt/format.h>
 #include <gtest/gtest.h>
 #include <sys/wait.h>
 #include <unistd.h>
@@ -72,6 +73,18 @@ TEST(Hooks, FailuresAreOneMessageEach) {
   EXPECT_EQ(said[0], "hooks.checkpoint failed with exit code 3 (its output is in " +
                          (folder.path() / "hooks.log").string() + "): echo printed; exit 3");
   EXPECT_EQ(read_file(folder.path() / "hooks.log"), "printed\n");
+}
+
+TEST(Hooks, CodesOfTimeoutsAreFailuresBeforeTheLimit) {
+  const ScratchFolder folder;
+  for (const auto& [command, code] : {std::pair("exit 124", 124), std::pair("kill -9 $$", 137)}) {
+    Hooks hooks(hooks_of(command), folder.path());
+    hooks.checkpoint(1, "a");
+    const std::vector<std::string> said = wait_for_messages(hooks);
+    ASSERT_EQ(said.size(), 1u);
+    EXPECT_NE(said[0].find(fmt::format("failed with exit code {}", code)), std::string::npos)
+        << said[0];
+  }
 }
 
 TEST(Hooks, FailuresAtTheEndAreSaid) {
