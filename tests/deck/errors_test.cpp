@@ -208,7 +208,7 @@ TEST(DeckErrors, RangesAndAllowedValues) {
        "bad.yaml:10:3: data.split = 1,2,-3: must be at least 0"},
       {"data:\n", "data:\n  split: [1, 2, 3, 4]\n",
        "bad.yaml:10:3: data.split = 1,2,3,4: give at most three weights, for train, valid and "
-       "test, that do not sum to 0 (try 969,30,1)"},
+       "test, with a finite sum above 0 (try 969,30,1)"},
       {"batch:", "parallel: {partition: 1-x}\nbatch:",
        "bad.yaml:6:12: parallel.partition = 1-x: expected a whole number"},
   });

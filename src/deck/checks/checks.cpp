@@ -118,8 +118,8 @@ void Checker::data(const LoadOptions& options) {
   const std::string written = Codec<std::vector<double>>::write(split);
   require(split.size() <= 3 && sum > 0 && std::isfinite(sum), {"data.split"}, [&] {
     return fmt::format(
-        "data.split = {}: give at most three weights, for train, valid and test, that do not sum "
-        "to 0 (try 969,30,1)",
+        "data.split = {}: give at most three weights, for train, valid and test, with a finite sum "
+        "above 0 (try 969,30,1)",
         written);
   });
   require(has_valid_part(deck_) || !deck_.evaluate.every, {"evaluate.every", "data.split"}, [&] {
