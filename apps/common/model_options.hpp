@@ -101,8 +101,8 @@ inline void lay_out(const po::variables_map& values, int ranks, deck::Deck& deck
   const int tensor =
       values.count("tensor") ? values["tensor"].as<int>() : ranks / std::clamp(pipeline, 1, ranks);
   if (pipeline < 1 || tensor < 1 || tensor * pipeline != ranks)
-    throw UsageError("--tensor {} x --pipeline {} is {} ranks, but {} started (mpirun -n {})",
-                     tensor, pipeline, tensor * pipeline,
+    throw UsageError("--tensor {} x --pipeline {} is {}, but {} started (mpirun -n {})", tensor,
+                     pipeline, counted(tensor * pipeline, "rank"),
                      ranks == 1 ? "1 was" : fmt::format("{} were", ranks),
                      std::max(tensor * pipeline, 1));
   if (deck.model.heads % tensor != 0)

@@ -25,7 +25,7 @@ po::options_description work_options() {
       ("samples", po::value<std::int64_t>()->default_value(1)->value_name("N"),
        "continuations per prompt (elsewhere num_return_sequences, n)")  //
       ("batch", po::value<std::int64_t>()->default_value(8)->value_name("N"),
-       "sequences at a time; does not change their texts")  //
+       "sequences at a time; changes their texts by rounding alone")  //
       ("cache", po::value<std::int64_t>()->value_name("N"),
        "positions that the KV cache holds, over all sequences: those that do not fit wait; "
        "default: "

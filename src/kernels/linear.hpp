@@ -40,13 +40,13 @@ struct Gemm {
 enum class GemmChoice {
   timed,      ///< the fastest of cuBLASLt's candidates and the own kernels, timed on this GPU: pays
               ///< when a GEMM of one shape runs thousands of times
-  heuristic,  ///< untimed: as the build knows, an own one for a large C, or cuBLASLt's first
+  heuristic,  ///< untimed: a known choice, own kernels for a large C with bias, or cuBLASLt's first
 };
 
-/// Where a GPU computes the GELU or the bias gradient of a GEMM: in its epilogue or by a second
-/// kernel.
+/// Where a GPU computes the GELU, SwiGLU's gradient or the bias gradient of a GEMM: in its epilogue
+/// or by a second kernel. With GemmChoice::heuristic the latter two mean cuBLASLt's first alone.
 enum class Fusion {
-  timed,   ///< in the GEMM's kernel if that is faster, timed on this GPU; if GEMMs are timed
+  timed,   ///< in the GEMM's kernel if that is faster, timed on this GPU or known to the build
   always,  ///< in the GEMM's kernel wherever there is one; to compare with
   never,   ///< in a separate kernel; to compare with
 };

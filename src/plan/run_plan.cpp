@@ -157,7 +157,7 @@ std::string fp8_text(const model::StageConfig& config) {
         "a tensor rank are no multiples of 16{}",
         linears - in_fp8, linears, name_of(config.precision.activations),
         blocks && config.tensor_ranks > 1
-            ? fmt::format(" (inputs or outputs that parallel.tensor = {} shards: of {})",
+            ? fmt::format(", or those that parallel.tensor = {} shards no multiples of {}",
                           config.tensor_ranks, kernels::kScaleBlock)
             : "");
   if (config.spec.hidden < kMinFp8Hidden)

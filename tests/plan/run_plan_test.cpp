@@ -372,8 +372,8 @@ TEST(RunPlan, SaysWhichGemmsAreInFp8) {
   EXPECT_EQ(plan_gpt2(block, 8).fp8,
             "12 of 12 layers' GEMMs (fp8-e4m3 x fp8-e5m2, one scale for each block of 128 x 128 or "
             "1 x 128); 24 of their 48 linears stay in fp32, since tokens of a micro-batch, inputs "
-            "or outputs of a tensor rank are no multiples of 16 (inputs or outputs that "
-            "parallel.tensor = 8 shards: of 128)");
+            "or outputs of a tensor rank are no multiples of 16, or those that parallel.tensor = 8 "
+            "shards no multiples of 128");
   const std::string text = to_text(plan_gpt2({"precision.gemm=fp8", "model.ffn=1000"}));
   EXPECT_NE(text.find("FP8        12 of 12 layers' GEMMs"), std::string::npos) << text;
   EXPECT_NE(text.find("24 of their 48 linears stay in fp32"), std::string::npos) << text;

@@ -18,15 +18,15 @@ using device::GemmChoice;
 constexpr std::int64_t kTokens = 16384;
 constexpr std::int64_t kPaddedVocabulary = 50304;
 
-/// A backend whose GEMMs get their kernels in a way of their own; without a tuning cache.
+/// A backend whose GEMMs get their kernels as `choice` and `fusion` say; without a tuning cache.
 std::unique_ptr<device::Backend> backend_with(GemmChoice choice, Fusion fusion = Fusion::timed) {
   auto backend = device::make_cuda_backend(0, "", choice, fusion);
   backend->reserve_workspace(device::linear_workspace(kPaddedVocabulary));
   return backend;
 }
 
-/// A GEMM with an epilogue, C [m, n] of k terms each. Each form
-/// runs on the kernel that is the fastest for it.
+/// A GEMM with an epilogue, C [m, n] of k terms each. Each form runs on the kernel that is the
+/// fastest for it.
 struct WithEpilogue {
   std::string name;
   std::int64_t m = 0, n = 0, k = 0;

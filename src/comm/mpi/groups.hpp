@@ -43,8 +43,8 @@ Groups make_groups(std::unique_ptr<MpiCommunicator> world, const grid::Layout& l
                    const Connect& connect = {});
 
 /// Runs `step` on every rank. If it throws on any rank, all ranks throw the error of the lowest
-/// one, as the class of its exit code (DataError, IoError, DeckError, UsageError, else
-/// InternalError). `step` must not wait for other ranks. Collective.
+/// one, as the class of its exit code (DataError, IoError, DeckError, UsageError, InternalError, or
+/// Error with that code). `step` must not wait for other ranks. Collective.
 void agree(MpiCommunicator& ranks, const std::function<void()>& step);
 
 // The clocks of a group's ranks.

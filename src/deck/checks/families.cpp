@@ -1,4 +1,4 @@
-// The keys of BERT, and what BERT has no use for.
+// The keys of one family, and what a family has no use for.
 #include <fmt/format.h>
 
 #include <string>

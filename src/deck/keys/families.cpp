@@ -1,4 +1,4 @@
-// The keys that only model.family = bert has. Their members are unset for another family.
+// The keys of one family alone. Their members are unset for another family.
 #include "deck/keys/row.hpp"
 
 namespace trireme::deck {

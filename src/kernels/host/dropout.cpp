@@ -1,6 +1,7 @@
+#include "kernels/dropout.hpp"
+
 #include <cstring>
 
-#include "kernels/dropout.hpp"
 #include "kernels/host/compute.hpp"
 #include "kernels/host/dropout_mask.hpp"
 #include "kernels/layernorm.hpp"

@@ -53,9 +53,9 @@ struct LinearSpec {
   bool fp8_blocks = false;  ///< and their operands have a scale for each block
 };
 
-/// A matrix in FP8. Two of one tensor with one scale have it in common.
+/// A matrix in FP8. Two matrices of one tensor with one scale share `scales`.
 struct Fp8Matrix {
-  Tensor codes;   ///< with `scale`, where they lie
+  Tensor codes;   ///< codes.scale points to `scales`
   Tensor scales;  ///< fp32, as kernels::scale_layout() says
 };
 

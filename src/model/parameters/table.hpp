@@ -23,7 +23,7 @@ enum class StagePlacement { first_stage, layer, last_stage };
 /// padding.
 enum class TensorSharding { none, rows, columns, vocabulary };
 
-/// Rows of a parameter that TensorSharding::rows shards by themselves: q, k or v of a fused
+/// Rows of a parameter that TensorSharding::rows shards separately: q, k or v of a fused
 /// projection, gate or up of a gated MLP.
 struct RowBlock {
   RowBlock(std::int64_t rows, int max_shards = 0) : rows(rows), max_shards(max_shards) {}

@@ -1,4 +1,4 @@
-// A bit flip that tests order, to see whether train.verify finds it.
+// What passes are observed for: train.verify, and bit flips that tests order.
 #pragma once
 
 #include <cstdint>

@@ -4,6 +4,7 @@
 
 #include <cmath>
 #include <cstdint>
+#include <type_traits>
 
 #include "kernels/cuda/common/elements.cuh"
 #include "kernels/cuda/common/math.cuh"
@@ -76,7 +77,7 @@ struct Softmax {
   Values<kElements> sum[kHeads];
 };
 
-/// Adds `other`, of other keys.
+/// Adds the sums of other keys.
 template <int kHeads>
 __device__ __forceinline__ void merge(Softmax<kHeads>& s, int g, float largest, float total,
                                       const Values<kElements>& sum) {

@@ -116,8 +116,8 @@ std::optional<std::size_t> fastest(std::size_t count, const std::function<bool(s
 
 namespace {
 
-/// The version of this build's own GEMM kernels: to be raised when a kernel or an epilogue is added
-/// or becomes faster, so that choices which an older build timed without it are timed again.
+/// The version of this build's own GEMM kernels: to be raised when one becomes faster, or is added
+/// for a GEMM that older builds timed, so that their choices are timed again.
 constexpr int kOwnGemms = 1;
 
 /// What algorithms and their times depend on besides the GEMM.

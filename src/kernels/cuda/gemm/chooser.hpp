@@ -76,7 +76,7 @@ class Chooser {
   bool warm() const;
 
   const CublasLt& library() const { return library_; }
-  /// Timed only where GEMMs are.
+  /// As given; see Fusion.
   Fusion fusion() const { return fusion_; }
   int timed_gemms() const { return timed_; }
   int fused_gemms() const { return fused_; }
