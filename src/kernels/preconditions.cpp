@@ -44,14 +44,24 @@ void check_shape(const char* op, const char* name, const Tensor& tensor, DType d
                 to_string(tensor.shape), to_string(shape));
 }
 
+namespace {
+
+/// What conversions of x to FP8 share; returns the type of their results.
+DType check_results(const char* op, const Tensor& x, const Tensor& out, const Tensor& transposed) {
+  TRIREME_CHECK(out || transposed, "{}: neither out nor transposed is given", op);
+  const DType dtype = out ? out.dtype : transposed.dtype;
+  TRIREME_CHECK(is_fp8(dtype), "{}: out is {}, no FP8 type", op, name_of(dtype));
+  TRIREME_CHECK(accumulation_type(x.dtype) == DType::f32 && !is_fp8(x.dtype), "{}: x is {}", op,
+                name_of(x.dtype));
+  return dtype;
+}
+
+}  // namespace
+
 DType check_quantize(const Quantize& args) {
   const char* op = "quantize";
-  TRIREME_CHECK(args.out || args.transposed, "{}: neither out nor transposed is given", op);
-  const DType dtype = args.out ? args.out.dtype : args.transposed.dtype;
+  const DType dtype = check_results(op, args.x, args.out, args.transposed);
   const Extents x = extents_of(op, "x", args.x);
-  TRIREME_CHECK(is_fp8(dtype), "{}: out is {}, no FP8 type", op, name_of(dtype));
-  TRIREME_CHECK(accumulation_type(args.x.dtype) == DType::f32 && !is_fp8(args.x.dtype),
-                "{}: x is {}", op, name_of(args.x.dtype));
   check_vector(op, "amax", args.amax, DType::f32, 1);
   check_vector(op, "scale", args.scale, DType::f32, 1);
   if (args.out) check_matrix(op, "out", args.out, dtype, x);
@@ -61,12 +71,8 @@ DType check_quantize(const Quantize& args) {
 
 DType check_quantize_blocks(const QuantizeBlocks& args) {
   const char* op = "quantize_blocks";
-  TRIREME_CHECK(args.out || args.transposed, "{}: neither out nor transposed is given", op);
-  const DType dtype = args.out ? args.out.dtype : args.transposed.dtype;
+  const DType dtype = check_results(op, args.x, args.out, args.transposed);
   const Extents x = extents_of(op, "x", args.x);
-  TRIREME_CHECK(is_fp8(dtype), "{}: out is {}, no FP8 type", op, name_of(dtype));
-  TRIREME_CHECK(accumulation_type(args.x.dtype) == DType::f32 && !is_fp8(args.x.dtype),
-                "{}: x is {}", op, name_of(args.x.dtype));
   TRIREME_CHECK(x.rows % 16 == 0 && x.columns % 16 == 0, "{}: x is {}, not multiples of 16", op,
                 to_string(args.x.shape));
   TRIREME_CHECK(!args.squares || !args.gelu, "{}: no GELU of weights", op);
