@@ -157,6 +157,10 @@ TEST(DeckChecks, BatchScheduleAndLengthMustFit) {
        "iterations: 100\n  spike: {above: 6, back: 3}\ncheckpoint: {every: 10, keep: 2}",
        "bad.yaml:14:21: train.spike.back = 3 needs more checkpoints than checkpoint.keep = 2 (try "
        "checkpoint.keep: 3)"},
+      {"iterations: 100",
+       "iterations: 100\n  spike: {above: 6, back: 1, skip: 101}\ncheckpoint: {every: 10}",
+       "bad.yaml:14:30: train.spike.skip = 101 skips more data than the run's 100 iterations take; "
+       "leave it out, or skip less"},
       {"batch:", "precision: {loss_scale: {window: 500}}\nbatch:",
        "bad.yaml:6:26: 'precision.loss_scale.window' needs precision.compute = fp16, but it is "
        "fp32; "

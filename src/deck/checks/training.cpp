@@ -136,6 +136,13 @@ void Checker::optimizer() {
                 "checkpoint.keep: {})",
                 *spike.back, *saved.keep, *spike.back);
           });
+  require(!spike.skip || *spike.skip <= total_iterations(deck_),
+          {"train.spike.skip", "train.iterations", "train.samples", "batch.global"}, [&] {
+            return fmt::format(
+                "train.spike.skip = {} skips more data than the run's {} take; leave it out, or "
+                "skip less",
+                *spike.skip, counted(total_iterations(deck_), "iteration"));
+          });
   require(!mup.base || deck_.model.family != Family::bert, {"model.mup.base", "model.family"}, [] {
     return "model.mup.base needs model.family = gpt or llama: BERT's heads have no muP rules; "
            "leave it out";
