@@ -7,6 +7,7 @@
 
 #include "comm/mpi/mpi_communicator.hpp"
 #include "core/system/process.hpp"
+#include "core/system/stacks.hpp"
 
 namespace trireme::comm {
 namespace {
@@ -149,6 +150,7 @@ void Watchdog::end_job(const std::string& problem, const std::string& diagnosis)
                                        process_identity(), problem, phase().empty() ? "" : ", in ",
                                        phase(), diagnosis.empty() ? "" : "; ", diagnosis);
   std::fputs(line.c_str(), stderr);
+  start_to_write_stacks();
   std::this_thread::sleep_for(kMessageDelay);
   const std::lock_guard lock(mutex_);
   abort_all(static_cast<int>(exit_code_));

@@ -7,11 +7,12 @@
 #include <utility>
 
 #include "comm/mpi/mpi_communicator.hpp"
+#include "core/system/stacks.hpp"
 
 namespace trireme::comm {
 namespace {
 
-enum Tag { kQuestion, kAnswer };
+enum Tag { kQuestion, kAnswer, kStacks };
 
 /// Polling interval for questions.
 constexpr std::chrono::milliseconds kPollInterval{100};
@@ -49,10 +50,13 @@ StallDiagnostics::~StallDiagnostics() {
 void StallDiagnostics::serve() {
   std::unique_lock lock(mutex_);
   while (!stop_) {
-    wake_.wait_for(lock, kPollInterval, [this] { return stop_ || !to_ask_.empty(); });
+    wake_.wait_for(lock, kPollInterval,
+                   [this] { return stop_ || wants_stacks_ || !to_ask_.empty(); });
     const Ranks ranks = std::exchange(to_ask_, {});
+    const bool stacks = std::exchange(wants_stacks_, false);
     lock.unlock();
     ask(ranks);
+    if (stacks) ask_for_stacks();
     answer_questions();
     Answers received = received_answers();
     lock.lock();
@@ -69,6 +73,14 @@ void StallDiagnostics::ask(const Ranks& ranks) {
   }
 }
 
+void StallDiagnostics::ask_for_stacks() {
+  for (int rank = 0; rank < static_cast<int>(hosts_.size()); ++rank) {
+    MPI_Request request = MPI_REQUEST_NULL;
+    if (MPI_Isend(nullptr, 0, MPI_BYTE, rank, kStacks, handle_, &request) == MPI_SUCCESS)
+      MPI_Request_free(&request);
+  }
+}
+
 void StallDiagnostics::answer_questions() {
   sent_.remove_if([](Sent& sent) {
     int done = 0;
@@ -81,6 +93,10 @@ void StallDiagnostics::answer_questions() {
     Sent& sent = sent_.emplace_back(Sent{.answer = own_answer()});
     MPI_Isend(&sent.answer, sizeof(Answer), MPI_BYTE, status.MPI_SOURCE, kAnswer, handle_,
               &sent.request);
+  }
+  while (MPI_Iprobe(MPI_ANY_SOURCE, kStacks, handle_, &found, &status) == MPI_SUCCESS && found) {
+    MPI_Recv(nullptr, 0, MPI_BYTE, status.MPI_SOURCE, kStacks, handle_, MPI_STATUS_IGNORE);
+    start_to_write_stacks();
   }
 }
 
@@ -137,6 +153,15 @@ std::string StallDiagnostics::describe_idle(const Ranks& ranks, const Answers& a
 }
 
 StallDiagnosis StallDiagnostics::diagnose(const Ranks& ranks) {
+  const StallDiagnosis cause = find_cause(ranks);
+  if (cause.progress_due.count() > 0) return cause;
+  const std::lock_guard lock(mutex_);
+  wants_stacks_ = true;
+  wake_.notify_one();
+  return cause;
+}
+
+StallDiagnosis StallDiagnostics::find_cause(const Ranks& ranks) {
   {
     const std::lock_guard lock(mutex_);
     answers_.clear();  // of an earlier call

@@ -31,7 +31,8 @@ class StallDiagnostics {
   /// Why a wait for `ranks` does not end: names the ranks that do not answer; else, unless one of
   /// them does local work that progresses, those that are in no communication call. When all of
   /// them wait, asks the ranks that they wait for, and so on. The text is "" when this process does
-  /// not receive its own answer. Takes seconds at most; called by one thread at a time.
+  /// not receive its own answer. Where nothing progresses all ranks write their stacks
+  /// (write_stacks()). Takes seconds at most; called by one thread at a time.
   StallDiagnosis diagnose(const Ranks& ranks);
 
  private:
@@ -54,10 +55,13 @@ class StallDiagnostics {
   // Called by the thread, which makes all MPI calls.
   void serve();
   void ask(const Ranks& ranks);
+  void ask_for_stacks();
   void answer_questions();
   Answers received_answers();
   Answer own_answer() const;
 
+  /// diagnose() without the stacks.
+  StallDiagnosis find_cause(const Ranks& ranks);
   /// The answers of `ranks` within kAnswerTimeout.
   Answers answers_of(const Ranks& ranks);
   /// "rank 1 on node0, rank 3 on node1 answer but are in no communication call"
@@ -74,6 +78,7 @@ class StallDiagnostics {
   std::condition_variable wake_, answered_;
   bool stop_ = false;
   Ranks to_ask_;
+  bool wants_stacks_ = false;
   Answers answers_;
   std::thread thread_;
 };

@@ -186,7 +186,7 @@ void remove_rank_files(const fs::path& run_folder) {
   std::error_code error;
   for (const fs::directory_entry& entry : fs::directory_iterator(run_folder / "ranks", error)) {
     const std::string suffix = entry.path().extension().string();
-    if (suffix != ".out" && suffix != ".err" && suffix != ".gpu") continue;
+    if (suffix != ".out" && suffix != ".err" && suffix != ".gpu" && suffix != ".stacks") continue;
     fs::remove(entry.path(), error);
     if (error) throw IoError("cannot remove '{}': {}", entry.path().string(), error.message());
   }

@@ -1,4 +1,4 @@
-// The files under <run>/ranks: what the ranks of each node print.
+// The files under <run>/ranks: what the ranks of each node print, and what hangs (write_stacks()).
 #pragma once
 
 #include <filesystem>

@@ -1,0 +1,21 @@
+// The call stacks of a process that hangs, for the people who look for the reason.
+#pragma once
+
+#include <filesystem>
+
+namespace trireme {
+
+/// Names the file that write_stacks() appends to, and prepares the signal (SIGRTMAX - 3) that makes
+/// threads note their stacks.
+void keep_stacks(const std::filesystem::path& file);
+
+/// Appends what each thread of this process does to the file of keep_stacks(), the main thread
+/// first: "[rank 3] ", and the functions from the innermost one on, or the state of a thread that
+/// does not react. Within about a second; again only after 10 seconds. Does nothing without
+/// keep_stacks(). Throws nothing.
+void write_stacks();
+
+/// write_stacks() in its own thread: the storage may be what hangs.
+void start_to_write_stacks();
+
+}  // namespace trireme
