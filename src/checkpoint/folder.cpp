@@ -189,6 +189,11 @@ int supersede_newer(const std::filesystem::path& path, std::int64_t iteration, b
   return static_cast<int>(newer.size());
 }
 
+void delete_steps(const std::filesystem::path& folder, std::int64_t first, std::int64_t last) {
+  for (const Step& step : list_steps(folder))
+    if (step.iteration >= first && step.iteration <= last) remove_file(step.path);
+}
+
 void remove_unfinished(const std::filesystem::path& folder) {
   // MPI-IO, through which earlier versions wrote, leaves files such as
   // step-00000020.h5.part.locktest.0.

@@ -61,6 +61,9 @@ void publish(const std::filesystem::path& path);
 int supersede_newer(const std::filesystem::path& path, std::int64_t iteration,
                     bool deletes = false);
 
+/// Deletes the folder's step files of the iterations `first` to `last`. Throws IoError.
+void delete_steps(const std::filesystem::path& folder, std::int64_t first, std::int64_t last);
+
 /// Deletes the unfinished files (.part, and those that MPI-IO made with them) of `folder`. Throws
 /// IoError.
 void remove_unfinished(const std::filesystem::path& folder);

@@ -18,6 +18,7 @@ checkpoint::Attributes RunState::attributes() const {
                                        {"passed_through", passed_through}};
   if (!train_documents.empty()) attributes["train_documents"] = train_documents;
   if (!train_tokens.empty()) attributes["train_tokens"] = train_tokens;
+  if (abandoned > 0) attributes["abandoned"] = abandoned;
   if (spikes != SpikeHistory()) attributes["spikes"] = spikes.text();
   return attributes;
 }
@@ -59,6 +60,7 @@ RunState RunState::from(const checkpoint::Header& header) {
           .spikes = header.attributes.contains("spikes")
                         ? SpikeHistory::from(header.get<std::string>("spikes"))
                         : SpikeHistory(),
+          .abandoned = number_or_zero("abandoned"),
           .train_documents = text_or_empty("train_documents"),
           .train_tokens = text_or_empty("train_tokens")};
 }

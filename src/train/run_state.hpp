@@ -30,6 +30,9 @@ struct RunState {
   std::int64_t passed_samples = 0;
   std::int64_t passed_through = 0;
   SpikeHistory spikes = {};  ///< with train.spike
+  /// In the checkpoint alone that train.spike.back saves again: the iteration that the run went
+  /// back from, whose checkpoints are abandoned.
+  std::int64_t abandoned = 0;
   /// Of identify_training_data() of the run; "" where that is not known.
   std::string train_documents = {};
   std::string train_tokens = {};

@@ -3,9 +3,11 @@
 #include <cmath>
 
 #include "core/error.hpp"
+#include "core/system/stacks.hpp"
 #include "model/spec.hpp"
 #include "train/run_state.hpp"
 #include "train/startup/datasets.hpp"
+#include "train/startup/rank_output.hpp"
 #include "train/startup/startup.hpp"
 #include "train/verify/divergence.hpp"
 
@@ -79,6 +81,7 @@ Trainer::Trainer(const deck::Deck& deck, const plan::Vocabulary& vocabulary, com
       evaluations_(deck_, batches_, sampler_, groups, runner_, log_, reporter),
       stops_(deck_, batches_, *groups.world, options_.since_start, options_.time_limit,
              plan_.parameters) {
+  keep_stacks(rank_file(deck_.run.output, ".stacks"));
   loss_scaler_.restore(state_.loss_scale);
   state_.loss_scale = loss_scaler_.state();
   runner_.set_hooks(&optimizer_);
@@ -133,6 +136,7 @@ void Trainer::load() {
 
 void Trainer::resume_with(const RunState& state) {
   state_ = state;
+  state_.abandoned = 0;
   loss_scaler_.restore(state_.loss_scale);
   state_.loss_scale = loss_scaler_.state();
   previous_ = before_last_iteration(batches_, deck_.batch.global, state_.progress());
@@ -163,7 +167,9 @@ bool Trainer::rewind(const std::string& spike) {
   // As a start from here would: the order of samples may change with their number.
   auto data = open(data::Split::train);
   std::swap(train_data_, data);
-  checkpoints_.save_rewound(state_);
+  RunState rewound = state_;
+  rewound.abandoned = event.from;
+  checkpoints_.save_rewound(rewound);
   if (reporter_) reporter_->on(event);
   log_.restart_interval();
   save_due_ = false;

@@ -24,6 +24,7 @@ TEST(RunState, ComesBackFromACheckpoint) {
                        .passed_samples = 24,
                        .passed_through = 7,
                        .spikes = {.losses = {3.5}, .norms = {0.25}, .skipped = 1},
+                       .abandoned = 20,
                        .train_documents = "00c0ffee00c0ffee",
                        .train_tokens = "sample 00c0ffee00c0ffee"};
   checkpoint::Header header;
@@ -40,6 +41,7 @@ TEST(RunState, ComesBackFromACheckpoint) {
   EXPECT_EQ(back.passed_samples, 24);
   EXPECT_EQ(back.passed_through, 7);
   EXPECT_EQ(back.spikes, state.spikes);
+  EXPECT_EQ(back.abandoned, 20);
   EXPECT_EQ(back.train_documents, "00c0ffee00c0ffee");
   EXPECT_EQ(back.train_tokens, "sample 00c0ffee00c0ffee");
   EXPECT_EQ(back.progress(), (deck::Progress{12, 96}));

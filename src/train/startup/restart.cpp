@@ -193,6 +193,10 @@ void supersede_newer(const deck::Deck& deck, RestartPoint& point) {
   if (!point.checkpoint || !is_own(*point.checkpoint, deck)) return;
   const std::int64_t iteration = point.progress.iteration;
   const fs::path path = fs::absolute(*point.checkpoint);
+  // A run that went back by itself (train.spike.back) was killed before it had deleted them.
+  const RunState state = RunState::from(checkpoint::read_header(path));
+  if (deck.checkpoint.keep && state.abandoned > iteration)
+    checkpoint::delete_steps(path.parent_path(), iteration + 1, state.abandoned);
   if (const int newer = checkpoint::supersede_newer(path, iteration); newer > 0)
     point.notes.push_back(fmt::format(
         "resuming from iteration {}: {} newer {} renamed to '*.superseded'; delete what "

@@ -30,13 +30,15 @@ class RestartTest : public testing::Test {
 
   /// Saves a checkpoint of one small tensor, as a run in `folder` would at `iteration`.
   fs::path save(const fs::path& folder, std::int64_t iteration,
-                const std::string& train_documents = "", const std::string& train_tokens = "") {
+                const std::string& train_documents = "", const std::string& train_tokens = "",
+                std::int64_t abandoned = 0) {
     const fs::path path = checkpoint::step_path(folder / "checkpoints", iteration);
     float value = 1.0f;
     checkpoint::LocalTensor tensor{.name = "model/scale", .shape = {1}};
     if (decides()) tensor.pieces.push_back({.slabs = {{0, 1, 0, 1}}, .data = &value});
     const RunState state{.iteration = iteration,
                          .consumed_samples = 4 * iteration,
+                         .abandoned = abandoned,
                          .train_documents = train_documents,
                          .train_tokens = train_tokens};
     checkpoint::save(path, *world_, state.attributes(), deck::print_deck(tiny_deck(folder)),
@@ -60,6 +62,31 @@ TEST_F(RestartTest, SaysWhyItIsNotTheNewestOfANamedFolder) {
     EXPECT_EQ(point.checkpoint, older);
     ASSERT_EQ(point.notes.size(), 1u);
     EXPECT_NE(point.notes[0].find("using 'step-00000010.h5'"), std::string::npos) << point.notes[0];
+  }
+}
+
+TEST_F(RestartTest, CheckpointsThatARunWentBackFromAreDeleted) {
+  for (const bool keeps : {true, false}) {
+    const fs::path folder = run_ / (keeps ? "some" : "all");
+    save(folder, 20);
+    save(folder, 30);
+    save(folder, 40);
+    const fs::path rewound = save(folder, 10, "", "", /*abandoned=*/35);
+    if (!decides()) continue;
+    const deck::Deck deck = keeps ? tiny_deck(folder, {"checkpoint.keep=2"}) : tiny_deck(folder);
+    RestartPoint point = find_restart(deck, "latest");
+    ASSERT_EQ(point.checkpoint, rewound);
+    supersede_newer(deck, point);
+    const auto steps = checkpoint::list_steps(folder / "checkpoints");
+    ASSERT_EQ(steps.size(), 1u);
+    EXPECT_EQ(steps[0].path, rewound);
+    const auto is_superseded = [&](std::int64_t iteration) {
+      return fs::exists(checkpoint::step_path(folder / "checkpoints", iteration).string() +
+                        ".superseded");
+    };
+    EXPECT_EQ(is_superseded(20), !keeps);
+    EXPECT_EQ(is_superseded(30), !keeps);
+    EXPECT_TRUE(is_superseded(40));
   }
 }
 
