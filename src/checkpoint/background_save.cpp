@@ -41,7 +41,9 @@ BackgroundSave::BackgroundSave(comm::MpiCommunicator& ranks, device::Backend& me
       memory_(memory),
       buffer_(memory.allocate_on_host(
           static_cast<std::size_t>(copied_bytes(tensors, replicas)),
-          "copy of weights and optimizer (checkpoint.async, checkpoint.local)")) {}
+          "copy of weights and optimizer (checkpoint.async, checkpoint.local)")),
+      wait_begins_(memory.make_event()),
+      wait_ends_(memory.make_event()) {}
 
 BackgroundSave::~BackgroundSave() {
   stop_ = true;
@@ -99,10 +101,16 @@ void BackgroundSave::start_copies(const std::vector<LocalTensor>& tensors, bool 
     next += bytes;
   }
   step_ = Step::copies;
+  waits_ = false;
+  waited_seconds_ = 0.0;
 }
 
 void BackgroundSave::finish_copies() {
-  if (step_ == Step::copies) memory_.finish_copies();
+  if (step_ != Step::copies || waits_) return;
+  wait_begins_->record();
+  memory_.finish_copies();
+  wait_ends_->record();
+  waits_ = true;
 }
 
 bool BackgroundSave::advance() {
@@ -142,8 +150,9 @@ void BackgroundSave::wait() {
 void BackgroundSave::take_next_step() {
   switch (step_) {
     case Step::copies:
-      memory_.finish_copies();
-      memory_.synchronize();
+      finish_copies();
+      // Waits for the copies, and not for what was enqueued after them: the update goes on.
+      waited_seconds_ = 1e-3 * wait_ends_->milliseconds_since(*wait_begins_);
       if (shard_)
         return run(Step::shard,
                    [this] { write_shard(path_, *shard_, copies_, [this] { note_progress(); }); });

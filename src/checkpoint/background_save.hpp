@@ -44,6 +44,9 @@ class BackgroundSave {
                    const std::vector<LocalTensor>& tensors, const std::vector<int>& partners);
   /// Makes the backend's later work wait for the copies. Call it before the tensors are changed.
   void finish_copies();
+  /// Seconds for which that work has waited; 0 until advance() has seen the copies' end. On a GPU
+  /// the time between two points of its stream, in which it has nothing else to do.
+  double waited_seconds() const { return waited_seconds_; }
 
   bool in_flight() const { return step_ != Step::idle; }
   /// Takes the next step when all ranks have completed the last one; does not wait for them to.
@@ -74,7 +77,10 @@ class BackgroundSave {
 
   comm::MpiCommunicator& ranks_;
   device::Backend& memory_;
-  device::Buffer buffer_;  ///< of the copies
+  device::Buffer buffer_;                                   ///< of the copies
+  std::unique_ptr<device::Event> wait_begins_, wait_ends_;  ///< of finish_copies()
+  bool waits_ = false;                                      ///< both are recorded
+  double waited_seconds_ = 0.0;
 
   Step step_ = Step::idle;
   std::filesystem::path path_, unfinished_;

@@ -193,12 +193,13 @@ void RunCheckpoints::note_saved(const InFlight& saved, bool background) {
     deletion_due_ = true;
   }
   if (!reporter_) return;
-  report::CheckpointEvent event{
-      .iteration = saved.iteration,
-      .path = saved.path.string(),
-      .bytes = static_cast<std::int64_t>(std::filesystem::file_size(saved.path)),
-      .seconds = saved.since_start.seconds()};
-  if (background) event.stall_seconds = saved.stall_seconds;
+  std::error_code gone;  // a user may have moved it away by now
+  const std::uintmax_t bytes = std::filesystem::file_size(saved.path, gone);
+  report::CheckpointEvent event{.iteration = saved.iteration,
+                                .path = saved.path.string(),
+                                .bytes = gone ? 0 : static_cast<std::int64_t>(bytes),
+                                .seconds = saved.since_start.seconds()};
+  if (background) event.stall_seconds = saved.stall_seconds + background_->waited_seconds();
   reporter_->on(event);
 }
 
