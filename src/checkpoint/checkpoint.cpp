@@ -3,6 +3,7 @@
 // reads what it needs, then all verify the checksums of the tensors.
 #include "checkpoint/checkpoint.hpp"
 
+#include <algorithm>
 #include <functional>
 #include <set>
 #include <string>
@@ -13,6 +14,7 @@
 #include "checkpoint/folder.hpp"
 #include "checkpoint/hdf5/compression.hpp"
 #include "checkpoint/hdf5/handles.hpp"
+#include "checkpoint/read_ahead.hpp"
 #include "comm/mpi/groups.hpp"
 #include "core/error.hpp"
 #include "core/files.hpp"
@@ -173,6 +175,78 @@ void check_against(const Header& header, const std::vector<LocalTensor>& tensors
                       stored.name, to_string(stored.shape));
 }
 
+// ---------------------------------------------------------------------------- elements of load()
+
+/// Bytes that a thread reads at a time, and threads of a rank at most: one reads and compares
+/// checksums at about half of the speed at which storage in memory is read.
+constexpr std::int64_t kReadBytes = std::int64_t{16} << 20;
+constexpr int kMaxReaders = 4;
+
+/// What a thread reads at a time: part of a piece.
+struct Part {
+  std::size_t tensor = 0;
+  grid::Hyperslabs slabs;
+  std::byte* data = nullptr;
+  std::int64_t bytes = 0;
+  bool owner = true;
+  std::uint64_t checksum = 0;
+};
+
+std::vector<Part> split_pieces(const std::vector<LocalTensor>& tensors, std::int64_t part_bytes) {
+  std::vector<Part> parts;
+  for (std::size_t i = 0; i < tensors.size(); ++i) {
+    const auto width = static_cast<std::int64_t>(size_of(tensors[i].dtype));
+    for (const Piece& piece : tensors[i].pieces) {
+      const std::int64_t count = count_elements(piece.slabs), step = part_bytes / width;
+      for (std::int64_t begin = 0; begin < count; begin += step) {
+        const std::int64_t end = std::min(begin + step, count);
+        parts.push_back({.tensor = i,
+                         .slabs = slice_hyperslabs(piece.slabs, begin, end),
+                         .data = static_cast<std::byte*>(piece.data) + begin * width,
+                         .bytes = (end - begin) * width,
+                         .owner = piece.owner});
+      }
+    }
+  }
+  return parts;
+}
+
+/// Reads the pieces of `tensors` with `threads` threads, of which HDF5 allows one where elements
+/// are compressed. Returns the checksums of those that this rank owns, by tensor. No MPI.
+std::vector<std::uint64_t> read_elements(const Reader& reader,
+                                         const std::vector<LocalTensor>& tensors, int threads,
+                                         device::Backend* memory,
+                                         const std::function<void()>& progressed) {
+  bool packed = false;
+  std::vector<const TensorInfo*> stored;
+  for (const LocalTensor& tensor : tensors) {
+    stored.push_back(reader.header().find(tensor.name));
+    packed = packed || !stored.back()->offset;
+  }
+  const bool in_place = !memory || memory->is_host_memory();
+  const std::int64_t part_bytes = packed ? HostView::kPieceBytes : kReadBytes;
+  std::vector<Part> parts = split_pieces(tensors, part_bytes);
+  read_ahead(
+      parts.size(), packed ? 1 : threads, in_place ? 0 : static_cast<std::size_t>(part_bytes),
+      [&](std::size_t i, void* buffer) {
+        Part& part = parts[i];
+        void* const data = in_place ? part.data : buffer;
+        if (packed) hdf5::silence();  // of this thread
+        if (part.owner)
+          part.checksum = reader.read_with_checksum(*stored[part.tensor], part.slabs, data);
+        else
+          reader.read(*stored[part.tensor], part.slabs, data);
+      },
+      [&](std::size_t i, const void* buffer) {
+        if (!in_place)
+          memory->upload(parts[i].data, buffer, static_cast<std::size_t>(parts[i].bytes));
+        progressed();
+      });
+  std::vector<std::uint64_t> sums(tensors.size());
+  for (const Part& part : parts) sums[part.tensor] += part.checksum;
+  return sums;
+}
+
 }  // namespace
 
 void save(const std::filesystem::path& path, comm::MpiCommunicator& ranks,
@@ -223,28 +297,17 @@ void preflight_save(const std::filesystem::path& path, comm::MpiCommunicator& ra
 Header load(const std::filesystem::path& path, comm::MpiCommunicator& ranks,
             const std::vector<LocalTensor>& tensors, device::Backend* memory) {
   check_tensors(ranks, tensors);
-  HostView view(memory);
+  const int threads = device::threads_for_rank(comm::ranks_sharing_cores(ranks));
   Header header;
-  std::vector<std::uint64_t> sums(tensors.size());
+  std::vector<std::uint64_t> sums;
   // Each rank opens the file without the others: no collective call can hang on a damaged file.
   comm::agree(ranks, [&] {
     comm::WatchedWork work = ranks.work("reading '" + path.string() + "'");
     const Reader reader(path);
     check_against(reader.header(), tensors, path.string());
     header = reader.header();
-    for (std::size_t i = 0; i < tensors.size(); ++i) {
-      const LocalTensor& tensor = tensors[i];
-      const TensorInfo& stored = *header.find(tensor.name);
-      for (const Piece& piece : tensor.pieces)
-        view.write(piece.slabs, tensor.dtype, piece.data,
-                   [&](const grid::Hyperslabs& slabs, void* data) {
-                     if (piece.owner)
-                       sums[i] += reader.read_with_checksum(stored, slabs, data);
-                     else
-                       reader.read(stored, slabs, data);
-                     work.note_progress();
-                   });
-    }
+    sums = read_elements(reader, tensors, std::min(threads, kMaxReaders), memory,
+                         [&] { work.note_progress(); });
   });
   sums = total_checksums(ranks, tensors, std::move(sums));
   for (std::size_t i = 0; i < tensors.size(); ++i)
