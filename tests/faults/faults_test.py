@@ -9,6 +9,7 @@ tests/regression/runs.py, and TRIREME_IO_FAULTS names the library that makes sto
 import argparse
 import contextlib
 import json
+import math
 import os
 import random
 import re
@@ -37,6 +38,7 @@ TIMEOUT = 10
 # Quick iterations: faults, not the model, take the time.
 WORDS = [f"train.iterations={ITERATIONS}", "model.layers=2", "batch.micro=4"]
 LAYOUTS = [(2, 1, 1), (1, 2, 1), (1, 1, 2)]
+MANY_RANKS = (2, 2, 1)  # among random layouts
 ARGUMENTS = argparse.Namespace(count=None, seed=7, only=None)
 DATA_PARALLEL = (1, 1, 2)
 # Open MPI's messages through TCP, which the fault library reaches.
@@ -49,13 +51,24 @@ class Case:
     def __init__(self, kind, number, chance):
         self.kind, self.chance = kind, chance
         self.name = f"{number:04}-{kind}"
-        self.layout = chance.choice(LAYOUTS)
+        self.layout = chance.choice([*LAYOUTS, *LAYOUTS, MANY_RANKS])
+        self.zero = chance.choice([1, 2, 3])
         self.background = chance.random() < 0.5
         self.detected = self.lost = None
         self.code = FINISHED
 
+    @property
+    def ranks(self):
+        return math.prod(self.layout)
+
+    def layout_words(self):
+        return [*layout_words(*self.layout), *([f"parallel.zero={self.zero}"] if self.layout[2] > 1 else [])]
+
+    def layout_name(self):
+        return "x".join(map(str, self.layout)) + (f" z{self.zero}" if self.layout[2] > 1 else "")
+
     def words(self):
-        return [*layout_words(*self.layout), *WORDS, f"checkpoint.every={EVERY}", "checkpoint.keep=3",
+        return [*self.layout_words(), *WORDS, f"checkpoint.every={EVERY}", "checkpoint.keep=3",
                 f"comm.timeout={TIMEOUT} seconds",
                 f"checkpoint.async={str(self.background).lower()}"]
 
@@ -64,9 +77,9 @@ class Faults(RunTest):
     # ------------------------------------------------------------------------ runs
 
     def begin(self, case, *words, launcher=(), **environment):
-        """Starts the run of `case` on two ranks, with the settings of the fault library."""
+        """Starts the run of `case`, with the settings of the fault library."""
         settings = [f"LD_PRELOAD={LIBRARY}", *(f"TRIREME_{k}={v}" for k, v in environment.items())]
-        return Started([MPIEXEC, "--oversubscribe", "--bind-to", "none", *launcher, "-n", "2", "env",
+        return Started([MPIEXEC, "--oversubscribe", "--bind-to", "none", *launcher, "-n", str(case.ranks), "env",
                         *(settings if environment else []), BIN / "trireme-pretrain",
                         *self.deck_words(case.name, *case.words(), *words)])
 
@@ -97,11 +110,15 @@ class Faults(RunTest):
         self.compare(case)
         return result
 
-    def compare(self, case):
-        layout = "-".join(map(str, case.layout))
-        whole = f"whole-{layout}"
+    def unharmed(self, case):
+        """The name of an unharmed run on the layout of `case`."""
+        whole = f"whole-{case.layout_name().replace(' ', '-')}"
         if not (self.folder / whole).exists():
-            self.pretrain(whole, *layout_words(*case.layout), *WORDS, ranks=2)
+            self.pretrain(whole, *case.layout_words(), *WORDS, ranks=case.ranks)
+        return whole
+
+    def compare(self, case):
+        whole = self.unharmed(case)
         self.assertEqual(self.losses(case.name), self.losses(whole), case.name)
         self.assertEqual(self.inspect(self.latest(case.name))["tensors"],
                          self.inspect(self.latest(whole))["tensors"], case.name)
@@ -133,6 +150,8 @@ class Faults(RunTest):
         """A rank hangs."""
         result = self.signalled(case, signal.SIGSTOP, [STOPPED_EARLY])
         self.assertRegex(result.err, r"rank \d on \S+: .* \(comm.timeout\).*no answer from rank \d on ")
+        stacks = [path.read_text() for path in (self.folder / case.name / "ranks").glob("*.stacks")]
+        self.assertRegex("".join(stacks), r"\[rank \d on \S+\] +main \(trireme-pretrain\+")
 
     def signal_storm(self, case):
         with self.begin(case) as started:
@@ -186,6 +205,52 @@ class Faults(RunTest):
             os.kill(case.chance.choice(started.children()), signal.SIGKILL)
             self.ended(case, started, [128 + 9, STOPPED_EARLY], since)
         self.continues(case)
+
+    def kill_new_layout(self, case):
+        """A rank dies, and the run resumes on another layout: the same losses up to rounding."""
+        with self.begin(case) as started:
+            self.wait_for_moment(case, started)
+            since = time.monotonic()
+            os.kill(case.chance.choice(started.children()), signal.SIGKILL)
+            self.ended(case, started, [128 + 9, STOPPED_EARLY, 0], since)
+        before = self.reached(case.name)
+        saved = int(self.latest(case.name).stem.removeprefix("step-"))
+        whole = self.losses(self.unharmed(case))
+        case.layout = case.chance.choice([layout for layout in [*LAYOUTS, MANY_RANKS] if layout != case.layout])
+        with self.begin(case) as started:
+            result = started.finish()
+        self.assertEqual(result.code, FINISHED, f"{case.name}\n{result}")
+        case.lost = max(before - saved, 0)
+        losses = self.losses(case.name)
+        self.assertEqual(losses[:saved], whole[:saved], case.name)
+        self.assert_close(losses, whole, 1e-5, f"resumed on {case.layout_name()}")
+
+    def signal_in_save(self, case):
+        """A rank is asked to stop while a checkpoint is written in the background: it is completed first."""
+        case.background = True
+        folder = self.folder / case.name / "checkpoints"
+        with self.begin(case, FAULT="slow", FAULT_COUNT=200) as started:
+            self.wait_until(lambda: self.checkpoints(case.name) and list(folder.glob("*.part")), started)
+            since = time.monotonic()
+            os.kill(case.chance.choice(started.children()), case.chance.choice([signal.SIGTERM, signal.SIGUSR1]))
+            self.ended(case, started, [STOPPED_EARLY, FINISHED], since)
+        self.assertEqual(list(folder.glob("*.part*")), [], case.name)
+        self.assertEqual(int(self.latest(case.name).stem.removeprefix("step-")), self.reached(case.name))
+        self.continues(case)
+
+    def second_run(self, case):
+        """A second run starts in the same folder: it is refused, and harms nothing."""
+        with self.begin(case, FAULT="slow", FAULT_COUNT=250) as started:
+            self.wait_for_moment(case, started)
+            with self.begin(case) as second:
+                result = second.finish()
+            still = started.running()
+            self.ended(case, started, [FINISHED], time.monotonic())
+        if still:
+            self.assertEqual(result.code, IO, result)
+            self.assertIn("another run is using the run folder", result.err)
+        case.detected, case.lost = None, 0
+        self.compare(case)
 
     def memory_pressure(self, case):
         """A rank can have no more memory from some moment on: the run finishes without, or ends with a
@@ -284,6 +349,18 @@ class Faults(RunTest):
         self.assertIn("from the local checkpoint in ", result.out)
         return result
 
+    def local_kill_in_save(self, case):
+        """A rank dies while a shared checkpoint is written, after local ones: the newer of what is complete."""
+        case.background = True
+        words = self.local_words(case)
+        folder = self.folder / case.name / "checkpoints"
+        with self.begin(case, *words, FAULT="slow") as started:
+            self.wait_until(lambda: self.checkpoints(case.name) and list(folder.glob("*.part")), started)
+            since = time.monotonic()
+            os.kill(case.chance.choice(started.children()), signal.SIGKILL)
+            self.ended(case, started, [128 + 9, STOPPED_EARLY], since)
+        self.continues(case, *words)
+
     def local_partly_done(self, case):
         # Without a checkpoint in flight each local one is newer than the shared ones before it.
         case.background = False
@@ -315,7 +392,7 @@ class Faults(RunTest):
 
     def flip_once(self, case, target=None):
         """A bit flips in one of the two runs of a step: a third one decides."""
-        case.layout = case.layout if target != "messages" else DATA_PARALLEL
+        case.layout, case.zero = case.layout if target != "messages" else DATA_PARALLEL, 1
         rank, at = case.chance.randrange(2), case.chance.randrange(20, 50)
         target = target or case.chance.choice(["gradients", "activations", "messages"])
         with self.begin(case, f"train.verify.step_every={at}",
@@ -352,7 +429,7 @@ class Faults(RunTest):
 
     def flip_weight(self, case):
         """A replica of a weight changes: the run stops before its gradients are used."""
-        case.layout = DATA_PARALLEL
+        case.layout, case.zero = DATA_PARALLEL, 1
         at = case.chance.randrange(20, 50)
         # Half of the weights, which a rank updates, and its copy of the other half.
         element = case.chance.choice([0, 10**9])
@@ -366,7 +443,7 @@ class Faults(RunTest):
     def flip_spike(self, case):
         """A high bit of an activation flips in a step that does not run twice: its gradient is a spike or
         not finite, so that the step runs again."""
-        case.layout = DATA_PARALLEL
+        case.layout, case.zero = DATA_PARALLEL, 1
         with self.begin(case, "train.verify.step_every=1000",
                         "train.verify.inject=gradients rank=1 iteration=30 bit=30") as started:
             self.ended(case, started, [FINISHED], time.monotonic())
@@ -442,9 +519,9 @@ class Faults(RunTest):
         """A rank dies twice under --supervise, which starts the run again, the second time without its host."""
         hosts = self.folder / f"{case.name}-hosts"
         own = socket.gethostname()
-        hosts.write_text(f"{own}\n{own}\nlocalhost\nlocalhost\n")  # one slot each
+        hosts.write_text(f"{own}\n" * case.ranks + "localhost\n" * case.ranks)  # one slot each
         command = [BIN / "trireme-pretrain", *self.deck_words(case.name, *case.words()),
-                   f"--supervise={MPIEXEC} --oversubscribe --bind-to none --hostfile {hosts} -n 2"]
+                   f"--supervise={MPIEXEC} --oversubscribe --bind-to none --hostfile {hosts} -n {case.ranks}"]
         with Started(command) as started:
             for _ in range(2):
                 before = self.checkpoints(case.name)
@@ -466,10 +543,10 @@ class Faults(RunTest):
         then has none."""
         hosts = self.folder / f"{case.name}-hosts"
         own = socket.gethostname()
-        hosts.write_text(f"{own} slots=2\n# no spare\n")
+        hosts.write_text(f"{own} slots={case.ranks}\n# no spare\n")
         command = [BIN / "trireme-pretrain", *self.deck_words(case.name, *case.words()), "train.verify.step_every=20",
                    "train.verify.inject=gradients rank=1 iteration=20 times=9",
-                   f"--supervise={MPIEXEC} --oversubscribe --bind-to none --hostfile {hosts} -n 2"]
+                   f"--supervise={MPIEXEC} --oversubscribe --bind-to none --hostfile {hosts} -n {case.ranks}"]
         with Started(command) as started:
             result = started.finish()
         self.assertEqual(result.code, 1, result)  # mpirun's
@@ -479,12 +556,12 @@ class Faults(RunTest):
         case.code = result.code
         self.continues(case)
 
-    KINDS = ["kill", "kill_all", "kill_in_save", "kill_launcher", "stop", "pause", "signal_once", "signal_storm",
-             "memory_pressure", "clock_jumps", "network_cut", "slow_link", "slow_disk", "read_only",
-             "no_descriptors", "write_error", "write_error_once", "short_writes", "truncated", "flipped",
-             "latest_lost", "metrics_cut", "local_kill", "local_lost", "local_flipped", "flip_gradient",
-             "flip_activation", "flip_message", "flip_always", "flip_weight", "flip_spike", "supervised",
-             "supervised_wrong_host"]
+    KINDS = ["kill", "kill_all", "kill_in_save", "kill_new_layout", "kill_launcher", "second_run", "stop", "pause",
+             "signal_once", "signal_storm", "signal_in_save", "memory_pressure", "clock_jumps", "network_cut",
+             "slow_link", "slow_disk", "read_only", "no_descriptors", "write_error", "write_error_once",
+             "short_writes", "truncated", "flipped", "latest_lost", "metrics_cut", "local_kill", "local_kill_in_save",
+             "local_lost", "local_flipped", "flip_gradient", "flip_activation", "flip_message", "flip_always",
+             "flip_weight", "flip_spike", "supervised", "supervised_wrong_host"]
 
     # ------------------------------------------------------------------------ the timetable
 
@@ -507,10 +584,10 @@ class Faults(RunTest):
                 getattr(self, kind)(case)
             except (AssertionError, subprocess.TimeoutExpired, OSError) as failure:
                 failures.append(f"{case.name}: {failure}")
-                print(f"{kind.replace('_', ' '):<24} {'x'.join(map(str, case.layout)):<8} FAILED\n{failures[-1]}", flush=True)
+                print(f"{kind.replace('_', ' '):<24} {case.layout_name():<8} FAILED\n{failures[-1]}", flush=True)
                 continue
             detected = "-" if case.detected is None else f"{case.detected:.1f} s"
-            print(f"{kind.replace('_', ' '):<24} {'x'.join(map(str, case.layout)):<8} "
+            print(f"{kind.replace('_', ' '):<24} {case.layout_name():<8} "
                   f"{'async' if case.background else 'sync':<10} {detected:>10} {case.lost:>10} "
                   f"{case.code:>9} equal", flush=True)
             for path in self.folder.glob(f"{case.name}*"):  # a thousand of them would fill a disk
