@@ -5,6 +5,7 @@
 #include <utility>
 
 #include "checkpoint/checkpoint.hpp"
+#include "checkpoint/elements.hpp"
 #include "checkpoint/local/copies.hpp"
 #include "core/clock.hpp"
 #include "core/error.hpp"
@@ -157,7 +158,42 @@ void RunCheckpoints::load_local(const RunState& state) {
   optimizer_.gather_weights();
 }
 
+void RunCheckpoints::preflight_local() {
+  const auto folder = local_folder(deck_);
+  if (!folder) return;
+  constexpr std::int64_t kShards = 3;  // the two that stay, and the one that is written
+  const int rank = groups_.world->rank();
+  std::int64_t bytes = 0;
+  for (const checkpoint::LocalTensor& tensor :
+       checkpoint::checkpoint_tensors(parameters_, optimizer_))
+    for (const checkpoint::Piece& piece : tensor.pieces)
+      bytes += count_elements(piece.slabs) * static_cast<std::int64_t>(size_of(tensor.dtype));
+  std::filesystem::path part;
+  std::error_code ignored;
+  const auto reserve = [&] {
+    std::int64_t there = 0;
+    for (const auto& [name, path] : checkpoint::list_shards(*folder))
+      there += name.rank == rank && !name.copy;
+    const std::int64_t copies = partners_.empty() ? 1 : 2;
+    try {
+      part = checkpoint::create_part(checkpoint::shard_path(*folder, 0, rank));
+      checkpoint::reserve_space(part, std::max<std::int64_t>(kShards - there, 1) * copies * bytes);
+    } catch (const IoError& error) {
+      throw IoError("checkpoint.local: {} ({})", error.what(), process_identity());
+    }
+  };
+  // All ranks of a node have reserved what they need before one gives it back.
+  try {
+    throw_collectively([&] { comm::agree(*groups_.world, reserve); });
+  } catch (...) {
+    if (!part.empty()) std::filesystem::remove(part, ignored);
+    throw;
+  }
+  std::filesystem::remove(part, ignored);
+}
+
 void RunCheckpoints::preflight(const deck::Progress& now, const deck::Progress& end) {
+  preflight_local();
   if (!deck_.checkpoint.every && !deck_.checkpoint.at_end) return;
   const std::filesystem::path folder = checkpoint_folder(deck_);
   if (const auto& stripes = deck_.checkpoint.stripes)

@@ -110,6 +110,8 @@ class RunCheckpoints {
   };
   /// Names `saved` as the newest checkpoint and reports it.
   void note_saved(const InFlight& saved, bool background);
+  /// preflight() of the disks of checkpoint.local.
+  void preflight_local();
   std::filesystem::path checked_path(const RunState& state);
   /// checkpoint.compression; 0 without.
   int compression() const { return static_cast<int>(deck_.checkpoint.compression.value_or(0)); }

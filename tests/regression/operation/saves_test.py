@@ -55,6 +55,17 @@ class Saves(RunTest):
         self.fails_with("Input/output error", "eio", rank=0)  # in HDF5
         self.assertEqual(self.events("run", "train"), [])
 
+    def test_local_disks_are_tried_before_the_first_step(self):
+        words = ["train.iterations=1", "checkpoint.local.every=1"]
+        file = self.folder / "file"
+        file.write_text("")
+        result = self.pretrain("run", *words, f"checkpoint.local.path={file}", code=IO)
+        self.assertRegex(result.err, r"checkpoint\.local: cannot open '.*step-00000000\.rank-00000\.shard\.part': .*\(rank 0 on ")
+        self.assertEqual(self.events("run", "train"), [])
+        disk = self.folder / "disk"
+        self.pretrain("run", *words, f"checkpoint.local.path={disk}")
+        self.assertEqual([path.name for path in disk.glob("*/*")], ["step-00000001.rank-00000.shard"])
+
     def test_stripes_are_set_by_lustres_program(self):
         words = ["train.iterations=1", "checkpoint.stripes=4"]
         failed = self.pretrain("run", *words, code=IO)
