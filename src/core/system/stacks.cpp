@@ -148,7 +148,8 @@ std::string describe_frame(void* address, const FunctionNames& names) {
 std::string describe_thread(pid_t thread, double seconds, const FunctionNames& names) {
   std::string text = fmt::format("thread {} '{}'", thread, about(thread, "comm"));
   // Never freed: the thread may react when all is over.
-  auto* const stack = new Stack(thread);
+  static auto& kept = *new std::vector<std::unique_ptr<Stack>>;
+  Stack* const stack = kept.emplace_back(std::make_unique<Stack>(thread)).get();
   wanted_stack = stack;
   ::syscall(SYS_tgkill, ::getpid(), thread, stack_signal());
   for (const Stopwatch watch; !stack->done && watch.seconds() < seconds;)
