@@ -1,4 +1,4 @@
-#include "report/curves.hpp"
+#include "report/run_files.hpp"
 
 #include <fmt/format.h>
 

@@ -1,4 +1,4 @@
-#include "report/hooks.hpp"
+#include "report/reporter.hpp"
 
 #include <fcntl.h>
 #include <fmt/format.h>

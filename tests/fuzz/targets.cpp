@@ -18,7 +18,7 @@
 #include "deck/load.hpp"
 #include "fuzz.hpp"
 #include "plan/cluster/cluster.hpp"
-#include "report/runs/megatron_log.hpp"
+#include "report/runs/run_history.hpp"
 #include "seeds.hpp"
 #include "tokenizer/preprocess/documents.hpp"
 #include "tokenizer/sentencepiece.hpp"

@@ -1,4 +1,4 @@
-#include "report/hooks.hpp"
+#include "report/reporter.hpp"
 
 #include <fmt/format.h>
 #include <gtest/gtest.h>

@@ -1,21 +1,146 @@
-// What 'trireme-report follow' shows of a run (the answers to four questions, and the page), and
-// how it finds and reads the run: by the files in its folder and, where it is a job, by Slurm.
+// The state of a run by the lines of its metrics.jsonl.
 #pragma once
 
+#include <sys/types.h>
+
 #include <array>
+#include <cstdint>
+#include <deque>
 #include <filesystem>
 #include <map>
 #include <memory>
 #include <optional>
 #include <string>
 #include <string_view>
+#include <utility>
 #include <vector>
 
 #include "deck/deck.hpp"
-#include "report/follow/rank_output.hpp"
-#include "report/follow/run_state.hpp"
+#include "report/metrics.hpp"
 
 namespace trireme::report {
+
+/// A training line; missing values and those that are not numbers are absent.
+struct TrainPoint {
+  double time = 0;
+  std::int64_t iteration = 0;
+  std::optional<std::int64_t> samples, tokens, global_batch;
+  std::optional<double> loss, grad_norm, learning_rate, ms, tokens_per_second, tflops, mfu;
+};
+
+/// A checkpoint or an evaluation of the validation split.
+struct Milestone {
+  std::int64_t iteration = 0;
+  std::optional<double> loss;                   ///< of an evaluation
+  std::optional<std::int64_t> samples, tokens;  ///< consumed, of an evaluation
+};
+
+/// The state of a run.
+struct RunState {
+  /// Of the newest start of the program; `starts` counts them.
+  StartEvent start;
+  double start_time = 0;
+  int starts = 0;
+
+  std::optional<TrainPoint> train;  ///< the newest, also of earlier starts
+  std::optional<double> best_loss;
+  std::int64_t best_iteration = 0;
+  std::int64_t skipped = 0, nan = 0;  ///< iterations
+  std::optional<Milestone> evaluation, checkpoint;
+  double memory = 0;  ///< bytes on the rank with the highest use: of its GPU, else peak resident
+  std::vector<GpuUse> gpus;
+  std::vector<double> rank_ms;  ///< TimersEvent::rank_ms
+
+  // Since the newest start.
+  std::int64_t steps = 0;               ///< iterations in training lines
+  std::deque<double> intervals = {};    ///< seconds between training lines, the newest hundred
+  double longest_pause = 0;             ///< seconds that an evaluation or a checkpoint took
+  std::optional<WarningEvent> warning;  ///< the newest
+  std::optional<StopEvent> stop;
+
+  double last_time = 0;                      ///< of the newest line
+  std::int64_t unreadable = 0;               ///< lines that are not JSON objects with a kind
+  std::map<std::string, int> unknown_kinds;  ///< lines of kinds that this program does not know
+
+  /// Takes the next line of metrics.jsonl; true for a training line.
+  bool take(std::string_view line);
+
+  /// The median of the seconds between training lines; of one line the time of its steps. Empty
+  /// without a step.
+  std::optional<double> typical_interval() const;
+  /// The remaining seconds at the newest line's speed.
+  std::optional<double> seconds_left() const;
+};
+
+// The output of ranks: reading files while they are written, and finding errors in them.
+
+/// The complete lines of a file that grows, is truncated or is replaced while it is read.
+class LineFile {
+ public:
+  explicit LineFile(std::filesystem::path path) : path_(std::move(path)) {}
+
+  struct News {
+    /// The file was replaced or truncated: lines returned before are obsolete.
+    bool anew = false;
+    std::vector<std::string> lines;  ///< without their newlines and returns
+  };
+  /// The lines since the last call; none when the file does not exist. Throws IoError when it
+  /// cannot be read.
+  News read();
+
+  const std::filesystem::path& path() const { return path_; }
+
+ private:
+  std::filesystem::path path_;
+  dev_t device_ = 0;
+  ino_t inode_ = 0;
+  off_t offset_ = 0;   ///< read so far
+  std::string head_;   ///< the first bytes, by which a replaced file is recognised
+  std::string begun_;  ///< an incomplete line
+};
+
+/// The beginning, after the rank, of the first line that a start of the program writes to a file of
+/// <run>/ranks: earlier lines are from an earlier start.
+inline constexpr std::string_view kOutputMarker = "--- output since ";
+
+/// Whether a line of output is an error message: it has one of the words that MPI, NCCL, CUDA,
+/// Slurm, the C++ runtime and this program use, and is no warning.
+bool tells_of_error(std::string_view line);
+
+/// The last `lines` lines of a run's console.log and of each file of its `ranks`, under the file's
+/// name and number of lines; before them the line of console.log with hosts and GPUs, and the times
+/// of the last `lines` training lines. Lines end in newlines. Throws IoError.
+std::string last_lines(const std::filesystem::path& run, std::size_t lines);
+
+/// Collects the errors in the output of ranks.
+class RankOutput {
+ public:
+  /// Takes the next line of the file named `file`, which begins with its rank, "[rank 3] ". After
+  /// the rank's marker its earlier lines in this file no longer count.
+  void take(const std::string& file, std::string_view line);
+  /// The file was replaced or truncated.
+  void forget(const std::string& file) { files_.erase(file); }
+
+  /// Whether no line counts.
+  bool empty() const { return files_.empty(); }
+  /// Error lines and warning lines of all ranks.
+  std::int64_t errors() const;
+  std::int64_t warnings() const;
+  /// Files that were read.
+  std::int64_t files() const { return static_cast<std::int64_t>(files_.size()); }
+  /// The first error line, after its file; "" when there is none.
+  std::string first_error() const;
+
+ private:
+  struct Said {
+    std::int64_t errors = 0, warnings = 0;
+    std::string first_error;
+  };
+  std::map<std::string, std::map<std::string, Said>> files_;  ///< by file, then by rank
+};
+
+// What 'trireme-report follow' shows of a run (the answers to four questions, and the page), and
+// how it finds and reads the run: by the files in its folder and, where it is a job, by Slurm.
 
 enum class Judgement { well, bad, unknown };
 

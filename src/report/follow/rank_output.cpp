@@ -1,4 +1,4 @@
-#include "report/follow/rank_output.hpp"
+#include "report/follow/follower.hpp"
 
 #include <fcntl.h>
 #include <fmt/format.h>
@@ -14,7 +14,6 @@
 
 #include "core/error.hpp"
 #include "core/text.hpp"
-#include "report/follow/run_state.hpp"
 
 namespace trireme::report {
 namespace {

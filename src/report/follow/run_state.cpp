@@ -1,4 +1,4 @@
-#include "report/follow/run_state.hpp"
+#include "report/follow/follower.hpp"
 
 #include <algorithm>
 #include <limits>

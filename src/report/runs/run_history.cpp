@@ -11,7 +11,7 @@
 
 #include "core/error.hpp"
 #include "core/text.hpp"
-#include "report/follow/run_state.hpp"
+#include "report/follow/follower.hpp"
 
 namespace trireme::report {
 namespace {

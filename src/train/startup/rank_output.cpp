@@ -18,7 +18,7 @@
 #include "core/clock.hpp"
 #include "core/error.hpp"
 #include "core/system/process.hpp"
-#include "report/follow/rank_output.hpp"
+#include "report/follow/follower.hpp"
 
 extern char** environ;
 

@@ -1,4 +1,4 @@
-#include "report/follow/rank_output.hpp"
+#include "report/follow/follower.hpp"
 
 #include <gtest/gtest.h>
 

@@ -1,4 +1,4 @@
-#include "report/runs/megatron_log.hpp"
+#include "report/runs/run_history.hpp"
 
 #include <gtest/gtest.h>
 
