@@ -1,4 +1,4 @@
-#include "tokenizer/encdec.hpp"
+#include "tokenizer/kinds.hpp"
 
 #include <algorithm>
 #include <string>
@@ -6,8 +6,8 @@
 
 #include "core/error.hpp"
 #include "core/files.hpp"
+#include "tokenizer/tokenizer.hpp"
 #include "tokenizer/utf8.hpp"
-#include "tokenizer/vocabulary.hpp"
 
 namespace trireme::tokenizer {
 namespace {

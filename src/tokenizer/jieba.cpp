@@ -1,4 +1,4 @@
-#include "tokenizer/encdec.hpp"
+#include "tokenizer/kinds.hpp"
 
 #include <algorithm>
 #include <array>

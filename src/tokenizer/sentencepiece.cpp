@@ -1,4 +1,4 @@
-#include "tokenizer/sentencepiece.hpp"
+#include "tokenizer/kinds.hpp"
 
 #include <sentencepiece_processor.h>
 #include <sentencepiece_trainer.h>
@@ -10,8 +10,8 @@
 #include "core/content_hash.hpp"
 #include "core/error.hpp"
 #include "core/files.hpp"
+#include "tokenizer/tokenizer.hpp"
 #include "tokenizer/utf8.hpp"
-#include "tokenizer/vocabulary.hpp"
 
 namespace trireme::tokenizer {
 namespace {

@@ -6,11 +6,10 @@
 #include <set>
 
 #include "core/error.hpp"
-#include "tokenizer/bpe/bpe.hpp"
 #include "tokenizer/bpe/gpt2.hpp"
+#include "tokenizer/kinds.hpp"
+#include "tokenizer/tokenizer.hpp"
 #include "tokenizer/utf8.hpp"
-#include "tokenizer/vocabulary.hpp"
-#include "tokenizer/wordpiece.hpp"
 
 namespace trireme::tokenizer {
 namespace {

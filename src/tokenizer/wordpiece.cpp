@@ -1,4 +1,4 @@
-#include "tokenizer/wordpiece.hpp"
+#include "tokenizer/kinds.hpp"
 
 #include <unicode/locid.h>
 #include <unicode/normalizer2.h>
@@ -13,8 +13,8 @@
 
 #include "core/content_hash.hpp"
 #include "core/error.hpp"
+#include "tokenizer/tokenizer.hpp"
 #include "tokenizer/utf8.hpp"
-#include "tokenizer/vocabulary.hpp"
 
 namespace trireme::tokenizer {
 namespace {

@@ -20,8 +20,8 @@
 #include "plan/cluster/cluster.hpp"
 #include "report/runs/run_history.hpp"
 #include "seeds.hpp"
+#include "tokenizer/kinds.hpp"
 #include "tokenizer/preprocess/documents.hpp"
-#include "tokenizer/sentencepiece.hpp"
 #include "tokenizer/tokenizer.hpp"
 #ifdef TRIREME_FUZZ_SERVE
 #include "serve/requests.hpp"

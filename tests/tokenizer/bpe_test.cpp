@@ -4,7 +4,7 @@
 #include <nlohmann/json.hpp>
 
 #include "fixture.hpp"
-#include "tokenizer/bpe/bpe.hpp"
+#include "tokenizer/kinds.hpp"
 #include "tokenizer/utf8.hpp"
 
 namespace trireme::tokenizer {

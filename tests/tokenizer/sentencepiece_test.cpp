@@ -4,7 +4,7 @@
 #include <random>
 
 #include "fixture.hpp"
-#include "tokenizer/sentencepiece.hpp"
+#include "tokenizer/kinds.hpp"
 
 namespace trireme::tokenizer {
 namespace {

@@ -4,7 +4,7 @@
 #include <sys/stat.h>
 
 #include "fixture.hpp"
-#include "tokenizer/sentencepiece.hpp"
+#include "tokenizer/kinds.hpp"
 #include "tokenizer/utf8.hpp"
 
 namespace trireme::tokenizer {

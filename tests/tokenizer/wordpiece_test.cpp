@@ -1,4 +1,4 @@
-#include "tokenizer/wordpiece.hpp"
+#include "tokenizer/kinds.hpp"
 
 #include <gtest/gtest.h>
 

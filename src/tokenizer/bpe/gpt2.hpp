@@ -16,7 +16,6 @@
 
 #include "core/content_hash.hpp"
 #include "tokenizer/tokenizer.hpp"
-#include "tokenizer/vocabulary.hpp"
 
 struct pcre2_real_code_8;
 

@@ -8,7 +8,7 @@
 #include <functional>
 
 #include "core/files.hpp"
-#include "tokenizer/bpe/bpe.hpp"
+#include "tokenizer/kinds.hpp"
 #include "tokenizer/utf8.hpp"
 
 namespace trireme::tokenizer {

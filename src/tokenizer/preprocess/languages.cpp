@@ -5,7 +5,7 @@
 #include <array>
 
 #include "core/error.hpp"
-#include "tokenizer/preprocess/sentences.hpp"
+#include "tokenizer/preprocess/preprocess.hpp"
 
 namespace trireme::tokenizer {
 namespace {

@@ -17,11 +17,9 @@
 #include "core/error.hpp"
 #include "core/files.hpp"
 #include "core/text.hpp"
-#include "tokenizer/bpe/bpe.hpp"
+#include "tokenizer/kinds.hpp"
 #include "tokenizer/preprocess/dataset.hpp"
-#include "tokenizer/sentencepiece.hpp"
-#include "tokenizer/vocabulary.hpp"
-#include "tokenizer/wordpiece.hpp"
+#include "tokenizer/tokenizer.hpp"
 
 namespace trireme::tokenizer {
 namespace {

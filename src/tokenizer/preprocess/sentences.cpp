@@ -1,4 +1,4 @@
-#include "tokenizer/preprocess/sentences.hpp"
+#include "tokenizer/preprocess/preprocess.hpp"
 
 #include <unicode/uchar.h>
 
