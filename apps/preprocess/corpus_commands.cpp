@@ -3,9 +3,7 @@
 #include <algorithm>
 #include <thread>
 
-#include "corpus/clean.hpp"
-#include "corpus/contamination.hpp"
-#include "corpus/dedup.hpp"
+#include "corpus/corpus.hpp"
 #include "tokenizer_options.hpp"
 
 namespace trireme {

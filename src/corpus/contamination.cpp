@@ -1,4 +1,4 @@
-#include "corpus/contamination.hpp"
+#include "corpus/corpus.hpp"
 
 #include <unicode/uchar.h>
 

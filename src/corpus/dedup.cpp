@@ -1,4 +1,4 @@
-#include "corpus/dedup.hpp"
+#include "corpus/corpus.hpp"
 
 #include <algorithm>
 #include <cstring>

@@ -1,4 +1,4 @@
-#include "corpus/clean.hpp"
+#include "corpus/corpus.hpp"
 
 #include <unicode/normalizer2.h>
 #include <unicode/uchar.h>

@@ -9,9 +9,7 @@
 #include "../message_of.hpp"
 #include "core/error.hpp"
 #include "core/files.hpp"
-#include "corpus/clean.hpp"
-#include "corpus/contamination.hpp"
-#include "corpus/dedup.hpp"
+#include "corpus/corpus.hpp"
 
 namespace trireme::corpus {
 namespace {
