@@ -9,15 +9,18 @@
 #include <string>
 #include <type_traits>
 #include <utility>
+#include <vector>
 
+#include "core/content_hash.hpp"
 #include "core/error.hpp"
+#include "core/text.hpp"
 
 namespace trireme::data {
 namespace {
 
 constexpr std::array<char, 9> kIndexMagic = {'M', 'M', 'I', 'D', 'I', 'D', 'X', '\0', '\0'};
 // Magic 9, version 8, element type 1, number of sequences 8, of document boundaries 8.
-constexpr std::uint64_t kHeaderBytes = 34;
+constexpr std::uint64_t kIndexHeaderBytes = 34;
 
 struct IndexType {
   TokenType type;
@@ -147,9 +150,9 @@ void IndexedDataset::open_header(const std::filesystem::path& name) {
   const std::size_t magic_seen = std::min<std::size_t>(size, kIndexMagic.size());
   if (size > 0 && std::memcmp(base, kIndexMagic.data(), magic_seen) != 0)
     throw DataError("'{}': not an indexed dataset: it does not begin with MMIDIDX", name.string());
-  if (size < kHeaderBytes)
+  if (size < kIndexHeaderBytes)
     throw DataError("'{}': truncated: the header needs {} bytes, the file has {}", name.string(),
-                    kHeaderBytes, size);
+                    kIndexHeaderBytes, size);
 
   const auto version = load<std::uint64_t>(base + 9);
   if (version != 1)
@@ -169,7 +172,7 @@ void IndexedDataset::open_header(const std::filesystem::path& name) {
     throw DataError(
         "'{}': the header promises {} sequences and {} document boundaries, the file has {} bytes",
         name.string(), sequences, boundaries, size);
-  const std::uint64_t promised = kHeaderBytes + 12 * sequences + 8 * boundaries;
+  const std::uint64_t promised = kIndexHeaderBytes + 12 * sequences + 8 * boundaries;
   if (size < promised)
     throw DataError("'{}': truncated: the header promises {} bytes, the file has {}", name.string(),
                     promised, size);
@@ -183,7 +186,7 @@ void IndexedDataset::open_header(const std::filesystem::path& name) {
 
   sequences_ = static_cast<std::int64_t>(sequences);
   documents_ = static_cast<std::int64_t>(boundaries) - 1;
-  lengths_ = base + kHeaderBytes;
+  lengths_ = base + kIndexHeaderBytes;
   pointers_ = lengths_ + 4 * sequences;
   first_sequences_ = pointers_ + 8 * sequences;
 }
@@ -309,5 +312,74 @@ void IndexedDataset::convert(std::span<const std::byte> elements, std::span<Inte
 
 template void IndexedDataset::read(std::int64_t, std::int64_t, std::span<std::int32_t>) const;
 template void IndexedDataset::read(std::int64_t, std::int64_t, std::span<std::int64_t>) const;
+
+namespace {
+
+constexpr std::int64_t kBlocks = 128, kBlockTokens = 8192;
+
+/// Calls `visit(first, count)` for blocks of the dataset's tokens [begin, end), in order.
+template <typename Visit>
+void for_each_block(const IndexedDataset& dataset, std::int64_t begin, std::int64_t end,
+                    TokenScan scan, std::FILE* progress, Visit&& visit) {
+  const std::int64_t tokens = end - begin;
+  if (scan == TokenScan::all || tokens <= kBlocks * kBlockTokens) {
+    Progress meter("checking '" + dataset.prefix().string() + "'", "token",
+                   static_cast<double>(tokens), progress);
+    for (std::int64_t first = begin; first < end; first += kBlockTokens) {
+      visit(first, std::min(kBlockTokens, end - first));
+      meter.update(static_cast<double>(first - begin));
+    }
+    return;
+  }
+  for (std::int64_t block = 0; block < kBlocks; ++block) {
+    const double place = static_cast<double>(block) / static_cast<double>(kBlocks - 1);
+    const auto offset =
+        static_cast<std::int64_t>(place * static_cast<double>(tokens - kBlockTokens));
+    visit(begin + offset, kBlockTokens);
+  }
+}
+
+}  // namespace
+
+IdRange scan_ids(const IndexedDataset& dataset, TokenScan scan, std::FILE* progress) {
+  IdRange range;
+  std::vector<std::int64_t> tokens;
+  for_each_block(
+      dataset, 0, dataset.tokens(), scan, progress, [&](std::int64_t first, std::int64_t count) {
+        tokens.resize(static_cast<std::size_t>(count));
+        dataset.read_tokens(first, std::span(tokens));
+        const auto [smallest, largest] = std::ranges::minmax(tokens);
+        range.smallest = range.tokens == 0 ? smallest : std::min(range.smallest, smallest);
+        range.largest = range.tokens == 0 ? largest : std::max(range.largest, largest);
+        range.tokens += count;
+      });
+  return range;
+}
+
+std::uint64_t hash_tokens(const IndexedDataset& dataset, SequenceRange sequences, TokenScan scan,
+                          std::FILE* progress) {
+  ContentHash hash;
+  std::vector<std::byte> elements;
+  for_each_block(dataset, dataset.first_token(sequences.begin), dataset.first_token(sequences.end),
+                 scan, progress, [&](std::int64_t first, std::int64_t count) {
+                   elements.resize(static_cast<std::size_t>(count) * size_of(dataset.type()));
+                   dataset.read_elements(first, elements);
+                   hash.add(elements.data(), elements.size());
+                 });
+  return hash.value();
+}
+
+std::optional<tokenizer::DatasetInfo> read_dataset_info(const IndexedDataset& dataset) {
+  auto info = tokenizer::read_dataset_info(dataset.prefix());
+  if (!info) return info;
+  if (static_cast<std::int64_t>(info->documents) != dataset.documents() ||
+      static_cast<std::int64_t>(info->tokens) != dataset.tokens())
+    throw DataError(
+        "'{}' describes a dataset of {} documents and {} tokens, but '{}' has {} and {}: it "
+        "belongs to another one; delete it, or make the dataset anew with trireme-preprocess",
+        tokenizer::info_path(dataset.prefix()).string(), info->documents, info->tokens,
+        dataset.prefix().string(), dataset.documents(), dataset.tokens());
+  return info;
+}
 
 }  // namespace trireme::data

@@ -13,7 +13,6 @@
 #include "data/indexed_dataset.hpp"
 #include "data/numpy.hpp"
 #include "data/split.hpp"
-#include "data/token_scan.hpp"
 #include "tokenizer/preprocess/dataset.hpp"
 #include "tokenizer/preprocess/documents.hpp"
 

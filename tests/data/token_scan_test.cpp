@@ -1,4 +1,4 @@
-#include "data/token_scan.hpp"
+#include "data/indexed_dataset.hpp"
 
 #include "dataset_files.hpp"
 

@@ -5,9 +5,9 @@
 #include <utility>
 
 #include "core/error.hpp"
-#include "data/bert/first_release_samples.hpp"
+#include "data/bert/pair_samples.hpp"
 #include "data/bert/record_samples.hpp"
-#include "data/gpt/index_files.hpp"
+#include "data/gpt/gpt_dataset.hpp"
 #include "data/split.hpp"
 
 namespace trireme::data {

@@ -13,7 +13,7 @@
 #include "core/files.hpp"
 #include "core/system/memory.hpp"
 #include "data/bert/sample.hpp"
-#include "data/gpt/index_files.hpp"
+#include "data/gpt/gpt_dataset.hpp"
 #include "data/numpy.hpp"
 
 namespace trireme::data {

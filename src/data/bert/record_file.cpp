@@ -1,4 +1,4 @@
-#include "data/bert/record_file.hpp"
+#include "data/bert/record_samples.hpp"
 
 #include <fcntl.h>
 #include <unistd.h>

@@ -9,7 +9,7 @@
 #include "core/content_hash.hpp"
 #include "core/error.hpp"
 #include "core/philox.hpp"
-#include "data/gpt/index_files.hpp"
+#include "data/gpt/gpt_dataset.hpp"
 
 namespace trireme::data {
 namespace {

@@ -11,7 +11,7 @@
 #include "core/philox.hpp"
 #include "core/system/memory.hpp"
 #include "core/text.hpp"
-#include "data/gpt/index_files.hpp"
+#include "data/gpt/gpt_dataset.hpp"
 
 namespace trireme::data {
 namespace {

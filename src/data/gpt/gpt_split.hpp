@@ -11,7 +11,6 @@
 #include <vector>
 
 #include "data/gpt/gpt_dataset.hpp"
-#include "data/gpt/index_files.hpp"
 #include "data/split.hpp"
 
 namespace trireme::data {

@@ -1,4 +1,4 @@
-#include "data/gpt/index_files.hpp"
+#include "data/gpt/gpt_dataset.hpp"
 
 #include <fmt/ranges.h>
 #include <unistd.h>

@@ -10,7 +10,7 @@
 
 #include "comm/communicator.hpp"
 #include "data/dataset.hpp"
-#include "data/token_scan.hpp"
+#include "data/indexed_dataset.hpp"
 #include "deck/deck.hpp"
 #include "plan/setup.hpp"
 

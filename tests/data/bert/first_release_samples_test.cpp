@@ -1,4 +1,4 @@
-#include "data/bert/first_release_samples.hpp"
+#include "data/bert/pair_samples.hpp"
 
 #include "bert/bert_samples.hpp"
 

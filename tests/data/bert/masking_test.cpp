@@ -5,7 +5,7 @@
 #include <cmath>
 
 #include "bert/bert_samples.hpp"
-#include "data/bert/first_release_samples.hpp"
+#include "data/bert/pair_samples.hpp"
 
 namespace trireme::data {
 namespace {

@@ -2,7 +2,7 @@
 
 #include <fstream>
 
-#include "data/gpt/index_files.hpp"
+#include "data/gpt/gpt_dataset.hpp"
 #include "dataset_files.hpp"
 
 namespace trireme::data {
