@@ -9,7 +9,7 @@
 #include "deck/deck.hpp"
 #include "device/backend.hpp"
 #include "model/stage/pipeline_stage.hpp"
-#include "plan/cluster/profile.hpp"
+#include "plan/cluster/cluster.hpp"
 
 namespace trireme::bench {
 

@@ -14,7 +14,6 @@
 #include "deck/describe.hpp"
 #include "deck/load.hpp"
 #include "deck/value.hpp"
-#include "plan/fit.hpp"
 #include "plan/run_plan.hpp"
 #include "plan/setup.hpp"
 #include "train/evaluations.hpp"

@@ -1,4 +1,4 @@
-#include "plan/fit.hpp"
+#include "plan/run_plan.hpp"
 
 #include <fmt/ranges.h>
 
@@ -13,7 +13,6 @@
 #include "core/files.hpp"
 #include "deck/describe.hpp"
 #include "deck/load.hpp"
-#include "plan/run_plan.hpp"
 
 namespace trireme::plan {
 namespace {

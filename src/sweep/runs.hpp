@@ -15,7 +15,7 @@
 
 #include "deck/deck.hpp"
 #include "deck/sweep/sweep.hpp"
-#include "plan/fit.hpp"
+#include "plan/run_plan.hpp"
 
 namespace trireme::sweep {
 

@@ -10,7 +10,7 @@
 #include "deck/batch_sizes.hpp"
 #include "deck/deck.hpp"
 #include "plan/run_plan.hpp"
-#include "plan/search/expected_step.hpp"
+#include "plan/search/layout_search.hpp"
 #include "plan/setup.hpp"
 #include "report/reporter.hpp"
 #include "train/checkpoints.hpp"

@@ -17,7 +17,7 @@
 #include "device/gpu_sampler.hpp"
 #include "device/timers.hpp"
 #include "plan/run_plan.hpp"
-#include "plan/search/expected_step.hpp"
+#include "plan/search/layout_search.hpp"
 #include "plan/setup.hpp"
 #include "report/metrics.hpp"
 #include "report/reporter.hpp"

@@ -1,4 +1,4 @@
-#include "plan/fit.hpp"
+#include "plan/run_plan.hpp"
 
 #include <gtest/gtest.h>
 

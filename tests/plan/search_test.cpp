@@ -17,8 +17,6 @@
 #include "deck/load.hpp"
 #include "decks.hpp"
 #include "plan/run_plan.hpp"
-#include "plan/search/candidates.hpp"
-#include "plan/search/expected_step.hpp"
 
 namespace trireme::plan {
 namespace {

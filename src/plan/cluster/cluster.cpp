@@ -11,7 +11,7 @@
 #include "core/error.hpp"
 #include "core/files.hpp"
 #include "core/text.hpp"
-#include "plan/fit.hpp"
+#include "plan/run_plan.hpp"
 
 namespace trireme::plan {
 namespace {

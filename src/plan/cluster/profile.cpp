@@ -1,4 +1,4 @@
-#include "plan/cluster/profile.hpp"
+#include "plan/cluster/cluster.hpp"
 
 #include <algorithm>
 #include <bit>
@@ -7,7 +7,6 @@
 
 #include "core/error.hpp"
 #include "core/files.hpp"
-#include "plan/cluster/cluster.hpp"
 
 namespace trireme::plan {
 namespace {

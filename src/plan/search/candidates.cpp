@@ -1,4 +1,4 @@
-#include "plan/search/candidates.hpp"
+#include "plan/search/layout_search.hpp"
 
 #include <algorithm>
 #include <cmath>

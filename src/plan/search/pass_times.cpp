@@ -1,4 +1,4 @@
-#include "plan/search/pass_times.hpp"
+#include "plan/search/step_time.hpp"
 
 #include <algorithm>
 #include <cmath>

@@ -8,7 +8,6 @@
 #include "core/system/memory.hpp"
 #include "core/system/process.hpp"
 #include "kernels/host/compute.hpp"
-#include "plan/fit.hpp"
 #include "plan/run_plan.hpp"
 #include "plan/setup.hpp"
 #include "train/startup/startup.hpp"

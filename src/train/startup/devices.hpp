@@ -8,7 +8,7 @@
 #include "comm/mpi/groups.hpp"
 #include "deck/deck.hpp"
 #include "device/backend.hpp"
-#include "plan/fit.hpp"
+#include "plan/run_plan.hpp"
 
 namespace trireme::train {
 
