@@ -4,8 +4,7 @@
 #include "core/files.hpp"
 #include "deck_options.hpp"
 #include "plan/job.hpp"
-#include "sweep/launch.hpp"
-#include "sweep/state.hpp"
+#include "sweep/sweep.hpp"
 #include "train/startup/restart.hpp"
 
 namespace trireme {

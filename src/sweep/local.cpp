@@ -24,8 +24,7 @@
 #include "core/system/process.hpp"
 #include "core/text.hpp"
 #include "device/backend.hpp"
-#include "sweep/launch.hpp"
-#include "sweep/state.hpp"
+#include "sweep/sweep.hpp"
 
 namespace trireme::sweep {
 namespace {

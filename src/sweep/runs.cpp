@@ -1,4 +1,4 @@
-#include "sweep/runs.hpp"
+#include "sweep/sweep.hpp"
 
 #include <algorithm>
 
@@ -9,7 +9,6 @@
 #include "deck/value.hpp"
 #include "plan/run_plan.hpp"
 #include "plan/setup.hpp"
-#include "sweep/state.hpp"
 #include "train/startup/datasets.hpp"
 #include "train/startup/devices.hpp"
 #include "train/startup/startup.hpp"

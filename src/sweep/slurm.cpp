@@ -1,4 +1,4 @@
-#include "sweep/launch.hpp"
+#include "sweep/sweep.hpp"
 
 #include <fmt/ranges.h>
 
@@ -14,7 +14,6 @@
 #include "deck/sweep/sweep.hpp"
 #include "deck/value.hpp"
 #include "plan/job.hpp"
-#include "sweep/state.hpp"
 
 namespace trireme::sweep {
 namespace {

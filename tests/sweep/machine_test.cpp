@@ -1,4 +1,4 @@
-#include "sweep/runs.hpp"
+#include "sweep/sweep.hpp"
 
 #include <sys/wait.h>
 #include <unistd.h>

@@ -1,5 +1,5 @@
 // Planning all runs before any starts, and the commands that start them.
-#include "sweep/runs.hpp"
+#include "sweep/sweep.hpp"
 
 #include "deck/value.hpp"
 #include "sweeps.hpp"

@@ -1,4 +1,4 @@
-#include "sweep/launch.hpp"
+#include "sweep/sweep.hpp"
 
 #include <algorithm>
 

@@ -1,4 +1,4 @@
-#include "sweep/state.hpp"
+#include "sweep/sweep.hpp"
 
 #include <optional>
 

@@ -10,7 +10,7 @@
 
 #include "core/error.hpp"
 #include "core/files.hpp"
-#include "sweep/runs.hpp"
+#include "sweep/sweep.hpp"
 
 namespace trireme::sweep {
 
