@@ -14,7 +14,6 @@
 #include "core/text.hpp"
 #include "deck_options.hpp"
 #include "evaluate/results.hpp"
-#include "evaluate/scores.hpp"
 #include "evaluate/tasks.hpp"
 #include "evaluate/text_datasets.hpp"
 #include "model/families/registry.hpp"

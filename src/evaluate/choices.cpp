@@ -1,4 +1,4 @@
-#include "evaluate/choices.hpp"
+#include "evaluate/tasks.hpp"
 
 #include <unicode/locid.h>
 #include <unicode/uchar.h>

@@ -8,7 +8,7 @@
 #include "comm/mpi/groups.hpp"
 #include "data/dataset.hpp"
 #include "device/timers.hpp"
-#include "evaluate/scores.hpp"
+#include "evaluate/tasks.hpp"
 #include "model/stage/pipeline_stage.hpp"
 #include "pipeline/executor.hpp"
 #include "train/verify/pass_observer.hpp"

@@ -1,4 +1,4 @@
-#include "evaluate/choices.hpp"
+#include "evaluate/tasks.hpp"
 
 #include <gtest/gtest.h>
 

@@ -1,4 +1,4 @@
-#include "evaluate/scores.hpp"
+#include "evaluate/tasks.hpp"
 
 #include <gtest/gtest.h>
 
