@@ -4,7 +4,6 @@
 
 #include "core/files.hpp"
 #include "model_options.hpp"
-#include "serve/completion_queue.hpp"
 #include "serve/server.hpp"
 
 namespace trireme {

@@ -1,4 +1,4 @@
-#include "serve/completion_queue.hpp"
+#include "serve/server.hpp"
 
 #include <algorithm>
 #include <utility>

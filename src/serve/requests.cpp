@@ -1,4 +1,4 @@
-#include "serve/requests.hpp"
+#include "serve/server.hpp"
 
 #include <fmt/format.h>
 

@@ -9,7 +9,6 @@
 
 #include "core/clock.hpp"
 #include "core/error.hpp"
-#include "serve/web_page.hpp"
 
 namespace trireme::serve {
 namespace {

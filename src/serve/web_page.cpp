@@ -1,4 +1,4 @@
-#include "serve/web_page.hpp"
+#include "serve/server.hpp"
 
 namespace trireme::serve {
 namespace {

@@ -24,7 +24,7 @@
 #include "tokenizer/preprocess/documents.hpp"
 #include "tokenizer/tokenizer.hpp"
 #ifdef TRIREME_FUZZ_SERVE
-#include "serve/requests.hpp"
+#include "serve/server.hpp"
 #endif
 
 namespace trireme::fuzz {
