@@ -3,7 +3,6 @@
 #include <sstream>
 
 #include "bench/commands.hpp"
-#include "bench/table.hpp"
 #include "comm/nccl/device_communicator.hpp"
 #include "core/clock.hpp"
 #include "core/text.hpp"

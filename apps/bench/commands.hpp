@@ -1,7 +1,16 @@
 // The subcommands of trireme-bench, one file each.
 #pragma once
 
+#include <boost/program_options.hpp>
+
+#include <cstdint>
+#include <functional>
+#include <memory>
+#include <string>
+#include <vector>
+
 #include "core/error.hpp"
+#include "device/backend.hpp"
 
 namespace trireme::bench {
 
@@ -27,5 +36,107 @@ ExitCode run_profile(int argc, char** argv);
 
 /// `trireme-bench step DECK`: whole training steps, and memory against the plan.
 ExitCode run_step(int argc, char** argv);
+
+// Timing of operations against what the machine can do, and the table of results.
+
+/// What every subcommand is told.
+struct Settings {
+  int threads = 1;
+  int repeats = 7;
+  bool json = false;
+  bool cuda = false;          ///< measure the GPU, else the host
+  DType dtype = DType::bf16;  ///< of the activations and weights on the GPU
+  std::string only;           ///< names of the operations to measure contain this
+
+  bool wants(const std::string& name) const { return name.find(only) != std::string::npos; }
+};
+
+/// The options for Settings.
+boost::program_options::options_description settings_options();
+
+/// Reads Settings from parsed options; throws UsageError for what they cannot be.
+Settings read_settings(const boost::program_options::variables_map& values);
+
+/// One measured operation.
+struct Row {
+  std::string name;
+  double ms = 0.0;        ///< median of one call
+  double rate = 0.0;      ///< GFLOP/s of a GEMM, GB/s of anything else
+  double fraction = 0.0;  ///< of the reference rate, measured between the calls
+  double count = 0.0;     ///< calls in a training step, where that is known
+  bool compute_bound = false;
+};
+
+/// Queues one operation.
+using Call = std::function<void()>;
+/// Gives an operation new operands, from the meter's tensors, and returns the call on them.
+using Make = std::function<Call()>;
+
+/// Times operations of a backend against what its device can do.
+class Meter {
+ public:
+  virtual ~Meter() = default;
+
+  virtual device::Backend& backend() = 0;
+  /// The type of the rows' activations and weights.
+  virtual DType dtype() const = 0;
+
+  /// Operands, which last until the operation has been measured: numbers between -1 and 1, zeros,
+  /// `count` numbers from 0 to `below`, less 1, and given ones.
+  virtual Tensor random(const Shape& shape, DType dtype) = 0;
+  virtual Tensor zeros(const Shape& shape, DType dtype) = 0;
+  const std::int32_t* ids(std::int64_t count, std::int64_t below);
+  virtual const std::int32_t* upload(const std::vector<std::int32_t>& values) = 0;
+
+  /// Adds a row for an operation that computes `flops`, if the settings want it; `count` calls of
+  /// it make up a training step.
+  virtual void gemm(const std::string& name, double flops, const Make& make, double count = 0) = 0;
+  /// The same for an operation that moves `bytes` at least.
+  virtual void stream(const std::string& name, double bytes, const Make& make,
+                      double count = 0) = 0;
+};
+
+/// Times operations of the host. Between any two calls of an operation it times a reference, so
+/// that other work on the machine slows both and their ratio stands: for GEMMs OpenBLAS's own
+/// sgemm of 1024 x 1024 x 1024 on all the threads, for the rest the triad a = b + 1.5 c over 3 x 64
+/// MiB.
+class HostMeter final : public Meter {
+ public:
+  explicit HostMeter(const Settings& settings);
+  ~HostMeter() override;
+
+  device::Backend& backend() override { return *backend_; }
+  DType dtype() const override { return DType::f32; }
+
+  Tensor random(const Shape& shape, DType dtype) override;
+  Tensor zeros(const Shape& shape, DType dtype) override;
+  const std::int32_t* upload(const std::vector<std::int32_t>& values) override;
+
+  void gemm(const std::string& name, double flops, const Make& make, double count) override;
+  void stream(const std::string& name, double bytes, const Make& make, double count) override;
+
+  const std::vector<Row>& rows() const { return rows_; }
+  /// Median rates of the references over all rows: GFLOP/s and GB/s; 0 when never timed.
+  double sgemm_rate() const;
+  double triad_rate() const;
+
+  /// Prints the rows, as a table or as JSON.
+  void print() const;
+
+ private:
+  void* take(std::size_t bytes);
+  double time_sgemm();
+  double time_triad();
+  void measure(Row row, double work, const Make& make,
+               const std::function<double()>& reference_rate, std::vector<double>& rates);
+
+  Settings settings_;
+  std::unique_ptr<device::Backend> backend_;
+  std::vector<device::Buffer> buffers_;
+  device::Buffer references_;
+  std::vector<Row> rows_;
+  std::vector<double> sgemm_rates_;
+  std::vector<double> triad_rates_;
+};
 
 }  // namespace trireme::bench

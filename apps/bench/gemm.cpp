@@ -1,7 +1,7 @@
 #include "app.hpp"
 #include "bench/commands.hpp"
-#include "bench/gpt2.hpp"
 #include "bench/gpu/meter.hpp"
+#include "bench/kernel_rows.hpp"
 
 namespace trireme::bench {
 namespace {

@@ -1,7 +1,6 @@
 #include <nlohmann/json.hpp>
 
 #include "bench/commands.hpp"
-#include "bench/table.hpp"
 #include "core/clock.hpp"
 #include "core/files.hpp"
 #include "core/philox.hpp"

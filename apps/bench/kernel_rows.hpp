@@ -2,9 +2,11 @@
 // it must move, or the GEMMs that it must compute, and how to call it.
 #pragma once
 
+#include <array>
+#include <cstdint>
 #include <string>
 
-#include "bench/table.hpp"
+#include "bench/commands.hpp"
 
 namespace trireme::bench {
 
@@ -85,5 +87,28 @@ class Rows {
 /// All rows of several models on `meter`; those of FP8 for a GPU of this compute capability (10 *
 /// major + minor; 0: none).
 void measure_models(Meter& meter, double dropout, int fp8_capability);
+
+// GPT-2 124M at micro-batch 4 and sequence 256, and its GEMMs.
+
+inline constexpr std::int64_t kBatch = 4, kSequence = 256, kTokens = kBatch * kSequence;
+inline constexpr std::int64_t kHidden = 768, kHeads = 12, kLayers = 12, kFfn = 4 * kHidden;
+inline constexpr std::int64_t kVocabulary = 50257, kPaddedVocabulary = 50304;
+inline constexpr double kParameters = 124.44e6;
+
+/// A linear layer y [T, out] = x [T, in] weight^T, weight [out, in].
+struct Linear {
+  const char* name;
+  std::int64_t in, out;
+  double count;  ///< in the model
+};
+
+inline constexpr std::array<Linear, 5> kLinears = {{{"qkv", kHidden, 3 * kHidden, kLayers},
+                                                    {"projection", kHidden, kHidden, kLayers},
+                                                    {"fc1_out", kHidden, kFfn, kLayers},
+                                                    {"down", kFfn, kHidden, kLayers},
+                                                    {"logits", kHidden, kPaddedVocabulary, 1}}};
+
+/// Measures the forward GEMM, the input gradient and the weight gradient of every linear layer.
+void measure_gemms(Meter& meter);
 
 }  // namespace trireme::bench

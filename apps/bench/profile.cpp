@@ -4,7 +4,6 @@
 
 #include "bench/commands.hpp"
 #include "bench/passes.hpp"
-#include "bench/table.hpp"
 #include "core/clock.hpp"
 #include "core/files.hpp"
 #include "core/system/memory.hpp"

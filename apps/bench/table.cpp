@@ -1,4 +1,4 @@
-#include "bench/table.hpp"
+#include "bench/commands.hpp"
 
 #include <cblas.h>
 

@@ -6,7 +6,7 @@
 #include <string>
 #include <vector>
 
-#include "bench/table.hpp"
+#include "bench/commands.hpp"
 #include "device/backend.hpp"
 
 namespace trireme::bench::gpu {
