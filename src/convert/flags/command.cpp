@@ -1,4 +1,4 @@
-#include "convert/flags/command.hpp"
+#include "convert/flags/recipe.hpp"
 
 #include <fmt/format.h>
 #include <fmt/ranges.h>

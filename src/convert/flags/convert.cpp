@@ -6,7 +6,6 @@
 #include <algorithm>
 #include <system_error>
 
-#include "convert/flags/command.hpp"
 #include "convert/flags/recipe.hpp"
 #include "convert/shell/script.hpp"
 #include "core/error.hpp"
