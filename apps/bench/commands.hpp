@@ -1,4 +1,4 @@
-// The subcommands of trireme-bench, one file each.
+// The subcommands of trireme-bench, and what they share: settings, timing, the table of results.
 #pragma once
 
 #include <boost/program_options.hpp>
@@ -13,6 +13,8 @@
 #include "device/backend.hpp"
 
 namespace trireme::bench {
+
+// The subcommands of trireme-bench, one file each.
 
 /// `trireme-bench burn-in`: repeated work whose results must not change.
 ExitCode run_burn_in(int argc, char** argv);

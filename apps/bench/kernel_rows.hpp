@@ -46,10 +46,8 @@ class Rows {
   void embeddings();
   void llama();
 
-  // fp8_rows.cpp
-  void fp8(bool blocks);
-
   // kernels.cpp
+  void fp8(bool blocks);
   void cross_entropy();
   /// Over `count` of `parameters`.
   void optimizer(std::int64_t count, double parameters);

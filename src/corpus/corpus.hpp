@@ -1,5 +1,4 @@
-// Cleaning: documents one by one through URL rules, text repair, language, length and quality
-// rules, as Megatron-LM's tools/openwebtext prepares OpenWebText.
+// Preparing a corpus: clean documents, remove duplicates, cut out what evaluation texts have, too.
 #pragma once
 
 #include <cstdint>
@@ -17,8 +16,10 @@
 
 namespace trireme::corpus {
 
-// ---- URLs to leave out of a corpus: blacklisted domains and file types, malformed,
-// short
+// Cleaning: documents one by one through URL rules, text repair, language, length and quality
+// rules, as Megatron-LM's tools/openwebtext prepares OpenWebText.
+
+// ---- URLs to leave out of a corpus: blacklisted domains and file types, malformed, short
 
 /// Rules for one URL at a time; duplicates are the stream's. The checks and their order are those
 /// of Megatron-LM's tools/openwebtext/blacklist_urls.py: domain, file type, length, form.

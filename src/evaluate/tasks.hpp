@@ -1,4 +1,4 @@
-// What a model says of the targets of a cloze dataset, and the counted baselines that it must beat.
+// Evaluation tasks on texts: what a model says of targets and choices, and the scores that follow.
 #pragma once
 
 #include <cstdint>

@@ -1,5 +1,5 @@
-// The plan of a run: layers and memory of each rank, idle time of the pipeline. Pure: needs neither
-// MPI nor a GPU.
+// The plan of a run: layers and memory of each rank, idle time of the pipeline; and whether it
+// fits. Pure: needs neither MPI nor a GPU.
 #pragma once
 
 #include <cstddef>

@@ -1,5 +1,5 @@
-// Commands of the deck (hooks) that run while training continues: in a child process with a time
-// limit.
+// What a run reports while it trains: events to metrics.jsonl, TensorBoard and the console, and to
+// the commands of the deck's hooks.
 #pragma once
 
 #include <sys/types.h>
@@ -20,6 +20,9 @@
 #include "report/run_files.hpp"
 
 namespace trireme::report {
+
+// Commands of the deck (hooks) that run while training continues: in a child process with a time
+// limit.
 
 /// Runs the deck's hooks on rank 0, one at a time, in the order of their events, with `sh -c` in
 /// the program's working folder; what they print goes to hooks.log in the run folder. Environment:

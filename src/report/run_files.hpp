@@ -1,5 +1,6 @@
-// The files that a run appends to while people and programs read them: lines of text, and
-// TensorBoard events, without protobuf (TFRecord framing around hand-encoded Event messages).
+// The files that a run appends to while people and programs read them: lines of text, TensorBoard
+// events, without protobuf (TFRecord framing around hand-encoded Event messages), and Prometheus's
+// newest values.
 #pragma once
 
 #include <cstdint>

@@ -1,4 +1,5 @@
-// Requests of clients as jobs: the OpenAI completions form and Megatron-LM's.
+// The server: requests of clients, the queue between them and the model, HTTP, and the page to try
+// it.
 #pragma once
 
 #include <atomic>
@@ -19,6 +20,8 @@
 #include "tokenizer/tokenizer.hpp"
 
 namespace trireme::serve {
+
+// Requests of clients as jobs: the OpenAI completions form and Megatron-LM's.
 
 /// What a client may ask for.
 struct RequestLimits {

@@ -1,5 +1,4 @@
-// What this machine can run; and from a deck with a sweep section to runs that can start, with
-// their commands: all of them checked and planned, or one error with everything that is wrong.
+// A sweep: its runs, their state, and how they are started.
 #pragma once
 
 #include <sys/types.h>

@@ -1,4 +1,4 @@
-// WordPiece (Wu et al. 2016) as BERT uses it: Google's tokenization.py, and training a vocabulary.
+// The kinds of tokenizers besides GPT-2's (bpe/gpt2.hpp), each with the training of its vocabulary.
 #pragma once
 
 #include <cstddef>
@@ -15,6 +15,8 @@
 #include "tokenizer/tokenizer.hpp"
 
 namespace trireme::tokenizer {
+
+// WordPiece (Wu et al. 2016) as BERT uses it: Google's tokenization.py, and training a vocabulary.
 
 /// What pieces that continue a word begin with.
 inline constexpr std::string_view kContinues = "##";

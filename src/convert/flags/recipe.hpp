@@ -1,5 +1,4 @@
-// The commands of a script: the one that trains, the number of ranks that its launcher starts, and
-// the Trireme commands that replace preprocessing, evaluation and generation.
+// From the commands of a script to a deck.
 #pragma once
 
 #include <cstdint>
@@ -16,6 +15,9 @@
 #include "deck/deck.hpp"
 
 namespace trireme::convert::flags {
+
+// The commands of a script: the one that trains, the number of ranks that its launcher starts, and
+// the Trireme commands that replace preprocessing, evaluation and generation.
 
 /// A command line, split at its program.
 struct TrainingCommand {

@@ -1,5 +1,4 @@
-// Megatron-LM's sentence-pair map: which consecutive sentences of a document make up sample i. The
-// sequences of the dataset are sentences, as trireme-preprocess --split-sentences writes them.
+// BERT samples of two segments: today's of Megatron-LM, and those of its first release.
 #pragma once
 
 #include <bit>
@@ -20,6 +19,9 @@
 #include "data/split.hpp"
 
 namespace trireme::data {
+
+// Megatron-LM's sentence-pair map: which consecutive sentences of a document make up sample i. The
+// sequences of the dataset are sentences, as trireme-preprocess --split-sentences writes them.
 
 /// What a map depends on in addition to the dataset.
 struct PairMapConfig {

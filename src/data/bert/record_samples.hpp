@@ -1,5 +1,5 @@
-// TensorFlow's record files (TFRecord), and the examples in those that BERT's
-// create_pretraining_data writes. No TensorFlow, no protobuf.
+// BERT samples in TensorFlow's record files (TFRecord), as BERT's create_pretraining_data writes
+// them: the files, and the dataset. No TensorFlow, no protobuf.
 #pragma once
 
 #include <cstdint>

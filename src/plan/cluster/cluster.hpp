@@ -1,4 +1,5 @@
-// Measured times of a kind of GPU: what `trireme-bench profile` writes, and what others published.
+// The machines of the layout search: profiles of kinds of GPUs, and clusters of nodes that have
+// them.
 #pragma once
 
 #include <cstdint>
@@ -16,6 +17,8 @@
 #include "deck/value.hpp"
 
 namespace trireme::plan {
+
+// Measured times of a kind of GPU: what `trireme-bench profile` writes, and what others published.
 
 /// Seconds of the three parts of a model for one micro-batch, either way.
 struct UnitSeconds {

@@ -1,5 +1,4 @@
-// The layouts that a search compares: all that the deck's rules allow, on all orders of nodes; and
-// their partitions.
+// The layout search: what is compared, what is found, and the step time expected of a run.
 #pragma once
 
 #include <cstddef>
@@ -15,6 +14,9 @@
 #include "plan/search/step_time.hpp"
 
 namespace trireme::plan {
+
+// The layouts that a search compares: all that the deck's rules allow, on all orders of nodes; and
+// their partitions.
 
 /// One point of the search: `deck`'s values that change.
 struct Candidate {

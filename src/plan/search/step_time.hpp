@@ -1,4 +1,4 @@
-// Time of the passes of a model's parts on a kind of GPU, from a measured profile or by formula.
+// Step times: of the passes of a model's parts, and of a whole training step.
 #pragma once
 
 #include <cstdint>
@@ -11,6 +11,8 @@
 #include "plan/cluster/cluster.hpp"
 
 namespace trireme::plan {
+
+// Time of the passes of a model's parts on a kind of GPU, from a measured profile or by formula.
 
 /// What the time of a pass depends on.
 struct ModelShape {

@@ -1,4 +1,5 @@
-// The state of a run by the lines of its metrics.jsonl.
+// Following a run by its files while it is written: its state, the output of its ranks, and what
+// 'trireme-report follow' concludes.
 #pragma once
 
 #include <sys/types.h>
@@ -19,6 +20,8 @@
 #include "report/metrics.hpp"
 
 namespace trireme::report {
+
+// The state of a run by the lines of its metrics.jsonl.
 
 /// A training line; missing values and those that are not numbers are absent.
 struct TrainPoint {

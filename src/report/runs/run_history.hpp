@@ -1,5 +1,4 @@
-// Megatron-LM's console log, of any version: its training lines, and the arguments and memory lines
-// that speed and memory follow from.
+// The curves of runs, of Trireme and of Megatron-LM.
 #pragma once
 
 #include <cstdint>
@@ -13,6 +12,9 @@
 #include "report/metrics.hpp"
 
 namespace trireme::report {
+
+// Megatron-LM's console log, of any version: its training lines, and the arguments and memory lines
+// that speed and memory follow from.
 
 /// A training line of any program; values that it does not have are absent.
 struct TrainRow {

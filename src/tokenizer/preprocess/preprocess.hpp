@@ -1,4 +1,4 @@
-// Splitting text into sentences by rules.
+// From documents to datasets.
 #pragma once
 
 #include <cstdint>
@@ -14,6 +14,8 @@
 #include "tokenizer/tokenizer.hpp"
 
 namespace trireme::tokenizer {
+
+// Splitting text into sentences by rules.
 
 /// What the rules know of a language. Words are spelled as before their last period ("e.g"), and
 /// match capitalized, too ("E.g").

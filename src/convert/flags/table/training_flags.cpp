@@ -1,4 +1,5 @@
-// Rows: batches, length, learning rate, optimizer, recomputation, checkpoints, evaluation, logs.
+// Rows: batches, length, learning rate, optimizer, recomputation, checkpoints, evaluation, logs;
+// parallelism, DeepSpeed, and the keys of ds_config.json. And the look-up in the table.
 #include <fmt/format.h>
 
 #include <algorithm>
