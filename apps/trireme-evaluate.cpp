@@ -15,7 +15,6 @@
 #include "deck_options.hpp"
 #include "evaluate/results.hpp"
 #include "evaluate/tasks.hpp"
-#include "evaluate/text_datasets.hpp"
 #include "model/families/registry.hpp"
 #include "model/spec.hpp"
 #include "mpi_app.hpp"

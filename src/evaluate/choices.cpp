@@ -14,7 +14,6 @@
 
 #include "core/error.hpp"
 #include "core/files.hpp"
-#include "evaluate/text_datasets.hpp"
 #include "tokenizer/preprocess/documents.hpp"
 
 namespace trireme::evaluate {

@@ -12,7 +12,6 @@
 #include "core/files.hpp"
 #include "core/text.hpp"
 #include "data/dataset.hpp"
-#include "evaluate/text_datasets.hpp"
 
 namespace trireme::evaluate {
 namespace {

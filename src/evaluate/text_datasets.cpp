@@ -1,4 +1,4 @@
-#include "evaluate/text_datasets.hpp"
+#include "evaluate/tasks.hpp"
 
 #include <algorithm>
 #include <string_view>

@@ -1,4 +1,4 @@
-#include "evaluate/text_datasets.hpp"
+#include "evaluate/tasks.hpp"
 
 #include <gtest/gtest.h>
 

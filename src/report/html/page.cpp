@@ -13,7 +13,6 @@
 #include "core/text.hpp"
 #include "deck/describe.hpp"
 #include "deck/load.hpp"
-#include "report/html/columns.hpp"
 #include "report/runs/run_history.hpp"
 #include "report/runs/timeline.hpp"
 
