@@ -13,7 +13,7 @@
 #include "core/clock.hpp"
 #include "core/files.hpp"
 #include "core/text.hpp"
-#include "data/gpt/gpt_split.hpp"
+#include "data/gpt/gpt_dataset.hpp"
 
 namespace trireme {
 namespace {

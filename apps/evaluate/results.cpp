@@ -5,7 +5,7 @@
 #include "app.hpp"
 #include "core/files.hpp"
 #include "core/text.hpp"
-#include "report/runs/svg_chart.hpp"
+#include "report/runs/comparison.hpp"
 
 namespace trireme {
 namespace {

@@ -12,7 +12,7 @@
 #include "core/text.hpp"
 #include "deck/describe.hpp"
 #include "model/families/registry.hpp"
-#include "pipeline/simulator.hpp"
+#include "pipeline/schedule.hpp"
 #include "plan/job.hpp"
 #include "plan/setup.hpp"
 #include "report/runs/timeline.hpp"

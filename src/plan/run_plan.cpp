@@ -13,7 +13,7 @@
 #include "model/layers/block.hpp"
 #include "model/spec.hpp"
 #include "model/stage/pipeline_stage.hpp"
-#include "pipeline/simulator.hpp"
+#include "pipeline/schedule.hpp"
 #include "plan/setup.hpp"
 
 namespace trireme::plan {

@@ -6,7 +6,7 @@
 #include <optional>
 
 #include "data/bert/bert_split.hpp"
-#include "data/gpt/gpt_split.hpp"
+#include "data/gpt/gpt_dataset.hpp"
 #include "deck/deck.hpp"
 #include "grid/layout.hpp"
 #include "model/families/registry.hpp"

@@ -1,4 +1,4 @@
-// The kinds of tokenizers besides GPT-2's (bpe/gpt2.hpp), each with the training of its vocabulary.
+// The kinds of tokenizers besides GPT-2's (bpe/bpe.hpp), each with the training of its vocabulary.
 #pragma once
 
 #include <cstddef>
@@ -11,7 +11,7 @@
 #include <unordered_map>
 #include <vector>
 
-#include "tokenizer/bpe/gpt2.hpp"
+#include "tokenizer/bpe/bpe.hpp"
 #include "tokenizer/tokenizer.hpp"
 
 namespace trireme::tokenizer {

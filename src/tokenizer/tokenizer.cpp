@@ -8,7 +8,7 @@
 #include "core/error.hpp"
 #include "core/files.hpp"
 #include "core/text.hpp"
-#include "tokenizer/bpe/gpt2.hpp"
+#include "tokenizer/bpe/bpe.hpp"
 #include "tokenizer/kinds.hpp"
 #include "tokenizer/utf8.hpp"
 

@@ -6,7 +6,7 @@
 #include <set>
 
 #include "core/error.hpp"
-#include "tokenizer/bpe/gpt2.hpp"
+#include "tokenizer/bpe/bpe.hpp"
 #include "tokenizer/kinds.hpp"
 #include "tokenizer/tokenizer.hpp"
 #include "tokenizer/utf8.hpp"

@@ -1,6 +1,6 @@
 #include "data/dataset.hpp"
 
-#include "data/gpt/gpt_split.hpp"
+#include "data/gpt/gpt_dataset.hpp"
 #include "dataset_files.hpp"
 
 namespace trireme::data {

@@ -6,7 +6,7 @@
 #include <filesystem>
 
 #include "../scratch_folder.hpp"
-#include "data/gpt/gpt_split.hpp"
+#include "data/gpt/gpt_dataset.hpp"
 #include "tokenizer/preprocess/dataset.hpp"
 
 namespace trireme::evaluate {

@@ -1,4 +1,4 @@
-#include "pipeline/simulator.hpp"
+#include "pipeline/schedule.hpp"
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>

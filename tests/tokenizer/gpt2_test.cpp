@@ -6,7 +6,7 @@
 #include <thread>
 
 #include "fixture.hpp"
-#include "tokenizer/bpe/gpt2.hpp"
+#include "tokenizer/bpe/bpe.hpp"
 #include "tokenizer/utf8.hpp"
 
 namespace trireme::tokenizer {

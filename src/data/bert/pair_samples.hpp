@@ -13,7 +13,7 @@
 #include <vector>
 
 #include "data/bert/sample.hpp"
-#include "data/gpt/gpt_split.hpp"
+#include "data/gpt/gpt_dataset.hpp"
 #include "data/indexed_dataset.hpp"
 #include "data/numpy.hpp"
 #include "data/split.hpp"

@@ -12,7 +12,7 @@
 
 #include "core/files.hpp"
 #include "data/bert/sample.hpp"
-#include "data/gpt/gpt_split.hpp"
+#include "data/gpt/gpt_dataset.hpp"
 #include "data/numpy.hpp"
 
 namespace trireme::data {

@@ -1,4 +1,4 @@
-#include "data/gpt/gpt_split.hpp"
+#include "data/gpt/gpt_dataset.hpp"
 
 #include <limits>
 #include <memory>
@@ -11,7 +11,6 @@
 #include "core/philox.hpp"
 #include "core/system/memory.hpp"
 #include "core/text.hpp"
-#include "data/gpt/gpt_dataset.hpp"
 
 namespace trireme::data {
 namespace {

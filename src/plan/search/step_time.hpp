@@ -7,7 +7,7 @@
 #include <vector>
 
 #include "deck/deck.hpp"
-#include "pipeline/simulator.hpp"
+#include "pipeline/schedule.hpp"
 #include "plan/cluster/cluster.hpp"
 
 namespace trireme::plan {

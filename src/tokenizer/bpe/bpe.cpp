@@ -4,8 +4,7 @@
 
 #include "core/error.hpp"
 #include "core/files.hpp"
-#include "tokenizer/bpe/gpt2.hpp"
-#include "tokenizer/bpe/tokenizer_json.hpp"
+#include "tokenizer/bpe/bpe.hpp"
 #include "tokenizer/kinds.hpp"
 #include "tokenizer/utf8.hpp"
 

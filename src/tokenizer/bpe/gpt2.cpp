@@ -1,4 +1,4 @@
-#include "tokenizer/bpe/gpt2.hpp"
+#include "tokenizer/bpe/bpe.hpp"
 
 #define PCRE2_CODE_UNIT_WIDTH 8
 #include <pcre2.h>

@@ -1,4 +1,4 @@
-#include "tokenizer/bpe/tokenizer_json.hpp"
+#include "tokenizer/bpe/bpe.hpp"
 
 #include <unicode/bytestream.h>
 #include <unicode/stringpiece.h>

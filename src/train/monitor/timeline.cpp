@@ -11,7 +11,7 @@
 #include <utility>
 
 #include "comm/mpi/groups.hpp"
-#include "pipeline/simulator.hpp"
+#include "pipeline/schedule.hpp"
 #include "plan/setup.hpp"
 
 namespace trireme::train {

@@ -10,7 +10,7 @@
 #include "core/error.hpp"
 #include "core/text.hpp"
 #include "data/bert/bert_split.hpp"
-#include "data/gpt/gpt_split.hpp"
+#include "data/gpt/gpt_dataset.hpp"
 #include "deck/describe.hpp"
 #include "train/run_state.hpp"
 

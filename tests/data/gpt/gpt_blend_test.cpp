@@ -1,4 +1,4 @@
-#include "data/gpt/gpt_split.hpp"
+#include "data/gpt/gpt_dataset.hpp"
 
 #include <set>
 

@@ -1,8 +1,7 @@
-#include "data/gpt/gpt_split.hpp"
+#include "data/gpt/gpt_dataset.hpp"
 
 #include <fstream>
 
-#include "data/gpt/gpt_dataset.hpp"
 #include "dataset_files.hpp"
 
 namespace trireme::data {

@@ -1,4 +1,4 @@
-#include "report/runs/svg_chart.hpp"
+#include "report/runs/comparison.hpp"
 
 #include <gtest/gtest.h>
 
