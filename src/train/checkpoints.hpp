@@ -67,6 +67,8 @@ class RunCheckpoints {
   /// Returns the seconds since its start when it is published. A file that cannot be written is a
   /// warning; two in a row throw CollectiveError. Collective.
   std::optional<double> advance_save(bool wait = false);
+  /// Whether the checkpoint in flight may have been published since advance_save().
+  bool publishes() const { return background_ && background_->publishes(); }
   /// Makes the backend's later work, which changes weights, wait for the copies of start_save().
   void finish_copies();
 

@@ -123,6 +123,8 @@ void Trainer::load() {
   else
     checkpoints_.load(*options_.restart.checkpoint, state_);
   resume_with(state_);
+  // A rank that is lost before the first save exits with 75, too: the job can resume again.
+  watchdog_->set_exit_code(ExitCode::stopped_early);
   if (!check_weights())
     throw CollectiveError(
         ExitCode::diverged,
@@ -338,10 +340,10 @@ void Trainer::advance_save(bool wait) {
   const Stopwatch watch;
   const std::optional<double> seconds = checkpoints_.advance_save(wait);
   if (wait) log_.exclude(watch.seconds());
-  if (!seconds) return;
+  // No rank tells the others that it has published, when it hangs before the next iteration.
+  if (seconds || checkpoints_.publishes()) watchdog_->set_exit_code(ExitCode::stopped_early);
   // Before the run stops it waits for the checkpoint in flight and then writes another one.
-  stops_.note_save(2.0 * *seconds);
-  watchdog_->set_exit_code(ExitCode::stopped_early);
+  if (seconds) stops_.note_save(2.0 * *seconds);
 }
 
 StopReason Trainer::save() {

@@ -153,6 +153,17 @@ class Faults(RunTest):
         stacks = [path.read_text() for path in (self.folder / case.name / "ranks").glob("*.stacks")]
         self.assertRegex("".join(stacks), r"\[rank \d on \S+\] +main \(trireme-pretrain\+")
 
+    def stop_resumed(self, case):
+        """A rank hangs after a restart and before the first save since: the run can resume again."""
+        self.partly_done(case)
+        before = self.reached(case.name)
+        with self.begin(case, "checkpoint.every=90") as started:
+            self.wait_until(lambda: self.reached(case.name) > before, started)
+            since = time.monotonic()
+            os.kill(case.chance.choice(started.children()), signal.SIGSTOP)
+            self.ended(case, started, [STOPPED_EARLY], since)
+        self.continues(case)
+
     def signal_storm(self, case):
         with self.begin(case) as started:
             self.wait_for_moment(case, started)
@@ -556,12 +567,12 @@ class Faults(RunTest):
         case.code = result.code
         self.continues(case)
 
-    KINDS = ["kill", "kill_all", "kill_in_save", "kill_new_layout", "kill_launcher", "second_run", "stop", "pause",
-             "signal_once", "signal_storm", "signal_in_save", "memory_pressure", "clock_jumps", "network_cut",
-             "slow_link", "slow_disk", "read_only", "no_descriptors", "write_error", "write_error_once",
-             "short_writes", "truncated", "flipped", "latest_lost", "metrics_cut", "local_kill", "local_kill_in_save",
-             "local_lost", "local_flipped", "flip_gradient", "flip_activation", "flip_message", "flip_always",
-             "flip_weight", "flip_spike", "supervised", "supervised_wrong_host"]
+    KINDS = ["kill", "kill_all", "kill_in_save", "kill_new_layout", "kill_launcher", "second_run", "stop",
+             "stop_resumed", "pause", "signal_once", "signal_storm", "signal_in_save", "memory_pressure",
+             "clock_jumps", "network_cut", "slow_link", "slow_disk", "read_only", "no_descriptors", "write_error",
+             "write_error_once", "short_writes", "truncated", "flipped", "latest_lost", "metrics_cut", "local_kill",
+             "local_kill_in_save", "local_lost", "local_flipped", "flip_gradient", "flip_activation", "flip_message",
+             "flip_always", "flip_weight", "flip_spike", "supervised", "supervised_wrong_host"]
 
     # ------------------------------------------------------------------------ the timetable
 
