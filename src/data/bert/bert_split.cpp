@@ -193,20 +193,9 @@ BlendSummary summarize_bert_split(const BertSplitConfig& config) {
     summary.samples = summary.datasets.front().samples;
     return summary;
   }
-  for (std::size_t i = 0; i < config.names.size(); ++i) {
+  for (std::size_t i = 0; i < config.names.size(); ++i)
     summary.datasets.push_back(summarize_part(part_config(config, i)));
-    summary.samples += is_weighted(config)
-                           ? blend_share(normalize_blend(config.weights)[i], *config.common.samples)
-                           : summary.datasets.back().samples;
-  }
-  const std::int64_t wanted = config.common.samples.value_or(summary.samples);
-  if (summary.samples < wanted)
-    throw DeckError(
-        "the {} split of {} datasets without weights has {} samples, the run takes {}; give them "
-        "weights, which let datasets be repeated: [1, '{}', ...]",
-        name_of(config.common.split), config.names.size(), summary.samples, wanted,
-        config.names.front());
-  if (!is_weighted(config)) summary.samples = wanted;
+  total_blend(summary, config.common.split, config.weights, config.common.samples, config.names);
   return summary;
 }
 

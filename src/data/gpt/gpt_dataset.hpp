@@ -301,6 +301,12 @@ struct BlendSummary {
 BlendKey blend_key(Split split, std::span<const double> weights, std::optional<std::int64_t> wanted,
                    const BlendSummary& summary);
 
+/// Sets the samples of a blend of `summary.datasets`, which messages call `names`: the shares of
+/// `wanted` by `weights`; without weights all samples, of several datasets at most `wanted`. Throws
+/// DeckError for bad weights, and when datasets without weights have fewer samples than `wanted`.
+void total_blend(BlendSummary& summary, Split split, std::span<const double> weights,
+                 std::optional<std::int64_t> wanted, std::span<const std::string> names);
+
 /// How the part of dataset `which` is opened: Megatron-LM asks of each dataset of a weighted blend
 /// half a percent more samples than its share.
 GptSplitConfig dataset_config(const GptBlendConfig& config, std::size_t which);

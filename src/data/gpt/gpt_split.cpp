@@ -175,26 +175,33 @@ GptSplitConfig dataset_config(const GptBlendConfig& config, std::size_t which) {
   return dataset;
 }
 
+void total_blend(BlendSummary& summary, Split split, std::span<const double> weights,
+                 std::optional<std::int64_t> wanted, std::span<const std::string> names) {
+  const bool weighted = !weights.empty() && wanted.has_value();
+  for (std::size_t i = 0; i < summary.datasets.size(); ++i)
+    summary.samples +=
+        weighted ? blend_share(normalize_blend(weights)[i], *wanted) : summary.datasets[i].samples;
+  if (weighted || !wanted) return;
+  if (summary.samples < *wanted)
+    throw DeckError(
+        "the {} split of {} datasets without weights has {} samples, the run takes {}; give them "
+        "weights, which let datasets be repeated: [1, '{}', ...]",
+        name_of(split), names.size(), summary.samples, *wanted, names.front());
+  if (names.size() > 1) summary.samples = *wanted;
+}
+
 BlendSummary summarize_blend(const GptBlendConfig& config) {
   TRIREME_CHECK(config.weights.empty() || config.weights.size() == config.prefixes.size(),
                 "{} weights of {} datasets", config.weights.size(), config.prefixes.size());
   BlendSummary summary;
+  std::vector<std::string> names;
   for (std::size_t i = 0; i < config.prefixes.size(); ++i) {
     const GptSplitConfig dataset = dataset_config(config, i);
     summary.datasets.push_back(summarize_split(dataset));
     require_samples(dataset, summary.datasets.back());
-    summary.samples += is_weighted(config)
-                           ? blend_share(normalize_blend(config.weights)[i], *config.common.samples)
-                           : summary.datasets.back().samples;
+    names.push_back(config.prefixes[i].string());
   }
-  const std::int64_t wanted = config.common.samples.value_or(summary.samples);
-  if (summary.samples < wanted)
-    throw DeckError(
-        "the {} part of {} datasets without weights holds {} samples, the run takes {}; give them "
-        "weights, which let datasets be repeated: [1, '{}', ...]",
-        name_of(config.common.split), config.prefixes.size(), summary.samples, wanted,
-        config.prefixes.front().string());
-  if (!is_weighted(config) && !config.single()) summary.samples = wanted;
+  total_blend(summary, config.common.split, config.weights, config.common.samples, names);
   return summary;
 }
 

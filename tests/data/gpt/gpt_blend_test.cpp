@@ -102,7 +102,7 @@ TEST_F(GptBlendTest, WithoutWeightsEachDatasetIsUsedOnce) {
   EXPECT_NEAR(taken[1], 60 * 20 / 70., 1.5);
   config_.common.samples = 71;
   expect_error(ExitCode::deck,
-               "the train part of 3 datasets without weights holds 70 samples, the run takes 71; "
+               "the train split of 3 datasets without weights has 70 samples, the run takes 71; "
                "give them weights, which let datasets be repeated: [1, '" +
                    (folder_ / "a").string() + "', ...]",
                [&] { open_gpt_blend(config_); });
