@@ -113,20 +113,25 @@ struct Verified {
 /// as describe(). Throws DataError naming the structure, or all damaged tensors.
 Verified verify(const std::filesystem::path& path, std::FILE* progress = nullptr);
 
-/// A logical tensor, all of it in this process's memory: shape.size() elements of fp32.
+/// A whole logical tensor of fp32. With neither `data` nor `load` its elements are zeros.
 struct WholeTensor {
-  std::string name;  ///< path in the file, without a leading slash
-  Shape shape;       ///< one or two axes
-  const float* data = nullptr;
-  /// Without `data`: makes the elements. Called twice, so that one tensor at a time is in memory.
-  std::function<std::vector<float>()> load = nullptr;
+  std::string name;             ///< path in the file, without a leading slash
+  Shape shape;                  ///< one or two axes
+  const float* data = nullptr;  ///< shape.size() elements
+  /// Without `data`: writes the elements of the rows [begin, end) to `out`; an element of a tensor
+  /// of one axis is a row. Called once for each row, by several threads.
+  std::function<void(std::int64_t begin, std::int64_t end, float* out)> load = nullptr;
+
+  bool is_zero() const { return !data && !load; }
 };
 
 /// Writes a checkpoint under a temporary name, syncs it and renames it to `path`, whose folder must
 /// exist; no file `latest` is touched. `attributes` gains `format_version`. Throws IoError when the
-/// file cannot be written. `progress` gets a progress meter, null nothing.
+/// file cannot be written, and what a tensor's load() throws of DataErrors. `progress` gets a
+/// progress meter, null nothing. Each of `threads` (0: as many as there are CPUs, at most 16) has
+/// 16 MiB of elements in memory, or a row; the file does not depend on their number.
 void write_checkpoint(const std::filesystem::path& path, const Attributes& attributes,
                       const std::string& deck, const std::vector<WholeTensor>& tensors,
-                      std::FILE* progress = nullptr);
+                      std::FILE* progress = nullptr, std::size_t threads = 0);
 
 }  // namespace trireme::checkpoint

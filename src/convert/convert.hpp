@@ -72,11 +72,11 @@ struct ImportOptions {
 };
 
 /// Writes the weights at `from`, a folder or its .safetensors file, as the checkpoint `to` of
-/// iteration 0, one tensor in memory at a time, with the moments that the deck's optimizer keeps,
-/// all zero. config.json names the family. fp16 and bf16 weights are widened exactly. Returns a
-/// message for the user. Throws DataError for a file that is damaged, of a model that Trireme does
-/// not have, of another model than the deck's, or has weights that are not finite, IoError when
-/// `to` exists or cannot be written, DeckError.
+/// iteration 0, on several threads that have a few MiB of a tensor each, with the moments that the
+/// deck's optimizer keeps, all zero. config.json names the family. fp16 and bf16 weights are
+/// widened exactly. Returns a message for the user. Throws DataError for a file that is damaged, of
+/// a model that Trireme does not have, of another model than the deck's, or has weights that are
+/// not finite, IoError when `to` exists or cannot be written, DeckError.
 std::string import_model(const std::filesystem::path& from, const std::filesystem::path& to,
                          const ImportOptions& options);
 

@@ -1,7 +1,10 @@
 // A checkpoint that one process writes without MPI is the one that save() writes.
 #include "checkpoint/file.hpp"
 
+#include <algorithm>
+
 #include "core/error.hpp"
+#include "core/files.hpp"
 #include "one_rank.hpp"
 
 namespace trireme::checkpoint {
@@ -31,6 +34,64 @@ TEST_F(WriterTest, WritesWhatSaveWrites) {
   };
   EXPECT_EQ(without_name(written), without_name(saved));
   EXPECT_EQ(find_latest(folder_)->path, saved);
+}
+
+// Tensors of several chunks, rows that are longer than one, and zeros that are not made.
+TEST_F(WriterTest, WritesTheSameBytesOnAnyNumberOfThreads) {
+  const auto value = [](std::int64_t i) { return static_cast<float>(i % 8191) - 4000.5f; };
+  const auto tensor = [&](const std::string& name, const Shape& shape) {
+    const std::int64_t columns = shape.rank() == 2 ? shape[1] : 1;
+    return WholeTensor{.name = name,
+                       .shape = shape,
+                       .load = [=](std::int64_t begin, std::int64_t end, float* out) {
+                         for (std::int64_t i = begin * columns; i < end * columns; ++i)
+                           *out++ = value(i);
+                       }};
+  };
+  const std::vector<WholeTensor> tensors = {tensor("model/tall", {5000, 1024}),
+                                            tensor("model/wide", {3, (5 << 20) + 3}),
+                                            tensor("model/row", {7}),
+                                            {.name = "optimizer/m/zeros", .shape = {300, 70}}};
+  std::filesystem::create_directories(folder_);
+  std::string first;
+  for (const std::size_t threads : {1, 2, 5}) {
+    const std::filesystem::path path = folder_ / fmt::format("{}.h5", threads);
+    write_checkpoint(path, {{"iteration", std::int64_t{0}}}, kOneRankDeck, tensors, nullptr,
+                     threads);
+    verify(path);
+    const std::string bytes = read_file(path);
+    if (first.empty()) first = bytes;
+    EXPECT_TRUE(bytes == first) << threads << " threads";
+    const Reader reader(path);
+    std::vector<float> wide(3 * ((5 << 20) + 3)), zeros(300 * 70, 1.0f);
+    reader.read_whole("model/wide", DType::f32, wide.data());
+    for (std::size_t i = 0; i < wide.size(); i += 1009)
+      ASSERT_EQ(wide[i], value(static_cast<std::int64_t>(i))) << i;
+    EXPECT_EQ(wide.back(), value(std::ssize(wide) - 1));
+    reader.read_whole("optimizer/m/zeros", DType::f32, zeros.data());
+    EXPECT_EQ(zeros, std::vector<float>(300 * 70));
+  }
+}
+
+TEST_F(WriterTest, ThrowsTheErrorOfTheFirstTensorThatCannotBeMade) {
+  std::filesystem::create_directories(folder_);
+  std::vector<WholeTensor> tensors;
+  for (int i = 0; i < 9; ++i)
+    tensors.push_back({.name = fmt::format("model/{}", i),
+                       .shape = {4},
+                       .load = [i](std::int64_t, std::int64_t, float* out) {
+                         if (i % 4 == 3) throw DataError("tensor {} is bad", i);
+                         std::fill_n(out, 4, 1.0f);
+                       }});
+  for (const std::size_t threads : {1, 4}) {
+    try {
+      write_checkpoint(folder_ / "bad.h5", {}, kOneRankDeck, tensors, nullptr, threads);
+      FAIL() << "bad tensors were written";
+    } catch (const DataError& error) {
+      EXPECT_STREQ(error.what(), "tensor 3 is bad");
+    }
+    EXPECT_TRUE(std::filesystem::is_empty(folder_));
+  }
 }
 
 TEST_F(WriterTest, SaysWhatItCannotWrite) {

@@ -55,7 +55,13 @@ class HuggingFaceTest : public FolderTest {
     for (std::size_t i = 0; i < table.size(); ++i)
       tensors.push_back({.name = "model/" + table[i].name,
                          .shape = table[i].shape,
-                         .load = [&table, i] { return elements(table[i].shape.size(), i); }});
+                         .load = [&table, i](std::int64_t begin, std::int64_t end, float* out) {
+                           const Shape& shape = table[i].shape;
+                           const std::int64_t columns = shape.rank() == 2 ? shape[1] : 1;
+                           const std::vector<float> all = elements(shape.size(), i);
+                           std::copy(all.begin() + begin * columns, all.begin() + end * columns,
+                                     out);
+                         }});
     checkpoint::write_checkpoint(folder_ / "run.h5", train::RunState{.iteration = 3}.attributes(),
                                  deck, tensors);
     return folder_ / "run.h5";

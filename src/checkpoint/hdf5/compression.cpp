@@ -6,19 +6,17 @@
 
 #include <algorithm>
 #include <array>
-#include <atomic>
 #include <cerrno>
 #include <cstddef>
 #include <cstring>
-#include <exception>
 #include <system_error>
-#include <thread>
 
 #include "checkpoint/elements.hpp"
 #include "checkpoint/hdf5/handles.hpp"
 #include "checkpoint/hdf5/metadata.hpp"
 #include "core/error.hpp"
 #include "core/files.hpp"
+#include "core/parallel.hpp"
 
 namespace trireme::checkpoint {
 namespace {
@@ -90,27 +88,6 @@ struct Chunk {
   }
 };
 
-/// Calls work(i) for all i below `count` on `threads` threads; throws what one of them threw.
-void in_parallel(std::size_t count, std::size_t threads,
-                 const std::function<void(std::size_t)>& work) {
-  std::atomic<std::size_t> next = 0;
-  std::vector<std::exception_ptr> errors(threads);
-  const auto loop = [&](std::size_t thread) {
-    try {
-      for (std::size_t i = next++; i < count; i = next++) work(i);
-    } catch (...) {
-      errors[thread] = std::current_exception();
-    }
-  };
-  std::vector<std::jthread> others;
-  for (std::size_t thread = 1; thread < std::min(threads, count); ++thread)
-    others.emplace_back(loop, thread);
-  loop(0);
-  others.clear();
-  for (const std::exception_ptr& error : errors)
-    if (error) std::rethrow_exception(error);
-}
-
 /// Writes the chunks of a dataset in memory to `file`, at the places that HDF5 gives them.
 class PackedWriter {
  public:
@@ -119,7 +96,7 @@ class PackedWriter {
         memory_(memory),
         file_(file),
         level_(level),
-        threads_(std::clamp(std::thread::hardware_concurrency(), 1U, kMaxThreads)),
+        threads_(usable_threads(kMaxThreads)),
         chunks_(threads_ * kChunksPerThread) {}
 
   void write(hid_t dataset, const LocalTensor& tensor, std::int64_t offset) {
@@ -205,7 +182,8 @@ void compress(const std::filesystem::path& unfinished, const Description& descri
         }};
     write_hdf5(memory.path(), description.attributes, description.deck, description.tensors,
                description.checksums, maker);
-    finish_structure(file, memory, writer.ranges());
+    memory.copy_to(file);
+    append_trailer(file, memory, writer.ranges());
     file.sync();
     std::filesystem::rename(packed, unfinished);
   } catch (const std::filesystem::filesystem_error& error) {

@@ -1,5 +1,5 @@
 // The HDF5 structure of a checkpoint (everything but the elements of its tensors), written by one
-// rank; and write_checkpoint(), which one process calls without MPI.
+// rank.
 #include <fcntl.h>
 #include <fmt/format.h>
 #include <sys/mman.h>
@@ -25,7 +25,6 @@
 #include "core/error.hpp"
 #include "core/files.hpp"
 #include "core/philox.hpp"
-#include "core/text.hpp"
 
 namespace trireme::checkpoint {
 
@@ -78,19 +77,31 @@ void MemoryFile::read(void* data, std::int64_t bytes, std::int64_t offset) const
   }
 }
 
-void MemoryFile::copy_to(PartFile& file) const {
+void MemoryFile::copy_to(PartFile& file, std::vector<ElementRange> kept) const {
   const std::int64_t size = this->size();
   file.resize(size);
   std::vector<std::byte> buffer(std::size_t{1} << 20);
-  for (std::int64_t begin = 0; begin < size;) {
-    begin = seek(fd_, begin, SEEK_DATA, size);
-    const std::int64_t end = begin < size ? seek(fd_, begin, SEEK_HOLE, size) : size;
+  const auto copy = [&](std::int64_t begin, std::int64_t end) {
     while (begin < end) {
       const std::int64_t bytes = std::min<std::int64_t>(end - begin, std::ssize(buffer));
       read(buffer.data(), bytes, begin);
       file.write(buffer.data(), bytes, begin);
       begin += bytes;
     }
+  };
+  std::ranges::sort(kept, {}, &ElementRange::offset);
+  auto next = kept.begin();
+  for (std::int64_t begin = 0; begin < size;) {
+    begin = seek(fd_, begin, SEEK_DATA, size);
+    const std::int64_t end = begin < size ? seek(fd_, begin, SEEK_HOLE, size) : size;
+    // Pages have both structure and elements.
+    for (; next != kept.end() && next->offset < end; ++next) {
+      copy(begin, std::min(end, next->offset));
+      begin = std::max(begin, next->offset + next->bytes);
+      if (begin >= end) break;  // the range may have bytes in later pages
+    }
+    copy(begin, end);
+    begin = std::max(begin, end);
   }
 }
 
@@ -214,77 +225,17 @@ std::vector<std::int64_t> write_metadata(PartFile& file, const Attributes& attri
                                         static_cast<std::int64_t>(size_of(tensors[i].dtype))});
   };
   write_hdf5(memory.path(), attributes, deck, tensors, checksums, {allocate_early, note_offset});
-  finish_structure(file, memory, std::move(elements));
+  memory.copy_to(file, elements);
+  append_trailer(file, memory, std::move(elements));
   return offsets;
 }
 
-void finish_structure(PartFile& file, const MemoryFile& memory,
-                      std::vector<ElementRange> elements) {
-  memory.copy_to(file);
+void append_trailer(PartFile& file, const MemoryFile& memory, std::vector<ElementRange> elements) {
   const std::string trailer = structure_trailer(
       std::move(elements), memory.size(), [&](void* data, std::int64_t bytes, std::int64_t offset) {
         memory.read(data, bytes, offset);
       });
   file.write(trailer.data(), std::ssize(trailer), memory.size());
-}
-
-namespace {
-
-/// Calls `take` with the elements of `tensor`.
-void with_elements(const WholeTensor& tensor, const std::function<void(const float*)>& take) {
-  if (tensor.data) return take(tensor.data);
-  const std::vector<float> loaded = tensor.load();
-  TRIREME_CHECK(static_cast<std::int64_t>(loaded.size()) == tensor.shape.size(),
-                "'{}' has {} elements, not {}", tensor.name, loaded.size(), tensor.shape.size());
-  take(loaded.data());
-}
-
-}  // namespace
-
-void write_checkpoint(const std::filesystem::path& path, const Attributes& attributes,
-                      const std::string& deck, const std::vector<WholeTensor>& tensors,
-                      std::FILE* progress) {
-  hdf5::silence();
-  double bytes = 0, done = 0;  // each tensor is read for its checksum, and to be written
-  for (const WholeTensor& tensor : tensors)
-    bytes += 2 * sizeof(float) * static_cast<double>(tensor.shape.size());
-  Progress meter("converting", "B", bytes, progress);
-  const auto count = [&](const WholeTensor& tensor) {
-    meter.update(done += sizeof(float) * static_cast<double>(tensor.shape.size()));
-  };
-  std::vector<LocalTensor> described;
-  std::vector<std::uint64_t> checksums;
-  for (const WholeTensor& tensor : tensors) {
-    described.push_back({.name = tensor.name, .shape = tensor.shape, .dtype = DType::f32});
-    with_elements(tensor, [&](const float* data) {
-      checksums.push_back(checksum(kFormatVersion, tensor.shape, DType::f32,
-                                   {grid::whole_tensor(tensor.shape)}, data));
-    });
-    count(tensor);
-  }
-  const std::filesystem::path target = std::filesystem::absolute(path);
-  const std::filesystem::path unfinished = target.string() + ".part";
-  try {
-    std::filesystem::remove(unfinished);
-    reserve_space(unfinished, max_file_bytes(deck, described));
-    PartFile file(unfinished, [] {});
-    const std::vector<std::int64_t> offsets =
-        write_metadata(file, attributes, deck, described, checksums);
-    for (std::size_t i = 0; i < tensors.size(); ++i) {
-      with_elements(tensors[i], [&](const float* data) {
-        file.write({grid::whole_tensor(tensors[i].shape)}, tensors[i].shape, sizeof(float), data,
-                   offsets[i]);
-      });
-      count(tensors[i]);
-    }
-    sync_path(unfinished);
-    std::filesystem::rename(unfinished, target);
-    sync_path(target.parent_path());
-  } catch (const std::exception& failure) {
-    std::error_code ignored;
-    std::filesystem::remove(unfinished, ignored);
-    throw IoError("cannot write '{}': {}", path.string(), failure.what());
-  }
 }
 
 }  // namespace trireme::checkpoint

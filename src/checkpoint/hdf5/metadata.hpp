@@ -29,8 +29,9 @@ class MemoryFile {
   std::int64_t size() const;
   /// Reads `bytes` at `offset`. Throws IoError.
   void read(void* data, std::int64_t bytes, std::int64_t offset) const;
-  /// Gives `file` the size and the written parts of this one. Throws IoError.
-  void copy_to(PartFile& file) const;
+  /// Gives `file` the size and the written parts of this one but for the bytes of `kept`. Throws
+  /// IoError.
+  void copy_to(PartFile& file, std::vector<ElementRange> kept = {}) const;
   /// Frees the memory of the whole pages in these bytes, which read as zeros from then on. Throws
   /// IoError.
   void free(std::int64_t offset, std::int64_t bytes);
@@ -51,8 +52,8 @@ void write_hdf5(const std::string& path, const Attributes& attributes, const std
                 const std::vector<LocalTensor>& tensors,
                 const std::vector<std::uint64_t>& checksums, const DatasetMaker& maker);
 
-/// Copies `memory` to `file`, and appends the checksum of the structure, which is all bytes but
-/// `elements`. Throws IoError.
-void finish_structure(PartFile& file, const MemoryFile& memory, std::vector<ElementRange> elements);
+/// Appends the checksum of the structure in `memory`, which is all bytes but `elements`, to its copy
+/// `file`. Throws IoError.
+void append_trailer(PartFile& file, const MemoryFile& memory, std::vector<ElementRange> elements);
 
 }  // namespace trireme::checkpoint

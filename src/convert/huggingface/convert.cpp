@@ -91,6 +91,22 @@ const TensorEntry* find(const WeightsReader& weights, const Format& format,
   return nullptr;
 }
 
+/// Whether two tensors of one shape have the same elements; all NaN are the same.
+bool have_same_elements(const WeightsReader& weights, const TensorEntry& a, const TensorEntry& b) {
+  constexpr std::int64_t kAtOnce = 1 << 20;
+  const auto same = [](float x, float y) { return x == y || (std::isnan(x) && std::isnan(y)); };
+  std::vector<float> of_a(kAtOnce), of_b(kAtOnce);
+  for (std::int64_t first = 0; first < a.elements(); first += kAtOnce) {
+    const auto count = static_cast<std::size_t>(std::min(kAtOnce, a.elements() - first));
+    weights.read(a.name, first, std::span(of_a).first(count));
+    weights.read(b.name, first, std::span(of_b).first(count));
+    if (!std::equal(of_a.begin(), of_a.begin() + static_cast<std::ptrdiff_t>(count), of_b.begin(),
+                    same))
+      return false;
+  }
+  return true;
+}
+
 /// Throws DataError unless the files have the tensors of `parts` with their shapes, and besides
 /// only redundant ones and copies that equal their original.
 void check_tensors(const WeightsReader& weights, const std::vector<Counterpart>& parts,
@@ -112,10 +128,7 @@ void check_tensors(const WeightsReader& weights, const std::vector<Counterpart>&
     const TensorEntry* entry = weights.find(copy.name);
     const TensorEntry* original = find(weights, format, copy.original);
     if (!entry || !original || known.contains(copy.name)) continue;
-    const auto same = [](float a, float b) { return a == b || (std::isnan(a) && std::isnan(b)); };
-    const std::vector<float> a = weights.read(entry->name), b = weights.read(original->name);
-    if (entry->shape != original->shape ||
-        !std::equal(a.begin(), a.end(), b.begin(), b.end(), same))
+    if (entry->shape != original->shape || !have_same_elements(weights, *entry, *original))
       throw DataError("'{}': '{}' is not '{}', but config.json says that the two are tied",
                       weights.file_of(entry->name).string(), copy.name, original->name);
     known.insert(copy.name);
@@ -126,36 +139,50 @@ void check_tensors(const WeightsReader& weights, const std::vector<Counterpart>&
                       weights.file_of(name).string(), name, to_string(weights.find(name)->shape));
 }
 
-/// Throws DataError for a weight that is NaN or infinite.
-void check_finite(const std::vector<float>& values, const TensorEntry& entry,
-                  const fs::path& file) {
-  const auto is_finite = [](float value) { return std::isfinite(value); };
+bool is_finite(float value) { return std::isfinite(value); }
+
+/// Throws DataError for the tensor of `entry`, which has elements that are NaN or infinite.
+[[noreturn]] void refuse_not_finite(const WeightsReader& weights, const TensorEntry& entry) {
+  const std::vector<float> values = weights.read(entry.name);
   const auto bad = std::find_if_not(values.begin(), values.end(), is_finite);
-  if (bad == values.end()) return;
   throw DataError(
       "'{}': tensor '{}' {} has {} elements that are not finite, the first {} at {}: a run that "
       "starts from it has no loss that is a number",
-      file.string(), entry.name, to_string(entry.shape),
+      weights.file_of(entry.name).string(), entry.name, to_string(entry.shape),
       values.size() -
           static_cast<std::size_t>(std::count_if(values.begin(), values.end(), is_finite)),
       *bad, bad - values.begin());
 }
 
-/// The elements of a parameter. Throws DataError for weights that are not finite.
-std::vector<float> read_parameter(const WeightsReader& weights, const Counterpart& part,
-                                  const Format& format) {
-  std::vector<float> values;
+/// Writes the rows [begin, end) of a parameter to `out`. Throws DataError for weights that are not
+/// finite. Any number of threads may call it.
+void read_rows(const WeightsReader& weights, const Counterpart& part, const Format& format,
+               std::int64_t begin, std::int64_t end, float* out) {
+  const Shape& shape = part.parameter.shape;
+  const std::int64_t columns = shape.rank() == 2 ? shape[1] : 1;
+  std::int64_t base = 0;  // the tensor's first row of the parameter
   for (const auto& tensor : part.tensors) {
     const TensorEntry& entry = *find(weights, format, tensor.name);
-    std::vector<float> read = weights.read(entry.name);
-    check_finite(read, entry, weights.file_of(entry.name));
-    if (values.empty())
-      values = std::move(read);
-    else
-      values.insert(values.end(), read.begin(), read.end());
+    const std::int64_t rows = entry.elements() / columns;
+    const std::int64_t first = std::max(begin, base) - base,
+                       last = std::min(end, base + rows) - base;
+    base += rows;
+    if (first >= last) continue;
+    const std::span to(out, static_cast<std::size_t>((last - first) * columns));
+    out += to.size();
+    if (part.transposed) {
+      std::vector<float> theirs(to.size());  // a part of each of their rows
+      for (std::int64_t column = 0; column < columns; ++column)
+        weights.read(entry.name, column * rows + first,
+                     std::span(theirs).subspan(static_cast<std::size_t>(column * (last - first)),
+                                               static_cast<std::size_t>(last - first)));
+      const std::vector<float> ours = transpose(theirs, columns, last - first);
+      std::copy(ours.begin(), ours.end(), to.begin());
+    } else {
+      weights.read(entry.name, first * columns, to);
+    }
+    if (!std::all_of(to.begin(), to.end(), is_finite)) refuse_not_finite(weights, entry);
   }
-  const Shape& shape = part.parameter.shape;
-  return part.transposed ? transpose(values, shape[1], shape[0]) : values;
 }
 
 /// The rest of a deck that is as short as can be.
@@ -166,8 +193,8 @@ constexpr const char* kRest =
 void check_model(const deck::Deck& deck, const deck::Deck& imported, const fs::path& file) {
   // What a run may choose: initial weights are not used, samples may be shorter.
   static const std::set<std::string> kFree = {
-      "model.sequence",       "model.init",           "model.init_std", "model.dropout.attention",
-      "model.dropout.hidden", "model.bert.deep_init", "model.z_loss"};
+      "model.sequence",       "model.init",           "model.init_std", "model.init_cutoff",
+      "model.dropout.hidden", "model.bert.deep_init", "model.z_loss",   "model.dropout.attention"};
   for (const deck::Key& key : deck::keys()) {
     if (!key.path.starts_with("model.") || key.unbuilt || key.of_sweep || kFree.contains(key.path))
       continue;
@@ -246,23 +273,21 @@ std::string import_model(const fs::path& from, const fs::path& to, const ImportO
   const std::vector<Counterpart> parts = counterparts(imported, spec, format);
   check_tensors(weights, parts, format);
 
-  // One tensor at a time is in memory.
+  // Threads read, convert and write rows of them.
   std::vector<checkpoint::WholeTensor> tensors;
   std::int64_t elements = 0;
   for (const Counterpart& part : parts) {
     tensors.push_back({.name = "model/" + part.parameter.name,
                        .shape = part.parameter.shape,
-                       .load = [&] { return read_parameter(weights, part, format); }});
+                       .load = [&](std::int64_t begin, std::int64_t end, float* out) {
+                         read_rows(weights, part, format, begin, end, out);
+                       }});
     elements += part.parameter.shape.size();
   }
   for (const std::string& moment : moments_of(deck))
     for (const Counterpart& part : parts)
       if (keeps(deck, moment, part.parameter))
-        tensors.push_back(
-            {.name = moment + part.parameter.name, .shape = part.parameter.shape, .load = [&] {
-               const auto size = part.parameter.shape.size();
-               return std::vector<float>(static_cast<std::size_t>(size));
-             }});
+        tensors.push_back({.name = moment + part.parameter.name, .shape = part.parameter.shape});
   checkpoint::write_checkpoint(to, train::RunState{}.attributes(), deck::print_deck(deck), tensors,
                                options.progress);
   if (!options.write_deck.empty())

@@ -3,6 +3,7 @@
 #include <fmt/ranges.h>
 
 #include <algorithm>
+#include <array>
 #include <bit>
 #include <cerrno>
 #include <cstring>
@@ -145,19 +146,36 @@ const TensorEntry* SafetensorsReader::find(const std::string& name) const {
 }
 
 std::vector<float> SafetensorsReader::read(const TensorEntry& entry) const {
+  std::vector<float> values(static_cast<std::size_t>(entry.elements()));
+  read(entry, 0, values);
+  return values;
+}
+
+void SafetensorsReader::read(const TensorEntry& entry, std::int64_t first,
+                             std::span<float> out) const {
   const auto dtype = read_as(entry.dtype);
   if (!dtype)
     throw DataError("'{}': tensor '{}' is {}; weights are F32, F16, BF16 or F64", path_.string(),
                     entry.name, entry.dtype);
-  std::vector<float> values(static_cast<std::size_t>(entry.elements()));
-  // A tensor may begin at any byte: its bytes are copied to aligned memory.
-  std::vector<std::byte> bytes(static_cast<std::size_t>(entry.end - entry.begin));
-  std::memcpy(bytes.data(), file_.data() + data_at_ + entry.begin, bytes.size());
-  if (*dtype == DType::f32)
-    std::memcpy(values.data(), bytes.data(), bytes.size());  // bit for bit, NaN included
-  else
-    convert_to_float(bytes.data(), values.size(), *dtype, values.data());
-  return values;
+  TRIREME_CHECK(first >= 0 && first + std::ssize(out) <= entry.elements(),
+                "'{}' has {} elements, not {}", entry.name, entry.elements(),
+                first + std::ssize(out));
+  const std::size_t width = size_of(*dtype);
+  const std::byte* from =
+      file_.data() + data_at_ + entry.begin + static_cast<std::size_t>(first) * width;
+  if (*dtype == DType::f32) {
+    std::memcpy(out.data(), from, out.size_bytes());  // bit for bit, NaN included
+    return;
+  }
+  // A tensor may begin at any byte: its bytes are copied to aligned memory, in pieces that stay in
+  // the cache and that convert_to_float() does not divide among further threads.
+  constexpr std::size_t kPiece = 1 << 12;
+  alignas(8) std::array<std::byte, kPiece * sizeof(double)> piece;
+  for (std::size_t i = 0; i < out.size(); i += kPiece) {
+    const std::size_t count = std::min(kPiece, out.size() - i);
+    std::memcpy(piece.data(), from + i * width, count * width);
+    convert_to_float(piece.data(), count, *dtype, out.data() + i);
+  }
 }
 
 // ---------------------------------------------------------------------------- writing
@@ -304,6 +322,11 @@ const fs::path& WeightsReader::file_of(const std::string& name) const {
 std::vector<float> WeightsReader::read(const std::string& name) const {
   const Place& place = places_.at(name);
   return place.file->read(*place.entry);
+}
+
+void WeightsReader::read(const std::string& name, std::int64_t first, std::span<float> out) const {
+  const Place& place = places_.at(name);
+  place.file->read(*place.entry, first, out);
 }
 
 std::vector<std::string> WeightsReader::names() const {

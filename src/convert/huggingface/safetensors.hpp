@@ -46,6 +46,9 @@ class SafetensorsReader {
   /// Its elements as fp32: exact from fp16, bf16 and fp32, rounded from fp64. Throws DataError for
   /// other types.
   std::vector<float> read(const TensorEntry& entry) const;
+  /// The same of the elements that follow `first`, as many as `out` has. Any number of threads may
+  /// call it.
+  void read(const TensorEntry& entry, std::int64_t first, std::span<float> out) const;
 
   const std::filesystem::path& path() const { return path_; }
 
@@ -96,7 +99,7 @@ class SafetensorsWriter {
 
 // ---- the weights of a folder: model.safetensors, or model.safetensors.index.json and its files
 
-/// Reads them, one tensor at a time.
+/// Reads them, a tensor or a part of one at a time.
 class WeightsReader {
  public:
   /// Opens the weights of a folder, or one .safetensors file. Throws IoError if there are none;
@@ -111,6 +114,7 @@ class WeightsReader {
   const std::filesystem::path& file_of(const std::string& name) const;
   /// Its elements, as SafetensorsReader::read().
   std::vector<float> read(const std::string& name) const;
+  void read(const std::string& name, std::int64_t first, std::span<float> out) const;
   /// All names, in order.
   std::vector<std::string> names() const;
 
