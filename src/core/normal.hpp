@@ -111,6 +111,69 @@ TRIREME_HOST_DEVICE static inline double standard_normal(const Philox4& words) {
                          exact::cos_turns(to_unit(words.z, words.w)));
 }
 
+/// Where a standard normal distribution is truncated, on either side.
+struct NormalCutoff {
+  double at = 0.0;         ///< standard deviations; 0: it is not truncated
+  double half_mass = 0.0;  ///< the probability of [0, at]
+};
+
+/// The largest cut-off: beyond it lie 2e-9 of the distribution.
+inline constexpr double kMaxNormalCutoff = 6.0;
+
+/// The cut-off at `at`, of at most kMaxNormalCutoff; 0: none.
+NormalCutoff cutoff_at(double at);
+
+namespace exact {
+
+/// The quotient of two polynomials of degree 7 in x, whose coefficients begin with that of x^7.
+TRIREME_HOST_DEVICE static inline double quotient(double x, const double (&above)[8],
+                                                  const double (&below)[8]) {
+  double a = above[0], b = below[0];
+  for (int i = 1; i < 8; ++i) {
+    a = horner(x, a, above[i]);
+    b = horner(x, b, below[i]);
+  }
+  return divide(a, b);
+}
+
+/// The number below which a standard normal one is with probability 1/2 + q, |q| < 1/2 - 1e-10, to
+/// 16 digits. Source: Wichura, "Algorithm AS 241" (1988), PPND16, without its outermost tails.
+TRIREME_HOST_DEVICE static inline double normal_quantile(double q) {
+  const double side = q < 0 ? -q : q;
+  if (side <= 0.425) {
+    constexpr double kAbove[8] = {
+        2509.0809287301226727, 33430.575583588128105, 67265.770927008700853, 45921.953931549871457,
+        13731.693765509461125, 1971.5909503065514427, 133.14166789178437745, 3.387132872796366608};
+    constexpr double kBelow[8] = {
+        5226.495278852854561,  28729.085735721942674, 39307.89580009271061,  21213.794301586595867,
+        5394.1960214247511077, 687.1870074920579083,  42.313330701600911252, 1.0};
+    return multiply(q, quotient(add(0.180625, -multiply(q, q)), kAbove, kBelow));
+  }
+  constexpr double kAbove[8] = {7.7454501427834140764e-4, 0.0227238449892691845833,
+                                0.24178072517745061177,   1.27045825245236838258,
+                                3.64784832476320460504,   5.7694972214606914055,
+                                4.6303378461565452959,    1.42343711074968357734};
+  constexpr double kBelow[8] = {1.05075007164441684324e-9, 5.475938084995344946e-4,
+                                0.0151986665636164571966,  0.14810397642748007459,
+                                0.68976733498510000455,    1.6763848301838038494,
+                                2.05319162663775882187,    1.0};
+  const double r = add(square_root(-log(add(0.5, -side))), -1.6);
+  const double x = quotient(r, kAbove, kBelow);
+  return q < 0 ? -x : x;
+}
+
+}  // namespace exact
+
+/// A normal number from four random words, two of which are used, of the distribution that is
+/// truncated at `cutoff`: at most so large. By inversion, as torch.nn.init.trunc_normal_.
+TRIREME_HOST_DEVICE static inline double truncated_normal(const Philox4& words,
+                                                          const NormalCutoff& cutoff) {
+  // The middle of one of 2^53 equal parts of (-1/2, 1/2), exactly.
+  const double uniform = exact::add(exact::add(to_unit(words.x, words.y), -0.5), 0x1p-54);
+  const double x = exact::normal_quantile(exact::multiply(uniform, 2 * cutoff.half_mass));
+  return x > cutoff.at ? cutoff.at : x < -cutoff.at ? -cutoff.at : x;
+}
+
 /// The words of number `index` of the random tensor `stream`.
 TRIREME_HOST_DEVICE static inline Philox4 named_words(std::uint64_t seed, std::uint64_t stream,
                                                       std::uint64_t index) {

@@ -60,6 +60,7 @@ struct Model {
   Dropout dropout;
   InitScheme init{};
   double init_std = 0;
+  std::optional<double> init_cutoff;  ///< standard deviations; unset: not truncated
   double layernorm_eps = 0;
   bool embedding_layernorm = false;
   bool tie_embeddings = false;
@@ -81,6 +82,14 @@ struct Model {
 
   bool operator==(const Model&) const = default;
 };
+
+/// Shards of `heads` key and value heads on `tensor_ranks`: one for each rank, or, with more ranks
+/// than heads, one for each head, of which ranks hold copies. 0 where neither number is a multiple
+/// of the other: shards would divide a head, or ranks hold different numbers.
+constexpr std::int64_t shards_of_kv_heads(std::int64_t heads, std::int64_t tensor_ranks) {
+  const std::int64_t shards = heads < tensor_ranks ? heads : tensor_ranks;
+  return heads % shards == 0 && tensor_ranks % shards == 0 ? shards : 0;
+}
 
 // The FLOPs of a GPT-2, by which speed is reported, also from the log of a run.
 

@@ -8,6 +8,7 @@
 #include <fmt/format.h>
 
 #include <cstdint>
+#include <functional>
 #include <limits>
 #include <optional>
 #include <stdexcept>
@@ -112,6 +113,9 @@ std::optional<std::int64_t> parse_clock(std::string_view text);
 /// not below `least`; the six nearest to `near` where there are more.
 std::string divisor_list(std::int64_t number, std::int64_t near, std::int64_t factor = 1,
                          std::int64_t least = 1);
+/// The same of those that `fits` accepts.
+std::string divisor_list(std::int64_t number, std::int64_t near,
+                         const std::function<bool(std::int64_t)>& fits);
 
 template <typename T>
 struct Codec;

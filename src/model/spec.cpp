@@ -3,6 +3,7 @@
 #include <fmt/ranges.h>
 
 #include <algorithm>
+#include <cmath>
 
 #include "core/error.hpp"
 #include "model/layers/block.hpp"
@@ -61,6 +62,24 @@ void require_rotary(const ModelSpec& spec) {
 
 }  // namespace
 
+double InitSpec::output_deviation(int layer, std::int64_t layers) const {
+  switch (outputs) {
+    case InitScheme::scaled:
+      return deviation / std::sqrt(2.0 * static_cast<double>(layers));
+    case InitScheme::depth:
+      return deviation / std::sqrt(2.0) / std::sqrt(layer + 1.0);
+    case InitScheme::normal:
+      return deviation;
+  }
+  throw InternalError("unknown model.init");
+}
+
+InitSpec init_spec(const deck::Model& model) {
+  return {.deviation = model.init_std,
+          .outputs = model.init,
+          .cutoff = model.init_cutoff.value_or(0.0)};
+}
+
 void require_implemented(const ModelSpec& spec) {
   for (std::int64_t i = 0; i < spec.layers(); ++i) {
     const BlockSpec& block = spec.blocks[i];
@@ -100,7 +119,9 @@ std::vector<Parameter> declare_parameters(const ModelSpec& spec) {
   }
   table.at(StagePlacement::last_stage);
   Head(spec).declare(table);
-  return table.take();
+  std::vector<Parameter> parameters = table.take();
+  for (Parameter& parameter : parameters) parameter.init_cutoff = spec.init.cutoff;
+  return parameters;
 }
 
 }  // namespace trireme::model

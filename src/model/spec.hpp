@@ -1,13 +1,13 @@
 // A model as data: what a family (families/) makes of a deck, and what the layers are made from.
 #pragma once
 
-#include <algorithm>
 #include <cstdint>
 #include <optional>
 #include <string>
 #include <vector>
 
 #include "deck/choices.hpp"
+#include "deck/model.hpp"
 #include "model/parameters/table.hpp"
 
 namespace trireme::model {
@@ -18,7 +18,7 @@ struct NormSpec {
   double eps = 1e-5;
 };
 
-using deck::NormPlacement, deck::PositionScaling, deck::QkNorm;
+using deck::InitScheme, deck::NormPlacement, deck::PositionScaling, deck::QkNorm;
 
 /// Self-attention. Weights: q, k, v fused [(heads + 2 kv_heads) head_dim, hidden], then the output
 /// projection [hidden, heads head_dim].
@@ -39,7 +39,7 @@ struct AttentionSpec {
   /// Key and value heads on each of `tensor_ranks`. At least one: with more ranks than heads
   /// several hold a copy of the head that their query heads share.
   std::int64_t local_kv_heads(int tensor_ranks) const {
-    return std::max<std::int64_t>(kv_heads / tensor_ranks, 1);
+    return kv_heads / deck::shards_of_kv_heads(kv_heads, tensor_ranks);
   }
 };
 
@@ -116,6 +116,23 @@ struct DocumentSpec {
   std::optional<std::int32_t> eod;  ///< ends a document; needed where one of the two is true
 };
 
+/// How initial weights are drawn: from a normal distribution with mean 0.
+struct InitSpec {
+  double deviation = 0.02;
+  /// Of embeddings and the output projection; unset: deviation.
+  std::optional<double> embedding = {};
+  InitScheme outputs = InitScheme::scaled;  ///< gives output_deviation()
+  /// Standard deviations beyond which the distribution is truncated; 0: it is not.
+  double cutoff = 0.0;
+
+  double embedding_deviation() const { return embedding.value_or(deviation); }
+  /// Of the weights that end a sublayer of layer `layer` of `layers`.
+  double output_deviation(int layer, std::int64_t layers) const;
+};
+
+/// That of a deck's model, without muP.
+InitSpec init_spec(const deck::Model& model);
+
 /// A whole model and how it is initialized.
 struct ModelSpec {
   std::int64_t hidden = 1;
@@ -125,13 +142,8 @@ struct ModelSpec {
   std::vector<BlockSpec> blocks;
   HeadSpec head;
   DocumentSpec documents;
-  bool padding = false;    ///< samples may end in padding, which attention skips
-  double init_std = 0.02;  ///< of the initial weights
-  /// Of the initial embeddings and output projection; unset: init_std.
-  std::optional<double> embedding_init_std = {};
-  double output_init_std = 0.02;  ///< of those that end a sublayer
-  /// Whether those of layer i, from 0 on, are divided by sqrt(i + 1) too.
-  bool output_init_by_depth = false;
+  bool padding = false;  ///< samples may end in padding, which attention skips
+  InitSpec init;
   std::uint64_t seed = 1234;  ///< of the initial weights and of dropout
 
   /// The window of all blocks' attention; 0: none, or as long as a sequence.

@@ -2,6 +2,7 @@
 
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <bit>
 #include <cmath>
 #include <numbers>
@@ -54,6 +55,46 @@ TEST(Philox, NormalsHaveKnownBits) {
   for (std::uint64_t i = 0; i < 100000; ++i)
     hash = hash * 0x100000001b3ull + std::bit_cast<std::uint64_t>(philox_normal(1, 2, i));
   EXPECT_EQ(hash, 16885536719322588898ull);
+}
+
+TEST(Philox, TruncatedNormalsHaveTheRightMoments) {
+  constexpr double kCutoff = 1.5;
+  const NormalCutoff cutoff = cutoff_at(kCutoff);
+  double sum = 0, squares = 0, largest = 0;
+  const int count = 200000;
+  for (int i = 0; i < count; ++i) {
+    const double value = truncated_normal(named_words(7, 8, i), cutoff);
+    sum += value;
+    squares += value * value;
+    largest = std::max(largest, std::abs(value));
+  }
+  const double density = std::exp(-kCutoff * kCutoff / 2) / std::sqrt(2 * std::numbers::pi);
+  EXPECT_NEAR(sum / count, 0.0, 0.01);
+  EXPECT_NEAR(squares / count, 1 - kCutoff * density / cutoff.half_mass, 0.01);
+  EXPECT_LE(largest, kCutoff);
+  EXPECT_GT(largest, 0.999 * kCutoff);
+}
+
+// Those that an independent program in Python gives.
+TEST(Philox, TruncatedNormalsHaveKnownBits) {
+  const NormalCutoff cutoff = cutoff_at(3.0);
+  std::uint64_t hash = 0;
+  for (std::uint64_t i = 0; i < 100000; ++i)
+    hash = hash * 0x100000001b3ull +
+           std::bit_cast<std::uint64_t>(truncated_normal(named_words(1, 2, i), cutoff));
+  EXPECT_EQ(hash, 3555689199389495355ull);
+}
+
+TEST(NormalCutoff, HasTheProbabilityOfHalfTheNumbersThatAreLeft) {
+  for (const double at : {0.5, 1.0, 2.0, 3.0, 4.5, kMaxNormalCutoff})
+    EXPECT_NEAR(cutoff_at(at).half_mass, std::erf(at / std::numbers::sqrt2) / 2, 4e-16) << at;
+}
+
+TEST(ExactQuantile, IsTheInverseOfTheDistribution) {
+  for (int i = -4999; i < 5000; ++i) {
+    const double q = i / 1e4, x = exact::normal_quantile(q);
+    ASSERT_NEAR(std::erf(x / std::numbers::sqrt2) / 2, q, 2e-16 + 2e-16 * std::abs(x)) << q;
+  }
 }
 
 TEST(ExactLog, IsTheLogarithmToTwoUnitsInTheLastPlace) {

@@ -126,7 +126,10 @@ TEST(DeckChecks, LlamaModelMustFit) {
   EXPECT_EQ(errors({"model.kv_heads=2", "parallel.tensor=4"}), "") << "copies of heads";
   expect_error({"model.heads=12", "model.head_dim=8", "model.kv_heads=6", "parallel.tensor=4"},
                "parallel.tensor = 4 neither divides model.kv_heads = 6 nor is a multiple of it "
-               "(try");
+               "(try 1, 2, 3, 6 or 12)");
+  expect_error({"model.heads=32", "model.head_dim=8", "model.kv_heads=1", "parallel.tensor=3"},
+               "parallel.tensor = 3 does not divide model.heads = 32");
+  expect_error({"model.init_cutoff=7"}, "model.init_cutoff");
   expect_error(
       {"model.norm_placement=output", "model.dropout.hidden=0.1"},
       "model.dropout.hidden = 0.1 is not built with model.norm_placement = output (try 0)");

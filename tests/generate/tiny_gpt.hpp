@@ -39,7 +39,7 @@ struct TinyGpt {
             .vocab = 37,
             .attention_dropout = 0.1,
             .hidden_dropout = 0.1,
-            .init_std = 0.3,
+            .init = {.deviation = 0.3},
             .seed = 5};
   }
 

@@ -26,7 +26,7 @@ model::ModelSpec bert_model(bool post_norm) {
                            .vocab = 61,
                            .attention_dropout = 0.1,
                            .hidden_dropout = 0.1,
-                           .init_std = 0.1,
+                           .init = {.deviation = 0.1},
                            .max_labels = post_norm ? 4 : 0,
                            .post_norm = post_norm});
 }

@@ -188,14 +188,19 @@ INSTANTIATE_TEST_SUITE_P(Precisions, BertReference,
                          });
 
 TEST(Bert, SpecSaysWhatTheOptionsChange) {
-  model::BertConfig config{.layers = 8, .hidden = 32, .heads = 4, .ffn = 64, .init_std = 0.02};
+  model::BertConfig config{.layers = 8,
+                           .hidden = 32,
+                           .heads = 4,
+                           .ffn = 64,
+                           .init = {.deviation = 0.02, .outputs = model::InitScheme::normal}};
   EXPECT_TRUE(bert_spec(config).head.norm);
   EXPECT_FALSE(bert_spec(config).embedding.sum_norm);
-  EXPECT_EQ(bert_spec(config).output_init_std, 0.02);
-  config.deep_init = config.post_norm = true;
+  EXPECT_EQ(bert_spec(config).init.output_deviation(0, 8), 0.02);
+  config.init.outputs = model::InitScheme::scaled;
+  config.post_norm = true;
   config.binary_head = config.tie_embeddings = false;
   const model::ModelSpec spec = bert_spec(config);
-  EXPECT_EQ(spec.output_init_std, 0.005);
+  EXPECT_EQ(spec.init.output_deviation(7, 8), 0.005);
   EXPECT_FALSE(spec.head.norm);
   EXPECT_TRUE(spec.embedding.sum_norm);
   std::set<std::string> names;

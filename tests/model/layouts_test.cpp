@@ -12,16 +12,16 @@ constexpr double kTolerance32 = 1e-5;  // of each tensor's norm, in fp32
 
 /// Compares with the serial gradients those of every layout of the ranks there are that has more
 /// than `above` tensor ranks.
-void expect_serial_gradients(int above, const optim::OptimizerConfig& optimizer,
-                             bool sequence_parallel) {
-  const auto serial = RankedGpt::serial();
+void expect_serial_gradients(const model::ModelSpec& spec, int above,
+                             const optim::OptimizerConfig& optimizer, bool sequence_parallel) {
+  const auto serial = RankedGpt::serial({}, DType::f32, spec);
   const double serial_loss = serial->compute_gradients(kConsumed);
   const LogicalTensors expected = serial->gradients();
   const int ranks = world()->size();
   for (const grid::Layout& layout : layouts_of(ranks)) {
     if (layout.tensor <= above) continue;
     SCOPED_TRACE(to_string(layout));
-    RankedGpt gpt(world(), layout, RankedGpt::schedule_for(layout), optimizer, small_gpt(),
+    RankedGpt gpt(world(), layout, RankedGpt::schedule_for(layout), optimizer, spec,
                   mixed_precision(DType::f32), sequence_parallel);
     EXPECT_NEAR(gpt.compute_gradients(kConsumed), serial_loss, 1e-6 * serial_loss);
     for (const auto& [name, gradient] : gpt.gradients())
@@ -31,32 +31,36 @@ void expect_serial_gradients(int above, const optim::OptimizerConfig& optimizer,
   }
 }
 
-TEST(LayoutGradient, EqualsTheSerialOne) {
-  expect_serial_gradients(0, {.zero = ZeroStage::none}, /*sequence_parallel=*/false);
+class LayoutGradient : public EveryModel {};
+TRIREME_EVERY_MODEL(LayoutGradient);
+
+TEST_P(LayoutGradient, EqualsTheSerialOne) {
+  expect_serial_gradients(spec(), 0, {.zero = ZeroStage::none}, /*sequence_parallel=*/false);
 }
 
-TEST(LayoutGradient, EqualsTheSerialOneWithTheSequenceParallel) {
-  expect_serial_gradients(1, {.zero = ZeroStage::none}, /*sequence_parallel=*/true);
+TEST_P(LayoutGradient, EqualsTheSerialOneWithTheSequenceParallel) {
+  expect_serial_gradients(spec(), 1, {.zero = ZeroStage::none}, /*sequence_parallel=*/true);
 }
 
 // Buckets so small that many are reduced over data ranks overlapped with the last backward pass:
 // each must have been summed over the tensor ranks before.
-TEST(LayoutGradient, EqualsTheSerialOneWithTheSequenceParallelAndManyBuckets) {
+TEST_P(LayoutGradient, EqualsTheSerialOneWithTheSequenceParallelAndManyBuckets) {
   for (const ZeroStage zero : {ZeroStage::none, ZeroStage::optimizer_state})
     for (const bool overlap : {false, true}) {
       SCOPED_TRACE(fmt::format("ZeRO-{}, overlap {}", static_cast<int>(zero), overlap));
-      expect_serial_gradients(1, {.zero = zero, .bucket = 1000, .overlap_gradients = overlap},
+      expect_serial_gradients(spec(), 1,
+                              {.zero = zero, .bucket = 1000, .overlap_gradients = overlap},
                               /*sequence_parallel=*/true);
     }
 }
 
-TEST(LayoutGradient, WithTheSequenceParallelIsTheSameOnAllTensorRanks) {
+TEST_P(LayoutGradient, WithTheSequenceParallelIsTheSameOnAllTensorRanks) {
   const int ranks = world()->size();
   for (const grid::Layout& layout : layouts_of(ranks)) {
     if (layout.tensor == 1) continue;
     SCOPED_TRACE(to_string(layout));
     RankedGpt gpt(world(), layout, RankedGpt::schedule_for(layout), {.zero = ZeroStage::none},
-                  small_gpt(), mixed_precision(DType::f32),
+                  spec(), mixed_precision(DType::f32),
                   /*sequence_parallel=*/true);
     gpt.compute_gradients(kConsumed);
     for (const model::LocalParameter& local : gpt.parameters().placement().parameters) {
@@ -72,12 +76,10 @@ TEST(LayoutGradient, WithTheSequenceParallelIsTheSameOnAllTensorRanks) {
 
 // Each weight's gradient is summed over micro-batches in the same order; only the order of other
 // work changes.
-TEST(LayoutGradient, IsTheSameBitByBitUnderEverySchedule) {
+TEST_P(LayoutGradient, IsTheSameBitByBitUnderEverySchedule) {
   const auto gradients = [](const grid::Layout& layout, pipeline::ScheduleKind kind, double dropout,
                             bool sequence_parallel) {
-    model::Gpt2Config config = small_gpt2();
-    config.attention_dropout = config.hidden_dropout = dropout;
-    RankedGpt gpt(world(), layout, kind, {.zero = ZeroStage::none}, gpt2_spec(config),
+    RankedGpt gpt(world(), layout, kind, {.zero = ZeroStage::none}, spec(dropout),
                   mixed_precision(DType::f32), sequence_parallel);
     gpt.compute_gradients(kConsumed);
     return gpt.gradients();
@@ -104,7 +106,7 @@ TEST(LayoutGradient, IsTheSameBitByBitUnderEverySchedule) {
   }
 }
 
-TEST(LayoutGradient, OfTheKeyBiasIsRoundingNoise) {
+TEST(Gpt2LayoutGradient, OfTheKeyBiasIsRoundingNoise) {
   const int ranks = world()->size();
   for (const grid::Layout& layout : layouts_of(ranks)) {
     SCOPED_TRACE(to_string(layout));
@@ -119,14 +121,13 @@ TEST(LayoutGradient, OfTheKeyBiasIsRoundingNoise) {
   }
 }
 
-TEST(LayoutGradient, InDoubleAgreesToRounding) {
-  const auto serial = RankedGpt::serial({}, DType::f64);
+TEST_P(LayoutGradient, InDoubleAgreesToRounding) {
+  const auto serial = RankedGpt::serial({}, DType::f64, spec());
   serial->compute_gradients(kConsumed);
   const LogicalTensors expected = serial->gradients();
   const int ranks = world()->size();
   const grid::Layout layout = layouts_of(ranks).back();
-  RankedGpt gpt(world(), layout, {.zero = ZeroStage::none}, small_gpt(),
-                mixed_precision(DType::f64));
+  RankedGpt gpt(world(), layout, {.zero = ZeroStage::none}, spec(), mixed_precision(DType::f64));
   gpt.compute_gradients(kConsumed);
   for (const auto& [name, gradient] : gpt.gradients())
     EXPECT_LT(distance(gradient, expected.at(name)), 1e-13 * norm(expected.at(name))) << name;
@@ -134,12 +135,17 @@ TEST(LayoutGradient, InDoubleAgreesToRounding) {
 
 /// A model whose linears have shards that are multiples of 16 on up to four tensor ranks; with a
 /// scale for each block, of 128 on two.
-model::ModelSpec fp8_gpt(bool blocks = false) {
-  model::Gpt2Config config = small_gpt2();
-  config.hidden = blocks ? 256 : 64;
-  config.ffn = 2 * config.hidden;
-  if (blocks) config.init_std = 0.05;
-  model::ModelSpec spec = gpt2_spec(config);
+model::ModelSpec fp8_model(int kv_heads, bool blocks) {
+  const std::int64_t hidden = blocks ? 256 : 64;
+  model::Gpt2Config gpt2 = small_gpt2();
+  model::LlamaConfig llama = small_grouped_llama(kv_heads);
+  gpt2.hidden = llama.hidden = hidden;
+  gpt2.ffn = llama.ffn = 2 * hidden;
+  llama.head_dim = hidden / 4;
+  llama.heads = 4;
+  llama.init.deviation = gpt2.init.deviation;
+  if (blocks) gpt2.init.deviation = llama.init.deviation = 0.05;
+  model::ModelSpec spec = kv_heads == 0 ? gpt2_spec(gpt2) : llama_spec(llama);
   for (model::BlockSpec& block : spec.blocks) block.fp8_blocks = blocks;
   return spec;
 }
@@ -151,20 +157,21 @@ Precision fp8_precision() {
   return precision;
 }
 
-std::unique_ptr<RankedGpt> serial_fp8(const Precision& precision, bool blocks) {
+std::unique_ptr<RankedGpt> serial_fp8(const Precision& precision, const model::ModelSpec& spec) {
   const auto all = world();
   return std::make_unique<RankedGpt>(all->split(all->rank(), 0, "serial"),
-                                     grid::Layout{.partition = {4}}, optim::OptimizerConfig{},
-                                     fp8_gpt(blocks), precision);
+                                     grid::Layout{.partition = {4}}, optim::OptimizerConfig{}, spec,
+                                     precision);
 }
 
 // Scales are those of whole tensors or whole blocks, so that layouts differ by the rounding of sums
 // alone, which moves some values to the next code; FP8 itself changes gradients by much more.
-void expect_serial_fp8_gradients(bool blocks) {
-  const auto serial = serial_fp8(fp8_precision(), blocks);
+void expect_serial_fp8_gradients(int kv_heads, bool blocks) {
+  const model::ModelSpec spec = fp8_model(kv_heads, blocks);
+  const auto serial = serial_fp8(fp8_precision(), spec);
   const double serial_loss = serial->compute_gradients(kConsumed);
   const LogicalTensors expected = serial->gradients();
-  const auto exact = serial_fp8(mixed_precision(DType::f32), blocks);
+  const auto exact = serial_fp8(mixed_precision(DType::f32), spec);
   exact->compute_gradients(kConsumed);
   const LogicalTensors unrounded = exact->gradients();
   const int ranks = world()->size();
@@ -174,7 +181,7 @@ void expect_serial_fp8_gradients(bool blocks) {
       if (blocks && layout.tensor > 2) continue;
       SCOPED_TRACE(to_string(layout));
       RankedGpt gpt(world(), layout, RankedGpt::schedule_for(layout), {.zero = ZeroStage::none},
-                    fp8_gpt(blocks), fp8_precision(), sequence_parallel);
+                    spec, fp8_precision(), sequence_parallel);
       EXPECT_NEAR(gpt.compute_gradients(kConsumed), serial_loss, 1e-4 * serial_loss);
       for (const auto& [name, gradient] : gpt.gradients()) {
         const auto& wanted = expected.at(name);
@@ -189,17 +196,21 @@ void expect_serial_fp8_gradients(bool blocks) {
     }
 }
 
-TEST(Fp8LayoutGradient, IsNearTheSerialOne) { expect_serial_fp8_gradients(/*blocks=*/false); }
+// Not of one key head: its copies' gradients are rounded to FP8 before they are summed.
+TEST(Fp8LayoutGradient, IsNearTheSerialOne) {
+  for (const int kv_heads : {0, 4}) expect_serial_fp8_gradients(kv_heads, /*blocks=*/false);
+}
 
 TEST(Fp8LayoutGradient, IsNearTheSerialOneWithAScaleForEachBlock) {
-  expect_serial_fp8_gradients(/*blocks=*/true);
+  expect_serial_fp8_gradients(/*kv_heads=*/0, /*blocks=*/true);
 }
 
 // What is cast again, or kept, or made of gathered weights, has the same bits.
-void expect_same_fp8_bits(bool blocks) {
+void expect_same_fp8_bits(int kv_heads, bool blocks) {
+  const model::ModelSpec spec = fp8_model(kv_heads, blocks);
   const auto run = [&](const grid::Layout& layout, pipeline::ScheduleKind schedule,
                        const model::Recompute& recompute, ZeroStage zero) {
-    RankedGpt gpt(world(), layout, schedule, {.zero = zero}, fp8_gpt(blocks), fp8_precision(),
+    RankedGpt gpt(world(), layout, schedule, {.zero = zero}, spec, fp8_precision(),
                   /*sequence_parallel=*/false, recompute, {.gradients = true, .zero = zero});
     std::vector<double> losses;
     for (int i = 0; i < 2; ++i) losses.push_back(gpt.step(blocks ? 1e-3 : 1e-2));
@@ -237,19 +248,20 @@ void expect_same_fp8_bits(bool blocks) {
 
 TEST(Fp8LayoutGradient, DependsOnNeitherScheduleNorRecomputationNorZero) {
   if (world()->size() > 2) GTEST_SKIP() << "layouts of 2 ranks have every schedule and ZeRO stage";
-  for (const bool blocks : {false, true}) expect_same_fp8_bits(blocks);
+  for (const bool blocks : {false, true}) expect_same_fp8_bits(/*kv_heads=*/0, blocks);
 }
 
 using model::Recompute;
 using What = Recompute::What;
 
 /// Trains one batch on `layout`, keeping everything and computing everything again.
-void expect_same_bits(const grid::Layout& layout, DType dtype, bool sequence_parallel) {
+void expect_same_bits(const model::ModelSpec& spec, const grid::Layout& layout, DType dtype,
+                      bool sequence_parallel) {
   SCOPED_TRACE(fmt::format("{} in {}{}", to_string(layout), name_of(dtype),
                            sequence_parallel ? ", the sequence cut" : ""));
   const auto run = [&](const Recompute& recompute) {
-    RankedGpt gpt(world(), layout, RankedGpt::schedule_for(layout), {.zero = ZeroStage::none},
-                  small_gpt(), mixed_precision(dtype), sequence_parallel, recompute);
+    RankedGpt gpt(world(), layout, RankedGpt::schedule_for(layout), {.zero = ZeroStage::none}, spec,
+                  mixed_precision(dtype), sequence_parallel, recompute);
     const double loss = gpt.compute_gradients(/*consumed=*/40);
     return std::pair(loss, gpt.gradients());
   };
@@ -268,11 +280,14 @@ void expect_same_bits(const grid::Layout& layout, DType dtype, bool sequence_par
       }
 }
 
-TEST(RecomputeLayouts, ChangesNoBitOfLossOrGradient) {
+class RecomputeLayouts : public EveryModel {};
+TRIREME_EVERY_MODEL(RecomputeLayouts);
+
+TEST_P(RecomputeLayouts, ChangesNoBitOfLossOrGradient) {
   for (const grid::Layout& layout : layouts_of(world()->size())) {
-    expect_same_bits(layout, DType::f32, /*sequence_parallel=*/false);
-    expect_same_bits(layout, DType::bf16, /*sequence_parallel=*/false);
-    if (layout.tensor > 1) expect_same_bits(layout, DType::f32, /*sequence_parallel=*/true);
+    expect_same_bits(spec(), layout, DType::f32, /*sequence_parallel=*/false);
+    expect_same_bits(spec(), layout, DType::bf16, /*sequence_parallel=*/false);
+    if (layout.tensor > 1) expect_same_bits(spec(), layout, DType::f32, /*sequence_parallel=*/true);
   }
 }
 

@@ -27,7 +27,7 @@ model::ModelSpec llama_model(bool output_norms, std::int64_t kv_heads = 4) {
       .qkv_bias = true,
       .attention_dropout = 0.1,
       .hidden_dropout = 0.1,
-      .init_std = 0.2,
+      .init = {.deviation = 0.2},
       .documents = {.reset_positions = true, .reset_attention = true, .eod = 7}};
   if (output_norms) {
     config.norm_placement = model::NormPlacement::output;

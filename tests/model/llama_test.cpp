@@ -157,7 +157,7 @@ TEST(Llama, DocumentsStandAlone) {
                             .sequence = 8,
                             .positions = 8,
                             .vocab = 11,
-                            .init_std = 0.3};
+                            .init = {.deviation = 0.3}};
   const Ids ids = {1, 2, 3, 0, 4, 5, 6, 7};  // 0 ends a document
   const auto loss = [&](const model::LlamaConfig& c, const Ids& ids, const Ids& labels) {
     SerialGpt llama(model::llama_spec(c), 1, DType::f64);

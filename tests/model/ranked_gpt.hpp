@@ -1,11 +1,14 @@
 // A model spread over the ranks of a layout, with invented data: what the tests of parallelism run.
 #pragma once
 
+#include <gtest/gtest.h>
+
 #include <algorithm>
 #include <memory>
 
 #include "comm/mpi/groups.hpp"
 #include "model/families/gpt2.hpp"
+#include "model/families/llama.hpp"
 #include "model/spec.hpp"
 #include "model/stage/pipeline_stage.hpp"
 #include "pipeline/executor.hpp"
@@ -32,11 +35,57 @@ inline model::Gpt2Config small_gpt2() {
           .vocab = 61,
           .attention_dropout = 0.1,
           .hidden_dropout = 0.1,
-          .init_std = 0.1,
+          .init = {.deviation = 0.1},
           .embedding_layernorm = true};
 }
 
 inline model::ModelSpec small_gpt() { return model::gpt2_spec(small_gpt2()); }
+
+/// A Llama with eight query heads that share `kv_heads` of keys and values: with one the layouts
+/// have more tensor ranks than these, with four as many and fewer. With one its head is tied, with
+/// more it attends to a window.
+inline model::LlamaConfig small_grouped_llama(std::int64_t kv_heads) {
+  return {.layers = 4,
+          .hidden = 16,
+          .heads = 8,
+          .kv_heads = kv_heads,
+          .head_dim = 4,
+          .ffn = 32,
+          .sequence = 16,
+          .positions = 20,
+          .vocab = 61,
+          .qk_norm = model::QkNorm::head,
+          .window = kv_heads == 1 ? 0 : 6,
+          .tie_embeddings = kv_heads == 1,
+          .attention_dropout = 0.1,
+          .hidden_dropout = 0.1,
+          .init = {.deviation = 0.2}};
+}
+
+/// The models that the tests of layouts train, by their key and value heads; 0: GPT-2.
+class EveryModel : public ::testing::TestWithParam<int> {
+ protected:
+  static bool is_gpt2() { return GetParam() == 0; }
+  static model::ModelSpec spec() { return spec(0.1); }
+  static model::ModelSpec spec(double dropout) {
+    if (is_gpt2()) {
+      model::Gpt2Config config = small_gpt2();
+      config.attention_dropout = config.hidden_dropout = dropout;
+      return model::gpt2_spec(config);
+    }
+    model::LlamaConfig config = small_grouped_llama(GetParam());
+    config.attention_dropout = config.hidden_dropout = dropout;
+    model::ModelSpec spec = model::llama_spec(config);
+    if (GetParam() > 1) spec.head.z_loss = 1e-2;
+    return spec;
+  }
+};
+
+#define TRIREME_EVERY_MODEL(suite)                                                               \
+  INSTANTIATE_TEST_SUITE_P(                                                                      \
+      Models, suite, ::testing::Values(0, 1, 4), [](const ::testing::TestParamInfo<int>& info) { \
+        return info.param == 0 ? std::string("gpt2") : fmt::format("kv_heads_{}", info.param);   \
+      })
 
 /// The layouts of `ranks` ranks that the tests go through, zero-layer stages and stages of several
 /// chunks among them.

@@ -81,6 +81,31 @@ TEST(Spec, InitialWeightsHaveTheDeviationsOfTheScheme) {
     }
 }
 
+TEST(Spec, InitialWeightsAreTruncatedWhereTheDeckSaysSo) {
+  const auto backend = device::make_host_backend(1);
+  for (const auto family : {deck::Family::gpt, deck::Family::llama}) {
+    deck::Deck deck = small_deck(family, deck::InitScheme::normal);
+    deck.model.init_cutoff = 2.0;
+    model::ParameterStore store(*backend,
+                                model::declare_parameters(model::make_spec(deck, {.size = 512})),
+                                grid::Layout{.partition = {4}}, {}, mixed_precision(DType::f32));
+    store.initialize(/*seed=*/7);
+    for (const model::Parameter& parameter : store.table()) {
+      if (parameter.shape.rank() != 2) continue;
+      const std::vector<double> values = to_doubles(store[parameter.name].weight);
+      const auto count = static_cast<double>(values.size());
+      double largest = 0;
+      for (const double value : values) largest = std::max(largest, std::abs(value));
+      EXPECT_LE(largest, 0.04f) << parameter.name;
+      EXPECT_GT(largest, 0.0395) << parameter.name;
+      // Of a standard normal number truncated at 2 the variance is 0.77374.
+      const double expected = 0.02 * std::sqrt(0.77374);
+      EXPECT_NEAR(norm(values) / std::sqrt(count), expected, expected * 4 / std::sqrt(2 * count))
+          << parameter.name;
+    }
+  }
+}
+
 TEST(Spec, WhatNoLayerImplementsIsRefused) {
   toy_spec(0.0);  // registers its kinds
   const auto attention = [](ModelSpec& spec) -> model::AttentionSpec& {

@@ -307,8 +307,7 @@ inline model::ModelSpec toy_spec(double dropout) {
                         .vocab = 61,
                         .embedding = {.positions = 18, .norm = norm, .dropout = dropout},
                         .head = {.norm = norm, .tied = false},
-                        .init_std = 0.1,
-                        .output_init_std = 0.05};
+                        .init = {.deviation = 0.1}};
   for (int layer = 0; layer < 4; ++layer) {
     model::BlockSpec block{.norm = norm,
                            .attention = {.heads = 4,

@@ -19,6 +19,7 @@ StoreOptions store_options(ZeroStage zero, bool overlap) {
 }
 
 struct Case {
+  model::ModelSpec spec;
   grid::Layout layout;
   ScheduleKind schedule = ScheduleKind::one_f_one_b;
   bool sequence_parallel = false;
@@ -43,7 +44,7 @@ RankedGpt make(const Case& run, ZeroStage zero, bool overlap = true) {
                     .bucket = run.bucket,
                     .overlap_gradients = overlap,
                     .overlap_parameters = overlap},
-                   small_gpt(), run.precision, run.sequence_parallel, run.recompute,
+                   run.spec, run.precision, run.sequence_parallel, run.recompute,
                    store_options(zero, overlap));
 }
 
@@ -72,13 +73,13 @@ void expect_same(const Result& ours, const Result& expected) {
 }
 
 /// Every layout with several data ranks, under every schedule that it can have.
-std::vector<Case> cases() {
+std::vector<Case> cases_of(const model::ModelSpec& spec) {
   std::vector<Case> all;
   for (const grid::Layout& layout : layouts_of(world()->size())) {
     if (layout.data == 1) continue;
-    all.push_back({.layout = layout, .schedule = RankedGpt::schedule_for(layout)});
+    all.push_back({.spec = spec, .layout = layout, .schedule = RankedGpt::schedule_for(layout)});
     if (layout.pipeline > 1 && layout.chunks == 1)
-      all.push_back({.layout = layout, .schedule = ScheduleKind::zero_bubble});
+      all.push_back({.spec = spec, .layout = layout, .schedule = ScheduleKind::zero_bubble});
     if (layout.tensor > 1) {
       all.push_back(all.back());
       all.back().sequence_parallel = true;
@@ -92,8 +93,14 @@ std::string describe(const Case& run) {
                      static_cast<int>(run.schedule), run.sequence_parallel ? "sharded" : "whole");
 }
 
+class Zero : public EveryModel {
+ protected:
+  static std::vector<Case> cases() { return cases_of(spec()); }
+};
+TRIREME_EVERY_MODEL(Zero);
+
 // A data rank's micro-batches are summed one by one under ZeRO 2 and 3: another order.
-TEST(Zero, EveryStageHasTheSameLossCurve) {
+TEST_P(Zero, EveryStageHasTheSameLossCurve) {
   for (const Case& run : cases()) {
     SCOPED_TRACE(describe(run));
     const Result whole = train(run, ZeroStage::none);
@@ -107,7 +114,7 @@ TEST(Zero, EveryStageHasTheSameLossCurve) {
   }
 }
 
-TEST(Zero, EveryStageHasMuonsLossCurve) {
+TEST_P(Zero, EveryStageHasMuonsLossCurve) {
   for (Case run : cases()) {
     if (run.sequence_parallel || run.schedule == ScheduleKind::zero_bubble) continue;
     run.optimizer = optim::OptimizerType::muon;
@@ -122,7 +129,7 @@ TEST(Zero, EveryStageHasMuonsLossCurve) {
 }
 
 // With one micro-batch on each data rank the sums are those of ZeRO-1, bit by bit.
-TEST(Zero, OneMicroBatchGivesTheBitsOfWholeGradients) {
+TEST_P(Zero, OneMicroBatchGivesTheBitsOfWholeGradients) {
   for (const Case& run : cases()) {
     if (run.layout.data != RankedGpt::kMicroBatches) continue;
     SCOPED_TRACE(describe(run));
@@ -132,7 +139,7 @@ TEST(Zero, OneMicroBatchGivesTheBitsOfWholeGradients) {
   }
 }
 
-TEST(Zero, RecomputedLayersGatherTheirWeightsAgain) {
+TEST_P(Zero, RecomputedLayersGatherTheirWeightsAgain) {
   using What = model::Recompute::What;
   for (const Case& kept : cases()) {
     if (kept.schedule == ScheduleKind::zero_bubble) continue;
@@ -149,7 +156,7 @@ TEST(Zero, RecomputedLayersGatherTheirWeightsAgain) {
   }
 }
 
-TEST(Zero, SixteenBitWeightsAreTheSameUnderEveryStage) {
+TEST_P(Zero, SixteenBitWeightsAreTheSameUnderEveryStage) {
   for (const DType dtype : {DType::bf16, DType::f16}) {
     for (Case run : cases()) {
       run.precision = mixed_precision(dtype);
@@ -161,7 +168,7 @@ TEST(Zero, SixteenBitWeightsAreTheSameUnderEveryStage) {
   }
 }
 
-TEST(Zero, SixteenBitGradientsHaveNearlyTheCurveOfFp32) {
+TEST_P(Zero, SixteenBitGradientsHaveNearlyTheCurveOfFp32) {
   for (const DType dtype : {DType::bf16, DType::f16}) {
     for (Case run : cases()) {
       run.precision = mixed_precision(dtype);
@@ -183,7 +190,7 @@ TEST(Zero, SixteenBitGradientsHaveNearlyTheCurveOfFp32) {
   }
 }
 
-TEST(Zero, KeepsShardsOfMatricesOnly) {
+TEST_P(Zero, KeepsShardsOfMatricesOnly) {
   for (const Case& run : cases()) {
     SCOPED_TRACE(describe(run));
     const RankedGpt gpt = make(run, ZeroStage::weights);
@@ -207,10 +214,10 @@ TEST(Zero, KeepsShardsOfMatricesOnly) {
   }
 }
 
-TEST(Zero, RefusesWholeStateOfShardedMatrices) {
+TEST_P(Zero, RefusesWholeStateOfShardedMatrices) {
   for (const Case& run : cases()) {
     if (run.layout.pipeline > 1) continue;
-    EXPECT_THROW(RankedGpt(world(), run.layout, {.zero = ZeroStage::none}, small_gpt(),
+    EXPECT_THROW(RankedGpt(world(), run.layout, {.zero = ZeroStage::none}, run.spec,
                            mixed_precision(DType::f32), store_options(ZeroStage::gradients, false)),
                  InternalError);
   }

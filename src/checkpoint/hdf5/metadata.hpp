@@ -52,8 +52,8 @@ void write_hdf5(const std::string& path, const Attributes& attributes, const std
                 const std::vector<LocalTensor>& tensors,
                 const std::vector<std::uint64_t>& checksums, const DatasetMaker& maker);
 
-/// Appends the checksum of the structure in `memory`, which is all bytes but `elements`, to its copy
-/// `file`. Throws IoError.
+/// Appends the checksum of the structure in `memory`, which is all bytes but `elements`, to its
+/// copy `file`. Throws IoError.
 void append_trailer(PartFile& file, const MemoryFile& memory, std::vector<ElementRange> elements);
 
 }  // namespace trireme::checkpoint

@@ -153,13 +153,13 @@ void Checker::llama() {
         *model.head_dim, *model.head_dim + 1);
   });
   const std::int64_t tensor = deck_.parallel.tensor;
-  require(kv_heads == 0 || tensor <= 0 || heads % tensor != 0 || kv_heads % tensor == 0 ||
-              tensor % kv_heads == 0,
+  const auto fits = [&](std::int64_t ranks) { return shards_of_kv_heads(kv_heads, ranks) > 0; };
+  require(kv_heads == 0 || tensor <= 0 || heads % tensor != 0 || fits(tensor),
           {"parallel.tensor", "model.kv_heads"}, [&] {
             return fmt::format(
                 "parallel.tensor = {} neither divides model.kv_heads = {} nor is a multiple of it "
                 "(try {})",
-                tensor, kv_heads, divisor_list(kv_heads, tensor));
+                tensor, kv_heads, divisor_list(heads, tensor, fits));
           });
   const bool output = model.norm_placement == NormPlacement::output;
   require(!output || model.dropout.hidden == 0, {"model.dropout.hidden", "model.norm_placement"},

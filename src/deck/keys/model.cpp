@@ -1,4 +1,5 @@
 // The keys of the run, the model and its data.
+#include "core/normal.hpp"
 #include "deck/keys/row.hpp"
 
 namespace trireme::deck {
@@ -138,6 +139,12 @@ void model_keys(std::vector<Key>& rows) {
               .above(0)
               .warn()
               .help("Standard deviation of initial weights."),
+          key(TRIREME_MEMBER(model.init_cutoff))
+              .from(1, kMaxNormalCutoff)
+              .unit("standard deviations")
+              .warn()
+              .help("Initial weights are drawn from a normal distribution that is truncated there "
+                    "(OLMo-2: 3, with model.init: normal); unset: not truncated."),
           key(TRIREME_MEMBER(model.z_loss))
               .by_default("0")
               .at_least(0)

@@ -68,6 +68,7 @@ const std::vector<Synonym> kSynonyms = {
     {"embd_pdrop", "model.dropout.hidden", ""},
     {"init_method_std", "model.init_std", ""},
     {"initializer_range", "model.init_std", ""},
+    {"init_cutoff_factor", "model.init_cutoff", ""},
     {"layernorm_epsilon", "model.layernorm_eps", ""},
     {"norm_epsilon", "model.layernorm_eps", ""},
     {"norm_eps", "model.layernorm_eps", ""},

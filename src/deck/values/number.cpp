@@ -171,18 +171,24 @@ double parse_real(std::string_view text) {
 
 std::string divisor_list(std::int64_t number, std::int64_t near, std::int64_t factor,
                          std::int64_t least) {
+  return divisor_list(number, near, [=](std::int64_t divisor) {
+    return divisor % factor == 0 && divisor >= least;
+  });
+}
+
+std::string divisor_list(std::int64_t number, std::int64_t near,
+                         const std::function<bool(std::int64_t)>& fits) {
   constexpr std::size_t kMax = 6;
-  const std::int64_t quotient = number / factor;
   std::vector<std::int64_t> divisors;
-  for (std::int64_t low = 1; low * low <= quotient; ++low) {
-    if (quotient % low != 0) continue;
-    divisors.push_back(factor * low);
-    if (low * low != quotient) divisors.push_back(factor * (quotient / low));
+  for (std::int64_t low = 1; low * low <= number; ++low) {
+    if (number % low != 0) continue;
+    divisors.push_back(low);
+    if (low * low != number) divisors.push_back(number / low);
   }
   const auto distance = [near](std::int64_t divisor) {
     return std::abs(std::log(static_cast<double>(divisor) / static_cast<double>(near)));
   };
-  std::erase_if(divisors, [least](std::int64_t divisor) { return divisor < least; });
+  std::erase_if(divisors, [&](std::int64_t divisor) { return !fits(divisor); });
   std::sort(divisors.begin(), divisors.end());
   std::stable_sort(divisors.begin(), divisors.end(),
                    [&](std::int64_t a, std::int64_t b) { return distance(a) < distance(b); });

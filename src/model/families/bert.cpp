@@ -46,7 +46,6 @@ ModelSpec bert_spec(const BertConfig& config) {
                     .dropout = config.attention_dropout},
       .mlp = {.kind = "gelu-exact", .width = config.ffn},
       .dropout = config.hidden_dropout};
-  const double deep = std::sqrt(2.0 * static_cast<double>(config.layers));
   return {.hidden = config.hidden,
           .sequence = config.sequence,
           .vocab = config.vocab,
@@ -64,8 +63,7 @@ ModelSpec bert_spec(const BertConfig& config) {
                    .sentence_classes = config.binary_head ? 2 : 0,
                    .max_labels = config.max_labels},
           .padding = true,
-          .init_std = config.init_std,
-          .output_init_std = config.deep_init ? config.init_std / deep : config.init_std,
+          .init = config.init,
           .seed = config.seed};
 }
 
@@ -102,13 +100,12 @@ BertConfig bert_config(const deck::Deck& deck, const Vocabulary& vocabulary) {
           .vocab = vocabulary.size,
           .attention_dropout = model.dropout.attention,
           .hidden_dropout = model.dropout.hidden,
-          .init_std = model.init_std,
+          .init = init_spec(model),
           .layernorm_eps = model.layernorm_eps,
           .tie_embeddings = model.tie_embeddings,
           .binary_head = model.bert.binary_head.value(),
           .max_labels = max_labels(deck),
           .post_norm = model.bert.post_norm.value(),
-          .deep_init = model.bert.deep_init.value(),
           .seed = static_cast<std::uint64_t>(deck.run.seed)};
 }
 

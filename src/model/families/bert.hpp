@@ -24,7 +24,7 @@ struct BertConfig {
   std::int64_t token_types = 2;
   double attention_dropout = 0.0;
   double hidden_dropout = 0.0;
-  double init_std = 0.02;
+  InitSpec init = {.outputs = InitScheme::normal};
   double layernorm_eps = 1e-12;
   bool tie_embeddings = true;
   bool binary_head = true;      ///< the classifier of sentence pairs
@@ -32,7 +32,6 @@ struct BertConfig {
   /// Norms after the residual sums and after the embeddings, as in Devlin et al.; else before the
   /// sublayers and after the last block.
   bool post_norm = false;
-  bool deep_init = false;     ///< output projections start with init_std / sqrt(2 layers)
   std::uint64_t seed = 1234;  ///< of the initial weights and of dropout
 };
 

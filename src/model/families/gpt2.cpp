@@ -35,7 +35,7 @@ Gpt2Config gpt2_config(const deck::Deck& deck, const Vocabulary& vocabulary) {
           .vocab = vocabulary.size,
           .attention_dropout = model.dropout.attention,
           .hidden_dropout = model.dropout.hidden,
-          .init_std = model.init_std,
+          .init = init_spec(model),
           .layernorm_eps = model.layernorm_eps,
           .embedding_layernorm = model.embedding_layernorm,
           .reset_positions = deck.data.reset_positions,
@@ -66,8 +66,7 @@ ModelSpec gpt2_spec(const Gpt2Config& config) {
           .documents = {.reset_positions = config.reset_positions,
                         .reset_attention = config.reset_attention,
                         .eod = config.eod},
-          .init_std = config.init_std,
-          .output_init_std = config.init_std / std::sqrt(2.0 * static_cast<double>(config.layers)),
+          .init = config.init,
           .seed = config.seed};
 }
 

@@ -22,7 +22,7 @@ struct Gpt2Config {
   std::int64_t vocab = 1;
   double attention_dropout = 0.0;
   double hidden_dropout = 0.0;
-  double init_std = 0.02;
+  InitSpec init;
   double layernorm_eps = 1e-5;
   bool embedding_layernorm = false;
   bool reset_positions = false;     ///< positions start again after each `eod`

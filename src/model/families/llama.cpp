@@ -63,7 +63,7 @@ LlamaConfig llama_config(const deck::Deck& deck, const Vocabulary& vocabulary) {
           .tie_embeddings = model.tie_embeddings,
           .attention_dropout = model.dropout.attention,
           .hidden_dropout = model.dropout.hidden,
-          .init_std = model.init_std,
+          .init = init_spec(model),
           .eps = model.layernorm_eps,
           .documents = {.reset_positions = deck.data.reset_positions,
                         .reset_attention = deck.data.reset_attention,
@@ -98,8 +98,7 @@ ModelSpec llama_spec(const LlamaConfig& config) {
           .blocks = std::vector<BlockSpec>(static_cast<std::size_t>(config.layers), block),
           .head = {.norm = norm, .tied = config.tie_embeddings},
           .documents = config.documents,
-          .init_std = config.init_std,
-          .output_init_std = config.init_std / std::sqrt(2.0 * static_cast<double>(config.layers)),
+          .init = config.init,
           .seed = config.seed};
 }
 

@@ -33,7 +33,7 @@ struct LlamaConfig {
   bool tie_embeddings = true;
   double attention_dropout = 0.0;
   double hidden_dropout = 0.0;
-  double init_std = 0.02;
+  InitSpec init;
   double eps = 1e-5;  ///< of all RMS norms
   DocumentSpec documents;
   std::uint64_t seed = 1234;  ///< of the initial weights and of dropout

@@ -20,32 +20,14 @@ const Family& family_of(const deck::Deck& deck) {
 
 namespace {
 
-/// The standard deviations of the initial weights, as model.init says.
-void apply_init(const deck::Model& model, ModelSpec& spec) {
-  spec.init_std = spec.output_init_std = model.init_std;
-  spec.output_init_by_depth = model.init == deck::InitScheme::depth;
-  switch (model.init) {
-    case deck::InitScheme::scaled:
-      spec.output_init_std /= std::sqrt(2.0 * static_cast<double>(model.layers));
-      return;
-    case deck::InitScheme::depth:
-      spec.output_init_std /= std::sqrt(2.0);
-      return;
-    case deck::InitScheme::normal:
-      return;
-  }
-  throw InternalError("unknown model.init");
-}
-
 /// Turns `spec` into the maximal update parametrization of a model that is `base` wide: its other
 /// half, the learning rates of matrices, is plan::optimizer_config()'s. Source: Yang et al.,
 /// "Tensor programs V" (2022), table 8.
 void apply_mup(const deck::Model& model, ModelSpec& spec) {
   if (!model.mup.base) return;
   const double wider = static_cast<double>(model.hidden) / static_cast<double>(*model.mup.base);
-  spec.embedding_init_std = spec.init_std;
-  spec.init_std /= std::sqrt(wider);
-  spec.output_init_std /= std::sqrt(wider);
+  spec.init.embedding = spec.init.deviation;
+  spec.init.deviation /= std::sqrt(wider);
   spec.head.logit_scale = 1.0 / wider;
   spec.embedding.scale = model.mup.embedding.value_or(1.0);
   // 1 / d of the paper, equal to 1 / sqrt(d) at the base's d.
@@ -59,7 +41,6 @@ void apply_mup(const deck::Model& model, ModelSpec& spec) {
 ModelSpec make_spec(const deck::Deck& deck, const Vocabulary& vocabulary) {
   ModelSpec spec = family_of(deck).spec(deck, vocabulary);
   spec.head.z_loss = deck.model.z_loss;
-  apply_init(deck.model, spec);
   apply_mup(deck.model, spec);
   require_implemented(spec);
   return spec;

@@ -10,12 +10,11 @@ namespace trireme::model {
 namespace {
 
 LayerPlace place_of(const ModelSpec& spec, int layer) {
-  const double depth = spec.output_init_by_depth ? std::sqrt(layer + 1.0) : 1.0;
   return {.name = fmt::format("layers/{}/", layer),
           .layer = layer,
           .hidden = spec.hidden,
-          .init_std = spec.init_std,
-          .output_init_std = spec.output_init_std / depth,
+          .init_std = spec.init.deviation,
+          .output_init_std = spec.init.output_deviation(layer, spec.layers()),
           .fp8 = spec.blocks[layer].fp8,
           .fp8_blocks = spec.blocks[layer].fp8_blocks};
 }

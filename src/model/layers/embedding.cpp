@@ -16,7 +16,7 @@ Embedding::Embedding(const ModelSpec& spec)
     : spec_(spec.embedding),
       hidden_(spec.hidden),
       vocab_(spec.vocab),
-      init_std_(spec.embedding_init_std.value_or(spec.init_std)),
+      init_std_(spec.init.embedding_deviation()),
       tied_(spec.head.tied) {
   const auto& norm = spec_.norm ? spec_.norm : spec_.sum_norm;
   if (norm) norm_ = make_norm(*norm, "embedding/norm/", hidden_);

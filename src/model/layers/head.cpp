@@ -38,15 +38,15 @@ Head::Head(const ModelSpec& spec, std::int64_t max_loss_tokens)
       vocab_(spec.vocab),
       max_loss_tokens_(max_loss_tokens),
       max_labels_(spec.head.max_labels),
-      init_std_(spec.embedding_init_std.value_or(spec.init_std)),
+      init_std_(spec.init.embedding_deviation()),
       logit_scale_(spec.head.logit_scale),
       z_loss_(spec.head.z_loss),
       tied_(spec.head.tied),
       has_bias_(spec.head.output_bias) {
   if (spec.head.norm) norm_ = make_norm(*spec.head.norm, "final_norm/", hidden_);
-  if (spec.head.transform) transform_.emplace(*spec.head.transform, hidden_, spec.init_std);
+  if (spec.head.transform) transform_.emplace(*spec.head.transform, hidden_, spec.init.deviation);
   if (spec.head.sentence_classes > 0)
-    sentence_.emplace(spec.head.sentence_classes, hidden_, spec.init_std);
+    sentence_.emplace(spec.head.sentence_classes, hidden_, spec.init.deviation);
 }
 
 void Head::declare(ParameterTableBuilder& table) const {

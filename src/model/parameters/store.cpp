@@ -103,6 +103,7 @@ void draw_initial_values(device::Backend& backend, const Parameter& parameter,
         backend.random_normal(
             {.out = values.rows(start, slab.size()).view({slab.rows, slab.columns}),
              .deviation = parameter.init_std,
+             .cutoff = cutoff_at(parameter.init_cutoff),
              .seed = seed,
              .stream = name_hash(parameter.name.c_str()),
              .row = slab.row,

@@ -4,6 +4,7 @@
 #include <numeric>
 
 #include "core/error.hpp"
+#include "deck/model.hpp"
 
 namespace trireme::model {
 namespace {
@@ -92,9 +93,8 @@ std::int64_t round_up(std::int64_t value, std::int64_t multiple) {
 
 int RowBlock::shards(int tensor_ranks) const {
   if (max_shards == 0) return tensor_ranks;
-  const int shards = std::min(tensor_ranks, max_shards);
-  TRIREME_CHECK(tensor_ranks % shards == 0 && max_shards % shards == 0,
-                "{} tensor ranks hold rows of {} parts", tensor_ranks, max_shards);
+  const auto shards = static_cast<int>(deck::shards_of_kv_heads(max_shards, tensor_ranks));
+  TRIREME_CHECK(shards > 0, "{} tensor ranks hold rows of {} parts", tensor_ranks, max_shards);
   return shards;
 }
 

@@ -12,7 +12,8 @@
 
 namespace trireme::model {
 
-/// How initial values are drawn: constants, or normal with mean 0 and the parameter's `init_std`.
+/// How initial values are drawn: constants, or normal with mean 0 and the parameter's `init_std`,
+/// truncated at its `init_cutoff`.
 enum class Init { zeros, ones, normal };
 
 /// Which pipeline stage owns a parameter: the first, the one with its layer, or the last.
@@ -44,6 +45,7 @@ struct Parameter {
   Shape shape;       ///< logical shape, one or two axes
   Init init = Init::zeros;
   double init_std = 0.0;
+  double init_cutoff = 0.0;   ///< in units of init_std; 0: not truncated
   bool weight_decay = false;  ///< matrices decay; biases and norms do not
   StagePlacement stage = StagePlacement::layer;
   int layer = 0;  ///< for StagePlacement::layer

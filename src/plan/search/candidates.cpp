@@ -42,7 +42,7 @@ void Enumeration::add(const NodeMap& map, std::size_t order, std::vector<Candida
   const std::int64_t kv_heads = deck_.model.kv_heads.value_or(deck_.model.heads);
   const std::int64_t widest = std::gcd(deck_.model.heads, deck_.model.ffn);
   for (const std::int64_t tensor : values("parallel.tensor", given.tensor, divisors(widest))) {
-    if (tensor > map.gpus() || (kv_heads % tensor != 0 && tensor % kv_heads != 0)) continue;
+    if (tensor > map.gpus() || deck::shards_of_kv_heads(kv_heads, tensor) == 0) continue;
     for (std::int64_t stages = 1; stages <= std::min(map.gpus() / tensor, deck_.model.layers + 2);
          ++stages) {
       if (!allowed("parallel.pipeline", given.pipeline, stages)) continue;

@@ -4,7 +4,7 @@ namespace trireme::kernels {
 namespace {
 
 // Rows of a shard, a part of a row, and more elements than one round of the threads.
-TEST(RandomNormal, HasTheHostsBits) {
+void expect_the_hosts_bits(const NormalCutoff& cutoff) {
   for (const auto& [dtype, rows, columns] : {std::tuple{DType::f32, 1, 1},
                                              {DType::f32, 3, 70},
                                              {DType::f32, 1, 1000},
@@ -18,6 +18,7 @@ TEST(RandomNormal, HasTheHostsBits) {
               {rows, columns}, std::vector<double>(static_cast<std::size_t>(rows) * columns));
           bench.backend().random_normal({.out = out,
                                          .deviation = 0.02,
+                                         .cutoff = cutoff,
                                          .seed = 1234,
                                          .stream = name_hash("layers/0/mlp/up/weight"),
                                          .row = 5,
@@ -26,6 +27,15 @@ TEST(RandomNormal, HasTheHostsBits) {
           return {{"out", out}};
         },
         0.0);
+  }
+}
+
+TEST(RandomNormal, HasTheHostsBits) { expect_the_hosts_bits({}); }
+
+TEST(RandomNormal, HasTheHostsBitsWhereItIsTruncated) {
+  for (const double at : {1.0, 3.0, kMaxNormalCutoff}) {
+    SCOPED_TRACE(at);
+    expect_the_hosts_bits(cutoff_at(at));
   }
 }
 
