@@ -26,6 +26,12 @@ DEVICE = os.environ.get("TRIREME_DEVICE", "host")
 # Seconds that no step of these tests comes near to: what takes longer hangs.
 PATIENCE = 240
 
+# A Llama of grouped heads, which learns in fewer steps: its key and value heads are fewer than four tensor
+# ranks, as many as two, and more than one.
+GROUPED = ["model.family=llama", "model.heads=8", "model.kv_heads=2", "model.ffn=64",
+           "model.dropout={attention: 0.1, hidden: 0.1}", "schedule.peak=1e-2", "schedule.warmup=2",
+           "train.iterations=10"]
+
 FINISHED, FAILED, USAGE, DATA, IO, STOPPED_EARLY, DIVERGED, DECK = 0, 1, 2, 65, 74, 75, 76, 78
 
 
@@ -110,6 +116,7 @@ class RunTest(unittest.TestCase):
 
     longMessage = True
     maxDiff = None
+    MODEL = []  # overrides of every deck, before a test's own
 
     def setUp(self):
         self.folder = SCRATCH / type(self).__name__ / self._testMethodName
@@ -120,7 +127,7 @@ class RunTest(unittest.TestCase):
         """The deck of the run `name`, then its overrides and options: of two for one key the later
         holds."""
         return [HERE / "tiny.yaml", f"data.train={dataset()}", f"run.output={self.folder / name}",
-                f"run.device={DEVICE}", *words]
+                f"run.device={DEVICE}", *self.MODEL, *words]
 
     def pretrain(self, name, *words, ranks=1, code=FINISHED):
         """Trains in the run folder `name` and checks the exit code."""

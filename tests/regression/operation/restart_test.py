@@ -5,7 +5,7 @@ import os
 import shutil
 import unittest
 
-from runs import DATA, DECK, FINISHED, IO, STOPPED_EARLY, USAGE, RunTest, dataset, run
+from runs import DATA, DECK, FINISHED, GROUPED, IO, STOPPED_EARLY, USAGE, RunTest, dataset, run
 
 
 INTERLEAVED = ["parallel.schedule=interleaved", "parallel.interleave=2"]
@@ -99,6 +99,10 @@ class OtherLayout(RunTest):
         scores = [self.evaluate("chain", *INTERLEAVED, "parallel.pipeline=2", ranks=ranks)["loss"]
                   for ranks in (1, 2)]
         self.assert_close(scores[1:], scores[:1], 2e-6, "evaluated by interleaved stages")
+
+
+class GroupedOtherLayout(OtherLayout):
+    MODEL = [*GROUPED, "train.iterations=20"]
 
 
 class Rules(RunTest):

@@ -12,19 +12,22 @@ import subprocess
 import time
 import unittest
 
-from runs import BIN, DATA, DEVICE, FINISHED, HERE, PATIENCE, SCRATCH, USAGE, RunTest, dataset, run
+from runs import BIN, DATA, DEVICE, FINISHED, GROUPED, HERE, PATIENCE, SCRATCH, USAGE, RunTest, dataset, run
 
 FILES = HERE.parent / "data/encdec"  # Yuan's tokenizer
 PROMPTS = ["Licensed under the Apache", "the", "You may not use this ", "Work"]
 
 
-class Generate(RunTest):
+class GenerateTest(RunTest):
+    """Tests of a model that is trained once."""
+
     @classmethod
     def setUpClass(cls):
         cls.run_folder = SCRATCH / cls.__name__ / "trained"
         shutil.rmtree(cls.run_folder, ignore_errors=True)
         result = run("trireme-pretrain", HERE / "tiny.yaml", f"data.train={dataset()}",
-                     f"run.output={cls.run_folder}", f"run.device={DEVICE}", "schedule.peak=1e-2", "train.iterations=60")
+                     f"run.output={cls.run_folder}", f"run.device={DEVICE}", *cls.MODEL, "schedule.peak=1e-2",
+                     "train.iterations=60")
         if result.code != FINISHED:
             raise RuntimeError(str(result))
 
@@ -41,6 +44,8 @@ class Generate(RunTest):
     def prompts(self):
         return [word for prompt in PROMPTS for word in ("--prompt", prompt)]
 
+
+class Layouts(GenerateTest):
     def test_layout_batch_and_cache_do_not_change_the_text(self):
         greedy = ["--greedy", "--repetition-penalty", 1.5]
         for sampling in (greedy, ["--seed", 7, "--temperature", 0.7, "--top-k", 20]):
@@ -60,6 +65,12 @@ class Generate(RunTest):
                     found = self.lines(*words, *layout, ranks=ranks)
                     self.assertEqual([line["text"] for line in found], expected)
 
+
+class GroupedLayouts(Layouts):
+    MODEL = GROUPED
+
+
+class Generate(GenerateTest):
     def test_a_sliding_window(self):
         """Texts longer than model.window: the same on any layout and without the cache; evaluation agrees."""
         folder = self.folder / "window"

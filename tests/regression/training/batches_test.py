@@ -5,7 +5,7 @@ import json
 import math
 import unittest
 
-from runs import RunTest, layout_words
+from runs import GROUPED, RunTest, layout_words
 
 PEAK = 3e-3
 
@@ -59,21 +59,6 @@ class RampUp(RunTest):
                                      r"256 \|.*\| global batch size:     4 \|")
         self.assertEqual(self.stop_event("run")["reason"], "train.exit_interval is reached")
 
-    def test_layouts(self):
-        self.pretrain("serial", *RAMP, "checkpoint.at_end=false")
-        reference = self.losses("serial")
-        # A first batch of 2 is one micro-batch for each of two copies, fewer than there are stages.
-        for name, layout, words in [
-            ("tensor-and-data", (2, 1, 2), []),
-            ("four-stages", (1, 4, 1), []),
-            ("zero-bubble", (1, 2, 2), ["parallel.schedule=zero-bubble"]),
-            ("interleaved", (1, 2, 1), ["parallel.schedule=interleaved", "parallel.interleave=2"]),
-        ]:
-            with self.subTest(name):
-                self.pretrain(name, *RAMP, *layout_words(*layout), *words,
-                              "checkpoint.at_end=false", ranks=math.prod(layout))
-                self.assert_close(self.losses(name), reference, 2e-6, name)
-
     def check_restart(self, *words, ranks):
         self.pretrain("whole", *RAMP, *words, ranks=ranks)
         interval = "train.exit_interval=7 iterations"
@@ -89,6 +74,27 @@ class RampUp(RunTest):
 
     def test_restart_in_the_ramp_on_four_ranks(self):
         self.check_restart("parallel.pipeline=2", "parallel.data=2", ranks=4)
+
+
+class RampUpOnLayouts(RunTest):
+    def test_layouts(self):
+        self.pretrain("serial", *RAMP, "checkpoint.at_end=false")
+        reference = self.losses("serial")
+        # A first batch of 2 is one micro-batch for each of two copies, fewer than there are stages.
+        for name, layout, words in [
+            ("tensor-and-data", (2, 1, 2), []),
+            ("four-stages", (1, 4, 1), []),
+            ("zero-bubble", (1, 2, 2), ["parallel.schedule=zero-bubble"]),
+            ("interleaved", (1, 2, 1), ["parallel.schedule=interleaved", "parallel.interleave=2"]),
+        ]:
+            with self.subTest(name):
+                self.pretrain(name, *RAMP, *layout_words(*layout), *words,
+                              "checkpoint.at_end=false", ranks=math.prod(layout))
+                self.assert_close(self.losses(name), reference, 2e-6, name)
+
+
+class GroupedRampUpOnLayouts(RampUpOnLayouts):
+    MODEL = [*GROUPED, "schedule.peak=3e-3"]
 
 
 class CountedInSamples(RunTest):

@@ -3,14 +3,14 @@
 import math
 import unittest
 
-from runs import FINISHED, RunTest, layout_words, run
+from runs import FINISHED, GROUPED, RunTest, layout_words, run
 
 TOLERANCE = 2e-6
 INTERLEAVED = ["parallel.schedule=interleaved", "parallel.interleave=2"]
 ZERO_BUBBLE = ["parallel.schedule=zero-bubble"]
 
 
-class Layouts(RunTest):
+class Curves(RunTest):
     def serial(self, *words):
         self.pretrain("serial", "checkpoint.at_end=false", *words)
         losses = self.losses("serial")
@@ -20,9 +20,10 @@ class Layouts(RunTest):
     def check(self, reference, layout, *words):
         self.check_layout(reference, TOLERANCE, layout, *words)
 
+
+class Layouts(Curves):
     def test_every_axis(self):
         reference = self.serial()
-        self.assertEqual(len(reference), 20)
         for layout in [(2, 1, 1), (4, 1, 1), (1, 2, 1), (1, 3, 1), (1, 4, 1), (1, 1, 2), (1, 1, 4),
                        (2, 2, 1), (2, 1, 2), (1, 2, 2), (2, 2, 2)]:
             self.check(reference, layout)
@@ -90,6 +91,22 @@ class Layouts(RunTest):
             for kind in kinds:
                 self.assertEqual(self.losses(f"{name}-{kind}"), self.losses(f"{name}-kept"), kind)
 
+
+class GroupedLayouts(Layouts):
+    MODEL = GROUPED
+
+
+class MoreHeadsThanRanks(Curves):
+    MODEL = [*GROUPED, "model.kv_heads=4"]
+
+    def test_layouts(self):
+        reference = self.serial()
+        for layout, *words in [((2, 1, 1),), ((4, 1, 1), "parallel.sequence=true"), ((2, 2, 1), *ZERO_BUBBLE),
+                               ((2, 1, 2), "parallel.zero=3")]:
+            self.check(reference, layout, *words)
+
+
+class Families(Curves):
     def test_llama(self):
         """Grouped, rotated, normalized heads, fewer of keys than tensor ranks too; a restart in the middle and the text
         change with no layout either."""

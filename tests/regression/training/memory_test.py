@@ -50,6 +50,7 @@ class Memory(RunTest):
 
     def test_model_ranks(self):
         self.check("tensor", (2, 1, 1), *BF16)
+        self.check("copied-heads", (2, 1, 1), *BF16, "model.family=llama", "model.kv_heads=1", tolerance=0.03)
         # A stage that is ahead sends messages which MPI keeps: some MiB on a busy machine.
         self.check("pipeline", (1, 2, 1), tolerance=0.04, later=0.03)
 

@@ -1,8 +1,9 @@
 """Every update rule and schedule in whole runs: layouts, restarts, checkpoints."""
 
+import shutil
 import unittest
 
-from runs import DECK, RunTest
+from runs import DECK, GROUPED, RunTest
 
 RULES = {
     "adam": ["optimizer.type=adam"],
@@ -13,15 +14,24 @@ RULES = {
 KEPT = {"adam": {"m", "v"}, "sgd": {"m"}, "descent": set(), "lamb": {"m", "v"}}
 
 
-class Rules(RunTest):
+class Layouts(RunTest):
+    TOLERANCE = 5e-6
+
     def test_layouts_give_the_serial_curve(self):
         for rule, words in RULES.items():
             words = [*words, "checkpoint.at_end=false"]
             self.pretrain(rule, *words)
             self.assert_learns(self.losses(rule))
-            self.check_layout(self.losses(rule), 5e-6, (2, 2, 1), "parallel.sequence=true", *words)
-            self.check_layout(self.losses(rule), 5e-6, (2, 1, 2), "parallel.bucket=1000", *words)
+            self.check_layout(self.losses(rule), self.TOLERANCE, (2, 2, 1), "parallel.sequence=true", *words)
+            self.check_layout(self.losses(rule), self.TOLERANCE, (2, 1, 2), "parallel.bucket=1000", *words)
 
+
+class GroupedLayouts(Layouts):
+    MODEL = [*GROUPED, "train.iterations=20"]
+    TOLERANCE = 1e-4  # steps of plain descent, of rate 1, multiply rounding
+
+
+class Rules(RunTest):
     def test_restarts_give_the_same_bits(self):
         for rule, words in RULES.items():
             with self.subTest(rule):
@@ -83,6 +93,25 @@ class Schedules(RunTest):
         for rate, expected in zip(self.rates("root", *words, "schedule.type=inverse-square-root"),
                                   [5e-4, 1e-3, *roots], strict=True):
             self.assertAlmostEqual(rate, expected, delta=1e-12)
+
+    def test_a_stable_run_is_resumed_into_decays(self):
+        """One run at the peak ends in falls of any shape and length, each as if it had been planned."""
+        stable = ["schedule.type=wsd", "schedule.warmup=2", "train.iterations=1000"]
+        self.pretrain("stable", *stable, "schedule.decay=1000", "train.exit_interval=8")
+        for shape, length in [("linear", 4), ("minus-sqrt", 2)]:
+            fall = [*stable, f"schedule.decay={8 + length}", f"train.exit_interval={8 + length}",
+                    f"schedule.wsd={{decay: {length}, shape: {shape}}}"]
+            self.pretrain(f"planned-{shape}", *fall)
+            shutil.copytree(self.folder / "stable", self.folder / shape)
+            result = self.pretrain(shape, *fall)
+            self.assertIn("step-00000008.h5, iteration 8", result.out)
+            rates = [event["learning_rate"] for event in self.events(shape, "train")]
+            self.assertEqual(rates[7], 3e-3)
+            self.assertEqual(sorted(rates[7:], reverse=True), rates[7:])
+            self.assertEqual(rates[-1], 0)
+            self.assertEqual(self.losses(shape), self.losses(f"planned-{shape}"))
+            planned, resumed = (self.inspect(self.latest(name))["tensors"] for name in (f"planned-{shape}", shape))
+            self.assertEqual(resumed, planned)
 
     def test_weight_decay_ramps(self):
         """A ramp that ends far away tells in the weights; one without a difference does not."""

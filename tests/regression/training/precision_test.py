@@ -5,18 +5,20 @@ import math
 import re
 import unittest
 
-from runs import DIVERGED, RunTest, layout_words, run
+from runs import DIVERGED, GROUPED, RunTest, layout_words, run
 
 FP16 = ["precision.compute=fp16"]
 BF16 = ["precision.compute=bf16"]
 
 
-class LossScale(RunTest):
+class ScaleTest(RunTest):
     def scales(self, name):
         """Loss scale, skipped iterations and learning rate after every iteration."""
         return [(event["loss_scale"], event["skipped"], event["learning_rate"])
                 for event in self.events(name, "train")]
 
+
+class LossScale(ScaleTest):
     def test_the_printed_log_of_megatron(self):
         """Megatron-LM's log of 50 iterations with its default scaler: 15 overflow, from 2^32 down to
         262144, and hold the warm-up of 3200 iterations back by as many. Every sample is the same, so
@@ -60,21 +62,6 @@ class LossScale(RunTest):
             self.assertAlmostEqual(found["loss"],
                                    sum(event["loss"] for event in applied) / len(applied), places=6)
 
-    def test_every_layout_skips_the_same(self):
-        """An overflow on one rank is one on all, with a sharded optimizer as well."""
-        words = [*FP16, "checkpoint.at_end=false", "precision.loss_scale.window=3"]
-        self.pretrain("serial", *words)
-        reference = self.scales("serial")
-        self.assertGreater(sum(skipped for _, skipped, _ in reference), 8)
-        for layout, *more in [((2, 1, 1),), ((2, 1, 1), "parallel.sequence=true"), ((1, 2, 1),),
-                              ((1, 2, 1), "parallel.schedule=zero-bubble"), ((1, 1, 2),),
-                              ((2, 2, 1),)]:
-            with self.subTest(layout, more=more):
-                name = "-".join([*map(str, layout), *more])
-                self.pretrain(name, *layout_words(*layout), *words, *more, ranks=math.prod(layout))
-                self.assertEqual(self.scales(name), reference)
-                self.assert_close(self.losses(name), self.losses("serial"), 1e-4, name)
-
     def test_restart_in_the_midst_of_overflows(self):
         words = [*FP16, "train.iterations=24", "precision.loss_scale.window=3"]
         self.pretrain("whole", *words)
@@ -107,6 +94,27 @@ class LossScale(RunTest):
         self.pretrain("scaled", "precision.loss_scale.value=1024")
         self.assertEqual(self.losses("scaled"), self.losses("plain"))
         self.assertEqual({scale for scale, *_ in self.scales("scaled")}, {1024})
+
+
+class LossScaleOnLayouts(ScaleTest):
+    def test_every_layout_skips_the_same(self):
+        """An overflow on one rank is one on all, with a sharded optimizer as well."""
+        words = [*FP16, "checkpoint.at_end=false", "precision.loss_scale.window=3"]
+        self.pretrain("serial", *words)
+        reference = self.scales("serial")
+        self.assertGreater(sum(skipped for _, skipped, _ in reference), 8)
+        for layout, *more in [((2, 1, 1),), ((2, 1, 1), "parallel.sequence=true"), ((1, 2, 1),),
+                              ((1, 2, 1), "parallel.schedule=zero-bubble"), ((1, 1, 2),),
+                              ((2, 2, 1),)]:
+            with self.subTest(layout, more=more):
+                name = "-".join([*map(str, layout), *more])
+                self.pretrain(name, *layout_words(*layout), *words, *more, ranks=math.prod(layout))
+                self.assertEqual(self.scales(name), reference)
+                self.assert_close(self.losses(name), self.losses("serial"), 1e-4, name)
+
+
+class GroupedLossScaleOnLayouts(LossScaleOnLayouts):
+    MODEL = [*GROUPED, "train.iterations=20"]
 
 
 class HalfTypes(RunTest):

@@ -4,7 +4,7 @@ axis, through restarts on other stages and in half precision."""
 import math
 import unittest
 
-from runs import RunTest, layout_words, run
+from runs import GROUPED, RunTest, layout_words, run
 
 TOLERANCE = 2e-6
 INTERLEAVED = ["parallel.schedule=interleaved", "parallel.interleave=2"]
@@ -97,6 +97,14 @@ class Restart(RunTest):
         written = run("trireme-generate", "--checkpoint", self.latest("run"), "--prompt", "The",
                       "--tokens", "8", "--greedy")
         self.assertEqual(written.code, 0, written)
+
+
+class GroupedLayouts(Layouts):
+    MODEL = GROUPED
+
+
+class GroupedRestart(Restart):
+    MODEL = [*GROUPED, "train.iterations=20"]
 
 
 class Precision(RunTest):
