@@ -1,6 +1,7 @@
 """What an installation and the packages contain, tried in places where the source tree is unknown."""
 
 import os
+import re
 import shutil
 import subprocess
 import unittest
@@ -135,6 +136,45 @@ class Packages(unittest.TestCase):
                      "usr/share/bash-completion/completions/trireme-sweep"):
             self.assertIn(f"./{name}", files)
         shutil.rmtree(folder)
+
+
+class WithoutRoot(unittest.TestCase):
+    """The lists of packages for Spack and conda."""
+
+    # What dependencies.sh calls a package, and its names on conda-forge and in Spack.
+    NAMES = {"g++": ("cxx-compiler", "cxx"), "cmake": ("cmake", "cmake"), "ninja-build": ("ninja", "ninja"), "pkg-config": ("pkg-config", "pkgconfig"),
+             "openmpi-bin": ("openmpi", "openmpi"), "libopenmpi-dev": ("openmpi", "openmpi"), "libhdf5-openmpi-dev": ("hdf5", "hdf5"),
+             "libopenblas-dev": ("openblas", "openblas"), "libyaml-cpp-dev": ("yaml-cpp", "yaml-cpp"),
+             "libboost-program-options-dev": ("libboost-devel", "boost"), "libfmt-dev": ("fmt", "fmt"),
+             "nlohmann-json3-dev": ("nlohmann_json", "nlohmann-json"), "libpcre2-dev": ("pcre2", "pcre2"), "libicu-dev": ("icu", "icu4c"),
+             "libsentencepiece-dev": ("sentencepiece", "sentencepiece"), "zlib1g-dev": ("zlib", "zlib-api"), "libarchive-dev": ("libarchive", "libarchive"),
+             "libedit-dev": ("libedit", "libedit"), "libcpp-httplib-dev": ("cpp-httplib", "cpp-httplib"),
+             "libcld2-dev": (None, None)}  # neither has it: languages are not told apart there
+    TREE = HERE.parents[1]
+
+    def test_the_lists_have_what_the_system_needs(self):
+        needed = call(self.TREE / "cmake/dependencies.sh", "--list").split()
+        self.assertEqual(set(needed), set(self.NAMES))
+        conda = re.findall(r"^  - ([\w-]+)", (self.TREE / "cmake/install/conda/environment.yaml").read_text(), re.M)
+        spack = re.findall(r'^    depends_on\("([\w-]+)', (self.TREE / "cmake/install/spack/trireme/package.py").read_text(), re.M)
+        for package, (of_conda, of_spack) in self.NAMES.items():
+            if of_conda:
+                self.assertIn(of_conda, conda, package)
+                self.assertIn(of_spack, spack, package)
+
+    def test_the_build_in_a_conda_environment(self):
+        script = self.TREE / "cmake/install/conda/build.sh"
+        alone = subprocess.run([script], env=BARE, capture_output=True, text=True, check=False)
+        self.assertEqual((alone.returncode, alone.stdout), (1, ""))
+        self.assertIn("no conda environment is active (CONDA_PREFIX is not set): conda activate", alone.stderr)
+        fakes = SCRATCH / "fakes"
+        fakes.mkdir(parents=True, exist_ok=True)
+        (fakes / "cmake").write_text('#!/bin/sh\necho "cmake $*"\n')
+        (fakes / "cmake").chmod(0o755)
+        lines = call(script, "-DTRIREME_CUDA=OFF", env={**BARE, "PATH": f"{fakes}:{BARE['PATH']}", "CONDA_PREFIX": "/env"}).splitlines()
+        self.assertEqual(lines[0], "cmake --preset release -DTRIREME_TESTS=OFF -DCMAKE_PREFIX_PATH=/env -DCMAKE_INSTALL_PREFIX=/env -DTRIREME_CUDA=OFF")
+        self.assertRegex(lines[1], r"cmake --build --preset release --parallel \d+")
+        self.assertEqual(lines[2:], ["cmake --install build/release"])
 
 
 if __name__ == "__main__":

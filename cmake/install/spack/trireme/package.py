@@ -38,6 +38,8 @@ class Trireme(CMakePackage, CudaPackage):
     depends_on("sentencepiece")
     depends_on("zlib-api")
     depends_on("libarchive")
+    depends_on("libedit")
+    depends_on("cpp-httplib")
     depends_on("cuda@12:", when="+cuda")
     depends_on("nccl", when="+cuda")
     for arch in CudaPackage.cuda_arch_values:
