@@ -9,6 +9,8 @@
 #include "core/files.hpp"
 #include "core/text.hpp"
 #include "deck/deck.hpp"
+#include "deck/keys/schema.hpp"
+#include "deck/value.hpp"
 
 namespace trireme::sweep {
 namespace {
@@ -16,24 +18,52 @@ namespace {
 using Row = std::vector<std::string>;
 
 constexpr double kMebi = 1.0 / (1 << 20);
+constexpr std::size_t kFirstKey = 2;  // after name and state
 
 std::string cell(const std::optional<double>& value, const char* format, double scale = 1) {
   return value ? fmt::format(fmt::runtime(format), *value * scale) : "";
 }
 
-/// An array of objects whose members are the columns: numbers, text, and null for what is not
-/// known.
-std::string json_table(const TableRows& rows) {
-  using nlohmann::ordered_json;
+using nlohmann::ordered_json;
+
+/// The value of a key of the deck: a number where the key is one, else text.
+ordered_json key_value(const std::string& path, const std::string& text) {
+  const deck::Key* key = deck::find_key(path);
+  try {
+    if (key && key->type == deck::Codec<std::int64_t>::kType)
+      return deck::parse_whole(text, deck::Suffix::allowed);
+    if (key &&
+        (key->type == deck::Codec<double>::kType || key->type == deck::Codec<deck::Length>::kType))
+      return deck::parse_real(text);
+  } catch (const deck::BadValue&) {  // "auto", or a number with its unit
+  }
+  return text;
+}
+
+/// An array of objects whose members are the columns. Names, states and values of keys that are
+/// text stay text even where they look like numbers; figures are numbers, and so are the columns
+/// from `first_extra` on in which each cell is one. What is not known is null.
+std::string json_table(const TableRows& rows, const Row& keys, std::size_t first_extra) {
+  const auto number = [](const std::string& text) {
+    const auto value = ordered_json::parse(text, nullptr, /*allow_exceptions=*/false);
+    return value.is_number() ? value : ordered_json(text);
+  };
+  const auto of_numbers = [&](std::size_t column) {
+    return std::all_of(rows.begin() + 1, rows.end(), [&](const Row& row) {
+      return row[column].empty() || number(row[column]).is_number();
+    });
+  };
   ordered_json table = ordered_json::array();
   for (std::size_t i = 1; i < rows.size(); ++i) {
     ordered_json object;
     for (std::size_t c = 0; c < rows[0].size(); ++c) {
       const std::string& text = rows[i][c];
-      const auto number = ordered_json::parse(text, nullptr, /*allow_exceptions=*/false);
-      object[rows[0][c]] = text.empty()         ? ordered_json()
-                           : number.is_number() ? number
-                                                : ordered_json(text);
+      const bool is_key = c >= kFirstKey && c < kFirstKey + keys.size();
+      const bool is_figure = c >= kFirstKey + keys.size() && (c < first_extra || of_numbers(c));
+      object[rows[0][c]] = text.empty() ? ordered_json()
+                           : is_key     ? key_value(keys[c - kFirstKey], text)
+                           : is_figure  ? number(text)
+                                        : ordered_json(text);
     }
     table.push_back(std::move(object));
   }
@@ -164,6 +194,7 @@ std::string table(const PlannedSweep& sweep, const std::vector<Status>& statuses
   };
   append(rows[0], sweep.section.keys);
   append(rows[0], kFigureNames);
+  const std::size_t first_extra = rows[0].size();
   append(rows[0], extra.columns);
   for (std::size_t i = 0; i < statuses.size(); ++i) {
     const PlannedRun& run = sweep.runs[i];
@@ -181,7 +212,7 @@ std::string table(const PlannedSweep& sweep, const std::vector<Status>& statuses
     case TableFormat::markdown:
       return markdown_table(rows, 2);
     case TableFormat::json:
-      return json_table(rows);
+      return json_table(rows, sweep.section.keys, first_extra);
     case TableFormat::text:
       break;
   }

@@ -89,6 +89,29 @@ TEST_F(TableTest, Json) {
   EXPECT_TRUE(rows[1]["tokens/s"].is_null());
 }
 
+TEST_F(TableTest, JsonKeepsTextThatLooksLikeNumbers) {
+  const PlannedSweep texts = plan(
+      {"sweep.parallel.tensor=~", "sweep.schedule.peak=~", "schedule.peak=1e-3",
+       "sweep.cases={7: {data.train: \"007\", run.seed: 1_000, schedule.warmup: 5 iterations}, "
+       "1e5: {data.train: \"1e5\", run.seed: 2, schedule.warmup: 5%}}"});
+  const ExtraColumns extra =
+      read_extra_columns("run,score,commit\n7,1.5,100e2\n1e5,,abc\n", "b.csv", texts);
+  const std::vector<Status> statuses(statuses_.begin(), statuses_.begin() + 2);
+  const auto rows = nlohmann::json::parse(table(texts, statuses, TableFormat::json, extra));
+  ASSERT_EQ(rows.size(), 2u);
+  EXPECT_EQ(rows[0]["run"], "7");
+  EXPECT_EQ(rows[1]["run"], "1e5");
+  EXPECT_TRUE(rows[0]["data.train"].is_string()) << rows[0]["data.train"];
+  EXPECT_TRUE(rows[1]["data.train"].is_string()) << rows[1]["data.train"];
+  EXPECT_EQ(rows[0]["run.seed"], 1000);
+  EXPECT_EQ(rows[0]["schedule.warmup"], "5 iterations");
+  EXPECT_EQ(rows[1]["schedule.warmup"], 0.05);
+  EXPECT_EQ(rows[0]["loss"], 2.5);
+  EXPECT_EQ(rows[0]["score"], 1.5);
+  EXPECT_TRUE(rows[1]["score"].is_null());
+  EXPECT_EQ(rows[0]["commit"], "100e2");
+}
+
 TEST_F(TableTest, ExtraColumnsThatDoNotFit) {
   const auto error = [&](const std::string& text) -> std::string {
     try {
