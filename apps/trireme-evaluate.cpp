@@ -337,7 +337,11 @@ ExitCode run(int argc, char** argv) {
   const std::string task = parse_task(values);
   const data::Split split = data::parse_split(values["split"].as<std::string>());
   const bool of_split = !values.count("input");
-  if (answers_deck_questions(arguments)) return ExitCode::success;
+  const auto check = [&](const deck::Deck& deck, std::int64_t) {
+    if (values.count("checkpoint")) find_checkpoints(values, deck);
+    return std::string();
+  };
+  if (answers_deck_questions(arguments, {.plan = {}, .check = check})) return ExitCode::success;
   return run_on_ranks(kProgram, [&](auto world) {
     const Stopwatch watch;
     std::int64_t batch = 0;

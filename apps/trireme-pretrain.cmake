@@ -1,1 +1,2 @@
 trireme_app(trireme-pretrain DEPENDS trireme::train trireme::convert Boost::program_options)
+target_include_directories(trireme-pretrain PRIVATE ${CMAKE_CURRENT_SOURCE_DIR})

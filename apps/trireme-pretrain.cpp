@@ -17,6 +17,7 @@
 #include "deck_options.hpp"
 #include "job_options.hpp"
 #include "mpi_app.hpp"
+#include "pretrain/answers.hpp"
 #include "profiler.hpp"
 #include "train/startup/devices.hpp"
 #include "train/startup/launch.hpp"
@@ -385,7 +386,10 @@ ExitCode run(int argc, char** argv) {
   if (arguments.values.count("time-limit"))
     trainer_options.time_limit =
         deck::read_time_option("--time-limit", arguments.values["time-limit"].as<std::string>());
-  if (answers_print_job(arguments) || answers_deck_questions(arguments)) return ExitCode::success;
+  if (!arguments.values.count("supervise") && !arguments.values["max-restarts"].defaulted())
+    throw UsageError("--max-restarts belongs to --supervise");
+  if (answers_print_job(arguments) || answers_deck_questions(arguments, own_answers(arguments)))
+    return ExitCode::success;
   if (arguments.values.count("supervise")) return supervise(argc, argv, arguments);
   start_profiler(argc, argv, arguments);
   trainer_options.profiled = profiled_iterations(arguments.values);

@@ -4,6 +4,7 @@
 
 #include <algorithm>
 #include <cstdlib>
+#include <functional>
 #include <optional>
 #include <thread>
 #include <vector>
@@ -37,16 +38,16 @@ inline po::options_description deck_options() {
   po::options_description options("Deck");
   options.add_options()  //
       ("set", po::value<std::vector<std::string>>()->composing()->value_name("KEY=VALUE"),
-       "override a key of the deck; KEY=VALUE without --set does the same, KEY= restores the "
-       "default; of two for one key the last holds")                                            //
+       "override a key of the deck; KEY=VALUE without --set does the same, KEY= or "
+       "SECTION= restores the defaults; of two for one key the last holds")                     //
       ("output", po::value<std::string>()->value_name("FOLDER"), "the run folder: run.output")  //
       ("check", "check the deck, its tokenizer and its data, and exit")                         //
       ("plan",
        "print layout, parameters, memory per rank and pipeline bubble, and whether the run fits, "
        "and exit")  //
       ("memory", po::value<std::string>()->value_name("SIZE"),
-       "memory of each GPU, or of the host that all ranks share (80GiB), for --plan and "
-       "--print-job; by default that of this machine")  //
+       "memory of each GPU, or of the host that all ranks share (80GiB), for --plan, --check and "
+       "--print-job; --plan takes that of this machine by default")  //
       ("ranks", po::value<std::int64_t>()->value_name("N"),
        "number of ranks for --check and --plan")           //
       ("print-deck", "print the effective deck and exit")  //
@@ -172,9 +173,25 @@ inline std::vector<std::string> doubts_about(const deck::Deck& deck,
   return doubts;
 }
 
+/// Whether the deck's run fits into --memory; empty without the option. Throws DeckError where it
+/// does not.
+inline std::string check_memory(const DeckArguments& arguments, const deck::Deck& deck,
+                                std::int64_t vocab) {
+  const auto available = asked_memory(arguments.values, deck);
+  if (!available) return "";
+  const plan::Verdict verdict = plan::judge(deck, vocab, plan::plan_run(deck, vocab), available);
+  if (verdict.fits == false) throw DeckError("--check: {}", verdict.text);
+  return fmt::format("memory     {}\n", verdict.text);
+}
+
+/// What a program adds to the answers, in lines, given the deck with its ranks and its vocabulary.
+struct OwnAnswers {
+  std::function<std::string(const deck::Deck&, std::int64_t)> plan, check;
+};
+
 /// Answers --check, --plan and --print-deck; true when there is nothing else to do. Throws
 /// UsageError for --ranks without a question: a run has those that its launcher starts.
-inline bool answers_deck_questions(const DeckArguments& arguments) {
+inline bool answers_deck_questions(const DeckArguments& arguments, const OwnAnswers& own = {}) {
   const auto asked = [&](const char* option) { return arguments.values.count(option) > 0; };
   if (!asked("check") && !asked("plan") && !asked("print-deck") && !asked("print-value")) {
     if (const auto ranks = asked_ranks(arguments))
@@ -183,7 +200,8 @@ inline bool answers_deck_questions(const DeckArguments& arguments) {
           "srun -n {0}",
           *ranks);
     if (arguments.values.count("memory"))
-      throw UsageError("--memory belongs to --plan and --print-job: a run looks at its machine");
+      throw UsageError(
+          "--memory belongs to --plan, --check and --print-job: a run looks at its machine");
     return false;
   }
   if (!prints_before_mpi()) return true;
@@ -202,15 +220,16 @@ inline bool answers_deck_questions(const DeckArguments& arguments) {
     const auto asked_for = asked_memory(arguments.values, deck);
     const plan::Verdict verdict =
         plan::judge(deck, vocab, plan, asked_for ? asked_for : train::memory_here(deck));
-    print_out(plan::to_text(plan) + fmt::format("verdict    {}\n", verdict.text));
+    print_out(plan::to_text(plan) + (own.plan ? own.plan(deck, vocab) : "") +
+              fmt::format("verdict    {}\n", verdict.text));
   }
   if (asked("check")) {
     const deck::Deck deck = load_for_planning(arguments, /*need_data=*/true);
     const plan::Vocabulary vocabulary = plan::vocabulary(deck);
-    if (deck.checkpoint.load && !checkpoint::is_foreign(*deck.checkpoint.load))
-      train::require_loadable(deck);
     if (deck.train.verify.inject) train::BitFlip::parse(*deck.train.verify.inject);
-    std::string text = train::describe_data(deck, vocabulary);
+    std::string text = own.check ? own.check(deck, vocabulary.size) : "";
+    text += check_memory(arguments, deck, vocabulary.size);
+    text += train::describe_data(deck, vocabulary);
     for (const std::string& note : train::check_datasets(deck, vocabulary, data::TokenScan::all,
                                                          progress_output(arguments.values)))
       text += fmt::format("{:<10} {}\n", "dataset", note);

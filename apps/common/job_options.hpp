@@ -111,7 +111,9 @@ inline plan::JobRequest request(const DeckArguments& arguments) {
   require_one_line("this folder", request.folder);
   require_one_line("the program", request.program);
   require_one_line("the deck", request.deck);
-  if (std::filesystem::exists(request.deck) && !std::filesystem::is_regular_file(request.deck))
+  // Loading says what is wrong with a folder.
+  if (std::filesystem::exists(request.deck) && !std::filesystem::is_regular_file(request.deck) &&
+      !std::filesystem::is_directory(request.deck))
     throw UsageError("'{}' is gone when the job starts: --print-job needs a deck in a file",
                      request.deck);
   for (const char* option : {"partition", "account", "qos", "option"})

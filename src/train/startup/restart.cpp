@@ -124,6 +124,18 @@ void compare_runs(const deck::Deck& deck, const TrainingData& training_data,
   compare_training_data(before, training_data, header.path, changes, point);
 }
 
+/// The checkpoint that `restart` asks for, compared with `deck` and `training_data`.
+RestartPoint compare_with_checkpoint(const deck::Deck& deck, const std::string& restart,
+                                     const TrainingData& training_data) {
+  RestartPoint point;
+  if (const auto found = find_checkpoint(deck, restart)) {
+    point.checkpoint = found->path;
+    if (!found->note.empty()) point.notes.push_back(found->note);
+    compare_runs(deck, training_data, checkpoint::read_header(*point.checkpoint), point);
+  }
+  return point;
+}
+
 }  // namespace
 
 fs::path checkpoint_folder(const deck::Deck& deck) {
@@ -132,12 +144,7 @@ fs::path checkpoint_folder(const deck::Deck& deck) {
 
 RestartPoint find_restart(const deck::Deck& deck, const std::string& restart,
                           const TrainingData& training_data) {
-  RestartPoint point;
-  if (const auto found = find_checkpoint(deck, restart)) {
-    point.checkpoint = found->path;
-    if (!found->note.empty()) point.notes.push_back(found->note);
-    compare_runs(deck, training_data, checkpoint::read_header(*point.checkpoint), point);
-  }
+  RestartPoint point = compare_with_checkpoint(deck, restart, training_data);
   // Last: where the run cannot start, the old one stays.
   const fs::path folder = deck.run.output;
   if (restart == "never" &&
@@ -212,10 +219,11 @@ void require_same_model(const deck::Deck& deck, const fs::path& checkpoint) {
   deck::refuse_immutable_changes(changes);
 }
 
-void require_loadable(const deck::Deck& deck) {
-  if (checkpoint::find_latest(checkpoint_folder(deck))) return;
-  const fs::path path = checkpoint::locate(*deck.checkpoint.load).path;
-  deck::refuse_immutable_changes(changes_since(checkpoint::read_header(path), path, deck));
+RestartPoint check_restart(deck::Deck deck, const std::string& restart) {
+  // The run converts it first.
+  if (deck.checkpoint.load && checkpoint::is_foreign(*deck.checkpoint.load))
+    deck.checkpoint.load.reset();
+  return compare_with_checkpoint(deck, restart, {});
 }
 
 FolderLock::FolderLock(const fs::path& folder) : folder_(folder) {

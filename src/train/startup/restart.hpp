@@ -60,10 +60,9 @@ void supersede_newer(const deck::Deck& deck, RestartPoint& point);
 /// that. Sequences of another length are another question to the same model.
 void require_same_model(const deck::Deck& deck, const std::filesystem::path& checkpoint);
 
-/// Throws DeckError, naming both values, unless a run of `deck` can start from checkpoint.load,
-/// which must be there; IoError or DataError if it is not readable. A run folder with checkpoints
-/// of its own resumes from these instead.
-void require_loadable(const deck::Deck& deck);
+/// What find_restart() decides, without the training data: writes and moves nothing. A checkpoint
+/// of Megatron-LM or DeepSpeed, which the run converts first, is not looked into.
+RestartPoint check_restart(deck::Deck deck, const std::string& restart);
 
 /// Holds the run folder for one run at a time, where the file system has locks: its file .lock, and
 /// the folder itself, which stays locked when the file is deleted.
