@@ -98,6 +98,11 @@ inline po::parsed_options parse_words(int argc, char** argv, const po::options_d
                                    .run();
     write_out_numbers(words, options);
     return words;
+  } catch (const po::invalid_command_line_syntax& error) {
+    const std::string name(without_dashes(error.get_option_name()));
+    const auto* option = options.find_nothrow(name, /*approx=*/false);
+    if (error.kind() != po::invalid_syntax::missing_parameter || !option) throw;
+    throw UsageError("--{} needs a value: {}", name, option->format_parameter());
   } catch (const po::too_many_positional_options_error&) {
     throw UsageError("{}", misplaced_word(argc, argv, options));
   } catch (const po::unknown_option& error) {

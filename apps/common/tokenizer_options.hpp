@@ -115,6 +115,7 @@ inline tokenizer::DocumentSource documents_of(const po::variables_map& values) {
   tokenizer::DocumentSource source;
   source.inputs = values["input"].as<std::vector<std::string>>();
   source.key = values["key"].as<std::string>();
+  if (source.key.empty()) throw UsageError("--key: must name a key of the JSON lines");
   if (unit == "file")
     source.format = DocumentFormat::text_files;
   else if (format == "text")

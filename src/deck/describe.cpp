@@ -221,6 +221,9 @@ std::string print_deck(const Deck& deck) {
 
 std::string print_value(const Deck& deck, std::string_view path) {
   const Key* key = find_key(path);
+  if (!key && is_section(path))
+    throw UsageError("'{}' is a section: name one of its keys, {}", path,
+                     fmt::join(children(path), ", "));
   if (!key || !key->has_member()) {
     std::vector<std::string_view> paths;
     for (const Key& other : keys()) paths.push_back(other.path);

@@ -189,10 +189,14 @@ std::optional<std::pair<Place, std::string>> find_bad_byte(std::string_view text
   for (std::size_t at = 0; at < text.size();) {
     const auto byte = static_cast<std::uint8_t>(text[at]);
     const std::size_t length = utf8_length(text.substr(at));
+    if (at == 0 && (text.starts_with("\xff\xfe") || text.starts_with("\xfe\xff")))
+      return std::pair(place, "UTF-16; convert it: iconv -f UTF-16 -t UTF-8 FILE");
     if (length == 0) return std::pair(place, fmt::format("byte 0x{:02x} is not UTF-8", byte));
     if (is_control(text[at]) && byte != '\t' && byte != '\n' && byte != '\r') {
-      return std::pair(place, fmt::format("control character 0x{:02x}", byte));
+      return std::pair(place, fmt::format("control character 0x{:02x}: a deck is a text", byte));
     }
+    if (byte == '\r' && source == 0 && text.find('\n') == std::string_view::npos)
+      return std::pair(place, "its lines end with CR alone; convert it: tr '\\r' '\\n' <FILE");
     if (byte == '\n') {
       ++place.line;
       place.column = 0;
@@ -203,16 +207,17 @@ std::optional<std::pair<Place, std::string>> find_bad_byte(std::string_view text
   return std::nullopt;
 }
 
-// Tabs in the indentation are the error that YAML parsers explain worst.
-std::string tab_hint(std::string_view text) {
-  int line = 0;
-  while (!text.empty()) {
-    ++line;
+// Tabs and no-break spaces in the indentation are the errors that YAML parsers explain worst.
+// Those of the lines from `first` on, counted from 1.
+std::string indentation_problem(std::string_view text, int first) {
+  constexpr std::string_view kNoBreakSpace = "\u00a0";
+  for (int line = 1; !text.empty(); ++line) {
     const std::size_t end = std::min(text.find('\n'), text.size() - 1);
-    const std::string_view indent = text.substr(0, text.find_first_not_of(" \t"));
-    if (indent.find('\t') < end) {
-      return fmt::format(" (line {} is indented with a tab; use spaces)", line);
-    }
+    const std::string_view indent = text.substr(0, text.find_first_not_of(" \t\u00a0"));
+    for (const auto& [what, name] :
+         {std::pair(std::string_view("\t"), "a tab"), std::pair(kNoBreakSpace, "a no-break space")})
+      if (line >= first && indent.find(what) < end)
+        return fmt::format("line {} is indented with {}; use spaces", line, name);
     text.remove_prefix(end + 1);
   }
   return "";
@@ -233,6 +238,35 @@ std::string space_hint(std::string_view text) {
     text.remove_prefix(end + 1);
   }
   return "";
+}
+
+// What is wrong with a text that is no YAML, given yaml-cpp's word for it and its line.
+std::string yaml_problem(const std::string& word, int line, std::string_view text) {
+  const std::string indented = indentation_problem(text, line - 2);
+  if (!indented.empty()) return indented;
+  constexpr std::pair<std::string_view, const char*> kWords[] = {
+      {"end of map flow not found", "'{' is not closed by '}', or a quote not by another one"},
+      {"end of sequence flow not found", "'[' is not closed by ']', or a quote not by another one"},
+      {"illegal EOF in scalar", "a quote is not closed"},
+      {"illegal flow end", "'}' or ']' without its '{' or '['"},
+      {"illegal map value",
+       "a ':' that belongs to no key: is this line indented as its neighbours "
+       "are, and has the key above its own ':'?"},
+      {"illegal map key",
+       "a key where none can stand; is the line indented as its neighbours are?"},
+      {"end of map not found", "the indentation differs from that of the lines above"},
+      {"end of sequence not found", "the indentation differs from that of the lines above"},
+      {"illegal block entry", "'-' where no list can begin"},
+      {"the referenced anchor is not defined",
+       "an alias ('*name') has no place in a deck; write the value out, or quote the text"},
+      {"alias not found after *",
+       "'*' begins an alias, which has no place in a deck; quote the text"},
+      {"anchor not found after &",
+       "'&' begins an anchor, which has no place in a deck; quote the text"},
+      {"unknown token", "a text that begins with '%', '@' or '`' needs quotes"}};
+  for (const auto& [theirs, ours] : kWords)
+    if (word == theirs) return ours + space_hint(text);
+  return word + space_hint(text);
 }
 
 }  // namespace
@@ -290,9 +324,9 @@ Item read_yaml(std::string_view text, int source, Problems& problems) {
     }
     return root;
   } catch (const YAML::Exception& error) {
-    const std::string tab = tab_hint(text);
-    problems.add(to_place(error.mark, source), fmt::format("not valid YAML: {}{}", error.msg,
-                                                           tab.empty() ? space_hint(text) : tab));
+    problems.add(
+        to_place(error.mark, source),
+        fmt::format("not valid YAML: {}", yaml_problem(error.msg, error.mark.line + 1, text)));
   }
   return refused;
 }

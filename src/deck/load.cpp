@@ -31,7 +31,7 @@ class Collector {
  public:
   explicit Collector(Problems& problems) : problems_(problems) {}
 
-  void read_deck(std::string_view text);
+  void read_deck(std::string_view text, bool has_overrides);
   void read_override(const std::string& text, int source);
 
   const std::map<std::string, Setting, std::less<>>& settings() const { return settings_; }
@@ -51,6 +51,7 @@ class Collector {
  private:
   void put(const std::string& path, const Item& item, const Place& place);
   void put_section(const std::string& path, const Item& mapping);
+  void restore_defaults(const std::string& path, const Place& place);
   void refuse_loose_numbers(const Item& mapping, std::size_t first, std::size_t numbers);
   bool is_new_name(const std::string& path, const Item& key, std::map<std::string, Place>& seen);
 
@@ -61,10 +62,13 @@ class Collector {
   bool readable_ = true;
 };
 
-void Collector::read_deck(std::string_view text) {
+void Collector::read_deck(std::string_view text, bool has_overrides) {
   const Item root = read_yaml(text, 0, problems_);
   if (root.kind == Item::Kind::refused) {
     readable_ = false;
+  } else if (root.kind == Item::Kind::null && !has_overrides) {
+    readable_ = false;
+    problems_.add(root.place, "an empty deck; inputs/quickstart.yaml is one to start from");
   } else if (root.kind == Item::Kind::mapping) {
     put_section("", root);
   } else if (root.kind != Item::Kind::null) {
@@ -79,8 +83,15 @@ void Collector::read_override(const std::string& text, int source) {
   const std::size_t equals = text.find('=');
   if (equals == std::string::npos || equals == 0) {
     const bool deck = text.ends_with(".yaml") || text.ends_with(".yml");
-    problems_.add(place, deck ? fmt::format("'{}' is a second deck: one is read", text)
-                              : "an override is written key=value, such as model.layers=12");
+    const std::size_t colon = std::min(text.find(':'), text.size());
+    const std::string key = text.substr(0, colon);
+    if (deck)
+      problems_.add(place, fmt::format("'{}' is a second deck: one is read", text));
+    else if (find_key(key) || is_section(key))
+      problems_.add(place, fmt::format("an override is written key=value: {}={}", key,
+                                       colon < text.size() ? text.substr(colon + 1) : "VALUE"));
+    else
+      problems_.add(place, "an override is written key=value, such as model.layers=12");
     return;
   }
   const std::string path = text.substr(0, equals);
@@ -88,11 +99,19 @@ void Collector::read_override(const std::string& text, int source) {
     sweep_.reset();
     return;
   }
-  if (equals + 1 == text.size() && find_key(path) != nullptr) {
-    settings_.erase(path);
+  if (equals + 1 == text.size() && (find_key(path) != nullptr || is_section(path))) {
+    restore_defaults(path, place);
     return;
   }
   put(path, read_yaml(std::string_view(text).substr(equals + 1), source, problems_), place);
+}
+
+// Forgets what was given for the key, or for all keys of the section, that is called `path`.
+void Collector::restore_defaults(const std::string& path, const Place& place) {
+  std::erase_if(settings_, [&](const auto& setting) {
+    return setting.first == path || setting.first.starts_with(path + ".");
+  });
+  if (is_section(path)) sections_[path] = place;
 }
 
 // Reports a name that is not a plain word or that its section has already.
@@ -171,6 +190,16 @@ void Collector::put_section(const std::string& path, const Item& mapping) {
   }
 }
 
+// How the unknown key `path` may have been meant.
+std::string way_out(const std::string& path) {
+  const auto has = [&](std::string_view part) { return path.find(part) != std::string::npos; };
+  if (has(":")) return " — write a space after the colon";
+  if (has("\uff1a")) return " — write the ASCII colon ':' and a space";
+  if (has("\u00a0")) return " — it has a no-break space; indent with spaces";
+  if (has("=")) return " — in a deck it is KEY: VALUE, inside the key's section";
+  return suggestion(path);
+}
+
 void Collector::put(const std::string& path, const Item& item, const Place& place) {
   if (item.kind == Item::Kind::refused) return;
   if (path == "sweep" || path.starts_with("sweep.")) {
@@ -178,10 +207,7 @@ void Collector::put(const std::string& path, const Item& item, const Place& plac
   } else if (const Key* key = find_key(path)) {
     settings_[path] = {key, item, place};
   } else if (!is_section(path)) {
-    const bool glued = path.find(':') != std::string::npos;
-    problems_.add(place,
-                  fmt::format("unknown key '{}'{}", printable(path),
-                              glued ? " — write a space after the colon" : suggestion(path)));
+    problems_.add(place, fmt::format("unknown key '{}'{}", printable(path), way_out(path)));
   } else if (item.kind == Item::Kind::mapping) {
     sections_.try_emplace(path, place);
     put_section(path, item);
@@ -311,7 +337,7 @@ Deck parse(std::string_view text, const std::string& filename,
   for (const std::string& each : overrides) shown.push_back(printable(each));
   Problems problems(filename, shown);
   Collector collector(problems);
-  collector.read_deck(text);
+  collector.read_deck(text, !overrides.empty());
   for (std::size_t i = 0; i < overrides.size(); ++i) {
     collector.read_override(overrides[i], static_cast<int>(i) + 1);
   }

@@ -183,18 +183,25 @@ class Sentences : public sentencepiece::SentenceIterator {
   std::string part_;
 };
 
+/// The number after `word`, and `before` after that, in a message of the library; 0 without it.
+int number_after(std::string_view message, std::string_view word, std::string_view before) {
+  const std::size_t about = message.find(word);
+  if (about == std::string_view::npos) return 0;
+  const std::size_t at = message.find(before, about);
+  int number = 0;
+  if (at != std::string_view::npos)
+    std::from_chars(message.data() + at + before.size(), message.data() + message.size(), number);
+  return number;
+}
+
 /// The minimum number of pieces for this corpus, from the library's message "smaller than
 /// required_chars. 10 vs 311."; 0 for another error.
 int fewest_pieces(std::string_view message) {
-  constexpr std::string_view kBefore = " vs ";
-  const std::size_t about = message.find("required_chars");
-  if (about == std::string_view::npos) return 0;
-  const std::size_t at = message.find(kBefore, about);
-  int pieces = 0;
-  if (at != std::string_view::npos)
-    std::from_chars(message.data() + at + kBefore.size(), message.data() + message.size(), pieces);
-  return pieces;
+  return number_after(message, "required_chars", " vs ");
 }
+
+/// The maximum, from "Vocabulary size too high (5000). Please set it to a value <= 854."
+int most_pieces(std::string_view message) { return number_after(message, "too high", "<= "); }
 
 /// The text of the .vocab file that spm_train writes.
 std::string vocab_of(const std::string& model) {
@@ -257,6 +264,10 @@ SentencePieceModel train_sentencepiece(const std::vector<std::string>& sentences
         "a model of {} pieces is too small: the bytes, the special pieces and the characters of "
         "this corpus alone are {}; give --size {} or more",
         training.size, fewest, fewest);
+  if (const int most = status.ok() ? 0 : most_pieces(message))
+    throw DataError(
+        "this corpus gives at most {} pieces, fewer than {}; give --size {} or less, or more text",
+        most, training.size, most);
   if (!status.ok())
     throw DataError("SentencePiece cannot train a model of {} pieces on this corpus: {}",
                     training.size, reason_of(status.error_message()));

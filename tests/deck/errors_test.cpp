@@ -131,7 +131,11 @@ TEST(DeckErrors, Types) {
        "bad.yaml:6:12: evaluate.tasks: a task needs a name and a file: {name: lambada, file: FILE, "
        "every: 1000}"},
       {"  train: c", "  eod_loss: yes\n  train: c",
-       "bad.yaml:10:3: data.eod_loss = yes: expected true or false"},
+       "bad.yaml:10:3: data.eod_loss = yes: expected true or false — did you mean 'true'?"},
+      {"batch:", "log: {timers: Off}\nbatch:",
+       "bad.yaml:6:7: log.timers = Off: expected true or false — did you mean 'false'?"},
+      {"  peak: 3e-4", "  peak: 0,003",
+       "bad.yaml:8:3: schedule.peak = 0,003: expected a number, with a decimal point: 0.003"},
       {"batch:", "run: {name: \"\"}\nbatch:", "bad.yaml:6:7: run.name = \"\": must not be empty"},
       {"batch:", "run: {name: \"a\\nb\"}\nbatch:",
        "bad.yaml:6:7: run.name = \"a b\": must be one line without control characters"},
@@ -245,7 +249,7 @@ TEST(DeckErrors, MissingKeys) {
   });
   const std::string without_data = changed("  train: corpus_text_document\n", "");
   EXPECT_EQ(errors_of(without_data, {}, {.need_data = false}), "");
-  EXPECT_EQ(errors_of("", {}, {.need_data = false}).substr(0, 65),
+  EXPECT_EQ(errors_of("log:\n", {}, {.need_data = false}).substr(0, 65),
             "bad.yaml: missing key 'model.layers': Transformer layers.\nbad.yam");
 }
 
@@ -260,14 +264,34 @@ TEST(DeckErrors, WhatYamlAllowsAndADeckDoesNot) {
       {"  iterations: 100\n", "  iterations: 100\n---\na: 1\n",
        "bad.yaml:15:1: a second YAML document; a deck is only one"},
       {"corpus", "corpus\xff", "bad.yaml:10:16: byte 0xff is not UTF-8"},
-      {"corpus", "corpus\x04", "bad.yaml:10:16: control character 0x04"},
-      {"global: 16}", "global: 16", "bad.yaml:7:9: not valid YAML: end of map flow not found"},
+      {"corpus", "corpus\x04", "bad.yaml:10:16: control character 0x04: a deck is a text"},
+      {"global: 16}", "global: 16",
+       "bad.yaml:7:9: not valid YAML: '{' is not closed by '}', or a quote not by another one"},
       {"  layers", "\tlayers",
-       "bad.yaml:2:8: not valid YAML: illegal map value (line 2 is indented with a tab; use "
-       "spaces)"},
+       "bad.yaml:2:8: not valid YAML: line 2 is indented with a tab; use spaces"},
+      {"  heads", "\u00a0 heads",
+       "bad.yaml:5:11: not valid YAML: line 4 is indented with a no-break space; use spaces"},
+      {"  layers", "   layers",
+       "bad.yaml:3:3: not valid YAML: the indentation differs from that of the lines above"},
+      {"corpus_text_document", "*corpus",
+       "bad.yaml:10:10: not valid YAML: an alias ('*name') has no place in a deck; write the value "
+       "out, or quote the text"},
       {"  layers: 4", "  layers:4",
-       "bad.yaml:3:9: not valid YAML: illegal map value (line 2 needs a space after 'layers:')"},
+       "bad.yaml:3:9: not valid YAML: a ':' that belongs to no key: is this line indented as its "
+       "neighbours are, and has the key above its own ':'? (line 2 needs a space after 'layers:')"},
+      {"train:\n", "log.every = 1: a\ntrain:\n",
+       "bad.yaml:12:1: unknown key 'log.every = 1' — in a deck it is KEY: VALUE, inside the key's "
+       "section"},
+      {"train:\n", "log\uff1a {every: 1}\ntrain:\n",
+       "bad.yaml:12:1: unknown key 'log\uff1a {every' — write the ASCII colon ':' and a space"},
   });
+  EXPECT_EQ(errors_of(""),
+            "bad.yaml: an empty deck; inputs/quickstart.yaml is one to start from" + kOneError);
+  EXPECT_EQ(errors_of("\xff\xfem\0"),
+            "bad.yaml:1:1: UTF-16; convert it: iconv -f UTF-16 -t UTF-8 FILE" + kOneError);
+  EXPECT_EQ(
+      errors_of("log:\r  every: 1\r"),
+      "bad.yaml:1:5: its lines end with CR alone; convert it: tr '\\r' '\\n' <FILE" + kOneError);
   EXPECT_EQ(errors_of(changed("global: 16", "global: &a 16, micro: *a")),
             "bad.yaml:6:27: an anchor ('&name') has no place in a deck; leave it out\n"
             "bad.yaml:6:34: repeated key 'batch.micro' (first in line 6)\n"
@@ -336,7 +360,9 @@ TEST(DeckErrors, AreAllReportedInTheOrderOfTheFile) {
 TEST(DeckErrors, OverridesAreCheckedLikeTheFile) {
   const std::vector<std::pair<std::string, std::string>> cases = {
       {"=3", "an override is written key=value, such as model.layers=12"},
-      {"model.layers", "an override is written key=value, such as model.layers=12"},
+      {"layers", "an override is written key=value, such as model.layers=12"},
+      {"model.layers", "an override is written key=value: model.layers=VALUE"},
+      {"model.layers:4", "an override is written key=value: model.layers=4"},
       {"model.layres=3", "unknown key 'model.layres' — did you mean 'layers'?"},
       {"model.layers=x", "model.layers = x: expected a whole number"},
       {"model={layers: 2, layers: 3}", "repeated key 'model.layers'"},
@@ -345,7 +371,7 @@ TEST(DeckErrors, OverridesAreCheckedLikeTheFile) {
        "parallel.tensor = 3 does not divide model.heads = 8 (try 1, 2, 4 or 8)"},
       {"batch.micro=5", "batch.global = 16 is not a multiple of batch.micro = 5 (try 15 or 20)"},
       {"parallel.zero=4", "parallel.zero = 4: must be from 0 to 3"},
-      {"run.output=[", "not valid YAML: end of sequence flow not found"},
+      {"run.output=[", "not valid YAML: '[' is not closed by ']', or a quote not by another one"},
       {"data.tokenizer.type=huggingface",
        "data.tokenizer.type = huggingface: allowed are gpt2, bpe, sentencepiece, wordpiece, "
        "encdec, whitespace, bytes — did you mean 'bpe'?"},

@@ -170,6 +170,12 @@ TEST(Load, RangesThatOverlapBecomeOne) {
 TEST(Load, TheLastOverrideHoldsAndAnEmptyOneGivesTheDefault) {
   EXPECT_EQ(small_deck({"model.layers=2", "model.layers=6"}).model.layers, 6);
   EXPECT_EQ(small_deck({"run.seed=2", "run.seed="}).run.seed, 1234);
+  EXPECT_EQ(small_deck({"model.dropout.hidden=0.5", "model.dropout="}).model.dropout.hidden, 0.1);
+  const std::string all = kSmallDeck + "run: {seed: 5, name: a}\n";
+  EXPECT_EQ(parse(all, "b.yaml", {"run="}).run, small_deck({"run.name=b"}).run);
+  EXPECT_EQ(parse(all, "b.yaml", {"run=", "run.seed=7"}).run.seed, 7);
+  EXPECT_EQ(errors_of(kSmallDeck, {"schedule="}),
+            "--set schedule=: missing key 'schedule.peak': Largest learning rate." + kOneError);
   const Deck deck = small_deck({"model={layers: 2, dropout: {attention: 0}}"});
   EXPECT_EQ(deck.model.layers, 2);
   EXPECT_EQ(deck.model.dropout.attention, 0);

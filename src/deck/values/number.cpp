@@ -160,6 +160,12 @@ double parse_real(std::string_view text) {
   const bool percent = text.ends_with('%');
   if (percent) text.remove_suffix(1);
   std::optional<Decimal> number = read_decimal(text);
+  if (!number && std::ranges::count(text, ',') == 1) {
+    std::string point(text);
+    std::ranges::replace(point, ',', '.');
+    if (read_decimal(point))
+      throw BadValue(fmt::format("expected a number, with a decimal point: {}", point));
+  }
   if (!number) throw BadValue("expected a number");
   if (percent) number->exponent -= 2;
   const std::string plain = fmt::format("{}e{}", number->digits, number->exponent);

@@ -4,6 +4,7 @@
 
 #include <algorithm>
 #include <array>
+#include <cctype>
 #include <cmath>
 #include <utility>
 
@@ -248,8 +249,15 @@ double Codec<double>::read(const Item& item, const Rules& rules) {
 
 bool Codec<bool>::read(const Item& item, const Rules&) {
   const std::string_view text = plain_text(item, "true or false");
-  if (text != "true" && text != "false") throw BadValue("expected true or false");
-  return text == "true";
+  if (text == "true" || text == "false") return text == "true";
+  std::string word(text);
+  std::ranges::transform(word, word.begin(), [](unsigned char c) { return std::tolower(c); });
+  for (const auto& [meant, words] :
+       {std::pair("true", std::array{"true", "yes", "on", "1", "y"}),
+        std::pair("false", std::array{"false", "no", "off", "0", "n"})})
+    if (std::ranges::find(words, word) != words.end())
+      throw BadValue(fmt::format("expected true or false — did you mean '{}'?", meant));
+  throw BadValue("expected true or false");
 }
 
 std::vector<std::int64_t> Codec<std::vector<std::int64_t>>::read(const Item& item,

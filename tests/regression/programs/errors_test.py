@@ -19,12 +19,47 @@ def version():
                      (HERE.parents[1] / "CMakeLists.txt").read_text())[1]
 
 
+# Decks that are no YAML, or not what they look like, and what the message has to name.
+BROKEN = [
+    (b"", "broken.yaml: an empty deck"),
+    ("model: {}\n".encode("utf-16"), "broken.yaml:1:1: UTF-16; convert it: iconv"),
+    (b"\x7fELF\0\1", "broken.yaml:1:1: control character 0x7f: a deck is a text"),
+    (b"caf\xe9: 1\n", "broken.yaml:1:4: byte 0xe9 is not UTF-8"),
+    (b"model:\r  layers: 2\r", "its lines end with CR alone; convert it"),
+    (b"model:\n\tlayers: 2\n", "line 2 is indented with a tab; use spaces"),
+    ("model:\n  layers: 2\n\u00a0 heads: 2\n".encode(), "unknown key '\u00a0 heads' — it has a no-break space; indent with spaces"),
+    (b"model: {layers: 2\n", "'{' is not closed by '}'"),
+    (b"model:\n  layers: 2\n   heads: 2\n", "is this line indented as its neighbours are"),
+    (b"model:\n  layers:2\n  heads: 2\n", "line 2 needs a space after 'layers:'"),
+    ("model\uff1a {layers: 2}\n".encode(), "write the ASCII colon ':' and a space"),
+    (b"model.layers = 2: 0\n", "in a deck it is KEY: VALUE, inside the key's section"),
+    (b"log.every: 1\n", "write 'log.every' as 'every' inside the section 'log:'"),
+    (b"- model\n", "broken.yaml:1:1: a deck is made of sections such as 'model:', found a list"),
+    (b"model: &a {layers: 2}\nx: *a\n", "an anchor ('&name') has no place in a deck; leave it out"),
+    (b"data: {train: *.bin}\n", "has no place in a deck; write the value out, or quote the text"),
+    (b"model: {layers: 010}\n", "a number does not start with 0 (YAML would read it as octal)"),
+    (b"model: {layers: .nan}\n", "model.layers = .nan: expected a whole number"),
+    (b"model: {layers: 99999999999999999999}\n", "model.layers = 99999999999999999999: too large for a 64-bit number"),
+    (b"model: {layers: 2}\nmodel: {heads: 2}\n", "broken.yaml:2:1: repeated key 'model' (first in line 1)"),
+    (b"model: " + b"[" * 10000, "nested deeper than 64 levels"),
+]
+
+
 class Errors(RunTest):
     def test_deck_errors_are_said_once_and_together(self):
         result = self.fails(DECK, "unknown key 'model.layrs'", "model.layrs=3",
                             "parallel.tensor=3", ranks=2)
         self.assertEqual(result.err.count("parallel.tensor = 3 does not divide model.heads = 4"), 1)
         self.assertEqual(result.err.count("2 errors; nothing was started."), 1)
+
+    def test_broken_decks_end_in_a_message(self):
+        deck = self.folder / "broken.yaml"
+        for content, text in BROKEN:
+            with self.subTest(text):
+                deck.write_bytes(content)
+                result = run("trireme-pretrain", deck, "--check")
+                self.assertEqual(result.code, DECK, result)
+                self.assertIn(text, result.err, result)
 
     def test_layout_for_another_number_of_ranks(self):
         self.fails(DECK, "tensor * pipeline * data = 1 * 1 * 4 = 4, but 2 ranks were started",
@@ -79,6 +114,40 @@ class Errors(RunTest):
                        "model.sequence=16", *words)
         # A run folder with checkpoints resumes from these.
         self.pretrain("first", "checkpoint.load=missing", "--check")
+
+    def test_what_a_check_says_of_the_restart(self):
+        self.pretrain("first", "train.iterations=1", "checkpoint.every=1")
+        checkpoint = self.folder / "first/checkpoints/step-00000001.h5"
+        resumed = self.pretrain("first", "train.iterations=2", "parallel.zero=0", "--check")
+        self.assertIn(f"restart    from {checkpoint}, iteration 1\n", resumed.out)
+        self.assertIn("restart    changed: parallel.zero: 1 in the checkpoint, 0 now", resumed.out)
+        changed = self.pretrain("first", "model.sequence=16", "--check", code=DECK)
+        self.assertIn("model.sequence = 16, but the checkpoint was written with 32", changed.err)
+        self.pretrain("first", "model.sequence=16", "--check", "--restart", "never")
+        self.assertTrue(checkpoint.exists(), "a check moves nothing")
+        self.fails(DECK, "model.sequence = 16, but the checkpoint was written with 32", "--check",
+                   "--restart", checkpoint, "model.sequence=16")
+        self.fails(IO, "there is no checkpoint 'lost/run'", "--check", "--restart", "lost/run")
+        self.fails(USAGE, "neither latest, never nor a path; did you mean 'never'?", "--check",
+                   "--restart", "nevr")
+
+    def test_what_a_check_says_of_other_options(self):
+        self.fails(IO, "cannot open 'lost.yaml'", "--check", "--cluster", "lost.yaml")
+        cluster = HERE.parents[1] / "inputs/clusters/h200x4.yaml"
+        for question in "--check", "--plan":
+            expected = self.pretrain("run", question, "--cluster", cluster, "run.device=cuda",
+                                     "model.vocab=257")
+            self.assertRegex(expected.out, r"(?m)^expected +")
+        self.fails(USAGE, "--max-restarts belongs to --supervise", "--max-restarts", "3", "--check")
+        checked = run("trireme-evaluate", *self.deck_words("run"), "--check", "--checkpoint", "lost")
+        self.assertEqual(checked.code, IO, checked)
+        self.assertIn("there is no checkpoint 'lost'", checked.err)
+
+    def test_what_a_check_says_of_memory(self):
+        words = ["--check", "--ranks", "2", "parallel.tensor=2", "--memory"]
+        fits = self.pretrain("run", *words, "16GiB")
+        self.assertRegex(fits.out, r"memory     fits: 2 ranks need .* of the 16\.0 GiB that a host has")
+        self.fails(DECK, "--check: does not fit: 2 ranks need", *words, "20MiB")
 
     def test_more_samples_than_an_index_holds(self):
         for override in ("train.iterations=1e12", "train.skip=[1-1000000000000]"):
