@@ -5,7 +5,7 @@
 
 #include "deck_options.hpp"
 #include "plan/cluster/cluster.hpp"
-#include "plan/search/expected_step.hpp"
+#include "plan/search/layout_search.hpp"
 
 namespace trireme {
 

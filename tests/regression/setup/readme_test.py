@@ -3,35 +3,17 @@ nor data give the output that is shown, those on data and runs its form after a 
 today's plans, and keys, options, programs, files and links exist."""
 
 import contextlib
-import json
 import os
 import re
 import shutil
 import socket
 import subprocess
+import textwrap
 import unittest
 
-from runs import BIN, HERE, PATIENCE, SCRATCH, Started, command_line, run
+from pages import IMMEDIATE, OWN_TEXT, PAGES, PREPARED, ROOT, form_of, pattern_of, shown_commands
+from runs import BIN, PATIENCE, SCRATCH, Started, command_line, run
 
-ROOT = HERE.parents[1]
-FOLDERS = ("apps", "inputs", "jobs", "src", "tests")
-PAGES = {str(path.relative_to(ROOT)): path.read_text()
-         for path in [*ROOT.glob("*.md"),
-                      *(page for folder in FOLDERS for page in (ROOT / folder).rglob("README.md"))]
-         if "tests/data" not in str(path)}
-
-# Commands that any machine answers in a moment, always with the same output.
-IMMEDIATE = re.compile(r"^trireme-pretrain (\S+ .*)?--(help|plan|check|print-job|print-deck)|"
-                       r"^trireme-convert flags|^trireme-preprocess --input news.jsonl|"
-                       r"^echo .* --vocab tests/data/|^trireme-preprocess presplit --input tests/data/|"
-                       r"^sed |^head ")
-# Commands on runs and data that the pages made before: a short run each, whose output has the form that is shown.
-PREPARED = re.compile(r"^trireme-inspect runs|^trireme-generate --checkpoint runs/[ql]|^(mpirun -n 2 )?trireme-evaluate \$deck|"
-                      r"^trireme-tokenizer train --type|^trireme-preprocess --input data/quick|^echo .* --model data/|"
-                      r"^trireme-report (summary|plot|export|diff)|^trireme-plan inputs/gpt2-xl|^trireme-convert hf|"
-                      r"^trireme-bench profile|^mpirun -n 1 trireme-pretrain tiny.yaml : .* other.yaml|^curl ")
-# Commands on the reader's own text: their output is compared without its numbers.
-OWN_TEXT = re.compile(r"\bmy\.txt|=data/my|runs/my")
 SHORT_RUN = " train.iterations=4 batch.global=4 evaluate.iterations=1 log.every=2"
 FOLDER = "/home/me/trireme"  # the working directory of the pages' commands
 
@@ -48,20 +30,6 @@ def setUpModule():
     os.chdir(SCRATCH)
 
 
-def blocks(page):
-    """The page's blocks of text as it stands, without those of another language."""
-    fenced = re.findall(r"^```(\w*)\n(.*?)^```$", page, re.M | re.S)
-    return [text for language, text in fenced if not language]
-
-
-def shown_commands(page):
-    """Pairs of a command and the lines that the page shows of its output."""
-    for block in blocks(page):
-        for part in re.split(r"^\$ ", block, flags=re.M)[1:]:
-            command, _, output = re.match(r"((?:[^\n]*\\\n)*[^\n]*)(\n|$)(.*)", part, re.S).groups()
-            yield command, output.splitlines()
-
-
 def answer(command):
     """What a shell prints for `command`."""
     if OWN_TEXT.search(command):
@@ -73,29 +41,6 @@ def answer(command):
     result = subprocess.run(["bash", "-c", command], env=environment, text=True, timeout=PATIENCE,
                             stdout=subprocess.PIPE, stderr=subprocess.STDOUT)
     return result.stdout.replace(str(SCRATCH), FOLDER)
-
-
-def pattern_of(lines, with_numbers=True):
-    """A regular expression for output in which `...` stands for a part of a line, or for lines."""
-    def part(text):
-        if with_numbers:
-            return re.escape(text)
-        return r"[\d.,E+\-]+".join(map(re.escape, re.split(r"\d[\d.,E+\-]*", text)))
-
-    return "".join(r"(.*\n)*?" if line == "..." else
-                   ".*?".join(map(part, line.split("..."))) + "\n" for line in lines)
-
-
-def form_of(text):
-    """`text` with its numbers and widths taken out; of an object of JSON the names and types of its values."""
-    def types(value):
-        if isinstance(value, dict):
-            return {name: types(each) for name, each in value.items()}
-        return [types(value[0])] if isinstance(value, list) and value and isinstance(value[0], dict) else type(value).__name__
-
-    if text.startswith(("{", "[")):
-        return json.dumps(types(json.loads(text)))
-    return re.sub(r"\b[0-9a-f]{16}\b|-?\d+(\.\d+)?([eE][+-]?\d+)?", "N", re.sub(" +", " ", text)).rstrip()
 
 
 def prepare_short_runs():
@@ -219,6 +164,27 @@ class Readme(unittest.TestCase):
                 self.assertIsNotNone(bubble, printed)
                 totals = re.findall(r"([\d.]+) GiB\n", printed)
                 self.assertEqual(plan, f"{max(totals, key=float)} GiB, {bubble[1]}", printed)
+
+    def test_decks_and_clusters_are_read(self):
+        shutil.copytree(ROOT / "inputs/clusters", SCRATCH / "clusters")
+        tried = 0
+        for name, page in PAGES.items():
+            for text in re.findall(r"^```yaml\n(.*?)^```$", page, re.M | re.S):
+                tried += 1
+                file = SCRATCH / ("clusters/page.yaml" if text.startswith("name:") else "page.yaml")
+                file.write_text(text)
+                with self.subTest(page=name, text=text):
+                    if text.startswith("name:"):
+                        result = run("trireme-plan", ROOT / "inputs/gpt2-1.5b.yaml", "--cluster", file, "--top", "1", "model.vocab=50257",
+                                     "run.device=cuda")
+                    elif text.startswith("model:"):
+                        result = run("trireme-pretrain", file, "--print-deck", "run.device=cuda")
+                    else:  # a section
+                        section, body = text.split(":", 1)
+                        result = run("trireme-pretrain", ROOT / "tests/regression/tiny.yaml", "--print-deck", "run.device=cuda", "data.train=x",
+                                     f"{section}={textwrap.dedent(body)}")
+                    self.assertEqual(result.code, 0, result)
+        self.assertGreater(tried, 5, "the blocks are not found any more")
 
     def test_keys_exist(self):
         text = run("trireme-pretrain", "--help", "deck").out
