@@ -12,6 +12,7 @@
 #include "core/system/process.hpp"
 #include "device/backend.hpp"
 #include "device/timers.hpp"
+#include "kernels/cuda/decoding/pass.hpp"
 #include "kernels/cuda/gemm/gemm_runner.hpp"
 #include "kernels/cuda/workspace.hpp"
 
@@ -155,7 +156,10 @@ using Graph = std::unique_ptr<CUgraph_st, cudaError_t (*)(cudaGraph_t)>;
 
 class CudaGraph final : public CapturedWork {
  public:
-  CudaGraph(const Graph& graph, cudaStream_t stream) : stream_(stream) {
+  /// Keeps `pass`, whose memory kernels of the graph read.
+  CudaGraph(const Graph& graph, cudaStream_t stream,
+            std::unique_ptr<kernels::cuda::DecodingPass> pass)
+      : pass_(std::move(pass)), stream_(stream) {
     TRIREME_CUDA(cudaGraphInstantiate(&executable_, graph.get(), 0));
   }
   ~CudaGraph() override { cudaGraphExecDestroy(executable_); }
@@ -165,6 +169,7 @@ class CudaGraph final : public CapturedWork {
   void replay() override { TRIREME_CUDA(cudaGraphLaunch(executable_, stream_)); }
 
  private:
+  std::unique_ptr<kernels::cuda::DecodingPass> pass_;
   cudaGraphExec_t executable_ = nullptr;
   cudaStream_t stream_;
 };
@@ -176,9 +181,8 @@ Graph end_capture(cudaStream_t stream) {
   return {graph, &cudaGraphDestroy};
 }
 
-/// See Backend::capture(). What other threads enqueue meanwhile is neither captured nor delayed.
-std::unique_ptr<CapturedWork> capture_stream(cudaStream_t stream,
-                                             const std::function<void()>& work) {
+/// What `work` enqueues. What other threads enqueue meanwhile is neither captured nor delayed.
+Graph capture_stream(cudaStream_t stream, const std::function<void()>& work) {
   TRIREME_CUDA(cudaStreamBeginCapture(stream, cudaStreamCaptureModeThreadLocal));
   try {
     work();
@@ -187,7 +191,7 @@ std::unique_ptr<CapturedWork> capture_stream(cudaStream_t stream,
     if (cudaStreamEndCapture(stream, &incomplete) == cudaSuccess) cudaGraphDestroy(incomplete);
     throw;
   }
-  return std::make_unique<CudaGraph>(end_capture(stream), stream);
+  return end_capture(stream);
 }
 
 // Operations are queued on one stream; the host runs ahead.
@@ -235,15 +239,18 @@ class CudaBackend final : public Backend {
   }
 
   void zero(const Tensor& tensor) override {
+    end_pass();
     if (tensor.bytes() > 0)
       TRIREME_CUDA(cudaMemsetAsync(tensor.data, 0, tensor.bytes(), context_.stream));
   }
   void copy(void* destination, const void* source, std::size_t bytes) override {
+    end_pass();
     if (bytes > 0)
       TRIREME_CUDA(
           cudaMemcpyAsync(destination, source, bytes, cudaMemcpyDeviceToDevice, context_.stream));
   }
   void upload(void* destination, const void* host_source, std::size_t bytes) override {
+    end_pass();
     staging_.upload(destination, host_source, bytes, context_.stream);
   }
   void download(void* host_destination, const void* source, std::size_t bytes) override {
@@ -265,6 +272,7 @@ class CudaBackend final : public Backend {
     return Buffer(memory, [](void* address) { cudaFreeHost(address); });
   }
   void start_copy(void* destination, const void* source, std::size_t bytes) override {
+    end_pass();
     if (bytes == 0) return;
     copies_asked_.record(context_.stream);
     copies_asked_.hold(copies_.get());
@@ -295,12 +303,24 @@ class CudaBackend final : public Backend {
   int fused_gemms() const override { return gemm_.fused_gemms(); }
   CUstream_st* stream() const override { return context_.stream; }
   std::unique_ptr<CapturedWork> capture(const std::function<void()>& work) override {
-    return capture_stream(context_.stream, work);
+    pass_ = std::make_unique<kernels_on_gpu::DecodingPass>(context_);
+    try {
+      const Graph graph = capture_stream(context_.stream, [&] {
+        work();
+        pass_->flush();
+      });
+      pass_->upload();
+      return std::make_unique<CudaGraph>(graph, context_.stream, std::move(pass_));
+    } catch (...) {
+      pass_.reset();
+      throw;
+    }
   }
 
 #define TRIREME_DEFINE(operation, Arguments)                \
   void operation(const kernels::Arguments& args) override { \
     const OperationRange range(#operation);                 \
+    end_pass();                                             \
     gemm_.operation(args, context_);                        \
   }
   TRIREME_GEMM_OPERATIONS(TRIREME_DEFINE)
@@ -308,12 +328,18 @@ class CudaBackend final : public Backend {
 #define TRIREME_DEFINE(operation, Arguments)                \
   void operation(const kernels::Arguments& args) override { \
     const OperationRange range(#operation);                 \
+    if (pass_ && pass_->take(args)) return;                 \
     kernels_on_gpu::operation(args, context_);              \
   }
   TRIREME_KERNEL_OPERATIONS(TRIREME_DEFINE)
 #undef TRIREME_DEFINE
 
  private:
+  /// Enqueues what a capture has gathered, before anything else is.
+  void end_pass() {
+    if (pass_) pass_->flush();
+  }
+
   std::string gpu_name_;
   std::shared_ptr<Allocated> allocated_ = std::make_shared<Allocated>();
   cuda::Stream stream_;
@@ -322,6 +348,7 @@ class CudaBackend final : public Backend {
   Staging staging_;
   kernels_on_gpu::GemmRunner gemm_;
   kernels_on_gpu::Context context_;
+  std::unique_ptr<kernels_on_gpu::DecodingPass> pass_;  ///< of the capture that is made
   Buffer workspace_;
 };
 

@@ -4,6 +4,7 @@
 #include "kernels/cuda/common/elementwise.cuh"
 #include "kernels/cuda/common/math.cuh"
 #include "kernels/cuda/qk_layout.cuh"
+#include "kernels/cuda/rotary_pair.cuh"
 
 namespace trireme::kernels::cuda {
 namespace {
@@ -43,9 +44,9 @@ struct RotatePairs {
     const Values<kWidth> cosines = widen(inputs.cosines), sines = widen(inputs.sines);
 #pragma unroll
     for (int i = 0; i < kWidth; ++i) {
-      const float x = low[i], y = high[i], sine = sign * sines[i];
-      low[i] = x * cosines[i] - y * sine;
-      high[i] = y * cosines[i] + x * sine;
+      const RotatedPair pair = rotate_pair(low[i], high[i], cosines[i], sign * sines[i]);
+      low[i] = pair.low;
+      high[i] = pair.high;
     }
     T* to = pair(row, column);
     cuda::store(to, narrow<T>(low));

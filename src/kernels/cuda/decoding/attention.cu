@@ -1,10 +1,9 @@
 #include <cooperative_groups.h>
 
 #include <algorithm>
-#include <cmath>
 
 #include "kernels/attention.hpp"
-#include "kernels/cuda/decoding/attention_keys.cuh"
+#include "kernels/cuda/decoding/cache_parameters.cuh"
 #include "kernels/cuda/decoding/launch.cuh"
 #include "kernels/decoding.hpp"
 
@@ -60,6 +59,8 @@ __device__ __forceinline__ void attend(const CacheParameters<T>& p) {
   wait_for_previous();
   if (!p.append) reader.read(first, cached, step);
   const T* row = p.row(t);
+  const T* new_key = row + std::int64_t{p.heads + kv} * p.d;
+  const T* new_value = new_key + std::int64_t{p.kv_heads} * p.d;
   Values<kElements> query[kHeads];
   Softmax<kHeads> state;
 #pragma unroll
@@ -74,7 +75,7 @@ __device__ __forceinline__ void attend(const CacheParameters<T>& p) {
     state.total[g] = 0.0f;
   }
   while (first < end) {
-    if (p.append) reader.read_new(first, row, step);
+    if (p.append) reader.read_new(first, new_key, new_value, step);
     reader.add(first, step, query, state);
     first += Reader::kStride;
     if (first < end) reader.read(first, cached, step);
@@ -82,10 +83,9 @@ __device__ __forceinline__ void attend(const CacheParameters<T>& p) {
   write_warp<kLanes, kHeads>(state, of_warps[threadIdx.x / 32]);
   if (p.append && block == 0 && first_head == kv * group && end > 0) {
     const std::int64_t place = p.place(reader.blocks, end - 1, kv);
-    const T* from = row + std::int64_t{p.heads + kv} * p.d;
     for (int i = threadIdx.x; i < p.d; i += kThreads) {
-      p.keys[place + i] = from[i];
-      p.values[place + i] = from[std::int64_t{p.kv_heads} * p.d + i];
+      p.keys[place + i] = new_key[i];
+      p.values[place + i] = new_value[i];
     }
   }
   __syncthreads();
@@ -132,31 +132,6 @@ __global__ void __launch_bounds__(kThreads, sizeof(T) == 2 && kHeads == 1 && kLa
 #endif
 }
 
-template <typename T>
-CacheParameters<T> parameters_of(const Tensor& qkv, const KeyValueCache& cache,
-                                 const CacheRows& rows, const CacheSizes& sizes) {
-  int shift = -1;
-  for (int i = 0; i < 31; ++i)
-    if (std::int64_t{1} << i == sizes.positions) shift = i;
-  return {.qkv = qkv.as<T>(),
-          .keys = cache.keys.as<T>(),
-          .values = cache.values.as<T>(),
-          .out = nullptr,
-          .table = cache.table,
-          .lines = rows.lines,
-          .row_positions = rows.positions,
-          .stride = cache.stride,
-          .columns = cache.columns,
-          .heads = static_cast<int>(sizes.heads),
-          .kv_heads = static_cast<int>(sizes.kv_heads),
-          .d = static_cast<int>(sizes.head_dim),
-          .positions = static_cast<int>(sizes.positions),
-          .shift = shift,
-          .scale = static_cast<float>(1.0 / std::sqrt(static_cast<double>(sizes.head_dim))),
-          .append = false,
-          .window = 0};
-}
-
 }  // namespace
 
 void cache_append(const CacheAppend& args, const Context& context) {
@@ -165,7 +140,7 @@ void cache_append(const CacheAppend& args, const Context& context) {
   if (sizes.rows == 0) return;
   dispatch_cuda(args.qkv.dtype, [&](auto zero) {
     using T = decltype(zero);
-    const auto p = parameters_of<T>(args.qkv, args.cache, args.rows, sizes);
+    const auto p = cache_parameters<T>(args.qkv, args.cache, args.rows, sizes);
     launch_early(append_rows<T>, dim3(static_cast<unsigned>(sizes.rows)), 256, 0, context, 1, p);
   });
 }
@@ -181,10 +156,7 @@ void attention_paged(const AttentionPaged& args, const Context& context) {
   const int lanes = static_cast<int>((d + kElements - 1) / kElements);
   dispatch_cuda(args.qkv.dtype, [&](auto zero) {
     using T = decltype(zero);
-    auto p = parameters_of<T>(args.qkv, args.cache, args.rows, sizes);
-    p.out = args.out.as<T>();
-    p.append = args.append;
-    p.window = static_cast<int>(std::min<std::int64_t>(args.window, INT32_MAX));
+    const auto p = cache_parameters<T>(args, sizes);
     const bool vectors = d % kElements == 0 && aligned16(p.qkv) && aligned16(p.keys) &&
                          aligned16(p.values) && sizes.width() % kElements == 0 &&
                          p.stride % kElements == 0;

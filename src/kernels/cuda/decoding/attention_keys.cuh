@@ -177,16 +177,15 @@ struct KeyReader {
       step.values[u] = load_part<T, kVectors>(p.values + place, there);
     }
   }
-  /// Reads the last key from the row that brings it, where the step has it.
-  __device__ __forceinline__ void read_new(int first, const T* row, Step& step) const {
+  /// Takes the last key, and its value, from `key` and `value` [d], where the step has it.
+  __device__ __forceinline__ void read_new(int first, const T* key, const T* value,
+                                           Step& step) const {
     if (first + kStep < end) return;
-    const T* from = row + std::int64_t{p.heads + kv} * p.d + column();
 #pragma unroll
     for (int u = 0; u < kUnroll; ++u) {
       if (key_of(first, u) != end - 1) continue;
-      step.keys[u] = load_part<T, kVectors>(from, p.d - column());
-      step.values[u] =
-          load_part<T, kVectors>(from + std::int64_t{p.kv_heads} * p.d, p.d - column());
+      step.keys[u] = load_part<T, kVectors>(key + column(), p.d - column());
+      step.values[u] = load_part<T, kVectors>(value + column(), p.d - column());
     }
   }
   /// Adds the keys of a step to the softmax.

@@ -1,8 +1,7 @@
 #include <algorithm>
 
-#include "kernels/cuda/common/elements.cuh"
-#include "kernels/cuda/common/math.cuh"
 #include "kernels/cuda/decoding/launch.cuh"
+#include "kernels/cuda/decoding/linear_parts.cuh"
 #include "kernels/decoding.hpp"
 
 // A block computes kTile outputs of all rows. Bound by the bytes of the weight, which each block
@@ -10,126 +9,44 @@
 namespace trireme::kernels::cuda {
 namespace {
 
-constexpr int kThreads = 256;
-constexpr int kWarps = kThreads / 32;
+constexpr int kWarps = 8;
+constexpr int kParity = kLinearSlices / kWarps;  // slices of a warp, which takes its steps in turn
+static_assert(kParity == 2);
+constexpr int kThreads = 32 * kWarps;
 constexpr int kTile = 16;
 constexpr int kRows = static_cast<int>(kMaxDecodeRows);
 static_assert(kRows == kWarps, "a warp computes the statistics of a row");
-
-enum class Epilogue { none, gelu_tanh, gelu, tanh, silu };
 
 template <typename T>
 struct LinearParameters {
   const T* x;
   const T* weight;
   T* y;
-  const T* norm_weight;
-  const T* norm_bias;
+  NormParameters<T> norm;
   const T* bias;
   const T* residual;
   int rows, n, k;
-  float eps;
-  bool mean;  // whether the norm subtracts it
   bool gated;
   Epilogue function;
 };
-
-struct Statistics {
-  float mean = 0.0f, rstd = 1.0f;
-};
-
-template <typename T>
-__device__ float apply(Epilogue function, float x) {
-  switch (function) {
-    case Epilogue::gelu_tanh:
-      return Gelu<T>(x).value(x);
-    case Epilogue::gelu:
-      return ExactGelu<T>(x).value(x);
-    case Epilogue::tanh:
-      return tanhf(x);
-    case Epilogue::silu:
-      return x / (1.0f + exponential<T>(-x));
-    case Epilogue::none:
-      break;
-  }
-  return x;
-}
-
-// The statistics of a row, by one warp.
-template <typename T, int kWidth>
-__device__ Statistics statistics_of(const LinearParameters<T>& p, const T* x) {
-  const int lane = threadIdx.x % 32;
-  const auto reduce = [&](auto term) {
-    float sum = 0.0f;
-#pragma unroll 4
-    for (int i = lane * kWidth; i < p.k; i += 32 * kWidth) {
-      const Values<kWidth> values = widen<T, kWidth>(load<kWidth>(x + i));
-#pragma unroll
-      for (int c = 0; c < kWidth; ++c) sum += term(values[c]);
-    }
-    return warp_sum(sum);
-  };
-  Statistics result;
-  const auto k = static_cast<float>(p.k);
-  if (p.mean) result.mean = reduce([](float v) { return v; }) / k;
-  const float variance = reduce([&](float v) { return (v - result.mean) * (v - result.mean); }) / k;
-  result.rstd = rsqrtf(variance + p.eps);
-  return result;
-}
-
-// norm(x) of elements x, of columns i and following, rounded to T.
-template <typename T, int kWidth>
-__device__ __forceinline__ Elements<T, kWidth> normalize(const LinearParameters<T>& p,
-                                                         const Elements<T, kWidth>& x, int i,
-                                                         const Statistics& statistics) {
-  if (!p.norm_weight) return x;
-  Values<kWidth> values = widen<T, kWidth>(x);
-  const Values<kWidth> weight = widen<T, kWidth>(load<kWidth>(p.norm_weight + i));
-#pragma unroll
-  for (int c = 0; c < kWidth; ++c)
-    values[c] = (values[c] - statistics.mean) * statistics.rstd * weight[c];
-  if (p.norm_bias) {
-    const Values<kWidth> bias = widen<T, kWidth>(load<kWidth>(p.norm_bias + i));
-#pragma unroll
-    for (int c = 0; c < kWidth; ++c) values[c] += bias[c];
-  }
-  return narrow<T>(values);
-}
 
 // Output `o` of row `row` from its accumulator `first`, and `second` of the up half.
 template <typename T>
 __device__ __forceinline__ void finish(const LinearParameters<T>& p, int row, int o, float first,
                                        float second) {
   const std::int64_t place = std::int64_t{row} * p.n + o;
-  if (p.bias) first += to_float(p.bias[o]);
-  first = apply<T>(p.function, first);
-  if (p.gated) first *= second;
-  if (p.residual) first += to_float(p.residual[place]);
-  p.y[place] = from_float<T>(first);
+  const float bias = p.bias ? to_float(p.bias[o]) : 0.0f;
+  const float residual = p.residual ? to_float(p.residual[place]) : 0.0f;
+  p.y[place] = from_float<T>(finished<T>({.bias = p.bias != nullptr,
+                                          .gated = p.gated,
+                                          .residual = p.residual != nullptr,
+                                          .function = p.function},
+                                         first, second, bias, residual));
 }
 
 // ---- 16-bit types: tensor cores, with the outputs as the rows of A and the tokens as the columns
 // of B. Each lane reads 16 consecutive bytes of a weight row: the columns of the fragments are a
 // permutation of k, the same for A and B.
-
-__device__ __forceinline__ void multiply(float (&c)[4], std::uint32_t a0, std::uint32_t a1,
-                                         std::uint32_t a2, std::uint32_t a3, std::uint32_t b0,
-                                         std::uint32_t b1, __nv_bfloat16) {
-  asm("mma.sync.aligned.m16n8k16.row.col.f32.bf16.bf16.f32 {%0,%1,%2,%3}, {%4,%5,%6,%7}, {%8,%9}, "
-      "{%0,%1,%2,%3};"
-      : "+f"(c[0]), "+f"(c[1]), "+f"(c[2]), "+f"(c[3])
-      : "r"(a0), "r"(a1), "r"(a2), "r"(a3), "r"(b0), "r"(b1));
-}
-__device__ __forceinline__ void multiply(float (&c)[4], std::uint32_t a0, std::uint32_t a1,
-                                         std::uint32_t a2, std::uint32_t a3, std::uint32_t b0,
-                                         std::uint32_t b1, __half) {
-  asm("mma.sync.aligned.m16n8k16.row.col.f32.f16.f16.f32 {%0,%1,%2,%3}, {%4,%5,%6,%7}, {%8,%9}, "
-      "{%0,%1,%2,%3};"
-      : "+f"(c[0]), "+f"(c[1]), "+f"(c[2]), "+f"(c[3])
-      : "r"(a0), "r"(a1), "r"(a2), "r"(a3), "r"(b0), "r"(b1));
-}
-
-constexpr int kStep = 64;  // of k, by one warp
 
 // A warp's weights of kGroup steps, which are loaded together: two output rows and two packs of
 // each step.
@@ -162,7 +79,7 @@ __device__ __forceinline__ void load_group(const LinearParameters<T>& p, int out
 #pragma unroll
         for (int part = 0; part < 2; ++part) {
           const int o = output + lane / 4 + 8 * r;
-          const int i = (step + s * kWarps) * kStep + 32 * part + 8 * (lane % 4);
+          const int i = (step + s * kWarps) * kLinearStep + 32 * part + 8 * (lane % 4);
           uint4& pack = group.packs[s][half][r][part];
           pack = make_uint4(0, 0, 0, 0);
           if (o < p.n && i < p.k)
@@ -172,7 +89,9 @@ __device__ __forceinline__ void load_group(const LinearParameters<T>& p, int out
 
 // Shared memory: norm(x), each row `row_stride` elements after the one before, so that a warp reads
 // fragments of eight rows without bank conflicts; zeros from k on.
-__host__ __device__ constexpr int row_stride(int k) { return (k + kStep - 1) / kStep * kStep + 32; }
+__host__ __device__ constexpr int row_stride(int k) {
+  return (k + kLinearStep - 1) / kLinearStep * kLinearStep + 32;
+}
 
 template <typename T>
 __device__ void stage_input(const LinearParameters<T>& p, T* staged) {
@@ -185,17 +104,17 @@ __device__ void stage_input(const LinearParameters<T>& p, T* staged) {
     *reinterpret_cast<Elements<T, 8>*>(staged + row * stride + i) = x;
   }
   __syncthreads();
-  if (!p.norm_weight) return;
+  if (!p.norm.weight) return;
   const int warp = threadIdx.x / 32;
   if (warp < p.rows) {
-    const Statistics own = statistics_of<T, 8>(p, staged + warp * stride);
+    const Statistics own = half_statistics_of(p.norm, p.k, staged + warp * stride);
     if (threadIdx.x % 32 == 0) shared[warp] = own;
   }
   __syncthreads();
   for (int task = threadIdx.x; task < p.rows * packs; task += kThreads) {
     const int row = task / packs, i = task % packs * 8;
     auto* x = reinterpret_cast<Elements<T, 8>*>(staged + row * stride + i);
-    if (i < p.k) *x = normalize<T, 8>(p, *x, i, shared[row]);
+    if (i < p.k) *x = normalize<T, 8>(p.norm, *x, i, shared[row]);
   }
   __syncthreads();
 }
@@ -203,14 +122,14 @@ __device__ void stage_input(const LinearParameters<T>& p, T* staged) {
 template <typename T, int kHalves>
 __device__ __forceinline__ void multiply_group(const LinearParameters<T>& p, const T* staged,
                                                int step, const WeightGroup<kHalves>& group,
-                                               float (&sums)[kHalves][4]) {
+                                               int parity, float (&sums)[kParity][kHalves][4]) {
   constexpr int kGroup = WeightGroup<kHalves>::kGroup;
   const int lane = threadIdx.x % 32, row = lane / 4;
 #pragma unroll
   for (int s = 0; s < kGroup; ++s)
 #pragma unroll
     for (int part = 0; part < 2; ++part) {
-      const int i = (step + s * kWarps) * kStep + 32 * part + 8 * (lane % 4);
+      const int i = (step + s * kWarps) * kLinearStep + 32 * part + 8 * (lane % 4);
       Elements<T, 8> x = {};
       if (row < p.rows && i < p.k)
         x = *reinterpret_cast<const Elements<T, 8>*>(staged + row * row_stride(p.k) + i);
@@ -219,8 +138,9 @@ __device__ __forceinline__ void multiply_group(const LinearParameters<T>& p, con
         const uint4& a = group.packs[s][half][0][part];
         const uint4& b = group.packs[s][half][1][part];
         const std::uint32_t* v = x.words;
-        multiply(sums[half], a.x, b.x, a.y, b.y, v[0], v[1], T{});
-        multiply(sums[half], a.z, b.z, a.w, b.w, v[2], v[3], T{});
+        float(&sum)[4] = sums[kGroup == kParity ? s : parity][half];
+        multiply(sum, a.x, b.x, a.y, b.y, v[0], v[1], T{});
+        multiply(sum, a.z, b.z, a.w, b.w, v[2], v[3], T{});
       }
     }
 }
@@ -231,20 +151,20 @@ __device__ __forceinline__ void prefetch_weights(const LinearParameters<T>& p, i
                                                  int step) {
   const int lane = threadIdx.x % 32;
   // A line of 128 bytes is a step of one output; a lane takes every 32nd of them.
-  for (; step * kStep < p.k; step += kWarps) {
+  for (; step * kLinearStep < p.k; step += kWarps) {
     const int o = output + lane % kTile;
     const int half = lane / kTile;
     if (half < kHalves && o < p.n)
       asm volatile("prefetch.global.L2 [%0];" ::"l"(
-          p.weight + (std::int64_t{half} * p.n + o) * p.k + step * kStep));
+          p.weight + (std::int64_t{half} * p.n + o) * p.k + step * kLinearStep));
   }
 }
 
-// The warps share k; their sums are added in the order of the warps.
+// The warps share k; the sums of their slices are added in turn.
 template <typename T, int kHalves>
 __global__ void __launch_bounds__(kThreads, 2) linear_tiles(const LinearParameters<T> p) {
   extern __shared__ uint4 dynamic[];
-  __shared__ float partial[kHalves][kWarps][kTile][kRows];
+  __shared__ float partial[kHalves][kLinearSlices][kTile][kRows];
   const int warp = threadIdx.x / 32, lane = threadIdx.x % 32;
   const int output = static_cast<int>(blockIdx.x) * kTile;
   constexpr int kStride = WeightGroup<kHalves>::kGroup * kWarps;
@@ -256,19 +176,22 @@ __global__ void __launch_bounds__(kThreads, 2) linear_tiles(const LinearParamete
   prefetch_weights<T, kHalves>(p, output, warp + 2 * kStride);
   wait_for_previous();
   stage_input(p, staged);
-  float sums[kHalves][4] = {};
-  const int steps = (p.k + kStep - 1) / kStep;
+  float sums[kParity][kHalves][4] = {};
+  const int steps = (p.k + kLinearStep - 1) / kLinearStep;
   for (int step = warp; step < steps; step += 2 * kStride) {
-    multiply_group(p, staged, step, even, sums);
+    multiply_group(p, staged, step, even, 0, sums);
     load_group(p, output, step + 2 * kStride, even);
-    multiply_group(p, staged, step + kStride, odd, sums);
+    multiply_group(p, staged, step + kStride, odd, 1, sums);
     load_group(p, output, step + 3 * kStride, odd);
   }
 #pragma unroll
   for (int half = 0; half < kHalves; ++half)
 #pragma unroll
-    for (int c = 0; c < 4; ++c)
-      partial[half][warp][lane / 4 + 8 * (c / 2)][2 * (lane % 4) + c % 2] = sums[half][c];
+    for (int i = 0; i < kParity; ++i)
+#pragma unroll
+      for (int c = 0; c < 4; ++c)
+        partial[half][i * kWarps + warp][lane / 4 + 8 * (c / 2)][2 * (lane % 4) + c % 2] =
+            sums[i][half][c];
   __syncthreads();
   const int row = threadIdx.x / kTile, o = threadIdx.x % kTile;
   if (row >= p.rows || output + o >= p.n) return;
@@ -276,7 +199,7 @@ __global__ void __launch_bounds__(kThreads, 2) linear_tiles(const LinearParamete
 #pragma unroll
   for (int half = 0; half < kHalves; ++half)
 #pragma unroll
-    for (int w = 0; w < kWarps; ++w) totals[half] += partial[half][w][o][row];
+    for (int i = 0; i < kLinearSlices; ++i) totals[half] += partial[half][i][o][row];
   finish(p, row, output + o, totals[0], totals[1]);
 }
 
@@ -288,8 +211,8 @@ __global__ void __launch_bounds__(kThreads) linear_rows(const LinearParameters<T
   const int warp = threadIdx.x / 32, lane = threadIdx.x % 32;
   allow_dependents();
   wait_for_previous();
-  if (p.norm_weight && warp < p.rows) {
-    const Statistics own = statistics_of<T, kWidth>(p, p.x + std::int64_t{warp} * p.k);
+  if (p.norm.weight && warp < p.rows) {
+    const Statistics own = statistics_of<T, kWidth>(p.norm, p.k, p.x + std::int64_t{warp} * p.k);
     if (lane == 0) shared[warp] = own;
   }
   __syncthreads();
@@ -304,7 +227,7 @@ __global__ void __launch_bounds__(kThreads) linear_rows(const LinearParameters<T
         for (int row = 0; row < kRows; ++row) {
           if (row >= p.rows) continue;
           const Values<kWidth> x = widen<T, kWidth>(normalize<T, kWidth>(
-              p, load<kWidth>(p.x + std::int64_t{row} * p.k + i), i, shared[row]));
+              p.norm, load<kWidth>(p.x + std::int64_t{row} * p.k + i), i, shared[row]));
 #pragma unroll
           for (int c = 0; c < kWidth; ++c) {
             float& sum = half == 0 ? sums[0][row] : sums[1][row];
@@ -318,21 +241,6 @@ __global__ void __launch_bounds__(kThreads) linear_rows(const LinearParameters<T
       if (lane == row && row < p.rows) finish(p, row, o, first, second);
     }
   }
-}
-
-Epilogue epilogue_of(const std::optional<Activation>& function) {
-  if (!function) return Epilogue::none;
-  switch (*function) {
-    case Activation::gelu_tanh:
-      return Epilogue::gelu_tanh;
-    case Activation::gelu:
-      return Epilogue::gelu;
-    case Activation::tanh:
-      return Epilogue::tanh;
-    case Activation::silu:
-      return Epilogue::silu;
-  }
-  throw InternalError("decode_linear: an unknown activation function");
 }
 
 }  // namespace
@@ -360,26 +268,26 @@ void decode_linear(const DecodeLinear& args, const Context& context) {
     const LinearParameters<T> p{.x = args.x.as<T>(),
                                 .weight = args.weight.as<T>(),
                                 .y = args.y.as<T>(),
-                                .norm_weight = pointer(args.norm.weight),
-                                .norm_bias = pointer(args.norm.bias),
+                                .norm = {.weight = pointer(args.norm.weight),
+                                         .bias = pointer(args.norm.bias),
+                                         .eps = static_cast<float>(args.norm.eps),
+                                         .mean = args.norm.kind == NormKind::layer},
                                 .bias = pointer(args.bias),
                                 .residual = pointer(args.residual),
                                 .rows = static_cast<int>(x.rows),
                                 .n = static_cast<int>(n),
                                 .k = static_cast<int>(k),
-                                .eps = static_cast<float>(args.norm.eps),
-                                .mean = args.norm.kind == NormKind::layer,
                                 .gated = args.gated,
                                 .function = epilogue_of(args.function)};
     const dim3 blocks(static_cast<unsigned>((n + kTile - 1) / kTile));
-    const bool aligned = rows_aligned16<T>(k, p.x, p.weight, p.norm_weight, p.norm_bias);
+    const bool aligned = rows_aligned16<T>(k, p.x, p.weight, p.norm.weight, p.norm.bias);
     constexpr int kWidth = 16 / sizeof(T);
     const auto enqueue = [&](auto* kernel, std::size_t shared_bytes) {
       launch_early(kernel, blocks, kThreads, shared_bytes, context, 1, p);
     };
     if constexpr (sizeof(T) == 2) {
       const std::size_t staged = sizeof(T) * x.rows * row_stride(p.k);
-      constexpr std::size_t kStatic = std::size_t{20} << 10;  // at least what the kernel has
+      constexpr std::size_t kStatic = std::size_t{36} << 10;  // at least what the kernel has
       if (aligned && staged + kStatic <= static_cast<std::size_t>(context.shared_memory_bytes))
         return args.gated ? enqueue(linear_tiles<T, 2>, staged)
                           : enqueue(linear_tiles<T, 1>, staged);

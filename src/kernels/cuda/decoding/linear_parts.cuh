@@ -1,0 +1,195 @@
+// What linear layers of a few tokens compute, the same bits in every kernel: the norm of the input,
+// products on tensor cores, and what is done to their sums.
+#pragma once
+
+#include <optional>
+
+#include "core/error.hpp"
+#include "kernels/cuda/common/elements.cuh"
+#include "kernels/cuda/common/math.cuh"
+#include "kernels/gelu.hpp"
+
+namespace trireme::kernels::cuda {
+
+/// k is cut in steps of kLinearStep columns. Slice s of kLinearSlices has steps s, s +
+/// kLinearSlices
+/// ..., and the sums of the slices are added in turn.
+inline constexpr int kLinearSlices = 16;
+inline constexpr int kLinearStep = 64;
+
+enum class Epilogue { none, gelu_tanh, gelu, tanh, silu };
+
+inline Epilogue epilogue_of(const std::optional<Activation>& function) {
+  if (!function) return Epilogue::none;
+  switch (*function) {
+    case Activation::gelu_tanh:
+      return Epilogue::gelu_tanh;
+    case Activation::gelu:
+      return Epilogue::gelu;
+    case Activation::tanh:
+      return Epilogue::tanh;
+    case Activation::silu:
+      return Epilogue::silu;
+  }
+  throw InternalError("decode_linear: an unknown activation function");
+}
+
+template <typename T>
+__device__ float apply(Epilogue function, float x) {
+  switch (function) {
+    case Epilogue::gelu_tanh:
+      return Gelu<T>(x).value(x);
+    case Epilogue::gelu:
+      return ExactGelu<T>(x).value(x);
+    case Epilogue::tanh:
+      return tanhf(x);
+    case Epilogue::silu:
+      return x / (1.0f + exponential<T>(-x));
+    case Epilogue::none:
+      break;
+  }
+  return x;
+}
+
+/// The norm of the input; none without a weight.
+template <typename T>
+struct NormParameters {
+  const T* weight;
+  const T* bias;
+  float eps;
+  bool mean;  ///< whether it is subtracted
+};
+
+struct Statistics {
+  float mean = 0.0f, rstd = 1.0f;
+};
+
+/// The statistics of a row x [columns], by one warp.
+template <typename T, int kWidth>
+__device__ Statistics statistics_of(const NormParameters<T>& norm, int columns, const T* x) {
+  const int lane = threadIdx.x % 32;
+  const auto reduce = [&](auto term) {
+    float sum = 0.0f;
+#pragma unroll 4
+    for (int i = lane * kWidth; i < columns; i += 32 * kWidth) {
+      const Values<kWidth> values = widen<T, kWidth>(load<kWidth>(x + i));
+#pragma unroll
+      for (int c = 0; c < kWidth; ++c) sum += term(values[c]);
+    }
+    return warp_sum(sum);
+  };
+  Statistics result;
+  const auto k = static_cast<float>(columns);
+  if (norm.mean) result.mean = reduce([](float v) { return v; }) / k;
+  const float variance = reduce([&](float v) { return (v - result.mean) * (v - result.mean); }) / k;
+  result.rstd = rsqrtf(variance + norm.eps);
+  return result;
+}
+
+/// Statistics of rows whose elements are read eight at a time: sums of kStatisticsColumns columns,
+/// eight to a lane, are added in turn.
+inline constexpr int kStatisticsColumns = 256;
+
+/// Sums of values less a shift, and of their squares.
+struct ShiftedSums {
+  float sum = 0.0f, squares = 0.0f;
+};
+
+/// Those of a warp's values; `counts` says whether this lane's do.
+__device__ __forceinline__ ShiftedSums columns_sums(const Values<8>& values, bool counts,
+                                                    float shift) {
+  float terms[8], squares[8];
+#pragma unroll
+  for (int c = 0; c < 8; ++c) {
+    terms[c] = __fsub_rn(values[c], shift);
+    squares[c] = __fmul_rn(terms[c], terms[c]);
+  }
+#pragma unroll
+  for (int distance = 4; distance > 0; distance /= 2)
+#pragma unroll
+    for (int c = 0; c < distance; ++c) {
+      terms[c] = __fadd_rn(terms[c], terms[c + distance]);
+      squares[c] = __fadd_rn(squares[c], squares[c + distance]);
+    }
+  return {warp_sum(counts ? terms[0] : 0.0f), warp_sum(counts ? squares[0] : 0.0f)};
+}
+/// The statistics from the sums of a row of `columns` elements.
+__device__ __forceinline__ Statistics statistics_from(const ShiftedSums& sums, int columns,
+                                                      float shift, bool mean, float eps) {
+  const float share = __frcp_rn(static_cast<float>(columns));
+  const float off = mean ? __fmul_rn(sums.sum, share) : 0.0f;
+  const float variance = fmaf(-off, off, __fmul_rn(sums.squares, share));
+  return {__fadd_rn(shift, off), rsqrtf(__fadd_rn(fmaxf(variance, 0.0f), eps))};
+}
+
+/// The statistics of a row x [columns] of 16-bit elements, by one warp. Less the first element, so
+/// that a mean far from zero costs no precision.
+template <typename T>
+__device__ Statistics half_statistics_of(const NormParameters<T>& norm, int columns, const T* x) {
+  const float shift = norm.mean ? to_float(x[0]) : 0.0f;
+  ShiftedSums all;
+#pragma unroll 4
+  for (int begin = 0; begin < columns; begin += kStatisticsColumns) {
+    const int i = begin + 8 * (static_cast<int>(threadIdx.x) % 32);
+    Values<8> values = {};
+    if (i < columns) values = widen<T, 8>(load<8>(x + i));
+    const ShiftedSums sums = columns_sums(values, i < columns, shift);
+    all.sum = __fadd_rn(all.sum, sums.sum);
+    all.squares = __fadd_rn(all.squares, sums.squares);
+  }
+  return statistics_from(all, columns, shift, norm.mean, norm.eps);
+}
+
+/// norm(x) of elements x, of columns i and following, rounded to T.
+template <typename T, int kWidth>
+__device__ __forceinline__ Elements<T, kWidth> normalize(const NormParameters<T>& norm,
+                                                         const Elements<T, kWidth>& x, int i,
+                                                         const Statistics& statistics) {
+  if (!norm.weight) return x;
+  Values<kWidth> values = widen<T, kWidth>(x);
+  const Values<kWidth> weight = widen<T, kWidth>(load<kWidth>(norm.weight + i));
+  Values<kWidth> bias = {};
+  if (norm.bias) bias = widen<T, kWidth>(load<kWidth>(norm.bias + i));
+#pragma unroll
+  for (int c = 0; c < kWidth; ++c)
+    values[c] =
+        fmaf(__fmul_rn(__fsub_rn(values[c], statistics.mean), statistics.rstd), weight[c], bias[c]);
+  return narrow<T>(values);
+}
+
+/// What is done to the sums of an output.
+struct Finish {
+  bool bias, gated, residual;
+  Epilogue function;
+};
+
+/// An output from its sum `first`, and `second` of the up half.
+template <typename T>
+__device__ __forceinline__ float finished(const Finish& how, float first, float second, float bias,
+                                          float residual) {
+  if (how.bias) first += bias;
+  first = apply<T>(how.function, first);
+  if (how.gated) first *= second;
+  if (how.residual) first += residual;
+  return first;
+}
+
+/// c += a b of one m16n8k16 instruction.
+__device__ __forceinline__ void multiply(float (&c)[4], std::uint32_t a0, std::uint32_t a1,
+                                         std::uint32_t a2, std::uint32_t a3, std::uint32_t b0,
+                                         std::uint32_t b1, __nv_bfloat16) {
+  asm("mma.sync.aligned.m16n8k16.row.col.f32.bf16.bf16.f32 {%0,%1,%2,%3}, {%4,%5,%6,%7}, {%8,%9}, "
+      "{%0,%1,%2,%3};"
+      : "+f"(c[0]), "+f"(c[1]), "+f"(c[2]), "+f"(c[3])
+      : "r"(a0), "r"(a1), "r"(a2), "r"(a3), "r"(b0), "r"(b1));
+}
+__device__ __forceinline__ void multiply(float (&c)[4], std::uint32_t a0, std::uint32_t a1,
+                                         std::uint32_t a2, std::uint32_t a3, std::uint32_t b0,
+                                         std::uint32_t b1, __half) {
+  asm("mma.sync.aligned.m16n8k16.row.col.f32.f16.f16.f32 {%0,%1,%2,%3}, {%4,%5,%6,%7}, {%8,%9}, "
+      "{%0,%1,%2,%3};"
+      : "+f"(c[0]), "+f"(c[1]), "+f"(c[2]), "+f"(c[3])
+      : "r"(a0), "r"(a1), "r"(a2), "r"(a3), "r"(b0), "r"(b1));
+}
+
+}  // namespace trireme::kernels::cuda
