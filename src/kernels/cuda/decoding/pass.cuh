@@ -6,8 +6,8 @@
 
 namespace trireme::kernels::cuda {
 
-/// Warps that multiply, two slices of k each, and one that streams. So few that none of their
-/// registers are spilled: the ring leaves no cache for local memory.
+/// Warps that multiply, two slices of k each, and one that streams. With twice as many warps a
+/// thread has 96 registers, too few for attention; the ring leaves little cache for local memory.
 inline constexpr int kPassReaders = kLinearSlices / 2;
 inline constexpr int kPassReaderThreads = 32 * kPassReaders;
 inline constexpr int kPassThreads = kPassReaderThreads + 32;
